@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dispatcher decides where an actor lives and whether it may take one more message. It decides; it never delivers.
+// Package dispatcher validates calls, admits messages to mailboxes and maps actors to owners.
 //
-// Route holds the checks at the caller's cell, in their order: target exists,
-// depth, cycle, time left, outstanding calls, budget. Mailbox holds the last
-// one at the callee's: room by count, bytes and age. Table says who owns a
-// shard, under which epoch. A "no" is an actor.Refusal.
+// It decides and never delivers. Route performs the checks at the caller's cell, in
+// this order: target exists, depth, cycle, time left, outstanding calls, budget.
+// Mailbox performs the last check at the callee's cell: capacity by count, bytes and
+// age. Table maps each shard to its owner and epoch. A failed check is an
+// actor.Refusal.
 package dispatcher

@@ -4,17 +4,17 @@ package dispatcher
 
 import "github.com/troupe-run/troupe/actor"
 
-// AgentDispatcher turns a wish to call an agent into the ask that a turn makes.
-// It stands where values become effects, so that tools are testable without a
-// runtime; the turn waits, not the function.
+// AgentDispatcher converts the arguments of a call to an agent into an ask of a turn.
+// It separates tools from effects, so tools are testable without a runtime. The turn
+// waits for the answer; InvokeWithTimeout does not.
 type AgentDispatcher interface {
 	InvokeWithTimeout(target, operation string, parts []actor.Part, timeout actor.Duration) actor.Ask
 }
 
-// Asks is the AgentDispatcher of the runtime: the ask goes out as a value.
+// Asks is the AgentDispatcher of the runtime. It performs no effect.
 type Asks struct{}
 
-// InvokeWithTimeout is a call to target, which a turn may make and wait for.
+// InvokeWithTimeout returns the ask of a waiting call to target.
 func (Asks) InvokeWithTimeout(target, operation string, parts []actor.Part, timeout actor.Duration) actor.Ask {
 	return actor.Ask{Kind: actor.AskCall, Name: target, Operation: operation, Parts: parts, Timeout: timeout}
 }

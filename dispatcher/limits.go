@@ -9,46 +9,47 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// The limits of the first seed, under its names.
+// Default values of limits. Their names are fixed by docs/NAMES.md.
 const (
-	AgentCallDepthMax         = 5       // calls above a call; the one at depth 5 is refused
+	AgentCallDepthMax         = 5       // calls above a call; a caller at depth 5 is refused
 	AgentCallTimeoutMSDefault = 30_000  // milliseconds
-	AgentCallTimeoutMSMax     = 300_000 // milliseconds; more is clamped, and reported
+	AgentCallTimeoutMSMax     = 300_000 // milliseconds; a longer timeout is clamped and the clamping reported
 	AgentConcurrentCallsMax   = 10      // outstanding calls of one calling actor
-	MaxPendingPerActor        = 128     // messages in a mailbox
+	MaxPendingPerActor        = 128     // waiting messages in a mailbox
 )
 
-// Limits are the bounds of one cell. They change only by input. The tag of each
-// is the range from which the simulator draws it.
+// Limits are the bounds of one cell. They change only through an input of the cell.
+// The comment of a field starts with its config key. The tag is the range from which
+// the simulator draws its value.
 type Limits struct {
 	AgentCallDepthMax       int            `sim:"1..5"`        // agent_call_depth_max
 	AgentCallTimeoutDefault actor.Duration `sim:"1s..30s"`     // agent_call_timeout_ms_default
 	AgentCallTimeoutMax     actor.Duration `sim:"10s..300s"`   // agent_call_timeout_ms_max
 	AgentConcurrentCallsMax int            `sim:"1..10"`       // agent_concurrent_calls_max
 	MaxPendingPerActor      int            `sim:"1..128"`      // max_pending_per_actor
-	MailboxBytesMax         int            `sim:"1KiB..1MiB"`  // mailbox_bytes_max; an empty mailbox takes any legal message
-	MailboxAgeMax           actor.Duration `sim:"5s..30s"`     // mailbox_age_ms_max; no arrivals while the oldest has waited longer
+	MailboxBytesMax         int            `sim:"1KiB..1MiB"`  // mailbox_bytes_max; an empty mailbox admits any valid message
+	MailboxAgeMax           actor.Duration `sim:"5s..30s"`     // mailbox_age_ms_max; maximum age of the oldest message at which others are admitted
 	MessageBytesMax         int            `sim:"64KiB..1MiB"` // message_bytes_max
 	CallsPerTreeMax         uint32         `sim:"5..100"`      // calls_per_tree_max
 	RunTimeoutDefault       actor.Duration `sim:"20s..80s"`    // run_timeout_ms
 	RunTimeoutMax           actor.Duration `sim:"100s..3600s"` // run_timeout_ms_max
 	ToolTimeoutDefault      actor.Duration `sim:"5s..60s"`     // tool_timeout_ms
-	ModelTimeoutDefault     actor.Duration `sim:"10s..120s"`   // model_timeout_ms: one answer, with all its tries
-	InvokeTimeoutDefault    actor.Duration `sim:"10s..120s"`   // invoke_timeout_ms: one answer of an external agent
-	WaitTimeoutMax          actor.Duration `sim:"5s..35s"`     // approval_timeout_ms: the longest a turn may wait for a person
-	StepsPerTurnMax         int            `sim:"8..100"`      // steps_per_turn_max: actions that ask
+	ModelTimeoutDefault     actor.Duration `sim:"10s..120s"`   // model_timeout_ms; for one answer including all attempts
+	InvokeTimeoutDefault    actor.Duration `sim:"10s..120s"`   // invoke_timeout_ms; for one answer of an external agent
+	WaitTimeoutMax          actor.Duration `sim:"5s..35s"`     // approval_timeout_ms; maximum time that a turn waits for a person
+	StepsPerTurnMax         int            `sim:"8..100"`      // steps_per_turn_max; number of actions with asks
 	AsksPerActionMax        int            `sim:"2..64"`       // asks_per_action_max
-	RememberDone            actor.Duration `sim:"60s..120s"`   // how long past its deadline an outcome is kept for repeats
-	RememberKey             actor.Duration `sim:"1h..24h"`     // how long an idempotency key is kept
-	RememberBytes           int            `sim:"1..64KiB"`    // bytes of outcomes that a cell holds; the others are read again when a repeat comes
-	PassivateAfter          actor.Duration `sim:"1s..30s"`     // an idle actor leaves memory
-	ResendAfter             actor.Duration `sim:"500ms..2s"`   // an unanswered call to another node is sent again, doubling
-	SnapshotBytes           int            `sim:"2KiB..16KiB"` // entries since the last snapshot outweigh it from here on
-	ActorsPerCellMax        int            `sim:"2..1048576"`  // actors in memory; more are refused Busy, scope node
-	StrikesMax              int            `sim:"1..3"`        // steps that may panic over one message before it is poisoned
+	RememberDone            actor.Duration `sim:"60s..120s"`   // remember_done_ms; retention of an outcome for repeats after its deadline
+	RememberKey             actor.Duration `sim:"1h..24h"`     // remember_key_ms; retention of an idempotency key
+	RememberBytes           int            `sim:"1..64KiB"`    // remember_bytes_max; bytes of outcomes in memory per cell; repeats of evicted ones read the log
+	PassivateAfter          actor.Duration `sim:"1s..30s"`     // passivate_after_ms; idle time before an actor leaves memory
+	ResendAfter             actor.Duration `sim:"500ms..2s"`   // resend_after_ms; first resend interval of an unanswered call to another node; it doubles each time
+	SnapshotBytes           int            `sim:"2KiB..16KiB"` // snapshot_bytes; bytes of entries that trigger a snapshot, or the size of the last snapshot if that is larger
+	ActorsPerCellMax        int            `sim:"2..1048576"`  // actors_per_cell_max; actors in memory; further ones are refused with Busy, scope node
+	StrikesMax              int            `sim:"1..3"`        // strikes_max; step panics caused by one message before it is refused as poisoned
 }
 
-// DefaultLimits are the seeds' figures.
+// DefaultLimits returns the default limits.
 func DefaultLimits() Limits {
 	return Limits{
 		AgentCallDepthMax:       AgentCallDepthMax,
@@ -66,7 +67,7 @@ func DefaultLimits() Limits {
 		ModelTimeoutDefault:     120 * time.Second,
 		InvokeTimeoutDefault:    120 * time.Second,
 		WaitTimeoutMax:          600 * time.Second,
-		StepsPerTurnMax:         100, // 50 answers of a model, each with a step for its tools
+		StepsPerTurnMax:         100, // 50 model answers, each followed by a step for its tools
 		AsksPerActionMax:        64,
 		RememberDone:            60 * time.Second,
 		RememberKey:             24 * time.Hour,

@@ -10,31 +10,30 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// laneKept is how much room for waiting messages an empty lane keeps.
-const laneKept = 4
+// laneCapMax is the maximum capacity that an empty lane retains.
+const laneCapMax = 4
 
-// StarvedMax is how many messages of higher lanes may overtake a waiting one.
-const StarvedMax = 8
+// OvertakenMax is the number of messages of higher lanes that may overtake the head of a lane.
+const OvertakenMax = 8
 
-// Queued is a call that waits for its actor's turn.
+// Queued is a call that waits in a mailbox for its turn.
 type Queued struct {
 	Call  actor.CallID
 	Lane  actor.Lane
 	Bytes int
-	At    actor.Time // since when
+	At    actor.Time // arrival
 }
 
-// Mailbox is the queue in front of one actor: three lanes, first in first out
-// in each, bounded by count, bytes and the age of the oldest. What it has
-// accepted it never drops.
+// Mailbox is the queue of one actor. It has three FIFO lanes and is bounded by count,
+// bytes and the age of its oldest message. It never drops an accepted message.
 type Mailbox struct {
-	lanes  [actor.Low][]Queued
-	passed [actor.Low]int // how often the head of a lane was overtaken
-	bytes  int
-	still  actor.Time // ages do not grow before this instant: the turn is held
+	lanes     [actor.Low][]Queued
+	overtaken [actor.Low]int // number of messages that overtook the head of each lane
+	bytes     int
+	agingFrom actor.Time // end of the current turn's hold; ages do not grow before it
 }
 
-// Count is the number of messages that wait.
+// Count returns the number of waiting messages.
 func (m *Mailbox) Count() int {
 	n := 0
 	for _, lane := range m.lanes {
@@ -43,17 +42,17 @@ func (m *Mailbox) Count() int {
 	return n
 }
 
-// Bytes is what they weigh.
+// Bytes returns the total size of the waiting messages.
 func (m *Mailbox) Bytes() int { return m.bytes }
 
-// Calls lists who waits, by lane and order.
+// Calls returns the waiting messages by lane, in order of arrival within a lane.
 func (m *Mailbox) Calls() []Queued { return slices.Concat(m.lanes[:]...) }
 
-// StandStill says that the turn in front is held until an instant: the time
-// until then does not count as waiting.
-func (m *Mailbox) StandStill(until actor.Time) { m.still = until }
+// SuspendAging records that the current turn is held until an instant. The age of a
+// message does not include the time before it.
+func (m *Mailbox) StandStill(until actor.Time) { m.agingFrom = until }
 
-// Admit says whether the mailbox takes a message of so many bytes now. It
+// Admit returns a refusal if the mailbox cannot accept a message of this size now. It
 // changes nothing.
 func (m *Mailbox) Admit(l Limits, now actor.Time, id actor.ID, bytes int) *actor.Refusal {
 	if mutant.On("unbounded-mailbox") {
@@ -66,10 +65,10 @@ func (m *Mailbox) Admit(l Limits, now actor.Time, id actor.ID, bytes int) *actor
 	case n >= l.MaxPendingPerActor:
 		return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has %d messages waiting, at most %d allowed", id, n, l.MaxPendingPerActor)
 	case m.bytes+bytes > l.MailboxBytesMax && !mutant.On("mailbox-weighs-nothing"):
-		return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has %d bytes waiting, %d more are over %d", id, m.bytes, bytes, l.MailboxBytesMax)
+		return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has %d bytes waiting, %d more exceed the limit of %d", id, m.bytes, bytes, l.MailboxBytesMax)
 	}
-	if age := now.Sub(max(m.oldest(), m.still)); age > l.MailboxAgeMax {
-		return actor.RefuseBusy(actor.ScopeCallee, 5*time.Second, "%s has kept a message waiting for %v, over %v", id, age, l.MailboxAgeMax)
+	if age := now.Sub(max(m.oldest(), m.agingFrom)); age > l.MailboxAgeMax {
+		return actor.RefuseBusy(actor.ScopeCallee, 5*time.Second, "the oldest message of %s has waited %v, at most %v allowed", id, age, l.MailboxAgeMax)
 	}
 	return nil
 }
@@ -84,21 +83,21 @@ func (m *Mailbox) oldest() actor.Time {
 	return t
 }
 
-// Push puts a message behind the others of its lane.
+// Push appends a message to its lane. It checks no limits.
 func (m *Mailbox) Push(q Queued) {
 	m.lanes[q.Lane-1] = append(m.lanes[q.Lane-1], q)
 	m.bytes += q.Bytes
 }
 
-// Pop takes the message whose turn it is: the first of the highest lane, unless
-// one below has been overtaken StarvedMax times.
+// Pop removes and returns the next message: the head of the highest lane, unless the
+// head of a lower lane has been overtaken OvertakenMax times.
 func (m *Mailbox) Pop() (Queued, bool) {
 	pick := -1
 	for i := range m.lanes {
 		if len(m.lanes[i]) == 0 {
 			continue
 		}
-		if pick < 0 || m.passed[i] >= StarvedMax {
+		if pick < 0 || m.overtaken[i] >= OvertakenMax {
 			pick = i
 		}
 	}
@@ -107,16 +106,16 @@ func (m *Mailbox) Pop() (Queued, bool) {
 	}
 	for i := range m.lanes {
 		if i > pick && len(m.lanes[i]) > 0 {
-			m.passed[i]++
+			m.overtaken[i]++
 		}
 	}
-	m.passed[pick] = 0
+	m.overtaken[pick] = 0
 	q := m.lanes[pick][0]
 	m.remove(pick, 0)
 	return q, true
 }
 
-// Remove takes a message out of the queue; false if it is not there.
+// Remove removes the message of a call and reports whether it was in the queue.
 func (m *Mailbox) Remove(call actor.CallID) bool {
 	for i := range m.lanes {
 		for j := range m.lanes[i] {
@@ -133,8 +132,8 @@ func (m *Mailbox) remove(lane, at int) {
 	m.bytes -= m.lanes[lane][at].Bytes
 	m.lanes[lane] = slices.Delete(m.lanes[lane], at, at+1)
 	if len(m.lanes[lane]) == 0 {
-		m.passed[lane] = 0
-		if cap(m.lanes[lane]) > laneKept {
+		m.overtaken[lane] = 0
+		if cap(m.lanes[lane]) > laneCapMax {
 			m.lanes[lane] = nil
 		}
 	}

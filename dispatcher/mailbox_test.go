@@ -14,9 +14,9 @@ import (
 
 func callID(n uint64) actor.CallID { return actor.NewCallID(0, 0, n) }
 
-// TestMailboxAgainstModel holds the mailbox against a plain list: what was
-// accepted comes out once, first in first out in its lane, and never more waits
-// than the limits say.
+// TestMailboxAgainstModel compares the mailbox with a list. An accepted message is
+// returned exactly once, in FIFO order within its lane, and the limits are never
+// exceeded.
 func TestMailboxAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := DefaultLimits()
@@ -37,11 +37,11 @@ func TestMailboxAgainstModel(t *testing.T) {
 				full := len(model) > 0 && (len(model) >= limits.MaxPendingPerActor || sum+q.Bytes > limits.MailboxBytesMax || tooOld(model, now, limits))
 				refusal := m.Admit(limits, now, id, q.Bytes)
 				if (refusal != nil) != full {
-					t.Fatalf("%d waiting with %d bytes, %d more: refused %v", len(model), sum, q.Bytes, refusal)
+					t.Fatalf("%d messages with %d bytes waiting, %d bytes more: got refusal %v", len(model), sum, q.Bytes, refusal)
 				}
 				if refusal != nil {
 					if refusal.Reason != actor.Busy || refusal.Scope != actor.ScopeCallee || refusal.RetryAfter <= 0 {
-						t.Fatalf("refused with %+v", refusal)
+						t.Fatalf("got refusal %+v, want Busy of the callee with a retry delay", refusal)
 					}
 					return
 				}
@@ -51,7 +51,7 @@ func TestMailboxAgainstModel(t *testing.T) {
 			"take": func(t *rapid.T) {
 				q, ok := m.Pop()
 				if ok != (len(model) > 0) {
-					t.Fatalf("got %v of %d", ok, len(model))
+					t.Fatalf("Pop returned %v with %d messages waiting", ok, len(model))
 				}
 				if !ok {
 					return
@@ -66,7 +66,7 @@ func TestMailboxAgainstModel(t *testing.T) {
 				call := callID(rapid.Uint64Range(0, next).Draw(t, "call"))
 				i := slices.IndexFunc(model, func(w Queued) bool { return w.Call == call })
 				if m.Remove(call) != (i >= 0) {
-					t.Fatalf("remove %v, which stands at %d", call, i)
+					t.Fatalf("Remove(%v): wrong result for position %d", call, i)
 				}
 				if i >= 0 {
 					model = slices.Delete(model, i, i+1)
@@ -81,7 +81,7 @@ func TestMailboxAgainstModel(t *testing.T) {
 					sum += w.Bytes
 				}
 				if m.Count() != len(model) || m.Bytes() != sum || len(m.Calls()) != len(model) {
-					t.Fatalf("has %d with %d bytes, want %d with %d", m.Count(), m.Bytes(), len(model), sum)
+					t.Fatalf("got %d messages with %d bytes, want %d with %d", m.Count(), m.Bytes(), len(model), sum)
 				}
 			},
 		})
@@ -92,7 +92,7 @@ func tooOld(model []Queued, now actor.Time, l Limits) bool {
 	return slices.ContainsFunc(model, func(w Queued) bool { return now.Sub(w.At) > l.MailboxAgeMax })
 }
 
-func TestALowLaneIsNotStarved(t *testing.T) {
+func TestLowLaneIsNotStarved(t *testing.T) {
 	var m Mailbox
 	m.Push(Queued{Call: callID(1), Lane: actor.Low})
 	m.Push(Queued{Call: callID(2), Lane: actor.Normal})
@@ -104,21 +104,21 @@ func TestALowLaneIsNotStarved(t *testing.T) {
 		q, _ := m.Pop()
 		place[q.Call] = i
 	}
-	if first, low, normal := place[callID(100)], place[callID(1)], place[callID(2)]; first != 0 || low > StarvedMax || normal > 2*StarvedMax {
-		t.Errorf("high came as %d, normal as %d, low as %d", first, normal, low)
+	if first, low, normal := place[callID(100)], place[callID(1)], place[callID(2)]; first != 0 || low > OvertakenMax || normal > 2*OvertakenMax {
+		t.Errorf("positions: high %d, normal %d, low %d", first, normal, low)
 	}
 }
 
-func TestAHeldTurnDoesNotAgeItsMailbox(t *testing.T) {
+func TestHeldTurnDoesNotAgeMailbox(t *testing.T) {
 	var m Mailbox
 	l := DefaultLimits()
 	m.Push(Queued{Call: callID(1), Lane: actor.Normal, At: 0})
 	late := actor.Time(0).Add(l.MailboxAgeMax + 1)
 	if m.Admit(l, late, actor.NewID("a", ""), 1) == nil {
-		t.Error("takes more behind a message that has waited too long")
+		t.Error("admitted a message behind one that has waited too long")
 	}
 	m.StandStill(late)
 	if r := m.Admit(l, late.Add(time.Second), actor.NewID("a", ""), 1); r != nil {
-		t.Errorf("refuses behind a held turn: %v", r)
+		t.Errorf("refused a message behind a held turn: %v", r)
 	}
 }

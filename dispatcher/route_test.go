@@ -18,9 +18,9 @@ func ids(names ...string) []actor.ID {
 	return all
 }
 
-// TestRouteRefusesInItsOrder breaks one promise more at a time, from the last
-// check to the first: the earlier one is what the caller hears.
-func TestRouteRefusesInItsOrder(t *testing.T) {
+// TestRouteCheckOrder violates one more check at a time, from the last to the first.
+// The refusal is that of the earliest violated check.
+func TestRouteCheckOrder(t *testing.T) {
 	l := DefaultLimits()
 	def := &actor.Definition{Name: "b"}
 	caller := Caller{Self: actor.NewID("a", "s"), Left: time.Minute, Budget: 9}
@@ -30,9 +30,9 @@ func TestRouteRefusesInItsOrder(t *testing.T) {
 		_, r := Route(l, caller, to, def, 0)
 		switch {
 		case r == nil && reason != 0:
-			t.Errorf("permitted, want %s", reason)
+			t.Errorf("permitted, want refusal %s", reason)
 		case r != nil && r.Reason != reason:
-			t.Errorf("refused with %s, want %s: %v", r.Reason, reason, r)
+			t.Errorf("got refusal %s, want %s: %v", r.Reason, reason, r)
 		}
 	}
 	want(0)
@@ -50,7 +50,7 @@ func TestRouteRefusesInItsOrder(t *testing.T) {
 	want(actor.NotFound)
 }
 
-func TestDepthIsRefusedAtFive(t *testing.T) {
+func TestDepthLimit(t *testing.T) {
 	l := DefaultLimits()
 	for depth := range 8 {
 		c := Caller{Self: actor.NewID("self", ""), Left: time.Minute, Budget: 1}
@@ -59,12 +59,12 @@ func TestDepthIsRefusedAtFive(t *testing.T) {
 		}
 		_, r := Route(l, c, actor.NewID("z", ""), &actor.Definition{}, 0)
 		if refused := r != nil; refused != (depth >= AgentCallDepthMax) {
-			t.Errorf("a caller at depth %d: %v", depth, r)
+			t.Errorf("caller at depth %d: got %v", depth, r)
 		}
 	}
 }
 
-func TestCyclesCompareAgentsOrActors(t *testing.T) {
+func TestCycleComparesAgentsOrActors(t *testing.T) {
 	l := DefaultLimits()
 	c := Caller{Self: actor.NewID("a", "2"), Chain: []actor.ID{actor.NewID("p", "1")}, Left: time.Minute, Budget: 1}
 	for _, test := range []struct {
@@ -83,12 +83,12 @@ func TestCyclesCompareAgentsOrActors(t *testing.T) {
 	} {
 		_, r := Route(l, c, test.to, &actor.Definition{Recursion: test.recursion}, 0)
 		if got := r != nil && r.Reason == actor.Cycle; got != test.cycle {
-			t.Errorf("%s with recursion %d: %v", test.to, test.recursion, r)
+			t.Errorf("call to %s with recursion %d: got %v", test.to, test.recursion, r)
 		}
 	}
 }
 
-func TestTimeIsTheCallersOrLess(t *testing.T) {
+func TestTimeLeftNeverExceedsCaller(t *testing.T) {
 	l := DefaultLimits()
 	for _, test := range []struct{ left, asked, want time.Duration }{
 		{time.Hour, 0, 30 * time.Second},
@@ -99,45 +99,45 @@ func TestTimeIsTheCallersOrLess(t *testing.T) {
 	} {
 		got, r := Route(l, Caller{Self: actor.NewID("a", ""), Left: test.left, Budget: 1}, actor.NewID("b", ""), &actor.Definition{}, test.asked)
 		if r != nil || got != test.want {
-			t.Errorf("%v left, %v asked: %v, %v", test.left, test.asked, got, r)
+			t.Errorf("%v left, %v requested: got %v, %v", test.left, test.asked, got, r)
 		}
 	}
 }
 
-func TestSharesNeverExceedTheBudget(t *testing.T) {
+func TestSharesNeverExceedBudget(t *testing.T) {
 	for left := range uint32(200) {
 		for n := 1; n < 70; n++ {
 			share := Share(left, n)
 			if spent := uint32(n) * (share + 1); share > 0 && spent > left {
-				t.Errorf("%d calls of 1 + %d out of %d", n, share, left)
+				t.Errorf("%d calls with a share of %d exceed the budget of %d", n, share, left)
 			}
 		}
 	}
 	if Share(100, 1) != 49 {
-		t.Errorf("one call of 100 takes %d along, want 49", Share(100, 1))
+		t.Errorf("share of one call of 100: got %d, want 49", Share(100, 1))
 	}
 }
 
-func TestShardsSpread(t *testing.T) {
+func TestShardsAreUniform(t *testing.T) {
 	count := make([]int, Shards)
 	const n = 64 * Shards
 	for i := range n {
 		count[ShardOf(actor.NewID("planner", fmt.Sprint("s-", i)))]++
 	}
 	for shard, c := range count {
-		if c < 16 || c > 160 { // 64 on average, deviation 8
+		if c < 16 || c > 160 { // mean 64, standard deviation 8
 			t.Errorf("shard %d has %d of %d actors", shard, c, n)
 		}
 	}
 }
 
-func TestLimitsAreChecked(t *testing.T) {
+func TestLimitsCheckRejectsZero(t *testing.T) {
 	if err := DefaultLimits().Check(); err != nil {
 		t.Error(err)
 	}
 	l := DefaultLimits()
 	l.MaxPendingPerActor = 0
 	if err := l.Check(); err == nil {
-		t.Error("a mailbox of 0 messages passed")
+		t.Error("accepted a mailbox of 0 messages")
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Shards is the number of shards actors hash to. Shards, not actors, are owned.
+// Shards is the number of shards to which actors hash. Cells own shards, not actors.
 const Shards = 4096
 
-// ShardOf is the shard of an actor, for good.
+// ShardOf returns the shard of an actor. The mapping MUST NOT change: stored entries depend on it.
 func ShardOf(id actor.ID) uint16 {
 	h := fnv.New64a()
 	for _, part := range [...]string{id.Tenant, id.Agent, id.Key} {
@@ -19,26 +19,26 @@ func ShardOf(id actor.ID) uint16 {
 		h.Write([]byte{'/'})
 	}
 	x := h.Sum64()
-	x ^= x >> 32 // FNV leaves its last byte in the low bits alone: fold and mix
+	x ^= x >> 32 // in FNV the last byte affects mostly low bits: fold and mix
 	x *= 0x9e3779b97f4a7c15
 	return uint16(x >> 52)
 }
 
-// Owner is the cell a shard lives in, and since when: under which epoch.
+// Owner is the cell that owns a shard, and the epoch of its ownership.
 type Owner struct {
 	Node  actor.NodeID
 	Cell  uint16
 	Epoch actor.Epoch
 }
 
-// Table says who owns each shard. It is a value: a world makes a new one and
-// hands it to its cells. The zero Owner owns nothing.
+// Table maps each shard to its owner. It is immutable: a host creates a new one and
+// passes it to its cells. A shard with the zero Owner has no owner.
 type Table struct {
-	owners []Owner  // each once
-	of     []uint16 // of each shard: which of them
+	owners []Owner  // without duplicates
+	of     []uint16 // index in owners of each shard
 }
 
-// NewTable makes a table of what the function says of each shard.
+// NewTable returns the table with the owner of each shard according to owner.
 func NewTable(owner func(shard uint16) Owner) Table {
 	t := Table{of: make([]uint16, Shards)}
 	at := map[Owner]uint16{}
@@ -59,7 +59,7 @@ func NewTable(owner func(shard uint16) Owner) Table {
 	return t
 }
 
-// Of is the owner of a shard; false if it has none.
+// Of returns the owner of a shard; false if it has none.
 func (t Table) Of(shard uint16) (Owner, bool) {
 	if int(shard) >= len(t.of) {
 		return Owner{}, false
@@ -68,7 +68,7 @@ func (t Table) Of(shard uint16) (Owner, bool) {
 	return o, o.Node != ""
 }
 
-// Shards lists those that a cell owns.
+// Shards returns the shards that a cell owns, in ascending order.
 func (t Table) Shards(node actor.NodeID, cell uint16) []uint16 {
 	var all []uint16
 	for s, i := range t.of {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package history says what happened, in order: one event per protocol step, and the whole state as a value.
+// Package history defines the protocol steps of an execution, their trace format and the state of a cell.
 //
-// An event is named like the TLA+ action it is an instance of, and carries what
-// the specs need to judge it without asking anybody. Histories are for specs,
-// columns and trace validation; they are not durable and no client sees them.
+// An event is named after the TLA+ action that it is an instance of. It carries
+// all data that the specs need to check it. Histories are input to specs, columns
+// and trace validation. They are not durable, and clients never see them.
 package history

@@ -8,40 +8,40 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Kind is the protocol step an event is an instance of.
+// Kind is the kind of a protocol step, named after its TLA+ action.
 type Kind uint8
 
-// The kinds. Those of a cell come in Ready.Events; Crash, Restart, Claim, Lose,
-// Append, Sync and Perform are the world's.
+// The kinds. The host or the simulator records Crash, Restart, Claim, Lose, Append,
+// Sync and Perform. The others are in the Events of a cell's Ready.
 const (
-	Activate        Kind = iota + 1 // an actor is in memory, under an epoch
-	Deactivate                      // it is not any more
-	Send                            // a message leaves for an actor or a waiting client
-	Deliver                         // a message has come
-	Drop                            // a message was not taken, and nobody is told; Why says why
-	Admit                           // a call was accepted into a mailbox
-	Refuse                          // a call was answered with a refusal before it had a turn
-	Start                           // a call has the turn
-	Ask                             // a turn asks for something; Call is the child call, if it is one
-	Answer                          // an ask is answered; the turn may go on
+	Activate        Kind = iota + 1 // an actor becomes active under an epoch
+	Deactivate                      // an actor leaves memory
+	Send                            // a message is sent to an actor or a waiting client
+	Deliver                         // a message arrives
+	Drop                            // a message is discarded without a reply; Why is the reason
+	Admit                           // a call is accepted into a mailbox
+	Refuse                          // a call is refused before its turn starts
+	Start                           // the turn of a call starts
+	Ask                             // a turn makes an ask; Call is the child call, if it is one
+	Answer                          // an ask is answered; the turn may resume
 	Reply                           // a turn ends with its outcome
-	Expire                          // a deadline has passed: an ask's, or a run's own
-	Cancel                          // an open waiting call is given up by its caller
-	Hold                            // a clock stands still, for a person
-	Resume                          // and runs again
-	Crash                           // a node is gone, with what it had not synced
-	Restart                         // and is back, or a cell of it
-	Claim                           // a cell owns shards, under an epoch
-	Lose                            // and does not any more
-	Append                          // entries were appended to a node's log; Pos is its end
-	Sync                            // the log is durable up to Pos
-	Perform                         // an effect reaches the world outside the node
-	Queue                           // a call waits in a mailbox; Parent is the turn it waits behind
-	Probe                           // lap one looks at what a call waits for
-	ProbeHome                       // and has come round: there is a ring
-	Confirm                         // lap two finds a wait still standing
-	RefuseWaitCycle                 // and has been round: the newest call of Ring is refused
-	Reprobe                         // a call that still waits asks again
+	Expire                          // the deadline of an ask or of a run has passed
+	Cancel                          // the caller cancels an open waiting call
+	Hold                            // a clock stops while a person is awaited
+	Resume                          // a held clock restarts
+	Crash                           // a node stops and loses its unsynced entries
+	Restart                         // a node, or one of its cells, starts again
+	Claim                           // a cell becomes owner of shards under an epoch
+	Lose                            // a cell loses ownership of shards
+	Append                          // entries are appended to a node's log; Pos is its end
+	Sync                            // a node's log becomes durable up to Synced
+	Perform                         // an effect becomes visible outside the node
+	Queue                           // a call waits in a mailbox behind the turn Parent
+	Probe                           // the first round of wait cycle detection follows a wait
+	ProbeHome                       // the first round has returned: there is a wait cycle
+	Confirm                         // the second round confirms a wait
+	RefuseWaitCycle                 // the second round has returned: the newest call of Ring is refused
+	Reprobe                         // a call that still waits starts a new probe
 )
 
 var kindNames = [...]string{Activate: "Activate", Deactivate: "Deactivate", Send: "Send", Deliver: "Deliver", Drop: "Drop",
@@ -50,7 +50,7 @@ var kindNames = [...]string{Activate: "Activate", Deactivate: "Deactivate", Send
 	Append: "Append", Sync: "Sync", Perform: "Perform",
 	Queue: "Queue", Probe: "Probe", ProbeHome: "ProbeHome", Confirm: "Confirm", RefuseWaitCycle: "RefuseWaitCycle", Reprobe: "Reprobe"}
 
-// Kinds lists all kinds in their order.
+// Kinds returns all kinds in order.
 func Kinds() []Kind {
 	all := make([]Kind, 0, len(kindNames)-1)
 	for k := Activate; int(k) < len(kindNames); k++ {
@@ -59,10 +59,10 @@ func Kinds() []Kind {
 	return all
 }
 
-// Set is some of the kinds.
+// Set is a set of kinds.
 type Set uint64
 
-// SetOf is the set of these kinds.
+// SetOf returns the set of these kinds.
 func SetOf(kinds ...Kind) Set {
 	var s Set
 	for _, k := range kinds {
@@ -71,10 +71,10 @@ func SetOf(kinds ...Kind) Set {
 	return s
 }
 
-// Has tells whether a kind is in the set.
+// Has reports whether a kind is in the set.
 func (s Set) Has(k Kind) bool { return s>>k&1 != 0 }
 
-// String is the kind's name.
+// String returns the name of the kind.
 func (k Kind) String() string {
 	if k == 0 || int(k) >= len(kindNames) {
 		return "unknown(" + strconv.Itoa(int(k)) + ")"
@@ -82,72 +82,74 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Event is one protocol step. Which fields are set depends on the kind; the
-// comments name the kinds where it is not plain.
+// Event is one protocol step. The kind determines the fields that are set. Comments
+// name the kinds in parentheses or before a colon where this is not evident.
 type Event struct {
 	Kind Kind
 	At   actor.Time
 	From actor.Address // the cell that took the step
-	// Actor at whose side it happened, under Epoch.
+	// Actor is the actor at which the step happens, active under Epoch.
 	Actor actor.ID
 	Epoch actor.Epoch
-	// Call is the call it is about: of Ask and Answer the child (zero if the
-	// ask is no call), of Expire, Hold and Resume the call whose clock it is.
+	// Call is the call that the step is about. Ask, Answer: the child call; zero if
+	// the ask is not a call. Expire, Hold, Resume: the call with the clock.
 	Call   actor.CallID
-	Parent actor.CallID // the run that made Call; of Ask and Answer the run whose turn it is
+	Parent actor.CallID // run that made Call; Ask, Answer: run of the turn
 	Root   actor.CallID
-	Peer   actor.ID // the other side: callee of an Ask, sender's or addressee's actor
-	What   string   // message, ask or effect: request, answered, cancel …; call, tool, work, sleep, wait; respond …
-	Why    string   // Drop, Deactivate, Refuse: the reason in a word
+	Peer   actor.ID // other actor: callee of an Ask, sender or addressee of a message
+	What   string   // kind of message (request, answered, cancel …), ask (call, tool, work, sleep, wait) or effect (respond …)
+	Why    string   // Drop, Deactivate, Refuse: reason in one word
 	Chain  []actor.ID
-	// Left is the time the call has; ParentLeft what its caller's turn has
-	// unheld (Ask). Given is the length of the clock that ran out (Expire).
+	// Left is the time left of the call. ParentLeft is the time left of the caller's
+	// turn, not counting holds (Ask). Given is the initial time left of the expired clock
+	// (Expire).
 	Left, ParentLeft, Given actor.Duration
 	Attempt                 uint32
 	Status                  actor.Status
 	Reason                  actor.Reason
 	Scope                   actor.Scope
-	// Said is a digest of what an outcome says, as SaidIn makes it (Answer of a call,
-	// Reply, Perform of a respond).
+	// Digest is the OutcomeDigest of an outcome (Answer of a call, Reply, Perform of a
+	// respond). The trace format fixes its printed name.
 	Said uint32
-	// Count, Bytes of the mailbox after the step (Admit, Start); Pending is the
-	// caller's outstanding calls after it (Ask, Answer, Expire, Cancel, Reply).
+	// Count and Bytes are those of the mailbox after the step (Admit, Start). Pending is
+	// the caller's number of outstanding calls after it (Ask, Answer, Expire, Cancel, Reply).
 	Count, Bytes, Pending int
-	// N counts the holds of one call; Until is when its clock runs again by itself.
+	// N is the ordinal of a hold of one call. Until is the time at which its clock
+	// restarts by itself.
 	N     uint64
 	Until actor.Time
-	// Step and Index name the ask within its turn.
+	// Step and Index identify the ask within its turn.
 	Step  uint32
 	Index uint16
-	// Durable: the actor is journaled (Activate, Admit, Start, Reply), the
-	// message tells of something in a log (Send, Deliver).
+	// Durable is set if the actor is journaled (Activate, Admit, Start, Reply), or if the
+	// message depends on entries in a log (Send, Deliver).
 	Durable bool
-	// Pos is the end of the node's log after the step's entries (Append,
-	// Perform), Synced how far it is durable (Sync, Perform).
+	// Pos is the end of the node's log after the step's entries (Append, Perform).
+	// Synced is the durable end of the log (Sync, Perform).
 	Pos, Synced uint64
-	// Wrote is the number of entries that the step appended (Append, Perform).
+	// Wrote is the number of entries appended by the step (Append, Perform).
 	Wrote int
-	Ring  []actor.Hop // RefuseWaitCycle: the waits that stood together
-	// Shards, first and one past the last (Claim, Lose).
+	Ring  []actor.Hop // RefuseWaitCycle: the waits of the cycle
+	// ShardLo is the first shard, ShardHi one past the last (Claim, Lose).
 	ShardLo, ShardHi uint16
 }
 
-// AppendTo writes the event as one line without its end: kind, then name=value
-// of each field that is set, always in the same order.
+// AppendTo appends the event as one line without a newline: the kind, then name=value
+// of each non-zero field in a fixed order.
 func (e *Event) AppendTo(b []byte) []byte {
 	b = append(b, e.Kind.String()...)
-	b = num(b, " at=", int64(e.At))
+	b = appendInt(b, " at=", int64(e.At))
 	if !e.From.IsZero() {
 		b = e.From.AppendTo(append(b, " from="...))
 	}
-	b = id(b, " actor=", e.Actor)
-	b = num(b, " epoch=", int64(e.Epoch))
-	b = call(b, " call=", e.Call)
-	b = call(b, " parent=", e.Parent)
-	b = call(b, " root=", e.Root)
-	b = id(b, " peer=", e.Peer)
-	b = text(b, " what=", e.What)
-	b = text(b, " why=", e.Why)
+	b = appendID(b, " actor=", e.Actor)
+	b = appendInt(b, " epoch=", int64(e.Epoch))
+	b = appendCall(b, " call=", e.Call)
+	b = appendCall(b, " parent=", e.Parent)
+	b = appendCall(b, " root=", e.Root)
+	b = appendID(b, " peer=", e.Peer)
+	b = appendText(b, " what=", e.What)
+	b = appendText(b, " why=", e.Why)
 	if len(e.Chain) > 0 {
 		b = append(b, " chain="...)
 		for i, a := range e.Chain {
@@ -157,88 +159,89 @@ func (e *Event) AppendTo(b []byte) []byte {
 			b = a.AppendTo(b)
 		}
 	}
-	b = num(b, " left=", int64(e.Left))
-	b = num(b, " parent_left=", int64(e.ParentLeft))
-	b = num(b, " given=", int64(e.Given))
-	b = num(b, " attempt=", int64(e.Attempt))
+	b = appendInt(b, " left=", int64(e.Left))
+	b = appendInt(b, " parent_left=", int64(e.ParentLeft))
+	b = appendInt(b, " given=", int64(e.Given))
+	b = appendInt(b, " attempt=", int64(e.Attempt))
 	if e.Status != 0 {
-		b = text(b, " status=", e.Status.String())
+		b = appendText(b, " status=", e.Status.String())
 	}
 	if e.Reason != 0 {
-		b = text(b, " reason=", e.Reason.String())
+		b = appendText(b, " reason=", e.Reason.String())
 	}
-	b = text(b, " scope=", e.Scope.String())
-	b = num(b, " said=", int64(e.Said))
-	b = num(b, " count=", int64(e.Count))
-	b = num(b, " bytes=", int64(e.Bytes))
-	b = num(b, " pending=", int64(e.Pending))
-	b = num(b, " n=", int64(e.N))
-	b = num(b, " until=", int64(e.Until))
-	b = num(b, " step=", int64(e.Step))
-	b = num(b, " index=", int64(e.Index))
+	b = appendText(b, " scope=", e.Scope.String())
+	b = appendInt(b, " said=", int64(e.Said))
+	b = appendInt(b, " count=", int64(e.Count))
+	b = appendInt(b, " bytes=", int64(e.Bytes))
+	b = appendInt(b, " pending=", int64(e.Pending))
+	b = appendInt(b, " n=", int64(e.N))
+	b = appendInt(b, " until=", int64(e.Until))
+	b = appendInt(b, " step=", int64(e.Step))
+	b = appendInt(b, " index=", int64(e.Index))
 	if e.Durable {
 		b = append(b, " durable"...)
 	}
-	b = num(b, " pos=", int64(e.Pos))
-	b = num(b, " synced=", int64(e.Synced))
-	b = num(b, " wrote=", int64(e.Wrote))
+	b = appendInt(b, " pos=", int64(e.Pos))
+	b = appendInt(b, " synced=", int64(e.Synced))
+	b = appendInt(b, " wrote=", int64(e.Wrote))
 	for i, h := range e.Ring {
 		b = append(b, [...]string{" ring=", ","}[min(i, 1)]...)
 		b = h.Turn.AppendTo(append(h.Call.AppendTo(b), '>'))
 	}
 	if e.ShardHi > 0 {
 		b = strconv.AppendInt(append(b, " shards="...), int64(e.ShardLo), 10)
-		b = num(b, "-", int64(e.ShardHi))
+		b = appendInt(b, "-", int64(e.ShardHi))
 	}
 	return b
 }
 
-// String is the line that AppendTo writes.
+// String returns the line that AppendTo appends.
 func (e Event) String() string { return string(e.AppendTo(nil)) }
 
-// SaidIn is a digest of what an outcome says (FNV-1a): two that say the same have the same.
+// OutcomeDigest returns a digest (FNV-1a) of the content of an outcome. Equal contents
+// have equal digests.
 func SaidIn(parts []actor.Part, warnings []string) uint32 {
 	sum := uint32(2166136261)
 	for i := range parts {
 		p := &parts[i]
-		sum = mixed(mixed(mixed(sum, p.Media), p.Bytes), p.Blob[:])
+		sum = mixDigest(mixDigest(mixDigest(sum, p.Media), p.Bytes), p.Blob[:])
 	}
 	for _, w := range warnings {
-		sum = mixed(sum, w)
+		sum = mixDigest(sum, w)
 	}
 	return sum
 }
 
-// mixed is a digest with some bytes more, and where they end.
-func mixed[T string | []byte](sum uint32, b T) uint32 {
+// mixDigest adds bytes and their number to a digest.
+func mixDigest[T string | []byte](sum uint32, b T) uint32 {
 	for i := range len(b) {
 		sum = (sum ^ uint32(b[i])) * 16777619
 	}
 	return (sum ^ uint32(len(b))) * 16777619
 }
 
-func num(b []byte, name string, v int64) []byte {
+func appendInt(b []byte, name string, v int64) []byte {
 	if v == 0 {
 		return b
 	}
 	return strconv.AppendInt(append(b, name...), v, 10)
 }
 
-func text(b []byte, name, v string) []byte {
+func appendText(b []byte, name, v string) []byte {
 	if v == "" {
 		return b
 	}
 	return append(append(b, name...), v...)
 }
 
-func id(b []byte, name string, v actor.ID) []byte {
+func appendID(b []byte, name string, v actor.ID) []byte {
 	if v == (actor.ID{}) {
 		return b
 	}
 	return v.AppendTo(append(b, name...))
 }
 
-func call(b []byte, name string, v actor.CallID) []byte {
+func appendCall(b []byte, name string, v actor.CallID) []byte {
 	if v.IsZero() {
 		return b
 	}

@@ -10,23 +10,23 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-func TestEveryKindHasAName(t *testing.T) {
+func TestEveryKindHasName(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range Kinds() {
 		if name := k.String(); name == "" || strings.HasPrefix(name, "unknown") || seen[name] {
-			t.Errorf("kind %d is called %q", k, name)
+			t.Errorf("kind %d has the invalid or duplicate name %q", k, name)
 		} else {
 			seen[name] = true
 		}
 	}
 	if Kind(0).String() != "unknown(0)" || Kind(200).String() != "unknown(200)" {
-		t.Error("a kind that is none has a name")
+		t.Error("an unknown kind has a name")
 	}
 }
 
-// TestALineTellsEveryField changes one field at a time: two events that differ
-// have lines that differ, or the hash of a history would miss it.
-func TestALineTellsEveryField(t *testing.T) {
+// TestLineContainsEveryField clears one field at a time. Events that differ must have
+// different lines. Otherwise the hash of a history would not cover the difference.
+func TestLineContainsEveryField(t *testing.T) {
 	id := actor.NewCallID(1, 2, 3)
 	full := Event{Kind: Ask, At: 1, From: actor.Address{Node: "n", Cell: 1, Incarnation: 1}, Actor: actor.NewID("a", ""), Epoch: 1, Call: id, Parent: id, Root: id,
 		Peer: actor.NewID("b", ""), What: "call", Why: "x", Chain: []actor.ID{actor.NewID("c", "")}, Left: 1, ParentLeft: 1, Given: 1, Attempt: 1,
@@ -37,7 +37,7 @@ func TestALineTellsEveryField(t *testing.T) {
 		less := full
 		f := reflect.ValueOf(&less).Elem().Field(i)
 		if f.IsZero() {
-			t.Errorf("%s is not set in this test: set it", v.Type().Field(i).Name)
+			t.Errorf("%s is zero in this test: set it", v.Type().Field(i).Name)
 		}
 		f.SetZero()
 		if less.String() == full.String() {

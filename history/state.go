@@ -4,25 +4,25 @@ package history
 
 import "github.com/troupe-run/troupe/actor"
 
-// State is the whole truth about one cell, as a value: what the specs derived
-// from events is compared with it.
+// State is the state of one cell. The specs compare it with the state that they derive
+// from events.
 type State struct {
 	Cell   actor.Address
-	Actors []Actor // by ID
+	Actors []Actor // sorted by ID
 }
 
-// Actor is one activation.
+// Actor is one active actor.
 type Actor struct {
 	ID     actor.ID
 	Epoch  actor.Epoch
 	Loaded bool
-	Queue  []actor.CallID // waiting for the turn, by id
-	Bytes  int            // what they weigh
-	Turns  []Turn         // by run
+	Queue  []actor.CallID // calls waiting in the mailbox, sorted by ID
+	Bytes  int            // total size of the waiting calls
+	Turns  []Turn         // sorted by run
 }
 
-// Turn is a run that has begun.
+// Turn is a run whose turn has started.
 type Turn struct {
 	Run  actor.CallID
-	Open []actor.CallID // its calls that are not answered, by id
+	Open []actor.CallID // unanswered calls of the turn, sorted by ID
 }

@@ -9,20 +9,19 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// TraceVersion is that of the form in which histories are written to files.
+// TraceVersion is the version of the file format of histories.
 const TraceVersion = 1
 
-// A TraceHeader is the first line of a trace: what a judge must know of the
-// world besides what happened in it. After it comes one line for each event, as
-// AppendJSON writes it, in the order in which they happened.
+// TraceHeader is the first line of a trace. It holds the limits and agents that a
+// checker needs. The following lines are the events in order, appended by AppendJSON.
 type TraceHeader struct {
 	Trace  int          `json:"trace"`  // TraceVersion
-	Source string       `json:"source"` // who wrote it: "sim seed 7", "serve n1"
+	Source string       `json:"source"` // origin of the trace: "sim seed 7", "serve n1"
 	Limits TraceLimits  `json:"limits"`
-	Agents []TraceAgent `json:"agents"` // by name
+	Agents []TraceAgent `json:"agents"` // sorted by name
 }
 
-// TraceLimits are the bounds that the specs know, times in nanoseconds.
+// TraceLimits are the limits that the specs check. Times are in nanoseconds.
 type TraceLimits struct {
 	AgentCallDepthMax       int            `json:"agent_call_depth_max"`
 	AgentConcurrentCallsMax int            `json:"agent_concurrent_calls_max"`
@@ -30,7 +29,7 @@ type TraceLimits struct {
 	AgentCallTimeoutMax     actor.Duration `json:"agent_call_timeout_max"`
 }
 
-// A TraceAgent is what a definition promises.
+// TraceAgent is the part of an agent definition that the specs use.
 type TraceAgent struct {
 	Name        string `json:"name"`
 	Volatile    bool   `json:"volatile,omitempty"`
@@ -38,33 +37,33 @@ type TraceAgent struct {
 	ByActor     bool   `json:"by_actor,omitempty"`
 }
 
-// AppendTo writes the header as one line, with its end.
+// AppendTo appends the header as one line with a newline.
 func (h TraceHeader) AppendTo(b []byte) []byte {
 	h.Trace = TraceVersion
 	return appendLine(b, h)
 }
 
-// AppendAgents writes, as one line, which agents there are from here on besides
-// those that were named before.
+// AppendAgents appends a line that declares further agents for the events after it,
+// in addition to those declared before.
 func AppendAgents(b []byte, agents []TraceAgent) []byte {
 	return appendLine(b, struct {
 		Agents []TraceAgent `json:"agents"`
 	}{agents})
 }
 
-// AppendLost writes, as one line, that so many events are missing here.
+// AppendLost appends a line with the number of events that are missing at this point.
 func AppendLost(b []byte, events int) []byte {
 	return append(strconv.AppendInt(append(b, `{"lost":`...), int64(events), 10), "}\n"...)
 }
 
-// hop is one wait of a ring.
+// hop is the JSON form of one wait of a wait cycle.
 type hop struct {
 	Call string `json:"call"`
 	Turn string `json:"turn"`
 }
 
-// AppendJSON writes the event as one line of JSON, with its end: the fields that
-// are set, under the names that AppendTo gives them, always in the same order.
+// AppendJSON appends the event as one line of JSON with a newline. It has the non-zero
+// fields under the names of AppendTo, in a fixed order.
 func (e *Event) AppendJSON(b []byte) []byte {
 	line := struct {
 		Kind        string   `json:"kind"`
@@ -104,7 +103,7 @@ func (e *Event) AppendJSON(b []byte) []byte {
 		ShardLo     uint16   `json:"shard_lo,omitempty"`
 		ShardHi     uint16   `json:"shard_hi,omitempty"`
 	}{Kind: e.Kind.String(), At: int64(e.At), Node: string(e.From.Node), Cell: e.From.Cell, Incarnation: e.From.Incarnation,
-		Actor: name(e.Actor), Epoch: uint64(e.Epoch), Call: callName(e.Call), Parent: callName(e.Parent), Root: callName(e.Root), Peer: name(e.Peer),
+		Actor: actorName(e.Actor), Epoch: uint64(e.Epoch), Call: callName(e.Call), Parent: callName(e.Parent), Root: callName(e.Root), Peer: actorName(e.Peer),
 		What: e.What, Why: e.Why, Left: int64(e.Left), ParentLeft: int64(e.ParentLeft), Given: int64(e.Given), Attempt: e.Attempt,
 		Scope: e.Scope.String(), Said: e.Said, Count: e.Count, Bytes: e.Bytes, Pending: e.Pending, N: e.N, Until: int64(e.Until), Step: e.Step, Index: e.Index,
 		Durable: e.Durable, Pos: e.Pos, Synced: e.Synced, Wrote: e.Wrote, ShardLo: e.ShardLo, ShardHi: e.ShardHi}
@@ -125,13 +124,13 @@ func (e *Event) AppendJSON(b []byte) []byte {
 
 func appendLine(b []byte, v any) []byte {
 	text, err := json.Marshal(v)
-	if err != nil { // strings and numbers only
+	if err != nil { // impossible: v has only strings, numbers and booleans
 		panic("history: " + err.Error())
 	}
 	return append(append(b, text...), '\n')
 }
 
-func name(id actor.ID) string {
+func actorName(id actor.ID) string {
 	if id == (actor.ID{}) {
 		return ""
 	}

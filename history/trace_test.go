@@ -11,8 +11,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// TestALineOfJSONTellsEveryField changes one field at a time, as for the line of text.
-func TestALineOfJSONTellsEveryField(t *testing.T) {
+// TestJSONContainsEveryField clears one field at a time, like TestLineContainsEveryField.
+func TestJSONContainsEveryField(t *testing.T) {
 	id := actor.NewCallID(1, 2, 3)
 	full := Event{Kind: Ask, At: 1, From: actor.Address{Node: "n", Cell: 1, Incarnation: 1}, Actor: actor.NewID("a", ""), Epoch: 1, Call: id, Parent: id, Root: id,
 		Peer: actor.NewID("b", ""), What: "call", Why: "x", Chain: []actor.ID{actor.NewID("c", "")}, Left: 1, ParentLeft: 1, Given: 1, Attempt: 1,
@@ -24,7 +24,7 @@ func TestALineOfJSONTellsEveryField(t *testing.T) {
 		less := full
 		f := reflect.ValueOf(&less).Elem().Field(i)
 		if f.IsZero() {
-			t.Errorf("%s is not set in this test: set it", v.Type().Field(i).Name)
+			t.Errorf("%s is zero in this test: set it", v.Type().Field(i).Name)
 		}
 		f.SetZero()
 		line := less.AppendJSON(nil)
@@ -40,7 +40,7 @@ func TestALineOfJSONTellsEveryField(t *testing.T) {
 	}
 }
 
-func TestAHeaderTellsTheVersion(t *testing.T) {
+func TestHeaderCarriesVersion(t *testing.T) {
 	line := TraceHeader{Source: "sim seed 7", Agents: []TraceAgent{{Name: "ana", ByActor: true}}}.AppendTo(nil)
 	var back TraceHeader
 	if err := json.Unmarshal(line, &back); err != nil {

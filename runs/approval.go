@@ -7,26 +7,26 @@ import (
 	"slices"
 )
 
-// ApprovalStatus is the state of an approval: of one tool call, with the very
-// arguments that a person was shown. The zero ApprovalStatus is that of one not
-// yet asked for.
+// ApprovalStatus is the state of an approval of one tool call with exactly the
+// arguments shown to a person. The zero value means that the approval has not been
+// requested.
 type ApprovalStatus uint8
 
-// The states of an approval, under the names that clients see.
+// The states of an approval. Clients see these names.
 const (
 	ApprovalStatusPending ApprovalStatus = iota + 1
 	ApprovalStatusApproved
 	ApprovalStatusRejected
-	ApprovalStatusExpired // its time is over, its run has ended, or its arguments were edited
+	ApprovalStatusExpired // timed out, or its run ended, or its arguments were edited
 )
 
 var approvalNames = [...]string{
 	ApprovalStatusPending: "PENDING", ApprovalStatusApproved: "APPROVED", ApprovalStatusRejected: "REJECTED", ApprovalStatusExpired: "EXPIRED",
 }
 
-// approvalSteps lists what may follow each state. A decision is never changed:
-// whoever wants another, or other arguments, needs another approval.
-var approvalSteps = [...][]ApprovalStatus{
+// approvalTransitions lists the legal successors of each state. A decision is
+// final: a different decision, or different arguments, require a new approval.
+var approvalTransitions = [...][]ApprovalStatus{
 	0:                      {ApprovalStatusPending},
 	ApprovalStatusPending:  {ApprovalStatusApproved, ApprovalStatusRejected, ApprovalStatusExpired},
 	ApprovalStatusApproved: {},
@@ -34,15 +34,15 @@ var approvalSteps = [...][]ApprovalStatus{
 	ApprovalStatusExpired:  {},
 }
 
-// ApprovalStatuses lists the closed set in its order.
+// ApprovalStatuses returns all states in order.
 func ApprovalStatuses() []ApprovalStatus {
 	return []ApprovalStatus{ApprovalStatusPending, ApprovalStatusApproved, ApprovalStatusRejected, ApprovalStatusExpired}
 }
 
-// String is the state's name.
+// String returns the name of the state.
 func (s ApprovalStatus) String() string { return nameOf(approvalNames[:], int(s)) }
 
-// ParseApprovalStatus reads what String writes.
+// ParseApprovalStatus parses the output of String.
 func ParseApprovalStatus(text string) (ApprovalStatus, error) {
 	if i := slices.Index(approvalNames[:], text); i > 0 {
 		return ApprovalStatus(i), nil
@@ -50,12 +50,13 @@ func ParseApprovalStatus(text string) (ApprovalStatus, error) {
 	return 0, fmt.Errorf("approval status %.40q: want one of %v", text, approvalNames[1:])
 }
 
-// Ended tells whether nothing can follow.
+// Ended reports whether the state has no successor.
 func (s ApprovalStatus) Ended() bool { return s > ApprovalStatusPending }
 
-// ApprovalTransition says why an approval may not go from one state to the other, or nil.
+// ApprovalTransition returns an error unless an approval may change from one state
+// to the other.
 func ApprovalTransition(from, to ApprovalStatus) error {
-	if int(from) < len(approvalSteps) && slices.Contains(approvalSteps[from], to) {
+	if int(from) < len(approvalTransitions) && slices.Contains(approvalTransitions[from], to) {
 		return nil
 	}
 	return fmt.Errorf("an approval cannot go from %s to %s", from, to)

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runs knows the states of work, the legal steps between them, and the
-// events that tell what happened in a run.
+// Package runs defines the states of runs, tool calls and approvals with their
+// legal transitions, and the events of a run.
 //
-// A run is one call seen as work. It is RUNNING, stands still in one of two
-// PAUSED states, or has ended:
+// A run is one call as a unit of work. It is RUNNING, in one of two PAUSED states,
+// or has ended:
 //
 //	            ┌─ PAUSED_WAITING_TOOL ──────┐
 //	RUNNING ────┤          ↕                 ├──── RUNNING … DONE
 //	            └─ PAUSED_WAITING_APPROVAL ──┘
 //
-//	any of the three may end FAILED or CANCELLED; nothing follows an end
+//	any of the three may end FAILED or CANCELLED; an ended run never changes
 //
-// Events are numbered from 1 without a gap in each run, and are never changed.
-// The state is not stored beside them: Fold derives it, so that the two cannot
-// disagree. A run waits for an approval while a person or event has to speak
-// (a wait is open, or the run is held or parked), for a tool while a call or a
-// tool is out, and else it runs.
+// The events of each run are numbered from 1 without gaps and are never changed.
+// The state is not stored. Fold derives it from the events, so the two cannot
+// disagree:
 //
-// Nothing here is the protocol's own record: that is package history's, and
-// package store's. Events are for people, clients and replay.
+//   - waiting for approval: a wait is open, or the run is held or parked;
+//   - waiting for a tool: a call or a tool is in progress;
+//   - otherwise running.
+//
+// Events are for people, clients and replay. The protocol's own records are in
+// packages history and store.
 package runs

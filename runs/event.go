@@ -12,39 +12,39 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Type is what an event tells. The set is closed.
+// Type is the type of an event. The set is closed.
 type Type uint8
 
-// The events. Those marked ours have no name in the protocol that clients know
-// from elsewhere.
+// The event types. Those marked "own" do not exist in the client protocol from
+// which the other names were taken.
 const (
-	UserInput          Type = iota + 1 // a client's message was taken in
-	RunStarted                         // the turn began
-	RunPaused                          // ours: held by a call below, or parked
-	RunResumed                         // ours: goes on after RunPaused
-	RunDone                            // the end: an answer
-	RunFailed                          // the end: a refusal
-	RunCancelled                       // ours, the end: nobody wants the answer any more
-	AgentCalledChild                   // a call went out; the child run bears its id
-	AgentChildDone                     // ours: its one outcome came in
-	AgentCallRefused                   // ours: the call never went out
-	ToolCallCreated                    // a tool, or the agent's own work, was asked for
-	ToolDispatched                     // it was handed to the world
-	ToolResult                         // its outcome came in
-	TimeoutClamped                     // ours: the time asked for was more than allowed
-	WaitOpened                         // ours: the run waits for a signal by name
-	SignalReceived                     // ours: it came
-	WaitExpired                        // ours: it did not come in time
-	Attempt                            // ours: what was out comes again, for the n-th time: the process died, or an upstream failed
-	LLMCallStarted                     // a model was asked
-	LLMCallDone                        // its whole answer came in, or that there is none
-	AgentInvokeStarted                 // an external agent was handed the message
-	AgentInvokeDone                    // its whole answer came in, or that there is none
-	AgentStreamDelta                   // a piece of the text that a model or an external agent answers with
-	AgentStateChanged                  // ours: what an external agent says it is doing
+	UserInput          Type = iota + 1 // a client's message was accepted
+	RunStarted                         // the turn started
+	RunPaused                          // own: held by a call below it, or parked
+	RunResumed                         // own: continues after RunPaused
+	RunDone                            // end: an answer
+	RunFailed                          // end: a refusal
+	RunCancelled                       // own, end: the answer is no longer needed
+	AgentCalledChild                   // a call was sent; its id is the id of the child run
+	AgentChildDone                     // own: the outcome of that call arrived
+	AgentCallRefused                   // own: a call was refused before it was sent
+	ToolCallCreated                    // a tool, or the agent's own work, was requested
+	ToolDispatched                     // it was handed to the host
+	ToolResult                         // its outcome arrived
+	TimeoutClamped                     // the requested timeout exceeded the limit
+	WaitOpened                         // own: the run waits for a signal with a given name
+	SignalReceived                     // own: the signal arrived
+	WaitExpired                        // own: the signal did not arrive in time
+	Attempt                            // own: a pending operation starts its n-th attempt, after a crash or a failure of an upstream
+	LLMCallStarted                     // a model was called
+	LLMCallDone                        // its complete answer, or a failure, arrived
+	AgentInvokeStarted                 // an external agent was invoked
+	AgentInvokeDone                    // its complete answer, or a failure, arrived
+	AgentStreamDelta                   // a piece of the answer of a model or external agent
+	AgentStateChanged                  // own: the state that an external agent reports of itself
 )
 
-// fields is a set of an event's fields.
+// fields is a set of fields of an event.
 type fields uint32
 
 const (
@@ -59,7 +59,7 @@ const (
 	fDepth // and chain
 	fLeft
 	fAsked
-	fPlace // step and index
+	fPosition // step and index
 	fName
 	fChild
 	fUntil
@@ -73,11 +73,12 @@ const (
 	fUsage
 
 	fAll = fUsage<<1 - 1
-	// zeroCounts are fields whose zero is a value and is written as such.
-	zeroCounts = fDepth | fLeft | fAsked | fText | fTook
+	// zeroAllowed are the fields whose zero value is meaningful and therefore encoded.
+	zeroAllowed = fDepth | fLeft | fAsked | fText | fTook
 )
 
-// types says of each event its name, the fields it has, and those it may have.
+// types holds the name of each event type, its mandatory fields and its optional
+// fields.
 var types = [...]struct {
 	name     string
 	has, may fields
@@ -89,27 +90,27 @@ var types = [...]struct {
 	RunDone:          {"run_done", fStatus | fText, fWarnings | fUsage},
 	RunFailed:        {"run_failed", fRefusal, 0},
 	RunCancelled:     {"run_cancelled", fRefusal, 0},
-	AgentCalledChild: {"agent_called_child", fActor | fChild | fPlace | fDepth | fLeft | fText, fKind | fOperation},
-	AgentChildDone:   {"agent_child_done", fChild | fPlace | fStatus | fText | fTook, fActor | fWarnings | fRefusal},
-	AgentCallRefused: {"agent_call_refused", fName | fPlace | fRefusal | fDepth, fOperation},
-	ToolCallCreated:  {"tool_call_created", fName | fKind | fPlace | fDepth | fText, 0},
-	ToolDispatched:   {"tool_dispatched", fName | fPlace | fAttempt, fLeft},
-	ToolResult:       {"tool_result", fName | fPlace | fStatus | fText | fTook, fWarnings | fRefusal},
-	TimeoutClamped:   {"timeout_clamped", fPlace | fAsked | fLeft, fName},
-	WaitOpened:       {"wait_opened", fName | fPlace | fUntil, 0},
-	SignalReceived:   {"signal_received", fName | fPlace | fText, fPrincipal | fOrigin},
-	WaitExpired:      {"wait_expired", fName | fPlace, fRefusal},
-	Attempt:          {"attempt", fAttempt, fPlace | fDiscards | fRefusal},
+	AgentCalledChild: {"agent_called_child", fActor | fChild | fPosition | fDepth | fLeft | fText, fKind | fOperation},
+	AgentChildDone:   {"agent_child_done", fChild | fPosition | fStatus | fText | fTook, fActor | fWarnings | fRefusal},
+	AgentCallRefused: {"agent_call_refused", fName | fPosition | fRefusal | fDepth, fOperation},
+	ToolCallCreated:  {"tool_call_created", fName | fKind | fPosition | fDepth | fText, 0},
+	ToolDispatched:   {"tool_dispatched", fName | fPosition | fAttempt, fLeft},
+	ToolResult:       {"tool_result", fName | fPosition | fStatus | fText | fTook, fWarnings | fRefusal},
+	TimeoutClamped:   {"timeout_clamped", fPosition | fAsked | fLeft, fName},
+	WaitOpened:       {"wait_opened", fName | fPosition | fUntil, 0},
+	SignalReceived:   {"signal_received", fName | fPosition | fText, fPrincipal | fOrigin},
+	WaitExpired:      {"wait_expired", fName | fPosition, fRefusal},
+	Attempt:          {"attempt", fAttempt, fPosition | fDiscards | fRefusal},
 
-	LLMCallStarted:     {"llm_call_started", fName | fPlace | fLeft | fText, 0},
-	LLMCallDone:        {"llm_call_done", fName | fPlace | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
-	AgentInvokeStarted: {"agent_invoke_started", fName | fPlace | fLeft | fText, 0},
-	AgentInvokeDone:    {"agent_invoke_done", fName | fPlace | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
-	AgentStreamDelta:   {"agent_stream_delta", fPlace | fText, 0},
-	AgentStateChanged:  {"agent_state", fName | fPlace | fText, 0},
+	LLMCallStarted:     {"llm_call_started", fName | fPosition | fLeft | fText, 0},
+	LLMCallDone:        {"llm_call_done", fName | fPosition | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
+	AgentInvokeStarted: {"agent_invoke_started", fName | fPosition | fLeft | fText, 0},
+	AgentInvokeDone:    {"agent_invoke_done", fName | fPosition | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
+	AgentStreamDelta:   {"agent_stream_delta", fPosition | fText, 0},
+	AgentStateChanged:  {"agent_state", fName | fPosition | fText, 0},
 }
 
-// Types lists the closed set in its order.
+// Types returns all event types in order.
 func Types() []Type {
 	all := make([]Type, 0, len(types)-1)
 	for t := UserInput; int(t) < len(types); t++ {
@@ -118,7 +119,7 @@ func Types() []Type {
 	return all
 }
 
-// String is the event's name.
+// String returns the name of the type.
 func (t Type) String() string {
 	if t == 0 || int(t) >= len(types) {
 		return fmt.Sprintf("unknown(%d)", t)
@@ -126,7 +127,7 @@ func (t Type) String() string {
 	return types[t].name
 }
 
-// ParseType reads what String writes.
+// ParseType parses the output of String.
 func ParseType(text string) (Type, error) {
 	if t := byTypeName[text]; t != 0 {
 		return t, nil
@@ -142,28 +143,28 @@ var byTypeName = func() map[string]Type {
 	return all
 }()
 
-// Ends tells whether the event is the last of its run.
+// Ends reports whether the event is the last of its run.
 func (t Type) Ends() bool { return t == RunDone || t == RunFailed || t == RunCancelled }
 
-// Bounds of what an event holds. Append cuts what is longer and says so in the
-// event; the whole content is in the journal.
+// Bounds of the content of an event, in bytes. Append truncates longer content and
+// marks the event as truncated. The journal holds the full content.
 const (
 	TextBytesMax   = 4 << 10
-	AnswerBytesMax = 1 << 20 // the text of RunDone
+	AnswerBytesMax = 1 << 20 // text of RunDone
 	NameBytesMax   = 256     // names, operations, principals, projects
 	EventBytesMax  = 16 << 20
 )
 
-// The kinds of ask that ToolCallCreated tells of.
+// Values of Kind in a ToolCallCreated event.
 const (
 	KindTool = "tool"
 	KindWork = "work"
 )
 
-// Event is one thing that happened in a run. Which fields an event has follows
-// from its Type (Check tells); the others are zero.
+// Event is one event of a run. Its Type determines which fields are set, as Check
+// enforces; the others are zero.
 //
-//  1. Seq counts from 1 without a gap in each run.
+//  1. Seq counts from 1 without gaps in each run.
 //  2. An event that Ends is the last of its run.
 type Event struct {
 	Run  actor.CallID
@@ -171,44 +172,44 @@ type Event struct {
 	At   actor.Time
 	Type Type
 
-	Actor     actor.ID // who runs; of a call, who was called
-	Kind      string   // of a call: actor.Kind as text; of a tool call: KindTool or KindWork
+	Actor     actor.ID // the actor of the run; for a call, its callee
+	Kind      string   // for a call, actor.Kind as text; for a tool call, KindTool or KindWork
 	Operation string
 	Principal string
 	Origin    string // actor.Origin as text
 	Project   string
 	Root      actor.CallID
 	Parent    actor.CallID
-	Depth     int        // of the run; of a call, the child's
-	Chain     []actor.ID // its ancestors, oldest first; Depth is its length
+	Depth     int        // depth of the run; for a call, that of the child
+	Chain     []actor.ID // the callers, oldest first; Depth is its length
 	Left      actor.Duration
-	Asked     actor.Duration // the time asked for, where Left was granted
-	Step      uint32         // the action of the turn, from 1
-	Index     uint16         // the ask within the action, from 0
-	Name      string         // the tool, signal or work; why a run was paused
-	Child     actor.CallID   // the run of a call made
+	Asked     actor.Duration // timeout requested, of which Left was granted
+	Step      uint32         // action of the turn, from 1
+	Index     uint16         // ask within the action, from 0
+	Name      string         // the tool, signal or work; the cause of a pause
+	Child     actor.CallID   // run of a call that was made
 	Until     actor.Time
 	Attempt   uint32
-	Status    actor.Status // how something ended
-	Text      string       // what was said: see Say
+	Status    actor.Status // outcome of a call, tool or run
+	Text      string       // content as text, see SetText
 	Truncated bool
 	Warnings  []string
 	Refusal   *actor.Refusal
-	Discards  uint64         // of an attempt: the deltas of its place after this event do not count any more
-	Took      actor.Duration // from the ask to its answer
+	Discards  uint64         // for Attempt: deltas of its position after this event are void
+	Took      actor.Duration // time from the ask to its answer
 	Usage     Usage
 }
 
-// Usage is what models said that their answers took, in tokens.
+// Usage is the number of tokens that models reported for their answers.
 type Usage struct{ Input, Output, Total int64 }
 
-// Add is the sum of both.
+// Add returns the sum of u and o.
 func (u Usage) Add(o Usage) Usage {
 	return Usage{u.Input + o.Input, u.Output + o.Output, u.Total + o.Total}
 }
 
-// Say puts content into the event as text a person can read; what is not
-// text, or stands in a blob, is left out and marked by Truncated.
+// SetText sets Text to the readable content of the parts. Binary parts and blobs
+// are omitted and set Truncated.
 func (e *Event) Say(parts []actor.Part) {
 	var b strings.Builder
 	for _, p := range parts {
@@ -221,8 +222,8 @@ func (e *Event) Say(parts []actor.Part) {
 	e.Text = b.String()
 }
 
-// fit makes the event what Append writes: each text valid and within its bound,
-// each span in whole milliseconds.
+// fit normalizes the event for Append: each text becomes valid UTF-8 within its
+// bound, each duration whole milliseconds.
 func (e *Event) fit() {
 	limit := TextBytesMax
 	if e.Type == RunDone {
@@ -247,7 +248,8 @@ func (e *Event) fit() {
 	}
 }
 
-// cutText makes text valid UTF-8 of at most limit bytes, and tells whether any was lost.
+// cutText returns text as valid UTF-8 of at most limit bytes, and whether it was
+// shortened.
 func cutText(text string, limit int) (string, bool) {
 	if !utf8.ValidString(text) {
 		text = strings.ToValidUTF8(text, "\uFFFD")
@@ -258,8 +260,8 @@ func cutText(text string, limit int) (string, bool) {
 	return strings.ToValidUTF8(text[:limit], ""), true
 }
 
-// set is the fields that are not zero.
-func (e *Event) set() fields {
+// nonZero returns the set of fields that are not zero.
+func (e *Event) nonZero() fields {
 	var f fields
 	for i, there := range [...]bool{
 		e.Actor != actor.ID{}, e.Kind != "", e.Operation != "", e.Principal != "", e.Origin != "", e.Project != "",
@@ -274,31 +276,31 @@ func (e *Event) set() fields {
 	return f
 }
 
-// Check says what no event can be.
+// Check returns an error unless the fields of the event match its type.
 func (e *Event) Check() error {
 	if e.Type == 0 || int(e.Type) >= len(types) {
 		return fmt.Errorf("event of unknown type %d", e.Type)
 	}
-	t, set := types[e.Type], e.set()
+	t, set := types[e.Type], e.nonZero()
 	switch {
 	case e.Run.IsZero():
 		return fmt.Errorf("%s without run", t.name)
 	case e.Seq == 0:
 		return fmt.Errorf("%s without number", t.name)
-	case t.has&^set&^zeroCounts != 0:
-		return fmt.Errorf("%s without %s", t.name, (t.has &^ set &^ zeroCounts).names())
+	case t.has&^set&^zeroAllowed != 0:
+		return fmt.Errorf("%s without %s", t.name, (t.has &^ set &^ zeroAllowed).names())
 	case set&^(t.has|t.may) != 0:
 		return fmt.Errorf("%s with %s", t.name, (set &^ (t.has | t.may)).names())
-	case set&fPlace != 0 && e.Step == 0:
-		return fmt.Errorf("%s of step 0", t.name)
+	case set&fPosition != 0 && e.Step == 0:
+		return fmt.Errorf("%s with step 0", t.name)
 	case e.Depth != len(e.Chain):
-		return fmt.Errorf("%s of depth %d and a chain of %d", t.name, e.Depth, len(e.Chain))
+		return fmt.Errorf("%s with depth %d and a chain of %d", t.name, e.Depth, len(e.Chain))
 	case len(e.Chain) > actor.ChainMax:
 		return fmt.Errorf("%s with a chain of %d", t.name, len(e.Chain))
 	case e.Left < 0 || e.Asked < 0 || e.Took < 0 || e.Usage.Input < 0 || e.Usage.Output < 0 || e.Usage.Total < 0:
-		return fmt.Errorf("%s with a count below 0", t.name)
+		return fmt.Errorf("%s with a negative count", t.name)
 	case t.has&fStatus != 0 && (e.Status == actor.Failed) != (e.Refusal != nil):
-		return fmt.Errorf("%s that is %s, with a refusal: %v", t.name, e.Status, e.Refusal != nil)
+		return fmt.Errorf("%s with status %s, has a refusal: %v", t.name, e.Status, e.Refusal != nil)
 	}
 	return nil
 }
@@ -317,16 +319,16 @@ func (f fields) names() string {
 	return strings.Join(all, ", ")
 }
 
-// String is the event on one line, as consoles print it.
+// String returns the event on one line, for consoles.
 func (e *Event) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s %s", e.Seq, FormatTime(e.At), e.Type)
 	put := func(f fields, format string, args ...any) {
-		if e.set()&f != 0 {
+		if e.nonZero()&f != 0 {
 			fmt.Fprintf(&b, " "+format, args...)
 		}
 	}
-	put(fPlace, "%d.%d", e.Step, e.Index)
+	put(fPosition, "%d.%d", e.Step, e.Index)
 	put(fActor, "%s", e.Actor)
 	put(fName, "%s", e.Name)
 	put(fChild, "run %s", e.Child.Short())

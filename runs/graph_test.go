@@ -13,23 +13,23 @@ import (
 	"testing"
 )
 
-var dot = flag.String("dot", "", "the state graph of tla/Work_graph.cfg as TLC dumps it: write testdata/work_edges.txt from it")
+var dotFile = flag.String("dot", "", "state graph of tla/Work_graph.cfg as dumped by TLC; rewrites testdata/work_edges.txt")
 
 const (
 	edgesFile = "testdata/work_edges.txt"
-	none      = "none" // of a run, tool call or approval that does not exist yet
+	absent    = "none" // state of a run, tool call or approval that does not exist yet
 )
 
-// graph lists the steps that a table allows, as "machine from -> to". It asks for
-// every pair, and for a state that does not exist.
-func graph[S interface {
+// tableEdges returns the transitions that a table allows, as "machine from -> to".
+// It queries every pair of states, including states that do not exist.
+func tableEdges[S interface {
 	~uint8
 	String() string
 }](machine string, states []S, transition func(from, to S) error) []string {
 	all := append([]S{0}, append(states, S(len(states)+1), 255)...)
 	name := func(s S) string {
 		if s == 0 {
-			return none
+			return absent
 		}
 		return s.String()
 	}
@@ -44,36 +44,36 @@ func graph[S interface {
 	return edges
 }
 
-// The tables here, and what TLC saw runs, tool calls and approvals do in every
-// state of the model, are the same graph: no step too many, none too few.
-func TestTheTablesAreTheGraphOfTheModel(t *testing.T) {
-	sum := sumOf(t, "../tla/Work.tla", "../tla/Work_graph.cfg")
-	if *dot != "" {
-		text := "model " + sum + "\n" + strings.Join(reduce(t, read(t, *dot)), "\n") + "\n"
+// TestTransitionsMatchModel compares the tables with the transitions of runs, tool
+// calls and approvals that TLC found in the model. Both graphs MUST be equal.
+func TestTransitionsMatchModel(t *testing.T) {
+	sum := hashFiles(t, "../tla/Work.tla", "../tla/Work_graph.cfg")
+	if *dotFile != "" {
+		text := "model " + sum + "\n" + strings.Join(transitionsOf(t, readFile(t, *dotFile)), "\n") + "\n"
 		if err := os.WriteFile(edgesFile, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	head, rest, _ := strings.Cut(strings.TrimRight(read(t, edgesFile), "\n"), "\n")
+	head, rest, _ := strings.Cut(strings.TrimRight(readFile(t, edgesFile), "\n"), "\n")
 	if head != "model "+sum {
-		t.Errorf("%s is of another model; tla/README.md says how to make it anew", edgesFile)
+		t.Errorf("%s belongs to another model; tla/README.md describes how to regenerate it", edgesFile)
 	}
 	model := strings.Split(rest, "\n")
-	tables := slices.Concat(graph("run", Statuses(), Transition), graph("tool", ToolStatuses(), ToolTransition),
-		graph("approval", ApprovalStatuses(), ApprovalTransition))
+	tables := slices.Concat(tableEdges("run", Statuses(), Transition), tableEdges("tool", ToolStatuses(), ToolTransition),
+		tableEdges("approval", ApprovalStatuses(), ApprovalTransition))
 	slices.Sort(tables)
 	for _, edge := range tables {
 		if !slices.Contains(model, edge) {
-			t.Errorf("the tables allow a step that the model never takes: %s", edge)
+			t.Errorf("transition in the tables, but not in the model: %s", edge)
 		}
 	}
 	for _, edge := range model {
 		if !slices.Contains(tables, edge) {
-			t.Errorf("the model takes a step that the tables refuse: %s", edge)
+			t.Errorf("transition in the model, but not in the tables: %s", edge)
 		}
 	}
 	if !slices.IsSorted(model) || len(slices.Compact(slices.Clone(model))) != len(tables) {
-		t.Errorf("%d steps in the tables, %d in %s", len(tables), len(model), edgesFile)
+		t.Errorf("%d transitions in the tables, %d in %s", len(tables), len(model), edgesFile)
 	}
 }
 
@@ -85,9 +85,9 @@ var (
 	quoted   = regexp.MustCompile(`\\"(\w+)\\"`)
 )
 
-// reduce keeps of TLC's graph how each run, tool call and approval in it goes
-// from state to state.
-func reduce(t *testing.T, text string) []string {
+// transitionsOf reduces TLC's state graph to the transitions of each run, tool
+// call and approval.
+func transitionsOf(t *testing.T, text string) []string {
 	t.Helper()
 	type state struct {
 		run        string
@@ -107,7 +107,7 @@ func reduce(t *testing.T, text string) []string {
 			case "run":
 				s.run = quoted.FindStringSubmatch(value)[1]
 			case "tool":
-				s.tool = all(status, value)
+				s.tool = submatches(status, value)
 			case "appr":
 				s.appr = approvals(value)
 			}
@@ -125,7 +125,7 @@ func reduce(t *testing.T, text string) []string {
 		from, ok1 := states[m[1]]
 		to, ok2 := states[m[2]]
 		if !ok1 || !ok2 || len(from.tool) != len(to.tool) || len(from.appr) != len(to.appr) || len(to.tool) == 0 {
-			t.Fatalf("%s: a state is not as expected", m[0])
+			t.Fatalf("%s: unexpected format of a state", m[0])
 		}
 		add("run", from.run, to.run)
 		for i := range to.tool {
@@ -142,20 +142,21 @@ func reduce(t *testing.T, text string) []string {
 	return edges
 }
 
-// approvals reads << <<>>, <<[st |-> …]>> >>: in this model a tool call has at most one.
+// approvals parses << <<>>, <<[st |-> …]>> >>. In this model a tool call has at
+// most one approval.
 func approvals(value string) []string {
 	var list []string
 	for _, m := range regexp.MustCompile(`<<[\\n ]*(?:\[[^\]]*\][\\n ]*)?>>`).FindAllString(value, -1) {
-		if one := all(status, m); one != nil {
+		if one := submatches(status, m); one != nil {
 			list = append(list, one...)
 		} else {
-			list = append(list, none)
+			list = append(list, absent)
 		}
 	}
 	return list
 }
 
-func all(re *regexp.Regexp, text string) []string {
+func submatches(re *regexp.Regexp, text string) []string {
 	var found []string
 	for _, m := range re.FindAllStringSubmatch(text, -1) {
 		found = append(found, m[1])
@@ -163,7 +164,7 @@ func all(re *regexp.Regexp, text string) []string {
 	return found
 }
 
-func read(t *testing.T, path string) string {
+func readFile(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -172,22 +173,22 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-func sumOf(t *testing.T, paths ...string) string {
+func hashFiles(t *testing.T, paths ...string) string {
 	t.Helper()
 	h := sha256.New()
 	for _, path := range paths {
-		h.Write([]byte(read(t, path)))
+		h.Write([]byte(readFile(t, path)))
 	}
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-func TestStatesOfToolCallsAndApprovals(t *testing.T) {
+func TestToolAndApprovalStatuses(t *testing.T) {
 	for _, s := range ToolStatuses() {
 		if again, err := ParseToolStatus(s.String()); err != nil || again != s {
-			t.Errorf("%s reads as %v, %v", s, again, err)
+			t.Errorf("%s parses as %v, %v", s, again, err)
 		}
-		if s.Ended() != (len(toolSteps[s]) == 0) {
-			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), toolSteps[s])
+		if s.Ended() != (len(toolTransitions[s]) == 0) {
+			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), toolTransitions[s])
 		}
 		if s.Advances() != (s.String() == "SUCCEEDED") {
 			t.Errorf("%s advances: %v", s, s.Advances())
@@ -195,23 +196,23 @@ func TestStatesOfToolCallsAndApprovals(t *testing.T) {
 	}
 	for _, s := range ApprovalStatuses() {
 		if again, err := ParseApprovalStatus(s.String()); err != nil || again != s {
-			t.Errorf("%s reads as %v, %v", s, again, err)
+			t.Errorf("%s parses as %v, %v", s, again, err)
 		}
-		if s.Ended() != (len(approvalSteps[s]) == 0) {
-			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), approvalSteps[s])
+		if s.Ended() != (len(approvalTransitions[s]) == 0) {
+			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), approvalTransitions[s])
 		}
 	}
 	for _, text := range []string{"", "created", "DONE", "unknown(0)"} {
 		if s, err := ParseToolStatus(text); err == nil {
-			t.Errorf("%q reads as the tool call's %s", text, s)
+			t.Errorf("%q parses as the tool call's %s", text, s)
 		}
 		if s, err := ParseApprovalStatus(text); err == nil {
-			t.Errorf("%q reads as the approval's %s", text, s)
+			t.Errorf("%q parses as the approval's %s", text, s)
 		}
 	}
 	want := "a tool call cannot go from BLOCKED to DISPATCHED; an approval cannot go from REJECTED to APPROVED"
 	got := fmt.Sprint(ToolTransition(ToolStatusBlocked, ToolStatusDispatched), "; ", ApprovalTransition(ApprovalStatusRejected, ApprovalStatusApproved))
 	if got != want {
-		t.Errorf("refused with %q, want %q", got, want)
+		t.Errorf("got errors %q, want %q", got, want)
 	}
 }

@@ -17,12 +17,13 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// Encode is Append to nothing.
+// Encode returns the event as JSON; see Append.
 func Encode(e Event) []byte { return Append(nil, e) }
 
-// Append writes an event as one line of JSON without its end: always the same
-// members in the same order, spans in whole milliseconds, content cut to its
-// bound. An event that Check refuses is a mistake of ours.
+// Append appends the event as one line of JSON without a line end: always the same
+// members in the same order, durations in whole milliseconds, content truncated to
+// its bound. It panics if Check fails, because events are never built from
+// unchecked input.
 func Append(b []byte, e Event) []byte {
 	e.fit()
 	if err := e.Check(); err != nil {
@@ -39,15 +40,15 @@ func Append(b []byte, e Event) []byte {
 	return append(p.b, "}}"...)
 }
 
-// payload writes the fields of the event: those its type has, and of those it
-// may have the ones that are there.
+// payload encodes the mandatory fields of the event's type and the optional fields
+// that are set.
 func (o *object) payload(e *Event) {
-	for there := types[e.Type].has | e.set(); there != 0; there &= there - 1 {
-		o.field(there&-there, e)
+	for set := types[e.Type].has | e.nonZero(); set != 0; set &= set - 1 {
+		o.field(set&-set, e)
 	}
 }
 
-// field writes one of them.
+// field encodes one field.
 func (o *object) field(f fields, e *Event) {
 	switch f {
 	case fActor:
@@ -73,7 +74,7 @@ func (o *object) field(f fields, e *Event) {
 		o.millis("time_left_ms", e.Left)
 	case fAsked:
 		o.millis("asked_ms", e.Asked)
-	case fPlace:
+	case fPosition:
 		o.int("step", int64(e.Step))
 		o.int("index", int64(e.Index))
 	case fName:
@@ -102,7 +103,7 @@ func (o *object) field(f fields, e *Event) {
 	}
 }
 
-// object appends the members of one JSON object.
+// object encodes the members of one JSON object.
 type object struct {
 	b     []byte
 	begun bool
@@ -113,7 +114,7 @@ func (o *object) name(name string) {
 		o.b = append(o.b, ',')
 	}
 	o.begun = true
-	o.b = append(append(append(o.b, '"'), name...), '"', ':') // all of them are plain
+	o.b = append(append(append(o.b, '"'), name...), '"', ':') // member names need no escaping
 }
 
 func (o *object) id(name string, id actor.CallID) {
@@ -145,7 +146,7 @@ func (o *object) actor(id actor.ID) {
 
 func appendID(b []byte, id actor.ID) []byte {
 	at := len(b)
-	if b = id.AppendTo(append(b, '"')); plain(b[at+1:]) {
+	if b = id.AppendTo(append(b, '"')); plainASCII(b[at+1:]) {
 		return append(b, '"')
 	}
 	return quote(b[:at], id.String())
@@ -186,10 +187,10 @@ func (o *object) usage(name string, u Usage) {
 
 func (o *object) refusal(name string, r *actor.Refusal) {
 	o.name(name)
-	out := r.Reason.Info()
+	info := r.Reason.Info()
 	p := object{b: append(o.b, '{')}
-	p.text("type", out.Error)
-	p.text("code", out.Type)
+	p.text("type", info.Error)
+	p.text("code", info.Type)
 	p.text("reason", r.Reason.String())
 	p.text("message", r.Error())
 	p.text("detail", r.Detail)
@@ -215,15 +216,15 @@ func (o *object) refusal(name string, r *actor.Refusal) {
 }
 
 func quote(b []byte, text string) []byte {
-	if plain(text) {
+	if plainASCII(text) {
 		return append(append(append(b, '"'), text...), '"')
 	}
-	b, _ = jsontext.AppendQuote(b, text) // what is not UTF-8 is replaced
+	b, _ = jsontext.AppendQuote(b, text) // invalid UTF-8 is replaced
 	return b
 }
 
-// plain tells whether text stands in JSON as it is.
-func plain[T string | []byte](text T) bool {
+// plainASCII reports whether text needs no escaping in JSON.
+func plainASCII[T string | []byte](text T) bool {
 	for i := range len(text) {
 		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
 			return false
@@ -232,15 +233,15 @@ func plain[T string | []byte](text T) bool {
 	return true
 }
 
-// Decode reads an event as Append writes it and refuses everything else: what
-// it accepts encodes to the same bytes again. It never panics.
+// Decode decodes the output of Append and rejects everything else: accepted input
+// encodes to the same bytes again. It never panics.
 func Decode(b []byte) (Event, error) {
 	if len(b) > EventBytesMax {
 		return Event{}, fmt.Errorf("event: %d bytes are over %d", len(b), EventBytesMax)
 	}
-	var l line
+	var l eventJSON
 	if err := json.Unmarshal(b, &l, json.RejectUnknownMembers(true)); err != nil {
-		return Event{}, fmt.Errorf("event: %s", where(err))
+		return Event{}, fmt.Errorf("event: %s", describeJSONError(err))
 	}
 	e, err := l.event()
 	if err == nil {
@@ -249,20 +250,20 @@ func Decode(b []byte) (Event, error) {
 	if err != nil {
 		return Event{}, fmt.Errorf("event: %w", err)
 	}
-	if again := Encode(e); !bytes.Equal(again, b) {
+	if encoded := Encode(e); !bytes.Equal(encoded, b) {
 		at := 0
-		for at < min(len(b), len(again)) && b[at] == again[at] {
+		for at < min(len(b), len(encoded)) && b[at] == encoded[at] {
 			at++
 		}
-		return Event{}, fmt.Errorf("event: byte %d: not as it would be written here", at)
+		return Event{}, fmt.Errorf("event: byte %d: not in canonical form", at)
 	}
 	return e, nil
 }
 
-// TypeOf is the type of an event as Append writes it, of which nothing else is
-// read; 0: it is none.
+// TypeOf returns the type of an event in the format of Append without decoding the
+// rest, or 0 if b is no such event.
 func TypeOf(b []byte) Type {
-	_, rest, _ := bytes.Cut(b[min(len(b), typeBehind):min(len(b), typeWithin)], typeMark)
+	_, rest, _ := bytes.Cut(b[min(len(b), typeOffsetMin):min(len(b), typeOffsetMax)], typeMember)
 	name, _, ended := bytes.Cut(rest, []byte{'"'})
 	if !ended {
 		return 0
@@ -270,17 +271,17 @@ func TypeOf(b []byte) Type {
 	return byTypeName[string(name)]
 }
 
-var typeMark = []byte(`"type":"`)
+var typeMember = []byte(`"type":"`)
 
-// The type stands behind run, number and time: at least so far, and at most.
+// Bounds of the offset of the type, which follows run, number and time.
 const (
-	typeBehind = len(`{"run_id":"00000000-0000-0000-0000-000000000000","seq":1,"ts":"`)
-	typeWithin = 192
+	typeOffsetMin = len(`{"run_id":"00000000-0000-0000-0000-000000000000","seq":1,"ts":"`)
+	typeOffsetMax = 192
 )
 
-// where says what was wrong with the JSON and where, in the same words each
-// time: the library draws some of its own words anew in each process.
-func where(err error) string {
+// describeJSONError returns the cause and the position of a JSON error in
+// deterministic words. The library varies some of its messages between processes.
+func describeJSONError(err error) string {
 	var syntax *jsontext.SyntacticError
 	var semantic *json.SemanticError
 	switch {
@@ -289,15 +290,15 @@ func where(err error) string {
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
 		return fmt.Sprintf("byte %d %s: unknown member", semantic.ByteOffset, semantic.JSONPointer)
 	case errors.As(err, &semantic):
-		return fmt.Sprintf("byte %d %s: a value of another kind is wanted", semantic.ByteOffset, semantic.JSONPointer)
+		return fmt.Sprintf("byte %d %s: value of the wrong type", semantic.ByteOffset, semantic.JSONPointer)
 	default:
-		return "not JSON: it ends too early"
+		return "not JSON: unexpected end"
 	}
 }
 
-// line is an event on its way from JSON: every member that any event has. What
-// it takes for granted, the comparison of bytes in Decode finds out.
-type line struct {
+// eventJSON is the decoded form of an event, with every member that any event has.
+// Properties that it does not check are checked by the byte comparison in Decode.
+type eventJSON struct {
 	Run     string `json:"run_id"`
 	Seq     uint64 `json:"seq"`
 	TS      string `json:"ts"`
@@ -326,7 +327,7 @@ type line struct {
 		Text      string       `json:"text"`
 		Truncated bool         `json:"truncated"`
 		Warnings  []string     `json:"warnings"`
-		Error     *refusalLine `json:"error"`
+		Error     *refusalJSON `json:"error"`
 		Discards  uint64       `json:"discards_after"`
 		Took      int64        `json:"took_ms"`
 		Usage     struct {
@@ -337,7 +338,7 @@ type line struct {
 	} `json:"payload"`
 }
 
-type refusalLine struct {
+type refusalJSON struct {
 	Type       string   `json:"type"`
 	Code       string   `json:"code"`
 	Reason     string   `json:"reason"`
@@ -351,46 +352,47 @@ type refusalLine struct {
 	Timeout    int64    `json:"timeout_ms"`
 }
 
-func (l *line) event() (e Event, err error) {
+func (l *eventJSON) event() (e Event, err error) {
 	p := &l.Payload
 	e = Event{
 		Seq: l.Seq, Kind: p.Kind, Operation: p.Operation, Principal: p.Principal, Origin: p.Origin, Project: p.Project,
 		Depth: p.Depth, Step: p.Step, Index: p.Index, Name: p.Name, Attempt: p.Attempt,
 		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage(p.Usage),
 	}
-	into(&err, &e.Run, l.Run, actor.ParseCallID)
-	into(&err, &e.At, l.TS, ParseTime)
-	into(&err, &e.Type, l.Type, ParseType)
-	into(&err, &e.Actor, p.Actor, actor.ParseID)
-	into(&err, &e.Root, p.Root, actor.ParseCallID)
-	into(&err, &e.Parent, p.Parent, actor.ParseCallID)
-	into(&err, &e.Chain, p.Chain, parseChain)
-	into(&err, &e.Left, p.Left, fromMillis)
-	into(&err, &e.Asked, p.Asked, fromMillis)
-	into(&err, &e.Took, p.Took, fromMillis)
-	into(&err, &e.Child, p.Child, actor.ParseCallID)
-	into(&err, &e.Until, p.Until, ParseTime)
-	into(&err, &e.Status, p.Status, parseEnd)
-	into(&err, &e.Refusal, p.Error, (*refusalLine).refusal)
+	parseInto(&err, &e.Run, l.Run, actor.ParseCallID)
+	parseInto(&err, &e.At, l.TS, ParseTime)
+	parseInto(&err, &e.Type, l.Type, ParseType)
+	parseInto(&err, &e.Actor, p.Actor, actor.ParseID)
+	parseInto(&err, &e.Root, p.Root, actor.ParseCallID)
+	parseInto(&err, &e.Parent, p.Parent, actor.ParseCallID)
+	parseInto(&err, &e.Chain, p.Chain, parseChain)
+	parseInto(&err, &e.Left, p.Left, fromMillis)
+	parseInto(&err, &e.Asked, p.Asked, fromMillis)
+	parseInto(&err, &e.Took, p.Took, fromMillis)
+	parseInto(&err, &e.Child, p.Child, actor.ParseCallID)
+	parseInto(&err, &e.Until, p.Until, ParseTime)
+	parseInto(&err, &e.Status, p.Status, parseEnd)
+	parseInto(&err, &e.Refusal, p.Error, (*refusalJSON).refusal)
 	return e, err
 }
 
-func (l *refusalLine) refusal() (*actor.Refusal, error) {
+func (l *refusalJSON) refusal() (*actor.Refusal, error) {
 	if l == nil {
 		return nil, nil
 	}
 	r := &actor.Refusal{Detail: l.Detail, Field: l.Field, Operation: l.Operation}
 	var err error
-	into(&err, &r.Reason, l.Reason, parseReason)
-	into(&err, &r.Scope, l.Scope, parseScope)
-	into(&err, &r.Chain, l.Chain, parseChain)
-	into(&err, &r.RetryAfter, l.RetryAfter, fromMillis)
-	into(&err, &r.Timeout, l.Timeout, fromMillis)
+	parseInto(&err, &r.Reason, l.Reason, parseReason)
+	parseInto(&err, &r.Scope, l.Scope, parseScope)
+	parseInto(&err, &r.Chain, l.Chain, parseChain)
+	parseInto(&err, &r.RetryAfter, l.RetryAfter, fromMillis)
+	parseInto(&err, &r.Timeout, l.Timeout, fromMillis)
 	return r, err
 }
 
-// into parses a member that may be absent, unless something was wrong before.
-func into[F, T any](err *error, to *T, from F, parse func(F) (T, error)) {
+// parseInto parses a member that may be absent, unless an earlier member was
+// invalid.
+func parseInto[F, T any](err *error, to *T, from F, parse func(F) (T, error)) {
 	if s, ok := any(from).(string); ok && s == "" || *err != nil {
 		return
 	}
@@ -398,16 +400,16 @@ func into[F, T any](err *error, to *T, from F, parse func(F) (T, error)) {
 }
 
 func fromMillis(ms int64) (actor.Duration, error) {
-	const most = int64(1<<63-1) / int64(time.Millisecond)
-	if ms < 0 || ms > most {
-		return 0, fmt.Errorf("%d is no span of milliseconds", ms)
+	const maxMillis = int64(1<<63-1) / int64(time.Millisecond)
+	if ms < 0 || ms > maxMillis {
+		return 0, fmt.Errorf("%d: invalid duration in milliseconds", ms)
 	}
 	return actor.Duration(ms) * time.Millisecond, nil
 }
 
 func parseChain(texts []string) ([]actor.ID, error) {
 	if len(texts) > actor.ChainMax {
-		return nil, fmt.Errorf("a chain of %d", len(texts))
+		return nil, fmt.Errorf("chain of %d actors", len(texts))
 	}
 	var chain []actor.ID
 	for _, text := range texts {
@@ -420,7 +422,7 @@ func parseChain(texts []string) ([]actor.ID, error) {
 	return chain, nil
 }
 
-// parseEnd, parseReason and parseScope find the value of a closed set by its name.
+// parseEnd, parseReason and parseScope return the value with the given name.
 func parseEnd(text string) (actor.Status, error) {
 	return byName("status", text, []actor.Status{actor.Succeeded, actor.Partial, actor.Failed})
 }

@@ -9,100 +9,100 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Record is a run as its events so far tell it.
+// Record is the state of a run, derived from its events so far.
 type Record struct {
 	Run     actor.CallID
 	Root    actor.CallID // zero until the run has started
-	Parent  actor.CallID // zero at the top of the tree
-	Actor   actor.ID     // zero if the run ended before it started, unless a client asked for it
+	Parent  actor.CallID // zero for the root of the tree
+	Actor   actor.ID     // zero if the run ended before it started, unless a client requested it
 	Chain   []actor.ID
-	Left    actor.Duration // the time the run had when it started
-	Attempt uint32         // the highest of the run, or of anything it had to do again
+	Left    actor.Duration // time left when the run started
+	Attempt uint32         // highest attempt of the run or of any operation it repeated
 	Status  Status
-	Seq     uint64     // of the last event
-	Created actor.Time // the first event
-	Started actor.Time // 0: still queued
-	Ended   actor.Time // 0: not over
+	Seq     uint64     // number of the last event
+	Created actor.Time // time of the first event
+	Started actor.Time // 0 while queued
+	Ended   actor.Time // 0 until the end
 
-	Waits    []Wait  // open: what the run waits for by name
-	Pauses   []Pause // why it stands still otherwise
-	Children []Child // the calls it made, in their order
+	Waits    []Wait  // open waits for signals
+	Pauses   []Pause // other reasons why the run is paused
+	Children []Child // the calls it made, in order
 
-	Outcome   actor.Status // once Ended
+	Outcome   actor.Status // set with Ended
 	Text      string       // the answer
 	Truncated bool
 	Warnings  []string
-	Refusal   *actor.Refusal // why it failed
+	Refusal   *actor.Refusal // reason of a failure
 
-	tools []place // out now
+	openTools []position // tools in progress
 }
 
 // Wait is a signal that a run waits for.
 type Wait struct {
-	Name  string
-	Until actor.Time
-	place place
+	Name     string
+	Until    actor.Time
+	position position
 }
 
-// Pause is why a run stands still: held by a call below it, or parked.
+// Pause is a reason why a run is paused: it is held by a call below it, or parked.
 type Pause struct {
 	Name  string
-	Child actor.CallID // the call that holds it; zero otherwise
-	Until actor.Time   // 0: for good, unless somebody acts
+	Child actor.CallID // the call that holds the run, or zero
+	Until actor.Time   // 0 means no time limit
 }
 
-// Child is a call that a run made, and its one outcome.
+// Child is a call made by a run, and its outcome.
 type Child struct {
-	Run     actor.CallID // zero: refused before it went out
-	Actor   actor.ID     // zero then
-	Target  string       // as the agent wrote it, then; else the actor as text
-	Left    actor.Duration
-	At      actor.Time
-	Ended   actor.Time   // 0: still out
-	Status  actor.Status // 0: still out
-	Refusal *actor.Refusal
-	place   place
+	Run      actor.CallID // zero if the call was refused before it was sent
+	Actor    actor.ID     // zero in that case
+	Target   string       // the actor as text; the name given by the agent if the call was not sent
+	Left     actor.Duration
+	At       actor.Time
+	Ended    actor.Time   // 0 while in progress
+	Status   actor.Status // 0 while in progress
+	Refusal  *actor.Refusal
+	position position
 }
 
-// place is a step and an index: where in a turn something was asked.
-type place struct {
+// position is a step and an index, and thus identifies an ask within a turn.
+type position struct {
 	step  uint32
 	index uint16
 }
 
-// Depth is how many calls stand above the run.
+// Depth returns the number of calls above the run.
 func (r *Record) Depth() int { return len(r.Chain) }
 
-// CallState is the state of the call that the run answers.
+// CallState returns the state of the call that the run answers.
 func (r *Record) CallState() string { return CallState(r.Status, r.Refusal) }
 
-// AgentState is the state of the agent at work on it.
+// AgentState returns the state of the agent that serves the run.
 func (r *Record) AgentState() string { return AgentState(r.Status) }
 
-// Fold makes a run's record of all its events from the first on.
+// Fold derives the record of a run from all its events, starting with the first.
 func Fold(events []Event) (Record, error) {
 	var r Record
 	for i := range events {
 		if err := r.apply(&events[i]); err != nil {
-			return Record{}, cannotFollow(&events[i], err)
+			return Record{}, applyError(&events[i], err)
 		}
 	}
 	return r, nil
 }
 
-// Apply takes one more event. An event that cannot follow leaves the record as it was.
+// Apply adds one event. On error the record is unchanged.
 func (r *Record) Apply(e *Event) error {
 	next := *r
 	next.Waits, next.Pauses = slices.Clone(r.Waits), slices.Clone(r.Pauses)
-	next.Children, next.tools = slices.Clone(r.Children), slices.Clone(r.tools)
+	next.Children, next.openTools = slices.Clone(r.Children), slices.Clone(r.openTools)
 	if err := next.apply(e); err != nil {
-		return cannotFollow(e, err)
+		return applyError(e, err)
 	}
 	*r = next
 	return nil
 }
 
-func cannotFollow(e *Event, why error) error {
+func applyError(e *Event, why error) error {
 	return fmt.Errorf("event %d of run %s: %w", e.Seq, e.Run, why)
 }
 
@@ -114,10 +114,10 @@ func (r *Record) apply(e *Event) error {
 	case r.Seq == 0:
 		r.Run, r.Created, r.Attempt, r.Status = e.Run, e.At, 1, Running
 	case e.Run != r.Run:
-		return fmt.Errorf("belongs to another run than %s", r.Run)
+		return fmt.Errorf("does not belong to run %s", r.Run)
 	}
 	if e.Seq != r.Seq+1 {
-		return fmt.Errorf("comes after event %d", r.Seq)
+		return fmt.Errorf("does not follow event %d", r.Seq)
 	}
 	if r.Status.Ended() {
 		return fmt.Errorf("%s, but the run is %s", e.Type, r.Status)
@@ -126,7 +126,7 @@ func (r *Record) apply(e *Event) error {
 		return fmt.Errorf("%s, but the run has not started", e.Type)
 	}
 	r.Seq = e.Seq
-	if err := r.tell(e); err != nil {
+	if err := r.update(e); err != nil {
 		return err
 	}
 	status := r.derive(e.Type)
@@ -140,9 +140,9 @@ func (r *Record) apply(e *Event) error {
 	return nil
 }
 
-// tell notes what the event says.
-func (r *Record) tell(e *Event) error {
-	at := place{e.Step, e.Index}
+// update applies the content of the event.
+func (r *Record) update(e *Event) error {
+	at := position{e.Step, e.Index}
 	switch e.Type {
 	case UserInput:
 		if r.Seq != 1 {
@@ -165,31 +165,31 @@ func (r *Record) tell(e *Event) error {
 	case RunFailed, RunCancelled:
 		r.end(e, actor.Failed)
 	case AgentCalledChild:
-		r.Children = append(r.Children, Child{Run: e.Child, Actor: e.Actor, Target: e.Actor.String(), Left: e.Left, At: e.At, place: at})
+		r.Children = append(r.Children, Child{Run: e.Child, Actor: e.Actor, Target: e.Actor.String(), Left: e.Left, At: e.At, position: at})
 	case AgentCallRefused:
-		r.Children = append(r.Children, Child{Target: e.Name, At: e.At, Ended: e.At, Status: actor.Failed, Refusal: e.Refusal, place: at})
+		r.Children = append(r.Children, Child{Target: e.Name, At: e.At, Ended: e.At, Status: actor.Failed, Refusal: e.Refusal, position: at})
 	case AgentChildDone:
 		i := slices.IndexFunc(r.Children, func(c Child) bool { return c.Run == e.Child && c.Status == 0 })
 		if i < 0 {
-			return fmt.Errorf("no call to run %s is out", e.Child)
+			return fmt.Errorf("no pending call to run %s", e.Child)
 		}
 		c := &r.Children[i]
 		c.Ended, c.Status, c.Refusal = e.At, e.Status, e.Refusal
-		r.resume(e.Child) // a call that has ended holds nobody
+		r.resume(e.Child) // an ended call no longer holds the run
 	case ToolCallCreated:
-		r.tools = append(r.tools, at)
+		r.openTools = append(r.openTools, at)
 	case ToolResult:
-		i := slices.Index(r.tools, at)
+		i := slices.Index(r.openTools, at)
 		if i < 0 {
-			return fmt.Errorf("no tool is out at %d.%d", at.step, at.index)
+			return fmt.Errorf("no pending tool at %d.%d", at.step, at.index)
 		}
-		r.tools = slices.Delete(r.tools, i, i+1)
+		r.openTools = slices.Delete(r.openTools, i, i+1)
 	case WaitOpened:
 		r.Waits = append(r.Waits, Wait{e.Name, e.Until, at})
 	case SignalReceived, WaitExpired:
-		i := slices.IndexFunc(r.Waits, func(w Wait) bool { return w.place == at && w.Name == e.Name })
+		i := slices.IndexFunc(r.Waits, func(w Wait) bool { return w.position == at && w.Name == e.Name })
 		if i < 0 {
-			return fmt.Errorf("no wait for %s is open at %d.%d", e.Name, at.step, at.index)
+			return fmt.Errorf("no open wait for %s at %d.%d", e.Name, at.step, at.index)
 		}
 		r.Waits = slices.Delete(r.Waits, i, i+1)
 	case Attempt:
@@ -200,15 +200,15 @@ func (r *Record) tell(e *Event) error {
 
 func (r *Record) end(e *Event, outcome actor.Status) {
 	r.Ended, r.Outcome, r.Text, r.Truncated, r.Warnings, r.Refusal = e.At, outcome, e.Text, e.Truncated, e.Warnings, e.Refusal
-	r.Waits, r.Pauses, r.tools = nil, nil, nil
+	r.Waits, r.Pauses, r.openTools = nil, nil, nil
 }
 
-// resume takes away the pause that a child, or none, put on the run.
+// resume removes the pause with the given child, or with none.
 func (r *Record) resume(child actor.CallID) {
 	r.Pauses = slices.DeleteFunc(r.Pauses, func(p Pause) bool { return p.Child == child })
 }
 
-// derive is the state that follows from what is open.
+// derive returns the status that follows from the open operations.
 func (r *Record) derive(last Type) Status {
 	out := func(c Child) bool { return c.Status == 0 }
 	switch {
@@ -220,14 +220,14 @@ func (r *Record) derive(last Type) Status {
 		return Cancelled
 	case len(r.Pauses) > 0 || len(r.Waits) > 0:
 		return PausedWaitingApproval
-	case len(r.tools) > 0 || slices.ContainsFunc(r.Children, out):
+	case len(r.openTools) > 0 || slices.ContainsFunc(r.Children, out):
 		return PausedWaitingTool
 	default:
 		return Running
 	}
 }
 
-// AppendJSON writes the record as GET /v1/runs/{id} answers it.
+// AppendJSON appends the record in the format of GET /v1/runs/{id}.
 func (r *Record) AppendJSON(b []byte) []byte {
 	o := object{b: append(b, '{')}
 	o.text("run_id", r.Run.String())
@@ -310,7 +310,7 @@ func (o *object) child(c Child) {
 	}
 }
 
-// CallState is the state of the call as its caller sees it.
+// CallState returns the state of the call as seen by its caller.
 func (c Child) CallState() string {
 	switch c.Status {
 	case 0:

@@ -25,7 +25,7 @@ var (
 	bob    = actor.NewID("bob", "s-1")
 )
 
-func TestTheTableOfTransitions(t *testing.T) {
+func TestRunTransitions(t *testing.T) {
 	want := strings.Fields(`
 		unknown(0)>RUNNING
 		RUNNING>PAUSED_WAITING_APPROVAL RUNNING>PAUSED_WAITING_TOOL RUNNING>DONE RUNNING>FAILED RUNNING>CANCELLED
@@ -36,24 +36,24 @@ func TestTheTableOfTransitions(t *testing.T) {
 		for _, to := range all {
 			step := from.String() + ">" + to.String()
 			if err := Transition(from, to); (err == nil) != slices.Contains(want, step) {
-				t.Errorf("%s: %v", step, err)
+				t.Errorf("%s: got error %v", step, err)
 			}
 		}
 	}
 	for _, s := range Statuses() {
 		if again, err := ParseStatus(s.String()); err != nil || again != s {
-			t.Errorf("%s reads as %v, %v", s, again, err)
+			t.Errorf("%s parses as %v, %v", s, again, err)
 		}
-		if s.Ended() != (len(legal[s]) == 0) {
-			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), legal[s])
+		if s.Ended() != (len(runTransitions[s]) == 0) {
+			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), runTransitions[s])
 		}
 	}
 	if s, err := ParseStatus("running"); err == nil {
-		t.Errorf("running reads as %v", s)
+		t.Errorf("running parses as %v", s)
 	}
 }
 
-func TestStatesOfCallAndAgentAreDerived(t *testing.T) {
+func TestCallAndAgentState(t *testing.T) {
 	deadline, busy := actor.Refuse(actor.Deadline, "late"), actor.Refuse(actor.Busy, "full")
 	for _, c := range []struct {
 		status Status
@@ -75,14 +75,14 @@ func TestStatesOfCallAndAgentAreDerived(t *testing.T) {
 	}
 }
 
-func TestTimesAreWrittenAsTheLibraryWritesThem(t *testing.T) {
+func TestTimeFormatMatchesStandardLibrary(t *testing.T) {
 	check := func(t interface{ Fatalf(string, ...any) }, at actor.Time) {
 		want := time.Unix(0, int64(at)).UTC().Format("2006-01-02T15:04:05.000000000Z")
 		if got := FormatTime(at); got != want {
-			t.Fatalf("%d is written %s, want %s", at, got, want)
+			t.Fatalf("%d formats as %s, want %s", at, got, want)
 		}
 		if again, err := ParseTime(want); err != nil || again != at {
-			t.Fatalf("%s reads as %d, %v, want %d", want, again, err, at)
+			t.Fatalf("%s parses as %d, %v, want %d", want, again, err, at)
 		}
 	}
 	for _, text := range []string{"1970-01-01T00:00:00Z", "1969-12-31T23:59:59.999999999Z", "2000-02-29T12:00:00Z",
@@ -99,13 +99,14 @@ func TestTimesAreWrittenAsTheLibraryWritesThem(t *testing.T) {
 	for _, text := range []string{"", "2026-11-21", "2026-02-30T00:00:00.000000000Z", "2026-11-21T24:00:00.000000000Z",
 		"2026-11-21T00:00:00.000000000z", "2026-11-21T00:00:00.00000000aZ", "9999-11-21T00:00:00.000000000Z"} {
 		if at, err := ParseTime(text); err == nil {
-			t.Errorf("%q reads as %s", text, FormatTime(at))
+			t.Errorf("%q parses as %s", text, FormatTime(at))
 		}
 	}
 }
 
-// story is a run that tells most of what a run can tell.
-func story() []Event {
+// sampleRun returns the events of a run with all event types except RunFailed and
+// RunCancelled.
+func sampleRun() []Event {
 	n, at := uint64(0), actor.Time(1_700_000_000_000_000_000)
 	next := func(e Event) Event {
 		n++
@@ -143,10 +144,10 @@ func story() []Event {
 	}
 }
 
-func TestARunGoesThroughItsStates(t *testing.T) {
+func TestRecordStatusPerEvent(t *testing.T) {
 	var r Record
 	var seen []string
-	for _, e := range story() {
+	for _, e := range sampleRun() {
 		if err := r.Apply(&e); err != nil {
 			t.Fatal(err)
 		}
@@ -182,40 +183,40 @@ run_done DONE`
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	if r.Text != "bob says hello" || r.Outcome != actor.Partial || len(r.Warnings) != 1 || r.Attempt != 2 || r.Seq != 26 {
-		t.Errorf("ends as %+v", r)
+		t.Errorf("got final record %+v", r)
 	}
 	if len(r.Children) != 2 || r.Children[0].Run != child || r.Children[0].CallState() != CallCompleted ||
 		r.Children[1].CallState() != CallFailed || r.Children[1].Target != "alice" {
-		t.Errorf("children %+v", r.Children)
+		t.Errorf("got children %+v", r.Children)
 	}
 	if js := r.AppendJSON(nil); !jsontext.Value(js).IsValid() || !bytes.Contains(js, []byte(`"status":"DONE","call_state":"Completed","call_depth":0`)) {
-		t.Errorf("as JSON %s", js)
+		t.Errorf("got JSON %s", js)
 	}
-	if len(seen) != len(story()) {
-		t.Error("the story was not told to its end")
+	if len(seen) != len(sampleRun()) {
+		t.Error("not all events of the sample run were applied")
 	}
 }
 
-func TestAWaitingRunSaysWhatItWaitsFor(t *testing.T) {
-	r, err := Fold(story()[:14])
+func TestRecordListsOpenWaits(t *testing.T) {
+	r, err := Fold(sampleRun()[:14])
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(r.Waits) != 2 || r.Waits[0].Name != "go" || r.Waits[0].Until == 0 || r.AgentState() != AgentPaused || r.CallState() != CallPending {
-		t.Errorf("record %+v", r)
+		t.Errorf("got record %+v", r)
 	}
 	if js := string(r.AppendJSON(nil)); !strings.Contains(js, `"waiting_for":[{"name":"go","until":"2023-11-14T22:23:`) {
-		t.Errorf("as JSON %s", js)
+		t.Errorf("got JSON %s", js)
 	}
 }
 
-func TestARunIsHeldUntilTheLastCallLetsGo(t *testing.T) {
+func TestRunResumesAfterLastPause(t *testing.T) {
 	other := actor.NewCallID(1_700_000_000_000_000_000, 5, 6)
-	r, err := Fold(story()[:5])
+	r, err := Fold(sampleRun()[:5])
 	if err != nil {
 		t.Fatal(err)
 	}
-	tell := func(e Event) {
+	apply := func(e Event) {
 		e.Run, e.Seq, e.At = r.Run, r.Seq+1, r.Created
 		if err := r.Apply(&e); err != nil {
 			t.Fatal(err)
@@ -224,45 +225,45 @@ func TestARunIsHeldUntilTheLastCallLetsGo(t *testing.T) {
 	want := func(pauses int, status Status) {
 		t.Helper()
 		if len(r.Pauses) != pauses || r.Status != status {
-			t.Errorf("%s, held by %v; want %s by %d", r.Status, r.Pauses, status, pauses)
+			t.Errorf("got %s with pauses %v, want %s with %d", r.Status, r.Pauses, status, pauses)
 		}
 	}
-	tell(Event{Type: RunPaused, Name: "held", Child: child, Until: 1})
-	tell(Event{Type: RunPaused, Name: "held", Child: child, Until: 2})
-	tell(Event{Type: RunPaused, Name: "held", Child: other, Until: 3})
+	apply(Event{Type: RunPaused, Name: "held", Child: child, Until: 1})
+	apply(Event{Type: RunPaused, Name: "held", Child: child, Until: 2})
+	apply(Event{Type: RunPaused, Name: "held", Child: other, Until: 3})
 	want(2, PausedWaitingApproval)
-	tell(Event{Type: AgentChildDone, Step: 1, Child: child, Status: actor.Succeeded})
-	want(1, PausedWaitingApproval) // a call that has ended holds nobody
-	tell(Event{Type: RunResumed, Child: child})
+	apply(Event{Type: AgentChildDone, Step: 1, Child: child, Status: actor.Succeeded})
+	want(1, PausedWaitingApproval) // an ended call no longer holds the run
+	apply(Event{Type: RunResumed, Child: child})
 	want(1, PausedWaitingApproval)
-	tell(Event{Type: RunResumed, Child: other})
+	apply(Event{Type: RunResumed, Child: other})
 	want(0, Running)
 }
 
-func TestEventsThatCannotFollowAreRefused(t *testing.T) {
-	whole := story()
+func TestFoldRejectsIllegalSequences(t *testing.T) {
+	events := sampleRun()
 	at := func(n int, change func(*Event)) []Event {
-		part := slices.Clone(whole[:n])
+		part := slices.Clone(events[:n])
 		change(&part[n-1])
 		return part
 	}
-	last := whole[len(whole)-1]
+	last := events[len(events)-1]
 	last.Seq++
 	for _, c := range []struct {
 		events []Event
 		want   string
 	}{
-		{whole[1:], "comes after event 0"},
-		{slices.Delete(slices.Clone(whole), 4, 5), "comes after event 4"},
-		{append(slices.Clone(whole), last), "but the run is DONE"},
-		{at(2, func(e *Event) { e.Run = child }), "belongs to another run"},
+		{events[1:], "does not follow event 0"},
+		{slices.Delete(slices.Clone(events), 4, 5), "does not follow event 4"},
+		{append(slices.Clone(events), last), "but the run is DONE"},
+		{at(2, func(e *Event) { e.Run = child }), "does not belong to run"},
 		{at(2, func(e *Event) { *e = Event{Run: e.Run, Seq: 2, Type: Attempt, Attempt: 2} }), "has not started"},
-		{at(3, func(e *Event) { *e = whole[1]; e.Seq = 3 }), "started twice"},
-		{at(2, func(e *Event) { *e = whole[0]; e.Seq = 2 }), "user_input after the first"},
+		{at(3, func(e *Event) { *e = events[1]; e.Seq = 3 }), "started twice"},
+		{at(2, func(e *Event) { *e = events[0]; e.Seq = 2 }), "user_input after the first"},
 		{at(5, func(e *Event) { *e = last; e.Seq = 5 }), "cannot go from PAUSED_WAITING_TOOL to DONE"},
-		{at(9, func(e *Event) { e.Index = 7 }), "no tool is out at 1.7"},
-		{at(12, func(e *Event) { e.Child = parent }), "no call to run"},
-		{at(15, func(e *Event) { e.Name = "walk" }), "no wait for walk"},
+		{at(9, func(e *Event) { e.Index = 7 }), "no pending tool at 1.7"},
+		{at(12, func(e *Event) { e.Child = parent }), "no pending call to run"},
+		{at(15, func(e *Event) { e.Name = "walk" }), "no open wait for walk"},
 	} {
 		if _, err := Fold(c.events); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %s", err, c.want)
@@ -270,20 +271,20 @@ func TestEventsThatCannotFollowAreRefused(t *testing.T) {
 	}
 }
 
-func TestARefusedEventLeavesTheRecordAsItWas(t *testing.T) {
-	r, err := Fold(story()[:13])
+func TestRejectedEventLeavesRecordUnchanged(t *testing.T) {
+	r, err := Fold(sampleRun()[:13])
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := fmt.Sprintf("%+v", r)
-	bad := story()[15]
+	bad := sampleRun()[15]
 	bad.Seq, bad.Name = 14, "walk"
 	if err := r.Apply(&bad); err == nil || fmt.Sprintf("%+v", r) != before {
-		t.Errorf("after %v:\n%+v\nbefore:\n%s", err, r, before)
+		t.Errorf("after %v: got\n%+v\nwant\n%s", err, r, before)
 	}
 }
 
-func TestIllFormedEventsAreNamed(t *testing.T) {
+func TestEventCheck(t *testing.T) {
 	good := Event{Run: parent, Seq: 1, Type: AgentChildDone, Child: child, Step: 1, Status: actor.Succeeded}
 	for _, c := range []struct {
 		change func(*Event)
@@ -295,15 +296,15 @@ func TestIllFormedEventsAreNamed(t *testing.T) {
 		{func(e *Event) { e.Seq = 0 }, "without number"},
 		{func(e *Event) { e.Child = actor.CallID{} }, "agent_child_done without child_run_id"},
 		{func(e *Event) { e.Until = 5 }, "agent_child_done with until"},
-		{func(e *Event) { e.Step, e.Index = 0, 1 }, "of step 0"},
+		{func(e *Event) { e.Step, e.Index = 0, 1 }, "with step 0"},
 		{func(e *Event) { e.Status = actor.Failed }, "a refusal: false"},
-		{func(e *Event) { *e = story()[3]; e.Depth = 2 }, "of depth 2 and a chain of 1"},
-		{func(e *Event) { *e = story()[3]; e.Left = -1 }, "count below 0"},
+		{func(e *Event) { *e = sampleRun()[3]; e.Depth = 2 }, "with depth 2 and a chain of 1"},
+		{func(e *Event) { *e = sampleRun()[3]; e.Left = -1 }, "negative count"},
 	} {
 		e := good
 		c.change(&e)
 		if err := e.Check(); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v: want %s", err, c.want)
+			t.Errorf("got error %v, want %s", err, c.want)
 		}
 	}
 	if err := good.Check(); err != nil {
@@ -311,7 +312,7 @@ func TestIllFormedEventsAreNamed(t *testing.T) {
 	}
 }
 
-func TestEveryEventLooksTheSameForGood(t *testing.T) {
+func TestEventEncodingIsStable(t *testing.T) {
 	want := map[Type]string{
 		RunStarted:       `"payload":{"agent_id":"alice","actor":"alice/s-1","kind":"waiting","operation":"handle_message_full","origin":"human","root_run_id":"` + parent.String() + `","call_depth":0,"call_chain":[],"time_left_ms":60000}}`,
 		AgentCalledChild: `"payload":{"agent_id":"bob","actor":"bob/s-1","call_depth":1,"call_chain":["alice/s-1"],"time_left_ms":30000,"step":1,"index":0,"child_run_id":"` + child.String() + `","text":"hello"}}`,
@@ -322,32 +323,32 @@ func TestEveryEventLooksTheSameForGood(t *testing.T) {
 		UserInput:        `{"run_id":"` + parent.String() + `","seq":1,"ts":"2023-11-14T22:13:20.001000001Z","type":"user_input","payload":{"agent_id":"alice","actor":"alice/s-1","origin":"human","text":"hi"}}`,
 	}
 	seen := map[Type]bool{}
-	for _, e := range story() {
+	for _, e := range sampleRun() {
 		seen[e.Type] = true
 		js := Encode(e)
 		if !bytes.HasSuffix(js, []byte(want[e.Type])) {
-			t.Errorf("%s is written\n%s\nwant\n%s", e.Type, js, want[e.Type])
+			t.Errorf("%s encodes to\n%s\nwant\n%s", e.Type, js, want[e.Type])
 		}
 		again, err := Decode(js)
 		if err != nil || !reflect.DeepEqual(again, e) {
-			t.Errorf("%s reads as %+v, %v", js, again, err)
+			t.Errorf("%s parses as %+v, %v", js, again, err)
 		}
 		if e.String() == "" {
-			t.Errorf("%s has no line", js)
+			t.Errorf("%s has no text form", js)
 		}
 	}
 	for _, typ := range Types() {
 		if again, err := ParseType(typ.String()); err != nil || again != typ {
-			t.Errorf("%s reads as %s, %v", typ, again, err)
+			t.Errorf("%s parses as %s, %v", typ, again, err)
 		}
 		if !seen[typ] && typ != RunFailed && typ != RunCancelled {
-			t.Errorf("no %s in the story", typ)
+			t.Errorf("no %s in the sample run", typ)
 		}
 	}
 }
 
 func TestDecodeIsStrict(t *testing.T) {
-	good := string(Encode(story()[3]))
+	good := string(Encode(sampleRun()[3]))
 	for _, c := range []struct{ from, to, want string }{
 		{`"seq":4`, `"seq":4,"seq":4`, "duplicate"},
 		{`"seq":4`, `"seq":4,"more":1`, "unknown"},
@@ -356,13 +357,13 @@ func TestDecodeIsStrict(t *testing.T) {
 		{`"seq":4`, `"seq": 4`, "byte 5"},
 		{`"seq":4`, `"seq":0`, "without number"},
 		{`agent_called_child`, `agent_called`, "is unknown"},
-		{`"bob/s-1"`, `"bob"`, "not as it would be written"},
-		{`"agent_id":"bob"`, `"agent_id":"eve"`, "not as it would be written"},
-		{`"text":"hello"`, `"text":"` + strings.Repeat("x", TextBytesMax+1) + `"`, "not as it would be written"},
+		{`"bob/s-1"`, `"bob"`, "not in canonical form"},
+		{`"agent_id":"bob"`, `"agent_id":"eve"`, "not in canonical form"},
+		{`"text":"hello"`, `"text":"` + strings.Repeat("x", TextBytesMax+1) + `"`, "not in canonical form"},
 		{`"call_depth":1`, `"call_depth":2`, "chain of 1"},
-		{`"time_left_ms":30000`, `"time_left_ms":9223372036854775807`, "span"},
+		{`"time_left_ms":30000`, `"time_left_ms":9223372036854775807`, "invalid duration"},
 		{`"step":1`, `"step":-1`, "step"},
-		{`}}`, `}} `, "not as it would be written"},
+		{`}}`, `}} `, "not in canonical form"},
 		{`}}`, `}}{}`, "after top-level"},
 	} {
 		bad := strings.Replace(good, c.from, c.to, 1)
@@ -374,47 +375,47 @@ func TestDecodeIsStrict(t *testing.T) {
 		}
 	}
 	if _, err := Decode(make([]byte, EventBytesMax+1)); err == nil {
-		t.Error("too many bytes were taken in")
+		t.Error("too many bytes were accepted")
 	}
 }
 
-func TestLongContentIsCutAndMarked(t *testing.T) {
-	long := strings.Repeat("ä", AnswerBytesMax) // twice as many bytes
-	e := story()[0]
+func TestLongTextIsTruncated(t *testing.T) {
+	long := strings.Repeat("ä", AnswerBytesMax) // twice AnswerBytesMax bytes
+	e := sampleRun()[0]
 	e.Text = "x" + long
 	again, err := Decode(Encode(e))
 	if err != nil || !again.Truncated || len(again.Text) != TextBytesMax-1 || !utf8.ValidString(again.Text) {
-		t.Errorf("%d bytes, truncated %v, %v", len(again.Text), again.Truncated, err)
+		t.Errorf("got %d bytes, truncated %v, error %v", len(again.Text), again.Truncated, err)
 	}
-	end := story()[25]
+	end := sampleRun()[25]
 	end.Text = long
 	again, err = Decode(Encode(end))
 	if err != nil || !again.Truncated || len(again.Text) != AnswerBytesMax {
-		t.Errorf("%d bytes, truncated %v, %v", len(again.Text), again.Truncated, err)
+		t.Errorf("got %d bytes, truncated %v, error %v", len(again.Text), again.Truncated, err)
 	}
 	e.Text = "a\xffb"
 	if again, err = Decode(Encode(e)); err != nil || again.Truncated || again.Text != "a\uFFFDb" {
-		t.Errorf("%q, truncated %v, %v", again.Text, again.Truncated, err)
+		t.Errorf("got %q, truncated %v, error %v", again.Text, again.Truncated, err)
 	}
 }
 
-func TestSayKeepsWhatAPersonCanRead(t *testing.T) {
+func TestSetTextKeepsTextParts(t *testing.T) {
 	var e Event
 	e.Say(append(actor.Text("see "), actor.Part{Media: actor.MediaJSON, Bytes: []byte(`{}`)}))
 	if e.Text != "see {}" || e.Truncated {
-		t.Errorf("%q, truncated %v", e.Text, e.Truncated)
+		t.Errorf("got %q, truncated %v", e.Text, e.Truncated)
 	}
 	e = Event{}
 	e.Say([]actor.Part{{Media: "image/png", Bytes: []byte{1}}})
 	if e.Text != "" || !e.Truncated {
-		t.Errorf("%q, truncated %v", e.Text, e.Truncated)
+		t.Errorf("got %q, truncated %v", e.Text, e.Truncated)
 	}
 }
 
-func TestAMistakeOfOursIsAPanic(t *testing.T) {
+func TestEncodeInvalidEventPanics(t *testing.T) {
 	defer func() {
 		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "run_failed without error") {
-			t.Errorf("panics with %v", p)
+			t.Errorf("got panic %v", p)
 		}
 	}()
 	Encode(Event{Run: parent, Seq: 1, Type: RunFailed})
@@ -430,7 +431,7 @@ func drawRefusal(t *rapid.T) *actor.Refusal {
 	return r
 }
 
-// drawEvent draws an event of any type with any fields that this type may have.
+// drawEvent draws an event of any type, with any subset of its optional fields.
 func drawEvent(t *rapid.T) Event {
 	typ := rapid.SampledFrom(Types()).Draw(t, "type")
 	e := Event{Run: parent, Seq: rapid.Uint64Range(1, 1<<53).Draw(t, "seq"), At: actor.Time(rapid.Int64().Draw(t, "at")), Type: typ}
@@ -452,7 +453,7 @@ func drawEvent(t *rapid.T) Event {
 	text(fProject, &e.Project, 0)
 	text(fName, &e.Name, 0)
 	text(fText, &e.Text, 1)
-	span := func() time.Duration { return time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "span")) }
+	span := func() time.Duration { return time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "invalid duration")) }
 	set(fActor, func() { e.Actor = bob })
 	set(fRoot, func() { e.Root = parent })
 	set(fParent, func() { e.Parent = parent })
@@ -464,7 +465,7 @@ func drawEvent(t *rapid.T) Event {
 	})
 	set(fLeft, func() { e.Left = span() })
 	set(fAsked, func() { e.Asked = span() })
-	set(fPlace, func() {
+	set(fPosition, func() {
 		e.Step = rapid.Uint32Min(1).Draw(t, "step")
 		e.Index = rapid.Uint16().Draw(t, "index")
 	})
@@ -482,7 +483,7 @@ func drawEvent(t *rapid.T) Event {
 	return e
 }
 
-func TestEventsComeBackAsTheyWent(t *testing.T) {
+func TestEventRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := drawEvent(t)
 		again, err := Decode(Encode(e))
@@ -490,18 +491,18 @@ func TestEventsComeBackAsTheyWent(t *testing.T) {
 			t.Fatalf("%s: %v", Encode(e), err)
 		}
 		if typ := TypeOf(Encode(e)); typ != e.Type || TypeOf([]byte(`{"type":"nonsense"`)) != 0 {
-			t.Fatalf("%s is taken for %s", Encode(e), typ)
+			t.Fatalf("type of %s is %s", Encode(e), typ)
 		}
 		e.fit()
 		if !reflect.DeepEqual(again, e) {
-			t.Fatalf("%s\nreads as %+v\nwas %+v", Encode(e), again, e)
+			t.Fatalf("%s\nparses as %+v\nwant %+v", Encode(e), again, e)
 		}
 	})
 }
 
-// TestAnyOrderOfEventsIsFoldedOrRefused draws events in any order: the record
-// never takes an illegal step and never moves after its end.
-func TestAnyOrderOfEventsIsFoldedOrRefused(t *testing.T) {
+// TestApplyRandomEvents applies random events. The record MUST NOT take an illegal
+// transition and MUST NOT change after its end.
+func TestApplyRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r Record
 		for range 30 {
@@ -515,10 +516,10 @@ func TestAnyOrderOfEventsIsFoldedOrRefused(t *testing.T) {
 				continue
 			}
 			if before.Seq > 0 && before.Status != r.Status && Transition(before.Status, r.Status) != nil {
-				t.Fatalf("%s: from %s to %s", e.String(), before.Status, r.Status)
+				t.Fatalf("%s: illegal transition from %s to %s", e.String(), before.Status, r.Status)
 			}
 			if before.Status.Ended() || r.Seq != before.Seq+1 {
-				t.Fatalf("%s was taken after %s %d", e.String(), before.Status, before.Seq)
+				t.Fatalf("%s was accepted after %s %d", e.String(), before.Status, before.Seq)
 			}
 			if !jsontext.Value(r.AppendJSON(nil)).IsValid() {
 				t.Fatalf("not JSON: %s", r.AppendJSON(nil))
@@ -528,7 +529,7 @@ func TestAnyOrderOfEventsIsFoldedOrRefused(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, e := range story() {
+	for _, e := range sampleRun() {
 		f.Add(Encode(e))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -543,7 +544,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func BenchmarkAppend(b *testing.B) {
-	e := story()[3]
+	e := sampleRun()[3]
 	buf := make([]byte, 0, 1024)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -552,7 +553,7 @@ func BenchmarkAppend(b *testing.B) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	js := Encode(story()[3])
+	js := Encode(sampleRun()[3])
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := Decode(js); err != nil {
@@ -561,11 +562,12 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// Each end of a line is one, or data could say what the frame is.
-func TestDataStaysWithinItsFrame(t *testing.T) {
+// TestFrameDataLineEnds encodes data with each kind of line end. A missed line end
+// would let data inject fields into a frame.
+func TestFrameDataLineEnds(t *testing.T) {
 	for data, want := range map[string]string{"a\rid: 7": "data: a\ndata: id: 7\n\n", "a\r\nb": "data: a\ndata: b\n\n", "a\nb": "data: a\ndata: b\n\n", "a": "data: a\n\n"} {
 		if got := string(Frame{Data: data}.Append(nil)); got != want {
-			t.Errorf("%q becomes %q, not %q", data, got, want)
+			t.Errorf("%q: got %q, want %q", data, got, want)
 		}
 	}
 }

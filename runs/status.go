@@ -9,10 +9,11 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Status is the state of a run. The zero Status is that of a run nothing is known of.
+// Status is the state of a run. The zero value means that nothing is known of the
+// run.
 type Status uint8
 
-// The states of a run, under the names that clients see.
+// The states of a run. Clients see these names.
 const (
 	Running Status = iota + 1
 	PausedWaitingApproval
@@ -27,9 +28,9 @@ var statusNames = [...]string{
 	Done: "DONE", Failed: "FAILED", Cancelled: "CANCELLED",
 }
 
-// legal lists what may follow each state. Only a run that runs can be done:
-// whoever waits has something to come back from first.
-var legal = [...][]Status{
+// runTransitions lists the legal successors of each state. Only a running run can
+// be done: a paused run MUST resume first.
+var runTransitions = [...][]Status{
 	0:                     {Running},
 	Running:               {PausedWaitingApproval, PausedWaitingTool, Done, Failed, Cancelled},
 	PausedWaitingApproval: {Running, PausedWaitingTool, Failed, Cancelled},
@@ -39,15 +40,15 @@ var legal = [...][]Status{
 	Cancelled:             {},
 }
 
-// Statuses lists the closed set in its order.
+// Statuses returns all states in order.
 func Statuses() []Status {
 	return []Status{Running, PausedWaitingApproval, PausedWaitingTool, Done, Failed, Cancelled}
 }
 
-// String is the state's name.
+// String returns the name of the state.
 func (s Status) String() string { return nameOf(statusNames[:], int(s)) }
 
-// ParseStatus reads what String writes.
+// ParseStatus parses the output of String.
 func ParseStatus(text string) (Status, error) {
 	if i := slices.Index(statusNames[:], text); i > 0 {
 		return Status(i), nil
@@ -55,22 +56,22 @@ func ParseStatus(text string) (Status, error) {
 	return 0, fmt.Errorf("run status %.40q: want one of %v", text, statusNames[1:])
 }
 
-// Ended tells whether nothing can follow.
+// Ended reports whether the state has no successor.
 func (s Status) Ended() bool { return s >= Done }
 
-// Paused tells whether the run stands still.
+// Paused reports whether the run is waiting.
 func (s Status) Paused() bool { return s == PausedWaitingApproval || s == PausedWaitingTool }
 
-// Transition says why a run may not go from one state to the other, or nil.
+// Transition returns an error unless a run may change from one state to the other.
 func Transition(from, to Status) error {
-	if int(from) < len(legal) && slices.Contains(legal[from], to) {
+	if int(from) < len(runTransitions) && slices.Contains(runTransitions[from], to) {
 		return nil
 	}
 	return fmt.Errorf("a run cannot go from %s to %s", from, to)
 }
 
-// The states of a call, and of the agent that serves it, in the words of the
-// agents' own records. Both are derived.
+// The states of a call, and of the agent that serves it, as agents' own records
+// name them. Both are derived from the status of the run.
 const (
 	CallPending   = "Pending"
 	CallCompleted = "Completed"
@@ -82,7 +83,8 @@ const (
 	AgentPaused  = "Paused"
 )
 
-// CallState is the state of the call that a run answers; why is how it failed, if it did.
+// CallState returns the state of the call that a run answers; why is the reason of
+// its failure, if any.
 func CallState(s Status, why *actor.Refusal) string {
 	switch {
 	case s == Done:
@@ -96,7 +98,8 @@ func CallState(s Status, why *actor.Refusal) string {
 	}
 }
 
-// AgentState is the state of the agent at work on a run; one that has ended has none.
+// AgentState returns the state of the agent that serves a run, or "" if the run
+// has ended.
 func AgentState(s Status) string {
 	switch s {
 	case Running:

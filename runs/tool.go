@@ -7,20 +7,21 @@ import (
 	"slices"
 )
 
-// ToolStatus is the state of a tool call. The zero ToolStatus is that of one not yet made.
+// ToolStatus is the state of a tool call. The zero value means that the call has
+// not been made.
 type ToolStatus uint8
 
-// The states of a tool call, under the names that clients see.
+// The states of a tool call. Clients see these names.
 const (
 	ToolStatusCreated         ToolStatus = iota + 1
-	ToolStatusPolicyChecked              // allow, ask a person, or block: recorded before it is followed
-	ToolStatusWaitingApproval            // its own time does not run yet
-	ToolStatusDispatched                 // handed to the world; from here on its time runs
-	ToolStatusRunning                    // a tool of the server's has begun
-	ToolStatusWaitingClient              // a device of the user's has been asked
+	ToolStatusPolicyChecked              // allow, ask a person, or block; recorded before it is acted upon
+	ToolStatusWaitingApproval            // the timeout of the tool is not running yet
+	ToolStatusDispatched                 // handed to the host; the timeout is running
+	ToolStatusRunning                    // a tool of the server has started
+	ToolStatusWaitingClient              // a device of the user has been asked
 	ToolStatusBlocked
 	ToolStatusSucceeded
-	ToolStatusFailed // also refused by a person, cancelled with its run, or of unknown outcome
+	ToolStatusFailed // also rejected by a person, cancelled with its run, or of unknown outcome
 	ToolStatusTimeout
 )
 
@@ -30,9 +31,9 @@ var toolNames = [...]string{
 	ToolStatusBlocked: "BLOCKED", ToolStatusSucceeded: "SUCCEEDED", ToolStatusFailed: "FAILED", ToolStatusTimeout: "TIMEOUT",
 }
 
-// toolSteps lists what may follow each state. Whatever is open may fail, because
-// its run may end; only what has begun can succeed.
-var toolSteps = [...][]ToolStatus{
+// toolTransitions lists the legal successors of each state. Any open call may
+// fail, because its run may end. Only a call that has started can succeed.
+var toolTransitions = [...][]ToolStatus{
 	0:                         {ToolStatusCreated},
 	ToolStatusCreated:         {ToolStatusPolicyChecked, ToolStatusFailed},
 	ToolStatusPolicyChecked:   {ToolStatusWaitingApproval, ToolStatusDispatched, ToolStatusBlocked, ToolStatusFailed},
@@ -46,16 +47,16 @@ var toolSteps = [...][]ToolStatus{
 	ToolStatusTimeout:         {},
 }
 
-// ToolStatuses lists the closed set in its order.
+// ToolStatuses returns all states in order.
 func ToolStatuses() []ToolStatus {
 	return []ToolStatus{ToolStatusCreated, ToolStatusPolicyChecked, ToolStatusWaitingApproval, ToolStatusDispatched, ToolStatusRunning,
 		ToolStatusWaitingClient, ToolStatusBlocked, ToolStatusSucceeded, ToolStatusFailed, ToolStatusTimeout}
 }
 
-// String is the state's name.
+// String returns the name of the state.
 func (s ToolStatus) String() string { return nameOf(toolNames[:], int(s)) }
 
-// ParseToolStatus reads what String writes.
+// ParseToolStatus parses the output of String.
 func ParseToolStatus(text string) (ToolStatus, error) {
 	if i := slices.Index(toolNames[:], text); i > 0 {
 		return ToolStatus(i), nil
@@ -63,16 +64,17 @@ func ParseToolStatus(text string) (ToolStatus, error) {
 	return 0, fmt.Errorf("tool call status %.40q: want one of %v", text, toolNames[1:])
 }
 
-// Ended tells whether nothing can follow.
+// Ended reports whether the state has no successor.
 func (s ToolStatus) Ended() bool { return s >= ToolStatusBlocked }
 
-// Advances tells whether the run may go on from the tool call with a result.
+// Advances reports whether the run may continue with a result of the tool call.
 // Any other end is a failure, which the agent handles or which ends the run.
 func (s ToolStatus) Advances() bool { return s == ToolStatusSucceeded }
 
-// ToolTransition says why a tool call may not go from one state to the other, or nil.
+// ToolTransition returns an error unless a tool call may change from one state to
+// the other.
 func ToolTransition(from, to ToolStatus) error {
-	if int(from) < len(toolSteps) && slices.Contains(toolSteps[from], to) {
+	if int(from) < len(toolTransitions) && slices.Contains(toolTransitions[from], to) {
 		return nil
 	}
 	return fmt.Errorf("a tool call cannot go from %s to %s", from, to)

@@ -9,28 +9,28 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-func (c *Checker) known(id actor.ID) bool {
+func (c *Checker) agentExists(id actor.ID) bool {
 	_, ok := c.limits.Agents[id.Agent]
 	if !ok {
-		c.breaks(StartsOnlyKnown, "%s: there is no agent %s", id, id.Agent)
+		c.fail(StartsOnlyKnown, "%s: agent %s does not exist", id, id.Agent)
 	}
 	return ok
 }
 
-// goodChain judges who stands above a call.
-func (c *Checker) goodChain(call actor.CallID, chain []actor.ID, to actor.ID) {
+// checkChain checks the callers above a call: no cycle, and no more of them than allowed.
+func (c *Checker) checkChain(call actor.CallID, chain []actor.ID, to actor.ID) {
 	for i := range chain {
-		if isAgent(chain[i+1:], chain[i], c.limits.Agents[chain[i].Agent].ByActor) {
-			c.breaks(AcyclicCalls, "call %s goes %s, in a ring through %s", call, path(chain, to), chain[i].Agent)
+		if containsAgent(chain[i+1:], chain[i], c.limits.Agents[chain[i].Agent].ByActor) {
+			c.fail(AcyclicCalls, "call %s has the path %s, with a cycle through %s", call, path(chain, to), chain[i].Agent)
 			return
 		}
 	}
-	if isAgent(chain, to, c.limits.Agents[to.Agent].ByActor) {
-		c.breaks(AcyclicCalls, "call %s goes %s, back to %s", call, path(chain, to), to.Agent)
+	if containsAgent(chain, to, c.limits.Agents[to.Agent].ByActor) {
+		c.fail(AcyclicCalls, "call %s has the path %s, back to %s", call, path(chain, to), to.Agent)
 		return
 	}
 	if len(chain) > c.limits.AgentCallDepthMax {
-		c.breaks(DepthBounded, "call %s goes %s: %d calls above it, at most %d allowed", call, path(chain, to), len(chain), c.limits.AgentCallDepthMax)
+		c.fail(DepthBounded, "call %s has the path %s: %d calls above it, at most %d allowed", call, path(chain, to), len(chain), c.limits.AgentCallDepthMax)
 	}
 }
 
@@ -38,272 +38,273 @@ func path(chain []actor.ID, to actor.ID) string {
 	return actor.PathString(append(slices.Clone(chain), to))
 }
 
-// sameChain judges the chain that a call carries by the one it was made with.
-func (c *Checker) sameChain(e *history.Event, k *ask) {
-	if !isPath(e.Chain, k.parent) {
-		c.breaks(AcyclicCalls, "call %s carries the chain %s, its caller is %s", k.id, actor.PathString(e.Chain), path(k.parent.chain, k.parent.actor.id))
+// checkCarriedChain checks that a message carries the chain its call was made with.
+func (c *Checker) checkCarriedChain(e *history.Event, k *ask) {
+	if !isCallChain(e.Chain, k.parent) {
+		c.fail(AcyclicCalls, "call %s carries the chain %s, want that of its caller %s", k.id, actor.PathString(e.Chain), path(k.parent.chain, k.parent.actor.id))
 	}
 }
 
-// admit is a call that its callee takes.
+// admit handles a call that its callee admits.
 func (c *Checker) admit(e *history.Event) {
 	a := c.acting(e)
-	if a == nil || !c.known(e.Actor) {
+	if a == nil || !c.agentExists(e.Actor) {
 		return
 	}
-	c.changes(a, 1)
+	c.requireEntries(a, 1)
 	if old := c.runs[e.Call]; old != nil {
-		forgot := old.actor.volatile && old.life != old.actor.number
-		if !forgot && (!old.ended || c.now <= old.forget) {
-			c.breaks(EffectOncePerAttempt, "%s takes call %s, which %s has taken before", a.id, e.Call, old.actor.id)
+		forgot := old.actor.volatile && old.activation != old.actor.activations
+		if !forgot && (!old.ended || c.now <= old.forgetAt) {
+			c.fail(EffectOncePerAttempt, "%s admits call %s, which %s has admitted before", a.id, e.Call, old.actor.id)
 			return
 		}
 	}
 	if k := c.asks[e.Call]; k != nil {
-		c.sameChain(e, k)
+		c.checkCarriedChain(e, k)
 		if k.to != a.id {
-			c.breaks(ReplyToCallerOnly, "%s takes call %s, which goes to %s", a.id, k.id, k.to)
+			c.fail(ReplyToCallerOnly, "%s admits call %s, which is addressed to %s", a.id, k.id, k.to)
 		}
 		if e.Left > k.left {
-			c.breaks(TimeLeftShrinks, "call %s comes with %v, made with %v", k.id, e.Left, k.left)
+			c.fail(TimeLeftShrinks, "call %s arrives with %v left, but was made with %v", k.id, e.Left, k.left)
 		}
 	}
-	c.goodChain(e.Call, e.Chain, a.id)
-	r := &run{id: e.Call, actor: a, life: a.number, chain: e.Chain, left: e.Left, clock: started(a.cell.node, e.At), bytes: max(0, e.Bytes-a.bytes)}
-	r.tainted = a.volatile && c.tells("request", e.Call)
-	r.haunted = c.ghosts[e.Call] != nil
-	r.admittedNo, r.admittedAt = c.order, c.outside()
+	c.checkChain(e.Call, e.Chain, a.id)
+	r := &run{id: e.Call, actor: a, activation: a.activations, chain: e.Chain, left: e.Left, clock: startStopwatch(a.cell.node, e.At), bytes: max(0, e.Bytes-a.queuedBytes)}
+	r.tainted = a.volatile && c.deliveredDurable("request", e.Call)
+	r.readmitted = c.lostRuns[e.Call] != nil
+	r.admittedSeq, r.admittedAt = c.seq, c.globalNow()
 	c.runs[r.id] = r
 	a.add(r)
-	c.note(change{kind: admitted, run: r})
+	c.recordChange(change{kind: runAdmitted, run: r})
 	switch {
-	case a.queue > c.limits.MaxPendingPerActor:
-		c.breaks(MailboxBounded, "%s has %d messages waiting, at most %d allowed", a.id, a.queue, c.limits.MaxPendingPerActor)
-	case e.Bytes > c.limits.MailboxBytesMax && a.queue > 1:
-		c.breaks(MailboxBounded, "%s has %d bytes waiting in %d messages, at most %d allowed", a.id, e.Bytes, a.queue, c.limits.MailboxBytesMax)
+	case a.queued > c.limits.MaxPendingPerActor:
+		c.fail(MailboxBounded, "%s has %d messages waiting, at most %d allowed", a.id, a.queued, c.limits.MaxPendingPerActor)
+	case e.Bytes > c.limits.MailboxBytesMax && a.queued > 1:
+		c.fail(MailboxBounded, "%s has %d bytes waiting in %d messages, at most %d allowed", a.id, e.Bytes, a.queued, c.limits.MailboxBytesMax)
 	}
-	c.sameMailbox(e, a)
+	c.checkMailbox(e, a)
 }
 
-func (c *Checker) sameMailbox(e *history.Event, a *life) {
-	if e.Count != a.queue || e.Bytes != a.bytes {
-		c.breaks(EventsTellTruth, "%s says that %d messages of %d bytes wait, and it is %d of %d", a.id, e.Count, e.Bytes, a.queue, a.bytes)
+func (c *Checker) checkMailbox(e *history.Event, a *actorState) {
+	if e.Count != a.queued || e.Bytes != a.queuedBytes {
+		c.fail(EventsTellTruth, "%s reports %d messages of %d bytes in its mailbox, want %d of %d", a.id, e.Count, e.Bytes, a.queued, a.queuedBytes)
 	}
 }
 
-func (c *Checker) samePending(e *history.Event, a *life) {
+func (c *Checker) checkPending(e *history.Event, a *actorState) {
 	if e.Pending != a.pending {
-		c.breaks(OutstandingBounded, "%s counts %d calls that it waits for, and waits for %d", a.id, e.Pending, a.pending)
+		c.fail(OutstandingBounded, "%s reports %d outstanding calls, want %d", a.id, e.Pending, a.pending)
 	}
 }
 
-// tells whether the step took in such a message about a call that stands in a log.
-func (c *Checker) tells(what string, call actor.CallID) bool {
+// deliveredDurable reports whether the step received a message with this name, about this call,
+// whose content depends on a log.
+func (c *Checker) deliveredDurable(what string, call actor.CallID) bool {
 	d := c.delivered
 	return d != nil && d.Durable && d.What == what && d.Call == call
 }
 
-// start is a call that gets its turn.
+// start handles a call whose turn begins.
 func (c *Checker) start(e *history.Event) {
 	a := c.acting(e)
-	if a == nil || !c.known(e.Actor) {
+	if a == nil || !c.agentExists(e.Actor) {
 		return
 	}
 	r := c.runs[e.Call]
 	switch {
 	case r != nil && r.victim:
-		c.breaks(RefusedNeverRuns, "%s gives the turn to call %s, which was refused to break a ring", a.id, e.Call)
+		c.fail(RefusedNeverRuns, "%s starts a turn for call %s, which was refused to break a wait cycle", a.id, e.Call)
 		return
 	case r == nil || r.actor != a || r.ended || r.started:
-		c.breaks(TurnExclusive, "%s gives the turn to call %s, which does not wait for it", a.id, e.Call)
+		c.fail(TurnExclusive, "%s starts a turn for call %s, which is not queued", a.id, e.Call)
 		return
 	case a.turns() > 0 && !c.limits.Agents[a.id.Agent].Interleaved:
-		c.breaks(TurnExclusive, "%s gives the turn to call %s while another has it", a.id, e.Call)
+		c.fail(TurnExclusive, "%s starts a turn for call %s during another turn", a.id, e.Call)
 		return
-	case r.clock.at(e.At) >= r.left+c.slack(&r.clock, a.cell.node):
-		c.breaks(NoWorkPastDeadline, "%s gives the turn to call %s, whose %v are over", a.id, r.id, r.left)
+	case r.clock.elapsed(e.At) >= r.left+c.slack(&r.clock, a.cell.node):
+		c.fail(NoWorkPastDeadline, "%s starts a turn for call %s, whose time of %v has passed", a.id, r.id, r.left)
 		return
 	}
-	c.changes(a, 0)
+	c.requireEntries(a, 0)
 	r.started = true
-	r.startedNo, r.startedAt = c.order, c.outside()
-	a.queue--
-	a.bytes -= r.bytes
-	c.note(change{kind: begun, run: r})
-	c.sameMailbox(e, a)
+	r.startedSeq, r.startedAt = c.seq, c.globalNow()
+	a.queued--
+	a.queuedBytes -= r.bytes
+	c.recordChange(change{kind: turnStarted, run: r})
+	c.checkMailbox(e, a)
 }
 
-// ask is something that a turn wants.
+// ask handles an operation requested by a turn.
 func (c *Checker) ask(e *history.Event) {
 	a := c.acting(e)
 	if a == nil {
 		return
 	}
-	c.asksNow(a, e)
+	c.requireAskEntry(a, e)
 	r := c.runs[e.Parent]
 	switch {
 	case r == nil || r.actor != a || !r.started || r.ended:
-		c.breaks(Structured, "%s asks for a %s in run %s, which has no turn", a.id, e.What, e.Parent)
+		c.fail(Structured, "%s asks for a %s in run %s, which has no turn", a.id, e.What, e.Parent)
 		return
-	case e.Call.IsZero() || !c.known(e.Peer):
+	case e.Call.IsZero() || !c.agentExists(e.Peer):
 		return
 	case c.asks[e.Call] != nil:
-		c.breaks(OneAnswer, "%s makes call %s twice", a.id, e.Call)
+		c.fail(OneAnswer, "%s makes call %s twice", a.id, e.Call)
 		return
 	}
-	k := &ask{id: e.Call, parent: r, to: e.Peer, left: e.Left, clock: started(a.cell.node, e.At), open: true, sent: c.number, madeNo: c.order, madeAt: c.outside()}
-	c.sameChain(e, k)
-	c.goodChain(e.Call, e.Chain, e.Peer)
-	left := r.left - r.clock.at(e.At)
+	k := &ask{id: e.Call, parent: r, to: e.Peer, left: e.Left, clock: startStopwatch(a.cell.node, e.At), open: true, lastSent: c.observation, madeSeq: c.seq, madeAt: c.globalNow()}
+	c.checkCarriedChain(e, k)
+	c.checkChain(e.Call, e.Chain, e.Peer)
+	left := r.left - r.clock.elapsed(e.At)
 	switch slack := c.slack(&r.clock, a.cell.node); {
 	case e.Left <= 0 || left+slack <= 0:
-		c.breaks(NoWorkPastDeadline, "%s calls %s with %v, when %v of its own time are left", a.id, k.to, e.Left, left)
+		c.fail(NoWorkPastDeadline, "%s calls %s with %v left while its own turn has %v left", a.id, k.to, e.Left, left)
 	case e.Left > left+slack:
-		c.breaks(TimeLeftShrinks, "%s calls %s with %v, when %v of its own time are left", a.id, k.to, e.Left, left)
+		c.fail(TimeLeftShrinks, "%s calls %s with %v left while its own turn has %v left", a.id, k.to, e.Left, left)
 	case e.Left > c.limits.AgentCallTimeoutMax:
-		c.breaks(TimeLeftShrinks, "%s calls %s with %v, at most %v allowed", a.id, k.to, e.Left, c.limits.AgentCallTimeoutMax)
+		c.fail(TimeLeftShrinks, "%s calls %s with %v left, at most %v allowed", a.id, k.to, e.Left, c.limits.AgentCallTimeoutMax)
 	}
 	r.asks = append(r.asks, k)
 	c.asks[k.id] = k
 	a.pending++
-	c.note(change{kind: asked, run: r, ask: k})
+	c.recordChange(change{kind: askMade, run: r, ask: k})
 	if a.pending > c.limits.AgentConcurrentCallsMax {
-		c.breaks(OutstandingBounded, "%s waits for %d calls, at most %d allowed", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
+		c.fail(OutstandingBounded, "%s has %d outstanding calls, at most %d allowed", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
 	}
 }
 
-// asksNow counts the one entry of an action, whatever it asks for.
-func (c *Checker) asksNow(a *life, e *history.Event) {
+// requireAskEntry counts the entry of an ask. All asks of one step of a turn share one entry.
+func (c *Checker) requireAskEntry(a *actorState, e *history.Event) {
 	entries := 0
-	if p := (place{e.Parent, e.Step}); p != c.asking {
-		c.asking, entries = p, 1
+	if p := (askPosition{e.Parent, e.Step}); p != c.lastAsk {
+		c.lastAsk, entries = p, 1
 	}
-	c.changes(a, entries)
+	c.requireEntries(a, entries)
 }
 
-// refuse is a call that is not made, or not taken.
+// refuse handles a call that was refused by its caller's or its callee's cell.
 func (c *Checker) refuse(e *history.Event) {
-	c.declined = append(c.declined, no{e.Call, e.Reason})
+	c.refusals = append(c.refusals, refusal{e.Call, e.Reason})
 	switch e.Why {
 	case "client":
-		c.owe(e, e.Actor)
+		c.expectResponse(e, e.Actor)
 	case "caller":
 		a := c.acting(e)
 		if a == nil {
 			return
 		}
-		c.asksNow(a, e)
+		c.requireAskEntry(a, e)
 		if e.Reason == actor.Busy && e.Scope == actor.ScopeCaller && a.pending < c.limits.AgentConcurrentCallsMax {
-			c.breaks(OutstandingBounded, "%s is refused a call for too many, and waits for %d of %d", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
+			c.fail(OutstandingBounded, "%s is refused a call as one too many, with %d of %d outstanding", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
 		}
 	}
 }
 
-// answer is an ask that has come back.
+// answer handles the result of an ask.
 func (c *Checker) answer(e *history.Event) {
 	a := c.acting(e)
 	if a == nil {
 		return
 	}
-	c.changes(a, 1)
+	c.requireEntries(a, 1)
 	if e.Call.IsZero() {
 		if r := c.runs[e.Parent]; r != nil {
 			d := c.delivered
-			c.takesIn(r, e.What == "wait" && e.Status != actor.Failed && d != nil && d.Durable && d.What == "request" && d.Actor == a.id)
+			c.recordInput(r, e.What == "wait" && e.Status != actor.Failed && d != nil && d.Durable && d.What == "request" && d.Actor == a.id)
 		}
 		return
 	}
 	k := c.asks[e.Call]
 	switch {
 	case k == nil:
-		c.breaks(ReplyToCallerOnly, "%s is answered call %s, which it has not made", a.id, e.Call)
+		c.fail(ReplyToCallerOnly, "%s receives an answer to call %s, which it has not made", a.id, e.Call)
 		return
 	case k.parent.actor != a:
-		c.breaks(ReplyToCallerOnly, "%s is answered call %s, which %s has made", a.id, e.Call, k.parent.actor.id)
+		c.fail(ReplyToCallerOnly, "%s receives an answer to call %s, which %s has made", a.id, e.Call, k.parent.actor.id)
 		return
 	case !k.open:
-		c.breaks(OneAnswer, "%s is answered call %s to %s once more", a.id, e.Call, k.to)
+		c.fail(OneAnswer, "%s receives a second answer to call %s to %s", a.id, e.Call, k.to)
 		return
 	}
 	if r := c.runs[e.Call]; r != nil && !r.actor.volatile && e.Status != actor.Failed && (!r.ended || r.status == actor.Failed) {
-		c.breaks(ReplyToCallerOnly, "%s is answered call %s with %s, and %s did not say that", a.id, e.Call, e.Status, r.actor.id)
+		c.fail(ReplyToCallerOnly, "%s receives the answer to call %s with status %s, which %s has not recorded", a.id, e.Call, e.Status, r.actor.id)
 		return
 	}
-	if r := c.runs[e.Call]; r.saidOther(e) {
-		c.breaks(ReplyToCallerOnly, "%s is answered call %s with what %s did not say", a.id, e.Call, r.actor.id)
+	if r := c.runs[e.Call]; r.outcomeDiffers(e) {
+		c.fail(ReplyToCallerOnly, "%s receives an answer to call %s that differs from the outcome recorded by %s", a.id, e.Call, r.actor.id)
 		return
 	}
-	c.takesIn(k.parent, c.tells("answered", e.Call))
+	c.recordInput(k.parent, c.deliveredDurable("answered", e.Call))
 	c.close(k)
-	c.samePending(e, a)
+	c.checkPending(e, a)
 }
 
-// saidOther tells whether who is answered hears another outcome than the one that
-// stands in the callee's journal, however often it is asked.
-func (r *run) saidOther(e *history.Event) bool {
-	return r != nil && r.ended && !r.actor.volatile && e.Status != 0 && e.Status != actor.Failed && e.Said != r.said
+// outcomeDiffers reports whether e carries another outcome than the one in the journal of the
+// callee. Repeated requests must get the same outcome.
+func (r *run) outcomeDiffers(e *history.Event) bool {
+	return r != nil && r.ended && !r.actor.volatile && e.Status != 0 && e.Status != actor.Failed && e.Said != r.outcome
 }
 
-// takesIn notes what a run of an unjournaled actor knows of a log. What it did
-// earlier in the same step does not depend on that, and cannot be told from what
-// it does later: it goes free until the next step.
-func (c *Checker) takesIn(r *run, durable bool) {
+// recordInput records whether a run of a volatile actor has read durable data. Effects of the
+// same step that preceded the input do not depend on it, but cannot be distinguished from later
+// ones. All of them are therefore exempt from the gate until the next step.
+func (c *Checker) recordInput(r *run, durable bool) {
 	switch {
 	case !durable || !r.actor.volatile || r.tainted:
-	case r.acted == c.number:
+	case r.lastActed == c.observation:
 		c.tainting = append(c.tainting, r)
 	default:
 		r.tainted = true
 	}
-	r.acted = c.number
+	r.lastActed = c.observation
 }
 
 func (c *Checker) close(k *ask) {
-	k.open, k.closedNo = false, c.order
+	k.open, k.closedSeq = false, c.seq
 	k.parent.actor.pending--
-	c.note(change{kind: closed, run: k.parent, ask: k})
+	c.recordChange(change{kind: askClosed, run: k.parent, ask: k})
 }
 
-// cancel is a call that its caller gives up.
+// cancel handles a call that its caller cancels.
 func (c *Checker) cancel(e *history.Event) {
 	a := c.acting(e)
 	if a == nil {
 		return
 	}
 	if k := c.asks[e.Call]; k != nil && k.open && k.parent.actor == a {
-		c.changes(a, 0)
+		c.requireEntries(a, 0)
 		c.close(k)
 	}
 }
 
-// reply is a call that its callee ends.
+// reply handles a call that its callee completes.
 func (c *Checker) reply(e *history.Event) {
 	a := c.acting(e)
 	if a == nil {
 		return
 	}
-	c.changes(a, 1)
+	c.requireEntries(a, 1)
 	r := c.runs[e.Call]
 	if r == nil || r.actor != a || r.ended {
-		c.breaks(OneAnswer, "%s ends call %s, which is not open there", a.id, e.Call)
+		c.fail(OneAnswer, "%s completes call %s, which is not open there", a.id, e.Call)
 		return
 	}
 	for _, k := range r.asks {
 		if k.open {
-			c.breaks(Structured, "%s ends call %s while its call %s to %s is open", a.id, r.id, k.id, k.to)
+			c.fail(Structured, "%s completes call %s while its call %s to %s is open", a.id, r.id, k.id, k.to)
 			return
 		}
 	}
 	a.remove(r)
-	r.endedNo = c.order
-	r.ended, r.status, r.reason, r.said = true, e.Status, e.Reason, e.Said
-	r.forget = c.now.Add(c.limits.RememberDone)
-	c.later(past{at: r.forget, run: r})
-	c.note(change{kind: ended, run: r})
-	c.samePending(e, a)
+	r.endedSeq = c.seq
+	r.ended, r.status, r.reason, r.outcome = true, e.Status, e.Reason, e.Said
+	r.forgetAt = c.now.Add(c.limits.RememberDone)
+	c.scheduleForget(expiry{at: r.forgetAt, run: r})
+	c.recordChange(change{kind: runEnded, run: r})
+	c.checkPending(e, a)
 }
 
-// expire is a clock that has run out.
+// expire handles a timer that has fired.
 func (c *Checker) expire(e *history.Event) {
 	a := c.acting(e)
 	if a == nil {
@@ -320,14 +321,14 @@ func (c *Checker) expire(e *history.Event) {
 		return
 	}
 	if r := c.runs[e.Call]; r != nil && !r.ended {
-		c.rests(r)
+		c.checkExpiredWaits(r)
 	}
-	if ran := w.at(e.At); ran < left-c.slack(w, a.cell.node) {
-		c.breaks(ExpireOnlyWhenDue, "%s has the %s %s run out after %v that were not held, of %v", a.id, e.What, e.Call, ran, left)
+	if ran := w.elapsed(e.At); ran < left-c.slack(w, a.cell.node) {
+		c.fail(ExpireOnlyWhenDue, "%s lets the %s %s expire after %v not held, want %v", a.id, e.What, e.Call, ran, left)
 	}
 }
 
-// hold stops a clock until an instant, or lets it go on.
+// hold stops a clock until the given time; 0 restarts it.
 func (c *Checker) hold(e *history.Event, until actor.Time) {
 	a := c.acting(e)
 	if a == nil {
@@ -335,69 +336,71 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 	}
 	switch r, k := c.runs[e.Call], c.asks[e.Call]; {
 	case e.What == "run" && r != nil && r.actor == a && !r.ended:
-		c.changes(a, 0)
-		c.note(change{kind: heldRun, run: r, clock: r.clock})
+		c.requireEntries(a, 0)
+		c.recordChange(change{kind: runHeld, run: r, clock: r.clock})
 		r.clock.hold(a.cell.node, e.At, until)
-		c.stilled = append(c.stilled, r)
+		c.clockChanged = append(c.clockChanged, r)
 	case e.What == "ask" && k != nil && k.parent.actor == a && k.open:
-		c.changes(a, 1)
-		if e.N <= k.heard {
-			c.breaks(ExpireOnlyWhenDue, "%s hears word %d of call %s after word %d", a.id, e.N, k.id, k.heard)
+		c.requireEntries(a, 1)
+		if e.N <= k.lastHold {
+			c.fail(ExpireOnlyWhenDue, "%s applies Held or Resumed %d of call %s after number %d", a.id, e.N, k.id, k.lastHold)
 			return
 		}
-		c.note(change{kind: heldAsk, run: k.parent, ask: k, clock: k.clock, heard: k.heard})
+		c.recordChange(change{kind: askHeld, run: k.parent, ask: k, clock: k.clock, lastHold: k.lastHold})
 		k.clock.hold(a.cell.node, e.At, until)
-		k.heard = e.N
-		c.stilled = append(c.stilled, k.parent)
+		k.lastHold = e.N
+		c.clockChanged = append(c.clockChanged, k.parent)
 	}
 }
 
-// outlived: as long as a call stands still, its turn does.
-func (c *Checker) outlived(r *run) {
+// checkTurnOutlivesCalls checks that no open call of a run can expire later than the run itself:
+// while a call is held, the turn that waits for it must be held too.
+func (c *Checker) checkTurnOutlivesCalls(r *run) {
 	n := r.actor.cell.node
 	for _, k := range r.asks {
-		// What counted on another node, or before a clock was put back, counts on from another instant.
+		// A duration measured on another node, or before a clock was set back, has another end
+		// here.
 		slack := max(c.slack(&r.clock, n), c.slack(&k.clock, n))
 		if k.open && !r.ended && k.clock.due(k.left) > r.clock.due(r.left).Add(slack) {
-			c.breaks(TimeLeftShrinks, "call %s of %s to %s may last %v longer than the turn that waits for it",
+			c.fail(TimeLeftShrinks, "call %s of %s to %s may expire %v later than the turn that waits for it",
 				k.id, r.actor.id, k.to, k.clock.due(k.left).Sub(r.clock.due(r.left)))
 		}
 	}
 }
 
-// deliver is a message that comes to a cell: at most one in a step.
+// deliver handles a message received by a cell. A step receives at most one.
 func (c *Checker) deliver(e *history.Event) {
-	c.delivered, c.told = e, nil
-	if e.What == "answered" && !e.Durable { // who sent it was judged there; a client's node passes on what it says
-		c.declined = append(c.declined, no{e.Call, 0})
+	c.delivered, c.pendingHold = e, nil
+	if e.What == "answered" && !e.Durable { // checked at its sender; the node of a client only forwards it
+		c.refusals = append(c.refusals, refusal{e.Call, 0})
 	}
 	if e.What == "held" || e.What == "resumed" {
-		// The first word of a call cannot be older than another.
-		if k := c.asks[e.Call]; k != nil && k.open && k.heard == 0 && k.parent.actor.id == e.Actor {
-			c.told = k
+		// The first Held or Resumed of a call cannot be outdated.
+		if k := c.asks[e.Call]; k != nil && k.open && k.lastHold == 0 && k.parent.actor.id == e.Actor {
+			c.pendingHold = k
 		}
 	}
 }
 
-// send is a message that leaves an actor.
+// send handles a message sent by an actor.
 func (c *Checker) send(e *history.Event) {
 	k := c.asks[e.Call]
 	switch e.What {
 	case "request":
 		if e.Left <= 0 {
-			c.breaks(NoWorkPastDeadline, "%s sends call %s with no time left", e.Actor, e.Call)
+			c.fail(NoWorkPastDeadline, "%s sends call %s with no time left", e.Actor, e.Call)
 		}
 		if k == nil {
 			return
 		}
-		k.sent, k.clean = c.number, k.parent.free()
-		c.sameChain(e, k)
-		if left := k.left - k.clock.at(e.At); e.Left > left+c.slack(&k.clock, c.node(e.From.Node)) {
-			c.breaks(TimeLeftShrinks, "%s sends call %s with %v, when %v are left", e.Actor, k.id, e.Left, left)
+		k.lastSent, k.sentUngated = c.observation, k.parent.ungated()
+		c.checkCarriedChain(e, k)
+		if left := k.left - k.clock.elapsed(e.At); e.Left > left+c.slack(&k.clock, c.node(e.From.Node)) {
+			c.fail(TimeLeftShrinks, "%s sends call %s with %v, want at most the %v left", e.Actor, k.id, e.Left, left)
 		}
 	case "cancel":
 		if k != nil {
-			k.clean = k.parent.free()
+			k.sentUngated = k.parent.ungated()
 		}
 	case "answered":
 		var caller actor.ID
@@ -409,28 +412,28 @@ func (c *Checker) send(e *history.Event) {
 			return
 		}
 		if e.Peer != caller {
-			c.breaks(ReplyToCallerOnly, "%s sends the outcome of call %s to %s; %s has made it", e.Actor, e.Call, e.Peer, caller)
+			c.fail(ReplyToCallerOnly, "%s sends the outcome of call %s to %s; its caller is %s", e.Actor, e.Call, e.Peer, caller)
 		}
 	}
 }
 
-// askClient is a client's call, at the cell where it waits.
-func (c *Checker) askClient(e *history.Event) { c.owe(e, e.Peer) }
+// askClient handles a call of a client at the cell that will respond to it.
+func (c *Checker) askClient(e *history.Event) { c.expectResponse(e, e.Peer) }
 
-// owe says that a client waits for one response more.
-func (c *Checker) owe(e *history.Event, to actor.ID) {
+// expectResponse records that a client expects one more response.
+func (c *Checker) expectResponse(e *history.Event, to actor.ID) {
 	key := clientKey{e.Call, e.From.Node}
 	at := c.cell(e.From)
 	cl := c.clients[key]
 	if cl == nil {
-		cl = &client{call: e.Call, cell: at, boot: at.boot}
+		cl = &client{call: e.Call, cell: at, generation: at.generation}
 		c.clients[key] = cl
-		c.later(past{at: c.now.Add(e.Left + c.limits.RememberDone), client: key})
+		c.scheduleForget(expiry{at: c.now.Add(e.Left + c.limits.RememberDone), client: key})
 	}
-	if !cl.waits() {
-		cl.late, cl.owed = cl.late+cl.owed, 0
-		cl.cell, cl.boot = at, at.boot
+	if !cl.waiting() {
+		cl.stale, cl.expected = cl.stale+cl.expected, 0
+		cl.cell, cl.generation = at, at.generation
 	}
-	cl.owed++
-	cl.to, cl.asked = to, e.At
+	cl.expected++
+	cl.to, cl.askedAt = to, e.At
 }

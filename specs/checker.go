@@ -10,8 +10,8 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// Limits are what a world was drawn with: the bounds under the names that
-// dispatcher.Limits gives them, and its agents.
+// Limits are the configuration of a simulation: its agents, and its bounds under the names of
+// dispatcher.Limits.
 type Limits struct {
 	AgentCallDepthMax       int
 	AgentCallTimeoutMax     actor.Duration
@@ -19,124 +19,126 @@ type Limits struct {
 	MaxPendingPerActor      int
 	MailboxBytesMax         int
 	RememberDone            actor.Duration
-	// Agents are those that exist, by name. A world may change the map between observations.
+	// Agents are the existing agents by name. A simulation may change the map between
+	// observations.
 	Agents map[string]Agent
-	// Skew is how far two nodes' clocks are apart at most, for clocks that moved
-	// from one to the other.
+	// Skew is the maximum difference between the clocks of two nodes. It is the tolerance for
+	// durations that were measured on more than one node.
 	Skew actor.Duration
-	// Settle is how long after a time of unowned shards cells may still hold an
-	// old table of owners.
+	// Settle is the maximum time that cells may still use a stale table of owners after the last
+	// unowned shard was claimed.
 	Settle actor.Duration
-	// RingBreaksIn is how long a ring of waits may stand while nothing is lost or
-	// late, RingFoundIn how long if all of it is from such a time; 0: that is not judged.
+	// WaitCycleMax is the maximum age of a wait cycle while no message is lost or late.
+	// FirstProbeMax is the maximum age of a cycle of which every wait began in such a period: the
+	// first probe must find it. 0 disables the check.
 	RingBreaksIn, RingFoundIn actor.Duration
 }
 
-// Agent is what a definition promises.
+// Agent holds the properties that a definition declares.
 type Agent struct {
 	Volatile    bool // durability = "none"
 	Interleaved bool
-	ByActor     bool // recursion
+	ByActor     bool // recursion is checked by actor, not by agent
 }
 
-// Checker judges one history, event by event. It stops at the first violation.
+// Checker checks one history, event by event. It stops at the first violation.
 type Checker struct {
-	limits Limits
-	now    actor.Time // the latest that any node told
-	world  actor.Time // the time outside, once it was told
-	calm   actor.Time // since when, outside, nothing was lost or late
+	limits           Limits
+	now              actor.Time // latest time reported by any node
+	globalTime       actor.Time // simulation time; 0 until set
+	undisturbedSince actor.Time // simulation time since which no message was lost or late
 
-	actors  map[actor.ID]*life
-	runs    map[actor.CallID]*run
-	asks    map[actor.CallID]*ask
-	clients map[clientKey]*client
-	nodes   map[actor.NodeID]*node
-	shards  []claim
-	unowned int        // shards that were claimed once and are not now
-	settled actor.Time // when the last of them was claimed again
+	actors        map[actor.ID]*actorState
+	runs          map[actor.CallID]*run
+	asks          map[actor.CallID]*ask
+	clients       map[clientKey]*client
+	nodes         map[actor.NodeID]*node
+	shards        []claim
+	unownedShards int        // number of shards that were claimed before and have no owner now
+	ownedSince    actor.Time // time at which the last unowned shard was claimed
 
-	pasts     []past
-	forgotten int // of pasts
+	expiries []expiry
+	expired  int // number of leading expiries already processed
 
-	number    uint64         // counts observations
-	step      uint64         // as the world counts
-	event     *history.Event // at hand
-	fresh     *node          // whose log this step's changes go to
-	mark      int            // where they begin in its changes
-	owed      int            // entries that they must have made
-	asking    place          // the last asking among them
-	delivered *history.Event
-	told      *ask    // was told to stand still or to go on, and has not yet
-	restored  []*life // actors of this step that come back from their journal
-	tainting  []*run  // runs that did something before they took in what stands in a log
-	stilled   []*run  // runs of this step that a clock of was stopped or started
-	declined  []no    // refusals of the step of which the world has its effects
+	observation     uint64         // number of observations
+	step            uint64         // step number of the simulation
+	event           *history.Event // event being checked
+	stepNode        *node          // node to whose log the changes of this step belong
+	stepStart       int            // index of the first of them in the changes of stepNode
+	requiredEntries int            // minimum number of entries this step must append
+	lastAsk         askPosition    // position of the last ask counted in them
+	delivered       *history.Event
+	pendingHold     *ask          // ask whose Held or Resumed was delivered and not yet applied
+	reactivated     []*actorState // actors reactivated from their journal in this step
+	tainting        []*run        // runs that acted before they read durable data in this step
+	clockChanged    []*run        // runs of this step of which a clock was stopped or restarted
+	refusals        []refusal     // refusals of this step whose effects have not left yet
 
-	hearings map[hearing]uint64    // the last event that each client has
-	ghosts   map[actor.CallID]*run // what unjournaled actors have forgotten, and may still go on
-	revoked  map[int]bool          // clients who may not listen
+	streamPositions map[clientStream]uint64 // last event received by each client of a stream
+	lostRuns        map[actor.CallID]*run   // runs lost by volatile actors; their effects may continue
+	revoked         map[int]bool            // clients whose key is revoked
 
-	order   uint64 // counts events
-	refused []ring // the last ones, in order
+	seq          uint64        // number of events
+	brokenCycles []brokenCycle // most recent ones, in order
 
-	broken *Violation
+	violation *Violation
 }
 
 type claim struct {
-	cell  *cell // nil: nobody's
+	cell  *cell // nil if unowned
 	epoch actor.Epoch
 }
 
-// no is a refusal of a call that was not taken, of which nothing is written down.
-type no struct {
+// refusal is the refusal of a call that was not admitted. It leaves no entry in the log.
+type refusal struct {
 	call   actor.CallID
-	reason actor.Reason // 0: it is not known here
+	reason actor.Reason // 0 if unknown
 }
 
-type place struct {
+type askPosition struct {
 	run  actor.CallID
 	step uint32
 }
 
-// New returns a checker of a world in which nothing has happened.
+// New returns a checker for an empty history.
 func New(l Limits) *Checker {
 	return &Checker{limits: l,
-		actors:   map[actor.ID]*life{},
-		runs:     map[actor.CallID]*run{},
-		asks:     map[actor.CallID]*ask{},
-		clients:  map[clientKey]*client{},
-		nodes:    map[actor.NodeID]*node{},
-		hearings: map[hearing]uint64{},
-		ghosts:   map[actor.CallID]*run{},
-		revoked:  map[int]bool{},
+		actors:          map[actor.ID]*actorState{},
+		runs:            map[actor.CallID]*run{},
+		asks:            map[actor.CallID]*ask{},
+		clients:         map[clientKey]*client{},
+		nodes:           map[actor.NodeID]*node{},
+		streamPositions: map[clientStream]uint64{},
+		lostRuns:        map[actor.CallID]*run{},
+		revoked:         map[int]bool{},
 	}
 }
 
-// Observe takes the events of one step of a cell, or of the world. It returns
-// the first violation of the history, now and ever after.
+// Observe checks the events of one step of a cell or of the environment. It returns the first
+// violation of the history, and returns it again on every later call.
 func (c *Checker) Observe(step uint64, events []history.Event) *Violation {
-	if c.broken != nil {
-		return c.broken
+	if c.violation != nil {
+		return c.violation
 	}
-	c.number++
+	c.observation++
 	c.step = step
 	if len(events) > 0 && events[0].Kind != history.Perform {
 		for _, r := range c.tainting {
 			r.tainted = true
 		}
-		c.tainting, c.declined = c.tainting[:0], c.declined[:0]
+		c.tainting, c.refusals = c.tainting[:0], c.refusals[:0]
 	}
 	for i := range events {
 		c.event = &events[i]
 		c.now = max(c.now, c.event.At)
-		c.order++
-		if c.observe(c.event); c.broken != nil {
-			return c.broken
+		c.seq++
+		if c.observe(c.event); c.violation != nil {
+			return c.violation
 		}
 	}
 	c.endStep()
 	c.forget()
-	return c.broken
+	return c.violation
 }
 
 func (c *Checker) observe(e *history.Event) {
@@ -150,7 +152,7 @@ func (c *Checker) observe(e *history.Event) {
 	case history.Deliver:
 		c.deliver(e)
 	case history.Drop:
-		c.delivered, c.told = nil, nil
+		c.delivered, c.pendingHold = nil, nil
 	case history.Admit:
 		c.admit(e)
 	case history.Refuse:
@@ -176,81 +178,82 @@ func (c *Checker) observe(e *history.Event) {
 	case history.Resume:
 		c.hold(e, 0)
 	case history.RefuseWaitCycle:
-		c.refuseRing(e)
+		c.refuseWaitCycle(e)
 	case history.Claim:
 		c.claim(e)
 	case history.Lose:
 		c.lose(e)
 	case history.Append:
-		c.append(e)
+		c.recordAppend(e)
 	case history.Sync:
-		c.synced(c.node(e.From.Node), e.Synced)
+		c.recordSync(c.node(e.From.Node), e.Synced)
 	case history.Perform:
 		c.perform(e)
 	case history.Crash:
-		c.crashed(c.node(e.From.Node), e.Synced, e.At)
+		c.recordCrash(c.node(e.From.Node), e.Synced, e.At)
 	case history.Restart:
 		c.restart(e)
 	}
 }
 
-// breaks records the first violation.
-func (c *Checker) breaks(spec, format string, args ...any) {
-	if c.broken != nil {
+// fail records a violation unless there is one already.
+func (c *Checker) fail(spec, format string, args ...any) {
+	if c.violation != nil {
 		return
 	}
-	c.broken = &Violation{Spec: spec, Sentence: fmt.Sprintf(format, args...), Step: c.step}
+	c.violation = &Violation{Spec: spec, Sentence: fmt.Sprintf(format, args...), Step: c.step}
 	if c.event != nil {
-		c.broken.Event = *c.event
-		c.broken.Event.Chain = slices.Clone(c.event.Chain)
+		c.violation.Event = *c.event
+		c.violation.Event.Chain = slices.Clone(c.event.Chain)
 	}
 }
 
-// endStep judges what only a whole step shows.
+// endStep runs the checks that need all events of a step.
 func (c *Checker) endStep() {
-	c.appended(0, 0)
-	if k := c.told; k != nil && k.open && k.heard == 0 && c.broken == nil {
-		c.breaks(ExpireOnlyWhenDue, "%s was told that its call %s to %s stands still, and lets its clock run", k.parent.actor.id, k.id, k.to)
+	c.assignPositions(0, 0)
+	if k := c.pendingHold; k != nil && k.open && k.lastHold == 0 && c.violation == nil {
+		c.fail(ExpireOnlyWhenDue, "%s received a Held or Resumed for its call %s to %s and did not adjust the clock of the call", k.parent.actor.id, k.id, k.to)
 	}
-	for _, a := range c.restored {
-		c.askedAgain(a)
+	for _, a := range c.reactivated {
+		c.checkResent(a)
 	}
-	for _, r := range c.stilled {
-		c.outlived(r)
+	for _, r := range c.clockChanged {
+		c.checkTurnOutlivesCalls(r)
 	}
-	c.restored, c.stilled, c.delivered, c.told, c.event = c.restored[:0], c.stilled[:0], nil, nil, nil
+	c.reactivated, c.clockChanged, c.delivered, c.pendingHold, c.event = c.reactivated[:0], c.clockChanged[:0], nil, nil, nil
 }
 
-// changes says that the step at hand decides something for an actor, which
-// takes so many entries in the log.
-func (c *Checker) changes(a *life, entries int) {
+// requireEntries records that the current step changes the state of an actor, and that the change
+// needs this number of entries in the log.
+func (c *Checker) requireEntries(a *actorState, entries int) {
 	if a.volatile {
 		return
 	}
-	if c.fresh == nil {
-		c.fresh, c.mark = a.cell.node, len(a.cell.node.changes)
+	if c.stepNode == nil {
+		c.stepNode, c.stepStart = a.cell.node, len(a.cell.node.changes)
 	}
-	c.owed += entries
+	c.requiredEntries += entries
 }
 
-// append is the log's end behind a step that wrote something.
-func (c *Checker) append(e *history.Event) {
+// recordAppend records the end of the log after a step that wrote entries.
+func (c *Checker) recordAppend(e *history.Event) {
 	n := c.node(e.From.Node)
 	n.end = e.Pos
-	c.appended(e.Pos, e.Wrote)
+	c.assignPositions(e.Pos, e.Wrote)
 }
 
-// appended gives a step's changes their place in the log.
-func (c *Checker) appended(pos uint64, wrote int) {
-	if wrote < c.owed {
-		c.breaks(AckedIsDurable, "a step of %s decided what takes %d entries or more, and appended %d", c.fresh.id, c.owed, wrote)
+// assignPositions sets the log position of the changes of the current step. A step that appended
+// fewer entries than its changes need violates AckedIsDurable.
+func (c *Checker) assignPositions(pos uint64, wrote int) {
+	if wrote < c.requiredEntries {
+		c.fail(AckedIsDurable, "a step of %s requires at least %d entries and appended %d", c.stepNode.id, c.requiredEntries, wrote)
 	}
-	if n := c.fresh; n != nil {
-		for i := c.mark; i < len(n.changes); i++ {
+	if n := c.stepNode; n != nil {
+		for i := c.stepStart; i < len(n.changes); i++ {
 			n.changes[i].pos = max(pos, n.end)
 		}
 	}
-	c.fresh, c.owed, c.asking = nil, 0, place{}
+	c.stepNode, c.requiredEntries, c.lastAsk = nil, 0, askPosition{}
 }
 
 func (c *Checker) node(id actor.NodeID) *node {
@@ -274,103 +277,104 @@ func (c *Checker) cell(at actor.Address) *cell {
 	return cl
 }
 
-// slack is by how much a clock may differ from what this node takes it for.
+// slack returns the tolerance for a duration that was not measured on the clock of n alone.
 func (c *Checker) slack(w *stopwatch, n *node) actor.Duration {
-	if w.moved || w.node != n || n.setBack {
+	if w.mixed || w.node != n || n.clockBehind {
 		return c.limits.Skew
 	}
 	return 0
 }
 
-// acting is the actor that takes a step, if it may.
-func (c *Checker) acting(e *history.Event) *life {
+// acting returns the actor that takes the step, or nil if it may not: it must be active at this
+// address and under this epoch.
+func (c *Checker) acting(e *history.Event) *actorState {
 	a := c.actors[e.Actor]
 	switch {
 	case a == nil:
-		c.breaks(SingleActivation, "%s acts on %s, and was never activated", e.Actor, e.From)
+		c.fail(SingleActivation, "%s acts on %s without ever having been activated", e.Actor, e.From)
 		return nil
 	case e.Epoch < a.epoch:
-		c.breaks(SingleActivation, "%s acts on %s under epoch %d after epoch %d on %s", a.id, e.From, e.Epoch, a.epoch, a.at)
+		c.fail(SingleActivation, "%s acts on %s under epoch %d after epoch %d on %s", a.id, e.From, e.Epoch, a.epoch, a.at)
 		return nil
-	case !a.live || a.epoch != e.Epoch || a.at != e.From:
-		c.breaks(SingleActivation, "%s acts on %s under epoch %d; it is %s", a.id, e.From, e.Epoch, a.place())
+	case !a.active || a.epoch != e.Epoch || a.at != e.From:
+		c.fail(SingleActivation, "%s acts on %s under epoch %d; it is %s", a.id, e.From, e.Epoch, a.location())
 		return nil
 	}
 	if d := c.delivered; d != nil && d.Epoch != 0 && d.Epoch != e.Epoch && d.Call == e.Call && d.Actor == e.Actor {
-		c.breaks(SingleActivation, "%s takes the %s of call %s, sent to its epoch %d, under epoch %d", a.id, d.What, e.Call, d.Epoch, e.Epoch)
+		c.fail(SingleActivation, "%s accepts the %s of call %s, sent to epoch %d, under epoch %d", a.id, d.What, e.Call, d.Epoch, e.Epoch)
 		return nil
 	}
 	return a
 }
 
-func (a *life) place() string {
-	if !a.live {
-		return fmt.Sprintf("nowhere, last on %s under epoch %d", a.at, a.epoch)
+func (a *actorState) location() string {
+	if !a.active {
+		return fmt.Sprintf("inactive, last on %s under epoch %d", a.at, a.epoch)
 	}
-	return fmt.Sprintf("on %s under epoch %d", a.at, a.epoch)
+	return fmt.Sprintf("active on %s under epoch %d", a.at, a.epoch)
 }
 
 func (c *Checker) activate(e *history.Event) {
 	a := c.actors[e.Actor]
 	if a == nil {
-		a = &life{id: e.Actor}
+		a = &actorState{id: e.Actor}
 		c.actors[e.Actor] = a
 	}
 	to := c.cell(e.From)
 	switch {
 	case e.Epoch < a.epoch:
-		c.breaks(SingleActivation, "%s becomes active on %s under epoch %d after epoch %d on %s", a.id, e.From, e.Epoch, a.epoch, a.at)
+		c.fail(SingleActivation, "%s is activated on %s under epoch %d after epoch %d on %s", a.id, e.From, e.Epoch, a.epoch, a.at)
 		return
-	case a.live && e.Epoch == a.epoch:
-		c.breaks(SingleActivation, "%s is active on %s and on %s under one epoch %d", a.id, a.at, e.From, a.epoch)
+	case a.active && e.Epoch == a.epoch:
+		c.fail(SingleActivation, "%s is active on both %s and %s under the same epoch %d", a.id, a.at, e.From, a.epoch)
 		return
 	}
-	if a.live { // its old cell does not know yet that it has lost it
+	if a.active { // its former cell has not learned of the loss yet
 		a.cell.leave(a)
-		c.lost(a)
+		c.dropVolatile(a)
 	}
 	if a.cell != nil && a.cell.node != to.node {
-		c.moved(a)
+		c.recordMove(a)
 	}
 	a.volatile = !e.Durable
 	if def, ok := c.limits.Agents[a.id.Agent]; ok {
 		a.volatile = def.Volatile
 	}
-	a.live, a.cell, a.at, a.epoch = true, to, e.From, e.Epoch
-	a.number++
-	a.back, a.there = e.At, c.outside()
+	a.active, a.cell, a.at, a.epoch = true, to, e.From, e.Epoch
+	a.activations++
+	a.activatedAt, a.activatedGlobal = e.At, c.globalNow()
 	to.enter(a)
 	if !a.volatile {
-		c.restored = append(c.restored, a)
+		c.reactivated = append(c.reactivated, a)
 	}
 }
 
 func (c *Checker) deactivate(e *history.Event) {
-	if a := c.actors[e.Actor]; a != nil && a.live && a.at == e.From && a.epoch == e.Epoch {
-		a.live = false
+	if a := c.actors[e.Actor]; a != nil && a.active && a.at == e.From && a.epoch == e.Epoch {
+		a.active = false
 		a.cell.leave(a)
-		c.lost(a)
+		c.dropVolatile(a)
 	}
 }
 
-// askedAgain: who comes back with open calls asks them again at once. Without
-// an owner of the callee's shard it cannot.
-func (c *Checker) askedAgain(a *life) {
-	if c.unowned > 0 || c.settled != 0 && c.now < c.settled.Add(c.limits.Settle) || !a.live {
+// checkResent checks that a reactivated actor resends its open calls in the same step. It is
+// skipped while the shard of a callee may have no known owner.
+func (c *Checker) checkResent(a *actorState) {
+	if c.unownedShards > 0 || c.ownedSince != 0 && c.now < c.ownedSince.Add(c.limits.Settle) || !a.active {
 		return
 	}
-	for _, r := range a.runs {
+	for _, r := range a.openRuns {
 		for _, k := range r.asks {
-			if k.open && k.sent != c.number && k.clock.at(a.back) < k.left-c.slack(&k.clock, a.cell.node) && c.broken == nil {
-				c.breaks(EveryCallEnds, "%s is back on %s and does not ask its open call %s to %s again", a.id, a.at, k.id, k.to)
+			if k.open && k.lastSent != c.observation && k.clock.elapsed(a.activatedAt) < k.left-c.slack(&k.clock, a.cell.node) && c.violation == nil {
+				c.fail(EveryCallEnds, "%s was reactivated on %s and does not resend its open call %s to %s", a.id, a.at, k.id, k.to)
 			}
 		}
 	}
 }
 
-// restart is the new incarnation of a cell, or of a node that has crashed.
+// restart records a new incarnation of a cell, or of a node that has crashed.
 func (c *Checker) restart(e *history.Event) {
 	n := c.node(e.From.Node)
-	n.setBack = n.setBack || e.At < n.died
-	c.stopped(c.cell(e.From))
+	n.clockBehind = n.clockBehind || e.At < n.died
+	c.stopCell(c.cell(e.From))
 }

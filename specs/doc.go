@@ -1,27 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package specs says what must always be true, in Go: each spec is the twin of a TLA+ property.
+// Package specs checks the safety and liveness properties of histories. Each spec is the Go
+// counterpart of the TLA+ property of the same name.
 //
-// A Checker reads histories. It derives what it needs from events alone: who
-// waits for whom, how deep, with how much time, how many messages stand in a
-// mailbox, and what a crash may take back. What the code under test says of
-// itself is compared with that, never believed.
+// A Checker reads histories. It derives the state it needs from events alone: the wait-for edges,
+// the depth of calls, their time left, the messages in mailboxes, and the changes that a crash
+// may undo. State reported by the code under test is compared with the derived state and never
+// trusted.
 //
-// A world owes the checker this:
+// A simulation MUST meet these conditions:
 //
-//  1. Observe gets all events of one step of one cell together, in their order,
-//     and behind them the Append of that step if it wrote entries. What the world
-//     itself does (Claim, Lose, Sync, Perform, Crash, Restart) comes in the order
-//     in which it happens, one or many at a time.
-//  2. Append: From, Pos the log's end behind the step, Wrote its entries.
-//  3. Sync: From.Node, Synced how far the log is truly durable.
-//  4. Perform, as an effect leaves the node (a message to another cell of the
-//     same node does not): From; What respond, send, publish, tool or work; Call
-//     the run, of send the message's call, of respond the client's; Why the
-//     message's name (request, answered, …); Pos the log's end right behind the
-//     step that wanted it; Synced; Status and Reason of an answer, told or sent;
-//     Step, Index, Attempt of tool and work.
-//  5. Crash: From.Node, Synced the end of what its disk kept. Restart of a cell
-//     whose node lives on names the new incarnation; of a node it says nothing new.
-//  6. Claim and Lose: From, Epoch, the shards.
+//  1. Observe receives all events of one step of one cell together and in order,
+//     followed by the Append of that step if it wrote entries. Events of the
+//     environment (Claim, Lose, Sync, Perform, Crash, Restart) are passed in the
+//     order in which they happen, one or several at a time.
+//  2. Append: From; Pos is the end of the log after the step; Wrote is the number
+//     of entries the step wrote.
+//  3. Sync: From.Node; Synced is the position up to which the log is durable.
+//  4. Perform is observed when an effect leaves the node; a message to another cell
+//     of the same node does not. From; What is respond, send, publish, tool or work.
+//     Call is the run; for send it is the call of the message, for respond that of
+//     the client. Why is the name of the message (request, answered, …). Pos is the
+//     end of the log right after the step that requested the effect; Synced as in
+//     Sync. Status and Reason belong to a reply, sent or given to a client; Step,
+//     Index and Attempt to tool and work.
+//  5. Crash: From.Node; Synced is the end of the log that the disk kept. A Restart
+//     of a cell whose node is still up carries the new incarnation. A Restart of a
+//     node carries no further fields.
+//  6. Claim and Lose: From, Epoch and the range of shards.
 package specs

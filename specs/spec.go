@@ -10,13 +10,13 @@ import (
 	"github.com/troupe-run/troupe/specs/linear"
 )
 
-// Spec is a property that must hold, under its name in tla/.
+// Spec is a property that must hold. It has the name of its counterpart in tla/.
 type Spec struct {
 	Name string
 	Says string
 }
 
-// The names of the specs.
+// Names of the specs.
 const (
 	SingleActivation      = "SingleActivation"
 	FencedWrites          = "FencedWrites"
@@ -52,59 +52,61 @@ const (
 )
 
 var all = []Spec{
-	{SingleActivation, "An actor lives in one place under one epoch, and nobody acts for it, or takes its messages, under another."},
-	{FencedWrites, "Nothing that was decided under an old epoch becomes durable once a newer one has taken over."},
-	{AcyclicCalls, "No agent stands twice in a chain of calls, and a call carries the chain it was made with."},
-	{DepthBounded, "No more calls stand above a call than are allowed."},
-	{TimeLeftShrinks, "A call never has more time than the turn that waits for it, nor than a call may have at most."},
-	{OutstandingBounded, "An actor waits for no more calls than are allowed, and is refused one only if it does."},
-	{MailboxBounded, "No more messages wait in a mailbox, and no more bytes, than are allowed."},
-	{TurnExclusive, "A serial actor deals with one message at a time, and each message has its turn once."},
-	{OneAnswer, "Every call ends at most once: at its callee, at its caller, and for a client that waits."},
-	{ReplyToCallerOnly, "An outcome goes to who made the call, and ends that call with what its callee said, however often it is asked."},
-	{Structured, "A call that is waited for has a turn that waits: a turn ends only in a step that cancels its open calls."},
-	{NoWorkPastDeadline, "No turn starts, no call is made and no request leaves without time."},
-	{AckedIsDurable, "What an actor decides stands in the log behind that step, and what leaves its node is durable there."},
-	{EffectOncePerAttempt, "A call is taken once, and what its turn has the world do is done at most once for each attempt, and once at all if it must not be repeated."},
-	{ExpireOnlyWhenDue, "A call times out only after the whole time in which its clock had to run."},
-	{StartsOnlyKnown, "Only actors whose agent exists are called, and have turns."},
-	{NoPhantomRefusal, "A call is refused to break a ring of waits only if they all stood together while it was queued."},
-	{OneVictimPerCycle, "One call of a ring of waits is refused: the newest of those that are queued."},
-	{RefusedNeverRuns, "A call that was refused to break a ring has never had a turn, and never will."},
-	{NoWaitCycle, "No ring of waits stands without a probe on its way: what closes it finds it, unless something is lost."},
-	{AttemptAnnounced, "A piece of an answer is shown only when those of the attempts before it were taken back."},
-	{RetriedUnheard, "Who stands behind a node is asked again only while nothing of the answer was passed on."},
-	{StreamIsDense, "A client hears each event of a run once and in order, however often it loses the stream and comes back."},
-	{RevokedHearNothing, "Nobody hears more of a stream once the key with which they listen is revoked."},
-	{EventsTellTruth, "What events tell is what a cell's state is."},
-	{OnlySucceededAdvances, "A run goes on with a result only from a tool call that succeeded."},
-	{ApprovalOnce, "What a person decided is told one way only, came in time, and permits one tool call with the arguments they saw."},
-	{EveryCallEnds, "Every call ends, and is asked again until it does."},
+	{SingleActivation, "An actor is active on at most one cell under one epoch. No cell acts for it, or accepts its messages, under another epoch."},
+	{FencedWrites, "An entry decided under an old epoch never becomes durable after a newer epoch has taken over."},
+	{AcyclicCalls, "No agent occurs twice in a chain of calls, and a call always carries the chain it was made with."},
+	{DepthBounded, "The number of calls above a call does not exceed the limit."},
+	{TimeLeftShrinks, "A call never has more time left than the turn that waits for it, nor more than the limit for one call."},
+	{OutstandingBounded, "The number of calls an actor waits for does not exceed the limit, and a call is refused for it only at the limit."},
+	{MailboxBounded, "Neither the number nor the size of the messages queued in a mailbox exceeds its limit."},
+	{TurnExclusive, "A serial actor processes one message at a time, and each message has at most one turn."},
+	{OneAnswer, "A call ends at most once: at its callee, at its caller, and for a client that waits for it."},
+	{ReplyToCallerOnly, "An outcome is sent only to the caller of its call. Every repeat of the request gets the outcome recorded by the callee."},
+	{Structured, "Every open call has an open turn that waits for it: a turn ends only in a step that cancels its open calls."},
+	{NoWorkPastDeadline, "No turn starts, no call is made and no request is sent without time left."},
+	{AckedIsDurable, "Decisions of an actor are appended to the log in the same step, and whatever leaves the node is durable there."},
+	{EffectOncePerAttempt, "A call is admitted once. Each attempt of an effect is performed at most once, and an effect that must not be repeated at most once in total."},
+	{ExpireOnlyWhenDue, "A call expires only after its clock has run for its whole time left."},
+	{StartsOnlyKnown, "Only actors of existing agents are called and have turns."},
+	{NoPhantomRefusal, "A call is refused to break a wait cycle only if all waits of the cycle existed at one instant while it was queued."},
+	{OneVictimPerCycle, "One call of a wait cycle is refused: the newest of those that are queued."},
+	{RefusedNeverRuns, "A call refused to break a wait cycle has never had a turn and never will."},
+	{NoWaitCycle, "No wait cycle exists without a probe under way: the wait that closes the cycle detects it, unless a message is lost."},
+	{AttemptAnnounced, "A fragment of an answer is shown only after the fragments of earlier attempts were retracted."},
+	{RetriedUnheard, "An upstream request is retried only if no part of its response has been forwarded."},
+	{StreamIsDense, "A client receives each event of a run exactly once and in order, across disconnects."},
+	{RevokedHearNothing, "No event of a stream is delivered to a client whose key has been revoked."},
+	{EventsTellTruth, "The state of a cell equals the state derived from its events."},
+	{OnlySucceededAdvances, "A run continues with a result only if the tool call succeeded."},
+	{ApprovalOnce, "A decision on an approval is final and in time, and permits one tool call with the arguments that were shown."},
+	{EveryCallEnds, "Every call ends, and is resent until it does."},
 	{TurnComesBack, "Every turn ends."},
-	{EveryWaitCycleBreaks, "A ring of waits breaks without a time-out."},
-	{OwnedAgain, "What nobody owns is owned again, once nodes run and messages come in time."},
+	{EveryWaitCycleBreaks, "Every wait cycle is broken before a call of it expires."},
+	{OwnedAgain, "A shard without an owner gets one again, once nodes run and messages arrive in time."},
 }
 
-// All lists the specs: those that a Checker judges, and those of whole histories.
+// All returns the specs: those checked by a Checker and those of package linear, which checks
+// whole histories.
 func All() []Spec {
 	list := slices.Clone(all)
-	for _, s := range linear.Says() {
+	for _, s := range linear.Specs() {
 		list = append(list, Spec{s[0], s[1]})
 	}
 	return list
 }
 
-// Violation is a spec that did not hold.
+// Violation describes a spec that did not hold.
 type Violation struct {
 	Spec     string
-	Sentence string        // who, and what was wrong
-	Event    history.Event // where it showed; its zero value if in no event
+	Sentence string        // the participants and the failed condition
+	Event    history.Event // event that revealed the violation; zero if there is none
 	Step     uint64
 }
 
-// String names the spec, says who and when, and shows the event.
+// String returns the name of the spec, the step, the detail, the event and the meaning of the
+// spec.
 func (v *Violation) String() string {
-	s := fmt.Sprintf("%s broken in step %d: %s", v.Spec, v.Step, v.Sentence)
+	s := fmt.Sprintf("%s violated in step %d: %s", v.Spec, v.Step, v.Sentence)
 	if v.Event.Kind != 0 {
 		s += "\n  " + v.Event.String()
 	}

@@ -16,13 +16,13 @@ import (
 	"github.com/troupe-run/troupe/specs/linear"
 )
 
-func limits() Limits {
+func testLimits() Limits {
 	return Limits{AgentCallDepthMax: 2, AgentCallTimeoutMax: 40 * time.Second, AgentConcurrentCallsMax: 1, MaxPendingPerActor: 2,
 		MailboxBytesMax: 1000, RememberDone: time.Minute, RingBreaksIn: 10 * time.Second, RingFoundIn: time.Second,
-		Agents: map[string]Agent{"alice": {}, "bob": {}, "carol": {}, "volant": {Volatile: true}}}
+		Agents: map[string]Agent{"alice": {}, "bob": {}, "carol": {}, "volatile": {Volatile: true}}}
 }
 
-func judge(l Limits, steps [][]history.Event) (*Checker, *Violation) {
+func check(l Limits, steps [][]history.Event) (*Checker, *Violation) {
 	c := New(l)
 	for i, step := range steps {
 		if v := c.Observe(uint64(i), step); v != nil {
@@ -32,269 +32,269 @@ func judge(l Limits, steps [][]history.Event) (*Checker, *Violation) {
 	return c, nil
 }
 
-// A call that waited on n1, on n2, whose clock is ahead, and on n1 again, is not
-// late by n1's clock alone.
-func TestClocksThatMovedMayDiffer(t *testing.T) {
-	l := limits()
+// A call waits on n1, then on n2, whose clock is ahead, and again on n1. Its expiry must not be
+// judged by n1's clock alone.
+func TestMovedClockToleratesSkew(t *testing.T) {
+	l := testLimits()
 	l.Skew = 10 * time.Second
-	if _, v := judge(l, movesBack(51*time.Second).steps); v != nil {
+	if _, v := check(l, movedActorBack(51*time.Second).steps); v != nil {
 		t.Error(v)
 	}
-	if _, v := judge(l, movesBack(49*time.Second).steps); specOf(v) != ExpireOnlyWhenDue {
+	if _, v := check(l, movedActorBack(49*time.Second).steps); specOf(v) != ExpireOnlyWhenDue {
 		t.Error(v)
 	}
 }
 
-func TestHealthyHistoriesPass(t *testing.T) {
-	for name, tale := range map[string]*tale{
-		"whole": whole(), "held": held(80 * time.Second), "crashed": crashes(true), "untainted": tainted(false), "moved": moves(), "dropped": dropped(),
+func TestValidHistoriesPass(t *testing.T) {
+	for name, builder := range map[string]*historyBuilder{
+		"complete call": completeCall(), "held call": heldCall(80 * time.Second), "crash of the caller": callerCrash(true), "volatile caller": volatileCaller(false), "moved actor": movedActor(), "dropped repeat": staleRepeat(),
 	} {
-		if _, v := judge(limits(), tale.steps); v != nil {
+		if _, v := check(testLimits(), builder.steps); v != nil {
 			t.Errorf("%s: %s", name, v)
 		}
 	}
-	c, _ := judge(limits(), whole().steps)
+	c, _ := check(testLimits(), completeCall().steps)
 	if v := c.End(); v != nil {
 		t.Error(v)
 	}
 }
 
-// Each spec catches its mutants. The tale they are mutants of passes.
-func TestEverySpecCatches(t *testing.T) {
+// Each case mutates a valid history. The spec must reject the mutant and accept the original.
+func TestEverySpecDetectsViolations(t *testing.T) {
 	epoch := func(n actor.Epoch, e history.Event) history.Event { e.Epoch = n; return e }
-	caught := map[string]bool{}
+	detected := map[string]bool{}
 	for _, test := range []struct {
 		spec, name string
-		tale       *tale
-		mutate     func(*tale)
+		builder    *historyBuilder
+		mutate     func(*historyBuilder)
 	}{
-		{AcyclicCalls, "back to the caller's agent", whole(), func(t *tale) { t.the(history.Ask, 1).Peer = actor.NewID("alice", "two") }},
-		{AcyclicCalls, "a ring taken in", whole(), func(t *tale) {
-			t.steps = append(t.steps, newTale().step("n1", 1, admit(alice, other, child, time.Second, bob, alice)).steps...)
+		{AcyclicCalls, "call to the caller's own agent", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Peer = actor.NewID("alice", "two") }},
+		{AcyclicCalls, "admitted call with a cycle in its chain", completeCall(), func(t *historyBuilder) {
+			t.steps = append(t.steps, newHistory().step("n1", 1, admit(alice, other, child, time.Second, bob, alice)).steps...)
 		}},
-		{AcyclicCalls, "chain dropped on the way", whole(), func(t *tale) { t.the(history.Admit, 1).Chain = nil }},
-		{AcyclicCalls, "chain dropped on a retry", whole(), func(t *tale) { t.the(history.Send, 0).Chain = []actor.ID{carol} }},
-		{DepthBounded, "three above", whole(), func(t *tale) {
-			t.steps = append(t.steps, newTale().step("n1", 1, admit(alice, other, child, time.Second,
-				actor.NewID("bob", ""), actor.NewID("carol", ""), actor.NewID("volant", ""))).steps...)
+		{AcyclicCalls, "chain dropped in transit", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 1).Chain = nil }},
+		{AcyclicCalls, "chain dropped on a retry", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 0).Chain = []actor.ID{carol} }},
+		{DepthBounded, "three calls above", completeCall(), func(t *historyBuilder) {
+			t.steps = append(t.steps, newHistory().step("n1", 1, admit(alice, other, child, time.Second,
+				actor.NewID("bob", ""), actor.NewID("carol", ""), actor.NewID("volatile", ""))).steps...)
 		}},
-		{TimeLeftShrinks, "more than its caller has", whole(), func(t *tale) {
-			t.the(history.Admit, 0).Left = 20 * time.Second
+		{TimeLeftShrinks, "more time than the caller has", completeCall(), func(t *historyBuilder) {
+			t.nth(history.Admit, 0).Left = 20 * time.Second
 		}},
-		{TimeLeftShrinks, "more than any call may have", whole(), func(t *tale) { t.the(history.Ask, 1).Left = 41 * time.Second }},
-		{TimeLeftShrinks, "more on the way", whole(), func(t *tale) { t.the(history.Send, 0).Left++ }},
-		{TimeLeftShrinks, "more when it comes", whole(), func(t *tale) { t.the(history.Admit, 1).Left++ }},
-		{TimeLeftShrinks, "its turn's clock runs on while it stands still", held(80 * time.Second), func(t *tale) { t.without(history.Hold, 2) }},
-		{OutstandingBounded, "a second call", whole(), func(t *tale) {
-			t.steps[2] = slices.Insert(t.steps[2], 4, epoch(1, makes(alice, root, other, carol, 30*time.Second, alice)))
+		{TimeLeftShrinks, "more time than any call may have", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Left = 41 * time.Second }},
+		{TimeLeftShrinks, "more time when sent", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 0).Left++ }},
+		{TimeLeftShrinks, "more time on arrival", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 1).Left++ }},
+		{TimeLeftShrinks, "clock of the turn runs while its call is held", heldCall(80 * time.Second), func(t *historyBuilder) { t.drop(history.Hold, 2) }},
+		{OutstandingBounded, "one call above the limit", completeCall(), func(t *historyBuilder) {
+			t.steps[2] = slices.Insert(t.steps[2], 4, epoch(1, childCall(alice, root, other, carol, 30*time.Second, alice)))
 			t.steps[2][4].From, t.steps[2][4].At = at("n1"), t.now
 		}},
-		{OutstandingBounded, "refused for nothing", whole(), func(t *tale) {
-			e := t.the(history.Ask, 1)
+		{OutstandingBounded, "refused below the limit", completeCall(), func(t *historyBuilder) {
+			e := t.nth(history.Ask, 1)
 			e.Kind, e.Call, e.Why, e.Reason, e.Scope = history.Refuse, actor.CallID{}, "caller", actor.Busy, actor.ScopeCaller
 		}},
-		{OutstandingBounded, "not released", whole(), func(t *tale) { t.the(history.Answer, 1).Pending = 1 }},
-		{MailboxBounded, "a third message", mailbox(2, 10), func(t *tale) { *t = *mailbox(3, 10) }},
-		{MailboxBounded, "too many bytes", mailbox(2, 500), func(t *tale) { *t = *mailbox(2, 501) }},
-		{TurnExclusive, "two turns at once", twoTurns(true), func(t *tale) { *t = *twoTurns(false) }},
-		{TurnExclusive, "one turn twice", whole(), func(t *tale) { t.steps[2][3] = t.steps[2][2] }},
-		{OneAnswer, "a late answer", whole(), func(t *tale) {
-			t.steps[len(t.steps)-3] = slices.Insert(t.steps[len(t.steps)-3], 2, *t.the(history.Answer, 1))
+		{OutstandingBounded, "not released", completeCall(), func(t *historyBuilder) { t.nth(history.Answer, 1).Pending = 1 }},
+		{MailboxBounded, "one message above the limit", fullMailbox(2, 10), func(t *historyBuilder) { *t = *fullMailbox(3, 10) }},
+		{MailboxBounded, "too many bytes", fullMailbox(2, 500), func(t *historyBuilder) { *t = *fullMailbox(2, 501) }},
+		{TurnExclusive, "two turns at once", consecutiveTurns(true), func(t *historyBuilder) { *t = *consecutiveTurns(false) }},
+		{TurnExclusive, "one turn twice", completeCall(), func(t *historyBuilder) { t.steps[2][3] = t.steps[2][2] }},
+		{OneAnswer, "late answer", completeCall(), func(t *historyBuilder) {
+			t.steps[len(t.steps)-3] = slices.Insert(t.steps[len(t.steps)-3], 2, *t.nth(history.Answer, 1))
 		}},
-		{OneAnswer, "two ends", whole(), func(t *tale) {
+		{OneAnswer, "call completed twice", completeCall(), func(t *historyBuilder) {
 			i := slices.IndexFunc(t.steps, func(s []history.Event) bool { return len(s) > 1 && s[1].Kind == history.Reply })
 			t.steps[i] = slices.Insert(t.steps[i], 2, t.steps[i][1])
 			t.steps[i][len(t.steps[i])-1].Wrote++
 		}},
-		{OneAnswer, "two responses", whole(), func(t *tale) { t.perform("n1", "respond", root) }},
-		{ReplyToCallerOnly, "sent to another", whole(), func(t *tale) { t.the(history.Send, 1).Peer = carol }},
-		{ReplyToCallerOnly, "never asked", whole(), func(t *tale) { t.the(history.Answer, 1).Call = other }},
-		{ReplyToCallerOnly, "before its end", whole(), func(t *tale) { t.without(history.Reply, 0) }},
-		{ReplyToCallerOnly, "not what was said", whole(), func(t *tale) { t.the(history.Reply, 0).Status = actor.Failed }},
-		{ReplyToCallerOnly, "not with these words", whole(), func(t *tale) { t.the(history.Reply, 0).Said = 7 }},
-		{ReplyToCallerOnly, "not with these words, to a client", whole(), func(t *tale) {
-			responds := t.the(history.Perform, 3)
+		{OneAnswer, "two responses", completeCall(), func(t *historyBuilder) { t.perform("n1", "respond", root) }},
+		{ReplyToCallerOnly, "sent to another actor", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 1).Peer = carol }},
+		{ReplyToCallerOnly, "answer to an unknown call", completeCall(), func(t *historyBuilder) { t.nth(history.Answer, 1).Call = other }},
+		{ReplyToCallerOnly, "answer before the call is completed", completeCall(), func(t *historyBuilder) { t.drop(history.Reply, 0) }},
+		{ReplyToCallerOnly, "answer with another status", completeCall(), func(t *historyBuilder) { t.nth(history.Reply, 0).Status = actor.Failed }},
+		{ReplyToCallerOnly, "answer with another content", completeCall(), func(t *historyBuilder) { t.nth(history.Reply, 0).Said = 7 }},
+		{ReplyToCallerOnly, "response with another content", completeCall(), func(t *historyBuilder) {
+			responds := t.nth(history.Perform, 3)
 			responds.Status, responds.Said = actor.Succeeded, 7
 		}},
-		{Structured, "ends while its call is open", whole(), func(t *tale) { t.without(history.Answer, 1) }},
-		{Structured, "calls without a turn", whole(), func(t *tale) { t.without(history.Start, 0) }},
-		{NoWorkPastDeadline, "starts too late", late(time.Minute - 1), func(t *tale) { *t = *late(time.Minute) }},
-		{NoWorkPastDeadline, "calls with nothing", whole(), func(t *tale) { t.the(history.Ask, 1).Left = 0 }},
-		{NoWorkPastDeadline, "sends with nothing", whole(), func(t *tale) { t.the(history.Send, 0).Left = 0 }},
-		{AckedIsDurable, "answered before it is synced", whole(), func(t *tale) { t.the(history.Perform, 3).Synced-- }},
-		{AckedIsDurable, "asked before it is synced", whole(), func(t *tale) { t.the(history.Perform, 0).Synced-- }},
-		{AckedIsDurable, "worked before it is synced", whole(), func(t *tale) { t.the(history.Perform, 1).Synced-- }},
-		{AckedIsDurable, "taken in and not written", whole(), func(t *tale) { t.the(history.Append, 0).Wrote-- }},
-		{AckedIsDurable, "nothing written", whole(), func(t *tale) { t.without(history.Append, 1) }},
-		{AckedIsDurable, "a gate skipped", tainted(false), func(t *tale) { *t = *tainted(true) }},
-		{AckedIsDurable, "a gate skipped for a request", sentBefore(true), func(t *tale) { *t = *sentBefore(false) }},
-		{AckedIsDurable, "a refusal, and the outcome with it", declined(1), func(t *tale) { *t = *declined(2) }},
-		{AckedIsDurable, "the outcome, refused for something else", declined(1), func(t *tale) { t.the(history.Refuse, 0).Reason = actor.Unavailable }},
-		{AckedIsDurable, "the outcome, refused in another step", declined(1), func(t *tale) {
+		{Structured, "completed with an open call", completeCall(), func(t *historyBuilder) { t.drop(history.Answer, 1) }},
+		{Structured, "call without a turn", completeCall(), func(t *historyBuilder) { t.drop(history.Start, 0) }},
+		{NoWorkPastDeadline, "turn starts after the deadline", delayedStart(time.Minute - 1), func(t *historyBuilder) { *t = *delayedStart(time.Minute) }},
+		{NoWorkPastDeadline, "call with no time left", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Left = 0 }},
+		{NoWorkPastDeadline, "request with no time left", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 0).Left = 0 }},
+		{AckedIsDurable, "response before sync", completeCall(), func(t *historyBuilder) { t.nth(history.Perform, 3).Synced-- }},
+		{AckedIsDurable, "request before sync", completeCall(), func(t *historyBuilder) { t.nth(history.Perform, 0).Synced-- }},
+		{AckedIsDurable, "tool effect before sync", completeCall(), func(t *historyBuilder) { t.nth(history.Perform, 1).Synced-- }},
+		{AckedIsDurable, "one entry missing", completeCall(), func(t *historyBuilder) { t.nth(history.Append, 0).Wrote-- }},
+		{AckedIsDurable, "no entries", completeCall(), func(t *historyBuilder) { t.drop(history.Append, 1) }},
+		{AckedIsDurable, "ungated effect", volatileCaller(false), func(t *historyBuilder) { *t = *volatileCaller(true) }},
+		{AckedIsDurable, "ungated request", volatileResend(true), func(t *historyBuilder) { *t = *volatileResend(false) }},
+		{AckedIsDurable, "refusal and outcome in one step", refusedThenAdmitted(1), func(t *historyBuilder) { *t = *refusedThenAdmitted(2) }},
+		{AckedIsDurable, "outcome with another reason than the refusal", refusedThenAdmitted(1), func(t *historyBuilder) { t.nth(history.Refuse, 0).Reason = actor.Unavailable }},
+		{AckedIsDurable, "outcome in a later step than the refusal", refusedThenAdmitted(1), func(t *historyBuilder) {
 			t.steps = slices.Insert(t.steps, len(t.steps)-1, []history.Event{message(history.Deliver, "cancel", other, bob, carol)})
 		}},
-		{AckedIsDurable, "an outcome passed on, not a refusal", passedOn(false), func(t *tale) { *t = *passedOn(true) }},
-		{AckedIsDurable, "an outcome, not a refusal", refused(actor.Failed), func(t *tale) { *t = *refused(actor.Succeeded) }},
-		{EffectOncePerAttempt, "the tool twice", whole(), func(t *tale) { t.perform("n2", "tool", child) }},
-		{EffectOncePerAttempt, "the call twice", whole(), func(t *tale) {
+		{AckedIsDurable, "forwarded outcome, not a refusal", refusalToClient(false), func(t *historyBuilder) { *t = *refusalToClient(true) }},
+		{AckedIsDurable, "outcome, not a refusal", replyOrRefusal(actor.Failed), func(t *historyBuilder) { *t = *replyOrRefusal(actor.Succeeded) }},
+		{EffectOncePerAttempt, "tool effect twice", completeCall(), func(t *historyBuilder) { t.perform("n2", "tool", child) }},
+		{EffectOncePerAttempt, "call admitted twice", completeCall(), func(t *historyBuilder) {
 			t.step("n2", 1, epoch(1, admit(bob, child, root, 30*time.Second, alice)))
 		}},
-		{EffectOncePerAttempt, "the tool over a crash", whole(), func(t *tale) { t.crash("n2").perform("n2", "tool", child) }},
-		{ExpireOnlyWhenDue, "held", held(80 * time.Second), func(t *tale) { *t = *held(80*time.Second - 1) }},
-		{ExpireOnlyWhenDue, "deaf", held(80 * time.Second), func(t *tale) { t.without(history.Hold, 1) }},
-		{ExpireOnlyWhenDue, "an old word wins", held(80 * time.Second), func(t *tale) {
-			e := still(history.Resume, "ask", alice, child, 1, 0)
+		{EffectOncePerAttempt, "tool effect repeated after a crash", completeCall(), func(t *historyBuilder) { t.crash("n2").perform("n2", "tool", child) }},
+		{ExpireOnlyWhenDue, "held call expires early", heldCall(80 * time.Second), func(t *historyBuilder) { *t = *heldCall(80*time.Second - 1) }},
+		{ExpireOnlyWhenDue, "Held not applied", heldCall(80 * time.Second), func(t *historyBuilder) { t.drop(history.Hold, 1) }},
+		{ExpireOnlyWhenDue, "outdated Resumed applied", heldCall(80 * time.Second), func(t *historyBuilder) {
+			e := holdEvent(history.Resume, "ask", alice, child, 1, 0)
 			t.step("n1", 1, e)
 			t.steps[len(t.steps)-2], t.steps[len(t.steps)-1] = t.steps[len(t.steps)-1], t.steps[len(t.steps)-2]
 		}},
-		{ExpireOnlyWhenDue, "a run", late(time.Minute - 1), func(t *tale) {
+		{ExpireOnlyWhenDue, "run expires early", delayedStart(time.Minute - 1), func(t *historyBuilder) {
 			t.step("n1", 0, history.Event{Kind: history.Expire, What: "run", Actor: alice, Call: root})
 		}},
-		{StartsOnlyKnown, "nobody is called", whole(), func(t *tale) { t.the(history.Ask, 1).Peer = actor.NewID("nobody", "") }},
-		{StartsOnlyKnown, "nobody has a turn", whole(), func(t *tale) {
+		{StartsOnlyKnown, "call to an unknown agent", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Peer = actor.NewID("nobody", "") }},
+		{StartsOnlyKnown, "turn of an unknown agent", completeCall(), func(t *historyBuilder) {
 			for _, kind := range []history.Kind{history.Activate, history.Admit} {
-				t.the(kind, 0).Actor = actor.NewID("nobody", "")
+				t.nth(kind, 0).Actor = actor.NewID("nobody", "")
 			}
 		}},
-		{SingleActivation, "two under one epoch", whole(), func(t *tale) { t.step("n2", 0, activate(alice)) }},
-		{SingleActivation, "acts after a newer one", moves(), func(t *tale) { t.step("n1", 1, reply(alice, root)) }},
-		{SingleActivation, "acts where it is not", whole(), func(t *tale) { t.the(history.Admit, 1).From = at("n1") }},
-		{SingleActivation, "takes what was sent to an old epoch", whole(), func(t *tale) { t.the(history.Deliver, 0).Epoch = 7 }},
-		{SingleActivation, "two owners under one epoch", whole(), func(t *tale) { t.the(history.Claim, 1).ShardLo = 2047 }},
-		{FencedWrites, "durable after a newer epoch", moves(), func(t *tale) { t.sync("n1") }},
-		{FencedWrites, "kept by a crash", moves(), func(t *tale) { t.synced["n1"] = 2; t.crash("n1") }},
-		{NoPhantomRefusal, "the waits never stood together", breaks(), func(t *tale) {
+		{SingleActivation, "active twice under one epoch", completeCall(), func(t *historyBuilder) { t.step("n2", 0, activate(alice)) }},
+		{SingleActivation, "acts after a newer activation", movedActor(), func(t *historyBuilder) { t.step("n1", 1, reply(alice, root)) }},
+		{SingleActivation, "acts on another node", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 1).From = at("n1") }},
+		{SingleActivation, "accepts a message for an old epoch", completeCall(), func(t *historyBuilder) { t.nth(history.Deliver, 0).Epoch = 7 }},
+		{SingleActivation, "two owners under one epoch", completeCall(), func(t *historyBuilder) { t.nth(history.Claim, 1).ShardLo = 2047 }},
+		{FencedWrites, "durable after a newer epoch", movedActor(), func(t *historyBuilder) { t.sync("n1") }},
+		{FencedWrites, "kept by a crash", movedActor(), func(t *historyBuilder) { t.synced["n1"] = 2; t.crash("n1") }},
+		{NoPhantomRefusal, "waits that never overlapped", brokenWaitCycle(), func(t *historyBuilder) {
 			late := answer(alice, root, child)
 			late.Status = actor.Failed
-			*t = *newTale()
-			r := breaks()
+			*t = *newHistory()
+			r := brokenWaitCycle()
 			t.steps = append(t.steps, r.steps[0])
-			t.end["n1"] = 2
+			t.logEnd["n1"] = 2
 			t.step("n1", 1, late)
 			t.steps = append(t.steps, r.steps[1:]...)
 		}},
-		{NoPhantomRefusal, "another turn", breaks(), func(t *tale) {
-			ring := slices.Clone(theRing)
+		{NoPhantomRefusal, "another turn", brokenWaitCycle(), func(t *historyBuilder) {
+			ring := slices.Clone(cycleHops)
 			ring[0].Turn = root
-			t.the(history.RefuseWaitCycle, 0).Ring = ring
+			t.nth(history.RefuseWaitCycle, 0).Ring = ring
 		}},
-		{OneVictimPerCycle, "not the newest", breaks(), func(t *tale) {
-			*t = *rings().step("n1", 1, refuses(bob, child), reply(bob, child))
+		{OneVictimPerCycle, "not the newest", brokenWaitCycle(), func(t *historyBuilder) {
+			*t = *waitCycle().step("n1", 1, refuseCycle(bob, child), reply(bob, child))
 		}},
-		{OneVictimPerCycle, "both", breaks(), func(t *tale) {
-			ring := slices.Clone(theRing)
+		{OneVictimPerCycle, "two victims", brokenWaitCycle(), func(t *historyBuilder) {
+			ring := slices.Clone(cycleHops)
 			ring[0].Stamp = 3
-			e := refuses(bob, child)
+			e := refuseCycle(bob, child)
 			e.Ring = ring
 			t.step("n1", 1, e, reply(bob, child))
 		}},
-		{RefusedNeverRuns, "it runs after all", breaks(), func(t *tale) { t.step("n1", 1, start(alice, other)) }},
-		{RefusedNeverRuns, "it has run", breaks(), func(t *tale) { t.step("n1", 1, refuses(alice, root)) }},
-		{NoWaitCycle, "found only by asking again", breaks(), func(t *tale) { *t = *breaksAfter(2 * time.Second) }},
-		{EveryWaitCycleBreaks, "stands too long", late30(breaks()), func(t *tale) { *t = *late30(rings()) }},
-		{EffectOncePerAttempt, "a model twice", streams(), func(t *tale) {
+		{RefusedNeverRuns, "victim runs later", brokenWaitCycle(), func(t *historyBuilder) { t.step("n1", 1, start(alice, other)) }},
+		{RefusedNeverRuns, "victim has run before", brokenWaitCycle(), func(t *historyBuilder) { t.step("n1", 1, refuseCycle(alice, root)) }},
+		{NoWaitCycle, "detected only by a repeated probe", brokenWaitCycle(), func(t *historyBuilder) { *t = *brokenWaitCycleAfter(2 * time.Second) }},
+		{EveryWaitCycleBreaks, "exists for too long", expireCall(brokenWaitCycle()), func(t *historyBuilder) { *t = *expireCall(waitCycle()) }},
+		{EffectOncePerAttempt, "model request twice", streamedAnswer(), func(t *historyBuilder) {
 			t.perform("n1", "model", root)
-			*t.the(history.Perform, 11) = *t.the(history.Perform, 0)
+			*t.nth(history.Perform, 11) = *t.nth(history.Perform, 0)
 		}},
-		{EffectOncePerAttempt, "a tool that must not be repeated, as another attempt", works(asks()), func(t *tale) {
-			t.the(history.Perform, 1).Why = Once
+		{EffectOncePerAttempt, "unrepeatable tool under another attempt", calleeReplies(callerOnly()), func(t *historyBuilder) {
+			t.nth(history.Perform, 1).Why = Once
 			t.perform("n2", "tool", child)
-			again := t.the(history.Perform, 3)
-			again.Why, again.Attempt = Once, 2
+			repeat := t.nth(history.Perform, 3)
+			repeat.Why, repeat.Attempt = Once, 2
 		}},
-		{EffectOncePerAttempt, "an agent that must not begin again", streams(), func(t *tale) { t.outward("act", 2, 2) }},
-		{AttemptAnnounced, "what was shown is not taken back", streams(), func(t *tale) { t.the(history.Perform, 5).What = "publish" }},
-		{AttemptAnnounced, "one piece too few is taken back", streams(), func(t *tale) { t.the(history.Perform, 5).N = 4 }},
-		{RetriedUnheard, "heard, and tried again", streams(), func(t *tale) { t.outward("try", 2, 3) }},
-		{StreamIsDense, "a gap", listens(1, 2), func(t *tale) { *t = *listens(1, 3) }},
-		{StreamIsDense, "twice", listens(1, 2), func(t *tale) { *t = *listens(1, 1) }},
-		{RevokedHearNothing, "told after all", listens(1, 2), func(t *tale) { t.the(history.Perform, 2).What = "revoke" }},
-		{EventsTellTruth, "count of the mailbox", whole(), func(t *tale) { t.the(history.Admit, 0).Count = 2 }},
-		{EveryCallEnds, "an open call is not sent again", crashes(true), func(t *tale) { *t = *crashes(false) }},
+		{EffectOncePerAttempt, "unrepeatable agent begins again", streamedAnswer(), func(t *historyBuilder) { t.external("act", 2, 2) }},
+		{AttemptAnnounced, "fragment not retracted", streamedAnswer(), func(t *historyBuilder) { t.nth(history.Perform, 5).What = "publish" }},
+		{AttemptAnnounced, "one fragment not retracted", streamedAnswer(), func(t *historyBuilder) { t.nth(history.Perform, 5).N = 4 }},
+		{RetriedUnheard, "retried after forwarding", streamedAnswer(), func(t *historyBuilder) { t.external("try", 2, 3) }},
+		{StreamIsDense, "gap", streamReader(1, 2), func(t *historyBuilder) { *t = *streamReader(1, 3) }},
+		{StreamIsDense, "event repeated", streamReader(1, 2), func(t *historyBuilder) { *t = *streamReader(1, 1) }},
+		{RevokedHearNothing, "event after revocation", streamReader(1, 2), func(t *historyBuilder) { t.nth(history.Perform, 2).What = "revoke" }},
+		{EventsTellTruth, "wrong mailbox count", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 0).Count = 2 }},
+		{EveryCallEnds, "open call not resent", callerCrash(true), func(t *historyBuilder) { *t = *callerCrash(false) }},
 	} {
-		if _, v := judge(limits(), test.tale.steps); v != nil {
-			t.Errorf("%s, %s: the healthy twin: %s", test.spec, test.name, v)
+		if _, v := check(testLimits(), test.builder.steps); v != nil {
+			t.Errorf("%s, %s: the unmodified history: %s", test.spec, test.name, v)
 			continue
 		}
-		test.mutate(test.tale)
-		_, v := judge(limits(), test.tale.steps)
+		test.mutate(test.builder)
+		_, v := check(testLimits(), test.builder.steps)
 		switch {
 		case v == nil:
-			t.Errorf("%s, %s: not caught", test.spec, test.name)
+			t.Errorf("%s, %s: not detected", test.spec, test.name)
 		case v.Spec != test.spec:
-			t.Errorf("%s, %s: caught as %s", test.spec, test.name, v)
-		case v.Sentence == "" || !strings.HasPrefix(v.String(), test.spec+" broken in step "):
-			t.Errorf("%s, %s: says %q", test.spec, test.name, v)
+			t.Errorf("%s, %s: detected as %s", test.spec, test.name, v)
+		case v.Sentence == "" || !strings.HasPrefix(v.String(), test.spec+" violated in step "):
+			t.Errorf("%s, %s: got the message %q", test.spec, test.name, v)
 		}
-		caught[test.spec] = true
+		detected[test.spec] = true
 	}
-	caught[TurnComesBack], caught[OwnedAgain] = true, true           // in TestEnd
-	caught[OnlySucceededAdvances], caught[ApprovalOnce] = true, true // in TestWorkCatchesTheDefectsOfTheModel
-	for _, s := range linear.Says() {
-		caught[s[0]] = true // in specs/linear
+	detected[TurnComesBack], detected[OwnedAgain] = true, true           // in TestEndReportsOpenWork
+	detected[OnlySucceededAdvances], detected[ApprovalOnce] = true, true // in TestWorkDetectsModelDefects
+	for _, s := range linear.Specs() {
+		detected[s[0]] = true // in specs/linear
 	}
 	for _, spec := range All() {
-		if !caught[spec.Name] || !strings.HasSuffix(spec.Says, ".") {
-			t.Errorf("%s: no mutant, or no sentence", spec.Name)
+		if !detected[spec.Name] || !strings.HasSuffix(spec.Says, ".") {
+			t.Errorf("%s: want a mutant and a sentence as its meaning", spec.Name)
 		}
 	}
 }
 
-// An unjournaled actor that forgot a call takes it again. What it had begun may go
-// on meanwhile, and is no second beginning of what it then begins; two beginnings
-// without anything forgotten are.
-func TestWhatAnActorForgotMayGoOn(t *testing.T) {
-	begins := func(forgets bool) *tale {
-		t := newTale()
+// A volatile actor that lost a call may admit it again. Effects of the lost run may continue, and
+// do not count as a repetition of the new run's effects. Without the loss, a second beginning is
+// a violation.
+func TestLostVolatileRunMayStillAct(t *testing.T) {
+	build := func(forgets bool) *historyBuilder {
+		t := newHistory()
 		invoke := func() {
-			t.step("n1", 0, start(volant, root), history.Event{Kind: history.Ask, What: "invoke", Actor: volant, Parent: root, Step: 1})
+			t.step("n1", 0, start(volatileActor, root), history.Event{Kind: history.Ask, What: "invoke", Actor: volatileActor, Parent: root, Step: 1})
 			t.step("n1", 0, history.Event{Kind: history.Perform, What: "invoke", Why: Once, Call: root, Step: 1, Attempt: 1})
 		}
-		t.step("n1", 0, activate(volant), admit(volant, root, actor.CallID{}, time.Minute))
+		t.step("n1", 0, activate(volatileActor), admit(volatileActor, root, actor.CallID{}, time.Minute))
 		invoke()
 		if forgets {
-			t.step("n1", 0, history.Event{Kind: history.Deactivate, Actor: volant, Why: "lost"}, activate(volant), admit(volant, root, actor.CallID{}, time.Minute))
+			t.step("n1", 0, history.Event{Kind: history.Deactivate, Actor: volatileActor, Why: "lost"}, activate(volatileActor), admit(volatileActor, root, actor.CallID{}, time.Minute))
 			invoke()
 		}
-		return t.outward("act", 1, 1).outward("act", 1, 1)
+		return t.external("act", 1, 1).external("act", 1, 1)
 	}
-	if _, v := judge(limits(), begins(true).steps); v != nil {
-		t.Errorf("it forgot: %s", v)
+	if _, v := check(testLimits(), build(true).steps); v != nil {
+		t.Errorf("after losing the call: %s", v)
 	}
-	if _, v := judge(limits(), begins(false).steps); v == nil || v.Spec != EffectOncePerAttempt {
-		t.Errorf("it forgot nothing: %v", v)
-	}
-}
-
-// An unjournaled actor that has moved counts its attempts anew; its owner of
-// before may still be trying under the same number.
-func TestAnOwnerOfBeforeMayStillTry(t *testing.T) {
-	tale := streams()
-	again := history.Event{Kind: history.Perform, What: "try", Call: root, Step: 1, Attempt: 2, N: 3}
-	if _, v := judge(limits(), tale.step("n2", 0, again).steps); v != nil {
-		t.Errorf("another node tries: %s", v)
-	}
-	if _, v := judge(limits(), tale.step("n1", 0, again).steps); v == nil || v.Spec != RetriedUnheard {
-		t.Errorf("the same node tries: %v", v)
+	if _, v := check(testLimits(), build(false).steps); v == nil || v.Spec != EffectOncePerAttempt {
+		t.Errorf("without losing the call: got %v", v)
 	}
 }
 
-func TestEnd(t *testing.T) {
+// A volatile actor that has moved restarts its attempt numbers. Its former owner may still retry
+// under the same number.
+func TestFormerOwnerMayStillRetry(t *testing.T) {
+	builder := streamedAnswer()
+	repeat := history.Event{Kind: history.Perform, What: "try", Call: root, Step: 1, Attempt: 2, N: 3}
+	if _, v := check(testLimits(), builder.step("n2", 0, repeat).steps); v != nil {
+		t.Errorf("retry by another node: %s", v)
+	}
+	if _, v := check(testLimits(), builder.step("n1", 0, repeat).steps); v == nil || v.Spec != RetriedUnheard {
+		t.Errorf("retry by the same node: got %v", v)
+	}
+}
+
+func TestEndReportsOpenWork(t *testing.T) {
 	for name, test := range map[string]struct {
-		tale *tale
-		spec string
+		builder *historyBuilder
+		spec    string
 	}{
-		"all has ended":               {whole(), ""},
-		"a client waits":              {newTale().step("n1", 0, clientMakes(alice)), EveryCallEnds},
-		"its node is gone":            {newTale().step("n1", 0, clientMakes(alice)).crash("n1"), ""},
-		"its cell is gone":            {newTale().step("n1", 0, clientMakes(alice)).step("n1", 0, history.Event{Kind: history.Restart}), ""},
-		"a call waits in the mailbox": {newTale().step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute)), EveryCallEnds},
-		"a turn has not come back":    {late(time.Second), TurnComesBack},
-		"it was never durable":        {late(time.Second).crash("n1"), ""},
-		"a shard has another owner":   {owned().step("n1", 0, history.Event{Kind: history.Lose, ShardHi: 8}).step("n2", 0, history.Event{Kind: history.Claim, Epoch: 2, ShardHi: 8}), ""},
-		"a shard is nobody's":         {owned().step("n1", 0, history.Event{Kind: history.Lose, ShardHi: 8}), OwnedAgain},
+		"all work completed":           {completeCall(), ""},
+		"client waiting":               {newHistory().step("n1", 0, clientCall(alice)), EveryCallEnds},
+		"node of the client crashed":   {newHistory().step("n1", 0, clientCall(alice)).crash("n1"), ""},
+		"cell of the client restarted": {newHistory().step("n1", 0, clientCall(alice)).step("n1", 0, history.Event{Kind: history.Restart}), ""},
+		"call queued":                  {newHistory().step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute)), EveryCallEnds},
+		"turn not completed":           {delayedStart(time.Second), TurnComesBack},
+		"call undone by a crash":       {delayedStart(time.Second).crash("n1"), ""},
+		"shard with a new owner":       {claimedShards().step("n1", 0, history.Event{Kind: history.Lose, ShardHi: 8}).step("n2", 0, history.Event{Kind: history.Claim, Epoch: 2, ShardHi: 8}), ""},
+		"shard without owner":          {claimedShards().step("n1", 0, history.Event{Kind: history.Lose, ShardHi: 8}), OwnedAgain},
 	} {
-		c, v := judge(limits(), test.tale.steps)
+		c, v := check(testLimits(), test.builder.steps)
 		if v == nil {
 			v = c.End()
 		}
@@ -311,33 +311,33 @@ func specOf(v *Violation) string {
 	return v.Spec
 }
 
-// What a crash takes back may happen again; what it does not may not.
-func TestACrashTakesBackWhatWasNotSynced(t *testing.T) {
-	again := func(t *tale) *tale {
+// Changes undone by a crash may be made again; durable ones must not.
+func TestCrashUndoesUnsyncedChanges(t *testing.T) {
+	repeat := func(t *historyBuilder) *historyBuilder {
 		t.crash("n1")
 		return t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root), reply(alice, root))
 	}
-	one := func(sync bool) *tale {
-		t := newTale()
+	complete := func(sync bool) *historyBuilder {
+		t := newHistory()
 		t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root))
 		t.step("n1", 1, reply(alice, root))
 		if sync {
 			t.sync("n1")
 		}
-		return again(t)
+		return repeat(t)
 	}
-	if _, v := judge(limits(), one(false).steps); v != nil {
+	if _, v := check(testLimits(), complete(false).steps); v != nil {
 		t.Error(v)
 	}
-	if _, v := judge(limits(), one(true).steps); specOf(v) != EffectOncePerAttempt {
+	if _, v := check(testLimits(), complete(true).steps); specOf(v) != EffectOncePerAttempt {
 		t.Error(v)
 	}
-	// The run was taken in for good, its turn was not: it waits again.
-	half := newTale()
-	half.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute)).sync("n1")
-	half.step("n1", 1, start(alice, root), makes(alice, root, child, bob, time.Second, alice))
-	half.crash("n1").step("n1", 0, activate(alice))
-	c, v := judge(limits(), half.steps)
+	// The run was admitted durably, but its turn was not: it is queued again.
+	admittedOnly := newHistory()
+	admittedOnly.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute)).sync("n1")
+	admittedOnly.step("n1", 1, start(alice, root), childCall(alice, root, child, bob, time.Second, alice))
+	admittedOnly.crash("n1").step("n1", 0, activate(alice))
+	c, v := check(testLimits(), admittedOnly.steps)
 	if v != nil {
 		t.Fatal(v)
 	}
@@ -351,23 +351,23 @@ func TestACrashTakesBackWhatWasNotSynced(t *testing.T) {
 	}
 }
 
-func TestCompare(t *testing.T) {
+func TestCompareDetectsStateDivergence(t *testing.T) {
 	healthy := func() history.State {
 		return history.State{Cell: at("n1"), Actors: []history.Actor{{ID: alice, Epoch: 1, Loaded: true,
 			Turns: []history.Turn{{Run: root, Open: []actor.CallID{child}}}}, {ID: bob}}}
 	}
 	for name, change := range map[string]func(*history.State){
-		"":                        func(*history.State) {},
-		"another epoch":           func(s *history.State) { s.Actors[0].Epoch = 2 },
-		"not in memory":           func(s *history.State) { s.Actors = nil },
-		"one more in memory":      func(s *history.State) { s.Actors[1].Loaded = true },
-		"a call that is answered": func(s *history.State) { s.Actors[0].Turns[0].Open = nil },
-		"no turn":                 func(s *history.State) { s.Actors[0].Turns = nil },
-		"another turn":            func(s *history.State) { s.Actors[0].Turns = append(s.Actors[0].Turns, history.Turn{Run: other}) },
-		"a call in the mailbox":   func(s *history.State) { s.Actors[0].Queue = []actor.CallID{other} },
-		"bytes":                   func(s *history.State) { s.Actors[0].Bytes = 1 },
+		"":                      func(*history.State) {},
+		"another epoch":         func(s *history.State) { s.Actors[0].Epoch = 2 },
+		"not active":            func(s *history.State) { s.Actors = nil },
+		"one more active actor": func(s *history.State) { s.Actors[1].Loaded = true },
+		"answered call":         func(s *history.State) { s.Actors[0].Turns[0].Open = nil },
+		"no turn":               func(s *history.State) { s.Actors[0].Turns = nil },
+		"another turn":          func(s *history.State) { s.Actors[0].Turns = append(s.Actors[0].Turns, history.Turn{Run: other}) },
+		"queued call":           func(s *history.State) { s.Actors[0].Queue = []actor.CallID{other} },
+		"bytes":                 func(s *history.State) { s.Actors[0].Bytes = 1 },
 	} {
-		c, v := judge(limits(), asks().steps)
+		c, v := check(testLimits(), callerOnly().steps)
 		if v != nil {
 			t.Fatal(v)
 		}
@@ -383,28 +383,28 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Ended calls, and clients that have their answer, are forgotten in time.
-func TestNothingIsKeptForGood(t *testing.T) {
-	c := New(limits())
+// Completed calls and served clients must be discarded in time.
+func TestCheckerMemoryIsBounded(t *testing.T) {
+	c := New(testLimits())
 	for i := range 10_000 {
-		tale := trip(i)
+		builder := roundTrip(i)
 		if i > 0 {
-			tale.steps[2] = slices.DeleteFunc(tale.steps[2], func(e history.Event) bool { return e.Kind == history.Activate })
+			builder.steps[2] = slices.DeleteFunc(builder.steps[2], func(e history.Event) bool { return e.Kind == history.Activate })
 		}
-		for _, step := range tale.steps[1:] {
+		for _, step := range builder.steps[1:] {
 			if v := c.Observe(uint64(i), step); v != nil {
 				t.Fatal(v)
 			}
 		}
 	}
-	if n := len(c.runs) + len(c.clients) + len(c.pasts) + len(c.nodes["n1"].changes); n > 3000 {
-		t.Errorf("%d calls, clients and changes are kept", n)
+	if n := len(c.runs) + len(c.clients) + len(c.expiries) + len(c.nodes["n1"].changes); n > 3000 {
+		t.Errorf("%d calls, clients and changes retained, want at most 3000", n)
 	}
 }
 
 var comment = regexp.MustCompile(`\\\*.*`)
 
-// properties are the names behind INVARIANTS and PROPERTIES in a config.
+// properties returns the names listed under INVARIANTS and PROPERTIES in a config.
 func properties(config string) (names []string) {
 	listing := false
 	for _, word := range strings.Fields(comment.ReplaceAllString(config, "")) {
@@ -418,11 +418,11 @@ func properties(config string) (names []string) {
 	return names
 }
 
-// The names of tla/ are those of the specs, both ways, but for TLC's own: goals
-// that must be reached (Not_), and what tla/README.md lists as Model-only.
-// EventsTellTruth speaks of code alone, and so do those of what is streamed and
-// of histories as they are seen from outside.
-func TestNamesAreThoseOfTLA(t *testing.T) {
+// Every property of tla/ has a spec of the same name and vice versa. Exceptions on the side of
+// TLA+ are goals (Not_) and the names that tla/README.md lists as Model-only. Exceptions on the
+// side of Go are EventsTellTruth, the specs of streams and external effects, and those of package
+// linear.
+func TestSpecNamesMatchTLA(t *testing.T) {
 	var configs []string
 	for _, pattern := range []string{"../tla/*.cfg", "../tla/broken/*.cfg"} {
 		found, err := filepath.Glob(pattern)
@@ -437,10 +437,10 @@ func TestNamesAreThoseOfTLA(t *testing.T) {
 	}
 	_, modelOnly, ok := strings.Cut(string(readme), "## Model-only")
 	if !ok {
-		t.Fatal("tla/README.md does not say what is Model-only")
+		t.Fatal("tla/README.md has no section Model-only")
 	}
 	named := map[string]bool{EventsTellTruth: true, AttemptAnnounced: true, RetriedUnheard: true, StreamIsDense: true, RevokedHearNothing: true}
-	for _, s := range linear.Says() {
+	for _, s := range linear.Specs() {
 		named[s[0]] = true
 	}
 	for _, path := range configs {
@@ -452,7 +452,7 @@ func TestNamesAreThoseOfTLA(t *testing.T) {
 			named[name] = true
 			known := slices.ContainsFunc(All(), func(s Spec) bool { return s.Name == name })
 			if !known && !strings.HasPrefix(name, "Not_") && !strings.Contains(modelOnly, "`"+name+"`") {
-				t.Errorf("%s: %s has no spec of that name", path, name)
+				t.Errorf("%s: no spec is named %s", path, name)
 			}
 		}
 	}
@@ -468,11 +468,11 @@ func BenchmarkObserve(b *testing.B) {
 	var steps [][]history.Event
 	events := 0
 	for i := range trips {
-		tale := newTale()
-		tale.now = tale.now.Add(actor.Duration(i) * time.Second)
-		tale.end["n1"], tale.end["n2"] = uint64(4*i), uint64(4*i)
-		trip := ends(works(asksFrom(tale)))
-		for _, step := range trip.steps[min(i, 1):] { // shards are claimed once
+		builder := newHistory()
+		builder.now = builder.now.Add(actor.Duration(i) * time.Second)
+		builder.logEnd["n1"], builder.logEnd["n2"] = uint64(4*i), uint64(4*i)
+		trip := callerReplies(calleeReplies(callerOnlyFrom(builder)))
+		for _, step := range trip.steps[min(i, 1):] { // shards are claimed only once
 			for j := range step {
 				for _, id := range []*actor.CallID{&step[j].Call, &step[j].Parent, &step[j].Root} {
 					if !id.IsZero() {
@@ -489,7 +489,7 @@ func BenchmarkObserve(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, v := judge(limits(), steps); v != nil {
+		if _, v := check(testLimits(), steps); v != nil {
 			b.Fatal(v)
 		}
 	}

@@ -9,42 +9,42 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// WorkKind is what happened to a tool call, or because of it.
+// WorkKind is the kind of an event in the life of a tool call.
 type WorkKind uint8
 
-// The kinds, in the order in which the life of one tool call has them.
+// Kinds of events, in the order in which one tool call can have them.
 const (
-	WorkTool     WorkKind = iota + 1 // it went to the state Tool
-	WorkApproval                     // an approval of it went to the state Approval; PENDING shows somebody Args
-	WorkOverdue                      // that approval's time is over
-	WorkTold                         // somebody who clicked on it was told the state Approval
-	WorkDone                         // the effect left, with Args, as that approval permits, which the policy wants if Asked
-	WorkForgot                       // a crash: the approval is in the state Approval again, or, without Number, the tool call in Tool; 0 if it never was
-	WorkTaken                        // the run went on from the end of the tool call: with a Result, or a failure
+	WorkTool       WorkKind = iota + 1 // the tool call moved to state Tool
+	WorkApproval                       // an approval moved to state Approval; PENDING shows Args to the approver
+	WorkExpired                        // the deadline of the approval passed
+	WorkReported                       // a person who decided on the approval was told its state, Approval
+	WorkPerformed                      // the effect left, with Args, under the approval Number; NeedsApproval if the policy requires one
+	WorkRolledBack                     // a crash restored the approval to state Approval, or, if Number is 0, the tool call to state Tool; 0 if it no longer exists
+	WorkAdvanced                       // the run continued after the tool call: with its Result, or with a failure
 )
 
-// WorkEvent is one of those, of the tool call at a place of a run.
+// WorkEvent is an event of the tool call at one position of a run.
 type WorkEvent struct {
-	Kind     WorkKind
-	Run      actor.CallID
-	Step     uint32
-	Index    uint16
-	Number   uint32 // of the approval, from 1
-	Tool     runs.ToolStatus
-	Approval runs.ApprovalStatus
-	Args     actor.Hash
-	Asked    bool
-	Result   bool
+	Kind          WorkKind
+	Run           actor.CallID
+	Step          uint32
+	Index         uint16
+	Number        uint32 // number of the approval, from 1
+	Tool          runs.ToolStatus
+	Approval      runs.ApprovalStatus
+	Args          actor.Hash
+	NeedsApproval bool
+	Result        bool
 }
 
-// Work judges how runs deal with tool calls and the people who approve them, by
-// the tables of package runs: it is the twin of module Work where Checker is that
-// of Calls. It stops at the first violation.
+// Work checks how runs handle tool calls and their approvals, using the transition tables of
+// package runs. It is the counterpart of the TLA+ module Work, as Checker is that of module
+// Calls. It stops at the first violation.
 type Work struct {
 	tools     map[toolCall]runs.ToolStatus
-	approvals map[approval]*grant
+	approvals map[approvalID]*approvalState
 	step      uint64
-	broken    *Violation
+	violation *Violation
 }
 
 type toolCall struct {
@@ -53,105 +53,109 @@ type toolCall struct {
 	index uint16
 }
 
-type approval struct {
+type approvalID struct {
 	of     toolCall
 	number uint32
 }
 
-// grant is an approval: its state, what was shown, and what somebody relies on.
-type grant struct {
-	status  runs.ApprovalStatus
-	args    actor.Hash
-	overdue bool
-	told    runs.ApprovalStatus
-	used    bool
+// approvalState is the state of an approval, the arguments that were shown, and the facts that
+// outside parties already rely on.
+type approvalState struct {
+	status    runs.ApprovalStatus
+	args      actor.Hash
+	expired   bool
+	reported  runs.ApprovalStatus
+	performed bool
 }
 
-// NewWork returns a judge of runs that have not begun.
+// NewWork returns a checker for runs that have not begun.
 func NewWork() *Work {
-	return &Work{tools: map[toolCall]runs.ToolStatus{}, approvals: map[approval]*grant{}}
+	return &Work{tools: map[toolCall]runs.ToolStatus{}, approvals: map[approvalID]*approvalState{}}
 }
 
-// Observe takes what happened next. It returns the first violation, now and ever after.
+// Observe checks the next event. It returns the first violation, and returns it again on every
+// later call.
 func (w *Work) Observe(e WorkEvent) *Violation {
-	if w.broken != nil {
-		return w.broken
+	if w.violation != nil {
+		return w.violation
 	}
 	w.step++
 	at := toolCall{e.Run, e.Step, e.Index}
-	tool, g := w.tools[at], w.approvals[approval{at, e.Number}]
+	tool, g := w.tools[at], w.approvals[approvalID{at, e.Number}]
 	if g == nil {
-		g = &grant{}
-		w.approvals[approval{at, e.Number}] = g
+		g = &approvalState{}
+		w.approvals[approvalID{at, e.Number}] = g
 	}
 	switch e.Kind {
 	case WorkTool:
-		if runs.ToolTransition(tool, e.Tool) == nil { // what the tables refuse does not happen
+		if runs.ToolTransition(tool, e.Tool) == nil { // transitions rejected by the tables have no effect
 			w.tools[at] = e.Tool
 		}
-	case WorkTaken:
+	case WorkAdvanced:
 		if e.Result && !tool.Advances() {
-			w.breaks(OnlySucceededAdvances, "run %s goes on from tool call %d.%d with a result, and that is %s", e.Run, e.Step, e.Index, tool)
+			w.fail(OnlySucceededAdvances, "run %s continues from tool call %d.%d with a result, but its state is %s", e.Run, e.Step, e.Index, tool)
 		}
 	case WorkApproval:
-		w.decided(e, g)
-	case WorkOverdue:
-		g.overdue = true
-	case WorkTold:
-		if g.told != 0 && g.told != e.Approval || e.Approval != g.status {
-			w.breaks(ApprovalOnce, "approval %d of tool call %d.%d of run %s is %s, and somebody is told %s", e.Number, e.Step, e.Index, e.Run, g.status, e.Approval)
+		w.transition(e, g)
+	case WorkExpired:
+		g.expired = true
+	case WorkReported:
+		if g.reported != 0 && g.reported != e.Approval || e.Approval != g.status {
+			w.fail(ApprovalOnce, "approval %d of tool call %d.%d of run %s is %s, but was reported as %s", e.Number, e.Step, e.Index, e.Run, g.status, e.Approval)
 		}
-		g.told = e.Approval
-	case WorkForgot:
-		w.forgets(e, at, g)
-	case WorkDone:
-		if e.Asked || e.Number != 0 {
-			w.permitted(e, g)
+		g.reported = e.Approval
+	case WorkRolledBack:
+		w.rollBack(e, at, g)
+	case WorkPerformed:
+		if e.NeedsApproval || e.Number != 0 {
+			w.checkPermission(e, g)
 		}
 	}
-	return w.broken
+	return w.violation
 }
 
-// forgets goes back to what a disk has. What somebody was told, or what has left, must be there.
-func (w *Work) forgets(e WorkEvent, at toolCall, g *grant) {
+// rollBack restores the durable state after a crash. A state that was reported to a person, or
+// whose effect has left, must be durable.
+func (w *Work) rollBack(e WorkEvent, at toolCall, g *approvalState) {
 	if e.Number == 0 {
 		w.tools[at] = e.Tool
 		return
 	}
-	if g.told != 0 && g.told != e.Approval || g.used && e.Approval != runs.ApprovalStatusApproved {
-		w.breaks(ApprovalOnce, "approval %d of tool call %d.%d of run %s is forgotten in a crash, and somebody relies on it", e.Number, e.Step, e.Index, e.Run)
+	if g.reported != 0 && g.reported != e.Approval || g.performed && e.Approval != runs.ApprovalStatusApproved {
+		w.fail(ApprovalOnce, "approval %d of tool call %d.%d of run %s is lost in a crash although it was reported or used", e.Number, e.Step, e.Index, e.Run)
 	}
 	if g.status = e.Approval; g.status == 0 {
-		*g = grant{}
+		*g = approvalState{}
 	}
 }
 
-// decided moves an approval. What was decided stays, and a decision comes in time.
-func (w *Work) decided(e WorkEvent, g *grant) {
+// transition changes the state of an approval. A decision is final and must arrive before the
+// deadline.
+func (w *Work) transition(e WorkEvent, g *approvalState) {
 	switch err := runs.ApprovalTransition(g.status, e.Approval); {
 	case err != nil:
-		w.breaks(ApprovalOnce, "approval %d of tool call %d.%d of run %s: %v", e.Number, e.Step, e.Index, e.Run, err)
-	case e.Approval == runs.ApprovalStatusApproved && g.overdue:
-		w.breaks(ApprovalOnce, "approval %d of tool call %d.%d of run %s is given after its time", e.Number, e.Step, e.Index, e.Run)
+		w.fail(ApprovalOnce, "approval %d of tool call %d.%d of run %s: %v", e.Number, e.Step, e.Index, e.Run, err)
+	case e.Approval == runs.ApprovalStatusApproved && g.expired:
+		w.fail(ApprovalOnce, "approval %d of tool call %d.%d of run %s is given after its deadline", e.Number, e.Step, e.Index, e.Run)
 	case e.Approval == runs.ApprovalStatusPending:
 		g.args = e.Args
 	}
 	g.status = e.Approval
 }
 
-// permitted judges an effect by the approval that it goes by.
-func (w *Work) permitted(e WorkEvent, g *grant) {
+// checkPermission checks that an effect is covered by its approval.
+func (w *Work) checkPermission(e WorkEvent, g *approvalState) {
 	switch {
 	case e.Number == 0:
-		w.breaks(ApprovalOnce, "tool call %d.%d of run %s is done without an approval of its own, which its policy wants", e.Step, e.Index, e.Run)
+		w.fail(ApprovalOnce, "tool call %d.%d of run %s is performed without the approval its policy requires", e.Step, e.Index, e.Run)
 	case g.status != runs.ApprovalStatusApproved:
-		w.breaks(ApprovalOnce, "tool call %d.%d of run %s is done, and its approval %d is %s", e.Step, e.Index, e.Run, e.Number, g.status)
+		w.fail(ApprovalOnce, "tool call %d.%d of run %s is performed while its approval %d is %s", e.Step, e.Index, e.Run, e.Number, g.status)
 	case g.args != e.Args:
-		w.breaks(ApprovalOnce, "tool call %d.%d of run %s is done with other arguments than were approved", e.Step, e.Index, e.Run)
+		w.fail(ApprovalOnce, "tool call %d.%d of run %s is performed with other arguments than the approved ones", e.Step, e.Index, e.Run)
 	}
-	g.used = true
+	g.performed = true
 }
 
-func (w *Work) breaks(spec, format string, args ...any) {
-	w.broken = &Violation{Spec: spec, Sentence: fmt.Sprintf(format, args...), Step: w.step}
+func (w *Work) fail(spec, format string, args ...any) {
+	w.violation = &Violation{Spec: spec, Sentence: fmt.Sprintf(format, args...), Step: w.step}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-var seen, edited = actor.HashOf([]byte("seen")), actor.HashOf([]byte("edited"))
+var original, edited = actor.HashOf([]byte("seen")), actor.HashOf([]byte("edited"))
 
-func toolGoes(to ...runs.ToolStatus) []WorkEvent {
+func toolStates(to ...runs.ToolStatus) []WorkEvent {
 	var all []WorkEvent
 	for _, s := range to {
 		all = append(all, WorkEvent{Kind: WorkTool, Run: root, Step: 1, Tool: s})
@@ -24,30 +24,30 @@ func toolGoes(to ...runs.ToolStatus) []WorkEvent {
 	return all
 }
 
-func approvalGoes(n uint32, s runs.ApprovalStatus, args actor.Hash) WorkEvent {
+func approvalTo(n uint32, s runs.ApprovalStatus, args actor.Hash) WorkEvent {
 	return WorkEvent{Kind: WorkApproval, Run: root, Step: 1, Number: n, Approval: s, Args: args}
 }
 
-func told(n uint32, s runs.ApprovalStatus) WorkEvent {
-	return WorkEvent{Kind: WorkTold, Run: root, Step: 1, Number: n, Approval: s}
+func reported(n uint32, s runs.ApprovalStatus) WorkEvent {
+	return WorkEvent{Kind: WorkReported, Run: root, Step: 1, Number: n, Approval: s}
 }
 
-func done(n uint32, args actor.Hash) WorkEvent {
-	return WorkEvent{Kind: WorkDone, Run: root, Step: 1, Number: n, Args: args}
+func performed(n uint32, args actor.Hash) WorkEvent {
+	return WorkEvent{Kind: WorkPerformed, Run: root, Step: 1, Number: n, Args: args}
 }
 
-func taken(result bool) WorkEvent {
-	return WorkEvent{Kind: WorkTaken, Run: root, Step: 1, Result: result}
+func advanced(result bool) WorkEvent {
+	return WorkEvent{Kind: WorkAdvanced, Run: root, Step: 1, Result: result}
 }
 
 const (
 	pending, approved, rejected, expired = runs.ApprovalStatusPending, runs.ApprovalStatusApproved, runs.ApprovalStatusRejected, runs.ApprovalStatusExpired
-	created, checked, toAsk              = runs.ToolStatusCreated, runs.ToolStatusPolicyChecked, runs.ToolStatusWaitingApproval
-	sent, running, succeeded             = runs.ToolStatusDispatched, runs.ToolStatusRunning, runs.ToolStatusSucceeded
-	failed, late1, blocked               = runs.ToolStatusFailed, runs.ToolStatusTimeout, runs.ToolStatusBlocked
+	created, checked, waiting            = runs.ToolStatusCreated, runs.ToolStatusPolicyChecked, runs.ToolStatusWaitingApproval
+	dispatched, running, succeeded       = runs.ToolStatusDispatched, runs.ToolStatusRunning, runs.ToolStatusSucceeded
+	failed, timedOut, blocked            = runs.ToolStatusFailed, runs.ToolStatusTimeout, runs.ToolStatusBlocked
 )
 
-func judgeWork(parts ...any) *Violation {
+func checkWork(parts ...any) *Violation {
 	w := NewWork()
 	for _, part := range parts {
 		switch p := part.(type) {
@@ -59,41 +59,41 @@ func judgeWork(parts ...any) *Violation {
 			}
 		}
 	}
-	return w.broken
+	return w.violation
 }
 
-func TestHealthyWorkPasses(t *testing.T) {
+func TestValidWorkPasses(t *testing.T) {
 	for name, parts := range map[string][]any{
-		"allowed":  {toolGoes(created, checked, sent), done(0, seen), toolGoes(running, succeeded), taken(true)},
-		"approved": {toolGoes(created, checked, toAsk), approvalGoes(1, pending, seen), approvalGoes(1, approved, seen), told(1, approved), told(1, approved), toolGoes(sent), done(1, seen), toolGoes(running, succeeded), taken(true)},
-		"edited":   {toolGoes(created, checked, toAsk), approvalGoes(1, pending, seen), approvalGoes(1, expired, seen), approvalGoes(2, pending, edited), told(1, expired), approvalGoes(2, approved, edited), toolGoes(sent), done(2, edited)},
-		"again":    {toolGoes(created, checked, toAsk), approvalGoes(1, pending, seen), approvalGoes(1, approved, seen), toolGoes(sent), done(1, seen), WorkEvent{Kind: WorkForgot, Run: root, Step: 1, Number: 1, Approval: approved}, done(1, seen)},
-		"forgot":   {toolGoes(created, checked, toAsk), approvalGoes(1, pending, seen), approvalGoes(1, approved, seen), WorkEvent{Kind: WorkForgot, Run: root, Step: 1, Number: 1, Approval: pending}, approvalGoes(1, rejected, seen), told(1, rejected)},
-		"failed":   {toolGoes(created, checked, sent), done(0, seen), toolGoes(running, failed), taken(false)},
+		"allowed":  {toolStates(created, checked, dispatched), performed(0, original), toolStates(running, succeeded), advanced(true)},
+		"approved": {toolStates(created, checked, waiting), approvalTo(1, pending, original), approvalTo(1, approved, original), reported(1, approved), reported(1, approved), toolStates(dispatched), performed(1, original), toolStates(running, succeeded), advanced(true)},
+		"edited":   {toolStates(created, checked, waiting), approvalTo(1, pending, original), approvalTo(1, expired, original), approvalTo(2, pending, edited), reported(1, expired), approvalTo(2, approved, edited), toolStates(dispatched), performed(2, edited)},
+		"again":    {toolStates(created, checked, waiting), approvalTo(1, pending, original), approvalTo(1, approved, original), toolStates(dispatched), performed(1, original), WorkEvent{Kind: WorkRolledBack, Run: root, Step: 1, Number: 1, Approval: approved}, performed(1, original)},
+		"forgot":   {toolStates(created, checked, waiting), approvalTo(1, pending, original), approvalTo(1, approved, original), WorkEvent{Kind: WorkRolledBack, Run: root, Step: 1, Number: 1, Approval: pending}, approvalTo(1, rejected, original), reported(1, rejected)},
+		"failed":   {toolStates(created, checked, dispatched), performed(0, original), toolStates(running, failed), advanced(false)},
 	} {
-		if v := judgeWork(parts...); v != nil {
+		if v := checkWork(parts...); v != nil {
 			t.Errorf("%s: %s", name, v)
 		}
 	}
 }
 
-// Each defect that module Work has for these two properties has a history here
-// that the twin catches: the one that TLC finds, in a few words.
-func TestWorkCatchesTheDefectsOfTheModel(t *testing.T) {
-	asked := []any{toolGoes(created, checked, toAsk), approvalGoes(1, pending, seen)}
+// Each defect of module Work for these two properties has a history here that the Go spec must
+// reject. It is a short form of the counterexample found by TLC.
+func TestWorkDetectsModelDefects(t *testing.T) {
+	waitingForApproval := []any{toolStates(created, checked, waiting), approvalTo(1, pending, original)}
 	mutants := map[string][]any{
-		"advancefailed":  {toolGoes(created, checked, sent), done(0, seen), toolGoes(running, failed), taken(true)},
-		"advancelate":    {toolGoes(created, checked, sent), done(0, seen), toolGoes(running, late1), taken(true)},
-		"advanceblocked": {toolGoes(created, checked, blocked), taken(true)},
-		"advancedenied":  append(asked[:2:2], approvalGoes(1, rejected, seen), toolGoes(failed), taken(true)),
-		"flip":           append(asked[:2:2], approvalGoes(1, approved, seen), told(1, approved), approvalGoes(1, rejected, seen)),
-		"memgrant":       append(asked[:2:2], approvalGoes(1, approved, seen), told(1, approved), WorkEvent{Kind: WorkForgot, Run: root, Step: 1, Number: 1, Approval: pending}),
-		"reuse":          append(asked[:2:2], approvalGoes(1, approved, seen), done(1, seen), WorkEvent{Kind: WorkDone, Run: root, Step: 2, Asked: true, Args: seen}),
-		"swap":           append(asked[:2:2], approvalGoes(1, approved, seen), toolGoes(sent), done(1, edited)),
-		"anyid":          append(asked[:2:2], approvalGoes(1, expired, seen), approvalGoes(2, pending, edited), approvalGoes(2, approved, edited), told(1, approved)),
-		"lateclick":      append(asked[:2:2], WorkEvent{Kind: WorkOverdue, Run: root, Step: 1, Number: 1}, approvalGoes(1, approved, seen)),
+		"advancefailed":  {toolStates(created, checked, dispatched), performed(0, original), toolStates(running, failed), advanced(true)},
+		"advancelate":    {toolStates(created, checked, dispatched), performed(0, original), toolStates(running, timedOut), advanced(true)},
+		"advanceblocked": {toolStates(created, checked, blocked), advanced(true)},
+		"advancedenied":  append(waitingForApproval[:2:2], approvalTo(1, rejected, original), toolStates(failed), advanced(true)),
+		"flip":           append(waitingForApproval[:2:2], approvalTo(1, approved, original), reported(1, approved), approvalTo(1, rejected, original)),
+		"memgrant":       append(waitingForApproval[:2:2], approvalTo(1, approved, original), reported(1, approved), WorkEvent{Kind: WorkRolledBack, Run: root, Step: 1, Number: 1, Approval: pending}),
+		"reuse":          append(waitingForApproval[:2:2], approvalTo(1, approved, original), performed(1, original), WorkEvent{Kind: WorkPerformed, Run: root, Step: 2, NeedsApproval: true, Args: original}),
+		"swap":           append(waitingForApproval[:2:2], approvalTo(1, approved, original), toolStates(dispatched), performed(1, edited)),
+		"anyid":          append(waitingForApproval[:2:2], approvalTo(1, expired, original), approvalTo(2, pending, edited), approvalTo(2, approved, edited), reported(1, approved)),
+		"lateclick":      append(waitingForApproval[:2:2], WorkEvent{Kind: WorkExpired, Run: root, Step: 1, Number: 1}, approvalTo(1, approved, original)),
 	}
-	found := map[string]bool{}
+	defects := map[string]bool{}
 	for _, spec := range []string{OnlySucceededAdvances, ApprovalOnce} {
 		configs, err := filepath.Glob("../tla/broken/Work_" + spec + "*_broken.cfg")
 		if err != nil || len(configs) == 0 {
@@ -105,37 +105,37 @@ func TestWorkCatchesTheDefectsOfTheModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			bug := regexp.MustCompile(`Bug = "(\w+)"`).FindStringSubmatch(string(text))[1]
-			found[bug] = true
-			if v := judgeWork(mutants[bug]...); v == nil || v.Spec != spec {
+			defects[bug] = true
+			if v := checkWork(mutants[bug]...); v == nil || v.Spec != spec {
 				t.Errorf("%s (%s): %v, want %s", bug, filepath.Base(path), v, spec)
 			}
 		}
 	}
 	for bug := range mutants {
-		if !found[bug] {
-			t.Errorf("%s is no defect of module Work", bug)
+		if !defects[bug] {
+			t.Errorf("%s is not a defect of module Work", bug)
 		}
 	}
 }
 
-// A tool call that is not approved yet, or was denied, does nothing; and what the
-// tables of package runs refuse gives nobody a result.
-func TestWorkWithoutALicence(t *testing.T) {
+// A tool call must have no effect before its approval or after a rejection. A transition that the
+// tables of package runs reject must not yield a result.
+func TestUnapprovedEffectIsRejected(t *testing.T) {
 	for _, test := range []struct {
-		parts      []any
-		spec, says string
+		parts        []any
+		spec, detail string
 	}{
-		{[]any{toolGoes(created, checked, toAsk), approvalGoes(1, pending, seen), done(1, seen)}, ApprovalOnce, "its approval 1 is PENDING"},
-		{[]any{toolGoes(created, checked, toAsk), approvalGoes(1, pending, seen), approvalGoes(1, rejected, seen), done(1, seen)}, ApprovalOnce, "is REJECTED"},
-		{[]any{toolGoes(created, checked, sent, running, late1, succeeded), taken(true)}, OnlySucceededAdvances, "that is TIMEOUT"},
-		{[]any{approvalGoes(1, approved, seen)}, ApprovalOnce, "cannot go from"},
-		{[]any{toolGoes(created, checked, toAsk), approvalGoes(1, pending, seen), approvalGoes(1, approved, seen), done(1, seen), WorkEvent{Kind: WorkForgot, Run: root, Step: 1, Number: 1}}, ApprovalOnce, "somebody relies on it"},
+		{[]any{toolStates(created, checked, waiting), approvalTo(1, pending, original), performed(1, original)}, ApprovalOnce, "its approval 1 is PENDING"},
+		{[]any{toolStates(created, checked, waiting), approvalTo(1, pending, original), approvalTo(1, rejected, original), performed(1, original)}, ApprovalOnce, "is REJECTED"},
+		{[]any{toolStates(created, checked, dispatched, running, timedOut, succeeded), advanced(true)}, OnlySucceededAdvances, "its state is TIMEOUT"},
+		{[]any{approvalTo(1, approved, original)}, ApprovalOnce, "cannot go from"},
+		{[]any{toolStates(created, checked, waiting), approvalTo(1, pending, original), approvalTo(1, approved, original), performed(1, original), WorkEvent{Kind: WorkRolledBack, Run: root, Step: 1, Number: 1}}, ApprovalOnce, "reported or used"},
 	} {
-		if v := judgeWork(test.parts...); v == nil || v.Spec != test.spec || !strings.Contains(v.String(), test.says) {
-			t.Errorf("%v, want %s with %q", v, test.spec, test.says)
+		if v := checkWork(test.parts...); v == nil || v.Spec != test.spec || !strings.Contains(v.String(), test.detail) {
+			t.Errorf("%v, want %s with %q", v, test.spec, test.detail)
 		}
 	}
 	if !slices.ContainsFunc(All(), func(s Spec) bool { return s.Name == ApprovalOnce }) {
-		t.Error("ApprovalOnce is no spec")
+		t.Error("All does not list ApprovalOnce")
 	}
 }

@@ -14,128 +14,129 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-var workWalks = flag.String("work-walks", "testdata/work_walks.json", "walks through module Work, as `go run ./tla/tlc walks` writes them")
+var workWalks = flag.String("work-walks", "testdata/work_walks.json", "walks through module Work, as written by `go run ./tla/tlc walks`")
 
-// walk is one that TLC drew through module Work, with a defect or without, and
-// whether both properties held all the way.
+// walk is a random walk of TLC through module Work, with or without a defect. Good reports
+// whether both properties held throughout.
 type walk struct {
 	Bug   string
 	Good  bool
-	Steps []looks
+	Steps []snapshot
 }
 
-// looks is what could be seen after a step. Tool calls, and approvals of each, count from 1.
-type looks struct {
-	up    bool
-	tools []toolLooks
-	appr  [][]grantLooks
-	told  []tellLooks
-	eff   [][]effectLooks
-	due   [][2]int
+// snapshot is the visible state after a step. Tool calls, and the approvals of each, are numbered
+// from 1.
+type snapshot struct {
+	up        bool
+	tools     []toolSnapshot
+	approvals [][]approvalSnapshot
+	reports   []reportSnapshot
+	effects   [][]effectSnapshot
+	expired   [][2]int
 }
 
 type (
-	toolLooks   struct{ st, took, policy string }
-	grantLooks  struct{ st, args string }
-	effectLooks struct {
+	toolSnapshot     struct{ state, advanced, policy string }
+	approvalSnapshot struct{ state, args string }
+	effectSnapshot   struct {
 		number int
 		args   string
 	}
-	tellLooks struct {
+	reportSnapshot struct {
 		tool, number int
 		status       string
 	}
 )
 
-// UnmarshalJSON reads the tuples that TLC prints.
-func (l *looks) UnmarshalJSON(b []byte) error {
+// UnmarshalJSON decodes a tuple printed by TLC.
+func (l *snapshot) UnmarshalJSON(b []byte) error {
 	var tools [][3]string
-	var appr [][][2]string
-	var told [][3]any
-	var eff [][][2]any
-	if err := json.Unmarshal(b, &[]any{&l.up, &tools, &appr, &told, &eff, &l.due}); err != nil {
+	var approvals [][][2]string
+	var reports [][3]any
+	var effectLists [][][2]any
+	if err := json.Unmarshal(b, &[]any{&l.up, &tools, &approvals, &reports, &effectLists, &l.expired}); err != nil {
 		return err
 	}
 	for t := range tools {
-		l.tools = append(l.tools, toolLooks{tools[t][0], tools[t][1], tools[t][2]})
-		var grants []grantLooks
-		for _, a := range appr[t] {
-			grants = append(grants, grantLooks{a[0], a[1]})
+		l.tools = append(l.tools, toolSnapshot{tools[t][0], tools[t][1], tools[t][2]})
+		var grants []approvalSnapshot
+		for _, a := range approvals[t] {
+			grants = append(grants, approvalSnapshot{a[0], a[1]})
 		}
-		var effects []effectLooks
-		for _, e := range eff[t] {
-			effects = append(effects, effectLooks{int(e[0].(float64)), e[1].(string)})
+		var effects []effectSnapshot
+		for _, e := range effectLists[t] {
+			effects = append(effects, effectSnapshot{int(e[0].(float64)), e[1].(string)})
 		}
-		l.appr, l.eff = append(l.appr, grants), append(l.eff, effects)
+		l.approvals, l.effects = append(l.approvals, grants), append(l.effects, effects)
 	}
-	for _, m := range told {
-		l.told = append(l.told, tellLooks{int(m[0].(float64)), int(m[1].(float64)), m[2].(string)})
+	for _, m := range reports {
+		l.reports = append(l.reports, reportSnapshot{int(m[0].(float64)), int(m[1].(float64)), m[2].(string)})
 	}
 	return nil
 }
 
-// events are what must have happened between two of them.
-func (l *looks) events(before looks) []WorkEvent {
+// events returns the events that lead from the state before to l.
+func (l *snapshot) events(before snapshot) []WorkEvent {
 	var all []WorkEvent
 	crash := before.up && !l.up
 	for i, tool := range l.tools {
-		var old toolLooks
-		var grants []grantLooks
+		var old toolSnapshot
+		var grants []approvalSnapshot
 		effects := 0
 		if i < len(before.tools) {
-			old, grants, effects = before.tools[i], before.appr[i], len(before.eff[i])
+			old, grants, effects = before.tools[i], before.approvals[i], len(before.effects[i])
 		}
 		of := func(e WorkEvent) { e.Run, e.Step = root, uint32(i+1); all = append(all, e) }
-		for n := range max(len(grants), len(l.appr[i])) {
+		for n := range max(len(grants), len(l.approvals[i])) {
 			e := WorkEvent{Kind: WorkApproval, Number: uint32(n + 1)}
 			if crash {
-				e.Kind = WorkForgot
+				e.Kind = WorkRolledBack
 			}
-			if n < len(l.appr[i]) {
-				e.Approval, e.Args = status(runs.ParseApprovalStatus, l.appr[i][n].st), actor.HashOf([]byte(l.appr[i][n].args))
+			if n < len(l.approvals[i]) {
+				e.Approval, e.Args = status(runs.ParseApprovalStatus, l.approvals[i][n].state), actor.HashOf([]byte(l.approvals[i][n].args))
 			}
-			if n >= len(grants) || n >= len(l.appr[i]) || grants[n].st != l.appr[i][n].st {
+			if n >= len(grants) || n >= len(l.approvals[i]) || grants[n].state != l.approvals[i][n].state {
 				of(e)
 			}
 		}
-		if tool.st != old.st {
-			e := WorkEvent{Kind: WorkTool, Tool: status(runs.ParseToolStatus, tool.st)}
+		if tool.state != old.state {
+			e := WorkEvent{Kind: WorkTool, Tool: status(runs.ParseToolStatus, tool.state)}
 			if crash {
-				e.Kind = WorkForgot
+				e.Kind = WorkRolledBack
 			}
 			of(e)
 		}
-		for _, e := range l.eff[i][effects:] {
-			of(WorkEvent{Kind: WorkDone, Number: uint32(e.number), Args: actor.HashOf([]byte(e.args)), Asked: tool.policy == "ask"})
+		for _, e := range l.effects[i][effects:] {
+			of(WorkEvent{Kind: WorkPerformed, Number: uint32(e.number), Args: actor.HashOf([]byte(e.args)), NeedsApproval: tool.policy == "ask"})
 		}
-		if tool.took != old.took && !crash {
-			of(WorkEvent{Kind: WorkTaken, Result: tool.took == "result"})
-		}
-	}
-	for _, m := range l.told {
-		if !slices.Contains(before.told, m) {
-			all = append(all, WorkEvent{Kind: WorkTold, Run: root, Step: uint32(m.tool), Number: uint32(m.number), Approval: status(runs.ParseApprovalStatus, m.status)})
+		if tool.advanced != old.advanced && !crash {
+			of(WorkEvent{Kind: WorkAdvanced, Result: tool.advanced == "result"})
 		}
 	}
-	for _, d := range l.due {
-		if !slices.Contains(before.due, d) {
-			all = append(all, WorkEvent{Kind: WorkOverdue, Run: root, Step: uint32(d[0]), Number: uint32(d[1])})
+	for _, m := range l.reports {
+		if !slices.Contains(before.reports, m) {
+			all = append(all, WorkEvent{Kind: WorkReported, Run: root, Step: uint32(m.tool), Number: uint32(m.number), Approval: status(runs.ParseApprovalStatus, m.status)})
+		}
+	}
+	for _, d := range l.expired {
+		if !slices.Contains(before.expired, d) {
+			all = append(all, WorkEvent{Kind: WorkExpired, Run: root, Step: uint32(d[0]), Number: uint32(d[1])})
 		}
 	}
 	return all
 }
 
-// status is the state of a name; that of "none" is the zero one.
+// status parses the name of a state. It returns the zero state for "none".
 func status[S any](parse func(string) (S, error), name string) S {
 	s, _ := parse(name)
 	return s
 }
 
-// The twins and TLC judge the same walks. Where the design is walked, both find
-// nothing; where a guard is gone, whatever a twin finds TLC has found too. Most
-// defects are found so: a walk at random seldom crashes between a click and its
-// sync, or asks twice, and TestWorkCatchesTheDefectsOfTheModel has those too.
-func TestTwinsOfWorkJudgeAsTLC(t *testing.T) {
+// Go and TLC check the same walks. Of the design, both must accept every walk. Of a defect, Go
+// must accept every walk that TLC accepts, and must reject some walk for most defects. A random
+// walk seldom crashes between a decision and its sync, or requests approval twice.
+// TestWorkDetectsModelDefects covers those defects.
+func TestWorkAgreesWithTLC(t *testing.T) {
 	f, err := os.Open(*workWalks)
 	if err != nil {
 		t.Fatal(err)
@@ -143,39 +144,39 @@ func TestTwinsOfWorkJudgeAsTLC(t *testing.T) {
 	defer f.Close()
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
-	healthy, found, walked := 0, map[string]int{}, map[string]int{}
-	for no := 1; lines.Scan(); no++ {
-		var one walk
-		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
-			t.Fatalf("line %d: %v", no, err)
+	passed, detected, walked := 0, map[string]int{}, map[string]int{}
+	for number := 1; lines.Scan(); number++ {
+		var current walk
+		if err := json.Unmarshal(lines.Bytes(), &current); err != nil {
+			t.Fatalf("line %d: %v", number, err)
 		}
 		w := NewWork()
-		var before looks
-		for _, l := range one.Steps {
+		var before snapshot
+		for _, l := range current.Steps {
 			for _, e := range l.events(before) {
 				w.Observe(e)
 			}
 			before = l
 		}
-		switch walked[one.Bug]++; {
-		case one.Bug == "none" && w.broken != nil:
-			t.Errorf("line %d: of the design: %s", no, w.broken)
-		case one.Bug == "none":
-			healthy++
-		case w.broken != nil && one.Good:
-			t.Errorf("line %d: of %s: %s; TLC finds nothing", no, one.Bug, w.broken)
-		case w.broken != nil:
-			found[one.Bug]++
+		switch walked[current.Bug]++; {
+		case current.Bug == "none" && w.violation != nil:
+			t.Errorf("line %d: design: %s", number, w.violation)
+		case current.Bug == "none":
+			passed++
+		case w.violation != nil && current.Good:
+			t.Errorf("line %d: %s: %s; TLC finds no violation", number, current.Bug, w.violation)
+		case w.violation != nil:
+			detected[current.Bug]++
 		}
 	}
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d walks of the design pass; of defects found %v", healthy, found)
-	if healthy == 0 || len(found) < defectsWalked {
-		t.Errorf("%d walks of the design; the twins find %d of the defects in %v, want %d", healthy, len(found), walked, defectsWalked)
+	t.Logf("%d walks of the design pass; defects detected: %v", passed, detected)
+	if passed == 0 || len(detected) < minDefectsFound {
+		t.Errorf("%d walks of the design; detected %d of the defects in %v, want %d", passed, len(detected), walked, minDefectsFound)
 	}
 }
 
-// defectsWalked is in how many of the ten defects walks must be found to be wrong.
-const defectsWalked = 7
+// minDefectsFound is the minimum number of the ten defects that the walks must reveal.
+const minDefectsFound = 7

@@ -10,17 +10,18 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// An anchor says, outside the log, how far the log was synced. It stands in two
-// slots that are written in turn, so that a torn write leaves the other.
+// An anchor stores, outside the log, the Mark up to which the log was synced. Its
+// file has two slots that are written alternately: a torn write damages only one.
 const (
 	AnchorSlotBytes = 256
-	AnchorSlotApart = 4096 // from the beginning of one to that of the other
+	AnchorSlotApart = 4096 // distance between the starts of the slots
 	AnchorFileBytes = AnchorSlotApart + AnchorSlotBytes
 )
 
-const anchorChecked = AnchorSlotBytes - len(actor.Hash{})
+// anchorSumOffset is the offset of the checksum in a slot. It covers all bytes before it.
+const anchorSumOffset = AnchorSlotBytes - len(actor.Hash{})
 
-// EncodeAnchor writes one slot.
+// EncodeAnchor returns the AnchorSlotBytes of one slot.
 func EncodeAnchor(node actor.NodeID, m Mark) []byte {
 	var e actor.Encoder
 	e.Uint(frameVersion)
@@ -28,13 +29,13 @@ func EncodeAnchor(node actor.NodeID, m Mark) []byte {
 	e.Uint(m.Batch)
 	e.Uint(uint64(m.Pos))
 	e.Hash(m.Hash)
-	e.Raw(make([]byte, anchorChecked-len(e.Buf)))
+	e.Raw(make([]byte, anchorSumOffset-len(e.Buf)))
 	e.Hash(actor.HashOf(e.Buf))
 	return e.Buf
 }
 
-// DecodeAnchor reads a file of two slots: the later mark of those that are whole,
-// and in which slot it stands. The other one is to be written next.
+// DecodeAnchor returns the later mark of the intact slots of an anchor file, and its
+// slot. The next anchor MUST be written to the other slot.
 func DecodeAnchor(file []byte, node actor.NodeID) (m Mark, slot int, err error) {
 	slot = -1
 	var errs []error
@@ -57,18 +58,18 @@ func DecodeAnchor(file []byte, node actor.NodeID) (m Mark, slot int, err error) 
 }
 
 func decodeSlot(b []byte, node actor.NodeID) (Mark, error) {
-	sum := actor.HashOf(b[:anchorChecked])
-	if !bytes.Equal(b[anchorChecked:], sum[:]) {
-		return Mark{}, errors.New("is damaged: its checksum is another")
+	sum := actor.HashOf(b[:anchorSumOffset])
+	if !bytes.Equal(b[anchorSumOffset:], sum[:]) {
+		return Mark{}, errors.New("is damaged: checksum mismatch")
 	}
 	d := newDecoder(b)
-	if err := d.version("anchor", frameVersion); err != nil {
+	if err := d.readVersion("anchor", frameVersion); err != nil {
 		return Mark{}, err
 	}
 	of := actor.NodeID(d.String(actor.NameBytesMax))
 	m := Mark{d.Uint(), Pos(d.Uint()), d.Hash()}
 	if d.Err() == nil && of != node {
-		d.Fail("is of node %s, not %s", of, node)
+		d.Fail("belongs to node %s, not %s", of, node)
 	}
 	return m, d.Err()
 }

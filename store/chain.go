@@ -14,29 +14,29 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// Pos is a place in a node's log: how many entries stand before it.
+// Pos is a position in a node's log: the number of entries before it.
 type Pos uint64
 
-// Mark names a batch of a node's log: its number, the log's end behind it, and
-// its hash, which by the chain is that of all before it too. The zero Mark is
-// the beginning.
+// Mark identifies a batch of a node's log: its number, the end of the log after it,
+// and its hash. The hash covers all earlier batches through the chain. The zero Mark
+// is the start of the log.
 type Mark struct {
 	Batch uint64
 	Pos   Pos
 	Hash  actor.Hash
 }
 
-// ShardEpoch is under which epoch a shard was written.
+// ShardEpoch is a shard and the epoch under which a batch wrote to it.
 type ShardEpoch struct {
 	Shard uint16
 	Epoch actor.Epoch
 }
 
-// A batchRecord is one link of the chain; its hash is that of its bytes.
+// batchRecord is one link of the chain. The hash of a batch is that of its encoded record.
 type batchRecord struct {
 	prev     actor.Hash
 	from, to Pos
-	shards   []ShardEpoch // in order, each once
+	shards   []ShardEpoch // sorted, without duplicates
 	payloads []Payload
 }
 
@@ -61,29 +61,29 @@ func (r *batchRecord) encode() []byte {
 
 func decodeBatch(b []byte) (batchRecord, error) {
 	d := newDecoder(b)
-	if err := d.version("batch", frameVersion); err != nil {
+	if err := d.readVersion("batch", frameVersion); err != nil {
 		return batchRecord{}, err
 	}
 	r := batchRecord{prev: d.Hash(), from: Pos(d.Uint()), to: Pos(d.Uint())}
-	r.shards = list(d, d.Count(1<<16, "shards"), func() ShardEpoch {
+	r.shards = decodeList(d, d.Count(1<<16, "shards"), func() ShardEpoch {
 		return ShardEpoch{uint16(d.UintMax(1<<16-1, "shard")), actor.Epoch(d.Uint())}
 	})
-	r.payloads = list(d, d.Count(itemsMax, "payloads"), func() Payload {
+	r.payloads = decodeList(d, d.Count(itemsMax, "payloads"), func() Payload {
 		return Payload{d.Bytes(actor.TextBytesMax), d.Hash()}
 	})
 	if r.to < r.from {
-		d.Fail("ends at %d, before its beginning at %d", r.to, r.from)
+		d.Fail("ends at entry %d, before its start at entry %d", r.to, r.from)
 	}
 	return r, d.End()
 }
 
-// A chain makes rows of batches, one after the other.
+// chain encodes consecutive batches as rows.
 type chain struct {
 	last Mark
 	rows rowWriter
 }
 
-// seal makes the rows of the next batch, its record the last of them.
+// seal sets the rows and the hash of the next batch. The batch record is the last row.
 func (c *chain) seal(b *Batch) {
 	rows, payloads := c.rows.write(b.No, b.Entries)
 	r := batchRecord{prev: c.last.Hash, from: c.last.Pos, to: b.Pos, shards: b.Shards, payloads: payloads}
@@ -104,28 +104,32 @@ func shardsOf(entries []Entry) []ShardEpoch {
 	return slices.Compact(all)
 }
 
-// How much of the log before its anchor is verified when a store is opened: so
-// many batches, or the batches of so many entries, whichever is less. The rest is
-// verified by whoever asks for it; a start does not wait for it.
+// RecentBatches and RecentEntries bound the part of the log before its anchor that
+// Verify checks. Verification starts at the batch where either bound is reached. A
+// start does not wait for the rest, which VerifyAll checks on demand.
 const (
 	RecentBatches = 4096
 	RecentEntries = 8192
 )
 
-// Verify follows a node's chain from a little before the anchor to the log's
-// end, which it returns: where a Writer goes on. A log that ends before its
-// anchor, a batch that does not follow the one before, a payload that is not what
-// was written: each is an error that names the key and the batch.
+// Verify checks a node's chain from a recent batch before the anchor to the end of
+// the log. It returns the end, where a Writer continues. These are errors. They name
+// the batch and, if it exists, the key:
+//
+//   - a log that ends before its anchor
+//   - a batch that does not continue the previous one
+//   - a payload that differs from the one written
 func Verify(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
-	first, err := recent(kv, node, anchor)
+	first, err := firstRecent(kv, node, anchor)
 	if err != nil {
 		return Mark{}, err
 	}
 	return verify(kv, node, anchor, first)
 }
 
-// recent is the first of the recent batches. What is damaged among them verify finds.
-func recent(kv KV, node actor.NodeID, anchor Mark) (first uint64, err error) {
+// firstRecent returns the number of the first batch that Verify checks. It ignores
+// damaged records, which verify reports.
+func firstRecent(kv KV, node actor.NodeID, anchor Mark) (first uint64, err error) {
 	first = 1
 	err = kv.ScanBack(batchKey(node, 1), batchKey(node, anchor.Batch+1), func(key, value []byte) bool {
 		no, err := lastNumber(key, len(nodeKey(node)))
@@ -139,7 +143,7 @@ func recent(kv KV, node actor.NodeID, anchor Mark) (first uint64, err error) {
 	return first, err
 }
 
-// VerifyAll follows the chain from its beginning.
+// VerifyAll is like Verify, but checks the chain from its start.
 func VerifyAll(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
 	return verify(kv, node, anchor, 1)
 }
@@ -147,32 +151,32 @@ func VerifyAll(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
 func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err error) {
 	prefix := nodeKey(node)
 	next := first
-	var wrong, later error // later: what is said only if the chain itself holds to its end
-	err = kv.Scan(batchKey(node, first), after(prefix), func(key, value []byte) bool {
+	var failure, later error // later: first misplaced payload, reported only if the chain is intact to its end
+	err = kv.Scan(batchKey(node, first), prefixEnd(prefix), func(key, value []byte) bool {
 		no, err := lastNumber(key, len(prefix))
 		if err != nil {
-			wrong = err
+			failure = err
 			return false
 		}
 		if no != next {
-			wrong = fmt.Errorf("batch %d of %s is missing: the next is %d", next, node, no)
+			failure = fmt.Errorf("batch %d of %s is missing: the next is %d", next, node, no)
 			return false
 		}
-		if end, wrong = verifyBatch(kv, node, no, value, end, next == first && first > 1); errors.As(wrong, new(misplaced)) {
-			later, wrong = cmp.Or(later, fmt.Errorf("key %s: batch %d of %s: %w", key, no, node, wrong)), nil
+		if end, failure = verifyBatch(kv, node, no, value, end, next == first && first > 1); errors.As(failure, new(misplaced)) {
+			later, failure = cmp.Or(later, fmt.Errorf("key %s: batch %d of %s: %w", key, no, node, failure)), nil
 		}
-		if wrong == nil && no == anchor.Batch && end != anchor {
-			wrong = fmt.Errorf("hash %s at entry %d, the anchor says %s at entry %d", end.Hash, end.Pos, anchor.Hash, anchor.Pos)
+		if failure == nil && no == anchor.Batch && end != anchor {
+			failure = fmt.Errorf("hash %s at entry %d does not match the anchor: hash %s at entry %d", end.Hash, end.Pos, anchor.Hash, anchor.Pos)
 		}
-		if wrong != nil {
-			wrong = fmt.Errorf("key %s: batch %d of %s: %w", key, no, node, wrong)
+		if failure != nil {
+			failure = fmt.Errorf("key %s: batch %d of %s: %w", key, no, node, failure)
 		}
 		next++
-		return wrong == nil
+		return failure == nil
 	})
 	switch {
-	case wrong != nil:
-		return Mark{}, wrong
+	case failure != nil:
+		return Mark{}, failure
 	case err != nil:
 		return Mark{}, err
 	case end.Batch < anchor.Batch && !mutant.On("log-may-end-early"):
@@ -183,16 +187,17 @@ func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err 
 	return end, nil
 }
 
-// verifyBatch checks one batch against the one before; the first of the recent ones is taken at its word.
+// verifyBatch checks one batch against the mark of the previous one, and its payloads.
+// With first set, it trusts the record's hash and start: the previous batch is not read.
 func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark, first bool) (Mark, error) {
 	r, err := decodeBatch(value)
 	switch {
 	case err != nil:
 		return Mark{}, err
 	case !first && r.prev != before.Hash:
-		return Mark{}, errors.New("does not follow the batch before: its hash is another")
+		return Mark{}, errors.New("does not follow the previous batch: hash mismatch")
 	case !first && r.from != before.Pos:
-		return Mark{}, fmt.Errorf("begins at entry %d, the batch before ended at %d", r.from, before.Pos)
+		return Mark{}, fmt.Errorf("starts at entry %d, but the previous batch ended at entry %d", r.from, before.Pos)
 	}
 	var later error
 	for _, p := range r.payloads {
@@ -209,16 +214,17 @@ func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark,
 	return Mark{no, r.to, actor.HashOf(value)}, later
 }
 
-// misplaced is a value that a batch further on should have put where it is, and
-// has not: it is whole, and stands in the wrong place, or that batch is gone.
+// misplaced is the error for an intact value that claims a later batch, or one of
+// another node, as its writer. That batch is missing, unreadable, or did not put this
+// value under this key.
 type misplaced struct {
-	batch uint64
-	by    actor.NodeID
-	what  string
+	batch   uint64
+	node    actor.NodeID
+	problem string
 }
 
 func (m misplaced) Error() string {
-	return fmt.Sprintf("says that it is of batch %d of %s, which %s", m.batch, m.by, m.what)
+	return fmt.Sprintf("claims to be from batch %d of %s, which %s", m.batch, m.node, m.problem)
 }
 
 func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
@@ -230,24 +236,24 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 		return errors.New("is missing")
 	case actor.HashOf(value) == p.Digest:
 		return nil
-	case !isReplaced(p.Key):
-		return errors.New("is not what was written")
+	case !isReplaceable(p.Key):
+		return errors.New("differs from the value that was written")
 	}
-	// A later batch, or another node's, has put the same key again.
+	// A later batch, or one of another node, may have replaced the value.
 	by, batch, content, err := unseal(value)
 	switch {
 	case err != nil:
 		return err
 	case by == node && batch <= no:
-		return errors.New("is not what was written")
+		return errors.New("differs from the value that was written")
 	case strings.Contains(string(p.Key), "/b/") && !strings.HasSuffix(string(p.Key), "/"+actor.HashOf(content).String()):
-		return errors.New("is not the content it is named for")
+		return errors.New("does not match the hash in its key")
 	}
-	return verifyLater(kv, Payload{p.Key, actor.HashOf(value)}, by, batch)
+	return verifyReplacement(kv, Payload{p.Key, actor.HashOf(value)}, by, batch)
 }
 
-// verifyLater sees that a payload is what the batch that it names has put under its key.
-func verifyLater(kv KV, p Payload, by actor.NodeID, batch uint64) error {
+// verifyReplacement checks that the batch named in a value has put that value under its key.
+func verifyReplacement(kv KV, p Payload, by actor.NodeID, batch uint64) error {
 	record, ok, err := kv.Get(batchKey(by, batch))
 	switch {
 	case err != nil:
@@ -260,13 +266,13 @@ func verifyLater(kv KV, p Payload, by actor.NodeID, batch uint64) error {
 		return misplaced{batch, by, "cannot be read: " + err.Error()}
 	}
 	if !slices.ContainsFunc(r.payloads, func(o Payload) bool { return bytes.Equal(o.Key, p.Key) && o.Digest == p.Digest }) {
-		return misplaced{batch, by, "has put something else here"}
+		return misplaced{batch, by, "did not put this value here"}
 	}
 	return nil
 }
 
-// isReplaced tells of the keys that may be put again: snapshots and blobs.
-func isReplaced(key []byte) bool {
+// isReplaceable reports whether a later batch may put the key again: a snapshot or a blob.
+func isReplaceable(key []byte) bool {
 	parts := strings.Split(string(key), "/")
 	return len(parts) == 4 && parts[2] == "b" || len(parts) == 6 && parts[2] == "a" && parts[5] == "s"
 }

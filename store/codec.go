@@ -11,29 +11,29 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// CodecVersion is the first byte of every entry and every journal that is written.
-// Those of every version before are read, for good; a later one is refused: a
-// store is read by a program that knows its format.
+// CodecVersion is the first byte of every entry and journal that is written. All
+// earlier versions MUST remain readable. A later version is rejected, because this
+// program does not know its format.
 //
-//  1. the first
-//  2. Added, Streamed, Rebased; what actors keep; how asks are asked again and shown
-//  3. snapshots that name the entries with outcomes, instead of holding those
+//  1. initial version
+//  2. Added, Streamed, Rebased; actor state; retries and streaming of asks
+//  3. snapshots refer to the entries with outcomes instead of containing the outcomes
 const CodecVersion = 3
 
-// frameVersion is the first byte of what holds entries together: batches, the
-// anchor, the owners of runs. It has not changed.
+// frameVersion is the first byte of batch records, anchors and run owners. It has
+// never changed.
 const frameVersion = 1
 
-// Bounds of what the codec takes in. Those of the runtime are narrower.
+// Bounds of the decoder. The limits of the runtime are lower.
 const (
-	AsksMax          = 1 << 16   // of one step
-	EventsMax        = 1 << 16   // of one entry
-	EventBytesMax    = 8 << 20   // a run event: the longest message, as JSON
-	SnapshotBytesMax = 256 << 20 // a journal
-	itemsMax         = 1 << 24   // of a list in a journal; its bytes bound it sooner
+	AsksMax          = 1 << 16   // asks of one step
+	EventsMax        = 1 << 16   // run events of one entry
+	EventBytesMax    = 8 << 20   // bytes of a run event: the longest message, as JSON
+	SnapshotBytesMax = 256 << 20 // bytes of an encoded journal
+	itemsMax         = 1 << 24   // items of a list in a journal; SnapshotBytesMax is reached first
 )
 
-// The tags of records on the disk; a number once given is never given again.
+// The tags of records on disk. A number MUST NOT be reused.
 const (
 	tagAccepted = iota + 1
 	tagAsking
@@ -50,15 +50,15 @@ const (
 	tagRebased
 )
 
-// An encoder adds the words of this room to those of actor.
+// encoder extends actor.Encoder with the types of this package.
 type encoder struct {
 	actor.Encoder
-	first bool // writes as a program of the first version
-	more  bool // and that could not have said all
+	version1       bool // write the format of version 1
+	beyondVersion1 bool // set with version1 if that format cannot represent the value
 }
 
-func (w *encoder) version() {
-	if w.first {
+func (w *encoder) writeVersion() {
+	if w.version1 {
 		w.Uint(1)
 		return
 	}
@@ -67,20 +67,20 @@ func (w *encoder) version() {
 
 type decoder struct {
 	*actor.Decoder
-	written uint64 // in which version
+	version uint64 // of the encoded value
 }
 
-// EncodeEntry writes an entry as DecodeEntry reads it.
+// EncodeEntry returns the encoding of an entry for DecodeEntry.
 func EncodeEntry(e Entry) []byte {
-	w := &encoder{Encoder: actor.Encoder{Buf: make([]byte, 0, weigh(&e))}}
+	w := &encoder{Encoder: actor.Encoder{Buf: make([]byte, 0, entrySize(&e))}}
 	w.entry(&e, e.Record, true)
 	return w.Buf
 }
 
-// entry writes an entry with some record for its own, and with the bodies of its
-// events or without.
+// entry writes an entry with record in place of e.Record. Without bodies it writes
+// the events with empty bodies, as they are stored under keys of their own.
 func (w *encoder) entry(e *Entry, record Record, bodies bool) {
-	w.version()
+	w.writeVersion()
 	w.ID(e.Actor)
 	w.Uint(uint64(e.Shard))
 	w.Uint(uint64(e.Epoch))
@@ -101,11 +101,11 @@ func (w *encoder) entry(e *Entry, record Record, bodies bool) {
 	w.Int(int64(e.Due))
 }
 
-// DecodeEntry reads an entry. It never panics, keeps nothing of b, and what it
-// accepts encodes to the same bytes again.
+// DecodeEntry decodes an entry. It never panics and retains no part of b. An entry
+// that it accepts encodes to the same bytes, if b has the current version.
 func DecodeEntry(b []byte) (Entry, error) {
 	r := newDecoder(b)
-	if err := r.version("entry", CodecVersion); err != nil {
+	if err := r.readVersion("entry", CodecVersion); err != nil {
 		return Entry{}, err
 	}
 	var e Entry
@@ -114,7 +114,7 @@ func DecodeEntry(b []byte) (Entry, error) {
 	e.Epoch = actor.Epoch(r.Uint())
 	e.N = r.Uint()
 	e.Record = r.record()
-	e.Events = list(r, r.Count(EventsMax, "events"), func() RunEvent {
+	e.Events = decodeList(r, r.Count(EventsMax, "events"), func() RunEvent {
 		return RunEvent{Run: r.CallID(), Seq: r.Uint(), Body: r.Bytes(EventBytesMax)}
 	})
 	e.WasDue, e.Due = actor.Time(r.Int()), actor.Time(r.Int())
@@ -127,7 +127,7 @@ func DecodeEntry(b []byte) (Entry, error) {
 	return e, nil
 }
 
-// EncodeJournal writes a journal as DecodeJournal reads it: what a Snapshot holds.
+// EncodeJournal returns the encoding of a journal for DecodeJournal, the content of a Snapshot.
 func EncodeJournal(j *Journal) []byte {
 	w := &encoder{Encoder: actor.Encoder{Buf: make([]byte, 0, 1024)}}
 	w.journal(j)
@@ -135,7 +135,7 @@ func EncodeJournal(j *Journal) []byte {
 }
 
 func (w *encoder) journal(j *Journal) {
-	w.version()
+	w.writeVersion()
 	w.Uint(j.N)
 	w.Uint(uint64(len(j.Runs)))
 	for _, run := range j.Runs {
@@ -149,52 +149,52 @@ func (w *encoder) journal(j *Journal) {
 	w.items(j.Kept)
 }
 
-// outcomes writes those of which the entry is not known, then which entries say
-// the others.
+// outcomes writes the complete outcomes of unknown entries, then references to the
+// entries with the others.
 func (w *encoder) outcomes(j *Journal) {
-	away := slices.Clone(j.Away)
-	var whole []Ended
+	evicted := slices.Clone(j.Away)
+	var complete []Ended
 	for i := range j.Ended {
 		if e := &j.Ended[i]; e.n > 0 {
-			away = append(away, e.away())
+			evicted = append(evicted, e.evicted())
 		} else {
-			whole = append(whole, *e)
+			complete = append(complete, *e)
 		}
 	}
 	if mutant.On("snapshot-forgets-outcomes") {
-		away, whole = nil, nil
+		evicted, complete = nil, nil
 	}
-	w.Uint(uint64(len(whole)))
-	for i := range whole {
-		w.ended(whole[i])
+	w.Uint(uint64(len(complete)))
+	for i := range complete {
+		w.ended(complete[i])
 	}
-	if w.first {
-		w.more = w.more || len(away) > 0
+	if w.version1 {
+		w.beyondVersion1 = w.beyondVersion1 || len(evicted) > 0
 		return
 	}
-	w.Uint(uint64(len(away)))
-	for i := range away {
-		a := &away[i]
+	w.Uint(uint64(len(evicted)))
+	for i := range evicted {
+		a := &evicted[i]
 		w.CallID(a.Call)
 		w.Uint(a.N)
 		w.time(a.Until)
-		w.promise(a.key())
+		w.idempotency(a.key())
 	}
 }
 
 func (r decoder) outcomes(j *Journal) {
-	j.Ended = list(r, r.Count(itemsMax, "outcomes"), r.ended)
+	j.Ended = decodeList(r, r.Count(itemsMax, "outcomes"), r.ended)
 	for i := range j.Ended {
-		j.held += j.Ended[i].weight()
+		j.outcomeBytes += j.Ended[i].memorySize()
 	}
-	if r.written >= 3 {
-		j.Away = list(r, r.Count(itemsMax, "outcomes in entries"), r.away)
+	if r.version >= 3 {
+		j.Away = decodeList(r, r.Count(itemsMax, "evicted outcomes"), r.evicted)
 	}
 }
 
-func (r decoder) away() Away {
+func (r decoder) evicted() Away {
 	a := Away{Call: r.CallID(), N: r.Uint(), Until: r.time()}
-	if key := r.promise(); !key.IsZero() {
+	if key := r.idempotency(); !key.IsZero() {
 		a.Promise = &key
 	}
 	if a.N == 0 {
@@ -203,16 +203,16 @@ func (r decoder) away() Away {
 	return a
 }
 
-// DecodeJournal reads a journal, under the same promises as DecodeEntry.
+// DecodeJournal decodes a journal, with the same guarantees as DecodeEntry.
 func DecodeJournal(b []byte) (Journal, error) {
 	r := newDecoder(b)
-	if err := r.version("snapshot", CodecVersion); err != nil {
+	if err := r.readVersion("snapshot", CodecVersion); err != nil {
 		return Journal{}, err
 	}
 	j := Journal{N: r.Uint()}
-	j.Runs = list(r, r.Count(itemsMax, "runs"), r.run)
+	j.Runs = decodeList(r, r.Count(itemsMax, "runs"), r.run)
 	r.outcomes(&j)
-	j.Buried = list(r, r.Count(itemsMax, "tombstones"), r.buried)
+	j.Buried = decodeList(r, r.Count(itemsMax, "tombstones"), r.buried)
 	j.Kept = r.items(itemsMax)
 	if err := r.End(); err != nil {
 		return Journal{}, fmt.Errorf("snapshot: %w", err)
@@ -222,14 +222,14 @@ func DecodeJournal(b []byte) (Journal, error) {
 
 func newDecoder(b []byte) decoder { return decoder{Decoder: actor.NewDecoder(b)} }
 
-// version reads the first byte of what comes in versions up to the newest.
-func (r *decoder) version(what string, newest uint64) error {
-	r.written = r.Uint()
-	if r.Err() == nil && (r.written == 0 || r.written > newest) {
-		return fmt.Errorf("%s written in version %d, this program reads up to version %d", what, r.written, newest)
+// readVersion reads the first byte of an encoded value and rejects versions above newest.
+func (r *decoder) readVersion(what string, newest uint64) error {
+	r.version = r.Uint()
+	if r.Err() == nil && (r.version == 0 || r.version > newest) {
+		return fmt.Errorf("%s written in version %d, this program reads up to version %d", what, r.version, newest)
 	}
 	if mutant.On("first-version-unread") {
-		r.written = newest
+		r.version = newest
 	}
 	return nil
 }
@@ -237,10 +237,10 @@ func (r *decoder) version(what string, newest uint64) error {
 func (w *encoder) record(record Record) {
 	switch r := record.(type) {
 	case Added, Streamed, Rebased:
-		w.more = true
+		w.beyondVersion1 = true
 	case Snapshot:
-		if w.first {
-			r.Journal = w.former(r.Journal)
+		if w.version1 {
+			r.Journal = w.journalVersion1(r.Journal)
 			record = r
 		}
 	}
@@ -263,26 +263,26 @@ func (w *encoder) record(record Record) {
 		w.asked(&r.Ask)
 	case Streamed:
 		w.Uint(tagStreamed)
-		w.place(r.Run, r.Step, r.Index, r.At)
+		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Bool(r.Again)
 		w.Uint(r.Shown)
 	case Answered:
 		w.Uint(tagAnswered)
-		w.place(r.Run, r.Step, r.Index, r.At)
+		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.answer(r.Answer)
 		w.Uint(uint64(r.Budget))
 	case Retried:
 		w.Uint(tagRetried)
-		w.place(r.Run, r.Step, r.Index, r.At)
+		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Uint(uint64(r.Attempt))
 	case Held:
 		w.Uint(tagHeld)
-		w.place(r.Run, r.Step, r.Index, r.At)
+		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Uint(r.N)
 		w.time(r.Until)
 	case Resumed:
 		w.Uint(tagResumed)
-		w.place(r.Run, r.Step, r.Index, r.At)
+		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Uint(r.N)
 	case Parked:
 		w.Uint(tagParked)
@@ -307,12 +307,12 @@ func (w *encoder) record(record Record) {
 	}
 }
 
-// former is a journal as the first version wrote it.
-func (w *encoder) former(journal []byte) []byte {
+// journalVersion1 reencodes a journal in the format of version 1.
+func (w *encoder) journalVersion1(journal []byte) []byte {
 	j := invariant.Must(DecodeJournal(journal))
-	old := &encoder{first: true}
+	old := &encoder{version1: true}
 	old.journal(&j)
-	w.more = w.more || old.more
+	w.beyondVersion1 = w.beyondVersion1 || old.beyondVersion1
 	return old.Buf
 }
 
@@ -325,19 +325,19 @@ func (r decoder) record() Record {
 	case tagAdded:
 		return Added{Run: r.CallID(), At: r.time(), Ask: r.asked()}
 	case tagStreamed:
-		run, step, index, at := r.place()
+		run, step, index, at := r.askHeader()
 		return Streamed{run, step, index, at, r.Bool(), r.Uint()}
 	case tagAnswered:
-		run, step, index, at := r.place()
+		run, step, index, at := r.askHeader()
 		return Answered{run, step, index, at, r.answer(), r.uint32("budget")}
 	case tagRetried:
-		run, step, index, at := r.place()
+		run, step, index, at := r.askHeader()
 		return Retried{run, step, index, at, r.uint32("attempt")}
 	case tagHeld:
-		run, step, index, at := r.place()
+		run, step, index, at := r.askHeader()
 		return Held{run, step, index, at, r.Uint(), r.time()}
 	case tagResumed:
-		run, step, index, at := r.place()
+		run, step, index, at := r.askHeader()
 		return Resumed{run, step, index, at, r.Uint()}
 	case tagParked:
 		return Parked{Run: r.CallID(), At: r.time(), Detail: r.String(actor.TextBytesMax)}
@@ -357,15 +357,15 @@ func (r decoder) record() Record {
 	}
 }
 
-// place is what the records about one ask begin with.
-func (w *encoder) place(run actor.CallID, step uint32, index uint16, at actor.Time) {
+// askHeader writes the common first fields of records about one ask.
+func (w *encoder) askHeader(run actor.CallID, step uint32, index uint16, at actor.Time) {
 	w.CallID(run)
 	w.Uint(uint64(step))
 	w.Uint(uint64(index))
 	w.time(at)
 }
 
-func (r decoder) place() (run actor.CallID, step uint32, index uint16, at actor.Time) {
+func (r decoder) askHeader() (run actor.CallID, step uint32, index uint16, at actor.Time) {
 	return r.CallID(), r.uint32("step"), uint16(r.UintMax(1<<16-1, "index")), r.time()
 }
 
@@ -374,16 +374,16 @@ func (w *encoder) ended(e Ended) {
 	w.time(e.At)
 	w.Reply(e.Reply)
 	w.time(e.Until)
-	w.promise(e.Idempotency)
+	w.idempotency(e.Idempotency)
 }
 
 func (r decoder) ended() Ended {
 	e := Ended{Call: r.CallID(), At: r.time(), Reply: r.Reply(), Until: r.time()}
-	e.Idempotency = r.promise()
+	e.Idempotency = r.idempotency()
 	return e
 }
 
-func (w *encoder) promise(i actor.Idempotency) {
+func (w *encoder) idempotency(i actor.Idempotency) {
 	w.Bool(!i.IsZero())
 	if !i.IsZero() {
 		w.String(i.Principal)
@@ -393,7 +393,7 @@ func (w *encoder) promise(i actor.Idempotency) {
 	}
 }
 
-func (r decoder) promise() actor.Idempotency {
+func (r decoder) idempotency() actor.Idempotency {
 	if !r.Bool() {
 		return actor.Idempotency{}
 	}
@@ -433,7 +433,7 @@ func (w *encoder) run(run *Run) {
 
 func (r decoder) run() *Run {
 	run := &Run{Call: r.Call(), At: r.time(), Definition: r.Hash(), Clock: r.clock(), Holds: r.Uint(), Budget: r.uint32("budget")}
-	run.Steps = list(r, r.Count(itemsMax, "steps"), func() Step { return Step{r.asks()} })
+	run.Steps = decodeList(r, r.Count(itemsMax, "steps"), func() Step { return Step{r.asks()} })
 	run.Seq = r.Uint()
 	run.Parked = r.String(actor.TextBytesMax)
 	run.Keep = r.items(itemsMax)
@@ -447,7 +447,7 @@ func (w *encoder) asks(asks []Asked) {
 	}
 }
 
-func (r decoder) asks() []Asked { return list(r, r.Count(AsksMax, "asks"), r.asked) }
+func (r decoder) asks() []Asked { return decodeList(r, r.Count(AsksMax, "asks"), r.asked) }
 
 func (w *encoder) asked(a *Asked) {
 	w.ask(a.Ask)
@@ -466,8 +466,8 @@ func (w *encoder) asked(a *Asked) {
 	if a.Answer != nil {
 		w.answer(*a.Answer)
 	}
-	if w.first {
-		w.more = w.more || a.Again > 0 || a.Shown > 0 || a.Added
+	if w.version1 {
+		w.beyondVersion1 = w.beyondVersion1 || a.Again > 0 || a.Shown > 0 || a.Added
 		return
 	}
 	w.Uint(uint64(a.Again))
@@ -475,7 +475,7 @@ func (w *encoder) asked(a *Asked) {
 	w.Bool(a.Added)
 	if a.Added {
 		w.CallID(a.For)
-		w.promise(a.Promise)
+		w.idempotency(a.Promise)
 	}
 }
 
@@ -497,19 +497,19 @@ func (r decoder) asked() Asked {
 		answer := r.answer()
 		a.Answer = &answer
 	}
-	if r.written < 2 {
+	if r.version < 2 {
 		return a
 	}
-	a.Again, a.Shown = r.uint32("times"), r.Uint()
+	a.Again, a.Shown = r.uint32("retries"), r.Uint()
 	if a.Added = r.Bool(); a.Added {
-		a.For, a.Promise = r.CallID(), r.promise()
+		a.For, a.Promise = r.CallID(), r.idempotency()
 	}
 	return a
 }
 
 func (w *encoder) items(items []actor.StateItem) {
-	if w.first {
-		w.more = w.more || len(items) > 0
+	if w.version1 {
+		w.beyondVersion1 = w.beyondVersion1 || len(items) > 0
 		return
 	}
 	w.Uint(uint64(len(items)))
@@ -520,15 +520,15 @@ func (w *encoder) items(items []actor.StateItem) {
 }
 
 func (r decoder) items(limit int) []actor.StateItem {
-	if r.written < 2 {
+	if r.version < 2 {
 		return nil
 	}
-	return list(r, r.Count(limit, "items kept"), func() actor.StateItem {
+	return decodeList(r, r.Count(limit, "state items"), func() actor.StateItem {
 		return actor.StateItem{Name: r.String(actor.StateItemNameBytesMax), Value: r.Bytes(actor.StateItemValueBytesMax)}
 	})
 }
 
-// ask leaves out Work and Body: they are not written down.
+// ask omits Work and Body, which are never stored.
 func (w *encoder) ask(a actor.Ask) {
 	w.Uint(uint64(a.Kind))
 	w.String(a.Name)
@@ -570,12 +570,12 @@ func (r decoder) time() actor.Time { return actor.Time(r.Int()) }
 
 func (r decoder) uint32(what string) uint32 { return uint32(r.UintMax(1<<32-1, what)) }
 
-// list reads n items; it stops at the first that is wrong.
-func list[T any](r decoder, n int, item func() T) []T {
+// decodeList decodes n items. It stops at the first invalid item and returns nil.
+func decodeList[T any](r decoder, n int, item func() T) []T {
 	if n == 0 {
 		return nil
 	}
-	all := make([]T, 0, min(n, 16)) // what a stranger says is not believed before it is read
+	all := make([]T, 0, min(n, 16)) // n is untrusted input: grow while items decode
 	for range n {
 		v := item()
 		if r.Err() != nil {

@@ -32,7 +32,7 @@ func drawParts(t *rapid.T) []actor.Part {
 		switch rapid.IntRange(0, 3).Draw(t, "part") {
 		case 0:
 			parts = append(parts, actor.Part{Media: actor.MediaText, Blob: actor.HashOf([]byte(drawName(t))), Size: 7})
-		case 1: // on both sides of the size from which a part is stored by itself
+		case 1: // on both sides of the size limit of blobs
 			n := rapid.IntRange(BlobBytesMin-1, BlobBytesMin+2).Draw(t, "size")
 			parts = append(parts, actor.Part{Media: actor.MediaJSON, Bytes: bytes.Repeat([]byte{rapid.Byte().Draw(t, "byte")}, n)})
 		default:
@@ -126,12 +126,12 @@ func drawJournal(t *rapid.T) Journal {
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "ended") {
 		j.Ended = append(j.Ended, drawEnded(t))
-		j.held += j.Ended[len(j.Ended)-1].weight()
+		j.outcomeBytes += j.Ended[len(j.Ended)-1].memorySize()
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "away") {
 		e := drawEnded(t)
 		e.n = rapid.Uint64Range(1, 1<<40).Draw(t, "entry")
-		j.Away = append(j.Away, e.away())
+		j.Away = append(j.Away, e.evicted())
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "buried") {
 		j.Buried = append(j.Buried, Buried{drawRun(t), drawTime(t), drawTime(t)})
@@ -140,7 +140,7 @@ func drawJournal(t *rapid.T) Journal {
 	return j
 }
 
-// drawRecord draws each kind that has a tag.
+// drawRecord draws a record of a random tag.
 func drawRecord(t *rapid.T, of actor.ID) Record {
 	return drawRecordOf(t, of, rapid.IntRange(tagAccepted, tagRebased).Draw(t, "tag"))
 }
@@ -190,7 +190,7 @@ func drawEntry(t *rapid.T) Entry {
 	return e
 }
 
-func TestEntriesReadAsTheyWereWritten(t *testing.T) {
+func TestEntryRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawEntry(t)
 		b := EncodeEntry(want)
@@ -199,17 +199,17 @@ func TestEntriesReadAsTheyWereWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, want) {
-			t.Fatalf("wrote %+v\n read %+v", want, got)
+			t.Fatalf("encoded %+v\ndecoded %+v", want, got)
 		}
 		for _, cut := range []int{rapid.IntRange(0, len(b)-1).Draw(t, "cut")} {
 			if _, err := DecodeEntry(b[:cut]); err == nil {
-				t.Fatalf("%d bytes of %d were read as an entry", cut, len(b))
+				t.Fatalf("%d bytes of %d decoded as an entry, want an error", cut, len(b))
 			}
 		}
 	})
 }
 
-func TestJournalsReadAsTheyWereWritten(t *testing.T) {
+func TestJournalRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawJournal(t)
 		got, err := DecodeJournal(EncodeJournal(&want))
@@ -217,14 +217,14 @@ func TestJournalsReadAsTheyWereWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, want) {
-			t.Fatalf("wrote %+v\n read %+v", want, got)
+			t.Fatalf("encoded %+v\ndecoded %+v", want, got)
 		}
 	})
 }
 
-// Every field of what is encoded must come back: one that a codec forgets reads
-// as zero.
-func TestNoFieldIsForgotten(t *testing.T) {
+// A field that the codec omits decodes as zero. Each exported field must be non-zero
+// in some decoded value.
+func TestCodecCoversEveryField(t *testing.T) {
 	seen := map[string]bool{}
 	rapid.Check(t, func(t *rapid.T) {
 		e, _ := DecodeEntry(EncodeEntry(drawEntry(t)))
@@ -242,8 +242,8 @@ func TestNoFieldIsForgotten(t *testing.T) {
 		Buried{}, Added{}, Streamed{}, Rebased{}, actor.StateItem{}, Snapshot{}, Journal{}, Away{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
-			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] { // the others are made of these
-				t.Errorf("%s never came back", name)
+			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] { // unexported fields are derived
+				t.Errorf("%s is always zero after decoding", name)
 			}
 		}
 	}
@@ -271,7 +271,7 @@ func nonZero(v reflect.Value, seen map[string]bool) {
 	}
 }
 
-func TestOtherVersionsAndKindsAreRefused(t *testing.T) {
+func TestUnknownVersionsAndRecordsAreRejected(t *testing.T) {
 	b := EncodeEntry(Entry{Actor: actor.NewID("a", ""), N: 1, Record: Buried{}})
 	newer := bytes.Clone(b)
 	newer[0] = CodecVersion + 1
@@ -286,7 +286,7 @@ func TestOtherVersionsAndKindsAreRefused(t *testing.T) {
 		}
 	}
 	if _, err := DecodeJournal([]byte{9}); err == nil || !strings.Contains(err.Error(), "snapshot written in version 9") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want an unknown version", err)
 	}
 }
 
@@ -300,48 +300,48 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if e, err := DecodeEntry(b); err == nil && b[0] == CodecVersion && !bytes.Equal(EncodeEntry(e), b) {
-			t.Errorf("accepted % x, wrote % x", b, EncodeEntry(e))
+			t.Errorf("accepted % x, encoded % x", b, EncodeEntry(e))
 		}
 		if j, err := DecodeJournal(b); err == nil && b[0] == CodecVersion && !bytes.Equal(EncodeJournal(&j), b) {
-			t.Errorf("accepted % x, wrote % x", b, EncodeJournal(&j))
+			t.Errorf("accepted % x, encoded % x", b, EncodeJournal(&j))
 		}
 		none := func(actor.Hash) ([]byte, error) { return nil, fmt.Errorf("no blobs") }
 		_ = unpackEntries(b, none, func(Entry) error { return nil })
 		_, _, _, _ = unseal(b)
 		if r, err := decodeBatch(b); err == nil && !bytes.Equal(r.encode(), b) {
-			t.Errorf("accepted batch % x", b)
+			t.Errorf("batch % x does not encode to the same bytes", b)
 		}
 	})
 }
 
-// What the first version wrote is read as what it meant; what it could not say is
-// not written as if it had.
-func TestTheFirstVersionIsRead(t *testing.T) {
-	said, unsaid := 0, 0
+// Encodings of version 1 decode to the same values. A value that version 1 cannot
+// represent is marked as such.
+func TestVersion1IsReadable(t *testing.T) {
+	representable, beyond := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		e := rapid.Custom(drawEntry).Draw(t, "entry")
-		w := &encoder{first: true}
-		if w.entry(&e, e.Record, true); w.more {
-			unsaid++
+		w := &encoder{version1: true}
+		if w.entry(&e, e.Record, true); w.beyondVersion1 {
+			beyond++
 			return
 		}
-		said++
+		representable++
 		back, err := DecodeEntry(w.Buf)
 		if err != nil || w.Buf[0] != 1 {
-			t.Fatalf("% x: %v", w.Buf, err)
+			t.Fatalf("decode % x: %v", w.Buf, err)
 		}
 		if s, ok := back.Record.(Snapshot); ok {
 			j, err := DecodeJournal(s.Journal)
 			if err != nil || s.Journal[0] != 1 {
-				t.Fatalf("% x: %v", s.Journal, err)
+				t.Fatalf("decode journal % x: %v", s.Journal, err)
 			}
 			back.Record = Snapshot{Journal: EncodeJournal(&j)}
 		}
 		if !bytes.Equal(EncodeEntry(back), EncodeEntry(e)) {
-			t.Fatalf("wrote %+v, read %+v", e, back)
+			t.Fatalf("encoded %+v, decoded %+v", e, back)
 		}
 	})
-	if said == 0 || unsaid == 0 {
-		t.Errorf("%d entries are of the first version, %d are not: want both", said, unsaid)
+	if representable == 0 || beyond == 0 {
+		t.Errorf("%d entries fit version 1, %d do not: want some of both", representable, beyond)
 	}
 }

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store decides what survives a crash: entries, snapshots, blobs, how they fold; it holds no disk.
+// Package store defines the log format, journals and snapshots; it accesses no disk.
 //
-// A Record is what changed for one actor; an Entry is a record in its place in
-// a node's log. A Journal is an actor's records folded up: an actor's state is
-// read from nowhere else, before a crash and after it.
+// A Record is one change of one actor. An Entry is a record with its position in
+// a node's log. A Journal is the fold of an actor's records. It is the only source
+// of an actor's state, in normal operation and after a crash.
 //
-// A Writer decides which entries go to the disk together, makes rows of them
-// (entry, snapshot, blob, run event, expiry index) and says when what depends on
-// them may be seen. The batches of a node form a hash chain; Verify follows it up
-// to the log's end, past the anchor that a host keeps beside the log. A KV is all
-// that is asked of a disk; LoadActor and its like read it and name the key of
-// whatever is damaged or missing.
+// A Writer groups entries into batches and encodes each batch as rows: entries,
+// snapshots, blobs, run events and the expiry index. It also reports the position
+// up to which effects may be released. The batches of a node form a hash chain.
+// Verify checks the chain to the end of the log. The end MUST NOT be before the
+// anchor, which a host stores in a separate file.
+//
+// A KV is the interface that a disk must implement. LoadActor and the other read
+// functions return errors that name the key of a damaged or missing value.
 package store

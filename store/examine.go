@@ -12,43 +12,47 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Finding is one thing that is wrong with a store.
+// Finding is one defect of a store.
 type Finding struct {
-	Where string // the key, or the file
+	Where string // key or file
 	What  string
-	Lost  string // what nobody can read any more because of it; empty: nothing
+	Lost  string // data that cannot be read because of it; empty if none
 }
 
-// FindingsMax is how many findings are kept; more are only counted.
+// FindingsMax is the maximum number of retained findings. Further ones are only counted.
 const FindingsMax = 1000
 
-// Examination is what a look at every key of a store came to.
+// Examination is the result of Examine.
 type Examination struct {
-	End      Mark // of the chain, as far as it can be followed
+	End      Mark // last batch of the chain that could be decoded
 	Batches  uint64
 	Payloads uint64
 	Actors   uint64
 	Entries  uint64
-	Open     uint64 // runs that have not ended
+	Open     uint64 // open runs
 	Runs     uint64
 	Events   uint64
 	Blobs    uint64
-	Bytes    uint64 // of keys and values
-	Unused   uint64 // blobs that no entry refers to
-	Wrong    uint64 // findings, with those that were not kept
+	Bytes    uint64 // total size of keys and values
+	Unused   uint64 // blobs without a reference
+	Wrong    uint64 // number of findings, including those not retained
 	Findings []Finding
 }
 
-// Examine looks at every key: the chain from its beginning, every payload against
-// its digest, every actor's journal, and that the indexes say what the journals
-// say. Where Open stops at the first thing that is wrong, this goes on and finds
-// them all. It changes nothing. Event judges the body of a run event, progress is
-// told the number of keys seen so far, now and then; either may be nil.
+// Examine checks every key of a store:
+//
+//   - the chain from its start, and every payload against its digest
+//   - the journal of every actor
+//   - the indexes against the journals
+//
+// Unlike VerifyAll, it continues after a defect and reports all of them. It changes
+// nothing. The function event validates the body of a run event. The function progress
+// is called every 4,096 keys with the number of keys read so far. Either may be nil.
 func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
 	x := examiner{kv: kv, node: node, anchor: anchor, event: event, progress: progress,
-		due: map[string]bool{}, used: map[string]bool{}, owners: map[actor.CallID]RunOwner{}, told: map[actor.CallID]told{}}
-	for _, look := range []func() error{x.chain, x.actors, x.runs, x.events, x.index, x.blobs, x.strangers} {
-		if err := look(); err != nil {
+		due: map[string]bool{}, used: map[string]bool{}, owners: map[actor.CallID]RunOwner{}, lastEvents: map[actor.CallID]lastEvent{}}
+	for _, check := range []func() error{x.checkChain, x.checkActors, x.checkRuns, x.checkEvents, x.checkIndex, x.checkBlobs, x.checkUnknownKeys} {
+		if err := check(); err != nil {
 			return x.Examination, err
 		}
 	}
@@ -57,35 +61,35 @@ func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) erro
 
 type examiner struct {
 	Examination
-	kv       KV
-	node     actor.NodeID
-	anchor   Mark
-	event    func([]byte) error
-	progress func(uint64)
-	keys     uint64
-	due      map[string]bool           // rows that the expiry index must have
-	used     map[string]bool           // blobs that are referred to, by key
-	owners   map[actor.CallID]RunOwner // of runs, as the journals say
-	told     map[actor.CallID]told     // the last event of each run, as the journals say
+	kv         KV
+	node       actor.NodeID
+	anchor     Mark
+	event      func([]byte) error
+	progress   func(uint64)
+	keys       uint64
+	due        map[string]bool            // expected keys of the expiry index
+	used       map[string]bool            // keys of referenced blobs
+	owners     map[actor.CallID]RunOwner  // owners of runs according to the journals
+	lastEvents map[actor.CallID]lastEvent // last event of each run according to the journals
 }
 
-// told is an event, and the entry that has it.
-type told struct {
+// lastEvent is the number of an event and the entry with it.
+type lastEvent struct {
 	seq   uint64
 	entry uint64
-	of    actor.ID
+	actor actor.ID
 }
 
-func (x *examiner) found(where []byte, lost, format string, args ...any) {
+func (x *examiner) report(where []byte, lost, format string, args ...any) {
 	x.Wrong++
 	if len(x.Findings) < FindingsMax {
 		x.Findings = append(x.Findings, Finding{string(where), fmt.Sprintf(format, args...), lost})
 	}
 }
 
-// scan shows the keys of a prefix, which ends in a slash.
+// scan calls each with all keys of a prefix, which MUST end in a slash, and counts them.
 func (x *examiner) scan(prefix []byte, each func(key, value []byte)) error {
-	return x.kv.Scan(prefix, after(prefix), func(key, value []byte) bool {
+	return x.kv.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
 		x.Bytes += uint64(len(key) + len(value))
 		if x.keys++; x.progress != nil && x.keys%4096 == 0 {
 			x.progress(x.keys)
@@ -95,51 +99,51 @@ func (x *examiner) scan(prefix []byte, each func(key, value []byte)) error {
 	})
 }
 
-// chain follows the batches, over gaps too.
-func (x *examiner) chain() error {
+// checkChain checks the batches of the node. It continues after gaps.
+func (x *examiner) checkChain() error {
 	prefix := nodeKey(x.node)
-	next, whole := uint64(1), true
+	next, intact := uint64(1), true
 	err := x.scan(prefix, func(key, value []byte) {
 		no, err := lastNumber(key, len(prefix))
 		if err != nil {
-			x.found(key, "", "%v", err)
+			x.report(key, "", "%v", err)
 			return
 		}
 		if no != next {
-			x.found(batchKey(x.node, next), "", "batch %d is missing, the next is %d: what it proves of its entries is not known", next, no)
-			whole = false
+			x.report(batchKey(x.node, next), "", "batch %d is missing, the next is %d: its entries cannot be verified", next, no)
+			intact = false
 		}
 		next = no + 1
 		x.Batches++
 		r, err := decodeBatch(value)
 		if err != nil {
-			x.found(key, "", "batch %d: %v", no, err)
-			whole = false
+			x.report(key, "", "batch %d: %v", no, err)
+			intact = false
 			return
 		}
-		if whole && (r.prev != x.End.Hash || r.from != x.End.Pos) {
-			x.found(key, "", "batch %d does not follow the batch before", no)
+		if intact && (r.prev != x.End.Hash || r.from != x.End.Pos) {
+			x.report(key, "", "batch %d does not follow the previous batch", no)
 		}
 		for _, p := range r.payloads {
 			x.Payloads++
 			if err := verifyPayload(x.kv, x.node, no, p); err != nil {
-				x.found(p.Key, lostWith(p.Key), "of batch %d: %v", no, err)
+				x.report(p.Key, lossOf(p.Key), "batch %d: %v", no, err)
 			}
 		}
-		x.End, whole = Mark{no, r.to, actor.HashOf(value)}, true
+		x.End, intact = Mark{no, r.to, actor.HashOf(value)}, true
 		if no == x.anchor.Batch && x.End != x.anchor {
-			x.found(key, "", "batch %d is not the one that the anchor names", no)
+			x.report(key, "", "batch %d does not match the anchor", no)
 		}
 	})
 	if err == nil && x.End.Batch < x.anchor.Batch {
-		x.found(batchKey(x.node, x.End.Batch+1), fmt.Sprintf("the batches %d to %d, which had been acknowledged", x.End.Batch+1, x.anchor.Batch),
+		x.report(batchKey(x.node, x.End.Batch+1), fmt.Sprintf("the batches %d to %d, which had been acknowledged", x.End.Batch+1, x.anchor.Batch),
 			"the log ends at batch %d, before its anchor at batch %d", x.End.Batch, x.anchor.Batch)
 	}
 	return err
 }
 
-// lostWith says what goes with a value.
-func lostWith(key []byte) string {
+// lossOf describes the data that is lost with the value of a key.
+func lossOf(key []byte) string {
 	parts := strings.Split(string(key), "/")
 	switch {
 	case len(parts) == 6 && parts[0] == "t" && parts[2] == "a":
@@ -147,21 +151,22 @@ func lostWith(key []byte) string {
 	case len(parts) == 5 && parts[2] == "e":
 		return "events of run " + parts[3]
 	case len(parts) == 4 && parts[2] == "r":
-		return "whose run " + parts[3] + " is"
+		return "the owner of run " + parts[3]
 	case len(parts) == 4 && parts[2] == "b":
-		return "content that an entry refers to"
+		return "content referenced by an entry"
 	}
 	return ""
 }
 
-// actors folds every journal, with the entries that a snapshot stands for.
-func (x *examiner) actors() error {
+// checkActors reads the entries of every actor, including those before its snapshot,
+// and checks its journal.
+func (x *examiner) checkActors() error {
 	var id actor.ID
 	var entries []Entry
 	var snapshot *Entry
 	flush := func() {
 		if id != (actor.ID{}) {
-			x.actor(id, entries, snapshot)
+			x.checkActor(id, entries, snapshot)
 		}
 		entries, snapshot = nil, nil
 	}
@@ -185,8 +190,8 @@ func (x *examiner) actors() error {
 			}
 			x.Entries++
 			for _, ev := range e.Events {
-				if ev.Seq > x.told[ev.Run].seq {
-					x.told[ev.Run] = told{ev.Seq, e.N, id}
+				if ev.Seq > x.lastEvents[ev.Run].seq {
+					x.lastEvents[ev.Run] = lastEvent{ev.Seq, e.N, id}
 				}
 			}
 			if a, ok := e.Record.(Accepted); ok {
@@ -196,15 +201,16 @@ func (x *examiner) actors() error {
 			return nil
 		})
 		if err != nil {
-			x.found(key, lostWith(key), "%v", err)
+			x.report(key, lossOf(key), "%v", err)
 		}
 	})
 	flush()
 	return err
 }
 
-// actor folds one journal: from the first entry, and from the snapshot.
-func (x *examiner) actor(id actor.ID, entries []Entry, snapshot *Entry) {
+// checkActor folds one journal from its snapshot, or from the first entry without one.
+// It checks that each evicted outcome is in its entry.
+func (x *examiner) checkActor(id actor.ID, entries []Entry, snapshot *Entry) {
 	x.Actors++
 	saved, shard := Saved{Entries: entries}, uint16(0)
 	if len(entries) > 0 {
@@ -217,21 +223,21 @@ func (x *examiner) actor(id actor.ID, entries []Entry, snapshot *Entry) {
 	}
 	journal, err := Fold(saved)
 	if err != nil {
-		x.found(actorKey(id), "the state of "+id.String(), "its entries do not follow each other: %v", err)
+		x.report(actorKey(id), "the state of "+id.String(), "its entries cannot be folded: %v", err)
 		return
 	}
 	if snapshot != nil && journal.N != snapshot.N+uint64(len(saved.Entries)) {
-		x.found(snapshotKey(id), "", "stands for %d entries, not for %d", journal.N-uint64(len(saved.Entries)), snapshot.N)
+		x.report(snapshotKey(id), "", "holds the state after %d entries, want %d", journal.N-uint64(len(saved.Entries)), snapshot.N)
 	}
 	for i := range journal.Away {
 		a := &journal.Away[i]
 		at, ok := slices.BinarySearchFunc(entries, a.N, func(e Entry, n uint64) int { return cmp.Compare(e.N, n) })
-		var says Ended
+		var outcome Ended
 		if ok {
-			says, _ = entries[at].Record.(Ended)
+			outcome, _ = entries[at].Record.(Ended)
 		}
-		if says.Call != a.Call {
-			x.found(entryKey(id, a.N), fmt.Sprintf("what call %s came to", a.Call), "says nothing of call %s, which its snapshot says that it does", a.Call)
+		if outcome.Call != a.Call {
+			x.report(entryKey(id, a.N), fmt.Sprintf("the outcome of call %s", a.Call), "holds no outcome of call %s, although the snapshot refers to it", a.Call)
 		}
 	}
 	x.Open += uint64(len(journal.Runs))
@@ -240,8 +246,8 @@ func (x *examiner) actor(id actor.ID, entries []Entry, snapshot *Entry) {
 	}
 }
 
-// runs compares who owns the runs.
-func (x *examiner) runs() error {
+// checkRuns compares the owners of runs with the journals.
+func (x *examiner) checkRuns() error {
 	seen := map[actor.CallID]bool{}
 	err := x.scan([]byte("t/"), func(key, value []byte) {
 		parts := strings.Split(string(key), "/")
@@ -250,39 +256,39 @@ func (x *examiner) runs() error {
 		}
 		run, err := actor.ParseCallID(parts[3])
 		if err != nil {
-			x.found(key, "", "%v", err)
+			x.report(key, "", "%v", err)
 			return
 		}
 		x.Runs++
 		owner, root, err := decodeOwner(value)
 		switch of, known := x.owners[run]; {
 		case err != nil:
-			x.found(key, lostWith(key), "%v", err)
+			x.report(key, lossOf(key), "%v", err)
 		case known && owner != of.Actor:
-			x.found(key, "", "says %s, the run is one of %s", owner, of.Actor)
+			x.report(key, "", "names owner %s, want %s", owner, of.Actor)
 		case known && root != of.Root:
-			x.found(key, "", "says that the run's root is %s, and that is %s", root, of.Root)
+			x.report(key, "", "names root %s, want %s", root, of.Root)
 		}
 		seen[run] = true
 	})
 	for _, run := range slices.SortedFunc(maps.Keys(x.owners), actor.CallID.Compare) {
 		if !seen[run] {
-			x.found(runKey(x.owners[run].Actor.Tenant, run), "whose run "+run.String()+" is", "is missing; it is one of %s", x.owners[run].Actor)
+			x.report(runKey(x.owners[run].Actor.Tenant, run), "the owner of run "+run.String(), "is missing; the run belongs to %s", x.owners[run].Actor)
 		}
 	}
 	return err
 }
 
-// events sees that each run's are dense and as many as its entries say, and what
-// each says.
-func (x *examiner) events() error {
+// checkEvents checks that the events of each run are dense and reach the last number
+// in its entries. It passes their bodies to x.event.
+func (x *examiner) checkEvents() error {
 	var run actor.CallID
 	next := uint64(1)
 	end := func() {
-		if last, ok := x.told[run]; ok && last.seq >= next {
-			x.found(eventKey(last.of.Tenant, run, next), "events of run "+run.String(), "is missing; entry %d of %s has event %d", last.entry, last.of, last.seq)
+		if last, ok := x.lastEvents[run]; ok && last.seq >= next {
+			x.report(eventKey(last.actor.Tenant, run, next), "events of run "+run.String(), "is missing; entry %d of %s has event %d", last.entry, last.actor, last.seq)
 		}
-		delete(x.told, run)
+		delete(x.lastEvents, run)
 	}
 	err := x.scan([]byte("t/"), func(key, value []byte) {
 		parts := strings.Split(string(key), "/")
@@ -291,7 +297,7 @@ func (x *examiner) events() error {
 		}
 		of, err := actor.ParseCallID(parts[3])
 		if err != nil {
-			x.found(key, "", "%v", err)
+			x.report(key, "", "%v", err)
 			return
 		}
 		if of != run {
@@ -301,7 +307,7 @@ func (x *examiner) events() error {
 		err = readEvents(key, len(key)-len(parts[4]), value, func(seq uint64, body []byte) error {
 			x.Events++
 			if seq != next {
-				x.found(key, "the events before it", "event %d of run %s is missing, the next is %d", next, run, seq)
+				x.report(key, "earlier events of the run", "event %d of run %s is missing, the next is %d", next, run, seq)
 			}
 			next = seq + 1
 			if x.event == nil {
@@ -310,33 +316,33 @@ func (x *examiner) events() error {
 			return x.event(body)
 		})
 		if err != nil {
-			x.found(key, lostWith(key), "%v", err)
+			x.report(key, lossOf(key), "%v", err)
 		}
 	})
 	end()
-	for _, of := range slices.SortedFunc(maps.Keys(x.told), actor.CallID.Compare) {
+	for _, of := range slices.SortedFunc(maps.Keys(x.lastEvents), actor.CallID.Compare) {
 		run, next = of, 1
 		end()
 	}
 	return err
 }
 
-// index compares the expiry index with what is open.
-func (x *examiner) index() error {
+// checkIndex compares the expiry index with the open runs.
+func (x *examiner) checkIndex() error {
 	err := x.scan([]byte("x/"), func(key, _ []byte) {
 		if !x.due[string(key)] {
-			x.found(key, "", "the expiry index has something that is not open")
+			x.report(key, "", "the expiry index has an actor without an open run due then")
 		}
 		delete(x.due, string(key))
 	})
 	for _, key := range slices.Sorted(maps.Keys(x.due)) {
-		x.found([]byte(key), "", "the expiry index lacks an actor with open runs: nobody would wake it")
+		x.report([]byte(key), "", "the expiry index lacks an actor with open runs: they would not resume after a restart")
 	}
 	return err
 }
 
-// blobs sees that each is what its name says, and whether anyone needs it.
-func (x *examiner) blobs() error {
+// checkBlobs checks the hash of each blob and counts those without a reference.
+func (x *examiner) checkBlobs() error {
 	return x.scan([]byte("t/"), func(key, value []byte) {
 		parts := strings.Split(string(key), "/")
 		if len(parts) != 4 || parts[2] != "b" {
@@ -348,17 +354,16 @@ func (x *examiner) blobs() error {
 		}
 		_, _, content, err := unseal(value)
 		if err == nil && actor.HashOf(content).String() != parts[3] {
-			err = fmt.Errorf("is not the content it is named for")
+			err = fmt.Errorf("does not match the hash in its key")
 		}
 		if err != nil {
-			x.found(key, lostWith(key), "%v", err)
+			x.report(key, lossOf(key), "%v", err)
 		}
 	})
 }
 
-// strangers are keys that nothing of ours writes.
-func (x *examiner) strangers() error {
-
+// checkUnknownKeys reports keys of no known kind.
+func (x *examiner) checkUnknownKeys() error {
 	return x.kv.Scan([]byte{0}, []byte{0xff}, func(key, _ []byte) bool {
 		parts := strings.Split(string(key), "/")
 		family := ""
@@ -370,7 +375,7 @@ func (x *examiner) strangers() error {
 		case parts[0] == "x" && len(parts) == 6:
 		case family == "a" && len(parts) == 6, family == "e" && len(parts) == 5, (family == "r" || family == "b") && len(parts) == 4:
 		default:
-			x.found(key, "", "nothing here writes such a key")
+			x.report(key, "", "unknown kind of key")
 		}
 		return true
 	})

@@ -11,60 +11,60 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// Journal is the state of one actor: its records folded, in order. Apply is the
-// only way to change it.
+// Journal is the state of one actor: the fold of its records in order. For a journaled
+// actor, Apply and ApplyEntry are the only ways to add to it.
 type Journal struct {
-	N      uint64            // the last record's number
-	Runs   []*Run            // open, in the order in which they were accepted
-	Away   []Away            // remembered outcomes that stand in the log, in order
-	Ended  []Ended           // and those behind them, whole
-	Buried []Buried          // cancelled before they came, in order
-	Kept   []actor.StateItem // by name, as ended runs left it
+	N      uint64            // number of the last record
+	Runs   []*Run            // open runs in order of acceptance
+	Away   []Away            // references to retained outcomes in the log, oldest first
+	Ended  []Ended           // later retained outcomes, complete
+	Buried []Buried          // tombstones of calls cancelled before arrival, oldest first
+	Kept   []actor.StateItem // actor state sorted by name, with the updates of ended runs
 
-	held  int    // what Ended weighs
-	index *index // once there is much to find
+	outcomeBytes int           // total memorySize of Ended
+	index        *outcomeIndex // nil until a lookup needs it
 }
 
-// Run is one accepted call without outcome.
+// Run is an accepted call without an outcome.
 type Run struct {
 	Call       actor.Call
 	At         actor.Time
 	Definition actor.Hash
-	Clock      actor.Clock       // its own time; stands still while it waits for a person, itself or below
-	Holds      uint64            // how often Clock was stopped or started
-	Budget     uint32            // calls it may still make
-	Steps      []Step            // its turn so far; none while it waits in the mailbox
-	Seq        uint64            // its last run event
-	Parked     string            // why it does not go on, if so
-	Keep       []actor.StateItem // what its turn keeps: part of Kept once it has ended
+	Clock      actor.Clock       // time left; stopped while the run or a callee waits for a person
+	Holds      uint64            // number of times that Clock was stopped or started
+	Budget     uint32            // number of calls that the run may still make
+	Steps      []Step            // steps of its turn; empty while the call waits in the mailbox
+	Seq        uint64            // number of its last run event
+	Parked     string            // reason why the turn is stopped; empty if it is not
+	Keep       []actor.StateItem // updates by its turn; applied to ActorState when the run ends
 }
 
-// Step is one action of a turn: its asks, each with its answer once it has one.
+// Step is one action of a turn: its asks with their answers.
 type Step struct{ Asks []Asked }
 
-// Asked is one ask, and how it stands.
+// Asked is one ask and its progress.
 type Asked struct {
-	Ask     actor.Ask    // as the agent made it: what a turn that runs again is compared with
-	Sent    *actor.Ask   // as it went out, where the tools made something else of it
-	Call    actor.CallID // the child call, if it is one
-	To      actor.ID     // its callee
-	Budget  uint32       // the share it took along
+	Ask     actor.Ask    // as the agent made it; a replayed turn is compared with it
+	Sent    *actor.Ask   // as sent, if tools rewrote it; otherwise nil
+	Call    actor.CallID // child call; zero if the ask made no call
+	To      actor.ID     // callee of Call
+	Budget  uint32       // share of the run's budget given to Call
 	Stamp   actor.Time
-	Clock   actor.Clock // its time: from then on it is answered with a refusal
+	Clock   actor.Clock // time left; when it expires, the ask is answered with a refusal
 	Attempt uint32
-	Holds   uint64 // the highest N heard of it
+	Holds   uint64 // highest N of a Held or Resumed record
 	Answer  *actor.Answer
-	Again   uint32            // how often it was asked once more
-	Shown   uint64            // the run's last event before the first piece of its answer; 0: none was shown
-	Added   bool              // by the external agent of another ask, not by the turn
-	For     actor.CallID      // the message that made it so, to be answered with it
-	Promise actor.Idempotency // of that message
+	Again   uint32            // number of retries
+	Shown   uint64            // Seq of the run's last event before the first published piece of the answer; 0 if none was published
+	Added   bool              // made by the external agent of another ask, not by the turn
+	For     actor.CallID      // message that added the ask; the answer is its reply
+	Promise actor.Idempotency // idempotency key of that message
 }
 
-// IsCall tells whether the ask is a call to another actor that was made.
+// IsCall reports whether the ask is a call to another actor that was made, not refused.
 func (a *Asked) IsCall() bool { return !a.Call.IsZero() }
 
-// Out is the ask as it went out.
+// Out returns the ask as it was sent.
 func (a *Asked) Out() *actor.Ask {
 	if a.Sent != nil {
 		return a.Sent
@@ -72,14 +72,15 @@ func (a *Asked) Out() *actor.Ask {
 	return &a.Ask
 }
 
-// Open tells whether the ask waits for its answer.
+// Open reports whether the ask waits for its answer.
 func (a *Asked) Open() bool { return a.Answer == nil }
 
-// Started tells whether the run has had the turn.
+// Started reports whether the run's turn has made its first step.
 func (r *Run) Started() bool { return len(r.Steps) > 0 }
 
-// Ahead tells whether a clock of an open run began after now: the wall's was put
-// back since. A Rebased has them begin now, as nobody waits for it to come round.
+// HasFutureClock reports whether a clock of an open run starts after now, because the
+// system clock was set back. A Rebased record moves such clocks to now. Without it,
+// runs would stall until the system clock catches up.
 func (j *Journal) Ahead(now actor.Time) bool {
 	for _, run := range j.Runs {
 		if run.Clock.Since > now || slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Clock.Since > now }) {
@@ -96,7 +97,7 @@ func (r *Run) rebase(now actor.Time) {
 	}
 }
 
-// Last is the asks of the last step: only they can be open.
+// Last returns the asks of the last step. Only they can be open.
 func (r *Run) Last() []Asked {
 	if len(r.Steps) == 0 {
 		return nil
@@ -104,8 +105,8 @@ func (r *Run) Last() []Asked {
 	return r.Steps[len(r.Steps)-1].Asks
 }
 
-// Child fills in the call that an ask of this run is, with the time left as given.
-// It shares no content with the run, which may be read again while it is under way.
+// Child sets call to the child call of an ask, with the given time left. The call
+// shares no content with the run, which may be reused while the call is in transit.
 func (r *Run) Child(call *actor.Call, a *Asked, left actor.Duration, attempt uint32) {
 	c := &r.Call
 	*call = actor.Call{ID: a.Call, Root: c.Root, Parent: c.ID, To: a.To, Operation: a.Out().Operation,
@@ -114,7 +115,7 @@ func (r *Run) Child(call *actor.Call, a *Asked, left actor.Duration, attempt uin
 		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: actor.CloneParts(a.Out().Parts)}
 }
 
-// Run finds an open run; nil if there is none of that id.
+// Run returns the open run of a call, or nil.
 func (j *Journal) Run(id actor.CallID) *Run {
 	for _, r := range j.Runs {
 		if r.Call.ID == id {
@@ -124,7 +125,7 @@ func (j *Journal) Run(id actor.CallID) *Run {
 	return nil
 }
 
-// Due is the earliest deadline of the open runs; 0 if there are none.
+// Due returns the earliest deadline of the open runs, or 0 if there are none.
 func (j *Journal) Due() actor.Time {
 	var due actor.Time
 	for _, r := range j.Runs {
@@ -135,8 +136,8 @@ func (j *Journal) Due() actor.Time {
 	return due
 }
 
-// Apply folds one more record. It fails where no record of ours could follow,
-// and leaves the journal as it was.
+// Apply folds one more record. It returns an error if the record is not valid after
+// the previous ones, and then leaves the journal unchanged.
 func (j *Journal) Apply(r Record) error {
 	switch r := r.(type) {
 	case Accepted:
@@ -147,23 +148,23 @@ func (j *Journal) Apply(r Record) error {
 	case Asking:
 		run := j.Run(r.Run)
 		if run == nil || len(r.Asks) == 0 || slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() }) {
-			return fmt.Errorf("run %s cannot ask", r.Run)
+			return fmt.Errorf("run %s cannot start another step", r.Run)
 		}
 		run.Asks(r.At, slices.Clone(r.Asks))
 		run.Keep = append(run.Keep, r.Keep...)
 	case Added:
 		run := j.Run(r.Run)
 		if run == nil || !r.Ask.Added || !slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() && !a.Added }) {
-			return fmt.Errorf("run %s has nobody who could add an ask", r.Run)
+			return fmt.Errorf("run %s has no open ask that can add another", r.Run)
 		}
 		last := &run.Steps[len(run.Steps)-1]
 		last.Asks = append(slices.Clip(last.Asks), r.Ask)
 		if r.Ask.IsCall() {
 			run.Budget -= min(run.Budget, 1+r.Ask.Budget)
 		}
-		run.settle(r.At)
+		run.updateClock(r.At)
 	case Streamed:
-		_, a, err := j.ask(r.Run, r.Step, r.Index)
+		_, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
 			return err
 		}
@@ -174,34 +175,34 @@ func (j *Journal) Apply(r Record) error {
 			a.Shown = r.Shown
 		}
 	case Answered:
-		run, a, err := j.ask(r.Run, r.Step, r.Index)
+		run, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
 			return err
 		}
 		run.Answers(r.At, a, &r.Answer, r.Budget)
 	case Retried:
-		_, a, err := j.ask(r.Run, r.Step, r.Index)
+		_, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
 			return err
 		}
 		a.Attempt, a.Shown = r.Attempt, 0
 		a.Again++
 	case Held:
-		run, a, err := j.ask(r.Run, r.Step, r.Index)
+		run, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
 			return err
 		}
 		a.Holds = r.N
 		a.Clock.Hold(r.At, r.Until)
-		run.settle(r.At)
+		run.updateClock(r.At)
 	case Resumed:
-		run, a, err := j.ask(r.Run, r.Step, r.Index)
+		run, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
 			return err
 		}
 		a.Holds = r.N
 		a.Clock.Resume(r.At)
-		run.settle(r.At)
+		run.updateClock(r.At)
 	case Parked:
 		run := j.Run(r.Run)
 		if run == nil {
@@ -214,33 +215,33 @@ func (j *Journal) Apply(r Record) error {
 		}
 	case Ended:
 		if run := j.Run(r.Call); run != nil && !mutant.On("kept-with-asks-lost") {
-			j.keep(run.Keep)
+			j.updateState(run.Keep)
 		}
-		j.keep(r.Keep)
+		j.updateState(r.Keep)
 		j.Runs = slices.DeleteFunc(j.Runs, func(run *Run) bool { return run.Call.ID == r.Call })
 		r.Keep = nil
-		j.remember(r)
+		j.addOutcome(r)
 	case Buried:
 		j.Buried = append(j.Buried, r)
 	default:
-		return fmt.Errorf("%T is not a change", r)
+		return fmt.Errorf("unexpected record %T", r)
 	}
 	j.N++
-	j.forget(r.at())
+	j.expireOutcomes(r.at())
 	return nil
 }
 
-// Open begins a run. An actor that writes nothing down has no record of it, and
-// may use the Run of one that was closed.
+// Open starts a run. It reuses the steps of run, which may come from Close. A volatile
+// actor calls it directly, without a record.
 func (j *Journal) Open(run *Run, call *actor.Call, at actor.Time, definition actor.Hash) {
 	*run = Run{Call: *call, At: at, Definition: definition, Clock: actor.NewClock(at, call.Left), Budget: call.Budget, Steps: run.Steps[:0]}
 	j.Runs = append(j.Runs, run)
 }
 
-// Asks is the run's next step. The asks are its own from then on.
+// AddStep adds the run's next step. The run takes ownership of asks.
 func (r *Run) Asks(at actor.Time, asks []Asked) {
 	for i := range asks {
-		asks[i].Ask.Work = nil // is not state
+		asks[i].Ask.Work = nil // not part of the state
 		if asks[i].Sent != nil && asks[i].Sent.Work != nil {
 			sent := *asks[i].Sent
 			sent.Work = nil
@@ -251,19 +252,19 @@ func (r *Run) Asks(at actor.Time, asks []Asked) {
 		}
 	}
 	r.Steps = append(r.Steps, Step{Asks: asks})
-	r.settle(at)
+	r.updateClock(at)
 }
 
-// Answers gives an ask of the last step its answer, which is the run's from then
-// on, and the run what a call brings back of its share.
+// SetAnswer answers an ask of the last step and returns the unused budget of a call
+// to the run. The run takes ownership of answer.
 func (r *Run) Answers(at actor.Time, a *Asked, answer *actor.Answer, budget uint32) {
 	a.Answer = answer
 	r.Budget += min(budget, a.Budget)
-	r.settle(at)
+	r.updateClock(at)
 }
 
-// Close ends a run of an actor that writes nothing down, and gives it back; nil
-// if there is none of that id. No outcome is remembered here.
+// Close removes and returns the run of a call, or returns nil. It retains no outcome.
+// Only volatile actors use it.
 func (j *Journal) Close(id actor.CallID) *Run {
 	for i, run := range j.Runs {
 		if run.Call.ID == id {
@@ -274,11 +275,11 @@ func (j *Journal) Close(id actor.CallID) *Run {
 	return nil
 }
 
-// keep takes over items; the last of a name counts.
-func (j *Journal) keep(items []actor.StateItem) {
+// updateState applies items to ActorState in order. An empty value deletes the item.
+func (j *Journal) updateState(items []actor.StateItem) {
 	for i, item := range items {
 		if i == 0 {
-			j.Kept = slices.Clone(j.Kept) // a turn may still read the old ones
+			j.Kept = slices.Clone(j.Kept) // a turn may still read the previous slice
 		}
 		at, there := slices.BinarySearchFunc(j.Kept, item.Name, func(k actor.StateItem, name string) int { return strings.Compare(k.Name, name) })
 		switch {
@@ -293,17 +294,17 @@ func (j *Journal) keep(items []actor.StateItem) {
 	}
 }
 
-// KeptNow is what the actor keeps, with what open runs keep already.
+// EffectiveState returns the actor state including the updates of open runs.
 func (j *Journal) KeptNow() []actor.StateItem {
 	now := Journal{Kept: j.Kept}
 	for _, run := range j.Runs {
-		now.keep(run.Keep)
+		now.updateState(run.Keep)
 	}
 	return now.Kept
 }
 
-// ask finds an ask that is open.
-func (j *Journal) ask(id actor.CallID, step uint32, index uint16) (*Run, *Asked, error) {
+// openAsk returns an open ask and its run.
+func (j *Journal) openAsk(id actor.CallID, step uint32, index uint16) (*Run, *Asked, error) {
 	run := j.Run(id)
 	if run == nil || int(step) != len(run.Steps) || int(index) >= len(run.Last()) || !run.Last()[index].Open() {
 		return nil, nil, fmt.Errorf("run %s has no open ask %d.%d", id, step, index)
@@ -311,9 +312,9 @@ func (j *Journal) ask(id actor.CallID, step uint32, index uint16) (*Run, *Asked,
 	return run, &run.Last()[index], nil
 }
 
-// settle stops or starts the run's clock: it stands still as long as the ask
-// does that is held longest. A Wait is held from the start.
-func (r *Run) settle(at actor.Time) {
+// updateClock stops or restarts the run's clock. It is stopped until the latest hold
+// of an open ask ends. An AskWait is held from its start until its deadline.
+func (r *Run) updateClock(at actor.Time) {
 	var until actor.Time
 	asks := r.Last()
 	for i := range asks {
@@ -335,12 +336,12 @@ func (r *Run) settle(at actor.Time) {
 	}
 }
 
-// ApplyEntry folds the entry that comes next.
+// ApplyEntry folds the next entry.
 func (j *Journal) ApplyEntry(e Entry) error {
 	if e.N != j.N+1 {
-		return fmt.Errorf("entry %d follows entry %d", e.N, j.N)
+		return fmt.Errorf("entry %d does not follow entry %d", e.N, j.N)
 	}
-	runs := slices.Clone(j.Runs) // an Ended takes its run out, after its last event
+	runs := slices.Clone(j.Runs) // an Ended record removes its run, whose last event is in the same entry
 	if err := j.Apply(e.Record); err != nil {
 		return fmt.Errorf("entry %d: %w", e.N, err)
 	}
@@ -354,8 +355,8 @@ func (j *Journal) ApplyEntry(e Entry) error {
 	return nil
 }
 
-// Saved is what a disk holds of an actor: the last snapshot, if any, and the
-// entries behind it, in order.
+// Saved is the stored data of an actor: its last snapshot, if any, and the entries
+// after it, in order.
 type Saved struct {
 	Snapshot []byte
 	Entries  []Entry

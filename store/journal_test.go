@@ -14,37 +14,37 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// A snapshot taken anywhere, and the records behind it, fold to what all records
-// fold to; a record that cannot follow changes nothing.
-func TestASnapshotAnywhereFoldsToTheSame(t *testing.T) {
+// A snapshot taken at any record and the later records fold to the same journal as all
+// records. An invalid record changes nothing.
+func TestSnapshotAndTailFoldToSameJournal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var whole, behind Journal
+		var all, tail Journal
 		now := actor.Time(1_000)
 		for range rapid.IntRange(1, 40).Draw(t, "records") {
 			now += actor.Time(rapid.IntRange(0, 50).Draw(t, "later"))
-			r := drawNext(t, &whole, now)
-			before := EncodeJournal(&whole)
-			err := whole.Apply(r)
-			if again := behind.Apply(r); (err == nil) != (again == nil) {
-				t.Fatalf("%+v: %v, behind a snapshot %v", r, err, again)
+			r := drawNext(t, &all, now)
+			before := EncodeJournal(&all)
+			err := all.Apply(r)
+			if tailErr := tail.Apply(r); (err == nil) != (tailErr == nil) {
+				t.Fatalf("%+v: got %v, after a snapshot %v", r, err, tailErr)
 			}
-			if err != nil && !bytes.Equal(before, EncodeJournal(&whole)) {
-				t.Fatalf("%+v cannot follow (%v), and changed the journal", r, err)
+			if err != nil && !bytes.Equal(before, EncodeJournal(&all)) {
+				t.Fatalf("invalid record %+v (%v) changed the journal", r, err)
 			}
 			if rapid.IntRange(0, 5).Draw(t, "snapshot") == 0 {
 				var err error
-				if behind, err = DecodeJournal(EncodeJournal(&behind)); err != nil {
+				if tail, err = DecodeJournal(EncodeJournal(&tail)); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		if a, b := EncodeJournal(&whole), EncodeJournal(&behind); !bytes.Equal(a, b) {
-			t.Fatalf("all records fold to\n%+v\nbehind a snapshot they fold to\n%+v", whole, behind)
+		if a, b := EncodeJournal(&all), EncodeJournal(&tail); !bytes.Equal(a, b) {
+			t.Fatalf("all records fold to\n%+v\nsnapshot and later records fold to\n%+v", all, tail)
 		}
 	})
 }
 
-// drawNext draws a record about what the journal holds, mostly one that can follow.
+// drawNext draws a record about the journal's content, mostly a valid one.
 func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 	id := actor.NewID("alice", "")
 	call := drawCall(t, id)
@@ -87,13 +87,13 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 	case 9:
 		return Streamed{run.Call.ID, step, index, now, rapid.Bool().Draw(t, "again"), rapid.Uint64Range(0, 9).Draw(t, "shown")}
 	default:
-		return Ended{Call: run.Call.ID, At: now, Until: until, Reply: actor.Fail(run.Call.ID, actor.Refuse(actor.Stopped, "over")), Keep: drawItems(t)}
+		return Ended{Call: run.Call.ID, At: now, Until: until, Reply: actor.Fail(run.Call.ID, actor.Refuse(actor.Stopped, "stopped")), Keep: drawItems(t)}
 	}
 }
 
-// What is remembered is found without looking through it: of a busy actor it is
-// a great deal.
-func TestManyOutcomesAreFoundAndForgotten(t *testing.T) {
+// Outcomes and tombstones of a busy actor are found through the index until they
+// expire, and no longer.
+func TestOutcomesAreFoundUntilExpiry(t *testing.T) {
 	var j Journal
 	call := func(n int) actor.CallID { return actor.CallID{0: 1, 12: byte(n >> 16), 13: byte(n >> 8), 14: byte(n)} }
 	key := func(n int) actor.Idempotency { return actor.Idempotency{Key: call(n).String()} }
@@ -103,36 +103,36 @@ func TestManyOutcomesAreFoundAndForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const calls, kept = 20_000, 5_000
+	const calls, retained = 20_000, 5_000
 	for n := range calls {
 		now := actor.Time(n)
 		apply(Accepted{Call: actor.Call{ID: call(n), Idempotency: key(n)}, At: now})
-		apply(Ended{Call: call(n), At: now, Until: now + kept, Idempotency: key(n)})
-		apply(Buried{Call: call(calls + n), At: now, Until: now + kept})
+		apply(Ended{Call: call(n), At: now, Until: now + retained, Idempotency: key(n)})
+		apply(Buried{Call: call(calls + n), At: now, Until: now + retained})
 		if n%3 == 0 {
 			j.PutAway()
 		}
-		if e := call(max(0, n-kept/2)); !j.HasEnded(e) || !j.IsBuried(call(calls+max(0, n-kept/2))) {
-			t.Fatalf("call %d is forgotten too soon", n)
+		if e := call(max(0, n-retained/2)); !j.HasEnded(e) || !j.IsBuried(call(calls+max(0, n-retained/2))) {
+			t.Fatalf("call %d expired too early", n)
 		}
 	}
 	if id, _, ok := j.Promise(key(calls - 1)); !ok || id != call(calls-1) {
-		t.Errorf("its key is promised to %s, %v", id, ok)
+		t.Errorf("last key belongs to %s, %v", id, ok)
 	}
 	if j.HasEnded(call(0)) || j.IsBuried(call(calls)) || j.HasEnded(call(calls)) {
-		t.Error("what is long over is remembered")
+		t.Error("expired outcomes or tombstones are retained")
 	}
 	if _, _, ok := j.Promise(key(0)); ok {
-		t.Error("a key is promised for ever")
+		t.Error("an expired key is retained")
 	}
-	if j.outcomes() > kept*11/10 || len(j.Buried) > kept*11/10 {
-		t.Errorf("%d outcomes and %d tombstones are kept, not %d", j.outcomes(), len(j.Buried), kept)
+	if j.outcomeCount() > retained*11/10 || len(j.Buried) > retained*11/10 {
+		t.Errorf("retained %d outcomes and %d tombstones, want about %d", j.outcomeCount(), len(j.Buried), retained)
 	}
 }
 
-// What is over is forgotten although something before it stays, whatever the
-// number of the records between.
-func TestWhatStaysLongKeepsNothingElse(t *testing.T) {
+// Expired outcomes are dropped although an earlier one stays, for any number of
+// records between the full passes.
+func TestLongLivedOutcomeDoesNotRetainOthers(t *testing.T) {
 	for first := range 4 {
 		var j Journal
 		apply := func(r Record) {
@@ -155,13 +155,14 @@ func TestWhatStaysLongKeepsNothingElse(t *testing.T) {
 			apply(Ended{Call: call.ID, At: now, Until: now + 100})
 		}
 		if len(j.Ended) > 500 || !j.IsBuried(actor.CallID{}) || !j.HasEnded(actor.CallID{}) {
-			t.Errorf("behind %d records: %d outcomes are kept", first, len(j.Ended))
+			t.Errorf("after %d records: retained %d outcomes", first, len(j.Ended))
 		}
 	}
 }
 
-// However names come twice and are forgotten, what is found is the first that is there.
-func TestWhatIsRememberedIsFound(t *testing.T) {
+// With duplicate calls and keys and expiries, the index finds the same outcomes as a scan:
+// the first retained one.
+func TestOutcomeIndexAgainstScan(t *testing.T) {
 	for seed := range uint64(60) {
 		var j Journal
 		chance := rand.New(rand.NewPCG(seed, 1))
@@ -180,38 +181,38 @@ func TestWhatIsRememberedIsFound(t *testing.T) {
 				j.PutAway()
 			}
 			id := name()
-			var first, promised *Away // of all there are, put away or whole
+			var first, promised *Away // of all retained outcomes, evicted or complete
 			held := 0
-			for i := range j.outcomes() {
-				away, whole := j.outcome(i)
-				if whole != nil {
-					a := whole.away()
-					away, held = &a, held+whole.weight()
+			for i := range j.outcomeCount() {
+				evicted, ended := j.outcome(i)
+				if ended != nil {
+					a := ended.evicted()
+					evicted, held = &a, held+ended.memorySize()
 				}
-				if first == nil && away.Call == id {
-					first = away
+				if first == nil && evicted.Call == id {
+					first = evicted
 				}
-				if promised == nil && away.key().Key == id.String() {
-					promised = away
+				if promised == nil && evicted.key().Key == id.String() {
+					promised = evicted
 				}
 			}
 			if _, n := j.Outcome(id); (n == 0) != (first == nil) || first != nil && n != first.N {
-				t.Fatalf("outcome of %s: entry %d, it is %+v", id, n, first)
+				t.Fatalf("outcome of %s: got entry %d, want %+v", id, n, first)
 			}
 			if _, body, ok := j.Promise(actor.Idempotency{Key: id.String()}); ok != (promised != nil) || ok && body != promised.Promise.Body {
-				t.Fatalf("promise of %s: %v, it is %+v", id, ok, promised)
+				t.Fatalf("key of %s: got %v, want %+v", id, ok, promised)
 			}
 			if j.Held() != held {
-				t.Fatalf("%d bytes are held, not %d", j.Held(), held)
+				t.Fatalf("got %d bytes of outcomes, want %d", j.Held(), held)
 			}
 			if there := slices.ContainsFunc(j.Buried, func(b Buried) bool { return b.Call == id }); j.IsBuried(id) != there {
-				t.Fatalf("%s is buried: %v, not %v", id, !there, there)
+				t.Fatalf("tombstone of %s: got %v, want %v", id, !there, there)
 			}
 		}
 	}
 }
 
-func TestWhatARunKeepsShowsWhenItHasEnded(t *testing.T) {
+func TestStateUpdatesApplyAtEndOfRun(t *testing.T) {
 	item := func(name, value string) actor.StateItem { return actor.StateItem{Name: name, Value: []byte(value)} }
 	call := func(n byte) actor.CallID { return actor.CallID{14: n} }
 	var j Journal
@@ -228,16 +229,16 @@ func TestWhatARunKeepsShowsWhenItHasEnded(t *testing.T) {
 	apply(Asking{Run: call(2), Asks: ask, Keep: []actor.StateItem{item("b", "2"), item("d", "2")}})
 	before := j.Kept
 	if want := []actor.StateItem{item("a", "1"), item("b", "1"), item("c", "1")}; !reflect.DeepEqual(j.Kept, want) {
-		t.Errorf("while it runs the actor keeps %s", j.Kept)
+		t.Errorf("state during the run: got %s", j.Kept)
 	}
 	if want := []actor.StateItem{item("a", "1"), item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.KeptNow(), want) {
-		t.Errorf("with what it keeps already: %s", j.KeptNow())
+		t.Errorf("effective state during the run: got %s", j.KeptNow())
 	}
 	apply(Ended{Call: call(2), Keep: []actor.StateItem{item("a", ""), item("e", "")}})
 	if want := []actor.StateItem{item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.Kept, want) {
-		t.Errorf("when it has ended: %s", j.Kept)
+		t.Errorf("state after the run: got %s", j.Kept)
 	}
 	if len(before) != 3 || string(before[1].Value) != "1" {
-		t.Errorf("who read it before sees %s", before)
+		t.Errorf("the previous state changed to %s", before)
 	}
 }

@@ -11,22 +11,22 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// FormatVersion is the version of all that is laid down here: keys, values, chain.
+// FormatVersion is the version of the layout of keys, values and the chain.
 const FormatVersion = 1
 
-// FormatKey holds the format's version as text.
+// FormatKey is the key whose value is FormatVersion in decimal.
 const FormatKey = "format"
 
-// Keys are text: names as they are, numbers as 16 hexadecimal digits, so that
-// byte order is number order and an error can print what it is about. No name
-// contains a slash.
+// keyBuilder appends the segments of a key. Keys are text, so errors can print
+// them. Names are verbatim and never contain a slash. Numbers are 16 hexadecimal
+// digits, so byte order is numeric order.
 //
-//	t/<tenant>/a/<agent>/<key>/<n>   entries, the first of them the n-th
-//	t/<tenant>/a/<agent>/<key>/s     snapshot; its value holds n
-//	t/<tenant>/r/<run>               whose run it is
-//	t/<tenant>/e/<run>/<seq>         run events, a line each, the first numbered seq
+//	t/<tenant>/a/<agent>/<key>/<n>   entries from number n on
+//	t/<tenant>/a/<agent>/<key>/s     snapshot; its value contains its number
+//	t/<tenant>/r/<run>               owner of a run
+//	t/<tenant>/e/<run>/<seq>         run events from seq on, one line each
 //	t/<tenant>/b/<sha256>            blob
-//	x/<shard>/<due>/<tenant>/<agent>/<key>   has open work that is due then
+//	x/<shard>/<due>/<tenant>/<agent>/<key>   expiry index: an actor with open runs, the earliest due then
 //	n/<node>/<batch>                 batch record
 //	format                           FormatVersion
 type keyBuilder []byte
@@ -50,7 +50,7 @@ func actorKey(id actor.ID) keyBuilder { return tenantKey(id.Tenant, 'a').name(id
 
 func entryKey(id actor.ID, n uint64) []byte { return actorKey(id).number(n) }
 
-// A snapshot sorts behind all entries.
+// snapshotKey returns the key of an actor's snapshot, which sorts after all its entries.
 func snapshotKey(id actor.ID) []byte { return append(actorKey(id), 's') }
 
 func runKey(tenant string, run actor.CallID) []byte {
@@ -79,7 +79,7 @@ func dueKey(shard uint16, due actor.Time, id actor.ID) []byte {
 	return append(k.name(id.Tenant).name(id.Agent), id.Key...)
 }
 
-// shardOf is the shard of a key of the expiry index, which is not looked at further.
+// shardOf returns the shard of an expiry index key. It does not validate the rest of the key.
 func shardOf(key []byte) (shard uint16, ok bool) {
 	var raw [2]byte
 	if len(key) < 7 || key[6] != '/' {
@@ -89,12 +89,12 @@ func shardOf(key []byte) (shard uint16, ok bool) {
 	return binary.BigEndian.Uint16(raw[:]), err == nil
 }
 
-// parseDueKey reads what dueKey wrote.
+// parseDueKey is the inverse of dueKey. The due time is not returned.
 func parseDueKey(key []byte) (shard uint16, id actor.ID, err error) {
 	const idAt = len("x/") + 4 + len("/") + 16 + len("/")
 	shard, ok := shardOf(key)
 	if !ok || len(key) < idAt || key[idAt-1] != '/' {
-		return 0, id, fmt.Errorf("key %q: is not one of the expiry index", key)
+		return 0, id, fmt.Errorf("key %q: is not an expiry index key", key)
 	}
 	names := string(key[idAt:])
 	id.Tenant, names, _ = strings.Cut(names, "/")
@@ -111,7 +111,7 @@ func nodeKey(node actor.NodeID) keyBuilder {
 
 func batchKey(node actor.NodeID, batch uint64) []byte { return nodeKey(node).number(batch) }
 
-// lastNumber reads the number at the end of a key that starts with prefix.
+// lastNumber parses the number that follows the first prefix bytes of key.
 func lastNumber(key []byte, prefix int) (uint64, error) {
 	if len(key) != prefix+16 {
 		return 0, fmt.Errorf("key %q: does not end in a number", key)
@@ -123,9 +123,9 @@ func lastNumber(key []byte, prefix int) (uint64, error) {
 	return binary.BigEndian.Uint64(raw), nil
 }
 
-// after is the first key behind all that start with prefix.
-func after(prefix []byte) []byte {
+// prefixEnd returns the smallest key greater than all keys with this prefix.
+func prefixEnd(prefix []byte) []byte {
 	end := append([]byte(nil), prefix...)
-	end[len(end)-1]++ // prefixes end in '/', never in 0xff
+	end[len(end)-1]++ // cannot overflow: prefixes end in '/'
 	return end
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-func TestKeysOrderAsTheirNumbersDo(t *testing.T) {
+func TestKeyOrderMatchesNumberOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		id, run, shard := drawID(t), drawRun(t), rapid.Uint16().Draw(t, "shard")
 		a, b := rapid.Uint64().Draw(t, "a"), rapid.Uint64().Draw(t, "b")
@@ -23,19 +23,19 @@ func TestKeysOrderAsTheirNumbersDo(t *testing.T) {
 			func(n uint64) []byte { return batchKey("node", n) },
 		} {
 			if got := bytes.Compare(key(a), key(b)); got != cmp.Compare(a, b) {
-				t.Fatalf("%s and %s compare as %d", key(a), key(b), got)
+				t.Fatalf("keys %s and %s compare as %d", key(a), key(b), got)
 			}
 		}
 		if got, want := bytes.Compare(dueKey(shard, due(a), id), dueKey(shard, due(b), id)), cmp.Compare(due(a), due(b)); got != want {
 			t.Fatalf("due %d and %d compare as %d", due(a), due(b), got)
 		}
 		if bytes.Compare(entryKey(id, a), snapshotKey(id)) >= 0 {
-			t.Fatalf("entry %d of %s does not stand before the snapshot", a, id)
+			t.Fatalf("entry %d of %s does not sort before the snapshot", a, id)
 		}
 	})
 }
 
-func TestKeysOfTwoActorsNeverMix(t *testing.T) {
+func TestKeysOfActorsAreDisjoint(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SampledFrom([]string{"a", "a-", "a.b", "aa", "s", "r", "e", "0"})
 		draw := func() actor.ID {
@@ -43,12 +43,12 @@ func TestKeysOfTwoActorsNeverMix(t *testing.T) {
 		}
 		a, b := draw(), draw()
 		if in := bytes.HasPrefix(entryKey(a, 1), actorKey(b)); in != (a == b) {
-			t.Fatalf("%s lies in %s: %v", entryKey(a, 1), actorKey(b), in)
+			t.Fatalf("key %s has prefix %s: %v", entryKey(a, 1), actorKey(b), in)
 		}
 		shard, due := rapid.Uint16().Draw(t, "shard"), drawTime(t)
 		gotShard, got, err := parseDueKey(dueKey(shard, due, a))
 		if err != nil || gotShard != shard || got != a {
-			t.Fatalf("%s reads as %d, %s, %v", dueKey(shard, due, a), gotShard, got, err)
+			t.Fatalf("key %s parses as %d, %s, %v", dueKey(shard, due, a), gotShard, got, err)
 		}
 	})
 }

@@ -2,22 +2,22 @@
 
 package store
 
-// KV is the one thing this room wants of a disk: ordered keys.
+// KV is an ordered key-value store, the only interface to a disk in this package.
 //
-//  1. Apply does all its rows, in their order, or none.
-//  2. Get, Scan and ScanBack see all that was applied before.
-//  3. What they return is not to be changed, and that of a scan is good only inside each.
-//  4. Apply may keep its rows; they are not changed afterwards.
+//  1. Apply performs all of its rows in order, or none.
+//  2. Get, Scan and ScanBack see everything applied before.
+//  3. Callers MUST NOT modify returned slices. Slices passed to each are valid only during that call.
+//  4. Apply may retain its rows; callers MUST NOT modify them afterwards.
 type KV interface {
 	Get(key []byte) (value []byte, ok bool, err error)
-	// Scan shows from <= key < to in order, until each returns false.
+	// Scan calls each with the keys from <= key < to in ascending order, until each returns false.
 	Scan(from, to []byte, each func(key, value []byte) bool) error
-	// ScanBack shows the same keys, the last first.
+	// ScanBack calls each with the same keys in descending order.
 	ScanBack(from, to []byte, each func(key, value []byte) bool) error
 	Apply(rows []Row) error
 }
 
-// Row is one key put or deleted.
+// Row is one put or delete of a key.
 type Row struct {
 	Key    []byte
 	Value  []byte

@@ -7,12 +7,13 @@ import (
 	"slices"
 )
 
-// Memory is a KV without a disk: sorted leaves in a sorted list. The zero Memory
-// is empty and ready.
+// Memory is a KV in memory: a sorted list of sorted leaves. The zero Memory is empty
+// and ready to use.
 type Memory struct {
-	leaves [][]Row // none is empty
+	leaves [][]Row // each has 1 to leafMax-1 rows
 }
 
+// leafMax is the number of rows at which a leaf is split.
 const leafMax = 128
 
 // Get implements KV.
@@ -39,7 +40,7 @@ func (m *Memory) Scan(from, to []byte, each func(key, value []byte) bool) error 
 
 // ScanBack implements KV.
 func (m *Memory) ScanBack(from, to []byte, each func(key, value []byte) bool) error {
-	l, i, _ := m.find(to) // i rows of leaf l come before it
+	l, i, _ := m.find(to) // i rows of leaf l precede to
 	for ; l >= 0; l-- {
 		if l < len(m.leaves) {
 			for _, row := range slices.Backward(m.leaves[l][:min(i, len(m.leaves[l]))]) {
@@ -65,7 +66,7 @@ func (m *Memory) Apply(rows []Row) error {
 	return nil
 }
 
-// Clone is a copy that shares nothing that changes.
+// Clone returns a copy that shares only immutable keys and values.
 func (m *Memory) Clone() *Memory {
 	c := &Memory{leaves: make([][]Row, len(m.leaves))}
 	for i, leaf := range m.leaves {
@@ -74,7 +75,7 @@ func (m *Memory) Clone() *Memory {
 	return c
 }
 
-// find says in which leaf and where in it the key is, or would be put.
+// find returns the leaf and the index of the key, or where put would insert it.
 func (m *Memory) find(key []byte) (leaf, at int, ok bool) {
 	leaf, ok = slices.BinarySearchFunc(m.leaves, key, func(l []Row, key []byte) int { return bytes.Compare(l[0].Key, key) })
 	if ok {
@@ -102,7 +103,7 @@ func (m *Memory) put(row Row) {
 		m.leaves[l] = slices.Insert(m.leaves[l], i, row)
 	}
 	if leaf := m.leaves[l]; len(leaf) == leafMax {
-		// Mostly keys grow: the front half stays as it is.
+		// Keys are mostly inserted in ascending order, so the front half is not moved.
 		back := append(make([]Row, 0, leafMax), leaf[leafMax/2:]...)
 		m.leaves[l] = slices.Delete(leaf, leafMax/2, leafMax)
 		m.leaves = slices.Insert(m.leaves, l+1, back)

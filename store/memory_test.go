@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestMemoryIsASortedMap(t *testing.T) {
+func TestMemoryAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m Memory
 		model := map[string]string{}
@@ -37,13 +37,13 @@ func TestMemoryIsASortedMap(t *testing.T) {
 		n := 0
 		_ = m.Scan([]byte("000"), []byte("999"), func(_, _ []byte) bool { n++; return true })
 		if n != len(model) {
-			t.Fatalf("%d keys, want %d", n, len(model))
+			t.Fatalf("got %d keys, want %d", n, len(model))
 		}
 		for range 5 {
 			k := drawKey()
 			v, ok, _ := m.Get([]byte(k))
 			if want, is := model[k]; ok != is || string(v) != want {
-				t.Fatalf("%s: %s, %v, want %s, %v", k, v, ok, want, is)
+				t.Fatalf("key %s: got %s, %v, want %s, %v", k, v, ok, want, is)
 			}
 		}
 		from, to := drawKey(), drawKey()
@@ -58,7 +58,7 @@ func TestMemoryIsASortedMap(t *testing.T) {
 			}
 		}
 		if !slices.Equal(got, want) {
-			t.Fatalf("from %s to %s: %v, want %v", from, to, got, want)
+			t.Fatalf("scan from %s to %s: got %v, want %v", from, to, got, want)
 		}
 		slices.Reverse(want)
 		limit := rapid.IntRange(1, 300).Draw(t, "limit")
@@ -68,12 +68,12 @@ func TestMemoryIsASortedMap(t *testing.T) {
 			return len(got) < limit
 		})
 		if want = want[:min(limit, len(want))]; !slices.Equal(got, want) {
-			t.Fatalf("back from %s to %s: %v, want %v", to, from, got, want)
+			t.Fatalf("scan back from %s to %s: got %v, want %v", to, from, got, want)
 		}
 	})
 }
 
-func TestScanStopsWhenToldTo(t *testing.T) {
+func TestScanStopsOnFalse(t *testing.T) {
 	var m Memory
 	for i := range 1000 {
 		_ = m.Apply([]Row{{Key: fmt.Appendf(nil, "%04d", i)}})
@@ -84,7 +84,7 @@ func TestScanStopsWhenToldTo(t *testing.T) {
 		return !bytes.Equal(k, []byte("0599"))
 	})
 	if n != 100 {
-		t.Errorf("saw %d keys, want 100", n)
+		t.Errorf("got %d keys, want 100", n)
 	}
 }
 

@@ -9,20 +9,23 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// What a journal remembers for repeats: the outcomes of calls until an instant,
-// and the calls that were cancelled before they came. An outcome is there whole
-// until it is put away; from then on a repeat can be recognised, and what it is
-// told is read again from the entry that says it.
+// A journal retains data that recognises repeated calls, each item until an instant:
+//
+//   - outcomes of calls
+//   - tombstones of calls cancelled before arrival
+//
+// An outcome is complete until it is evicted. After that a repeat is still recognised,
+// and its reply is read from the entry with the outcome.
 
-// Away is an outcome without what it says.
+// EvictedOutcome is a reference to an outcome in the log.
 type Away struct {
 	Call    actor.CallID
-	N       uint64 // of the entry that says it
+	N       uint64 // number of the entry with the outcome
 	Until   actor.Time
-	Promise *actor.Idempotency // nil: it came without a key
+	Promise *actor.Idempotency // idempotency key of the call; nil if it had none
 }
 
-func (e *Ended) away() Away {
+func (e *Ended) evicted() Away {
 	a := Away{Call: e.Call, N: e.n, Until: e.Until}
 	if !e.Idempotency.IsZero() {
 		key := e.Idempotency
@@ -31,7 +34,7 @@ func (e *Ended) away() Away {
 	return a
 }
 
-// key is what the outcome's call promised.
+// key returns the idempotency key of the outcome's call; zero if it had none.
 func (a *Away) key() actor.Idempotency {
 	if a.Promise == nil {
 		return actor.Idempotency{}
@@ -39,70 +42,70 @@ func (a *Away) key() actor.Idempotency {
 	return *a.Promise
 }
 
-// outcomeBytes is about what an outcome takes up that says nothing.
-const outcomeBytes = 400
+// outcomeOverhead is the approximate memory in bytes of an outcome without content.
+const outcomeOverhead = 400
 
-// weight is about what an outcome takes up in memory.
-func (e *Ended) weight() int {
-	n := outcomeBytes + actor.SizeOf(e.Reply.Parts)
+// memorySize returns the approximate memory in bytes of a complete outcome.
+func (e *Ended) memorySize() int {
+	n := outcomeOverhead + actor.SizeOf(e.Reply.Parts)
 	for _, w := range e.Reply.Warnings {
 		n += len(w)
 	}
 	if r := e.Reply.Refusal; r != nil {
-		n += outcomeBytes + len(r.Detail)
+		n += outcomeOverhead + len(r.Detail)
 	}
 	return n
 }
 
-// Held is about what the outcomes that are whole take up in memory.
-func (j *Journal) Held() int { return j.held }
+// OutcomeBytes returns the approximate memory in bytes of the complete outcomes.
+func (j *Journal) Held() int { return j.outcomeBytes }
 
-// remember adds the outcome that the next entry says.
-func (j *Journal) remember(e Ended) {
+// addOutcome retains the outcome of the next entry.
+func (j *Journal) addOutcome(e Ended) {
 	e.n = j.N + 1
-	j.held += e.weight()
+	j.outcomeBytes += e.memorySize()
 	j.Ended = append(j.Ended, e)
 }
 
-// PutAway puts the first whole outcome away; false if there is none that can be.
-// Where it stands in the log is not known of one that a snapshot of an earlier
-// version holds: it stays until its time is over.
+// EvictOutcome replaces the oldest complete outcome by a reference and reports whether
+// it could. An outcome from a snapshot of an earlier version has no known entry, so it
+// stays complete until it expires.
 func (j *Journal) PutAway() bool {
 	if len(j.Ended) == 0 || j.Ended[0].n == 0 {
 		return false
 	}
-	j.Away = append(j.Away, j.Ended[0].away())
-	j.dropWhole()
+	j.Away = append(j.Away, j.Ended[0].evicted())
+	j.dropFirstEnded()
 	return true
 }
 
-// dropWhole takes the first whole outcome out.
-func (j *Journal) dropWhole() {
-	j.held -= j.Ended[0].weight()
+// dropFirstEnded removes the oldest complete outcome.
+func (j *Journal) dropFirstEnded() {
+	j.outcomeBytes -= j.Ended[0].memorySize()
 	j.Ended[0] = Ended{}
 	if j.Ended = j.Ended[1:]; len(j.Ended) == 0 {
 		j.Ended = nil
 	}
 }
 
-// indexMin is how much is remembered before it is worth an index: most actors
-// remember little, and there are many of them.
+// indexMin is the maximum number of outcomes and tombstones that are searched without
+// an index. Most actors retain few, and there are many actors.
 const indexMin = 16
 
-// index finds what is remembered; it is made of Away, Ended and Buried when it is asked.
-type index struct {
-	calls         map[actor.CallID]int // which outcome it is, of all there were since the index began
-	keys          map[actor.Idempotency]int
-	buried        map[actor.CallID]bool
-	ended, tombed int  // how many of each are in it
-	gone          int  // outcomes forgotten since it began: where Away begins
-	twice         bool // some name stands in it twice
+// outcomeIndex indexes Evicted, Ended and Buried. It is built and updated on lookup.
+type outcomeIndex struct {
+	calls                map[actor.CallID]int // ordinal of the outcome among all since the index was created
+	keys                 map[actor.Idempotency]int
+	buried               map[actor.CallID]bool
+	outcomes, tombstones int  // number of indexed items of Evicted and Ended, and of Buried
+	forgotten            int  // number of outcomes dropped since the index was created: the ordinal of the first retained one
+	duplicates           bool // whether a call or key occurs more than once; then a drop discards the index
 }
 
-// outcomes is how many there are, put away or whole.
-func (j *Journal) outcomes() int { return len(j.Away) + len(j.Ended) }
+// outcomeCount returns the number of retained outcomes.
+func (j *Journal) outcomeCount() int { return len(j.Away) + len(j.Ended) }
 
-// outcome is the one at a place, put away or whole.
+// outcome returns the i-th retained outcome: evicted or complete, the other result is nil.
 func (j *Journal) outcome(i int) (*Away, *Ended) {
 	if i < len(j.Away) {
 		return &j.Away[i], nil
@@ -110,92 +113,95 @@ func (j *Journal) outcome(i int) (*Away, *Ended) {
 	return nil, &j.Ended[i-len(j.Away)]
 }
 
-// name is by what an outcome is found: its call, and the key that came with it.
-func (j *Journal) name(i int) (actor.CallID, actor.Idempotency, actor.Time) {
-	away, whole := j.outcome(i)
-	if whole != nil {
-		return whole.Call, whole.Idempotency, whole.Until
+// outcomeKey returns the call, the idempotency key and the expiry of the i-th outcome.
+func (j *Journal) outcomeKey(i int) (actor.CallID, actor.Idempotency, actor.Time) {
+	evicted, ended := j.outcome(i)
+	if ended != nil {
+		return ended.Call, ended.Idempotency, ended.Until
 	}
-	return away.Call, away.key(), away.Until
+	return evicted.Call, evicted.key(), evicted.Until
 }
 
-// find is the place of the first outcome of a name; false if there is none.
-func (j *Journal) find(is func(actor.CallID, actor.Idempotency) bool, in func(*index) (int, bool)) (int, bool) {
-	if !j.few() {
-		i, ok := in(j.remembered())
-		return i - j.index.gone, ok
+// findOutcome returns the position of the first outcome that matches. It calls match on
+// each outcome, or lookup on the index if there is one.
+func (j *Journal) findOutcome(match func(actor.CallID, actor.Idempotency) bool, lookup func(*outcomeIndex) (int, bool)) (int, bool) {
+	if !j.unindexed() {
+		i, ok := lookup(j.updateIndex())
+		return i - j.index.forgotten, ok
 	}
-	for i := range j.outcomes() {
-		if call, key, _ := j.name(i); is(call, key) {
+	for i := range j.outcomeCount() {
+		if call, key, _ := j.outcomeKey(i); match(call, key) {
 			return i, true
 		}
 	}
 	return 0, false
 }
 
-// Outcome finds a remembered outcome: what it says, or, if it was put away, the
-// number of the entry that says it; nil and 0 if there is none.
+// Outcome returns the retained outcome of a call. If it is evicted, the reply is nil
+// and the entry number is set. A complete outcome of an unknown entry has number 0.
+// Both are zero if there is no outcome.
 func (j *Journal) Outcome(id actor.CallID) (*actor.Reply, uint64) {
-	i, ok := j.find(func(call actor.CallID, _ actor.Idempotency) bool { return call == id },
-		func(x *index) (int, bool) { i, ok := x.calls[id]; return i, ok })
+	i, ok := j.findOutcome(func(call actor.CallID, _ actor.Idempotency) bool { return call == id },
+		func(x *outcomeIndex) (int, bool) { i, ok := x.calls[id]; return i, ok })
 	if !ok {
 		return nil, 0
 	}
-	away, whole := j.outcome(i)
-	if whole != nil {
-		return &whole.Reply, whole.n
+	evicted, ended := j.outcome(i)
+	if ended != nil {
+		return &ended.Reply, ended.n
 	}
-	return nil, away.N
+	return nil, evicted.N
 }
 
-// HasEnded tells whether an outcome of the call is remembered.
+// HasEnded reports whether an outcome of the call is retained.
 func (j *Journal) HasEnded(id actor.CallID) bool {
 	reply, n := j.Outcome(id)
 	return reply != nil || n > 0
 }
 
-// IsBuried tells whether the call was cancelled before it came.
+// IsBuried reports whether there is a tombstone: the call was cancelled before it arrived.
 func (j *Journal) IsBuried(id actor.CallID) bool {
-	if j.few() {
+	if j.unindexed() {
 		return slices.ContainsFunc(j.Buried, func(b Buried) bool { return b.Call == id })
 	}
-	return j.remembered().buried[id]
+	return j.updateIndex().buried[id]
 }
 
-// few tells whether what is remembered is looked through, without an index.
-func (j *Journal) few() bool { return j.outcomes()+len(j.Buried) <= indexMin }
+// unindexed reports whether so little is retained that lookups scan it.
+func (j *Journal) unindexed() bool { return j.outcomeCount()+len(j.Buried) <= indexMin }
 
-// remembered brings the index up to date. Of two of a name the first counts.
-func (j *Journal) remembered() *index {
+// updateIndex indexes the items added since the last call and returns the index. The
+// first of several items with the same call or key takes precedence.
+func (j *Journal) updateIndex() *outcomeIndex {
 	if j.index == nil {
-		j.index = &index{calls: map[actor.CallID]int{}, keys: map[actor.Idempotency]int{}, buried: map[actor.CallID]bool{}}
+		j.index = &outcomeIndex{calls: map[actor.CallID]int{}, keys: map[actor.Idempotency]int{}, buried: map[actor.CallID]bool{}}
 	}
 	x := j.index
-	for ; x.ended < j.outcomes(); x.ended++ {
-		call, key, _ := j.name(x.ended)
+	for ; x.outcomes < j.outcomeCount(); x.outcomes++ {
+		call, key, _ := j.outcomeKey(x.outcomes)
 		if _, ok := x.calls[call]; ok {
-			x.twice = true
+			x.duplicates = true
 		} else {
-			x.calls[call] = x.gone + x.ended
+			x.calls[call] = x.forgotten + x.outcomes
 		}
-		if key = promise(key); !key.IsZero() {
+		if key = withoutBody(key); !key.IsZero() {
 			if _, ok := x.keys[key]; ok {
-				x.twice = true
+				x.duplicates = true
 			} else {
-				x.keys[key] = x.gone + x.ended
+				x.keys[key] = x.forgotten + x.outcomes
 			}
 		}
 	}
-	for ; x.tombed < len(j.Buried); x.tombed++ {
-		call := j.Buried[x.tombed].Call
-		x.twice = x.twice || x.buried[call]
+	for ; x.tombstones < len(j.Buried); x.tombstones++ {
+		call := j.Buried[x.tombstones].Call
+		x.duplicates = x.duplicates || x.buried[call]
 		x.buried[call] = true
 	}
 	return x
 }
 
-// Promise finds the call that has the same idempotency key: an open run's, the
-// message that added an open call, or a remembered one's; and the body it came with.
+// FindByKey returns the call with an idempotency key, and the hash of its body. It
+// searches the open runs, the messages that added open asks, and the retained outcomes.
 func (j *Journal) Promise(key actor.Idempotency) (call actor.CallID, body actor.Hash, ok bool) {
 	if key.IsZero() {
 		return actor.CallID{}, actor.Hash{}, false
@@ -210,95 +216,96 @@ func (j *Journal) Promise(key actor.Idempotency) (call actor.CallID, body actor.
 			}
 		}
 	}
-	i, ok := j.find(func(_ actor.CallID, promised actor.Idempotency) bool { return promised.Same(key) },
-		func(x *index) (int, bool) { i, ok := x.keys[promise(key)]; return i, ok })
+	i, ok := j.findOutcome(func(_ actor.CallID, found actor.Idempotency) bool { return found.Same(key) },
+		func(x *outcomeIndex) (int, bool) { i, ok := x.keys[withoutBody(key)]; return i, ok })
 	if !ok {
 		return actor.CallID{}, actor.Hash{}, false
 	}
-	call, promised, _ := j.name(i)
-	return call, promised.Body, true
+	call, found, _ := j.outcomeKey(i)
+	return call, found.Body, true
 }
 
-// promise is the key without what came with it.
-func promise(key actor.Idempotency) actor.Idempotency {
+// withoutBody returns the key with a zero body hash, for comparison.
+func withoutBody(key actor.Idempotency) actor.Idempotency {
 	key.Body = actor.Hash{}
 	return key
 }
 
-// forget drops what no repeat can ask for any more: with every record what stands
-// first, and with one record of about as many as are remembered what stands behind
-// something that stays longer. So what it costs does not grow.
-func (j *Journal) forget(now actor.Time) {
-	for j.outcomes() > 0 && j.firstOver(now) {
-		j.forgetOutcome()
+// expireOutcomes drops expired outcomes and tombstones. Every call drops those at the
+// front. With n items retained, about every n-th call scans all of them, because an
+// expired item may follow one that expires later. The amortised cost per call is
+// therefore constant.
+func (j *Journal) expireOutcomes(now actor.Time) {
+	for j.outcomeCount() > 0 && j.firstExpired(now) {
+		j.dropFirstOutcome()
 	}
 	for len(j.Buried) > 0 && j.Buried[0].Until < now {
-		j.forgetTomb()
+		j.dropFirstTombstone()
 	}
-	outcomes, buried := j.outcomes(), len(j.Buried)
+	outcomes, buried := j.outcomeCount(), len(j.Buried)
 	if j.N%(1<<bits.Len(uint(outcomes+buried))) != 0 {
-		return // which leaves an index of little for a while
+		return // a small index may stay until the next full pass
 	}
 	j.Away = slices.DeleteFunc(j.Away, func(a Away) bool { return a.Until < now })
 	j.Ended = slices.DeleteFunc(j.Ended, func(e Ended) bool {
 		if e.Until < now {
-			j.held -= e.weight()
+			j.outcomeBytes -= e.memorySize()
 		}
 		return e.Until < now
 	})
 	j.Buried = slices.DeleteFunc(j.Buried, func(b Buried) bool { return b.Until < now })
-	if j.outcomes() < outcomes || len(j.Buried) < buried {
+	if j.outcomeCount() < outcomes || len(j.Buried) < buried {
 		j.index = nil
 	}
-	if j.few() {
+	if j.unindexed() {
 		j.index = nil
 	}
 }
 
-// firstOver tells whether nobody can ask for the first outcome any more.
-func (j *Journal) firstOver(now actor.Time) bool {
-	_, _, until := j.name(0)
+// firstExpired reports whether the first outcome has expired.
+func (j *Journal) firstExpired(now actor.Time) bool {
+	_, _, until := j.outcomeKey(0)
 	return until < now
 }
 
-// forgetOutcome drops the first outcome.
-func (j *Journal) forgetOutcome() {
+// dropFirstOutcome removes the first outcome, also from the index.
+func (j *Journal) dropFirstOutcome() {
 	switch x := j.index; {
 	case x == nil:
-	case x.twice:
+	case x.duplicates:
 		j.index = nil
-	case x.ended > 0:
-		call, key, _ := j.name(0)
+	case x.outcomes > 0:
+		call, key, _ := j.outcomeKey(0)
 		delete(x.calls, call)
-		delete(x.keys, promise(key))
-		x.gone++
-		x.ended--
+		delete(x.keys, withoutBody(key))
+		x.forgotten++
+		x.outcomes--
 	}
 	if len(j.Away) == 0 {
-		j.dropWhole()
+		j.dropFirstEnded()
 		return
 	}
 	j.Away[0] = Away{}
 	j.Away = j.Away[1:]
 }
 
-// Shorten forgets the first outcomes while all of them weigh more than so much. It
-// is for who has no log to read them from again; the last one stays.
-func (j *Journal) Shorten(most int) {
-	for j.held > most && len(j.Ended) > 1 {
-		j.forgetOutcome()
+// TrimOutcomes drops the oldest outcomes while all complete ones exceed maxBytes. The
+// last one stays. It is for volatile actors, whose outcomes are in no log.
+func (j *Journal) Shorten(maxBytes int) {
+	for j.outcomeBytes > maxBytes && len(j.Ended) > 1 {
+		j.dropFirstOutcome()
 	}
 }
 
-// forgetTomb drops the first tombstone.
-func (j *Journal) forgetTomb() {
+// dropFirstTombstone removes the first tombstone, also from the index.
+func (j *Journal) dropFirstTombstone() {
 	switch x := j.index; {
 	case x == nil:
-	case x.twice:
+	case x.duplicates:
 		j.index = nil
-	case x.tombed > 0:
+	case x.tombstones > 0:
 		delete(x.buried, j.Buried[0].Call)
-		x.tombed--
+		x.tombstones--
 	}
 	j.Buried = j.Buried[1:]
 }

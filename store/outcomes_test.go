@@ -10,10 +10,10 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// What a snapshot names is read from the entries behind it, wherever in a row they
-// stand, and large content comes along.
-func TestAnOutcomeIsReadFromItsEntry(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+// Outcomes referenced by a snapshot are read from their entries at any position in a
+// row, including their blobs.
+func TestLoadOutcomeFromEntry(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept("hi"), s.end("first"), s.accept("hi"), s.end(large))
 	l.write(s.accept("hi"), s.end("third"))
 	l.write(s.snapshot(l.m))
@@ -21,35 +21,35 @@ func TestAnOutcomeIsReadFromItsEntry(t *testing.T) {
 	for i, want := range []string{"first", large, "third"} {
 		reply, n := j.Outcome(s.run(uint64(i + 1)))
 		if reply != nil || n != uint64(2*i+2) {
-			t.Errorf("outcome %d: %v, entry %d", i, reply, n)
+			t.Errorf("outcome %d: got %v, entry %d", i, reply, n)
 			continue
 		}
 		if e, err := LoadOutcome(l.m, s.id, n); err != nil || e.Call != s.run(uint64(i+1)) || actor.TextOf(e.Reply.Parts) != want {
-			t.Errorf("entry %d says %.40q, %v", n, actor.TextOf(e.Reply.Parts), err)
+			t.Errorf("entry %d: got outcome %.40q, error %v", n, actor.TextOf(e.Reply.Parts), err)
 		}
 	}
-	for n, want := range map[uint64]string{5: "0000000000000005: entry 5 is no outcome", 9: "0000000000000005: entry 9 is no outcome"} {
+	for n, want := range map[uint64]string{5: "0000000000000005: entry 5 is not an outcome", 9: "0000000000000005: entry 9 is not an outcome"} {
 		if _, err := LoadOutcome(l.m, s.id, n); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("entry %d: %v", n, err)
+			t.Errorf("entry %d: got error %v", n, err)
 		}
 	}
 	if _, err := LoadOutcome(l.m, actor.NewID("bob", ""), 1); err == nil || !strings.Contains(err.Error(), "is missing") {
-		t.Errorf("of nobody: %v", err)
+		t.Errorf("unknown actor: got error %v", err)
 	}
 	l.m.delete(blobKey("default", actor.HashOf([]byte(large))))
 	if _, err := LoadOutcome(l.m, s.id, 4); err == nil || !strings.Contains(err.Error(), "is missing") {
-		t.Errorf("without its content: %v", err)
+		t.Errorf("missing blob: got error %v", err)
 	}
 }
 
-// Of an outcome in a snapshot of an earlier version nobody knows the entry: it
-// stays whole, in memory and in the next snapshot.
-func TestAnEarlierSnapshotsOutcomesStayWhole(t *testing.T) {
+// The entry of an outcome in a snapshot of an earlier version is unknown. The outcome
+// stays complete in memory and in the next snapshot.
+func TestOutcomesOfVersion1SnapshotAreNotEvicted(t *testing.T) {
 	call := actor.CallID{1}
 	early := Journal{N: 7, Ended: []Ended{{Call: call, Until: actor.Forever, Reply: actor.Reply{Call: call, Status: actor.Succeeded, Parts: actor.Text("early")}}}}
-	w := &encoder{first: true}
-	if w.journal(&early); w.more {
-		t.Fatal("the first version could not write it")
+	w := &encoder{version1: true}
+	if w.journal(&early); w.beyondVersion1 {
+		t.Fatal("version 1 cannot represent the journal")
 	}
 	j, err := DecodeJournal(w.Buf)
 	if err != nil {
@@ -59,17 +59,17 @@ func TestAnEarlierSnapshotsOutcomesStayWhole(t *testing.T) {
 	if err := j.Apply(Ended{Call: later, Until: actor.Forever, Reply: actor.Reply{Call: later}}); err != nil {
 		t.Fatal(err)
 	}
-	w = &encoder{first: true}
-	if w.journal(&j); !w.more {
-		t.Error("the first version is taken to know in which entries outcomes stand")
+	w = &encoder{version1: true}
+	if w.journal(&j); !w.beyondVersion1 {
+		t.Error("version 1 represents a reference to an entry")
 	}
 	for range 2 {
 		if j.PutAway() {
-			t.Error("what stands in no known entry was put away")
+			t.Error("an outcome of an unknown entry was evicted")
 		}
 		reply, _ := j.Outcome(call)
 		if reply == nil || actor.TextOf(reply.Parts) != "early" || !j.HasEnded(later) || j.Held() == 0 {
-			t.Fatalf("%+v", j)
+			t.Fatalf("unexpected journal: %+v", j)
 		}
 		if j, err = DecodeJournal(EncodeJournal(&j)); err != nil {
 			t.Fatal(err)
@@ -77,20 +77,20 @@ func TestAnEarlierSnapshotsOutcomesStayWhole(t *testing.T) {
 	}
 }
 
-func TestAnOutcomeWithoutEntryIsNoOutcome(t *testing.T) {
+func TestEvictedOutcomeWithoutEntryIsRejected(t *testing.T) {
 	b := EncodeJournal(&Journal{N: 1, Away: []Away{{Call: actor.CallID{1}, N: 9, Until: 9}}})
-	at := bytes.Index(b, []byte{9, 18}) // the entry, and the instant
+	at := bytes.Index(b, []byte{9, 18}) // entry number 9 and Until 9
 	if at < 0 {
-		t.Fatalf("% x", b)
+		t.Fatalf("entry number not found in % x", b)
 	}
 	b[at] = 0
 	if _, err := DecodeJournal(b); err == nil || !strings.Contains(err.Error(), "outcome without entry") {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v", err)
 	}
 }
 
-// A snapshot of many outcomes is about as long as their names.
-func TestASnapshotDoesNotSayOutcomesAgain(t *testing.T) {
+// The size of a snapshot does not depend on the content of outcomes.
+func TestSnapshotRefersToOutcomes(t *testing.T) {
 	var j Journal
 	for i := range 100 {
 		id := actor.CallID{byte(i)}
@@ -99,6 +99,6 @@ func TestASnapshotDoesNotSayOutcomesAgain(t *testing.T) {
 		}
 	}
 	if n := len(EncodeJournal(&j)); n > 100*40 {
-		t.Errorf("a snapshot of 100 outcomes has %d bytes", n)
+		t.Errorf("snapshot of 100 outcomes: got %d bytes, want at most 4000", n)
 	}
 }

@@ -11,33 +11,34 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// LoadActor reads what a KV holds of an actor. Blobs are put back in their
-// places; of the entries' events only run and number come along. What is damaged
-// or missing is an error that names its key.
+// LoadActor reads the stored data of an actor. It restores blobs in the records. Events
+// of entries have only their run and number. An error for a damaged or missing value
+// names its key.
 //
-// It reads backwards, and so meets the snapshot first, if there is one, and knows
-// where to end: one look at the disk, which costs more than all that is read.
+// It scans in descending order, starting with the snapshot, if there is one. The
+// number of the snapshot determines the end of the scan. A single scan therefore
+// suffices. Its fixed cost exceeds the cost of the data.
 func LoadActor(kv KV, id actor.ID) (Saved, error) {
 	blob := func(h actor.Hash) ([]byte, error) { return loadBlob(kv, id.Tenant, h) }
 	var saved Saved
-	var rows []Row // of entries behind the snapshot, the last first
-	var wrong error
+	var rows []Row // entries after the snapshot, in descending order
+	var failure error
 	n := uint64(0)
 	snapshot, prefix := snapshotKey(id), len(actorKey(id))
 	err := kv.ScanBack(entryKey(id, 1), append(snapshot, 0), func(key, value []byte) bool {
 		if bytes.Equal(key, snapshot) {
-			saved.Snapshot, n, wrong = readSnapshot(id, key, value, blob)
-			return wrong == nil
+			saved.Snapshot, n, failure = readSnapshot(id, key, value, blob)
+			return failure == nil
 		}
 		var at uint64
-		if at, wrong = lastNumber(key, prefix); wrong != nil || at <= n {
+		if at, failure = lastNumber(key, prefix); failure != nil || at <= n {
 			return false
 		}
 		rows = append(rows, Row{Key: bytes.Clone(key), Value: bytes.Clone(value)})
 		return true
 	})
-	if wrong != nil {
-		err = wrong
+	if failure != nil {
+		err = failure
 	}
 	if err != nil {
 		return Saved{}, err
@@ -48,7 +49,7 @@ func LoadActor(kv KV, id actor.ID) (Saved, error) {
 		}
 		err := readEntries(id, row.Key, row.Value, blob, func(e Entry) error {
 			if n++; e.N != n {
-				return fmt.Errorf("key %s: holds entry %d where entry %d should be", row.Key, e.N, n)
+				return fmt.Errorf("key %s: holds entry %d, want entry %d", row.Key, e.N, n)
 			}
 			saved.Entries = append(saved.Entries, e)
 			return nil
@@ -60,31 +61,31 @@ func LoadActor(kv KV, id actor.ID) (Saved, error) {
 	return saved, nil
 }
 
-// LoadOutcome reads the one entry of an actor that says an outcome, under the same
-// promises as LoadActor. It stands in the last row that begins with it or before.
+// LoadOutcome reads the n-th entry of an actor, which MUST hold an outcome, with the
+// same guarantees as LoadActor. The entry is in the last row that starts at n or before.
 func LoadOutcome(kv KV, id actor.ID, n uint64) (Ended, error) {
 	var outcome Ended
-	wrong := fmt.Errorf("key %s: is missing", entryKey(id, n))
+	failure := fmt.Errorf("key %s: is missing", entryKey(id, n))
 	err := kv.ScanBack(entryKey(id, 1), entryKey(id, n+1), func(key, value []byte) bool {
-		wrong = readEntries(id, key, value, func(h actor.Hash) ([]byte, error) { return loadBlob(kv, id.Tenant, h) }, func(e Entry) error {
+		failure = readEntries(id, key, value, func(h actor.Hash) ([]byte, error) { return loadBlob(kv, id.Tenant, h) }, func(e Entry) error {
 			if r, ok := e.Record.(Ended); ok && e.N == n {
 				outcome = r
 			}
 			return nil
 		})
-		if wrong == nil && outcome.Call.IsZero() {
-			wrong = fmt.Errorf("key %s: entry %d is no outcome", key, n)
+		if failure == nil && outcome.Call.IsZero() {
+			failure = fmt.Errorf("key %s: entry %d is not an outcome", key, n)
 		}
 		return false
 	})
 	if err == nil {
-		err = wrong
+		err = failure
 	}
 	return outcome, err
 }
 
-// readSnapshot reads the row of a snapshot: the journal, and the number of the
-// last entry in it.
+// readSnapshot decodes the row of a snapshot. It returns the encoded journal and the
+// number of the last entry in it.
 func readSnapshot(id actor.ID, key, value []byte, blob func(actor.Hash) ([]byte, error)) (journal []byte, n uint64, err error) {
 	err = readEntries(id, key, value, blob, func(e Entry) error {
 		s, ok := e.Record.(Snapshot)
@@ -97,27 +98,28 @@ func readSnapshot(id actor.ID, key, value []byte, blob func(actor.Hash) ([]byte,
 	return journal, n, err
 }
 
-// readEntries reads the entries of a row.
+// readEntries decodes the entries of a row and passes them to each. It adds the key
+// to all errors except those of each.
 func readEntries(id actor.ID, key, value []byte, blob func(actor.Hash) ([]byte, error), each func(Entry) error) error {
 	_, _, content, err := unseal(value)
 	if err != nil {
 		return fmt.Errorf("key %s: %w", key, err)
 	}
-	var told error
+	var eachErr error
 	err = unpackEntries(content, blob, func(e Entry) error {
 		if e.Actor != id {
 			return fmt.Errorf("holds an entry of %s", e.Actor)
 		}
-		told = each(e)
-		return told
+		eachErr = each(e)
+		return eachErr
 	})
-	if err != nil && told == nil {
+	if err != nil && eachErr == nil {
 		err = fmt.Errorf("key %s: %w", key, err)
 	}
 	return err
 }
 
-// loadBlob reads content by its name, and sees that it is that content.
+// loadBlob reads a blob and checks its content against its hash.
 func loadBlob(kv KV, tenant string, name actor.Hash) ([]byte, error) {
 	key := blobKey(tenant, name)
 	value, ok, err := kv.Get(key)
@@ -132,12 +134,12 @@ func loadBlob(kv KV, tenant string, name actor.Hash) ([]byte, error) {
 		return nil, fmt.Errorf("blob %s: %w", key, err)
 	}
 	if actor.HashOf(content) != name {
-		return nil, fmt.Errorf("blob %s holds other content", key)
+		return nil, fmt.Errorf("blob %s does not match its hash", key)
 	}
 	return bytes.Clone(content), nil
 }
 
-// Fold makes an actor's journal of what was saved of it.
+// Fold returns the journal of an actor from its stored data.
 func Fold(saved Saved) (Journal, error) {
 	var j Journal
 	if saved.Snapshot != nil {
@@ -162,14 +164,14 @@ func Fold(saved Saved) (Journal, error) {
 	return j, nil
 }
 
-// DueActors lists the actors of these shards that have open work.
+// DueActors returns the actors of these shards with open runs, in key order.
 func DueActors(kv KV, shards []uint16) ([]actor.ID, error) {
 	var ids []actor.ID
 	err := EachDue(kv, shards, func(id actor.ID) { ids = append(ids, id) })
 	return ids, err
 }
 
-// EachDue shows them one after the other, as they are found.
+// EachDue is like DueActors, but passes each actor to a function during the scan.
 func EachDue(kv KV, shards []uint16, each func(actor.ID)) error {
 	if len(shards) == 0 {
 		return nil
@@ -178,34 +180,34 @@ func EachDue(kv KV, shards []uint16, each func(actor.ID)) error {
 	for _, s := range shards {
 		wanted[s] = true
 	}
-	var wrong error
-	err := kv.Scan(shardKey(slices.Min(shards)), after(shardKey(slices.Max(shards))), func(key, _ []byte) bool {
+	var failure error
+	err := kv.Scan(shardKey(slices.Min(shards)), prefixEnd(shardKey(slices.Max(shards))), func(key, _ []byte) bool {
 		shard, ok := shardOf(key)
 		if ok && (int(shard) >= len(wanted) || !wanted[shard]) {
 			return true
 		}
 		_, id, err := parseDueKey(key)
 		if err != nil {
-			wrong = err
+			failure = err
 			return false
 		}
 		each(id)
 		return true
 	})
-	if wrong != nil {
-		err = wrong
+	if failure != nil {
+		err = failure
 	}
 	return err
 }
 
-// RunOwner says whose run a run is, and under which root.
+// RunOwner is the actor that accepted a run, and the root of its call tree.
 type RunOwner struct {
 	Run   actor.CallID
 	Root  actor.CallID
 	Actor actor.ID
 }
 
-// ActorOf finds the actor that accepted a run.
+// ActorOf returns the owner of a run; ok is false if the run is unknown.
 func ActorOf(kv KV, tenant string, run actor.CallID) (owner RunOwner, ok bool, err error) {
 	value, ok, err := kv.Get(runKey(tenant, run))
 	if !ok || err != nil {
@@ -218,11 +220,11 @@ func ActorOf(kv KV, tenant string, run actor.CallID) (owner RunOwner, ok bool, e
 	return RunOwner{run, root, id}, true, nil
 }
 
-// Events reads at most limit events of a run behind the one numbered after.
+// Events returns up to limit events of a run that follow event number from.
 func Events(kv KV, tenant string, run actor.CallID, from uint64, limit int) ([]RunEvent, error) {
 	prefix := eventsKey(tenant, run)
 	first := eventKey(tenant, run, 1)
-	if from > 0 { // the row with the next may begin before it
+	if from > 0 { // the row with the next event may start before it
 		err := kv.ScanBack(first, eventKey(tenant, run, from+2), func(key, _ []byte) bool {
 			first = bytes.Clone(key)
 			return false
@@ -232,12 +234,12 @@ func Events(kv KV, tenant string, run actor.CallID, from uint64, limit int) ([]R
 		}
 	}
 	var events []RunEvent
-	var wrong error
-	err := kv.Scan(first, after(prefix), func(key, value []byte) bool {
+	var failure error
+	err := kv.Scan(first, prefixEnd(prefix), func(key, value []byte) bool {
 		if len(events) >= limit {
 			return false
 		}
-		wrong = readEvents(key, len(prefix), value, func(seq uint64, body []byte) error {
+		failure = readEvents(key, len(prefix), value, func(seq uint64, body []byte) error {
 			want := from + uint64(len(events)) + 1
 			switch {
 			case seq > want && len(events) < limit:
@@ -247,15 +249,16 @@ func Events(kv KV, tenant string, run actor.CallID, from uint64, limit int) ([]R
 			}
 			return nil
 		})
-		return wrong == nil
+		return failure == nil
 	})
-	if wrong != nil {
-		err = wrong
+	if failure != nil {
+		err = failure
 	}
 	return events, err
 }
 
-// readEvents reads the events of a row.
+// readEvents decodes the events of a row and passes them to each. The first prefix
+// bytes of key precede the number of its first event.
 func readEvents(key []byte, prefix int, value []byte, each func(seq uint64, body []byte) error) error {
 	seq, err := lastNumber(key, prefix)
 	if err != nil {
@@ -265,7 +268,7 @@ func readEvents(key []byte, prefix int, value []byte, each func(seq uint64, body
 	if err != nil {
 		return fmt.Errorf("key %s: %w", key, err)
 	}
-	for body := range bytes.SplitSeq(content, []byte{eventsApart}) {
+	for body := range bytes.SplitSeq(content, []byte{eventSeparator}) {
 		if err := each(seq, body); err != nil {
 			return err
 		}
@@ -274,33 +277,33 @@ func readEvents(key []byte, prefix int, value []byte, each func(seq uint64, body
 	return nil
 }
 
-// Runs lists the newest runs of a tenant, newest first; the roots alone, if so wished.
-// Their ids grow with time, so it reads no further back than it must.
+// Runs returns the newest runs of a tenant, newest first, up to limit. With roots set
+// it returns only root runs. IDs of runs grow with time, so the scan ends at limit.
 func Runs(kv KV, tenant string, limit int, roots bool) ([]RunOwner, error) {
 	return RunsBefore(kv, tenant, actor.CallID{}, limit, roots)
 }
 
-// RunsBefore is Runs that are older than one of them; zero stands for one to come.
+// RunsBefore is like Runs, but returns only runs older than run, unless run is zero.
 func RunsBefore(kv KV, tenant string, run actor.CallID, limit int, roots bool) ([]RunOwner, error) {
 	prefix := tenantKey(tenant, 'r')
-	to := after(prefix)
+	to := prefixEnd(prefix)
 	if !run.IsZero() {
 		to = runKey(tenant, run)
 	}
 	var newest []RunOwner
-	var wrong error
+	var failure error
 	err := kv.ScanBack(prefix, to, func(key, value []byte) bool {
 		if len(newest) >= limit {
 			return false
 		}
 		run, err := actor.ParseCallID(string(key[len(prefix):]))
 		if err != nil {
-			wrong = fmt.Errorf("key %s: %w", key, err)
+			failure = fmt.Errorf("key %s: %w", key, err)
 			return false
 		}
 		id, root, err := decodeOwner(value)
 		if err != nil {
-			wrong = fmt.Errorf("key %s: %w", key, err)
+			failure = fmt.Errorf("key %s: %w", key, err)
 			return false
 		}
 		if !roots || root == run {
@@ -308,8 +311,8 @@ func RunsBefore(kv KV, tenant string, run actor.CallID, limit int, roots bool) (
 		}
 		return true
 	})
-	if wrong != nil {
-		err = wrong
+	if failure != nil {
+		err = failure
 	}
 	if err != nil {
 		return nil, err
@@ -317,8 +320,8 @@ func RunsBefore(kv KV, tenant string, run actor.CallID, limit int, roots bool) (
 	return newest, nil
 }
 
-// CheckFormat refuses a KV that another version of this format has laid down.
-// An empty one is for FormatRow to begin.
+// CheckFormat returns an error if a KV was written in another format version. An empty
+// KV passes; its writer starts with FormatRow.
 func CheckFormat(kv KV) error {
 	value, ok, err := kv.Get([]byte(FormatKey))
 	if err != nil {
@@ -330,7 +333,7 @@ func CheckFormat(kv KV) error {
 	return nil
 }
 
-// FormatRow says which format the keys and values are of.
+// FormatRow returns the row that records the format version.
 func FormatRow() Row {
 	return Row{Key: []byte(FormatKey), Value: fmt.Append(nil, FormatVersion)}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-func TestWhatWasWrittenIsLoaded(t *testing.T) {
+func TestLoadActorRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var entries []Entry
 		id := drawID(t)
@@ -46,7 +46,7 @@ func TestWhatWasWrittenIsLoaded(t *testing.T) {
 	})
 }
 
-// encodeAll joins entries' bytes.
+// encodeAll returns the concatenated encodings of entries.
 func encodeAll(entries []Entry) []byte {
 	var all []byte
 	for _, e := range entries {
@@ -55,52 +55,52 @@ func encodeAll(entries []Entry) []byte {
 	return all
 }
 
-func TestWritingLeavesTheEntryAsItWas(t *testing.T) {
-	s := newStory(t, "alice")
+func TestWriterDoesNotModifyEntries(t *testing.T) {
+	s := newEntryBuilder(t, "alice")
 	entries := append([]Entry{s.accept(large)}, s.work(large)...)
 	entries = append(entries, s.end(large))
 	before := encodeAll(entries)
-	newLog(t).write(entries...)
+	newTestLog(t).write(entries...)
 	if !bytes.Equal(encodeAll(entries), before) {
-		t.Error("writing changed the entries that a cell still holds")
+		t.Error("the Writer modified the entries")
 	}
 }
 
-func TestASnapshotAndTheEntriesBehindIt(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+func TestLoadSnapshotAndLaterEntries(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept(large))
 	l.write(s.work(large)...)
 	before := s.journal(l.m)
 	l.write(s.snapshot(l.m))
 	if after := s.journal(l.m); !reflect.DeepEqual(before, after) {
-		t.Errorf("was %+v\nis %+v", before, after)
+		t.Errorf("before the snapshot %+v\nafter it %+v", before, after)
 	}
 	saved, _ := LoadActor(l.m, s.id)
 	if saved.Snapshot == nil || len(saved.Entries) != 0 {
-		t.Errorf("%d entries behind the snapshot, want 0", len(saved.Entries))
+		t.Errorf("got %d entries after the snapshot, want 0", len(saved.Entries))
 	}
 	l.write(s.end("done"))
 	saved, _ = LoadActor(l.m, s.id)
 	if len(saved.Entries) != 1 {
-		t.Errorf("%d entries behind the snapshot, want 1", len(saved.Entries))
+		t.Errorf("got %d entries after the snapshot, want 1", len(saved.Entries))
 	}
 	if j := s.journal(l.m); j.N != s.n || len(j.Runs) != 0 || actor.TextOf(j.Ended[0].Reply.Parts) != "done" {
-		t.Errorf("folded to %+v", j)
+		t.Errorf("unexpected journal: %+v", j)
 	}
-	// The message and the answer are the same content: it stands there once.
+	// The message and the answer have the same content, which is stored once.
 	blobs := 0
 	_ = l.m.Scan([]byte("t/default/b/"), []byte("t/default/b0"), func(_, v []byte) bool { blobs++; return true })
 	if blobs != 1 {
-		t.Errorf("%d blobs, want 1", blobs)
+		t.Errorf("got %d blobs, want 1", blobs)
 	}
 	rowsBytes := 0
 	_ = l.m.Scan([]byte("t/default/a/"), []byte("t/default/a0"), func(_, v []byte) bool { rowsBytes += len(v); return true })
 	if rowsBytes > 2*BlobBytesMin {
-		t.Errorf("entries and snapshot take %d bytes: large parts stand in them", rowsBytes)
+		t.Errorf("entries and snapshot have %d bytes: large parts are not stored as blobs", rowsBytes)
 	}
 }
 
-func TestWhatIsDamagedNamesItsKey(t *testing.T) {
+func TestLoadErrorNamesDamagedKey(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		damage func(m *Memory)
@@ -108,29 +108,29 @@ func TestWhatIsDamagedNamesItsKey(t *testing.T) {
 	}{
 		{"gap", func(m *Memory) { m.delete(entryKey(actor.NewID("alice", "s-1"), 2)) },
 			"key t/default/a/alice/s-1/0000000000000002: is missing"},
-		{"bytes", func(m *Memory) { change(m, "t/default/a/alice/s-1/0000000000000002", 40) },
+		{"bytes", func(m *Memory) { corrupt(m, "t/default/a/alice/s-1/0000000000000002", 40) },
 			"key t/default/a/alice/s-1/0000000000000002: "},
 		{"cut", func(m *Memory) {
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: []byte{2}}})
 		}, "key t/default/a/alice/s-1/0000000000000001: "},
-		{"blob", func(m *Memory) { change(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) },
-			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " holds other content"},
+		{"blob", func(m *Memory) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) },
+			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " does not match its hash"},
 		{"no blob", func(m *Memory) { m.delete(blobKey("default", actor.HashOf([]byte(large)))) },
 			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " is missing"},
 		{"misplaced", func(m *Memory) {
 			v, _, _ := m.Get(entryKey(actor.NewID("alice", "s-1"), 1))
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 2), Value: v}})
-		}, "key t/default/a/alice/s-1/0000000000000002: holds entry 1 where entry 2 should be"},
-		{"of another", func(m *Memory) {
+		}, "key t/default/a/alice/s-1/0000000000000002: holds entry 1, want entry 2"},
+		{"of another actor", func(m *Memory) {
 			v, _, _ := m.Get(entryKey(actor.NewID("bob", "s-1"), 1))
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: v}})
 		}, "key t/default/a/alice/s-1/0000000000000001: holds an entry of bob/s-1"},
 	} {
-		l, s := newLog(t), newStory(t, "alice")
+		l, s := newTestLog(t), newEntryBuilder(t, "alice")
 		l.write(s.accept(large))
 		l.write(s.work("small")...)
 		l.write(s.end("done"))
-		l.write(newStory(t, "bob").accept("hi"))
+		l.write(newEntryBuilder(t, "bob").accept("hi"))
 		c.damage(l.m)
 		if _, err := LoadActor(l.m, s.id); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
@@ -138,19 +138,19 @@ func TestWhatIsDamagedNamesItsKey(t *testing.T) {
 	}
 }
 
-func change(m *Memory, key string, at int) {
+func corrupt(m *Memory, key string, at int) {
 	v, ok, _ := m.Get([]byte(key))
 	if !ok {
-		panic(key + " is not there")
+		panic(key + " does not exist")
 	}
 	v = bytes.Clone(v)
 	v[at] ^= 0x55
 	_ = m.Apply([]Row{{Key: []byte(key), Value: v}})
 }
 
-func TestOpenWorkIsFoundByShard(t *testing.T) {
-	l := newLog(t)
-	a, b, c := newStory(t, "a"), newStory(t, "b"), newStory(t, "c")
+func TestDueActorsByShard(t *testing.T) {
+	l := newTestLog(t)
+	a, b, c := newEntryBuilder(t, "a"), newEntryBuilder(t, "b"), newEntryBuilder(t, "c")
 	l.write(a.accept("hi"), b.accept("hi"), c.accept("hi"))
 	l.write(b.end("bye"))
 	l.write(c.accept("more"), c.end("bye"), c.accept("again"))
@@ -160,20 +160,20 @@ func TestOpenWorkIsFoundByShard(t *testing.T) {
 		ids    []actor.ID
 	}{{all, []actor.ID{a.id, c.id}}, {all[2:], []actor.ID{c.id}}, {all[1:2], nil}, {nil, nil}} {
 		if got, err := DueActors(l.m, want.shards); err != nil || !slices.Equal(got, want.ids) {
-			t.Errorf("shards %v: %v, %v, want %v", want.shards, got, err, want.ids)
+			t.Errorf("shards %v: got %v, %v, want %v", want.shards, got, err, want.ids)
 		}
 	}
-	// What began and ended in one batch left no row behind.
+	// A run that starts and ends within one batch leaves no row.
 	l.write(b.accept("quick"), b.end("bye"))
 	rows := 0
 	_ = l.m.Scan([]byte("x/"), []byte("x0"), func(_, _ []byte) bool { rows++; return true })
 	if rows != 2 {
-		t.Errorf("%d rows in the expiry index, want 2", rows)
+		t.Errorf("got %d rows in the expiry index, want 2", rows)
 	}
 }
 
-func TestRunsAndTheirEvents(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+func TestReadRunsAndEvents(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	for range 5 {
 		l.write(append(append([]Entry{s.accept("hi")}, s.work("x")...), s.end("bye"))...)
 	}
@@ -182,7 +182,7 @@ func TestRunsAndTheirEvents(t *testing.T) {
 		t.Errorf("got %v, %v, %v, want %v", owner, ok, err, want)
 	}
 	if _, ok, err := ActorOf(l.m, "default", s.run(9)); ok || err != nil {
-		t.Errorf("a run that never was: %v, %v", ok, err)
+		t.Errorf("unknown run: got %v, %v", ok, err)
 	}
 	if _, ok, _ := ActorOf(l.m, "other", s.run(2)); ok {
 		t.Error("another tenant's run was found")
@@ -198,7 +198,7 @@ func TestRunsAndTheirEvents(t *testing.T) {
 			}
 		}
 		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("newest %d: %v, %v, want %v", limit, got, err, want)
+			t.Errorf("newest %d: got %v, %v, want %v", limit, got, err, want)
 		}
 	}
 	events, err := Events(l.m, "default", s.run(3), 1, 2)
@@ -206,12 +206,12 @@ func TestRunsAndTheirEvents(t *testing.T) {
 		t.Errorf("got %v, %v", events, err)
 	}
 	if events, err := Events(l.m, "default", s.run(3), 4, 2); err != nil || len(events) != 0 {
-		t.Errorf("got %v, %v behind the last", events, err)
+		t.Errorf("got %v, %v after the last event, want none", events, err)
 	}
 }
 
-// However a run's events came into their rows, each page of them is what was told.
-func TestEventsAreReadFromAnywhere(t *testing.T) {
+// Every page of events is complete, for any distribution of the events over rows.
+func TestEventPaging(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, w := &Memory{}, NewWriter(WriterConfig{Node: "n1"})
 		run := actor.NewCallID(1, 1, 1)
@@ -221,7 +221,7 @@ func TestEventsAreReadFromAnywhere(t *testing.T) {
 			for range rapid.IntRange(1, 3).Draw(t, "entries") {
 				e := Entry{Actor: actor.NewID("alice", "s-1"), N: uint64(n), Record: Parked{Run: run}}
 				for range rapid.IntRange(0, 3).Draw(t, "events") {
-					body := rapid.SampledFrom([]string{`{"a":1}`, `{}`, `{"long":"` + strings.Repeat("x", TogetherBytesMax/2) + `"}`}).Draw(t, "body")
+					body := rapid.SampledFrom([]string{`{"a":1}`, `{}`, `{"long":"` + strings.Repeat("x", RowBytesMax/2) + `"}`}).Draw(t, "body")
 					bodies = append(bodies, body)
 					e.Events = append(e.Events, RunEvent{run, uint64(len(bodies)), []byte(body)})
 				}
@@ -234,8 +234,8 @@ func TestEventsAreReadFromAnywhere(t *testing.T) {
 			w.Synced(b.No)
 		}
 		_ = m.Scan([]byte("t/"), []byte("u"), func(key, value []byte) bool {
-			if len(value) > TogetherBytesMax*5/4 {
-				t.Fatalf("%d bytes stand together in %s", len(value), key)
+			if len(value) > RowBytesMax*5/4 {
+				t.Fatalf("got %d bytes in row %s", len(value), key)
 			}
 			return true
 		})
@@ -244,18 +244,18 @@ func TestEventsAreReadFromAnywhere(t *testing.T) {
 		got, err := Events(m, actor.DefaultTenant, run, uint64(from), limit)
 		want := bodies[from:min(len(bodies), from+limit)]
 		if err != nil || len(got) != len(want) {
-			t.Fatalf("%d events behind %d: %v, not %d", len(got), from, err, len(want))
+			t.Fatalf("got %d events after %d, error %v, want %d", len(got), from, err, len(want))
 		}
 		for i, e := range got {
 			if e.Seq != uint64(from+i+1) || string(e.Body) != want[i] {
-				t.Fatalf("event %d is %+v", from+i+1, e)
+				t.Fatalf("event %d: got %+v", from+i+1, e)
 			}
 		}
 	})
 }
 
-// Wherever in a journal something large stands, the snapshot is looked through for it.
-func TestASnapshotKnowsThatItHoldsSomethingLarge(t *testing.T) {
+// A snapshot is searched for blobs if any list of parts in the journal has a large one.
+func TestSnapshotDetectsLargeParts(t *testing.T) {
 	parts := actor.Text(large)
 	run := func(call actor.Call, asks ...Asked) Journal {
 		return Journal{Runs: []*Run{{Call: call, Steps: []Step{{Asks: asks}}}}}
@@ -267,19 +267,19 @@ func TestASnapshotKnowsThatItHoldsSomethingLarge(t *testing.T) {
 		"answer":  run(actor.Call{}, Asked{Answer: &actor.Answer{Parts: parts}}),
 		"outcome": {Ended: []Ended{{Reply: actor.Reply{Parts: parts}}}},
 	} {
-		if s := SnapshotOf(&j); s.small || !hasLarge(s) {
-			t.Errorf("%s: nobody would look for it", name)
+		if s := SnapshotOf(&j); s.noLargeParts || !hasLarge(s) {
+			t.Errorf("%s: the large part is not detected", name)
 		}
 	}
 	j := run(actor.Call{Parts: actor.Text("x")}, Asked{})
-	if s := SnapshotOf(&j); !s.small {
-		t.Error("nothing is large, and it is looked for")
+	if s := SnapshotOf(&j); !s.noLargeParts {
+		t.Error("a journal without large parts is searched")
 	}
 }
 
-// However much a batch brings of one actor, its rows stay small.
-func TestEntriesThatStandTogetherAreFew(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+// The size of a row is bounded, for any number of entries of an actor in a batch.
+func TestEntryRowsAreBounded(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	entries := []Entry{s.accept("hi")}
 	for range 100 {
 		entries = append(entries, s.work(strings.Repeat("x", BlobBytesMin))...)
@@ -288,37 +288,38 @@ func TestEntriesThatStandTogetherAreFew(t *testing.T) {
 	rows := 0
 	_ = l.m.Scan(entryKey(s.id, 0), snapshotKey(s.id), func(_, value []byte) bool {
 		rows++
-		if len(value) > TogetherBytesMax*5/4 {
-			t.Errorf("%d bytes stand together", len(value))
+		if len(value) > RowBytesMax*5/4 {
+			t.Errorf("got %d bytes in a row", len(value))
 		}
 		return true
 	})
 	if saved, err := LoadActor(l.m, s.id); err != nil || len(saved.Entries) != 201 || rows < 6 || rows > 12 {
-		t.Errorf("%d entries in %d rows, %v", len(saved.Entries), rows, err)
+		t.Errorf("got %d entries in %d rows, error %v", len(saved.Entries), rows, err)
 	}
 }
 
-// A row that is lost is noticed by who reads on behind it, wherever he began.
-func TestAGapInTheEventsIsFound(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
-	l.write(s.accept("hi"))   // 1, 2
-	l.write(s.work("x")...)   // 3
-	l.write(s.end("goodbye")) // 4
+// A missing row is detected by a read that crosses it, for any start of the read.
+func TestEventGapIsDetected(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
+	l.write(s.accept("hi"))   // events 1, 2
+	l.write(s.work("x")...)   // event 3
+	l.write(s.end("goodbye")) // event 4
 	for lost, from := range map[uint64][]uint64{1: {0, 1}, 3: {0, 1, 2}} {
 		m := l.m.Clone()
 		m.delete(eventKey("default", s.run(1), lost))
 		for _, from := range from {
 			want := max(from+1, lost)
 			if _, err := Events(m, "default", s.run(1), from, 9); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%016x: is missing", want)) {
-				t.Errorf("%d is lost, read from %d: %v", lost, from, err)
+				t.Errorf("event %d missing, read from %d: got error %v", lost, from, err)
 			}
 		}
 	}
 }
 
-// Entries stand together but never across a snapshot: who reads on behind it finds a row.
-func TestASnapshotAmongEntriesOfOneBatch(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+// Entries before and after a snapshot are in different rows, so that a read can start
+// after the snapshot.
+func TestSnapshotSplitsEntryRows(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept("hi"))
 	work := s.work("x")
 	var j Journal
@@ -332,16 +333,16 @@ func TestASnapshotAmongEntriesOfOneBatch(t *testing.T) {
 	l.write(work[0], work[1], snapshot, s.end("done"))
 	saved, err := LoadActor(l.m, s.id)
 	if err != nil || saved.Snapshot == nil || len(saved.Entries) != 1 || saved.Entries[0].N != s.n {
-		t.Errorf("%d entries behind the snapshot, %v", len(saved.Entries), err)
+		t.Errorf("got %d entries after the snapshot, error %v", len(saved.Entries), err)
 	}
 	rows := 0
 	_ = l.m.Scan(entryKey(s.id, 0), snapshotKey(s.id), func(_, _ []byte) bool { rows++; return true })
 	if rows != 3 {
-		t.Errorf("%d rows of entries, not 3", rows)
+		t.Errorf("got %d rows of entries, want 3", rows)
 	}
 }
 
-func TestOtherFormatsAreRefused(t *testing.T) {
+func TestCheckFormatRejectsOtherFormats(t *testing.T) {
 	m := &Memory{}
 	if err := CheckFormat(m); err != nil {
 		t.Error(err)

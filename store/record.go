@@ -4,17 +4,17 @@ package store
 
 import "github.com/troupe-run/troupe/actor"
 
-// Record is one change of one actor. The set is closed.
+// Record is one change of one actor. The set of implementations is closed.
 type Record interface{ at() actor.Time }
 
-// Accepted: the call is in the mailbox, and will have its turn or an outcome.
+// Accepted adds a call to the mailbox. It will get a turn or an outcome.
 type Accepted struct {
-	Call       actor.Call // with the time it had left
+	Call       actor.Call // with its time left at At
 	At         actor.Time
-	Definition actor.Hash // the agent it began with
+	Definition actor.Hash // agent definition at acceptance; the run keeps it
 }
 
-// Asking: the run's turn has made its next action, a step of one or more asks.
+// Asking adds the next step to a run: one action of its turn, with at least one ask.
 type Asking struct {
 	Run  actor.CallID
 	At   actor.Time
@@ -22,36 +22,37 @@ type Asking struct {
 	Keep []actor.StateItem
 }
 
-// Added: the external agent that an ask of the run's last step invoked has made
-// a call of its own. It stands behind the turn's own asks, which do not see it.
+// Added adds an ask to the last step of a run. It is a call made by the external
+// agent that another ask of that step invoked. Added asks follow those of the turn,
+// and the turn does not see them.
 type Added struct {
 	Run actor.CallID
 	At  actor.Time
 	Ask Asked
 }
 
-// Streamed: a piece of an answer was shown, or what was asked is asked again by
-// the world, nothing having been shown.
+// Streamed records that the first piece of an answer was published, or that the
+// host retries an ask.
 type Streamed struct {
 	Run   actor.CallID
 	Step  uint32
 	Index uint16
 	At    actor.Time
-	Again bool
-	Shown uint64 // the run's last event before the piece; 0 if none is shown
+	Again bool   // the host retries
+	Shown uint64 // Seq of the run's last event before the piece; 0 if no piece is published
 }
 
-// Answered: an ask has its answer.
+// Answered sets the answer of an ask.
 type Answered struct {
 	Run    actor.CallID
 	Step   uint32 // from 1
 	Index  uint16 // from 0
 	At     actor.Time
 	Answer actor.Answer
-	Budget uint32 // what a call brings back of its share
+	Budget uint32 // unused part of a call's share, returned to the run
 }
 
-// Retried: an ask that is no call goes to the world once more, under a new attempt.
+// Retried starts a new attempt of an ask that is not a call.
 type Retried struct {
 	Run     actor.CallID
 	Step    uint32
@@ -60,7 +61,8 @@ type Retried struct {
 	Attempt uint32
 }
 
-// Held: the callee of an ask waits for a person. Of several the higher N counts.
+// Held stops the clock of an ask because its callee waits for a person. N orders the
+// holds of one ask: the highest counts.
 type Held struct {
 	Run   actor.CallID
 	Step  uint32
@@ -70,7 +72,7 @@ type Held struct {
 	Until actor.Time
 }
 
-// Resumed: the callee goes on.
+// Resumed restarts the clock of an ask.
 type Resumed struct {
 	Run   actor.CallID
 	Step  uint32
@@ -79,19 +81,19 @@ type Resumed struct {
 	N     uint64
 }
 
-// Parked: the turn does not go the way its answers say it went. It stays as it
-// is until its time runs out.
+// Parked stops a run whose turn diverged from its recorded asks during replay. The
+// run stays open until its deadline.
 type Parked struct {
 	Run    actor.CallID
 	At     actor.Time
 	Detail string
 }
 
-// Rebased: clocks that began in the future begin now.
+// Rebased moves clocks that started in the future to At. See Journal.HasFutureClock.
 type Rebased struct{ At actor.Time }
 
-// Ended: the call has its one outcome, remembered for repeats until an instant.
-// It ends the run of that name; a refused or signalling call has none.
+// Ended sets the only outcome of a call, which is kept for repeats until Until. It
+// ends the run of the same ID, if there is one: a refused call or a signal has none.
 type Ended struct {
 	Call        actor.CallID
 	At          actor.Time
@@ -99,36 +101,37 @@ type Ended struct {
 	Until       actor.Time
 	Idempotency actor.Idempotency
 	Keep        []actor.StateItem
-	n           uint64 // of the entry that says so, once it is in a journal; 0: not known
+	n           uint64 // number of the entry with this record; 0 if unknown or not yet in a journal
 }
 
-// Buried: the call was cancelled before it came; it will not be taken.
+// Buried is a tombstone: the call was cancelled before it arrived. It MUST NOT be
+// accepted until Until.
 type Buried struct {
 	Call  actor.CallID
 	At    actor.Time
 	Until actor.Time
 }
 
-// Snapshot: all of the above up to here, folded. It takes no number of its own.
-// Of outcomes it holds which entries say them: those stay.
+// Snapshot is the fold of all earlier records of the actor. It has no entry number
+// of its own. It refers to the entries that hold outcomes, so these entries are kept.
 type Snapshot struct {
-	Journal []byte
-	small   bool // no part in it is large: it need not be looked through
+	Journal      []byte
+	noLargeParts bool // no part exceeds BlobBytesMin, so the search for blobs is skipped
 }
 
-// SnapshotOf is the journal as it is now.
+// SnapshotOf returns a snapshot of the current state of the journal.
 func SnapshotOf(j *Journal) Snapshot {
-	s := Snapshot{Journal: EncodeJournal(j), small: true}
-	look := func(parts []actor.Part) { s.small = s.small && !anyLarge(parts) }
+	s := Snapshot{Journal: EncodeJournal(j), noLargeParts: true}
+	check := func(parts []actor.Part) { s.noLargeParts = s.noLargeParts && !anyLarge(parts) }
 	for _, run := range j.Runs {
-		look(run.Call.Parts)
+		check(run.Call.Parts)
 		for i := range run.Steps {
-			eachAsked(run.Steps[i].Asks, look)
+			visitAskParts(run.Steps[i].Asks, check)
 		}
 	}
 	for i := range j.Ended {
 		if j.Ended[i].n == 0 {
-			look(j.Ended[i].Reply.Parts)
+			check(j.Ended[i].Reply.Parts)
 		}
 	}
 	return s
@@ -148,24 +151,23 @@ func (r Ended) at() actor.Time    { return r.At }
 func (r Buried) at() actor.Time   { return r.At }
 func (Snapshot) at() actor.Time   { return 0 }
 
-// RunEvent is one event of a run, as people and clients see it; Body is its
-// canonical JSON.
+// RunEvent is one event of a run, as published to clients. Body is its canonical JSON.
 type RunEvent struct {
 	Run  actor.CallID
 	Seq  uint64 // dense per run, from 1
 	Body []byte
 }
 
-// Entry is a record in its place: what an actor changed, under which epoch, as
-// its n-th, and what is written along with it.
+// Entry is a record with its position in the log and the data that is written
+// atomically with it: run events and the actor's move in the expiry index.
 type Entry struct {
 	Actor  actor.ID
 	Shard  uint16 // of the actor
 	Epoch  actor.Epoch
-	N      uint64 // per actor, from 1; a Snapshot has that of the last entry it holds
+	N      uint64 // dense per actor, from 1; of a Snapshot, the number of the last entry it includes
 	Record Record
 	Events []RunEvent
-	// WasDue and Due are the actor's place in the expiry index before and after:
-	// the earliest deadline of its open runs, 0 for none.
+	// WasDue and Due are the actor's times in the expiry index before and after the
+	// entry: the earliest deadline of its open runs; 0 if none is open.
 	WasDue, Due actor.Time
 }

@@ -13,77 +13,77 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// BlobBytesMin is the size above which a part of content is stored once, under
-// its SHA-256, and referred to.
+// BlobBytesMin is the size in bytes above which a part of content is stored as a
+// blob: once, under its SHA-256, with references from entries.
 const BlobBytesMin = 4 << 10
 
-// saltBytes of chance are mixed into the digest of one value, so that nobody can
-// guess a deleted value from the digest that stays in the chain.
+// saltBytes is the size of the random salt in each value. The digest of a deleted
+// value stays in the chain. The salt prevents guessing the value from that digest.
 const saltBytes = 16
 
-// Payload is one value that a batch put, as the chain knows it. The value can be
-// deleted later; the chain still holds.
+// Payload is the key and digest of one value that a batch put. The value can be
+// deleted later without breaking the chain.
 type Payload struct {
 	Key    []byte
-	Digest actor.Hash // of the whole value: who wrote it, salt, content
+	Digest actor.Hash // of the whole value: node, batch, salt, content
 }
 
-// TogetherBytesMax is about how much stands together in one row.
-const TogetherBytesMax = 64 << 10
+// RowBytesMax is the approximate maximum size in bytes of a row with several entries or events.
+const RowBytesMax = 64 << 10
 
-// rowWriter makes rows of batches, and owns what it needs on the way.
+// rowWriter encodes batches as rows. It owns the scratch buffers for that.
 type rowWriter struct {
-	node    actor.NodeID
-	salts   *rand.ChaCha8
-	older   bool          // writes as a program of the first version, where that could have written it
-	content actor.Encoder // of the value being made
-	entry   encoder       // being packed
+	node     actor.NodeID
+	salts    *rand.ChaCha8
+	version1 bool          // write the format of version 1 where it can represent the entry
+	content  actor.Encoder // content of the current value
+	entry    encoder       // current entry
 
 	byActor, byRun lists
-	actors         map[actor.ID]int // its list
+	actors         map[actor.ID]int // index in byActor of the actor's current list
 	runs           map[actor.CallID]int
-	last           map[actor.ID]uint64 // an actor's newest snapshot: a key is put once, or its digest would not hold
-	events         []place
+	lastSnapshot   map[actor.ID]uint64 // number of each actor's newest snapshot; a batch MUST put a key once, or its digest is wrong
+	events         []eventRef
 	blobs          map[string]bool
 	payloads       []Payload
 
-	batch  uint64
-	rows   []Row
-	values actor.Encoder // one behind the other, in few pieces of memory
-	made   []byte        // the last of those pieces, from where the last batch began in it
+	batch   uint64
+	rows    []Row
+	values  actor.Encoder // values of the batch, concatenated in few large buffers
+	segment []byte        // last of these buffers, from the start of the batch in it
 }
 
-// reuse takes back what the last rows stand in.
-func (w *rowWriter) reuse(rows []Row) {
-	if cap(w.made) <= scratchMax && cap(rows) <= scratchMax/64 {
+// recycle takes back the memory of the last batch's rows.
+func (w *rowWriter) recycle(rows []Row) {
+	if cap(w.segment) <= scratchBytesMax && cap(rows) <= scratchBytesMax/64 {
 		clear(rows)
-		w.rows, w.values.Buf = rows[:0], w.made[:0]
+		w.rows, w.values.Buf = rows[:0], w.segment[:0]
 	}
-	w.made = nil
+	w.segment = nil
 }
 
-// scratchMax is how much of that is kept for the next batch.
-const scratchMax = 1 << 20
+// scratchBytesMax is the maximum size of a buffer that is kept for the next batch.
+const scratchBytesMax = 1 << 20
 
 func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
 	return rowWriter{node: node, salts: rand.NewChaCha8(seed), actors: map[actor.ID]int{}, runs: map[actor.CallID]int{},
-		last: map[actor.ID]uint64{}, blobs: map[string]bool{}}
+		lastSnapshot: map[actor.ID]uint64{}, blobs: map[string]bool{}}
 }
 
-// write makes of a batch of entries what it does to a KV: its puts and deletes,
-// each key once, and of the puts those that carry content, which are good until
-// the next. What belongs together stands together, under the key of its first: a
-// row costs more than what is in it.
+// write returns the rows of a batch and the payloads of its rows with content. Each
+// key occurs once. The payloads are valid until the next call. Consecutive entries
+// of an actor and events of a run share a row under the key of the first, because
+// the fixed cost of a row exceeds that of its content.
 //
-//	entries          one row for those of an actor, up to a snapshot; large parts as blobs
-//	Snapshot         the actor's one snapshot row, the last of the batch
-//	Accepted         whose run it is
-//	events           one row for those of a run
-//	WasDue != Due    the actor's row in the expiry index, moved
+//	entries          one row per actor, split at snapshots; large parts as blobs
+//	Snapshot         the actor's only snapshot row: the last of the batch
+//	Accepted         owner of the run
+//	events           one row per run
+//	WasDue != Due    the actor's move in the expiry index
 func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads []Payload) {
 	w.batch, w.payloads = batch, w.payloads[:0]
 	clear(w.blobs)
-	w.together(entries)
+	w.groupRows(entries)
 	w.rows = slices.Grow(w.rows, len(w.byActor.heads)+len(w.byRun.heads)+len(entries)+4)
 	for list := range w.byActor.heads {
 		w.putEntries(entries, list)
@@ -96,20 +96,20 @@ func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads [
 			w.rows = append(w.rows, Row{Key: runKey(entries[i].Actor.Tenant, r.Call.ID), Value: encodeOwner(entries[i].Actor, r.Call.Root)})
 		}
 	}
-	rows, w.made, w.rows = append(w.rows, dueRows(entries)...), w.values.Buf, nil
-	w.values.Buf = w.made[len(w.made):] // the rest of that piece is the next batch's
-	if cap(w.content.Buf)+cap(w.entry.Buf) > scratchMax {
+	rows, w.segment, w.rows = append(w.rows, dueRows(entries)...), w.values.Buf, nil
+	w.values.Buf = w.segment[len(w.segment):] // the next batch uses the rest of the buffer
+	if cap(w.content.Buf)+cap(w.entry.Buf) > scratchBytesMax {
 		w.content.Buf, w.entry.Buf = nil, nil
 	}
 	return rows, w.payloads
 }
 
-// lists is numbers in lists, in the order in which they came.
+// lists is a set of singly linked lists of indexes, each in insertion order.
 type lists struct {
 	heads []int
 	tails []int
 	next  []int
-	sizes []int // of what the numbers stand for
+	sizes []int // total bytes of the list's items
 }
 
 func (l *lists) begin(n, size int) int {
@@ -130,21 +130,21 @@ func (l *lists) reset(count int) {
 	}
 }
 
-// place is where an event stands: which of an entry's it is.
-type place struct{ entry, event int }
+// eventRef identifies an event by the index of its entry in the batch and its index there.
+type eventRef struct{ entry, event int }
 
-// together finds what of a batch stands in one row: entries by actor, events by
-// run. Nothing stands together with what is behind a snapshot, so that who reads
-// on from there finds a row.
-func (w *rowWriter) together(entries []Entry) {
+// groupRows assigns entries to rows by actor, and events by run. Entries before and
+// after a snapshot never share a row. A read that starts after the snapshot therefore
+// starts at a row boundary.
+func (w *rowWriter) groupRows(entries []Entry) {
 	clear(w.actors)
 	clear(w.runs)
-	clear(w.last)
+	clear(w.lastSnapshot)
 	count := 0
 	for i := range entries {
 		count += len(entries[i].Events)
 		if _, ok := entries[i].Record.(Snapshot); ok {
-			w.last[entries[i].Actor] = entries[i].N
+			w.lastSnapshot[entries[i].Actor] = entries[i].N
 		}
 	}
 	byActor, byRun, actors, runs := &w.byActor, &w.byRun, w.actors, w.runs
@@ -156,10 +156,10 @@ func (w *rowWriter) together(entries []Entry) {
 		list, ok := actors[e.Actor]
 		if _, snapshot := e.Record.(Snapshot); snapshot {
 			delete(actors, e.Actor)
-			if e.N == w.last[e.Actor] {
+			if e.N == w.lastSnapshot[e.Actor] {
 				byActor.begin(i, 0)
 			}
-		} else if size := weigh(e); ok && entries[byActor.tails[list]].N+1 == e.N && byActor.sizes[list]+size <= TogetherBytesMax {
+		} else if size := entrySize(e); ok && entries[byActor.tails[list]].N+1 == e.N && byActor.sizes[list]+size <= RowBytesMax {
 			byActor.add(list, i, size)
 		} else {
 			actors[e.Actor] = byActor.begin(i, size)
@@ -169,22 +169,22 @@ func (w *rowWriter) together(entries []Entry) {
 			list, ok := runs[ev.Run]
 			if ok {
 				before := w.events[byRun.tails[list]]
-				ok = entries[before.entry].Events[before.event].Seq+1 == ev.Seq && byRun.sizes[list]+len(ev.Body) <= TogetherBytesMax
+				ok = entries[before.entry].Events[before.event].Seq+1 == ev.Seq && byRun.sizes[list]+len(ev.Body) <= RowBytesMax
 			}
 			if ok {
 				byRun.add(list, len(w.events), len(ev.Body))
 			} else {
 				runs[ev.Run] = byRun.begin(len(w.events), len(ev.Body))
 			}
-			w.events = append(w.events, place{i, j})
+			w.events = append(w.events, eventRef{i, j})
 		}
 	}
 }
 
-// put seals content under a key.
+// put appends a row with content, preceded by node, batch and salt, and its payload.
 func (w *rowWriter) put(key, content []byte) {
-	if need := sealBytes(w.node, content); cap(w.values.Buf)-len(w.values.Buf) < need {
-		w.values.Buf = make([]byte, 0, max(need, pieceBytes))
+	if need := sealedBytesMax(w.node, content); cap(w.values.Buf)-len(w.values.Buf) < need {
+		w.values.Buf = make([]byte, 0, max(need, segmentBytes))
 	}
 	from := len(w.values.Buf)
 	w.values.String(string(w.node))
@@ -198,15 +198,15 @@ func (w *rowWriter) put(key, content []byte) {
 	w.payloads = append(w.payloads, Payload{key, actor.HashOf(value)})
 }
 
-// pieceBytes is how much memory values are put into, one behind the other.
-const pieceBytes = 64 << 10
+// segmentBytes is the minimum size of a buffer for values.
+const segmentBytes = 64 << 10
 
-// sealBytes is at most how many bytes a sealed value has.
-func sealBytes(node actor.NodeID, content []byte) int {
+// sealedBytesMax returns the maximum size in bytes of a value with this content.
+func sealedBytesMax(node actor.NodeID, content []byte) int {
 	return 3*binary.MaxVarintLen64 + len(node) + saltBytes + len(content)
 }
 
-// putEntries puts the row of an actor's entries, and before it that of large parts.
+// putEntries puts the row of one list of entries, after the rows of their blobs.
 func (w *rowWriter) putEntries(entries []Entry, list int) {
 	w.content.Buf = w.content.Buf[:0]
 	first := &entries[w.byActor.heads[list]]
@@ -226,7 +226,7 @@ func (w *rowWriter) putEntries(entries []Entry, list int) {
 	}
 }
 
-// putEvents puts the row of a run's events: their bodies, a line each.
+// putEvents puts the row of one list of events: their bodies, one line each.
 func (w *rowWriter) putEvents(entries []Entry, list int) {
 	w.content.Buf = w.content.Buf[:0]
 	var key []byte
@@ -236,18 +236,19 @@ func (w *rowWriter) putEvents(entries []Entry, list int) {
 		if key == nil {
 			key = eventKey(e.Actor.Tenant, ev.Run, ev.Seq)
 		} else {
-			w.content.Buf = append(w.content.Buf, eventsApart)
+			w.content.Buf = append(w.content.Buf, eventSeparator)
 		}
-		invariant.Check(bytes.IndexByte(ev.Body, eventsApart) < 0, "store: event %d of run %s has more than one line", ev.Seq, ev.Run)
+		invariant.Check(bytes.IndexByte(ev.Body, eventSeparator) < 0, "store: event %d of run %s contains a newline", ev.Seq, ev.Run)
 		w.content.Buf = append(w.content.Buf, ev.Body...)
 	}
 	w.put(key, w.content.Buf)
 }
 
-// eventsApart stands between the bodies of events in a row. Canonical JSON has none.
-const eventsApart = '\n'
+// eventSeparator separates the bodies of events in a row. Canonical JSON never contains it.
+const eventSeparator = '\n'
 
-// dueRows moves each actor at most once, however often the batch moved it.
+// dueRows returns the changes of the expiry index. Several moves of an actor within
+// the batch are merged into one.
 func dueRows(entries []Entry) []Row {
 	type move struct {
 		shard   uint16
@@ -282,7 +283,7 @@ func dueRows(entries []Entry) []Row {
 	return rows
 }
 
-// unseal reads what put wrote. The content is part of value.
+// unseal decodes a value written by put. The content aliases value.
 func unseal(value []byte) (node actor.NodeID, batch uint64, content []byte, err error) {
 	d := actor.NewDecoder(value)
 	node = actor.NodeID(d.String(actor.NameBytesMax))
@@ -302,7 +303,7 @@ func encodeOwner(id actor.ID, root actor.CallID) []byte {
 
 func decodeOwner(value []byte) (id actor.ID, root actor.CallID, err error) {
 	d := newDecoder(value)
-	if err := d.version("owner", frameVersion); err != nil {
+	if err := d.readVersion("owner", frameVersion); err != nil {
 		return id, root, err
 	}
 	id, root = d.ID(), d.CallID()
@@ -312,18 +313,19 @@ func decodeOwner(value []byte) (id actor.ID, root actor.CallID, err error) {
 	return id, root, d.End()
 }
 
-// pack adds an entry to the content of a row: without the bodies of its events,
-// large parts taken out, and before it the places they were taken from.
+// pack appends an entry to the content of a row, without event bodies. Large parts
+// are replaced by references and returned as blobs. The positions of these parts
+// precede the entry.
 func (w *rowWriter) pack(e *Entry) (blobs [][]byte) {
 	record := e.Record
 	var places []int
 	if hasLarge(record) {
-		record, places, blobs = takeLarge(record)
+		record, places, blobs = extractBlobs(record)
 	}
 	w.entry.Buf = w.entry.Buf[:0]
-	w.entry.first, w.entry.more = w.older, false
-	if w.entry.entry(e, record, false); w.entry.more && w.older {
-		w.entry.Buf, w.entry.first = w.entry.Buf[:0], false
+	w.entry.version1, w.entry.beyondVersion1 = w.version1, false
+	if w.entry.entry(e, record, false); w.entry.beyondVersion1 && w.version1 {
+		w.entry.Buf, w.entry.version1 = w.entry.Buf[:0], false
 		w.entry.entry(e, record, false)
 	}
 	w.content.Uint(uint64(len(places)))
@@ -334,7 +336,7 @@ func (w *rowWriter) pack(e *Entry) (blobs [][]byte) {
 	return blobs
 }
 
-func takeLarge(record Record) (_ Record, places []int, blobs [][]byte) {
+func extractBlobs(record Record) (_ Record, places []int, blobs [][]byte) {
 	place := 0
 	record = invariant.Must(mapParts(record, func(parts []actor.Part) ([]actor.Part, error) {
 		var out []actor.Part
@@ -357,19 +359,19 @@ func takeLarge(record Record) (_ Record, places []int, blobs [][]byte) {
 	return record, places, blobs
 }
 
-// unpackEntries reads what pack wrote, one entry after the other, and puts the
-// blobs back in their places. Each returns whether to go on.
+// unpackEntries decodes entries written by pack, restores their blobs and passes them
+// to each. An error from each stops it and is returned.
 func unpackEntries(content []byte, blob func(actor.Hash) ([]byte, error), each func(Entry) error) error {
 	d := newDecoder(content)
 	for first := true; first || d.More(); first = false {
-		places := list(d, d.Count(itemsMax, "blobs"), func() int { return int(d.UintMax(1<<31-1, "place")) })
+		places := decodeList(d, d.Count(itemsMax, "blobs"), func() int { return int(d.UintMax(1<<31-1, "position")) })
 		raw := d.Raw(int(d.UintMax(1<<31-1, "length")))
 		if d.Err() != nil {
 			break
 		}
 		e, err := DecodeEntry(raw)
 		if err == nil && len(places) > 0 {
-			e.Record, err = putLarge(e.Record, places, blob)
+			e.Record, err = restoreBlobs(e.Record, places, blob)
 		}
 		if err == nil {
 			err = each(e)
@@ -381,7 +383,7 @@ func unpackEntries(content []byte, blob func(actor.Hash) ([]byte, error), each f
 	return d.End()
 }
 
-func putLarge(record Record, places []int, blob func(actor.Hash) ([]byte, error)) (Record, error) {
+func restoreBlobs(record Record, places []int, blob func(actor.Hash) ([]byte, error)) (Record, error) {
 	place := 0
 	record, err := mapParts(record, func(parts []actor.Part) ([]actor.Part, error) {
 		for i, p := range parts {
@@ -398,20 +400,20 @@ func putLarge(record Record, places []int, blob func(actor.Hash) ([]byte, error)
 		return parts, nil
 	})
 	if err == nil && len(places) > 0 {
-		err = fmt.Errorf("wants a blob put in place %d of %d", places[0], place)
+		err = fmt.Errorf("blob position %d exceeds the record's %d parts", places[0], place)
 	}
 	return record, err
 }
 
-// eachParts shows the lists of parts in a record, but for those of a Snapshot.
-func eachParts(record Record, each func([]actor.Part)) {
+// visitParts calls each with every list of parts in a record, except within a Snapshot.
+func visitParts(record Record, each func([]actor.Part)) {
 	switch r := record.(type) {
 	case Accepted:
 		each(r.Call.Parts)
 	case Asking:
-		eachAsked(r.Asks, each)
+		visitAskParts(r.Asks, each)
 	case Added:
-		eachAsked([]Asked{r.Ask}, each)
+		visitAskParts([]Asked{r.Ask}, each)
 	case Answered:
 		each(r.Answer.Parts)
 	case Ended:
@@ -419,7 +421,7 @@ func eachParts(record Record, each func([]actor.Part)) {
 	}
 }
 
-func eachAsked(asks []Asked, each func([]actor.Part)) {
+func visitAskParts(asks []Asked, each func([]actor.Part)) {
 	for i := range asks {
 		each(asks[i].Ask.Parts)
 		if asks[i].Sent != nil {
@@ -431,13 +433,13 @@ func eachAsked(asks []Asked, each func([]actor.Part)) {
 	}
 }
 
-// hasLarge tells whether some part may have to be taken out.
+// hasLarge reports whether the record may contain a part to be stored as a blob.
 func hasLarge(record Record) bool {
 	if snapshot, ok := record.(Snapshot); ok {
-		return !snapshot.small && len(snapshot.Journal) > BlobBytesMin
+		return !snapshot.noLargeParts && len(snapshot.Journal) > BlobBytesMin
 	}
 	large := false
-	eachParts(record, func(parts []actor.Part) { large = large || anyLarge(parts) })
+	visitParts(record, func(parts []actor.Part) { large = large || anyLarge(parts) })
 	return large
 }
 
@@ -445,8 +447,9 @@ func anyLarge(parts []actor.Part) bool {
 	return slices.ContainsFunc(parts, func(p actor.Part) bool { return len(p.Bytes) > BlobBytesMin })
 }
 
-// mapParts replaces each list of parts in a record, in a fixed order. What is
-// not replaced is shared with the record that came in, which stays as it was.
+// mapParts returns a copy of a record with each list of parts replaced by f of it,
+// in a fixed order. The copy shares unchanged data with the record. mapParts itself
+// does not modify the record; f may modify its argument.
 func mapParts(record Record, f func([]actor.Part) ([]actor.Part, error)) (Record, error) {
 	var err error
 	each := func(parts *[]actor.Part) (other bool) {

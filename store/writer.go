@@ -9,69 +9,69 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// Bounds of a Writer that are not given.
+// Defaults of the bounds in WriterConfig.
 const (
 	BatchBytesMax   = 4 << 20
 	BatchesInFlight = 64
 )
 
-// WriterConfig is what a Writer begins with. The tag of a bound is the range from
-// which the simulator draws it.
+// WriterConfig configures a Writer. The tag of a bound is the range from which the
+// simulator draws it.
 type WriterConfig struct {
 	Node            actor.NodeID
-	From            Mark             // the log's end, as Verify found it
-	Seed            [32]byte         // of the salts
-	BatchBytesMax   int              `sim:"1KiB..4MiB"` // 0: the constant of that name; one step's entries may weigh more
-	BatchesInFlight int              `sim:"1..4"`       // 0: the constant of that name
-	Rare            failpoint.Points // nil but in the simulator
-	Older           bool             // what the first version could have written is written as it did: so but in the simulator nobody does
+	From            Mark             // end of the log, as returned by Verify
+	Seed            [32]byte         // seed of the salts
+	BatchBytesMax   int              `sim:"1KiB..4MiB"` // approximate maximum batch size; 0 means BatchBytesMax; a single Append may exceed it
+	BatchesInFlight int              `sim:"1..4"`       // maximum number of batches taken and not synced; 0 means BatchesInFlight
+	Rare            failpoint.Points // set only by the simulator
+	Older           bool             // write the format of version 1 where it can represent the entry; set only by the simulator
 }
 
-// Writer decides what is written to a node's log, in which batches, and when
-// what depends on it may be seen. Whoever drives it writes and syncs.
+// Writer groups the entries of a node's log into batches and computes the position
+// up to which dependent effects may be released. The host writes and syncs batches.
 //
 //		Append ─▶ waiting ─Next▶ in flight ─Written, Synced▶ released
 //
-//	 1. Batches are numbered without gap; each follows the one before in the chain.
-//	 2. What one Append brought is never split over two batches.
-//	 3. Released grows only over batches that are synced, in order.
-//	 4. After Failed nothing is written or released any more.
+//	 1. Batches are numbered without gaps. Each continues the previous one in the chain.
+//	 2. The entries of one Append are never split over two batches.
+//	 3. Released advances only over synced batches, in order.
+//	 4. After Failed no batch is returned and Released does not advance.
 type Writer struct {
 	config   WriterConfig
 	chain    chain
 	waiting  []Entry
-	groups   []group // of waiting
+	groups   []group // sizes of the Appends in waiting
 	end      Pos
-	taken    Mark // last batch taken; its hash is the chain's matter
-	flight   []flight
+	taken    Mark // last batch taken, without its hash, which chain computes
+	inFlight []inFlight
 	released Pos
 	failed   bool
 }
 
 type group struct{ entries, bytes int }
 
-type flight struct {
+type inFlight struct {
 	no      uint64
 	pos     Pos
 	written bool
 }
 
-// Batch is what is written at once: all its rows or none.
+// Batch is a unit of writing: a host MUST write all of its rows atomically.
 type Batch struct {
 	No      uint64
-	Pos     Pos // the log's end behind it
+	Pos     Pos // end of the log after the batch
 	Shards  []ShardEpoch
 	Entries []Entry
 	Rows    []Row
 	Hash    actor.Hash
 }
 
-// Mark names the batch in its log.
+// Mark returns the mark of the batch.
 func (b *Batch) Mark() Mark { return Mark{b.No, b.Pos, b.Hash} }
 
-// NewWriter continues a log.
+// NewWriter returns a Writer that continues the log at config.From.
 func NewWriter(config WriterConfig) *Writer {
-	invariant.Check(actor.CheckName(string(config.Node)) == nil, "store: node %q", config.Node)
+	invariant.Check(actor.CheckName(string(config.Node)) == nil, "store: invalid node name %q", config.Node)
 	if config.BatchBytesMax == 0 {
 		config.BatchBytesMax = BatchBytesMax
 	}
@@ -79,29 +79,30 @@ func NewWriter(config WriterConfig) *Writer {
 		config.BatchesInFlight = BatchesInFlight
 	}
 	rows := newRowWriter(config.Node, config.Seed)
-	rows.older = config.Older
+	rows.version1 = config.Older
 	return &Writer{config: config, end: config.From.Pos, released: config.From.Pos, taken: config.From, chain: chain{config.From, rows}}
 }
 
-// Append puts one step's entries at the log's end, and says where that is now.
+// Append adds the entries of one step to the log and returns its new end.
 func (w *Writer) Append(entries []Entry) Pos {
 	if len(entries) == 0 {
 		return w.end
 	}
 	w.end += Pos(len(entries))
 	if w.failed {
-		return w.end // which is never released
+		return w.end // never released
 	}
 	bytes := 0
 	for i := range entries {
-		bytes += weigh(&entries[i])
+		bytes += entrySize(&entries[i])
 	}
 	w.waiting = append(w.waiting, entries...)
 	w.groups = append(w.groups, group{len(entries), bytes})
 	return w.end
 }
 
-// Next is the batch to write now; false if nothing waits, or enough is in flight.
+// Next returns the next batch to write. It returns false if no entries wait, if
+// BatchesInFlight is reached, or after Failed.
 func (w *Writer) Next() (Batch, bool) {
 	b, ok := w.Take()
 	if ok {
@@ -110,9 +111,9 @@ func (w *Writer) Next() (Batch, bool) {
 	return b, ok
 }
 
-// Take is the first half of Next: which entries. The batch has no rows yet.
+// Take is the first half of Next: it selects the entries. The batch has no rows yet.
 func (w *Writer) Take() (Batch, bool) {
-	if w.failed || len(w.groups) == 0 || len(w.flight) >= w.config.BatchesInFlight {
+	if w.failed || len(w.groups) == 0 || len(w.inFlight) >= w.config.BatchesInFlight {
 		return Batch{}, false
 	}
 	groups, entries, bytes := 0, 0, 0
@@ -128,71 +129,75 @@ func (w *Writer) Take() (Batch, bool) {
 		w.waiting, w.groups = nil, nil
 	}
 	w.taken = Mark{Batch: b.No, Pos: b.Pos}
-	w.flight = append(w.flight, flight{no: b.No, pos: b.Pos})
+	w.inFlight = append(w.inFlight, inFlight{no: b.No, pos: b.Pos})
 	return b, true
 }
 
-// Seal is the second half: its rows. It touches nothing that the other methods
-// do, so that a host may append while it runs; batches are sealed in order.
+// Seal is the second half of Next: it encodes the rows. Apart from Reuse, it shares
+// no state with the other methods, so a host may call Append concurrently. Batches
+// MUST be sealed in order.
 func (w *Writer) Seal(b *Batch) {
-	invariant.Check(b.No == w.chain.last.Batch+1, "store: batch %d sealed behind batch %d", b.No, w.chain.last.Batch)
+	invariant.Check(b.No == w.chain.last.Batch+1, "store: batch %d sealed after batch %d", b.No, w.chain.last.Batch)
 	b.Shards = shardsOf(b.Entries)
 	w.chain.seal(b)
 }
 
-// Reuse says that nobody reads the rows of the batch that was sealed last any
-// more: their memory is that of the next. It touches what Seal does.
+// Reuse releases the rows of the last sealed batch. The next Seal overwrites their
+// memory, so they MUST NOT be read afterwards. Reuse and Seal MUST NOT run concurrently.
 func (w *Writer) Reuse(b *Batch) {
-	w.chain.rows.reuse(b.Rows)
+	w.chain.rows.recycle(b.Rows)
 	b.Rows = nil
 }
 
-// Written says that the batch stands in the log, not yet that it will after a crash.
+// Written reports that a batch has been written, not necessarily durably. Batches
+// MUST be reported in order.
 func (w *Writer) Written(no uint64) {
-	for i := range w.flight {
-		if w.flight[i].no == no {
-			w.flight[i].written = true
+	for i := range w.inFlight {
+		if w.inFlight[i].no == no {
+			w.inFlight[i].written = true
 			if mutant.On("released-at-written") && !w.failed {
-				w.released = w.flight[i].pos
+				w.released = w.inFlight[i].pos
 			}
 			return
 		}
-		invariant.Check(w.flight[i].written, "store: batch %d written before batch %d", no, w.flight[i].no)
+		invariant.Check(w.inFlight[i].written, "store: batch %d written before batch %d", no, w.inFlight[i].no)
 	}
 	invariant.Check(false, "store: batch %d is not in flight", no)
 }
 
-// Synced says that the batch and all before it will be there after a crash.
+// Synced reports that a batch and all earlier ones are durable. They MUST have been
+// reported by Written before.
 func (w *Writer) Synced(no uint64) {
-	for len(w.flight) > 0 && w.flight[0].no <= no {
-		f := w.flight[0]
+	for len(w.inFlight) > 0 && w.inFlight[0].no <= no {
+		f := w.inFlight[0]
 		invariant.Check(f.written, "store: batch %d synced before it was written", f.no)
-		w.flight = w.flight[1:]
+		w.inFlight = w.inFlight[1:]
 		if !w.failed {
 			w.released = max(w.released, f.pos)
 		}
 	}
 }
 
-// Failed says that a write or a sync failed: the log is over.
+// Failed reports that a write or a sync failed. The log accepts no more writes.
 func (w *Writer) Failed() { w.failed = true }
 
-// Released is how far the log is durable: what depends on no more than that may be seen.
+// Released returns the durable end of the log. Effects that depend on entries up to
+// it may be released.
 func (w *Writer) Released() Pos { return w.released }
 
-// End is where the log ends, durable or not.
+// End returns the end of the log, durable or not.
 func (w *Writer) End() Pos { return w.end }
 
-// Backlog is how many entries wait for a batch.
+// Backlog returns the number of entries that wait for a batch.
 func (w *Writer) Backlog() int { return len(w.waiting) }
 
-// weigh is about how many bytes an entry will take.
-func weigh(e *Entry) int {
+// entrySize returns the approximate encoded size of an entry in bytes.
+func entrySize(e *Entry) int {
 	n := 512
 	if r, ok := e.Record.(Snapshot); ok {
 		n += len(r.Journal)
 	}
-	eachParts(e.Record, func(parts []actor.Part) {
+	visitParts(e.Record, func(parts []actor.Part) {
 		for i := range parts {
 			n += len(parts[i].Bytes)
 		}

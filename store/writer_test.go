@@ -14,22 +14,21 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// A Writer under any order of appending, writing, syncing and crashing keeps its
-// four promises, and what survives a crash is the log up to some batch that is
-// not before the last synced one.
-func TestTheWriterKeepsItsPromises(t *testing.T) {
+// A Writer keeps its four guarantees under any order of appends, writes, syncs and
+// crashes. After a crash the log ends at the last synced batch or a later one.
+func TestWriterGuarantees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kv := &Memory{}
 		var end Mark
-		for life := range 3 {
-			end = live(t, kv, end, byte(life))
+		for restart := range 3 {
+			end = runWriter(t, kv, end, byte(restart))
 		}
 	})
 }
 
-// live runs one life of a log up to its crash, applies to kv what survived, and
-// returns where it ends.
-func live(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
+// runWriter runs a Writer from one mark until a crash. It applies the surviving
+// batches to kv and returns the end of the log.
+func runWriter(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 	config := WriterConfig{Node: "n1", From: from, Seed: [32]byte{seed}, BatchBytesMax: 4000, BatchesInFlight: rapid.IntRange(1, 3).Draw(t, "in flight")}
 	w := NewWriter(config)
 	next := map[string]uint64{}
@@ -43,7 +42,7 @@ func live(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 	var (
 		batches         []Batch
 		written, synced int
-		groups          = []Pos{from.Pos} // the log's end after each Append
+		groups          = []Pos{from.Pos} // end of the log after each Append
 		failed          bool
 		releasedAtFail  Pos
 	)
@@ -64,23 +63,23 @@ func live(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 		case 2:
 			b, ok := w.Next()
 			if ok && failed {
-				t.Fatal("a batch after the failure")
+				t.Fatal("got a batch after the failure")
 			}
 			if !ok {
 				break
 			}
 			if last := from.Batch + uint64(len(batches)); b.No != last+1 {
-				t.Fatalf("batch %d follows batch %d", b.No, last)
+				t.Fatalf("batch %d after batch %d", b.No, last)
 			}
-			whole := false
+			atGroupEnd := false
 			for _, g := range groups {
-				whole = whole || g == b.Pos
+				atGroupEnd = atGroupEnd || g == b.Pos
 			}
-			if !whole {
-				t.Fatalf("batch %d ends at %d, within what one Append brought: %v", b.No, b.Pos, groups)
+			if !atGroupEnd {
+				t.Fatalf("batch %d ends at %d, within the entries of one Append: %v", b.No, b.Pos, groups)
 			}
 			if batches = append(batches, b); len(batches)-synced > config.BatchesInFlight {
-				t.Fatalf("%d batches in flight, at most %d", len(batches)-synced, config.BatchesInFlight)
+				t.Fatalf("%d batches in flight, want at most %d", len(batches)-synced, config.BatchesInFlight)
 			}
 		case 3:
 			if written < len(batches) {
@@ -105,17 +104,17 @@ func live(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 			want = releasedAtFail
 		}
 		if w.Released() != want {
-			t.Fatalf("released %d, synced are %d", w.Released(), want)
+			t.Fatalf("released %d, want %d", w.Released(), want)
 		}
 	}
-	// The crash keeps what was synced, and perhaps more.
-	kept := rapid.IntRange(synced, written).Draw(t, "kept")
+	// The crash preserves all synced batches and possibly later ones.
+	survived := rapid.IntRange(synced, written).Draw(t, "kept")
 	anchor := from
 	if n := rapid.IntRange(0, synced).Draw(t, "anchor"); n > 0 {
 		anchor = batches[n-1].Mark()
 	}
 	end := from
-	for _, b := range batches[:kept] {
+	for _, b := range batches[:survived] {
 		_ = kv.Apply(b.Rows)
 		end = b.Mark()
 	}
@@ -126,22 +125,22 @@ func live(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 	return end
 }
 
-func TestAFailedLogReleasesNothingMore(t *testing.T) {
+func TestFailedWriterReleasesNothing(t *testing.T) {
 	w := NewWriter(WriterConfig{Node: "n1"})
 	w.Failed()
-	s := newStory(t, "alice")
+	s := newEntryBuilder(t, "alice")
 	if end := w.Append([]Entry{s.accept("hi")}); end <= w.Released() {
-		t.Errorf("what was appended after the failure ends at %d, released is %d", end, w.Released())
+		t.Errorf("entries after the failure end at %d, but %d is released", end, w.Released())
 	}
 	if _, ok := w.Next(); ok {
-		t.Error("a batch after the failure")
+		t.Error("got a batch after the failure")
 	}
 }
 
-func TestTheSameSeedMakesTheSameBytes(t *testing.T) {
+func TestSameSeedSameBytes(t *testing.T) {
 	chain := func(seed byte) (all []Batch) {
 		w := NewWriter(WriterConfig{Node: "n1", Seed: [32]byte{seed}})
-		s := newStory(t, "alice")
+		s := newEntryBuilder(t, "alice")
 		for range 3 {
 			w.Append([]Entry{s.accept(large), s.end("bye")})
 			b, _ := w.Next()
@@ -150,18 +149,18 @@ func TestTheSameSeedMakesTheSameBytes(t *testing.T) {
 		return all
 	}
 	if a, b := chain(1), chain(1); !reflect.DeepEqual(a, b) {
-		t.Error("one seed, two logs")
+		t.Error("the same seed gave different batches")
 	}
 	if a, b := chain(1), chain(2); a[2].Hash == b[2].Hash {
-		t.Error("two seeds, one salt")
+		t.Error("different seeds gave the same hash")
 	}
 }
 
-// Whose memory is used again or not, the bytes are the same.
-func TestReuseChangesNoByte(t *testing.T) {
+// Reusing the memory of written rows does not change the bytes of later ones.
+func TestReuseDoesNotChangeRows(t *testing.T) {
 	chain := func(reuse bool) (all []Row) {
 		w := NewWriter(WriterConfig{Node: "n1"})
-		s := newStory(t, "alice")
+		s := newEntryBuilder(t, "alice")
 		for n := range 20 {
 			var entries []Entry
 			for range 1 + n%5 {
@@ -182,11 +181,11 @@ func TestReuseChangesNoByte(t *testing.T) {
 		return all
 	}
 	if !reflect.DeepEqual(chain(true), chain(false)) {
-		t.Error("rows that were written look otherwise when their memory is used again")
+		t.Error("reusing memory changed rows")
 	}
 }
 
-func TestEachDamageToTheChainIsFound(t *testing.T) {
+func TestVerifyDetectsDamage(t *testing.T) {
 	batch := func(no uint64) string { return string(batchKey("n1", no)) }
 	entry := func(n uint64) string { return string(entryKey(actor.NewID("alice", "s-1"), n)) }
 	for _, c := range []struct {
@@ -198,28 +197,28 @@ func TestEachDamageToTheChainIsFound(t *testing.T) {
 			"the log of n1 ends at batch 3, before its anchor at batch 5"},
 		{"batch lost", func(m *Memory) { m.delete([]byte(batch(3))) }, "batch 3 of n1 is missing"},
 		{"all lost", func(m *Memory) { *m = Memory{} }, "ends at batch 0, before its anchor at batch 5"},
-		{"record changed", func(m *Memory) { change(m, batch(3), 60) }, "batch"},
+		{"record changed", func(m *Memory) { corrupt(m, batch(3), 60) }, "batch"},
 		{"record cut", func(m *Memory) { _ = m.Apply([]Row{{Key: []byte(batch(3)), Value: []byte{frameVersion, 2}}}) },
 			"key " + batch(3) + ": batch 3 of n1: byte"},
-		{"record replaced by another", func(m *Memory) {
+		{"record replaced by earlier one", func(m *Memory) {
 			v, _, _ := m.Get([]byte(batch(2)))
 			_ = m.Apply([]Row{{Key: []byte(batch(3)), Value: v}})
-		}, "batch 3 of n1: does not follow the batch before"},
+		}, "batch 3 of n1: does not follow the previous batch"},
 		{"last record replaced", func(m *Memory) {
 			_ = m.Apply([]Row{{Key: []byte(batch(5)), Value: (&batchRecord{prev: hashAt(m, 4), from: 4, to: 5}).encode()}})
 		}, "batch 5 of n1: hash "},
-		{"payload changed", func(m *Memory) { change(m, entry(2), 30) }, "batch 2 of n1: payload " + entry(2) + ": is not what was written"},
+		{"payload changed", func(m *Memory) { corrupt(m, entry(2), 30) }, "batch 2 of n1: payload " + entry(2) + ": differs from the value that was written"},
 		{"payload lost", func(m *Memory) { m.delete([]byte(entry(4))) }, "batch 4 of n1: payload " + entry(4) + ": is missing"},
-		{"event changed", func(m *Memory) { change(m, string(eventKey("default", newStory(t, "alice").run(1), 1)), 25) }, "batch 1 of n1: payload t/default/e/"},
-		{"blob changed", func(m *Memory) { change(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "is not"},
+		{"event changed", func(m *Memory) { corrupt(m, string(eventKey("default", newEntryBuilder(t, "alice").run(1), 1)), 25) }, "batch 1 of n1: payload t/default/e/"},
+		{"blob changed", func(m *Memory) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "does not match the hash in its key"},
 	} {
-		l, s := newLog(t), newStory(t, "alice")
+		l, s := newTestLog(t), newEntryBuilder(t, "alice")
 		var anchor Mark
 		for range 5 {
 			anchor = l.write(s.accept(large))
 		}
 		if end, err := Verify(l.m, "n1", anchor); err != nil || end != anchor {
-			t.Fatalf("before any damage: %+v, %v", end, err)
+			t.Fatalf("before the damage: %+v, %v", end, err)
 		}
 		c.damage(l.m)
 		if _, err := Verify(l.m, "n1", anchor); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -228,20 +227,20 @@ func TestEachDamageToTheChainIsFound(t *testing.T) {
 	}
 }
 
-// A value that is whole, and of a batch further on, may still stand in the wrong place.
-func TestASnapshotInAnothersPlaceIsFound(t *testing.T) {
-	l, alice, bob := newLog(t), newStory(t, "alice"), newStory(t, "bob")
+// An intact value of a later batch can still be under the wrong key.
+func TestVerifyDetectsMisplacedSnapshot(t *testing.T) {
+	l, alice, bob := newTestLog(t), newEntryBuilder(t, "alice"), newEntryBuilder(t, "bob")
 	l.write(alice.accept("a"), bob.accept("b"))
 	l.write(alice.snapshot(l.m))
 	anchor := l.write(bob.snapshot(l.m))
 	if _, err := Verify(l.m, "n1", anchor); err != nil {
-		t.Fatalf("before any damage: %v", err)
+		t.Fatalf("before the damage: %v", err)
 	}
 	bobs, _, _ := l.m.Get(snapshotKey(bob.id))
 	if err := l.m.Apply([]Row{{Key: snapshotKey(alice.id), Value: bytes.Clone(bobs)}}); err != nil {
 		t.Fatal(err)
 	}
-	want := "payload " + string(snapshotKey(alice.id)) + ": says that it is of batch 3 of n1, which has put something else here"
+	want := "payload " + string(snapshotKey(alice.id)) + ": claims to be from batch 3 of n1, which did not put this value here"
 	if _, err := Verify(l.m, "n1", anchor); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
@@ -252,9 +251,9 @@ func hashAt(m *Memory, no uint64) actor.Hash {
 	return actor.HashOf(v)
 }
 
-// Snapshots and blobs are put again, by this node or another: the chain knows.
-func TestWhatIsPutAgainStaysVerifiable(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+// Snapshots and blobs may be replaced by a later batch of this node or another.
+func TestReplacedValuesVerify(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept(large))
 	l.write(s.snapshot(l.m))
 	l.write(s.accept(large), s.accept(large))
@@ -274,17 +273,17 @@ func TestWhatIsPutAgainStaysVerifiable(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	change(l.m, string(snapshotKey(s.id)), 60)
-	if _, err := VerifyAll(l.m, "n2", b2.Mark()); err == nil || !strings.Contains(err.Error(), "alice/s-1/s: is not what was written") {
-		t.Errorf("a changed snapshot: %v", err)
+	corrupt(l.m, string(snapshotKey(s.id)), 60)
+	if _, err := VerifyAll(l.m, "n2", b2.Mark()); err == nil || !strings.Contains(err.Error(), "alice/s-1/s: differs from the value that was written") {
+		t.Errorf("changed snapshot: got error %v", err)
 	}
 }
 
-// A start reads what is recent, be it many batches or few large ones; what is
-// older waits for VerifyAll.
-func TestVerifyBeginsWhereItIsRecent(t *testing.T) {
+// Verify checks only recent batches, bounded by the number of batches or of entries.
+// VerifyAll checks the older ones.
+func TestVerifyCoversRecentBatches(t *testing.T) {
 	for _, entries := range []int{1, 100} {
-		l, s := newLog(t), newStory(t, "alice")
+		l, s := newTestLog(t), newEntryBuilder(t, "alice")
 		l.write(s.accept("hi"))
 		batches, cut := min(RecentBatches, (RecentEntries+entries-1)/entries)+1, 0
 		var anchor Mark
@@ -294,68 +293,68 @@ func TestVerifyBeginsWhereItIsRecent(t *testing.T) {
 				batch[i] = s.entry(Parked{Run: s.run(1)}, s.due)
 			}
 			if anchor = l.write(batch...); n == 0 {
-				cut = int(s.n) + 1 // which begins the next batch: the first that is recent
+				cut = int(s.n) + 1 // first entry of the next batch, the first recent one
 			}
 		}
 		old, recent := l.m.Clone(), l.m.Clone()
-		change(old, string(entryKey(s.id, uint64(cut-entries))), 30)
+		corrupt(old, string(entryKey(s.id, uint64(cut-entries))), 30)
 		if end, err := Verify(old, "n1", anchor); err != nil || end != anchor {
-			t.Errorf("%d at once: %+v, %v", entries, end, err)
+			t.Errorf("%d entries per batch: got %+v, %v", entries, end, err)
 		}
 		if _, err := VerifyAll(old, "n1", anchor); err == nil {
-			t.Errorf("%d at once: an old entry was changed, and nobody noticed", entries)
+			t.Errorf("%d entries per batch: VerifyAll accepted a changed old entry", entries)
 		}
-		change(recent, string(entryKey(s.id, uint64(cut))), 30)
+		corrupt(recent, string(entryKey(s.id, uint64(cut))), 30)
 		if _, err := Verify(recent, "n1", anchor); err == nil {
-			t.Errorf("%d at once: a recent entry was changed, and nobody noticed", entries)
+			t.Errorf("%d entries per batch: Verify accepted a changed recent entry", entries)
 		}
 		for _, no := range []uint64{anchor.Batch - 1, 4} {
 			m := l.m.Clone()
 			m.delete(batchKey("n1", no))
 			if _, err := Verify(m, "n1", anchor); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("batch %d of n1 is missing", no)) {
-				t.Errorf("%d at once: no batch %d: %v", entries, no, err)
+				t.Errorf("%d entries per batch: batch %d missing: got error %v", entries, no, err)
 			}
 			m.put(Row{Key: batchKey("n1", no), Value: []byte("?")})
 			if _, err := Verify(m, "n1", anchor); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("batch %d of n1: ", no)) {
-				t.Errorf("%d at once: batch %d damaged: %v", entries, no, err)
+				t.Errorf("%d entries per batch: batch %d damaged: got error %v", entries, no, err)
 			}
 		}
 	}
 }
 
-func TestTheAnchorSurvivesATornWrite(t *testing.T) {
+func TestAnchorSurvivesTornWrite(t *testing.T) {
 	older, newer := Mark{7, 9, actor.HashOf([]byte("a"))}, Mark{8, 11, actor.HashOf([]byte("b"))}
 	file := make([]byte, AnchorFileBytes)
 	copy(file, EncodeAnchor("n1", older))
 	copy(file[AnchorSlotApart:], EncodeAnchor("n1", newer))
 	if got, slot, err := DecodeAnchor(file, "n1"); err != nil || got != newer || slot != 1 {
-		t.Fatalf("%+v in slot %d, %v", got, slot, err)
+		t.Fatalf("got %+v in slot %d, %v", got, slot, err)
 	}
 	for bit := range AnchorSlotBytes * 8 {
 		torn := append([]byte(nil), file...)
 		torn[AnchorSlotApart+bit/8] ^= 1 << (bit % 8)
 		if got, slot, err := DecodeAnchor(torn, "n1"); err != nil || got != older || slot != 0 {
-			t.Fatalf("bit %d: %+v in slot %d, %v", bit, got, slot, err)
+			t.Fatalf("bit %d: got %+v in slot %d, %v", bit, got, slot, err)
 		}
 		torn[bit/8] ^= 1
 		if _, _, err := DecodeAnchor(torn, "n1"); err == nil || !strings.Contains(err.Error(), "slot 0: is damaged") {
-			t.Fatalf("both slots damaged: %v", err)
+			t.Fatalf("both slots damaged: got error %v", err)
 		}
 	}
 	for cut := range AnchorFileBytes {
 		got, _, err := DecodeAnchor(file[:cut], "n1")
 		if cut < AnchorSlotBytes && err == nil || cut >= AnchorSlotBytes && got != older {
-			t.Fatalf("cut at %d: %+v, %v", cut, got, err)
+			t.Fatalf("cut at %d: got %+v, %v", cut, got, err)
 		}
 	}
-	if _, _, err := DecodeAnchor(file, "n2"); err == nil || !strings.Contains(err.Error(), "is of node n1, not n2") {
-		t.Errorf("another node's anchor: %v", err)
+	if _, _, err := DecodeAnchor(file, "n2"); err == nil || !strings.Contains(err.Error(), "belongs to node n1, not n2") {
+		t.Errorf("anchor of another node: got error %v", err)
 	}
 }
 
-// What a simple turn costs on its way to the disk: a message taken and answered.
+// BenchmarkWriter encodes the entries of a simple turn: a message accepted and answered.
 func BenchmarkWriter(b *testing.B) {
-	w, s := NewWriter(WriterConfig{Node: "n1"}), newStory(b, "alice")
+	w, s := NewWriter(WriterConfig{Node: "n1"}), newEntryBuilder(b, "alice")
 	rows := 0
 	for b.Loop() {
 		w.Append([]Entry{s.accept("hello"), s.end("bye")})
@@ -384,6 +383,6 @@ func TestTwoSnapshotsInOneBatch(t *testing.T) {
 		t.Fatalf("loaded %+v, %v", saved, err)
 	}
 	if j, err := Fold(saved); err != nil || j.N != 2 {
-		t.Errorf("the journal ends at %d, %v", j.N, err)
+		t.Errorf("journal ends at %d, error %v, want 2", j.N, err)
 	}
 }

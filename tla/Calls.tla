@@ -1,31 +1,31 @@
 ------------------------------- MODULE Calls -------------------------------
-(* One actor calls another: what may happen, and what must always be true.    *)
+(* The protocol by which one actor calls another, and its properties.         *)
 (*                                                                            *)
-(* For a reader who knows Go and not TLA+: a state is a value of VARIABLES.   *)
-(* An action is a condition on the state before, and on the state after       *)
-(* (written with a prime): `x' = e` says what x becomes. Next is the choice   *)
-(* between all actions; TLC walks every choice from Init, in every order, and *)
-(* judges each state (INVARIANTS) and each step (PROPERTIES).                 *)
+(* For readers who know Go but not TLA+: a state is a value of VARIABLES. An  *)
+(* action is a condition on the state before and the state after, which is    *)
+(* written with a prime: `x' = e` gives the next value of x. Next is the      *)
+(* choice between all actions. TLC explores every choice from Init in every   *)
+(* order, and checks each state (INVARIANTS) and each step (PROPERTIES).      *)
 (*                                                                            *)
-(* Each actor lives on a node of its own, so all talk is by message. The      *)
-(* network loses, duplicates and reorders. A call c has a caller's side       *)
-(* (call[c]) and a callee's side (srv[c]); both count their time left down,   *)
-(* and a clock stands still while somebody waits for a person.                *)
-(* A node appends what it decides to its log; what it says leaves when the    *)
-(* log is synced; a crash loses the tail that was not.                        *)
+(* Each actor has a node of its own, so all communication is by message. The  *)
+(* network loses, duplicates and reorders messages. A call c has a caller's   *)
+(* side (call[c]) and a callee's side (srv[c]). Both count down their time    *)
+(* left. A clock is stopped while a turn waits for a person. A node appends   *)
+(* its decisions to its log. Its messages are sent when the log is synced. A  *)
+(* crash loses the unsynced tail.                                             *)
 (*                                                                            *)
 (* Faults have a budget, reactions have none. A lost message is one that is   *)
-(* never delivered; Drop is needed only where delivery is promised.           *)
-(* `Bug` removes one guard; "none" is the design.                             *)
+(* never delivered; Drop is needed only where delivery is guaranteed. `Bug`   *)
+(* removes one guard; "none" is the design.                                   *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS
-  Agents, Known,      \* all actors, and those whose agent stands in the cells' tables
-  Client, None,       \* who calls from outside; nobody
+  Agents, Known,      \* all actors; those whose agent is in the tables of the cells
+  Client, None,       \* a caller outside the system; no actor
   Ids,                \* call ids 1..n, used in order
   Turns,              \* "serial": a turn keeps its actor while it waits; "interleaved": it does not
-  More,               \* {FALSE}, or {FALSE, TRUE} if an action may ask several calls at once
-  Resends,            \* TRUE: a call without an answer is sent again
+  More,               \* {FALSE}, or {FALSE, TRUE} if an action may make several calls at once
+  Resends,            \* TRUE: an unanswered call is resent
   DepthMax, OutMax, BoxMax, Time, HoldTime,                   \* limits
   MaxRoots, MaxGiveUp, MaxHold, MaxDup, MaxDrop, MaxCrash,    \* budgets
   Bug
@@ -33,16 +33,16 @@ CONSTANTS
 VARIABLES
   call,   \* caller's side of each call
   srv,    \* callee's side of each call: its place in the queue, its turn, its entry Done
-  disk,   \* both, as a node would find them after a crash
-  out,    \* per node: what it has said and the gate still holds back
-  net,    \* messages on their way, in no order
-  eff,    \* per call: the attempts of its outside effect that were performed
+  disk,   \* both, as a node would restore them after a crash
+  out,    \* per node: messages held back by the gate
+  net,    \* messages in transit, unordered
+  eff,    \* per call: the attempts of its external effect that were performed
   down,   \* nodes that have crashed and not restarted
-  flt     \* what the environment has done so far
+  flt     \* faults and other actions of the environment so far
 vars == <<call, srv, disk, out, net, eff, down, flt>>
 
-\* What a node appends to its log is a change of these records: Accepted (srv "queued"), Asked (call
-\* "wait"), Answered (call "done"), Done (srv "done"). So a journal is modelled by what it folds to.
+\* A node's log entry is a change of these records: Accepted (srv "queued"), Asked (call "wait"),
+\* Answered (call "done"), Done (srv "done"). A journal is thus modelled by the state it restores.
 Free == [st |-> "free", out |-> "none", by |-> 0, ends |-> 0, par |-> 0, to |-> None, chain |-> <<>>,
          all |-> 0, left |-> 0, ran |-> 0, n |-> 0, h |-> 0]
 New  == [st |-> "none", res |-> "none", left |-> 0, att |-> 0, n |-> 0, h |-> 0, u |-> 0]
@@ -51,7 +51,7 @@ Range(s)    == {s[i] : i \in 1..Len(s)}
 Min(x, y)   == IF x < y THEN x ELSE y
 Max(x, y)   == IF x > y THEN x ELSE y
 Dec(x)      == IF x > 0 THEN x - 1 ELSE 0
-\* Module Trace has its own of these: real actors have agents, real clocks are read a little late.
+\* Module Trace redefines these: real actors have agents, and real clocks are read slightly late.
 Same(a, b)  == a = b                            \* two actors of one agent
 Due(left)   == left = 0
 
@@ -66,8 +66,8 @@ Holds(c)    == srv[c].st = "run" \/ (srv[c].st = "await" /\ (Turns = "serial" \/
 Holders(a)  == {c \in Ids : Holds(c) /\ call[c].to = a}
 Open(c)     == srv[c].st \in {"queued", "run", "await", "ready"}
 
-\* How much longer the clock of turn c stands still, because it, or a turn below it, waits for a
-\* person (h); and how much longer its caller has been told that it does (u).
+\* Remaining time for which the clock of turn c is stopped because it, or a turn below it, waits for a
+\* person (h), and the part of it that its caller was told (u).
 Rests(c) == {srv[c].h} \cup {call[k].h : k \in Kids(c)}
 Still(c) == CHOOSE t \in Rests(c) : \A u \in Rests(c) : t >= u
 
@@ -75,7 +75,7 @@ Still(c) == CHOOSE t \in Rests(c) : \A u \in Rests(c) : t >= u
 Msg(k, c, n, t) == [k |-> k, c |-> c, n |-> n, t |-> t]
 Req(c)          == Msg("req", c, 0, call[c].left)
 Say(k, c)       == Msg(k, c, 0, 0)
-Ends            == {"ok", "busy", "due", "stop"}      \* replies: all of them end a call
+Ends            == {"ok", "busy", "due", "stop"}      \* replies; each of them ends a call
 
 Init ==
   /\ call = [c \in Ids |-> Free]
@@ -88,7 +88,7 @@ Init ==
   /\ flt  = [giveup |-> 0, hold |-> 0, dup |-> 0, drop |-> 0, crash |-> 0]
 
 \* ------------------------------------------------------------------ the gate
-\* Where no crash can happen, nothing needs to wait at the gate.
+\* Without crashes no message needs to wait at the gate.
 Early   == CASE Bug = "ackearly"  -> {"ok"}
              [] Bug = "askearly"  -> {"req"}
              [] Bug = "workearly" -> {"work"}
@@ -100,7 +100,7 @@ Perform(ms) == eff' = [c \in Ids |->
   IN IF w = {} THEN eff[c] ELSE Append(eff[c], (CHOOSE m \in w : TRUE).n)]
 Mail(ms) == {m \in ms : m.k # "work"}
 
-Post(rest, a, ms) ==                            \* node a says ms; rest is the network without what it read
+Post(rest, a, ms) ==                            \* node a sends ms; rest is the network without the message it read
   LET held == {m \in ms : Gated(a, m)}
   IN /\ net' = rest \cup Mail(ms \ held)
      /\ Perform(ms \ held)
@@ -140,7 +140,7 @@ SendFor(c, b, t) ==                             \* a client calls
   /\ UNCHANGED <<srv, disk, down, flt>>
 Send(c, b) == SendFor(c, b, Time)
 
-AskFor(p, c, b, more, own) ==                   \* turn p calls; with more, its action asks further calls
+AskFor(p, c, b, more, own) ==                   \* turn p calls; with more, its action makes further calls
   LET a     == call[p].to
       chain == Append(call[p].chain, a)
       t     == IF Bug = "inherit" THEN own ELSE Min(own, srv[p].left)
@@ -161,13 +161,13 @@ Close(cs, o, by) == call' = [c \in Ids |->      \* the calls cs end with outcome
   ELSE [call[c] EXCEPT !.st = "done", !.out = o, !.by = IF by = 0 THEN c ELSE by, !.ends = @ + 1,
                        !.all = 0, !.left = 0, !.ran = 0, !.n = 0, !.h = 0]]
 
-Back(c) ==                                      \* call c has ended; its turn goes on if it was the last
+Back(c) ==                                      \* call c has ended; its turn continues if it was the last
   LET p == call[c].par
   IN IF p # 0 /\ Kids(p) = {c} /\ srv[p].st = "await"
      THEN [srv EXCEPT ![p].st = IF Turns = "serial" THEN "run" ELSE "ready"]
      ELSE srv
 
-\* The call that a reply to c ends: c itself. (Matched by callee it could be another.)
+\* The call that a reply to c ends: c itself. (If matched by callee, it could be another one.)
 Match(c) ==
   LET like == {d \in Ids \ {c} : Pending(d) /\ call[d].to = call[c].to /\ Caller(d) = Caller(c)}
   IN IF Bug = "anycall" /\ like # {} THEN CHOOSE d \in like : TRUE ELSE c
@@ -195,7 +195,7 @@ GiveUp(c) ==                                    \* a client cancels its call
   /\ Post(net, Client, {Say("cancel", c)})
   /\ UNCHANGED <<srv, disk, down>>
 
-Resend(c) ==                                    \* no answer yet: the same call again
+Resend(c) ==                                    \* no answer yet: the request is resent
   /\ Resends /\ Pending(c) /\ Caller(c) \notin down /\ Bug # "noresend"
   /\ call[c].left > 0 \/ Bug = "lateresend"
   /\ ~\E m \in net : m.k = "req" /\ m.c = c
@@ -216,7 +216,7 @@ Hear(c, n, t, keep) ==                          \* Held (t > 0) or Resumed (t = 
 Arrives(c, t, keep) == Take(Msg("req", c, 0, t), keep) /\ call[c].to \notin down
 Room(c)             == Cardinality(Queue(call[c].to)) < BoxMax
 
-Admit(c, t, keep) ==                            \* a new request, and there is room
+Admit(c, t, keep) ==                            \* a new request that fits into the mailbox
   /\ Arrives(c, t, keep)
   /\ srv[c].st = "none" \/ (Bug = "dedup" /\ srv[c].st = "done")
   /\ Room(c) \/ Bug = "queue"
@@ -224,13 +224,13 @@ Admit(c, t, keep) ==                            \* a new request, and there is r
   /\ Post(Rest(Msg("req", c, 0, t), keep), call[c].to, {})
   /\ UNCHANGED <<call, disk, down>>
 
-Refuse(c, t, keep) ==                           \* a new request, and there is none: Busy leaves no entry, passes no gate
+Refuse(c, t, keep) ==                           \* a new request that does not fit: Busy leaves no entry and passes no gate
   /\ Arrives(c, t, keep)
   /\ srv[c].st = "none" /\ ~Room(c)
   /\ net' = Rest(Msg("req", c, 0, t), keep) \cup {Say("busy", c)}
   /\ UNCHANGED <<call, srv, disk, out, eff, down>>
 
-Deliver(c, t, keep) ==                          \* a request that was seen before
+Deliver(c, t, keep) ==                          \* a repeated request
   /\ Arrives(c, t, keep)
   /\ srv[c].st # "none"
   /\ Post(Rest(Msg("req", c, 0, t), keep), call[c].to,
@@ -239,7 +239,7 @@ Deliver(c, t, keep) ==                          \* a request that was seen befor
             [] OTHER -> {})
   /\ UNCHANGED <<call, srv, disk, down>>
 
-Work(c, att) == {Msg("work", c, att, 0)}        \* what the turn has the world do
+Work(c, att) == {Msg("work", c, att, 0)}        \* the external effect of the turn
 
 Start(c) ==
   LET b == call[c].to
@@ -250,7 +250,7 @@ Start(c) ==
      /\ Post(net, b, Work(c, 1))
      /\ UNCHANGED <<call, disk, down, flt>>
 
-Continue(p) ==                                  \* interleaved: answered, the turn takes its actor again
+Continue(p) ==                                  \* interleaved: the answered turn takes its actor again
   LET a == call[p].to
   IN /\ srv[p].st = "ready" /\ a \notin down
      /\ Holders(a) = {} \/ Bug = "barge"
@@ -259,7 +259,7 @@ Continue(p) ==                                  \* interleaved: answered, the tu
 
 Done(c, r) == srv' = [srv EXCEPT ![c] = [New EXCEPT !.st = "done", !.res = r]]
 
-End(p, r) ==                                    \* state, Done and reply: one commit
+End(p, r) ==                                    \* state, Done and reply are one commit
   /\ srv[p].st = "run" /\ call[p].to \notin down
   /\ Kids(p) = {} \/ Bug = "orphan"
   /\ Done(p, r)
@@ -267,14 +267,14 @@ End(p, r) ==                                    \* state, Done and reply: one co
   /\ UNCHANGED <<call, disk, down, flt>>
 Reply(p) == End(p, "ok")
 
-\* The turn ends early; in the same step its open calls end and are cancelled.
+\* The turn ends early. In the same step its open calls end and are cancelled.
 Stop(c, r, rest, say) ==
   LET ks == IF Bug = "nocascade" THEN {} ELSE Kids(c)
   IN /\ Done(c, r)
      /\ Close(ks, "cancel", 0)
      /\ Post(rest, call[c].to, say \cup IF Bug = "silent" THEN {} ELSE {Say("cancel", k) : k \in ks})
 
-Cancel(c, keep) ==                              \* may overtake its request: Done stands as a tombstone
+Cancel(c, keep) ==                              \* may overtake its request: Done remains as a tombstone
   LET m == Say("cancel", c)
   IN /\ Take(m, keep) /\ call[c].to \notin down
      /\ IF srv[c].st # "done" /\ ~(srv[c].st = "none" /\ Bug = "tombstone")
@@ -282,20 +282,20 @@ Cancel(c, keep) ==                              \* may overtake its request: Don
         ELSE net' = Rest(m, keep) /\ UNCHANGED <<call, srv, out, eff>>
      /\ UNCHANGED <<disk, down>>
 
-Abort(c) ==                                     \* the callee's own timer
+Abort(c) ==                                     \* the timer of the callee
   /\ Open(c) /\ call[c].to \notin down /\ Bug # "noabort"
   /\ Due(srv[c].left) \/ Bug = "hastyabort"
   /\ Stop(c, "due", net, {Say("due", c)})
   /\ UNCHANGED <<disk, down, flt>>
 
 \* ------------------------------------------------------------- waiting for a person
-Wait(c) ==                                      \* the turn asks a person
+Wait(c) ==                                      \* the turn waits for a person
   /\ srv[c].st = "run" /\ Kids(c) = {} /\ call[c].to \notin down /\ flt.hold < MaxHold
   /\ flt' = [flt EXCEPT !.hold = @ + 1]
   /\ srv' = [srv EXCEPT ![c].st = "await", ![c].h = HoldTime]
   /\ UNCHANGED <<call, disk, out, net, eff, down>>
 
-Decide(c) ==                                    \* the person has decided, or the time for it is over
+Decide(c) ==                                    \* the person has decided, or the deadline of the wait has passed
   /\ srv[c].st = "await" /\ Kids(c) = {} /\ call[c].to \notin down
   /\ srv' = [srv EXCEPT ![c].h = 0, ![c].st = IF Turns = "serial" THEN "run" ELSE "ready"]
   /\ UNCHANGED <<call, disk, out, net, eff, down, flt>>
@@ -309,8 +309,8 @@ Hold(c)   == Still(c) > srv[c].u /\ Tell(c, Still(c))
 Resume(c) == Still(c) = 0 /\ srv[c].u > 0 /\ Tell(c, 0)
 
 \* --------------------------------------------------------------- environment
-\* `ran` is what the property ExpireOnlyWhenDue goes by: the time in which nobody had told
-\* the caller, truly and last, that its clock must stand still.
+\* `ran` is the time that ExpireOnlyWhenDue checks. It counts except while the caller knows the latest
+\* Held of its callee and the callee is in fact held.
 Truly(c) == call[c].n = srv[c].n /\ srv[c].u > 0 /\ Still(c) > 0
 CallTick(r, c) ==
   IF r.st # "wait" THEN r
@@ -335,8 +335,8 @@ Drop(k, c) ==
   /\ flt' = [flt EXCEPT !.drop = @ + 1]
   /\ UNCHANGED <<call, srv, disk, out, eff, down>>
 
-\* A crash keeps any prefix of the log that holds what was synced: either nothing more, or (keep)
-\* all of it. A prefix between the two is a crash that happened earlier: nobody has heard of the rest.
+\* A crash keeps a prefix of the log that contains all synced entries: either nothing more, or all of
+\* it (keep). A shorter prefix equals an earlier crash, since the rest was never visible.
 Crash(a, keep) ==
   /\ a \notin down /\ flt.crash < MaxCrash
   /\ flt' = [flt EXCEPT !.crash = @ + 1]
@@ -348,7 +348,7 @@ Crash(a, keep) ==
           /\ UNCHANGED disk
   /\ UNCHANGED <<net, eff>>
 
-\* Boot: turns go on where the journal left them, their effects with attempt + 1; open calls are asked again.
+\* Restart: turns resume from the journal, their effects with attempt + 1; open calls are resent.
 Again(c) == IF Bug = "sameattempt" THEN srv[c].att ELSE srv[c].att + 1
 Restart(a) ==
   LET asked == Asked(a)
@@ -361,7 +361,7 @@ Restart(a) ==
                      \cup UNION {Work(c, Again(c)) : c \in runs})
      /\ UNCHANGED <<disk, flt>>
 
-\* Everything has ended. Any other state without a next one is a deadlock, which TLC reports.
+\* All calls have ended. Any other state without a successor is a deadlock, which TLC reports.
 Quiet == \A c \in Ids : ~Pending(c) /\ ~Open(c)
 
 \* Quantified over constants only, so that TLC knows each action by its name and parameters.
@@ -379,18 +379,18 @@ Calm ==
 Next == Calm \/ Tick \/ (Quiet /\ UNCHANGED vars)
 Spec == Init /\ [][Next]_vars
 
-\* For models without resending, duplicates and crashes: two states are one if they differ only in
-\* what nothing looks at any more (how a call ended, a reply to it, a message to its ended turn).
+\* For models without resends, duplicates and crashes: states are equal if they differ only in data
+\* that is never read again (the outcome of a call, a reply to it, a message to its ended turn).
 Matters(m) == IF m.k \in {"req", "cancel"} THEN srv[m.c].st # "done" ELSE Pending(m.c)
 Sight == <<[c \in Ids |-> [call[c] EXCEPT !.out = ""]], [c \in Ids |-> [srv[c] EXCEPT !.res = ""]],
            {m \in net : Matters(m)}, flt>>
 
-\* Timers fire and nodes restart; nothing else is promised: not even that a message arrives.
+\* Fair are only timers and restarts. Messages may never arrive.
 Timers   == WF_vars(Tick) /\ (\A c \in Ids : WF_vars(Expire(c)) /\ WF_vars(Abort(c)))
                           /\ (\A a \in Known : WF_vars(Restart(a)))
 TimeSpec == Spec /\ Timers
 
-\* No time passes. Nodes do what they can, and what is sent arrives unless it is dropped.
+\* No time passes. Nodes take every possible step, and messages arrive unless they are dropped.
 Wheels == /\ \A c \in Ids : /\ WF_vars(Resend(c)) /\ WF_vars(Start(c)) /\ WF_vars(Continue(c)) /\ WF_vars(Reply(c))
                             /\ \A t \in 0..Time : WF_vars(Admit(c, t, FALSE)) /\ WF_vars(Deliver(c, t, FALSE))
                             /\ \A k \in Ends : WF_vars(Answer(c, k, FALSE))
@@ -405,7 +405,7 @@ TypeOK ==
                     /\ (srv[c].st = "done") = (srv[c].res # "none")
   /\ down \subseteq Known
 
-\* No agent stands twice in a chain of calls.
+\* No agent occurs twice in a chain of calls.
 AcyclicCalls == \A c \in Used : LET ch == Append(call[c].chain, call[c].to)
                                 IN \A i \in 1..Len(ch), j \in 1..Len(ch) : i < j => ~Same(ch[i], ch[j])
 DepthBounded == \A c \in Used : Len(call[c].chain) <= DepthMax
@@ -418,28 +418,29 @@ TurnExclusive == \A a \in Agents : Cardinality(Holders(a)) <= 1
 \* Every call ends at most once, and by the reply to that very call.
 OneAnswer == \A c \in Ids : call[c].ends <= 1
 ReplyToCallerOnly == \A c \in Ids : call[c].st = "done" => call[c].by = c
-\* A call that is waited for has a turn that waits.
+\* An open call has a turn that waits for it.
 Structured == \A c \in Used : Pending(c) /\ call[c].par # 0 => srv[call[c].par].st \in {"run", "await"}
-\* What has left a node is on its disk: a call that was asked, a result that was told.
+\* Everything that has left a node is durable there: calls that were sent, results that were reported.
 AckedIsDurable == \A c \in Used :
   /\ (\E m \in net : m.c = c /\ m.k = "req") /\ call[c].par # 0 => disk.call[c].st # "free"
   /\ Say("ok", c) \in net \/ call[c].out = "ok" => disk.srv[c].st = "done"
 EffectOncePerAttempt == \A c \in Ids : Cardinality(Range(eff[c])) = Len(eff[c])
 StartsOnlyKnown == \A c \in Ids : srv[c].st \in {"run", "await", "ready"} => call[c].to \in Known
 
-\* No turn starts, and no request leaves, without time. (A crash only brings back what was.)
+\* No turn starts and no request is sent without time left. (A crash only restores earlier states.)
 NoWorkPastDeadline == [][
   /\ \A c \in Ids : srv[c].st = "queued" /\ srv'[c].st = "run" => srv[c].left > 0
   /\ \A m \in net' \ net : m.k = "req" => m.t > 0]_vars
-\* A call times out only after the whole time in which its clock had to run; so does a turn.
+\* A call or turn expires only after its clock has run for its whole time.
 ExpireOnlyWhenDue == [][\A c \in Ids :
   /\ Pending(c) /\ call'[c].out = "timeout" => call[c].ran >= call[c].all
   /\ Open(c) /\ srv'[c].res = "due" => srv[c].left = 0]_vars
-\* A call that its caller has ended starts only if the news is still on its way. (Where nothing is dropped.)
+\* A call ended by its caller starts only if the cancel is still in transit. (Only without message
+\* loss.)
 CancelledNeverStarts == [][\A c \in Ids :
   srv[c].st = "queued" /\ srv'[c].st = "run" /\ call[c].out \in {"cancel", "timeout"} => Say("cancel", c) \in net]_vars
 
-\* With interleaved turns nobody waits in a ring, whatever the calls are.
+\* With interleaved turns there is no wait cycle, whatever the calls are.
 Waits(x) == (IF srv[x].st = "await" THEN Kids(x) ELSE {}) \cup
             (IF srv[x].st \in {"queued", "ready"} THEN Holders(call[x].to) \ {x} ELSE {})
 RECURSIVE Reach(_)
@@ -449,7 +450,7 @@ NoWaitRing == \A c \in Used : srv[c].st = "await" => c \notin Reach(Waits(c))
 EveryCallEnds == \A c \in Ids : Pending(c) ~> ~Pending(c)
 TurnComesBack == \A c \in Ids : Holds(c) ~> ~Holds(c)
 
-\* Promised names, for those who look for them: of constants, of the state in other words, of two properties.
+\* Aliases with fixed names: of constants, of the state in other terms, of two properties.
 MAX_DEPTH  == DepthMax
 TIMEOUT_MS == Time
 callStack  == [c \in Used |-> Append(call[c].chain, call[c].to)]

@@ -1,41 +1,43 @@
 -------------------------------- MODULE Log --------------------------------
-(* One node, several cells, one log: what a crash may take, and what is left. *)
+(* One node, several cells, one log: the effect of crashes on the log.        *)
 (*                                                                            *)
-(* A cell steps: it remembers more, and wants entries appended and messages   *)
-(* sent. Its entries are appended to the node's one log, then its messages    *)
-(* are handed over. A message to another cell of the node goes at once; one   *)
-(* that leaves the node waits at the gate until the log is synced as far as   *)
-(* it was long then. The log is written, then synced, behind the cells' back. *)
+(* A step of a cell extends its memory and requests entries to be appended    *)
+(* and messages to be sent. Its entries are appended to the log of the node,  *)
+(* then its messages are handed over. A message to another cell of the node   *)
+(* is delivered at once. A message that leaves the node waits at the gate     *)
+(* until the log is synced up to its length at that time. The log is written  *)
+(* and then synced, concurrently with the cells.                              *)
 (*                                                                            *)
-(* A crash takes all memory, all messages inside the node, all that waits at  *)
-(* the gate, and any part of the log's end that was not synced; a restart     *)
-(* folds what is left, and looks at what was unfinished. The world outside    *)
-(* forgets nothing: clients who ask again until they are answered, another    *)
-(* node, a tool. What left the node may arrive at any time, or again.         *)
-(* `Bug` removes one guard; "none" is the design. See Calls.tla on reading.   *)
+(* A crash discards all memory, all messages inside the node, all messages at *)
+(* the gate, and any part of the unsynced tail of the log. A restart restores *)
+(* the state from the rest of the log and resumes unfinished turns. The       *)
+(* environment loses nothing: clients that repeat requests until they get a   *)
+(* response, another node, a tool. A message that left the node may arrive at *)
+(* any time, and repeatedly. `Bug` removes one guard; "none" is the design.   *)
+(* Calls.tla explains the notation.                                           *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS
-  Plan,      \* who calls whom
+  Plan,      \* the callers and callees
   Safe,      \* TRUE: the tool may be used again after a crash
   MaxCrash,  \* budget
   Bug
 
 VARIABLES
-  log,       \* entries, each with whether it is the last of its step
-  written,   \* how many of them are in the file
-  synced,    \* how many will be there after any crash
+  log,       \* entries, each with a flag for the last one of its step
+  written,   \* number of entries in the file
+  synced,    \* number of entries that survive any crash
   up,
-  mem,       \* per cell: the entries it remembers
+  mem,       \* per cell: the entries it has applied
   ready,     \* per cell: the entries and messages of a step that is not appended yet
   box,       \* messages inside the node
-  held,      \* messages at the gate, each with how far the log must be synced
-  net,       \* what has left the node for a client or another node
+  held,      \* messages at the gate, each with the log length to be synced
+  net,       \* messages that left the node for a client or another node
   eff,       \* attempts of the tool that were performed, in order
   crashes
 vars == <<log, written, synced, up, mem, ready, box, held, net, eff, crashes>>
 
-\* A call: the turn that asks (0: a client), and who is asked: a cell, another node ("far"), or a tool.
+\* A call: the calling turn (0: a client) and the callee: a cell, another node ("far"), or a tool.
 Hop(p, t) == [par |-> p, to |-> t]
 Hops == CASE Plan = "tool"  -> <<Hop(0, "a"), Hop(1, "b"), Hop(2, "tool")>>
           [] Plan = "far"   -> <<Hop(0, "a"), Hop(1, "b"), Hop(2, "far")>>
@@ -64,7 +66,7 @@ Request(c, n) == IF To(c) = "tool" THEN Msg("work", c, n) ELSE Msg("req", c, 0)
 Ok(c)         == Msg("ok", c, 0)
 Stays(m)      == m.k # "work" /\ Inside(m.c)
 
-\* What a step wants: entries appended, messages sent.
+\* The requests of a step: entries to append, messages to send.
 Nil        == [e |-> <<>>, m |-> {}]
 Want(e, m) == [e |-> e, m |-> m]
 Also(w, v) == Want(w.e \o v.e, w.m \cup v.m)
@@ -77,7 +79,8 @@ Init == /\ log = <<>> /\ written = 0 /\ synced = 0
         /\ crashes = 0
 
 \* ------------------------------------------------------------------ a cell's step
-\* Turn c goes on, as far as S tells: it asks what it has not asked, or ends with state, Done and reply in one step.
+\* Turn c continues from the entries S: it makes its next calls, or ends with state, Done and reply in
+\* one step.
 Turn(S, c) ==
   LET a == To(c)
       new == {k \in Kids(c) : ~Has(S, "asked", k)}
@@ -88,7 +91,7 @@ Turn(S, c) ==
        [] OTHER -> Nil
 
 Takes(a) == up /\ ready[a] = Nil
-Step(a, w, rest) ==              \* rest: the messages inside without what was read
+Step(a, w, rest) ==              \* rest: the messages inside without the one that was read
   /\ mem' = [mem EXCEPT ![a] = @ \cup Range(w.e)]
   /\ ready' = [ready EXCEPT ![a] = IF Bug = "handover" THEN Want(w.e, {m \in w.m : ~Stays(m)}) ELSE w]
   /\ box' = IF Bug = "handover" THEN rest \cup {m \in w.m : Stays(m)} ELSE rest
@@ -102,13 +105,13 @@ Admit(c) ==                      \* a new request; its turn starts in the same s
      /\ Step(a, Also(Want(<<acc>>, {}), Turn(mem[a] \cup {acc}, c)), box \ {Msg("req", c, 0)})
 
 Unsaid(m) == m \notin net /\ ~\E h \in held : h.m = m
-Deliver(c) ==                    \* a request that was seen before: answered again if it is done
+Deliver(c) ==                    \* a repeated request: answered again if it is completed
   LET a == To(c) done == Has(mem[a], "done", c)
   IN /\ a \in Cells /\ Takes(a) /\ Has(mem[a], "accepted", c)
      /\ IF c \in Roots THEN done /\ Unsaid(Ok(c)) ELSE Msg("req", c, 0) \in box
      /\ Step(a, IF done THEN Want(<<>>, {Ok(c)}) ELSE Nil, box \ {Msg("req", c, 0)})
 
-Answer(k) ==                     \* a reply, or the tool's outcome
+Answer(k) ==                     \* a reply, or the outcome of the tool
   LET a   == From(k)
       oks == {m \in box : m.k = "ok" /\ m.c = k}
       ans == Entry(a, "answered", k, 1)
@@ -124,7 +127,7 @@ Early(m) == \/ Bug = "ackearly"  /\ m.k = "ok"
             \/ Bug = "workearly" /\ m.k = "work"
 
 Longer(a) == log \o [i \in 1..Len(ready[a].e) |-> [e |-> ready[a].e[i], end |-> i = Len(ready[a].e)]]
-Put(a) ==                        \* entries first; then messages go, or to the gate
+Put(a) ==                        \* entries first; then messages are delivered, or wait at the gate
   LET pos == IF Bug = "gatebefore" THEN Len(log) ELSE Len(log) + Len(ready[a].e)
   IN /\ up /\ ready[a] # Nil
      /\ log' = Longer(a)
@@ -138,7 +141,7 @@ Write ==
   /\ written' = Len(log)
   /\ UNCHANGED <<log, synced, up, mem, ready, box, held, net, eff, crashes>>
 
-Sync(k) ==                       \* of all that is written, or of an older batch while the next is on its way
+Sync(k) ==                       \* of everything written, or of an older batch while the next is in progress
   /\ up /\ k \in Cuts /\ synced < k /\ k <= written
   /\ synced' = k
   /\ UNCHANGED <<log, written, up, mem, ready, box, held, net, eff, crashes>>
@@ -148,14 +151,14 @@ Send(k, c) == \E h \in held :
   /\ Passes(h) /\ h.m.k = k /\ h.m.c = c /\ k # "work"
   /\ held' = held \ {h} /\ net' = net \cup {h.m}
   /\ UNCHANGED <<log, written, synced, up, mem, ready, box, eff, crashes>>
-Perform(c) == \E h \in held :    \* the tool does it; its outcome is on its way, inside the node
+Perform(c) == \E h \in held :    \* the tool performs it; its outcome is a message inside the node
   /\ Passes(h) /\ h.m.k = "work" /\ h.m.c = c
   /\ held' = held \ {h} /\ eff' = eff \o <<h.m.n>>
   /\ box' = box \cup {Msg("ok", c, h.m.n)}
   /\ UNCHANGED <<log, written, synced, up, mem, ready, net, crashes>>
 
 \* ------------------------------------------------------------------ crash and restart
-\* With a log for each cell, one could lose its end while another keeps all.
+\* With one log per cell, one could lose its tail while another keeps everything.
 Left(k) == {Prefix(k)} \cup
   (IF Bug # "middle" THEN {} ELSE
    {Prefix(k) \o SelectSeq(SubSeq(log, k + 1, written), LAMBDA x : x.e.at = a) : a \in Cells})
@@ -170,7 +173,8 @@ Crash(k) ==
 
 Attempt(S, k) == CHOOSE n \in {e.n : e \in {x \in S : x.k = "asked" /\ x.c = k}} :
                    \A e \in S : e.k = "asked" /\ e.c = k => e.n <= n
-\* An unfinished turn: a call is asked again; so is a tool that is safe, as a new attempt; else nobody knows.
+\* An unfinished turn: a call is resent; a safe tool is used again as a new attempt; else the outcome
+\* is unknown.
 Again(S, c) ==
   LET a    == To(c)
       open == {k \in Kids(c) : Has(S, "asked", k) /\ ~Has(S, "answered", k)}
@@ -196,7 +200,7 @@ Restart ==
         /\ mem' = [a \in Cells |-> Fold(log, a) \cup Range(boot[a].e)]
   /\ UNCHANGED <<log, written, synced, box, held, net, eff, crashes>>
 
-\* Every client has its answer. Any other state without a next one is a deadlock, which TLC reports.
+\* Every client has its response. Any other state without a successor is a deadlock, which TLC reports.
 Quiet == \A c \in Roots : Ok(c) \in net
 
 Calm == \/ \E c \in Ids : Admit(c) \/ Deliver(c) \/ Answer(c) \/ Perform(c)
@@ -212,17 +216,19 @@ LiveSpec == Spec /\ WF_vars(Calm)
 TypeOK == /\ 0 <= synced /\ synced <= written /\ written <= Len(log) /\ Len(log) <= LogMax
           /\ {synced, written} \subseteq Cuts \/ Bug = "split"
           /\ ~up => box = {} /\ held = {} /\ \A a \in Cells : ready[a] = Nil /\ mem[a] = {}
-\* What has left the node is on its disk.
+\* Everything that has left the node is durable there.
 AckedIsDurable == \A m \in net : Has(Entries(Prefix(synced)), IF m.k = "req" THEN "asked" ELSE "done", m.c)
-\* No attempt of the tool is made twice; and no second one of a tool that is not safe to repeat.
+\* No attempt of the tool is performed twice, and no second one of a tool that is not safe to repeat.
 EffectOncePerAttempt == Cardinality(Range(eff)) = Len(eff) /\ (Safe \/ Len(eff) <= 1)
-\* A Send inside the node needs no gate: wherever the log may be cut, no cell remembers what another has forgotten.
+\* A Send inside the node needs no gate: wherever the log may be cut, no cell remembers what another
+\* has lost.
 NoGateInside == \A i \in 1..Len(log) : LET e == log[i].e IN Inside(e.c) =>
   /\ e.k = "accepted" => \E j \in 1..i : log[j].e.k = "asked" /\ log[j].e.c = e.c
   /\ e.k = "answered" => \E j \in 1..i : log[j].e.k = "done"  /\ log[j].e.c = e.c
-\* A call changes its actor once, whatever is cut and asked again.
+\* A call changes its actor once, regardless of cuts and repeats.
 ChangedOnce == \A c \in Ids : Cardinality({i \in 1..Len(log) : log[i].e.k = "changed" /\ log[i].e.c = c}) <= 1
-\* A crash leaves a beginning of the log, with all that was synced; a cell remembers what the log says, and its step.
+\* A crash leaves a prefix of the log with all synced entries; a cell has applied the log and its own
+\* step.
 RestoreIsPrefix == [][
   /\ up /\ ~up' => Len(log') >= synced /\ log' = Prefix(Len(log'))
   /\ up' => \A a \in Cells : mem'[a] = Fold(log', a) \cup Range(ready'[a].e)]_vars

@@ -1,33 +1,33 @@
 ----------------------------- MODULE Placement -----------------------------
-(* Where an actor lives while it is called: at most one node serves it,       *)
-(* whatever a node believes, it cannot overwrite what a later owner did, and  *)
-(* an actor that nobody serves is served again.                               *)
+(* Ownership of an actor while it is called. At most one node serves it.      *)
+(* Whatever a node believes, it cannot overwrite the writes of a later owner. *)
+(* An unserved actor is served again.                                         *)
 (*                                                                            *)
-(* One shard with one actor, a registry that hands out leases with an epoch,  *)
-(* and a store that refuses a write whose epoch is lower than one it has      *)
-(* seen. A node counts its lease from the moment it asked, less a margin, by  *)
-(* a clock that may run slow or fast; it renews the lease while it serves,    *)
-(* and counts the new time from the moment it asked for that. Each node has   *)
-(* one message on its way, to the registry or back, which may be lost or come *)
-(* at any later time: a paused node, or one that is cut off, is one that      *)
-(* takes no step, or whose messages wait, while time passes.                  *)
-(* `Bug` removes one guard; "none" is the design. See Calls.tla on reading.   *)
+(* The model has one shard with one actor, a registry that grants leases with *)
+(* an epoch, and a store that rejects a write whose epoch is lower than one   *)
+(* it has seen. A node counts its lease from the time of its request, less a  *)
+(* margin, by a clock that may be slow or fast. It renews the lease while it  *)
+(* serves, and counts the new period from the time of that request. Each node *)
+(* has one message in transit, to the registry or back, which may be lost or  *)
+(* arrive at any later time. A paused or partitioned node is one that takes   *)
+(* no step, or whose messages wait, while time passes. `Bug` removes one      *)
+(* guard; "none" is the design. Calls.tla explains the notation.              *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS Nodes, None, Ids,
-          Lease, Margin,        \* length of a lease; what a node leaves of it unused
-          MaxLag, MaxLead,      \* by how much a node's clock may be late within one lease, or early
+          Lease, Margin,        \* length of a lease; the part of it that a node leaves unused
+          MaxLag, MaxLead,      \* maximum lag of a node's clock within one lease, and maximum lead
           MaxEpoch, MaxCrash, MaxRenew,   \* budgets
-          Calm, MaxLate,        \* TRUE: time passes only while nobody has anything to do, but for so many times
+          Calm, MaxLate,        \* TRUE: time passes only if no other step is possible, with at most this many exceptions
           Bug
 
-VARIABLES reg,     \* registry: owner, epoch, what is left of the lease
-          node,    \* per node: how far it is, its epoch, lease and lag; the same of the lease it asks for; the
-                   \* calls it knows done; the call it runs
-          wire,    \* per node: its message to the registry, or the answer
-          store,   \* highest epoch seen; the log of what was written
-          writes,  \* writes on their way
-          flt      \* what the environment has done so far
+VARIABLES reg,     \* registry: owner, epoch, remaining time of the lease
+          node,    \* per node: its state, epoch, lease and lag; the same of the lease it requested; the
+                   \* calls it knows as completed; the call it runs
+          wire,    \* per node: its message to the registry, or the response
+          store,   \* highest epoch seen; the log of accepted writes
+          writes,  \* writes in transit
+          flt      \* faults and other actions of the environment so far
 vars == <<reg, node, wire, store, writes, flt>>
 
 Idle == [st |-> "idle", epoch |-> 0, ttl |-> 0, lag |-> 0, next |-> 0, nlag |-> 0, done |-> {}, run |-> 0]
@@ -49,7 +49,7 @@ Init == /\ reg = [owner |-> None, epoch |-> 0, ttl |-> 0]
         /\ flt = [crash |-> 0, lead |-> 0, renew |-> 0, late |-> 0]
 
 \* ------------------------------------------------------------------ the lease
-Seek(n) ==                       \* asks for the lease, which it saw free: its time runs from here
+Seek(n) ==                       \* requests a lease that it saw free: its time runs from here
   /\ node[n].st = "idle" /\ wire[n] = Nothing
   /\ Free \/ Bug = "steal"
   /\ Bug = "once" => reg.owner = None
@@ -57,7 +57,7 @@ Seek(n) ==                       \* asks for the lease, which it saw free: its t
   /\ wire' = [wire EXCEPT ![n] = Msg("claim", 0)]
   /\ UNCHANGED <<reg, store, writes, flt>>
 
-Renew(n) ==                      \* asks for more, while it serves
+Renew(n) ==                      \* requests a renewal while it serves
   /\ node[n].st = "active" /\ node[n].ttl > 0 /\ wire[n] = Nothing
   /\ flt.renew < MaxRenew /\ flt' = [flt EXCEPT !.renew = @ + 1]
   /\ node' = IF Bug = "hopes" THEN [node EXCEPT ![n].ttl = Own, ![n].lag = 0]
@@ -65,17 +65,17 @@ Renew(n) ==                      \* asks for more, while it serves
   /\ wire' = [wire EXCEPT ![n] = Msg("renew", node[n].epoch)]
   /\ UNCHANGED <<reg, store, writes>>
 
-Deactivate(n) ==                 \* stops serving, and gives the lease back
+Deactivate(n) ==                 \* stops serving and releases the lease
   /\ node[n].st = "active" /\ wire[n] = Nothing
   /\ node' = [node EXCEPT ![n] = Idle]
   /\ wire' = [wire EXCEPT ![n] = Msg("release", node[n].epoch)]
   /\ UNCHANGED <<reg, store, writes, flt>>
 
-\* Where nothing is written, epochs need not differ: time may go on for ever.
+\* Where nothing is written, epochs need not differ: time may pass without bound.
 Later(e)   == IF Ids = {} THEN Min(e + 1, MaxEpoch) ELSE e + 1
 Holds(n)   == reg.owner = n /\ reg.epoch = wire[n].epoch /\ ~Free
 Back(n, k, e) == wire' = [wire EXCEPT ![n] = Msg(k, e)]
-Grant(n) ==                      \* the registry takes a message: it grants, renews, ends a lease, or says no
+Grant(n) ==                      \* the registry processes a message: it grants, renews, ends or denies a lease
   /\ CASE wire[n].k = "claim" ->
             IF Free \/ Bug = "steal"
             THEN LET e == IF Bug = "reuse" /\ reg.epoch > 0 THEN reg.epoch ELSE Later(reg.epoch)
@@ -92,12 +92,12 @@ Grant(n) ==                      \* the registry takes a message: it grants, ren
        [] OTHER -> FALSE
   /\ UNCHANGED <<node, store, writes, flt>>
 
-Drop(n) ==                       \* the message is lost, or nobody waits for it any more
+Drop(n) ==                       \* the message is lost, or its receiver no longer waits for it
   /\ wire[n] # Nothing /\ ~Calm
   /\ wire' = [wire EXCEPT ![n] = Nothing]
   /\ UNCHANGED <<reg, node, store, writes, flt>>
 
-Claim(n) ==                      \* the node learns that the lease is its own; if it has given up, it lets it run out
+Claim(n) ==                      \* the node receives its lease; if it has stopped waiting, it lets the lease expire
   /\ wire[n].k = "granted"
   /\ node' = IF node[n].st # "seeking" THEN node
              ELSE [node EXCEPT ![n].st = "claimed", ![n].epoch = wire[n].epoch, ![n].ttl = IF Bug = "receipt" THEN Own ELSE @]
@@ -105,7 +105,7 @@ Claim(n) ==                      \* the node learns that the lease is its own; i
   /\ UNCHANGED <<reg, store, writes, flt>>
 
 Mine(n) == node[n].st = "active" /\ node[n].epoch = wire[n].epoch
-Extend(n) ==                     \* or that it has more time: what is left of that since it asked
+Extend(n) ==                     \* or its renewal: the rest of the period counted from the request
   /\ wire[n].k = "renewed"
   /\ node' = IF ~Mine(n) \/ Bug = "hopes" THEN node
              ELSE [node EXCEPT ![n].ttl = IF Bug = "newtime" THEN Own ELSE node[n].next, ![n].lag = node[n].nlag,
@@ -113,7 +113,7 @@ Extend(n) ==                     \* or that it has more time: what is left of th
   /\ wire' = [wire EXCEPT ![n] = Nothing]
   /\ UNCHANGED <<reg, store, writes, flt>>
 
-Lose(n) ==                       \* the lease is over, or was never granted; by the clock, or by the registry's word
+Lose(n) ==                       \* the lease has expired or was never granted; by the clock, or by the registry's response
   /\ \/ node[n].st \in {"seeking", "claimed", "active"} /\ node[n].ttl = 0 /\ UNCHANGED wire
      \/ wire[n].k = "no" /\ wire' = [wire EXCEPT ![n] = Nothing]
   /\ node' = [node EXCEPT ![n] = IF node[n].st = "down" THEN @ ELSE Idle]
@@ -126,19 +126,19 @@ Activate(n) ==                   \* one transaction: raise the fence, read the s
   /\ node' = [node EXCEPT ![n].st = "active", ![n].done = Logged]
   /\ UNCHANGED <<reg, wire, writes, flt>>
 
-Start(n, c) ==                   \* the lease is looked at before each message
+Start(n, c) ==                   \* the lease is checked before each message
   /\ Serving(n) /\ node[n].run = 0
   /\ c \notin node[n].done \/ Bug = "redo"
   /\ node' = [node EXCEPT ![n].run = c]
   /\ UNCHANGED <<reg, wire, store, writes, flt>>
 
-Reply(n) ==                      \* the turn ends: its write leaves; the reply waits until it has landed
+Reply(n) ==                      \* the turn ends: its write is sent; the reply waits until it is accepted
   /\ node[n].run # 0
   /\ LET w == [n |-> n, epoch |-> node[n].epoch, c |-> node[n].run]
      IN w \notin writes /\ writes' = writes \cup {w}
   /\ UNCHANGED <<reg, node, wire, store, flt>>
 
-Commit(n, e, c) ==               \* the write lands, and the node hears what became of it
+Commit(n, e, c) ==               \* the write reaches the store, and the node gets the result
   LET w    == [n |-> n, epoch |-> e, c |-> c]
       same == node[n].st = "active" /\ node[n].epoch = e /\ node[n].run = c
       ok   == e >= store.epoch \/ Bug = "nofence"
@@ -148,7 +148,7 @@ Commit(n, e, c) ==               \* the write lands, and the node hears what bec
      /\ UNCHANGED <<reg, wire, flt>>
 
 \* ------------------------------------------------------------------ nodes and time
-Crash(n) ==                      \* what it has sent goes on its way
+Crash(n) ==                      \* messages it has sent remain in transit
   /\ node[n].st # "down" /\ flt.crash < MaxCrash
   /\ flt' = [flt EXCEPT !.crash = @ + 1]
   /\ node' = [node EXCEPT ![n] = [Idle EXCEPT !.st = "down"]]
@@ -164,7 +164,7 @@ MayLag(r) == /\ r.ttl > 0 \/ r.next > 0
              /\ r.ttl > 0 => r.lag < MaxLag
              /\ r.next > 0 => r.nlag < MaxLag
 Busy == \E n \in Nodes : wire[n] # Nothing \/ node[n].st \in {"claimed", "down"} \/ (node[n].st = "idle" /\ Free)
-Tick(slow) ==                    \* time passes by the registry's clock; by those in slow it does not
+Tick(slow) ==                    \* time passes by the registry's clock, but not by those in slow
   /\ \A n \in slow : MayLag(node[n])
   /\ IF Calm /\ Busy THEN flt.late < MaxLate /\ flt' = [flt EXCEPT !.late = @ + 1] ELSE UNCHANGED flt
   /\ reg' = IF Bug = "immortal" THEN reg ELSE [reg EXCEPT !.ttl = Dec(@)]
@@ -183,7 +183,7 @@ Next == \/ \E n \in Nodes : \/ Seek(n) \/ Renew(n) \/ Deactivate(n) \/ Grant(n) 
         \/ \E slow \in SUBSET Nodes : Tick(slow)
 Spec == Init /\ [][Next]_vars
 
-\* Time passes, messages arrive, nodes do their part and restart. Nobody need give a lease back.
+\* Fair are time, messages, and the steps and restarts of nodes. No lease need be released.
 FairSpec == Spec /\ WF_vars(Tick({}))
                  /\ \A n \in Nodes : /\ WF_vars(Seek(n)) /\ WF_vars(Grant(n)) /\ WF_vars(Claim(n)) /\ WF_vars(Extend(n))
                                      /\ WF_vars(Lose(n)) /\ WF_vars(Activate(n)) /\ WF_vars(Restart(n))
@@ -193,14 +193,14 @@ TypeOK == /\ reg.ttl \in 0..Lease /\ reg.epoch \in 0..MaxEpoch
           /\ \A n \in Nodes : node[n].ttl \in 0..Lease /\ node[n].next \in 0..Lease /\ (node[n].run # 0 => node[n].st = "active")
 \* At most one node serves the actor. True while no clock is later than the margin.
 SingleActivation == Cardinality({n \in Nodes : Serving(n)}) <= 1
-\* No write lands after a later owner's, and none that does not know what was written before:
-\* a call is done once. True whatever the clocks do.
+\* No write follows that of a later owner, and none misses earlier writes: a call is performed once.
+\* True regardless of clocks.
 FencedWrites == \A i, j \in 1..Len(store.log) : i < j =>
   store.log[i].epoch <= store.log[j].epoch /\ store.log[i].c # store.log[j].c
-\* A shard without an owner is owned again, whoever crashed or was cut off.
+\* A shard without an owner gets one again, after any crashes and partitions.
 OwnedAgain == []<>(\E n \in Nodes : Serving(n))
 
-\* Promised name of the same: here an actor is called while it moves.
+\* Alias with a fixed name: here an actor is called while it moves.
 SingleActivationDuringCall == SingleActivation
 
 \* ---------------------------------------------- what must be possible: each must be violated

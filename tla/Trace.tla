@@ -1,41 +1,41 @@
 ------------------------------- MODULE Trace -------------------------------
-(* Is what a real node, or the simulator, has written down a behaviour of     *)
-(* Calls? TraceData, made from the files by `make trace`, holds Runs: one     *)
-(* sequence of entries for each history, in the order in which things         *)
-(* happened. One entry is one step, and all that a step could choose stands   *)
-(* in its entry: nothing is left to search. A history is accepted if TLC      *)
-(* comes to its end; it stops at the first entry that Calls does not allow.   *)
+(* Is a history recorded by a real node, or by the simulator, a behaviour of  *)
+(* Calls? TraceData, generated from the files by `make trace`, defines Runs:  *)
+(* one sequence of entries per history, in the order of events. One entry is  *)
+(* one step and contains every choice of that step, so nothing is left to     *)
+(* search. A history is accepted if TLC reaches its end. TLC stops at the     *)
+(* first entry that Calls does not allow.                                     *)
 (*                                                                            *)
-(* What is between: time is in microseconds, and passes for all clocks alike; *)
-(* several actors share a node, its log and its crash; what stays inside the  *)
-(* node needs no gate; an action that Calls takes as one may take several     *)
-(* entries, as a turn that stops gives up one call after the other. A         *)
-(* message may always come again.                                             *)
+(* Differences between the two: time is in microseconds and passes equally    *)
+(* for all clocks. Several actors share a node, its log and its crashes.      *)
+(* Messages inside a node need no gate. One action of Calls may correspond to *)
+(* several entries, for example when a stopped turn cancels its calls one by  *)
+(* one. A message may arrive repeatedly.                                      *)
 EXTENDS Calls, TraceData
 
 CONSTANTS Nodes
 VARIABLES
-  now,    \* time since the history began
-  at,     \* where each actor was activated last: node and cell
-  sure,   \* per node: how far its log is durable
-  log,    \* per node: what stands in its log and is not durable: after each append, the state then
-  age,    \* since when what `disk` has of an actor is so
-  r, l    \* which history; its next entry
+  now,    \* time since the beginning of the history
+  at,     \* address of the last activation of each actor: node and cell
+  sure,   \* per node: position up to which its log is durable
+  log,    \* per node: the part of its log that is not durable: after each append, the state then
+  age,    \* time at which the state of an actor in `disk` was current
+  r, l    \* number of the history; its next entry
 trace == <<vars, now, at, sure, log, age, r, l>>
 here  == <<now, at, sure, log, age>>
 
 \* ------------------------------------------------- what Calls leaves to real ones
 E   == Runs[r][l]
-Cut == 3                                        \* clocks are cut to microseconds, twice: so early may one be
+Cut == 3                                        \* clocks are cut to microseconds twice: a clock may be early by this much
 TraceDue(left)    == left <= Cut
 TraceSame(a, b)   == IF b \in Recursive[r] THEN a = b ELSE Agent[a] = Agent[b]
-TraceFresh(c)     == call[c].st = "free"        \* ids that a crash took are never used again
-TraceWork(c, att) == {}                         \* what tools and work do is told by an entry of its own
-TraceEnds         == Words                      \* how a call ends: "ok", or why not
-\* A message is here if it was sent between nodes, or said inside the node where it is taken.
+TraceFresh(c)     == call[c].st = "free"        \* IDs lost in a crash are never reused
+TraceWork(c, att) == {}                         \* effects of tools and work have entries of their own
+TraceEnds         == Words                      \* outcomes of a call: "ok", or a reason
+\* A message is present if it was sent between nodes, or produced inside the node where it is received.
 Here(m) == m \in net \/ m \in out[E.n]
-\* A client that waits in the cell of its actor asks again without a word, also one that has cancelled, and
-\* is told without one what an actor that has come back knows already.
+\* A client in the cell of its actor repeats its request without a message, even after a cancel, and
+\* gets the outcome known to a reactivated actor without one.
 AsksAgain(m)  == m.k = "req" /\ call[m.c].par = 0
                  /\ IF Pending(m.c) THEN m.t <= call[m.c].all
                     ELSE call[m.c].out = "cancel" /\ \E q \in net \cup out[E.n] : q.c = m.c /\ q.k = "req" /\ m.t <= q.t
@@ -71,7 +71,7 @@ Pass ==
 \* ------------------------------------------------------------ nodes, logs, actors
 Owner(cs, c)  == IF cs[c].par = 0 THEN Client ELSE cs[cs[c].par].to
 Live(n)       == {a \in Agents : at[a].n = n}
-\* Two states, and of actors in A the second with d more on its clocks.
+\* Merges two states: of actors in A the second, with d more on its clocks.
 Mix(A, old, d) ==
   /\ call' = [c \in Ids |-> IF call[c].st # "free" /\ Owner(call, c) \in A THEN CallAge(old.call[c], d) ELSE call[c]]
   /\ srv'  = [c \in Ids |-> IF call[c].st # "free" /\ call[c].to \in A THEN SrvAge(old.call, old.srv[c], c, d) ELSE srv[c]]
@@ -84,7 +84,7 @@ Appended ==
   /\ Len(log[E.n]) > 0 => log[E.n][Len(log[E.n])].pos < E.pos
   /\ UNCHANGED <<vars, now, at, sure, age>>
 
-\* The log is durable up to a position: disk has what stood behind the last append before it.
+\* The log is durable up to a position: disk becomes the state after the last append before it.
 Durable(n, pos) ==
   IF Last(n, pos) = {} THEN UNCHANGED <<disk, age>>
   ELSE LET s == log[n][Top(Last(n, pos))]
@@ -98,7 +98,7 @@ Synced ==
   /\ sure' = [sure EXCEPT ![E.n] = Max(@, E.pos)]
   /\ UNCHANGED <<call, srv, out, net, eff, down, flt, now, at>>
 
-\* A node is gone: its actors are what the disk has kept of the log.
+\* A node crashes: its actors get the state that the disk has kept of the log.
 Crashed ==
   LET A    == Live(E.n)
       kept == Last(E.n, E.pos)
@@ -117,12 +117,12 @@ Crashed ==
      /\ flt'  = [flt EXCEPT !.crash = 1]
      /\ UNCHANGED <<net, eff, now, at>>
 
-\* A cell, not its node, begins anew: nothing is lost, its actors come back one by one.
+\* A cell restarts, but not its node: nothing is lost, and its actors are reactivated one by one.
 Restarted ==
   /\ down' = down \cup {a \in Agents : at[a] = [n |-> E.n, c |-> E.cell]}
   /\ UNCHANGED <<call, srv, disk, out, net, eff, flt, now, at, sure, log, age>>
 
-\* An actor comes into memory. Elsewhere than last, it is what the disk has of it.
+\* An actor is activated. On another node than before, it has the state on disk.
 Activated ==
   /\ at' = [at EXCEPT ![E.a] = [n |-> E.n, c |-> E.cell]]
   /\ down' = down \ {E.a}
@@ -138,13 +138,13 @@ Asks == /\ AskFor(E.p, E.c, E.b, TRUE, E.left) /\ NothingElse
         /\ E.left <= LeftMax[r]
 
 ClientAsks == IF call[E.c].st = "free" THEN SendFor(E.c, E.b, E.left) /\ NothingElse
-              ELSE call[E.c].to = E.b /\ call[E.c].par = 0 /\ Nothing       \* its cell began anew, and took it in again
+              ELSE call[E.c].to = E.b /\ call[E.c].par = 0 /\ Nothing       \* its cell was restarted, and admitted it again
 
-\* A request once more, or for the first time right behind its Ask.
+\* A repeated request, or the first one right after its Ask.
 Requests ==
   /\ call[E.c].to = E.b /\ E.left > 0
   /\ IF Pending(E.c) THEN E.left <= call[E.c].left + Cut
-     ELSE call[E.c].par = 0 /\ call[E.c].out = "cancel"      \* a client that has cancelled waits for the end all the same
+     ELSE call[E.c].par = 0 /\ call[E.c].out = "cancel"      \* a cancelled client still waits for the end
           /\ \E m \in Said(E.c, {"req"}) : E.left <= m.t
   /\ IF E.a = None THEN call[E.c].par = 0 /\ net' = net \cup {Msg("req", E.c, 0, E.left)} /\ UNCHANGED out
      ELSE /\ Caller(E.c) = E.a /\ call[E.c].chain = E.chain
@@ -158,7 +158,7 @@ Cancels ==
        /\ net' = net \cup {Say("cancel", E.c)}
        /\ UNCHANGED <<srv, disk, out, eff, down, flt>> /\ NothingElse
 
-\* Who is done says so, as often as it is asked; a refusal was said as it was decided.
+\* A completed call replies to every repeat; a refusal was sent when it was decided.
 Answers ==
   /\ call[E.c].to = E.a /\ (E.b = None \/ Caller(E.c) = E.b)
   /\ IF srv[E.c].st = "done" /\ E.a \notin down THEN Speak({Say(srv[E.c].res, E.c)})
@@ -173,7 +173,8 @@ Takes == /\ Admit(E.c, E.left, TRUE) /\ NothingElse
          /\ call[E.c].to = E.a /\ call[E.c].chain = E.chain
          /\ Cardinality({c \in Ids : srv'[c].st = "queued" /\ call[c].to = E.a}) = E.count
 
-\* Refused: for want of room, or else for a reason of its own. One that was cancelled before it came finds a tombstone.
+\* Refused for lack of capacity, or for another reason. One that was cancelled before it arrived finds
+\* a tombstone.
 Refuses ==
   /\ Said(E.c, {"req"}) # {} /\ call[E.c].to = E.a
   /\ srv[E.c].st = "none" \/ (srv[E.c].st = "done" /\ srv[E.c].res = E.w)
@@ -182,7 +183,7 @@ Refuses ==
 
 Starts == Start(E.c) /\ call[E.c].to = E.a /\ Near(srv[E.c].left, E.left) /\ NothingElse
 
-\* The callee's end of a call: its own, or because its time is over, or by a cancel, or to break a ring.
+\* The end of a call at its callee: by itself, by expiry, by a cancel, or to break a wait cycle.
 TurnEnds ==
   /\ call[E.c].to = E.a /\ E.a \notin down
   /\ CASE E.w = "due"  /\ TraceDue(srv[E.c].left)         -> Abort(E.c)
@@ -203,7 +204,7 @@ GivesUp ==
 IsOver == /\ IF E.of = "run" THEN Open(E.c) /\ TraceDue(srv[E.c].left) ELSE Pending(E.c) /\ TraceDue(call[E.c].left)
           /\ Nothing
 
-\* The caller's end of a call: by its time, or by what the callee said, and it said that.
+\* The end of a call at its caller: by expiry, or by the reply that the callee sent.
 Gets ==
   /\ Caller(E.c) = E.a /\ call[E.c].par = E.p /\ Pending(E.c)
   /\ IF E.w = "due" /\ TraceDue(call[E.c].left) THEN Expire(E.c) ELSE Answer(E.c, E.w, TRUE)
@@ -211,13 +212,13 @@ Gets ==
   /\ NothingElse
 
 \* ------------------------------------------------------------- waiting for a person
-\* The turn's clock, and its caller is told. Why it stands still is judged elsewhere.
+\* The clock of the turn, and the message to its caller. The reason for the hold is checked elsewhere.
 HoldsRun ==
   /\ Open(E.c) /\ call[E.c].to = E.a /\ E.a \notin down /\ E.m > srv[E.c].n
   /\ srv' = [srv EXCEPT ![E.c].n = E.m, ![E.c].h = E.d, ![E.c].u = E.d]
   /\ IF call[E.c].par = 0 THEN UNCHANGED out ELSE out' = [out EXCEPT ![E.n] = @ \cup {Msg("hold", E.c, E.m, E.d)}]
   /\ UNCHANGED <<call, disk, net, eff, down, flt>> /\ NothingElse
-\* Heard at the caller: with the time that the word was on its way taken off.
+\* Received by the caller: less the travel time of the message.
 HoldsCall ==
   /\ Pending(E.c) /\ Caller(E.c) = E.a /\ E.a \notin down /\ E.m > call[E.c].n
   /\ \E m \in Said(E.c, {"hold"}) : m.n = E.m /\ E.d <= m.t + Cut
@@ -225,7 +226,7 @@ HoldsCall ==
   /\ UNCHANGED <<srv, disk, out, net, eff, down, flt>> /\ NothingElse
 
 \* -------------------------------------------------------------------- rings of waits
-\* The waits that a refusal names: the victim is queued, and each call is of the turn before it.
+\* The waits that a refusal names: the victim is queued, and each call was made by the turn before it.
 Ring ==
   /\ srv[E.c].st = "queued" /\ E.a \notin down
   /\ \A i \in 1..Len(E.ring) :
@@ -253,9 +254,10 @@ Effects == /\ eff' = [eff EXCEPT ![E.c] = Append(@, E.key)]
            /\ E.pos <= sure[E.n]
            /\ UNCHANGED <<call, srv, disk, out, net, down, flt>> /\ NothingElse
 
-\* Which action of Calls an entry is. Some entries are a part of one, or of none: a call's first request, a
-\* message on its way to an Answer or a Cancel, what Waits and Placement are about. Wait and Decide are not
-\* judged, only counted; Drop and Continue are never taken: what is lost is what never comes, and turns are serial.
+\* The action of Calls that an entry corresponds to. Some entries are a part of one, or of none: the
+\* first request of a call, a message that leads to an Answer or a Cancel, events of Waits and
+\* Placement. Wait and Decide are counted, not checked. Drop and Continue are never taken: loss is the
+\* absence of a delivery, and turns are serial.
 Actions == <<"Send", "Ask", "Expire", "GiveUp", "Resend", "Start", "Continue", "Reply", "Abort", "Wait", "Decide", "Hold",
              "Resume", "Admit", "Refuse", "Deliver", "Answer", "Cancel", "Hear", "Drop", "Sync", "Restart", "Crash", "Tick">>
 Ended(c) == IF E.w = "due" /\ TraceDue(call[c].left) THEN "Expire" ELSE "Answer"
@@ -276,13 +278,13 @@ Action ==
     [] E.k = "HoldCall" -> "Hear"
     [] E.k = "Activate" -> IF E.a \in down /\ at[E.a].n # "" THEN "Restart" ELSE ""
     [] OTHER -> ""
-\* Counted in registers, one for each: TLC has one worker here.
+\* Counted in one register per action: TLC has one worker here.
 Register(a) == CHOOSE i \in 1..Len(Actions) : Actions[i] = a
 ASSUME \A i \in 1..Len(Actions) : TLCSet(i, 0)
 Counted == IF Action = "" THEN TRUE ELSE TLCSet(Register(Action), TLCGet(Register(Action)) + 1)
 CountsTold == PrintT(ToString(<<"taken", [a \in Range(Actions) |-> TLCGet(Register(a))]>>))
 
-\* Kinds that Calls has no word for.
+\* Kinds without a counterpart in Calls.
 Passed == {"Claim", "Lose", "Drop", "Queue", "Probe", "ProbeHome", "Confirm", "Reprobe", "Wait", "Decide", "other"}
 
 Step ==
@@ -331,18 +333,21 @@ TraceInit ==
   /\ log = [n \in Nodes |-> <<>>]
   /\ age = [a \in Agents |-> 0]
   /\ l = 1 /\ r \in 1..Len(Runs)
-\* At its end a history stands still: before it, no next state is a deadlock, and TLC says where.
+\* A history stutters at its end. Before it, the lack of a next state is a deadlock, which TLC reports
+\* with its position.
 TraceNext ==
   \/ l <= Len(Runs[r]) /\ Step /\ Counted /\ l' = l + 1 /\ r' = r
   \/ l > Len(Runs[r]) /\ CountsTold /\ UNCHANGED trace
 TraceSpec == TraceInit /\ [][TraceNext]_trace
 
-\* To judge histories that are to be rejected, each for itself: TLC tells where, and goes on with the others.
+\* For histories that must be rejected, each by itself: TLC reports the position and continues with the
+\* others.
 Rejected(entry, why) == PrintT(<<"rejected", r, entry, why>>)
 JudgeNext == TraceNext \/ (l <= Len(Runs[r]) /\ ~ENABLED Step /\ Rejected(l, "no step") /\ UNCHANGED trace)
 JudgeSpec == TraceInit /\ [][JudgeNext]_trace
 
-\* What has left a node is on its disk; what stays inside follows it in the same log.
+\* Everything that has left a node is durable there; messages inside it follow their entries in the
+\* same log.
 TraceAcked ==
   /\ \A m \in net : call[m.c].st # "free" =>
        /\ m.k = "req" /\ call[m.c].par # 0 => disk.call[m.c].st # "free"

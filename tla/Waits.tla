@@ -1,33 +1,33 @@
 ------------------------------- MODULE Waits -------------------------------
-(* Calls that wait for each other in a ring, and how one of them is refused.  *)
+(* Calls that wait for each other in a cycle, and the refusal of one of them. *)
 (*                                                                            *)
-(* An actor with serial turns takes no message while its turn waits. So a     *)
-(* call waits for the turn that holds its callee, or, if it has that turn,    *)
-(* for itself; a turn waits for every call it made. Two trees of calls, or    *)
-(* two branches of one, can close these waits to a ring that no chain shows.  *)
-(* It closes where a call queues behind a turn that waits. There a probe sets *)
-(* out along the waits (lap one). Home again it knows a ring; lap two looks   *)
-(* at each wait once more and ends where the newest queued call of the ring   *)
-(* is. That call is refused: it has not run yet, so nothing is undone.        *)
+(* An actor with serial turns accepts no message while its turn waits. A call *)
+(* thus waits for the turn that holds its callee or, if it has that turn, for *)
+(* itself. A turn waits for every call it made. Two trees of calls, or two    *)
+(* branches of one, can close these waits to a cycle that no chain shows. A   *)
+(* cycle closes where a call queues behind a turn that waits. There a probe   *)
+(* is sent along the waits (lap one). When it returns, it has found a cycle.  *)
+(* Lap two checks each wait again and ends at the newest queued call of the   *)
+(* cycle. That call is refused: it has not run yet, so nothing is undone.     *)
 (*                                                                            *)
-(* Cells keep nothing for it: a probe asks the queue and the turn it comes    *)
-(* to. Why it is right: a wait with given call, turn and epoch never comes    *)
-(* back once it is gone, each was there before the probe came home and is     *)
-(* there after. Why none is missed: all waits of a ring but the last stand    *)
-(* when the last appears, and its probe goes every way.                       *)
+(* Cells keep no state for this: a probe reads the queue and the turn it      *)
+(* visits. Correctness: a wait with given call, turn and epoch never          *)
+(* reappears once it has ended; each wait existed before the probe returned   *)
+(* and exists afterwards. Completeness: all waits of a cycle but the last     *)
+(* exist when the last one appears, and its probe follows every branch.       *)
 (*                                                                            *)
-(* Each actor is in a cell of its own, so all talk is by message. Clocks are  *)
-(* left out: whatever needs time may happen at any. Who makes which call is a *)
-(* constant, Par; whom it calls is explored. Calls.tla says how to read this. *)
-(* `Bug` removes one guard; "none" is the design.                             *)
+(* Each actor is in a cell of its own, so all communication is by message.    *)
+(* Clocks are left out: an action that needs time may happen at any time. The *)
+(* caller of each call is a constant, Par; its callee is explored. Calls.tla  *)
+(* explains the notation. `Bug` removes one guard; "none" is the design.      *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS
-  Agents, Inter,      \* actors; those that give their turn back while it waits
+  Agents, Inter,      \* actors; those that are released while their turn waits
   Par,                \* a forest: call c is made by the turn of Par[c]; 0: by a client. Its size is that of Ids
   Plans,              \* functions from calls to callees
-  HopMax,             \* no probe goes further
-  Keeps,              \* what crashes leave: see Crash
+  HopMax,             \* hop limit of probes
+  Keeps,              \* what crashes leave, see Crash
   MaxGiveUp, MaxDup, MaxDrop, MaxCrash,    \* budgets
   Bug
 
@@ -36,9 +36,9 @@ VARIABLES
   up,     \* caller's side of each call: new, wait, ok, refused, gone
   at,     \* callee's side: none, queued, turn, done
   ep,     \* epoch of each actor's activation
-  net,    \* messages on their way, in no order
-  ref,    \* for the properties: each refusal, with its ring and what was true of it
-  flt     \* what the environment has done
+  net,    \* messages in transit, unordered
+  ref,    \* for the properties: each refusal, with its cycle and the facts at that time
+  flt     \* faults and other actions of the environment so far
 vars == <<to, up, at, ep, net, ref, flt>>
 
 Ids == DOMAIN Par                              \* a larger id is a newer call
@@ -46,11 +46,11 @@ Max(S) == CHOOSE x \in S : \A y \in S : x >= y
 RECURSIVE Above(_)
 Above(c) == IF Par[c] = 0 THEN {} ELSE {Par[c]} \cup Above(Par[c])
 Below(p) == {c \in Ids : Par[c] = p}
-Nested == {c \in Ids : Par[c] # 0}             \* somebody's turn waits for them
+Nested == {c \in Ids : Par[c] # 0}             \* calls made by a turn
 Msg(k, c) == [k |-> k, c |-> c]
 IsProbe(m) == m.k \in {"probe", "confirm"}
 
-\* ------------------------------------------------------------ what one cell can see
+\* ------------------------------------------------------------ state visible to one cell
 Turns(a)  == {c \in Ids : at[c] = "turn" /\ to[c] = a}
 Holder(a) == IF a \in Inter \/ Turns(a) = {} THEN 0 ELSE CHOOSE c \in Turns(a) : TRUE
 Kids(t)   == IF t = 0 THEN {} ELSE {y \in Below(t) : up[y] = "wait"}      \* calls that turn t waits for
@@ -63,10 +63,10 @@ Hop(c, t) == [call |-> c, turn |-> t, epoch |-> ep[to[c]]]
 Queued(h) == h.call # h.turn
 Next1(ring, n) == ring[(n % Len(ring)) + 1]
 
-\* ------------------------------------------------------------ the truth, which no cell sees
+\* ------------------------------------------------------------ global state, not visible to cells
 RECURSIVE Reach(_)
 Reach(S) == LET T == S \cup UNION {Kids(Turn(x)) : x \in S} IN IF T = S THEN S ELSE Reach(T)
-RECURSIVE Within(_, _)                         \* the same, in so many hops
+RECURSIVE Within(_, _)                         \* the same, within a number of hops
 Within(S, n) == IF n = 0 THEN S ELSE Within(S \cup UNION {Kids(Turn(x)) : x \in S}, n - 1)
 OnRing(c) == c \in Within(Kids(Turn(c)), HopMax - 1)
 Stands(ring) == \A n \in 1..Len(ring) :
@@ -74,7 +74,7 @@ Stands(ring) == \A n \in 1..Len(ring) :
   IN Turn(h.call) = h.turn /\ ep[to[h.call]] = h.epoch /\ Next1(ring, n).call \in Kids(h.turn)
 
 Init ==
-  /\ to \in {f \in Plans : \A c \in Ids : \A p \in Above(c) : f[c] # f[p]}   \* what the check of the chain leaves
+  /\ to \in {f \in Plans : \A c \in Ids : \A p \in Above(c) : f[c] # f[p]}   \* callees permitted by the check of the chain
   /\ up = [c \in Ids |-> IF Par[c] = 0 THEN "wait" ELSE "new"]
   /\ at = [c \in Ids |-> "none"]
   /\ ep = [a \in Agents |-> 1]
@@ -98,30 +98,30 @@ Ask(p, S) ==                                   \* turn p makes all calls of S an
   /\ net' = net \cup {Msg("req", c) : c \in S}
   /\ UNCHANGED <<to, at, ep, ref, flt>>
 
-\* A probe of call i goes on to each call that turn t waits for; ring is its way so far.
+\* A probe of call i continues to each call that turn t waits for; ring is its path so far.
 Along(i, ring, t) ==
   IF Len(ring) > HopMax /\ Bug # "hops" THEN {}
   ELSE {[k |-> "probe", c |-> y, i |-> i, ring |-> ring] :
           y \in IF Bug = "branch" /\ Kids(t) # {} THEN {Max(Kids(t))} ELSE Kids(t)}
 SetOut(c, t) == Along(c, <<Hop(c, t)>>, t)
 
-Queue(c, keep) ==                              \* the call arrives; only here can a ring close
+Queue(c, keep) ==                              \* the call arrives; only here can a cycle close
   LET a == to[c]
       h == IF Bug = "holder" /\ Turns(a) # {} THEN Max(Turns(a)) ELSE Holder(a)
-      probes == c \in Nested /\ ~(Bug = "second" /\ Box(a) # {})    \* nobody waits for a client's call
+      probes == c \in Nested /\ ~(Bug = "second" /\ Box(a) # {})    \* no turn waits for a client's call
   IN /\ Take(Msg("req", c), keep)
      /\ at[c] = "none" \/ (Bug = "dedup" /\ at[c] = "done")
      /\ at' = [at EXCEPT ![c] = "queued"]
      /\ net' = Rest(Msg("req", c), keep) \cup IF probes THEN SetOut(c, h) ELSE {}
      /\ UNCHANGED <<to, up, ep, ref>>
 
-Deliver(c) ==                                  \* a request that came before, or whose cancel did
+Deliver(c) ==                                  \* a repeated request, or one whose cancel arrived before it
   /\ at[c] # "none"
   /\ Take(Msg("req", c), FALSE)
   /\ net' = net \ {Msg("req", c)}
   /\ UNCHANGED <<to, up, at, ep, ref>>
 
-Start(c) ==                                    \* those behind c now wait for c, which waits for nobody yet
+Start(c) ==                                    \* the calls behind c now wait for c, which waits for nothing yet
   /\ at[c] = "queued" /\ Holder(to[c]) = 0
   /\ at' = [at EXCEPT ![c] = "turn"]
   /\ UNCHANGED <<to, up, ep, net, ref, flt>>
@@ -133,14 +133,14 @@ Reply(p) ==
   /\ up' = IF Par[p] = 0 /\ up[p] = "wait" THEN [up EXCEPT ![p] = "ok"] ELSE up
   /\ UNCHANGED <<to, ep, ref, flt>>
 
-Answer(c, k) ==                                \* a reply reaches the caller's turn
+Answer(c, k) ==                                \* a reply reaches the turn of the caller
   /\ Msg(k, c) \in net
   /\ net' = net \ {Msg(k, c)}
   /\ up' = IF up[c] = "wait" THEN [up EXCEPT ![c] = k] ELSE up
   /\ UNCHANGED <<to, at, ep, ref, flt>>
 
 \* ------------------------------------------------------------ the probe
-Probe(i, c, keep) == \E m \in net :            \* lap one: it goes where the wait goes
+Probe(i, c, keep) == \E m \in net :            \* lap one: it follows the waits
   /\ m.k = "probe" /\ m.i = i /\ m.c = c /\ c # i
   /\ Take(m, keep)
   /\ LET t == Seen(c)
@@ -159,14 +159,14 @@ ProbeHome(i, keep) == \E m \in net :           \* lap two begins; it ends at the
   /\ LET N == Len(m.ring)
          v == Victim(i, m.ring)
          j == CHOOSE n \in 1..N : m.ring[n].call = v
-         ring == [n \in 1..N |-> m.ring[((j + n - 1) % N) + 1]]      \* turned so that v comes last
+         ring == [n \in 1..N |-> m.ring[((j + n - 1) % N) + 1]]      \* rotated so that v comes last
          first == IF Bug = "onelap" THEN N ELSE 1
          lap2 == {[k |-> "confirm", c |-> ring[first].call, i |-> i, ring |-> ring, n |-> first,
-                   stood |-> Stands(ring)]}                          \* stood: no cell knows it
+                   stood |-> Stands(ring)]}                          \* stood: not known to any cell
      IN net' = Rest(m, keep) \cup IF Bug = "newest" /\ v # i THEN {} ELSE lap2
   /\ UNCHANGED <<to, up, at, ep, ref>>
 
-StillThere(m) ==                               \* what the cell of the n-th call looks at in lap two
+StillThere(m) ==                               \* checks at the cell of the n-th call in lap two
   LET h == m.ring[m.n]
   IN /\ Seen(h.call) = h.turn       \/ Bug = "half"
      /\ ep[to[h.call]] = h.epoch    \/ Bug = "epoch"
@@ -189,7 +189,7 @@ RefuseWaitCycle(i, c, keep) == \E m \in net :
   /\ ref' = ref \cup {[call |-> c, ring |-> {m.ring[n] : n \in 1..Len(m.ring)}, stood |-> m.stood, stands |-> Stands(m.ring)]}
   /\ UNCHANGED <<to, up, ep>>
 
-Reprobe(c) ==                                  \* a timer, long against the way of a probe; also after a restart
+Reprobe(c) ==                                  \* a timer, long compared with the travel time of a probe; also after a restart
   /\ MaxDrop + MaxCrash > 0 /\ Bug # "noreprobe"
   /\ c \in Nested /\ at[c] = "queued" /\ Kids(Turn(c)) # {}
   /\ ~\E m \in net : IsProbe(m) /\ m.i = c
@@ -199,13 +199,13 @@ Reprobe(c) ==                                  \* a timer, long against the way 
 \* ------------------------------------------------------------ the environment
 Hurry == flt.giveup < MaxGiveUp /\ flt' = [flt EXCEPT !.giveup = @ + 1]
 
-GiveUp(c) ==                                   \* the caller of c waits no longer: a client goes, a turn's time is up
+GiveUp(c) ==                                   \* the caller of c stops waiting: a client cancels, or a turn expires
   /\ up[c] = "wait" /\ Hurry
   /\ up' = [up EXCEPT ![c] = "gone"]
   /\ net' = net \cup {Msg("cancel", c)}
   /\ UNCHANGED <<to, at, ep, ref>>
 
-\* Call c ends at its callee; in the same step the calls its turn waits for are cancelled.
+\* Call c ends at its callee. In the same step the calls its turn waits for are cancelled.
 Close(c, rest, say) ==
   /\ at' = [at EXCEPT ![c] = "done"]
   /\ up' = [y \in Ids |-> IF y \in Kids(c) THEN "gone" ELSE up[y]]
@@ -217,7 +217,7 @@ Cancel(c) ==                                   \* the cancel arrives; it may ove
   /\ Close(c, net \ {Msg("cancel", c)}, {})
   /\ UNCHANGED flt
 
-Expire(c) ==                                   \* the callee's own clock ends c, queued or with its turn
+Expire(c) ==                                   \* the timer of the callee ends c, queued or with its turn
   /\ at[c] \in {"queued", "turn"} /\ Par[c] # 0 /\ Hurry
   /\ Close(c, net, {Msg("refused", c)})
 
@@ -227,9 +227,10 @@ Drop(i, c) == \E m \in net :                   \* a probe is lost
   /\ net' = net \ {m}
   /\ UNCHANGED <<to, up, at, ep, ref>>
 
-\* What a restart finds. "all": all was synced. The queue stands, and so does a turn that has asked; one that
-\* has not asked anything yet begins anew. "asked": the tail with the arrivals is lost, so only turns that have
-\* asked are left (what they asked has left the node, so it is synced). "none": the actor keeps no journal.
+\* State after a restart. "all": everything was synced. The queue remains, and so does a turn that has
+\* made calls; a turn without calls starts again. "asked": the tail with the arrivals is lost, so only
+\* turns that have made calls remain (their calls have left the node, so they are synced). "none": the
+\* actor has no journal.
 Crash(a, keep) ==
   LET asked == {c \in Turns(a) : \E y \in Below(c) : up[y] # "new"}
       new   == [c \in Ids |-> CASE to[c] # a \/ at[c] \notin {"queued", "turn"} -> at[c]
@@ -243,7 +244,7 @@ Crash(a, keep) ==
                              THEN "gone" ELSE up[y]]
      /\ UNCHANGED <<to, net, ref>>
 
-Resend(c) ==                                   \* no answer, and a crash may have taken the call
+Resend(c) ==                                   \* no answer, and a crash may have lost the call
   /\ flt.crash > 0 /\ up[c] = "wait" /\ at[c] = "none" /\ Msg("req", c) \notin net
   /\ net' = net \cup {Msg("req", c)}
   /\ UNCHANGED <<to, up, at, ep, ref, flt>>
@@ -261,7 +262,7 @@ Move ==
 Next == Move \/ (Quiet /\ UNCHANGED vars)
 Spec == Init /\ [][Next]_vars
 
-\* Only probes are trusted to move, and the timer that sends them again: no turn need end, no time-out need fire.
+\* Fair are only probes and the timer that repeats them: no turn need end and no time-out need fire.
 Travel(i) == ProbeHome(i, FALSE) \/ \E c \in Ids : Probe(i, c, FALSE) \/ Confirm(i, c, FALSE) \/ RefuseWaitCycle(i, c, FALSE)
 ProbeSpec == Init /\ [][Move]_vars /\ \A i \in Nested : WF_vars(Travel(i)) /\ WF_vars(Reprobe(i))
 
@@ -271,31 +272,31 @@ TypeOK ==
                     /\ at[c] \in {"none", "queued", "turn", "done"}
   /\ \A a \in Agents \ Inter : Cardinality(Turns(a)) <= 1
 
-\* The ring that a refusal names stood, all of it, at one instant while the call was queued.
+\* All waits of the cycle named by a refusal existed at one instant while the call was queued.
 NoPhantomRefusal == \A r \in ref : r.stood
 OneVictimPerCycle == \A r, s \in ref : r.ring = s.ring => r.call = s.call
 NewestIsRefused == \A r \in ref : \A h \in r.ring : Queued(h) => r.call >= h.call
 RefusedNeverRuns == [][/\ \A r \in ref' \ ref : at[r.call] = "queued"
                        /\ \A r \in ref : at'[r.call] = "done"]_vars
-\* No ring stands without a probe on its way. (Where no probe is lost, and no cell.)
+\* No cycle exists without a probe under way. (Only if no probe is lost and no cell restarts.)
 NoWaitCycle == (\E m \in net : IsProbe(m)) \/ ~\E c \in Ids : at[c] = "queued" /\ OnRing(c)
-\* A probe ends: it meets no turn twice, and goes no further than it may.
+\* A probe ends: it visits no turn twice and respects its hop limit.
 ProbeBounded == \A m \in net : IsProbe(m) =>
   /\ Len(m.ring) <= HopMax
   /\ \A x, y \in 1..Len(m.ring) : m.ring[x].turn = m.ring[y].turn => x = y
-\* No ring stands for ever, though nobody's time runs out.
+\* No cycle exists for ever, even without time-outs.
 EveryWaitCycleBreaks == \A c \in Nested : OnRing(c) ~> ~OnRing(c)
 
 \* ------------------------------------------------------------ shapes of call forests
 Anyone == [Ids -> Agents]
 Pair     == <<0, 0, 1, 2>>                     \* 1>3     2>4
-Through  == <<0, 0, 5, 2, 1>>                  \* 1>5>3   2>4          a ring through a turn that is not queued
-Tree     == <<0, 1, 1, 2, 3>>                  \* 1>{2>4, 3>5}         a ring inside one tree
+Through  == <<0, 0, 5, 2, 1>>                  \* 1>5>3   2>4          a cycle through a turn that is not queued
+Tree     == <<0, 1, 1, 2, 3>>                  \* 1>{2>4, 3>5}         a cycle inside one tree
 Fork     == <<0, 0, 2, 1, 1>>                  \* 1>{4,5} 2>3
-Shared   == <<0, 0, 2, 1, 2>>                  \* 1>4     2>{3,5}      two rings with one call in both
+Shared   == <<0, 0, 2, 1, 2>>                  \* 1>4     2>{3,5}      two cycles with one common call
 Lines    == <<0, 0, 0, 1, 2, 3>>               \* 1>4     2>5     3>6
 Mutual   == {<<1, 2, 2, 1>>}                   \* with Pair: each calls the other's actor, nothing else
-Round    == {<<1, 2, 3, 2, 3, 1>>}             \* with Lines: a ring of three, nothing else
+Round    == {<<1, 2, 3, 2, 3, 1>>}             \* with Lines: a cycle of three, nothing else
 
 \* ------------------------------------------------------------ what must be possible: each must be violated
 RECURSIVE Root(_)

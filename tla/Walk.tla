@@ -1,19 +1,19 @@
 -------------------------------- MODULE Walk --------------------------------
-(* Random walks through Calls, for the code to follow: a test of package      *)
-(* runtime takes real cells through every step of a walk, and compares what   *)
-(* they hold with what the walk says. `make trace` has TLC draw them anew.    *)
+(* Random walks through Calls for the code to follow. A test of package       *)
+(* runtime executes every step of a walk with real cells and compares their   *)
+(* state with that of the walk. `make trace` draws new walks.                 *)
 (*                                                                            *)
-(* A walk is a behaviour of Calls in which no time passes and a cell does at  *)
-(* once what needs no waiting: who may have the turn takes it, first come     *)
-(* first served. (What comes late, and time, is for module Trace.)            *)
+(* A walk is a behaviour of Calls in which no time passes and cells do not    *)
+(* delay steps: the first queued call takes a free turn at once. (Module      *)
+(* Trace covers delays and time.)                                             *)
 EXTENDS Calls
 
 CONSTANT Steps
-VARIABLES came,   \* the order in which calls came into their queues
-          walk    \* the steps so far: action, call, turn or kind, actor, yes or no; and what there is then
+VARIABLES came,   \* order in which calls were enqueued
+          walk    \* the steps so far: action, call, turn or kind, actor, flag; and the state after each
 walking == <<vars, came, walk>>
 
-\* Of each call: how it stands at its caller, and at its callee.
+\* Of each call: its state at its caller and at its callee.
 Stands == [c \in Ids |-> <<call[c].st, call[c].out, srv[c].st>>]
 Took(action, c, of, a, yes) == walk' = Append(walk, <<action, c, of, a, yes, Stands'>>)
 
@@ -23,7 +23,7 @@ Lives(a)  == \E c \in Ids : call[c].to = a /\ srv[c].st # "none"
 Stay      == came' = came
 Comes(c)  == came' = [came EXCEPT ![c] = Len(walk) + 1]
 
-\* `Keep`, and what is left, are constants where no time passes.
+\* `Keep` and the remaining variables are constant while no time passes.
 Move ==
   \/ \E c \in Ids, b \in Known : Send(c, b) /\ Took("Send", c, 0, b, FALSE) /\ Stay
   \/ \E p, c \in Ids, b \in Known : Ask(p, c, b, FALSE) /\ Took("Ask", c, p, b, FALSE) /\ Stay
@@ -48,6 +48,6 @@ WalkNext ==
               ELSE Move
 WalkSpec == WalkInit /\ [][WalkNext]_walking
 
-\* Each walk is told as it ends.
+\* Each walk is printed when it ends.
 Told == Len(walk) < Steps \/ PrintT(ToString(<<"walk", walk>>))
 =============================================================================

@@ -1,7 +1,7 @@
 ------------------------------ MODULE WorkWalk ------------------------------
-(* Walks through Work, told step by step, for the twins in Go of what must    *)
-(* hold there: a walk is what anybody could have seen after each step. Good   *)
-(* is whether the two properties with twins have held all the way.            *)
+(* Random walks through Work for the Go specs of the same properties. A walk  *)
+(* consists of the visible state after each step. Good is whether the two     *)
+(* properties with Go counterparts held throughout.                           *)
 EXTENDS Work
 
 CONSTANT Steps
@@ -20,6 +20,6 @@ WalkNext == /\ Len(walk) < Steps /\ Next
             /\ good' = (good /\ OnlySucceededAdvances' /\ ApprovalOnce')
 WalkSpec == WalkInit /\ [][WalkNext]_<<vars, walk, good>>
 
-\* Each walk is told as it ends.
+\* Each walk is printed when it ends.
 Walked == Len(walk) < Steps \/ PrintT(ToString(<<"walk", good, walk>>))
 =============================================================================

@@ -15,7 +15,8 @@ import (
 // CallAgent is the name of the tool with which agents call each other.
 const CallAgent = "call_agent"
 
-// callAgentSchema is what an agent has to say: whom, what, and how long at most.
+// callAgentSchema is the input schema: the agent, the message and an optional
+// timeout.
 const callAgentSchema = `{
   "$schema": "https://json-schema.org/draft/2020-12/schema",
   "type": "object",
@@ -26,7 +27,7 @@ const callAgentSchema = `{
     },
     "message": {
       "type": "string",
-      "description": "What to tell it."
+      "description": "The message for the agent."
     },
     "timeout_ms": {
       "type": "integer",
@@ -43,7 +44,7 @@ func callAgent() Tool {
 		Name:        CallAgent,
 		Description: "Call another agent and wait for its answer.",
 		Schema:      callAgentSchema,
-		// The call is asked again under the same id, and has one outcome.
+		// A repeated ask has the same call id and therefore the same outcome.
 		Idempotent:     true,
 		ContextHandler: planCallAgent,
 	}
@@ -56,43 +57,44 @@ func planCallAgent(input []byte, ec ExecutionContext) (actor.Ask, *Result) {
 		TimeoutMS float64 `json:"timeout_ms"`
 	}
 	if err := json.Unmarshal(input, &in); err != nil {
-		return refuse(invalid(CallAgent, "", "want an object")) // its schema let it pass, so it cannot be
+		return refuse(invalid(CallAgent, "", "want an object")) // unreachable: the schema has accepted the input
 	}
 	if ec.Dispatcher == nil {
-		return refuse(actor.Refuse(actor.Unavailable, "%s: no dispatcher is wired here, so no agent can be called", CallAgent))
+		return refuse(actor.Refuse(actor.Unavailable, "%s: no dispatcher in this context, agents cannot be called", CallAgent))
 	}
 	return ec.Dispatcher.InvokeWithTimeout(in.AgentID, actor.HandleMessageFull, actor.Text(in.Message), millis(in.TimeoutMS)), nil
 }
 
-// millis is a number of milliseconds as a span; what no span can hold is the longest.
+// millis converts milliseconds to a duration. A value that overflows becomes the
+// largest duration.
 func millis(ms float64) actor.Duration {
-	const most = 1<<63 - 1
-	if ms >= most/float64(time.Millisecond) {
-		return most
+	const maxDuration = 1<<63 - 1
+	if ms >= maxDuration/float64(time.Millisecond) {
+		return maxDuration
 	}
 	return actor.Duration(ms) * time.Millisecond
 }
 
-// planCall checks a call however it was asked for, in the words of the tool.
-// Whether it may be made, the dispatcher decides.
-func planCall(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Result) {
+// checkCall validates a call, whether requested by tool or by code, with the error
+// texts of the tool. The dispatcher decides later whether the call may be made.
+func checkCall(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Result) {
 	if refusal := ec.Check(); refusal != nil {
 		return refuse(refusal)
 	}
 	return PlanCall(ask, ec.Call.To)
 }
 
-// PlanCall is Plan for a call that a turn asks for itself: who it is is all that
-// matters of the context.
+// PlanCall is Plan for a call that a turn requests directly. Of the context it
+// needs only the identity of the caller.
 func PlanCall(ask actor.Ask, self actor.ID) (actor.Ask, *Result) {
 	if ask.Timeout < 0 {
-		return refuse(invalid(ask.Kind.String(), "timeout", "a time-out cannot be below 0"))
+		return refuse(invalid(ask.Kind.String(), "timeout", "want a timeout of at least 0"))
 	}
 	if _, err := Target(ask.Name, self); err != nil {
 		return refuse(invalid(CallAgent, "agent_id", err.Error()))
 	}
 	if n := actor.SizeOf(ask.Parts); n > actor.MessageBytesMax {
-		return refuse(invalid(CallAgent, "message", fmt.Sprintf("%d bytes are over %d", n, actor.MessageBytesMax)))
+		return refuse(invalid(CallAgent, "message", fmt.Sprintf("%d bytes exceed the maximum of %d", n, actor.MessageBytesMax)))
 	}
 	if ask.Operation == "" {
 		ask.Operation = actor.HandleMessageFull
@@ -100,12 +102,12 @@ func PlanCall(ask actor.Ask, self actor.ID) (actor.Ask, *Result) {
 	return ask, nil
 }
 
-// Target is the actor that a caller means: an agent alone is reached under the
-// caller's own key, agent/key outright. Nobody calls into another tenant.
+// Target returns the actor with the given name: an agent alone means the caller's
+// own key, agent/key an explicit one. Calls into another tenant are impossible.
 func Target(name string, caller actor.ID) (actor.ID, error) {
 	agent, key, outright := strings.Cut(name, "/")
 	id := actor.ID{Tenant: caller.Tenant, Agent: agent, Key: key}
-	if !outright && actor.CheckName(agent) == nil { // the rest is the caller's own
+	if !outright && actor.CheckName(agent) == nil { // the other parts come from the caller, so they are valid
 		id.Key = caller.Key
 		return id, nil
 	}

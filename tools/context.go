@@ -8,26 +8,26 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Dispatcher turns the wish to call an agent into the ask that a turn makes. In
-// the runtime it is a dispatcher.AgentDispatcher.
+// Dispatcher builds the ask for a call to another agent. The runtime passes a
+// dispatcher.AgentDispatcher.
 type Dispatcher interface {
 	InvokeWithTimeout(target, operation string, parts []actor.Part, timeout actor.Duration) actor.Ask
 }
 
-// ExecutionContext is who asks for a tool: what the runtime knows of the turn,
-// and no agent can forge.
+// ExecutionContext describes the caller of a tool. The runtime fills it from the
+// turn, so agents cannot forge it.
 type ExecutionContext struct {
 	AgentID    string
 	ProjectID  string
 	CallDepth  int
-	CallChain  []string       // the actors above, oldest first, without the one that asks
+	CallChain  []string       // the callers, oldest first, without the current actor
 	Call       actor.Call     // the call that the turn answers
-	Left       actor.Duration // of the turn's time
+	Left       actor.Duration // time left of the turn
 	Dispatcher Dispatcher     // nil where no agent can be called
 }
 
-// NewContext is the context of a turn that answers call and has left to go. It
-// is made here and nowhere else, so that no place can forget a wire.
+// NewContext returns the context of a turn that answers call and has the given
+// time left. All contexts MUST be created here, so that no field can be forgotten.
 func NewContext(call actor.Call, left actor.Duration, dispatcher Dispatcher) ExecutionContext {
 	return ExecutionContext{
 		AgentID:    call.To.Agent,
@@ -48,22 +48,22 @@ func chainOf(call actor.Call) []string {
 	return chain
 }
 
-// Check finds the wire that was cut: a context that does not say what its call says.
+// Check returns a refusal if a field is missing or disagrees with Call.
 func (ec *ExecutionContext) Check() *actor.Refusal {
-	cut := func(wire string) *actor.Refusal {
-		return actor.Refuse(actor.Unavailable, "the tool context has no %s: the place that made it left it out", wire)
+	missing := func(field string) *actor.Refusal {
+		return actor.Refuse(actor.Unavailable, "incomplete tool context: %s: missing or wrong", field)
 	}
 	switch {
 	case ec.Call.To == actor.ID{}:
-		return cut("call")
+		return missing("call")
 	case ec.AgentID != ec.Call.To.Agent:
-		return cut("agent_id")
+		return missing("agent_id")
 	case ec.ProjectID != ec.Call.Project:
-		return cut("project_id")
+		return missing("project_id")
 	case ec.CallDepth != ec.Call.Depth():
-		return cut("call_depth")
+		return missing("call_depth")
 	case !slices.Equal(ec.CallChain, chainOf(ec.Call)):
-		return cut("call_chain")
+		return missing("call_chain")
 	}
 	return nil
 }

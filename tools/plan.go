@@ -8,31 +8,31 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Plan says what becomes of an ask: another one, complete and checked, or a
-// result at once (the ask is then void). A tool of the agent's own making, a
-// sleep and a wait are only checked.
+// Plan validates an ask. It returns the complete ask to perform, or an immediate
+// result, in which case the ask is void. Work of the agent's own, sleeps and waits
+// are validated only.
 //
 // It is a pure function of the registry and its arguments.
 func (r *Registry) Plan(ec ExecutionContext, ask actor.Ask) (actor.Ask, *Result) {
 	if ask.Timeout < 0 {
-		return refuse(invalid(ask.Kind.String(), "timeout", "a time-out cannot be below 0"))
+		return refuse(invalid(ask.Kind.String(), "timeout", "want a timeout of at least 0"))
 	}
 	switch ask.Kind {
 	case actor.AskCall:
-		return planCall(ask, ec)
+		return checkCall(ask, ec)
 	case actor.AskTool:
 		return r.planTool(ask, ec)
 	case actor.AskWork:
 		if ask.Work == nil {
-			return refuse(invalid("work", "work", "there is no function"))
+			return refuse(invalid("work", "work", "function is missing"))
 		}
-		return named(ask)
+		return checkName(ask)
 	case actor.AskWait, actor.AskModel, actor.AskInvoke:
-		return named(ask)
+		return checkName(ask)
 	case actor.AskSleep:
 		return ask, nil
 	default:
-		return refuse(actor.Refuse(actor.Invalid, "an ask of kind %s", ask.Kind))
+		return refuse(actor.Refuse(actor.Invalid, "unsupported ask of kind %s", ask.Kind))
 	}
 }
 
@@ -43,13 +43,13 @@ func (r *Registry) planTool(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Res
 	}
 	input, refusal := inputOf(ask)
 	if refusal == nil {
-		refusal = t.mayRun(input, ec)
+		refusal = t.checkRun(input, ec)
 	}
 	if refusal != nil {
 		return refuse(refusal)
 	}
 	if t.ContextHandler != nil {
-		return t.planned(input, ec, ask.Timeout)
+		return t.runContextHandler(input, ec, ask.Timeout)
 	}
 	ask.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: input}}
 	ask.Idempotent = t.Idempotent
@@ -59,10 +59,11 @@ func (r *Registry) planTool(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Res
 	return ask, nil
 }
 
-// planned is what the tool's ContextHandler says: a call, a sleep, or a result.
-// Of another kind it would be lost when the turn runs again. It runs inside a
-// cell, which a panic must not end.
-func (t *Tool) planned(input []byte, ec ExecutionContext, timeout actor.Duration) (asked actor.Ask, result *Result) {
+// runContextHandler runs the ContextHandler of the tool. The result is a call, a
+// sleep or an immediate result. Any other kind of ask would be lost when the turn
+// is replayed, so it is refused. Panics are recovered, because the handler runs
+// within a cell and MUST NOT terminate it.
+func (t *Tool) runContextHandler(input []byte, ec ExecutionContext, timeout actor.Duration) (asked actor.Ask, result *Result) {
 	defer func() {
 		if p := recover(); p != nil {
 			asked, result = refuse(actor.Refuse(actor.Unavailable, "%s: panic: %v", t.Name, p))
@@ -73,9 +74,9 @@ func (t *Tool) planned(input []byte, ec ExecutionContext, timeout actor.Duration
 	case result != nil:
 		return asked, result
 	case asked.Kind == actor.AskCall:
-		asked, result = planCall(asked, ec)
+		asked, result = checkCall(asked, ec)
 	case asked.Kind != actor.AskSleep:
-		return refuse(actor.Refuse(actor.Unavailable, "%s: it comes to an ask of kind %s: only a call or a sleep is served", t.Name, asked.Kind))
+		return refuse(actor.Refuse(actor.Unavailable, "%s: handler returned an ask of kind %s: want a call or a sleep", t.Name, asked.Kind))
 	}
 	if result == nil && asked.Timeout == 0 {
 		asked.Timeout = timeout
@@ -83,7 +84,8 @@ func (t *Tool) planned(input []byte, ec ExecutionContext, timeout actor.Duration
 	return asked, result
 }
 
-// inputOf is the JSON of an ask for a tool; nothing is an empty object.
+// inputOf returns the JSON input of an ask for a tool; no input means an empty
+// object.
 func inputOf(ask actor.Ask) ([]byte, *actor.Refusal) {
 	switch {
 	case len(ask.Parts) == 0:
@@ -94,8 +96,8 @@ func inputOf(ask actor.Ask) ([]byte, *actor.Refusal) {
 	return slices.Clone(ask.Parts[0].Bytes), nil
 }
 
-// named passes an ask whose name is all there is to check.
-func named(ask actor.Ask) (actor.Ask, *Result) {
+// checkName validates an ask of which only the name needs validation.
+func checkName(ask actor.Ask) (actor.Ask, *Result) {
 	if err := actor.CheckName(ask.Name); err != nil {
 		return refuse(invalid(ask.Kind.String(), "name", err.Error()))
 	}

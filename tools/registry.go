@@ -12,61 +12,63 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Bounds of a registry and of what passes through it.
+// Bounds of a registry, its inputs and its results.
 const (
 	ToolsMax       = 1024
 	SchemaBytesMax = 64 << 10
 	InputBytesMax  = actor.MessageBytesMax
 	ResultBytesMax = actor.MessageBytesMax
 	NameBytesMax   = 128
-	TimeoutDefault = 60 * time.Second // of a tool that names none
+	TimeoutDefault = 60 * time.Second // for tools without a timeout
 )
 
-// Result is what came of a tool: content, or a refusal.
+// Result is the outcome of a tool: content or a refusal.
 type Result = actor.Answer
 
-// Text is a result of plain text.
+// Text returns a result of plain text.
 func Text(text string) Result { return Result{Parts: actor.Text(text)} }
 
-// JSON is a result of one JSON value.
+// JSON returns a result of one JSON value.
 func JSON(value []byte) Result {
 	return Result{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: value}}}
 }
 
-// Refused is a result that is a refusal.
+// Refused returns a result that consists of a refusal.
 func Refused(r *actor.Refusal) Result { return Result{Refusal: r} }
 
-// Handler does what a tool does. The world runs it, and may give it up through ctx.
+// Handler executes a tool. The host runs it and may cancel ctx.
 type Handler func(ctx context.Context, input []byte) Result
 
-// ContextHandler says what a tool comes to for whom it asks: an ask, or a result
-// at once. It is a pure function of its arguments.
+// ContextHandler returns the ask that implements a tool call for the given caller,
+// or an immediate result. It MUST be a pure function of its arguments.
 type ContextHandler func(input []byte, ec ExecutionContext) (actor.Ask, *Result)
 
-// Tool is one thing that agents may ask for by name.
+// Tool is an operation that agents may request by name.
 type Tool struct {
-	Name        string // browser.open: [A-Za-z0-9._-]
-	Description string // for the agent that chooses among tools
-	// Schema of the input: JSON Schema 2020-12, of type object, complete in itself.
+	Name        string // for example browser.open; characters [A-Za-z0-9._-]
+	Description string // for the model or agent that selects a tool
+	// Schema is the JSON Schema (2020-12) of the input. It has type object and no
+	// external references.
 	Schema string
-	// Timeout is the time it gets if the ask names none; 0 is TimeoutDefault.
+	// Timeout applies if the ask has none; 0 means TimeoutDefault.
 	Timeout actor.Duration
-	// Idempotent says that doing it twice does no harm. After a crash it is then
-	// done again; of another tool the outcome is unknown.
+	// Idempotent means that the tool may be executed twice. After a crash it is
+	// executed again. Without Idempotent the outcome is then unknown.
 	Idempotent bool
-	// Exactly one of the two is set.
+	// Exactly one of Handler and ContextHandler is set.
 	Handler        Handler
 	ContextHandler ContextHandler
 
 	schema *schema
 }
 
-// Registry is the tools that exist. Once it is built it is only read, so cells may share it.
+// Registry is a set of tools. It is read-only once it is built, so cells may share
+// it.
 type Registry struct {
-	tools []Tool // by name
+	tools []Tool // sorted by name
 }
 
-// NewRegistry returns a registry that knows call_agent.
+// NewRegistry returns a registry that contains call_agent.
 func NewRegistry() *Registry {
 	r := &Registry{}
 	if err := r.RegisterBuiltin(callAgent()); err != nil {
@@ -75,17 +77,17 @@ func NewRegistry() *Registry {
 	return r
 }
 
-// RegisterBuiltin adds a tool. What is wrong with it is named.
+// RegisterBuiltin adds a tool. The error names the invalid property.
 func (r *Registry) RegisterBuiltin(t Tool) error {
 	if err := t.check(); err != nil {
 		return fmt.Errorf("tool %.80q: %w", t.Name, err)
 	}
 	at, taken := r.search(t.Name)
 	if taken {
-		return fmt.Errorf("tool %s is registered already", t.Name)
+		return fmt.Errorf("tool %s is already registered", t.Name)
 	}
 	if len(r.tools) == ToolsMax {
-		return fmt.Errorf("tool %s is one more than %d", t.Name, ToolsMax)
+		return fmt.Errorf("tool %s: want at most %d tools", t.Name, ToolsMax)
 	}
 	s, err := compile(t.Schema)
 	if err != nil {
@@ -102,24 +104,24 @@ func (r *Registry) RegisterBuiltin(t Tool) error {
 func (t *Tool) check() error {
 	for _, b := range []byte(t.Name) {
 		if !('a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '.' || b == '_' || b == '-') {
-			return fmt.Errorf("a name has only letters, digits, '.', '_' and '-'")
+			return fmt.Errorf("name: want only letters, digits, '.', '_' and '-'")
 		}
 	}
 	switch {
 	case t.Name == "" || len(t.Name) > NameBytesMax:
 		return fmt.Errorf("want a name of 1 to %d characters", NameBytesMax)
 	case (t.Handler == nil) == (t.ContextHandler == nil):
-		return fmt.Errorf("want a Handler or a ContextHandler, one of the two")
+		return fmt.Errorf("want either a Handler or a ContextHandler")
 	case t.Timeout < 0:
-		return fmt.Errorf("time-out %v is below 0", t.Timeout)
+		return fmt.Errorf("negative timeout %v", t.Timeout)
 	}
 	return nil
 }
 
-// Tools lists what there is, by name.
+// Tools returns all tools, sorted by name.
 func (r *Registry) Tools() []Tool { return slices.Clone(r.tools) }
 
-// Tool finds one by name.
+// Tool returns the tool with the given name.
 func (r *Registry) Tool(name string) (Tool, bool) {
 	if at, ok := r.search(name); ok {
 		return r.tools[at], true
@@ -131,18 +133,18 @@ func (r *Registry) search(name string) (int, bool) {
 	return slices.BinarySearchFunc(r.tools, name, func(t Tool, name string) int { return strings.Compare(t.Name, name) })
 }
 
-// Execute runs a tool's Handler: it is the world that calls this, outside every
-// cell. Input is checked again, what the tool answers is bounded, and a panic of
-// the handler ends as a refusal.
+// Execute runs the Handler of a tool. The host calls it outside of all cells. It
+// validates the input again, bounds the result, and converts a panic of the
+// handler to a refusal.
 func (r *Registry) Execute(ctx context.Context, name string, input []byte, ec ExecutionContext) (result Result) {
 	t, ok := r.Tool(name)
 	if !ok {
 		return Refused(unknownTool(name))
 	}
 	if t.Handler == nil {
-		return Refused(actor.Refuse(actor.Invalid, "%s: an agent asks for it in its turn; the world cannot run it", name))
+		return Refused(actor.Refuse(actor.Invalid, "%s: only a turn can run this tool", name))
 	}
-	if refusal := t.mayRun(input, ec); refusal != nil {
+	if refusal := t.checkRun(input, ec); refusal != nil {
 		return Refused(refusal)
 	}
 	defer func() {
@@ -152,14 +154,15 @@ func (r *Registry) Execute(ctx context.Context, name string, input []byte, ec Ex
 	}()
 	result = t.Handler(ctx, input)
 	if n := actor.SizeOf(result.Parts); n > ResultBytesMax {
-		return Refused(actor.Refuse(actor.Rejected, "%s: its result of %d bytes is over %d", name, n, ResultBytesMax))
+		return Refused(actor.Refuse(actor.Rejected, "%s: result of %d bytes exceeds the maximum of %d", name, n, ResultBytesMax))
 	}
 	return result
 }
 
-// mayRun says why the tool is not for this input, or not for whoever asks. Of a
-// call the dispatcher judges the time left, in its order.
-func (t *Tool) mayRun(input []byte, ec ExecutionContext) *actor.Refusal {
+// checkRun returns a refusal if the tool cannot run with this input in this
+// context. The time left of a call is not checked here, because the dispatcher
+// does so in its own order of checks.
+func (t *Tool) checkRun(input []byte, ec ExecutionContext) *actor.Refusal {
 	if refusal := t.validate(input); refusal != nil {
 		return refusal
 	}

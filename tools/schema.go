@@ -22,18 +22,18 @@ import (
 )
 
 const (
-	// DepthMax is how deep input may nest.
+	// DepthMax is the maximum nesting depth of input.
 	DepthMax = 64
-	// problemsMax is how many problems of one input are told.
-	problemsMax = 8
+	// problemsReportedMax is the maximum number of problems reported for one input.
+	problemsReportedMax = 8
 )
 
 type schema = jsonschema.Schema
 
-// compile reads a schema that is complete in itself.
+// compile compiles a schema without external references.
 func compile(text string) (*schema, error) {
 	if len(text) > SchemaBytesMax {
-		return nil, fmt.Errorf("%d bytes are over %d", len(text), SchemaBytesMax)
+		return nil, fmt.Errorf("%d bytes exceed the maximum of %d", len(text), SchemaBytesMax)
 	}
 	doc, p := parse([]byte(text))
 	if p != nil {
@@ -45,29 +45,29 @@ func compile(text string) (*schema, error) {
 	const url = "troupe:///schema.json"
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
-	c.UseLoader(nowhere{})
+	c.UseLoader(refLoader{})
 	if err := c.AddResource(url, doc); err != nil {
 		return nil, err
 	}
 	return c.Compile(url)
 }
 
-// nowhere is where references that leave the schema lead.
-type nowhere struct{}
+// refLoader rejects references that leave the schema.
+type refLoader struct{}
 
-func (nowhere) Load(url string) (any, error) {
+func (refLoader) Load(url string) (any, error) {
 	return nil, fmt.Errorf("%s is outside the schema", url)
 }
 
-// validate refuses input that the tool's schema does not allow. What is wrong
-// is told in one order: by place, then by keyword.
+// validate refuses input that violates the schema of the tool. Problems are sorted
+// by location, then by message, because the validator reports them in map order.
 func (t *Tool) validate(input []byte) *actor.Refusal {
 	if len(input) > InputBytesMax {
-		return invalid(t.Name, "", fmt.Sprintf("%d bytes are over %d", len(input), InputBytesMax))
+		return invalid(t.Name, "", fmt.Sprintf("%d bytes exceed the maximum of %d", len(input), InputBytesMax))
 	}
 	value, p := parse(input)
 	if p != nil {
-		return invalid(t.Name, p.field, p.what)
+		return invalid(t.Name, p.field, p.message)
 	}
 	err := t.schema.Validate(value)
 	if err == nil {
@@ -75,48 +75,48 @@ func (t *Tool) validate(input []byte) *actor.Refusal {
 	}
 	var failed *jsonschema.ValidationError
 	if !errors.As(err, &failed) {
-		return invalid(t.Name, "", "does not fit its schema")
+		return invalid(t.Name, "", "violates its schema")
 	}
-	all := slices.Compact(slices.SortedFunc(slices.Values(problems(failed)), problem.compare))
-	told := make([]string, 0, len(all))
-	for _, p := range all[:min(len(all), problemsMax)] {
-		told = append(told, p.String())
+	all := slices.Compact(slices.SortedFunc(slices.Values(leafProblems(failed)), problem.compare))
+	messages := make([]string, 0, len(all))
+	for _, p := range all[:min(len(all), problemsReportedMax)] {
+		messages = append(messages, p.String())
 	}
-	if more := len(all) - len(told); more > 0 {
-		told = append(told, fmt.Sprintf("and %d more", more))
+	if more := len(all) - len(messages); more > 0 {
+		messages = append(messages, fmt.Sprintf("and %d more", more))
 	}
 	refusal := invalid(t.Name, all[0].field, "")
-	refusal.Detail = actor.Refuse(actor.Invalid, "%s: %s", t.Name, strings.Join(told, "; ")).Detail
+	refusal.Detail = actor.Refuse(actor.Invalid, "%s: %s", t.Name, strings.Join(messages, "; ")).Detail
 	return refusal
 }
 
-// invalid names the tool, the field if one is at fault, and what is wrong with it.
+// invalid returns a refusal with the tool, the field if any, and the problem.
 func invalid(tool, field, what string) *actor.Refusal {
 	refusal := actor.Refuse(actor.Invalid, "%s: %s", tool, problem{field, what}.String())
 	refusal.Field = strings.ToValidUTF8(field[:min(len(field), NameBytesMax)], "")
 	return refusal
 }
 
-// problem is one thing wrong with an input, and where: members joined by '/'.
-type problem struct{ field, what string }
+// problem is one violation and its location: member names joined by '/'.
+type problem struct{ field, message string }
 
 func (p problem) String() string {
 	if p.field == "" {
-		return p.what
+		return p.message
 	}
-	return p.field + ": " + p.what
+	return p.field + ": " + p.message
 }
 
 func (p problem) compare(other problem) int {
-	return cmp.Or(strings.Compare(p.field, other.field), strings.Compare(p.what, other.what))
+	return cmp.Or(strings.Compare(p.field, other.field), strings.Compare(p.message, other.message))
 }
 
-// problems are the leaves of what the validator found.
-func problems(e *jsonschema.ValidationError) []problem {
+// leafProblems returns the leaves of the validator's tree of errors.
+func leafProblems(e *jsonschema.ValidationError) []problem {
 	if len(e.Causes) > 0 {
 		var all []problem
 		for _, cause := range e.Causes {
-			all = append(all, problems(cause)...)
+			all = append(all, leafProblems(cause)...)
 		}
 		return all
 	}
@@ -149,21 +149,22 @@ func problems(e *jsonschema.ValidationError) []problem {
 	case *kind.MaxLength:
 		return here("want at most %d characters, got %d", k.Want, k.Got)
 	case *kind.Pattern:
-		return here("want what matches %s", k.Want)
+		return here("want a match of %s", k.Want)
 	case *kind.Enum:
 		return here("want one of %v", k.Want)
 	case *kind.Const:
 		return here("want %v", k.Want)
 	default:
 		if path := e.ErrorKind.KeywordPath(); len(path) > 0 {
-			return here("does not fulfil %s", path[0])
+			return here("violates %s", path[0])
 		}
 		return here("is not allowed")
 	}
 }
 
-// parse reads one strict JSON value of bounded depth: no name twice in an
-// object, valid UTF-8, numbers that a float can hold, nothing after it.
+// parse decodes one strict JSON value of bounded depth. It rejects duplicate
+// names, invalid UTF-8, numbers that a float cannot represent, and anything after
+// the value.
 func parse(b []byte) (any, *problem) {
 	p := &parser{jsontext.NewDecoder(bytes.NewReader(b))}
 	value, err := p.value()
@@ -171,7 +172,7 @@ func parse(b []byte) (any, *problem) {
 		if _, err = p.dec.ReadToken(); errors.Is(err, io.EOF) {
 			return value, nil
 		} else if err == nil {
-			err = errors.New("one value, and then another")
+			err = errors.New("want one value, got more")
 		}
 	}
 	return nil, p.problem(err)
@@ -198,7 +199,7 @@ func (p *parser) value() (any, error) {
 		text := token.String()
 		number, err := strconv.ParseFloat(text, 64)
 		if err != nil || math.IsInf(number, 0) {
-			return nil, fmt.Errorf("%.40s is no number that can be held", text)
+			return nil, fmt.Errorf("%.40s is out of the range of a float", text)
 		}
 		return number, nil
 	case '{':
@@ -215,7 +216,7 @@ func (p *parser) value() (any, error) {
 		}
 		_, err := p.dec.ReadToken()
 		return object, err
-	default: // '[': the decoder lets nothing else begin a value
+	default: // '[': the decoder rejects every other start of a value
 		array := []any{}
 		for p.dec.PeekKind() != ']' {
 			item, err := p.value()
@@ -229,7 +230,7 @@ func (p *parser) value() (any, error) {
 	}
 }
 
-// problem says where the text stops being what it should.
+// problem returns the cause and the location of a parse error.
 func (p *parser) problem(err error) *problem {
 	pointer, what := p.dec.StackPointer(), err.Error()
 	var syntax *jsontext.SyntacticError
@@ -237,12 +238,12 @@ func (p *parser) problem(err error) *problem {
 		pointer = syntax.JSONPointer
 		what = fmt.Sprintf("not JSON after byte %d: %v", syntax.ByteOffset, syntax.Err)
 		if errors.Is(err, jsontext.ErrDuplicateName) {
-			what = "is there twice"
+			what = "occurs twice"
 		}
 	} else if errors.Is(err, io.EOF) {
 		what = "want JSON, got nothing"
 	} else if errors.Is(err, io.ErrUnexpectedEOF) {
-		what = "not JSON: it ends too early"
+		what = "not JSON: unexpected end"
 	}
 	return &problem{strings.Join(slices.Collect(pointer.Tokens()), "/"), what}
 }

@@ -28,16 +28,18 @@ var (
 	}
 )
 
-// The dispatcher's own seam is the one that tools need.
+// The interface of package dispatcher satisfies the one that tools require.
 var _ tools.Dispatcher = dispatcher.AgentDispatcher(nil)
 
-func full() tools.ExecutionContext { return tools.NewContext(call, 40*time.Second, dispatcher.Asks{}) }
+func fullContext() tools.ExecutionContext {
+	return tools.NewContext(call, 40*time.Second, dispatcher.Asks{})
+}
 
 func askTool(name, input string) actor.Ask {
 	return actor.Ask{Kind: actor.AskTool, Name: name, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(input)}}}
 }
 
-func TestCallAgentBecomesACall(t *testing.T) {
+func TestPlanCallAgent(t *testing.T) {
 	r := tools.NewRegistry()
 	for _, c := range []struct {
 		input  string
@@ -51,9 +53,9 @@ func TestCallAgentBecomesACall(t *testing.T) {
 		{`{"agent_id":"helper","message":"hi","timeout_ms":1e3}`, "helper", "hi", time.Second},
 		{`{"agent_id":"helper","message":"hi","timeout_ms":18446744073709551615}`, "helper", "hi", 1<<63 - 1},
 	} {
-		ask, done := r.Plan(full(), askTool(tools.CallAgent, c.input))
+		ask, done := r.Plan(fullContext(), askTool(tools.CallAgent, c.input))
 		if done != nil {
-			t.Errorf("%s: %v", c.input, done.Refusal)
+			t.Errorf("%s: got refusal %v", c.input, done.Refusal)
 			continue
 		}
 		want := actor.Ask{Kind: actor.AskCall, Name: c.target, Operation: actor.HandleMessageFull, Parts: actor.Text(c.text), Timeout: c.within}
@@ -63,7 +65,7 @@ func TestCallAgentBecomesACall(t *testing.T) {
 	}
 }
 
-func TestBadInputOfCallAgentNamesTheField(t *testing.T) {
+func TestCallAgentInputErrors(t *testing.T) {
 	r := tools.NewRegistry()
 	for _, c := range []struct{ input, field, want string }{
 		{`{"message":"hi"}`, "agent_id", "call_agent: agent_id: is missing"},
@@ -75,12 +77,12 @@ func TestBadInputOfCallAgentNamesTheField(t *testing.T) {
 		{`{"agent_id":"helper","message":"hi","timeout_ms":-5}`, "timeout_ms", "call_agent: timeout_ms: want at least 1, got -5"},
 		{`{"agent_id":"helper","message":"hi","timeout_ms":"30"}`, "timeout_ms", "call_agent: timeout_ms: want integer, got string"},
 		{`{"agent_id":"helper","message":"hi","timeout_ms":1.5}`, "timeout_ms", "call_agent: timeout_ms: want integer, got number"},
-		{`{"agent_id":"helper","message":"hi","timeout_ms":1e999}`, "timeout_ms", "call_agent: timeout_ms: 1e999 is no number that can be held"},
+		{`{"agent_id":"helper","message":"hi","timeout_ms":1e999}`, "timeout_ms", "call_agent: timeout_ms: 1e999 is out of the range of a float"},
 		{`{"agent_id":"helper","message":"hi","timeout_ms":NaN}`, "timeout_ms", "not JSON after byte"},
 		{`{"agent_id":"helper","message":"hi","timeout":5,"b":1}`, "b", "call_agent: b: is unknown; timeout: is unknown"},
-		{`{"agent_id":"helper","message":"hi","message":"ho"}`, "message", "call_agent: message: is there twice"},
+		{`{"agent_id":"helper","message":"hi","message":"ho"}`, "message", "call_agent: message: occurs twice"},
 		{`{"Agent_ID":"helper","message":"hi"}`, "Agent_ID", "Agent_ID: is unknown; agent_id: is missing"},
-		{`{"agent_id":"helper","message":"hi"}{}`, "", "call_agent: one value, and then another"},
+		{`{"agent_id":"helper","message":"hi"}{}`, "", "call_agent: want one value, got more"},
 		{`{"agent_id":"helper","message":"hi"} x`, "", "not JSON after byte"},
 		{`{"agent_id":"helper","message":"hi"`, "", "not JSON"},
 		{`["helper","hi"]`, "", "call_agent: want object, got array"},
@@ -93,10 +95,10 @@ func TestBadInputOfCallAgentNamesTheField(t *testing.T) {
 		{`{"agent_id":"helper/","message":"hi"}`, "agent_id", "want 1 to 64 characters"},
 		{`{"agent_id":"other/helper/s-1","message":"hi"}`, "agent_id", "only letters"},
 		{`{"agent_id":"..","message":"hi"}`, "agent_id", "not a name"},
-		{`{"agent_id":"helper","message":"` + strings.Repeat("x", tools.InputBytesMax) + `"}`, "", "are over 1048576"},
+		{`{"agent_id":"helper","message":"` + strings.Repeat("x", tools.InputBytesMax) + `"}`, "", "exceed the maximum of 1048576"},
 	} {
 		input := fmt.Sprintf("%.80s", c.input)
-		ask, done := r.Plan(full(), askTool(tools.CallAgent, c.input))
+		ask, done := r.Plan(fullContext(), askTool(tools.CallAgent, c.input))
 		if done == nil {
 			t.Errorf("%s becomes %+v", input, ask)
 			continue
@@ -106,18 +108,19 @@ func TestBadInputOfCallAgentNamesTheField(t *testing.T) {
 			t.Errorf("%s: got %+v, want %q at %q", input, refusal, c.want, c.field)
 		}
 		if !reflect.DeepEqual(ask, actor.Ask{}) {
-			t.Errorf("%s: refused, and asks for %+v", input, ask)
+			t.Errorf("%s: refused, but returned ask %+v", input, ask)
 		}
 	}
 }
 
-// The validator finds problems in the order of a map; we tell them in ours.
-func TestTheSameBadInputGetsTheSameSentence(t *testing.T) {
+// TestInputErrorsAreDeterministic repeats one validation. The validator returns
+// problems in map order, so validate has to sort them.
+func TestInputErrorsAreDeterministic(t *testing.T) {
 	r := tools.NewRegistry()
 	input := `{"z":1,"y":2,"x":3,"agent_id":{"a":1},"timeout_ms":"","w":0,"v":0,"u":0,"t":0,"s":0}`
 	seen := map[string]bool{}
 	for range 200 {
-		_, done := r.Plan(full(), askTool(tools.CallAgent, input))
+		_, done := r.Plan(fullContext(), askTool(tools.CallAgent, input))
 		seen[done.Refusal.Field+" "+done.Refusal.Detail] = true
 	}
 	want := "agent_id call_agent: agent_id: want string, got object; message: is missing; s: is unknown; t: is unknown; timeout_ms: want integer, got string; u: is unknown; v: is unknown; w: is unknown; and 3 more"
@@ -126,9 +129,9 @@ func TestTheSameBadInputGetsTheSameSentence(t *testing.T) {
 	}
 }
 
-func TestACallMadeInCodePassesTheSameChecks(t *testing.T) {
+func TestCallAskIsChecked(t *testing.T) {
 	r := tools.NewRegistry()
-	ask, done := r.Plan(full(), actor.Ask{Kind: actor.AskCall, Name: "helper", Parts: actor.Text("hi")})
+	ask, done := r.Plan(fullContext(), actor.Ask{Kind: actor.AskCall, Name: "helper", Parts: actor.Text("hi")})
 	if done != nil || ask.Operation != actor.HandleMessageFull {
 		t.Errorf("got %+v, %v", ask, done)
 	}
@@ -137,23 +140,23 @@ func TestACallMadeInCodePassesTheSameChecks(t *testing.T) {
 		"message":  {Kind: actor.AskCall, Name: "helper", Parts: actor.Text(strings.Repeat("x", 1<<20))},
 		"timeout":  {Kind: actor.AskCall, Name: "helper", Timeout: -1},
 	} {
-		if _, done := r.Plan(full(), ask); done == nil || done.Refusal.Field != field {
+		if _, done := r.Plan(fullContext(), ask); done == nil || done.Refusal.Field != field {
 			t.Errorf("%s: got %+v", field, done)
 		}
 	}
 }
 
-func TestEveryWireOfTheContextIsLive(t *testing.T) {
-	ec := full()
+func TestIncompleteContextIsRefused(t *testing.T) {
+	ec := fullContext()
 	if refusal := ec.Check(); refusal != nil {
 		t.Fatal(refusal)
 	}
 	if ec.AgentID != "planner" || ec.ProjectID != "p-7" || ec.CallDepth != 1 || !slices.Equal(ec.CallChain, []string{"root/s-1"}) ||
 		ec.Left != 40*time.Second || ec.Call.ID != call.ID || ec.Dispatcher == nil {
-		t.Errorf("context %+v", ec)
+		t.Errorf("got context %+v", ec)
 	}
 	r := tools.NewRegistry()
-	for wire, cut := range map[string]func(*tools.ExecutionContext){
+	for field, remove := range map[string]func(*tools.ExecutionContext){
 		"agent_id":   func(ec *tools.ExecutionContext) { ec.AgentID = "" },
 		"project_id": func(ec *tools.ExecutionContext) { ec.ProjectID = "" },
 		"call_depth": func(ec *tools.ExecutionContext) { ec.CallDepth = 0 },
@@ -161,23 +164,24 @@ func TestEveryWireOfTheContextIsLive(t *testing.T) {
 		"call:":      func(ec *tools.ExecutionContext) { ec.Call = actor.Call{} },
 		"dispatcher": func(ec *tools.ExecutionContext) { ec.Dispatcher = nil },
 	} {
-		ec := full()
-		cut(&ec)
+		ec := fullContext()
+		remove(&ec)
 		_, done := r.Plan(ec, askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi"}`))
-		if done == nil || done.Refusal.Reason != actor.Unavailable || !strings.Contains(done.Refusal.Detail, wire) {
-			t.Errorf("%s cut: %+v", wire, done)
+		if done == nil || done.Refusal.Reason != actor.Unavailable || !strings.Contains(done.Refusal.Detail, field) {
+			t.Errorf("without %s: got %+v", field, done)
 		}
 	}
-	late := full()
+	late := fullContext()
 	late.Left = 0
-	_, done := upper(t).Plan(late, askTool("text.upper", `{}`))
+	_, done := registryWithUpper(t).Plan(late, askTool("text.upper", `{}`))
 	if done == nil || done.Refusal.Reason != actor.Deadline || !strings.Contains(done.Refusal.Error(), "timeout") {
-		t.Errorf("time left cut: %+v", done)
+		t.Errorf("without time left: %+v", done)
 	}
 }
 
-// upper is an ordinary tool with a schema that reaches into itself.
-func upper(t *testing.T) *tools.Registry {
+// registryWithUpper returns a registry with an ordinary tool whose schema has an
+// internal reference.
+func registryWithUpper(t *testing.T) *tools.Registry {
 	r := tools.NewRegistry()
 	err := r.RegisterBuiltin(tools.Tool{
 		Name: "text.upper", Schema: `{"type":"object","properties":{"texts":{"type":"array","items":{"$ref":"#/$defs/text"}}},
@@ -186,7 +190,7 @@ func upper(t *testing.T) *tools.Registry {
 		Handler: func(_ context.Context, input []byte) tools.Result {
 			switch {
 			case strings.Contains(string(input), "panic"):
-				panic("as told")
+				panic("test")
 			case strings.Contains(string(input), "flood"):
 				return tools.Text(strings.Repeat("x", tools.ResultBytesMax+1))
 			}
@@ -199,58 +203,58 @@ func upper(t *testing.T) *tools.Registry {
 	return r
 }
 
-func TestAnOrdinaryToolIsForTheWorldToRun(t *testing.T) {
-	r := upper(t)
-	ask, done := r.Plan(full(), askTool("text.upper", `{"texts":["a"]}`))
+func TestPlanAndExecuteHandler(t *testing.T) {
+	r := registryWithUpper(t)
+	ask, done := r.Plan(fullContext(), askTool("text.upper", `{"texts":["a"]}`))
 	if done != nil || ask.Kind != actor.AskTool || ask.Timeout != 60*time.Second || !ask.Idempotent {
 		t.Fatalf("got %+v, %v", ask, done)
 	}
 	own := askTool("text.upper", `{}`)
 	own.Timeout = time.Second
-	if ask, _ := r.Plan(full(), own); ask.Timeout != time.Second {
-		t.Errorf("its own time became %v", ask.Timeout)
+	if ask, _ := r.Plan(fullContext(), own); ask.Timeout != time.Second {
+		t.Errorf("timeout became %v, want 1s", ask.Timeout)
 	}
-	if ask, done := r.Plan(full(), actor.Ask{Kind: actor.AskTool, Name: "text.upper"}); done != nil || string(ask.Parts[0].Bytes) != "{}" {
+	if ask, done := r.Plan(fullContext(), actor.Ask{Kind: actor.AskTool, Name: "text.upper"}); done != nil || string(ask.Parts[0].Bytes) != "{}" {
 		t.Errorf("without input: %+v, %v", ask, done)
 	}
-	result := r.Execute(context.Background(), "text.upper", ask.Parts[0].Bytes, full())
+	result := r.Execute(context.Background(), "text.upper", ask.Parts[0].Bytes, fullContext())
 	if result.Refusal != nil || string(result.Parts[0].Bytes) != `{"TEXTS":["A"]}` || result.Parts[0].Media != actor.MediaJSON {
-		t.Errorf("result %+v", result)
+		t.Errorf("got result %+v", result)
 	}
 }
 
-func TestWhatGoesWrongInAToolIsItsResult(t *testing.T) {
-	r := upper(t)
-	cut := full()
-	cut.ProjectID = ""
+func TestToolFailuresAreRefusals(t *testing.T) {
+	r := registryWithUpper(t)
+	incomplete := fullContext()
+	incomplete.ProjectID = ""
 	for _, c := range []struct {
 		name, input string
 		ec          tools.ExecutionContext
 		reason      actor.Reason
 		want        string
 	}{
-		{"text.lower", `{}`, full(), actor.NotFound, `no tool is named "text.lower"`},
-		{"call_agent", `{}`, full(), actor.Invalid, "the world cannot run it"},
-		{"text.upper", `{"texts":["toolong"]}`, full(), actor.Invalid, "text.upper: texts/0: want at most 5 characters, got 7"},
-		{"text.upper", `{"texts":["panic"]}`, full(), actor.Unavailable, "text.upper: panic: as told"},
-		{"text.upper", `{"texts":["flood"]}`, full(), actor.Rejected, "is over 1048576"},
-		{"text.upper", `{}`, cut, actor.Unavailable, "project_id"},
+		{"text.lower", `{}`, fullContext(), actor.NotFound, `no tool is named "text.lower"`},
+		{"call_agent", `{}`, fullContext(), actor.Invalid, "only a turn can run"},
+		{"text.upper", `{"texts":["toolong"]}`, fullContext(), actor.Invalid, "text.upper: texts/0: want at most 5 characters, got 7"},
+		{"text.upper", `{"texts":["panic"]}`, fullContext(), actor.Unavailable, "text.upper: panic: test"},
+		{"text.upper", `{"texts":["flood"]}`, fullContext(), actor.Rejected, "exceeds the maximum of 1048576"},
+		{"text.upper", `{}`, incomplete, actor.Unavailable, "project_id"},
 	} {
 		result := r.Execute(context.Background(), c.name, []byte(c.input), c.ec)
 		if result.Refusal == nil || result.Refusal.Reason != c.reason || !strings.Contains(result.Refusal.Detail, c.want) || result.Parts != nil {
 			t.Errorf("%s %s: %+v, want %s %s", c.name, c.input, result, c.reason, c.want)
 		}
 	}
-	if _, done := r.Plan(full(), askTool("text.lower", `{}`)); done == nil || done.Refusal.Reason != actor.NotFound {
-		t.Errorf("planned: %+v", done)
+	if _, done := r.Plan(fullContext(), askTool("text.lower", `{}`)); done == nil || done.Refusal.Reason != actor.NotFound {
+		t.Errorf("Plan of an unknown tool: got %+v", done)
 	}
 	blob := actor.Ask{Kind: actor.AskTool, Name: "text.upper", Parts: []actor.Part{{Blob: actor.HashOf(nil)}}}
-	if _, done := r.Plan(full(), blob); done == nil || done.Refusal.Reason != actor.Invalid {
-		t.Errorf("a blob as input: %+v", done)
+	if _, done := r.Plan(fullContext(), blob); done == nil || done.Refusal.Reason != actor.Invalid {
+		t.Errorf("a blob as input: got %+v", done)
 	}
 }
 
-func TestAContextHandlerMayAnswerAtOnce(t *testing.T) {
+func TestContextHandlerReturnsResult(t *testing.T) {
 	r := tools.NewRegistry()
 	err := r.RegisterBuiltin(tools.Tool{Name: "whoami", Schema: `{"type":"object"}`,
 		ContextHandler: func(_ []byte, ec tools.ExecutionContext) (actor.Ask, *tools.Result) {
@@ -260,13 +264,13 @@ func TestAContextHandlerMayAnswerAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, done := r.Plan(full(), askTool("whoami", `{}`))
+	_, done := r.Plan(fullContext(), askTool("whoami", `{}`))
 	if done == nil || actor.TextOf(done.Parts) != "planner for p-7, 1 below [root/s-1]" {
 		t.Errorf("got %+v", done)
 	}
 }
 
-func TestOtherAsksAreOnlyChecked(t *testing.T) {
+func TestPlanOtherAsks(t *testing.T) {
 	r := tools.NewRegistry()
 	work := func(context.Context) ([]byte, error) { return nil, nil }
 	for _, ask := range []actor.Ask{
@@ -277,7 +281,7 @@ func TestOtherAsksAreOnlyChecked(t *testing.T) {
 		if ask.Kind == actor.AskWork {
 			ask.Work = work
 		}
-		if got, done := r.Plan(full(), ask); done != nil || got.Kind != ask.Kind || got.Name != ask.Name || got.Timeout != ask.Timeout {
+		if got, done := r.Plan(fullContext(), ask); done != nil || got.Kind != ask.Kind || got.Name != ask.Name || got.Timeout != ask.Timeout {
 			t.Errorf("%+v becomes %+v, %v", ask, got, done)
 		}
 	}
@@ -290,13 +294,13 @@ func TestOtherAsksAreOnlyChecked(t *testing.T) {
 		{Kind: actor.AskWork, Name: "count"},
 		{Kind: actor.AskWork, Work: work},
 	} {
-		if _, done := r.Plan(full(), ask); done == nil || done.Refusal.Reason != actor.Invalid {
-			t.Errorf("%+v: %v", ask, done)
+		if _, done := r.Plan(fullContext(), ask); done == nil || done.Refusal.Reason != actor.Invalid {
+			t.Errorf("%+v: got %v, want Invalid", ask, done)
 		}
 	}
 }
 
-func TestToolsThatCannotBeRegistered(t *testing.T) {
+func TestRegisterInvalidTool(t *testing.T) {
 	handler := func(context.Context, []byte) tools.Result { return tools.Result{} }
 	good := tools.Tool{Name: "x", Schema: `{"type":"object"}`, Handler: handler}
 	for _, c := range []struct {
@@ -304,21 +308,21 @@ func TestToolsThatCannotBeRegistered(t *testing.T) {
 		want   string
 	}{
 		{func(t *tools.Tool) { t.Name = "" }, "want a name"},
-		{func(t *tools.Tool) { t.Name = "a b" }, "a name has only"},
+		{func(t *tools.Tool) { t.Name = "a b" }, "name: want only"},
 		{func(t *tools.Tool) { t.Name = strings.Repeat("x", 129) }, "want a name of 1 to 128"},
-		{func(t *tools.Tool) { t.Name = tools.CallAgent }, "registered already"},
-		{func(t *tools.Tool) { t.Handler = nil }, "one of the two"},
+		{func(t *tools.Tool) { t.Name = tools.CallAgent }, "already registered"},
+		{func(t *tools.Tool) { t.Handler = nil }, "want either"},
 		{func(t *tools.Tool) {
 			t.ContextHandler = func([]byte, tools.ExecutionContext) (actor.Ask, *tools.Result) { return actor.Ask{}, nil }
-		}, "one of the two"},
-		{func(t *tools.Tool) { t.Timeout = -1 }, "below 0"},
+		}, "want either"},
+		{func(t *tools.Tool) { t.Timeout = -1 }, "negative timeout"},
 		{func(t *tools.Tool) { t.Schema = `{"type":"array"}` }, `"type": "object"`},
 		{func(t *tools.Tool) { t.Schema = `{"type":"object"` }, "not JSON"},
-		{func(t *tools.Tool) { t.Schema = `{"type":"object","type":"object"}` }, "is there twice"},
+		{func(t *tools.Tool) { t.Schema = `{"type":"object","type":"object"}` }, "occurs twice"},
 		{func(t *tools.Tool) { t.Schema = `{"type":"object","required":"x"}` }, "required"},
 		{func(t *tools.Tool) { t.Schema = `{"type":"object","$ref":"https://example.com/s.json"}` }, "outside the schema"},
 		{func(t *tools.Tool) { t.Schema = `{"type":"object","$ref":"file:///etc/passwd"}` }, "outside the schema"},
-		{func(t *tools.Tool) { t.Schema = `{"type":"object"}` + strings.Repeat(" ", tools.SchemaBytesMax) }, "are over"},
+		{func(t *tools.Tool) { t.Schema = `{"type":"object"}` + strings.Repeat(" ", tools.SchemaBytesMax) }, "exceed the maximum"},
 	} {
 		tool := good
 		c.change(&tool)
@@ -335,11 +339,11 @@ func TestToolsThatCannotBeRegistered(t *testing.T) {
 		names = append(names, tool.Name)
 	}
 	if !slices.Equal(names, []string{tools.CallAgent, "x"}) {
-		t.Errorf("tools %v", names)
+		t.Errorf("got tools %v", names)
 	}
 }
 
-func TestATargetIsReachedUnderTheCallersKey(t *testing.T) {
+func TestTargetUsesCallersKey(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		want string
@@ -352,7 +356,7 @@ func TestATargetIsReachedUnderTheCallersKey(t *testing.T) {
 	} {
 		id, err := tools.Target(c.name, planner)
 		if (err == nil) != (c.want != "") || err == nil && id.String() != c.want {
-			t.Errorf("%s: %s, %v, want %s", c.name, id, err, c.want)
+			t.Errorf("%s: got %s, %v, want %s", c.name, id, err, c.want)
 		}
 	}
 	if id, _ := tools.Target("helper", actor.ID{Tenant: "acme", Agent: "a", Key: "k"}); id.String() != "acme/helper/k" {
@@ -360,12 +364,13 @@ func TestATargetIsReachedUnderTheCallersKey(t *testing.T) {
 	}
 }
 
-// checkPlan holds for any input: an ask that can be made, or a refusal that can be sent.
+// checkPlan verifies that Plan returns a valid ask or an encodable refusal,
+// deterministically, for any input.
 func checkPlan(t interface{ Fatalf(string, ...any) }, r *tools.Registry, input []byte) {
-	ask, done := r.Plan(full(), askTool(tools.CallAgent, string(input)))
-	again, doneAgain := r.Plan(full(), askTool(tools.CallAgent, string(input)))
+	ask, done := r.Plan(fullContext(), askTool(tools.CallAgent, string(input)))
+	again, doneAgain := r.Plan(fullContext(), askTool(tools.CallAgent, string(input)))
 	if !reflect.DeepEqual(ask, again) || !reflect.DeepEqual(done, doneAgain) {
-		t.Fatalf("%q: twice, and not the same", input)
+		t.Fatalf("%q: two different results", input)
 	}
 	if done == nil {
 		if _, err := tools.Target(ask.Name, planner); err != nil || ask.Kind != actor.AskCall || ask.Timeout < 0 {
@@ -374,17 +379,17 @@ func checkPlan(t interface{ Fatalf(string, ...any) }, r *tools.Registry, input [
 		return
 	}
 	if done.Refusal == nil || done.Refusal.Reason != actor.Invalid {
-		t.Fatalf("%q: %+v", input, done)
+		t.Fatalf("%q: got %+v, want Invalid", input, done)
 	}
 	var e actor.Encoder
 	e.Refusal(done.Refusal)
 	d := actor.NewDecoder(e.Buf)
 	if d.Refusal(); d.End() != nil {
-		t.Fatalf("%q: the refusal does not travel: %v", input, d.Err())
+		t.Fatalf("%q: the refusal cannot be decoded: %v", input, d.Err())
 	}
 }
 
-func TestAnyInputIsPlannedOrRefused(t *testing.T) {
+func TestPlanRandomInput(t *testing.T) {
 	r := tools.NewRegistry()
 	member := rapid.SampledFrom([]string{`"agent_id":"helper"`, `"agent_id":3`, `"message":"hi"`, `"message":[{}]`, `"timeout_ms":5`,
 		`"timeout_ms":0`, `"timeout_ms":1e400`, `"timeout_ms":-0.0`, `"x":{"a":[1,null]}`, `"agent_id"`, `:`, `"\ud800":1`})
@@ -400,17 +405,18 @@ func FuzzCallAgent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, input []byte) { checkPlan(t, r, input) })
 }
 
-// Cells share one registry; the race detector watches them read it.
-func TestCellsShareARegistry(t *testing.T) {
-	r := upper(t)
+// TestRegistryConcurrentReads shares one registry between goroutines, for the race
+// detector.
+func TestRegistryConcurrentReads(t *testing.T) {
+	r := registryWithUpper(t)
 	done := make(chan bool)
 	for range 4 {
 		go func() {
 			for range 50 {
-				_, call := r.Plan(full(), askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi","timeout_ms":0}`))
-				_, tool := r.Plan(full(), askTool("text.upper", `{"texts":["a","toolong"]}`))
+				_, call := r.Plan(fullContext(), askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi","timeout_ms":0}`))
+				_, tool := r.Plan(fullContext(), askTool("text.upper", `{"texts":["a","toolong"]}`))
 				if call == nil || tool == nil {
-					t.Error("bad input was planned")
+					t.Error("invalid input was accepted")
 				}
 			}
 			done <- true
@@ -422,7 +428,7 @@ func TestCellsShareARegistry(t *testing.T) {
 }
 
 func BenchmarkPlanCallAgent(b *testing.B) {
-	r, ec := tools.NewRegistry(), full()
+	r, ec := tools.NewRegistry(), fullContext()
 	ask := askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi","timeout_ms":30000}`)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -14,11 +14,11 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// Agent is an external agent's endpoint: an HTTP service below which stand
-// /invoke and /health.
+// Agent is the HTTP endpoint of an external agent, with the paths /invoke and
+// /health.
 type Agent struct {
 	URL  string
-	Auth Secret // what it knows us by; "" sends none
+	Auth Secret // our credential at the agent; "" sends none
 }
 
 // Invocation is one message for an external agent.
@@ -27,26 +27,27 @@ type Invocation struct {
 	Session  string
 	Run      string
 	Input    string
-	Messages []Message // of the session so far; those of User and Assistant are sent
+	Messages []Message // messages of the session so far; only those of User and Assistant are sent
 	User     string    // user_id
-	Trace    string    // W3C traceparent; one that is not is left out
-	Token    Secret    // of this run: with it the agent may call back
+	Trace    string    // W3C traceparent; an invalid one is omitted
+	Token    Secret    // token of this run, with which the agent may call back
 }
 
-// InvocationOf is a call as the message that an external agent is sent. Who
-// began without a trace gets one, so that what the agent tells of its own can be
-// put beside what is told here: the tree's id, and the call's.
+// InvocationOf converts a call to the message for an external agent. A call
+// without a valid trace gets one, built from the ids of the call tree and the
+// call. The agent's own traces can thus be correlated with ours.
 func InvocationOf(agent string, call *actor.Call, token Secret) Invocation {
-	in := Invocation{Agent: agent, Session: call.To.Key, Run: call.ID.String(), Input: textOf(call.Parts),
+	in := Invocation{Agent: agent, Session: call.To.Key, Run: call.ID.String(), Input: inputText(call.Parts),
 		User: call.Principal, Trace: call.Trace, Token: token}
-	if !validTrace(in.Trace) {
+	if !validTraceparent(in.Trace) {
 		in.Trace = fmt.Sprintf("00-%x-%x-00", call.Root[:], call.ID[8:])
 	}
 	return in
 }
 
-// textOf is what was said; of a call without text, its first JSON value.
-func textOf(parts []actor.Part) string {
+// inputText returns the text of the parts, or the first JSON value of a call
+// without text.
+func inputText(parts []actor.Part) string {
 	if text := actor.TextOf(parts); text != "" {
 		return text
 	}
@@ -59,48 +60,48 @@ func textOf(parts []actor.Part) string {
 }
 
 type (
-	invokeLine struct {
-		Agent    string         `json:"agent_id"`
-		Session  string         `json:"session_id"`
-		Run      string         `json:"run_id"`
-		Input    string         `json:"input_message"`
-		Messages []invokeSaid   `json:"messages"`
-		Context  *invokeContext `json:"context,omitzero"`
+	invokeJSON struct {
+		Agent    string              `json:"agent_id"`
+		Session  string              `json:"session_id"`
+		Run      string              `json:"run_id"`
+		Input    string              `json:"input_message"`
+		Messages []invokeMessageJSON `json:"messages"`
+		Context  *invokeContextJSON  `json:"context,omitzero"`
 	}
-	invokeSaid struct {
+	invokeMessageJSON struct {
 		Role    string `json:"role"`
 		Content string `json:"content"`
 	}
-	invokeContext struct {
+	invokeContextJSON struct {
 		User string `json:"user_id"`
 	}
 )
 
-// Invoke is the request that starts a run at the agent.
+// Invoke returns the request that starts a run at the agent.
 func (a Agent) Invoke(in Invocation) (Request, *actor.Refusal) {
 	if len(in.Messages) > MessagesMax {
-		return Request{}, actor.Refuse(actor.Invalid, "%d messages are over %d", len(in.Messages), MessagesMax)
+		return Request{}, actor.Refuse(actor.Invalid, "%d messages exceed the maximum of %d", len(in.Messages), MessagesMax)
 	}
 	valid := func(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
-	line := invokeLine{Agent: in.Agent, Session: in.Session, Run: in.Run, Input: valid(in.Input), Messages: []invokeSaid{}}
+	payload := invokeJSON{Agent: in.Agent, Session: in.Session, Run: in.Run, Input: valid(in.Input), Messages: []invokeMessageJSON{}}
 	for _, m := range in.Messages {
 		if m.Role == User || m.Role == Assistant {
-			line.Messages = append(line.Messages, invokeSaid{m.Role.String(), valid(m.Text)})
+			payload.Messages = append(payload.Messages, invokeMessageJSON{m.Role.String(), valid(m.Text)})
 		}
 	}
 	if in.User != "" {
-		line.Context = &invokeContext{valid(in.User)}
+		payload.Context = &invokeContextJSON{valid(in.User)}
 	}
-	body := marshal(line)
+	body := marshal(payload)
 	if len(body) > PromptBytesMax {
-		return Request{}, actor.Refuse(actor.Invalid, "an invocation of %d bytes is over %d", len(body), PromptBytesMax)
+		return Request{}, actor.Refuse(actor.Invalid, "invocation of %d bytes exceeds the maximum of %d", len(body), PromptBytesMax)
 	}
 	headers := []Header{
 		{Name: "accept", Value: "text/event-stream"},
 		{Name: "x-session-id", Value: in.Session},
 		{Name: "x-run-id", Value: in.Run},
 	}
-	if validTrace(in.Trace) {
+	if validTraceparent(in.Trace) {
 		headers = append(headers, Header{Name: "traceparent", Value: in.Trace})
 	}
 	if in.Token != "" {
@@ -116,35 +117,36 @@ func (a Agent) authorization() []Header {
 	return []Header{{Name: "authorization", Value: "Bearer " + a.Auth.Reveal(), Secret: true}}
 }
 
-// AgentDecoder reads an external agent's answer: a stream of the events delta,
-// state, done and error. Events of another name are skipped.
+// AgentDecoder decodes the response of an external agent, a stream of the events
+// delta, state, done and error. Other events are skipped.
 type AgentDecoder struct {
-	who     string
-	run     string
-	parser  *Parser
-	events  int
-	text    strings.Builder
-	weight  int // of it
-	usage   Usage
-	done    bool
-	failure *Failure
+	name      string
+	run       string
+	parser    *Parser
+	events    int
+	text      strings.Builder
+	jsonBytes int // upper bound of the size of text in JSON
+	usage     Usage
+	done      bool
+	failure   *Failure
 }
 
-// NewAgentDecoder reads the answer to an invocation of that run.
-func NewAgentDecoder(who, run, contentType string) (*AgentDecoder, *Failure) {
-	if media := mediaOf(contentType); media != "text/event-stream" {
-		return nil, fail(Broken, actor.Unavailable, "%s answers with %.80q: want an event stream", who, media)
+// NewAgentDecoder returns a decoder for the response to the invocation of the
+// given run.
+func NewAgentDecoder(name, run, contentType string) (*AgentDecoder, *Failure) {
+	if media := mediaType(contentType); media != "text/event-stream" {
+		return nil, fail(Broken, actor.Unavailable, "%s answers with %.80q: want an event stream", name, media)
 	}
-	return &AgentDecoder{who: who, run: run, parser: NewParser(StreamLimits{})}, nil
+	return &AgentDecoder{name: name, run: run, parser: NewParser(StreamLimits{})}, nil
 }
 
-// Done tells that the agent said it was done.
+// Done reports whether the agent has sent its done event.
 func (d *AgentDecoder) Done() bool { return d.done }
 
-// Whole tells nothing more than Done: agents end with an event of its own.
-func (d *AgentDecoder) Whole() bool { return d.done }
+// HasFinish is equal to Done, because agents end with a dedicated event.
+func (d *AgentDecoder) HasFinish() bool { return d.done }
 
-// Completion is the answer as it now stands.
+// Completion returns the response as received so far.
 func (d *AgentDecoder) Completion() Completion {
 	c := Completion{Text: d.text.String(), Usage: d.usage}
 	if d.done {
@@ -153,14 +155,14 @@ func (d *AgentDecoder) Completion() Completion {
 	return c
 }
 
-// Take reads the next bytes of the body.
-func (d *AgentDecoder) Take(b []byte) (deltas []Delta, failure *Failure) {
+// Decode consumes the next bytes of the body.
+func (d *AgentDecoder) Decode(b []byte) (deltas []Delta, failure *Failure) {
 	if d.failure != nil || d.done {
 		return nil, d.failure
 	}
 	events, refusal := d.parser.Parse(b)
 	for _, e := range events {
-		if delta := d.event(e); delta != (Delta{}) {
+		if delta := d.handleEvent(e); delta != (Delta{}) {
 			deltas = append(deltas, delta)
 		}
 		if d.done || d.failure != nil {
@@ -168,26 +170,26 @@ func (d *AgentDecoder) Take(b []byte) (deltas []Delta, failure *Failure) {
 		}
 	}
 	if refusal != nil {
-		d.failure = fail(Refused, refusal.Reason, "%s: %s", d.who, refusal.Detail)
+		d.failure = fail(Refused, refusal.Reason, "%s: %s", d.name, refusal.Detail)
 	}
 	return deltas, d.failure
 }
 
-// End says that the body came to its end, which is too early without done.
+// End reports the end of the body. It fails if no done event was received.
 func (d *AgentDecoder) End() ([]Delta, *Failure) {
 	if d.failure == nil && !d.done {
-		d.failure = fail(Broken, actor.Unavailable, "%s: the answer stops after %d events without done", d.who, d.events)
+		d.failure = fail(Broken, actor.Unavailable, "%s: response ended after %d events without done", d.name, d.events)
 	}
 	return nil, d.failure
 }
 
-func (d *AgentDecoder) garbage(e runs.Frame, format string, args ...any) Delta {
-	d.failure = fail(Broken, actor.Unavailable, "%s, event %d, %s: "+format, append([]any{d.who, d.events, e.Name}, args...)...)
+func (d *AgentDecoder) failMalformed(e runs.Frame, format string, args ...any) Delta {
+	d.failure = fail(Broken, actor.Unavailable, "%s, event %d, %s: "+format, append([]any{d.name, d.events, e.Name}, args...)...)
 	return Delta{}
 }
 
-// event takes one event; what it passes on is not zero.
-func (d *AgentDecoder) event(e runs.Frame) Delta {
+// handleEvent processes one event. A non-zero result MUST be forwarded.
+func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 	d.events++
 	switch e.Name {
 	case "delta":
@@ -198,16 +200,16 @@ func (d *AgentDecoder) event(e runs.Frame) Delta {
 		err := unmarshal([]byte(e.Data), &w)
 		switch {
 		case err != nil:
-			return d.garbage(e, "%v", err)
+			return d.failMalformed(e, "%v", err)
 		case w.Text == nil:
-			return d.garbage(e, "it has no text")
+			return d.failMalformed(e, "text is missing")
 		case w.Run != "" && w.Run != d.run:
-			return d.garbage(e, "it speaks of the run %.40q", w.Run)
-		case d.weight+weight(*w.Text) > OutputBytesMax:
-			d.failure = fail(Refused, actor.Rejected, "%s: it says more than %d bytes", d.who, OutputBytesMax)
+			return d.failMalformed(e, "run_id %.40q is that of another run", w.Run)
+		case d.jsonBytes+jsonBytesMax(*w.Text) > OutputBytesMax:
+			d.failure = fail(Refused, actor.Rejected, "%s: output exceeds %d bytes", d.name, OutputBytesMax)
 			return Delta{}
 		}
-		d.weight += weight(*w.Text)
+		d.jsonBytes += jsonBytesMax(*w.Text)
 		d.text.WriteString(*w.Text)
 		return Delta{Text: *w.Text}
 	case "state":
@@ -218,28 +220,28 @@ func (d *AgentDecoder) event(e runs.Frame) Delta {
 		err := unmarshal([]byte(e.Data), &w)
 		switch {
 		case err != nil:
-			return d.garbage(e, "%v", err)
+			return d.failMalformed(e, "%v", err)
 		case w.State == "" || len(w.State) > stateBytesMax:
-			return d.garbage(e, "want a state of 1 to %d bytes", stateBytesMax)
+			return d.failMalformed(e, "want a state of 1 to %d bytes", stateBytesMax)
 		case len(w.Detail) > detailBytesMax:
-			return d.garbage(e, "its detail of %d bytes is over %d", len(w.Detail), detailBytesMax)
+			return d.failMalformed(e, "detail of %d bytes exceeds the maximum of %d", len(w.Detail), detailBytesMax)
 		}
 		if w.Detail.Kind() == 'n' {
 			w.Detail = nil
 		}
 		return Delta{State: w.State, Detail: string(w.Detail)}
 	case "done":
-		d.doneWith(e)
+		d.finishAnswer(e)
 	case "error":
 		var w struct {
 			Code    string `json:"code"`
 			Message string `json:"message"`
 		}
 		if err := unmarshal([]byte(e.Data), &w); err != nil {
-			return d.garbage(e, "%v", err)
+			return d.failMalformed(e, "%v", err)
 		}
-		said := upstreamError{message: w.Message, code: w.Code}
-		d.failure = fail(Refused, reasonOf(w.Code), "%s says%s", d.who, said.sentence())
+		reported := upstreamError{message: w.Message, code: w.Code}
+		d.failure = fail(Refused, agentReason(w.Code), "%s reported%s", d.name, reported.describe())
 		if d.failure.Refusal.Reason == actor.Busy {
 			d.failure.Refusal.Scope = actor.ScopeCallee
 		}
@@ -247,7 +249,7 @@ func (d *AgentDecoder) event(e runs.Frame) Delta {
 	return Delta{}
 }
 
-func (d *AgentDecoder) doneWith(e runs.Frame) {
+func (d *AgentDecoder) finishAnswer(e runs.Frame) {
 	var w struct {
 		Usage struct {
 			Tokens int64 `json:"tokens"`
@@ -256,7 +258,7 @@ func (d *AgentDecoder) doneWith(e runs.Frame) {
 		} `json:"usage"`
 	}
 	if err := unmarshal([]byte(e.Data), &w); err != nil {
-		d.garbage(e, "%v", err)
+		d.failMalformed(e, "%v", err)
 		return
 	}
 	u := Usage{Input: w.Usage.Input, Output: w.Usage.Output, Total: w.Usage.Tokens}
@@ -265,7 +267,7 @@ func (d *AgentDecoder) doneWith(e runs.Frame) {
 	}
 	for _, n := range []int64{u.Input, u.Output, u.Total} {
 		if n < 0 || n > tokensMax {
-			d.garbage(e, "usage: %d is no number of tokens", n)
+			d.failMalformed(e, "usage: invalid token count %d", n)
 			return
 		}
 	}
@@ -274,68 +276,72 @@ func (d *AgentDecoder) doneWith(e runs.Frame) {
 	d.done = true
 }
 
-// reasonOf is the refusal that an agent means by its code. What only the runtime
-// can know (chains, rings, cancels) an agent cannot claim: it just says no.
-func reasonOf(code string) actor.Reason {
-	may := []actor.Reason{actor.Busy, actor.Deadline, actor.NotFound, actor.Unavailable, actor.Budget, actor.Invalid, actor.Unknown, actor.NoDevice}
-	if i := slices.IndexFunc(may, func(r actor.Reason) bool { return r.Info().Type == code }); i >= 0 {
-		return may[i]
+// agentReason maps an error code of an agent to a reason. Reasons that only the
+// runtime can establish (cycles, depth, cancellation) cannot be claimed by an
+// agent; those and unknown codes become Rejected.
+func agentReason(code string) actor.Reason {
+	allowed := []actor.Reason{actor.Busy, actor.Deadline, actor.NotFound, actor.Unavailable, actor.Budget, actor.Invalid, actor.Unknown, actor.NoDevice}
+	if i := slices.IndexFunc(allowed, func(r actor.Reason) bool { return r.Info().Type == code }); i >= 0 {
+		return allowed[i]
 	}
 	return actor.Rejected
 }
 
-// How an external agent is watched.
+// Health checks of external agents.
 const (
-	HeartbeatEvery = 15 * time.Second // it says, or is asked, that it is there
-	UnhealthyAfter = 45 * time.Second // of neither
-	HealthTimeout  = 5 * time.Second  // for an answer to a poll
+	HeartbeatEvery = 15 * time.Second // interval of heartbeats from the agent, or of polls
+	UnhealthyAfter = 45 * time.Second // maximum time without either
+	HealthTimeout  = 5 * time.Second  // timeout of a poll
 )
 
-// HealthRequest is the poll.
+// HealthRequest returns the request of a health poll.
 func (a Agent) HealthRequest() (Request, *actor.Refusal) {
 	return request("GET", a.URL, "/health", nil, a.authorization())
 }
 
-// Health is what is known of an external agent. It counts as healthy until
-// UnhealthyAfter without a sign of life, or until it answers a poll and says that
-// it is not well. One that has no such path says nothing by that.
+// Health tracks the liveness of an external agent. It becomes unhealthy after
+// UnhealthyAfter without a sign of life, or when a poll returns an error status. A
+// missing health endpoint (404, 405) is no evidence either way.
 type Health struct {
-	seen   actor.Time // last sign of life
-	polled actor.Time
-	sick   bool
+	lastSeen actor.Time // last heartbeat or successful poll
+	lastPoll actor.Time
+	unwell   bool
 }
 
-// NewHealth believes an agent that has just registered.
-func NewHealth(now actor.Time) Health { return Health{seen: now, polled: now} }
+// NewHealth returns a healthy state for an agent that has just registered.
+func NewHealth(now actor.Time) Health { return Health{lastSeen: now, lastPoll: now} }
 
-// Beat takes a heartbeat.
-func (h *Health) Beat(now actor.Time) { h.seen, h.sick = now, false }
+// Heartbeat records a heartbeat.
+func (h *Health) Beat(now actor.Time) { h.lastSeen, h.unwell = now, false }
 
-// Polled takes what came of a poll; status 0 is no answer, which may be the
-// network's fault and only counts as silence.
+// RecordPoll records the result of a poll. Status 0 means no response: the network
+// may be at fault, so it counts only as silence.
 func (h *Health) Polled(now actor.Time, status int) {
-	h.polled = now
+	h.lastPoll = now
 	switch status {
 	case 200:
 		h.Beat(now)
 	case 0, 404, 405:
 	default:
-		h.sick = true
+		h.unwell = true
 	}
 }
 
-// Healthy tells whether it may be invoked.
-func (h *Health) Healthy(now actor.Time) bool { return !h.sick && now.Sub(h.seen) <= UnhealthyAfter }
+// Healthy reports whether the agent may be invoked.
+func (h *Health) Healthy(now actor.Time) bool {
+	return !h.unwell && now.Sub(h.lastSeen) <= UnhealthyAfter
+}
 
-// NextPoll is when to ask it.
-func (h *Health) NextPoll() actor.Time { return h.polled.Add(HeartbeatEvery) }
+// NextPoll returns the time of the next poll.
+func (h *Health) NextPoll() actor.Time { return h.lastPoll.Add(HeartbeatEvery) }
 
-// Refuse is why it is not invoked; nil if it may be.
-func (h *Health) Refuse(who string, now actor.Time) *actor.Refusal {
+// Refuse returns the refusal of an invocation while the agent is unhealthy, else
+// nil.
+func (h *Health) Refuse(name string, now actor.Time) *actor.Refusal {
 	if h.Healthy(now) {
 		return nil
 	}
-	refusal := actor.Refuse(actor.Unavailable, "%s is not healthy: its last sign of life was %v ago", who, now.Sub(h.seen).Truncate(time.Second))
+	refusal := actor.Refuse(actor.Unavailable, "%s is unhealthy: last contact %v ago", name, now.Sub(h.lastSeen).Truncate(time.Second))
 	refusal.RetryAfter = max(h.NextPoll().Sub(now), time.Second)
 	return refusal
 }

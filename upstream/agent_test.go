@@ -14,7 +14,7 @@ import (
 
 const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-func TestAnInvocationBecomesTheBytesThatAgentsTake(t *testing.T) {
+func TestInvokeRequest(t *testing.T) {
 	a := upstream.Agent{URL: "http://127.0.0.1:9000/agents/helper/", Auth: "key"}
 	in := upstream.Invocation{
 		Agent: "helper", Session: "s-42", Run: "run-1", Input: "hi\xff", User: "u-1", Trace: trace, Token: "tok",
@@ -32,70 +32,70 @@ func TestAnInvocationBecomesTheBytesThatAgentsTake(t *testing.T) {
 	want := `{"agent_id":"helper","session_id":"s-42","run_id":"run-1","input_message":"hi` + "\uFFFD" + `",` +
 		`"messages":[{"role":"user","content":"before"},{"role":"assistant","content":"after"}],"context":{"user_id":"u-1"}}`
 	if string(request.Body) != want {
-		t.Errorf("%s\nwant\n%s", request.Body, want)
+		t.Errorf("body: got\n%s\nwant\n%s", request.Body, want)
 	}
 	if request.Method != "POST" || request.URL != "http://127.0.0.1:9000/agents/helper/invoke" {
-		t.Errorf("%s", request)
+		t.Errorf("wrong method or URL: %s", request)
 	}
 	headers := "[content-type: application/json accept: text/event-stream x-session-id: s-42 x-run-id: run-1 traceparent: " + trace + " x-run-token: *** authorization: ***]"
 	if got := fmt.Sprint(request.Headers); got != headers {
-		t.Errorf("%s\nwant\n%s", got, headers)
+		t.Errorf("headers: got\n%s\nwant\n%s", got, headers)
 	}
 	if got := request.Headers[5].Value; got != "tok" {
-		t.Errorf("the token is sent as %q", got)
+		t.Errorf("x-run-token: got %q, want tok", got)
 	}
 	if got := request.Headers[6].Value; got != "Bearer key" {
-		t.Errorf("what the agent knows us by is sent as %q", got)
+		t.Errorf("authorization: got %q, want Bearer key", got)
 	}
 	bare, _ := upstream.Agent{URL: "http://h"}.Invoke(upstream.Invocation{Agent: "helper", Session: "s", Run: "r"})
 	if got := string(bare.Body); got != `{"agent_id":"helper","session_id":"s","run_id":"r","input_message":"","messages":[]}` || len(bare.Headers) != 4 {
-		t.Errorf("%s %v", got, bare.Headers)
+		t.Errorf("minimal invocation: got body %s, headers %v", got, bare.Headers)
 	}
 	poll, _ := a.HealthRequest()
 	if poll.String() != "GET http://127.0.0.1:9000/agents/helper/health, 0 bytes" || len(poll.Headers) != 1 || poll.Headers[0].Value != "Bearer key" {
-		t.Errorf("%s %v", poll, poll.Headers)
+		t.Errorf("health request: got %s, headers %v", poll, poll.Headers)
 	}
 }
 
-func TestACallIsToldToAnExternalAgent(t *testing.T) {
+func TestInvocationOfCall(t *testing.T) {
 	root, id := actor.NewCallID(0, 1, 2), actor.NewCallID(actor.Time(time.Second), 3, 4)
 	call := actor.Call{ID: id, Root: root, To: actor.NewID("helper", "s-42"), Principal: "u-1", Parts: actor.Text("hi")}
 	in := upstream.InvocationOf("helper", &call, "tok")
 	if in.Session != "s-42" || in.Run != id.String() || in.Input != "hi" || in.User != "u-1" || in.Token != "tok" || in.Agent != "helper" {
-		t.Errorf("%+v", in)
+		t.Errorf("got invocation %+v", in)
 	}
 	if want := "00-" + strings.ReplaceAll(root.String(), "-", "") + "-8000000000000004-00"; in.Trace != want {
-		t.Errorf("trace %s, want %s", in.Trace, want)
+		t.Errorf("got trace %s, want %s", in.Trace, want)
 	}
 	call.Trace = trace
 	call.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"a":1}`)}}
 	if in := upstream.InvocationOf("helper", &call, ""); in.Trace != trace || in.Input != `{"a":1}` {
-		t.Errorf("%+v", in)
+		t.Errorf("got invocation %+v", in)
 	}
 }
 
-func TestInvocationsThatCannotBeSentAreRefused(t *testing.T) {
+func TestInvokeRejectsInvalid(t *testing.T) {
 	a := upstream.Agent{URL: "http://h"}
 	for _, c := range []struct {
 		in   upstream.Invocation
 		want string
 	}{
-		{upstream.Invocation{Session: "a\r\nx-admin: 1"}, "header x-session-id: a control character at byte 1"},
+		{upstream.Invocation{Session: "a\r\nx-admin: 1"}, "header x-session-id: control character at byte 1"},
 		{upstream.Invocation{Run: "\n"}, "header x-run-id"},
 		{upstream.Invocation{Token: "\x7f"}, "header x-run-token"},
 		{upstream.Invocation{Messages: make([]upstream.Message, 4097)}, "4097 messages"},
-		{upstream.Invocation{Input: strings.Repeat("x", 8<<20)}, "is over 8388608"},
+		{upstream.Invocation{Input: strings.Repeat("x", 8<<20)}, "exceeds the maximum of 8388608"},
 	} {
 		if _, refusal := a.Invoke(c.in); refusal == nil || refusal.Reason != actor.Invalid || !strings.Contains(refusal.Detail, c.want) {
-			t.Errorf("%v, want %q", refusal, c.want)
+			t.Errorf("got refusal %v, want %q", refusal, c.want)
 		}
 	}
 	if _, refusal := (upstream.Agent{URL: "gopher://h"}).HealthRequest(); refusal == nil {
-		t.Error("polled over gopher")
+		t.Error("HealthRequest accepts a gopher URL")
 	}
 }
 
-func TestOnlyValidTracesAreSentOn(t *testing.T) {
+func TestInvokeSendsOnlyValidTraceparent(t *testing.T) {
 	for _, c := range []struct {
 		trace string
 		sent  bool
@@ -113,17 +113,17 @@ func TestOnlyValidTracesAreSentOn(t *testing.T) {
 	} {
 		request, refusal := upstream.Agent{URL: "http://h"}.Invoke(upstream.Invocation{Trace: c.trace})
 		if refusal != nil || strings.Contains(fmt.Sprint(request.Headers), "traceparent") != c.sent {
-			t.Errorf("%q: %v %v", c.trace, request.Headers, refusal)
+			t.Errorf("%q: got headers %v, refusal %v", c.trace, request.Headers, refusal)
 		}
 	}
 }
 
-func TestAnAgentIsHealthyWhileItShowsThatItIsThere(t *testing.T) {
+func TestHealth(t *testing.T) {
 	second := func(n int) actor.Time { return actor.Time(time.Duration(n) * time.Second) }
 	h := upstream.NewHealth(second(0))
 	for _, c := range []struct {
 		at      int
-		status  int // of a poll; -1 a heartbeat, -2 neither
+		status  int // of a poll; -1: heartbeat, -2: neither
 		healthy bool
 		poll    int
 	}{
@@ -149,10 +149,10 @@ func TestAnAgentIsHealthyWhileItShowsThatItIsThere(t *testing.T) {
 		}
 		refusal := h.Refuse("agent helper", second(c.at))
 		if h.Healthy(second(c.at)) != c.healthy || (refusal == nil) != c.healthy || h.NextPoll() != second(c.poll) {
-			t.Errorf("at %d after %d: healthy %v, polled at %v, %v", c.at, c.status, h.Healthy(second(c.at)), time.Duration(h.NextPoll()), refusal)
+			t.Errorf("at %d after %d: got healthy %v, next poll %v, refusal %v", c.at, c.status, h.Healthy(second(c.at)), time.Duration(h.NextPoll()), refusal)
 		}
 		if refusal != nil && (refusal.Reason != actor.Unavailable || refusal.RetryAfter <= 0) {
-			t.Errorf("at %d: %+v", c.at, refusal)
+			t.Errorf("at %d: got refusal %+v, want Unavailable with RetryAfter", c.at, refusal)
 		}
 	}
 }

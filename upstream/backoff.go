@@ -10,32 +10,34 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// BackoffConfig says how an upstream that fails is spared. The zero value is
-// usable: each 0 stands for the default named.
+// BackoffConfig configures a Backoff. A zero field means the default at the end of
+// its comment.
 type BackoffConfig struct {
-	// Base is the longest first wait; each failure in a row doubles it, up to
-	// Max. The wait itself is drawn from all of it, so that those who failed
-	// together do not come back together. 500 ms, 30 s.
+	// Base is the maximum of the first delay. Each consecutive failure doubles it, up
+	// to Max. The delay is drawn from the whole range (full jitter), so callers that
+	// failed together do not retry together. 500 ms, 30 s.
 	Base, Max actor.Duration
-	// OpenAfter failures in a row to bring a usable answer open the circuit. 5.
+	// OpenAfter is the number of consecutive attempts without a usable response that
+	// opens the circuit. 5.
 	OpenAfter int
-	// OpenFor is how long nobody goes then; each probe that fails doubles it, up
-	// to OpenMax. 5 s, 2 min.
+	// OpenFor is the time that the circuit stays open. Each failed probe doubles it,
+	// up to OpenMax. 5 s, 2 min.
 	OpenFor, OpenMax actor.Duration
-	// RetryPercent of requests may be asked again, over RetriesSaved that are in
-	// hand from the start: a sick upstream gets little more than what is new. 10, 10.
-	RetryPercent, RetriesSaved int
+	// RetryPercent is the number of retries per 100 first attempts. RetryBurst is the
+	// initial and the maximum budget of retries. Together they keep the load on a
+	// failing upstream close to the rate of new requests. 10, 10.
+	RetryPercent, RetryBurst int
 }
 
-// Validate names what is wrong.
+// Validate returns an error that describes the first invalid field, or nil.
 func (c BackoffConfig) Validate() error {
 	switch d := c.orDefaults(); {
 	case d.Base > d.Max:
-		return fmt.Errorf("back-off: base %v is over max %v", d.Base, d.Max)
+		return fmt.Errorf("back-off: base %v exceeds max %v", d.Base, d.Max)
 	case d.OpenFor > d.OpenMax:
-		return fmt.Errorf("back-off: open for %v is over max %v", d.OpenFor, d.OpenMax)
+		return fmt.Errorf("back-off: open for %v exceeds max %v", d.OpenFor, d.OpenMax)
 	case d.RetryPercent > 100:
-		return fmt.Errorf("back-off: %d %% of requests asked again: want at most 100", d.RetryPercent)
+		return fmt.Errorf("back-off: retries of %d %% of requests: want at most 100", d.RetryPercent)
 	}
 	return nil
 }
@@ -45,136 +47,141 @@ func (c BackoffConfig) orDefaults() BackoffConfig {
 		Base: orDefault(c.Base, 500*time.Millisecond), Max: orDefault(c.Max, 30*time.Second),
 		OpenAfter: orDefault(c.OpenAfter, 5),
 		OpenFor:   orDefault(c.OpenFor, 5*time.Second), OpenMax: orDefault(c.OpenMax, 2*time.Minute),
-		RetryPercent: orDefault(c.RetryPercent, 10), RetriesSaved: orDefault(c.RetriesSaved, 10),
+		RetryPercent: orDefault(c.RetryPercent, 10), RetryBurst: orDefault(c.RetryBurst, 10),
 	}
 }
 
-// Backoff is what all calls to one upstream know of its health.
+// Backoff is the health of one upstream, shared by all calls to it: exponential
+// back-off, a circuit breaker and a retry budget.
 //
 //		closed ─ OpenAfter broken in a row ─▶ open ─ time ─▶ half-open ─ one probe ─▶ closed
 //		                                       ▲                            │
 //		                                       └──────── broken again ──────┘
 //
-//	 1. While it is open nobody goes; while it is half-open one goes.
-//	 2. Nobody goes before the instant that the upstream asked for.
-//	 3. Retries never outnumber RetriesSaved plus RetryPercent of first attempts.
+//	  1. No attempt is admitted while the circuit is open, and one while it is half-open.
+//	  2. No attempt is admitted before the time that the upstream requested.
+//	  3. Retries never exceed RetryBurst plus RetryPercent of first attempts.
 type Backoff struct {
-	config BackoffConfig
-	level  int // failures in a row
-	broken int // of them, in a row, without a usable answer
-	opened int // times in a row that the circuit opened
-	open   bool
-	openTo actor.Time // while open: nobody goes before
-	until  actor.Time // nobody goes before: the upstream asked for it
-	probe  bool       // half-open, and one is out
-	saved  int        // hundredths of a retry
+	config       BackoffConfig
+	failures     int // consecutive failures of any class except Refused
+	brokenInARow int // consecutive failures without a usable response
+	opens        int // consecutive times that the circuit opened
+	open         bool
+	openUntil    actor.Time // end of the open state
+	notBefore    actor.Time // earliest next attempt, as requested by the upstream
+	probing      bool       // half-open, with a probe in progress
+	retryCredit  int        // remaining retry budget, in hundredths of a retry
 }
 
-// NewBackoff trusts the upstream.
+// NewBackoff returns a Backoff with a closed circuit and a full retry budget.
 func NewBackoff(config BackoffConfig) *Backoff {
 	config = config.orDefaults()
-	return &Backoff{config: config, saved: 100 * config.RetriesSaved}
+	return &Backoff{config: config, retryCredit: 100 * config.RetryBurst}
 }
 
-// Pass says whether an attempt may go. It goes if both At and Refusal are zero;
-// else it asks again at At, or gives up.
+// Admission is the decision about an attempt. If At and Refusal are zero, the
+// attempt starts now. Otherwise the caller asks again at At, or gives up with
+// Refusal.
 type Pass struct {
 	At      actor.Time
 	Refusal *actor.Refusal
-	Probe   bool // it goes to find out; say so when it comes back
+	Probe   bool // the attempt is a probe of a half-open circuit; its Report MUST repeat this
 }
 
-// Admit is asked before each attempt.
+// Admit decides whether an attempt may start. It MUST be called before each
+// attempt.
 func (b *Backoff) Admit(now actor.Time, draw uint64) Pass {
 	switch {
-	case b.open && now < b.openTo:
-		return Pass{Refusal: b.closedTo(b.openTo.Sub(now))}
-	case b.open && b.probe:
-		return Pass{Refusal: b.closedTo(b.config.Base)}
+	case b.open && now < b.openUntil:
+		return Pass{Refusal: b.refuse(b.openUntil.Sub(now))}
+	case b.open && b.probing:
+		return Pass{Refusal: b.refuse(b.config.Base)}
 	case b.open:
-		b.probe = true
+		b.probing = true
 		return Pass{Probe: true}
-	case now < b.until:
-		// Those who wait do not all come at the first instant.
-		return Pass{At: b.until.Add(jitter(b.window(), draw))}
+	case now < b.notBefore:
+		// Jitter spreads the attempts that wait for the same instant.
+		return Pass{At: b.notBefore.Add(jitter(b.window(), draw))}
 	}
 	return Pass{}
 }
 
-func (b *Backoff) closedTo(wait actor.Duration) *actor.Refusal {
-	refusal := actor.Refuse(actor.Unavailable, "left alone after %d failures in a row", b.broken)
+func (b *Backoff) refuse(wait actor.Duration) *actor.Refusal {
+	refusal := actor.Refuse(actor.Unavailable, "circuit open after %d consecutive failures", b.brokenInARow)
 	refusal.RetryAfter = wait
 	return refusal
 }
 
-// Report is what became of an attempt that was admitted. Neither Answered nor a
-// Failure: it was given up, and tells nothing.
+// Report is the result of an admitted attempt. With neither Answered nor a
+// Failure, the attempt was aborted and says nothing about the upstream.
 type Report struct {
 	Answered bool
 	Failure  *Failure
-	First    bool // of its exchange
-	Probe    bool // as its Pass said
-	// By is when it has to try again to be of use; 0: it does not want to.
+	First    bool // first attempt of its exchange
+	Probe    bool // copied from Admission
+	// By is the time before which a retry must start to be useful; 0 means that no
+	// retry is wanted.
 	By actor.Time
 }
 
-// Advice says whether an attempt that failed may be followed by another, and when.
+// Advice is the decision whether a failed attempt may be repeated, and when.
 type Advice struct {
 	Again bool
 	At    actor.Time
 }
 
-// Report takes what became of an attempt, and advises on the next.
+// Report records the result of an attempt and decides about a retry.
 func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 	if r.Probe {
-		b.probe = false
+		b.probing = false
 	}
 	if r.First {
-		b.saved = min(b.saved+b.config.RetryPercent, 100*b.config.RetriesSaved)
+		b.retryCredit = min(b.retryCredit+b.config.RetryPercent, 100*b.config.RetryBurst)
 	}
 	switch {
 	case r.Failure == nil && !r.Answered:
 		return Advice{}
 	case r.Failure == nil || r.Failure.Class == Refused:
-		b.level, b.broken, b.opened, b.open = 0, 0, 0, false
+		b.failures, b.brokenInARow, b.opens, b.open = 0, 0, 0, false
 		return Advice{}
 	case r.Failure.Class == Throttled:
-		b.broken, b.opened, b.open = 0, 0, false // it is well enough to say so
+		b.brokenInARow, b.opens, b.open = 0, 0, false // a throttling upstream is healthy
 	default:
-		b.fail(now, r.Probe)
+		b.countBroken(now, r.Probe)
 	}
-	b.level++
+	b.failures++
 	wait := jitter(b.window(), draw)
 	switch {
 	case r.Failure.After > 0:
-		b.until = max(b.until, now.Add(r.Failure.After))
-	case r.Failure.Class == Throttled: // it did not say how long
-		b.until = max(b.until, now.Add(wait))
+		b.notBefore = max(b.notBefore, now.Add(r.Failure.After))
+	case r.Failure.Class == Throttled: // without Retry-After
+		b.notBefore = max(b.notBefore, now.Add(wait))
 	}
 	at := now.Add(r.Failure.After).Add(wait)
-	if at >= r.By || b.saved < 100 {
+	if at >= r.By || b.retryCredit < 100 {
 		return Advice{}
 	}
-	b.saved -= 100
+	b.retryCredit -= 100
 	return Advice{Again: true, At: at}
 }
 
-// fail opens the circuit after too many in a row, or if a probe found it sick.
-func (b *Backoff) fail(now actor.Time, probe bool) {
-	b.broken++
-	if probe || !b.open && b.broken >= b.config.OpenAfter {
+// countBroken opens the circuit after OpenAfter consecutive broken attempts, or
+// after a failed probe.
+func (b *Backoff) countBroken(now actor.Time, probe bool) {
+	b.brokenInARow++
+	if probe || !b.open && b.brokenInARow >= b.config.OpenAfter {
 		b.open = true
-		b.openTo = now.Add(doubled(b.config.OpenFor, b.opened, b.config.OpenMax))
-		b.opened++
+		b.openUntil = now.Add(doubled(b.config.OpenFor, b.opens, b.config.OpenMax))
+		b.opens++
 	}
 }
 
-// window is what the next wait is drawn from.
+// window returns the maximum of the next delay.
 func (b *Backoff) window() actor.Duration {
-	return doubled(b.config.Base, max(b.level-1, 0), b.config.Max)
+	return doubled(b.config.Base, max(b.failures-1, 0), b.config.Max)
 }
 
-// doubled is d doubled n times, at most limit.
+// doubled returns d doubled n times, at most limit.
 func doubled(d actor.Duration, n int, limit actor.Duration) actor.Duration {
 	for range n {
 		if d >= limit/2 {
@@ -185,7 +192,7 @@ func doubled(d actor.Duration, n int, limit actor.Duration) actor.Duration {
 	return min(d, limit)
 }
 
-// jitter is a span from 0 to window, by a number drawn from all there are.
+// jitter maps a uniformly random number to a duration between 0 and window.
 func jitter(window actor.Duration, draw uint64) actor.Duration {
 	span, _ := bits.Mul64(draw, uint64(window)+1)
 	return actor.Duration(span)

@@ -25,7 +25,7 @@ var (
 	throttled = &upstream.Failure{Class: upstream.Throttled, Refusal: actor.Refuse(actor.Busy, "later"), After: 3 * time.Second}
 )
 
-func TestWaitsDoubleAndAreDrawnFromAllOfThem(t *testing.T) {
+func TestBackoffDoublesWithFullJitter(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 100})
 	for i, want := range []time.Duration{500, 1000, 2000, 4000, 8000, 16000, 30000, 30000} {
 		want *= time.Millisecond
@@ -38,49 +38,49 @@ func TestWaitsDoubleAndAreDrawnFromAllOfThem(t *testing.T) {
 		}
 		got := b.Report(1000, upstream.Report{Failure: broken, By: actor.Forever}, draw)
 		if wait := got.At.Sub(1000); !got.Again || wait != share {
-			t.Errorf("after %d failures: %v, want %v", i+1, wait, share)
+			t.Errorf("after %d failures: got delay %v, want %v", i+1, wait, share)
 		}
 	}
 	b.Report(1000, upstream.Report{Answered: true}, 0)
 	if got := b.Report(1000, upstream.Report{Failure: broken, By: actor.Forever}, highest); got.At.Sub(1000) != 500*time.Millisecond {
-		t.Errorf("after an answer it still waits %v", got.At.Sub(1000))
+		t.Errorf("delay %v after an answer, want 500ms", got.At.Sub(1000))
 	}
 }
 
-func TestNobodyGoesBeforeTheInstantAskedFor(t *testing.T) {
+func TestBackoffHonoursRetryAfter(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{})
 	advice := b.Report(0, upstream.Report{Failure: throttled, By: actor.Forever}, lowest)
 	if advice.At != actor.Time(3*time.Second) {
-		t.Errorf("comes again at %v", time.Duration(advice.At))
+		t.Errorf("retry at %v, want 3s", time.Duration(advice.At))
 	}
 	if p := b.Admit(actor.Time(time.Second), highest); p.Refusal != nil || p.At != actor.Time(3500*time.Millisecond) {
-		t.Errorf("another may go: %+v", p)
+		t.Errorf("admitted before the requested time: %+v", p)
 	}
 	sooner := &upstream.Failure{Class: upstream.Throttled, Refusal: throttled.Refusal, After: time.Second}
 	b.Report(0, upstream.Report{Failure: sooner}, lowest)
 	if p := b.Admit(actor.Time(2*time.Second), lowest); p.At != actor.Time(3*time.Second) {
-		t.Errorf("asked for less by another it forgets what it was asked for: %+v", p)
+		t.Errorf("a shorter delay replaced the longer one: %+v", p)
 	}
 	if p := b.Admit(actor.Time(3*time.Second), highest); p != (upstream.Pass{}) {
-		t.Errorf("later it may not: %+v", p)
+		t.Errorf("not admitted after the requested time: %+v", p)
 	}
 	if advice := b.Report(0, upstream.Report{Failure: throttled, By: actor.Time(3 * time.Second)}, lowest); advice.Again {
-		t.Error("it comes again when it is too late")
+		t.Error("retry after By")
 	}
 }
 
-func TestLaterWithoutASpanHoldsAllForADrawnOne(t *testing.T) {
+func TestThrottledWithoutRetryAfterDelaysAll(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{})
 	b.Report(0, upstream.Report{Failure: &upstream.Failure{Class: upstream.Throttled, Refusal: throttled.Refusal}}, middle)
 	if p := b.Admit(0, lowest); p.At != actor.Time(250*time.Millisecond) {
-		t.Errorf("%+v", p)
+		t.Errorf("got admission %+v, want At 250ms", p)
 	}
 	if p := b.Admit(actor.Time(250*time.Millisecond), lowest); p != (upstream.Pass{}) {
-		t.Errorf("%+v", p)
+		t.Errorf("got admission %+v, want immediate", p)
 	}
 }
 
-func TestTheCircuitOpensHalfOpensAndCloses(t *testing.T) {
+func TestCircuitBreakerStates(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 3})
 	second := func(n int) actor.Time { return actor.Time(time.Duration(n) * time.Second) }
 	state := func(now actor.Time) string {
@@ -89,7 +89,7 @@ func TestTheCircuitOpensHalfOpensAndCloses(t *testing.T) {
 		case p.Probe:
 			return "probe"
 		case p.Refusal != nil:
-			return "closed for " + p.Refusal.RetryAfter.String()
+			return "open for " + p.Refusal.RetryAfter.String()
 		case p.At > now:
 			return "wait"
 		}
@@ -103,71 +103,71 @@ func TestTheCircuitOpensHalfOpensAndCloses(t *testing.T) {
 		{0, nil, "go"},
 		{0, &upstream.Report{Failure: broken}, "go"},
 		{0, &upstream.Report{Failure: broken}, "go"},
-		{0, &upstream.Report{}, "go"}, // cancelled: it tells nothing
+		{0, &upstream.Report{}, "go"}, // cancelled: no information
 		{0, &upstream.Report{Failure: refused}, "go"},
 		{1, &upstream.Report{Failure: broken}, "go"},
 		{1, &upstream.Report{Failure: broken}, "go"},
-		{1, &upstream.Report{Failure: broken}, "closed for 5s"},
-		{2, &upstream.Report{Failure: broken}, "closed for 4s"}, // was out when it opened
-		{5, nil, "closed for 1s"},
+		{1, &upstream.Report{Failure: broken}, "open for 5s"},
+		{2, &upstream.Report{Failure: broken}, "open for 4s"}, // started before the circuit opened
+		{5, nil, "open for 1s"},
 		{6, nil, "probe"},
-		{6, nil, "closed for 500ms"},
-		{7, &upstream.Report{Failure: broken, Probe: true}, "closed for 10s"},
+		{6, nil, "open for 500ms"},
+		{7, &upstream.Report{Failure: broken, Probe: true}, "open for 10s"},
 		{17, nil, "probe"},
-		{18, &upstream.Report{Probe: true}, "probe"}, // the probe was cancelled: another
-		{19, &upstream.Report{Failure: broken, Probe: true}, "closed for 20s"},
+		{18, &upstream.Report{Probe: true}, "probe"}, // the cancelled probe is replaced
+		{19, &upstream.Report{Failure: broken, Probe: true}, "open for 20s"},
 		{39, nil, "probe"},
 		{40, &upstream.Report{Answered: true, Probe: true}, "go"},
 		{41, &upstream.Report{Failure: broken}, "go"},
 		{41, &upstream.Report{Failure: broken}, "go"},
-		{41, &upstream.Report{Failure: broken}, "closed for 5s"},
+		{41, &upstream.Report{Failure: broken}, "open for 5s"},
 	} {
 		if c.what != nil {
 			b.Report(second(c.at), *c.what, lowest)
 		}
 		if got := state(second(c.at)); got != c.state {
-			t.Fatalf("at %d s, after %+v: %s, want %s", c.at, c.what, got, c.state)
+			t.Fatalf("at %d s, after %+v: got %s, want %s", c.at, c.what, got, c.state)
 		}
 	}
 }
 
-func TestASickUpstreamGetsLittleMoreThanWhatIsNew(t *testing.T) {
+func TestRetryBudgetLimitsRetries(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 1 << 30})
-	again := 0
+	retries := 0
 	for range 1000 {
 		if b.Report(0, upstream.Report{Failure: broken, First: true, By: actor.Forever}, lowest).Again {
-			again++
+			retries++
 		}
 	}
-	if again != 109 { // 10 in hand; what the first saved had no room
-		t.Errorf("%d of 1000 were asked again, want 10 and a tenth of 999", again)
+	if retries != 109 { // the initial 10; the credit of the first attempt exceeds the maximum and is lost
+		t.Errorf("%d retries of 1000 requests, want 10 plus a tenth of 999", retries)
 	}
 }
 
-func TestBackoffKeepsItsPromises(t *testing.T) {
+func TestBackoffInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		config := upstream.BackoffConfig{OpenAfter: rapid.IntRange(1, 4).Draw(t, "after"), RetriesSaved: rapid.IntRange(1, 3).Draw(t, "saved")}
+		config := upstream.BackoffConfig{OpenAfter: rapid.IntRange(1, 4).Draw(t, "after"), RetryBurst: rapid.IntRange(1, 3).Draw(t, "saved")}
 		b := upstream.NewBackoff(config)
-		var now, asked actor.Time
-		out, probes, firsts, again := 0, 0, 0, 0
+		var now, requested actor.Time
+		out, probes, firsts, retries := 0, 0, 0, 0
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond)
 			draw := rapid.Uint64().Draw(t, "draw")
 			if rapid.Bool().Draw(t, "admit") {
 				p := b.Admit(now, draw)
-				if goes := p.Refusal == nil && p.At == 0; goes && now < asked {
-					t.Fatalf("one goes at %v, before %v", now, asked)
-				} else if goes {
+				if admitted := p.Refusal == nil && p.At == 0; admitted && now < requested {
+					t.Fatalf("admitted at %v, want not before %v", now, requested)
+				} else if admitted {
 					out++
 				}
 				if p.Probe {
 					probes++
 				}
 				if p.Refusal != nil && p.Refusal.RetryAfter <= 0 {
-					t.Fatalf("refused without a time to come back: %v", p.Refusal)
+					t.Fatalf("refusal without RetryAfter: %v", p.Refusal)
 				}
 				if probes > 1 {
-					t.Fatal("two probes at once")
+					t.Fatal("two concurrent probes")
 				}
 				continue
 			}
@@ -186,37 +186,37 @@ func TestBackoffKeepsItsPromises(t *testing.T) {
 				r.Failure = broken
 			case 2:
 				r.Failure = throttled
-				asked = max(asked, now.Add(throttled.After))
+				requested = max(requested, now.Add(throttled.After))
 			}
 			advice := b.Report(now, r, draw)
 			if r.First {
 				firsts++
 			}
 			if advice.Again {
-				again++
+				retries++
 				if advice.At < now || r.Failure == nil {
-					t.Fatalf("%+v after %+v at %v", advice, r, now)
+					t.Fatalf("invalid advice %+v after %+v at %v", advice, r, now)
 				}
 			}
-			if again > config.RetriesSaved+(firsts+9)/10 {
-				t.Fatalf("%d retries after %d first attempts", again, firsts)
+			if retries > config.RetryBurst+(firsts+9)/10 {
+				t.Fatalf("%d retries after %d first attempts", retries, firsts)
 			}
 		}
 	})
 }
 
-func TestBackoffConfigNamesWhatIsWrong(t *testing.T) {
+func TestBackoffConfigValidate(t *testing.T) {
 	for _, c := range []struct {
 		config upstream.BackoffConfig
 		want   string
 	}{
 		{upstream.BackoffConfig{}, ""},
-		{upstream.BackoffConfig{Base: time.Minute}, "base 1m0s is over max 30s"},
-		{upstream.BackoffConfig{OpenFor: time.Hour}, "open for 1h0m0s is over max 2m0s"},
+		{upstream.BackoffConfig{Base: time.Minute}, "base 1m0s exceeds max 30s"},
+		{upstream.BackoffConfig{OpenFor: time.Hour}, "open for 1h0m0s exceeds max 2m0s"},
 		{upstream.BackoffConfig{RetryPercent: 101}, "101 %"},
 	} {
 		if err := c.config.Validate(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: %v, want %q", c.config, err, c.want)
+			t.Errorf("%+v: got error %v, want %q", c.config, err, c.want)
 		}
 	}
 }

@@ -13,22 +13,22 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Finish is why an answer ended.
+// Finish is the reason why a response ended.
 type Finish uint8
 
-// The ways to end.
+// The finish reasons.
 const (
-	NoFinish      Finish = iota // it did not: the answer is cut off
-	FinishStop                  // all was said
-	FinishCalls                 // the answers to its tool calls are wanted
-	FinishLength                // no more tokens were allowed
-	FinishFilter                // the upstream held the rest back
-	FinishAnother               // a reason of the upstream's own
+	NoFinish      Finish = iota // the response is incomplete
+	FinishStop                  // the model completed its answer
+	FinishCalls                 // the model waits for the results of its tool calls
+	FinishLength                // the token limit was reached
+	FinishFilter                // the upstream withheld the rest
+	FinishAnother               // a reason specific to the upstream
 )
 
 var finishNames = [...]string{FinishStop: "stop", FinishCalls: "tool_calls", FinishLength: "length", FinishFilter: "content_filter", FinishAnother: "other"}
 
-// String is the reason's name; NoFinish is empty.
+// String returns the name of the reason; that of NoFinish is "".
 func (f Finish) String() string {
 	if int(f) >= len(finishNames) {
 		return fmt.Sprintf("unknown(%d)", f)
@@ -46,7 +46,8 @@ func parseFinish(text string) Finish {
 	return FinishAnother
 }
 
-// Usage is what an answer took, in tokens. Known is false if nobody said.
+// Usage is the number of tokens of a response. Known is false if the upstream
+// reported none.
 type Usage struct {
 	Known  bool
 	Input  int64
@@ -54,45 +55,45 @@ type Usage struct {
 	Total  int64
 }
 
-// Completion is an answer, whoever gave it: a model, an external agent, a script.
+// Completion is a response of a model, an external agent or a script.
 //
-//  1. Finish is set exactly if the answer came to its end.
-//  2. Each of Calls has a name, and an id that no other has.
+//  1. Finish is set if and only if the response is complete.
+//  2. Each of Calls has a name and a unique id.
 //  3. Encode writes at most actor.MessageBytesMax.
 type Completion struct {
 	Text   string
 	Calls  []ToolCall
 	Finish Finish
 	Usage  Usage
-	Model  string // as the upstream calls what answered
+	Model  string // name of the responding model at its upstream
 }
 
-// Bounds of an answer.
+// Bounds of a response, in bytes unless noted.
 const (
-	OutputBytesMax = 512 << 10      // text and arguments, as JSON writes them
-	BodyBytesMax   = 4 << 20        // one JSON answer, read whole
-	tokensMax      = int64(1) << 40 // more is no count
-	errorBytesMax  = 64 << 10       // the body of an error
-	sentenceMax    = 512            // of an upstream's own words in a refusal
-	stateBytesMax  = NameBytesMax   // the name of an agent's state
-	detailBytesMax = 4 << 10        // what an agent says of its state
+	OutputBytesMax = 512 << 10      // text and arguments, as encoded in JSON
+	BodyBytesMax   = 4 << 20        // a response that is one JSON value
+	tokensMax      = int64(1) << 40 // tokens; larger counts are rejected as invalid
+	errorBytesMax  = 64 << 10       // body of an error response
+	quoteBytesMax  = 512            // upstream's error text quoted in a refusal
+	stateBytesMax  = NameBytesMax   // name of an agent's state
+	detailBytesMax = 4 << 10        // detail of an agent's state
 )
 
-// Encode writes the answer as DecodeCompletion reads it; the same answer has
-// the same bytes.
+// Encode returns the JSON form that DecodeCompletion reads. Equal completions have
+// equal bytes.
 func (c Completion) Encode() []byte {
-	line := completionLine{Text: strings.ToValidUTF8(c.Text, "\uFFFD"), Finish: c.Finish.String(), Model: strings.ToValidUTF8(c.Model, "\uFFFD")}
+	wire := completionJSON{Text: strings.ToValidUTF8(c.Text, "\uFFFD"), Finish: c.Finish.String(), Model: strings.ToValidUTF8(c.Model, "\uFFFD")}
 	for _, call := range c.Calls {
-		line.Calls = append(line.Calls, callLine{call.ID, call.Name, strings.ToValidUTF8(call.Arguments, "\uFFFD")})
+		wire.Calls = append(wire.Calls, toolCallJSON{call.ID, call.Name, strings.ToValidUTF8(call.Arguments, "\uFFFD")})
 	}
 	if c.Usage.Known {
-		line.Usage = &usageLine{c.Usage.Input, c.Usage.Output, c.Usage.Total}
+		wire.Usage = &usageJSON{c.Usage.Input, c.Usage.Output, c.Usage.Total}
 	}
-	return marshal(line)
+	return marshal(wire)
 }
 
-// weight is how much room a text takes in JSON, at most.
-func weight(text string) int {
+// jsonBytesMax returns an upper bound of the size of text in JSON.
+func jsonBytesMax(text string) int {
 	n := len(text)
 	for _, c := range []byte(text) {
 		switch {
@@ -105,84 +106,86 @@ func weight(text string) int {
 	return n
 }
 
-// DecodeCompletion reads what Encode writes.
+// DecodeCompletion decodes the output of Encode.
 func DecodeCompletion(b []byte) (Completion, error) {
-	var line completionLine
+	var wire completionJSON
 	if len(b) > actor.MessageBytesMax {
-		return Completion{}, fmt.Errorf("completion: %d bytes are over %d", len(b), actor.MessageBytesMax)
+		return Completion{}, fmt.Errorf("completion: %d bytes exceed the maximum of %d", len(b), actor.MessageBytesMax)
 	}
-	if err := unmarshal(b, &line, json.RejectUnknownMembers(true)); err != nil {
+	if err := unmarshal(b, &wire, json.RejectUnknownMembers(true)); err != nil {
 		return Completion{}, fmt.Errorf("completion: %w", err)
 	}
-	c := Completion{Text: line.Text, Finish: parseFinish(line.Finish), Model: line.Model}
-	for _, l := range line.Calls {
+	c := Completion{Text: wire.Text, Finish: parseFinish(wire.Finish), Model: wire.Model}
+	for _, l := range wire.Calls {
 		c.Calls = append(c.Calls, ToolCall(l))
 	}
-	if u := line.Usage; u != nil {
+	if u := wire.Usage; u != nil {
 		c.Usage = Usage{true, u.Input, u.Output, u.Total}
 	}
 	return c, nil
 }
 
 type (
-	completionLine struct {
-		Text   string     `json:"text"`
-		Calls  []callLine `json:"tool_calls,omitempty"`
-		Finish string     `json:"finish,omitzero"`
-		Usage  *usageLine `json:"usage,omitzero"`
-		Model  string     `json:"model,omitzero"`
+	completionJSON struct {
+		Text   string         `json:"text"`
+		Calls  []toolCallJSON `json:"tool_calls,omitempty"`
+		Finish string         `json:"finish,omitzero"`
+		Usage  *usageJSON     `json:"usage,omitzero"`
+		Model  string         `json:"model,omitzero"`
 	}
-	callLine struct {
+	toolCallJSON struct {
 		ID        string `json:"id"`
 		Name      string `json:"name"`
 		Arguments string `json:"arguments"`
 	}
-	usageLine struct {
+	usageJSON struct {
 		Input  int64 `json:"input_tokens"`
 		Output int64 `json:"output_tokens"`
 		Total  int64 `json:"total_tokens"`
 	}
 )
 
-// Fragment is a piece of a tool call, as a stream brings it.
+// Fragment is a piece of a tool call in a stream.
 type Fragment struct {
-	Index     int // which call, whatever the first one's is; NoIndex: the next one if it has an id, else the last
+	// Index identifies the call; the first index may be any number. NoIndex means the
+	// next call if the fragment has an id, else the last one.
+	Index     int
 	ID        string
 	Name      string
 	Arguments string
 }
 
-// NoIndex stands in a Fragment that does not say which call it belongs to.
+// NoIndex is the Index of a fragment without one.
 const NoIndex = -1
 
-// Assembler puts tool calls together from fragments.
+// Assembler builds tool calls from fragments.
 type Assembler struct {
-	calls  []assembled
-	weight int
+	calls     []partialCall
+	jsonBytes int
 }
 
-type assembled struct {
-	index     int // that its fragments bear
+type partialCall struct {
+	index     int // index of its fragments
 	id, name  string
 	arguments []byte
 }
 
-// Weight is how much room the arguments take in JSON.
-func (a *Assembler) Weight() int { return a.weight }
+// JSONBytes returns an upper bound of the size of the arguments in JSON.
+func (a *Assembler) JSONBytes() int { return a.jsonBytes }
 
-// Add takes the next fragment. Id and name come whole and once; only arguments
-// come in pieces. Indexes tell calls apart, and nothing else: some models count all
-// that they say, some give every call the same.
+// Add appends the next fragment. The id and the name arrive in one piece and may
+// be repeated; only arguments are split. An index only distinguishes calls: some
+// models number all their output, others give every call the same index.
 func (a *Assembler) Add(f Fragment) error {
 	if f.Index < NoIndex {
-		return fmt.Errorf("tool call %d: there is none before 0", f.Index)
+		return fmt.Errorf("tool call %d: negative index", f.Index)
 	}
-	n := a.callOf(f)
+	n := a.callIndex(f)
 	if n == len(a.calls) {
 		if n == ToolCallsMax {
-			return fmt.Errorf("tool call %d: at most %d are taken", n, ToolCallsMax)
+			return fmt.Errorf("tool call %d: want at most %d calls", n, ToolCallsMax)
 		}
-		a.calls = append(a.calls, assembled{index: f.Index})
+		a.calls = append(a.calls, partialCall{index: f.Index})
 	}
 	c := &a.calls[n]
 	for _, part := range [...]struct {
@@ -192,24 +195,24 @@ func (a *Assembler) Add(f Fragment) error {
 	}{{"id", &c.id, f.ID}, {"name", &c.name, f.Name}} {
 		switch {
 		case len(part.new) > NameBytesMax:
-			return fmt.Errorf("tool call %d: its %s of %d bytes is over %d", n, part.what, len(part.new), NameBytesMax)
+			return fmt.Errorf("tool call %d: %s of %d bytes exceeds the maximum of %d", n, part.what, len(part.new), NameBytesMax)
 		case *part.old == "":
 			*part.old = part.new
 		case part.new != "" && part.new != *part.old:
-			return fmt.Errorf("tool call %d: a second %s, %.40q after %.40q", n, part.what, part.new, *part.old)
+			return fmt.Errorf("tool call %d: second %s %.40q after %.40q", n, part.what, part.new, *part.old)
 		}
 	}
-	a.weight += weight(f.Arguments)
-	if a.weight > OutputBytesMax {
+	a.jsonBytes += jsonBytesMax(f.Arguments)
+	if a.jsonBytes > OutputBytesMax {
 		return fmt.Errorf("tool call %d: more than %d bytes of arguments", n, OutputBytesMax)
 	}
 	c.arguments = append(c.arguments, f.Arguments...)
 	return nil
 }
 
-// callOf is the call that a fragment belongs to; as many as there are if it begins
-// the next.
-func (a *Assembler) callOf(f Fragment) int {
+// callIndex returns the position of the call that f belongs to, or len(a.calls) if
+// f starts a new call.
+func (a *Assembler) callIndex(f Fragment) int {
 	n := len(a.calls) - 1
 	if f.Index == NoIndex {
 		if f.ID != "" || n < 0 {
@@ -226,17 +229,17 @@ func (a *Assembler) callOf(f Fragment) int {
 	return n
 }
 
-// endsBefore tells whether a fragment of the same index begins another call: one
-// with an id of its own, or, where nobody has ids, one that is named once more when
-// the arguments of this one are whole.
-func (c *assembled) endsBefore(f Fragment) bool {
+// endsBefore reports whether a fragment of the same index starts another call. It
+// does if both have an id and the ids differ. Without ids it does if it has a name
+// and the arguments so far are a complete JSON value.
+func (c *partialCall) endsBefore(f Fragment) bool {
 	if c.id != "" || f.ID != "" {
 		return c.id != "" && f.ID != "" && c.id != f.ID
 	}
 	return f.Name != "" && f.Arguments != "" && jsontext.Value(c.arguments).IsValid()
 }
 
-// Calls are the tool calls as they now stand, each with a name and an id of its own.
+// Calls returns the tool calls received so far, each with a name and a unique id.
 func (a *Assembler) Calls() ([]ToolCall, error) {
 	var calls []ToolCall
 	for i, c := range a.calls {

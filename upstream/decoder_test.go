@@ -18,10 +18,10 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the transcripts in testdata should have said")
+var rewrite = flag.Bool("rewrite", false, "rewrite the transcripts in testdata")
 
-// offered are the tools of each prompt in the transcripts.
-var offered = []upstream.ToolSpec{
+// offeredTools are the tools of each prompt in the transcripts.
+var offeredTools = []upstream.ToolSpec{
 	{Name: "call_agent", Schema: `{"type":"object"}`},
 	{Name: "browser.open", Schema: `{"type":"object"}`},
 }
@@ -34,33 +34,33 @@ func newDecoder(kind, media string) (upstream.Decoder, *upstream.Failure) {
 		}
 		return d, nil
 	}
-	d, failure := upstream.NewModelDecoder("model m", &upstream.Prompt{Tools: offered}, media)
+	d, failure := upstream.NewModelDecoder("model m", &upstream.Prompt{Tools: offeredTools}, media)
 	if failure != nil {
 		return nil, failure
 	}
 	return d, nil
 }
 
-// heard is what came of an answer.
-type heard struct {
+// decoded is the complete output of a decoder.
+type decoded struct {
 	deltas  []upstream.Delta
 	failure *upstream.Failure
 	answer  upstream.Completion
 	done    bool
 }
 
-// hear reads an answer in pieces that end at the cuts.
-func hear(kind, media string, body []byte, cuts ...int) (h heard) {
+// decodeAll decodes a response split at the given offsets.
+func decodeAll(kind, media string, body []byte, cuts ...int) (h decoded) {
 	d, failure := newDecoder(kind, media)
 	if failure != nil {
-		return heard{failure: failure}
+		return decoded{failure: failure}
 	}
 	from := 0
 	for _, end := range append(cuts, len(body)) {
 		piece := append([]byte(nil), body[from:end]...)
 		from = end
-		deltas, failure := d.Take(piece)
-		clear(piece) // nothing may be kept of it
+		deltas, failure := d.Decode(piece)
+		clear(piece) // the decoder must not retain it
 		h.deltas, h.failure = append(h.deltas, deltas...), failure
 	}
 	deltas, failure := d.End()
@@ -69,7 +69,7 @@ func hear(kind, media string, body []byte, cuts ...int) (h heard) {
 	return h
 }
 
-func (h heard) String() string {
+func (h decoded) String() string {
 	var b strings.Builder
 	for _, d := range h.deltas {
 		if d.State != "" {
@@ -97,45 +97,47 @@ func (h heard) String() string {
 	return b.String()
 }
 
-// check says what no answer may be, whatever bytes it was read from.
-func (h heard) check() error {
+// check returns an error if the output violates an invariant that holds for any
+// input.
+func (h decoded) check() error {
 	var text strings.Builder
 	for _, d := range h.deltas {
 		text.WriteString(d.Text)
 		if d == (upstream.Delta{}) {
-			return fmt.Errorf("a delta of nothing")
+			return fmt.Errorf("empty delta")
 		}
 	}
 	switch {
 	case text.String() != h.answer.Text && h.failure == nil:
-		return fmt.Errorf("deltas say %q, the answer %q", text.String(), h.answer.Text)
+		return fmt.Errorf("got deltas %q, want the answer %q", text.String(), h.answer.Text)
 	case !strings.HasPrefix(h.answer.Text, text.String()):
-		return fmt.Errorf("deltas say %q, the answer begins %q", text.String(), h.answer.Text)
+		return fmt.Errorf("got deltas %q, want a prefix of the answer %q", text.String(), h.answer.Text)
 	case h.done == (h.failure != nil) || h.done == (h.answer.Finish == upstream.NoFinish):
-		return fmt.Errorf("done %v, finish %s, failure %v", h.done, h.answer.Finish, h.failure)
+		return fmt.Errorf("inconsistent end: done %v, finish %s, failure %v", h.done, h.answer.Finish, h.failure)
 	case h.failure != nil && (h.failure.Class == 0 || h.failure.Refusal.Detail == "" || !utf8.ValidString(h.failure.Refusal.Detail)):
-		return fmt.Errorf("failure %v", h.failure)
+		return fmt.Errorf("invalid failure %v", h.failure)
 	case !h.done && h.answer.Calls != nil:
-		return fmt.Errorf("half an answer with tool calls %v", h.answer.Calls)
+		return fmt.Errorf("incomplete answer with tool calls %v", h.answer.Calls)
 	}
 	b := h.answer.Encode()
 	if len(b) > actor.MessageBytesMax {
-		return fmt.Errorf("an answer of %d bytes", len(b))
+		return fmt.Errorf("encoded answer of %d bytes exceeds the maximum", len(b))
 	}
 	again, err := upstream.DecodeCompletion(b)
 	if err != nil || !reflect.DeepEqual(again, h.answer) {
-		return fmt.Errorf("%+v is written as %s and read as %+v, %v", h.answer, b, again, err)
+		return fmt.Errorf("%+v encodes to %s and decodes to %+v, %v", h.answer, b, again, err)
 	}
 	return nil
 }
 
-// Each transcript is an answer and what is heard in it, wherever it is cut. Its
-// first line says the story in a sentence, the second who answers with what
-// media type; the answer's lines begin with '|'.
-func TestAnswersAreHeardAlikeFromEveryCut(t *testing.T) {
+// TestDecodersAcrossChunkBoundaries decodes the transcripts in testdata/answers,
+// split at every offset. The first line of a transcript is its title, the second
+// the kind of upstream and the content type. Lines of the body start with '|'. The
+// expected output follows the line "----".
+func TestDecodersAcrossChunkBoundaries(t *testing.T) {
 	files, _ := filepath.Glob("testdata/answers/*.txt")
 	if len(files) < 20 {
-		t.Fatalf("%d transcripts", len(files))
+		t.Fatalf("got %d transcripts, want at least 20", len(files))
 	}
 	bytesCut := 0
 	for _, file := range files {
@@ -144,23 +146,23 @@ func TestAnswersAreHeardAlikeFromEveryCut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			story, want, _ := strings.Cut(string(text), "----\n")
-			kind, media, body := readStory(t, story)
-			whole := hear(kind, media, body)
+			input, want, _ := strings.Cut(string(text), "----\n")
+			kind, media, body := parseTranscript(t, input)
+			whole := decodeAll(kind, media, body)
 			if got := whole.String(); *rewrite {
-				os.WriteFile(file, []byte(story+"----\n"+got), 0o644)
+				os.WriteFile(file, []byte(input+"----\n"+got), 0o644)
 			} else if got != want {
-				t.Errorf("%s\nis heard as\n%swant\n%s", story, got, want)
+				t.Errorf("%s\ndecodes to\n%swant\n%s", input, got, want)
 			}
-			every := make([]int, 0, len(body))
+			allCuts := make([]int, 0, len(body))
 			for cut := range body {
-				every = append(every, cut)
-				if got := hear(kind, media, body, cut); !sameButForPieces(got, whole) {
-					t.Fatalf("cut at %d it is heard as\n%swhole as\n%s", cut, got, whole)
+				allCuts = append(allCuts, cut)
+				if got := decodeAll(kind, media, body, cut); !sameApartFromChunks(got, whole) {
+					t.Fatalf("split at %d: got\n%swant\n%s", cut, got, whole)
 				}
 			}
-			if got := hear(kind, media, body, every...); !sameButForPieces(got, whole) {
-				t.Fatalf("byte by byte it is heard as\n%swhole as\n%s", got, whole)
+			if got := decodeAll(kind, media, body, allCuts...); !sameApartFromChunks(got, whole) {
+				t.Fatalf("byte by byte: got\n%swant\n%s", got, whole)
 			}
 			if err := whole.check(); err != nil {
 				t.Error(err)
@@ -168,29 +170,29 @@ func TestAnswersAreHeardAlikeFromEveryCut(t *testing.T) {
 			bytesCut += len(body)
 		})
 	}
-	t.Logf("%d answers cut at %d bytes", len(files), bytesCut)
+	t.Logf("%d answers, split at %d offsets", len(files), bytesCut)
 }
 
-func sameButForPieces(a, b heard) bool { return a.String() == b.String() }
+func sameApartFromChunks(a, b decoded) bool { return a.String() == b.String() }
 
-func readStory(t *testing.T, story string) (kind, media string, body []byte) {
-	lines := strings.Split(strings.TrimSuffix(story, "\n"), "\n")
+func parseTranscript(t *testing.T, input string) (kind, media string, body []byte) {
+	lines := strings.Split(strings.TrimSuffix(input, "\n"), "\n")
 	if len(lines) < 2 || !strings.HasPrefix(lines[0], "# ") {
-		t.Fatalf("no story: %q", story)
+		t.Fatalf("no transcript: %q", input)
 	}
 	kind, media, _ = strings.Cut(lines[1], " ")
 	special := strings.NewReplacer("<CR>", "\r", "<BOM>", "\uFEFF", "<FF>", "\xff")
 	for _, line := range lines[2:] {
 		line, ok := strings.CutPrefix(line, "|")
 		if !ok {
-			t.Fatalf("%q: want a line of the answer", line)
+			t.Fatalf("%q: want a line of the body", line)
 		}
 		body = append(body, special.Replace(strings.TrimPrefix(line, " "))+"\n"...)
 	}
 	return kind, media, body
 }
 
-func TestGiantAnswersAreRefused(t *testing.T) {
+func TestOversizedAnswersAreRefused(t *testing.T) {
 	chunk := func(content string) string {
 		return `data: {"choices":[{"index":0,"delta":{"content":"` + content + `"}}]}` + "\n\n"
 	}
@@ -199,26 +201,26 @@ func TestGiantAnswersAreRefused(t *testing.T) {
 	control := strings.Repeat(`\u0001`, 1<<10)
 	args := `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"` + k + `"}}]}}]}` + "\n\n"
 	for _, c := range []struct{ kind, media, body, want string }{
-		{"model", "text/event-stream", strings.Repeat(chunk(k), 513), "says more than 524288 bytes"},
+		{"model", "text/event-stream", strings.Repeat(chunk(k), 513), "output exceeds 524288 bytes"},
 		{"model", "text/event-stream", strings.Repeat(args, 513), "tool call 0: more than 524288 bytes of arguments"},
 		{"model", "text/event-stream", "data: " + strings.Repeat("x", 1<<20), "a line is longer than 1048576 bytes"},
 		{"model", "text/event-stream", strings.Repeat("data: "+k+"\n", 1025), "an event has more than 1048576 bytes"},
 		{"model", "text/event-stream", strings.Repeat(": "+k+"\n", 17<<10), "a stream is longer than 16777216 bytes"},
-		{"model", "text/event-stream", strings.Repeat(chunk(control), 400) + `data: {"choices":[{"index":0,"finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n", "says more than 524288 bytes"},
-		{"model", "application/json", strings.Repeat(" ", 4<<20) + " ", "its answer is over 4194304 bytes"},
-		{"agent", "text/event-stream", strings.Repeat(event("delta", `{"text":"`+k+`"}`), 513), "says more than 524288 bytes"},
-		{"agent", "text/event-stream", strings.Repeat(event("delta", `{"text":"`+control+`"}`), 400) + event("done", "{}"), "says more than 524288 bytes"},
+		{"model", "text/event-stream", strings.Repeat(chunk(control), 400) + `data: {"choices":[{"index":0,"finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n", "output exceeds 524288 bytes"},
+		{"model", "application/json", strings.Repeat(" ", 4<<20) + " ", "response exceeds 4194304 bytes"},
+		{"agent", "text/event-stream", strings.Repeat(event("delta", `{"text":"`+k+`"}`), 513), "output exceeds 524288 bytes"},
+		{"agent", "text/event-stream", strings.Repeat(event("delta", `{"text":"`+control+`"}`), 400) + event("done", "{}"), "output exceeds 524288 bytes"},
 		{"agent", "text/event-stream", event("state", `{"state":"`+k+`"}`), "want a state of 1 to 256 bytes"},
-		{"agent", "text/event-stream", event("state", `{"state":"s","detail":"`+strings.Repeat(k, 4)+`"}`), "its detail of 4098 bytes is over 4096"},
+		{"agent", "text/event-stream", event("state", `{"state":"s","detail":"`+strings.Repeat(k, 4)+`"}`), "detail of 4098 bytes exceeds the maximum of 4096"},
 		{"agent", "text/event-stream", strings.Repeat(event("nonsense", k), 17<<10), "a stream is longer than 16777216 bytes"},
 	} {
-		h := hear(c.kind, c.media, []byte(c.body), len(c.body)/3, len(c.body)/2)
+		h := decodeAll(c.kind, c.media, []byte(c.body), len(c.body)/3, len(c.body)/2)
 		if h.failure == nil || !strings.Contains(h.failure.Refusal.Detail, c.want) {
-			t.Errorf("%s of %d bytes: %v, want %q", c.kind, len(c.body), h.failure, c.want)
+			t.Errorf("%s of %d bytes: got failure %v, want %q", c.kind, len(c.body), h.failure, c.want)
 			continue
 		}
 		if giant := !strings.Contains(c.want, "want a state") && !strings.Contains(c.want, "detail") && !strings.Contains(c.want, "tool call"); giant && h.failure.Class != upstream.Refused {
-			t.Errorf("%s: %s, though it would be no smaller another time", c.want, h.failure.Class)
+			t.Errorf("%s: got class %s, want refused", c.want, h.failure.Class)
 		}
 		if err := h.check(); err != nil {
 			t.Errorf("%s: %v", c.want, err)
@@ -226,10 +228,10 @@ func TestGiantAnswersAreRefused(t *testing.T) {
 	}
 }
 
-func TestAnUnusableContentTypeIsNamed(t *testing.T) {
+func TestDecoderRejectsContentType(t *testing.T) {
 	for _, kind := range []string{"model", "agent"} {
 		if _, failure := newDecoder(kind, "text/html; charset=utf-8"); failure == nil || failure.Class != upstream.Broken || !strings.Contains(failure.Refusal.Detail, `"text/html"`) {
-			t.Errorf("%s: %v", kind, failure)
+			t.Errorf("%s: got failure %v, want one for text/html", kind, failure)
 		}
 		if _, failure := newDecoder(kind, " Text/Event-Stream ; charset=utf-8"); failure != nil {
 			t.Errorf("%s: %v", kind, failure.Refusal)
@@ -237,14 +239,14 @@ func TestAnUnusableContentTypeIsNamed(t *testing.T) {
 	}
 }
 
-// Bytes that differ in nothing but where they are cut are heard alike, end as an
-// answer or a failure, and never as a panic.
+// FuzzAnswers decodes the same bytes whole and split. The outputs MUST be equal,
+// and end as an answer or a failure.
 func FuzzAnswers(f *testing.F) {
 	files, _ := filepath.Glob("testdata/answers/*.txt")
 	for i, file := range files {
 		text, _ := os.ReadFile(file)
-		story, _, _ := strings.Cut(string(text), "----\n")
-		lines := strings.SplitN(story, "\n", 3)
+		input, _, _ := strings.Cut(string(text), "----\n")
+		lines := strings.SplitN(input, "\n", 3)
 		f.Add([]byte(strings.ReplaceAll(strings.ReplaceAll(lines[2], "\n| ", "\n"), "\n|\n", "\n\n")), strings.HasPrefix(lines[1], "agent"), strings.Contains(lines[1], "json"), i)
 	}
 	f.Fuzz(func(t *testing.T, body []byte, agent, json bool, cut int) {
@@ -254,17 +256,17 @@ func FuzzAnswers(f *testing.F) {
 		} else if json {
 			media = "application/json"
 		}
-		whole := hear(kind, media, body)
+		whole := decodeAll(kind, media, body)
 		if err := whole.check(); err != nil {
 			t.Fatal(err)
 		}
-		if got := hear(kind, media, body, clamp(cut, len(body))); !sameButForPieces(got, whole) {
-			t.Errorf("cut at %d it is heard as\n%swhole as\n%s", clamp(cut, len(body)), got, whole)
+		if got := decodeAll(kind, media, body, clamp(cut, len(body))); !sameApartFromChunks(got, whole) {
+			t.Errorf("split at %d: got\n%swant\n%s", clamp(cut, len(body)), got, whole)
 		}
 	})
 }
 
-// An Assembler takes fragments as a plain list of calls would.
+// FuzzAssembler compares an Assembler with a plain list of calls.
 func FuzzAssembler(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 2, 0, 0, 0, 3, 1, 2, 2, 1, 255, 1, 1, 1})
 	f.Add([]byte{255, 1, 1, 1, 255, 0, 0, 2, 255, 2, 1, 1})
@@ -272,28 +274,35 @@ func FuzzAssembler(f *testing.F) {
 	f.Fuzz(func(t *testing.T, bytes []byte) {
 		var a upstream.Assembler
 		var want []upstream.ToolCall
+		var indexes []int
 		for ; len(bytes) >= 4; bytes = bytes[4:] {
 			fragment := upstream.Fragment{Index: int(int8(bytes[0])), ID: names[bytes[1]%4], Name: names[bytes[2]%4], Arguments: strings.Repeat("x", int(bytes[3]))}
-			at := fragment.Index
-			if at == upstream.NoIndex {
-				at = len(want)
-				if fragment.ID == "" && at > 0 {
+			at := len(want) - 1
+			if fragment.Index == upstream.NoIndex {
+				if fragment.ID != "" || at < 0 {
+					at = len(want)
+				}
+			} else {
+				for at >= 0 && indexes[at] != fragment.Index {
 					at--
 				}
+				if at < 0 || want[at].ID != "" && fragment.ID != "" && want[at].ID != fragment.ID {
+					at = len(want)
+				}
 			}
-			legal := at >= 0 && at <= len(want) && at < upstream.ToolCallsMax
+			legal := fragment.Index >= upstream.NoIndex && at < upstream.ToolCallsMax
 			if legal && at < len(want) {
 				c := want[at]
 				legal = (fragment.ID == "" || c.ID == "" || c.ID == fragment.ID) && (fragment.Name == "" || c.Name == "" || c.Name == fragment.Name)
 			}
 			if err := a.Add(fragment); (err == nil) != legal {
-				t.Fatalf("%+v after %+v: %v", fragment, want, err)
+				t.Fatalf("fragment %+v after %+v: got error %v", fragment, want, err)
 			}
 			if !legal {
 				return
 			}
 			if at == len(want) {
-				want = append(want, upstream.ToolCall{})
+				want, indexes = append(want, upstream.ToolCall{}), append(indexes, fragment.Index)
 			}
 			c := &want[at]
 			c.ID, c.Name, c.Arguments = max(c.ID, fragment.ID), max(c.Name, fragment.Name), c.Arguments+fragment.Arguments
@@ -308,7 +317,7 @@ func FuzzAssembler(f *testing.F) {
 		}
 		got, err := a.Calls()
 		if (err == nil) != legal || legal && !reflect.DeepEqual(got, want) {
-			t.Errorf("%+v, %v, want %+v, legal %v", got, err, want, legal)
+			t.Errorf("got %+v, error %v, want %+v, legal %v", got, err, want, legal)
 		}
 	})
 }
@@ -324,7 +333,7 @@ func drawName(t *rapid.T, what string) string {
 func drawCompletion(t *rapid.T) upstream.Completion {
 	c := upstream.Completion{Text: drawText(t, "text"), Finish: upstream.Finish(rapid.IntRange(1, 4).Draw(t, "finish")), Model: drawName(t, "model")}
 	for i := range rapid.IntRange(0, 3).Draw(t, "calls") {
-		c.Calls = append(c.Calls, upstream.ToolCall{ID: fmt.Sprint("id-", i), Name: rapid.SampledFrom(offered).Draw(t, "tool").Name, Arguments: drawText(t, "arguments")})
+		c.Calls = append(c.Calls, upstream.ToolCall{ID: fmt.Sprint("id-", i), Name: rapid.SampledFrom(offeredTools).Draw(t, "tool").Name, Arguments: drawText(t, "arguments")})
 	}
 	if rapid.Bool().Draw(t, "usage") {
 		in, out := rapid.Int64Range(0, 1<<30).Draw(t, "in"), rapid.Int64Range(1, 1<<30).Draw(t, "out")
@@ -333,23 +342,24 @@ func drawCompletion(t *rapid.T) upstream.Completion {
 	return c
 }
 
-// What AppendStream plays, a decoder hears, and a journal keeps.
-func TestWhatAModelPlaysIsHeard(t *testing.T) {
+// TestAppendStreamRoundTrip decodes the output of AppendStream, and encodes the
+// result for a journal.
+func TestAppendStreamRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawCompletion(t)
 		body := upstream.AppendStream(nil, c, rapid.IntRange(1, 30).Draw(t, "cut"))
-		h := hear("model", "text/event-stream", body, rapid.IntRange(0, len(body)).Draw(t, "at"))
+		h := decodeAll("model", "text/event-stream", body, rapid.IntRange(0, len(body)).Draw(t, "at"))
 		if h.failure != nil || !reflect.DeepEqual(h.answer, c) {
-			t.Fatalf("%s\nis heard as %+v, %v\nwant %+v", body, h.answer, h.failure, c)
+			t.Fatalf("%s\ndecodes to %+v, %v\nwant %+v", body, h.answer, h.failure, c)
 		}
 		if err := h.check(); err != nil {
 			t.Fatal(err)
 		}
-		// Cut short anywhere before the end, it is half an answer and says so.
+		// Every prefix that lacks the end MUST be detected as incomplete.
 		half := body[:rapid.IntRange(0, len(body)-len("data: [DONE]\n\n")).Draw(t, "half")]
-		h = hear("model", "text/event-stream", half)
+		h = decodeAll("model", "text/event-stream", half)
 		if h.done && h.answer.Text != c.Text {
-			t.Fatalf("%s\nis taken for the whole of %q", half, c.Text)
+			t.Fatalf("%s\ndecodes to the complete answer %q", half, c.Text)
 		}
 		if err := h.check(); err != nil {
 			t.Fatal(err)
@@ -357,24 +367,24 @@ func TestWhatAModelPlaysIsHeard(t *testing.T) {
 	})
 }
 
-func TestCompletionsRefuseWhatTheyDoNotWrite(t *testing.T) {
+func TestDecodeCompletionIsStrict(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{``, "want JSON, got nothing"},
-		{`{"text":"a"`, "ends too early"},
+		{`{"text":"a"`, "unexpected end"},
 		{`{"text":"a","text":"b"}`, "duplicate"},
 		{`{"text":"a","more":1}`, "unknown member"},
-		{`{"text":7}`, "another kind"},
+		{`{"text":7}`, "wrong type"},
 		{`{"text":"a"} {}`, "byte 13"},
 		{strings.Repeat("[", 65), "byte 64: nests deeper than 64 levels"},
-		{strings.Repeat(" ", 1<<20) + "{}", "are over"},
+		{strings.Repeat(" ", 1<<20) + "{}", "exceed the maximum"},
 	} {
 		if _, err := upstream.DecodeCompletion([]byte(c.line)); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%.40s: %v, want %q", c.line, err, c.want)
+			t.Errorf("%.40s: got error %v, want %q", c.line, err, c.want)
 		}
 	}
-	// Brackets inside a text are no nesting, wherever its quotes end.
+	// Brackets inside a string do not count as nesting, wherever its quotes end.
 	deep := `\"` + strings.Repeat("[{", 99) + `\\`
 	if c, err := upstream.DecodeCompletion([]byte(`{"text":"` + deep + `"}`)); err != nil || strings.Count(c.Text, "[") != 99 {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("brackets in a string: got %+v, error %v", c, err)
 	}
 }

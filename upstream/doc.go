@@ -1,33 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package upstream speaks with what stands behind us: models and external agents.
-// It turns a request into bytes, streamed bytes into deltas and tool calls, and says when to try again. It never dials.
+// Package upstream implements the client side of the protocols of models and
+// external agents. It encodes requests, decodes streamed responses and schedules
+// retries. It opens no connection.
 //
-// What comes from there is hostile until read. Whatever bytes arrive, in
-// whatever pieces, end as a value or as a refusal that names what was wrong and
-// where; nothing is unbounded, and nothing is done by halves in silence: a
-// stream that stops early leaves its text so far, marked incomplete.
+// Bytes from an upstream are untrusted until decoded. Any sequence of bytes, split
+// anywhere, yields either a value or a refusal that names the fault and its
+// position. All sizes are bounded. No data is dropped silently: a stream that ends
+// early keeps its text and is marked incomplete.
 //
-//	Prompt, Invocation ─▶ Request           bytes and headers for a world to send
-//	Parser                                  Server-Sent Events: runs.Frame, read
-//	ModelDecoder, AgentDecoder              bytes of an answer ─▶ deltas, one Completion
-//	Cutter                                  deltas no longer or older than clients are promised
-//	Backoff                                 what all calls to one upstream know of its health
+//	Prompt, Invocation ─▶ Request           bytes and headers for the host to send
+//	Parser                                  Server-Sent Events: decodes runs.Frame
+//	ModelDecoder, AgentDecoder              response bytes ─▶ deltas, one Completion
+//	Chunker                                 deltas within the size and delay promised to clients
+//	Backoff                                 health of one upstream, shared by its calls
 //	Exchange                                one request with all its attempts
-//	Health                                  whether an external agent is there
-//	Target, Egress                          where it is, and which addresses may be reached
-//	Script                                  a model without a model: no key, no network
+//	Health                                  liveness of an external agent
+//	Target, Egress                          address of an agent, and which addresses are allowed
+//	Script                                  a built-in model: no key, no network
 //
-// An Exchange is a state machine that a world drives: it is given the time, one
-// input and a drawn number, and says what to send, close or pass on, and by its
-// NextDeadline when to come back.
+// An Exchange is a state machine driven by the host. Step takes the time, one
+// input and a random number, and returns the operations to perform. NextDeadline
+// returns the time of the next step.
 //
-//	         ┌────────── Again ◀───────────┐
-//	         ▼                             │
-//	Begin ─ waiting ─ Send ─▶ out ─ Head ─▶ reading ─▶ End
+//	         ┌────────────── Retry ◀──────────────┐
+//	         ▼                                    │
+//	Begin ─ waiting ─ Send ─▶ awaitingHead ─ Head ─▶ readingBody ─▶ Ended
 //
-// It tries again only while no token was passed on, while its own count and the
-// upstream's retry budget last, and while there is time. An agent that has not
-// said that asking twice is safe is not asked twice: once the request may have
-// reached it, what became of it is Unknown.
+// An attempt is repeated only if all of these hold:
+//
+//   - no part of a response has been forwarded;
+//   - neither the attempt limits nor the upstream's retry budget is exhausted;
+//   - the retry would start before the deadline;
+//   - the request is idempotent, or certainly was not processed.
+//
+// A request to an agent that did not declare retries safe is not repeated once the
+// agent may have received it. Its outcome is then Unknown.
 package upstream

@@ -12,37 +12,39 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// Egress says which addresses may be reached from here: public ones, and those
-// that were allowed. The zero value allows nothing else.
+// Egress decides which addresses may be reached from this node: public addresses
+// and those on the allow list. The zero value has an empty allow list.
 //
-//  1. Host takes each host in one spelling only, so that nobody reads another in it.
-//  2. What Check passes is public, or within what was allowed, whatever it is called.
+//  1. ParseHost rejects spellings of a host that parsers interpret differently.
+//  2. An address that Check accepts is public or on the allow list, whatever name
+//     resolved to it.
 //
-// A world asks Host, resolves a name once, asks Check, and connects to one of
-// the very addresses that it asked about.
+// The host calls ParseHost, resolves the name once, calls Check, and connects to
+// one of the checked addresses. Resolving again would allow DNS rebinding.
 type Egress struct {
 	prefixes []netip.Prefix
 	names    []string
 }
 
-// AllowMax is how many prefixes and names may be allowed.
+// AllowMax is the maximum number of allowed prefixes and names.
 const AllowMax = 256
 
-// AllowLoopback is what to allow where this machine is its own upstream.
+// AllowLoopback returns the allow list for upstreams on this machine.
 func AllowLoopback() []string { return []string{"127.0.0.0/8", "::1"} }
 
-// NewEgress also allows what is listed: prefixes (10.1.0.0/16), addresses, and
-// names (agents.internal). What a name stands for may then be loopback or
-// private; whatever is neither, link-local above all, takes a prefix.
+// NewEgress returns an Egress with an allow list of prefixes (10.1.0.0/16),
+// addresses and names (agents.internal). An allowed name may resolve to a loopback
+// or private address. Other special addresses, in particular link-local ones, must
+// be allowed by prefix.
 func NewEgress(allow []string) (Egress, error) {
 	var e Egress
 	if len(allow) > AllowMax {
-		return Egress{}, fmt.Errorf("allow: %d entries are over %d", len(allow), AllowMax)
+		return Egress{}, fmt.Errorf("allow: %d entries exceed the maximum of %d", len(allow), AllowMax)
 	}
 	for _, text := range allow {
 		if p, err := netip.ParsePrefix(text); err == nil {
 			if p != p.Masked() || p.Addr().Is4In6() {
-				return Egress{}, fmt.Errorf("allow: %q has bits beyond its length: write %s", text, p.Masked())
+				return Egress{}, fmt.Errorf("allow: %q has bits beyond the prefix length: want %s", text, p.Masked())
 			}
 			e.prefixes = append(e.prefixes, p)
 			continue
@@ -60,9 +62,10 @@ func NewEgress(allow []string) (Egress, error) {
 	return e, nil
 }
 
-// ParseHost reads the host of an endpoint: an address as addresses are written,
-// or a name in ASCII, which it returns in small letters. It refuses every other
-// spelling of an address that some reader knows.
+// ParseHost parses the host of an endpoint: an IP address in standard notation, or
+// an ASCII name, which is returned in lower case. IPv6 addresses may have
+// brackets. It rejects every other spelling that some parser accepts as an
+// address.
 func ParseHost(host string) (name string, addr netip.Addr, err error) {
 	if inner, ok := strings.CutPrefix(host, "["); ok && strings.HasSuffix(inner, "]") {
 		host = strings.TrimSuffix(inner, "]")
@@ -73,13 +76,13 @@ func ParseHost(host string) (name string, addr netip.Addr, err error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		switch {
 		case addr.Zone() != "":
-			return "", netip.Addr{}, errors.New("an address with a zone means something else on each machine")
+			return "", netip.Addr{}, errors.New("address with a zone, which is valid on one machine only")
 		case addr.Is4In6():
-			return "", netip.Addr{}, fmt.Errorf("write it as %s", addr.Unmap())
+			return "", netip.Addr{}, fmt.Errorf("IPv4-mapped address: want %s", addr.Unmap())
 		}
 		return "", addr, nil
 	}
-	if err := checkName(host); err != nil {
+	if err := checkHostName(host); err != nil {
 		return "", netip.Addr{}, err
 	}
 	return strings.ToLower(host), netip.Addr{}, nil
@@ -92,43 +95,44 @@ const (
 	letterBytes   = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
 
-// checkName says why a text is no name of a host.
-func checkName(host string) error {
+// checkHostName returns an error unless host is a valid host name.
+func checkHostName(host string) error {
 	if host == "" || len(host) > hostBytesMax {
 		return fmt.Errorf("want a host of 1 to %d bytes", hostBytesMax)
 	}
 	if strings.HasSuffix(host, ".") {
-		return errors.New("it ends in a dot")
+		return errors.New("ends in a dot")
 	}
 	if strings.Trim(host, digitBytes+letterBytes+"-_.") != "" {
-		return errors.New("a host has letters, digits, '-', '_' and '.' only; write others as xn--")
+		return errors.New("want only letters, digits, '-', '_' and '.'; encode others as xn--")
 	}
 	for label := range strings.SplitSeq(host, ".") {
 		if label == "" || len(label) > labelBytesMax || label[0] == '-' || label[len(label)-1] == '-' {
-			return fmt.Errorf("between dots want 1 to %d letters and digits", labelBytesMax)
+			return fmt.Errorf("want 1 to %d letters and digits between dots", labelBytesMax)
 		}
 	}
-	// Some readers take a last label that is a number for an address in decimal,
-	// octal, hexadecimal, or with parts left out.
+	// Some parsers accept a name with a numeric last label as an address in decimal,
+	// octal or hexadecimal, or with missing parts.
 	last := strings.ToLower(host[strings.LastIndexByte(host, '.')+1:])
 	hex, isHex := strings.CutPrefix(last, "0x")
 	if strings.Trim(last, digitBytes) == "" || isHex && strings.Trim(hex, digitBytes+"abcdef") == "" {
-		return errors.New("it ends in a number, and is no address: want four numbers from 0 to 255, as 192.0.2.1")
+		return errors.New("ends in a number, but is no address: want four numbers from 0 to 255, as in 192.0.2.1")
 	}
 	return nil
 }
 
-// special are the addresses that are not public, the narrower before the wider.
-var special = []struct {
+// nonPublic lists the address ranges that are not public; narrower ranges precede
+// wider ones.
+var nonPublic = []struct {
 	prefix netip.Prefix
 	what   string
-	inner  bool // some have services of their own there: a name that is allowed may stand for it
+	inner  bool // used for internal services: an allowed name may resolve to it
 }{
 	{netip.MustParsePrefix("0.0.0.0/8"), "this host", false},
 	{netip.MustParsePrefix("10.0.0.0/8"), "private", true},
-	{netip.MustParsePrefix("100.64.0.0/10"), "shared behind a carrier", true},
+	{netip.MustParsePrefix("100.64.0.0/10"), "carrier-grade NAT", true},
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback", true},
-	{netip.MustParsePrefix("168.63.129.16/32"), "a cloud's own", false},
+	{netip.MustParsePrefix("168.63.129.16/32"), "a cloud service address", false},
 	{netip.MustParsePrefix("169.254.0.0/16"), "link-local", false},
 	{netip.MustParsePrefix("172.16.0.0/12"), "private", true},
 	{netip.MustParsePrefix("192.0.0.0/24"), "reserved", false},
@@ -156,30 +160,31 @@ var special = []struct {
 	{netip.MustParsePrefix("ff00::/8"), "multicast", false},
 }
 
-// public is where IPv6 addresses of the world are given out from.
-var public = netip.MustParsePrefix("2000::/3")
+// globalUnicast is the range from which public IPv6 addresses are assigned.
+var globalUnicast = netip.MustParsePrefix("2000::/3")
 
-// Check says why the addresses of a host may not be reached. One that may not
-// is enough: a name that stands for both has been made to deceive.
+// Check returns an error if any address of the host is not allowed. One is enough:
+// a name with public and internal addresses is a sign of an attack.
 func (e Egress) Check(host string, addrs []netip.Addr) error {
 	if len(addrs) == 0 {
 		return fmt.Errorf("%.253s has no address", host)
 	}
 	named := slices.Contains(e.names, strings.ToLower(host))
 	for _, a := range addrs {
-		if what := e.closed(a.Unmap(), named); what != "" && !mutant.On("egress-unchecked-after-dns") {
-			return fmt.Errorf("%.253s: its address is %s, and that is not allowed here", host, what)
+		if what := e.forbiddenRange(a.Unmap(), named); what != "" && !mutant.On("egress-unchecked-after-dns") {
+			return fmt.Errorf("%.253s: its address is %s, which is not allowed", host, what)
 		}
 	}
 	return nil
 }
 
-// closed is what an address is that may not be reached, or "".
-func (e Egress) closed(a netip.Addr, named bool) string {
+// forbiddenRange returns the description of the forbidden range that contains a,
+// or "" if a is allowed.
+func (e Egress) forbiddenRange(a netip.Addr, named bool) string {
 	if slices.ContainsFunc(e.prefixes, func(p netip.Prefix) bool { return p.Contains(a) }) {
 		return ""
 	}
-	for _, s := range special {
+	for _, s := range nonPublic {
 		if s.prefix.Contains(a) {
 			if named && s.inner {
 				return ""
@@ -187,7 +192,7 @@ func (e Egress) closed(a netip.Addr, named bool) string {
 			return s.what
 		}
 	}
-	if !a.IsValid() || a.Zone() != "" || a.Is6() && !public.Contains(a) {
+	if !a.IsValid() || a.Zone() != "" || a.Is6() && !globalUnicast.Contains(a) {
 		return "reserved"
 	}
 	return ""

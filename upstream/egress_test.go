@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-func TestAHostHasOneSpelling(t *testing.T) {
+func TestParseHost(t *testing.T) {
 	for _, c := range []struct{ host, name, addr, want string }{
 		{"api.example.com", "api.example.com", "", ""},
 		{"API.Example.COM", "api.example.com", "", ""},
@@ -45,8 +45,8 @@ func TestAHostHasOneSpelling(t *testing.T) {
 		{"256.256.256.256", "", "", "ends in a number"},
 		{"1.2.3.4.5", "", "", "ends in a number"},
 		{"a.0x", "", "", "ends in a number"},
-		{"::ffff:127.0.0.1", "", "", "write it as 127.0.0.1"},
-		{"::ffff:7f00:1", "", "", "write it as 127.0.0.1"},
+		{"::ffff:127.0.0.1", "", "", "want 127.0.0.1"},
+		{"::ffff:7f00:1", "", "", "want 127.0.0.1"},
 		{"fe80::1%eth0", "", "", "zone"},
 		{"[fe80::1%eth0]", "", "", "zone"},
 		{"[127.0.0.1]", "", "", "brackets"},
@@ -73,13 +73,13 @@ func TestAHostHasOneSpelling(t *testing.T) {
 			wantAddr = netip.MustParseAddr(c.addr)
 		}
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || name != c.name || addr != wantAddr {
-			t.Errorf("%q: %q %v, %v, want %q %q %q", c.host, name, addr, err, c.name, c.addr, c.want)
+			t.Errorf("%q: got %q %v, %v, want %q %q %q", c.host, name, addr, err, c.name, c.addr, c.want)
 		}
 	}
 }
 
-// closed holds the first and the last address of each range that is not public.
-var closed = strings.Fields(`
+// nonPublicAddrs holds the first and the last address of each non-public range.
+var nonPublicAddrs = strings.Fields(`
 	0.0.0.0 0.255.255.255 10.0.0.0 10.255.255.255 100.64.0.0 100.100.100.200 100.127.255.255
 	127.0.0.0 127.0.0.1 127.255.255.255 168.63.129.16 169.254.0.0 169.254.169.254 169.254.170.2 169.254.255.255
 	172.16.0.0 172.31.255.255 192.0.0.0 192.0.0.192 192.0.0.255 192.0.2.0 192.0.2.255 192.88.99.0 192.88.99.255
@@ -91,42 +91,42 @@ var closed = strings.Fields(`
 	2002:7f00:1::1 2002:ffff::1 3fff::1 3fff:fff:ffff::1 4000::1 5f00::1
 	fc00::1 fd00:ec2::254 fd20:ce::254 fdff::1 fe00::1 fe80::1 febf::1 fec0::1 ff00::1 ff02::1 ffff::1`)
 
-var open = strings.Fields(`
+var publicAddrs = strings.Fields(`
 	1.0.0.0 1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.0
 	168.63.129.15 168.63.129.17 169.253.255.255 169.255.0.0 172.15.255.255 172.32.0.0 191.255.255.255 192.0.1.0
 	192.0.3.0 192.167.255.255 192.169.0.0 198.17.255.255 198.20.0.0 203.0.112.255 203.0.114.0 223.255.255.255
 	2001:200::1 2001:4860:4860::8888 2003::1 2606:4700::1111 2a00::1 3ffe:ffff::1 ::ffff:8.8.8.8`)
 
-func TestOnlyPublicAddressesMayBeReached(t *testing.T) {
+func TestEgressAllowsOnlyPublicAddresses(t *testing.T) {
 	var none upstream.Egress
-	for _, text := range closed {
-		if err := none.Check("h", []netip.Addr{netip.MustParseAddr(text)}); err == nil || !strings.Contains(err.Error(), "not allowed here") || strings.Contains(err.Error(), text+" ") {
-			t.Errorf("%s: %v", text, err)
+	for _, text := range nonPublicAddrs {
+		if err := none.Check("h", []netip.Addr{netip.MustParseAddr(text)}); err == nil || !strings.Contains(err.Error(), "which is not allowed") || strings.Contains(err.Error(), text+" ") {
+			t.Errorf("%s: got error %v", text, err)
 		}
 	}
 	public := netip.MustParseAddr("8.8.8.8")
-	for _, text := range open {
+	for _, text := range publicAddrs {
 		if err := none.Check("h", []netip.Addr{public, netip.MustParseAddr(text)}); err != nil {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("%s: got error %v", text, err)
 		}
 	}
 	for _, addrs := range [][]netip.Addr{
 		nil, {{}}, {public, netip.MustParseAddr("10.0.0.1")}, {netip.MustParseAddr("10.0.0.1"), public}, {netip.MustParseAddr("2a00::1%eth0")},
 	} {
 		if none.Check("h", addrs) == nil {
-			t.Errorf("%v may be reached", addrs)
+			t.Errorf("%v is allowed", addrs)
 		}
 	}
 }
 
-func TestWhatIsAllowedMayBeReachedToo(t *testing.T) {
+func TestEgressAllowList(t *testing.T) {
 	e, err := upstream.NewEgress(append(upstream.AllowLoopback(), "10.1.0.0/16", "192.168.1.7", "Agents.Internal", "169.254.7.0/24", "fd00::/8"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		host, addr string
-		may        bool
+		allowed    bool
 	}{
 		{"h", "127.0.0.1", true},
 		{"h", "::1", true},
@@ -145,29 +145,30 @@ func TestWhatIsAllowedMayBeReachedToo(t *testing.T) {
 		{"agents.internal", "64:ff9b::a01:1", false},
 		{"x.agents.internal", "10.2.0.0", false},
 	} {
-		if err := e.Check(c.host, []netip.Addr{netip.MustParseAddr(c.addr)}); (err == nil) != c.may {
-			t.Errorf("%s at %s: %v", c.host, c.addr, err)
+		if err := e.Check(c.host, []netip.Addr{netip.MustParseAddr(c.addr)}); (err == nil) != c.allowed {
+			t.Errorf("%s at %s: got error %v", c.host, c.addr, err)
 		}
 	}
 	for _, c := range []struct{ allow, want string }{
-		{"10.0.0.1/8", "write 10.0.0.0/8"},
-		{"::ffff:10.0.0.0/104", "beyond its length"},
+		{"10.0.0.1/8", "want 10.0.0.0/8"},
+		{"::ffff:10.0.0.0/104", "beyond the prefix length"},
 		{"", "want a prefix"},
 		{"*.internal", "want a prefix"},
 		{"127.1", "ends in a number"},
 		{"10.0.0.0/33", "want a prefix"},
 	} {
 		if _, err := upstream.NewEgress([]string{c.allow}); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: %v, want %q", c.allow, err, c.want)
+			t.Errorf("%q: got error %v, want %q", c.allow, err, c.want)
 		}
 	}
 	if _, err := upstream.NewEgress(make([]string, upstream.AllowMax+1)); err == nil {
-		t.Error("more than AllowMax")
+		t.Error("more than AllowMax entries accepted")
 	}
 }
 
-// Whatever is typed in, and whatever is found there, the loopback is not reached.
-func TestNoSpellingReachesTheLoopback(t *testing.T) {
+// TestNoSpellingReachesLoopback draws spellings of loopback addresses. None may be
+// accepted by ParseHost and Check.
+func TestNoSpellingReachesLoopback(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Uint32Range(0x7f000000, 0x7fffffff).Draw(t, "address")
 		form := rapid.SampledFrom([]string{"%[1]d", "%#[1]x", "0%[1]o", "%[2]d.%[3]d", "%#[2]x.%#[3]x", "0%[2]o.%[3]d", "%[2]d.%[4]d.%[5]d",
@@ -178,31 +179,31 @@ func TestNoSpellingReachesTheLoopback(t *testing.T) {
 			return
 		}
 		if name != "" {
-			t.Fatalf("%s is taken for a name", host)
+			t.Fatalf("%s is accepted as a name", host)
 		}
 		if err := (upstream.Egress{}).Check(host, []netip.Addr{addr}); err == nil {
-			t.Fatalf("%s may be reached", host)
+			t.Fatalf("%s is allowed", host)
 		}
 	})
 }
 
-// aton reads a host as the C library does: one to four numbers, decimal, octal
-// or hexadecimal.
-func aton(host string) bool {
+// parsesAsInetAton reports whether the C library parses host as an address: one to
+// four numbers, decimal, octal or hexadecimal.
+func parsesAsInetAton(host string) bool {
 	parts := strings.Split(strings.TrimSuffix(host, "."), ".")
 	if len(parts) > 4 {
 		return false
 	}
 	for _, p := range parts {
 		if _, err := strconv.ParseUint(p, 0, 64); err != nil || strings.ContainsAny(p, "oO_") || strings.HasPrefix(p, "0b") || strings.HasPrefix(p, "0B") {
-			return false // Go's own spellings
+			return false // syntax of Go only
 		}
 	}
 	return true
 }
 
 func FuzzURL(f *testing.F) {
-	for _, text := range append([]string{"https://api.example.com/v1", "http://[::1]:80/", "http://0x7f.1", "http://a@b", "http://%31", "http://h:0", "http://１"}, closed...) {
+	for _, text := range append([]string{"https://api.example.com/v1", "http://[::1]:80/", "http://0x7f.1", "http://a@b", "http://%31", "http://h:0", "http://１"}, nonPublicAddrs...) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -214,18 +215,18 @@ func FuzzURL(f *testing.F) {
 		}
 		u, err := url.Parse(text)
 		if err != nil {
-			t.Fatalf("%q is taken, and cannot be read: %v", text, err)
+			t.Fatalf("%q is accepted, but url.Parse fails: %v", text, err)
 		}
 		name, addr, err := upstream.ParseHost(u.Hostname())
 		switch {
 		case err != nil || (name == "") != addr.IsValid():
-			t.Fatalf("%q is taken, and its host %q is not: %q %v %v", text, u.Hostname(), name, addr, err)
-		case name != "" && (aton(name) || net.ParseIP(name) != nil):
-			t.Fatalf("%q: some read %q as an address", text, name)
+			t.Fatalf("%q is accepted, but its host %q is not: %q %v %v", text, u.Hostname(), name, addr, err)
+		case name != "" && (parsesAsInetAton(name) || net.ParseIP(name) != nil):
+			t.Fatalf("%q: the name %q is an address for other parsers", text, name)
 		case name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "":
-			t.Fatalf("%q: %q is no name", text, name)
+			t.Fatalf("%q: invalid name %q", text, name)
 		case addr.IsValid() && net.ParseIP(u.Hostname()) == nil:
-			t.Fatalf("%q: some do not read %q as an address", text, u.Hostname())
+			t.Fatalf("%q: net.ParseIP rejects the address %q", text, u.Hostname())
 		}
 	})
 }
@@ -238,7 +239,7 @@ func FuzzTarget(f *testing.F) {
 			return
 		}
 		if again, err := upstream.DecodeTarget(target.Encode()); err != nil || again != target {
-			t.Fatalf("%s: %+v, and then %+v, %v", b, target, again, err)
+			t.Fatalf("%s decodes to %+v, then to %+v, %v", b, target, again, err)
 		}
 	})
 }

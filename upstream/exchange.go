@@ -11,51 +11,54 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// Order is one request, and how it is to be carried out.
+// ExchangeConfig describes one request and how to perform it.
 type Order struct {
-	Who     string // whom it is for, in sentences: "model gpt-x", "agent helper"
+	Who     string // name of the upstream in messages: "model gpt-x", "agent helper"
 	Request Request
-	// Decode reads an answer of that content type; each attempt has its own.
+	// NewDecoder returns a decoder for a response of the given content type. Each
+	// attempt has its own decoder.
 	Decode func(contentType string) (Decoder, *Failure)
-	// Safe says that asking twice does no harm.
+	// Safe means that the request may be repeated after it was possibly processed.
 	Safe     bool
 	Deadline actor.Time
 	Patience
 }
 
-// Order is the prompt on its way to the model. Asking a model twice does no
-// harm: it costs.
+// Exchange returns the exchange for a prompt. Repeating a model request is always
+// safe: it only costs tokens.
 func (m Model) Order(p Prompt, deadline actor.Time, patience Patience) (Order, *actor.Refusal) {
 	request, refusal := m.Request(p)
-	who := "model " + p.Model
-	return Order{Who: who, Request: request, Safe: true, Deadline: deadline, Patience: patience,
-		Decode: func(contentType string) (Decoder, *Failure) { return NewModelDecoder(who, &p, contentType) },
+	name := "model " + p.Model
+	return Order{Who: name, Request: request, Safe: true, Deadline: deadline, Patience: patience,
+		Decode: func(contentType string) (Decoder, *Failure) { return NewModelDecoder(name, &p, contentType) },
 	}, refusal
 }
 
-// agentPatience is with agents that think before they speak: the invocation's time
-// is over sooner, and whether an agent lives, its health tells meanwhile.
-const agentPatience = 24 * time.Hour
+// agentTimeoutDefault replaces the timeouts for models, because an agent may work
+// for a long time before it responds. The deadline of the invocation ends it
+// earlier, and health checks detect an agent that has died.
+const agentTimeoutDefault = 24 * time.Hour
 
-// Order is the invocation on its way to the agent; safe is what that registered
-// as retry = safe.
+// Exchange returns the exchange for an invocation; safe is true if the agent was
+// registered with retry = safe.
 func (a Agent) Order(in Invocation, safe bool, deadline actor.Time, patience Patience) (Order, *actor.Refusal) {
 	request, refusal := a.Invoke(in)
-	who := "agent " + in.Agent
-	patience.Head, patience.Idle = orDefault(patience.Head, agentPatience), orDefault(patience.Idle, agentPatience)
-	return Order{Who: who, Request: request, Safe: safe, Deadline: deadline, Patience: patience,
-		Decode: func(contentType string) (Decoder, *Failure) { return NewAgentDecoder(who, in.Run, contentType) },
+	name := "agent " + in.Agent
+	patience.Head, patience.Idle = orDefault(patience.Head, agentTimeoutDefault), orDefault(patience.Idle, agentTimeoutDefault)
+	return Order{Who: name, Request: request, Safe: safe, Deadline: deadline, Patience: patience,
+		Decode: func(contentType string) (Decoder, *Failure) { return NewAgentDecoder(name, in.Run, contentType) },
 	}, refusal
 }
 
-// Patience is how long and how often; each 0 stands for the default named, which is
-// that with models: agents have as long as their invocation. The tag is the range
-// from which the simulator draws.
+// AttemptLimits bounds the time and the number of attempts. A zero field means the
+// default for models in its comment. For agents the default timeouts are
+// agentTimeoutDefault. The tags are the ranges from which the simulator draws.
 type Patience struct {
-	Head  actor.Duration `sim:"2s..10s"`   // until the answer's head comes. 2 min
-	Idle  actor.Duration `sim:"900ms..5s"` // between two pieces of its body. 60 s
-	Tries int            `sim:"2..5"`      // attempts at most, if the upstream says later. 4
-	// Broken of them may bring no usable answer. 2: one is repeated.
+	Head  actor.Duration `sim:"2s..10s"`   // time until the head of the response arrives; 2 min
+	Idle  actor.Duration `sim:"900ms..5s"` // time between two pieces of the body; 60 s
+	Tries int            `sim:"2..5"`      // maximum number of attempts, including throttled ones; 4
+	// Broken is the maximum number of attempts without a usable response; 2, that is
+	// one retry.
 	Broken int `sim:"1..3"`
 }
 
@@ -64,51 +67,52 @@ func (p Patience) orDefaults() Patience {
 }
 
 const (
-	errorWait    = 2 * time.Second  // what the rest of an error's body is worth
-	silenceTells = 10 * time.Second // of an upstream that something is wrong
+	errorBodyTimeout = 2 * time.Second  // maximum wait for the body of an error response
+	silenceIsFailure = 10 * time.Second // minimum silence before an abort counts as a failure of the upstream
 )
 
-// Pacer is what the calls to one upstream share: a Backoff, behind whatever lock
-// its world needs. Each method is called at most once per step.
+// Pacer is the state shared by the calls to one upstream: a Backoff, with a lock
+// if the host needs one. Step calls each method at most once.
 type Pacer interface {
 	Admit(now actor.Time, draw uint64) Pass
 	Report(now actor.Time, r Report, draw uint64) Advice
 }
 
-// Input is what a world tells an exchange. The set is closed. Those of an attempt
-// that is over change nothing.
+// Input is an event that the host reports to an exchange. The set is closed.
+// Inputs of an attempt that has ended are ignored.
 type Input interface{ input() }
 
 // Begin starts the exchange.
 type Begin struct{}
 
-// Tick says that it is NextDeadline, or later.
+// Tick reports that NextDeadline has been reached.
 type Tick struct{}
 
-// Cancel says that nobody wants the answer any more, and why: Stopped or Deadline.
+// Cancel ends the exchange because the response is no longer needed. Reason is
+// Stopped or Deadline.
 type Cancel struct{ Reason actor.Reason }
 
-// Head is the head of an answer.
+// Head is the head of a response.
 type Head struct {
 	Attempt int
 	Status  int
 	Headers []Header
 }
 
-// Bytes are the next of its body. They stay the world's.
+// Bytes is the next piece of its body. The exchange keeps no reference to it.
 type Bytes struct {
 	Attempt int
 	Bytes   []byte
 }
 
-// End is the end of its body, as it should be.
+// End is the regular end of its body.
 type End struct{ Attempt int }
 
-// Loss is the end of a connection, or that there never was one.
+// Loss reports that a connection broke or could not be established.
 type Loss struct {
 	Attempt int
-	Sent    bool // some of the request may have left
-	Final   bool // and it will be no better next time: the address is not allowed
+	Sent    bool // part of the request may have been sent
+	Final   bool // a retry cannot succeed, because the address is not allowed
 	Detail  string
 }
 
@@ -120,29 +124,29 @@ func (Bytes) input()  {}
 func (End) input()    {}
 func (Loss) input()   {}
 
-// Op is what an exchange wants of the world. The set is closed.
+// Op is an operation that an exchange requests from the host. The set is closed.
 type Op interface{ op() }
 
-// Send sends the request on a connection of this attempt.
+// Send sends the request on a new connection for this attempt.
 type Send struct {
 	Attempt int
 	Request Request
 }
 
-// Close gives the attempt's connection up, whatever state it is in.
+// Close closes the connection of the attempt, in any state.
 type Close struct{ Attempt int }
 
-// PassOn hands a delta to whoever waits for the answer.
+// Forward passes a delta to the client of the exchange.
 type PassOn struct{ Delta Delta }
 
-// Again tells that the attempt failed, why, and when the next begins.
+// Retry reports that an attempt failed, why, and when the next one starts.
 type Again struct {
 	Attempt int
 	Failure Failure
 	At      actor.Time
 }
 
-// Ended is the last op: what came of it all.
+// Ended is the last operation. It holds the outcome of the exchange.
 type Ended struct{ Outcome Outcome }
 
 func (Send) op()   {}
@@ -151,325 +155,331 @@ func (PassOn) op() {}
 func (Again) op()  {}
 func (Ended) op()  {}
 
-// Outcome is the one end of an exchange.
+// Outcome is the result of an exchange; there is exactly one.
 type Outcome struct {
-	Completion Completion     // with a refusal: as far as it came, without Finish
-	Refusal    *actor.Refusal // nil: the answer is whole
-	Attempts   []Attempt      // for the record
+	Completion Completion     // with a refusal: the part received, without Finish
+	Refusal    *actor.Refusal // nil if the response is complete
+	Attempts   []Attempt      // for the record of the call
 }
 
-// Attempt is one attempt as it is recorded.
+// Attempt describes one attempt for the record.
 type Attempt struct {
 	At      actor.Time
 	Took    actor.Duration
-	Status  int // 0: no head came
-	Bytes   int // of its body
+	Status  int // 0 if no head arrived
+	Bytes   int // size of the body received
 	Refusal *actor.Refusal
 }
 
 type phase uint8
 
 const (
-	fresh   phase = iota
-	waiting       // for at
-	out           // for a head
-	reading       // an answer
-	failing       // the body of an error
+	notStarted       phase = iota
+	waiting                // for phaseDeadline, to start an attempt
+	awaitingHead           // request sent
+	readingBody            // of a response with status 200
+	readingErrorBody       // of any other response
 	ended
 )
 
 // Exchange is one request with all its attempts, as a state machine.
 //
-//  1. It ends exactly once, at Deadline at the latest if it is stepped when due.
-//  2. No attempt follows one of which a delta was passed on.
-//  3. One that is not Safe is sent again only if the last did not reach the
-//     upstream, or the upstream says that it did not take it.
-//  4. At most one attempt is out at any time.
+//  1. It ends exactly once, no later than Deadline if it is stepped when due.
+//  2. No attempt starts after a delta has been forwarded.
+//  3. A request that is not Safe is repeated only if the last attempt did not
+//     reach the upstream, or the upstream reported that it did not accept it.
+//  4. At most one attempt is in progress at any time.
 type Exchange struct {
-	order    Order
-	patience Patience
-	phase    phase
-	at       actor.Time // waiting: when to go; else when to give up waiting
-	attempts []Attempt
-	broken   int
-	probe    bool
-	passed   bool
-	cutter   Cutter
-	decoder  Decoder
-	status   int
-	headers  []Header
-	headAt   actor.Time
-	heard    actor.Time // the last sign of the upstream, or that it was sent to
-	body     []byte     // of an error
-	late     int
-	ops      []Op
+	order          Order
+	limits         Patience
+	phase          phase
+	phaseDeadline  actor.Time // waiting: start of the next attempt; else timeout of the phase
+	attempts       []Attempt
+	brokenAttempts int
+	probe          bool
+	forwarded      bool
+	chunker        Chunker
+	decoder        Decoder
+	status         int
+	headers        []Header
+	headAt         actor.Time
+	lastContact    actor.Time // last input from the upstream, or time of the last send
+	body           []byte     // of an error response
+	lateInputs     int
+	ops            []Op
 }
 
-// NewExchange has done nothing yet.
+// NewExchange returns an exchange that has not begun.
 func NewExchange(order Order) *Exchange {
-	return &Exchange{order: order, patience: order.Patience.orDefaults()}
+	return &Exchange{order: order, limits: order.Patience.orDefaults()}
 }
 
-// Late is how many inputs came after the end, and changed nothing.
-func (x *Exchange) Late() int { return x.late }
+// LateInputs returns the number of inputs ignored because their attempt, or the
+// exchange, had ended.
+func (x *Exchange) Late() int { return x.lateInputs }
 
-// NextDeadline is when the world must step at the latest; false once it has ended.
+// NextDeadline returns the time by which the host MUST call Step, or false before
+// Begin and after the end.
 func (x *Exchange) NextDeadline() (actor.Time, bool) {
 	switch x.phase {
-	case fresh, ended:
+	case notStarted, ended:
 		return 0, false
 	}
-	due := min(x.order.Deadline, x.at)
-	if cut, ok := x.cutter.Due(); ok {
+	due := min(x.order.Deadline, x.phaseDeadline)
+	if cut, ok := x.chunker.Due(); ok {
 		due = min(due, cut)
 	}
 	return due, true
 }
 
-// Step advances the exchange by one input. Draw is a number drawn from all there are.
+// Step advances the exchange by one input. Draw is a uniformly random number.
 func (x *Exchange) Step(now actor.Time, in Input, pace Pacer, draw uint64) []Op {
 	if x.phase == ended {
-		x.late++
+		x.lateInputs++
 		return nil
 	}
-	m := moment{x, now, pace, draw}
+	m := exchangeStep{x, now, pace, draw}
 	if _, begin := in.(Begin); begin {
-		invariant.Check(x.phase == fresh, "upstream: an exchange begins twice")
+		invariant.Check(x.phase == notStarted, "upstream: exchange has already begun")
 		x.phase = waiting
-		x.at = now
+		x.phaseDeadline = now
 	}
 	if now >= x.order.Deadline {
-		m.giveUp(m.tooLate())
+		m.abort(m.deadlineRefusal())
 	} else {
-		m.take(in)
+		m.apply(in)
 	}
 	ops := x.ops
 	x.ops = nil
 	return ops
 }
 
-// moment is an exchange at one instant.
-type moment struct {
+// exchangeStep is an exchange together with the arguments of one Step.
+type exchangeStep struct {
 	*Exchange
-	now  actor.Time
-	pace Pacer
-	draw uint64
+	now   actor.Time
+	pacer Pacer
+	draw  uint64
 }
 
-func (m moment) take(in Input) {
+func (m exchangeStep) apply(in Input) {
 	switch in := in.(type) {
 	case Cancel:
-		m.giveUp(actor.Refuse(in.Reason, "%s: nobody waits for the answer any more", m.order.Who))
+		m.abort(actor.Refuse(in.Reason, "%s: the response is no longer needed", m.order.Who))
 	case Head:
-		if m.current(in.Attempt, out) {
-			m.head(in)
+		if m.isCurrent(in.Attempt, awaitingHead) {
+			m.onHead(in)
 		}
 	case Bytes:
-		if m.current(in.Attempt, reading, failing) {
-			m.bytes(in.Bytes)
+		if m.isCurrent(in.Attempt, readingBody, readingErrorBody) {
+			m.onBytes(in.Bytes)
 		}
 	case End:
-		if m.current(in.Attempt, reading, failing) {
-			m.end()
+		if m.isCurrent(in.Attempt, readingBody, readingErrorBody) {
+			m.onEnd()
 		}
 	case Loss:
-		if m.current(in.Attempt, out, reading, failing) {
-			m.loss(in)
+		if m.isCurrent(in.Attempt, awaitingHead, readingBody, readingErrorBody) {
+			m.onLoss(in)
 		}
 	}
-	m.tick()
+	m.fireTimers()
 }
 
-func (m moment) current(attempt int, phases ...phase) bool {
+func (m exchangeStep) isCurrent(attempt int, phases ...phase) bool {
 	for _, p := range phases {
 		if m.phase == p && attempt == len(m.attempts) {
 			return true
 		}
 	}
-	m.late++
+	m.lateInputs++
 	return false
 }
 
-// tick does what is due.
-func (m moment) tick() {
-	if due, ok := m.cutter.Due(); ok && m.now >= due {
+// fireTimers performs the actions that are due.
+func (m exchangeStep) fireTimers() {
+	if due, ok := m.chunker.Due(); ok && m.now >= due {
 		m.flush()
 	}
-	if m.phase == ended || m.phase == fresh || m.now < m.at {
+	if m.phase == ended || m.phase == notStarted || m.now < m.phaseDeadline {
 		return
 	}
 	switch m.phase {
 	case waiting:
-		m.try()
-	case out:
-		m.fail(fail(Broken, actor.Unavailable, "%s: no answer within %v", m.order.Who, m.patience.Head))
-	case reading:
-		m.breaks(fail(Broken, actor.Unavailable, "%s: silent for %v in the middle of its answer", m.order.Who, m.patience.Idle))
-	case failing:
-		m.statusFailed()
+		m.startAttempt()
+	case awaitingHead:
+		m.failAttempt(fail(Broken, actor.Unavailable, "%s: no response within %v", m.order.Who, m.limits.Head))
+	case readingBody:
+		m.interrupt(fail(Broken, actor.Unavailable, "%s: no data for %v during the response", m.order.Who, m.limits.Idle))
+	case readingErrorBody:
+		m.failWithStatus()
 	}
 }
 
-// try sends the request, waits until it may, or ends.
-func (m moment) try() {
-	pass := m.pace.Admit(m.now, m.draw)
+// startAttempt sends the request, waits until the pacer admits it, or ends the
+// exchange.
+func (m exchangeStep) startAttempt() {
+	pass := m.pacer.Admit(m.now, m.draw)
 	switch {
 	case pass.Refusal != nil:
 		refusal := *pass.Refusal
 		refusal.Detail = actor.Refuse(refusal.Reason, "%s: %s", m.order.Who, refusal.Detail).Detail
 		m.finish(&refusal)
 	case pass.At >= m.order.Deadline && pass.At > m.now:
-		m.finish(actor.RefuseBusy(actor.ScopeCallee, pass.At.Sub(m.now), "%s wants to be left alone for longer than there is time", m.order.Who))
+		m.finish(actor.RefuseBusy(actor.ScopeCallee, pass.At.Sub(m.now), "%s requested a delay beyond the deadline", m.order.Who))
 	case pass.At > m.now:
-		m.at = pass.At
+		m.phaseDeadline = pass.At
 	default:
 		m.attempts = append(m.attempts, Attempt{At: m.now})
 		m.probe, m.decoder, m.body, m.status = pass.Probe, nil, nil, 0
-		m.phase, m.at, m.heard = out, m.now.Add(m.patience.Head), m.now
+		m.phase, m.phaseDeadline, m.lastContact = awaitingHead, m.now.Add(m.limits.Head), m.now
 		m.ops = append(m.ops, Send{len(m.attempts), m.order.Request})
 	}
 }
 
-func (m moment) head(in Head) {
-	m.status, m.headers, m.headAt, m.heard = in.Status, in.Headers, m.now, m.now
+func (m exchangeStep) onHead(in Head) {
+	m.status, m.headers, m.headAt, m.lastContact = in.Status, in.Headers, m.now, m.now
 	m.attempts[len(m.attempts)-1].Status = in.Status
 	if in.Status != 200 {
-		m.phase, m.at = failing, m.now.Add(errorWait)
+		m.phase, m.phaseDeadline = readingErrorBody, m.now.Add(errorBodyTimeout)
 		return
 	}
 	if coding := lookup(in.Headers, "content-encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-		m.fail(fail(Broken, actor.Unavailable, "%s: content coding %.40q was not asked for", m.order.Who, coding))
+		m.failAttempt(fail(Broken, actor.Unavailable, "%s: unexpected content coding %.40q", m.order.Who, coding))
 		return
 	}
 	decoder, failure := m.order.Decode(lookup(in.Headers, "content-type"))
 	if failure != nil {
-		m.fail(failure)
+		m.failAttempt(failure)
 		return
 	}
 	m.decoder = decoder
-	m.phase, m.at = reading, m.now.Add(m.patience.Idle)
+	m.phase, m.phaseDeadline = readingBody, m.now.Add(m.limits.Idle)
 }
 
-func (m moment) bytes(b []byte) {
+func (m exchangeStep) onBytes(b []byte) {
 	m.attempts[len(m.attempts)-1].Bytes += len(b)
-	m.heard = m.now
-	if m.phase == failing {
+	m.lastContact = m.now
+	if m.phase == readingErrorBody {
 		m.body = append(m.body, b[:min(len(b), errorBytesMax-len(m.body))]...)
 		if len(m.body) == errorBytesMax {
-			m.statusFailed()
+			m.failWithStatus()
 		}
 		return
 	}
-	m.at = m.now.Add(m.patience.Idle)
-	m.read(m.decoder.Take(b))
+	m.phaseDeadline = m.now.Add(m.limits.Idle)
+	m.forwardDecoded(m.decoder.Decode(b))
 }
 
-func (m moment) end() {
-	if m.phase == failing {
-		m.statusFailed()
+func (m exchangeStep) onEnd() {
+	if m.phase == readingErrorBody {
+		m.failWithStatus()
 		return
 	}
-	m.read(m.decoder.End())
+	m.forwardDecoded(m.decoder.End())
 }
 
-// read passes on what an answer brought, and ends with it.
-func (m moment) read(deltas []Delta, failure *Failure) {
+// forwardDecoded forwards the deltas of a response, and ends the exchange when the
+// response is complete.
+func (m exchangeStep) forwardDecoded(deltas []Delta, failure *Failure) {
 	for _, d := range deltas {
 		if d.State != "" {
 			m.flush()
-			m.pass(d)
+			m.forward(d)
 		}
-		for _, text := range m.cutter.Add(m.now, d.Text) {
-			m.pass(Delta{Text: text})
+		for _, text := range m.chunker.Add(m.now, d.Text) {
+			m.forward(Delta{Text: text})
 		}
 	}
 	switch {
 	case failure != nil:
-		m.fail(failure)
+		m.failAttempt(failure)
 	case m.decoder.Done():
 		m.ops = append(m.ops, Close{len(m.attempts)})
-		m.record(nil)
+		m.recordAttempt(nil)
 		m.report(Report{Answered: true})
 		m.finish(nil)
 	}
 }
 
-func (m moment) pass(d Delta) {
-	m.passed = true
+func (m exchangeStep) forward(d Delta) {
+	m.forwarded = true
 	m.ops = append(m.ops, PassOn{d})
 }
 
-func (m moment) flush() {
-	for _, text := range m.cutter.Flush() {
-		m.pass(Delta{Text: text})
+func (m exchangeStep) flush() {
+	for _, text := range m.chunker.Flush() {
+		m.forward(Delta{Text: text})
 	}
 }
 
-func (m moment) loss(in Loss) {
-	detail := actor.FitText(in.Detail, sentenceMax)
+func (m exchangeStep) onLoss(in Loss) {
+	detail := actor.FitText(in.Detail, quoteBytesMax)
 	switch {
-	case m.phase == failing:
-		m.statusFailed()
+	case m.phase == readingErrorBody:
+		m.failWithStatus()
 	case in.Final && !in.Sent:
-		m.giveUp(actor.Refuse(actor.Rejected, "%s cannot be reached: %s", m.order.Who, detail))
+		m.abort(actor.Refuse(actor.Rejected, "%s cannot be reached: %s", m.order.Who, detail))
 	case !in.Sent:
-		m.fail(fail(Unreached, actor.Unavailable, "%s cannot be reached: %s", m.order.Who, detail))
+		m.failAttempt(fail(Unreached, actor.Unavailable, "%s cannot be reached: %s", m.order.Who, detail))
 	default:
-		m.breaks(fail(Broken, actor.Unavailable, "%s: the connection broke: %s", m.order.Who, detail))
+		m.interrupt(fail(Broken, actor.Unavailable, "%s: connection lost: %s", m.order.Who, detail))
 	}
 }
 
-// breaks ends an answer of which no more comes. One that said that it is over is
-// whole all the same.
-func (m moment) breaks(failure *Failure) {
-	if m.decoder != nil && m.decoder.Whole() {
-		m.read(m.decoder.End())
+// interrupt handles a response that receives no more bytes. A response with a
+// finish reason is complete nevertheless.
+func (m exchangeStep) interrupt(failure *Failure) {
+	if m.decoder != nil && m.decoder.HasFinish() {
+		m.forwardDecoded(m.decoder.End())
 		return
 	}
-	m.fail(failure)
+	m.failAttempt(failure)
 }
 
-func (m moment) statusFailed() {
-	body := m.order.Request.redact(string(m.body)) // before a sentence cuts a secret in two
-	m.fail(StatusFailure(m.order.Who, m.status, m.headers, []byte(body), m.headAt))
+func (m exchangeStep) failWithStatus() {
+	body := m.order.Request.redact(string(m.body)) // before truncation can split a secret
+	m.failAttempt(StatusFailure(m.order.Who, m.status, m.headers, []byte(body), m.headAt))
 }
 
-// fail ends an attempt, and with it the exchange unless it may be made again.
-func (m moment) fail(f *Failure) {
+// failAttempt ends an attempt, and ends the exchange unless another attempt is
+// allowed.
+func (m exchangeStep) failAttempt(f *Failure) {
 	m.flush()
 	m.ops = append(m.ops, Close{len(m.attempts)})
 	f.Refusal.Detail = m.order.Request.redact(f.Refusal.Detail)
-	m.record(f.Refusal)
+	m.recordAttempt(f.Refusal)
 	if f.Class == Broken || f.Class == Unreached {
-		m.broken++
+		m.brokenAttempts++
 	}
-	unsure := f.Class == Broken && !m.order.Safe && !mutant.On("unsafe-agent-tried-again")
-	again := f.Class != Refused && !unsure && (!m.passed || mutant.On("retry-after-a-token")) && len(m.attempts) < m.patience.Tries && m.broken < m.patience.Broken
+	uncertain := f.Class == Broken && !m.order.Safe && !mutant.On("unsafe-agent-tried-again")
+	retry := f.Class != Refused && !uncertain && (!m.forwarded || mutant.On("retry-after-a-token")) && len(m.attempts) < m.limits.Tries && m.brokenAttempts < m.limits.Broken
 	report := Report{Failure: f}
-	if again {
+	if retry {
 		report.By = m.order.Deadline
 	}
 	advice := m.report(report)
 	switch {
 	case advice.Again:
-		m.phase, m.at, m.decoder = waiting, advice.At, nil
+		m.phase, m.phaseDeadline, m.decoder = waiting, advice.At, nil
 		m.ops = append(m.ops, Again{len(m.attempts), *f, advice.At})
-	case unsure:
-		m.finish(actor.Refuse(actor.Unknown, "%s; whether it did what it was asked is unknown", f.Refusal.Detail))
+	case uncertain:
+		m.finish(actor.Refuse(actor.Unknown, "%s; the request may have been processed", f.Refusal.Detail))
 	default:
 		m.finish(f.Refusal)
 	}
 }
 
-// giveUp ends the exchange before the attempt did. It tells nothing of the
-// upstream, unless that kept silent for longer than haste explains.
-func (m moment) giveUp(refusal *actor.Refusal) {
+// abort ends the exchange before the attempt has ended. The report says nothing
+// about the upstream, unless the upstream was silent for at least
+// silenceIsFailure.
+func (m exchangeStep) abort(refusal *actor.Refusal) {
 	m.flush()
-	if m.phase == out || m.phase == reading || m.phase == failing {
+	if m.phase == awaitingHead || m.phase == readingBody || m.phase == readingErrorBody {
 		m.ops = append(m.ops, Close{len(m.attempts)})
-		m.record(refusal)
+		m.recordAttempt(refusal)
 		report := Report{}
-		if m.now.Sub(m.heard) >= silenceTells {
+		if m.now.Sub(m.lastContact) >= silenceIsFailure {
 			report.Failure = &Failure{Class: Broken, Refusal: refusal}
 		}
 		m.report(report)
@@ -477,7 +487,7 @@ func (m moment) giveUp(refusal *actor.Refusal) {
 	m.finish(refusal)
 }
 
-func (m moment) tooLate() *actor.Refusal {
+func (m exchangeStep) deadlineRefusal() *actor.Refusal {
 	refusal := actor.Refuse(actor.Deadline, "%s: timeout: no time is left", m.order.Who)
 	refusal.Operation = "invoke " + m.order.Who
 	if len(m.attempts) > 0 {
@@ -486,17 +496,17 @@ func (m moment) tooLate() *actor.Refusal {
 	return refusal
 }
 
-func (m moment) record(refusal *actor.Refusal) {
+func (m exchangeStep) recordAttempt(refusal *actor.Refusal) {
 	a := &m.attempts[len(m.attempts)-1]
 	a.Took, a.Refusal = m.now.Sub(a.At), refusal
 }
 
-func (m moment) report(r Report) Advice {
+func (m exchangeStep) report(r Report) Advice {
 	r.First, r.Probe = len(m.attempts) == 1, m.probe
-	return m.pace.Report(m.now, r, m.draw)
+	return m.pacer.Report(m.now, r, m.draw)
 }
 
-func (m moment) finish(refusal *actor.Refusal) {
+func (m exchangeStep) finish(refusal *actor.Refusal) {
 	m.flush()
 	outcome := Outcome{Refusal: refusal, Attempts: m.attempts}
 	if m.decoder != nil {

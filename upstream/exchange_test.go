@@ -17,7 +17,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-func newOrder(kind string, deadline actor.Time) upstream.Order {
+func newExchangeConfig(kind string, deadline actor.Time) upstream.Order {
 	patience := upstream.Patience{Head: 15 * time.Second, Idle: 5 * time.Second}
 	if kind == "model" {
 		prompt := upstream.Prompt{Model: "m", Messages: []upstream.Message{{Role: upstream.User}}}
@@ -29,7 +29,7 @@ func newOrder(kind string, deadline actor.Time) upstream.Order {
 	return order
 }
 
-func show(op upstream.Op) string {
+func formatOp(op upstream.Op) string {
 	switch op := op.(type) {
 	case upstream.Send:
 		return fmt.Sprintf("send %d: %s", op.Attempt, op.Request)
@@ -37,18 +37,18 @@ func show(op upstream.Op) string {
 		return fmt.Sprintf("close %d", op.Attempt)
 	case upstream.PassOn:
 		if op.Delta.State != "" {
-			return fmt.Sprintf("pass on the state %s %s", op.Delta.State, op.Delta.Detail)
+			return fmt.Sprintf("forward state %s %s", op.Delta.State, op.Delta.Detail)
 		}
-		return fmt.Sprintf("pass on %q", op.Delta.Text)
+		return fmt.Sprintf("forward %q", op.Delta.Text)
 	case upstream.Again:
-		return fmt.Sprintf("again at %v, since %d was %s: %s", time.Duration(op.At), op.Attempt, op.Failure.Class, op.Failure.Refusal.Detail)
+		return fmt.Sprintf("retry at %v, attempt %d was %s: %s", time.Duration(op.At), op.Attempt, op.Failure.Class, op.Failure.Refusal.Detail)
 	case upstream.Ended:
 		o := op.Outcome
 		text := fmt.Sprintf("ended with %q", o.Completion.Text)
 		if o.Refusal != nil {
 			text += fmt.Sprintf(", %s", o.Refusal.Error())
 			if o.Refusal.RetryAfter > 0 {
-				text += fmt.Sprintf(" (come back after %v)", o.Refusal.RetryAfter)
+				text += fmt.Sprintf(" (retry after %v)", o.Refusal.RetryAfter)
 			}
 		} else {
 			text += ", " + o.Completion.Finish.String()
@@ -64,8 +64,9 @@ func show(op upstream.Op) string {
 	return fmt.Sprintf("%T", op)
 }
 
-// Each transcript is the story of one exchange, or of a few in turn with one
-// upstream. Its lines say when and what:
+// TestExchanges replays the transcripts in testdata/exchanges. Each holds one
+// exchange, or several consecutive ones with one upstream. An input line has a
+// time and a command:
 //
 //	MS begin model|agent|safe agent DEADLINE_MS
 //	MS head ATTEMPT STATUS [NAME: VALUE; …]
@@ -75,12 +76,12 @@ func show(op upstream.Op) string {
 //	MS cancel
 //	MS tick
 //
-// and, indented, what the exchange wants, and when it is due. The drawn number
-// is the highest.
+// The indented lines below it are the operations of the exchange and its next
+// deadline. The random number is always the highest.
 func TestExchanges(t *testing.T) {
 	files, _ := filepath.Glob("testdata/exchanges/*.txt")
 	if len(files) < 10 {
-		t.Fatalf("%d transcripts", len(files))
+		t.Fatalf("got %d transcripts, want at least 10", len(files))
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
@@ -88,21 +89,21 @@ func TestExchanges(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := play(t, string(text))
+			got := replay(t, string(text))
 			if *rewrite {
 				os.WriteFile(file, []byte(got), 0o644)
 			} else if got != string(text) {
-				t.Errorf("plays as\n%s\nwant\n%s", got, text)
+				t.Errorf("got\n%s\nwant\n%s", got, text)
 			}
 		})
 	}
 }
 
-func play(t *testing.T, story string) string {
+func replay(t *testing.T, transcript string) string {
 	var b strings.Builder
 	var x *upstream.Exchange
 	pace := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 3})
-	for line := range strings.Lines(story) {
+	for line := range strings.Lines(transcript) {
 		line = strings.TrimSuffix(line, "\n")
 		if strings.HasPrefix(line, " ") {
 			continue
@@ -123,7 +124,7 @@ func play(t *testing.T, story string) string {
 		case "begin":
 			kind, deadline, _ := strings.Cut(strings.Replace(strings.TrimSpace(word[2]+" "+word[3]), "safe ", "safe_", 1), " ")
 			by, _ := strconv.Atoi(deadline)
-			x = upstream.NewExchange(newOrder(strings.Replace(kind, "_", " ", 1), actor.Time(time.Duration(by)*time.Millisecond)))
+			x = upstream.NewExchange(newExchangeConfig(strings.Replace(kind, "_", " ", 1), actor.Time(time.Duration(by)*time.Millisecond)))
 			in = upstream.Begin{}
 		case "head":
 			status, fields, _ := strings.Cut(word[3], " ")
@@ -146,15 +147,15 @@ func play(t *testing.T, story string) string {
 		case "tick":
 			in = upstream.Tick{}
 		default:
-			t.Fatalf("%q: want one of the commands", line)
+			t.Fatalf("%q: unknown command", line)
 		}
 		late := x.Late()
 		ops := x.Step(actor.Time(time.Duration(ms)*time.Millisecond), in, pace, highest)
 		for _, op := range ops {
-			fmt.Fprintf(&b, "    %s\n", show(op))
+			fmt.Fprintf(&b, "    %s\n", formatOp(op))
 		}
 		if x.Late() > late {
-			fmt.Fprintf(&b, "    too late\n")
+			fmt.Fprintf(&b, "    ignored\n")
 		}
 		if due, ok := x.NextDeadline(); ok {
 			fmt.Fprintf(&b, "    due at %v\n", time.Duration(due))
@@ -163,21 +164,22 @@ func play(t *testing.T, story string) string {
 	return b.String()
 }
 
-func TestOnlySoMuchOfAnErrorIsRead(t *testing.T) {
-	x, pace := upstream.NewExchange(newOrder("model", actor.Forever)), upstream.NewBackoff(upstream.BackoffConfig{})
+func TestErrorBodyIsBounded(t *testing.T) {
+	x, pace := upstream.NewExchange(newExchangeConfig("model", actor.Forever)), upstream.NewBackoff(upstream.BackoffConfig{})
 	x.Step(0, upstream.Begin{}, pace, 0)
 	x.Step(0, upstream.Head{Attempt: 1, Status: 400}, pace, 0)
 	piece := upstream.Bytes{Attempt: 1, Bytes: make([]byte, 60<<10)}
 	if ops := x.Step(0, piece, pace, 0); len(ops) != 0 {
-		t.Fatalf("after 60 KiB: %v", ops)
+		t.Fatalf("after 60 KiB: got %v, want no operations", ops)
 	}
-	if ops := x.Step(0, piece, pace, 0); len(ops) != 2 || show(ops[0]) != "close 1" {
-		t.Fatalf("after 120 KiB: %v", ops)
+	if ops := x.Step(0, piece, pace, 0); len(ops) != 2 || formatOp(ops[0]) != "close 1" {
+		t.Fatalf("after 120 KiB: got %v, want close and end", ops)
 	}
 }
 
-// Whatever a world does, in whatever order, an exchange keeps its promises.
-func TestExchangesKeepTheirPromises(t *testing.T) {
+// TestExchangeInvariants steps an exchange with random inputs in random order and
+// checks the guarantees of its doc comment.
+func TestExchangeInvariants(t *testing.T) {
 	answers := []string{
 		"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hello\"}}]}\n\n",
 		"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
@@ -189,36 +191,36 @@ func TestExchangesKeepTheirPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom([]string{"model", "agent", "safe agent"}).Draw(t, "kind")
 		deadline := actor.Time(time.Duration(rapid.IntRange(0, 60_000).Draw(t, "deadline")) * time.Millisecond)
-		x := upstream.NewExchange(newOrder(kind, deadline))
+		x := upstream.NewExchange(newExchangeConfig(kind, deadline))
 		pace := upstream.NewBackoff(upstream.BackoffConfig{})
 		var now actor.Time
 		sends, open, ends, passed := 0, 0, 0, false
 		step := func(in upstream.Input) {
 			for _, op := range x.Step(now, in, pace, rapid.Uint64().Draw(t, "draw")) {
 				if ends > 0 {
-					t.Fatalf("%s after the end", show(op))
+					t.Fatalf("%s after the end", formatOp(op))
 				}
 				switch op := op.(type) {
 				case upstream.Send:
 					if sends++; op.Attempt != sends || open != 0 || passed || now >= deadline {
-						t.Fatalf("%s at %v, %d open, passed on %v", show(op), now, open, passed)
+						t.Fatalf("%s at %v, with attempt %d open, forwarded %v", formatOp(op), now, open, passed)
 					}
 					open = sends
 				case upstream.Close:
 					if op.Attempt != open {
-						t.Fatalf("%s, open is %d", show(op), open)
+						t.Fatalf("%s, but attempt %d is open", formatOp(op), open)
 					}
 					open = 0
 				case upstream.PassOn:
 					passed = true
 				case upstream.Again:
 					if kind == "agent" && op.Failure.Class == upstream.Broken {
-						t.Fatalf("%s, though it may have acted", show(op))
+						t.Fatalf("%s, although the request may have been processed", formatOp(op))
 					}
 				case upstream.Ended:
 					ends++
 					if open != 0 || (op.Outcome.Refusal == nil) != (op.Outcome.Completion.Finish != upstream.NoFinish) || len(op.Outcome.Attempts) != sends {
-						t.Fatalf("%s with %d open", show(op), open)
+						t.Fatalf("%s with attempt %d open, or an inconsistent outcome", formatOp(op), open)
 					}
 				}
 			}
@@ -260,10 +262,10 @@ func TestExchangesKeepTheirPromises(t *testing.T) {
 			step(upstream.Tick{})
 		}
 		if ends != 1 {
-			t.Fatalf("ended %d times", ends)
+			t.Fatalf("got %d ends, want 1", ends)
 		}
 	})
 }
 
-// A Backoff is the Pacer that worlds wrap.
+// Backoff implements Pacer; hosts wrap it.
 var _ upstream.Pacer = (*upstream.Backoff)(nil)

@@ -14,20 +14,20 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// Class is what a failure means for trying again.
+// Class classifies a failure by whether a retry can help.
 type Class uint8
 
 // The classes.
 const (
-	Refused   Class = iota + 1 // it is well and said no: asking again is no use
-	Throttled                  // it did not take the request: later
-	Unreached                  // the request never left
-	Broken                     // no usable answer, and it may have acted on the request
+	Refused   Class = iota + 1 // the upstream is healthy and rejected the request: a retry is useless
+	Throttled                  // the upstream did not accept the request: retry later
+	Unreached                  // the request was not sent
+	Broken                     // no usable response, and the request may have been processed
 )
 
 var classNames = [...]string{Refused: "refused", Throttled: "throttled", Unreached: "unreached", Broken: "broken"}
 
-// String is the class' name.
+// String returns the name of the class.
 func (c Class) String() string {
 	if c == 0 || int(c) >= len(classNames) {
 		return fmt.Sprintf("unknown(%d)", c)
@@ -35,30 +35,31 @@ func (c Class) String() string {
 	return classNames[c]
 }
 
-// Failure is why an attempt came to nothing.
+// Failure is the reason why an attempt failed.
 type Failure struct {
 	Class   Class
 	Refusal *actor.Refusal
-	After   actor.Duration // how long the upstream wants to be left alone; 0 if it did not say
+	After   actor.Duration // delay requested by the upstream; 0 if none
 }
 
 func fail(class Class, reason actor.Reason, format string, args ...any) *Failure {
 	return &Failure{Class: class, Refusal: actor.Refuse(reason, format, args...)}
 }
 
-// RetryAfterMax bounds what an upstream may ask for.
+// RetryAfterMax is the maximum delay accepted from an upstream.
 const RetryAfterMax = time.Hour
 
-// meaning is what a status says of the request.
-type meaning struct {
+// statusRule maps an HTTP status to a class and a reason.
+type statusRule struct {
 	status int
 	class  Class
 	reason actor.Reason
 }
 
-// meanings are those of single statuses; others go by their hundred.
-var meanings = []meaning{
-	{404, Refused, actor.Unavailable}, // NotFound is what this node does not know
+// statusRules lists the exceptions; other statuses are classified by their first
+// digit.
+var statusRules = []statusRule{
+	{404, Refused, actor.Unavailable}, // NotFound is reserved for agents unknown to this node
 	{408, Throttled, actor.Unavailable},
 	{409, Throttled, actor.Busy},
 	{425, Throttled, actor.Unavailable},
@@ -66,24 +67,25 @@ var meanings = []meaning{
 	{501, Refused, actor.Unavailable},
 	{503, Throttled, actor.Unavailable},
 	{505, Refused, actor.Unavailable},
-	{529, Throttled, actor.Unavailable}, // overloaded, in the words of some
+	{529, Throttled, actor.Unavailable}, // "overloaded" at some upstreams
 }
 
-// StatusFailure is what an answer other than 200 means. Body is what came of
-// its body, now the instant at which its head came.
-func StatusFailure(who string, status int, headers []Header, body []byte, now actor.Time) *Failure {
+// StatusFailure returns the failure for a response with a status other than 200.
+// Body is the part of the body received. Now is the time at which the head
+// arrived.
+func StatusFailure(name string, status int, headers []Header, body []byte, now actor.Time) *Failure {
 	f := &Failure{Class: Refused}
 	reason := actor.Rejected
-	if i := slices.IndexFunc(meanings, func(m meaning) bool { return m.status == status }); i >= 0 {
-		f.Class, reason = meanings[i].class, meanings[i].reason
+	if i := slices.IndexFunc(statusRules, func(m statusRule) bool { return m.status == status }); i >= 0 {
+		f.Class, reason = statusRules[i].class, statusRules[i].reason
 	} else if status >= 500 || status < 300 {
 		f.Class, reason = Broken, actor.Unavailable
 	}
-	said := errorOf(body)
-	if class := said.class(); class != 0 && status >= 400 {
+	reported := parseError(body)
+	if class := reported.retryClass(); class != 0 && status >= 400 {
 		f.Class = class
 	}
-	// The official clients obey this header, so upstreams rely on it.
+	// Official client libraries obey this header, so upstreams rely on it.
 	switch lookup(headers, "x-should-retry") {
 	case "false":
 		f.Class = Refused
@@ -95,9 +97,9 @@ func StatusFailure(who string, status int, headers []Header, body []byte, now ac
 	if f.Class != Refused {
 		f.After = RetryAfter(headers, now)
 	} else if reason == actor.Busy {
-		reason = actor.Rejected // coming back is no use
+		reason = actor.Rejected // Busy would invite a retry
 	}
-	f.Refusal = actor.Refuse(reason, "%s answers %d%s", who, status, said.sentence())
+	f.Refusal = actor.Refuse(reason, "%s answers %d%s", name, status, reported.describe())
 	if reason == actor.Busy {
 		f.Refusal.Scope = actor.ScopeCallee
 	}
@@ -105,7 +107,7 @@ func StatusFailure(who string, status int, headers []Header, body []byte, now ac
 	return f
 }
 
-// lookup is the value of the first field of that name, without blanks around it.
+// lookup returns the trimmed value of the first field with that name.
 func lookup(headers []Header, name string) string {
 	for _, h := range headers {
 		if strings.EqualFold(h.Name, name) {
@@ -115,15 +117,15 @@ func lookup(headers []Header, name string) string {
 	return ""
 }
 
-// RetryAfter is how long an upstream wants to be left alone, at most
-// RetryAfterMax: in milliseconds, in seconds, or until a date, which is counted
-// from its own clock if it tells that.
+// RetryAfter returns the delay requested by an upstream, at most RetryAfterMax.
+// The header holds milliseconds, seconds or a date. A date is relative to the Date
+// header of the response if present, else to now.
 func RetryAfter(headers []Header, now actor.Time) actor.Duration {
-	if ms, ok := digits(lookup(headers, "retry-after-ms")); ok {
+	if ms, ok := parseDigits(lookup(headers, "retry-after-ms")); ok {
 		return actor.Duration(min(ms, int64(RetryAfterMax/time.Millisecond))) * time.Millisecond
 	}
 	value := lookup(headers, "retry-after")
-	if s, ok := digits(value); ok {
+	if s, ok := parseDigits(value); ok {
 		return actor.Duration(min(s, int64(RetryAfterMax/time.Second))) * time.Second
 	}
 	until, ok := ParseHTTPDate(value)
@@ -139,7 +141,7 @@ func RetryAfter(headers []Header, now actor.Time) actor.Duration {
 	return min(until.Sub(now), RetryAfterMax)
 }
 
-// ParseHTTPDate reads a date in the three forms that HTTP knows.
+// ParseHTTPDate parses a date in one of the three formats of HTTP.
 func ParseHTTPDate(text string) (actor.Time, bool) {
 	var day, month, year, clock string
 	switch f := strings.Fields(text); {
@@ -170,11 +172,12 @@ func ParseHTTPDate(text string) (actor.Time, bool) {
 	return t, err == nil
 }
 
-// upstreamError is an error in an upstream's own words.
+// upstreamError is an error as reported by an upstream.
 type upstreamError struct{ message, kind, code string }
 
-// errorOf finds the error in a body, as far as there is one.
-func errorOf(body []byte) upstreamError {
+// parseError extracts the error from a response body. It returns a zero value if
+// there is none.
+func parseError(body []byte) upstreamError {
 	var w struct {
 		Error   jsontext.Value `json:"error"`
 		Code    jsontext.Value `json:"code"`
@@ -185,18 +188,18 @@ func errorOf(body []byte) upstreamError {
 		return upstreamError{}
 	}
 	if len(w.Error) > 0 && w.Error.Kind() != 'n' {
-		return errorIn(w.Error)
+		return parseErrorMember(w.Error)
 	}
-	e := upstreamError{message: w.Message, code: scalar(w.Code)}
+	e := upstreamError{message: w.Message, code: scalarText(w.Code)}
 	if e.message == "" {
-		e.message = scalar(w.Detail)
+		e.message = scalarText(w.Detail)
 	}
 	return e
 }
 
-// errorIn reads the member error: an object, or just a text.
-func errorIn(value jsontext.Value) upstreamError {
-	if text := scalar(value); text != "" {
+// parseErrorMember decodes the JSON member error, an object or a string.
+func parseErrorMember(value jsontext.Value) upstreamError {
+	if text := scalarText(value); text != "" {
 		return upstreamError{message: text}
 	}
 	var w struct {
@@ -207,11 +210,11 @@ func errorIn(value jsontext.Value) upstreamError {
 	if unmarshal(value, &w) != nil {
 		return upstreamError{}
 	}
-	return upstreamError{scalar(w.Message), scalar(w.Type), scalar(w.Code)}
+	return upstreamError{scalarText(w.Message), scalarText(w.Type), scalarText(w.Code)}
 }
 
-// scalar is a text or a number as text.
-func scalar(v jsontext.Value) string {
+// scalarText returns a JSON string or number as text, and "" for other values.
+func scalarText(v jsontext.Value) string {
 	if len(v) == 0 {
 		return ""
 	}
@@ -228,8 +231,9 @@ func scalar(v jsontext.Value) string {
 	return ""
 }
 
-// class is what the error's own code says of trying again; 0 if nothing.
-func (e upstreamError) class() Class {
+// retryClass returns the class that the error code implies, or 0 for an unknown
+// code.
+func (e upstreamError) retryClass() Class {
 	for _, code := range []string{e.code, e.kind} {
 		switch code {
 		case "insufficient_quota", "invalid_request_error", "invalid_api_key", "context_length_exceeded", "content_filter":
@@ -241,8 +245,9 @@ func (e upstreamError) class() Class {
 	return 0
 }
 
-// sentence is what goes behind "answers 500".
-func (e upstreamError) sentence() string {
+// describe returns the code and the message, to be appended to "answers 500". Both
+// are truncated.
+func (e upstreamError) describe() string {
 	var b strings.Builder
 	code := e.code
 	if code == "" {
@@ -252,15 +257,15 @@ func (e upstreamError) sentence() string {
 		b.WriteString(" " + actor.FitText(code, NameBytesMax))
 	}
 	if e.message != "" {
-		b.WriteString(": " + actor.FitText(e.message, sentenceMax))
+		b.WriteString(": " + actor.FitText(e.message, quoteBytesMax))
 	}
 	return b.String()
 }
 
-// failure is an error that came in the middle of an answer.
-func (e upstreamError) failure(who string) *Failure {
-	f := fail(Broken, actor.Unavailable, "%s broke off with an error%s", who, e.sentence())
-	if class := e.class(); class != 0 {
+// failure returns the failure for an error within a response.
+func (e upstreamError) failure(name string) *Failure {
+	f := fail(Broken, actor.Unavailable, "%s sent an error%s", name, e.describe())
+	if class := e.retryClass(); class != 0 {
 		f.Class = class
 	}
 	if f.Class == Refused {

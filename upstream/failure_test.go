@@ -12,7 +12,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-func at(t *testing.T, text string) actor.Time {
+func parseTime(t *testing.T, text string) actor.Time {
 	instant, err := runs.ParseTime(text + ".000000000Z")
 	if err != nil {
 		t.Fatal(err)
@@ -20,7 +20,7 @@ func at(t *testing.T, text string) actor.Time {
 	return instant
 }
 
-func TestEveryStatusHasAMeaning(t *testing.T) {
+func TestStatusFailure(t *testing.T) {
 	header := func(name, value string) []upstream.Header { return []upstream.Header{{Name: name, Value: value}} }
 	for _, c := range []struct {
 		status  int
@@ -58,7 +58,7 @@ func TestEveryStatusHasAMeaning(t *testing.T) {
 		f := upstream.StatusFailure("m", c.status, c.headers, []byte(c.body), 0)
 		r := f.Refusal
 		if f.Class != c.class || r.Reason != c.reason || f.After != c.after || r.RetryAfter != c.after || r.Detail != c.detail {
-			t.Errorf("%d %v %s: %s, %s, after %v: %q", c.status, c.headers, c.body, f.Class, r.Reason, f.After, r.Detail)
+			t.Errorf("%d %v %s: got %s, %s, after %v: %q", c.status, c.headers, c.body, f.Class, r.Reason, f.After, r.Detail)
 		}
 		if (r.Scope == actor.ScopeCallee) != (r.Reason == actor.Busy) {
 			t.Errorf("%d: %s has scope %q", c.status, r.Reason, r.Scope)
@@ -66,12 +66,12 @@ func TestEveryStatusHasAMeaning(t *testing.T) {
 	}
 	long := upstream.StatusFailure("m", 500, nil, []byte(`{"error":"`+strings.Repeat("ä", 4000)+`"}`), 0)
 	if n := len(long.Refusal.Detail); n > 600 {
-		t.Errorf("an upstream's words take %d bytes of a sentence", n)
+		t.Errorf("refusal of %d bytes, want at most 600", n)
 	}
 }
 
 func TestRetryAfterIsBounded(t *testing.T) {
-	now := at(t, "2026-11-21T08:00:00")
+	now := parseTime(t, "2026-11-21T08:00:00")
 	for _, c := range []struct {
 		headers string
 		want    time.Duration
@@ -100,16 +100,16 @@ func TestRetryAfterIsBounded(t *testing.T) {
 			headers = append(headers, upstream.Header{Name: name, Value: value})
 		}
 		if got := upstream.RetryAfter(headers, now); got != c.want {
-			t.Errorf("%s: %v, want %v", c.headers, got, c.want)
+			t.Errorf("%s: got %v, want %v", c.headers, got, c.want)
 		}
 	}
 }
 
-func TestDatesOfHTTP(t *testing.T) {
-	want := at(t, "1994-11-06T08:49:37")
+func TestParseHTTPDate(t *testing.T) {
+	want := parseTime(t, "1994-11-06T08:49:37")
 	for _, text := range []string{"Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"} {
 		if got, ok := upstream.ParseHTTPDate(text); !ok || got != want {
-			t.Errorf("%s: %v, %v", text, got, ok)
+			t.Errorf("%s: got %v, %v", text, got, ok)
 		}
 	}
 	for _, text := range []string{
@@ -117,17 +117,17 @@ func TestDatesOfHTTP(t *testing.T) {
 		"Sun, 06 anF 1994 08:49:37 GMT", "Sun, 06 Nov 94 08:49:37 GMT", "Sunday, 06-Nov 08:49:37 GMT", "a b c d e", "a b c GMT", "a - - GMT",
 	} {
 		if got, ok := upstream.ParseHTTPDate(text); ok {
-			t.Errorf("%q is read as %s", text, runs.FormatTime(got))
+			t.Errorf("%q parses as %s", text, runs.FormatTime(got))
 		}
 	}
 }
 
-func FuzzErrorsOfUpstreams(f *testing.F) {
+func FuzzStatusFailure(f *testing.F) {
 	f.Add(429, "retry-after", "Sat, 21 Nov 2026 08:00:30 GMT", `{"error":{"message":"x","code":7}}`)
 	f.Fuzz(func(t *testing.T, status int, name, value, body string) {
 		got := upstream.StatusFailure("m", status, []upstream.Header{{Name: name, Value: value}}, []byte(body), 0)
 		if got.Class == 0 || got.After < 0 || got.After > upstream.RetryAfterMax || got.Refusal.Detail == "" || len(got.Refusal.Detail) > 1000 {
-			t.Errorf("%+v", got)
+			t.Errorf("invalid failure %+v", got)
 		}
 	})
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// DepthMax is how deep JSON from outside may nest.
+// DepthMax is the maximum nesting depth of untrusted JSON.
 const DepthMax = 64
 
-// unmarshal reads one JSON value from outside. It refuses what two readers could
-// read in two ways (names twice or in another case, text that is not UTF-8) and
-// skips members of no interest: every upstream adds some of its own. What is
-// wrong is told in the same words each time, with the byte and the member.
+// unmarshal decodes one untrusted JSON value. It rejects input that parsers may
+// interpret differently: duplicate names, names in different case and invalid
+// UTF-8. Unknown members are skipped, because every upstream adds its own. Error
+// texts are deterministic and name the byte and the member.
 func unmarshal(b []byte, v any, options ...json.Options) error {
-	if at := tooDeep(b); at >= 0 {
+	if at := depthExceededAt(b); at >= 0 {
 		return fmt.Errorf("byte %d: nests deeper than %d levels", at, DepthMax)
 	}
 	if len(bytes.TrimSpace(b)) == 0 {
@@ -36,22 +36,22 @@ func unmarshal(b []byte, v any, options ...json.Options) error {
 	var semantic *json.SemanticError
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("not JSON: it ends too early")
+		return errors.New("not JSON: unexpected end")
 	case errors.As(err, &syntax):
-		return fmt.Errorf("byte %d%s: %w", syntax.ByteOffset, member(syntax.JSONPointer), syntax.Err)
+		return fmt.Errorf("byte %d%s: %w", syntax.ByteOffset, memberPath(syntax.JSONPointer), syntax.Err)
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
-		return fmt.Errorf("byte %d%s: unknown member", semantic.ByteOffset, member(semantic.JSONPointer))
+		return fmt.Errorf("byte %d%s: unknown member", semantic.ByteOffset, memberPath(semantic.JSONPointer))
 	case errors.As(err, &semantic):
-		return fmt.Errorf("byte %d%s: a value of another kind is wanted", semantic.ByteOffset, member(semantic.JSONPointer))
+		return fmt.Errorf("byte %d%s: value of the wrong type", semantic.ByteOffset, memberPath(semantic.JSONPointer))
 	default:
-		return errors.New("it cannot be read")
+		return errors.New("invalid value")
 	}
 }
 
-// checkObject says what is wrong with JSON that has to be an object. What is right
-// is not taken apart for that.
+// checkObject returns an error unless b is a JSON object. Valid input is not
+// decoded.
 func checkObject(b []byte) error {
-	if text := bytes.TrimSpace(b); len(text) > 0 && text[0] == '{' && tooDeep(b) < 0 && jsontext.Value(text).IsValid() {
+	if text := bytes.TrimSpace(b); len(text) > 0 && text[0] == '{' && depthExceededAt(b) < 0 && jsontext.Value(text).IsValid() {
 		return nil
 	}
 	var object map[string]jsontext.Value
@@ -62,18 +62,20 @@ func checkObject(b []byte) error {
 	return err
 }
 
-// isObject is checkObject for a part of what unmarshal has read.
-func isObject(b []byte) error {
+// checkNestedObject is checkObject for a value inside JSON that unmarshal has
+// accepted.
+func checkNestedObject(b []byte) error {
 	if len(b) > 0 && b[0] == '{' {
 		return nil
 	}
 	return checkObject(b)
 }
 
-// tooDeep is the byte at which JSON goes below DepthMax, or -1.
-func tooDeep(b []byte) int {
+// depthExceededAt returns the offset of the first byte nested deeper than
+// DepthMax, or -1.
+func depthExceededAt(b []byte) int {
 	if bytes.Count(b, []byte{'{'})+bytes.Count(b, []byte{'['}) <= DepthMax {
-		return -1 // as nearly all that comes
+		return -1 // the common case: too few brackets to exceed it
 	}
 	depth, quoted := 0, false
 	for i := 0; i < len(b); i++ {
@@ -94,16 +96,16 @@ func tooDeep(b []byte) int {
 	return -1
 }
 
-func member(p jsontext.Pointer) string {
+func memberPath(p jsontext.Pointer) string {
 	if p == "" {
 		return ""
 	}
 	return fmt.Sprintf(" %.80q", string(p))
 }
 
-// marshal writes a value of ours: members in the order of its struct.
+// marshal encodes one of our own values, with members in the order of its struct.
 func marshal(v any) []byte {
-	return invariant.Must(json.Marshal(v, marshalling))
+	return invariant.Must(json.Marshal(v, marshalOptions))
 }
 
-var marshalling = json.JoinOptions(json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
+var marshalOptions = json.JoinOptions(json.Deterministic(true), jsontext.AllowInvalidUTF8(true))

@@ -13,90 +13,93 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// Delta is a piece of an answer to pass on: text, or an agent's state.
+// Delta is a piece of a response to forward: text, or a state of an agent.
 type Delta struct {
 	Text   string
 	State  string
-	Detail string // of State: a JSON value, or ""
+	Detail string // detail of State: a JSON value, or ""
 }
 
-// Decoder reads the body of one answer. What it refused once it refuses for good.
+// Decoder decodes the body of one response. After a failure every call returns the
+// same failure.
 type Decoder interface {
-	// Take reads the next bytes. Deltas come with a failure: they are what stood before it.
-	Take(b []byte) ([]Delta, *Failure)
-	// End says that the body came to its end.
+	// Decode consumes the next bytes. Deltas returned with a failure precede it in the
+	// stream.
+	Decode(b []byte) ([]Delta, *Failure)
+	// End reports the end of the body.
 	End() ([]Delta, *Failure)
-	// Whole tells that nothing more has to come, though more might.
-	Whole() bool
-	// Done tells that the answer is complete, whatever the body still brings.
+	// HasFinish reports whether the response may end here, although more may follow.
+	HasFinish() bool
+	// Done reports whether the response is complete; the rest of the body is ignored.
 	Done() bool
-	// Completion is the answer; without Finish, as far as it came.
+	// Completion returns the response, or without Finish the part received so far.
 	Completion() Completion
 }
 
-// ModelDecoder reads a model's answer, streamed or whole.
+// ModelDecoder decodes the response of a model, streamed or as one JSON value.
 type ModelDecoder struct {
-	who    string
-	tools  []ToolSpec
-	names  []string // of tools, as the model knows them
-	parser *Parser  // nil: the body is one JSON value
-	body   []byte
-	events int
+	name      string
+	tools     []ToolSpec
+	wireNames []string // names of tools as the model sees them
+	parser    *Parser  // nil: the body is one JSON value
+	body      []byte
+	events    int
 
-	text    strings.Builder
-	weight  int // of it
-	calls   Assembler
-	finish  Finish
-	whole   []ToolCall // of a complete answer
-	usage   Usage
-	model   string
-	done    bool
-	failure *Failure
+	text      strings.Builder
+	jsonBytes int // upper bound of the size of text in JSON
+	calls     Assembler
+	finish    Finish
+	toolCalls []ToolCall // of a complete response
+	usage     Usage
+	model     string
+	done      bool
+	failure   *Failure
 }
 
-// NewModelDecoder reads the answer to the prompt, of the content type that its head named.
-func NewModelDecoder(who string, p *Prompt, contentType string) (*ModelDecoder, *Failure) {
-	d := &ModelDecoder{who: who, tools: p.Tools, names: p.wireNames()}
-	switch media := mediaOf(contentType); media {
+// NewModelDecoder returns a decoder for the response to p with the given content
+// type.
+func NewModelDecoder(name string, p *Prompt, contentType string) (*ModelDecoder, *Failure) {
+	d := &ModelDecoder{name: name, tools: p.Tools, wireNames: p.wireNames()}
+	switch media := mediaType(contentType); media {
 	case "text/event-stream":
 		d.parser = NewParser(StreamLimits{})
 	case "application/json":
 	default:
-		return nil, fail(Broken, actor.Unavailable, "%s answers with %.80q: want an event stream or JSON", who, media)
+		return nil, fail(Broken, actor.Unavailable, "%s answers with %.80q: want an event stream or JSON", name, media)
 	}
 	return d, nil
 }
 
-func mediaOf(contentType string) string {
+func mediaType(contentType string) string {
 	media, _, _ := strings.Cut(contentType, ";")
 	return strings.ToLower(strings.TrimSpace(media))
 }
 
-// Whole tells that the model said why it ends.
-func (d *ModelDecoder) Whole() bool {
+// HasFinish reports whether the model has given a finish reason.
+func (d *ModelDecoder) HasFinish() bool {
 	return d.parser != nil && d.finish != NoFinish && d.failure == nil
 }
 
-// Done tells that the model said it was done.
+// Done reports whether the model has completed the response.
 func (d *ModelDecoder) Done() bool { return d.done }
 
-// Completion is the answer as it now stands.
+// Completion returns the response as received so far.
 func (d *ModelDecoder) Completion() Completion {
 	c := Completion{Text: d.text.String(), Usage: d.usage, Model: d.model}
 	if d.done {
-		c.Calls, c.Finish = d.whole, d.finish
+		c.Calls, c.Finish = d.toolCalls, d.finish
 	}
 	return c
 }
 
-// Take reads the next bytes of the body.
-func (d *ModelDecoder) Take(b []byte) (deltas []Delta, failure *Failure) {
+// Decode consumes the next bytes of the body.
+func (d *ModelDecoder) Decode(b []byte) (deltas []Delta, failure *Failure) {
 	if d.failure != nil || d.done {
 		return nil, d.failure
 	}
 	if d.parser == nil {
 		if len(d.body)+len(b) > BodyBytesMax {
-			d.fail(Refused, actor.Rejected, "%s: its answer is over %d bytes", d.who, BodyBytesMax)
+			d.fail(Refused, actor.Rejected, "%s: response exceeds %d bytes", d.name, BodyBytesMax)
 		} else {
 			d.body = append(d.body, b...)
 		}
@@ -104,7 +107,7 @@ func (d *ModelDecoder) Take(b []byte) (deltas []Delta, failure *Failure) {
 	}
 	events, refusal := d.parser.Parse(b)
 	for _, e := range events {
-		if text := d.event(e); text != "" {
+		if text := d.handleEvent(e); text != "" {
 			deltas = append(deltas, Delta{Text: text})
 		}
 		if d.done || d.failure != nil {
@@ -112,24 +115,24 @@ func (d *ModelDecoder) Take(b []byte) (deltas []Delta, failure *Failure) {
 		}
 	}
 	if refusal != nil {
-		d.fail(Refused, refusal.Reason, "%s: %s", d.who, refusal.Detail)
+		d.fail(Refused, refusal.Reason, "%s: %s", d.name, refusal.Detail)
 	}
 	return deltas, d.failure
 }
 
-// End says that the body came to its end. Without a reason to finish the answer
-// is half of one.
+// End reports the end of the body. A response without a finish reason is
+// incomplete.
 func (d *ModelDecoder) End() (deltas []Delta, failure *Failure) {
 	if d.failure != nil || d.done {
 		return nil, d.failure
 	}
 	if d.parser == nil {
-		if text := d.chunk(d.body); text != "" {
+		if text := d.decodeChunk(d.body); text != "" {
 			deltas = []Delta{{Text: text}}
 		}
 	}
 	if d.failure == nil {
-		d.end()
+		d.finishAnswer()
 	}
 	return deltas, d.failure
 }
@@ -138,35 +141,35 @@ func (d *ModelDecoder) fail(class Class, reason actor.Reason, format string, arg
 	d.failure = fail(class, reason, format, args...)
 }
 
-// garbage is an answer that nobody can use.
-func (d *ModelDecoder) garbage(format string, args ...any) string {
+// failMalformed records that the response is unusable and returns "".
+func (d *ModelDecoder) failMalformed(format string, args ...any) string {
 	if d.parser != nil {
-		format, args = "%s, event %d: "+format, append([]any{d.who, d.events}, args...)
+		format, args = "%s, event %d: "+format, append([]any{d.name, d.events}, args...)
 	} else {
-		format, args = "%s: "+format, append([]any{d.who}, args...)
+		format, args = "%s: "+format, append([]any{d.name}, args...)
 	}
 	d.fail(Broken, actor.Unavailable, format, args...)
 	return ""
 }
 
-// event takes one event of the stream and returns the text it brought.
-func (d *ModelDecoder) event(e runs.Frame) string {
+// handleEvent processes one event of the stream and returns its text.
+func (d *ModelDecoder) handleEvent(e runs.Frame) string {
 	d.events++
 	switch data := strings.TrimSpace(e.Data); {
 	case e.Name == "error":
-		d.failure = errorOf([]byte(data)).failure(d.who)
+		d.failure = parseError([]byte(data)).failure(d.name)
 		return ""
 	case e.Name != "" && e.Name != "message":
 		return ""
 	case data == "[DONE]":
-		d.end()
+		d.finishAnswer()
 		return ""
 	default:
-		return d.chunk([]byte(data))
+		return d.decodeChunk([]byte(data))
 	}
 }
 
-// The wire's own shape of an answer, streamed or whole.
+// The wire format of a response, streamed or complete.
 type (
 	wireAnswer struct {
 		Model   string         `json:"model"`
@@ -175,12 +178,12 @@ type (
 		Error   jsontext.Value `json:"error"`
 	}
 	wireChoice struct {
-		Index   int      `json:"index"`
-		Delta   wireSaid `json:"delta"`
-		Message wireSaid `json:"message"`
-		Finish  string   `json:"finish_reason"`
+		Index   int         `json:"index"`
+		Delta   wireContent `json:"delta"`
+		Message wireContent `json:"message"`
+		Finish  string      `json:"finish_reason"`
 	}
-	wireSaid struct {
+	wireContent struct {
 		Content wireText       `json:"content"`
 		Refusal string         `json:"refusal"`
 		Calls   []wireFragment `json:"tool_calls"`
@@ -200,8 +203,8 @@ type (
 	}
 )
 
-// wireText is text, or parts of which the texts are taken: what a model thinks
-// stands in parts of other types.
+// wireText is a string, or the concatenated text parts of a list. Parts of other
+// types, such as a model's reasoning, are skipped.
 type wireText string
 
 // UnmarshalJSONFrom implements json.UnmarshalerFrom.
@@ -224,41 +227,41 @@ func (t *wireText) UnmarshalJSONFrom(from *jsontext.Decoder) error {
 	return nil
 }
 
-// chunk takes one JSON value of the answer and returns the text it brought.
-func (d *ModelDecoder) chunk(b []byte) string {
+// decodeChunk decodes one JSON value of the response and returns its text.
+func (d *ModelDecoder) decodeChunk(b []byte) string {
 	var w wireAnswer
 	if err := unmarshal(b, &w); err != nil {
-		return d.garbage("%v", err)
+		return d.failMalformed("%v", err)
 	}
 	if len(w.Error) > 0 && w.Error.Kind() != 'n' {
-		d.failure = errorIn(w.Error).failure(d.who)
+		d.failure = parseErrorMember(w.Error).failure(d.name)
 		return ""
 	}
 	if d.model == "" {
 		d.model = actor.FitText(w.Model, NameBytesMax)
 	}
-	if w.Usage != nil && !d.count(*w.Usage) {
+	if w.Usage != nil && !d.setUsage(*w.Usage) {
 		return ""
 	}
 	if d.parser == nil && len(w.Choices) == 0 {
-		return d.garbage("an answer without choices")
+		return d.failMalformed("response without choices")
 	}
 	var text strings.Builder
 	for i, c := range w.Choices {
 		if c.Index != 0 || d.parser == nil && i > 0 {
-			return d.garbage("choice %d: one was asked for", max(c.Index, i))
+			return d.failMalformed("choice %d: want a single choice", max(c.Index, i))
 		}
-		said := c.Delta
+		content := c.Delta
 		if d.parser == nil {
-			said = c.Message
+			content = c.Message
 		}
-		text.WriteString(d.say(said))
+		text.WriteString(d.addContent(content))
 		if d.failure != nil {
 			break
 		}
 		if f := parseFinish(c.Finish); f != NoFinish {
 			if d.finish != NoFinish && d.finish != f {
-				return d.garbage("finishes with %s, and then with %s", d.finish, f)
+				return d.failMalformed("two finish reasons, %s and %s", d.finish, f)
 			}
 			d.finish = f
 		}
@@ -266,13 +269,13 @@ func (d *ModelDecoder) chunk(b []byte) string {
 	return text.String()
 }
 
-func (d *ModelDecoder) count(u wireUsage) bool {
+func (d *ModelDecoder) setUsage(u wireUsage) bool {
 	if u.Total == 0 {
 		u.Total = u.Input + u.Output
 	}
 	for _, n := range []int64{u.Input, u.Output, u.Total} {
 		if n < 0 || n > tokensMax {
-			d.garbage("usage: %d is no number of tokens", n)
+			d.failMalformed("usage: invalid token count %d", n)
 			return false
 		}
 	}
@@ -280,57 +283,59 @@ func (d *ModelDecoder) count(u wireUsage) bool {
 	return true
 }
 
-// say takes what one choice brought and returns its text. What a model says
-// instead of an answer is its answer.
-func (d *ModelDecoder) say(said wireSaid) string {
-	text := string(said.Content) + said.Refusal
-	if d.finish != NoFinish && (text != "" || len(said.Calls) > 0) {
-		return d.garbage("goes on after its finish %s", d.finish)
+// addContent appends the content of one choice and returns its text. A refusal by
+// the model counts as its answer.
+func (d *ModelDecoder) addContent(content wireContent) string {
+	text := string(content.Content) + content.Refusal
+	if d.finish != NoFinish && (text != "" || len(content.Calls) > 0) {
+		return d.failMalformed("more output after finish reason %s", d.finish)
 	}
-	for i, w := range said.Calls {
+	for i, w := range content.Calls {
 		f := Fragment{Index: NoIndex, ID: w.ID, Name: w.Function.Name, Arguments: w.Function.Arguments}
 		switch {
-		case d.parser == nil: // each is whole
+		case d.parser == nil: // each call is complete
 			f.Index = i
 		case w.Index != nil && *w.Index < 0:
-			return d.garbage("tool call %d: there is none before 0", *w.Index)
+			return d.failMalformed("tool call %d: negative index", *w.Index)
 		case w.Index != nil:
 			f.Index = *w.Index
 		}
 		if err := d.calls.Add(f); err != nil {
-			return d.garbage("%v", err)
+			return d.failMalformed("%v", err)
 		}
 	}
-	d.weight += weight(text)
-	if d.weight+d.calls.Weight() > OutputBytesMax {
-		d.fail(Refused, actor.Rejected, "%s: it says more than %d bytes", d.who, OutputBytesMax)
+	d.jsonBytes += jsonBytesMax(text)
+	if d.jsonBytes+d.calls.JSONBytes() > OutputBytesMax {
+		d.fail(Refused, actor.Rejected, "%s: output exceeds %d bytes", d.name, OutputBytesMax)
 		return ""
 	}
 	d.text.WriteString(text)
 	return text
 }
 
-// end judges whether the answer is one.
-func (d *ModelDecoder) end() {
+// finishAnswer completes the response, or fails if it has no finish reason or
+// invalid tool calls.
+func (d *ModelDecoder) finishAnswer() {
 	if d.finish == NoFinish {
-		d.fail(Broken, actor.Unavailable, "%s: the answer stops after %d bytes of text without a reason to finish", d.who, d.text.Len())
+		d.fail(Broken, actor.Unavailable, "%s: response ended after %d bytes of text without a finish reason", d.name, d.text.Len())
 		return
 	}
 	calls, err := d.calls.Calls()
 	if err != nil {
-		d.garbage("%v", err)
+		d.failMalformed("%v", err)
 		return
 	}
 	for i, c := range calls {
-		if j := slices.Index(d.names, c.Name); j >= 0 {
+		if j := slices.Index(d.wireNames, c.Name); j >= 0 {
 			calls[i].Name = d.tools[j].Name
 		}
 	}
-	d.whole, d.done = calls, true
+	d.toolCalls, d.done = calls, true
 }
 
-// AppendStream writes an answer as a model streams it, in deltas of at most cut
-// bytes: for whoever plays a model. What it has no Finish for breaks off.
+// AppendStream appends a completion in the streaming format of a model, in deltas
+// of at most cut bytes. Simulated models and tests use it. A completion without
+// Finish ends like an aborted stream.
 func AppendStream(b []byte, c Completion, cut int) []byte {
 	send := func(choice any, usage any) {
 		b = runs.Frame{Data: string(marshal(struct {
@@ -363,12 +368,12 @@ func AppendStream(b []byte, c Completion, cut int) []byte {
 		Finish *string `json:"finish_reason"`
 	}
 	send(choice{Delta: delta{Role: "assistant"}}, nil)
-	for _, piece := range pieces(c.Text, cut) {
+	for _, piece := range splitText(c.Text, cut) {
 		send(choice{Delta: delta{Content: piece}}, nil)
 	}
 	for i, call := range c.Calls {
 		send(choice{Delta: delta{Calls: []fragment{{i, call.ID, "function", function{Name: call.Name}}}}}, nil)
-		for _, piece := range pieces(call.Arguments, cut) {
+		for _, piece := range splitText(call.Arguments, cut) {
 			send(choice{Delta: delta{Calls: []fragment{{Index: i, Function: function{Arguments: piece}}}}}, nil)
 		}
 	}
@@ -383,11 +388,12 @@ func AppendStream(b []byte, c Completion, cut int) []byte {
 	return runs.Frame{Data: "[DONE]"}.Append(b)
 }
 
-// pieces cuts valid text into pieces of at most limit bytes, between characters.
-func pieces(text string, limit int) (all []string) {
+// splitText splits text into pieces of at most limit bytes, between characters.
+// Invalid UTF-8 is replaced.
+func splitText(text string, limit int) (all []string) {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	for len(text) > 0 {
-		n := runeCut(text, limit)
+		n := runePrefix(text, limit)
 		all = append(all, text[:n])
 		text = text[n:]
 	}

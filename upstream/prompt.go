@@ -22,25 +22,25 @@ const (
 	MessagesMax    = 4096
 	ToolsMax       = 128
 	ToolCallsMax   = 64
-	NameBytesMax   = 256 // of a model, a tool, an id
+	NameBytesMax   = 256 // length of the name of a model or tool, or of an id
 	PromptBytesMax = 8 << 20
 	MaxTokensMax   = 1 << 24
 )
 
-// Role is who speaks a message of a prompt.
+// Role is the author of a message in a prompt.
 type Role uint8
 
 // The roles.
 const (
-	System    Role = iota + 1 // the agent's author
-	User                      // whoever wants something of it
-	Assistant                 // the model itself, before
-	Tool                      // what came of one tool call
+	System    Role = iota + 1 // instructions of the agent's author
+	User                      // the caller of the agent
+	Assistant                 // the model, in an earlier response
+	Tool                      // the result of one tool call
 )
 
 var roleNames = [...]string{System: "system", User: "user", Assistant: "assistant", Tool: "tool"}
 
-// String is the role's name.
+// String returns the name of the role.
 func (r Role) String() string {
 	if r == 0 || int(r) >= len(roleNames) {
 		return fmt.Sprintf("unknown(%d)", r)
@@ -48,25 +48,25 @@ func (r Role) String() string {
 	return roleNames[r]
 }
 
-// Message is one thing said.
+// Message is one message of a prompt.
 type Message struct {
 	Role   Role
 	Text   string
-	Calls  []ToolCall // Assistant only: what it asked for
-	CallID string     // Tool only: which of these calls it answers
+	Calls  []ToolCall // Assistant only: the requested tool calls
+	CallID string     // Tool only: the id of the call that it answers
 }
 
-// ToolCall is a model's wish to use a tool.
+// ToolCall is a tool call requested by a model.
 type ToolCall struct {
 	ID        string
 	Name      string
-	Arguments string // as the model wrote them; Input reads them
+	Arguments string // as written by the model; Input parses them
 }
 
-// Input is the arguments as a tool takes them: one JSON object; nothing is an
-// empty one. What is wrong with them is for the model to read.
+// Input returns the arguments as one JSON object; empty arguments are an empty
+// object. The refusal is written for the model, which may correct its call.
 func (c ToolCall) Input() ([]byte, *actor.Refusal) {
-	text := strings.Trim(c.Arguments, " \t\r\n") // JSON's blanks, and no others
+	text := strings.Trim(c.Arguments, " \t\r\n") // JSON white space only
 	if text == "" {
 		return []byte("{}"), nil
 	}
@@ -78,39 +78,40 @@ func (c ToolCall) Input() ([]byte, *actor.Refusal) {
 	return []byte(text), nil
 }
 
-// ToolSpec is a tool as a model is offered it.
+// ToolSpec describes a tool offered to a model.
 type ToolSpec struct {
 	Name        string
 	Description string
 	Schema      string // JSON Schema of its input
 }
 
-// Prompt is what a model is asked.
+// Prompt is the input of one model call.
 type Prompt struct {
-	Model       string // as its upstream calls it
+	Model       string // name of the model at its upstream
 	Messages    []Message
 	Tools       []ToolSpec
-	MaxTokens   int      // of the answer; 0 leaves it to the model
-	Temperature *float64 // nil leaves it to the model
-	Seed        *int64   // nil: each answer may differ
+	MaxTokens   int      // maximum length of the answer; 0 means the model's default
+	Temperature *float64 // nil means the model's default
+	Seed        *int64   // nil allows answers to differ between calls
 }
 
-// Check says what no model can be asked.
+// Check returns an error that describes the first violation of a prompt's rules,
+// or nil.
 func (p *Prompt) Check() error { return p.check(checkObject) }
 
-// check is Check with another way to look at a schema.
+// check is Check with the given validation of tool schemas.
 func (p *Prompt) check(schema func([]byte) error) error {
 	switch {
 	case len(p.Messages) == 0:
-		return fmt.Errorf("a prompt without messages")
+		return fmt.Errorf("prompt without messages")
 	case len(p.Messages) > MessagesMax:
-		return fmt.Errorf("%d messages are over %d", len(p.Messages), MessagesMax)
+		return fmt.Errorf("%d messages exceed the maximum of %d", len(p.Messages), MessagesMax)
 	case len(p.Tools) > ToolsMax:
-		return fmt.Errorf("%d tools are over %d", len(p.Tools), ToolsMax)
+		return fmt.Errorf("%d tools exceed the maximum of %d", len(p.Tools), ToolsMax)
 	case len(p.Model) > NameBytesMax:
-		return fmt.Errorf("a model's name of %d bytes is over %d", len(p.Model), NameBytesMax)
+		return fmt.Errorf("model name of %d bytes exceeds the maximum of %d", len(p.Model), NameBytesMax)
 	case p.MaxTokens < 0 || p.MaxTokens > MaxTokensMax:
-		return fmt.Errorf("%d tokens at most: want 0 to %d", p.MaxTokens, MaxTokensMax)
+		return fmt.Errorf("max_tokens %d: want 0 to %d", p.MaxTokens, MaxTokensMax)
 	case p.Temperature != nil && !(*p.Temperature >= 0 && *p.Temperature <= 2):
 		return fmt.Errorf("temperature %v: want 0 to 2", *p.Temperature)
 	}
@@ -134,42 +135,43 @@ func (p *Prompt) check(schema func([]byte) error) error {
 	return nil
 }
 
-// check gathers the ids of the calls asked for, so that each answer has its question.
+// check validates one message. It collects the ids of requested calls in asked, so
+// that every tool result belongs to a preceding call.
 func (m *Message) check(asked map[string]bool) error {
 	switch {
 	case m.Role == 0 || int(m.Role) >= len(roleNames):
-		return fmt.Errorf("of unknown role %d", m.Role)
+		return fmt.Errorf("unknown role %d", m.Role)
 	case len(m.Calls) > 0 && m.Role != Assistant:
-		return fmt.Errorf("tool calls by a %s", m.Role)
+		return fmt.Errorf("tool calls in a message of role %s", m.Role)
 	case len(m.Calls) > ToolCallsMax:
-		return fmt.Errorf("%d tool calls are over %d", len(m.Calls), ToolCallsMax)
+		return fmt.Errorf("%d tool calls exceed the maximum of %d", len(m.Calls), ToolCallsMax)
 	case (m.CallID != "") != (m.Role == Tool):
-		return fmt.Errorf("a %s and a call id %.40q: want the id in a tool's message and nowhere else", m.Role, m.CallID)
+		return fmt.Errorf("role %s with call id %.40q: want a call id in tool messages only", m.Role, m.CallID)
 	case m.Role == Tool && !asked[m.CallID]:
-		return fmt.Errorf("answers the call %.40q, which nobody made", m.CallID)
+		return fmt.Errorf("result of unknown call %.40q", m.CallID)
 	}
 	for _, c := range m.Calls {
 		if c.ID == "" || len(c.ID) > NameBytesMax || c.Name == "" || len(c.Name) > NameBytesMax {
-			return fmt.Errorf("a tool call: want an id and a name of 1 to %d bytes", NameBytesMax)
+			return fmt.Errorf("tool call: want an id and a name of 1 to %d bytes", NameBytesMax)
 		}
 		asked[c.ID] = true
 	}
 	return nil
 }
 
-// Encode writes the prompt as DecodePrompt reads it: for journals, and for
-// whoever plays a model. The same prompt has the same bytes.
+// Encode returns the JSON form that DecodePrompt reads. Journals and simulated
+// models use it. Equal prompts have equal bytes.
 func (p *Prompt) Encode() []byte {
 	err := p.Check()
 	invariant.Check(err == nil, "upstream: %v", err)
 	return marshal(p.wire(func(name string) string { return name }))
 }
 
-// DecodePrompt reads what Encode writes, and the body that a model is sent.
+// DecodePrompt decodes the output of Encode, and the body of a model request.
 func DecodePrompt(b []byte) (Prompt, error) {
 	var w wirePrompt
 	if len(b) > PromptBytesMax {
-		return Prompt{}, fmt.Errorf("prompt: %d bytes are over %d", len(b), PromptBytesMax)
+		return Prompt{}, fmt.Errorf("prompt: %d bytes exceed the maximum of %d", len(b), PromptBytesMax)
 	}
 	if err := unmarshal(b, &w, json.RejectUnknownMembers(true)); err != nil {
 		return Prompt{}, fmt.Errorf("prompt: %w", err)
@@ -188,13 +190,13 @@ func DecodePrompt(b []byte) (Prompt, error) {
 	for _, t := range w.Tools {
 		p.Tools = append(p.Tools, ToolSpec{t.Function.Name, t.Function.Description, string(t.Function.Parameters)})
 	}
-	if err := p.check(isObject); err != nil {
+	if err := p.check(checkNestedObject); err != nil {
 		return Prompt{}, fmt.Errorf("prompt: %w", err)
 	}
 	return p, nil
 }
 
-// The wire's own shape of a prompt.
+// The wire format of a prompt.
 type (
 	wirePrompt struct {
 		Model               string             `json:"model,omitzero"`
@@ -235,7 +237,7 @@ type (
 	}
 )
 
-// wire is a prompt that was checked in the wire's shape.
+// wire converts a validated prompt to the wire format.
 func (p *Prompt) wire(name func(string) string) wirePrompt {
 	w := wirePrompt{Model: p.Model, MaxTokens: p.MaxTokens, Temperature: p.Temperature, Seed: p.Seed}
 	for _, m := range p.Messages {
@@ -255,16 +257,16 @@ func (p *Prompt) wire(name func(string) string) wirePrompt {
 		tool.Type = "function"
 		tool.Function.Name = name(t.Name)
 		tool.Function.Description = strings.ToValidUTF8(t.Description, "\uFFFD")
-		tool.Function.Parameters = jsontext.Value(t.Schema) // white space goes when it is written
+		tool.Function.Parameters = jsontext.Value(t.Schema) // marshal removes white space
 		w.Tools = append(w.Tools, tool)
 	}
 	return w
 }
 
-// heed writes arguments as objects, as many upstreams want to have them back: what
-// is none, or is nothing, they refuse with the whole prompt. What was wrong with it
-// stands in the answer to the call.
-func (w *wirePrompt) heed(p Prompt) {
+// normalizeArguments replaces arguments that are not a JSON object with an empty
+// object. Many upstreams reject a whole prompt whose history contains such
+// arguments. The tool result of the call still describes the error.
+func (w *wirePrompt) normalizeArguments(p Prompt) {
 	for i, m := range p.Messages {
 		for j, c := range m.Calls {
 			input, refusal := c.Input()
@@ -276,11 +278,13 @@ func (w *wirePrompt) heed(p Prompt) {
 	}
 }
 
-// wireNameMax is how long models let a tool's name be.
+// wireNameMax is the maximum length of a tool name that models accept.
 const wireNameMax = 64
 
-// wireNames are the names under which a model is offered the prompt's tools, in
-// their order. Models take letters, digits, '_' and '-' alone; ours have dots.
+// wireNames returns the names under which the tools are offered to a model, in the
+// order of Tools. Models accept only letters, digits, '_' and '-', whereas our
+// names contain dots. Names MUST be unique after conversion, so duplicates get a
+// suffix.
 func (p *Prompt) wireNames() []string {
 	names := make([]string, 0, len(p.Tools))
 	for _, t := range p.Tools {
@@ -305,18 +309,17 @@ func wireName(name string) string {
 	return string(b[:min(len(b), wireNameMax)])
 }
 
-// Model is one model's endpoint.
+// Model is the endpoint of one model.
 type Model struct {
-	// URL below which the API stands: https://api.example.com/v1
+	// URL is the base URL of the API, for example https://api.example.com/v1.
 	URL string
 	Key Secret // "" sends none
-	// MaxTokensName is the member that bounds the answer, for those that want
-	// max_completion_tokens; "" is max_tokens.
+	// MaxTokensName is the JSON member that bounds the answer: "" means max_tokens,
+	// and some upstreams require max_completion_tokens.
 	MaxTokensName string
 }
 
-// Plain tells whether what is sent to it could be read on its way, other than
-// inside this machine.
+// Plaintext reports whether requests leave this machine unencrypted.
 func (m Model) Plain() bool {
 	u, err := url.Parse(m.URL)
 	if err != nil || u.Scheme != "http" {
@@ -326,7 +329,8 @@ func (m Model) Plain() bool {
 	return u.Hostname() != "localhost" && (err != nil || !addr.IsLoopback())
 }
 
-// Request is the prompt as bytes, for a streamed answer with its usage.
+// Request encodes the prompt as a request for a streamed response that includes
+// usage.
 func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
 	if err := p.Check(); err != nil {
 		return Request{}, actor.Refuse(actor.Invalid, "%v", err)
@@ -338,18 +342,18 @@ func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
 		}
 		return wireName(name)
 	})
-	w.heed(p)
+	w.normalizeArguments(p)
 	switch m.MaxTokensName {
 	case "", "max_tokens":
 	case "max_completion_tokens":
 		w.MaxTokens, w.MaxCompletionTokens = 0, w.MaxTokens
 	default:
-		return Request{}, actor.Refuse(actor.Invalid, "max_tokens is called max_tokens or max_completion_tokens, not %.40q", m.MaxTokensName)
+		return Request{}, actor.Refuse(actor.Invalid, "name of max_tokens: want max_tokens or max_completion_tokens, got %.40q", m.MaxTokensName)
 	}
 	w.Stream, w.StreamOptions = true, &wireStreamOptions{IncludeUsage: true}
 	body := marshal(w)
 	if len(body) > PromptBytesMax {
-		return Request{}, actor.Refuse(actor.Invalid, "a prompt of %d bytes is over %d", len(body), PromptBytesMax)
+		return Request{}, actor.Refuse(actor.Invalid, "prompt of %d bytes exceeds the maximum of %d", len(body), PromptBytesMax)
 	}
 	headers := []Header{{Name: "accept", Value: "text/event-stream, application/json"}}
 	if m.Key != "" {

@@ -17,7 +17,7 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
-var everything = upstream.Prompt{
+var fullPrompt = upstream.Prompt{
 	Model: "gpt-x",
 	Messages: []upstream.Message{
 		{Role: upstream.System, Text: "Be brief."},
@@ -35,9 +35,9 @@ var everything = upstream.Prompt{
 	MaxTokens: 100, Temperature: ptr(0.0), Seed: ptr(int64(-7)),
 }
 
-func TestAPromptBecomesTheBytesThatModelsTake(t *testing.T) {
+func TestModelRequest(t *testing.T) {
 	m := upstream.Model{URL: "https://api.example.com/v1/", Key: "sk-secret"}
-	request, refusal := m.Request(everything)
+	request, refusal := m.Request(fullPrompt)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
@@ -45,7 +45,7 @@ func TestAPromptBecomesTheBytesThatModelsTake(t *testing.T) {
 		`{"role":"system","content":"Be brief."},` +
 		`{"role":"user","content":"Open <it> & \"ask\" ä` + "\u2028\uFFFD" + `"},` +
 		`{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"browser_open","arguments":"{\"url\":\"x\"}"}},` +
-		`{"id":"b","type":"function","function":{"name":"gone_tool","arguments":"{}"}}]},` + // what is no object comes back as an empty one
+		`{"id":"b","type":"function","function":{"name":"gone_tool","arguments":"{}"}}]},` + // invalid arguments are replaced by an empty object
 		`{"role":"tool","content":"a page","tool_call_id":"a"},` +
 		`{"role":"tool","content":"","tool_call_id":"b"},` +
 		`{"role":"assistant","content":"It says: a page"},` +
@@ -54,37 +54,37 @@ func TestAPromptBecomesTheBytesThatModelsTake(t *testing.T) {
 		`{"type":"function","function":{"name":"browser_open_2","parameters":{"type":"object"}}}],` +
 		`"max_tokens":100,"temperature":0,"seed":-7,"stream":true,"stream_options":{"include_usage":true}}`
 	if got := string(request.Body); got != want {
-		t.Errorf("%s\nwant\n%s", got, want)
+		t.Errorf("body: got\n%s\nwant\n%s", got, want)
 	}
 	if request.Method != "POST" || request.URL != "https://api.example.com/v1/chat/completions" {
-		t.Errorf("%s", request)
+		t.Errorf("wrong method or URL: %s", request)
 	}
 	headers := fmt.Sprint(request.Headers)
 	if headers != "[content-type: application/json accept: text/event-stream, application/json authorization: ***]" {
-		t.Errorf("headers %s", headers)
+		t.Errorf("got headers %s", headers)
 	}
 	if got := request.Headers[2].Value; got != "Bearer sk-secret" {
-		t.Errorf("authorization is %q", got)
+		t.Errorf("authorization: got %q, want Bearer sk-secret", got)
 	}
 	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
 		if text := fmt.Sprintf(format, m) + fmt.Sprintf(format, request); strings.Contains(text, "sk-secret") {
-			t.Errorf("printed by %s the key shows: %s", format, text)
+			t.Errorf("format %s reveals the key: %s", format, text)
 		}
 	}
 	m.MaxTokensName = "max_completion_tokens"
-	if request, _ = m.Request(everything); !strings.Contains(string(request.Body), `"max_completion_tokens":100`) || strings.Contains(string(request.Body), "max_tokens") {
-		t.Errorf("%s", request.Body)
+	if request, _ = m.Request(fullPrompt); !strings.Contains(string(request.Body), `"max_completion_tokens":100`) || strings.Contains(string(request.Body), "max_tokens") {
+		t.Errorf("want only max_completion_tokens, got %s", request.Body)
 	}
 	bare, _ := upstream.Model{URL: "http://127.0.0.1:8000"}.Request(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User, Text: "hi"}}})
 	if got := string(bare.Body); got != `{"messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":true}}` || len(bare.Headers) != 2 {
-		t.Errorf("%s %v", got, bare.Headers)
+		t.Errorf("minimal prompt: got body %s, headers %v", got, bare.Headers)
 	}
 	if _, err := upstream.DecodePrompt(request.Body); err != nil {
-		t.Errorf("whoever plays a model cannot read it: %v", err)
+		t.Errorf("DecodePrompt rejects the request: %v", err)
 	}
 }
 
-func TestPromptsThatNoModelCanBeAskedAreRefused(t *testing.T) {
+func TestModelRequestRejectsInvalidPrompt(t *testing.T) {
 	user := upstream.Message{Role: upstream.User}
 	calls := upstream.Message{Role: upstream.Assistant, Calls: []upstream.ToolCall{{ID: "a", Name: "f"}}}
 	tool := upstream.ToolSpec{Name: "f", Schema: "{}"}
@@ -97,38 +97,38 @@ func TestPromptsThatNoModelCanBeAskedAreRefused(t *testing.T) {
 		p    upstream.Prompt
 		want string
 	}{
-		{with(), "a prompt without messages"},
-		{with(make([]upstream.Message, 4097)...), "4097 messages are over 4096"},
-		{with(upstream.Message{}), "message 0: of unknown role 0"},
-		{with(user, upstream.Message{Role: upstream.Tool, CallID: "a"}), `message 1: answers the call "a", which nobody made`},
-		{with(calls, upstream.Message{Role: upstream.Tool}), `message 1: a tool and a call id ""`},
-		{with(upstream.Message{Role: upstream.User, CallID: "a"}), `message 0: a user and a call id "a"`},
-		{with(upstream.Message{Role: upstream.User, Calls: calls.Calls}), "message 0: tool calls by a user"},
-		{with(upstream.Message{Role: upstream.Assistant, Calls: make([]upstream.ToolCall, 65)}), "message 0: 65 tool calls are over 64"},
-		{with(upstream.Message{Role: upstream.Assistant, Calls: []upstream.ToolCall{{ID: "a"}}}), "message 0: a tool call: want an id and a name"},
-		{tools(make([]upstream.ToolSpec, 129)...), "129 tools are over 128"},
+		{with(), "prompt without messages"},
+		{with(make([]upstream.Message, 4097)...), "4097 messages exceed the maximum of 4096"},
+		{with(upstream.Message{}), "message 0: unknown role 0"},
+		{with(user, upstream.Message{Role: upstream.Tool, CallID: "a"}), `message 1: result of unknown call "a"`},
+		{with(calls, upstream.Message{Role: upstream.Tool}), `message 1: role tool with call id ""`},
+		{with(upstream.Message{Role: upstream.User, CallID: "a"}), `message 0: role user with call id "a"`},
+		{with(upstream.Message{Role: upstream.User, Calls: calls.Calls}), "message 0: tool calls in a message of role user"},
+		{with(upstream.Message{Role: upstream.Assistant, Calls: make([]upstream.ToolCall, 65)}), "message 0: 65 tool calls exceed the maximum of 64"},
+		{with(upstream.Message{Role: upstream.Assistant, Calls: []upstream.ToolCall{{ID: "a"}}}), "message 0: tool call: want an id and a name"},
+		{tools(make([]upstream.ToolSpec, 129)...), "129 tools exceed the maximum of 128"},
 		{tools(upstream.ToolSpec{Schema: "{}"}), "tool 0: want a name"},
 		{tools(upstream.ToolSpec{Name: long, Schema: "{}"}), "tool 0: want a name"},
 		{tools(tool, tool), `tool "f" is offered twice`},
 		{tools(upstream.ToolSpec{Name: "f"}), `tool "f": schema: want JSON, got nothing`},
-		{tools(upstream.ToolSpec{Name: "f", Schema: "[]"}), `tool "f": schema: byte 0: a value of another kind`},
-		{upstream.Prompt{Messages: []upstream.Message{user}, Model: long}, "a model's name of 257 bytes"},
-		{upstream.Prompt{Messages: []upstream.Message{user}, MaxTokens: -1}, "-1 tokens at most"},
+		{tools(upstream.ToolSpec{Name: "f", Schema: "[]"}), `tool "f": schema: byte 0: value of the wrong type`},
+		{upstream.Prompt{Messages: []upstream.Message{user}, Model: long}, "model name of 257 bytes"},
+		{upstream.Prompt{Messages: []upstream.Message{user}, MaxTokens: -1}, "max_tokens -1"},
 		{upstream.Prompt{Messages: []upstream.Message{user}, Temperature: ptr(2.1)}, "temperature 2.1"},
 		{upstream.Prompt{Messages: []upstream.Message{user}, Temperature: ptr(math.NaN())}, "temperature NaN"},
-		{with(upstream.Message{Role: upstream.User, Text: strings.Repeat("x", 8<<20)}), "is over 8388608"},
+		{with(upstream.Message{Role: upstream.User, Text: strings.Repeat("x", 8<<20)}), "exceeds the maximum of 8388608"},
 	} {
 		_, refusal := upstream.Model{URL: "http://m"}.Request(c.p)
 		if refusal == nil || refusal.Reason != actor.Invalid || !strings.Contains(refusal.Detail, c.want) {
-			t.Errorf("%v, want %q", refusal, c.want)
+			t.Errorf("got refusal %v, want %q", refusal, c.want)
 		}
 	}
 	if _, refusal := (upstream.Model{URL: "http://m", MaxTokensName: "tokens"}).Request(with(user)); refusal == nil {
-		t.Error("max_tokens was renamed at will")
+		t.Error("unknown MaxTokensName accepted")
 	}
 }
 
-func TestEndpointsAndHeadersCannotBeReadAsMoreThanOne(t *testing.T) {
+func TestCheckURLAndHeaders(t *testing.T) {
 	for _, c := range []struct{ url, want string }{
 		{"https://api.example.com/v1", ""},
 		{"http://[::1]:8080", ""},
@@ -136,40 +136,40 @@ func TestEndpointsAndHeadersCannotBeReadAsMoreThanOne(t *testing.T) {
 		{"api.example.com", "want http or https"},
 		{"ftp://host/", "want http or https"},
 		{"file:///etc/passwd", "want http or https"},
-		{"http://", "names no host"},
-		{"http:///path", "names no host"},
-		{"http://:80/", "names no host"},
-		{"https://user:key@host/", "it has a user"},
+		{"http://", "missing host"},
+		{"http:///path", "missing host"},
+		{"http://:80/", "missing host"},
+		{"https://user:key@host/", "contains a user"},
 		{"https://host/?key=1", "a query"},
 		{"https://host/?", "a query"},
 		{"https://host/#", "a query or a fragment"},
 		{"https://host/a b", "blanks"},
 		{"https://host\\@evil/", "backslashes"},
 		{"https://host/\r\nx: y", "control characters"},
-		{"https://host/%zz", "no URL"},
-		{"https://" + strings.Repeat("h", 2048), "are over 2048"},
+		{"https://host/%zz", "invalid URL"},
+		{"https://" + strings.Repeat("h", 2048), "exceed the maximum of 2048"},
 		{"https://h:65535/", ""},
 		{"https://h:65536/", "want 1 to 65535"},
 		{"https://h:0/", "want 1 to 65535"},
-		{"https://h:/", "a host has letters"},
+		{"https://h:/", "want only letters"},
 		{"https://2130706433/", "ends in a number"},
-		{"https://[127.0.0.1]/", "no URL"},
+		{"https://[127.0.0.1]/", "invalid URL"},
 	} {
 		err := upstream.CheckURL(c.url)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%.60q: %v, want %q", c.url, err, c.want)
+			t.Errorf("%.60q: got error %v, want %q", c.url, err, c.want)
 		}
 	}
 	for _, key := range []upstream.Secret{"a\r\nx-admin: 1", "a\x00", upstream.Secret(strings.Repeat("x", 8<<10))} {
 		_, refusal := upstream.Model{URL: "http://m", Key: key}.Request(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User}}})
 		if refusal == nil || !strings.HasPrefix(refusal.Detail, "header authorization: ") || strings.Contains(refusal.Detail, "admin") {
-			t.Errorf("%v", refusal)
+			t.Errorf("invalid key: got refusal %v", refusal)
 		}
 	}
 }
 
 func drawPrompt(t *rapid.T) upstream.Prompt {
-	p := upstream.Prompt{Model: drawName(t, "model"), MaxTokens: rapid.IntRange(0, 9).Draw(t, "tokens"), Tools: offered[:rapid.IntRange(0, 2).Draw(t, "tools")]}
+	p := upstream.Prompt{Model: drawName(t, "model"), MaxTokens: rapid.IntRange(0, 9).Draw(t, "tokens"), Tools: offeredTools[:rapid.IntRange(0, 2).Draw(t, "tools")]}
 	if len(p.Tools) == 0 {
 		p.Tools = nil
 	}
@@ -191,19 +191,20 @@ func drawPrompt(t *rapid.T) upstream.Prompt {
 	return p
 }
 
-func TestPromptsSurviveTheJournal(t *testing.T) {
+func TestPromptRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPrompt(t)
 		got, err := upstream.DecodePrompt(p.Encode())
 		if err != nil || !reflect.DeepEqual(got, p) {
-			t.Fatalf("%+v, %v\nwant %+v", got, err, p)
+			t.Fatalf("got %+v, error %v\nwant %+v", got, err, p)
 		}
 	})
 }
 
-// What DecodePrompt takes it writes, and a model can be asked.
+// FuzzDecodePrompt checks that every accepted prompt survives a round trip and can
+// be sent to a model.
 func FuzzDecodePrompt(f *testing.F) {
-	f.Add(everything.Encode())
+	f.Add(fullPrompt.Encode())
 	f.Add([]byte(`{"messages":[{"role":"user","content":"hi"}],"stream":true}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := upstream.DecodePrompt(b)
@@ -212,15 +213,15 @@ func FuzzDecodePrompt(f *testing.F) {
 		}
 		again, err := upstream.DecodePrompt(p.Encode())
 		if err != nil || !reflect.DeepEqual(again.Messages, p.Messages) || string(again.Encode()) != string(p.Encode()) {
-			t.Errorf("%+v is read again as %+v, %v", p, again, err)
+			t.Errorf("%+v encodes and decodes to %+v, %v", p, again, err)
 		}
 		if _, refusal := (upstream.Model{URL: "http://m"}).Request(p); refusal != nil {
-			t.Errorf("%v", refusal)
+			t.Errorf("accepted prompt is refused: %v", refusal)
 		}
 	})
 }
 
-func TestToolsHaveNamesThatModelsTakeAndComeBackUnderTheirOwn(t *testing.T) {
+func TestToolNamesOnTheWire(t *testing.T) {
 	p := upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User}}}
 	for _, name := range []string{"a.b", "a_b", "a-b", "a b", strings.Repeat("x", 80), strings.Repeat("x", 81), "ä"} {
 		p.Tools = append(p.Tools, upstream.ToolSpec{Name: name, Schema: "{}"})
@@ -229,21 +230,21 @@ func TestToolsHaveNamesThatModelsTakeAndComeBackUnderTheirOwn(t *testing.T) {
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
-	told, err := upstream.DecodePrompt(request.Body)
+	offered, err := upstream.DecodePrompt(request.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
-	for i, tool := range told.Tools {
+	for i, tool := range offered.Tools {
 		if len(tool.Name) > 64 || strings.Trim(tool.Name, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" || seen[tool.Name] {
-			t.Errorf("%q is offered as %q", p.Tools[i].Name, tool.Name)
+			t.Errorf("%q has the wire name %q", p.Tools[i].Name, tool.Name)
 		}
 		seen[tool.Name] = true
-		played := upstream.AppendStream(nil, upstream.Completion{Calls: []upstream.ToolCall{{ID: "1", Name: tool.Name}}, Finish: upstream.FinishCalls}, 10)
+		stream := upstream.AppendStream(nil, upstream.Completion{Calls: []upstream.ToolCall{{ID: "1", Name: tool.Name}}, Finish: upstream.FinishCalls}, 10)
 		d, _ := upstream.NewModelDecoder("m", &p, "text/event-stream")
-		d.Take(played)
+		d.Decode(stream)
 		if got := d.Completion().Calls; len(got) != 1 || got[0].Name != p.Tools[i].Name {
-			t.Errorf("%q comes back as %v", p.Tools[i].Name, got)
+			t.Errorf("%q is decoded as %v", p.Tools[i].Name, got)
 		}
 	}
 }

@@ -10,26 +10,26 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Secret is a text that prints as ***: a key, a token.
+// Secret is a key or token that prints as ***.
 type Secret string
 
-// String hides it.
+// String returns *** instead of the secret.
 func (Secret) String() string { return "***" }
 
-// GoString hides it too.
+// GoString returns *** too, for %#v.
 func (Secret) GoString() string { return "***" }
 
-// Reveal is the text itself, for the one place that sends it.
+// Reveal returns the secret. Only the code that sends it may call Reveal.
 func (s Secret) Reveal() string { return string(s) }
 
 // Header is one header field.
 type Header struct {
-	Name   string // lower case in what we send
+	Name   string // lower case in requests
 	Value  string
-	Secret bool // never printed, and taken out of what comes back
+	Secret bool // never printed, and redacted from responses
 }
 
-// String is the field on one line.
+// String returns the field on one line, with a secret value hidden.
 func (h Header) String() string {
 	if h.Secret {
 		return h.Name + ": ***"
@@ -37,11 +37,11 @@ func (h Header) String() string {
 	return h.Name + ": " + h.Value
 }
 
-// GoString hides what String hides.
+// GoString hides secrets like String, for %#v.
 func (h Header) GoString() string { return h.String() }
 
-// Request is what a world sends. It follows no redirect, and adds no header
-// that could change what the bytes mean.
+// Request is an HTTP request for the host to send. The host MUST NOT follow
+// redirects or add headers that change the meaning of the body.
 type Request struct {
 	Method  string
 	URL     string
@@ -49,10 +49,11 @@ type Request struct {
 	Body    []byte
 }
 
-// String is the request on one line, without what is secret.
+// String returns the request on one line, without headers and body.
 func (r Request) String() string { return fmt.Sprintf("%s %s, %d bytes", r.Method, r.URL, len(r.Body)) }
 
-// redact takes the request's secrets out of a text that came back.
+// redact removes the secrets of the request from a text received from the
+// upstream.
 func (r Request) redact(text string) string {
 	for _, h := range r.Headers {
 		if !h.Secret {
@@ -67,59 +68,59 @@ func (r Request) redact(text string) string {
 	return text
 }
 
-// Bounds of a request's head.
+// Bounds of the head of a request.
 const (
 	URLBytesMax    = 2048
-	HeaderBytesMax = 8 << 10 // one value
+	HeaderBytesMax = 8 << 10 // size of one value
 )
 
 func post(base, path string, body []byte, headers []Header) (Request, *actor.Refusal) {
 	return request("POST", base, path, body, append([]Header{{Name: "content-type", Value: "application/json"}}, headers...))
 }
 
-// request joins an endpoint and a path, and refuses an endpoint or a header
-// that could be read as more than one.
+// request joins an endpoint and a path. It rejects an endpoint or header with more
+// than one interpretation, such as a header value with a line break.
 func request(method, base, path string, body []byte, headers []Header) (Request, *actor.Refusal) {
 	if err := CheckURL(base); err != nil {
 		return Request{}, actor.Refuse(actor.Invalid, "endpoint: %v", err)
 	}
 	for _, h := range headers {
 		if at := strings.IndexFunc(h.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }); at >= 0 {
-			return Request{}, actor.Refuse(actor.Invalid, "header %s: a control character at byte %d", h.Name, at)
+			return Request{}, actor.Refuse(actor.Invalid, "header %s: control character at byte %d", h.Name, at)
 		}
 		if len(h.Value) > HeaderBytesMax {
-			return Request{}, actor.Refuse(actor.Invalid, "header %s: %d bytes are over %d", h.Name, len(h.Value), HeaderBytesMax)
+			return Request{}, actor.Refuse(actor.Invalid, "header %s: %d bytes exceed the maximum of %d", h.Name, len(h.Value), HeaderBytesMax)
 		}
 	}
 	return Request{Method: method, URL: strings.TrimRight(base, "/") + path, Headers: headers, Body: body}, nil
 }
 
-// CheckURL says why a text is no endpoint: http or https, a host as ParseHost
-// takes it, a path, and nothing else. Whether the host may be reached is Egress'
-// to say, once it is known where that is.
+// CheckURL returns an error unless text is an endpoint: http or https, a host that
+// ParseHost accepts, a path, and nothing else. Whether the host may be reached is
+// decided by Egress after name resolution.
 func CheckURL(text string) error {
 	if len(text) > URLBytesMax {
-		return fmt.Errorf("%d bytes are over %d", len(text), URLBytesMax)
+		return fmt.Errorf("%d bytes exceed the maximum of %d", len(text), URLBytesMax)
 	}
 	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) {
-		return fmt.Errorf("it has blanks, control characters or backslashes")
+		return fmt.Errorf("contains blanks, control characters or backslashes")
 	}
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return fmt.Errorf("it is no URL")
+		return fmt.Errorf("invalid URL")
 	case u.Scheme != "http" && u.Scheme != "https":
 		return fmt.Errorf("want http or https, got %.20q", u.Scheme)
 	case u.Hostname() == "":
-		return fmt.Errorf("it names no host")
+		return fmt.Errorf("missing host")
 	case u.User != nil:
-		return fmt.Errorf("it has a user: give the key by itself")
+		return fmt.Errorf("contains a user: configure the key separately")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.Contains(text, "#"):
-		return fmt.Errorf("it has a query or a fragment")
+		return fmt.Errorf("contains a query or a fragment")
 	}
 	host := u.Host
 	if text := u.Port(); text != "" {
-		if port, ok := digits(text); !ok || port < 1 || port > 65535 {
+		if port, ok := parseDigits(text); !ok || port < 1 || port > 65535 {
 			return fmt.Errorf("port %.20q: want 1 to 65535", text)
 		}
 		host = strings.TrimSuffix(host, ":"+text)
@@ -130,8 +131,9 @@ func CheckURL(text string) error {
 	return nil
 }
 
-// validTrace tells a W3C traceparent that may be sent on.
-func validTrace(text string) bool {
+// validTraceparent reports whether text is a W3C traceparent that may be
+// forwarded.
+func validTraceparent(text string) bool {
 	parts := strings.Split(text, "-")
 	if len(parts) < 4 || len(parts[0]) != 2 || len(parts[1]) != 32 || len(parts[2]) != 16 || len(parts[3]) != 2 {
 		return false

@@ -10,25 +10,26 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// ScriptName is the model that needs no key and no network.
+// ScriptName is the name of the built-in model, which needs neither key nor
+// network.
 const ScriptName = "scripted"
 
-// Script answers a prompt as a model would that does exactly what it is told.
-// It reads the last message of a User line by line; keywords are written in any
-// case, and "please" may stand before each:
+// Script responds to a prompt by executing the instructions in the last message of
+// a User, one per line. Keywords are case-insensitive and may follow "please":
 //
 //	ask [the] NAME agent [to | :] MESSAGE   calls the agent NAME, or NAME/KEY,
 //	ask NAME: MESSAGE                       with call_agent
-//	use TOOL [JSON]                         uses any tool that is offered
-//	say TEXT                                puts a line into the answer
+//	use TOOL [JSON]                         calls any offered tool
+//	say TEXT                                adds a line to the answer
 //	then                                    ends a stage
 //
-// Other lines are passed over. The calls of one stage are made together, those of
-// the next when their results are in. When nothing is left to do it answers: for
-// each line, in its order, the text or the result. A tool that was not offered
-// it does not use, and says so. A message without any such line is said back.
+// Other lines are ignored. The calls of a stage are made together, and those of
+// the next stage after their results have arrived. After the last stage it answers
+// with one line per instruction, in order: the text or the result. The answer
+// reports a tool that was not offered instead of calling it. A message without
+// instructions is echoed.
 //
-// The answer is a function of the prompt alone.
+// The response is a pure function of the prompt.
 func Script(p Prompt) Completion {
 	last := -1
 	for i, m := range p.Messages {
@@ -36,56 +37,56 @@ func Script(p Prompt) Completion {
 			last = i
 		}
 	}
-	var told string
+	var message string
 	if last >= 0 {
-		told = p.Messages[last].Text
+		message = p.Messages[last].Text
 	}
-	stages := readScript(told, p.Tools)
+	stages := parseScript(message, p.Tools)
 	c := Completion{Model: ScriptName, Finish: FinishStop}
-	if at := stageAt(stages, p.Messages[last+1:]); at < len(stages) {
+	if at := nextStage(stages, p.Messages[last+1:]); at < len(stages) {
 		for i, l := range stages[at].calls() {
 			c.Calls = append(c.Calls, ToolCall{fmt.Sprintf("call_%d_%d", len(p.Messages), i), l.tool, l.arguments})
 		}
 		c.Finish = FinishCalls
 	} else {
-		c.Text = answer(told, stages, p.Messages[last+1:])
+		c.Text = scriptAnswer(message, stages, p.Messages[last+1:])
 	}
 	c.Usage = scriptUsage(p, c)
 	return c
 }
 
-// line is one thing that the script was told to do: use a tool, or say a text.
-type line struct {
+// instruction is a tool call, or a text for the answer.
+type instruction struct {
 	tool, arguments string
 	text            string
 }
 
-// stage is the lines between two "then".
-type stage []line
+// stage is the instructions between two "then".
+type stage []instruction
 
-func (s stage) calls() []line {
-	return slices.DeleteFunc(slices.Clone(s), func(l line) bool { return l.tool == "" })
+func (s stage) calls() []instruction {
+	return slices.DeleteFunc(slices.Clone(s), func(l instruction) bool { return l.tool == "" })
 }
 
-func readScript(told string, tools []ToolSpec) []stage {
+func parseScript(message string, tools []ToolSpec) []stage {
 	stages := []stage{nil}
-	for text := range strings.Lines(told) {
+	for text := range strings.Lines(message) {
 		text = strings.TrimSpace(text)
-		if rest, ok := keyword(text, "please"); ok {
+		if rest, ok := cutKeyword(text, "please"); ok {
 			text = rest
 		}
 		if strings.EqualFold(text, "then") {
 			stages = append(stages, nil)
 			continue
 		}
-		if l, ok := readLine(text); ok {
+		if l, ok := parseInstruction(text); ok {
 			at := &stages[len(stages)-1]
 			offered := slices.ContainsFunc(tools, func(t ToolSpec) bool { return t.Name == l.tool })
 			switch {
 			case l.tool != "" && !offered:
-				l = line{text: fmt.Sprintf("I was not given the tool %s.", l.tool)}
+				l = instruction{text: fmt.Sprintf("I was not given the tool %s.", l.tool)}
 			case l.tool != "" && len(at.calls()) == ToolCallsMax:
-				l = line{text: fmt.Sprintf("I make at most %d calls at once.", ToolCallsMax)}
+				l = instruction{text: fmt.Sprintf("I make at most %d calls at once.", ToolCallsMax)}
 			}
 			*at = append(*at, l)
 		}
@@ -93,51 +94,51 @@ func readScript(told string, tools []ToolSpec) []stage {
 	return slices.DeleteFunc(stages, func(s stage) bool { return len(s) == 0 })
 }
 
-func readLine(text string) (line, bool) {
-	if rest, ok := keyword(text, "say"); ok && rest != "" {
-		return line{text: rest}, true
+func parseInstruction(text string) (instruction, bool) {
+	if rest, ok := cutKeyword(text, "say"); ok && rest != "" {
+		return instruction{text: rest}, true
 	}
-	if rest, ok := keyword(text, "use"); ok && rest != "" {
+	if rest, ok := cutKeyword(text, "use"); ok && rest != "" {
 		tool, arguments, _ := strings.Cut(rest, " ")
 		if arguments = strings.TrimSpace(arguments); arguments == "" {
 			arguments = "{}"
 		}
-		return line{tool: tool, arguments: arguments}, true
+		return instruction{tool: tool, arguments: arguments}, true
 	}
-	rest, ok := keyword(text, "ask")
+	rest, ok := cutKeyword(text, "ask")
 	if !ok {
-		return line{}, false
+		return instruction{}, false
 	}
-	if after, ok := keyword(rest, "the"); ok {
+	if after, ok := cutKeyword(rest, "the"); ok {
 		rest = after
 	}
 	name, message, _ := strings.Cut(rest, " ")
 	if before, ok := strings.CutSuffix(name, ":"); ok {
-		return askLine(before, message)
+		return callInstruction(before, message)
 	}
-	message, ok = keyword(message, "agent")
+	message, ok = cutKeyword(message, "agent")
 	if !ok {
-		return line{}, false
+		return instruction{}, false
 	}
-	if after, ok := keyword(message, "to"); ok {
+	if after, ok := cutKeyword(message, "to"); ok {
 		message = after
 	}
-	return askLine(name, strings.TrimPrefix(message, ":"))
+	return callInstruction(name, strings.TrimPrefix(message, ":"))
 }
 
-func askLine(name, message string) (line, bool) {
+func callInstruction(name, message string) (instruction, bool) {
 	if message = strings.TrimSpace(message); name == "" || message == "" {
-		return line{}, false
+		return instruction{}, false
 	}
 	arguments := marshal(struct {
 		Agent   string `json:"agent_id"`
 		Message string `json:"message"`
 	}{name, strings.ToValidUTF8(message, "\uFFFD")})
-	return line{tool: "call_agent", arguments: string(arguments)}, true
+	return instruction{tool: "call_agent", arguments: string(arguments)}, true
 }
 
-// keyword takes the word off the front of text, if it stands there by itself.
-func keyword(text, word string) (rest string, ok bool) {
+// cutKeyword removes word from the start of text if it is a whole word.
+func cutKeyword(text, word string) (rest string, ok bool) {
 	if len(text) < len(word) || !strings.EqualFold(text[:len(word)], word) {
 		return text, false
 	}
@@ -148,8 +149,8 @@ func keyword(text, word string) (rest string, ok bool) {
 	return strings.TrimLeft(rest, " \t"), true
 }
 
-// stageAt is the first stage with calls that were not made yet.
-func stageAt(stages []stage, since []Message) int {
+// nextStage returns the index of the first stage whose calls have not been made.
+func nextStage(stages []stage, since []Message) int {
 	made := 0
 	for _, m := range since {
 		if len(m.Calls) > 0 {
@@ -168,8 +169,9 @@ func stageAt(stages []stage, since []Message) int {
 	return len(stages)
 }
 
-// answer puts the results that have come in to the lines that asked for them.
-func answer(told string, stages []stage, since []Message) string {
+// scriptAnswer builds the answer: one line per instruction, with tool calls
+// replaced by their results.
+func scriptAnswer(message string, stages []stage, since []Message) string {
 	var results []string
 	for _, m := range since {
 		for _, c := range m.Calls {
@@ -181,7 +183,7 @@ func answer(told string, stages []stage, since []Message) string {
 			results = append(results, since[at].Text)
 		}
 	}
-	var said []string
+	var lines []string
 	for _, s := range stages {
 		for _, l := range s {
 			text := l.text
@@ -191,19 +193,19 @@ func answer(told string, stages []stage, since []Message) string {
 					text, results = results[0], results[1:]
 				}
 			}
-			said = append(said, text)
+			lines = append(lines, text)
 		}
 	}
-	if len(said) == 0 {
-		if strings.TrimSpace(told) == "" {
+	if len(lines) == 0 {
+		if strings.TrimSpace(message) == "" {
 			return "You said nothing."
 		}
-		return actor.FitText("You said: "+told, OutputBytesMax)
+		return actor.FitText("You said: "+message, OutputBytesMax)
 	}
-	return actor.FitText(strings.Join(said, "\n"), OutputBytesMax)
+	return actor.FitText(strings.Join(lines, "\n"), OutputBytesMax)
 }
 
-// scriptUsage counts four bytes as a token.
+// scriptUsage counts four bytes as one token.
 func scriptUsage(p Prompt, c Completion) Usage {
 	u := Usage{Known: true}
 	for _, m := range p.Messages {

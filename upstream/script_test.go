@@ -13,13 +13,14 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// converse asks the script until it answers; result says what comes of a call.
-func converse(told string, tools []upstream.ToolSpec, result func(upstream.ToolCall) string) (calls []string, answer string) {
+// runScript calls the script until it returns an answer; result provides the
+// result of each tool call.
+func runScript(message string, tools []upstream.ToolSpec, result func(upstream.ToolCall) string) (calls []string, answer string) {
 	p := upstream.Prompt{Tools: tools, Messages: []upstream.Message{
 		{Role: upstream.System, Text: "ask the system agent nothing"},
 		{Role: upstream.User, Text: "say something earlier"},
 		{Role: upstream.Assistant, Text: "something earlier"},
-		{Role: upstream.User, Text: told},
+		{Role: upstream.User, Text: message},
 	}}
 	for range 20 {
 		c := upstream.Script(p)
@@ -37,17 +38,17 @@ func converse(told string, tools []upstream.ToolSpec, result func(upstream.ToolC
 			return calls, err.Error()
 		}
 	}
-	return calls, "it never ends"
+	return calls, "no answer after 20 calls"
 }
 
-func TestTheScriptDoesWhatItIsTold(t *testing.T) {
+func TestScriptInstructions(t *testing.T) {
 	ask := func(agent, message string) string {
 		return fmt.Sprintf(`call_agent {"agent_id":%q,"message":%q}`, agent, message)
 	}
 	for _, c := range []struct {
-		told   string
-		calls  []string
-		answer string
+		message string
+		calls   []string
+		answer  string
 	}{
 		{"Hello there", nil, "You said: Hello there"},
 		{"", nil, "You said nothing."},
@@ -74,54 +75,55 @@ func TestTheScriptDoesWhatItIsTold(t *testing.T) {
 		{`ask a: say "ä"`, []string{`call_agent {"agent_id":"a","message":"say \"ä\""}`}, "<1>"},
 	} {
 		n := 0
-		calls, answer := converse(c.told, offered, func(upstream.ToolCall) string { n++; return fmt.Sprintf("<%d>", n) })
+		calls, answer := runScript(c.message, offeredTools, func(upstream.ToolCall) string { n++; return fmt.Sprintf("<%d>", n) })
 		if !reflect.DeepEqual(calls, c.calls) || answer != c.answer {
-			t.Errorf("%q: %q, %q\nwant %q, %q", c.told, calls, answer, c.calls, c.answer)
+			t.Errorf("%q: got %q, %q\nwant %q, %q", c.message, calls, answer, c.calls, c.answer)
 		}
 	}
-	if _, answer := converse("ask helper: hi", nil, nil); answer != "I was not given the tool call_agent." {
-		t.Errorf("without tools: %q", answer)
+	if _, answer := runScript("ask helper: hi", nil, nil); answer != "I was not given the tool call_agent." {
+		t.Errorf("without tools: got %q", answer)
 	}
-	if calls, _ := converse(strings.Repeat("use browser.open\n", 99), offered, func(upstream.ToolCall) string { return "" }); strings.Count(calls[0], "browser.open") != upstream.ToolCallsMax {
-		t.Errorf("%d calls at once", strings.Count(calls[0], "browser.open"))
+	if calls, _ := runScript(strings.Repeat("use browser.open\n", 99), offeredTools, func(upstream.ToolCall) string { return "" }); strings.Count(calls[0], "browser.open") != upstream.ToolCallsMax {
+		t.Errorf("got %d calls in one stage", strings.Count(calls[0], "browser.open"))
 	}
 }
 
-// Whatever the prompt, the script answers the same each time, and as a model may.
-func TestTheScriptIsAModel(t *testing.T) {
+// TestScriptIsDeterministic checks for random prompts that the script repeats its
+// response, and that a ModelDecoder accepts it.
+func TestScriptIsDeterministic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPrompt(t)
 		p.Messages = append(p.Messages, upstream.Message{Role: upstream.User, Text: strings.Join(rapid.SliceOfN(
-			rapid.SampledFrom([]string{"ask a: x", "then", "say y", "use browser.open {", "please", "ask the b agent to \"\x01"}), 0, 8).Draw(t, "told"), "\n")})
+			rapid.SampledFrom([]string{"ask a: x", "then", "say y", "use browser.open {", "please", "ask the b agent to \"\x01"}), 0, 8).Draw(t, "lines"), "\n")})
 		c := upstream.Script(p)
 		if again := upstream.Script(p); !reflect.DeepEqual(c, again) {
-			t.Fatalf("%+v, and then %+v", c, again)
+			t.Fatalf("%+v, then %+v", c, again)
 		}
-		h := hear("model", "text/event-stream", upstream.AppendStream(nil, c, 7))
+		h := decodeAll("model", "text/event-stream", upstream.AppendStream(nil, c, 7))
 		if h.failure != nil || !reflect.DeepEqual(h.answer, c) {
-			t.Fatalf("%+v is heard as %+v, %v", c, h.answer, h.failure)
+			t.Fatalf("%+v decodes to %+v, %v", c, h.answer, h.failure)
 		}
 	})
 }
 
-func TestAStrangeConversationDoesNotConfuseTheScript(t *testing.T) {
+func TestScriptUnusualPrompts(t *testing.T) {
 	for _, p := range []upstream.Prompt{
 		{},
 		{Messages: []upstream.Message{{Role: upstream.Assistant, Text: "only me"}}},
 		{Messages: []upstream.Message{{Role: upstream.Tool, CallID: "x", Text: "a result"}}},
 	} {
 		if c := upstream.Script(p); c.Text != "You said nothing." || c.Finish != upstream.FinishStop {
-			t.Errorf("%+v: %+v", p, c)
+			t.Errorf("%+v: got %+v", p, c)
 		}
 	}
-	// A result that never came, and one more than was asked for.
-	p := upstream.Prompt{Tools: offered, Messages: []upstream.Message{
+	// One result is missing, and one was not requested.
+	p := upstream.Prompt{Tools: offeredTools, Messages: []upstream.Message{
 		{Role: upstream.User, Text: "ask a: x\nask b: y"},
 		{Role: upstream.Assistant, Calls: []upstream.ToolCall{{ID: "1", Name: "call_agent"}, {ID: "2", Name: "call_agent"}}},
 		{Role: upstream.Tool, CallID: "2", Text: "late"},
 		{Role: upstream.Tool, CallID: "3", Text: "whose?"},
 	}}
 	if c := upstream.Script(p); c.Text != "There is no result.\nlate" {
-		t.Errorf("%+v", c)
+		t.Errorf("missing result: got %+v", c)
 	}
 }

@@ -13,20 +13,20 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// StreamLimits bound what one stream may bring, in bytes; 0 is the constant of
-// that name.
+// StreamLimits bounds one stream, in bytes. A zero field means the constant named
+// after it.
 type StreamLimits struct {
-	Line  int // without its end
-	Event int // the data of one event
+	Line  int // length of a line without its terminator
+	Event int // data of one event
 	Total int // the whole stream
 }
 
-// The limits that hold where none are given.
+// Default limits of a stream.
 const (
 	LineBytesMax   = 1 << 20
 	EventBytesMax  = 1 << 20
 	StreamBytesMax = 16 << 20
-	// RetryMax is the longest wait that a stream may ask for.
+	// RetryMax is the maximum reconnection delay that a stream may request.
 	RetryMax = time.Hour
 )
 
@@ -34,7 +34,7 @@ func (l StreamLimits) orDefaults() StreamLimits {
 	return StreamLimits{orDefault(l.Line, LineBytesMax), orDefault(l.Event, EventBytesMax), orDefault(l.Total, StreamBytesMax)}
 }
 
-// orDefault is v, or what holds where none is given.
+// orDefault returns v if it is positive, else the default.
 func orDefault[T int | actor.Duration](v, otherwise T) T {
 	if v <= 0 {
 		return otherwise
@@ -42,58 +42,58 @@ func orDefault[T int | actor.Duration](v, otherwise T) T {
 	return v
 }
 
-// Parser reads a stream of events as the standard has it, from bytes cut anywhere.
+// Parser decodes a stream of Server-Sent Events according to the standard, from
+// bytes split at any position.
 //
-//  1. The events, and the byte that a refusal names, are the same for every cut.
-//  2. It holds no more than one line and one event's data.
-//  3. After a refusal it takes nothing more.
+//  1. The events, and the offset reported by a refusal, do not depend on the split.
+//  2. It buffers at most one line and the data of one event.
+//  3. After a refusal it consumes nothing.
 type Parser struct {
-	limits  StreamLimits
-	off     int    // bytes taken
-	line    []byte // so far
-	begun   bool   // the first line is over, and with it a byte order mark
-	cr      bool   // a line feed here belongs to the line end before
-	name    string
-	id      *string
-	data    []byte
-	hasData bool
-	lastID  string
-	retry   actor.Duration
-	refusal *actor.Refusal
+	limits        StreamLimits
+	offset        int    // bytes consumed
+	line          []byte // unterminated line
+	firstLineRead bool   // a byte order mark is no longer possible
+	skipLF        bool   // the last byte was a CR, so a following LF is part of that line end
+	name          string
+	id            *string
+	data          []byte
+	hasData       bool
+	lastID        string
+	retry         actor.Duration
+	refusal       *actor.Refusal
 }
 
-// NewParser returns a parser at the stream's first byte.
+// NewParser returns a parser at the start of a stream.
 func NewParser(limits StreamLimits) *Parser { return &Parser{limits: limits.orDefaults()} }
 
-// LastID is the id to resume from: that of the last event that had one.
+// LastID returns the id to resume from: that of the last event that had one.
 func (p *Parser) LastID() string { return p.lastID }
 
-// Retry is how long the stream wants a client to wait before it connects again;
-// 0 if it did not say.
+// Retry returns the reconnection delay requested by the stream, or 0.
 func (p *Parser) Retry() actor.Duration { return p.retry }
 
-// Parse takes the next bytes and returns the events they complete. With a
-// refusal come the events before it.
+// Parse consumes the next bytes and returns the events they complete. Events
+// returned with a refusal precede it in the stream.
 func (p *Parser) Parse(b []byte) (events []runs.Frame, refusal *actor.Refusal) {
 	for len(b) > 0 && p.refusal == nil {
-		if p.cr && b[0] == '\n' {
-			p.cr = false
-			p.take(1)
+		if p.skipLF && b[0] == '\n' {
+			p.skipLF = false
+			p.consume(1)
 			b = b[1:]
 			continue
 		}
-		p.cr = false
+		p.skipLF = false
 		end := lineEnd(b)
 		n := end
 		if end < 0 {
 			n = len(b)
 		}
-		if room := p.limits.Line - len(p.line); n > room && room < p.limits.Total-p.off {
-			p.off += room
+		if room := p.limits.Line - len(p.line); n > room && room < p.limits.Total-p.offset {
+			p.offset += room
 			p.fail("a line is longer than %d bytes", p.limits.Line)
 			break
 		}
-		if !p.take(n) {
+		if !p.consume(n) {
 			break
 		}
 		if end < 0 {
@@ -105,10 +105,10 @@ func (p *Parser) Parse(b []byte) (events []runs.Frame, refusal *actor.Refusal) {
 			p.line = append(p.line, line...)
 			line = p.line
 		}
-		if !p.take(1) {
+		if !p.consume(1) {
 			break
 		}
-		p.cr = b[end] == '\r'
+		p.skipLF = b[end] == '\r'
 		b = b[end+1:]
 		events = p.endLine(events, line)
 		p.line = p.line[:0]
@@ -116,7 +116,7 @@ func (p *Parser) Parse(b []byte) (events []runs.Frame, refusal *actor.Refusal) {
 	return events, p.refusal
 }
 
-// lineEnd is where the first line feed or carriage return stands, or -1.
+// lineEnd returns the offset of the first LF or CR, or -1.
 func lineEnd(b []byte) int {
 	end := bytes.IndexByte(b, '\n')
 	if end >= 0 {
@@ -128,25 +128,26 @@ func lineEnd(b []byte) int {
 	return end
 }
 
-// take counts n bytes, as far as the stream may have them.
-func (p *Parser) take(n int) bool {
-	if n > p.limits.Total-p.off {
-		p.off = p.limits.Total
+// consume counts n bytes. It returns false and fails if the stream exceeds its
+// total limit.
+func (p *Parser) consume(n int) bool {
+	if n > p.limits.Total-p.offset {
+		p.offset = p.limits.Total
 		p.fail("a stream is longer than %d bytes", p.limits.Total)
 		return false
 	}
-	p.off += n
+	p.offset += n
 	return true
 }
 
 func (p *Parser) fail(format string, args ...any) {
-	p.refusal = actor.Refuse(actor.Rejected, "event stream, byte %d: %s", p.off, fmt.Sprintf(format, args...))
+	p.refusal = actor.Refuse(actor.Rejected, "event stream, byte %d: %s", p.offset, fmt.Sprintf(format, args...))
 	p.line, p.data = nil, nil
 }
 
 func (p *Parser) endLine(events []runs.Frame, line []byte) []runs.Frame {
-	if !p.begun {
-		p.begun = true
+	if !p.firstLineRead {
+		p.firstLineRead = true
 		line = bytes.TrimPrefix(line, []byte("\uFEFF"))
 	}
 	if len(line) == 0 {
@@ -173,7 +174,7 @@ func (p *Parser) endLine(events []runs.Frame, line []byte) []runs.Frame {
 			p.id = &id
 		}
 	case "retry":
-		if ms, ok := digits(string(value)); ok {
+		if ms, ok := parseDigits(string(value)); ok {
 			p.retry = min(actor.Duration(min(ms, int64(RetryMax/time.Millisecond)))*time.Millisecond, RetryMax)
 		}
 	}
@@ -193,8 +194,9 @@ func (p *Parser) endEvent(events []runs.Frame) []runs.Frame {
 	return events
 }
 
-// digits reads a number made of digits alone; one too long to hold is the largest.
-func digits(text string) (int64, bool) {
+// parseDigits parses a number that consists of digits only. A number that
+// overflows becomes the largest int64.
+func parseDigits(text string) (int64, bool) {
 	if text == "" || strings.Trim(text, "0123456789") != "" {
 		return 0, false
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// parseAll gives the parser the stream in pieces that end at the cuts.
+// parseAll parses a stream split at the given offsets.
 func parseAll(stream string, limits upstream.StreamLimits, cuts ...int) ([]runs.Frame, string) {
 	p := upstream.NewParser(limits)
 	var all []runs.Frame
@@ -25,7 +25,7 @@ func parseAll(stream string, limits upstream.StreamLimits, cuts ...int) ([]runs.
 		from = end
 		events, refusal := p.Parse(piece)
 		all = append(all, events...)
-		clear(piece) // nothing may be kept of it
+		clear(piece) // the parser must not retain it
 		if refusal != nil {
 			return all, refusal.Detail
 		}
@@ -33,7 +33,8 @@ func parseAll(stream string, limits upstream.StreamLimits, cuts ...int) ([]runs.
 	return all, ""
 }
 
-// referenceParse is the standard read naively: the whole text at once, without limits.
+// referenceParse is a naive implementation of the standard, for a complete text
+// without limits.
 func referenceParse(stream string) (events []runs.Frame) {
 	stream = strings.TrimPrefix(stream, "\uFEFF")
 	stream = strings.ReplaceAll(strings.ReplaceAll(stream, "\r\n", "\n"), "\r", "\n")
@@ -63,7 +64,7 @@ func referenceParse(stream string) (events []runs.Frame) {
 	return events
 }
 
-func TestStreamsReadAsTheStandardHasThem(t *testing.T) {
+func TestParserFollowsStandard(t *testing.T) {
 	one := func(name, id, data string) runs.Frame { return runs.Frame{Name: name, ID: id, Data: data} }
 	for _, c := range []struct {
 		stream string
@@ -90,16 +91,16 @@ func TestStreamsReadAsTheStandardHasThem(t *testing.T) {
 	} {
 		for cut := 0; cut <= len(c.stream); cut++ {
 			if got, refusal := parseAll(c.stream, upstream.StreamLimits{}, cut); refusal != "" || !reflect.DeepEqual(got, c.want) {
-				t.Fatalf("%q cut at %d: %q, %q, want %q", c.stream, cut, got, refusal, c.want)
+				t.Fatalf("%q split at %d: got %q, %q, want %q", c.stream, cut, got, refusal, c.want)
 			}
 		}
 		if got := referenceParse(c.stream); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%q: the reference reads %q", c.stream, got)
+			t.Errorf("%q: the reference parses %q", c.stream, got)
 		}
 	}
 }
 
-func TestStreamLimitsNameTheByte(t *testing.T) {
+func TestParserLimits(t *testing.T) {
 	limits := upstream.StreamLimits{Line: 8, Event: 5, Total: 40}
 	for _, c := range []struct{ stream, want string }{
 		{"data: ab\n\n", ""},
@@ -115,18 +116,18 @@ func TestStreamLimitsNameTheByte(t *testing.T) {
 	} {
 		for cut := 0; cut <= len(c.stream); cut++ {
 			if _, got := parseAll(c.stream, limits, cut); got != c.want {
-				t.Errorf("%q cut at %d: %q, want %q", c.stream, cut, got, c.want)
+				t.Errorf("%q split at %d: got %q, want %q", c.stream, cut, got, c.want)
 			}
 		}
 	}
 	p := upstream.NewParser(limits)
 	p.Parse([]byte("0123456789"))
 	if events, refusal := p.Parse([]byte("\n\ndata:x\n\n")); events != nil || refusal == nil {
-		t.Errorf("after a refusal it read on: %v, %v", events, refusal)
+		t.Errorf("Parse continued after a refusal: %v, %v", events, refusal)
 	}
 }
 
-func TestParserRemembersWhereToResume(t *testing.T) {
+func TestParserLastIDAndRetry(t *testing.T) {
 	p := upstream.NewParser(upstream.StreamLimits{})
 	for _, c := range []struct {
 		stream, id string
@@ -143,27 +144,27 @@ func TestParserRemembersWhereToResume(t *testing.T) {
 	} {
 		p.Parse([]byte(c.stream))
 		if p.LastID() != c.id || p.Retry() != c.retry {
-			t.Errorf("after %q: id %q, retry %v", c.stream, p.LastID(), p.Retry())
+			t.Errorf("after %q: got id %q, retry %v", c.stream, p.LastID(), p.Retry())
 		}
 	}
 }
 
-func TestWhatIsWrittenAroundEventsIsNoEvent(t *testing.T) {
+func TestCommentsAndRetryAreNotEvents(t *testing.T) {
 	b := runs.AppendComment(nil, "ping\r\ndata: not\rdata: this\n\ndata: either")
 	b = runs.AppendRetry(b, 2*time.Second)
 	b = runs.AppendRetry(b, -time.Second)
 	p := upstream.NewParser(upstream.StreamLimits{})
 	if events, refusal := p.Parse(b); events != nil || refusal != nil || p.Retry() != 0 {
-		t.Errorf("%q: %v, %v, retry %v", b, events, refusal, p.Retry())
+		t.Errorf("%q: got %v, %v, retry %v, want no events", b, events, refusal, p.Retry())
 	}
 }
 
-func TestNamesAndIDsWithLineEndsAreOurOwnMistake(t *testing.T) {
+func TestAppendInvalidFramePanics(t *testing.T) {
 	for _, e := range []runs.Frame{{Name: "a\nb"}, {Name: "a\rb"}, {ID: "1\n"}, {ID: "\x00"}, {Name: "\xff"}} {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%q was written", e)
+					t.Errorf("%q was encoded", e)
 				}
 			}()
 			e.Append(nil)
@@ -171,9 +172,9 @@ func TestNamesAndIDsWithLineEndsAreOurOwnMistake(t *testing.T) {
 	}
 }
 
-// What is written is read as that one event, by this parser and by the
-// reference, and nothing in it can begin another.
-func FuzzEventsCannotBeInjected(f *testing.F) {
+// FuzzFrameInjection checks that an encoded frame decodes to exactly that frame,
+// with the parser and the reference. Its data cannot start another event.
+func FuzzFrameInjection(f *testing.F) {
 	f.Add("delta", "7", "a\r\n\r\nevent: done\ndata: {}\n\n", "x")
 	f.Add("", "", "", "\uFEFF")
 	f.Add("x", " ", "\xff\r", "\n")
@@ -191,10 +192,10 @@ func FuzzEventsCannotBeInjected(f *testing.F) {
 			want[i].Data = plain.Replace(strings.ToValidUTF8(want[i].Data, "\uFFFD"))
 		}
 		if got, refusal := upstream.NewParser(upstream.StreamLimits{}).Parse(b); refusal != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%q reads as %q, %v, want %q", b, got, refusal, want)
+			t.Errorf("%q parses as %q, %v, want %q", b, got, refusal, want)
 		}
 		if got := referenceParse(string(b)); !reflect.DeepEqual(got, want) {
-			t.Errorf("the reference reads %q as %q, want %q", b, got, want)
+			t.Errorf("the reference parses %q as %q, want %q", b, got, want)
 		}
 		if !utf8.Valid(b) {
 			t.Errorf("%q is not UTF-8", b)
@@ -202,7 +203,7 @@ func FuzzEventsCannotBeInjected(f *testing.F) {
 	})
 }
 
-func FuzzParserReadsAnyCutAlike(f *testing.F) {
+func FuzzParserChunking(f *testing.F) {
 	f.Add("data: a\r\n\r\nid: 7\nevent: x\rdata: b\n\n", 3, 9)
 	f.Add("\uFEFFdata: a\n\n", 1, 2)
 	f.Add(strings.Repeat("data: 0123456789\n", 20)+"\n", 100, 200)
@@ -211,13 +212,13 @@ func FuzzParserReadsAnyCutAlike(f *testing.F) {
 		want := referenceParse(stream)
 		got, refusal := parseAll(stream, upstream.StreamLimits{}, min(a, b), max(a, b))
 		if refusal != "" || !reflect.DeepEqual(got, want) {
-			t.Errorf("%q cut at %d, %d: %q, %q; the reference: %q", stream, a, b, got, refusal, want)
+			t.Errorf("%q split at %d, %d: %q, %q; the reference: %q", stream, a, b, got, refusal, want)
 		}
 		tight := upstream.StreamLimits{Line: 16, Event: 32, Total: 128}
 		whole, why := parseAll(stream, tight)
 		cut, whyCut := parseAll(stream, tight, min(a, b), max(a, b))
 		if why != whyCut || !reflect.DeepEqual(whole, cut) {
-			t.Errorf("%q cut at %d, %d: %q, %q; whole: %q, %q", stream, a, b, cut, whyCut, whole, why)
+			t.Errorf("%q split at %d, %d: %q, %q; whole: %q, %q", stream, a, b, cut, whyCut, whole, why)
 		}
 	})
 }

@@ -17,29 +17,31 @@ const (
 	authEnvMax         = 128
 )
 
-// AuthEnvPrefix begins the name of each environment variable that a target may
-// name. Whoever registers an agent says where it is, and so could otherwise have
-// any secret of the process sent to an address of its own.
+// AuthEnvPrefix is the required prefix of the environment variables that a target
+// may name. Registrations choose both the address and the variable. Without the
+// prefix a registration could send any secret of the process to an address of its
+// choice.
 const AuthEnvPrefix = "TROUPE_AUTH_"
 
-// Target is where an external agent is, as it registered: what a turn asks for
-// when it has the agent invoked. It holds no secret, only the name of one.
+// Target is the registered address of an external agent. A turn requests it to
+// invoke the agent. It contains the name of a secret, never the secret.
 type Target struct {
-	URL string // below which /invoke and /health stand
-	// AuthEnv names the environment variable whose value goes along as
-	// authorization; "" sends none.
+	URL string // base URL of the /invoke and /health endpoints
+	// AuthEnv is the environment variable whose value is sent as authorization; ""
+	// sends none.
 	AuthEnv string
-	// Concurrency is how many invocations it takes at once; 0 is ConcurrencyDefault.
+	// Concurrency is the maximum number of concurrent invocations; 0 means
+	// ConcurrencyDefault.
 	Concurrency int
 }
 
-type targetLine struct {
+type targetJSON struct {
 	URL         string `json:"url"`
 	AuthEnv     string `json:"auth_env,omitzero"`
 	Concurrency int    `json:"concurrency,omitzero"`
 }
 
-// Check says what is no target, and what would be.
+// Check returns an error that describes the first invalid field, or nil.
 func (t Target) Check() error {
 	if err := CheckURL(t.URL); err != nil {
 		return fmt.Errorf("url: %w", err)
@@ -56,20 +58,20 @@ func (t Target) Check() error {
 	return nil
 }
 
-// Encode writes the target as DecodeTarget reads it; the same target has the
-// same bytes.
-func (t Target) Encode() []byte { return marshal(targetLine(t)) }
+// Encode returns the JSON form that DecodeTarget reads. Equal targets have equal
+// bytes.
+func (t Target) Encode() []byte { return marshal(targetJSON(t)) }
 
-// DecodeTarget reads what Encode writes, and nothing else.
+// DecodeTarget decodes the output of Encode and rejects everything else.
 func DecodeTarget(b []byte) (Target, error) {
-	var line targetLine
+	var wire targetJSON
 	if len(b) > TargetBytesMax {
-		return Target{}, fmt.Errorf("target: %d bytes are over %d", len(b), TargetBytesMax)
+		return Target{}, fmt.Errorf("target: %d bytes exceed the maximum of %d", len(b), TargetBytesMax)
 	}
-	if err := unmarshal(b, &line, json.RejectUnknownMembers(true)); err != nil {
+	if err := unmarshal(b, &wire, json.RejectUnknownMembers(true)); err != nil {
 		return Target{}, fmt.Errorf("target: %w", err)
 	}
-	t := Target(line)
+	t := Target(wire)
 	if err := t.Check(); err != nil {
 		return Target{}, fmt.Errorf("target: %w", err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-func TestTargetsAreReadAsTheyAreWritten(t *testing.T) {
+func TestTargetRoundTrip(t *testing.T) {
 	for _, c := range []struct {
 		target upstream.Target
 		want   string
@@ -20,12 +20,12 @@ func TestTargetsAreReadAsTheyAreWritten(t *testing.T) {
 		b := c.target.Encode()
 		got, err := upstream.DecodeTarget(b)
 		if string(b) != c.want || got != c.target || err != nil {
-			t.Errorf("%s, %+v, %v, want %s", b, got, err, c.want)
+			t.Errorf("got %s, %+v, %v, want %s", b, got, err, c.want)
 		}
 	}
 }
 
-func TestWhatIsNoTargetIsRefused(t *testing.T) {
+func TestDecodeInvalidTarget(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{``, "want JSON"},
 		{`{}`, "url: want http or https"},
@@ -33,17 +33,17 @@ func TestWhatIsNoTargetIsRefused(t *testing.T) {
 		{`{"url":"http://h","URL":"http://i"}`, "unknown member"},
 		{`{"url":"http://h","url":"http://i"}`, "duplicate"},
 		{`{"url":"http://h"} {}`, "byte"},
-		{`{"url":"http://user@h"}`, "it has a user"},
+		{`{"url":"http://user@h"}`, "contains a user"},
 		{`{"url":"http://h","auth_env":"OPENAI_API_KEY"}`, "TROUPE_AUTH_"},
 		{`{"url":"http://h","auth_env":"TROUPE_AUTH_"}`, "TROUPE_AUTH_"},
 		{`{"url":"http://h","auth_env":"TROUPE_AUTH_x"}`, "TROUPE_AUTH_"},
 		{`{"url":"http://h","auth_env":"TROUPE_AUTH_` + strings.Repeat("X", 128) + `"}`, "TROUPE_AUTH_"},
 		{`{"url":"http://h","concurrency":-1}`, "want 1 to 1024"},
 		{`{"url":"http://h","concurrency":1025}`, "want 1 to 1024"},
-		{`{"url":"http://h/` + strings.Repeat(" ", 4096) + `"}`, "over 4096"},
+		{`{"url":"http://h/` + strings.Repeat(" ", 4096) + `"}`, "maximum of 4096"},
 	} {
 		if _, err := upstream.DecodeTarget([]byte(c.line)); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%.80s: %v, want %q", c.line, err, c.want)
+			t.Errorf("%.80s: got error %v, want %q", c.line, err, c.want)
 		}
 	}
 }

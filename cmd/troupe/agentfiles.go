@@ -15,13 +15,13 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// agentFilesMax is how many files of agents a folder may hold.
+// agentFilesMax is the maximum number of agent files in a folder.
 const agentFilesMax = agents.AgentsMax
 
-// agentFiles are the agents of a folder: one in each file named *.toml.
+// agentFiles holds the agents of a folder, one per file named *.toml.
 type agentFiles struct {
 	Agents   []agentFile
-	Problems []fileProblem // in the order of files and lines
+	Problems []fileProblem // ordered by file and line
 }
 
 type agentFile struct {
@@ -29,7 +29,7 @@ type agentFile struct {
 	Spec agents.Spec
 }
 
-// fileProblem is one thing that is wrong with a file, or only doubtful.
+// fileProblem is an error in an agent file, or a warning about it.
 type fileProblem struct {
 	File    string `json:"file"`
 	Line    int    `json:"line,omitzero"`
@@ -39,7 +39,7 @@ type fileProblem struct {
 	Warning bool   `json:"warning,omitzero"`
 }
 
-// String is how compilers write it: file:line:column: field: text.
+// String formats the problem as compilers do: file:line:column: field: text.
 func (p fileProblem) String() string {
 	s := p.File
 	if p.Line > 0 {
@@ -54,33 +54,34 @@ func (p fileProblem) String() string {
 	return s + ": " + p.Text
 }
 
-// Wrong tells whether something is more than doubtful.
-func (f *agentFiles) Wrong() bool {
+// HasErrors reports whether a problem is more than a warning.
+func (f *agentFiles) HasErrors() bool {
 	return slices.ContainsFunc(f.Problems, func(p fileProblem) bool { return !p.Warning })
 }
 
-// readAgentFiles reads every agent of a folder, and looks at how they fit
-// together. An error is the folder's own.
+// readAgentFiles reads all agents of a folder and checks the references between
+// them. It returns an error only for the folder itself. Errors in the files are
+// collected as problems.
 func readAgentFiles(dir string) (*agentFiles, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("agents: %w", err)
 	}
 	f := &agentFiles{}
-	read := 0
+	count := 0
 	for _, entry := range entries {
 		if entry.IsDir() || filepath.Ext(entry.Name()) != ".toml" || strings.HasPrefix(entry.Name(), ".") {
 			continue
 		}
-		if read++; read > agentFilesMax {
-			return nil, fmt.Errorf("agents: %s holds more than %d files named *.toml", dir, agentFilesMax)
+		if count++; count > agentFilesMax {
+			return nil, fmt.Errorf("agents: %s contains more than %d files named *.toml", dir, agentFilesMax)
 		}
 		f.read(filepath.Join(dir, entry.Name()))
 	}
-	if read == 0 {
-		return nil, fmt.Errorf("agents: %s holds no file named *.toml; one with the line name = \"helper\" is an agent", dir)
+	if count == 0 {
+		return nil, fmt.Errorf("agents: %s contains no file named *.toml; a minimal agent file has the line name = \"helper\"", dir)
 	}
-	f.together()
+	f.checkReferences()
 	return f, nil
 }
 
@@ -91,69 +92,70 @@ func (f *agentFiles) read(path string) {
 		return
 	}
 	spec, err := agents.ReadTOML(string(text))
-	var wrong agents.Problems
+	var problems agents.Problems
 	switch {
-	case errors.As(err, &wrong):
-		for _, p := range wrong {
+	case errors.As(err, &problems):
+		for _, p := range problems {
 			f.Problems = append(f.Problems, fileProblem{File: path, Line: p.Line, Column: p.Column, Field: p.Field, Text: p.Text})
 		}
 	case err != nil:
 		f.Problems = append(f.Problems, fileProblem{File: path, Text: err.Error()})
 	default:
 		if i := slices.IndexFunc(f.Agents, func(a agentFile) bool { return a.Spec.ID == spec.ID }); i >= 0 {
-			f.Problems = append(f.Problems, fileProblem{File: path, Field: "agent_id", Text: fmt.Sprintf("%s stands in %s already; give one of them another name", spec.ID, f.Agents[i].Path)})
+			f.Problems = append(f.Problems, fileProblem{File: path, Field: "agent_id", Text: fmt.Sprintf("%s is already defined in %s; rename one of them", spec.ID, f.Agents[i].Path)})
 			return
 		}
 		f.Agents = append(f.Agents, agentFile{path, spec})
 	}
 }
 
-// together finds what no file shows by itself.
-func (f *agentFiles) together() {
+// checkReferences adds warnings for missing tools, undeclared callees and call
+// cycles. No file shows these on its own.
+func (f *agentFiles) checkReferences() {
 	var specs []agents.Spec
 	for _, a := range f.Agents {
 		specs = append(specs, a.Spec)
 	}
 	for _, a := range f.Agents {
 		for _, name := range a.Spec.MissingTools(tools.NewRegistry()) {
-			f.doubt(a.Path, "tools", "this program has no tool %s; the agent will do without it", name)
+			f.warn(a.Path, "tools", "this program has no tool %s; the agent runs without it", name)
 		}
 		for _, target := range a.Spec.Agents {
 			if !slices.ContainsFunc(specs, func(s agents.Spec) bool { return s.ID == target }) {
-				f.doubt(a.Path, "agents", "no file here declares %s; until somebody does, calls to it are refused", target)
+				f.warn(a.Path, "agents", "no file here declares %s; calls to it are refused until it exists", target)
 			}
 		}
 	}
-	for _, loop := range agents.CallCycles(specs) {
-		first, _, _ := strings.Cut(loop, " ->")
+	for _, cycle := range agents.CallCycles(specs) {
+		first, _, _ := strings.Cut(cycle, " ->")
 		i := slices.IndexFunc(f.Agents, func(a agentFile) bool { return a.Spec.ID == first })
-		f.doubt(f.Agents[i].Path, "agents", "calls may go round: %s; the one that would close the loop is refused", loop)
+		f.warn(f.Agents[i].Path, "agents", "possible call cycle: %s; the call that closes it is refused", cycle)
 	}
 }
 
-// models finds those that agents ask, and nobody knows.
-func (f *agentFiles) models(known []string) {
+// checkModels adds a warning for each agent with a model that is not in known.
+func (f *agentFiles) checkModels(known []string) {
 	for _, a := range f.Agents {
 		if a.Spec.Kind == agents.KindDeclared && !slices.Contains(known, a.Spec.Model) {
-			f.doubt(a.Path, "model", "the configuration names no model %s; it has %s", a.Spec.Model, strings.Join(known, ", "))
+			f.warn(a.Path, "model", "the configuration has no model %s; want one of %s", a.Spec.Model, strings.Join(known, ", "))
 		}
 	}
 }
 
-func (f *agentFiles) doubt(file, field, format string, args ...any) {
+func (f *agentFiles) warn(file, field, format string, args ...any) {
 	f.Problems = append(f.Problems, fileProblem{File: file, Field: field, Text: fmt.Sprintf(format, args...), Warning: true})
 }
 
-// readFileMax reads a file that is no larger than that.
-func readFileMax(path string, most int) ([]byte, error) {
+// readFileMax reads a file of at most limit bytes. A larger file is an error.
+func readFileMax(path string, limit int) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	b, err := io.ReadAll(io.LimitReader(file, int64(most)+1))
-	if err == nil && len(b) > most {
-		err = fmt.Errorf("has more than %d bytes", most)
+	b, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
+	if err == nil && len(b) > limit {
+		err = fmt.Errorf("file has more than %d bytes", limit)
 	}
 	return b, err
 }

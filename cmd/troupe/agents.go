@@ -15,24 +15,24 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// AgentsCmd looks at agents.
+// AgentsCmd groups the commands that show agents.
 type AgentsCmd struct {
-	List AgentsListCmd `cmd:"" help:"List the agents that can be called."`
-	Show AgentsShowCmd `cmd:"" help:"Show an agent, and what its actors are at."`
+	List AgentsListCmd `cmd:"" help:"List the agents of a server."`
+	Show AgentsShowCmd `cmd:"" help:"Show an agent and the state of its actors."`
 }
 
-// AgentsListCmd lists them.
+// AgentsListCmd lists the agents of a server.
 type AgentsListCmd struct {
-	At
-	JSON bool `help:"Print what the server says."`
+	ServerFlags
+	JSON bool `help:"Print the JSON response of the server."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (AgentsListCmd) Help() string {
 	return "Examples:\n  troupe agents list\n  troupe agents list --json"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *AgentsListCmd) Run(s streams) error {
 	body, err := c.client().get("/v1/agents")
 	if err != nil {
@@ -42,20 +42,20 @@ func (c *AgentsListCmd) Run(s streams) error {
 		return printJSON(s.out, body)
 	}
 	var in struct {
-		Agents []agentLine `json:"agents"`
+		Agents []agentView `json:"agents"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	for _, a := range in.Agents {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", a.ID, a.kind(), a.Doc)
+		fmt.Fprintf(w, "%s\t%s\t%s\n", a.ID, a.kindText(), a.Doc)
 	}
 	return w.Flush()
 }
 
-// agentLine is an agent as GET /v1/agents tells it, as far as people want to read it.
-type agentLine struct {
+// agentView holds the fields of an agent in GET /v1/agents that the commands print.
+type agentView struct {
 	ID         string         `json:"agent_id"`
 	Name       string         `json:"name"`
 	Kind       string         `json:"kind"`
@@ -81,8 +81,8 @@ type agentLine struct {
 	} `json:"actors"`
 }
 
-// kind is who wrote the agent, and of a service whether it is well.
-func (a *agentLine) kind() string {
+// kindText returns the agent's kind, with the health of an external agent.
+func (a *agentView) kindText() string {
 	switch {
 	case a.Healthy == nil:
 		return a.Kind
@@ -93,39 +93,39 @@ func (a *agentLine) kind() string {
 	}
 }
 
-// AgentsShowCmd shows one.
+// AgentsShowCmd shows one agent and its actors in memory.
 type AgentsShowCmd struct {
-	At
-	ID   string `arg:"" help:"The agent."`
-	JSON bool   `help:"Print what the server says."`
+	ServerFlags
+	ID   string `arg:"" help:"Agent ID."`
+	JSON bool   `help:"Print the JSON response of the server."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (AgentsShowCmd) Help() string {
-	return `Shows what the agent is made of; and of each of its actors in memory the mailbox, the run that has the
-turn, whom that waits for, since when and until when.
+	return `Shows the definition of the agent. For each of its actors in memory, shows the mailbox, the runs with a
+turn, and their open calls with start and deadline.
 
 Examples:
   troupe agents show planner
   troupe agents show planner --json | jq .spec`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *AgentsShowCmd) Run(s streams) error {
 	body, err := c.client().get("/v1/agents/" + url.PathEscape(c.ID))
 	if err != nil || c.JSON {
-		return printOr(s.out, body, err)
+		return printJSONOrError(s.out, body, err)
 	}
-	var a agentLine
+	var a agentView
 	if err := json.Unmarshal(body, &a); err != nil {
 		return err
 	}
 	return a.print(s.out)
 }
 
-func (a *agentLine) print(out io.Writer) error {
+func (a *agentView) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "agent\t%s\nkind\t%s\n", a.ID, a.kind())
+	fmt.Fprintf(w, "agent\t%s\nkind\t%s\n", a.ID, a.kindText())
 	if a.Name != a.ID {
 		fmt.Fprintf(w, "name\t%s\n", a.Name)
 	}
@@ -145,9 +145,9 @@ func (a *agentLine) print(out io.Writer) error {
 	for _, actor := range a.Actors {
 		fmt.Fprintf(out, "%s/%s  mailbox %d\n", a.ID, actor.Session, len(actor.Mailbox))
 		for _, t := range actor.Turns {
-			fmt.Fprintf(out, "  run %s  %s  since %s  until %s\n", t.Run, colour(t.Status), t.Started, until(t.Started, t.Left))
+			fmt.Fprintf(out, "  run %s  %s  since %s  until %s\n", t.Run, colour(t.Status), t.Started, addMillis(t.Started, t.Left))
 			for _, wait := range t.Waits {
-				fmt.Fprintf(out, "    waits for %s  since %s  until %s  run %s\n", wait.Target, wait.Since, until(wait.Since, wait.Left), wait.Run)
+				fmt.Fprintf(out, "    waits for %s  since %s  until %s  run %s\n", wait.Target, wait.Since, addMillis(wait.Since, wait.Left), wait.Run)
 			}
 		}
 		for _, run := range actor.Mailbox {
@@ -157,8 +157,8 @@ func (a *agentLine) print(out io.Writer) error {
 	return nil
 }
 
-// until is an instant so many milliseconds after another.
-func until(since string, ms int64) string {
+// addMillis returns the time ms milliseconds after since, or "?" if since is malformed.
+func addMillis(since string, ms int64) string {
 	at, err := runs.ParseTime(since)
 	if err != nil {
 		return "?"

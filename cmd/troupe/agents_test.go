@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// What an agent's actors are at is told so that a person sees who waits for whom.
-func TestAnAgentIsShown(t *testing.T) {
+// The output of agents show includes the mailbox, the turns and the open waits of
+// each actor.
+func TestAgentsListAndShow(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/agents" {
 			fmt.Fprint(w, `{"agents":[{"agent_id":"planner","kind":"declared","doc":"Plans."},{"agent_id":"pythia","kind":"external","healthy":false,"doc":""}]}`)
@@ -43,9 +44,9 @@ planner/s-1  mailbox 1
 planner/s-2  mailbox 0
 `},
 	} {
-		var out, talk bytes.Buffer
-		if code := run(append(c.args, "--server", s.URL), streams{&out, &talk}); code != 0 || out.String() != c.want {
-			t.Errorf("%v: code %d, %s\ngot\n%s\nwant\n%s", c.args, code, talk.String(), out.String(), c.want)
+		var out, stderr bytes.Buffer
+		if code := run(append(c.args, "--server", s.URL), streams{&out, &stderr}); code != 0 || out.String() != c.want {
+			t.Errorf("%v: exit code %d, stderr %s\ngot\n%s\nwant\n%s", c.args, code, stderr.String(), out.String(), c.want)
 		}
 	}
 }

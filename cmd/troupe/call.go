@@ -20,22 +20,22 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// CallCmd sends a message and waits for the answer.
+// CallCmd sends a message to an agent and waits for the answer.
 type CallCmd struct {
-	At
-	Agent   string        `arg:"" help:"The agent to call."`
-	Message string        `arg:"" help:"What to tell it."`
-	Session string        `help:"The conversation it belongs to (main)."`
-	Timeout time.Duration `help:"How long the run may take; the server's own limit if absent."`
-	Stream  *bool         `negatable:"" help:"Print the answer as it comes; so it is on a terminal."`
-	Tree    bool          `help:"Print the tree of calls behind the answer."`
-	JSON    bool          `help:"Print what the server says; with --stream, each event as a line."`
+	ServerFlags
+	Agent   string        `arg:"" help:"Agent to call."`
+	Message string        `arg:"" help:"Message text."`
+	Session string        `help:"Session of the message (main)."`
+	Timeout time.Duration `help:"Maximum duration of the run; the server's default if absent."`
+	Stream  *bool         `negatable:"" help:"Print the answer while it is generated; the default on a terminal."`
+	Tree    bool          `help:"Print the tree of calls made for the answer."`
+	JSON    bool          `help:"Print the JSON response of the server; with --stream, one event per line."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (CallCmd) Help() string {
-	return `Ends with code 1 if the agent refuses. A run that waits for a person is left to itself, and how to signal it
-is said; with --stream it is waited for. A stream that breaks off is taken up again where it was.
+	return `Exits with code 1 if the agent refuses. If the run waits for a signal, prints the command to send it and
+exits; with --stream, keeps waiting. A broken stream is resumed after the last event received.
 
 Examples:
   troupe call helper "hello"
@@ -50,11 +50,11 @@ type messageBody struct {
 	Timeout int64  `json:"timeout_ms,omitzero"`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *CallCmd) Run(s streams) error {
 	path := "/v1/agents/" + url.PathEscape(c.Agent) + "/messages"
 	in := messageBody{c.Message, c.Session, c.Timeout.Milliseconds()}
-	run, err := c.ask(s, path, in)
+	run, err := c.send(s, path, in)
 	if err != nil {
 		return err
 	}
@@ -64,53 +64,55 @@ func (c *CallCmd) Run(s streams) error {
 	return nil
 }
 
-func (c *CallCmd) ask(s streams, path string, in messageBody) (actor.CallID, error) {
+func (c *CallCmd) send(s streams, path string, in messageBody) (actor.CallID, error) {
 	if c.Stream == nil && onTerminal(s.out) && !c.JSON || c.Stream != nil && *c.Stream {
-		return c.streamed(s, path, in)
+		return c.sendStreaming(s, path, in)
 	}
-	return c.whole(s, path, in)
+	return c.sendBlocking(s, path, in)
 }
 
-// streamed prints the answer as it comes.
-func (c *CallCmd) streamed(s streams, path string, in messageBody) (run actor.CallID, err error) {
+// sendStreaming prints the answer while it is generated. On SIGINT or SIGTERM it
+// stops following; the run continues on the server.
+func (c *CallCmd) sendStreaming(s streams, path string, in messageBody) (run actor.CallID, err error) {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return run, err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var ended error
-	t := teller{}
+	var runErr error
+	t := answerPrinter{}
 	err = c.client().follow(ctx, http.MethodPost, path, body, func(e runs.Event) error {
 		run = e.Run
 		if e.Refusal != nil && e.Type.Ends() {
-			ended = fmt.Errorf("%s: %s (see: troupe runs show %s)", e.Refusal.Reason.Info().Type, e.Refusal.Detail, run)
+			runErr = fmt.Errorf("%s: %s (see: troupe runs show %s)", e.Refusal.Reason.Info().Type, e.Refusal.Detail, run)
 		}
 		if c.JSON {
 			_, err := fmt.Fprintf(s.out, "%s\n", runs.Encode(e))
 			return err
 		}
-		text, beside := t.tell(&e)
+		text, note := t.render(&e)
 		if _, err := io.WriteString(s.out, text); err != nil {
 			return err
 		}
-		if beside != "" {
-			fmt.Fprintln(s.err, beside)
+		if note != "" {
+			fmt.Fprintln(s.err, note)
 		}
 		return nil
 	})
 	if err != nil && ctx.Err() != nil && !run.IsZero() {
-		return run, fmt.Errorf("interrupted; the run goes on. To see how it ends:\n  troupe runs events %s --follow", run)
+		return run, fmt.Errorf("interrupted; the run continues. To follow it:\n  troupe runs events %s --follow", run)
 	}
-	return run, errors.Join(err, ended)
+	return run, errors.Join(err, runErr)
 }
 
-// whole waits for the answer, or for word that the run goes on without us.
-func (c *CallCmd) whole(s streams, path string, in messageBody) (run actor.CallID, err error) {
+// sendBlocking waits for the answer. The server may reply 202 instead, when the
+// run continues in the background.
+func (c *CallCmd) sendBlocking(s streams, path string, in messageBody) (run actor.CallID, err error) {
 	status, body, err := c.client().post(path, in)
 	var p *problem
 	if c.JSON && errors.As(err, &p) {
-		return run, errors.Join(printJSON(s.out, p.body), exit(failed))
+		return run, errors.Join(printJSON(s.out, p.body), exitCode(exitFailed))
 	}
 	if err != nil {
 		return run, err
@@ -134,7 +136,7 @@ func (c *CallCmd) whole(s streams, path string, in messageBody) (run actor.CallI
 			return run, err
 		}
 	case status == http.StatusAccepted && out.Signal != nil:
-		fmt.Fprintf(s.err, "run %s waits for the signal %s; to go on, say:\n  troupe runs signal %s %s\nand then:\n  troupe runs show %s\n",
+		fmt.Fprintf(s.err, "run %s waits for the signal %s; to continue:\n  troupe runs signal %s %s\nand then:\n  troupe runs show %s\n",
 			out.Run, out.Signal.Name, out.Signal.Run, out.Signal.Name, out.Run)
 	case status == http.StatusAccepted:
 		fmt.Fprintf(s.err, "%s:\n  troupe runs show %s\n", out.Detail, out.Run)

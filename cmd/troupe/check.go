@@ -12,18 +12,18 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// CheckCmd looks for mistakes in files of agents.
+// CheckCmd checks agent files for errors.
 type CheckCmd struct {
-	Dir    string `arg:"" type:"path" help:"The folder with the agents, each in a file named *.toml."`
-	Config string `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"The server's configuration: are the models there that agents ask?"`
+	Dir    string `arg:"" type:"path" help:"Folder with agent files named *.toml."`
+	Config string `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"Server configuration with the models that agents use."`
 	JSON   bool   `help:"Print JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (CheckCmd) Help() string {
-	return `Reads every file, and tells all that is wrong with any of them, as file:line:column: what is wrong.
-What is only doubtful is a warning: a tool that this program does not have, a model that --config does
-not name, calls that go to nobody or round in a circle. Ends with code 1 if something is wrong, with 0 if there are but warnings.
+	return `Reads every file and prints all errors as file:line:column: field: text. Warnings report a tool that this
+program does not have, a model missing in --config, a call to an undeclared agent, and a call cycle.
+Exits with code 1 if there are errors, and with 0 if there are only warnings.
 
 Examples:
   troupe check agents/
@@ -31,7 +31,7 @@ Examples:
   troupe check agents/ --json | jq .problems`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *CheckCmd) Run(s streams) error {
 	config, err := readConfig(c.Config)
 	if err != nil {
@@ -42,15 +42,15 @@ func (c *CheckCmd) Run(s streams) error {
 		return err
 	}
 	if c.Config != "" {
-		files.models(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
+		files.checkModels(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
 	}
 	if c.JSON {
 		err = c.printJSON(s, files)
 	} else {
 		err = c.print(s, files)
 	}
-	if err == nil && files.Wrong() {
-		return exit(failed)
+	if err == nil && files.HasErrors() {
+		return exitCode(exitFailed)
 	}
 	return err
 }

@@ -16,14 +16,15 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the transcripts anew")
+var rewrite = flag.Bool("rewrite", false, "rewrite the transcripts")
 
-// filesIn makes a folder of files, each ">> name" and its lines.
-func filesIn(t *testing.T, text string) string {
+// writeFiles creates a folder with the files of text. Each starts with a line
+// ">> name".
+func writeFiles(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()
-	for one := range strings.SplitSeq("\n"+text, "\n>> ") {
-		name, body, _ := strings.Cut(one, "\n")
+	for file := range strings.SplitSeq("\n"+text, "\n>> ") {
+		name, body, _ := strings.Cut(file, "\n")
 		if name == "" {
 			continue
 		}
@@ -34,7 +35,7 @@ func filesIn(t *testing.T, text string) string {
 	return dir
 }
 
-func TestWhatCheckSays(t *testing.T) {
+func TestCheckTranscripts(t *testing.T) {
 	path := filepath.Join("testdata", "check.txt")
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -42,13 +43,13 @@ func TestWhatCheckSays(t *testing.T) {
 	}
 	head, rest, _ := strings.Cut(string(b), "\n== ")
 	out := head
-	for one := range strings.SplitSeq(rest, "\n== ") {
-		title, body, _ := strings.Cut(one, "\n")
+	for section := range strings.SplitSeq(rest, "\n== ") {
+		title, body, _ := strings.Cut(section, "\n")
 		text, want, _ := strings.Cut(body, "\n--\n")
-		dir := filesIn(t, text)
-		var said, talk bytes.Buffer
-		code := run([]string{"check", dir}, streams{&said, &talk})
-		got := fmt.Sprintf("%s%s%d", said.String(), prefixed(talk.String()), code)
+		dir := writeFiles(t, text)
+		var stdout, stderr bytes.Buffer
+		code := run([]string{"check", dir}, streams{&stdout, &stderr})
+		got := fmt.Sprintf("%s%s%d", stdout.String(), prefixStderr(stderr.String()), code)
 		got = strings.ReplaceAll(got, dir, "DIR")
 		if got != strings.TrimSpace(want) && !*rewrite {
 			t.Errorf("%s: got\n%s\nwant\n%s", title, got, want)
@@ -63,22 +64,22 @@ func TestWhatCheckSays(t *testing.T) {
 	}
 }
 
-func prefixed(talk string) (out string) {
-	for line := range strings.Lines(talk) {
+func prefixStderr(stderr string) (out string) {
+	for line := range strings.Lines(stderr) {
 		out += "2> " + line
 	}
 	return out
 }
 
-// checkJSON sees that --json tells the same.
+// checkJSON checks that --json gives the same exit code and well-formed problems.
 func checkJSON(t *testing.T, title, dir string, want int) {
 	t.Helper()
-	var said, talk bytes.Buffer
-	if code := run([]string{"check", "--json", dir}, streams{&said, &talk}); code != want {
-		t.Errorf("%s: code %d with --json, %d without", title, code, want)
+	var stdout, stderr bytes.Buffer
+	if code := run([]string{"check", "--json", dir}, streams{&stdout, &stderr}); code != want {
+		t.Errorf("%s: exit code %d with --json, %d without", title, code, want)
 	}
-	if talk.Len() > 0 {
-		return // the folder itself is wrong
+	if stderr.Len() > 0 {
+		return // the folder itself is invalid
 	}
 	var in struct {
 		Agents []struct {
@@ -86,31 +87,31 @@ func checkJSON(t *testing.T, title, dir string, want int) {
 		} `json:"agents"`
 		Problems []fileProblem `json:"problems"`
 	}
-	if err := json.Unmarshal(said.Bytes(), &in); err != nil {
-		t.Fatalf("%s: %v in %s", title, err, said.Bytes())
+	if err := json.Unmarshal(stdout.Bytes(), &in); err != nil {
+		t.Fatalf("%s: invalid JSON: %v in %s", title, err, stdout.Bytes())
 	}
-	wrong := 0
+	mistakes := 0
 	for _, p := range in.Problems {
 		if p.File == "" || p.Text == "" {
-			t.Errorf("%s: %+v", title, p)
+			t.Errorf("%s: problem without file or text: %+v", title, p)
 		}
 		if !p.Warning {
-			wrong++
+			mistakes++
 		}
 	}
-	if (wrong > 0) != (want != 0) {
-		t.Errorf("%s: %d mistakes and code %d", title, wrong, want)
+	if (mistakes > 0) != (want != 0) {
+		t.Errorf("%s: %d mistakes with exit code %d", title, mistakes, want)
 	}
 }
 
-func TestAFolderOfAgentsIsBounded(t *testing.T) {
+func TestAgentFilesAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "big.toml"), bytes.Repeat([]byte("#\n"), agents.SourceBytesMax), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	files, err := readAgentFiles(dir)
-	if err != nil || !files.Wrong() || !strings.Contains(files.Problems[0].Text, "more than 131072 bytes") {
-		t.Errorf("%+v, %v", files, err)
+	if err != nil || !files.HasErrors() || !strings.Contains(files.Problems[0].Text, "more than 131072 bytes") {
+		t.Errorf("large file: want a problem, got %+v, %v", files, err)
 	}
 	for n := range agentFilesMax {
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.toml", n)), []byte("x"), 0o600); err != nil {
@@ -118,22 +119,22 @@ func TestAFolderOfAgentsIsBounded(t *testing.T) {
 		}
 	}
 	if _, err := readAgentFiles(dir); err == nil || !strings.Contains(err.Error(), "more than 1024 files") {
-		t.Errorf("%v", err)
+		t.Errorf("too many files: want an error, got %v", err)
 	}
 	if _, err := readAgentFiles(filepath.Join(dir, "none")); err == nil {
-		t.Error("a folder that is not there was read")
+		t.Error("missing folder: want an error, got none")
 	}
 }
 
-func TestCheckKnowsTheModelsOfAConfiguration(t *testing.T) {
-	dir := filesIn(t, ">> a.toml\nname = \"a\"\nmodel = \"big\"\n>> b.toml\nname = \"b\"\n>> c.toml\nname = \"c\"\nmodel = \"small\"\n>> d.toml\nname = \"d\"\nendpoint = \"http://127.0.0.1:9001\"")
+func TestCheckWarnsOfUnknownModel(t *testing.T) {
+	dir := writeFiles(t, ">> a.toml\nname = \"a\"\nmodel = \"big\"\n>> b.toml\nname = \"b\"\n>> c.toml\nname = \"c\"\nmodel = \"small\"\n>> d.toml\nname = \"d\"\nendpoint = \"http://127.0.0.1:9001\"")
 	config := filepath.Join(t.TempDir(), "troupe.toml")
 	if err := os.WriteFile(config, []byte("[models.big]\nurl = \"https://api.example.com/v1\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var said, talk bytes.Buffer
-	code := run([]string{"check", dir, "--config", config}, streams{&said, &talk})
-	if want := filepath.Join(dir, "c.toml") + ": warning: model: the configuration names no model small; it has big, scripted\n"; code != 0 || said.String() != want {
-		t.Errorf("code %d, said %q, want %q", code, said.String(), want)
+	var stdout, stderr bytes.Buffer
+	code := run([]string{"check", dir, "--config", config}, streams{&stdout, &stderr})
+	if want := filepath.Join(dir, "c.toml") + ": warning: model: the configuration has no model small; want one of big, scripted\n"; code != 0 || stdout.String() != want {
+		t.Errorf("exit code %d, stdout %q, want %q", code, stdout.String(), want)
 	}
 }

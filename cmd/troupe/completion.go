@@ -11,12 +11,12 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// CompletionCmd prints what a shell needs to complete our commands.
+// CompletionCmd prints the completion script of a shell.
 type CompletionCmd struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (CompletionCmd) Help() string {
 	return `Examples:
   source <(troupe completion bash)
@@ -24,7 +24,7 @@ func (CompletionCmd) Help() string {
   troupe completion fish > ~/.config/fish/completions/troupe.fish`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *CompletionCmd) Run(s streams, ctx *kong.Context) error {
 	all := commandsOf(ctx.Model.Node, nil)
 	switch c.Shell {
@@ -38,16 +38,16 @@ func (c *CompletionCmd) Run(s streams, ctx *kong.Context) error {
 	return bash(s.out, all)
 }
 
-// subcommand is one command as it is typed, with what may follow.
+// subcommand is a command with the words that may follow it.
 type subcommand struct {
-	path  []string // runs show
-	below []string // its commands
-	takes []string // what its argument may be, if that is known
-	help  map[string]string
-	flags []*kong.Flag
+	path     []string // words of the command, for example runs, show
+	children []string // names of its subcommands
+	values   []string // values of its argument if it is an enum
+	help     map[string]string
+	flags    []*kong.Flag
 }
 
-// commandsOf lists a command and all below it, the innermost first.
+// commandsOf lists a command and its descendants, descendants first.
 func commandsOf(n *kong.Node, path []string) []subcommand {
 	c := subcommand{path: path, help: map[string]string{}}
 	for _, f := range n.Flags {
@@ -57,7 +57,7 @@ func commandsOf(n *kong.Node, path []string) []subcommand {
 	}
 	for _, p := range n.Positional {
 		if p.Enum != "" {
-			c.takes = append(c.takes, p.EnumSlice()...)
+			c.values = append(c.values, p.EnumSlice()...)
 		}
 	}
 	var all []subcommand
@@ -65,7 +65,7 @@ func commandsOf(n *kong.Node, path []string) []subcommand {
 		if child.Hidden {
 			continue
 		}
-		c.below = append(c.below, child.Name)
+		c.children = append(c.children, child.Name)
 		c.help[child.Name] = child.Help
 		all = append(all, commandsOf(child, append(path[:len(path):len(path)], child.Name))...)
 	}
@@ -73,7 +73,7 @@ func commandsOf(n *kong.Node, path []string) []subcommand {
 }
 
 func (c *subcommand) words() string {
-	words := slices.Concat(c.below, c.takes)
+	words := slices.Concat(c.children, c.values)
 	for _, f := range c.flags {
 		words = append(words, "--"+f.Name)
 	}
@@ -83,7 +83,8 @@ func (c *subcommand) words() string {
 	return strings.Join(words, " ")
 }
 
-// bash writes a function that finds the command among the words typed so far.
+// bash writes a completion function that selects the command by the words typed so
+// far.
 func bash(w io.Writer, all []subcommand) error {
 	var b strings.Builder
 	b.WriteString(`_troupe() {
@@ -125,15 +126,15 @@ func fish(w io.Writer, all []subcommand) error {
 			}
 			when = strings.Join(seen, "; and ")
 		}
-		for _, name := range c.below {
+		for _, name := range c.children {
 			not := ""
 			if len(c.path) > 0 {
-				not = "; and not __fish_seen_subcommand_from " + strings.Join(c.below, " ")
+				not = "; and not __fish_seen_subcommand_from " + strings.Join(c.children, " ")
 			}
 			fmt.Fprintf(&b, "complete -c troupe -n '%s%s' -a %s -d %s\n", when, not, name, quote(c.help[name]))
 		}
-		if len(c.takes) > 0 {
-			fmt.Fprintf(&b, "complete -c troupe -n '%s' -a '%s'\n", when, strings.Join(c.takes, " "))
+		if len(c.values) > 0 {
+			fmt.Fprintf(&b, "complete -c troupe -n '%s' -a '%s'\n", when, strings.Join(c.values, " "))
 		}
 		for _, f := range c.flags {
 			takes := ""

@@ -15,17 +15,17 @@ import (
 
 func completion(t *testing.T, shell string) string {
 	t.Helper()
-	var out, talk bytes.Buffer
-	if code := run([]string{"completion", shell}, streams{&out, &talk}); code != 0 || talk.Len() > 0 {
-		t.Fatalf("code %d, %s", code, talk.String())
+	var out, stderr bytes.Buffer
+	if code := run([]string{"completion", shell}, streams{&out, &stderr}); code != 0 || stderr.Len() > 0 {
+		t.Fatalf("exit code %d, stderr %s", code, stderr.String())
 	}
 	return out.String()
 }
 
-func TestAShellCompletesOurCommands(t *testing.T) {
+func TestBashCompletion(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
-		t.Skip("bash is not here: apt-get install bash")
+		t.Skip("bash is not installed: apt-get install bash")
 	}
 	script := completion(t, "bash")
 	for _, c := range []struct{ typed, want string }{
@@ -46,42 +46,42 @@ func TestAShellCompletesOurCommands(t *testing.T) {
 		cmd := exec.Command(bash, "--norc", "-c", line+")\nCOMP_CWORD=$((${#COMP_WORDS[@]}-1))\n_troupe\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n")
 		out, err := cmd.CombinedOutput()
 		if err != nil || !slices.Contains(strings.Fields(string(out)), c.want) {
-			t.Errorf("%q completes to %q, %v; want %s among it", c.typed, out, err, c.want)
+			t.Errorf("%q completes to %q, %v; want it to include %s", c.typed, out, err, c.want)
 		}
 	}
 }
 
-func TestEachShellIsToldOfEachCommand(t *testing.T) {
+func TestCompletionScriptsListCommands(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		script := completion(t, shell)
 		for _, want := range []string{"serve", "check", "signal", "log-level", "tree", "completion"} {
 			if !strings.Contains(script, want) {
-				t.Errorf("%s is not told of %s", shell, want)
+				t.Errorf("%s: completion script lacks %s", shell, want)
 			}
 		}
 	}
-	var out, talk bytes.Buffer
-	if code := run([]string{"completion", "tcsh"}, streams{&out, &talk}); code != usage || !strings.Contains(talk.String(), "bash") {
-		t.Errorf("tcsh: code %d, %s", code, talk.String())
+	var out, stderr bytes.Buffer
+	if code := run([]string{"completion", "tcsh"}, streams{&out, &stderr}); code != exitUsage || !strings.Contains(stderr.String(), "bash") {
+		t.Errorf("tcsh: exit code %d, stderr %s", code, stderr.String())
 	}
 }
 
 func TestEveryCommandHasExamples(t *testing.T) {
 	commands := 0
-	var look func(*kong.Node)
-	look = func(n *kong.Node) {
+	var visit func(*kong.Node)
+	visit = func(n *kong.Node) {
 		if len(n.Children) == 0 {
 			commands++
 			if n.Help == "" || !strings.Contains(n.Detail, "Examples:\n  troupe ") && !strings.Contains(n.Detail, "Examples:\n  source <(troupe ") {
-				t.Errorf("%s --help shows no examples", n.FullPath())
+				t.Errorf("%s --help has no examples", n.FullPath())
 			}
 		}
 		for _, child := range n.Children {
-			look(child)
+			visit(child)
 		}
 	}
-	look(parserOf(&CLI{}, streams{io.Discard, io.Discard}).Model.Node)
+	visit(newParser(&CLI{}, streams{io.Discard, io.Discard}).Model.Node)
 	if commands < 15 {
-		t.Errorf("only %d commands were looked at", commands)
+		t.Errorf("want at least 15 commands, got %d", commands)
 	}
 }

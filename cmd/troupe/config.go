@@ -17,11 +17,11 @@ import (
 	"github.com/troupe-run/troupe/host/outbound"
 )
 
-// configBytesMax bounds a configuration file.
+// configBytesMax is the maximum size of a configuration file in bytes.
 const configBytesMax = 1 << 20
 
-// configFile is the path of a file that says what flags say, and more: what a
-// flag of the command says counts more, and so does the environment.
+// configFile is the path of a configuration file. The file sets flags, models and
+// limits. A flag on the command line or its environment variable takes precedence.
 //
 //	listen = "127.0.0.1:8283"
 //	agents = "agents"
@@ -34,14 +34,15 @@ const configBytesMax = 1 << 20
 //	run_timeout_ms = 600000
 type configFile string
 
-// configuration is what such a file says besides the flags.
+// configuration is the content of a configuration file.
 type configuration struct {
 	flags  map[string]any
 	Models map[string]outbound.Model
 	Limits dispatcher.Limits
 }
 
-// BeforeResolve has kong ask the file for each flag that was not given.
+// BeforeResolve adds a resolver that reads from the file each flag not given on the
+// command line or in the environment.
 func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 	path, _ := ctx.FlagValue(trace.Flag).(configFile)
 	c, err := readConfig(string(path))
@@ -59,7 +60,7 @@ func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 			delete(flags, "config")
 			delete(flags, "help")
 			delete(flags, "version")
-			return fmt.Errorf("%s: %s is unknown; there are %s, and the tables models and limits", path, name, strings.Join(slices.Sorted(maps.Keys(flags)), ", "))
+			return fmt.Errorf("%s: %s is unknown; want one of %s, or the tables models and limits", path, name, strings.Join(slices.Sorted(maps.Keys(flags)), ", "))
 		}
 	}
 	ctx.AddResolver(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
@@ -75,7 +76,7 @@ func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 
 func configName(flag string) string { return strings.ReplaceAll(flag, "-", "_") }
 
-// readConfig reads a file; "" is an empty one.
+// readConfig reads a configuration file. The path "" stands for an empty file.
 func readConfig(path string) (configuration, error) {
 	c := configuration{flags: map[string]any{}, Limits: dispatcher.DefaultLimits()}
 	if path == "" {
@@ -110,8 +111,8 @@ func readConfig(path string) (configuration, error) {
 	return c, nil
 }
 
-// setLimits changes limits by name; those of time are in milliseconds.
-func setLimits(l *dispatcher.Limits, to map[string]int64) error {
+// setLimits sets limits by name. Durations are in milliseconds.
+func setLimits(l *dispatcher.Limits, values map[string]int64) error {
 	counts := map[string]*int{
 		"agent_call_depth_max": &l.AgentCallDepthMax, "agent_concurrent_calls_max": &l.AgentConcurrentCallsMax, "max_pending_per_actor": &l.MaxPendingPerActor,
 		"mailbox_bytes_max": &l.MailboxBytesMax, "message_bytes_max": &l.MessageBytesMax, "steps_per_turn_max": &l.StepsPerTurnMax,
@@ -124,11 +125,11 @@ func setLimits(l *dispatcher.Limits, to map[string]int64) error {
 		"model_timeout_ms": &l.ModelTimeoutDefault, "invoke_timeout_ms": &l.InvokeTimeoutDefault, "approval_timeout_ms": &l.WaitTimeoutMax,
 		"remember_done_ms": &l.RememberDone, "remember_key_ms": &l.RememberKey, "passivate_after_ms": &l.PassivateAfter, "resend_after_ms": &l.ResendAfter,
 	}
-	for _, name := range slices.Sorted(maps.Keys(to)) {
-		n := to[name]
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		n := values[name]
 		switch {
 		case n < 0 || n > 1<<40:
-			return fmt.Errorf("%s: %d is out of bounds", name, n)
+			return fmt.Errorf("%s: %d is out of range", name, n)
 		case name == "calls_per_tree_max":
 			l.CallsPerTreeMax = uint32(min(n, 1<<31))
 		case counts[name] != nil:
@@ -136,9 +137,9 @@ func setLimits(l *dispatcher.Limits, to map[string]int64) error {
 		case times[name] != nil:
 			*times[name] = time.Duration(n) * time.Millisecond
 		default:
-			all := slices.Sorted(maps.Keys(counts))
-			all = append(append(all, "calls_per_tree_max"), slices.Sorted(maps.Keys(times))...)
-			return fmt.Errorf("%s is unknown; there are %s", name, strings.Join(all, ", "))
+			names := slices.Sorted(maps.Keys(counts))
+			names = append(append(names, "calls_per_tree_max"), slices.Sorted(maps.Keys(times))...)
+			return fmt.Errorf("%s is unknown; want one of %s", name, strings.Join(names, ", "))
 		}
 	}
 	return l.Check()

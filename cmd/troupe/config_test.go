@@ -12,71 +12,72 @@ import (
 	"time"
 )
 
-// parse is what serve is told by a file, the environment and flags.
-func parse(t *testing.T, file string, args ...string) (*ServeCmd, error) {
+// parseServe parses the command serve with a configuration file, the environment and
+// flags.
+func parseServe(t *testing.T, file string, args ...string) (*ServeCmd, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "troupe.toml")
 	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var cli CLI
-	_, err := parserOf(&cli, streams{io.Discard, io.Discard}).Parse(append([]string{"serve", "--config", path}, args...))
+	_, err := newParser(&cli, streams{io.Discard, io.Discard}).Parse(append([]string{"serve", "--config", path}, args...))
 	return &cli.Serve, err
 }
 
-func TestAFlagCountsMoreThanTheEnvironmentAndThatMoreThanTheFile(t *testing.T) {
+func TestConfigPrecedence(t *testing.T) {
 	const file = "listen = \"127.0.0.1:1\"\nnode = \"from-file\"\ngrace = \"3s\"\nlog_level = \"warn\"\nallow = [\"a.example\", \"b.example\"]\ncells = 2\nready = true\n"
 	t.Setenv("TROUPE_NODE", "from-env")
 	t.Setenv("TROUPE_GRACE", "4s")
-	c, err := parse(t, file, "--grace", "5s")
+	c, err := parseServe(t, file, "--grace", "5s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.Listen != "127.0.0.1:1" || c.Node != "from-env" || c.Grace != 5*time.Second || c.Level.String() != "WARN" || c.Cells != 2 || !c.Ready ||
 		!reflect.DeepEqual(c.Allow, []string{"a.example", "b.example"}) {
-		t.Errorf("%+v", c)
+		t.Errorf("command line, environment and file: got %+v", c)
 	}
-	if c, err = parse(t, ""); err != nil || c.Listen != "127.0.0.1:8283" {
-		t.Errorf("%+v, %v", c, err)
+	if c, err = parseServe(t, ""); err != nil || c.Listen != "127.0.0.1:8283" {
+		t.Errorf("empty file: got %+v, %v", c, err)
 	}
 }
 
-func TestAFileMayBeNamedInTheEnvironment(t *testing.T) {
+func TestConfigPathFromEnvironment(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "troupe.toml")
 	if err := os.WriteFile(path, []byte("node = \"from-file\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("TROUPE_CONFIG", path)
 	var cli CLI
-	if _, err := parserOf(&cli, streams{io.Discard, io.Discard}).Parse([]string{"serve"}); err != nil || cli.Serve.Node != "from-file" {
-		t.Errorf("%+v, %v", cli.Serve, err)
+	if _, err := newParser(&cli, streams{io.Discard, io.Discard}).Parse([]string{"serve"}); err != nil || cli.Serve.Node != "from-file" {
+		t.Errorf("file named by TROUPE_CONFIG: got %+v, %v", cli.Serve, err)
 	}
 }
 
-func TestWhatIsWrongWithAConfigurationIsNamed(t *testing.T) {
+func TestConfigErrors(t *testing.T) {
 	for _, c := range []struct{ file, want string }{
-		{"lisen = \"x\"", "lisen is unknown; there are agents, allow, cells"},
+		{"lisen = \"x\"", "lisen is unknown; want one of agents, allow, cells"},
 		{"config = \"x\"", "config is unknown"},
 		{"cells = \"many\"", "expected a valid 64 bit int"},
 		{"[models.big]\nurl = \"http://127.0.0.1:1\"\nkeyenv = \"X\"", "models.big.keyenv is unknown"},
 		{"[models.big]\nurl = 7", "models.big.url"},
-		{"[limits]\nagent_call_depth_maxx = 4", "limits: agent_call_depth_maxx is unknown; there are"},
+		{"[limits]\nagent_call_depth_maxx = 4", "limits: agent_call_depth_maxx is unknown; want one of"},
 		{"[limits]\nagent_call_depth_max = 0", "agent_call_depth_max is 0: want 1 to"},
-		{"[limits]\nrun_timeout_ms = -1", "run_timeout_ms: -1 is out of bounds"},
+		{"[limits]\nrun_timeout_ms = -1", "run_timeout_ms: -1 is out of range"},
 		{"[limits]\nrun_timeout_ms = \"long\"", "limits"},
 		{"cells = 1\ncells = 2", "already been defined"},
 		{"cells = ", "expected value"},
 	} {
-		if _, err := parse(t, c.file); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "troupe.toml") && !strings.Contains(err.Error(), "--cells") {
-			t.Errorf("%q: %v, want %s", c.file, err, c.want)
+		if _, err := parseServe(t, c.file); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "troupe.toml") && !strings.Contains(err.Error(), "--cells") {
+			t.Errorf("%q: got %v, want %s", c.file, err, c.want)
 		}
 	}
 	if _, err := readConfig(filepath.Join(t.TempDir(), "none.toml")); err == nil {
-		t.Error("a file that is not there was read")
+		t.Error("missing file: want an error, got none")
 	}
 }
 
-func TestModelsAndLimitsStandInTheFile(t *testing.T) {
+func TestConfigModelsAndLimits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "troupe.toml")
 	text := "[models.big]\nurl = \"https://api.example.com/v1\"\nkey_env = \"BIG_KEY\"\nhead_timeout = \"20s\"\n[limits]\nagent_call_depth_max = 3\nrun_timeout_ms = 5000\ncalls_per_tree_max = 7\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -84,9 +85,9 @@ func TestModelsAndLimitsStandInTheFile(t *testing.T) {
 	}
 	c, err := readConfig(path)
 	if err != nil || c.Models["big"].KeyEnv != "BIG_KEY" || c.Models["big"].HeadTimeout != 20*time.Second {
-		t.Errorf("%+v, %v", c.Models, err)
+		t.Errorf("models: got %+v, %v", c.Models, err)
 	}
 	if c.Limits.AgentCallDepthMax != 3 || c.Limits.RunTimeoutDefault != 5*time.Second || c.Limits.CallsPerTreeMax != 7 || c.Limits.MaxPendingPerActor != 128 {
-		t.Errorf("%+v", c.Limits)
+		t.Errorf("limits: got %+v", c.Limits)
 	}
 }

@@ -14,28 +14,28 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// DoctorCmd looks at all of a store and says what is wrong with it.
+// DoctorCmd verifies a whole store and prints the damage found.
 type DoctorCmd struct {
-	Data string `arg:"" optional:"" type:"existingdir" default:"data" help:"The folder to look at (${default}); no server may hold it."`
-	JSON bool   `help:"Print what was found as JSON."`
+	Data string `arg:"" optional:"" type:"existingdir" default:"data" help:"Data folder to verify (${default}); no server may be using it."`
+	JSON bool   `help:"Print the findings as JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (DoctorCmd) Help() string {
-	return `Follows the chain of batches from its beginning, compares every value with its digest, folds every journal, and compares the indexes with them. Changes nothing. Ends with code 1 if anything is wrong.
-Of a store that a server holds, look at a backup: troupe backup makes one while it serves.
-What was lost within the last 100 ms before a crash cannot be told from what was never synced.
+	return `Verifies the chain of batches, the digest of every value, all journals, and the indexes against the journals. Changes nothing. Exits with code 1 if it finds damage.
+To verify the store of a running server, verify a backup of it: see troupe backup.
+Entries lost from the last 100 ms before a crash cannot be distinguished from entries never synced.
 
 Examples:
   troupe doctor
   troupe doctor /var/lib/troupe --json | jq .findings`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *DoctorCmd) Run(s streams) error {
-	x, err := disk.Examine(c.Data, disk.Options{}, looking(s.err))
+	x, err := disk.Examine(c.Data, disk.Options{}, scanProgress(s.err))
 	if err != nil {
-		return holder(c.Data, err)
+		return inUseError(c.Data, err)
 	}
 	if c.JSON {
 		body, err := examinationJSON(x)
@@ -49,17 +49,18 @@ func (c *DoctorCmd) Run(s streams) error {
 		printExamination(s.out, c.Data, x)
 	}
 	if x.Wrong > 0 {
-		return exit(failed)
+		return exitCode(exitFailed)
 	}
 	return nil
 }
 
-// looking shows a person how far a look at a store has come.
-func looking(talk io.Writer) func(keys uint64) {
-	if !isTerminal(talk) {
+// scanProgress returns a callback that prints the number of keys scanned; nil if
+// stderr is no terminal.
+func scanProgress(stderr io.Writer) func(keys uint64) {
+	if !isTerminal(stderr) {
 		return nil
 	}
-	return func(keys uint64) { fmt.Fprintf(talk, "\r%d keys ", keys) }
+	return func(keys uint64) { fmt.Fprintf(stderr, "\r%d keys ", keys) }
 }
 
 func printExamination(out io.Writer, dir string, x store.Examination) {
@@ -69,7 +70,7 @@ func printExamination(out io.Writer, dir string, x store.Examination) {
 		fmt.Fprintf(out, "the chain holds up to batch %d, and everything is as it was written\n", x.End.Batch)
 		return
 	}
-	fmt.Fprintf(out, "%d things are wrong:\n", x.Wrong)
+	fmt.Fprintf(out, "%d errors found:\n", x.Wrong)
 	lost := 0
 	for _, f := range x.Findings {
 		fmt.Fprintf(out, "  %s: %s\n", f.Where, f.What)
@@ -84,7 +85,7 @@ func printExamination(out io.Writer, dir string, x store.Examination) {
 	fmt.Fprintln(out, strings.TrimSpace(advice(lost)))
 }
 
-// advice is what one can do.
+// advice returns the recommended next step.
 func advice(lost int) string {
 	if lost == 0 {
 		return "Nothing that was acknowledged is lost by this. Keep a copy of the folder before you do anything else; troupe restore brings a backup back."
@@ -119,16 +120,16 @@ func examinationJSON(x store.Examination) ([]byte, error) {
 	return json.Marshal(out, jsontext.EscapeForHTML(false))
 }
 
-// BackupCmd copies a store.
+// BackupCmd copies a store to a new folder.
 type BackupCmd struct {
-	At
-	Dir  string `arg:"" type:"path" help:"The folder to make, on the server's machine; it must be absent or empty."`
-	Data string `type:"existingdir" placeholder:"DIR" help:"Copy this data folder instead, while no server holds it."`
+	ServerFlags
+	Dir  string `arg:"" type:"path" help:"Folder to create on the server's machine; must be absent or empty."`
+	Data string `type:"existingdir" placeholder:"DIR" help:"Copy this data folder instead; no server may be using it."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (BackupCmd) Help() string {
-	return `Copies while the server serves; all that was acknowledged before is in the copy. The secret of run tokens is not: a server on a restored folder makes a new one.
+	return `Copies the store of a running server. The copy contains everything acknowledged before. It does not contain the secret of run tokens: a server on the restored folder creates a new one.
 
 Examples:
   troupe backup /backups/2026-11-21
@@ -136,11 +137,11 @@ Examples:
   troupe doctor /backups/2026-11-21`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *BackupCmd) Run(s streams) error {
 	if c.Data != "" {
-		if _, err := disk.Restore(c.Data, c.Dir, disk.Options{}, looking(s.err)); err != nil {
-			return holder(c.Data, err)
+		if _, err := disk.Restore(c.Data, c.Dir, disk.Options{}, scanProgress(s.err)); err != nil {
+			return inUseError(c.Data, err)
 		}
 	} else if _, _, err := c.client().post("/v1/backups", map[string]string{"dir": c.Dir}); err != nil {
 		return err
@@ -149,24 +150,24 @@ func (c *BackupCmd) Run(s streams) error {
 	return nil
 }
 
-// RestoreCmd makes a data folder of a backup.
+// RestoreCmd creates a data folder from a backup.
 type RestoreCmd struct {
-	From string `arg:"" type:"existingdir" help:"The backup."`
-	Data string `type:"path" required:"" help:"The folder to make; it must be absent or empty."`
+	From string `arg:"" type:"existingdir" help:"Backup folder."`
+	Data string `type:"path" required:"" help:"Data folder to create; must be absent or empty."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (RestoreCmd) Help() string {
-	return `Looks at all of the backup first, and copies it only if nothing is wrong. Runs that were open when it was made go on as after a crash.
+	return `Verifies the whole backup first, and copies it only if it is intact. Runs that were open at the time of the backup resume as after a crash.
 
 Examples:
   troupe restore /backups/2026-11-21 --data data
   troupe serve --data data`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *RestoreCmd) Run(s streams) error {
-	x, err := disk.Restore(c.From, c.Data, disk.Options{}, looking(s.err))
+	x, err := disk.Restore(c.From, c.Data, disk.Options{}, scanProgress(s.err))
 	if err != nil {
 		if x.Wrong > 0 {
 			printExamination(s.err, c.From, x)

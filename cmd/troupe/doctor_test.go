@@ -9,65 +9,65 @@ import (
 	"testing"
 )
 
-// A copy made while a server serves is whole, and a server on it goes on.
-func TestABackupOfAServerThatServes(t *testing.T) {
+// A backup of a running server is complete, and a server can run on it.
+func TestBackupOfRunningServer(t *testing.T) {
 	dir := t.TempDir()
-	s := serveBare(t, filepath.Join(dir, "data"))
-	s.put(`{"name":"helper"}`)
-	_, a := s.tell("helper", "say before")
-	copied := filepath.Join(dir, "copy")
-	if code, out, talk := command(t, "backup", copied, "--server", s.url); code != 0 || strings.TrimSpace(out) != copied {
-		t.Fatalf("code %d\n%s\n%s", code, out, talk)
+	s := startServer(t, filepath.Join(dir, "data"))
+	s.putAgent(`{"name":"helper"}`)
+	_, a := s.call("helper", "say before")
+	backup := filepath.Join(dir, "copy")
+	if code, out, stderr := runProgram(t, "backup", backup, "--server", s.url); code != 0 || strings.TrimSpace(out) != backup {
+		t.Fatalf("exit code %d\nstdout %s\nstderr %s", code, out, stderr)
 	}
-	if code, _, talk := command(t, "backup", copied, "--server", s.url); code != 1 || !strings.Contains(talk, "is not empty") {
-		t.Errorf("over another: code %d\n%s", code, talk)
+	if code, _, stderr := runProgram(t, "backup", backup, "--server", s.url); code != 1 || !strings.Contains(stderr, "is not empty") {
+		t.Errorf("backup into a folder that is not empty: exit code %d\n%s", code, stderr)
 	}
-	_, after := s.tell("helper", "say after")
-	if code, _, talk := command(t, "doctor", filepath.Join(dir, "data")); code != 1 || !strings.Contains(talk, "it serves at "+s.url) {
-		t.Errorf("doctor of a store that is held: code %d\n%s", code, talk)
+	_, after := s.call("helper", "say after")
+	if code, _, stderr := runProgram(t, "doctor", filepath.Join(dir, "data")); code != 1 || !strings.Contains(stderr, "it serves at "+s.url) {
+		t.Errorf("doctor of a store in use: exit code %d\n%s", code, stderr)
 	}
-	if code, out, talk := command(t, "doctor", copied); code != 0 || !strings.Contains(out, "everything is as it was written") {
-		t.Errorf("doctor: code %d\n%s\n%s", code, out, talk)
+	if code, out, stderr := runProgram(t, "doctor", backup); code != 0 || !strings.Contains(out, "everything is as it was written") {
+		t.Errorf("doctor of the backup: exit code %d\n%s\n%s", code, out, stderr)
 	}
 	restored := filepath.Join(dir, "restored")
-	if code, out, talk := command(t, "restore", copied, "--data", restored); code != 0 || !strings.Contains(out, "restored into "+restored) {
-		t.Fatalf("code %d\n%s\n%s", code, out, talk)
+	if code, out, stderr := runProgram(t, "restore", backup, "--data", restored); code != 0 || !strings.Contains(out, "restored into "+restored) {
+		t.Fatalf("exit code %d\nstdout %s\nstderr %s", code, out, stderr)
 	}
-	r := serveBare(t, restored)
-	if code, out, _ := command(t, "runs", "show", a.Run, "--server", r.url); code != 0 || !strings.Contains(out, "before") {
-		t.Errorf("what was there before: code %d\n%s", code, out)
+	r := startServer(t, restored)
+	if code, out, _ := runProgram(t, "runs", "show", a.Run, "--server", r.url); code != 0 || !strings.Contains(out, "before") {
+		t.Errorf("run before the backup: exit code %d\n%s", code, out)
 	}
-	if code, _, _ := command(t, "runs", "show", after.Run, "--server", r.url); code == 0 {
-		t.Error("what came after the copy is in it")
+	if code, _, _ := runProgram(t, "runs", "show", after.Run, "--server", r.url); code == 0 {
+		t.Error("run after the backup: want none, got one")
 	}
-	if _, again := r.tell("helper", "say on"); again.Content != "on" {
-		t.Errorf("%+v", again)
+	if _, again := r.call("helper", "say on"); again.Content != "on" {
+		t.Errorf("call to the restored server: got %+v", again)
 	}
-	// one that is damaged is named, by doctor, and not restored
-	sst, err := filepath.Glob(filepath.Join(copied, "pebble", "*.log"))
-	if err != nil || len(sst) == 0 {
-		t.Fatal(sst, err)
+	// doctor reports a damaged backup, and restore rejects it
+	wal, err := filepath.Glob(filepath.Join(backup, "pebble", "*.log"))
+	if err != nil || len(wal) == 0 {
+		t.Fatal(wal, err)
 	}
-	b, err := os.ReadFile(sst[0])
+	b, err := os.ReadFile(wal[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(sst[0], b[:len(b)/2], 0o600); err != nil {
+	if err := os.WriteFile(wal[0], b[:len(b)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, talk := command(t, "doctor", copied); code != 1 || !strings.Contains(out, "things are wrong") {
-		t.Errorf("doctor of a log cut in half: code %d\n%s\n%s", code, out, talk)
+	if code, out, stderr := runProgram(t, "doctor", backup); code != 1 || !strings.Contains(out, "errors found") {
+		t.Errorf("doctor of a truncated log: exit code %d\n%s\n%s", code, out, stderr)
 	}
-	if code, _, talk := command(t, "runs", "list", "--data", copied); code != 1 {
-		t.Errorf("it opens: code %d\n%s", code, talk)
+	if code, _, stderr := runProgram(t, "runs", "list", "--data", backup); code != 1 {
+		t.Errorf("runs of a damaged folder: exit code %d\n%s", code, stderr)
 	}
-	if code, out, talk := command(t, "runs", "list", "--damaged", "--data", copied); code != 0 {
-		t.Errorf("what is left of it: code %d\n%s\n%s", code, out, talk)
+	if code, out, stderr := runProgram(t, "runs", "list", "--damaged", "--data", backup); code != 0 {
+		t.Errorf("runs --damaged: exit code %d\n%s\n%s", code, out, stderr)
 	}
-	if code, _, talk := command(t, "runs", "list", "--damaged"); code != 1 || !strings.Contains(talk, "--data") {
-		t.Errorf("of no folder: code %d\n%s", code, talk)
+	if code, _, stderr := runProgram(t, "runs", "list", "--damaged"); code != 1 || !strings.Contains(stderr, "--data") {
+		t.Errorf("runs --damaged without --data: exit code %d\n%s", code, stderr)
 	}
-	if code, _, talk := command(t, "restore", copied, "--data", filepath.Join(dir, "never")); code != 1 || !strings.Contains(talk, "things are wrong") {
-		t.Errorf("restore of it: code %d\n%s", code, talk)
+	if code, _, stderr := runProgram(t, "restore", backup, "--data", filepath.Join(dir, "never")); code != 1 || !strings.Contains(stderr, "errors found") {
+		t.Errorf("restore of a damaged backup: exit code %d\n%s", code, stderr)
 	}
 }

@@ -28,21 +28,22 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// KeysCmd makes and takes back what clients elsewhere need.
+// KeysCmd groups the commands that manage API keys.
 type KeysCmd struct {
-	Create KeysCreateCmd `cmd:"" help:"Make an API key; it is printed this once."`
-	List   KeysListCmd   `cmd:"" help:"List the API keys there are."`
-	Revoke KeysRevokeCmd `cmd:"" help:"Take an API key back."`
+	Create KeysCreateCmd `cmd:"" help:"Create an API key; it is printed only once."`
+	List   KeysListCmd   `cmd:"" help:"List the API keys."`
+	Revoke KeysRevokeCmd `cmd:"" help:"Revoke an API key."`
 }
 
-// KeysAt is where the keys are: at a server, or in a data folder that nobody serves.
-type KeysAt struct {
-	At
-	Data string `type:"path" placeholder:"DIR" help:"Use this data folder instead, while no server holds it; made if absent."`
-	Node string `env:"TROUPE_NODE" default:"n1" help:"With --data: the node whose folder it is (${default})."`
+// KeysFlags selects the keys of a server, or those of a data folder that no server
+// uses.
+type KeysFlags struct {
+	ServerFlags
+	Data string `type:"path" placeholder:"DIR" help:"Use this data folder instead; created if absent, and no server may be using it."`
+	Node string `env:"TROUPE_NODE" default:"n1" help:"With --data: name of the folder's node (${default})."`
 }
 
-// key is one as a server shows it.
+// key is an API key as the server returns it.
 type key struct {
 	ID       string   `json:"key_id"`
 	Text     string   `json:"key,omitzero"`
@@ -54,20 +55,20 @@ type key struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// KeysCreateCmd makes one.
+// KeysCreateCmd creates an API key.
 type KeysCreateCmd struct {
-	KeysAt
-	Name    string        `help:"What it is for, so that you know it in the list."`
-	Scope   []string      `enum:"call,read,agents,admin" default:"call,read" help:"What it allows: call (send messages; signal, cancel), read (runs, events, figures), agents (create, register, delete), admin (all, and keys). Repeatable (${default})."`
-	Expires time.Duration `help:"How long it is good for, like 720h; for good if absent."`
+	KeysFlags
+	Name    string        `help:"Purpose of the key, shown in the list."`
+	Scope   []string      `enum:"call,read,agents,admin" default:"call,read" help:"Permission: call (send messages; signal, cancel), read (runs, events, metrics), agents (create, register, delete), admin (all of these, and keys). Repeatable (${default})."`
+	Expires time.Duration `help:"Validity, for example 720h; unlimited if absent."`
 	JSON    bool          `help:"Print JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (KeysCreateCmd) Help() string {
-	return `The key alone goes to standard output. What is kept of it is a digest: when it is lost, make another.
-Clients send it as the header Authorization: Bearer KEY; troupe itself takes it from TROUPE_KEY.
-The first key of a folder is made with --data, before the server is started on an address of its own.
+	return `Prints only the key to standard output. The store holds a digest of it: a lost key cannot be recovered.
+Clients send the header Authorization: Bearer KEY; troupe itself reads the key from TROUPE_KEY.
+Create the first key of a folder with --data, before the server listens on an address off loopback.
 
 Examples:
   troupe keys create --data /var/lib/troupe --name operator --scope admin
@@ -75,16 +76,16 @@ Examples:
   TROUPE_KEY=$(troupe keys create) troupe runs list`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *KeysCreateCmd) Run(s streams) error {
 	if c.Expires < 0 {
-		return errors.New("--expires: want a time from now on, like 720h")
+		return errors.New("--expires: want a positive duration, for example 720h")
 	}
 	expires := actor.Time(0)
 	if c.Expires > 0 {
 		expires = actor.Time(time.Now().Add(c.Expires).UnixNano())
 	}
-	return c.use(func(k keyring) error {
+	return c.withKeys(func(k keyStore) error {
 		made, err := k.create(c.Name, c.Scope, expires)
 		if err != nil {
 			return err
@@ -95,26 +96,26 @@ func (c *KeysCreateCmd) Run(s streams) error {
 		if c.JSON {
 			return writeJSON(s.out, made)
 		}
-		fmt.Fprintf(s.err, "key %s for %s; it is shown this once:\n", made.ID, strings.Join(made.Scopes, ", "))
+		fmt.Fprintf(s.err, "key %s for %s; it is shown only once:\n", made.ID, strings.Join(made.Scopes, ", "))
 		_, err = fmt.Fprintln(s.out, made.Text)
 		return err
 	})
 }
 
-// KeysListCmd lists them.
+// KeysListCmd lists the API keys.
 type KeysListCmd struct {
-	KeysAt
+	KeysFlags
 	JSON bool `help:"Print JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (KeysListCmd) Help() string {
 	return "Examples:\n  troupe keys list\n  troupe keys list --data /var/lib/troupe --json"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *KeysListCmd) Run(s streams) error {
-	return c.use(func(k keyring) error {
+	return c.withKeys(func(k keyStore) error {
 		all, err := k.list()
 		if err != nil {
 			return err
@@ -137,26 +138,26 @@ func (c *KeysListCmd) Run(s streams) error {
 	})
 }
 
-// KeysRevokeCmd takes one back.
+// KeysRevokeCmd revokes an API key.
 type KeysRevokeCmd struct {
-	KeysAt
-	ID string `arg:"" help:"The key's id, as the list shows it."`
+	KeysFlags
+	ID string `arg:"" help:"Key ID, as shown by keys list."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (KeysRevokeCmd) Help() string {
-	return `The next request with it is refused, and streams that came with it end within a second.
+	return `Refuses all further requests with the key, and ends its streams within a second.
 
 Examples:
   troupe keys revoke 3f9c2a7b1d0e4c58`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *KeysRevokeCmd) Run(s streams) error {
 	if err := actor.CheckName(c.ID); err != nil {
 		return fmt.Errorf("key %w", err)
 	}
-	return c.use(func(k keyring) error {
+	return c.withKeys(func(k keyStore) error {
 		warnings, err := k.revoke(c.ID)
 		if err != nil {
 			return err
@@ -169,27 +170,28 @@ func (c *KeysRevokeCmd) Run(s streams) error {
 	})
 }
 
-// keyring is where keys are kept.
-type keyring interface {
+// keyStore is the set of API keys of a server or a data folder.
+type keyStore interface {
 	create(name string, scopes []string, expires actor.Time) (key, error)
 	list() ([]key, error)
 	revoke(id string) (warnings []string, err error)
 	close() error
 }
 
-// use does something with the keys, wherever they are.
-func (a KeysAt) use(what func(keyring) error) error {
+// withKeys calls fn with the selected key store, and closes the data folder
+// afterwards.
+func (a KeysFlags) withKeys(fn func(keyStore) error) error {
 	if a.Data == "" {
-		return what(serverKeys{a.client()})
+		return fn(serverKeys{a.client()})
 	}
-	ring, err := openKeys(a.Data, a.Node)
+	keys, err := openKeys(a.Data, a.Node)
 	if err != nil {
-		return holder(a.Data, err)
+		return inUseError(a.Data, err)
 	}
-	return errors.Join(what(ring), ring.close())
+	return errors.Join(fn(keys), keys.close())
 }
 
-// serverKeys are those of a server.
+// serverKeys is the key store of a server.
 type serverKeys struct{ client }
 
 func (k serverKeys) create(name string, scopes []string, expires actor.Time) (made key, err error) {
@@ -230,17 +232,18 @@ func (k serverKeys) revoke(id string) ([]string, error) {
 	return out.Warnings, json.Unmarshal(body, &out)
 }
 
-// folderKeys are those of a folder, whose node has no door while this lasts.
-type folderKeys struct{ node *node }
+// dataDirKeys is the key store of a data folder. Its node runs without a gateway
+// until close.
+type dataDirKeys struct{ node *node }
 
-// openKeys brings a folder's node to life for the registry alone. A node without
-// its configuration would answer open runs with less than they were begun with;
-// so there must be none.
-func openKeys(dir, name string) (folderKeys, error) {
+// openKeys starts the node of a data folder to use its registry only. The folder
+// MUST have no open runs: this node has no configuration and would resume them
+// without their models and agents.
+func openKeys(dir, name string) (dataDirKeys, error) {
 	if _, err := os.Stat(filepath.Join(dir, "FORMAT")); err == nil {
 		d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
 		if err != nil {
-			return folderKeys{}, err
+			return dataDirKeys{}, err
 		}
 		shards := make([]uint16, dispatcher.Shards)
 		for i := range shards {
@@ -248,23 +251,23 @@ func openKeys(dir, name string) (folderKeys, error) {
 		}
 		open, err := store.DueActors(d, shards)
 		if err = errors.Join(err, d.Close()); err != nil {
-			return folderKeys{}, err
+			return dataDirKeys{}, err
 		}
 		if len(open) > 0 {
-			return folderKeys{}, fmt.Errorf("store %s: %s is at work on a run: start the server on loopback with `troupe serve --data %s`, and say this again without --data", dir, open[0], dir)
+			return dataDirKeys{}, fmt.Errorf("store %s: %s has an open run: start the server on loopback with `troupe serve --data %s`, and repeat this command without --data", dir, open[0], dir)
 		}
 	}
 	n, err := openNode(nodeConfig{Data: dir, Name: name, Cells: 1, Limits: dispatcher.DefaultLimits()}, slog.New(slog.DiscardHandler))
-	return folderKeys{n}, err
+	return dataDirKeys{n}, err
 }
 
-func (k folderKeys) close() error {
-	within, cancel := context.WithTimeout(context.Background(), registryWithin)
+func (k dataDirKeys) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
 	defer cancel()
-	return k.node.close(within)
+	return k.node.close(ctx)
 }
 
-func (k folderKeys) create(name string, scopes []string, expires actor.Time) (key, error) {
+func (k dataDirKeys) create(name string, scopes []string, expires actor.Time) (key, error) {
 	var random [ingress.KeyRandomBytes]byte
 	_, _ = rand.Read(random[:]) // never fails
 	var want []ingress.Scope
@@ -275,39 +278,39 @@ func (k folderKeys) create(name string, scopes []string, expires actor.Time) (ke
 	if r != nil {
 		return key{}, r
 	}
-	warnings, err := k.ask(agents.OpCreateKey, made.Encode())
+	warnings, err := k.callRegistry(agents.OpCreateKey, made.Encode())
 	if err != nil {
 		return key{}, err
 	}
-	shown := shownKey(made)
+	shown := keyView(made)
 	shown.Text, shown.Warnings = text, warnings
 	return shown, nil
 }
 
-func (k folderKeys) list() ([]key, error) {
+func (k dataDirKeys) list() ([]key, error) {
 	all := []key{}
-	for _, of := range k.node.directory.keys.All() {
-		all = append(all, shownKey(of))
+	for _, apiKey := range k.node.catalog.keys.All() {
+		all = append(all, keyView(apiKey))
 	}
 	return all, nil
 }
 
-func (k folderKeys) revoke(id string) ([]string, error) {
+func (k dataDirKeys) revoke(id string) ([]string, error) {
 	body, err := json.Marshal(map[string]string{"key_id": id})
 	if err != nil {
 		return nil, err
 	}
-	return k.ask(agents.OpRevokeKey, body)
+	return k.callRegistry(agents.OpRevokeKey, body)
 }
 
-func (k folderKeys) ask(operation string, body []byte) ([]string, error) {
-	within, cancel := context.WithTimeout(context.Background(), registryWithin)
+func (k dataDirKeys) callRegistry(operation string, body []byte) ([]string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
 	defer cancel()
-	_, warnings, err := k.node.registry(within, operation, body)
+	_, warnings, err := k.node.callRegistry(ctx, operation, body)
 	return warnings, err
 }
 
-func shownKey(k ingress.Key) key {
+func keyView(k ingress.Key) key {
 	out := key{ID: k.ID, Name: k.Name, Expired: k.Expired(actor.Time(time.Now().UnixNano()))}
 	for _, s := range k.Scopes {
 		out.Scopes = append(out.Scopes, string(s))

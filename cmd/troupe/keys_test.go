@@ -17,33 +17,33 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-// A key's life: made in a folder that nobody serves, shown to a server, taken
-// back; and, whatever was done with it, written down nowhere.
-func TestKeys(t *testing.T) {
+// A key is created in a data folder, used at a server, and revoked. Its text MUST
+// NOT appear in the store, in the log or in a response.
+func TestKeyLifecycle(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	check := func(wantCode int, wantOut, wantErr string, args ...string) string {
 		t.Helper()
-		code, out, err := command(t, args...)
+		code, out, err := runProgram(t, args...)
 		if code != wantCode || !strings.Contains(out, wantOut) || !strings.Contains(err, wantErr) || wantOut == "" && out != "" || wantErr == "" && err != "" {
-			t.Errorf("troupe %s: code %d\nout: %s\nerr: %s\nwant %d, %q, %q", strings.Join(args, " "), code, out, err, wantCode, wantOut, wantErr)
+			t.Errorf("troupe %s: exit code %d\nstdout: %s\nstderr: %s\nwant %d, %q, %q", strings.Join(args, " "), code, out, err, wantCode, wantOut, wantErr)
 		}
 		return strings.TrimSpace(out)
 	}
-	admin := check(0, "troupe_", "for admin; it is shown this once", "keys", "create", "--data", dir, "--name", "operator", "--scope", "admin")
+	admin := check(0, "troupe_", "for admin; it is shown only once", "keys", "create", "--data", dir, "--name", "operator", "--scope", "admin")
 	adminID, _ := ingress.KeyID(admin)
 	check(0, adminID+"  admin  ", "", "keys", "list", "--data", dir)
 	check(0, "operator", "", "keys", "list", "--data", dir)
-	short := check(0, "troupe_", "for call, read", "keys", "create", "--data", dir)
-	shortID, _ := ingress.KeyID(short)
+	standard := check(0, "troupe_", "for call, read", "keys", "create", "--data", dir)
+	shortID, _ := ingress.KeyID(standard)
 	check(0, "", "key "+shortID+" is revoked", "keys", "revoke", shortID, "--data", dir)
 	check(1, "", "no key is named "+shortID, "keys", "revoke", shortID, "--data", dir)
 	check(1, "", "only letters", "keys", "revoke", "a/b")
-	check(1, "", "a time from now on", "keys", "create", "--data", dir, "--expires=-1h")
+	check(1, "", "a positive duration", "keys", "create", "--data", dir, "--expires=-1h")
 	check(1, "", "printable ASCII", "keys", "create", "--data", dir, "--name", "gr\u00fcn")
 	check(2, "", "must be one of", "keys", "create", "--data", dir, "--scope", "root")
-	check(1, "", "that of node n1, not n2", "keys", "list", "--data", dir, "--node", "n2")
+	check(1, "", "belongs to node n1, not n2", "keys", "list", "--data", dir, "--node", "n2")
 
-	s := serve(t, dir, "--log-level", "debug", "--ready")
+	s := startServerWithBuiltins(t, dir, "--log-level", "debug", "--ready")
 	at := []string{"--server", s.url}
 	with := func(args ...string) []string { return append(args, at...) }
 	check(1, "", "it serves at "+s.url, "keys", "list", "--data", dir)
@@ -56,39 +56,39 @@ func TestKeys(t *testing.T) {
 	check(1, "", "forbidden_scope", with("keys", "create", "--key", reader)...)
 	wrong := reader[:len(reader)-1] + "g"
 	check(1, "", "unauthorized: invalid API key", with("agents", "list", "--key", wrong)...)
-	check(1, "", "unauthorized", with("agents", "list", "--key", short)...)
+	check(1, "", "unauthorized", with("agents", "list", "--key", standard)...)
 	check(0, "", "is revoked", with("keys", "revoke", readerID, "--key", admin)...)
 	check(1, "", "unauthorized", with("agents", "list", "--key", reader)...)
-	made := check(0, `"key": "troupe_`, "", with("keys", "create", "--json", "--scope", "agents")...)
-	_, made, _ = strings.Cut(made, `"key": "`)
-	made, _, _ = strings.Cut(made, `"`)
+	created := check(0, `"key": "troupe_`, "", with("keys", "create", "--json", "--scope", "agents")...)
+	_, created, _ = strings.Cut(created, `"key": "`)
+	created, _, _ = strings.Cut(created, `"`)
 
-	// Keys and tokens where they do not belong, and where they do.
-	token := ingress.MintToken(secretOf(t, dir), actor.NewCallID(1, 2, 3), actor.NewID("helper", "main"))
+	// Keys and tokens in the right and in wrong headers.
+	token := ingress.MintToken(nodeSecret(t, dir), actor.NewCallID(1, 2, 3), actor.NewID("helper", "main"))
 	for _, secret := range []string{admin, reader, wrong, token, token + "x"} {
 		for _, r := range [][2]string{{"GET", "/v1/runs"}, {"GET", "/v1/keys"}, {"POST", "/v1/keys"}, {"POST", "/v1/agents/helper:invoke"}, {"POST", "/v1/agents/helper/messages"}, {"PUT", "/v1/agents"}, {"GET", "/nothing"}, {"GET", "/v1/%00"}} {
 			for _, header := range []string{"Authorization: Bearer ", "Authorization: Basic ", "Authorization: ", "X-Run-Token: ", "Idempotency-Key: ", "Cookie: key="} {
-				answer := speak(t, s.url, r[0], r[1], header+secret)
-				if strings.Contains(answer, tail(secret)) {
-					t.Errorf("%s %s with %s: %s", r[0], r[1], header, answer)
+				answer := requestWithHeader(t, s.url, r[0], r[1], header+secret)
+				if strings.Contains(answer, secretTail(secret)) {
+					t.Errorf("%s %s with header %s: the response contains the secret: %s", r[0], r[1], header, answer)
 				}
 			}
 		}
 	}
-	waiting := "coordinator waits"
-	check(0, "", "waits for the signal go", with("call", "coordinator", waiting)...)
-	if code := s.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("told to stop it ended with %d", code)
+	message := "coordinator waits"
+	check(0, "", "waits for the signal go", with("call", "coordinator", message)...)
+	if code := s.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code after SIGTERM: want 0, got %d", code)
 	}
-	check(1, "", "coordinator/main is at work on a run: start the server on loopback", "keys", "create", "--data", dir)
+	check(1, "", "coordinator/main has an open run: start the server on loopback", "keys", "create", "--data", dir)
 
-	said, err := os.ReadFile(filepath.Join(filepath.Dir(dir), "server.log"))
-	if err != nil || !strings.Contains(string(said), `"path":"/v1/keys"`) {
-		t.Fatalf("what the server logs is not in its log: %v", err)
+	log, err := os.ReadFile(filepath.Join(filepath.Dir(dir), "server.log"))
+	if err != nil || !strings.Contains(string(log), `"path":"/v1/keys"`) {
+		t.Fatalf("server log: want the request for /v1/keys, got error %v", err)
 	}
-	for _, secret := range []string{admin, short, reader, made, wrong, token} {
-		if tail(secret) == "" || strings.Contains(string(said), tail(secret)) {
-			t.Errorf("the log tells %s", secret)
+	for _, secret := range []string{admin, standard, reader, created, wrong, token} {
+		if secretTail(secret) == "" || strings.Contains(string(log), secretTail(secret)) {
+			t.Errorf("the server log contains %s", secret)
 		}
 	}
 	found := 0
@@ -97,34 +97,36 @@ func TestKeys(t *testing.T) {
 			return err
 		}
 		b, err := os.ReadFile(path)
-		for _, secret := range []string{admin, short, reader, made} {
-			raw, _ := hex.DecodeString(tail(secret))
-			if strings.Contains(string(b), tail(secret)) || strings.Contains(string(b), string(raw)) {
-				t.Errorf("%s holds %s", path, secret)
+		for _, secret := range []string{admin, standard, reader, created} {
+			raw, _ := hex.DecodeString(secretTail(secret))
+			if strings.Contains(string(b), secretTail(secret)) || strings.Contains(string(b), string(raw)) {
+				t.Errorf("%s contains %s", path, secret)
 			}
 		}
 		found += strings.Count(string(b), adminID)
 		return err
 	})
 	if err != nil || found == 0 {
-		t.Errorf("what is looked for would not be found: %v", err)
+		t.Errorf("data folder: want the ID of the admin key in a file, found none, error %v", err)
 	}
 }
 
-// tail is a part of a secret that nothing else has: the half of what is drawn.
-func tail(secret string) string { return secret[len(secret)-33 : len(secret)-1] }
+// secretTail returns the second half of a secret's random part, which occurs nowhere
+// else.
+func secretTail(secret string) string { return secret[len(secret)-33 : len(secret)-1] }
 
-func secretOf(t *testing.T, dir string) []byte {
+func nodeSecret(t *testing.T, dir string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, "SECRET"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b[:ingress.SecretBytes] // a sum follows
+	return b[:ingress.SecretBytes] // a checksum follows
 }
 
-// speak asks with one header, and returns all that is answered.
-func speak(t *testing.T, url, method, path, header string) string {
+// requestWithHeader sends a request with one header and returns the headers and body
+// of the response.
+func requestWithHeader(t *testing.T, url, method, path, header string) string {
 	t.Helper()
 	r, err := http.NewRequest(method, url, strings.NewReader(`{"unknown":1}`))
 	if err != nil {

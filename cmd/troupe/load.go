@@ -25,34 +25,34 @@ import (
 	"github.com/troupe-run/troupe/internal/svgplot"
 )
 
-// LoadCmd puts a node under load.
+// LoadCmd runs a load test against a node.
 type LoadCmd struct {
-	URL        string        `env:"TROUPE_LOAD_URL" placeholder:"URL" help:"Load the server there, instead of a node of our own; with --callers or --rate."`
-	Key        string        `env:"TROUPE_KEY" help:"The API key to show it; better given in the environment, where nobody sees it."`
-	Place      []string      `enum:"dispatcher,gateway" default:"dispatcher,gateway" help:"Where our own node is asked: dispatcher (in this process), gateway (over HTTP) (${default})."`
-	Durability []string      `enum:"none,durable" default:"none,durable" help:"Of its agents: none, durable (${default})."`
-	Agent      string        `default:"noop" help:"Whom one loop asks: noop, chain, fan or slow; with --url any agent (${default})."`
-	Callers    int           `help:"One closed loop of so many callers, each of whom asks again once it has its answer. With --rate: so many calls can be under way (1024)."`
-	Rate       float64       `help:"One open loop of so many calls a second, whatever becomes of them."`
-	For        time.Duration `default:"10s" help:"How long one loop takes (${default})."`
-	Sessions   int           `default:"256" help:"Among how many actors its calls are spread (${default})."`
-	Timeout    time.Duration `help:"How long each run may take; the node's own limit if absent."`
-	Tries      int           `default:"4" help:"How often a call is made in an open loop, if it is refused and told when to come back (${default})."`
+	URL        string        `env:"TROUPE_LOAD_URL" placeholder:"URL" help:"Server to load instead of a temporary node; requires --callers or --rate."`
+	Key        string        `env:"TROUPE_KEY" help:"API key. Prefer the environment: other users can see arguments."`
+	Place      []string      `enum:"dispatcher,gateway" default:"dispatcher,gateway" help:"Access to the temporary node: dispatcher (in this process), gateway (over HTTP) (${default})."`
+	Durability []string      `enum:"none,durable" default:"none,durable" help:"Durability of its agents: none, durable (${default})."`
+	Agent      string        `default:"noop" help:"Agent called by one loop: noop, chain, fan or slow; with --url, any agent (${default})."`
+	Callers    int           `help:"Run one closed loop with this number of callers, each with one call at a time. With --rate: maximum number of concurrent calls (1024)."`
+	Rate       float64       `help:"Run one open loop with this number of calls per second, independent of the answers."`
+	For        time.Duration `default:"10s" help:"Duration of one loop (${default})."`
+	Sessions   int           `default:"256" help:"Number of actors called by one loop (${default})."`
+	Timeout    time.Duration `help:"Maximum duration of each run; the node's default if absent."`
+	Tries      int           `default:"4" help:"Maximum attempts per call in an open loop, if the refusal has a retry delay (${default})."`
 	JSON       bool          `help:"Print JSON."`
-	Plot       string        `type:"path" placeholder:"DIR" help:"Draw throughput and time over what is offered, into load-throughput.svg and load-latency.svg there."`
-	Page       string        `type:"existingfile" placeholder:"FILE" help:"Write the tables into that page, between the lines load:begin and load:end."`
-	Profile    string        `type:"path" placeholder:"FILE" help:"Write a profile of the processor there, and of the memory beside it, as FILE.heap."`
+	Plot       string        `type:"path" placeholder:"DIR" help:"Folder for the plots load-throughput.svg and load-latency.svg."`
+	Page       string        `type:"existingfile" placeholder:"FILE" help:"Write the tables into this page, between the lines load:begin and load:end."`
+	Profile    string        `type:"path" placeholder:"FILE" help:"Write a CPU profile to this file, and a heap profile to FILE.heap."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (LoadCmd) Help() string {
-	return `Without --callers and --rate everything is measured, and the floors that must hold are judged: closed loops of 1
-to 256 callers, open loops up to five times the peak of those, a slow agent beside others. It takes some
-minutes, and the last line says what was met. Ends with code 1 if something was not.
+	return `Without --callers and --rate, runs the whole suite and checks its floors: closed loops of 1 to 256 callers,
+open loops up to five times their peak, and calls with a slow agent. The suite takes some minutes. Its last
+line lists the floors met and missed. Exits with code 1 if a floor is missed.
 
-A closed loop waits with a server that waits. In an open loop the time of a call counts from the instant
-at which it was to be sent, so that what a pause hides from one caller is not hidden. The load is made on the
-machine that bears it, and takes its share of it: what no caller was free to send in time is counted as not sent.
+A closed loop sends nothing while the server pauses. In an open loop the latency of a call counts from its
+intended send time, so that a pause shows in every call that arrived during it. The generator shares the
+processors with the node. Calls without a free caller in time are counted as not sent.
 
 Examples:
   troupe load
@@ -61,20 +61,20 @@ Examples:
   TROUPE_KEY=… troupe load --url http://127.0.0.1:8283 --agent helper --rate 200 --json`
 }
 
-// Validate finds what cannot be meant.
+// Validate rejects values out of range and flags that exclude each other.
 func (c *LoadCmd) Validate() error {
 	single := c.Callers > 0 || c.Rate > 0
 	switch {
 	case c.Callers < 0 || c.Rate < 0:
 		return errors.New("--callers and --rate: want more than 0")
 	case c.URL != "" && !single:
-		return errors.New("--url: say --callers or --rate, too; all is measured of a node of our own only")
+		return errors.New("--url requires --callers or --rate; the suite runs only on a temporary node")
 	case c.URL == "" && !slices.Contains(load.Workloads(), load.Workload(c.Agent)):
-		return fmt.Errorf("--agent %s: our own node has %v", c.Agent, load.Workloads())
+		return fmt.Errorf("--agent %s: the temporary node has %v", c.Agent, load.Workloads())
 	case c.URL != "" && c.Profile != "":
-		return errors.New("--profile: it would be that of who makes the load; leave out --url")
+		return errors.New("--profile cannot be used with --url: it would profile the load generator")
 	case single && (c.Plot != "" || c.Page != ""):
-		return errors.New("--plot and --page want all to be measured: leave out --callers and --rate")
+		return errors.New("--plot and --page require the suite: leave out --callers and --rate")
 	case c.For < 100*time.Millisecond || c.For > 24*time.Hour:
 		return errors.New("--for: want 100ms to 24h")
 	case c.Sessions < 1 || c.Sessions > load.SessionsMax:
@@ -87,40 +87,40 @@ func (c *LoadCmd) Validate() error {
 	return nil
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *LoadCmd) Run(s streams) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if c.URL != "" {
-		target, err := load.NewDoor(strings.TrimSuffix(c.URL, "/"), c.Key, c.ask(c.Agent))
+		target, err := load.NewGatewayTarget(strings.TrimSuffix(c.URL, "/"), c.Key, c.callOptions(c.Agent))
 		if err != nil {
 			return err
 		}
-		return c.one(ctx, s, c.URL+", "+c.Agent, target)
+		return c.runLoop(ctx, s, c.URL+", "+c.Agent, target)
 	}
-	bed, err := newBed(s.err)
+	tb, err := newTestbed(s.err)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, bed.close()) }()
+	defer func() { err = errors.Join(err, tb.close()) }()
 	if c.Profile != "" {
-		end, err := profile(c.Profile)
+		stopProfile, err := startProfile(c.Profile)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, end()) }()
+		defer func() { err = errors.Join(err, stopProfile()) }()
 	}
 	var places []load.Place
 	for _, name := range c.Place {
-		places = append(places, load.Place{Name: name, Target: bed.targets()[name]})
+		places = append(places, load.Place{Name: name, Target: tb.targets()[name]})
 	}
 	if c.Callers > 0 || c.Rate > 0 {
 		for _, place := range places {
 			for _, durability := range c.Durability {
 				agent := load.Workload(c.Agent).Agent(durability == "durable")
-				target, err := place.Target(c.ask(agent))
+				target, err := place.Target(c.callOptions(agent))
 				if err == nil {
-					err = c.one(ctx, s, place.Name+", "+agent, target)
+					err = c.runLoop(ctx, s, place.Name+", "+agent, target)
 				}
 				if err != nil {
 					return err
@@ -129,15 +129,16 @@ func (c *LoadCmd) Run(s streams) (err error) {
 		}
 		return nil
 	}
-	return c.all(ctx, s, places)
+	return c.runSuite(ctx, s, places)
 }
 
-func (c *LoadCmd) ask(agent string) load.Ask {
-	return load.Ask{Agent: agent, Sessions: c.Sessions, Timeout: c.Timeout}
+func (c *LoadCmd) callOptions(agent string) load.CallOptions {
+	return load.CallOptions{Agent: agent, Sessions: c.Sessions, Timeout: c.Timeout}
 }
 
-// profile writes where the processor's time goes until end, and what is in memory then.
-func profile(path string) (end func() error, err error) {
+// startProfile records a CPU profile until stop is called. Stop also writes a heap
+// profile to path.heap.
+func startProfile(path string) (stop func() error, err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return nil, err
@@ -155,40 +156,40 @@ func profile(path string) (end func() error, err error) {
 	}, nil
 }
 
-// one runs a single loop.
-func (c *LoadCmd) one(ctx context.Context, s streams, name string, target load.Target) (err error) {
+// runLoop runs a single loop and prints its result.
+func (c *LoadCmd) runLoop(ctx context.Context, s streams, name string, target load.Target) (err error) {
 	var r load.Result
 	if c.Rate > 0 {
 		name = fmt.Sprintf("%s, %g/s", name, c.Rate)
-		r, err = load.Open{Rate: c.Rate, Callers: c.Callers, For: c.For, Tries: c.Tries}.Run(ctx, target)
+		r, err = load.OpenLoop{Rate: c.Rate, Callers: c.Callers, For: c.For, Tries: c.Tries}.Run(ctx, target)
 	} else {
 		name = fmt.Sprintf("%s, %d callers", name, c.Callers)
-		r, err = load.Closed{Callers: c.Callers, For: c.For}.Run(ctx, target)
+		r, err = load.ClosedLoop{Callers: c.Callers, For: c.For}.Run(ctx, target)
 	}
 	if r.Name = name; err != nil {
 		return err
 	}
 	if c.JSON {
-		err = printLoad(s.out, r)
+		err = printLoadJSON(s.out, r)
 	} else {
 		err = r.Print(s.out)
 	}
 	if err == nil && r.Done == 0 {
-		err = fmt.Errorf("%s: nothing was done", name)
+		err = fmt.Errorf("%s: no call completed", name)
 	}
 	return err
 }
 
-// all measures everything, and judges it.
-func (c *LoadCmd) all(ctx context.Context, s streams, places []load.Place) error {
-	p := load.Programme{Places: places}
+// runSuite runs the whole suite and checks its floors.
+func (c *LoadCmd) runSuite(ctx context.Context, s streams, places []load.Place) error {
+	suite := load.Suite{Places: places}
 	for _, d := range c.Durability {
-		p.Durable = append(p.Durable, d == "durable")
+		suite.Durable = append(suite.Durable, d == "durable")
 	}
-	step, end := progress(s.err, &p)
-	p.Step = step
-	r, err := p.Run(ctx)
-	if end(); err != nil {
+	report, finish := newProgressBar(s.err, &suite)
+	suite.Progress = report
+	r, err := suite.Run(ctx)
+	if finish(); err != nil {
 		return err
 	}
 	if c.Plot != "" {
@@ -203,28 +204,28 @@ func (c *LoadCmd) all(ctx context.Context, s streams, places []load.Place) error
 		}
 	}
 	if c.JSON {
-		err = printLoad(s.out, r)
+		err = printLoadJSON(s.out, r)
 	} else {
 		_, err = io.WriteString(s.out, r.Markdown())
 	}
-	if _, missed := r.Met(); err == nil && missed > 0 {
-		err = exit(failed)
+	if _, missed := r.CountFloors(); err == nil && missed > 0 {
+		err = exitCode(exitFailed)
 	}
 	return err
 }
 
-// preface says how the tables on a page came to be.
+// preface returns the text above the tables on a page: version, machine and method.
 func (c *LoadCmd) preface() string {
 	b := &strings.Builder{}
-	fmt.Fprintf(b, "## Load\n\nWritten by `make load`, version %s, on %s, %d processors (%s/%s, %s). The load is made in the same\n", version(),
+	fmt.Fprintf(b, "## Load\n\nWritten by `make load`, version %s, on %s, %d processors (%s/%s, %s). The load generator runs in the\n", version(),
 		time.Now().UTC().Format(time.DateOnly), goruntime.GOMAXPROCS(0), goruntime.GOOS, goruntime.GOARCH, goruntime.Version())
-	b.WriteString(`process and takes its share of the processors, so that peaks are those of node and load together. Times
-are of what was done, from when it was to be sent; in an open loop that includes how late the loop itself was (lag).
-Refusals count from when they were sent. What no caller was free for within 100 ms was not sent.
+	b.WriteString(`same process and shares its processors, so that peaks are those of node and generator together. Latencies are
+those of completed calls, from the intended send time; in an open loop they include the lag of the loop.
+Refusals are timed from the actual send time. Calls without a free caller within 100 ms were not sent.
 
 `)
 	if c.Plot != "" {
-		b.WriteString("![Throughput over offered load](load-throughput.svg) ![Time over offered load](load-latency.svg)\n\n")
+		b.WriteString("![Throughput over offered load](load-throughput.svg) ![Latency over offered load](load-latency.svg)\n\n")
 	}
 	return b.String()
 }
@@ -238,8 +239,8 @@ func drawChart(path string, chart svgplot.Chart) error {
 	return errors.Join(err, f.Close())
 }
 
-// printLoad prints what was seen as JSON; times are in nanoseconds.
-func printLoad(to io.Writer, v any) error {
+// printLoadJSON prints a result as JSON. Durations are in nanoseconds.
+func printLoadJSON(to io.Writer, v any) error {
 	body, err := json.Marshal(v, json.WithMarshalers(json.MarshalToFunc(func(e *jsontext.Encoder, d time.Duration) error {
 		return e.WriteToken(jsontext.Int(int64(d)))
 	})))
@@ -249,15 +250,16 @@ func printLoad(to io.Writer, v any) error {
 	return printJSON(to, body)
 }
 
-// progress tells how far a programme is: by a bar, on a terminal only.
-func progress(talk io.Writer, p *load.Programme) (step func(string, time.Duration, time.Duration), end func()) {
-	if !isTerminal(talk) || os.Getenv("NO_COLOR") != "" {
+// newProgressBar returns the functions that update and remove a progress bar. They
+// print nothing if stderr is no terminal or NO_COLOR is set.
+func newProgressBar(stderr io.Writer, suite *load.Suite) (report func(string, time.Duration, time.Duration), finish func()) {
+	if !isTerminal(stderr) || os.Getenv("NO_COLOR") != "" {
 		return nil, func() {}
 	}
-	bar := progressbar.NewOptions64(int64(p.Length()/time.Second), progressbar.OptionSetWriter(talk), progressbar.OptionClearOnFinish(),
+	bar := progressbar.NewOptions64(int64(suite.Duration()/time.Second), progressbar.OptionSetWriter(stderr), progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetWidth(30), progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionSetPredictTime(false))
-	return func(what string, done, of time.Duration) {
+	return func(what string, done, total time.Duration) {
 		bar.Describe(what)
-		_ = bar.Set64(int64(min(done, of) / time.Second))
+		_ = bar.Set64(int64(min(done, total) / time.Second))
 	}, func() { _ = bar.Finish() }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command troupe wires a world to cells: the real one to serve, an imagined one to be sure.
+// Command troupe serves agents over HTTP, controls such a server, and simulates
+// cells from a seed.
 package main
 
 import (
@@ -15,51 +16,54 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// CLI is every command with its flags; TROUPE_… in the environment stands in for a flag.
+// CLI defines all commands and their flags. An environment variable TROUPE_… can
+// replace a flag.
 type CLI struct {
-	Serve  ServeCmd  `cmd:"" help:"Run the agents of a data folder and answer HTTP."`
+	Serve  ServeCmd  `cmd:"" help:"Run a node and serve its agents over HTTP."`
 	Call   CallCmd   `cmd:"" help:"Send a message to an agent and print its answer."`
-	Agents AgentsCmd `cmd:"" help:"Look at the agents there are."`
-	Check  CheckCmd  `cmd:"" help:"Look for mistakes in files of agents."`
-	Runs   RunsCmd   `cmd:"" help:"Look at runs, and signal those that wait."`
-	Keys   KeysCmd   `cmd:"" help:"Make, list and revoke API keys."`
-	Sim    SimCmd    `cmd:"" help:"Run seeded worlds."`
-	Replay ReplayCmd `cmd:"" help:"Run a failed seed again from its folder."`
-	Load   LoadCmd   `cmd:"" help:"Put a node under load, and say how it bears it."`
+	Agents AgentsCmd `cmd:"" help:"List and show agents."`
+	Check  CheckCmd  `cmd:"" help:"Check agent files for errors."`
+	Runs   RunsCmd   `cmd:"" help:"List, show, signal and cancel runs."`
+	Keys   KeysCmd   `cmd:"" help:"Create, list and revoke API keys."`
+	Sim    SimCmd    `cmd:"" help:"Run simulations from seeds."`
+	Replay ReplayCmd `cmd:"" help:"Replay a failed seed from its folder."`
+	Load   LoadCmd   `cmd:"" help:"Measure a node under load."`
 
-	Doctor  DoctorCmd  `cmd:"" help:"Look at all of a store, and say what is wrong with it."`
-	Backup  BackupCmd  `cmd:"" help:"Copy a store, while its server serves."`
-	Restore RestoreCmd `cmd:"" help:"Make a data folder of a backup."`
+	Doctor  DoctorCmd  `cmd:"" help:"Verify a store and print the damage found."`
+	Backup  BackupCmd  `cmd:"" help:"Back up the store of a running server."`
+	Restore RestoreCmd `cmd:"" help:"Create a data folder from a backup."`
 
-	Completion CompletionCmd `cmd:"" help:"Print what a shell needs to complete commands."`
+	Completion CompletionCmd `cmd:"" help:"Print a shell completion script."`
 
-	Version kong.VersionFlag `help:"Print the version and end."`
+	Version kong.VersionFlag `help:"Print the version and exit."`
 }
 
-// exit is an error that says with which code the process ends; it is told already.
-type exit int
+// exitCode is an error that carries the exit code of the process. Its cause has been
+// printed already.
+type exitCode int
 
-func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
+func (e exitCode) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
-// The exit codes: done, failed or refused, and a command that cannot be understood.
+// The exit codes besides 0. A failure or refusal is exitFailed, a command line that
+// cannot be parsed exitUsage.
 const (
-	failed = 1
-	usage  = 2
+	exitFailed = 1
+	exitUsage  = 2
 )
 
-// streams is where a command's data and talk go.
+// streams holds the output for data and the output for messages to people.
 type streams struct{ out, err io.Writer }
 
 func main() {
 	os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr}))
 }
 
-// run is the program, but for its process.
+// run executes the command line and returns the exit code.
 func run(args []string, s streams) (code int) {
-	parser := parserOf(&CLI{}, s)
-	defer func() { // --help and --version end in the middle of parsing
+	parser := newParser(&CLI{}, s)
+	defer func() { // --help and --version exit during parsing
 		if p := recover(); p != nil {
-			c, ok := p.(exit)
+			c, ok := p.(exitCode)
 			if !ok {
 				panic(p)
 			}
@@ -72,15 +76,15 @@ func run(args []string, s streams) (code int) {
 	ctx, err := parser.Parse(args)
 	if err != nil {
 		command := "troupe"
-		var wrong *kong.ParseError
-		if errors.As(err, &wrong) && wrong.Context.Selected() != nil {
-			command = wrong.Context.Selected().FullPath()
+		var parseErr *kong.ParseError
+		if errors.As(err, &parseErr) && parseErr.Context.Selected() != nil {
+			command = parseErr.Context.Selected().FullPath()
 		}
 		fmt.Fprintf(s.err, "troupe: %v\nTry: %s --help\n", err, command)
-		return usage
+		return exitUsage
 	}
 	err = ctx.Run()
-	var c exit
+	var c exitCode
 	switch {
 	case err == nil:
 		return 0
@@ -88,17 +92,17 @@ func run(args []string, s streams) (code int) {
 		return int(c)
 	default:
 		fmt.Fprintln(s.err, "troupe:", err)
-		return failed
+		return exitFailed
 	}
 }
 
-func parserOf(cli *CLI, s streams) *kong.Kong {
-	return invariant.Must(kong.New(cli, mutants(), kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
+func newParser(cli *CLI, s streams) *kong.Kong {
+	return invariant.Must(kong.New(cli, mutantsOption(), kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
 		kong.Vars{"version": version()}, kong.Writers(s.out, s.err), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Bind(s), kong.Exit(func(code int) { panic(exit(code)) })))
+		kong.Bind(s), kong.Exit(func(code int) { panic(exitCode(code)) })))
 }
 
-// version is the module's, and the commit it was built from.
+// version returns the version of the module and the commit it was built from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

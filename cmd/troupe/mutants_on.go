@@ -23,29 +23,29 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// mutants adds the command that only this build has.
-func mutants() kong.Option {
-	return kong.DynamicCommand("mutants", "Remove each guard in turn; the simulator must notice.", "", &MutantsCmd{})
+// mutantsOption adds the command mutants, which only this build has.
+func mutantsOption() kong.Option {
+	return kong.DynamicCommand("mutants", "Disable each guard in turn and check that the simulator detects it.", "", &MutantsCmd{})
 }
 
-// MutantsCmd removes one guard at a time and has the simulator look for it.
+// MutantsCmd disables one guard at a time and checks that the simulator detects it.
 type MutantsCmd struct {
-	Seeds  int      `default:"1000" help:"In how many seeds each must be found, and how many the whole program must pass."`
-	Only   []string `help:"Only these mutants. Repeatable."`
-	Shrink bool     `help:"Make the first seed of each as small as it gets, and run that again in another process."`
-	Dir    string   `default:"sim-out/mutants" help:"Where --shrink leaves a folder for each."`
+	Seeds  int      `default:"1000" help:"Maximum number of seeds to detect each mutant, and number of seeds that the unmutated program must pass."`
+	Only   []string `help:"Test only this mutant. Repeatable."`
+	Shrink bool     `help:"Shrink the first failure of each mutant, and replay it in another process."`
+	Dir    string   `default:"sim-out/mutants" help:"Parent folder for the failures saved by --shrink."`
 }
 
-// shrunkStepsMax is of how many steps the story of a removed guard may be.
+// shrunkStepsMax is the maximum number of steps of a shrunk failure.
 const (
 	shrunkStepsMax = 60
-	shrinkTries    = 16 // of each mutant
+	shrinkTries    = 16 // maximum attempts per mutant
 )
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (MutantsCmd) Help() string {
-	return `Each guard is one that a line of the runtime asks for; without it the simulator must break the rule the guard is
-for. Ends with code 1 if it does not, or if --shrink leaves more than ` + fmt.Sprint(shrunkStepsMax) + ` steps of a story.
+	return `Each guard is a check in the code that keeps one spec true. With the guard disabled, the simulator must violate
+that spec. Exits with code 1 if it does not, or if a shrunk failure has more than ` + fmt.Sprint(shrunkStepsMax) + ` steps.
 
 Examples:
   troupe-mutants mutants
@@ -53,7 +53,7 @@ Examples:
   MUTANT=cycle-check troupe-mutants replay sim-out/mutants/cycle-check/seed-1`
 }
 
-// Validate looks whether there is what is asked for.
+// Validate checks that the mutants named by --only exist.
 func (c *MutantsCmd) Validate() error {
 	var names []string
 	for _, g := range sim.Guards() {
@@ -70,7 +70,7 @@ func (c *MutantsCmd) Validate() error {
 	return nil
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *MutantsCmd) Run(s streams) error {
 	debug.SetGCPercent(400)
 	out := bufio.NewWriter(s.out)
@@ -79,7 +79,7 @@ func (c *MutantsCmd) Run(s streams) error {
 	if len(c.Only) == 0 {
 		mutant.Now = ""
 		var sum sim.Summary
-		sim.RunSeeds(1, c.Seeds, c.run, func(r sim.Result) bool {
+		sim.RunSeeds(1, c.Seeds, c.runSeed, func(r sim.Result) bool {
 			sum.Add(r)
 			return r.Violation == nil
 		})
@@ -89,106 +89,108 @@ func (c *MutantsCmd) Run(s streams) error {
 		}
 		if len(sum.Failed) > 0 {
 			fmt.Fprintf(out, "unmutated: seed %d FAILED %v\n", sum.Failed[0].Seed, sum.Failed[0].Violation)
-			return exit(failed)
+			return exitCode(exitFailed)
 		}
 		fmt.Fprintf(out, "unmutated: %d seeds ok\n", sum.Seeds)
 	}
-	fmt.Fprintf(out, "%-32s %-22s %6s %7s %6s  %s\n", "mutant", "spec", "seed", "seconds", "steps", "what it says")
+	fmt.Fprintf(out, "%-32s %-22s %6s %7s %6s  %s\n", "mutant", "spec", "seed", "seconds", "steps", "detail")
 	for _, g := range sim.Guards() {
 		if len(c.Only) > 0 && !slices.Contains(c.Only, g.Mutant) {
 			continue
 		}
 		out.Flush()
 		mutant.Now = g.Mutant
-		begun := time.Now()
+		start := time.Now()
 		found, others := c.find(g.Spec, 1)
-		seconds := time.Since(begun).Seconds()
+		seconds := time.Since(start).Seconds()
 		if found == nil {
 			missed++
 			fmt.Fprintf(out, "%-32s %-22s %6s %7.1f %6s  found by others: %v\n", g.Mutant, g.Spec, "MISSED", seconds, "", others)
 			continue
 		}
-		steps, says := found.Stats.Steps, firstLine(found.Violation.Detail)
+		steps, detail := found.Stats.Steps, firstLine(found.Violation.Detail)
 		if c.Shrink {
 			var err error
-			if steps, err = c.shrunk(g, *found); err != nil {
+			if steps, err = c.shrink(g, *found); err != nil {
 				missed++
-				says = err.Error()
+				detail = err.Error()
 			}
 		}
-		fmt.Fprintf(out, "%-32s %-22s %6d %7.1f %6d  %s\n", g.Mutant, g.Spec, found.Seed, seconds, steps, says)
+		fmt.Fprintf(out, "%-32s %-22s %6d %7.1f %6d  %s\n", g.Mutant, g.Spec, found.Seed, seconds, steps, detail)
 	}
 	mutant.Now = ""
 	if missed > 0 {
 		fmt.Fprintf(out, "%d mutants missed\n", missed)
-		return exit(failed)
+		return exitCode(exitFailed)
 	}
 	fmt.Fprintln(out, "every mutant found")
 	return nil
 }
 
-func (c *MutantsCmd) run(seed uint64) sim.Result {
+func (c *MutantsCmd) runSeed(seed uint64) sim.Result {
 	return sim.RunSeed(sim.Options{Seed: seed, Unhashed: true})
 }
 
-// shrunk leaves a folder of a mutant, and has another process run the history in it
-// again. It returns how many steps that has. Where they are too many it shrinks what
-// is left once more, as long as that gets smaller, and then what the next seed has found.
-func (c *MutantsCmd) shrunk(g sim.Guard, found sim.Result) (least int, err error) {
-	least = found.Stats.Steps
+// shrink saves the shrunk failure of a mutant in a folder and replays it in another
+// process. It returns the minimum number of steps reached. Above shrunkStepsMax it
+// shrinks the result again while each attempt removes at least a tenth. Then it
+// continues with the next failing seed, up to shrinkTries attempts.
+func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (minSteps int, err error) {
+	minSteps = found.Stats.Steps
 	next := found
 	for range shrinkTries {
 		dir := filepath.Join(c.Dir, g.Mutant, fmt.Sprintf("seed-%d", next.Seed))
-		small, err := sim.SaveFailure(dir, sim.Options{Seed: next.Seed}, next)
+		shrunk, err := sim.SaveFailure(dir, sim.Options{Seed: next.Seed}, next)
 		if err != nil {
-			return least, err
+			return minSteps, err
 		}
-		least = min(least, small.Stats.Steps)
-		if small.Stats.Steps <= shrunkStepsMax {
-			return least, replayed(dir, g, small)
+		minSteps = min(minSteps, shrunk.Stats.Steps)
+		if shrunk.Stats.Steps <= shrunkStepsMax {
+			return minSteps, verifyReplay(dir, g, shrunk)
 		}
-		if small.Stats.Steps <= next.Stats.Steps*9/10 {
-			next = small
+		if shrunk.Stats.Steps <= next.Stats.Steps*9/10 {
+			next = shrunk
 			continue
 		}
-		again, _ := c.find(g.Spec, next.Seed+1)
-		if again == nil {
+		later, _ := c.find(g.Spec, next.Seed+1)
+		if later == nil {
 			break
 		}
-		next = *again
+		next = *later
 	}
-	return least, fmt.Errorf("more than %d steps are left", shrunkStepsMax)
+	return minSteps, fmt.Errorf("the shrunk failure has more than %d steps", shrunkStepsMax)
 }
 
-// replayed has another process run again what a mutant's folder holds.
-func replayed(dir string, g sim.Guard, small sim.Result) error {
+// verifyReplay replays the folder of a mutant in another process. It returns an
+// error unless the same spec breaks at the same time and step.
+func verifyReplay(dir string, g sim.Guard, shrunk sim.Result) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	cmd := exec.Command(self, "replay", dir)
 	cmd.Env = append(os.Environ(), "MUTANT="+g.Mutant)
-	said, err := cmd.CombinedOutput()
-	var ended *exec.ExitError
+	output, err := cmd.CombinedOutput()
+	var exitErr *exec.ExitError
 	switch {
-	case err != nil && !errors.As(err, &ended):
+	case err != nil && !errors.As(err, &exitErr):
 		return err
-	case !bytes.Contains(said, fmt.Appendf(nil, "FAILED %s broken at %v, after %d steps", g.Spec, small.Violation.At, small.Violation.Step)):
-		return fmt.Errorf("another process does not run it again: %s", lastLineOf(said))
+	case !bytes.Contains(output, fmt.Appendf(nil, "FAILED %s broken at %v, after %d steps", g.Spec, shrunk.Violation.At, shrunk.Violation.Step)):
+		return fmt.Errorf("the replay in another process did not fail in the same way: %s", finalLine(output))
 	}
 	return nil
 }
 
-func lastLineOf(text []byte) string {
+func finalLine(text []byte) string {
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
 	return string(lines[len(lines)-1])
 }
 
-// find is the first seed, from one on, in which the spec itself is broken, and what else was
-// broken on the way.
+// find returns the first result, starting at seed first, that violates the given
+// spec. Others counts violations of other specs found before.
 func (c *MutantsCmd) find(spec string, first uint64) (found *sim.Result, others map[string]int) {
 	others = map[string]int{}
-	sim.RunSeeds(first, c.Seeds, c.run, func(r sim.Result) bool {
+	sim.RunSeeds(first, c.Seeds, c.runSeed, func(r sim.Result) bool {
 		if r.Violation != nil && r.Violation.Spec == spec {
 			found = &r
 			return false

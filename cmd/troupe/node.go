@@ -18,32 +18,32 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-// nodeConfig is what a node is made of.
+// nodeConfig is the configuration of a node.
 type nodeConfig struct {
 	Data   string
 	Name   string
 	Cells  int
 	Limits dispatcher.Limits
-	// Out is whom the node may ask; its token and its logger are filled in.
-	Out    outbound.Config
-	Native []actor.Definition // agents written in Go
-	Trace  string             // the file that its history is written to; empty: none is
+	// Outbound configures the egress. openNode sets its token and its logger.
+	Outbound outbound.Config
+	Native   []actor.Definition // agents written in Go
+	Trace    string             // path of the history trace; empty for none
 }
 
-// node is a world without a door: a disk, a log, cells, and a way out.
+// node is a running node without a gateway: disk, log, cells and egress.
 type node struct {
-	dir       string
-	secret    []byte // of run tokens
-	disk      *disk.Disk
-	log       *disk.Log
-	directory *directory
-	outbound  *outbound.Outbound
-	engine    *engine.Engine
-	trace     *traceFile
+	dir      string
+	secret   []byte // signing secret of run tokens
+	disk     *disk.Disk
+	log      *disk.Log
+	catalog  *catalogSync
+	outbound *outbound.Outbound
+	engine   *engine.Engine
+	trace    *traceFile
 }
 
-// openNode brings a node to life, from the disk up. It knows its agents before
-// it has cells, so that what was open goes on as it was.
+// openNode opens the store and starts the cells on it. The agents are loaded before
+// the cells start, so that open runs resume with their definitions.
 func openNode(c nodeConfig, log *slog.Logger) (_ *node, err error) {
 	n := &node{dir: c.Data}
 	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{Logger: log}); err != nil {
@@ -62,40 +62,40 @@ func openNode(c nodeConfig, log *slog.Logger) (_ *node, err error) {
 	if n.secret, err = n.disk.Secret(); err != nil {
 		return nil, err
 	}
-	if n.directory, err = readDirectory(n.disk, c.Native, log); err != nil {
+	if n.catalog, err = loadCatalog(n.disk, c.Native, log); err != nil {
 		return nil, err
 	}
-	c.Out.Logger = log
-	c.Out.Token = func(run actor.CallID, id actor.ID) string { return ingress.MintToken(n.secret, run, id) }
-	if n.outbound, err = outbound.New(c.Out); err != nil {
+	c.Outbound.Logger = log
+	c.Outbound.Token = func(run actor.CallID, id actor.ID) string { return ingress.MintToken(n.secret, run, id) }
+	if n.outbound, err = outbound.New(c.Outbound); err != nil {
 		return nil, err
 	}
-	definitions, former := n.directory.definitions()
+	definitions, former := n.catalog.definitions()
 	if c.Trace != "" {
 		if n.trace, err = openTrace(c.Trace, c.Name, c.Limits, definitions, log); err != nil {
 			return nil, err
 		}
 	}
-	n.outbound.SetAgents(n.directory.external()) // before there are runs that ask them
+	n.outbound.SetAgents(n.catalog.externalAgents()) // before a run can call them
 	n.engine, err = engine.Start(engine.Config{
 		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Agents: definitions, Former: former,
-		Tools: n.directory.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells,
-		Trace: n.trace.teller(),
+		Tools: n.catalog.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells,
+		Trace: n.trace.recorder(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	n.directory.attach(n.engine, n.outbound, n.trace)
+	n.catalog.attach(n.engine, n.outbound, n.trace)
 	return n, nil
 }
 
-// registryWithin is how long an operation of the registry may take.
-const registryWithin = 30 * time.Second
+// registryTimeout is the maximum duration of a registry operation.
+const registryTimeout = 30 * time.Second
 
-// registry has the registry do something, in the name of the operator, and
-// returns its answer as JSON.
-func (n *node) registry(ctx context.Context, operation string, body []byte) (answer []byte, warnings []string, err error) {
-	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: agents.RegistryID, Operation: operation, Left: registryWithin,
+// callRegistry performs a registry operation as the operator and returns the answer
+// as JSON.
+func (n *node) callRegistry(ctx context.Context, operation string, body []byte) (answer []byte, warnings []string, err error) {
+	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: agents.RegistryID, Operation: operation, Left: registryTimeout,
 		Principal: agents.Operator, Origin: actor.System, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}})
 	switch {
 	case err != nil:
@@ -103,49 +103,50 @@ func (n *node) registry(ctx context.Context, operation string, body []byte) (ans
 	case a.Reply.Refusal != nil:
 		return nil, nil, a.Reply.Refusal
 	case len(a.Reply.Parts) != 1:
-		return nil, nil, fmt.Errorf("%s: the registry does not answer in time", operation)
+		return nil, nil, fmt.Errorf("%s: no answer from the registry in time", operation)
 	}
 	return a.Reply.Parts[0].Bytes, a.Reply.Warnings, nil
 }
 
-// putFiles has the registry know the agents of files; those it knows as they are
-// it is not told again. An agent whose file is gone stays.
-func (n *node) putFiles(files *agentFiles, log *slog.Logger) error {
+// putAgentFiles stores the agents of files in the registry. Unchanged agents are
+// skipped. An agent whose file is gone stays. A stored agent that the registry
+// refuses to change as busy keeps its definition.
+func (n *node) putAgentFiles(files *agentFiles, log *slog.Logger) error {
 	for _, file := range files.Agents {
-		if known, ok := n.directory.spec(file.Spec.ID); ok && known.Hash() == file.Spec.Hash() {
+		if known, ok := n.catalog.spec(file.Spec.ID); ok && known.Hash() == file.Spec.Hash() {
 			continue
 		}
 		operation := agents.OpPut
 		if file.Spec.Kind == agents.KindExternal {
 			operation = agents.OpRegister
 		}
-		within, cancel := context.WithTimeout(context.Background(), registryWithin)
+		ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
 		var warnings []string
-		err := insist(within, func() (err error) {
-			_, warnings, err = n.registry(within, operation, file.Spec.Encode())
+		err := retryBusy(ctx, func() (err error) {
+			_, warnings, err = n.callRegistry(ctx, operation, file.Spec.Encode())
 			return err
 		})
 		cancel()
 		var refusal *actor.Refusal
-		if _, known := n.directory.spec(file.Spec.ID); known && errors.As(err, &refusal) && refusal.Reason == actor.Busy {
-			log.Warn("agent not taken from its file: it stays what it was", "agent", file.Spec.ID, "file", file.Path, "error", err.Error())
+		if _, known := n.catalog.spec(file.Spec.ID); known && errors.As(err, &refusal) && refusal.Reason == actor.Busy {
+			log.Warn("agent file not applied: the registry is busy, the agent is unchanged", "agent", file.Spec.ID, "file", file.Path, "error", err.Error())
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", file.Path, err)
 		}
-		log.Info("agent taken from its file", "agent", file.Spec.ID, "file", file.Path, "warnings", warnings)
+		log.Info("agent file applied", "agent", file.Spec.ID, "file", file.Path, "warnings", warnings)
 	}
 	return nil
 }
 
-// insist does something again for as long as it is only busy for a while: a node
-// that starts may have much to take up.
-func insist(ctx context.Context, do func() error) error {
+// retryBusy repeats op while it is refused as busy with a retry delay of at most
+// registryTimeout, until ctx ends. A starting node may be busy with resumed runs.
+func retryBusy(ctx context.Context, op func() error) error {
 	for {
-		err := do()
+		err := op()
 		var r *actor.Refusal
-		if !errors.As(err, &r) || r.Reason != actor.Busy || r.RetryAfter == 0 || r.RetryAfter > registryWithin {
+		if !errors.As(err, &r) || r.Reason != actor.Busy || r.RetryAfter == 0 || r.RetryAfter > registryTimeout {
 			return err
 		}
 		select {
@@ -156,7 +157,8 @@ func insist(ctx context.Context, do func() error) error {
 	}
 }
 
-// close stops the node: no new calls, patience for those who wait, then all of it.
+// close stops the cells, the egress, the log, the disk and the trace, in this order.
+// Clients that still wait are refused. Open runs stay in the log.
 func (n *node) close(ctx context.Context) error {
 	err := n.engine.Close(ctx)
 	n.outbound.Close()

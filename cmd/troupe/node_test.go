@@ -22,35 +22,35 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// What the registry has written down is there after a crash, though nobody had
-// heard of it before: the node reads it, and the turn that was open ends.
-func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
+// An agent that was stored but not announced before a crash exists after it. The
+// node reads the registry's journal, and the open registry turn completes.
+func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	log := slog.New(slog.DiscardHandler)
-	// A node whose directory nobody attaches: announcements wait.
+	// Without attach, announcements wait.
 	d, err := disk.Open(dir, "n1", disk.Options{Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := disk.NewLog(d)
-	deaf, err := readDirectory(d, nil, log)
+	detached, err := loadCatalog(d, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	definitions, _ := deaf.definitions()
-	e, err := engine.Start(engine.Config{Node: "n1", Log: l, Store: d, Agents: definitions, Tools: deaf.tools, Limits: dispatcher.DefaultLimits(), Logger: log})
+	definitions, _ := detached.definitions()
+	e, err := engine.Start(engine.Config{Node: "n1", Log: l, Store: d, Agents: definitions, Tools: detached.tools, Limits: dispatcher.DefaultLimits(), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	id := e.NewCallID()
-	news, stop := e.Watch(id)
+	changes, stop := e.Watch(id)
 	go func() {
 		_, _ = e.Ask(ctx, actor.Call{ID: id, To: agents.RegistryID, Operation: agents.OpPut, Left: time.Minute, Principal: "key:a",
 			Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"name":"helper"}`)}}})
 	}()
-	kept := func() (names []string) {
+	registered := func() (names []string) {
 		err := e.Read(ctx, func(kv store.KV) error {
 			saved, err := store.LoadActor(kv, agents.RegistryID)
 			if err != nil {
@@ -67,16 +67,16 @@ func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
 		}
 		return names
 	}
-	for !slices.Equal(kept(), []string{"agent/helper"}) {
+	for !slices.Equal(registered(), []string{"agent/helper"}) {
 		select {
-		case <-news:
+		case <-changes:
 		case <-ctx.Done():
-			t.Fatalf("it is not written down: %v", kept())
+			t.Fatalf("registry items: want agent/helper, got %v", registered())
 		}
 	}
 	stop()
-	if len(deaf.compiled.Definitions) != 0 {
-		t.Fatal("somebody has heard of it")
+	if len(detached.catalog.Definitions) != 0 {
+		t.Fatal("want no definitions before attach")
 	}
 	if err := e.Close(ctx); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	n, err := openNode(nodeConfig{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), Out: outbound.Config{}}, log)
+	n, err := openNode(nodeConfig{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,26 +97,28 @@ func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if _, ok := n.directory.spec("helper"); !ok {
-		t.Error("the directory does not know it")
+	if _, ok := n.catalog.spec("helper"); !ok {
+		t.Error("agent helper is missing from the catalog")
 	}
 	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: actor.NewID("helper", ""), Parts: actor.Text("hello"), Left: time.Minute})
 	if err != nil || actor.TextOf(a.Reply.Parts) != "You said: hello" {
-		t.Errorf("%+v, %v", a, err)
+		t.Errorf("call of helper: got %+v, %v", a, err)
 	}
-	// The registry takes one message at a time: it answers, so the open turn is over.
-	if _, _, err := n.registry(ctx, agents.OpDelete, []byte(`{"agent_id":"helper"}`)); err != nil {
+	// The registry processes one message at a time, so an answer proves that the open
+	// turn has completed.
+	if _, _, err := n.callRegistry(ctx, agents.OpDelete, []byte(`{"agent_id":"helper"}`)); err != nil {
 		t.Error(err)
 	}
 	if a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: actor.NewID("helper", ""), Parts: actor.Text("hello"), Left: time.Minute}); err != nil || a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.NotFound {
-		t.Errorf("a deleted agent: %+v, %v", a, err)
+		t.Errorf("call of a deleted agent: want NotFound, got %+v, %v", a, err)
 	}
 }
 
-// What is changed too often for the registry stays what it was; the node serves.
-func TestAFileThatChangedTooOftenKeepsNobodyFromServing(t *testing.T) {
+// An agent that the registry refuses to change keeps its definition, and the node
+// starts.
+func TestAgentFileChangedTooOftenIsSkipped(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	n, err := openNode(nodeConfig{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Out: outbound.Config{}}, log)
+	n, err := openNode(nodeConfig{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,11 +129,11 @@ func TestAFileThatChangedTooOftenKeepsNobodyFromServing(t *testing.T) {
 		}
 	}()
 	for i := range agents.FormerPerAgentMax + 1 {
-		if _, _, err := n.registry(ctx, agents.OpPut, fmt.Appendf(nil, `{"name":"helper","prompt":"%d"}`, i)); err != nil {
+		if _, _, err := n.callRegistry(ctx, agents.OpPut, fmt.Appendf(nil, `{"name":"helper","prompt":"%d"}`, i)); err != nil {
 			t.Fatal(i, err)
 		}
 	}
-	kept, _ := n.directory.spec("helper")
+	before, _ := n.catalog.spec("helper")
 	read := func(text string) agents.Spec {
 		spec, err := agents.ReadJSON([]byte(text))
 		if err != nil {
@@ -140,24 +142,24 @@ func TestAFileThatChangedTooOftenKeepsNobodyFromServing(t *testing.T) {
 		return spec
 	}
 	files := &agentFiles{Agents: []agentFile{{Path: "helper.toml", Spec: read(`{"name":"helper","prompt":"again"}`)}, {Path: "other.toml", Spec: read(`{"name":"other"}`)}}}
-	if err := n.putFiles(files, log); err != nil {
+	if err := n.putAgentFiles(files, log); err != nil {
 		t.Error(err)
 	}
-	if now, _ := n.directory.spec("helper"); now.Hash() != kept.Hash() {
-		t.Error("it is another one")
+	if now, _ := n.catalog.spec("helper"); now.Hash() != before.Hash() {
+		t.Error("agent helper changed; want the definition before")
 	}
-	if _, there := n.directory.spec("other"); !there {
-		t.Error("the file behind it was not read")
+	if _, there := n.catalog.spec("other"); !there {
+		t.Error("agent other is missing; want the remaining files applied")
 	}
 }
 
-func TestWhatIsOnlyBusyIsAskedAgain(t *testing.T) {
+func TestRetryBusy(t *testing.T) {
 	for _, c := range []struct {
 		after time.Duration
 		tries int
 	}{{time.Millisecond, 3}, {agents.FormerRetention, 1}, {0, 1}} {
 		tries := 0
-		err := insist(t.Context(), func() error {
+		err := retryBusy(t.Context(), func() error {
 			if tries++; tries == 3 {
 				return nil
 			}
@@ -167,23 +169,24 @@ func TestWhatIsOnlyBusyIsAskedAgain(t *testing.T) {
 			t.Errorf("after %v: %d tries, %v", c.after, tries, err)
 		}
 	}
-	over, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := insist(over, func() error { return actor.RefuseBusy(actor.ScopeNode, registryWithin, "much to do") }); err == nil {
-		t.Error("it goes on when nobody waits")
+	if err := retryBusy(cancelled, func() error { return actor.RefuseBusy(actor.ScopeNode, registryTimeout, "much to do") }); err == nil {
+		t.Error("cancelled context: want an error, got none")
 	}
 }
 
-// A node that starts knows whom its runs may ask; its trace names who comes later.
-func TestANodeKnowsWhoIsThere(t *testing.T) {
+// A restarted node knows the external agents. Its trace declares agents created
+// later.
+func TestNodeRestartKeepsExternalAgents(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
-	config := nodeConfig{Data: filepath.Join(dir, "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Out: outbound.Config{}, Trace: filepath.Join(dir, "trace")}
+	config := nodeConfig{Data: filepath.Join(dir, "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}, Trace: filepath.Join(dir, "trace")}
 	n, err := openNode(config, log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for operation, body := range map[string]string{agents.OpPut: `{"name":"helper"}`, agents.OpRegister: `{"agent_id":"ext","endpoint":"http://127.0.0.1:9"}`} {
-		if _, _, err := n.registry(t.Context(), operation, []byte(body)); err != nil {
+		if _, _, err := n.callRegistry(t.Context(), operation, []byte(body)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -192,13 +195,13 @@ func TestANodeKnowsWhoIsThere(t *testing.T) {
 	}
 	text, err := os.ReadFile(config.Trace)
 	if err != nil || !strings.Contains(string(text), `{"name":"helper"}`) || !strings.Contains(string(text), `{"name":"ext"`) {
-		t.Errorf("%v, %s", err, text)
+		t.Errorf("trace: want agents helper and ext, got error %v, text %s", err, text)
 	}
 	if n, err = openNode(config, log); err != nil {
 		t.Fatal(err)
 	}
 	if !n.outbound.Heartbeat("ext") {
-		t.Error("the way out does not know an agent that was there before")
+		t.Error("agent ext is unknown to the egress after a restart")
 	}
 	if err := n.close(t.Context()); err != nil {
 		t.Error(err)

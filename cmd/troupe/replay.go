@@ -9,37 +9,37 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// ReplayCmd runs a failed seed again.
+// ReplayCmd replays a failed seed from its folder.
 type ReplayCmd struct {
-	Dir   string `arg:"" type:"existingdir" help:"The folder that the failure left."`
-	Whole bool   `help:"All choices, not the shrunk ones."`
+	Dir   string `arg:"" type:"existingdir" help:"Folder of the failure."`
+	Whole bool   `help:"Replay all choices, not the shrunk ones."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (ReplayCmd) Help() string {
-	return `Shows the shrunk story in columns, and ends with code 1 if the seed still fails, 0 if it does not any more. Where it
-goes otherwise than it did, it names the first step and both sides.
+	return `Prints the shrunk failure in columns. Exits with code 1 if the seed still fails, and with 0 if it passes. If
+the run diverges from the recorded log, prints the first step that differs and both lines.
 
 Examples:
   troupe replay sim-out/seed-7
   troupe replay sim-out/seed-7 --whole`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *ReplayCmd) Run(s streams) error {
 	out := bufio.NewWriterSize(s.out, 1<<16)
 	defer out.Flush()
-	r, parted, err := sim.Replay(c.Dir, c.Whole, out, sim.Backends{})
+	r, diverged, err := sim.Replay(c.Dir, c.Whole, out, sim.Backends{})
 	if err != nil {
 		return err
 	}
-	if parted != "" {
-		fmt.Fprintf(out, "seed %d goes otherwise than it did from %s\n", r.Seed, parted)
+	if diverged != "" {
+		fmt.Fprintf(out, "seed %d diverges from the recorded log at %s\n", r.Seed, diverged)
 	}
 	if r.Violation == nil {
 		fmt.Fprintf(out, "seed %d does not fail any more: steps=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Hash)
 		return nil
 	}
 	fmt.Fprintf(out, "seed %d FAILED %v\nhash=%s\n", r.Seed, r.Violation, r.Hash)
-	return exit(failed)
+	return exitCode(exitFailed)
 }

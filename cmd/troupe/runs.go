@@ -16,43 +16,43 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// RunsCmd looks at runs.
+// RunsCmd groups the commands that show and control runs.
 type RunsCmd struct {
 	List   RunsListCmd   `cmd:"" help:"List the newest runs."`
-	Show   RunsShowCmd   `cmd:"" help:"Show a run, or with --tree all that it called."`
-	Events RunsEventsCmd `cmd:"" help:"Print what happened in a run."`
-	Signal RunsSignalCmd `cmd:"" help:"Answer a run that waits."`
-	Cancel RunsCancelCmd `cmd:"" help:"Cancel a run and all that it waits for."`
+	Show   RunsShowCmd   `cmd:"" help:"Show a run; with --tree, also the runs it called."`
+	Events RunsEventsCmd `cmd:"" help:"Print the events of a run."`
+	Signal RunsSignalCmd `cmd:"" help:"Send a signal to a waiting run."`
+	Cancel RunsCancelCmd `cmd:"" help:"Cancel a run and the runs it waits for."`
 }
 
-// RunsListCmd lists runs.
+// RunsListCmd lists the newest runs.
 type RunsListCmd struct {
-	Source
-	Limit int  `default:"20" help:"How many at most (${default})."`
+	SourceFlags
+	Limit int  `default:"20" help:"Maximum number of runs (${default})."`
 	JSON  bool `help:"Print JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (RunsListCmd) Help() string {
 	return "Examples:\n  troupe runs list\n  troupe runs list --data data --limit 5"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *RunsListCmd) Run(s streams) error {
-	return c.look(func(from source) error {
+	return c.withSource(func(from source) error {
 		body, err := from.runs(c.Limit)
 		if err != nil || c.JSON {
-			return printOr(s.out, body, err)
+			return printJSONOrError(s.out, body, err)
 		}
 		var in struct {
-			Runs []runLine `json:"runs"`
+			Runs []runView `json:"runs"`
 		}
 		if err := json.Unmarshal(body, &in); err != nil {
 			return err
 		}
 		w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 		for _, r := range in.Runs {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Run, r.Created, r.Actor, r.stands())
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Run, r.Created, r.Actor, r.statusText())
 		}
 		return w.Flush()
 	})
@@ -60,29 +60,29 @@ func (c *RunsListCmd) Run(s streams) error {
 
 // RunsShowCmd shows one run.
 type RunsShowCmd struct {
-	Source
-	ID   string `arg:"" help:"The run."`
-	Tree bool   `help:"With all that it called: depth and time left of each."`
+	SourceFlags
+	ID   string `arg:"" help:"Run ID."`
+	Tree bool   `help:"Include the runs it called, with depth and time left."`
 	JSON bool   `help:"Print JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (RunsShowCmd) Help() string {
 	return "Examples:\n  troupe runs show 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55\n  troupe runs show 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --tree --data data"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *RunsShowCmd) Run(s streams) error {
 	id, err := actor.ParseCallID(c.ID)
 	if err != nil {
 		return err
 	}
-	return c.look(func(from source) error {
+	return c.withSource(func(from source) error {
 		body, err := from.run(id)
 		if err != nil || c.JSON {
-			return printOr(s.out, body, err)
+			return printJSONOrError(s.out, body, err)
 		}
-		var r runLine
+		var r runView
 		if err := json.Unmarshal(body, &r); err != nil {
 			return err
 		}
@@ -95,21 +95,21 @@ func (c *RunsShowCmd) Run(s streams) error {
 	})
 }
 
-// RunsEventsCmd prints a run's events.
+// RunsEventsCmd prints the events of a run.
 type RunsEventsCmd struct {
-	Source
-	ID     string `arg:"" help:"The run."`
-	After  uint64 `help:"Leave out the events up to this one."`
-	Follow bool   `help:"Wait for more until the run has ended; of a server only."`
-	JSON   bool   `help:"Print each event as a line of JSON."`
+	SourceFlags
+	ID     string `arg:"" help:"Run ID."`
+	After  uint64 `help:"Skip the events up to this sequence number."`
+	Follow bool   `help:"Wait for further events until the run ends; requires a server."`
+	JSON   bool   `help:"Print one JSON event per line."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (RunsEventsCmd) Help() string {
 	return "Examples:\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --after 3 --json\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --follow"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *RunsEventsCmd) Run(s streams) error {
 	id, err := actor.ParseCallID(c.ID)
 	if err != nil {
@@ -118,11 +118,11 @@ func (c *RunsEventsCmd) Run(s streams) error {
 	wait := time.Duration(0)
 	if c.Follow {
 		if c.Data != "" {
-			return errors.New("nothing more happens in a folder that nobody serves: leave --follow out")
+			return errors.New("--follow cannot be used with --data: without a server there are no new events")
 		}
-		wait = followWait
+		wait = followPollTimeout
 	}
-	return c.look(func(from source) error {
+	return c.withSource(func(from source) error {
 		for after := c.After; ; {
 			page, err := readEvents(from, id, after, wait)
 			if err != nil {
@@ -141,22 +141,22 @@ func (c *RunsEventsCmd) Run(s streams) error {
 	})
 }
 
-// followWait is how long one request waits for news.
-const followWait = 30 * time.Second
+// followPollTimeout is the time that one request waits for further events.
+const followPollTimeout = 30 * time.Second
 
 // RunsCancelCmd cancels a run.
 type RunsCancelCmd struct {
-	At
-	ID   string `arg:"" help:"The run."`
-	JSON bool   `help:"Print what the server says."`
+	ServerFlags
+	ID   string `arg:"" help:"Run ID."`
+	JSON bool   `help:"Print the JSON response of the server."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (RunsCancelCmd) Help() string {
-	return "Cancels the run and all that it waits for. What has ended stays as it is.\n\nExamples:\n  troupe runs cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+	return "Cancels the run and the runs it waits for. Completed runs stay unchanged.\n\nExamples:\n  troupe runs cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *RunsCancelCmd) Run(s streams) error {
 	id, err := actor.ParseCallID(c.ID)
 	if err != nil {
@@ -164,27 +164,27 @@ func (c *RunsCancelCmd) Run(s streams) error {
 	}
 	_, body, err := c.client().post("/v1/runs/"+id.String()+":cancel", struct{}{})
 	if err != nil || c.JSON {
-		return printOr(s.out, body, err)
+		return printJSONOrError(s.out, body, err)
 	}
-	fmt.Fprintf(s.err, "run %s is cancelled; to see what came of it:\n  troupe runs show %[1]s --tree\n", id)
+	fmt.Fprintf(s.err, "run %s is cancelled; to see the result:\n  troupe runs show %[1]s --tree\n", id)
 	return nil
 }
 
-// RunsSignalCmd signals a run.
+// RunsSignalCmd sends a signal to a run that waits for it.
 type RunsSignalCmd struct {
-	At
-	ID      string `arg:"" help:"The run that waits."`
-	Name    string `arg:"" help:"The signal it waits for."`
-	Payload string `arg:"" optional:"" help:"What to tell it."`
-	JSON    bool   `help:"Print what the server says."`
+	ServerFlags
+	ID      string `arg:"" help:"ID of the waiting run."`
+	Name    string `arg:"" help:"Name of the signal it waits for."`
+	Payload string `arg:"" optional:"" help:"Text sent with the signal."`
+	JSON    bool   `help:"Print the JSON response of the server."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (RunsSignalCmd) Help() string {
 	return "Examples:\n  troupe runs signal 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 go"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *RunsSignalCmd) Run(s streams) error {
 	id, err := actor.ParseCallID(c.ID)
 	if err != nil {
@@ -196,32 +196,32 @@ func (c *RunsSignalCmd) Run(s streams) error {
 	}{c.Name, c.Payload}
 	_, body, err := c.client().post("/v1/runs/"+id.String()+":signal", in)
 	if err != nil || c.JSON {
-		return printOr(s.out, body, err)
+		return printJSONOrError(s.out, body, err)
 	}
 	fmt.Fprintf(s.err, "run %s has the signal %s\n", id, c.Name)
 	return nil
 }
 
-func (s Source) look(at func(source) error) error {
+func (s SourceFlags) withSource(fn func(source) error) error {
 	from, err := s.open()
 	if err != nil {
 		return err
 	}
-	err = at(from)
+	err = fn(from)
 	if e := from.close(); err == nil {
 		err = e
 	}
 	return err
 }
 
-func printOr(w io.Writer, body []byte, err error) error {
+func printJSONOrError(w io.Writer, body []byte, err error) error {
 	if err != nil {
 		return err
 	}
 	return printJSON(w, body)
 }
 
-// printJSON prints one value, indented.
+// printJSON prints one JSON value, indented.
 func printJSON(w io.Writer, body []byte) error {
 	v := jsontext.Value(body)
 	if err := v.Indent(); err != nil {

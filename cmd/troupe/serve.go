@@ -23,36 +23,36 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// serverFile is where a server that holds a data folder says how to reach it.
+// serverFile is the file in a data folder with the URL of the server that uses it.
 const serverFile = "SERVER"
 
-// ServeCmd runs a node until it is told to stop.
+// ServeCmd runs a node with a gateway until it receives a signal.
 type ServeCmd struct {
-	Config configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"A TOML file that says what these flags say, and the tables models and limits."`
-	Data   string        `env:"TROUPE_DATA" default:"data" type:"path" help:"The folder that holds everything; made if absent (${default})."`
-	Listen string        `env:"TROUPE_LISTEN" default:"127.0.0.1:8283" help:"Where to answer; port 0 takes a free one (${default})."`
-	Agents string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Take the agents of this folder, each in a file named *.toml."`
-	Allow  []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Let models and external agents be reached there: a host, an address, a prefix. On loopback, loopback is."`
-	Hosts  []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Names by which this server may be called, besides those of loopback."`
-	Origin []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins whose web pages may call this server, as that of a proxy with TLS before it; no CORS headers are sent."`
-	Node   string        `env:"TROUPE_NODE" default:"n1" help:"This node's name, for good (${default})."`
-	Cells  int           `env:"TROUPE_CELLS" default:"0" help:"Cells to share the actors among; 0 is one for each processor."`
-	Pace   time.Duration `env:"TROUPE_PACE" default:"0s" help:"How long the scripted model takes for each piece of its answer (${default})."`
-	Ready  bool          `env:"TROUPE_READY" help:"Have the ready-made agents coordinator and helper, written in Go."`
-	Trace  string        `env:"TROUPE_TRACE" type:"path" placeholder:"FILE" help:"Write the node's history there, as lines of JSON, at most 1 GiB; it names actors and calls, and no message."`
-	Grace  time.Duration `env:"TROUPE_GRACE" default:"10s" help:"How long clients may wait for their answers once the node is told to stop (${default})."`
+	Config configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models and limits."`
+	Data   string        `env:"TROUPE_DATA" default:"data" type:"path" help:"Data folder; created if absent (${default})."`
+	Listen string        `env:"TROUPE_LISTEN" default:"127.0.0.1:8283" help:"Address to listen on; port 0 picks a free port (${default})."`
+	Agents string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Folder with agent files named *.toml."`
+	Allow  []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Host, address or prefix where models and external agents may be called. Loopback is allowed if the server listens on loopback."`
+	Hosts  []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Host names accepted in requests, besides those of loopback."`
+	Origin []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins of web pages that may call this server, for example of a TLS proxy in front of it; no CORS headers are sent."`
+	Node   string        `env:"TROUPE_NODE" default:"n1" help:"Name of this node; it cannot be changed later (${default})."`
+	Cells  int           `env:"TROUPE_CELLS" default:"0" help:"Number of cells; 0 means one per processor."`
+	Pace   time.Duration `env:"TROUPE_PACE" default:"0s" help:"Delay of the scripted model before each piece of its answer (${default})."`
+	Ready  bool          `env:"TROUPE_READY" help:"Serve the built-in agents coordinator and helper."`
+	Trace  string        `env:"TROUPE_TRACE" type:"path" placeholder:"FILE" help:"Write the node's history to this file as JSON lines, at most 1 GiB; it contains names of actors and calls, and no messages."`
+	Grace  time.Duration `env:"TROUPE_GRACE" default:"10s" help:"Maximum time for clients to receive their answers when the node stops (${default})."`
 	Level  slog.Level    `env:"TROUPE_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error (${default})."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (ServeCmd) Help() string {
-	return `Prints its address as the only line on standard output, once it answers; logs go to standard error as JSON.
-SIGTERM lets clients have their answers, and ends with code 0. What is open goes on with the next start.
+	return `Prints its URL as the only line on standard output when it is ready; logs go to standard error as JSON.
+On SIGTERM it answers waiting clients and exits with code 0. Open runs resume at the next start.
 
-The store keeps every run and its events for good, so it grows with use; while less than 256 MiB are free no new
-work is taken. Agents are kept: those of --agents are taken as their files have them at each start, and one whose file is
-gone stays until it is deleted. Without any, make one by sending {"name":"helper"} to /v1/agents.
-The model named scripted needs no key and no network. Others stand in the file of --config:
+The store keeps all runs and their events, so it grows with use; new work is refused while less than 256 MiB are
+free. Agents are stored: at each start those in --agents are updated from their files. An agent without a file
+stays until it is deleted. To create one without a file, send {"name":"helper"} to /v1/agents.
+The model named scripted needs no key and no network. Define other models in the file of --config:
 
   [models.big]
   url = "https://api.example.com/v1"
@@ -65,45 +65,47 @@ Examples:
   TROUPE_LOG_LEVEL=warn troupe serve`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *ServeCmd) Run(s streams) error {
-	out := newLines(s.err)
+	out := newLogWriter(s.err)
 	defer out.close()
 	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.Level})).With("node", c.Node)
 	n, err := c.open(s, log)
 	if err != nil {
 		return err
 	}
-	// Until here a signal ends the process at once: a start may be killed at any time.
-	told, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	// Before this line a signal ends the process at once: a start can be killed at any
+	// point.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	if _, err := fmt.Fprintln(s.out, n.url); err != nil {
 		return errors.Join(err, n.stop(0))
 	}
 	select {
-	case <-told.Done():
-		stop() // a second one ends the process at once
+	case <-ctx.Done():
+		stop() // a second signal ends the process at once
 		log.Info("stopping", "grace", c.Grace.String())
 		return n.stop(c.Grace)
 	case <-n.engine.Done():
 		return errors.Join(n.engine.Err(), n.stop(0))
-	case err := <-n.ended:
+	case err := <-n.served:
 		return errors.Join(err, n.stop(0))
 	}
 }
 
-// serving is a node with a door.
-type serving struct {
+// nodeServer is a node with a gateway.
+type nodeServer struct {
 	*node
-	url    string
-	door   *gateway.Server
-	ended  chan error // of the door
-	logger *slog.Logger
+	url     string
+	gateway *gateway.Server
+	served  chan error // result of gateway.Serve
+	logger  *slog.Logger
 }
 
-// open reads what the command is told, brings a node to life, and opens its door.
-func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
-	began := time.Now()
+// open reads the configuration and the agent files, opens the node and starts the
+// gateway.
+func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) {
+	start := time.Now()
 	config, err := readConfig(string(c.Config))
 	if err != nil {
 		return nil, err
@@ -116,8 +118,8 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 		for _, p := range files.Problems {
 			fmt.Fprintln(s.err, p)
 		}
-		if files.Wrong() {
-			return nil, fmt.Errorf("the agents in %s cannot be served as they are; see also: troupe check %[1]s", c.Agents)
+		if files.HasErrors() {
+			return nil, fmt.Errorf("the agent files in %s have errors; see also: troupe check %[1]s", c.Agents)
 		}
 	}
 	out := outbound.Config{Models: config.Models, Allow: c.Allow, Pace: c.Pace}
@@ -126,7 +128,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 	}
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("%w; another --listen, or --listen 127.0.0.1:0 for a free port", err)
+		return nil, fmt.Errorf("%w; choose another --listen, or --listen 127.0.0.1:0 for a free port", err)
 	}
 	defer func() {
 		if err != nil {
@@ -137,59 +139,60 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 	if c.Ready {
 		native = agents.Builtin()
 	}
-	inner, err := openNode(nodeConfig{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Out: out, Native: native, Trace: c.Trace}, log)
+	base, err := openNode(nodeConfig{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace}, log)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			within, cancel := context.WithTimeout(context.Background(), goodbye)
+			ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 			defer cancel()
-			err = errors.Join(err, inner.close(within))
+			err = errors.Join(err, base.close(ctx))
 		}
 	}()
-	if err := gateway.CheckListenAddress(c.Listen, inner.directory.keys.Count()); err != nil {
+	if err := gateway.CheckListenAddress(c.Listen, base.catalog.keys.Count()); err != nil {
 		return nil, err
 	}
 	if files != nil {
-		if err := inner.putFiles(files, log); err != nil {
+		if err := base.putAgentFiles(files, log); err != nil {
 			return nil, err
 		}
 	}
-	n = &serving{node: inner, url: "http://" + listener.Addr().String(), ended: make(chan error, 1), logger: log}
-	n.door = gateway.New(nodes.NewCommands(n.engine), log, gateway.Config{Keys: &n.directory.keys, Secret: n.secret, External: n.outbound, Backup: n.log.Backup, Hosts: c.Hosts, Origins: c.Origin})
+	n = &nodeServer{node: base, url: "http://" + listener.Addr().String(), served: make(chan error, 1), logger: log}
+	n.gateway = gateway.New(nodes.NewCommands(n.engine), log, gateway.Config{Keys: &n.catalog.keys, Secret: n.secret, External: n.outbound, Backup: n.log.Backup, Hosts: c.Hosts, Origins: c.Origin})
 	if err := os.WriteFile(filepath.Join(n.dir, serverFile), []byte(n.url+"\n"), 0o600); err != nil {
-		log.Warn("cannot say in the data folder where I answer", "error", err.Error())
+		log.Warn("cannot write the server URL to the data folder", "error", err.Error())
 	}
-	go func() { n.ended <- n.door.Serve(listener) }()
-	log.Info("serving", "url", n.url, "data", c.Data, "batches", n.disk.End().Batch, "entries", uint64(n.disk.End().Pos), "start_ms", time.Since(began).Milliseconds())
+	go func() { n.served <- n.gateway.Serve(listener) }()
+	log.Info("serving", "url", n.url, "data", c.Data, "batches", n.disk.End().Batch, "entries", uint64(n.disk.End().Pos), "start_ms", time.Since(start).Milliseconds())
 	return n, nil
 }
 
-// goodbye is how long the door may take to close, and then the node.
-const goodbye = 10 * time.Second
+// shutdownTimeout is the maximum time to close the gateway, and again the node.
+const shutdownTimeout = 10 * time.Second
 
-// stop lets clients have their answers, then stops everything from the door down. A
-// client that is not done by then is cut off.
-func (n *serving) stop(grace time.Duration) error {
-	patience, cancel := context.WithTimeout(context.Background(), grace)
+// stop waits up to grace for clients to receive their answers. Then it stops the
+// gateway and the node. A client not done after shutdownTimeout is disconnected.
+func (n *nodeServer) stop(grace time.Duration) error {
+	drainCtx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	n.door.Drain()
-	n.engine.Drain(patience)
-	// Whoever has an answer now gets it, and may read once more on its way.
-	last, cancel := context.WithTimeout(context.Background(), goodbye)
+	n.gateway.Drain()
+	n.engine.Drain(drainCtx)
+	// Shutdown waits for active requests, so that ready answers are delivered.
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	if err := n.door.Shutdown(last); err != nil {
-		n.logger.Warn("clients were cut off", "error", err.Error())
+	if err := n.gateway.Shutdown(ctx); err != nil {
+		n.logger.Warn("clients disconnected", "error", err.Error())
 	}
 	_ = os.Remove(filepath.Join(n.dir, serverFile))
-	last, cancel = context.WithTimeout(context.Background(), goodbye)
+	ctx, cancel = context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	return n.close(last)
+	return n.close(ctx)
 }
 
-// holder says who has a data folder open, in words that help.
-func holder(dir string, err error) error {
+// inUseError adds to the error of a locked data folder the URL of the server that
+// uses it. Other errors are returned unchanged.
+func inUseError(dir string, err error) error {
 	if err == nil || !strings.Contains(err.Error(), "is in use by") {
 		return err
 	}
@@ -197,5 +200,5 @@ func holder(dir string, err error) error {
 	if readErr != nil {
 		return err
 	}
-	return fmt.Errorf("%w: it serves at %s: leave --data out and say --server %[2]s", err, strings.TrimSpace(string(url)))
+	return fmt.Errorf("%w: it serves at %s: use --server %[2]s instead of --data", err, strings.TrimSpace(string(url)))
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/troupe-run/troupe/internal/servertest"
 )
 
-// The test binary is the program too, so that tests run the real thing in a
-// process of its own.
+// asProgram makes the test binary behave as the program, so that tests run the real
+// command in a separate process.
 const asProgram = "TROUPE_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -33,31 +33,31 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func program(args ...string) *exec.Cmd {
+func programCmd(args ...string) *exec.Cmd {
 	c := exec.Command(os.Args[0], args...)
 	c.Env = append(os.Environ(), asProgram+"=1", "TROUPE_SERVER=", "NO_COLOR=1")
 	return c
 }
 
-// server is a real one in a process of its own.
+// server is a real server in a separate process.
 type server struct {
 	*testing.T
 	*servertest.Process
-	log    string // file with standard error
+	log    string // path of the file with standard error
 	url    string
 	client *http.Client
 }
 
-// serve starts one with the ready-made agents.
-func serve(t *testing.T, dir string, args ...string) *server {
+// startServerWithBuiltins starts a server with the agents coordinator and helper.
+func startServerWithBuiltins(t *testing.T, dir string, args ...string) *server {
 	t.Helper()
-	return serveBare(t, dir, append([]string{"--ready"}, args...)...)
+	return startServer(t, dir, append([]string{"--ready"}, args...)...)
 }
 
-// serveBare starts one with no agents but those it is told of.
-func serveBare(t *testing.T, dir string, args ...string) *server {
+// startServer starts a server without built-in agents.
+func startServer(t *testing.T, dir string, args ...string) *server {
 	t.Helper()
-	cmd := program(append([]string{"serve", "--data", dir, "--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...)
+	cmd := programCmd(append([]string{"serve", "--data", dir, "--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...)
 	log, err := os.OpenFile(filepath.Join(filepath.Dir(dir), "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -71,12 +71,12 @@ func serveBare(t *testing.T, dir string, args ...string) *server {
 	}
 	s := &server{T: t, Process: p, log: log.Name(), url: p.Line,
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second}}
-	t.Cleanup(func() { s.end(syscall.SIGKILL) })
+	t.Cleanup(func() { s.stop(syscall.SIGKILL) })
 	return s
 }
 
-// end sends a signal, waits, and returns the exit code.
-func (s *server) end(signal syscall.Signal) int {
+// stop sends a signal, waits for the process and returns its exit code.
+func (s *server) stop(signal syscall.Signal) int {
 	s.Signal(signal)
 	return s.wait()
 }
@@ -87,8 +87,9 @@ func (s *server) wait() int {
 	return s.State().ExitCode()
 }
 
-// ask is one request; an error means that there was no whole answer.
-func (s *server) ask(method, path, body, key string, into any) (int, error) {
+// request sends one request and decodes the response. It returns an error if the
+// response is incomplete.
+func (s *server) request(method, path, body, key string, into any) (int, error) {
 	r, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
 	if err != nil {
 		return 0, err
@@ -111,27 +112,27 @@ func (s *server) ask(method, path, body, key string, into any) (int, error) {
 	return response.StatusCode, json.Unmarshal(b, into)
 }
 
-// command runs the program to its end.
-func command(t *testing.T, args ...string) (code int, out, err string) {
+// runProgram runs the program until it exits.
+func runProgram(t *testing.T, args ...string) (code int, out, err string) {
 	t.Helper()
-	c := program(args...)
+	c := programCmd(args...)
 	var o, e bytes.Buffer
 	c.Stdout, c.Stderr = &o, &e
 	if c.Run() != nil && c.ProcessState == nil {
-		t.Fatalf("%v does not start", args)
+		t.Fatalf("%v did not start", args)
 	}
 	return c.ProcessState.ExitCode(), o.String(), e.String()
 }
 
-func TestCommands(t *testing.T) {
+func TestCommandsAgainstServer(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	s := serve(t, dir)
+	s := startServerWithBuiltins(t, dir)
 	at := []string{"--server", s.url}
 	check := func(wantCode int, wantOut, wantErr string, args ...string) string {
 		t.Helper()
-		code, out, err := command(t, args...)
+		code, out, err := runProgram(t, args...)
 		if code != wantCode || !strings.Contains(out, wantOut) || !strings.Contains(err, wantErr) || wantOut == "" && out != "" || wantErr == "" && err != "" {
-			t.Errorf("troupe %s: code %d\nout: %s\nerr: %s\nwant %d, %q, %q", strings.Join(args, " "), code, out, err, wantCode, wantOut, wantErr)
+			t.Errorf("troupe %s: exit code %d\nstdout: %s\nstderr: %s\nwant %d, %q, %q", strings.Join(args, " "), code, out, err, wantCode, wantOut, wantErr)
 		}
 		return out
 	}
@@ -161,34 +162,34 @@ func TestCommands(t *testing.T) {
 	check(0, "Examples:", "", "call", "--help")
 	check(0, "Usage: troupe", "")
 
-	if code := s.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("told to stop it ended with %d", code)
+	if code := s.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code after SIGTERM: want 0, got %d", code)
 	}
 	check(0, "└─ helper/s-1  DONE  depth 1  time left 30s", "", "runs", "show", run, "--tree", "--data", dir)
 	if fromFolder := check(0, `"type":"wait_opened"`, "", "runs", "events", run, "--json", "--after", "1", "--data", dir); fromFolder != fromServer {
-		t.Errorf("the folder says\n%s\nthe server said\n%s", fromFolder, fromServer)
+		t.Errorf("events from the data folder\n%s\nwant those from the server\n%s", fromFolder, fromServer)
 	}
 	check(1, "", "no server answers at "+s.url, with("runs", "list")...)
 	check(1, "", "holds no store", "runs", "list", "--data", t.TempDir())
 }
 
-// A server that is told to stop takes no new runs, and lets a client that waits
-// have its answer first.
-func TestADrainedServerEndsWell(t *testing.T) {
-	s := serve(t, filepath.Join(t.TempDir(), "data"), "--grace", "20s")
+// A stopping server accepts no new runs, and a waiting client still receives its
+// answer.
+func TestDrainAnswersWaitingClients(t *testing.T) {
+	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"), "--grace", "20s")
 	type answer struct {
 		Run    string `json:"run_id"`
 		Detail string `json:"detail"`
 	}
 	var held answer
-	if status, err := s.ask("POST", "/v1/agents/coordinator/messages", `{"content":"one"}`, "", &held); status != 202 || err != nil {
+	if status, err := s.request("POST", "/v1/agents/coordinator/messages", `{"content":"one"}`, "", &held); status != 202 || err != nil {
 		t.Fatal(status, err)
 	}
-	// The second one queues behind the turn of the first, which waits for a signal.
+	// The second message queues behind the first turn, which waits for a signal.
 	queued := make(chan string, 1)
 	go func() {
 		var a answer
-		status, err := s.ask("POST", "/v1/agents/coordinator/messages", `{"content":"two"}`, "", &a)
+		status, err := s.request("POST", "/v1/agents/coordinator/messages", `{"content":"two"}`, "", &a)
 		if err != nil {
 			t.Error(err)
 		}
@@ -197,45 +198,46 @@ func TestADrainedServerEndsWell(t *testing.T) {
 	var list struct {
 		Runs []answer `json:"runs"`
 	}
-	poll(t, "the second run is accepted", func() bool {
-		_, err := s.ask("GET", "/v1/runs", "", "", &list)
+	waitUntil(t, "second run admitted", func() bool {
+		_, err := s.request("GET", "/v1/runs", "", "", &list)
 		return err == nil && len(list.Runs) == 2
 	})
 	s.Signal(syscall.SIGTERM)
-	poll(t, "/readyz is red", func() bool {
+	waitUntil(t, "503 from /readyz", func() bool {
 		var a answer
-		status, err := s.ask("GET", "/readyz", "", "", &a)
+		status, err := s.request("GET", "/readyz", "", "", &a)
 		return err == nil && status == 503
 	})
 	var a answer
-	poll(t, "new runs are refused", func() bool {
-		status, err := s.ask("POST", "/v1/agents/helper/messages", `{"content":"three"}`, "", &a)
+	waitUntil(t, "503 for new runs", func() bool {
+		status, err := s.request("POST", "/v1/agents/helper/messages", `{"content":"three"}`, "", &a)
 		return err == nil && status == 503
 	})
-	if status, err := s.ask("POST", "/v1/runs/"+held.Run+":signal", `{"name":"go"}`, "", &a); status != 200 || err != nil {
-		t.Errorf("a signal while it drains: %d %v", status, err)
+	if status, err := s.request("POST", "/v1/runs/"+held.Run+":signal", `{"name":"go"}`, "", &a); status != 200 || err != nil {
+		t.Errorf("signal during drain: status %d, error %v", status, err)
 	}
 	if got := <-queued; got != "202 the run waits for the signal go" {
-		t.Errorf("who waited got %s", got)
+		t.Errorf("answer of the waiting client: got %s", got)
 	}
 	if code := s.wait(); code != 0 {
-		t.Errorf("it ended with %d", code)
+		t.Errorf("exit code: want 0, got %d", code)
 	}
 }
 
-// poll asks again until it is so.
-func poll(t *testing.T, what string, is func() bool) {
+// waitUntil polls cond until it holds, for at most 20 seconds.
+func waitUntil(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); {
+	for deadline := time.Now().Add(20 * time.Second); !cond(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timeout waiting for: %s", what)
 		}
 	}
 }
 
-// A client that does not end its request is cut off, and the rest ends as ever.
-func TestAServerEndsWhateverAClientDoes(t *testing.T) {
-	s := serve(t, filepath.Join(t.TempDir(), "data"))
+// A client that does not finish its request is disconnected. The shutdown is clean
+// otherwise.
+func TestShutdownCutsOffSlowClient(t *testing.T) {
+	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"))
 	slow, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -244,29 +246,29 @@ func TestAServerEndsWhateverAClientDoes(t *testing.T) {
 	if _, err := io.WriteString(slow, "POST /v1/agents/helper/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := bufio.NewReader(slow).ReadString('\n'); err != nil || !strings.Contains(line, "100") { // it waits for the body
+	if line, err := bufio.NewReader(slow).ReadString('\n'); err != nil || !strings.Contains(line, "100") { // the server waits for the body
 		t.Fatalf("%q %v", line, err)
 	}
-	code := s.end(syscall.SIGTERM)
-	said, err := os.ReadFile(s.log)
-	if code != 0 || err != nil || strings.Contains(string(said), "does not") || !strings.Contains(string(said), "clients were cut off") {
-		t.Errorf("it ended with %d\n%s, %v", code, said, err)
+	code := s.stop(syscall.SIGTERM)
+	log, err := os.ReadFile(s.log)
+	if code != 0 || err != nil || strings.Contains(string(log), "does not") || !strings.Contains(string(log), "clients disconnected") {
+		t.Errorf("exit code %d, log\n%s, error %v", code, log, err)
 	}
 }
 
-// Until a server is up, a signal ends it at once.
-func TestAStartCanBeEnded(t *testing.T) {
+// Before a server is up, a signal ends the process at once.
+func TestSignalDuringStartup(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config")
 	if err := syscall.Mkfifo(config, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := program("serve", "--data", filepath.Join(dir, "data"), "--config", config)
+	c := programCmd("serve", "--data", filepath.Join(dir, "data"), "--config", config)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	var writer *os.File
-	poll(t, "it reads its configuration", func() (ok bool) {
+	waitUntil(t, "read of the configuration", func() (ok bool) {
 		fd, err := syscall.Open(config, syscall.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err == nil {
 			writer = os.NewFile(uintptr(fd), config)
@@ -276,7 +278,7 @@ func TestAStartCanBeEnded(t *testing.T) {
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	poll(t, "it has ended", func() bool {
+	waitUntil(t, "exit by the signal", func() bool {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(c.Process.Pid, &status, syscall.WNOHANG, nil)
 		return err == nil && pid == c.Process.Pid && status.Signaled()

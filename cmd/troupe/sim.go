@@ -19,36 +19,36 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// SimCmd runs imagined worlds.
+// SimCmd runs simulations from seeds.
 type SimCmd struct {
-	Seed     *uint64       `env:"SEED" help:"The world's seed; a random one is drawn and printed if absent."`
-	Runs     int           `help:"Run so many seeds, from --seed (1) on, and print a table."`
-	Budget   time.Duration `help:"Run as many seeds as fit into this time, and print a table."`
-	Twice    int           `default:"100" help:"Of a hundred seeds run so many twice, and compare the hashes."`
-	Long     bool          `help:"Worlds that last an hour and more, all of it with something going on."`
-	Faults   string        `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none but those set by hand."`
-	Fault    []string      `help:"Set a fault by hand: kind:probability, as NetworkDelay:0.5. Repeatable. A kind that does not exist lists those that do."`
-	Strategy string        `enum:"drawn,uniform,priority,starvation" default:"drawn" help:"What goes next: drawn by the seed; uniform; by priority, which a few lose on the way; or starvation of one actor."`
-	Store    string        `enum:"memory,pebble" default:"memory" help:"memory, or pebble: each seed is run on both, with one hash."`
-	Engine   string        `enum:"direct,proto" default:"direct" help:"direct, or proto: each seed is run with cells stepped by the world itself, and with them behind a node's mailboxes and supervision, with one hash."`
+	Seed     *uint64       `env:"SEED" help:"Seed of the simulation; if absent, drawn at random and printed."`
+	Runs     int           `help:"Number of seeds to run, starting at --seed (1); prints a table."`
+	Budget   time.Duration `help:"Run as many seeds as fit into this time; prints a table."`
+	Twice    int           `default:"100" help:"Number of seeds in a hundred to run twice, comparing the hashes."`
+	Long     bool          `help:"Run simulations of an hour or more with continuous activity."`
+	Faults   string        `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none except those given by --fault."`
+	Fault    []string      `help:"Fault to inject, kind:probability, for example NetworkDelay:0.5. Repeatable. An unknown kind prints the known ones."`
+	Strategy string        `enum:"drawn,uniform,priority,starvation" default:"drawn" help:"Choice of the next event: drawn by the seed; uniform; by priority, with a few demotions; or starvation of one actor."`
+	Store    string        `enum:"memory,pebble" default:"memory" help:"memory, or pebble: run each seed on both and compare the hashes."`
+	Engine   string        `enum:"direct,proto" default:"direct" help:"direct, or proto: run each seed with cells stepped directly and behind real mailboxes and supervision, and compare the hashes."`
 	Events   bool          `help:"Print the canonical log instead of columns."`
-	HTML     string        `type:"path" help:"Write a seed as a picture, too: one page that any browser opens."`
+	HTML     string        `type:"path" help:"Also write the simulation of one seed to this HTML page."`
 	Hashes   string        `type:"path" help:"With --runs: write one line per seed, the seed and its hash, to this file."`
-	Trace    string        `type:"path" help:"Write the history as lines of JSON: to this file, or with --runs into this folder, a file for each seed."`
-	Plain    bool          `help:"Small worlds such as tla/Trace.tla knows: one clock, journaled agents that keep their turn."`
-	Project  string        `placeholder:"DIR" help:"Simulate a team of your own: DIR/agents and DIR/sim.toml; see docs/testing.md."`
-	Seeds    int           `help:"With --project: so many seeds, from --seed (1) on; 20 without."`
+	Trace    string        `type:"path" help:"Write the history as JSON lines to this file; with --runs, to one file per seed in this folder."`
+	Plain    bool          `help:"Run small simulations within the scope of tla/Trace.tla: one clock, journaled agents without interleaved turns."`
+	Project  string        `placeholder:"DIR" help:"Simulate your own agents: DIR/agents and DIR/sim.toml; see docs/guide-testing.md."`
+	Seeds    int           `help:"With --project: number of seeds, starting at --seed (1); 20 if absent."`
 	Hash     bool          `help:"Read a canonical log from standard input and print its hash."`
-	Dir      string        `default:"sim-out" help:"Where a failed seed leaves its folder."`
+	Dir      string        `default:"sim-out" help:"Parent folder for the folders of failed seeds."`
 
 	odds []sim.Odds
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (SimCmd) Help() string {
-	return `The same seed is the same world, event by event. One that breaks a rule is shrunk, and leaves a folder that
-troupe replay runs again; of many seeds the first three that do. Ends with code 1 if a rule was broken, or if a
-thousand seeds and more never came by something that they should.
+	return `The same seed gives the same simulation, event by event. A seed that violates a spec is shrunk and saved in a
+folder for troupe replay; of many seeds, the first three. Exits with code 1 after a violation, or if a thousand
+seeds or more miss a coverage point.
 
 Examples:
   troupe sim --seed 7
@@ -58,25 +58,25 @@ Examples:
   troupe sim --seed 7 --faults none --fault NetworkDelay:0.5 --html seed-7.html`
 }
 
-// Validate reads what the flags name, before anything runs.
+// Validate parses the faults and rejects flags that exclude each other.
 func (c *SimCmd) Validate() error {
 	switch {
 	case c.Runs < 0 || c.Budget < 0:
 		return errors.New("--runs and --budget: want more than 0")
 	case c.Twice < 0 || c.Twice > 100:
-		return fmt.Errorf("--twice %d: want 0 to 100 of a hundred seeds", c.Twice)
+		return fmt.Errorf("--twice %d: want 0 to 100", c.Twice)
 	case c.Long && c.Plain:
-		return errors.New("--long and --plain: a plain world is short, want one of both")
+		return errors.New("--long and --plain exclude each other: want one of them")
 	case c.Seeds < 0:
 		return errors.New("--seeds: want more than 0")
 	case c.Seeds > 0 && c.Project == "":
-		return errors.New("--seeds goes with --project; without, it is --runs")
+		return errors.New("--seeds requires --project; without it, use --runs")
 	case c.Project != "" && (c.Plain || c.Long || c.Budget > 0 || c.Trace != "" || c.Events || c.HTML != "" || c.Store != "memory" || c.Engine != "direct"):
-		return errors.New("--project goes with --seed, --seeds, --runs, --faults, --fault, --strategy and --dir alone")
+		return errors.New("--project can be combined only with --seed, --seeds, --runs, --faults, --fault, --strategy and --dir")
 	case c.Hashes != "" && c.Runs == 0:
 		return errors.New("--hashes requires --runs")
 	case (c.Runs > 0 || c.Budget > 0) && (c.Events || c.HTML != ""):
-		return errors.New("--events and --html show one seed: want --seed N, without --runs and --budget")
+		return errors.New("--events and --html require a single seed: want --seed N, without --runs and --budget")
 	}
 	for _, text := range c.Fault {
 		odds, err := sim.ParseOdds(text)
@@ -84,14 +84,14 @@ func (c *SimCmd) Validate() error {
 			return err
 		}
 		if c.Project != "" && !odds.Fault.AppliesToTeams() {
-			return fmt.Errorf("--fault %s: speaks the language of the simulator's own agents; a team does not know it, want another", text)
+			return fmt.Errorf("--fault %s: applies only to the simulator's own agents, want another", text)
 		}
 		c.odds = append(c.odds, odds)
 	}
 	return nil
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *SimCmd) Run(s streams) error {
 	if c.Hash {
 		hash, err := sim.HashLog(os.Stdin)
@@ -108,7 +108,7 @@ func (c *SimCmd) Run(s streams) error {
 	out := bufio.NewWriterSize(s.out, 1<<16)
 	defer out.Flush()
 	if c.Project != "" {
-		return c.project(out, s.err)
+		return c.runProject(out, s.err)
 	}
 	if c.Runs > 0 || c.Budget > 0 {
 		if c.Trace != "" {
@@ -116,7 +116,7 @@ func (c *SimCmd) Run(s streams) error {
 				return err
 			}
 		}
-		return c.many(out, s.err, o)
+		return c.runMany(out, s.err, o)
 	}
 	o.Seed = randomSeed()
 	if c.Seed != nil {
@@ -126,29 +126,29 @@ func (c *SimCmd) Run(s streams) error {
 	} else {
 		fmt.Fprintf(out, "seed %d\n", o.Seed)
 	}
-	return c.one(out, s.err, o)
+	return c.runOne(out, s.err, o)
 }
 
-// one runs a seed and shows it. The canonical log has standard output for
-// itself; the last line then goes to standard error.
-func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
-	end := io.Writer(out)
-	shown := o
+// runOne simulates a seed and prints it. If the canonical log is printed, it has
+// standard output to itself and the last line goes to standard error.
+func (c *SimCmd) runOne(out *bufio.Writer, stderr io.Writer, o sim.Options) error {
+	summary := io.Writer(out)
+	shownOptions := o
 	if c.Events {
-		shown.Events, end = out, talk
+		shownOptions.Events, summary = out, stderr
 	} else {
-		shown.Columns = sim.NewColumns(out, sim.ColumnsWidth)
+		shownOptions.Columns = sim.NewColumns(out, sim.ColumnsWidth)
 	}
 	if c.HTML != "" {
-		shown.Page = sim.NewPage()
+		shownOptions.Page = sim.NewPage()
 	}
-	world := sim.RunSeed
-	if c.real() {
-		again := o
-		again.Backends = c.parts()
-		world = func(o sim.Options) sim.Result { return sim.RunTwice(o, again) }
+	run := sim.RunSeed
+	if c.usesRealBackends() {
+		second := o
+		second.Backends = c.backends()
+		run = func(o sim.Options) sim.Result { return sim.RunTwice(o, second) }
 	}
-	r, err := traced(c.Trace, shown, world)
+	r, err := runTraced(c.Trace, shownOptions, run)
 	if err != nil {
 		return err
 	}
@@ -156,20 +156,20 @@ func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		return err
 	}
 	if c.HTML != "" {
-		if err := writePage(c.HTML, shown.Page, r); err != nil {
+		if err := writePage(c.HTML, shownOptions.Page, r); err != nil {
 			return err
 		}
-		fmt.Fprintf(talk, "%s\n", c.HTML)
+		fmt.Fprintf(stderr, "%s\n", c.HTML)
 	}
-	fmt.Fprint(end, r.Plan)
+	fmt.Fprint(summary, r.Plan)
 	if r.Violation != nil {
-		return c.failed(end, talk, o, r)
+		return c.reportFailure(summary, stderr, o, r)
 	}
 	if n := r.Stats.Undecided; n > 0 {
-		fmt.Fprintf(end, "seed %d: %d histories could not be judged in their time, which is no pass; run it again where nothing else runs\n", r.Seed, n)
-		return exit(failed)
+		fmt.Fprintf(summary, "seed %d: %d histories could not be judged in their time, which is no pass; run it again where nothing else runs\n", r.Seed, n)
+		return exitCode(exitFailed)
 	}
-	fmt.Fprintf(end, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Stats.Calls, r.Stats.TotalFaults(), r.Hash)
+	fmt.Fprintf(summary, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Stats.Calls, r.Stats.TotalFaults(), r.Hash)
 	return nil
 }
 
@@ -182,64 +182,64 @@ func writePage(path string, page *sim.Page, r sim.Result) error {
 	return errors.Join(page.WriteTo(out, r), out.Flush(), f.Close())
 }
 
-// real tells whether real parts were asked for.
-func (c *SimCmd) real() bool { return c.Store != "memory" || c.Engine != "direct" }
+// usesRealBackends reports whether a real store or engine was requested.
+func (c *SimCmd) usesRealBackends() bool { return c.Store != "memory" || c.Engine != "direct" }
 
-// parts are those.
-func (c *SimCmd) parts() (p sim.Backends) {
+// backends returns the requested real store and engine.
+func (c *SimCmd) backends() (p sim.Backends) {
 	if c.Store == "pebble" {
 		p.Store = func() (sim.CrashableStore, error) { return disk.OpenCrashableStore() }
 	}
 	if c.Engine == "proto" {
-		p.Engine = func() (sim.Engine, error) { return protoDrive{engine.NewStepper()}, nil }
+		p.Engine = func() (sim.Engine, error) { return stepperEngine{engine.NewStepper()}, nil }
 	}
 	return p
 }
 
 const (
 	failuresShown = 3
-	// coverageRuns is how many seeds have to come by everything.
+	// coverageRuns is the number of seeds that must reach every coverage point.
 	coverageRuns = 1000
 )
 
-// failed tells of a failure, and leaves all that is known of it. A person is
-// shown how the story gets shorter.
-func (c *SimCmd) failed(out, talk io.Writer, o sim.Options, r sim.Result) error {
+// reportFailure prints a failure, shrinks it and saves it in a folder. On a terminal
+// it shows the progress of shrinking.
+func (c *SimCmd) reportFailure(out, stderr io.Writer, o sim.Options, r sim.Result) error {
 	fmt.Fprintf(out, "seed %d FAILED %v\n", r.Seed, r.Violation)
-	if b, ok := out.(*bufio.Writer); ok { // what comes now takes its time
+	if b, ok := out.(*bufio.Writer); ok { // shrinking takes a while
 		b.Flush()
 	}
 	if r.Violation.Spec == traceWritten {
-		return exit(failed) // which is no world's fault
+		return exitCode(exitFailed) // an I/O error, not a simulated failure
 	}
 	dir := filepath.Join(c.Dir, fmt.Sprintf("seed-%d", r.Seed))
-	if isTerminal(talk) {
-		o.OnShrunk = func(steps int) { fmt.Fprintf(talk, "\r\033[Kshrinking seed %d: %d steps", r.Seed, steps) }
-		defer fmt.Fprint(talk, "\r\033[K")
+	if isTerminal(stderr) {
+		o.OnShrunk = func(steps int) { fmt.Fprintf(stderr, "\r\033[Kshrinking seed %d: %d steps", r.Seed, steps) }
+		defer fmt.Fprint(stderr, "\r\033[K")
 	}
-	small, err := sim.SaveFailure(dir, o, r)
+	shrunk, err := sim.SaveFailure(dir, o, r)
 	if err != nil {
 		return err
 	}
 	if r.Violation.Spec == sim.Deterministic {
-		fmt.Fprintf(out, "%s has the first log; %s runs both again\n", dir, c.command(r.Seed))
-		return exit(failed)
+		fmt.Fprintf(out, "%s has the first log; %s runs both again\n", dir, c.rerunCommand(r.Seed))
+		return exitCode(exitFailed)
 	}
-	if small.Violation != nil {
-		fmt.Fprintf(out, "shrunk from %d to %d steps: %v\n", r.Stats.Steps, small.Stats.Steps, small.Violation)
+	if shrunk.Violation != nil {
+		fmt.Fprintf(out, "shrunk from %d to %d steps: %v\n", r.Stats.Steps, shrunk.Stats.Steps, shrunk.Violation)
 	}
 	fmt.Fprintf(out, "%s shows it; make replay DIR=%s\n", filepath.Join(dir, "page.html"), dir)
-	return exit(failed)
+	return exitCode(exitFailed)
 }
 
-// command is the line that runs a seed again as it was run.
-func (c *SimCmd) command(seed uint64) string {
+// rerunCommand returns the command line that repeats a seed with the same flags.
+func (c *SimCmd) rerunCommand(seed uint64) string {
 	words := []string{"troupe sim"}
 	if c.Project != "" {
 		words = append(words, "--project", c.Project)
 	}
 	words = append(words, "--seed", fmt.Sprint(seed))
-	if !c.real() && c.Project == "" {
+	if !c.usesRealBackends() && c.Project == "" {
 		words = append(words, "--runs 1 --twice 100")
 	}
 	for _, flag := range []struct {
@@ -260,10 +260,10 @@ func (c *SimCmd) command(seed uint64) string {
 func randomSeed() uint64 {
 	var b [8]byte
 	rand.Read(b[:])
-	return binary.LittleEndian.Uint64(b[:]) >> 11 // as many digits as anybody types
+	return binary.LittleEndian.Uint64(b[:]) >> 11 // at most 16 decimal digits, to be typed by hand
 }
 
-// isTerminal tells whether a person reads along.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

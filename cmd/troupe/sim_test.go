@@ -15,88 +15,89 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-func simulate(t *testing.T, args ...string) (out, talk string) {
+func runSim(t *testing.T, args ...string) (out, stderr string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	if code := run(append([]string{"sim", "--dir", t.TempDir()}, args...), streams{&o, &e}); code != 0 {
-		t.Fatalf("troupe sim %v ends with %d:\n%s%s", args, code, o.String(), e.String())
+		t.Fatalf("troupe sim %v: exit code %d:\n%s%s", args, code, o.String(), e.String())
 	}
 	return o.String(), e.String()
 }
 
 var lastLine = regexp.MustCompile(`seed \d+ ok steps=\d+ calls=\d+ faults=\d+ hash=([0-9a-f]{64})\n$`)
 
-func hashOf(t *testing.T, text string) string {
+func parseHash(t *testing.T, text string) string {
 	t.Helper()
 	m := lastLine.FindStringSubmatch(text)
 	if m == nil {
-		t.Fatalf("the last line is %q", text[max(0, len(text)-200):])
+		t.Fatalf("last line: want an ok line with a hash, got %q", text[max(0, len(text)-200):])
 	}
 	return m[1]
 }
 
-func TestSimOneSeedOneHash(t *testing.T) {
-	columns, _ := simulate(t, "--seed", "7")
-	hash := hashOf(t, columns)
-	if events, talk := simulate(t, "--seed", "7", "--events"); hashOf(t, talk) != hash {
-		t.Errorf("seed 7 in columns has the hash %s, as events %s", hash, talk)
+func TestSimSeedDeterminesHash(t *testing.T) {
+	columns, _ := runSim(t, "--seed", "7")
+	hash := parseHash(t, columns)
+	if events, stderr := runSim(t, "--seed", "7", "--events"); parseHash(t, stderr) != hash {
+		t.Errorf("seed 7: hash %s in columns, %s as events", hash, stderr)
 	} else if again, err := sim.HashLog(strings.NewReader(events)); err != nil || again != hash {
-		t.Errorf("the events hash to %s (%v), the last line says %s", again, err, hash)
+		t.Errorf("hash of the events: %s (%v), want %s as in the last line", again, err, hash)
 	}
-	if other, _ := simulate(t, "--seed", "8"); hashOf(t, other) == hash {
-		t.Error("seeds 7 and 8 have one hash")
+	if other, _ := runSim(t, "--seed", "8"); parseHash(t, other) == hash {
+		t.Error("seeds 7 and 8 have the same hash")
 	}
 	t.Setenv("SEED", "7")
-	if env, _ := simulate(t); hashOf(t, env) != hash {
-		t.Error("SEED=7 in the environment is another world")
+	if env, _ := runSim(t); parseHash(t, env) != hash {
+		t.Error("SEED=7 in the environment: want the hash of --seed 7")
 	}
 }
 
-func TestSimDrawsASeedAndSaysWhich(t *testing.T) {
+func TestSimPrintsRandomSeed(t *testing.T) {
 	t.Setenv("SEED", "")
 	os.Unsetenv("SEED")
-	out, _ := simulate(t)
+	out, _ := runSim(t)
 	first, _, _ := strings.Cut(out, "\n")
 	seed, ok := strings.CutPrefix(first, "seed ")
 	if !ok || !strings.Contains(out, "\n"+first+" ok ") {
-		t.Fatalf("the first line is %q, the last %q", first, out[max(0, len(out)-200):])
+		t.Fatalf("first line %q, last %q; want the same seed", first, out[max(0, len(out)-200):])
 	}
-	if again, _ := simulate(t, "--seed", seed); hashOf(t, again) != hashOf(t, out) {
-		t.Errorf("seed %s, drawn and given, has two hashes", seed)
+	if again, _ := runSim(t, "--seed", seed); parseHash(t, again) != parseHash(t, out) {
+		t.Errorf("seed %s has different hashes when drawn and when given", seed)
 	}
 }
 
-// The imagined disk and Pebble give one history, crashes and all.
+// The line of each seed in the file of --hashes has the hash of a single run.
 func TestSimWritesHashesBySeed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hashes")
-	simulate(t, "--seed", "6", "--runs", "3", "--hashes", path)
+	runSim(t, "--seed", "6", "--runs", "3", "--hashes", path)
 	list, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := ""
 	for _, seed := range []string{"6", "7", "8"} {
-		out, _ := simulate(t, "--seed", seed)
-		want += seed + " " + hashOf(t, out) + "\n"
+		out, _ := runSim(t, "--seed", seed)
+		want += seed + " " + parseHash(t, out) + "\n"
 	}
 	if string(list) != want {
 		t.Errorf("--hashes: got\n%swant\n%s", list, want)
 	}
-	var out, talk bytes.Buffer
-	if code := run([]string{"sim", "--hashes", path}, streams{&out, &talk}); code == 0 || !strings.Contains(talk.String(), "--hashes requires --runs") {
-		t.Errorf("--hashes without --runs: exit code %d, %s", code, talk.String())
+	var out, stderr bytes.Buffer
+	if code := run([]string{"sim", "--hashes", path}, streams{&out, &stderr}); code == 0 || !strings.Contains(stderr.String(), "--hashes requires --runs") {
+		t.Errorf("--hashes without --runs: exit code %d, stderr %s", code, stderr.String())
 	}
 }
 
+// The simulated disk and Pebble produce the same history, including crashes.
 func TestSimStoresAgree(t *testing.T) {
-	out, _ := simulate(t, "--runs", "8", "--store", "pebble")
+	out, _ := runSim(t, "--runs", "8", "--store", "pebble")
 	if !strings.Contains(out, "8 seeds ok, 0 violations") || strings.Contains(out, "a crash and restart in 0\n") {
 		t.Error(out)
 	}
 }
 
-func TestSimFaultsByHand(t *testing.T) {
-	out, _ := simulate(t, "--runs", "4", "--faults", "none", "--fault", "NetworkDelay:0.5")
+func TestSimFaultFlag(t *testing.T) {
+	out, _ := runSim(t, "--runs", "4", "--faults", "none", "--fault", "NetworkDelay:0.5")
 	for _, line := range strings.Split(out, "\n") {
 		words := strings.Fields(line)
 		if len(words) == 3 && words[0] == "fault" && (words[1] == "NetworkDelay") == (words[2] == "0") {
@@ -104,86 +105,86 @@ func TestSimFaultsByHand(t *testing.T) {
 		}
 	}
 	var o, e bytes.Buffer
-	if code := run([]string{"sim", "--fault", "NetworkDelay"}, streams{&o, &e}); code != usage || !strings.Contains(e.String(), "kind:probability") {
-		t.Errorf("a fault without probability: code %d, %s", code, e.String())
+	if code := run([]string{"sim", "--fault", "NetworkDelay"}, streams{&o, &e}); code != exitUsage || !strings.Contains(e.String(), "kind:probability") {
+		t.Errorf("fault without probability: exit code %d, stderr %s", code, e.String())
 	}
 }
 
-// Cells that the world steps itself, and cells behind a node's mailboxes and
-// supervision, give one history, panics and all.
+// Cells stepped directly and cells behind real mailboxes and supervision produce the
+// same history, including panics.
 func TestSimEnginesAgree(t *testing.T) {
-	out, _ := simulate(t, "--runs", "8", "--engine", "proto")
+	out, _ := runSim(t, "--runs", "8", "--engine", "proto")
 	if !strings.Contains(out, "8 seeds ok, 0 violations") {
 		t.Error(out)
 	}
 	if m := regexp.MustCompile(`point +cell restarted +(\d+)`).FindStringSubmatch(out); m == nil || m[1] == "0" {
-		t.Errorf("no cell fell:\n%s", out)
+		t.Errorf("want at least one restarted cell, got\n%s", out)
 	}
-	one, _ := simulate(t, "--seed", "7", "--engine", "proto")
-	if direct, _ := simulate(t, "--seed", "7"); hashOf(t, one) != hashOf(t, direct) {
-		t.Error("seed 7 has two hashes")
+	one, _ := runSim(t, "--seed", "7", "--engine", "proto")
+	if direct, _ := runSim(t, "--seed", "7"); parseHash(t, one) != parseHash(t, direct) {
+		t.Error("seed 7 has different hashes with the two engines")
 	}
 }
 
-// A budget ends a run that has no number of seeds, and what it came to is told.
-func TestSimFitsIntoABudget(t *testing.T) {
-	out, _ := simulate(t, "--budget", "300ms", "--twice", "0", "--seed", "1")
+// A budget ends a run without a number of seeds, and the summary is printed.
+func TestSimBudget(t *testing.T) {
+	out, _ := runSim(t, "--budget", "300ms", "--twice", "0", "--seed", "1")
 	m := regexp.MustCompile(`(\d+) steps of (\d+) seeds, 0 of them twice, in ([0-9.]+) s: .* simulated each second`).FindStringSubmatch(out)
 	if m == nil || m[1] == "0" || m[2] == "0" {
-		t.Fatalf("no seed, or nothing of how fast they were:\n%s", out)
+		t.Fatalf("want a summary with seeds and rates, got\n%s", out)
 	}
 	if !regexp.MustCompile(`\d+ steps/s on each of \d+ cores, all specs on; the floor of 300000 is (met|missed)`).MatchString(out) {
 		t.Error(out)
 	}
-	if once, _ := simulate(t, "--runs", "2", "--seed", "100", "--twice", "1"); !strings.Contains(once, " of 2 seeds, 1 of them twice") {
-		t.Errorf("of seeds 100 and 101 one in a hundred is run twice:\n%s", once)
+	if once, _ := runSim(t, "--runs", "2", "--seed", "100", "--twice", "1"); !strings.Contains(once, " of 2 seeds, 1 of them twice") {
+		t.Errorf("seeds 100 and 101: want one of them run twice, got\n%s", once)
 	}
 	for _, args := range [][]string{{"--budget=-1s"}, {"--runs=-1"}, {"--runs", "1", "--twice", "101"}, {"--long", "--plain"}, {"--runs", "2", "--events"}, {"--budget", "1s", "--html", "x.html"}} {
 		var o, e bytes.Buffer
-		if code := run(append([]string{"sim"}, args...), streams{&o, &e}); code != usage || !strings.Contains(e.String(), "want") {
-			t.Errorf("troupe sim %v: code %d, %s", args, code, e.String())
+		if code := run(append([]string{"sim"}, args...), streams{&o, &e}); code != exitUsage || !strings.Contains(e.String(), "want") {
+			t.Errorf("troupe sim %v: exit code %d, stderr %s", args, code, e.String())
 		}
 	}
 }
 
-// The line that runs a seed again has the flags it was run with.
-func TestTheCommandToRunASeedAgain(t *testing.T) {
+// The command to rerun a seed has the flags of the original run.
+func TestRerunCommand(t *testing.T) {
 	for want, c := range map[string]SimCmd{
 		"troupe sim --seed 7 --runs 1 --twice 100":                       {},
 		"troupe sim --seed 7 --store pebble --faults none":               {Store: "pebble", Faults: "none"},
 		"troupe sim --project x --seed 7 --strategy uniform --fault a:1": {Project: "x", Strategy: "uniform", Fault: []string{"a:1"}},
 	} {
 		c.Store, c.Engine, c.Faults, c.Strategy = cmp.Or(c.Store, "memory"), cmp.Or(c.Engine, "direct"), cmp.Or(c.Faults, "drawn"), cmp.Or(c.Strategy, "drawn")
-		if got := c.command(7); got != want {
-			t.Errorf("%s, want %s", got, want)
+		if got := c.rerunCommand(7); got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 }
 
-// Two runs that differ leave a folder, and the command that runs both again.
-func TestWhoDiffersIsToldHowToSeeItAgain(t *testing.T) {
+// Two runs that differ leave a folder, and the command that repeats both is printed.
+func TestNondeterminismPrintsRerunCommand(t *testing.T) {
 	c := SimCmd{Store: "pebble", Engine: "direct", Faults: "drawn", Strategy: "drawn", Dir: t.TempDir()}
-	var out, talk bytes.Buffer
+	var out, stderr bytes.Buffer
 	o := sim.Options{Seed: 2, Faultless: true}
-	err := c.failed(&out, &talk, o, sim.RunTwice(o, sim.Options{Seed: 3, Faultless: true}))
+	err := c.reportFailure(&out, &stderr, o, sim.RunTwice(o, sim.Options{Seed: 3, Faultless: true}))
 	dir := filepath.Join(c.Dir, "seed-2")
 	if err == nil || !strings.Contains(out.String(), "FAILED "+sim.Deterministic) || !strings.HasSuffix(out.String(), dir+" has the first log; troupe sim --seed 2 --store pebble runs both again\n") {
-		t.Errorf("%v: %s", err, out.String())
+		t.Errorf("error %v, output %s", err, out.String())
 	}
 	out.Reset()
-	if code := run([]string{"replay", dir}, streams{&out, &talk}); code != failed || !strings.Contains(talk.String(), "two runs of this seed differed") {
-		t.Errorf("its replay ends with %d: %s%s", code, out.String(), talk.String())
+	if code := run([]string{"replay", dir}, streams{&out, &stderr}); code != exitFailed || !strings.Contains(stderr.String(), "two runs of this seed differed") {
+		t.Errorf("replay: exit code %d: %s%s", code, out.String(), stderr.String())
 	}
 }
 
-func TestProgressSaysHowFast(t *testing.T) {
-	s := swarm{runs: 100}
+func TestSeedProgressLine(t *testing.T) {
+	s := seedProgress{runs: 100}
 	for seed := range uint64(10) {
 		s.sum.Add(sim.Result{Seed: seed, Repeated: seed < 5, Stats: sim.Stats{Steps: 1000, Workload: time.Minute}})
 	}
 	want := "10 of 100 seeds, 0 failed, 5.0 seeds/s, 7500 steps/s, 7m30s simulated each second"
 	if line := s.line(2 * time.Second); line != want {
-		t.Errorf("%s\nwant %s", line, want)
+		t.Errorf("got %s\nwant %s", line, want)
 	}
 	s.runs, s.budget = 0, 10*time.Minute
 	if line := s.line(2 * time.Second); !strings.HasPrefix(line, "10 in 2s of 10m0s seeds") {
@@ -191,25 +192,25 @@ func TestProgressSaysHowFast(t *testing.T) {
 	}
 }
 
-// A file is told once a minute, a line each.
-func TestProgressInAFile(t *testing.T) {
-	var told bytes.Buffer
-	s := newSwarm(&told, 100, 0)
+// Progress in a file is one line per minute.
+func TestSeedProgressWithoutTerminal(t *testing.T) {
+	var out bytes.Buffer
+	s := newSeedProgress(&out, 100, 0)
 	for after := range 250 {
-		if !s.goesOn(s.begun.Add(time.Duration(after) * time.Second)) {
-			t.Fatal("there is no budget, and it ends")
+		if !s.update(s.start.Add(time.Duration(after) * time.Second)) {
+			t.Fatal("stopped without a budget")
 		}
 	}
-	s.wipe()
-	lines := strings.Split(strings.TrimSuffix(told.String(), "\n"), "\n")
-	if len(lines) != 4 || strings.ContainsAny(told.String(), "\r\033") || !strings.HasPrefix(lines[3], "0 of 100 seeds, 0 failed") {
-		t.Errorf("%q", lines)
+	s.clear()
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) != 4 || strings.ContainsAny(out.String(), "\r\033") || !strings.HasPrefix(lines[3], "0 of 100 seeds, 0 failed") {
+		t.Errorf("want 4 lines, got %q", lines)
 	}
 }
 
-// What a night of long worlds has to show is printed, whatever it is.
-func TestSimSaysHowLongLongWorldsAre(t *testing.T) {
-	out, _ := simulate(t, "--long", "--runs", "1", "--seed", "3", "--twice", "0")
+// The totals of long simulations are printed even if they miss their minimum.
+func TestSimLongPrintsTotals(t *testing.T) {
+	out, _ := runSim(t, "--long", "--runs", "1", "--seed", "3", "--twice", "0")
 	m := regexp.MustCompile(`long worlds: (\S+) each on average \(at least 1h0m0s\), (\d+) steps each \(at least 10000\) and \S+ in all; 0 minutes without a client's request, 0 worlds with a tenth`).FindStringSubmatch(out)
 	if m == nil || m[2] == "0" || !strings.HasPrefix(m[1], "1h") {
 		t.Error(out)

@@ -13,20 +13,21 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// project puts a team of the user's own into imagined worlds.
-func (c *SimCmd) project(out *bufio.Writer, talk io.Writer) error {
+// runProject simulates the user's own agents. Problems in their files are printed
+// first.
+func (c *SimCmd) runProject(out *bufio.Writer, stderr io.Writer) error {
 	if dir := simulation.AgentsIn(c.Project); dir != "" {
 		files, err := readAgentFiles(dir)
 		if err != nil {
 			return err
 		}
 		for _, p := range files.Problems {
-			if !p.Warning || p.Field != "tools" { // tools have stand-ins
-				fmt.Fprintln(talk, p)
+			if !p.Warning || p.Field != "tools" { // sim.toml may replace missing tools
+				fmt.Fprintln(stderr, p)
 			}
 		}
-		if files.Wrong() {
-			return exit(failed)
+		if files.HasErrors() {
+			return exitCode(exitFailed)
 		}
 	}
 	team, err := simulation.Load(c.Project)
@@ -36,7 +37,7 @@ func (c *SimCmd) project(out *bufio.Writer, talk io.Writer) error {
 	for _, spec := range team.Specs {
 		for _, name := range spec.MissingTools(tools.NewRegistry()) {
 			if !slices.ContainsFunc(team.Tools, func(t simulation.Tool) bool { return t.Name == name }) {
-				fmt.Fprintf(talk, "%s: warning: no [[tool]] in %s stands in for %s; the agent will do without it\n", spec.ID, simulation.RulesFile, name)
+				fmt.Fprintf(stderr, "%s: warning: no [[tool]] in %s replaces %s; the agent runs without it\n", spec.ID, simulation.RulesFile, name)
 			}
 		}
 	}
@@ -53,17 +54,17 @@ func (c *SimCmd) project(out *bufio.Writer, talk io.Writer) error {
 	if o.Seeds == 1 {
 		o.Columns = sim.NewColumns(out, sim.ColumnsWidth)
 	}
-	if isTerminal(talk) {
-		o.Progress = func(done int) { fmt.Fprintf(talk, "\r%d of %d worlds ", done, o.Seeds) }
-		defer fmt.Fprint(talk, "\r\033[K")
+	if isTerminal(stderr) {
+		o.Progress = func(done int) { fmt.Fprintf(stderr, "\r%d of %d simulations ", done, o.Seeds) }
+		defer fmt.Fprint(stderr, "\r\033[K")
 	}
 	r, err := simulation.Run(team, o)
 	if err != nil {
 		return err
 	}
-	r.Print(out, c.command)
+	r.Print(out, c.rerunCommand)
 	if !r.OK() {
-		return exit(failed)
+		return exitCode(exitFailed)
 	}
 	return nil
 }

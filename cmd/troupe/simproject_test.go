@@ -10,45 +10,45 @@ import (
 	"testing"
 )
 
-// The command for people: it finds the bug of the example, says how to see it
-// again, and ends with 1.
-func TestSimulatingAProject(t *testing.T) {
+// The command finds the bug of the example, prints the command to reproduce it, and
+// exits with code 1.
+func TestSimProject(t *testing.T) {
 	project := filepath.Join("..", "..", "examples", "project")
 	sim := func(args ...string) (int, string, string) {
-		var out, talk bytes.Buffer
-		code := run(append([]string{"sim", "--dir", t.TempDir()}, args...), streams{&out, &talk})
-		return code, out.String(), talk.String()
+		var out, stderr bytes.Buffer
+		code := run(append([]string{"sim", "--dir", t.TempDir()}, args...), streams{&out, &stderr})
+		return code, out.String(), stderr.String()
 	}
-	code, out, talk := sim("--project", project, "--seeds", "2", "--faults", "none")
-	if code != failed || !strings.Contains(out, "FAILED in 2 of 2 simulations: at most 0 Cycle refusals") || !strings.Contains(out, "troupe sim --project "+project+" --seed 1 --faults none\n") {
-		t.Errorf("ends with %d:\n%s", code, out)
+	code, out, stderr := sim("--project", project, "--seeds", "2", "--faults", "none")
+	if code != exitFailed || !strings.Contains(out, "FAILED in 2 of 2 simulations: at most 0 Cycle refusals") || !strings.Contains(out, "troupe sim --project "+project+" --seed 1 --faults none\n") {
+		t.Errorf("example project: exit code %d:\n%s", code, out)
 	}
-	if !strings.Contains(talk, "calls may go round") || strings.Contains(talk, "orders") {
-		t.Errorf("it doubts\n%s", talk)
+	if !strings.Contains(stderr, "possible call cycle") || strings.Contains(stderr, "orders") {
+		t.Errorf("want a warning about the call cycle only, got\n%s", stderr)
 	}
-	if code, out, _ = sim("--project", project, "--seed", "1", "--faults", "none"); code != failed || !strings.Contains(out, "refused: Cycle") || !strings.Contains(out, "1 simulations from seed 1,") {
-		t.Errorf("one seed in columns ends with %d:\n%.2000s", code, out)
+	if code, out, _ = sim("--project", project, "--seed", "1", "--faults", "none"); code != exitFailed || !strings.Contains(out, "refused: Cycle") || !strings.Contains(out, "1 simulations from seed 1,") {
+		t.Errorf("one seed in columns: exit code %d:\n%.2000s", code, out)
 	}
 	if code, out, _ = sim("--project", filepath.Join("..", "..", "examples", "team"), "--seeds", "1", "--faults", "none"); code != 0 || !strings.Contains(out, "ok: no rule of the runtime was broken") {
-		t.Errorf("a folder of agents ends with %d:\n%s", code, out)
+		t.Errorf("folder of agents: exit code %d:\n%s", code, out)
 	}
 	for _, args := range [][]string{{"--seeds", "3"}, {"--seeds", "-1", "--project", project}, {"--project", project, "--events"}, {"--project", project, "--fault", "LoadPoison:1"}, {"--project", filepath.Join(t.TempDir(), "x")}} {
-		if code, out, talk := sim(args...); code == 0 || talk == "" {
-			t.Errorf("%v ends with %d: %s%s", args, code, out, talk)
+		if code, out, stderr := sim(args...); code == 0 || stderr == "" {
+			t.Errorf("%v: exit code %d: %s%s", args, code, out, stderr)
 		}
 	}
-	odd := t.TempDir()
-	if err := os.WriteFile(filepath.Join(odd, "a.toml"), []byte("name = \"a\"\ntools = [\"oders\"]\n"), 0o644); err != nil {
+	missingTool := t.TempDir()
+	if err := os.WriteFile(filepath.Join(missingTool, "a.toml"), []byte("name = \"a\"\ntools = [\"oders\"]\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, talk := sim("--project", odd, "--seeds", "1", "--faults", "none"); code != 0 || !strings.Contains(talk, "a: warning: no [[tool]] in sim.toml stands in for oders") {
-		t.Errorf("a tool without a stand-in ends with %d: %s", code, talk)
+	if code, _, stderr := sim("--project", missingTool, "--seeds", "1", "--faults", "none"); code != 0 || !strings.Contains(stderr, "a: warning: no [[tool]] in sim.toml replaces oders") {
+		t.Errorf("tool without a replacement: exit code %d: %s", code, stderr)
 	}
-	broken := t.TempDir()
-	if err := os.WriteFile(filepath.Join(broken, "a.toml"), []byte("nmae = 1\n"), 0o644); err != nil {
+	invalid := t.TempDir()
+	if err := os.WriteFile(filepath.Join(invalid, "a.toml"), []byte("nmae = 1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, talk := sim("--project", broken); code != failed || !strings.Contains(talk, "a.toml:1:1") {
-		t.Errorf("a broken file ends with %d: %s", code, talk)
+	if code, _, stderr := sim("--project", invalid); code != exitFailed || !strings.Contains(stderr, "a.toml:1:1") {
+		t.Errorf("invalid agent file: exit code %d: %s", code, stderr)
 	}
 }

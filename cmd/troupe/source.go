@@ -19,24 +19,24 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
-	query "github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/internal/command"
 	nodes "github.com/troupe-run/troupe/internal/node"
 )
 
-// At is where a command looks: at a server, or into a data folder that nobody serves.
-type At struct {
-	Server string `env:"TROUPE_SERVER" default:"http://127.0.0.1:8283" help:"The server to ask (${default})."`
-	Key    string `env:"TROUPE_KEY" help:"The API key to show it; better given in the environment, where nobody sees it."`
+// ServerFlags selects the server that a command calls.
+type ServerFlags struct {
+	Server string `env:"TROUPE_SERVER" default:"http://127.0.0.1:8283" help:"Server URL (${default})."`
+	Key    string `env:"TROUPE_KEY" help:"API key. Prefer the environment: other users can see arguments."`
 }
 
-// Source is At, with the folder as the other possibility.
-type Source struct {
-	At
-	Data    string `type:"existingdir" help:"Read this data folder instead, while no server holds it."`
-	Damaged bool   `help:"With --data: read what is left of a folder that troupe doctor finds damaged."`
+// SourceFlags selects a server, or a data folder that no server uses.
+type SourceFlags struct {
+	ServerFlags
+	Data    string `type:"existingdir" help:"Read this data folder instead; no server may be using it."`
+	Damaged bool   `help:"With --data: read the intact part of a damaged folder."`
 }
 
-// source shows runs as JSON, wherever they are.
+// source returns the runs of a server or a data folder as JSON.
 type source interface {
 	runs(limit int) ([]byte, error)
 	run(id actor.CallID) ([]byte, error)
@@ -44,49 +44,49 @@ type source interface {
 	close() error
 }
 
-func (s Source) open() (source, error) {
+func (s SourceFlags) open() (source, error) {
 	if s.Data == "" {
 		if s.Damaged {
-			return nil, errors.New("--damaged is of a folder: name it with --data")
+			return nil, errors.New("--damaged requires --data")
 		}
-		return s.At.client(), nil
+		return s.ServerFlags.client(), nil
 	}
 	d, err := disk.Open(s.Data, "", disk.Options{ReadOnly: true, Damaged: s.Damaged})
 	if err != nil {
-		return nil, holder(s.Data, err)
+		return nil, inUseError(s.Data, err)
 	}
-	return folder{d, nodes.View{KV: d}}, nil
+	return dataDir{d, nodes.View{KV: d}}, nil
 }
 
-// folder is a store that nobody serves.
-type folder struct {
+// dataDir reads a store that no server uses.
+type dataDir struct {
 	disk *disk.Disk
 	view nodes.View
 }
 
-func (f folder) close() error { return f.disk.Close() }
+func (f dataDir) close() error { return f.disk.Close() }
 
-func (f folder) runs(limit int) ([]byte, error) {
+func (f dataDir) runs(limit int) ([]byte, error) {
 	list, err := f.view.Runs(limit)
 	return list.AppendJSON(nil), err
 }
 
-func (f folder) run(id actor.CallID) ([]byte, error) {
+func (f dataDir) run(id actor.CallID) ([]byte, error) {
 	r, err := f.view.Run(id)
 	return r.AppendJSON(nil), err
 }
 
-func (f folder) events(id actor.CallID, after uint64, _ time.Duration) ([]byte, error) {
-	page, err := f.view.Events(query.EventsQuery{Run: id, After: after, Limit: gateway.EventsMax, Strict: true})
+func (f dataDir) events(id actor.CallID, after uint64, _ time.Duration) ([]byte, error) {
+	page, err := f.view.Events(command.EventsQuery{Run: id, After: after, Limit: gateway.EventsMax, Strict: true})
 	return page.AppendJSON(nil), err
 }
 
-// client speaks with a server.
+// client calls a server over HTTP.
 type client struct{ server, key string }
 
-func (a At) client() client { return client{strings.TrimSuffix(a.Server, "/"), a.Key} }
+func (a ServerFlags) client() client { return client{strings.TrimSuffix(a.Server, "/"), a.Key} }
 
-// authorize shows the server the key, if there is one.
+// authorize adds the API key to the request if one is set.
 func (c client) authorize(r *http.Request) {
 	if c.key != "" {
 		r.Header.Set("Authorization", "Bearer "+c.key)
@@ -116,10 +116,12 @@ func (c client) post(path string, body any) (status int, answer []byte, err erro
 	return c.do(http.MethodPost, path, b)
 }
 
-// answerBytesMax is more than any answer of ours has.
-const answerBytesMax = 64 << 20
+// responseBytesMax is the maximum response size in bytes. No response of a Troupe
+// server is larger.
+const responseBytesMax = 64 << 20
 
-// do asks the server; an answer that is a problem is an error in its words.
+// do sends a request. A response with a problem is returned as an error with the
+// problem's text.
 func (c client) do(method, path string, body []byte) (status int, answer []byte, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), gateway.AnswerTimeout+time.Minute)
 	defer cancel()
@@ -133,30 +135,30 @@ func (c client) do(method, path string, body []byte) (status int, answer []byte,
 	c.authorize(r)
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return 0, nil, c.unreachable(err)
+		return 0, nil, c.connectionError(err)
 	}
 	defer response.Body.Close()
-	if answer, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax)); err != nil {
-		return 0, nil, c.unreachable(err)
+	if answer, err = io.ReadAll(io.LimitReader(response.Body, responseBytesMax)); err != nil {
+		return 0, nil, c.connectionError(err)
 	}
 	if response.StatusCode >= 400 {
-		return response.StatusCode, answer, problemOf(response.StatusCode, answer)
+		return response.StatusCode, answer, parseProblem(response.StatusCode, answer)
 	}
 	return response.StatusCode, answer, nil
 }
 
-func (c client) unreachable(err error) error {
+func (c client) connectionError(err error) error {
 	var of *url.Error
 	if errors.As(err, &of) {
 		err = of.Err
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("no server answers at %s: start one with `troupe serve`, name another with --server, or read a folder that nobody serves with --data", c.server)
+		return fmt.Errorf("no server answers at %s: start one with `troupe serve`, choose another with --server, or read a data folder with --data", c.server)
 	}
 	return fmt.Errorf("server %s: %w", c.server, err)
 }
 
-// problem is what a server refuses with.
+// problem is the problem+json body of a failed request.
 type problem struct {
 	status int
 	Title  string `json:"title"`
@@ -174,7 +176,7 @@ func (p *problem) Error() string {
 	return text
 }
 
-func problemOf(status int, body []byte) error {
+func parseProblem(status int, body []byte) error {
 	p := &problem{status: status, body: body}
 	if json.Unmarshal(body, p) != nil || p.Code == "" {
 		return fmt.Errorf("the server answered %d: %.200s", status, body)

@@ -19,29 +19,29 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// reconnectsMax is how often in a row a stream is taken up again that brings nothing.
+// reconnectsMax is the maximum number of consecutive reconnects without a new event.
 const reconnectsMax = 20
 
-// errEnough ends a stream that somebody has seen enough of.
-var errEnough = errors.New("enough")
+// errStopFollowing is returned by a callback to end a stream early without an error.
+var errStopFollowing = errors.New("stop following")
 
-// follow sends a request whose answer is a stream of a run's events, and hands
-// on each. If the stream breaks off it is taken up again where it was, as long
-// as a server answers. It ends after the run's last event.
-func (c client) follow(ctx context.Context, method, path string, body []byte, on func(runs.Event) error) error {
+// follow sends a request that is answered with a stream of a run's events, and calls
+// fn for each. It returns after the last event of the run. A broken stream is
+// resumed after the last event received, up to reconnectsMax times without progress.
+func (c client) follow(ctx context.Context, method, path string, body []byte, fn func(runs.Event) error) error {
 	var run actor.CallID
 	var seen uint64
 	ended := false
 	for quiet := 0; ; quiet++ {
 		wait, err := c.streamOnce(ctx, method, path, body, seen, func(e runs.Event) error {
 			run, seen, ended, quiet = e.Run, e.Seq, e.Type.Ends(), 0
-			return on(e)
+			return fn(e)
 		})
 		var p *problem
 		switch {
 		case ended && err == nil:
 			return nil
-		case errors.Is(err, errEnough):
+		case errors.Is(err, errStopFollowing):
 			return nil
 		case errors.As(err, &p) || run.IsZero() || ctx.Err() != nil:
 			if err == nil {
@@ -49,7 +49,7 @@ func (c client) follow(ctx context.Context, method, path string, body []byte, on
 			}
 			return err
 		case quiet >= reconnectsMax:
-			return fmt.Errorf("the stream of run %s broke off %d times (%w); to see how the run ends:\n  troupe runs events %[1]s --follow --after %d", run, quiet, err, seen)
+			return fmt.Errorf("the stream of run %s broke %d times (%w); to follow the run:\n  troupe runs events %[1]s --follow --after %d", run, quiet, err, seen)
 		}
 		method, path, body = http.MethodGet, "/v1/runs/"+run.String()+"/events", nil
 		select {
@@ -60,8 +60,9 @@ func (c client) follow(ctx context.Context, method, path string, body []byte, on
 	}
 }
 
-// streamOnce reads one connection's events, and tells how long to wait before the next.
-func (c client) streamOnce(ctx context.Context, method, path string, body []byte, seen uint64, on func(runs.Event) error) (wait time.Duration, err error) {
+// streamOnce reads the events of one connection. It returns the delay before the next
+// connection.
+func (c client) streamOnce(ctx context.Context, method, path string, body []byte, seen uint64, fn func(runs.Event) error) (wait time.Duration, err error) {
 	wait = time.Second
 	r, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
 	if err != nil {
@@ -77,15 +78,15 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 	c.authorize(r)
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return wait, c.unreachable(err)
+		return wait, c.connectionError(err)
 	}
 	defer response.Body.Close()
 	if media := response.Header.Get("Content-Type"); response.StatusCode >= 300 || !strings.HasPrefix(media, "text/event-stream") {
-		answer, err := io.ReadAll(io.LimitReader(response.Body, answerBytesMax))
+		answer, err := io.ReadAll(io.LimitReader(response.Body, responseBytesMax))
 		if err != nil {
-			return wait, c.unreachable(err)
+			return wait, c.connectionError(err)
 		}
-		return wait, problemOf(response.StatusCode, answer)
+		return wait, parseProblem(response.StatusCode, answer)
 	}
 	parser := upstream.NewParser(upstream.StreamLimits{Line: runs.EventBytesMax, Event: runs.EventBytesMax, Total: 1 << 40})
 	chunk := make([]byte, 32<<10)
@@ -98,9 +99,9 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 		for _, f := range frames {
 			e, err := runs.Decode([]byte(f.Data))
 			if err != nil {
-				continue // a word of the stream itself, or an event of a later version
+				continue // a control frame, or an event of a later version
 			}
-			if err := on(e); err != nil {
+			if err := fn(e); err != nil {
 				return wait, err
 			}
 		}
@@ -110,69 +111,70 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 		case errors.Is(readErr, io.EOF):
 			return wait, nil
 		case readErr != nil:
-			return wait, c.unreachable(readErr)
+			return wait, c.connectionError(readErr)
 		}
 	}
 }
 
-// teller tells a run to who reads along: its text as it comes, and beside it what
-// goes on meanwhile. What was printed cannot be taken back, so text that does not
-// count any more is followed by a line that says so, and by the text that does.
-type teller struct {
-	said runs.Said
-	open bool // a line of text was begun and not ended
+// answerPrinter renders the events of a run as the text of its answer, with notes on
+// its progress. Printed text cannot be withdrawn. If it becomes invalid, a note follows
+// with the valid text.
+type answerPrinter struct {
+	answer  runs.Said
+	midLine bool // the last text printed did not end its line
 }
 
-// tell is what an event adds to the answer, and what is said beside it.
-func (t *teller) tell(e *runs.Event) (text, beside string) {
-	before := ""
+// render returns the text that an event adds to the answer, and a note for standard
+// error.
+func (t *answerPrinter) render(e *runs.Event) (text, note string) {
+	shown := ""
 	if e.Type == runs.RunDone {
-		before = t.said.Text()
+		shown = t.answer.Text()
 	}
-	stands := t.said.Take(e)
+	current := t.answer.Take(e)
 	switch e.Type {
 	case runs.AgentStreamDelta:
 		text = e.Text
 	case runs.LLMCallStarted, runs.AgentInvokeStarted:
-		text = t.newLine()
+		text = t.endLine()
 	case runs.Attempt:
-		if !stands {
-			text, beside = t.newLine(), "what was said just now does not count: it is said again"
+		if !current {
+			text, note = t.endLine(), "the text above is invalid; the corrected text follows"
 		}
 	case runs.AgentStateChanged:
-		beside = e.Name + " is at " + e.Text
+		note = e.Name + " changed to " + e.Text
 	case runs.WaitOpened:
-		text = t.newLine()
-		beside = fmt.Sprintf("run %s waits for the signal %s; to go on, say:\n  troupe runs signal %[1]s %s", e.Run, e.Name, e.Name)
+		text = t.endLine()
+		note = fmt.Sprintf("run %s waits for the signal %s; to continue:\n  troupe runs signal %[1]s %s", e.Run, e.Name, e.Name)
 	case runs.RunPaused:
-		text = t.newLine()
-		beside = fmt.Sprintf("run %s is paused (%s); to see why:\n  troupe runs show %[1]s --tree", e.Run, e.Name)
+		text = t.endLine()
+		note = fmt.Sprintf("run %s is paused (%s); to see why:\n  troupe runs show %[1]s --tree", e.Run, e.Name)
 	case runs.RunDone:
-		if text = strings.TrimPrefix(e.Text, before); !stands {
-			text = t.newLine() + e.Text
+		if text = strings.TrimPrefix(e.Text, shown); !current {
+			text = t.endLine() + e.Text
 		}
 		text += "\n"
 		for _, w := range e.Warnings {
-			beside += "warning: " + w + "\n"
+			note += "warning: " + w + "\n"
 		}
-		beside = strings.TrimSuffix(beside, "\n")
+		note = strings.TrimSuffix(note, "\n")
 	case runs.RunFailed, runs.RunCancelled:
-		text = t.newLine()
+		text = t.endLine()
 	}
 	if text != "" {
-		t.open = !strings.HasSuffix(text, "\n")
+		t.midLine = !strings.HasSuffix(text, "\n")
 	}
-	return text, beside
+	return text, note
 }
 
-func (t *teller) newLine() string {
-	if t.open {
+func (t *answerPrinter) endLine() string {
+	if t.midLine {
 		return "\n"
 	}
 	return ""
 }
 
-// onTerminal tells whether people read what is printed.
+// onTerminal reports whether w is a terminal.
 func onTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

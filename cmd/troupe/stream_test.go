@@ -16,58 +16,59 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// story is the events of one run, numbered and dated.
-func story(events ...runs.Event) []runs.Event {
+// numberEvents assigns a run, sequence numbers and times to events.
+func numberEvents(events ...runs.Event) []runs.Event {
 	for i := range events {
 		events[i].Run, events[i].Seq, events[i].At = actor.NewCallID(1, 1, 1), uint64(i+1), actor.Time(i+1)
 	}
 	return events
 }
 
-func asked(step uint32) runs.Event {
+func llmCallStarted(step uint32) runs.Event {
 	return runs.Event{Type: runs.LLMCallStarted, Name: "scripted", Step: step, Left: time.Second, Text: "x"}
 }
 
-func piece(step uint32, text string) runs.Event {
+func streamDelta(step uint32, text string) runs.Event {
 	return runs.Event{Type: runs.AgentStreamDelta, Step: step, Text: text}
 }
 
-func done(text string, warnings ...string) runs.Event {
+func runDone(text string, warnings ...string) runs.Event {
 	return runs.Event{Type: runs.RunDone, Status: actor.Succeeded, Text: text, Warnings: warnings}
 }
 
-func TestAnAnswerIsToldAsItComes(t *testing.T) {
+func TestAnswerPrinter(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		events       []runs.Event
 		text, beside string
 	}{
-		{"whole", story(asked(1), piece(1, "He"), piece(1, "llo"), done("Hello")), "Hello\n", ""},
-		{"nothing came before the end", story(done("Hello", "half of it")), "Hello\n", "warning: half of it"},
-		{"an answer after tools", story(asked(1), piece(1, "I ask."), asked(3), piece(3, "Done."), done("Done.")), "I ask.\nDone.\n", ""},
-		{"a try that came to nothing", story(asked(1), piece(1, "He"), runs.Event{Type: runs.Attempt, Attempt: 2, Step: 1, Discards: 1}, piece(1, "Hello"), done("Hello")),
-			"He\nHello\n", "what was said just now does not count: it is said again"},
-		{"a try of which nothing was shown", story(asked(1), runs.Event{Type: runs.Attempt, Attempt: 2, Step: 1}, piece(1, "Hello"), done("Hello")), "Hello\n", ""},
-		{"the end knows more", story(asked(1), piece(1, "Hel"), done("Hello")), "Hello\n", ""},
-		{"the end knows better", story(asked(1), piece(1, "Hel"), done("Good day")), "Hel\nGood day\n", ""},
-		{"refused", story(asked(1), piece(1, "Hel"), runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Busy, "full")}), "Hel\n", ""},
-		{"waits", story(piece(1, "Hm"), runs.Event{Type: runs.WaitOpened, Name: "go", Step: 2, Until: 9}), "Hm\n", "waits for the signal go; to go on, say:"},
+		{"complete stream", numberEvents(llmCallStarted(1), streamDelta(1, "He"), streamDelta(1, "llo"), runDone("Hello")), "Hello\n", ""},
+		{"no delta before the end", numberEvents(runDone("Hello", "half of it")), "Hello\n", "warning: half of it"},
+		{"answer after tools", numberEvents(llmCallStarted(1), streamDelta(1, "I ask."), llmCallStarted(3), streamDelta(3, "Done."), runDone("Done.")), "I ask.\nDone.\n", ""},
+		{"discarded attempt", numberEvents(llmCallStarted(1), streamDelta(1, "He"), runs.Event{Type: runs.Attempt, Attempt: 2, Step: 1, Discards: 1}, streamDelta(1, "Hello"), runDone("Hello")),
+			"He\nHello\n", "the text above is invalid; the corrected text follows"},
+		{"discarded attempt without output", numberEvents(llmCallStarted(1), runs.Event{Type: runs.Attempt, Attempt: 2, Step: 1}, streamDelta(1, "Hello"), runDone("Hello")), "Hello\n", ""},
+		{"final text is longer", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runDone("Hello")), "Hello\n", ""},
+		{"final text differs", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runDone("Good day")), "Hel\nGood day\n", ""},
+		{"refused run", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Busy, "full")}), "Hel\n", ""},
+		{"waiting run", numberEvents(streamDelta(1, "Hm"), runs.Event{Type: runs.WaitOpened, Name: "go", Step: 2, Until: 9}), "Hm\n", "waits for the signal go; to continue:"},
 	} {
-		var teller teller
+		var teller answerPrinter
 		var text, beside strings.Builder
 		for i := range c.events {
-			a, b := teller.tell(&c.events[i])
+			a, b := teller.render(&c.events[i])
 			text.WriteString(a)
 			beside.WriteString(b)
 		}
 		if text.String() != c.text || !strings.Contains(beside.String(), c.beside) || c.beside == "" && beside.Len() > 0 {
-			t.Errorf("%s: told %q, beside %q; want %q, %q", c.name, text.String(), beside.String(), c.text, c.beside)
+			t.Errorf("%s: text %q, note %q; want %q, %q", c.name, text.String(), beside.String(), c.text, c.beside)
 		}
 	}
 }
 
-// broken is a server whose streams break off after so many events, but for the last.
-func broken(t *testing.T, events []runs.Event, after int, heads *[]string) *httptest.Server {
+// newBreakingServer returns a server that closes each stream after the given number of
+// events. It records the requests in heads.
+func newBreakingServer(t *testing.T, events []runs.Event, after int, heads *[]string) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		*heads = append(*heads, r.Method+" "+r.URL.Path+" "+r.Header.Get("Last-Event-ID")+r.Header.Get("Authorization"))
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -81,61 +82,61 @@ func broken(t *testing.T, events []runs.Event, after int, heads *[]string) *http
 	return s
 }
 
-func TestAStreamIsTakenUpWhereItBrokeOff(t *testing.T) {
-	events := story(asked(1), piece(1, "He"), piece(1, "llo"), done("Hello"))
+func TestStreamResumesAfterDisconnect(t *testing.T) {
+	events := numberEvents(llmCallStarted(1), streamDelta(1, "He"), streamDelta(1, "llo"), runDone("Hello"))
 	for after := 1; after <= len(events); after++ {
 		var heads []string
-		s := broken(t, events, after, &heads)
-		var out, talk bytes.Buffer
-		code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL, "--key", "k"}, streams{&out, &talk})
-		if code != 0 || out.String() != "Hello\n" || talk.Len() > 0 {
-			t.Errorf("after %d: code %d, out %q, talk %q", after, code, out.String(), talk.String())
+		s := newBreakingServer(t, events, after, &heads)
+		var out, stderr bytes.Buffer
+		code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL, "--key", "k"}, streams{&out, &stderr})
+		if code != 0 || out.String() != "Hello\n" || stderr.Len() > 0 {
+			t.Errorf("break after %d events: exit code %d, stdout %q, stderr %q", after, code, out.String(), stderr.String())
 		}
 		want := []string{"POST /v1/agents/helper/messages Bearer k"}
 		for n := after; n < len(events); n += after {
 			want = append(want, fmt.Sprintf("GET /v1/runs/%s/events %dBearer k", events[0].Run, n))
 		}
 		if strings.Join(heads, "\n") != strings.Join(want, "\n") {
-			t.Errorf("after %d: asked\n%s\nwant\n%s", after, strings.Join(heads, "\n"), strings.Join(want, "\n"))
+			t.Errorf("break after %d events: requests\n%s\nwant\n%s", after, strings.Join(heads, "\n"), strings.Join(want, "\n"))
 		}
 	}
 }
 
-func TestAStreamThatBringsNothingMoreIsGivenUp(t *testing.T) {
+func TestStreamGivesUpWithoutProgress(t *testing.T) {
 	var heads []string
-	s := broken(t, story(asked(1), piece(1, "He")), 1, &heads)
-	var out, talk bytes.Buffer
-	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &talk})
-	if code != failed || !strings.Contains(talk.String(), "--follow --after 2") || len(heads) < reconnectsMax {
-		t.Errorf("code %d, talk %q after %d requests", code, talk.String(), len(heads))
+	s := newBreakingServer(t, numberEvents(llmCallStarted(1), streamDelta(1, "He")), 1, &heads)
+	var out, stderr bytes.Buffer
+	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &stderr})
+	if code != exitFailed || !strings.Contains(stderr.String(), "--follow --after 2") || len(heads) < reconnectsMax {
+		t.Errorf("exit code %d, stderr %q after %d requests", code, stderr.String(), len(heads))
 	}
 }
 
-func TestAStreamOfAFailureIsOne(t *testing.T) {
+func TestStreamOfFailedRun(t *testing.T) {
 	var heads []string
-	s := broken(t, story(asked(1), runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Budget, "spent")}), 9, &heads)
-	var out, talk bytes.Buffer
-	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &talk})
-	if code != failed || !strings.Contains(talk.String(), "budget_exceeded: spent (see: troupe runs show ") {
-		t.Errorf("code %d, talk %q", code, talk.String())
+	s := newBreakingServer(t, numberEvents(llmCallStarted(1), runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Budget, "spent")}), 9, &heads)
+	var out, stderr bytes.Buffer
+	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &stderr})
+	if code != exitFailed || !strings.Contains(stderr.String(), "budget_exceeded: spent (see: troupe runs show ") {
+		t.Errorf("exit code %d, stderr %q", code, stderr.String())
 	}
 	out.Reset()
-	run([]string{"call", "helper", "hi", "--stream", "--json", "--server", s.URL}, streams{&out, &talk})
+	run([]string{"call", "helper", "hi", "--stream", "--json", "--server", s.URL}, streams{&out, &stderr})
 	if lines := strings.Count(out.String(), "\n"); lines != 2 {
-		t.Errorf("%d lines of JSON: %s", lines, out.String())
+		t.Errorf("want 2 lines of JSON, got %d: %s", lines, out.String())
 	}
 }
 
-func TestWhatIsNoStreamIsTold(t *testing.T) {
+func TestStreamProblemResponse(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(404)
 		fmt.Fprint(w, `{"title":"x","detail":"no agent is named helper","code":"agent_not_found"}`)
 	}))
 	defer s.Close()
-	var out, talk bytes.Buffer
-	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &talk})
-	if code != failed || !strings.Contains(talk.String(), "agent_not_found: no agent is named helper") {
-		t.Errorf("code %d, talk %q", code, talk.String())
+	var out, stderr bytes.Buffer
+	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &stderr})
+	if code != exitFailed || !strings.Contains(stderr.String(), "agent_not_found: no agent is named helper") {
+		t.Errorf("exit code %d, stderr %q", code, stderr.String())
 	}
 }

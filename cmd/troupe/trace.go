@@ -20,8 +20,9 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// traced runs a world and writes its history to a file; to none if path is empty.
-func traced(path string, o sim.Options, run func(sim.Options) sim.Result) (sim.Result, error) {
+// runTraced runs a simulation and writes its history to a file. An empty path
+// disables the trace.
+func runTraced(path string, o sim.Options, run func(sim.Options) sim.Result) (sim.Result, error) {
 	if path == "" {
 		return run(o), nil
 	}
@@ -35,20 +36,21 @@ func traced(path string, o sim.Options, run func(sim.Options) sim.Result) (sim.R
 	return r, errors.Join(out.Flush(), f.Close())
 }
 
-// tracedSeed is a seed's file in the folder of traces; empty if none is wanted.
-func tracedSeed(dir string, seed uint64) string {
+// tracePath returns the trace file of a seed; empty if dir is empty.
+func tracePath(dir string, seed uint64) string {
 	if dir == "" {
 		return ""
 	}
 	return filepath.Join(dir, fmt.Sprintf("seed-%d.ndjson", seed))
 }
 
-// traceWritten is broken by a history that finds no room on the disk.
+// traceWritten is the spec reported as broken when a trace cannot be written.
 const traceWritten = "TraceWritten"
 
-// tracedOf is what run makes of a seed, its first world written down.
-func tracedOf(dir string, o sim.Options, run func(sim.Options) sim.Result) sim.Result {
-	r, err := traced(tracedSeed(dir, o.Seed), o, run)
+// runTracedSeed runs a seed and traces its first simulation. A write error becomes a
+// violation of traceWritten.
+func runTracedSeed(dir string, o sim.Options, run func(sim.Options) sim.Result) sim.Result {
+	r, err := runTraced(tracePath(dir, o.Seed), o, run)
 	if err != nil {
 		return sim.Result{Seed: o.Seed, Violation: &sim.Violation{Spec: traceWritten, Detail: err.Error()}}
 	}
@@ -56,31 +58,32 @@ func tracedOf(dir string, o sim.Options, run func(sim.Options) sim.Result) sim.R
 }
 
 const (
-	traceWaiting = 1 << 16 // events that may wait to be written
-	traceBytes   = 1 << 30 // of a file
-	traceEvery   = 50 * time.Millisecond
+	tracePendingMax = 1 << 16 // maximum number of unwritten events
+	traceBytesMax   = 1 << 30 // maximum size of a trace file
+	traceInterval   = 50 * time.Millisecond
 )
 
-// traceFile is a node's history on its way to a file, written by a goroutine of
-// its own. What finds no room is counted, and the file says where it is missing.
+// traceFile writes the history of a node to a file from its own goroutine. Events
+// above tracePendingMax or traceBytesMax are dropped. The file records the number
+// and position of dropped events.
 type traceFile struct {
-	file *os.File
-	out  *bufio.Writer
-	log  *slog.Logger
-	done chan struct{}
-	end  chan struct{}
+	file    *os.File
+	out     *bufio.Writer
+	log     *slog.Logger
+	stop    chan struct{}
+	stopped chan struct{}
 
-	mu      sync.Mutex
-	named   map[history.TraceAgent]bool
-	naming  []history.TraceAgent // to be named before what waits
-	waiting []history.Event
-	lost    int // since waiting was taken last
+	mu            sync.Mutex
+	named         map[history.TraceAgent]bool
+	pendingAgents []history.TraceAgent // agents to write before the pending events
+	pending       []history.Event
+	lost          int // events dropped since the last flush
 
-	wrote, missing int
-	err            error
+	written, missing int
+	err              error
 }
 
-// openTrace makes the file, anew, and writes its header.
+// openTrace creates or truncates the file and writes its header.
 func openTrace(path, node string, l dispatcher.Limits, definitions []actor.Definition, log *slog.Logger) (*traceFile, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -89,17 +92,17 @@ func openTrace(path, node string, l dispatcher.Limits, definitions []actor.Defin
 	h := history.TraceHeader{Source: "serve " + node, Limits: history.TraceLimits{
 		AgentCallDepthMax: l.AgentCallDepthMax, AgentConcurrentCallsMax: l.AgentConcurrentCallsMax,
 		MaxPendingPerActor: l.MaxPendingPerActor, AgentCallTimeoutMax: l.AgentCallTimeoutMax}}
-	t := &traceFile{file: f, out: bufio.NewWriterSize(f, 1<<18), log: log, done: make(chan struct{}), end: make(chan struct{}), named: map[history.TraceAgent]bool{}}
-	t.name(definitions)
-	h.Agents, t.naming = t.naming, nil
+	t := &traceFile{file: f, out: bufio.NewWriterSize(f, 1<<18), log: log, stop: make(chan struct{}), stopped: make(chan struct{}), named: map[history.TraceAgent]bool{}}
+	t.addAgents(definitions)
+	h.Agents, t.pendingAgents = t.pendingAgents, nil
 	t.write(h.AppendTo(nil))
 	go t.run()
 	return t, nil
 }
 
-// name has the file name those agents that it does not name so yet, before what
-// they do.
-func (t *traceFile) name(definitions []actor.Definition) {
+// addAgents adds agents that the file does not declare yet. They are written before
+// the pending events.
+func (t *traceFile) addAgents(definitions []actor.Definition) {
 	if t == nil {
 		return
 	}
@@ -111,55 +114,56 @@ func (t *traceFile) name(definitions []actor.Definition) {
 			Interleaved: def.Turns == actor.Interleaved, ByActor: def.Recursion == actor.ByActor}
 		if !t.named[a] {
 			t.named[a] = true
-			t.naming = append(t.naming, a)
+			t.pendingAgents = append(t.pendingAgents, a)
 		}
 	}
-	slices.SortFunc(t.naming, func(a, b history.TraceAgent) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(t.pendingAgents, func(a, b history.TraceAgent) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// teller is a function that takes events in and waits for nobody; nil if t is.
-func (t *traceFile) teller() func([]history.Event) {
+// recorder returns a function that enqueues events and never blocks on the file. It
+// returns nil if t is nil.
+func (t *traceFile) recorder() func([]history.Event) {
 	if t == nil {
 		return nil
 	}
 	return func(events []history.Event) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.lost > 0 || len(t.waiting)+len(events) > traceWaiting {
+		if t.lost > 0 || len(t.pending)+len(events) > tracePendingMax {
 			t.lost += len(events)
 			return
 		}
-		t.waiting = append(t.waiting, events...)
+		t.pending = append(t.pending, events...)
 	}
 }
 
 func (t *traceFile) run() {
-	defer close(t.end)
-	tick := time.NewTicker(traceEvery)
+	defer close(t.stopped)
+	tick := time.NewTicker(traceInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			t.drain()
-		case <-t.done:
-			t.drain()
+			t.flush()
+		case <-t.stop:
+			t.flush()
 			return
 		}
 	}
 }
 
-// drain writes what waits, and how much of what came after it is missing.
-func (t *traceFile) drain() {
+// flush writes the pending events and the number of events dropped after them.
+func (t *traceFile) flush() {
 	t.mu.Lock()
-	events, lost, agents := t.waiting, t.lost, t.naming
-	t.waiting, t.lost, t.naming = nil, 0, nil
+	events, lost, agents := t.pending, t.lost, t.pendingAgents
+	t.pending, t.lost, t.pendingAgents = nil, 0, nil
 	t.mu.Unlock()
 	var line []byte
 	if len(agents) > 0 {
 		t.write(history.AppendAgents(nil, agents))
 	}
 	for i := range events {
-		if t.wrote > traceBytes {
+		if t.written > traceBytesMax {
 			lost += len(events) - i
 			break
 		}
@@ -169,33 +173,33 @@ func (t *traceFile) drain() {
 	if lost > 0 {
 		t.write(history.AppendLost(nil, lost))
 		if t.missing == 0 {
-			t.log.Warn("events are missing in the trace", "file", t.file.Name(), "events", lost)
+			t.log.Warn("trace events dropped", "file", t.file.Name(), "events", lost)
 		}
 		t.missing += lost
 	}
 	if err := t.out.Flush(); err != nil && t.err == nil {
 		t.err = err
-		t.log.Error("the trace cannot be written", "error", err.Error())
+		t.log.Error("trace write failed", "error", err.Error())
 	}
 }
 
 func (t *traceFile) write(line []byte) {
 	n, err := t.out.Write(line)
-	t.wrote += n
+	t.written += n
 	if t.err == nil {
 		t.err = err
 	}
 }
 
-// Close writes the rest.
+// Close writes the pending events and closes the file.
 func (t *traceFile) Close() error {
 	if t == nil {
 		return nil
 	}
-	close(t.done)
-	<-t.end
+	close(t.stop)
+	<-t.stopped
 	if t.missing > 0 {
-		t.log.Warn("the trace is not whole", "file", t.file.Name(), "events_missing", t.missing)
+		t.log.Warn("trace incomplete", "file", t.file.Name(), "events_missing", t.missing)
 	}
 	return errors.Join(t.err, t.file.Close())
 }

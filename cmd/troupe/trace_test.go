@@ -16,17 +16,17 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-func TestATraceSaysWhatItLost(t *testing.T) {
+func TestTraceCountsLostEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "t.ndjson")
-	var said bytes.Buffer
-	trace, err := openTrace(path, "n1", dispatcher.DefaultLimits(), []actor.Definition{{Name: "ana"}}, slog.New(slog.NewTextHandler(&said, nil)))
+	var log bytes.Buffer
+	trace, err := openTrace(path, "n1", dispatcher.DefaultLimits(), []actor.Definition{{Name: "ana"}}, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tell := trace.teller()
-	tell([]history.Event{{Kind: history.Sync, At: 1}})
-	tell(make([]history.Event, traceWaiting)) // more than may wait, whenever the first is written
-	tell([]history.Event{{Kind: history.Sync, At: 2}})
+	record := trace.recorder()
+	record([]history.Event{{Kind: history.Sync, At: 1}})
+	record(make([]history.Event, tracePendingMax)) // exceeds the limit whether or not the first event was flushed
+	record([]history.Event{{Kind: history.Sync, At: 2}})
 	if err := trace.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -37,10 +37,10 @@ func TestATraceSaysWhatItLost(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	var header history.TraceHeader
 	if err := json.Unmarshal([]byte(lines[0]), &header); err != nil || header.Trace != history.TraceVersion || header.Agents[0].Name != "ana" {
-		t.Errorf("the header is %s: %v", lines[0], err)
+		t.Errorf("header: got %s, error %v", lines[0], err)
 	}
 	if len(lines) < 2 || !strings.Contains(lines[1], `"kind":"Sync","at":1`) {
-		t.Fatalf("got %q", lines)
+		t.Fatalf("first event: want a Sync at 1, got %q", lines)
 	}
 	missing := 0
 	for _, line := range lines[1:] {
@@ -50,20 +50,20 @@ func TestATraceSaysWhatItLost(t *testing.T) {
 		}
 		missing += lost.Lost
 	}
-	if told := len(lines) - 2; missing == 0 && told < traceWaiting || missing > 0 && !strings.Contains(said.String(), "not whole") {
-		t.Errorf("%d lines, %d missing, and it says %s", len(lines), missing, &said)
+	if written := len(lines) - 2; missing == 0 && written < tracePendingMax || missing > 0 && !strings.Contains(log.String(), "trace incomplete") {
+		t.Errorf("%d lines, %d missing, log %s", len(lines), missing, &log)
 	}
 }
 
-func TestATraceNamesWhoComesLater(t *testing.T) {
+func TestTraceNamesLaterAgents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "t.ndjson")
 	trace, err := openTrace(path, "n1", dispatcher.DefaultLimits(), []actor.Definition{{Name: "ana"}}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	trace.name([]actor.Definition{{Name: "cleo"}, {Name: "ana"}, {Name: "bob", Turns: actor.Interleaved}})
-	trace.name([]actor.Definition{{Name: "cleo"}, {Name: "ana"}})
-	trace.teller()([]history.Event{{Kind: history.Sync, At: 1}})
+	trace.addAgents([]actor.Definition{{Name: "cleo"}, {Name: "ana"}, {Name: "bob", Turns: actor.Interleaved}})
+	trace.addAgents([]actor.Definition{{Name: "cleo"}, {Name: "ana"}})
+	trace.recorder()([]history.Event{{Kind: history.Sync, At: 1}})
 	if err := trace.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -72,13 +72,13 @@ func TestATraceNamesWhoComesLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.HasSuffix(string(text), `"agents":[{"name":"ana"}]}`+"\n"+`{"agents":[{"name":"bob","interleaved":true},{"name":"cleo"}]}`+"\n"+`{"kind":"Sync","at":1,"cell":0}`+"\n") {
-		t.Errorf("%s", text)
+		t.Errorf("want bob and cleo before the event, got %s", text)
 	}
 }
 
-func TestNobodyIsToldWithoutATrace(t *testing.T) {
+func TestNilTraceHasNoRecorder(t *testing.T) {
 	var none *traceFile
-	if none.teller() != nil || none.Close() != nil {
-		t.Error("a trace that is none tells something")
+	if none.recorder() != nil || none.Close() != nil {
+		t.Error("nil trace: want no recorder and no error")
 	}
 }

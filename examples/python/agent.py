@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An agent that is an HTTP service of its own, with the standard library alone.
+"""An external agent: an HTTP service that uses only the standard library.
 
-It registers itself, says every few seconds that it is there, and answers each
-message that it is handed as a stream of events. On the way it asks another
-agent, in the name of the run that it works for: the server knows by the run's
-token who asks, how deep, and how much time is left.
+It registers itself, sends periodic heartbeats, and answers each message with a
+stream of events. During a run it calls another agent on behalf of that run. The
+server derives the caller, the depth and the time left from the token of the run.
 
     python3 agent.py --server http://127.0.0.1:8283 --agent-id scribe --ask helper
 """
@@ -22,13 +21,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-BODY_BYTES_MAX = 8 << 20  # of what we are handed
-HEARTBEAT_SECONDS = 15  # after 45 without a word the server counts us as ill
-CALL_SECONDS = 300  # longer than any agent may be waited for
+BODY_BYTES_MAX = 8 << 20  # maximum size of a request body
+HEARTBEAT_SECONDS = 15  # the server calls no agent that was silent for 45 seconds
+CALL_SECONDS = 300  # exceeds the server's longest call timeout
 
 
 class Troupe:
-    """The server, as far as this agent needs it."""
+    """Client for the part of the server's API that this agent uses."""
 
     def __init__(self, url, key):
         self.url, self.key = url.rstrip("/"), key
@@ -49,7 +48,7 @@ class Troupe:
 
     def register(self, agent_id, endpoint, auth_env):
         body = {"agent_id": agent_id, "endpoint": endpoint, "retry": "safe", "concurrency": 8,
-                "description": "Counts words, and asks another agent about them.", "capabilities": ["WORD_COUNT"]}
+                "description": "Counts words and asks another agent about them.", "capabilities": ["WORD_COUNT"]}
         if auth_env:
             body["auth"] = {"env": auth_env}
         return self.post("/v1/agents/register", body)
@@ -58,13 +57,13 @@ class Troupe:
         return self.post("/v1/agents/%s:heartbeat" % urllib.parse.quote(agent_id), {})
 
     def call_agent(self, agent_id, message, token):
-        """Asks another agent on behalf of the run that the token is of."""
+        """Calls another agent on behalf of the run that the token belongs to."""
         path = "/v1/agents/%s:invoke" % urllib.parse.quote(agent_id)
         return self.post(path, {"message": message}, {"x-run-token": token}, CALL_SECONDS)["content"]
 
 
 class Refused(Exception):
-    """What the server, or another agent, says no with."""
+    """A refusal by the server or by another agent."""
 
     def __init__(self, code, detail):
         super().__init__("%s: %s" % (code, detail))
@@ -72,18 +71,18 @@ class Refused(Exception):
 
 
 def answer(message, ask, call_agent):
-    """The agent itself: yields events, as names with their data."""
+    """Implements the agent: yields events as pairs of name and data."""
     words = message.split()
     yield "state", {"state": "counting", "detail": {"words": len(words)}}
     yield "delta", {"text": "I counted %d word%s. " % (len(words), "" if len(words) == 1 else "s")}
     if ask:
         yield "state", {"state": "asking", "detail": {"agent_id": ask}}
         try:
-            said = call_agent(ask, message)
-            yield "delta", {"text": "The %s says: " % ask}
-            yield "delta", {"text": said}
-        except Refused as refused:  # another agent's failure is not ours
-            yield "delta", {"text": "The %s could not be asked (%s)." % (ask, refused)}
+            reply = call_agent(ask, message)
+            yield "delta", {"text": "The %s answered: " % ask}
+            yield "delta", {"text": reply}
+        except Refused as refused:  # a failure of the other agent does not fail this run
+            yield "delta", {"text": "The %s could not be called (%s)." % (ask, refused)}
     yield "done", {"usage": {"tokens": len(words)}}
 
 
@@ -93,21 +92,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path != "/health":
-            return self.say(404, {"code": "not_found"})
-        self.say(200, {"status": "ok"})
+            return self.respond(404, {"code": "not_found"})
+        self.respond(200, {"status": "ok"})
 
     def do_POST(self):
         if self.path != "/invoke":
-            return self.say(404, {"code": "not_found"})
+            return self.respond(404, {"code": "not_found"})
         if self.secret and not hmac.compare_digest(self.headers.get("Authorization", "").encode(), b"Bearer " + self.secret.encode()):
-            return self.say(401, {"code": "unauthorized"})
+            return self.respond(401, {"code": "unauthorized"})
         try:
             length = int(self.headers.get("Content-Length", ""))
             if not 0 <= length <= BODY_BYTES_MAX:
-                return self.say(413, {"code": "too_large"})
+                return self.respond(413, {"code": "too_large"})
             message = json.loads(self.rfile.read(length))["input_message"]
         except (ValueError, KeyError, TypeError):
-            return self.say(400, {"code": "invalid_request", "message": "want a JSON object with input_message"})
+            return self.respond(400, {"code": "invalid_request", "message": "want a JSON object with input_message"})
         token = self.headers.get("x-run-token", "")
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
@@ -119,9 +118,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.wfile.write(("event: %s\ndata: %s\n\n" % (name, json.dumps(data))).encode())
                 self.wfile.flush()
         except (BrokenPipeError, ConnectionResetError):
-            pass  # nobody wants the answer any more
+            pass  # the server has closed the connection
 
-    def say(self, status, body):
+    def respond(self, status, body):
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -130,16 +129,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_):
-        pass  # the server's run events say what was asked and answered
+        pass  # the run events on the server record all messages
 
 
 def main():
-    parser = argparse.ArgumentParser(description="An external agent that counts words and asks another agent.")
-    parser.add_argument("--server", default=os.environ.get("TROUPE_SERVER") or "http://127.0.0.1:8283", help="the server to register with")
-    parser.add_argument("--listen", default="127.0.0.1:0", help="where to answer; port 0 takes a free one")
-    parser.add_argument("--agent-id", default="scribe", help="how to be called")
-    parser.add_argument("--ask", default="helper", help="which agent to ask; empty: none")
-    parser.add_argument("--auth-env", default="", help="the variable TROUPE_AUTH_… that holds a secret which the server has to show")
+    parser = argparse.ArgumentParser(description="External agent that counts words and asks another agent.")
+    parser.add_argument("--server", default=os.environ.get("TROUPE_SERVER") or "http://127.0.0.1:8283", help="server to register with")
+    parser.add_argument("--listen", default="127.0.0.1:0", help="address to listen on; port 0 selects a free one")
+    parser.add_argument("--agent-id", default="scribe", help="name of this agent")
+    parser.add_argument("--ask", default="helper", help="agent to call; empty means none")
+    parser.add_argument("--auth-env", default="", help="environment variable TROUPE_AUTH_… with the secret that the server must send")
     args = parser.parse_args()
 
     host, _, port = args.listen.rpartition(":")
@@ -149,7 +148,7 @@ def main():
     Handler.troupe, Handler.ask = troupe, args.ask
     Handler.secret = os.environ.get(args.auth_env, "") if args.auth_env else ""
     if args.auth_env and not Handler.secret:
-        sys.exit("agent: the variable %s is not set" % args.auth_env)
+        sys.exit("agent: environment variable %s is not set" % args.auth_env)
     endpoint = "http://%s:%d" % service.server_address[:2]
     threading.Thread(target=service.serve_forever, daemon=True).start()
 
@@ -166,7 +165,7 @@ def main():
                 print("registered %s at %s" % (args.agent_id, endpoint), flush=True)
                 known = True
         except Refused as refused:
-            known = known and refused.code == "agent_unavailable"  # forgotten: register again
+            known = known and refused.code == "agent_unavailable"  # after any other refusal, register again
             print("agent: %s" % refused, file=sys.stderr, flush=True)
         if stop.wait(HEARTBEAT_SECONDS if known else 1):
             return

@@ -82,7 +82,7 @@ func TestAgentFailures(t *testing.T) {
 		{"reports an error", func(w http.ResponseWriter, r *http.Request, _ int) {
 			writeStream(w, agentEvents(`error {"code":"agent_busy","message":"try later, `+r.Header.Get("X-Run-Token")+`"}`))
 		}, false, "", actor.Busy, "try later, ***", 1},
-		{"disconnects, not idempotent", func(http.ResponseWriter, *http.Request, int) { abortConnection() }, false, "", actor.Unknown, "is unknown", 1},
+		{"disconnects, not idempotent", func(http.ResponseWriter, *http.Request, int) { abortConnection() }, false, "", actor.Unknown, "may have been processed", 1},
 		{"disconnects, idempotent", func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 {
 				abortConnection()
@@ -92,14 +92,14 @@ func TestAgentFailures(t *testing.T) {
 		{"is silent, not idempotent", func(_ http.ResponseWriter, r *http.Request, _ int) { waitOrDisconnect(r, testTimeout) }, false, "", actor.Deadline, "no time is left", 1},
 		{"stops in the middle", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, agentEvents(`delta {"text":"hi"}`))
-		}, true, "hi", actor.Unavailable, "stops after 1 events without done", 1},
+		}, true, "hi", actor.Unavailable, "response ended after 1 events without done", 1},
 		{"names another run", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, agentEvents(`delta {"text":"hi","run_id":"x"}`))
-		}, true, "", actor.Unavailable, `speaks of the run "x"`, 2},
+		}, true, "", actor.Unavailable, `run_id "x" is that of another run`, 2},
 		{"answers with JSON", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"text":"hi"}`)
-		}, false, "", actor.Unknown, "want an event stream; whether", 1},
+		}, false, "", actor.Unknown, "want an event stream; the request", 1},
 		{"is overloaded, then answers", func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 {
 				w.Header().Set("Retry-After", "1")

@@ -213,7 +213,7 @@ func TestForbiddenAddressIsNotRetried(t *testing.T) {
 	}}, &logBuffer{})
 	defer o.Close()
 	h := invoke(t.Context(), o, upstream.Target{URL: "http://kubernetes"}, true, testTimeout)
-	want := "agent py cannot be reached: kubernetes: its address is private, and that is not allowed here"
+	want := "agent py cannot be reached: kubernetes: its address is private, which is not allowed"
 	if h.Refusal == nil || h.Refusal.Reason != actor.Rejected || h.Refusal.Detail != want || resolved != 1 || strings.Contains(h.allText(), "10.0.0.1") {
 		t.Errorf("%v after %d lookups, want %s", h.Refusal, resolved, want)
 	}
@@ -263,7 +263,7 @@ func TestSocketChecksAddressAgain(t *testing.T) {
 		o := newOutbound(t, config, &logBuffer{})
 		conn, err := o.dialer.connectSocket(t.Context(), "h", netip.MustParseAddrPort("127.0.0.1:"+trap.port))
 		if detail, final := "", false; err != nil {
-			if detail, final = lossDetail(err); !final || detail != "h: its address is loopback, and that is not allowed here" {
+			if detail, final = lossDetail(err); !final || detail != "h: its address is loopback, which is not allowed" {
 				t.Errorf("%v: %s", err, detail)
 			}
 		}
@@ -366,12 +366,12 @@ func TestConnectionReset(t *testing.T) {
 		detail string
 		asked  int64 // number of requests, for an idempotent agent
 	}{
-		{"at its first byte", func(r *bufio.Reader) { _, _ = r.ReadByte() }, "", actor.Unavailable, actor.Unknown, "the connection broke", 2},
-		{"after the head", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "", actor.Unavailable, actor.Unknown, "the connection broke", 2},
-		{"in the answer's head", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "HTTP/1.1 200 OK\r\nConte", actor.Unavailable, actor.Unknown, "the connection broke", 2},
-		{"in the answer, before its text", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata:", actor.Unavailable, actor.Unknown, "the connection broke", 2},
+		{"at its first byte", func(r *bufio.Reader) { _, _ = r.ReadByte() }, "", actor.Unavailable, actor.Unknown, "connection lost", 2},
+		{"after the head", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "", actor.Unavailable, actor.Unknown, "connection lost", 2},
+		{"in the answer's head", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "HTTP/1.1 200 OK\r\nConte", actor.Unavailable, actor.Unknown, "connection lost", 2},
+		{"in the answer, before its text", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata:", actor.Unavailable, actor.Unknown, "connection lost", 2},
 		{"after some text", func(r *bufio.Reader) { _, _ = r.ReadString('{') },
-			"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: delta\r\ndata: {\"text\":\"a\"}\r\n\r\n", actor.Unavailable, actor.Unknown, "the connection broke", 1},
+			"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: delta\r\ndata: {\"text\":\"a\"}\r\n\r\n", actor.Unavailable, actor.Unknown, "connection lost", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")

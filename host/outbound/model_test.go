@@ -85,7 +85,7 @@ func TestModelFailures(t *testing.T) {
 			w.WriteHeader(400)
 			_, _ = io.WriteString(w, `{"error":{"message":"what is `+promptCanary+`?"}}`)
 		}, "", actor.Rejected, "what is " + promptCanary, 1, 0, 0},
-		{"no answer", func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }, "", actor.Unavailable, "no answer within 2m0s", 2, 4 * time.Minute, 4*time.Minute + time.Second},
+		{"no answer", func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }, "", actor.Unavailable, "no response within 2m0s", 2, 4 * time.Minute, 4*time.Minute + time.Second},
 		{"an error whose body never ends", func(w http.ResponseWriter, r *http.Request, _ int) {
 			w.WriteHeader(400)
 			w.(http.Flusher).Flush()
@@ -94,17 +94,17 @@ func TestModelFailures(t *testing.T) {
 		{"silence after the head", func(w http.ResponseWriter, r *http.Request, _ int) {
 			writeStream(w, nil)
 			<-r.Context().Done()
-		}, "", actor.Unavailable, "silent for 1m0s", 2, 2 * time.Minute, 2*time.Minute + time.Second},
+		}, "", actor.Unavailable, "no data for 1m0s", 2, 2 * time.Minute, 2*time.Minute + time.Second},
 		{"silence in the middle", func(w http.ResponseWriter, r *http.Request, _ int) {
 			writeStream(w, []byte(half))
 			<-r.Context().Done()
-		}, "hello ", actor.Unavailable, "silent for 1m0s in the middle", 1, time.Minute, time.Minute + time.Second},
+		}, "hello ", actor.Unavailable, "no data for 1m0s during", 1, time.Minute, time.Minute + time.Second},
 		{"slower than the idle time-out", func(w http.ResponseWriter, r *http.Request, _ int) {
 			for _, line := range strings.SplitAfter(whole, "\n\n") {
 				writeStream(w, []byte(line))
 				waitOrDisconnect(r, 61*time.Second)
 			}
-		}, "", actor.Unavailable, "silent for 1m0s", 2, 2 * time.Minute, 2*time.Minute + time.Second},
+		}, "", actor.Unavailable, "no data for 1m0s", 2, 2 * time.Minute, 2*time.Minute + time.Second},
 		{"slow, but alive", func(w http.ResponseWriter, r *http.Request, _ int) {
 			for _, line := range strings.SplitAfter(whole, "\n\n") {
 				writeStream(w, []byte(line))
@@ -118,9 +118,9 @@ func TestModelFailures(t *testing.T) {
 			}
 		}, "", actor.Deadline, "timeout", 1, testTimeout, testTimeout},
 		{"half a stream, and the connection breaks", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, []byte(half)); abortConnection() },
-			"hello ", actor.Unavailable, "the connection broke", 1, 0, 0},
+			"hello ", actor.Unavailable, "connection lost", 1, 0, 0},
 		{"half a stream, and a clean end", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, []byte(half)) },
-			"hello ", actor.Unavailable, "without a reason to finish", 1, 0, 0},
+			"hello ", actor.Unavailable, "without a finish reason", 1, 0, 0},
 		{"an empty stream, then success", func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 {
 				writeStream(w, nil)
@@ -143,17 +143,17 @@ func TestModelFailures(t *testing.T) {
 		{"an HTML page", func(w http.ResponseWriter, _ *http.Request, _ int) { _, _ = io.WriteString(w, "<html>") }, "", actor.Unavailable, `answers with "text/html"`, 2, 0, time.Second},
 		{"a malformed tool call", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, []byte(`data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":-3,"function":{"name":"f"}}]}}]}`+"\n\n"))
-		}, "", actor.Unavailable, "tool call -3: there is none before 0", 2, 0, time.Second},
+		}, "", actor.Unavailable, "tool call -3: negative index", 2, 0, time.Second},
 		{"two tool calls of one id", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, upstream.AppendStream(nil, upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "a", Name: "f"}, {ID: "a", Name: "g"}}}, 9))
 		}, "", actor.Unavailable, "have the same id", 2, 0, time.Second},
 		{"an error in the middle", func(w http.ResponseWriter, r *http.Request, _ int) {
 			writeStream(w, []byte(half+`data: {"error":{"message":"overloaded with `+r.Header.Get("Authorization")+`","type":"server_error"}}`+"\n\n"))
-		}, "hello ", actor.Unavailable, "broke off with an error server_error: overloaded with ***", 1, 0, 0},
+		}, "hello ", actor.Unavailable, "sent an error server_error: overloaded with ***", 1, 0, 0},
 		{"a compressed answer", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Content-Encoding", "gzip")
 			writeStream(w, modelStream("hello world"))
-		}, "", actor.Unavailable, "was not asked for", 2, 0, time.Second},
+		}, "", actor.Unavailable, "unexpected content coding", 2, 0, time.Second},
 		{"a huge chunk", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, []byte("data: "+strings.Repeat("x", 2<<20)))
 		}, "", actor.Rejected, "a line is longer than 1048576 bytes", 1, 0, 0},
@@ -162,13 +162,13 @@ func TestModelFailures(t *testing.T) {
 			for r.Context().Err() == nil {
 				writeStream(w, long)
 			}
-		}, strings.Repeat("x", 512<<10), actor.Rejected, "says more than 524288 bytes", 1, 0, 0},
+		}, strings.Repeat("x", 512<<10), actor.Rejected, "output exceeds 524288 bytes", 1, 0, 0},
 		{"an endless JSON body", func(w http.ResponseWriter, r *http.Request, _ int) {
 			w.Header().Set("Content-Type", "application/json")
 			for r.Context().Err() == nil {
 				_, _ = w.Write(make([]byte, 64<<10))
 			}
-		}, "", actor.Rejected, "is over 4194304 bytes", 1, 0, 0},
+		}, "", actor.Rejected, "exceeds 4194304 bytes", 1, 0, 0},
 		{"an endless head", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			conn, _, _ := w.(http.Hijacker).Hijack()
 			defer conn.Close()
@@ -180,12 +180,12 @@ func TestModelFailures(t *testing.T) {
 			if n > 128<<10 {
 				t.Errorf("%d bytes of a head were read", n)
 			}
-		}, "", actor.Unavailable, "the connection broke", 2, 0, time.Second},
+		}, "", actor.Unavailable, "connection lost", 2, 0, time.Second},
 		{"not HTTP", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			conn, _, _ := w.(http.Hijacker).Hijack()
 			defer conn.Close()
 			_, _ = io.WriteString(conn, "220 mail.example ESMTP\r\n")
-		}, "", actor.Unavailable, "the connection broke", 2, 0, time.Second},
+		}, "", actor.Unavailable, "connection lost", 2, 0, time.Second},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -339,8 +339,8 @@ func TestModelRequestsShareBackoff(t *testing.T) {
 		}
 		before := asked.Load()
 		h := askModel(t.Context(), w.Outbound, "m", "hi", testTimeout)
-		if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || h.Refusal.RetryAfter <= 0 || asked.Load() != before || !strings.Contains(h.Refusal.Detail, "left alone") {
-			t.Errorf("%v, %d requests after %d", h.Refusal, asked.Load(), before)
+		if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || h.Refusal.RetryAfter <= 0 || asked.Load() != before || !strings.Contains(h.Refusal.Detail, "circuit open") {
+			t.Errorf("%v, asked %d times after %d", h.Refusal, asked.Load(), before)
 		}
 		if askModel(t.Context(), w.Outbound, "other", "hi", testTimeout); asked.Load() != before+2 {
 			t.Error("the circuit of another model was open")

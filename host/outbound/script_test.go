@@ -71,7 +71,7 @@ func TestConfigValidation(t *testing.T) {
 		{Config{Models: map[string]Model{"a b": {}}}, "only letters"},
 		{Config{Models: map[string]Model{"scripted": {URL: "http://h"}}}, "scripted is built in"},
 		{model(Model{}), "models.m.url: want http or https"},
-		{model(Model{URL: "http://127.1"}), "models.m.url: host \"127.1\": it ends in a number"},
+		{model(Model{URL: "http://127.1"}), "models.m.url: host \"127.1\": ends in a number"},
 		{model(Model{URL: "http://h", KeyEnv: "sk-123 456"}), "models.m.key_env: want the name"},
 		{model(Model{URL: "http://h", KeyEnv: "NONE"}), "models.m.key_env: the environment variable NONE is not set"},
 		{model(Model{URL: "http://h", Model: strings.Repeat("m", 257)}), "models.m.model: got 257 bytes"},
@@ -82,7 +82,7 @@ func TestConfigValidation(t *testing.T) {
 		{model(Model{URL: "http://h", IdleTimeout: -1}), "models.m.head_timeout, idle_timeout"},
 		{Config{ExchangesMax: -1}, "exchanges"},
 		{Config{Pace: -1}, "pace"},
-		{Config{Allow: []string{"10.0.0.1/8"}}, "write 10.0.0.0/8"},
+		{Config{Allow: []string{"10.0.0.1/8"}}, "want 10.0.0.0/8"},
 		{Config{Backoff: upstream.BackoffConfig{RetryPercent: 101}}, "back-off"},
 	} {
 		c.config.Env = func(string) (string, bool) { return "", false }

@@ -10,27 +10,27 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-// Workload is an agent that is asked under load.
+// Workload is the kind of agent called under load.
 type Workload string
 
-// The workloads. Each has a twin that writes everything down.
+// The workloads. Each exists as a volatile and as a journaled agent.
 const (
-	Noop  Workload = "noop"  // answers at once
-	Chain Workload = "chain" // asks one that asks one …: LinksMax calls
-	Fan   Workload = "fan"   // asks FanWidth at once
-	Slow  Workload = "slow"  // takes SlowTurn, and no processor
+	Noop  Workload = "noop"  // answers immediately
+	Chain Workload = "chain" // makes ChainLength nested calls
+	Fan   Workload = "fan"   // makes FanWidth parallel calls
+	Slow  Workload = "slow"  // sleeps for SlowDuration
 )
 
 const (
-	// Links is how many calls a chain is long.
-	Links = 4
-	// FanWidth is how many agents a fan asks at once.
+	// ChainLength is the number of nested calls of a chain.
+	ChainLength = 4
+	// FanWidth is the number of parallel calls of a fan.
 	FanWidth = 8
-	// SlowTurn is how long a slow agent takes for one message.
-	SlowTurn = time.Second
+	// SlowDuration is the time that a slow agent takes per message.
+	SlowDuration = time.Second
 )
 
-// Agent is the name under which a workload is asked.
+// Agent returns the agent name of a workload.
 func (w Workload) Agent(durable bool) string {
 	if durable {
 		return string(w) + "-durable"
@@ -38,18 +38,18 @@ func (w Workload) Agent(durable bool) string {
 	return string(w)
 }
 
-// Workloads lists them.
+// Workloads returns all workloads.
 func Workloads() []Workload { return []Workload{Noop, Chain, Fan, Slow} }
 
-// Agents are the definitions of all workloads, of both durabilities.
-func Agents() (all []actor.Definition) {
+// Agents returns the definitions of all workloads, volatile and journaled.
+func Agents() (definitions []actor.Definition) {
 	for _, durable := range []bool{false, true} {
 		add := func(w Workload, b actor.Behavior) {
-			d := agents.Define(w.Agent(durable), "1", "An agent to measure with.", b)
+			d := agents.Define(w.Agent(durable), "1", "A workload of the load generator.", b)
 			if !durable {
 				d.Durability = actor.Volatile
 			}
-			all = append(all, d)
+			definitions = append(definitions, d)
 		}
 		link := func(n int) Workload {
 			if n == 0 {
@@ -57,31 +57,31 @@ func Agents() (all []actor.Definition) {
 			}
 			return Workload(fmt.Sprintf("link-%d", n))
 		}
-		add(Noop, steps(func(b actor.Begin, _ []actor.Answer) actor.Action { return actor.Complete(b.Call.Parts) }))
-		for n := range Links {
+		add(Noop, behavior(func(b actor.Begin, _ []actor.Answer) actor.Action { return actor.Complete(b.Call.Parts) }))
+		for n := range ChainLength {
 			next := link(n + 1)
-			if n == Links-1 {
+			if n == ChainLength-1 {
 				next = Noop
 			}
-			add(link(n), asking(actor.Ask{Kind: actor.AskCall, Name: next.Agent(durable)}))
+			add(link(n), forward(actor.Ask{Kind: actor.AskCall, Name: next.Agent(durable)}))
 		}
 		leaves := make([]actor.Ask, FanWidth)
 		for i := range leaves {
 			leaves[i] = actor.Ask{Kind: actor.AskCall, Name: fmt.Sprintf("%s/leaf-%d", Noop.Agent(durable), i)}
 		}
-		add(Fan, asking(leaves...))
-		add(Slow, asking(actor.Ask{Kind: actor.AskSleep, Timeout: SlowTurn}))
+		add(Fan, forward(leaves...))
+		add(Slow, forward(actor.Ask{Kind: actor.AskSleep, Timeout: SlowDuration}))
 	}
-	return all
+	return definitions
 }
 
-// steps is a behavior whose turns are a function of what came of their last asks.
-type steps func(b actor.Begin, answers []actor.Answer) actor.Action
+// behavior is an actor.Behavior whose turns are a function of their last answers.
+type behavior func(b actor.Begin, answers []actor.Answer) actor.Action
 
-func (s steps) Begin(b actor.Begin) actor.Turn { return &turn{s, b} }
+func (s behavior) Begin(b actor.Begin) actor.Turn { return &turn{s, b} }
 
 type turn struct {
-	next  steps
+	next  behavior
 	begin actor.Begin
 }
 
@@ -91,9 +91,9 @@ func (t *turn) Next(answers []actor.Answer) (actor.Action, error) {
 
 func (t *turn) Stop() {}
 
-// asking passes its message on, and answers when all it asked have, with the
-// first refusal if there is one.
-func asking(asks ...actor.Ask) steps {
+// forward makes the given asks with the message it received, and completes when all
+// are answered. The first refusal becomes its own.
+func forward(asks ...actor.Ask) behavior {
 	return func(b actor.Begin, answers []actor.Answer) actor.Action {
 		if answers == nil {
 			out := make([]actor.Ask, len(asks))

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package load puts a node under load and says how it bears it: how much it gets
-// done, how long that takes, what it refuses and how soon.
+// Package load generates load for a node and measures throughput, latency, refusals
+// and the time to refuse.
 //
-//	Target ──▶ Caller, Caller …      whom is asked: cells in this process, or a door over HTTP
-//	Closed    so many callers, each of whom asks again once it has its answer
-//	Open      so many arrivals a second, whatever becomes of them
-//	Result    what was seen
-//	Programme all that `make load` measures, and the floors that must hold
+//	Target ──▶ Caller, Caller …   cells in this process, or a gateway over HTTP
+//	ClosedLoop  a fixed number of callers, each with one call at a time
+//	OpenLoop    a fixed rate of arrivals, independent of the answers
+//	Result      the measurements of one loop
+//	Suite       all loops of `make load`, and the floors that must hold
 //
-// A closed loop waits with a server that waits, and so never sees the worst. In an
-// open loop an arrival has an instant at which it was to be sent, and its time
-// counts from there, also if the loop was late; so what a pause hides from one
-// caller it shows in the times of all that arrived meanwhile.
+// A closed loop sends nothing while the server pauses, so its latencies omit the
+// worst case (coordinated omission). In an open loop each arrival has an intended
+// send time. Its latency counts from then even if the loop was late. A pause thus
+// shows in the latency of every call that arrived during it.
 //
-// The load is made in the process, or at least on the machine, that bears it, and
-// takes its share of the processors. It is kept cheap: requests are made before
-// they are needed, arrivals cost one atomic operation, and those that no caller is
-// free for are counted as not sent, all at once, once they are over Patience late.
+// The generator shares the processors with the node, in the same process or on the
+// same machine. It is kept cheap: requests are encoded in advance, and an arrival
+// costs one atomic operation. Arrivals without a free caller are counted as unsent,
+// all at once, when they are more than LatenessMax late.
 //
-// What is bounded: callers, arrivals that wait to be tried again, the tries of each.
+// Bounded are the callers, the queue of retries, and the attempts of each call.
 package load

@@ -13,107 +13,106 @@ import (
 )
 
 const (
-	// CallersMax is how many may ask at once.
+	// CallersMax is the maximum number of concurrent callers.
 	CallersMax = 16_384
-	// Patience is how late an arrival may be sent, where Open does not say. One
-	// that no caller was free for in that time is not sent.
-	Patience = 100 * time.Millisecond
-	// Tries is how often a call is made at most, where Open does not say.
-	Tries = 4
-	// waitingMax is how many refused calls may wait to be made again.
-	waitingMax = 1 << 20
+	// LatenessMaxDefault is the default of OpenLoop.LatenessMax.
+	LatenessMaxDefault = 100 * time.Millisecond
+	// TriesDefault is the default of OpenLoop.Tries.
+	TriesDefault = 4
+	// retriesMax is the maximum number of refused calls waiting for a retry.
+	retriesMax = 1 << 20
 )
 
-// Closed is a loop of so many callers, each of whom asks again once it has its
-// answer; one that is refused comes back when it is told to.
-type Closed struct {
+// ClosedLoop is a load of concurrent callers. Each makes its next call after the
+// answer to the last. After a refusal it waits for the retry delay, at least 1 ms.
+type ClosedLoop struct {
 	Callers int
 	For     time.Duration
 }
 
-// Run runs the loop against a target.
-func (c Closed) Run(ctx context.Context, target Target) (Result, error) {
-	if err := bounded("callers", c.Callers, CallersMax); err != nil {
+// Run runs the loop against a target. It returns an error if ctx is cancelled.
+func (c ClosedLoop) Run(ctx context.Context, target Target) (Result, error) {
+	if err := checkRange("callers", c.Callers, CallersMax); err != nil {
 		return Result{}, err
 	}
-	all, err := callers(target, c.Callers)
+	callers, err := newCallers(target, c.Callers)
 	if err != nil {
 		return Result{}, err
 	}
-	defer closeAll(all)
-	memory, before := watchMemory(), processor()
+	defer closeAll(callers)
+	memory, before := sampleMemory(), processorTime()
 	t := newTally(c.For)
 	ctx, stop := context.WithTimeout(ctx, c.For)
 	defer stop()
 	var done sync.WaitGroup
-	for i, caller := range all {
+	for i, caller := range callers {
 		done.Go(func() {
 			for ctx.Err() == nil {
-				sent := t.since()
+				sent := t.elapsed()
 				a := caller.Call()
 				t.add(i, sent, sent, a)
-				if a.Code != "" && !rest(ctx, max(a.After, time.Millisecond)) {
+				if a.Code != "" && !sleep(ctx, max(a.RetryAfter, time.Millisecond)) {
 					return
 				}
-				runtime.Gosched() // who asks cells in this process would otherwise keep its processor
+				runtime.Gosched() // else a caller of cells in this process would keep its processor
 			}
 		})
 	}
 	done.Wait()
 	r := t.result()
-	r.Callers, r.Processor, r.Memory = c.Callers, processor()-before, memory()
-	return r, interrupted(ctx)
+	r.Callers, r.Processor, r.Memory = c.Callers, processorTime()-before, memory()
+	return r, cancellation(ctx)
 }
 
-// Open is a loop into which so many calls arrive each second.
-type Open struct {
-	Rate     float64
-	For      time.Duration
-	Callers  int           // so many can be under way; 0: 1024
-	Tries    int           // of each call that is refused and told when to come back; 0: Tries
-	Patience time.Duration // 0: the constant of that name
+// OpenLoop is a load of calls that arrive at a fixed rate per second.
+type OpenLoop struct {
+	Rate        float64
+	For         time.Duration
+	Callers     int           // maximum number of concurrent calls; 0 means 1024
+	Tries       int           // maximum attempts per call refused with a retry delay; 0 means TriesDefault
+	LatenessMax time.Duration // lateness above which an arrival is not sent; 0 means LatenessMaxDefault
 }
 
-// Run runs the loop against a target.
-func (o Open) Run(ctx context.Context, target Target) (Result, error) {
+// Run runs the loop against a target. It returns an error if ctx is cancelled.
+func (o OpenLoop) Run(ctx context.Context, target Target) (Result, error) {
 	if o.Callers == 0 {
 		o.Callers = 1024
 	}
 	if o.Tries == 0 {
-		o.Tries = Tries
+		o.Tries = TriesDefault
 	}
-	if o.Patience == 0 {
-		o.Patience = Patience
+	if o.LatenessMax == 0 {
+		o.LatenessMax = LatenessMaxDefault
 	}
-	if err := bounded("callers", o.Callers, CallersMax); err != nil {
+	if err := checkRange("callers", o.Callers, CallersMax); err != nil {
 		return Result{}, err
 	}
 	if !(o.Rate > 0 && o.Rate <= 1e9) {
-		return Result{}, fmt.Errorf("a rate of %v a second: want more than 0, and at most 1e9", o.Rate)
+		return Result{}, fmt.Errorf("rate %v per second: want more than 0 and at most 1e9", o.Rate)
 	}
-	all, err := callers(target, o.Callers)
+	callers, err := newCallers(target, o.Callers)
 	if err != nil {
 		return Result{}, err
 	}
-	defer closeAll(all)
-	memory, before := watchMemory(), processor()
+	defer closeAll(callers)
+	memory, before := sampleMemory(), processorTime()
 	ctx, stop := context.WithTimeout(ctx, o.For)
 	defer stop()
-	a := &arrivals{Open: o, every: float64(time.Second) / o.Rate, tally: newTally(o.For)}
-	a.again.first.Store(never)
+	a := &arrivals{OpenLoop: o, interval: float64(time.Second) / o.Rate, tally: newTally(o.For)}
+	a.retries.nextDue.Store(never)
 	var done sync.WaitGroup
-	for i, caller := range all {
+	for i, caller := range callers {
 		done.Go(func() {
 			for {
 				one, ok := a.next(ctx)
 				if !ok {
 					return
 				}
-				sent := a.tally.since()
+				sent := a.tally.elapsed()
 				answer := caller.Call()
 				a.tally.add(i, one.due, sent, answer)
 				if answer.Code != "" {
-					a.refused(one, answer)
+					a.handleRefusal(one, answer)
 				}
 				runtime.Gosched()
 			}
@@ -121,56 +120,56 @@ func (o Open) Run(ctx context.Context, target Target) (Result, error) {
 	}
 	done.Wait()
 	r := a.tally.result()
-	r.Callers, r.Rate, r.Processor, r.Memory = o.Callers, o.Rate, processor()-before, memory()
+	r.Callers, r.Rate, r.Processor, r.Memory = o.Callers, o.Rate, processorTime()-before, memory()
 	arrived := int64(o.Rate * o.For.Seconds())
-	r.Unsent = int(a.unsent.Load() + max(arrived-a.number.Load(), 0)) // with those that were due when the time was over
-	r.Again, r.GivenUp, r.Waiting = int(a.retried.Load()), int(a.givenUp.Load()), a.again.len()
-	return r, interrupted(ctx)
+	r.Unsent = int(a.unsent.Load() + max(arrived-a.arrived.Load(), 0)) // includes arrivals that no caller took before the end
+	r.Retried, r.GivenUp, r.Waiting = int(a.retried.Load()), int(a.givenUp.Load()), a.retries.len()
+	return r, cancellation(ctx)
 }
 
-// arrivals says which call is to be made next, and when.
+// arrivals schedules the calls of an open loop.
 type arrivals struct {
-	Open
-	every   float64 // ns from one to the next
-	number  atomic.Int64
-	again   waiting
-	tally   *tally
-	unsent  atomic.Int64 // no caller was free in time
-	retried atomic.Int64
-	givenUp atomic.Int64 // refused for good, or as often as it may be tried
+	OpenLoop
+	interval float64 // nanoseconds between arrivals
+	arrived  atomic.Int64
+	retries  retryQueue
+	tally    *tally
+	unsent   atomic.Int64 // arrivals without a free caller in time
+	retried  atomic.Int64
+	givenUp  atomic.Int64 // calls refused without a retry delay, or Tries times
 }
 
-// arrival is a call that is to be made.
+// arrival is a scheduled call.
 type arrival struct {
-	due   time.Duration // when it is to be sent; of one that was refused, when it was told to come back
-	tries int           // so far
+	due   time.Duration // intended send time; of a retry, the time after its retry delay
+	tries int           // number of attempts so far
 }
 
-// next waits for a call to be made; false once the time is over. Those that were
-// refused and are due go first.
+// next waits for the next scheduled call; false after the end of the loop. Due
+// retries take precedence.
 func (a *arrivals) next(ctx context.Context) (arrival, bool) {
 	for {
-		now := a.tally.since()
+		now := a.tally.elapsed()
 		if now >= a.For || ctx.Err() != nil {
 			return arrival{}, false
 		}
-		if one, ok := a.again.pop(now); ok {
-			if now-one.due > a.Patience {
+		if retry, ok := a.retries.pop(now); ok {
+			if now-retry.due > a.LatenessMax {
 				a.unsent.Add(1)
 				continue
 			}
 			a.retried.Add(1)
-			return one, true
+			return retry, true
 		}
-		n := a.number.Add(1) - 1
-		due := time.Duration(float64(n) * a.every)
+		n := a.arrived.Add(1) - 1
+		due := time.Duration(float64(n) * a.interval)
 		switch late := now - due; {
 		case due >= a.For:
 			return arrival{}, false
-		case late > a.Patience:
+		case late > a.LatenessMax:
 			a.skip(n, now)
 			continue
-		case late < 0 && !rest(ctx, -late):
+		case late < 0 && !sleep(ctx, -late):
 			a.unsent.Add(1)
 			return arrival{}, false
 		}
@@ -178,95 +177,96 @@ func (a *arrivals) next(ctx context.Context) (arrival, bool) {
 	}
 }
 
-// skip leaves out what is too late: the n-th arrival, and all behind it that are
-// due already but for the last tenth of the patience.
+// skip counts arrival n as unsent, and all later arrivals that are due by more than
+// a tenth of LatenessMax.
 func (a *arrivals) skip(n int64, now time.Duration) {
 	a.unsent.Add(1)
-	to := int64(float64(now-a.Patience/10) / a.every)
+	last := int64(float64(now-a.LatenessMax/10) / a.interval)
 	for {
-		at := a.number.Load()
-		if at >= to {
+		next := a.arrived.Load()
+		if next >= last {
 			return
 		}
-		if a.number.CompareAndSwap(at, to) {
-			a.unsent.Add(to - at)
+		if a.arrived.CompareAndSwap(next, last) {
+			a.unsent.Add(last - next)
 			return
 		}
 	}
 }
 
-// refused has a call come back if that was said to help.
-func (a *arrivals) refused(one arrival, answer Answer) {
-	one.tries++
-	if one.due = a.tally.since() + answer.After; answer.After == 0 || one.tries >= a.Tries || !a.again.push(one) {
+// handleRefusal schedules a retry if the refusal has a retry delay and attempts are
+// left.
+func (a *arrivals) handleRefusal(call arrival, answer Outcome) {
+	call.tries++
+	if call.due = a.tally.elapsed() + answer.RetryAfter; answer.RetryAfter == 0 || call.tries >= a.Tries || !a.retries.push(call) {
 		a.givenUp.Add(1)
 	}
 }
 
 const never = int64(1) << 62
 
-// waiting are refused calls until they are due.
-type waiting struct {
-	first atomic.Int64 // when the next is due
-	mu    sync.Mutex
-	queue queue
+// retryQueue holds refused calls until their retry is due.
+type retryQueue struct {
+	nextDue atomic.Int64 // time of the next retry; never if none
+	mu      sync.Mutex
+	heap    retryHeap
 }
 
-func (w *waiting) push(one arrival) bool {
+func (w *retryQueue) push(call arrival) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.queue) >= waitingMax {
+	if len(w.heap) >= retriesMax {
 		return false
 	}
-	heap.Push(&w.queue, one)
-	w.first.Store(int64(w.queue[0].due))
+	heap.Push(&w.heap, call)
+	w.nextDue.Store(int64(w.heap[0].due))
 	return true
 }
 
-func (w *waiting) pop(now time.Duration) (arrival, bool) {
-	if w.first.Load() > int64(now) {
+func (w *retryQueue) pop(now time.Duration) (arrival, bool) {
+	if w.nextDue.Load() > int64(now) {
 		return arrival{}, false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.queue) == 0 || w.queue[0].due > now {
+	if len(w.heap) == 0 || w.heap[0].due > now {
 		return arrival{}, false
 	}
-	one := heap.Pop(&w.queue).(arrival)
-	w.first.Store(never)
-	if len(w.queue) > 0 {
-		w.first.Store(int64(w.queue[0].due))
+	call := heap.Pop(&w.heap).(arrival)
+	w.nextDue.Store(never)
+	if len(w.heap) > 0 {
+		w.nextDue.Store(int64(w.heap[0].due))
 	}
-	return one, true
+	return call, true
 }
 
-func (w *waiting) len() int {
+func (w *retryQueue) len() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.queue)
+	return len(w.heap)
 }
 
-// queue is a heap of arrivals, the next due first.
-type queue []arrival
+// retryHeap is a heap of arrivals ordered by due time.
+type retryHeap []arrival
 
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].due < q[j].due }
-func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q retryHeap) Len() int           { return len(q) }
+func (q retryHeap) Less(i, j int) bool { return q[i].due < q[j].due }
+func (q retryHeap) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
 
 // Push implements heap.Interface.
-func (q *queue) Push(x any) { *q = append(*q, x.(arrival)) }
+func (q *retryHeap) Push(x any) { *q = append(*q, x.(arrival)) }
 
 // Pop implements heap.Interface.
-func (q *queue) Pop() any {
+func (q *retryHeap) Pop() any {
 	last := len(*q) - 1
-	one := (*q)[last]
+	call := (*q)[last]
 	*q = (*q)[:last]
-	return one
+	return call
 }
 
-// rest waits; false if there is nothing to wait for any more.
-func rest(ctx context.Context, d time.Duration) bool {
-	if d < time.Second/10 { // a context's timer costs more than it is worth
+// sleep waits for d. It reports false if ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d < time.Second/10 { // a timer with a context costs more than a late end
 		time.Sleep(d)
 		return ctx.Err() == nil
 	}
@@ -280,17 +280,17 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// interrupted says that a loop ended before its time was over.
-func interrupted(ctx context.Context) error {
+// cancellation returns the error of a loop that was cancelled before its end.
+func cancellation(ctx context.Context) error {
 	if err := ctx.Err(); err != nil && err != context.DeadlineExceeded {
 		return err
 	}
 	return nil
 }
 
-func bounded(what string, n, most int) error {
-	if n < 1 || n > most {
-		return fmt.Errorf("%d %s: want 1 to %d", n, what, most)
+func checkRange(what string, n, limit int) error {
+	if n < 1 || n > limit {
+		return fmt.Errorf("%d %s: want 1 to %d", n, what, limit)
 	}
 	return nil
 }

@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-const memoryEvery = 100 * time.Millisecond
+const memoryInterval = 100 * time.Millisecond
 
-// Memory is what the process held while a loop ran: resident, in bytes.
+// Memory is the resident memory of the process during a loop, in bytes.
 type Memory struct {
 	First int64   `json:"first_bytes"`
 	Last  int64   `json:"last_bytes"`
-	Most  int64   `json:"most_bytes"`
-	Slope float64 `json:"slope_bytes_per_second"` // of the second half: what it grew by once it was warm
+	Max   int64   `json:"most_bytes"`
+	Slope float64 `json:"slope_bytes_per_second"` // growth in the second half, after the warm-up
 }
 
-// processor is how much time of the processors this process has had; 0 if nobody says.
-func processor() time.Duration {
+// processorTime returns the processor time used by this process; 0 if unavailable.
+func processorTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0
@@ -29,36 +29,36 @@ func processor() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// watchMemory looks at the process until what it returns is called. Where no
-// system says what a process holds, all is 0.
-func watchMemory() (stop func() Memory) {
-	end, ended := make(chan struct{}), make(chan struct{})
-	seen := []int64{resident()}
+// sampleMemory samples the resident memory every memoryInterval until stop is called.
+// All values are 0 where the system does not report it.
+func sampleMemory() (stop func() Memory) {
+	stopped, ended := make(chan struct{}), make(chan struct{})
+	samples := []int64{resident()}
 	go func() {
 		defer close(ended)
-		every := time.NewTicker(memoryEvery)
-		defer every.Stop()
+		ticker := time.NewTicker(memoryInterval)
+		defer ticker.Stop()
 		for {
 			select {
-			case <-every.C:
-				seen = append(seen, resident())
-			case <-end:
+			case <-ticker.C:
+				samples = append(samples, resident())
+			case <-stopped:
 				return
 			}
 		}
 	}()
 	return func() Memory {
-		close(end)
+		close(stopped)
 		<-ended
-		m := Memory{First: seen[0], Last: seen[len(seen)-1], Slope: slope(seen[len(seen)/2:]) / memoryEvery.Seconds()}
-		for _, n := range seen {
-			m.Most = max(m.Most, n)
+		m := Memory{First: samples[0], Last: samples[len(samples)-1], Slope: slope(samples[len(samples)/2:]) / memoryInterval.Seconds()}
+		for _, n := range samples {
+			m.Max = max(m.Max, n)
 		}
 		return m
 	}
 }
 
-// slope is that of the line which lies nearest to the points, per point.
+// slope returns the slope of the least-squares line through the points, per point.
 func slope(points []int64) float64 {
 	n := float64(len(points))
 	var x, y, xx, xy float64
@@ -66,13 +66,13 @@ func slope(points []int64) float64 {
 		x, y = x+float64(i), y+float64(p)
 		xx, xy = xx+float64(i)*float64(i), xy+float64(i)*float64(p)
 	}
-	if below := n*xx - x*x; below > 0 {
-		return (n*xy - x*y) / below
+	if denominator := n*xx - x*x; denominator > 0 {
+		return (n*xy - x*y) / denominator
 	}
 	return 0
 }
 
-// resident is how much of the process is in memory; 0 if nobody says.
+// resident returns the resident memory of the process in bytes; 0 if unavailable.
 func resident() int64 {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/troupe-run/troupe/internal/svgplot"
 )
 
-// Met is how many floors hold.
-func (r *Report) Met() (met, missed int) {
+// CountFloors returns the numbers of met and missed floors.
+func (r *Report) CountFloors() (met, missed int) {
 	for _, f := range r.Floors {
 		if f.Met {
 			met++
@@ -22,9 +22,10 @@ func (r *Report) Met() (met, missed int) {
 	return met, missed
 }
 
-// Verdict is the one line that counts.
+// Verdict returns one line with the numbers of met and missed floors. It lists the
+// missed ones.
 func (r *Report) Verdict() string {
-	met, missed := r.Met()
+	met, missed := r.CountFloors()
 	var names []string
 	for _, f := range r.Floors {
 		if !f.Met {
@@ -37,11 +38,11 @@ func (r *Report) Verdict() string {
 	return fmt.Sprintf("floors: %d met, %d missed: %s", met, missed, strings.Join(names, "; "))
 }
 
-// Markdown is the report as text for people.
+// Markdown returns the report as Markdown tables.
 func (r *Report) Markdown() string {
 	var b strings.Builder
 	for i := range r.Parts {
-		r.Parts[i].write(&b)
+		r.Parts[i].writeMarkdown(&b)
 	}
 	b.WriteString("### Floors\n\n| what | seen | wanted | |\n|---|---|---|---|\n")
 	for _, f := range r.Floors {
@@ -55,26 +56,27 @@ func (r *Report) Markdown() string {
 	return b.String()
 }
 
-func (p *Part) write(b *strings.Builder) {
-	fmt.Fprintf(b, "### %s\n\nPeak %s/s: the best %v of the closed loops.\n\n", strings.ToUpper(p.Name()[:1])+p.Name()[1:], count(p.Peak), BestOf)
+func (p *Part) writeMarkdown(b *strings.Builder) {
+	fmt.Fprintf(b, "### %s\n\nPeak %s/s: the best %v of the closed loops.\n\n", strings.ToUpper(p.Name()[:1])+p.Name()[1:], formatRate(p.Peak), PeakWindow)
 	b.WriteString(tableHead)
-	all := p.results()
+	all := p.rows()
 	for _, r := range all {
 		b.WriteString(r.row())
 	}
 	b.WriteByte('\n')
 	for _, r := range all {
-		if why := r.reasons(); why != "" {
+		if why := r.refusalText(); why != "" {
 			fmt.Fprintf(b, "- %s: %s.\n", r.Name, why)
 		}
 	}
 	o := p.Overload
 	fmt.Fprintf(b, "- Memory under %d × peak: %s at first, %s at most, %s at last; %+.2f MB/s in the second half.\n\n",
-		Overload, megabytes(o.Memory.First), megabytes(o.Memory.Most), megabytes(o.Memory.Last), o.Memory.Slope/1e6)
+		Overload, megabytes(o.Memory.First), megabytes(o.Memory.Max), megabytes(o.Memory.Last), o.Memory.Slope/1e6)
 }
 
-// results are the rows of the part, in their order.
-func (p *Part) results() (all []*Result) {
+// rows returns the results of the part in the order of its table. Of the rounds
+// without and with a slow agent it includes the one with the median p99.
+func (p *Part) rows() (all []*Result) {
 	for _, list := range [][]Result{p.Sweep, p.Shapes, p.Fractions} {
 		for i := range list {
 			all = append(all, &list[i])
@@ -83,7 +85,7 @@ func (p *Part) results() (all []*Result) {
 	all = append(all, &p.Overload, &p.After)
 	for _, list := range [][]Result{p.Alone, p.Beside} {
 		for i := range list {
-			if list[i].Latency.P99 == median99(list) {
+			if list[i].Latency.P99 == medianP99(list) {
 				all = append(all, &list[i])
 				break
 			}
@@ -97,10 +99,11 @@ func (p *Part) results() (all []*Result) {
 
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
-// Plots are how throughput and time go with what is offered, as parts of the peak.
+// Plots returns charts of throughput and latency over the offered load, relative to
+// the peak.
 func (r *Report) Plots() (throughput, latency svgplot.Chart) {
-	throughput = svgplot.Chart{Title: "What is done of what is offered", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "done, × peak", Max: 1.1}}
-	latency = svgplot.Chart{Title: "How long it takes", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "ms, from when it was to be sent", Log: true}}
+	throughput = svgplot.Chart{Title: "Throughput over offered load", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "completed, × peak", Max: 1.1}}
+	latency = svgplot.Chart{Title: "Latency over offered load", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "ms, from the intended send time", Log: true}}
 	for i := range r.Parts {
 		p := &r.Parts[i]
 		done, p50, p99 := svgplot.Series{Name: p.Name()}, svgplot.Series{Name: p.Name() + ": p50", Dashed: true}, svgplot.Series{Name: p.Name() + ": p99"}
@@ -116,12 +119,12 @@ func (r *Report) Plots() (throughput, latency svgplot.Chart) {
 	return throughput, latency
 }
 
-// Print writes one result for people.
+// Print writes one result as a table.
 func (r *Result) Print(w io.Writer) error {
 	text := tableHead + r.row()
-	if why := r.reasons(); why != "" {
+	if why := r.refusalText(); why != "" {
 		text += "\n" + why + "\n"
 	}
-	_, err := fmt.Fprintf(w, "%smemory %s at first, %s at most, %+.2f MB/s in the second half\n", text, megabytes(r.Memory.First), megabytes(r.Memory.Most), r.Memory.Slope/1e6)
+	_, err := fmt.Fprintf(w, "%smemory %s at first, %s at most, %+.2f MB/s in the second half\n", text, megabytes(r.Memory.First), megabytes(r.Memory.Max), r.Memory.Slope/1e6)
 	return err
 }

@@ -8,45 +8,45 @@ import (
 	"time"
 )
 
-// Result is what was seen of a loop.
+// Result holds the measurements of one loop.
 type Result struct {
 	Name      string        `json:"name"`
 	Callers   int           `json:"callers"`
-	Rate      float64       `json:"rate,omitzero"` // of an open loop: what arrived each second
+	Rate      float64       `json:"rate,omitzero"` // arrivals per second; 0 for a closed loop
 	Took      time.Duration `json:"took_ns"`
 	Done      int           `json:"done"`
-	Late      int           `json:"done_late,omitzero"` // when the loop was over
+	Late      int           `json:"done_late,omitzero"` // completed after the end of the loop
 	PerSecond float64       `json:"done_per_second"`
-	Best      float64       `json:"best_per_second"` // over BestOf
+	Best      float64       `json:"best_per_second"` // maximum over PeakWindow
 
-	Latency Times `json:"latency"` // of what was done, from when it was to be sent
-	Service Times `json:"service"` // of what was done, from when it was sent
-	Refusal Times `json:"refusal"` // of what was told to come back, from when it was sent
-	Lag     Times `json:"lag"`     // how late the loop itself was
+	Latency Times `json:"latency"` // of completed calls, from the intended send time
+	Service Times `json:"service"` // of completed calls, from the actual send time
+	Refusal Times `json:"refusal"` // of refusals with a retry delay, from the actual send time
+	Lag     Times `json:"lag"`     // from the intended to the actual send time
 
 	Refusals []Refused `json:"refusals,omitzero"`
-	Unsent   int       `json:"unsent,omitzero"`   // no caller was free in time
-	Again    int       `json:"again,omitzero"`    // sent once more, as they were told
-	GivenUp  int       `json:"given_up,omitzero"` // refused for good
-	Waiting  int       `json:"waiting,omitzero"`  // to be sent once more when the loop was over
+	Unsent   int       `json:"unsent,omitzero"`   // arrivals without a free caller in time
+	Retried  int       `json:"again,omitzero"`    // attempts after a retry delay
+	GivenUp  int       `json:"given_up,omitzero"` // calls refused for the last time
+	Waiting  int       `json:"waiting,omitzero"`  // retries pending at the end
 
 	Memory    Memory        `json:"memory"`
-	Processor time.Duration `json:"processor_ns"` // that the process had
+	Processor time.Duration `json:"processor_ns"` // processor time of the process
 }
 
-// Refused is how many tries were refused, or broke.
+// Refused returns the number of attempts that were refused or broke.
 func (r *Result) Refused() (n int) {
-	for _, one := range r.Refusals {
-		n += one.Count
+	for _, refused := range r.Refusals {
+		n += refused.Count
 	}
 	return n
 }
 
-// Sent is how many calls were made, each try for itself.
+// Sent returns the number of attempts.
 func (r *Result) Sent() int { return r.Done + r.Late + r.Refused() }
 
-// PerProcessor is what was done in a second of processor time. What else runs on a
-// machine disturbs it less than it disturbs PerSecond.
+// PerProcessor returns the completed calls per second of processor time. Other
+// programs on the machine disturb it less than PerSecond.
 func (r *Result) PerProcessor() float64 {
 	if r.Processor == 0 {
 		return 0
@@ -54,16 +54,16 @@ func (r *Result) PerProcessor() float64 {
 	return float64(r.Done) / r.Processor.Seconds()
 }
 
-// tableHead stands above rows.
+// tableHead is the header of the rows.
 const tableHead = `| load | done/s | per s of processor | p50 | p90 | p99 | p99.9 | max | lag p99 | refused: p99 | not sent |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 `
 
-// row is the result as a line of a table.
+// row returns the result as a row of a Markdown table.
 func (r *Result) row() string {
 	refused := "–"
 	if n := r.Refused(); n > 0 {
-		refused = fmt.Sprintf("%.1f %%: %s", 100*float64(n)/float64(r.Sent()), brief(r.Refusal.P99))
+		refused = fmt.Sprintf("%.1f %%: %s", 100*float64(n)/float64(r.Sent()), formatDuration(r.Refusal.P99))
 	}
 	unsent := "–"
 	if r.Unsent > 0 {
@@ -71,30 +71,30 @@ func (r *Result) row() string {
 	}
 	lag := "–"
 	if r.Rate > 0 {
-		lag = brief(r.Lag.P99)
+		lag = formatDuration(r.Lag.P99)
 	}
 	l := r.Latency
-	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Name, count(r.PerSecond), count(r.PerProcessor()), brief(l.P50), brief(l.P90), brief(l.P99), brief(l.P999), brief(l.Max), lag, refused, unsent)
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Name, formatRate(r.PerSecond), formatRate(r.PerProcessor()), formatDuration(l.P50), formatDuration(l.P90), formatDuration(l.P99), formatDuration(l.P999), formatDuration(l.Max), lag, refused, unsent)
 }
 
-// reasons tells how calls were refused; empty if none was.
-func (r *Result) reasons() string {
-	var all []string
-	for _, one := range r.Refusals {
-		name := one.Code
-		if one.Scope != "" {
-			name += " (" + one.Scope + ")"
+// refusalText returns the refusals by reason and the retries; empty if there are none.
+func (r *Result) refusalText() string {
+	var reasons []string
+	for _, refused := range r.Refusals {
+		name := refused.Code
+		if refused.Scope != "" {
+			name += " (" + refused.Scope + ")"
 		}
-		all = append(all, fmt.Sprintf("%s %d", name, one.Count))
+		reasons = append(reasons, fmt.Sprintf("%s %d", name, refused.Count))
 	}
-	if r.Again > 0 || r.GivenUp > 0 {
-		all = append(all, fmt.Sprintf("tried again %d, given up %d, still waiting %d", r.Again, r.GivenUp, r.Waiting))
+	if r.Retried > 0 || r.GivenUp > 0 {
+		reasons = append(reasons, fmt.Sprintf("retried %d, abandoned %d, waiting %d", r.Retried, r.GivenUp, r.Waiting))
 	}
-	return strings.Join(all, "; ")
+	return strings.Join(reasons, "; ")
 }
 
-// brief is a time in three digits.
-func brief(d time.Duration) string {
+// formatDuration formats a duration with three significant digits.
+func formatDuration(d time.Duration) string {
 	switch {
 	case d >= time.Second:
 		return fmt.Sprintf("%.3g s", d.Seconds())
@@ -105,8 +105,8 @@ func brief(d time.Duration) string {
 	}
 }
 
-// count is a number per second, in thousands where it is large.
-func count(n float64) string {
+// formatRate formats a rate, in thousands from 10,000 on.
+func formatRate(n float64) string {
 	if n >= 10_000 {
 		return fmt.Sprintf("%.1fk", n/1000)
 	}

@@ -13,68 +13,68 @@ import (
 )
 
 const (
-	// window is the grain of the best seconds of a loop.
+	// window is the resolution of the peak rate.
 	window = 100 * time.Millisecond
-	// BestOf is over how long a peak is taken.
-	BestOf = 5 * time.Second
+	// PeakWindow is the period over which a peak rate is measured.
+	PeakWindow = 5 * time.Second
 
-	timeMin = int64(100) // ns
-	timeMax = int64(5 * time.Minute)
-	digits  = 2 // of a quantile that are right
+	timeMin           = int64(100) // nanoseconds
+	timeMax           = int64(5 * time.Minute)
+	significantDigits = 2 // precision of quantiles
 )
 
-// tally counts what came of calls. Its parts are several, so that callers seldom
-// wait for each other.
+// tally counts the outcomes of calls. It is striped to reduce lock contention between
+// callers.
 type tally struct {
-	parts []part
-	began time.Time
-	took  time.Duration // how long was measured
+	stripes  []stripe
+	start    time.Time
+	duration time.Duration // duration of the loop
 }
 
-type part struct {
+type stripe struct {
 	mu      sync.Mutex
-	latency *hdrhistogram.Histogram // of what was done, from when it was to be sent
-	service *hdrhistogram.Histogram // of what was done, from when it was sent
-	refused *hdrhistogram.Histogram // of what was told to come back, from when it was sent
-	lag     *hdrhistogram.Histogram // between when a call was to be sent, and was
+	latency *hdrhistogram.Histogram // of completed calls, from the intended send time
+	service *hdrhistogram.Histogram // of completed calls, from the actual send time
+	refused *hdrhistogram.Histogram // of refusals with a retry delay, from the actual send time
+	lag     *hdrhistogram.Histogram // from the intended to the actual send time
 	windows []int
 	reasons map[Refused]int
 	done    int
-	late    int // done behind the end
+	late    int // completed after the end
 	_       [64]byte
 }
 
 func newTally(over time.Duration) *tally {
-	t := &tally{parts: make([]part, max(4, 2*runtime.GOMAXPROCS(0))), took: over}
-	for i := range t.parts {
-		p := &t.parts[i]
+	t := &tally{stripes: make([]stripe, max(4, 2*runtime.GOMAXPROCS(0))), duration: over}
+	for i := range t.stripes {
+		p := &t.stripes[i]
 		for _, h := range []**hdrhistogram.Histogram{&p.latency, &p.service, &p.refused, &p.lag} {
-			*h = hdrhistogram.New(timeMin, timeMax, digits)
+			*h = hdrhistogram.New(timeMin, timeMax, significantDigits)
 		}
 		p.windows, p.reasons = make([]int, over/window+1), map[Refused]int{}
 	}
-	t.began = time.Now()
+	t.start = time.Now()
 	return t
 }
 
-// since is a time of the loop.
-func (t *tally) since() time.Duration { return time.Since(t.began) }
+// elapsed returns the time since the start of the loop.
+func (t *tally) elapsed() time.Duration { return time.Since(t.start) }
 
-// add counts a call that was to be sent at one time of the loop, was sent at
-// another, and was answered just now.
-func (t *tally) add(caller int, due, sent time.Duration, a Answer) {
-	now := t.since()
-	p := &t.parts[caller%len(t.parts)]
+// add counts a call answered now. Due is its intended send time and sent the actual
+// one, both relative to the start of the loop.
+func (t *tally) add(caller int, due, sent time.Duration, a Outcome) {
+	now := t.elapsed()
+	p := &t.stripes[caller%len(t.stripes)]
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	record(p.lag, sent-due)
 	switch {
 	case a.Code != "":
-		if a.After > 0 && a.Code != Broken { // others were taken in, and came to nothing
+		if a.RetryAfter > 0 && a.Code != Broken { // other calls were admitted and failed later
 			record(p.refused, now-sent)
 		}
 		p.reasons[Refused{Code: a.Code, Scope: a.Scope}]++
-	case now > t.took:
+	case now > t.duration:
 		p.late++
 	default:
 		p.done++
@@ -85,17 +85,17 @@ func (t *tally) add(caller int, due, sent time.Duration, a Answer) {
 }
 
 func record(h *hdrhistogram.Histogram, d time.Duration) {
-	_ = h.RecordValue(min(max(int64(d), timeMin), timeMax)) // what is in bounds is recorded
+	_ = h.RecordValue(min(max(int64(d), timeMin), timeMax)) // cannot fail: the value is in range
 }
 
-// Refused counts what was refused in one way.
+// Refused counts the refusals with one code and scope.
 type Refused struct {
 	Code  string `json:"code"`
 	Scope string `json:"scope,omitzero"`
 	Count int    `json:"count"`
 }
 
-// Times are quantiles of how long something took.
+// Times holds quantiles of a duration.
 type Times struct {
 	P50  time.Duration `json:"p50_ns"`
 	P90  time.Duration `json:"p90_ns"`
@@ -104,7 +104,7 @@ type Times struct {
 	Max  time.Duration `json:"max_ns"`
 }
 
-func timesOf(h *hdrhistogram.Histogram) Times {
+func quantiles(h *hdrhistogram.Histogram) Times {
 	if h.TotalCount() == 0 {
 		return Times{}
 	}
@@ -112,11 +112,11 @@ func timesOf(h *hdrhistogram.Histogram) Times {
 	return Times{at(50), at(90), at(99), at(99.9), time.Duration(h.Max())}
 }
 
-// result adds the parts up, when nobody counts any more.
+// result merges the stripes. It MUST be called after the last add.
 func (t *tally) result() Result {
-	all := &newTally(t.took).parts[0]
-	for i := range t.parts {
-		p := &t.parts[i]
+	all := &newTally(t.duration).stripes[0]
+	for i := range t.stripes {
+		p := &t.stripes[i]
 		all.latency.Merge(p.latency)
 		all.service.Merge(p.service)
 		all.refused.Merge(p.refused)
@@ -130,8 +130,8 @@ func (t *tally) result() Result {
 		all.done += p.done
 		all.late += p.late
 	}
-	r := Result{Took: t.took, Done: all.done, Late: all.late, PerSecond: float64(all.done) / t.took.Seconds(), Best: best(all.windows),
-		Latency: timesOf(all.latency), Service: timesOf(all.service), Refusal: timesOf(all.refused), Lag: timesOf(all.lag)}
+	r := Result{Took: t.duration, Done: all.done, Late: all.late, PerSecond: float64(all.done) / t.duration.Seconds(), Best: peakRate(all.windows),
+		Latency: quantiles(all.latency), Service: quantiles(all.service), Refusal: quantiles(all.refused), Lag: quantiles(all.lag)}
 	for reason, count := range all.reasons {
 		reason.Count = count
 		r.Refusals = append(r.Refusals, reason)
@@ -142,18 +142,19 @@ func (t *tally) result() Result {
 	return r
 }
 
-// best is the most that was done per second over BestOf, or over all there is.
-func best(windows []int) float64 {
+// peakRate returns the maximum rate per second over PeakWindow, or over the whole loop
+// if it is shorter.
+func peakRate(windows []int) float64 {
 	if len(windows) > 1 {
-		windows = windows[:len(windows)-1] // the last is the instant of the end
+		windows = windows[:len(windows)-1] // the last window holds only the end instant
 	}
-	n := min(int(BestOf/window), len(windows))
-	sum, most := 0, 0
+	n := min(int(PeakWindow/window), len(windows))
+	sum, maximum := 0, 0
 	for i, count := range windows {
 		if sum += count; i >= n {
 			sum -= windows[i-n]
 		}
-		most = max(most, sum)
+		maximum = max(maximum, sum)
 	}
-	return float64(most) / (time.Duration(n) * window).Seconds()
+	return float64(maximum) / (time.Duration(n) * window).Seconds()
 }

@@ -22,141 +22,144 @@ import (
 )
 
 const (
-	// SessionsDefault is among how many actors of an agent calls are spread.
+	// SessionsDefault is the default number of actors that calls are spread over.
 	SessionsDefault = 256
-	// SessionsMax is how many there may be.
+	// SessionsMax is the maximum number of these actors.
 	SessionsMax = 1 << 16
 
-	// answerWithin is how long an answer may take, at a server that has hung.
-	answerWithin    = 3 * time.Minute
-	answerBytesMax  = 1 << 20
-	deadlineRenewed = 30 * time.Second
-	message         = "hello"
+	// responseTimeout is the maximum time to wait for a response of a server that hangs.
+	responseTimeout  = 3 * time.Minute
+	responseBytesMax = 1 << 20
+	deadlineRefresh  = 30 * time.Second
+	messageText      = "hello"
 )
 
-// Target is who is asked.
+// Target is a node under load.
 type Target interface {
-	// Caller makes one more who asks. It has the n-th of all.
+	// Caller returns the n-th caller.
 	Caller(n int) (Caller, error)
 }
 
-// Caller asks, one call after the other.
+// Caller makes calls, one at a time.
 type Caller interface {
-	Call() Answer
+	Call() Outcome
 	Close()
 }
 
-// Answer is what came of a call.
-type Answer struct {
-	Code  string        // "": it was done; else the problem's code, or Broken
-	Scope string        // of agent_busy: whose limit it was
-	After time.Duration // come back then; 0: that would not help
+// Outcome is the result of a call.
+type Outcome struct {
+	Code       string        // empty if completed; else the problem's code, or Broken
+	Scope      string        // for agent_busy: the owner of the exceeded limit
+	RetryAfter time.Duration // retry delay; 0 means a retry is useless
 }
 
-// Broken is the code of what got no answer at all.
+// Broken is the code of a call without a response.
 const Broken = "connection_broken"
 
-// turns spreads the calls of one caller among the sessions, each caller in an
-// order of its own.
-type turns struct{ at, step, of int }
+// sessionOrder spreads the calls of one caller over the sessions. Callers use
+// different orders.
+type sessionOrder struct{ at, step, of int }
 
-func newTurns(n, of int) turns { return turns{n * 7, n%16*2 + 1, of} }
+func newSessionOrder(n, of int) sessionOrder { return sessionOrder{n * 7, n%16*2 + 1, of} }
 
-func (t *turns) next() int {
+func (t *sessionOrder) next() int {
 	t.at += t.step
 	return t.at % t.of
 }
 
-// Ask is what calls of a load have in common.
-type Ask struct {
+// CallOptions holds the options common to all calls of a loop.
+type CallOptions struct {
 	Agent    string
-	Timeout  time.Duration // of a run; 0: the node's own
-	Sessions int           // among how many actors they are spread; 0: SessionsDefault
+	Timeout  time.Duration // maximum duration of a run; 0 means the node's limit
+	Sessions int           // number of actors called; 0 means SessionsDefault
 }
 
-func (a Ask) sessions() (all []string) {
+func (a CallOptions) sessions() (names []string) {
 	n := a.Sessions
 	if n <= 0 {
 		n = SessionsDefault
 	}
 	for i := range min(n, SessionsMax) {
-		all = append(all, "s-"+strconv.Itoa(i))
+		names = append(names, "s-"+strconv.Itoa(i))
 	}
-	return all
+	return names
 }
 
-// Cells is a node in this process, asked without a door.
-type Cells struct {
-	engine *engine.Engine
-	ask    Ask
-	ids    []actor.ID
-	parts  []actor.Part
+// EngineTarget is a node in this process, called without its gateway.
+type EngineTarget struct {
+	engine  *engine.Engine
+	options CallOptions
+	ids     []actor.ID
+	parts   []actor.Part
 }
 
-// NewCells asks a node.
-func NewCells(e *engine.Engine, ask Ask) *Cells {
-	c := &Cells{engine: e, ask: ask, parts: actor.Text(message)}
+// NewEngineTarget returns a target that calls the cells of e.
+func NewEngineTarget(e *engine.Engine, ask CallOptions) *EngineTarget {
+	c := &EngineTarget{engine: e, options: ask, parts: actor.Text(messageText)}
 	for _, s := range ask.sessions() {
 		c.ids = append(c.ids, actor.NewID(ask.Agent, s))
 	}
 	return c
 }
 
-type cellsCaller struct {
-	*Cells
-	turns turns
+type engineCaller struct {
+	*EngineTarget
+	order sessionOrder
 }
 
 // Caller implements Target.
-func (c *Cells) Caller(n int) (Caller, error) { return &cellsCaller{c, newTurns(n, len(c.ids))}, nil }
+func (c *EngineTarget) Caller(n int) (Caller, error) {
+	return &engineCaller{c, newSessionOrder(n, len(c.ids))}, nil
+}
 
 // Call implements Caller.
-func (c *cellsCaller) Call() Answer {
-	a, err := c.engine.Ask(context.Background(), actor.Call{ID: c.engine.NewCallID(), To: c.ids[c.turns.next()], Left: c.ask.Timeout, Parts: c.parts})
+func (c *engineCaller) Call() Outcome {
+	a, err := c.engine.Ask(context.Background(), actor.Call{ID: c.engine.NewCallID(), To: c.ids[c.order.next()], Left: c.options.Timeout, Parts: c.parts})
 	switch r := a.Reply.Refusal; {
 	case err != nil:
-		return Answer{Code: Broken}
+		return Outcome{Code: Broken}
 	case r != nil:
-		return Answer{Code: r.Reason.Info().Type, Scope: r.Scope.String(), After: r.RetryAfter}
+		return Outcome{Code: r.Reason.Info().Type, Scope: r.Scope.String(), RetryAfter: r.RetryAfter}
 	}
-	return Answer{}
+	return Outcome{}
 }
 
 // Close implements Caller.
-func (c *cellsCaller) Close() {}
+func (c *engineCaller) Close() {}
 
-// Door is a server, asked over HTTP. Each caller keeps a connection of its own;
-// the requests are made before anybody calls.
-type Door struct {
+// GatewayTarget is a server called over HTTP. Each caller has its own connection. The
+// requests are encoded in advance.
+type GatewayTarget struct {
 	address  string
 	requests [][]byte
 }
 
-// NewDoor asks a server, with an API key if it needs one.
-func NewDoor(server, key string, ask Ask) (*Door, error) {
-	at, err := url.Parse(server)
-	if err != nil || at.Scheme != "http" || at.Host == "" || at.Path != "" && at.Path != "/" {
+// NewGatewayTarget returns a target that calls the server at a URL. The key may be
+// empty.
+func NewGatewayTarget(server, key string, ask CallOptions) (*GatewayTarget, error) {
+	address, err := url.Parse(server)
+	if err != nil || address.Scheme != "http" || address.Host == "" || address.Path != "" && address.Path != "/" {
 		return nil, fmt.Errorf("%q: want an address like http://127.0.0.1:8283", server)
 	}
 	if err := actor.CheckName(ask.Agent); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, errors.New("the API key holds what no key does")
+		return nil, errors.New("the API key contains an invalid character")
 	}
-	d := &Door{address: at.Host}
-	if at.Port() == "" {
-		d.address = net.JoinHostPort(at.Hostname(), "80")
+	t := &GatewayTarget{address: address.Host}
+	if address.Port() == "" {
+		t.address = net.JoinHostPort(address.Hostname(), "80")
 	}
 	for _, s := range ask.sessions() {
-		d.requests = append(d.requests, request(at.Host, key, s, ask))
+		t.requests = append(t.requests, encodeRequest(address.Host, key, s, ask))
 	}
-	return d, nil
+	return t, nil
 }
 
-// request is one as it goes over the wire.
-func request(host, key, session string, ask Ask) []byte {
-	body := fmt.Appendf(nil, `{"content":%q,"session":%q`, message, session)
+// encodeRequest returns the bytes of an HTTP/1.1 request.
+func encodeRequest(host, key, session string, ask CallOptions) []byte {
+	body := fmt.Appendf(nil, `{"content":%q,"session":%q`, messageText, session)
 	if ask.Timeout > 0 {
 		body = fmt.Appendf(body, `,"timeout_ms":%d`, ask.Timeout.Milliseconds())
 	}
@@ -168,26 +171,26 @@ func request(host, key, session string, ask Ask) []byte {
 	return append(append(b, "\r\n"...), body...)
 }
 
-type doorCaller struct {
-	*Door
-	turns   turns
-	conn    net.Conn // nil: broken
-	reader  *bufio.Reader
-	renewed time.Time
+type gatewayCaller struct {
+	*GatewayTarget
+	order       sessionOrder
+	conn        net.Conn // nil after a failure
+	reader      *bufio.Reader
+	deadlineSet time.Time
 }
 
 // Caller implements Target.
-func (d *Door) Caller(n int) (Caller, error) {
-	c := &doorCaller{Door: d, turns: newTurns(n, len(d.requests))}
+func (d *GatewayTarget) Caller(n int) (Caller, error) {
+	c := &gatewayCaller{GatewayTarget: d, order: newSessionOrder(n, len(d.requests))}
 	return c, c.dial()
 }
 
-func (c *doorCaller) dial() (err error) {
+func (c *gatewayCaller) dial() (err error) {
 	if c.conn, err = net.DialTimeout("tcp", c.address, 10*time.Second); err != nil {
 		c.conn = nil
 		return err
 	}
-	c.renewed = time.Time{}
+	c.deadlineSet = time.Time{}
 	if c.reader == nil {
 		c.reader = bufio.NewReader(c.conn)
 	}
@@ -196,35 +199,35 @@ func (c *doorCaller) dial() (err error) {
 }
 
 // Call implements Caller.
-func (c *doorCaller) Call() Answer {
+func (c *gatewayCaller) Call() Outcome {
 	if c.conn == nil && c.dial() != nil {
-		return Answer{Code: Broken, After: 100 * time.Millisecond}
+		return Outcome{Code: Broken, RetryAfter: 100 * time.Millisecond}
 	}
-	err := c.send(c.requests[c.turns.next()])
-	// The room for an answer is taken now that there is one: with as many rooms as
-	// callers, none would be in the processor's cache.
+	err := c.send(c.requests[c.order.next()])
+	// The response buffer is acquired when data has arrived. One buffer per caller would
+	// not fit into the processor's cache.
 	answer := fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseResponse(answer)
 	if err == nil {
-		err = answer.ReadLimitBody(c.reader, answerBytesMax)
+		err = answer.ReadLimitBody(c.reader, responseBytesMax)
 	}
 	if err != nil {
 		_ = c.conn.Close()
 		c.conn = nil
-		return Answer{Code: Broken, After: 100 * time.Millisecond}
+		return Outcome{Code: Broken, RetryAfter: 100 * time.Millisecond}
 	}
 	if answer.ConnectionClose() {
 		_ = c.conn.Close()
 		c.conn = nil
 	}
-	return meaning(answer)
+	return parseOutcome(answer)
 }
 
-// send sends a request, and returns when there is something to read.
-func (c *doorCaller) send(request []byte) error {
-	if now := time.Now(); now.Sub(c.renewed) > deadlineRenewed { // each time would cost as much as the rest of a call
-		c.renewed = now
-		if err := c.conn.SetDeadline(now.Add(answerWithin)); err != nil {
+// send sends a request and returns when the first byte of the response has arrived.
+func (c *gatewayCaller) send(request []byte) error {
+	if now := time.Now(); now.Sub(c.deadlineSet) > deadlineRefresh { // setting it for each call would double the cost
+		c.deadlineSet = now
+		if err := c.conn.SetDeadline(now.Add(responseTimeout)); err != nil {
 			return err
 		}
 	}
@@ -235,13 +238,13 @@ func (c *doorCaller) send(request []byte) error {
 	return err
 }
 
-// meaning is what an answer says.
-func meaning(answer *fasthttp.Response) Answer {
+// parseOutcome converts a response to an outcome.
+func parseOutcome(answer *fasthttp.Response) Outcome {
 	status := answer.StatusCode()
 	if status/100 == 2 {
-		return Answer{}
+		return Outcome{}
 	}
-	a := Answer{Code: "status_" + strconv.Itoa(status)}
+	a := Outcome{Code: "status_" + strconv.Itoa(status)}
 	if bytes.HasPrefix(answer.Header.ContentType(), []byte("application/problem+json")) {
 		var p struct {
 			Code  string `json:"code"`
@@ -252,29 +255,29 @@ func meaning(answer *fasthttp.Response) Answer {
 		}
 	}
 	if seconds, err := strconv.Atoi(string(answer.Header.Peek(fasthttp.HeaderRetryAfter))); err == nil {
-		a.After = time.Duration(seconds) * time.Second
+		a.RetryAfter = time.Duration(seconds) * time.Second
 	}
 	return a
 }
 
 // Close implements Caller.
-func (c *doorCaller) Close() {
+func (c *gatewayCaller) Close() {
 	if c.conn != nil {
 		_ = c.conn.Close()
 	}
 }
 
-// callers are so many of a target.
-func callers(t Target, n int) (all []Caller, err error) {
+// newCallers returns n callers of a target.
+func newCallers(t Target, n int) (callers []Caller, err error) {
 	for i := range n {
 		c, err := t.Caller(i)
 		if err != nil {
-			closeAll(all)
+			closeAll(callers)
 			return nil, errors.Join(fmt.Errorf("caller %d of %d: %w", i+1, n, err))
 		}
-		all = append(all, c)
+		callers = append(callers, c)
 	}
-	return all, nil
+	return callers, nil
 }
 
 func closeAll(all []Caller) {

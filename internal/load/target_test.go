@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestADoorIsAskedAsAClientWould(t *testing.T) {
+func TestGatewayTargetRequests(t *testing.T) {
 	var seen atomic.Pointer[string]
 	var mode atomic.Value
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -26,7 +26,7 @@ func TestADoorIsAskedAsAClientWould(t *testing.T) {
 			w.Header().Set("Retry-After", "3")
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = io.WriteString(w, `{"code":"agent_busy","scope":"node","detail":"x"}`)
-		case "odd":
+		case "teapot":
 			w.WriteHeader(http.StatusTeapot)
 		case "break":
 			c, _, _ := w.(http.Hijacker).Hijack()
@@ -34,7 +34,7 @@ func TestADoorIsAskedAsAClientWould(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	d, err := NewDoor(srv.URL, "troupe_k", Ask{Agent: "noop", Timeout: time.Second, Sessions: 2})
+	d, err := NewGatewayTarget(srv.URL, "troupe_k", CallOptions{Agent: "noop", Timeout: time.Second, Sessions: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,17 +45,17 @@ func TestADoorIsAskedAsAClientWould(t *testing.T) {
 	defer c.Close()
 	for _, step := range []struct {
 		mode string
-		want Answer
+		want Outcome
 	}{
-		{"ok", Answer{}},
-		{"busy", Answer{"agent_busy", "node", 3 * time.Second}},
-		{"odd", Answer{Code: "status_418"}},
-		{"break", Answer{Code: Broken, After: 100 * time.Millisecond}},
-		{"ok", Answer{}}, // over a new connection
+		{"ok", Outcome{}},
+		{"busy", Outcome{"agent_busy", "node", 3 * time.Second}},
+		{"teapot", Outcome{Code: "status_418"}},
+		{"break", Outcome{Code: Broken, RetryAfter: 100 * time.Millisecond}},
+		{"ok", Outcome{}}, // on a new connection
 	} {
 		mode.Store(step.mode)
 		if got := c.Call(); got != step.want {
-			t.Errorf("%s: %+v, want %+v", step.mode, got, step.want)
+			t.Errorf("%s: got %+v, want %+v", step.mode, got, step.want)
 		}
 	}
 	if got := *seen.Load(); !strings.HasPrefix(got, `POST /v1/agents/noop/messages application/json Bearer troupe_k {"content":"hello","session":"s-`) || !strings.HasSuffix(got, `"timeout_ms":1000}`) {
@@ -63,28 +63,28 @@ func TestADoorIsAskedAsAClientWould(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeAskedIsSaid(t *testing.T) {
+func TestGatewayTargetRejectsInvalidInput(t *testing.T) {
 	for _, c := range []struct{ url, key, agent string }{
 		{"https://x", "", "noop"}, {"x:8283", "", "noop"}, {"http://x/v1", "", "noop"}, {"http://x", "a\r\nb", "noop"}, {"http://x", "", "a b"}, {"http://x", "", ""},
 	} {
-		if _, err := NewDoor(c.url, c.key, Ask{Agent: c.agent}); err == nil {
+		if _, err := NewGatewayTarget(c.url, c.key, CallOptions{Agent: c.agent}); err == nil {
 			t.Errorf("%+v: want an error", c)
 		}
 	}
-	if _, err := callers(&Door{address: "127.0.0.1:1", requests: [][]byte{nil}}, 1); err == nil {
-		t.Error("nobody listens there")
+	if _, err := newCallers(&GatewayTarget{address: "127.0.0.1:1", requests: [][]byte{nil}}, 1); err == nil {
+		t.Error("address without a listener: want an error, got none")
 	}
 }
 
-func TestCallersMeetAllSessions(t *testing.T) {
+func TestSessionOrderCoversAllSessions(t *testing.T) {
 	for n := range 40 {
 		seen := map[int]bool{}
-		turns := newTurns(n, 256)
+		turns := newSessionOrder(n, 256)
 		for range 256 {
 			seen[turns.next()] = true
 		}
 		if len(seen) != 256 {
-			t.Errorf("caller %d meets %d of 256", n, len(seen))
+			t.Errorf("caller %d calls %d sessions of 256", n, len(seen))
 		}
 	}
 }

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package linear asks whether a history could be that of one machine: of idempotency keys, of owners, of what actors keep.
+// Package linear checks that histories are linearizable: those of idempotency keys, of shard
+// owners, and of actors that hold a value.
 //
-// The other specs read what cells tell of themselves. These read what can be
-// seen from outside: what clients asked and were told, and when; what the shared
-// store was asked to write, and whether it did. A history holds if its operations
-// can be put in one order in which each takes effect at some instant between its
-// beginning and its end, and a machine that did them one by one would have said
-// the same (porcupine looks for that order). What never came back may have been
-// done then, later, or not at all.
+// The specs of package specs read events reported by cells. The specs of this package read only
+// what is visible from outside: the requests and responses of clients, with their times, and the
+// writes requested from the shared store, with their results. A history is linearizable if its
+// operations can be put in one order that meets two conditions. Each operation takes effect at an
+// instant between its call and its return, and a sequential machine that executes them in this
+// order returns the same results. Porcupine searches for such an order. An operation that never
+// returned may have taken effect at any time after its call, or not at all.
 //
-//	Keys     all asks under one idempotency key, and what runs did for them
+//	Keys     all requests under one idempotency key, and the effects of their runs
 //	Owners   all claims of a group of shards, and all writes and turns under them
-//	Kept     all messages to one actor that keeps a value: each leaves one, and is
-//	         told the one that was left before
+//	Kept     all messages to one actor that holds a value: each stores a new value
+//	         and returns the previous one
 //
-// Histories are cut up by key, group and actor, and made smaller where that
-// provably changes no verdict; so a world's are judged within milliseconds. One
-// that is not judged within its bound of time is counted as undecided, which is
-// no pass.
+// Histories are partitioned by key, group and actor. They are reduced where the reduction
+// provably preserves the verdict. The histories of a simulation are thus checked within
+// milliseconds. A history that is not decided within the time limit counts as undecided, which is
+// not a pass.
 package linear

@@ -8,22 +8,22 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// What is done under an idempotency key. The machine is a cell that is written
-// once: which run, and in time how it ended.
+// Operations under an idempotency key. The sequential machine is a write-once register: the run
+// of the key and, once it is known, its outcome.
 type (
-	asked struct {
+	keyReply struct {
 		run     actor.CallID
 		outcome string
 	}
-	acted struct{ run actor.CallID }
+	keyEffect struct{ run actor.CallID }
 )
 
 type keyState struct {
 	run     actor.CallID
-	outcome string // "": not known yet
+	outcome string // empty if not known yet
 }
 
-// String says what is known of the key.
+// String returns the known run and outcome of the key.
 func (s keyState) String() string {
 	if s.run.IsZero() {
 		return "no run"
@@ -32,53 +32,53 @@ func (s keyState) String() string {
 }
 
 var keysModel = &model{spec: LinearKeys, init: keyState{},
-	step: func(state, did any) (any, bool) {
+	step: func(state, op any) (any, bool) {
 		s := state.(keyState)
-		switch did := did.(type) {
-		case asked:
-			if !s.run.IsZero() && s.run != did.run || s.outcome != "" && s.outcome != did.outcome {
+		switch op := op.(type) {
+		case keyReply:
+			if !s.run.IsZero() && s.run != op.run || s.outcome != "" && s.outcome != op.outcome {
 				return s, false
 			}
-			return keyState(did), true
-		case acted:
-			if !s.run.IsZero() && s.run != did.run {
+			return keyState(op), true
+		case keyEffect:
+			if !s.run.IsZero() && s.run != op.run {
 				return s, false
 			}
-			return keyState{did.run, s.outcome}, true
+			return keyState{op.run, s.outcome}, true
 		}
 		return s, true
 	},
-	show: func(did any) string {
-		switch did := did.(type) {
-		case asked:
-			return fmt.Sprintf("is told of run %s: %s", did.run, did.outcome)
-		case acted:
-			return fmt.Sprintf("run %s acts", did.run)
+	describe: func(op any) string {
+		switch op := op.(type) {
+		case keyReply:
+			return fmt.Sprintf("returns run %s: %s", op.run, op.outcome)
+		case keyEffect:
+			return fmt.Sprintf("run %s performs an effect", op.run)
 		}
-		return "asks"
+		return "request"
 	},
-	// Who was told nothing has shown nothing.
-	lean: func(ops []*Op) (lean []*Op) {
+	// A request without a response reveals nothing about the key.
+	reduce: func(ops []*Op) (reduced []*Op) {
 		for _, o := range ops {
-			if o.closed() {
-				lean = append(lean, o)
+			if o.returned() {
+				reduced = append(reduced, o)
 			}
 		}
-		return lean
+		return reduced
 	},
 }
 
-// Asks begins an ask under a key.
-func (j *Judge) Asks(now actor.Time, key, who string) *Op {
-	return j.begin(&j.keys, "key "+key, who, now, nil)
+// BeginRequest records that a client sends a request under a key.
+func (j *Judge) Asks(now actor.Time, key, process string) *Op {
+	return j.begin(&j.keys, "key "+key, process, now, nil)
 }
 
-// Told ends it: with the run that did the work, and its outcome in a word.
+// EndRequest records its response: the run that did the work and its outcome in one word.
 func (j *Judge) Told(now actor.Time, o *Op, run actor.CallID, outcome string) {
-	j.end(o, now, asked{run, outcome})
+	j.end(o, now, keyReply{run, outcome})
 }
 
-// Acts says that a run does something outside that was asked for under a key.
+// RecordEffect records that a run requested under a key performs an external effect.
 func (j *Judge) Acts(now actor.Time, key string, run actor.CallID) {
-	j.at(&j.keys, "key "+key, "run "+run.Short(), now, acted{run})
+	j.record(&j.keys, "key "+key, "run "+run.Short(), now, keyEffect{run})
 }

@@ -16,72 +16,73 @@ import (
 )
 
 var (
-	first  = actor.CallID{1}
-	second = actor.CallID{2}
-	kim    = actor.NewID("kim", "s0")
-	n1     = Owner{actor.Address{Node: "n1"}, 1}
-	n2     = Owner{actor.Address{Node: "n2", Cell: 1}, 2}
+	firstRun  = actor.CallID{1}
+	secondRun = actor.CallID{2}
+	register  = actor.NewID("kim", "s0")
+	n1        = Owner{actor.Address{Node: "n1"}, 1}
+	n2        = Owner{actor.Address{Node: "n2", Cell: 1}, 2}
 )
 
-const bound = 10 * time.Second
+const checkTimeout = 10 * time.Second
 
-// A world that has no order says the same each time it is run.
-func TestTheSentenceIsAlwaysTheSame(t *testing.T) {
-	say := func() string {
+// Porcupine returns partial linearizations in random order; the explanation must not depend on
+// it.
+func TestExplanationIsDeterministic(t *testing.T) {
+	explain := func() string {
 		j := New()
-		j.Left(1, j.Leaves(1, kim, "a", "1"), "")
-		b, c := j.Leaves(2, kim, "b", "2"), j.Leaves(2, kim, "c", "3")
+		j.Left(1, j.Leaves(1, register, "a", "1"), "")
+		b, c := j.Leaves(2, register, "b", "2"), j.Leaves(2, register, "c", "3")
 		j.Left(3, b, "1")
 		j.Left(3, c, "1")
-		return j.Check(bound).Illegal.Sentence
+		return j.Check(checkTimeout).Illegal.Sentence
 	}
-	first := say()
+	want := explain()
 	for range 50 {
-		if again := say(); again != first {
-			t.Fatalf("%s\n%s", first, again)
+		if got := explain(); got != want {
+			t.Fatalf("%s\n%s", want, got)
 		}
 	}
 }
 
-// told is a story as lines of calls, in the order in which they happen.
-type told func(j *Judge)
+// scenario records operations in the order in which they happen.
+type scenario func(j *Judge)
 
-func TestEachModelRejectsWhatNoMachineDoes(t *testing.T) {
+func TestModelsRejectIllegalHistories(t *testing.T) {
 	tests := []struct {
-		name string
-		told told
-		spec string // "": it holds
+		name   string
+		record scenario
+		spec   string // empty if the history is legal
 	}{
-		{"a key and its repeat", func(j *Judge) {
+		{"request and repeat", func(j *Judge) {
 			a, b := j.Asks(1, "k", "a"), j.Asks(2, "k", "b")
-			j.Acts(3, "k", first)
-			j.Told(4, b, first, "done")
-			j.Told(5, a, first, "done")
+			j.Acts(3, "k", firstRun)
+			j.Told(4, b, firstRun, "done")
+			j.Told(5, a, firstRun, "done")
 		}, ""},
-		{"a key, and who asked never heard", func(j *Judge) {
+		{"request without response", func(j *Judge) {
 			j.Asks(1, "k", "a")
-			j.Told(2, j.Asks(2, "k", "b"), second, "done")
+			j.Told(2, j.Asks(2, "k", "b"), secondRun, "done")
 		}, ""},
 		{"two keys", func(j *Judge) {
-			j.Told(1, j.Asks(1, "k", "a"), first, "done")
-			j.Told(2, j.Asks(2, "l", "b"), second, "done")
+			j.Told(1, j.Asks(1, "k", "a"), firstRun, "done")
+			j.Told(2, j.Asks(2, "l", "b"), secondRun, "done")
 		}, ""},
 		{"two runs under one key", func(j *Judge) {
-			j.Told(1, j.Asks(1, "k", "a"), first, "done")
-			j.Told(2, j.Asks(2, "k", "b"), second, "done")
+			j.Told(1, j.Asks(1, "k", "a"), firstRun, "done")
+			j.Told(2, j.Asks(2, "k", "b"), secondRun, "done")
 		}, LinearKeys},
 		{"two outcomes of one run", func(j *Judge) {
 			a, b := j.Asks(1, "k", "a"), j.Asks(1, "k", "b")
-			j.Told(2, a, first, "done")
-			j.Told(2, b, first, "refused")
+			j.Told(2, a, firstRun, "done")
+			j.Told(2, b, firstRun, "refused")
 		}, LinearKeys},
-		{"a second run acts, and nobody is told of it", func(j *Judge) {
+		{"effects of two runs, no response", func(j *Judge) {
 			j.Asks(1, "k", "a")
-			j.Acts(2, "k", first)
-			j.Acts(3, "k", second)
+			j.Acts(2, "k", firstRun)
+			j.Acts(3, "k", secondRun)
 		}, LinearKeys},
 
-		{"a group changes hands", func(j *Judge) {
+		{"change of owner", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			w := j.Writes(2, "g", "n1")
 			j.Serves(3, "g", n1)
@@ -91,181 +92,181 @@ func TestEachModelRejectsWhatNoMachineDoes(t *testing.T) {
 			j.Wrote(6, late, 1, false)
 			j.Serves(6, "g", n2)
 		}, ""},
-		{"a write that is heard of behind the next claim", func(j *Judge) {
+		{"write returns after the next claim", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			w := j.Writes(2, "g", "n1")
 			j.Claims(3, "g", n2)
 			j.Wrote(4, w, 1, true)
 		}, ""},
-		{"a write begun behind the next claim", func(j *Judge) {
+		{"write begins after the next claim", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			j.Claims(3, "g", n2)
 			j.Wrote(5, j.Writes(4, "g", "n1"), 1, true)
 		}, LinearOwners},
-		{"a write before its claim", func(j *Judge) {
+		{"write before its claim", func(j *Judge) {
 			j.Wrote(1, j.Writes(0, "g", "n1"), 1, true)
 			j.Claims(1, "g", n1)
 		}, LinearOwners},
-		{"a write before its claim, and one in time", func(j *Judge) {
+		{"write before its claim, then one in time", func(j *Judge) {
 			j.Wrote(1, j.Writes(0, "g", "n1"), 1, true)
 			j.Claims(2, "g", n1)
 			j.Wrote(4, j.Writes(3, "g", "n1"), 1, true)
 		}, LinearOwners},
-		{"a write in time, and one behind the next claim", func(j *Judge) {
+		{"write in time, then one after the next claim", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			j.Wrote(3, j.Writes(2, "g", "n1"), 1, true)
 			j.Claims(4, "g", n2)
 			j.Wrote(6, j.Writes(5, "g", "n1"), 1, true)
 		}, LinearOwners},
-		{"a write refused to the owner", func(j *Judge) {
+		{"write refused to the owner", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			j.Wrote(3, j.Writes(2, "g", "n1"), 1, false)
 		}, LinearOwners},
-		{"a turn begun behind the next claim", func(j *Judge) {
+		{"turn after the next claim", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			j.Claims(2, "g", n2)
 			j.Serves(3, "g", n1)
 		}, LinearOwners},
-		{"a turn at a cell that does not own", func(j *Judge) {
+		{"turn at a cell that is not the owner", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			j.Serves(2, "g", Owner{actor.Address{Node: "n1", Cell: 7}, 1})
 		}, LinearOwners},
-		{"a turn of what is nobody's", func(j *Judge) {
+		{"turn after release", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			j.Releases(2, "g", "n1")
 			j.Serves(3, "g", n1)
 		}, LinearOwners},
-		{"an epoch that comes back", func(j *Judge) {
+		{"reused epoch", func(j *Judge) {
 			j.Claims(1, "g", n2)
 			j.Claims(2, "g", n1)
 		}, LinearOwners},
 
-		{"three who leave something", func(j *Judge) {
-			a, b := j.Leaves(1, kim, "a", "1"), j.Leaves(1, kim, "b", "2")
+		{"three swaps", func(j *Judge) {
+			a, b := j.Leaves(1, register, "a", "1"), j.Leaves(1, register, "b", "2")
 			j.Left(2, a, "2")
 			j.Left(3, b, "")
-			j.Left(4, j.Leaves(4, kim, "c", "3"), "1")
+			j.Left(4, j.Leaves(4, register, "c", "3"), "1")
 		}, ""},
-		{"what was never heard of, and is found", func(j *Judge) {
-			j.Leaves(1, kim, "a", "1")
-			j.Left(3, j.Leaves(2, kim, "b", "2"), "1")
+		{"swap without response, observed", func(j *Judge) {
+			j.Leaves(1, register, "a", "1")
+			j.Left(3, j.Leaves(2, register, "b", "2"), "1")
 		}, ""},
-		{"what was never heard of, and is not found", func(j *Judge) {
-			j.Leaves(1, kim, "a", "1")
-			j.Left(3, j.Leaves(2, kim, "b", "2"), "")
-			j.Left(5, j.Leaves(4, kim, "c", "3"), "2")
+		{"swap without response, not observed", func(j *Judge) {
+			j.Leaves(1, register, "a", "1")
+			j.Left(3, j.Leaves(2, register, "b", "2"), "")
+			j.Left(5, j.Leaves(4, register, "c", "3"), "2")
 		}, ""},
-		{"a lost value", func(j *Judge) {
-			j.Left(1, j.Leaves(1, kim, "a", "1"), "")
-			j.Left(2, j.Leaves(2, kim, "b", "2"), "")
+		{"lost value", func(j *Judge) {
+			j.Left(1, j.Leaves(1, register, "a", "1"), "")
+			j.Left(2, j.Leaves(2, register, "b", "2"), "")
 		}, LinearKept},
-		{"a value found twice", func(j *Judge) {
-			j.Left(1, j.Leaves(1, kim, "a", "1"), "")
-			b, c := j.Leaves(2, kim, "b", "2"), j.Leaves(2, kim, "c", "3")
+		{"value observed twice", func(j *Judge) {
+			j.Left(1, j.Leaves(1, register, "a", "1"), "")
+			b, c := j.Leaves(2, register, "b", "2"), j.Leaves(2, register, "c", "3")
 			j.Left(3, b, "1")
 			j.Left(3, c, "1")
 		}, LinearKept},
-		{"a value of before what was left since", func(j *Judge) {
-			j.Left(1, j.Leaves(1, kim, "a", "1"), "")
-			j.Left(2, j.Leaves(2, kim, "b", "2"), "1")
-			j.Left(3, j.Leaves(3, kim, "c", "3"), "1")
+		{"overwritten value observed", func(j *Judge) {
+			j.Left(1, j.Leaves(1, register, "a", "1"), "")
+			j.Left(2, j.Leaves(2, register, "b", "2"), "1")
+			j.Left(3, j.Leaves(3, register, "c", "3"), "1")
 		}, LinearKept},
-		{"a value that nobody left", func(j *Judge) {
-			j.Left(1, j.Leaves(1, kim, "a", "1"), "9")
+		{"value that was never stored", func(j *Judge) {
+			j.Left(1, j.Leaves(1, register, "a", "1"), "9")
 		}, LinearKept},
 	}
 	for _, test := range tests {
 		j := New()
-		test.told(j)
-		v := j.Check(bound)
+		test.record(j)
+		v := j.Check(checkTimeout)
 		switch {
 		case v.Undecided > 0:
 			t.Errorf("%s: undecided", test.name)
 		case v.Illegal == nil && test.spec != "":
-			t.Errorf("%s: nothing is wrong, want %s", test.name, test.spec)
+			t.Errorf("%s: legal, want %s", test.name, test.spec)
 		case v.Illegal == nil:
 		case v.Illegal.Spec != test.spec:
-			t.Errorf("%s: %s, %s; want %q", test.name, v.Illegal.Spec, v.Illegal.Sentence, test.spec)
+			t.Errorf("%s: got %s, %s; want %q", test.name, v.Illegal.Spec, v.Illegal.Sentence, test.spec)
 		default:
 			var page bytes.Buffer
 			if err := v.Illegal.WritePage(&page); err != nil || !strings.Contains(page.String(), "<html") {
 				t.Errorf("%s: no page: %v", test.name, err)
 			}
-			if !strings.Contains(v.Illegal.Sentence, "cannot go on to") {
+			if !strings.Contains(v.Illegal.Sentence, "cannot continue with") {
 				t.Errorf("%s: %s", test.name, v.Illegal.Sentence)
 			}
 		}
 	}
 }
 
-// Each history is counted, and of its operations those that ended.
-func TestWhatIsJudgedIsCounted(t *testing.T) {
+// Every history is counted, and every operation that returned.
+func TestVerdictCountsOperations(t *testing.T) {
 	j := New()
 	j.Asks(1, "k", "a")
-	j.Told(2, j.Asks(2, "k", "b"), first, "done")
+	j.Told(2, j.Asks(2, "k", "b"), firstRun, "done")
 	j.Claims(3, "g", n1)
-	j.Left(4, j.Leaves(4, kim, "a", "1"), "")
-	if v := j.Check(bound); v.Histories != 3 || v.Ops != 3 || v.Illegal != nil || v.Undecided != 0 {
+	j.Left(4, j.Leaves(4, register, "a", "1"), "")
+	if v := j.Check(checkTimeout); v.Histories != 3 || v.Ops != 3 || v.Illegal != nil || v.Undecided != 0 {
 		t.Errorf("%+v", v)
 	}
 }
 
-// What cannot be decided in its time is neither right nor wrong.
-func TestWhatTakesTooLongIsUndecided(t *testing.T) {
+// A history that is not decided within the limit is neither legal nor illegal.
+func TestTimeoutIsUndecided(t *testing.T) {
 	j := New()
 	var ops []*Op
-	for i := range 40 { // all at once, and nobody's value fits: every order has to be tried
-		ops = append(ops, j.Leaves(1, kim, "c", fmt.Sprint(i)))
-		j.Leaves(1, kim, "d", fmt.Sprint("d", i))
+	for i := range 40 { // All operations overlap and no value fits: every order has to be tried.
+		ops = append(ops, j.Leaves(1, register, "c", fmt.Sprint(i)))
+		j.Leaves(1, register, "d", fmt.Sprint("d", i))
 	}
 	for i, o := range ops {
 		j.Left(2, o, fmt.Sprint("d", (i*7)%40))
 	}
-	j.Left(3, j.Leaves(3, kim, "e", "last"), "nobody's")
+	j.Left(3, j.Leaves(3, register, "e", "last"), "unknown")
 	if v := j.Check(time.Millisecond); v.Undecided != 1 || v.Illegal != nil {
-		t.Errorf("%+v, want one that is undecided", v)
+		t.Errorf("%+v, want one undecided history", v)
 	}
 }
 
-// A true machine's histories, and such as are spoilt here and there: what the
-// whole history is, the lean one is too.
-func TestLeanHistoriesHaveTheSameVerdict(t *testing.T) {
+// Histories are drawn from a correct machine and some are corrupted. The reduced history must
+// have the same verdict as the full one.
+func TestReductionPreservesVerdict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := New()
 		b := &j.owners
 		if rapid.Bool().Draw(t, "kept") {
-			b = &j.kept
-			drawKept(t, j)
+			b = &j.swaps
+			drawSwaps(t, j)
 		} else {
 			drawOwners(t, j)
 		}
 		for _, s := range b.order {
 			m := b.porcupine()
-			whole, lean := verdict(m, s.ops), verdict(m, b.lean(s.ops))
-			if whole != lean {
-				t.Fatalf("the whole history of %d operations is %s, the lean one of %d %s", len(s.ops), whole, len(b.lean(s.ops)), lean)
+			full, reduced := verdict(m, s.ops), verdict(m, b.reduce(s.ops))
+			if full != reduced {
+				t.Fatalf("the full history of %d operations is %s, the reduced one of %d is %s", len(s.ops), full, len(b.reduce(s.ops)), reduced)
 			}
 		}
 	})
 }
 
-func drawKept(t *rapid.T, j *Judge) {
-	var under []*Op
+func drawSwaps(t *rapid.T, j *Judge) {
+	var pending []*Op
 	state := ""
-	finds := map[*Op]string{}
+	results := map[*Op]string{}
 	for i := range rapid.IntRange(1, 10).Draw(t, "steps") {
 		switch k := rapid.IntRange(0, 3).Draw(t, "what"); {
-		case k < 2 || len(under) == 0:
-			under = append(under, j.Leaves(actor.Time(i), kim, "c", fmt.Sprint(i)))
+		case k < 2 || len(pending) == 0:
+			pending = append(pending, j.Leaves(actor.Time(i), register, "c", fmt.Sprint(i)))
 		default:
-			at := rapid.IntRange(0, len(under)-1).Draw(t, "which")
-			o := under[at]
-			if _, done := finds[o]; !done {
-				finds[o], state = state, o.did.(leaves).value
+			at := rapid.IntRange(0, len(pending)-1).Draw(t, "which")
+			o := pending[at]
+			if _, done := results[o]; !done {
+				results[o], state = state, o.operation.(pendingSwap).value
 			}
 			if k == 3 {
-				under = append(under[:at], under[at+1:]...)
-				found := finds[o]
+				pending = append(pending[:at], pending[at+1:]...)
+				found := results[o]
 				if rapid.IntRange(0, 5).Draw(t, "spoil") == 5 {
 					found = fmt.Sprint(rapid.IntRange(0, i).Draw(t, "wrong"))
 				}
@@ -278,10 +279,10 @@ func drawKept(t *rapid.T, j *Judge) {
 func drawOwners(t *rapid.T, j *Judge) {
 	owner, epoch := Owner{}, actor.Epoch(0)
 	type write struct {
-		op  *Op
-		was actor.Epoch
+		op    *Op
+		epoch actor.Epoch
 	}
-	var under []write
+	var pending []write
 	for i := range rapid.IntRange(1, 24).Draw(t, "steps") {
 		now := actor.Time(i)
 		switch k := rapid.IntRange(0, 6).Draw(t, "what"); {
@@ -298,25 +299,25 @@ func drawOwners(t *rapid.T, j *Judge) {
 				o.Epoch = actor.Epoch(rapid.IntRange(1, int(epoch)).Draw(t, "wrong"))
 			}
 			j.Serves(now, "g", o)
-		case k < 5 || len(under) == 0:
+		case k < 5 || len(pending) == 0:
 			w := write{j.Writes(now, "g", "n1"), owner.Epoch}
 			if rapid.IntRange(0, 5).Draw(t, "spoil") == 5 {
-				w.was = actor.Epoch(rapid.IntRange(1, int(epoch)+1).Draw(t, "wrong"))
+				w.epoch = actor.Epoch(rapid.IntRange(1, int(epoch)+1).Draw(t, "wrong"))
 			}
-			under = append(under, w)
+			pending = append(pending, w)
 		default:
-			at := rapid.IntRange(0, len(under)-1).Draw(t, "which")
-			w := under[at]
-			under = append(under[:at], under[at+1:]...)
-			ok := w.was == owner.Epoch
+			at := rapid.IntRange(0, len(pending)-1).Draw(t, "which")
+			w := pending[at]
+			pending = append(pending[:at], pending[at+1:]...)
+			ok := w.epoch == owner.Epoch
 			if rapid.IntRange(0, 7).Draw(t, "spoil") == 7 {
 				ok = !ok
 			}
-			j.Wrote(now, w.op, w.was, ok)
+			j.Wrote(now, w.op, w.epoch, ok)
 		}
 	}
 }
 
 func verdict(m porcupine.Model, ops []*Op) porcupine.CheckResult {
-	return porcupine.CheckOperationsTimeout(m, operations(ops), bound)
+	return porcupine.CheckOperationsTimeout(m, operations(ops), checkTimeout)
 }

@@ -13,78 +13,78 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// The names of the specs.
+// Names of the specs.
 const (
 	LinearKeys   = "LinearKeys"
 	LinearOwners = "LinearOwners"
 	LinearKept   = "LinearKept"
 )
 
-// Says lists the specs, each with its sentence.
-func Says() [][2]string {
+// Specs returns the name and the meaning of each spec.
+func Specs() [][2]string {
 	return [][2]string{
-		{LinearKeys, "All who ask under one key are told of one run and one outcome, and no other run does anything for them."},
-		{LinearOwners, "Shards have one owner at a time: what is written or begun under a claim is so before the next claim."},
-		{LinearKept, "What an actor keeps is what the message before left there, in one order that all who asked could have seen."},
+		{LinearKeys, "All responses under one key name the same run and outcome, and no other run performs effects for the key."},
+		{LinearOwners, "Shards have one owner at a time: writes and turns under a claim precede the next claim."},
+		{LinearKept, "The values returned by an actor fit one order of all messages, in which each returns the value stored by the one before it."},
 	}
 }
 
-// model is the machine that a history is compared with.
+// model is the sequential machine that a history is compared with.
 type model struct {
-	spec string
-	init any
-	step func(state, did any) (any, bool)
-	show func(did any) string
-	// lean leaves out operations without which the verdict is the same.
-	lean func([]*Op) []*Op
+	spec     string
+	init     any
+	step     func(state, op any) (any, bool)
+	describe func(op any) string
+	// reduce removes operations without changing the verdict.
+	reduce func([]*Op) []*Op
 }
 
 func (m *model) porcupine() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return m.init },
-		Step: func(state, did, _ any) (bool, any) {
-			next, ok := m.step(state, did)
+		Step: func(state, op, _ any) (bool, any) {
+			next, ok := m.step(state, op)
 			return ok, next
 		},
-		DescribeOperation: func(did, _ any) string { return m.show(did) },
+		DescribeOperation: func(op, _ any) string { return m.describe(op) },
 		DescribeState:     func(state any) string { return fmt.Sprint(state) },
 	}
 }
 
-// operations is a history as porcupine reads it. Who did what stands in lanes
-// in which nothing overlaps.
+// operations converts a history for porcupine. Operations are assigned to lanes such that those
+// of one lane do not overlap.
 func operations(ops []*Op) []porcupine.Operation {
 	all := make([]porcupine.Operation, 0, len(ops))
-	var lanes []int64 // until when each is taken
+	var lanes []int64 // return time of the last operation in each
 	for _, o := range ops {
 		lane := slices.IndexFunc(lanes, func(until int64) bool { return until < o.from })
 		if lane < 0 {
 			lane, lanes = len(lanes), append(lanes, 0)
 		}
 		lanes[lane] = o.to
-		all = append(all, porcupine.Operation{ClientId: lane, Input: o.did, Call: o.from, Return: o.to, Metadata: o.String()})
+		all = append(all, porcupine.Operation{ClientId: lane, Input: o.operation, Call: o.from, Return: o.to, Metadata: o.String()})
 	}
 	return all
 }
 
-// String says who, and when.
+// String returns the process and the interval of the operation.
 func (o *Op) String() string {
 	at := func(t actor.Time) string { return time.Duration(t % actor.Time(24*time.Hour)).String() }
-	if !o.closed() {
-		return o.who + " from " + at(o.begun) + ", and never heard of it"
+	if !o.returned() {
+		return o.process + " from " + at(o.startTime) + ", no response"
 	}
-	return o.who + " from " + at(o.begun) + " to " + at(o.ended)
+	return o.process + " from " + at(o.startTime) + " to " + at(o.endTime)
 }
 
-// earlier orders operations by when they began.
-func earlier(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) }
+// byCall orders operations by their call time.
+func byCall(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) }
 
-// sentence says where the order that comes farthest ends.
-func (b *book) sentence(s *story, ops []porcupine.Operation, info *porcupine.LinearizationInfo) string {
+// explain describes where the longest partial linearization ends.
+func (b *historySet) explain(s *history, ops []porcupine.Operation, info *porcupine.LinearizationInfo) string {
 	var best []porcupine.Operation
 	for _, lines := range info.PartialLinearizationsOperations() {
-		for _, line := range lines { // in any order, so that of those as long as each other one has to be chosen
-			if len(line) > len(best) || len(line) == len(best) && slices.CompareFunc(line, best, earlier) < 0 {
+		for _, line := range lines { // in random order; ties are broken by call times so that the text is deterministic
+			if len(line) > len(best) || len(line) == len(best) && slices.CompareFunc(line, best, byCall) < 0 {
 				best = line
 			}
 		}
@@ -95,11 +95,11 @@ func (b *book) sentence(s *story, ops []porcupine.Operation, info *porcupine.Lin
 		state, _ = b.step(state, o.Input)
 		done[o.Call] = true
 	}
-	rest := slices.DeleteFunc(slices.Clone(ops), func(o porcupine.Operation) bool { return done[o.Call] || o.Return == open })
-	sentence := fmt.Sprintf("no order explains the %d operations of %s; one comes to %q after %d of them", len(ops), s.name, fmt.Sprint(state), len(best))
-	if len(rest) > 0 { // what ended first has to be next, or before
+	rest := slices.DeleteFunc(slices.Clone(ops), func(o porcupine.Operation) bool { return done[o.Call] || o.Return == notReturned })
+	detail := fmt.Sprintf("no order explains the %d operations of %s; the longest reaches %q after %d of them", len(ops), s.name, fmt.Sprint(state), len(best))
+	if len(rest) > 0 { // the operation that returned first cannot be linearized after any other
 		next := slices.MinFunc(rest, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
-		sentence += fmt.Sprintf(", and cannot go on to: %s (%s)", b.show(next.Input), next.Metadata)
+		detail += fmt.Sprintf(", and cannot continue with: %s (%s)", b.describe(next.Input), next.Metadata)
 	}
-	return sentence
+	return detail
 }

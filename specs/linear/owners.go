@@ -8,132 +8,133 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// What is done about a group of shards. The machine is the shared store's row:
-// who owns the group, under which epoch; an epoch never comes back.
+// Operations on a group of shards. The sequential machine is the row of the shared store: the
+// owner of the group and its epoch. An epoch is never reused.
 type (
 	claimed  struct{ owner Owner }
 	released struct{}
 	wrote    struct { // a conditional write
-		owner Owner // of any cell of the node
+		owner Owner // matches every cell of the node
 		ok    bool
 	}
-	served struct{ owner Owner }
+	turnStart struct{ owner Owner }
 )
 
-// Owner is a cell, under the epoch of its claim.
+// Owner is a cell and the epoch of its claim.
 type Owner struct {
 	Cell  actor.Address
 	Epoch actor.Epoch
 }
 
-// String names it.
+// String returns the cell and the epoch.
 func (o Owner) String() string {
 	if o.Epoch == 0 {
-		return "nobody"
+		return "no owner"
 	}
 	return fmt.Sprintf("%s under epoch %d", o.Cell, o.Epoch)
 }
 
 type ownerState struct {
 	owner Owner
-	epoch actor.Epoch // the last that was claimed
+	epoch actor.Epoch // epoch of the last claim
 }
 
-// String names the owner.
+// String returns the owner.
 func (s ownerState) String() string { return s.owner.String() }
 
-func (s ownerState) writes(o Owner) bool {
+func (s ownerState) accepts(o Owner) bool {
 	return s.owner.Epoch != 0 && s.owner.Cell.Node == o.Cell.Node && s.owner.Epoch == o.Epoch
 }
 
 var ownersModel = &model{spec: LinearOwners, init: ownerState{},
-	step: func(state, did any) (any, bool) {
+	step: func(state, op any) (any, bool) {
 		s := state.(ownerState)
-		switch did := did.(type) {
+		switch op := op.(type) {
 		case claimed:
-			return ownerState{did.owner, did.owner.Epoch}, did.owner.Epoch > s.epoch
+			return ownerState{op.owner, op.owner.Epoch}, op.owner.Epoch > s.epoch
 		case released:
 			return ownerState{epoch: s.epoch}, true
 		case wrote:
-			return s, s.writes(did.owner) == did.ok
-		case served:
-			return s, s.owner == did.owner
+			return s, s.accepts(op.owner) == op.ok
+		case turnStart:
+			return s, s.owner == op.owner
 		}
 		return s, true
 	},
-	show: func(did any) string {
-		switch did := did.(type) {
+	describe: func(op any) string {
+		switch op := op.(type) {
 		case claimed:
-			return "claim for " + did.owner.String()
+			return "claim for " + op.owner.String()
 		case released:
 			return "release"
 		case wrote:
-			if !did.ok {
-				return fmt.Sprintf("write by %s under epoch %d: refused", did.owner.Cell.Node, did.owner.Epoch)
+			if !op.ok {
+				return fmt.Sprintf("write by %s under epoch %d: refused", op.owner.Cell.Node, op.owner.Epoch)
 			}
-			return fmt.Sprintf("write by %s under epoch %d", did.owner.Cell.Node, did.owner.Epoch)
-		case served:
-			return "turn at " + did.owner.String()
+			return fmt.Sprintf("write by %s under epoch %d", op.owner.Cell.Node, op.owner.Epoch)
+		case turnStart:
+			return "turn at " + op.owner.String()
 		}
 		return "write"
 	},
-	lean: leanOwners,
+	reduce: reduceOwners,
 }
 
-// leanOwners keeps, of all that is done under one claim, what begins last and
-// what ends first. Since an epoch never comes back, the time of a claim is one
-// span, and whatever began before the one and ended after the other fits into it
-// too. What never came back changes nothing.
-func leanOwners(ops []*Op) []*Op {
+// reduceOwners keeps two of the operations that need the same claim: the one that begins last and
+// the one that returns first. An epoch is never reused, so the time of a claim is one interval.
+// Every operation that began before the first of the two and returned after the other fits into
+// it as well. Operations that never returned do not affect the verdict.
+func reduceOwners(ops []*Op) []*Op {
 	last, first := map[any]*Op{}, map[any]*Op{}
 	for _, o := range ops {
-		if !spans(o) {
+		if !withinClaim(o) {
 			continue
 		}
-		if l := last[o.did]; l == nil || o.from > l.from {
-			last[o.did] = o
+		if l := last[o.operation]; l == nil || o.from > l.from {
+			last[o.operation] = o
 		}
-		if f := first[o.did]; f == nil || o.to < f.to {
-			first[o.did] = o
+		if f := first[o.operation]; f == nil || o.to < f.to {
+			first[o.operation] = o
 		}
 	}
-	var lean []*Op
+	var reduced []*Op
 	for _, o := range ops {
-		if o.closed() && (!spans(o) || last[o.did] == o || first[o.did] == o) {
-			lean = append(lean, o)
+		if o.returned() && (!withinClaim(o) || last[o.operation] == o || first[o.operation] == o) {
+			reduced = append(reduced, o)
 		}
 	}
-	return lean
+	return reduced
 }
 
-// spans tells whether an operation needs nothing but that its claim stands.
-func spans(o *Op) bool {
-	w, write := o.did.(wrote)
-	_, serve := o.did.(served)
-	return o.closed() && (serve || write && w.ok)
+// withinClaim reports whether an operation is legal at every instant at which its claim is in
+// force.
+func withinClaim(o *Op) bool {
+	w, write := o.operation.(wrote)
+	_, serve := o.operation.(turnStart)
+	return o.returned() && (serve || write && w.ok)
 }
 
-// Claims says that a cell has claimed a group.
+// RecordClaim records that a cell has claimed a group.
 func (j *Judge) Claims(now actor.Time, group string, o Owner) {
-	j.at(&j.owners, group, string(o.Cell.Node), now, claimed{o})
+	j.record(&j.owners, group, string(o.Cell.Node), now, claimed{o})
 }
 
-// Releases says that a group is nobody's any more.
+// RecordRelease records that a group has no owner any more.
 func (j *Judge) Releases(now actor.Time, group string, node actor.NodeID) {
-	j.at(&j.owners, group, string(node), now, released{})
+	j.record(&j.owners, group, string(node), now, released{})
 }
 
-// Writes begins a write of what a node decided under an epoch.
+// BeginWrite records that a node starts to write data decided under an epoch.
 func (j *Judge) Writes(now actor.Time, group string, node actor.NodeID) *Op {
 	return j.begin(&j.owners, group, string(node), now, nil)
 }
 
-// Wrote ends it, done or refused.
+// EndWrite records whether the write was accepted.
 func (j *Judge) Wrote(now actor.Time, o *Op, epoch actor.Epoch, ok bool) {
-	j.end(o, now, wrote{Owner{actor.Address{Node: actor.NodeID(o.who)}, epoch}, ok})
+	j.end(o, now, wrote{Owner{actor.Address{Node: actor.NodeID(o.process)}, epoch}, ok})
 }
 
-// Serves says that a cell begins a turn of an actor of a group.
+// RecordTurn records that a cell starts a turn of an actor of the group.
 func (j *Judge) Serves(now actor.Time, group string, o Owner) {
-	j.at(&j.owners, group, string(o.Cell.Node), now, served{o})
+	j.record(&j.owners, group, string(o.Cell.Node), now, turnStart{o})
 }

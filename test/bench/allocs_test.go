@@ -26,71 +26,72 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the table of allocations anew")
+var rewrite = flag.Bool("rewrite", false, "rewrite the table of allocations")
 
 const (
 	allocsTable = "testdata/allocs.txt"
-	allocsHead  = `# What one operation allocates: how often, and how many bytes. TestAllocations holds
-# the tree to it; make allocs REWRITE=1 writes it anew. Read the diff: it is the change's cost.
+	allocsHead  = `# Allocations and bytes of one operation. TestAllocations compares the code with this table;
+# make allocs REWRITE=1 rewrites it. Review the diff: it is the cost of the change.
 `
-	// bytesWithin is how far bytes may be off: maps grow at places drawn by chance.
-	bytesWithin = 0.02
+	// bytesTolerance is the permitted relative difference in bytes. Maps grow at
+	// random points.
+	bytesTolerance = 0.02
 )
 
-// operations are what the table speaks of. Each makes what it needs, and returns
-// one operation; all are pure, so that the count is a fact and no measurement.
+// operations lists the operations of the table. make prepares an operation and
+// returns it. All of them are pure, so that the counts are exact and reproducible.
 var operations = []struct {
 	name string
 	make func(t *testing.T) func()
 }{
-	{"ask of an agent that writes nothing down", func(t *testing.T) func() {
-		return newStage(t, echo("echo", actor.Volatile)).asks("echo")
+	{"ask, volatile agent", func(t *testing.T) func() {
+		return newCellLoop(t, echo("echo", actor.Volatile)).ask("echo")
 	}},
-	{"chain of 5 calls and back, nothing written down, one cell", func(t *testing.T) func() {
+	{"chain of 5 calls and back, volatile agents, one cell", func(t *testing.T) func() {
 		var links []actor.Definition
 		for i := range chainCalls {
-			links = append(links, passer(link(i), link(i+1), actor.Volatile))
+			links = append(links, relay(link(i), link(i+1), actor.Volatile))
 		}
-		return newStage(t, append(links, echo(link(chainCalls), actor.Volatile))...).asks(link(0))
+		return newCellLoop(t, append(links, echo(link(chainCalls), actor.Volatile))...).ask(link(0))
 	}},
-	{"durable ask, up to the rows for the disk", func(t *testing.T) func() {
-		return newStage(t, echo("echo", actor.Journaled)).asks("echo")
+	{"ask, durable, including the rows for the disk", func(t *testing.T) func() {
+		return newCellLoop(t, echo("echo", actor.Journaled)).ask("echo")
 	}},
-	{"durable ask with another one in it, up to the rows for the disk", func(t *testing.T) func() {
-		return newStage(t, echo("echo", actor.Journaled), passer("passer", "echo", actor.Journaled)).asks("passer")
+	{"ask with a nested ask, durable, including the rows for the disk", func(t *testing.T) func() {
+		return newCellLoop(t, echo("echo", actor.Journaled), relay("relay", "echo", actor.Journaled)).ask("relay")
 	}},
-	{"message between cells, to bytes", func(t *testing.T) func() {
+	{"encode a message between cells", func(t *testing.T) func() {
 		env := envelope()
 		b := actor.Encode(env)
 		return func() { b = actor.Append(b[:0], env) }
 	}},
-	{"message between cells, from bytes", func(t *testing.T) func() {
+	{"decode a message between cells", func(t *testing.T) func() {
 		b := actor.Encode(envelope())
 		return func() { invariant.Must(actor.Decode(b)) }
 	}},
-	{"entry of the log, to bytes", func(t *testing.T) func() {
+	{"encode a log entry", func(t *testing.T) func() {
 		e := entry()
 		return func() { store.EncodeEntry(e) }
 	}},
-	{"entry of the log, from bytes", func(t *testing.T) func() {
+	{"decode a log entry", func(t *testing.T) func() {
 		b := store.EncodeEntry(entry())
 		return func() { invariant.Must(store.DecodeEntry(b)) }
 	}},
-	{"run event, to bytes", func(t *testing.T) func() {
+	{"encode a run event", func(t *testing.T) func() {
 		e := event()
 		b := runs.Encode(e)
 		return func() { b = runs.Append(b[:0], e) }
 	}},
-	{"run event, from bytes", func(t *testing.T) func() {
+	{"decode a run event", func(t *testing.T) func() {
 		b := runs.Encode(event())
 		return func() { invariant.Must(runs.Decode(b)) }
 	}},
-	{"server-sent event", func(t *testing.T) func() {
+	{"encode a server-sent event", func(t *testing.T) func() {
 		f := runs.Frame{Name: "agent_stream_delta", ID: "17", Data: string(runs.Encode(event()))}
 		b := f.Append(nil)
 		return func() { b = f.Append(b[:0]) }
 	}},
-	{"message of a client, from JSON", func(t *testing.T) func() {
+	{"decode a client message from JSON", func(t *testing.T) func() {
 		body := []byte(`{"content":"which of these papers speak about flow control?","session":"session-7","timeout_ms":30000}`)
 		return func() {
 			if _, r := ingress.Message("echo", body); r != nil {
@@ -98,23 +99,24 @@ var operations = []struct {
 			}
 		}
 	}},
-	{"prompt for a model, to JSON", func(t *testing.T) func() {
+	{"encode a prompt for a model to JSON", func(t *testing.T) func() {
 		p := upstream.Prompt{Messages: []upstream.Message{{Role: upstream.System, Text: "Look it up."}, {Role: upstream.User, Text: "What is backpressure?"}}}
 		return func() { p.Encode() }
 	}},
 }
 
-// TestAllocations compares the table with the tree. It takes no time into account.
+// TestAllocations compares the allocations of each operation with the table. It
+// ignores time.
 func TestAllocations(t *testing.T) {
 	if raceDetector {
-		t.Skip("the race detector allocates on its own")
+		t.Skip("the race detector adds allocations")
 	}
 	var table bytes.Buffer
 	table.WriteString(allocsHead)
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
 	now := map[string]cost{}
 	for _, o := range operations {
-		c := count(o.make(t))
+		c := measureAllocs(o.make(t))
 		now[o.name] = c
 		fmt.Fprintf(w, "%d\t%d\t  %s\n", c.allocs, c.bytes, o.name)
 	}
@@ -125,36 +127,38 @@ func TestAllocations(t *testing.T) {
 		}
 		return
 	}
-	held, err := readAllocs()
+	expected, err := readAllocs()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range operations {
-		want, ok := held[o.name]
-		if got := now[o.name]; !ok || !got.like(want) {
-			t.Errorf("%s: %d allocations and %d bytes, the table says %d and %d", o.name, got.allocs, got.bytes, want.allocs, want.bytes)
+		want, ok := expected[o.name]
+		if got := now[o.name]; !ok || !got.matches(want) {
+			t.Errorf("%s: got %d allocations and %d bytes, want %d and %d", o.name, got.allocs, got.bytes, want.allocs, want.bytes)
 		}
-		delete(held, o.name)
+		delete(expected, o.name)
 	}
-	for name := range held {
-		t.Errorf("%s: stands in the table and is nothing that is counted", name)
+	for name := range expected {
+		t.Errorf("%s: the table has a row for an unknown operation", name)
 	}
 	if t.Failed() {
-		t.Log("if that is meant so: make allocs REWRITE=1, and read the diff")
+		t.Log("to accept the new counts, run make allocs REWRITE=1 and review the diff")
 	}
 }
 
-// cost is what one operation allocates.
+// cost is the number of allocations and bytes of one operation.
 type cost struct{ allocs, bytes int64 }
 
-// like tells whether a cost is as the table has it.
-func (c cost) like(held cost) bool {
-	return c.allocs == held.allocs && math.Abs(float64(c.bytes-held.bytes)) <= bytesWithin*float64(held.bytes)
+// matches reports whether the allocations are equal and the bytes are within
+// bytesTolerance.
+func (c cost) matches(expected cost) bool {
+	return c.allocs == expected.allocs && math.Abs(float64(c.bytes-expected.bytes)) <= bytesTolerance*float64(expected.bytes)
 }
 
-// count has an operation done often enough that what grows now and then is
-// spread, with nobody collecting meanwhile: what pools hold stays in them.
-func count(op func()) cost {
+// measureAllocs repeats an operation and returns its mean cost. The repetitions
+// spread the cost of buffers that grow occasionally. Garbage collection is off,
+// because it would empty the pools.
+func measureAllocs(op func()) cost {
 	const often = 1000
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -175,7 +179,7 @@ func readAllocs() (map[string]cost, error) {
 	if err != nil {
 		return nil, err
 	}
-	held := map[string]cost{}
+	expected := map[string]cost{}
 	for line := range strings.Lines(string(b)) {
 		if strings.HasPrefix(line, "#") {
 			continue
@@ -185,13 +189,14 @@ func readAllocs() (map[string]cost, error) {
 			return nil, fmt.Errorf("%s: %q: %w", allocsTable, line, err)
 		}
 		words := strings.Fields(line)
-		held[strings.Join(words[2:], " ")] = c
+		expected[strings.Join(words[2:], " ")] = c
 	}
-	return held, nil
+	return expected, nil
 }
 
-// stage is one cell and the log's writer, with a disk that is done at once.
-type stage struct {
+// cellLoop runs one cell and the log writer with a disk that completes every write
+// at once.
+type cellLoop struct {
 	t       *testing.T
 	cell    *cells.Cell
 	writer  *store.Writer
@@ -200,8 +205,8 @@ type stage struct {
 	replies int
 }
 
-func newStage(t *testing.T, definitions ...actor.Definition) *stage {
-	s := &stage{t: t, now: actor.Time(1_700_000_000 * time.Second), writer: store.NewWriter(store.WriterConfig{Node: "n1"}),
+func newCellLoop(t *testing.T, definitions ...actor.Definition) *cellLoop {
+	s := &cellLoop{t: t, now: actor.Time(1_700_000_000 * time.Second), writer: store.NewWriter(store.WriterConfig{Node: "n1"}),
 		cell: cells.NewCell(cells.Config{Self: actor.Address{Node: "n1", Incarnation: 1}, Seed: 1, Tools: tools.NewRegistry()})}
 	table := dispatcher.NewTable(func(uint16) dispatcher.Owner { return dispatcher.Owner{Node: "n1", Epoch: 1} })
 	for _, in := range []cells.Input{cells.Limits{Limits: dispatcher.DefaultLimits()}, cells.Agents{Definitions: definitions}, cells.Owners{Table: table}, cells.Boot{}} {
@@ -210,8 +215,9 @@ func newStage(t *testing.T, definitions ...actor.Definition) *stage {
 	return s
 }
 
-// asks returns one ask of one actor.
-func (s *stage) asks(agent string) func() {
+// ask returns an operation that sends one call to an actor of the agent and
+// requires one reply.
+func (s *cellLoop) ask(agent string) func() {
 	to := actor.NewID(agent, "session-7")
 	return func() {
 		s.id++
@@ -222,14 +228,14 @@ func (s *stage) asks(agent string) func() {
 		before := s.replies
 		s.step(cells.Deliver{Envelope: actor.Envelope{To: to, Body: actor.Request{Call: call}}})
 		if s.replies != before+1 {
-			s.t.Fatalf("%s: %d replies, want one", agent, s.replies-before)
+			s.t.Fatalf("%s: got %d replies, want 1", agent, s.replies-before)
 		}
 	}
 }
 
-// step steps the cell, takes what it wrote through the log's writer, and does
-// what it wants done.
-func (s *stage) step(in cells.Input) {
+// step steps the cell, passes its entries through the log writer, and performs its
+// effects.
+func (s *cellLoop) step(in cells.Input) {
 	ready := s.cell.Step(s.now, in)
 	s.writer.Append(ready.Entries)
 	for b, ok := s.writer.Next(); ok; b, ok = s.writer.Next() {

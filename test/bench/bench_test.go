@@ -16,40 +16,40 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// TestMain lets the test's binary be the process that measures its own memory.
+// TestMain lets the test binary serve as the child process that measures memory.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == childFlag {
-		os.Exit(child(os.Args[2], os.Args[3]))
+		os.Exit(runChild(os.Args[2], os.Args[3]))
 	}
 	os.Exit(m.Run())
 }
 
-// Each row is measured once, on real parts, and every figure of it is there.
-func TestEveryRowRuns(t *testing.T) {
-	var out, talk bytes.Buffer
-	if code := run([]string{"-quick", "-json", "-dir", t.TempDir()}, &out, &talk); code != 0 {
-		t.Fatalf("code %d: %s", code, talk.String())
+// A quick run measures each row once on real components and fills all its columns.
+func TestQuickRunMeasuresEveryRow(t *testing.T) {
+	var out, stderr bytes.Buffer
+	if code := run([]string{"-quick", "-json", "-dir", t.TempDir()}, &out, &stderr); code != 0 {
+		t.Fatalf("code %d: %s", code, stderr.String())
 	}
 	var r result
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
 	if want := 18; len(r.Rows) != want && r.Machine.Cores > 1 {
-		t.Errorf("%d rows, want %d", len(r.Rows), want)
+		t.Errorf("got %d rows, want %d", len(r.Rows), want)
 	}
 	for _, row := range r.Rows {
 		if row.Name == "" || row.Counterpart == "" || row.Ours.Unit == "" || row.Ours.Value == 0 {
-			t.Errorf("a row is not whole: %+v", row)
+			t.Errorf("incomplete row: %+v", row)
 		}
 		if row.Floor.Of == "ratio" && row.Ratio <= 0 {
-			t.Errorf("%s is judged by a ratio of %v", row.Name, row.Ratio)
+			t.Errorf("%s: got ratio %v, want a positive one", row.Name, row.Ratio)
 		}
 	}
-	if told := r.Rows[slices.IndexFunc(r.Rows, func(r row) bool { return strings.HasPrefix(r.Name, "think-act loop, added to its tool, durable") })].besides(); !strings.Contains(told, "stand in the events") || strings.Contains(told, "not all") {
-		t.Errorf("of what was done outside the events tell: %s", told)
+	if notes := r.Rows[slices.IndexFunc(r.Rows, func(r row) bool { return strings.HasPrefix(r.Name, "think-act loop, added to its tool, durable") })].notes(); !strings.Contains(notes, "recorded as events") || strings.Contains(notes, "not all") {
+		t.Errorf("events of external calls: %s", notes)
 	}
 	if r.Machine.Go == "" || r.Machine.CPU == "" || r.Machine.MemoryGiB == 0 || r.Machine.Kernel == "" || r.Machine.Date == "" {
-		t.Errorf("the machine is not known: %+v", r.Machine)
+		t.Errorf("incomplete machine: %+v", r.Machine)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestFlags(t *testing.T) {
 	for _, c := range []struct {
 		args string
 		code int
-		says string
+		want string
 	}{
 		{"-help", 0, "Examples:"},
 		{"-only ask,sums", 2, "no such study"},
@@ -69,29 +69,29 @@ func TestFlags(t *testing.T) {
 		{"-page none.md", 2, "no such file"},
 		{"-page bench_test.go", 2, "want one section"},
 	} {
-		var out, talk bytes.Buffer
-		if code := run(strings.Fields(c.args), &out, &talk); code != c.code || !strings.Contains(talk.String(), c.says) || out.Len() > 0 {
-			t.Errorf("%s: code %d, %q on the side, %q on standard output", c.args, code, talk.String(), out.String())
+		var out, stderr bytes.Buffer
+		if code := run(strings.Fields(c.args), &out, &stderr); code != c.code || !strings.Contains(stderr.String(), c.want) || out.Len() > 0 {
+			t.Errorf("%s: code %d, standard error %q, standard output %q", c.args, code, stderr.String(), out.String())
 		}
 	}
-	if code := child("sums", "7"); code != 2 {
-		t.Errorf("a crowd of no kind ends with code %d", code)
+	if code := runChild("sums", "7"); code != 2 {
+		t.Errorf("unknown population: got code %d, want 2", code)
 	}
 }
 
-func TestARowIsJudgedByItsMedian(t *testing.T) {
-	rounds := []pair{{ours: 100, theirs: 90}, {ours: 100, theirs: 210}, {ours: 100, theirs: 100}, {ours: 100, theirs: 110}, {ours: 1000, theirs: 10}}
+func TestRowVerdictUsesMedian(t *testing.T) {
+	rounds := []roundCost{{ours: 100, theirs: 90}, {ours: 100, theirs: 210}, {ours: 100, theirs: 100}, {ours: 100, theirs: 110}, {ours: 1000, theirs: 10}}
 	for _, c := range []struct {
 		row  row
 		want string
 	}{
-		{timed("a", "x", rounds, ratioAtLeast(1)), "a|100 ns|100 ns|x|1.00|0.01 to 2.10|≥ 1.00|met"},
-		{timed("a", "x", rounds, ratioAtLeast(1.01)), "a|100 ns|100 ns|x|1.00|0.01 to 2.10|≥ 1.01|missed"},
-		{timed("a", "x", rounds, atMost(100)), "a|100 ns|100 ns|x|1.00|100 ns to 1.00 µs|≤ 100 ns|met"},
-		{timed("a", "x", rounds, atMost(99)), "a|100 ns|100 ns|x|1.00|100 ns to 1.00 µs|≤ 99.0 ns|missed"},
-		{rated("a", "x", rounds, floor{}), "a|10,000,000 /s|10,000,000 /s|x|1.00|0.01 to 2.10|–|"},
-		{row{Name: "a", Counterpart: "none", Ours: figure{5, perSecond}, Floor: atLeast(5), Low: 4, High: 6}.judged(), "a|5.00 /s|–|none|–|4.00 /s to 6.00 /s|≥ 5.00 /s|met"},
-		{row{Name: "a", Counterpart: "none", Ours: figure{5, perSecond}, Floor: atLeast(6), Low: 4, High: 6}.judged(), "a|5.00 /s|–|none|–|4.00 /s to 6.00 /s|≥ 6.00 /s|missed"},
+		{latencyRow("a", "x", rounds, ratioAtLeast(1)), "a|100 ns|100 ns|x|1.00|0.01 to 2.10|≥ 1.00|met"},
+		{latencyRow("a", "x", rounds, ratioAtLeast(1.01)), "a|100 ns|100 ns|x|1.00|0.01 to 2.10|≥ 1.01|missed"},
+		{latencyRow("a", "x", rounds, atMost(100)), "a|100 ns|100 ns|x|1.00|100 ns to 1.00 µs|≤ 100 ns|met"},
+		{latencyRow("a", "x", rounds, atMost(99)), "a|100 ns|100 ns|x|1.00|100 ns to 1.00 µs|≤ 99.0 ns|missed"},
+		{throughputRow("a", "x", rounds, floor{}), "a|10,000,000 /s|10,000,000 /s|x|1.00|0.01 to 2.10|–|"},
+		{row{Name: "a", Counterpart: "none", Ours: figure{5, perSecond}, Floor: atLeast(5), Low: 4, High: 6}.withVerdict(), "a|5.00 /s|–|none|–|4.00 /s to 6.00 /s|≥ 5.00 /s|met"},
+		{row{Name: "a", Counterpart: "none", Ours: figure{5, perSecond}, Floor: atLeast(6), Low: 4, High: 6}.withVerdict(), "a|5.00 /s|–|none|–|4.00 /s to 6.00 /s|≥ 6.00 /s|missed"},
 	} {
 		if got := strings.Join(c.row.cells(true), "|"); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
@@ -99,26 +99,26 @@ func TestARowIsJudgedByItsMedian(t *testing.T) {
 	}
 }
 
-func TestFigures(t *testing.T) {
+func TestFigureFormat(t *testing.T) {
 	for want, f := range map[string]figure{
 		"–": {}, "0.00 B": {0, bytesEach}, "12.3 ns": {12.34, nanoseconds}, "1.23 µs": {1234, nanoseconds}, "12.3 ms": {12_340_000, nanoseconds},
 		"300,000 /s": {300_000, perSecond}, "-1,234 B": {-1234, bytesEach}, "2.50×": {2.5, times}, "999 B": {999, bytesEach},
 	} {
 		if got := f.String(); got != want {
-			t.Errorf("%+v is written %s, want %s", f, got, want)
+			t.Errorf("%+v: got %s, want %s", f, got, want)
 		}
 	}
 }
 
-func TestThePageIsWritten(t *testing.T) {
+func TestPageSection(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.md")
 	if err := os.WriteFile(page, []byte("prose\n<!-- bench:begin -->\n<!-- bench:end -->\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	one := timed("one", "x", []pair{{ours: 1, theirs: 2, oursSpent: 3, theirsSpent: 4}}, ratioAtLeast(1))
-	one.beside("p50 %d", 7)
-	r := result{Machine: thisMachine(), Rounds: 5, Took: 60, Rows: []row{one, timed("two", "x", []pair{{ours: 2, theirs: 1}}, ratioAtLeast(1))}}
-	if err := r.write(page); err != nil {
+	one := latencyRow("one", "x", []roundCost{{ours: 1, theirs: 2, oursCPU: 3, theirsCPU: 4}}, ratioAtLeast(1))
+	one.addNote("p50 %d", 7)
+	r := result{Machine: thisMachine(), Rounds: 5, Took: 60, Rows: []row{one, latencyRow("two", "x", []roundCost{{ours: 2, theirs: 1}}, ratioAtLeast(1))}}
+	if err := r.writePage(page); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(page)
@@ -127,32 +127,32 @@ func TestThePageIsWritten(t *testing.T) {
 	}
 	for _, want := range []string{"prose\n", "| one | 1.00 ns | 2.00 ns | x | 2.00 | 2.00 to 2.00 | ≥ 1.00 | met |", "- one: processor time ours 3.00 ns, counterpart 4.00 ns; p50 7.", "floors: 1 met, 1 missed: two"} {
 		if !strings.Contains(string(b), want) {
-			t.Errorf("the page lacks %q:\n%s", want, b)
+			t.Errorf("the page does not contain %q:\n%s", want, b)
 		}
 	}
 	var out bytes.Buffer
-	if err := r.text(&out); err != nil || !strings.HasSuffix(out.String(), "\nfloors: 1 met, 1 missed: two\n") {
-		t.Errorf("%v, the table ends otherwise:\n%s", err, out.String())
+	if err := r.writeText(&out); err != nil || !strings.HasSuffix(out.String(), "\nfloors: 1 met, 1 missed: two\n") {
+		t.Errorf("%v, wrong last line:\n%s", err, out.String())
 	}
 }
 
-func TestAnEventThatIsMissingIsFound(t *testing.T) {
+func TestMissingEventMissesFloor(t *testing.T) {
 	for _, c := range []struct {
 		started, done, created, result int64
 		met                            bool
 	}{{4, 4, 2, 2, true}, {3, 4, 2, 2, false}, {4, 3, 2, 2, false}, {4, 4, 1, 2, false}, {4, 4, 2, 1, false}, {4, 4, 1, 3, false}, {0, 0, 0, 0, false}} {
 		r := row{Met: true}
-		whole(&r, map[runs.Type]int64{runs.LLMCallStarted: c.started, runs.LLMCallDone: c.done, runs.ToolCallCreated: c.created, runs.ToolResult: c.result, runs.RunDone: 9}, min(c.started+c.done, 4), min(c.created+c.result, 2))
+		checkEventCounts(&r, map[runs.Type]int64{runs.LLMCallStarted: c.started, runs.LLMCallDone: c.done, runs.ToolCallCreated: c.created, runs.ToolResult: c.result, runs.RunDone: 9}, min(c.started+c.done, 4), min(c.created+c.result, 2))
 		if r.Met != c.met {
-			t.Errorf("%+v: met is %v: %s", c, r.Met, r.besides())
+			t.Errorf("%+v: got met %v: %s", c, r.Met, r.notes())
 		}
 	}
 }
 
-func TestAProfileIsLeft(t *testing.T) {
-	b := &bench{ctx: t.Context(), profile: t.TempDir(), quick: true, talk: &bytes.Buffer{}}
+func TestProfileFiles(t *testing.T) {
+	b := &bench{ctx: t.Context(), profile: t.TempDir(), quick: true, stderr: &bytes.Buffer{}}
 	spun := 0
-	if err := b.profiled("Ask, 1 caller: {id}", func(n int) (time.Duration, error) { spun += n; return 0, nil }, 1000); err != nil {
+	if err := b.maybeProfile("Ask, 1 caller: {id}", func(n int) (time.Duration, error) { spun += n; return 0, nil }, 1000); err != nil {
 		t.Fatal(err)
 	}
 	top, err := os.ReadFile(filepath.Join(b.profile, "ask-1-caller---id.txt"))
@@ -160,62 +160,62 @@ func TestAProfileIsLeft(t *testing.T) {
 		t.Errorf("%v: %s", err, top)
 	}
 	if info, err := os.Stat(filepath.Join(b.profile, "ask-1-caller---id.pprof")); err != nil || info.Size() == 0 {
-		t.Errorf("no profile: %v", err)
+		t.Errorf("empty or missing profile: %v", err)
 	}
 }
 
-func TestAllocationsAreComparedExactly(t *testing.T) {
-	held := cost{10, 1000}
+func TestAllocationComparison(t *testing.T) {
+	expected := cost{10, 1000}
 	for c, like := range map[cost]bool{{10, 1000}: true, {10, 1020}: true, {10, 980}: true, {10, 1021}: false, {10, 979}: false, {9, 1000}: false, {11, 1000}: false} {
-		if c.like(held) != like {
-			t.Errorf("%+v is like %+v: %v", c, held, !like)
+		if c.matches(expected) != like {
+			t.Errorf("%+v matches %+v: got %v", c, expected, !like)
 		}
 	}
 }
 
-func TestEachCallerDoesItsShare(t *testing.T) {
+func TestCallersShareOperations(t *testing.T) {
 	for _, n := range []int{0, 1, 63, 64, 65, 1000} {
-		did := make([]int, 64)
-		if _, err := crowd(64, n, func(caller, i int) error { did[caller]++; return nil }); err != nil {
+		performed := make([]int, 64)
+		if _, err := runConcurrent(64, n, func(caller, i int) error { performed[caller]++; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		sum := 0
-		for _, d := range did {
+		for _, d := range performed {
 			sum += d
 		}
-		if sum != n || slices.Max(did)-slices.Min(did) > 1 {
-			t.Errorf("%d operations are shared as %v", n, did)
+		if sum != n || slices.Max(performed)-slices.Min(performed) > 1 {
+			t.Errorf("%d operations: uneven shares %v", n, performed)
 		}
 	}
-	if _, err := crowd(4, 100, func(caller, i int) error {
+	if _, err := runConcurrent(4, 100, func(caller, i int) error {
 		if caller == 2 && i == 3 {
-			return errSilent
+			return errLostMessage
 		}
 		return nil
-	}); err != errSilent {
-		t.Errorf("an error is lost: %v", err)
+	}); err != errLostMessage {
+		t.Errorf("got error %v, want that of the caller", err)
 	}
 }
 
-func TestChainsLiveWhereTheyAreWanted(t *testing.T) {
+func TestChainSessionPlacement(t *testing.T) {
 	one := sessions(2, func(same, hops int) bool { return same == hops })
 	cross := sessions(2, func(same, _ int) bool { return same == 0 })
 	if len(one) != chainSessions || len(cross) != chainSessions {
-		t.Fatalf("%d and %d sessions", len(one), len(cross))
+		t.Fatalf("got %d and %d sessions", len(one), len(cross))
 	}
 	for l := range chainCalls {
 		for _, key := range one {
 			if cellOf(link(l), key, 2) != cellOf(link(l+1), key, 2) {
-				t.Errorf("%s leaves its cell", key)
+				t.Errorf("session %s calls another cell", key)
 			}
 		}
 		for _, key := range cross {
 			if cellOf(link(l), key, 2) == cellOf(link(l+1), key, 2) {
-				t.Errorf("%s stays in a cell", key)
+				t.Errorf("session %s calls its own cell", key)
 			}
 		}
 	}
 	if sessions(1, func(same, _ int) bool { return same == 0 }) != nil {
-		t.Error("of one cell there is another")
+		t.Error("got sessions across cells, want none with a single cell")
 	}
 }

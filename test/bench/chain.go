@@ -12,34 +12,34 @@ import (
 )
 
 const (
-	chainCalls    = 5 // between actors: the deepest chain that is allowed
+	chainCalls    = 5 // calls between actors; the maximum depth that the default limits allow
 	chainSessions = 64
 )
 
-// studyChain measures a chain of calls between agents that write nothing down,
-// and back. Where each agent of a session lives is what its name hashes to; the
-// rows differ in the sessions that are taken.
+// studyChain measures a chain of calls between volatile agents, and the replies
+// back. The hash of its name determines the cell of each actor. The rows differ in
+// the sessions that they use.
 func studyChain(b *bench) (rows []row, err error) {
 	var links []actor.Definition
 	for i := range chainCalls {
-		links = append(links, passer(link(i), link(i+1), actor.Volatile))
+		links = append(links, relay(link(i), link(i+1), actor.Volatile))
 	}
 	links = append(links, echo(link(chainCalls), actor.Volatile))
 	var cells int
-	err = b.in(func(c *engine.Config) { c.Cells = 0 }, func(n *node) error {
+	err = b.withNode(func(c *engine.Config) { c.Cells = 0 }, func(n *node) error {
 		cells = len(n.Stats().Cells)
 		for _, v := range []struct {
-			name  string
-			takes func(same, hops int) bool
-			floor floor
+			name   string
+			accept func(same, hops int) bool
+			floor  floor
 		}{
 			{"chain of 5 calls and back, as names hash", func(int, int) bool { return true }, ratioAtLeast(0.9)},
 			{"the same, all in one cell", func(same, hops int) bool { return same == hops }, floor{}},
 			{"the same, each call to another cell", func(same, _ int) bool { return same == 0 }, floor{}},
 		} {
-			keys := sessions(cells, v.takes)
+			keys := sessions(cells, v.accept)
 			if keys == nil {
-				continue // of one cell there is no other
+				continue // with a single cell no call leaves it
 			}
 			r, err := b.chainRow(n, v.name, keys, v.floor)
 			if err != nil {
@@ -54,9 +54,9 @@ func studyChain(b *bench) (rows []row, err error) {
 
 func link(i int) string { return fmt.Sprintf("link-%d", i) }
 
-// sessions finds keys under which the actors of a chain live as wanted; nil if
-// there are none.
-func sessions(cells int, takes func(same, hops int) bool) (keys []string) {
+// sessions returns keys under which the actors of a chain are placed as accept
+// requires. It returns nil if it finds fewer than chainSessions keys.
+func sessions(cells int, accept func(same, hops int) bool) (keys []string) {
 	for i := 0; len(keys) < chainSessions && i < 1<<16; i++ {
 		key := fmt.Sprintf("session-%d", i)
 		same := 0
@@ -65,7 +65,7 @@ func sessions(cells int, takes func(same, hops int) bool) (keys []string) {
 				same++
 			}
 		}
-		if takes(same, chainCalls) {
+		if accept(same, chainCalls) {
 			keys = append(keys, key)
 		}
 	}
@@ -81,21 +81,21 @@ func (b *bench) chainRow(n *node, name string, keys []string, f floor) (row, err
 	for _, key := range keys {
 		to = append(to, actor.NewID(link(0), key))
 	}
-	channels := newBare(len(keys), chainCalls+1, 1)
+	channels := newChannelActors(len(keys), chainCalls+1, 1)
 	defer channels.close()
 	ours := func(_, i int) error { return n.ask(b.ctx, to[i%len(to)], payload) }
 	theirs := func(_, i int) error {
 		if len(channels.ask(0, i%len(to), payload)) != len(payload) {
-			return errSilent
+			return errLostMessage
 		}
 		return nil
 	}
-	rounds, err := b.alternate(duel{name: name,
-		ours:   func(n int) (time.Duration, error) { return crowd(1, n, ours) },
-		theirs: func(n int) (time.Duration, error) { return crowd(1, n, theirs) }})
+	rounds, err := b.runRounds(comparison{name: name,
+		ours:   func(n int) (time.Duration, error) { return runConcurrent(1, n, ours) },
+		theirs: func(n int) (time.Duration, error) { return runConcurrent(1, n, theirs) }})
 	if err != nil {
 		return row{}, err
 	}
-	r := timed(name, byChannels, rounds, f)
-	return r, b.percentiles(&r, 1, ours, theirs)
+	r := latencyRow(name, channelsCounterpart, rounds, f)
+	return r, b.addPercentiles(&r, 1, ours, theirs)
 }

@@ -4,38 +4,39 @@ package main
 
 import "github.com/troupe-run/troupe/actor"
 
-// Channels are the counterpart of calls that write nothing down: a goroutine per
-// actor which hands the message on, or back, and does nothing else. It has no
-// deadline, no refusal, no supervision; it decodes nothing and looks nobody up.
-const byChannels = "bare channels, a goroutine per actor, no work"
+// channelsCounterpart names the counterpart of volatile calls: a goroutine per
+// actor that only forwards a message or returns it. It has no deadlines, refusals
+// or supervision. It decodes nothing and looks up no names.
+const channelsCounterpart = "bare channels, a goroutine per actor, no work"
 
-// channelSlots is how much may wait at an actor before its senders do. More of
-// them make nothing faster here, and each takes up memory.
+// channelSlots is the capacity of an actor's channel, in messages. A sender blocks
+// when it is full. A larger capacity does not increase throughput here, and it uses
+// more memory.
 const channelSlots = 1
 
-type handOff struct {
+type channelMessage struct {
 	parts []actor.Part
 	reply chan []actor.Part
 }
 
-// linked starts so many actors, each of which asks the one behind it, and
-// returns the first one's channel. Closing that ends them all.
-func linked(actors int) chan handOff {
-	first := make(chan handOff, channelSlots)
+// startChain starts a chain of goroutines, each of which asks the next one. It
+// returns the channel of the first. Closing that channel ends all of them.
+func startChain(actors int) chan channelMessage {
+	first := make(chan channelMessage, channelSlots)
 	in := first
 	for range actors - 1 {
-		next := make(chan handOff, channelSlots)
-		go func(in <-chan handOff) {
+		next := make(chan channelMessage, channelSlots)
+		go func(in <-chan channelMessage) {
 			defer close(next)
 			reply := make(chan []actor.Part, 1)
 			for m := range in {
-				next <- handOff{m.parts, reply}
+				next <- channelMessage{m.parts, reply}
 				m.reply <- <-reply
 			}
 		}(in)
 		in = next
 	}
-	go func(in <-chan handOff) {
+	go func(in <-chan channelMessage) {
 		for m := range in {
 			m.reply <- m.parts
 		}
@@ -43,17 +44,18 @@ func linked(actors int) chan handOff {
 	return first
 }
 
-// bare is actors behind channels and the callers who ask them.
-type bare struct {
-	actors  []chan handOff
-	replies []chan []actor.Part // by caller
+// channelActors holds chains of actors behind channels, and the reply channels of
+// their callers.
+type channelActors struct {
+	actors  []chan channelMessage
+	replies []chan []actor.Part // indexed by caller
 }
 
-// newBare starts chains of so many actors each.
-func newBare(chains, actors, callers int) *bare {
-	b := &bare{}
+// newChannelActors starts chains of the given number of actors each.
+func newChannelActors(chains, actors, callers int) *channelActors {
+	b := &channelActors{}
 	for range chains {
-		b.actors = append(b.actors, linked(actors))
+		b.actors = append(b.actors, startChain(actors))
 	}
 	for range callers {
 		b.replies = append(b.replies, make(chan []actor.Part, 1))
@@ -61,13 +63,13 @@ func newBare(chains, actors, callers int) *bare {
 	return b
 }
 
-// ask asks the first actor of a chain.
-func (b *bare) ask(caller, chain int, parts []actor.Part) []actor.Part {
-	b.actors[chain] <- handOff{parts, b.replies[caller]}
+// ask sends parts to the first actor of a chain and returns the reply.
+func (b *channelActors) ask(caller, chain int, parts []actor.Part) []actor.Part {
+	b.actors[chain] <- channelMessage{parts, b.replies[caller]}
 	return <-b.replies[caller]
 }
 
-func (b *bare) close() {
+func (b *channelActors) close() {
 	for _, in := range b.actors {
 		close(in)
 	}

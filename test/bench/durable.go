@@ -18,19 +18,20 @@ import (
 )
 
 const (
-	durableCallers = 64
-	durableLap     = time.Second
-	valueBytes     = 256
+	durableCallers  = 64
+	durableSideTime = time.Second
+	valueBytes      = 256
 )
 
-// studyDurable measures calls whose answers wait until they are on disk.
+// studyDurable measures calls whose replies are held back until their entries are
+// synced.
 func studyDurable(b *bench) (rows []row, err error) {
 	for _, v := range []struct {
 		name, agent string
 		floor       floor
 	}{
 		{"durable call, 64 callers", "echo", ratioAtLeast(0.7)},
-		{"durable call with another one in it, 64 callers", "passer", ratioAtLeast(0.45)},
+		{"durable call with another one in it, 64 callers", "relay", ratioAtLeast(0.45)},
 	} {
 		r, err := b.durableRow(v.name, v.agent, v.floor)
 		if err != nil {
@@ -42,13 +43,13 @@ func studyDurable(b *bench) (rows []row, err error) {
 }
 
 func (b *bench) durableRow(name, agent string, f floor) (r row, err error) {
-	dir, remove, err := b.folder()
+	dir, remove, err := b.tempDir()
 	if err != nil {
 		return r, err
 	}
 	defer remove()
 	store := filepath.Join(dir, "store")
-	n, err := open(store, nil, echo("echo", actor.Journaled), passer("passer", "echo", actor.Journaled))
+	n, err := openNode(store, nil, echo("echo", actor.Journaled), relay("relay", "echo", actor.Journaled))
 	if err != nil {
 		return r, err
 	}
@@ -67,12 +68,13 @@ func (b *bench) durableRow(name, agent string, f floor) (r row, err error) {
 		return r, err
 	}
 	end := d.End()
-	r.beside("%.2f entries and %.3f batches of a call, a sync for each batch at most",
+	r.addNote("%.2f entries and %.3f batches per call, at most one sync per batch",
 		float64(end.Pos-begin.Pos)/float64(calls.Load()), float64(end.Batch-begin.Batch)/float64(calls.Load()))
 	return r, d.Close()
 }
 
-// againstPebble has writers of a bare Pebble take turns with callers.
+// againstPebble alternates rounds of calls with rounds of synced writes to a bare
+// Pebble store.
 func (b *bench) againstPebble(name, dir string, one func(caller, i int) error, f floor) (r row, err error) {
 	db, err := barePebble(dir)
 	if err != nil {
@@ -84,23 +86,23 @@ func (b *bench) againstPebble(name, dir string, one func(caller, i int) error, f
 	write := func(int, int) error {
 		return db.Set(binary.BigEndian.AppendUint64(nil, written.Add(1)), value, pebble.Sync)
 	}
-	rounds, err := b.alternate(duel{name: name, each: durableLap,
-		ours:   func(n int) (time.Duration, error) { return crowd(durableCallers, n, one) },
-		theirs: func(n int) (time.Duration, error) { return crowd(durableCallers, n, write) }})
+	rounds, err := b.runRounds(comparison{name: name, sideTime: durableSideTime,
+		ours:   func(n int) (time.Duration, error) { return runConcurrent(durableCallers, n, one) },
+		theirs: func(n int) (time.Duration, error) { return runConcurrent(durableCallers, n, write) }})
 	if err != nil {
 		return r, err
 	}
-	r = rated(name, fmt.Sprintf("a bare Pebble, %d writers, synced, %d B each", durableCallers, valueBytes), rounds, f)
-	return r, b.percentiles(&r, durableCallers, one, write)
+	r = throughputRow(name, fmt.Sprintf("a bare Pebble, %d writers, synced, %d B each", durableCallers, valueBytes), rounds, f)
+	return r, b.addPercentiles(&r, durableCallers, one, write)
 }
 
-// barePebble is one with the options of our store.
+// barePebble opens a Pebble store with the same options as host/disk.
 func barePebble(dir string) (*pebble.DB, error) {
 	return pebble.Open(dir, &pebble.Options{FormatMajorVersion: pebble.FormatNewest, MemTableSize: 32 << 20,
 		L0CompactionThreshold: 8, L0StopWritesThreshold: 24, LBaseMaxBytes: 512 << 20, Logger: silent{}})
 }
 
-// silent hears nothing but what ends a process.
+// silent is a Pebble logger that discards all messages and panics on fatal ones.
 type silent struct{}
 
 func (silent) Infof(string, ...any)              {}

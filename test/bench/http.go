@@ -22,8 +22,8 @@ import (
 
 const connections = 64
 
-// studyHTTP measures messages that come over HTTP, with an API key, to an agent
-// that does nothing. Clients share the process with both servers.
+// studyHTTP measures messages sent over HTTP with an API key to an echo agent. The
+// clients share the process with both servers.
 func studyHTTP(b *bench) (rows []row, err error) {
 	bare, stop, err := echoServer()
 	if err != nil {
@@ -38,7 +38,7 @@ func studyHTTP(b *bench) (rows []row, err error) {
 		{"POST /v1/agents/{id}/messages, nothing written down, 64 connections", actor.Volatile, ratioAtLeast(0.6)},
 		{"POST /v1/agents/{id}/messages, durable, 64 connections", actor.Journaled, ratioAtLeast(0.35)},
 	} {
-		err := b.in(nil, func(n *node) error {
+		err := b.withNode(nil, func(n *node) error {
 			r, err := b.httpRow(n, v.name, bare, v.floor)
 			if err == nil {
 				rows = append(rows, r)
@@ -68,20 +68,21 @@ func (b *bench) httpRow(n *node, name, bare string, f floor) (r row, err error) 
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	if status, err := newClient(address, "/v1/agents/echo/messages", "troupe_no_such_key", 1).post(0); err != nil || status != fasthttp.StatusUnauthorized {
-		return r, fmt.Errorf("a key that does not exist is answered with %d: %w", status, err)
+		return r, fmt.Errorf("unknown key: got status %d, want 401: %w", status, err)
 	}
 	ours, theirs := newClient(address, "/v1/agents/echo/messages", text, connections), newClient(bare, "/", text, connections)
-	rounds, err := b.alternate(duel{name: name, each: durableLap,
-		ours:   func(n int) (time.Duration, error) { return crowd(connections, n, ours.ok) },
-		theirs: func(n int) (time.Duration, error) { return crowd(connections, n, theirs.ok) }})
+	rounds, err := b.runRounds(comparison{name: name, sideTime: durableSideTime,
+		ours:   func(n int) (time.Duration, error) { return runConcurrent(connections, n, ours.postOK) },
+		theirs: func(n int) (time.Duration, error) { return runConcurrent(connections, n, theirs.postOK) }})
 	if err != nil {
 		return r, err
 	}
-	r = rated(name, "a bare fasthttp server that echoes the same body", rounds, f)
-	return r, b.percentiles(&r, connections, ours.ok, theirs.ok)
+	r = throughputRow(name, "a bare fasthttp server that echoes the same body", rounds, f)
+	return r, b.addPercentiles(&r, connections, ours.postOK, theirs.postOK)
 }
 
-// echoServer is the counterpart.
+// echoServer starts the counterpart: a fasthttp server that returns the request
+// body.
 func echoServer() (address string, stop func() error, err error) {
 	s := &fasthttp.Server{NoDefaultServerHeader: true, CloseOnShutdown: true, Handler: func(ctx *fasthttp.RequestCtx) {
 		ctx.SetContentType("application/json")
@@ -90,7 +91,8 @@ func echoServer() (address string, stop func() error, err error) {
 	return serve(s.Serve, s.ShutdownWithContext)
 }
 
-// serve has a server answer on a free port.
+// serve runs a server on a free port. The returned stop shuts the server down
+// within 10 seconds.
 func serve(with func(net.Listener) error, shutdown func(context.Context) error) (address string, stop func() error, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -105,10 +107,10 @@ func serve(with func(net.Listener) error, shutdown func(context.Context) error) 
 	}, nil
 }
 
-// client asks one path, time and again.
+// client posts to one path repeatedly.
 type client struct {
 	host     fasthttp.HostClient
-	requests []*fasthttp.Request // by connection
+	requests []*fasthttp.Request // indexed by connection
 }
 
 func newClient(address, path, key string, connections int) *client {
@@ -120,14 +122,14 @@ func newClient(address, path, key string, connections int) *client {
 		r.Header.SetMethod(fasthttp.MethodPost)
 		r.Header.SetContentType("application/json")
 		r.Header.Set(fasthttp.HeaderAuthorization, "Bearer "+key)
-		body, _ := json.Marshal(map[string]string{"content": string(payload[0].Bytes), "session": fmt.Sprintf("session-%d", i)}) // strings always can be
+		body, _ := json.Marshal(map[string]string{"content": string(payload[0].Bytes), "session": fmt.Sprintf("session-%d", i)}) // marshaling strings cannot fail
 		r.SetBody(body)
 		c.requests = append(c.requests, r)
 	}
 	return c
 }
 
-// post asks once and returns the status.
+// post sends one request and returns the status.
 func (c *client) post(connection int) (int, error) {
 	response := fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseResponse(response)
@@ -135,10 +137,10 @@ func (c *client) post(connection int) (int, error) {
 	return response.StatusCode(), err
 }
 
-func (c *client) ok(connection, _ int) error {
+func (c *client) postOK(connection, _ int) error {
 	status, err := c.post(connection)
 	if err == nil && status != fasthttp.StatusOK {
-		err = fmt.Errorf("answered with %d", status)
+		err = fmt.Errorf("status %d, want 200", status)
 	}
 	return err
 }

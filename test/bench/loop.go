@@ -22,12 +22,12 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// loopFloor is what the think-act loop may add, in ns.
+// loopFloor is the maximum time that the think-act loop may add to its tool, in ns.
 const loopFloor = 1_000_000
 
-// thinker has a model that answers at once, and one tool. In a turn it thinks,
-// uses the tool, and thinks again.
-const thinker = `
+// thinkerTOML declares an agent with a model that answers at once and one tool.
+// Each of its turns calls the model, the tool, and the model again.
+const thinkerTOML = `
 agent_id = "thinker"
 name = "thinker"
 model = "scripted"
@@ -36,8 +36,8 @@ tools = ["look_up"]
 durability = "%s"
 `
 
-// studyLoop measures what an agent's loop of thinking and acting adds to the one
-// thing that it does.
+// studyLoop measures the time that an agent's think-act loop adds to the tool call
+// in it.
 func studyLoop(b *bench) (rows []row, err error) {
 	for _, v := range []struct{ name, durability string }{
 		{"think-act loop, added to its tool, nothing written down", "none"},
@@ -53,23 +53,23 @@ func studyLoop(b *bench) (rows []row, err error) {
 }
 
 func (b *bench) loopRow(name, durability string) (r row, err error) {
-	dir, remove, err := b.folder()
+	dir, remove, err := b.tempDir()
 	if err != nil {
 		return r, err
 	}
 	defer remove()
-	var used atomic.Int64
+	var toolCalls atomic.Int64
 	registry := tools.NewRegistry()
 	err = registry.RegisterBuiltin(tools.Tool{Name: "look_up", Description: "Looks a word up.", Idempotent: true,
 		Schema: `{"type":"object","properties":{"word":{"type":"string"}},"required":["word"],"additionalProperties":false}`,
 		Handler: func(context.Context, []byte) tools.Result {
-			used.Add(1)
+			toolCalls.Add(1)
 			return tools.Text("a way to slow a sender down")
 		}})
 	if err != nil {
 		return r, err
 	}
-	spec, err := agents.ReadTOML(fmt.Sprintf(thinker, durability))
+	spec, err := agents.ReadTOML(fmt.Sprintf(thinkerTOML, durability))
 	if err != nil {
 		return r, err
 	}
@@ -82,7 +82,7 @@ func (b *bench) loopRow(name, durability string) (r row, err error) {
 		return r, err
 	}
 	defer out.Close()
-	n, err := open(dir, func(c *engine.Config) { c.Tools, c.Outbound = registry, out }, agent)
+	n, err := openNode(dir, func(c *engine.Config) { c.Tools, c.Outbound = registry, out }, agent)
 	if err != nil {
 		return r, err
 	}
@@ -101,28 +101,28 @@ func (b *bench) loopRow(name, durability string) (r row, err error) {
 		}
 		return nil
 	}
-	rounds, err := b.alternate(duel{name: name,
-		ours:   func(n int) (time.Duration, error) { return crowd(1, n, loop) },
-		theirs: func(n int) (time.Duration, error) { return crowd(1, n, tool) }})
+	rounds, err := b.runRounds(comparison{name: name,
+		ours:   func(n int) (time.Duration, error) { return runConcurrent(1, n, loop) },
+		theirs: func(n int) (time.Duration, error) { return runConcurrent(1, n, tool) }})
 	if err != nil {
 		return r, errors.Join(err, n.close())
 	}
-	added := make([]pair, len(rounds))
+	added := make([]roundCost, len(rounds))
 	for i, p := range rounds {
-		added[i] = pair{ours: p.ours - p.theirs, theirs: p.theirs, oursSpent: p.oursSpent, theirsSpent: p.theirsSpent}
+		added[i] = roundCost{ours: p.ours - p.theirs, theirs: p.theirs, oursCPU: p.oursCPU, theirsCPU: p.theirsCPU}
 	}
-	r = timed(name, "the tool, called directly", added, atMost(loopFloor))
-	r.Ratio = 0 // what is added has none
-	err = b.percentiles(&r, 1, loop, tool)
-	thought := models(out)
+	r = latencyRow(name, "the tool, called directly", added, atMost(loopFloor))
+	r.Ratio = 0 // an added duration has no ratio
+	err = b.addPercentiles(&r, 1, loop, tool)
+	modelCalls := modelAttempts(out)
 	if err = errors.Join(err, n.close()); err != nil || durability == "none" {
 		return r, err
 	}
-	return r, tell(&r, dir, asked, thought, used.Load()-direct)
+	return r, checkEvents(&r, dir, asked, modelCalls, toolCalls.Load()-direct)
 }
 
-// models is how often one was asked.
-func models(out *outbound.Outbound) (n int64) {
+// modelAttempts returns the number of attempts made at the scripted model.
+func modelAttempts(out *outbound.Outbound) (n int64) {
 	for _, s := range out.Stats() {
 		if s.Kind == "model" && s.Name == upstream.ScriptName {
 			n += int64(s.Attempts)
@@ -131,18 +131,18 @@ func models(out *outbound.Outbound) (n int64) {
 	return n
 }
 
-// tell counts what the events of all runs tell of what was done outside: that each
-// thing began, and how it ended.
-func tell(r *row, dir string, asked, thought, used int64) (err error) {
+// checkEvents counts the events of all runs in the store. Each model and tool call
+// must have one event for its start and one for its end.
+func checkEvents(r *row, dir string, asked, modelCalls, toolCalls int64) (err error) {
 	d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	told := map[runs.Type]int64{}
+	counts := map[runs.Type]int64{}
 	all, err := store.Runs(d, actor.DefaultTenant, int(asked)+1, true)
 	if err == nil && len(all) != int(asked) {
-		err = fmt.Errorf("%d runs of %d are in the store", len(all), asked)
+		err = fmt.Errorf("%d runs in the store, want %d", len(all), asked)
 	}
 	if err != nil {
 		return err
@@ -157,20 +157,21 @@ func tell(r *row, dir string, asked, thought, used int64) (err error) {
 			if err != nil {
 				return err
 			}
-			told[e.Type]++
+			counts[e.Type]++
 		}
 	}
-	whole(r, told, thought, used)
+	checkEventCounts(r, counts, modelCalls, toolCalls)
 	return nil
 }
 
-// whole holds a row to it that the events tell of all that was done outside.
-func whole(r *row, told map[runs.Type]int64, thought, used int64) {
-	did := 2 * (thought + used)
-	said := told[runs.LLMCallStarted] + told[runs.LLMCallDone] + told[runs.ToolCallCreated] + told[runs.ToolResult]
-	r.beside("of %s beginnings and ends outside, %s stand in the events", grouped(did), grouped(said))
-	if did == 0 || told[runs.LLMCallStarted] != thought || told[runs.LLMCallDone] != thought || told[runs.ToolCallCreated] != used || told[runs.ToolResult] != used {
+// checkEventCounts marks the row as missed unless the events cover all model and
+// tool calls.
+func checkEventCounts(r *row, counts map[runs.Type]int64, modelCalls, toolCalls int64) {
+	performed := 2 * (modelCalls + toolCalls)
+	recorded := counts[runs.LLMCallStarted] + counts[runs.LLMCallDone] + counts[runs.ToolCallCreated] + counts[runs.ToolResult]
+	r.addNote("%s starts and ends of model and tool calls, %s recorded as events", groupDigits(performed), groupDigits(recorded))
+	if performed == 0 || counts[runs.LLMCallStarted] != modelCalls || counts[runs.LLMCallDone] != modelCalls || counts[runs.ToolCallCreated] != toolCalls || counts[runs.ToolResult] != toolCalls {
 		r.Met = false
-		r.beside("which is not all of them")
+		r.addNote("not all were recorded")
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/troupe-run/troupe/internal/mdsection"
 )
 
-// machine is where and of what something was measured. It names no host and no
-// path.
+// machine describes the hardware and software of a measurement. It MUST NOT contain
+// a host name or a path, because it is published.
 type machine struct {
 	CPU       string `json:"cpu"`
 	Cores     int    `json:"cores"`
@@ -28,11 +28,11 @@ type machine struct {
 func thisMachine() machine {
 	m := machine{CPU: "an unknown processor", Cores: runtime.GOMAXPROCS(0), Kernel: "unknown", Go: runtime.Version(),
 		Commit: mdsection.Commit(), Date: time.Now().UTC().Format(time.DateOnly)}
-	if _, text, ok := strings.Cut(field("/proc/cpuinfo", "model name"), ":"); ok {
+	if _, text, ok := strings.Cut(lineWithPrefix("/proc/cpuinfo", "model name"), ":"); ok {
 		m.CPU = strings.TrimSpace(text)
 	}
 	var kib int
-	if _, err := fmt.Sscanf(field("/proc/meminfo", "MemTotal"), "MemTotal: %d", &kib); err == nil {
+	if _, err := fmt.Sscanf(lineWithPrefix("/proc/meminfo", "MemTotal"), "MemTotal: %d", &kib); err == nil {
 		m.MemoryGiB = (kib + 1<<19) >> 20
 	}
 	var name syscall.Utsname
@@ -49,8 +49,8 @@ func thisMachine() machine {
 	return m
 }
 
-// field is the first line of a file that begins so.
-func field(file, begin string) string {
+// lineWithPrefix returns the first line of a file with the prefix, or "".
+func lineWithPrefix(file, begin string) string {
 	b, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(b)) {
 		if strings.HasPrefix(line, begin) {

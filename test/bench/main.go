@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures Troupe against something real, turn by turn in one process, and prints a table of ratios with the floors that they are held to.
+// Command bench measures Troupe against real counterparts in one process and prints a table of ratios and floors.
 //
-// Each row has a counterpart: bare channels, a bare Pebble, a bare HTTP server,
-// the tool without the agent. Both take turns for several rounds on the same
-// machine in the same minute, so that a noisy neighbour is noisy for both. What
-// is judged is the median of the rounds; what is printed beside it is how far
-// they were apart.
+// Each row has a counterpart: bare channels, a bare Pebble, a bare HTTP server, or
+// the tool without the agent. Both sides alternate for several rounds on the same
+// machine. Other load on the machine therefore affects both. The median of the
+// rounds is compared with the floor, and the table shows their range beside it.
 //
-// A floor that is missed is printed as missed, and is no failure: code 1 is for
-// what could not be measured at all.
+// A missed floor is reported in the table and is not a failure. Exit code 1 means
+// that a measurement failed.
 package main
 
 import (
@@ -31,11 +30,11 @@ import (
 const (
 	roundsMin = 5
 	roundsMax = 101
-	// within is how long the whole may take.
-	within = 10 * time.Minute
+	// timeLimit is the maximum duration of all studies together.
+	timeLimit = 10 * time.Minute
 )
 
-// studies are all that is measured, in the order of the table.
+// studies lists all studies in the order of the table.
 var studies = []study{
 	{"ask", studyAsk},
 	{"chain", studyChain},
@@ -47,7 +46,7 @@ var studies = []study{
 	{"sim", studySim},
 }
 
-// study measures some rows.
+// study measures one or more rows.
 type study struct {
 	name string
 	run  func(*bench) ([]row, error)
@@ -55,45 +54,45 @@ type study struct {
 
 func main() {
 	if len(os.Args) == 4 && os.Args[1] == childFlag {
-		os.Exit(child(os.Args[2], os.Args[3]))
+		os.Exit(runChild(os.Args[2], os.Args[3]))
 	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
 const examples = `
 Examples:
-  go run ./test/bench                      the table
-  go run ./test/bench -only ask,chain      some of it
-  go run ./test/bench -json                as JSON
-  go run ./test/bench -profile bin/profiles  CPU profiles of what is hot, too
-  go run ./test/bench -page docs/PERFORMANCE.md
-                                               write it into the page, too
+  go run ./test/bench                            print the table
+  go run ./test/bench -only ask,chain            run some of the studies
+  go run ./test/bench -json                      print JSON
+  go run ./test/bench -profile bin/profiles      also write CPU profiles
+  go run ./test/bench -page docs/PERFORMANCE.md  also write the table into the page
 `
 
-// run is the whole with its exit code: 2 is a mistake in the flags.
-func run(args []string, out, talk io.Writer) int {
-	b := &bench{talk: talk, rounds: 7, lap: 200 * time.Millisecond, actors: 1_000_000, seeds: 24}
+// run executes the command and returns its exit code: 0, 1 after a failed
+// measurement, 2 for a usage error.
+func run(args []string, out, stderr io.Writer) int {
+	b := &bench{stderr: stderr, rounds: 7, sideTime: 200 * time.Millisecond, actors: 1_000_000, seeds: 24}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.SetOutput(talk)
+	flags.SetOutput(stderr)
 	asJSON := flags.Bool("json", false, "print JSON instead of a table")
-	only := flags.String("only", "", "measure only these, separated by commas: "+strings.Join(names(), ", "))
-	flags.StringVar(&b.profile, "profile", "", "leave CPU profiles of what is hot in this `folder`, with the first twenty of each as text")
-	flags.IntVar(&b.rounds, "rounds", b.rounds, fmt.Sprintf("how many rounds; the median counts (%d to %d)", roundsMin, roundsMax))
-	flags.StringVar(&b.dir, "dir", "", "a `folder` on the disk that is to be measured (default: the system's for temporary files)")
-	flags.BoolVar(&b.quick, "quick", false, "one short round each: it shows that everything runs, and no floor is judged")
-	page := flags.String("page", "", "write the table into the section bench of this `file`, too")
+	only := flags.String("only", "", "run only these `studies`, separated by commas: "+strings.Join(studyNames(), ", "))
+	flags.StringVar(&b.profile, "profile", "", "write a CPU profile of each row to this `folder`, with its top 20 functions as text")
+	flags.IntVar(&b.rounds, "rounds", b.rounds, fmt.Sprintf("number of rounds, of which the median counts (%d to %d)", roundsMin, roundsMax))
+	flags.StringVar(&b.dir, "dir", "", "temporary `folder` on the disk to be measured (default: that of the system)")
+	flags.BoolVar(&b.quick, "quick", false, "run one short round each as a test, without a verdict on floors")
+	page := flags.String("page", "", "also write the table into the section bench of this `file`")
 	flags.Usage = func() {
-		fmt.Fprintln(talk, "Usage: bench [flags]\n\nMeasures Troupe against something real, in one process, and prints the ratios.\n\nFlags:")
+		fmt.Fprintln(stderr, "Usage: bench [flags]\n\nMeasures Troupe against real counterparts in one process and prints the ratios.\n\nFlags:")
 		flags.PrintDefaults()
-		fmt.Fprint(talk, examples)
+		fmt.Fprint(stderr, examples)
 	}
 	err := flags.Parse(args)
-	chosen, unknown := choose(*only)
+	chosen, unknown := selectStudies(*only)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		return 2 // flag has said why
+		return 2 // flag has printed the reason
 	case flags.NArg() > 0:
 		err = fmt.Errorf("%q: want flags only", flags.Arg(0))
 	case unknown != nil:
@@ -101,77 +100,77 @@ func run(args []string, out, talk io.Writer) int {
 	case b.rounds < roundsMin || b.rounds > roundsMax:
 		err = fmt.Errorf("-rounds %d: want %d to %d", b.rounds, roundsMin, roundsMax)
 	case *page != "" && (b.quick || *only != ""):
-		err = errors.New("-page takes the whole table: leave -quick and -only out")
+		err = errors.New("-page requires the whole table: omit -quick and -only")
 	}
 	if err != nil {
-		fmt.Fprintln(talk, "bench:", err)
+		fmt.Fprintln(stderr, "bench:", err)
 		return 2
 	}
 	if *page != "" {
 		if _, err := mdsection.Text(*page, pageSection); err != nil {
-			fmt.Fprintln(talk, "bench:", err)
+			fmt.Fprintln(stderr, "bench:", err)
 			return 2
 		}
 	}
 	if b.quick {
-		b.hurry()
+		b.useQuickSizes()
 	}
-	if err := b.report(out, chosen, *asJSON, *page); err != nil {
-		fmt.Fprintln(talk, "bench:", err)
+	if err := b.runStudies(out, chosen, *asJSON, *page); err != nil {
+		fmt.Fprintln(stderr, "bench:", err)
 		return 1
 	}
 	return 0
 }
 
-func names() (all []string) {
+func studyNames() (all []string) {
 	for _, s := range studies {
 		all = append(all, s.name)
 	}
 	return all
 }
 
-func choose(only string) ([]study, error) {
+func selectStudies(only string) ([]study, error) {
 	if only == "" {
 		return studies, nil
 	}
 	wanted := strings.Split(only, ",")
 	for _, name := range wanted {
-		if !slices.Contains(names(), name) {
-			return nil, fmt.Errorf("-only %s: there is no such study; want some of %s", name, strings.Join(names(), ", "))
+		if !slices.Contains(studyNames(), name) {
+			return nil, fmt.Errorf("-only %s: no such study; want some of %s", name, strings.Join(studyNames(), ", "))
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(studies), func(s study) bool { return !slices.Contains(wanted, s.name) }), nil
 }
 
-// report measures, then tells.
-func (b *bench) report(out io.Writer, chosen []study, asJSON bool, page string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+// runStudies measures the chosen studies and prints the result.
+func (b *bench) runStudies(out io.Writer, chosen []study, asJSON bool, page string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	b.ctx = ctx
-	began, machine := time.Now(), thisMachine() // as it is now: whoever changes the tree meanwhile does not change what runs
+	began, machine := time.Now(), thisMachine() // read before the studies, since the commit may change while they run
 	var rows []row
-	var broken error // what was measured until then is told
+	var failure error // rows measured before the failure are still printed
 	for i, s := range chosen {
-		b.doing = fmt.Sprintf("%d of %d  %s", i+1, len(chosen), s.name)
+		b.current = fmt.Sprintf("%d of %d  %s", i+1, len(chosen), s.name)
 		b.progress("")
 		found, err := s.run(b)
 		rows = append(rows, found...)
 		if err != nil {
-			broken = fmt.Errorf("%s: %w", s.name, err)
+			failure = fmt.Errorf("%s: %w", s.name, err)
 			break
 		}
 	}
 	b.clear()
 	r := result{Machine: machine, Rounds: b.rounds, Quick: b.quick, Took: time.Since(began).Seconds(), Rows: rows}
-	if page != "" && broken == nil {
-		if err := r.write(page); err != nil {
+	if page != "" && failure == nil {
+		if err := r.writePage(page); err != nil {
 			return err
 		}
 	}
 	if asJSON {
-		return errors.Join(broken, r.json(out))
+		return errors.Join(failure, r.writeJSON(out))
 	}
-	return errors.Join(broken, r.text(out))
+	return errors.Join(failure, r.writeText(out))
 }

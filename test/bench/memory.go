@@ -22,40 +22,44 @@ import (
 )
 
 const (
-	// childFlag has this program measure its own memory, and print it.
+	// childFlag makes this program measure the memory of one population in its own
+	// process and print the result.
 	childFlag = "-child-measures-memory"
-	// idBytes is how long the id of an actor is, written out.
+	// idBytes is the length of a printed actor ID, in bytes.
 	idBytes = 24
-	// memoryFloor is in bytes for each actor.
+	// memoryFloor is the maximum memory of an actor, in bytes.
 	memoryFloor = 300
-	// memoryRounds is enough for what hardly varies and takes long, and if all of
-	// them took longer than memoryWithin, fewer are.
+	// memoryRounds is the maximum number of rounds. Memory varies little and a
+	// round takes long. No round starts after memoryWithin.
 	memoryRounds = 5
 	memoryWithin = time.Minute
-	// swellWithin is how long actors are made, at most; those that there are then count.
-	swellWithin = 90 * time.Second
-	// askedAgain is how many of them are asked a second time.
-	askedAgain = 10_000
+	// fillWithin is the maximum time spent creating actors. The result refers to
+	// the actors created by then.
+	fillWithin = 90 * time.Second
+	// repeatedAsks is the number of actors that are asked a second time, to check
+	// that they are still usable.
+	repeatedAsks = 10_000
 
 	passivateAfter = time.Second
 )
 
-// crowded is what many idle actors take up, by what holds them. Each has dealt
-// with one message.
-var crowded = map[string]func(n int) (footprint, error){
-	"resident":   residents,
-	"passivated": passivated,
-	"channels":   goroutines,
+// populations maps each kind of idle actor to the function that measures it. Each
+// actor has processed one message.
+var populations = map[string]func(n int) (footprint, error){
+	"resident":   residentActors,
+	"passivated": passivatedActors,
+	"channels":   channelGoroutines,
 }
 
-// footprint is what an actor takes up, in bytes, of so many that there were.
+// footprint is the memory of one actor in bytes, and the number of actors measured.
 type footprint struct {
 	RSS    float64 `json:"rss"`
-	Heap   float64 `json:"heap"` // and stacks
+	Heap   float64 `json:"heap"` // including stacks
 	Actors int     `json:"actors"`
 }
 
-// studyMemory measures what idle actors take up, each crowd in a process of its own.
+// studyMemory measures the memory of idle actors. Each population is created in a
+// process of its own.
 func studyMemory(b *bench) ([]row, error) {
 	const by = "a goroutine and its channel, each"
 	rounds, began := min(b.rounds, memoryRounds), time.Now()
@@ -63,7 +67,7 @@ func studyMemory(b *bench) ([]row, error) {
 	for i := 0; i < rounds && (i == 0 || time.Since(began) < memoryWithin); i++ {
 		for _, kind := range []string{"resident", "channels"} {
 			b.progress("%s: round %d of %d", kind, i+1, rounds)
-			f, err := b.measure(kind)
+			f, err := b.measureInChild(kind)
 			if err != nil {
 				return nil, err
 			}
@@ -71,17 +75,17 @@ func studyMemory(b *bench) ([]row, error) {
 		}
 	}
 	b.progress("passivated")
-	p, err := b.measure("passivated")
+	p, err := b.measureInChild("passivated")
 	if err != nil {
 		return nil, err
 	}
 	found["passivated"] = []footprint{p}
-	return []row{weighed("memory of an idle actor that is resident", by, found["resident"], found["channels"]),
-		weighed("memory of an idle actor that left memory", by, found["passivated"], found["channels"])}, nil
+	return []row{memoryRow("memory of an idle actor that is resident", by, found["resident"], found["channels"]),
+		memoryRow("memory of an idle actor that left memory", by, found["passivated"], found["channels"])}, nil
 }
 
-// weighed is the row of two footprints.
-func weighed(name, counterpart string, ours, theirs []footprint) row {
+// memoryRow returns the row that compares two populations.
+func memoryRow(name, counterpart string, ours, theirs []footprint) row {
 	values := func(all []footprint, of func(footprint) float64) (out []float64) {
 		for _, f := range all {
 			out = append(out, of(f))
@@ -99,13 +103,13 @@ func weighed(name, counterpart string, ours, theirs []footprint) row {
 	if r.Ours.Value > 0 {
 		r.Ratio = r.Theirs.Value / r.Ours.Value
 	}
-	r.beside("%s actors, measured %d times; counterpart %s", grouped(int64(ours[0].Actors)), len(ours), grouped(int64(theirs[0].Actors)))
-	r.beside("heap and stacks: ours %v, counterpart %v", figure{median(values(ours, heap)), bytesEach}, figure{median(values(theirs, heap)), bytesEach})
-	return r.judged()
+	r.addNote("%s actors, measured %d times; counterpart %s", groupDigits(int64(ours[0].Actors)), len(ours), groupDigits(int64(theirs[0].Actors)))
+	r.addNote("heap and stacks: ours %v, counterpart %v", figure{median(values(ours, heap)), bytesEach}, figure{median(values(theirs, heap)), bytesEach})
+	return r.withVerdict()
 }
 
-// measure runs this program once more, for one crowd.
-func (b *bench) measure(kind string) (f footprint, err error) {
+// measureInChild runs this program as a child process that measures one population.
+func (b *bench) measureInChild(kind string) (f footprint, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return f, err
@@ -115,21 +119,22 @@ func (b *bench) measure(kind string) (f footprint, err error) {
 	if b.dir != "" {
 		cmd.Env = append(cmd.Env, "TMPDIR="+b.dir)
 	}
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	var recorded bytes.Buffer
+	cmd.Stderr = &recorded
 	out, err := cmd.Output()
 	if err != nil {
-		return f, fmt.Errorf("%s: %w: %s", kind, err, said.String())
+		return f, fmt.Errorf("%s: %w: %s", kind, err, recorded.String())
 	}
 	return f, json.Unmarshal(out, &f)
 }
 
-// child is the other process: it measures itself.
-func child(kind, count string) int {
+// runChild measures one population and prints its footprint. It runs in the child
+// process and returns the exit code.
+func runChild(kind, count string) int {
 	n, err := strconv.Atoi(count)
-	of := crowded[kind]
+	of := populations[kind]
 	if err != nil || of == nil || n < 1 {
-		fmt.Fprintf(os.Stderr, "bench: %s %s: want a kind of crowd and a number\n", kind, count)
+		fmt.Fprintf(os.Stderr, "bench: %s %s: want a population and a number\n", kind, count)
 		return 2
 	}
 	f, err := of(n)
@@ -143,135 +148,136 @@ func child(kind, count string) int {
 	return 0
 }
 
-// residents are actors that write nothing down, and stay.
-func residents(n int) (f footprint, err error) {
+// residentActors measures volatile actors that stay in memory.
+func residentActors(n int) (f footprint, err error) {
 	b := &bench{ctx: context.Background()}
-	err = b.in(nil, func(node *node) error {
-		say := func(i int) error { return node.ask(b.ctx, numbered("echo", i), payload) }
-		if f, err = swell(n, func(from, to int) error {
-			_, err := crowd(1, to-from, func(_, i int) error { return say(from + i) })
+	err = b.withNode(nil, func(node *node) error {
+		ask := func(i int) error { return node.ask(b.ctx, numberedActor("echo", i), payload) }
+		if f, err = fillAndMeasure(n, func(from, to int) error {
+			_, err := runConcurrent(1, to-from, func(_, i int) error { return ask(from + i) })
 			return err
-		}, stay); err != nil {
+		}, noSettle); err != nil {
 			return err
 		}
-		there := warmUp + f.Actors
-		if in := inMemory(node.Engine); in != there {
-			return fmt.Errorf("%d of %d actors are in memory", in, there)
+		reached := warmUpActors + f.Actors
+		if in := actorsInMemory(node.Engine); in != reached {
+			return fmt.Errorf("%d of %d actors are in memory", in, reached)
 		}
-		for i := range min(f.Actors, askedAgain) {
-			if err := say(i); err != nil {
+		for i := range min(f.Actors, repeatedAsks) {
+			if err := ask(i); err != nil {
 				return err
 			}
 		}
-		if in := inMemory(node.Engine); in != there {
-			return fmt.Errorf("%d of %d actors are in memory, after some were asked again", in, there)
+		if in := actorsInMemory(node.Engine); in != reached {
+			return fmt.Errorf("%d of %d actors are in memory after repeated asks", in, reached)
 		}
 		return nil
 	}, echo("echo", actor.Volatile))
 	return f, err
 }
 
-// passivated are actors that were written down and left memory.
-func passivated(n int) (f footprint, err error) {
+// passivatedActors measures journaled actors that have left memory.
+func passivatedActors(n int) (f footprint, err error) {
 	b := &bench{ctx: context.Background()}
 	const callers = 64
-	err = b.in(func(c *engine.Config) { c.Limits.PassivateAfter = passivateAfter }, func(node *node) error {
-		tell := func(from, to int) error {
-			_, err := crowd(callers, to-from, func(caller, i int) error {
-				return node.ask(b.ctx, numbered("echo", from+callers*i+caller), payload)
+	err = b.withNode(func(c *engine.Config) { c.Limits.PassivateAfter = passivateAfter }, func(node *node) error {
+		send := func(from, to int) error {
+			_, err := runConcurrent(callers, to-from, func(caller, i int) error {
+				return node.ask(b.ctx, numberedActor("echo", from+callers*i+caller), payload)
 			})
 			return err
 		}
-		if f, err = swell(n, tell, func() error { return empty(node.Engine) }); err != nil {
+		if f, err = fillAndMeasure(n, send, func() error { return waitUntilPassivated(node.Engine) }); err != nil {
 			return err
 		}
-		return tell(0, min(f.Actors, askedAgain)) // they can still be had
+		return send(0, min(f.Actors, repeatedAsks)) // they are recovered from the log
 	}, echo("echo", actor.Journaled))
 	return f, err
 }
 
-// empty waits until no actor is in memory.
-func empty(e *engine.Engine) error {
-	for range 600 { // a minute
-		if inMemory(e) == 0 {
+// waitUntilPassivated waits for at most a minute until no actor is in memory.
+func waitUntilPassivated(e *engine.Engine) error {
+	for range 600 { // 600 intervals of 100 ms
+		if actorsInMemory(e) == 0 {
 			return nil
 		}
 		time.Sleep(passivateAfter / 10)
 	}
-	return fmt.Errorf("%d actors do not leave memory", inMemory(e))
+	return fmt.Errorf("%d actors are still in memory", actorsInMemory(e))
 }
 
-// goroutines are actors behind channels.
-func goroutines(n int) (footprint, error) {
-	channels := newBare(0, 1, 1)
-	return swell(n, func(from, to int) error {
+// channelGoroutines measures goroutines behind channels.
+func channelGoroutines(n int) (footprint, error) {
+	channels := newChannelActors(0, 1, 1)
+	return fillAndMeasure(n, func(from, to int) error {
 		for range to - from {
-			channels.actors = append(channels.actors, linked(1))
+			channels.actors = append(channels.actors, startChain(1))
 			if len(channels.ask(0, len(channels.actors)-1, payload)) != len(payload) {
-				return errSilent
+				return errLostMessage
 			}
 		}
 		return nil
-	}, stay)
+	}, noSettle)
 }
 
-// stay is how actors settle that are not to leave.
-func stay() error { return nil }
+// noSettle is the settle function of actors that stay in memory.
+func noSettle() error { return nil }
 
-// warmUp is how many actors there are before one counts: buffers are made, and
-// pools filled.
-const warmUp = 1000
+// warmUpActors is the number of actors created before the measurement. They fill
+// buffers and pools.
+const warmUpActors = 1000
 
-// swell has actors -warmUp to n-1 told something, some at a time, and weighs those
-// from 0 on, each time when they have settled.
-func swell(n int, tell func(from, to int) error, settle func() error) (footprint, error) {
+// fillAndMeasure sends messages to actors -warmUpActors to n-1 in batches, and
+// calls settle before each measurement. It returns the footprint of those from 0
+// on.
+func fillAndMeasure(n int, send func(from, to int) error, settle func() error) (footprint, error) {
 	const some = 10_000
-	if err := errors.Join(tell(-warmUp, 0), settle()); err != nil {
+	if err := errors.Join(send(-warmUpActors, 0), settle()); err != nil {
 		return footprint{}, err
 	}
-	before, began, there := weigh(), time.Now(), 0
-	for there < n && (there == 0 || time.Since(began) < swellWithin) {
-		next := min(there+some, n)
-		if err := tell(there, next); err != nil {
+	before, began, reached := measureMemory(), time.Now(), 0
+	for reached < n && (reached == 0 || time.Since(began) < fillWithin) {
+		next := min(reached+some, n)
+		if err := send(reached, next); err != nil {
 			return footprint{}, err
 		}
-		there = next
+		reached = next
 	}
 	if err := settle(); err != nil {
 		return footprint{}, err
 	}
-	return weigh().since(before, there), nil
+	return measureMemory().since(before, reached), nil
 }
 
-// numbered is an actor with a long id.
-func numbered(agent string, i int) actor.ID {
-	return actor.NewID(agent, fmt.Sprintf("%0*d", idBytes-len(agent)-1, i+warmUp))
+// numberedActor returns the i-th actor of an agent, with an ID of idBytes.
+func numberedActor(agent string, i int) actor.ID {
+	return actor.NewID(agent, fmt.Sprintf("%0*d", idBytes-len(agent)-1, i+warmUpActors))
 }
 
-func inMemory(e *engine.Engine) (n int) {
+func actorsInMemory(e *engine.Engine) (n int) {
 	for _, c := range e.Stats().Cells {
 		n += c.Actors
 	}
 	return n
 }
 
-// weigh is what the process takes up now, with all garbage gone.
-func weigh() footprint {
+// measureMemory collects garbage and returns the memory that the process uses.
+func measureMemory() footprint {
 	runtime.GC()
 	debug.FreeOSMemory()
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	metrics.Read(sample)
-	return footprint{RSS: resident(), Heap: float64(sample[0].Value.Uint64() + sample[1].Value.Uint64())}
+	return footprint{RSS: residentBytes(), Heap: float64(sample[0].Value.Uint64() + sample[1].Value.Uint64())}
 }
 
 func (f footprint) since(before footprint, n int) footprint {
 	return footprint{(f.RSS - before.RSS) / float64(n), (f.Heap - before.Heap) / float64(n), n}
 }
 
-// resident is how much of the process is in memory.
-func resident() float64 {
+// residentBytes returns the resident set size of the process, in bytes.
+func residentBytes() float64 {
 	var size, pages int
 	b, _ := os.ReadFile("/proc/self/statm")
-	fmt.Sscan(string(b), &size, &pages) //nolint:errcheck // else it is 0, and nobody can miss that
+	fmt.Sscan(string(b), &size, &pages) //nolint:errcheck // on failure the result is 0, which is conspicuous
 	return float64(pages * os.Getpagesize())
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// node is an engine over a store, as serve makes one: a cell for each processor,
-// the default limits, a log that is synced.
+// node is an engine over a store as `troupe serve` configures it: a cell for each
+// processor, the default limits, and a log that is synced.
 type node struct {
 	*engine.Engine
 	dir  string
@@ -26,8 +26,8 @@ type node struct {
 	log  *disk.Log
 }
 
-// open brings a node to life in a folder.
-func open(dir string, change func(*engine.Config), definitions ...actor.Definition) (*node, error) {
+// openNode starts a node in a folder. change may modify its configuration.
+func openNode(dir string, change func(*engine.Config), definitions ...actor.Definition) (*node, error) {
 	d, err := disk.Open(dir, "n1", disk.Options{})
 	if err != nil {
 		return nil, err
@@ -50,14 +50,14 @@ func (n *node) close() error {
 	return errors.Join(n.Engine.Close(ctx), n.log.Close(), n.disk.Close())
 }
 
-// in opens a node in a folder of its own for as long as do takes.
-func (b *bench) in(change func(*engine.Config), do func(*node) error, definitions ...actor.Definition) (err error) {
-	dir, remove, err := b.folder()
+// withNode opens a node in a temporary folder, calls do, and closes the node.
+func (b *bench) withNode(change func(*engine.Config), do func(*node) error, definitions ...actor.Definition) (err error) {
+	dir, remove, err := b.tempDir()
 	if err != nil {
 		return err
 	}
 	defer remove()
-	n, err := open(dir, change, definitions...)
+	n, err := openNode(dir, change, definitions...)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,8 @@ func (b *bench) in(change func(*engine.Config), do func(*node) error, definition
 	return do(n)
 }
 
-// ask asks an actor, and wants an answer.
+// ask calls an actor. A refusal, or a reply with another number of parts, is an
+// error.
 func (n *node) ask(ctx context.Context, to actor.ID, parts []actor.Part) error {
 	a, err := n.Ask(ctx, actor.Call{ID: n.NewCallID(), To: to, Parts: parts})
 	switch {
@@ -74,45 +75,45 @@ func (n *node) ask(ctx context.Context, to actor.ID, parts []actor.Part) error {
 	case a.Reply.Refusal != nil:
 		return a.Reply.Refusal
 	case len(a.Reply.Parts) != len(parts):
-		return fmt.Errorf("%s answers with %d parts", to, len(a.Reply.Parts))
+		return fmt.Errorf("%s replied with %d parts", to, len(a.Reply.Parts))
 	}
 	return nil
 }
 
-// echo is an agent that says back what it is told.
+// echo returns an agent that replies with the message it received.
 func echo(name string, durability actor.Durability) actor.Definition {
-	d := agents.Define(name, "1", "Says back what it is told.", echoing{})
+	d := agents.Define(name, "1", "Echoes its message.", echoAgent{})
 	d.Durability = durability
 	return d
 }
 
-type echoing struct{}
+type echoAgent struct{}
 
-func (echoing) Begin(b actor.Begin) actor.Turn { return echoTurn{b.Call.Parts} }
+func (echoAgent) Begin(b actor.Begin) actor.Turn { return echoTurn{b.Call.Parts} }
 
 type echoTurn struct{ parts []actor.Part }
 
 func (t echoTurn) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(t.parts), nil }
 func (echoTurn) Stop()                                       {}
 
-// passer is an agent that asks another one, under its own key, and says back
-// what that said.
-func passer(name, next string, durability actor.Durability) actor.Definition {
-	d := agents.Define(name, "1", "Asks the next.", passing{next})
+// relay returns an agent that forwards its message to the agent next, under its own
+// key, and replies with the answer.
+func relay(name, next string, durability actor.Durability) actor.Definition {
+	d := agents.Define(name, "1", "Forwards its message to another agent.", relayAgent{next})
 	d.Durability = durability
 	return d
 }
 
-type passing struct{ next string }
+type relayAgent struct{ next string }
 
-func (p passing) Begin(b actor.Begin) actor.Turn { return &passTurn{p.next, b.Call.Parts} }
+func (p relayAgent) Begin(b actor.Begin) actor.Turn { return &relayTurn{p.next, b.Call.Parts} }
 
-type passTurn struct {
+type relayTurn struct {
 	next  string
 	parts []actor.Part
 }
 
-func (t *passTurn) Next(answers []actor.Answer) (actor.Action, error) {
+func (t *relayTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	switch {
 	case answers == nil:
 		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: t.next, Parts: t.parts}}}, nil
@@ -122,4 +123,4 @@ func (t *passTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	return actor.Complete(answers[0].Parts), nil
 }
 
-func (t *passTurn) Stop() {}
+func (t *relayTurn) Stop() {}

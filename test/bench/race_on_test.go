@@ -4,5 +4,6 @@
 
 package main
 
-// raceDetector allocates on its own.
+// raceDetector reports whether the race detector is on. Its own allocations make
+// exact counts impossible.
 const raceDetector = true

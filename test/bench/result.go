@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/internal/mdsection"
 )
 
-// result is what one run of this program found.
+// result holds the measurements of one run of this program.
 type result struct {
 	Machine machine `json:"machine"`
 	Rounds  int     `json:"rounds"`
@@ -24,8 +24,8 @@ type result struct {
 	Rows    []row   `json:"rows"`
 }
 
-// json prints it for programs.
-func (r *result) json(out io.Writer) error {
+// writeJSON writes the result as indented JSON.
+func (r *result) writeJSON(out io.Writer) error {
 	b, err := json.Marshal(r, jsontext.WithIndent("  "))
 	if err != nil {
 		return err
@@ -34,13 +34,13 @@ func (r *result) json(out io.Writer) error {
 	return err
 }
 
-// text prints it for people.
-func (r *result) text(out io.Writer) error {
-	lines := [][]string{heads}
+// writeText writes the result as an aligned table.
+func (r *result) writeText(out io.Writer) error {
+	lines := [][]string{tableHeader}
 	for i := range r.Rows {
 		lines = append(lines, r.Rows[i].cells(!r.Quick))
 	}
-	width := make([]int, len(heads))
+	width := make([]int, len(tableHeader))
 	for _, cells := range lines {
 		for i, cell := range cells {
 			width[i] = max(width[i], utf8.RuneCountInString(cell))
@@ -57,17 +57,18 @@ func (r *result) text(out io.Writer) error {
 			line.WriteString(cell + pad + "  ")
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
-		if i > 0 && len(r.Rows[i-1].Beside) > 0 {
-			b.WriteString("    " + r.Rows[i-1].besides() + "\n")
+		if i > 0 && len(r.Rows[i-1].Notes) > 0 {
+			b.WriteString("    " + r.Rows[i-1].notes() + "\n")
 		}
 	}
-	b.WriteString(r.verdict() + "\n")
+	b.WriteString(r.lastLine() + "\n")
 	_, err := io.WriteString(out, b.String())
 	return err
 }
 
-// verdict is the last line.
-func (r *result) verdict() string {
+// lastLine returns the last line of the output, which counts the floors met and
+// missed.
+func (r *result) lastLine() string {
 	if r.Quick {
 		return fmt.Sprintf("%d rows ran once; no floor is judged", len(r.Rows))
 	}
@@ -88,30 +89,30 @@ func (r *result) verdict() string {
 	return text
 }
 
-// pageSection is where on a page it stands.
+// pageSection is the name of the section that the page reserves for this table.
 const pageSection = "bench"
 
-// write puts it into a page.
-func (r *result) write(page string) error {
+// writePage writes the result into its section of a Markdown page.
+func (r *result) writePage(page string) error {
 	var b strings.Builder
 	m := &r.Machine
-	fmt.Fprintf(&b, "Written by `make bench` on %s, at commit %s, in %v, with %d rounds, the median of which is shown.\n\n",
+	fmt.Fprintf(&b, "Written by `make bench` on %s at commit %s in %v. Each value is the median of %d rounds.\n\n",
 		m.Date, m.Commit, (time.Duration(r.Took * float64(time.Second))).Round(time.Second), r.Rounds)
-	fmt.Fprintf(&b, "The machine: %s, %d cores, %d GiB of memory, Linux %s, %s.\n\n", m.CPU, m.Cores, m.MemoryGiB, m.Kernel, m.Go)
+	fmt.Fprintf(&b, "Machine: %s, %d cores, %d GiB of memory, Linux %s, %s.\n\n", m.CPU, m.Cores, m.MemoryGiB, m.Kernel, m.Go)
 	line := func(cells []string) {
 		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 	}
-	line(heads)
+	line(tableHeader)
 	b.WriteString("|---|--:|--:|---|--:|---|---|---|\n")
 	for i := range r.Rows {
 		line(r.Rows[i].cells(true))
 	}
-	b.WriteString("\nBeside them:\n\n")
+	b.WriteString("\nNotes:\n\n")
 	for i := range r.Rows {
-		if row := &r.Rows[i]; len(row.Beside) > 0 {
-			fmt.Fprintf(&b, "- %s: %s.\n", row.Name, row.besides())
+		if row := &r.Rows[i]; len(row.Notes) > 0 {
+			fmt.Fprintf(&b, "- %s: %s.\n", row.Name, row.notes())
 		}
 	}
-	fmt.Fprintf(&b, "\n%s.\n", r.verdict())
+	fmt.Fprintf(&b, "\n%s.\n", r.lastLine())
 	return mdsection.Replace(page, pageSection, b.String())
 }

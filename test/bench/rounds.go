@@ -18,47 +18,47 @@ import (
 // bench is one run of this program.
 type bench struct {
 	ctx     context.Context
-	talk    io.Writer
-	doing   string
+	stderr  io.Writer
+	current string
 	profile string
 	dir     string
 	quick   bool
 
-	rounds int
-	lap    time.Duration // how long each side of a round takes, about
-	actors int           // of which memory is measured
-	seeds  int           // of the simulator, in a round
+	rounds   int
+	sideTime time.Duration // approximate duration of one side of a round
+	actors   int           // size of each population in the memory study
+	seeds    int           // seeds simulated in a round
 }
 
-// hurry makes everything small.
-func (b *bench) hurry() {
-	b.rounds, b.lap, b.actors, b.seeds = 1, 20*time.Millisecond, 2000, 1
+// useQuickSizes reduces rounds, durations and sizes to the minimum.
+func (b *bench) useQuickSizes() {
+	b.rounds, b.sideTime, b.actors, b.seeds = 1, 20*time.Millisecond, 2000, 1
 }
 
-// folder makes an empty folder on the disk that is measured.
-func (b *bench) folder() (dir string, remove func(), err error) {
+// tempDir creates an empty folder on the disk to be measured.
+func (b *bench) tempDir() (dir string, remove func(), err error) {
 	if dir, err = os.MkdirTemp(b.dir, "troupe-bench-"); err != nil {
 		return "", nil, err
 	}
-	return dir, func() { os.RemoveAll(dir) }, nil //nolint:errcheck // it is ours alone
+	return dir, func() { os.RemoveAll(dir) }, nil //nolint:errcheck // only this program uses the folder
 }
 
-// progress says on a terminal what is being done.
+// progress shows the current measurement on a terminal.
 func (b *bench) progress(format string, args ...any) {
-	if b.person() {
-		fmt.Fprintf(b.talk, "\r\033[K%s  %s", b.doing, fmt.Sprintf(format, args...))
+	if b.isTerminal() {
+		fmt.Fprintf(b.stderr, "\r\033[K%s  %s", b.current, fmt.Sprintf(format, args...))
 	}
 }
 
 func (b *bench) clear() {
-	if b.person() {
-		fmt.Fprint(b.talk, "\r\033[K")
+	if b.isTerminal() {
+		fmt.Fprint(b.stderr, "\r\033[K")
 	}
 }
 
-// person tells whether somebody reads along.
-func (b *bench) person() bool {
-	f, ok := b.talk.(*os.File)
+// isTerminal reports whether standard error is a terminal.
+func (b *bench) isTerminal() bool {
+	f, ok := b.stderr.(*os.File)
 	if !ok {
 		return false
 	}
@@ -66,38 +66,39 @@ func (b *bench) person() bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// A lap does n operations and says how long they took together.
-type lap func(n int) (time.Duration, error)
+// A workload performs n operations and returns their total duration.
+type workload func(n int) (time.Duration, error)
 
-// duel is two ways to do the same.
-type duel struct {
+// comparison measures two ways to perform the same operation.
+type comparison struct {
 	name         string
-	ours, theirs lap
-	each         time.Duration // 0: the bench's lap
+	ours, theirs workload
+	sideTime     time.Duration // 0 means bench.sideTime
 }
 
-// pair is what an operation cost in one round, in nanoseconds.
-type pair struct {
-	ours, theirs           float64
-	oursSpent, theirsSpent float64 // by processors, for whatever the process did meanwhile
+// roundCost is the cost of an operation in one round, in nanoseconds.
+type roundCost struct {
+	ours, theirs       float64
+	oursCPU, theirsCPU float64 // processor time of the whole process, including garbage collection
 }
 
-// rounds has both sides take turns, each beginning every other time, and each
-// with nobody else's garbage to clear away.
-func (b *bench) alternate(d duel) ([]pair, error) {
-	each := b.lap
-	if d.each > 0 && !b.quick {
-		each = d.each
+// runRounds alternates both sides for b.rounds rounds. The sides take turns to go
+// first. Garbage is collected before each side, so that neither side pays for the
+// garbage of the other.
+func (b *bench) runRounds(d comparison) ([]roundCost, error) {
+	each := b.sideTime
+	if d.sideTime > 0 && !b.quick {
+		each = d.sideTime
 	}
 	var n [2]int
-	sides := [2]lap{d.ours, d.theirs}
+	sides := [2]workload{d.ours, d.theirs}
 	for i, side := range sides {
 		var err error
 		if n[i], err = b.calibrate(side, each); err != nil {
 			return nil, err
 		}
 	}
-	var all []pair
+	var all []roundCost
 	for round := range b.rounds {
 		b.progress("%s: round %d of %d", d.name, round+1, b.rounds)
 		var cost, spent [2]float64
@@ -107,20 +108,21 @@ func (b *bench) alternate(d duel) ([]pair, error) {
 				return nil, err
 			}
 			runtime.GC()
-			before := processor()
+			before := cpuTime()
 			took, err := sides[i](n[i])
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", d.name, err)
 			}
-			cost[i], spent[i] = float64(took)/float64(n[i]), float64(processor()-before)/float64(n[i])
+			cost[i], spent[i] = float64(took)/float64(n[i]), float64(cpuTime()-before)/float64(n[i])
 		}
-		all = append(all, pair{cost[0], cost[1], spent[0], spent[1]})
+		all = append(all, roundCost{cost[0], cost[1], spent[0], spent[1]})
 	}
-	return all, b.profiled(d.name, d.ours, n[0])
+	return all, b.maybeProfile(d.name, d.ours, n[0])
 }
 
-// calibrate finds how many operations take so long, and warms up on the way.
-func (b *bench) calibrate(side lap, each time.Duration) (int, error) {
+// calibrate returns the number of operations that take about the duration each. Its
+// trial runs also warm the side up.
+func (b *bench) calibrate(side workload, each time.Duration) (int, error) {
 	const most = 100_000_000
 	for n := 64; ; {
 		took, err := side(n)
@@ -135,8 +137,9 @@ func (b *bench) calibrate(side lap, each time.Duration) (int, error) {
 	}
 }
 
-// crowd has n operations done by so many callers at once.
-func crowd(callers, n int, one func(caller, i int) error) (time.Duration, error) {
+// runConcurrent distributes n operations over concurrent callers and returns the
+// total time. It returns the error of the first caller that failed.
+func runConcurrent(callers, n int, one func(caller, i int) error) (time.Duration, error) {
 	var all sync.WaitGroup
 	errs := make([]error, callers)
 	began := time.Now()
@@ -159,7 +162,7 @@ func crowd(callers, n int, one func(caller, i int) error) (time.Duration, error)
 	return took, nil
 }
 
-// share is a caller's part of n operations.
+// share returns the number of operations that a caller performs of n.
 func share(n, callers, caller int) int {
 	k := n / callers
 	if caller < n%callers {
@@ -168,14 +171,14 @@ func share(n, callers, caller int) int {
 	return k
 }
 
-// latencies is how long each of n operations took, shortest first.
+// latencies returns the duration of each of n operations in ascending order.
 func latencies(callers, n int, one func(caller, i int) error) ([]time.Duration, error) {
 	took := make([][]time.Duration, callers)
 	for c := range took {
 		took[c] = make([]time.Duration, 0, share(n, callers, c))
 	}
 	runtime.GC()
-	_, err := crowd(callers, n, func(c, i int) error {
+	_, err := runConcurrent(callers, n, func(c, i int) error {
 		began := time.Now()
 		err := one(c, i)
 		took[c] = append(took[c], time.Since(began))
@@ -186,8 +189,8 @@ func latencies(callers, n int, one func(caller, i int) error) ([]time.Duration, 
 	return all, err
 }
 
-// at is the value below which the share q of a sorted list lies.
-func at[T any](sorted []T, q float64) T {
+// quantile returns the q-quantile of a sorted list, for q in [0, 1].
+func quantile[T any](sorted []T, q float64) T {
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
@@ -199,36 +202,37 @@ func median(values []float64) float64 {
 	return v[len(v)/2]
 }
 
-// column takes one value out of each round.
-func column(rounds []pair, value func(pair) float64) (all []float64) {
+// column returns one value of each round.
+func column(rounds []roundCost, value func(roundCost) float64) (all []float64) {
 	for _, p := range rounds {
 		all = append(all, value(p))
 	}
 	return all
 }
 
-// processor is the time that processors have spent on this process.
-func processor() time.Duration {
+// cpuTime returns the processor time used by this process.
+func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err) // it knows no other failure than a mistake of ours
+		panic(err) // only an invalid argument makes it fail
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// profileLap is how long a profile is taken.
-const profileLap = 2 * time.Second
+// profileTime is the minimum duration of a profile.
+const profileTime = 2 * time.Second
 
-// profiled does n operations more with a profiler looking on, if one is wanted.
-func (b *bench) profiled(name string, ours lap, n int) error {
+// maybeProfile repeats n operations under the CPU profiler, if profiles were
+// requested.
+func (b *bench) maybeProfile(name string, ours workload, n int) error {
 	if b.profile == "" {
 		return nil
 	}
 	b.progress("%s: profile", name)
-	return profile(filepath.Join(b.profile, slug(name)), func() error {
+	return profile(filepath.Join(b.profile, fileName(name)), func() error {
 		for began := time.Now(); ; {
 			_, err := ours(n)
-			if err != nil || b.quick || time.Since(began) > profileLap || b.ctx.Err() != nil {
+			if err != nil || b.quick || time.Since(began) > profileTime || b.ctx.Err() != nil {
 				return err
 			}
 		}

@@ -15,12 +15,12 @@ type row struct {
 	Ours        figure   `json:"ours"`
 	Theirs      figure   `json:"counterpart_value"`
 	Counterpart string   `json:"counterpart"`
-	Ratio       float64  `json:"ratio"` // how many times better than the counterpart; 0: does not apply
-	Low         float64  `json:"low"`   // of the rounds, of what the floor is about
+	Ratio       float64  `json:"ratio"` // how many times better than the counterpart; 0 means not applicable
+	Low         float64  `json:"low"`   // range over the rounds, of the value that the floor limits
 	High        float64  `json:"high"`
 	Floor       floor    `json:"floor,omitzero"`
 	Met         bool     `json:"met"`
-	Beside      []string `json:"beside,omitempty"`
+	Notes       []string `json:"beside,omitempty"`
 }
 
 // figure is a number with its unit.
@@ -38,26 +38,27 @@ const (
 	times       unit = "x"
 )
 
-// String writes a figure as people read it.
+// String returns the figure with a readable unit: 1234 ns is "1.23 µs".
 func (f figure) String() string {
 	switch {
 	case f == figure{}:
 		return "–"
 	case f.Unit == nanoseconds && f.Value >= 1e6:
-		return digits(f.Value/1e6) + " ms"
+		return formatNumber(f.Value/1e6) + " ms"
 	case f.Unit == nanoseconds && f.Value >= 1e3:
-		return digits(f.Value/1e3) + " µs"
+		return formatNumber(f.Value/1e3) + " µs"
 	case f.Unit == times:
-		return digits(f.Value) + "×"
+		return formatNumber(f.Value) + "×"
 	}
-	return digits(f.Value) + " " + string(f.Unit)
+	return formatNumber(f.Value) + " " + string(f.Unit)
 }
 
-// digits is a number with three digits that count, or all before the point.
-func digits(v float64) string {
+// formatNumber returns v with three significant digits, or with all digits before
+// the decimal point.
+func formatNumber(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 100:
-		return grouped(int64(math.Round(v)))
+		return groupDigits(int64(math.Round(v)))
 	case a >= 10:
 		return fmt.Sprintf("%.1f", v)
 	default:
@@ -65,8 +66,8 @@ func digits(v float64) string {
 	}
 }
 
-// grouped writes 300000 as 300,000.
-func grouped(n int64) string {
+// groupDigits formats 300000 as 300,000.
+func groupDigits(n int64) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]
@@ -74,9 +75,9 @@ func grouped(n int64) string {
 	return text
 }
 
-// floor is what a row is held to; the zero floor is none.
+// floor is a bound on a row. The zero floor is no bound.
 type floor struct {
-	Of    string  `json:"of"` // ratio, or ours
+	Of    string  `json:"of"` // "ratio" or "ours"
 	Least bool    `json:"least"`
 	Value float64 `json:"value"`
 }
@@ -85,7 +86,7 @@ func ratioAtLeast(v float64) floor { return floor{"ratio", true, v} }
 func atMost(v float64) floor       { return floor{"ours", false, v} }
 func atLeast(v float64) floor      { return floor{"ours", true, v} }
 
-// met tells whether the floor holds.
+// met reports whether the row satisfies the floor.
 func (f floor) met(r *row) bool {
 	v := r.Ours.Value
 	if f.Of == "ratio" {
@@ -109,41 +110,41 @@ func (f floor) describe(r *row) string {
 	}
 }
 
-// timed is the row of a duel: what an operation takes.
-func timed(name, counterpart string, rounds []pair, f floor) row {
-	return compared(name, counterpart, nanoseconds, rounds, func(v float64) float64 { return v }, f)
+// latencyRow returns the row of a comparison in time per operation.
+func latencyRow(name, counterpart string, rounds []roundCost, f floor) row {
+	return comparisonRow(name, counterpart, nanoseconds, rounds, func(v float64) float64 { return v }, f)
 }
 
-// rated is the row of a duel: how many operations there are in a second.
-func rated(name, counterpart string, rounds []pair, f floor) row {
-	return compared(name, counterpart, perSecond, rounds, func(v float64) float64 { return 1e9 / v }, f)
+// throughputRow returns the row of a comparison in operations per second.
+func throughputRow(name, counterpart string, rounds []roundCost, f floor) row {
+	return comparisonRow(name, counterpart, perSecond, rounds, func(v float64) float64 { return 1e9 / v }, f)
 }
 
-func compared(name, counterpart string, u unit, rounds []pair, value func(ns float64) float64, f floor) row {
-	ratios := column(rounds, func(p pair) float64 { return p.theirs / p.ours })
+func comparisonRow(name, counterpart string, u unit, rounds []roundCost, value func(ns float64) float64, f floor) row {
+	ratios := column(rounds, func(p roundCost) float64 { return p.theirs / p.ours })
 	r := row{Name: name, Counterpart: counterpart, Floor: f,
-		Ours:   figure{median(column(rounds, func(p pair) float64 { return value(p.ours) })), u},
-		Theirs: figure{median(column(rounds, func(p pair) float64 { return value(p.theirs) })), u},
+		Ours:   figure{median(column(rounds, func(p roundCost) float64 { return value(p.ours) })), u},
+		Theirs: figure{median(column(rounds, func(p roundCost) float64 { return value(p.theirs) })), u},
 		Ratio:  median(ratios)}
 	spread := ratios
 	if f.Of == "ours" {
-		spread = column(rounds, func(p pair) float64 { return value(p.ours) })
+		spread = column(rounds, func(p roundCost) float64 { return value(p.ours) })
 	}
 	r.Low, r.High = slices.Min(spread), slices.Max(spread)
-	if ours := median(column(rounds, func(p pair) float64 { return p.oursSpent })); ours > 0 {
-		theirs := median(column(rounds, func(p pair) float64 { return p.theirsSpent }))
-		r.beside("processor time ours %v, counterpart %v", figure{ours, nanoseconds}, figure{theirs, nanoseconds})
+	if ours := median(column(rounds, func(p roundCost) float64 { return p.oursCPU })); ours > 0 {
+		theirs := median(column(rounds, func(p roundCost) float64 { return p.theirsCPU }))
+		r.addNote("processor time ours %v, counterpart %v", figure{ours, nanoseconds}, figure{theirs, nanoseconds})
 	}
-	return r.judged()
+	return r.withVerdict()
 }
 
-// judged is the row with its verdict.
-func (r row) judged() row {
+// withVerdict returns the row with Met set.
+func (r row) withVerdict() row {
 	r.Met = r.Floor.Of != "" && r.Floor.met(&r)
 	return r
 }
 
-// verdict is what is said of the floor.
+// verdict returns "met", "missed", or "" for a row without a floor.
 func (r *row) verdict() string {
 	switch {
 	case r.Floor.Of == "":
@@ -155,26 +156,26 @@ func (r *row) verdict() string {
 	}
 }
 
-// spread is how far the rounds were apart.
+// spread returns the range over the rounds.
 func (r *row) spread() string {
 	if r.Floor.Of == "ours" {
 		return fmt.Sprintf("%v to %v", figure{r.Low, r.Ours.Unit}, figure{r.High, r.Ours.Unit})
 	}
-	return digits(r.Low) + " to " + digits(r.High)
+	return formatNumber(r.Low) + " to " + formatNumber(r.High)
 }
 
 func (r *row) ratio() string {
 	if r.Ratio == 0 {
 		return "–"
 	}
-	return digits(r.Ratio)
+	return formatNumber(r.Ratio)
 }
 
-func (r *row) beside(format string, args ...any) {
-	r.Beside = append(r.Beside, fmt.Sprintf(format, args...))
+func (r *row) addNote(format string, args ...any) {
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// cells is the row as the table has it.
+// cells returns the columns of the row. The verdict is empty unless judged.
 func (r *row) cells(judged bool) []string {
 	verdict := r.verdict()
 	if !judged {
@@ -183,7 +184,7 @@ func (r *row) cells(judged bool) []string {
 	return []string{r.Name, r.Ours.String(), r.Theirs.String(), r.Counterpart, r.ratio(), r.spread(), r.Floor.describe(r), verdict}
 }
 
-var heads = []string{"what", "ours", "counterpart", "which is", "ratio", "from to", "floor", ""}
+var tableHeader = []string{"what", "ours", "counterpart", "which is", "ratio", "from to", "floor", ""}
 
-// besides is what stands beside the figures, in one line.
-func (r *row) besides() string { return strings.Join(r.Beside, "; ") }
+// notes returns all notes of the row in one line.
+func (r *row) notes() string { return strings.Join(r.Notes, "; ") }

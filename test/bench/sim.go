@@ -11,55 +11,56 @@ import (
 )
 
 const (
-	stepsFloor = 300_000 // in a second of one core
-	// simMemory is when leavings are gathered, and not before, as `troupe sim --runs` has it.
-	simMemory = 512 << 20
+	stepsFloor = 300_000 // minimum steps per second of processor time
+	// simMemoryLimit is the heap size in bytes at which garbage is collected, the
+	// same as in `troupe sim --runs`.
+	simMemoryLimit = 512 << 20
 )
 
-// studySim measures worlds of the simulator, all faults and all specs on, by the
-// time that processors spent: so one core's worth, whatever else the machine does.
+// studySim measures simulations with all faults and specs enabled. It divides by
+// processor time, so the result is per core and independent of other load.
 func studySim(b *bench) ([]row, error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(simMemory))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(simMemoryLimit))
 	var rates, speeds []float64
 	steps := 0
-	worlds := func() (made int, lasted, spent time.Duration, err error) {
-		before := processor()
+	runSeeds := func() (stepCount int, virtual, spent time.Duration, err error) {
+		before := cpuTime()
 		for seed := range b.seeds {
 			w := sim.New(sim.Options{Seed: uint64(seed + 1), Unhashed: true})
-			broken := w.Run()
-			made += w.Stats.Steps
-			lasted += w.Elapsed()
+			failure := w.Run()
+			stepCount += w.Stats.Steps
+			virtual += w.Elapsed()
 			w.Close()
-			if broken != nil {
-				return 0, 0, 0, fmt.Errorf("seed %d: %w", seed+1, broken)
+			if failure != nil {
+				return 0, 0, 0, fmt.Errorf("seed %d: %w", seed+1, failure)
 			}
 			if err := b.ctx.Err(); err != nil {
 				return 0, 0, 0, err
 			}
 		}
-		return made, lasted, processor() - before, nil
+		return stepCount, virtual, cpuTime() - before, nil
 	}
 	for round := range b.rounds {
 		b.progress("round %d of %d", round+1, b.rounds)
-		made, lasted, spent, err := worlds()
+		stepCount, virtual, spent, err := runSeeds()
 		if err != nil {
 			return nil, err
 		}
-		steps = made
-		rates = append(rates, float64(made)/spent.Seconds())
-		speeds = append(speeds, lasted.Seconds()/spent.Seconds())
+		steps = stepCount
+		rates = append(rates, float64(stepCount)/spent.Seconds())
+		speeds = append(speeds, virtual.Seconds()/spent.Seconds())
 	}
-	err := b.profiled("simulator", func(int) (time.Duration, error) { _, _, d, err := worlds(); return d, err }, 1)
+	err := b.maybeProfile("simulator", func(int) (time.Duration, error) { _, _, d, err := runSeeds(); return d, err }, 1)
 	rate := row{Name: "simulator, steps in a second of one core", Counterpart: "none", Ours: figure{median(rates), perSecond}, Floor: atLeast(stepsFloor)}
-	rate.Low, rate.High = bounds(rates)
-	rate.beside("%d seeds, %s steps, faults and all specs on, without the log that is compared where a seed runs twice", b.seeds, grouped(int64(steps)))
+	rate.Low, rate.High = minMax(rates)
+	rate.addNote("%d seeds, %s steps, all faults and specs enabled, without the log that compares two runs of a seed", b.seeds, groupDigits(int64(steps)))
 	speed := row{Name: "simulator, imagined time in time of one core", Counterpart: "the time itself", Ours: figure{median(speeds), times}, Theirs: figure{1, times}, Ratio: median(speeds)}
-	speed.Low, speed.High = bounds(speeds)
-	return []row{rate.judged(), speed.judged()}, err
+	speed.Low, speed.High = minMax(speeds)
+	return []row{rate.withVerdict(), speed.withVerdict()}, err
 }
 
-func bounds(values []float64) (low, high float64) {
+func minMax(values []float64) (low, high float64) {
 	low, high = values[0], values[0]
 	for _, v := range values {
 		low, high = min(low, v), max(high, v)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command clients has clients that are not ours read a stream across a kill -9 of its server: curl, Python's standard library, an EventSource from npm, and the browser's own.
+// Command clients checks that third-party clients can read a stream across a kill -9 of its server: curl, Python's standard library, an EventSource from npm, and a browser's own.
 //
-// Each starts to read while a run is being answered. Then the server is killed,
-// and started again where it was; the run goes on, and so does each client: by
-// itself, if it is an EventSource, else as its user would, from the last id that
-// it saw. At the end each must have seen every event once, in order.
+// Each client starts to read while a run is in progress. The server is then killed
+// and restarted on the same address and data folder. The run continues, and so does
+// each client. An EventSource reconnects by itself. The others are started again
+// with the ID of the last event they received. Each client must receive every event
+// exactly once, in order.
 package main
 
 import (
@@ -36,8 +37,9 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// within is how long the whole of it may take, but for what npm fetches.
-const within = 3 * time.Minute
+// timeLimit is the maximum duration of the whole test, including the downloads of
+// npm.
+const timeLimit = 3 * time.Minute
 
 var (
 	//go:embed read.py
@@ -49,21 +51,21 @@ var (
 )
 
 func main() {
-	bin := flag.String("bin", "bin/troupe", "the server")
+	bin := flag.String("bin", "bin/troupe", "server binary")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
-	l := &lane{ctx: ctx, bin: *bin, release: make(chan struct{})}
-	err := l.run()
-	l.close()
+	h := &harness{ctx: ctx, bin: *bin, release: make(chan struct{})}
+	err := h.run()
+	h.close()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "clients:", err)
 		os.Exit(1)
 	}
 }
 
-// lane is the server, the agent that it asks, and who reads.
-type lane struct {
+// harness holds the server, the external agent, and the clients.
+type harness struct {
 	ctx     context.Context
 	bin     string
 	dir     string
@@ -71,33 +73,33 @@ type lane struct {
 	url     string
 	server  *servertest.Process
 	agent   *http.Server
-	release chan struct{} // closed when the agent may go on
+	release chan struct{} // closed when the agent may finish its answer
 	readers []*reader
 }
 
-// reader is one client and what it has seen.
+// reader is one client and the events it received.
 type reader struct {
-	name  string
-	start func(run string, after uint64) error // and again, after a loss, unless it does so itself
-	alone bool                                 // takes up a broken stream by itself
-	stop  func()
+	name       string
+	start      func(run string, after uint64) error // called again after a broken stream unless reconnects
+	reconnects bool                                 // resumes a broken stream by itself
+	stop       func()
 
-	mu   sync.Mutex
-	seen []string // id and name
-	news chan struct{}
+	mu      sync.Mutex
+	seen    []string // ID and name of each event
+	changed chan struct{}
 }
 
 func newReader(name string) *reader {
-	return &reader{name: name, stop: func() {}, news: make(chan struct{}, 1)}
+	return &reader{name: name, stop: func() {}, changed: make(chan struct{}, 1)}
 }
 
-// saw takes down an event: "7 run_done".
-func (r *reader) saw(line string) {
+// record records an event, such as "7 run_done".
+func (r *reader) record(line string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen = append(r.seen, strings.TrimSpace(line))
 	select {
-	case r.news <- struct{}{}:
+	case r.changed <- struct{}{}:
 	default:
 	}
 }
@@ -108,58 +110,58 @@ func (r *reader) events() []string {
 	return append([]string(nil), r.seen...)
 }
 
-// await waits until it has seen something.
+// await waits until the received events satisfy ok.
 func (r *reader) await(ctx context.Context, what string, ok func(seen []string) bool) error {
 	for !ok(r.events()) {
 		select {
-		case <-r.news:
+		case <-r.changed:
 		case <-ctx.Done():
-			return fmt.Errorf("%s does not see %s; it saw %v", r.name, what, r.events())
+			return fmt.Errorf("%s: no %s among the events received: %v", r.name, what, r.events())
 		}
 	}
 	return nil
 }
 
-func (l *lane) run() (err error) {
-	if l.dir, err = os.MkdirTemp("", "troupe-clients-"); err != nil {
+func (h *harness) run() (err error) {
+	if h.dir, err = os.MkdirTemp("", "troupe-clients-"); err != nil {
 		return err
 	}
-	if err := l.find(); err != nil {
+	if err := h.findClients(); err != nil {
 		return err
 	}
-	if err := l.startAgent(); err != nil {
+	if err := h.startAgent(); err != nil {
 		return err
 	}
-	if err := l.startServer("127.0.0.1:0"); err != nil {
+	if err := h.startServer("127.0.0.1:0"); err != nil {
 		return err
 	}
-	if err := l.post("/v1/agents/register", map[string]any{"agent_id": "teller", "endpoint": "http://" + l.agent.Addr, "retry": "safe"}); err != nil {
+	if err := h.post("/v1/agents/register", map[string]any{"agent_id": "teller", "endpoint": "http://" + h.agent.Addr, "retry": "safe"}); err != nil {
 		return err
 	}
-	id, err := l.begin()
+	id, err := h.startRun()
 	if err != nil {
 		return err
 	}
-	fmt.Printf("run %s is being answered at %s\n", id, l.url)
-	for _, r := range l.readers {
+	fmt.Printf("run %s is in progress at %s\n", id, h.url)
+	for _, r := range h.readers {
 		if err := r.start(id, 0); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
 	}
-	for _, r := range l.readers {
-		if err := r.await(l.ctx, "a piece of the answer", func(seen []string) bool { return strings.HasSuffix(last(seen), runs.AgentStreamDelta.String()) }); err != nil {
+	for _, r := range h.readers {
+		if err := r.await(h.ctx, "delta", func(seen []string) bool { return strings.HasSuffix(last(seen), runs.AgentStreamDelta.String()) }); err != nil {
 			return err
 		}
-		fmt.Printf("  %-22s has seen %d events\n", r.name, len(r.events()))
+		fmt.Printf("  %-22s received %d events\n", r.name, len(r.events()))
 	}
-	_ = l.server.Stop(syscall.SIGKILL)
-	fmt.Println("kill -9, and the same server again")
-	if err := l.startServer(l.listen); err != nil {
+	_ = h.server.Stop(syscall.SIGKILL)
+	fmt.Println("kill -9, then the server starts again")
+	if err := h.startServer(h.listen); err != nil {
 		return err
 	}
-	close(l.release)
-	for _, r := range l.readers {
-		if !r.alone {
+	close(h.release)
+	for _, r := range h.readers {
+		if !r.reconnects {
 			seen := r.events()
 			after, _, _ := strings.Cut(last(seen), " ")
 			n, err := strconv.ParseUint(after, 10, 64)
@@ -171,26 +173,26 @@ func (l *lane) run() (err error) {
 			}
 		}
 	}
-	for _, r := range l.readers {
-		if err := r.await(l.ctx, "the end", func(seen []string) bool { return strings.HasSuffix(last(seen), " "+runs.RunDone.String()) }); err != nil {
+	for _, r := range h.readers {
+		if err := r.await(h.ctx, "terminal event", func(seen []string) bool { return strings.HasSuffix(last(seen), " "+runs.RunDone.String()) }); err != nil {
 			return err
 		}
 	}
-	want, err := l.events(id)
+	want, err := h.events(id)
 	if err != nil {
 		return err
 	}
-	for _, r := range l.readers {
-		how := "asked again with Last-Event-ID"
-		if r.alone {
-			how = "came back by itself"
+	for _, r := range h.readers {
+		how := "resumed with Last-Event-ID"
+		if r.reconnects {
+			how = "reconnected by itself"
 		}
 		if got := r.events(); strings.Join(got, "\n") != strings.Join(want, "\n") {
-			return fmt.Errorf("%s saw\n%s\nand not\n%s", r.name, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			return fmt.Errorf("%s received\n%s\nwant\n%s", r.name, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
-		fmt.Printf("  %-22s %s: %d events, no gap, none twice\n", r.name, how, len(want))
+		fmt.Printf("  %-22s %s: %d events, no gap, no duplicate\n", r.name, how, len(want))
 	}
-	fmt.Printf("%d clients read one stream over two processes\n", len(l.readers))
+	fmt.Printf("%d clients read one stream over two processes\n", len(h.readers))
 	return nil
 }
 
@@ -201,8 +203,9 @@ func last(seen []string) string {
 	return seen[len(seen)-1]
 }
 
-// find looks for the clients' programs, and says how to get those that are missing.
-func (l *lane) find() error {
+// findClients locates the client programs. Its error names the package of each
+// missing one.
+func (h *harness) findClients() error {
 	var missing []string
 	path := func(name, from string) string {
 		p, err := exec.LookPath(name)
@@ -215,18 +218,18 @@ func (l *lane) find() error {
 	if len(missing) > 0 {
 		return fmt.Errorf("missing: %s", strings.Join(missing, "; "))
 	}
-	node, err := l.fetchNode(npm)
+	node, err := h.fetchNode(npm)
 	if err != nil {
 		return err
 	}
-	l.readers = []*reader{l.curl(curl), l.program("Python's urllib", false, python, "-c", readPython),
-		l.program("npm's eventsource", true, node, filepath.Join(l.dir, "npm", "read.mjs")), l.browser(chromium)}
+	h.readers = []*reader{h.curl(curl), h.program("Python's urllib", false, python, "-c", readPython),
+		h.program("npm's eventsource", true, node, filepath.Join(h.dir, "npm", "read.mjs")), h.browser(chromium)}
 	return nil
 }
 
-// fetchNode has npm fetch an EventSource, and the Node that it wants.
-func (l *lane) fetchNode(npm string) (string, error) {
-	dir := filepath.Join(l.dir, "npm")
+// fetchNode installs an EventSource and the Node.js it requires with npm.
+func (h *harness) fetchNode(npm string) (string, error) {
+	dir := filepath.Join(h.dir, "npm")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
@@ -236,7 +239,7 @@ func (l *lane) fetchNode(npm string) (string, error) {
 		}
 	}
 	fmt.Println("npm install node@22 eventsource@5")
-	c := exec.CommandContext(l.ctx, npm, "install", "--no-audit", "--no-fund", "--loglevel=error", "node@22", "eventsource@5")
+	c := exec.CommandContext(h.ctx, npm, "install", "--no-audit", "--no-fund", "--loglevel=error", "node@22", "eventsource@5")
 	c.Dir = dir
 	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("npm: %w: %s", err, out)
@@ -244,10 +247,10 @@ func (l *lane) fetchNode(npm string) (string, error) {
 	return filepath.Join(dir, "node_modules", ".bin", "node"), nil
 }
 
-// run starts a client's process and shows each of its lines to take.
-func (l *lane) process(r *reader, take func(line string), name string, args ...string) error {
+// process starts a client process and passes each line of its output to take.
+func (h *harness) process(r *reader, take func(line string), name string, args ...string) error {
 	r.stop()
-	ctx, cancel := context.WithCancel(l.ctx)
+	ctx, cancel := context.WithCancel(h.ctx)
 	c := exec.CommandContext(ctx, name, args...)
 	out, err := c.StdoutPipe()
 	if err != nil {
@@ -275,42 +278,43 @@ func (l *lane) process(r *reader, take func(line string), name string, args ...s
 	return nil
 }
 
-// program is a client that prints each event, as id and name.
-func (l *lane) program(name string, alone bool, command string, args ...string) *reader {
+// program returns a client that prints the ID and name of each event.
+func (h *harness) program(name string, alone bool, command string, args ...string) *reader {
 	r := newReader(name)
-	r.alone = alone
+	r.reconnects = alone
 	r.start = func(run string, after uint64) error {
-		return l.process(r, r.saw, command, append(args, l.url+"/v1/runs/"+run+"/events", strconv.FormatUint(after, 10))...)
+		return h.process(r, r.record, command, append(args, h.url+"/v1/runs/"+run+"/events", strconv.FormatUint(after, 10))...)
 	}
 	return r
 }
 
-// curl prints the stream as it comes; it is read here.
-func (l *lane) curl(command string) *reader {
+// curl returns a client that prints the raw stream. The harness parses it.
+func (h *harness) curl(command string) *reader {
 	r := newReader("curl -N")
 	r.start = func(run string, after uint64) error {
 		parser := upstream.NewParser(upstream.StreamLimits{})
-		args := []string{"-sN", l.url + "/v1/runs/" + run + "/events", "-H", "Accept: text/event-stream"}
+		args := []string{"-sN", h.url + "/v1/runs/" + run + "/events", "-H", "Accept: text/event-stream"}
 		if after > 0 {
 			args = append(args, "-H", "Last-Event-ID: "+strconv.FormatUint(after, 10))
 		}
-		return l.process(r, func(line string) {
+		return h.process(r, func(line string) {
 			events, _ := parser.Parse([]byte(line))
 			for _, e := range events {
-				r.saw(e.ID + " " + e.Name)
+				r.record(e.ID + " " + e.Name)
 			}
 		}, command, args...)
 	}
 	return r
 }
 
-// browser opens a page whose own EventSource reads. The page and the server have
-// one origin: it stands before the server, and breaks off what the server does.
-func (l *lane) browser(command string) *reader {
+// browser returns a client that loads a page with the browser's own EventSource. A
+// reverse proxy gives page and server the same origin. It aborts its connections
+// when the server aborts them.
+func (h *harness) browser(command string) *reader {
 	r := newReader("the browser's own")
-	r.alone = true
+	r.reconnects = true
 	r.start = func(run string, _ uint64) error {
-		server, err := url.Parse(l.url)
+		server, err := url.Parse(h.url)
 		if err != nil {
 			return err
 		}
@@ -325,7 +329,7 @@ func (l *lane) browser(command string) *reader {
 		})
 		mux.HandleFunc("/saw", func(_ http.ResponseWriter, q *http.Request) {
 			line, _ := io.ReadAll(io.LimitReader(q.Body, 1<<10))
-			r.saw(string(line))
+			r.record(string(line))
 		})
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -333,8 +337,8 @@ func (l *lane) browser(command string) *reader {
 		}
 		page := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 		go func() { _ = page.Serve(listener) }()
-		err = l.process(r, func(string) {}, command, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
-			"--user-data-dir="+filepath.Join(l.dir, "browser"), "http://"+listener.Addr().String()+"/#/v1/runs/"+run+"/events")
+		err = h.process(r, func(string) {}, command, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
+			"--user-data-dir="+filepath.Join(h.dir, "browser"), "http://"+listener.Addr().String()+"/#/v1/runs/"+run+"/events")
 		stop := r.stop
 		r.stop = func() { stop(); _ = page.Close() }
 		return err
@@ -342,9 +346,9 @@ func (l *lane) browser(command string) *reader {
 	return r
 }
 
-// startAgent begins the agent that the run is handed to: it says two words, and
-// the third when it may.
-func (l *lane) startAgent() error {
+// startAgent starts the external agent. It streams one piece of its answer, and the
+// rest after release is closed.
+func (h *harness) startAgent() error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -354,41 +358,41 @@ func (l *lane) startAgent() error {
 	mux.HandleFunc("POST /invoke", func(w http.ResponseWriter, q *http.Request) {
 		run := q.Header.Get("x-run-id")
 		w.Header().Set("Content-Type", "text/event-stream")
-		say := func(name string, data map[string]string) {
+		send := func(name string, data map[string]string) {
 			b, _ := json.Marshal(data, json.Deterministic(true))
 			_, _ = w.Write(runs.Frame{Name: name, Data: string(b)}.Append(nil))
 			w.(http.Flusher).Flush()
 		}
-		say("delta", map[string]string{"text": "what the teller tells is heard ", "run_id": run})
+		send("delta", map[string]string{"text": "This answer is streamed ", "run_id": run})
 		select {
-		case <-l.release:
+		case <-h.release:
 		case <-q.Context().Done():
 			return
 		}
-		say("delta", map[string]string{"text": "to its end", "run_id": run})
-		say("done", nil)
+		send("delta", map[string]string{"text": "to the end", "run_id": run})
+		send("done", nil)
 	})
-	l.agent = &http.Server{Addr: listener.Addr().String(), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = l.agent.Serve(listener) }()
+	h.agent = &http.Server{Addr: listener.Addr().String(), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = h.agent.Serve(listener) }()
 	return nil
 }
 
-func (l *lane) startServer(listen string) (err error) {
-	cmd := exec.CommandContext(l.ctx, l.bin, "serve", "--data", filepath.Join(l.dir, "data"), "--listen", listen, "--log-level", "error")
+func (h *harness) startServer(listen string) (err error) {
+	cmd := exec.CommandContext(h.ctx, h.bin, "serve", "--data", filepath.Join(h.dir, "data"), "--listen", listen, "--log-level", "error")
 	cmd.Stderr = os.Stderr
-	if l.server, err = servertest.Start(cmd); err != nil {
+	if h.server, err = servertest.Start(cmd); err != nil {
 		return err
 	}
-	l.url = l.server.Line
-	l.listen = strings.TrimPrefix(l.url, "http://")
+	h.url = h.server.Line
+	h.listen = strings.TrimPrefix(h.url, "http://")
 	return nil
 }
 
-// begin has a run begin, and leaves it to itself.
-func (l *lane) begin() (string, error) {
-	ctx, cancel := context.WithCancel(l.ctx)
+// startRun starts a run and disconnects after its first event.
+func (h *harness) startRun() (string, error) {
+	ctx, cancel := context.WithCancel(h.ctx)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/v1/agents/teller/messages", strings.NewReader(`{"content":"tell"}`))
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+"/v1/agents/teller/messages", strings.NewReader(`{"content":"start"}`))
 	if err != nil {
 		return "", err
 	}
@@ -403,7 +407,7 @@ func (l *lane) begin() (string, error) {
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			return "", fmt.Errorf("the run does not begin: %d, %w", response.StatusCode, err)
+			return "", fmt.Errorf("the run did not start: %d, %w", response.StatusCode, err)
 		}
 		if data, ok := strings.CutPrefix(line, "data: "); ok {
 			e, err := runs.Decode([]byte(strings.TrimSpace(data)))
@@ -412,12 +416,12 @@ func (l *lane) begin() (string, error) {
 	}
 }
 
-func (l *lane) post(path string, body any) error {
+func (h *harness) post(path string, body any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	q, err := http.NewRequestWithContext(l.ctx, http.MethodPost, l.url+path, bytes.NewReader(b))
+	q, err := http.NewRequestWithContext(h.ctx, http.MethodPost, h.url+path, bytes.NewReader(b))
 	if err != nil {
 		return err
 	}
@@ -433,9 +437,9 @@ func (l *lane) post(path string, body any) error {
 	return nil
 }
 
-// events is what there was to see, as the server has it.
-func (l *lane) events(run string) ([]string, error) {
-	q, err := http.NewRequestWithContext(l.ctx, http.MethodGet, l.url+"/v1/runs/"+run+"/events", nil)
+// events returns the events of a run as the server lists them.
+func (h *harness) events(run string) ([]string, error) {
+	q, err := http.NewRequestWithContext(h.ctx, http.MethodGet, h.url+"/v1/runs/"+run+"/events", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -460,15 +464,15 @@ func (l *lane) events(run string) ([]string, error) {
 	return all, nil
 }
 
-func (l *lane) close() {
-	for _, r := range l.readers {
+func (h *harness) close() {
+	for _, r := range h.readers {
 		r.stop()
 	}
-	if l.server != nil {
-		_ = l.server.Stop(syscall.SIGTERM)
+	if h.server != nil {
+		_ = h.server.Stop(syscall.SIGTERM)
 	}
-	if l.agent != nil {
-		_ = l.agent.Close()
+	if h.agent != nil {
+		_ = h.agent.Close()
 	}
-	_ = os.RemoveAll(l.dir)
+	_ = os.RemoveAll(h.dir)
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Reads a stream of events with the standard library, and prints id and name of each.
+# Reads an event stream with the standard library and prints the ID and name of each event.
 import sys
 import urllib.request
 

@@ -17,11 +17,11 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// stores makes a small store and a backup of it, without a server.
-func stores(t *testing.T) string {
+// newTestStores creates a small store and a backup of it without a server.
+func newTestStores(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	d, err := disk.Open(filepath.Join(dir, theStore), nodeName, disk.Options{FreeFloor: 1})
+	d, err := disk.Open(filepath.Join(dir, storeName), nodeName, disk.Options{FreeFloor: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,81 +38,82 @@ func stores(t *testing.T) string {
 		l.Commit([]store.Entry{e}, func() { close(done) })
 		<-done
 	}
-	if err := errors.Join(l.Backup(filepath.Join(dir, theBackup)), l.Close(), d.Close()); err != nil {
+	if err := errors.Join(l.Backup(filepath.Join(dir, backupName)), l.Close(), d.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return dir
 }
 
 func TestEveryDamageChangesOneFile(t *testing.T) {
-	whole := folder{"a.log": bytes.Repeat([]byte("abcdefgh"), 1024), "SECRET": []byte("0123456789"), "EMPTY": nil}
-	for i := range whole["a.log"] {
-		whole["a.log"][i] += byte(i / block)
+	original := storeFiles{"a.log": bytes.Repeat([]byte("abcdefgh"), 1024), "SECRET": []byte("0123456789"), "EMPTY": nil}
+	for i := range original["a.log"] {
+		original["a.log"][i] += byte(i / blockSize)
 	}
 	kinds := map[string]int{}
-	for _, d := range damages(theStore, whole, rand.New(rand.NewPCG(1, 2))) {
+	for _, d := range allDamages(storeName, original, rand.New(rand.NewPCG(1, 2))) {
 		kinds[d.Kind]++
 		changed := 0
-		after := d.done(whole)
-		for name, content := range whole {
+		after := d.apply(original)
+		for name, content := range original {
 			if got, ok := after[name]; !ok || !bytes.Equal(got, content) {
 				changed++
 				if name != d.File {
-					t.Errorf("%s changes %s", d, name)
+					t.Errorf("%s changed %s", d, name)
 				}
 			}
 		}
 		if changed != 1 {
-			t.Errorf("%s changes %d files", d, changed)
+			t.Errorf("%s changed %d files, want 1", d, changed)
 		}
 	}
 	for kind, want := range map[string]int{"flip": 16 + 2, "cut": 16 + 2, "zero": 16, "remove": 2} {
 		if kinds[kind] != want {
-			t.Errorf("%d of %s, want %d", kinds[kind], kind, want)
+			t.Errorf("got %d of %s, want %d", kinds[kind], kind, want)
 		}
 	}
 	if kinds["swap"] == 0 {
-		t.Error("nothing is swapped")
+		t.Error("got no swap")
 	}
-	if name := class("pebble/000012.sst"); name != "sorted table" {
-		t.Error(name)
+	if name := fileClass("pebble/000012.sst"); name != "sorted table" {
+		t.Errorf("got %q, want sorted table", name)
 	}
 }
 
-func TestWhatIsSilentIsSeen(t *testing.T) {
-	b := &bench{dir: "/x", truth: map[string]answers{theStore: {"a": {1}, "b": {2}}}}
+func TestClassifyOutcome(t *testing.T) {
+	h := &harness{dir: "/x", expected: map[string]contents{storeName: {"a": {1}, "b": {2}}}}
 	for _, test := range []struct {
-		got  answers
+		got  contents
 		err  error
 		want Outcome
 	}{
-		{answers{"a": {1}, "b": {2}}, nil, Harmless},
-		{answers{"a": {1}}, nil, SilentLoss},
-		{answers{"a": {1}, "b": {3}}, nil, SilentWrong},
-		{answers{"a": {1}, "b": {2}, "c": {3}}, nil, SilentWrong},
+		{contents{"a": {1}, "b": {2}}, nil, Harmless},
+		{contents{"a": {1}}, nil, SilentLoss},
+		{contents{"a": {1}, "b": {3}}, nil, SilentWrong},
+		{contents{"a": {1}, "b": {2}, "c": {3}}, nil, SilentWrong},
 		{nil, errors.New("store /x: the log ends at batch 3"), Detected},
 		{nil, errors.New("store /x: something is wrong"), Vague},
 		{nil, errors.New("store /x/FORMAT.d: is wrong"), Detected},
 	} {
-		if v := b.judge(theStore, test.got, test.err); v.Outcome != test.want {
-			t.Errorf("%v, %v: %s, want %s", test.got, test.err, v.Outcome, test.want)
+		if v := h.classify(storeName, test.got, test.err); v.Outcome != test.want {
+			t.Errorf("%v, %v: got %s, want %s", test.got, test.err, v.Outcome, test.want)
 		}
 	}
 }
 
-// A sample of damages to a real store: found, or harmless; and the same sample
-// where everything is believed: some of it is lost in silence.
-func TestASampleOfDamages(t *testing.T) {
-	dir := stores(t)
+// TestSampleOfDamages applies a sample of damages to a store. Each must be detected
+// or harmless. With Pebble alone, some of the same damages must be silent losses:
+// otherwise the test could not detect them.
+func TestSampleOfDamages(t *testing.T) {
+	dir := newTestStores(t)
 	count := func(trust bool) map[Outcome]int {
-		b, err := newBench(dir, t.TempDir(), trust)
+		h, err := newHarness(dir, t.TempDir(), trust)
 		if err != nil {
 			t.Fatal(err)
 		}
 		found := map[Outcome]int{}
 		var some []damage
-		for _, name := range []string{theStore, theBackup} {
-			all := damages(name, b.whole[name], rand.New(rand.NewPCG(1, 2)))
+		for _, name := range []string{storeName, backupName} {
+			all := allDamages(name, h.original[name], rand.New(rand.NewPCG(1, 2)))
 			for i, d := range all {
 				if i%40 == 0 || strings.HasSuffix(d.File, ".log") && d.Kind == "cut" && d.At%4096 == 0 {
 					some = append(some, d)
@@ -120,7 +121,7 @@ func TestASampleOfDamages(t *testing.T) {
 			}
 		}
 		for _, d := range some {
-			v, err := b.try(d)
+			v, err := h.try(d)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,23 +132,23 @@ func TestASampleOfDamages(t *testing.T) {
 		return found
 	}
 	if found := count(false); found[Detected] == 0 || found[Harmless] == 0 {
-		t.Errorf("%v", found)
+		t.Errorf("got %v, want detected and harmless damages", found)
 	}
 	if found := count(true); found[SilentLoss] == 0 {
-		t.Errorf("where everything is believed nothing is lost in silence: %v", found)
+		t.Errorf("got %v with Pebble alone, want silent losses", found)
 	}
 }
 
-func TestTheReportHoldsSumsToFloors(t *testing.T) {
+func TestReportFloors(t *testing.T) {
 	r := report{began: time.Now()}
-	r.count(theStore, folder{"pebble/000001.log": []byte("x"), "FORMAT": []byte("y")})
-	r.add(damage{theStore, "FORMAT", "cut", 0, 0}, verdict{Outcome: SilentLoss, Said: "gone"})
+	r.countFiles(storeName, storeFiles{"pebble/000001.log": []byte("x"), "FORMAT": []byte("y")})
+	r.add(damage{storeName, "FORMAT", "cut", 0, 0}, verdict{Outcome: SilentLoss, Said: "gone"})
 	for range trialsWanted {
-		r.add(damage{theStore, "pebble/000001.log", "cut", 0, 0}, verdict{Outcome: Detected})
+		r.add(damage{storeName, "pebble/000001.log", "cut", 0, 0}, verdict{Outcome: Detected})
 	}
-	r.end(time.Second)
+	r.finish(time.Second)
 	if r.missed() != 1 || !strings.HasSuffix(r.text(), "floors: 5 met, 1 missed: no silent losses (1)\n") {
-		t.Errorf("%d missed\n%s", r.missed(), r.text())
+		t.Errorf("got %d missed, want 1\n%s", r.missed(), r.text())
 	}
 	if !strings.Contains(r.markdown(), "| log written ahead | 1 | 1 | 5000 | 5000 | 0 | 0 | 0 |") {
 		t.Error(r.markdown())

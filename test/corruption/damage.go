@@ -15,24 +15,24 @@ import (
 	"strings"
 )
 
-// block is how much a disk loses or mixes up at once.
-const block = 512
+// blockSize is the unit in which a disk loses or misplaces data, in bytes.
+const blockSize = 512
 
-// fine is how far apart damages to a small file are: one of so few bytes that
-// each has its own meaning.
+// smallFileStep is the distance of damages in a file of at most smallFileMax bytes.
+// In so small a file every few bytes have their own meaning.
 const (
-	small = 4096
-	fine  = 8
+	smallFileMax  = 4096
+	smallFileStep = 8
 )
 
-// secretFile is the one file of a store that its backup has not.
+// secretFile is the only file of a store that its backup does not contain.
 const secretFile = "SECRET"
 
-// folder is a store as it lies on disk: its files by name.
-type folder map[string][]byte
+// storeFiles is the content of a store on disk by file name.
+type storeFiles map[string][]byte
 
-func readFolder(dir string) (folder, error) {
-	all := folder{}
+func readFiles(dir string) (storeFiles, error) {
+	all := storeFiles{}
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
@@ -46,8 +46,8 @@ func readFolder(dir string) (folder, error) {
 	return all, err
 }
 
-// lay writes the folder into dir, which it empties first.
-func (f folder) lay(dir string) error {
+// writeTo replaces dir with these files.
+func (f storeFiles) writeTo(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
@@ -62,10 +62,10 @@ func (f folder) lay(dir string) error {
 	return nil
 }
 
-var numbered = regexp.MustCompile(`^(\d+\.|[A-Z]+-\d+)`)
+var numberedFile = regexp.MustCompile(`^(\d+\.|[A-Z]+-\d+)`)
 
-// class is what kind of file one is, in the words of the table.
-func class(name string) string {
+// fileClass returns the kind of a file, as the table names it.
+func fileClass(name string) string {
 	base := filepath.Base(name)
 	switch {
 	case strings.HasSuffix(base, ".log"):
@@ -74,19 +74,19 @@ func class(name string) string {
 		return "sorted table"
 	case strings.HasPrefix(base, "marker."):
 		return "marker"
-	case numbered.MatchString(base): // MANIFEST-000001, OPTIONS-000003
+	case numberedFile.MatchString(base): // MANIFEST-000001, OPTIONS-000003
 		base, _, _ = strings.Cut(base, "-")
 	}
 	return base
 }
 
-// A damage is one thing that happened to one file of a store.
+// damage is one fault in one file of a store.
 type damage struct {
-	Store string // which of the two: "store" or "backup"
+	Store string // "store" or "backup"
 	File  string
 	Kind  string // flip, cut, swap, zero or remove
-	At    int    // of the byte, or the block
-	Bit   int    // of a flip; of a swap, the number of the other block
+	At    int    // offset of the byte or the block
+	Bit   int    // bit of a flip; for a swap, the number of the other block
 }
 
 func (d damage) String() string {
@@ -94,19 +94,19 @@ func (d damage) String() string {
 	case "flip":
 		return fmt.Sprintf("%s/%s: bit %d of byte %d flipped", d.Store, d.File, d.Bit, d.At)
 	case "swap":
-		return fmt.Sprintf("%s/%s: blocks %d and %d swapped", d.Store, d.File, d.At/block, d.Bit)
+		return fmt.Sprintf("%s/%s: blocks %d and %d swapped", d.Store, d.File, d.At/blockSize, d.Bit)
 	case "cut":
 		return fmt.Sprintf("%s/%s: cut at %d", d.Store, d.File, d.At)
 	case "zero":
-		return fmt.Sprintf("%s/%s: block %d is zero", d.Store, d.File, d.At/block)
+		return fmt.Sprintf("%s/%s: block %d is zero", d.Store, d.File, d.At/blockSize)
 	}
 	return fmt.Sprintf("%s/%s: removed", d.Store, d.File)
 }
 
-// done is the folder with the damage in it. The folder itself stays as it is.
-func (d damage) done(whole folder) folder {
-	out := maps.Clone(whole)
-	content := whole[d.File]
+// apply returns a copy of the files with the damage.
+func (d damage) apply(original storeFiles) storeFiles {
+	out := maps.Clone(original)
+	content := original[d.File]
 	switch d.Kind {
 	case "remove":
 		delete(out, d.File)
@@ -118,43 +118,47 @@ func (d damage) done(whole folder) folder {
 		out[d.File] = b
 	case "zero":
 		b := bytes.Clone(content)
-		clear(b[d.At:min(d.At+block, len(b))])
+		clear(b[d.At:min(d.At+blockSize, len(b))])
 		out[d.File] = b
 	case "swap":
 		b := bytes.Clone(content)
-		copy(b[d.At:], content[d.Bit*block:(d.Bit+1)*block])
-		copy(b[d.Bit*block:], content[d.At:d.At+block])
+		copy(b[d.At:], content[d.Bit*blockSize:(d.Bit+1)*blockSize])
+		copy(b[d.Bit*blockSize:], content[d.At:d.At+blockSize])
 		out[d.File] = b
 	}
 	return out
 }
 
-// damages lists all that is done to a store: to each file a flipped bit in every
-// block, a cut at every block, each block lost, each swapped with another, and
-// the file gone. Of a small file every few bytes. What would change nothing is left out.
-func damages(store string, whole folder, random *rand.Rand) []damage {
+// allDamages returns all damages of a store. For each file these are: a flipped bit
+// in every block, a cut at every block, each block zeroed, each block replaced by
+// another, and the file removed. In a small file the step is smallFileStep. Damages
+// without effect are omitted.
+func allDamages(store string, original storeFiles, random *rand.Rand) []damage {
 	var all []damage
-	for _, name := range slices.Sorted(maps.Keys(whole)) {
-		content := whole[name]
-		if name != secretFile { // whose secret is gone makes another, as on a backup: what was handed out is refused by name
+	for _, name := range slices.Sorted(maps.Keys(original)) {
+		content := original[name]
+		// A node without its secret creates a new one, as on a restored backup.
+		// Tokens issued before are then refused with a message that names the
+		// reason.
+		if name != secretFile {
 			all = append(all, damage{store, name, "remove", 0, 0})
 		}
-		step := block
-		if len(content) <= small {
-			step = fine
+		step := blockSize
+		if len(content) <= smallFileMax {
+			step = smallFileStep
 		}
 		for at := 0; at < len(content); at += step {
 			all = append(all, damage{store, name, "cut", at, 0},
 				damage{store, name, "flip", at + random.IntN(min(step, len(content)-at)), random.IntN(8)})
 		}
-		blocks := len(content) / block
+		blocks := len(content) / blockSize
 		for i := range blocks {
-			one := content[i*block : (i+1)*block]
-			if other := random.IntN(blocks); !bytes.Equal(one, content[other*block:(other+1)*block]) {
-				all = append(all, damage{store, name, "swap", i * block, other})
+			one := content[i*blockSize : (i+1)*blockSize]
+			if other := random.IntN(blocks); !bytes.Equal(one, content[other*blockSize:(other+1)*blockSize]) {
+				all = append(all, damage{store, name, "swap", i * blockSize, other})
 			}
-			if !bytes.Equal(one, make([]byte, block)) {
-				all = append(all, damage{store, name, "zero", i * block, 0})
+			if !bytes.Equal(one, make([]byte, blockSize)) {
+				all = append(all, damage{store, name, "zero", i * blockSize, 0})
 			}
 		}
 	}

@@ -2,11 +2,12 @@
 
 // Command corruption damages a store in every way that a disk does, and checks that no loss or change goes undetected.
 //
-// A real server makes the store, and a backup of it. Each of thousands of
-// damages is done to a copy: a bit flipped, a file cut short, a block lost or
-// swapped, a file gone. Then it is opened and read as a server does, examined as
-// troupe doctor does, or restored, each in a process that may die of it. It ends
-// with a table, and with code 1 where something was silent.
+// A real server creates the store and a backup of it. Each of thousands of damages
+// is applied to a copy: a flipped bit, a truncated file, a lost or swapped block, a
+// removed file. The copy is then opened and read as a server does and examined as
+// troupe doctor does, or restored. This happens in worker processes, since a damage
+// may crash them. The program ends with a table, and with exit code 1 if any floor
+// was missed.
 package main
 
 import (
@@ -27,23 +28,25 @@ import (
 
 const usage = `usage: go run ./test/corruption [-seed N] [-every N] [-json] [-write FILE] [-trust] [-within TIME] [-bin FILE]
 
-Has a real server make a store and a backup, damages copies of both, thousands
-of times, and sees what comes of each. Exit 0: all floors met. Exit 1: one was
-missed, or it could not be done. Exit 2: usage.
+Lets a real server write a store and a backup, damages copies of both in
+thousands of ways, and checks that no damage goes undetected. Exit 0: all floors
+met. Exit 1: a floor missed, or a failed measurement. Exit 2: usage error.
 
-  -seed N      of the bits that are flipped and the blocks that are swapped (1)
-  -every N     only each Nth damage (1); with more, the floor of trials is not met
-  -json        print the report as JSON
-  -write FILE  put the report into the section "rot" of that page, too
-  -trust       open stores with Pebble alone, and believe what it gives: shows
-               that what is silent would be seen
-  -within TIME how long the whole may take (10m); what was not tried then is not counted
-  -bin FILE    the server (bin/troupe)
+  -seed N       seed for flipped bits and swapped blocks (default 1)
+  -every N      try only every Nth damage (default 1); above 1 the floor for
+                trials is missed
+  -json         print the report as JSON
+  -write FILE   also write the report into the section "rot" of that page
+  -trust        read with Pebble alone, without verification, to show that
+                silent damage would be noticed
+  -within TIME  time limit (default 10m); later trials are not counted
+  -bin FILE     server binary (default bin/troupe)
 
-examples
+Examples:
+
   make rot
   make rot ARGS='-every 20'
-  make rot ARGS='-trust'     must fail
+  make rot ARGS='-trust'     # must fail
 `
 
 // sweep is one run of this program.
@@ -61,7 +64,7 @@ type sweep struct {
 func main() {
 	var s sweep
 	var worker string
-	flags := flag.NewFlagSet("rot", flag.ContinueOnError)
+	flags := flag.NewFlagSet("corruption", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), usage) }
 	flags.Uint64Var(&s.seed, "seed", 1, "")
 	flags.IntVar(&s.every, "every", 1, "")
@@ -70,20 +73,20 @@ func main() {
 	flags.BoolVar(&s.trust, "trust", false, "")
 	flags.StringVar(&s.bin, "bin", "bin/troupe", "")
 	flags.DurationVar(&s.within, "within", 10*time.Minute, "")
-	flags.StringVar(&worker, "worker", "", "") // this program's own: try what comes on standard input
+	flags.StringVar(&worker, "worker", "", "") // internal: run as a worker on standard input
 	switch err := flags.Parse(os.Args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
 		return
 	case err != nil:
 		os.Exit(2)
 	case flags.NArg() > 0:
-		fmt.Fprintf(os.Stderr, "rot: unknown argument %q; -h shows examples\n", flags.Arg(0))
+		fmt.Fprintf(os.Stderr, "corruption: unknown argument %q; -h shows examples\n", flags.Arg(0))
 		os.Exit(2)
 	case s.every < 1:
-		fmt.Fprintln(os.Stderr, "rot: -every wants 1 or more")
+		fmt.Fprintln(os.Stderr, "corruption: -every requires 1 or more")
 		os.Exit(2)
 	case worker != "":
-		os.Exit(workFor(worker, s.trust))
+		os.Exit(runWorker(worker, s.trust))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.within)
 	defer cancel()
@@ -91,17 +94,17 @@ func main() {
 	defer stop()
 	good, err := s.run(ctx, os.Stdout, os.Stderr)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "rot:", err)
+		fmt.Fprintln(os.Stderr, "corruption:", err)
 	}
 	if err != nil || !good {
 		stop()
 		cancel()
-		os.Exit(1) //nolint:gocritic // both were called
+		os.Exit(1) //nolint:gocritic // both deferred functions were called
 	}
 }
 
-func (s *sweep) run(ctx context.Context, out, talk io.Writer) (good bool, err error) {
-	dir, err := os.MkdirTemp(memory(), "rot")
+func (s *sweep) run(ctx context.Context, out, stderr io.Writer) (good bool, err error) {
+	dir, err := os.MkdirTemp(scratchParent(), "rot")
 	if err != nil {
 		return false, err
 	}
@@ -113,26 +116,27 @@ func (s *sweep) run(ctx context.Context, out, talk io.Writer) (good bool, err er
 	random := rand.New(rand.NewPCG(s.seed, 0))
 	var all []damage
 	r := report{began: began, Trust: s.trust}
-	for _, name := range []string{theStore, theBackup} {
-		whole, err := readFolder(filepath.Join(dir, name))
+	for _, name := range []string{storeName, backupName} {
+		original, err := readFiles(filepath.Join(dir, name))
 		if err != nil {
 			return false, err
 		}
-		r.count(name, whole)
-		all = append(all, damages(name, whole, random)...)
+		r.countFiles(name, original)
+		all = append(all, allDamages(name, original, random)...)
 	}
 	some := all[:0:0]
 	for i := 0; i < len(all); i += s.every {
 		some = append(some, all[i])
 	}
-	// In some order that has all kinds everywhere, for a run whose time is over before its end.
+	// The shuffled order covers all kinds of damage even if the time limit ends the
+	// run early.
 	random.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
-	if err := tryAll(ctx, dir, s.trust, some, r.add, talk); errors.Is(err, context.DeadlineExceeded) {
-		fmt.Fprintf(talk, "rot: %v are over; %d of %d damages were tried\n", s.within, r.tried(), len(some))
+	if err := tryAll(ctx, dir, s.trust, some, r.add, stderr); errors.Is(err, context.DeadlineExceeded) {
+		fmt.Fprintf(stderr, "corruption: time limit of %v reached; %d of %d damages tried\n", s.within, r.trials(), len(some))
 	} else if err != nil {
 		return false, err
 	}
-	r.end(time.Since(began))
+	r.finish(time.Since(began))
 	if s.json {
 		err = r.writeJSON(out)
 	} else {
@@ -144,9 +148,9 @@ func (s *sweep) run(ctx context.Context, out, talk io.Writer) (good bool, err er
 	return r.missed() == 0, err
 }
 
-// memory is a folder that no disk is behind, if there is one: what is tried out
-// there need not be synced.
-func memory() string {
+// scratchParent returns a folder in memory, or "" if there is none. Trials need no
+// durable storage.
+func scratchParent() string {
 	const shm = "/dev/shm"
 	if info, err := os.Stat(shm); err == nil && info.IsDir() {
 		if probe, err := os.MkdirTemp(shm, "rot"); err == nil {

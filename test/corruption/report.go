@@ -11,50 +11,50 @@ import (
 	"time"
 )
 
-// trialsWanted is how many damages must have been tried.
+// trialsWanted is the minimum number of damages tried.
 const trialsWanted = 5000
 
-// A report is what the damages came to, by class of file.
+// report counts the outcomes of all damages by class of file.
 type report struct {
-	Trust   bool    `json:"trust"`
-	Seconds float64 `json:"seconds"`
-	Classes []*row  `json:"classes"`
-	Total   row     `json:"total"`
-	Bad     []bad   `json:"bad"` // some of the outcomes that must never be
-	Floors  []floor `json:"floors"`
+	Trust   bool         `json:"trust"`
+	Seconds float64      `json:"seconds"`
+	Classes []*row       `json:"classes"`
+	Total   row          `json:"total"`
+	Bad     []badOutcome `json:"bad"` // the first badOutcomesMax outcomes that must never occur
+	Floors  []floor      `json:"floors"`
 	began   time.Time
 }
 
-// row is one class of files.
+// row holds the counts of one class of files.
 type row struct {
 	Class    string          `json:"class"`
 	Files    int             `json:"files"`
 	Bytes    int             `json:"bytes"`
 	Trials   int             `json:"trials"`
 	Outcomes map[Outcome]int `json:"outcomes"`
-	Warned   int             `json:"warned"` // harmless, but troupe doctor found it
+	Warned   int             `json:"warned"` // harmless damages that troupe doctor reports
 }
 
-type bad struct {
+type badOutcome struct {
 	Damage  string  `json:"damage"`
 	Outcome Outcome `json:"outcome"`
-	Said    string  `json:"said"`
+	Message string  `json:"said"`
 }
 
 type floor struct {
-	Says string `json:"says"`
+	Name string `json:"says"`
 	Got  int    `json:"got"`
 	Met  bool   `json:"met"`
 }
 
-// badKept is how many of them the report shows.
-const badKept = 20
+// badOutcomesMax is the maximum number of bad outcomes in the report.
+const badOutcomesMax = 20
 
 var outcomes = []Outcome{Detected, Harmless, SilentLoss, SilentWrong, Vague, Unseen, NoEnd}
 
 func (r *report) row(store, file string) *row {
-	name := class(file)
-	if store == theBackup {
+	name := fileClass(file)
+	if store == backupName {
 		name = "of a backup"
 	}
 	for _, c := range r.Classes {
@@ -67,9 +67,9 @@ func (r *report) row(store, file string) *row {
 	return c
 }
 
-// count notes which files there are.
-func (r *report) count(store string, whole folder) {
-	for name, content := range whole {
+// countFiles adds the files of a store to the report.
+func (r *report) countFiles(store string, original storeFiles) {
+	for name, content := range original {
 		c := r.row(store, name)
 		c.Files++
 		c.Bytes += len(content)
@@ -77,7 +77,7 @@ func (r *report) count(store string, whole folder) {
 	slices.SortFunc(r.Classes, func(a, b *row) int { return b.Bytes - a.Bytes })
 }
 
-// add notes what a damage came to.
+// add records the outcome of a damage.
 func (r *report) add(d damage, v verdict) {
 	c := r.row(d.Store, d.File)
 	c.Trials++
@@ -85,12 +85,12 @@ func (r *report) add(d damage, v verdict) {
 	if v.Outcome == Harmless && v.Warned {
 		c.Warned++
 	}
-	if v.Outcome != Detected && v.Outcome != Harmless && len(r.Bad) < badKept {
-		r.Bad = append(r.Bad, bad{d.String(), v.Outcome, v.Said})
+	if v.Outcome != Detected && v.Outcome != Harmless && len(r.Bad) < badOutcomesMax {
+		r.Bad = append(r.Bad, badOutcome{d.String(), v.Outcome, v.Said})
 	}
 }
 
-func (r *report) tried() int {
+func (r *report) trials() int {
 	n := 0
 	for _, c := range r.Classes {
 		n += c.Trials
@@ -98,8 +98,8 @@ func (r *report) tried() int {
 	return n
 }
 
-// end adds up, and holds the sums to the floors.
-func (r *report) end(took time.Duration) {
+// finish computes the totals and compares them with the floors.
+func (r *report) finish(took time.Duration) {
 	r.Seconds = took.Seconds()
 	r.Total = row{Class: "all", Outcomes: map[Outcome]int{}}
 	for _, c := range r.Classes {
@@ -111,9 +111,9 @@ func (r *report) end(took time.Duration) {
 			r.Total.Outcomes[o] += n
 		}
 	}
-	atLeast := func(says string, got, want int) { r.Floors = append(r.Floors, floor{says, got, got >= want}) }
-	none := func(says string, o Outcome) {
-		r.Floors = append(r.Floors, floor{says, r.Total.Outcomes[o], r.Total.Outcomes[o] == 0})
+	atLeast := func(name string, got, want int) { r.Floors = append(r.Floors, floor{name, got, got >= want}) }
+	none := func(name string, o Outcome) {
+		r.Floors = append(r.Floors, floor{name, r.Total.Outcomes[o], r.Total.Outcomes[o] == 0})
 	}
 	atLeast(fmt.Sprintf("%d trials or more", trialsWanted), r.Total.Trials, trialsWanted)
 	none("no silent losses", SilentLoss)
@@ -133,12 +133,13 @@ func (r *report) missed() int {
 	return n
 }
 
-// verdictLine is the last line.
-func (r *report) verdictLine() string {
+// lastLine returns the last line of the output, which counts the floors met and
+// missed.
+func (r *report) lastLine() string {
 	var missed []string
 	for _, f := range r.Floors {
 		if !f.Met {
-			missed = append(missed, fmt.Sprintf("%s (%d)", f.Says, f.Got))
+			missed = append(missed, fmt.Sprintf("%s (%d)", f.Name, f.Got))
 		}
 	}
 	line := fmt.Sprintf("floors: %d met, %d missed", len(r.Floors)-len(missed), len(missed))
@@ -148,7 +149,7 @@ func (r *report) verdictLine() string {
 	return line
 }
 
-func (r *report) head() []string {
+func (r *report) header() []string {
 	return []string{"files", "number", "bytes", "trials", "detected", "harmless", "of these doctor warns", "silent loss", "silent wrong", "vague", "unseen", "no end"}
 }
 
@@ -171,9 +172,9 @@ func (r *report) rows() [][]string {
 	return append(all, r.Total.cells())
 }
 
-// text is the table for a terminal.
+// text returns the table for a terminal.
 func (r *report) text() string {
-	table := append([][]string{r.head()}, r.rows()...)
+	table := append([][]string{r.header()}, r.rows()...)
 	wide := make([]int, len(table[0]))
 	for _, line := range table {
 		for i, cell := range line {
@@ -192,9 +193,9 @@ func (r *report) text() string {
 		b.WriteByte('\n')
 	}
 	for _, x := range r.Bad {
-		fmt.Fprintf(&b, "%s: %s: %s\n", x.Outcome, x.Damage, firstLine(x.Said))
+		fmt.Fprintf(&b, "%s: %s: %s\n", x.Outcome, x.Damage, firstLine(x.Message))
 	}
-	fmt.Fprintf(&b, "%.0f s\n%s\n", r.Seconds, r.verdictLine())
+	fmt.Fprintf(&b, "%.0f s\n%s\n", r.Seconds, r.lastLine())
 	return b.String()
 }
 
@@ -203,18 +204,18 @@ func firstLine(s string) string {
 	return line
 }
 
-// markdown is the section of the page.
+// markdown returns the section of the page.
 func (r *report) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "## Damaged stores\n\nWritten by `make rot` on %s, in %.0f s. Each trial damages one file of a store, or of a backup, and opens, reads, examines or restores it.\n\n",
+	fmt.Fprintf(&b, "## Damaged stores\n\nWritten by `make rot` on %s in %.0f s. Each trial damages one file of a store or a backup, then opens, reads, examines or restores it.\n\n",
 		r.began.UTC().Format("2006-01-02"), r.Seconds)
 	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
-	line(r.head())
-	b.WriteString("|---|" + strings.Repeat("---:|", len(r.head())-1) + "\n")
+	line(r.header())
+	b.WriteString("|---|" + strings.Repeat("---:|", len(r.header())-1) + "\n")
 	for _, cells := range r.rows() {
 		line(cells)
 	}
-	fmt.Fprintf(&b, "\n%s\n", r.verdictLine())
+	fmt.Fprintf(&b, "\n%s\n", r.lastLine())
 	return b.String()
 }
 

@@ -16,76 +16,77 @@ import (
 	"github.com/troupe-run/troupe/host/disk"
 )
 
-// The two stores that are damaged.
+// Names of the two stores that are damaged.
 const (
-	theStore  = "store"
-	theBackup = "backup"
+	storeName  = "store"
+	backupName = "backup"
 )
 
-// An Outcome is what a damage came to.
+// Outcome is the result of one damage.
 type Outcome string
 
-// The outcomes. The last four must never be.
+// The outcomes. All but the first two MUST NOT occur.
 const (
-	Detected    Outcome = "detected"     // whoever opens, reads or restores it is told what is wrong
-	Harmless    Outcome = "harmless"     // nothing needs what was damaged
-	SilentLoss  Outcome = "silent loss"  // something is not there any more, and nobody says so
-	SilentWrong Outcome = "silent wrong" // something is answered otherwise, and nobody says so
-	Vague       Outcome = "vague"        // the message names neither a file nor a key, batch or actor
-	Unseen      Outcome = "unseen"       // a server is told, and troupe doctor finds nothing
-	NoEnd       Outcome = "no end"       // neither an answer nor an error
+	Detected    Outcome = "detected"     // opening, reading or restoring fails with an error that names the location
+	Harmless    Outcome = "harmless"     // every answer is unchanged
+	SilentLoss  Outcome = "silent loss"  // an answer is missing without an error
+	SilentWrong Outcome = "silent wrong" // an answer has changed without an error
+	Vague       Outcome = "vague"        // the error names neither a file nor a key, batch or actor
+	Unseen      Outcome = "unseen"       // a server detects the damage, troupe doctor does not
+	NoEnd       Outcome = "no end"       // neither an answer nor an error in time
 )
 
-// A verdict is one damage, what it came to, and what was said.
+// verdict is the outcome of one damage, with the message that reported it.
 type verdict struct {
 	Outcome Outcome
 	Said    string
-	Warned  bool // troupe doctor found something, whatever a server did
+	Warned  bool // troupe doctor reported the damage, whatever the server did
 }
 
-// bench is where damages are tried out: both stores as they were, and what they answer.
-type bench struct {
-	dir   string // scratch
-	whole map[string]folder
-	truth map[string]answers
-	trust bool // open with Pebble alone: neither anchor, chain nor digests are looked at
+// harness applies damages. It holds both stores in their original state, and their
+// expected contents.
+type harness struct {
+	dir         string // scratch folder
+	original    map[string]storeFiles
+	expected    map[string]contents
+	trustPebble bool // read with Pebble alone: anchor, chain and digests are not verified
 }
 
-func newBench(stores, scratch string, trust bool) (*bench, error) {
-	b := &bench{dir: scratch, whole: map[string]folder{}, truth: map[string]answers{}, trust: trust}
-	for _, name := range []string{theStore, theBackup} {
-		whole, err := readFolder(filepath.Join(stores, name))
+func newHarness(stores, scratch string, trust bool) (*harness, error) {
+	h := &harness{dir: scratch, original: map[string]storeFiles{}, expected: map[string]contents{}, trustPebble: trust}
+	for _, name := range []string{storeName, backupName} {
+		original, err := readFiles(filepath.Join(stores, name))
 		if err != nil {
 			return nil, err
 		}
-		b.whole[name] = whole
-		if b.truth[name], err = b.served(whole); err != nil {
-			return nil, fmt.Errorf("the %s is wrong before anything was done to it: %w", name, err)
+		h.original[name] = original
+		if h.expected[name], err = h.readStore(original); err != nil {
+			return nil, fmt.Errorf("the undamaged %s cannot be read: %w", name, err)
 		}
 	}
-	return b, nil
+	return h, nil
 }
 
-func (b *bench) at(name string) string { return filepath.Join(b.dir, name) }
+func (h *harness) path(name string) string { return filepath.Join(h.dir, name) }
 
-// served opens a folder as a server does, and asks it everything.
-func (b *bench) served(f folder) (all answers, err error) {
-	dir := b.at("data")
-	if err := f.lay(dir); err != nil {
+// readStore opens a store as a server does and reads all its contents.
+func (h *harness) readStore(f storeFiles) (all contents, err error) {
+	dir := h.path("data")
+	if err := f.writeTo(dir); err != nil {
 		return nil, err
 	}
-	if b.trust {
-		return trusting(dir)
+	if h.trustPebble {
+		return readWithPebble(dir)
 	}
 	d, err := disk.Open(dir, nodeName, disk.Options{FreeFloor: 1})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	if all, err = ask(d); err != nil {
+	if all, err = readContents(d); err != nil {
 		return nil, fmt.Errorf("store %s: %w", dir, err)
 	}
-	if _, ok := f[secretFile]; ok { // a backup has none
+	if _, ok := f[secretFile]; ok { // a backup has no secret
 		secret, err := d.Secret()
 		if err != nil {
 			return nil, err
@@ -95,14 +96,14 @@ func (b *bench) served(f folder) (all answers, err error) {
 	return all, nil
 }
 
-// trusting reads what Pebble gives, and believes it.
-func trusting(dir string) (all answers, err error) {
+// readWithPebble reads all rows with Pebble alone and verifies nothing.
+func readWithPebble(dir string) (all contents, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("store %s: key damaged: %v", dir, p)
 		}
 	}()
-	db, err := pebble.Open(filepath.Join(dir, "pebble"), &pebble.Options{FormatMajorVersion: pebble.FormatNewest, Logger: silent{}})
+	db, err := pebble.Open(filepath.Join(dir, "pebble"), &pebble.Options{FormatMajorVersion: pebble.FormatNewest, Logger: silentLogger{}})
 	if err != nil {
 		return nil, fmt.Errorf("store %s: pebble: %w", dir, err)
 	}
@@ -111,37 +112,37 @@ func trusting(dir string) (all answers, err error) {
 	if err != nil {
 		return nil, err
 	}
-	all = answers{}
+	all = contents{}
 	for ok := rows.First(); ok; ok = rows.Next() {
 		all[string(rows.Key())] = actor.HashOf(rows.Value())
 	}
 	return all, errors.Join(rows.Error(), rows.Close())
 }
 
-type silent struct{}
+type silentLogger struct{}
 
-func (silent) Infof(string, ...any)  {}
-func (silent) Errorf(string, ...any) {}
-func (silent) Fatalf(format string, args ...any) {
+func (silentLogger) Infof(string, ...any)  {}
+func (silentLogger) Errorf(string, ...any) {}
+func (silentLogger) Fatalf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "store: pebble: "+format+"\n", args...)
 	os.Exit(1)
 }
 
-// try does a damage and says what it came to.
-func (b *bench) try(d damage) (verdict, error) {
-	damaged := d.done(b.whole[d.Store])
-	if d.Store == theBackup && !b.trust {
-		return b.restored(d, damaged)
+// try applies a damage and returns its outcome.
+func (h *harness) try(d damage) (verdict, error) {
+	damaged := d.apply(h.original[d.Store])
+	if d.Store == backupName && !h.trustPebble {
+		return h.tryRestore(d, damaged)
 	}
-	got, err := b.served(damaged)
-	v := b.judge(d.Store, got, err)
-	if b.trust {
+	got, err := h.readStore(damaged)
+	v := h.classify(d.Store, got, err)
+	if h.trustPebble {
 		return v, nil
 	}
-	if err := damaged.lay(b.at("data")); err != nil {
+	if err := damaged.writeTo(h.path("data")); err != nil {
 		return v, err
 	}
-	x, err := disk.Examine(b.at("data"), disk.Options{}, nil)
+	x, err := disk.Examine(h.path("data"), disk.Options{}, nil)
 	v.Warned = err != nil || x.Wrong > 0
 	if v.Outcome == Detected && !v.Warned {
 		v.Outcome = Unseen
@@ -149,42 +150,44 @@ func (b *bench) try(d damage) (verdict, error) {
 	return v, nil
 }
 
-// restored brings a damaged backup back, which must refuse it or bring all of it back.
-func (b *bench) restored(d damage, damaged folder) (verdict, error) {
-	if err := errors.Join(damaged.lay(b.at("backup")), os.RemoveAll(b.at("restored"))); err != nil {
+// tryRestore restores a damaged backup. The restore must fail, or restore
+// everything.
+func (h *harness) tryRestore(d damage, damaged storeFiles) (verdict, error) {
+	if err := errors.Join(damaged.writeTo(h.path("backup")), os.RemoveAll(h.path("restored"))); err != nil {
 		return verdict{}, err
 	}
-	if _, err := disk.Restore(b.at("backup"), b.at("restored"), disk.Options{FreeFloor: 1}, nil); err != nil {
-		v := b.judge(d.Store, nil, err)
+	if _, err := disk.Restore(h.path("backup"), h.path("restored"), disk.Options{FreeFloor: 1}, nil); err != nil {
+		v := h.classify(d.Store, nil, err)
 		v.Warned = true
 		return v, nil
 	}
-	back, err := readFolder(b.at("restored"))
+	back, err := readFiles(h.path("restored"))
 	if err != nil {
 		return verdict{}, err
 	}
-	got, err := b.served(back)
-	return b.judge(d.Store, got, err), nil
+	got, err := h.readStore(back)
+	return h.classify(d.Store, got, err), nil
 }
 
-// named is what a message must name: a file, a key, a batch, an actor or a run.
-var named = regexp.MustCompile(`file \d{6}|(?i:anchor)|FORMAT|SECRET|LOCK|CURRENT|MANIFEST|OPTIONS|marker|\d{6}\.(log|sst)|batch \d|[kK]ey|blob|holds no store|actor|run `)
+// location matches a part of the store that an error must name: a file, key, batch,
+// actor or run.
+var location = regexp.MustCompile(`file \d{6}|(?i:anchor)|FORMAT|SECRET|LOCK|CURRENT|MANIFEST|OPTIONS|marker|\d{6}\.(log|sst)|batch \d|[kK]ey|blob|holds no store|actor|run `)
 
-// judge says what it is that an opened store answered, or did not.
-func (b *bench) judge(store string, got answers, err error) verdict {
+// classify returns the outcome of reading a damaged store.
+func (h *harness) classify(store string, got contents, err error) verdict {
 	if err != nil {
-		said := err.Error()
-		if !named.MatchString(strings.ReplaceAll(said, b.dir, "")) {
-			return verdict{Outcome: Vague, Said: said}
+		message := err.Error()
+		if !location.MatchString(strings.ReplaceAll(message, h.dir, "")) {
+			return verdict{Outcome: Vague, Said: message}
 		}
-		return verdict{Outcome: Detected, Said: said}
+		return verdict{Outcome: Detected, Said: message}
 	}
-	lost, other := b.truth[store].compared(got)
+	lost, other := h.expected[store].diff(got)
 	switch {
 	case len(other) > 0:
-		return verdict{Outcome: SilentWrong, Said: fmt.Sprintf("%d answers are others, the first: %s", len(other), other[0])}
+		return verdict{Outcome: SilentWrong, Said: fmt.Sprintf("%d items differ, first: %s", len(other), other[0])}
 	case len(lost) > 0:
-		return verdict{Outcome: SilentLoss, Said: fmt.Sprintf("%d answers are gone, the first: %s", len(lost), lost[0])}
+		return verdict{Outcome: SilentLoss, Said: fmt.Sprintf("%d items are missing, first: %s", len(lost), lost[0])}
 	}
 	return verdict{Outcome: Harmless}
 }

@@ -19,20 +19,21 @@ import (
 	"time"
 )
 
-// tryWithin is how long one trial may take.
-const tryWithin = 30 * time.Second
+// trialTimeout is the maximum duration of one trial.
+const trialTimeout = 30 * time.Second
 
-// workFor is the other process: it tries each damage that it reads, and writes what came of it.
-func workFor(dir string, trust bool) int {
+// runWorker is the worker process. It reads damages from standard input, tries
+// them, and writes their verdicts.
+func runWorker(dir string, trust bool) int {
 	scratch, err := os.MkdirTemp(dir, "worker")
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "rot:", err)
+		fmt.Fprintln(os.Stderr, "corruption:", err)
 		return 2
 	}
 	defer os.RemoveAll(scratch)
-	b, err := newBench(dir, scratch, trust)
+	h, err := newHarness(dir, scratch, trust)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "rot:", err)
+		fmt.Fprintln(os.Stderr, "corruption:", err)
 		return 2
 	}
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
@@ -41,22 +42,22 @@ func workFor(dir string, trust bool) int {
 		if err := in.Decode(&d); errors.Is(err, io.EOF) {
 			return 0
 		} else if err != nil {
-			fmt.Fprintln(os.Stderr, "rot:", err)
+			fmt.Fprintln(os.Stderr, "corruption:", err)
 			return 2
 		}
-		v, err := b.try(d)
+		v, err := h.try(d)
 		if err == nil {
 			err = out.Encode(v)
 		}
 		if err != nil {
-			fmt.Fprintln(os.Stderr, "rot:", err)
+			fmt.Fprintln(os.Stderr, "corruption:", err)
 			return 2
 		}
 	}
 }
 
-// tryAll has processes of this program try all damages, and tells of each.
-func tryAll(ctx context.Context, dir string, trust bool, all []damage, tell func(damage, verdict), talk io.Writer) error {
+// tryAll tries all damages in worker processes and reports each verdict.
+func tryAll(ctx context.Context, dir string, trust bool, all []damage, report func(damage, verdict), stderr io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	next := make(chan damage)
@@ -84,17 +85,17 @@ func tryAll(ctx context.Context, dir string, trust bool, all []damage, tell func
 					return
 				}
 				mu.Lock()
-				tell(d, v)
-				if tried++; isTerminal(talk) {
-					fmt.Fprintf(talk, "\r%d of %d damages ", tried, len(all))
+				report(d, v)
+				if tried++; isTerminal(stderr) {
+					fmt.Fprintf(stderr, "\r%d of %d damages ", tried, len(all))
 				}
 				mu.Unlock()
 			}
 		})
 	}
 	workers.Wait()
-	if isTerminal(talk) {
-		fmt.Fprintln(talk)
+	if isTerminal(stderr) {
+		fmt.Fprintln(stderr)
 	}
 	return context.Cause(ctx)
 }
@@ -108,15 +109,15 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }
 
-// worker is such a process. One that dies of a damage is begun anew.
+// worker is one worker process. It is restarted after a damage that made it exit.
 type worker struct {
 	dir   string
 	trust bool
 
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *bufio.Reader
-	said *bytes.Buffer
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Reader
+	stderr *bytes.Buffer
 }
 
 func (w *worker) start(ctx context.Context) error {
@@ -129,8 +130,8 @@ func (w *worker) start(ctx context.Context) error {
 		args = append(args, "-trust")
 	}
 	w.cmd = exec.CommandContext(ctx, self, args...)
-	w.said = &bytes.Buffer{}
-	w.cmd.Stderr = w.said
+	w.stderr = &bytes.Buffer{}
+	w.cmd.Stderr = w.stderr
 	if w.in, err = w.cmd.StdinPipe(); err != nil {
 		return err
 	}
@@ -150,8 +151,8 @@ func (w *worker) stop() {
 	}
 }
 
-// try has the process try one damage. It may end instead of answering, as a
-// server would: then what it said last is what came of it.
+// try lets the process try one damage. If the process exits instead of answering,
+// as a server would, its last output decides the outcome.
 func (w *worker) try(ctx context.Context, d damage) (verdict, error) {
 	if w.cmd == nil {
 		if err := w.start(ctx); err != nil {
@@ -165,10 +166,10 @@ func (w *worker) try(ctx context.Context, d damage) (verdict, error) {
 	if _, err := w.in.Write(append(line, '\n')); err != nil && ctx.Err() != nil {
 		return verdict{}, ctx.Err()
 	}
-	var late atomic.Bool
+	var timedOut atomic.Bool
 	process := w.cmd.Process
-	timer := time.AfterFunc(tryWithin, func() {
-		late.Store(true)
+	timer := time.AfterFunc(trialTimeout, func() {
+		timedOut.Store(true)
 		_ = process.Kill()
 	})
 	answer, err := w.out.ReadBytes('\n')
@@ -179,18 +180,18 @@ func (w *worker) try(ctx context.Context, d damage) (verdict, error) {
 	}
 	cmd := w.cmd
 	w.stop()
-	said := strings.TrimSpace(w.said.String())
+	message := strings.TrimSpace(w.stderr.String())
 	if ctx.Err() != nil {
 		return verdict{}, context.Cause(ctx)
 	}
 
 	switch {
-	case late.Load():
-		return verdict{Outcome: NoEnd, Said: fmt.Sprintf("no answer within %v", tryWithin)}, nil
-	case cmd.ProcessState.ExitCode() != 1 && !strings.Contains(said, "panic: "):
-		return verdict{}, fmt.Errorf("%s: the process that tried it ends with %s: %s", d, cmd.ProcessState, said)
-	case cmd.ProcessState.ExitCode() != 1 || !named.MatchString(said):
-		return verdict{Outcome: Vague, Said: said}, nil
+	case timedOut.Load():
+		return verdict{Outcome: NoEnd, Said: fmt.Sprintf("no answer within %v", trialTimeout)}, nil
+	case cmd.ProcessState.ExitCode() != 1 && !strings.Contains(message, "panic: "):
+		return verdict{}, fmt.Errorf("%s: the worker exited with %s: %s", d, cmd.ProcessState, message)
+	case cmd.ProcessState.ExitCode() != 1 || !location.MatchString(message):
+		return verdict{Outcome: Vague, Said: message}, nil
 	}
-	return verdict{Outcome: Detected, Said: said}, nil
+	return verdict{Outcome: Detected, Said: message}, nil
 }

@@ -16,20 +16,20 @@ import (
 	"github.com/troupe-run/troupe/internal/servertest"
 )
 
-// What makes the store: a real server, begun anew between the rounds, the second
-// time after it was killed, and clients of several kinds.
+// The workload that creates the store. A real server is restarted between the
+// rounds, the second time after SIGKILL, while several clients send messages.
 const (
-	nodeName   = "n1"
-	rounds     = 3
-	clients    = 4
-	eachClient = 9
-	workWithin = 2 * time.Minute
+	nodeName          = "n1"
+	rounds            = 3
+	clients           = 4
+	messagesPerClient = 9
+	workloadTimeout   = 2 * time.Minute
 )
 
-// makeStores has a real server write a store into dir, and a backup of it while
-// it serves.
+// makeStores lets a real server write a store into dir, and a backup of it while it
+// serves.
 func makeStores(ctx context.Context, bin, dir string) error {
-	ctx, cancel := context.WithTimeout(ctx, workWithin)
+	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
 	defer cancel()
 	for round := range rounds {
 		last := round == rounds-1
@@ -37,34 +37,34 @@ func makeStores(ctx context.Context, bin, dir string) error {
 		if round == 1 {
 			end = syscall.SIGKILL
 		}
-		if err := servertest.Run(ctx, bin, []string{"--node", nodeName, "--data", filepath.Join(dir, theStore)}, end, func(url string) error {
-			if err := work(ctx, url, round); err != nil || !last {
+		if err := servertest.Run(ctx, bin, []string{"--node", nodeName, "--data", filepath.Join(dir, storeName)}, end, func(url string) error {
+			if err := runClients(ctx, url, round); err != nil || !last {
 				return err
 			}
-			_, err := servertest.Post(ctx, url+"/v1/backups", map[string]any{"dir": filepath.Join(dir, theBackup)})
+			_, err := servertest.Post(ctx, url+"/v1/backups", map[string]any{"dir": filepath.Join(dir, backupName)})
 			return err
 		}); err != nil {
 			return err
 		}
 	}
-	for _, name := range []string{"LOCK", "HOLDER"} { // of a process that has ended
-		if err := os.Remove(filepath.Join(dir, theBackup, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	for _, name := range []string{"LOCK", "HOLDER"} { // left by the server process, which has exited
+		if err := os.Remove(filepath.Join(dir, backupName, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
 }
 
-// work is what the clients of a round do: they talk in sessions that go on, send
-// small and large messages, have one agent call another, leave runs open that
-// wait for a person, and cancel some of them.
-func work(ctx context.Context, url string, round int) error {
+// runClients runs the clients of one round. They reuse sessions, send small and
+// large messages, make one agent call another, leave runs open that wait for an
+// approval, and cancel some of them.
+func runClients(ctx context.Context, url string, round int) error {
 	var all sync.WaitGroup
 	errs := make([]error, clients)
 	for n := range clients {
 		all.Go(func() {
-			for i := range eachClient {
-				if errs[n] = message(ctx, url, round, n, i); errs[n] != nil {
+			for i := range messagesPerClient {
+				if errs[n] = sendMessage(ctx, url, round, n, i); errs[n] != nil {
 					return
 				}
 			}
@@ -74,13 +74,13 @@ func work(ctx context.Context, url string, round int) error {
 	return errors.Join(errs...)
 }
 
-func message(ctx context.Context, url string, round, n, i int) error {
+func sendMessage(ctx context.Context, url string, round, n, i int) error {
 	agent, session, text := "helper", fmt.Sprintf("s%d-%d", n, i%3), fmt.Sprintf("word %d of client %d", i, n)
 	switch {
 	case i%8 == 0:
 		agent, session = "coordinator", fmt.Sprintf("r%d-%d-%d", round, n, i)
 	case i%5 == 0:
-		text = strings.Repeat(fmt.Sprintf("many words %d %d ", n, i), 400) // kept by itself, under its digest
+		text = strings.Repeat(fmt.Sprintf("many words %d %d ", n, i), 400) // stored separately under its digest
 	}
 	run, err := servertest.Post(ctx, url+"/v1/agents/"+agent+"/messages", map[string]any{"content": text, "session": session, "timeout_ms": 20000})
 	if err == nil && agent == "coordinator" && i%16 == 0 {

@@ -16,46 +16,47 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// sample looks at something that was told earlier, perhaps by another server.
-func (l *ledger) sample(life *life, chance *rand.Rand) {
-	e, f := l.some(chance)
+// recheck repeats a request for a random earlier exchange or resource, possibly of
+// an earlier server instance.
+func (l *ledger) recheck(inst *instance, rng *rand.Rand) {
+	e, f := l.pick(rng)
 	if f != nil {
-		f.check(l, life)
+		f.check(l, inst)
 	}
 	if e == nil || e.run == "" {
 		return
 	}
 	again := *e
 	if e.key != "" && e.done {
-		// Under its key, the same message is the same run, with the same answer.
 		var a answer
-		status, err := life.ask(request{http.MethodPost, "/v1/agents/" + e.agent + "/messages", e.body(), []string{"Idempotency-Key", e.key}}, &a)
+		// The Idempotency-Key selects the same run, so the answer MUST be the same.
+		status, err := inst.ask(request{http.MethodPost, "/v1/agents/" + e.agent + "/messages", e.body(), []string{"Idempotency-Key", e.key}}, &a)
 		if err == nil {
-			l.answered(&again, status, a)
+			l.recordAnswer(&again, status, a)
 		}
 		return
 	}
-	l.compare(life, &again)
+	l.compareEvents(inst, &again)
 }
 
-// audit looks at everything that was told; by now all of it has ended.
-func (l *ledger) audit(life *life) {
-	for i := range l.facts {
-		l.facts[i].check(l, life)
+// audit rechecks all exchanges and resources. All runs MUST have ended.
+func (l *ledger) audit(inst *instance) {
+	for i := range l.resources {
+		l.resources[i].check(l, inst)
 	}
-	each := make(chan *errand)
+	each := make(chan *exchange)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
 			for e := range each {
 				again := *e
-				if l.compare(life, &again) {
-					l.judge(&again)
+				if l.compareEvents(inst, &again) {
+					l.checkResult(&again)
 				}
 			}
 		})
 	}
-	for _, e := range l.told {
+	for _, e := range l.exchanges {
 		if e.run != "" {
 			each <- e
 		}
@@ -64,63 +65,63 @@ func (l *ledger) audit(life *life) {
 	all.Wait()
 }
 
-// compare reads all events of a run and holds them against what was told of it;
-// false if there are none to read.
-func (l *ledger) compare(life *life, e *errand) bool {
-	t := newTake(e, l, 0, nil)
+// compareEvents reads all events of a run and compares them with those recorded
+// earlier. It reports whether there was any event to read.
+func (l *ledger) compareEvents(inst *instance, e *exchange) bool {
+	t := newRecorder(e, l, 0, nil)
 	for {
 		var page page
-		status, err := life.ask(request{http.MethodGet, fmt.Sprintf("/v1/runs/%s/events?after=%d", e.run, t.after), "", nil}, &page)
+		status, err := inst.ask(request{http.MethodGet, fmt.Sprintf("/v1/runs/%s/events?after=%d", e.run, t.after), "", nil}, &page)
 		switch {
 		case err != nil:
 			return false
 		case status != http.StatusOK:
-			l.found(lost, "%s: %d %s", e, status, page.Detail)
+			l.report(lost, "%s: %d %s", e, status, page.Detail)
 			return false
 		}
 		for i, raw := range page.Events {
-			if t.event(t.after+1, string(raw)) && i < len(page.Events)-1 {
-				l.found(wrong, "%s: %d events follow the last", e, len(page.Events)-1-i)
+			if t.record(t.after+1, string(raw)) && i < len(page.Events)-1 {
+				l.report(wrong, "%s: %d events after the last one", e, len(page.Events)-1-i)
 				break
 			}
 		}
 		if len(page.Events) == 0 || e.end != 0 && t.after >= len(e.events) {
 			if t.after < len(e.events) {
-				l.found(lost, "%s: %d events were told, %d are left", e, len(e.events), t.after)
+				l.report(lost, "%s: %d events were received, %d remain", e, len(e.events), t.after)
 			}
 			return t.after > 0
 		}
 	}
 }
 
-// judge holds a run that must be over against what it should have come to.
-func (l *ledger) judge(e *errand) {
+// checkResult compares the final state of an ended run with the expected state.
+func (l *ledger) checkResult(e *exchange) {
 	events := make([]runs.Event, 0, len(e.events))
 	var said runs.Said
 	for _, raw := range e.events {
 		d, err := runs.Decode([]byte(raw))
 		if err != nil {
-			l.found(wrong, "%s: %v", e, err)
+			l.report(wrong, "%s: %v", e, err)
 			return
 		}
 		said.Take(&d)
 		events = append(events, d)
 	}
 	record, err := runs.Fold(events)
-	unsure := e.unsure && record.Refusal != nil && record.Refusal.Reason == actor.Unknown
+	unsure := e.mayBeUnknown && record.Refusal != nil && record.Refusal.Reason == actor.Unknown
 	switch {
 	case err != nil:
-		l.found(wrong, "%s: %v", e, err)
+		l.report(wrong, "%s: %v", e, err)
 	case record.Ended == 0:
-		l.found(wrong, "%s: never ends; its last event is %s", e, e.events[len(e.events)-1])
+		l.report(wrong, "%s: did not end; its last event is %s", e, e.events[len(e.events)-1])
 	case e.signalled && !slices.ContainsFunc(events, func(e runs.Event) bool { return e.Type == runs.SignalReceived }):
-		l.found(lost, "%s: its signal was acknowledged", e)
+		l.report(lost, "%s: the acknowledged signal is missing", e)
 	case e.cancelled && record.Status != runs.Cancelled:
-		l.found(lost, "%s: that it is cancelled was acknowledged, it is %s", e, record.Status)
-	case record.Status == runs.Cancelled && !e.cancel, record.Status == runs.Failed && !unsure:
-		l.found(wrong, "%s: is %s: %v", e, record.Status, record.Refusal)
+		l.report(lost, "%s: the cancellation was acknowledged, but the run is %s", e, record.Status)
+	case record.Status == runs.Cancelled && !e.cancels, record.Status == runs.Failed && !unsure:
+		l.report(wrong, "%s: unexpected state %s: %v", e, record.Status, record.Refusal)
 	case record.Status == runs.Done && e.want != "" && record.Text != e.want:
-		l.found(wrong, "%s: says %q, want %q", e, record.Text, e.want)
+		l.report(wrong, "%s: got answer %q, want %q", e, record.Text, e.want)
 	}
 	streamed, any := said.Streamed()
 	if !any || record.Status != runs.Done {
@@ -130,21 +131,22 @@ func (l *ledger) judge(e *errand) {
 	defer l.mu.Unlock()
 	l.streamed++
 	if streamed == record.Text {
-		l.same++
+		l.matching++
 	}
 }
 
-// eventsMax is more than any run here has.
-const eventsMax = 1000
+// eventsPerRunMax exceeds the number of events of every run of this program.
+const eventsPerRunMax = 1000
 
-// calm waits until no run is open, not even one that nobody was told of.
-func (l *ledger) calm(life *life) error {
+// waitIdle waits until no run is open, including runs that no client knows. It
+// fails after requestWithin.
+func (l *ledger) waitIdle(inst *instance) error {
 	for began := time.Now(); ; {
 		var list struct {
 			Runs []answer `json:"runs"`
 		}
-		if status, err := life.ask(request{http.MethodGet, "/v1/runs?limit=200", "", nil}, &list); err != nil || status != http.StatusOK {
-			return fmt.Errorf("the runs cannot be listed: %d, %w", status, err)
+		if status, err := inst.ask(request{http.MethodGet, "/v1/runs?limit=200", "", nil}, &list); err != nil || status != http.StatusOK {
+			return fmt.Errorf("list runs: status %d, %w", status, err)
 		}
 		open := slices.IndexFunc(list.Runs, func(a answer) bool {
 			status, err := runs.ParseStatus(fmt.Sprint(a.Status))
@@ -154,16 +156,16 @@ func (l *ledger) calm(life *life) error {
 		case open < 0:
 			return nil
 		case time.Since(began) > requestWithin:
-			return fmt.Errorf("run %s is %s for a minute now, and nobody touches it", list.Runs[open].Run, list.Runs[open].Status)
+			return fmt.Errorf("run %s is still %s after a minute without requests", list.Runs[open].Run, list.Runs[open].Status)
 		}
 		<-time.After(100 * time.Millisecond)
 	}
 }
 
-// hold looks into the folder: its chain holds from the beginning, every run has
-// ended, and every message became one run at most, with the calls below it that
-// it should have.
-func (l *ledger) hold(dir string, own *outside) error {
+// checkStore checks the store: its hash chain verifies from the start, every run
+// has ended, and every message became at most one run with the expected number of
+// nested calls.
+func (l *ledger) checkStore(dir string, external *externalAgents) error {
 	d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
 	if err != nil {
 		return err
@@ -179,8 +181,8 @@ func (l *ledger) hold(dir string, own *outside) error {
 	roots, below, known := map[string][]string{}, map[string]int{}, map[string]bool{}
 	for _, o := range owners {
 		known[o.Run.String()] = true
-		page, err := store.Events(d, actor.DefaultTenant, o.Run, 0, eventsMax)
-		if err != nil || len(page) == 0 || len(page) == eventsMax {
+		page, err := store.Events(d, actor.DefaultTenant, o.Run, 0, eventsPerRunMax)
+		if err != nil || len(page) == 0 || len(page) == eventsPerRunMax {
 			return fmt.Errorf("run %s: %d events, %w", o.Run, len(page), err)
 		}
 		first, err := runs.Decode(page[0].Body)
@@ -188,7 +190,7 @@ func (l *ledger) hold(dir string, own *outside) error {
 			return err
 		}
 		if last, err := runs.Decode(page[len(page)-1].Body); err != nil || !last.Type.Ends() {
-			l.found(wrong, "run %s of %s never ends; its last event is %s, %v", o.Run, o.Actor, &last, err)
+			l.report(wrong, "run %s of %s did not end; its last event is %s, %v", o.Run, o.Actor, &last, err)
 		}
 		if o.Run != o.Root {
 			below[o.Root.String()]++
@@ -196,17 +198,17 @@ func (l *ledger) hold(dir string, own *outside) error {
 		}
 		roots[first.Text] = append(roots[first.Text], o.Run.String())
 	}
-	for _, e := range l.told {
+	for _, e := range l.exchanges {
 		became := roots[e.content]
 		switch {
 		case len(became) > 1:
-			l.found(duplicated, "%s: became the runs %v", e, became)
+			l.report(duplicated, "%s: created the runs %v", e, became)
 		case e.run != "" && !slices.Contains(became, e.run):
-			l.found(lost, "%s: the folder knows it as %v", e, became)
+			l.report(lost, "%s: the store holds the runs %v instead", e, became)
 		case e.done && below[e.run] != e.calls, below[e.run] > e.calls:
-			l.found(duplicated, "%s: made %d calls, want %d", e, below[e.run], e.calls)
+			l.report(duplicated, "%s: made %d calls, want %d", e, below[e.run], e.calls)
 		}
 	}
-	own.hold(l, known)
+	external.check(l, known)
 	return nil
 }

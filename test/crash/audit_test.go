@@ -19,51 +19,53 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// serving is a life of a server that has these events of the run, and no other run.
-func serving(t *testing.T, events []string) *life {
+// newTestInstance returns an instance of a server that holds one run with these
+// events. A request for anything else gets 404, as does every request if events is
+// nil.
+func newTestInstance(t *testing.T, events []string) *instance {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		after, err := strconv.Atoi(r.URL.Query().Get("after"))
 		if events == nil || err != nil {
-			http.Error(w, `{"detail":"there is no such run"}`, http.StatusNotFound)
+			http.Error(w, `{"detail":"no such run"}`, http.StatusNotFound)
 			return
 		}
 		rest := events[min(after, len(events)):]
 		fmt.Fprintf(w, `{"events":[%s]}`, strings.Join(rest[:min(3, len(rest))], ","))
 	}))
 	t.Cleanup(s.Close)
-	return newLife(t.Context(), s.URL, make(chan struct{}), 0)
+	return newInstance(t.Context(), s.URL, make(chan struct{}), 0)
 }
 
-func TestTheLedgerIsHeldAgainstTheServer(t *testing.T) {
-	whole := story()
+func TestCompareEventsWithServer(t *testing.T) {
+	full := runEvents()
 	for _, c := range []struct {
 		name   string
-		e      errand
+		e      exchange
 		events []string
-		want   kind
+		want   findingKind
 	}{
-		{"all of it", errand{job: told, events: whole}, whole, kinds},
-		{"all of it, over more pages than one, and its end is known", errand{job: told, events: whole, end: runs.RunDone}, whole, kinds},
-		{"more than was told", errand{job: told, events: whole[:2]}, whole, kinds},
-		{"an answer without its stream", errand{job: told, done: true, answer: "hello"}, whole, kinds},
-		{"less than was told", errand{job: told, events: whole[:5]}, whole[:4], lost},
-		{"no such run", errand{job: told, events: whole}, nil, lost},
-		{"no such run, as was answered", errand{job: told, done: true, answer: "hello"}, nil, lost},
-		{"another answer", errand{job: told, done: true, answer: "hullo"}, whole, lost},
-		{"another event", errand{job: told, events: whole}, slices.Replace(slices.Clone(whole), 3, 4, encoded(func(e *runs.Event) { e.Text = "hal" })), reordered},
+		{"all events", exchange{scenario: tellerCall, events: full}, full, kinds},
+		{"all events on several pages, end known", exchange{scenario: tellerCall, events: full, end: runs.RunDone}, full, kinds},
+		{"more events than received", exchange{scenario: tellerCall, events: full[:2]}, full, kinds},
+		{"answer without stream", exchange{scenario: tellerCall, done: true, answer: "hello"}, full, kinds},
+		{"fewer events than received", exchange{scenario: tellerCall, events: full[:5]}, full[:4], lost},
+		{"no such run", exchange{scenario: tellerCall, events: full}, nil, lost},
+		{"no such run, but answered", exchange{scenario: tellerCall, done: true, answer: "hello"}, nil, lost},
+		{"different answer", exchange{scenario: tellerCall, done: true, answer: "hullo"}, full, lost},
+		{"different event", exchange{scenario: tellerCall, events: full}, slices.Replace(slices.Clone(full), 3, 4, modifiedEvent(func(e *runs.Event) { e.Text = "hal" })), reordered},
 	} {
 		l := newLedger(io.Discard)
-		c.e.run = run.String()
-		if read := l.compare(serving(t, c.events), &c.e); read != (c.events != nil) {
-			t.Errorf("%s: there was something to read: %v", c.name, read)
+		c.e.run = runID.String()
+		if read := l.compareEvents(newTestInstance(t, c.events), &c.e); read != (c.events != nil) {
+			t.Errorf("%s: got events read %v", c.name, read)
 		}
-		check(t, c.name, l, c.want)
+		checkFindings(t, c.name, l, c.want)
 	}
 }
 
-// folder is one that a server left: a run of the teller for each text, with a
-// run below it, and the last without its end.
-func folder(t *testing.T, ended bool, texts ...string) (dir string, ids []string) {
+// newTestStore creates a store with a run of the teller for each text, and a nested
+// run below each. The last run has an end only if ended is set.
+func newTestStore(t *testing.T, ended bool, texts ...string) (dir string, ids []string) {
 	dir = t.TempDir()
 	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1})
 	if err != nil {
@@ -95,30 +97,30 @@ func folder(t *testing.T, ended bool, texts ...string) (dir string, ids []string
 	return dir, ids
 }
 
-func TestTheLedgerIsHeldAgainstTheFolder(t *testing.T) {
+func TestCheckStore(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		texts  []string
 		ended  bool
-		change func(e *errand)
-		want   kind
+		change func(e *exchange)
+		want   findingKind
 	}{
-		{"as it should be", []string{"a", "b"}, true, func(*errand) {}, kinds},
-		{"a run that never ends", []string{"a", "b"}, false, func(*errand) {}, wrong},
-		{"one message, two runs", []string{"a", "a"}, true, func(*errand) {}, duplicated},
-		{"a run that is not there", []string{"a"}, true, func(e *errand) { e.run = other.String() }, lost},
-		{"a message nobody knows of", []string{"a"}, true, func(e *errand) { e.content, e.run = "c", "" }, kinds},
-		{"one call too many", []string{"a"}, true, func(e *errand) { e.calls = 0 }, duplicated},
-		{"one call too few", []string{"a"}, true, func(e *errand) { e.calls, e.done = 2, true }, duplicated},
+		{"correct", []string{"a", "b"}, true, func(*exchange) {}, kinds},
+		{"run without end", []string{"a", "b"}, false, func(*exchange) {}, wrong},
+		{"one message, two runs", []string{"a", "a"}, true, func(*exchange) {}, duplicated},
+		{"missing run", []string{"a"}, true, func(e *exchange) { e.run = otherRunID.String() }, lost},
+		{"unknown message without run", []string{"a"}, true, func(e *exchange) { e.content, e.run = "c", "" }, kinds},
+		{"one call too many", []string{"a"}, true, func(e *exchange) { e.calls = 0 }, duplicated},
+		{"one call too few", []string{"a"}, true, func(e *exchange) { e.calls, e.done = 2, true }, duplicated},
 	} {
 		l := newLedger(io.Discard)
-		dir, ids := folder(t, c.ended, c.texts...)
-		e := &errand{job: job{agent: teller, calls: 1}, content: "a", run: ids[0]}
+		dir, ids := newTestStore(t, c.ended, c.texts...)
+		e := &exchange{scenario: scenario{agent: teller, calls: 1}, content: "a", run: ids[0]}
 		c.change(e)
-		l.keep(e)
-		if err := l.hold(dir, &outside{}); err != nil {
+		l.add(e)
+		if err := l.checkStore(dir, &externalAgents{}); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		check(t, c.name, l, c.want)
+		checkFindings(t, c.name, l, c.want)
 	}
 }

@@ -17,88 +17,90 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// client does one errand after the other. What a kill leaves open is a debt,
-// that it asks the next server for.
+// client performs one exchange after another. An exchange that a kill interrupted
+// stays pending, and the client resumes it with the next instance.
 type client struct {
-	*crash
-	id     int
-	jobs   []job
-	chance *rand.Rand
-	count  *atomic.Int64
-	debt   *errand
+	*harness
+	id        int
+	scenarios []scenario
+	rng       *rand.Rand
+	counter   *atomic.Int64
+	pending   *exchange
 }
 
-// clientsCount is how many ask at the same time.
-const clientsCount = 32
+// clientCount is the number of concurrent clients.
+const clientCount = 32
 
-func newClients(c *crash) []*client {
+func newClients(c *harness) []*client {
 	var all []*client
 	var count atomic.Int64
-	for id := range clientsCount {
-		all = append(all, &client{crash: c, id: id, jobs: jobsOf(id), chance: rand.New(rand.NewPCG(c.seed, uint64(id)+1)), count: &count})
+	for id := range clientCount {
+		all = append(all, &client{harness: c, id: id, scenarios: scenariosOf(id), rng: rand.New(rand.NewPCG(c.seed, uint64(id)+1)), counter: &count})
 	}
 	return all
 }
 
-// next is a new errand. Two clients share a session, so that messages queue.
-func (c *client) next() *errand {
-	n := int(c.count.Add(1))
-	j := c.jobs[n%len(c.jobs)]
-	e := &errand{job: j, n: n, session: fmt.Sprintf("s-%d-%d", c.id/2, c.chance.IntN(3))}
-	e.content, e.want = j.say(fmt.Sprintf("word-%d", n))
+// newExchange returns a new exchange. Two clients share each session, so that
+// messages queue.
+func (c *client) newExchange() *exchange {
+	n := int(c.counter.Add(1))
+	j := c.scenarios[n%len(c.scenarios)]
+	e := &exchange{scenario: j, n: n, session: fmt.Sprintf("s-%d-%d", c.id/2, c.rng.IntN(3))}
+	e.content, e.want = j.compose(fmt.Sprintf("word-%d", n))
 	if j.agent == coordinator {
-		e.session = fmt.Sprintf("c-%d", n) // it holds its session until it is signalled
+		e.session = fmt.Sprintf("c-%d", n) // its run holds the session until it is signalled
 	}
-	if j.agent == coordinator || c.chance.IntN(2) == 0 {
+	if j.agent == coordinator || c.rng.IntN(2) == 0 {
 		e.key = fmt.Sprintf("key-%d", n)
 	}
 	return e
 }
 
-// step does one thing: it goes after its debt, looks at what was told earlier,
-// or does a new errand.
-func (c *client) step(l *life) {
-	e := c.debt
-	c.debt = nil
-	if c.id < 2 && l.changes[c.id].CompareAndSwap(false, true) {
-		c.change(l)
+// step performs one action: it resumes the pending exchange, rechecks an earlier
+// one, or starts a new one.
+func (c *client) step(inst *instance) {
+	e := c.pending
+	c.pending = nil
+	if c.id < 2 && inst.changed[c.id].CompareAndSwap(false, true) {
+		c.changeResource(inst)
 	}
-	if e == nil && c.chance.IntN(8) == 0 {
-		c.ledger.sample(l, c.chance)
+	if e == nil && c.rng.IntN(8) == 0 {
+		c.ledger.recheck(inst, c.rng)
 		return
 	}
 	if e == nil {
-		e = c.next()
+		e = c.newExchange()
 	}
-	err := c.do(l, e)
-	if err != nil && !l.ends() {
-		c.ledger.found(wrong, "%s: while the server lives: %v", e, err)
+	err := c.perform(inst, e)
+	if err != nil && !inst.exitsSoon() {
+		c.ledger.report(wrong, "%s: request failed although the server runs: %v", e, err)
 		err = nil
 	}
 	if err != nil && !e.ended() && (e.key != "" || e.run != "") {
-		c.debt = e
+		c.pending = e
 		return
 	}
-	c.ledger.keep(e)
+	c.ledger.add(e)
 }
 
-// ends waits a while for the end of the server; false if it lives on.
-func (l *life) ends() bool {
+// exitsSoon waits for at most 5 seconds for the server to exit, and reports whether
+// it did.
+func (inst *instance) exitsSoon() bool {
 	select {
-	case <-l.exited:
+	case <-inst.exited:
 		return true
-	case <-l.ctx.Done():
+	case <-inst.ctx.Done():
 		return true
 	case <-time.After(5 * time.Second):
 		return false
 	}
 }
 
-// do sends the message, or goes after what it became. The error says that the
-// client does not know how it came out.
-func (c *client) do(l *life, e *errand) error {
+// perform sends the message, or reads on in the run that it created. An error means
+// that the client does not know the outcome.
+func (c *client) perform(inst *instance, e *exchange) error {
 	if e.run != "" && (e.key == "" || e.n%2 == 0) {
-		return c.follow(l, e)
+		return c.follow(inst, e)
 	}
 	q := request{http.MethodPost, "/v1/agents/" + e.agent + "/messages", e.body(), nil}
 	if e.key != "" {
@@ -106,21 +108,21 @@ func (c *client) do(l *life, e *errand) error {
 	}
 	if e.stream {
 		q.headers = append(q.headers, "Accept", "text/event-stream")
-		return c.listen(l, e, q, 0)
+		return c.readStream(inst, e, q, 0)
 	}
 	var a answer
-	status, err := l.ask(q, &a)
+	status, err := inst.ask(q, &a)
 	if err != nil {
 		return err
 	}
-	c.ledger.answered(e, status, a)
+	c.ledger.recordAnswer(e, status, a)
 	if status == http.StatusAccepted {
-		return c.follow(l, e)
+		return c.follow(inst, e)
 	}
 	return nil
 }
 
-func (e *errand) body() string {
+func (e *exchange) body() string {
 	b, err := json.Marshal(map[string]string{"content": e.content, "session": e.session}, json.Deterministic(true))
 	if err != nil {
 		panic(err)
@@ -128,84 +130,85 @@ func (e *errand) body() string {
 	return string(b)
 }
 
-// follow goes on where the client stopped reading: most listen, some ask page by page.
-func (c *client) follow(l *life, e *errand) error {
-	if e.waits() {
-		if err := c.signal(l, e); err != nil {
+// follow reads the events after the last one received. Most exchanges read the
+// stream, every fourth reads pages.
+func (c *client) follow(inst *instance, e *exchange) error {
+	if e.needsSignal() {
+		if err := c.signal(inst, e); err != nil {
 			return err
 		}
 	}
 	if e.n%4 == 0 {
-		return c.turnPages(l, e)
+		return c.readPages(inst, e)
 	}
 	q := request{http.MethodGet, "/v1/runs/" + e.run + "/events", "", []string{"Accept", "text/event-stream"}}
 	if n := len(e.events); n > 0 {
 		q.headers = append(q.headers, "Last-Event-ID", strconv.Itoa(n))
 	}
-	return c.listen(l, e, q, len(e.events))
+	return c.readStream(inst, e, q, len(e.events))
 }
 
-// listen reads a stream to its end.
-func (c *client) listen(l *life, e *errand, q request, after int) error {
-	l.open.Add(1)
-	response, err := l.send(q)
+// readStream reads a stream to its end.
+func (c *client) readStream(inst *instance, e *exchange, q request, after int) error {
+	inst.open.Add(1)
+	response, err := inst.send(q)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
 	if media, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";"); media != "text/event-stream" {
 		var a answer
-		status, err := read(response, &a)
+		status, err := readJSON(response, &a)
 		if err != nil {
 			return err
 		}
-		l.open.Add(-1)
-		c.ledger.answered(e, status, a)
+		inst.open.Add(-1)
+		c.ledger.recordAnswer(e, status, a)
 		if status == http.StatusAccepted {
-			return c.follow(l, e)
+			return c.follow(inst, e)
 		}
 		return nil
 	}
-	t := newTake(e, c.ledger, after, l)
-	err = stream(response.Body, func(f frame) bool {
+	t := newRecorder(e, c.ledger, after, inst)
+	err = readFrames(response.Body, func(f frame) bool {
 		if f.id < 0 {
-			c.ledger.found(wrong, "%s: the stream says %s: %s", e, f.name, f.data)
+			c.ledger.report(wrong, "%s: the stream reports %s: %s", e, f.name, f.data)
 			return true
 		}
-		last := t.event(f.id, f.data)
-		if e.cancel && !last && t.after == 3 && !e.cancelled {
-			e.cancelled = c.giveUp(l, e)
+		last := t.record(f.id, f.data)
+		if e.cancels && !last && t.after == 3 && !e.cancelled {
+			e.cancelled = c.cancelRun(inst, e)
 		}
-		if e.waits() {
-			_ = c.signal(l, e) // if the server is gone, the stream is too
+		if e.needsSignal() {
+			_ = c.signal(inst, e) // if the server is gone, the stream fails as well
 		}
 		return last
 	})
 	if err == nil {
-		l.open.Add(-1)
+		inst.open.Add(-1)
 	}
 	return err
 }
 
-// turnPages reads what there is, and waits for more.
-func (c *client) turnPages(l *life, e *errand) error {
-	t := newTake(e, c.ledger, len(e.events), l)
+// readPages reads events page by page, and waits for new ones, until the run ends.
+func (c *client) readPages(inst *instance, e *exchange) error {
+	t := newRecorder(e, c.ledger, len(e.events), inst)
 	for !e.ended() {
 		q := request{http.MethodGet, fmt.Sprintf("/v1/runs/%s/events?after=%d&limit=5&wait_ms=5000", e.run, t.after), "", nil}
 		var page page
-		status, err := l.ask(q, &page)
+		status, err := inst.ask(q, &page)
 		if err != nil {
 			return err
 		}
 		if status != http.StatusOK {
-			c.ledger.found(lost, "%s: %d %s", e, status, page.Detail)
+			c.ledger.report(lost, "%s: %d %s", e, status, page.Detail)
 			return nil
 		}
 		for _, raw := range page.Events {
-			t.event(t.after+1, string(raw))
+			t.record(t.after+1, string(raw))
 		}
-		if e.waits() {
-			if err := c.signal(l, e); err != nil {
+		if e.needsSignal() {
+			if err := c.signal(inst, e); err != nil {
 				return err
 			}
 		}
@@ -213,68 +216,71 @@ func (c *client) turnPages(l *life, e *errand) error {
 	return nil
 }
 
-// page is some of a run's events.
+// page is one page of the events of a run, or a problem.
 type page struct {
 	Events []jsontext.Value `json:"events"`
 	Detail string           `json:"detail"`
 }
 
-// waits tells whether the run waits for a signal that nobody has confirmed yet.
-func (e *errand) waits() bool { return e.waiting && !e.signalled && !e.ended() }
+// needsSignal reports whether the run waits for a signal that no server has
+// acknowledged.
+func (e *exchange) needsSignal() bool { return e.waiting && !e.signalled && !e.ended() }
 
-// signal lets the run go on. Under its key it may be sent again.
-func (c *client) signal(l *life, e *errand) error {
+// signal sends the signal that the run waits for. Its Idempotency-Key makes
+// repetition safe.
+func (c *client) signal(inst *instance, e *exchange) error {
 	var a answer
-	status, err := l.ask(request{http.MethodPost, "/v1/runs/" + e.run + ":signal", `{"name":"go"}`, []string{"Idempotency-Key", fmt.Sprintf("go-%d", e.n)}}, &a)
+	status, err := inst.ask(request{http.MethodPost, "/v1/runs/" + e.run + ":signal", `{"name":"go"}`, []string{"Idempotency-Key", fmt.Sprintf("go-%d", e.n)}}, &a)
 	if err != nil {
 		return err
 	}
 	if e.signalled = status == http.StatusOK; !e.signalled {
-		c.ledger.found(wrong, "%s: waits, and cannot be signalled: %d %s %s", e, status, a.Code, a.Detail)
+		c.ledger.report(wrong, "%s: signal rejected: %d %s %s", e, status, a.Code, a.Detail)
 	}
 	return nil
 }
 
-// giveUp cancels the run; true if that was acknowledged, and came before its end.
-func (c *client) giveUp(l *life, e *errand) bool {
+// cancelRun cancels the run. It reports whether the server acknowledged the
+// cancellation before the run ended otherwise.
+func (c *client) cancelRun(inst *instance, e *exchange) bool {
 	var a answer
-	status, err := l.ask(request{http.MethodPost, "/v1/runs/" + e.run + ":cancel", "", nil}, &a)
-	if err == nil && status != http.StatusOK && status != http.StatusAccepted { // it is under way
-		c.ledger.found(wrong, "%s: cannot be cancelled: %d %s %s", e, status, a.Code, a.Detail)
+	status, err := inst.ask(request{http.MethodPost, "/v1/runs/" + e.run + ":cancel", "", nil}, &a)
+	if err == nil && status != http.StatusOK && status != http.StatusAccepted { // 202 means that the cancellation is in progress
+		c.ledger.report(wrong, "%s: cancellation rejected: %d %s %s", e, status, a.Code, a.Detail)
 	}
 	return err == nil && a.Status == any(runs.Cancelled.String())
 }
 
-// answer is what comes back as JSON, good or bad.
+// answer is a JSON response: a result or a problem.
 type answer struct {
 	Run     string `json:"run_id"`
-	Status  any    `json:"status"` // a word, or the number of a failure
+	Status  any    `json:"status"` // a state, or the HTTP status of a problem
 	Content string `json:"content"`
 	Code    string `json:"code"`
 	Detail  string `json:"detail"`
 }
 
-// answered takes note of an answer.
-func (l *ledger) answered(e *errand, status int, a answer) {
+// recordAnswer records an answer and compares it with earlier ones.
+func (l *ledger) recordAnswer(e *exchange, status int, a answer) {
 	if a.Run != "" {
-		e.is(l, a.Run)
+		e.setRun(l, a.Run)
 	}
 	switch {
 	case status == http.StatusOK:
 		if e.ended() && e.answer != a.Content {
-			l.found(lost, "%s: was told %q, and then %q", e, e.answer, a.Content)
+			l.report(lost, "%s: first answer %q, then %q", e, e.answer, a.Content)
 		}
 		e.answer, e.done = a.Content, true
 	case status == http.StatusAccepted:
 	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
 		e.refused = a.Code
 		l.mu.Lock()
-		l.busy++
+		l.rejected++
 		l.mu.Unlock()
-	case a.Run != "" && e.mayFail(a.Code):
+	case a.Run != "" && e.allowsFailure(a.Code):
 		e.refused = a.Code
 	default:
 		e.refused = a.Code
-		l.found(wrong, "%s: %d %s: %s", e, status, a.Code, a.Detail)
+		l.report(wrong, "%s: %d %s: %s", e, status, a.Code, a.Detail)
 	}
 }

@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// TestKillNineAgainAndAgain is make crash with three kills.
-func TestKillNineAgainAndAgain(t *testing.T) {
+// TestRepeatedKills runs the program with three kills.
+func TestRepeatedKills(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "troupe")
 	if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/troupe").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Setenv("TMPDIR", t.TempDir())
-	var out, talk strings.Builder
-	c := &crash{kills: 3, bin: bin, within: 5 * time.Minute}
-	if code := c.main(&out, &talk); code != 0 {
-		t.Errorf("code %d\n%s\n%s", code, out.String(), talk.String())
+	var out, stderr strings.Builder
+	c := &harness{kills: 3, bin: bin, within: 5 * time.Minute}
+	if code := c.main(&out, &stderr); code != 0 {
+		t.Errorf("code %d\n%s\n%s", code, out.String(), stderr.String())
 	}
 	if !strings.Contains(out.String(), " lost=0 duplicated=0 reordered=0 wrong=0\n") || len(c.cycles) != 3 {
-		t.Errorf("it says\n%s", out.String())
+		t.Errorf("unexpected output:\n%s", out.String())
 	}
 	t.Log(out.String())
 }
@@ -34,10 +34,10 @@ func TestServerThatCannotStartIsReported(t *testing.T) {
 		"/bin/false":                         "did not start: exit status 1",
 	} {
 		t.Setenv("TMPDIR", t.TempDir())
-		var out, talk strings.Builder
-		c := &crash{kills: 1, bin: bin, within: time.Minute}
-		if code := c.main(&out, &talk); code != 1 || !strings.Contains(talk.String(), want) {
-			t.Errorf("%s: code %d, %s", bin, code, talk.String())
+		var out, stderr strings.Builder
+		c := &harness{kills: 1, bin: bin, within: time.Minute}
+		if code := c.main(&out, &stderr); code != 1 || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: got code %d and %s", bin, code, stderr.String())
 		}
 	}
 }

@@ -12,168 +12,173 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// kind is what can be wrong.
-type kind int
+// findingKind is a kind of violation.
+type findingKind int
 
 const (
-	lost       kind = iota // acknowledged, and not there
-	duplicated             // once was said, twice it was done or told
-	reordered              // told in another order than before, or than the stream's own
-	wrong                  // anything else
+	lost       findingKind = iota // an acknowledged effect is missing
+	duplicated                    // one request took effect or was reported twice
+	reordered                     // reported in a different order or with different content than before
+	wrong                         // any other violation
 	kinds
 )
 
-// shownMax is how many findings are told in words.
-const shownMax = 20
+// findingsShownMax is the maximum number of findings printed in full.
+const findingsShownMax = 20
 
-// ledger is what clients were told, which no kill may take back.
+// ledger records all acknowledgements that clients received. They MUST survive
+// every kill.
 type ledger struct {
-	talk io.Writer
+	stderr io.Writer
 
-	mu     sync.Mutex
-	counts [kinds]int
-	shown  int
-	told   []*errand // whatever became a run, or may have
-	facts  []fact
-	busy   int // requests refused for want of room
+	mu        sync.Mutex
+	counts    [kinds]int
+	shown     int
+	exchanges []*exchange // all that became a run, or may have
+	resources []resource
+	rejected  int // requests refused for lack of capacity
 
-	streamed, same int // runs that streamed their answer, and whose pieces are that answer
+	streamed, matching int // runs that streamed deltas, and runs whose deltas equal their answer
 }
 
-func newLedger(talk io.Writer) *ledger { return &ledger{talk: talk} }
+func newLedger(stderr io.Writer) *ledger { return &ledger{stderr: stderr} }
 
-// found notes that something does not hold.
-func (l *ledger) found(k kind, format string, args ...any) {
+// report records a violation and prints the first findingsShownMax of them.
+func (l *ledger) report(k findingKind, format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.counts[k]++
-	if l.shown++; l.shown <= shownMax {
-		fmt.Fprintf(l.talk, "\n%s: %s\n", [...]string{"LOST", "DUPLICATED", "REORDERED", "WRONG"}[k], fmt.Sprintf(format, args...))
+	if l.shown++; l.shown <= findingsShownMax {
+		fmt.Fprintf(l.stderr, "\n%s: %s\n", [...]string{"LOST", "DUPLICATED", "REORDERED", "WRONG"}[k], fmt.Sprintf(format, args...))
 	}
 }
 
-// hopeless tells that more of the same would say nothing new.
-func (l *ledger) hopeless() bool {
+// full reports whether enough findings were printed to stop.
+func (l *ledger) full() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.shown >= shownMax
+	return l.shown >= findingsShownMax
 }
 
-func (l *ledger) keep(e *errand) {
+func (l *ledger) add(e *exchange) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.told = append(l.told, e)
+	l.exchanges = append(l.exchanges, e)
 }
 
-func (l *ledger) keepFact(f fact) {
+func (l *ledger) addResource(f resource) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.facts = append(l.facts, f)
+	l.resources = append(l.resources, f)
 }
 
-// some picks a few of what was told so far.
-func (l *ledger) some(chance *rand.Rand) (*errand, *fact) {
+// pick returns a random exchange and a random resource, each nil if there is none
+// yet.
+func (l *ledger) pick(rng *rand.Rand) (*exchange, *resource) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var e *errand
-	var f *fact
-	if len(l.told) > 0 {
-		e = l.told[chance.IntN(len(l.told))]
+	var e *exchange
+	var f *resource
+	if len(l.exchanges) > 0 {
+		e = l.exchanges[rng.IntN(len(l.exchanges))]
 	}
-	if len(l.facts) > 0 {
-		f = &l.facts[chance.IntN(len(l.facts))]
+	if len(l.resources) > 0 {
+		f = &l.resources[rng.IntN(len(l.resources))]
 	}
 	return e, f
 }
 
-// errand is one message of a client, and what it was told of it. One client has
-// it at a time; once it is in the ledger nothing of it changes.
-type errand struct {
-	job
-	n       int // no other has it
+// exchange is one message of a client and the responses that it received. It
+// belongs to one client at a time, and does not change once it is in the ledger.
+type exchange struct {
+	scenario
+	n       int // unique number
 	session string
 	key     string // Idempotency-Key
 	content string
-	want    string // what the answer must be; "" if that depends
+	want    string // expected answer; "" if it varies
 
 	run       string
-	events    []string // as they were told, from the first
+	events    []string // received events, from the first
 	end       runs.Type
 	done      bool   // it was answered
-	answer    string // then
-	refused   string // how it was refused, by code; it is over then
-	waiting   bool   // for a signal
-	signalled bool   // that was acknowledged
-	cancelled bool   // that was acknowledged
+	answer    string // the answer, if done
+	refused   string // code of the refusal, which ends the exchange
+	waiting   bool   // the run waits for a signal
+	signalled bool   // the signal was acknowledged
+	cancelled bool   // the cancellation was acknowledged
 }
 
-func (e *errand) String() string { return fmt.Sprintf("%s %.40q (run %s)", e.agent, e.content, e.run) }
+func (e *exchange) String() string {
+	return fmt.Sprintf("%s %.40q (run %s)", e.agent, e.content, e.run)
+}
 
-// ended tells whether the client knows how it came out.
-func (e *errand) ended() bool { return e.end != 0 || e.done || e.refused != "" }
+// ended reports whether the client knows the outcome.
+func (e *exchange) ended() bool { return e.end != 0 || e.done || e.refused != "" }
 
-// is takes note of which run it is, the same each time.
-func (e *errand) is(l *ledger, run string) {
+// setRun records the run that the message became. It MUST be the same each time.
+func (e *exchange) setRun(l *ledger, run string) {
 	if e.run != "" && run != e.run {
-		l.found(duplicated, "%s: became run %s as well", e, run)
+		l.report(duplicated, "%s: also created run %s", e, run)
 		return
 	}
 	e.run = run
 }
 
-// take takes note of the events of its run as one stream tells them, behind the
-// one numbered after; each is told once, in its place, as it was told before.
-type take struct {
-	*errand
+// recorder records the events of a run from one stream that resumes after event
+// number after. Each event MUST appear once, in order, and equal to any earlier
+// copy.
+type recorder struct {
+	*exchange
 	ledger   *ledger
 	after    int
-	life     *life                 // counts what is new; nil: nobody does
-	children map[actor.CallID]bool // called, and not done
+	inst     *instance             // counts new events; nil if they are not counted
+	children map[actor.CallID]bool // called and not done
 }
 
-func newTake(e *errand, l *ledger, after int, life *life) *take {
-	return &take{e, l, after, life, map[actor.CallID]bool{}}
+func newRecorder(e *exchange, l *ledger, after int, inst *instance) *recorder {
+	return &recorder{e, l, after, inst, map[actor.CallID]bool{}}
 }
 
-func (t *take) event(id int, body string) (last bool) {
+func (t *recorder) record(id int, body string) (last bool) {
 	e, err := runs.Decode([]byte(body))
 	switch {
 	case err != nil:
-		t.ledger.found(wrong, "%s: event %d: %v: %s", t, id, err, body)
+		t.ledger.report(wrong, "%s: event %d: %v: %s", t, id, err, body)
 		return true
 	case uint64(id) != e.Seq:
-		t.ledger.found(wrong, "%s: event %d goes by the number %d", t, e.Seq, id)
+		t.ledger.report(wrong, "%s: event %d has the ID %d", t, e.Seq, id)
 	case id <= t.after:
-		t.ledger.found(duplicated, "%s: event %d is told after event %d", t, id, t.after)
+		t.ledger.report(duplicated, "%s: event %d follows event %d", t, id, t.after)
 		return false
 	case id > t.after+1:
-		t.ledger.found(lost, "%s: event %d is told after event %d", t, id, t.after)
+		t.ledger.report(lost, "%s: event %d follows event %d", t, id, t.after)
 		return true
 	}
 	t.after = id
-	t.is(t.ledger, e.Run.String())
+	t.setRun(t.ledger, e.Run.String())
 	if id <= len(t.events) {
 		if t.events[id-1] != body {
-			t.ledger.found(reordered, "%s: event %d was %s, is %s", t, id, t.events[id-1], body)
+			t.ledger.report(reordered, "%s: event %d was %s, now %s", t, id, t.events[id-1], body)
 		}
 		return e.Type.Ends()
 	}
 	if t.end != 0 {
-		t.ledger.found(wrong, "%s: event %d follows %s", t, id, t.end)
+		t.ledger.report(wrong, "%s: event %d follows %s", t, id, t.end)
 	}
 	t.events = append(t.events, body)
-	if t.life != nil {
-		t.life.ack()
+	if t.inst != nil {
+		t.inst.ack()
 	}
 	switch e.Type {
 	case runs.AgentCalledChild:
-		if t.life != nil {
+		if t.inst != nil {
 			t.children[e.Child] = true
-			t.life.nested.Add(1)
+			t.inst.nested.Add(1)
 		}
 	case runs.AgentChildDone:
 		if t.children[e.Child] {
-			t.life.nested.Add(-1)
+			t.inst.nested.Add(-1)
 		}
 	case runs.WaitOpened:
 		t.waiting = true
@@ -182,7 +187,7 @@ func (t *take) event(id int, body string) (last bool) {
 	}
 	if e.Type.Ends() {
 		if t.done && t.answer != e.Text {
-			t.ledger.found(lost, "%s: was answered with %q, ends with %q", t, t.answer, e.Text)
+			t.ledger.report(lost, "%s: was answered with %q, but ended with %q", t, t.answer, e.Text)
 		}
 		t.end, t.answer, t.done = e.Type, e.Text, e.Type == runs.RunDone
 	}

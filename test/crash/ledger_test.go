@@ -13,17 +13,17 @@ import (
 )
 
 var (
-	run   = actor.NewCallID(1, 1, 1)
-	other = actor.NewCallID(1, 1, 2)
+	runID      = actor.NewCallID(1, 1, 1)
+	otherRunID = actor.NewCallID(1, 1, 2)
 )
 
-// story is a run whose model began twice.
-func story() []string {
+// runEvents returns the events of a run whose model call was attempted twice.
+func runEvents() []string {
 	to := actor.NewID(teller, "s-1")
 	var all []string
 	for i, e := range []runs.Event{
 		{Type: runs.UserInput, Actor: to, Text: "say hello"},
-		{Type: runs.RunStarted, Actor: to, Kind: "waiting", Operation: actor.HandleMessageFull, Origin: "human", Root: run, Left: 1000},
+		{Type: runs.RunStarted, Actor: to, Kind: "waiting", Operation: actor.HandleMessageFull, Origin: "human", Root: runID, Left: 1000},
 		{Type: runs.LLMCallStarted, Step: 1, Name: "scripted", Left: 1000},
 		{Type: runs.AgentStreamDelta, Step: 1, Text: "hel"},
 		{Type: runs.Attempt, Step: 1, Attempt: 2, Discards: 3},
@@ -31,14 +31,14 @@ func story() []string {
 		{Type: runs.LLMCallDone, Step: 1, Name: "scripted", Status: actor.Succeeded, Text: "hello"},
 		{Type: runs.RunDone, Status: actor.Succeeded, Text: "hello"},
 	} {
-		e.Run, e.Seq, e.At = run, uint64(i+1), actor.Time(i+1)
+		e.Run, e.Seq, e.At = runID, uint64(i+1), actor.Time(i+1)
 		all = append(all, string(runs.Encode(e)))
 	}
 	return all
 }
 
-func encoded(change func(*runs.Event)) string {
-	e, err := runs.Decode([]byte(story()[3]))
+func modifiedEvent(change func(*runs.Event)) string {
+	e, err := runs.Decode([]byte(runEvents()[3]))
 	if err != nil {
 		panic(err)
 	}
@@ -46,7 +46,7 @@ func encoded(change func(*runs.Event)) string {
 	return string(runs.Encode(e))
 }
 
-// frames are events under the numbers of their places.
+// frames returns a frame for each event, numbered by its position.
 func frames(bodies ...string) []frame {
 	var all []frame
 	for i, b := range bodies {
@@ -55,136 +55,137 @@ func frames(bodies ...string) []frame {
 	return all
 }
 
-func TestTheLedgerFindsWhatAStreamDoesWrong(t *testing.T) {
-	whole := story()
+func TestStreamFindings(t *testing.T) {
+	full := runEvents()
 	for _, c := range []struct {
 		name   string
-		before int // events told earlier
-		told   []frame
-		want   kind // kinds: nothing is wrong
+		before int // number of events received earlier
+		sent   []frame
+		want   findingKind // kinds means no finding
 	}{
-		{"as it should be", 0, frames(whole...), kinds},
-		{"once more", 8, frames(whole...), kinds},
-		{"the rest", 3, frames(whole...)[3:], kinds},
-		{"from the beginning again", 3, frames(whole...), kinds},
-		{"a gap", 0, slices.Delete(frames(whole...), 3, 4), lost},
-		{"a gap where it goes on", 3, frames(whole...)[4:], lost},
-		{"an event twice", 0, slices.Insert(frames(whole...), 4, frames(whole...)[3]), duplicated},
-		{"one that was told before", 3, frames(whole...)[2:], duplicated},
-		{"another event in its place", 8, frames(slices.Concat(whole[:3], []string{encoded(func(e *runs.Event) { e.Text = "hal" })}, whole[4:])...), reordered},
-		{"another run", 3, frames(slices.Concat(whole[:3], []string{encoded(func(e *runs.Event) { e.Run = other })})...)[3:], duplicated},
-		{"numbers that are not its own", 0, frames(slices.Concat(whole[:3], whole[4:5])...), wrong},
-		{"no event", 0, frames("{}"), wrong},
-		{"more after the end", 8, []frame{{id: 9, data: encoded(func(e *runs.Event) { e.Seq = 9 })}}, wrong},
+		{"correct", 0, frames(full...), kinds},
+		{"repeated", 8, frames(full...), kinds},
+		{"resumed", 3, frames(full...)[3:], kinds},
+		{"read again from the start", 3, frames(full...), kinds},
+		{"gap", 0, slices.Delete(frames(full...), 3, 4), lost},
+		{"gap after resumption", 3, frames(full...)[4:], lost},
+		{"duplicate event", 0, slices.Insert(frames(full...), 4, frames(full...)[3]), duplicated},
+		{"event before the resumption", 3, frames(full...)[2:], duplicated},
+		{"changed event", 8, frames(slices.Concat(full[:3], []string{modifiedEvent(func(e *runs.Event) { e.Text = "hal" })}, full[4:])...), reordered},
+		{"different run", 3, frames(slices.Concat(full[:3], []string{modifiedEvent(func(e *runs.Event) { e.Run = otherRunID })})...)[3:], duplicated},
+		{"wrong IDs", 0, frames(slices.Concat(full[:3], full[4:5])...), wrong},
+		{"invalid event", 0, frames("{}"), wrong},
+		{"event after the end", 8, []frame{{id: 9, data: modifiedEvent(func(e *runs.Event) { e.Seq = 9 })}}, wrong},
 	} {
 		l := newLedger(io.Discard)
-		e := &errand{job: told}
-		early := newTake(e, l, 0, nil)
-		for i, body := range whole[:c.before] {
-			early.event(i+1, body)
+		e := &exchange{scenario: tellerCall}
+		early := newRecorder(e, l, 0, nil)
+		for i, body := range full[:c.before] {
+			early.record(i+1, body)
 		}
 		after := c.before
-		if len(c.told) > 0 && c.told[0].id == 1 {
+		if len(c.sent) > 0 && c.sent[0].id == 1 {
 			after = 0
 		}
-		late := newTake(e, l, after, nil)
-		for _, f := range c.told {
-			late.event(f.id, f.data)
+		late := newRecorder(e, l, after, nil)
+		for _, f := range c.sent {
+			late.record(f.id, f.data)
 		}
-		check(t, c.name, l, c.want)
+		checkFindings(t, c.name, l, c.want)
 	}
 }
 
-// check sees that the ledger found that, and nothing else.
-func check(t *testing.T, name string, l *ledger, want kind) {
+// checkFindings requires findings of that kind and of no other. The value kinds
+// means none.
+func checkFindings(t *testing.T, name string, l *ledger, want findingKind) {
 	t.Helper()
 	for k, n := range l.counts {
-		if (n > 0) != (kind(k) == want) {
-			t.Errorf("%s: found %v (lost, duplicated, reordered, wrong)", name, l.counts)
+		if (n > 0) != (findingKind(k) == want) {
+			t.Errorf("%s: got findings %v (lost, duplicated, reordered, wrong)", name, l.counts)
 			return
 		}
 	}
 }
 
-func TestTheLedgerJudgesHowARunEnds(t *testing.T) {
-	whole := story()
+func TestResultFindings(t *testing.T) {
+	full := runEvents()
 	ended := func(e runs.Event) []string {
-		e.Run, e.Seq, e.At = run, 4, 4
-		return append(story()[:3:3], string(runs.Encode(e)))
+		e.Run, e.Seq, e.At = runID, 4, 4
+		return append(runEvents()[:3:3], string(runs.Encode(e)))
 	}
 	cancelled := ended(runs.Event{Type: runs.RunCancelled, Refusal: actor.Refuse(actor.Stopped, "cancelled")})
-	unknown := ended(runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Unknown, "who knows")})
+	unknown := ended(runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Unknown, "unknown")})
 	for _, c := range []struct {
 		name string
-		e    errand
-		want kind
+		e    exchange
+		want findingKind
 	}{
-		{"as it should be", errand{job: told, want: "hello", events: whole}, kinds},
-		{"it never ends", errand{job: told, want: "hello", events: whole[:6]}, wrong},
-		{"another answer", errand{job: told, want: "hullo", events: whole}, wrong},
-		{"cancelled by nobody", errand{job: told, events: cancelled}, wrong},
-		{"cancelled by its client", errand{job: dropped, cancelled: true, events: cancelled}, kinds},
-		{"not cancelled", errand{job: dropped, cancelled: true, events: whole}, lost},
-		{"not signalled", errand{job: held, signalled: true, events: whole}, lost},
-		{"nobody knows, nor can", errand{job: noted, events: unknown}, kinds},
-		{"nobody knows", errand{job: told, events: unknown}, wrong},
-		{"a legal stream's middle", errand{job: told, events: whole[1:]}, wrong},
+		{"correct", exchange{scenario: tellerCall, want: "hello", events: full}, kinds},
+		{"no end", exchange{scenario: tellerCall, want: "hello", events: full[:6]}, wrong},
+		{"different answer", exchange{scenario: tellerCall, want: "hullo", events: full}, wrong},
+		{"cancelled without a request", exchange{scenario: tellerCall, events: cancelled}, wrong},
+		{"cancelled by the client", exchange{scenario: cancelledCall, cancelled: true, events: cancelled}, kinds},
+		{"not cancelled", exchange{scenario: cancelledCall, cancelled: true, events: full}, lost},
+		{"not signalled", exchange{scenario: signalledCall, signalled: true, events: full}, lost},
+		{"permitted unknown outcome", exchange{scenario: clerkCall, events: unknown}, kinds},
+		{"unknown outcome", exchange{scenario: tellerCall, events: unknown}, wrong},
+		{"stream without its start", exchange{scenario: tellerCall, events: full[1:]}, wrong},
 	} {
 		l := newLedger(io.Discard)
-		l.judge(&c.e)
-		check(t, c.name, l, c.want)
+		l.checkResult(&c.e)
+		checkFindings(t, c.name, l, c.want)
 	}
 	l := newLedger(io.Discard)
-	l.judge(&errand{job: told, events: whole})
-	l.judge(&errand{job: told, events: slices.Concat(whole[:5], whole[6:])})
-	if l.streamed != 1 || l.same != 1 {
-		t.Errorf("%d of %d streams come to their answers", l.same, l.streamed)
+	l.checkResult(&exchange{scenario: tellerCall, events: full})
+	l.checkResult(&exchange{scenario: tellerCall, events: slices.Concat(full[:5], full[6:])})
+	if l.streamed != 1 || l.matching != 1 {
+		t.Errorf("%d of %d streams equal their answers", l.matching, l.streamed)
 	}
 	l = newLedger(io.Discard)
-	short := whole[5]
-	whole[5] = string(runs.Encode(runs.Event{Run: run, Seq: 6, At: 6, Type: runs.AgentStreamDelta, Step: 1, Text: "hell"}))
-	if l.judge(&errand{job: told, events: whole}); l.streamed != 1 || l.same != 0 {
-		t.Errorf("%d of %d streams come to their answers, one lacks a letter of %s", l.same, l.streamed, short)
+	short := full[5]
+	full[5] = string(runs.Encode(runs.Event{Run: runID, Seq: 6, At: 6, Type: runs.AgentStreamDelta, Step: 1, Text: "hell"}))
+	if l.checkResult(&exchange{scenario: tellerCall, events: full}); l.streamed != 1 || l.matching != 0 {
+		t.Errorf("%d of %d streams equal their answers, one lacks a letter of %s", l.matching, l.streamed, short)
 	}
 }
 
-func TestTheLedgerJudgesAnswers(t *testing.T) {
-	id, good := run.String(), answer{Run: run.String(), Content: "hello"}
+func TestAnswerFindings(t *testing.T) {
+	id, good := runID.String(), answer{Run: runID.String(), Content: "hello"}
 	for _, c := range []struct {
 		name   string
-		e      errand
+		e      exchange
 		status int
 		a      answer
-		want   kind
+		want   findingKind
 	}{
-		{"the first", errand{job: told}, http.StatusOK, good, kinds},
-		{"the same again", errand{job: told, run: id, done: true, answer: "hello"}, http.StatusOK, good, kinds},
-		{"another run", errand{job: told, run: other.String()}, http.StatusOK, good, duplicated},
-		{"another answer", errand{job: told, run: id, done: true, answer: "hullo"}, http.StatusOK, good, lost},
-		{"no room", errand{job: told}, http.StatusTooManyRequests, answer{Code: "agent_busy"}, kinds},
-		{"our fault", errand{job: told}, http.StatusInternalServerError, answer{Code: "internal"}, wrong},
-		{"nobody knows, nor can", errand{job: noted}, http.StatusBadGateway, answer{Run: id, Code: "outcome_unknown"}, kinds},
-		{"nobody knows", errand{job: told}, http.StatusBadGateway, answer{Run: id, Code: "outcome_unknown"}, wrong},
+		{"first answer", exchange{scenario: tellerCall}, http.StatusOK, good, kinds},
+		{"same answer again", exchange{scenario: tellerCall, run: id, done: true, answer: "hello"}, http.StatusOK, good, kinds},
+		{"different run", exchange{scenario: tellerCall, run: otherRunID.String()}, http.StatusOK, good, duplicated},
+		{"different answer", exchange{scenario: tellerCall, run: id, done: true, answer: "hullo"}, http.StatusOK, good, lost},
+		{"busy", exchange{scenario: tellerCall}, http.StatusTooManyRequests, answer{Code: "agent_busy"}, kinds},
+		{"internal error", exchange{scenario: tellerCall}, http.StatusInternalServerError, answer{Code: "internal"}, wrong},
+		{"permitted unknown outcome", exchange{scenario: clerkCall}, http.StatusBadGateway, answer{Run: id, Code: "outcome_unknown"}, kinds},
+		{"unknown outcome", exchange{scenario: tellerCall}, http.StatusBadGateway, answer{Run: id, Code: "outcome_unknown"}, wrong},
 	} {
 		l := newLedger(io.Discard)
-		l.answered(&c.e, c.status, c.a)
-		check(t, c.name, l, c.want)
+		l.recordAnswer(&c.e, c.status, c.a)
+		checkFindings(t, c.name, l, c.want)
 	}
 }
 
-func TestAgentsOutsideAreAskedOnceUnlessTheySaySo(t *testing.T) {
+func TestExternalAgentInvocations(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		asked map[string]map[string]int
-		want  kind
+		want  findingKind
 	}{
 		{"once each", map[string]map[string]int{clerk: {"a": 1}, porter: {"b": 1}}, kinds},
-		{"twice, and it may be", map[string]map[string]int{porter: {"b": 2}}, kinds},
-		{"twice, and it may not be", map[string]map[string]int{clerk: {"a": 2}}, duplicated},
-		{"for nobody", map[string]map[string]int{porter: {"c": 1}}, lost},
+		{"twice, permitted", map[string]map[string]int{porter: {"b": 2}}, kinds},
+		{"twice, not permitted", map[string]map[string]int{clerk: {"a": 2}}, duplicated},
+		{"for an unknown run", map[string]map[string]int{porter: {"c": 1}}, lost},
 	} {
 		l := newLedger(io.Discard)
-		(&outside{asked: c.asked}).hold(l, map[string]bool{"a": true, "b": true})
-		check(t, c.name, l, c.want)
+		(&externalAgents{invocations: c.asked}).check(l, map[string]bool{"a": true, "b": true})
+		checkFindings(t, c.name, l, c.want)
 	}
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command crash kills the real server again and again, and sees that nothing it acknowledged is lost, done twice or told in another order.
+// Command crash kills the real server repeatedly and checks that no acknowledged work is lost, duplicated or reordered.
 //
-// The server is bin/troupe in a process of its own, its clients speak HTTP and
-// read event streams, and one of its agents lives here. The clients keep a
-// ledger of what they were told. SIGKILL comes at random moments; the next
-// server begins on the folder that the last one left, and is held to the ledger.
-// It ends with a table, and with code 1 where something did not hold.
+// The server is bin/troupe in a process of its own. Its clients use HTTP and event
+// streams, and three of its agents run in this process. The clients record every
+// acknowledgement in a ledger. SIGKILL comes at random moments. The next instance
+// starts on the same data folder and is checked against the ledger. The program
+// ends with a table, and with exit code 1 after a violation.
 package main
 
 import (
@@ -23,62 +23,64 @@ import (
 	"time"
 )
 
-// What the kills must have come to, for the whole to mean something.
+// Minimum coverage of the kills. A run below it fails, because its result would
+// mean little.
 const (
-	acksWanted   = 100 // in a cycle
-	openWanted   = 8   // requests in flight at the kill
-	mostCycles   = 90  // in so many cycles of a hundred
-	nestedCycles = 20  // with a nested call open, of a hundred
-	earlyEvery   = 20  // each of so many kills comes early, perhaps before the server is ready
-	killWithin   = 30 * time.Second
+	acksWanted          = 100              // minimum acknowledgements of an instance before its kill
+	openWanted          = 8                // minimum requests in flight at the kill
+	busyCyclesPercent   = 90               // minimum share of cycles that meet both
+	nestedCyclesPercent = 20               // minimum share of cycles with a nested call open
+	earlyEvery          = 20               // every 20th kill comes early, possibly before the server is ready
+	ackTimeout          = 30 * time.Second // maximum time until enough acknowledgements
 )
 
 func main() {
-	c := &crash{}
-	flag.IntVar(&c.kills, "n", 20, "how many kills")
-	flag.Uint64Var(&c.seed, "seed", 0, "of what clients do and when kills come; 0 draws one")
-	flag.StringVar(&c.bin, "bin", "bin/troupe", "the server")
-	flag.DurationVar(&c.within, "within", 20*time.Minute, "how long the whole may take")
+	c := &harness{}
+	flag.IntVar(&c.kills, "n", 20, "number of kills")
+	flag.Uint64Var(&c.seed, "seed", 0, "seed for client actions and kill times; 0 draws one")
+	flag.StringVar(&c.bin, "bin", "bin/troupe", "server binary")
+	flag.DurationVar(&c.within, "within", 20*time.Minute, "time limit")
 	flag.Parse()
 	os.Exit(c.main(os.Stdout, os.Stderr))
 }
 
-// crash is one run of this program.
-type crash struct {
+// harness is one run of this program.
+type harness struct {
 	kills  int
 	seed   uint64
 	bin    string
 	within time.Duration
 
-	chance *rand.Rand
-	dir    string
-	listen string // where each server answers: agents outside know no other place
-	ledger *ledger
-	own    *outside
-	cycles []cycle
+	rng      *rand.Rand
+	dir      string
+	listen   string // address of every instance; external agents call back there
+	ledger   *ledger
+	external *externalAgents
+	cycles   []cycle
 }
 
-// cycle is what a kill found.
+// cycle records the state of one instance when it was killed.
 type cycle struct {
 	acks, open, nested int64
-	ready              time.Duration // from the start of the process to its first good answer
+	ready              time.Duration // from process start until /readyz answers 200
 	early              bool
 }
 
-// main is the whole with its exit code; the folder stays if it may be wanted.
-func (c *crash) main(out, talk io.Writer) int {
+// main runs the program and returns its exit code. After a failure the data folder
+// is kept.
+func (c *harness) main(out, stderr io.Writer) int {
 	ctx, cancel := context.WithTimeout(context.Background(), c.within)
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	good, err := c.run(ctx, out, talk)
+	good, err := c.run(ctx, out, stderr)
 	if err != nil {
-		fmt.Fprintln(talk, "crash:", err)
+		fmt.Fprintln(stderr, "crash:", err)
 	}
 	if good && err == nil {
 		err = os.RemoveAll(c.dir)
 	} else if c.dir != "" {
-		fmt.Fprintln(talk, "The data folder and the server's log are in", c.dir)
+		fmt.Fprintln(stderr, "Data folder and server log:", c.dir)
 	}
 	if !good || err != nil {
 		return 1
@@ -86,10 +88,10 @@ func (c *crash) main(out, talk io.Writer) int {
 	return 0
 }
 
-func (c *crash) run(ctx context.Context, out, talk io.Writer) (good bool, err error) {
+func (c *harness) run(ctx context.Context, out, stderr io.Writer) (good bool, err error) {
 	c.seed = cmp.Or(c.seed, rand.Uint64())
-	c.chance = rand.New(rand.NewPCG(c.seed, 0))
-	c.ledger = newLedger(talk)
+	c.rng = rand.New(rand.NewPCG(c.seed, 0))
+	c.ledger = newLedger(stderr)
 	if c.dir, err = os.MkdirTemp("", "troupe-crash-"); err != nil {
 		return false, err
 	}
@@ -97,11 +99,11 @@ func (c *crash) run(ctx context.Context, out, talk io.Writer) (good bool, err er
 	if c.listen, err = freePort(); err != nil {
 		return false, err
 	}
-	if c.own, err = newOutside("http://" + c.listen); err != nil {
+	if c.external, err = newExternalAgents("http://" + c.listen); err != nil {
 		return false, err
 	}
-	defer c.own.close()
-	if err := writeTeam(filepath.Join(c.dir, agentsDir), c.own.url); err != nil {
+	defer c.external.close()
+	if err := writeTeam(filepath.Join(c.dir, agentsDir), c.external.url); err != nil {
 		return false, err
 	}
 	clients := newClients(c)
@@ -110,83 +112,83 @@ func (c *crash) run(ctx context.Context, out, talk io.Writer) (good bool, err er
 		if err := c.cycle(ctx, clients, n); err != nil {
 			return false, fmt.Errorf("cycle %d: %w", n+1, err)
 		}
-		if c.ledger.hopeless() {
-			return false, fmt.Errorf("%d findings after %d kills: that will do", shownMax, n+1)
+		if c.ledger.full() {
+			return false, fmt.Errorf("stopped at %d findings after %d kills", findingsShownMax, n+1)
 		}
-		c.progress(talk, n+1, began)
+		c.progress(stderr, n+1, began)
 	}
-	if err := c.last(ctx, clients); err != nil {
-		return false, fmt.Errorf("the last server: %w", err)
+	if err := c.finalInstance(ctx, clients); err != nil {
+		return false, fmt.Errorf("final instance: %w", err)
 	}
 	return c.report(out, time.Since(began)), nil
 }
 
-// cycle is one server from its start to its kill.
-func (c *crash) cycle(ctx context.Context, clients []*client, n int) error {
+// cycle runs one instance from its start to its kill.
+func (c *harness) cycle(ctx context.Context, clients []*client, n int) error {
 	if n%earlyEvery == earlyEvery-1 {
 		return c.killEarly()
 	}
-	killAfter, delay := acksWanted+c.chance.Int64N(2*acksWanted), time.Duration(c.chance.Int64N(int64(20*time.Millisecond)))
+	killAfter, delay := acksWanted+c.rng.Int64N(2*acksWanted), time.Duration(c.rng.Int64N(int64(20*time.Millisecond)))
 	s, err := start(ctx, c.bin, c.dir, c.listen)
 	if err != nil {
 		return err
 	}
-	defer s.end(syscall.SIGKILL)
-	l := newLife(ctx, s.Line, s.Exited(), killAfter)
-	defer l.close()
-	worked := l.work(clients)
+	defer s.terminate(syscall.SIGKILL)
+	inst := newInstance(ctx, s.Line, s.Exited(), killAfter)
+	defer inst.close()
+	worked := inst.work(clients)
 	select {
-	case <-l.enough:
+	case <-inst.targetReached:
 		<-time.After(delay)
 	case <-s.Exited():
-	case <-time.After(killWithin):
-		return fmt.Errorf("within %v only %d acknowledgements of %d", killWithin, l.acks.Load(), killAfter)
+	case <-time.After(ackTimeout):
+		return fmt.Errorf("within %v got %d acknowledgements, want %d", ackTimeout, inst.acks.Load(), killAfter)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	seen := cycle{acks: l.acks.Load(), open: l.open.Load(), nested: l.nested.Load(), ready: s.ready}
-	if killed, state := s.end(syscall.SIGKILL); !killed {
-		return fmt.Errorf("the server ended by itself: %s: %s", state, tail(c.dir))
+	seen := cycle{acks: inst.acks.Load(), open: inst.open.Load(), nested: inst.nested.Load(), ready: s.ready}
+	if killed, state := s.terminate(syscall.SIGKILL); !killed {
+		return fmt.Errorf("the server exited before the kill: %s: %s", state, tail(c.dir))
 	}
 	<-worked
 	c.cycles = append(c.cycles, seen)
 	return nil
 }
 
-// killEarly kills a server while it is about to find what the last one left.
-func (c *crash) killEarly() error {
+// killEarly kills an instance while it recovers the store of the last one.
+func (c *harness) killEarly() error {
 	s, err := launch(c.bin, c.dir, c.listen)
 	if err != nil {
 		return err
 	}
 	select {
-	case <-time.After(time.Duration(c.chance.Int64N(int64(100 * time.Millisecond)))):
+	case <-time.After(time.Duration(c.rng.Int64N(int64(100 * time.Millisecond)))):
 	case <-s.Exited():
 	}
-	if killed, state := s.end(syscall.SIGKILL); !killed {
-		return fmt.Errorf("the server ended by itself: %s: %s", state, tail(c.dir))
+	if killed, state := s.terminate(syscall.SIGKILL); !killed {
+		return fmt.Errorf("the server exited before the kill: %s: %s", state, tail(c.dir))
 	}
 	c.cycles = append(c.cycles, cycle{early: true})
 	return nil
 }
 
-// last is a server that is not killed: what is open comes to its end, and all
-// of the ledger is held against it, then against the folder that it leaves.
-func (c *crash) last(ctx context.Context, clients []*client) error {
+// finalInstance runs an instance that is not killed. All open work completes, and
+// the ledger is compared with the server, then with the data folder.
+func (c *harness) finalInstance(ctx context.Context, clients []*client) error {
 	s, err := start(ctx, c.bin, c.dir, c.listen)
 	if err != nil {
 		return err
 	}
-	defer s.end(syscall.SIGKILL)
-	l := newLife(ctx, s.Line, s.Exited(), 0)
-	defer l.close()
-	l.settle(clients)
-	if err := c.ledger.calm(l); err != nil {
+	defer s.terminate(syscall.SIGKILL)
+	inst := newInstance(ctx, s.Line, s.Exited(), 0)
+	defer inst.close()
+	inst.finishPending(clients)
+	if err := c.ledger.waitIdle(inst); err != nil {
 		return err
 	}
-	c.ledger.audit(l)
-	if _, state := s.end(syscall.SIGTERM); !state.Success() {
-		return fmt.Errorf("told to stop, it ended with %s: %s", state, tail(c.dir))
+	c.ledger.audit(inst)
+	if _, state := s.terminate(syscall.SIGTERM); !state.Success() {
+		return fmt.Errorf("after SIGTERM the server exited with %s: %s", state, tail(c.dir))
 	}
-	return c.ledger.hold(filepath.Join(c.dir, dataDir), c.own)
+	return c.ledger.checkStore(filepath.Join(c.dir, dataDir), c.external)
 }

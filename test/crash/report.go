@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// progress is one line that is written over, on a terminal only.
-func (c *crash) progress(talk io.Writer, done int, began time.Time) {
-	f, ok := talk.(*os.File)
+// progress rewrites one line on a terminal. It prints nothing elsewhere.
+func (c *harness) progress(stderr io.Writer, done int, began time.Time) {
+	f, ok := stderr.(*os.File)
 	if !ok {
 		return
 	}
@@ -20,14 +20,14 @@ func (c *crash) progress(talk io.Writer, done int, began time.Time) {
 		return
 	}
 	last := c.cycles[len(c.cycles)-1]
-	fmt.Fprintf(f, "\r%d of %d kills, %v; the last found %d acknowledged, %d open, %d nested   ", done, c.kills, time.Since(began).Round(time.Second), last.acks, last.open, last.nested)
+	fmt.Fprintf(f, "\r%d of %d kills, %v; at the last: %d acknowledged, %d open, %d nested   ", done, c.kills, time.Since(began).Round(time.Second), last.acks, last.open, last.nested)
 	if done == c.kills {
 		fmt.Fprintln(f)
 	}
 }
 
-// report prints what the kills found, and tells whether all is as it must be.
-func (c *crash) report(out io.Writer, took time.Duration) bool {
+// report prints the result and reports whether it is correct and covers enough.
+func (c *harness) report(out io.Writer, took time.Duration) bool {
 	l := c.ledger
 	acks, open, nested := c.column(func(y cycle) int64 { return y.acks }), c.column(func(y cycle) int64 { return y.open }), c.column(func(y cycle) int64 { return y.nested })
 	ready := c.column(func(y cycle) int64 { return y.ready.Milliseconds() })
@@ -41,15 +41,15 @@ func (c *crash) report(out io.Writer, took time.Duration) bool {
 		what string
 		of   []int64
 	}{{"acknowledged", acks}, {"requests open", open}, {"nested calls open", nested}, {"ready after, ms", ready}} {
-		fmt.Fprintf(out, "%-28s %8d %8d %8d %8d %8d\n", row.what, at(row.of, 0), at(row.of, 50), at(row.of, 90), at(row.of, 99), at(row.of, 100))
+		fmt.Fprintf(out, "%-28s %8d %8d %8d %8d %8d\n", row.what, percentile(row.of, 0), percentile(row.of, 50), percentile(row.of, 90), percentile(row.of, 99), percentile(row.of, 100))
 	}
-	told, keyed, cancelled, unknown := 0, 0, 0, 0
-	for _, e := range l.told {
+	withRun, keyed, cancelled, unknown := 0, 0, 0, 0
+	for _, e := range l.exchanges {
 		switch {
 		case e.run == "" && e.refused == "":
 			unknown++
 		case e.run != "":
-			told++
+			withRun++
 		}
 		if e.key != "" {
 			keyed++
@@ -58,20 +58,20 @@ func (c *crash) report(out io.Writer, took time.Duration) bool {
 			cancelled++
 		}
 	}
-	fmt.Fprintf(out, "\n%d kills in %v, seed %d; %d%% came before the server was ready\n", len(c.cycles), took.Round(time.Second), c.seed, early)
-	fmt.Fprintf(out, "%d%% with at least %d acknowledged and %d requests open (want %d%%), %d%% with a nested call open (want %d%%)\n", enough, acksWanted, openWanted, mostCycles, under, nestedCycles)
-	fmt.Fprintf(out, "%d runs told of, %d messages with an Idempotency-Key, %d never answered and never asked for again, %d refused for want of room\n", told, keyed, unknown, l.busy)
-	fmt.Fprintf(out, "%d cancels, %d agents and keys; the agents outside were asked for %d runs\n", cancelled, len(l.facts), c.own.count())
-	fmt.Fprintf(out, "%d of %d runs that streamed their answer have it in their pieces\n", l.same, l.streamed)
+	fmt.Fprintf(out, "\n%d kills in %v, seed %d; %d%% before the server was ready\n", len(c.cycles), took.Round(time.Second), c.seed, early)
+	fmt.Fprintf(out, "%d%% with at least %d acknowledged and %d requests open (want %d%%), %d%% with a nested call open (want %d%%)\n", enough, acksWanted, openWanted, busyCyclesPercent, under, nestedCyclesPercent)
+	fmt.Fprintf(out, "%d runs acknowledged, %d messages with an Idempotency-Key, %d without an answer or a retry, %d refused for lack of capacity\n", withRun, keyed, unknown, l.rejected)
+	fmt.Fprintf(out, "%d cancels, %d agents and keys; external agents invoked for %d runs\n", cancelled, len(l.resources), c.external.runCount())
+	fmt.Fprintf(out, "%d of %d streamed answers equal their deltas\n", l.matching, l.streamed)
 	var sum int64
 	for _, n := range acks {
 		sum += n
 	}
 	fmt.Fprintf(out, "acked=%d lost=%d duplicated=%d reordered=%d wrong=%d\n", sum, l.counts[lost], l.counts[duplicated], l.counts[reordered], l.counts[wrong])
-	return enough >= mostCycles && under >= nestedCycles && l.counts == [kinds]int{} && l.same == l.streamed && l.streamed > 0
+	return enough >= busyCyclesPercent && under >= nestedCyclesPercent && l.counts == [kinds]int{} && l.matching == l.streamed && l.streamed > 0
 }
 
-func (c *crash) column(of func(cycle) int64) []int64 {
+func (c *harness) column(of func(cycle) int64) []int64 {
 	all := make([]int64, 0, len(c.cycles))
 	for _, y := range c.cycles {
 		all = append(all, of(y))
@@ -80,7 +80,7 @@ func (c *crash) column(of func(cycle) int64) []int64 {
 	return all
 }
 
-func (c *crash) percent(is func(cycle) bool) int {
+func (c *harness) percent(is func(cycle) bool) int {
 	n := 0
 	for _, y := range c.cycles {
 		if is(y) {
@@ -90,16 +90,16 @@ func (c *crash) percent(is func(cycle) bool) int {
 	return n * 100 / max(len(c.cycles), 1)
 }
 
-// at is the value below which so many of a hundred lie.
-func at(sorted []int64, percent int) int64 {
+// percentile returns the given percentile of a sorted list, 0 for an empty one.
+func percentile(sorted []int64, percent int) int64 {
 	if len(sorted) == 0 {
 		return 0
 	}
 	return sorted[(len(sorted)-1)*percent/100]
 }
 
-func (o *outside) count() int {
+func (o *externalAgents) runCount() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.asked[porter]) + len(o.asked[clerk]) + len(o.asked[broker])
+	return len(o.invocations[porter]) + len(o.invocations[clerk]) + len(o.invocations[broker])
 }

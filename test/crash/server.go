@@ -17,26 +17,26 @@ import (
 	"github.com/troupe-run/troupe/internal/servertest"
 )
 
-// What is in the folder of a run.
+// Names in the folder of a run.
 const (
 	dataDir   = "data"
 	agentsDir = "agents"
 	logFile   = "server.log"
 )
 
-// tail is the end of the server's log, for whoever has to find out.
+// tail returns the end of the server's log, for error messages.
 func tail(dir string) string {
 	b, _ := os.ReadFile(filepath.Join(dir, logFile))
 	return string(b[max(0, len(b)-1000):])
 }
 
-// server is the program under test, in a process of its own.
+// server is the program under test in a process of its own.
 type server struct {
 	*servertest.Process
-	ready time.Duration // from the start of the process until /readyz answers 200
+	ready time.Duration // from process start until /readyz answers 200
 }
 
-// freePort finds a place where nobody answers.
+// freePort returns a local address that is not in use.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -45,8 +45,8 @@ func freePort() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// command returns the command line of the server. Its standard error is appended
-// to a file in dir.
+// command returns the command line of the server. Its standard error is appended to
+// a file in dir.
 func command(bin, dir, listen string) (*exec.Cmd, error) {
 	log, err := os.OpenFile(filepath.Join(dir, logFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -59,7 +59,7 @@ func command(bin, dir, listen string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// launch starts the server and does not wait until it is ready.
+// launch starts the server without waiting until it is ready.
 func launch(bin, dir, listen string) (*server, error) {
 	cmd, err := command(bin, dir, listen)
 	if err != nil {
@@ -83,16 +83,16 @@ func start(ctx context.Context, bin, dir, listen string) (*server, error) {
 		return nil, fmt.Errorf("%w: %s", err, tail(dir))
 	}
 	s := &server{Process: p}
-	if err := s.isReady(ctx); err != nil {
-		s.end(syscall.SIGKILL)
+	if err := s.waitReady(ctx); err != nil {
+		s.terminate(syscall.SIGKILL)
 		return nil, err
 	}
 	s.ready = time.Since(began)
 	return s, nil
 }
 
-// isReady waits until the server accepts work.
-func (s *server) isReady(ctx context.Context) error {
+// waitReady waits for at most 20 seconds until the server accepts work.
+func (s *server) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
@@ -113,8 +113,9 @@ func (s *server) isReady(ctx context.Context) error {
 	}
 }
 
-// end sends a signal, waits, and reports whether that signal ended the process.
-func (s *server) end(signal syscall.Signal) (bySignal bool, state *os.ProcessState) {
+// terminate sends a signal, waits, and reports whether that signal ended the
+// process.
+func (s *server) terminate(signal syscall.Signal) (bySignal bool, state *os.ProcessState) {
 	_ = s.Stop(signal)
 	return s.Killed(signal), s.State()
 }

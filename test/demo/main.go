@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo shows a newcomer, in a few seconds, two agents that talk, and a streamed answer that outlives a kill -9 of its server.
+// Command demo shows, in a few seconds, two agents that call each other and a streamed answer that survives a kill -9 of its server.
 //
-// Everything in it is real: the server is bin/troupe in a process of its own,
-// asked over HTTP, killed with SIGKILL and started again on the folder that it
-// left. What must hold is checked, and the demo ends with code 1 where it does not.
+// All parts are real. The server is bin/troupe in a process of its own, used over
+// HTTP, killed with SIGKILL and restarted on the same data folder. The demo checks
+// each promise and ends with exit code 1 if one is broken.
 package main
 
 import (
@@ -32,15 +32,15 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// within is how long the whole of it may take.
-const within = time.Minute
+// timeLimit is the maximum duration of the whole demo.
+const timeLimit = time.Minute
 
 func main() {
-	word := flag.String("word", "xyzzy", "what the coordinator is to ask the helper")
-	bin := flag.String("bin", "bin/troupe", "the server")
+	word := flag.String("word", "xyzzy", "word that the helper is asked to say")
+	bin := flag.String("bin", "bin/troupe", "server binary")
 	clean := flag.Bool("clean", false, "remove the data folder at the end")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
 	d := &demo{ctx: ctx, bin: *bin, word: strings.TrimSpace(*word)}
 	err := d.run()
@@ -49,7 +49,7 @@ func main() {
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "\ndemo: %v\n", err)
 		if d.log != "" {
-			fmt.Fprintln(os.Stderr, "The server's log is", d.log)
+			fmt.Fprintln(os.Stderr, "Server log:", d.log)
 		}
 		os.Exit(1)
 	case *clean:
@@ -57,9 +57,9 @@ func main() {
 			fmt.Fprintln(os.Stderr, "demo:", err)
 			os.Exit(1)
 		}
-		fmt.Printf("\nThe folder %s is removed.\n", d.dir)
+		fmt.Printf("\nRemoved the folder %s.\n", d.dir)
 	default:
-		fmt.Printf("\nTo see the run again:\n  %s runs show %s --tree --data %s\nTo forget it:\n  rm -r %s\n", d.bin, d.id, d.data, d.dir)
+		fmt.Printf("\nTo show the run again:\n  %s runs show %s --tree --data %s\nTo remove its data:\n  rm -r %s\n", d.bin, d.id, d.data, d.dir)
 	}
 }
 
@@ -69,26 +69,26 @@ type demo struct {
 	dir, data, log string
 	listen, url    string
 	server         *servertest.Process
-	id             actor.CallID // of the streamed run
+	id             actor.CallID // the streamed run
 }
 
-// team is where two agents stand as files.
-const team = "examples/team"
+// teamDir is the folder with the agent files.
+const teamDir = "examples/team"
 
 func (d *demo) run() (err error) {
 	if d.word == "" || strings.ContainsAny(d.word, "\r\n") {
-		return errors.New("want a word: make demo WORD=xyzzy")
+		return errors.New("the word must be one non-empty line: make demo WORD=xyzzy")
 	}
 	if d.dir, err = os.MkdirTemp("", "troupe-demo-"); err != nil {
 		return err
 	}
 	d.data, d.log, d.listen = filepath.Join(d.dir, "data"), filepath.Join(d.dir, "server.log"), "127.0.0.1:0"
 
-	say("A server that knows nobody. Its model does what it is told, a little slowly, and\nneeds no key. Its data folder is %s.", d.data)
+	printStep("Start a server without agents. Its built-in scripted model follows simple\ncommands, slowly, and needs no API key. The data folder is\n%s.", d.data)
 	if err := d.start(); err != nil {
 		return err
 	}
-	say("Two agents, by name alone, and a message: the coordinator is to ask the helper.")
+	printStep("Create two agents; only a name is required. Then send a message\nthat makes the coordinator call the helper.")
 	for _, name := range []string{"helper", "coordinator"} {
 		if err := d.post("/v1/agents", map[string]string{"name": name}, nil); err != nil {
 			return err
@@ -97,49 +97,49 @@ func (d *demo) run() (err error) {
 	var first struct {
 		Content string `json:"content"`
 	}
-	if err := d.post(messages, map[string]string{"content": "Ask the helper agent to say " + d.word}, &first); err != nil {
+	if err := d.post(messagesPath, map[string]string{"content": "Ask the helper agent to say " + d.word}, &first); err != nil {
 		return err
 	}
 	fmt.Printf("  answer: %s\n", first.Content)
 	if !strings.Contains(first.Content, d.word) {
-		return fmt.Errorf("the answer is %q, without the word %q", first.Content, d.word)
+		return fmt.Errorf("the answer %q does not contain the word %q", first.Content, d.word)
 	}
 
-	say("The same once more, streamed. In the middle of the answer comes kill -9.")
-	before, err := d.tell()
+	printStep("Send the message again and stream the answer. Kill the server with kill -9 in the\nmiddle of it.")
+	before, err := d.streamUntilKill()
 	if err != nil {
 		return err
 	}
 	killed := d.server.Pid()
-	d.stop(syscall.SIGKILL) //nolint:errcheck // it cannot end well
-	fmt.Printf("  process %d is dead, %d events were shown\n", killed, len(before))
+	d.stop(syscall.SIGKILL) //nolint:errcheck // a killed process never exits with code 0
+	fmt.Printf("  process %d was killed after %d events\n", killed, len(before))
 
-	say("A new process on the same folder, and now with agents from files. Nothing is\nrepaired by hand. The client goes on reading behind the last event that it has.")
+	printStep("Start a new process on the same data folder, now with agents from files. Nothing is\nrepaired by hand. The client resumes the stream after the last event it received.")
 	began := time.Now()
-	if err := d.start("--agents", team); err != nil {
+	if err := d.start("--agents", teamDir); err != nil {
 		return err
 	}
-	fmt.Printf("  it answers after %v\n", time.Since(began).Round(time.Millisecond))
+	fmt.Printf("  ready after %v\n", time.Since(began).Round(time.Millisecond))
 	after, err := d.resume(before)
 	if err != nil {
 		return err
 	}
-	if err := d.check(before, after); err != nil {
+	if err := d.checkAnswer(before, after); err != nil {
 		return err
 	}
 
-	say("The run went on as the agents were when it began. New ones find the files'.")
+	printStep("The resumed run used the agent definitions it had started with. New runs use those\nfrom the files.")
 	if err := d.command("agents", "list", "--server", d.url); err != nil {
 		return err
 	}
 	if err := d.command("call", "coordinator", "Ask the helper agent to say "+d.word, "--session", "files", "--tree", "--server", d.url); err != nil {
 		return err
 	}
-	say("The server is told to stop. What the folder holds of the streamed run:")
+	printStep("Stop the server and inspect the streamed run in the data folder.")
 	if err := d.stop(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("the server was told to stop: %w", err)
+		return fmt.Errorf("stop the server: %w", err)
 	}
-	if err := d.count(); err != nil {
+	if err := d.checkStore(); err != nil {
 		return err
 	}
 	if err := d.command("runs", "show", d.id.String(), "--tree", "--data", d.data); err != nil {
@@ -148,14 +148,14 @@ func (d *demo) run() (err error) {
 	if err := d.command("doctor", d.data); err != nil {
 		return err
 	}
-	say("One answer, one call to the helper, one stream of %d events without a gap,\nover two processes.", len(after))
+	printStep("One answer, one call to the helper, one stream of %d events without a gap,\nover two processes.", len(after))
 	return nil
 }
 
-const messages = "/v1/agents/coordinator/messages"
+const messagesPath = "/v1/agents/coordinator/messages"
 
-// start runs the server and waits until it says where it answers: the second time
-// where it did the first.
+// start runs the server and waits until it prints its address. A restart uses the
+// same address.
 func (d *demo) start(more ...string) error {
 	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -171,11 +171,12 @@ func (d *demo) start(more ...string) error {
 	}
 	d.url = d.server.Line
 	d.listen = strings.TrimPrefix(d.url, "http://")
-	fmt.Printf("  process %d answers at %s\n", d.server.Pid(), d.url)
+	fmt.Printf("  process %d listens at %s\n", d.server.Pid(), d.url)
 	return nil
 }
 
-// stop sends the server a signal and waits. After SIGTERM a non-zero exit is an error.
+// stop sends the server a signal and waits. After SIGTERM a non-zero exit is an
+// error.
 func (d *demo) stop(signal syscall.Signal) error {
 	if d.server == nil {
 		return nil
@@ -185,33 +186,34 @@ func (d *demo) stop(signal syscall.Signal) error {
 	return err
 }
 
-// piecesBefore is how many pieces of the answer are shown before the server is killed.
-const piecesBefore = 3
+// deltasBeforeKill is the number of deltas shown before the server is killed.
+const deltasBeforeKill = 3
 
-// tell streams an answer and takes down the run's id; it returns in the middle.
-func (d *demo) tell() ([]runs.Event, error) {
-	content := "Ask the helper agent to say " + d.word + "\nsay That is what the helper said: it was asked once, through call_agent, in a turn that neither of its two processes lived to see whole."
+// streamUntilKill streams an answer and returns in the middle of it. It records the
+// ID of the run.
+func (d *demo) streamUntilKill() ([]runs.Event, error) {
+	content := "Ask the helper agent to say " + d.word + "\nsay That was the answer of the helper. It was called once, through call_agent, in a turn that began in one process and ended in another."
 	body, err := json.Marshal(map[string]string{"content": content, "session": "demo"})
 	if err != nil {
 		return nil, err
 	}
 	pieces := 0
-	return d.stream(http.MethodPost, messages, body, 0, func(e *runs.Event) bool {
+	return d.stream(http.MethodPost, messagesPath, body, 0, func(e *runs.Event) bool {
 		d.id = e.Run
 		if e.Type == runs.AgentStreamDelta {
 			pieces++
 		}
-		return pieces == piecesBefore
+		return pieces == deltasBeforeKill
 	})
 }
 
-// resume reads on behind what was read.
+// resume reads the rest of the stream, after the last event received.
 func (d *demo) resume(before []runs.Event) ([]runs.Event, error) {
 	after, err := d.stream(http.MethodGet, "/v1/runs/"+d.id.String()+"/events", nil, before[len(before)-1].Seq, func(e *runs.Event) bool { return e.Type.Ends() })
 	return append(before[:len(before):len(before)], after...), err
 }
 
-// stream reads Server-Sent Events, and shows them, until one is enough.
+// stream reads Server-Sent Events and prints them until enough returns true.
 func (d *demo) stream(method, path string, body []byte, after uint64, enough func(*runs.Event) bool) (all []runs.Event, err error) {
 	fmt.Printf("  $ curl -N -X %s %s%s -H 'Accept: text/event-stream'", method, d.url, path)
 	request, err := http.NewRequestWithContext(d.ctx, method, d.url+path, bytes.NewReader(body))
@@ -254,43 +256,44 @@ func (d *demo) stream(method, path string, body []byte, after uint64, enough fun
 				return all, fmt.Errorf("frame %s %s holds event %d %s", frame.ID, frame.Name, e.Seq, e.Type)
 			}
 			all = append(all, e)
-			show([]runs.Event{e})
+			printEvents([]runs.Event{e})
 			if enough(&e) {
 				return all, nil
 			}
 		}
 		if readErr != nil {
-			return all, fmt.Errorf("the stream ends too early: %w", readErr)
+			return all, fmt.Errorf("the stream ended early: %w", readErr)
 		}
 	}
 }
 
-// check sees that the answer holds the word, that the stream has no gap, and that
-// its pieces come to what the terminal event says.
-func (d *demo) check(before, after []runs.Event) error {
-	record, err := runs.Fold(after) // in order, without a gap
+// checkAnswer checks that the answer contains the word, that the stream has no gap,
+// and that its deltas add up to the text of the last event.
+func (d *demo) checkAnswer(before, after []runs.Event) error {
+	record, err := runs.Fold(after) // fails on a gap or a wrong order
 	if err != nil {
 		return err
 	}
 	if record.Status != runs.Done || !strings.Contains(record.Text, d.word) {
-		return fmt.Errorf("the run is %s and says %q, without the word %q", record.Status, record.Text, d.word)
+		return fmt.Errorf("the run is %s with the answer %q, want %q in it", record.Status, record.Text, d.word)
 	}
 	var said runs.Said
 	for i := range after {
 		said.Take(&after[i])
 	}
 	if text, streamed := said.Streamed(); !streamed || text != record.Text {
-		return fmt.Errorf("the pieces come to %q, the run says %q", text, record.Text)
+		return fmt.Errorf("the deltas add up to %q, the answer is %q", text, record.Text)
 	}
 	if record.Attempt < 2 || len(after) <= len(before) {
-		return errors.New("the run was over before its server was killed")
+		return errors.New("the run ended before the server was killed")
 	}
-	fmt.Printf("\n  answer: %s\n  The pieces that were shown twice are taken back by the attempt event; what is\n  left of them is the answer.\n", record.Text)
+	fmt.Printf("\n  answer: %s\n  The attempt event discards the deltas of the interrupted attempt. The remaining\n  deltas are exactly this answer.\n", record.Text)
 	return nil
 }
 
-// count looks into the store for every run that the streamed one made.
-func (d *demo) count() error {
+// checkStore checks that the store holds one run of each agent for the streamed
+// call.
+func (d *demo) checkStore() error {
 	s, err := disk.Open(d.data, "", disk.Options{ReadOnly: true})
 	if err != nil {
 		return err
@@ -311,13 +314,13 @@ func (d *demo) count() error {
 		}
 	}
 	if coordinators != 1 || helpers != 1 {
-		return fmt.Errorf("%d runs of the coordinator and %d of the helper: want one of each", coordinators, helpers)
+		return fmt.Errorf("got %d runs of the coordinator and %d of the helper, want one of each", coordinators, helpers)
 	}
-	fmt.Println("  the helper was asked exactly once")
+	fmt.Println("  the helper was called exactly once")
 	return nil
 }
 
-// command runs the binary as a person would, and shows what it prints.
+// command runs the binary as a user would and prints its output.
 func (d *demo) command(args ...string) error {
 	fmt.Printf("\n  $ %s %s\n", d.bin, strings.Join(args, " "))
 	out, err := exec.CommandContext(d.ctx, d.bin, args...).CombinedOutput()
@@ -332,10 +335,10 @@ func (d *demo) post(path string, body, answer any) error {
 	if err != nil {
 		return err
 	}
-	return d.ask(http.MethodPost, path, b, answer)
+	return d.request(http.MethodPost, path, b, answer)
 }
 
-func (d *demo) ask(method, path string, body []byte, answer any) error {
+func (d *demo) request(method, path string, body []byte, answer any) error {
 	if body != nil {
 		fmt.Printf("  $ curl -X %s %s%s -H 'Content-Type: application/json' -d '%s'\n", method, d.url, path, body)
 	}
@@ -361,14 +364,14 @@ func (d *demo) ask(method, path string, body []byte, answer any) error {
 	return json.Unmarshal(b, answer)
 }
 
-var steps int
+var stepsPrinted int
 
-func say(format string, args ...any) {
-	steps++
-	fmt.Printf("\n%d. "+strings.ReplaceAll(format, "\n", "\n   ")+"\n", append([]any{steps}, args...)...)
+func printStep(format string, args ...any) {
+	stepsPrinted++
+	fmt.Printf("\n%d. "+strings.ReplaceAll(format, "\n", "\n   ")+"\n", append([]any{stepsPrinted}, args...)...)
 }
 
-func show(events []runs.Event) {
+func printEvents(events []runs.Event) {
 	for i := range events {
 		fmt.Println("  ", events[i].String())
 	}

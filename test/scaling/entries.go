@@ -11,113 +11,115 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// The floors of a start that finds as many open runs and entries as the last size
-// of each.
+// Bounds on a start that finds the largest measured numbers of open runs and
+// entries.
 const (
-	readyMost   = 2000 // ms
-	resumedMost = 1000 // ms
+	readyMillisMax   = 2000 // until the first answer, in ms
+	resumedMillisMax = 1000 // from then until an open run resumes, in ms
 )
 
-// spread is over how many actors entries are spread.
-const spread = 1000
+// entryActors is the number of actors that share the entries.
+const entryActors = 1000
 
-// entries measures calls, memory and a restart against entries in the log; then,
-// on the largest log, what open runs add to a restart.
-func (g *growth) entries() (err error) {
-	cost := g.row("a call, durable", "entries", "µs", true)
-	start := g.row("a restart", "entries", "ms", false)
-	size := g.row("heap after a restart", "entries", "MiB", false)
-	before := memory()
-	g.full = true
-	n, dir, err := g.fresh("entries")
+// entries measures calls, memory and a restart against the number of entries in the
+// log. On the largest log it also measures the cost of open runs at a restart.
+func (m *measurement) entries() (err error) {
+	cost := m.row("a call, durable", "entries", "µs", true)
+	start := m.row("a restart", "entries", "ms", false)
+	size := m.row("heap after a restart", "entries", "MiB", false)
+	before := heapMiB()
+	m.allEntries = true
+	n, dir, err := m.newNode("entries")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	for _, count := range g.sizes(10_000, 1_000_000) {
-		// A call that one actor answers is two entries.
-		enough, err := g.fill("entries", int(n.disk.End().Pos)/2, count/2, func(i int) error { return n.ask(g.ctx, name("plain", i%spread)) })
+	for _, count := range m.sizes(10_000, 1_000_000) {
+
+		// A call to one actor appends two entries.
+		enough, err := m.fill("entries", int(n.disk.End().Pos)/2, count/2, func(i int) error { return n.ask(m.ctx, actorID("journaled", i%entryActors)) })
 		if err != nil {
 			return err
 		}
 		if !enough {
-			leave(count, cost, start, size)
-			g.full = false
+			omitFrom(count, cost, start, size)
+			m.allEntries = false
 			break
 		}
-		c, err := g.cost(askers, g.few(5_000), func(int) error { return n.ask(g.ctx, name("plain", rand.IntN(spread))) })
+		c, err := m.callCost(measureCallers, m.iterations(5_000), func(int) error { return n.ask(m.ctx, actorID("journaled", rand.IntN(entryActors))) })
 		if err != nil {
 			return err
 		}
-		took, err := g.restart(&n, dir)
+		took, err := m.restart(&n, dir)
 		if err != nil {
 			return err
 		}
 		cost.add(count, c)
 		start.add(count, took)
-		size.add(count, grown(before))
+		size.add(count, heapGrowth(before))
 	}
-	return g.openRuns(&n, dir, before)
+	return m.openRuns(&n, dir, before)
 }
 
-// openRuns measures a restart against the runs that it finds open: when it has
-// answered a new call, when it has taken up a first and when the last of a few
-// that stand among all of them, and what it holds in memory then.
-func (g *growth) openRuns(n **node, dir string, before float64) error {
-	ready := g.row("a restart, until the first answer", "open runs", "ms", false)
-	resumed := g.row("a restart, until all go on", "open runs", "ms", false)
-	size := g.row("heap with all of them", "open runs", "MiB", false)
-	there := 0
-	sizes := g.sizes(1000, 100_000)
-	what := fmt.Sprintf("with %s open runs and %s entries", number(sizes[len(sizes)-1]), number(g.sizes(10_000, 1_000_000)[2]))
-	readyFloor := g.floor("ready, "+what, readyMost, "ms")
-	resumedFloor := g.floor("from then until a first run goes on, "+what, resumedMost, "ms")
+// openRuns measures a restart against the number of open runs. It records the time
+// of the first answer to a new call, the time when the last run with interrupted
+// work resumes, and the memory then. These runs are spread evenly over all open
+// runs.
+func (m *measurement) openRuns(n **node, dir string, before float64) error {
+	ready := m.row("a restart, until the first answer", "open runs", "ms", false)
+	resumed := m.row("a restart, until all runs resumed", "open runs", "ms", false)
+	size := m.row("heap with all of them", "open runs", "MiB", false)
+	reached := 0
+	sizes := m.sizes(1000, 100_000)
+	what := fmt.Sprintf("with %s open runs and %s entries", formatSize(sizes[len(sizes)-1]), formatSize(m.sizes(10_000, 1_000_000)[2]))
+	readyFloor := m.floor("ready, "+what, readyMillisMax, "ms")
+	resumedFloor := m.floor("from then until a first run resumes, "+what, resumedMillisMax, "ms")
 	for _, count := range sizes {
-		enough, err := g.fill("open runs", there, count, func(i int) error { return (*n).begin(g.ctx, name("open", i)) })
+		enough, err := m.fill("open runs", reached, count, func(i int) error { return (*n).startRun(m.ctx, actorID("open", i)) })
 		if err != nil {
 			return err
 		}
 		if !enough {
-			leave(count, ready, resumed, size)
+			omitFrom(count, ready, resumed, size)
 			return nil
 		}
-		there = count
+		reached = count
 		if err := (*n).close(); err != nil {
 			return err
 		}
-		g.progress("a restart that finds %d open runs", count)
+		m.progress("a restart that finds %d open runs", count)
 		began := time.Now()
-		next, err := open(dir)
+		next, err := openNode(dir)
 		if err != nil {
 			return err
 		}
 		*n = next
-		if err := next.ask(g.ctx, actor.NewID("plain", fmt.Sprint("new-", rand.Uint64()))); err != nil {
+		if err := next.ask(m.ctx, actor.NewID("journaled", fmt.Sprint("new-", rand.Uint64()))); err != nil {
 			return err
 		}
 		answered := time.Now()
 		var first, last time.Time
-		for i := range (count + worksEach - 1) / worksEach {
+		for i := range (count + workInterval - 1) / workInterval {
 			select {
 			case last = <-next.work.began:
-			case <-g.ctx.Done():
-				return g.ctx.Err()
+			case <-m.ctx.Done():
+				return m.ctx.Err()
 			case <-time.After(time.Minute):
-				return errors.New("a run that was open does not go on")
+				return errors.New("an open run did not resume within a minute")
 			}
 			if i == 0 {
 				first = last
 			}
 		}
-		ready.add(count, ms(answered.Sub(began)))
-		resumed.add(count, ms(last.Sub(began)))
-		size.add(count, grown(before))
-		if count == sizes[len(sizes)-1] && g.full {
-			readyFloor.found(ms(answered.Sub(began)))
-			resumedFloor.found(max(0, ms(first.Sub(answered))))
+		ready.add(count, millis(answered.Sub(began)))
+		resumed.add(count, millis(last.Sub(began)))
+		size.add(count, heapGrowth(before))
+		if count == sizes[len(sizes)-1] && m.allEntries {
+			readyFloor.record(millis(answered.Sub(began)))
+			resumedFloor.record(max(0, millis(first.Sub(answered))))
 		}
 	}
 	return nil
 }
 
-func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

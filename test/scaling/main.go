@@ -2,13 +2,13 @@
 
 // Command scaling measures how the cost of a call, a restart and memory grows with the number of actors, entries, open runs and callers.
 //
-// Each row is one cost at several sizes, each ten times the one before. What is
-// judged is how the whole cost bends: the slope of a line through it on
-// logarithmic axes, once n log n is divided out. What grows no faster than n log n
-// has a slope of at most 0, and a machine that others use too moves it a little.
+// Each row is one cost at several sizes, each ten times the one before. The verdict
+// on a row is the slope of the total cost divided by n log n, on logarithmic axes.
+// A cost that grows no faster than n log n has a slope of at most 0. Other load on
+// the machine shifts it a little.
 //
-// A floor that is missed is printed as missed, and is no failure: code 1 is for
-// what could not be measured at all.
+// A missed floor is reported in the table and is not a failure. Exit code 1 means
+// that a measurement failed.
 package main
 
 import (
@@ -25,60 +25,60 @@ import (
 	"time"
 )
 
-// within is how long the whole may take. A size that would take longer is left
-// out, and the report says so.
-const within = 9 * time.Minute
+// timeLimit is the maximum duration of all studies. A size that would exceed it is
+// omitted, and the report names it.
+const timeLimit = 9 * time.Minute
 
-// studies are all that is measured, in the order of the table.
+// studies lists all studies in the order of the table.
 var studies = []study{
-	{"entries", (*growth).entries},
-	{"resident", (*growth).resident},
-	{"callers", (*growth).callers},
-	{"actors", (*growth).actors},
+	{"entries", (*measurement).entries},
+	{"resident", (*measurement).resident},
+	{"callers", (*measurement).callers},
+	{"actors", (*measurement).actors},
 }
 
 type study struct {
 	name string
-	run  func(*growth) error
+	run  func(*measurement) error
 }
 
-// growth is one measurement of it all.
-type growth struct {
-	ctx   context.Context
-	talk  io.Writer
-	dir   string // ours alone
-	quick bool   // sizes a hundred times smaller: to see that it works
-	until time.Time
-	full  bool // there are as many entries as there should be
+// measurement is one run of this program.
+type measurement struct {
+	ctx        context.Context
+	stderr     io.Writer
+	dir        string // temporary folder of this run
+	quick      bool   // sizes a hundred times smaller, for tests
+	deadline   time.Time
+	allEntries bool // the log reached its largest size
 	report
 }
 
 const examples = `
 Examples:
-  go run ./test/scaling                     the table
-  go run ./test/scaling -only actors        some of it
-  go run ./test/scaling -json               as JSON
-  go run ./test/scaling -quick              small sizes, to see that it works
-  go run ./test/scaling -page docs/PERFORMANCE.md
-                                               write it into the page, with its plots beside
+  go run ./test/scaling                            print the table
+  go run ./test/scaling -only actors               run some of the studies
+  go run ./test/scaling -json                      print JSON
+  go run ./test/scaling -quick                     run small sizes as a test
+  go run ./test/scaling -page docs/PERFORMANCE.md  also write table and plots into the page
 `
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run is the whole with its exit code: 2 is a mistake in the flags.
-func run(args []string, out, talk io.Writer) int {
-	g := &growth{talk: talk}
-	flags := flag.NewFlagSet("growth", flag.ContinueOnError)
-	flags.SetOutput(talk)
+// run executes the command and returns its exit code: 0, 1 after a failed
+// measurement, 2 for a usage error.
+func run(args []string, out, stderr io.Writer) int {
+	m := &measurement{stderr: stderr}
+	flags := flag.NewFlagSet("scaling", flag.ContinueOnError)
+	flags.SetOutput(stderr)
 	asJSON := flags.Bool("json", false, "print JSON instead of a table")
-	only := flags.String("only", "", "measure only these, separated by commas: "+names())
-	page := flags.String("page", "", "write the table into this `file`, too, and the plots beside it")
-	parent := flags.String("dir", "", "a `folder` on the disk that is to be measured (default: the system's for temporary files)")
-	flags.BoolVar(&g.quick, "quick", false, "sizes a hundred times smaller")
+	only := flags.String("only", "", "run only these `studies`, separated by commas: "+studyNames())
+	page := flags.String("page", "", "also write the table into this `file`, and the plots into its folder")
+	parent := flags.String("dir", "", "temporary `folder` on the disk to be measured (default: that of the system)")
+	flags.BoolVar(&m.quick, "quick", false, "use sizes a hundred times smaller")
 	flags.Usage = func() {
-		fmt.Fprintln(talk, "How what it costs grows. Usage: go run ./test/scaling [flags]")
+		fmt.Fprintln(stderr, "Usage: go run ./test/scaling [flags]\n\nMeasures how costs grow with the number of actors, entries, open runs and callers.\n\nFlags:")
 		flags.PrintDefaults()
-		fmt.Fprint(talk, examples)
+		fmt.Fprint(stderr, examples)
 	}
 	chosen, err := []study(nil), flags.Parse(args)
 	switch {
@@ -87,53 +87,53 @@ func run(args []string, out, talk io.Writer) int {
 	case err != nil:
 		return 2
 	case flags.NArg() > 0:
-		err = fmt.Errorf("want flags alone, not %q", flags.Arg(0))
+		err = fmt.Errorf("%q: want flags only", flags.Arg(0))
 	default:
-		chosen, err = choose(*only)
+		chosen, err = selectStudies(*only)
 	}
 	if err != nil {
-		fmt.Fprintf(talk, "growth: %v; --help shows examples\n", err)
+		fmt.Fprintf(stderr, "scaling: %v; see -help\n", err)
 		return 2
 	}
-	if err := g.measure(chosen, *parent); err != nil {
-		fmt.Fprintf(talk, "growth: %v\n", err)
+	if err := m.measure(chosen, *parent); err != nil {
+		fmt.Fprintf(stderr, "scaling: %v\n", err)
 		return 1
 	}
-	write := g.report.text
+	write := m.report.writeText
 	if *asJSON {
-		write = g.report.json
+		write = m.report.writeJSON
 	}
 	err = write(out)
 	if err == nil && *page != "" {
-		err = g.report.page(*page)
+		err = m.report.writePage(*page)
 	}
 	if err != nil {
-		fmt.Fprintf(talk, "growth: %v\n", err)
+		fmt.Fprintf(stderr, "scaling: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
-// measure runs studies in a folder that is gone when it returns, whatever happens.
-func (g *growth) measure(chosen []study, parent string) (err error) {
+// measure runs studies in a temporary folder. It always removes the folder.
+func (m *measurement) measure(chosen []study, parent string) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if g.dir, err = os.MkdirTemp(parent, "troupe-growth-"); err != nil {
+	if m.dir, err = os.MkdirTemp(parent, "troupe-scaling-"); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(g.dir)) }()
-	defer g.clear()
-	g.ctx, g.until = ctx, time.Now().Add(within)
-	g.report.begin(g.quick)
+	defer func() { err = errors.Join(err, os.RemoveAll(m.dir)) }()
+	defer m.clear()
+	m.ctx, m.deadline = ctx, time.Now().Add(timeLimit)
+	m.report.reset(m.quick)
 	for _, s := range chosen {
-		if err := s.run(g); err != nil {
+		if err := s.run(m); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
 	return nil
 }
 
-func names() string {
+func studyNames() string {
 	all := make([]string, len(studies))
 	for i, s := range studies {
 		all[i] = s.name
@@ -141,7 +141,7 @@ func names() string {
 	return strings.Join(all, ", ")
 }
 
-func choose(only string) ([]study, error) {
+func selectStudies(only string) ([]study, error) {
 	if only == "" {
 		return studies, nil
 	}
@@ -149,30 +149,30 @@ func choose(only string) ([]study, error) {
 	for _, name := range strings.Split(only, ",") {
 		i := slices.IndexFunc(studies, func(s study) bool { return s.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("nothing is called %q: there are %s", name, names())
+			return nil, fmt.Errorf("-only %s: no such study; want some of %s", name, studyNames())
 		}
 		chosen = append(chosen, studies[i])
 	}
 	return chosen, nil
 }
 
-// progress says on a terminal what is being done.
-func (g *growth) progress(format string, args ...any) {
-	if g.person() {
-		left := time.Until(g.until).Round(time.Second)
-		fmt.Fprintf(g.talk, "\r\033[K%s (at most %v more)", fmt.Sprintf(format, args...), left)
+// progress shows the current measurement on a terminal.
+func (m *measurement) progress(format string, args ...any) {
+	if m.isTerminal() {
+		left := time.Until(m.deadline).Round(time.Second)
+		fmt.Fprintf(m.stderr, "\r\033[K%s (at most %v left)", fmt.Sprintf(format, args...), left)
 	}
 }
 
-func (g *growth) clear() {
-	if g.person() {
-		fmt.Fprint(g.talk, "\r\033[K")
+func (m *measurement) clear() {
+	if m.isTerminal() {
+		fmt.Fprint(m.stderr, "\r\033[K")
 	}
 }
 
-// person tells whether somebody reads along.
-func (g *growth) person() bool {
-	f, ok := g.talk.(*os.File)
+// isTerminal reports whether standard error is a terminal.
+func (m *measurement) isTerminal() bool {
+	f, ok := m.stderr.(*os.File)
 	if !ok {
 		return false
 	}
@@ -180,9 +180,10 @@ func (g *growth) person() bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// sizes are powers of ten; of a quick run a hundred times smaller.
-func (g *growth) sizes(from, to int) []int {
-	if g.quick {
+// sizes returns the powers of ten in the range, a hundred times smaller in a quick
+// run.
+func (m *measurement) sizes(from, to int) []int {
+	if m.quick {
 		from, to = from/100, to/100
 	}
 	var all []int
@@ -192,9 +193,10 @@ func (g *growth) sizes(from, to int) []int {
 	return all
 }
 
-// few is how often something is done that is measured, less in a quick run.
-func (g *growth) few(n int) int {
-	if g.quick {
+// iterations returns the number of repetitions of a measured call, fewer in a quick
+// run.
+func (m *measurement) iterations(n int) int {
+	if m.quick {
 		return max(n/100, 20)
 	}
 	return n

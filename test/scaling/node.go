@@ -20,25 +20,25 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// node is all that serves calls: a folder, a log, cells. It has no door.
+// node is an engine over a store. It has no gateway.
 type node struct {
 	disk   *disk.Disk
 	log    *disk.Log
 	engine *engine.Engine
-	work   *work
+	work   *longWork
 }
 
-// open brings a node to life on a folder.
-func open(dir string) (*node, error) {
+// openNode starts a node on a folder.
+func openNode(dir string) (*node, error) {
 	quiet := slog.New(slog.DiscardHandler)
 	d, err := disk.Open(dir, "n1", disk.Options{Logger: quiet})
 	if err != nil {
 		return nil, err
 	}
-	n := &node{disk: d, log: disk.NewLog(d), work: &work{began: make(chan time.Time, 1024)}}
+	n := &node{disk: d, log: disk.NewLog(d), work: &longWork{began: make(chan time.Time, 1024)}}
 	limits := dispatcher.DefaultLimits()
-	limits.PassivateAfter, limits.ActorsPerCellMax = time.Hour, 1<<21 // what is measured stays in memory
-	n.engine, err = engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: n.team(),
+	limits.PassivateAfter, limits.ActorsPerCellMax = time.Hour, 1<<21 // measured actors MUST stay in memory
+	n.engine, err = engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: n.definitions(),
 		Tools: tools.NewRegistry(), Limits: limits, Logger: quiet, QueueSlots: 4096})
 	if err != nil {
 		return nil, errors.Join(err, n.log.Close(), d.Close())
@@ -52,39 +52,40 @@ func (n *node) close() error {
 	return errors.Join(n.engine.Close(ctx), n.log.Close(), n.disk.Close())
 }
 
-// team is agents that cost nothing themselves.
-func (n *node) team() []actor.Definition {
-	none := agents.Define("none", "1", "answers, and writes nothing down", plain{})
-	none.Durability = actor.Volatile
-	return []actor.Definition{none,
-		agents.Define("plain", "1", "answers, and writes down that it did", plain{}),
-		agents.Define("open", "1", "waits for hours; each so many'th has work done that does not end, and that the next start does again",
+// definitions returns the agents. Their own work is negligible.
+func (n *node) definitions() []actor.Definition {
+	volatile := agents.Define("volatile", "1", "Replies and appends nothing to the log.", echoAgent{})
+	volatile.Durability = actor.Volatile
+	return []actor.Definition{volatile,
+		agents.Define("journaled", "1", "Replies and appends entries to the log.", echoAgent{}),
+		agents.Define("open", "1", "Waits for hours. Some of its runs start long work, which the next start repeats.",
 			agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
-				if n, _ := strconv.Atoi(t.Self().Key); n%worksEach > 0 {
+				if n, _ := strconv.Atoi(t.Self().Key); n%workInterval > 0 {
 					return "", t.Sleep(time.Hour)
 				}
-				_, err := t.Do("work", n.work.do, agents.Idempotent(), agents.Within(time.Hour))
+				_, err := t.Do("work", n.work.run, agents.Idempotent(), agents.Within(time.Hour))
 				return "", err
 			})))}
 }
 
-type plain struct{}
+type echoAgent struct{}
 
-func (plain) Begin(b actor.Begin) actor.Turn { return answer{b.Call.Parts} }
+func (echoAgent) Begin(b actor.Begin) actor.Turn { return echoTurn{b.Call.Parts} }
 
-type answer struct{ parts []actor.Part }
+type echoTurn struct{ parts []actor.Part }
 
-func (a answer) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(a.parts), nil }
-func (answer) Stop()                                       {}
+func (a echoTurn) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(a.parts), nil }
+func (echoTurn) Stop()                                       {}
 
-// worksEach is how many open runs there are to one that has work under way when
-// its node stops. An engine has 1,024 things under way at most.
-const worksEach = 100
+// workInterval is the interval of open runs with external work: one run in
+// workInterval has work in progress when its node stops. An engine performs at most
+// 1,024 works at a time.
+const workInterval = 100
 
-// work says when it was begun, and lasts as long as it may.
-type work struct{ began chan time.Time }
+// longWork reports when it begins, and lasts until it is cancelled.
+type longWork struct{ began chan time.Time }
 
-func (w *work) do(ctx context.Context) ([]byte, error) {
+func (w *longWork) run(ctx context.Context) ([]byte, error) {
 	select {
 	case w.began <- time.Now():
 	default:
@@ -105,8 +106,8 @@ func (n *node) ask(ctx context.Context, to actor.ID) error {
 	return nil
 }
 
-// begin makes a call whose run does not end, and waits until it has begun.
-func (n *node) begin(ctx context.Context, to actor.ID) error {
+// startRun makes a call whose run does not end, and waits until the run has begun.
+func (n *node) startRun(ctx context.Context, to actor.ID) error {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	call := actor.Call{ID: n.engine.NewCallID(), To: to, Parts: actor.Text("hello"), Left: time.Hour}
@@ -116,7 +117,7 @@ func (n *node) begin(ctx context.Context, to actor.ID) error {
 	go func() {
 		a, err := n.engine.Ask(ctx, call)
 		if err == nil {
-			err = fmt.Errorf("%s ended: %v", to, a.Reply)
+			err = fmt.Errorf("%s: the run ended: %v", to, a.Reply)
 		}
 		refused <- err
 	}()
@@ -130,8 +131,9 @@ func (n *node) begin(ctx context.Context, to actor.ID) error {
 	}
 }
 
-// all has so many at a time do count things. It returns how long that took.
-func all(at, count int, do func(i int) error) (time.Duration, error) {
+// runConcurrent performs count operations with the given number of callers and
+// returns the total time.
+func runConcurrent(at, count int, do func(i int) error) (time.Duration, error) {
 	var next atomic.Int64
 	var once sync.Once
 	var failed error

@@ -19,7 +19,8 @@ import (
 	"github.com/troupe-run/troupe/internal/svgplot"
 )
 
-// report is all that was found. It names no host and no path.
+// report holds all measurements. It MUST NOT contain a host name or a path, because
+// it is published.
 type report struct {
 	Go     string   `json:"go"`
 	Cores  int      `json:"cores"`
@@ -30,7 +31,7 @@ type report struct {
 	Floors []*floor `json:"floors"`
 }
 
-func (r *report) begin(quick bool) {
+func (r *report) reset(quick bool) {
 	*r = report{Go: runtime.Version(), Cores: runtime.GOMAXPROCS(0), Commit: mdsection.Commit(), Date: time.Now().UTC().Format(time.DateOnly), Quick: quick}
 }
 
@@ -42,13 +43,13 @@ func (r *report) row(name, of, unit string, each bool) *row {
 
 func (r *row) add(n int, cost float64) {
 	r.Points = append(r.Points, point{n, cost})
-	r.judge()
+	r.fit()
 }
 
-// leave says of rows that they end before a size.
-func leave(count int, rows ...*row) {
+// omitFrom notes in rows that a size and all larger ones were not measured.
+func omitFrom(count int, rows ...*row) {
 	for _, r := range rows {
-		r.Left = fmt.Sprintf("%s and more would have taken too long", number(count))
+		r.Omitted = fmt.Sprintf("%s and more omitted for lack of time", formatSize(count))
 	}
 }
 
@@ -58,11 +59,11 @@ func (r *report) floor(name string, most float64, unit string) *floor {
 	return f
 }
 
-func (r *report) json(w io.Writer) error {
+func (r *report) writeJSON(w io.Writer) error {
 	return json.MarshalWrite(w, r, jsontext.Multiline(true))
 }
 
-func (r *report) text(w io.Writer) error {
+func (r *report) writeText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "cost\tagainst\tsizes\tverdict")
 	for _, row := range r.Rows {
@@ -74,19 +75,19 @@ func (r *report) text(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(w, r.last())
+	_, err := fmt.Fprintln(w, r.lastLine())
 	return err
 }
 
-// sizes is what a row found, in one line.
+// sizes returns the points of a row in one line.
 func (r *row) sizes(of, between string) string {
 	var all []string
 	for _, p := range r.Points {
-		all = append(all, number(p.N)+of+figure(p.Cost))
+		all = append(all, formatSize(p.N)+of+formatCost(p.Cost))
 	}
 	line := strings.Join(all, between) + " " + r.Unit
-	if r.Left != "" {
-		line += "; " + r.Left
+	if r.Omitted != "" {
+		line += "; " + r.Omitted
 	}
 	return line
 }
@@ -98,8 +99,9 @@ func (f *floor) verdict() string {
 	return fmt.Sprintf("≤ %.0f: missed", f.Most)
 }
 
-// last is the line that counts what was met.
-func (r *report) last() string {
+// lastLine returns the last line of the output, which counts the floors met and
+// missed.
+func (r *report) lastLine() string {
 	met, missed := 0, []string(nil)
 	for _, row := range r.Rows {
 		if row.Met {
@@ -122,8 +124,9 @@ func (r *report) last() string {
 	return text
 }
 
-// page writes the section of a page, and beside the page its plots.
-func (r *report) page(file string) error {
+// writePage writes the report into its section of a Markdown page, and the plots
+// into the folder of the page.
+func (r *report) writePage(file string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "`make growth` on %s, %d cores, commit %s, %s.\n\n", r.Go, r.Cores, r.Commit, r.Date)
 	b.WriteString("| cost | against | sizes | verdict |\n|---|---|---|---|\n")
@@ -133,12 +136,12 @@ func (r *report) page(file string) error {
 	for _, f := range r.Floors {
 		fmt.Fprintf(&b, "| %s | | %s | %s |\n", f.Name, f.value(), f.verdict())
 	}
-	fmt.Fprintf(&b, "\n%s\n", r.last())
+	fmt.Fprintf(&b, "\n%s\n", r.lastLine())
 	for _, d := range []struct {
 		file, title, unit string
 		each              bool
-	}{{"growth-calls.svg", "What a call costs", "µs", true}, {"growth-restarts.svg", "How long a restart takes", "ms", false}, {"growth-memory.svg", "Memory", "MiB", false}} {
-		chart := svgplot.Chart{Title: d.title, X: svgplot.Axis{Name: "how many", Log: true}, Y: svgplot.Axis{Name: d.unit, Log: true}}
+	}{{"growth-calls.svg", "Cost of a call", "µs", true}, {"growth-restarts.svg", "Duration of a restart", "ms", false}, {"growth-memory.svg", "Memory", "MiB", false}} {
+		chart := svgplot.Chart{Title: d.title, X: svgplot.Axis{Name: "number", Log: true}, Y: svgplot.Axis{Name: d.unit, Log: true}}
 		for _, row := range r.Rows {
 			if row.Unit == d.unit {
 				chart.Series = append(chart.Series, row.series())
@@ -147,7 +150,7 @@ func (r *report) page(file string) error {
 		if len(chart.Series) == 0 {
 			continue
 		}
-		if err := draw(filepath.Join(filepath.Dir(file), d.file), chart); err != nil {
+		if err := writePlot(filepath.Join(filepath.Dir(file), d.file), chart); err != nil {
 			return err
 		}
 		fmt.Fprintf(&b, "\n![%s](%s)\n", d.title, d.file)
@@ -163,28 +166,29 @@ func (r *row) series() svgplot.Series {
 	return s
 }
 
-func draw(file string, chart svgplot.Chart) error {
+func writePlot(file string, chart svgplot.Chart) error {
 	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
 	if _, err := chart.WriteTo(f); err != nil {
-		f.Close() //nolint:errcheck // the other error says why
+		f.Close() //nolint:errcheck // the write error is returned
 		return err
 	}
 	return f.Close()
 }
 
-// figure is a cost with as many digits as mean something.
-func figure(cost float64) string {
+// formatCost returns a cost with three significant digits, or with all digits
+// before the decimal point.
+func formatCost(cost float64) string {
 	if cost >= 100 {
 		return fmt.Sprintf("%.0f", cost)
 	}
 	return fmt.Sprintf("%.3g", cost)
 }
 
-// number is a size as people write it.
-func number(n int) string {
+// formatSize formats 10000 as 10k and 1000000 as 1M.
+func formatSize(n int) string {
 	switch {
 	case n >= 1_000_000 && n%1_000_000 == 0:
 		return fmt.Sprintf("%dM", n/1_000_000)

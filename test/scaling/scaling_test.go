@@ -12,31 +12,32 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// What is measured is measured, small, and leaves nothing behind.
-func TestAllOfItOnce(t *testing.T) {
+// TestQuickRun measures everything at small sizes and requires an empty folder
+// afterwards.
+func TestQuickRun(t *testing.T) {
 	dir := t.TempDir()
 	page := filepath.Join(t.TempDir(), "page.md")
 	if err := os.WriteFile(page, []byte("Prose.\n\n<!-- growth:begin -->\n<!-- growth:end -->\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var out, talk bytes.Buffer
-	if code := run([]string{"-quick", "-json", "-dir", dir, "-page", page}, &out, &talk); code != 0 || talk.Len() > 0 {
-		t.Fatalf("code %d: %s", code, talk.String())
+	var out, stderr bytes.Buffer
+	if code := run([]string{"-quick", "-json", "-dir", dir, "-page", page}, &out, &stderr); code != 0 || stderr.Len() > 0 {
+		t.Fatalf("code %d: %s", code, stderr.String())
 	}
 	var r report
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
 	if len(r.Rows) != 13 || len(r.Floors) != 2 || !r.Floors[0].Found || !r.Floors[1].Found {
-		t.Errorf("%d rows, %d floors", len(r.Rows), len(r.Floors))
+		t.Errorf("got %d rows and %d floors, want 13 and 2", len(r.Rows), len(r.Floors))
 	}
 	for _, row := range r.Rows {
 		if len(row.Points) < 3 {
-			t.Errorf("%s against %s: %+v", row.Name, row.Of, row.Points)
+			t.Errorf("%s against %s: too few points: %+v", row.Name, row.Of, row.Points)
 		}
 		for _, p := range row.Points {
 			if p.Cost <= 0 {
-				t.Errorf("%s against %s costs nothing: %+v", row.Name, row.Of, p)
+				t.Errorf("%s against %s: cost is not positive: %+v", row.Name, row.Of, p)
 			}
 		}
 	}
@@ -50,23 +51,23 @@ func TestAllOfItOnce(t *testing.T) {
 		}
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("%v is left in its folder, %v", left, err)
+		t.Errorf("files left behind: %v, %v", left, err)
 	}
 }
 
-func TestWhatBendsTooMuchIsFound(t *testing.T) {
+func TestSlopeVerdict(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		cost func(n float64) float64
 		each bool
 		met  bool
 	}{
-		{"the same for each", func(float64) float64 { return 5 }, true, true},
-		{"the same for all", func(float64) float64 { return 5 }, false, true},
-		{"n", func(n float64) float64 { return n / 100 }, false, true},
-		{"n of each", func(n float64) float64 { return n / 100 }, true, false},
-		{"n²", func(n float64) float64 { return n * n }, false, false},
-		{"more and more of each", func(n float64) float64 { return 1 + n/1e3 }, true, false},
+		{"constant per item", func(float64) float64 { return 5 }, true, true},
+		{"constant in total", func(float64) float64 { return 5 }, false, true},
+		{"linear in total", func(n float64) float64 { return n / 100 }, false, true},
+		{"linear per item", func(n float64) float64 { return n / 100 }, true, false},
+		{"quadratic in total", func(n float64) float64 { return n * n }, false, false},
+		{"growing per item", func(n float64) float64 { return 1 + n/1e3 }, true, false},
 	} {
 		r := row{Each: test.each}
 		for n := 1000; n <= 1_000_000; n *= 10 {
@@ -77,25 +78,25 @@ func TestWhatBendsTooMuchIsFound(t *testing.T) {
 		}
 	}
 	if r := (row{}); r.Met {
-		t.Error("nothing was measured, and that is well")
+		t.Error("a row without points meets its floor")
 	}
 }
 
-func TestTheLastLineCounts(t *testing.T) {
+func TestLastLine(t *testing.T) {
 	r := report{Rows: []*row{{Name: "a", Of: "b", Met: true}, {Name: "c", Of: "d"}}}
-	r.floor("e", 2, "ms").found(3)
-	r.floor("f", 2, "ms").found(1)
+	r.floor("e", 2, "ms").record(3)
+	r.floor("f", 2, "ms").record(1)
 	r.floor("g", 2, "ms")
-	if got, want := r.last(), "floors: 2 met, 3 missed: c against d; e; g"; got != want {
-		t.Errorf("%q, not %q", got, want)
+	if got, want := r.lastLine(), "floors: 2 met, 3 missed: c against d; e; g"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
-func TestMistakesAreSaid(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	for _, args := range [][]string{{"-only", "nothing"}, {"-nothing"}, {"word"}} {
-		var out, talk bytes.Buffer
-		if code := run(args, &out, &talk); code != 2 || talk.Len() == 0 || out.Len() > 0 {
-			t.Errorf("%v: code %d, %q", args, code, talk.String())
+		var out, stderr bytes.Buffer
+		if code := run(args, &out, &stderr); code != 2 || stderr.Len() == 0 || out.Len() > 0 {
+			t.Errorf("%v: code %d, %q", args, code, stderr.String())
 		}
 	}
 }

@@ -15,48 +15,49 @@ import (
 )
 
 const (
-	fillers = 256 // callers at a time while something is filled
-	askers  = 64  // while it is measured
-	laps    = 3   // of them the median counts
+	fillCallers    = 256 // concurrent callers while actors or entries are created
+	measureCallers = 64  // concurrent callers while calls are measured
+	repetitions    = 3   // repetitions of a measurement, of which the median counts
 )
 
-// name is the n-th actor of an agent: an id of 24 bytes.
-func name(agent string, n int) actor.ID {
+// actorID returns the n-th actor of an agent. Its printed ID has 24 bytes.
+func actorID(agent string, n int) actor.ID {
 	return actor.NewID(agent, fmt.Sprintf("%0*d", 24-len(agent)-1, n))
 }
 
-// fresh is a node on a folder of its own.
-func (g *growth) fresh(what string) (*node, string, error) {
-	dir := filepath.Join(g.dir, what)
-	n, err := open(dir)
+// newNode starts a node on a new folder.
+func (m *measurement) newNode(what string) (*node, string, error) {
+	dir := filepath.Join(m.dir, what)
+	n, err := openNode(dir)
 	return n, dir, err
 }
 
-// fill does count things, numbered from from, unless that lasts too long: then it
-// says so.
-func (g *growth) fill(what string, from, to int, do func(i int) error) (enough bool, err error) {
+// fill performs operations from to to-1. It returns false as soon as the rest would
+// take more than two thirds of the time left.
+func (m *measurement) fill(what string, from, to int, do func(i int) error) (enough bool, err error) {
 	const slice = 10_000
 	for at := from; at < to; at += slice {
-		g.progress("%s: %d of %d", what, at, to)
+		m.progress("%s: %d of %d", what, at, to)
 		began := time.Now()
-		if _, err := all(fillers, min(slice, to-at), func(i int) error { return do(at + i) }); err != nil {
+		if _, err := runConcurrent(fillCallers, min(slice, to-at), func(i int) error { return do(at + i) }); err != nil {
 			return false, err
 		}
 		slices := time.Duration((to-at)/slice + 1)
-		if time.Since(began)*slices > time.Until(g.until)*2/3 {
+		if time.Since(began)*slices > time.Until(m.deadline)*2/3 {
 			return false, nil
 		}
 	}
-	return true, g.ctx.Err()
+	return true, m.ctx.Err()
 }
 
-// cost is what one of many calls costs, in µs: the wall's time by their number.
-func (g *growth) cost(callers, count int, one func(i int) error) (float64, error) {
+// callCost returns the time per call in µs: elapsed time divided by the number of
+// calls.
+func (m *measurement) callCost(callers, count int, one func(i int) error) (float64, error) {
 	var costs []float64
-	for range laps {
-		took, err := all(callers, count, one)
+	for range repetitions {
+		took, err := runConcurrent(callers, count, one)
 		if err == nil {
-			err = g.ctx.Err()
+			err = m.ctx.Err()
 		}
 		if err != nil {
 			return 0, err
@@ -64,45 +65,46 @@ func (g *growth) cost(callers, count int, one func(i int) error) (float64, error
 		costs = append(costs, float64(took.Microseconds())/float64(count))
 	}
 	slices.Sort(costs)
-	return costs[laps/2], nil
+	return costs[repetitions/2], nil
 }
 
-// grown is what lives on the heap beyond what lived there before, in MiB. Less
-// than a tenth of one is noise.
-func grown(before float64) float64 { return max(0.1, memory()-before) }
+// heapGrowth returns the growth of the live heap since before, in MiB. Less than
+// 0.1 MiB is noise.
+func heapGrowth(before float64) float64 { return max(0.1, heapMiB()-before) }
 
-// memory is what lives on the heap, in MiB. What the process was given by the
-// system says more about those that were measured before.
-func memory() float64 {
+// heapMiB returns the size of the live heap in MiB. The resident set size would
+// depend on earlier measurements.
+func heapMiB() float64 {
 	runtime.GC()
-	runtime.GC() // what the first one finalized
+	runtime.GC() // collects objects whose finalizers ran
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return float64(m.HeapAlloc) / (1 << 20)
 }
 
-// resident measures calls and memory against actors that write nothing down.
-func (g *growth) resident() (err error) {
-	cost := g.row("a call, unjournaled", "actors in memory", "µs", true)
-	size := g.row("heap, unjournaled", "actors in memory", "MiB", false)
-	n, _, err := g.fresh("resident")
+// resident measures calls and memory against the number of volatile actors in
+// memory.
+func (m *measurement) resident() (err error) {
+	cost := m.row("a call, unjournaled", "actors in memory", "µs", true)
+	size := m.row("heap, unjournaled", "actors in memory", "MiB", false)
+	n, _, err := m.newNode("resident")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	there, before := 0, memory()
-	for _, count := range g.sizes(1000, 1_000_000) {
-		enough, err := g.fill("actors in memory", there, count, func(i int) error { return n.ask(g.ctx, name("none", i)) })
+	reached, before := 0, heapMiB()
+	for _, count := range m.sizes(1000, 1_000_000) {
+		enough, err := m.fill("actors in memory", reached, count, func(i int) error { return n.ask(m.ctx, actorID("volatile", i)) })
 		if err != nil {
 			return err
 		}
 		if !enough {
-			leave(count, cost, size)
+			omitFrom(count, cost, size)
 			return nil
 		}
-		there = count
-		size.add(count, grown(before))
-		c, err := g.cost(askers, g.few(20_000), func(int) error { return n.ask(g.ctx, name("none", rand.IntN(count))) })
+		reached = count
+		size.add(count, heapGrowth(before))
+		c, err := m.callCost(measureCallers, m.iterations(20_000), func(int) error { return n.ask(m.ctx, actorID("volatile", rand.IntN(count))) })
 		if err != nil {
 			return err
 		}
@@ -111,18 +113,18 @@ func (g *growth) resident() (err error) {
 	return nil
 }
 
-// callers measures calls against how many are made at a time.
-func (g *growth) callers() (err error) {
-	rows := []*row{g.row("a call, durable", "callers", "µs", true), g.row("a call, unjournaled", "callers", "µs", true)}
-	n, _, err := g.fresh("callers")
+// callers measures calls against the number of concurrent callers.
+func (m *measurement) callers() (err error) {
+	rows := []*row{m.row("a call, durable", "callers", "µs", true), m.row("a call, unjournaled", "callers", "µs", true)}
+	n, _, err := m.newNode("callers")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	for count := 1; count <= 1024; count *= 4 {
-		for i, agent := range []string{"plain", "none"} {
-			g.progress("%d callers of %s", count, agent)
-			c, err := g.cost(count, g.few(200+100*count), func(int) error { return n.ask(g.ctx, name(agent, rand.IntN(1024))) })
+		for i, agent := range []string{"journaled", "volatile"} {
+			m.progress("%d callers of %s", count, agent)
+			c, err := m.callCost(count, m.iterations(200+100*count), func(int) error { return n.ask(m.ctx, actorID(agent, rand.IntN(1024))) })
 			if err != nil {
 				return err
 			}
@@ -132,61 +134,62 @@ func (g *growth) callers() (err error) {
 	return nil
 }
 
-// actors measures calls, memory and a restart against journaled actors.
-func (g *growth) actors() (err error) {
-	cost := g.row("a call, durable", "actors", "µs", true)
-	size := g.row("heap", "actors", "MiB", false)
-	start := g.row("a restart", "actors", "ms", false)
-	before := memory()
-	n, dir, err := g.fresh("actors")
+// actors measures calls, memory and a restart against the number of journaled
+// actors.
+func (m *measurement) actors() (err error) {
+	cost := m.row("a call, durable", "actors", "µs", true)
+	size := m.row("heap", "actors", "MiB", false)
+	start := m.row("a restart", "actors", "ms", false)
+	before := heapMiB()
+	n, dir, err := m.newNode("actors")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	there := 0
-	for _, count := range g.sizes(1000, 100_000) {
-		enough, err := g.fill("actors", there, count, func(i int) error { return n.ask(g.ctx, name("plain", i)) })
+	reached := 0
+	for _, count := range m.sizes(1000, 100_000) {
+		enough, err := m.fill("actors", reached, count, func(i int) error { return n.ask(m.ctx, actorID("journaled", i)) })
 		if err != nil {
 			return err
 		}
 		if !enough {
-			leave(count, cost, size, start)
+			omitFrom(count, cost, size, start)
 			return nil
 		}
-		there = count
-		size.add(count, grown(before))
-		c, err := g.cost(askers, g.few(5_000), func(int) error { return n.ask(g.ctx, name("plain", rand.IntN(count))) })
+		reached = count
+		size.add(count, heapGrowth(before))
+		c, err := m.callCost(measureCallers, m.iterations(5_000), func(int) error { return n.ask(m.ctx, actorID("journaled", rand.IntN(count))) })
 		if err != nil {
 			return err
 		}
 		cost.add(count, c)
-		took, err := g.restart(&n, dir)
+		took, err := m.restart(&n, dir)
 		if err != nil {
 			return err
 		}
 		start.add(count, took)
-		// All come back: what is measured next is again of actors in memory.
-		if _, err := g.fill("actors that come back", 0, count, func(i int) error { return n.ask(g.ctx, name("plain", i)) }); err != nil {
+		// All actors are recovered, so that the next size again measures actors in
+		// memory.
+		if _, err := m.fill("actors recovered", 0, count, func(i int) error { return n.ask(m.ctx, actorID("journaled", i)) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// restart ends a node and starts the next on its folder. It returns how long that
-// took, in ms, from the first look at the folder to the first answer of an actor
-// that is new.
-func (g *growth) restart(n **node, dir string) (float64, error) {
+// restart closes a node and starts the next one on its folder. It returns the time
+// in ms from opening the folder to the first answer of a new actor.
+func (m *measurement) restart(n **node, dir string) (float64, error) {
 	if err := (*n).close(); err != nil {
 		return 0, err
 	}
 	began := time.Now()
-	next, err := open(dir)
+	next, err := openNode(dir)
 	if err != nil {
 		return 0, err
 	}
 	*n = next
-	if err := next.ask(g.ctx, actor.NewID("plain", fmt.Sprint("new-", rand.Uint64()))); err != nil {
+	if err := next.ask(m.ctx, actor.NewID("journaled", fmt.Sprint("new-", rand.Uint64()))); err != nil {
 		return 0, err
 	}
 	return float64(time.Since(began).Microseconds()) / 1000, nil

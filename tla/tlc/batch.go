@@ -17,43 +17,43 @@ import (
 )
 
 const (
-	batchEntries = 15_000 // that TLC gets at once
-	longestBatch = 10 * time.Minute
+	batchEntries = 15_000 // maximum number of entries in one run of TLC
+	batchTimeout = 10 * time.Minute
 )
 
-// A verdict is what TLC says of one history.
+// A verdict is the result of checking one history.
 type verdict struct {
 	t        *translation
 	accepted bool
-	entry    int // the first that module Calls does not allow, from 1
+	entry    int // first entry that module Calls does not allow, from 1
 	why      string
-	state    string // before it, if TLC told it
+	state    string // state before that entry, if TLC printed it
 }
 
-// batch is histories that TLC judges at once: of one set of limits.
+// batch is a group of histories with equal limits that one run of TLC checks.
 type batch struct {
-	all []*translation
+	translations []*translation
 }
 
-// batches puts histories of equal limits together, the small ones first: what
-// TLC does for an entry grows with the calls of the largest.
+// batches groups histories by limits, in ascending order of size. The time TLC spends on an entry
+// grows with the number of calls of the largest history in the batch.
 func batches(all []*translation) []batch {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b *translation) int {
 		return cmp.Or(strings.Compare(a.limits(), b.limits()), cmp.Compare(len(a.calls), len(b.calls)), strings.Compare(a.trace.Name, b.trace.Name))
 	})
-	var out []batch
+	var result []batch
 	entries := 0
 	for i, t := range all {
-		if i == 0 || t.limits() != all[i-1].limits() || entries+len(t.entries) > batchEntries || len(t.calls) > 2*len(out[len(out)-1].all[0].calls)+8 {
-			out = append(out, batch{})
+		if i == 0 || t.limits() != all[i-1].limits() || entries+len(t.entries) > batchEntries || len(t.calls) > 2*len(result[len(result)-1].translations[0].calls)+8 {
+			result = append(result, batch{})
 			entries = 0
 		}
-		last := &out[len(out)-1]
-		last.all = append(last.all, t)
+		last := &result[len(result)-1]
+		last.translations = append(last.translations, t)
 		entries += len(t.entries)
 	}
-	return out
+	return result
 }
 
 func (t *translation) limits() string {
@@ -69,13 +69,13 @@ func quoted(names []string) string {
 	return "{" + strings.Join(all, ", ") + "}"
 }
 
-// data is module TraceData.
+// data returns the text of module TraceData.
 func (b batch) data() string {
 	var out strings.Builder
 	words := map[string]bool{}
 	var agents, recursive, left, runs []string
 	seen := map[string]bool{}
-	for i, t := range b.all {
+	for i, t := range b.translations {
 		for w := range t.words {
 			words[w] = true
 		}
@@ -96,7 +96,7 @@ func (b batch) data() string {
 	slices.Sort(w)
 	fmt.Fprintf(&out, "---- MODULE TraceData ----\nEXTENDS TLC\nWords == %s\nAgent == %s\nRecursive == <<%s>>\nLeftMax == <<%s>>\n",
 		quoted(w), strings.Join(agents, " @@ "), strings.Join(recursive, ", "), strings.Join(left, ", "))
-	for i, t := range b.all {
+	for i, t := range b.translations {
 		fmt.Fprintf(&out, "R%d == <<\n", i+1)
 		for j, e := range t.entries {
 			out.WriteString(e.text)
@@ -113,21 +113,21 @@ func (b batch) data() string {
 const traceInvariants = "AcyclicCalls DepthBounded TimeLeftShrinks OutstandingBounded MailboxBounded TurnExclusive OneAnswer\n" +
 	"  ReplyToCallerOnly Structured EffectOncePerAttempt StartsOnlyKnown TraceAcked"
 
-// config is the config of a batch. With judge TLC tells of every rejected
-// history; else it stops at the first, with the states that led there.
+// config returns the TLC config of a batch. If judge is set, TLC reports every rejected history.
+// Otherwise it stops at the first and prints the states that lead to it.
 func (b batch) config(judge bool) string {
 	calls := 0
-	var actors, known, nodes []string
-	for _, t := range b.all {
+	var actors, existing, nodes []string
+	for _, t := range b.translations {
 		calls = max(calls, len(t.calls))
 		for _, a := range t.actors {
-			note(&actors, a)
+			addUnique(&actors, a)
 			if !slices.Contains(t.unknown, a) {
-				note(&known, a)
+				addUnique(&existing, a)
 			}
 		}
 		for _, n := range t.nodes {
-			note(&nodes, n)
+			addUnique(&nodes, n)
 		}
 	}
 	ids := make([]string, calls)
@@ -166,12 +166,12 @@ CONSTANTS
   Take <- TraceTake
   Post <- TracePost
 %s
-`, spec, quoted(actors), quoted(known), quoted(nodes), strings.Join(ids, ", "), b.all[0].limits(), check)
+`, spec, quoted(actors), quoted(existing), quoted(nodes), strings.Join(ids, ", "), b.translations[0].limits(), check)
 }
 
-// judged runs TLC over a batch.
-// It tells how often each action of Calls was taken, if it was not to judge each.
-func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verdicts []verdict, states int, taken map[string]int, err error) {
+// checkBatch runs TLC over a batch and writes its output to keep. Unless judge is set, it also
+// returns the number of times each action of Calls was taken.
+func (t TLC) checkBatch(ctx context.Context, b batch, judge bool, outputPath string) (verdicts []verdict, states int, taken map[string]int, err error) {
 	dir, err := os.MkdirTemp("", "tlc")
 	if err != nil {
 		return nil, 0, nil, err
@@ -185,7 +185,7 @@ func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verd
 	if err := t.copyTo(dir, "Calls.tla", "Trace.tla"); err != nil {
 		return nil, 0, nil, err
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, longestBatch, fmt.Errorf("no end after %v", longestBatch))
+	limited, cancel := context.WithTimeoutCause(ctx, batchTimeout, fmt.Errorf("not finished after %v", batchTimeout))
 	defer cancel()
 	args := []string{"-Xmx3g", "-Xss16m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir=" + dir, "-cp", t.Jar, "tlc2.TLC", "-workers", "1", "-config", "Trace.cfg", "Trace"}
 	cmd := exec.CommandContext(limited, t.Java, args...)
@@ -194,13 +194,13 @@ func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verd
 	if limited.Err() != nil {
 		return nil, 0, nil, context.Cause(limited)
 	}
-	if err := os.WriteFile(keep, output, 0o644); err != nil {
+	if err := os.WriteFile(outputPath, output, 0o644); err != nil {
 		return nil, 0, nil, err
 	}
 	report := ParseReport(Config{}, string(output))
-	verdicts = make([]verdict, len(b.all))
+	verdicts = make([]verdict, len(b.translations))
 	for i := range verdicts {
-		verdicts[i] = verdict{t: b.all[i], accepted: true}
+		verdicts[i] = verdict{t: b.translations[i], accepted: true}
 	}
 	if judge {
 		for _, m := range rejectedLine.FindAllStringSubmatch(string(output), -1) {
@@ -217,22 +217,22 @@ func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verd
 		last := states[len(states)-1]
 		i, l := number(historyLine, 1, last), number(placeLine, 1, last)
 		if i == 0 || l == 0 {
-			return nil, 0, nil, fmt.Errorf("%s is violated, and TLC does not tell where: see %s", report.Violated, keep)
+			return nil, 0, nil, fmt.Errorf("%s is violated, and the output of TLC has no position: see %s", report.Violated, outputPath)
 		}
 		if report.Violated != "deadlock" {
-			l-- // the state behind the entry is what breaks it
+			l-- // the state after the entry violates the property
 		}
 		v := &verdicts[i-1]
 		*v = verdict{t: v.t, entry: l, why: report.Violated, state: last}
 		return verdicts, 0, nil, nil
 	case report.Err != "" || !report.Complete:
-		return nil, 0, nil, fmt.Errorf("TLC could not judge: %s (%v): see %s", report.Err, runErr, keep)
+		return nil, 0, nil, fmt.Errorf("TLC failed: %s (%v): see %s", report.Err, runErr, outputPath)
 	}
 	return verdicts, report.Distinct, takenIn(string(output)), nil
 }
 
-// takenIn reads how often actions were taken: TLC tells the sums so far at the end
-// of each history, and those of the last are the largest.
+// takenIn reads the number of times each action was taken. TLC prints running totals at the end
+// of each history, so the maximum is the result.
 func takenIn(output string) map[string]int {
 	taken := map[string]int{}
 	for _, line := range takenLine.FindAllString(output, -1) {
@@ -252,10 +252,10 @@ var (
 	placeLine    = regexp.MustCompile(`(?m)^/\\ l = (\d+)`)
 )
 
-// states is how many there are if every entry of every history was matched.
+// states returns the number of states TLC finds if it matches every entry of every history.
 func (b batch) states() int {
 	n := 0
-	for _, t := range b.all {
+	for _, t := range b.translations {
 		n += len(t.entries) + 1
 	}
 	return n

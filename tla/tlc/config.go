@@ -16,13 +16,13 @@ type Kind int
 const (
 	Holds    Kind = iota // the whole state space is searched and nothing is violated
 	Violates             // the named property is violated
-	Reaches              // the named Not_… is violated: the situation is possible
+	Reaches              // the named Not_… is violated: the situation is reachable
 )
 
-// An Expectation is what a config's first line says TLC must find.
+// An Expectation is the result that the first line of a config requires of TLC.
 type Expectation struct {
 	Kind Kind
-	Name string // the property or goal; empty for Holds
+	Name string // name of the property or goal; empty for Holds
 }
 
 func (e Expectation) String() string {
@@ -35,11 +35,11 @@ func (e Expectation) String() string {
 	return "holds"
 }
 
-// A Config is one run of TLC: a module with its constants and what to check.
+// A Config is one run of TLC: a module, its constants and the properties to check.
 type Config struct {
 	Name       string // file name without .cfg
-	Folder     string // brokenDir, or empty: the folder of the file, relative to the one read
-	Module     string // what stands before the first _
+	Folder     string // brokenDir, or empty: folder of the file, relative to the one read
+	Module     string // part of the name before the first _
 	Expect     Expectation
 	Base       string   // file name of the config this one is derived from; empty if it stands alone
 	Invariants []string // checked in each state, in this order
@@ -47,7 +47,7 @@ type Config struct {
 	Lines      []string // the file without its comment lines
 }
 
-// ReadConfigs reads all configs of a folder and of its folder for broken ones,
+// ReadConfigs reads all configs of a folder and of its subfolder of broken ones. It returns them
 // in the order of the table.
 func ReadConfigs(dir string) ([]Config, error) {
 	var paths []string
@@ -75,7 +75,7 @@ func ReadConfigs(dir string) ([]Config, error) {
 			c.Folder = folder
 		}
 		if strings.HasSuffix(c.Name, "_broken") != (c.Folder == brokenDir) {
-			return nil, fmt.Errorf("%s: configs named …_broken, and only those, belong in %s", path, filepath.Join(dir, brokenDir))
+			return nil, fmt.Errorf("%s: configs named …_broken, and no others, belong in %s", path, filepath.Join(dir, brokenDir))
 		}
 		configs = append(configs, c)
 	}
@@ -83,12 +83,13 @@ func ReadConfigs(dir string) ([]Config, error) {
 	return configs, nil
 }
 
-// ParseConfig reads one config: our two comment lines and the sections that name properties.
+// ParseConfig parses a config: the comment lines for expectation and base, and the sections that
+// list properties.
 func ParseConfig(name, text string) (Config, error) {
 	c := Config{Name: name}
 	var ok bool
 	if c.Module, _, ok = strings.Cut(name, "_"); !ok {
-		return c, fmt.Errorf("a config is named Module_what.cfg")
+		return c, fmt.Errorf("the name of a config must have the form Module_what.cfg")
 	}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	expect, ok := strings.CutPrefix(lines[0], `\* expect: `)
@@ -103,7 +104,7 @@ func ParseConfig(name, text string) (Config, error) {
 	case len(words) == 2 && words[0] == "reaches" && strings.HasPrefix(words[1], "Not_"):
 		c.Expect = Expectation{Kind: Reaches, Name: words[1]}
 	default:
-		return c, fmt.Errorf(`expect: %q is none of "holds", "violates Property", "reaches Not_Goal"`, expect)
+		return c, fmt.Errorf(`expect: got %q, want one of "holds", "violates Property", "reaches Not_Goal"`, expect)
 	}
 
 	var section *[]string
@@ -134,7 +135,7 @@ func ParseConfig(name, text string) (Config, error) {
 		}
 	}
 	if len(c.Invariants)+len(c.Properties) == 0 {
-		return c, fmt.Errorf("it checks nothing: no INVARIANTS and no PROPERTIES")
+		return c, fmt.Errorf("no properties to check: neither INVARIANTS nor PROPERTIES")
 	}
 	if c.Expect.Kind != Holds && !slices.Contains(slices.Concat(c.Invariants, c.Properties), c.Expect.Name) {
 		return c, fmt.Errorf("%s is expected but not checked", c.Expect.Name)
@@ -142,7 +143,7 @@ func ParseConfig(name, text string) (Config, error) {
 	return c, nil
 }
 
-// Value is what the config gives a constant, as it is written there.
+// Value returns the value the config assigns to a constant, as written there.
 func (c Config) Value(constant string) string {
 	for _, line := range c.Lines {
 		if name, value, ok := strings.Cut(line, "="); ok && strings.TrimSpace(name) == constant {

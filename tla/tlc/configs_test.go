@@ -33,7 +33,7 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// modules gives the text of each module without its comments, by name.
+// modules returns the text of each module by name, without comments.
 func modules(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
@@ -50,44 +50,44 @@ func defines(module, name string) bool {
 	return regexp.MustCompile(`(?m)^` + name + `\s*==`).MatchString(module)
 }
 
-// A broken config is its base with one guard removed, so what TLC finds in it is
-// due to that guard; with Bug = "none" it would be the base, which holds.
+// A broken config is its base with one guard removed, so that the violation TLC finds is due to
+// that guard. With Bug = "none" it would equal the base, which holds.
 func TestBrokenConfigsDifferFromTheirBaseOnlyInBug(t *testing.T) {
 	all := configs(t)
 	for _, c := range all {
 		if strings.HasSuffix(c.Name, "_broken") != (c.Expect.Kind == Violates) {
-			t.Errorf("%s: a config is named …_broken if and only if it must be violated", c.Name)
+			t.Errorf("%s: the name of a config must end in _broken if and only if it expects a violation", c.Name)
 		}
 		if c.Expect.Kind == Violates && !strings.HasPrefix(c.Name, c.Module+"_"+c.Expect.Name+"_") {
-			t.Errorf("%s: is not named after what it breaks, %s", c.Name, c.Expect.Name)
+			t.Errorf("%s: want a name with the violated property %s", c.Name, c.Expect.Name)
 		}
 		if c.Expect.Kind == Reaches && c.Name != c.Module+"_"+c.Expect.Name {
-			t.Errorf("%s: is not named after what it reaches, %s", c.Name, c.Expect.Name)
+			t.Errorf("%s: want a name with the goal %s", c.Name, c.Expect.Name)
 		}
 		if c.Expect.Kind == Holds {
 			if c.Value("Bug") != `"none"` {
-				t.Errorf("%s: what must hold is the design: Bug is %s", c.Name, c.Value("Bug"))
+				t.Errorf("%s: a config that holds must be of the design, but Bug is %s", c.Name, c.Value("Bug"))
 			}
 			continue
 		}
 		i := slices.IndexFunc(all, func(b Config) bool { return b.Name+".cfg" == c.Base })
 		if i < 0 || all[i].Expect.Kind != Holds || all[i].Module != c.Module {
-			t.Errorf("%s: its base %q is no config of %s that holds", c.Name, c.Base, c.Module)
+			t.Errorf("%s: base %q is not a config of %s that holds", c.Name, c.Base, c.Module)
 			continue
 		}
 		except := "  Bug ="
 		if c.Expect.Kind == Reaches {
 			except = "INVARIANTS"
 		}
-		if diff := differ(c, all[i], except); diff != "" {
+		if diff := firstDifference(c, all[i], except); diff != "" {
 			t.Errorf("%s differs from %s in more than %s: %s", c.Name, c.Base, strings.TrimSpace(except), diff)
 		}
 	}
 }
 
-// differ compares two configs but for the lines that start with except (and,
-// for sections, what continues them), and returns the first other difference.
-func differ(a, b Config, except string) string {
+// firstDifference returns the first line in which two configs differ. It ignores lines that start
+// with except and, for sections, their continuation lines.
+func firstDifference(a, b Config, except string) string {
 	rest := func(c Config) []string {
 		var lines []string
 		skipping := false
@@ -116,7 +116,7 @@ func differ(a, b Config, except string) string {
 	return ""
 }
 
-func TestADifferenceIsSeen(t *testing.T) {
+func TestFirstDifference(t *testing.T) {
 	base := "\\* expect: holds\nCONSTANTS\n  Time = 1\n  Bug = \"none\"\nINVARIANTS A\n  B\nSYMMETRY Sym\n"
 	parse := func(text string) Config {
 		c, err := ParseConfig("M_x", text)
@@ -134,35 +134,36 @@ func TestADifferenceIsSeen(t *testing.T) {
 		{"INVARIANTS A\n  B", "INVARIANTS C", "  Bug =", "INVARIANTS C"},
 	} {
 		changed := parse(strings.Replace(base, test.old, test.new, 1))
-		if got := differ(changed, parse(base), test.except); got != test.diff {
-			t.Errorf("%q for %q, except %s: differs in %q, want %q", test.new, test.old, test.except, got, test.diff)
+		if got := firstDifference(changed, parse(base), test.except); got != test.diff {
+			t.Errorf("%q for %q, except %s: got difference %q, want %q", test.new, test.old, test.except, got, test.diff)
 		}
 	}
 }
 
-// Each property that a design config checks is broken by some defect, and checked under a name its module defines.
-func TestEveryPropertyIsBrokenSomewhere(t *testing.T) {
+// Every property checked by a config of the design is defined by its module and violated by some
+// defect.
+func TestEveryPropertyHasBrokenConfig(t *testing.T) {
 	all, texts := configs(t), modules(t)
-	broken := map[string]bool{"TypeOK": true} // the shape of the state: TLC's own
+	broken := map[string]bool{"TypeOK": true} // the type invariant, needed by TLC only
 	for _, c := range all {
 		broken[c.Expect.Name] = true
 	}
 	for _, c := range all {
 		if c.Expect.Kind == Violates {
-			continue // it checks what its base checks
+			continue // checks the properties of its base
 		}
 		for _, name := range slices.Concat(c.Invariants, c.Properties) {
 			if !defines(texts[c.Module], name) {
 				t.Errorf("%s checks %s, which %s does not define", c.Name, name, c.Module)
 			}
 			if !broken[name] {
-				t.Errorf("%s checks %s, which no config breaks: nobody knows that it can fail", c.Name, name)
+				t.Errorf("%s checks %s, which no broken config violates: it might be unable to fail", c.Name, name)
 			}
 		}
 	}
 }
 
-// No guard can be removed, and no goal written, without a config that notices.
+// Every defect and every goal of a module has a config that finds it.
 func TestEveryDefectAndGoalHasAConfig(t *testing.T) {
 	quoted, uses := regexp.MustCompile(`"(\w+)"`), regexp.MustCompile(`Bug (?:=|#) "\w+"|Bug \\(?:not)?in \{[^}]*\}`)
 	goal := regexp.MustCompile(`(?m)^(Not_\w+)\s*==`)
@@ -192,18 +193,19 @@ func TestEveryDefectAndGoalHasAConfig(t *testing.T) {
 		}
 		for _, w := range want {
 			if !slices.Contains(got, w) {
-				t.Errorf("%s has %s, and no config looks for it", module, w)
+				t.Errorf("%s has %s, for which there is no config", module, w)
 			}
 		}
 		for _, g := range got {
 			if !slices.Contains(want, g) {
-				t.Errorf("a config looks for %s, which %s has not", g, module)
+				t.Errorf("a config expects %s, which %s does not have", g, module)
 			}
 		}
 	}
 }
 
-// TLC does not say which liveness property is violated: one to a config, with nothing beside it.
+// TLC does not name the violated liveness property. A liveness config therefore checks one
+// property and nothing else.
 func TestLivenessConfigsCheckOneProperty(t *testing.T) {
 	for _, c := range configs(t) {
 		if strings.HasSuffix(c.Lines[0], " Spec") {
@@ -213,90 +215,91 @@ func TestLivenessConfigsCheckOneProperty(t *testing.T) {
 			t.Errorf("%s checks %v and %v; want one property", c.Name, c.Invariants, c.Properties)
 		}
 		if slices.ContainsFunc(c.Lines, func(l string) bool { return strings.HasPrefix(l, "SYMMETRY") || strings.HasPrefix(l, "VIEW") }) {
-			t.Errorf("%s: symmetry and views are not sound for liveness", c.Name)
+			t.Errorf("%s: symmetry and views are unsound for liveness", c.Name)
 		}
 	}
 }
 
-// The actions are the history's kinds; what only one side has is named, with its reason, in tla/README.md.
+// Actions of the modules are kinds of history events. Names that exist on one side only are
+// explained in tla/README.md.
 func TestActionsAreHistoryKinds(t *testing.T) {
 	readme := read(t, "README.md")
 	explained := func(name string) bool { return strings.Contains(readme, "| `"+name+"` |") }
 	call := regexp.MustCompile(`\b([A-Z]\w*)`)
-	choice := regexp.MustCompile(`(?m)^(?:Calm|Move|Next) ==`) // where the choice between all actions begins
+	choice := regexp.MustCompile(`(?m)^(?:Calm|Move|Next) ==`) // beginning of the choice between all actions
 	actions := map[string]bool{}
 	for module, text := range modules(t) {
 		start := choice.FindStringIndex(text)
 		if start == nil {
-			t.Fatalf("%s: no Next", module)
+			t.Fatalf("%s: no definition of Next", module)
 		}
 		next := text[start[1]:]
 		next, _, _ = strings.Cut(next, "\nSpec ==")
 		for _, m := range call.FindAllStringSubmatch(next, -1) {
-			actions[m[1]] = actions[m[1]] || definitionOf(text, m[1])
+			actions[m[1]] = actions[m[1]] || isAction(text, m[1])
 		}
 	}
 	kinds := map[string]bool{}
 	for _, k := range history.Kinds() {
 		kinds[k.String()] = true
 		if !actions[k.String()] && !explained(k.String()) {
-			t.Errorf("history has %s; no spec has an action of that name, and tla/README.md does not say why", k)
+			t.Errorf("history has %s; no module has an action of that name, and tla/README.md does not explain it", k)
 		}
 	}
 	for name, isAction := range actions {
 		if isAction && !choice.MatchString(name+" ==") && !kinds[name] && !explained(name) {
-			t.Errorf("the specs have an action %s; history has no kind of that name, and tla/README.md does not say why", name)
+			t.Errorf("the modules have an action %s; history has no kind of that name, and tla/README.md does not explain it", name)
 		}
 	}
 }
 
-// definitionOf reports whether name is defined in text as something that changes the state.
-func definitionOf(text, name string) bool {
+// isAction reports whether text defines name as a change of the state.
+func isAction(text, name string) bool {
 	m := regexp.MustCompile(`(?ms)^` + name + `(?:\([^)]*\))?\s*==.*?(?:\n\n|\z)`).FindString(text)
 	return strings.Contains(m, "'") || strings.Contains(m, "UNCHANGED") || strings.Contains(m, "Tell(")
 }
 
-// The published tables are of the configs that exist, and the models are large
-// enough for what was found in them to mean something.
-func TestResultsAreOfTheseConfigs(t *testing.T) {
+// The published tables list exactly the existing configs. The models have enough states for their
+// results to be meaningful.
+func TestResultsMatchConfigs(t *testing.T) {
 	all := configs(t)
 	found, err := readTable(filepath.Join(tla, "RESULTS.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range all {
-		f, ok := found[key(c)]
+		f, ok := found[rowKey(c)]
 		if !ok {
-			t.Errorf("tla/RESULTS.md says nothing of %s: make tla ARGS='-run ^%s$ -write'", c.Name, c.Name)
+			t.Errorf("tla/RESULTS.md has no row for %s: run make tla ARGS='-run ^%s$ -write'", c.Name, c.Name)
 		} else if (f.length == 0) != (c.Expect.Kind == Holds) {
-			t.Errorf("%s %s, and the way there has %d states", c.Name, c.Expect, f.length)
+			t.Errorf("%s %s, but its path has %d states", c.Name, c.Expect, f.length)
 		}
-		delete(found, key(c))
+		delete(found, rowKey(c))
 	}
 	for row := range found {
-		t.Errorf("tla/RESULTS.md has a row that no config is of: %s", row)
+		t.Errorf("tla/RESULTS.md has a row without a config: %s", row)
 	}
 	found, _ = readTable(filepath.Join(tla, "RESULTS.md"))
-	if n := states(all, found); n < leastStates {
-		t.Errorf("%d distinct states in all models, want %d", n, leastStates)
+	if n := totalStates(all, found); n < totalStatesMin {
+		t.Errorf("%d distinct states in all models, want %d", n, totalStatesMin)
 	}
-	if text := models(all, found); !strings.Contains(read(t, "README.md"), strings.TrimSpace(text)) {
-		t.Error("the table in tla/README.md is not that of tla/RESULTS.md: make tla writes both")
+	if text := modelTable(all, found); !strings.Contains(read(t, "README.md"), strings.TrimSpace(text)) {
+		t.Error("the table in tla/README.md differs from tla/RESULTS.md: make tla writes both")
 	}
 }
 
-// leastStates is how many the models must have together.
-const leastStates = 1_200_000
+// totalStatesMin is the minimum number of distinct states of all models together.
+const totalStatesMin = 1_200_000
 
-// Every config that must hold is explained to the reader.
+// Every config that must hold, every defect and every alias is explained in tla/README.md.
 func TestReadmeNamesEveryModel(t *testing.T) {
 	readme := read(t, "README.md")
 	for _, c := range configs(t) {
 		if c.Expect.Kind == Holds && !strings.Contains(readme, "`"+c.Name+"`") {
-			t.Errorf("tla/README.md does not say what %s explores", c.Name)
+			t.Errorf("tla/README.md does not explain the model %s", c.Name)
 		}
 		if name := c.Expect.Name; c.Expect.Kind == Violates && !strings.Contains(readme, "`"+strings.Trim(c.Value("Bug"), `"`)+"`") {
-			t.Errorf("tla/README.md does not say how %s is broken by %s", name, c.Value("Bug"))
+			t.Errorf("tla/README.md does not explain how %s is violated by the defect %s", name, c.Value("Bug"))
 		}
 	}
 	for _, alias := range []string{"NoDeadlock", "SingleActivationDuringCall", "CallEventuallyCompletes", "callStack", "callState", "agentState", "MAX_DEPTH", "TIMEOUT_MS"} {
@@ -310,13 +313,13 @@ func TestReadmeNamesEveryModel(t *testing.T) {
 	}
 }
 
-func TestConfigsThatSayTooLittleAreRefused(t *testing.T) {
+func TestIncompleteConfigsAreRejected(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
 		"M_x": {"INVARIANTS A\n", "first line"},
-		"M_y": {"\\* expect: works\nINVARIANTS A\n", `"works" is none of`},
-		"M_z": {"\\* expect: holds\nCONSTANTS\n  Bug = 1\n", "checks nothing"},
+		"M_y": {"\\* expect: works\nINVARIANTS A\n", `got "works", want one of`},
+		"M_z": {"\\* expect: holds\nCONSTANTS\n  Bug = 1\n", "no properties to check"},
 		"M_v": {"\\* expect: violates B\nINVARIANTS A\n", "B is expected but not checked"},
-		"M_r": {"\\* expect: reaches B\nINVARIANTS B\n", `"reaches B" is none of`},
+		"M_r": {"\\* expect: reaches B\nINVARIANTS B\n", `got "reaches B", want one of`},
 		"M":   {"\\* expect: holds\nINVARIANTS A\n", "Module_what.cfg"},
 	} {
 		if _, err := ParseConfig(name, test.text); err == nil || !strings.Contains(err.Error(), test.want) {
@@ -325,7 +328,7 @@ func TestConfigsThatSayTooLittleAreRefused(t *testing.T) {
 	}
 }
 
-func TestAConfigIsRead(t *testing.T) {
+func TestParseConfig(t *testing.T) {
 	c, err := ParseConfig("Calls_x_broken", "\\* expect: violates C\n\\* base: Calls_x.cfg\nSPECIFICATION Spec\nCONSTANTS\n"+
 		"  Bug = \"late\"\nINVARIANTS A\n  B\nPROPERTY C\nSYMMETRY Sym\n")
 	if err != nil {
@@ -334,11 +337,12 @@ func TestAConfigIsRead(t *testing.T) {
 	if c.Module != "Calls" || c.Base != "Calls_x.cfg" || c.Value("Bug") != `"late"` ||
 		c.Expect != (Expectation{Violates, "C"}) ||
 		!slices.Equal(c.Invariants, []string{"A", "B"}) || !slices.Equal(c.Properties, []string{"C"}) {
-		t.Errorf("read as %+v", c)
+		t.Errorf("got %+v", c)
 	}
 }
 
-// What takes hours is checked for less: that it says what it explores, and holds.
+// Configs that take hours get a weaker check: they check properties of the design that their
+// module defines, and expect them to hold.
 func TestBigConfigsHold(t *testing.T) {
 	all, err := ReadConfigs(filepath.Join(tla, bigDir))
 	if err != nil {
@@ -347,7 +351,7 @@ func TestBigConfigsHold(t *testing.T) {
 	texts := modules(t)
 	for _, c := range all {
 		if c.Expect.Kind != Holds || c.Value("Bug") != `"none"` || texts[c.Module] == "" {
-			t.Errorf("%s: a big config is of a module that has small ones, of the design, and holds", c.Name)
+			t.Errorf("%s: a big config must hold, be of the design, and be of a module with small configs", c.Name)
 		}
 		for _, name := range slices.Concat(c.Invariants, c.Properties) {
 			if !defines(texts[c.Module], name) {

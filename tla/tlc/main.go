@@ -2,10 +2,9 @@
 
 // Command tlc checks the specifications in tla/ with TLC, the model checker of TLA+.
 //
-// A config's first line says what TLC must find: that everything holds, that one
-// property is violated, or that a situation is reached. Any other outcome is a
-// mismatch: an error, a search that did not end, or the violation of another
-// property than the one that was meant.
+// The first line of a config states the expected result: everything holds, one property is
+// violated, or a situation is reached. Any other result is a mismatch: an error, an incomplete
+// search, or the violation of a property other than the expected one.
 package main
 
 import (
@@ -30,23 +29,24 @@ const (
 	usage    = `usage: go run ./tla/tlc [-run REGEXP] [-list] [-write] [-big]
        go run ./tla/tlc traces | walks [-h]
 
-Runs every config of tla/ and compares what TLC finds with what the config's
-first line expects. Exit 0: all as expected. Exit 1: a mismatch. Exit 2: usage.
+Runs TLC on every config of tla/ and compares the result with the expectation in
+the first line of the config. Exit 0: all as expected. Exit 1: a mismatch or an
+error. Exit 2: usage.
 
-  -run REGEXP  only the configs whose name matches
-  -list        print the configs and what they expect, run nothing
-  -big         the configs of tla/big, which take hours, instead of those of tla; with
-               -write their figures go to tla/big/RESULTS.md
-  -write       if there is no mismatch, write the figures of what ran to tla/RESULTS.md and
-               tla/README.md; a run of all configs does so unless it is told -write=false
+  -run REGEXP  run only the configs whose name matches
+  -list        print the configs and their expectations, run nothing
+  -big         run the configs of tla/big, which take hours, instead of those of tla;
+               -write then writes to tla/big/RESULTS.md
+  -write       if there is no mismatch, write the figures to tla/RESULTS.md and
+               tla/README.md; the default if all configs run, -write=false disables it
 
 examples
-  make tla                               all of them; writes what it found down
-  make tla ARGS='-run Calls_crash'       one model
-  make tla ARGS='-run broken -list'      what must be violated
-  TLA2TOOLS_JAR=~/tla2tools.jar make tla with a TLC of your own
+  make tla                               run all configs and write their figures
+  make tla ARGS='-run Calls_crash'       run one model
+  make tla ARGS='-run broken -list'      list the configs that expect a violation
+  TLA2TOOLS_JAR=~/tla2tools.jar make tla use another version of TLC
 
-What TLC said in each run stays in .cache/tlc/output/.
+The output of each run is kept in .cache/tlc/output/.
 `
 )
 
@@ -77,11 +77,11 @@ func run(ctx context.Context, args []string) int {
 	match, err := regexp.Compile(*pattern)
 	switch {
 	case err != nil:
-		return complain(2, fmt.Errorf("-run: %w", err))
+		return fail(2, fmt.Errorf("-run: %w", err))
 	case flags.NArg() > 0:
-		return complain(2, fmt.Errorf("unknown argument %q; -h shows examples", flags.Arg(0)))
+		return fail(2, fmt.Errorf("unknown argument %q; -h shows examples", flags.Arg(0)))
 	case *write && *list:
-		return complain(2, fmt.Errorf("-list runs nothing that -write could write"))
+		return fail(2, fmt.Errorf("-list cannot be combined with -write: it runs nothing"))
 	}
 
 	dir := specDir
@@ -90,11 +90,11 @@ func run(ctx context.Context, args []string) int {
 	}
 	all, err := ReadConfigs(dir)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	configs := slices.DeleteFunc(slices.Clone(all), func(c Config) bool { return !match.MatchString(c.Name) })
 	if len(configs) == 0 {
-		return complain(1, fmt.Errorf("none of the %d configs matches %q; -list shows them", len(all), *pattern))
+		return fail(1, fmt.Errorf("none of the %d configs matches %q; -list shows them", len(all), *pattern))
 	}
 	if *list {
 		for _, c := range configs {
@@ -105,62 +105,63 @@ func run(ctx context.Context, args []string) int {
 
 	java, jar, err := Checker(ctx, cacheDir)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	checker := TLC{Java: java, Jar: jar, Dir: specDir, Big: *big, Output: filepath.Join(cacheDir, "output")}
 	if err := os.MkdirAll(checker.Output, 0o755); err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 
-	began := time.Now()
+	start := time.Now()
 	fmt.Println(header)
 	results, err := checker.RunAll(ctx, configs, func(r Result) { fmt.Println(r) })
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
-	bad := 0
+	mismatches := 0
 	for _, r := range results {
 		if r.Mismatch() != "" {
-			bad++
+			mismatches++
 		}
 	}
-	took := time.Since(began).Round(time.Second)
-	if bad > 0 {
-		return complain(1, fmt.Errorf("%d of %d configs are not as expected (%v)", bad, len(results), took))
+	elapsed := time.Since(start).Round(time.Second)
+	if mismatches > 0 {
+		return fail(1, fmt.Errorf("%d of %d configs are not as expected (%v)", mismatches, len(results), elapsed))
 	}
-	fmt.Printf("%d configs as expected (%v)\n", len(results), took)
+	fmt.Printf("%d configs as expected (%v)\n", len(results), elapsed)
 	version := results[0].Report.Version
-	if told := false; !*write && len(configs) == len(all) && !*big && version == tlcVersion {
-		flags.Visit(func(f *flag.Flag) { told = told || f.Name == "write" })
-		*write = !told
+	if explicit := false; !*write && len(configs) == len(all) && !*big && version == tlcVersion {
+		flags.Visit(func(f *flag.Flag) { explicit = explicit || f.Name == "write" })
+		*write = !explicit
 	}
 	if !*write {
 		return 0
 	}
 	if version != tlcVersion {
-		return complain(1, fmt.Errorf("TLC %s is not the %s that the figures are of: nothing was written", version, tlcVersion))
+		return fail(1, fmt.Errorf("TLC has version %s, but figures are of version %s: nothing was written", version, tlcVersion))
 	}
 	found, err := WriteTable(filepath.Join(dir, "RESULTS.md"), all, results, *big)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	if *big {
 		return 0
 	}
-	text := models(all, found)
+	text := modelTable(all, found)
 	fmt.Print("\n" + text)
 	if err := mdsection.Replace(filepath.Join(specDir, "README.md"), "tla", text); err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	return 0
 }
 
-func complain(code int, err error) int {
+func fail(code int, err error) int {
 	fmt.Fprintln(os.Stderr, "tlc:", err)
 	return code
 }
 
-// byExpectation puts what must hold first, then what must be violated, then what must be reached.
+// byExpectation orders configs that must hold before those that must be violated, and these
+// before goals.
 func byExpectation(a, b Config) int {
 	return cmp.Or(cmp.Compare(a.Expect.Kind, b.Expect.Kind), cmp.Compare(a.Name, b.Name))
 }

@@ -8,16 +8,17 @@ import (
 	"strings"
 )
 
-// models is the table by model: what each explores and checks, which defects were
-// found in it and which situations reached, with the number of states on the way there.
-func models(all []Config, found map[string]figures) string {
+// modelTable returns the table of models: the constants of each, the properties it checks, the
+// defects found and the situations reached in it. Each defect and situation has the number of
+// states that lead to it.
+func modelTable(all []Config, found map[string]figures) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "By TLC %s; of each defect and goal, how many states lead to it. Times are of cores that may have had\nother work too.\n\n", tlcVersion)
 	b.WriteString("| model | constants | holds | distinct states | depth | seconds | defects found | goals reached |\n|---|---|---|---:|---:|---:|---|---|\n")
 	count := [3]int{}
 	states := 0
 	for _, c := range all {
-		f := found[key(c)]
+		f := found[rowKey(c)]
 		count[c.Expect.Kind]++
 		if c.Expect.Kind != Holds {
 			continue
@@ -28,11 +29,11 @@ func models(all []Config, found map[string]figures) string {
 			if d.Base != c.Name+".cfg" {
 				continue
 			}
-			switch way := found[key(d)].length; d.Expect.Kind {
+			switch length := found[rowKey(d)].length; d.Expect.Kind {
 			case Violates:
-				defects = append(defects, fmt.Sprintf("%s: %s %d", d.Expect.Name, strings.Trim(d.Value("Bug"), `"`), way))
+				defects = append(defects, fmt.Sprintf("%s: %s %d", d.Expect.Name, strings.Trim(d.Value("Bug"), `"`), length))
 			case Reaches:
-				goals = append(goals, fmt.Sprintf("%s %d", strings.TrimPrefix(d.Expect.Name, "Not_"), way))
+				goals = append(goals, fmt.Sprintf("%s %d", strings.TrimPrefix(d.Expect.Name, "Not_"), length))
 			}
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %s | %s | %s |\n", c.Name, strings.Join(c.constants(), ", "),
@@ -44,7 +45,7 @@ func models(all []Config, found map[string]figures) string {
 	return b.String()
 }
 
-// constants are the bounds of a config, without what is the same in all of them.
+// constants returns the bounds of a config, without those that are equal in all configs.
 func (c Config) constants() []string {
 	var out []string
 	for _, line := range c.Lines {
@@ -60,12 +61,12 @@ func (c Config) constants() []string {
 	return out
 }
 
-// states is how many distinct states the models that hold have together.
-func states(all []Config, found map[string]figures) int {
+// totalStates returns the number of distinct states of all models that hold.
+func totalStates(all []Config, found map[string]figures) int {
 	n := 0
 	for _, c := range all {
 		if c.Expect.Kind == Holds {
-			n += found[key(c)].distinct
+			n += found[rowKey(c)].distinct
 		}
 	}
 	return n

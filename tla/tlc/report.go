@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// A Report is what TLC found, read from what it printed.
+// A Report is the result of a run of TLC, parsed from its output.
 type Report struct {
 	Version  string
 	Complete bool   // the search ended and found no error
-	Violated string // name of the violated property; "deadlock"; empty if none was
-	Err      string // first line of any other error: TLC could not judge
+	Violated string // name of the violated property, or "deadlock"; empty if none was violated
+	Err      string // first line of any other error, which prevented a result
 	Distinct int
 	Queued   int // states found but not searched
 	Depth    int
@@ -22,20 +22,20 @@ type Report struct {
 }
 
 var (
-	versionLine   = regexp.MustCompile(`(?m)^TLC2 Version (\S+)`)
-	stateLine     = regexp.MustCompile(`(?m)^Error: (?:Invariant|Action property) (\S+) is violated`)
-	behaviourLine = regexp.MustCompile(`(?m)^Error: Temporal properties were violated\.`)
-	deadlockLine  = regexp.MustCompile(`(?m)^Error: Deadlock reached\.`)
-	errorLine     = regexp.MustCompile(`(?m)^(?:Error: .*|.*Exception.*|\*\*\*Parse Error\*\*\*)$`)
-	countLine     = regexp.MustCompile(`(?m)^\d+ states generated, (\d+) distinct states found, (\d+) states left on queue\.`)
-	behindLine    = regexp.MustCompile(`(?m)^State (\d+): <`)
-	depthLine     = regexp.MustCompile(`(?m)^The depth of the complete state graph search is (\d+)\.`)
+	versionLine     = regexp.MustCompile(`(?m)^TLC2 Version (\S+)`)
+	safetyLine      = regexp.MustCompile(`(?m)^Error: (?:Invariant|Action property) (\S+) is violated`)
+	livenessLine    = regexp.MustCompile(`(?m)^Error: Temporal properties were violated\.`)
+	deadlockLine    = regexp.MustCompile(`(?m)^Error: Deadlock reached\.`)
+	errorLine       = regexp.MustCompile(`(?m)^(?:Error: .*|.*Exception.*|\*\*\*Parse Error\*\*\*)$`)
+	countLine       = regexp.MustCompile(`(?m)^\d+ states generated, (\d+) distinct states found, (\d+) states left on queue\.`)
+	stateNumberLine = regexp.MustCompile(`(?m)^State (\d+): <`)
+	depthLine       = regexp.MustCompile(`(?m)^The depth of the complete state graph search is (\d+)\.`)
 )
 
 const completeLine = "\nModel checking completed. No error has been found.\n"
 
-// ParseReport reads TLC's output. TLC does not name a violated liveness property,
-// so a config that checks one on whole behaviours checks that one only.
+// ParseReport parses the output of TLC. TLC does not name a violated liveness property, so a
+// config that checks one on whole behaviours must check no other.
 func ParseReport(c Config, output string) Report {
 	r := Report{
 		Version:  submatch(versionLine, output),
@@ -43,16 +43,16 @@ func ParseReport(c Config, output string) Report {
 		Distinct: number(countLine, 1, output),
 		Queued:   number(countLine, 2, output),
 		Depth:    number(depthLine, 1, output),
-		Length:   number(behindLine, 1, output),
+		Length:   number(stateNumberLine, 1, output),
 	}
 	switch {
-	case stateLine.MatchString(output):
-		r.Violated = submatch(stateLine, output)
+	case safetyLine.MatchString(output):
+		r.Violated = submatch(safetyLine, output)
 	case deadlockLine.MatchString(output):
 		r.Violated = "deadlock"
-	case behaviourLine.MatchString(output):
+	case livenessLine.MatchString(output):
 		if len(c.Properties) != 1 {
-			r.Err = fmt.Sprintf("a liveness property is violated, and %d are checked: check one per config", len(c.Properties))
+			r.Err = fmt.Sprintf("a liveness property is violated and %d are checked: check one per config", len(c.Properties))
 			return r
 		}
 		r.Violated = c.Properties[0]
@@ -71,7 +71,8 @@ func submatch(re *regexp.Regexp, text string) string {
 	return ""
 }
 
-// number reads a figure from the last line that re finds: TLC also prints it as it goes.
+// number returns the figure in the last line that re matches. TLC also prints figures while it
+// runs.
 func number(re *regexp.Regexp, group int, text string) int {
 	m := re.FindAllStringSubmatch(text, -1)
 	if m == nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What TLC printed in real runs, without the states of its error traces.
+// report parses the output of a real run of TLC, stored without the states of its error trace.
 func report(t *testing.T, c Config, sample string) Report {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", sample+".txt"))
@@ -21,7 +21,7 @@ func report(t *testing.T, c Config, sample string) Report {
 
 var oneProperty = Config{Properties: []string{"TurnComesBack"}}
 
-func TestReportsAreRead(t *testing.T) {
+func TestParseReport(t *testing.T) {
 	for sample, want := range map[string]Report{
 		"holds":      {Version: "2.18", Complete: true, Distinct: 211, Depth: 17},
 		"invariant":  {Version: "2.18", Violated: "AcyclicCalls", Distinct: 9, Queued: 3, Depth: 5},
@@ -34,20 +34,20 @@ func TestReportsAreRead(t *testing.T) {
 		"unfinished": {Version: "2.18"},
 	} {
 		if got := report(t, oneProperty, sample); got != want {
-			t.Errorf("%s is read as\n%+v, want\n%+v", sample, got, want)
+			t.Errorf("%s: got\n%+v, want\n%+v", sample, got, want)
 		}
 	}
 }
 
-// TLC prints no name for a liveness property: with two of them, nobody knows which.
-func TestAnUnnamedViolationIsNotGuessed(t *testing.T) {
+// TLC does not name a violated liveness property: with two of them the result is ambiguous.
+func TestAmbiguousLivenessViolationIsError(t *testing.T) {
 	two := Config{Properties: []string{"EveryCallEnds", "TurnComesBack"}}
 	if got := report(t, two, "liveness"); got.Violated != "" || !strings.Contains(got.Err, "one per config") {
-		t.Errorf("read as %+v", got)
+		t.Errorf("got %+v", got)
 	}
 }
 
-func TestOnlyTheExpectedOutcomeIsOne(t *testing.T) {
+func TestMismatch(t *testing.T) {
 	holds, broken := Expectation{Kind: Holds}, Expectation{Violates, "AcyclicCalls"}
 	reached := Expectation{Reaches, "Not_Busy"}
 	for _, test := range []struct {
@@ -71,39 +71,39 @@ func TestOnlyTheExpectedOutcomeIsOne(t *testing.T) {
 	} {
 		got := Result{Config: Config{Expect: test.expect}, Report: report(t, oneProperty, test.sample)}.Mismatch()
 		if (got == "") != (test.mismatch == "") || !strings.HasPrefix(got, test.mismatch) {
-			t.Errorf("%s where it %s: %q, want %q", test.sample, test.expect, got, test.mismatch)
+			t.Errorf("%s with expectation %s: got %q, want %q", test.sample, test.expect, got, test.mismatch)
 		}
 	}
 }
 
-// A search that TLC calls complete has left nothing in its queue and has seen a state.
-func TestACompleteSearchHasSeenEverything(t *testing.T) {
+// A complete search has an empty queue and at least one state.
+func TestIncompleteSearchIsMismatch(t *testing.T) {
 	for _, r := range []Report{{Complete: true, Distinct: 5, Queued: 1}, {Complete: true}, {Distinct: 5}} {
 		if (Result{Report: r}).Mismatch() == "" {
-			t.Errorf("%+v passes", r)
+			t.Errorf("%+v is accepted", r)
 		}
 	}
 }
 
-func TestAForeignJarIsRefused(t *testing.T) {
+func TestChecksumRejectsOtherJar(t *testing.T) {
 	jar := filepath.Join(t.TempDir(), jarName)
 	if err := checkSum(jar); !os.IsNotExist(err) {
-		t.Errorf("no jar: %v", err)
+		t.Errorf("missing jar: %v", err)
 	}
 	if err := os.WriteFile(jar, []byte("another TLC"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkSum(jar); err == nil || !strings.Contains(err.Error(), "remove it to fetch it again") {
-		t.Errorf("another jar: %v", err)
+		t.Errorf("modified jar: %v", err)
 	}
 }
 
-func TestAMissingCommandIsNamedWithItsPackage(t *testing.T) {
+func TestMissingCommandErrorNamesPackage(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if _, _, err := Checker(t.Context(), t.TempDir()); err == nil || err.Error() != "java is missing: apt-get install default-jre-headless" {
 		t.Errorf("java: %v", err)
 	}
-	if _, err := pinned(t.Context(), t.TempDir()); err == nil || !strings.HasPrefix(err.Error(), "mvn is missing: apt-get install maven") {
+	if _, err := pinnedJar(t.Context(), t.TempDir()); err == nil || !strings.HasPrefix(err.Error(), "mvn is missing: apt-get install maven") {
 		t.Errorf("mvn: %v", err)
 	}
 }

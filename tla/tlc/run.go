@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// At most this many models are checked at the same time, each by one thread.
-const atOnce = 2
+// parallelRuns is the maximum number of models checked at the same time, each by one thread.
+const parallelRuns = 2
 
-// No model may take longer than this; it would not be a small one any more.
-const longest = 15 * time.Minute
+// runTimeout is the maximum time for one model. A model that needs longer is not a small one.
+const runTimeout = 15 * time.Minute
 
-// Nor one of those that are not small.
-const longestBig = 6 * time.Hour
+// bigRunTimeout is the maximum time for one model of bigDir.
+const bigRunTimeout = 6 * time.Hour
 
-// bigDir is where those stand, beside the others.
+// bigDir is the folder of large models, inside the folder of the modules.
 const bigDir = "big"
 
 // brokenDir is the folder of configs in which a property must be violated.
@@ -30,22 +30,23 @@ const brokenDir = "broken"
 
 // TLC runs configs.
 type TLC struct {
-	Java   string // the java command
-	Jar    string // TLC itself
-	Dir    string // where modules stand
-	Big    bool   // configs are those of Dir/big, which take long
-	Output string // where each run's output is kept
+	Java   string // path of the java command
+	Jar    string // path of the jar of TLC
+	Dir    string // folder of the modules
+	Big    bool   // configs are those of Dir/big, which take hours
+	Output string // folder for the output of each run
 }
 
-// A Result is one config, and what TLC found.
+// A Result is a config and the report of its run.
 type Result struct {
 	Config Config
 	Report Report
 	Took   time.Duration
-	Output string // file that holds what TLC printed
+	Output string // file with the output of TLC
 }
 
-// Mismatch says what is not as the config expects; it is empty if all is.
+// Mismatch describes how the result differs from the expectation of the config. It returns "" if
+// it does not.
 func (r Result) Mismatch() string {
 	want, got := r.Config.Expect, r.Report
 	switch {
@@ -65,45 +66,46 @@ func (r Result) Mismatch() string {
 	return ""
 }
 
-// RunAll checks the configs, two at a time, tells done of each as it ends, and returns all in the given order.
-// If ctx ends it returns the error, having told only of those that came to an end.
+// RunAll checks the configs, two at a time, and returns the results in the given order. It calls
+// done after each run, never concurrently. When ctx ends it returns the error, and done has been
+// called only for completed runs.
 func (t TLC) RunAll(ctx context.Context, configs []Config, done func(Result)) ([]Result, error) {
 	var (
 		results = make([]Result, len(configs))
-		slots   = make(chan struct{}, atOnce)
-		telling sync.Mutex
-		running sync.WaitGroup
+		slots   = make(chan struct{}, parallelRuns)
+		doneMu  sync.Mutex
+		wg      sync.WaitGroup
 	)
 	for i, c := range configs {
 		slots <- struct{}{}
 		if ctx.Err() != nil {
 			break
 		}
-		running.Go(func() {
+		wg.Go(func() {
 			defer func() { <-slots }()
 			results[i] = t.Run(ctx, c)
-			telling.Lock()
-			defer telling.Unlock()
+			doneMu.Lock()
+			defer doneMu.Unlock()
 			if ctx.Err() == nil {
 				done(results[i])
 			}
 		})
 	}
-	running.Wait()
+	wg.Wait()
 	return results, context.Cause(ctx)
 }
 
 // Run checks one config.
 func (t TLC) Run(ctx context.Context, c Config) Result {
-	began := time.Now()
+	start := time.Now()
 	result := Result{Config: c, Output: filepath.Join(t.Output, c.Name+".txt")}
 	output, err := t.output(ctx, c)
-	result.Took = time.Since(began)
+	result.Took = time.Since(start)
 	result.Report = ParseReport(c, string(output))
 	if writeErr := os.WriteFile(result.Output, output, 0o644); err == nil {
 		err = writeErr
 	}
-	// TLC ends with a status of its own for each kind of violation: the report tells those.
+	// TLC exits with a different status for each kind of violation. The report covers those.
 	if exit := new(exec.ExitError); err != nil && !(errors.As(err, &exit) && exit.Exited()) {
 		result.Report.Err = err.Error()
 	}
@@ -116,15 +118,15 @@ func (t TLC) output(ctx context.Context, c Config) ([]byte, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(scratch)
-	// TLC leaves its states, and a newer one also its error traces, beside the modules.
+	// TLC writes its states next to the modules, newer versions also error traces.
 	if err := os.CopyFS(scratch, os.DirFS(t.Dir)); err != nil {
 		return nil, err
 	}
-	config, within := filepath.Join(c.Folder, c.Name+".cfg"), longest
+	config, limit := filepath.Join(c.Folder, c.Name+".cfg"), runTimeout
 	if t.Big {
-		config, within = filepath.Join(bigDir, config), longestBig
+		config, limit = filepath.Join(bigDir, config), bigRunTimeout
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no end after %v", within))
+	limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not finished after %v", limit))
 	defer cancel()
 	cmd := exec.CommandContext(limited, t.Java, "-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir="+scratch, "-cp", t.Jar, "tlc2.TLC",
 		"-workers", "1", "-config", config, c.Module)

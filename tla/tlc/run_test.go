@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// command stands in for java: it looks for the config where TLC would, then
-// prints a real report and ends with a status as TLC does for a violation.
-func command(t *testing.T) TLC {
+// fakeJava returns a script in place of java. It checks that the config is where TLC would look
+// for it, prints the output of a real run and exits with the status of a violation.
+func fakeJava(t *testing.T) TLC {
 	t.Helper()
 	sample, err := filepath.Abs("testdata/invariant.txt")
 	if err != nil {
@@ -26,41 +26,41 @@ func command(t *testing.T) TLC {
 	return TLC{Java: path, Jar: "tlc.jar", Dir: tla, Output: t.TempDir()}
 }
 
-func TestARunIsJudgedByWhatTLCPrints(t *testing.T) {
-	checker := command(t)
+func TestRunAllReadsReports(t *testing.T) {
+	checker := fakeJava(t)
 	expect := Expectation{Violates, "AcyclicCalls"}
-	told := 0
+	calls := 0
 	results, err := checker.RunAll(t.Context(), []Config{
 		{Name: "Calls_a", Module: "Calls", Expect: expect},
 		{Name: "Calls_b", Module: "Calls"},
-		{Name: "Nothing_c", Module: "Nothing", Expect: expect}, // no such module: nothing is printed
-	}, func(Result) { told++ })
-	if err != nil || told != 3 {
-		t.Fatalf("told of %d, %v", told, err)
+		{Name: "Nothing_c", Module: "Nothing", Expect: expect}, // no such module: the script prints nothing
+	}, func(Result) { calls++ })
+	if err != nil || calls != 3 {
+		t.Fatalf("done was called %d times, %v; want 3", calls, err)
 	}
 	for i, want := range []string{"", "AcyclicCalls is violated", "AcyclicCalls is not violated"} {
 		if got := results[i].Mismatch(); got != want {
 			t.Errorf("%s: %q, want %q", results[i].Config.Name, got, want)
 		}
 	}
-	if kept, err := os.ReadFile(results[0].Output); err != nil || len(kept) == 0 {
-		t.Errorf("what was printed is not kept: %v", err)
+	if output, err := os.ReadFile(results[0].Output); err != nil || len(output) == 0 {
+		t.Errorf("output was not written: %v", err)
 	}
 }
 
-func TestAnInterruptedRunTellsNothing(t *testing.T) {
+func TestCancelledRunReportsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := command(t).RunAll(ctx, []Config{{Name: "Calls_a", Module: "Calls"}}, func(r Result) { t.Errorf("told of %v", r) })
+	_, err := fakeJava(t).RunAll(ctx, []Config{{Name: "Calls_a", Module: "Calls"}}, func(r Result) { t.Errorf("done was called with %v", r) })
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("ended with %v", err)
+		t.Errorf("got error %v, want context.Canceled", err)
 	}
 }
 
-func TestAJavaThatCannotRunIsAMismatch(t *testing.T) {
-	checker := command(t)
+func TestMissingJavaIsMismatch(t *testing.T) {
+	checker := fakeJava(t)
 	checker.Java = filepath.Join(t.TempDir(), "java")
 	if got := checker.Run(t.Context(), Config{Name: "Calls_a", Module: "Calls"}).Mismatch(); got == "" {
-		t.Error("it passes")
+		t.Error("got no mismatch")
 	}
 }

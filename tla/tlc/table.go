@@ -27,26 +27,26 @@ the others, up to where TLC stopped, with the number of states on the way to wha
 
 var header = strings.TrimRight(fmt.Sprintf(row, "config", "expected", "distinct", "depth", "s", "way", "verdict"), " ")
 
-// String is the result's line in the table.
+// String returns the line of the result in the table.
 func (r Result) String() string {
 	verdict := "ok"
 	if m := r.Mismatch(); m != "" {
 		verdict = "MISMATCH: " + m + " (" + r.Output + ")"
 	}
 	return fmt.Sprintf(row, r.Config.Name, r.Config.Expect,
-		fmt.Sprint(r.Report.Distinct), fmt.Sprint(r.Report.Depth), seconds(r.Took), way(r.Report.Length), verdict)
+		fmt.Sprint(r.Report.Distinct), fmt.Sprint(r.Report.Depth), seconds(r.Took), pathLength(r.Report.Length), verdict)
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()) }
 
-func way(length int) string {
+func pathLength(length int) string {
 	if length == 0 {
 		return ""
 	}
 	return fmt.Sprint(length)
 }
 
-// figures are what the table says of one config.
+// figures are the columns of the table for one config.
 type figures struct {
 	distinct, depth int
 	seconds         string
@@ -58,11 +58,11 @@ func figuresOf(r Result) figures {
 }
 
 func (f figures) row(c Config) string {
-	row := fmt.Sprintf("%s%d | %d | %s | %s |\n", key(c), f.distinct, f.depth, f.seconds, way(f.length))
+	row := fmt.Sprintf("%s%d | %d | %s | %s |\n", rowKey(c), f.distinct, f.depth, f.seconds, pathLength(f.length))
 	return strings.Replace(row, "|  |", "| |", 1)
 }
 
-// readTable reads what WriteTable wrote, by the first two cells of each row.
+// readTable reads the table written by WriteTable. The keys are the first two cells of each row.
 func readTable(path string) (map[string]figures, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -82,35 +82,34 @@ func readTable(path string) (map[string]figures, error) {
 		f.distinct, errs[0] = strconv.Atoi(cells[2])
 		f.depth, errs[1] = strconv.Atoi(cells[3])
 		if errors.Join(errs[:]...) != nil {
-			continue // the head
+			continue // the head of the table
 		}
 		f.seconds = cells[4]
-		f.length, _ = strconv.Atoi(cells[5]) // empty: what holds
+		f.length, _ = strconv.Atoi(cells[5]) // empty if the config holds
 		all["| "+cells[0]+" | "+cells[1]+" | "] = f
 	}
 	return all, nil
 }
 
-// WriteTable writes the results into the table of all configs, and gives the
-// figures of all. A config that did not run keeps those it has there; of large
-// ones it may have none yet.
+// WriteTable writes the results into the table of all configs and returns the figures of all. A
+// config that did not run keeps its figures. Without any, it is an error unless large is set.
 func WriteTable(path string, all []Config, results []Result, large bool) (map[string]figures, error) {
 	found, err := readTable(path)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range results {
-		found[key(r.Config)] = figuresOf(r)
+		found[rowKey(r.Config)] = figuresOf(r)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, intro, results[0].Report.Version)
 	for _, c := range all {
-		f, ok := found[key(c)]
+		f, ok := found[rowKey(c)]
 		switch {
 		case ok:
 			b.WriteString(f.row(c))
 		case large:
-			fmt.Fprintf(&b, "%snot searched to the end yet | | | |\n", key(c))
+			fmt.Fprintf(&b, "%snot searched to the end yet | | | |\n", rowKey(c))
 		default:
 			return nil, fmt.Errorf("%s has no figures yet: run it too", c.Name)
 		}
@@ -118,4 +117,4 @@ func WriteTable(path string, all []Config, results []Result, large bool) (map[st
 	return found, os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
-func key(c Config) string { return fmt.Sprintf("| %s | %s | ", c.Name, c.Expect) }
+func rowKey(c Config) string { return fmt.Sprintf("| %s | %s | ", c.Name, c.Expect) }

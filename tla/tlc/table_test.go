@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// A part can be run and written by itself: the others keep their figures, what is gone loses its row.
-func TestTheTableKeepsWhatDidNotRun(t *testing.T) {
+// Some configs can be run and written alone. The others keep their figures, and removed ones lose
+// their rows.
+func TestWriteTableKeepsOtherRows(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "RESULTS.md")
 	a, b := Config{Name: "M_a"}, Config{Name: "M_b", Expect: Expectation{Violates, "P"}}
 	result := func(c Config, states int) Result {
@@ -26,7 +27,7 @@ func TestTheTableKeepsWhatDidNotRun(t *testing.T) {
 		return rows
 	}
 	if _, err := WriteTable(path, []Config{a, b}, []Result{result(a, 1)}, false); err == nil || !strings.Contains(err.Error(), "M_b has no figures yet") {
-		t.Errorf("a row is missing: %v", err)
+		t.Errorf("missing row: %v", err)
 	}
 	for _, test := range []struct {
 		all  []Config

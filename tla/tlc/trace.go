@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// A trace is a history as `troupe sim --trace` and `troupe serve --trace` write
-// it: a header, and one line for each event.
+// A trace is a history as written by `troupe sim --trace` and `troupe serve --trace`: a header,
+// and one line per event.
 type trace struct {
 	Name   string
 	Header traceHeader
@@ -37,8 +37,8 @@ type traceAgent struct {
 	ByActor     bool `json:"by_actor"`
 }
 
-// event is one line. Lost is set in a line that says what is missing, and Agents
-// in one that names more of them.
+// event is one line. Lost is set in a line that reports missing events, Agents in one that
+// announces more agents.
 type event struct {
 	Kind                      string
 	At                        int64
@@ -91,38 +91,38 @@ func readTrace(path string) (trace, error) {
 	return h, h.check()
 }
 
-// check says why a history cannot be judged.
+// check returns an error if the history cannot be checked by module Trace.
 func (h *trace) check() error {
 	if h.Header.Trace != traceVersion {
-		return fmt.Errorf("%s: a trace of version %d; this reads %d", h.Name, h.Header.Trace, traceVersion)
+		return fmt.Errorf("%s: trace version %d, want %d", h.Name, h.Header.Trace, traceVersion)
 	}
 	if len(h.Events) == 0 {
-		return fmt.Errorf("%s: nothing happens in it", h.Name)
+		return fmt.Errorf("%s: no events", h.Name)
 	}
 	for i := range h.Events {
 		h.Header.Agents = append(h.Header.Agents, h.Events[i].Agents...)
 	}
 	for _, a := range h.Header.Agents {
 		if a.Volatile || a.Interleaved {
-			return fmt.Errorf("%s: agent %s is not journaled and serial, and module Trace knows no other; troupe sim --plain makes worlds that it knows", h.Name, a.Name)
+			return fmt.Errorf("%s: agent %s is not journaled and serial, which module Trace requires; troupe sim --plain simulates only such agents", h.Name, a.Name)
 		}
 	}
 	for i := range h.Events {
 		if n := h.Events[i].Lost; n > 0 {
-			return fmt.Errorf("%s:%d: %d events were lost there", h.Name, i+2, n)
+			return fmt.Errorf("%s:%d: %d events were lost", h.Name, i+2, n)
 		}
 	}
 	return nil
 }
 
-// An entry is one step of module Trace: a record, as TLA+ writes it, and the
-// line that it is of.
+// An entry is one step of module Trace: a TLA+ record, and the number of the line it was made
+// from.
 type entry struct {
 	text string
 	line int
 }
 
-// translation is a history in the words of module Trace.
+// translation is a history in the terms of module Trace.
 type translation struct {
 	trace     trace
 	entries   []entry
@@ -131,7 +131,7 @@ type translation struct {
 	nodes     []string
 	words     map[string]bool
 	recursive []string
-	unknown   []string // actors of agents that the header does not name
+	unknown   []string // actors of agents that no header names
 }
 
 func translate(h trace) *translation {
@@ -146,7 +146,7 @@ func translate(h trace) *translation {
 			now = e.At / 1000
 		}
 		if at := e.At / 1000; at > now {
-			t.entries = append(t.entries, entry{fmt.Sprintf(`[k |-> "Tick", d |-> %d]`, min(at-now, longestTime)), i + 2})
+			t.entries = append(t.entries, entry{fmt.Sprintf(`[k |-> "Tick", d |-> %d]`, min(at-now, microsMax)), i + 2})
 			now = at
 		}
 		t.entries = append(t.entries, entry{t.entry(e), i + 2})
@@ -154,11 +154,12 @@ func translate(h trace) *translation {
 	return t
 }
 
-// longestTime is more microseconds than TLC can add to each other.
-const longestTime = 1_000_000_000
+// microsMax is the maximum duration in microseconds. TLC has 32-bit integers, and two such
+// durations must not overflow when added.
+const microsMax = 1_000_000_000
 
-// micros is a duration in microseconds, rounded up.
-func micros(nanos int64) int64 { return min((max(nanos, 0)+999)/1000, longestTime) }
+// micros converts nanoseconds to microseconds, rounded up and limited to microsMax.
+func micros(nanos int64) int64 { return min((max(nanos, 0)+999)/1000, microsMax) }
 
 func (t *translation) call(id string) int {
 	n, ok := t.calls[id]
@@ -169,7 +170,7 @@ func (t *translation) call(id string) int {
 	return n
 }
 
-func note(list *[]string, name string) string {
+func addUnique(list *[]string, name string) string {
 	for _, known := range *list {
 		if known == name {
 			return name
@@ -184,7 +185,7 @@ func (t *translation) actor(id string) string {
 		return ""
 	}
 	known := len(t.actors)
-	note(&t.actors, id)
+	addUnique(&t.actors, id)
 	if len(t.actors) == known {
 		return id
 	}
@@ -201,14 +202,14 @@ func (t *translation) actor(id string) string {
 	return id
 }
 
-// agentOf is the agent of an actor, with its tenant, if it has another than most.
+// agentOf returns the agent of an actor, including its tenant if it is not the default one.
 func agentOf(id string) string {
 	i := strings.LastIndexByte(id, '/')
 	return id[:max(i, 0)]
 }
 
-// word is how a call ended: "ok", or why not.
-func (t *translation) word(status, reason string) string {
+// outcomeWord returns the outcome of a call: "ok", or the reason of its failure.
+func (t *translation) outcomeWord(status, reason string) string {
 	w := strings.ToLower(reason)
 	switch reason {
 	case "Deadline":
@@ -226,8 +227,8 @@ func (t *translation) word(status, reason string) string {
 	return w
 }
 
-// record writes a record of TLA+: names and values by turns. Strings are quoted,
-// but for what is an expression already.
+// record returns a TLA+ record of alternating names and values. Strings are quoted; an expression
+// is not.
 func record(fields ...any) string {
 	var b strings.Builder
 	for i := 0; i < len(fields); i += 2 {
@@ -252,12 +253,13 @@ func record(fields ...any) string {
 	return b.String() + "]"
 }
 
-// expression is text of TLA+ that is no string.
+// expression is TLA+ text that is not a string literal.
 type expression string
 
-var other = record("k", "other")
+var ignored = record("k", "other")
 
-// messages is which messages of module Calls one of ours is.
+// messages returns the set of message kinds in module Calls that correspond to a message of the
+// code.
 func messages(name string) expression {
 	switch name {
 	case "request":
@@ -272,9 +274,9 @@ func messages(name string) expression {
 	return ""
 }
 
-// entry is an event in the words of module Trace.
+// entry translates an event to the terms of module Trace.
 func (t *translation) entry(e *event) string {
-	note(&t.nodes, e.Node)
+	addUnique(&t.nodes, e.Node)
 	for _, a := range e.Chain {
 		t.actor(a)
 	}
@@ -288,7 +290,7 @@ func (t *translation) entry(e *event) string {
 		return record("k", e.Kind, "n", n, "pos", pos)
 	case "Restart":
 		if e.Incarnation == 0 {
-			return other // a node's: its crash has said all
+			return ignored // of a node: its Crash already has this effect
 		}
 		return record("k", e.Kind, "n", n, "cell", e.Cell)
 	case "Activate", "Deactivate":
@@ -303,7 +305,7 @@ func (t *translation) entry(e *event) string {
 		if e.What == "wait" {
 			return record("k", "Wait")
 		}
-		return other
+		return ignored
 	case "Send":
 		switch e.What {
 		case "request":
@@ -313,20 +315,20 @@ func (t *translation) entry(e *event) string {
 		case "held", "resumed", "open":
 			return record("k", "hold", "n", n, "a", a, "c", t.call(e.Call))
 		}
-		return other
+		return ignored
 	case "Deliver":
-		outside := e.Epoch == 0 && e.What != "answered" // a client of this node
-		if ks := messages(e.What); ks != "" && ks != `{"hold"}` && !outside {
+		fromClient := e.Epoch == 0 && e.What != "answered" // from a client of this node
+		if ks := messages(e.What); ks != "" && ks != `{"hold"}` && !fromClient {
 			return record("k", "Deliver", "n", n, "c", t.call(e.Call), "ks", ks)
 		}
-		return other
+		return ignored
 	case "Admit":
 		return record("k", "Admit", "n", n, "a", a, "c", t.call(e.Call), "left", micros(e.Left), "chain", e.Chain, "count", e.Count)
 	case "Refuse":
 		if e.Why != "callee" {
-			return other
+			return ignored
 		}
-		return record("k", "Refuse", "n", n, "a", a, "c", t.call(e.Call), "w", t.word("failed", e.Reason))
+		return record("k", "Refuse", "n", n, "a", a, "c", t.call(e.Call), "w", t.outcomeWord("failed", e.Reason))
 	case "Start":
 		return record("k", "Start", "n", n, "a", a, "c", t.call(e.Call), "left", micros(e.Left))
 	case "Answer":
@@ -335,16 +337,16 @@ func (t *translation) entry(e *event) string {
 		case "wait":
 			return record("k", "Decide")
 		default:
-			return other
+			return ignored
 		}
-		return record("k", "Answer", "n", n, "a", a, "p", t.call(e.Parent), "c", t.call(e.Call), "w", t.word(e.Status, e.Reason), "pending", e.Pending)
+		return record("k", "Answer", "n", n, "a", a, "p", t.call(e.Parent), "c", t.call(e.Call), "w", t.outcomeWord(e.Status, e.Reason), "pending", e.Pending)
 	case "Reply":
-		return record("k", "Reply", "n", n, "a", a, "c", t.call(e.Call), "w", t.word(e.Status, e.Reason), "pending", e.Pending)
+		return record("k", "Reply", "n", n, "a", a, "c", t.call(e.Call), "w", t.outcomeWord(e.Status, e.Reason), "pending", e.Pending)
 	case "Cancel":
 		return record("k", "Cancel", "n", n, "a", a, "c", t.call(e.Call))
 	case "Expire":
 		if e.What != "run" && e.What != "call" {
-			return other
+			return ignored
 		}
 		return record("k", "Expire", "n", n, "c", t.call(e.Call), "of", e.What)
 	case "Hold", "Resume":
@@ -352,11 +354,11 @@ func (t *translation) entry(e *event) string {
 		if e.What == "ask" {
 			k = "HoldCall"
 		}
-		still := int64(0)
+		left := int64(0)
 		if e.Kind == "Hold" {
-			still = micros(e.Until - e.At)
+			left = micros(e.Until - e.At)
 		}
-		return record("k", k, "n", n, "a", a, "c", t.call(e.Call), "m", e.N, "d", still)
+		return record("k", k, "n", n, "a", a, "c", t.call(e.Call), "m", e.N, "d", left)
 	case "RefuseWaitCycle":
 		hops := make([]string, len(e.Ring))
 		for i, h := range e.Ring {
@@ -369,11 +371,11 @@ func (t *translation) entry(e *event) string {
 			if ks := messages(e.Why); ks != "" {
 				return record("k", "send", "n", n, "c", t.call(e.Call), "ks", ks)
 			}
-			return other
+			return ignored
 		case "respond":
 			w := "held"
 			if e.Status != "" {
-				w = t.word(e.Status, e.Reason)
+				w = t.outcomeWord(e.Status, e.Reason)
 			}
 			return record("k", "respond", "n", n, "c", t.call(e.Call), "w", w)
 		case "tool", "work", "model", "invoke":
@@ -381,5 +383,5 @@ func (t *translation) entry(e *event) string {
 		}
 		return record("k", "publish", "n", n, "pos", e.Pos)
 	}
-	return record("k", e.Kind) // Claim, Lose, Drop, Queue, and the probes
+	return record("k", e.Kind) // Claim, Lose, Drop, Queue and the probes
 }

@@ -20,48 +20,51 @@ import (
 
 const tracesUsage = `usage: go run ./tla/tlc traces [-worlds N] [-no-server] [FILE...]
 
-Has TLC judge, by module Trace, what the simulator and a real server write down:
-each history must be a behaviour of module Calls. Then it corrupts some, and has
-the simulator run with guards removed: TLC must reject each of those, at the
-entry at which it is wrong. With files, judges those and nothing else.
+Checks histories of the simulator and of a real server against module Trace: each
+MUST be a behaviour of module Calls. Then it corrupts some of them and simulates
+mutants, which lack a guard. TLC must reject each of these histories at the entry
+that is wrong. With files, checks those and nothing else.
 
-Needs bin/troupe, and bin/troupe-mutants (make trace builds both).
+Needs bin/troupe and bin/troupe-mutants (make trace builds both).
+
+  -worlds N    number of simulations (default 200)
+  -no-server   skip the history of a server
 
 examples
   make trace
   make trace ARGS='-worlds 20'
   bin/troupe sim --plain --seed 7 --trace /tmp/seven.ndjson && go run ./tla/tlc traces /tmp/seven.ndjson
 
-Histories, and what TLC said of them, stay in .cache/tlc/traces/.
+Histories and the output of TLC are kept in .cache/tlc/traces/.
 `
 
-// mutated are the guards whose absence the histories of plain worlds show.
-var mutated = []string{"cycle-check", "self-call", "depth-check", "chain-dropped-on-retry", "time-left-shrinks", "outstanding-limit",
+// tracedMutants are the guards whose removal is visible in histories of plain simulations.
+var tracedMutants = []string{"cycle-check", "self-call", "depth-check", "chain-dropped-on-retry", "time-left-shrinks", "outstanding-limit",
 	"outstanding-not-released", "unbounded-mailbox", "target-exists-check", "dedup-forgotten", "effect-before-its-gate",
 	"released-at-written", "reply-to-another", "cancel-not-passed-down", "restart-forgets-open-call"}
 
-// unseen is said of what Calls does not see, so that another world has to show the
-// mutant: up to where something should have come and never did a history is one
-// that Calls allows, and of what waits it counts messages and not bytes.
-var unseen = []string{" FAILED EveryCallEnds", " bytes waiting in "}
+// undetectable lists texts of violations that module Calls cannot detect, so that another
+// simulation of the mutant is needed. A history without an event that should follow is still
+// allowed by Calls. The mailbox of Calls counts messages, not bytes.
+var undetectable = []string{" FAILED EveryCallEnds", " bytes waiting in "}
 
-// At least so many of a hundred simulated histories must have a crash, and
-// somebody that goes on after it.
-const crashesOf100 = 20
+// crashPercentMin is the minimum percentage of simulated histories with a crash after which an
+// actor resumes its work.
+const crashPercentMin = 20
 
-// Of many histories, together, so many kinds of events are wanted.
-const manyHistories, kindsWanted = 200, 30
+// A set of at least kindsCheckedFrom histories must contain at least kindsMin kinds of events.
+const kindsCheckedFrom, kindsMin = 200, 30
 
-// tracing is the command traces.
-type tracing struct {
-	tlc    TLC
-	folder string
+// traceCheck implements the command traces.
+type traceCheck struct {
+	tlc TLC
+	dir string
 }
 
 func traces(ctx context.Context, args []string) int {
 	flags := flag.NewFlagSet("traces", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), tracesUsage) }
-	worlds := flags.Int("worlds", 200, "")
+	simulations := flags.Int("worlds", 200, "")
 	noServer := flags.Bool("no-server", false, "")
 	if err := flags.Parse(args); err == flag.ErrHelp {
 		return 0
@@ -70,26 +73,26 @@ func traces(ctx context.Context, args []string) int {
 	}
 	java, jar, err := Checker(ctx, cacheDir)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
-	t := tracing{tlc: TLC{Java: java, Jar: jar, Dir: specDir}, folder: filepath.Join(cacheDir, "traces")}
-	if err := os.MkdirAll(t.folder, 0o755); err != nil {
-		return complain(1, err)
+	t := traceCheck{tlc: TLC{Java: java, Jar: jar, Dir: specDir}, dir: filepath.Join(cacheDir, "traces")}
+	if err := os.MkdirAll(t.dir, 0o755); err != nil {
+		return fail(1, err)
 	}
-	began := time.Now()
+	start := time.Now()
 	if flags.NArg() > 0 {
 		err = t.files(ctx, flags.Args())
 	} else {
-		err = t.all(ctx, *worlds, !*noServer)
+		err = t.all(ctx, *simulations, !*noServer)
 	}
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
-	fmt.Printf("all as expected (%v)\n", time.Since(began).Round(time.Second))
+	fmt.Printf("all as expected (%v)\n", time.Since(start).Round(time.Second))
 	return 0
 }
 
-func (t tracing) files(ctx context.Context, paths []string) error {
+func (t traceCheck) files(ctx context.Context, paths []string) error {
 	all, err := readTraces(paths)
 	if err != nil {
 		return err
@@ -97,8 +100,8 @@ func (t tracing) files(ctx context.Context, paths []string) error {
 	return t.accept(ctx, "given", all)
 }
 
-func (t tracing) all(ctx context.Context, worlds int, server bool) error {
-	paths, err := t.simulate(ctx, worlds)
+func (t traceCheck) all(ctx context.Context, simulations int, server bool) error {
+	paths, err := t.simulate(ctx, simulations)
 	if err != nil {
 		return err
 	}
@@ -107,28 +110,28 @@ func (t tracing) all(ctx context.Context, worlds int, server bool) error {
 		return err
 	}
 	resumed := 0
-	for _, one := range all {
-		if one.resumed() {
+	for _, tr := range all {
+		if tr.resumed() {
 			resumed++
 		}
 	}
-	fmt.Printf("%d of %d simulated histories have a crash, and an actor with open work that comes back\n", resumed, len(all))
-	if resumed*100 < crashesOf100*len(all) {
-		return fmt.Errorf("that is less than %d %%", crashesOf100)
+	fmt.Printf("%d of %d simulated histories have a crash and an actor that resumes open work\n", resumed, len(all))
+	if resumed*100 < crashPercentMin*len(all) {
+		return fmt.Errorf("want at least %d %%", crashPercentMin)
 	}
 	if err := t.accept(ctx, "simulated", all); err != nil {
 		return err
 	}
 	if server {
-		path := filepath.Join(t.folder, "server.ndjson")
-		if err := underLoad(ctx, path); err != nil {
+		path := filepath.Join(t.dir, "server.ndjson")
+		if err := traceServer(ctx, path); err != nil {
 			return err
 		}
-		real, err := readTraces([]string{path})
+		recorded, err := readTraces([]string{path})
 		if err != nil {
 			return err
 		}
-		if err := t.accept(ctx, "of a server", real); err != nil {
+		if err := t.accept(ctx, "of a server", recorded); err != nil {
 			return err
 		}
 	}
@@ -141,29 +144,29 @@ func (t tracing) all(ctx context.Context, worlds int, server bool) error {
 func readTraces(paths []string) ([]trace, error) {
 	var all []trace
 	for _, p := range paths {
-		one, err := readTrace(p)
+		tr, err := readTrace(p)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, one)
+		all = append(all, tr)
 	}
 	return all, nil
 }
 
-// simulate runs plain worlds.
-func (t tracing) simulate(ctx context.Context, worlds int) ([]string, error) {
-	dir := filepath.Join(t.folder, "sim")
+// simulate runs plain simulations and returns the paths of their traces.
+func (t traceCheck) simulate(ctx context.Context, simulations int) ([]string, error) {
+	dir := filepath.Join(t.dir, "sim")
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "bin/troupe", "sim", "--plain", "--seed", "1", "--runs", fmt.Sprint(worlds), "--trace", dir)
+	cmd := exec.CommandContext(ctx, "bin/troupe", "sim", "--plain", "--seed", "1", "--runs", fmt.Sprint(simulations), "--trace", dir)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("bin/troupe sim: %w\n%s", err, output)
 	}
 	return filepath.Glob(filepath.Join(dir, "*.ndjson"))
 }
 
-// resumed tells whether a node died under an open turn of an actor that came back.
+// resumed reports whether a node crashed during a turn of an actor that was activated again.
 func (h *trace) resumed() bool {
 	open, lost := map[string]*event{}, map[string]bool{}
 	for i := range h.Events {
@@ -187,8 +190,8 @@ func (h *trace) resumed() bool {
 	return false
 }
 
-// accept has TLC judge histories that must be behaviours.
-func (t tracing) accept(ctx context.Context, which string, all []trace) error {
+// accept checks histories that must be behaviours of module Calls.
+func (t traceCheck) accept(ctx context.Context, label string, all []trace) error {
 	translated := make([]*translation, len(all))
 	kinds, entries := map[string]int{}, 0
 	for i := range all {
@@ -198,7 +201,7 @@ func (t tracing) accept(ctx context.Context, which string, all []trace) error {
 			kinds[all[i].Events[j].name()]++
 		}
 	}
-	verdicts, taken, err := t.judge(ctx, which, batches(translated), false)
+	verdicts, taken, err := t.check(ctx, label, batches(translated), false)
 	if err != nil {
 		return err
 	}
@@ -209,18 +212,18 @@ func (t tracing) accept(ctx context.Context, which string, all []trace) error {
 			fmt.Println(v)
 		}
 	}
-	fmt.Printf("%d histories %s: %d accepted, %d rejected; %d entries, %d kinds of events\n", len(all), which, len(all)-rejected, rejected, entries, len(kinds))
+	fmt.Printf("%d histories %s: %d accepted, %d rejected; %d entries, %d kinds of events\n", len(all), label, len(all)-rejected, rejected, entries, len(kinds))
 	if rejected > 0 {
-		return fmt.Errorf("histories %s are no behaviours of module Calls", which)
+		return fmt.Errorf("histories %s are no behaviours of module Calls", label)
 	}
 	fmt.Println(coverage(taken))
-	if len(all) >= manyHistories && len(kinds) < kindsWanted {
-		return fmt.Errorf("that is less than %d kinds: the worlds have become too quiet", kindsWanted)
+	if len(all) >= kindsCheckedFrom && len(kinds) < kindsMin {
+		return fmt.Errorf("want at least %d kinds: the simulations cover too little", kindsMin)
 	}
 	return nil
 }
 
-// name is what happened, in two words.
+// name returns the kind of the event in two words.
 func (e *event) name() string {
 	if e.Kind == "Perform" && e.What == "send" {
 		return "Perform send " + e.Why
@@ -228,26 +231,27 @@ func (e *event) name() string {
 	return strings.TrimSpace(e.Kind + " " + e.What)
 }
 
-// judge runs TLC over batches, two at a time.
-func (t tracing) judge(ctx context.Context, which string, all []batch, each bool) ([]verdict, map[string]int, error) {
+// check runs TLC over batches, two at a time. If judge is set, it returns a verdict on every
+// history.
+func (t traceCheck) check(ctx context.Context, label string, all []batch, judge bool) ([]verdict, map[string]int, error) {
 	var (
-		took    = make([]map[string]int, len(all))
+		takenBy = make([]map[string]int, len(all))
 		found   = make([][]verdict, len(all))
 		errs    = make([]error, len(all))
-		slots   = make(chan struct{}, atOnce)
+		slots   = make(chan struct{}, parallelRuns)
 		running sync.WaitGroup
 	)
 	for i, b := range all {
 		slots <- struct{}{}
 		running.Go(func() {
 			defer func() { <-slots }()
-			keep := filepath.Join(t.folder, fmt.Sprintf("%s-%d.txt", strings.ReplaceAll(which, " ", "-"), i+1))
-			verdicts, states, taken, err := t.tlc.judged(ctx, b, each, keep)
+			outputPath := filepath.Join(t.dir, fmt.Sprintf("%s-%d.txt", strings.ReplaceAll(label, " ", "-"), i+1))
+			verdicts, states, taken, err := t.tlc.checkBatch(ctx, b, judge, outputPath)
 			clean := !slices.ContainsFunc(verdicts, func(v verdict) bool { return !v.accepted })
 			if err == nil && clean && states != b.states() {
-				err = fmt.Errorf("TLC found %d states, and there are %d: an entry was not judged; see %s", states, b.states(), keep)
+				err = fmt.Errorf("TLC found %d states, want %d: an entry was not checked; see %s", states, b.states(), outputPath)
 			}
-			found[i], took[i], errs[i] = verdicts, taken, err
+			found[i], takenBy[i], errs[i] = verdicts, taken, err
 		})
 	}
 	running.Wait()
@@ -257,15 +261,15 @@ func (t tracing) judge(ctx context.Context, which string, all []batch, each bool
 		}
 	}
 	taken := map[string]int{}
-	for _, one := range took {
-		for action, n := range one {
+	for _, counts := range takenBy {
+		for action, n := range counts {
 			taken[action] += n
 		}
 	}
 	return slices.Concat(found...), taken, nil
 }
 
-// String says where a history was rejected.
+// String returns the entry at which a history was rejected.
 func (v verdict) String() string {
 	e := v.at()
 	return fmt.Sprintf("  %s:%d: %s: %s", v.t.trace.Name, e.line, v.why, e.text)
@@ -273,13 +277,14 @@ func (v verdict) String() string {
 
 func (v verdict) at() entry { return v.t.entries[min(v.entry, len(v.t.entries))-1] }
 
-// never says of actions of Calls why no history can take them.
-var never = map[string]string{
+// neverTaken maps actions of Calls that no history can take to the reason.
+var neverTaken = map[string]string{
 	"Continue": "turns are serial",
-	"Drop":     "what is lost is what never comes",
+	"Drop":     "loss is the absence of a delivery",
 }
 
-// coverage says how often the actions of Calls were taken, the rarest first.
+// coverage returns a line with the number of times each action of Calls was taken, in ascending
+// order.
 func coverage(taken map[string]int) string {
 	actions := slices.SortedFunc(maps.Keys(taken), func(a, b string) int { return cmp.Or(taken[a]-taken[b], strings.Compare(a, b)) })
 	var line []string
@@ -288,8 +293,8 @@ func coverage(taken map[string]int) string {
 		text := fmt.Sprintf("%s %d", a, taken[a])
 		if taken[a] == 0 {
 			zero++
-			if never[a] != "" {
-				text += " (" + never[a] + ")"
+			if neverTaken[a] != "" {
+				text += " (" + neverTaken[a] + ")"
 			}
 		}
 		line = append(line, text)
@@ -297,49 +302,50 @@ func coverage(taken map[string]int) string {
 	return fmt.Sprintf("  actions of Calls: %d of %d were taken: %s", len(actions)-zero, len(actions), strings.Join(line, ", "))
 }
 
-// rejectCorrupted has TLC judge good histories with something wrong in each.
-func (t tracing) rejectCorrupted(ctx context.Context, good []trace) error {
+// rejectCorrupted checks that TLC rejects corrupted histories, each at the corrupted entry.
+func (t traceCheck) rejectCorrupted(ctx context.Context, good []trace) error {
 	good = slices.Clone(good)
 	slices.SortFunc(good, func(a, b trace) int { return len(a.Events) - len(b.Events) })
 	var all []*translation
 	want := map[string]int{}
 	for _, c := range corruptions {
-		bad, at, err := c.corrupted(good)
+		corrupted, at, err := c.applyToFirst(good)
 		if err != nil {
 			return err
 		}
 		want[c.name] = at
-		all = append(all, translate(bad))
+		all = append(all, translate(corrupted))
 	}
-	verdicts, _, err := t.judge(ctx, "corrupted", batches(all), true)
+	verdicts, _, err := t.check(ctx, "corrupted", batches(all), true)
 	if err != nil {
 		return err
 	}
-	wrong := 0
+	failed := 0
 	for _, v := range verdicts {
 		if v.accepted || v.at().line != want[v.t.trace.Name] {
-			wrong++
+			failed++
 			if v.accepted {
-				fmt.Printf("  %s: accepted; it is wrong in line %d\n", v.t.trace.Name, want[v.t.trace.Name])
+				fmt.Printf("  %s: accepted, want rejection at line %d\n", v.t.trace.Name, want[v.t.trace.Name])
 			} else {
-				fmt.Printf("%v; it is wrong in line %d\n", v, want[v.t.trace.Name])
+				fmt.Printf("%v, want rejection at line %d\n", v, want[v.t.trace.Name])
 			}
 		}
 	}
-	fmt.Printf("%d histories corrupted: %d rejected at the right entry, %d not\n", len(all), len(all)-wrong, wrong)
-	if wrong > 0 {
-		return fmt.Errorf("module Trace does not see what is wrong")
+	fmt.Printf("%d histories corrupted: %d rejected at the right entry, %d not\n", len(all), len(all)-failed, failed)
+	if failed > 0 {
+		return fmt.Errorf("module Trace does not detect all of them")
 	}
 	return nil
 }
 
-// A mutated world ends with the step in which a spec in Go sees what is wrong;
-// TLC may see it so many lines before the end at most.
-const lastLines = 20
+// detectionLagMax is the maximum number of lines between the entry that TLC rejects and the end
+// of a mutant's history. The simulation stops at the step in which a Go spec detects the
+// violation.
+const detectionLagMax = 20
 
-// rejectMutated has TLC judge histories of worlds without a guard.
-func (t tracing) rejectMutated(ctx context.Context) error {
-	dir := filepath.Join(t.folder, "mutants")
+// rejectMutated checks that TLC rejects histories of simulations without a guard.
+func (t traceCheck) rejectMutated(ctx context.Context) error {
+	dir := filepath.Join(t.dir, "mutants")
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
@@ -347,55 +353,55 @@ func (t tracing) rejectMutated(ctx context.Context) error {
 		return err
 	}
 	var all []*translation
-	for _, m := range mutated {
+	for _, m := range tracedMutants {
 		path := filepath.Join(dir, m+".ndjson")
-		if err := mutatedWorld(ctx, m, path); err != nil {
+		if err := traceMutant(ctx, m, path); err != nil {
 			return err
 		}
-		bad, err := readTrace(path)
+		mutated, err := readTrace(path)
 		if err != nil {
 			return err
 		}
-		all = append(all, translate(bad))
+		all = append(all, translate(mutated))
 	}
-	verdicts, _, err := t.judge(ctx, "mutated", batches(all), true)
+	verdicts, _, err := t.check(ctx, "mutated", batches(all), true)
 	if err != nil {
 		return err
 	}
-	wrong := 0
+	failed := 0
 	for _, v := range verdicts {
 		last := len(v.t.trace.Events) + 1
-		if v.accepted || last-v.at().line > lastLines {
-			wrong++
+		if v.accepted || last-v.at().line > detectionLagMax {
+			failed++
 			if v.accepted {
-				fmt.Printf("  %s: accepted; the specs in Go do not\n", v.t.trace.Name)
+				fmt.Printf("  %s: accepted, but rejected by the Go specs\n", v.t.trace.Name)
 			} else {
-				fmt.Printf("%v; the specs in Go see it in line %d\n", v, last)
+				fmt.Printf("%v, but the Go specs detect the violation at line %d\n", v, last)
 			}
 		}
 	}
-	fmt.Printf("%d histories of mutants: %d rejected at the right entry, %d not\n", len(all), len(all)-wrong, wrong)
-	if wrong > 0 {
-		return fmt.Errorf("module Trace does not see what is wrong")
+	fmt.Printf("%d histories of mutants: %d rejected at the right entry, %d not\n", len(all), len(all)-failed, failed)
+	if failed > 0 {
+		return fmt.Errorf("module Trace does not detect all of them")
 	}
 	return nil
 }
 
-// mutatedSeeds is in how many seeds a mutant must be found.
-const mutatedSeeds = 60
+// mutantSeedsMax is the number of seeds within which a mutant must be detected.
+const mutantSeedsMax = 60
 
-// mutatedWorld writes down a world in which a mutant does what Calls forbids.
-func mutatedWorld(ctx context.Context, mutant, path string) error {
-	for seed := range mutatedSeeds {
+// traceMutant records a simulation in which a mutant does something that Calls forbids.
+func traceMutant(ctx context.Context, mutant, path string) error {
+	for seed := range mutantSeedsMax {
 		cmd := exec.CommandContext(ctx, "bin/troupe-mutants", "sim", "--plain", "--seed", fmt.Sprint(seed+1), "--trace", path, "--dir", filepath.Dir(path))
 		cmd.Env = append(os.Environ(), "MUTANT="+mutant)
-		switch said, err := cmd.CombinedOutput(); {
-		case err == nil || slices.ContainsFunc(unseen, func(what string) bool { return bytes.Contains(said, []byte(what)) }):
+		switch text, err := cmd.CombinedOutput(); {
+		case err == nil || slices.ContainsFunc(undetectable, func(what string) bool { return bytes.Contains(text, []byte(what)) }):
 		case cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 1:
 			return nil
 		default:
 			return fmt.Errorf("bin/troupe-mutants: %w", err)
 		}
 	}
-	return fmt.Errorf("mutant %s: in %d plain worlds the specs in Go see nothing that Calls forbids", mutant, mutatedSeeds)
+	return fmt.Errorf("mutant %s: the Go specs detect no violation of Calls in %d plain simulations", mutant, mutantSeedsMax)
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-const small = `{"trace":1,"source":"test","limits":{"agent_call_depth_max":2,"agent_concurrent_calls_max":1,"max_pending_per_actor":1,"agent_call_timeout_max":1000000},"agents":[{"name":"ana","by_actor":true},{"name":"bo"}]}
+const sampleTrace = `{"trace":1,"source":"test","limits":{"agent_call_depth_max":2,"agent_concurrent_calls_max":1,"max_pending_per_actor":1,"agent_call_timeout_max":1000000},"agents":[{"name":"ana","by_actor":true},{"name":"bo"}]}
 {"kind":"Ask","at":5000,"node":"n1","cell":0,"call":"x","peer":"ana/s","what":"client","left":1000001}
 {"kind":"Admit","at":7999,"node":"n1","cell":0,"actor":"ana/s","call":"x","left":1000001,"count":1}
 {"kind":"Start","at":7999,"node":"n1","cell":0,"actor":"ana/s","call":"x","left":1000001}
 {"kind":"Reply","at":7999,"node":"n1","cell":0,"actor":"ana/s","call":"x","status":"failed","reason":"Deadline"}
 `
 
-func written(t *testing.T, text string) string {
+func writeTrace(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "t.ndjson")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -29,14 +29,14 @@ func written(t *testing.T, text string) string {
 	return path
 }
 
-func TestATraceIsTranslated(t *testing.T) {
-	h, err := readTrace(written(t, small))
+func TestTranslate(t *testing.T) {
+	h, err := readTrace(writeTrace(t, sampleTrace))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
-	one := translate(h)
-	for _, e := range one.entries {
+	translated := translate(h)
+	for _, e := range translated.entries {
 		got = append(got, e.text)
 	}
 	want := []string{
@@ -49,64 +49,64 @@ func TestATraceIsTranslated(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if len(one.recursive) != 1 || len(one.unknown) != 0 {
-		t.Errorf("recursive %v, unknown %v", one.recursive, one.unknown)
+	if len(translated.recursive) != 1 || len(translated.unknown) != 0 {
+		t.Errorf("got recursive %v, unknown %v; want one and none", translated.recursive, translated.unknown)
 	}
 }
 
-// Agents that came later are named later, and are no event.
-func TestATraceNamesAgentsThatCameLater(t *testing.T) {
-	early, err := readTrace(written(t, small))
+// Agents registered during a run are announced in lines of their own, which are no events.
+func TestTranslateAgentsAnnouncedLater(t *testing.T) {
+	early, err := readTrace(writeTrace(t, sampleTrace))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.Replace(small, `{"name":"ana","by_actor":true},`, "", 1)
+	text := strings.Replace(sampleTrace, `{"name":"ana","by_actor":true},`, "", 1)
 	text = strings.Replace(text, "\n", "\n{\"agents\":[{\"name\":\"ana\",\"by_actor\":true}]}\n", 1)
-	late, err := readTrace(written(t, text))
+	later, err := readTrace(writeTrace(t, text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := translate(early), translate(late)
+	a, b := translate(early), translate(later)
 	if len(b.entries) != len(a.entries) || len(b.unknown) != 0 || len(b.recursive) != 1 {
-		t.Fatalf("%d entries, not %d; unknown %v, recursive %v", len(b.entries), len(a.entries), b.unknown, b.recursive)
+		t.Fatalf("got %d entries, want %d; unknown %v, recursive %v", len(b.entries), len(a.entries), b.unknown, b.recursive)
 	}
 	for i := range a.entries {
 		if a.entries[i].text != b.entries[i].text || a.entries[i].line+1 != b.entries[i].line {
-			t.Errorf("%+v, not %+v one line further on", b.entries[i], a.entries[i])
+			t.Errorf("got %+v, want %+v one line further on", b.entries[i], a.entries[i])
 		}
 	}
-	if _, err := readTrace(written(t, strings.Replace(text, `"by_actor"`, `"volatile"`, 1))); err == nil {
-		t.Error("an agent that came later and is volatile is no matter")
+	if _, err := readTrace(writeTrace(t, strings.Replace(text, `"by_actor"`, `"volatile"`, 1))); err == nil {
+		t.Error("a volatile agent announced later is accepted")
 	}
 }
 
-func TestWhatCannotBeJudgedIsSaid(t *testing.T) {
-	for _, test := range []struct{ old, new, says string }{
-		{`"trace":1`, `"trace":9`, "version 9"},
+func TestReadTraceRejectsUncheckable(t *testing.T) {
+	for _, test := range []struct{ old, new, want string }{
+		{`"trace":1`, `"trace":9`, "trace version 9"},
 		{`"name":"bo"`, `"name":"bo","volatile":true`, "agent bo is not journaled"},
 		{`"name":"bo"`, `"name":"bo","interleaved":true`, "agent bo is not journaled"},
 		{`{"kind":"Start"`, "{\"lost\":7}\n{\"kind\":\"Start\"", "7 events were lost"},
 		{`{"kind":"Start"`, `{"kind":7,"k":"Start"`, ":4: "},
 	} {
-		_, err := readTrace(written(t, strings.Replace(small, test.old, test.new, 1)))
-		if err == nil || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: got %v, want %q", test.new, err, test.says)
+		_, err := readTrace(writeTrace(t, strings.Replace(sampleTrace, test.old, test.new, 1)))
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", test.new, err, test.want)
 		}
 	}
-	if _, err := readTrace(written(t, strings.SplitAfter(small, "\n")[0])); err == nil || !strings.Contains(err.Error(), "nothing happens") {
+	if _, err := readTrace(writeTrace(t, strings.SplitAfter(sampleTrace, "\n")[0])); err == nil || !strings.Contains(err.Error(), "no events") {
 		t.Errorf("an empty trace: %v", err)
 	}
 }
 
-// Each kind of event is in the translation by name, or is one of those that
-// module Trace lets pass; and the module takes every step that is translated to.
-func TestEveryKindIsTakenOrPassedOver(t *testing.T) {
+// Every kind of event has a translation. Module Trace handles every translated entry or lists it
+// as passed over.
+func TestEveryHistoryKindIsTranslated(t *testing.T) {
 	module := read(t, "Trace.tla")
 	passed := regexp.MustCompile(`Passed == \{([^}]*)\}`).FindStringSubmatch(module)
 	if passed == nil {
-		t.Fatal("module Trace lets nothing pass")
+		t.Fatal("module Trace has no list of passed-over entries")
 	}
-	one := translate(trace{Events: []event{{}}})
+	translated := translate(trace{Events: []event{{}}})
 	for _, k := range history.Kinds() {
 		for _, e := range []event{
 			{Kind: k.String(), Why: "callee"},
@@ -114,17 +114,17 @@ func TestEveryKindIsTakenOrPassedOver(t *testing.T) {
 			{Kind: k.String(), What: "request", Epoch: 1}, {Kind: k.String(), What: "cancel"}, {Kind: k.String(), What: "answered"}, {Kind: k.String(), What: "held"},
 			{Kind: k.String(), What: "run"}, {Kind: k.String(), What: "ask"}, {Kind: k.String(), What: "send", Why: "request"}, {Kind: k.String(), What: "respond"},
 		} {
-			text := one.entry(&e)
+			text := translated.entry(&e)
 			name := strings.SplitN(text, `"`, 3)[1]
 			if !strings.Contains(passed[1], `"`+name+`"`) && !strings.Contains(module, `E.k = "`+name+`" ->`) {
-				t.Errorf("%s %s becomes %s, which module Trace does not know", e.Kind, e.What, text)
+				t.Errorf("%s %s becomes %s, which module Trace does not handle", e.Kind, e.What, text)
 			}
 		}
 	}
 }
 
-func TestCorruptionsSayWhereTheyShow(t *testing.T) {
-	h, err := readTrace(written(t, small))
+func TestCorruptionsReportLine(t *testing.T) {
+	h, err := readTrace(writeTrace(t, sampleTrace))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,26 +132,26 @@ func TestCorruptionsSayWhereTheyShow(t *testing.T) {
 		if c.name != "swapped: Start and Admit" && c.name != "twice: Reply" {
 			continue
 		}
-		bad, at, err := c.corrupted([]trace{h})
+		corrupted, at, err := c.applyToFirst([]trace{h})
 		if err != nil {
 			t.Fatal(err)
 		}
-		switch e := bad.Events[at-2]; {
-		case c.name == "twice: Reply" && (e.Kind != "Reply" || len(bad.Events) != 5),
-			c.name != "twice: Reply" && (e.Kind != "Start" || bad.Events[at-1].Kind != "Admit"):
+		switch e := corrupted.Events[at-2]; {
+		case c.name == "twice: Reply" && (e.Kind != "Reply" || len(corrupted.Events) != 5),
+			c.name != "twice: Reply" && (e.Kind != "Start" || corrupted.Events[at-1].Kind != "Admit"):
 			t.Errorf("%s: line %d is %+v", c.name, at, e)
 		}
 	}
 	if len(h.Events) != 4 || h.Events[1].Kind != "Admit" {
-		t.Error("a corruption changes the history that it is made of")
+		t.Error("a corruption changes the original history")
 	}
-	if _, _, err := corruptions[0].corrupted([]trace{h}); err == nil {
-		t.Error("a history without calls between actors has a place for a dropped Ask")
+	if _, _, err := corruptions[0].applyToFirst([]trace{h}); err == nil {
+		t.Error("a dropped Ask applies to a history without calls between actors")
 	}
 }
 
-func TestHistoriesOfOneBatchHaveOneSetOfLimits(t *testing.T) {
-	h, err := readTrace(written(t, small))
+func TestBatchesShareLimits(t *testing.T) {
+	h, err := readTrace(writeTrace(t, sampleTrace))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,15 +164,15 @@ func TestHistoriesOfOneBatchHaveOneSetOfLimits(t *testing.T) {
 	if text := all[0].config(false); !strings.Contains(text, "DepthMax = 2") || !strings.Contains(text, "INVARIANTS AcyclicCalls") {
 		t.Errorf("got %s", text)
 	}
-	// The invariants of the one spec are those that the other tells of.
+	// Sound reports the same invariants as the first spec checks.
 	for _, name := range strings.Fields(traceInvariants) {
 		if !strings.Contains(read(t, "Trace.tla"), `says(`+name+`, "`+name+`")`) {
-			t.Errorf("Sound does not say %s", name)
+			t.Errorf("Sound does not report %s", name)
 		}
 	}
 }
 
-func TestWalksAreReadFromWhatTLCPrints(t *testing.T) {
+func TestWalkLines(t *testing.T) {
 	output := "Progress: 1\n" + `"<<\"walk\", <<<<\"Send\", 1, 0, \"a\", FALSE, <<<<\"wait\", \"none\", \"none\">>>>>>, <<\"Crash\", 0, 0, \"a\", TRUE, <<>>>>>>>>"` + "\nFinished\n"
 	want := `[["Send", 1, 0, "a", false, [["wait", "none", "none"]]], ["Crash", 0, 0, "a", true, []]]` + "\n"
 	if got := string(walkLines([]byte(output))); got != want {
@@ -180,37 +180,37 @@ func TestWalksAreReadFromWhatTLCPrints(t *testing.T) {
 	}
 }
 
-// Module Trace counts every action of Calls, and what it counts is read.
-func TestActionsOfCallsAreCounted(t *testing.T) {
+// Module Trace counts every action of Calls, and coverage reads its counts.
+func TestTraceCountsCallsActions(t *testing.T) {
 	counted := regexp.MustCompile(`(?s)Actions == <<(.*?)>>`).FindStringSubmatch(read(t, "Trace.tla"))
 	if counted == nil {
-		t.Fatal("module Trace counts nothing")
+		t.Fatal("module Trace has no list of actions")
 	}
 	_, next, _ := strings.Cut(modules(t)["Calls"], "\nCalm ==")
 	next, _, _ = strings.Cut(next, "\nSpec ==")
 	for _, m := range regexp.MustCompile(`\b([A-Z][A-Za-z]*)(?:\(|\b)`).FindAllStringSubmatch(next, -1) {
-		if definitionOf(modules(t)["Calls"], m[1]) && m[1] != "Next" && m[1] != "Calm" && !strings.Contains(counted[1], `"`+m[1]+`"`) {
+		if isAction(modules(t)["Calls"], m[1]) && m[1] != "Next" && m[1] != "Calm" && !strings.Contains(counted[1], `"`+m[1]+`"`) {
 			t.Errorf("module Trace does not count %s", m[1])
 		}
 	}
 	output := "x\n" + `"<<\"taken\", [Ask |-> 1, Drop |-> 0]>>"` + "\n" + `"<<\"taken\", [Ask |-> 7, Drop |-> 0]>>"` + "\n"
-	want := "  actions of Calls: 1 of 2 were taken: Drop 0 (what is lost is what never comes), Ask 7"
+	want := "  actions of Calls: 1 of 2 were taken: Drop 0 (loss is the absence of a delivery), Ask 7"
 	if got := coverage(takenIn(output)); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
-// Of a defect the walks are kept in which it shows, of the design the others.
-func TestWalksThroughWorkAreKept(t *testing.T) {
+// Walks of a defect are kept if they violate a property, walks of the design if they do not.
+func TestSelectWalks(t *testing.T) {
 	output := `"<<\"walk\", TRUE, <<<<FALSE, {}>>, <<FALSE, {}>>, <<TRUE, {<<1, \"x\">>}>>>>>>"` + "\n" + `"<<\"walk\", FALSE, <<<<TRUE, {}>>>>>>"` + "\n"
 	for bug, want := range map[string]string{
 		"none": `{"Bug":"none","Good":true,"Steps":[[false,[]],[true,[[1,"x"]]]]}` + "\n",
 		"flip": `{"Bug":"flip","Good":false,"Steps":[[true,[]]]}` + "\n",
 	} {
-		var kept bytes.Buffer
-		good, broken, err := keepWalks(&kept, bug, walkLines([]byte(output)), false)
-		if err != nil || good != 1 || broken != 1 || kept.String() != want {
-			t.Errorf("%s: %d good, %d broken, %v\n got %s\nwant %s", bug, good, broken, err, kept.String(), want)
+		var selected bytes.Buffer
+		good, broken, err := selectWalks(&selected, bug, walkLines([]byte(output)), false)
+		if err != nil || good != 1 || broken != 1 || selected.String() != want {
+			t.Errorf("%s: %d good, %d broken, %v\n got %s\nwant %s", bug, good, broken, err, selected.String(), want)
 		}
 	}
 }

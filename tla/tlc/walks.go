@@ -17,18 +17,20 @@ import (
 
 const walksUsage = `usage: go run ./tla/tlc walks [-n N] [-seed S] [-out FILE] [-work]
 
-Has TLC walk through module Calls at random (module Walk), and a test of package
-runtime take real cells through each walk: what the specification allows the code
-must be able to do, and stand then as it says.
+TLC draws random walks through module Calls (module Walk). A test of package runtime
+executes each walk with real cells: every step that the specification allows must be
+possible, and the resulting state must be the specified one.
 
-With -work the walks are through module Work (module WorkWalk), of the design
-and of each defect of the two properties that have twins in package specs, whose
-test judges each as TLC does.
+With -work the walks are through module Work (module WorkWalk), of the design and of
+each defect of OnlySucceededAdvances and ApprovalOnce. A test of package specs checks
+that the Go specs agree with TLC.
 
-With -out the walks are only written there, one a line, as the tests read them.
+  -n N         number of walks (default 1000)
+  -seed S      seed of TLC (default 1)
+  -out FILE    only write the walks to FILE, one per line, as the tests read them
 `
 
-// walkSteps is how long a walk is.
+// walkSteps is the length of a walk in steps.
 const walkSteps = 40
 
 const walkConfig = `SPECIFICATION WalkSpec
@@ -64,65 +66,66 @@ func walks(ctx context.Context, args []string) int {
 	n := flags.Int("n", 1000, "")
 	seed := flags.Int("seed", 1, "")
 	out := flags.String("out", "", "")
-	ofWork := flags.Bool("work", false, "")
+	work := flags.Bool("work", false, "")
 	if err := flags.Parse(args); err == flag.ErrHelp {
 		return 0
 	} else if err != nil {
 		return 2
 	}
 	if flags.NArg() > 0 {
-		return complain(2, fmt.Errorf("unknown argument %q; walks -h shows what there is", flags.Arg(0)))
+		return fail(2, fmt.Errorf("unknown argument %q; walks -h shows what there is", flags.Arg(0)))
 	}
 	java, jar, err := Checker(ctx, cacheDir)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
-	began := time.Now()
+	start := time.Now()
 	tlc := TLC{Java: java, Jar: jar, Dir: specDir}
-	if *ofWork {
+	if *work {
 		return tlc.walksOfWork(ctx, *n, *seed, *out)
 	}
 	lines, err := tlc.walks(ctx, *n, *seed)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	path := *out
 	if path == "" {
 		path = filepath.Join(cacheDir, "walks.json")
 	}
 	if err := os.WriteFile(path, lines, 0o644); err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	count := bytes.Count(lines, []byte("\n"))
-	fmt.Printf("%d walks of %d steps through Calls, seed %d (%v)\n", count, walkSteps, *seed, time.Since(began).Round(time.Second))
+	fmt.Printf("%d walks of %d steps through Calls, seed %d (%v)\n", count, walkSteps, *seed, time.Since(start).Round(time.Second))
 	if count != *n {
-		return complain(1, fmt.Errorf("TLC has told of %d walks, not of %d", count, *n))
+		return fail(1, fmt.Errorf("TLC printed %d walks, want %d", count, *n))
 	}
 	if *out != "" {
 		return 0
 	}
 	if path, err = filepath.Abs(path); err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	if err := goTest(ctx, "./runtime", "^TestWalks$", "-walks", path); err != nil {
-		return complain(1, fmt.Errorf("the code cannot follow: %w", err))
+		return fail(1, fmt.Errorf("the cells cannot follow a walk: %w", err))
 	}
 	return 0
 }
 
-func goTest(ctx context.Context, room, run string, args ...string) error {
-	test := exec.CommandContext(ctx, "go", append([]string{"test", room, "-run", run, "-count=1", "-v"}, args...)...)
+func goTest(ctx context.Context, pkg, run string, args ...string) error {
+	test := exec.CommandContext(ctx, "go", append([]string{"test", pkg, "-run", run, "-count=1", "-v"}, args...)...)
 	test.Stdout, test.Stderr = os.Stdout, os.Stderr
 	return test.Run()
 }
 
-// walks has TLC draw walks through Calls, and gives them as lines of JSON.
+// walks returns n random walks through Calls as lines of JSON.
 func (t TLC) walks(ctx context.Context, n, seed int) ([]byte, error) {
-	return t.draw(ctx, n, seed, walkSteps, fmt.Sprintf(walkConfig, walkSteps), "Walk", "Calls")
+	return t.randomWalks(ctx, n, seed, walkSteps, fmt.Sprintf(walkConfig, walkSteps), "Walk", "Calls")
 }
 
-// draw has TLC walk through a module at random, as another tells it to.
-func (t TLC) draw(ctx context.Context, n, seed, steps int, config, module, base string) ([]byte, error) {
+// randomWalks runs TLC in simulation mode and returns the walks as lines of JSON. module drives
+// the walk through base.
+func (t TLC) randomWalks(ctx context.Context, n, seed, steps int, config, module, base string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "tlc")
 	if err != nil {
 		return nil, err
@@ -134,7 +137,7 @@ func (t TLC) draw(ctx context.Context, n, seed, steps int, config, module, base 
 	if err := t.copyTo(dir, base+".tla", module+".tla"); err != nil {
 		return nil, err
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, longestBatch, fmt.Errorf("no end after %v", longestBatch))
+	limited, cancel := context.WithTimeoutCause(ctx, batchTimeout, fmt.Errorf("not finished after %v", batchTimeout))
 	defer cancel()
 	cmd := exec.CommandContext(limited, t.Java, "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir="+dir, "-cp", t.Jar, "tlc2.TLC",
 		"-simulate", fmt.Sprintf("num=%d", n), "-depth", fmt.Sprint(steps+1), "-seed", fmt.Sprint(seed), "-workers", "1", "-config", module+".cfg", module)
@@ -145,12 +148,12 @@ func (t TLC) draw(ctx context.Context, n, seed, steps int, config, module, base 
 	}
 	lines := walkLines(output)
 	if len(lines) == 0 {
-		return nil, fmt.Errorf("TLC draws no walk: %v\n%s", runErr, output)
+		return nil, fmt.Errorf("TLC printed no walks: %v\n%s", runErr, output)
 	}
 	return lines, nil
 }
 
-// copyTo copies modules.
+// copyTo copies modules to dir.
 func (t TLC) copyTo(dir string, modules ...string) error {
 	for _, m := range modules {
 		text, err := os.ReadFile(filepath.Join(t.Dir, m))
@@ -164,7 +167,7 @@ func (t TLC) copyTo(dir string, modules ...string) error {
 	return nil
 }
 
-// walkLines finds the walks in what TLC printed, and makes JSON of its tuples.
+// walkLines extracts the walks from the output of TLC and converts its tuples to JSON.
 func walkLines(output []byte) []byte {
 	const begin, end = `"<<"walk", `, `>>"`
 	json := strings.NewReplacer("<<", "[", ">>", "]", "{", "[", "}", "]", "TRUE", "true", "FALSE", "false")

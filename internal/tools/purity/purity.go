@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package purity reports what makes a function of its arguments into something else.
+// Package purity reports code whose result depends on more than its arguments.
 //
-// Layers 0 to 2 are pure: a cell that is stepped twice with the
-// same inputs does the same thing twice, or a seed would replay nothing. The
-// analyzer sees types, so it catches what arch_test.go cannot: a map that is
-// ranged over, a clock that hides behind another import name, a channel that
-// nobody spelled out. Tests are free to do as they like.
+// Layers 0 to 2 MUST be pure: a cell stepped twice with the same inputs returns the
+// same results, or a seed could not replay a failure. The analyzer uses types, so it
+// detects cases that arch_test.go cannot: ranging over a map, a clock under another
+// import name, a channel of a named type. Test files are exempt.
 package purity
 
 import (
@@ -22,19 +21,19 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// Analyzer is silent outside the pure packages.
+// Analyzer reports impure code in the pure packages, and nothing elsewhere.
 var Analyzer = &analysis.Analyzer{
 	Name:     "purity",
-	Doc:      "report goroutines, channels, map order, clocks, global chance and addresses in pure packages",
+	Doc:      "report goroutines, channels, map order, clocks, global randomness and addresses in pure packages",
 	Requires: []*analysis.Analyzer{inspect.Analyzer},
 	Run:      run,
 }
 
 const module = "github.com/troupe-run/troupe/"
 
-// packages are the pure ones, with all that lies below them; arch_test.go checks
-// that none is forgotten.
-var packages = map[string]bool{
+// purePackages lists the pure packages; their subpackages are included. The
+// architecture test checks that the list is complete.
+var purePackages = map[string]bool{
 	"actor":      true,
 	"dispatcher": true,
 	"history":    true,
@@ -48,7 +47,7 @@ var packages = map[string]bool{
 	"specs":      true,
 }
 
-// forbidden functions by package; "*" stands for all of them.
+// forbidden lists the forbidden functions by package; "*" means all.
 var forbidden = map[string]map[string]bool{
 	"time":         set("Now Since Until Sleep After AfterFunc Tick NewTimer NewTicker"),
 	"math/rand":    set("*"),
@@ -66,27 +65,27 @@ func set(names string) map[string]bool {
 }
 
 const (
-	thread  = "; a world turns the crank: return an Effect, and take its outcome as an Input"
-	inOrder = "; write slices.Sorted(maps.Keys(m)) and range over that"
+	useEffect = "; return an Effect and receive its result as an Input"
+	sortKeys  = "; range over slices.Sorted(maps.Keys(m)) instead"
 )
 
 func run(pass *analysis.Pass) (any, error) {
-	if !pure(pass.Pkg.Path()) {
+	if !isPure(pass.Pkg.Path()) {
 		return nil, nil
 	}
 	c := &checker{pass: pass}
 	c.inspect = pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
-	c.inspect.WithStack(nil, c.node)
+	c.inspect.WithStack(nil, c.visit)
 	return nil, nil
 }
 
-// pure tells whether the path is a pure room's or below one. A vet of a test
+// isPure reports whether the path is a pure package or below one. In vet, a test
 // variant has the path "x [x.test]".
-func pure(path string) bool {
+func isPure(path string) bool {
 	path, _, _ = strings.Cut(path, " ")
 	rest, ours := strings.CutPrefix(path, module)
-	room, _, _ := strings.Cut(rest, "/")
-	return ours && packages[strings.TrimSuffix(room, "_test")]
+	pkg, _, _ := strings.Cut(rest, "/")
+	return ours && purePackages[strings.TrimSuffix(pkg, "_test")]
 }
 
 type checker struct {
@@ -94,7 +93,7 @@ type checker struct {
 	inspect *inspector.Inspector
 }
 
-func (c *checker) node(n ast.Node, push bool, stack []ast.Node) (descend bool) {
+func (c *checker) visit(n ast.Node, push bool, stack []ast.Node) (descend bool) {
 	if !push {
 		return true
 	}
@@ -102,40 +101,40 @@ func (c *checker) node(n ast.Node, push bool, stack []ast.Node) (descend bool) {
 	case *ast.File:
 		return !strings.HasSuffix(c.pass.Fset.Position(n.Pos()).Filename, "_test.go")
 	case *ast.GoStmt:
-		c.report(n, "a goroutine below floor 3"+thread)
+		c.report(n, "a goroutine in a pure package"+useEffect)
 	case *ast.SelectStmt:
-		c.report(n, "a select below floor 3"+thread)
+		c.report(n, "a select in a pure package"+useEffect)
 	case *ast.SendStmt:
-		c.report(n, "a send below floor 3"+thread)
+		c.report(n, "a send in a pure package"+useEffect)
 	case *ast.ChanType:
-		c.report(n, "a channel below floor 3"+thread)
+		c.report(n, "a channel in a pure package"+useEffect)
 	case *ast.UnaryExpr:
 		if n.Op == token.ARROW {
-			c.report(n, "a receive below floor 3"+thread)
+			c.report(n, "a receive in a pure package"+useEffect)
 		}
 	case *ast.RangeStmt:
-		c.ranges(n)
+		c.checkRange(n)
 	case *ast.CallExpr:
-		c.call(n, stack)
+		c.checkCall(n, stack)
 	case *ast.Ident:
-		c.use(n)
+		c.checkIdent(n)
 	case *ast.BasicLit:
-		c.literal(n)
+		c.checkLiteral(n)
 	}
 	return true
 }
 
-func (c *checker) ranges(n *ast.RangeStmt) {
-	switch core(c.pass.TypesInfo.TypeOf(n.X)).(type) {
+func (c *checker) checkRange(n *ast.RangeStmt) {
+	switch coreType(c.pass.TypesInfo.TypeOf(n.X)).(type) {
 	case *types.Map:
-		c.report(n, "ranging over a map takes another order each time"+inOrder)
+		c.report(n, "ranging over a map has no fixed order"+sortKeys)
 	case *types.Chan:
-		c.report(n, "a receive below floor 3"+thread)
+		c.report(n, "a receive in a pure package"+useEffect)
 	}
 }
 
-// core is the type under names and type parameters of one shape.
-func core(t types.Type) types.Type {
+// coreType returns the underlying type, also of a type parameter with a single term.
+func coreType(t types.Type) types.Type {
 	if p, ok := t.(*types.TypeParam); ok {
 		if iface, ok := p.Constraint().Underlying().(*types.Interface); ok && iface.NumEmbeddeds() == 1 {
 			if u, ok := iface.EmbeddedType(0).(*types.Union); ok && u.Len() == 1 {
@@ -147,25 +146,25 @@ func core(t types.Type) types.Type {
 	return t.Underlying()
 }
 
-// call reports maps.Keys and its like where their order could be seen: anywhere
-// but as the argument of slices.Sorted and its like.
-func (c *checker) call(n *ast.CallExpr, stack []ast.Node) {
-	switch name(typeutil.Callee(c.pass.TypesInfo, n)) {
+// checkCall reports maps.Keys, Values and All where their order is visible. It is not
+// visible in an argument of slices.Sorted, maps.Collect and similar functions.
+func (c *checker) checkCall(n *ast.CallExpr, stack []ast.Node) {
+	switch qualifiedName(typeutil.Callee(c.pass.TypesInfo, n)) {
 	case "maps.Keys", "maps.Values", "maps.All":
 	default:
 		return
 	}
 	if outer, ok := stack[len(stack)-2].(*ast.CallExpr); ok {
-		switch name(typeutil.Callee(c.pass.TypesInfo, outer)) {
+		switch qualifiedName(typeutil.Callee(c.pass.TypesInfo, outer)) {
 		case "slices.Sorted", "slices.SortedFunc", "slices.SortedStableFunc", "maps.Collect", "maps.Insert":
 			return
 		}
 	}
-	c.report(n, "what a map yields comes in another order each time"+inOrder)
+	c.report(n, "an iterator over a map has no fixed order"+sortKeys)
 }
 
-// use reports a forbidden function wherever it is named, called or not.
-func (c *checker) use(n *ast.Ident) {
+// checkIdent reports every use of a forbidden function, also without a call.
+func (c *checker) checkIdent(n *ast.Ident) {
 	f, ok := c.pass.TypesInfo.Uses[n].(*types.Func)
 	if !ok || f.Pkg() == nil || f.Signature().Recv() != nil {
 		return
@@ -175,14 +174,14 @@ func (c *checker) use(n *ast.Ident) {
 		return
 	}
 	if f.Pkg().Path() == "time" {
-		c.report(n, "the clock of this process; time arrives as an argument of Step")
+		c.report(n, "the clock of the process; use the time passed to Step")
 		return
 	}
-	c.report(n, "chance of this process; draw from the cell's own stream")
+	c.report(n, "randomness of the process; draw from the cell's own stream")
 }
 
-// literal reports the verb that prints an address.
-func (c *checker) literal(n *ast.BasicLit) {
+// checkLiteral reports the format verb that prints an address.
+func (c *checker) checkLiteral(n *ast.BasicLit) {
 	if n.Kind == token.STRING && strings.Contains(constant.StringVal(constant.MakeFromLiteral(n.Value, n.Kind, 0)), "%p") {
 		c.report(n, "an address differs in each process; print the ID")
 	}
@@ -190,8 +189,8 @@ func (c *checker) literal(n *ast.BasicLit) {
 
 func (c *checker) report(n ast.Node, sentence string) { c.pass.ReportRangef(n, "%s", sentence) }
 
-// name is "package.Function", or "" for anything else.
-func name(o types.Object) string {
+// qualifiedName returns "package.Function"; empty for other objects.
+func qualifiedName(o types.Object) string {
 	f, ok := o.(*types.Func)
 	if !ok || f.Pkg() == nil || f.Signature().Recv() != nil {
 		return ""

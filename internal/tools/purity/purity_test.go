@@ -10,8 +10,8 @@ import (
 	"github.com/troupe-run/troupe/internal/tools/purity"
 )
 
-// The expected reports stand as comments in testdata: store breaches each rule
-// once and comes close to it elsewhere, host does the same things freely.
+// The expected reports are comments in testdata. Package store violates each rule
+// and contains permitted code close to it. Package host may do all of it.
 func TestPurity(t *testing.T) {
 	const troupe = "github.com/troupe-run/troupe/"
 	analysistest.Run(t, analysistest.TestData(), purity.Analyzer, troupe+"store", troupe+"host")

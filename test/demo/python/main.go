@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command python shows an agent that is a service of its own, in Python: the coordinator calls it, and it calls back.
+// Command python shows an external agent in Python: the coordinator calls it, and it calls another agent.
 //
-// Everything in it is real: bin/troupe serves the agents of examples/team in a
-// process of its own, examples/python/agent.py registers with it. What must hold
-// is checked, and the demo ends with code 1 where it does not.
+// All parts are real. bin/troupe serves the agents of examples/team in a process of
+// its own, and examples/python/agent.py registers with it. The demo checks each
+// promise and ends with exit code 1 if one is broken.
 package main
 
 import (
@@ -26,14 +26,14 @@ import (
 	"github.com/troupe-run/troupe/internal/servertest"
 )
 
-// within is how long the whole of it may take.
-const within = time.Minute
+// timeLimit is the maximum duration of the whole demo.
+const timeLimit = time.Minute
 
 func main() {
-	word := flag.String("word", "xyzzy", "what the coordinator is to ask the scribe")
-	bin := flag.String("bin", "bin/troupe", "the server")
+	word := flag.String("word", "xyzzy", "word that the scribe is asked about")
+	bin := flag.String("bin", "bin/troupe", "server binary")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
 	d := &demo{ctx: ctx, bin: *bin, word: strings.TrimSpace(*word)}
 	err := d.run()
@@ -53,7 +53,7 @@ type demo struct {
 
 func (d *demo) run() (err error) {
 	if d.word == "" {
-		return errors.New("want a word: make demo-python WORD=xyzzy")
+		return errors.New("the word must not be empty: make demo-python WORD=xyzzy")
 	}
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -62,24 +62,25 @@ func (d *demo) run() (err error) {
 	if d.dir, err = os.MkdirTemp("", "troupe-python-"); err != nil {
 		return err
 	}
-	say("A server with two agents from files.")
+	printStep("Start a server with two agents from files.")
 	if d.url, err = d.start(d.bin, "serve", "--data", filepath.Join(d.dir, "data"), "--listen", "127.0.0.1:0", "--agents", "examples/team", "--log-level", "warn"); err != nil {
 		return err
 	}
-	say("An agent in Python, with nothing but the standard library. It registers itself.")
+	printStep("Start an external agent in Python, which needs only the standard library. It\nregisters itself.")
 	registered, err := d.start(python, "examples/python/agent.py", "--server", d.url, "--agent-id", "scribe", "--ask", "helper")
 	if err != nil {
 		return err
 	}
 	fmt.Println("  " + registered)
-	say("The coordinator is told to ask it. It asks the helper on its way, in the name of the run\nthat it works for.")
+	printStep("Ask the coordinator to call the Python agent. During its run the Python agent calls\nthe helper, with the token of that run.")
 	if err := d.command("call", "coordinator", "Ask the scribe agent what "+d.word+" means", "--stream", "--tree"); err != nil {
 		return err
 	}
 	return d.check()
 }
 
-// start runs a program until the demo is over, and returns its first line.
+// start runs a program until the demo ends, and returns the first line of its
+// output.
 func (d *demo) start(name string, args ...string) (string, error) {
 	fmt.Printf("  $ %s %s &\n", filepath.Base(name), strings.Join(args, " "))
 	c := exec.CommandContext(d.ctx, name, args...)
@@ -99,7 +100,7 @@ func (d *demo) command(args ...string) error {
 	return c.Run()
 }
 
-// run as GET /v1/runs tells it.
+// run is a run in the format of GET /v1/runs.
 type run struct {
 	Run      string   `json:"run_id"`
 	Actor    string   `json:"actor"`
@@ -111,7 +112,8 @@ type run struct {
 	} `json:"children"`
 }
 
-// check sees that the word went through all three, each called by the one before.
+// check checks that the word passed through all three agents, each called by the
+// one before.
 func (d *demo) check() error {
 	var list struct {
 		Runs []run `json:"runs"`
@@ -129,9 +131,9 @@ func (d *demo) check() error {
 	for _, agent := range []string{"coordinator", "scribe", "helper"} {
 		switch {
 		case at == nil:
-			return fmt.Errorf("no run of %s is there", agent)
+			return fmt.Errorf("no run of %s found", agent)
 		case at.Status != "DONE" || !strings.HasPrefix(at.Actor, agent+"/") || !strings.Contains(at.Text, d.word):
-			return fmt.Errorf("run %s of %s is %s and says %q: want one of %s that says the word %q", at.Run, at.Actor, at.Status, at.Text, agent, d.word)
+			return fmt.Errorf("run %s of %s is %s with the answer %q: want one of %s with the word %q", at.Run, at.Actor, at.Status, at.Text, agent, d.word)
 		case strings.Join(at.Chain, " ") != strings.Join(chain, " "):
 			return fmt.Errorf("run %s of %s has the chain %v, want %v", at.Run, at.Actor, at.Chain, chain)
 		}
@@ -148,7 +150,7 @@ func (d *demo) check() error {
 		}
 		at = next
 	}
-	say("The chain of calls went through Python and back: %s.", strings.Join(chain, " -> "))
+	printStep("The chain of calls went through Python and back: %s.", strings.Join(chain, " -> "))
 	return nil
 }
 
@@ -172,7 +174,7 @@ func (d *demo) get(path string, into any) error {
 	return json.Unmarshal(b, into)
 }
 
-// stop ends what was started; each has to end well.
+// stop stops all processes. Each must exit with code 0.
 func (d *demo) stop() error {
 	var all error
 	for i := len(d.running) - 1; i >= 0; i-- {
@@ -186,4 +188,4 @@ func (d *demo) stop() error {
 	return all
 }
 
-func say(format string, args ...any) { fmt.Printf("\n"+format+"\n", args...) }
+func printStep(format string, args ...any) { fmt.Printf("\n"+format+"\n", args...) }

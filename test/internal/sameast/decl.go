@@ -209,10 +209,7 @@ func (t *tree) bind(info *types.Info) {
 	}
 	for id, o := range info.Uses {
 		if x := t.idents[id.Pos()]; x != nil {
-			x.bind, x.full = t.object(o, x.decl), ""
-			if info.Defs[id] != nil {
-				x.bind += ", embedded"
-			}
+			x.bind, x.full = t.object(o, x.decl), "" // also of an embedded field
 		}
 	}
 }

@@ -15,6 +15,9 @@
 //	runtime.Cell.ring fireTimers    a field or a method
 //	internal/load/ test/load/       a folder with the folders below it
 //	host/old.go host/new.go         a file
+//
+// With -text, string literals may differ as well, except for their format verbs
+// and for struct tags other than help. With -allow, matching files are left out.
 package main
 
 import (

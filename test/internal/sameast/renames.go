@@ -40,7 +40,8 @@ func readRenames(name string) (renames, error) {
 // add records one entry and reports whether it is valid.
 func (r renames) add(from, to string) bool {
 	isPath := suffix.MatchString(from)
-	if suffix.FindString(from) != suffix.FindString(to) || !isPath && !token.IsIdentifier(to) {
+	isName := strings.Contains(path.Base(from), ".") && token.IsIdentifier(to)
+	if suffix.FindString(from) != suffix.FindString(to) || !isPath && !isName {
 		return false
 	}
 	if !isPath && from[0] == '.' {

@@ -13,7 +13,9 @@ import (
 
 // base is the module that each case changes.
 var base = map[string]string{
-	"go.mod": "module example.org/m\n\ngo 1.26\n",
+	"go.mod":    "module example.org/m\n\ngo 1.26\n",
+	"m.go":      "package m\n\nconst V = 1\n",
+	"m_test.go": "package m_test\n\nimport \"example.org/m\"\n\nvar v = m.V\n\nfunc get() int { return v }\n",
 	"a/a.go": `package a
 
 import (
@@ -60,7 +62,7 @@ func Report(c *Cell) string {
 
 func tail(s []int, n int) []int { return s[n:] }
 `,
-	"a/on.go":     "//go:build mutants\n\npackage a\n\nconst On = true\n",
+	"a/on.go":     "//go:build mutants\n\npackage a\n\nconst On = true\n\nfunc on() bool { x := On; return x }\n",
 	"a/off.go":    "//go:build !mutants\n\npackage a\n\nconst On = false\n",
 	"a/a_test.go": "package a\n\nfunc help() int { return len(tail(nil, 0)) }\n",
 	"a/x_test.go": "package a_test\n\nimport \"example.org/m/a\"\n\nfunc helpX() string { return a.Report(&a.Cell{Name: \"x\"}) }\n",
@@ -223,7 +225,7 @@ func TestPermitted(t *testing.T) {
 	last := base["a/a.go"][begin:]
 	test(t, []comparison{
 		{name: "nothing"},
-		{name: "comments", edits: []edit{{"a/a.go", "// Ring adds.", "// Ring returns\n// a sum."}, {"a/a.go", "total := ", "/* the sum */ total := "}, {"nested/n.go", "func", "// f is one.\nfunc"}}},
+		{name: "comments", edits: []edit{{"a/a.go", "// Ring adds.", "// Ring returns\n// a sum."}, {"a/a.go", "total := ", "/* the sum */ total := "}, {"nested/n.go", "func", "// f is one.\nfunc"}, {"m_test.go", "var", "// v is one.\nvar"}}},
 		{name: "formatting", edits: []edit{{"a/a.go", "c.Name, peak, Limit)", "\n\t\tc.Name,\n\t\tpeak, Limit,\n\t)"}}},
 		{name: "moved declaration", edits: []edit{{"a/a.go", last, ""}, {"a/a.go", "\t\"fmt\"\n", ""}, {"a/new.go", "", "package a\n\nimport \"fmt\"\n\n" + last}}},
 		{name: "order", edits: []edit{{"a/a.go", last, ""}, {"a/a.go", "// Limit", last + "\n// Limit"}}},
@@ -243,11 +245,12 @@ func TestPermitted(t *testing.T) {
 			{"c/d/a.go", "Report", "Tell"}, {"c/d/x_test.go", "Report", "Tell"}, {"c/d/a.go", "tail", "rest"}, {"c/d/a_test.go", "tail", "rest"}},
 			moves: "a/ c/d/\na.Report Tell\nc/d.tail rest"},
 		{name: "moved file of a nested module", edits: []edit{{"nested/n.go", "", "nested/o.go"}}, moves: "nested/n.go nested/o.go"},
-		{name: "text", edits: []edit{{"b/b.go", `"one"`, `"ei" +` + "\n\t\t\t" + `"ns"`}, {"a/a.go", "%s has %d of %v", "%-10s: %3d, 100%% of %v"}}, o: text},
+		{name: "text", edits: []edit{{"b/b.go", `"one"`, `"ei" +` + "\n\t\t\t" + `"ns"`}, {"a/a.go", "%s has %d of %v", "%-10s: %3d, 100%%x of %v"}}, o: text},
 		{name: "help", edits: []edit{{"a/a.go", "the name", "a \\\"name\\\""}}, o: text},
 		{name: "left out", edits: []edit{{"a/a.go", "Limit = 3", "Limit = 4"}, {"a/a.go", "type Cell struct {", "type Cell struct {\n\tmore int"}}, o: options{allow: []string{"a/a.*"}}},
 		{name: "left out and renamed", edits: []edit{{"a/a.go", "Name", "Title"}, {"a/a.go", "type Cell struct {", "type Cell struct {\n\tmore int"}, {"a/x_test.go", "Name", "Title"}, {"b/b.go", "Name", "Title"}}, o: options{allow: []string{"a/a.go"}}, moves: "a.Cell.Name Title"},
-		{name: "report name", edits: []edit{{"a/a.go", report, "func Report(cell *Cell)"}, {"a/a.go", "c.Ring()", "cell.Ring()"}, {"a/a.go", "c.Name", "cell.Name"}}},
+		{name: "local name under tags", edits: []edit{{"a/on.go", "x", "y"}}, o: options{tags: []string{"", "mutants"}}},
+		{name: "parameter", edits: []edit{{"a/a.go", report, "func Report(cell *Cell)"}, {"a/a.go", "c.Ring()", "cell.Ring()"}, {"a/a.go", "c.Name", "cell.Name"}}},
 	})
 }
 
@@ -264,7 +267,7 @@ func TestRun(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	want := "strings in a: 1\nsame: 4 packages, 7 files, 31 declarations, %d renamed names, 1 changed strings\n"
+	want := "strings in a: 1\nsame: 6 packages, 9 files, 38 declarations, %d renamed names, 1 changed strings\n"
 	for _, step := range []struct{ file, old, new, want string }{
 		{"a/a.go", "has", "owns", fmt.Sprintf(want, 0)},
 		{"b/b.go", "use", "apply", "b/b.go:14: declaration, want none, got b.apply"},
@@ -289,7 +292,7 @@ func TestRun(t *testing.T) {
 }
 
 func TestReadRenames(t *testing.T) {
-	for _, text := range []string{"a.B", "a.B c d", "a.B c-d", "a/ b", "a/ b.go", "a.go b/", "a.B c\na.B d"} {
+	for _, text := range []string{"a.B", "a c", "a.B c d", "a.B c-d", "a/ b", "a/ b.go", "a.go b/", "a.B c\na.B d"} {
 		if m, err := moves(t, text); err == nil {
 			t.Errorf("%q: want an error, got %v", text, m)
 		}
@@ -314,7 +317,7 @@ func TestReportIsBounded(t *testing.T) {
 		r.findings[finding{"a.go", i, "x"}] = true
 	}
 	got := r.String()
-	if n := strings.Count(got, "\n"); n != maxFindings+1 || !strings.HasSuffix(got, fmt.Sprintf("and %d more\n", 7)) {
+	if n := strings.Count(got, "\n"); n != maxFindings+1 || !strings.HasPrefix(got, "a.go:0: x\na.go:1: x\n") || !strings.HasSuffix(got, fmt.Sprintf("and %d more\n", 7)) {
 		t.Errorf("want %d lines, got %d:\n%s", maxFindings+1, n, got)
 	}
 }

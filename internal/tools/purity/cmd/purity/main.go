@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command purity is the analyzer as a tool for go vet -vettool.
+// Command purity runs the analyzer as a tool of go vet -vettool.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host stands on floor 3, where the real world begins.
+// Package host is in layer 3, which may perform I/O.
 package host
 
 import (

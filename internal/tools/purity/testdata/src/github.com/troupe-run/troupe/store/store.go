@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store breaches each rule, and comes close to it.
+// Package store violates each rule, and contains permitted code close to it.
 package store
 
 import (
@@ -29,11 +29,11 @@ func order[M ~map[K]V, K comparable, V any](m M, named table) []string {
 	for k := range named { // want `ranging over a map`
 		delete(named, k)
 	}
-	for range maps.Keys(named) { // want `another order`
+	for range maps.Keys(named) { // want `an iterator over a map`
 	}
-	values := maps.Values(named) // want `another order`
+	values := maps.Values(named) // want `an iterator over a map`
 	_ = slices.Collect(values)
-	_ = slices.Collect(maps.Keys(named)) // want `another order`
+	_ = slices.Collect(maps.Keys(named)) // want `an iterator over a map`
 
 	clear(named)
 	copied := maps.Clone(named)
@@ -45,15 +45,15 @@ func order[M ~map[K]V, K comparable, V any](m M, named table) []string {
 }
 
 func clocks(t clock.Time) clock.Duration {
-	_ = clock.Now()      // want `the clock of this process`
-	late := clock.Since  // want `the clock of this process`
-	clock.Sleep(late(t)) // want `the clock of this process`
+	_ = clock.Now()      // want `the clock of the process`
+	late := clock.Since  // want `the clock of the process`
+	clock.Sleep(late(t)) // want `the clock of the process`
 	return t.Sub(t.Add(clock.Second))
 }
 
 func chance(r *rand.Rand, b []byte) {
-	_ = rand.IntN(7) // want `chance of this process`
-	crypt.Read(b)    // want `chance of this process`
+	_ = rand.IntN(7) // want `randomness of the process`
+	crypt.Read(b)    // want `randomness of the process`
 	_ = r.IntN(7)
 	_ = rand.New(rand.NewPCG(1, 2))
 }

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// catalogSync publishes the agents and API keys of the registry to the cells, the
+// gateway and the egress. It reads the registry's journal once, before the cells
+// start. After that the registry announces each change.
+type catalogSync struct {
+	log    *slog.Logger
+	tools  *tools.Registry
+	native []actor.Definition // agents that the registry does not store, and the registry itself
+	keys   gateway.Keys
+
+	reader   *agents.CatalogReader
+	attached chan struct{} // closed by attach; announcements wait for it
+
+	mu       sync.Mutex
+	items    map[string][]byte
+	catalog  agents.Catalog
+	engine   *engine.Engine
+	outbound *outbound.Outbound
+	trace    *traceFile
+}
+
+// loadCatalog reads the registry's journal. It returns an error if a stored agent
+// has the name of a native one.
+func loadCatalog(kv store.KV, native []actor.Definition, log *slog.Logger) (*catalogSync, error) {
+	var names []string
+	for _, def := range native {
+		names = append(names, def.Name)
+	}
+	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), items: map[string][]byte{}}
+	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Publishes the agents and API keys of the registry to this node.",
+		Schema: agents.AnnounceSchema, Idempotent: true, Handler: c.announce})
+	if err != nil {
+		return nil, err
+	}
+	c.reader, c.attached = agents.NewCatalogReader(c.tools), make(chan struct{})
+	saved, err := store.LoadActor(kv, agents.RegistryID)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	journal, err := store.Fold(saved)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	for _, item := range journal.KeptNow() {
+		c.items[item.Name] = item.Value
+	}
+	if err := c.compile(); err != nil {
+		return nil, err
+	}
+	for _, s := range c.catalog.Specs {
+		if slices.Contains(names, s.ID) {
+			return nil, fmt.Errorf("two agents are named %s: one in this store, one built into this program; "+
+				"serve without --ready, or first delete the one in the store (curl -X DELETE …/v1/agents/%[1]s)", s.ID)
+		}
+	}
+	return c, nil
+}
+
+// compile decodes the items into the catalog and sets the keys of the gateway.
+func (c *catalogSync) compile() error {
+	var items []actor.StateItem
+	for _, name := range slices.Sorted(maps.Keys(c.items)) {
+		items = append(items, actor.StateItem{Name: name, Value: c.items[name]})
+	}
+	compiled, err := c.reader.Read(items)
+	if err != nil {
+		return err
+	}
+	var keys []ingress.Key
+	for _, item := range compiled.Keys {
+		key, err := ingress.DecodeKey(item.Value)
+		if err != nil {
+			return fmt.Errorf("the registry holds an API key that this version cannot decode: %w", err)
+		}
+		keys = append(keys, key)
+	}
+	c.catalog = compiled
+	c.keys.Set(keys)
+	return nil
+}
+
+// warnMissing logs and returns a warning for each tool and model that is missing on
+// this node. It covers the agents with a matching ID.
+func (c *catalogSync) warnMissing(match func(id string) bool) (warnings []string) {
+	for _, s := range c.catalog.Specs {
+		if !match(s.ID) {
+			continue
+		}
+		for _, text := range s.AvailabilityWarnings(c.tools, c.outbound.Models()) {
+			c.log.Warn(text)
+			warnings = append(warnings, text)
+		}
+	}
+	return warnings
+}
+
+// definitions returns the current agents, and former ones that open runs may still
+// use.
+func (c *catalogSync) definitions() (current, former []actor.Definition) {
+	return slices.Concat(c.native, c.catalog.Definitions), c.catalog.Former
+}
+
+// externalAgents returns the external agents that the egress calls and polls.
+func (c *catalogSync) externalAgents() []outbound.Agent {
+	var all []outbound.Agent
+	for _, s := range c.catalog.Specs {
+		if s.Kind == agents.KindExternal {
+			all = append(all, outbound.Agent{Name: s.ID, Target: upstream.Target{URL: s.Endpoint, AuthEnv: s.Auth.Env, Concurrency: s.Concurrency}})
+		}
+	}
+	return all
+}
+
+// attach sets the receivers of changes. They were created with the current catalog.
+// It cannot have changed since, because announcements wait for attach.
+func (c *catalogSync) attach(e *engine.Engine, out *outbound.Outbound, trace *traceFile) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.engine, c.outbound, c.trace = e, out, trace
+	close(c.attached)
+	c.warnMissing(func(string) bool { return true })
+}
+
+// publish sends the catalog to all receivers. It returns after every cell has
+// applied it.
+func (c *catalogSync) publish(ctx context.Context) error {
+	current, former := c.definitions()
+	c.trace.addAgents(current)
+	c.outbound.SetAgents(c.externalAgents())
+	return c.engine.Define(ctx, current, former)
+}
+
+// announce implements the tool through which the registry reports changed items. An
+// item without a value is a deletion.
+func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
+	items, err := agents.ReadAnnouncement(input)
+	if err != nil {
+		return tools.Refused(actor.Refuse(actor.Invalid, "%v", err))
+	}
+	select {
+	case <-c.attached:
+	case <-ctx.Done(): // a registry turn, open when the node stopped, resumed before attach
+		return tools.Refused(actor.Refuse(actor.Unavailable, "this node is starting"))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	changed := map[string]bool{}
+	for _, item := range items {
+		if id, ok := agents.AgentOf(item); ok {
+			changed[id] = true
+		}
+		if len(item.Value) == 0 {
+			delete(c.items, item.Name)
+		} else {
+			c.items[item.Name] = item.Value
+		}
+	}
+	if err := c.compile(); err != nil {
+		c.log.Error("invalid registry update", "error", err.Error())
+		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
+	}
+	if err := c.publish(ctx); err != nil {
+		return tools.Refused(actor.Refuse(actor.Unavailable, "registry update not applied by all cells: %v", err))
+	}
+	result := tools.JSON([]byte("{}"))
+	result.Warnings = c.warnMissing(func(id string) bool { return changed[id] })
+	return result
+}
+
+// spec returns the stored agent of this ID; false if there is none.
+func (c *catalogSync) spec(id string) (agents.Spec, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.catalog.Specs, func(s agents.Spec) bool { return s.ID == id })
+	if i < 0 {
+		return agents.Spec{}, false
+	}
+	return c.catalog.Specs[i], true
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package specs
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+// brokenCycle is a wait cycle that was broken by refusing one of its calls.
+type brokenCycle struct {
+	calls  []actor.CallID // sorted by ID
+	victim actor.CallID
+}
+
+// brokenCyclesMax is the maximum number of broken cycles remembered. Two refusals for one cycle
+// follow each other closely, so the oldest can be dropped.
+const brokenCyclesMax = 256
+
+// refuseWaitCycle handles the refusal of a queued call that waits, through others, for itself.
+func (c *Checker) refuseWaitCycle(e *history.Event) {
+	a := c.acting(e)
+	if a == nil {
+		return
+	}
+	v := c.runs[e.Call]
+	if v == nil || v.actor != a || v.ended || v.started {
+		c.fail(RefusedNeverRuns, "%s refuses call %s to break a wait cycle, but the call is not queued", a.id, e.Call)
+		return
+	}
+	v.victim = true
+	broken := brokenCycle{victim: e.Call}
+	var newest actor.Hop
+	for _, h := range e.Ring {
+		broken.calls = append(broken.calls, h.Call)
+		if h.Queued() && cmp.Or(cmp.Compare(h.Stamp, newest.Stamp), h.Call.Compare(newest.Call)) > 0 {
+			newest = h
+		}
+	}
+	slices.SortFunc(broken.calls, actor.CallID.Compare)
+	if newest.Call != e.Call {
+		c.fail(OneVictimPerCycle, "%s refuses call %s, but the newest call of the cycle is %s", a.id, e.Call, newest.Call)
+	}
+	for _, r := range c.brokenCycles {
+		if r.victim != e.Call && slices.Equal(r.calls, broken.calls) {
+			c.fail(OneVictimPerCycle, "%s refuses call %s of a wait cycle that was broken by refusing %s", a.id, e.Call, r.victim)
+		}
+	}
+	if len(c.brokenCycles) == brokenCyclesMax {
+		c.brokenCycles = slices.Delete(c.brokenCycles, 0, brokenCyclesMax/2)
+	}
+	c.brokenCycles = append(c.brokenCycles, broken)
+	c.checkSimultaneous(e)
+}
+
+// checkSimultaneous checks that all waits of a cycle existed at one instant: the last one began
+// before the first one ended.
+func (c *Checker) checkSimultaneous(e *history.Event) {
+	begin, end, closedAt := uint64(0), uint64(math.MaxUint64), actor.Time(0)
+	until := func(no uint64) {
+		if no != 0 {
+			end = min(end, no)
+		}
+	}
+	for i, h := range e.Ring {
+		next := e.Ring[(i+1)%len(e.Ring)]
+		waiting, turn, call := c.runs[h.Call], c.runs[h.Turn], c.asks[next.Call]
+		if waiting == nil || turn == nil || call == nil || turn.startedSeq == 0 {
+			return // undone by a crash; the check is no longer possible
+		}
+		if call.parent != turn || waiting.actor != turn.actor {
+			c.fail(NoPhantomRefusal, "call %s is refused for a cycle in which %s waits for turn %s and that for %s, which never happened", e.Call, h.Call, h.Turn, next.Call)
+			return
+		}
+		begin = max(begin, waiting.admittedSeq, turn.startedSeq, call.madeSeq)
+		closedAt = max(closedAt, waiting.admittedAt, turn.startedAt, call.madeAt, waiting.actor.activatedGlobal)
+		until(turn.endedSeq)
+		until(call.closedSeq)
+		if h.Queued() {
+			until(waiting.startedSeq)
+			until(waiting.endedSeq)
+		}
+	}
+	if begin >= end {
+		c.fail(NoPhantomRefusal, "call %s is refused for a cycle of %d waits that never existed at one instant", e.Call, len(e.Ring))
+	}
+	if age := c.globalNow().Sub(closedAt); c.limits.RingFoundIn > 0 && closedAt > c.undisturbedSince && age > c.limits.RingFoundIn {
+		c.fail(NoWaitCycle, "call %s is refused for a wait cycle that existed for %v without losses: the probe of the wait that closed it did not detect it", e.Call, age)
+	}
+}
+
+// SetGlobalTime sets the simulation time, which is independent of all node clocks, and the time
+// since which no message was lost or late. The age of wait cycles is measured on it. Without it,
+// the latest time reported by any node is used.
+func (c *Checker) World(now, calm actor.Time) { c.globalTime, c.undisturbedSince = now, calm }
+
+func (c *Checker) globalNow() actor.Time {
+	if c.globalTime == 0 {
+		return c.now
+	}
+	return c.globalTime
+}
+
+// checkExpiredWaits checks a run that expires: neither the run, if it is queued, nor a call its
+// turn waits for may be part of a wait cycle that is too old.
+func (c *Checker) checkExpiredWaits(r *run) {
+	if c.limits.RingBreaksIn == 0 {
+		return
+	}
+	if !r.started {
+		c.checkCycleAge(r)
+		return
+	}
+	for _, k := range r.asks {
+		if below := c.runs[k.id]; k.open && below != nil && !below.ended {
+			c.checkCycleAge(below)
+		}
+	}
+}
+
+// checkCycleAge checks that a call is not part of a wait cycle older than WaitCycleMax.
+func (c *Checker) checkCycleAge(r *run) {
+	var seen []*run
+	if since, ok := c.cycleSince(r, r, c.undisturbedSince, &seen); ok && c.globalNow().Sub(since) > c.limits.RingBreaksIn {
+		c.fail(EveryWaitCycleBreaks, "call %s to %s is in a wait cycle that existed for %v when a call expired", r.id, r.actor.id, c.globalNow().Sub(since))
+	}
+}
+
+// cycleSince follows the wait-for edges from r back to first. It returns the simulation time
+// since which that cycle exists, and whether there is one.
+func (c *Checker) cycleSince(first, r *run, since actor.Time, seen *[]*run) (actor.Time, bool) {
+	turn := r
+	if !r.started {
+		if c.limits.Agents[r.actor.id.Agent].Interleaved {
+			return 0, false
+		}
+		i := slices.IndexFunc(r.actor.openRuns, func(o *run) bool { return o.started })
+		if i < 0 {
+			return 0, false
+		}
+		turn = r.actor.openRuns[i]
+	}
+	if slices.Contains(*seen, turn) {
+		return 0, false
+	}
+	*seen = append(*seen, turn)
+	since = max(since, r.admittedAt, turn.startedAt, r.actor.activatedGlobal)
+	for _, k := range turn.asks {
+		below := c.runs[k.id]
+		if !k.open || below == nil || below.ended {
+			continue
+		}
+		if below == first {
+			return max(since, k.madeAt), true
+		}
+		if at, ok := c.cycleSince(first, below, max(since, k.madeAt), seen); ok {
+			return at, true
+		}
+	}
+	return 0, false
+}

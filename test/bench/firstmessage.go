@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/disk"
+)
+
+const (
+	firstFloor     = 3000    // maximum in ns, for a new actor
+	recoveredFloor = 100_000 // maximum in ns, for an actor recovered from the log
+
+	// messagesPerActor is the number of messages that an actor processed before it
+	// left memory.
+	messagesPerActor = 3
+)
+
+// studyFirst measures the cost of the first message of an actor.
+func studyFirst(b *bench) ([]row, error) {
+	fresh, err := b.newActors()
+	if err != nil {
+		return nil, err
+	}
+	back, err := b.recoveredActors()
+	if err != nil {
+		return []row{fresh}, err
+	}
+	return []row{fresh, back}, nil
+}
+
+func (b *bench) newActors() (r row, err error) {
+	const name = "first message of a new actor"
+	err = b.withNode(nil, func(node *node) error {
+		channels := newChannelActors(0, 1, 1)
+		defer channels.close()
+		count := 0
+		rounds, err := b.runRounds(comparison{name: name,
+			ours: func(n int) (time.Duration, error) {
+				ids := make([]actor.ID, n)
+				for i := range ids {
+					ids[i] = numberedActor("echo", count)
+					count++
+				}
+				return runConcurrent(1, n, func(_, i int) error { return node.ask(b.ctx, ids[i], payload) })
+			},
+			theirs: func(n int) (time.Duration, error) {
+				return runConcurrent(1, n, func(int, int) error {
+					channels.actors = append(channels.actors, startChain(1))
+					if len(channels.ask(0, len(channels.actors)-1, payload)) != len(payload) {
+						return errLostMessage
+					}
+					return nil
+				})
+			}})
+		r = latencyRow(name, "a new goroutine with a channel, and its first message", rounds, atMost(firstFloor))
+		r.addNote("%s actors at the end", groupDigits(int64(actorsInMemory(node.Engine))))
+		return err
+	}, echo("echo", actor.Volatile))
+	return r, err
+}
+
+// recoveredActors measures actors that a node recovers from its log. Each is asked
+// twice. The cost of recovery is the latency of the first reply minus that of the
+// second. Both replies are durable and wait for one sync.
+func (b *bench) recoveredActors() (r row, err error) {
+	const name = "first message of an actor loaded from the log"
+	each := 300
+	if b.quick {
+		each = 5
+	}
+	actors := each * b.rounds
+	dir, remove, err := b.tempDir()
+	if err != nil {
+		return row{}, err
+	}
+	defer remove()
+	store := filepath.Join(dir, "store")
+	if err := b.fillStore(store, actors); err != nil {
+		return row{}, err
+	}
+	copied, rows, err := copyActorRows(store, filepath.Join(dir, "bare"))
+	if err != nil {
+		return row{}, err
+	}
+	defer func() { err = errors.Join(err, copied.Close()) }()
+	n, err := openNode(store, nil, echo("echo", actor.Journaled))
+	if err != nil {
+		return row{}, err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+
+	var rounds []roundCost
+	var firsts, seconds []float64
+	for round := range b.rounds {
+		b.progress("%s: round %d of %d", name, round+1, b.rounds)
+		runtime.GC()
+		var first, second, bare []time.Duration
+		for i := range each {
+			id := numberedActor("echo", round*each+i)
+			for _, took := range []*[]time.Duration{&first, &second} {
+				began := time.Now()
+				if err := n.ask(b.ctx, id, payload); err != nil {
+					return row{}, err
+				}
+				*took = append(*took, time.Since(began))
+			}
+			began := time.Now()
+			if err := readActorRows(copied, id); err != nil {
+				return row{}, err
+			}
+			bare = append(bare, time.Since(began))
+		}
+		medianOf := func(all []time.Duration) float64 { slices.Sort(all); return float64(quantile(all, 0.5)) }
+		f, s := medianOf(first), medianOf(second)
+		firsts, seconds = append(firsts, f), append(seconds, s)
+		rounds = append(rounds, roundCost{ours: f - s, theirs: medianOf(bare)})
+	}
+	r = latencyRow(name, "a bare Pebble that reads the same rows", rounds, atMost(recoveredFloor))
+	r.addNote("first reply minus second: %v minus %v, each with a sync", figure{median(firsts), nanoseconds}, figure{median(seconds), nanoseconds})
+	r.addNote("%.1f rows per actor", float64(rows)/float64(actors))
+	return r, nil
+}
+
+// fillStore creates a store in which each actor has processed messagesPerActor
+// messages.
+func (b *bench) fillStore(dir string, actors int) (err error) {
+	n, err := openNode(dir, nil, echo("echo", actor.Journaled))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	_, err = runConcurrent(64, actors, func(caller, i int) error {
+		for range messagesPerActor {
+			if err := n.ask(b.ctx, numberedActor("echo", 64*i+caller), payload); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// copyActorRows copies the rows of all actors from a store into a bare Pebble
+// store.
+func copyActorRows(store, dir string) (db *pebble.DB, rows int, err error) {
+	d, err := disk.Open(store, "", disk.Options{ReadOnly: true})
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	if db, err = barePebble(dir); err != nil {
+		return nil, 0, err
+	}
+	var failed error
+	err = d.Scan([]byte(actorKeyPrefix), []byte(actorKeyPrefix+"\xff"), func(key, value []byte) bool {
+		rows++
+		failed = db.Set(key, value, pebble.NoSync)
+		return failed == nil
+	})
+	if err = errors.Join(err, failed, db.Flush()); err == nil && rows == 0 {
+		err = errors.New("the store holds no rows of actors")
+	}
+	return db, rows, err
+}
+
+// actorKeyPrefix is the prefix of the keys that hold actors.
+const actorKeyPrefix = "t/" + actor.DefaultTenant + "/a/"
+
+// readActorRows reads all rows of an actor.
+func readActorRows(db *pebble.DB, id actor.ID) error {
+	prefix := fmt.Sprintf("%s%s/%s/", actorKeyPrefix, id.Agent, id.Key)
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte(prefix), UpperBound: []byte(prefix + "\xff")})
+	if err != nil {
+		return err
+	}
+	read := 0
+	for ok := it.First(); ok; ok = it.Next() {
+		read += len(it.Value())
+	}
+	if err := it.Close(); err != nil || read > 0 {
+		return err
+	}
+	return fmt.Errorf("no rows of %s", id)
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/store"
+)
+
+// contents holds all that can be read from a store: a digest for each readable
+// item, by its name.
+type contents map[string]actor.Hash
+
+// shardCount is the number of shards.
+const shardCount = 4096
+
+// readContents reads a store as a server does: the folded journal of every actor,
+// the owner and events of every run, and the actors that are due. It returns the
+// first error, as a server would.
+func readContents(d *disk.Disk) (contents, error) {
+	all := contents{}
+	if err := eachKey(d, "a", 6, func(parts []string) error {
+		id := actor.ID{Tenant: parts[1], Agent: parts[3], Key: parts[4]}
+		if _, ok := all["actor "+id.String()]; ok {
+			return nil
+		}
+		saved, err := store.LoadActor(d, id)
+		if err != nil {
+			return err
+		}
+		journal, err := store.Fold(saved)
+		if err != nil {
+			return fmt.Errorf("actor %s: %w", id, err)
+		}
+		all["actor "+id.String()] = actor.HashOf(fmt.Appendf(bytes.Clone(saved.Snapshot), " %d", journal.N))
+		for _, a := range journal.Away {
+			ended, err := store.LoadOutcome(d, id, a.N)
+			if err != nil {
+				return err
+			}
+			all[fmt.Sprintf("outcome %d of %s", a.N, id)] = actor.HashOf(store.EncodeEntry(store.Entry{Actor: id, Record: ended}))
+		}
+		for _, e := range saved.Entries {
+			all[fmt.Sprintf("entry %d of %s", e.N, id)] = actor.HashOf(store.EncodeEntry(e))
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if err := eachKey(d, "r", 4, func(parts []string) error {
+		run, err := actor.ParseCallID(parts[3])
+		if err != nil {
+			return err
+		}
+		owner, ok, err := store.ActorOf(d, parts[1], run)
+		if err != nil || !ok {
+			return errors.Join(err, errorUnless(ok, "run %s is listed but has no owner", run))
+		}
+		all["run "+parts[3]] = actor.HashOf(fmt.Appendf(nil, "%+v", owner))
+		for from := uint64(0); ; {
+			events, err := store.Events(d, parts[1], run, from, 256)
+			if err != nil {
+				return err
+			}
+			for _, e := range events {
+				all[fmt.Sprintf("event %d of run %s", e.Seq, parts[3])] = actor.HashOf(e.Body)
+			}
+			if len(events) == 0 {
+				return nil
+			}
+			from = events[len(events)-1].Seq
+		}
+	}); err != nil {
+		return nil, err
+	}
+	every := make([]uint16, shardCount)
+	for i := range every {
+		every[i] = uint16(i)
+	}
+	due, err := store.DueActors(d, every)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range due {
+		all["must wake "+id.String()] = actor.Hash{1}
+	}
+	return all, nil
+}
+
+// eachKey calls show with the parts of each key of a family, if it has count parts.
+func eachKey(d *disk.Disk, family string, count int, show func(parts []string) error) error {
+	var keys [][]string
+	err := d.Scan([]byte("t/"), []byte("t0"), func(key, _ []byte) bool {
+		if parts := strings.Split(string(key), "/"); len(parts) == count && parts[2] == family {
+			keys = append(keys, parts)
+		}
+		return true
+	})
+	for _, parts := range keys {
+		if err != nil {
+			break
+		}
+		err = show(parts)
+	}
+	return err
+}
+
+func errorUnless(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}
+
+// diff returns the items that are missing in got, and those that differ or are not
+// expected.
+func (want contents) diff(got contents) (lost, other []string) {
+	for _, question := range slices.Sorted(maps.Keys(want)) {
+		switch answer, ok := got[question]; {
+		case !ok:
+			lost = append(lost, question)
+		case answer != want[question]:
+			other = append(other, question)
+		}
+	}
+	for _, question := range slices.Sorted(maps.Keys(got)) {
+		if _, ok := want[question]; !ok {
+			other = append(other, question)
+		}
+	}
+	return lost, other
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// externalAgents serves the external agents over HTTP. The porter and the broker
+// may be invoked twice for a run, the clerk never. The broker calls the teller
+// back. All stream their answers slowly, in pieces.
+type externalAgents struct {
+	url         string
+	server      *http.Server
+	callbackURL string // base URL of the server for calls back
+	client      *http.Client
+
+	mu          sync.Mutex
+	invocations map[string]map[string]int // number of invocations by agent and run
+}
+
+func newExternalAgents(back string) (*externalAgents, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	o := &externalAgents{url: "http://" + listener.Addr().String(), callbackURL: back,
+		client: &http.Client{Timeout: requestWithin, Transport: &http.Transport{DisableKeepAlives: true}}, invocations: map[string]map[string]int{porter: {}, clerk: {}, broker: {}}}
+	mux := http.NewServeMux()
+	for name := range o.invocations {
+		mux.HandleFunc("POST /"+name+"/invoke", func(w http.ResponseWriter, r *http.Request) { o.invoke(name, w, r) })
+		mux.HandleFunc("GET /"+name+"/health", func(http.ResponseWriter, *http.Request) {})
+	}
+	o.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		if err := o.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			panic(err)
+		}
+	}()
+	return o, nil
+}
+
+func (o *externalAgents) close() { _ = o.server.Close() }
+
+// externalAnswer returns the answer of an external agent.
+func externalAnswer(name, input string) string { return name + " received " + input }
+
+func (o *externalAgents) invoke(name string, w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Run   string         `json:"run_id"`
+		Input string         `json:"input_message"`
+		Rest  jsontext.Value `json:",unknown"`
+	}
+	b, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	if err == nil {
+		err = json.Unmarshal(b, &in)
+	}
+	if err != nil || in.Run == "" || in.Run != r.Header.Get("x-run-id") {
+		http.Error(w, fmt.Sprint("invalid invocation: ", err), http.StatusBadRequest)
+		return
+	}
+	o.mu.Lock()
+	o.invocations[name][in.Run]++
+	o.mu.Unlock()
+	w.Header().Set("Content-Type", "text/event-stream")
+	// The run determines the pause between pieces, from 1 to 16 ms.
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, in.Run)
+	pause := time.NewTicker(time.Millisecond + time.Duration(h.Sum32()%16)*time.Millisecond)
+	defer pause.Stop()
+	if name == broker {
+		if in.Input, err = o.callBack(r, in.Run, in.Input); err != nil {
+			writeEvent(w, "error", map[string]string{"code": "unavailable", "message": err.Error()})
+			return
+		}
+	}
+	for piece := range strings.SplitAfterSeq(externalAnswer(name, in.Input), " ") {
+		select {
+		case <-pause.C:
+		case <-r.Context().Done():
+			return
+		}
+		if !writeEvent(w, "delta", map[string]string{"text": piece, "run_id": in.Run}) {
+			return
+		}
+	}
+	writeEvent(w, "done", map[string]any{})
+}
+
+// callBack calls the teller with the token of the run. A repeated invocation for
+// the same run calls back with the same Idempotency-Key.
+func (o *externalAgents) callBack(r *http.Request, run, input string) (string, error) {
+	body, err := json.Marshal(map[string]any{"message": "say " + input, "timeout_ms": 300_000}, json.Deterministic(true))
+	if err != nil {
+		return "", err
+	}
+	q, err := http.NewRequestWithContext(r.Context(), http.MethodPost, o.callbackURL+"/v1/agents/"+teller+":invoke", bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	q.Header.Set("Content-Type", "application/json")
+	q.Header.Set("Idempotency-Key", run)
+	q.Header.Set("x-run-token", r.Header.Get("x-run-token"))
+	response, err := o.client.Do(q)
+	if err != nil {
+		return "", err
+	}
+	var a answer
+	status, err := readJSON(response, &a)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%d %s: %s", status, a.Code, a.Detail)
+	}
+	return a.Content, err
+}
+
+func writeEvent(w http.ResponseWriter, event string, data any) bool {
+	b, err := json.Marshal(data)
+	if err != nil {
+		panic(err)
+	}
+	if _, err := fmt.Fprintf(w, "event: %s\ndata: %s\n\n", event, b); err != nil {
+		return false
+	}
+	return http.NewResponseController(w).Flush() == nil
+}
+
+// check verifies that every invocation belongs to a run in the store, and that the
+// clerk was invoked at most once for a run.
+func (o *externalAgents) check(l *ledger, known map[string]bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for name, all := range o.invocations {
+		for run, times := range all {
+			if !known[run] {
+				l.report(lost, "the %s was invoked for run %s, which is not in the store", name, run)
+			}
+			if name == clerk && times > 1 {
+				l.report(duplicated, "the clerk was invoked %d times for run %s", times, run)
+			}
+		}
+	}
+}
