@@ -20,7 +20,7 @@ import (
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/internal/command"
-	nodes "github.com/troupe-run/troupe/internal/node"
+	"github.com/troupe-run/troupe/internal/node"
 )
 
 // ServerFlags selects the server that a command calls.
@@ -55,13 +55,13 @@ func (s SourceFlags) open() (source, error) {
 	if err != nil {
 		return nil, inUseError(s.Data, err)
 	}
-	return dataDir{d, nodes.View{KV: d}}, nil
+	return dataDir{d, node.View{KV: d}}, nil
 }
 
 // dataDir reads a store that no server uses.
 type dataDir struct {
 	disk *disk.Disk
-	view nodes.View
+	view node.View
 }
 
 func (f dataDir) close() error { return f.disk.Close() }
