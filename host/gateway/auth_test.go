@@ -69,7 +69,7 @@ func TestRoutesRequireTheirScope(t *testing.T) {
 	requireKeys(d)
 	run := actor.NewCallID(1, 2, 3)
 	id := actor.NewID("a", "k")
-	good := ingress.MintToken(testSecret, run, id)
+	good := ingress.MintToken(d.server.config.Secret, run, id)
 	admin := texts[ingress.ScopeAdmin]
 	unauthenticated := map[string][]string{
 		"no key":                         {},
@@ -175,7 +175,7 @@ func TestOffLoopbackRequiresKey(t *testing.T) {
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Error("the listener is still open")
 	}
-	b := startBareGateway(t, Config{Keys: newTestKeys(t), Secret: testSecret}, func(l net.Listener) net.Listener { return offLoopbackListener{l} })
+	b := startBareGateway(t, Config{Keys: newTestKeys(t), Secret: bytes.Repeat([]byte("s"), ingress.SecretBytes)}, func(l net.Listener) net.Listener { return offLoopbackListener{l} })
 	_, text := newTestKey(t, 1, 0, ingress.ScopeRead)
 	large := "Content-Length: 1000000\r\n\r\n"
 	for name, c := range map[string]struct {
