@@ -20,6 +20,7 @@ type Client struct {
 	queue chan *request
 	wake  chan struct{} // capacity 1: stops is not empty
 	done  chan struct{} // closed once the connection has failed or was closed
+	sent  chan struct{} // closed at the end of sendLoop
 	loops sync.WaitGroup
 
 	mu    sync.Mutex
@@ -45,16 +46,28 @@ type request struct {
 // Dial returns the node that Serve serves at the other end of conn. The caller
 // MUST close it.
 func Dial(conn io.ReadWriteCloser) *Client {
-	c := &Client{conn: frameConn{rw: conn}, queue: make(chan *request), wake: make(chan struct{}, 1), done: make(chan struct{}), open: map[uint64]*request{}}
+	c := &Client{conn: frameConn{rw: conn}, queue: make(chan *request), wake: make(chan struct{}, 1), done: make(chan struct{}), sent: make(chan struct{}), open: map[uint64]*request{}}
 	c.loops.Go(c.sendLoop)
 	c.loops.Go(c.receiveLoop)
 	return c
 }
 
+// closeTimeout is the maximum time that Close waits for the frame being sent.
+const closeTimeout = time.Second
+
 // Close closes the connection and waits for its goroutines. Open commands return
-// a *ConnError, and their runs continue.
+// a *ConnError, and their runs continue. A frame that is being sent is completed
+// if the node receives it in time, so that Serve returns nil.
 func (c *Client) Close() {
-	c.fail(&ConnError{io.ErrClosedPipe})
+	if c.stopWith(&ConnError{io.ErrClosedPipe}) {
+		timeout := time.NewTimer(closeTimeout)
+		defer timeout.Stop()
+		select {
+		case <-c.sent:
+		case <-timeout.C:
+		}
+		_ = c.conn.rw.Close()
+	}
 	c.loops.Wait()
 }
 
@@ -67,17 +80,27 @@ func (c *Client) Err() error {
 
 // fail records the first error and closes the connection.
 func (c *Client) fail(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = err
-		close(c.done)
+	if c.stopWith(err) {
 		_ = c.conn.rw.Close()
 	}
 }
 
+// stopWith records an error, unless there is one already. If it returns true, the
+// caller MUST close the connection.
+func (c *Client) stopWith(err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return false
+	}
+	c.err = err
+	close(c.done)
+	return true
+}
+
 // sendLoop sends the requests in the order of their numbers.
 func (c *Client) sendLoop() {
+	defer close(c.sent)
 	for number := uint64(1); ; {
 		var err error
 		select {
@@ -110,6 +133,9 @@ func (c *Client) sendStops() error {
 	c.stops = nil
 	c.mu.Unlock()
 	for _, number := range stops {
+		if isClosed(c.done) {
+			return nil
+		}
 		if err := c.conn.send(Frame{number, Stop{}}); err != nil {
 			return err
 		}

@@ -270,6 +270,27 @@ func TestConnectionCutAtEveryByte(t *testing.T) {
 	}
 }
 
+// Close completes the frame that is being sent.
+func TestCloseCompletesFrame(t *testing.T) {
+	a, b := net.Pipe()
+	c := Dial(b)
+	go func() { _, _ = c.Lookup(t.Context(), Lookup{"p", HealthQuery{}}) }()
+	var head [frameHeadBytes]byte
+	if _, err := io.ReadFull(a, head[:]); err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		c.Close()
+		close(closed)
+	}()
+	<-c.done
+	if rest, err := io.ReadAll(a); err != nil || len(rest) != int(head[3]) {
+		t.Errorf("got %d bytes, want %d: %v", len(rest), head[3], err)
+	}
+	<-closed
+}
+
 // exchange writes frames to one side of a connection and returns its error.
 func exchange(t *testing.T, frames []Frame, side func(io.ReadWriteCloser) error) error {
 	t.Helper()
