@@ -31,10 +31,10 @@ type Node interface {
 	// Cancel requests the cancellation of a run and returns without waiting for
 	// its end. It has no effect on a run that has ended.
 	Cancel(ctx context.Context, c Cancel) error
-	// Follow subscribes to a run until stop is called; the run need not exist
-	// yet. updates receives a value when the run has new events to look up. One
-	// value may stand for several events. updates is closed if the node can
-	// send no more: the next command returns the reason.
+	// Follow subscribes to a run until stop is called. The run need not exist
+	// yet. updates receives a value when the run has new events to look up; one
+	// value may cover several events. updates is closed if the connection to
+	// the node has failed. The next command then returns the reason.
 	Follow(ctx context.Context, c Follow) (updates <-chan struct{}, stop func(), err error)
 	// Lookup returns the result of a query: see the type of the query. Find
 	// returns it with its own type.

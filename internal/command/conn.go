@@ -142,7 +142,7 @@ func failureOf(err error) Failure {
 	}
 }
 
-// error returns the error that the notice stands for.
+// error returns the error from which failureOf made the notice.
 func (f *Failure) error() error {
 	switch f.Kind {
 	case FailedRefused:

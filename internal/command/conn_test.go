@@ -193,7 +193,7 @@ func TestCommandsOverPipe(t *testing.T) {
 	}
 }
 
-// If a caller gives up, the node does too.
+// A command ends at the node when the context of its caller ends.
 func TestContextEndsCommand(t *testing.T) {
 	c, n, _, _, stop := serveTest(t, unlimited, unlimited)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
