@@ -48,6 +48,9 @@ func mayNotImport(f *file, p string) string {
 		if to == f.row() || slices.Contains(r.ours, to) || slices.Contains(common, to) {
 			return ""
 		}
+		if f.isTest() && slices.Contains(r.tests, to) {
+			return ""
+		}
 		if layer := packages[to].layer; f.isTest() && to != "" && layer <= r.layer && layer < 3 {
 			return "" // tests may import any pure package of their own layer or below
 		}

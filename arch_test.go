@@ -30,6 +30,7 @@ type pkg struct {
 	ours   []string // packages of this module it may import
 	theirs []string // external modules it may import
 	std    []string // below layer 3: standard packages it may import in addition to pureStd
+	tests  []string // packages of this module that its tests may import in addition
 }
 
 var (
@@ -44,8 +45,13 @@ var (
 	host = slices.DeleteFunc(slices.Clone(every), func(r string) bool {
 		return r == "sim" || strings.HasPrefix(r, "specs")
 	})
+	// A node wires the host packages together. It does not import the gateway: a
+	// node without one listens on no socket.
+	wired = slices.Concat(slices.DeleteFunc(slices.Clone(host), func(r string) bool { return r == "host/gateway" }), []string{"internal/command"})
+	// Programs open nodes and send them commands.
+	nodes = []string{"internal/command", "internal/node"}
 	// writers are the packages for programs that write tables and plots into a page.
-	writers  = slices.Concat(every, []string{"internal/mdsection", "internal/svgplot"})
+	writers  = slices.Concat(every, nodes, []string{"internal/mdsection", "internal/svgplot"})
 	programs = slices.Concat(every, []string{"internal/servertest"})
 )
 
@@ -80,9 +86,11 @@ var packages = map[string]pkg{
 	"host/engine":   {layer: 3, ours: host, theirs: []string{protoactor}},
 	"host/disk":     {layer: 3, ours: host, theirs: []string{pebble}},
 	"host/outbound": {layer: 3, ours: host},
-	"host/gateway": {layer: 3, ours: host, theirs: []string{
+	// The gateway reaches a node by commands only, so that it can run apart from it.
+	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "history", "ingress", "runs", "internal/command"}, theirs: []string{
 		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",
-		"github.com/prometheus/client_golang", "github.com/prometheus/common"}},
+		"github.com/prometheus/client_golang", "github.com/prometheus/common"},
+		tests: slices.Concat(host, []string{"internal/node"})},
 
 	"simulate":   {layer: 4, ours: every},
 	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/load", "internal/servertest", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
@@ -90,6 +98,8 @@ var packages = map[string]pkg{
 
 	"internal/invariant":    {layer: 0},
 	"internal/failpoint":    {layer: 0},
+	"internal/command":      {layer: 3, ours: []string{"actor", "history", "runs"}}, // it knows neither the engine nor a store
+	"internal/node":         {layer: 3, ours: wired},
 	"internal/mutant":       {layer: 0, std: []string{"os"}}, // os in the mutants build alone
 	"test/demo":             {layer: 4, ours: programs},
 	"test/crash":            {layer: 4, ours: programs},

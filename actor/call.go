@@ -127,6 +127,24 @@ func (c *Call) Path() []ID {
 	return append(append(make([]ID, 0, len(c.Chain)+1), c.Chain...), c.To)
 }
 
+// SetClientDefaults completes a call of a client: it is the root of its tree, in
+// its first attempt, and unset fields get their defaults.
+func (c *Call) SetClientDefaults() {
+	if c.Kind == 0 {
+		c.Kind = Waiting
+	}
+	if c.Lane == 0 {
+		c.Lane = Normal
+	}
+	if c.Origin == 0 {
+		c.Origin = Human
+	}
+	if c.Operation == "" {
+		c.Operation = HandleMessageFull
+	}
+	c.Root, c.Attempt = c.ID, 1
+}
+
 // Check returns an error if the call is not well-formed.
 func (c *Call) Check() error {
 	switch {

@@ -3,15 +3,19 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -158,4 +162,24 @@ func readFileMax(path string, limit int) ([]byte, error) {
 		err = fmt.Errorf("file has more than %d bytes", limit)
 	}
 	return b, err
+}
+
+// apply stores the agents of the files on a node. Unchanged agents are skipped. An
+// agent whose file is gone stays. A stored agent that the registry refuses to change
+// as busy keeps its definition.
+func (f *agentFiles) apply(n *node.Node, log *slog.Logger) error {
+	for _, file := range f.Agents {
+		changed, warnings, err := n.PutAgent(context.Background(), file.Spec)
+		var refusal *actor.Refusal
+		_, known := n.Agent(file.Spec.ID)
+		switch {
+		case known && errors.As(err, &refusal) && refusal.Reason == actor.Busy:
+			log.Warn("agent file not applied: the registry is busy, the agent is unchanged", "agent", file.Spec.ID, "file", file.Path, "error", err.Error())
+		case err != nil:
+			return fmt.Errorf("%s: %w", file.Path, err)
+		case changed:
+			log.Info("agent file applied", "agent", file.Spec.ID, "file", file.Path, "warnings", warnings)
+		}
+	}
+	return nil
 }

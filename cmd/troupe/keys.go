@@ -23,7 +23,9 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
@@ -234,7 +236,10 @@ func (k serverKeys) revoke(id string) ([]string, error) {
 
 // dataDirKeys is the key store of a data folder. Its node runs without a gateway
 // until close.
-type dataDirKeys struct{ node *node }
+type dataDirKeys struct {
+	node *node.Node
+	keys *gateway.Keys
+}
 
 // openKeys starts the node of a data folder to use its registry only. The folder
 // MUST have no open runs: this node has no configuration and would resume them
@@ -257,14 +262,15 @@ func openKeys(dir, name string) (dataDirKeys, error) {
 			return dataDirKeys{}, fmt.Errorf("store %s: %s has an open run: start the server on loopback with `troupe serve --data %s`, and repeat this command without --data", dir, open[0], dir)
 		}
 	}
-	n, err := openNode(nodeConfig{Data: dir, Name: name, Cells: 1, Limits: dispatcher.DefaultLimits()}, slog.New(slog.DiscardHandler))
-	return dataDirKeys{n}, err
+	keys := new(gateway.Keys)
+	n, err := node.Open(node.Config{Data: dir, Name: name, Cells: 1, Limits: dispatcher.DefaultLimits(), Keys: keys}, slog.New(slog.DiscardHandler))
+	return dataDirKeys{n, keys}, err
 }
 
 func (k dataDirKeys) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), node.RegistryTimeout)
 	defer cancel()
-	return k.node.close(ctx)
+	return k.node.Close(ctx)
 }
 
 func (k dataDirKeys) create(name string, scopes []string, expires actor.Time) (key, error) {
@@ -289,7 +295,7 @@ func (k dataDirKeys) create(name string, scopes []string, expires actor.Time) (k
 
 func (k dataDirKeys) list() ([]key, error) {
 	all := []key{}
-	for _, apiKey := range k.node.catalog.keys.All() {
+	for _, apiKey := range k.keys.All() {
 		all = append(all, keyView(apiKey))
 	}
 	return all, nil
@@ -304,9 +310,9 @@ func (k dataDirKeys) revoke(id string) ([]string, error) {
 }
 
 func (k dataDirKeys) callRegistry(operation string, body []byte) ([]string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), node.RegistryTimeout)
 	defer cancel()
-	_, warnings, err := k.node.callRegistry(ctx, operation, body)
+	_, warnings, err := k.node.CallRegistry(ctx, operation, body)
 	return warnings, err
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -85,8 +86,8 @@ func (c *ServeCmd) Run(s streams) error {
 		stop() // a second signal ends the process at once
 		log.Info("stopping", "grace", c.Grace.String())
 		return n.stop(c.Grace)
-	case <-n.engine.Done():
-		return errors.Join(n.engine.Err(), n.stop(0))
+	case <-n.Done():
+		return errors.Join(n.Err(), n.stop(0))
 	case err := <-n.served:
 		return errors.Join(err, n.stop(0))
 	}
@@ -94,7 +95,7 @@ func (c *ServeCmd) Run(s streams) error {
 
 // nodeServer is a node with a gateway.
 type nodeServer struct {
-	*node
+	*node.Node
 	url     string
 	gateway *gateway.Server
 	served  chan error // result of gateway.Serve
@@ -138,32 +139,38 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	if c.Ready {
 		native = agents.Builtin()
 	}
-	base, err := openNode(nodeConfig{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace}, log)
-	if err != nil {
+	keys := new(gateway.Keys)
+	base, err := node.Open(node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace, Keys: keys}, log)
+	var conflict *node.ConflictError
+	switch {
+	case errors.As(err, &conflict):
+		return nil, fmt.Errorf("%w; serve without --ready, or first delete the one in the store (curl -X DELETE …/v1/agents/%s)", err, conflict.Name)
+	case err != nil:
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 			defer cancel()
-			err = errors.Join(err, base.close(ctx))
+			err = errors.Join(err, base.Close(ctx))
 		}
 	}()
-	if err := gateway.CheckListenAddress(c.Listen, base.catalog.keys.Count()); err != nil {
+	if err := gateway.CheckListenAddress(c.Listen, keys.Count()); err != nil {
 		return nil, err
 	}
 	if files != nil {
-		if err := base.putAgentFiles(files, log); err != nil {
+		if err := files.apply(base, log); err != nil {
 			return nil, err
 		}
 	}
-	n = &nodeServer{node: base, url: "http://" + listener.Addr().String(), served: make(chan error, 1), logger: log}
-	n.gateway = gateway.New(n.engine, log, gateway.Config{Keys: &n.catalog.keys, Secret: n.secret, External: n.outbound, Backup: n.log.Backup, Hosts: c.Hosts, Origins: c.Origin})
-	if err := os.WriteFile(filepath.Join(n.dir, serverFile), []byte(n.url+"\n"), 0o600); err != nil {
+	n = &nodeServer{Node: base, url: "http://" + listener.Addr().String(), served: make(chan error, 1), logger: log}
+	n.gateway = gateway.New(n, log, gateway.Config{Keys: keys, Secret: n.Secret(), External: n.External(), Backup: n.Backup, Hosts: c.Hosts, Origins: c.Origin})
+	if err := os.WriteFile(filepath.Join(n.Dir(), serverFile), []byte(n.url+"\n"), 0o600); err != nil {
 		log.Warn("cannot write the server URL to the data folder", "error", err.Error())
 	}
 	go func() { n.served <- n.gateway.Serve(listener) }()
-	log.Info("serving", "url", n.url, "data", c.Data, "batches", n.disk.End().Batch, "entries", uint64(n.disk.End().Pos), "start_ms", time.Since(start).Milliseconds())
+	batches, entries := n.End()
+	log.Info("serving", "url", n.url, "data", c.Data, "batches", batches, "entries", entries, "start_ms", time.Since(start).Milliseconds())
 	return n, nil
 }
 
@@ -176,17 +183,17 @@ func (n *nodeServer) stop(grace time.Duration) error {
 	drainCtx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	n.gateway.Drain()
-	n.engine.Drain(drainCtx)
+	n.Drain(drainCtx)
 	// Shutdown waits for active requests, so that ready answers are delivered.
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := n.gateway.Shutdown(ctx); err != nil {
 		n.logger.Warn("clients disconnected", "error", err.Error())
 	}
-	_ = os.Remove(filepath.Join(n.dir, serverFile))
+	_ = os.Remove(filepath.Join(n.Dir(), serverFile))
 	ctx, cancel = context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	return n.close(ctx)
+	return n.Close(ctx)
 }
 
 // inUseError adds to the error of a locked data folder the URL of the server that

@@ -19,6 +19,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/internal/node"
 )
 
 // ServerFlags selects the server that a command calls.
@@ -53,22 +55,30 @@ func (s SourceFlags) open() (source, error) {
 	if err != nil {
 		return nil, inUseError(s.Data, err)
 	}
-	return dataDir{d, gateway.View{KV: d}}, nil
+	return dataDir{d, node.View{KV: d}}, nil
 }
 
 // dataDir reads a store that no server uses.
 type dataDir struct {
 	disk *disk.Disk
-	view gateway.View
+	view node.View
 }
 
-func (f dataDir) runs(limit int) ([]byte, error)      { return f.view.Runs(limit) }
-func (f dataDir) run(id actor.CallID) ([]byte, error) { return f.view.Run(id) }
-func (f dataDir) close() error                        { return f.disk.Close() }
+func (f dataDir) close() error { return f.disk.Close() }
+
+func (f dataDir) runs(limit int) ([]byte, error) {
+	list, err := f.view.Runs(limit)
+	return list.AppendJSON(nil), err
+}
+
+func (f dataDir) run(id actor.CallID) ([]byte, error) {
+	r, err := f.view.Run(id)
+	return r.AppendJSON(nil), err
+}
 
 func (f dataDir) events(id actor.CallID, after uint64, _ time.Duration) ([]byte, error) {
-	body, _, err := f.view.Events(id, after, gateway.EventsMax)
-	return body, err
+	page, err := f.view.Events(command.EventsQuery{Run: id, After: after, Limit: gateway.EventsMax, Strict: true})
+	return page.AppendJSON(nil), err
 }
 
 // client calls a server over HTTP.

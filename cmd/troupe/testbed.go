@@ -18,12 +18,13 @@ import (
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/load"
+	"github.com/troupe-run/troupe/internal/node"
 )
 
 // testbed is a temporary node for load tests. Its gateway listens on loopback and
 // requires an API key, as in production. close removes its folder.
 type testbed struct {
-	node    *node
+	node    *node.Node
 	dir     string
 	gateway *gateway.Server
 	url     string
@@ -50,12 +51,12 @@ func newTestbed(stderr io.Writer) (_ *testbed, err error) {
 	if err != nil {
 		return nil, err
 	}
-	t.node, err = openNode(nodeConfig{Data: filepath.Join(t.dir, "data"), Name: "load", Limits: dispatcher.DefaultLimits(), Native: load.Agents()}, log)
+	t.node, err = node.Open(node.Config{Data: filepath.Join(t.dir, "data"), Name: "load", Limits: dispatcher.DefaultLimits(), Native: load.Agents()}, log)
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
 	t.url = "http://" + listener.Addr().String()
-	t.gateway = gateway.New(t.node.engine, log, gateway.Config{Keys: &keys, Secret: t.node.secret, External: t.node.outbound})
+	t.gateway = gateway.New(t.node, log, gateway.Config{Keys: &keys, Secret: t.node.Secret(), External: t.node.External()})
 	go func() { t.served <- t.gateway.Serve(listener) }()
 	return t, nil
 }
@@ -77,7 +78,7 @@ func createKey(keys *gateway.Keys) (text string, err error) {
 // targets returns constructors of load targets by place.
 func (t *testbed) targets() map[string]func(load.CallOptions) (load.Target, error) {
 	return map[string]func(load.CallOptions) (load.Target, error){
-		"dispatcher": func(o load.CallOptions) (load.Target, error) { return load.NewEngineTarget(t.node.engine, o), nil },
+		"dispatcher": func(o load.CallOptions) (load.Target, error) { return load.NewNodeTarget(t.node, o), nil },
 		"gateway":    func(o load.CallOptions) (load.Target, error) { return load.NewGatewayTarget(t.url, t.key, o) },
 	}
 }
@@ -85,7 +86,7 @@ func (t *testbed) targets() map[string]func(load.CallOptions) (load.Target, erro
 func (t *testbed) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	t.node.engine.Drain(ctx)
+	t.node.Drain(ctx)
 	err := t.gateway.Shutdown(ctx)
-	return errors.Join(err, <-t.served, t.node.close(ctx), os.RemoveAll(t.dir))
+	return errors.Join(err, <-t.served, t.node.Close(ctx), os.RemoveAll(t.dir))
 }

@@ -22,7 +22,7 @@ func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
 // one whose run is open, joined is called once with the ID of that run.
 // Otherwise the run has the ID of the call.
 func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (Answer, error) {
-	setDefaults(&call)
+	call.SetClientDefaults()
 	if err := call.CheckEncodable(); err != nil {
 		return refusalAnswer(call.ID, actor.Refuse(actor.Invalid, "%v", err)), nil
 	}
@@ -88,22 +88,6 @@ func (e *Engine) Cancel(run actor.CallID, id actor.ID) *actor.Refusal {
 // cellOf returns the cell of an actor.
 func (e *Engine) cellOf(id actor.ID) *cell {
 	return e.cells[int(dispatcher.ShardOf(id))%len(e.cells)]
-}
-
-func setDefaults(call *actor.Call) {
-	if call.Kind == 0 {
-		call.Kind = actor.Waiting
-	}
-	if call.Lane == 0 {
-		call.Lane = actor.Normal
-	}
-	if call.Origin == 0 {
-		call.Origin = actor.Human
-	}
-	if call.Operation == "" {
-		call.Operation = actor.HandleMessageFull
-	}
-	call.Root, call.Attempt = call.ID, 1
 }
 
 func refusalAnswer(call actor.CallID, r *actor.Refusal) Answer {

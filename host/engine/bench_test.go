@@ -122,7 +122,7 @@ func (b *channelEngine) close() {
 }
 
 func (b *channelEngine) ask(call actor.Call, reply chan actor.Reply) actor.Reply {
-	setDefaults(&call)
+	call.SetClientDefaults()
 	o, _ := b.table.Of(dispatcher.ShardOf(call.To))
 	b.cells[o.Cell].in <- channelInput{actor.Encode(actor.Envelope{To: call.To, Body: actor.Request{Call: call}}), reply}
 	return <-reply

@@ -16,12 +16,13 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 )
 
 const (
 	// ActorsMax is the maximum number of actors in the view of an agent.
-	ActorsMax = 100
+	ActorsMax = command.ActorsMax
 
 	// invokeTimeout exceeds the maximum time of any call between agents.
 	invokeTimeout = 310 * time.Second
@@ -29,14 +30,17 @@ const (
 
 // findAgent returns the agent with an id or, if unique, with a display name.
 // System agents are not found: clients must not call them.
-func (s *Server) findAgent(name string) (actor.Definition, *problem) {
-	all := s.node.Agents()
+func (s *Server) findAgent(ctx *fasthttp.RequestCtx, name string) (command.Agent, *problem) {
+	all, err := s.agents(ctx)
+	if err != nil {
+		return command.Agent{}, s.errorProblem(ctx, err)
+	}
 	for i := range all {
 		if all[i].Name == name && !all[i].System {
 			return all[i], nil
 		}
 	}
-	var named []actor.Definition
+	var named []command.Agent
 	for _, d := range all {
 		if !d.System && displayName(d) == name {
 			named = append(named, d)
@@ -46,16 +50,23 @@ func (s *Server) findAgent(name string) (actor.Definition, *problem) {
 	case len(named) == 1:
 		return named[0], nil
 	case len(named) > 1:
-		return actor.Definition{}, invalid(http.StatusConflict, "id", "several agents have the name "+name+": use the agent_id of one; GET /v1/agents lists them")
+		return command.Agent{}, invalid(http.StatusConflict, "id", "several agents have the name "+name+": use the agent_id of one; GET /v1/agents lists them")
 	case actor.CheckName(name) != nil:
-		return actor.Definition{}, invalid(http.StatusBadRequest, "id", "agent "+actor.CheckName(name).Error())
+		return command.Agent{}, invalid(http.StatusBadRequest, "id", "agent "+actor.CheckName(name).Error())
 	}
-	return actor.Definition{}, refusalProblem(actor.Refuse(actor.NotFound, "no agent is named %s; see GET /v1/agents", name))
+	return command.Agent{}, refusalProblem(actor.Refuse(actor.NotFound, "no agent is named %s; see GET /v1/agents", name))
+}
+
+// agents returns the agents of the node. Every message needs them: a context
+// with a timeout would cost more than the lookup.
+func (s *Server) agents(ctx *fasthttp.RequestCtx) ([]command.Agent, error) {
+	found, err := command.Find(context.Background(), s.node, callerOf(ctx).Principal, command.AgentsQuery{})
+	return found.All, err
 }
 
 // displayName returns the name in the agent's spec, or its id if the spec has
 // none.
-func displayName(d actor.Definition) string {
+func displayName(d command.Agent) string {
 	var spec struct {
 		Name string `json:"name"`
 	}
@@ -101,7 +112,7 @@ type waitView struct {
 	Left   int64  `json:"time_left_ms"` // time given to the call
 }
 
-func (s *Server) newAgentView(d actor.Definition) agentView {
+func (s *Server) newAgentView(d command.Agent) agentView {
 	v := agentView{ID: d.Name, Name: displayName(d), Kind: d.Kind.String(), Doc: d.Doc, Definition: d.Hash.String()}
 	if d.Kind == actor.External && s.config.External != nil {
 		healthy := s.config.External.Healthy(d.Name)
@@ -114,7 +125,12 @@ func (s *Server) listAgents(ctx *fasthttp.RequestCtx) {
 	out := struct {
 		Agents []agentView `json:"agents"`
 	}{Agents: []agentView{}}
-	for _, d := range s.node.Agents() {
+	all, err := s.agents(ctx)
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	for _, d := range all {
 		if !d.System {
 			out.Agents = append(out.Agents, s.newAgentView(d))
 		}
@@ -124,26 +140,21 @@ func (s *Server) listAgents(ctx *fasthttp.RequestCtx) {
 
 // getAgent returns an agent with its actors in memory and their current turns.
 func (s *Server) getAgent(ctx *fasthttp.RequestCtx) {
-	d, p := s.findAgent(pathParam(ctx, "id"))
+	d, p := s.findAgent(ctx, pathParam(ctx, "id"))
 	if p != nil {
 		p.write(ctx)
 		return
 	}
 	out := s.newAgentView(d)
 	out.Spec, out.Actors = d.Spec, []actorView{}
-	stateCtx, cancel := context.WithTimeout(context.Background(), readTimeout)
-	defer cancel()
-	cells, err := s.node.State(stateCtx)
+	by := callerOf(ctx)
+	loaded, err := lookup(s, by, command.ActorsQuery{Agent: d.Name, Limit: ActorsMax})
 	if err != nil {
 		s.respondError(ctx, err)
 		return
 	}
-	for _, cell := range cells {
-		for _, a := range cell.Actors {
-			if a.ID.Agent == d.Name && len(out.Actors) < ActorsMax {
-				out.Actors = append(out.Actors, s.newActorView(a))
-			}
-		}
+	for _, a := range loaded.All {
+		out.Actors = append(out.Actors, s.newActorView(by, a))
 	}
 	slices.SortFunc(out.Actors, func(a, b actorView) int {
 		if a.Session < b.Session {
@@ -156,7 +167,7 @@ func (s *Server) getAgent(ctx *fasthttp.RequestCtx) {
 
 // newActorView returns the view of an actor. It reads the events of the actor's
 // runs.
-func (s *Server) newActorView(a history.Actor) actorView {
+func (s *Server) newActorView(by caller, a history.Actor) actorView {
 	v := actorView{Session: a.ID.Key, Mailbox: []string{}, Turns: []turnView{}}
 	for _, run := range a.Queue {
 		v.Mailbox = append(v.Mailbox, run.String())
@@ -165,19 +176,15 @@ func (s *Server) newActorView(a history.Actor) actorView {
 		t := turnView{Run: turn.Run.String(), Status: runs.Running.String(), Waits: []waitView{}}
 		// A run without events, such as one of a volatile actor, keeps the
 		// default view.
-		_ = s.readView(func(in View) error {
-			r, err := in.Record(turn.Run)
-			if err != nil {
-				return err
-			}
+		if run, err := lookup(s, by, command.RunQuery{Run: turn.Run}); err == nil {
+			r := &run.Record
 			t.Status, t.Started, t.Left, t.Waits = r.Status.String(), runs.FormatTime(r.Started), r.Left.Milliseconds(), []waitView{}
 			for _, c := range r.Children {
 				if slices.Contains(turn.Open, c.Run) {
 					t.Waits = append(t.Waits, waitView{c.Run.String(), c.Target, runs.FormatTime(c.At), c.Left.Milliseconds()})
 				}
 			}
-			return nil
-		})
+		}
 		v.Turns = append(v.Turns, t)
 	}
 	return v
@@ -211,7 +218,7 @@ func (s *Server) putAgent(ctx *fasthttp.RequestCtx, operation string) {
 // deleteAgent deletes an agent. Its open runs complete, and new calls get a 404
 // agent_not_found.
 func (s *Server) deleteAgent(ctx *fasthttp.RequestCtx) {
-	d, p := s.findAgent(pathParam(ctx, "id"))
+	d, p := s.findAgent(ctx, pathParam(ctx, "id"))
 	if p == nil {
 		p = requireEmptyBody(ctx)
 	}
@@ -227,7 +234,7 @@ func (s *Server) deleteAgent(ctx *fasthttp.RequestCtx) {
 
 // heartbeat records a heartbeat of an external agent.
 func (s *Server) heartbeat(ctx *fasthttp.RequestCtx) {
-	d, p := s.findAgent(pathParam(ctx, "id"))
+	d, p := s.findAgent(ctx, pathParam(ctx, "id"))
 	if p == nil {
 		p = requireEmptyBody(ctx)
 	}
@@ -259,7 +266,7 @@ func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
 	}
 	call.ID, call.Left, call.Origin = s.node.NewCallID(), invokeTimeout, actor.Agent
 	waitCtx := s.newClientContext(ctx, invokeTimeout)
-	answer, err := s.node.Ask(waitCtx, call)
+	answer, err := s.node.Signal(waitCtx, command.Signal{Call: call})
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {

@@ -18,6 +18,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -242,7 +243,14 @@ func TestMetrics(t *testing.T) {
 	d.do("POST", "/v1/agents/nobody/messages", `{"content":"x"}`)
 	s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
 	s.readUntil("wait_opened")
-	for began := time.Now(); d.server.node.Stats().Clients > 0 && time.Since(began) < 30*time.Second; { // the client gets its answer just before it is removed from the count
+	clients := func() int {
+		stats, err := command.Find(t.Context(), d.server.node, "", command.StatsQuery{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stats.Clients
+	}
+	for began := time.Now(); clients() > 0 && time.Since(began) < 30*time.Second; { // the client gets its answer just before it is removed from the count
 		goruntime.Gosched()
 	}
 	response, err := d.client.Get("http://" + d.address + "/metrics")

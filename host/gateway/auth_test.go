@@ -5,6 +5,7 @@ package gateway
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 )
 
 // newTestKey returns a key and its text.
@@ -68,7 +70,7 @@ func TestRoutesRequireTheirScope(t *testing.T) {
 	requireKeys(d)
 	run := actor.NewCallID(1, 2, 3)
 	id := actor.NewID("a", "k")
-	good := ingress.MintToken(testSecret, run, id)
+	good := ingress.MintToken(d.server.config.Secret, run, id)
 	admin := texts[ingress.ScopeAdmin]
 	unauthenticated := map[string][]string{
 		"no key":                         {},
@@ -174,7 +176,7 @@ func TestOffLoopbackRequiresKey(t *testing.T) {
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Error("the listener is still open")
 	}
-	b := startBareGateway(t, Config{Keys: newTestKeys(t), Secret: testSecret}, func(l net.Listener) net.Listener { return offLoopbackListener{l} })
+	b := startBareGateway(t, Config{Keys: newTestKeys(t), Secret: bytes.Repeat([]byte("s"), ingress.SecretBytes)}, func(l net.Listener) net.Listener { return offLoopbackListener{l} })
 	_, text := newTestKey(t, 1, 0, ingress.ScopeRead)
 	large := "Content-Length: 1000000\r\n\r\n"
 	for name, c := range map[string]struct {
@@ -286,15 +288,15 @@ func TestKeyRevocation(t *testing.T) {
 	}
 }
 
-// watchReportingNode reports each call of Watch on a channel.
-type watchReportingNode struct {
-	Node
-	watching chan struct{}
+// followReportingNode reports each Follow on a channel.
+type followReportingNode struct {
+	command.Node
+	following chan struct{}
 }
 
-func (n watchReportingNode) Watch(run actor.CallID) (<-chan struct{}, func()) {
-	defer func() { n.watching <- struct{}{} }()
-	return n.Node.Watch(run)
+func (n followReportingNode) Follow(ctx context.Context, c command.Follow) (<-chan struct{}, func(), error) {
+	defer func() { n.following <- struct{}{} }()
+	return n.Node.Follow(ctx, c)
 }
 
 // If the key is revoked during a long poll, the answer is a 401 without events.
@@ -308,7 +310,7 @@ func TestKeyRevokedDuringLongPoll(t *testing.T) {
 		t.Fatalf("%d %+v", status, m)
 	}
 	waits := make(chan struct{}, 1)
-	d.server.node = watchReportingNode{d.server.node, waits}
+	d.server.node = followReportingNode{d.server.node, waits}
 	answer := make(chan string, 1)
 	go func() {
 		status, _, body := d.do("GET", "/v1/runs/"+m.Run+"/events?after=5&wait_ms=30000", "", "Authorization", "Bearer "+text)

@@ -5,6 +5,7 @@ package gateway
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -18,10 +19,8 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
-	"github.com/troupe-run/troupe/host/disk"
-	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/ingress"
-	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/internal/node"
 )
 
 // echoAgent returns an agent that answers at once with its input.
@@ -41,13 +40,9 @@ func (echoTurn) Stop()                                       {}
 // startBenchGateway serves a node with a volatile and a durable echo agent. It
 // requires the returned key.
 func startBenchGateway(b *testing.B) (address, key string) {
-	d, err := disk.Open(b.TempDir(), "n1", disk.Options{FreeFloor: 1})
-	if err != nil {
-		b.Fatal(err)
-	}
-	log, quietly := disk.NewLog(d), slog.New(slog.DiscardHandler)
-	e, err := engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: log, Store: d, Tools: tools.NewRegistry(), Limits: dispatcher.DefaultLimits(), Logger: quietly,
-		Agents: []actor.Definition{echoAgent("none", actor.Volatile), echoAgent("durable", actor.Journaled)}})
+	quietly := slog.New(slog.DiscardHandler)
+	n, err := node.Open(node.Config{Data: b.TempDir(), Name: "n1", Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
+		Native: []actor.Definition{echoAgent("none", actor.Volatile), echoAgent("durable", actor.Journaled)}}, quietly)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -59,16 +54,14 @@ func startBenchGateway(b *testing.B) (address, key string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := New(e, quietly, Config{Keys: &keys, Secret: testSecret})
+	s := New(n, quietly, Config{Keys: &keys, Secret: n.Secret()})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(listener) }()
 	b.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		for what, err := range map[string]error{"shutdown": s.Shutdown(ctx), "engine": e.Close(ctx), "serve": <-served, "log": log.Close(), "disk": d.Close()} {
-			if err != nil {
-				b.Errorf("%s: %v", what, err)
-			}
+		if err := errors.Join(s.Shutdown(ctx), <-served, n.Close(ctx)); err != nil {
+			b.Error(err)
 		}
 	})
 	return listener.Addr().String(), text

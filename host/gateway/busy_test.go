@@ -14,18 +14,20 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
-	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/internal/command"
 )
 
 // readCountingNode counts reads of the store. Each of them waits for the disk.
 type readCountingNode struct {
-	Node
+	command.Node
 	reads atomic.Int32
 }
 
-func (n *readCountingNode) Read(ctx context.Context, read func(store.KV) error) error {
-	n.reads.Add(1)
-	return n.Node.Read(ctx, read)
+func (n *readCountingNode) Lookup(ctx context.Context, c command.Lookup) (command.Result, error) {
+	if c.Query != (command.AgentsQuery{}) { // the agents are in memory
+		n.reads.Add(1)
+	}
+	return n.Node.Lookup(ctx, c)
 }
 
 // A Busy refusal names the limit and the retry delay without reading the store.

@@ -4,16 +4,14 @@ package gateway
 
 import (
 	"bufio"
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,80 +22,11 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
-	"github.com/troupe-run/troupe/host/disk"
-	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
-	"github.com/troupe-run/troupe/ingress"
-	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/upstream"
 )
-
-var testSecret = bytes.Repeat([]byte("s"), ingress.SecretBytes)
-
-// testHost applies announcements of the registry to a node, as the server program
-// does.
-type testHost struct {
-	tools    *tools.Registry
-	native   []actor.Definition
-	outbound *outbound.Outbound
-	keys     *Keys
-	engine   *engine.Engine
-	mu       sync.Mutex
-	items    []actor.StateItem
-}
-
-func newTestHost(t *testing.T, out *outbound.Outbound, keys *Keys, native []actor.Definition) *testHost {
-	t.Helper()
-	var names []string
-	for _, d := range native {
-		names = append(names, d.Name)
-	}
-	w := &testHost{tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), outbound: out, keys: keys}
-	if err := w.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Schema: agents.AnnounceSchema, Idempotent: true, Handler: w.announce}); err != nil {
-		t.Fatal(err)
-	}
-	return w
-}
-
-func (w *testHost) announce(ctx context.Context, input []byte) tools.Result {
-	items, err := agents.ReadAnnouncement(input)
-	if err != nil {
-		return tools.Refused(actor.Refuse(actor.Invalid, "%v", err))
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, item := range items {
-		w.items = slices.DeleteFunc(w.items, func(i actor.StateItem) bool { return i.Name == item.Name })
-		if len(item.Value) > 0 {
-			w.items = append(w.items, item)
-		}
-	}
-	slices.SortFunc(w.items, func(a, b actor.StateItem) int { return strings.Compare(a.Name, b.Name) })
-	d, err := agents.NewCatalogReader(w.tools).Read(w.items)
-	if err != nil {
-		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
-	}
-	var keys []ingress.Key
-	for _, item := range d.Keys {
-		key, err := ingress.DecodeKey(item.Value)
-		if err != nil {
-			return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
-		}
-		keys = append(keys, key)
-	}
-	w.keys.Set(keys)
-	var external []outbound.Agent
-	for _, s := range d.Specs {
-		if s.Kind == agents.KindExternal {
-			external = append(external, outbound.Agent{Name: s.ID, Target: upstream.Target{URL: s.Endpoint, AuthEnv: s.Auth.Env, Concurrency: s.Concurrency}})
-		}
-	}
-	w.outbound.SetAgents(external)
-	if err := w.engine.Define(ctx, slices.Concat(w.native, d.Definitions), d.Former); err != nil {
-		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
-	}
-	return tools.JSON([]byte("{}"))
-}
 
 // testGateway is a gateway for a node with a store.
 type testGateway struct {
@@ -114,49 +43,94 @@ func startGateway(t *testing.T, definitions ...actor.Definition) *testGateway {
 
 func startGatewayWith(t *testing.T, config Config, definitions ...actor.Definition) *testGateway {
 	t.Helper()
-	d, err := disk.Open(t.TempDir(), "n1", disk.Options{FreeFloor: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := disk.NewLog(d)
-	quietly := slog.New(slog.DiscardHandler)
-	out, err := outbound.New(outbound.Config{Allow: upstream.AllowLoopback(), Logger: quietly,
-		Token: func(run actor.CallID, id actor.ID) string { return ingress.MintToken(testSecret, run, id) }})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if config.Keys == nil {
 		config.Keys = new(Keys)
 	}
-	config.External, config.Secret = out, testSecret
-	w := newTestHost(t, out, config.Keys, append(agents.Builtin(), definitions...))
-	e, err := engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: log, Store: d, Agents: w.native,
-		Tools: w.tools, Outbound: out, Limits: dispatcher.DefaultLimits(), Logger: quietly})
+	keys, quietly := config.Keys.All(), slog.New(slog.DiscardHandler)
+	n, err := node.Open(node.Config{Data: t.TempDir(), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{Allow: upstream.AllowLoopback()},
+		Native: append(agents.Builtin(), definitions...), Keys: config.Keys, FreeFloor: 1}, quietly)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.engine = e
+	config.Keys.Set(keys) // the registry has none of them
+	config.External, config.Secret = n.External(), n.Secret()
+	served, disconnect := command.Node(n), func() error { return nil }
+	if behindPipe {
+		served, disconnect = connect(n)
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(e, quietly, config)
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(listener) }()
+	s := New(served, quietly, config)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(listener) }()
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 30 * time.Second}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		client.CloseIdleConnections()
 		s.Drain()
-		for what, err := range map[string]error{"shutdown": s.Shutdown(ctx), "engine": e.Close(ctx), "serve": <-served, "log": log.Close(), "disk": d.Close()} {
-			if err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
+		if err := errors.Join(s.Shutdown(ctx), <-ended, disconnect(), n.Close(ctx)); err != nil {
+			t.Error(err)
 		}
-		out.Close()
 	})
 	return &testGateway{t, s, listener.Addr().String(), client}
+}
+
+// behindPipe makes gateways reach their node over a connection.
+var behindPipe bool
+
+// connect serves a node over a pipe and returns the node at its other end.
+func connect(n command.Node) (_ command.Node, disconnect func() error) {
+	a, b := net.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- command.Serve(b, n) }()
+	c := command.Dial(a)
+	return c, func() error {
+		c.Close()
+		return <-served
+	}
+}
+
+// A gateway apart from its node behaves as one in the same process.
+func TestNodeBehindPipe(t *testing.T) {
+	behindPipe = true
+	defer func() { behindPipe = false }()
+	for name, test := range map[string]func(*testing.T){
+		"AgentLifecycle":                     TestAgentLifecycle,
+		"AgentShowsActiveTurns":              TestAgentShowsActiveTurns,
+		"ExternalAgentCallback":              TestExternalAgentCallback,
+		"KeyLifecycle":                       TestKeyLifecycle,
+		"Metrics":                            TestMetrics,
+		"AgentCallsAgentByName":              TestAgentCallsAgentByName,
+		"KeyRevocation":                      TestKeyRevocation,
+		"KeyRevokedDuringLongPoll":           TestKeyRevokedDuringLongPoll,
+		"BusyRefusalDoesNotReadStore":        TestBusyRefusalDoesNotReadStore,
+		"MessageReturnsAnswer":               TestMessageReturnsAnswer,
+		"SignalResumesWaitingRun":            TestSignalResumesWaitingRun,
+		"WaitingChildRunIsReported":          TestWaitingChildRunIsReported,
+		"IdempotencyKeyDeduplicatesMessages": TestIdempotencyKeyDeduplicatesMessages,
+		"SlowRunIsAcceptedAfterTimeout":      TestSlowRunIsAcceptedAfterTimeout,
+		"InvalidRequestsGetProblems":         TestInvalidRequestsGetProblems,
+		"ReadinessWhileDraining":             TestReadinessWhileDraining,
+		"EventsReportEndedRun":               TestEventsReportEndedRun,
+		"RunListTruncatesText":               TestRunListTruncatesText,
+		"VolatileAgentHasNoStream":           TestVolatileAgentHasNoStream,
+		"RegistryRunsCannotBeChanged":        TestRegistryRunsCannotBeChanged,
+		"StreamResumesAfterAnyEvent":         TestStreamResumesAfterAnyEvent,
+		"TreeStreamResumesAfterAnyEvent":     TestTreeStreamResumesAfterAnyEvent,
+		"StreamFollowsLiveRun":               TestStreamFollowsLiveRun,
+		"RepeatedMessageStreamsSameRun":      TestRepeatedMessageStreamsSameRun,
+		"RepeatedMessageJoinsActiveRun":      TestRepeatedMessageJoinsActiveRun,
+		"StreamRequestErrors":                TestStreamRequestErrors,
+		"ClientDisconnectKeepsRun":           TestClientDisconnectKeepsRun,
+		"ShutdownEndsStreams":                TestShutdownEndsStreams,
+		"KeyRevocationEndsPendingRequests":   TestKeyRevocationEndsPendingRequests,
+		"MutualCallsBreakWaitCycle":          TestMutualCallsBreakWaitCycle,
+	} {
+		t.Run(name, test)
+	}
 }
 
 // do sends a request; headers are name-value pairs.
@@ -317,13 +291,13 @@ func TestIdempotencyKeyDeduplicatesMessages(t *testing.T) {
 	}
 }
 
-// shortTimeoutNode limits each Ask to one second.
-type shortTimeoutNode struct{ Node }
+// shortTimeoutNode limits each Invoke to one second.
+type shortTimeoutNode struct{ command.Node }
 
-func (n shortTimeoutNode) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
+func (n shortTimeoutNode) Invoke(ctx context.Context, c command.Invoke, joined func(actor.CallID)) (command.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	return n.Node.Ask(ctx, call)
+	return n.Node.Invoke(ctx, c, joined)
 }
 
 // If a run lasts longer than its client waits, the answer is the id of the run.
@@ -559,5 +533,3 @@ func TestCheckListenAddressWithoutKeys(t *testing.T) {
 		}
 	}
 }
-
-var _ Node = (*engine.Engine)(nil)

@@ -18,8 +18,8 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -31,7 +31,7 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 	p := badRequest(r)
 	streams := ingress.WantsStream(header(ctx, fasthttp.HeaderAccept))
 	if p == nil {
-		p = s.resolveAgent(&call, streams)
+		p = s.resolveAgent(ctx, &call, streams)
 	}
 	if p == nil {
 		p = fillRequestContext(ctx, "POST /v1/agents/{id}/messages", &call)
@@ -46,13 +46,13 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	waitCtx := s.newClientContext(ctx, AnswerTimeout)
-	answer, err := s.node.Ask(waitCtx, call)
+	answer, err := s.node.Invoke(waitCtx, command.Invoke{Call: call}, nil)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {
 	case respondAborted(ctx, cause):
 	case errors.Is(err, context.DeadlineExceeded):
-		if _, err := s.runOwner(call.ID); err != nil {
+		if _, err := s.runOwner(callerOf(ctx), call.ID); err != nil {
 			// The run does not exist: the message is a repeat of an open run, or
 			// it is still waiting for admission.
 			refusalProblem(noAnswerYet()).write(ctx)
@@ -73,8 +73,8 @@ func noAnswerYet() *actor.Refusal {
 
 // resolveAgent finds the agent of a call. A volatile agent stores no events, so
 // its runs cannot be streamed.
-func (s *Server) resolveAgent(call *actor.Call, streams bool) *problem {
-	d, p := s.findAgent(call.To.Agent)
+func (s *Server) resolveAgent(ctx *fasthttp.RequestCtx, call *actor.Call, streams bool) *problem {
+	d, p := s.findAgent(ctx, call.To.Agent)
 	call.To.Agent = d.Name
 	if p == nil && streams && d.Durability == actor.Volatile {
 		p = invalid(http.StatusNotAcceptable, "accept", d.Name+" has durability none, so its runs have no events to stream: omit Accept: "+ingress.EventStream)
@@ -83,14 +83,14 @@ func (s *Server) resolveAgent(call *actor.Call, streams bool) *problem {
 }
 
 // respondAnswer sends the outcome of a call.
-func (s *Server) respondAnswer(ctx *fasthttp.RequestCtx, to actor.ID, answer engine.Answer) {
+func (s *Server) respondAnswer(ctx *fasthttp.RequestCtx, to actor.ID, answer command.Answer) {
 	run := answer.Reply.Run
 	switch {
 	case answer.HeldUntil != 0:
 		s.respondAccepted(ctx, run)
 	case answer.Reply.Refusal != nil:
 		p := refusalProblem(answer.Reply.Refusal)
-		if s.isVisibleRun(run, answer) { // otherwise the call was refused before it became a run
+		if s.isVisibleRun(callerOf(ctx), run, answer) { // otherwise the call was refused before it became a run
 			p.Run = run.String()
 		}
 		p.write(ctx)
@@ -101,11 +101,11 @@ func (s *Server) respondAnswer(ctx *fasthttp.RequestCtx, to actor.ID, answer eng
 
 // isVisibleRun reports whether the answer belongs to a run that clients can read.
 // An overload refusal is not durable and MUST NOT wait for the disk here.
-func (s *Server) isVisibleRun(run actor.CallID, answer engine.Answer) bool {
+func (s *Server) isVisibleRun(by caller, run actor.CallID, answer command.Answer) bool {
 	if !answer.Durable {
 		return false
 	}
-	_, err := s.runOwner(run)
+	_, err := s.runOwner(by, run)
 	return err == nil
 }
 
@@ -147,6 +147,7 @@ func appendQuoted[T ~string | ~[]byte](b []byte, text T) []byte {
 // message streams the run of the first one. Errors before the run exists are sent
 // as problems.
 func (s *Server) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
+	by := callerOf(ctx)
 	after, p := requestCursor(ctx)
 	if p == nil {
 		if r := s.streams.acquire(); r != nil {
@@ -158,16 +159,21 @@ func (s *Server) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
 		return
 	}
 	type outcome struct {
-		answer engine.Answer
+		answer command.Answer
 		err    error
 	}
-	appended, unwatch := s.node.Watch(call.ID)
+	appended, unfollow, err := s.follow(by, call.ID)
+	if err != nil {
+		s.streams.release()
+		s.respondError(ctx, err)
+		return
+	}
 	joined, results := make(chan actor.CallID, 1), make(chan outcome, 1)
 	// The call lasts as long as the client listens, because a draining node waits
 	// for it.
 	askCtx, cancelAsk := context.WithCancel(context.Background())
 	go func() {
-		a, err := s.node.AskStream(askCtx, call, func(run actor.CallID) { joined <- run })
+		a, err := s.node.Invoke(askCtx, command.Invoke{Call: call}, func(run actor.CallID) { joined <- run })
 		results <- outcome{a, err}
 	}()
 	waitCtx := s.newClientContext(ctx, AnswerTimeout)
@@ -178,15 +184,15 @@ func (s *Server) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
 	case run = <-joined:
 	case o = <-results:
 		if run = o.answer.Reply.Run; o.err == nil {
-			visible = s.isVisibleRun(run, o.answer)
+			visible = s.isVisibleRun(by, run, o.answer)
 		}
 	case <-waitCtx.Done():
 	case <-s.stopping:
-		o.err = engine.ErrClosed
+		o.err = command.ErrClosed
 	}
 	cause := waitCtx.cause()
 	waitCtx.stop()
-	unwatch()
+	unfollow()
 	switch {
 	case respondAborted(ctx, cause):
 	case cause != nil:
@@ -240,23 +246,20 @@ func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 		Path   string  `json:"path"`
 		Signal *signal `json:"signal,omitzero"`
 	}{Run: run.String(), Status: runs.Running.String(), Detail: "the run continues; follow it at path", Path: "/v1/runs/" + run.String()}
-	err := s.readView(func(v View) error {
-		record, err := v.Record(run)
-		if err == nil {
-			out.Status = record.Status.String()
-			waiting, name, until, found, e := v.Waiting(run)
-			if err = e; found {
-				out.Detail = fmt.Sprintf("the run waits for the signal %s", name)
-				body, _ := json.Marshal(map[string]string{"name": name})
-				out.Signal = &signal{waiting.String(), name, runs.FormatTime(until), "POST", "/v1/runs/" + waiting.String() + ":signal", string(body)}
-			}
-		}
-		return err
-	})
+	w, err := lookup(s, callerOf(ctx), command.WaitingQuery{Run: run})
 	var r *actor.Refusal
-	if err != nil && !errors.As(err, &r) { // the run may not be durable yet
+	switch {
+	case errors.As(err, &r): // the run may not be durable yet
+	case err != nil:
 		s.respondError(ctx, err)
 		return
+	default:
+		out.Status = w.Status.String()
+	}
+	if w.Found {
+		out.Detail = fmt.Sprintf("the run waits for the signal %s", w.Name)
+		body, _ := json.Marshal(map[string]string{"name": w.Name})
+		out.Signal = &signal{w.Run.String(), w.Name, runs.FormatTime(w.Until), "POST", "/v1/runs/" + w.Run.String() + ":signal", string(body)}
 	}
 	ctx.Response.Header.Set(fasthttp.HeaderLocation, out.Path)
 	respondJSON(ctx, http.StatusAccepted, out)

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/valyala/fasthttp"
 
-	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/internal/command"
 )
 
 // metrics holds the metrics of GET /metrics. No label contains an id, so the
@@ -117,7 +117,11 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, kind, value, labels...)
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	stats := f.server.node.Stats()
+	stats, err := lookup(f.server, caller{}, command.StatsQuery{})
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(mailboxDesc, err)
+		return
+	}
 	for i, c := range stats.Cells {
 		cell := strconv.Itoa(i)
 		put(mailboxDesc, gauge, float64(c.Mailbox), cell)
@@ -145,6 +149,6 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 
 // cellRestarts returns the number of restarts of a cell. The low bits of its
 // epoch count its incarnations, starting from 1.
-func cellRestarts(c engine.CellStats) uint64 { return max(c.Incarnation&incarnationMask, 1) - 1 }
+func cellRestarts(c command.CellStats) uint64 { return max(c.Incarnation&incarnationMask, 1) - 1 }
 
 const incarnationMask = 1<<20 - 1

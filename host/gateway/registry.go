@@ -15,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -34,7 +35,7 @@ func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body [
 	}
 	call.ID = s.node.NewCallID()
 	waitCtx := s.newClientContext(ctx, registryTimeout)
-	a, err := s.node.Ask(waitCtx, call)
+	a, err := s.node.Invoke(waitCtx, command.Invoke{Call: call}, nil)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {

@@ -12,8 +12,15 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/ingress"
-	"github.com/troupe-run/troupe/runs"
-	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/internal/command"
+)
+
+// Bounds of the lists in responses.
+const (
+	RunsMax       = command.RunsMax
+	RunsDefault   = 20
+	EventsMax     = command.EventsMax
+	EventsDefault = 200
 )
 
 const (
@@ -22,34 +29,23 @@ const (
 	pollTimeoutMax = time.Minute
 )
 
-// readView reads the store once everything visible in it is durable.
-func (s *Server) readView(fn func(View) error) error {
-	readCtx, cancel := context.WithTimeout(context.Background(), readTimeout)
+// lookup returns the result of a query on behalf of a caller.
+func lookup[R command.Result](s *Server, by caller, q command.QueryFor[R]) (R, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	return s.node.Read(readCtx, func(kv store.KV) error { return fn(View{kv}) })
+	return command.Find(ctx, s.node, by.Principal, q)
 }
 
 // runOwner returns the owner of a run, or a NotFound refusal.
-func (s *Server) runOwner(run actor.CallID) (owner store.RunOwner, err error) {
-	err = s.readView(func(v View) (err error) {
-		owner, err = v.Owner(run)
-		return err
-	})
-	return owner, err
+func (s *Server) runOwner(by caller, run actor.CallID) (command.Owner, error) {
+	return lookup(s, by, command.OwnerQuery{Run: run})
 }
 
-// respondView answers with the result of a read.
-func (s *Server) respondView(ctx *fasthttp.RequestCtx, read func(View) ([]byte, error)) {
-	var body []byte
-	err := s.readView(func(v View) (err error) {
-		body, err = read(v)
-		return err
-	})
-	if err != nil {
-		s.respondError(ctx, err)
-		return
-	}
-	respond(ctx, http.StatusOK, body)
+// follow subscribes to the new events of a run on behalf of a caller.
+func (s *Server) follow(by caller, run actor.CallID) (updates <-chan struct{}, stop func(), err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	return s.node.Follow(ctx, command.Follow{Principal: by.Principal, Run: run})
 }
 
 func (s *Server) listRuns(ctx *fasthttp.RequestCtx) {
@@ -58,7 +54,12 @@ func (s *Server) listRuns(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	s.respondView(ctx, func(v View) ([]byte, error) { return v.Runs(int(limit)) })
+	list, err := lookup(s, callerOf(ctx), command.RunsQuery{Limit: int(limit)})
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	respond(ctx, http.StatusOK, list.AppendJSON(nil))
 }
 
 func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
@@ -67,7 +68,12 @@ func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	s.respondView(ctx, func(v View) ([]byte, error) { return v.Run(id) })
+	run, err := lookup(s, callerOf(ctx), command.RunQuery{Run: id})
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	respond(ctx, http.StatusOK, run.AppendJSON(nil))
 }
 
 // getEvents returns the events of a run that follow the event numbered after: as
@@ -95,23 +101,22 @@ func (s *Server) getEvents(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	appended, unwatch := s.node.Watch(id)
-	defer unwatch()
+	appended, unfollow, err := s.follow(callerOf(ctx), id)
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	defer unfollow()
 	waitCtx := s.newClientContext(ctx, time.Duration(params[2])*time.Millisecond)
 	defer waitCtx.stop()
 	for last := params[2] == 0; ; {
-		var body []byte
-		var wait bool
-		err := s.readView(func(v View) (err error) {
-			body, wait, err = v.Events(id, params[0], int(params[1]))
-			return err
-		})
+		page, err := lookup(s, callerOf(ctx), command.EventsQuery{Run: id, After: params[0], Limit: int(params[1]), Strict: true})
 		if err != nil {
 			s.respondError(ctx, err)
 			return
 		}
-		if !wait || last {
-			respond(ctx, http.StatusOK, body)
+		if len(page.All) > 0 || page.Ended || last {
+			respond(ctx, http.StatusOK, page.AppendJSON(nil))
 			return
 		}
 		select {
@@ -139,7 +144,7 @@ func (s *Server) streamEvents(ctx *fasthttp.RequestCtx, id actor.CallID) {
 		p.write(ctx)
 		return
 	}
-	if _, err := s.runOwner(id); err != nil {
+	if _, err := s.runOwner(callerOf(ctx), id); err != nil {
 		s.respondError(ctx, err)
 		return
 	}
@@ -173,7 +178,7 @@ func (s *Server) signalRun(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	owner, err := s.runOwner(id)
+	owner, err := s.runOwner(callerOf(ctx), id)
 	if err != nil {
 		s.respondError(ctx, err)
 		return
@@ -184,7 +189,7 @@ func (s *Server) signalRun(ctx *fasthttp.RequestCtx) {
 	}
 	call.ID, call.To, call.Left = s.node.NewCallID(), owner.Actor, signalTimeout
 	waitCtx := s.newClientContext(ctx, signalTimeout)
-	answer, err := s.node.Ask(waitCtx, call)
+	answer, err := s.node.Signal(waitCtx, command.Signal{Call: call})
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {
@@ -215,7 +220,7 @@ func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	owner, err := s.runOwner(id)
+	owner, err := s.runOwner(callerOf(ctx), id)
 	if err != nil {
 		s.respondError(ctx, err)
 		return
@@ -224,20 +229,19 @@ func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 		refusalProblem(registryRunRefusal()).write(ctx)
 		return
 	}
-	appended, unwatch := s.node.Watch(id)
-	defer unwatch()
+	appended, unfollow, err := s.follow(callerOf(ctx), id)
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	defer unfollow()
 	waitCtx := s.newClientContext(ctx, cancelTimeout)
 	defer waitCtx.stop()
 	for requested := false; ; {
-		var record runs.Record
-		err := s.readView(func(v View) (err error) {
-			record, err = v.Record(id)
-			return err
-		})
-		if err == nil && !record.Status.Ended() && !requested {
-			if r := s.node.Cancel(id, owner.Actor); r != nil {
-				err = r
-			}
+		run, err := lookup(s, callerOf(ctx), command.RunQuery{Run: id})
+		status := run.Record.Status
+		if err == nil && !status.Ended() && !requested {
+			err = s.node.Cancel(waitCtx, command.Cancel{Principal: callerOf(ctx).Principal, Run: id, Actor: owner.Actor})
 			requested = true
 		}
 		if err != nil {
@@ -247,8 +251,8 @@ func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 		out := struct {
 			Run    string `json:"run_id"`
 			Status string `json:"status"`
-		}{id.String(), record.Status.String()}
-		if record.Status.Ended() {
+		}{id.String(), status.String()}
+		if status.Ended() {
 			respondJSON(ctx, http.StatusOK, out)
 			return
 		}

@@ -22,9 +22,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/host/engine"
-	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/internal/command"
 )
 
 const (
@@ -37,20 +35,6 @@ const (
 	readTimeout = 30 * time.Second
 )
 
-// Node is the node that a gateway serves. engine.Engine implements it.
-type Node interface {
-	Ask(ctx context.Context, call actor.Call) (engine.Answer, error)
-	AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (engine.Answer, error)
-	Cancel(run actor.CallID, id actor.ID) *actor.Refusal
-	Read(ctx context.Context, read func(store.KV) error) error
-	Watch(run actor.CallID) (news <-chan struct{}, stop func())
-	NewCallID() actor.CallID
-	Agents() []actor.Definition
-	Ready() error
-	State(ctx context.Context) ([]history.State, error)
-	Stats() engine.Stats
-}
-
 // External tracks the health of external agents. outbound.Outbound implements it.
 type External interface {
 	// Heartbeat records a heartbeat. It reports whether an external agent of that
@@ -61,7 +45,7 @@ type External interface {
 
 // Server serves the HTTP API of a node.
 type Server struct {
-	node       Node
+	node       command.Node
 	log        *slog.Logger
 	config     Config
 	onLoopback atomic.Bool            // the listener is bound to a loopback address
@@ -76,7 +60,7 @@ type Server struct {
 }
 
 // New returns a server for node.
-func New(node Node, log *slog.Logger, config Config) *Server {
+func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s := &Server{node: node, log: log, config: config.withDefaults(), draining: make(chan struct{}), stopping: make(chan struct{})}
 	s.streams.maxOpen = s.config.Streams
 	s.metrics = newMetrics(s)
@@ -261,24 +245,34 @@ func respondJSON(ctx *fasthttp.RequestCtx, status int, v any) {
 // respondError answers a request that failed with a refusal or an internal error.
 // If the client has disconnected, it sends nothing.
 func (s *Server) respondError(ctx *fasthttp.RequestCtx, err error) {
+	if errors.Is(err, context.Canceled) {
+		abandonRequest(ctx)
+		return
+	}
+	s.errorProblem(ctx, err).write(ctx)
+}
+
+// errorProblem returns the problem for an error of the node.
+func (s *Server) errorProblem(ctx *fasthttp.RequestCtx, err error) *problem {
 	var r *actor.Refusal
 	switch {
-	case errors.Is(err, context.Canceled):
-		abandonRequest(ctx)
 	case errors.As(err, &r):
-		refusalProblem(r).write(ctx)
+		return refusalProblem(r)
 	case errors.Is(err, context.DeadlineExceeded):
-		refusalProblem(actor.Refuse(actor.Deadline, "the node did not answer in time")).write(ctx)
-	case errors.Is(err, engine.ErrClosed):
-		refusalProblem(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is stopping"}).write(ctx)
+		return refusalProblem(actor.Refuse(actor.Deadline, "the node did not answer in time"))
+	case errors.Is(err, command.ErrClosed):
+		return refusalProblem(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is stopping"})
 	default:
 		s.log.Error("request failed", "path", string(ctx.Path()), "error", err.Error())
-		newProblem(http.StatusInternalServerError, "internal", "internal error", err.Error()).write(ctx)
+		return newProblem(http.StatusInternalServerError, "internal", "internal error", err.Error())
 	}
 }
 
 func (s *Server) readyz(ctx *fasthttp.RequestCtx) {
-	err := s.node.Ready()
+	health, err := lookup(s, callerOf(ctx), command.HealthQuery{})
+	if err == nil && health.Reason != "" {
+		err = errors.New(health.Reason)
+	}
 	select {
 	case <-s.draining:
 		err = errors.New("this node is stopping")

@@ -17,9 +17,8 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/ingress"
-	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/internal/command"
 )
 
 const (
@@ -110,13 +109,14 @@ type streamConn struct {
 	server  *Server
 	stream  *ingress.Stream
 	run     actor.CallID
-	keyID   string // id of the API key, if any
+	by      caller
 	conn    net.Conn
 	started time.Time
 
 	pendingRead *ingress.Read
 	unwritten   []byte // bytes of the outstanding Write
 	end         *ingress.End
+	followErr   error // a subscription failed: the stream would miss events
 
 	rootAppended  <-chan struct{} // signals new events of the root run
 	childAppended chan struct{}   // signals new events of the runs in appendedRuns
@@ -131,7 +131,7 @@ type streamConn struct {
 // has acquired a slot of the streamLimiter. onEnd is called exactly once, when the
 // stream has ended.
 func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool, cursor ingress.Cursor, onEnd func()) {
-	t := &streamConn{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: cursor, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}), run: run, keyID: callerOf(ctx).Key, conn: ctx.Conn(), started: time.Now(),
+	t := &streamConn{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: cursor, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}), run: run, by: callerOf(ctx), conn: ctx.Conn(), started: time.Now(),
 		childAppended: make(chan struct{}, 1), closed: make(chan struct{})}
 	t.cleanups = append(t.cleanups, s.streams.release, func() { close(t.closed) }, onEnd)
 	t.cleanup = sync.OnceFunc(func() {
@@ -182,8 +182,12 @@ func (t *streamConn) step(in ingress.StreamInput) {
 // watch subscribes to new events of a run. A stream has at most
 // ingress.TreeRunsMax subscriptions.
 func (t *streamConn) watch(run actor.CallID) {
-	appended, unwatch := t.server.node.Watch(run)
-	t.cleanups = append(t.cleanups, unwatch)
+	appended, unfollow, err := t.server.follow(t.by, run)
+	if err != nil {
+		t.followErr = err
+		return
+	}
+	t.cleanups = append(t.cleanups, unfollow)
 	if run == t.run {
 		t.rootAppended = appended
 		return
@@ -191,7 +195,10 @@ func (t *streamConn) watch(run actor.CallID) {
 	go func() {
 		for {
 			select {
-			case <-appended:
+			case _, open := <-appended:
+				if !open {
+					appended = nil // the last read returns the reason
+				}
 				t.mu.Lock()
 				if !slices.Contains(t.appendedRuns, run) {
 					t.appendedRuns = append(t.appendedRuns, run)
@@ -212,27 +219,27 @@ func (t *streamConn) watch(run actor.CallID) {
 func (t *streamConn) readEvents() {
 	in := *t.pendingRead
 	t.pendingRead = nil
-	readCtx, cancel := context.WithTimeout(context.Background(), readTimeout)
-	defer cancel()
-	var page [][]byte
-	err := t.server.node.Read(readCtx, func(kv store.KV) error {
-		page = nil
-		events, err := store.Events(kv, actor.DefaultTenant, in.Run, in.After, in.Limit)
-		for _, e := range events {
-			page = append(page, e.Body)
-		}
-		return err
-	})
-	switch {
-	case err == nil:
-		t.step(ingress.Events{Bodies: page})
-	case errors.Is(err, engine.ErrClosed):
-		t.step(ingress.Draining{})
-	default:
-		t.server.log.Error("cannot read the events of a run", "run", in.Run.String(), "error", err.Error())
-		t.step(ingress.ReadFailed{Refusal: &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second,
-			Detail: fmt.Sprintf("the events of run %s cannot be read now: retry later", in.Run)}})
+	page, err := lookup(t.server, t.by, command.EventsQuery{Run: in.Run, After: in.After, Limit: in.Limit})
+	if err = errors.Join(err, t.followErr); err != nil {
+		t.fail(in.Run, err)
+		return
 	}
+	var bodies [][]byte
+	for _, e := range page.All {
+		bodies = append(bodies, e.Body)
+	}
+	t.step(ingress.Events{Bodies: bodies})
+}
+
+// fail ends the stream after an error of the node.
+func (t *streamConn) fail(run actor.CallID, err error) {
+	if errors.Is(err, command.ErrClosed) {
+		t.step(ingress.Draining{})
+		return
+	}
+	t.server.log.Error("cannot read the events of a run", "run", run.String(), "error", err.Error())
+	t.step(ingress.ReadFailed{Refusal: &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second,
+		Detail: fmt.Sprintf("the events of run %s cannot be read now: retry later", run)}})
 }
 
 // serve writes the stream until it ends. It owns the hijacked connection, which
@@ -307,7 +314,7 @@ func (t *streamConn) flush(head []byte) {
 func (t *streamConn) awaitInput(gone <-chan struct{}, timer *time.Timer) {
 	due, _ := t.stream.NextDeadline()
 	wait := due.Sub(t.now())
-	if t.keyID != "" {
+	if t.by.Key != "" {
 		wait = min(wait, keyCheckInterval)
 	}
 	timer.Reset(max(wait, 0))
@@ -344,7 +351,7 @@ func (t *streamConn) checkEnd(gone <-chan struct{}) {
 		return
 	default:
 	}
-	if t.keyID != "" && !t.server.config.Keys.Valid(t.keyID) {
+	if t.by.Key != "" && !t.server.config.Keys.Valid(t.by.Key) {
 		t.step(ingress.Revoked{})
 	}
 }

@@ -21,8 +21,8 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
-	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -420,30 +420,24 @@ func TestSlowReaderGetsCloseReason(t *testing.T) {
 	}
 }
 
-// exitReportingNode reports the end of each Ask and each Watch on channels.
+// exitReportingNode reports the end of each Invoke and each Follow on channels.
 type exitReportingNode struct {
-	Node
+	command.Node
 	askReturned, watchEnded chan error
 }
 
-func (n *exitReportingNode) AskStream(ctx context.Context, call actor.Call, joined func(actor.CallID)) (engine.Answer, error) {
-	a, err := n.Node.AskStream(ctx, call, joined)
+func (n *exitReportingNode) Invoke(ctx context.Context, c command.Invoke, joined func(actor.CallID)) (command.Answer, error) {
+	a, err := n.Node.Invoke(ctx, c, joined)
 	n.askReturned <- err
 	return a, err
 }
 
-func (n *exitReportingNode) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
-	a, err := n.Node.Ask(ctx, call)
-	n.askReturned <- err
-	return a, err
-}
-
-func (n *exitReportingNode) Watch(run actor.CallID) (<-chan struct{}, func()) {
-	appended, stop := n.Node.Watch(run)
-	return appended, func() {
+func (n *exitReportingNode) Follow(ctx context.Context, c command.Follow) (<-chan struct{}, func(), error) {
+	updates, stop, err := n.Node.Follow(ctx, c)
+	return updates, func() {
 		stop()
 		n.watchEnded <- nil
-	}
+	}, err
 }
 
 // A client that disconnects frees its resources, whatever it waits for. Its run
@@ -529,15 +523,18 @@ func TestShutdownEndsStreams(t *testing.T) {
 	}
 }
 
-// askReportingNode reports the start of each Ask on a channel.
-type askReportingNode struct {
-	Node
-	askStarted chan struct{}
+// invokeReportingNode reports the start of each Invoke without a stream on a
+// channel.
+type invokeReportingNode struct {
+	command.Node
+	invoked chan struct{}
 }
 
-func (n *askReportingNode) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
-	n.askStarted <- struct{}{}
-	return n.Node.Ask(ctx, call)
+func (n *invokeReportingNode) Invoke(ctx context.Context, c command.Invoke, joined func(actor.CallID)) (command.Answer, error) {
+	if joined == nil {
+		n.invoked <- struct{}{}
+	}
+	return n.Node.Invoke(ctx, c, joined)
 }
 
 func TestKeyRevocationEndsPendingRequests(t *testing.T) {
@@ -546,7 +543,7 @@ func TestKeyRevocationEndsPendingRequests(t *testing.T) {
 	other, _ := newTestKey(t, 2, 0, ingress.ScopeCall)
 	keys.Set([]ingress.Key{mine, other})
 	d := startGatewayWith(t, Config{Keys: keys}, sleepingAgent())
-	n := &askReportingNode{d.server.node, make(chan struct{}, 1)}
+	n := &invokeReportingNode{d.server.node, make(chan struct{}, 1)}
 	d.server.node = n
 	s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`, "Authorization", "Bearer "+text)
 	s.readUntil("wait_opened")
@@ -555,7 +552,7 @@ func TestKeyRevocationEndsPendingRequests(t *testing.T) {
 		status, _, body := d.do("POST", "/v1/agents/slow/messages", `{"content":"x"}`, "Authorization", "Bearer "+text)
 		asked <- fmt.Sprint(status, body)
 	}()
-	<-n.askStarted
+	<-n.invoked
 	keys.Set([]ingress.Key{other})
 	if got := <-asked; !strings.HasPrefix(got, "401") || !strings.Contains(got, "while the answer was pending") {
 		t.Error(got)

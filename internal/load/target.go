@@ -18,7 +18,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/internal/command"
 )
 
 const (
@@ -85,36 +85,36 @@ func (a CallOptions) sessions() (names []string) {
 	return names
 }
 
-// EngineTarget is a node in this process, called without its gateway.
-type EngineTarget struct {
-	engine  *engine.Engine
+// NodeTarget is a node in this process, called without its gateway.
+type NodeTarget struct {
+	node    command.Node
 	options CallOptions
 	ids     []actor.ID
 	parts   []actor.Part
 }
 
-// NewEngineTarget returns a target that calls the cells of e.
-func NewEngineTarget(e *engine.Engine, ask CallOptions) *EngineTarget {
-	c := &EngineTarget{engine: e, options: ask, parts: actor.Text(messageText)}
+// NewNodeTarget returns a target that sends commands to n.
+func NewNodeTarget(n command.Node, ask CallOptions) *NodeTarget {
+	c := &NodeTarget{node: n, options: ask, parts: actor.Text(messageText)}
 	for _, s := range ask.sessions() {
 		c.ids = append(c.ids, actor.NewID(ask.Agent, s))
 	}
 	return c
 }
 
-type engineCaller struct {
-	*EngineTarget
+type nodeCaller struct {
+	*NodeTarget
 	order sessionOrder
 }
 
 // Caller implements Target.
-func (c *EngineTarget) Caller(n int) (Caller, error) {
-	return &engineCaller{c, newSessionOrder(n, len(c.ids))}, nil
+func (c *NodeTarget) Caller(n int) (Caller, error) {
+	return &nodeCaller{c, newSessionOrder(n, len(c.ids))}, nil
 }
 
 // Call implements Caller.
-func (c *engineCaller) Call() Outcome {
-	a, err := c.engine.Ask(context.Background(), actor.Call{ID: c.engine.NewCallID(), To: c.ids[c.order.next()], Left: c.options.Timeout, Parts: c.parts})
+func (c *nodeCaller) Call() Outcome {
+	a, err := c.node.Invoke(context.Background(), command.Invoke{Call: actor.Call{ID: c.node.NewCallID(), To: c.ids[c.order.next()], Left: c.options.Timeout, Parts: c.parts}}, nil)
 	switch r := a.Reply.Refusal; {
 	case err != nil:
 		return Outcome{Code: Broken}
@@ -125,7 +125,7 @@ func (c *engineCaller) Call() Outcome {
 }
 
 // Close implements Caller.
-func (c *engineCaller) Close() {}
+func (c *nodeCaller) Close() {}
 
 // GatewayTarget is a server called over HTTP. Each caller has its own connection. The
 // requests are encoded in advance.

@@ -17,6 +17,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/ingress"
+	nodes "github.com/troupe-run/troupe/internal/node"
 )
 
 const connections = 64
@@ -60,7 +61,7 @@ func (b *bench) httpRow(n *node, name, bare string, f floor) (r row, err error) 
 	}
 	keys := new(gateway.Keys)
 	keys.Set([]ingress.Key{key})
-	server := gateway.New(n, slog.New(slog.DiscardHandler), gateway.Config{Keys: keys})
+	server := gateway.New(nodes.NewCommands(n.Engine), slog.New(slog.DiscardHandler), gateway.Config{Keys: keys})
 	address, stop, err := serve(server.Serve, server.Shutdown)
 	if err != nil {
 		return r, err

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -33,7 +34,7 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := disk.NewLog(d)
-	detached, err := loadCatalog(d, nil, log)
+	detached, err := loadCatalog(d, nil, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,16 +89,16 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	n, err := openNode(nodeConfig{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}}, log)
+	n, err := Open(Config{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := n.close(ctx); err != nil {
+		if err := n.Close(ctx); err != nil {
 			t.Error(err)
 		}
 	}()
-	if _, ok := n.catalog.spec("helper"); !ok {
+	if _, ok := n.Agent("helper"); !ok {
 		t.Error("agent helper is missing from the catalog")
 	}
 	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: actor.NewID("helper", ""), Parts: actor.Text("hello"), Left: time.Minute})
@@ -106,7 +107,7 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 	}
 	// The registry processes one message at a time, so an answer proves that the open
 	// turn has completed.
-	if _, _, err := n.callRegistry(ctx, agents.OpDelete, []byte(`{"agent_id":"helper"}`)); err != nil {
+	if _, _, err := n.CallRegistry(ctx, agents.OpDelete, []byte(`{"agent_id":"helper"}`)); err != nil {
 		t.Error(err)
 	}
 	if a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: actor.NewID("helper", ""), Parts: actor.Text("hello"), Left: time.Minute}); err != nil || a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.NotFound {
@@ -114,26 +115,26 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 	}
 }
 
-// An agent that the registry refuses to change keeps its definition, and the node
-// starts.
-func TestAgentFileChangedTooOftenIsSkipped(t *testing.T) {
+// An agent that the registry refuses to change keeps its definition. An unchanged
+// agent is not stored again.
+func TestAgentChangedTooOftenIsRefused(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	n, err := openNode(nodeConfig{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}}, log)
+	n, err := Open(Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
 	defer func() {
-		if err := n.close(context.Background()); err != nil {
+		if err := n.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 	}()
 	for i := range agents.FormerPerAgentMax + 1 {
-		if _, _, err := n.callRegistry(ctx, agents.OpPut, fmt.Appendf(nil, `{"name":"helper","prompt":"%d"}`, i)); err != nil {
+		if _, _, err := n.CallRegistry(ctx, agents.OpPut, fmt.Appendf(nil, `{"name":"helper","prompt":"%d"}`, i)); err != nil {
 			t.Fatal(i, err)
 		}
 	}
-	before, _ := n.catalog.spec("helper")
+	before, _ := n.Agent("helper")
 	read := func(text string) agents.Spec {
 		spec, err := agents.ReadJSON([]byte(text))
 		if err != nil {
@@ -141,15 +142,20 @@ func TestAgentFileChangedTooOftenIsSkipped(t *testing.T) {
 		}
 		return spec
 	}
-	files := &agentFiles{Agents: []agentFile{{Path: "helper.toml", Spec: read(`{"name":"helper","prompt":"again"}`)}, {Path: "other.toml", Spec: read(`{"name":"other"}`)}}}
-	if err := n.putAgentFiles(files, log); err != nil {
-		t.Error(err)
+	var refusal *actor.Refusal
+	if changed, _, err := n.PutAgent(ctx, read(`{"name":"helper","prompt":"again"}`)); changed || !errors.As(err, &refusal) || refusal.Reason != actor.Busy {
+		t.Errorf("changed: %v, error %v, want a Busy refusal", changed, err)
 	}
-	if now, _ := n.catalog.spec("helper"); now.Hash() != before.Hash() {
+	for _, want := range []bool{true, false} {
+		if changed, _, err := n.PutAgent(ctx, read(`{"name":"other"}`)); changed != want || err != nil {
+			t.Errorf("changed: got %v, want %v, error %v", changed, want, err)
+		}
+	}
+	if now, _ := n.Agent("helper"); now.Hash() != before.Hash() {
 		t.Error("agent helper changed; want the definition before")
 	}
-	if _, there := n.catalog.spec("other"); !there {
-		t.Error("agent other is missing; want the remaining files applied")
+	if _, there := n.Agent("other"); !there {
+		t.Error("agent other is missing")
 	}
 }
 
@@ -171,7 +177,7 @@ func TestRetryBusy(t *testing.T) {
 	}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := retryBusy(cancelled, func() error { return actor.RefuseBusy(actor.ScopeNode, registryTimeout, "much to do") }); err == nil {
+	if err := retryBusy(cancelled, func() error { return actor.RefuseBusy(actor.ScopeNode, RegistryTimeout, "much to do") }); err == nil {
 		t.Error("cancelled context: want an error, got none")
 	}
 }
@@ -180,30 +186,30 @@ func TestRetryBusy(t *testing.T) {
 // later.
 func TestNodeRestartKeepsExternalAgents(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
-	config := nodeConfig{Data: filepath.Join(dir, "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}, Trace: filepath.Join(dir, "trace")}
-	n, err := openNode(config, log)
+	config := Config{Data: filepath.Join(dir, "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}, Trace: filepath.Join(dir, "trace")}
+	n, err := Open(config, log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for operation, body := range map[string]string{agents.OpPut: `{"name":"helper"}`, agents.OpRegister: `{"agent_id":"ext","endpoint":"http://127.0.0.1:9"}`} {
-		if _, _, err := n.callRegistry(t.Context(), operation, []byte(body)); err != nil {
+		if _, _, err := n.CallRegistry(t.Context(), operation, []byte(body)); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := n.close(t.Context()); err != nil {
+	if err := n.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 	text, err := os.ReadFile(config.Trace)
 	if err != nil || !strings.Contains(string(text), `{"name":"helper"}`) || !strings.Contains(string(text), `{"name":"ext"`) {
 		t.Errorf("trace: want agents helper and ext, got error %v, text %s", err, text)
 	}
-	if n, err = openNode(config, log); err != nil {
+	if n, err = Open(config, log); err != nil {
 		t.Fatal(err)
 	}
 	if !n.outbound.Heartbeat("ext") {
 		t.Error("agent ext is unknown to the egress after a restart")
 	}
-	if err := n.close(t.Context()); err != nil {
+	if err := n.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

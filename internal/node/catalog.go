@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/engine"
-	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/store"
@@ -28,7 +27,7 @@ type catalogSync struct {
 	log    *slog.Logger
 	tools  *tools.Registry
 	native []actor.Definition // agents that the registry does not store, and the registry itself
-	keys   gateway.Keys
+	keys   Keys               // nil: keys are not published
 
 	reader   *agents.CatalogReader
 	attached chan struct{} // closed by attach; announcements wait for it
@@ -41,14 +40,26 @@ type catalogSync struct {
 	trace    *traceFile
 }
 
-// loadCatalog reads the registry's journal. It returns an error if a stored agent
+// Keys receives the API keys of the registry: all of them, again after each
+// change.
+type Keys interface{ Set(all []ingress.Key) }
+
+// ConflictError reports that a store and a program have an agent of one name.
+type ConflictError struct{ Name string }
+
+// Error implements error.
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("two agents are named %s: one in this store, one built into this program", e.Name)
+}
+
+// loadCatalog reads the registry's journal. It returns a *ConflictError if a stored agent
 // has the name of a native one.
-func loadCatalog(kv store.KV, native []actor.Definition, log *slog.Logger) (*catalogSync, error) {
+func loadCatalog(kv store.KV, native []actor.Definition, keys Keys, log *slog.Logger) (*catalogSync, error) {
 	var names []string
 	for _, def := range native {
 		names = append(names, def.Name)
 	}
-	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), items: map[string][]byte{}}
+	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), keys: keys, items: map[string][]byte{}}
 	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Publishes the agents and API keys of the registry to this node.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: c.announce})
 	if err != nil {
@@ -71,14 +82,13 @@ func loadCatalog(kv store.KV, native []actor.Definition, log *slog.Logger) (*cat
 	}
 	for _, s := range c.catalog.Specs {
 		if slices.Contains(names, s.ID) {
-			return nil, fmt.Errorf("two agents are named %s: one in this store, one built into this program; "+
-				"serve without --ready, or first delete the one in the store (curl -X DELETE …/v1/agents/%[1]s)", s.ID)
+			return nil, &ConflictError{s.ID}
 		}
 	}
 	return c, nil
 }
 
-// compile decodes the items into the catalog and sets the keys of the gateway.
+// compile decodes the items into the catalog and publishes the keys.
 func (c *catalogSync) compile() error {
 	var items []actor.StateItem
 	for _, name := range slices.Sorted(maps.Keys(c.items)) {
@@ -97,7 +107,9 @@ func (c *catalogSync) compile() error {
 		keys = append(keys, key)
 	}
 	c.catalog = compiled
-	c.keys.Set(keys)
+	if c.keys != nil {
+		c.keys.Set(keys)
+	}
 	return nil
 }
 

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// Bounds of the decoder. FrameBytesMax bounds the sum.
+const (
+	listMax  = 1 << 20 // elements of a list
+	textMax  = 1 << 20 // a text in bytes
+	bytesMax = FrameBytesMax
+)
+
+type encoder struct{ actor.Encoder }
+
+type decoder struct{ *actor.Decoder }
+
+func (d *decoder) text() string { return d.String(textMax) }
+func (d *decoder) int() int     { return int(d.UintMax(math.MaxInt64, "number")) }
+func (e *encoder) int(n int)    { e.Uint(uint64(n)) }
+
+// require records an error unless ok.
+func (d *decoder) require(ok bool, problem string) {
+	if !ok {
+		d.Fail("%s", problem)
+	}
+}
+
+// list appends the length of a list and its elements.
+func list[T any](e *encoder, all []T, one func(*T)) {
+	e.Uint(uint64(len(all)))
+	for i := range all {
+		one(&all[i])
+	}
+}
+
+// listOf reads a list. Its length is untrusted until the elements have been read.
+func listOf[T any](d *decoder, one func() T) []T {
+	n := d.Count(listMax, "elements")
+	if n == 0 {
+		return nil
+	}
+	all := make([]T, 0, min(n, 16))
+	for range n {
+		v := one()
+		if d.Err() != nil {
+			return nil
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// The tags of queries. The result of a query has the same tag.
+const (
+	tagAgents = iota + 1
+	tagOwner
+	tagRun
+	tagRuns
+	tagWaiting
+	tagEvents
+	tagActors
+	tagHealth
+	tagStats
+)
+
+func (e *encoder) query(q Query) {
+	switch q := q.(type) {
+	case nil:
+		e.Uint(0) // no query has this tag
+	case AgentsQuery:
+		e.Uint(tagAgents)
+	case OwnerQuery:
+		e.Uint(tagOwner)
+		e.CallID(q.Run)
+	case RunQuery:
+		e.Uint(tagRun)
+		e.CallID(q.Run)
+	case RunsQuery:
+		e.Uint(tagRuns)
+		e.Int(int64(q.Limit))
+	case WaitingQuery:
+		e.Uint(tagWaiting)
+		e.CallID(q.Run)
+	case EventsQuery:
+		e.Uint(tagEvents)
+		e.CallID(q.Run)
+		e.Uint(q.After)
+		e.Int(int64(q.Limit))
+		e.Bool(q.Strict)
+	case ActorsQuery:
+		e.Uint(tagActors)
+		e.String(q.Agent)
+		e.Int(int64(q.Limit))
+	case HealthQuery:
+		e.Uint(tagHealth)
+	case StatsQuery:
+		e.Uint(tagStats)
+	default:
+		panic(fmt.Sprintf("command: query type %T has no tag", q))
+	}
+}
+
+func (d *decoder) query() Query {
+	switch tag := d.Uint(); tag {
+	case tagAgents:
+		return AgentsQuery{}
+	case tagOwner:
+		return OwnerQuery{d.CallID()}
+	case tagRun:
+		return RunQuery{d.CallID()}
+	case tagRuns:
+		return RunsQuery{int(d.Int())}
+	case tagWaiting:
+		return WaitingQuery{d.CallID()}
+	case tagEvents:
+		return EventsQuery{d.CallID(), d.Uint(), int(d.Int()), d.Bool()}
+	case tagActors:
+		return ActorsQuery{d.text(), int(d.Int())}
+	case tagHealth:
+		return HealthQuery{}
+	case tagStats:
+		return StatsQuery{}
+	default:
+		d.Fail("unknown query %d", tag)
+		return nil
+	}
+}
+
+func (e *encoder) result(r Result) {
+	switch r := r.(type) {
+	case nil:
+		e.Uint(0) // no result has this tag
+	case Agents:
+		e.Uint(tagAgents)
+		list(e, r.All, e.agent)
+	case Owner:
+		e.Uint(tagOwner)
+		e.owner(r)
+	case Run:
+		e.Uint(tagRun)
+		e.run(&r)
+	case Runs:
+		e.Uint(tagRuns)
+		list(e, r.All, e.run)
+	case Waiting:
+		e.Uint(tagWaiting)
+		e.Uint(uint64(r.Status))
+		e.Bool(r.Found)
+		e.CallID(r.Run)
+		e.String(r.Name)
+		e.Int(int64(r.Until))
+	case Events:
+		e.Uint(tagEvents)
+		e.CallID(r.Run)
+		e.Uint(r.After)
+		list(e, r.All, func(v *Event) { e.Uint(v.Seq); e.Bytes(v.Body) })
+		e.Bool(r.Ended)
+	case Actors:
+		e.Uint(tagActors)
+		list(e, r.All, e.actor)
+	case Health:
+		e.Uint(tagHealth)
+		e.String(r.Reason)
+	case Stats:
+		e.Uint(tagStats)
+		e.stats(&r)
+	default:
+		panic(fmt.Sprintf("command: result type %T has no tag", r))
+	}
+}
+
+func (d *decoder) result() Result {
+	switch tag := d.Uint(); tag {
+	case tagAgents:
+		return Agents{listOf(d, d.agent)}
+	case tagOwner:
+		return d.owner()
+	case tagRun:
+		return d.run()
+	case tagRuns:
+		return Runs{listOf(d, d.run)}
+	case tagWaiting:
+		return Waiting{d.status(), d.Bool(), d.CallID(), d.text(), actor.Time(d.Int())}
+	case tagEvents:
+		return Events{d.CallID(), d.Uint(), listOf(d, func() Event { return Event{d.Uint(), d.Bytes(bytesMax)} }), d.Bool()}
+	case tagActors:
+		return Actors{listOf(d, d.actor)}
+	case tagHealth:
+		return Health{d.text()}
+	case tagStats:
+		return d.stats()
+	default:
+		d.Fail("unknown result %d", tag)
+		return nil
+	}
+}
+
+func (d *decoder) status() runs.Status {
+	return runs.Status(d.UintMax(uint64(runs.Cancelled), "status of a run"))
+}
+
+func (d *decoder) outcome() actor.Status { return actor.Status(d.UintMax(math.MaxUint8, "outcome")) }
+
+func (e *encoder) agent(a *Agent) {
+	e.String(a.Name)
+	e.Hash(a.Hash)
+	e.String(a.Doc)
+	e.Uint(uint64(a.Kind))
+	e.Bytes(a.Spec)
+	e.Bool(a.System)
+	e.Uint(uint64(a.Durability))
+}
+
+func (d *decoder) agent() Agent {
+	return Agent{Name: d.text(), Hash: d.Hash(), Doc: d.text(), Kind: actor.AgentKind(d.UintMax(uint64(actor.External), "kind of agent")),
+		Spec: d.Bytes(bytesMax), System: d.Bool(), Durability: actor.Durability(d.UintMax(uint64(actor.Volatile), "durability"))}
+}
+
+func (e *encoder) owner(o Owner) {
+	e.CallID(o.Run)
+	e.CallID(o.Root)
+	e.ID(o.Actor)
+}
+
+func (d *decoder) owner() Owner { return Owner{d.CallID(), d.CallID(), d.ID()} }
+
+func (e *encoder) run(r *Run) {
+	e.owner(r.Owner)
+	v := &r.Record
+	e.CallID(v.Run)
+	e.CallID(v.Root)
+	e.CallID(v.Parent)
+	e.ID(v.Actor)
+	e.IDs(v.Chain)
+	e.Int(int64(v.Left))
+	e.Uint(uint64(v.Attempt))
+	e.Uint(uint64(v.Status))
+	e.Uint(v.Seq)
+	e.Int(int64(v.Created))
+	e.Int(int64(v.Started))
+	e.Int(int64(v.Ended))
+	list(e, v.Waits, func(w *runs.Wait) { e.String(w.Name); e.Int(int64(w.Until)) })
+	list(e, v.Pauses, func(p *runs.Pause) { e.String(p.Name); e.CallID(p.Child); e.Int(int64(p.Until)) })
+	list(e, v.Children, e.child)
+	e.Uint(uint64(v.Outcome))
+	e.String(v.Text)
+	e.Bool(v.Truncated)
+	list(e, v.Warnings, func(w *string) { e.String(*w) })
+	e.Refusal(v.Refusal)
+}
+
+// run reads a run. Its record can be shown; no event can be applied to it.
+func (d *decoder) run() Run {
+	r := Run{Owner: d.owner()}
+	v := &r.Record
+	v.Run, v.Root, v.Parent, v.Actor, v.Chain = d.CallID(), d.CallID(), d.CallID(), d.ID(), d.IDs()
+	v.Left, v.Attempt, v.Status, v.Seq = actor.Duration(d.Int()), uint32(d.UintMax(math.MaxUint32, "attempt")), d.status(), d.Uint()
+	v.Created, v.Started, v.Ended = actor.Time(d.Int()), actor.Time(d.Int()), actor.Time(d.Int())
+	v.Waits = listOf(d, func() runs.Wait { return runs.Wait{Name: d.text(), Until: actor.Time(d.Int())} })
+	v.Pauses = listOf(d, func() runs.Pause { return runs.Pause{Name: d.text(), Child: d.CallID(), Until: actor.Time(d.Int())} })
+	v.Children = listOf(d, d.child)
+	v.Outcome, v.Text, v.Truncated = d.outcome(), d.text(), d.Bool()
+	v.Warnings, v.Refusal = listOf(d, d.text), d.Refusal()
+	return r
+}
+
+func (e *encoder) child(c *runs.Child) {
+	e.CallID(c.Run)
+	e.ID(c.Actor)
+	e.String(c.Target)
+	e.Int(int64(c.Left))
+	e.Int(int64(c.At))
+	e.Int(int64(c.Ended))
+	e.Uint(uint64(c.Status))
+	e.Refusal(c.Refusal)
+}
+
+func (d *decoder) child() runs.Child {
+	return runs.Child{Run: d.CallID(), Actor: d.ID(), Target: d.text(), Left: actor.Duration(d.Int()), At: actor.Time(d.Int()),
+		Ended: actor.Time(d.Int()), Status: d.outcome(), Refusal: d.Refusal()}
+}
+
+func (e *encoder) callIDs(ids []actor.CallID) { list(e, ids, func(id *actor.CallID) { e.CallID(*id) }) }
+
+func (e *encoder) actor(a *history.Actor) {
+	e.ID(a.ID)
+	e.Uint(uint64(a.Epoch))
+	e.Bool(a.Loaded)
+	e.callIDs(a.Queue)
+	e.int(a.Bytes)
+	list(e, a.Turns, func(t *history.Turn) { e.CallID(t.Run); e.callIDs(t.Open) })
+}
+
+func (d *decoder) actor() history.Actor {
+	return history.Actor{ID: d.ID(), Epoch: actor.Epoch(d.Uint()), Loaded: d.Bool(), Queue: listOf(d, d.CallID), Bytes: d.int(),
+		Turns: listOf(d, func() history.Turn { return history.Turn{Run: d.CallID(), Open: listOf(d, d.CallID)} })}
+}
+
+func (e *encoder) stats(s *Stats) {
+	list(e, s.Cells, func(c *CellStats) {
+		e.int(c.Mailbox)
+		e.int(c.Actors)
+		e.int(c.Queued)
+		e.int(c.Outstanding)
+		e.Uint(c.Incarnation)
+		e.Uint(c.Steps)
+		e.Int(int64(c.StepLongest))
+	})
+	e.int(s.Clients)
+	e.int(s.Backlog)
+	list(e, s.Refusals, func(r *RefusalStats) { e.Uint(uint64(r.Reason)); e.Uint(uint64(r.Scope)); e.Uint(r.Count) })
+	list(e, s.Runs, func(r *RunStats) { e.Uint(uint64(r.Status)); e.Uint(r.Count) })
+	list(e, s.Asks, func(a *AskStats) {
+		e.Uint(uint64(a.Kind))
+		e.int(a.UnderWay)
+		e.Uint(a.Answered)
+		e.Int(int64(a.Took))
+	})
+}
+
+func (d *decoder) stats() Stats {
+	return Stats{
+		Cells: listOf(d, func() CellStats {
+			return CellStats{d.int(), d.int(), d.int(), d.int(), d.Uint(), d.Uint(), actor.Duration(d.Int())}
+		}),
+		Clients: d.int(), Backlog: d.int(),
+		Refusals: listOf(d, func() RefusalStats {
+			return RefusalStats{actor.Reason(d.UintMax(math.MaxUint8, "reason")), actor.Scope(d.UintMax(uint64(actor.ScopeNode), "scope")), d.Uint()}
+		}),
+		Runs: listOf(d, func() RunStats { return RunStats{d.status(), d.Uint()} }),
+		Asks: listOf(d, func() AskStats {
+			return AskStats{actor.AskKind(d.UintMax(uint64(actor.AskInvoke), "kind of ask")), d.int(), d.Uint(), actor.Duration(d.Int())}
+		}),
+	}
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// bodies lists every type that a frame can hold.
+var bodies = []Body{Invoke{}, Signal{}, Cancel{}, Follow{}, Lookup{}, Stop{}, Joined{}, Updated{}, Answer{}, Done{}, Found{}, Failure{}}
+
+// queries and results list every query with its result.
+var (
+	queries = []Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{}}
+	results = []Result{Agents{}, Owner{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{}}
+)
+
+// bounds holds the largest value of types whose decoder checks it.
+var bounds = map[reflect.Type]uint64{
+	reflect.TypeFor[runs.Status](): uint64(runs.Cancelled), reflect.TypeFor[actor.AgentKind](): uint64(actor.External),
+	reflect.TypeFor[actor.Durability](): uint64(actor.Volatile), reflect.TypeFor[actor.Scope](): uint64(actor.ScopeNode),
+	reflect.TypeFor[actor.AskKind](): uint64(actor.AskInvoke),
+}
+
+// drawInto fills in every exported field of v, so that a field without an
+// encoding fails the round trip.
+func drawInto(t *rapid.T, v reflect.Value) {
+	switch p := v.Addr().Interface().(type) {
+	case *actor.CallID:
+		*p = drawCallID(t)
+	case *actor.ID:
+		*p = drawID(t)
+	case *actor.Call:
+		*p = drawCall(t)
+	case *actor.Reply:
+		*p = actor.Reply{Call: drawCallID(t), Run: drawCallID(t), Status: actor.Succeeded, Parts: actor.Text(drawName(t)), Warnings: []string{drawText(t)}, Budget: rapid.Uint32().Draw(t, "budget")}
+	case **actor.Refusal:
+		if rapid.Bool().Draw(t, "refused") {
+			*p = &actor.Refusal{Reason: actor.Busy, Scope: actor.ScopeNode, Detail: drawText(t), Field: drawText(t), Chain: []actor.ID{drawID(t)}, RetryAfter: 5, Operation: "invoke", Timeout: 7}
+		}
+	case *Query:
+		q := reflect.New(reflect.TypeOf(rapid.SampledFrom(queries).Draw(t, "query"))).Elem()
+		drawInto(t, q)
+		*p = q.Interface().(Query)
+	case *Result:
+		r := reflect.New(reflect.TypeOf(rapid.SampledFrom(results).Draw(t, "result"))).Elem()
+		drawInto(t, r)
+		*p = r.Interface().(Result)
+	default:
+		drawKind(t, v)
+	}
+}
+
+func drawKind(t *rapid.T, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(drawText(t))
+	case reflect.Bool:
+		v.SetBool(rapid.Bool().Draw(t, "bool"))
+	case reflect.Int, reflect.Int64:
+		v.SetInt(rapid.Int64Range(0, 1<<62).Draw(t, "int"))
+	case reflect.Uint8, reflect.Uint32, reflect.Uint64:
+		most, ok := bounds[v.Type()]
+		if !ok {
+			most = 1<<v.Type().Bits() - 1
+		}
+		v.SetUint(rapid.Uint64Range(0, most).Draw(t, "uint"))
+	case reflect.Array:
+		for i := range v.Len() {
+			drawInto(t, v.Index(i))
+		}
+	case reflect.Slice:
+		if n := rapid.IntRange(0, 3).Draw(t, "length"); n > 0 {
+			v.Set(reflect.MakeSlice(v.Type(), n, n))
+		}
+		for i := range v.Len() {
+			drawInto(t, v.Index(i))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				drawInto(t, v.Field(i))
+			}
+		}
+	default:
+		t.Fatalf("%s is not drawn", v.Type())
+	}
+}
+
+func drawText(t *rapid.T) string { return rapid.StringN(0, 20, 40).Draw(t, "text") }
+
+func drawName(t *rapid.T) string { return rapid.StringMatching(`[A-Za-z0-9_-]{1,12}`).Draw(t, "name") }
+
+func drawID(t *rapid.T) actor.ID {
+	return actor.ID{Tenant: drawName(t), Agent: drawName(t), Key: drawName(t)}
+}
+
+func drawCallID(t *rapid.T) actor.CallID {
+	return actor.NewCallID(actor.Time(rapid.Int64Range(0, 1<<60).Draw(t, "at")), rapid.Uint64().Draw(t, "hi"), rapid.Uint64().Draw(t, "lo"))
+}
+
+func drawCall(t *rapid.T) actor.Call {
+	c := actor.Call{ID: drawCallID(t), Parent: drawCallID(t), To: drawID(t), Operation: drawName(t), Left: 5, Principal: drawName(t),
+		Idempotency: actor.Idempotency{Principal: drawName(t), Route: drawName(t), Key: drawName(t)}, Workflow: drawName(t), Trace: drawName(t), Parts: actor.Text(drawName(t))}
+	c.SetClientDefaults()
+	return c
+}
+
+// drawFrame returns a frame with a body of a type that bodies lists.
+func drawFrame(t *rapid.T) Frame {
+	v := reflect.New(reflect.TypeOf(rapid.SampledFrom(bodies).Draw(t, "body"))).Elem()
+	drawInto(t, v)
+	f := Frame{Number: rapid.Uint64().Draw(t, "number"), Body: v.Interface().(Body)}
+	switch m := f.Body.(type) {
+	case Signal:
+		m.Call.Kind = actor.Signal
+		f.Body = m
+	case Answer:
+		if m.HeldUntil != 0 {
+			m.Reply = actor.Reply{Call: m.Reply.Call, Run: m.Reply.Run}
+		}
+		f.Body = m
+	case Failure:
+		m.Kind = FailedInternal
+		if m.Refusal != nil {
+			m.Kind = FailedRefused
+		}
+		f.Body = m
+	}
+	return f
+}
+
+func TestFrameRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := drawFrame(t)
+		b, err := AppendFrame(nil, f)
+		if err != nil {
+			t.Fatalf("%+v: %v", f, err)
+		}
+		got, err := DecodeFrame(b)
+		if err != nil || !reflect.DeepEqual(got, f) {
+			t.Fatalf("got  %+v, %v\nwant %+v", got, err, f)
+		}
+	})
+}
+
+// Every proper prefix of a frame is rejected, and so is a frame with one more
+// byte.
+func TestTruncatedFrameIsRejected(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b, err := AppendFrame(nil, drawFrame(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range b {
+			if f, err := DecodeFrame(b[:n]); err == nil {
+				t.Fatalf("%d of %d bytes decode to %+v", n, len(b), f)
+			}
+		}
+		if _, err := DecodeFrame(append(b, 0)); err == nil {
+			t.Fatal("a frame with one more byte was accepted")
+		}
+	})
+}
+
+func TestUndecodableFrameIsNotEncoded(t *testing.T) {
+	call := actor.Call{ID: actor.NewCallID(1, 2, 3), To: actor.NewID("a", "")}
+	call.SetClientDefaults()
+	signal := call
+	signal.Kind = actor.Signal
+	for name, body := range map[string]Body{
+		"call without id":     Invoke{},
+		"signal as call":      Invoke{signal},
+		"call as signal":      Signal{call},
+		"invalid UTF-8":       Failure{Kind: FailedInternal, Text: "\xff"},
+		"failure of no kind":  Failure{},
+		"refusal without one": Failure{Kind: FailedRefused},
+		"long text":           Found{Health{strings.Repeat("x", textMax+1)}},
+		"large frame":         Found{Events{All: []Event{{1, make([]byte, FrameBytesMax)}}}},
+		"negative size":       Found{Stats{Clients: -1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if b, err := AppendFrame([]byte("before"), Frame{1, body}); err == nil || string(b) != "before" {
+				t.Errorf("%.20q, %v", b, err)
+			}
+		})
+	}
+}
+
+func TestOtherVersionIsRejected(t *testing.T) {
+	b, err := AppendFrame(nil, Frame{1, Stop{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[0]++
+	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 2, this program reads version 1") {
+		t.Error(err)
+	}
+}
+
+// A frame that is accepted encodes to the same bytes.
+func FuzzDecodeFrame(f *testing.F) {
+	for _, body := range bodies {
+		if b, err := AppendFrame(nil, Frame{1, body}); err == nil {
+			f.Add(b)
+		}
+	}
+	for _, r := range results {
+		if b, err := AppendFrame(nil, Frame{1, Found{r}}); err == nil {
+			f.Add(b)
+		}
+	}
+	for _, q := range queries {
+		if b, err := AppendFrame(nil, Frame{1, Lookup{"p", q}}); err == nil {
+			f.Add(b)
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		frame, err := DecodeFrame(b)
+		if err != nil {
+			return
+		}
+		again, err := AppendFrame(nil, frame)
+		if err != nil || !bytes.Equal(again, b) {
+			t.Errorf("%x decodes to %+v, which encodes to %x, %v", b, frame, again, err)
+		}
+	})
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"context"
+	"errors"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// ErrClosed is the error of a command to a node that has stopped.
+var ErrClosed = errors.New("the node has stopped")
+
+// Node accepts commands. All methods are safe for concurrent use.
+//
+// An error is ErrClosed, the error of ctx, a *actor.Refusal, or an internal
+// error. A refused call is not an error: its Answer holds the refusal.
+type Node interface {
+	// NewCallID returns an ID for a call, according to the node's clock.
+	NewCallID() actor.CallID
+	// Invoke delivers a call to its actor and waits for the outcome. If ctx
+	// ends first, the run continues and can be looked up by the call's ID. If
+	// joined is not nil and the call repeats one whose run is open, joined is
+	// called once, before Invoke returns, with the ID of that run. It MUST
+	// return without delay.
+	Invoke(ctx context.Context, c Invoke, joined func(run actor.CallID)) (Answer, error)
+	// Signal delivers a signal to an open run and waits until the run has
+	// received it or refused it.
+	Signal(ctx context.Context, c Signal) (Answer, error)
+	// Cancel requests the cancellation of a run and returns without waiting for
+	// its end. It has no effect on a run that has ended.
+	Cancel(ctx context.Context, c Cancel) error
+	// Follow subscribes to a run until stop is called. The run need not exist
+	// yet. updates receives a value when the run has new events to look up; one
+	// value may cover several events. updates is closed if the connection to
+	// the node has failed. The next command then returns the reason.
+	Follow(ctx context.Context, c Follow) (updates <-chan struct{}, stop func(), err error)
+	// Lookup returns the result of a query: see the type of the query. Find
+	// returns it with its own type.
+	Lookup(ctx context.Context, c Lookup) (Result, error)
+}
+
+// Invoke calls an actor. The node fills in unset fields of the call, except its
+// ID. The caller MUST NOT change the content of the call afterwards. The
+// principal is Call.Principal.
+type Invoke struct {
+	Call actor.Call // Kind is not actor.Signal
+}
+
+// Signal delivers a signal to the run Call.Parent of the actor Call.To. The
+// principal is Call.Principal. A call made by an external agent on behalf of its
+// run is such a signal too; its answer is the answer of the called agent.
+type Signal struct {
+	Call actor.Call // Kind is actor.Signal
+}
+
+// Cancel cancels a run.
+type Cancel struct {
+	Principal string
+	Run       actor.CallID
+	Actor     actor.ID // owner of the run
+}
+
+// Follow subscribes to the new events of a run. The runs below it are followed
+// one by one, as their events name them.
+type Follow struct {
+	Principal string
+	Run       actor.CallID
+}
+
+// Lookup asks the node a query.
+type Lookup struct {
+	Principal string
+	Query     Query
+}
+
+// Answer is the outcome of a call.
+type Answer struct {
+	Reply     actor.Reply
+	HeldUntil actor.Time // time until which the run is held for a person; Reply then holds only its ID. 0: not held
+	Durable   bool       // the run may have entries in the log and can be read; false: nothing was written
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package command defines the commands that a node accepts and their results.
+// The gateway sends every request of a client as one of them, and so does a
+// program that embeds a node. Commands and results are values: they hold no
+// callback, lock or reference to the node, and can be encoded.
+//
+// There are five commands:
+//
+//	Invoke   call an actor and wait for the outcome
+//	Signal   deliver a signal to an open run
+//	Cancel   cancel a run
+//	Follow   subscribe to the new events of a run
+//	Lookup   read one thing: an agent, a run, events, statistics
+//
+// Serve performs the commands of a connection, and Dial returns the node at its
+// other end. Neither knows what the connection is; nothing in Troupe opens one
+// yet.
+//
+// Every command carries the principal on whose behalf it is made. Every list in
+// a result is bounded by a constant of this package, and a result shows durable
+// state only.
+package command

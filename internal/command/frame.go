@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// CodecVersion is the first byte of every frame. DecodeFrame rejects other
+// versions.
+const CodecVersion = 1
+
+// FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
+// size of the largest event.
+const FrameBytesMax = 32 << 20
+
+// Frame is one message between a client and a node. The frames of one command
+// have its number.
+type Frame struct {
+	Number uint64
+	Body   Body
+}
+
+// Body is the content of a frame. From the client it is Invoke, Signal, Cancel,
+// Follow, Lookup or Stop. From the node it is one of the notices Joined and
+// Updated, or one that ends the command: Answer, Done, Found or Failure.
+type Body interface{ body() }
+
+type (
+	// Stop ends a command: the client awaits no further frame with its number.
+	Stop struct{}
+	// Joined is the notice that a call repeats one whose run is open.
+	Joined struct{ Run actor.CallID }
+	// Updated is the notice that a followed run has new events.
+	Updated struct{}
+	// Done ends a Cancel, and a Follow that the node has accepted: notices
+	// follow until the client sends Stop.
+	Done struct{}
+	// Found is the result of a Lookup.
+	Found struct{ Result Result }
+	// Failure is the error of a command.
+	Failure struct {
+		Kind    FailureKind
+		Text    string
+		Refusal *actor.Refusal // set if Kind is FailedRefused
+	}
+)
+
+// FailureKind is the kind of an error.
+type FailureKind uint8
+
+// The kinds of failure.
+const (
+	FailedInternal FailureKind = iota + 1
+	FailedRefused              // a *actor.Refusal
+	FailedClosed               // ErrClosed
+	FailedDeadline             // context.DeadlineExceeded
+	FailedCanceled             // context.Canceled
+)
+
+func (Invoke) body()  {}
+func (Signal) body()  {}
+func (Cancel) body()  {}
+func (Follow) body()  {}
+func (Lookup) body()  {}
+func (Stop) body()    {}
+func (Joined) body()  {}
+func (Updated) body() {}
+func (Answer) body()  {}
+func (Done) body()    {}
+func (Found) body()   {}
+func (Failure) body() {}
+
+// The tags of frames on the wire. A number MUST NOT be reused.
+const (
+	tagInvoke = iota + 1
+	tagSignal
+	tagCancel
+	tagFollow
+	tagLookup
+	tagStop
+	tagJoined
+	tagUpdated
+	tagAnswer
+	tagDone
+	tagFound
+	tagFailure
+)
+
+// AppendFrame appends the encoding of f to b. It returns an error for a frame
+// that DecodeFrame would reject, so that a peer never receives one.
+func AppendFrame(b []byte, f Frame) ([]byte, error) {
+	start := len(b)
+	e := &encoder{actor.Encoder{Buf: append(b, CodecVersion)}}
+	e.Uint(f.Number)
+	switch m := f.Body.(type) {
+	case Invoke:
+		e.Uint(tagInvoke)
+		e.Call(m.Call)
+	case Signal:
+		e.Uint(tagSignal)
+		e.Call(m.Call)
+	case Cancel:
+		e.Uint(tagCancel)
+		e.String(m.Principal)
+		e.CallID(m.Run)
+		e.ID(m.Actor)
+	case Follow:
+		e.Uint(tagFollow)
+		e.String(m.Principal)
+		e.CallID(m.Run)
+	case Lookup:
+		e.Uint(tagLookup)
+		e.String(m.Principal)
+		e.query(m.Query)
+	case Stop:
+		e.Uint(tagStop)
+	case Joined:
+		e.Uint(tagJoined)
+		e.CallID(m.Run)
+	case Updated:
+		e.Uint(tagUpdated)
+	case Answer:
+		e.Uint(tagAnswer)
+		e.answer(m)
+	case Done:
+		e.Uint(tagDone)
+	case Found:
+		e.Uint(tagFound)
+		e.result(m.Result)
+	case Failure:
+		e.Uint(tagFailure)
+		e.Uint(uint64(m.Kind))
+		e.String(m.Text)
+		e.Refusal(m.Refusal)
+	default:
+		panic(fmt.Sprintf("command: frame type %T has no tag", m))
+	}
+	if _, err := DecodeFrame(e.Buf[start:]); err != nil {
+		return b, err
+	}
+	return e.Buf, nil
+}
+
+// DecodeFrame parses one frame. It never panics and does not retain b. A frame
+// that it accepts encodes to the same bytes.
+func DecodeFrame(b []byte) (Frame, error) {
+	d := &decoder{actor.NewDecoder(b)}
+	f := d.frame(len(b))
+	if err := d.End(); err != nil {
+		return Frame{}, fmt.Errorf("frame: %w", err)
+	}
+	return f, nil
+}
+
+func (d *decoder) frame(size int) (f Frame) {
+	if size > FrameBytesMax {
+		d.Fail("at most %d bytes allowed", FrameBytesMax)
+	}
+	if v := d.Raw(1); v != nil && v[0] != CodecVersion {
+		d.Fail("written in version %d, this program reads version %d", v[0], CodecVersion)
+	}
+	f.Number = d.Uint()
+	switch tag := d.Uint(); tag {
+	case tagInvoke:
+		call := d.Call()
+		d.require(call.Kind != actor.Signal, "invoked call is a signal")
+		f.Body = Invoke{call}
+	case tagSignal:
+		call := d.Call()
+		d.require(call.Kind == actor.Signal, "signal of another kind")
+		f.Body = Signal{call}
+	case tagCancel:
+		f.Body = Cancel{d.text(), d.CallID(), d.ID()}
+	case tagFollow:
+		f.Body = Follow{d.text(), d.CallID()}
+	case tagLookup:
+		f.Body = Lookup{d.text(), d.query()}
+	case tagStop:
+		f.Body = Stop{}
+	case tagJoined:
+		f.Body = Joined{d.CallID()}
+	case tagUpdated:
+		f.Body = Updated{}
+	case tagAnswer:
+		f.Body = d.answer()
+	case tagDone:
+		f.Body = Done{}
+	case tagFound:
+		f.Body = Found{d.result()}
+	case tagFailure:
+		m := Failure{FailureKind(d.UintMax(uint64(FailedCanceled), "kind of failure")), d.text(), d.Refusal()}
+		d.require(m.Kind != 0 && (m.Kind == FailedRefused) == (m.Refusal != nil), "inconsistent failure")
+		f.Body = m
+	default:
+		d.Fail("unknown frame %d", tag)
+	}
+	return f
+}
+
+// answer appends an Answer. The reply of a held run has no status.
+func (e *encoder) answer(a Answer) {
+	e.Int(int64(a.HeldUntil))
+	e.Bool(a.Durable)
+	if a.HeldUntil == 0 {
+		e.Reply(a.Reply)
+		return
+	}
+	e.CallID(a.Reply.Call)
+	e.CallID(a.Reply.Run)
+}
+
+func (d *decoder) answer() Answer {
+	a := Answer{HeldUntil: actor.Time(d.Int()), Durable: d.Bool()}
+	if a.HeldUntil == 0 {
+		a.Reply = d.Reply()
+	} else {
+		a.Reply = actor.Reply{Call: d.CallID(), Run: d.CallID()}
+	}
+	return a
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// Bounds of results. A query for more is refused as Invalid.
+const (
+	RunsMax   = 200  // runs of a list
+	EventsMax = 1000 // events of a page
+	ActorsMax = 100  // actors of an agent
+	// ListedTextMax is the maximum length in bytes of a run's text in a list. A
+	// longer text is cut at a rune and marked as truncated.
+	ListedTextMax = 4 << 10
+)
+
+// Query is one of the queries below.
+type Query interface{ query() }
+
+// Result is the result of a query.
+type Result interface{ result() }
+
+// QueryFor is a query whose result has type R.
+type QueryFor[R Result] interface {
+	Query
+	returns(R)
+}
+
+// Find looks up the result of a query.
+func Find[R Result](ctx context.Context, n Node, principal string, q QueryFor[R]) (R, error) {
+	found, err := n.Lookup(ctx, Lookup{principal, q})
+	if err != nil {
+		var none R
+		return none, err
+	}
+	r, ok := found.(R)
+	if !ok {
+		return r, fmt.Errorf("the result of %T is a %T, want a %T", q, found, r)
+	}
+	return r, nil
+}
+
+// The queries. A query that names a run which does not exist is refused as
+// NotFound.
+type (
+	// AgentsQuery asks for the current agents, including system agents.
+	AgentsQuery struct{}
+	// OwnerQuery asks for the owner of a run.
+	OwnerQuery struct{ Run actor.CallID }
+	// RunQuery asks for the state of a run.
+	RunQuery struct{ Run actor.CallID }
+	// RunsQuery asks for the newest root runs, newest first.
+	RunsQuery struct{ Limit int }
+	// WaitingQuery asks for the signal that a run waits for.
+	WaitingQuery struct{ Run actor.CallID }
+	// EventsQuery asks for the events of a run that follow the event numbered
+	// After. A strict query refuses a run or a number After that does not
+	// exist; only its result tells whether the run has ended. Any other query
+	// returns no events then.
+	EventsQuery struct {
+		Run    actor.CallID
+		After  uint64 // 0: from the first event
+		Limit  int
+		Strict bool
+	}
+	// ActorsQuery asks for actors of an agent that are in memory.
+	ActorsQuery struct {
+		Agent string
+		Limit int
+	}
+	// HealthQuery asks whether the node takes new work.
+	HealthQuery struct{}
+	// StatsQuery asks for the statistics of the node.
+	StatsQuery struct{}
+)
+
+func (AgentsQuery) query()  {}
+func (OwnerQuery) query()   {}
+func (RunQuery) query()     {}
+func (RunsQuery) query()    {}
+func (WaitingQuery) query() {}
+func (EventsQuery) query()  {}
+func (ActorsQuery) query()  {}
+func (HealthQuery) query()  {}
+func (StatsQuery) query()   {}
+
+func (AgentsQuery) returns(Agents)   {}
+func (OwnerQuery) returns(Owner)     {}
+func (RunQuery) returns(Run)         {}
+func (RunsQuery) returns(Runs)       {}
+func (WaitingQuery) returns(Waiting) {}
+func (EventsQuery) returns(Events)   {}
+func (ActorsQuery) returns(Actors)   {}
+func (HealthQuery) returns(Health)   {}
+func (StatsQuery) returns(Stats)     {}
+
+func (Agents) result()  {}
+func (Owner) result()   {}
+func (Run) result()     {}
+func (Runs) result()    {}
+func (Waiting) result() {}
+func (Events) result()  {}
+func (Actors) result()  {}
+func (Health) result()  {}
+func (Stats) result()   {}
+
+// Agents lists the agents of a node. It is shared and MUST NOT be changed.
+type Agents struct{ All []Agent }
+
+// Agent is an agent without its behavior.
+type Agent struct {
+	Name       string
+	Hash       actor.Hash // of the definition
+	Doc        string
+	Kind       actor.AgentKind
+	Spec       []byte // source spec as JSON; nil for a native agent
+	System     bool   // part of Troupe itself; clients must not call it
+	Durability actor.Durability
+}
+
+// Owner is the actor that accepted a run, and the root of the run's tree.
+type Owner struct {
+	Run   actor.CallID
+	Root  actor.CallID
+	Actor actor.ID
+}
+
+// Run is the state of a run, computed from its events.
+type Run struct {
+	Owner  Owner
+	Record runs.Record // Seq is 0 for an accepted run without events
+}
+
+// Current returns the record of the run. A run without events is running.
+func (r *Run) Current() runs.Record {
+	if r.Record.Seq > 0 {
+		return r.Record
+	}
+	return runs.Record{Run: r.Owner.Run, Root: r.Owner.Root, Actor: r.Owner.Actor, Status: runs.Running, Attempt: 1}
+}
+
+// Runs lists runs.
+type Runs struct{ All []Run }
+
+// Waiting describes the signal that a run, or the descendant that holds it,
+// waits for.
+type Waiting struct {
+	Status runs.Status  // of the run that the query names
+	Found  bool         // a run waits for a signal
+	Run    actor.CallID // run that waits
+	Name   string       // name of the signal
+	Until  actor.Time
+}
+
+// Events is a page of the events of a run.
+type Events struct {
+	Run   actor.CallID
+	After uint64 // number of the last event of the page, or of the query if the page is empty
+	All   []Event
+	Ended bool // the last event ends the run
+}
+
+// Event is an event as it was recorded.
+type Event struct {
+	Seq  uint64 // from 1
+	Body []byte // see runs.Decode
+}
+
+// Actors lists actors of one agent.
+type Actors struct{ All []history.Actor }
+
+// Health is the readiness of a node.
+type Health struct {
+	Reason string // why the node takes no new work; empty if it does
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/store"
+)
+
+// Commands performs commands on an engine. It implements command.Node.
+type Commands struct {
+	engine *engine.Engine
+	agents atomic.Pointer[agentList]
+}
+
+// agentList is the result of an AgentsQuery for one set of definitions.
+type agentList struct {
+	of     []actor.Definition
+	result command.Result
+}
+
+// NewCommands returns the command.Node of an engine.
+func NewCommands(e *engine.Engine) *Commands { return &Commands{engine: e} }
+
+// NewCallID implements command.Node.
+func (c *Commands) NewCallID() actor.CallID { return c.engine.NewCallID() }
+
+// Invoke implements command.Node.
+func (c *Commands) Invoke(ctx context.Context, in command.Invoke, joined func(run actor.CallID)) (command.Answer, error) {
+	if in.Call.Kind == actor.Signal {
+		return refused(in.Call.ID, actor.Refuse(actor.Invalid, "kind: %s is not invoked: send a Signal", in.Call.Kind)), nil
+	}
+	a, err := c.engine.AskStream(ctx, in.Call, joined)
+	return command.Answer(a), errorOf(err)
+}
+
+// Signal implements command.Node.
+func (c *Commands) Signal(ctx context.Context, in command.Signal) (command.Answer, error) {
+	if in.Call.Kind != actor.Signal {
+		return refused(in.Call.ID, actor.Refuse(actor.Invalid, "kind: want %s", actor.Signal)), nil
+	}
+	a, err := c.engine.Ask(ctx, in.Call)
+	return command.Answer(a), errorOf(err)
+}
+
+func refused(call actor.CallID, r *actor.Refusal) command.Answer {
+	return command.Answer{Reply: actor.Fail(call, r)}
+}
+
+// Cancel implements command.Node.
+func (c *Commands) Cancel(_ context.Context, in command.Cancel) error {
+	if r := c.engine.Cancel(in.Run, in.Actor); r != nil {
+		return r
+	}
+	return nil
+}
+
+// Follow implements command.Node. It never fails, and updates is never closed.
+func (c *Commands) Follow(_ context.Context, in command.Follow) (updates <-chan struct{}, stop func(), err error) {
+	updates, stop = c.engine.Watch(in.Run)
+	return updates, stop, nil
+}
+
+// Lookup implements command.Node.
+func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
+	switch q := in.Query.(type) {
+	case command.AgentsQuery:
+		return c.listAgents(), nil
+	case command.OwnerQuery:
+		return read(ctx, c, func(v View) (command.Owner, error) { return v.Owner(q.Run) })
+	case command.RunQuery:
+		return read(ctx, c, func(v View) (command.Run, error) { return v.Run(q.Run) })
+	case command.RunsQuery:
+		return read(ctx, c, func(v View) (command.Runs, error) { return v.Runs(q.Limit) })
+	case command.WaitingQuery:
+		return read(ctx, c, func(v View) (command.Waiting, error) { return v.Waiting(q.Run) })
+	case command.EventsQuery:
+		return read(ctx, c, func(v View) (command.Events, error) { return v.Events(q) })
+	case command.ActorsQuery:
+		return c.listActors(ctx, q)
+	case command.HealthQuery:
+		if err := c.engine.Ready(); err != nil {
+			return command.Health{Reason: err.Error()}, nil
+		}
+		return command.Health{}, nil
+	case command.StatsQuery:
+		return statsOf(c.engine.Stats()), nil
+	default:
+		return nil, fmt.Errorf("lookup: unknown query %T", q)
+	}
+}
+
+// read returns a result once everything that it shows is durable.
+func read[R command.Result](ctx context.Context, c *Commands, get func(View) (R, error)) (command.Result, error) {
+	var r R
+	err := c.engine.Read(ctx, func(kv store.KV) (err error) {
+		r, err = get(View{kv})
+		return err
+	})
+	if err != nil {
+		return nil, errorOf(err)
+	}
+	return r, nil
+}
+
+// errorOf returns the error of a command.
+func errorOf(err error) error {
+	if errors.Is(err, engine.ErrClosed) {
+		return command.ErrClosed
+	}
+	return err
+}
+
+// listAgents returns the agents. Every message needs them, so the list is built
+// once for each set of definitions.
+func (c *Commands) listAgents() command.Result {
+	definitions := c.engine.Agents()
+	if l := c.agents.Load(); l != nil && sameSlice(l.of, definitions) {
+		return l.result
+	}
+	var out command.Agents
+	for i := range definitions {
+		d := &definitions[i]
+		out.All = append(out.All, command.Agent{Name: d.Name, Hash: d.Hash, Doc: d.Doc, Kind: d.Kind, Spec: d.Spec, System: d.System, Durability: d.Durability})
+	}
+	l := &agentList{definitions, out}
+	c.agents.Store(l)
+	return l.result
+}
+
+// sameSlice reports whether two slices share their elements. The list keeps its
+// slice reachable, so that no other can have the same address.
+func sameSlice(a, b []actor.Definition) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// listActors returns the actors of an agent that are in memory.
+func (c *Commands) listActors(ctx context.Context, q command.ActorsQuery) (command.Result, error) {
+	if err := checkLimit(q.Limit, command.ActorsMax); err != nil {
+		return nil, err
+	}
+	cells, err := c.engine.State(ctx)
+	if err != nil {
+		return nil, errorOf(err)
+	}
+	var out command.Actors
+	for _, cell := range cells {
+		for _, a := range cell.Actors {
+			if a.ID.Agent == q.Agent && len(out.All) < q.Limit {
+				out.All = append(out.All, a)
+			}
+		}
+	}
+	return out, nil
+}
+
+func statsOf(s engine.Stats) command.Stats {
+	return command.Stats{Clients: s.Clients, Backlog: s.Backlog,
+		Cells:    convert(s.Cells, func(c engine.CellStats) command.CellStats { return command.CellStats(c) }),
+		Refusals: convert(s.Refusals, func(r engine.RefusalStats) command.RefusalStats { return command.RefusalStats(r) }),
+		Runs:     convert(s.Runs, func(r engine.RunStats) command.RunStats { return command.RunStats(r) }),
+		Asks:     convert(s.Asks, func(a engine.AskStats) command.AskStats { return command.AskStats(a) })}
+}
+
+func convert[From, To any](all []From, one func(From) To) []To {
+	out := make([]To, len(all))
+	for i, v := range all {
+		out[i] = one(v)
+	}
+	return out
+}
+
+var _ command.Node = (*Commands)(nil)

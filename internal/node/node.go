@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/ingress"
+)
+
+// Config is the configuration of a node.
+type Config struct {
+	Data   string // folder of the store; created if it does not exist
+	Name   string // name of the node; a store belongs to one
+	Cells  int    // number of cells; 0 means one per processor
+	Limits dispatcher.Limits
+	// Outbound configures the egress. Open sets its token and its logger.
+	Outbound outbound.Config
+	Native   []actor.Definition // agents written in Go
+	Trace    string             // path of the history trace; empty for none
+	Keys     Keys               // receives the API keys of the registry; may be nil
+	// free space in bytes below which new work is refused; 0 means
+	// disk.FreeFloor, 1 disables the limit
+	FreeFloor uint64
+}
+
+// Node is a running node: disk, log, agents, egress and cells. It has no
+// gateway. It implements command.Node.
+type Node struct {
+	*Commands
+	dir      string
+	secret   []byte // signing secret of run tokens
+	disk     *disk.Disk
+	log      *disk.Log
+	catalog  *catalogSync
+	outbound *outbound.Outbound
+	trace    *traceFile
+}
+
+// Open opens the store and starts the cells on it. The agents are loaded before
+// the cells start, so that open runs resume with their definitions. The caller
+// MUST close the node.
+func Open(c Config, log *slog.Logger) (_ *Node, err error) {
+	n := &Node{dir: c.Data}
+	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{FreeFloor: c.FreeFloor, Logger: log}); err != nil {
+		return nil, err
+	}
+	n.log = disk.NewLog(n.disk)
+	defer func() {
+		if err == nil {
+			return
+		}
+		if n.outbound != nil {
+			n.outbound.Close()
+		}
+		err = errors.Join(err, n.log.Close(), n.disk.Close(), n.trace.Close())
+	}()
+	if n.secret, err = n.disk.Secret(); err != nil {
+		return nil, err
+	}
+	if n.catalog, err = loadCatalog(n.disk, c.Native, c.Keys, log); err != nil {
+		return nil, err
+	}
+	c.Outbound.Logger = log
+	c.Outbound.Token = func(run actor.CallID, id actor.ID) string { return ingress.MintToken(n.secret, run, id) }
+	if n.outbound, err = outbound.New(c.Outbound); err != nil {
+		return nil, err
+	}
+	definitions, former := n.catalog.definitions()
+	if c.Trace != "" {
+		if n.trace, err = openTrace(c.Trace, c.Name, c.Limits, definitions, log); err != nil {
+			return nil, err
+		}
+	}
+	n.outbound.SetAgents(n.catalog.externalAgents()) // before a run can call them
+	e, err := engine.Start(engine.Config{
+		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Agents: definitions, Former: former,
+		Tools: n.catalog.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells,
+		Trace: n.trace.recorder(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.Commands = NewCommands(e)
+	n.catalog.attach(e, n.outbound, n.trace)
+	return n, nil
+}
+
+// Dir returns the folder of the store.
+func (n *Node) Dir() string { return n.dir }
+
+// Secret returns the secret that signs run tokens, for the gateway.
+func (n *Node) Secret() []byte { return n.secret }
+
+// External returns the health of external agents, for the gateway.
+func (n *Node) External() *outbound.Outbound { return n.outbound }
+
+// Backup copies the store into a folder while the node is running.
+func (n *Node) Backup(dir string) error { return n.log.Backup(dir) }
+
+// End returns the number of batches and of entries in the log.
+func (n *Node) End() (batches, entries uint64) {
+	end := n.disk.End()
+	return end.Batch, uint64(end.Pos)
+}
+
+// Done returns a channel that is closed once the node has failed or was closed.
+// Err returns the reason.
+func (n *Node) Done() <-chan struct{} { return n.engine.Done() }
+
+// Err returns the reason why the node stopped. It is valid once Done is closed.
+func (n *Node) Err() error { return errorOf(n.engine.Err()) }
+
+// Drain refuses new calls, except signals, and waits until no client waits for
+// an answer. When ctx ends, the remaining clients are refused; their runs
+// continue.
+func (n *Node) Drain(ctx context.Context) { n.engine.Drain(ctx) }
+
+// Close stops the cells, the egress, the log, the disk and the trace, in this
+// order. Clients that still wait are refused. Open runs stay in the log.
+func (n *Node) Close(ctx context.Context) error {
+	err := n.engine.Close(ctx)
+	n.outbound.Close()
+	return errors.Join(err, n.log.Close(), n.disk.Close(), n.trace.Close())
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// View reads runs from a store, whether or not a node is serving it. While one
+// is, what a View reads MUST NOT be shown before it is durable: use Commands.
+type View struct{ KV store.KV }
+
+// Owner returns the owner of a run, or a NotFound refusal.
+func (v View) Owner(run actor.CallID) (command.Owner, error) {
+	owner, ok, err := store.ActorOf(v.KV, actor.DefaultTenant, run)
+	if err == nil && !ok {
+		err = actor.Refuse(actor.NotFound, "run %s not found; GET /v1/runs lists the newest runs", run)
+	}
+	return command.Owner{Run: owner.Run, Root: owner.Root, Actor: owner.Actor}, err
+}
+
+// Run returns the state of a run, computed from its events.
+func (v View) Run(run actor.CallID) (command.Run, error) {
+	owner, err := v.Owner(run)
+	if err != nil {
+		return command.Run{}, err
+	}
+	r := command.Run{Owner: owner}
+	for {
+		page, err := store.Events(v.KV, actor.DefaultTenant, run, r.Record.Seq, command.EventsMax)
+		if err != nil {
+			return r, err
+		}
+		for _, raw := range page {
+			e, err := runs.Decode(raw.Body)
+			if err == nil {
+				err = r.Record.Apply(&e)
+			}
+			if err != nil {
+				return r, fmt.Errorf("run %s: %w", run, err)
+			}
+		}
+		if len(page) < command.EventsMax {
+			return r, nil
+		}
+	}
+}
+
+// Runs returns the newest root runs, newest first.
+func (v View) Runs(limit int) (all command.Runs, err error) {
+	if err := checkLimit(limit, command.RunsMax); err != nil {
+		return all, err
+	}
+	newest, err := store.Runs(v.KV, actor.DefaultTenant, limit, true)
+	if err != nil {
+		return all, err
+	}
+	for _, owner := range newest {
+		r, err := v.Run(owner.Run)
+		if err != nil {
+			return command.Runs{}, err
+		}
+		truncate(&r.Record)
+		all.All = append(all.All, r)
+	}
+	return all, nil
+}
+
+// truncate shortens the text of a listed run.
+func truncate(r *runs.Record) {
+	if len(r.Text) <= command.ListedTextMax {
+		return
+	}
+	at := command.ListedTextMax
+	for !utf8.RuneStart(r.Text[at]) {
+		at--
+	}
+	r.Text, r.Truncated = r.Text[:at], true
+}
+
+// Events returns a page of events.
+func (v View) Events(q command.EventsQuery) (command.Events, error) {
+	out := command.Events{Run: q.Run, After: q.After}
+	if err := checkLimit(q.Limit, command.EventsMax); err != nil {
+		return out, err
+	}
+	if q.Strict {
+		if _, err := v.Owner(q.Run); err != nil {
+			return out, err
+		}
+	}
+	page, err := store.Events(v.KV, actor.DefaultTenant, q.Run, q.After, q.Limit)
+	if err != nil {
+		return out, err
+	}
+	last := store.RunEvent{Run: q.Run, Seq: q.After}
+	for _, raw := range page {
+		out.All = append(out.All, command.Event{Seq: raw.Seq, Body: raw.Body})
+		last = raw
+	}
+	out.After = last.Seq
+	if !q.Strict || last.Seq == 0 {
+		return out, nil
+	}
+	if len(page) == 0 {
+		if last, err = v.event(q.Run, q.After); err != nil {
+			return out, err
+		}
+	}
+	e, err := runs.Decode(last.Body)
+	if err != nil {
+		return out, fmt.Errorf("run %s: event %d: %w", q.Run, last.Seq, err)
+	}
+	out.Ended = e.Type.Ends()
+	return out, nil
+}
+
+// event returns one event of a run. It refuses the number of an event that does
+// not exist.
+func (v View) event(run actor.CallID, seq uint64) (store.RunEvent, error) {
+	found, err := store.Events(v.KV, actor.DefaultTenant, run, seq-1, 1)
+	if err == nil && len(found) == 0 {
+		r := actor.Refuse(actor.Invalid, "run %s has no event %d yet: send the number of the last event read, or 0 to start at the first event", run, seq)
+		r.Field = "after"
+		err = r
+	}
+	if err != nil {
+		return store.RunEvent{}, err
+	}
+	return found[0], nil
+}
+
+// Waiting returns the signal that a run waits for, or that the descendant which
+// holds it waits for.
+func (v View) Waiting(run actor.CallID) (command.Waiting, error) {
+	r, err := v.Run(run)
+	if err != nil {
+		return command.Waiting{}, err
+	}
+	out := command.Waiting{Status: r.Record.Status}
+	for range actor.ChainMax {
+		if len(r.Record.Waits) > 0 {
+			out.Found, out.Run, out.Name, out.Until = true, run, r.Record.Waits[0].Name, r.Record.Waits[0].Until
+			return out, nil
+		}
+		below := actor.CallID{}
+		for _, p := range r.Record.Pauses {
+			if !p.Child.IsZero() {
+				below = p.Child
+			}
+		}
+		if below.IsZero() {
+			return out, nil
+		}
+		run = below
+		r, err = v.Run(run)
+		var unknown *actor.Refusal
+		if errors.As(err, &unknown) { // the child is not durable yet
+			return out, nil
+		}
+		if err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+func checkLimit(limit, most int) error {
+	if limit < 0 || limit > most {
+		return actor.Refuse(actor.Invalid, "limit: %d: want at most %d", limit, most)
+	}
+	return nil
+}
