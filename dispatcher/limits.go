@@ -39,7 +39,7 @@ type Limits struct {
 	WaitTimeoutMax          actor.Duration `sim:"5s..35s"`     // approval_timeout_ms; maximum time that a turn waits for a person
 	StepsPerTurnMax         int            `sim:"8..100"`      // steps_per_turn_max; number of actions with asks
 	AsksPerActionMax        int            `sim:"2..64"`       // asks_per_action_max
-	RememberDone            actor.Duration `sim:"60s..120s"`   // remember_done_ms; how long an outcome is kept for duplicates after the deadline of its call
+	RememberDone            actor.Duration `sim:"60s..120s"`   // remember_done_ms; retention of an outcome for duplicates, after the deadline of its call
 	RememberKey             actor.Duration `sim:"1h..24h"`     // remember_key_ms; retention of an idempotency key
 	RememberBytes           int            `sim:"1..64KiB"`    // remember_bytes_max; bytes of outcomes in memory per cell; repeats of evicted ones read the log
 	PassivateAfter          actor.Duration `sim:"1s..30s"`     // passivate_after_ms; idle time before an actor leaves memory

@@ -50,7 +50,7 @@ func (m *Mailbox) Calls() []Queued { return slices.Concat(m.lanes[:]...) }
 
 // SuspendAging records that the current turn is held until an instant. The age of a
 // message does not include the time before that instant.
-func (m *Mailbox) StandStill(until actor.Time) { m.agingFrom = until }
+func (m *Mailbox) SuspendAging(until actor.Time) { m.agingFrom = until }
 
 // Admit returns a refusal if the mailbox cannot accept a message of this size now. It
 // changes nothing.

@@ -117,7 +117,7 @@ func TestHeldTurnDoesNotAgeMailbox(t *testing.T) {
 	if m.Admit(l, late, actor.NewID("a", ""), 1) == nil {
 		t.Error("admitted a message behind one that has waited too long")
 	}
-	m.StandStill(late)
+	m.SuspendAging(late)
 	if r := m.Admit(l, late.Add(time.Second), actor.NewID("a", ""), 1); r != nil {
 		t.Errorf("refused a message behind a held turn: %v", r)
 	}

@@ -111,7 +111,7 @@ type Event struct {
 	Scope                   actor.Scope
 	// Digest is the OutcomeDigest of an outcome (Answer of a call, Reply, Perform of a
 	// respond). The trace format fixes its printed name.
-	Said uint32
+	Digest uint32
 	// Count and Bytes are those of the mailbox after the step (Admit, Start). Pending is
 	// the caller's number of outstanding calls after it (Ask, Answer, Expire, Cancel, Reply).
 	Count, Bytes, Pending int
@@ -172,7 +172,7 @@ func (e *Event) AppendTo(b []byte) []byte {
 		b = appendText(b, " reason=", e.Reason.String())
 	}
 	b = appendText(b, " scope=", e.Scope.String())
-	b = appendInt(b, " said=", int64(e.Said))
+	b = appendInt(b, " said=", int64(e.Digest))
 	b = appendInt(b, " count=", int64(e.Count))
 	b = appendInt(b, " bytes=", int64(e.Bytes))
 	b = appendInt(b, " pending=", int64(e.Pending))
@@ -202,7 +202,7 @@ func (e Event) String() string { return string(e.AppendTo(nil)) }
 
 // OutcomeDigest returns a digest (FNV-1a) of the content of an outcome. Equal contents
 // have equal digests.
-func SaidIn(parts []actor.Part, warnings []string) uint32 {
+func OutcomeDigest(parts []actor.Part, warnings []string) uint32 {
 	sum := uint32(2166136261)
 	for i := range parts {
 		p := &parts[i]

@@ -10,7 +10,7 @@ import "strings"
 //  1. A new answer of a model or an external agent replaces the previous one.
 //  2. An Attempt discards the pieces at its position that follow the event Discards.
 //  3. The text of RunDone replaces all pieces.
-type Said struct {
+type AnswerText struct {
 	pieces []piece
 	done   *string
 }
@@ -23,7 +23,7 @@ type piece struct {
 
 // Apply adds the next event. It reports whether the earlier text is still a prefix
 // of Text. If not, a client MUST redraw the whole text.
-func (s *Said) Take(e *Event) (extends bool) {
+func (s *AnswerText) Apply(e *Event) (extends bool) {
 	at := position{e.Step, e.Index}
 	switch e.Type {
 	case LLMCallStarted, AgentInvokeStarted:
@@ -54,7 +54,7 @@ func (s *Said) Take(e *Event) (extends bool) {
 }
 
 // Streamed returns the concatenation of the pieces, and whether there are any.
-func (s *Said) Streamed() (text string, any bool) {
+func (s *AnswerText) Streamed() (text string, any bool) {
 	var b strings.Builder
 	for _, p := range s.pieces {
 		b.WriteString(p.text)
@@ -63,7 +63,7 @@ func (s *Said) Streamed() (text string, any bool) {
 }
 
 // Text returns the answer so far.
-func (s *Said) Text() string {
+func (s *AnswerText) Text() string {
 	if s.done != nil {
 		return *s.done
 	}

@@ -9,10 +9,10 @@ import (
 )
 
 func TestAnswerTextFollowsEvents(t *testing.T) {
-	var s Said
+	var s AnswerText
 	var seen []string
 	for _, e := range sampleRun() {
-		extends := s.Take(&e)
+		extends := s.Apply(&e)
 		text, _ := s.Streamed()
 		seen = append(seen, fmt.Sprintf("%s %v %q", e.Type, extends, text))
 	}
@@ -27,14 +27,14 @@ func TestAnswerTextFollowsEvents(t *testing.T) {
 }
 
 func TestAttemptDiscardsOnlyPiecesOfItsPosition(t *testing.T) {
-	var s Said
+	var s AnswerText
 	for i, e := range []Event{
 		{Type: AgentStreamDelta, Step: 1, Text: "a"}, {Type: AgentStreamDelta, Step: 1, Index: 1, Text: "b"},
 		{Type: AgentStreamDelta, Step: 1, Text: "c"}, {Type: Attempt, Step: 1, Discards: 1, Attempt: 2},
 		{Type: Attempt, Step: 1, Attempt: 3}, {Type: AgentStreamDelta, Step: 1, Text: "d"},
 	} {
 		e.Seq = uint64(i + 1)
-		s.Take(&e)
+		s.Apply(&e)
 	}
 	if text, any := s.Streamed(); text != "abd" || !any {
 		t.Errorf("got text %q, want abd", text)

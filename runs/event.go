@@ -210,7 +210,7 @@ func (u Usage) Add(o Usage) Usage {
 
 // SetText sets Text to the readable content of the parts. Binary parts and blobs
 // are omitted and set Truncated.
-func (e *Event) Say(parts []actor.Part) {
+func (e *Event) SetText(parts []actor.Part) {
 	var b strings.Builder
 	for _, p := range parts {
 		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {

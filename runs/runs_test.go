@@ -401,12 +401,12 @@ func TestLongTextIsTruncated(t *testing.T) {
 
 func TestSetTextKeepsTextParts(t *testing.T) {
 	var e Event
-	e.Say(append(actor.Text("see "), actor.Part{Media: actor.MediaJSON, Bytes: []byte(`{}`)}))
+	e.SetText(append(actor.Text("see "), actor.Part{Media: actor.MediaJSON, Bytes: []byte(`{}`)}))
 	if e.Text != "see {}" || e.Truncated {
 		t.Errorf("got %q, truncated %v", e.Text, e.Truncated)
 	}
 	e = Event{}
-	e.Say([]actor.Part{{Media: "image/png", Bytes: []byte{1}}})
+	e.SetText([]actor.Part{{Media: "image/png", Bytes: []byte{1}}})
 	if e.Text != "" || !e.Truncated {
 		t.Errorf("got %q, truncated %v", e.Text, e.Truncated)
 	}

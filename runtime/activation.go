@@ -231,14 +231,14 @@ func (c *Cell) loaded(in Loaded) {
 	}
 	c.markLoaded(act)
 	c.recoveryDone(act)
-	if act.journal.Ahead(c.now) {
+	if act.journal.HasFutureClock(c.now) {
 		c.record(act, store.Rebased{At: c.now})
 	}
 	for _, run := range act.cloneRuns() {
 		if run.Started() && !mutant.On("restart-forgets-open-call") {
 			act.turns = append(act.turns, c.restoreTurn(act, run))
 			if run.Holds > 0 {
-				act.mailbox.StandStill(max(run.Clock.Since, run.Clock.HeldUntil))
+				act.mailbox.SuspendAging(max(run.Clock.Since, run.Clock.HeldUntil))
 			}
 		} else if !run.Started() {
 			act.mailbox.Push(queued(run))

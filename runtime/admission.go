@@ -78,7 +78,7 @@ func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 		c.replyOpen(act, call, run)
 		return true
 	}
-	id, body, ok := act.journal.Promise(call.Idempotency)
+	id, body, ok := act.journal.FindByKey(call.Idempotency)
 	if !ok || mutant.On("key-ignored") {
 		return false
 	}
@@ -156,7 +156,7 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 		// The first event of a stream is the client's message. The entry that
 		// accepts the call carries it.
 		e := runs.Event{Run: call.ID, Seq: 1, At: c.now, Type: runs.UserInput, Actor: act.id, Principal: call.Principal, Origin: call.Origin.String()}
-		e.Say(call.Parts)
+		e.SetText(call.Parts)
 		c.bufferEvent(act, e)
 	}
 	r := c.openRun(act, call, def)
@@ -229,7 +229,7 @@ func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 		if a.Open() && a.Ask.Kind == actor.AskWait && a.Ask.Name == call.Operation {
 			t.taint = t.taint || durable
 			e := runs.Event{Type: runs.SignalReceived, Step: t.step(), Index: uint16(i), Name: a.Ask.Name, Principal: call.Principal, Origin: call.Origin.String()}
-			e.Say(call.Parts)
+			e.SetText(call.Parts)
 			c.publish(act, t.run, e)
 			c.answer(t, i, actor.Answer{Parts: call.Parts}, 0)
 			c.recordOutcome(act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget}, true)

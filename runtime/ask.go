@@ -44,7 +44,7 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 	}
 	holds := run.Holds
 	if act.durable {
-		c.record(act, store.Asking{Run: run.Call.ID, At: c.now, Asks: planned, Keep: stateItems})
+		c.record(act, store.Asking{Run: run.Call.ID, At: c.now, Asks: planned, StateUpdates: stateItems})
 	} else {
 		for i := range planned {
 			if a := &planned[i]; !a.Open() { // refused by a check above
@@ -52,7 +52,7 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 				a.Answer = &t.answers[i]
 			}
 		}
-		run.Asks(c.now, planned)
+		run.AddStep(c.now, planned)
 		c.journalChanged(act)
 	}
 	t.rawAsks = asks
@@ -185,7 +185,7 @@ func (c *Cell) publishAsk(t *turn, a *store.Asked, base runs.Event) {
 		}
 		publish(runs.AgentCalledChild, func(e *runs.Event) {
 			e.Actor, e.Child, e.Left, e.Chain, e.Depth = a.To, a.Call, a.Clock.Left, path, len(path)
-			e.Say(out.Parts)
+			e.SetText(out.Parts)
 		})
 	case out.Kind == actor.AskCall && !a.Open():
 		publish(runs.AgentCallRefused, func(e *runs.Event) {
@@ -198,7 +198,7 @@ func (c *Cell) publishAsk(t *turn, a *store.Asked, base runs.Event) {
 		}
 		publish(runs.ToolCallCreated, func(e *runs.Event) {
 			e.Name, e.Kind, e.Chain, e.Depth = label(out), kind, t.run.Call.Chain, t.run.Call.Depth()
-			e.Say(out.Parts)
+			e.SetText(out.Parts)
 		})
 		if a.Open() {
 			publish(runs.ToolDispatched, func(e *runs.Event) { e.Name, e.Attempt, e.Left = out.Name, 1, a.Clock.Left })
@@ -208,7 +208,7 @@ func (c *Cell) publishAsk(t *turn, a *store.Asked, base runs.Event) {
 	case out.Streams():
 		publish(startedType(out.Kind), func(e *runs.Event) {
 			e.Name, e.Left = label(out), a.Clock.Left
-			e.Say(shownRequest(out))
+			e.SetText(shownRequest(out))
 		})
 		if !a.Open() {
 			c.publish(t.act, t.run, c.resultEvent(a, *a.Answer, base.Step, int(base.Index)))
@@ -306,7 +306,7 @@ func (c *Cell) resultEvent(a *store.Asked, answer actor.Answer, step uint32, i i
 		e.Type, e.Text, e.Usage = doneType(kind), completion.Text, usageOf(completion)
 		return e
 	}
-	e.Say(answer.Parts)
+	e.SetText(answer.Parts)
 	return e
 }
 
@@ -330,7 +330,7 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 	}
 	if a.IsCall() && c.observed(t.act, t.run.Call.ID) {
 		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: status, Refusal: answer.Refusal, Warnings: answer.Warnings, Took: c.elapsed(a)}
-		d.Say(answer.Parts)
+		d.SetText(answer.Parts)
 		c.publish(t.act, t.run, d)
 	}
 	if a.Ask.Kind == actor.AskWait && answer.Refusal != nil {
@@ -351,7 +351,7 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 			e.Reason, e.Scope = answer.Refusal.Reason, answer.Refusal.Scope
 		}
 		if a.IsCall() {
-			e.Said = history.SaidIn(answer.Parts, answer.Warnings)
+			e.Digest = history.OutcomeDigest(answer.Parts, answer.Warnings)
 		}
 		c.emit(e)
 	}
@@ -369,7 +369,7 @@ func (c *Cell) answerInPlace(t *turn, i int, answer actor.Answer, budget uint32)
 		slot = &t.answers[i]
 	}
 	*slot = answer
-	t.run.Answers(c.now, &t.run.Last()[i], slot, budget)
+	t.run.SetAnswer(c.now, &t.run.Last()[i], slot, budget)
 	c.journalChanged(t.act)
 }
 

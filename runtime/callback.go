@@ -24,7 +24,7 @@ const CallAgent = "call_agent"
 func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	run := t.run
 	for i := range run.Last() {
-		if a := &run.Last()[i]; a.Added && a.For == call.ID && !mutant.On("callback-not-recognised") {
+		if a := &run.Last()[i]; a.Added && a.Callback == call.ID && !mutant.On("callback-not-recognised") {
 			t.addCallbackWaiter(i, call, c.limits.MaxPendingPerActor)
 			return
 		}
@@ -36,7 +36,7 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	ask := actor.Ask{Kind: actor.AskTool, Name: tools.CallAgent, Parts: call.Parts}
 	var a store.Asked
 	c.planAsk(&a, run, &ask, false)
-	a.Added, a.For, a.Promise = true, call.ID, call.Idempotency
+	a.Added, a.Callback, a.CallbackKey = true, call.ID, call.Idempotency
 	if a.Open() && a.Out().Kind == actor.AskCall {
 		c.routeCall(t, &a, t.act.pending(), run.Budget, dispatcher.Share(run.Budget, 1))
 	}
@@ -108,7 +108,7 @@ func (t *turn) addCallbackWaiter(i int, call *actor.Call, limit int) bool {
 func (a *activation) findAdded(id actor.CallID) (*turn, int) {
 	for _, t := range a.turns {
 		for i := range t.run.Last() {
-			if ask := &t.run.Last()[i]; ask.Added && ask.Open() && ask.For == id {
+			if ask := &t.run.Last()[i]; ask.Added && ask.Open() && ask.Callback == id {
 				return t, i
 			}
 		}
@@ -120,7 +120,7 @@ func (a *activation) findAdded(id actor.CallID) (*turn, int) {
 // the outcome of that call. The outcome is recorded even if no client waits for it.
 func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 	a := &t.run.Last()[i]
-	reply := actor.Reply{Call: a.For, Run: a.Call, Status: actor.Succeeded, Parts: answer.Parts, Warnings: answer.Warnings, Refusal: answer.Refusal}
+	reply := actor.Reply{Call: a.Callback, Run: a.Call, Status: actor.Succeeded, Parts: answer.Parts, Warnings: answer.Warnings, Refusal: answer.Refusal}
 	if answer.Refusal != nil {
 		reply.Status = actor.Failed
 	}
@@ -129,9 +129,9 @@ func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 	}
 	calls := t.callbackWaiters[i]
 	delete(t.callbackWaiters, i)
-	first := actor.Call{ID: a.For, Kind: actor.OneWay, Idempotency: a.Promise}
+	first := actor.Call{ID: a.Callback, Kind: actor.OneWay, Idempotency: a.CallbackKey}
 	for _, call := range calls {
-		if call.ID == a.For {
+		if call.ID == a.Callback {
 			first = call
 		}
 	}
@@ -140,7 +140,7 @@ func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 	}
 	c.recordOutcome(t.act, &first, &reply, true)
 	for i := range calls {
-		if duplicate, call := reply, &calls[i]; call.ID != a.For {
+		if duplicate, call := reply, &calls[i]; call.ID != a.Callback {
 			duplicate.Call = call.ID
 			c.replyTo(t.act, call, &duplicate, t.act.durable)
 		}
@@ -184,7 +184,7 @@ func (c *Cell) checkStateItems(t *turn, items []actor.StateItem) *actor.Refusal 
 		return actor.Refuse(actor.Budget, "the action stores %d state items, at most %d allowed", len(items), actor.StateUpdatesMax)
 	}
 	count, bytes := 0, 0
-	for _, item := range t.act.journal.KeptNow() {
+	for _, item := range t.act.journal.EffectiveState() {
 		count, bytes = count+1, bytes+len(item.Name)+len(item.Value)
 	}
 	for _, item := range items {

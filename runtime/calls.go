@@ -162,7 +162,7 @@ func (c *Cell) propagateHold(t *turn, holdsBefore uint64) {
 		m = actor.Held{Call: run.Call.ID, N: run.Holds, Until: until}
 	}
 	c.emit(e)
-	act.mailbox.StandStill(max(until, c.now))
+	act.mailbox.SuspendAging(max(until, c.now))
 	if caller, ok := run.Call.Caller(); ok {
 		c.send(actor.EffectID{}, 0, act.id, caller, t.durable(), t.durable(), m)
 		return

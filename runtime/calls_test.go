@@ -176,7 +176,7 @@ func (m *callMachine) checkFinal(t *rapid.T) {
 		if len(j.Runs) > 0 {
 			t.Fatalf("%s: got %d open runs, want 0", id, len(j.Runs))
 		}
-		for _, item := range j.Kept {
+		for _, item := range j.ActorState {
 			if v, _ := strconv.Atoi(string(item.Value)); v > limit[session] {
 				t.Fatalf("%s: got count %d, want at most %d", id, v, limit[session])
 			}

@@ -94,9 +94,9 @@ func (c *Cell) load(act *activation, n uint64) {
 // theirs until they change.
 func (c *Cell) evictOutcomes(act *activation) int {
 	others := c.size.Remembered - act.counted.Remembered
-	for others+act.journal.Held() > c.limits.RememberBytes && act.journal.PutAway() {
+	for others+act.journal.OutcomeBytes() > c.limits.RememberBytes && act.journal.EvictOutcome() {
 	}
-	return act.journal.Held()
+	return act.journal.OutcomeBytes()
 }
 
 // Read performs a Load on the store. It returns the input for the cell, and the

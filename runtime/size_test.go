@@ -18,7 +18,7 @@ func (n *node) checkSize(c *Cell) {
 	}
 	for _, act := range c.actors.ordered() {
 		if act.durable {
-			want.Remembered += act.journal.Held()
+			want.Remembered += act.journal.OutcomeBytes()
 		}
 	}
 	if want.Remembered > c.limits.RememberBytes {

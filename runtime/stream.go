@@ -27,14 +27,14 @@ func (c *Cell) streamed(in Streamed) {
 	e := runs.Event{Step: t.step(), Index: uint16(i)}
 	switch {
 	case p.Retry != nil:
-		e.Type, e.Attempt, e.Discards, e.Refusal = runs.Attempt, 2+a.Again, a.Shown, p.Retry.Fit()
-		record.Again = true
+		e.Type, e.Attempt, e.Discards, e.Refusal = runs.Attempt, 2+a.Retries, a.StreamedAfter, p.Retry.Fit()
+		record.Retry = true
 	case p.State != "":
 		e.Type, e.Name, e.Text = runs.AgentStateChanged, p.State, p.Detail
-		record.Shown = t.run.Seq
+		record.StreamedAfter = t.run.Seq
 	case p.Text != "":
 		e.Type, e.Text = runs.AgentStreamDelta, p.Text
-		record.Shown = t.run.Seq
+		record.StreamedAfter = t.run.Seq
 	default:
 		return
 	}

@@ -195,7 +195,7 @@ func (c *Cell) beginAgent(t *turn) {
 	c.faultingCall = t.run.Call.ID
 	call := t.run.Call
 	call.Chain = slices.Clone(call.Chain) // writes by the agent MUST NOT change the real chain
-	t.agentTurn = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, ActorState: t.act.journal.Kept})
+	t.agentTurn = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, ActorState: t.act.journal.ActorState})
 	c.faultingCall = actor.CallID{}
 }
 
@@ -296,7 +296,7 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	c.tally.countRun(&reply)
 	if c.emits(history.Reply) {
 		replied := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
-			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Remaining(c.now), Said: history.SaidIn(reply.Parts, reply.Warnings)}
+			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Remaining(c.now), Digest: history.OutcomeDigest(reply.Parts, reply.Warnings)}
 		if reply.Refusal != nil {
 			replied.Reason, replied.Scope = reply.Refusal.Reason, reply.Refusal.Scope
 		}
@@ -326,7 +326,7 @@ func (c *Cell) publishEnd(act *activation, run *store.Run, reply *actor.Reply) {
 	e := runs.Event{Type: runs.RunDone, Status: reply.Status, Warnings: reply.Warnings, Usage: totalUsage(run)}
 	switch {
 	case reply.Refusal == nil:
-		e.Say(reply.Parts)
+		e.SetText(reply.Parts)
 	case reply.Refusal.Reason == actor.Stopped:
 		e = runs.Event{Type: runs.RunCancelled, Refusal: reply.Refusal}
 	default:
@@ -359,11 +359,11 @@ func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Rep
 	}
 	ended := store.Ended{Call: call.ID, At: c.now, Reply: *reply, Until: until, Idempotency: call.Idempotency}
 	if t := act.turn(call.ID); t != nil && reply.Refusal == nil {
-		ended.Keep = t.stateItems
+		ended.StateUpdates = t.stateItems
 	}
 	c.record(act, ended)
 	if !act.durable {
-		act.journal.Shorten(keyedOutcomeBytesMax)
+		act.journal.TrimOutcomes(keyedOutcomeBytesMax)
 	}
 	if isSignal {
 		c.replyTo(act, call, reply, act.durable)
@@ -494,7 +494,7 @@ func (c *Cell) resumeEffect(t *turn, i int) {
 		c.cancelAdded(t)
 		attempt := a.Attempt + 1
 		if !mutant.On("attempt-not-announced") {
-			c.publish(t.act, t.run, runs.Event{Type: runs.Attempt, Attempt: 2 + a.Again, Step: t.step(), Index: uint16(i), Discards: a.Shown})
+			c.publish(t.act, t.run, runs.Event{Type: runs.Attempt, Attempt: 2 + a.Retries, Step: t.step(), Index: uint16(i), Discards: a.StreamedAfter})
 		}
 		c.record(t.act, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: attempt})
 		t.sends[i].attempt = attempt

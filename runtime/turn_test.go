@@ -94,7 +94,7 @@ func TestVolatileKeyedOutcomesAreBounded(t *testing.T) {
 	for i := range 20 {
 		runs = append(runs, n.send("a", large, withKey(fmt.Sprint(i))))
 	}
-	if held := n.cells[0].actors.find(actor.NewID("a", "")).journal.Held(); held > keyedOutcomeBytesMax || held < keyedOutcomeBytesMax/2 {
+	if held := n.cells[0].actors.find(actor.NewID("a", "")).journal.OutcomeBytes(); held > keyedOutcomeBytesMax || held < keyedOutcomeBytesMax/2 {
 		t.Errorf("got %d bytes of outcomes", held)
 	}
 	for i, again := range map[int]bool{19: true, 0: false} {

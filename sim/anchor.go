@@ -15,7 +15,7 @@ import (
 func anchorFile(node actor.NodeID, slot int, marks ...store.Mark) []byte {
 	file := make([]byte, store.AnchorFileBytes)
 	for i, m := range marks {
-		copy(file[(slot+i)%2*store.AnchorSlotApart:], store.EncodeAnchor(node, m))
+		copy(file[(slot+i)%2*store.AnchorSlotStride:], store.EncodeAnchor(node, m))
 	}
 	return file
 }
@@ -31,7 +31,7 @@ func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	}
 	slot := int(d.mark.Batch % 2)
 	file := anchorFile(n.id, slot, d.mark, d.previous)
-	last := file[slot*store.AnchorSlotApart:][:store.AnchorSlotBytes]
+	last := file[slot*store.AnchorSlotStride:][:store.AnchorSlotBytes]
 	want := d.previous
 	what := "torn write"
 	switch w.entropy.Int(4) {

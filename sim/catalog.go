@@ -79,7 +79,7 @@ func (w *Simulation) loadRegistryItems() []actor.StateItem {
 	if err == nil {
 		journal, foldErr := store.Fold(saved)
 		if err = foldErr; err == nil {
-			return journal.KeptNow()
+			return journal.EffectiveState()
 		}
 	}
 	w.fail(StoreReads, "load the registry: "+err.Error())

@@ -116,12 +116,12 @@ func (w *Simulation) drawClient() *client {
 	c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.entropy.Int(3)]
 	switch {
 	case value != "":
-		c.swap = w.judge.Leaves(w.now, to, fmt.Sprintf("client %d", c.no), value)
+		c.swap = w.judge.BeginSwap(w.now, to, fmt.Sprintf("client %d", c.no), value)
 	case choice == 9 && w.agentKind(to.Agent) == actor.Native && !w.isVolatile(to.Agent):
 		register = d.swapTarget()
 		value, message = d.swapMessage()
 		c.text += "; " + instruction{verb: "call", name: register.Agent + "/" + register.Key, script: message}.String()
-		w.judge.Leaves(w.now, register, fmt.Sprintf("%s for client %d", to, c.no), value)
+		w.judge.BeginSwap(w.now, register, fmt.Sprintf("%s for client %d", to, c.no), value)
 	}
 	return c
 }
@@ -305,7 +305,7 @@ func (w *Simulation) deliverReply(n *node, op runtime.Respond) {
 		if !c.run.IsZero() && c.run != reply.Run {
 			w.fail("OneAnswer", fmt.Sprintf("client %d received answers of two runs under one key, %s and %s", c.no, c.run, reply.Run))
 		}
-		digest := history.SaidIn(reply.Parts, reply.Warnings)
+		digest := history.OutcomeDigest(reply.Parts, reply.Warnings)
 		if c.run == reply.Run && c.replyDigest != digest {
 			w.fail("OneAnswer", fmt.Sprintf("client %d received two different answers under one key, of run %s", c.no, c.run))
 		}

@@ -27,7 +27,7 @@ func TestConfigFieldsHaveRanges(t *testing.T) {
 		}
 	}
 	fields(dispatcher.Limits{})
-	fields(upstream.Patience{})
+	fields(upstream.AttemptLimits{})
 	fields(store.WriterConfig{})
 
 	seen := map[string]map[int64]bool{}

@@ -268,14 +268,14 @@ func readActors(kv store.KV, ids []actor.ID) []string {
 			continue
 		}
 		if journal, err := store.Fold(saved); err == nil {
-			all[i] = string(store.EncodeJournal(&journal)) + readOutcomes(kv, id, journal.Away)
+			all[i] = string(store.EncodeJournal(&journal)) + readOutcomes(kv, id, journal.Evicted)
 		}
 	}
 	return all
 }
 
 // readOutcomes formats the outcomes that a snapshot refers to.
-func readOutcomes(kv store.KV, id actor.ID, away []store.Away) (all string) {
+func readOutcomes(kv store.KV, id actor.ID, away []store.EvictedOutcome) (all string) {
 	for i := range away {
 		ended, err := store.LoadOutcome(kv, id, away[i].N)
 		all += fmt.Sprintf("%s %v\n", store.EncodeEntry(store.Entry{Actor: id, Record: ended}), err)

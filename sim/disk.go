@@ -37,13 +37,13 @@ type disk struct {
 // the process is an earlier version, which writes the older format.
 func (d *disk) open(n *node) {
 	config := n.w.plan.Writer
-	config.Rare, config.Older = n.w.failpointFires, n.w.faultFires(NodeOlderData)
-	if d.oldBatches > 0 && !config.Older {
+	config.Failpoints, config.WriteVersion1 = n.w.failpointFires, n.w.faultFires(NodeOlderData)
+	if d.oldBatches > 0 && !config.WriteVersion1 {
 		n.w.recordFault(NodeOlderData, "%s starts on data with %d batches of an earlier version", n.id, d.oldBatches)
 		d.oldBatches = 0
 	}
 	config.Node, config.From, config.Seed = n.id, d.mark, seed32(n.w.seed, mix(uint64(n.index), n.process))
-	*d = disk{n: n, mark: d.mark, previous: d.previous, recent: d.recent, oldFormat: config.Older, oldBatches: d.oldBatches, writer: store.NewWriter(config)}
+	*d = disk{n: n, mark: d.mark, previous: d.previous, recent: d.recent, oldFormat: config.WriteVersion1, oldBatches: d.oldBatches, writer: store.NewWriter(config)}
 }
 
 // durable returns the position up to which the log is in the store.

@@ -76,7 +76,7 @@ func (n *node) callModel(h *gatedEffect, op runtime.Model) {
 	}
 	n.w.addToCorpus(promptCodec, op.Body)
 	prompt.Model = op.Name
-	order, refusal := modelConfig(op.Name).Order(prompt, x.deadline, n.w.plan.Patience)
+	order, refusal := modelConfig(op.Name).Exchange(prompt, x.deadline, n.w.plan.Patience)
 	x.respond = n.w.serveModel
 	x.begin("model "+op.Name, order, refusal)
 }
@@ -92,7 +92,7 @@ func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 	}
 	w.addToCorpus(targetCodec, op.Target)
 	in := upstream.InvocationOf(op.Name, &op.Call, w.mintToken(op.Call.ID, op.Call.To))
-	order, refusal := upstream.Agent{URL: target.URL, Auth: authSecret(target.AuthEnv)}.Order(in, op.Idempotent, x.deadline, w.plan.Patience)
+	order, refusal := upstream.Agent{URL: target.URL, Auth: authSecret(target.AuthEnv)}.Exchange(in, op.Idempotent, x.deadline, w.plan.Patience)
 	if refusal == nil {
 		refusal = n.agentHealth(op.Name).Refuse("agent "+op.Name, w.now)
 	}
@@ -115,7 +115,7 @@ func (n *node) newExchange(h *gatedEffect, left actor.Duration, call *actor.Call
 }
 
 // begin starts the exchange, or ends it with the refusal if there is one.
-func (x *exchange) begin(upstreamName string, order upstream.Order, refusal *actor.Refusal) {
+func (x *exchange) begin(upstreamName string, order upstream.ExchangeConfig, refusal *actor.Refusal) {
 	if refusal != nil {
 		x.emit(x.outcome(actor.Answer{Refusal: refusal}))
 		x.offerNext()
@@ -149,9 +149,9 @@ func (x *exchange) advance() {
 
 // step steps the production exchange with one input, and performs its ops.
 func (x *exchange) step(a connInput) {
-	w, before := x.n.w, x.machine.Late()
+	w, before := x.n.w, x.machine.LateInputs()
 	ops := x.machine.Step(w.now, a.in, x.backoff, w.random())
-	if a.conn != nil && a.conn.deliverAfterClose && x.machine.Late() > before {
+	if a.conn != nil && a.conn.deliverAfterClose && x.machine.LateInputs() > before {
 		w.recordFault(a.conn.lateFault, "%s, after its connection was closed", a.conn)
 	}
 	for _, op := range ops {
@@ -166,10 +166,10 @@ func (x *exchange) step(a connInput) {
 			x.respond(x.conn, op.Request)
 		case upstream.Close:
 			x.conn.closed = true
-		case upstream.PassOn:
+		case upstream.Forward:
 			w.recordUpstream(x, "pass", uint64(x.conn.attempt))
 			x.emitPiece(actor.Piece{Text: op.Delta.Text, State: op.Delta.State, Detail: op.Delta.Detail})
-		case upstream.Again:
+		case upstream.Retry:
 			x.emitPiece(actor.Piece{Retry: op.Failure.Refusal})
 		case upstream.Ended:
 			x.finish(op.Outcome)
@@ -366,7 +366,7 @@ func (n *node) pollAgent(agent string) {
 			w.recordFault(AgentUnhealthy, "%s reports to %s that it is unhealthy", agent, n.id)
 			status = 503
 		}
-		h.Polled(w.now, status)
+		h.RecordPoll(w.now, status)
 		n.pollAgent(agent)
 	})
 }

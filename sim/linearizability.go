@@ -27,7 +27,7 @@ func (w *Simulation) checkHistories() {
 	v := w.judge.Check(linearizabilityTimeout)
 	w.Stats.JudgedOps, w.Stats.JudgedHistories, w.Stats.Undecided = v.Ops, v.Histories, v.Undecided
 	if v.Illegal != nil {
-		w.fail(v.Illegal.Spec, v.Illegal.Sentence)
+		w.fail(v.Illegal.Spec, v.Illegal.Detail)
 		w.violation.History = v.Illegal
 	}
 }
@@ -40,7 +40,7 @@ func (w *Simulation) recordKeyedRequest(r *pendingRequest) {
 		return
 	}
 	w.keyOfCall[r.call] = c.key
-	r.keyedOp = w.judge.Asks(w.now, c.key, fmt.Sprintf("client %d, try %d,", c.no, c.tries))
+	r.keyedOp = w.judge.BeginRequest(w.now, c.key, fmt.Sprintf("client %d, try %d,", c.no, c.tries))
 }
 
 // recordReply records a client's reply. A refusal under the request's own run id is
@@ -51,14 +51,14 @@ func (w *Simulation) recordReply(r *pendingRequest, reply *actor.Reply) {
 		if refusal := reply.Refusal; refusal != nil {
 			outcome += refusal.Error()
 		}
-		w.judge.Told(w.now, r.keyedOp, reply.Run, outcome)
+		w.judge.EndRequest(w.now, r.keyedOp, reply.Run, outcome)
 	}
 	c := r.client
 	if c.swap == nil || reply.Status != actor.Succeeded {
 		return
 	}
 	if previous, ok := strings.CutPrefix(actor.TextOf(reply.Parts), previousPrefix); ok {
-		w.judge.Left(w.now, c.swap, previous)
+		w.judge.EndSwap(w.now, c.swap, previous)
 		c.swap = nil
 	}
 }
@@ -68,7 +68,7 @@ func (w *Simulation) recordExternalEffect(kind string, run actor.CallID) {
 	if key, ok := w.keyOfCall[run]; ok {
 		switch kind {
 		case "tool", "work", "model", "invoke":
-			w.judge.Acts(w.now, key, run)
+			w.judge.RecordEffect(w.now, key, run)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func shardGroupName(g int) string { return fmt.Sprintf("shard group %d", g) }
 // recordTurnStart records that the owner of a shard group starts a turn.
 func (w *Simulation) recordTurnStart(e *history.Event) {
 	g := w.claims.groupOf(dispatcher.ShardOf(e.Actor))
-	w.judge.Serves(w.now, w.groupNames[g], linear.Owner{Cell: e.From, Epoch: e.Epoch})
+	w.judge.RecordTurn(w.now, w.groupNames[g], linear.Owner{Cell: e.From, Epoch: e.Epoch})
 }
 
 // groupWrite is a batch in flight to the store, as seen by one shard group.
@@ -97,7 +97,7 @@ func (d *disk) recordWriteStart(b *store.Batch) {
 		if slices.ContainsFunc(all, func(x groupWrite) bool { return x.group == g && x.epoch == s.Epoch }) {
 			continue
 		}
-		all = append(all, groupWrite{g, s.Epoch, w.judge.Writes(w.now, w.groupNames[g], d.n.id)})
+		all = append(all, groupWrite{g, s.Epoch, w.judge.BeginWrite(w.now, w.groupNames[g], d.n.id)})
 	}
 	d.pendingWrites = append(d.pendingWrites, all)
 }
@@ -109,7 +109,7 @@ func (d *disk) recordWriteEnd(ok bool) {
 	for _, write := range d.pendingWrites[0] {
 		current := &w.claims.groups[write.group]
 		if ok || current.node != d.n || current.epoch != write.epoch {
-			w.judge.Wrote(w.now, write.op, write.epoch, ok)
+			w.judge.EndWrite(w.now, write.op, write.epoch, ok)
 		}
 	}
 	d.pendingWrites = d.pendingWrites[1:]

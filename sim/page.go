@@ -260,7 +260,7 @@ func (p *Page) WriteTo(out io.Writer, r Result) error {
 		data.Spec, data.Sentence, data.At = v.Spec, v.Detail, int64(v.At)
 		for _, s := range specs.All() {
 			if s.Name == v.Spec {
-				data.Says = s.Says
+				data.Says = s.Meaning
 			}
 		}
 	}

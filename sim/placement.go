@@ -93,7 +93,7 @@ func (w *Simulation) claimGroup(g int, n *node, cell uint16) {
 	epoch := w.claims.claim(g, n, cell)
 	lo, hi := w.claims.shardRange(g)
 	w.log.note(w.now, "claim group %d for %s under epoch %d", g, n.cells[cell].self, epoch)
-	w.judge.Claims(w.now, w.groupNames[g], linear.Owner{Cell: n.cells[cell].self, Epoch: epoch})
+	w.judge.RecordClaim(w.now, w.groupNames[g], linear.Owner{Cell: n.cells[cell].self, Epoch: epoch})
 	w.emit(history.Event{Kind: history.Claim, At: n.clock.now(w.now), From: n.cells[cell].self, Epoch: epoch, ShardLo: lo, ShardHi: hi})
 	w.publishOwners()
 }
@@ -154,7 +154,7 @@ func (w *Simulation) moveGroup(g int, to *node, cell uint16) {
 			from.after(5*time.Millisecond, flushed)
 		default:
 			w.claims.release(g)
-			w.judge.Releases(w.now, w.groupNames[g], from.id)
+			w.judge.RecordRelease(w.now, w.groupNames[g], from.id)
 			w.after(w.between(time.Millisecond, 50*time.Millisecond), func() {
 				if cl.node == nil && to.up && to.leaseValid() && !to.cells[cell].stopped && !w.net.storeUnreachable(to, w.now) {
 					w.Stats.Points[Moved]++

@@ -34,8 +34,8 @@ type Plan struct {
 	Plain            bool           // clients send each request once, without a key, and waits for a signal are not answered
 	Drift            []int64        // of each node's clock, in parts per million
 	Offset           []actor.Duration
-	Odds             [faultKinds]int   // of each fault, in ten-thousandths
-	Patience         upstream.Patience // of nodes with their upstreams
+	Odds             [faultKinds]int        // of each fault, in ten-thousandths
+	Patience         upstream.AttemptLimits // of nodes with their upstreams
 	Writer           store.WriterConfig
 	Schedule         Schedule
 	Failpoints       []failpoint.Point // failpoints enabled in production code
@@ -231,7 +231,7 @@ func (p *Plan) String() string {
 	}
 	fmt.Fprintf(&b, "\nclients %d, one every %v, for %v\nschedule %s\n", p.Calls, p.ArrivalInterval, p.Span, p.Schedule)
 	fmt.Fprintf(&b, "limits %s\npatience %s\nwriter %s\nclock offsets %v, drift %v\nfaults", formatNonDefaults(p.Limits, dispatcher.DefaultLimits()),
-		formatNonDefaults(p.Patience, upstream.Patience{}), formatNonDefaults(p.Writer, writerDefaults), p.Offset, p.Drift)
+		formatNonDefaults(p.Patience, upstream.AttemptLimits{}), formatNonDefaults(p.Writer, writerDefaults), p.Offset, p.Drift)
 	for f, per := range p.Odds {
 		if per > 0 {
 			fmt.Fprintf(&b, " %s", Odds{Fault(f), per})

@@ -123,7 +123,7 @@ type Simulation struct {
 	registry         actor.Definition
 	announcements    [][]actor.StateItem // announcements of the registry, in order
 	registryClient   *registryClient     // nil: no client operates the registry
-	judge            *linear.Judge
+	judge            *linear.Checker
 	team             *Team // nil: the built-in agents
 	reporter         *reporter
 	groupNames       []string                // names of the shard groups, by index
@@ -241,7 +241,7 @@ func (w *Simulation) specLimits() specs.Limits {
 		AgentConcurrentCallsMax: l.AgentConcurrentCallsMax, MaxPendingPerActor: l.MaxPendingPerActor,
 		MailboxBytesMax: l.MailboxBytesMax, RememberDone: l.RememberDone,
 		Agents: map[string]specs.Agent{}, Skew: w.plan.maxSkew(), Settle: 30 * time.Second,
-		RingBreaksIn: waitCycleBrokenWithin, RingFoundIn: waitCycleFoundWithin}
+		WaitCycleMax: waitCycleBrokenWithin, FirstProbeMax: waitCycleFoundWithin}
 	for i := range w.plan.Agents {
 		def := &w.plan.Agents[i]
 		s.Agents[def.Name] = specs.Agent{Volatile: def.Durability == actor.Volatile,
@@ -419,9 +419,9 @@ func (w *Simulation) observe(events ...history.Event) {
 			o.event(w.now, e)
 		}
 	}
-	w.checker.World(w.now, w.undisturbedSince())
+	w.checker.SetGlobalTime(w.now, w.undisturbedSince())
 	if v := w.checker.Observe(uint64(w.Stats.Steps), events); v != nil {
-		w.fail(v.Spec, v.Sentence+"\n  "+v.Event.String())
+		w.fail(v.Spec, v.Detail+"\n  "+v.Event.String())
 	}
 }
 
@@ -439,7 +439,7 @@ func (w *Simulation) emitPerform(h *gatedEffect, what, why string, call actor.Ca
 		Step: h.effect.ID.Step, Index: h.effect.ID.Index, Attempt: h.effect.Attempt, Status: status, Reason: reason,
 		Pos: uint64(h.pos), Synced: uint64(n.log.durable()), Wrote: h.entryCount}
 	if op, ok := h.effect.Op.(runtime.Respond); ok {
-		e.Said = history.SaidIn(op.Reply.Parts, op.Reply.Warnings)
+		e.Digest = history.OutcomeDigest(op.Reply.Parts, op.Reply.Warnings)
 	}
 	w.emit(e)
 }
@@ -472,7 +472,7 @@ func (w *Simulation) compareStates() {
 			}
 			state := c.core.State()
 			if v := w.checker.Compare(state); v != nil {
-				w.fail(v.Spec, v.Sentence)
+				w.fail(v.Spec, v.Detail)
 				return
 			}
 			reported, computed := c.core.Size(), stateSize(&state)
@@ -526,7 +526,7 @@ func (w *Simulation) finishWhenIdle() {
 	}
 	w.compareStates()
 	if v := w.checker.End(); v != nil {
-		w.fail(v.Spec, v.Sentence)
+		w.fail(v.Spec, v.Detail)
 	}
 	if w.violation == nil {
 		w.checkHistories()

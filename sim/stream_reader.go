@@ -32,7 +32,7 @@ type streamReader struct {
 	progress     []runProgress // by run; the first is the requested one
 	lastEventID  string        // id of the last event read
 	resumePoints []resumePoint
-	answer       runs.Said
+	answer       runs.AnswerText
 	done         bool // the final event was read
 }
 
@@ -145,10 +145,10 @@ func (r *streamReader) rewind(p resumePoint) {
 		return
 	}
 	r.w.recordFault(ClientStaleCursor, "stream reader %d rewinds to %q, %d events", r.no, p.id, discarded)
-	r.lastEventID, r.answer = p.id, runs.Said{}
+	r.lastEventID, r.answer = p.id, runs.AnswerText{}
 	root := &r.progress[0]
 	for i := range root.events[:root.seq] {
-		r.answer.Take(&root.events[i])
+		r.answer.Apply(&root.events[i])
 	}
 	root.events = root.events[:root.seq]
 }
@@ -385,7 +385,7 @@ func (r *streamReader) saveResumePoint() {
 func (r *streamReader) receiveRootEvent(e runs.Event) {
 	root := &r.progress[0]
 	root.events = append(root.events, e)
-	r.answer.Take(&e)
+	r.answer.Apply(&e)
 	if !e.Type.Ends() {
 		return
 	}

@@ -65,7 +65,7 @@ func (p *Plan) applyTeam(t *Team) {
 		p.Limits = dispatcher.DefaultLimits()
 	}
 	p.Limits.PassivateAfter, p.Limits.SnapshotBytes, p.Limits.RememberBytes = drawn.PassivateAfter, drawn.SnapshotBytes, drawn.RememberBytes
-	p.Patience = upstream.Patience{}
+	p.Patience = upstream.AttemptLimits{}
 	p.ArrivalInterval, p.Span, p.Keys = 10*p.ArrivalInterval, 10*p.Span, 2*p.Keys // arrivals at a human pace, not as load
 	p.Agents = append([]actor.Definition(nil), t.Agents...)
 	p.Targets = len(p.Agents)

@@ -242,7 +242,7 @@ func (c *Checker) answer(e *history.Event) {
 // outcomeDiffers reports whether e carries another outcome than the one in the journal of the
 // callee. Repeated requests must get the same outcome.
 func (r *run) outcomeDiffers(e *history.Event) bool {
-	return r != nil && r.ended && !r.actor.volatile && e.Status != 0 && e.Status != actor.Failed && e.Said != r.outcome
+	return r != nil && r.ended && !r.actor.volatile && e.Status != 0 && e.Status != actor.Failed && e.Digest != r.outcome
 }
 
 // recordInput records whether a run of a volatile actor has read durable data. Effects of the
@@ -297,7 +297,7 @@ func (c *Checker) reply(e *history.Event) {
 	}
 	a.remove(r)
 	r.endedSeq = c.seq
-	r.ended, r.status, r.reason, r.outcome = true, e.Status, e.Reason, e.Said
+	r.ended, r.status, r.reason, r.outcome = true, e.Status, e.Reason, e.Digest
 	r.forgetAt = c.now.Add(c.limits.RememberDone)
 	c.scheduleForget(expiry{at: r.forgetAt, run: r})
 	c.recordChange(change{kind: runEnded, run: r})

@@ -31,7 +31,7 @@ type Limits struct {
 	// WaitCycleMax is the maximum age of a wait cycle while no message is lost or late.
 	// FirstProbeMax is the maximum age of a cycle whose waits all began while no message was lost
 	// or late: the first probe must find it. Each of the two checks is disabled by 0.
-	RingBreaksIn, RingFoundIn actor.Duration
+	WaitCycleMax, FirstProbeMax actor.Duration
 }
 
 // Agent holds the properties that a definition declares.
@@ -201,7 +201,7 @@ func (c *Checker) fail(spec, format string, args ...any) {
 	if c.violation != nil {
 		return
 	}
-	c.violation = &Violation{Spec: spec, Sentence: fmt.Sprintf(format, args...), Step: c.step}
+	c.violation = &Violation{Spec: spec, Detail: fmt.Sprintf(format, args...), Step: c.step}
 	if c.event != nil {
 		c.violation.Event = *c.event
 		c.violation.Event.Chain = slices.Clone(c.event.Chain)

@@ -184,7 +184,7 @@ type expiry struct {
 
 func (c *Checker) scheduleForget(p expiry) { c.expiries = append(c.expiries, p) }
 
-// forget discards completed calls that cannot be repeated any more.
+// forget discards completed calls that can no longer be repeated.
 func (c *Checker) forget() {
 	for c.expired < len(c.expiries) && c.expiries[c.expired].at < c.now {
 		p := c.expiries[c.expired]

@@ -12,8 +12,8 @@ import (
 
 // Spec is a property that must hold. It has the name of its counterpart in tla/.
 type Spec struct {
-	Name string
-	Says string
+	Name    string
+	Meaning string
 }
 
 // Names of the specs.
@@ -97,22 +97,22 @@ func All() []Spec {
 
 // Violation describes a spec that did not hold.
 type Violation struct {
-	Spec     string
-	Sentence string        // the participants and the failed condition
-	Event    history.Event // event that revealed the violation; zero if there is none
-	Step     uint64
+	Spec   string
+	Detail string        // the participants and the failed condition
+	Event  history.Event // event that revealed the violation; zero if there is none
+	Step   uint64
 }
 
 // String returns the name of the spec, the step, the detail, the event and the meaning of the
 // spec.
 func (v *Violation) String() string {
-	s := fmt.Sprintf("%s violated in step %d: %s", v.Spec, v.Step, v.Sentence)
+	s := fmt.Sprintf("%s violated in step %d: %s", v.Spec, v.Step, v.Detail)
 	if v.Event.Kind != 0 {
 		s += "\n  " + v.Event.String()
 	}
 	for _, spec := range all {
 		if spec.Name == v.Spec {
-			s += "\n  " + spec.Says
+			s += "\n  " + spec.Meaning
 		}
 	}
 	return s

@@ -18,7 +18,7 @@ import (
 
 func testLimits() Limits {
 	return Limits{AgentCallDepthMax: 2, AgentCallTimeoutMax: 40 * time.Second, AgentConcurrentCallsMax: 1, MaxPendingPerActor: 2,
-		MailboxBytesMax: 1000, RememberDone: time.Minute, RingBreaksIn: 10 * time.Second, RingFoundIn: time.Second,
+		MailboxBytesMax: 1000, RememberDone: time.Minute, WaitCycleMax: 10 * time.Second, FirstProbeMax: time.Second,
 		Agents: map[string]Agent{"alice": {}, "bob": {}, "carol": {}, "volatile": {Volatile: true}}}
 }
 
@@ -111,10 +111,10 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		{ReplyToCallerOnly, "answer to an unknown call", completeCall(), func(t *historyBuilder) { t.nth(history.Answer, 1).Call = other }},
 		{ReplyToCallerOnly, "answer before the call is completed", completeCall(), func(t *historyBuilder) { t.drop(history.Reply, 0) }},
 		{ReplyToCallerOnly, "answer with another status", completeCall(), func(t *historyBuilder) { t.nth(history.Reply, 0).Status = actor.Failed }},
-		{ReplyToCallerOnly, "answer with another content", completeCall(), func(t *historyBuilder) { t.nth(history.Reply, 0).Said = 7 }},
+		{ReplyToCallerOnly, "answer with another content", completeCall(), func(t *historyBuilder) { t.nth(history.Reply, 0).Digest = 7 }},
 		{ReplyToCallerOnly, "response with another content", completeCall(), func(t *historyBuilder) {
 			responds := t.nth(history.Perform, 3)
-			responds.Status, responds.Said = actor.Succeeded, 7
+			responds.Status, responds.Digest = actor.Succeeded, 7
 		}},
 		{Structured, "completed with an open call", completeCall(), func(t *historyBuilder) { t.drop(history.Answer, 1) }},
 		{Structured, "call without a turn", completeCall(), func(t *historyBuilder) { t.drop(history.Start, 0) }},
@@ -223,7 +223,7 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 			t.Errorf("%s, %s: not detected", test.spec, test.name)
 		case v.Spec != test.spec:
 			t.Errorf("%s, %s: detected as %s", test.spec, test.name, v)
-		case v.Sentence == "" || !strings.HasPrefix(v.String(), test.spec+" violated in step "):
+		case v.Detail == "" || !strings.HasPrefix(v.String(), test.spec+" violated in step "):
 			t.Errorf("%s, %s: got the message %q", test.spec, test.name, v)
 		}
 		detected[test.spec] = true
@@ -234,7 +234,7 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		detected[s[0]] = true // in specs/linear
 	}
 	for _, spec := range All() {
-		if !detected[spec.Name] || !strings.HasSuffix(spec.Says, ".") {
+		if !detected[spec.Name] || !strings.HasSuffix(spec.Meaning, ".") {
 			t.Errorf("%s: want a mutant and a sentence as its meaning", spec.Name)
 		}
 	}

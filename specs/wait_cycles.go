@@ -88,7 +88,7 @@ func (c *Checker) checkSimultaneous(e *history.Event) {
 	if begin >= end {
 		c.fail(NoPhantomRefusal, "call %s is refused for a cycle of %d waits that never existed at one instant", e.Call, len(e.Ring))
 	}
-	if age := c.globalNow().Sub(closedAt); c.limits.RingFoundIn > 0 && closedAt > c.undisturbedSince && age > c.limits.RingFoundIn {
+	if age := c.globalNow().Sub(closedAt); c.limits.FirstProbeMax > 0 && closedAt > c.undisturbedSince && age > c.limits.FirstProbeMax {
 		c.fail(NoWaitCycle, "call %s is refused for a wait cycle that existed for %v without losses: the probe of the wait that closed it did not detect it", e.Call, age)
 	}
 }
@@ -96,7 +96,7 @@ func (c *Checker) checkSimultaneous(e *history.Event) {
 // SetGlobalTime sets the simulation time, which is independent of all node clocks, and the time
 // since which no message was lost or late. The age of wait cycles is measured in simulation time.
 // If no simulation time is set, the latest time reported by any node is used.
-func (c *Checker) World(now, calm actor.Time) { c.globalTime, c.undisturbedSince = now, calm }
+func (c *Checker) SetGlobalTime(now, calm actor.Time) { c.globalTime, c.undisturbedSince = now, calm }
 
 func (c *Checker) globalNow() actor.Time {
 	if c.globalTime == 0 {
@@ -108,7 +108,7 @@ func (c *Checker) globalNow() actor.Time {
 // checkExpiredWaits checks a run that expires: neither the run, if it is queued, nor a call its
 // turn waits for may be part of a wait cycle that is too old.
 func (c *Checker) checkExpiredWaits(r *run) {
-	if c.limits.RingBreaksIn == 0 {
+	if c.limits.WaitCycleMax == 0 {
 		return
 	}
 	if !r.started {
@@ -125,7 +125,7 @@ func (c *Checker) checkExpiredWaits(r *run) {
 // checkCycleAge checks that a call is not part of a wait cycle older than WaitCycleMax.
 func (c *Checker) checkCycleAge(r *run) {
 	var seen []*run
-	if since, ok := c.cycleSince(r, r, c.undisturbedSince, &seen); ok && c.globalNow().Sub(since) > c.limits.RingBreaksIn {
+	if since, ok := c.cycleSince(r, r, c.undisturbedSince, &seen); ok && c.globalNow().Sub(since) > c.limits.WaitCycleMax {
 		c.fail(EveryWaitCycleBreaks, "call %s to %s is in a wait cycle that existed for %v when a call expired", r.id, r.actor.id, c.globalNow().Sub(since))
 	}
 }

@@ -17,7 +17,7 @@ const (
 	WorkTool       WorkKind = iota + 1 // the tool call moved to state Tool
 	WorkApproval                       // an approval moved to state Approval; PENDING shows Args to the approver
 	WorkExpired                        // the deadline of the approval passed
-	WorkReported                       // a person who decided on the approval was told its state, Approval
+	WorkReported                       // the person who decided on the approval received its state, Approval
 	WorkPerformed                      // the effect left, with Args, under the approval Number; NeedsApproval if the policy requires one
 	WorkRolledBack                     // a crash restored the durable state: Tool of the tool call if Number is 0, else Approval of the approval; 0 if it no longer exists
 	WorkAdvanced                       // the run continued after the tool call: with its Result, or with a failure
@@ -157,5 +157,5 @@ func (w *Work) checkPermission(e WorkEvent, g *approvalState) {
 }
 
 func (w *Work) fail(spec, format string, args ...any) {
-	w.violation = &Violation{Spec: spec, Sentence: fmt.Sprintf(format, args...), Step: w.step}
+	w.violation = &Violation{Spec: spec, Detail: fmt.Sprintf(format, args...), Step: w.step}
 }

@@ -13,9 +13,9 @@ import (
 // An anchor stores, outside the log, the Mark up to which the log was synced. Its
 // file has two slots that are written alternately: a torn write damages only one.
 const (
-	AnchorSlotBytes = 256
-	AnchorSlotApart = 4096 // distance between the starts of the slots
-	AnchorFileBytes = AnchorSlotApart + AnchorSlotBytes
+	AnchorSlotBytes  = 256
+	AnchorSlotStride = 4096 // distance between the starts of the slots
+	AnchorFileBytes  = AnchorSlotStride + AnchorSlotBytes
 )
 
 // anchorSumOffset is the offset of the checksum in a slot. The checksum covers all bytes
@@ -41,11 +41,11 @@ func DecodeAnchor(file []byte, node actor.NodeID) (m Mark, slot int, err error) 
 	slot = -1
 	var errs []error
 	for i := range 2 {
-		if len(file) < i*AnchorSlotApart+AnchorSlotBytes {
+		if len(file) < i*AnchorSlotStride+AnchorSlotBytes {
 			errs = append(errs, fmt.Errorf("slot %d is cut off", i))
 			continue
 		}
-		found, err := decodeSlot(file[i*AnchorSlotApart:][:AnchorSlotBytes], node)
+		found, err := decodeSlot(file[i*AnchorSlotStride:][:AnchorSlotBytes], node)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("slot %d: %w", i, err))
 		} else if slot < 0 || found.Batch > m.Batch {

@@ -146,13 +146,13 @@ func (w *encoder) journal(j *Journal) {
 	for _, b := range j.Buried {
 		w.buried(b)
 	}
-	w.items(j.Kept)
+	w.items(j.ActorState)
 }
 
 // outcomes writes the outcomes whose log entry is unknown, complete. For all others it
 // then writes references to their entries.
 func (w *encoder) outcomes(j *Journal) {
-	evicted := slices.Clone(j.Away)
+	evicted := slices.Clone(j.Evicted)
 	var complete []Ended
 	for i := range j.Ended {
 		if e := &j.Ended[i]; e.n > 0 {
@@ -188,14 +188,14 @@ func (r decoder) outcomes(j *Journal) {
 		j.outcomeBytes += j.Ended[i].memorySize()
 	}
 	if r.version >= 3 {
-		j.Away = decodeList(r, r.Count(itemsMax, "evicted outcomes"), r.evicted)
+		j.Evicted = decodeList(r, r.Count(itemsMax, "evicted outcomes"), r.evicted)
 	}
 }
 
-func (r decoder) evicted() Away {
-	a := Away{Call: r.CallID(), N: r.Uint(), Until: r.time()}
+func (r decoder) evicted() EvictedOutcome {
+	a := EvictedOutcome{Call: r.CallID(), N: r.Uint(), Until: r.time()}
 	if key := r.idempotency(); !key.IsZero() {
-		a.Promise = &key
+		a.Idempotency = &key
 	}
 	if a.N == 0 {
 		r.Fail("outcome without entry")
@@ -213,7 +213,7 @@ func DecodeJournal(b []byte) (Journal, error) {
 	j.Runs = decodeList(r, r.Count(itemsMax, "runs"), r.run)
 	r.outcomes(&j)
 	j.Buried = decodeList(r, r.Count(itemsMax, "tombstones"), r.buried)
-	j.Kept = r.items(itemsMax)
+	j.ActorState = r.items(itemsMax)
 	if err := r.End(); err != nil {
 		return Journal{}, fmt.Errorf("snapshot: %w", err)
 	}
@@ -255,7 +255,7 @@ func (w *encoder) record(record Record) {
 		w.CallID(r.Run)
 		w.time(r.At)
 		w.asks(r.Asks)
-		w.items(r.Keep)
+		w.items(r.StateUpdates)
 	case Added:
 		w.Uint(tagAdded)
 		w.CallID(r.Run)
@@ -264,8 +264,8 @@ func (w *encoder) record(record Record) {
 	case Streamed:
 		w.Uint(tagStreamed)
 		w.askHeader(r.Run, r.Step, r.Index, r.At)
-		w.Bool(r.Again)
-		w.Uint(r.Shown)
+		w.Bool(r.Retry)
+		w.Uint(r.StreamedAfter)
 	case Answered:
 		w.Uint(tagAnswered)
 		w.askHeader(r.Run, r.Step, r.Index, r.At)
@@ -295,7 +295,7 @@ func (w *encoder) record(record Record) {
 	case Ended:
 		w.Uint(tagEnded)
 		w.ended(r)
-		w.items(r.Keep)
+		w.items(r.StateUpdates)
 	case Buried:
 		w.Uint(tagBuried)
 		w.buried(r)
@@ -321,7 +321,7 @@ func (r decoder) record() Record {
 	case tagAccepted:
 		return Accepted{Call: r.Call(), At: r.time(), Definition: r.Hash()}
 	case tagAsking:
-		return Asking{Run: r.CallID(), At: r.time(), Asks: r.asks(), Keep: r.items(actor.StateUpdatesMax)}
+		return Asking{Run: r.CallID(), At: r.time(), Asks: r.asks(), StateUpdates: r.items(actor.StateUpdatesMax)}
 	case tagAdded:
 		return Added{Run: r.CallID(), At: r.time(), Ask: r.asked()}
 	case tagStreamed:
@@ -345,7 +345,7 @@ func (r decoder) record() Record {
 		return Rebased{At: r.time()}
 	case tagEnded:
 		e := r.ended()
-		e.Keep = r.items(actor.StateUpdatesMax)
+		e.StateUpdates = r.items(actor.StateUpdatesMax)
 		return e
 	case tagBuried:
 		return r.buried()
@@ -428,7 +428,7 @@ func (w *encoder) run(run *Run) {
 	}
 	w.Uint(run.Seq)
 	w.String(run.Parked)
-	w.items(run.Keep)
+	w.items(run.StateUpdates)
 }
 
 func (r decoder) run() *Run {
@@ -436,7 +436,7 @@ func (r decoder) run() *Run {
 	run.Steps = decodeList(r, r.Count(itemsMax, "steps"), func() Step { return Step{r.asks()} })
 	run.Seq = r.Uint()
 	run.Parked = r.String(actor.TextBytesMax)
-	run.Keep = r.items(itemsMax)
+	run.StateUpdates = r.items(itemsMax)
 	return run
 }
 
@@ -467,15 +467,15 @@ func (w *encoder) asked(a *Asked) {
 		w.answer(*a.Answer)
 	}
 	if w.version1 {
-		w.beyondVersion1 = w.beyondVersion1 || a.Again > 0 || a.Shown > 0 || a.Added
+		w.beyondVersion1 = w.beyondVersion1 || a.Retries > 0 || a.StreamedAfter > 0 || a.Added
 		return
 	}
-	w.Uint(uint64(a.Again))
-	w.Uint(a.Shown)
+	w.Uint(uint64(a.Retries))
+	w.Uint(a.StreamedAfter)
 	w.Bool(a.Added)
 	if a.Added {
-		w.CallID(a.For)
-		w.idempotency(a.Promise)
+		w.CallID(a.Callback)
+		w.idempotency(a.CallbackKey)
 	}
 }
 
@@ -500,9 +500,9 @@ func (r decoder) asked() Asked {
 	if r.version < 2 {
 		return a
 	}
-	a.Again, a.Shown = r.uint32("retries"), r.Uint()
+	a.Retries, a.StreamedAfter = r.uint32("retries"), r.Uint()
 	if a.Added = r.Bool(); a.Added {
-		a.For, a.Promise = r.CallID(), r.idempotency()
+		a.Callback, a.CallbackKey = r.CallID(), r.idempotency()
 	}
 	return a
 }

@@ -81,7 +81,7 @@ func drawAsk(t *rapid.T) actor.Ask {
 func drawAsks(t *rapid.T) []Asked {
 	var asks []Asked
 	for range rapid.IntRange(1, 3).Draw(t, "asks") {
-		a := Asked{Ask: drawAsk(t), Call: drawRun(t), To: drawID(t), Budget: 3, Stamp: drawTime(t), Clock: drawClock(t), Attempt: 1, Holds: 2, Again: 3, Shown: 4}
+		a := Asked{Ask: drawAsk(t), Call: drawRun(t), To: drawID(t), Budget: 3, Stamp: drawTime(t), Clock: drawClock(t), Attempt: 1, Holds: 2, Retries: 3, StreamedAfter: 4}
 		if rapid.Bool().Draw(t, "answered") {
 			answer := drawAnswer(t)
 			a.Answer = &answer
@@ -90,7 +90,7 @@ func drawAsks(t *rapid.T) []Asked {
 			a.Sent = ptr(drawAsk(t))
 		}
 		if rapid.Bool().Draw(t, "added") {
-			a.Added, a.For, a.Promise = true, drawRun(t), drawIdempotency(t)
+			a.Added, a.Callback, a.CallbackKey = true, drawRun(t), drawIdempotency(t)
 		}
 		asks = append(asks, a)
 	}
@@ -118,7 +118,7 @@ func drawJournal(t *rapid.T) Journal {
 	j := Journal{N: rapid.Uint64().Draw(t, "n")}
 	for range rapid.IntRange(0, 2).Draw(t, "runs") {
 		run := &Run{Call: drawCall(t, drawID(t)), At: drawTime(t), Definition: actor.HashOf(nil), Clock: drawClock(t),
-			Holds: 1, Budget: 2, Seq: 3, Parked: drawName(t), Keep: drawItems(t)}
+			Holds: 1, Budget: 2, Seq: 3, Parked: drawName(t), StateUpdates: drawItems(t)}
 		for range rapid.IntRange(0, 2).Draw(t, "steps") {
 			run.Steps = append(run.Steps, Step{drawAsks(t)})
 		}
@@ -131,12 +131,12 @@ func drawJournal(t *rapid.T) Journal {
 	for range rapid.IntRange(0, 2).Draw(t, "away") {
 		e := drawEnded(t)
 		e.n = rapid.Uint64Range(1, 1<<40).Draw(t, "entry")
-		j.Away = append(j.Away, e.evicted())
+		j.Evicted = append(j.Evicted, e.evicted())
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "buried") {
 		j.Buried = append(j.Buried, Buried{drawRun(t), drawTime(t), drawTime(t)})
 	}
-	j.Kept = drawItems(t)
+	j.ActorState = drawItems(t)
 	return j
 }
 
@@ -170,7 +170,7 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 		return Parked{run, at, drawName(t)}
 	case tagEnded:
 		e := drawEnded(t)
-		e.Keep = drawItems(t)
+		e.StateUpdates = drawItems(t)
 		return e
 	case tagBuried:
 		return Buried{run, at, drawTime(t)}
@@ -239,7 +239,7 @@ func TestCodecCoversEveryField(t *testing.T) {
 		nonZero(reflect.ValueOf(j), seen)
 	})
 	for _, v := range []any{Entry{}, RunEvent{}, Accepted{}, Asking{}, Answered{}, Retried{}, Held{}, Resumed{}, Parked{}, Ended{},
-		Buried{}, Added{}, Streamed{}, Rebased{}, actor.StateItem{}, Snapshot{}, Journal{}, Away{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
+		Buried{}, Added{}, Streamed{}, Rebased{}, actor.StateItem{}, Snapshot{}, Journal{}, EvictedOutcome{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
 			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] { // unexported fields are derived

@@ -230,8 +230,8 @@ func (x *examiner) checkActor(id actor.ID, entries []Entry, snapshot *Entry) {
 	if snapshot != nil && journal.N != snapshot.N+uint64(len(saved.Entries)) {
 		x.report(snapshotKey(id), "", "holds the state after %d entries, want %d", journal.N-uint64(len(saved.Entries)), snapshot.N)
 	}
-	for i := range journal.Away {
-		a := &journal.Away[i]
+	for i := range journal.Evicted {
+		a := &journal.Evicted[i]
 		at, ok := slices.BinarySearchFunc(entries, a.N, func(e Entry, n uint64) int { return cmp.Compare(e.N, n) })
 		var outcome Ended
 		if ok {

@@ -14,12 +14,12 @@ import (
 // Journal is the state of one actor: the fold of its records in order. For a journaled
 // actor, Apply and ApplyEntry are the only ways to add to it.
 type Journal struct {
-	N      uint64            // number of the last record
-	Runs   []*Run            // open runs in order of acceptance
-	Away   []Away            // references to retained outcomes in the log, oldest first
-	Ended  []Ended           // later retained outcomes, complete
-	Buried []Buried          // tombstones of calls cancelled before arrival, oldest first
-	Kept   []actor.StateItem // actor state sorted by name, with the updates of ended runs
+	N          uint64            // number of the last record
+	Runs       []*Run            // open runs in order of acceptance
+	Evicted    []EvictedOutcome  // references to retained outcomes in the log, oldest first
+	Ended      []Ended           // later retained outcomes, complete
+	Buried     []Buried          // tombstones of calls cancelled before arrival, oldest first
+	ActorState []actor.StateItem // actor state sorted by name, with the updates of ended runs
 
 	outcomeBytes int           // total memorySize of Ended
 	index        *outcomeIndex // nil until a lookup needs it
@@ -27,16 +27,16 @@ type Journal struct {
 
 // Run is an accepted call without an outcome.
 type Run struct {
-	Call       actor.Call
-	At         actor.Time
-	Definition actor.Hash
-	Clock      actor.Clock       // time left; stopped while the run or a callee waits for a person
-	Holds      uint64            // number of times that Clock was stopped or started
-	Budget     uint32            // number of calls that the run may still make
-	Steps      []Step            // steps of its turn; empty while the call waits in the mailbox
-	Seq        uint64            // number of its last run event
-	Parked     string            // reason why the turn is stopped; empty if it is not
-	Keep       []actor.StateItem // updates by its turn; applied to ActorState when the run ends
+	Call         actor.Call
+	At           actor.Time
+	Definition   actor.Hash
+	Clock        actor.Clock       // time left; stopped while the run or a callee waits for a person
+	Holds        uint64            // number of times that Clock was stopped or started
+	Budget       uint32            // number of calls that the run may still make
+	Steps        []Step            // steps of its turn; empty while the call waits in the mailbox
+	Seq          uint64            // number of its last run event
+	Parked       string            // reason why the turn is stopped; empty if it is not
+	StateUpdates []actor.StateItem // updates by its turn; applied to ActorState when the run ends
 }
 
 // Step is one action of a turn: its asks with their answers.
@@ -44,21 +44,21 @@ type Step struct{ Asks []Asked }
 
 // Asked is one ask and its progress.
 type Asked struct {
-	Ask     actor.Ask    // as the agent made it; a replayed turn is compared with it
-	Sent    *actor.Ask   // as sent, if tools rewrote it; otherwise nil
-	Call    actor.CallID // child call; zero if the ask made no call
-	To      actor.ID     // callee of Call
-	Budget  uint32       // share of the run's budget given to Call
-	Stamp   actor.Time
-	Clock   actor.Clock // time left; when it expires, the ask is answered with a refusal
-	Attempt uint32
-	Holds   uint64 // highest N of a Held or Resumed record
-	Answer  *actor.Answer
-	Again   uint32            // number of retries
-	Shown   uint64            // Seq of the run's last event before the first published piece of the answer; 0 if none was published
-	Added   bool              // made by the external agent of another ask, not by the turn
-	For     actor.CallID      // message that added the ask; the answer is its reply
-	Promise actor.Idempotency // idempotency key of that message
+	Ask           actor.Ask    // as the agent made it; a replayed turn is compared with it
+	Sent          *actor.Ask   // as sent, if tools rewrote it; otherwise nil
+	Call          actor.CallID // child call; zero if the ask made no call
+	To            actor.ID     // callee of Call
+	Budget        uint32       // share of the run's budget given to Call
+	Stamp         actor.Time
+	Clock         actor.Clock // time left; when it expires, the ask is answered with a refusal
+	Attempt       uint32
+	Holds         uint64 // highest N of a Held or Resumed record
+	Answer        *actor.Answer
+	Retries       uint32            // number of retries
+	StreamedAfter uint64            // Seq of the run's last event before the first published piece of the answer; 0 if none was published
+	Added         bool              // made by the external agent of another ask, not by the turn
+	Callback      actor.CallID      // message that added the ask; the answer is its reply
+	CallbackKey   actor.Idempotency // idempotency key of that message
 }
 
 // IsCall reports whether the ask is a call to another actor that was made, not refused.
@@ -81,7 +81,7 @@ func (r *Run) Started() bool { return len(r.Steps) > 0 }
 // HasFutureClock reports whether a clock of an open run starts after now, because the
 // system clock was set back. A Rebased record moves such clocks to now. Without it,
 // runs would stall until the system clock catches up.
-func (j *Journal) Ahead(now actor.Time) bool {
+func (j *Journal) HasFutureClock(now actor.Time) bool {
 	for _, run := range j.Runs {
 		if run.Clock.Since > now || slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Clock.Since > now }) {
 			return true
@@ -150,8 +150,8 @@ func (j *Journal) Apply(r Record) error {
 		if run == nil || len(r.Asks) == 0 || slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() }) {
 			return fmt.Errorf("run %s cannot start another step", r.Run)
 		}
-		run.Asks(r.At, slices.Clone(r.Asks))
-		run.Keep = append(run.Keep, r.Keep...)
+		run.AddStep(r.At, slices.Clone(r.Asks))
+		run.StateUpdates = append(run.StateUpdates, r.StateUpdates...)
 	case Added:
 		run := j.Run(r.Run)
 		if run == nil || !r.Ask.Added || !slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() && !a.Added }) {
@@ -168,25 +168,25 @@ func (j *Journal) Apply(r Record) error {
 		if err != nil {
 			return err
 		}
-		if r.Again {
-			a.Again++
+		if r.Retry {
+			a.Retries++
 		}
-		if a.Shown == 0 {
-			a.Shown = r.Shown
+		if a.StreamedAfter == 0 {
+			a.StreamedAfter = r.StreamedAfter
 		}
 	case Answered:
 		run, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
 			return err
 		}
-		run.Answers(r.At, a, &r.Answer, r.Budget)
+		run.SetAnswer(r.At, a, &r.Answer, r.Budget)
 	case Retried:
 		_, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
 			return err
 		}
-		a.Attempt, a.Shown = r.Attempt, 0
-		a.Again++
+		a.Attempt, a.StreamedAfter = r.Attempt, 0
+		a.Retries++
 	case Held:
 		run, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
@@ -215,11 +215,11 @@ func (j *Journal) Apply(r Record) error {
 		}
 	case Ended:
 		if run := j.Run(r.Call); run != nil && !mutant.On("kept-with-asks-lost") {
-			j.updateState(run.Keep)
+			j.updateState(run.StateUpdates)
 		}
-		j.updateState(r.Keep)
+		j.updateState(r.StateUpdates)
 		j.Runs = slices.DeleteFunc(j.Runs, func(run *Run) bool { return run.Call.ID == r.Call })
-		r.Keep = nil
+		r.StateUpdates = nil
 		j.addOutcome(r)
 	case Buried:
 		j.Buried = append(j.Buried, r)
@@ -240,7 +240,7 @@ func (j *Journal) Open(run *Run, call *actor.Call, at actor.Time, definition act
 }
 
 // AddStep adds the run's next step. The run takes ownership of asks.
-func (r *Run) Asks(at actor.Time, asks []Asked) {
+func (r *Run) AddStep(at actor.Time, asks []Asked) {
 	for i := range asks {
 		asks[i].Ask.Work = nil // not part of the state
 		if asks[i].Sent != nil && asks[i].Sent.Work != nil {
@@ -258,7 +258,7 @@ func (r *Run) Asks(at actor.Time, asks []Asked) {
 
 // SetAnswer answers an ask of the last step and returns the unused budget of a call
 // to the run. The run takes ownership of answer.
-func (r *Run) Answers(at actor.Time, a *Asked, answer *actor.Answer, budget uint32) {
+func (r *Run) SetAnswer(at actor.Time, a *Asked, answer *actor.Answer, budget uint32) {
 	a.Answer = answer
 	r.Budget += min(budget, a.Budget)
 	r.updateClock(at)
@@ -280,28 +280,28 @@ func (j *Journal) Close(id actor.CallID) *Run {
 func (j *Journal) updateState(items []actor.StateItem) {
 	for i, item := range items {
 		if i == 0 {
-			j.Kept = slices.Clone(j.Kept) // a turn may still read the previous slice
+			j.ActorState = slices.Clone(j.ActorState) // a turn may still read the previous slice
 		}
-		at, there := slices.BinarySearchFunc(j.Kept, item.Name, func(k actor.StateItem, name string) int { return strings.Compare(k.Name, name) })
+		at, there := slices.BinarySearchFunc(j.ActorState, item.Name, func(k actor.StateItem, name string) int { return strings.Compare(k.Name, name) })
 		switch {
 		case len(item.Value) == 0 && there:
-			j.Kept = slices.Delete(j.Kept, at, at+1)
+			j.ActorState = slices.Delete(j.ActorState, at, at+1)
 		case len(item.Value) == 0:
 		case there:
-			j.Kept[at] = item
+			j.ActorState[at] = item
 		default:
-			j.Kept = slices.Insert(j.Kept, at, item)
+			j.ActorState = slices.Insert(j.ActorState, at, item)
 		}
 	}
 }
 
 // EffectiveState returns the actor state including the updates of open runs.
-func (j *Journal) KeptNow() []actor.StateItem {
-	now := Journal{Kept: j.Kept}
+func (j *Journal) EffectiveState() []actor.StateItem {
+	now := Journal{ActorState: j.ActorState}
 	for _, run := range j.Runs {
-		now.updateState(run.Keep)
+		now.updateState(run.StateUpdates)
 	}
-	return now.Kept
+	return now.ActorState
 }
 
 // openAsk returns an open ask and its run.

@@ -87,7 +87,7 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 	case 9:
 		return Streamed{run.Call.ID, step, index, now, rapid.Bool().Draw(t, "again"), rapid.Uint64Range(0, 9).Draw(t, "shown")}
 	default:
-		return Ended{Call: run.Call.ID, At: now, Until: until, Reply: actor.Fail(run.Call.ID, actor.Refuse(actor.Stopped, "stopped")), Keep: drawItems(t)}
+		return Ended{Call: run.Call.ID, At: now, Until: until, Reply: actor.Fail(run.Call.ID, actor.Refuse(actor.Stopped, "stopped")), StateUpdates: drawItems(t)}
 	}
 }
 
@@ -110,19 +110,19 @@ func TestOutcomesAreFoundUntilExpiry(t *testing.T) {
 		apply(Ended{Call: call(n), At: now, Until: now + retained, Idempotency: key(n)})
 		apply(Buried{Call: call(calls + n), At: now, Until: now + retained})
 		if n%3 == 0 {
-			j.PutAway()
+			j.EvictOutcome()
 		}
 		if e := call(max(0, n-retained/2)); !j.HasEnded(e) || !j.IsBuried(call(calls+max(0, n-retained/2))) {
 			t.Fatalf("call %d expired too early", n)
 		}
 	}
-	if id, _, ok := j.Promise(key(calls - 1)); !ok || id != call(calls-1) {
+	if id, _, ok := j.FindByKey(key(calls - 1)); !ok || id != call(calls-1) {
 		t.Errorf("last key belongs to %s, %v", id, ok)
 	}
 	if j.HasEnded(call(0)) || j.IsBuried(call(calls)) || j.HasEnded(call(calls)) {
 		t.Error("expired outcomes or tombstones are retained")
 	}
-	if _, _, ok := j.Promise(key(0)); ok {
+	if _, _, ok := j.FindByKey(key(0)); ok {
 		t.Error("an expired key is retained")
 	}
 	if j.outcomeCount() > retained*11/10 || len(j.Buried) > retained*11/10 {
@@ -178,10 +178,10 @@ func TestOutcomeIndexAgainstScan(t *testing.T) {
 				t.Fatal(err)
 			}
 			if chance.IntN(3) == 0 {
-				j.PutAway()
+				j.EvictOutcome()
 			}
 			id := name()
-			var first, promised *Away // of all retained outcomes, evicted or complete
+			var first, promised *EvictedOutcome // of all retained outcomes, evicted or complete
 			held := 0
 			for i := range j.outcomeCount() {
 				evicted, ended := j.outcome(i)
@@ -199,11 +199,11 @@ func TestOutcomeIndexAgainstScan(t *testing.T) {
 			if _, n := j.Outcome(id); (n == 0) != (first == nil) || first != nil && n != first.N {
 				t.Fatalf("outcome of %s: got entry %d, want %+v", id, n, first)
 			}
-			if _, body, ok := j.Promise(actor.Idempotency{Key: id.String()}); ok != (promised != nil) || ok && body != promised.Promise.Body {
+			if _, body, ok := j.FindByKey(actor.Idempotency{Key: id.String()}); ok != (promised != nil) || ok && body != promised.Idempotency.Body {
 				t.Fatalf("key of %s: got %v, want %+v", id, ok, promised)
 			}
-			if j.Held() != held {
-				t.Fatalf("got %d bytes of outcomes, want %d", j.Held(), held)
+			if j.OutcomeBytes() != held {
+				t.Fatalf("got %d bytes of outcomes, want %d", j.OutcomeBytes(), held)
 			}
 			if there := slices.ContainsFunc(j.Buried, func(b Buried) bool { return b.Call == id }); j.IsBuried(id) != there {
 				t.Fatalf("tombstone of %s: got %v, want %v", id, !there, there)
@@ -224,19 +224,19 @@ func TestStateUpdatesApplyAtEndOfRun(t *testing.T) {
 	}
 	ask := []Asked{{Ask: actor.Ask{Kind: actor.AskSleep}}}
 	apply(Accepted{Call: actor.Call{ID: call(1)}})
-	apply(Ended{Call: call(1), Keep: []actor.StateItem{item("b", "1"), item("a", "1"), item("c", "1")}})
+	apply(Ended{Call: call(1), StateUpdates: []actor.StateItem{item("b", "1"), item("a", "1"), item("c", "1")}})
 	apply(Accepted{Call: actor.Call{ID: call(2)}})
-	apply(Asking{Run: call(2), Asks: ask, Keep: []actor.StateItem{item("b", "2"), item("d", "2")}})
-	before := j.Kept
-	if want := []actor.StateItem{item("a", "1"), item("b", "1"), item("c", "1")}; !reflect.DeepEqual(j.Kept, want) {
-		t.Errorf("state during the run: got %s", j.Kept)
+	apply(Asking{Run: call(2), Asks: ask, StateUpdates: []actor.StateItem{item("b", "2"), item("d", "2")}})
+	before := j.ActorState
+	if want := []actor.StateItem{item("a", "1"), item("b", "1"), item("c", "1")}; !reflect.DeepEqual(j.ActorState, want) {
+		t.Errorf("state during the run: got %s", j.ActorState)
 	}
-	if want := []actor.StateItem{item("a", "1"), item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.KeptNow(), want) {
-		t.Errorf("effective state during the run: got %s", j.KeptNow())
+	if want := []actor.StateItem{item("a", "1"), item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.EffectiveState(), want) {
+		t.Errorf("effective state during the run: got %s", j.EffectiveState())
 	}
-	apply(Ended{Call: call(2), Keep: []actor.StateItem{item("a", ""), item("e", "")}})
-	if want := []actor.StateItem{item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.Kept, want) {
-		t.Errorf("state after the run: got %s", j.Kept)
+	apply(Ended{Call: call(2), StateUpdates: []actor.StateItem{item("a", ""), item("e", "")}})
+	if want := []actor.StateItem{item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.ActorState, want) {
+		t.Errorf("state after the run: got %s", j.ActorState)
 	}
 	if len(before) != 3 || string(before[1].Value) != "1" {
 		t.Errorf("the previous state changed to %s", before)

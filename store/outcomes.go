@@ -19,28 +19,28 @@ import (
 // entry. A repeat is then still recognised, and the reply is read from that entry.
 
 // EvictedOutcome is a reference to an outcome in the log.
-type Away struct {
-	Call    actor.CallID
-	N       uint64 // number of the entry with the outcome
-	Until   actor.Time
-	Promise *actor.Idempotency // idempotency key of the call; nil if it had none
+type EvictedOutcome struct {
+	Call        actor.CallID
+	N           uint64 // number of the entry with the outcome
+	Until       actor.Time
+	Idempotency *actor.Idempotency // idempotency key of the call; nil if it had none
 }
 
-func (e *Ended) evicted() Away {
-	a := Away{Call: e.Call, N: e.n, Until: e.Until}
+func (e *Ended) evicted() EvictedOutcome {
+	a := EvictedOutcome{Call: e.Call, N: e.n, Until: e.Until}
 	if !e.Idempotency.IsZero() {
 		key := e.Idempotency
-		a.Promise = &key
+		a.Idempotency = &key
 	}
 	return a
 }
 
 // key returns the idempotency key of the outcome's call; zero if it had none.
-func (a *Away) key() actor.Idempotency {
-	if a.Promise == nil {
+func (a *EvictedOutcome) key() actor.Idempotency {
+	if a.Idempotency == nil {
 		return actor.Idempotency{}
 	}
-	return *a.Promise
+	return *a.Idempotency
 }
 
 // outcomeOverhead is the approximate memory in bytes of an outcome without content.
@@ -59,7 +59,7 @@ func (e *Ended) memorySize() int {
 }
 
 // OutcomeBytes returns the approximate memory in bytes of the complete outcomes.
-func (j *Journal) Held() int { return j.outcomeBytes }
+func (j *Journal) OutcomeBytes() int { return j.outcomeBytes }
 
 // addOutcome retains the outcome of the next entry.
 func (j *Journal) addOutcome(e Ended) {
@@ -71,11 +71,11 @@ func (j *Journal) addOutcome(e Ended) {
 // EvictOutcome replaces the oldest complete outcome by a reference and reports whether
 // it could. An outcome from a snapshot of an earlier version has no known entry, so it
 // stays complete until it expires.
-func (j *Journal) PutAway() bool {
+func (j *Journal) EvictOutcome() bool {
 	if len(j.Ended) == 0 || j.Ended[0].n == 0 {
 		return false
 	}
-	j.Away = append(j.Away, j.Ended[0].evicted())
+	j.Evicted = append(j.Evicted, j.Ended[0].evicted())
 	j.dropFirstEnded()
 	return true
 }
@@ -104,14 +104,14 @@ type outcomeIndex struct {
 }
 
 // outcomeCount returns the number of retained outcomes.
-func (j *Journal) outcomeCount() int { return len(j.Away) + len(j.Ended) }
+func (j *Journal) outcomeCount() int { return len(j.Evicted) + len(j.Ended) }
 
 // outcome returns the i-th retained outcome: evicted or complete, the other result is nil.
-func (j *Journal) outcome(i int) (*Away, *Ended) {
-	if i < len(j.Away) {
-		return &j.Away[i], nil
+func (j *Journal) outcome(i int) (*EvictedOutcome, *Ended) {
+	if i < len(j.Evicted) {
+		return &j.Evicted[i], nil
 	}
-	return nil, &j.Ended[i-len(j.Away)]
+	return nil, &j.Ended[i-len(j.Evicted)]
 }
 
 // outcomeKey returns the call, the idempotency key and the expiry of the i-th outcome.
@@ -203,7 +203,7 @@ func (j *Journal) updateIndex() *outcomeIndex {
 
 // FindByKey returns the call with an idempotency key, and the hash of its body. It
 // searches the open runs, the messages that added open asks, and the retained outcomes.
-func (j *Journal) Promise(key actor.Idempotency) (call actor.CallID, body actor.Hash, ok bool) {
+func (j *Journal) FindByKey(key actor.Idempotency) (call actor.CallID, body actor.Hash, ok bool) {
 	if key.IsZero() {
 		return actor.CallID{}, actor.Hash{}, false
 	}
@@ -212,8 +212,8 @@ func (j *Journal) Promise(key actor.Idempotency) (call actor.CallID, body actor.
 			return r.Call.ID, r.Call.Idempotency.Body, true
 		}
 		for i := range r.Last() {
-			if a := &r.Last()[i]; a.Added && a.Open() && a.Promise.Same(key) {
-				return a.For, a.Promise.Body, true
+			if a := &r.Last()[i]; a.Added && a.Open() && a.CallbackKey.Same(key) {
+				return a.Callback, a.CallbackKey.Body, true
 			}
 		}
 	}
@@ -247,7 +247,7 @@ func (j *Journal) expireOutcomes(now actor.Time) {
 	if j.N%(1<<bits.Len(uint(outcomes+buried))) != 0 {
 		return // a small index may stay until the next full pass
 	}
-	j.Away = slices.DeleteFunc(j.Away, func(a Away) bool { return a.Until < now })
+	j.Evicted = slices.DeleteFunc(j.Evicted, func(a EvictedOutcome) bool { return a.Until < now })
 	j.Ended = slices.DeleteFunc(j.Ended, func(e Ended) bool {
 		if e.Until < now {
 			j.outcomeBytes -= e.memorySize()
@@ -282,17 +282,17 @@ func (j *Journal) dropFirstOutcome() {
 		x.forgotten++
 		x.outcomes--
 	}
-	if len(j.Away) == 0 {
+	if len(j.Evicted) == 0 {
 		j.dropFirstEnded()
 		return
 	}
-	j.Away[0] = Away{}
-	j.Away = j.Away[1:]
+	j.Evicted[0] = EvictedOutcome{}
+	j.Evicted = j.Evicted[1:]
 }
 
 // TrimOutcomes drops the oldest outcomes while the complete ones together exceed
 // maxBytes. It never drops the newest one. It is for volatile actors, whose outcomes are in no log.
-func (j *Journal) Shorten(maxBytes int) {
+func (j *Journal) TrimOutcomes(maxBytes int) {
 	for j.outcomeBytes > maxBytes && len(j.Ended) > 1 {
 		j.dropFirstOutcome()
 	}

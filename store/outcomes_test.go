@@ -64,11 +64,11 @@ func TestOutcomesOfVersion1SnapshotAreNotEvicted(t *testing.T) {
 		t.Error("version 1 represents a reference to an entry")
 	}
 	for range 2 {
-		if j.PutAway() {
+		if j.EvictOutcome() {
 			t.Error("an outcome of an unknown entry was evicted")
 		}
 		reply, _ := j.Outcome(call)
-		if reply == nil || actor.TextOf(reply.Parts) != "early" || !j.HasEnded(later) || j.Held() == 0 {
+		if reply == nil || actor.TextOf(reply.Parts) != "early" || !j.HasEnded(later) || j.OutcomeBytes() == 0 {
 			t.Fatalf("unexpected journal: %+v", j)
 		}
 		if j, err = DecodeJournal(EncodeJournal(&j)); err != nil {
@@ -78,7 +78,7 @@ func TestOutcomesOfVersion1SnapshotAreNotEvicted(t *testing.T) {
 }
 
 func TestEvictedOutcomeWithoutEntryIsRejected(t *testing.T) {
-	b := EncodeJournal(&Journal{N: 1, Away: []Away{{Call: actor.CallID{1}, N: 9, Until: 9}}})
+	b := EncodeJournal(&Journal{N: 1, Evicted: []EvictedOutcome{{Call: actor.CallID{1}, N: 9, Until: 9}}})
 	at := bytes.Index(b, []byte{9, 18}) // entry number 9 and Until 9
 	if at < 0 {
 		t.Fatalf("entry number not found in % x", b)

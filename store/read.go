@@ -157,8 +157,8 @@ func Fold(saved Saved) (Journal, error) {
 		for i := range j.Ended {
 			j.Ended[i].Idempotency = actor.Idempotency{}
 		}
-		for i := range j.Away {
-			j.Away[i].Promise = nil
+		for i := range j.Evicted {
+			j.Evicted[i].Idempotency = nil
 		}
 	}
 	return j, nil

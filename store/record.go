@@ -16,10 +16,10 @@ type Accepted struct {
 
 // Asking adds the next step to a run: one action of its turn, with at least one ask.
 type Asking struct {
-	Run  actor.CallID
-	At   actor.Time
-	Asks []Asked
-	Keep []actor.StateItem
+	Run          actor.CallID
+	At           actor.Time
+	Asks         []Asked
+	StateUpdates []actor.StateItem
 }
 
 // Added adds an ask to the last step of a run. It is a call made by the external
@@ -34,12 +34,12 @@ type Added struct {
 // Streamed records that a piece of an answer was published, or that the host retries
 // an ask.
 type Streamed struct {
-	Run   actor.CallID
-	Step  uint32
-	Index uint16
-	At    actor.Time
-	Again bool   // the host retries
-	Shown uint64 // Seq of the run's last event before the piece; 0 if no piece is published
+	Run           actor.CallID
+	Step          uint32
+	Index         uint16
+	At            actor.Time
+	Retry         bool   // the host retries
+	StreamedAfter uint64 // Seq of the run's last event before the piece; 0 if no piece is published
 }
 
 // Answered sets the answer of an ask.
@@ -95,13 +95,13 @@ type Rebased struct{ At actor.Time }
 // Ended sets the only outcome of a call, which is kept for repeats until Until. It
 // ends the run of the same ID, if there is one: a refused call or a signal has none.
 type Ended struct {
-	Call        actor.CallID
-	At          actor.Time
-	Reply       actor.Reply
-	Until       actor.Time
-	Idempotency actor.Idempotency
-	Keep        []actor.StateItem
-	n           uint64 // number of the entry with this record; 0 if unknown or not yet in a journal
+	Call         actor.CallID
+	At           actor.Time
+	Reply        actor.Reply
+	Until        actor.Time
+	Idempotency  actor.Idempotency
+	StateUpdates []actor.StateItem
+	n            uint64 // number of the entry with this record; 0 if unknown or not yet in a journal
 }
 
 // Buried is a tombstone: the call was cancelled before it arrived. It MUST NOT be

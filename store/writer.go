@@ -23,8 +23,8 @@ type WriterConfig struct {
 	Seed            [32]byte         // seed of the random salts in the values of rows
 	BatchBytesMax   int              `sim:"1KiB..4MiB"` // approximate maximum batch size; 0 means BatchBytesMax; a single Append may exceed it
 	BatchesInFlight int              `sim:"1..4"`       // maximum number of batches taken and not synced; 0 means BatchesInFlight
-	Rare            failpoint.Points // set only by the simulator
-	Older           bool             // write the format of version 1 where it can represent the entry; set only by the simulator
+	Failpoints      failpoint.Points // set only by the simulator
+	WriteVersion1   bool             // write the format of version 1 where it can represent the entry; set only by the simulator
 }
 
 // Writer groups the entries of a node's log into batches and computes the position
@@ -79,7 +79,7 @@ func NewWriter(config WriterConfig) *Writer {
 		config.BatchesInFlight = BatchesInFlight
 	}
 	rows := newRowWriter(config.Node, config.Seed)
-	rows.version1 = config.Older
+	rows.version1 = config.WriteVersion1
 	return &Writer{config: config, end: config.From.Pos, released: config.From.Pos, taken: config.From, chain: chain{config.From, rows}}
 }
 
@@ -118,7 +118,7 @@ func (w *Writer) Take() (Batch, bool) {
 	}
 	groups, entries, bytes := 0, 0, 0
 	for _, g := range w.groups {
-		if groups > 0 && (bytes+g.bytes > w.config.BatchBytesMax || w.config.Rare.On(failpoint.BatchOfOne)) {
+		if groups > 0 && (bytes+g.bytes > w.config.BatchBytesMax || w.config.Failpoints.On(failpoint.BatchOfOne)) {
 			break
 		}
 		groups, entries, bytes = groups+1, entries+g.entries, bytes+g.bytes

@@ -326,13 +326,13 @@ func TestAnchorSurvivesTornWrite(t *testing.T) {
 	older, newer := Mark{7, 9, actor.HashOf([]byte("a"))}, Mark{8, 11, actor.HashOf([]byte("b"))}
 	file := make([]byte, AnchorFileBytes)
 	copy(file, EncodeAnchor("n1", older))
-	copy(file[AnchorSlotApart:], EncodeAnchor("n1", newer))
+	copy(file[AnchorSlotStride:], EncodeAnchor("n1", newer))
 	if got, slot, err := DecodeAnchor(file, "n1"); err != nil || got != newer || slot != 1 {
 		t.Fatalf("got %+v in slot %d, %v", got, slot, err)
 	}
 	for bit := range AnchorSlotBytes * 8 {
 		torn := append([]byte(nil), file...)
-		torn[AnchorSlotApart+bit/8] ^= 1 << (bit % 8)
+		torn[AnchorSlotStride+bit/8] ^= 1 << (bit % 8)
 		if got, slot, err := DecodeAnchor(torn, "n1"); err != nil || got != older || slot != 0 {
 			t.Fatalf("bit %d: got %+v in slot %d, %v", bit, got, slot, err)
 		}

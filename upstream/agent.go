@@ -313,15 +313,15 @@ type Health struct {
 func NewHealth(now actor.Time) Health { return Health{lastSeen: now, lastPoll: now} }
 
 // Heartbeat records a heartbeat.
-func (h *Health) Beat(now actor.Time) { h.lastSeen, h.unwell = now, false }
+func (h *Health) Heartbeat(now actor.Time) { h.lastSeen, h.unwell = now, false }
 
 // RecordPoll records the result of a poll. Status 0 means no response: the network
 // may be at fault, so it counts only as silence.
-func (h *Health) Polled(now actor.Time, status int) {
+func (h *Health) RecordPoll(now actor.Time, status int) {
 	h.lastPoll = now
 	switch status {
 	case 200:
-		h.Beat(now)
+		h.Heartbeat(now)
 	case 0, 404, 405:
 	default:
 		h.unwell = true

@@ -143,9 +143,9 @@ func TestHealth(t *testing.T) {
 	} {
 		switch {
 		case c.status == -1:
-			h.Beat(second(c.at))
+			h.Heartbeat(second(c.at))
 		case c.status >= 0:
-			h.Polled(second(c.at), c.status)
+			h.RecordPoll(second(c.at), c.status)
 		}
 		refusal := h.Refuse("agent helper", second(c.at))
 		if h.Healthy(second(c.at)) != c.healthy || (refusal == nil) != c.healthy || h.NextPoll() != second(c.poll) {

@@ -82,7 +82,7 @@ func NewBackoff(config BackoffConfig) *Backoff {
 // Admission is the decision about an attempt. If At and Refusal are zero, the
 // attempt starts now. Otherwise the caller asks again at At, or gives up with
 // Refusal.
-type Pass struct {
+type Admission struct {
 	At      actor.Time
 	Refusal *actor.Refusal
 	Probe   bool // the attempt is a probe of a half-open circuit; the caller MUST copy Probe to its Report
@@ -90,20 +90,20 @@ type Pass struct {
 
 // Admit decides whether an attempt may start. It MUST be called before each
 // attempt.
-func (b *Backoff) Admit(now actor.Time, draw uint64) Pass {
+func (b *Backoff) Admit(now actor.Time, draw uint64) Admission {
 	switch {
 	case b.open && now < b.openUntil:
-		return Pass{Refusal: b.refuse(b.openUntil.Sub(now))}
+		return Admission{Refusal: b.refuse(b.openUntil.Sub(now))}
 	case b.open && b.probing:
-		return Pass{Refusal: b.refuse(b.config.Base)}
+		return Admission{Refusal: b.refuse(b.config.Base)}
 	case b.open:
 		b.probing = true
-		return Pass{Probe: true}
+		return Admission{Probe: true}
 	case now < b.notBefore:
 		// Jitter spreads the attempts that wait for the same instant.
-		return Pass{At: b.notBefore.Add(jitter(b.window(), draw))}
+		return Admission{At: b.notBefore.Add(jitter(b.window(), draw))}
 	}
-	return Pass{}
+	return Admission{}
 }
 
 func (b *Backoff) refuse(wait actor.Duration) *actor.Refusal {
@@ -126,7 +126,7 @@ type Report struct {
 
 // Advice is the decision whether a failed attempt may be repeated, and when.
 type Advice struct {
-	Again bool
+	Retry bool
 	At    actor.Time
 }
 
@@ -162,7 +162,7 @@ func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 		return Advice{}
 	}
 	b.retryCredit -= 100
-	return Advice{Again: true, At: at}
+	return Advice{Retry: true, At: at}
 }
 
 // countBroken opens the circuit after OpenAfter consecutive broken attempts, or

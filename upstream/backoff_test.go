@@ -37,7 +37,7 @@ func TestBackoffDoublesWithFullJitter(t *testing.T) {
 			draw, share = lowest, 0
 		}
 		got := b.Report(1000, upstream.Report{Failure: broken, By: actor.Forever}, draw)
-		if wait := got.At.Sub(1000); !got.Again || wait != share {
+		if wait := got.At.Sub(1000); !got.Retry || wait != share {
 			t.Errorf("after %d failures: got delay %v, want %v", i+1, wait, share)
 		}
 	}
@@ -61,10 +61,10 @@ func TestBackoffHonoursRetryAfter(t *testing.T) {
 	if p := b.Admit(actor.Time(2*time.Second), lowest); p.At != actor.Time(3*time.Second) {
 		t.Errorf("a shorter delay replaced the longer one: %+v", p)
 	}
-	if p := b.Admit(actor.Time(3*time.Second), highest); p != (upstream.Pass{}) {
+	if p := b.Admit(actor.Time(3*time.Second), highest); p != (upstream.Admission{}) {
 		t.Errorf("not admitted after the requested time: %+v", p)
 	}
-	if advice := b.Report(0, upstream.Report{Failure: throttled, By: actor.Time(3 * time.Second)}, lowest); advice.Again {
+	if advice := b.Report(0, upstream.Report{Failure: throttled, By: actor.Time(3 * time.Second)}, lowest); advice.Retry {
 		t.Error("retry after By")
 	}
 }
@@ -75,7 +75,7 @@ func TestThrottledWithoutRetryAfterDelaysAll(t *testing.T) {
 	if p := b.Admit(0, lowest); p.At != actor.Time(250*time.Millisecond) {
 		t.Errorf("got admission %+v, want At 250ms", p)
 	}
-	if p := b.Admit(actor.Time(250*time.Millisecond), lowest); p != (upstream.Pass{}) {
+	if p := b.Admit(actor.Time(250*time.Millisecond), lowest); p != (upstream.Admission{}) {
 		t.Errorf("got admission %+v, want immediate", p)
 	}
 }
@@ -135,7 +135,7 @@ func TestRetryBudgetLimitsRetries(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 1 << 30})
 	retries := 0
 	for range 1000 {
-		if b.Report(0, upstream.Report{Failure: broken, First: true, By: actor.Forever}, lowest).Again {
+		if b.Report(0, upstream.Report{Failure: broken, First: true, By: actor.Forever}, lowest).Retry {
 			retries++
 		}
 	}
@@ -192,7 +192,7 @@ func TestBackoffInvariants(t *testing.T) {
 			if r.First {
 				firsts++
 			}
-			if advice.Again {
+			if advice.Retry {
 				retries++
 				if advice.At < now || r.Failure == nil {
 					t.Fatalf("invalid advice %+v after %+v at %v", advice, r, now)

@@ -12,25 +12,25 @@ import (
 )
 
 // ExchangeConfig describes one request and how to perform it.
-type Order struct {
-	Who     string // name of the upstream in messages: "model gpt-x", "agent helper"
-	Request Request
+type ExchangeConfig struct {
+	Upstream string // name of the upstream in messages: "model gpt-x", "agent helper"
+	Request  Request
 	// NewDecoder returns a decoder for a response of the given content type. Each
 	// attempt has its own decoder.
-	Decode func(contentType string) (Decoder, *Failure)
+	NewDecoder func(contentType string) (Decoder, *Failure)
 	// Safe means that the request may be repeated after it was possibly processed.
 	Safe     bool
 	Deadline actor.Time
-	Patience
+	AttemptLimits
 }
 
 // Exchange returns the exchange for a prompt. Repeating a model request is always
 // safe: it only costs tokens.
-func (m Model) Order(p Prompt, deadline actor.Time, patience Patience) (Order, *actor.Refusal) {
+func (m Model) Exchange(p Prompt, deadline actor.Time, patience AttemptLimits) (ExchangeConfig, *actor.Refusal) {
 	request, refusal := m.Request(p)
 	name := "model " + p.Model
-	return Order{Who: name, Request: request, Safe: true, Deadline: deadline, Patience: patience,
-		Decode: func(contentType string) (Decoder, *Failure) { return NewModelDecoder(name, &p, contentType) },
+	return ExchangeConfig{Upstream: name, Request: request, Safe: true, Deadline: deadline, AttemptLimits: patience,
+		NewDecoder: func(contentType string) (Decoder, *Failure) { return NewModelDecoder(name, &p, contentType) },
 	}, refusal
 }
 
@@ -41,19 +41,19 @@ const agentTimeoutDefault = 24 * time.Hour
 
 // Exchange returns the exchange for an invocation; safe is true if the agent was
 // registered with retry = safe.
-func (a Agent) Order(in Invocation, safe bool, deadline actor.Time, patience Patience) (Order, *actor.Refusal) {
+func (a Agent) Exchange(in Invocation, safe bool, deadline actor.Time, patience AttemptLimits) (ExchangeConfig, *actor.Refusal) {
 	request, refusal := a.Invoke(in)
 	name := "agent " + in.Agent
 	patience.Head, patience.Idle = orDefault(patience.Head, agentTimeoutDefault), orDefault(patience.Idle, agentTimeoutDefault)
-	return Order{Who: name, Request: request, Safe: safe, Deadline: deadline, Patience: patience,
-		Decode: func(contentType string) (Decoder, *Failure) { return NewAgentDecoder(name, in.Run, contentType) },
+	return ExchangeConfig{Upstream: name, Request: request, Safe: safe, Deadline: deadline, AttemptLimits: patience,
+		NewDecoder: func(contentType string) (Decoder, *Failure) { return NewAgentDecoder(name, in.Run, contentType) },
 	}, refusal
 }
 
 // AttemptLimits bounds the time and the number of attempts. A zero field means its
 // default. The comments give the defaults for models. For agents both timeouts default
 // to agentTimeoutDefault. The tags are the ranges from which the simulator draws.
-type Patience struct {
+type AttemptLimits struct {
 	Head  actor.Duration `sim:"2s..10s"`   // time until the head of the response arrives; default 2 min
 	Idle  actor.Duration `sim:"900ms..5s"` // time between two pieces of the body; default 60 s
 	Tries int            `sim:"2..5"`      // maximum number of attempts, including throttled ones; default 4
@@ -62,8 +62,8 @@ type Patience struct {
 	Broken int `sim:"1..3"`
 }
 
-func (p Patience) orDefaults() Patience {
-	return Patience{orDefault(p.Head, 2*time.Minute), orDefault(p.Idle, time.Minute), orDefault(p.Tries, 4), orDefault(p.Broken, 2)}
+func (p AttemptLimits) orDefaults() AttemptLimits {
+	return AttemptLimits{orDefault(p.Head, 2*time.Minute), orDefault(p.Idle, time.Minute), orDefault(p.Tries, 4), orDefault(p.Broken, 2)}
 }
 
 const (
@@ -74,7 +74,7 @@ const (
 // Pacer is the state shared by the calls to one upstream: a Backoff, with a lock
 // if the host needs one. Step calls each method at most once.
 type Pacer interface {
-	Admit(now actor.Time, draw uint64) Pass
+	Admit(now actor.Time, draw uint64) Admission
 	Report(now actor.Time, r Report, draw uint64) Advice
 }
 
@@ -138,10 +138,10 @@ type Send struct {
 type Close struct{ Attempt int }
 
 // Forward passes a delta to the client of the exchange.
-type PassOn struct{ Delta Delta }
+type Forward struct{ Delta Delta }
 
 // Retry reports that an attempt failed, why, and when the next one starts.
-type Again struct {
+type Retry struct {
 	Attempt int
 	Failure Failure
 	At      actor.Time
@@ -150,11 +150,11 @@ type Again struct {
 // Ended is the last operation. It holds the outcome of the exchange.
 type Ended struct{ Outcome Outcome }
 
-func (Send) op()   {}
-func (Close) op()  {}
-func (PassOn) op() {}
-func (Again) op()  {}
-func (Ended) op()  {}
+func (Send) op()    {}
+func (Close) op()   {}
+func (Forward) op() {}
+func (Retry) op()   {}
+func (Ended) op()   {}
 
 // Outcome is the result of an exchange; there is exactly one.
 type Outcome struct {
@@ -191,8 +191,8 @@ const (
 //     reach the upstream, or the upstream reported that it did not accept it.
 //  4. At most one attempt is in progress at any time.
 type Exchange struct {
-	order          Order
-	limits         Patience
+	order          ExchangeConfig
+	limits         AttemptLimits
 	phase          phase
 	phaseDeadline  actor.Time // waiting: start of the next attempt; else timeout of the phase
 	attempts       []Attempt
@@ -211,13 +211,13 @@ type Exchange struct {
 }
 
 // NewExchange returns an exchange that has not begun.
-func NewExchange(order Order) *Exchange {
-	return &Exchange{order: order, limits: order.Patience.orDefaults()}
+func NewExchange(order ExchangeConfig) *Exchange {
+	return &Exchange{order: order, limits: order.AttemptLimits.orDefaults()}
 }
 
 // LateInputs returns the number of inputs ignored because their attempt, or the
 // exchange, had ended.
-func (x *Exchange) Late() int { return x.lateInputs }
+func (x *Exchange) LateInputs() int { return x.lateInputs }
 
 // NextDeadline returns the time by which the host MUST call Step, or false before
 // Begin and after the end.
@@ -266,7 +266,7 @@ type exchangeStep struct {
 func (m exchangeStep) apply(in Input) {
 	switch in := in.(type) {
 	case Cancel:
-		m.abort(actor.Refuse(in.Reason, "%s: the response is no longer needed", m.order.Who))
+		m.abort(actor.Refuse(in.Reason, "%s: the response is no longer needed", m.order.Upstream))
 	case Head:
 		if m.isCurrent(in.Attempt, awaitingHead) {
 			m.onHead(in)
@@ -309,9 +309,9 @@ func (m exchangeStep) fireTimers() {
 	case waiting:
 		m.startAttempt()
 	case awaitingHead:
-		m.failAttempt(fail(Broken, actor.Unavailable, "%s: no response within %v", m.order.Who, m.limits.Head))
+		m.failAttempt(fail(Broken, actor.Unavailable, "%s: no response within %v", m.order.Upstream, m.limits.Head))
 	case readingBody:
-		m.interrupt(fail(Broken, actor.Unavailable, "%s: no data for %v during the response", m.order.Who, m.limits.Idle))
+		m.interrupt(fail(Broken, actor.Unavailable, "%s: no data for %v during the response", m.order.Upstream, m.limits.Idle))
 	case readingErrorBody:
 		m.failWithStatus()
 	}
@@ -324,10 +324,10 @@ func (m exchangeStep) startAttempt() {
 	switch {
 	case pass.Refusal != nil:
 		refusal := *pass.Refusal
-		refusal.Detail = actor.Refuse(refusal.Reason, "%s: %s", m.order.Who, refusal.Detail).Detail
+		refusal.Detail = actor.Refuse(refusal.Reason, "%s: %s", m.order.Upstream, refusal.Detail).Detail
 		m.finish(&refusal)
 	case pass.At >= m.order.Deadline && pass.At > m.now:
-		m.finish(actor.RefuseBusy(actor.ScopeCallee, pass.At.Sub(m.now), "%s requested a delay beyond the deadline", m.order.Who))
+		m.finish(actor.RefuseBusy(actor.ScopeCallee, pass.At.Sub(m.now), "%s requested a delay beyond the deadline", m.order.Upstream))
 	case pass.At > m.now:
 		m.phaseDeadline = pass.At
 	default:
@@ -346,10 +346,10 @@ func (m exchangeStep) onHead(in Head) {
 		return
 	}
 	if coding := lookup(in.Headers, "content-encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-		m.failAttempt(fail(Broken, actor.Unavailable, "%s: unexpected content coding %.40q", m.order.Who, coding))
+		m.failAttempt(fail(Broken, actor.Unavailable, "%s: unexpected content coding %.40q", m.order.Upstream, coding))
 		return
 	}
-	decoder, failure := m.order.Decode(lookup(in.Headers, "content-type"))
+	decoder, failure := m.order.NewDecoder(lookup(in.Headers, "content-type"))
 	if failure != nil {
 		m.failAttempt(failure)
 		return
@@ -405,7 +405,7 @@ func (m exchangeStep) forwardDecoded(deltas []Delta, failure *Failure) {
 
 func (m exchangeStep) forward(d Delta) {
 	m.forwarded = true
-	m.ops = append(m.ops, PassOn{d})
+	m.ops = append(m.ops, Forward{d})
 }
 
 func (m exchangeStep) flush() {
@@ -420,11 +420,11 @@ func (m exchangeStep) onLoss(in Loss) {
 	case m.phase == readingErrorBody:
 		m.failWithStatus()
 	case in.Final && !in.Sent:
-		m.abort(actor.Refuse(actor.Rejected, "%s cannot be reached: %s", m.order.Who, detail))
+		m.abort(actor.Refuse(actor.Rejected, "%s cannot be reached: %s", m.order.Upstream, detail))
 	case !in.Sent:
-		m.failAttempt(fail(Unreached, actor.Unavailable, "%s cannot be reached: %s", m.order.Who, detail))
+		m.failAttempt(fail(Unreached, actor.Unavailable, "%s cannot be reached: %s", m.order.Upstream, detail))
 	default:
-		m.interrupt(fail(Broken, actor.Unavailable, "%s: connection lost: %s", m.order.Who, detail))
+		m.interrupt(fail(Broken, actor.Unavailable, "%s: connection lost: %s", m.order.Upstream, detail))
 	}
 }
 
@@ -440,7 +440,7 @@ func (m exchangeStep) interrupt(failure *Failure) {
 
 func (m exchangeStep) failWithStatus() {
 	body := m.order.Request.redact(string(m.body)) // before truncation can split a secret
-	m.failAttempt(StatusFailure(m.order.Who, m.status, m.headers, []byte(body), m.headAt))
+	m.failAttempt(StatusFailure(m.order.Upstream, m.status, m.headers, []byte(body), m.headAt))
 }
 
 // failAttempt ends an attempt, and ends the exchange unless another attempt is
@@ -461,9 +461,9 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	}
 	advice := m.report(report)
 	switch {
-	case advice.Again:
+	case advice.Retry:
 		m.phase, m.phaseDeadline, m.decoder = waiting, advice.At, nil
-		m.ops = append(m.ops, Again{len(m.attempts), *f, advice.At})
+		m.ops = append(m.ops, Retry{len(m.attempts), *f, advice.At})
 	case uncertain:
 		m.finish(actor.Refuse(actor.Unknown, "%s; the request may have been processed", f.Refusal.Detail))
 	default:
@@ -489,8 +489,8 @@ func (m exchangeStep) abort(refusal *actor.Refusal) {
 }
 
 func (m exchangeStep) deadlineRefusal() *actor.Refusal {
-	refusal := actor.Refuse(actor.Deadline, "%s: timeout: no time is left", m.order.Who)
-	refusal.Operation = "invoke " + m.order.Who
+	refusal := actor.Refuse(actor.Deadline, "%s: timeout: no time is left", m.order.Upstream)
+	refusal.Operation = "invoke " + m.order.Upstream
 	if len(m.attempts) > 0 {
 		refusal.Timeout = m.order.Deadline.Sub(m.attempts[0].At)
 	}

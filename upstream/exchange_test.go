@@ -17,15 +17,15 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-func newExchangeConfig(kind string, deadline actor.Time) upstream.Order {
-	patience := upstream.Patience{Head: 15 * time.Second, Idle: 5 * time.Second}
+func newExchangeConfig(kind string, deadline actor.Time) upstream.ExchangeConfig {
+	patience := upstream.AttemptLimits{Head: 15 * time.Second, Idle: 5 * time.Second}
 	if kind == "model" {
 		prompt := upstream.Prompt{Model: "m", Messages: []upstream.Message{{Role: upstream.User}}}
-		order, _ := upstream.Model{URL: "http://m", Key: "sk-secret"}.Order(prompt, deadline, patience)
+		order, _ := upstream.Model{URL: "http://m", Key: "sk-secret"}.Exchange(prompt, deadline, patience)
 		return order
 	}
 	in := upstream.Invocation{Agent: "helper", Session: "s", Run: "run-1", Token: "sk-secret"}
-	order, _ := upstream.Agent{URL: "http://a"}.Order(in, kind == "safe agent", deadline, patience)
+	order, _ := upstream.Agent{URL: "http://a"}.Exchange(in, kind == "safe agent", deadline, patience)
 	return order
 }
 
@@ -35,12 +35,12 @@ func formatOp(op upstream.Op) string {
 		return fmt.Sprintf("send %d: %s", op.Attempt, op.Request)
 	case upstream.Close:
 		return fmt.Sprintf("close %d", op.Attempt)
-	case upstream.PassOn:
+	case upstream.Forward:
 		if op.Delta.State != "" {
 			return fmt.Sprintf("forward state %s %s", op.Delta.State, op.Delta.Detail)
 		}
 		return fmt.Sprintf("forward %q", op.Delta.Text)
-	case upstream.Again:
+	case upstream.Retry:
 		return fmt.Sprintf("retry at %v, attempt %d was %s: %s", time.Duration(op.At), op.Attempt, op.Failure.Class, op.Failure.Refusal.Detail)
 	case upstream.Ended:
 		o := op.Outcome
@@ -150,12 +150,12 @@ func replay(t *testing.T, transcript string) string {
 		default:
 			t.Fatalf("%q: unknown command", line)
 		}
-		late := x.Late()
+		late := x.LateInputs()
 		ops := x.Step(actor.Time(time.Duration(ms)*time.Millisecond), in, pace, highest)
 		for _, op := range ops {
 			fmt.Fprintf(&b, "    %s\n", formatOp(op))
 		}
-		if x.Late() > late {
+		if x.LateInputs() > late {
 			fmt.Fprintf(&b, "    ignored\n")
 		}
 		if due, ok := x.NextDeadline(); ok {
@@ -212,9 +212,9 @@ func TestExchangeInvariants(t *testing.T) {
 						t.Fatalf("%s, but attempt %d is open", formatOp(op), open)
 					}
 					open = 0
-				case upstream.PassOn:
+				case upstream.Forward:
 					passed = true
-				case upstream.Again:
+				case upstream.Retry:
 					if kind == "agent" && op.Failure.Class == upstream.Broken {
 						t.Fatalf("%s, although the request may have been processed", formatOp(op))
 					}

@@ -320,7 +320,7 @@ type Model struct {
 }
 
 // Plaintext reports whether requests leave this machine unencrypted.
-func (m Model) Plain() bool {
+func (m Model) Plaintext() bool {
 	u, err := url.Parse(m.URL)
 	if err != nil || u.Scheme != "http" {
 		return false

@@ -76,7 +76,7 @@ func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 
 func configName(flag string) string { return strings.ReplaceAll(flag, "-", "_") }
 
-// readConfig reads a configuration file. The path "" stands for an empty file.
+// readConfig reads a configuration file. The path "" means an empty file.
 func readConfig(path string) (configuration, error) {
 	c := configuration{flags: map[string]any{}, Limits: dispatcher.DefaultLimits()}
 	if path == "" {

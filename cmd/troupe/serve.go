@@ -33,7 +33,7 @@ type ServeCmd struct {
 	Listen string        `env:"TROUPE_LISTEN" default:"127.0.0.1:8283" help:"Address to listen on; port 0 picks a free port (${default})."`
 	Agents string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Folder with agent files named *.toml."`
 	Allow  []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Host, address or prefix where models and external agents may be called. Loopback is allowed if the server listens on loopback."`
-	Hosts  []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Host names accepted in requests, besides those of loopback."`
+	Hosts  []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Host names accepted in requests, in addition to those of loopback."`
 	Origin []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins of web pages that may call this server, for example of a TLS proxy in front of it; no CORS headers are sent."`
 	Node   string        `env:"TROUPE_NODE" default:"n1" help:"Name of this node; it cannot be changed later (${default})."`
 	Cells  int           `env:"TROUPE_CELLS" default:"0" help:"Number of cells; 0 means one per processor."`

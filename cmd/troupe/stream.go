@@ -120,7 +120,7 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 // its progress. Printed text cannot be withdrawn. If it becomes invalid, a note follows
 // with the valid text.
 type answerPrinter struct {
-	answer  runs.Said
+	answer  runs.AnswerText
 	midLine bool // the last text printed did not end its line
 }
 
@@ -131,7 +131,7 @@ func (t *answerPrinter) render(e *runs.Event) (text, note string) {
 	if e.Type == runs.RunDone {
 		shown = t.answer.Text()
 	}
-	current := t.answer.Take(e)
+	current := t.answer.Apply(e)
 	switch e.Type {
 	case runs.AgentStreamDelta:
 		text = e.Text

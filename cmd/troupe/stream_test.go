@@ -102,7 +102,7 @@ func TestStreamResumesAfterDisconnect(t *testing.T) {
 	}
 }
 
-func TestStreamGivesUpWithoutProgress(t *testing.T) {
+func TestStreamStopsWithoutProgress(t *testing.T) {
 	var heads []string
 	s := newBreakingServer(t, numberEvents(llmCallStarted(1), streamDelta(1, "He")), 1, &heads)
 	var out, stderr bytes.Buffer

@@ -81,7 +81,7 @@ func readFixture(t *testing.T, d *Disk) {
 	if j.N != 12 || reply == nil || run == nil || !j.IsBuried(buried) {
 		t.Fatalf("carol: got journal %+v", j)
 	}
-	if promised, _, ok := j.Promise(actor.Idempotency{Principal: "p", Route: "r", Key: "k"}); !ok || promised != first ||
+	if promised, _, ok := j.FindByKey(actor.Idempotency{Principal: "p", Route: "r", Key: "k"}); !ok || promised != first ||
 		actor.TextOf(reply.Parts) != entryText(7) || reply.Warnings[0] != "slow" {
 		t.Errorf("first: got %+v, promised for %s", reply, promised)
 	}

@@ -53,7 +53,7 @@ func (d *Disk) preserveWAL() error {
 	}
 	for _, name := range slices.DeleteFunc(names, func(n string) bool { return !isWAL(n) }) {
 		if err := fs.Link(fs.PathJoin(d.path(pebbleDir), name), fs.PathJoin(d.path(preservedDir), name)); err != nil {
-			return d.dropPreserved() // go on without a copy: an intact store MUST still open
+			return d.dropPreserved() // continue without a copy: an intact store MUST still open
 		}
 	}
 	return nil

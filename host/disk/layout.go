@@ -148,7 +148,7 @@ func (d *Disk) initialize() error {
 	}
 	slots := make([]byte, store.AnchorFileBytes)
 	for i := range 2 {
-		copy(slots[i*store.AnchorSlotApart:], store.EncodeAnchor(d.node, store.Mark{}))
+		copy(slots[i*store.AnchorSlotStride:], store.EncodeAnchor(d.node, store.Mark{}))
 	}
 	return d.writeAtomic(anchorFile, slots)
 }
@@ -204,7 +204,7 @@ func (d *Disk) writeAnchor(mark store.Mark) error {
 		}
 		d.anchor.file = f
 	}
-	if _, err := d.anchor.file.WriteAt(store.EncodeAnchor(d.node, mark), int64(d.anchor.slot*store.AnchorSlotApart)); err != nil {
+	if _, err := d.anchor.file.WriteAt(store.EncodeAnchor(d.node, mark), int64(d.anchor.slot*store.AnchorSlotStride)); err != nil {
 		return err
 	}
 	if err := d.anchor.file.SyncData(); err != nil {

@@ -339,12 +339,12 @@ func (t promise) verify(kv store.KV, run actor.CallID, ended bool) error {
 			return fmt.Errorf("run %s of %s: event %d was %s, now %s", run, t.to, i+1, e, events[i].Body)
 		}
 	}
-	var transcript runs.Said
+	var transcript runs.AnswerText
 	record, err := recordOf(kv, run)
 	for _, e := range events {
 		d, e := runs.Decode(e.Body)
 		err = errors.Join(err, e)
-		transcript.Take(&d)
+		transcript.Apply(&d)
 	}
 	if err != nil {
 		return err

@@ -151,7 +151,7 @@ func (c *cell) send(op *runtime.Send) {
 	e := c.engine
 	if op.Node != e.config.Node || int(op.Cell) >= len(e.cells) {
 		// The message is addressed to a cell of an earlier start, in which the node had
-		// more cells. No cell waits for it any more.
+		// more cells. No cell waits for it now.
 		e.log.Debug("dropped a message to an unknown cell", "node", string(op.Node), "cell", op.Cell)
 		return
 	}

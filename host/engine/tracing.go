@@ -61,7 +61,7 @@ func (t *tracing) wrapEffect(c *cell, e runtime.Effect, pos uint64, do func()) f
 	case runtime.Respond:
 		ev.What, ev.Call = "respond", op.Call
 		if op.HeldUntil == 0 {
-			ev.Status, ev.Said = op.Reply.Status, history.SaidIn(op.Reply.Parts, op.Reply.Warnings)
+			ev.Status, ev.Digest = op.Reply.Status, history.OutcomeDigest(op.Reply.Parts, op.Reply.Warnings)
 			if op.Reply.Refusal != nil {
 				ev.Reason = op.Reply.Refusal.Reason
 			}

@@ -17,7 +17,7 @@ type Config struct {
 	// secret that signs run tokens, of ingress.SecretBytes; without it tokens are
 	// refused
 	Secret []byte
-	// additional host names of this server, besides those of loopback. Off
+	// additional host names of this server; those of loopback are always accepted. Off
 	// loopback an empty list accepts any name, since a key is required there.
 	Hosts []string
 	// health of external agents; nil if external agents are not supported

@@ -143,7 +143,7 @@ func (o *Outbound) Heartbeat(name string) bool {
 	if k == nil {
 		return false
 	}
-	k.health.Beat(o.now())
+	k.health.Heartbeat(o.now())
 	return true
 }
 
@@ -210,7 +210,7 @@ func (s *agents) recordPoll(a Agent, status int, now actor.Time) {
 	defer s.mu.Unlock()
 	if k := s.known[a.Name]; k != nil && k.polling {
 		k.polling = false
-		k.health.Polled(now, status)
+		k.health.RecordPoll(now, status)
 	}
 }
 

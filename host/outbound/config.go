@@ -39,7 +39,7 @@ type Config struct {
 	// back-off applied to each failing upstream
 	Backoff upstream.BackoffConfig
 	// timeouts of upstreams that do not set their own
-	Patience upstream.Patience
+	Patience upstream.AttemptLimits
 	// maximum number of concurrent exchanges; 0: 512
 	ExchangesMax int
 	// delay of the scripted model before each piece of its answer, to make

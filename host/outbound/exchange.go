@@ -31,11 +31,11 @@ type exchange struct {
 }
 
 // runExchange performs the requests of an order and returns the answer.
-func (o *Outbound) runExchange(ctx context.Context, order upstream.Order, roundTripper http.RoundTripper, backoff *sharedBackoff, stats *statCounter, onPiece func(actor.Piece)) actor.Answer {
+func (o *Outbound) runExchange(ctx context.Context, order upstream.ExchangeConfig, roundTripper http.RoundTripper, backoff *sharedBackoff, stats *statCounter, onPiece func(actor.Piece)) actor.Answer {
 	x := &exchange{Outbound: o, machine: upstream.NewExchange(order), roundTripper: roundTripper, backoff: backoff, onPiece: onPiece, inputs: make(chan upstream.Input)}
 	x.run(ctx, order.Deadline)
 	for i, a := range x.outcome.Attempts {
-		o.logAttempt(order.Who, i+1, a)
+		o.logAttempt(order.Upstream, i+1, a)
 		stats.countAttempt(a)
 	}
 	if x.outcome.Refusal != nil {
@@ -102,9 +102,9 @@ func (x *exchange) step(now actor.Time, in upstream.Input) {
 			x.send(op)
 		case upstream.Close:
 			x.close(complete)
-		case upstream.PassOn:
+		case upstream.Forward:
 			x.onPiece(actor.Piece{Text: op.Delta.Text, State: op.Delta.State, Detail: op.Delta.Detail})
-		case upstream.Again:
+		case upstream.Retry:
 			x.onPiece(actor.Piece{Retry: op.Failure.Refusal})
 		case upstream.Ended:
 			x.outcome = &op.Outcome

@@ -42,7 +42,7 @@ type model struct {
 	name     string
 	config   Model
 	endpoint upstream.Model
-	patience upstream.Patience
+	patience upstream.AttemptLimits
 	backoff  *sharedBackoff
 	stats    statCounter
 }
@@ -64,7 +64,7 @@ func New(config Config) (*Outbound, error) {
 		return nil, fmt.Errorf("outbound: %w", err)
 	}
 	for _, name := range o.Models() {
-		if m := o.models[name]; m.endpoint.Key != "" && m.endpoint.Plain() {
+		if m := o.models[name]; m.endpoint.Key != "" && m.endpoint.Plaintext() {
 			o.log.Warn("the key of a model is sent unencrypted over plain http", "model", name)
 		}
 	}
@@ -136,7 +136,7 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 	if prompt.Temperature == nil {
 		prompt.Temperature = m.config.Temperature
 	}
-	order, refusal := m.endpoint.Order(prompt, o.deadline(ctx, op.Left), m.patience)
+	order, refusal := m.endpoint.Exchange(prompt, o.deadline(ctx, op.Left), m.patience)
 	if refusal != nil {
 		return refusedAnswer(refusal)
 	}
@@ -170,7 +170,7 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, onPiece func(a
 	if o.config.Token != nil {
 		token = upstream.Secret(o.config.Token(op.Call.ID, op.Call.To))
 	}
-	order, refusal := upstream.Agent{URL: target.URL, Auth: auth}.Order(upstream.InvocationOf(op.Name, &op.Call, token), op.Idempotent,
+	order, refusal := upstream.Agent{URL: target.URL, Auth: auth}.Exchange(upstream.InvocationOf(op.Name, &op.Call, token), op.Idempotent,
 		o.deadline(ctx, op.Left), o.config.Patience)
 	if refusal != nil {
 		return refusedAnswer(refusal)
@@ -247,7 +247,7 @@ func newSharedBackoff(config upstream.BackoffConfig) *sharedBackoff {
 }
 
 // Admit implements upstream.Pacer.
-func (p *sharedBackoff) Admit(now actor.Time, draw uint64) upstream.Pass {
+func (p *sharedBackoff) Admit(now actor.Time, draw uint64) upstream.Admission {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.backoff.Admit(now, draw)

@@ -129,7 +129,7 @@ func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { retu
 // invokeOver invokes an agent over the given RoundTripper.
 func invokeOver(t *testing.T, o *Outbound, roundTripper roundTripFunc, onPiece func(actor.Piece)) *result {
 	t.Helper()
-	order, refusal := upstream.Agent{URL: agentURL}.Order(upstream.Invocation{Agent: "py", Session: "s", Run: "r"}, false, o.now().Add(testTimeout), upstream.Patience{})
+	order, refusal := upstream.Agent{URL: agentURL}.Exchange(upstream.Invocation{Agent: "py", Session: "s", Run: "r"}, false, o.now().Add(testTimeout), upstream.AttemptLimits{})
 	h := &result{}
 	if refusal != nil {
 		t.Error(refusal)
@@ -307,7 +307,7 @@ func TestModelTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := oneModel("http://models.example/v1")["m"]
 		m.HeadTimeout, m.IdleTimeout = 3*time.Second, 5*time.Second
-		w := newFixture(t, Config{Models: map[string]Model{"m": m}, Patience: upstream.Patience{Broken: 1}}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{Models: map[string]Model{"m": m}, Patience: upstream.AttemptLimits{Broken: 1}}, func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
 			if strings.Contains(string(body), "late") {
 				waitOrDisconnect(r, time.Hour)

@@ -74,7 +74,7 @@ func loadCatalog(kv store.KV, native []actor.Definition, keys Keys, log *slog.Lo
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
-	for _, item := range journal.KeptNow() {
+	for _, item := range journal.EffectiveState() {
 		c.items[item.Name] = item.Value
 	}
 	if err := c.compile(); err != nil {

@@ -58,7 +58,7 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 				return err
 			}
 			journal, err := store.Fold(saved)
-			for _, item := range journal.KeptNow() {
+			for _, item := range journal.EffectiveState() {
 				names = append(names, item.Name)
 			}
 			return err

@@ -13,7 +13,7 @@ import (
 
 // Checker collects the histories of one simulation. Its methods MUST be called in the order in
 // which the events happen.
-type Judge struct {
+type Checker struct {
 	lastEvent int64 // number of the last event; no two events are simultaneous
 	keys      historySet
 	owners    historySet
@@ -21,8 +21,8 @@ type Judge struct {
 }
 
 // New returns a checker without histories.
-func New() *Judge {
-	return &Judge{keys: historySet{model: keysModel}, owners: historySet{model: ownersModel}, swaps: historySet{model: swapsModel}}
+func New() *Checker {
+	return &Checker{keys: historySet{model: keysModel}, owners: historySet{model: ownersModel}, swaps: historySet{model: swapsModel}}
 }
 
 // historySet holds the histories of one kind by name.
@@ -52,7 +52,7 @@ const notReturned = int64(1) << 62
 
 func (o *Op) returned() bool { return o.to != notReturned }
 
-func (j *Judge) begin(b *historySet, name, process string, now actor.Time, op any) *Op {
+func (j *Checker) begin(b *historySet, name, process string, now actor.Time, op any) *Op {
 	j.lastEvent++
 	o := &Op{process: process, operation: op, from: j.lastEvent, to: notReturned, startTime: now, endTime: now}
 	s := b.byName[name]
@@ -67,13 +67,13 @@ func (j *Judge) begin(b *historySet, name, process string, now actor.Time, op an
 	return o
 }
 
-func (j *Judge) end(o *Op, now actor.Time, op any) {
+func (j *Checker) end(o *Op, now actor.Time, op any) {
 	j.lastEvent++
 	o.operation, o.to, o.endTime = op, j.lastEvent, now
 }
 
 // record adds an operation without duration.
-func (j *Judge) record(b *historySet, name, process string, now actor.Time, op any) {
+func (j *Checker) record(b *historySet, name, process string, now actor.Time, op any) {
 	j.end(j.begin(b, name, process, now, op), now, op)
 }
 
@@ -88,7 +88,7 @@ type Verdict struct {
 // Illegal describes a history that is not linearizable.
 type Illegal struct {
 	Spec      string
-	Sentence  string // the history, and the operation at which the longest linearization ends
+	Detail    string // the history, and the operation at which the longest linearization ends
 	writePage func(io.Writer) error
 }
 
@@ -99,7 +99,7 @@ func (i *Illegal) WritePage(out io.Writer) error { return i.writePage(out) }
 // Check checks all operations recorded so far. The check of each of the three kinds takes at most
 // limit. If a kind is illegal, each of its histories is then checked by itself with the same
 // limit, up to the first illegal one. Operations recorded later are covered by the next call.
-func (j *Judge) Check(limit time.Duration) (v Verdict) {
+func (j *Checker) Check(limit time.Duration) (v Verdict) {
 	for _, b := range []*historySet{&j.keys, &j.owners, &j.swaps} {
 		b.check(limit, &v)
 		if v.Illegal != nil {
@@ -159,6 +159,6 @@ func (b *historySet) diagnose(s *history, limit time.Duration) *Illegal {
 	} else { // too long for a page: use the reduced history
 		_, info = porcupine.CheckOperationsVerbose(m, ops, limit)
 	}
-	return &Illegal{Spec: b.spec, Sentence: b.explain(s, ops, &info),
+	return &Illegal{Spec: b.spec, Detail: b.explain(s, ops, &info),
 		writePage: func(out io.Writer) error { return porcupine.Visualize(m, info, out) }}
 }

@@ -69,16 +69,16 @@ var keysModel = &model{spec: LinearKeys, init: keyState{},
 }
 
 // BeginRequest records that a client sends a request under a key.
-func (j *Judge) Asks(now actor.Time, key, process string) *Op {
+func (j *Checker) BeginRequest(now actor.Time, key, process string) *Op {
 	return j.begin(&j.keys, "key "+key, process, now, nil)
 }
 
 // EndRequest records its response: the run that did the work and its outcome in one word.
-func (j *Judge) Told(now actor.Time, o *Op, run actor.CallID, outcome string) {
+func (j *Checker) EndRequest(now actor.Time, o *Op, run actor.CallID, outcome string) {
 	j.end(o, now, keyReply{run, outcome})
 }
 
 // RecordEffect records that a run requested under a key performs an external effect.
-func (j *Judge) Acts(now actor.Time, key string, run actor.CallID) {
+func (j *Checker) RecordEffect(now actor.Time, key string, run actor.CallID) {
 	j.record(&j.keys, "key "+key, "run "+run.Short(), now, keyEffect{run})
 }

@@ -30,11 +30,11 @@ const checkTimeout = 10 * time.Second
 func TestExplanationIsDeterministic(t *testing.T) {
 	explain := func() string {
 		j := New()
-		j.Left(1, j.Leaves(1, register, "a", "1"), "")
-		b, c := j.Leaves(2, register, "b", "2"), j.Leaves(2, register, "c", "3")
-		j.Left(3, b, "1")
-		j.Left(3, c, "1")
-		return j.Check(checkTimeout).Illegal.Sentence
+		j.EndSwap(1, j.BeginSwap(1, register, "a", "1"), "")
+		b, c := j.BeginSwap(2, register, "b", "2"), j.BeginSwap(2, register, "c", "3")
+		j.EndSwap(3, b, "1")
+		j.EndSwap(3, c, "1")
+		return j.Check(checkTimeout).Illegal.Detail
 	}
 	want := explain()
 	for range 50 {
@@ -45,7 +45,7 @@ func TestExplanationIsDeterministic(t *testing.T) {
 }
 
 // scenario records operations in the order in which they happen.
-type scenario func(j *Judge)
+type scenario func(j *Checker)
 
 func TestModelsRejectIllegalHistories(t *testing.T) {
 	tests := []struct {
@@ -53,126 +53,126 @@ func TestModelsRejectIllegalHistories(t *testing.T) {
 		record scenario
 		spec   string // empty if the history is legal
 	}{
-		{"request and repeat", func(j *Judge) {
-			a, b := j.Asks(1, "k", "a"), j.Asks(2, "k", "b")
-			j.Acts(3, "k", firstRun)
-			j.Told(4, b, firstRun, "done")
-			j.Told(5, a, firstRun, "done")
+		{"request and repeat", func(j *Checker) {
+			a, b := j.BeginRequest(1, "k", "a"), j.BeginRequest(2, "k", "b")
+			j.RecordEffect(3, "k", firstRun)
+			j.EndRequest(4, b, firstRun, "done")
+			j.EndRequest(5, a, firstRun, "done")
 		}, ""},
-		{"request without response", func(j *Judge) {
-			j.Asks(1, "k", "a")
-			j.Told(2, j.Asks(2, "k", "b"), secondRun, "done")
+		{"request without response", func(j *Checker) {
+			j.BeginRequest(1, "k", "a")
+			j.EndRequest(2, j.BeginRequest(2, "k", "b"), secondRun, "done")
 		}, ""},
-		{"two keys", func(j *Judge) {
-			j.Told(1, j.Asks(1, "k", "a"), firstRun, "done")
-			j.Told(2, j.Asks(2, "l", "b"), secondRun, "done")
+		{"two keys", func(j *Checker) {
+			j.EndRequest(1, j.BeginRequest(1, "k", "a"), firstRun, "done")
+			j.EndRequest(2, j.BeginRequest(2, "l", "b"), secondRun, "done")
 		}, ""},
-		{"two runs under one key", func(j *Judge) {
-			j.Told(1, j.Asks(1, "k", "a"), firstRun, "done")
-			j.Told(2, j.Asks(2, "k", "b"), secondRun, "done")
+		{"two runs under one key", func(j *Checker) {
+			j.EndRequest(1, j.BeginRequest(1, "k", "a"), firstRun, "done")
+			j.EndRequest(2, j.BeginRequest(2, "k", "b"), secondRun, "done")
 		}, LinearKeys},
-		{"two outcomes of one run", func(j *Judge) {
-			a, b := j.Asks(1, "k", "a"), j.Asks(1, "k", "b")
-			j.Told(2, a, firstRun, "done")
-			j.Told(2, b, firstRun, "refused")
+		{"two outcomes of one run", func(j *Checker) {
+			a, b := j.BeginRequest(1, "k", "a"), j.BeginRequest(1, "k", "b")
+			j.EndRequest(2, a, firstRun, "done")
+			j.EndRequest(2, b, firstRun, "refused")
 		}, LinearKeys},
-		{"effects of two runs, no response", func(j *Judge) {
-			j.Asks(1, "k", "a")
-			j.Acts(2, "k", firstRun)
-			j.Acts(3, "k", secondRun)
+		{"effects of two runs, no response", func(j *Checker) {
+			j.BeginRequest(1, "k", "a")
+			j.RecordEffect(2, "k", firstRun)
+			j.RecordEffect(3, "k", secondRun)
 		}, LinearKeys},
 
-		{"change of owner", func(j *Judge) {
-			j.Claims(1, "g", n1)
-			w := j.Writes(2, "g", "n1")
-			j.Serves(3, "g", n1)
-			late := j.Writes(4, "g", "n1")
-			j.Wrote(4, w, 1, true)
-			j.Claims(5, "g", n2)
-			j.Wrote(6, late, 1, false)
-			j.Serves(6, "g", n2)
+		{"change of owner", func(j *Checker) {
+			j.RecordClaim(1, "g", n1)
+			w := j.BeginWrite(2, "g", "n1")
+			j.RecordTurn(3, "g", n1)
+			late := j.BeginWrite(4, "g", "n1")
+			j.EndWrite(4, w, 1, true)
+			j.RecordClaim(5, "g", n2)
+			j.EndWrite(6, late, 1, false)
+			j.RecordTurn(6, "g", n2)
 		}, ""},
-		{"write returns after the next claim", func(j *Judge) {
-			j.Claims(1, "g", n1)
-			w := j.Writes(2, "g", "n1")
-			j.Claims(3, "g", n2)
-			j.Wrote(4, w, 1, true)
+		{"write returns after the next claim", func(j *Checker) {
+			j.RecordClaim(1, "g", n1)
+			w := j.BeginWrite(2, "g", "n1")
+			j.RecordClaim(3, "g", n2)
+			j.EndWrite(4, w, 1, true)
 		}, ""},
-		{"write begins after the next claim", func(j *Judge) {
-			j.Claims(1, "g", n1)
-			j.Claims(3, "g", n2)
-			j.Wrote(5, j.Writes(4, "g", "n1"), 1, true)
+		{"write begins after the next claim", func(j *Checker) {
+			j.RecordClaim(1, "g", n1)
+			j.RecordClaim(3, "g", n2)
+			j.EndWrite(5, j.BeginWrite(4, "g", "n1"), 1, true)
 		}, LinearOwners},
-		{"write before its claim", func(j *Judge) {
-			j.Wrote(1, j.Writes(0, "g", "n1"), 1, true)
-			j.Claims(1, "g", n1)
+		{"write before its claim", func(j *Checker) {
+			j.EndWrite(1, j.BeginWrite(0, "g", "n1"), 1, true)
+			j.RecordClaim(1, "g", n1)
 		}, LinearOwners},
-		{"write before its claim, then one in time", func(j *Judge) {
-			j.Wrote(1, j.Writes(0, "g", "n1"), 1, true)
-			j.Claims(2, "g", n1)
-			j.Wrote(4, j.Writes(3, "g", "n1"), 1, true)
+		{"write before its claim, then one in time", func(j *Checker) {
+			j.EndWrite(1, j.BeginWrite(0, "g", "n1"), 1, true)
+			j.RecordClaim(2, "g", n1)
+			j.EndWrite(4, j.BeginWrite(3, "g", "n1"), 1, true)
 		}, LinearOwners},
-		{"write in time, then one after the next claim", func(j *Judge) {
-			j.Claims(1, "g", n1)
-			j.Wrote(3, j.Writes(2, "g", "n1"), 1, true)
-			j.Claims(4, "g", n2)
-			j.Wrote(6, j.Writes(5, "g", "n1"), 1, true)
+		{"write in time, then one after the next claim", func(j *Checker) {
+			j.RecordClaim(1, "g", n1)
+			j.EndWrite(3, j.BeginWrite(2, "g", "n1"), 1, true)
+			j.RecordClaim(4, "g", n2)
+			j.EndWrite(6, j.BeginWrite(5, "g", "n1"), 1, true)
 		}, LinearOwners},
-		{"write refused to the owner", func(j *Judge) {
-			j.Claims(1, "g", n1)
-			j.Wrote(3, j.Writes(2, "g", "n1"), 1, false)
+		{"write refused to the owner", func(j *Checker) {
+			j.RecordClaim(1, "g", n1)
+			j.EndWrite(3, j.BeginWrite(2, "g", "n1"), 1, false)
 		}, LinearOwners},
-		{"turn after the next claim", func(j *Judge) {
-			j.Claims(1, "g", n1)
-			j.Claims(2, "g", n2)
-			j.Serves(3, "g", n1)
+		{"turn after the next claim", func(j *Checker) {
+			j.RecordClaim(1, "g", n1)
+			j.RecordClaim(2, "g", n2)
+			j.RecordTurn(3, "g", n1)
 		}, LinearOwners},
-		{"turn at a cell that is not the owner", func(j *Judge) {
-			j.Claims(1, "g", n1)
-			j.Serves(2, "g", Owner{actor.Address{Node: "n1", Cell: 7}, 1})
+		{"turn at a cell that is not the owner", func(j *Checker) {
+			j.RecordClaim(1, "g", n1)
+			j.RecordTurn(2, "g", Owner{actor.Address{Node: "n1", Cell: 7}, 1})
 		}, LinearOwners},
-		{"turn after release", func(j *Judge) {
-			j.Claims(1, "g", n1)
-			j.Releases(2, "g", "n1")
-			j.Serves(3, "g", n1)
+		{"turn after release", func(j *Checker) {
+			j.RecordClaim(1, "g", n1)
+			j.RecordRelease(2, "g", "n1")
+			j.RecordTurn(3, "g", n1)
 		}, LinearOwners},
-		{"reused epoch", func(j *Judge) {
-			j.Claims(1, "g", n2)
-			j.Claims(2, "g", n1)
+		{"reused epoch", func(j *Checker) {
+			j.RecordClaim(1, "g", n2)
+			j.RecordClaim(2, "g", n1)
 		}, LinearOwners},
 
-		{"three swaps", func(j *Judge) {
-			a, b := j.Leaves(1, register, "a", "1"), j.Leaves(1, register, "b", "2")
-			j.Left(2, a, "2")
-			j.Left(3, b, "")
-			j.Left(4, j.Leaves(4, register, "c", "3"), "1")
+		{"three swaps", func(j *Checker) {
+			a, b := j.BeginSwap(1, register, "a", "1"), j.BeginSwap(1, register, "b", "2")
+			j.EndSwap(2, a, "2")
+			j.EndSwap(3, b, "")
+			j.EndSwap(4, j.BeginSwap(4, register, "c", "3"), "1")
 		}, ""},
-		{"swap without response, observed", func(j *Judge) {
-			j.Leaves(1, register, "a", "1")
-			j.Left(3, j.Leaves(2, register, "b", "2"), "1")
+		{"swap without response, observed", func(j *Checker) {
+			j.BeginSwap(1, register, "a", "1")
+			j.EndSwap(3, j.BeginSwap(2, register, "b", "2"), "1")
 		}, ""},
-		{"swap without response, not observed", func(j *Judge) {
-			j.Leaves(1, register, "a", "1")
-			j.Left(3, j.Leaves(2, register, "b", "2"), "")
-			j.Left(5, j.Leaves(4, register, "c", "3"), "2")
+		{"swap without response, not observed", func(j *Checker) {
+			j.BeginSwap(1, register, "a", "1")
+			j.EndSwap(3, j.BeginSwap(2, register, "b", "2"), "")
+			j.EndSwap(5, j.BeginSwap(4, register, "c", "3"), "2")
 		}, ""},
-		{"lost value", func(j *Judge) {
-			j.Left(1, j.Leaves(1, register, "a", "1"), "")
-			j.Left(2, j.Leaves(2, register, "b", "2"), "")
+		{"lost value", func(j *Checker) {
+			j.EndSwap(1, j.BeginSwap(1, register, "a", "1"), "")
+			j.EndSwap(2, j.BeginSwap(2, register, "b", "2"), "")
 		}, LinearKept},
-		{"value observed twice", func(j *Judge) {
-			j.Left(1, j.Leaves(1, register, "a", "1"), "")
-			b, c := j.Leaves(2, register, "b", "2"), j.Leaves(2, register, "c", "3")
-			j.Left(3, b, "1")
-			j.Left(3, c, "1")
+		{"value observed twice", func(j *Checker) {
+			j.EndSwap(1, j.BeginSwap(1, register, "a", "1"), "")
+			b, c := j.BeginSwap(2, register, "b", "2"), j.BeginSwap(2, register, "c", "3")
+			j.EndSwap(3, b, "1")
+			j.EndSwap(3, c, "1")
 		}, LinearKept},
-		{"overwritten value observed", func(j *Judge) {
-			j.Left(1, j.Leaves(1, register, "a", "1"), "")
-			j.Left(2, j.Leaves(2, register, "b", "2"), "1")
-			j.Left(3, j.Leaves(3, register, "c", "3"), "1")
+		{"overwritten value observed", func(j *Checker) {
+			j.EndSwap(1, j.BeginSwap(1, register, "a", "1"), "")
+			j.EndSwap(2, j.BeginSwap(2, register, "b", "2"), "1")
+			j.EndSwap(3, j.BeginSwap(3, register, "c", "3"), "1")
 		}, LinearKept},
-		{"value that was never stored", func(j *Judge) {
-			j.Left(1, j.Leaves(1, register, "a", "1"), "9")
+		{"value that was never stored", func(j *Checker) {
+			j.EndSwap(1, j.BeginSwap(1, register, "a", "1"), "9")
 		}, LinearKept},
 	}
 	for _, test := range tests {
@@ -186,14 +186,14 @@ func TestModelsRejectIllegalHistories(t *testing.T) {
 			t.Errorf("%s: legal, want %s", test.name, test.spec)
 		case v.Illegal == nil:
 		case v.Illegal.Spec != test.spec:
-			t.Errorf("%s: got %s, %s; want %q", test.name, v.Illegal.Spec, v.Illegal.Sentence, test.spec)
+			t.Errorf("%s: got %s, %s; want %q", test.name, v.Illegal.Spec, v.Illegal.Detail, test.spec)
 		default:
 			var page bytes.Buffer
 			if err := v.Illegal.WritePage(&page); err != nil || !strings.Contains(page.String(), "<html") {
 				t.Errorf("%s: no page: %v", test.name, err)
 			}
-			if !strings.Contains(v.Illegal.Sentence, "cannot continue with") {
-				t.Errorf("%s: %s", test.name, v.Illegal.Sentence)
+			if !strings.Contains(v.Illegal.Detail, "cannot continue with") {
+				t.Errorf("%s: %s", test.name, v.Illegal.Detail)
 			}
 		}
 	}
@@ -202,10 +202,10 @@ func TestModelsRejectIllegalHistories(t *testing.T) {
 // Every history and every operation that returned is counted.
 func TestVerdictCountsOperations(t *testing.T) {
 	j := New()
-	j.Asks(1, "k", "a")
-	j.Told(2, j.Asks(2, "k", "b"), firstRun, "done")
-	j.Claims(3, "g", n1)
-	j.Left(4, j.Leaves(4, register, "a", "1"), "")
+	j.BeginRequest(1, "k", "a")
+	j.EndRequest(2, j.BeginRequest(2, "k", "b"), firstRun, "done")
+	j.RecordClaim(3, "g", n1)
+	j.EndSwap(4, j.BeginSwap(4, register, "a", "1"), "")
 	if v := j.Check(checkTimeout); v.Histories != 3 || v.Ops != 3 || v.Illegal != nil || v.Undecided != 0 {
 		t.Errorf("%+v", v)
 	}
@@ -216,13 +216,13 @@ func TestTimeoutIsUndecided(t *testing.T) {
 	j := New()
 	var ops []*Op
 	for i := range 40 { // All operations overlap and no value fits: every order has to be tried.
-		ops = append(ops, j.Leaves(1, register, "c", fmt.Sprint(i)))
-		j.Leaves(1, register, "d", fmt.Sprint("d", i))
+		ops = append(ops, j.BeginSwap(1, register, "c", fmt.Sprint(i)))
+		j.BeginSwap(1, register, "d", fmt.Sprint("d", i))
 	}
 	for i, o := range ops {
-		j.Left(2, o, fmt.Sprint("d", (i*7)%40))
+		j.EndSwap(2, o, fmt.Sprint("d", (i*7)%40))
 	}
-	j.Left(3, j.Leaves(3, register, "e", "last"), "unknown")
+	j.EndSwap(3, j.BeginSwap(3, register, "e", "last"), "unknown")
 	if v := j.Check(time.Millisecond); v.Undecided != 1 || v.Illegal != nil {
 		t.Errorf("%+v, want one undecided history", v)
 	}
@@ -250,14 +250,14 @@ func TestReductionPreservesVerdict(t *testing.T) {
 	})
 }
 
-func drawSwaps(t *rapid.T, j *Judge) {
+func drawSwaps(t *rapid.T, j *Checker) {
 	var pending []*Op
 	state := ""
 	results := map[*Op]string{}
 	for i := range rapid.IntRange(1, 10).Draw(t, "steps") {
 		switch k := rapid.IntRange(0, 3).Draw(t, "what"); {
 		case k < 2 || len(pending) == 0:
-			pending = append(pending, j.Leaves(actor.Time(i), register, "c", fmt.Sprint(i)))
+			pending = append(pending, j.BeginSwap(actor.Time(i), register, "c", fmt.Sprint(i)))
 		default:
 			at := rapid.IntRange(0, len(pending)-1).Draw(t, "which")
 			o := pending[at]
@@ -270,13 +270,13 @@ func drawSwaps(t *rapid.T, j *Judge) {
 				if rapid.IntRange(0, 5).Draw(t, "spoil") == 5 {
 					found = fmt.Sprint(rapid.IntRange(0, i).Draw(t, "wrong"))
 				}
-				j.Left(actor.Time(i), o, found)
+				j.EndSwap(actor.Time(i), o, found)
 			}
 		}
 	}
 }
 
-func drawOwners(t *rapid.T, j *Judge) {
+func drawOwners(t *rapid.T, j *Checker) {
 	owner, epoch := Owner{}, actor.Epoch(0)
 	type write struct {
 		op    *Op
@@ -289,18 +289,18 @@ func drawOwners(t *rapid.T, j *Judge) {
 		case k == 0 || owner.Epoch == 0:
 			epoch++
 			owner = Owner{n1.Cell, epoch}
-			j.Claims(now, "g", owner)
+			j.RecordClaim(now, "g", owner)
 		case k == 1:
 			owner = Owner{}
-			j.Releases(now, "g", "n1")
+			j.RecordRelease(now, "g", "n1")
 		case k == 2:
 			o := owner
 			if rapid.IntRange(0, 5).Draw(t, "spoil") == 5 {
 				o.Epoch = actor.Epoch(rapid.IntRange(1, int(epoch)).Draw(t, "wrong"))
 			}
-			j.Serves(now, "g", o)
+			j.RecordTurn(now, "g", o)
 		case k < 5 || len(pending) == 0:
-			w := write{j.Writes(now, "g", "n1"), owner.Epoch}
+			w := write{j.BeginWrite(now, "g", "n1"), owner.Epoch}
 			if rapid.IntRange(0, 5).Draw(t, "spoil") == 5 {
 				w.epoch = actor.Epoch(rapid.IntRange(1, int(epoch)+1).Draw(t, "wrong"))
 			}
@@ -313,7 +313,7 @@ func drawOwners(t *rapid.T, j *Judge) {
 			if rapid.IntRange(0, 7).Draw(t, "spoil") == 7 {
 				ok = !ok
 			}
-			j.Wrote(now, w.op, w.epoch, ok)
+			j.EndWrite(now, w.op, w.epoch, ok)
 		}
 	}
 }

@@ -116,26 +116,26 @@ func withinClaim(o *Op) bool {
 }
 
 // RecordClaim records that a cell has claimed a group.
-func (j *Judge) Claims(now actor.Time, group string, o Owner) {
+func (j *Checker) RecordClaim(now actor.Time, group string, o Owner) {
 	j.record(&j.owners, group, string(o.Cell.Node), now, claimed{o})
 }
 
-// RecordRelease records that a group has no owner any more.
-func (j *Judge) Releases(now actor.Time, group string, node actor.NodeID) {
+// RecordRelease records that a group no longer has an owner.
+func (j *Checker) RecordRelease(now actor.Time, group string, node actor.NodeID) {
 	j.record(&j.owners, group, string(node), now, released{})
 }
 
 // BeginWrite records that a node starts to write data decided under an epoch.
-func (j *Judge) Writes(now actor.Time, group string, node actor.NodeID) *Op {
+func (j *Checker) BeginWrite(now actor.Time, group string, node actor.NodeID) *Op {
 	return j.begin(&j.owners, group, string(node), now, nil)
 }
 
 // EndWrite records whether the write was accepted.
-func (j *Judge) Wrote(now actor.Time, o *Op, epoch actor.Epoch, ok bool) {
+func (j *Checker) EndWrite(now actor.Time, o *Op, epoch actor.Epoch, ok bool) {
 	j.end(o, now, wrote{Owner{actor.Address{Node: actor.NodeID(o.process)}, epoch}, ok})
 }
 
 // RecordTurn records that a cell starts a turn of an actor of the group.
-func (j *Judge) Serves(now actor.Time, group string, o Owner) {
+func (j *Checker) RecordTurn(now actor.Time, group string, o Owner) {
 	j.record(&j.owners, group, string(o.Cell.Node), now, turnStart{o})
 }

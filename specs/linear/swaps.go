@@ -114,11 +114,11 @@ func swappedIn(o *Op) string {
 }
 
 // BeginSwap records that a message with a new value is sent to an actor.
-func (j *Judge) Leaves(now actor.Time, id actor.ID, process, value string) *Op {
+func (j *Checker) BeginSwap(now actor.Time, id actor.ID, process, value string) *Op {
 	return j.begin(&j.swaps, id.String(), process, now, pendingSwap{value})
 }
 
 // EndSwap records the previous value, as returned by the actor.
-func (j *Judge) Left(now actor.Time, o *Op, previous string) {
+func (j *Checker) EndSwap(now actor.Time, o *Op, previous string) {
 	j.end(o, now, swap{o.operation.(pendingSwap).value, previous})
 }

@@ -41,7 +41,7 @@ func readContents(d *disk.Disk) (contents, error) {
 			return fmt.Errorf("actor %s: %w", id, err)
 		}
 		all["actor "+id.String()] = actor.HashOf(fmt.Appendf(bytes.Clone(saved.Snapshot), " %d", journal.N))
-		for _, a := range journal.Away {
+		for _, a := range journal.Evicted {
 			ended, err := store.LoadOutcome(d, id, a.N)
 			if err != nil {
 				return err

@@ -97,14 +97,14 @@ func (l *ledger) compareEvents(inst *instance, e *exchange) bool {
 // checkResult compares the final state of an ended run with the expected state.
 func (l *ledger) checkResult(e *exchange) {
 	events := make([]runs.Event, 0, len(e.events))
-	var said runs.Said
+	var said runs.AnswerText
 	for _, raw := range e.events {
 		d, err := runs.Decode([]byte(raw))
 		if err != nil {
 			l.report(wrong, "%s: %v", e, err)
 			return
 		}
-		said.Take(&d)
+		said.Apply(&d)
 		events = append(events, d)
 	}
 	record, err := runs.Fold(events)

@@ -277,9 +277,9 @@ func (d *demo) checkAnswer(before, after []runs.Event) error {
 	if record.Status != runs.Done || !strings.Contains(record.Text, d.word) {
 		return fmt.Errorf("the run is %s with the answer %q, want %q in it", record.Status, record.Text, d.word)
 	}
-	var said runs.Said
+	var said runs.AnswerText
 	for i := range after {
-		said.Take(&after[i])
+		said.Apply(&after[i])
 	}
 	if text, streamed := said.Streamed(); !streamed || text != record.Text {
 		return fmt.Errorf("the deltas add up to %q, the answer is %q", text, record.Text)

@@ -97,7 +97,7 @@ var (
 	notImperative = regexp.MustCompile(`: (a|an|the|what|who|whoever|which|where|nobody|somebody|it|there|\w+ed|\w+ing)\b`)
 )
 
-// titleProblem returns what is wrong with a commit title, or "".
+// titleProblem returns the defect of a commit title, or "".
 func titleProblem(title string) string {
 	switch {
 	case strings.HasPrefix(title, "Revert "):
