@@ -55,7 +55,7 @@ nightly: build #+ simulate RUNS (10000) hours, then run all mutants
 
 # State machine tests against small reference models. rapid shrinks a failure and
 # prints how to repeat it.
-MACHINES = TablesAgainstFacts|CallsAgainstModel|MailboxAgainstModel|RegistryMatchesModel|StreamMatchesModel
+MACHINES = TransitionsAgainstModel|CallsAgainstModel|MailboxAgainstModel|RegistryMatchesModel|StreamMatchesModel
 machines: #+ state machine tests with CHECKS (20000) sequences of 100 steps each
 	$(GO) test ./runs ./runtime ./dispatcher ./agents ./ingress -count=1 -v -timeout 50m -run '^Test($(MACHINES))$$' -rapid.checks=$(or $(CHECKS),20000) -rapid.steps=100
 

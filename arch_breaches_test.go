@@ -129,6 +129,13 @@ var breaches = []struct {
 	{"make targets in docs exist", tiny{"Makefile": "test:\n", "README.md": "type `make tset`"}, "README.md", "no target tset"},
 	{"make targets in docs exist", tiny{"Makefile": "test:\n", "README.md": "```\n$ make sim SEED=7\n```"}, "README.md", "no target sim"},
 
+	{"tests that the Makefile runs by name exist", tiny{
+		"Makefile": "RULES = Old|New\nrules:\n\tgo test -run '^Test($(RULES))$$'\n", "runs/x_test.go": "package runs\nfunc TestNew() {}"},
+		"Makefile", "no test named TestOld"},
+	{"tests that the Makefile runs by name exist", tiny{
+		"Makefile": "power:\n\tgo test -run '^TestPower'\n", "runs/x_test.go": "package runs\nfunc TestNoPower() {}"},
+		"Makefile", "no test named TestPower"},
+
 	{"external names are found where docs/NAMES.md says", tiny{"docs/NAMES.md": "| `call_agent` | `tools` | x |", "tools/x.go": "package tools"},
 		"docs/NAMES.md:1", "call_agent is not found in tools"},
 	{"external names are found where docs/NAMES.md says", tiny{"docs/NAMES.md": "| `Result` | `tools` | x |", "tools/x.go": "package tools\ntype Results int"},

@@ -62,7 +62,7 @@ func mayNotImport(f *file, p string) string {
 		if under(r.theirs) || under(pureModules) || f.isTest() && under(testModules) {
 			return ""
 		}
-		return "a new dependency needs a row in arch_test.go and a question in docs/RATIONALE.md"
+		return "a new dependency needs a row in arch_test.go and an entry in docs/RATIONALE.md"
 	case !f.pure() || slices.Contains(pureStd, p) || slices.Contains(r.std, p):
 		return ""
 	default:
@@ -95,7 +95,7 @@ func pureLayersUsePureNames(c *checkout) (found []string) {
 		if !f.pure() {
 			continue
 		}
-		imported := map[string]string{} // name in this file to path
+		imported := map[string]string{} // import path by the name used in this file
 		for _, spec := range f.ast.Imports {
 			p, _ := strconv.Unquote(spec.Path.Value)
 			if _, ok := pureNames[p]; !ok {

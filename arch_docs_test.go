@@ -24,7 +24,7 @@ var (
 	fences     = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 )
 
-// quotes calls each with every text between backticks outside code blocks, and its line.
+// quotes calls the function each for every text between backticks outside code blocks.
 func (f *file) quotes(each func(line int, text string)) {
 	fenced := false
 	for i, line := range strings.Split(f.text, "\n") {
@@ -143,6 +143,38 @@ func targetsInDocsExist(c *checkout) (found []string) {
 		f.quotes(func(_ int, s string) { check(s) })
 		for _, block := range fences.FindAllString(f.text, -1) {
 			check(block)
+		}
+	}
+	return found
+}
+
+var (
+	testPattern  = regexp.MustCompile(`-run '\^Test(\w*)(?:\(([^']*)\))?(\$\$)?'`)
+	makeVariable = regexp.MustCompile(`(?m)^(\w+) *= *(.*)$`)
+)
+
+// testsInMakefileExist checks each alternative of a pattern after -run. go test
+// passes if a pattern matches no test, so a renamed test would be omitted silently.
+func testsInMakefileExist(c *checkout) (found []string) {
+	var tests []string
+	for _, f := range c.goFiles() {
+		for _, d := range f.ast.Decls {
+			tests = append(tests, declared(d)...)
+		}
+	}
+	text := c.text("Makefile")
+	for _, m := range makeVariable.FindAllStringSubmatch(text, -1) {
+		text = strings.ReplaceAll(text, "$("+m[1]+")", m[2])
+	}
+	for _, m := range testPattern.FindAllStringSubmatch(text, -1) {
+		for _, rest := range strings.Split(m[2], "|") {
+			name := "Test" + m[1] + rest
+			matches := func(test string) bool {
+				return test == name || m[3] == "" && strings.HasPrefix(test, name)
+			}
+			if !slices.ContainsFunc(tests, matches) {
+				found = append(found, fmt.Sprintf("Makefile: no test named %s; correct the pattern after -run", name))
+			}
 		}
 	}
 	return found

@@ -41,7 +41,7 @@ var (
 	below2 = slices.Concat(layer0, layer1)
 	below3 = slices.Concat(below2, layer2)
 	every  = slices.Concat(below3, []string{"sim", "host", "host/engine", "host/disk", "host/gateway", "host/outbound"})
-	// Host packages perform effects; only the simulator and its callers use specs.
+	// host are the packages that host packages may import: all but the simulator and the specs.
 	host = slices.DeleteFunc(slices.Clone(every), func(r string) bool {
 		return r == "sim" || strings.HasPrefix(r, "specs")
 	})
@@ -50,7 +50,7 @@ var (
 	wired = slices.Concat(slices.DeleteFunc(slices.Clone(host), func(r string) bool { return r == "host/gateway" }), []string{"internal/command"})
 	// Programs open nodes and send them commands.
 	nodes = []string{"internal/command", "internal/node"}
-	// Programs that measure write tables into a page, and plots.
+	// writers are the packages for programs that write tables and plots into a page.
 	writers  = slices.Concat(every, nodes, []string{"internal/mdsection", "internal/svgplot"})
 	programs = slices.Concat(every, []string{"internal/servertest"})
 )
@@ -121,7 +121,7 @@ var packages = map[string]pkg{
 var common = []string{"internal/invariant", "internal/mutant", "internal/failpoint"}
 
 // pureModules are external modules whose results depend on their arguments only.
-// Any package may import them. A new one needs a question in docs/RATIONALE.md.
+// Any package may import them. A new one needs an entry in docs/RATIONALE.md.
 var pureModules = []string{
 	"github.com/BurntSushi/toml",
 	"github.com/go-json-experiment/json",
@@ -275,6 +275,7 @@ var rules = []rule{
 	{"paths in docs exist", pathsInDocsExist},
 	{"exported names in docs exist", exportedNamesInDocsExist},
 	{"make targets in docs exist", targetsInDocsExist},
+	{"tests that the Makefile runs by name exist", testsInMakefileExist},
 	{"external names are found where docs/NAMES.md says", externalNamesAreFound},
 	{"docs/errors.md matches the table of refusals", errorsPageMatchesRefusals},
 	{"docs/ARCHITECTURE.md names every package", architectureNamesEveryPackage},

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// HandleMessageFull is the operation of a call that names none. It takes the
+// HandleMessageFull is the default operation of a call. The actor receives the
 // whole message and answers with the whole reply.
 const HandleMessageFull = "handle_message_full"
 
@@ -17,7 +17,7 @@ type Kind uint8
 // The four call kinds. The codec has included all of them since its first version.
 // A runtime that does not implement a kind refuses the call as Invalid.
 const (
-	Waiting  Kind = iota + 1 // holds the caller's turn; bounded by its time left
+	Waiting  Kind = iota + 1 // holds the caller's turn; bounded by the time left of that turn
 	Detached                 // has its own clock and may outlive the caller's turn
 	OneWay                   // expects no reply
 	Signal                   // addressed to a running turn that waits for it by name
@@ -83,7 +83,7 @@ func (i Idempotency) Same(other Idempotency) bool {
 // content.
 //
 //  1. Chain holds the calling actors, oldest first, without To. A client has no entry.
-//  2. Left never exceeds the time left of the caller's turn, not counting holds.
+//  2. Left never exceeds the time left of the caller's turn. Time in a hold does not count.
 //  3. ID, Root, Parent, Chain, To and Parts are the same on every attempt.
 type Call struct {
 	ID          CallID

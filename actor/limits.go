@@ -24,8 +24,8 @@ func FitText(text string, limit int) string {
 	return text
 }
 
-// CheckParts returns an error if parts exceeds the limits of the codec, or holds
-// more than limit inline bytes.
+// CheckParts returns an error if parts exceeds the limits of the codec, or if the
+// inline parts, with their media types, exceed limit bytes in total.
 func CheckParts(parts []Part, limit int) error {
 	if len(parts) > PartsMax {
 		return fmt.Errorf("%d parts, at most %d allowed", len(parts), PartsMax)

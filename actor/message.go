@@ -13,7 +13,7 @@ type Message interface {
 // Request asks an actor for a turn. The same call may be delivered more than once.
 type Request struct{ Call Call }
 
-// Answered delivers the outcome of a call to its origin.
+// Answered delivers the outcome of a call to the calling actor or client.
 type Answered struct{ Reply Reply }
 
 // Cancel notifies an actor that its caller no longer waits for the call.

@@ -25,10 +25,10 @@ const (
 	Budget                        // the budget of the tree is used up
 	Invalid                       // malformed input
 	Unknown                       // the outcome cannot be determined
-	NoDevice                      // no client that could do it is online
+	NoDevice                      // no client that can perform the operation is online
 )
 
-// Scope identifies the limit that made something Busy.
+// Scope identifies the party whose limit caused a Busy refusal.
 type Scope uint8
 
 // The scopes. Only Busy has one.

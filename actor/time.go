@@ -28,9 +28,9 @@ func (t Time) Sub(u Time) Duration { return Duration(t - u) }
 
 // Clock is a countdown that can be held.
 //
-// Left is the time that remained at Since. A held clock does not run until
-// HeldUntil and then resumes on its own. A lost Resumed therefore costs at most the
-// time that the person was given.
+// Left is the time that remained at Since. A held clock does not run before
+// HeldUntil. It then resumes without a further event: if the message Resumed is lost,
+// the clock is delayed until HeldUntil at most.
 type Clock struct {
 	Left      Duration
 	Since     Time
@@ -59,7 +59,8 @@ func (c *Clock) Resume(now Time) {
 	c.Left, c.Since, c.HeldUntil = c.Remaining(now), now, 0
 }
 
-// Rebase moves the start of a clock that starts after now to now.
+// Rebase sets Since to now if Since is later than now. It moves HeldUntil back by
+// the same amount.
 func (c *Clock) Rebase(now Time) {
 	ahead := c.Since - now
 	if ahead <= 0 {

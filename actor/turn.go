@@ -48,8 +48,8 @@ type Ask struct {
 	// Timeout is the requested time limit of a call or tool, the length of a
 	// sleep, or the time a wait stays open. 0 means the default of the kind.
 	Timeout Duration
-	// Idempotent work and tools are repeated after a crash. The outcome of
-	// others is then Unknown.
+	// Idempotent reports whether the ask may be performed again after a crash.
+	// If not, an interrupted ask is answered with the refusal Unknown.
 	Idempotent bool
 	// Work is the function itself. It is not persisted: after a crash the turn
 	// is replayed up to this ask to obtain it again.

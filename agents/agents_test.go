@@ -38,8 +38,8 @@ func text(s string) actor.Answer { return actor.Answer{Parts: actor.Text(s)} }
 
 func blocking(f agents.Func) actor.Behavior { return agents.Blocking(f) }
 
-// runTurn runs a whole turn. The asks are answered by name from answers; an ask with
-// another name is refused with NotFound.
+// runTurn runs a whole turn. Work is executed. Every other ask is answered by name from
+// answers; if its name is missing there, it is refused with NotFound.
 func runTurn(t *testing.T, b actor.Behavior, message string, answers map[string]string) (actor.Outcome, []string, error) {
 	t.Helper()
 	var asked []string
@@ -101,7 +101,7 @@ func TestBlockingTurnMakesEveryKindOfAsk(t *testing.T) {
 		t.Errorf("input %s", got)
 	}
 	if !actions[2].Asks[0].Idempotent || actions[1].Asks[0].Idempotent {
-		t.Error("Idempotent is not set on the work ask only")
+		t.Error("want Idempotent on the work ask only")
 	}
 }
 
@@ -153,8 +153,8 @@ func TestReturnedRefusalKeepsReasonAndDetail(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		agent  agents.Func
-		detail string // expected detail of the refusal, or
-		err    string // expected error
+		detail string // expected detail of the refusal, if err is empty
+		err    string // expected error, if the turn fails
 	}{
 		{"unwrapped", func(t *agents.Turn) (string, error) { return t.Call("slow", "") }, deadline.Detail, ""},
 		{"with a prefix", func(t *agents.Turn) (string, error) {
@@ -441,7 +441,7 @@ func TestThirdIdenticalToolAskIsRejected(t *testing.T) {
 		return "never", nil
 	})
 	out, asked, err := runTurn(t, b, "", map[string]string{"a": "", "clock": "noon", "other": ""})
-	if want := "2 AgentCallRejected: clock was requested 3 times with the same input; the result will not change"; err != nil || actor.TextOf(out.Parts) != want {
+	if want := "2 AgentCallRejected: clock was asked for 3 times with the same input: it will not say anything else"; err != nil || actor.TextOf(out.Parts) != want {
 		t.Errorf("got %q, %v", actor.TextOf(out.Parts), err)
 	}
 	if len(asked) != 8 {

@@ -17,8 +17,9 @@ type Option func(*actor.Ask)
 // Within sets the time to wait for the answer. The runtime may allow less.
 func Within(d actor.Duration) Option { return func(a *actor.Ask) { a.Timeout = d } }
 
-// Idempotent declares that work may run twice. It is then repeated after a crash.
-// The outcome of other work is Unknown after a crash.
+// Idempotent declares that work may run twice. If a crash interrupts the work, it
+// runs again. Without this option, interrupted work is answered with the refusal
+// Unknown.
 func Idempotent() Option { return func(a *actor.Ask) { a.Idempotent = true } }
 
 // Operation sets the operation of a call. The default is actor.HandleMessageFull.

@@ -12,7 +12,7 @@ import (
 const (
 	StepsMax      = 50      // actions with asks; for a declared agent, prompts to its model
 	SameToolMax   = 3       // the SameToolMax-th ask for one tool with the same input is refused
-	StateBytesMax = 1 << 20 // inline bytes of the request, the answers so far and the continuation
+	StateBytesMax = 1 << 20 // bytes of the request, the answers so far, the phase and the continuation; includes blobs
 )
 
 // bounded enforces the limits of a turn. A refused ask is answered with the
@@ -24,7 +24,7 @@ type bounded struct {
 	steps      int
 	bytes      int
 	toolCounts map[actor.Hash]int // number of asks by tool and input
-	refused    []*actor.Answer    // by index of the last asks: the answers given here; nil if issued
+	refused    []*actor.Answer    // for each ask of the last action: its refusal, or nil if the ask was issued
 }
 
 func bound(begin actor.Begin, maxSteps int, inner actor.Turn) actor.Turn {
@@ -61,7 +61,7 @@ func (b *bounded) Next(answers []actor.Answer) (actor.Action, error) {
 		if action.Asks = b.refuseRepeats(action.Asks); len(action.Asks) > 0 {
 			return action, nil
 		}
-		answers = nil // every ask was answered here
+		answers = nil // every ask was refused
 	}
 }
 
@@ -72,7 +72,7 @@ func (b *bounded) refuseRepeats(asks []actor.Ask) []actor.Ask {
 	for i, ask := range asks {
 		if ask.Kind == actor.AskTool && b.countRepeats(ask) >= SameToolMax {
 			b.refused[i] = &actor.Answer{Refusal: actor.Refuse(actor.Rejected,
-				"%s was requested %d times with the same input; the result will not change", ask.Name, SameToolMax)}
+				"%s was asked for %d times with the same input: it will not say anything else", ask.Name, SameToolMax)}
 			continue
 		}
 		issued = append(issued, ask)
@@ -93,8 +93,8 @@ func (b *bounded) countRepeats(ask actor.Ask) int {
 	return b.toolCounts[id]
 }
 
-// mergeAnswers combines the answers to issued asks with those given here, in the
-// order of the asks.
+// mergeAnswers combines the answers to issued asks with the refusals of the others,
+// in the order of the asks.
 func (b *bounded) mergeAnswers(answers []actor.Answer) ([]actor.Answer, error) {
 	all := make([]actor.Answer, len(b.refused))
 	next := 0

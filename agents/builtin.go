@@ -45,7 +45,7 @@ func (Coordinator) Turn(t *Turn) (string, error) {
 // Helper answers without calling other agents.
 type Helper struct{}
 
-// Turn returns the message.
+// Turn returns the message after a fixed prefix.
 func (Helper) Turn(t *Turn) (string, error) {
 	return "response from helper: " + t.Message(), nil
 }

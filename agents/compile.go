@@ -113,9 +113,10 @@ func completionOf(subject string, answer actor.Answer) (upstream.Completion, *ac
 	return c, nil
 }
 
-// endTurn ends the turn with the text of a completion. A truncated or filtered
-// completion makes the outcome partial, with a warning. A completion without text
-// that was filtered, or cut off before its first word, is a refusal.
+// endTurn ends the turn with the text of a completion. A truncated, filtered or
+// unfinished completion makes the outcome partial and adds a warning. If such a
+// completion has no text, the turn ends with a refusal. Warnings of the answer make
+// the outcome partial too.
 func endTurn(subject string, c upstream.Completion, warnings []string) Action {
 	warning := ""
 	switch c.Finish {

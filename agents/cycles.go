@@ -10,12 +10,12 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// CallCycles returns the call cycles among declared agents that list the agents
-// they may call. Each is a path from an agent back to it, "a -> b -> a". Such a call
-// is refused at run time; authors can be warned before.
+// CallCycles returns the call cycles among declared agents, to warn their authors: at
+// run time the call that closes a cycle is refused. Each cycle is a path from an
+// agent back to itself, such as "a -> b -> a".
 //
-// For each agent that is not part of a cycle already listed, the shortest cycle is
-// returned.
+// An agent that may call any agent is ignored. For each agent that is not part of a
+// cycle found before, the shortest cycle is returned.
 func CallCycles(specs []Spec) []string {
 	calls := map[string][]string{}
 	for i := range specs {

@@ -29,9 +29,9 @@
 //
 // Failures:
 //
-//   - A refusal (no such agent, deadline exceeded, no capacity) is an error that
-//     the ask returns, an *actor.Refusal for errors.As. If the agent returns it,
-//     its own run is refused with it.
+//   - A refused ask (no such agent, deadline exceeded, no capacity) returns an error
+//     in which errors.As finds an *actor.Refusal. If the agent returns that error,
+//     its own run ends with the same refusal.
 //   - Any other error, and a panic, fails the run and nothing else.
 //   - After a crash of the process the function is replayed with the answers it
 //     had, and then continues. Between two asks it MUST depend only on its message

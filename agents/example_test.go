@@ -84,7 +84,7 @@ func ExampleTurn_refused() {
 	// AgentBusy: without papers there is no plan: research/s-42 has 128 messages waiting
 }
 
-// The same kind of agent as a transition, with all its data in the state.
+// A simpler planner, written as a transition. All its data is in the state.
 func ExampleNext() {
 	next := func(config agents.Config, state agents.State) (agents.Action, error) {
 		switch state.Phase {

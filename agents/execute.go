@@ -61,7 +61,7 @@ func ExecuteAgentRequest(ctx context.Context, behavior actor.Behavior, request a
 }
 
 // Replay runs a turn with the given answers, one list for each action with asks.
-// It returns the actions; an error follows the last of them.
+// If a step fails, it returns the actions of the steps before it and the error.
 func Replay(behavior actor.Behavior, request actor.Begin, answers [][]actor.Answer) ([]actor.Action, error) {
 	turn := behavior.Begin(request)
 	defer turn.Stop()

@@ -21,9 +21,9 @@ import (
 //
 // It has no state. Each step processes all answers so far and therefore produces
 // the same prompt at any time and in any process. A tool call that cannot be
-// executed is answered with an error text for the model. Examples are a failed or
-// unknown tool, an unknown agent, arguments that are not JSON, and calls that the
-// spec does not allow.
+// executed is answered with an error text for the model, or ends the turn if
+// OnFailure is FailRun. Examples are a failed or unknown tool, an unknown agent,
+// arguments that are not JSON, and calls that the spec does not allow.
 type modelLoop struct {
 	spec      Spec
 	toolSpecs []upstream.ToolSpec
@@ -147,14 +147,15 @@ func (t modelLoop) planToolUses(calls []upstream.ToolCall) []toolUse {
 
 // checkPermitted returns a refusal if the spec does not allow the tool call. It
 // accepts unknown agents and unreadable input. The runtime reads the same input,
-// rejects it and records the rejection.
+// rejects it and records the rejection. The texts are part of later prompts, so they
+// MUST NOT change: a stored turn with another text would not replay.
 func (t modelLoop) checkPermitted(call upstream.ToolCall, input []byte) *actor.Refusal {
 	if !t.hasTool(call.Name) {
-		available := "it has no tools"
+		has := "it has none"
 		if len(t.spec.Tools) > 0 {
-			available = "it may use " + strings.Join(t.spec.Tools, ", ")
+			has = "it has " + strings.Join(t.spec.Tools, ", ")
 		}
-		return actor.Refuse(actor.Rejected, "%s may not use the tool %.80q; %s", t.spec.ID, call.Name, available)
+		return actor.Refuse(actor.Rejected, "%s may not use a tool %.80q: %s", t.spec.ID, call.Name, has)
 	}
 	if call.Name != tools.CallAgent {
 		return nil
@@ -163,7 +164,7 @@ func (t modelLoop) checkPermitted(call upstream.ToolCall, input []byte) *actor.R
 		Agent string `json:"agent_id"`
 	}
 	if json.Unmarshal(input, &in) == nil && in.Agent != "" && !t.spec.MayCall(in.Agent) {
-		return actor.Refuse(actor.Rejected, "%s may not call %.80q; it may call %s", t.spec.ID, in.Agent, listOrNone(t.spec.Agents))
+		return actor.Refuse(actor.Rejected, "%s may not call %.80q: it may call %s", t.spec.ID, in.Agent, listOrNobody(t.spec.Agents))
 	}
 	return nil
 }
@@ -177,9 +178,9 @@ func (t modelLoop) hasTool(tool string) bool {
 	return false
 }
 
-func listOrNone(agents []string) string {
+func listOrNobody(agents []string) string {
 	if len(agents) == 0 {
-		return "no agent"
+		return "nobody"
 	}
 	return strings.Join(agents, ", ")
 }
@@ -235,12 +236,13 @@ func firstRefusal(uses []toolUse) *actor.Refusal {
 	return nil
 }
 
-// resultText returns an answer in the form that the model receives.
+// resultText returns an answer in the form that the model receives. The form MUST NOT
+// change: a stored turn whose prompts differ would not replay.
 func resultText(a actor.Answer) string {
 	if r := a.Refusal; r != nil {
 		text := "error " + r.Reason.Info().Type + ": " + r.Error()
 		if r.RetryAfter > 0 {
-			text += fmt.Sprintf(" (retry after %v)", r.RetryAfter.Round(time.Millisecond))
+			text += fmt.Sprintf(" (it may be tried again after %v)", r.RetryAfter.Round(time.Millisecond))
 		}
 		return text
 	}

@@ -218,12 +218,12 @@ func TestFailedToolCallIsReturnedToModel(t *testing.T) {
 		call, want string
 		issued     int // number of issued asks
 	}{
-		{`fly {}`, `error call_rejected: AgentCallRejected: planner may not use the tool "fly"; it may use call_agent, text.echo, browser.open`, 0},
-		{`troupe.announce {"items":[]}`, `error call_rejected: AgentCallRejected: planner may not use the tool "troupe.announce"`, 0},
+		{`fly {}`, `error call_rejected: AgentCallRejected: planner may not use a tool "fly": it has call_agent, text.echo, browser.open`, 0},
+		{`troupe.announce {"items":[]}`, `error call_rejected: AgentCallRejected: planner may not use a tool "troupe.announce"`, 0},
 		{`browser.open {}`, `error agent_not_found: AgentNotFound: no tool is named "browser.open"`, 1},
 		{`call_agent {"agent_id":"ghost","message":"hi"}`, `error agent_not_found: AgentNotFound: no agent is named ghost`, 1},
-		{`call_agent {"agent_id":"oracle/s-1","message":"hi"}`, `error call_rejected: AgentCallRejected: planner may not call "oracle/s-1"; it may call helper, ghost`, 0},
-		{"call_agent \t\n{\"agent_id\":\"oracle\",\"message\":\"hi\"}", `error call_rejected: AgentCallRejected: planner may not call "oracle"; it may call helper, ghost`, 0},
+		{`call_agent {"agent_id":"oracle/s-1","message":"hi"}`, `error call_rejected: AgentCallRejected: planner may not call "oracle/s-1": it may call helper, ghost`, 0},
+		{"call_agent \t\n{\"agent_id\":\"oracle\",\"message\":\"hi\"}", `error call_rejected: AgentCallRejected: planner may not call "oracle": it may call helper, ghost`, 0},
 		{"call_agent \u00a0{\"agent_id\":\"oracle\",\"message\":\"hi\"}", `error invalid_request: InvalidInput: call_agent:`, 1},
 		{"call_agent {\"agent_id\":\"oracle\",\"message\":\"hi\"}\u2028", `error invalid_request: InvalidInput: call_agent:`, 1},
 		{"call_agent {\"agent_id\":\"helper\",\"agent_id\":\"oracle\",\"message\":\"hi\"}", `error invalid_request: InvalidInput: call_agent:`, 1},
@@ -300,10 +300,35 @@ func TestCompileMapsSpecToDefinition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open.Tools = nil // set by default, which may change
+	open.Tools = nil // Compile MUST NOT fill in defaults: they may change
 	for _, bad := range []agents.Spec{open, {}, {ID: "a"}, {ID: "a", Name: "a", Kind: agents.KindDeclared}, {ID: "a", Name: "a", Kind: agents.KindExternal, Endpoint: "x"}} {
 		if _, err := agents.Compile(bad, testTools(t)); err == nil {
 			t.Errorf("Compile(%+v): want an error", bad)
+		}
+	}
+}
+
+// TestReplayedTextsAreStable checks the texts that agents add to prompts themselves.
+// An open turn replays only if its prompts are the recorded ones, so a store of an
+// earlier version depends on each byte.
+func TestReplayedTextsAreStable(t *testing.T) {
+	const echo = `text.echo {"text":"x"}`
+	for _, c := range []struct{ agent, calls, want string }{
+		{`name = "a"`, `fly {}`, `a may not use a tool "fly": it has call_agent`},
+		{"name = \"a\"\ntools = []", `fly {}`, `a may not use a tool "fly": it has none`},
+		{"name = \"a\"\nagents = [\"b\", \"c\"]", `call_agent {"agent_id":"d","message":"hi"}`, `a may not call "d": it may call b, c`},
+		{"name = \"a\"\nagents = []", `call_agent {"agent_id":"d","message":"hi"}`, `a may not call "d": it may call nobody`},
+		{"name = \"a\"\ntools = [\"text.echo\"]", echo + "\n" + echo + "\n" + echo, `text.echo was asked for 3 times with the same input: it will not say anything else`},
+	} {
+		var script []upstream.Completion
+		for call := range strings.SplitSeq(c.calls, "\n") {
+			script = append(script, toolCompletion(call))
+		}
+		f := newLoopFixture(t, append(script, textCompletion("done"))...)
+		f.execute(compileTOML(t, c.agent), "go")
+		last := f.prompts[len(f.prompts)-1].Messages
+		if got, want := last[len(last)-1].Text, "error call_rejected: AgentCallRejected: "+c.want; got != want {
+			t.Errorf("%s: text %q, want %q", c.calls, got, want)
 		}
 	}
 }
@@ -317,7 +342,7 @@ func TestRetryableRefusalNamesRetryDelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, _ := upstream.DecodePrompt(action.Asks[0].Body)
-	if got := p.Messages[3].Text; got != "error agent_busy: AgentBusy: helper/s-1 is full (retry after 1.5s)" {
+	if got := p.Messages[3].Text; got != "error agent_busy: AgentBusy: helper/s-1 is full (it may be tried again after 1.5s)" {
 		t.Errorf("tool result %q", got)
 	}
 }
@@ -413,7 +438,7 @@ func TestThirdIdenticalToolCallIsRejected(t *testing.T) {
 		reformatted := strings.Replace(call, ":", ": ", 1) // the same input with another spacing
 		f := newLoopFixture(t, toolCompletion(call), toolCompletion(reformatted), toolCompletion(call), textCompletion("no result"))
 		out := f.execute(compileTOML(t, "name = \"a\"\ntools = [\"call_agent\", \"text.echo\"]"), "go")
-		if out.Status != actor.Succeeded || len(f.asks) != 4+2 || !strings.Contains(f.toolResults(), "was requested 3 times with the same input") {
+		if out.Status != actor.Succeeded || len(f.asks) != 4+2 || !strings.Contains(f.toolResults(), "was asked for 3 times with the same input") {
 			t.Errorf("%s: %+v, %d asks, tool results %s", call, out, len(f.asks), f.toolResults())
 		}
 	}
@@ -456,7 +481,7 @@ func TestTurnStateLimitEndsModelLoop(t *testing.T) {
 	t.Error("the turn did not end")
 }
 
-// Refusals do not count as content, but they add to the prompt.
+// Refusals do not count towards StateBytesMax, but they enlarge the prompt.
 func TestPromptSizeLimitCountsRefusals(t *testing.T) {
 	calls := make([]string, 60)
 	turn := compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]").Begin(begin("go"))
@@ -489,7 +514,8 @@ func TestPromptSizeLimitCountsRefusals(t *testing.T) {
 	t.Error("the turn did not end")
 }
 
-// The largest state results in a prompt of valid size.
+// A message of nearly StateBytesMax, whose JSON is six times as long, is refused or
+// leads to a prompt of valid size.
 func TestLargestPromptFitsLimit(t *testing.T) {
 	bad := strings.Repeat("\x01", agents.StateBytesMax-(64<<10)) // six bytes each in JSON
 	turn := compileTOML(t, `name = "a"`).Begin(begin(bad))

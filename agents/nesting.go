@@ -8,8 +8,9 @@ import "strings"
 // levels. The time that the TOML parser takes grows with the square of the depth.
 const nestingMax = 8
 
-// findExcessNesting returns the offset at which TOML exceeds nestingMax tables,
-// lists or key parts, or -1. It recognizes strings and comments and nothing else.
+// findExcessNesting returns the offset at which open tables and lists, or the dots of
+// a key, exceed nestingMax. It returns -1 if neither do. Dots and brackets in strings
+// and comments are not counted.
 func findExcessNesting(text string) int {
 	depth, dots := 0, 0
 	for i := 0; i < len(text); i++ {
@@ -40,8 +41,8 @@ func findExcessNesting(text string) int {
 	return -1
 }
 
-// skipString returns the offset after the string that begins at begin. A string in
-// triple quotes may end with up to two quotes of its own.
+// skipString returns the offset after the string that begins at begin. The
+// content of a string in triple quotes may end with one or two quotes.
 func skipString(text string, begin int) int {
 	quote := text[begin]
 	three := strings.Repeat(text[begin:begin+1], 3)

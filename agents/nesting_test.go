@@ -11,7 +11,8 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-// Nesting is more expensive to parse than length, so it is checked before parsing.
+// Deep nesting takes longer to parse than flat text of the same length, so the depth
+// is checked before parsing.
 func TestTOMLNestingLimit(t *testing.T) {
 	deep := strings.Repeat("{a=", 20_000)
 	for _, c := range []struct{ text, want string }{

@@ -17,9 +17,9 @@ type Config struct {
 	Options []byte // defined by the author, in any format
 }
 
-// State is the state of a turn between two steps (AgentState in records). In each
-// run it starts with the request. It is the only input of a transition: it can be
-// encoded, and another process can continue from it.
+// State is the state of a turn between two steps (AgentState in records). At the
+// start of a run it holds only the request. A transition has no other input than
+// Config and State, so another process can continue from the same State.
 type State struct {
 	Request      actor.Begin
 	Phase        string           // phase of the turn, named by the author; empty at first
@@ -114,7 +114,8 @@ func (s *State) size() int {
 // stateVersion is the first byte of an encoded state.
 const stateVersion = 1
 
-// Encode returns the encoding that DecodeState reads.
+// Encode returns the encoding that DecodeState reads. It omits the actor's state,
+// Request.ActorState.
 func (s *State) Encode() []byte {
 	e := &actor.Encoder{}
 	e.Uint(stateVersion)

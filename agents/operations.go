@@ -117,8 +117,8 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 }
 
 // checkDurability rejects a change of an agent's durability while one of its runs
-// may be open. Whether an actor's journal is read and extended MUST NOT change
-// during a run.
+// may be open. The durability decides whether the journal of an actor is read and
+// extended. This MUST NOT change during a run.
 func (s registryState) checkDurability(spec Spec) *actor.Refusal {
 	if previous, exists := s.agent(spec.ID); exists { // definitions replaced within FormerRetention had the same durability
 		if previous.Durability != spec.Durability {
@@ -183,16 +183,16 @@ func (s registryState) deleteAgent(id string) (change, *actor.Refusal) {
 	}{true, id}}, nil
 }
 
-// announceAbsent removes an item that does not exist. The removal is announced,
-// because an earlier announcement may have been lost.
+// announceAbsent announces the removal of an item that does not exist, because the
+// announcement of an earlier removal may have been lost.
 func (s registryState) announceAbsent(name string, refusal *actor.Refusal) change {
 	return change{updates: []actor.StateItem{{Name: name}}, absent: refusal}
 }
 
 // retire keeps the definition of an agent for the runs that began with it. When
-// the limits are reached, it deletes definitions replaced more than
-// FormerRetention ago, which few runs still need: the oldest first, up to
-// prunedPerActionMax at once.
+// a limit is reached, it also deletes definitions that were replaced more than
+// FormerRetention ago, because few runs still need them. It deletes the oldest first,
+// up to prunedPerActionMax at once.
 func (s registryState) retire(previous Spec) ([]actor.StateItem, *actor.Refusal) {
 	prefix := formerPrefix + previous.ID + "/"
 	name := prefix + previous.Hash().String()

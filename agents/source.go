@@ -104,7 +104,7 @@ func tomlMembers(text string) ([]member, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := len(meta.Keys()); n > membersMax { // looking up their positions takes too long
+	if n := len(meta.Keys()); n > membersMax { // specOf rejects that number; looking up all positions takes too long
 		return make([]member, n), nil
 	}
 	lines := strings.Split(text, "\n")
@@ -147,8 +147,8 @@ func newMember(lines []string, path, key string, value any, line int) member {
 	return m
 }
 
-// rawValue receives a TOML value unchanged. It returns an error, because the TOML
-// decoder reports positions in errors only.
+// rawValue receives a TOML value unchanged. Its UnmarshalTOML always returns an
+// error, because the TOML decoder reports positions only in errors.
 type rawValue struct{ value any }
 
 var errDecoded = errors.New("seen")

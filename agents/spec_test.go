@@ -50,7 +50,7 @@ func runCases(t *testing.T, name string, describe func(text string) string) {
 		cases++
 	}
 	if cases < 5 {
-		t.Errorf("%s has %d cases", path, cases)
+		t.Errorf("%s has %d cases, want at least 5", path, cases)
 	}
 	if *rewrite {
 		if err := os.WriteFile(path, []byte(out), 0o666); err != nil {

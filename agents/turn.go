@@ -25,8 +25,9 @@ type Func func(t *Turn) (string, error)
 func (f Func) Turn(t *Turn) (string, error) { return f(t) }
 
 // Turn is the processing of one message by a blocking agent. Its asking methods
-// block until the answer arrives, without blocking the actor's thread. It MUST NOT
-// be used outside the function that it was passed to, in a goroutine or inside Do.
+// block until the answer arrives, without blocking the actor's thread. Only the
+// function that it was passed to may use it. That function MUST NOT use it in another
+// goroutine or inside Do.
 type Turn struct {
 	begin    actor.Begin
 	yield    func(actor.Action) bool
@@ -169,7 +170,7 @@ func (c *coroutine) Stop() {
 }
 
 // run is the body of the coroutine. It recovers every panic of the agent, because
-// a panic would end the thread of this actor and of many others.
+// a panic would end the thread that this actor shares with many others.
 func (c *coroutine) run(yield func(actor.Action) bool) {
 	c.turn.yield = yield
 	c.err = fmt.Errorf("agent %s: function did not return", c.turn.Self().Agent)

@@ -11,7 +11,7 @@ import (
 
 // Default values of limits. Their names are fixed by docs/NAMES.md.
 const (
-	AgentCallDepthMax         = 5       // calls above a call; a caller at depth 5 is refused
+	AgentCallDepthMax         = 5       // maximum depth of a call; a caller at this depth may not call
 	AgentCallTimeoutMSDefault = 30_000  // milliseconds
 	AgentCallTimeoutMSMax     = 300_000 // milliseconds; a longer timeout is clamped and the clamping reported
 	AgentConcurrentCallsMax   = 10      // outstanding calls of one calling actor
@@ -28,7 +28,7 @@ type Limits struct {
 	AgentConcurrentCallsMax int            `sim:"1..10"`       // agent_concurrent_calls_max
 	MaxPendingPerActor      int            `sim:"1..128"`      // max_pending_per_actor
 	MailboxBytesMax         int            `sim:"1KiB..1MiB"`  // mailbox_bytes_max; an empty mailbox admits any valid message
-	MailboxAgeMax           actor.Duration `sim:"5s..30s"`     // mailbox_age_ms_max; maximum age of the oldest message at which others are admitted
+	MailboxAgeMax           actor.Duration `sim:"5s..30s"`     // mailbox_age_ms_max; a mailbox whose oldest message is older refuses new ones
 	MessageBytesMax         int            `sim:"64KiB..1MiB"` // message_bytes_max
 	CallsPerTreeMax         uint32         `sim:"5..100"`      // calls_per_tree_max
 	RunTimeoutDefault       actor.Duration `sim:"20s..80s"`    // run_timeout_ms
@@ -39,7 +39,7 @@ type Limits struct {
 	WaitTimeoutMax          actor.Duration `sim:"5s..35s"`     // approval_timeout_ms; maximum time that a turn waits for a person
 	StepsPerTurnMax         int            `sim:"8..100"`      // steps_per_turn_max; number of actions with asks
 	AsksPerActionMax        int            `sim:"2..64"`       // asks_per_action_max
-	RememberDone            actor.Duration `sim:"60s..120s"`   // remember_done_ms; retention of an outcome for repeats after its deadline
+	RememberDone            actor.Duration `sim:"60s..120s"`   // remember_done_ms; how long an outcome is kept for duplicates after the deadline of its call
 	RememberKey             actor.Duration `sim:"1h..24h"`     // remember_key_ms; retention of an idempotency key
 	RememberBytes           int            `sim:"1..64KiB"`    // remember_bytes_max; bytes of outcomes in memory per cell; repeats of evicted ones read the log
 	PassivateAfter          actor.Duration `sim:"1s..30s"`     // passivate_after_ms; idle time before an actor leaves memory

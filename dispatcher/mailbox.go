@@ -30,7 +30,7 @@ type Mailbox struct {
 	lanes     [actor.Low][]Queued
 	overtaken [actor.Low]int // number of messages that overtook the head of each lane
 	bytes     int
-	agingFrom actor.Time // end of the current turn's hold; ages do not grow before it
+	agingFrom actor.Time // end of the current turn's hold; ages are counted from here at the earliest
 }
 
 // Count returns the number of waiting messages.
@@ -49,7 +49,7 @@ func (m *Mailbox) Bytes() int { return m.bytes }
 func (m *Mailbox) Calls() []Queued { return slices.Concat(m.lanes[:]...) }
 
 // SuspendAging records that the current turn is held until an instant. The age of a
-// message does not include the time before it.
+// message does not include the time before that instant.
 func (m *Mailbox) StandStill(until actor.Time) { m.agingFrom = until }
 
 // Admit returns a refusal if the mailbox cannot accept a message of this size now. It

@@ -86,8 +86,9 @@ func timeLeft(l Limits, left, asked actor.Duration) actor.Duration {
 	return min(asked, left)
 }
 
-// Share returns the budget given to each of n calls of one action, in addition to the
-// cost of 1 for each call. The caller retains a share, too.
+// Share returns the budget that each of n calls of one action receives. Each call first
+// costs 1. The rest of the budget left is divided into n+1 equal shares, one of which
+// the caller keeps.
 func Share(left uint32, n int) uint32 {
 	if uint32(n) >= left {
 		return 0

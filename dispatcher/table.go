@@ -35,10 +35,10 @@ type Owner struct {
 // passes it to its cells. A shard with the zero Owner has no owner.
 type Table struct {
 	owners []Owner  // without duplicates
-	of     []uint16 // index in owners of each shard
+	of     []uint16 // index into owners, by shard
 }
 
-// NewTable returns the table with the owner of each shard according to owner.
+// NewTable returns the table in which owner(s) is the owner of shard s.
 func NewTable(owner func(shard uint16) Owner) Table {
 	t := Table{of: make([]uint16, Shards)}
 	at := map[Owner]uint16{}

@@ -92,7 +92,8 @@ type Event struct {
 	Actor actor.ID
 	Epoch actor.Epoch
 	// Call is the call that the step is about. Ask, Answer: the child call; zero if
-	// the ask is not a call. Expire, Hold, Resume: the call with the clock.
+	// the ask is not a call. Expire, Hold, Resume: the call whose clock expires, stops
+	// or restarts.
 	Call   actor.CallID
 	Parent actor.CallID // run that made Call; Ask, Answer: run of the turn
 	Root   actor.CallID
@@ -114,8 +115,9 @@ type Event struct {
 	// Count and Bytes are those of the mailbox after the step (Admit, Start). Pending is
 	// the caller's number of outstanding calls after it (Ask, Answer, Expire, Cancel, Reply).
 	Count, Bytes, Pending int
-	// N is the ordinal of a hold of one call. Until is the time at which its clock
-	// restarts by itself.
+	// N is the ordinal of a hold of one call (Hold, Resume), the number of waits of the
+	// probe (Probe, ProbeHome), or the ordinal of the confirmed wait (Confirm). Until is
+	// the time at which a held clock restarts by itself (Hold).
 	N     uint64
 	Until actor.Time
 	// Step and Index identify the ask within its turn.

@@ -62,8 +62,8 @@ type hop struct {
 	Turn string `json:"turn"`
 }
 
-// AppendJSON appends the event as one line of JSON with a newline. It has the non-zero
-// fields under the names of AppendTo, in a fixed order.
+// AppendJSON appends the event as one line of JSON with a newline. The line has kind, at,
+// cell and the other non-zero fields in a fixed order. Most names are those of AppendTo.
 func (e *Event) AppendJSON(b []byte) []byte {
 	line := struct {
 		Kind        string   `json:"kind"`

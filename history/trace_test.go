@@ -11,7 +11,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// TestJSONContainsEveryField clears one field at a time, like TestLineContainsEveryField.
+// TestJSONContainsEveryField clears one field at a time. Each time the JSON form MUST
+// change.
 func TestJSONContainsEveryField(t *testing.T) {
 	id := actor.NewCallID(1, 2, 3)
 	full := Event{Kind: Ask, At: 1, From: actor.Address{Node: "n", Cell: 1, Incarnation: 1}, Actor: actor.NewID("a", ""), Epoch: 1, Call: id, Parent: id, Root: id,

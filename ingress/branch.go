@@ -16,7 +16,7 @@ type branch struct {
 	lastSeq   uint64    // last event enqueued, or already read by the client
 	cursorSeq uint64    // number of this run's events that the client's cursor covers
 	children  []*branch // runs called by the enqueued events, in call order
-	barrier   uint64    // event before which the descendants were last read again
+	barrier   uint64    // number of the last event before which the descendants were read again
 	appended  bool      // an event was appended while this run was being read
 	ended     bool      // its last event was enqueued
 }
@@ -148,10 +148,11 @@ func (s *Stream) addChild(b *branch, e *runs.Event) *branch {
 	return child
 }
 
-// readDescendants schedules the open runs below an event that ends them to be
-// read again. Their events up to then are thereby delivered before the event
-// itself. It reports whether it scheduled any, and does so at most once per
-// event.
+// readDescendants MUST be called before e, an event of b, is delivered. If e is
+// the end of b or the result of a call, the open runs below b, or those that
+// the call has started, are scheduled to be read again. Their events stored
+// before e thus precede e. The function reports whether it scheduled any run,
+// which it does at most once per event.
 func (s *Stream) readDescendants(b *branch, e *runs.Event) bool {
 	if b.barrier == e.Seq {
 		return false

@@ -91,8 +91,9 @@ func payloadParts(v jsontext.Value) []actor.Part {
 // another agent on behalf of the run that it is working on.
 const CallAgent = "call_agent"
 
-// Invoke decodes a call made by an external agent. The call goes to the agent
-// through run, the run of caller, which the token names.
+// Invoke decodes a call to agent by an external agent. caller and run, the
+// actor and the run that the external agent works for, come from its token. The
+// returned call is a signal to that run, which then calls the actor to.
 func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call actor.Call, to actor.ID, r *actor.Refusal) {
 	var in struct {
 		Message *string `json:"message"`

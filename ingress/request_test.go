@@ -94,7 +94,7 @@ func TestRequestBodies(t *testing.T) {
 }
 
 // Every body is either decoded or refused with a detail. A decoded body also
-// passes the shape check on its own.
+// passes CheckObject.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{`{"content":"x"}`, `{"content":"x","session":"s","timeout_ms":1}`, `{"content":"x"}x`, "{\"a\":\xff}", `{"":{"a":[1,{}]}}`, `{"content":1e999}`,
 		strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70), `{"name":"go","payload":{"a":1,"a":2}}`,
@@ -105,12 +105,12 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		whole := ingress.CheckObject(body)
 		if _, r := ingress.Signal(actor.CallID{}, body); r == nil && whole != nil {
-			t.Errorf("%q is decoded, but the shape check fails: %v", body, whole)
+			t.Errorf("%q is decoded, but CheckObject fails: %v", body, whole)
 		}
 		call, r := ingress.Message("helper", body)
 		switch {
 		case r == nil && whole != nil:
-			t.Errorf("%q is decoded, but the shape check fails: %v", body, whole)
+			t.Errorf("%q is decoded, but CheckObject fails: %v", body, whole)
 		case r == nil:
 			if err := call.To.Check(); err != nil || len(call.Parts) != 1 {
 				t.Errorf("%q: %v, %+v", body, err, call)

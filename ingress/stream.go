@@ -106,7 +106,7 @@ type EndReason uint8
 // The reasons.
 const (
 	RunEnded   EndReason = iota + 1 // the run has ended and nothing follows
-	Refused                         // before anything was written
+	Refused                         // the stream was refused before anything was written
 	ClientGone                      // the client disconnected
 	TooSlow                         // the client exceeded the write timeout
 	NoAccess                        // the client's permission was revoked
@@ -136,9 +136,9 @@ func (r EndReason) String() string {
 // one client. It guarantees:
 //
 //  1. Every event of a run after the cursor is delivered once, in order.
-//  2. The events of a child run follow the event that called it. Those known by
-//     then precede the result of that call, and the end of every run above. The
-//     order between runs is otherwise unspecified.
+//  2. The events of a child run follow the event that called it. Those stored
+//     before the result of that call, or before the end of a run above, precede
+//     that event. The order between runs is otherwise unspecified.
 //  3. A stream that starts with the id of a frame as its cursor delivers exactly
 //     the events after that frame.
 //  4. It holds at most QueueBytesMax bytes and one frame. A client that does not
@@ -176,7 +176,7 @@ type StreamConfig struct {
 	Tree         bool           // includes all runs below
 	After        Cursor         // position of the client; empty starts at the first event
 	Random       uint64         // spreads the reconnect delays of many clients
-	WriteTimeout actor.Duration // time for the client to take QueueBytesMax bytes, or all that is pending; 0 means WriteTimeout
+	WriteTimeout actor.Duration // time for the client to take QueueBytesMax bytes, or all that is pending; 0 means the constant WriteTimeout
 }
 
 // NewStream returns a stream that waits for the input Opened.

@@ -73,7 +73,7 @@ func (t *runTree) page(in ingress.Read) (page [][]byte) {
 	return page
 }
 
-// testClient is a client with its stream. It also plays the driver between them.
+// testClient is a client, its stream and the driver of the stream.
 type testClient struct {
 	*runTree
 	stream         *ingress.Stream

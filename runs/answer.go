@@ -5,10 +5,10 @@ package runs
 import "strings"
 
 // AnswerText is the text of a run's answer as received so far. Clients show it
-// while a run is streamed. At the end it is the text of the terminal event.
+// while a run is streamed.
 //
 //  1. A new answer of a model or an external agent replaces the previous one.
-//  2. An Attempt discards the pieces of its position after the event it names.
+//  2. An Attempt discards the pieces at its position that follow the event Discards.
 //  3. The text of RunDone replaces all pieces.
 type Said struct {
 	pieces []piece
@@ -22,7 +22,7 @@ type piece struct {
 }
 
 // Apply adds the next event. It reports whether the earlier text is still a prefix
-// of Text; if not, a client MUST redraw all of it.
+// of Text. If not, a client MUST redraw the whole text.
 func (s *Said) Take(e *Event) (extends bool) {
 	at := position{e.Step, e.Index}
 	switch e.Type {

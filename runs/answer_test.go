@@ -26,7 +26,7 @@ func TestAnswerTextFollowsEvents(t *testing.T) {
 	}
 }
 
-func TestAttemptDiscardsOnlyItsPosition(t *testing.T) {
+func TestAttemptDiscardsOnlyPiecesOfItsPosition(t *testing.T) {
 	var s Said
 	for i, e := range []Event{
 		{Type: AgentStreamDelta, Step: 1, Text: "a"}, {Type: AgentStreamDelta, Step: 1, Index: 1, Text: "b"},

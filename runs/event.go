@@ -146,13 +146,13 @@ var byTypeName = func() map[string]Type {
 // Ends reports whether the event is the last of its run.
 func (t Type) Ends() bool { return t == RunDone || t == RunFailed || t == RunCancelled }
 
-// Bounds of the content of an event, in bytes. Append truncates longer content and
-// marks the event as truncated. The journal holds the full content.
+// Bounds of the content of an event, in bytes. Append truncates longer content. If it
+// truncates Text, it sets Truncated. The journal holds the full content.
 const (
 	TextBytesMax   = 4 << 10
-	AnswerBytesMax = 1 << 20 // text of RunDone
-	NameBytesMax   = 256     // names, operations, principals, projects
-	EventBytesMax  = 16 << 20
+	AnswerBytesMax = 1 << 20  // text of RunDone
+	NameBytesMax   = 256      // names, operations, principals, projects
+	EventBytesMax  = 16 << 20 // encoded event; Decode rejects a longer one
 )
 
 // Values of Kind in a ToolCallCreated event.
@@ -195,7 +195,7 @@ type Event struct {
 	Truncated bool
 	Warnings  []string
 	Refusal   *actor.Refusal
-	Discards  uint64         // for Attempt: deltas of its position after this event are void
+	Discards  uint64         // for Attempt: deltas of its position after the event with this number are void; 0: none
 	Took      actor.Duration // time from the ask to its answer
 	Usage     Usage
 }

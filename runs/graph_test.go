@@ -21,7 +21,7 @@ const (
 )
 
 // tableEdges returns the transitions that a table allows, as "machine from -> to".
-// It queries every pair of states, including states that do not exist.
+// It queries every pair of states, including invalid ones.
 func tableEdges[S interface {
 	~uint8
 	String() string
@@ -142,8 +142,8 @@ func transitionsOf(t *testing.T, text string) []string {
 	return edges
 }
 
-// approvals parses << <<>>, <<[st |-> …]>> >>. In this model a tool call has at
-// most one approval.
+// approvals parses the approvals of each tool call, a TLA+ value such as
+// << <<>>, <<[st |-> …]>> >>. In this model a tool call has at most one approval.
 func approvals(value string) []string {
 	var list []string
 	for _, m := range regexp.MustCompile(`<<[\\n ]*(?:\[[^\]]*\][\\n ]*)?>>`).FindAllString(value, -1) {
@@ -188,10 +188,10 @@ func TestToolAndApprovalStatuses(t *testing.T) {
 			t.Errorf("%s parses as %v, %v", s, again, err)
 		}
 		if s.Ended() != (len(toolTransitions[s]) == 0) {
-			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), toolTransitions[s])
+			t.Errorf("%s: got Ended %v, but transitions to %v", s, s.Ended(), toolTransitions[s])
 		}
 		if s.Advances() != (s.String() == "SUCCEEDED") {
-			t.Errorf("%s advances: %v", s, s.Advances())
+			t.Errorf("%s: got Advances %v", s, s.Advances())
 		}
 	}
 	for _, s := range ApprovalStatuses() {
@@ -199,7 +199,7 @@ func TestToolAndApprovalStatuses(t *testing.T) {
 			t.Errorf("%s parses as %v, %v", s, again, err)
 		}
 		if s.Ended() != (len(approvalTransitions[s]) == 0) {
-			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), approvalTransitions[s])
+			t.Errorf("%s: got Ended %v, but transitions to %v", s, s.Ended(), approvalTransitions[s])
 		}
 	}
 	for _, text := range []string{"", "created", "DONE", "unknown(0)"} {

@@ -390,8 +390,8 @@ func (l *refusalJSON) refusal() (*actor.Refusal, error) {
 	return r, err
 }
 
-// parseInto parses a member that may be absent, unless an earlier member was
-// invalid.
+// parseInto parses a member into to. It does nothing if the member is absent or if
+// err already holds the error of an earlier member.
 func parseInto[F, T any](err *error, to *T, from F, parse func(F) (T, error)) {
 	if s, ok := any(from).(string); ok && s == "" || *err != nil {
 		return

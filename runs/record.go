@@ -14,7 +14,7 @@ type Record struct {
 	Run     actor.CallID
 	Root    actor.CallID // zero until the run has started
 	Parent  actor.CallID // zero for the root of the tree
-	Actor   actor.ID     // zero if the run ended before it started, unless a client requested it
+	Actor   actor.ID     // zero before the start of a run that no client requested
 	Chain   []actor.ID
 	Left    actor.Duration // time left when the run started
 	Attempt uint32         // highest attempt of the run or of any operation it repeated
@@ -203,7 +203,8 @@ func (r *Record) end(e *Event, outcome actor.Status) {
 	r.Waits, r.Pauses, r.openTools = nil, nil, nil
 }
 
-// resume removes the pause with the given child, or with none.
+// resume removes the pause for which the given child is responsible. For a zero child
+// it removes the pause that no call has caused.
 func (r *Record) resume(child actor.CallID) {
 	r.Pauses = slices.DeleteFunc(r.Pauses, func(p Pause) bool { return p.Child == child })
 }

@@ -45,7 +45,7 @@ func TestRunTransitions(t *testing.T) {
 			t.Errorf("%s parses as %v, %v", s, again, err)
 		}
 		if s.Ended() != (len(runTransitions[s]) == 0) {
-			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), runTransitions[s])
+			t.Errorf("%s: got Ended %v, but transitions to %v", s, s.Ended(), runTransitions[s])
 		}
 	}
 	if s, err := ParseStatus("running"); err == nil {
@@ -453,7 +453,7 @@ func drawEvent(t *rapid.T) Event {
 	text(fProject, &e.Project, 0)
 	text(fName, &e.Name, 0)
 	text(fText, &e.Text, 1)
-	span := func() time.Duration { return time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "invalid duration")) }
+	span := func() time.Duration { return time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "duration")) }
 	set(fActor, func() { e.Actor = bob })
 	set(fRoot, func() { e.Root = parent })
 	set(fParent, func() { e.Parent = parent })

@@ -45,8 +45,8 @@ func ParseTime(text string) (actor.Time, error) {
 	}
 	t := actor.Time((daysSinceEpoch(number(0, 4), number(5, 7), number(8, 10))*secondsPerDay+
 		number(11, 13)*3600+number(14, 16)*60+number(17, 19))*nanosPerSecond + number(20, 29))
-	// Characters other than the expected digits and separators yield a time with a
-	// different text.
+	// The function number accepts any character, and separators are skipped. The text
+	// of t differs from the input if any of them is invalid.
 	var formatted [len(timeLayout)]byte
 	if string(AppendTime(formatted[:0], t)) != text {
 		return 0, timeError(text)

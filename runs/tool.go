@@ -14,7 +14,7 @@ type ToolStatus uint8
 // The states of a tool call. Clients see these names.
 const (
 	ToolStatusCreated         ToolStatus = iota + 1
-	ToolStatusPolicyChecked              // allow, ask a person, or block; recorded before it is acted upon
+	ToolStatusPolicyChecked              // decided: allow, ask a person, or block; the decision is recorded before it takes effect
 	ToolStatusWaitingApproval            // the timeout of the tool is not running yet
 	ToolStatusDispatched                 // handed to the host; the timeout is running
 	ToolStatusRunning                    // a tool of the server has started

@@ -28,11 +28,12 @@ type activation struct {
 	serial       bool // runs one turn at a time
 	loaded       bool
 	dirty        bool
-	*activeState // the cell's idleState if nothing is open; see Cell.ensureActive
+	*activeState // the cell's idleState if the actor is volatile and has none; see Cell.ensureActive
 }
 
-// activeState is the state of an actor that has something to do. The part that must
-// survive a crash is the journal, which only records change.
+// activeState is the state of a journaled actor, or of a volatile one with open work
+// or retained outcomes. Only the journal must survive a crash. The journal of a
+// journaled actor changes only through records.
 type activeState struct {
 	deferred       []actor.Envelope // messages received during a load
 	outcomeWaiters []outcomeWaiter  // duplicates whose outcome is being read
@@ -59,8 +60,9 @@ type activeState struct {
 // volatile actors.
 const freeListMax = 1024
 
-// inlineAsksMax and recycledStepsMax are the largest numbers of asks of a turn and
-// steps of a run for which a recycled object keeps its memory.
+// inlineAsksMax is the largest number of asks that a turn stores in its reusable
+// buffer. recycledStepsMax is the largest capacity of the list of steps that a
+// recycled run keeps.
 const (
 	inlineAsksMax    = 4
 	recycledStepsMax = 8
@@ -91,7 +93,8 @@ func (c *Cell) releaseState(act *activation) {
 	}
 }
 
-// joinedCall is a client's duplicate, under an id of its own, of an open run.
+// joinedCall is a client's duplicate of an open run: a call with another id under the
+// same idempotency key, or the run's own call retried through another cell.
 type joinedCall struct {
 	run, call actor.CallID
 	via       actor.Address
@@ -152,7 +155,7 @@ func (a *activation) durableRun(run actor.CallID) bool {
 }
 
 // untaint removes a call from the queued calls that depend on log entries. It
-// reports whether it was one.
+// reports whether the call was among them.
 func (a *activation) untaint(call actor.CallID) bool {
 	i := slices.Index(a.tainted, call)
 	if i < 0 {
@@ -323,8 +326,8 @@ func (c *Cell) record(act *activation, r store.Record) {
 	c.journalChanged(act)
 }
 
-// journalChanged completes a change of the journal. It publishes the buffered run
-// events, which no entry of a volatile actor carries.
+// journalChanged completes a change of the journal. It publishes the run events that
+// are still buffered. These are events of volatile actors, which write no entries.
 func (c *Cell) journalChanged(act *activation) {
 	for i := range act.runEvents {
 		e := &act.runEvents[i]
@@ -370,7 +373,8 @@ func (c *Cell) publish(act *activation, run *store.Run, e runs.Event) {
 }
 
 // bufferEvent appends to the events that the next entry carries. Few actors have
-// buffered events at a time, so they share one buffer.
+// buffered events at a time, so an actor takes the cell's free buffer when it needs
+// one. See releaseEvents.
 func (c *Cell) bufferEvent(act *activation, e runs.Event) {
 	if act.runEvents == nil {
 		act.runEvents, c.freeEvents = c.freeEvents, nil
@@ -396,7 +400,7 @@ func (c *Cell) snapshot(act *activation) {
 	}
 	body := store.SnapshotOf(&act.journal)
 	if len(body.Journal) > store.SnapshotBytesMax {
-		act.entryBytes = 0 // too large to be read again; the entries can be
+		act.entryBytes = 0 // a snapshot of this size could not be read; the next load reads the entries instead
 		return
 	}
 	c.ready.Entries = append(c.ready.Entries, store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, N: act.journal.N,

@@ -15,8 +15,8 @@ import (
 )
 
 // request checks a call at its callee. The order of the checks is part of the
-// protocol: cancelled, duplicate, agent and time, capacity. The first attempt of an
-// id that passes is accepted. Later ones are answered from its outcome.
+// protocol: cancelled, duplicate, poisoned, agent, time left, capacity. The first
+// attempt that passes is accepted. Later attempts of the same call are duplicates.
 func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 	if act.journal.IsBuried(call.ID) {
 		c.refuse(act, call, actor.Refuse(actor.Stopped, "the call was cancelled before it arrived"))
@@ -46,7 +46,7 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, time.Second, "the mailbox of %s has no room", act.id))
 		return
 	}
-	if !act.serial && !call.IsRoot() && !c.canBeginTurn(act) { // it would wait for any one of several turns, a wait that probes cannot detect
+	if !act.serial && !call.IsRoot() && !c.canBeginTurn(act) { // probes cannot follow a wait that ends with whichever of several turns ends first
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s already runs %d turns at once", act.id, len(act.turns)))
 		return
 	}
@@ -61,7 +61,7 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 
 // answerDuplicate answers an attempt of a call that was accepted before, or a
 // client's duplicate under the same idempotency key. It reports whether the call
-// was one.
+// was one of these.
 func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 	reply, n := act.journal.Outcome(call.ID)
 	if known := reply != nil || n > 0 && !mutant.On("put-away-forgotten"); known && !mutant.On("dedup-forgotten") {
@@ -102,8 +102,8 @@ func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 	return true
 }
 
-// replyOpen reports to a retrying caller that its call is still open. A client's
-// call that arrives through another cell is answered there as well.
+// replyOpen reports to a retrying caller that its call is still open. If a client
+// retries its call through another cell, that cell gets the reply of the run as well.
 func (c *Cell) replyOpen(act *activation, call *actor.Call, run *store.Run) {
 	if call.IsRoot() {
 		if call.Via != run.Call.Via {
@@ -122,7 +122,8 @@ func tooManyDuplicates(n int) *actor.Refusal {
 }
 
 // joinRun attaches a client's duplicate to the open run it repeats: both get the
-// same reply. If the run is held, the client is notified at once.
+// same reply. If the run is held and the client waits at this cell, the duplicate is
+// not attached. The client is notified of the hold at once.
 func (c *Cell) joinRun(act *activation, run actor.CallID, call *actor.Call) {
 	if r := act.journal.Run(run); r != nil && r.Clock.Held(c.now) && c.findWaiter(call.ID) != nil {
 		c.respond(call.ID, actor.Reply{Call: call.ID, Run: run}, r.Clock.HeldUntil, act.durable)
@@ -193,7 +194,7 @@ func (c *Cell) openRun(act *activation, call *actor.Call, def *actor.Definition)
 	return run
 }
 
-// refusePoisoned refuses a call for good because this cell has panicked on it too
+// refusePoisoned refuses a call permanently, because this cell has panicked on it too
 // often.
 func (c *Cell) refusePoisoned(act *activation, call *actor.Call) {
 	reply := actor.Fail(call.ID, poisonRefusal(c.strikes[call.ID]))
@@ -204,7 +205,7 @@ func poisonRefusal(panics int) *actor.Refusal {
 	return actor.Refuse(actor.Unavailable, "the call crashed its cell %d times and is poisoned", panics)
 }
 
-// refuse refuses a call without writing an entry. A retry is checked anew.
+// refuse refuses a call without writing an entry. All checks are repeated for a retry.
 func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
 	c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Why: "callee", Chain: call.Chain})
 	reply := actor.Fail(call.ID, r)
@@ -212,7 +213,7 @@ func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
 	c.replyTo(act, call, &reply, false)
 }
 
-// signal answers the wait of that name, and then the signal itself.
+// signal answers the run's open wait that the signal names, then the signal itself.
 func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 	t := act.turn(call.Parent)
 	if t == nil {

@@ -73,8 +73,8 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 	c.propagateHold(t, holds)
 }
 
-// newAsks returns space for the asks of the next step. A volatile turn reuses its
-// own buffer for its first step, and its answers are stored in place.
+// newAsks returns space for the asks of the next step. A volatile turn reuses its own
+// buffer for the asks of its first step. The answers to its asks are stored in t.answers.
 func (t *turn) newAsks(asks int) []store.Asked {
 	if t.act.durable {
 		return make([]store.Asked, asks)

@@ -86,7 +86,7 @@ func (c *Cell) checkCallback(t *turn) *actor.Refusal {
 }
 
 // addCallbackWaiter registers a signal for the answer of an added call. It returns
-// false if most signals wait for that answer already.
+// false if limit other signals already wait for that answer.
 func (t *turn) addCallbackWaiter(i int, call *actor.Call, limit int) bool {
 	if t.callbackWaiters == nil {
 		t.callbackWaiters = map[int][]actor.Call{}
@@ -135,7 +135,7 @@ func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 			first = call
 		}
 	}
-	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // not accepted: a retry under the same key, as Busy asks for, makes a new call
+	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // not accepted: a retry under the same key MUST make a new call
 		first.Idempotency = actor.Idempotency{}
 	}
 	c.recordOutcome(t.act, &first, &reply, true)

@@ -34,8 +34,8 @@ func counter() script {
 	}
 }
 
-// request is an operation that a client wants performed once, however often it
-// sends it.
+// request is an operation of a client. With a key it MUST be performed once, however
+// often the client sends it.
 type request struct {
 	to, text  string
 	key       string

@@ -48,7 +48,7 @@ type Cell struct {
 	strikes     map[actor.CallID]int             // panics of Step in previous incarnations
 
 	actors        actorTable
-	idleState     *activeState                // shared by all actors with nothing open; never changed
+	idleState     *activeState                // shared by all volatile actors without a state of their own; never changed
 	replyCache    replyCache                  // outcomes of calls to volatile actors
 	waiters       map[actor.CallID]*waiter    // clients that wait here, by call
 	remote        bool                        // the message being handled comes from another node
@@ -256,8 +256,8 @@ func (c *Cell) requestExpiries(shards []uint16) {
 
 func (c *Cell) owns(o dispatcher.Owner) bool { return o.Node == c.self.Node && o.Cell == c.self.Cell }
 
-// ownsActor reports whether the actor belongs to this cell. Every actor in memory
-// does.
+// ownsActor reports whether the actor belongs to this cell. This is true of every
+// actor in memory.
 func (c *Cell) ownsActor(id actor.ID) bool {
 	o, ok := c.ownerOf(id)
 	return ok && c.owns(o)
@@ -271,7 +271,7 @@ func (c *Cell) ownerOf(id actor.ID) (dispatcher.Owner, bool) {
 
 // finishStep completes a step. For each changed actor it runs the turns that are
 // ready, writes a snapshot if one is due, and sets the timer. Then it handles the
-// local messages and probes this produced, until none is left.
+// resulting local messages and probes, until none is left.
 func (c *Cell) finishStep() {
 	for i := 0; i < len(c.dirty) || len(c.localQueue)+len(c.localProbes) > 0; i++ {
 		if i == len(c.dirty) {

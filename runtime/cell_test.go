@@ -201,8 +201,8 @@ func TestRunListsCallsThatHoldIt(t *testing.T) {
 	}
 }
 
-// The outcome of a run that was held is retained longer, because its caller's clock
-// may have been paused for as long.
+// The outcome of a run that was held is retained WaitTimeoutMax longer, because its
+// caller's clock may have been paused for up to that time.
 func TestOutcomeOfHeldRunIsRetainedLonger(t *testing.T) {
 	n := newNode(t, 1, agent("a", waiting(5*time.Minute)), agent("b", echo()))
 	held, other := n.send("a", "x"), n.send("b", "x")

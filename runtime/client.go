@@ -143,8 +143,8 @@ func (c *Cell) sendClientCall(cl *waiter) {
 	}
 }
 
-// scheduleClientRetry schedules another attempt of a client's call after its actor
-// could not be read.
+// scheduleClientRetry schedules another attempt of a client's call that was dropped:
+// its actor or outcome could not be read, or too many duplicates wait for outcomes.
 func (c *Cell) scheduleClientRetry(id actor.CallID) {
 	if cl := c.findWaiter(id); cl != nil {
 		cl.retryAt = c.now.Add(cl.backoff)

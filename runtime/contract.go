@@ -11,8 +11,8 @@ import (
 )
 
 // Ready is the result of one Step. The driver MUST append the entries before it
-// performs the effects. It owns the contents. The slices Effects and Events are
-// reused and are valid only until the next Step.
+// performs the effects. The driver owns the entries, effects and events. The slices
+// Effects and Events are reused and are valid only until the next Step.
 type Ready struct {
 	Entries []store.Entry // appended in this order to the node's log; never split over two commits
 	Effects []Effect
@@ -62,21 +62,21 @@ type (
 		Attempt uint32
 		Piece   actor.Piece
 	}
-	// Loaded answers a Load of an actor. Epoch is that of the Load: an answer from
-	// before the shard was lost and regained is ignored.
+	// Loaded answers a Load of an actor. Epoch is that of the Load. If the shard was
+	// lost and regained since the Load, the epochs differ and the answer is ignored.
 	Loaded struct {
 		Actor actor.ID
 		Epoch actor.Epoch
 		Saved store.Saved
 	}
-	// Recalled answers a Load of an outcome. An outcome is the same under every
-	// epoch.
+	// Recalled answers a Load of an outcome. It has no epoch, because an outcome is
+	// the same under every epoch.
 	Recalled struct {
 		Actor   actor.ID
 		Outcome uint64
 		Reply   actor.Reply
 	}
-	// LoadFailed answers a Load that could not be read.
+	// LoadFailed answers a Load that failed.
 	LoadFailed struct {
 		Actor   actor.ID
 		Epoch   actor.Epoch

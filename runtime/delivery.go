@@ -140,7 +140,8 @@ func (c *Cell) drop(env *actor.Envelope, reason string) {
 
 // send sends a message to the cell that owns the actor. Without an owner the
 // message is dropped, and its sender retries. Within the node no gate is needed:
-// entries that depend on the message are appended to the same log, after ours.
+// entries that depend on the message are appended to the same log, after those of
+// the sender.
 func (c *Cell) send(id actor.EffectID, attempt uint32, from actor.ID, to actor.ID, gated, durable bool, body actor.Message) {
 	o, ok := c.ownerOf(to)
 	if !ok {

@@ -49,7 +49,7 @@
 //
 // # Files
 //
-//	contract.go       inputs, effects and their promises
+//	contract.go       inputs, effects and their guarantees
 //	cell.go           Cell, Step, agents and shard ownership
 //	delivery.go       message routing inside the cell
 //	admission.go      admission checks of a call at its callee

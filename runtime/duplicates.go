@@ -21,8 +21,8 @@ type outcomeWaiter struct {
 	call  actor.Call
 }
 
-// replyOutcome answers a duplicate with the outcome, or, if that is nil, after
-// reading it from the n-th entry.
+// replyOutcome answers a duplicate with the outcome. If outcome is nil, the outcome is
+// first read from the actor's n-th entry.
 func (c *Cell) replyOutcome(act *activation, call *actor.Call, outcome *actor.Reply, n uint64) {
 	if outcome != nil {
 		copied := *outcome

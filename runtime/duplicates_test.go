@@ -56,9 +56,8 @@ func TestEvictedOutcomeIsReadFromLog(t *testing.T) {
 	}
 }
 
-// Open is sent only once the entries that led to the call are durable. That
-// includes a call to a volatile actor from a journaled caller, whether it runs or
-// is queued.
+// The Open reply to a retried call is gated if the call depends on log entries, even
+// if the callee is volatile. This holds for a running call and for a queued one.
 func TestOpenReplyWaitsForLog(t *testing.T) {
 	for _, durable := range []bool{true, false} {
 		c := newTestCell(Config{}, agent("b", waiting(time.Minute), volatile))
@@ -165,8 +164,8 @@ func TestFailedOutcomeReadIsRetried(t *testing.T) {
 	}
 }
 
-// An actor moves away while one of its outcomes is being read. The duplicate is
-// answered by its new owner.
+// An actor's shard is lost and regained while one of its outcomes is being read. The
+// duplicate is answered under the new epoch.
 func TestDuplicateIsAnsweredAfterActorMoves(t *testing.T) {
 	n, _ := newEvictingNode(t, 2)
 	n.paused = true

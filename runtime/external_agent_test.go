@@ -202,7 +202,7 @@ func TestCallbackEndsWithExternalAgent(t *testing.T) {
 			t.Errorf("run %s: got status %s, want an ended one", id, r.Status)
 		}
 	}
-	// The call also ends with the run, for any reason.
+	// The call also ends if the run ends for another reason, here its deadline.
 	run = n.send("worker", "go", func(c *actor.Call) { c.Left = 5 * time.Second })
 	callback = n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
 	n.advance(time.Minute)

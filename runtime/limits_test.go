@@ -47,7 +47,8 @@ func TestInvalidToolPlanIsRefused(t *testing.T) {
 	}
 }
 
-// The test node encodes and decodes every entry that is written.
+// The test node encodes and decodes every entry that is written, so it fails on an
+// entry with a text that the decoder rejects.
 func TestEntriesWithLongTextRoundTrip(t *testing.T) {
 	long := strings.Repeat("o", 4090)
 	n := newNode(t, 1, agent("a", askOnce(actor.Ask{Kind: actor.AskCall, Name: "b", Operation: long, Timeout: time.Second})), agent("b", sleeping(time.Hour)))

@@ -29,7 +29,7 @@ type node struct {
 	log          map[actor.ID]store.Saved
 	inputs       []func()
 	outcomes     map[entryKey]actor.Reply // outcomes recorded in entries
-	outcomeReads int                      // number of reads of such an entry
+	outcomeReads int                      // number of outcomes read from the log
 	replies      map[actor.CallID]actor.Reply
 	held         map[actor.CallID]actor.Time
 	epoch        actor.Epoch

@@ -48,11 +48,11 @@ type Size struct {
 // Tally counts the work done by a cell since it was created.
 type Tally struct {
 	Runs     [runs.Cancelled + 1]int // ended runs, by final status
-	Answered int                     // calls made by actors that were answered or cancelled
+	Answered int                     // answered or cancelled calls made by actors
 	Took     actor.Duration          // total time of those calls
 }
 
-// Tally returns the work done so far. The result is updated by Step.
+// Tally returns the work done so far. Step updates the returned value in place.
 func (c *Cell) Tally() *Tally { return &c.tally }
 
 // countCall counts a call that was answered or cancelled.

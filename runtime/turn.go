@@ -30,7 +30,7 @@ type turn struct {
 	ended           bool
 }
 
-// sendState is the state of an ask that is not in the journal.
+// sendState is the part of an ask's state that the journal does not hold.
 type sendState struct {
 	attempt uint32
 	retryAt actor.Time     // time of the next attempt of the call; Forever means none is scheduled
@@ -136,8 +136,8 @@ func (c *Cell) beginTurn(act *activation) bool {
 }
 
 // definitionOf returns the definition with which the run started. If this binary no
-// longer has it, it returns the agent's current one. A replay under that MUST take
-// the same course.
+// longer has that definition, it returns the agent's current one. A replay under the
+// current one MUST take the same course, or the run is parked.
 func (c *Cell) definitionOf(run *store.Run) *actor.Definition {
 	if def := c.definitions[run.Definition]; def != nil {
 		return def
@@ -343,7 +343,7 @@ const keyedOutcomeBytesMax = 4 << 20
 // actor keeps it only if a duplicate is possible.
 func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Reply, cache bool) {
 	until := c.now.Add(call.Left + c.limits.RememberDone)
-	if run := act.journal.Run(call.ID); run != nil && run.Holds > 0 { // the caller's clock may be paused for as long
+	if run := act.journal.Run(call.ID); run != nil && run.Holds > 0 { // the caller's clock may have been paused for up to WaitTimeoutMax
 		until = until.Add(c.limits.WaitTimeoutMax)
 	}
 	if !call.Idempotency.IsZero() {
@@ -370,9 +370,9 @@ func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Rep
 	}
 }
 
-// closeRun closes the run of a call to a volatile actor. The outcome is cached
-// unless a duplicate is impossible: the caller gets the reply in this step, or is a
-// client that waits at this cell and retries nowhere else.
+// closeRun closes the run of a call to a volatile actor. It caches the outcome if a
+// duplicate may arrive. No duplicate arrives if the caller gets the reply in this
+// step, or is a client that waits at this cell and retries nowhere else.
 func (c *Cell) closeRun(act *activation, call *actor.Call, reply *actor.Reply, until actor.Time, cache bool) {
 	if run := act.journal.Close(call.ID); run != nil {
 		c.endedRuns = append(c.endedRuns, run)

@@ -366,7 +366,7 @@ func TestInvalidAgentOutputIsNeverLogged(t *testing.T) {
 		"error": {func(actor.Begin, [][]actor.Answer) (actor.Action, error) {
 			return actor.Action{}, errors.New(bad + long)
 		}, "Unavailable"},
-		"neither": {func(actor.Begin, [][]actor.Answer) (actor.Action, error) { return actor.Action{}, nil }, "Unavailable"},
+		"no asks, no outcome": {func(actor.Begin, [][]actor.Answer) (actor.Action, error) { return actor.Action{}, nil }, "Unavailable"},
 	} {
 		n := newNode(t, 1, agent("g", test.agent), agent("caller", calling("g")))
 		id := n.send("g", "x")

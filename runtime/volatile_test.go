@@ -204,7 +204,7 @@ func TestSentMessagesDoNotShareMemory(t *testing.T) {
 	}
 }
 
-// The model is a list that drops outcomes that are expired or exceed the bounds.
+// The model is a list. Each add first drops the expired outcomes at its front.
 func TestReplyCacheAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type one struct {
@@ -266,7 +266,7 @@ func TestReplyCacheIsBounded(t *testing.T) {
 	}
 }
 
-// Actors of one agent share its name. Actors of two tenants do not.
+// The table finds, sorts and removes actors of several agents and tenants.
 func TestActorTable(t *testing.T) {
 	r := newActorTable()
 	var all []actor.ID

@@ -102,7 +102,7 @@ func (n *node) sendTogether(messages ...string) []actor.CallID {
 }
 
 // TestWaitCyclesAreBroken closes wait cycles within one cell and across several.
-// Without any time passing everything ends, and exactly one call of each cycle is
+// All calls MUST end without time passing, and exactly one call of each cycle is
 // refused.
 func TestWaitCyclesAreBroken(t *testing.T) {
 	for _, test := range []struct {
@@ -153,7 +153,7 @@ func TestWaitCycleInOneCallTree(t *testing.T) {
 	}
 }
 
-// The refusal lists the cycle and suggests what to do.
+// The refusal lists the actors of the cycle, in its chain and in its text.
 func TestWaitCycleRefusalListsCycle(t *testing.T) {
 	var refusal *actor.Refusal
 	capture := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
@@ -228,8 +228,8 @@ func TestWaitCycleIsBrokenAfterRestart(t *testing.T) {
 	}
 }
 
-// A cancel arrives before the second lap. The cycle is then broken and no call is
-// refused.
+// A cancel arrives before the messages of the second lap. They find the cycle broken,
+// and no call is refused.
 func TestCancelDuringConfirmationPreventsRefusal(t *testing.T) {
 	n := newNode(t, 4, agent("a", routeByMessage()), agent("b", routeByMessage()))
 	var confirms []actor.Envelope

@@ -63,7 +63,7 @@ type walkStep struct {
 	turn   int    // of Ask
 	kind   string // of Answer and Drop
 	actor  string
-	flag   bool
+	flag   bool // Crash: all entries are durable; deliveries: the message stays in the network
 	states []callState
 }
 
@@ -82,8 +82,8 @@ func (s *walkStep) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(of, &s.turn)
 }
 
-// walker is a driver in which each event is triggered by the walk: one node with
-// one cell per actor, one node for clients, and a network that keeps messages until
+// walker is a driver in which each event is triggered by the walk. Each actor has a
+// node with one cell, and the clients share a node. The network keeps messages until
 // the walk delivers or drops them. Time does not advance.
 type walker struct {
 	nodes     map[string]*walkNode
@@ -121,8 +121,9 @@ const walkClients = "clients"
 
 var walkNow = actor.Time(1_700_000_000 * time.Second)
 
-// walkAgent takes its actions from the walk: a turn asks for work whose outcome is
-// the callee of its next call, or empty to reply.
+// walkAgent takes its actions from the walk. Its turn asks for work, and the walk
+// supplies the outcome: the callee of the next call, or an empty text, upon which the
+// turn replies.
 type walkAgent struct{}
 
 func (walkAgent) Begin(actor.Begin) actor.Turn { return &walkTurn{} }
@@ -181,8 +182,8 @@ func (w *walker) boot(n *walkNode) {
 	}
 }
 
-// step steps a node's cell. Gated effects wait for the Sync of the walk, except
-// reads, which see the durable entries.
+// step steps a node's cell. Gated messages wait for the Sync of the walk. Other
+// effects are performed at once; reads return the durable entries only.
 func (w *walker) step(n *walkNode, in Input) {
 	ready := n.cell.Step(walkNow, in)
 	n.entries = append(n.entries, ready.Entries...)
@@ -205,7 +206,7 @@ func (w *walker) step(n *walkNode, in Input) {
 			} else {
 				w.send(op)
 			}
-		case Respond: // gated or not: the log of the clients' node is empty
+		case Respond: // released at once: the clients' node has no entries to sync
 			w.replies[op.Call] = op.Reply
 		}
 	}
@@ -277,7 +278,7 @@ func (w *walker) follow(steps []walkStep, counts map[string]int) error {
 		s := &steps[i]
 		counts[s.action]++
 		if s.action == "Start" || s.action == "Rest" {
-			continue // a cell starts turns within the step that makes it possible
+			continue // nothing to apply: a cell starts a turn in the same step that enables it
 		}
 		if err := w.apply(s); err != nil {
 			return fmt.Errorf("step %d, %s %d %v%s: %w", i+1, s.action, s.call, s.actor, s.kind, err)
@@ -287,7 +288,7 @@ func (w *walker) follow(steps []walkStep, counts map[string]int) error {
 			last++
 		}
 		if last == len(steps)-1 {
-			return nil // the walk may end before an action that the cell takes at once
+			return nil // not comparable: the cell may have started a turn after the end of the walk
 		}
 		if err := w.compare(steps[last].states); err != nil {
 			return fmt.Errorf("after step %d, %s %d %v%s: %w", i+1, s.action, s.call, s.actor, s.kind, err)

@@ -37,7 +37,7 @@ func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	switch w.entropy.Int(4) {
 	case 0:
 		at := w.entropy.Int(len(last))
-		for i := range last[at:] { // stale bytes, from two batches earlier
+		for i := range last[at:] { // inverted bytes represent stale ones, of two batches earlier
 			last[at+i] = ^last[at+i]
 		}
 	case 1:

@@ -24,7 +24,7 @@ const auditEvery = 8
 // Properties that the simulator checks in addition to the specs.
 const (
 	CellNeverPanics = "CellNeverPanics"
-	CodecRoundTrip  = "CodecRoundTrip" // encoded values decode to themselves; all other bytes are rejected
+	CodecRoundTrip  = "CodecRoundTrip" // encoded values decode to themselves; malformed bytes are rejected
 	StoreReads      = "StoreReads"     // all rows of the store can be read
 	RotIsTold       = "RotIsTold"      // a starting node reports lost or corrupt data
 	ChainHolds      = "ChainHolds"     // the batches of a node's log form one chain
@@ -97,9 +97,9 @@ func (w *Simulation) auditRun(run actor.CallID) error {
 // corruptedRowsMax is the number of rows that an audit corrupts, one after another.
 const corruptedRowsMax = 2
 
-// auditCorruption corrupts a row of the store, of a random kind, and restores it. The
-// examination of the store MUST report the corruption, unless the row still reads as
-// before.
+// auditCorruption corrupts up to corruptedRowsMax rows of the store, one at a time, and
+// restores each. Their kinds are random. The examination of the store MUST report each
+// corruption, unless production code still reads the same value from the row.
 func (w *Simulation) auditCorruption() {
 	byKind := map[string][]store.Row{}
 	if err := w.kv.Scan(nil, []byte{0xff}, func(key, _ []byte) bool {
@@ -137,7 +137,8 @@ func (w *Simulation) auditCorruption() {
 	}
 }
 
-// rowKind returns the kind of a row: the parts of its key except names and numbers.
+// rowKind returns the kind of a row: s for a snapshot, the letter after the tenant for
+// another row of a tenant, and the first segment of the key for all other rows.
 func rowKind(key []byte) string {
 	parts := strings.Split(string(key), "/")
 	switch {

@@ -20,8 +20,8 @@ import (
 
 // CanonicalLog is the canonical log of a simulation. Each input of a cell, each
 // resulting entry and effect, and each event is one line of text. So is each action
-// of the simulation itself. Its hash is the SHA-256 of its bytes, so the hash can be
-// recomputed from the text.
+// of the simulation itself. The hash of the log is the SHA-256 of its bytes, so the
+// hash can be recomputed from the text.
 //
 //	in  cell time input …      en  actor number record
 //	out effect …               ev  event

@@ -52,8 +52,8 @@ func (w *Simulation) registryDefinition() actor.Definition {
 	return def
 }
 
-// addRegisteredAgents adds the registry and the agents that may be registered to the
-// agents known to the specs.
+// addRegisteredAgents adds to known, the agents known to the specs, the registry and
+// all agents that clients may register.
 func (w *Simulation) addRegisteredAgents(known map[string]specs.Agent) {
 	if w.hasRegistry() {
 		known[agents.RegistryID.Agent] = specs.Agent{}
@@ -137,7 +137,8 @@ func handleAnnounce(ctx context.Context, input []byte) tools.Result {
 }
 
 // performAnnounce publishes a registry announcement to all nodes. It answers the
-// registry only after every running cell has applied the announcement.
+// registry once every running cell has applied the announcement, or with a refusal
+// at the deadline.
 func (n *node) performAnnounce(h *gatedEffect, op runtime.Tool) {
 	w, d := n.w, n.trackEffect(h)
 	if w.faultFires(ToolHang) {

@@ -35,9 +35,9 @@ type client struct {
 	run         actor.CallID       // run that succeeded under the key
 	replyDigest uint32             // digest of the run's answer
 	reply       *actor.Reply       // last reply
-	held        bool               // the last reply was that the run is held for approval
+	held        bool               // the last reply reported that the run is held
 	onReply     func(*actor.Reply) // called with the reply, or with nil if there is none; optional
-	swap        *linear.Op         // swap of a value in the register, until its previous value is known
+	swap        *linear.Op         // recorded swap whose result is not known yet; nil: none
 	op          *registryOp        // registry operation; nil for a message
 	apiKey      *apiKey            // presented to the gateway; nil for none
 	bodyStyle   int                // formatting of the body, below bodyStyles
@@ -51,7 +51,8 @@ type pendingRequest struct {
 	keyedOp *linear.Op // recorded operation, if the client has an idempotency key
 }
 
-// clientLeftMax is the longest time left that a client gives its run.
+// clientLeftMax is the longest time left that a client gives its run, except for the
+// requests of a team.
 const clientLeftMax = 20 * time.Second
 
 // triesMax is the maximum number of attempts of a client.
@@ -148,7 +149,7 @@ func (w *Simulation) submit(c *client) {
 }
 
 // submitAt submits the client's request through a cell, and may schedule a disconnect or
-// a cancel. The client gives the attempt 5 s more than its time left.
+// a cancel. The client waits for the reply until 5 s after the time left is over.
 func (w *Simulation) submitAt(c *client, cell *cell) {
 	c.tries++
 	w.lastRequestAt = w.now
@@ -243,9 +244,10 @@ func (w *Simulation) removePending(req *pendingRequest) bool {
 	return true
 }
 
-// scheduleRetry schedules another attempt of the client under its idempotency key.
-// Without a key it would be a new request. No client waits longer than 3 × clientLeftMax
-// for its next attempt.
+// scheduleRetry schedules another attempt of the client under its idempotency key. A
+// client without a key does not retry, because the attempt would be a new request. A
+// client also gives up after triesMax attempts, or if the delay exceeds
+// 3 × clientLeftMax.
 func (w *Simulation) scheduleRetry(c *client, delay time.Duration) {
 	if c.key == "" || c.tries >= triesMax || delay > 3*clientLeftMax {
 		return
@@ -338,8 +340,8 @@ func (w *Simulation) handleJoined(op runtime.Joined) {
 	}
 }
 
-// handlePublished notifies the readers of a run of its new event. If the run now waits
-// for a signal, it usually schedules one.
+// handlePublished notifies the stream readers that a run has a new event. If the event
+// shows that the run waits for a signal, handlePublished usually schedules one.
 func (w *Simulation) handlePublished(_ *node, e store.RunEvent) {
 	w.notifyStreams(e.Run)
 	if e.Seq == 1 {

@@ -12,8 +12,8 @@ import (
 const Origin = actor.Time(1_767_225_600_000_000_000) // 2026-01-01
 
 // clock is the clock of a node. It is offset from virtual time, and drifts. It is
-// monotonic: after a backward jump it repeats its last reading until it has caught up,
-// and so does a process that is started before then.
+// monotonic, even across a restart of the process: after a backward jump it repeats its
+// last reading until it has caught up. Only setBack makes it go back.
 type clock struct {
 	offset actor.Duration // offset at since
 	since  actor.Time     // in virtual time
@@ -36,8 +36,8 @@ const (
 	// down. It MUST be less than the time for which outcomes are remembered for
 	// repeats.
 	clockJumpMax = 30 * time.Second
-	// clockSlewAbove and clockStepAbove are the offsets above which a correction
-	// reverses the drift, or sets the clock.
+	// clockSlewAbove is the offset above which a correction reverses the drift.
+	// clockStepAbove is the offset above which it sets the clock instead.
 	clockSlewAbove, clockStepAbove = time.Second, 5 * time.Second
 )
 
@@ -73,9 +73,9 @@ func (c *clock) correct(t actor.Time) actor.Duration {
 	return 0
 }
 
-// setBack puts the clock back while its process is down, at most to the lowest
-// permitted offset. No process remembers the last reading. It returns the size of the
-// jump.
+// setBack sets the clock back while its process is down, to an offset of -clockJumpMax
+// at the lowest. It discards the last reading, because no process remembers it. It
+// returns the size of the jump.
 func (c *clock) setBack(t actor.Time, by time.Duration) time.Duration {
 	by = min(by, c.offsetAt(t)+clockJumpMax)
 	if by <= 0 {
@@ -86,8 +86,8 @@ func (c *clock) setBack(t actor.Time, by time.Duration) time.Duration {
 	return by
 }
 
-// simTimeAt returns the virtual time at which the clock reads local, or up to
-// nanoseconds later.
+// simTimeAt returns the virtual time at which the clock reads local. The result may be
+// a few nanoseconds late, but never early.
 func (c *clock) simTimeAt(local actor.Time) actor.Time {
 	if local == actor.Forever {
 		return local

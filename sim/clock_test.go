@@ -11,8 +11,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// TestClockOffsetAfterJumpAndDrift covers runs of hours: whatever the offset was
-// before, after a jump it is the one set, and from then on it grows by no more than the
+// TestClockOffsetAfterJumpAndDrift checks the offset of a clock over hours. A jump sets
+// the offset exactly. Between jumps the offset changes by no more than the maximum
 // drift.
 func TestClockOffsetAfterJumpAndDrift(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

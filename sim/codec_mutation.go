@@ -16,9 +16,9 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// codec is an encoding whose bytes are decoded elsewhere or later. A codec MUST
-// decode all bytes that it encodes, and encode a decoded value in only one way. It
-// MUST return an error for all other bytes.
+// codec is an encoding whose bytes are decoded elsewhere or later. A codec MUST decode
+// every encoding that it has written. It MUST either reject other bytes, or decode them
+// to a value that it encodes and decodes without a change.
 type codec int
 
 // The codecs.

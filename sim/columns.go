@@ -14,8 +14,9 @@ import (
 )
 
 // Columns prints a run for people: one line per event, one column per node. Calls are
-// numbered in order of appearance. Of the log only the durable position is shown, of
-// effects only those that reach clients.
+// numbered in order of appearance. Appended entries are not printed, only the position
+// up to which the log is durable. Effects are printed only if they reach clients or
+// upstream services.
 type Columns struct {
 	out         io.Writer
 	width       int // of a line, in characters

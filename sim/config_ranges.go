@@ -51,8 +51,8 @@ func setInt(v reflect.Value, n int64) {
 	}
 }
 
-// valueRange is the parsed range of a field. The bounds are multiples of unit. The
-// span is halved up to maxHalvings times to favor small values.
+// valueRange is the parsed range of a field. The bounds min and max are counted in
+// units. The span is halved up to maxHalvings times to favor small values.
 type valueRange struct {
 	min, max, unit int64
 	maxHalvings    int

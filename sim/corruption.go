@@ -16,9 +16,10 @@ import (
 )
 
 // corruption describes damage to a node's durable rows that happened while the node
-// was down. It affects only rows that this node alone hands out. No other node adopts
-// its shards before the repair. The next start MUST detect and report it. The rows
-// are then restored, as if from a backup.
+// was down. Only rows that this node alone may serve are damaged, and no other node
+// adopts its shards before the repair. The next start MUST detect and report the
+// damage, unless the damage changes no readable state. The rows are then restored, as
+// if from a backup.
 type corruption struct {
 	fault       Fault
 	original    []store.Row // the rows before the damage
@@ -98,8 +99,8 @@ func (d *disk) injectCorruption() {
 	}
 }
 
-// corruptible returns the rows that only this node has written and that it may hand
-// out.
+// corruptible returns the rows that this node has written and that only this node may
+// serve.
 func (d *disk) corruptible(rows []store.Row) (own []store.Row) {
 	w := d.n.w
 	for i, row := range rows {
@@ -133,7 +134,7 @@ func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 	if len(rows) == 0 {
 		return nil
 	}
-	at := len(rows) - 1 // the last row: of the batch record, if rows ends with one
+	at := len(rows) - 1 // the last row, which may be a batch record
 	if w.entropy.Int(2) == 1 {
 		at = w.entropy.Int(len(rows))
 	}
@@ -185,8 +186,8 @@ func (w *Simulation) restoreRows(rows []store.Row) {
 }
 
 // startDelay returns the time until a process may start, or 0. A start is delayed if
-// the data has a newer format than the program, if it is damaged, or if the disk is
-// full.
+// the data has a newer format than the program, if the data is damaged, or if the disk
+// is full.
 func (n *node) startDelay() time.Duration {
 	w, d := n.w, &n.log
 	if n.diskFullUntil > w.now {
@@ -209,7 +210,7 @@ func (n *node) startDelay() time.Duration {
 	if wait > 0 {
 		return wait
 	}
-	if (w.auditEnabled() || anchor != d.mark) && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.log.corruption != nil }) { // corruption found in a row shared by two nodes may belong to the other one
+	if (w.auditEnabled() || anchor != d.mark) && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.log.corruption != nil }) { // skipped while any node has corrupt rows: Verify could report those of another node
 		if end, err := store.Verify(w.kv, n.id, anchor); err != nil || end != d.mark {
 			w.fail(ChainHolds, fmt.Sprintf("start of %s: the log ends at batch %d, want %d: %v", n.id, end.Batch, d.mark.Batch, err))
 		}
@@ -217,8 +218,8 @@ func (n *node) startDelay() time.Duration {
 	return 0
 }
 
-// verifyCorruptStart starts a node on damaged rows. Either the start detects the
-// corruption, or the damage MUST NOT change any state that can be read. The rows are
+// verifyCorruptStart tries to start a node on damaged rows. If the start does not detect
+// the corruption, the damage MUST NOT change any state that can be read. The rows are
 // then restored.
 func (d *disk) verifyCorruptStart() {
 	w, n, r := d.n.w, d.n, d.corruption

@@ -21,7 +21,7 @@ type disk struct {
 	mark          store.Mark // of the last batch in the store
 	previous      store.Mark // of the batch before it
 	inFlight      []store.Batch
-	written       int  // number of written batches, the first of inFlight
+	written       int  // number of batches in inFlight that are written; they come first
 	batching      bool // batches are about to be taken from the writer
 	writing       bool
 	syncing       bool
@@ -125,8 +125,8 @@ func (d *disk) sync() {
 	d.n.after(delay, func() { d.completeSync(covered) })
 }
 
-// completeSync commits that many batches to the store, as soon as the store can be
-// reached.
+// completeSync commits the oldest count batches to the store, as soon as the store can
+// be reached.
 func (d *disk) completeSync(count int) {
 	n, w := d.n, d.n.w
 	if w.net.storeUnreachable(n, w.now) {

@@ -11,7 +11,7 @@ import (
 // line.
 type logComparison struct {
 	want       []byte
-	partial    []byte // of a line without its end yet
+	partial    []byte // start of a line whose end is not written yet
 	lines      int
 	steps      int
 	difference string // the first difference; "" if none so far

@@ -7,8 +7,8 @@
 // the log writer and the codecs are those of production: a cell is stepped with decoded
 // messages of other cells, its entries are batched by store.Writer, and it boots from
 // the rows that its disk kept. Models, tools, external agents and clients are
-// simulated, but every exchange with a node is bytes, and the node handles them with
-// production code: exchanges, back-off, streams.
+// simulated. They exchange encoded bytes with the nodes, as real ones do. The nodes
+// handle these bytes with production code, including back-off and streams.
 //
 // Everything runs in one goroutine. Each choice that could go more than one way is
 // drawn from an Entropy, for which 0 is always the benign choice. A run is thus a

@@ -13,7 +13,8 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// Requests to the gateway are bytes: well-formed in more than one way, or malformed.
+// Requests to the gateway are sent as bytes. A valid request has one of several
+// formattings. Malformed input is sent, too.
 
 // requestBody returns the body of a message, in the client's formatting. All
 // formattings mean the same.
@@ -34,7 +35,7 @@ func (w *Simulation) requestBody(c *client) []byte {
 const bodyStyles = 4
 
 // malformedMessages are bodies that the gateway MUST reject as messages. LONG is
-// replaced by more levels of nesting than it parses.
+// replaced by an array nested more deeply than the gateway permits.
 var malformedMessages = [...]string{
 	"", " ", "{", "[]", "7", "null", `"text"`, "{}", `{"content":`, `{"content":7}`, `{"content":null}`, `{"content":"a","content":"b"}`,
 	`{"content":"a"}{}`, `{"content":"a"} x`, `{"content":"a","model":"m"}`, `{"content":"a","session":"a b"}`, `{"content":"a","session":7}`,

@@ -120,7 +120,7 @@ type seededStream struct {
 	pcg   *rand.PCG
 }
 
-// causeSpan is a run of choices in a stream that have the same cause.
+// causeSpan is a sequence of consecutive choices in a stream that have the same cause.
 type causeSpan struct {
 	cause StreamID
 	from  int // index of its first choice

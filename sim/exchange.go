@@ -100,8 +100,9 @@ func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 	x.begin("agent "+op.Name, order, refusal)
 }
 
-// newExchange registers an exchange for an effect. An exchange of the same name,
-// requested by an earlier activation of an unjournaled actor, is cancelled.
+// newExchange registers an exchange for an effect. It first cancels an exchange with the
+// same effect ID and attempt, which an earlier activation of an unjournaled actor has
+// requested.
 func (n *node) newExchange(h *gatedEffect, left actor.Duration, call *actor.Call) *exchange {
 	n.cancelExchange(&h.effect)
 	x := &exchange{n: n, process: n.process, cell: h.cell.index, id: h.effect.ID, attempt: h.effect.Attempt, call: call,
@@ -224,7 +225,7 @@ func (x *exchange) offerNext() {
 	x.n.cells[x.cell].enqueue(input{orderGroup: unordered, in: x.outbox[0], onStepped: x.accepted})
 }
 
-// accepted handles that the cell has stepped with the offered output.
+// accepted is called after the cell has stepped with the offered output.
 func (x *exchange) accepted() {
 	if x.done {
 		return
@@ -343,8 +344,8 @@ func (n *node) pollAgents() {
 	}
 }
 
-// pollAgent schedules the next health request to an external agent, whose answer schedules
-// the one after.
+// pollAgent schedules the next health request to an external agent. After each answer it
+// schedules another one.
 func (n *node) pollAgent(agent string) {
 	w, h := n.w, n.agentHealth(agent)
 	n.after(h.NextPoll().Sub(w.now), func() {
@@ -428,7 +429,7 @@ func authSecret(env string) upstream.Secret {
 	return ""
 }
 
-// modelConfig returns the configuration of a model. The two models differ in all of it.
+// modelConfig returns the configuration of a model. The two models differ in each setting.
 func modelConfig(name string) upstream.Model {
 	m := upstream.Model{URL: "http://" + name}
 	if name == modelNames[1] {

@@ -216,7 +216,8 @@ func (w *Simulation) builtinAgents() []actor.Definition {
 	return append(all, w.plan.Agents[w.withdrawnAgent+1:]...)
 }
 
-// publishAgents sends the agents to the cells of each node, after a delay of its own.
+// publishAgents sends the agents to the cells of each node, after a delay that is drawn
+// for each node.
 func (w *Simulation) publishAgents() {
 	for _, n := range w.nodes {
 		if n.up {

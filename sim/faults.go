@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Fault is a kind of injected fault. Injecting one is a choice other than 0. A
-// fault counts as recorded only if it changed a delivered byte, a time, or durable
-// state.
+// Fault is a kind of injected fault. Unless its probability is 1, a fault is injected
+// only by an entropy choice other than 0. A fault counts as recorded only if it changed
+// a delivered byte, a time, or durable state.
 type Fault uint8
 
 // The faults. The names that docs/NAMES.md lists are fixed.
@@ -22,7 +22,7 @@ const (
 	AgentBusy                          // a burst of requests fills a mailbox
 	AgentCallNetworkDelay              // a request between nodes is delayed
 	AgentReplyLost                     // a reply between nodes is lost
-	AgentPanic                         // a message makes the agent that handles it panic
+	AgentPanic                         // an agent panics while it handles a message
 
 	NetworkDelay     // a message between nodes is delayed
 	NetworkJitter    // the delay of a link varies from message to message for a while
@@ -56,8 +56,8 @@ const (
 	DiskLostTail    // a crash discards batches that were written but not synced
 	DiskSlow        // a sync takes long
 	DiskFull        // a node's disk has no space for new work
-	DiskErrorBefore // a write fails and ends the process; nothing of it is durable
-	DiskErrorAfter  // a sync reports failure and ends the process; all of it is durable
+	DiskErrorBefore // a write fails and ends the process; nothing of the write is durable
+	DiskErrorAfter  // a sync reports failure and ends the process, although all its batches are durable
 	DiskFailed      // a sync fails and ends the process
 	DiskReadFailed  // reading an actor fails
 	DiskTornWrite   // a starting process finds only a part of a durable batch
@@ -125,7 +125,7 @@ const (
 	LoadDeadlineStorm // the deadlines of many calls expire at the same instant
 	LoadRetryStorm    // all waiting clients retry several times
 	LoadPoison        // a message panics wherever it is delivered, while other clients call the same actor
-	LoadFanOut        // one call fans out to as many calls as allowed
+	LoadFanOut        // one call fans out to a wide tree of calls
 	LoadDeadlocks     // many clients ask agents to call each other
 
 	faultKinds = int(LoadDeadlocks) + 1
@@ -140,8 +140,8 @@ const oddsScale = 10_000
 // faultTable holds the properties of each fault: its name, the maximum probability
 // that a seed gives it, and two flags. The probability applies to each opportunity:
 // a message, call, commit, read, start or step. A fault that is clocked has one
-// opportunity a second instead. A fault that is outside affects only clients and
-// upstream services, and never delays a message between cells.
+// opportunity in each fault round instead. A fault that is outside affects only clients
+// and upstream services, and never delays a message between cells.
 var faultTable = [faultKinds]struct {
 	name             string
 	maxOdds          int

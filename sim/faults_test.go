@@ -121,9 +121,9 @@ func TestStreamReaderDetectsBadStreams(t *testing.T) {
 	}
 }
 
-// frameSpec describes a frame: the event's number, the frame's name, and its id, by
-// default the number. Number -1 is an event of another run. Number -2 rewinds the
-// reader to the start.
+// frameSpec describes a frame: the number of its event, its name and its id. An empty id
+// stands for the number. Number -1 is an event of another run. Number -2 is no frame: it
+// rewinds the reader to the start.
 type frameSpec struct {
 	seq      int
 	name, id string

@@ -41,8 +41,8 @@ func (w *Simulation) randomPeer(from *node) (to *node) {
 	return w.nodes[(from.index+1+w.entropy.Int(len(w.nodes)-1))%len(w.nodes)]
 }
 
-// degradeLink adds jitter to a link, or slows it down, in both directions for a
-// while.
+// degradeLink temporarily adds jitter to a link, or limits its bandwidth, in both
+// directions.
 func (w *Simulation) degradeLink(f Fault, from *node) {
 	to := w.randomPeer(from)
 	if to == nil {

@@ -116,8 +116,9 @@ func (w *Simulation) injectCancelStorm() {
 	}
 }
 
-// injectFanOut starts a client whose call becomes a tree two levels deep and as wide
-// as calls may be.
+// injectFanOut starts a client whose call becomes a tree of calls, two levels deep. The
+// called agent makes 4 to 15 calls, and each scripted callee makes as many. This may
+// exceed AgentConcurrentCallsMax.
 func (w *Simulation) injectFanOut() {
 	width := 4 + w.entropy.Int(12)
 	calls := func(keyPrefix string, text func(agent string) string) string {
@@ -156,8 +157,8 @@ func (w *Simulation) injectDeadlocks() {
 	}
 }
 
-// rejectWhenDiskFull rejects a client's request if the node's disk has no space. A
-// node rejects it before the request reaches any of its cells.
+// rejectWhenDiskFull reports whether the node rejects the client's request because its
+// disk has no space. A rejected request does not reach any cell.
 func (w *Simulation) rejectWhenDiskFull(n *node, c *client) bool {
 	if n.diskFullUntil <= w.now {
 		return false

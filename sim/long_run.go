@@ -20,8 +20,8 @@ const (
 	longOperationGapFactor = 60               // factor by which the interval between registry operations grows
 	longArrivalGapMax      = 38 * time.Second // interval when the run is ahead of its target
 	tenths                 = 10
-	firstTenthPercent      = 15 // % of all steps, in the first tenth
-	laterTenthPercent      = 75 // % of the mean of the preceding tenths, in each later one
+	firstTenthPercent      = 15 // target for the first tenth, in percent of all steps
+	laterTenthPercent      = 75 // minimum target for a later tenth, in percent of the mean of the preceding ones
 )
 
 // Requirements on the statistics of a long run.

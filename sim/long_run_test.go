@@ -16,7 +16,7 @@ func TestLongRunIsBusyThroughout(t *testing.T) {
 	}
 	sum.Add(r)
 	for _, short := range sum.LongShortfalls() {
-		if !strings.HasPrefix(short, "a run has ") { // a requirement on the mean of many runs
+		if !strings.HasPrefix(short, "a run has ") { // this prefix marks a requirement on the mean of many runs
 			t.Errorf("seed %d: %s; %d steps, by tenth %v", r.Seed, short, r.Stats.Steps, r.Stats.TenthSteps)
 		}
 	}

@@ -363,7 +363,7 @@ func (c *cell) armTimer() {
 const (
 	orderWorld = 0
 	orderTimer = 1
-	orderCells = 2 // first of those for each sending cell of the node and lane
+	orderCells = 2 // first group of messages within the node; each sending cell and lane has its own
 )
 
 func orderGroupOf(from *cell, env *actor.Envelope) int {
@@ -446,7 +446,7 @@ func (n *node) perform(g gatedEffect) {
 
 // startEffect runs a tool or work. The result is delivered after a delay, to the
 // incarnation of the cell that exists then. If that incarnation does not await the
-// result yet, it is kept until the time left is over.
+// result yet, the result is kept for the duration left.
 func (n *node) startEffect(g *gatedEffect, left actor.Duration, run func() actor.Answer) {
 	r := n.trackEffect(g)
 	n.after(n.w.between(50*time.Microsecond, 40*time.Millisecond), func() { n.completeEffect(r, left, run) })

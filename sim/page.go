@@ -197,7 +197,8 @@ func (p *Page) fault(now actor.Time, f Fault, what string) {
 	p.addRow(pageRow{T: int64(now - Origin), Lane: -1, Kind: "Fault", Text: f.String() + ": " + what, Line: "fault " + f.String() + ": " + what})
 }
 
-// update records which nodes are in trouble, and makes room for one more row.
+// update records which nodes are down, paused or cut off, and makes room for one more
+// row.
 func (p *Page) update(now actor.Time) {
 	if len(p.rows) == PageRowsMax {
 		p.dropRows(PageRowsMax / 4)

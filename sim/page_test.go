@@ -36,8 +36,9 @@ func renderPage(t *testing.T, o Options) ([]byte, Result) {
 	return out.Bytes(), r
 }
 
-// violatingOptions returns the first seed in which a message is lost, a node is in
-// trouble, and a spec is violated. The spec is stricter than the guarantee of the code.
+// violatingOptions returns the first seed in which a message is lost, a node is down,
+// paused or cut off, and a spec is violated. The spec is stricter than the guarantee of
+// the code.
 func violatingOptions(t *testing.T) Options {
 	t.Helper()
 	for seed := range uint64(500) {

@@ -24,8 +24,8 @@ const (
 // leaseValid reports whether the node may serve, by its own clock.
 func (n *node) leaseValid() bool { return n.leaseUntil > n.w.now }
 
-// join adds a starting process to the cluster. It acquires a lease, and claims under
-// new epochs the groups that its predecessor has not lost.
+// join adds a starting process to the cluster. The process acquires a lease. It then
+// claims the groups that its node still owns, under new epochs.
 func (w *Simulation) join(n *node) {
 	defer w.setStream(w.setStream(topicLease + StreamID(n.index)))
 	n.leaseUntil = w.now.Add(w.leaseDuration(n))
@@ -38,8 +38,8 @@ func (w *Simulation) join(n *node) {
 	n.after(w.between(leaseRenew/2, leaseRenew), func() { w.renewLease(n) })
 }
 
-// leaseDuration returns the duration of a renewed lease by the node's clock, in virtual
-// time.
+// leaseDuration returns the duration for which the node relies on a renewed lease. The
+// node measures it by its own, drifting clock. The result is in virtual time.
 func (w *Simulation) leaseDuration(n *node) time.Duration {
 	d := leaseTTL - leaseMargin
 	return d - d/1_000_000*time.Duration(n.clock.drift)
@@ -69,8 +69,9 @@ func (w *Simulation) renewLease(n *node) {
 	})
 }
 
-// adoptGroups claims groups for a node that have no owner, or whose owner's lease has
-// expired. The groups of a node with corrupt rows stay claimed until it has restarted.
+// adoptGroups claims groups that have no owner, or whose owner's lease has expired, for
+// the node n. Random groups are left for a later renewal. The groups of a node with
+// corrupt rows stay claimed until that node has restarted.
 func (w *Simulation) adoptGroups(n *node) {
 	for g := range w.claims.groups {
 		cl := &w.claims.groups[g]
@@ -105,7 +106,8 @@ func (w *Simulation) emitLose(g int) {
 	w.emit(history.Event{Kind: history.Lose, At: n.clock.now(w.now), From: n.cells[cl.cell].self, Epoch: cl.epoch, ShardLo: lo, ShardHi: hi})
 }
 
-// publishOwners notifies each node of a changed claim, after a delay of its own.
+// publishOwners notifies each node of a changed claim, after a delay that is drawn for
+// each node.
 func (w *Simulation) publishOwners() {
 	for _, n := range w.nodes {
 		if n.up {
@@ -220,7 +222,7 @@ func (w *Simulation) restart(n *node) {
 	n.start()
 }
 
-// stop stops a cell for good. Its turns no longer wait for answers.
+// stop stops a cell permanently. Its turns no longer wait for answers.
 func (c *cell) stop() {
 	c.stopped = true
 	c.core.Abandon()

@@ -26,7 +26,7 @@ type Plan struct {
 	Limits           dispatcher.Limits
 	Calls            int            // clients arrive until this many calls had a turn; 0: for all of Span
 	Span             actor.Duration // maximum duration of the workload
-	Steps            int            // cell steps of a long run that clients aim for, the same share in each tenth of Span; 0: no target
+	Steps            int            // target number of cell steps in a long run, spread over the tenths of Span; 0: no target
 	FaultInterval    actor.Duration // between rounds of periodic faults
 	ArrivalInterval  actor.Duration // mean time between arrivals
 	Keys             int            // number of sessions of each agent
@@ -89,8 +89,8 @@ const (
 	planLength
 )
 
-// drawPlan draws the plan of a seed. Options set by hand are applied last, so they
-// change no other draw.
+// drawPlan draws the plan of a seed. The options Faultless and Odds replace values that
+// are already drawn, so they change no other draw.
 func drawPlan(c Entropy, o Options) Plan {
 	var p Plan
 	c.SetStream(planFaults)

@@ -18,7 +18,7 @@ type Strategy uint8
 // The strategies.
 const (
 	Uniform    Strategy = iota // a uniform choice among the oldest inputs
-	Priority                   // the input with the highest rank goes first; a few times, the highest loses its rank
+	Priority                   // the input whose owner has the highest rank goes first; a few times, that owner loses its rank
 	Starvation                 // the inputs of one actor are always last, and delayed
 
 	strategies = int(Starvation) + 1
@@ -43,14 +43,14 @@ func ParseStrategy(text string) (Strategy, error) {
 type Schedule struct {
 	Strategy Strategy
 	Salt     uint64   // seed of the ranks
-	Demote   []int    // steps at which the highest-ranked actor loses its rank, in order
+	Demote   []int    // steps at which the highest-ranked owner loses its rank, in order
 	Starved  actor.ID // actor whose inputs are always last
 }
 
 const (
 	uniformWindow      = 4    // number of oldest inputs from which Uniform chooses
 	rankedWindow       = 16   // number of oldest inputs that Priority and Starvation consider
-	demotionsMax       = 4    // maximum number of lost ranks, which is the number of ordered events that a bug may need
+	demotionsMax       = 4    // maximum number of lost ranks; a bug may need as many events in a certain order
 	demotionStepsMax   = 3000 // all demotions happen within this number of steps
 	starvationDelayMax = 40 * time.Millisecond
 )

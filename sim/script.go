@@ -21,7 +21,7 @@ import (
 // repeated.
 //
 //	script       step ; step ; …
-//	step         instruction | all instruction | instruction | …       asked in one action
+//	step         instruction, or: all instruction | instruction | …    asked in one action
 //	instruction  call agent[/key][@ms] {script}
 //	             sleep ms, work name ms, once name ms (not idempotent), tool name
 //	             wait ms                       for the signal go
@@ -356,9 +356,8 @@ func (o instruction) ask() actor.Ask {
 // scriptSignal is the name of the signal that scripts wait for.
 const scriptSignal = "go"
 
-// simulatedWork returns work that takes ms milliseconds of simulated time. It is
-// executed at once. Its result states the duration, so that the simulation can delay
-// the delivery.
+// simulatedWork returns work whose result contains name and ms. The work itself takes no
+// simulated time: startEffect delays the delivery of its result by a random duration.
 func simulatedWork(name string, ms int) actor.Work {
 	return func(context.Context) ([]byte, error) {
 		if strings.HasPrefix(name, "bad") {

@@ -37,8 +37,8 @@ func RunSeed(o Options) Result {
 	return Result{Seed: o.Seed, Hash: w.Hash(), Violation: violation, Choices: w.Choices(), Stats: w.Stats, Plan: w.plan.String(), Report: w.teamReport()}
 }
 
-// RunTwice runs o and then again, which may use other backends. Different hashes are
-// a violation of Deterministic.
+// RunTwice runs a simulation with the options o, and then one with the options again,
+// which may use other backends. Different hashes are a violation of Deterministic.
 func RunTwice(o, again Options) Result {
 	o.Unhashed, again.Unhashed = false, false
 	r := RunSeed(o)
@@ -56,9 +56,9 @@ func RunTwice(o, again Options) Result {
 // the consumer has taken them.
 const resultsAheadMax = 16
 
-// RunSeeds runs n seeds starting with first, up to GOMAXPROCS at a time. It calls
-// each with the results in the order of the seeds. It stops when each returns false,
-// and returns only after all workers have exited.
+// RunSeeds runs n seeds starting with first, up to GOMAXPROCS at a time. It passes the
+// results to the function each, in the order of the seeds. It stops when that function
+// returns false, and returns only after all workers have exited.
 func RunSeeds(first uint64, n int, run func(seed uint64) Result, each func(Result) bool) {
 	workers := min(goruntime.GOMAXPROCS(0), n)
 	results := make([]chan Result, workers)
@@ -211,7 +211,7 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 		line := fmt.Sprintf("  %-9s %-34s %12d\n", kind, name, n)
 		if n == 0 {
 			missing = append(missing, kind+" "+name)
-			io.WriteString(out, line) //nolint:errcheck // a page of text
+			io.WriteString(out, line) //nolint:errcheck // output that cannot be written is dropped
 			return
 		}
 		seen.WriteString(line)
@@ -238,7 +238,7 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 	for p := range points {
 		row("point", Point(p).String(), s.Total.Points[p])
 	}
-	io.WriteString(out, seen.String()) //nolint:errcheck // a page of text
+	io.WriteString(out, seen.String()) //nolint:errcheck // output that cannot be written is dropped
 	fmt.Fprintf(out, "of %d seeds: steps %d, calls %d (medians); depth ≥ 3 in %d, ≥ 3 nodes in %d, a restart from snapshot and entries in %d, a crash and restart in %d\n",
 		s.Seeds, median(s.steps), median(s.calls), s.deepSeeds, s.threeNodeSeeds, s.snapshotSeeds, s.crashedSeeds)
 	fmt.Fprintf(out, "linearizability: %d operations in %d histories, %d undecided\n", s.Total.JudgedOps, s.Total.JudgedHistories, s.Total.Undecided)

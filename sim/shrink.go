@@ -304,7 +304,7 @@ func (s *shrinker) redrawChoices() bool {
 	return false
 }
 
-// partlyRedrawn replays the streams of some topics and draws all others anew.
+// partlyRedrawn replays the streams of some topics and draws all others again.
 type partlyRedrawn struct {
 	Entropy
 	isKept func(about StreamID) bool

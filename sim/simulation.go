@@ -82,7 +82,7 @@ type observer interface {
 	fault(now actor.Time, f Fault, what string)
 }
 
-// Simulation is one simulated world: nodes, network, store, clients, upstream
+// Simulation is one simulated environment: nodes, network, store, clients, upstream
 // services and faults. It is single-threaded.
 type Simulation struct {
 	Stats Stats

@@ -39,7 +39,7 @@ const (
 	SpecFileRejected            // an invalid agent file was rejected with an explanation
 	RegisteredAgentServed       // a registered agent answered
 	RankLost                    // an input owner with the highest rank lost its rank
-	InputStarved                // an input was overtaken, or delayed although it was the only one
+	InputStarved                // an input of the starved actor was overtaken or delayed
 	CallLoopReported            // a possible call loop was reported to the author of an agent file
 	MutationRejected            // a mutated encoding was rejected
 	CorruptionFound             // an examination of the store found a corrupted row
@@ -60,11 +60,11 @@ const (
 )
 
 var pointNames = [points]string{"node restarted", "cell restarted", "lease lost", "batch fenced", "shards adopted", "shards moved",
-	"restart from snapshot and entries", "turn restored", "held client answered", "stream read", "outcome read again", "repeat answered",
-	"registry announced", "agent put", "agent deleted", "API key created", "API key revoked", "order refused", "API key taken", "API key refused", "run looked at", "paused run looked at", "slip in a file told", "enlisted agent served",
-	"rank lost", "input starved", "loop told", "mangling told", "rot found",
-	"actor passivated", "actor lost", "call sent again", "work done again", "tried again", "pieces taken back",
-	"late message dropped", "late outcome dropped", "late piece dropped", "old epoch dropped", "no room: dropped"}
+	"restart from snapshot and entries", "turn restored", "reply held", "stream read", "outcome read again", "repeat answered",
+	"registry announced", "agent put", "agent deleted", "API key created", "API key revoked", "registry operation refused", "API key accepted", "API key rejected", "run polled", "paused run polled", "agent file rejected", "registered agent served",
+	"rank lost", "input starved", "call loop reported", "mutation rejected", "corruption found",
+	"actor passivated", "actor lost", "call sent again", "effect retried", "upstream request retried", "pieces retracted",
+	"late message dropped", "late outcome dropped", "late piece dropped", "old epoch dropped", "dropped, mailbox full"}
 
 // String returns the printed name of the point.
 func (p Point) String() string { return pointNames[p] }

@@ -41,7 +41,7 @@ type runProgress struct {
 	run     actor.CallID
 	seq     uint64
 	ended   bool
-	digests []uint64 // of all events ever read, including those read again after a rewind
+	digests []uint64 // of all events ever read; a rewind keeps them, to compare the events that are read again
 	events  []runs.Event
 }
 
@@ -398,7 +398,7 @@ func (r *streamReader) receiveRootEvent(e runs.Event) {
 	}
 }
 
-// notifyStreams notifies all streams that watch a run of a new event.
+// notifyStreams notifies all streams that watch the run that it has a new event.
 func (w *Simulation) notifyStreams(run actor.CallID) {
 	for _, n := range w.nodes {
 		for _, c := range n.streams {

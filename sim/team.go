@@ -56,8 +56,9 @@ var teamUnfitFaults = [...]Fault{AgentPanic, LoadPoison, LoadFanOut, LoadDeadloc
 // AppliesToTeams reports whether the fault can be injected into a team's run.
 func (f Fault) AppliesToTeams() bool { return !slices.Contains(teamUnfitFaults[:], f) }
 
-// applyTeam puts the team into the plan. It restores the limits that the team sets or
-// may rely on to the team's values or the defaults.
+// applyTeam puts the team into the plan. The plan gets the limits of the team, or the
+// defaults. Only PassivateAfter, SnapshotBytes and RememberBytes keep their drawn
+// values, because a team does not rely on them.
 func (p *Plan) applyTeam(t *Team) {
 	drawn := p.Limits
 	if p.Limits = t.Limits; p.Limits == (dispatcher.Limits{}) {

@@ -21,9 +21,9 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the transcripts in testdata")
 
-// TestTranscripts executes the transcripts in testdata. A transcript consists of
-// commands, each block of which is followed by ---- and the resulting events in
-// columns. All choices are benign, so the result is deterministic.
+// TestTranscripts executes the transcripts in testdata. A transcript consists of blocks:
+// commands, a line ----, and the resulting events in columns. All choices are benign, so
+// the result is deterministic.
 //
 //	# comment
 //	world nodes=2 cells=1 agents=ana,bo declared=dora external=xan safe=xia fault=ModelError depth=5 pending=128 outstanding=10 timeout=30s

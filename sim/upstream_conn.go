@@ -26,7 +26,7 @@ type upstreamConn struct {
 	closed            bool       // the node has closed the connection
 	deliverAfterClose bool       // inputs are delivered even after the node has closed it
 	lateFault         Fault      // fault behind deliverAfterClose
-	splitPieces       bool       // into the smallest possible pieces
+	splitPieces       bool       // part of the body is sent in single bytes
 
 	truncateAt, hangAt, garbageAt int // fault positions as body offsets; noOffset: no fault
 }
@@ -41,7 +41,7 @@ var (
 	agentStreamFaults = streamFaults{AgentHalfStream, AgentHang, AgentGarbage, AgentReset}
 )
 
-// String names the connection by its server, attempt and run.
+// String names the connection by the actor that receives the answer, attempt and run.
 func (s *upstreamConn) String() string {
 	return fmt.Sprintf("answer to %s, attempt %d, run %s", s.exchange.call.To, s.attempt, s.exchange.id.Run.Short())
 }

@@ -11,11 +11,11 @@ import (
 )
 
 // Expect is an expectation in addition to the rules of the runtime. Exactly one of
-// its four kinds MUST be set.
+// Refusals, SucceededPercent, DepthAtMost and FanOutAtMost MUST be set.
 type Expect struct {
 	Agent string `toml:"agent"` // restricts the expectation to calls to this agent; empty: all calls
-	// Refusals is the name of a reason, such as Cycle, or any. AtMost is the
-	// maximum number of such refusals in one simulation.
+	// Refusals is the name of a reason, such as Cycle, or the word any. AtMost is
+	// the maximum number of such refusals in one simulation.
 	Refusals string `toml:"refusals"`
 	AtMost   int    `toml:"at_most"`
 	// SucceededPercent is the minimum success rate of client requests over all

@@ -24,8 +24,8 @@ type Options struct {
 // SeedsDefault is the default number of seeds.
 const SeedsDefault = 20
 
-// replayEvery is the interval of seeds that are run twice. The second run detects Go
-// agents that are not a function of their message and answers.
+// replayEvery is the number of seeds per seed that is run twice. The second run detects
+// Go agents whose result depends on more than their message and answers.
 const replayEvery = 10
 
 // failuresMax is the maximum number of failures with a report folder.

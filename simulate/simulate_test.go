@@ -61,7 +61,8 @@ func TestSameSeedSameResult(t *testing.T) {
 	}
 }
 
-// A team may have agents of any kind, and a folder of agents alone is a team.
+// A team may have agents of any kind. A folder that contains only agents, and no
+// sim.toml, is a team.
 func TestTeamOfAllAgentKinds(t *testing.T) {
 	team := mustLoad(t, "../examples/team")
 	team.Agents = append(team.Agents, agents.Define("clerk", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
@@ -82,7 +83,7 @@ func TestTeamOfAllAgentKinds(t *testing.T) {
 	team.Specs = append(team.Specs, outside)
 	team.Tools = []Tool{{Name: "stamp"}}
 	team.Signals = []Signal{{Name: "approved", Says: []string{" yes"}}}
-	percent := 40 // some requests wait for a person that never answers
+	percent := 40 // some requests wait for a signal that never arrives
 	team.Expect = []Expect{{SucceededPercent: &percent}}
 	r := Test(t, team, Options{Seeds: 2, Faultless: true})
 	if len(r.Total.Agents) != 4 || r.Total.Depth < 1 || r.Total.Held == 0 || len(r.Faults) > 0 {
@@ -90,8 +91,8 @@ func TestTeamOfAllAgentKinds(t *testing.T) {
 	}
 }
 
-// An agent with its own random source is not a function of its message. Its replayed
-// turn differs.
+// An agent whose result depends on more than its message is detected, because its
+// replayed turn differs.
 func TestNondeterministicAgentIsDetected(t *testing.T) {
 	turns := 0
 	team := &Team{Agents: []actor.Definition{agents.Define("impure", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {

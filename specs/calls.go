@@ -358,8 +358,8 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 func (c *Checker) checkTurnOutlivesCalls(r *run) {
 	n := r.actor.cell.node
 	for _, k := range r.asks {
-		// A duration measured on another node, or before a clock was set back, has another end
-		// here.
+		// The clocks of nodes differ, and a clock may have been set back. The two times are then
+		// compared with a tolerance.
 		slack := max(c.slack(&r.clock, n), c.slack(&k.clock, n))
 		if k.open && !r.ended && k.clock.due(k.left) > r.clock.due(r.left).Add(slack) {
 			c.fail(TimeLeftShrinks, "call %s of %s to %s may expire %v later than the turn that waits for it",
@@ -371,11 +371,13 @@ func (c *Checker) checkTurnOutlivesCalls(r *run) {
 // deliver handles a message received by a cell. A step receives at most one.
 func (c *Checker) deliver(e *history.Event) {
 	c.delivered, c.pendingHold = e, nil
-	if e.What == "answered" && !e.Durable { // checked at its sender; the node of a client only forwards it
+	// An answer that depends on no log is a refusal. It was checked at its sender: the node of a
+	// client only forwards it.
+	if e.What == "answered" && !e.Durable {
 		c.refusals = append(c.refusals, refusal{e.Call, 0})
 	}
 	if e.What == "held" || e.What == "resumed" {
-		// The first Held or Resumed of a call cannot be outdated.
+		// The first Held or Resumed of a call cannot be outdated: this step MUST apply it.
 		if k := c.asks[e.Call]; k != nil && k.open && k.lastHold == 0 && k.parent.actor.id == e.Actor {
 			c.pendingHold = k
 		}

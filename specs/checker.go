@@ -29,8 +29,8 @@ type Limits struct {
 	// unowned shard was claimed.
 	Settle actor.Duration
 	// WaitCycleMax is the maximum age of a wait cycle while no message is lost or late.
-	// FirstProbeMax is the maximum age of a cycle of which every wait began in such a period: the
-	// first probe must find it. 0 disables the check.
+	// FirstProbeMax is the maximum age of a cycle whose waits all began while no message was lost
+	// or late: the first probe must find it. Each of the two checks is disabled by 0.
 	RingBreaksIn, RingFoundIn actor.Duration
 }
 
@@ -64,14 +64,14 @@ type Checker struct {
 	step            uint64         // step number of the simulation
 	event           *history.Event // event being checked
 	stepNode        *node          // node to whose log the changes of this step belong
-	stepStart       int            // index of the first of them in the changes of stepNode
+	stepStart       int            // index in stepNode.changes of the first change of this step
 	requiredEntries int            // minimum number of entries this step must append
-	lastAsk         askPosition    // position of the last ask counted in them
+	lastAsk         askPosition    // position of the last ask counted in requiredEntries
 	delivered       *history.Event
 	pendingHold     *ask          // ask whose Held or Resumed was delivered and not yet applied
 	reactivated     []*actorState // actors reactivated from their journal in this step
-	tainting        []*run        // runs that acted before they read durable data in this step
-	clockChanged    []*run        // runs of this step of which a clock was stopped or restarted
+	tainting        []*run        // runs that received another input in this step before they read durable data
+	clockChanged    []*run        // runs whose clock, or that of a call, this step stopped or restarted
 	refusals        []refusal     // refusals of this step whose effects have not left yet
 
 	streamPositions map[clientStream]uint64 // last event received by each client of a stream
@@ -277,7 +277,8 @@ func (c *Checker) cell(at actor.Address) *cell {
 	return cl
 }
 
-// slack returns the tolerance for a duration that was not measured on the clock of n alone.
+// slack returns the tolerance for a duration that is compared on node n. It is 0 if the duration
+// was measured on the clock of n alone and that clock was not set back.
 func (c *Checker) slack(w *stopwatch, n *node) actor.Duration {
 	if w.mixed || w.node != n || n.clockBehind {
 		return c.limits.Skew

@@ -14,18 +14,19 @@
 //     followed by the Append of that step if it wrote entries. Events of the
 //     environment (Claim, Lose, Sync, Perform, Crash, Restart) are passed in the
 //     order in which they happen, one or several at a time.
-//  2. Append: From; Pos is the end of the log after the step; Wrote is the number
-//     of entries the step wrote.
-//  3. Sync: From.Node; Synced is the position up to which the log is durable.
-//  4. Perform is observed when an effect leaves the node; a message to another cell
-//     of the same node does not. From; What is respond, send, publish, tool or work.
-//     Call is the run; for send it is the call of the message, for respond that of
-//     the client. Why is the name of the message (request, answered, …). Pos is the
-//     end of the log right after the step that requested the effect; Synced as in
-//     Sync. Status and Reason belong to a reply, sent or given to a client; Step,
-//     Index and Attempt to tool and work.
-//  5. Crash: From.Node; Synced is the end of the log that the disk kept. A Restart
-//     of a cell whose node is still up carries the new incarnation. A Restart of a
-//     node carries no further fields.
-//  6. Claim and Lose: From, Epoch and the range of shards.
+//  2. An Append sets From, Pos and Wrote. Pos is the end of the log after the step.
+//     Wrote is the number of entries the step wrote.
+//  3. A Sync sets From.Node and Synced, the position up to which the log is durable.
+//  4. A Perform is observed when an effect leaves the node. A message to another cell
+//     of the same node does not leave it. Perform sets From and these fields:
+//     What is respond, send, publish, tool or work. Call is the call of the message
+//     for send, the call of the client for respond, otherwise the run. Why is the name
+//     of the message (request, answered, …). Pos is the end of the log right after
+//     the step that requested the effect. Synced is as in Sync. Status and Reason
+//     are set for a reply to an actor or a client. Step, Index and Attempt are set
+//     for tool and work.
+//  5. A Crash sets From.Node and Synced, the end of the log that the disk kept. A
+//     Restart of a cell whose node is still up sets the new incarnation. A Restart
+//     of a node sets no further fields.
+//  6. Claim and Lose set From, Epoch and the range of shards.
 package specs

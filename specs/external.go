@@ -7,15 +7,15 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// Requests of runs to models and external agents, the fragments of their answers shown to
-// clients, and the event streams of clients.
+// This file checks the requests of runs to models and external agents, the fragments of their
+// answers shown to clients, and the event streams of clients.
 
 // externalEffect is one request of a run to a model or an external agent: an ask at its position
 // in the run, across all attempts.
 type externalEffect struct {
 	step  uint32
 	index uint16
-	begun bool // an external agent that must not repeat the request has begun it
+	begun bool // the external agent has begun the request, which must not be repeated
 
 	attempt   uint32       // last attempt sent
 	sender    actor.NodeID // sender of that attempt; a volatile actor that has moved restarts its attempt numbers
@@ -51,7 +51,8 @@ func (c *Checker) observeExternal(e *history.Event) {
 		if e.N == 1 {
 			o.attempt, o.sender, o.forwarded = e.Attempt, e.From.Node, false
 		}
-		if o.forwarded && o.attempt == e.Attempt && o.sender == e.From.Node && !r.readmitted { // a former owner may still retry and has forwarded nothing
+		// Another sender is a former owner of the actor. It may still retry: it has forwarded nothing.
+		if o.forwarded && o.attempt == e.Attempt && o.sender == e.From.Node && !r.readmitted {
 			c.fail(RetriedUnheard, "%s retries request %d.%d of run %s after part of the response was forwarded", r.actor.id, e.Step, e.Index, r.id)
 		}
 	case "pass":

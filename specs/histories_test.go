@@ -201,7 +201,8 @@ func callerCrash(again bool) *historyBuilder {
 	return t.step("n1", 0, reactivated...)
 }
 
-// volatileCaller: the volatile actor receives a reply that depends on bob's log.
+// volatileCaller: the volatile actor receives a reply of bob. If durable is true, the reply
+// depends on bob's log.
 func volatileCaller(durable bool) *historyBuilder {
 	t := newHistory()
 	t.step("n1", 0, clientCall(volatileActor))
@@ -240,7 +241,7 @@ func replyOrRefusal(status actor.Status) *historyBuilder {
 }
 
 // refusedThenAdmitted: bob's node refuses a call and admits its repeat, which fails for the same
-// reason. This number of replies leaves before that is synced.
+// reason. The given number of replies leaves before the admission is synced.
 func refusedThenAdmitted(replies int) *historyBuilder {
 	t := callerOnly()
 	t.step("n2", 3, activate(bob), busy(history.Event{Kind: history.Refuse, Why: "callee", Actor: bob, Call: child}),
@@ -254,7 +255,8 @@ func refusedThenAdmitted(replies int) *historyBuilder {
 }
 
 // refusalToClient: alice's node refuses a client call and admits its repeat, which fails for the
-// same reason. The client receives one of the two replies.
+// same reason. The client receives one of the two replies: that of the admitted call if durable
+// is true, otherwise the refusal.
 func refusalToClient(durable bool) *historyBuilder {
 	t := newHistory()
 	t.step("n1", 0, clientCall(alice))

@@ -21,8 +21,8 @@ type actorState struct {
 	activatedGlobal actor.Time    // the same in simulation time
 	openRuns        []*run        // admitted and not completed
 	queued          int           // number of openRuns that wait for their turn
-	queuedBytes     int           // total size of those in bytes
-	pending         int           // number of open calls made by the other runs
+	queuedBytes     int           // total size of the queued runs in bytes
+	pending         int           // number of open calls made by the started runs
 }
 
 func (a *actorState) turns() int { return len(a.openRuns) - a.queued }
@@ -43,7 +43,7 @@ type run struct {
 	outcome    uint32
 	forgetAt   actor.Time // time from which a repeat may be admitted as a new call
 	tainted    bool       // a volatile run that has read durable data
-	lastActed  uint64     // observation in which its turn last acted
+	lastActed  uint64     // observation in which its turn last received an input
 	asks       []*ask
 	performed  []effect
 	externals  []*externalEffect
@@ -121,7 +121,7 @@ type node struct {
 	synced      uint64
 	changes     []change // not synced yet, oldest first
 	died        actor.Time
-	clockBehind bool // its clock is behind its value at the last crash
+	clockBehind bool // its clock was set back across a crash
 }
 
 // stopwatch measures the time during which a call is not held.

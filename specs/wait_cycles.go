@@ -94,8 +94,8 @@ func (c *Checker) checkSimultaneous(e *history.Event) {
 }
 
 // SetGlobalTime sets the simulation time, which is independent of all node clocks, and the time
-// since which no message was lost or late. The age of wait cycles is measured on it. Without it,
-// the latest time reported by any node is used.
+// since which no message was lost or late. The age of wait cycles is measured in simulation time.
+// If no simulation time is set, the latest time reported by any node is used.
 func (c *Checker) World(now, calm actor.Time) { c.globalTime, c.undisturbedSince = now, calm }
 
 func (c *Checker) globalNow() actor.Time {

@@ -19,7 +19,7 @@ const (
 	WorkExpired                        // the deadline of the approval passed
 	WorkReported                       // a person who decided on the approval was told its state, Approval
 	WorkPerformed                      // the effect left, with Args, under the approval Number; NeedsApproval if the policy requires one
-	WorkRolledBack                     // a crash restored the approval to state Approval, or, if Number is 0, the tool call to state Tool; 0 if it no longer exists
+	WorkRolledBack                     // a crash restored the durable state: Tool of the tool call if Number is 0, else Approval of the approval; 0 if it no longer exists
 	WorkAdvanced                       // the run continued after the tool call: with its Result, or with a failure
 )
 

@@ -17,7 +17,7 @@ import (
 var workWalks = flag.String("work-walks", "testdata/work_walks.json", "walks through module Work, as written by `go run ./tla/tlc walks`")
 
 // walk is a random walk of TLC through module Work, with or without a defect. Good reports
-// whether both properties held throughout.
+// whether every step of the walk satisfies OnlySucceededAdvances and ApprovalOnce.
 type walk struct {
 	Bug   string
 	Good  bool
@@ -132,10 +132,10 @@ func status[S any](parse func(string) (S, error), name string) S {
 	return s
 }
 
-// Go and TLC check the same walks. Of the design, both must accept every walk. Of a defect, Go
-// must accept every walk that TLC accepts, and must reject some walk for most defects. A random
-// walk seldom crashes between a decision and its sync, or requests approval twice.
-// TestWorkDetectsModelDefects covers those defects.
+// Go and TLC check the same walks. Both must accept every walk of the design. Go must accept a
+// walk of a defect if TLC accepts it. For most defects, Go must reject at least one walk. Some
+// defects need an event that a random walk seldom contains: a crash between a decision and its
+// sync, or a second request for approval. TestWorkDetectsModelDefects covers those defects.
 func TestWorkAgreesWithTLC(t *testing.T) {
 	f, err := os.Open(*workWalks)
 	if err != nil {

@@ -18,7 +18,8 @@ const (
 	AnchorFileBytes = AnchorSlotApart + AnchorSlotBytes
 )
 
-// anchorSumOffset is the offset of the checksum in a slot. It covers all bytes before it.
+// anchorSumOffset is the offset of the checksum in a slot. The checksum covers all bytes
+// before this offset.
 const anchorSumOffset = AnchorSlotBytes - len(actor.Hash{})
 
 // EncodeAnchor returns the AnchorSlotBytes of one slot.

@@ -105,16 +105,16 @@ func shardsOf(entries []Entry) []ShardEpoch {
 }
 
 // RecentBatches and RecentEntries bound the part of the log before its anchor that
-// Verify checks. Verification starts at the batch where either bound is reached. A
-// start does not wait for the rest, which VerifyAll checks on demand.
+// Verify checks. Verification starts at the batch where either bound is reached. So the
+// start of a node does not wait for the older batches. VerifyAll checks them on demand.
 const (
 	RecentBatches = 4096
 	RecentEntries = 8192
 )
 
 // Verify checks a node's chain from a recent batch before the anchor to the end of
-// the log. It returns the end, where a Writer continues. These are errors. They name
-// the batch and, if it exists, the key:
+// the log. It returns the end, where a Writer continues. For each of these defects it
+// returns an error with the batch and, if it exists, the key:
 //
 //   - a log that ends before its anchor
 //   - a batch that does not continue the previous one
@@ -188,7 +188,8 @@ func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err 
 }
 
 // verifyBatch checks one batch against the mark of the previous one, and its payloads.
-// With first set, it trusts the record's hash and start: the previous batch is not read.
+// With first set, it does not check that the record continues the previous batch, because
+// that batch was not read.
 func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark, first bool) (Mark, error) {
 	r, err := decodeBatch(value)
 	switch {

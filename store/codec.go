@@ -77,8 +77,8 @@ func EncodeEntry(e Entry) []byte {
 	return w.Buf
 }
 
-// entry writes an entry with record in place of e.Record. Without bodies it writes
-// the events with empty bodies, as they are stored under keys of their own.
+// entry writes an entry with record in place of e.Record. If bodies is false, it writes
+// the events with empty bodies, because the bodies are stored under keys of their own.
 func (w *encoder) entry(e *Entry, record Record, bodies bool) {
 	w.writeVersion()
 	w.ID(e.Actor)
@@ -149,8 +149,8 @@ func (w *encoder) journal(j *Journal) {
 	w.items(j.Kept)
 }
 
-// outcomes writes the complete outcomes of unknown entries, then references to the
-// entries with the others.
+// outcomes writes the outcomes whose log entry is unknown, complete. For all others it
+// then writes references to their entries.
 func (w *encoder) outcomes(j *Journal) {
 	evicted := slices.Clone(j.Away)
 	var complete []Ended

@@ -73,7 +73,7 @@ type examiner struct {
 	lastEvents map[actor.CallID]lastEvent // last event of each run according to the journals
 }
 
-// lastEvent is the number of an event and the entry with it.
+// lastEvent is the number of a run's last event, and the entry and actor that hold it.
 type lastEvent struct {
 	seq   uint64
 	entry uint64
@@ -87,7 +87,8 @@ func (x *examiner) report(where []byte, lost, format string, args ...any) {
 	}
 }
 
-// scan calls each with all keys of a prefix, which MUST end in a slash, and counts them.
+// scan calls the function each for all keys of a prefix and counts them. The prefix
+// MUST end in a slash.
 func (x *examiner) scan(prefix []byte, each func(key, value []byte)) error {
 	return x.kv.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
 		x.Bytes += uint64(len(key) + len(value))
@@ -279,8 +280,8 @@ func (x *examiner) checkRuns() error {
 	return err
 }
 
-// checkEvents checks that the events of each run are dense and reach the last number
-// in its entries. It passes their bodies to x.event.
+// checkEvents checks that the events of each run are dense and reach the last event
+// number in the run's entries. It passes the bodies of the events to x.event.
 func (x *examiner) checkEvents() error {
 	var run actor.CallID
 	next := uint64(1)

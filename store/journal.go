@@ -231,8 +231,9 @@ func (j *Journal) Apply(r Record) error {
 	return nil
 }
 
-// Open starts a run. It reuses the steps of run, which may come from Close. A volatile
-// actor calls it directly, without a record.
+// Open adds an open run for an accepted call. It overwrites run, which may come from
+// Close, and reuses the memory of its steps. A volatile actor calls Open directly,
+// without a record.
 func (j *Journal) Open(run *Run, call *actor.Call, at actor.Time, definition actor.Hash) {
 	*run = Run{Call: *call, At: at, Definition: definition, Clock: actor.NewClock(at, call.Left), Budget: call.Budget, Steps: run.Steps[:0]}
 	j.Runs = append(j.Runs, run)

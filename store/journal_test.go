@@ -160,8 +160,8 @@ func TestLongLivedOutcomeDoesNotRetainOthers(t *testing.T) {
 	}
 }
 
-// With duplicate calls and keys and expiries, the index finds the same outcomes as a scan:
-// the first retained one.
+// Calls and keys occur repeatedly, and outcomes expire. The index finds the same outcome
+// as a scan: the first retained one.
 func TestOutcomeIndexAgainstScan(t *testing.T) {
 	for seed := range uint64(60) {
 		var j Journal

@@ -26,7 +26,7 @@ const FormatKey = "format"
 //	t/<tenant>/r/<run>               owner of a run
 //	t/<tenant>/e/<run>/<seq>         run events from seq on, one line each
 //	t/<tenant>/b/<sha256>            blob
-//	x/<shard>/<due>/<tenant>/<agent>/<key>   expiry index: an actor with open runs, the earliest due then
+//	x/<shard>/<due>/<tenant>/<agent>/<key>   expiry index: an actor with open runs; <due> is their earliest deadline
 //	n/<node>/<batch>                 batch record
 //	format                           FormatVersion
 type keyBuilder []byte

@@ -10,9 +10,10 @@ package store
 //  4. Apply may retain its rows; callers MUST NOT modify them afterwards.
 type KV interface {
 	Get(key []byte) (value []byte, ok bool, err error)
-	// Scan calls each with the keys from <= key < to in ascending order, until each returns false.
+	// Scan calls the function each for the keys from <= key < to in ascending order,
+	// until it returns false.
 	Scan(from, to []byte, each func(key, value []byte) bool) error
-	// ScanBack calls each with the same keys in descending order.
+	// ScanBack does the same in descending order.
 	ScanBack(from, to []byte, each func(key, value []byte) bool) error
 	Apply(rows []Row) error
 }

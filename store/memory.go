@@ -40,7 +40,7 @@ func (m *Memory) Scan(from, to []byte, each func(key, value []byte) bool) error 
 
 // ScanBack implements KV.
 func (m *Memory) ScanBack(from, to []byte, each func(key, value []byte) bool) error {
-	l, i, _ := m.find(to) // i rows of leaf l precede to
+	l, i, _ := m.find(to) // the first i rows of leaf l have keys below to
 	for ; l >= 0; l-- {
 		if l < len(m.leaves) {
 			for _, row := range slices.Backward(m.leaves[l][:min(i, len(m.leaves[l]))]) {

@@ -9,13 +9,14 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// A journal retains data that recognises repeated calls, each item until an instant:
+// A journal recognises repeated calls by these items, each of which it retains until the
+// time in the item's field Until:
 //
 //   - outcomes of calls
 //   - tombstones of calls cancelled before arrival
 //
-// An outcome is complete until it is evicted. After that a repeat is still recognised,
-// and its reply is read from the entry with the outcome.
+// A complete outcome includes the reply. Eviction replaces it by a reference to its log
+// entry. A repeat is then still recognised, and the reply is read from that entry.
 
 // EvictedOutcome is a reference to an outcome in the log.
 type Away struct {
@@ -94,7 +95,7 @@ const indexMin = 16
 
 // outcomeIndex indexes Evicted, Ended and Buried. It is built and updated on lookup.
 type outcomeIndex struct {
-	calls                map[actor.CallID]int // ordinal of the outcome among all since the index was created
+	calls                map[actor.CallID]int // ordinal of the first outcome with this call, counted since the index was created
 	keys                 map[actor.Idempotency]int
 	buried               map[actor.CallID]bool
 	outcomes, tombstones int  // number of indexed items of Evicted and Ended, and of Buried
@@ -289,8 +290,8 @@ func (j *Journal) dropFirstOutcome() {
 	j.Away = j.Away[1:]
 }
 
-// TrimOutcomes drops the oldest outcomes while all complete ones exceed maxBytes. The
-// last one stays. It is for volatile actors, whose outcomes are in no log.
+// TrimOutcomes drops the oldest outcomes while the complete ones together exceed
+// maxBytes. It never drops the newest one. It is for volatile actors, whose outcomes are in no log.
 func (j *Journal) Shorten(maxBytes int) {
 	for j.outcomeBytes > maxBytes && len(j.Ended) > 1 {
 		j.dropFirstOutcome()

@@ -16,8 +16,8 @@ import (
 // names its key.
 //
 // It scans in descending order, starting with the snapshot, if there is one. The
-// number of the snapshot determines the end of the scan. A single scan therefore
-// suffices. Its fixed cost exceeds the cost of the data.
+// number of the snapshot determines the end of the scan, so a single scan suffices. A
+// second scan would be expensive: the fixed cost of a scan exceeds that of the data.
 func LoadActor(kv KV, id actor.ID) (Saved, error) {
 	blob := func(h actor.Hash) ([]byte, error) { return loadBlob(kv, id.Tenant, h) }
 	var saved Saved

@@ -31,8 +31,8 @@ type Added struct {
 	Ask Asked
 }
 
-// Streamed records that the first piece of an answer was published, or that the
-// host retries an ask.
+// Streamed records that a piece of an answer was published, or that the host retries
+// an ask.
 type Streamed struct {
 	Run   actor.CallID
 	Step  uint32
@@ -62,7 +62,7 @@ type Retried struct {
 }
 
 // Held stops the clock of an ask because its callee waits for a person. N orders the
-// holds of one ask: the highest counts.
+// Held and Resumed records of one ask: the one with the highest N is in effect.
 type Held struct {
 	Run   actor.CallID
 	Step  uint32

@@ -50,7 +50,7 @@ type rowWriter struct {
 	batch   uint64
 	rows    []Row
 	values  actor.Encoder // values of the batch, concatenated in few large buffers
-	segment []byte        // last of these buffers, from the start of the batch in it
+	segment []byte        // part of the last of these buffers that holds values of the batch
 }
 
 // recycle takes back the memory of the last batch's rows.
@@ -130,7 +130,8 @@ func (l *lists) reset(count int) {
 	}
 }
 
-// eventRef identifies an event by the index of its entry in the batch and its index there.
+// eventRef identifies an event by the index of its entry in the batch and its own index in
+// that entry.
 type eventRef struct{ entry, event int }
 
 // groupRows assigns entries to rows by actor, and events by run. Entries before and
@@ -405,7 +406,8 @@ func restoreBlobs(record Record, places []int, blob func(actor.Hash) ([]byte, er
 	return record, err
 }
 
-// visitParts calls each with every list of parts in a record, except within a Snapshot.
+// visitParts calls the function each for every list of parts in a record, except
+// within a Snapshot.
 func visitParts(record Record, each func([]actor.Part)) {
 	switch r := record.(type) {
 	case Accepted:
@@ -447,8 +449,8 @@ func anyLarge(parts []actor.Part) bool {
 	return slices.ContainsFunc(parts, func(p actor.Part) bool { return len(p.Bytes) > BlobBytesMin })
 }
 
-// mapParts returns a copy of a record with each list of parts replaced by f of it,
-// in a fixed order. The copy shares unchanged data with the record. mapParts itself
+// mapParts returns a copy of a record. It replaces each list of parts by the result of
+// f on that list, in a fixed order. The copy shares unchanged data with the record. mapParts itself
 // does not modify the record; f may modify its argument.
 func mapParts(record Record, f func([]actor.Part) ([]actor.Part, error)) (Record, error) {
 	var err error

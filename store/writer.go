@@ -20,7 +20,7 @@ const (
 type WriterConfig struct {
 	Node            actor.NodeID
 	From            Mark             // end of the log, as returned by Verify
-	Seed            [32]byte         // seed of the salts
+	Seed            [32]byte         // seed of the random salts in the values of rows
 	BatchBytesMax   int              `sim:"1KiB..4MiB"` // approximate maximum batch size; 0 means BatchBytesMax; a single Append may exceed it
 	BatchesInFlight int              `sim:"1..4"`       // maximum number of batches taken and not synced; 0 means BatchesInFlight
 	Rare            failpoint.Points // set only by the simulator
@@ -40,7 +40,7 @@ type Writer struct {
 	config   WriterConfig
 	chain    chain
 	waiting  []Entry
-	groups   []group // sizes of the Appends in waiting
+	groups   []group // sizes of the Append calls whose entries are in waiting
 	end      Pos
 	taken    Mark // last batch taken, without its hash, which chain computes
 	inFlight []inFlight

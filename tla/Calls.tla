@@ -33,7 +33,7 @@ CONSTANTS
 VARIABLES
   call,   \* caller's side of each call
   srv,    \* callee's side of each call: its place in the queue, its turn, its entry Done
-  disk,   \* both, as a node would restore them after a crash
+  disk,   \* call and srv, as a node would restore them after a crash
   out,    \* per node: messages held back by the gate
   net,    \* messages in transit, unordered
   eff,    \* per call: the attempts of its external effect that were performed
@@ -66,8 +66,8 @@ Holds(c)    == srv[c].st = "run" \/ (srv[c].st = "await" /\ (Turns = "serial" \/
 Holders(a)  == {c \in Ids : Holds(c) /\ call[c].to = a}
 Open(c)     == srv[c].st \in {"queued", "run", "await", "ready"}
 
-\* Remaining time for which the clock of turn c is stopped because it, or a turn below it, waits for a
-\* person (h), and the part of it that its caller was told (u).
+\* Still(c) is the remaining time for which the clock of turn c is stopped because the turn, or a turn
+\* below it, waits for a person (h). u is the remaining time that its caller was last told.
 Rests(c) == {srv[c].h} \cup {call[k].h : k \in Kids(c)}
 Still(c) == CHOOSE t \in Rests(c) : \A u \in Rests(c) : t >= u
 
@@ -385,7 +385,7 @@ Matters(m) == IF m.k \in {"req", "cancel"} THEN srv[m.c].st # "done" ELSE Pendin
 Sight == <<[c \in Ids |-> [call[c] EXCEPT !.out = ""]], [c \in Ids |-> [srv[c] EXCEPT !.res = ""]],
            {m \in net : Matters(m)}, flt>>
 
-\* Fair are only timers and restarts. Messages may never arrive.
+\* Only timers and restarts are fair. Messages may never arrive.
 Timers   == WF_vars(Tick) /\ (\A c \in Ids : WF_vars(Expire(c)) /\ WF_vars(Abort(c)))
                           /\ (\A a \in Known : WF_vars(Restart(a)))
 TimeSpec == Spec /\ Timers

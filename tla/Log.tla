@@ -11,10 +11,10 @@
 (* A crash discards all memory, all messages inside the node, all messages at *)
 (* the gate, and any part of the unsynced tail of the log. A restart restores *)
 (* the state from the rest of the log and resumes unfinished turns. The       *)
-(* environment loses nothing: clients that repeat requests until they get a   *)
-(* response, another node, a tool. A message that left the node may arrive at *)
-(* any time, and repeatedly. `Bug` removes one guard; "none" is the design.   *)
-(* Calls.tla explains the notation.                                           *)
+(* environment (clients, another node, a tool) loses nothing. Clients repeat  *)
+(* requests until they get a response. A message that left the node may       *)
+(* arrive at any time, and repeatedly. `Bug` removes one guard; "none" is the *)
+(* design. Calls.tla explains the notation.                                   *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS
@@ -158,7 +158,7 @@ Perform(c) == \E h \in held :    \* the tool performs it; its outcome is a messa
   /\ UNCHANGED <<log, written, synced, up, mem, ready, net, crashes>>
 
 \* ------------------------------------------------------------------ crash and restart
-\* With one log per cell, one could lose its tail while another keeps everything.
+\* "middle" models one log per cell: one cell keeps everything while the other loses its tail.
 Left(k) == {Prefix(k)} \cup
   (IF Bug # "middle" THEN {} ELSE
    {Prefix(k) \o SelectSeq(SubSeq(log, k + 1, written), LAMBDA x : x.e.at = a) : a \in Cells})
@@ -218,7 +218,7 @@ TypeOK == /\ 0 <= synced /\ synced <= written /\ written <= Len(log) /\ Len(log)
           /\ ~up => box = {} /\ held = {} /\ \A a \in Cells : ready[a] = Nil /\ mem[a] = {}
 \* Everything that has left the node is durable there.
 AckedIsDurable == \A m \in net : Has(Entries(Prefix(synced)), IF m.k = "req" THEN "asked" ELSE "done", m.c)
-\* No attempt of the tool is performed twice, and no second one of a tool that is not safe to repeat.
+\* No attempt of the tool is performed twice. A tool that is not safe to repeat is used at most once.
 EffectOncePerAttempt == Cardinality(Range(eff)) = Len(eff) /\ (Safe \/ Len(eff) <= 1)
 \* A Send inside the node needs no gate: wherever the log may be cut, no cell remembers what another
 \* has lost.

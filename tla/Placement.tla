@@ -22,8 +22,8 @@ CONSTANTS Nodes, None, Ids,
           Bug
 
 VARIABLES reg,     \* registry: owner, epoch, remaining time of the lease
-          node,    \* per node: its state, epoch, lease and lag; the same of the lease it requested; the
-                   \* calls it knows as completed; the call it runs
+          node,    \* per node: its state; epoch, remaining time and lag of its lease; remaining time and
+                   \* lag of a requested renewal; the calls it knows as completed; the call it runs
           wire,    \* per node: its message to the registry, or the response
           store,   \* highest epoch seen; the log of accepted writes
           writes,  \* writes in transit
@@ -49,7 +49,7 @@ Init == /\ reg = [owner |-> None, epoch |-> 0, ttl |-> 0]
         /\ flt = [crash |-> 0, lead |-> 0, renew |-> 0, late |-> 0]
 
 \* ------------------------------------------------------------------ the lease
-Seek(n) ==                       \* requests a lease that it saw free: its time runs from here
+Seek(n) ==                       \* requests a lease that it saw free: the lease is counted from here
   /\ node[n].st = "idle" /\ wire[n] = Nothing
   /\ Free \/ Bug = "steal"
   /\ Bug = "once" => reg.owner = None
@@ -71,7 +71,8 @@ Deactivate(n) ==                 \* stops serving and releases the lease
   /\ wire' = [wire EXCEPT ![n] = Msg("release", node[n].epoch)]
   /\ UNCHANGED <<reg, store, writes, flt>>
 
-\* Where nothing is written, epochs need not differ: time may pass without bound.
+\* If nothing is written, epochs need not differ. They stop at MaxEpoch, so that time may pass without
+\* bound.
 Later(e)   == IF Ids = {} THEN Min(e + 1, MaxEpoch) ELSE e + 1
 Holds(n)   == reg.owner = n /\ reg.epoch = wire[n].epoch /\ ~Free
 Back(n, k, e) == wire' = [wire EXCEPT ![n] = Msg(k, e)]
@@ -105,7 +106,7 @@ Claim(n) ==                      \* the node receives its lease; if it has stopp
   /\ UNCHANGED <<reg, store, writes, flt>>
 
 Mine(n) == node[n].st = "active" /\ node[n].epoch = wire[n].epoch
-Extend(n) ==                     \* or its renewal: the rest of the period counted from the request
+Extend(n) ==                     \* the node receives its renewal, and gets the rest of the period counted from the request
   /\ wire[n].k = "renewed"
   /\ node' = IF ~Mine(n) \/ Bug = "hopes" THEN node
              ELSE [node EXCEPT ![n].ttl = IF Bug = "newtime" THEN Own ELSE node[n].next, ![n].lag = node[n].nlag,
@@ -183,7 +184,7 @@ Next == \/ \E n \in Nodes : \/ Seek(n) \/ Renew(n) \/ Deactivate(n) \/ Grant(n) 
         \/ \E slow \in SUBSET Nodes : Tick(slow)
 Spec == Init /\ [][Next]_vars
 
-\* Fair are time, messages, and the steps and restarts of nodes. No lease need be released.
+\* Time, messages, and the steps and restarts of nodes are fair. A lease need not be released.
 FairSpec == Spec /\ WF_vars(Tick({}))
                  /\ \A n \in Nodes : /\ WF_vars(Seek(n)) /\ WF_vars(Grant(n)) /\ WF_vars(Claim(n)) /\ WF_vars(Extend(n))
                                      /\ WF_vars(Lose(n)) /\ WF_vars(Activate(n)) /\ WF_vars(Restart(n))
@@ -191,7 +192,7 @@ FairSpec == Spec /\ WF_vars(Tick({}))
 \* ---------------------------------------------------------------- properties
 TypeOK == /\ reg.ttl \in 0..Lease /\ reg.epoch \in 0..MaxEpoch
           /\ \A n \in Nodes : node[n].ttl \in 0..Lease /\ node[n].next \in 0..Lease /\ (node[n].run # 0 => node[n].st = "active")
-\* At most one node serves the actor. True while no clock is later than the margin.
+\* At most one node serves the actor. True while no clock lags by more than the margin.
 SingleActivation == Cardinality({n \in Nodes : Serving(n)}) <= 1
 \* No write follows that of a later owner, and none misses earlier writes: a call is performed once.
 \* True regardless of clocks.

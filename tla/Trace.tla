@@ -6,7 +6,7 @@
 (* search. A history is accepted if TLC reaches its end. TLC stops at the     *)
 (* first entry that Calls does not allow.                                     *)
 (*                                                                            *)
-(* Differences between the two: time is in microseconds and passes equally    *)
+(* A history differs from Calls: time is in microseconds and passes equally   *)
 (* for all clocks. Several actors share a node, its log and its crashes.      *)
 (* Messages inside a node need no gate. One action of Calls may correspond to *)
 (* several entries, for example when a stopped turn cancels its calls one by  *)
@@ -18,13 +18,13 @@ VARIABLES
   now,    \* time since the beginning of the history
   at,     \* address of the last activation of each actor: node and cell
   sure,   \* per node: position up to which its log is durable
-  log,    \* per node: the part of its log that is not durable: after each append, the state then
+  log,    \* per node: its appends that are not durable, each with its position and the state after it
   age,    \* time at which the state of an actor in `disk` was current
   r, l    \* number of the history; its next entry
 trace == <<vars, now, at, sure, log, age, r, l>>
 here  == <<now, at, sure, log, age>>
 
-\* ------------------------------------------------- what Calls leaves to real ones
+\* ------------------------------------------------- definitions in place of those of Calls
 E   == Runs[r][l]
 Cut == 3                                        \* clocks are cut to microseconds twice: a clock may be early by this much
 TraceDue(left)    == left <= Cut
@@ -34,8 +34,8 @@ TraceWork(c, att) == {}                         \* effects of tools and work hav
 TraceEnds         == Words                      \* outcomes of a call: "ok", or a reason
 \* A message is present if it was sent between nodes, or produced inside the node where it is received.
 Here(m) == m \in net \/ m \in out[E.n]
-\* A client in the cell of its actor repeats its request without a message, even after a cancel, and
-\* gets the outcome known to a reactivated actor without one.
+\* A client in the cell of its actor repeats its request without a message, even after a cancel. If
+\* the actor is reactivated and knows the outcome, the client gets the outcome without a message.
 AsksAgain(m)  == m.k = "req" /\ call[m.c].par = 0
                  /\ IF Pending(m.c) THEN m.t <= call[m.c].all
                     ELSE call[m.c].out = "cancel" /\ \E q \in net \cup out[E.n] : q.c = m.c /\ q.k = "req" /\ m.t <= q.t
@@ -71,7 +71,7 @@ Pass ==
 \* ------------------------------------------------------------ nodes, logs, actors
 Owner(cs, c)  == IF cs[c].par = 0 THEN Client ELSE cs[cs[c].par].to
 Live(n)       == {a \in Agents : at[a].n = n}
-\* Merges two states: of actors in A the second, with d more on its clocks.
+\* Replaces the state of the actors in A by that in old, with the clocks advanced by d.
 Mix(A, old, d) ==
   /\ call' = [c \in Ids |-> IF call[c].st # "free" /\ Owner(call, c) \in A THEN CallAge(old.call[c], d) ELSE call[c]]
   /\ srv'  = [c \in Ids |-> IF call[c].st # "free" /\ call[c].to \in A THEN SrvAge(old.call, old.srv[c], c, d) ELSE srv[c]]
@@ -173,8 +173,8 @@ Takes == /\ Admit(E.c, E.left, TRUE) /\ NothingElse
          /\ call[E.c].to = E.a /\ call[E.c].chain = E.chain
          /\ Cardinality({c \in Ids : srv'[c].st = "queued" /\ call[c].to = E.a}) = E.count
 
-\* Refused for lack of capacity, or for another reason. One that was cancelled before it arrived finds
-\* a tombstone.
+\* A request is refused for lack of capacity, or for another reason. A request that was cancelled
+\* before it arrived finds a tombstone.
 Refuses ==
   /\ Said(E.c, {"req"}) # {} /\ call[E.c].to = E.a
   /\ srv[E.c].st = "none" \/ (srv[E.c].st = "done" /\ srv[E.c].res = E.w)
@@ -195,7 +195,7 @@ TurnEnds ==
   /\ Cardinality(Asked(E.a)) = E.pending
   /\ NothingElse
 
-\* A call of a turn that stops.
+\* A turn that stops cancels one of its calls.
 GivesUp ==
   /\ Pending(E.c) /\ Caller(E.c) = E.a /\ E.a \notin down
   /\ Close({E.c}, "cancel", 0)
@@ -212,13 +212,13 @@ Gets ==
   /\ NothingElse
 
 \* ------------------------------------------------------------- waiting for a person
-\* The clock of the turn, and the message to its caller. The reason for the hold is checked elsewhere.
+\* The clock of the turn stops or continues, and its caller is told. The reason is not checked here.
 HoldsRun ==
   /\ Open(E.c) /\ call[E.c].to = E.a /\ E.a \notin down /\ E.m > srv[E.c].n
   /\ srv' = [srv EXCEPT ![E.c].n = E.m, ![E.c].h = E.d, ![E.c].u = E.d]
   /\ IF call[E.c].par = 0 THEN UNCHANGED out ELSE out' = [out EXCEPT ![E.n] = @ \cup {Msg("hold", E.c, E.m, E.d)}]
   /\ UNCHANGED <<call, disk, net, eff, down, flt>> /\ NothingElse
-\* Received by the caller: less the travel time of the message.
+\* The caller receives Held or Resumed. The time held is less by the travel time of the message.
 HoldsCall ==
   /\ Pending(E.c) /\ Caller(E.c) = E.a /\ E.a \notin down /\ E.m > call[E.c].n
   /\ \E m \in Said(E.c, {"hold"}) : m.n = E.m /\ E.d <= m.t + Cut
@@ -254,10 +254,10 @@ Effects == /\ eff' = [eff EXCEPT ![E.c] = Append(@, E.key)]
            /\ E.pos <= sure[E.n]
            /\ UNCHANGED <<call, srv, disk, out, net, down, flt>> /\ NothingElse
 
-\* The action of Calls that an entry corresponds to. Some entries are a part of one, or of none: the
-\* first request of a call, a message that leads to an Answer or a Cancel, events of Waits and
-\* Placement. Wait and Decide are counted, not checked. Drop and Continue are never taken: loss is the
-\* absence of a delivery, and turns are serial.
+\* The action of Calls that an entry corresponds to. Some entries are only a part of an action, or
+\* correspond to none: the first request of a call, a message that leads to an Answer or a Cancel,
+\* events of Waits and Placement. Wait and Decide are counted, not checked. Drop and Continue are
+\* never taken: loss is the absence of a delivery, and turns are serial.
 Actions == <<"Send", "Ask", "Expire", "GiveUp", "Resend", "Start", "Continue", "Reply", "Abort", "Wait", "Decide", "Hold",
              "Resume", "Admit", "Refuse", "Deliver", "Answer", "Cancel", "Hear", "Drop", "Sync", "Restart", "Crash", "Tick">>
 Ended(c) == IF E.w = "due" /\ TraceDue(call[c].left) THEN "Expire" ELSE "Answer"

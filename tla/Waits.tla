@@ -262,7 +262,7 @@ Move ==
 Next == Move \/ (Quiet /\ UNCHANGED vars)
 Spec == Init /\ [][Next]_vars
 
-\* Fair are only probes and the timer that repeats them: no turn need end and no time-out need fire.
+\* Only probes and the timer that repeats them are fair: no turn need end and no time-out need fire.
 Travel(i) == ProbeHome(i, FALSE) \/ \E c \in Ids : Probe(i, c, FALSE) \/ Confirm(i, c, FALSE) \/ RefuseWaitCycle(i, c, FALSE)
 ProbeSpec == Init /\ [][Move]_vars /\ \A i \in Nested : WF_vars(Travel(i)) /\ WF_vars(Reprobe(i))
 

@@ -1,7 +1,7 @@
 ------------------------------ MODULE WorkWalk ------------------------------
 (* Random walks through Work for the Go specs of the same properties. A walk  *)
-(* consists of the visible state after each step. Good is whether the two     *)
-(* properties with Go counterparts held throughout.                           *)
+(* consists of the visible state after each step. Good is TRUE if every step  *)
+(* satisfies OnlySucceededAdvances and ApprovalOnce.                          *)
 EXTENDS Work
 
 CONSTANT Steps

@@ -75,8 +75,9 @@ func millis(ms float64) actor.Duration {
 	return actor.Duration(ms) * time.Millisecond
 }
 
-// checkCall validates a call, whether requested by tool or by code, with the error
-// texts of the tool. The dispatcher decides later whether the call may be made.
+// checkCall validates a call that a tool or the code of an agent requests. Its error
+// texts are those of call_agent. The dispatcher decides later whether the call may be
+// made.
 func checkCall(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Result) {
 	if refusal := ec.Check(); refusal != nil {
 		return refuse(refusal)
@@ -84,8 +85,8 @@ func checkCall(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Result) {
 	return PlanCall(ask, ec.Call.To)
 }
 
-// PlanCall is Plan for a call that a turn requests directly. Of the context it
-// needs only the identity of the caller.
+// PlanCall is like Plan, for a call that a turn requests directly. Instead of an
+// ExecutionContext it needs only the ID of the caller.
 func PlanCall(ask actor.Ask, self actor.ID) (actor.Ask, *Result) {
 	if ask.Timeout < 0 {
 		return refuse(invalid(ask.Kind.String(), "timeout", "want a timeout of at least 0"))
@@ -102,8 +103,9 @@ func PlanCall(ask actor.Ask, self actor.ID) (actor.Ask, *Result) {
 	return ask, nil
 }
 
-// Target returns the actor with the given name: an agent alone means the caller's
-// own key, agent/key an explicit one. Calls into another tenant are impossible.
+// Target returns the ID of the actor with the given name. The name has the form agent,
+// which means the caller's own key, or agent/key. The tenant is always that of the
+// caller: calls into another tenant are impossible.
 func Target(name string, caller actor.ID) (actor.ID, error) {
 	agent, key, outright := strings.Cut(name, "/")
 	id := actor.ID{Tenant: caller.Tenant, Agent: agent, Key: key}

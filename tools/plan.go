@@ -8,9 +8,9 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Plan validates an ask. It returns the complete ask to perform, or an immediate
-// result, in which case the ask is void. Work of the agent's own, sleeps and waits
-// are validated only.
+// Plan validates an ask. It returns the complete ask to perform, or an empty ask and
+// an immediate result. An ask that is neither a call nor a tool is returned
+// unchanged if it is valid.
 //
 // It is a pure function of the registry and its arguments.
 func (r *Registry) Plan(ec ExecutionContext, ask actor.Ask) (actor.Ask, *Result) {

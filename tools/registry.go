@@ -52,8 +52,9 @@ type Tool struct {
 	Schema string
 	// Timeout applies if the ask has none; 0 means TimeoutDefault.
 	Timeout actor.Duration
-	// Idempotent means that the tool may be executed twice. After a crash it is
-	// executed again. Without Idempotent the outcome is then unknown.
+	// Idempotent means that the tool may be executed twice. If a crash interrupts
+	// it, it is executed again. If a crash interrupts any other tool, the ask is
+	// answered with the refusal Unknown.
 	Idempotent bool
 	// Exactly one of Handler and ContextHandler is set.
 	Handler        Handler

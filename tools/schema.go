@@ -30,7 +30,7 @@ const (
 
 type schema = jsonschema.Schema
 
-// compile compiles a schema without external references.
+// compile compiles a schema. It rejects external references.
 func compile(text string) (*schema, error) {
 	if len(text) > SchemaBytesMax {
 		return nil, fmt.Errorf("%d bytes exceed the maximum of %d", len(text), SchemaBytesMax)

@@ -28,7 +28,7 @@ var (
 	}
 )
 
-// The interface of package dispatcher satisfies the one that tools require.
+// dispatcher.AgentDispatcher implements tools.Dispatcher.
 var _ tools.Dispatcher = dispatcher.AgentDispatcher(nil)
 
 func fullContext() tools.ExecutionContext {

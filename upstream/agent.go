@@ -18,7 +18,7 @@ import (
 // /health.
 type Agent struct {
 	URL  string
-	Auth Secret // our credential at the agent; "" sends none
+	Auth Secret // credential sent to the agent; "" sends none
 }
 
 // Invocation is one message for an external agent.
@@ -35,7 +35,8 @@ type Invocation struct {
 
 // InvocationOf converts a call to the message for an external agent. A call
 // without a valid trace gets one, built from the ids of the call tree and the
-// call. The agent's own traces can thus be correlated with ours.
+// call. The traces of the agent can thus be correlated with those of
+// this node.
 func InvocationOf(agent string, call *actor.Call, token Secret) Invocation {
 	in := Invocation{Agent: agent, Session: call.To.Key, Run: call.ID.String(), Input: inputText(call.Parts),
 		User: call.Principal, Trace: call.Trace, Token: token}

@@ -10,22 +10,21 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// BackoffConfig configures a Backoff. A zero field means the default at the end of
-// its comment.
+// BackoffConfig configures a Backoff. A zero field means its default.
 type BackoffConfig struct {
 	// Base is the maximum of the first delay. Each consecutive failure doubles it, up
 	// to Max. The delay is drawn from the whole range (full jitter), so callers that
-	// failed together do not retry together. 500 ms, 30 s.
+	// failed together do not retry together. The defaults are 500 ms and 30 s.
 	Base, Max actor.Duration
 	// OpenAfter is the number of consecutive attempts without a usable response that
-	// opens the circuit. 5.
+	// opens the circuit. The default is 5.
 	OpenAfter int
 	// OpenFor is the time that the circuit stays open. Each failed probe doubles it,
-	// up to OpenMax. 5 s, 2 min.
+	// up to OpenMax. The defaults are 5 s and 2 min.
 	OpenFor, OpenMax actor.Duration
 	// RetryPercent is the number of retries per 100 first attempts. RetryBurst is the
 	// initial and the maximum budget of retries. Together they keep the load on a
-	// failing upstream close to the rate of new requests. 10, 10.
+	// failing upstream close to the rate of new requests. Both defaults are 10.
 	RetryPercent, RetryBurst int
 }
 
@@ -58,14 +57,15 @@ func (c BackoffConfig) orDefaults() BackoffConfig {
 //		                                       ▲                            │
 //		                                       └──────── broken again ──────┘
 //
-//	  1. No attempt is admitted while the circuit is open, and one while it is half-open.
+//	  1. No attempt is admitted while the circuit is open. One attempt, the probe, is
+//	     admitted while it is half-open.
 //	  2. No attempt is admitted before the time that the upstream requested.
 //	  3. Retries never exceed RetryBurst plus RetryPercent of first attempts.
 type Backoff struct {
 	config       BackoffConfig
 	failures     int // consecutive failures of any class except Refused
 	brokenInARow int // consecutive failures without a usable response
-	opens        int // consecutive times that the circuit opened
+	opens        int // times the circuit has opened since the last usable response
 	open         bool
 	openUntil    actor.Time // end of the open state
 	notBefore    actor.Time // earliest next attempt, as requested by the upstream
@@ -85,7 +85,7 @@ func NewBackoff(config BackoffConfig) *Backoff {
 type Pass struct {
 	At      actor.Time
 	Refusal *actor.Refusal
-	Probe   bool // the attempt is a probe of a half-open circuit; its Report MUST repeat this
+	Probe   bool // the attempt is a probe of a half-open circuit; the caller MUST copy Probe to its Report
 }
 
 // Admit decides whether an attempt may start. It MUST be called before each

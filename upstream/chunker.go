@@ -9,7 +9,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Bounds of a piece of a response, promised to clients.
+// Bounds of a piece of a response, guaranteed to clients.
 const (
 	ChunkBytesMax = 256                   // maximum size of a piece
 	ChunkDelayMax = 50 * time.Millisecond // maximum time that text is buffered

@@ -147,8 +147,8 @@ type (
 
 // Fragment is a piece of a tool call in a stream.
 type Fragment struct {
-	// Index identifies the call; the first index may be any number. NoIndex means the
-	// next call if the fragment has an id, else the last one.
+	// Index identifies the call; the first index may be any number. A fragment with
+	// NoIndex starts a new call if it has an id. Otherwise it continues the last call.
 	Index     int
 	ID        string
 	Name      string
@@ -229,9 +229,9 @@ func (a *Assembler) callIndex(f Fragment) int {
 	return n
 }
 
-// endsBefore reports whether a fragment of the same index starts another call. It
-// does if both have an id and the ids differ. Without ids it does if it has a name
-// and the arguments so far are a complete JSON value.
+// endsBefore reports whether f, which has the index of c, starts another call. If c
+// or f has an id, it reports whether both have one and the ids differ. Otherwise it
+// reports whether f has a name and arguments and those of c are complete JSON.
 func (c *partialCall) endsBefore(f Fragment) bool {
 	if c.id != "" || f.ID != "" {
 		return c.id != "" && f.ID != "" && c.id != f.ID

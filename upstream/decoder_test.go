@@ -382,7 +382,8 @@ func TestDecodeCompletionIsStrict(t *testing.T) {
 			t.Errorf("%.40s: got error %v, want %q", c.line, err, c.want)
 		}
 	}
-	// Brackets inside a string do not count as nesting, wherever its quotes end.
+	// Brackets inside a string do not count as nesting, even if the string contains
+	// escaped quotes and backslashes.
 	deep := `\"` + strings.Repeat("[{", 99) + `\\`
 	if c, err := upstream.DecodeCompletion([]byte(`{"text":"` + deep + `"}`)); err != nil || strings.Count(c.Text, "[") != 99 {
 		t.Errorf("brackets in a string: got %+v, error %v", c, err)

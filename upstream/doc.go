@@ -10,7 +10,7 @@
 // early keeps its text and is marked incomplete.
 //
 //	Prompt, Invocation ─▶ Request           bytes and headers for the host to send
-//	Parser                                  Server-Sent Events: decodes runs.Frame
+//	Parser                                  Server-Sent Events ─▶ runs.Frame
 //	ModelDecoder, AgentDecoder              response bytes ─▶ deltas, one Completion
 //	Chunker                                 deltas within the size and delay promised to clients
 //	Backoff                                 health of one upstream, shared by its calls

@@ -16,8 +16,8 @@ import (
 // and those on the allow list. The zero value has an empty allow list.
 //
 //  1. ParseHost rejects spellings of a host that parsers interpret differently.
-//  2. An address that Check accepts is public or on the allow list, whatever name
-//     resolved to it.
+//  2. For a host that is not an allowed name, Check accepts only public addresses
+//     and those that an allowed prefix contains.
 //
 // The host calls ParseHost, resolves the name once, calls Check, and connects to
 // one of the checked addresses. Resolving again would allow DNS rebinding.
@@ -33,9 +33,9 @@ const AllowMax = 256
 func AllowLoopback() []string { return []string{"127.0.0.0/8", "::1"} }
 
 // NewEgress returns an Egress with an allow list of prefixes (10.1.0.0/16),
-// addresses and names (agents.internal). An allowed name may resolve to a loopback
-// or private address. Other special addresses, in particular link-local ones, must
-// be allowed by prefix.
+// addresses and names (agents.internal). An allowed name may resolve to a
+// loopback, private or carrier-grade NAT address. Other special addresses, in
+// particular link-local ones, MUST be allowed by prefix.
 func NewEgress(allow []string) (Egress, error) {
 	var e Egress
 	if len(allow) > AllowMax {
@@ -126,7 +126,7 @@ func checkHostName(host string) error {
 var nonPublic = []struct {
 	prefix netip.Prefix
 	what   string
-	inner  bool // used for internal services: an allowed name may resolve to it
+	inner  bool // used for internal services: an allowed name may resolve to an address in this range
 }{
 	{netip.MustParsePrefix("0.0.0.0/8"), "this host", false},
 	{netip.MustParsePrefix("10.0.0.0/8"), "private", true},
@@ -163,8 +163,8 @@ var nonPublic = []struct {
 // globalUnicast is the range from which public IPv6 addresses are assigned.
 var globalUnicast = netip.MustParsePrefix("2000::/3")
 
-// Check returns an error if any address of the host is not allowed. One is enough:
-// a name with public and internal addresses is a sign of an attack.
+// Check returns an error if any address of the host is not allowed, even if others
+// are: a name with both public and internal addresses is a sign of an attack.
 func (e Egress) Check(host string, addrs []netip.Addr) error {
 	if len(addrs) == 0 {
 		return fmt.Errorf("%.253s has no address", host)

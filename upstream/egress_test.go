@@ -78,7 +78,8 @@ func TestParseHost(t *testing.T) {
 	}
 }
 
-// nonPublicAddrs holds the first and the last address of each non-public range.
+// nonPublicAddrs holds addresses of each non-public range. For IPv4 they include the
+// first and the last one.
 var nonPublicAddrs = strings.Fields(`
 	0.0.0.0 0.255.255.255 10.0.0.0 10.255.255.255 100.64.0.0 100.100.100.200 100.127.255.255
 	127.0.0.0 127.0.0.1 127.255.255.255 168.63.129.16 169.254.0.0 169.254.169.254 169.254.170.2 169.254.255.255
@@ -166,8 +167,8 @@ func TestEgressAllowList(t *testing.T) {
 	}
 }
 
-// TestNoSpellingReachesLoopback draws spellings of loopback addresses. None may be
-// accepted by ParseHost and Check.
+// TestNoSpellingReachesLoopback draws spellings of loopback addresses. ParseHost or
+// Check MUST reject each of them.
 func TestNoSpellingReachesLoopback(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Uint32Range(0x7f000000, 0x7fffffff).Draw(t, "address")

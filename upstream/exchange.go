@@ -35,8 +35,8 @@ func (m Model) Order(p Prompt, deadline actor.Time, patience Patience) (Order, *
 }
 
 // agentTimeoutDefault replaces the timeouts for models, because an agent may work
-// for a long time before it responds. The deadline of the invocation ends it
-// earlier, and health checks detect an agent that has died.
+// for a long time before it responds. The deadline of the invocation ends the
+// wait earlier, and health checks detect an agent that has died.
 const agentTimeoutDefault = 24 * time.Hour
 
 // Exchange returns the exchange for an invocation; safe is true if the agent was
@@ -50,15 +50,15 @@ func (a Agent) Order(in Invocation, safe bool, deadline actor.Time, patience Pat
 	}, refusal
 }
 
-// AttemptLimits bounds the time and the number of attempts. A zero field means the
-// default for models in its comment. For agents the default timeouts are
-// agentTimeoutDefault. The tags are the ranges from which the simulator draws.
+// AttemptLimits bounds the time and the number of attempts. A zero field means its
+// default. The comments give the defaults for models. For agents both timeouts default
+// to agentTimeoutDefault. The tags are the ranges from which the simulator draws.
 type Patience struct {
-	Head  actor.Duration `sim:"2s..10s"`   // time until the head of the response arrives; 2 min
-	Idle  actor.Duration `sim:"900ms..5s"` // time between two pieces of the body; 60 s
-	Tries int            `sim:"2..5"`      // maximum number of attempts, including throttled ones; 4
-	// Broken is the maximum number of attempts without a usable response; 2, that is
-	// one retry.
+	Head  actor.Duration `sim:"2s..10s"`   // time until the head of the response arrives; default 2 min
+	Idle  actor.Duration `sim:"900ms..5s"` // time between two pieces of the body; default 60 s
+	Tries int            `sim:"2..5"`      // maximum number of attempts, including throttled ones; default 4
+	// Broken is the maximum number of attempts without a usable response. The default
+	// is 2, that is, one retry.
 	Broken int `sim:"1..3"`
 }
 
@@ -99,13 +99,14 @@ type Head struct {
 	Headers []Header
 }
 
-// Bytes is the next piece of its body. The exchange keeps no reference to it.
+// Bytes is the next piece of the body of a response. The exchange keeps no reference
+// to it.
 type Bytes struct {
 	Attempt int
 	Bytes   []byte
 }
 
-// End is the regular end of its body.
+// End is the regular end of the body of a response.
 type End struct{ Attempt int }
 
 // Loss reports that a connection broke or could not be established.

@@ -76,8 +76,9 @@ func formatOp(op upstream.Op) string {
 //	MS cancel
 //	MS tick
 //
-// The indented lines below it are the operations of the exchange and its next
-// deadline. The random number is always the highest.
+// The indented lines below an input line are the operations of the exchange and its
+// next deadline. The jitter of a back-off is always computed from the highest random
+// number.
 func TestExchanges(t *testing.T) {
 	files, _ := filepath.Glob("testdata/exchanges/*.txt")
 	if len(files) < 10 {
@@ -225,7 +226,7 @@ func TestExchangeInvariants(t *testing.T) {
 				}
 			}
 			if _, due := x.NextDeadline(); due == (ends > 0) {
-				t.Fatalf("due %v, ended %d times", due, ends)
+				t.Fatalf("got a deadline: %v, after %d ends", due, ends)
 			}
 		}
 		step(upstream.Begin{})

@@ -56,8 +56,8 @@ type statusRule struct {
 	reason actor.Reason
 }
 
-// statusRules lists the exceptions; other statuses are classified by their first
-// digit.
+// statusRules lists the exceptions. Any other status is Broken if it is below 300 or
+// at least 500, and Refused otherwise.
 var statusRules = []statusRule{
 	{404, Refused, actor.Unavailable}, // NotFound is reserved for agents unknown to this node
 	{408, Throttled, actor.Unavailable},

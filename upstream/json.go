@@ -18,8 +18,8 @@ import (
 const DepthMax = 64
 
 // unmarshal decodes one untrusted JSON value. It rejects input that parsers may
-// interpret differently: duplicate names, names in different case and invalid
-// UTF-8. Unknown members are skipped, because every upstream adds its own. Error
+// interpret differently: duplicate names and invalid UTF-8. Names are case-sensitive.
+// Unknown members are skipped by default, because every upstream adds its own. Error
 // texts are deterministic and name the byte and the member.
 func unmarshal(b []byte, v any, options ...json.Options) error {
 	if at := depthExceededAt(b); at >= 0 {
@@ -103,7 +103,7 @@ func memberPath(p jsontext.Pointer) string {
 	return fmt.Sprintf(" %.80q", string(p))
 }
 
-// marshal encodes one of our own values, with members in the order of its struct.
+// marshal encodes a value of this package, with members in the order of its struct.
 func marshal(v any) []byte {
 	return invariant.Must(json.Marshal(v, marshalOptions))
 }

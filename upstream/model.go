@@ -32,7 +32,8 @@ type Decoder interface {
 	HasFinish() bool
 	// Done reports whether the response is complete; the rest of the body is ignored.
 	Done() bool
-	// Completion returns the response, or without Finish the part received so far.
+	// Completion returns the response. If the response is incomplete, Completion
+	// returns the part received so far, without Finish.
 	Completion() Completion
 }
 

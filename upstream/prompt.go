@@ -282,7 +282,7 @@ func (w *wirePrompt) normalizeArguments(p Prompt) {
 const wireNameMax = 64
 
 // wireNames returns the names under which the tools are offered to a model, in the
-// order of Tools. Models accept only letters, digits, '_' and '-', whereas our
+// order of Tools. Models accept only letters, digits, '_' and '-', whereas tool
 // names contain dots. Names MUST be unique after conversion, so duplicates get a
 // suffix.
 func (p *Prompt) wireNames() []string {

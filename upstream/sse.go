@@ -13,8 +13,8 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// StreamLimits bounds one stream, in bytes. A zero field means the constant named
-// after it.
+// StreamLimits bounds one stream, in bytes. The defaults of zero fields are
+// LineBytesMax, EventBytesMax and StreamBytesMax.
 type StreamLimits struct {
 	Line  int // length of a line without its terminator
 	Event int // data of one event

@@ -23,8 +23,8 @@ const (
 // choice.
 const AuthEnvPrefix = "TROUPE_AUTH_"
 
-// Target is the registered address of an external agent. A turn requests it to
-// invoke the agent. It contains the name of a secret, never the secret.
+// Target is the registered address of an external agent. A turn includes it in the
+// ask that invokes the agent. It contains the name of a secret, never the secret.
 type Target struct {
 	URL string // base URL of the /invoke and /health endpoints
 	// AuthEnv is the environment variable whose value is sent as authorization; ""

@@ -57,7 +57,8 @@ func (a *PendingAsk) Refuse(reason actor.Reason, format string, args ...any) {
 	a.answerWith(actor.Answer{Refusal: actor.Refuse(reason, format, args...)})
 }
 
-// AnswerEmpty ends a sleep, or a wait without content.
+// AnswerEmpty answers without content. It ends a sleep, or a wait for a signal that
+// has no content.
 func (a *PendingAsk) AnswerEmpty() {
 	a.turn.tb.Helper()
 	a.answerWith(actor.Answer{})

@@ -261,7 +261,8 @@ func (t *Turn) Refuses(reason actor.Reason, text string) {
 	}
 }
 
-// Fails expects the turn to fail with a panic or with an error that is not a refusal.
+// Fails expects the turn to fail with a panic or an error that contains this text. A
+// refusal is not a failure.
 func (t *Turn) Fails(text string) {
 	t.tb.Helper()
 	t.runToEnd("failure")

@@ -159,7 +159,7 @@ func TestStartOptions(t *testing.T) {
 	}
 }
 
-// Of two identical asks, the first is expected first.
+// Of two identical asks, the first call of Expect returns the first.
 func TestIdenticalAsksMatchInOrder(t *testing.T) {
 	def := agents.Define("twice", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		a := t.All(agents.Call("helper", "x"), agents.Call("helper", "x"))

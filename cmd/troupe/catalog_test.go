@@ -59,7 +59,7 @@ func TestAgentsFromFilesSurviveCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = startServer(t, dir, "--agents", files)
-	if status, a := s.call("coordinator", "Ask the helper agent xyzzy"); status != 200 || !strings.Contains(a.Content, `may not call "helper"; it may call nobody`) {
+	if status, a := s.call("coordinator", "Ask the helper agent xyzzy"); status != 200 || !strings.Contains(a.Content, `may not call "helper": it may call nobody`) {
 		t.Errorf("status %d, body %+v", status, a)
 	}
 	if status, a := s.call("helper", "xyzzy"); status != 200 || a.Content != "You said: xyzzy" {

@@ -127,7 +127,7 @@ func (c *KeysListCmd) Run(s streams) error {
 		}
 		w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 		for _, k := range all {
-			until := "for good"
+			until := "does not expire"
 			switch {
 			case k.Expired:
 				until = "expired " + k.Expires

@@ -44,8 +44,8 @@ type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
-// The exit codes besides 0. A failure or refusal is exitFailed, a command line that
-// cannot be parsed exitUsage.
+// The exit codes other than 0. exitFailed reports a failure or a refusal. exitUsage
+// reports a command line that cannot be parsed.
 const (
 	exitFailed = 1
 	exitUsage  = 2

@@ -131,10 +131,11 @@ func (c *MutantsCmd) runSeed(seed uint64) sim.Result {
 	return sim.RunSeed(sim.Options{Seed: seed, Unhashed: true})
 }
 
-// shrink saves the shrunk failure of a mutant in a folder and replays it in another
-// process. It returns the minimum number of steps reached. Above shrunkStepsMax it
-// shrinks the result again while each attempt removes at least a tenth. Then it
-// continues with the next failing seed, up to shrinkTries attempts.
+// shrink shrinks the failure of a mutant to at most shrunkStepsMax steps, saves it in
+// a folder and replays it in another process. It shrinks the result again while each
+// attempt removes at least a tenth of the steps, and then continues with the next
+// failing seed. It fails after shrinkTries attempts. minSteps is the number of steps
+// of the smallest failure.
 func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (minSteps int, err error) {
 	minSteps = found.Stats.Steps
 	next := found

@@ -129,8 +129,8 @@ func (c *SimCmd) Run(s streams) error {
 	return c.runOne(out, s.err, o)
 }
 
-// runOne simulates a seed and prints it. If the canonical log is printed, it has
-// standard output to itself and the last line goes to standard error.
+// runOne simulates a seed and prints it. With --events, only the canonical log is
+// written to standard output, and the summary is written to standard error.
 func (c *SimCmd) runOne(out *bufio.Writer, stderr io.Writer, o sim.Options) error {
 	summary := io.Writer(out)
 	shownOptions := o

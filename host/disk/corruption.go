@@ -28,10 +28,10 @@ func (d *Disk) openError(err error, mark store.Mark) error {
 	return fmt.Errorf("write-ahead log %s: %w: the newest batches, up to %d, cannot be read", strings.Join(d.walFiles(), ", "), err, mark.Batch)
 }
 
-// preservedDir holds the write-ahead log as it was when the store was opened.
-// Pebble moves what it can read of the log into sstables and removes the log,
-// before the store is known to be complete. The directory is removed once it
-// is.
+// preservedDir holds the original write-ahead log while a store is being
+// opened. Pebble moves the readable part of the log into sstables and removes
+// the log. Only then can Open verify that no entry is missing. It removes the
+// directory if none is.
 const preservedDir = "kept"
 
 // preserveWAL links the WAL files into preservedDir, if the file system
@@ -53,13 +53,14 @@ func (d *Disk) preserveWAL() error {
 	}
 	for _, name := range slices.DeleteFunc(names, func(n string) bool { return !isWAL(n) }) {
 		if err := fs.Link(fs.PathJoin(d.path(pebbleDir), name), fs.PathJoin(d.path(preservedDir), name)); err != nil {
-			return d.dropPreserved() // an intact store MUST still open
+			return d.dropPreserved() // go on without a copy: an intact store MUST still open
 		}
 	}
 	return nil
 }
 
-// preservedNote names the preserved log for an error, if there is one.
+// preservedNote returns the end of an error message, which names the preserved
+// log. It returns "" if no log is preserved.
 func (d *Disk) preservedNote() string {
 	if names, err := d.options.fs.List(d.path(preservedDir)); err != nil || len(names) == 0 {
 		return ""

@@ -147,8 +147,8 @@ func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 	}
 }
 
-// Pebble often takes a truncated write-ahead log for the result of a crash. The
-// loss is then known only from the anchor.
+// Pebble often treats a truncated write-ahead log as the result of a crash. Only the
+// anchor then reveals the loss.
 func TestAnchorDetectsTruncatedLog(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, dir, Options{})
@@ -181,8 +181,8 @@ func TestAnchorDetectsTruncatedLog(t *testing.T) {
 	}
 }
 
-// Open and Examine name the file that Pebble does not open. Examine never
-// reports that nothing was lost if it could not read everything.
+// Open and Examine name the file that Pebble cannot open. Examine reports a loss if
+// it could not read everything.
 func TestCorruptionErrorsNameFile(t *testing.T) {
 	const entries = 300
 	dir := newTestStore(t, entries)
@@ -276,8 +276,8 @@ func TestDamagedStoreIsReadable(t *testing.T) {
 	}
 }
 
-// A failed open preserves the original log, also across a second attempt. A
-// successful open preserves nothing.
+// A failed open keeps a copy of the original log, which a second failed open does
+// not overwrite. A successful open keeps no copy.
 func TestWALIsPreservedUntilVerified(t *testing.T) {
 	dir := newTestStore(t, 300)
 	log := newestLog(t, dir)

@@ -79,7 +79,7 @@ func TestPowerFailureLosesNothingAcknowledged(t *testing.T) {
 // The test binary is also the child process that is killed or whose disk fails.
 const (
 	childDir  = "TROUPE_DISK_TEST_CHILD"
-	childFail = "TROUPE_DISK_TEST_FAIL" // the write or sync of the log that fails, as "KIND N"
+	childFail = "TROUPE_DISK_TEST_FAIL" // "write N" or "sync N": the N-th write or sync of the log fails
 )
 
 func TestMain(m *testing.M) {

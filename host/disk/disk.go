@@ -19,8 +19,8 @@ import (
 )
 
 // FreeFloor is the free space, in bytes, below which a store takes no new work.
-// A quarter of it suffices to open the store, which removes the leftovers of a
-// crash.
+// Opening a store needs only a quarter of it, because opening removes the
+// leftovers of a crash.
 const FreeFloor = 256 << 20
 
 // Options are the options of a store. The zero value is for production.
@@ -28,9 +28,9 @@ type Options struct {
 	// ReadOnly opens the store without changing DIR/pebble. It accepts no
 	// batches.
 	ReadOnly bool
-	// Damaged opens a read-only store even if its anchor, its log or its chain
-	// is corrupt. The rest can be read; only the checksum of each value vouches
-	// for it.
+	// Damaged opens a read-only store even if its anchor, its log or its chain is
+	// corrupt. The intact rest can be read. It is verified only by the checksum of
+	// each value.
 	Damaged bool
 	// FreeFloor is the free space in bytes below which new work is refused. 0
 	// means the constant FreeFloor, 1 disables the limit.
@@ -169,8 +169,8 @@ func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
 	}
 	return &pebble.Options{
 		FS: fs,
-		// After one flipped bit, older versions can lose synced writes without
-		// an error. This one seldom does, and then the anchor reveals it.
+		// After one flipped bit, older format versions can lose synced writes without
+		// an error. The newest one seldom does, and then the anchor reveals the loss.
 		FormatMajorVersion: pebble.FormatNewest,
 		ReadOnly:           d.options.ReadOnly,
 		ErrorIfNotExists:   mark.Batch > 0,
@@ -181,8 +181,7 @@ func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
 		L0StopWritesThreshold: 24,
 		LBaseMaxBytes:         512 << 20,
 		Logger:                logger{d},
-		// Corruption found by a read is an error of that read, not of the
-		// process.
+		// Corruption found by a read fails that read, but does not end the process.
 		EventListener: &pebble.EventListener{DataCorruption: func(info pebble.DataCorruptionInfo) {
 			logger{d}.Errorf("damaged: %s: %v", info.Path, info.Details)
 		}},

@@ -167,8 +167,8 @@ func TestOpenRefusesForeignDirectory(t *testing.T) {
 	}
 }
 
-// The format is also checked in the keys, so a replaced FORMAT file does not
-// change it.
+// The format is also stored under a key. A store of another format is therefore
+// refused even if its FORMAT file was replaced.
 func TestOpenChecksFormatKey(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, dir, Options{})

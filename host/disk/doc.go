@@ -8,6 +8,7 @@
 //	DIR/SECRET   32 bytes readable by the owner only, created when first needed
 //	DIR/LOCK     held by the one process that may open the store; DIR/HOLDER names it
 //	DIR/pebble/  the keys
+//	DIR/kept/    original write-ahead log of a store that is being opened or failed to open
 //
 // A Disk implements store.KV. A Log is the only way to append entries: those
 // passed to Commit are durable when its callback runs, and callbacks run in
@@ -17,7 +18,8 @@
 // entries were never acknowledged, and the next start finds all others.
 //
 // Open refuses a store that is corrupt, truncated, of a newer format, of
-// another node or not a store at all. It changes nothing in it, and the error
-// names the place. A loss within the last 100 ms before a crash cannot be
-// distinguished from entries that were never synced.
+// another node or not a store at all. The error names the place. A refused
+// store is unchanged, or DIR/kept holds its original write-ahead log. A loss
+// within the last 100 ms before a crash cannot be distinguished from entries
+// that were never synced.
 package disk

@@ -13,16 +13,16 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// Examine checks all of a store that is not in use. It reports every finding,
-// where Open stops at the first, and changes nothing. If it cannot continue,
-// the last finding gives the reason. It returns an error only if the directory
-// is not a store or is in use.
+// Examine checks all of a store that is not in use. Unlike Open, it does not
+// stop at the first finding. It changes nothing. If it cannot continue, the
+// last finding gives the reason. It returns an error only if the directory is
+// not a store or is in use.
 func Examine(dir string, options Options, progress func(keys uint64)) (store.Examination, error) {
 	return examineWith(dir, options, progress, func() error { return nil })
 }
 
-// examineWith examines a store. If nothing is wrong with it, it calls then
-// before it releases the lock on the store.
+// examineWith examines a store. If nothing is wrong with it, the callback then is
+// called before the lock on the store is released.
 func examineWith(dir string, options Options, progress func(keys uint64), then func() error) (x store.Examination, err error) {
 	options.ReadOnly = true
 	d := &Disk{dir: dir, options: options.withDefaults(dir)}

@@ -53,7 +53,7 @@ func (s *entryGenerator) next() store.Entry {
 }
 
 // checkEntries checks that each entry of the actor in a store is the one that
-// its generator produces. It returns their number.
+// its generator produces. It returns the number of entries.
 func checkEntries(kv store.KV, id actor.ID) (uint64, error) {
 	saved, err := store.LoadActor(kv, id)
 	if err != nil {

@@ -27,8 +27,8 @@ const (
 
 func (d *Disk) path(name string) string { return d.options.fs.PathJoin(d.dir, name) }
 
-// inspect checks the files of the directory without writing. fresh reports that
-// it holds no store yet, or an incomplete new one.
+// inspect checks the files of the directory without writing. fresh reports
+// whether the directory holds no store yet, or an incomplete new one.
 func (d *Disk) inspect() (fresh bool, err error) {
 	names, err := d.options.fs.List(d.dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -57,7 +57,7 @@ func (d *Disk) inspect() (fresh bool, err error) {
 			return false, errors.New("ANCHOR is missing: the expected end of the log is unknown")
 		}
 		if !d.options.ReadOnly {
-			return true, nil // a crash came between the two files
+			return true, nil // a crash prevented the creation of ANCHOR after FORMAT
 		}
 		return false, errors.New("holds no store")
 	}

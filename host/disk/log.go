@@ -18,10 +18,10 @@ const (
 	// share a sync with the next entries, which are mostly the end of the
 	// answer.
 	pieceDelayDefault = time.Millisecond
-	// eagerBatchesMax is the number of unsynced batches up to which any entry
-	// is written at once. Beyond it, a batch needs at least as many entries as
-	// there are unsynced batches: these share a sync, which may well include
-	// it.
+	// eagerBatchesMax is the number of unsynced batches below which any entry is
+	// written at once. From there on, a batch needs at least as many entries as
+	// there are unsynced batches. Entries that are too few wait for the next sync
+	// and are then written in one batch.
 	eagerBatchesMax = 4
 )
 
@@ -30,7 +30,7 @@ const (
 //
 //  1. Entries are in the log in the order of the Commit calls.
 //  2. Callbacks run one at a time and in that order. Each runs once everything
-//     committed up to its call is durable.
+//     committed up to its own Commit is durable.
 //  3. A callback MUST NOT wait for another one. It delays the following ones.
 type Log struct {
 	disk *Disk
@@ -59,7 +59,8 @@ type gate struct {
 	after func()
 }
 
-// unsyncedBatch is a written batch that waits for its sync, and its end.
+// unsyncedBatch is a written batch that waits for its sync, and the end of the
+// log after it.
 type unsyncedBatch struct {
 	write write
 	mark  store.Mark
@@ -83,8 +84,8 @@ func NewLog(d *Disk) *Log {
 	return l
 }
 
-// Commit appends entries to the log and runs after once the log is durable up
-// to them. after may be nil. If the log is already durable, after runs before
+// Commit appends entries to the log. The callback after, which may be nil, runs
+// when the log is durable up to them. If the log is already durable, it runs before
 // Commit returns, unless another goroutine is running earlier callbacks.
 func (l *Log) Commit(entries []store.Entry, after func()) {
 	l.mu.Lock()
@@ -133,7 +134,7 @@ func onlyPieces(entries []store.Entry) bool {
 	return true
 }
 
-// Barrier runs after once everything committed before is durable.
+// Barrier runs the callback after when everything committed before is durable.
 func (l *Log) Barrier(after func()) { l.Commit(nil, after) }
 
 // runCallbacks runs the callbacks whose gates are open. l.mu is held, except

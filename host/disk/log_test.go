@@ -97,8 +97,8 @@ func TestBarrierOnDurableLogRunsImmediately(t *testing.T) {
 	mustClose(t, l)
 }
 
-// A piece of an answer waits for the end of the answer and is synced with it.
-// It does not wait forever, and not once a caller waits for it to be durable.
+// A piece of an answer is delayed, so that it shares a sync with the next
+// entry. The delay is bounded, and a Barrier ends it at once.
 func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 	d := mustOpen(t, t.TempDir(), Options{})
 	l, s := NewLog(d), newEntryGenerator("alice")
@@ -199,8 +199,8 @@ func TestAnchorSyncsAreRateLimited(t *testing.T) {
 	}
 }
 
-// BenchmarkSyncedSet measures the upper limit: one synced Set of Pebble per
-// writer.
+// BenchmarkSyncedSet measures the upper limit of BenchmarkCommit: each writer
+// calls Pebble's Set with a sync.
 func BenchmarkSyncedSet(b *testing.B) {
 	for _, writers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {

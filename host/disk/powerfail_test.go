@@ -31,8 +31,8 @@ const (
 
 // A killed process keeps the pages that the kernel has not written yet; a power
 // failure does not. The test loses power whenever a gate opens and whenever a
-// client learns something of a run. None of the unsynced data is left, or any
-// part of it.
+// client learns something of a run. Afterwards none, all or a random part of
+// the unsynced data is left.
 func TestPowerFailureAtEveryAcknowledgement(t *testing.T) {
 	p := newPowerTest(vfs.NewCrashableMem(), nil)
 	p.run(t, *powerRuns)
@@ -103,7 +103,7 @@ type powerTest struct {
 	failures    []string
 }
 
-// promise is what a client knows about a run.
+// promise holds the replies about a run that a client has received.
 type promise struct {
 	to     actor.ID
 	text   string // message of the run
@@ -121,8 +121,8 @@ type powerLoss struct {
 	restart  bool
 }
 
-// newPowerTest returns a test that loses the power of mem. The node writes
-// through through, or directly to mem if it is nil.
+// newPowerTest returns a test that loses the power of mem. The node uses the
+// file system through, or mem itself if through is nil.
 func newPowerTest(mem *vfs.MemFS, through vfs.FS) *powerTest {
 	p := &powerTest{mem: mem, fs: through, random: rand.New(rand.NewPCG(1, 2)), promises: map[actor.CallID]promise{}, powerLosses: make(chan powerLoss, 16)}
 	p.checked = sync.NewCond(&p.mu)
@@ -165,7 +165,8 @@ type powerLossLog struct {
 	pos  store.Pos
 }
 
-// Commit implements engine.Log. after MUST NOT wait for the lock.
+// Commit implements engine.Log. The callback after may run while g.mu is held
+// and MUST NOT wait for it.
 func (g *powerLossLog) Commit(entries []store.Entry, after func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -323,8 +324,8 @@ func (p *powerTest) resume(ctx context.Context, o powerLoss) error {
 	return errors.Join(err, n.close(ctx))
 }
 
-// verify checks that the store agrees with the promise. If over is set, the run
-// has ended and its reply is checked too.
+// verify checks that the store agrees with the promise. If ended is set, the
+// run MUST have ended with the reply that its agent gives.
 func (t promise) verify(kv store.KV, run actor.CallID, ended bool) error {
 	events, err := store.Events(kv, actor.DefaultTenant, run, 0, 1000)
 	switch {

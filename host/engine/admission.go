@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	backlogMax = 1 << 16 // maximum number of entries waiting for the disk; beyond it new work is refused
-	// diskLagMax is the maximum delay of the disk. Beyond it new work is
-	// refused: it would be delayed as long, however few the entries are.
+	backlogMax = 1 << 16 // maximum number of entries waiting to be written; beyond it new work is refused
+	// diskLagMax is the maximum delay of a sync. Beyond it new work is refused even
+	// if the backlog is short, because its answers would be delayed as long.
 	diskLagMax = 2 * time.Second
 	// admissionInterval is the interval between two checks of the log. A check
-	// costs a system call, which is as much as a call.
+	// makes a system call, which takes about as long as serving a client's call.
 	admissionInterval = 20 * time.Millisecond
 )
 

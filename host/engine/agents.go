@@ -12,8 +12,8 @@ import (
 )
 
 // definitions holds the current agents and the version that each cell has
-// applied. Each change has a version; a cell has applied all versions up to its
-// own.
+// applied. Each change has a version. A version includes all earlier changes,
+// so a cell may skip some.
 type definitions struct {
 	mu      sync.Mutex
 	latest  runtime.Agents
@@ -52,7 +52,7 @@ func (d *definitions) markApplied(cell uint16, version uint64) {
 }
 
 // appliedByAll reports whether every cell has applied a version. The channel is
-// closed when another cell applies one.
+// closed the next time that a cell applies any version.
 func (d *definitions) appliedByAll(version uint64) (bool, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,10 +60,10 @@ func (d *definitions) appliedByAll(version uint64) (bool, <-chan struct{}) {
 }
 
 // Define replaces the agents and returns once every cell has applied the
-// change: calls answered later are answered by the new agents. former holds
-// older definitions that open runs may still use. A cell that restarts in the
-// meantime starts with the latest. If ctx ends first, the change still takes
-// effect.
+// change. Runs that start afterwards use the new agents. former holds older
+// definitions that open runs may still use. A cell that restarts in the
+// meantime starts with the latest agents. If ctx ends first, Define returns its
+// error, but the change still takes effect.
 func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definition) error {
 	version := e.agents.replace(runtime.Agents{Definitions: definitions, Former: former})
 	for _, c := range e.cells {

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// overflowMax is the maximum number of messages that wait for full queues.
-	// A cell with more restarts.
+	// overflowMax is the maximum number of messages of a cell that wait for full
+	// queues. A cell that exceeds it is restarted.
 	overflowMax = 1 << 20
-	// timedSteps is the sampling interval of step times: one step in timedSteps
-	// is timed, because timing costs a good part of a step. The watchdog
-	// catches the slow ones.
+	// timedSteps is the sampling interval of step times: one step in timedSteps is
+	// timed, because timing costs a good part of a step. The watchdog detects slow
+	// steps among the others.
 	timedSteps = 8
 	// failureCountsMax is the maximum number of calls whose cell failures are
-	// counted.
+	// counted. Beyond it the count of the oldest call is dropped.
 	failureCountsMax = 1024
 )
 
@@ -67,8 +67,8 @@ func newCell(e *Engine, n uint16) *cell {
 
 func (c *cell) name() string { return fmt.Sprintf("cell-%d", c.n) }
 
-// props returns the properties of the cell's protoactor actor. Each incarnation
-// is a new Go value.
+// props returns the properties of the cell's protoactor actor. protoactor
+// creates a new actor value for each incarnation; all of them share c.
 func (c *cell) props() *proto.Props {
 	return proto.PropsFromProducer(func() proto.Actor { return proto.ReceiveFunc(c.receive) },
 		proto.WithMailbox(func() proto.Mailbox { return c.mailbox }),
@@ -151,8 +151,9 @@ func (c *cell) startIncarnation() {
 }
 
 // failIncarnation cleans up after an incarnation that failed, and counts the
-// failure against the call that caused it. Messages that the incarnation had
-// not delivered are sent again on the retry of the cells that miss them.
+// failure against the call that caused it. The messages that the incarnation
+// had not delivered are dropped. They are sent again when the cells that wait
+// for an answer retry.
 func (c *cell) failIncarnation() {
 	c.watchdog.end()
 	for i := range c.overflow {
@@ -250,7 +251,7 @@ func (c *cell) deliver(in *runtime.Deliver) {
 	c.armTimer()
 }
 
-// stepRequest steps a client's call.
+// stepRequest steps the cell with a client's call.
 func (c *cell) stepRequest(v *runtime.Visit) {
 	v.Subscribed = c.engine.watchers.count.Load() > 0
 	c.clientCall = v.Call.ID
@@ -259,8 +260,8 @@ func (c *cell) stepRequest(v *runtime.Visit) {
 	c.registerWaiter()
 }
 
-// registerWaiter adds the current waiter to the clients table. The step that
-// took the call did not answer it, so the answer may come from anywhere.
+// registerWaiter adds the current waiter to the clients table. Any goroutine
+// may answer the call from then on.
 func (c *cell) registerWaiter() {
 	if w := c.waiter; w != nil {
 		c.waiter = nil
@@ -268,9 +269,9 @@ func (c *cell) registerWaiter() {
 	}
 }
 
-// handleCompletion steps a completion. Data read from disk for an earlier
-// incarnation is dropped. The result of a tool, work, model or external agent
-// outlives its incarnation; the cell steps it once it awaits the effect.
+// handleCompletion steps the cell with a completion. Data read from disk for an
+// earlier incarnation is dropped. The result of a tool, work, model or external
+// agent is kept until the current incarnation awaits it.
 func (c *cell) handleCompletion(done completion) {
 	switch in := done.input.(type) {
 	case nil:
@@ -287,8 +288,9 @@ func (c *cell) handleCompletion(done completion) {
 	c.armTimer()
 }
 
-// handleEffectResult steps the result of an effect, or keeps it until the
-// effect is awaited. The result of a cancelled effect is dropped.
+// handleEffectResult steps the cell with the result of an effect, or keeps the
+// result until the effect is awaited. The result of a cancelled effect is
+// dropped.
 func (c *cell) handleEffectResult(done completion) {
 	f := c.effects[done.key()]
 	switch {
@@ -301,10 +303,10 @@ func (c *cell) handleEffectResult(done completion) {
 	}
 }
 
-// updateOwners steps the current owners of the shards.
+// updateOwners steps the cell with the current owners of the shards.
 func (c *cell) updateOwners() { c.step(runtime.Owners{Table: c.engine.owners()}) }
 
-// updateAgents steps the current agent definitions.
+// updateAgents steps the cell with the current agent definitions.
 func (c *cell) updateAgents() {
 	latest, version := c.engine.agents.current()
 	c.step(latest)

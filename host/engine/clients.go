@@ -14,7 +14,7 @@ import (
 // Answer is the outcome of a client's call.
 type Answer struct {
 	Reply     actor.Reply
-	HeldUntil actor.Time // time until which the run is held for a person; Reply then holds only its ID. 0: not held
+	HeldUntil actor.Time // 0 unless the run waits for a person: the latest end of the wait. Reply then contains only the run's ID
 	Durable   bool       // the run may have entries in the log and can be read; false: nothing was written
 }
 
@@ -52,7 +52,7 @@ type waiter struct {
 	answer    Answer
 	state     atomic.Int32
 	ready     chan struct{}     // capacity 1: receives if the waiter was parked when it was answered
-	joined    chan actor.CallID // capacity 1; nil if the client does not ask for it
+	joined    chan actor.CallID // capacity 1: receives the open run that the call repeats; nil if the client does not ask for it
 }
 
 // The states of a waiter.
@@ -105,8 +105,8 @@ func (c *clients) admit(call *actor.Call, cell uint16, now actor.Time, wantJoine
 	return w, nil
 }
 
-// release returns a waiter for reuse. It MUST NOT be in the table or expect an
-// answer.
+// release returns a waiter to the pool. The waiter MUST NOT be in the table,
+// and no goroutine may still answer it.
 func (c *clients) release(w *waiter) {
 	ready := w.ready
 	*w = waiter{ready: ready}
@@ -149,8 +149,8 @@ func stopping() *actor.Refusal {
 	return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is stopping; its runs resume when it starts again"}
 }
 
-// remove removes a call from the table. It returns false if the call has been
-// answered.
+// remove removes a call from the table. It returns false if the call was not in
+// the table: its answer has been or is being delivered.
 func (c *clients) remove(call actor.CallID) (*waiter, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,8 +196,8 @@ func (c *clients) recordFailure(call actor.CallID) {
 }
 
 // deliveredTo returns the calls that a failed cell had received, with their
-// time left: the next incarnation does not know the waiting clients. A call
-// that made the cell fail too often is refused.
+// time left. The next incarnation does not know them and MUST receive them
+// again. A call that made the cell fail too often is refused.
 func (c *clients) deliveredTo(cell uint16, now actor.Time) (calls []actor.Call) {
 	var refused []actor.CallID
 	c.mu.Lock()
@@ -210,7 +210,7 @@ func (c *clients) deliveredTo(cell uint16, now actor.Time) (calls []actor.Call) 
 			continue
 		}
 		call := w.request.Call
-		call.Attempt++ // the call may be open: a refusal of this attempt is not final
+		call.Attempt++ // a repeat: the log may already hold the run of the call
 		if call.Left > 0 {
 			call.Left = max(w.clock.Remaining(now), 1)
 		}

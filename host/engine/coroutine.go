@@ -22,7 +22,7 @@ type runner struct {
 	start   actor.Time // time of the first check of expired; 0 means not checked yet
 }
 
-// task is the first work of a runner, before handOff.
+// task is what a runner does before handOff.
 type task uint8
 
 const (
@@ -42,8 +42,9 @@ func (r *runner) run() {
 }
 
 // expired reports whether the runner has used up its time for other cells. now
-// is the start of the cell's last step. That is precise enough, and reading the
-// clock costs as much as a message.
+// is the start of the cell's last step, or 0 if it is unknown. The current time
+// would be more precise, but reading the clock costs as much as delivering a
+// message.
 func (r *runner) expired(now actor.Time) bool {
 	if now == 0 {
 		now = actor.Time(time.Since(processStart))
@@ -76,7 +77,7 @@ func newCoroutine() *coroutine {
 		defer func() {
 			if !returned {
 				co.panicked = recover()
-				yield(true) // the function cannot return, but it can yield
+				yield(true) // after Goexit the function cannot return, but it can still yield
 			}
 		}()
 		for next := true; next; next = yield(false) {
@@ -87,8 +88,8 @@ func newCoroutine() *coroutine {
 	return co
 }
 
-// close ends the coroutine. Ending one that called Goexit also ends the
-// goroutine that does it, so it is done on a goroutine of its own.
+// close ends the coroutine, on a separate goroutine. After agent code has
+// called Goexit, stop ends the goroutine that calls it.
 func (co *coroutine) close() { runIsolated(co.stop) }
 
 // coroutinePool holds idle coroutines. Their number is the maximum number of
@@ -154,8 +155,8 @@ func (p *coroutinePool) close() {
 	}
 }
 
-// runIsolated runs agent code on a goroutine that the code may end, and waits
-// for it.
+// runIsolated runs fn on a separate goroutine and waits for it. Agent code in
+// fn may end that goroutine with runtime.Goexit.
 func runIsolated(fn func()) {
 	done := make(chan struct{})
 	go func() {
@@ -171,7 +172,7 @@ type stepFailure struct {
 	stack  []byte
 }
 
-// String returns the reason for people to read.
+// String returns the reason as text.
 func (f *stepFailure) String() string { return fmt.Sprint(f.reason) }
 
 var errGoexit = errors.New("agent code called runtime.Goexit")

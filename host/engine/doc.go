@@ -30,12 +30,12 @@
 //  2. A cell is stepped by one goroutine at a time, one input at a time. No other
 //     cell, client or disk can block it, except a log that is full.
 //  3. Messages between two cells keep their order and are lost only when a cell
-//     fails. A message that finds a queue full waits at its sender, in order;
-//     clients are refused while messages wait. Two cells that send to each other
-//     cannot deadlock, because neither blocks.
+//     fails. A message that finds a queue full waits at its sender, in order.
+//     The sender refuses clients while it has such messages. Two cells that send to
+//     each other cannot deadlock, because neither blocks.
 //  4. A cell whose step panicked, or whose agent called runtime.Goexit, is never
 //     stepped again. Neither ends the goroutine that ran the step. The supervisor
-//     starts the next incarnation, under new epochs, and it loads the open work.
+//     starts the next incarnation, under new epochs, which loads the open work.
 //     The other cells are notified, and the calls of waiting clients are delivered
 //     again. A client gets one answer: the goroutine that removes its waiter from
 //     the table resolves it.

@@ -27,10 +27,10 @@ func (c *completion) key() effectKey {
 	return effectKey{in.ID, in.Attempt}
 }
 
-// effect is a tool, work, model or external agent. It exists from the step that
-// requested it to the step that takes its outcome or cancels it. At most one of
-// its results is in flight. If an earlier incarnation requested it, its result
-// is kept until the current one awaits the effect.
+// effect is the use of a tool, work, a model or an external agent. It exists
+// from the step that requested it to the step that takes its outcome or cancels
+// it. At most one of its results is in flight. If an earlier incarnation
+// requested the effect, the result is kept until the current one awaits it.
 type effect struct {
 	cancel       context.CancelFunc
 	acknowledged chan struct{} // capacity 1: the result in flight was stepped
@@ -38,8 +38,8 @@ type effect struct {
 	unclaimed    []completion  // results kept until the effect is awaited
 }
 
-// effectFunc performs an effect. It hands results that precede the answer to
-// pass, one piece after the other.
+// effectFunc performs an effect. It calls pass with each piece of the answer,
+// one after the other, and returns the whole answer.
 type effectFunc func(ctx context.Context, pass func(actor.Piece)) actor.Answer
 
 // prepareEffect registers an effect of a run and returns the function that
@@ -50,7 +50,7 @@ func (c *cell) prepareEffect(e runtime.Effect, kind actor.AskKind, left actor.Du
 	f := &effect{cancel: cancel, acknowledged: make(chan struct{}, 1), awaited: true}
 	c.abort(key) // a volatile actor restarts with its cell and reuses the effect's key
 	c.effects[key] = f
-	late := false // the last result may not have been stepped before the time was over
+	late := false // the time was over before the last result was acknowledged
 	deliver := func(in runtime.Input) {
 		c.mailbox.postCompletion(completion{input: in, effect: f})
 		select {
@@ -73,7 +73,7 @@ func (c *cell) prepareEffect(e runtime.Effect, kind actor.AskKind, left actor.Du
 	}
 	finish := func(a actor.Answer) {
 		deliver(runtime.Outcome{ID: key.id, Attempt: key.attempt, Answer: a})
-		if late { // an effect not awaited by now never will be
+		if late { // an effect that is not awaited by now will never be awaited
 			discard()
 		}
 	}

@@ -76,8 +76,9 @@ func (s *gatedStore) Get(key []byte) ([]byte, bool, error) {
 	return s.KV.Get(key)
 }
 
-// The next incarnation of a cell may not have read the actor yet when a model
-// answers. The answer is kept until it has, across any number of failures.
+// A model may answer before the next incarnation of a cell has read the actor.
+// The answer is kept until the actor has been read, across any number of
+// failures.
 func TestResultsAreKeptUntilAwaited(t *testing.T) {
 	streamed, resume := make(chan struct{}), make(chan struct{})
 	disk := &gatedStore{}
@@ -150,8 +151,8 @@ func TestOutcomeIsRedeliveredAfterPanic(t *testing.T) {
 	n.waitUntil(0, "no effect is left", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
-// The asker was volatile and has forgotten the effect, so no incarnation awaits
-// it. The outcome is dropped at the effect's deadline.
+// The volatile actor that asked is lost with its cell, so no incarnation awaits
+// the effect. The outcome is dropped at the effect's deadline.
 func TestUnawaitedOutcomeIsDropped(t *testing.T) {
 	started, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -176,8 +177,8 @@ func TestUnawaitedOutcomeIsDropped(t *testing.T) {
 	n.waitUntil(0, "the outcome is dropped", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
-// An effect whose gate opens too late is not started, and is removed from the
-// table. Its turn may be forgotten, so there may be no abort.
+// An effect whose gate opens after its deadline is not started. It is removed
+// from the table without an abort, because its turn may no longer exist.
 func TestExpiredGatedEffectIsDropped(t *testing.T) {
 	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 })
 	var started sync.WaitGroup

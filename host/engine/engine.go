@@ -30,16 +30,16 @@ const (
 	restartsMax        = 100 // maximum restarts of a cell within restartsWithin; one more stops the node
 	restartsWithin     = 10 * time.Second
 	readersCount       = 4
-	stackTraceBytesMax = 4 << 10 // maximum size in the log of a failed cell's stack trace
+	stackTraceBytesMax = 4 << 10 // maximum logged size of a failed cell's stack trace in bytes
 	incarnationBits    = 20      // number of low bits of an epoch that count incarnations
 )
 
 // Log is the node's log.
 type Log interface {
-	// Commit appends entries, of which there may be none. It calls after once
-	// the log is durable up to and including them; never, if the log has
-	// failed. Calls of after run one at a time, in the order of the appends.
-	// They do not wait for each other and do not call Commit.
+	// Commit appends entries, of which there may be none. The callback after
+	// runs when the log is durable up to its new end, or never if the log has
+	// failed. Callbacks run one at a time, in the order of the appends. A
+	// callback MUST NOT wait for another one and MUST NOT call Commit.
 	Commit(entries []store.Entry, after func())
 	// Full returns an error while new work must wait for free space. Open work
 	// may complete.
@@ -48,9 +48,9 @@ type Log interface {
 	Backlog() int
 }
 
-// Outbound calls models and external agents. Each method returns when the
-// answer is complete, when there is none, or when ctx ends. pass returns once
-// the cell has processed the piece.
+// Outbound calls models and external agents. Each method returns once the
+// answer is complete, the exchange has failed or ctx has ended. pass returns
+// once the cell has processed the piece.
 type Outbound interface {
 	Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer
 	Invoke(ctx context.Context, op runtime.Invoke, pass func(actor.Piece)) actor.Answer
@@ -59,8 +59,8 @@ type Outbound interface {
 // Config is the configuration of a node.
 type Config struct {
 	Node actor.NodeID
-	// Start increases with every start of the node that wrote something, so
-	// that no epoch is used twice.
+	// Start MUST exceed its value at every earlier start in which the node
+	// wrote to its log. Otherwise an epoch would be used twice.
 	Start  uint64
 	Log    Log
 	Store  store.KV           // the log's backing store, only read here

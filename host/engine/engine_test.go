@@ -338,9 +338,9 @@ func TestFullQueuesDoNotDeadlockCells(t *testing.T) {
 	}
 }
 
-// The report does not depend on the goroutine that runs the step: the cell's
-// worker, once the actor has been read, or that of a client that found the cell
-// idle.
+// A slow step is reported on both kinds of goroutine. The cell's worker steps a
+// journaled actor once it has been read. A client that found the cell idle
+// steps a volatile one.
 func TestWatchdogReportsSlowStep(t *testing.T) {
 	for name, durability := range map[string]actor.Durability{"on the worker": actor.Journaled, "on the client's goroutine": actor.Volatile} {
 		t.Run(name, func(t *testing.T) {
@@ -529,7 +529,7 @@ func TestClockIsMonotonic(t *testing.T) {
 		}
 	}
 	if c.until(last.Add(-time.Hour)) != 0 || c.until(last.Add(time.Hour)) <= 59*time.Minute {
-		t.Error("until")
+		t.Error("until returned a wrong duration")
 	}
 }
 

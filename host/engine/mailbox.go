@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// busySpins is the maximum number of times a caller polls a busy cell
-	// before it enqueues its call. It applies while the cell's steps are
-	// shorter than quickStep.
+	// busySpins is the maximum number of times a caller polls a busy cell before it
+	// enqueues its call. A caller polls only while the cell's steps are shorter
+	// than quickStep.
 	busySpins = 4000
 	quickStep = 4 * time.Microsecond
 	// helpRoundsMax and helpTimeMax bound the work of a goroutine for other
@@ -129,9 +129,9 @@ func (m *mailbox) wake() {
 	m.schedule()
 }
 
-// pushFrom enqueues an envelope from another cell, which marks this one as a
-// peer with new input. It reports whether there was room. If not, the sender
-// gets a tick as soon as there is.
+// pushFrom enqueues an envelope from another cell. It reports whether there was
+// room. If there was none, the sender gets a tick once there is. The sender
+// MUST mark this cell with markPeer: pushFrom does not schedule it.
 func (m *mailbox) pushFrom(cell uint16, env *actor.Envelope) bool {
 	if m.queue.push(env) {
 		return true
@@ -147,9 +147,9 @@ func (m *mailbox) tryAcquire() bool {
 }
 
 // spinAcquire retries tryAcquire for a while if the holder's steps are quick.
-// It does not spin when the queue has an entry: another caller has already spun
-// in vain, so the holder has lost its processor, and further spinning would
-// keep it from one. spins is the number of retries.
+// It does not spin if the queue has an entry. Another caller has then spun in
+// vain: the holder has probably lost its processor, and spinning would occupy
+// one that it needs. spins is the number of retries.
 func (m *mailbox) spinAcquire(quick *atomic.Bool) (acquired bool, spins int) {
 	if acquired = m.tryAcquire(); acquired || m.queue.hasNext() {
 		return acquired, 0
@@ -160,7 +160,7 @@ func (m *mailbox) spinAcquire(quick *atomic.Bool) (acquired bool, spins int) {
 	return acquired, spins
 }
 
-// schedule leaves the cell to its own worker unless it is held.
+// schedule acquires the cell for its own worker, unless a goroutine holds it.
 func (m *mailbox) schedule() {
 	if m.tryAcquire() {
 		m.dispatcher.Schedule(m.run)
@@ -175,7 +175,7 @@ func (m *mailbox) hasWork() bool {
 	return !m.suspended.Load() && (m.completionCount.Load() > 0 || m.tick.Load() || m.queue.hasNext() || m.blockedSenders.Load() != 0)
 }
 
-// process is one turn of the cell's own worker.
+// process is the function that the cell's own worker runs when it is scheduled.
 func (m *mailbox) process() { m.coroutines.run(runner{mailbox: m, task: taskDrain}) }
 
 // deliverDirect delivers a client's call that bypasses the queue. The caller
@@ -229,7 +229,7 @@ func (m *mailbox) handOff(r *runner) {
 			}
 			m.pendingPeers |= blocked
 		}
-		peers, now := m.pendingPeers, m.now // owned by the next holder after the flag is cleared
+		peers, now := m.pendingPeers, m.now // read now: once the flag is cleared, the fields belong to the next holder
 		m.pendingPeers = 0
 		m.running.Store(false)
 		if m.hasWork() {
@@ -256,8 +256,8 @@ func (m *mailbox) handOff(r *runner) {
 	}
 }
 
-// deliverNext delivers one input from each lane. It reports whether there was
-// any.
+// deliverNext delivers one system message or, if there is none, one input from
+// each lane. It reports whether there was any.
 func (m *mailbox) deliverNext() bool {
 	if message, ok := m.popSystem(); ok {
 		switch message.(type) {

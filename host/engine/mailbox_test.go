@@ -421,8 +421,8 @@ func TestOnlyOneCallerSpinsOnBusyCell(t *testing.T) {
 	check(true, 0)
 }
 
-// A quarter of the queue is reserved for cells. All of it is while messages of
-// the cell itself wait for room elsewhere.
+// A quarter of the queue is reserved for messages from cells. The whole queue
+// is reserved while the cell's own messages wait for a full queue.
 func TestQueueReservesSlotsForCells(t *testing.T) {
 	a := newFakeCell(0, 16)
 	c := &cell{mailbox: a.mailbox}

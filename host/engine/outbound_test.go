@@ -152,7 +152,7 @@ func TestCancelStopsModelCall(t *testing.T) {
 		t.Errorf("stream has %q", got)
 	}
 	for ctx := testContext(t); slices.ContainsFunc(n.Stats().Asks, func(s AskStats) bool { return s.Kind == actor.AskModel && s.UnderWay != 0 }); {
-		if ctx.Err() != nil { // the goroutine ends a moment after the code
+		if ctx.Err() != nil { // the effect's goroutine ends shortly after its code
 			t.Fatalf("%+v", n.Stats().Asks)
 		}
 		goruntime.Gosched()

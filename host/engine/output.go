@@ -112,8 +112,8 @@ func (c *cell) recordEvents(events []history.Event) {
 	}
 }
 
-// prepare returns a function that performs an effect, now or on the log's
-// goroutine.
+// prepare returns a function that performs an effect. It may be called at once
+// or on the log's goroutine.
 func (c *cell) prepare(e runtime.Effect) func() {
 	switch op := e.Op.(type) {
 	case runtime.Send:
@@ -150,8 +150,8 @@ func (c *cell) prepare(e runtime.Effect) func() {
 func (c *cell) send(op *runtime.Send) {
 	e := c.engine
 	if op.Node != e.config.Node || int(op.Cell) >= len(e.cells) {
-		// The address is from an earlier start with more cells. Its sender no
-		// longer waits.
+		// The message is addressed to a cell of an earlier start, in which the node had
+		// more cells. No cell waits for it any more.
 		e.log.Debug("dropped a message to an unknown cell", "node", string(op.Node), "cell", op.Cell)
 		return
 	}

@@ -24,7 +24,7 @@ func newReaders(n int) *readers {
 	return r
 }
 
-// do runs read on one of the goroutines. After close it is not run.
+// do runs read on one of the goroutines. After close, read is not run.
 func (r *readers) do(read func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 type Stats struct {
 	Cells    []CellStats
 	Clients  int // clients that wait for an answer
-	Backlog  int // log entries that wait for the disk
+	Backlog  int // log entries that wait to be written
 	Refusals []RefusalStats
 	Runs     []RunStats
 	Asks     []AskStats
@@ -47,7 +47,7 @@ type RunStats struct {
 	Count  uint64
 }
 
-// AskStats counts one kind of ask: effects, or calls to other agents.
+// AskStats holds the statistics of the asks of one kind.
 type AskStats struct {
 	Kind     actor.AskKind
 	UnderWay int
@@ -81,8 +81,9 @@ const (
 	scopeCount  = int(actor.ScopeNode) + 1
 )
 
-// tally holds the figures of a cell. One goroutine at a time writes them,
-// others read.
+// tally holds the figures of a cell. Only the holder of the cell writes them,
+// except longest, which the watchdog may raise too. Any goroutine reads the
+// atomic ones.
 type tally struct {
 	refusals    [reasonCount * scopeCount]atomic.Uint64
 	runs        [runs.Cancelled + 1]atomic.Uint64
@@ -96,7 +97,7 @@ type tally struct {
 	calls       counter
 
 	lastSize  runtime.Size  // last stored size
-	lastTally runtime.Tally // last added totals of the incarnation
+	lastTally runtime.Tally // totals of the incarnation after its last recorded step
 }
 
 // recordStepTime records the duration of a step.
@@ -107,7 +108,8 @@ func (t *tally) recordStepTime(d time.Duration) {
 	}
 }
 
-// recordLongest records the duration of a step that may still be running.
+// recordLongest raises the longest step duration to d if d exceeds it. The step
+// may still be running; d is then its duration so far.
 func (t *tally) recordLongest(d time.Duration) {
 	for {
 		longest := t.longest.Load()

@@ -15,12 +15,12 @@ import (
 
 // Stepper is a single-threaded engine. Its cells run behind the same mailboxes
 // and protoactor actors as those of an Engine, but the caller steps them, one
-// input at a time. Functions that protoactor schedules in the process run
-// immediately.
+// input at a time. Functions that protoactor schedules meanwhile run before the
+// call returns.
 type Stepper struct {
 	system     *proto.ActorSystem
 	slots      []*StepperSlot
-	scheduled  []func() // functions passed to Schedule, run by run
+	scheduled  []func() // functions passed to Schedule that have not run yet
 	coroutines coroutinePool
 }
 

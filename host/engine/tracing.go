@@ -11,20 +11,21 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// tracing publishes a node's history: the steps of its cells, and the entries
-// and effects that became durable or left the node. No event precedes its
+// tracing publishes a node's history: the steps of its cells, the entries that
+// became durable and the effects that left the node. No event precedes its
 // cause. Positions count the entries since the node's start.
 type tracing struct {
 	emit   func([]history.Event) // nil disables tracing
-	order  sync.Mutex            // serializes emitting and committing a step
+	order  sync.Mutex            // held from the emission of a step to the commit of its entries
 	end    atomic.Uint64
 	synced atomic.Uint64
 }
 
 func (t *tracing) enabled() bool { return t.emit != nil }
 
-// recordStep emits a step and locks the order until its entries are committed.
-// The caller MUST unlock it. It returns the end of the log after the step.
+// recordStep emits a step and returns the end of the log after it. It returns
+// with t.order locked. The caller MUST unlock it, after it has committed the
+// step's entries.
 func (t *tracing) recordStep(self actor.Address, now actor.Time, ready runtime.Ready) uint64 {
 	t.order.Lock()
 	events := append([]history.Event(nil), ready.Events...)
@@ -51,8 +52,8 @@ func (t *tracing) recordSync(self actor.Address, now actor.Time, pos uint64) {
 	t.emit([]history.Event{{Kind: history.Sync, At: now, From: self, Pos: pos, Synced: pos}})
 }
 
-// wrapEffect returns a function that emits an effect leaving the node and then
-// performs it.
+// wrapEffect returns a function that performs an effect. If the effect leaves
+// the node, the function emits it first.
 func (t *tracing) wrapEffect(c *cell, e runtime.Effect, pos uint64, do func()) func() {
 	self := c.core.Self()
 	ev := history.Event{Kind: history.Perform, From: self, Call: e.ID.Run, Step: e.ID.Step, Index: e.ID.Index, Attempt: e.Attempt, Pos: pos}

@@ -25,7 +25,7 @@ type watchdog struct {
 	clock  clock
 	timer  *time.Timer
 	active atomic.Bool
-	tally  *tally // also records slow steps
+	tally  *tally // receives the durations of running steps
 
 	mu       sync.Mutex // while it is held, no step begins or ends
 	input    runtime.Input

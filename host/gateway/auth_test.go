@@ -52,8 +52,9 @@ func requireKeys(d *testGateway) {
 	d.server.onLoopback.Store(false)
 }
 
-// For each route and each kind of caller: a request without the scope in the
-// table is refused, whatever else it claims, and a request with it is not.
+// For each route and each kind of caller: a request is refused if and only if
+// it lacks the scope that routeScopes requires, whatever its other headers
+// claim.
 func TestRoutesRequireTheirScope(t *testing.T) {
 	keys := new(Keys)
 	d := startGatewayWith(t, Config{Keys: keys})
@@ -95,7 +96,7 @@ func TestRoutesRequireTheirScope(t *testing.T) {
 				body = `{"unknown":1}` // invalid, so the request has no effect
 			}
 			status, _, answer := d.do(method, path, body, headers...)
-			keys.Set(append(all, expired)) // the registry does not hold these keys, and a revocation makes it announce its own
+			keys.Set(append(all, expired)) // a revocation makes the registry announce its own keys, which replaces these
 			return status, answer
 		}
 		if status, body := ask("Authorization", "Bearer "+admin, "x-run-token", good); status == 401 || status == 405 || strings.Contains(body, `"code":"not_found"`) {

@@ -133,10 +133,11 @@ func cpuTime() time.Duration {
 }
 
 // BenchmarkMessage measures messages to an agent that answers at once, over 64
-// connections and with a key. Rounds alternate with a bare server that echoes the
-// same body. The metric ratio is the fraction of the bare server's rate that
-// remains. The metric cpu-ratio is the same for CPU time including the client,
-// which other load on the machine disturbs less. Both are medians of the rounds.
+// connections and with a key. Rounds alternate with a bare server that echoes
+// the same body. The metric ratio is the fraction of the bare server's rate
+// that remains. The metric cpu-ratio compares CPU time instead, including that
+// of the clients. Other load on the machine disturbs it less. Both are medians
+// of the rounds.
 func BenchmarkMessage(b *testing.B) {
 	address, key := startBenchGateway(b)
 	echo := startEchoServer(b)

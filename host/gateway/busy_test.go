@@ -31,7 +31,7 @@ func (n *readCountingNode) Lookup(ctx context.Context, c command.Lookup) (comman
 }
 
 // A Busy refusal names the limit and the retry delay without reading the store.
-// Only the refusal of a run names the run.
+// A refusal names a run only if it ended a run that is stored.
 func TestBusyRefusalDoesNotReadStore(t *testing.T) {
 	for _, durability := range []actor.Durability{actor.Journaled, actor.Volatile} {
 		agent := func(name string, turn func(*agents.Turn) (string, error)) actor.Definition {

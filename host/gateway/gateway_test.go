@@ -300,8 +300,8 @@ func (n shortTimeoutNode) Invoke(ctx context.Context, c command.Invoke, joined f
 	return n.Node.Invoke(ctx, c, joined)
 }
 
-// A run that outlasts the wait of its client is answered with its id. A repeat
-// has no id of its own and is asked to retry later.
+// If a run lasts longer than its client waits, the answer is the id of the run.
+// A repeated message has no id of its own: its answer is to retry later.
 func TestSlowRunIsAcceptedAfterTimeout(t *testing.T) {
 	d := startGateway(t, agents.Define("slow", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		return "", t.Sleep(time.Hour)

@@ -113,7 +113,8 @@ func TestHostAndOriginChecks(t *testing.T) {
 	}
 }
 
-// A proxied client may be anywhere, even if the proxy runs on this machine.
+// A proxied client may be anywhere, even if the proxy runs on this machine. It
+// therefore needs a key.
 func TestProxiedRequestNeedsKey(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for header, want := range map[string]int{
@@ -128,7 +129,8 @@ func TestProxiedRequestNeedsKey(t *testing.T) {
 	}
 }
 
-// A page cannot send JSON to another origin without a preflight request.
+// Only unencoded JSON is accepted: a page cannot send it to another origin
+// without a preflight request. A form is accepted unless a browser has sent it.
 func TestMediaTypeChecks(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for media, want := range map[string]int{

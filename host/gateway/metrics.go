@@ -97,7 +97,7 @@ var (
 	restartsDesc    = newDesc("cell_restarts_total", "Restarts of the cell.", "cell")
 	clientsDesc     = newDesc("clients_waiting", "Clients waiting for an answer.")
 	streamsDesc     = newDesc("streams_open", "Open event streams.")
-	backlogDesc     = newDesc("log_backlog_entries", "Log entries not yet synced to disk.")
+	backlogDesc     = newDesc("log_backlog_entries", "Log entries waiting to be written.")
 	refusalsDesc    = newDesc("refusals_total", "Requests refused before their turn, by reason; for busy also by the scope of the limit.", "reason", "scope")
 	runsEndedDesc   = newDesc("runs_ended_total", "Ended runs by status.", "status")
 	asksOpenDesc    = newDesc("asks_under_way", "Open requests to models, tools and agents.", "kind")

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// An idempotency key applies to one target: the same key on another target has no
-// effect there.
+// An idempotency key applies to one target: a request with the same key to
+// another target is not a repeat.
 func TestIdempotencyKeyIsScopedToTarget(t *testing.T) {
 	d := startGateway(t)
 	for _, name := range []string{"one", "two"} {

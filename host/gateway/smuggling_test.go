@@ -123,7 +123,7 @@ const (
 	canary = "GET /canary HTTP/1.1\r\nHost: localhost\r\n\r\n"
 )
 
-// ambiguousRequests returns requests whose end parsers may disagree on, or that
+// ambiguousRequests returns requests that parsers may delimit differently, or that
 // every parser should reject. The tests append the canary to each of them.
 func ambiguousRequests() map[string]string {
 	all := map[string]string{
@@ -152,10 +152,10 @@ func ambiguousRequests() map[string]string {
 		"body of an unknown method":    strings.Replace(get, "GET", "FROB", 1) + "Content-Length: 44\r\n\r\n",
 		"announced trailer":            post + "Transfer-Encoding: chunked\r\nTrailer: X-A\r\n\r\n0\r\nX-A: b\r\n\r\n",
 		"trailer":                      post + "Transfer-Encoding: chunked\r\n\r\n0\r\nX-A: b\r\n\r\n",
-		"trailer of a header we read":  post + "Transfer-Encoding: chunked\r\n\r\n0\r\nIdempotency-Key: b\r\n\r\n",
+		"trailer of a header in use":   post + "Transfer-Encoding: chunked\r\n\r\n0\r\nIdempotency-Key: b\r\n\r\n",
 		"trailer repeats a header":     post + "Idempotency-Key: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nIdempotency-Key: b\r\n\r\n",
 		"trailer with a token":         post + "Transfer-Encoding: chunked\r\n\r\n0\r\nX-Run-Token: b\r\n\r\n",
-		"trailer that closes":          post + "Transfer-Encoding: chunked\r\n\r\n0\r\nUser-Agent: b\r\n\r\n",
+		"trailer of a standard header": post + "Transfer-Encoding: chunked\r\n\r\n0\r\nUser-Agent: b\r\n\r\n",
 		"trailer with a length":        post + "Transfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 4\r\n\r\n",
 		"chunks end without CR":        post + "Transfer-Encoding: chunked\r\n\r\n0\r\n\n",
 		"chunk without CR":             post + "Transfer-Encoding: chunked\r\n\r\n2\n{}\r\n0\r\n\r\n",
@@ -166,7 +166,7 @@ func ambiguousRequests() map[string]string {
 		"chunks with a canary":         post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
 		"line feeds end the head":      "GET /healthz HTTP/1.1\r\nHost: localhost\n\n",
 		"line feed ends a header":      "GET /healthz HTTP/1.1\r\nHost: localhost\nA: b\r\n\r\n",
-		"line feed ends the last":      "GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: b\n\r\n",
+		"line feed ends last header":   "GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: b\n\r\n",
 		"last line is a line feed":     "GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: b\r\n\n",
 		"carriage returns only":        "GET /healthz HTTP/1.1\r\nHost: localhost\rA: b\r\n\r\n",
 		"two carriage returns":         "GET /healthz HTTP/1.1\r\nHost: localhost\r\r\n\r\n",
@@ -291,8 +291,8 @@ func TestWellFramedRequestsAreServed(t *testing.T) {
 	}
 }
 
-// A request that its head disqualifies is answered without waiting for its body.
-// The client is not asked to send it.
+// A request with an unacceptable head is refused without reading its body. The
+// client gets no 100 Continue.
 func TestRefusedBodyIsNotRead(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for name, raw := range map[string]string{
@@ -353,7 +353,8 @@ func TestPathsHaveOneSpelling(t *testing.T) {
 	}
 }
 
-// A method that a path does not support gets 405 and the supported ones.
+// An unsupported method is answered with 405 and an Allow header that lists the
+// supported methods.
 func TestMethodNotAllowed(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for _, method := range []string{"HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "FROB", "get", "GETGET"} {

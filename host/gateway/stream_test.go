@@ -237,8 +237,8 @@ func TestRepeatedMessageStreamsSameRun(t *testing.T) {
 	}
 }
 
-// A run without new events cannot wake a repeated request. The repeat must join
-// it anyway.
+// A repeated request joins its open run at once, even if the run has no new
+// event.
 func TestRepeatedMessageJoinsActiveRun(t *testing.T) {
 	d := startGateway(t, sleepingAgent())
 	const path, body = "/v1/agents/slow/messages", `{"content":"x"}`
@@ -259,7 +259,8 @@ func sleepingAgent() actor.Definition {
 	})))
 }
 
-// An error before the run exists is a problem, even if a stream was requested.
+// An error before the run exists is answered with problem+json, even if a
+// stream was requested.
 func TestStreamRequestErrors(t *testing.T) {
 	d := startGateway(t)
 	s := d.openStream("POST", "/v1/agents/helper/messages", `{"content":"x"}`)
@@ -383,8 +384,8 @@ func manyEventsAgent() actor.Definition {
 	})))
 }
 
-// A slow reader gets the reason in a final frame, between two complete frames.
-// The enlarged send buffer has room for it.
+// A slow reader gets the reason in a final frame after a complete one. The
+// gateway enlarges the send buffer, so that it has room for the final frame.
 func TestSlowReaderGetsCloseReason(t *testing.T) {
 	d := startGatewayWith(t, Config{StreamTimeout: 100 * time.Millisecond}, manyEventsAgent())
 	var m messageResponse
@@ -562,7 +563,8 @@ func TestKeyRevocationEndsPendingRequests(t *testing.T) {
 	}
 }
 
-// Pipelined requests before a stream are answered first.
+// Pipelined requests before a stream are answered first. Those after it are not
+// answered.
 func TestPipelinedStream(t *testing.T) {
 	d := startGateway(t)
 	var m messageResponse

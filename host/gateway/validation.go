@@ -44,9 +44,9 @@ func (s *Server) validateHead(h *fasthttp.RequestHeader) (p *problem, hangUp boo
 	return p, false
 }
 
-// validateBeforeBody is validateHead at the time when only the head has arrived.
-// Off loopback it also requires valid credentials. No memory is allocated for the
-// body of a request that it refuses.
+// validateBeforeBody validates the head before the body is read. Off loopback
+// it also requires valid credentials. No memory is allocated for the body of a
+// request that it refuses.
 func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader) *problem {
 	p, _ := s.validateHead(h)
 	if p == nil && !s.onLoopback.Load() && !s.hasCredential(h) {
@@ -60,13 +60,14 @@ func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader) *problem {
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: s.config.BodyTimeout}
 	if n := h.ContentLength(); (n > 0 || n == -1) && s.validateBeforeBody(h) != nil {
-		// The body must be neither read nor requested. An oversized length makes
-		// fasthttp reject it, and handleReadError sends the actual reason.
+		// The body MUST NOT be read, and the client MUST NOT get a 100 Continue. An
+		// oversized length makes fasthttp reject the request, and handleReadError sends
+		// the actual reason.
 		h.SetContentLength(BodyBytesMax + 1)
 		h.Del(fasthttp.HeaderExpect)
 	}
 	// fasthttp alone detects the end of a chunked body, and the gateway cannot
-	// verify it. So no request may follow one on the same connection.
+	// verify it. So the connection is closed after the answer.
 	if h.ContentLength() == -1 {
 		h.SetConnectionClose()
 	}
@@ -117,8 +118,8 @@ func equalHeaderName(name []byte, lower string) bool {
 }
 
 // checkFraming rejects a raw head that two parsers could interpret differently.
-// It does not rely on the checks of fasthttp, which overlap. It returns the set
-// of singleton headers that are present, as a bit mask.
+// It makes all checks itself, including those that fasthttp makes too. It
+// returns the set of singleton headers that are present, as a bit mask.
 func checkFraming(method, protocol, raw []byte) (present uint32, p *problem) {
 	http10 := string(protocol) == "HTTP/1.0"
 	if !http10 && string(protocol) != "HTTP/1.1" {
@@ -244,8 +245,9 @@ func hasTrailers(h *fasthttp.RequestHeader) bool {
 	return false
 }
 
-// checkTarget rejects paths and queries that no route uses, escapes above all.
-// The bytes checked here are exactly the bytes that are routed.
+// checkTarget rejects paths and queries with bytes that no route uses. Among
+// these are all percent escapes. The bytes checked here are exactly the bytes
+// that are routed.
 func checkTarget(h *fasthttp.RequestHeader) *problem {
 	target := h.RequestURI()
 	if len(target) > TargetBytesMax {
@@ -292,8 +294,9 @@ func alphanumericAnd(more string) (of byteSet) {
 }
 
 // checkHost rejects host names other than those of this server. It prevents DNS
-// rebinding: a web page whose name resolves to this address could otherwise read
-// the answers.
+// rebinding: a web page whose name resolves to this address could otherwise
+// read the answers. Off loopback it accepts every name if Config.Hosts is
+// empty.
 func (s *Server) checkHost(h *fasthttp.RequestHeader) *problem {
 	if last := s.lastHost.Load(); last != nil && string(h.Host()) == *last {
 		return nil

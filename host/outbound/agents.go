@@ -21,9 +21,10 @@ type Agent struct {
 // pollsMax is the maximum number of concurrent health polls.
 const pollsMax = 16
 
-// agents tracks the health and the open invocations of external agents. A run of
-// an older definition may still invoke an agent that is no longer registered, or
-// one at another endpoint. Such invocations are only counted.
+// agents tracks the health and the open invocations of external agents. A run
+// of an older definition may still invoke an agent that is no longer
+// registered, or one at another endpoint. Such invocations are limited in
+// number, but never refused as unhealthy.
 type agents struct {
 	mu            sync.Mutex
 	backoffConfig upstream.BackoffConfig
@@ -146,7 +147,7 @@ func (o *Outbound) Heartbeat(name string) bool {
 	return true
 }
 
-// Healthy reports whether an agent exists and would be invoked.
+// Healthy reports whether an agent is registered and not refused as unhealthy.
 func (o *Outbound) Healthy(name string) bool {
 	s := o.agents
 	s.mu.Lock()
@@ -183,8 +184,8 @@ func (o *Outbound) pollAgents() {
 }
 
 // takeDue returns the agents to poll now and the time until the next poll. An
-// agent is first due HeartbeatEvery after it was added or polled, so an agent
-// added during the wait is not polled late.
+// agent is due HeartbeatEvery after it was added or last polled. next is at
+// most that long, so an agent added during the wait is not polled late.
 func (s *agents) takeDue(now actor.Time) (due []Agent, next time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

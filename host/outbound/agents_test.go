@@ -375,7 +375,7 @@ func TestHealthPollConcurrencyLimit(t *testing.T) {
 			all = append(all, Agent{fmt.Sprint("a-", n), upstream.Target{URL: fmt.Sprintf("http://h-%d.example", n%7)}})
 		}
 		w.SetAgents(all)
-		<-time.After(44 * time.Second) // of bubble time: two rounds, each from 15 s on, with 6 s for all polls
+		<-time.After(44 * time.Second) // of bubble time: two rounds of polls, which begin after 15 s and 30 s and take about 6 s each
 		if n := polls.Load(); n != 2000 || most.Load() != pollsMax {
 			t.Errorf("%d polls, at most %d at a time", n, most.Load())
 		}

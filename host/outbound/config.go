@@ -20,7 +20,7 @@ import (
 )
 
 // Config configures the models and networks that a node may use. The zero value
-// knows only the scripted model and reaches only public addresses.
+// allows only the scripted model and public addresses.
 type Config struct {
 	// models by the name that agents use. upstream.ScriptName always exists and
 	// cannot be redefined.
@@ -57,10 +57,10 @@ type Model struct {
 	URL string `toml:"url"`
 	// environment variable that holds the API key; "": no key
 	KeyEnv string `toml:"key_env"`
-	// name of the model at the provider; "": the same as here
+	// name of the model at the provider; "": its key in Config.Models
 	Model string `toml:"model"`
-	// name of the token limit: max_tokens or max_completion_tokens; "":
-	// max_tokens
+	// name of the request field that holds the token limit: max_tokens or
+	// max_completion_tokens; "": max_tokens
 	MaxTokensName string `toml:"max_tokens_name"`
 	// token limit for prompts without one; 0: the provider's default
 	MaxTokens int `toml:"max_tokens"`
@@ -154,7 +154,7 @@ func (c Config) withDefaults() Config {
 }
 
 // secret returns the value of an environment variable. An empty name yields an
-// empty secret; an unset variable is an error.
+// empty secret; an unset or blank variable is an error.
 func (c *Config) secret(env string) (upstream.Secret, error) {
 	if env == "" {
 		return "", nil

@@ -112,7 +112,7 @@ func (d *dialer) transport(config *Config) *http.Transport {
 	}
 }
 
-// resolveError returns an error for people that omits the DNS server.
+// resolveError returns an error whose text does not name the DNS server.
 func resolveError(err error) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
@@ -121,8 +121,9 @@ func resolveError(err error) error {
 	return errors.New("its name cannot be resolved")
 }
 
-// lossDetail describes a failed round trip for people. It omits local addresses
-// and the bytes of the server. It sets final if a retry cannot succeed.
+// lossDetail returns a description of a failed round trip, without local
+// addresses. The description may quote a few bytes of a malformed response.
+// final reports that a retry cannot succeed.
 func lossDetail(err error) (detail string, final bool) {
 	var no forbiddenError
 	var dns *net.DNSError

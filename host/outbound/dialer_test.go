@@ -51,7 +51,8 @@ func addressSpellings() (all []string) {
 		"198.18.0.1", "203.0.113.1", "240.0.0.1", "", ".", "%6c%6f%63%61%6c%68%6f%73%74", "①②⑦.⓪.⓪.①", "127.0.0.1/public.example", "127.0.0.1?public.example", "127.0.0.1\tpublic.example")
 }
 
-// trapListener listens at the addresses to which the spellings would lead.
+// trapListener listens at loopback addresses that some of the spellings denote.
+// It counts the connections that reach it.
 type trapListener struct {
 	port     string
 	accepted atomic.Int64
@@ -219,8 +220,9 @@ func TestForbiddenAddressIsNotRetried(t *testing.T) {
 	}
 }
 
-// TestDNSRebinding resolves a name to a public and a private address, in turn and
-// together.
+// TestDNSRebinding resolves a name to a public and a private address, in turn
+// and together. The dialer connects only if every address of the answer is
+// public.
 func TestDNSRebinding(t *testing.T) {
 	public, private := netip.MustParseAddr("1.2.3.4"), netip.MustParseAddr("127.0.0.1")
 	lookups := 0

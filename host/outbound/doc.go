@@ -12,19 +12,20 @@
 //
 //  1. Every connection is opened by one dialer. It accepts a single spelling of
 //     a host, resolves a name once, checks every address, and connects to one of
-//     those. It checks the address again when the socket exists. It follows no
+//     them. It checks the address again when the socket exists. It follows no
 //     redirects, uses no proxy, keeps no cookies and requests no compression.
-//  2. Model and Invoke return with an answer, with a refusal that gives the
-//     reason, or when ctx is done. The connection is then closed at once.
+//  2. Model and Invoke return with an answer or with a refusal that gives the
+//     reason, at the latest when ctx is done. After a refusal the connection is
+//     closed at once; after an answer it may be reused.
 //  3. All requests to one upstream share one back-off. The number of concurrent
 //     exchanges is bounded in total, per agent and per model. An exchange over a
 //     bound is refused.
 //  4. Secrets are read from environment variables. They appear in no refusal, no
 //     log line and no printed configuration.
 //  5. Requests and answers are never logged. Each attempt of an exchange is
-//     logged in one place, from an upstream.Attempt, which contains neither. Of
-//     its refusal only the reason is logged: the detail may quote the upstream,
-//     which may quote the prompt. The events of the run contain the detail.
+//     logged in one place, from an upstream.Attempt, which contains neither. A
+//     refusal is logged without its detail: the detail may quote the upstream, and
+//     that may quote the prompt. The events of the run contain the detail.
 //  6. After Close no goroutine remains.
 //
 // A registered agent (SetAgents) is polled for its health every 15 s, or sends

@@ -25,7 +25,7 @@ type exchange struct {
 	roundTripper http.RoundTripper
 	backoff      *sharedBackoff
 	onPiece      func(actor.Piece)
-	inputs       chan upstream.Input // unbuffered: an input that was received is being stepped
+	inputs       chan upstream.Input // unbuffered: when an input is received, all earlier ones have been stepped
 	attempt      *attempt            // attempt in progress, or nil
 	outcome      *upstream.Outcome
 }
@@ -168,7 +168,7 @@ func (a *attempt) deliver(in upstream.Input) bool {
 func (a *attempt) run(roundTripper http.RoundTripper, r upstream.Request) {
 	var sent atomic.Bool
 	ctx := httptrace.WithClientTrace(a.ctx, &httptrace.ClientTrace{
-		GetConn: func(string) { sent.Store(false) }, // a retry on a new connection: the previous one took no byte
+		GetConn: func(string) { sent.Store(false) }, // also called before the transport retries: the previous connection took no byte
 		GotConn: func(httptrace.GotConnInfo) { sent.Store(true) },
 	})
 	request, err := newRequest(ctx, r)

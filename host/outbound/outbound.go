@@ -239,7 +239,7 @@ func joinNames(names []string) string {
 type sharedBackoff struct {
 	mu      sync.Mutex
 	backoff *upstream.Backoff
-	refs    int // references by endpoint; guarded by agents.mu
+	refs    int // number of registered agents and open invocations that use it; guarded by agents.mu
 }
 
 func newSharedBackoff(config upstream.BackoffConfig) *sharedBackoff {

@@ -50,7 +50,7 @@ func TestScriptedModelStreams(t *testing.T) {
 		defer cancel()
 		h = askModel(ctx, slow, upstream.ScriptName, "say "+long, testTimeout)
 		if h.Refusal == nil || h.Refusal.Reason != actor.Deadline || h.took != time.Second || h.text == "" {
-			t.Errorf("%v after %v", h.Refusal, h.took)
+			t.Errorf("got %v after %v, want Deadline after 1s", h.Refusal, h.took)
 		}
 		slower := newOutbound(t, Config{Pace: time.Minute}, &logBuffer{})
 		askModel(t.Context(), slower, upstream.ScriptName, "say "+long, time.Second)

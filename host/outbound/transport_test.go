@@ -63,12 +63,12 @@ func TestDialTriesFewAddresses(t *testing.T) {
 	}
 	conn, err := o.dialer.dial(t.Context(), "tcp", "h:80")
 	if err != nil || len(dialled) != 3 {
-		t.Fatalf("%v after %v", err, dialled)
+		t.Fatalf("got %v after dialling %v, want a connection to the third address", err, dialled)
 	}
 	conn.Close()
 	dialled, good = nil, ""
 	if _, err := o.dialer.dial(t.Context(), "tcp", "h:80"); !errors.Is(err, syscall.ECONNREFUSED) || len(dialled) != addressesMax {
-		t.Errorf("%v after %v", err, dialled)
+		t.Errorf("got %v after dialling %v, want ECONNREFUSED after %d addresses", err, dialled, addressesMax)
 	}
 }
 
@@ -223,7 +223,7 @@ func TestCompleteAnswerReleasesConnection(t *testing.T) {
 				})
 				h := invoke(t.Context(), w.Outbound, upstream.Target{URL: agentURL}, false, testTimeout)
 				if h.Refusal != nil || h.took > 0 {
-					t.Errorf("%v after %v", h.Refusal, h.took)
+					t.Errorf("got refusal %v after %v, want an answer at once", h.Refusal, h.took)
 				}
 				ended := time.Now()
 				if late := (<-gone).Sub(ended); late > c.within {
@@ -316,10 +316,10 @@ func TestModelTimeouts(t *testing.T) {
 			waitOrDisconnect(r, time.Hour)
 		})
 		if h := askModel(t.Context(), w.Outbound, "m", "late", testTimeout); h.took != m.HeadTimeout {
-			t.Errorf("%v after %v", h.Refusal, h.took)
+			t.Errorf("got %v after %v, want a refusal after %v", h.Refusal, h.took, m.HeadTimeout)
 		}
 		if h := askModel(t.Context(), w.Outbound, "m", "idle", testTimeout); h.took != m.IdleTimeout {
-			t.Errorf("%v after %v", h.Refusal, h.took)
+			t.Errorf("got %v after %v, want a refusal after %v", h.Refusal, h.took, m.IdleTimeout)
 		}
 		w.close()
 	})

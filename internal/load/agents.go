@@ -91,8 +91,9 @@ func (t *turn) Next(answers []actor.Answer) (actor.Action, error) {
 
 func (t *turn) Stop() {}
 
-// forward makes the given asks with the message it received, and completes when all
-// are answered. The first refusal becomes its own.
+// forward returns a behavior that makes the given asks with the message it received.
+// It completes when all asks are answered. If one is refused, the turn is refused
+// with the first refusal.
 func forward(asks ...actor.Ask) behavior {
 	return func(b actor.Begin, answers []actor.Answer) actor.Action {
 		if answers == nil {

@@ -16,8 +16,8 @@
 //
 // The generator shares the processors with the node, in the same process or on the
 // same machine. It is kept cheap: requests are encoded in advance, and an arrival
-// costs one atomic operation. Arrivals without a free caller are counted as unsent,
-// all at once, when they are more than LatenessMax late.
+// costs one atomic operation. An arrival without a free caller within LatenessMax is
+// not sent. It is counted as unsent, together with the late arrivals that follow it.
 //
-// Bounded are the callers, the queue of retries, and the attempts of each call.
+// The callers, the queue of retries and the attempts of each call are bounded.
 package load

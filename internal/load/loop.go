@@ -177,8 +177,8 @@ func (a *arrivals) next(ctx context.Context) (arrival, bool) {
 	}
 }
 
-// skip counts arrival n as unsent, and all later arrivals that are due by more than
-// a tenth of LatenessMax.
+// skip counts arrival n as unsent, together with all later arrivals that are already
+// late by more than a tenth of LatenessMax.
 func (a *arrivals) skip(n int64, now time.Duration) {
 	a.unsent.Add(1)
 	last := int64(float64(now-a.LatenessMax/10) / a.interval)
@@ -266,7 +266,7 @@ func (q *retryHeap) Pop() any {
 
 // sleep waits for d. It reports false if ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
-	if d < time.Second/10 { // a timer with a context costs more than a late end
+	if d < time.Second/10 { // a short wait that ignores ctx costs less than a timer
 		time.Sleep(d)
 		return ctx.Err() == nil
 	}

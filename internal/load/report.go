@@ -74,8 +74,9 @@ func (p *Part) writeMarkdown(b *strings.Builder) {
 		Overload, megabytes(o.Memory.First), megabytes(o.Memory.Max), megabytes(o.Memory.Last), o.Memory.Slope/1e6)
 }
 
-// rows returns the results of the part in the order of its table. Of the rounds
-// without and with a slow agent it includes the one with the median p99.
+// rows returns the results of the part in the order of its table. It includes two of
+// the rounds: of those without a slow agent, and of those with one, the round with the
+// median p99.
 func (p *Part) rows() (all []*Result) {
 	for _, list := range [][]Result{p.Sweep, p.Shapes, p.Fractions} {
 		for i := range list {

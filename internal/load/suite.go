@@ -41,10 +41,10 @@ const (
 // The floors that must hold.
 const (
 	goodputFloor = 0.85                  // minimum fraction of the peak, at Overload
-	refusalFloor = 10 * time.Millisecond // maximum p99
+	refusalFloor = 10 * time.Millisecond // maximum p99 of the time to refuse
 	growthFloor  = 0.10                  // maximum growth of memory in the second half of the overload
-	afterFloor   = 0.95                  // minimum fraction of arrivals at half the peak, after the overload
-	slowFloor    = 2.0                   // maximum multiple of the p99 without a slow agent
+	afterFloor   = 0.95                  // minimum fraction of arrivals completed at half the peak, after the overload
+	slowFloor    = 2.0                   // maximum p99 with a slow agent, as a multiple of the p99 without one
 )
 
 // Place is an access path to a node: in process, or through its gateway.
@@ -75,7 +75,7 @@ type Part struct {
 	Place            string  `json:"place"`
 	Durable          bool    `json:"durable"`
 	Peak             float64 `json:"peak_per_second"`
-	PeakPerProcessor float64 `json:"peak_per_processor_second"` // in the loop of the peak
+	PeakPerProcessor float64 `json:"peak_per_processor_second"` // calls per second of processor time in the loop that reached Peak
 
 	Sweep     []Result `json:"sweep"`     // closed loops by number of callers
 	Shapes    []Result `json:"shapes"`    // closed loops with many callers, chains and fans

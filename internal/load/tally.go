@@ -70,7 +70,7 @@ func (t *tally) add(caller int, due, sent time.Duration, a Outcome) {
 	record(p.lag, sent-due)
 	switch {
 	case a.Code != "":
-		if a.RetryAfter > 0 && a.Code != Broken { // other calls were admitted and failed later
+		if a.RetryAfter > 0 && a.Code != Broken { // any other call may have failed after its admission
 			record(p.refused, now-sent)
 		}
 		p.reasons[Refused{Code: a.Code, Scope: a.Scope}]++

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write testdata anew")
+var rewrite = flag.Bool("rewrite", false, "rewrite testdata")
 
 func draw(t *testing.T, c Chart) string {
 	t.Helper()
@@ -33,7 +33,7 @@ func draw(t *testing.T, c Chart) string {
 	}
 }
 
-func TestADrawingIsAsItWas(t *testing.T) {
+func TestChartMatchesGoldenFile(t *testing.T) {
 	got := draw(t, Chart{Title: "Cost of a call", X: Axis{Name: "actors", Log: true}, Y: Axis{Name: "µs"}, Series: []Series{
 		{Name: "measured", Points: []Point{{1e3, 12}, {1e4, 13}, {1e5, 15.5}, {1e6, 21}}},
 		{Name: "n log n", Dashed: true, Points: []Point{{1e3, 10}, {1e6, 20}}},
@@ -50,11 +50,11 @@ func TestADrawingIsAsItWas(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s is another; look at it, then go test -rewrite. Now:\n%s", file, got)
+		t.Errorf("the chart differs from %s: check it, then run go test -rewrite; got\n%s", file, got)
 	}
 }
 
-func TestWhateverIsDrawnCanBeRead(t *testing.T) {
+func TestUnusualChartsAreValidXML(t *testing.T) {
 	odd := []Point{{0, 0}, {-1, math.Inf(1)}, {math.NaN(), 5}, {3, 3}}
 	for _, c := range []Chart{
 		{},
@@ -70,7 +70,7 @@ func TestWhateverIsDrawnCanBeRead(t *testing.T) {
 	}
 }
 
-func TestTicksAreEasyToRead(t *testing.T) {
+func TestTicksAreRoundNumbers(t *testing.T) {
 	for _, test := range []struct {
 		s    scale
 		want []float64
@@ -82,12 +82,12 @@ func TestTicksAreEasyToRead(t *testing.T) {
 		{scale{low: 3, high: 6, log: true}, []float64{1e3, 1e4, 1e5, 1e6}},
 	} {
 		if got := test.s.ticks(); !slices.Equal(got, test.want) {
-			t.Errorf("%+v: %v, not %v", test.s, got, test.want)
+			t.Errorf("%+v: got %v, want %v", test.s, got, test.want)
 		}
 	}
 	for v, want := range map[float64]string{0: "0", 12_500: "12.5k", 3e6: "3M", 0.02: "0.02", -2e9: "-2G"} {
 		if got := number(v); got != want {
-			t.Errorf("%v is %s, not %s", v, got, want)
+			t.Errorf("%v: got %s, want %s", v, got, want)
 		}
 	}
 }

@@ -96,8 +96,9 @@ type Illegal struct {
 // longest partial linearizations.
 func (i *Illegal) WritePage(out io.Writer) error { return i.writePage(out) }
 
-// Check checks all operations recorded so far. Each of the three kinds takes at most limit.
-// Operations recorded later are covered by the next call.
+// Check checks all operations recorded so far. The check of each of the three kinds takes at most
+// limit. If a kind is illegal, each of its histories is then checked by itself with the same
+// limit, up to the first illegal one. Operations recorded later are covered by the next call.
 func (j *Judge) Check(limit time.Duration) (v Verdict) {
 	for _, b := range []*historySet{&j.keys, &j.owners, &j.swaps} {
 		b.check(limit, &v)

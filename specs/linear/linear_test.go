@@ -199,7 +199,7 @@ func TestModelsRejectIllegalHistories(t *testing.T) {
 	}
 }
 
-// Every history is counted, and every operation that returned.
+// Every history and every operation that returned is counted.
 func TestVerdictCountsOperations(t *testing.T) {
 	j := New()
 	j.Asks(1, "k", "a")

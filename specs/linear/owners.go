@@ -81,9 +81,10 @@ var ownersModel = &model{spec: LinearOwners, init: ownerState{},
 }
 
 // reduceOwners keeps two of the operations that need the same claim: the one that begins last and
-// the one that returns first. An epoch is never reused, so the time of a claim is one interval.
-// Every operation that began before the first of the two and returned after the other fits into
-// it as well. Operations that never returned do not affect the verdict.
+// the one that returns first. An epoch is never reused, so a claim is in force during one
+// interval. If that interval overlaps the two operations, it overlaps all others: none begins
+// later than the first or returns earlier than the second. Operations that never returned do not
+// affect the verdict.
 func reduceOwners(ops []*Op) []*Op {
 	last, first := map[any]*Op{}, map[any]*Op{}
 	for _, o := range ops {

@@ -17,8 +17,8 @@ const (
 )
 
 // studyChain measures a chain of calls between volatile agents, and the replies
-// back. The hash of its name determines the cell of each actor. The rows differ in
-// the sessions that they use.
+// back. The cell of an actor is determined by the hash of its ID. The rows use
+// different sessions, and therefore different placements.
 func studyChain(b *bench) (rows []row, err error) {
 	var links []actor.Definition
 	for i := range chainCalls {

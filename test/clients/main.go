@@ -308,8 +308,8 @@ func (h *harness) curl(command string) *reader {
 }
 
 // browser returns a client that loads a page with the browser's own EventSource. A
-// reverse proxy gives page and server the same origin. It aborts its connections
-// when the server aborts them.
+// reverse proxy gives page and server the same origin. When the server aborts a
+// connection, the proxy aborts the connection to the browser.
 func (h *harness) browser(command string) *reader {
 	r := newReader("the browser's own")
 	r.reconnects = true

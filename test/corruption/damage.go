@@ -130,9 +130,9 @@ func (d damage) apply(original storeFiles) storeFiles {
 }
 
 // allDamages returns all damages of a store. For each file these are: a flipped bit
-// in every block, a cut at every block, each block zeroed, each block replaced by
-// another, and the file removed. In a small file the step is smallFileStep. Damages
-// without effect are omitted.
+// in every block, a cut at every block, each block zeroed, each block swapped with
+// another, and the file removed. In a small file, bits are flipped and cuts are made
+// every smallFileStep bytes. Damages without effect are omitted.
 func allDamages(store string, original storeFiles, random *rand.Rand) []damage {
 	var all []damage
 	for _, name := range slices.Sorted(maps.Keys(original)) {

@@ -118,9 +118,9 @@ func (r *report) finish(took time.Duration) {
 	atLeast(fmt.Sprintf("%d trials or more", trialsWanted), r.Total.Trials, trialsWanted)
 	none("no silent losses", SilentLoss)
 	none("no silent wrong answers", SilentWrong)
-	none("no message that does not name what is wrong", Vague)
-	none("nothing that troupe doctor does not see", Unseen)
-	none("nothing without an end", NoEnd)
+	none("no vague error messages", Vague)
+	none("no damage missed by troupe doctor", Unseen)
+	none("no trials without an end", NoEnd)
 }
 
 func (r *report) missed() int {

@@ -151,8 +151,8 @@ func (w *worker) stop() {
 	}
 }
 
-// try lets the process try one damage. If the process exits instead of answering,
-// as a server would, its last output decides the outcome.
+// try lets the process try one damage. A damage may make the process exit, as it may
+// make a server exit. The last output of the process then decides the outcome.
 func (w *worker) try(ctx context.Context, d damage) (verdict, error) {
 	if w.cmd == nil {
 		if err := w.start(ctx); err != nil {

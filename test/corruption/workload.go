@@ -16,8 +16,8 @@ import (
 	"github.com/troupe-run/troupe/internal/servertest"
 )
 
-// The workload that creates the store. A real server is restarted between the
-// rounds, the second time after SIGKILL, while several clients send messages.
+// The workload that creates the store. In each round several clients send messages to
+// a real server. The server is stopped after each round, the second time with SIGKILL.
 const (
 	nodeName          = "n1"
 	rounds            = 3

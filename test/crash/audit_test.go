@@ -64,7 +64,7 @@ func TestCompareEventsWithServer(t *testing.T) {
 }
 
 // newTestStore creates a store with a run of the teller for each text, and a nested
-// run below each. The last run has an end only if ended is set.
+// run below each. The two runs of the last text have an end only if ended is set.
 func newTestStore(t *testing.T, ended bool, texts ...string) (dir string, ids []string) {
 	dir = t.TempDir()
 	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1})

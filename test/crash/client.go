@@ -96,8 +96,8 @@ func (inst *instance) exitsSoon() bool {
 	}
 }
 
-// perform sends the message, or reads on in the run that it created. An error means
-// that the client does not know the outcome.
+// perform sends the message, or continues to read the run that the message created.
+// An error means that the client does not know the outcome.
 func (c *client) perform(inst *instance, e *exchange) error {
 	if e.run != "" && (e.key == "" || e.n%2 == 0) {
 		return c.follow(inst, e)

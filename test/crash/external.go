@@ -20,11 +20,11 @@ import (
 
 // externalAgents serves the external agents over HTTP. The porter and the broker
 // may be invoked twice for a run, the clerk never. The broker calls the teller
-// back. All stream their answers slowly, in pieces.
+// through the server. All stream their answers slowly, in pieces.
 type externalAgents struct {
 	url         string
 	server      *http.Server
-	callbackURL string // base URL of the server for calls back
+	callbackURL string // base URL of the server, for the calls of the broker
 	client      *http.Client
 
 	mu          sync.Mutex

@@ -167,7 +167,8 @@ type frame struct {
 // errTruncatedStream reports a stream without its last event.
 var errTruncatedStream = fmt.Errorf("the stream ended early: %w", io.ErrUnexpectedEOF)
 
-// readFrames reads frames until each reports the last one, or the stream fails.
+// readFrames calls the function each for every frame, until it returns true or the
+// stream fails.
 func readFrames(r io.Reader, each func(frame) (last bool)) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 32<<20)

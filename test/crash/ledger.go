@@ -34,7 +34,7 @@ type ledger struct {
 	mu        sync.Mutex
 	counts    [kinds]int
 	shown     int
-	exchanges []*exchange // all that became a run, or may have
+	exchanges []*exchange // those whose message became a run, or may have become one
 	resources []resource
 	rejected  int // requests refused for lack of capacity
 
@@ -133,7 +133,7 @@ type recorder struct {
 	ledger   *ledger
 	after    int
 	inst     *instance             // counts new events; nil if they are not counted
-	children map[actor.CallID]bool // called and not done
+	children map[actor.CallID]bool // nested calls counted in inst.nested when they started
 }
 
 func newRecorder(e *exchange, l *ledger, after int, inst *instance) *recorder {

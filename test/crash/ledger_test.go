@@ -95,8 +95,8 @@ func TestStreamFindings(t *testing.T) {
 	}
 }
 
-// checkFindings requires findings of that kind and of no other. The value kinds
-// means none.
+// checkFindings requires findings of the kind want and of no other kind. If want is
+// kinds, it requires that there are no findings.
 func checkFindings(t *testing.T, name string, l *ledger, want findingKind) {
 	t.Helper()
 	for k, n := range l.counts {

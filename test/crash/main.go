@@ -155,7 +155,8 @@ func (c *harness) cycle(ctx context.Context, clients []*client, n int) error {
 	return nil
 }
 
-// killEarly kills an instance while it recovers the store of the last one.
+// killEarly kills an instance within 100 ms of its start, while it may still recover
+// the store that the previous instance left.
 func (c *harness) killEarly() error {
 	s, err := launch(c.bin, c.dir, c.listen)
 	if err != nil {

@@ -26,7 +26,8 @@ func (c *harness) progress(stderr io.Writer, done int, began time.Time) {
 	}
 }
 
-// report prints the result and reports whether it is correct and covers enough.
+// report prints the result. It reports whether the check found no defect and reached
+// the required coverage.
 func (c *harness) report(out io.Writer, took time.Duration) bool {
 	l := c.ledger
 	acks, open, nested := c.column(func(y cycle) int64 { return y.acks }), c.column(func(y cycle) int64 { return y.open }), c.column(func(y cycle) int64 { return y.nested })
@@ -36,11 +37,11 @@ func (c *harness) report(out io.Writer, took time.Duration) bool {
 	under := c.percent(func(y cycle) bool { return y.nested > 0 })
 	early := c.percent(func(y cycle) bool { return y.early })
 
-	fmt.Fprintf(out, "\n%-28s %8s %8s %8s %8s %8s\n", "at each kill", "least", "median", "p90", "p99", "most")
+	fmt.Fprintf(out, "\n%-28s %8s %8s %8s %8s %8s\n", "at each kill", "min", "median", "p90", "p99", "max")
 	for _, row := range []struct {
 		what string
 		of   []int64
-	}{{"acknowledged", acks}, {"requests open", open}, {"nested calls open", nested}, {"ready after, ms", ready}} {
+	}{{"acknowledged", acks}, {"requests open", open}, {"nested calls open", nested}, {"time to ready, ms", ready}} {
 		fmt.Fprintf(out, "%-28s %8d %8d %8d %8d %8d\n", row.what, percentile(row.of, 0), percentile(row.of, 50), percentile(row.of, 90), percentile(row.of, 99), percentile(row.of, 100))
 	}
 	withRun, keyed, cancelled, unknown := 0, 0, 0, 0
@@ -61,7 +62,7 @@ func (c *harness) report(out io.Writer, took time.Duration) bool {
 	fmt.Fprintf(out, "\n%d kills in %v, seed %d; %d%% before the server was ready\n", len(c.cycles), took.Round(time.Second), c.seed, early)
 	fmt.Fprintf(out, "%d%% with at least %d acknowledged and %d requests open (want %d%%), %d%% with a nested call open (want %d%%)\n", enough, acksWanted, openWanted, busyCyclesPercent, under, nestedCyclesPercent)
 	fmt.Fprintf(out, "%d runs acknowledged, %d messages with an Idempotency-Key, %d without an answer or a retry, %d refused for lack of capacity\n", withRun, keyed, unknown, l.rejected)
-	fmt.Fprintf(out, "%d cancels, %d agents and keys; external agents invoked for %d runs\n", cancelled, len(l.resources), c.external.runCount())
+	fmt.Fprintf(out, "%d cancellations, %d agents and API keys created; external agents invoked for %d runs\n", cancelled, len(l.resources), c.external.runCount())
 	fmt.Fprintf(out, "%d of %d streamed answers equal their deltas\n", l.matching, l.streamed)
 	var sum int64
 	for _, n := range acks {

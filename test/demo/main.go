@@ -57,7 +57,7 @@ func main() {
 			fmt.Fprintln(os.Stderr, "demo:", err)
 			os.Exit(1)
 		}
-		fmt.Printf("\nRemoved the folder %s.\n", d.dir)
+		fmt.Printf("\nThe folder %s is removed.\n", d.dir)
 	default:
 		fmt.Printf("\nTo show the run again:\n  %s runs show %s --tree --data %s\nTo remove its data:\n  rm -r %s\n", d.bin, d.id, d.data, d.dir)
 	}

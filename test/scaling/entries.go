@@ -63,8 +63,8 @@ func (m *measurement) entries() (err error) {
 
 // openRuns measures a restart against the number of open runs. It records the time
 // of the first answer to a new call, the time when the last run with interrupted
-// work resumes, and the memory then. These runs are spread evenly over all open
-// runs.
+// work resumes, and the memory used at that time. One in workInterval open runs has
+// interrupted work.
 func (m *measurement) openRuns(n **node, dir string, before float64) error {
 	ready := m.row("a restart, until the first answer", "open runs", "ms", false)
 	resumed := m.row("a restart, until all runs resumed", "open runs", "ms", false)

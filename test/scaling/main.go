@@ -2,10 +2,10 @@
 
 // Command scaling measures how the cost of a call, a restart and memory grows with the number of actors, entries, open runs and callers.
 //
-// Each row is one cost at several sizes, each ten times the one before. The verdict
-// on a row is the slope of the total cost divided by n log n, on logarithmic axes.
-// A cost that grows no faster than n log n has a slope of at most 0. Other load on
-// the machine shifts it a little.
+// Each row is one cost at several sizes, each a multiple of the one before: ten times,
+// or four times for callers. The verdict on a row is the slope of the total cost
+// divided by n log n, on logarithmic axes. A cost that grows no faster than n log n
+// has a slope of at most 0. Other load on the machine shifts the slope a little.
 //
 // A missed floor is reported in the table and is not a failure. Exit code 1 means
 // that a measurement failed.

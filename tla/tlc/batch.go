@@ -35,8 +35,8 @@ type batch struct {
 	translations []*translation
 }
 
-// batches groups histories by limits, in ascending order of size. The time TLC spends on an entry
-// grows with the number of calls of the largest history in the batch.
+// batches groups histories of equal limits and similar size, the smallest first. The time TLC
+// spends on an entry grows with the number of calls of the largest history in the batch.
 func batches(all []*translation) []batch {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b *translation) int {
@@ -114,7 +114,8 @@ const traceInvariants = "AcyclicCalls DepthBounded TimeLeftShrinks OutstandingBo
 	"  ReplyToCallerOnly Structured EffectOncePerAttempt StartsOnlyKnown TraceAcked"
 
 // config returns the TLC config of a batch. If judge is set, TLC reports every rejected history.
-// Otherwise it stops at the first and prints the states that lead to it.
+// Otherwise it stops at the first rejected history and prints the states that lead to the
+// rejection.
 func (b batch) config(judge bool) string {
 	calls := 0
 	var actors, existing, nodes []string
@@ -169,8 +170,8 @@ CONSTANTS
 `, spec, quoted(actors), quoted(existing), quoted(nodes), strings.Join(ids, ", "), b.translations[0].limits(), check)
 }
 
-// checkBatch runs TLC over a batch and writes its output to keep. Unless judge is set, it also
-// returns the number of times each action of Calls was taken.
+// checkBatch runs TLC over a batch and writes the output of TLC to outputPath. Unless judge is
+// set, it also returns the number of times each action of Calls was taken.
 func (t TLC) checkBatch(ctx context.Context, b batch, judge bool, outputPath string) (verdicts []verdict, states int, taken map[string]int, err error) {
 	dir, err := os.MkdirTemp("", "tlc")
 	if err != nil {
@@ -220,7 +221,7 @@ func (t TLC) checkBatch(ctx context.Context, b batch, judge bool, outputPath str
 			return nil, 0, nil, fmt.Errorf("%s is violated, and the output of TLC has no position: see %s", report.Violated, outputPath)
 		}
 		if report.Violated != "deadlock" {
-			l-- // the state after the entry violates the property
+			l-- // l already points to the entry after the one that violates the property
 		}
 		v := &verdicts[i-1]
 		*v = verdict{t: v.t, entry: l, why: report.Violated, state: last}

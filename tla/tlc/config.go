@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// A Kind of expectation. The order is that of the table.
+// Kind is a kind of expectation. The kinds are in the order of the table.
 type Kind int
 
 const (
@@ -38,7 +38,7 @@ func (e Expectation) String() string {
 // A Config is one run of TLC: a module, its constants and the properties to check.
 type Config struct {
 	Name       string // file name without .cfg
-	Folder     string // brokenDir, or empty: folder of the file, relative to the one read
+	Folder     string // folder of the file, relative to the folder read: brokenDir or empty
 	Module     string // part of the name before the first _
 	Expect     Expectation
 	Base       string   // file name of the config this one is derived from; empty if it stands alone
@@ -47,8 +47,8 @@ type Config struct {
 	Lines      []string // the file without its comment lines
 }
 
-// ReadConfigs reads all configs of a folder and of its subfolder of broken ones. It returns them
-// in the order of the table.
+// ReadConfigs reads all configs of a folder and of its subfolder broken. It returns them in the
+// order of the table.
 func ReadConfigs(dir string) ([]Config, error) {
 	var paths []string
 	for _, pattern := range []string{"*.cfg", filepath.Join(brokenDir, "*.cfg")} {

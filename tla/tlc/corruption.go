@@ -112,7 +112,7 @@ var corruptions = []corruption{
 	swapEvents("Start and Admit", kindIs("Admit"), kindIs("Start"), sameCall),
 	swapEvents("Ask and what it sends", kindIs("Ask", whatIs("call")), kindIs("Send", whatIs("request")), sameCall),
 	swapEvents("a reply and its Send", kindIs("Reply"), kindIs("Send", whatIs("answered")), sameCall),
-	changeEvent("a call to its ancestor", kindIs("Ask", whatIs("call")), func(e *event) { e.Left = e.ParentLeft + 1e9 }),
+	changeEvent("a call with more time than its turn", kindIs("Ask", whatIs("call")), func(e *event) { e.Left = e.ParentLeft + 1e9 }),
 	changeEvent("a request with more time", kindIs("Send", whatIs("request"), nested), func(e *event) { e.Left += 1e9 }),
 	changeEvent("a call back up its chain", kindIs("Ask", whatIs("call"), func(e *event) bool { return len(e.Chain) > 1 }), func(e *event) { e.Peer = e.Chain[0] }),
 	changeEvent("a chain dropped", kindIs("Admit", nested), func(e *event) { e.Chain = nil }),

@@ -34,8 +34,8 @@ var (
 
 const completeLine = "\nModel checking completed. No error has been found.\n"
 
-// ParseReport parses the output of TLC. TLC does not name a violated liveness property, so a
-// config that checks one on whole behaviours must check no other.
+// ParseReport parses the output of TLC. TLC does not name a violated liveness property. A config
+// that checks a liveness property MUST therefore check no other property.
 func ParseReport(c Config, output string) Report {
 	r := Report{
 		Version:  submatch(versionLine, output),

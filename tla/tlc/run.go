@@ -16,7 +16,7 @@ import (
 // parallelRuns is the maximum number of models checked at the same time, each by one thread.
 const parallelRuns = 2
 
-// runTimeout is the maximum time for one model. A model that needs longer is not a small one.
+// runTimeout is the maximum time for one model. A model that needs longer belongs in bigDir.
 const runTimeout = 15 * time.Minute
 
 // bigRunTimeout is the maximum time for one model of bigDir.
@@ -118,7 +118,8 @@ func (t TLC) output(ctx context.Context, c Config) ([]byte, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(scratch)
-	// TLC writes its states next to the modules, newer versions also error traces.
+	// TLC writes its states next to the modules, and newer versions also write error traces there.
+	// TLC therefore runs on a copy.
 	if err := os.CopyFS(scratch, os.DirFS(t.Dir)); err != nil {
 		return nil, err
 	}

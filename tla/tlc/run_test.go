@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// fakeJava returns a script in place of java. It checks that the config is where TLC would look
-// for it, prints the output of a real run and exits with the status of a violation.
+// fakeJava returns a TLC whose java is a script. The script checks that its working directory
+// holds the configs and the module. It prints the output of a real run and exits with the status
+// of a violation.
 func fakeJava(t *testing.T) TLC {
 	t.Helper()
 	sample, err := filepath.Abs("testdata/invariant.txt")

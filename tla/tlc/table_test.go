@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Some configs can be run and written alone. The others keep their figures, and removed ones lose
-// their rows.
+// A run of some configs rewrites only their rows. The rows of the other configs keep their figures,
+// and rows of removed configs are deleted.
 func TestWriteTableKeepsOtherRows(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "RESULTS.md")
 	a, b := Config{Name: "M_a"}, Config{Name: "M_b", Expect: Expectation{Violates, "P"}}

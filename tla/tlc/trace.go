@@ -290,7 +290,7 @@ func (t *translation) entry(e *event) string {
 		return record("k", e.Kind, "n", n, "pos", pos)
 	case "Restart":
 		if e.Incarnation == 0 {
-			return ignored // of a node: its Crash already has this effect
+			return ignored // the restart of a node: its Crash already has this effect
 		}
 		return record("k", e.Kind, "n", n, "cell", e.Cell)
 	case "Activate", "Deactivate":

@@ -43,9 +43,9 @@ var tracedMutants = []string{"cycle-check", "self-call", "depth-check", "chain-d
 	"outstanding-not-released", "unbounded-mailbox", "target-exists-check", "dedup-forgotten", "effect-before-its-gate",
 	"released-at-written", "reply-to-another", "cancel-not-passed-down", "restart-forgets-open-call"}
 
-// undetectable lists texts of violations that module Calls cannot detect, so that another
-// simulation of the mutant is needed. A history without an event that should follow is still
-// allowed by Calls. The mailbox of Calls counts messages, not bytes.
+// undetectable lists parts of the messages of violations that module Calls cannot detect. After
+// such a violation the mutant is simulated with another seed. Calls allows a history that lacks
+// an event that should follow. The mailbox of Calls counts messages, not bytes.
 var undetectable = []string{" FAILED EveryCallEnds", " bytes waiting in "}
 
 // crashPercentMin is the minimum percentage of simulated histories with a crash after which an
@@ -231,8 +231,8 @@ func (e *event) name() string {
 	return strings.TrimSpace(e.Kind + " " + e.What)
 }
 
-// check runs TLC over batches, two at a time. If judge is set, it returns a verdict on every
-// history.
+// check runs TLC over batches, two at a time. If judge is set, the verdicts name every rejected
+// history, otherwise at most one rejected history of each batch.
 func (t traceCheck) check(ctx context.Context, label string, all []batch, judge bool) ([]verdict, map[string]int, error) {
 	var (
 		takenBy = make([]map[string]int, len(all))
@@ -269,7 +269,7 @@ func (t traceCheck) check(ctx context.Context, label string, all []batch, judge 
 	return slices.Concat(found...), taken, nil
 }
 
-// String returns the entry at which a history was rejected.
+// String returns the entry at which a history was rejected, with its position and the reason.
 func (v verdict) String() string {
 	e := v.at()
 	return fmt.Sprintf("  %s:%d: %s: %s", v.t.trace.Name, e.line, v.why, e.text)
@@ -277,7 +277,7 @@ func (v verdict) String() string {
 
 func (v verdict) at() entry { return v.t.entries[min(v.entry, len(v.t.entries))-1] }
 
-// neverTaken maps actions of Calls that no history can take to the reason.
+// neverTaken holds the actions of Calls that no history can take. The value is the reason.
 var neverTaken = map[string]string{
 	"Continue": "turns are serial",
 	"Drop":     "loss is the absence of a delivery",

@@ -73,7 +73,7 @@ func walks(ctx context.Context, args []string) int {
 		return 2
 	}
 	if flags.NArg() > 0 {
-		return fail(2, fmt.Errorf("unknown argument %q; walks -h shows what there is", flags.Arg(0)))
+		return fail(2, fmt.Errorf("unknown argument %q; walks -h lists the flags", flags.Arg(0)))
 	}
 	java, jar, err := Checker(ctx, cacheDir)
 	if err != nil {
@@ -123,8 +123,8 @@ func (t TLC) walks(ctx context.Context, n, seed int) ([]byte, error) {
 	return t.randomWalks(ctx, n, seed, walkSteps, fmt.Sprintf(walkConfig, walkSteps), "Walk", "Calls")
 }
 
-// randomWalks runs TLC in simulation mode and returns the walks as lines of JSON. module drives
-// the walk through base.
+// randomWalks runs TLC in simulation mode and returns the walks as lines of JSON. TLC runs
+// module, which extends base and prints the steps of each walk.
 func (t TLC) randomWalks(ctx context.Context, n, seed, steps int, config, module, base string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "tlc")
 	if err != nil {

@@ -71,7 +71,7 @@ func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 		}
 		fmt.Printf("%d walks through Work with Bug = %q: TLC finds no violation in %d\n", good+broken, bug, good)
 		if good+broken != n || bug == "none" && broken > 0 {
-			return fail(1, fmt.Errorf("want %d walks, and of the design none with a violation", n))
+			return fail(1, fmt.Errorf("got %d walks, want %d; a walk of the design (Bug = \"none\") must not violate a property", good+broken, n))
 		}
 	}
 	path := out
@@ -92,8 +92,10 @@ func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 	return 0
 }
 
-// selectWalks writes the walks of the design, and of a defect those that violate a property.
-// Steps without a visible change are removed.
+// selectWalks writes walks to a buffer: those of the design, or those of a defect that violate a
+// property, at most brokenWalks. If limited, at most goodWalks of the design are written. Steps
+// without a visible change are removed. It returns the numbers of all walks without and with a
+// violation.
 func selectWalks(to *bytes.Buffer, bug string, lines []byte, limited bool) (good, broken int, err error) {
 	scan := bufio.NewScanner(bytes.NewReader(lines))
 	scan.Buffer(nil, 1<<20)

@@ -11,7 +11,8 @@ import (
 )
 
 // The expected reports are comments in testdata. Package store violates each rule
-// and contains permitted code close to it. Package host may do all of it.
+// and contains permitted code close to each violation. Package host contains
+// violations too, which are permitted there.
 func TestPurity(t *testing.T) {
 	const troupe = "github.com/troupe-run/troupe/"
 	analysistest.Run(t, analysistest.TestData(), purity.Analyzer, troupe+"store", troupe+"host")

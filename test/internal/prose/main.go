@@ -120,7 +120,7 @@ func trackedFiles() ([]string, error) {
 	}
 	var files []string
 	for name := range strings.SplitSeq(strings.Trim(string(listed), "\x00"), "\x00") {
-		if _, err := os.Stat(name); err == nil { // deleted, but not yet committed
+		if _, err := os.Stat(name); err == nil { // a deleted file is listed until the deletion is committed
 			files = append(files, name)
 		}
 	}
@@ -159,7 +159,7 @@ func measure(texts []text) counts {
 	return total
 }
 
-// packageWordsMin is the number of words from which a package or page is listed.
+// packageWordsMin is the minimum number of words of a package or page in the table.
 const packageWordsMin = 300
 
 func printTable(out io.Writer, texts []text, total counts) {

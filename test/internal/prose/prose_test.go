@@ -21,6 +21,8 @@ type flags struct {
 	N int ` + "`json:\"not this\" help:\"Number of things to do.\"`" + `
 }
 
+func (flags) Help() string { return "long help text" }
+
 func TestRecordRoundTrip(t *testing.T) {
 	t.Errorf("want %d, got "+"something else entirely", 1)
 	send("data that is no message")
@@ -34,7 +36,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	for _, text := range texts {
 		got = append(got, strings.Join(strings.Fields(text.content), " "))
 	}
-	want := []string{"Package p does one thing well.", "usage: three words", "Number of things to do.", "test record round trip", "want %d, got", "something else entirely"}
+	want := []string{"Package p does one thing well.", "usage: three words", "long help text", "Number of things to do.", "test record round trip", "want %d, got", "something else entirely"}
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {

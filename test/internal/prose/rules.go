@@ -93,7 +93,7 @@ const titleMax = 72
 
 var (
 	titleForm = regexp.MustCompile(`^[a-z0-9./_-]+(, [a-z0-9./_-]+)*: \S`)
-	// notImperative matches first words that begin no imperative summary.
+	// notImperative matches the first word of a summary that is not imperative.
 	notImperative = regexp.MustCompile(`: (a|an|the|what|who|whoever|which|where|nobody|somebody|it|there|\w+ed|\w+ing)\b`)
 )
 

@@ -14,7 +14,7 @@ import (
 	"unicode"
 )
 
-// A text is one comment, message, test name or line of a page.
+// A text is one comment, message, test name, or paragraph or table row of a page.
 type text struct {
 	file    string
 	line    int
@@ -61,6 +61,14 @@ func textsOf(name string, content []byte) ([]text, error) {
 			if testName.MatchString(n.Name.Name) {
 				add(n.Pos(), words(n.Name.Name))
 			}
+			if n.Name.Name == "Help" && n.Body != nil {
+				ast.Inspect(n.Body, func(n ast.Node) bool {
+					if e, ok := n.(ast.Expr); ok {
+						message(e, add)
+					}
+					return true
+				})
+			}
 		case *ast.CallExpr:
 			if printers.MatchString(calleeName(n.Fun)) {
 				for _, arg := range n.Args {
@@ -87,7 +95,7 @@ func textsOf(name string, content []byte) ([]text, error) {
 var (
 	testName = regexp.MustCompile(`^(Test|Fuzz|Benchmark)[A-Z]`)
 	// printers are the names of functions whose arguments are messages.
-	printers = regexp.MustCompile(`^(Errorf?|Fatalf?|Logf?|Skipf?|New|Run|Print(f|ln)?|Fprint(f|ln)?|Sprintf|Appendf|panic|Debug|Info|Warn|Check|Refuse\w*|fail|failf|violate|complain)$`)
+	printers = regexp.MustCompile(`^(Errorf?|Fatalf?|Logf?|Skipf?|New|Run|Print(f|ln)?|Fprint(f|ln)?|Sprintf|Appendf|panic|Debug|Info|Warn|Check|Refuse\w*|fail|failf|violate|complain|report|LogAttrs)$`)
 )
 
 func calleeName(fun ast.Expr) string {

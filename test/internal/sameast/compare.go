@@ -53,7 +53,7 @@ func (r *report) String() string {
 	return b.String()
 }
 
-// count counts a thing of a kind once.
+// count adds a thing to the set of its kind. A repeated thing counts once.
 func (r *report) count(kind string, thing any) {
 	if r.counts[kind] == nil {
 		r.counts[kind] = map[any]bool{}
@@ -161,6 +161,8 @@ func (c *comparer) compareStrings(x, y *tok) {
 		c.find(c.newer, y, "string, want %q, got %q", x.text, y.text)
 	case x.tag && withoutHelp(x.text) != withoutHelp(y.text):
 		c.find(c.newer, y, "struct tag, want %q, got %q", withoutHelp(x.text), withoutHelp(y.text))
+	case !x.tag && !strings.Contains(x.text, " ") && !strings.HasSuffix(y.decl.file.rel, "_test.go"):
+		c.find(c.newer, y, "string of one word, which may be a key, want %q, got %q", x.text, y.text)
 	case verbs(x.text) != verbs(y.text):
 		c.find(c.newer, y, "format verbs, want %q, got %q", verbs(x.text), verbs(y.text))
 	default:

@@ -34,8 +34,8 @@ type tok struct {
 	text  string      // the value of a string, else the source
 	tag   bool        // a struct tag
 	decl  *decl
-	index int    // in decl
-	bind  string // the objects of an identifier
+	index int    // in decl.toks
+	bind  string // the object that an identifier defines or uses
 	full  string // the name to compare; empty for a local name
 }
 
@@ -145,8 +145,8 @@ func (d *decl) walk(v reflect.Value, pos token.Pos) {
 	}
 }
 
-// walkFields adds the fields of a node. It skips positions, except for those
-// that may be absent and have a meaning.
+// walkFields adds the fields of a node. It skips a position unless its presence has
+// a meaning, such as that of an ellipsis.
 func (d *decl) walkFields(v reflect.Value, pos token.Pos) {
 	d.add(pos, token.COMMENT, v.Type().Name())
 	for i := range v.NumField() {
@@ -209,7 +209,8 @@ func (t *tree) bind(info *types.Info) {
 	}
 	for id, o := range info.Uses {
 		if x := t.idents[id.Pos()]; x != nil {
-			x.bind, x.full = t.object(o, x.decl), "" // also of an embedded field
+			// An embedded field is in Defs too. Its name is that of its type.
+			x.bind, x.full = t.object(o, x.decl), ""
 		}
 	}
 }
@@ -249,8 +250,8 @@ func (x *tok) fullName(o types.Object) string {
 	return ""
 }
 
-// object describes o in the same way for both trees. An object of the module
-// has its declaration and its index therein.
+// object describes o in the same way for both trees. An object of the module is
+// described by its declaration and by the index of its token in the declaration.
 func (t *tree) object(o types.Object, from *decl) string {
 	if p, ok := o.(*types.PkgName); ok {
 		return "import " + t.movedImport(p.Imported().Path())

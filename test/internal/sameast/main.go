@@ -3,8 +3,8 @@
 // Command sameast proves that the working tree differs from a commit in names and comments only.
 //
 // The Go code of both may differ in comments, formatting, the order of
-// declarations, the file of a package that has a declaration, and names of
-// local variables. Each further difference is in the map or is a finding.
+// declarations and the names of local variables. A declaration may be in another
+// file of its package. Every other difference is a finding unless the map lists it.
 //
 //	go run ./test/internal/sameast [-map FILE] [-text] [-allow GLOB]... BASE
 //

@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// renames has new names by "sim.rareIn", "runtime.Cell.ring" and, for any type,
-// "*.ring". It has new paths by "host/" and "host/old.go".
+// renames maps old names and paths to new ones. A key is a name such as "sim.rareIn"
+// or "runtime.Cell.ring", a member of any type such as "*.ring", or a path such as
+// "host/" or "host/old.go".
 type renames map[string]string
 
 var (
@@ -57,8 +58,9 @@ func (r renames) add(from, to string) bool {
 	return true
 }
 
-// name returns the new last part of full, which is a name, or a type and its
-// member, of the package in dir. The map may use the old or the new folder.
+// name returns the new name of full in the package in dir. If full is a type and its
+// member, it returns the new name of the member. The map may use the old or the new
+// folder of the package.
 func (r renames) name(dir, full string) string {
 	for _, key := range []string{dir + "." + full, r.path(dir) + "." + full, full} {
 		if to, ok := r[key]; ok {
@@ -68,8 +70,8 @@ func (r renames) name(dir, full string) string {
 	return full[strings.LastIndexByte(full, '.')+1:]
 }
 
-// path returns the new path of a file or a folder. The entry of the nearest
-// folder around it counts.
+// path returns the new path of a file or a folder. Without an entry of its own, the
+// entry of the nearest enclosing folder applies.
 func (r renames) path(p string) string {
 	if to, ok := r[p]; ok && path.Ext(p) == ".go" {
 		return to

@@ -156,7 +156,8 @@ func (t *tree) check(others types.Importer, tags string) error {
 	for _, u := range t.units[tags] {
 		importPath, _, _ := strings.Cut(u.ImportPath, " ")
 		conf := types.Config{Sizes: types.SizesFor("gc", runtime.GOARCH)}
-		// The tests of another package see the same function bodies.
+		// A variant for the tests of another package has the same function bodies. They
+		// are checked once.
 		conf.IgnoreFuncBodies = u.ForTest != "" && strings.TrimSuffix(importPath, "_test") != u.ForTest
 		conf.Importer = importFunc(func(p string) (*types.Package, error) {
 			if q, ok := u.ImportMap[p]; ok {
