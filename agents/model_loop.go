@@ -45,7 +45,7 @@ func (t modelLoop) next(_ Config, state State) (Action, error) {
 			return EndRefused(refusal), nil
 		case len(c.Calls) == 0:
 			return t.finish(c, answer.Warnings), nil
-		case steps+1 >= t.spec.Limits.Steps: // no prompt is left that could use the tool results
+		case steps+1 >= t.spec.Limits.Steps: // the spec allows no further prompt, so tool results would be of no use
 			return EndRefused(actor.Refuse(actor.Budget, "%s: %d prompts in one turn without a final answer", t.modelName(), steps+1)), nil
 		}
 		uses := t.planToolUses(c.Calls)
@@ -145,9 +145,9 @@ func (t modelLoop) planToolUses(calls []upstream.ToolCall) []toolUse {
 	return uses
 }
 
-// checkPermitted returns a refusal if the spec does not allow the tool call. It
-// accepts unknown agents and unreadable input. The runtime reads the same input,
-// rejects it and records the rejection. The texts are part of later prompts, so they
+// checkPermitted returns a refusal if the spec does not allow the tool call. It does
+// not check that the agent exists or that the input can be read: the runtime does, and
+// it records the rejection. The texts of the refusals are part of later prompts, so they
 // MUST NOT change: a stored turn with another text would not replay.
 func (t modelLoop) checkPermitted(call upstream.ToolCall, input []byte) *actor.Refusal {
 	if !t.hasTool(call.Name) {

@@ -8,7 +8,8 @@ import "strings"
 // while a run is streamed.
 //
 //  1. A new answer of a model or an external agent replaces the previous one.
-//  2. An Attempt discards the pieces at its position that follow the event Discards.
+//  2. An Attempt discards the pieces at its position whose events have a number
+//     greater than Discards; 0 discards none.
 //  3. The text of RunDone replaces all pieces.
 type AnswerText struct {
 	pieces []piece

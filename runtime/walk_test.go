@@ -113,7 +113,7 @@ type walkNode struct {
 	boots   uint64
 	entries []store.Entry
 	durable int      // number of durable entries
-	gated   []Effect // waiting for the gate
+	gated   []Effect // delayed until the next Sync of the walk
 	down    bool
 }
 
@@ -122,8 +122,8 @@ const walkClients = "clients"
 var walkNow = actor.Time(1_700_000_000 * time.Second)
 
 // walkAgent takes its actions from the walk. Its turn asks for work, and the walk
-// supplies the outcome: the callee of the next call, or an empty text, upon which the
-// turn replies.
+// supplies the outcome. If the outcome is the name of a callee, the turn calls it. If
+// it is empty, the turn replies.
 type walkAgent struct{}
 
 func (walkAgent) Begin(actor.Begin) actor.Turn { return &walkTurn{} }
@@ -199,7 +199,7 @@ func (w *walker) step(n *walkNode, in Input) {
 			w.decisions[e.ID.Run] = e
 		case Send:
 			if _, probe := op.Envelope.Body.(actor.Probe); probe {
-				continue // lost: the walks contain no lasting wait cycle
+				continue // not sent: probes only find wait cycles that last, and the walks contain none
 			}
 			if e.Gated {
 				n.gated = append(n.gated, e)
@@ -288,7 +288,7 @@ func (w *walker) follow(steps []walkStep, counts map[string]int) error {
 			last++
 		}
 		if last == len(steps)-1 {
-			return nil // not comparable: the cell may have started a turn after the end of the walk
+			return nil // not comparable: the cell may have taken a Start that the walk no longer contains
 		}
 		if err := w.compare(steps[last].states); err != nil {
 			return fmt.Errorf("after step %d, %s %d %v%s: %w", i+1, s.action, s.call, s.actor, s.kind, err)

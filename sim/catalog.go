@@ -52,8 +52,8 @@ func (w *Simulation) registryDefinition() actor.Definition {
 	return def
 }
 
-// addRegisteredAgents adds to known, the agents known to the specs, the registry and
-// all agents that clients may register.
+// addRegisteredAgents adds two things to the map known, which holds the agents known to
+// the specs: the registry, and all agents that clients may register.
 func (w *Simulation) addRegisteredAgents(known map[string]specs.Agent) {
 	if w.hasRegistry() {
 		known[agents.RegistryID.Agent] = specs.Agent{}

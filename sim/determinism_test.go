@@ -14,7 +14,8 @@ import (
 // raceEnabled reports whether the test binary was built with the race detector.
 var raceEnabled bool
 
-// hashesEnv names the file to which a child process writes the hashes of a few seeds.
+// hashesEnv is the environment variable that passes a child process the path of the
+// file for its hashes.
 const hashesEnv = "SIM_HASHES_TO"
 
 func seedHashes() string {

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Fault is a kind of injected fault. Unless its probability is 1, a fault is injected
-// only by an entropy choice other than 0. A fault counts as recorded only if it changed
-// a delivered byte, a time, or durable state.
+// Fault is a kind of injected fault. The entropy choice 0 injects no fault, unless the
+// probability of the fault is 1. A fault counts as recorded only if it changed a
+// delivered byte, a time, or durable state.
 type Fault uint8
 
 // The faults. The names that docs/NAMES.md lists are fixed.
@@ -124,7 +124,7 @@ const (
 	LoadHotActor      // many clients call the same actor
 	LoadDeadlineStorm // the deadlines of many calls expire at the same instant
 	LoadRetryStorm    // all waiting clients retry several times
-	LoadPoison        // a message panics wherever it is delivered, while other clients call the same actor
+	LoadPoison        // an actor panics on certain messages, while other clients call it with harmless ones
 	LoadFanOut        // one call fans out to a wide tree of calls
 	LoadDeadlocks     // many clients ask agents to call each other
 
@@ -139,9 +139,10 @@ const oddsScale = 10_000
 
 // faultTable holds the properties of each fault: its name, the maximum probability
 // that a seed gives it, and two flags. The probability applies to each opportunity:
-// a message, call, commit, read, start or step. A fault that is clocked has one
-// opportunity in each fault round instead. A fault that is outside affects only clients
-// and upstream services, and never delays a message between cells.
+// a message, call, commit, read, start or step. If the flag clocked is set, the fault
+// has one opportunity in each fault round instead. If the flag outside is set, the
+// fault affects only clients and upstream services, and never delays a message between
+// cells.
 var faultTable = [faultKinds]struct {
 	name             string
 	maxOdds          int
@@ -324,8 +325,8 @@ func drawFaultOdds(c Entropy) (odds [faultKinds]int) {
 	return odds
 }
 
-// faultFires reports whether fault f fires at this point. A fault with probability
-// 0 makes no choice.
+// faultFires reports whether fault f fires at this point. If its probability is 0,
+// nothing is drawn from the entropy source.
 func (w *Simulation) faultFires(f Fault) bool {
 	p := w.plan.Odds[f]
 	if p == 0 || w.recovering {

@@ -143,7 +143,8 @@ func TestFailureFoldersLimit(t *testing.T) {
 	}
 }
 
-// An aggregate failure is reported for all simulations.
+// An expectation over all simulations that fails is reported once, with the number of
+// simulations and the worst seed.
 func TestPrintAggregateFailure(t *testing.T) {
 	var b strings.Builder
 	(&Result{Seeds: 20, Failures: []Failure{{Seed: 7, Property: "at least 90 %", Aggregate: true}}}).Print(&b, nil)

@@ -15,8 +15,8 @@ const (
 	BatchesInFlight = 64
 )
 
-// WriterConfig configures a Writer. The tag of a bound is the range from which the
-// simulator draws it.
+// WriterConfig configures a Writer. The struct tag sim of a field is the range from
+// which the simulator draws its value.
 type WriterConfig struct {
 	Node            actor.NodeID
 	From            Mark             // end of the log, as returned by Verify
@@ -32,7 +32,7 @@ type WriterConfig struct {
 //
 //		Append ─▶ waiting ─Next▶ in flight ─Written, Synced▶ released
 //
-//	 1. Batches are numbered without gaps. Each continues the previous one in the chain.
+//	 1. Batches are numbered without gaps. Each contains the hash of the previous one.
 //	 2. The entries of one Append are never split over two batches.
 //	 3. Released advances only over synced batches, in order.
 //	 4. After Failed no batch is returned and Released does not advance.
@@ -40,9 +40,9 @@ type Writer struct {
 	config   WriterConfig
 	chain    chain
 	waiting  []Entry
-	groups   []group // sizes of the Append calls whose entries are in waiting
+	groups   []group // for each Append whose entries are in the field waiting: their number and size
 	end      Pos
-	taken    Mark // last batch taken, without its hash, which chain computes
+	taken    Mark // last batch taken; its hash is not set here, because chain computes it
 	inFlight []inFlight
 	released Pos
 	failed   bool
@@ -133,9 +133,8 @@ func (w *Writer) Take() (Batch, bool) {
 	return b, true
 }
 
-// Seal is the second half of Next: it encodes the rows. Apart from Reuse, it shares
-// no state with the other methods, so a host may call Append concurrently. Batches
-// MUST be sealed in order.
+// Seal is the second half of Next: it encodes the rows. It shares state only with
+// Reuse, so a host may call Append at the same time. Batches MUST be sealed in order.
 func (w *Writer) Seal(b *Batch) {
 	invariant.Check(b.No == w.chain.last.Batch+1, "store: batch %d sealed after batch %d", b.No, w.chain.last.Batch)
 	b.Shards = shardsOf(b.Entries)

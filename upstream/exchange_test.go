@@ -179,7 +179,7 @@ func TestErrorBodyIsBounded(t *testing.T) {
 }
 
 // TestExchangeInvariants steps an exchange with random inputs in random order and
-// checks the guarantees of its doc comment.
+// checks the guarantees that the doc comment of Exchange lists.
 func TestExchangeInvariants(t *testing.T) {
 	answers := []string{
 		"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hello\"}}]}\n\n",
@@ -204,7 +204,7 @@ func TestExchangeInvariants(t *testing.T) {
 				switch op := op.(type) {
 				case upstream.Send:
 					if sends++; op.Attempt != sends || open != 0 || passed || now >= deadline {
-						t.Fatalf("%s at %v, with attempt %d open, forwarded %v", formatOp(op), now, open, passed)
+						t.Fatalf("illegal %s at %v: open attempt %d, forwarded %v", formatOp(op), now, open, passed)
 					}
 					open = sends
 				case upstream.Close:
@@ -226,7 +226,7 @@ func TestExchangeInvariants(t *testing.T) {
 				}
 			}
 			if _, due := x.NextDeadline(); due == (ends > 0) {
-				t.Fatalf("got a deadline: %v, after %d ends", due, ends)
+				t.Fatalf("NextDeadline returned %v after %d ends", due, ends)
 			}
 		}
 		step(upstream.Begin{})

@@ -47,7 +47,8 @@ func TestLoadEveryPlace(t *testing.T) {
 
 func TestLoadReportsRefusals(t *testing.T) {
 	code, out, stderr := runLoad("--place", "gateway", "--durability", "none", "--agent", "slow", "--sessions", "1", "--timeout", "1500ms", "--rate", "2000", "--callers", "400", "--for", "900ms")
-	// The only admitted call is unfinished when the loop ends, which is an error.
+	// One call is admitted and is still running when the load ends. No call has
+	// completed, and that is an error.
 	if code != exitFailed || !strings.Contains(stderr, "no call completed") {
 		t.Errorf("exit code %d, stderr %s", code, stderr)
 	}

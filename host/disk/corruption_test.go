@@ -158,7 +158,7 @@ func TestAnchorDetectsTruncatedLog(t *testing.T) {
 	}
 	mustClose(t, l, d)
 	whole := readFiles(t, dir)
-	var log string // the current one if there are several
+	var log string // the longest if there are several: the current one
 	for name, content := range whole {
 		if strings.HasSuffix(name, ".log") && len(content) >= len(whole[log]) {
 			log = name
@@ -321,9 +321,9 @@ func TestWALIsPreservedUntilVerified(t *testing.T) {
 	}
 }
 
-// corruptLog corrupts a log such that Pebble rejects it instead of treating it
-// as truncated, which the anchor would detect. It returns the log and the error
-// of Open.
+// corruptLog corrupts a log such that Pebble rejects it. Most corruptions make
+// Pebble treat the log as truncated, and then the anchor detects the loss. It
+// returns the corrupt log and the error of Open.
 func corruptLog(t *testing.T, whole fileSet, log string) (content []byte, message string) {
 	t.Helper()
 	const block = 512

@@ -36,10 +36,10 @@ const (
 
 // Log is the node's log.
 type Log interface {
-	// Commit appends entries, of which there may be none. The callback after
-	// runs when the log is durable up to its new end, or never if the log has
-	// failed. Callbacks run one at a time, in the order of the appends. A
-	// callback MUST NOT wait for another one and MUST NOT call Commit.
+	// Commit appends the entries, if any. The callback runs once the log is
+	// durable up to its new end, or never if the log has failed. Callbacks run
+	// one at a time, in the order of the appends. A callback MUST NOT wait for
+	// another one and MUST NOT call Commit.
 	Commit(entries []store.Entry, after func())
 	// Full returns an error while new work must wait for free space. Open work
 	// may complete.
@@ -49,8 +49,9 @@ type Log interface {
 }
 
 // Outbound calls models and external agents. Each method returns once the
-// answer is complete, the exchange has failed or ctx has ended. pass returns
-// once the cell has processed the piece.
+// answer is complete, the exchange has failed or ctx has ended. It calls pass
+// with each piece of a streamed answer, and pass returns once the cell has
+// processed the piece.
 type Outbound interface {
 	Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer
 	Invoke(ctx context.Context, op runtime.Invoke, pass func(actor.Piece)) actor.Answer
@@ -78,7 +79,7 @@ type Config struct {
 	Cells      int // number of cells, at most CellsMax; 0 means GOMAXPROCS
 	QueueSlots int // minimum size of each cell's queue; 0 means 1024
 	ClientsMax int // maximum number of waiting clients; 0 means 16,384
-	EffectsMax int // maximum number of running tools, work, models and external agents; 0 means 1,024
+	EffectsMax int // maximum number of running effects: calls of tools, work, models and external agents; 0 means 1,024
 }
 
 func (c *Config) check() error {
@@ -269,8 +270,8 @@ func (e *Engine) Watch(run actor.CallID) (news <-chan struct{}, stop func()) {
 	return w.updates, func() { e.watchers.remove(run, w) }
 }
 
-// Read runs read on the store. If Read returns nil, everything that read saw is
-// durable and may be shown.
+// Read passes the store to the given function. If Read returns nil, everything
+// that the function saw is durable and may be shown.
 func (e *Engine) Read(ctx context.Context, read func(store.KV) error) error {
 	if err := read(e.config.Store); err != nil {
 		return err
@@ -321,8 +322,9 @@ func (e *Engine) fail(err error) {
 	})
 }
 
-// Drain refuses new calls, except signals, and waits until no client waits.
-// When ctx ends, the remaining clients are refused; their runs continue.
+// Drain refuses new calls, except signals, and waits until every waiting client
+// has its answer. When ctx ends, the remaining clients are refused; their runs
+// continue.
 func (e *Engine) Drain(ctx context.Context) {
 	select {
 	case <-e.clients.drain():

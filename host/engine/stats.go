@@ -61,7 +61,8 @@ var effectKinds = [...]actor.AskKind{actor.AskTool, actor.AskWork, actor.AskMode
 // counter counts the asks of one kind.
 type counter struct{ underWay, answered, duration atomic.Int64 }
 
-// start counts a running ask. The returned function ends it.
+// start counts a running ask. Calling the returned function counts it as
+// answered.
 func (c *counter) start() (end func()) {
 	began := time.Now()
 	c.underWay.Add(1)
@@ -81,9 +82,10 @@ const (
 	scopeCount  = int(actor.ScopeNode) + 1
 )
 
-// tally holds the figures of a cell. Only the holder of the cell writes them,
-// except longest, which the watchdog may raise too. Any goroutine reads the
-// atomic ones.
+// tally holds the statistics of a cell. Only the goroutine that holds the cell
+// writes the fields, except longest, which the watchdog may also raise. Any
+// goroutine may read the atomic fields; lastSize and lastTally belong to the
+// holder.
 type tally struct {
 	refusals    [reasonCount * scopeCount]atomic.Uint64
 	runs        [runs.Cancelled + 1]atomic.Uint64
@@ -96,7 +98,7 @@ type tally struct {
 	outstanding atomic.Int64
 	calls       counter
 
-	lastSize  runtime.Size  // last stored size
+	lastSize  runtime.Size  // size after the last recorded step
 	lastTally runtime.Tally // totals of the incarnation after its last recorded step
 }
 
@@ -149,7 +151,7 @@ func (t *tally) startIncarnation(incarnation uint64) {
 	t.lastTally = runtime.Tally{}
 }
 
-// recordEvent counts a refusal.
+// recordEvent counts the event if it is a refusal.
 func (t *tally) recordEvent(ev *history.Event) {
 	if ev.Kind == history.Refuse {
 		t.refusals[int(ev.Reason)*scopeCount+int(ev.Scope)].Add(1)

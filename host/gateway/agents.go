@@ -28,8 +28,9 @@ const (
 	invokeTimeout = 310 * time.Second
 )
 
-// findAgent returns the agent with an id or, if unique, with a display name.
-// System agents are not found: clients must not call them.
+// findAgent returns the agent whose id is name or, if there is none, the only
+// agent with that display name. System agents are not found: clients must not
+// call them.
 func (s *Server) findAgent(ctx *fasthttp.RequestCtx, name string) (command.Agent, *problem) {
 	all, err := s.agents(ctx)
 	if err != nil {
@@ -57,8 +58,8 @@ func (s *Server) findAgent(ctx *fasthttp.RequestCtx, name string) (command.Agent
 	return command.Agent{}, refusalProblem(actor.Refuse(actor.NotFound, "no agent is named %s; see GET /v1/agents", name))
 }
 
-// agents returns the agents of the node. Every message needs them: a context
-// with a timeout would cost more than the lookup.
+// agents returns the agents of the node. It is called for every message, so it
+// uses no timeout: creating a context with one would cost more than the lookup.
 func (s *Server) agents(ctx *fasthttp.RequestCtx) ([]command.Agent, error) {
 	found, err := command.Find(context.Background(), s.node, callerOf(ctx).Principal, command.AgentsQuery{})
 	return found.All, err

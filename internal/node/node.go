@@ -18,7 +18,7 @@ import (
 // Config is the configuration of a node.
 type Config struct {
 	Data   string // folder of the store; created if it does not exist
-	Name   string // name of the node; a store belongs to one
+	Name   string // name of the node; each store belongs to exactly one node
 	Cells  int    // number of cells; 0 means one per processor
 	Limits dispatcher.Limits
 	// Outbound configures the egress. Open sets its token and its logger.
@@ -99,7 +99,8 @@ func (n *Node) Dir() string { return n.dir }
 // Secret returns the secret that signs run tokens, for the gateway.
 func (n *Node) Secret() []byte { return n.secret }
 
-// External returns the health of external agents, for the gateway.
+// External returns the egress, which knows the health of external agents, for the
+// gateway.
 func (n *Node) External() *outbound.Outbound { return n.outbound }
 
 // Backup copies the store into a folder while the node is running.

@@ -101,8 +101,9 @@ func TestClassifyOutcome(t *testing.T) {
 }
 
 // TestSampleOfDamages applies a sample of damages to a store. Each must be detected
-// or harmless. With Pebble alone, some of the same damages must be silent losses:
-// otherwise the test could not detect them.
+// or harmless. If the store is read with Pebble alone, without verification, some of
+// the same damages must be silent losses. This shows that the sample contains damages
+// that only the verification detects.
 func TestSampleOfDamages(t *testing.T) {
 	dir := newTestStores(t)
 	count := func(trust bool) map[Outcome]int {

@@ -20,7 +20,7 @@ func (c *harness) progress(stderr io.Writer, done int, began time.Time) {
 		return
 	}
 	last := c.cycles[len(c.cycles)-1]
-	fmt.Fprintf(f, "\r%d of %d kills, %v; at the last: %d acknowledged, %d open, %d nested   ", done, c.kills, time.Since(began).Round(time.Second), last.acks, last.open, last.nested)
+	fmt.Fprintf(f, "\r%d of %d kills, %v; at the last kill: %d acknowledged, %d open, %d nested   ", done, c.kills, time.Since(began).Round(time.Second), last.acks, last.open, last.nested)
 	if done == c.kills {
 		fmt.Fprintln(f)
 	}

@@ -14,9 +14,9 @@ import (
 	"strings"
 )
 
-// workSteps is the length of a walk through Work. brokenWalks is the maximum number of walks kept
-// per defect, all of which violate a property. goodWalks is the maximum number of walks of the
-// design kept in a file.
+// workSteps is the length of a walk through Work. Bug = "none" in workConfig is the design; each
+// other value is a defect. Of each defect at most brokenWalks walks are kept, and only walks that
+// violate a property. With the option -out, at most goodWalks walks of the design are kept.
 const (
 	workSteps   = 26
 	brokenWalks = 4
@@ -92,10 +92,10 @@ func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 	return 0
 }
 
-// selectWalks writes walks to a buffer: those of the design, or those of a defect that violate a
-// property, at most brokenWalks. If limited, at most goodWalks of the design are written. Steps
-// without a visible change are removed. It returns the numbers of all walks without and with a
-// violation.
+// selectWalks writes the walks of one value of Bug to a buffer. Of the design it writes all walks,
+// or the first goodWalks if limited. Of a defect it writes the first brokenWalks that violate a
+// property. It removes steps that change nothing visible. It returns the number of all walks that
+// violate no property (good) and of those that violate one (broken).
 func selectWalks(to *bytes.Buffer, bug string, lines []byte, limited bool) (good, broken int, err error) {
 	scan := bufio.NewScanner(bytes.NewReader(lines))
 	scan.Buffer(nil, 1<<20)
