@@ -35,7 +35,7 @@ Examples:
 func (c *DoctorCmd) Run(s streams) error {
 	x, err := disk.Examine(c.Data, disk.Options{}, scanProgress(s.err))
 	if err != nil {
-		return inUseError(c.Data, err)
+		return inUseError(c.Data, err, "verify a backup of it: troupe backup DIR")
 	}
 	if c.JSON {
 		body, err := examinationJSON(x)
@@ -141,7 +141,7 @@ Examples:
 func (c *BackupCmd) Run(s streams) error {
 	if c.Data != "" {
 		if _, err := disk.Restore(c.Data, c.Dir, disk.Options{}, scanProgress(s.err)); err != nil {
-			return inUseError(c.Data, err)
+			return inUseError(c.Data, err, insteadOfData)
 		}
 	} else if _, _, err := c.client().post("/v1/backups", map[string]string{"dir": c.Dir}); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (c *BackupCmd) Run(s streams) error {
 // RestoreCmd creates a data folder from a backup.
 type RestoreCmd struct {
 	From string `arg:"" type:"existingdir" help:"Backup folder."`
-	Data string `type:"path" required:"" help:"Data folder to create; must be absent or empty."`
+	Data string `type:"path" required:"" placeholder:"DIR" help:"Data folder to create; must be absent or empty."`
 }
 
 // Help returns the text shown below the flags.

@@ -188,7 +188,7 @@ func (a KeysFlags) withKeys(fn func(keyStore) error) error {
 	}
 	keys, err := openKeys(a.Data, a.Node)
 	if err != nil {
-		return inUseError(a.Data, err)
+		return inUseError(a.Data, err, insteadOfData)
 	}
 	return errors.Join(fn(keys), keys.close())
 }

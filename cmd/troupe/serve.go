@@ -144,7 +144,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	var conflict *node.ConflictError
 	switch {
 	case errors.As(err, &conflict):
-		return nil, fmt.Errorf("%w; serve without --ready, or first delete the one in the store (curl -X DELETE …/v1/agents/%s)", err, conflict.Name)
+		return nil, fmt.Errorf("%w; choose another --data, or serve without --ready and delete the one in the store (curl -X DELETE …/v1/agents/%s)", err, conflict.Name)
 	case err != nil:
 		return nil, err
 	}
@@ -197,14 +197,19 @@ func (n *nodeServer) stop(grace time.Duration) error {
 }
 
 // inUseError adds to the error of a locked data folder the URL of the server that
-// uses it. Other errors are returned unchanged.
-func inUseError(dir string, err error) error {
+// uses it, and the remedy followed by --server and that URL. Other errors are
+// returned unchanged.
+func inUseError(dir string, err error, remedy string) error {
 	if err == nil || !strings.Contains(err.Error(), "is in use by") {
 		return err
 	}
-	url, readErr := os.ReadFile(filepath.Join(dir, serverFile))
+	b, readErr := os.ReadFile(filepath.Join(dir, serverFile))
 	if readErr != nil {
 		return err
 	}
-	return fmt.Errorf("%w: it serves at %s: use --server %[2]s instead of --data", err, strings.TrimSpace(string(url)))
+	url := strings.TrimSpace(string(b))
+	return fmt.Errorf("%w: it serves at %s: %s --server %s", err, url, remedy, url)
 }
+
+// insteadOfData is the remedy for a command that has both flags.
+const insteadOfData = "instead of --data, use"

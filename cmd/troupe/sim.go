@@ -32,9 +32,9 @@ type SimCmd struct {
 	Store    string        `enum:"memory,pebble" default:"memory" help:"memory, or pebble: run each seed on both and compare the hashes."`
 	Engine   string        `enum:"direct,proto" default:"direct" help:"direct, or proto: run each seed with cells stepped directly and behind real mailboxes and supervision, and compare the hashes."`
 	Events   bool          `help:"Print the canonical log instead of columns."`
-	HTML     string        `type:"path" help:"Also write the simulation of one seed to this HTML page."`
-	Hashes   string        `type:"path" help:"With --runs: write one line per seed, the seed and its hash, to this file."`
-	Trace    string        `type:"path" help:"Write the history as JSON lines to this file; with --runs, to one file per seed in this folder."`
+	HTML     string        `type:"path" placeholder:"FILE" help:"Also write the simulation of one seed to this HTML page."`
+	Hashes   string        `type:"path" placeholder:"FILE" help:"With --runs: write one line per seed, the seed and its hash, to this file."`
+	Trace    string        `type:"path" placeholder:"FILE" help:"Write the history as JSON lines to this file; with --runs, to one file per seed in this folder."`
 	Plain    bool          `help:"Run small simulations within the scope of tla/Trace.tla: one clock, journaled agents without interleaved turns."`
 	Project  string        `placeholder:"DIR" help:"Simulate your own agents: DIR/agents and DIR/sim.toml; see docs/guide-testing.md."`
 	Seeds    int           `help:"With --project: number of seeds, starting at --seed (1); 20 if absent."`

@@ -53,7 +53,7 @@ func (s SourceFlags) open() (source, error) {
 	}
 	d, err := disk.Open(s.Data, "", disk.Options{ReadOnly: true, Damaged: s.Damaged})
 	if err != nil {
-		return nil, inUseError(s.Data, err)
+		return nil, inUseError(s.Data, err, insteadOfData)
 	}
 	return dataDir{d, node.View{KV: d}}, nil
 }
@@ -153,7 +153,7 @@ func (c client) connectionError(err error) error {
 		err = of.Err
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("no server answers at %s: start one with `troupe serve`, choose another with --server, or read a data folder with --data", c.server)
+		return fmt.Errorf("no server answers at %s: start one with `troupe serve`, or choose another with --server; `troupe runs` and `troupe keys` can also use a data folder with --data", c.server)
 	}
 	return fmt.Errorf("server %s: %w", c.server, err)
 }

@@ -67,7 +67,7 @@ func New(node command.Node, log *slog.Logger, config Config) *Server {
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath, r.HandleOPTIONS = false, false, false
 	r.NotFound = func(ctx *fasthttp.RequestCtx) {
-		newProblem(http.StatusNotFound, "not_found", "no such path", "this path does not exist; the README describes the API").write(ctx)
+		newProblem(http.StatusNotFound, "not_found", "no such path", "this path does not exist; docs/api.md lists the paths").write(ctx)
 	}
 	r.MethodNotAllowed = func(ctx *fasthttp.RequestCtx) {
 		allowed := allowedMethods(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)))

@@ -344,7 +344,7 @@ func (s *Server) checkOrigin(h *fasthttp.RequestHeader) *problem {
 		return nil
 	case origin != "" && origin != "http://"+string(h.Host()):
 		return newProblem(http.StatusForbidden, "forbidden_origin", "forbidden origin",
-			fmt.Sprintf("requests from pages of %.80q are not allowed", origin))
+			fmt.Sprintf("requests from pages of %.80q are not allowed; the flag --origin of the server allows them", origin))
 	case site != "" && site != "same-origin" && site != "none":
 		return newProblem(http.StatusForbidden, "forbidden_origin", "forbidden origin",
 			"requests from pages of other sites are not allowed")

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -322,7 +323,13 @@ func (d *demo) checkStore() error {
 
 // command runs the binary as a user would and prints its output.
 func (d *demo) command(args ...string) error {
-	fmt.Printf("\n  $ %s %s\n", d.bin, strings.Join(args, " "))
+	shown := slices.Clone(args)
+	for i, arg := range shown {
+		if strings.ContainsAny(arg, " '") {
+			shown[i] = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+		}
+	}
+	fmt.Printf("\n  $ %s %s\n", d.bin, strings.Join(shown, " "))
 	out, err := exec.CommandContext(d.ctx, d.bin, args...).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
 		fmt.Print("  ", line)
