@@ -83,7 +83,8 @@ func (i Idempotency) Same(other Idempotency) bool {
 // content.
 //
 //  1. Chain holds the calling actors, oldest first, without To. A client has no entry.
-//  2. Left never exceeds the time left of the caller's turn. Time in a hold does not count.
+//  2. Left never exceeds the time left of the caller's turn. The time left does not
+//     decrease while the turn is held.
 //  3. ID, Root, Parent, Chain, To and Parts are the same on every attempt.
 type Call struct {
 	ID          CallID

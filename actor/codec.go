@@ -8,7 +8,8 @@ import (
 )
 
 // CodecVersion is the first byte of every encoded envelope. Decode rejects other
-// versions. Nodes of two versions agree on one before they exchange messages.
+// versions. Nodes of different versions agree on a common version before they
+// exchange messages.
 const CodecVersion = 1
 
 // Limits that the decoder enforces. The limits of the runtime are lower.
@@ -132,7 +133,8 @@ func decode(d *Decoder) (Envelope, error) {
 }
 
 // check returns an error for an inconsistent envelope. An envelope MUST be
-// addressed to either an actor or a client, and a request to its callee.
+// addressed to either an actor or a client. A request MUST be addressed to its
+// callee.
 func (env Envelope) check() error {
 	toActor, toClient := env.To != ID{}, !env.ToClient.IsZero()
 	if toActor == toClient {

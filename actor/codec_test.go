@@ -131,8 +131,8 @@ func TestDecodeRejectsMalformedEnvelopes(t *testing.T) {
 	}
 }
 
-// encodeWithDepth encodes a request whose depth field is depth instead of the
-// length of its chain.
+// encodeWithDepth encodes a request. It writes the given depth instead of the
+// length of the chain.
 func encodeWithDepth(c Call, depth byte) []byte {
 	b := Encode(Envelope{To: c.To, Body: Request{c}})
 	var prefix Encoder

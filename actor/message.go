@@ -22,8 +22,9 @@ type Cancel struct {
 	Reason Reason // Deadline or Stopped
 }
 
-// Held notifies a caller that the call waits for a person, until Until at the
-// latest. Of two Held messages for one call, the one with the higher N is newer.
+// Held notifies a caller that the call waits for a person. The field Until is the
+// latest end of the wait. Of two Held messages for one call, the message with the
+// higher N is newer.
 type Held struct {
 	Call  CallID
 	N     uint64
@@ -46,22 +47,23 @@ type Open struct {
 // Probe follows the wait-for edges between calls and turns to detect a wait cycle.
 // It makes two laps:
 //
-//  1. In lap one Confirm is 0, and the probe asks which turns To waits for. A
-//     probe that returns to the call From has found a cycle.
+//  1. In lap one Confirm is 0, and the probe asks which turns the call To waits
+//     for. A probe that returns to the call From has found a cycle.
 //  2. Lap two confirms hop by hop that each wait still exists. It ends at the
 //     call to be refused.
 //
-// Where a turn waits for several calls the probe is split, and Branches with it.
-// BranchesMax therefore bounds the number of concurrent probes of one call.
+// If a turn waits for several calls, the probe is split into several probes, which
+// share the value of Branches. BranchesMax therefore bounds the number of concurrent
+// probes of one call.
 type Probe struct {
 	From, To CallID
 	Hops     []Hop
-	Branches uint32 // maximum number of probes this one may become, itself included
+	Branches uint32 // maximum number of probes into which this probe may be split
 	Confirm  uint32 // hop to confirm, from 1; 0 in lap one
 }
 
-// Hop is one edge of a wait cycle: Call waits for Turn. If both are the same, the
-// call has the turn; otherwise it is queued behind the turn.
+// Hop is one edge of a wait cycle: the call waits for the turn. If Call equals Turn,
+// the turn processes the call. Otherwise the call is queued behind the turn.
 type Hop struct {
 	Call  CallID
 	Actor ID // actor that owns the mailbox and the turn

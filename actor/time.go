@@ -28,9 +28,9 @@ func (t Time) Sub(u Time) Duration { return Duration(t - u) }
 
 // Clock is a countdown that can be held.
 //
-// Left is the time that remained at Since. A held clock does not run before
-// HeldUntil. It then resumes without a further event: if the message Resumed is lost,
-// the clock is delayed until HeldUntil at most.
+// The field Left is the time that remained at the instant Since. A held clock does
+// not run before HeldUntil. It then resumes without a further event: if the message
+// Resumed is lost, the clock is delayed until HeldUntil at most.
 type Clock struct {
 	Left      Duration
 	Since     Time
@@ -60,7 +60,7 @@ func (c *Clock) Resume(now Time) {
 }
 
 // Rebase sets Since to now if Since is later than now. It moves HeldUntil back by
-// the same amount.
+// the same amount. Otherwise a run would stall after the system clock was set back.
 func (c *Clock) Rebase(now Time) {
 	ahead := c.Since - now
 	if ahead <= 0 {

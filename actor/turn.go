@@ -36,8 +36,8 @@ type Work func(ctx context.Context) ([]byte, error)
 type Ask struct {
 	Kind AskKind
 	// Name is the name of the tool, work, signal, model or external agent. A
-	// model's name is the one in the configuration of this program. The name of
-	// a call is the target as the agent wrote it: agent or agent/key.
+	// model has the name that the configuration of this program gives it. For a
+	// call, Name is the target as the agent wrote it: agent or agent/key.
 	Name string
 	// Operation is the operation of a call; empty means HandleMessageFull.
 	Operation string
@@ -52,15 +52,15 @@ type Ask struct {
 	// If not, an interrupted ask is answered with the refusal Unknown.
 	Idempotent bool
 	// Work is the function itself. It is not persisted: after a crash the turn
-	// is replayed up to this ask to obtain it again.
+	// is replayed up to this ask to obtain the function again.
 	Work Work
-	// Body is the complete prompt of a model. It repeats earlier answers and is
-	// therefore not persisted either.
+	// Body is the complete prompt of a model. It repeats earlier answers, so it
+	// is not persisted: a replay of the turn builds it again.
 	Body []byte
 }
 
 // NeedsReplay reports whether a repeated attempt needs data that is not persisted.
-// The turn must then be replayed to obtain it.
+// The turn must then be replayed to obtain that data.
 func (a *Ask) NeedsReplay() bool { return a.Kind == AskWork || a.Kind == AskModel }
 
 // RunsOutsideCell reports whether the host performs the ask outside the cell and
@@ -112,8 +112,8 @@ type Outcome struct {
 	Refusal  *Refusal
 }
 
-// Action is the next action of a turn: to issue asks, all at once, or to end the
-// turn. Exactly one of Asks and Done is set.
+// Action is the next action of a turn. It either issues asks, all at once, or ends
+// the turn. Exactly one of Asks and Done is set.
 type Action struct {
 	Asks []Ask
 	Done *Outcome
@@ -145,8 +145,8 @@ type Behavior interface {
 
 // Turn is the processing of one message.
 type Turn interface {
-	// Next takes the answers to the asks of the last action, in order, or none
-	// at first. It returns the next action. An error fails the run.
+	// Next takes the answers to the asks of the last action, in order. The first
+	// call takes no answers. Next returns the next action. An error fails the run.
 	Next(answers []Answer) (Action, error)
 	// Stop abandons the turn. Next MUST NOT be called afterwards.
 	Stop()

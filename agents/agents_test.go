@@ -38,8 +38,8 @@ func text(s string) actor.Answer { return actor.Answer{Parts: actor.Text(s)} }
 
 func blocking(f agents.Func) actor.Behavior { return agents.Blocking(f) }
 
-// runTurn runs a whole turn. Work is executed. Every other ask is answered by name from
-// answers; if its name is missing there, it is refused with NotFound.
+// runTurn runs a whole turn. Work is executed. The map answers holds the answers to
+// other asks by name. An ask whose name is not in the map is refused with NotFound.
 func runTurn(t *testing.T, b actor.Behavior, message string, answers map[string]string) (actor.Outcome, []string, error) {
 	t.Helper()
 	var asked []string
@@ -266,7 +266,7 @@ func TestStopUnwindsBlockingTurn(t *testing.T) {
 	blocking(func(*agents.Turn) (string, error) { panic("never started") }).Begin(begin("")).Stop()
 }
 
-// A cell is stepped by one goroutine at a time, but not always by the same one.
+// A cell is stepped by one goroutine at a time, but not always by the same goroutine.
 func TestTurnResumesOnAnyGoroutine(t *testing.T) {
 	turn := blocking(chain).Begin(begin("a b c"))
 	defer turn.Stop()
@@ -318,8 +318,9 @@ func TestTurnPanicsOutsideItsFunction(t *testing.T) {
 	mustPanic("after its end", func() { _ = leaked.Sleep(1) })
 }
 
-// chain calls each agent named in its message in turn and passes it the answers so
-// far. It ends with the first refusal. chainNext is the same agent as a transition.
+// chain calls the agents named in its message, one after another. It passes each agent
+// the answers so far. It ends with the first refusal. chainNext is the same agent as a
+// transition.
 func chain(t *agents.Turn) (string, error) {
 	reply := ""
 	for _, name := range strings.Fields(t.Message()) {

@@ -63,9 +63,9 @@ func Do(name string, work actor.Work, opts ...Option) actor.Ask {
 // Sleep returns an ask for a delay.
 func Sleep(d actor.Duration) actor.Ask { return actor.Ask{Kind: actor.AskSleep, Timeout: d} }
 
-// Wait returns an ask for a signal by name, from a person or an event. It expires
-// after the given time. The clocks of the turn and of the callers that wait for it
-// are held until then.
+// Wait returns an ask for a signal by name, from a person or an event. The wait
+// expires after the given time. During the wait, the clocks of the turn and of the
+// callers that wait for the turn are held.
 func Wait(name string, expires actor.Duration) actor.Ask {
 	return actor.Ask{Kind: actor.AskWait, Name: name, Timeout: expires}
 }

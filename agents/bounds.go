@@ -16,7 +16,7 @@ const (
 )
 
 // bounded enforces the limits of a turn. A refused ask is answered with the
-// refusal, so that the agent can continue without it.
+// refusal, so that the agent can continue without the result.
 type bounded struct {
 	inner      actor.Turn
 	self       actor.ID

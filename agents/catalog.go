@@ -43,8 +43,8 @@ type Catalog struct {
 	Keys        []actor.StateItem // key records with created_at; the name is the key ID
 }
 
-// AvailabilityWarnings returns warnings that name the tools of the spec and its
-// model, as far as the node does not have them.
+// AvailabilityWarnings returns warnings that name the tools and the model of the
+// spec that the node does not have.
 func (s *Spec) AvailabilityWarnings(registry *tools.Registry, models []string) (warnings []string) {
 	if missing := s.MissingTools(registry); len(missing) > 0 {
 		warnings = append(warnings, fmt.Sprintf("agent %s: tools %s are not available on this node", s.ID, strings.Join(missing, ", ")))

@@ -15,7 +15,7 @@ import (
 // agent back to itself, such as "a -> b -> a".
 //
 // An agent that may call any agent is ignored. For each agent that is not part of a
-// cycle found before, the shortest cycle is returned.
+// cycle found before, the shortest cycle through that agent is returned.
 func CallCycles(specs []Spec) []string {
 	calls := map[string][]string{}
 	for i := range specs {

@@ -45,8 +45,8 @@ func compileTOML(t interface{ Fatal(...any) }, toml string) actor.Behavior {
 }
 
 // loopFixture is the environment of one declared agent. Its model follows a script,
-// and then behaves like the built-in model. Tools are real, and agents are answered
-// by name.
+// and then behaves like the built-in model. Tools are real. Calls of agents are
+// answered by the name of the agent.
 type loopFixture struct {
 	t       interface{ Fatalf(string, ...any) }
 	tools   *tools.Registry
@@ -309,8 +309,8 @@ func TestCompileMapsSpecToDefinition(t *testing.T) {
 }
 
 // TestReplayedTextsAreStable checks the texts that agents add to prompts themselves.
-// An open turn replays only if its prompts are the recorded ones, so a store of an
-// earlier version depends on each byte.
+// An open turn replays only if its prompts equal the recorded prompts. A store of an
+// earlier version therefore depends on each byte.
 func TestReplayedTextsAreStable(t *testing.T) {
 	const echo = `text.echo {"text":"x"}`
 	for _, c := range []struct{ agent, calls, want string }{

@@ -5,12 +5,13 @@ package agents
 import "strings"
 
 // nestingMax is the maximum nesting depth of a source. A spec has at most two
-// levels. The time that the TOML parser takes grows with the square of the depth.
+// levels. The time that the TOML parser takes grows with the square of the depth,
+// so deeper sources are rejected before parsing.
 const nestingMax = 8
 
 // findExcessNesting returns the offset at which open tables and lists, or the dots of
-// a key, exceed nestingMax. It returns -1 if neither do. Dots and brackets in strings
-// and comments are not counted.
+// a key, exceed nestingMax. It returns -1 if there is no such offset. Dots and brackets
+// in strings and comments are not counted.
 func findExcessNesting(text string) int {
 	depth, dots := 0, 0
 	for i := 0; i < len(text); i++ {

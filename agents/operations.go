@@ -120,7 +120,9 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 // may be open. The durability decides whether the journal of an actor is read and
 // extended. This MUST NOT change during a run.
 func (s registryState) checkDurability(spec Spec) *actor.Refusal {
-	if previous, exists := s.agent(spec.ID); exists { // definitions replaced within FormerRetention had the same durability
+	// If the agent exists, its former definitions are not compared: definitions
+	// replaced within FormerRetention had the same durability.
+	if previous, exists := s.agent(spec.ID); exists {
 		if previous.Durability != spec.Durability {
 			return durabilityRefusal(spec.ID, previous.Durability)
 		}

@@ -20,7 +20,7 @@ var RegistryID = actor.NewID("troupe", "registry")
 // its files and on its command line. It may replace agents of any principal.
 const Operator = "operator"
 
-// Operations of the registry. Each takes one JSON part and answers with one.
+// Operations of the registry. The request and the reply of each are one JSON part.
 const (
 	OpPut       = "agent.put"      // spec of a declared agent
 	OpRegister  = "agent.register" // spec of an external agent
@@ -66,7 +66,7 @@ func Registry(native ...string) actor.Definition {
 type change struct {
 	updates []actor.StateItem
 	answer  any
-	absent  *actor.Refusal // the item to delete did not exist; returned after the announcement
+	absent  *actor.Refusal // refusal if the item to delete did not exist; returned after the announcement
 }
 
 // registryStep executes one operation. It persists the change, then announces it,

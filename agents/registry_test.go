@@ -355,7 +355,8 @@ func TestFormerDefinitionsArePrunedWhenFull(t *testing.T) {
 	}
 }
 
-// A former definition that exists already does not count twice.
+// A former definition can be restored and replaced again. It then still counts once
+// towards FormerPerAgentMax.
 func TestRestoredDefinitionIsNotCountedTwice(t *testing.T) {
 	f := newRegistryFixture(t)
 	for n := range agents.FormerPerAgentMax {
@@ -374,7 +375,7 @@ func TestFormerDefinitionsArePrunedInBatches(t *testing.T) {
 	for n := range 5 {
 		f.mustApply(agents.OpPut, fmt.Sprintf(`{"name":"helper","prompt":"%d"}`, n))
 	}
-	if got := len(f.catalog().Former); got <= 4 || got > 200 { // as many as fit
+	if got := len(f.catalog().Former); got <= 4 || got > 200 { // as many as the limits allow
 		t.Errorf("%d former", got)
 	}
 	maps.DeleteFunc(f.state, func(name, _ string) bool { return strings.HasPrefix(name, "former/") })

@@ -26,7 +26,8 @@ type Problem struct {
 	Text         string // description of the error and of valid values
 }
 
-// String returns line:column, the field and the text, as far as they are known.
+// String returns line:column, the field and the text. It omits an unknown position
+// or field.
 func (p Problem) String() string {
 	s := p.Text
 	if p.Field != "" {
@@ -54,8 +55,8 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// member is one value in a source. The value is a string, bool, int64, float64 or
-// []any, or an emptyTable or unsupported.
+// member is one value in a source. The value has one of the types string, bool,
+// int64, float64, []any, emptyTable and unsupported.
 type member struct {
 	path  string
 	value any
@@ -104,7 +105,9 @@ func tomlMembers(text string) ([]member, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := len(meta.Keys()); n > membersMax { // specOf rejects that number; looking up all positions takes too long
+	// specOf rejects more than membersMax members. These members stay empty here,
+	// because looking up all positions takes too long.
+	if n := len(meta.Keys()); n > membersMax {
 		return make([]member, n), nil
 	}
 	lines := strings.Split(text, "\n")

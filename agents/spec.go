@@ -55,13 +55,13 @@ type Parameters struct {
 	Seed        *int64   `json:"seed,omitzero"`
 }
 
-// SpecLimits are the limits of a turn, within those of the runtime. A timeout of 0
-// means the runtime's default.
+// SpecLimits are the limits of a turn. The limits of the runtime apply too. A
+// timeout of 0 means the runtime's default.
 type SpecLimits struct {
 	Steps           int   `json:"steps,omitzero"` // maximum number of prompts to the model
 	ModelTimeoutMS  int64 `json:"model_timeout_ms,omitzero"`
 	ToolTimeoutMS   int64 `json:"tool_timeout_ms,omitzero"`
-	CallTimeoutMS   int64 `json:"call_timeout_ms,omitzero"` // for call_agent, unless the model sets one
+	CallTimeoutMS   int64 `json:"call_timeout_ms,omitzero"` // timeout of call_agent if the model sets none
 	InvokeTimeoutMS int64 `json:"invoke_timeout_ms,omitzero"`
 }
 

@@ -26,8 +26,8 @@ func (f Func) Turn(t *Turn) (string, error) { return f(t) }
 
 // Turn is the processing of one message by a blocking agent. Its asking methods
 // block until the answer arrives, without blocking the actor's thread. Only the
-// function that it was passed to may use it. That function MUST NOT use it in another
-// goroutine or inside Do.
+// function that receives the Turn may use it. That function MUST NOT use the Turn in
+// another goroutine or inside Do.
 type Turn struct {
 	begin    actor.Begin
 	yield    func(actor.Action) bool
@@ -72,8 +72,8 @@ func (t *Turn) Tool(name string, input any, opts ...Option) ([]byte, error) {
 }
 
 // Do runs slow or impure code outside the actor and waits for its result. The
-// result is persisted. After a crash the code is not repeated unless the ask is
-// Idempotent.
+// result is persisted. If a crash interrupts the code, the code is repeated only if
+// the ask is Idempotent.
 func (t *Turn) Do(name string, work actor.Work, opts ...Option) ([]byte, error) {
 	return t.askOne(Do(name, work, opts...)).Bytes()
 }

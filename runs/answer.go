@@ -9,7 +9,8 @@ import "strings"
 //
 //  1. A new answer of a model or an external agent replaces the previous one.
 //  2. An Attempt discards the pieces at its position whose events have a number
-//     greater than Discards; 0 discards none.
+//     greater than its field Discards. Exception: if Discards is 0, it discards
+//     no piece.
 //  3. The text of RunDone replaces all pieces.
 type AnswerText struct {
 	pieces []piece
@@ -22,8 +23,8 @@ type piece struct {
 	text     string
 }
 
-// Apply adds the next event. It reports whether the earlier text is still a prefix
-// of Text. If not, a client MUST redraw the whole text.
+// Apply adds the next event. It reports whether the text before the event is a
+// prefix of the text after it. If not, a client MUST redraw the whole text.
 func (s *AnswerText) Apply(e *Event) (extends bool) {
 	at := position{e.Step, e.Index}
 	switch e.Type {

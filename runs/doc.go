@@ -16,7 +16,8 @@
 // The state is not stored. Fold derives it from the events, so the two cannot
 // disagree:
 //
-//   - waiting for approval: a wait is open, or the run is held or parked;
+//   - waiting for approval: a wait is open, a call below holds the run, or the run
+//     is parked until a person inspects it;
 //   - waiting for a tool: a call or a tool is in progress;
 //   - otherwise running.
 //

@@ -15,31 +15,31 @@ import (
 // Type is the type of an event. The set is closed.
 type Type uint8
 
-// The event types. Those marked "own" do not exist in the client protocol from
-// which the other names were taken.
+// The event types. The names were taken from the client protocol. Exception: types
+// marked "own" do not exist there.
 const (
 	UserInput          Type = iota + 1 // a client's message was accepted
 	RunStarted                         // the turn started
-	RunPaused                          // own: held by a call below it, or parked
-	RunResumed                         // own: continues after RunPaused
+	RunPaused                          // own: the run is held by a call below it, or parked
+	RunResumed                         // own: the run continues after RunPaused
 	RunDone                            // end: an answer
 	RunFailed                          // end: a refusal
 	RunCancelled                       // own, end: the answer is no longer needed
-	AgentCalledChild                   // a call was sent; its id is the id of the child run
-	AgentChildDone                     // own: the outcome of that call arrived
+	AgentCalledChild                   // a call was sent; the id of the call is the id of the child run
+	AgentChildDone                     // own: the outcome of the call arrived
 	AgentCallRefused                   // own: a call was refused before it was sent
 	ToolCallCreated                    // a tool, or the agent's own work, was requested
-	ToolDispatched                     // it was handed to the host
-	ToolResult                         // its outcome arrived
+	ToolDispatched                     // the tool or work was handed to the host
+	ToolResult                         // the outcome of the tool or work arrived
 	TimeoutClamped                     // the requested timeout exceeded the limit
 	WaitOpened                         // own: the run waits for a signal with a given name
 	SignalReceived                     // own: the signal arrived
 	WaitExpired                        // own: the signal did not arrive in time
 	Attempt                            // own: a pending operation starts its n-th attempt, after a crash or a failure of an upstream
 	LLMCallStarted                     // a model was called
-	LLMCallDone                        // its complete answer, or a failure, arrived
+	LLMCallDone                        // the complete answer of the model, or a failure, arrived
 	AgentInvokeStarted                 // an external agent was invoked
-	AgentInvokeDone                    // its complete answer, or a failure, arrived
+	AgentInvokeDone                    // the complete answer of the external agent, or a failure, arrived
 	AgentStreamDelta                   // a piece of the answer of a model or external agent
 	AgentStateChanged                  // own: the state that an external agent reports of itself
 )
@@ -165,7 +165,7 @@ const (
 // enforces; the others are zero.
 //
 //  1. Seq counts from 1 without gaps in each run.
-//  2. An event that Ends is the last of its run.
+//  2. An event of type RunDone, RunFailed or RunCancelled is the last of its run.
 type Event struct {
 	Run  actor.CallID
 	Seq  uint64
@@ -180,10 +180,10 @@ type Event struct {
 	Project   string
 	Root      actor.CallID
 	Parent    actor.CallID
-	Depth     int        // depth of the run; for a call, that of the child
+	Depth     int        // depth of the run; for a call, depth of the child run
 	Chain     []actor.ID // the callers, oldest first; Depth is its length
 	Left      actor.Duration
-	Asked     actor.Duration // timeout requested, of which Left was granted
+	Asked     actor.Duration // requested timeout; Left is the granted timeout
 	Step      uint32         // action of the turn, from 1
 	Index     uint16         // ask within the action, from 0
 	Name      string         // the tool, signal or work; the cause of a pause
@@ -195,7 +195,7 @@ type Event struct {
 	Truncated bool
 	Warnings  []string
 	Refusal   *actor.Refusal
-	Discards  uint64         // for Attempt: deltas of its position after the event with this number are void; 0: none
+	Discards  uint64         // for Attempt: number of an event; later deltas at the same position are void; 0: no delta is void
 	Took      actor.Duration // time from the ask to its answer
 	Usage     Usage
 }

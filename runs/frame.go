@@ -13,8 +13,8 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// Frame is one Server-Sent Event. It carries a run event or another message of
-// such a stream.
+// Frame is one Server-Sent Event. It carries a run event or another message of an
+// event stream.
 type Frame struct {
 	Name string // event type; "" means "message" in the standard
 	ID   string // "" if the event has no id

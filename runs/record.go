@@ -14,7 +14,7 @@ type Record struct {
 	Run     actor.CallID
 	Root    actor.CallID // zero until the run has started
 	Parent  actor.CallID // zero for the root of the tree
-	Actor   actor.ID     // zero before the start of a run that no client requested
+	Actor   actor.ID     // zero until UserInput or RunStarted; only a run requested by a client has UserInput
 	Chain   []actor.ID
 	Left    actor.Duration // time left when the run started
 	Attempt uint32         // highest attempt of the run or of any operation it repeated
@@ -54,7 +54,7 @@ type Pause struct {
 // Child is a call made by a run, and its outcome.
 type Child struct {
 	Run      actor.CallID // zero if the call was refused before it was sent
-	Actor    actor.ID     // zero in that case
+	Actor    actor.ID     // zero if the call was refused before it was sent
 	Target   string       // the actor as text; the name given by the agent if the call was not sent
 	Left     actor.Duration
 	At       actor.Time
@@ -203,8 +203,8 @@ func (r *Record) end(e *Event, outcome actor.Status) {
 	r.Waits, r.Pauses, r.openTools = nil, nil, nil
 }
 
-// resume removes the pause for which the given child is responsible. For a zero child
-// it removes the pause that no call has caused.
+// resume removes the pause that the call with the given child run has caused. For a
+// zero child it removes the pause that no call has caused.
 func (r *Record) resume(child actor.CallID) {
 	r.Pauses = slices.DeleteFunc(r.Pauses, func(p Pause) bool { return p.Child == child })
 }

@@ -83,8 +83,8 @@ const (
 	AgentPaused  = "Paused"
 )
 
-// CallState returns the state of the call that a run answers; why is the reason of
-// its failure, if any.
+// CallState returns the state of the call that a run answers. The parameter why is
+// the reason of the run's failure, or nil.
 func CallState(s Status, why *actor.Refusal) string {
 	switch {
 	case s == Done:

@@ -45,8 +45,8 @@ func ParseTime(text string) (actor.Time, error) {
 	}
 	t := actor.Time((daysSinceEpoch(number(0, 4), number(5, 7), number(8, 10))*secondsPerDay+
 		number(11, 13)*3600+number(14, 16)*60+number(17, 19))*nanosPerSecond + number(20, 29))
-	// The function number accepts any character, and separators are skipped. The text
-	// of t differs from the input if any of them is invalid.
+	// The function number accepts any character, and separators are skipped. If the
+	// input has an invalid character, the formatted time differs from the input.
 	var formatted [len(timeLayout)]byte
 	if string(AppendTime(formatted[:0], t)) != text {
 		return 0, timeError(text)
@@ -76,8 +76,7 @@ func floorDivMod(a, b int64) (quotient, rest int64) {
 }
 
 // The calendar computes with years that start in March, so that the leap day is
-// the last day of a year. 400 such years have 146,097 days, whatever the first one
-// is.
+// the last day of a year. Any 400 consecutive such years have 146,097 days.
 const (
 	daysPerEra = 146_097
 	epochDay   = 719_468 // from 0000-03-01 to 1970-01-01

@@ -103,9 +103,9 @@ func PlanCall(ask actor.Ask, self actor.ID) (actor.Ask, *Result) {
 	return ask, nil
 }
 
-// Target returns the ID of the actor with the given name. The name has the form agent,
-// which means the caller's own key, or agent/key. The tenant is always that of the
-// caller: calls into another tenant are impossible.
+// Target returns the ID of the actor with the given name. The name has the form
+// agent/key or agent. Without a key, the actor has the caller's own key. The tenant is
+// always the tenant of the caller: calls into another tenant are impossible.
 func Target(name string, caller actor.ID) (actor.ID, error) {
 	agent, key, outright := strings.Cut(name, "/")
 	id := actor.ID{Tenant: caller.Tenant, Agent: agent, Key: key}

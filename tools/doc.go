@@ -4,9 +4,9 @@
 // schema of its input. One of them is call_agent. (Build tools are in
 // internal/tools.)
 //
-// Plan validates each ask of an agent before it takes effect. It returns either an
-// immediate result, mostly a refusal that names the invalid field, or the operation
-// to perform:
+// Plan validates each ask of an agent before it takes effect. It returns an
+// immediate result or an operation to perform. An immediate result is mostly a
+// refusal that names the invalid field. The operations are:
 //
 //	call_agent  {"agent_id", "message", "timeout_ms"?} → a call, for which the turn waits
 //	other tools {…}                                    → the tool, executed by the host

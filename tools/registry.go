@@ -52,9 +52,9 @@ type Tool struct {
 	Schema string
 	// Timeout applies if the ask has none; 0 means TimeoutDefault.
 	Timeout actor.Duration
-	// Idempotent means that the tool may be executed twice. If a crash interrupts
-	// it, it is executed again. If a crash interrupts any other tool, the ask is
-	// answered with the refusal Unknown.
+	// Idempotent means that the tool may be executed twice. After a crash, an
+	// interrupted idempotent tool is executed again. The ask for any other
+	// interrupted tool is answered with the refusal Unknown.
 	Idempotent bool
 	// Exactly one of Handler and ContextHandler is set.
 	Handler        Handler

@@ -27,7 +27,7 @@ type Invocation struct {
 	Session  string
 	Run      string
 	Input    string
-	Messages []Message // messages of the session so far; only those of User and Assistant are sent
+	Messages []Message // messages of the session so far; only messages of User and Assistant are sent
 	User     string    // user_id
 	Trace    string    // W3C traceparent; an invalid one is omitted
 	Token    Secret    // token of this run, with which the agent may call back
@@ -279,7 +279,7 @@ func (d *AgentDecoder) finishAnswer(e runs.Frame) {
 
 // agentReason maps an error code of an agent to a reason. Reasons that only the
 // runtime can establish (cycles, depth, cancellation) cannot be claimed by an
-// agent; those and unknown codes become Rejected.
+// agent: their codes become Rejected, as do unknown codes.
 func agentReason(code string) actor.Reason {
 	allowed := []actor.Reason{actor.Busy, actor.Deadline, actor.NotFound, actor.Unavailable, actor.Budget, actor.Invalid, actor.Unknown, actor.NoDevice}
 	if i := slices.IndexFunc(allowed, func(r actor.Reason) bool { return r.Info().Type == code }); i >= 0 {
@@ -291,7 +291,7 @@ func agentReason(code string) actor.Reason {
 // Health checks of external agents.
 const (
 	HeartbeatEvery = 15 * time.Second // interval of heartbeats from the agent, or of polls
-	UnhealthyAfter = 45 * time.Second // maximum time without either
+	UnhealthyAfter = 45 * time.Second // maximum time without a heartbeat or a successful poll
 	HealthTimeout  = 5 * time.Second  // timeout of a poll
 )
 
@@ -300,9 +300,10 @@ func (a Agent) HealthRequest() (Request, *actor.Refusal) {
 	return request("GET", a.URL, "/health", nil, a.authorization())
 }
 
-// Health tracks the liveness of an external agent. It becomes unhealthy after
-// UnhealthyAfter without a sign of life, or when a poll returns an error status. A
-// missing health endpoint (404, 405) is no evidence either way.
+// Health tracks the liveness of an external agent. The agent becomes unhealthy after
+// UnhealthyAfter without a heartbeat or a successful poll, or when a poll returns an
+// error status. A missing health endpoint (404, 405) counts as neither success nor
+// error.
 type Health struct {
 	lastSeen actor.Time // last heartbeat or successful poll
 	lastPoll actor.Time
@@ -316,7 +317,7 @@ func NewHealth(now actor.Time) Health { return Health{lastSeen: now, lastPoll: n
 func (h *Health) Heartbeat(now actor.Time) { h.lastSeen, h.unwell = now, false }
 
 // RecordPoll records the result of a poll. Status 0 means no response: the network
-// may be at fault, so it counts only as silence.
+// may be at fault, so the poll counts only as silence.
 func (h *Health) RecordPoll(now actor.Time, status int) {
 	h.lastPoll = now
 	switch status {

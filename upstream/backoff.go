@@ -80,8 +80,8 @@ func NewBackoff(config BackoffConfig) *Backoff {
 }
 
 // Admission is the decision about an attempt. If At and Refusal are zero, the
-// attempt starts now. Otherwise the caller asks again at At, or gives up with
-// Refusal.
+// attempt starts now. If Refusal is set, the caller gives up with this refusal. If At
+// is set, the caller calls Admit again at that time.
 type Admission struct {
 	At      actor.Time
 	Refusal *actor.Refusal
@@ -112,8 +112,8 @@ func (b *Backoff) refuse(wait actor.Duration) *actor.Refusal {
 	return refusal
 }
 
-// Report is the result of an admitted attempt. With neither Answered nor a
-// Failure, the attempt was aborted and says nothing about the upstream.
+// Report is the result of an admitted attempt. If neither Answered nor Failure is
+// set, the attempt was aborted and says nothing about the upstream.
 type Report struct {
 	Answered bool
 	Failure  *Failure

@@ -64,7 +64,8 @@ func (c *Chunker) Flush() (out []string) {
 }
 
 // runePrefix returns the length of the longest prefix of text that has at most
-// limit bytes and ends between characters, but at least one character.
+// limit bytes and ends between characters. If the first character is longer than
+// limit bytes, it returns the length of this character.
 func runePrefix(text string, limit int) int {
 	if len(text) <= limit {
 		return len(text)

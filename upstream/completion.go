@@ -229,9 +229,10 @@ func (a *Assembler) callIndex(f Fragment) int {
 	return n
 }
 
-// endsBefore reports whether f, which has the index of c, starts another call. If c
-// or f has an id, it reports whether both have one and the ids differ. Otherwise it
-// reports whether f has a name and arguments and those of c are complete JSON.
+// endsBefore reports whether f, which has the index of c, starts another call. If
+// c or f has an id, f starts another call if both have ids and the ids differ.
+// Otherwise f starts another call if f has a name and arguments, and the arguments
+// of c are complete JSON.
 func (c *partialCall) endsBefore(f Fragment) bool {
 	if c.id != "" || f.ID != "" {
 		return c.id != "" && f.ID != "" && c.id != f.ID

@@ -60,7 +60,7 @@ func decodeAll(kind, media string, body []byte, cuts ...int) (h decoded) {
 		piece := append([]byte(nil), body[from:end]...)
 		from = end
 		deltas, failure := d.Decode(piece)
-		clear(piece) // the decoder must not retain it
+		clear(piece) // the decoder must not retain the piece
 		h.deltas, h.failure = append(h.deltas, deltas...), failure
 	}
 	deltas, failure := d.End()

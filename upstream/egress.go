@@ -163,8 +163,9 @@ var nonPublic = []struct {
 // globalUnicast is the range from which public IPv6 addresses are assigned.
 var globalUnicast = netip.MustParsePrefix("2000::/3")
 
-// Check returns an error if any address of the host is not allowed, even if others
-// are: a name with both public and internal addresses is a sign of an attack.
+// Check returns an error if any address of the host is not allowed, even if other
+// addresses are allowed: a name with both public and internal addresses is a sign of
+// an attack.
 func (e Egress) Check(host string, addrs []netip.Addr) error {
 	if len(addrs) == 0 {
 		return fmt.Errorf("%.253s has no address", host)

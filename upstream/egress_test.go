@@ -78,8 +78,8 @@ func TestParseHost(t *testing.T) {
 	}
 }
 
-// nonPublicAddrs holds addresses of each non-public range. For IPv4 they include the
-// first and the last one.
+// nonPublicAddrs holds addresses of each non-public range. For IPv4 it includes the
+// first and the last address of each range.
 var nonPublicAddrs = strings.Fields(`
 	0.0.0.0 0.255.255.255 10.0.0.0 10.255.255.255 100.64.0.0 100.100.100.200 100.127.255.255
 	127.0.0.0 127.0.0.1 127.255.255.255 168.63.129.16 169.254.0.0 169.254.169.254 169.254.170.2 169.254.255.255

@@ -52,7 +52,8 @@ func (a Agent) Exchange(in Invocation, safe bool, deadline actor.Time, patience 
 
 // AttemptLimits bounds the time and the number of attempts. A zero field means its
 // default. The comments give the defaults for models. For agents both timeouts default
-// to agentTimeoutDefault. The tags are the ranges from which the simulator draws.
+// to agentTimeoutDefault. The struct tag sim of a field is the range from which the
+// simulator draws its value.
 type AttemptLimits struct {
 	Head  actor.Duration `sim:"2s..10s"`   // time until the head of the response arrives; default 2 min
 	Idle  actor.Duration `sim:"900ms..5s"` // time between two pieces of the body; default 60 s
@@ -100,7 +101,7 @@ type Head struct {
 }
 
 // Bytes is the next piece of the body of a response. The exchange keeps no reference
-// to it.
+// to the field Bytes.
 type Bytes struct {
 	Attempt int
 	Bytes   []byte
@@ -140,7 +141,7 @@ type Close struct{ Attempt int }
 // Forward passes a delta to the client of the exchange.
 type Forward struct{ Delta Delta }
 
-// Retry reports that an attempt failed, why, and when the next one starts.
+// Retry reports a failed attempt, its failure and the start of the next attempt.
 type Retry struct {
 	Attempt int
 	Failure Failure
@@ -185,7 +186,8 @@ const (
 
 // Exchange is one request with all its attempts, as a state machine.
 //
-//  1. It ends exactly once, no later than Deadline if it is stepped when due.
+//  1. It ends exactly once. If the host calls Step when due, it ends no later than
+//     Deadline.
 //  2. No attempt starts after a delta has been forwarded.
 //  3. A request that is not Safe is repeated only if the last attempt did not
 //     reach the upstream, or the upstream reported that it did not accept it.
@@ -194,7 +196,7 @@ type Exchange struct {
 	order          ExchangeConfig
 	limits         AttemptLimits
 	phase          phase
-	phaseDeadline  actor.Time // waiting: start of the next attempt; else timeout of the phase
+	phaseDeadline  actor.Time // in the phase waiting: start of the next attempt; in other phases: timeout of the phase
 	attempts       []Attempt
 	brokenAttempts int
 	probe          bool
@@ -317,8 +319,8 @@ func (m exchangeStep) fireTimers() {
 	}
 }
 
-// startAttempt sends the request, waits until the pacer admits it, or ends the
-// exchange.
+// startAttempt asks the pacer for admission. Depending on the answer, it sends the
+// request, waits, or ends the exchange.
 func (m exchangeStep) startAttempt() {
 	pass := m.pacer.Admit(m.now, m.draw)
 	switch {
@@ -471,9 +473,9 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	}
 }
 
-// abort ends the exchange before the attempt has ended. The report says nothing
-// about the upstream, unless the upstream was silent for at least
-// silenceIsFailure.
+// abort ends the exchange before the attempt has ended. The report to the pacer says
+// nothing about the upstream. Exception: a silence of at least silenceIsFailure is
+// reported as a failure of the upstream.
 func (m exchangeStep) abort(refusal *actor.Refusal) {
 	m.flush()
 	if m.phase == awaitingHead || m.phase == readingBody || m.phase == readingErrorBody {

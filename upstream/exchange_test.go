@@ -64,8 +64,8 @@ func formatOp(op upstream.Op) string {
 	return fmt.Sprintf("%T", op)
 }
 
-// TestExchanges replays the transcripts in testdata/exchanges. Each holds one
-// exchange, or several consecutive ones with one upstream. An input line has a
+// TestExchanges replays the transcripts in testdata/exchanges. Each holds one or
+// more consecutive exchanges with the same upstream. An input line has a
 // time and a command:
 //
 //	MS begin model|agent|safe agent DEADLINE_MS

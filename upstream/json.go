@@ -48,8 +48,8 @@ func unmarshal(b []byte, v any, options ...json.Options) error {
 	}
 }
 
-// checkObject returns an error unless b is a JSON object. Valid input is not
-// decoded.
+// checkObject returns an error unless b is a JSON object. Only invalid input is
+// decoded, to obtain the error.
 func checkObject(b []byte) error {
 	if text := bytes.TrimSpace(b); len(text) > 0 && text[0] == '{' && depthExceededAt(b) < 0 && jsontext.Value(text).IsValid() {
 		return nil
@@ -75,7 +75,7 @@ func checkNestedObject(b []byte) error {
 // DepthMax, or -1.
 func depthExceededAt(b []byte) int {
 	if bytes.Count(b, []byte{'{'})+bytes.Count(b, []byte{'['}) <= DepthMax {
-		return -1 // the common case: too few brackets to exceed it
+		return -1 // the common case: too few brackets to exceed DepthMax
 	}
 	depth, quoted := 0, false
 	for i := 0; i < len(b); i++ {

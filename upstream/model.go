@@ -314,8 +314,8 @@ func (d *ModelDecoder) addContent(content wireContent) string {
 	return text
 }
 
-// finishAnswer completes the response, or fails if it has no finish reason or
-// invalid tool calls.
+// finishAnswer completes the response. It fails if the response has no finish
+// reason, or if its tool calls are invalid.
 func (d *ModelDecoder) finishAnswer() {
 	if d.finish == NoFinish {
 		d.fail(Broken, actor.Unavailable, "%s: response ended after %d bytes of text without a finish reason", d.name, d.text.Len())

@@ -23,10 +23,10 @@ const ScriptName = "scripted"
 //	say TEXT                                adds a line to the answer
 //	then                                    ends a stage
 //
-// Other lines are ignored. The calls of a stage are made together, and those of
-// the next stage after their results have arrived. After the last stage it answers
-// with one line per instruction, in order: the text or the result. The answer
-// reports a tool that was not offered instead of calling it. A message without
+// Other lines are ignored. The calls of a stage are made together. The calls of the
+// next stage are made once all results have arrived. After the last stage, Script
+// answers with one line per instruction, in order: the text or the result. A tool
+// that was not offered is not called, and the answer reports it. A message without
 // instructions is echoed.
 //
 // The response is a pure function of the prompt.

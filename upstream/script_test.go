@@ -116,7 +116,7 @@ func TestScriptUnusualPrompts(t *testing.T) {
 			t.Errorf("%+v: got %+v", p, c)
 		}
 	}
-	// One result is missing, and one was not requested.
+	// One result is missing, and another result was not requested.
 	p := upstream.Prompt{Tools: offeredTools, Messages: []upstream.Message{
 		{Role: upstream.User, Text: "ask a: x\nask b: y"},
 		{Role: upstream.Assistant, Calls: []upstream.ToolCall{{ID: "1", Name: "call_agent"}, {ID: "2", Name: "call_agent"}}},

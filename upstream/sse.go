@@ -66,7 +66,7 @@ type Parser struct {
 // NewParser returns a parser at the start of a stream.
 func NewParser(limits StreamLimits) *Parser { return &Parser{limits: limits.orDefaults()} }
 
-// LastID returns the id to resume from: that of the last event that had one.
+// LastID returns the id to resume from: the id of the last event with an id.
 func (p *Parser) LastID() string { return p.lastID }
 
 // Retry returns the reconnection delay requested by the stream, or 0.

@@ -25,7 +25,7 @@ func parseAll(stream string, limits upstream.StreamLimits, cuts ...int) ([]runs.
 		from = end
 		events, refusal := p.Parse(piece)
 		all = append(all, events...)
-		clear(piece) // the parser must not retain it
+		clear(piece) // the parser must not retain the piece
 		if refusal != nil {
 			return all, refusal.Detail
 		}

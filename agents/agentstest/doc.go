@@ -14,6 +14,6 @@
 // answered.
 //
 // A turn that ends is replayed with the same answers, as after a crash. If the
-// replay makes any other ask, the test fails. A test also fails if it leaves a
-// turn waiting, unless it calls [Turn.Cancel].
+// replay makes any other ask, the test fails. A test also fails if its turn still
+// waits at the end of the test. Exception: the test has called [Turn.Cancel].
 package agentstest

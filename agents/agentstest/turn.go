@@ -84,8 +84,8 @@ type Turn struct {
 // acceptedAt is the time at which the message of every turn is accepted.
 const acceptedAt = actor.Time(1_767_225_600_000_000_000) // 2026-01-01
 
-// Start delivers a message to an agent. Its turn runs when the test first expects
-// something.
+// Start delivers a message to an agent. The turn starts at the first expectation of
+// the test.
 func Start(tb TB, def actor.Definition, message string, opts ...Option) *Turn {
 	tb.Helper()
 	if def.Behavior == nil {
