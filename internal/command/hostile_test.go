@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+)
+
+// stuckConn is a connection whose peer reads nothing.
+type stuckConn struct {
+	writing chan struct{} // receives once for each Write
+	closed  chan struct{}
+}
+
+func (c *stuckConn) Read([]byte) (int, error) {
+	<-c.closed
+	return 0, context.Canceled
+}
+
+func (c *stuckConn) Write([]byte) (int, error) {
+	c.writing <- struct{}{}
+	<-c.closed
+	return 0, context.Canceled
+}
+
+func (c *stuckConn) Close() error { return nil }
+
+// A client that reads no results cannot open more than OpenMax commands.
+func TestUnreadResultsAreBounded(t *testing.T) {
+	conn := &stuckConn{make(chan struct{}, 8), make(chan struct{})}
+	s := server{conn: frameConn{rw: conn}, node: &testNode{}, ctx: t.Context(), open: map[uint64]context.CancelFunc{}}
+	lookup := Lookup{"p", HealthQuery{}}
+	if err := s.handle(Frame{1, lookup}); err != nil {
+		t.Fatal(err)
+	}
+	<-conn.writing
+	s.mu.Lock()
+	for n := range uint64(OpenMax - 1) {
+		s.open[1<<32+n] = func() {}
+	}
+	s.mu.Unlock()
+	if err := s.handle(Frame{2, lookup}); err != nil {
+		t.Fatal(err)
+	}
+	for range 10000 { // time for the second command to end, which it must not
+		runtime.Gosched()
+	}
+	err := s.handle(Frame{3, lookup})
+	var violated *ProtocolError
+	if !errors.As(err, &violated) {
+		t.Errorf("got %v, want a ProtocolError", err)
+	}
+	close(conn.closed)
+	s.running.Wait()
+}
