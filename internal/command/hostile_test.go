@@ -5,8 +5,11 @@ package command
 import (
 	"context"
 	"errors"
+	"net"
 	"runtime"
 	"testing"
+
+	"github.com/troupe-run/troupe/actor"
 )
 
 // stuckConn is a connection whose peer reads nothing.
@@ -55,4 +58,26 @@ func TestUnreadResultsAreBounded(t *testing.T) {
 	}
 	close(conn.closed)
 	s.running.Wait()
+}
+
+// A second notice that a call repeats another would be passed on twice.
+func TestSecondJoinedEndsClient(t *testing.T) {
+	a, b := net.Pipe()
+	go func() {
+		c := frameConn{rw: a}
+		f, err := c.receive()
+		for range 2 {
+			err = errors.Join(err, c.send(Frame{f.Number, Joined{testRun}}))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		_ = c.send(Frame{f.Number, Answer{HeldUntil: 1}})
+	}()
+	c := Dial(b)
+	defer c.Close()
+	var violated *ProtocolError
+	if _, err := c.Invoke(t.Context(), Invoke{testCall(0, "join")}, func(actor.CallID) {}); !errors.As(err, &violated) {
+		t.Errorf("got %v, want a ProtocolError", err)
+	}
 }
