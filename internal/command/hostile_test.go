@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
@@ -79,5 +80,24 @@ func TestSecondJoinedEndsClient(t *testing.T) {
 	var violated *ProtocolError
 	if _, err := c.Invoke(t.Context(), Invoke{testCall(0, "join")}, func(actor.CallID) {}); !errors.As(err, &violated) {
 		t.Errorf("got %v, want a ProtocolError", err)
+	}
+}
+
+// unknownQuery satisfies Query, but is none of the queries.
+type unknownQuery struct{ HealthQuery }
+
+// A query or result of a type without a tag fails alone. Its connection remains.
+func TestUnknownTypeFailsItsCommand(t *testing.T) {
+	c, _, _, _, stop := serveTest(t, unlimited, unlimited)
+	for _, q := range []Query{nil, unknownQuery{}, &HealthQuery{}} {
+		if _, err := c.Lookup(t.Context(), Lookup{"p", q}); err == nil || !strings.Contains(err.Error(), "unknown query 0") {
+			t.Errorf("%T: got %v, want an unknown query", q, err)
+		}
+	}
+	if _, err := AppendFrame(nil, Frame{1, Found{&Health{}}}); err == nil {
+		t.Error("a result of an unknown type was encoded")
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
 	}
 }
