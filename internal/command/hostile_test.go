@@ -101,3 +101,27 @@ func TestUnknownTypeFailsItsCommand(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// panicNode panics in one command.
+type panicNode struct{ testNode }
+
+func (*panicNode) Cancel(context.Context, Cancel) error { panic("secret of the node") }
+
+// A command that panics fails alone, as a request of a gateway does.
+func TestPanicFailsItsCommand(t *testing.T) {
+	a, b := net.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- Serve(b, &panicNode{}) }()
+	c := Dial(a)
+	if err := c.Cancel(t.Context(), Cancel{"p", testRun, testActor}); err == nil || !strings.Contains(err.Error(), "panic in command.Cancel: secret of the node") ||
+		!strings.Contains(err.Error(), "panicNode") {
+		t.Errorf("got %v, want the panic and its stack", err)
+	}
+	if _, err := c.Lookup(t.Context(), Lookup{"p", HealthQuery{}}); err != nil {
+		t.Error(err)
+	}
+	c.Close()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}

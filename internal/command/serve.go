@@ -5,7 +5,9 @@ package command
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"runtime/debug"
 	"sync"
 
 	"github.com/troupe-run/troupe/actor"
@@ -78,7 +80,7 @@ func (s *server) handle(f Frame) error {
 	}
 	s.last, s.open[f.Number] = f.Number, cancel
 	s.running.Go(func() {
-		body, err := perform(ctx)
+		body, err := guard(ctx, f.Body, perform)
 		cancel()
 		if err != nil {
 			body = failureOf(err)
@@ -96,6 +98,17 @@ func (s *server) end(number uint64, body Body) {
 		defer s.mu.Unlock()
 		delete(s.open, number)
 	})
+}
+
+// guard performs a command. A panic is the error of this command: a gateway in
+// the process of the node recovers from it too.
+func guard(ctx context.Context, command Body, perform func(context.Context) (Body, error)) (body Body, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			body, err = nil, fmt.Errorf("panic in %T: %v\n%s", command, p, debug.Stack())
+		}
+	}()
+	return perform(ctx)
 }
 
 // performer returns the function that performs a command and returns the body
