@@ -3,7 +3,6 @@
 package gateway
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"time"
@@ -57,10 +56,12 @@ func (s *Server) findAgent(ctx *fasthttp.RequestCtx, name string) (command.Agent
 	return command.Agent{}, refusalProblem(actor.Refuse(actor.NotFound, "no agent is named %s; see GET /v1/agents", name))
 }
 
-// agents returns the agents of the node. Every message needs them: a context
-// with a timeout would cost more than the lookup.
+// agents returns the agents of the node. Every message needs them: a context of
+// package context would cost more than the lookup.
 func (s *Server) agents(ctx *fasthttp.RequestCtx) ([]command.Agent, error) {
-	found, err := command.Find(context.Background(), s.node, callerOf(ctx).Principal, command.AgentsQuery{})
+	timeout := s.newTimeout(readTimeout)
+	defer timeout.stop()
+	found, err := command.Find(timeout, s.node, callerOf(ctx).Principal, command.AgentsQuery{})
 	return found.All, err
 }
 

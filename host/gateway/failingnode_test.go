@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -20,10 +21,12 @@ import (
 // failingNode fails every Lookup. It has no other command.
 type failingNode struct {
 	command.Node
-	err error
+	err      error
+	deadline bool // the last Lookup had a deadline
 }
 
-func (n *failingNode) Lookup(_ context.Context, _ command.Lookup) (command.Result, error) {
+func (n *failingNode) Lookup(ctx context.Context, _ command.Lookup) (command.Result, error) {
+	_, n.deadline = ctx.Deadline()
 	return nil, n.err
 }
 
@@ -58,5 +61,32 @@ func TestFailedConnectionIsAStoppedNode(t *testing.T) {
 		if want.StatusCode() != http.StatusServiceUnavailable || got.StatusCode() != want.StatusCode() || string(got.Body()) != string(want.Body()) {
 			t.Errorf("%s: got %d %s\nwant %d %s", path, got.StatusCode(), got.Body(), want.StatusCode(), want.Body())
 		}
+	}
+}
+
+// No request waits without a limit for a node that does not answer.
+func TestLookupsHaveDeadlines(t *testing.T) {
+	for _, path := range []string{"/v1/runs", "/v1/agents", "/v1/agents/helper", "/readyz", "/metrics"} {
+		n := &failingNode{err: command.ErrClosed}
+		if request(n, path); !n.deadline {
+			t.Errorf("%s: the node was asked without a deadline", path)
+		}
+	}
+}
+
+// silentNode answers no Lookup.
+type silentNode struct{ command.Node }
+
+func (silentNode) Lookup(ctx context.Context, _ command.Lookup) (command.Result, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestTimeoutEndsLookup(t *testing.T) {
+	s := New(silentNode{}, slog.New(slog.DiscardHandler), Config{Keys: new(Keys)})
+	timeout := s.newTimeout(time.Millisecond)
+	defer timeout.stop()
+	if _, err := command.Find(timeout, s.node, "", command.AgentsQuery{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the deadline", err)
 	}
 }
