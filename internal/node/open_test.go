@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/internal/command"
+)
+
+// Every command of a closed node ends, and none with the error of another package.
+func TestClosedNodeRefusesCommands(t *testing.T) {
+	n, err := Open(Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits()}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ok := func(err error) bool {
+		var r *actor.Refusal
+		return err == nil || errors.Is(err, command.ErrClosed) || errors.Is(err, context.Canceled) || errors.As(err, &r)
+	}
+	run := n.NewCallID()
+	_, err = n.Invoke(ctx, command.Invoke{Call: actor.Call{ID: run, To: actor.NewID("a", "")}}, nil)
+	_, _, registryErr := n.CallRegistry(ctx, agents.OpPut, []byte(`{"name":"helper"}`))
+	for _, err := range []error{err, registryErr, n.Cancel(ctx, command.Cancel{Run: run, Actor: actor.NewID("a", "")}), n.Err()} {
+		if !ok(err) {
+			t.Errorf("got %v, want a refusal or ErrClosed", err)
+		}
+	}
+	for _, q := range []command.Query{command.AgentsQuery{}, command.OwnerQuery{Run: run}, command.RunsQuery{Limit: 1}, command.ActorsQuery{Limit: 1}, command.HealthQuery{}, command.StatsQuery{}} {
+		if _, err := n.Lookup(ctx, command.Lookup{Query: q}); !ok(err) {
+			t.Errorf("%T: got %v, want a refusal or ErrClosed", q, err)
+		}
+	}
+}
+
+// Lookups that run while the node closes return results or ErrClosed.
+func TestLookupsDuringClose(t *testing.T) {
+	n, err := Open(Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits()}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan struct{}, 4)
+	var readers sync.WaitGroup
+	for range cap(started) {
+		readers.Go(func() {
+			_, err := n.Lookup(t.Context(), command.Lookup{Query: command.RunsQuery{Limit: 1}})
+			started <- struct{}{}
+			for err == nil {
+				_, err = n.Lookup(t.Context(), command.Lookup{Query: command.RunsQuery{Limit: 1}})
+			}
+			if !errors.Is(err, command.ErrClosed) {
+				t.Errorf("got %v, want ErrClosed", err)
+			}
+		})
+	}
+	for range cap(started) {
+		<-started
+	}
+	if err := n.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	readers.Wait()
+}
