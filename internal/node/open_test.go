@@ -13,6 +13,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/internal/command"
 )
 
@@ -73,4 +74,20 @@ func TestLookupsDuringClose(t *testing.T) {
 		t.Error(err)
 	}
 	readers.Wait()
+}
+
+// Open does not write to the slice of its configuration, which several nodes may
+// share.
+func TestOpenKeepsConfig(t *testing.T) {
+	native := append(make([]actor.Definition, 0, 8), agents.Builtin()...)
+	n, err := Open(Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), Native: native, Outbound: outbound.Config{}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if behind := native[:len(native)+1][len(native)]; behind.Name != "" {
+		t.Errorf("agent %s was written behind the slice", behind.Name)
+	}
 }
