@@ -7,6 +7,8 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 
@@ -90,4 +92,68 @@ func TestOpenKeepsConfig(t *testing.T) {
 	if behind := native[:len(native)+1][len(native)]; behind.Name != "" {
 		t.Errorf("agent %s was written behind the slice", behind.Name)
 	}
+}
+
+// A node that fails to open leaves nothing open: the store can be opened again,
+// and no goroutine remains.
+func TestFailedOpenReleasesEverything(t *testing.T) {
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	good := Config{Data: filepath.Join(dir, "data"), Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits()}
+	n, err := Open(good, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := n.CallRegistry(t.Context(), agents.OpPut, []byte(`{"name":"helper"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Config){
+		"another node":     func(c *Config) { c.Name = "n2" },
+		"agent of a store": func(c *Config) { c.Native = []actor.Definition{{Name: "helper"}} },
+		"trace":            func(c *Config) { c.Trace = filepath.Join(dir, "none", "trace") },
+		"engine": func(c *Config) {
+			c.Trace, c.Limits = filepath.Join(dir, "trace"), dispatcher.Limits{}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bad := good
+			change(&bad)
+			for range 3 {
+				if n, err := Open(bad, log); err == nil {
+					t.Error("the node was opened", n.Close(t.Context()))
+				}
+			}
+			for range 100000 { // goroutines that were told to end
+				if !running("internal/node.(*traceFile).run", "host/disk.", "host/outbound.") {
+					return
+				}
+				runtime.Gosched()
+			}
+			t.Errorf("a goroutine remains:\n%s", stacks())
+		})
+	}
+	if n, err = Open(good, log); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func stacks() string {
+	b := make([]byte, 1<<20)
+	return string(b[:runtime.Stack(b, true)])
+}
+
+// running reports whether a goroutine runs one of these functions.
+func running(functions ...string) bool {
+	all := stacks()
+	for _, f := range functions {
+		if strings.Contains(all, f) {
+			return true
+		}
+	}
+	return false
 }
