@@ -5,12 +5,14 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -125,7 +127,7 @@ func TestFailedOpenReleasesEverything(t *testing.T) {
 					t.Error("the node was opened", n.Close(t.Context()))
 				}
 			}
-			for range 100000 { // goroutines that were told to end
+			for range 1000 { // goroutines that were told to end
 				if !running("internal/node.(*traceFile).run", "host/disk.", "host/outbound.") {
 					return
 				}
@@ -156,4 +158,43 @@ func running(functions ...string) bool {
 		}
 	}
 	return false
+}
+
+// A node refuses commands out of bounds, whoever sends them.
+func TestCommandBounds(t *testing.T) {
+	n, err := Open(Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), Native: agents.Builtin()}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := n.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	invalid := func(what string, err error) {
+		var r *actor.Refusal
+		if !errors.As(err, &r) || r.Reason != actor.Invalid {
+			t.Errorf("%s: got %v, want an Invalid refusal", what, err)
+		}
+	}
+	for _, excess := range []int{-1 << 40, 1} {
+		for _, q := range []command.Query{command.RunsQuery{Limit: max(-1, command.RunsMax+excess)}, command.EventsQuery{Limit: max(-1, command.EventsMax+excess)},
+			command.ActorsQuery{Limit: max(-1, command.ActorsMax+excess)}} {
+			_, err := n.Lookup(t.Context(), command.Lookup{Query: q})
+			invalid(fmt.Sprintf("%+v", q), err)
+		}
+	}
+	call := actor.Call{ID: n.NewCallID(), Parent: n.NewCallID(), To: actor.NewID("helper", ""), Kind: actor.Signal, Operation: "go", Left: time.Minute}
+	a, err := n.Invoke(t.Context(), command.Invoke{Call: call}, nil)
+	invalid("a signal was invoked", errors.Join(err, asError(a.Reply.Refusal)))
+	call.Kind, call.ID = actor.Waiting, n.NewCallID()
+	a, err = n.Signal(t.Context(), command.Signal{Call: call})
+	invalid("a call was signalled", errors.Join(err, asError(a.Reply.Refusal)))
+}
+
+func asError(r *actor.Refusal) error {
+	if r == nil {
+		return nil
+	}
+	return r
 }
