@@ -3,8 +3,10 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"runtime"
 	"strings"
@@ -123,5 +125,95 @@ func TestPanicFailsItsCommand(t *testing.T) {
 	c.Close()
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+// loopConn receives what it sends.
+type loopConn struct{ bytes.Buffer }
+
+func (*loopConn) Close() error { return nil }
+
+// A connection does not keep the memory of a large frame.
+func TestLargeFrameIsReleased(t *testing.T) {
+	c := frameConn{rw: &loopConn{}}
+	for _, body := range []Body{Found{Health{strings.Repeat("x", 2*pooledBytesMax)}}, Stop{}} {
+		if err := c.send(Frame{1, body}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.receive(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if cap(c.out) > pooledBytesMax || c.in.Cap() > pooledBytesMax {
+		t.Errorf("%d and %d bytes are kept, want at most %d", cap(c.out), c.in.Cap(), pooledBytesMax)
+	}
+}
+
+// When Serve returns, its commands have ended and the connection is closed.
+func TestServeEndsCommandsAndConnection(t *testing.T) {
+	a, b := net.Pipe()
+	n := &testNode{make(chan struct{}, 8)}
+	served := make(chan error, 1)
+	go func() { served <- Serve(b, n) }()
+	c := frameConn{rw: a}
+	call := testCall(0, "wait")
+	call.SetClientDefaults()
+	for _, f := range []Frame{{1, Invoke{call}}, {2, Updated{}}} {
+		if err := c.send(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var violated *ProtocolError
+	if err := <-served; !errors.As(err, &violated) {
+		t.Errorf("got %v, want a ProtocolError", err)
+	}
+	if len(n.stopped) != 1 {
+		t.Error("the command is still running")
+	}
+	if _, err := a.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("got %v, want a closed connection", err)
+	}
+}
+
+// A client that receives a wrong frame closes its connection.
+func TestSecondDoneEndsClient(t *testing.T) {
+	a, b := net.Pipe()
+	c := Dial(b)
+	defer c.Close()
+	var closed error
+	node := make(chan struct{})
+	go func() {
+		defer close(node)
+		conn := frameConn{rw: a}
+		f, _ := conn.receive()
+		_, _ = conn.send(Frame{f.Number, Done{}}), conn.send(Frame{f.Number, Done{}})
+		_, closed = conn.receive()
+	}()
+	updates, _, err := c.Follow(t.Context(), Follow{"p", testRun})
+	if err == nil {
+		<-updates // closed by the failure
+	}
+	<-node
+	var violated *ProtocolError
+	if !errors.As(c.Err(), &violated) || !errors.Is(closed, io.EOF) {
+		t.Errorf("got %v, and %v at the node; want a ProtocolError and a closed connection", c.Err(), closed)
+	}
+}
+
+// A command that has ended, or was abandoned before it was sent, leaves its place
+// among the OpenMax commands.
+func TestEndedCommandIsNotCounted(t *testing.T) {
+	c, _, _, _, stop := serveTest(t, unlimited, unlimited)
+	if _, err := c.Lookup(t.Context(), Lookup{"p", HealthQuery{}}); err != nil || c.count != 0 {
+		t.Errorf("%d commands are open: %v", c.count, err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	blocked := &Client{queue: make(chan *request), done: make(chan struct{})}
+	if _, err := blocked.Lookup(ctx, Lookup{"p", HealthQuery{}}); !errors.Is(err, context.Canceled) || blocked.count != 0 {
+		t.Errorf("%d commands are open: %v", blocked.count, err)
 	}
 }
