@@ -3,7 +3,6 @@
 package gateway
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"time"
@@ -61,7 +60,9 @@ func (s *Server) findAgent(ctx *fasthttp.RequestCtx, name string) (command.Agent
 // agents returns the agents of the node. It is called for every message, so it
 // uses no timeout: creating a context with one would cost more than the lookup.
 func (s *Server) agents(ctx *fasthttp.RequestCtx) ([]command.Agent, error) {
-	found, err := command.Find(context.Background(), s.node, callerOf(ctx).Principal, command.AgentsQuery{})
+	timeout := s.newTimeout(readTimeout)
+	defer timeout.stop()
+	found, err := command.Find(timeout, s.node, callerOf(ctx).Principal, command.AgentsQuery{})
 	return found.All, err
 }
 

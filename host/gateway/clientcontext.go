@@ -59,6 +59,14 @@ func (s *Server) newClientContext(ctx *fasthttp.RequestCtx, timeout time.Duratio
 	return w
 }
 
+// newTimeout returns a context that only its deadline ends. The caller MUST call
+// stop, and not use the context afterwards.
+func (s *Server) newTimeout(timeout time.Duration) *clientContext {
+	w := clientContexts.Get().(*clientContext)
+	w.server, w.conn, w.keyID, w.deadline = s, nil, "", time.Now().Add(timeout)
+	return w
+}
+
 // stop releases the context and ends its watch.
 func (w *clientContext) stop() {
 	if !w.started.Load() || w.timer.Stop() { // watch has not started

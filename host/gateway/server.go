@@ -175,7 +175,7 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 		defer func() {
 			if p := recover(); p != nil {
 				s.log.Error("panic while handling a request", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-				newProblem(http.StatusInternalServerError, "internal", "internal error", "unexpected error; see the server log").write(ctx)
+				internalProblem().write(ctx)
 			}
 			elapsed := time.Since(ctx.Time())
 			s.metrics.observe(ctx, elapsed)
@@ -264,22 +264,33 @@ func (s *Server) errorProblem(ctx *fasthttp.RequestCtx, err error) *problem {
 		return refusalProblem(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is stopping"})
 	default:
 		s.log.Error("request failed", "path", string(ctx.Path()), "error", err.Error())
-		return newProblem(http.StatusInternalServerError, "internal", "internal error", err.Error())
+		return internalProblem()
 	}
+}
+
+// internalProblem returns the problem of an internal error. The text of the error
+// may name files and keys of the store, and goes to the log only.
+func internalProblem() *problem {
+	return newProblem(http.StatusInternalServerError, "internal", "internal error", "unexpected error; see the server log")
 }
 
 func (s *Server) readyz(ctx *fasthttp.RequestCtx) {
 	health, err := lookup(s, callerOf(ctx), command.HealthQuery{})
-	if err == nil && health.Reason != "" {
-		err = errors.New(health.Reason)
+	reason := health.Reason
+	switch {
+	case errors.Is(err, command.ErrClosed):
+		reason = command.ErrClosed.Error()
+	case err != nil:
+		s.log.Error("cannot read the health of the node", "error", err.Error())
+		reason = "the node does not report its health; see the server log"
 	}
 	select {
 	case <-s.draining:
-		err = errors.New("this node is stopping")
+		reason = "this node is stopping"
 	default:
 	}
-	if err != nil {
-		refusalProblem(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: err.Error()}).write(ctx)
+	if reason != "" {
+		refusalProblem(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: reason}).write(ctx)
 		return
 	}
 	respond(ctx, http.StatusOK, []byte(`{"status":"ready"}`))

@@ -36,6 +36,7 @@ type request struct {
 	number  uint64            // 0 until it is sent
 	stopped bool              // the caller awaits nothing more
 	joined  chan actor.CallID // capacity 1; Invoke only
+	repeats bool              // joined was sent; used by receiveLoop only
 	updates chan struct{}     // capacity 1, closed at the end; Follow only
 	begun   chan struct{}     // closed once the node has accepted a Follow
 	ended   chan struct{}     // closed at the end, when result and err are set
@@ -155,7 +156,7 @@ func (c *Client) register(r *request, number uint64) error {
 	c.open[number] = r
 	if r.stopped {
 		c.stops = append(c.stops, number)
-		notify(c.wake, struct{}{})
+		notify(c.wake)
 	}
 	return nil
 }
@@ -201,12 +202,13 @@ func (c *Client) dispatch(f Frame) error {
 	expected := false
 	switch n := f.Body.(type) {
 	case Joined:
-		if expected = r.joined != nil; expected {
-			notify(r.joined, n.Run)
+		if expected = r.joined != nil && !r.repeats; expected {
+			r.repeats = true
+			r.joined <- n.Run
 		}
 	case Updated:
 		if expected = r.updates != nil; expected {
-			notify(r.updates, struct{}{})
+			notify(r.updates)
 		}
 	case Done:
 		if r.updates != nil {
@@ -232,10 +234,10 @@ func (c *Client) dispatch(f Frame) error {
 	return nil
 }
 
-// notify sends v unless a value is pending.
-func notify[T any](to chan T, v T) {
+// notify sends a value unless one is pending.
+func notify(to chan struct{}) {
 	select {
-	case to <- v:
+	case to <- struct{}{}:
 	default:
 	}
 }
@@ -317,7 +319,7 @@ func (c *Client) stop(r *request) {
 		return
 	}
 	c.stops = append(c.stops, r.number)
-	notify(c.wake, struct{}{})
+	notify(c.wake)
 }
 
 // await waits for the end of a request.

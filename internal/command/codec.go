@@ -3,7 +3,6 @@
 package command
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/troupe-run/troupe/actor"
@@ -73,8 +72,6 @@ const (
 
 func (e *encoder) query(q Query) {
 	switch q := q.(type) {
-	case nil:
-		e.Uint(0) // no query has this tag
 	case AgentsQuery:
 		e.Uint(tagAgents)
 	case OwnerQuery:
@@ -104,7 +101,7 @@ func (e *encoder) query(q Query) {
 	case StatsQuery:
 		e.Uint(tagStats)
 	default:
-		panic(fmt.Sprintf("command: query type %T has no tag", q))
+		e.Uint(0) // no query has this tag
 	}
 }
 
@@ -136,8 +133,6 @@ func (d *decoder) query() Query {
 
 func (e *encoder) result(r Result) {
 	switch r := r.(type) {
-	case nil:
-		e.Uint(0) // no result has this tag
 	case Agents:
 		e.Uint(tagAgents)
 		list(e, r.All, e.agent)
@@ -173,7 +168,7 @@ func (e *encoder) result(r Result) {
 		e.Uint(tagStats)
 		e.stats(&r)
 	default:
-		panic(fmt.Sprintf("command: result type %T has no tag", r))
+		e.Uint(0) // no result has this tag
 	}
 }
 

@@ -63,13 +63,18 @@ type frameConn struct {
 
 // send sends one frame. It returns an error that is not a *ConnError if the
 // frame cannot be encoded.
-func (c *frameConn) send(f Frame) error {
+func (c *frameConn) send(f Frame) error { return c.sendAfter(f, func() {}) }
+
+// sendAfter is send that calls before once the frame is encoded and no other
+// frame precedes it.
+func (c *frameConn) sendAfter(f Frame, before func()) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b, err := c.encode(f)
 	if err != nil {
 		return err
 	}
+	before()
 	return c.write(b)
 }
 

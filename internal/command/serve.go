@@ -5,7 +5,9 @@ package command
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"runtime/debug"
 	"sync"
 
 	"github.com/troupe-run/troupe/actor"
@@ -78,17 +80,35 @@ func (s *server) handle(f Frame) error {
 	}
 	s.last, s.open[f.Number] = f.Number, cancel
 	s.running.Go(func() {
-		body, err := perform(ctx)
-		s.mu.Lock()
-		delete(s.open, f.Number)
-		s.mu.Unlock()
+		body, err := guard(ctx, f.Body, perform)
 		cancel()
 		if err != nil {
 			body = failureOf(err)
 		}
-		s.send(f.Number, body)
+		s.end(f.Number, body)
 	})
 	return nil
+}
+
+// end sends the frame that ends a command. The command is open until the frame
+// is written, so that OpenMax bounds the results that a slow client has not read.
+func (s *server) end(number uint64, body Body) {
+	s.sendAfter(number, body, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.open, number)
+	})
+}
+
+// guard performs a command. A panic is the error of this command: a gateway in
+// the process of the node recovers from it too.
+func guard(ctx context.Context, command Body, perform func(context.Context) (Body, error)) (body Body, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			body, err = nil, fmt.Errorf("panic in %T: %v\n%s", command, p, debug.Stack())
+		}
+	}()
+	return perform(ctx)
 }
 
 // performer returns the function that performs a command and returns the body
@@ -154,14 +174,17 @@ func fit(r Result) Result {
 // send sends one frame. A body that has no encoding, such as a list that is too
 // large, is replaced by its error. A connection that fails here fails for loop
 // too, which returns the error.
-func (s *server) send(number uint64, body Body) {
-	err := s.conn.send(Frame{number, body})
+func (s *server) send(number uint64, body Body) { s.sendAfter(number, body, func() {}) }
+
+// sendAfter is send that calls before once no other frame precedes this one.
+func (s *server) sendAfter(number uint64, body Body, before func()) {
+	err := s.conn.sendAfter(Frame{number, body}, before)
 	var broken *ConnError
 	switch {
 	case err == nil:
 	case errors.As(err, &broken):
 		_ = s.conn.rw.Close()
 	default:
-		s.send(number, failureOf(err))
+		s.sendAfter(number, failureOf(err), before)
 	}
 }

@@ -59,7 +59,7 @@ func loadCatalog(kv store.KV, native []actor.Definition, keys Keys, log *slog.Lo
 	for _, def := range native {
 		names = append(names, def.Name)
 	}
-	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), keys: keys, items: map[string][]byte{}}
+	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(native), agents.Registry(names...)), keys: keys, items: map[string][]byte{}}
 	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Publishes the agents and API keys of the registry to this node.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: c.announce})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/troupe-run/troupe/actor"
@@ -18,6 +19,17 @@ import (
 type Commands struct {
 	engine *engine.Engine
 	agents atomic.Pointer[agentList]
+
+	store  sync.RWMutex // held for reading while the store is read
+	closed bool         // the store must not be read
+}
+
+// close waits until no command reads the store, and refuses later reads. The
+// store MUST NOT be closed before: it panics when it is read then.
+func (c *Commands) close() {
+	c.store.Lock()
+	defer c.store.Unlock()
+	c.closed = true
 }
 
 // agentList is the result of an AgentsQuery for one set of definitions.
@@ -101,6 +113,11 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 func read[R command.Result](ctx context.Context, c *Commands, get func(View) (R, error)) (command.Result, error) {
 	var r R
 	err := c.engine.Read(ctx, func(kv store.KV) (err error) {
+		c.store.RLock()
+		defer c.store.RUnlock()
+		if c.closed {
+			return engine.ErrClosed
+		}
 		r, err = get(View{kv})
 		return err
 	})

@@ -125,9 +125,10 @@ func (n *Node) Err() error { return errorOf(n.engine.Err()) }
 func (n *Node) Drain(ctx context.Context) { n.engine.Drain(ctx) }
 
 // Close stops the cells, the egress, the log, the disk and the trace, in this
-// order. Clients that still wait are refused. Open runs stay in the log.
+// order. Clients that still wait are refused, and so are later commands. Open runs stay in the log.
 func (n *Node) Close(ctx context.Context) error {
 	err := n.engine.Close(ctx)
 	n.outbound.Close()
+	n.Commands.close()
 	return errors.Join(err, n.log.Close(), n.disk.Close(), n.trace.Close())
 }
