@@ -37,8 +37,8 @@ func RunSeed(o Options) Result {
 	return Result{Seed: o.Seed, Hash: w.Hash(), Violation: violation, Choices: w.Choices(), Stats: w.Stats, Plan: w.plan.String(), Report: w.teamReport()}
 }
 
-// RunTwice runs a simulation with the options o, and then with the options again. The
-// second options may select other backends. Different hashes are a violation of
+// RunTwice runs a simulation twice: with the first options, and then with the second
+// options, which may select other backends. Different hashes are a violation of
 // Deterministic.
 func RunTwice(o, again Options) Result {
 	o.Unhashed, again.Unhashed = false, false

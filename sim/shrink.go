@@ -208,8 +208,8 @@ func (s *shrinker) dropCauses() {
 	}
 }
 
-// dropCauseChunks drops causes of each kind in chunks of decreasing size. The minimum
-// size of a chunk is least.
+// dropCauseChunks drops causes of each kind in chunks of decreasing size. The
+// parameter least is the minimum size of a chunk.
 func (s *shrinker) dropCauseChunks(least int) {
 	for _, kind := range [...]StreamID{topicArrival, topicRegistry, topicWorld} {
 		of := func() []StreamID {
@@ -253,8 +253,8 @@ func causesIn(choices Choices) (all []StreamID) {
 // determine the time until the next arrival: the pace, in long runs only, and the gap.
 const arrivalGapChoices = 2
 
-// withoutCauses returns the choices without the choices that the given causes led to.
-// Choices that determine when the next cause occurs are kept.
+// withoutCauses removes the choices that the given causes led to, and returns the rest. It
+// keeps the choices that determine when the next cause occurs.
 func (s *shrinker) withoutCauses(choices Choices, causes []StreamID) (rest Choices) {
 	out := make(map[StreamID]bool, len(causes))
 	for _, id := range causes {
@@ -402,7 +402,7 @@ func (s *shrinker) compactArrivals() {
 	}
 }
 
-// renumberArrivals returns the best choices with new arrival numbers. The callback to
+// renumberArrivals returns the best choices with new arrival numbers. The callback
 // returns the new number of an arrival, or false if the arrival is dropped.
 func (s *shrinker) renumberArrivals(to func(StreamID) (StreamID, bool)) (all Choices) {
 	for _, st := range s.best.Choices {
@@ -511,9 +511,9 @@ func minimizeValue(current func() uint32, try func(uint32) bool) {
 // linearSearchBelow bounds the values that minimizeValue tries one by one.
 const linearSearchBelow = 8
 
-// dropElement tries to remove one element of a drawn sequence. It decrements one choice,
-// which is presumably the length of the sequence. It then deletes up to elementChoicesMax
-// of the choices that follow.
+// dropElement tries to remove one element of a drawn sequence. It decrements the
+// choice at the given index, which is presumably the length of the sequence. It then
+// deletes up to elementChoicesMax of the choices that follow.
 func (s *shrinker) dropElement(id StreamID, at int) {
 	for size := 1; size <= elementChoicesMax; size++ {
 		log := s.choicesOf(id)

@@ -8,8 +8,8 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// Point is a condition that the simulations MUST reach sometimes. A set of runs that
-// never reaches a certain point is not significant.
+// Point is a condition that the simulations MUST reach sometimes. If a set of runs never
+// reaches some point, the set is not significant.
 type Point uint8
 
 // The points.

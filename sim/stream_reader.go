@@ -398,7 +398,8 @@ func (r *streamReader) receiveRootEvent(e runs.Event) {
 	}
 }
 
-// notifyStreams notifies all streams that watch the run of a new event.
+// notifyStreams notifies the streams that watch the run. It is called when the run has a
+// new event.
 func (w *Simulation) notifyStreams(run actor.CallID) {
 	for _, n := range w.nodes {
 		for _, c := range n.streams {
