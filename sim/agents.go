@@ -17,8 +17,8 @@ import (
 )
 
 // A simulation has agents that follow scripts, and agents whose turns need an upstream:
-// declared agents prompt a model, external agents run outside the nodes. Messages to
-// the latter two consist of lines in the syntax of upstream.Script.
+// declared agents prompt a model, external agents run outside the nodes. A message to a
+// declared or external agent consists of lines in the syntax of upstream.Script.
 var (
 	declaredNames = [...]string{"dora", "dino"}
 	externalNames = [...]string{"xan", "xia"}

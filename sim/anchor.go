@@ -22,8 +22,8 @@ func anchorFile(node actor.NodeID, slot int, marks ...store.Mark) []byte {
 
 // readAnchor returns the mark from which a starting process reads its log. This is the
 // mark of its last batch, or of the batch before if the last write of the anchor was
-// torn. If neither slot can be decoded, wait is the time until an operator has restored
-// the anchor.
+// torn. If neither slot can be decoded, the result wait is the time until an operator has
+// restored the anchor.
 func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	w, n := d.n.w, d.n
 	if d.previous.Batch == 0 || !w.faultFires(DiskTornAnchor) {
@@ -37,7 +37,7 @@ func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	switch w.entropy.Int(4) {
 	case 0:
 		at := w.entropy.Int(len(last))
-		for i := range last[at:] { // inverted bytes represent stale ones, of two batches earlier
+		for i := range last[at:] { // the inverted bytes stand for stale bytes of two batches earlier
 			last[at+i] = ^last[at+i]
 		}
 	case 1:

@@ -17,8 +17,8 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// auditEvery is the number of seeds per audited seed. An audit takes about a sixth of
-// the time of a run.
+// auditEvery is the interval between audited seeds. An audit takes about a sixth of the
+// time of a run.
 const auditEvery = 8
 
 // Properties that the simulator checks in addition to the specs.
@@ -98,8 +98,9 @@ func (w *Simulation) auditRun(run actor.CallID) error {
 const corruptedRowsMax = 2
 
 // auditCorruption corrupts up to corruptedRowsMax rows of the store, one at a time, and
-// restores each. Their kinds are random. The examination of the store MUST report each
-// corruption, unless production code still reads the same value from the row.
+// restores each row. The kinds of the rows are random. The examination of the store MUST
+// report each corruption. Exception: production code still reads the same value from the
+// row.
 func (w *Simulation) auditCorruption() {
 	byKind := map[string][]store.Row{}
 	if err := w.kv.Scan(nil, []byte{0xff}, func(key, _ []byte) bool {

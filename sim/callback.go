@@ -29,8 +29,8 @@ func (w *Simulation) mintToken(run actor.CallID, id actor.ID) upstream.Secret {
 }
 
 // sendCallback sends the request of an external agent to call another agent. The
-// request is a signal to the run that its token names, sent through a random node. done
-// receives the reply, or nil if there was none.
+// request is a signal to the run that its token names, sent through a random node. The
+// callback done receives the reply, or nil if there was none.
 func (w *Simulation) sendCallback(j *externalCall, body string, done func(*actor.Reply)) {
 	run, id, refusal := ingress.ReadToken(w.tokenSecret(), j.token)
 	if refusal != nil {
@@ -90,8 +90,8 @@ func parseInvocation(run actor.CallID, owner actor.ID, body string) (actor.Call,
 	return call, r
 }
 
-// submitCall delivers a call to a random cell of the node. done receives the reply, or
-// nil if there is none in time.
+// submitCall delivers a call to a random cell of the node. The callback done receives the
+// reply, or nil if there is none in time.
 func (w *Simulation) submitCall(n *node, call actor.Call, done func(*actor.Reply)) {
 	cell := n.cells[w.entropy.Int(len(n.cells))]
 	req := &pendingRequest{client: &client{no: noOffset, stream: w.queue.stream, to: call.To, onReply: done}, call: call.ID, cell: cell}

@@ -73,7 +73,7 @@ func (s *upstreamConn) respondCanned(after time.Duration, f Fault, all []cannedR
 }
 
 // completionBody encodes a completion as a single JSON document. Some servers send
-// one even if the request asked for a stream.
+// such a document even if the request asked for a stream.
 func completionBody(completion upstream.Completion) []byte {
 	type function struct {
 		Name      string `json:"name"`

@@ -23,7 +23,7 @@ import (
 // If that node fails, the client retries, provided that it has an idempotency key.
 type client struct {
 	no          int
-	stream      StreamID // stream of its choices: that of the arrival that created it
+	stream      StreamID // entropy stream of its choices: the stream of the arrival that created the client
 	to          actor.ID
 	text        string
 	lane        actor.Lane
@@ -40,10 +40,10 @@ type client struct {
 	swap        *linear.Op         // recorded swap whose result is not known yet; nil: none
 	op          *registryOp        // registry operation; nil for a message
 	apiKey      *apiKey            // presented to the gateway; nil for none
-	bodyStyle   int                // formatting of the body, below bodyStyles
+	bodyStyle   int                // formatting of the body; less than bodyStyles
 }
 
-// pendingRequest is one attempt of a client, until it has its reply.
+// pendingRequest is one attempt of a client that has no reply yet.
 type pendingRequest struct {
 	client  *client
 	call    actor.CallID
@@ -260,8 +260,8 @@ func (w *Simulation) scheduleRetry(c *client, delay time.Duration) {
 // disconnecting does not.
 func (w *Simulation) cancelRun(req *pendingRequest) { w.cancelRunAs(ClientCancel, req) }
 
-// cancelRunAs cancels the run of a pending request through a random node. It records the
-// fault unless a storm of cancels has recorded it.
+// cancelRunAs cancels the run of a pending request through a random node. It records only
+// the fault ClientCancel, because a storm of cancels records its own fault.
 func (w *Simulation) cancelRunAs(f Fault, req *pendingRequest) {
 	n := w.drawNode()
 	if n == nil || !slices.Contains(w.pending, req) {

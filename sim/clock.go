@@ -37,7 +37,7 @@ const (
 	// repeats.
 	clockJumpMax = 30 * time.Second
 	// clockSlewAbove is the offset above which a correction reverses the drift.
-	// clockStepAbove is the offset above which it sets the clock instead.
+	// clockStepAbove is the offset above which a correction sets the clock instead.
 	clockSlewAbove, clockStepAbove = time.Second, 5 * time.Second
 )
 

@@ -17,8 +17,8 @@ import (
 )
 
 // codec is an encoding whose bytes are decoded elsewhere or later. A codec MUST decode
-// every encoding that it has written. It MUST either reject other bytes, or decode them
-// to a value that it encodes and decodes without a change.
+// every encoding that it has written. Other bytes MUST be rejected, or be decoded to a
+// value that does not change when it is encoded and decoded again.
 type codec int
 
 // The codecs.

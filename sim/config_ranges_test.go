@@ -14,7 +14,7 @@ import (
 )
 
 // TestConfigFieldsHaveRanges checks that every numeric bound of a configuration has a
-// sim range, and that drawConfig stays within it and covers it.
+// sim range, and that drawConfig stays within the range and covers it.
 func TestConfigFieldsHaveRanges(t *testing.T) {
 	fields := func(v any) {
 		for i := range reflect.TypeOf(v).NumField() {

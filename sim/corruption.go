@@ -31,7 +31,7 @@ type corruption struct {
 var corruptionFaults = [...]Fault{DiskTornWrite, DiskBitFlip, DiskMisdirected, DiskStale, DiskLostWrite}
 
 // durableRows are the most recently committed rows of a disk, from which
-// injectCorruption selects the one to damage.
+// injectCorruption selects the row to damage.
 type durableRows struct {
 	rows      []store.Row // rows of actors and batches, newest last
 	staleRows []store.Row // previous values of rows that were overwritten, newest last
@@ -210,7 +210,7 @@ func (n *node) startDelay() time.Duration {
 	if wait > 0 {
 		return wait
 	}
-	if (w.auditEnabled() || anchor != d.mark) && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.log.corruption != nil }) { // skipped while any node has corrupt rows: Verify could report those of another node
+	if (w.auditEnabled() || anchor != d.mark) && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.log.corruption != nil }) { // skipped while any node has corrupt rows: Verify could report the rows of another node
 		if end, err := store.Verify(w.kv, n.id, anchor); err != nil || end != d.mark {
 			w.fail(ChainHolds, fmt.Sprintf("start of %s: the log ends at batch %d, want %d: %v", n.id, end.Batch, d.mark.Batch, err))
 		}

@@ -21,7 +21,7 @@ type disk struct {
 	mark          store.Mark // of the last batch in the store
 	previous      store.Mark // of the batch before it
 	inFlight      []store.Batch
-	written       int  // number of batches in inFlight that are written; they come first
+	written       int  // number of written batches; they are the first ones in inFlight
 	batching      bool // batches are about to be taken from the writer
 	writing       bool
 	syncing       bool
@@ -33,8 +33,9 @@ type disk struct {
 	pendingWrites [][]groupWrite // for each batch of inFlight
 }
 
-// open starts the log of a process after the last batch in the store. With NodeOlderData
-// the process is an earlier version, which writes the older format.
+// open starts the log of a process after the last batch in the store. If the fault
+// NodeOlderData fires, the process is an earlier version, which writes the older format.
+// The fault is recorded when a newer version starts on that data.
 func (d *disk) open(n *node) {
 	config := n.w.plan.Writer
 	config.Failpoints, config.WriteVersion1 = n.w.failpointFires, n.w.faultFires(NodeOlderData)
@@ -107,8 +108,8 @@ func (d *disk) write() {
 	})
 }
 
-// sync makes the written batches durable. It does not wait for batches written after it
-// has begun.
+// sync makes the written batches durable. It does not wait for batches that are written
+// after the sync has begun.
 func (d *disk) sync() {
 	if d.syncing || d.written == 0 {
 		return
@@ -146,7 +147,7 @@ func (d *disk) completeSync(count int) {
 	fenced := false
 	for range count {
 		if fenced = !d.commit(); fenced {
-			d.inFlight, d.written = nil, 0 // later batches are void too
+			d.inFlight, d.written = nil, 0 // the batches after the rejected batch are discarded too
 			break
 		}
 	}
@@ -201,8 +202,8 @@ func (d *disk) commit() bool {
 	return true
 }
 
-// crash keeps a prefix of the batches that were written and not synced: all of them,
-// unless a fault loses some. Batches that were not written are lost.
+// crash keeps the batches that were written and not synced. If a fault loses some of
+// these batches, crash keeps a prefix. Batches that were not written are lost.
 func (d *disk) crash() {
 	w := d.n.w
 	kept := d.written

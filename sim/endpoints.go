@@ -44,7 +44,7 @@ var malformedMessages = [...]string{
 }
 
 // endpoints are the other inputs of the gateway, each with valid and malformed
-// examples. LONG is replaced by a text longer than any of them accepts.
+// examples. LONG is replaced by a text longer than any endpoint accepts.
 var endpoints = [...]struct {
 	name    string
 	read    func(text string) *actor.Refusal

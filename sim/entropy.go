@@ -26,16 +26,16 @@ type Entropy interface {
 	SetStream(to StreamID)
 }
 
-// StreamID identifies a random stream by topic, owner and, in the high bits, cause: the
-// stream of the client arrival, fault round or registry operation that led to the
-// choice. The shrinker can thus drop a cause together with all choices that it led to,
-// without disturbing the choices of other causes.
+// StreamID identifies a random stream by topic, owner and cause. The cause is in the high
+// bits. It is the stream of the client arrival, fault round or registry operation that
+// led to the choice. The shrinker can thus drop a cause together with all choices that it
+// led to, without disturbing the choices of other causes.
 type StreamID uint64
 
 // Topics of streams. The comment names the owners of the topic's streams.
 const (
 	topicPlan      StreamID = iota << 24 // parts of the plan
-	topicWorld                           // all that has no topic of its own; fault rounds are numbered in it
+	topicWorld                           // all choices without a topic of their own; as a cause: a fault round, by its number
 	topicFault                           // kinds of faults
 	topicArrival                         // arrivals of clients
 	topicCell                            // cells: order and delay of their inputs

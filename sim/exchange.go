@@ -35,20 +35,20 @@ type exchange struct {
 	conn          *upstreamConn                         // connection of the current attempt
 	inbox         []connInput                           // received input, not yet processed
 	outbox        []runtime.Input                       // output for the cell
-	offered       bool                                  // the first of outbox is queued at the cell
+	offered       bool                                  // the first input of outbox is queued at the cell
 	awaited       bool                                  // the current incarnation of the cell awaits the outcome
 	done          bool                                  // abandoned or complete
 	timer         actor.Time
 }
 
-// connInput is an input of an exchange with the connection it was received on, which is
-// nil for timers.
+// connInput is an input of an exchange and the connection that received the input. The
+// connection is nil for timers.
 type connInput struct {
 	conn *upstreamConn
 	in   upstream.Input
 }
 
-// upstreamState is the state of a process about its upstreams. It is lost with the
+// upstreamState is the state that a process keeps for its upstreams. It is lost with the
 // process.
 type upstreamState struct {
 	exchanges []*exchange
@@ -387,8 +387,8 @@ func (w *Simulation) recordShown(h *gatedEffect, e store.RunEvent) {
 	}
 }
 
-// recordRetracted records for the specs which pieces a step retracts. It does so even
-// if the retraction is lost in a crash: then the next incarnation MUST repeat it.
+// recordRetracted records for the specs the pieces that a step retracts. A retraction
+// that is lost in a crash is recorded too: the next incarnation MUST repeat it.
 func (w *Simulation) recordRetracted(c *cell, effects []runtime.Effect) {
 	for i := range effects {
 		if op, ok := effects[i].Op.(runtime.Publish); ok && runs.TypeOf(op.Event.Body) == runs.Attempt {

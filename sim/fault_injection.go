@@ -34,8 +34,8 @@ func (w *Simulation) injectAll() {
 	}
 }
 
-// correctClocks corrects the clocks of a long run. Within an hour of drift they would
-// be further off than any operator permits.
+// correctClocks corrects the clocks of a long run. After an hour of drift, the offset of
+// a clock would be larger than any operator permits.
 func (w *Simulation) correctClocks() {
 	for _, n := range w.nodes {
 		if by := n.clock.correct(w.now); by != 0 {
@@ -306,8 +306,8 @@ type replayCheck struct {
 // replayCheckEvery is the number of steps per recorded turn.
 const replayCheckEvery = 64
 
-// record records the answers to a turn, and its action. Once the turn is done, it
-// replays the turn and compares.
+// record records the answers that a turn received. If the action ends the turn, record
+// replays the turn. The replay MUST yield the same actions.
 func (r *replayCheck) record(w *Simulation, answers []actor.Answer, action actor.Action) {
 	if answers != nil {
 		r.answers = append(r.answers, slices.Clone(answers))

@@ -62,7 +62,7 @@ const (
 	DiskReadFailed  // reading an actor fails
 	DiskTornWrite   // a starting process finds only a part of a durable batch
 	DiskBitFlip     // a starting process finds a value with one bit flipped
-	DiskMisdirected // a starting process finds a value under the key of another
+	DiskMisdirected // a starting process finds a value under the key of another value
 	DiskStale       // a starting process finds the previous version of a value
 	DiskLostWrite   // a starting process finds a value missing
 	DiskTornAnchor  // a starting process finds a damaged anchor, the record of the synced log position
@@ -344,7 +344,7 @@ func (w *Simulation) faultFires(f Fault) bool {
 // recordFault counts and logs a fault that has changed something.
 func (w *Simulation) recordFault(f Fault, format string, args ...any) {
 	if int(f) == faultKinds {
-		return // an unplanned panic, which is reported as a violation
+		return // noFault: the panic was not injected, and it is reported as a violation
 	}
 	w.noteDisturbance(f)
 	w.Stats.Faults[f]++

@@ -56,7 +56,7 @@ var prerequisites = map[Fault][]Fault{
 	NodeNewerData:     {NodeCrash},
 	NodeOlderData:     {NodeCrash},
 	ClockBehind:       {NodeCrash},
-	LoadPoison:        {AgentPanic}, // a panic of an agent is counted under this fault
+	LoadPoison:        {AgentPanic}, // the panic of the agent is counted as AgentPanic
 }
 
 // A gated effect may start a model request after its cell has crashed. If no later

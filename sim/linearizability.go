@@ -33,7 +33,7 @@ func (w *Simulation) checkHistories() {
 }
 
 // recordKeyedRequest records a request with an idempotency key. Requests to
-// volatile agents are left out, because these agents forget keys too.
+// volatile agents are left out, because these agents also forget idempotency keys.
 func (w *Simulation) recordKeyedRequest(r *pendingRequest) {
 	c := r.client
 	if c.key == "" || w.isVolatile(c.to.Agent) {
@@ -103,7 +103,7 @@ func (d *disk) recordWriteStart(b *store.Batch) {
 }
 
 // recordWriteEnd records the result of the oldest batch. If the store refused it
-// because of one group, nothing is recorded for the others.
+// because of one group, nothing is recorded for the other groups.
 func (d *disk) recordWriteEnd(ok bool) {
 	w := d.n.w
 	for _, write := range d.pendingWrites[0] {

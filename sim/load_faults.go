@@ -16,7 +16,7 @@ import (
 
 const (
 	stormClientsMax = 16 // clients of one load fault
-	poisonClients   = 3  // clients whose message panics
+	poisonClients   = 3  // clients whose message makes the actor panic
 	stormRetriesMax = 4  // retries of each client in a retry storm
 )
 
@@ -64,8 +64,8 @@ func (w *Simulation) startClients(n int, within time.Duration, next func(i int) 
 	}
 }
 
-// trivialMessage returns a message that the agent handles at once, in its own
-// language.
+// trivialMessage returns a message that the agent handles at once, in the syntax of
+// the agent.
 func (w *Simulation) trivialMessage(agent string) string {
 	if w.team != nil {
 		return w.teamMessageFor(agent)

@@ -38,7 +38,7 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 	case w.faultFires(ModelError):
 		s.respondCanned(delay, ModelError, errorResponses[:])
 		return
-	case w.faultFires(ModelLate): // it arrives after the deadline, and the node still receives it
+	case w.faultFires(ModelLate): // the response arrives after the deadline, and the node still receives it
 		s.deliverAfterClose, s.lateFault = true, ModelLate
 		delay = durationOr(w.plan.Patience.Head, 2*time.Minute) + w.between(0, 3*time.Second)
 	}
@@ -115,7 +115,7 @@ func (w *Simulation) injectModelFault(s *upstreamConn, prompt *upstream.Prompt, 
 }
 
 // truncationPoint draws the length of the part of a text that is sent before the
-// cut. It ends at a character boundary and may be 0.
+// cut. The part ends at a character boundary and may be empty.
 func (w *Simulation) truncationPoint(text string) int {
 	at := w.entropy.Int(2) * w.entropy.Int(len(text)+1)
 	for at > 0 && at < len(text) && text[at]&0xc0 == 0x80 {
@@ -128,9 +128,9 @@ func offersTool(p *upstream.Prompt, tool string) bool {
 	return slices.ContainsFunc(p.Tools, func(t upstream.ToolSpec) bool { return t.Name == tool })
 }
 
-// serveExternalAgent simulates the service of an external agent. It follows its
-// message line by line, as the scripted model does. Calls to other agents are made
-// through the run that it was invoked for, with the token of that run.
+// serveExternalAgent simulates the service of an external agent. The service follows
+// the message line by line, as the scripted model does. It calls other agents through
+// the run for which it was invoked, with the token of that run.
 func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 	var in struct {
 		Agent string `json:"agent_id"`
@@ -169,7 +169,7 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 	case w.faultFires(AgentAbsent):
 		s.breakConnection(delay, AgentAbsent, false, "connection refused")
 		return
-	case w.faultFires(AgentLate): // it arrives after the deadline, and the node still receives it
+	case w.faultFires(AgentLate): // the response arrives after the deadline, and the node still receives it
 		s.deliverAfterClose, s.lateFault = true, AgentLate
 		delay = durationOr(w.plan.Patience.Head, 2*time.Minute) + w.between(0, 3*time.Second)
 	}

@@ -17,7 +17,7 @@ type network struct {
 	storeCutUntil []actor.Time // by node: end of its disconnection from the store
 	links         [][]link     // by sender and receiver
 	inFlight      int          // number of messages sent and not yet delivered
-	delayed       int          // number of those delayed by a fault
+	delayed       int          // number of messages in flight that a fault delays
 }
 
 // linkCut is a period in which a link delivers nothing, with the fault that caused it.

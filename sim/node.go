@@ -101,7 +101,7 @@ type runningEffect struct {
 	attempt uint32
 	cell    uint16
 	awaited bool   // the current incarnation of the cell awaits it
-	finish  func() // delivers the result to a later awaiter; nil: still running
+	finish  func() // delivers the result once an incarnation awaits it; nil: still running
 }
 
 // start boots a process. Its log continues at the end of the durable log. Each cell
@@ -298,8 +298,9 @@ func panicStack() string {
 	return stackUntil(func(name string) bool { return strings.HasPrefix(name, "sim.") })
 }
 
-// stackUntil returns the frames of a panic up to the first function that end selects.
-// The function that recovers MUST call it directly, or through one other function.
+// stackUntil returns the frames of a panic up to the first function for which the
+// callback end returns true. The function that recovers MUST call stackUntil directly, or
+// through one other function.
 func stackUntil(end func(name string) bool) string {
 	pcs := make([]uintptr, 64)
 	frames := goruntime.CallersFrames(pcs[:goruntime.Callers(4, pcs)])
@@ -321,7 +322,7 @@ func stackUntil(end func(name string) bool) string {
 const overdueTicksMax = 16
 
 // checkOverdue checks that a cell handles expired deadlines. A cell that postpones
-// them at every tick would stop the simulated time.
+// these deadlines at every tick would stop the simulated time.
 func (c *cell) checkOverdue(now actor.Time) {
 	due, ok := c.core.NextDeadline()
 	if !ok || due > now {
@@ -446,7 +447,7 @@ func (n *node) perform(g gatedEffect) {
 
 // startEffect runs a tool or work. The result is delivered after a delay, to the
 // incarnation of the cell that exists then. If that incarnation does not await the
-// result yet, the result is kept for the duration left.
+// result yet, the result is kept until the time left is over.
 func (n *node) startEffect(g *gatedEffect, left actor.Duration, run func() actor.Answer) {
 	r := n.trackEffect(g)
 	n.after(n.w.between(50*time.Microsecond, 40*time.Millisecond), func() { n.completeEffect(r, left, run) })
@@ -529,8 +530,8 @@ func isWork(op runtime.Op) bool {
 	return false
 }
 
-// after calls do after the given delay on behalf of this process. The call is
-// dropped if the process has exited, and deferred while the process is paused.
+// after calls the function do on behalf of this process, once the delay is over. The
+// call is dropped if the process has exited, and deferred while the process is paused.
 func (n *node) after(delay time.Duration, do func()) {
 	n.w.queue.push(queuedEvent{at: n.w.now.Add(delay), fn: do, node: n, process: n.process})
 }

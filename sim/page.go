@@ -111,7 +111,7 @@ func (p *Page) event(now actor.Time, e *history.Event) {
 	route := e.What + "/" + e.Call.String() + "/"
 	switch e.Kind {
 	case history.Send:
-		p.rows[at].Lost = true // until it arrives
+		p.rows[at].Lost = true // until the message arrives
 		p.openSends[route+e.Peer.String()] = append(p.openSends[route+e.Peer.String()], at)
 	case history.Deliver:
 		route += e.Actor.String()

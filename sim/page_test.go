@@ -36,9 +36,9 @@ func renderPage(t *testing.T, o Options) ([]byte, Result) {
 	return out.Bytes(), r
 }
 
-// violatingOptions returns the first seed in which a message is lost, a node is down,
-// paused or cut off, and a spec is violated. The spec is stricter than the guarantee of
-// the code.
+// violatingOptions returns the options of the first seed in which three things happen:
+// a message is lost; a node is down, paused or cut off; and a spec is violated. The spec
+// is stricter than the guarantee of the code.
 func violatingOptions(t *testing.T) Options {
 	t.Helper()
 	for seed := range uint64(500) {
@@ -149,7 +149,7 @@ func TestPageEscapesHTML(t *testing.T) {
 }
 
 // TestBrowserRendersPage loads the page in a real browser, in light and dark mode.
-// TROUPE_BROWSER names the browser; it is set on machines that must have one.
+// TROUPE_BROWSER names the browser. It is set on machines that must have a browser.
 func TestBrowserRendersPage(t *testing.T) {
 	browser := os.Getenv("TROUPE_BROWSER")
 	if browser == "" {

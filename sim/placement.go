@@ -130,8 +130,9 @@ func (n *node) refreshOwners() {
 	}
 }
 
-// moveGroup hands a group over to another cell. The owner stops serving it and releases
-// it when its log is durable. Only then does the new owner claim it.
+// moveGroup hands a group over to another cell. The owner stops serving the group, and
+// releases the group when the owner's log is durable. Only then does the new owner claim
+// the group.
 func (w *Simulation) moveGroup(g int, to *node, cell uint16) {
 	cl := &w.claims.groups[g]
 	from, epoch := cl.node, cl.epoch

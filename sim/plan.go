@@ -17,7 +17,8 @@ import (
 )
 
 // Plan is the configuration of a simulation. Each seed draws its own (swarm testing): a
-// configuration with few features finds failures that one with all features hides.
+// configuration with few features finds failures that a configuration with all features
+// hides.
 type Plan struct {
 	Cells            []int // number of cells of each node
 	Groups           int   // number of shard groups; a group moves as a whole
@@ -35,7 +36,7 @@ type Plan struct {
 	Drift            []int64        // of each node's clock, in parts per million
 	Offset           []actor.Duration
 	Odds             [faultKinds]int        // of each fault, in ten-thousandths
-	Patience         upstream.AttemptLimits // of nodes with their upstreams
+	Patience         upstream.AttemptLimits // limits of the attempts that nodes make at an upstream
 	Writer           store.WriterConfig
 	Schedule         Schedule
 	Failpoints       []failpoint.Point // failpoints enabled in production code
@@ -74,8 +75,8 @@ func (p Plan) withDefaults(o Options) Plan {
 	return p
 }
 
-// The parts of a plan, each a stream of its own. Making one part benign does not change
-// the others.
+// The parts of a plan. Each part has its own stream, so making one part benign does not
+// change the other parts.
 const (
 	planNodes StreamID = topicPlan + iota
 	planFaults

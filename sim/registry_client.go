@@ -250,7 +250,8 @@ func memberJSON(member, name string) []byte {
 	return invariant.Must(json.Marshal(map[string]string{member: name}))
 }
 
-// pickKey returns a random key for which ok holds, or nil if there is none.
+// pickKey returns a random key for which the callback ok returns true, or nil if there is
+// no such key.
 func (rc *registryClient) pickKey(ok func(*apiKey) bool) *apiKey {
 	if rc == nil || len(rc.keys) == 0 {
 		return nil

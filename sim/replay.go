@@ -179,8 +179,8 @@ const (
 
 // SaveFailure writes the directory of a failure: its choices, its log, and the
 // smallest run found that violates the same spec. It returns the result of the
-// smallest run. If the failure is Deterministic, nothing is shrunk and r is returned:
-// the two runs differ, but neither of them fails by itself.
+// smallest run. A violation of Deterministic is not shrunk, and r is returned: the two
+// runs differ, but neither of the runs fails by itself.
 func SaveFailure(dir string, o Options, r Result) (Result, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Result{}, err

@@ -13,8 +13,8 @@ import (
 )
 
 // runPoller is a client that polls runs instead of streaming them. It pages through
-// the newest runs and reads each one with its child runs. It checks that a run never
-// takes back an event it has reported.
+// the newest runs and reads each run with its child runs. It checks that a run never
+// takes back an event that the run has reported.
 type runPoller struct {
 	w       *Simulation
 	records map[actor.CallID]runs.Record
@@ -93,7 +93,7 @@ func (p *runPoller) checkRun(run actor.CallID, depth int) {
 		}
 	}
 	p.records[run] = r
-	if r.Seq == 0 { // its turn has not started, so it has no events
+	if r.Seq == 0 { // the turn of the run has not started, so the run has no events
 		return
 	}
 	p.w.Stats.Points[RunPolled]++

@@ -50,7 +50,7 @@ type Schedule struct {
 const (
 	uniformWindow      = 4    // number of oldest inputs from which Uniform chooses
 	rankedWindow       = 16   // number of oldest inputs that Priority and Starvation consider
-	demotionsMax       = 4    // maximum number of lost ranks; a bug may need as many events in a certain order
+	demotionsMax       = 4    // maximum number of lost ranks; a bug may need up to this number of events in a certain order
 	demotionStepsMax   = 3000 // all demotions happen within this number of steps
 	starvationDelayMax = 40 * time.Millisecond
 )

@@ -17,8 +17,8 @@ import (
 
 // A script is the behavior of a simulated agent for one message, and the text of the
 // message is the script. A client thus draws a complete tree of calls. Every
-// execution of a part of it has the same result, on any node and however often it is
-// repeated.
+// execution of a part of a script has the same result, on any node and at every
+// repetition.
 //
 //	script       step ; step ; …
 //	step         instruction, or: all instruction | instruction | …    asked in one action

@@ -37,8 +37,9 @@ func RunSeed(o Options) Result {
 	return Result{Seed: o.Seed, Hash: w.Hash(), Violation: violation, Choices: w.Choices(), Stats: w.Stats, Plan: w.plan.String(), Report: w.teamReport()}
 }
 
-// RunTwice runs a simulation with the options o, and then one with the options again,
-// which may use other backends. Different hashes are a violation of Deterministic.
+// RunTwice runs a simulation twice: with the first options, and then with the second
+// options, which may select other backends. Different hashes are a violation of
+// Deterministic.
 func RunTwice(o, again Options) Result {
 	o.Unhashed, again.Unhashed = false, false
 	r := RunSeed(o)
@@ -56,9 +57,10 @@ func RunTwice(o, again Options) Result {
 // the consumer has taken them.
 const resultsAheadMax = 16
 
-// RunSeeds runs n seeds starting with first, up to GOMAXPROCS at a time. It passes the
-// results to the function each, in the order of the seeds. It stops when that function
-// returns false, and returns only after all workers have exited.
+// RunSeeds runs n consecutive seeds, of which first is the lowest. It runs up to
+// GOMAXPROCS seeds at a time. It passes every result to the callback each, in the order of
+// the seeds. It stops when the callback returns false, and returns only after all workers
+// have exited.
 func RunSeeds(first uint64, n int, run func(seed uint64) Result, each func(Result) bool) {
 	workers := min(goruntime.GOMAXPROCS(0), n)
 	results := make([]chan Result, workers)

@@ -21,8 +21,8 @@ var defaultBudget = budget{steps: 1_200_000, time: 45 * time.Second}
 const runOverheadSteps = 50
 
 // Shrink searches for the shortest run that violates the same spec. The benign choice
-// is always 0, so the choices that remain nonzero are relevant to the failure. It
-// proceeds in this order:
+// is always 0, so the choices that remain nonzero are relevant to the failure. Shrink
+// makes these passes, in this order:
 //
 //   - Drop causes: all but the last arrivals, then some of the arrivals, fault rounds
 //     and registry operations.
@@ -31,9 +31,9 @@ const runOverheadSteps = 50
 //   - Zero or delete chunks of choices, in decreasing sizes, and then minimize the
 //     values that have to stay.
 //
-// This rarely shrinks a failure that depends on a race, because every deletion shifts
-// the rest in time. If the run stays long, Shrink searches for a shorter failure with
-// other random choices, under the same plan or the benign one.
+// The passes rarely shrink a failure that depends on a race, because every deletion
+// changes the time of all later events. If the run stays long, Shrink searches for a
+// shorter failure with other random choices, under the same plan or the benign plan.
 //
 // Shrink repeats these passes until none makes progress, or the budget is spent.
 func Shrink(o Options, r Result) Result { return newShrink(o, r).run() }
@@ -105,8 +105,9 @@ func (a runSize) compare(b runSize) int {
 
 func (s *shrinker) exhausted() bool { return s.stepsLeft <= 0 || !time.Now().Before(s.deadline) }
 
-// try runs the choices, and accepts them without their unused parts if the run
-// violates the same spec and is smaller. It reports whether it accepted them.
+// try runs the choices. If the run violates the same spec and is smaller, try accepts the
+// choices, without those that the run did not use. It reports whether it accepted the
+// choices.
 func (s *shrinker) try(choices Choices) bool {
 	id := s.hashChoices(choices)
 	if s.exhausted() || s.rejected[id] {
@@ -173,9 +174,14 @@ func (s *shrinker) hashChoices(choices Choices) uint64 {
 
 // dropCauses removes clients, fault injections and registry operations together with
 // the choices they caused. The rest keeps its timing, because a dropped arrival still
-// takes the same time. It first tries to keep only the last causes: in the benign
-// simulation, under the original plan, and with all other choices. Long-running
-// failures usually become short here, which makes later passes cheap.
+// takes the same time. At first it keeps only the last causes and tries three sets of
+// other choices:
+//
+//   - none, so the simulation is benign
+//   - the original plan
+//   - all
+//
+// Long-running failures usually become short here, which makes later passes cheap.
 func (s *shrinker) dropCauses() {
 	all := s.best.Choices
 	idle := func(st Stream) bool { return st.ID == planRegistry || st.ID == planLength && s.options.Long }
@@ -202,8 +208,8 @@ func (s *shrinker) dropCauses() {
 	}
 }
 
-// dropCauseChunks drops causes of each kind in chunks of decreasing size, down to
-// least.
+// dropCauseChunks drops causes of each kind in chunks of decreasing size. The
+// parameter least is the minimum size of a chunk.
 func (s *shrinker) dropCauseChunks(least int) {
 	for _, kind := range [...]StreamID{topicArrival, topicRegistry, topicWorld} {
 		of := func() []StreamID {
@@ -247,8 +253,8 @@ func causesIn(choices Choices) (all []StreamID) {
 // determine the time until the next arrival: the pace, in long runs only, and the gap.
 const arrivalGapChoices = 2
 
-// withoutCauses returns the choices without those of the given causes. The choices
-// that determine when the next cause occurs are kept.
+// withoutCauses removes the choices that the given causes led to, and returns the rest. It
+// keeps the choices that determine when the next cause occurs.
 func (s *shrinker) withoutCauses(choices Choices, causes []StreamID) (rest Choices) {
 	out := make(map[StreamID]bool, len(causes))
 	for _, id := range causes {
@@ -278,9 +284,13 @@ const (
 	redrawBudgetDivisor = 4
 )
 
-// redrawChoices searches for a shorter failure with redrawn choices. In turn it keeps
-// the plan, the plan and the arrivals, nothing, and the plan with arrivals and
-// faults.
+// redrawChoices searches for a shorter failure with redrawn choices. It cycles through
+// four sets of choices to keep:
+//
+//   - the plan
+//   - the plan and the arrivals
+//   - nothing
+//   - the plan, the arrivals and the faults
 func (s *shrinker) redrawChoices() bool {
 	steps := s.best.Stats.Steps
 	stepsMin, deadline := s.stepsLeft-s.stepsLeft/redrawBudgetDivisor, time.Now().Add(time.Until(s.deadline)/redrawBudgetDivisor)
@@ -373,7 +383,7 @@ func (s *shrinker) topicStreams(topic StreamID) (ids []StreamID) {
 }
 
 // compactArrivals renumbers the remaining arrivals without gaps. If that run does not
-// violate the spec, it only removes the gap before the first arrival.
+// violate the spec, compactArrivals only removes the gap before the first arrival.
 func (s *shrinker) compactArrivals() {
 	var arrivals []StreamID
 	for _, id := range causesIn(s.best.Choices) {
@@ -392,8 +402,8 @@ func (s *shrinker) compactArrivals() {
 	}
 }
 
-// renumberArrivals returns the best choices with the arrivals renumbered, or dropped
-// if to returns false.
+// renumberArrivals returns the best choices with new arrival numbers. The callback
+// returns the new number of an arrival, or false if the arrival is dropped.
 func (s *shrinker) renumberArrivals(to func(StreamID) (StreamID, bool)) (all Choices) {
 	for _, st := range s.best.Choices {
 		cause, owner, ok := st.ID.cause(), st.ID&ownerMask, true
@@ -483,8 +493,8 @@ func (s *shrinker) minimizeChoice(id StreamID, at int) {
 	minimizeValue(get, func(v uint32) bool { return !s.exhausted() && set(v) })
 }
 
-// minimizeValue calls try with decreasing values. The function current MUST return
-// the last accepted value.
+// minimizeValue calls the function try with decreasing values. The function current MUST
+// return the last accepted value.
 func minimizeValue(current func() uint32, try func(uint32) bool) {
 	for v := current() / 2; v > 0 && try(v); v = current() / 2 {
 	}
@@ -502,8 +512,8 @@ func minimizeValue(current func() uint32, try func(uint32) bool) {
 const linearSearchBelow = 8
 
 // dropElement tries to remove one element of a drawn sequence. It decrements the
-// choice at index at, presumably the length, and deletes up to elementChoicesMax
-// choices after it.
+// choice at the given index, which is presumably the length of the sequence. It then
+// deletes up to elementChoicesMax of the choices that follow.
 func (s *shrinker) dropElement(id StreamID, at int) {
 	for size := 1; size <= elementChoicesMax; size++ {
 		log := s.choicesOf(id)

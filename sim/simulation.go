@@ -22,7 +22,7 @@ type Options struct {
 	Seed          uint64
 	Entropy       Entropy   // nil: drawn from the seed
 	Events        io.Writer // receives the canonical log; nil: not written
-	Unhashed      bool      // omits the hash, and the log unless Events is set
+	Unhashed      bool      // no hash is computed, and the log is written only if Events is set
 	Columns       *Columns  // receives the run as text columns; nil: not shown
 	Page          *Page     // receives the run for an HTML diagram; nil: not shown
 	Backends      Backends
@@ -42,8 +42,8 @@ type Options struct {
 	StepsMax      int                 // ends the run after this number of steps, idle or not; 0: no such limit
 }
 
-// rule returns the spec that an event violates at the given time since the start, or
-// "".
+// rule returns the spec that an event violates, or "". The time of the event is measured
+// from the start of the run.
 type rule func(at actor.Duration, e *history.Event) (spec string)
 
 // Backends are real implementations that replace simulated ones.
@@ -463,7 +463,7 @@ func (w *Simulation) afterStep(n *node) {
 
 func (w *Simulation) compareStates() {
 	for _, n := range w.nodes {
-		if !n.up || !n.leaseValid() { // a node that has not noticed the loss of its lease holds shards of another node
+		if !n.up || !n.leaseValid() { // until a node notices the loss of its lease, it holds shards that another node owns
 			continue
 		}
 		for _, c := range n.cells {

@@ -222,8 +222,8 @@ func TestSaveFailureWritesShrunkRun(t *testing.T) {
 	if _, _, err := Replay(t.TempDir(), false, io.Discard, Backends{}); err == nil {
 		t.Error("Replay of an empty directory succeeded")
 	}
-	// A Deterministic failure has no shrunk run, and the files of an earlier one are
-	// deleted.
+	// A violation of Deterministic has no shrunk run, and the files of an earlier failure
+	// are deleted.
 	o = Options{Seed: 2, Faultless: true}
 	if _, err := SaveFailure(dir, o, RunTwice(o, Options{Seed: 3, Faultless: true})); err != nil {
 		t.Fatal(err)

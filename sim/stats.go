@@ -8,8 +8,8 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// Point is a condition that the simulations MUST reach sometimes. A set of runs that
-// never reaches one is not significant.
+// Point is a condition that the simulations MUST reach sometimes. If a set of runs never
+// reaches some point, the set is not significant.
 type Point uint8
 
 // The points.
@@ -25,7 +25,7 @@ const (
 	HeldReply                   // a client has to fetch the reply later
 	StreamRead                  // a client read the stream of a run to its end
 	OutcomeReread               // an archived outcome was read again for a repeated call
-	RepeatAnswered              // a request was answered with the outcome of an earlier one under the same key
+	RepeatAnswered              // a request was answered with the outcome of an earlier request under the same key
 	RegistryAnnounced           // the registry announced a change to all nodes
 	AgentPut                    // the registry acknowledged a new or changed agent
 	AgentDeleted                // the registry acknowledged the deletion of an agent
@@ -34,7 +34,7 @@ const (
 	RegistryOpRefused           // the registry rejected an operation
 	APIKeyAccepted              // a client presented a valid API key
 	APIKeyRejected              // a client presented a revoked, expired or unknown API key
-	RunPolled                   // a client polled a run and the runs below it
+	RunPolled                   // a client polled a run and its child runs
 	PausedRunPolled             // a client polled a run that was held
 	SpecFileRejected            // an invalid agent file was rejected with an explanation
 	RegisteredAgentServed       // a registered agent answered
@@ -51,8 +51,8 @@ const (
 	UpstreamRetried // a request to an upstream service was retried
 	PiecesRetracted // pieces of an answer that had been shown were retracted
 	LateDropped     // a message arrived after its receiver had stopped waiting
-	LateOutcome     // likewise for the outcome of an effect
-	LatePiece       // likewise for a piece of an outcome
+	LateOutcome     // the outcome of an effect arrived after its receiver had stopped waiting
+	LatePiece       // a piece of an outcome arrived after its receiver had stopped waiting
 	OldEpochDropped // a message from or for another epoch was dropped
 	FullDropped     // a message was dropped because the mailbox was full
 

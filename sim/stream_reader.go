@@ -189,7 +189,7 @@ func (c *streamConn) step(in ingress.StreamInput) {
 	}
 }
 
-// after calls do after d, if the connection is still open then.
+// after calls the function do once the delay d is over, if the connection is still open.
 func (c *streamConn) after(d time.Duration, do func()) {
 	c.node.after(d, func() {
 		if !c.closed {
@@ -398,7 +398,8 @@ func (r *streamReader) receiveRootEvent(e runs.Event) {
 	}
 }
 
-// notifyStreams notifies all streams that watch the run that it has a new event.
+// notifyStreams notifies the streams that watch the run. It is called when the run has a
+// new event.
 func (w *Simulation) notifyStreams(run actor.CallID) {
 	for _, n := range w.nodes {
 		for _, c := range n.streams {

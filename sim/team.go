@@ -124,8 +124,8 @@ func (w *Simulation) agentCompletion(agent, message string) upstream.Completion 
 // randKey is the context key of the Rand of a stand-in tool.
 type randKey struct{}
 
-// StandIn returns a team's tool that answers with the result of answer. The tool
-// faults apply to it.
+// StandIn returns a team's tool that calls the function answer and replies with the
+// result. The tool faults apply to the tool.
 func StandIn(t tools.Tool, answer func(c Rand, input []byte) string) tools.Tool {
 	if t.Schema == "" {
 		t.Schema = anyObject

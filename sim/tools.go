@@ -68,8 +68,8 @@ func newBuiltinTools() *tools.Registry {
 	return r
 }
 
-// toolFaults are the faults of a single tool call. Those before ToolReplyLost affect
-// its answer.
+// toolFaults are the faults of a single tool call. The faults before ToolReplyLost affect
+// the answer of the tool.
 var toolFaults = [...]Fault{ToolCrash, ToolRefused, ToolBusy, ToolAbsent, ToolGarbage, ToolGiant, ToolReplyLost, ToolHang, ToolDuplicate, ToolLate}
 
 // toolFaultKey is the context key of the fault that a tool injects.

@@ -113,7 +113,7 @@ func (p *Plan) makePlain(c Entropy) {
 	p.Targets = len(p.Agents)
 	p.Keys, p.Plain = 1, true
 	p.Calls = min(p.Calls, plainCalls)
-	p.ArrivalInterval = 400 * time.Millisecond // calls are still open when a node crashes
+	p.ArrivalInterval = 400 * time.Millisecond // short, so that calls are still open when a node crashes
 	if c.Int(3) > 0 {
 		p.Odds[NodeCrash] = oddsScale / 2
 	}

@@ -24,8 +24,8 @@ type upstreamConn struct {
 	lastArrival       actor.Time // arrival time of the last input sent
 	finished          bool       // the server sends no more
 	closed            bool       // the node has closed the connection
-	deliverAfterClose bool       // inputs are delivered even after the node has closed it
-	lateFault         Fault      // fault behind deliverAfterClose
+	deliverAfterClose bool       // inputs are delivered even after the node has closed the connection
+	lateFault         Fault      // fault that set deliverAfterClose
 	splitPieces       bool       // part of the body is sent in single bytes
 
 	truncateAt, hangAt, garbageAt int // fault positions as body offsets; noOffset: no fault
@@ -41,7 +41,7 @@ var (
 	agentStreamFaults = streamFaults{AgentHalfStream, AgentHang, AgentGarbage, AgentReset}
 )
 
-// String names the connection by the actor that receives the answer, attempt and run.
+// String names the attempt, the run, and the actor that receives the answer.
 func (s *upstreamConn) String() string {
 	return fmt.Sprintf("answer to %s, attempt %d, run %s", s.exchange.call.To, s.attempt, s.exchange.id.Run.Short())
 }

@@ -4,8 +4,8 @@
 // and with stubs for all external services.
 //
 // The agents are the real ones, in TOML or Go, and the runtime is the one that
-// serves. Models, external agents, tools, people and clients are stubs. They follow
-// rules ([Rule]), or the seed where no rule applies. A simulation is a function of
+// serves. Models, external agents, tools, people and clients are stubs. The stubs follow
+// rules ([Rule]). Where no rule applies, the seed decides. A simulation is a function of
 // its seed, so a failure can be reproduced by its seed.
 //
 //	func TestTheTeam(t *testing.T) {

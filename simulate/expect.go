@@ -81,8 +81,8 @@ func (x *Expect) String() string {
 	return strings.Join(strings.Fields(fmt.Sprintf("at most %d %s refusals%s in a simulation", x.AtMost, kind, scope)), " ")
 }
 
-// violation returns a description of how one simulation violates x, or an empty
-// string.
+// violation describes how one simulation violates the expectation. It returns an empty
+// string if the expectation holds.
 func (x *Expect) violation(r *sim.Report) string {
 	switch {
 	case x.DepthAtMost != nil && r.Depth > *x.DepthAtMost:
@@ -106,8 +106,8 @@ func (x *Expect) violation(r *sim.Report) string {
 	return fmt.Sprintf("%d, the first: %s", times, first)
 }
 
-// succeeded returns the number of client requests that x covers, and the number of
-// those that succeeded.
+// succeeded returns two numbers: the client requests that the expectation covers, and
+// the covered requests that succeeded.
 func (x *Expect) succeeded(r *sim.Report) (asked, succeeded int) {
 	for _, a := range r.Agents {
 		if x.Agent == "" || a.Agent == x.Agent {

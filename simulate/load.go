@@ -127,7 +127,7 @@ var allowedKeys = map[string][]string{
 	"expect":        keysOf[Expect](),
 }
 
-// keysOf returns the keys of a table, except for some.
+// keysOf returns the keys of a table, without the keys given as arguments.
 func keysOf[T any](except ...string) (keys []string) {
 	t := reflect.TypeFor[T]()
 	for i := range t.NumField() {

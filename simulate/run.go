@@ -24,7 +24,7 @@ type Options struct {
 // SeedsDefault is the default number of seeds.
 const SeedsDefault = 20
 
-// replayEvery is the number of seeds per seed that is run twice. The second run detects
+// replayEvery is the interval between seeds that are run twice. The second run detects
 // Go agents whose result depends on more than their message and answers.
 const replayEvery = 10
 
@@ -36,7 +36,7 @@ type Failure struct {
 	Seed      uint64
 	Property  string // violated spec or expectation
 	Detail    string
-	Aggregate bool   // the violation concerns all simulations; Seed is the worst
+	Aggregate bool   // the violation concerns all simulations; Seed is the worst seed
 	Dir       string // report folder; may be empty
 }
 
@@ -126,7 +126,7 @@ func Run(team *Team, o Options) (*Result, error) {
 	return result, nil
 }
 
-// addFailure records a violated spec. The first failuresMax of them get a report
+// addFailure records a violated spec. The first failuresMax violations get a report
 // folder.
 func (r *Result) addFailure(o Options, simOptions sim.Options, broken sim.Result) {
 	f := Failure{Seed: broken.Seed, Property: broken.Violation.Spec, Detail: broken.Violation.Detail}

@@ -90,8 +90,8 @@ func (r *Rule) answer(c sim.Rand, asked string, turn int) upstream.Completion {
 	return toolCompletion(turn, u.Tool, textOr(u.Input, "{}"))
 }
 
-// defaultCompletion picks a completion without a rule: an answer, a permitted tool,
-// or a permitted agent.
+// defaultCompletion picks a completion if no rule applies. The completion is an answer,
+// a call of a permitted tool, or a call of a permitted agent.
 func (t *Team) defaultCompletion(c sim.Rand, agent string, p *upstream.Prompt) upstream.Completion {
 	i := c.Int(1 + len(p.Tools))
 	if i == 0 {
