@@ -11,7 +11,8 @@ import (
 )
 
 // TestRulesFindBreaches runs each rule on at least one small checkout with a
-// breach that it must find, and all rules on one without breaches.
+// breach, which the rule must find. It also runs all rules on a checkout without
+// breaches.
 func TestRulesFindBreaches(t *testing.T) {
 	tested := map[string]bool{}
 	for _, b := range breaches {

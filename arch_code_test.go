@@ -222,7 +222,8 @@ func onlyTheEngineMakesProps(c *checkout) (found []string) {
 	})
 }
 
-// selectors returns the findings of judge for each selector expression x.sel.
+// selectors returns the findings of the callback judge for each selector expression
+// x.sel.
 func (c *checkout) selectors(judge func(f *file, x, sel string) string) (found []string) {
 	for _, f := range c.goFiles() {
 		ast.Inspect(f.ast, func(n ast.Node) bool {

@@ -120,8 +120,8 @@ var packages = map[string]pkg{
 // common packages may be imported by every package.
 var common = []string{"internal/invariant", "internal/mutant", "internal/failpoint"}
 
-// pureModules are external modules whose results depend on their arguments only.
-// Any package may import them. A new one needs an entry in docs/RATIONALE.md.
+// pureModules are external modules whose results depend on their arguments only. Any package
+// may import them. A new module needs an entry in docs/RATIONALE.md.
 var pureModules = []string{
 	"github.com/BurntSushi/toml",
 	"github.com/go-json-experiment/json",

@@ -17,7 +17,8 @@ func (c *Checker) agentExists(id actor.ID) bool {
 	return ok
 }
 
-// checkChain checks the callers above a call: no cycle, and no more of them than allowed.
+// checkChain checks the chain of callers of a call: it contains no cycle and is not longer than
+// allowed.
 func (c *Checker) checkChain(call actor.CallID, chain []actor.ID, to actor.ID) {
 	for i := range chain {
 		if containsAgent(chain[i+1:], chain[i], c.limits.Agents[chain[i].Agent].ByActor) {
@@ -38,7 +39,8 @@ func path(chain []actor.ID, to actor.ID) string {
 	return actor.PathString(append(slices.Clone(chain), to))
 }
 
-// checkCarriedChain checks that a message carries the chain its call was made with.
+// checkCarriedChain checks that a message carries the same chain as its call had when it was
+// made.
 func (c *Checker) checkCarriedChain(e *history.Event, k *ask) {
 	if !isCallChain(e.Chain, k.parent) {
 		c.fail(AcyclicCalls, "call %s carries the chain %s, want that of its caller %s", k.id, actor.PathString(e.Chain), path(k.parent.chain, k.parent.actor.id))
@@ -97,8 +99,8 @@ func (c *Checker) checkPending(e *history.Event, a *actorState) {
 	}
 }
 
-// deliveredDurable reports whether the step received a message with this name, about this call,
-// whose content depends on a log.
+// deliveredDurable reports whether the step received a message about this call under the name
+// what. It ignores messages that depend on no log.
 func (c *Checker) deliveredDurable(what string, call actor.CallID) bool {
 	d := c.delivered
 	return d != nil && d.Durable && d.What == what && d.Call == call
@@ -245,9 +247,10 @@ func (r *run) outcomeDiffers(e *history.Event) bool {
 	return r != nil && r.ended && !r.actor.volatile && e.Status != 0 && e.Status != actor.Failed && e.Digest != r.outcome
 }
 
-// recordInput records whether a run of a volatile actor has read durable data. Effects of the
-// same step that preceded the input do not depend on it, but cannot be distinguished from later
-// ones. All of them are therefore exempt from the gate until the next step.
+// recordInput records whether a run of a volatile actor has read durable data. Effects that
+// preceded the input in the same step do not depend on the input. The checker cannot tell those
+// effects from later ones. All effects of the step are therefore exempt from the gate until the
+// next step.
 func (c *Checker) recordInput(r *run, durable bool) {
 	switch {
 	case !durable || !r.actor.volatile || r.tainted:
@@ -353,8 +356,8 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 	}
 }
 
-// checkTurnOutlivesCalls checks that no open call of a run can expire later than the run itself:
-// while a call is held, the turn that waits for it must be held too.
+// checkTurnOutlivesCalls checks that no open call of a run can expire later than the run itself.
+// While a call is held, the turn that waits for the call must therefore be held too.
 func (c *Checker) checkTurnOutlivesCalls(r *run) {
 	n := r.actor.cell.node
 	for _, k := range r.asks {
@@ -371,8 +374,8 @@ func (c *Checker) checkTurnOutlivesCalls(r *run) {
 // deliver handles a message received by a cell. A step receives at most one.
 func (c *Checker) deliver(e *history.Event) {
 	c.delivered, c.pendingHold = e, nil
-	// An answer that depends on no log is a refusal. It was checked at its sender: the node of a
-	// client only forwards it.
+	// An answer that depends on no log is a refusal. The refusal was checked when its sender
+	// made it: the node of a client only forwards the refusal.
 	if e.What == "answered" && !e.Durable {
 		c.refusals = append(c.refusals, refusal{e.Call, 0})
 	}

@@ -58,7 +58,7 @@ type Checker struct {
 	ownedSince    actor.Time // time at which the last unowned shard was claimed
 
 	expiries []expiry
-	expired  int // number of leading expiries already processed
+	expired  int // number of expiries already processed, counted from the first
 
 	observation     uint64         // number of observations
 	step            uint64         // step number of the simulation
@@ -71,7 +71,7 @@ type Checker struct {
 	pendingHold     *ask          // ask whose Held or Resumed was delivered and not yet applied
 	reactivated     []*actorState // actors reactivated from their journal in this step
 	tainting        []*run        // runs that received another input in this step before they read durable data
-	clockChanged    []*run        // runs whose clock, or that of a call, this step stopped or restarted
+	clockChanged    []*run        // runs for which this step stopped or restarted a clock: their own or that of a call
 	refusals        []refusal     // refusals of this step whose effects have not left yet
 
 	streamPositions map[clientStream]uint64 // last event received by each client of a stream
@@ -79,7 +79,7 @@ type Checker struct {
 	revoked         map[int]bool            // clients whose key is revoked
 
 	seq          uint64        // number of events
-	brokenCycles []brokenCycle // most recent ones, in order
+	brokenCycles []brokenCycle // most recent broken cycles, oldest first
 
 	violation *Violation
 }
@@ -286,8 +286,8 @@ func (c *Checker) slack(w *stopwatch, n *node) actor.Duration {
 	return 0
 }
 
-// acting returns the actor that takes the step, or nil if it may not: it must be active at this
-// address and under this epoch.
+// acting returns the actor that takes the step. The actor must be active at the address and under
+// the epoch of the event. Otherwise acting returns nil.
 func (c *Checker) acting(e *history.Event) *actorState {
 	a := c.actors[e.Actor]
 	switch {
@@ -358,8 +358,8 @@ func (c *Checker) deactivate(e *history.Event) {
 	}
 }
 
-// checkResent checks that a reactivated actor resends its open calls in the same step. It is
-// skipped while the shard of a callee may have no known owner.
+// checkResent checks that a reactivated actor resends its open calls in the same step. The check
+// is skipped while the shard of a callee may have no known owner.
 func (c *Checker) checkResent(a *actorState) {
 	if c.unownedShards > 0 || c.ownedSince != 0 && c.now < c.ownedSince.Add(c.limits.Settle) || !a.active {
 		return

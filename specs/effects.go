@@ -87,8 +87,8 @@ func (c *Checker) perform(e *history.Event) {
 	}
 }
 
-// ungated reports whether an effect depends on no log entry: it is a refusal of a call that was
-// never admitted, or it belongs to a run without durable input.
+// ungated reports whether an effect depends on no log entry. The effect is then a refusal of a
+// call that was never admitted, or it belongs to a run without durable input.
 func (c *Checker) ungated(n *node, e *history.Event) bool {
 	r := c.runs[e.Call]
 	refuses := e.Status == actor.Failed && (r == nil || !r.ended || !r.started || r.status != e.Status || r.reason != e.Reason || c.takeRefusal(e))
@@ -128,8 +128,8 @@ func (c *Checker) ungated(n *node, e *history.Event) bool {
 }
 
 // takeRefusal reports whether the effect is a refusal made or received in this step, and consumes
-// that refusal. Each refusal counts once: a repeat of the same call may have been admitted and
-// have failed for the same reason.
+// that refusal. Each refusal counts once, because a repeat of the same call may have been admitted
+// and then failed for the same reason. That failure depends on the log.
 func (c *Checker) takeRefusal(e *history.Event) bool {
 	i := slices.IndexFunc(c.refusals, func(n refusal) bool { return n.call == e.Call && (n.reason == e.Reason || n.reason == 0) })
 	if i < 0 {

@@ -22,7 +22,7 @@ type externalEffect struct {
 	forwarded bool         // part of the answer of this attempt was forwarded
 
 	shownAttempt uint32 // attempt of the fragments currently shown
-	firstShown   uint64 // number of the first event that shows them; 0 if there is none
+	firstShown   uint64 // number of the first event that shows these fragments; 0 if there is none
 }
 
 func (r *run) external(e *history.Event) *externalEffect {
@@ -51,7 +51,8 @@ func (c *Checker) observeExternal(e *history.Event) {
 		if e.N == 1 {
 			o.attempt, o.sender, o.forwarded = e.Attempt, e.From.Node, false
 		}
-		// Another sender is a former owner of the actor. It may still retry: it has forwarded nothing.
+		// Another sender is a former owner of the actor. The former owner may still retry, because
+		// it has forwarded nothing.
 		if o.forwarded && o.attempt == e.Attempt && o.sender == e.From.Node && !r.readmitted {
 			c.fail(RetriedUnheard, "%s retries request %d.%d of run %s after part of the response was forwarded", r.actor.id, e.Step, e.Index, r.id)
 		}

@@ -337,8 +337,8 @@ func movedActorBack(after actor.Duration) *historyBuilder {
 	return t.advance(after).step("n1", 0, history.Event{Kind: history.Expire, What: "run", Actor: alice, Call: root, Epoch: 3})
 }
 
-// streamedAnswer: a fragment of a model's answer is shown and its node crashes. Another attempt
-// replaces it; the first try of that attempt fails.
+// streamedAnswer: a fragment of a model's answer is shown, then the node of the run crashes.
+// Another attempt replaces the fragment. The first try of that attempt fails.
 func streamedAnswer() *historyBuilder {
 	t := newHistory()
 	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
@@ -374,7 +374,7 @@ func streamReader(events ...uint64) *historyBuilder {
 	return t
 }
 
-// expireCall lets the call of alice expire, in a wait cycle or not.
+// expireCall lets the call of alice expire. The call may be part of a wait cycle or not.
 func expireCall(t *historyBuilder) *historyBuilder {
 	late := answer(alice, root, child)
 	late.Status = actor.Failed
@@ -394,7 +394,8 @@ func fullMailbox(n, bytes int) *historyBuilder {
 	return t
 }
 
-// consecutiveTurns: carol starts a second turn, after or during the first.
+// consecutiveTurns: carol starts a second turn. If the parameter after is true, her first turn
+// has ended; otherwise it is still running.
 func consecutiveTurns(after bool) *historyBuilder {
 	t := newHistory()
 	t.step("n1", 2, activate(carol), admit(carol, root, actor.CallID{}, time.Minute), start(carol, root),

@@ -138,8 +138,8 @@ func (c *Checker) stopCell(cl *cell) {
 }
 
 // recordMove undoes the changes of an actor that its previous node has not synced, because the
-// new owner cannot read them. Its clocks continue on another node's time. They stay inexact even
-// if the actor returns.
+// new owner cannot read them. The clocks of the actor's runs and calls continue on another node's
+// time. These clocks stay inexact even if the actor returns.
 func (c *Checker) recordMove(a *actorState) {
 	from := a.cell.node
 	for i := len(from.changes) - 1; i >= 0; i-- {

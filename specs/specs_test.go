@@ -32,8 +32,8 @@ func check(l Limits, steps [][]history.Event) (*Checker, *Violation) {
 	return c, nil
 }
 
-// A call waits on n1, then on n2, whose clock is ahead, and again on n1. Its expiry must not be
-// judged by n1's clock alone.
+// A call waits on n1, then on n2, whose clock is ahead, and again on n1. The expiry of the call
+// must not be judged by n1's clock alone.
 func TestMovedClockToleratesSkew(t *testing.T) {
 	l := testLimits()
 	l.Skew = 10 * time.Second
@@ -311,7 +311,7 @@ func specOf(v *Violation) string {
 	return v.Spec
 }
 
-// Changes undone by a crash may be made again; durable ones must not.
+// Changes undone by a crash may be made again; durable changes must not.
 func TestCrashUndoesUnsyncedChanges(t *testing.T) {
 	repeat := func(t *historyBuilder) *historyBuilder {
 		t.crash("n1")

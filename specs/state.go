@@ -18,7 +18,7 @@ type actorState struct {
 	epoch           actor.Epoch   // highest epoch of any activation
 	activations     int           // number of activations
 	activatedAt     actor.Time    // time of the last activation, on the clock of its node
-	activatedGlobal actor.Time    // the same in simulation time
+	activatedGlobal actor.Time    // time of the last activation in simulation time
 	openRuns        []*run        // admitted and not completed
 	queued          int           // number of openRuns that wait for their turn
 	queuedBytes     int           // total size of the queued runs in bytes
@@ -81,7 +81,7 @@ type client struct {
 	call       actor.CallID
 	to         actor.ID
 	cell       *cell
-	generation int // of the cell
+	generation int // generation of the cell
 	expected   int // number of responses expected
 	stale      int // number of responses of earlier generations that may still arrive
 	askedAt    actor.Time
@@ -138,7 +138,7 @@ func (w *stopwatch) elapsed(now actor.Time) actor.Duration {
 	return w.ran + max(0, now.Sub(max(w.since, w.heldUntil)))
 }
 
-// due returns the time at which the stopwatch will have reached left.
+// due returns the time at which the measured duration will equal the parameter left.
 func (w *stopwatch) due(left actor.Duration) actor.Time {
 	return max(w.since, w.heldUntil).Add(left - w.ran)
 }

@@ -18,7 +18,7 @@ type brokenCycle struct {
 }
 
 // brokenCyclesMax is the maximum number of broken cycles remembered. Two refusals for one cycle
-// follow each other closely, so the oldest can be dropped.
+// follow each other closely, so the oldest cycles can be dropped.
 const brokenCyclesMax = 256
 
 // refuseWaitCycle handles the refusal of a queued call that waits, through others, for itself.
@@ -57,8 +57,8 @@ func (c *Checker) refuseWaitCycle(e *history.Event) {
 	c.checkSimultaneous(e)
 }
 
-// checkSimultaneous checks that all waits of a cycle existed at one instant: the last one began
-// before the first one ended.
+// checkSimultaneous checks that all waits of a cycle existed at one instant: every wait had begun
+// before the first wait ended.
 func (c *Checker) checkSimultaneous(e *history.Event) {
 	begin, end, closedAt := uint64(0), uint64(math.MaxUint64), actor.Time(0)
 	until := func(no uint64) {
@@ -105,8 +105,8 @@ func (c *Checker) globalNow() actor.Time {
 	return c.globalTime
 }
 
-// checkExpiredWaits checks a run that expires: neither the run, if it is queued, nor a call its
-// turn waits for may be part of a wait cycle that is too old.
+// checkExpiredWaits checks a run that expires. If the run is queued, it MUST NOT be part of a
+// wait cycle that is too old. Nor may a call that the turn of the run waits for.
 func (c *Checker) checkExpiredWaits(r *run) {
 	if c.limits.WaitCycleMax == 0 {
 		return
@@ -130,8 +130,8 @@ func (c *Checker) checkCycleAge(r *run) {
 	}
 }
 
-// cycleSince follows the wait-for edges from r back to first. It returns the simulation time
-// since which that cycle exists, and whether there is one.
+// cycleSince follows the wait-for edges from r back to the run first. It returns the simulation
+// time since which that cycle exists, and whether there is such a cycle.
 func (c *Checker) cycleSince(first, r *run, since actor.Time, seen *[]*run) (actor.Time, bool) {
 	turn := r
 	if !r.started {

@@ -14,12 +14,12 @@ type WorkKind uint8
 
 // Kinds of events, in the order in which one tool call can have them.
 const (
-	WorkTool       WorkKind = iota + 1 // the tool call moved to state Tool
-	WorkApproval                       // an approval moved to state Approval; PENDING shows Args to the approver
+	WorkTool       WorkKind = iota + 1 // the tool call moved to the state in the field Tool
+	WorkApproval                       // an approval moved to the state in the field Approval; in state PENDING, Args are shown to the approver
 	WorkExpired                        // the deadline of the approval passed
-	WorkReported                       // the person who decided on the approval received its state, Approval
-	WorkPerformed                      // the effect left, with Args, under the approval Number; NeedsApproval if the policy requires one
-	WorkRolledBack                     // a crash restored the durable state: Tool of the tool call if Number is 0, else Approval of the approval; 0 if it no longer exists
+	WorkReported                       // the person who decided on the approval received its state, which is in the field Approval
+	WorkPerformed                      // the effect left with the arguments Args under the approval Number; NeedsApproval is set if the policy requires an approval
+	WorkRolledBack                     // a crash restored the durable state: of the tool call (field Tool) if Number is 0, else of the approval (field Approval); state 0 means that the tool call or approval no longer exists
 	WorkAdvanced                       // the run continued after the tool call: with its Result, or with a failure
 )
 

@@ -75,7 +75,7 @@ func (l *snapshot) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// events returns the events that lead from the state before to l.
+// events returns the events that lead from the snapshot before to the snapshot l.
 func (l *snapshot) events(before snapshot) []WorkEvent {
 	var all []WorkEvent
 	crash := before.up && !l.up

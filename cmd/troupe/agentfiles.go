@@ -114,7 +114,7 @@ func (f *agentFiles) read(path string) {
 }
 
 // checkReferences adds warnings for missing tools, undeclared callees and call
-// cycles. No file shows these on its own.
+// cycles. One file alone does not show these problems.
 func (f *agentFiles) checkReferences() {
 	var specs []agents.Spec
 	for _, a := range f.Agents {
@@ -137,7 +137,7 @@ func (f *agentFiles) checkReferences() {
 	}
 }
 
-// checkModels adds a warning for each agent with a model that is not in known.
+// checkModels adds a warning for each agent whose model is not in the list known.
 func (f *agentFiles) checkModels(known []string) {
 	for _, a := range f.Agents {
 		if a.Spec.Kind == agents.KindDeclared && !slices.Contains(known, a.Spec.Model) {
@@ -165,8 +165,8 @@ func readFileMax(path string, limit int) ([]byte, error) {
 }
 
 // apply stores the agents of the files on a node. Unchanged agents are skipped. An
-// agent whose file is gone stays. A stored agent that the registry refuses to change
-// as busy keeps its definition.
+// agent whose file is gone stays. If the registry refuses to change a stored agent
+// because it is busy, the agent keeps its definition.
 func (f *agentFiles) apply(n *node.Node, log *slog.Logger) error {
 	for _, file := range f.Agents {
 		changed, warnings, err := n.PutAgent(context.Background(), file.Spec)

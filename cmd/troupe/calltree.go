@@ -110,8 +110,8 @@ func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix 
 	return nil
 }
 
-// isNotFound reports whether a data folder has no record of a run. That is the case
-// until its callee has admitted the call.
+// isNotFound reports whether a data folder has no record of a run. The record
+// exists once the callee has admitted the call.
 func isNotFound(err error) bool {
 	r, ok := err.(*actor.Refusal)
 	return ok && r.Reason == actor.NotFound

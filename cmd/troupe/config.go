@@ -41,8 +41,8 @@ type configuration struct {
 	Limits dispatcher.Limits
 }
 
-// BeforeResolve adds a resolver that reads from the file each flag not given on the
-// command line or in the environment.
+// BeforeResolve adds a resolver. The resolver reads from the file each flag that is
+// given neither on the command line nor in the environment.
 func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 	path, _ := ctx.FlagValue(trace.Flag).(configFile)
 	c, err := readConfig(string(path))

@@ -13,7 +13,8 @@ import (
 const logPendingBytesMax = 1 << 20
 
 // logWriter writes log lines from its own goroutine. A blocked output MUST NOT block
-// a cell. A line that exceeds logPendingBytesMax is dropped and counted.
+// a cell. A line that would raise the unwritten bytes above logPendingBytesMax is
+// dropped and counted.
 type logWriter struct {
 	out          io.Writer
 	mu           sync.Mutex

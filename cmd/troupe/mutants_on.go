@@ -133,7 +133,7 @@ func (c *MutantsCmd) runSeed(seed uint64) sim.Result {
 
 // shrink shrinks the failure of a mutant to at most shrunkStepsMax steps, saves it in
 // a folder and replays it in another process. It shrinks the result again while each
-// attempt removes at least a tenth of the steps, and then continues with the next
+// attempt removes at least a tenth of the steps. Then it continues with the next
 // failing seed. It fails after shrinkTries attempts. minSteps is the number of steps
 // of the smallest failure.
 func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (minSteps int, err error) {
@@ -187,8 +187,9 @@ func finalLine(text []byte) string {
 	return string(lines[len(lines)-1])
 }
 
-// find returns the first result, starting at seed first, that violates the given
-// spec. Others counts violations of other specs found before.
+// find returns the first result that violates the given spec. The search starts at
+// the seed in the parameter first. The result others counts, by spec, the violations
+// of other specs found before.
 func (c *MutantsCmd) find(spec string, first uint64) (found *sim.Result, others map[string]int) {
 	others = map[string]int{}
 	sim.RunSeeds(first, c.Seeds, c.runSeed, func(r sim.Result) bool {

@@ -74,8 +74,8 @@ func (c *ServeCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	// Before this line a signal ends the process at once: a start can be killed at any
-	// point.
+	// Before this line a signal ends the process at once. That is safe, because a
+	// start can be killed at any point.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	if _, err := fmt.Fprintln(s.out, n.url); err != nil {
@@ -174,11 +174,13 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	return n, nil
 }
 
-// shutdownTimeout is the maximum time to close the gateway, and again the node.
+// shutdownTimeout is the maximum time to close the gateway, and also the maximum time
+// to close the node.
 const shutdownTimeout = 10 * time.Second
 
 // stop waits up to grace for clients to receive their answers. Then it stops the
-// gateway and the node. A client not done after shutdownTimeout is disconnected.
+// gateway and the node. A client that has not finished after shutdownTimeout is
+// disconnected.
 func (n *nodeServer) stop(grace time.Duration) error {
 	drainCtx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()

@@ -234,8 +234,8 @@ func waitUntil(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// A client that does not finish its request is disconnected. The shutdown is clean
-// otherwise.
+// A client that does not finish its request is disconnected. Apart from that, the
+// shutdown is clean.
 func TestShutdownCutsOffSlowClient(t *testing.T) {
 	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"))
 	slow, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))

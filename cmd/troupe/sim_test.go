@@ -126,7 +126,7 @@ func TestSimEnginesAgree(t *testing.T) {
 	}
 }
 
-// A budget ends a run without a number of seeds, and the summary is printed.
+// Without a number of seeds, the budget ends the run, and the summary is printed.
 func TestSimBudget(t *testing.T) {
 	out, _ := runSim(t, "--budget", "300ms", "--twice", "0", "--seed", "1")
 	m := regexp.MustCompile(`(\d+) steps of (\d+) seeds, 0 of them twice, in ([0-9.]+) s: .* simulated each second`).FindStringSubmatch(out)

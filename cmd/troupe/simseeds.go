@@ -80,7 +80,7 @@ func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) err
 	}
 	missing := sum.Print(out)
 	if c.Faults == "none" || c.Strategy != "drawn" || c.Plain || sum.Seeds < coverageRuns {
-		missing = nil // these flags exclude some points, or the seeds are too few
+		missing = nil // unreached points are no failure: these flags exclude some points, or the seeds are too few
 	} else {
 		missing = append(missing, sum.Shortfalls()...)
 	}
@@ -111,7 +111,7 @@ func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) err
 }
 
 // runsTwice reports whether a seed is run twice to compare the hashes. With a real
-// backend every seed is.
+// backend, every seed is run twice.
 func (c *SimCmd) runsTwice(seed uint64) bool {
 	return c.usesRealBackends() || int(seed%100) < c.Twice
 }

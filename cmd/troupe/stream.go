@@ -25,8 +25,8 @@ const reconnectsMax = 20
 // errStopFollowing is returned by a callback to end a stream early without an error.
 var errStopFollowing = errors.New("stop following")
 
-// follow sends a request that is answered with a stream of a run's events, and calls
-// fn for each. It returns after the last event of the run. A broken stream is
+// follow sends a request that is answered with a stream of a run's events, and calls fn
+// for each event. It returns after the last event of the run. A broken stream is
 // resumed after the last event received, up to reconnectsMax times without progress.
 func (c client) follow(ctx context.Context, method, path string, body []byte, fn func(runs.Event) error) error {
 	var run actor.CallID
@@ -117,8 +117,8 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 }
 
 // answerPrinter renders the events of a run as the text of its answer, with notes on
-// its progress. Printed text cannot be withdrawn. If it becomes invalid, a note follows
-// with the valid text.
+// its progress. Printed text cannot be withdrawn. If printed text becomes invalid, a
+// note follows with the valid text.
 type answerPrinter struct {
 	answer  runs.AnswerText
 	midLine bool // the last text printed did not end its line

@@ -22,7 +22,7 @@ import (
 )
 
 // testbed is a temporary node for load tests. Its gateway listens on loopback and
-// requires an API key, as in production. close removes its folder.
+// requires an API key, as in production. The method close removes its folder.
 type testbed struct {
 	node    *node.Node
 	dir     string

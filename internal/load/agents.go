@@ -75,7 +75,8 @@ func Agents() (definitions []actor.Definition) {
 	return definitions
 }
 
-// behavior is an actor.Behavior whose turns are a function of their last answers.
+// behavior is an actor.Behavior that computes each action from the message and the
+// last answers alone.
 type behavior func(b actor.Begin, answers []actor.Answer) actor.Action
 
 func (s behavior) Begin(b actor.Begin) actor.Turn { return &turn{s, b} }
@@ -92,8 +93,8 @@ func (t *turn) Next(answers []actor.Answer) (actor.Action, error) {
 func (t *turn) Stop() {}
 
 // forward returns a behavior that makes the given asks with the message it received.
-// It completes when all asks are answered. If one is refused, the turn is refused
-// with the first refusal.
+// The turn completes when all asks are answered. If an ask is refused, the turn is
+// refused with the first refusal.
 func forward(asks ...actor.Ask) behavior {
 	return func(b actor.Begin, answers []actor.Answer) actor.Action {
 		if answers == nil {

@@ -23,8 +23,9 @@ const (
 	retriesMax = 1 << 20
 )
 
-// ClosedLoop is a load of concurrent callers. Each makes its next call after the
-// answer to the last. After a refusal it waits for the retry delay, at least 1 ms.
+// ClosedLoop is a load of concurrent callers. A caller makes its next call after the
+// answer to its last call. After a refusal it waits for the retry delay, but for no
+// less than 1 ms.
 type ClosedLoop struct {
 	Callers int
 	For     time.Duration
@@ -134,7 +135,7 @@ type arrivals struct {
 	arrived  atomic.Int64
 	retries  retryQueue
 	tally    *tally
-	unsent   atomic.Int64 // arrivals without a free caller in time
+	unsent   atomic.Int64 // arrivals that found no free caller in time
 	retried  atomic.Int64
 	givenUp  atomic.Int64 // calls refused without a retry delay, or Tries times
 }
@@ -145,8 +146,8 @@ type arrival struct {
 	tries int           // number of attempts so far
 }
 
-// next waits for the next scheduled call; false after the end of the loop. Due
-// retries take precedence.
+// next waits for the next scheduled call. It returns false after the end of the
+// loop. Due retries take precedence.
 func (a *arrivals) next(ctx context.Context) (arrival, bool) {
 	for {
 		now := a.tally.elapsed()
@@ -207,7 +208,7 @@ const never = int64(1) << 62
 
 // retryQueue holds refused calls until their retry is due.
 type retryQueue struct {
-	nextDue atomic.Int64 // time of the next retry; never if none
+	nextDue atomic.Int64 // time of the next retry; the constant never if there is none
 	mu      sync.Mutex
 	heap    retryHeap
 }

@@ -22,8 +22,8 @@ func (r *Report) CountFloors() (met, missed int) {
 	return met, missed
 }
 
-// Verdict returns one line with the numbers of met and missed floors. It lists the
-// missed ones.
+// Verdict returns one line with the numbers of met and missed floors. The line lists
+// the missed floors.
 func (r *Report) Verdict() string {
 	met, missed := r.CountFloors()
 	var names []string
@@ -74,9 +74,9 @@ func (p *Part) writeMarkdown(b *strings.Builder) {
 		Overload, megabytes(o.Memory.First), megabytes(o.Memory.Max), megabytes(o.Memory.Last), o.Memory.Slope/1e6)
 }
 
-// rows returns the results of the part in the order of its table. It includes two of
-// the rounds: of those without a slow agent, and of those with one, the round with the
-// median p99.
+// rows returns the results of the part in the order of its table. Of the rounds
+// without a slow agent it includes only the round with the median p99, and likewise of
+// the rounds with a slow agent.
 func (p *Part) rows() (all []*Result) {
 	for _, list := range [][]Result{p.Sweep, p.Shapes, p.Fractions} {
 		for i := range list {

@@ -17,7 +17,7 @@ type Result struct {
 	Done      int           `json:"done"`
 	Late      int           `json:"done_late,omitzero"` // completed after the end of the loop
 	PerSecond float64       `json:"done_per_second"`
-	Best      float64       `json:"best_per_second"` // maximum over PeakWindow
+	Best      float64       `json:"best_per_second"` // maximum rate over a period of PeakWindow
 
 	Latency Times `json:"latency"` // of completed calls, from the intended send time
 	Service Times `json:"service"` // of completed calls, from the actual send time
@@ -27,7 +27,7 @@ type Result struct {
 	Refusals []Refused `json:"refusals,omitzero"`
 	Unsent   int       `json:"unsent,omitzero"`   // arrivals without a free caller in time
 	Retried  int       `json:"again,omitzero"`    // attempts after a retry delay
-	GivenUp  int       `json:"given_up,omitzero"` // calls refused for the last time
+	GivenUp  int       `json:"given_up,omitzero"` // refused calls without a further retry
 	Waiting  int       `json:"waiting,omitzero"`  // retries pending at the end
 
 	Memory    Memory        `json:"memory"`
@@ -46,7 +46,7 @@ func (r *Result) Refused() (n int) {
 func (r *Result) Sent() int { return r.Done + r.Late + r.Refused() }
 
 // PerProcessor returns the completed calls per second of processor time. Other
-// programs on the machine disturb it less than PerSecond.
+// programs on the machine affect this figure less than PerSecond.
 func (r *Result) PerProcessor() float64 {
 	if r.Processor == 0 {
 		return 0

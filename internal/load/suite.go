@@ -22,7 +22,7 @@ var peakFractions = []float64{0.25, 0.5, 0.75, 1, 2}
 
 // The durations and sizes of the loops.
 const (
-	sweepDuration     = 6 * time.Second // the best PeakWindow of it counts
+	sweepDuration     = 6 * time.Second // the result is the rate in the best PeakWindow of this time
 	fractionDuration  = 3 * time.Second
 	overloadDuration  = 20 * time.Second
 	recoveryDuration  = 4 * time.Second
@@ -34,7 +34,7 @@ const (
 	manyCallers  = 1024 // shows the cost of callers alone
 	openCallers  = 256  // as in the widest closed loop; more would measure sockets
 	slowCallers  = 1024
-	slowRate     = 1000 // calls per second of SlowDuration each, to slowActors
+	slowRate     = 1000 // calls per second to slowActors actors; each call takes SlowDuration
 	slowActors   = 4
 )
 
@@ -84,7 +84,7 @@ type Part struct {
 	After     Result   `json:"after"`
 	Alone     []Result `json:"alone"`  // rounds without a slow agent
 	Beside    []Result `json:"beside"` // rounds with a slow agent, alternating with Alone
-	Crowd     []Result `json:"crowd"`  // load of the slow agent in those rounds
+	Crowd     []Result `json:"crowd"`  // load of the slow agent in the rounds of Beside
 }
 
 // Floor is a requirement with the value measured.

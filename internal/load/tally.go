@@ -60,8 +60,8 @@ func newTally(over time.Duration) *tally {
 // elapsed returns the time since the start of the loop.
 func (t *tally) elapsed() time.Duration { return time.Since(t.start) }
 
-// add counts a call answered now. Due is its intended send time and sent the actual
-// one, both relative to the start of the loop.
+// add counts a call answered now. The parameter due is its intended send time and sent
+// its actual send time, both relative to the start of the loop.
 func (t *tally) add(caller int, due, sent time.Duration, a Outcome) {
 	now := t.elapsed()
 	p := &t.stripes[caller%len(t.stripes)]

@@ -16,8 +16,8 @@ import (
 	"strings"
 )
 
-// Replace puts text between the marks of the section called name. It returns an
-// error unless the file has exactly one pair of them. The file is replaced
+// Replace puts text between the two marks of the section called name. It returns
+// an error unless the file has each mark exactly once. The file is replaced
 // atomically.
 func Replace(file, name, text string) error {
 	head, _, tail, err := cut(file, name)

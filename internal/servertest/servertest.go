@@ -14,9 +14,9 @@ import (
 	"syscall"
 )
 
-// Run starts `bin serve` with the given flags on a free port, calls use with its
-// base URL, then sends the signal end and waits for the process to exit. A
-// non-zero exit is an error unless end is SIGKILL.
+// Run starts `bin serve` with the given flags on a free port and calls the function
+// use with the base URL. It then sends the signal end and waits for the process to
+// exit. A non-zero exit is an error. Exception: end is SIGKILL.
 func Run(ctx context.Context, bin string, flags []string, end syscall.Signal, use func(url string) error) error {
 	cmd := exec.CommandContext(ctx, bin, append([]string{"serve", "--ready", "--listen", "127.0.0.1:0", "--grace", "1s", "--log-level", "warn"}, flags...)...)
 	var log bytes.Buffer

@@ -112,7 +112,7 @@ func drawSeries(b *bytes.Buffer, s Series, i int, x, y scale) {
 
 // scale maps values of an axis to coordinates.
 type scale struct {
-	low, high float64 // visible range; logarithms of it if log is set
+	low, high float64 // visible range; its logarithms if log is set
 	from, to  float64
 	log       bool
 }

@@ -97,8 +97,8 @@ type Illegal struct {
 func (i *Illegal) WritePage(out io.Writer) error { return i.writePage(out) }
 
 // Check checks all operations recorded so far. The check of each of the three kinds takes at most
-// limit. If a kind is illegal, each of its histories is then checked by itself with the same
-// limit, up to the first illegal one. Operations recorded later are covered by the next call.
+// limit. If a kind is illegal, its histories are then checked one by one with the same limit,
+// until an illegal history is found. Operations recorded later are covered by the next call.
 func (j *Checker) Check(limit time.Duration) (v Verdict) {
 	for _, b := range []*historySet{&j.keys, &j.owners, &j.swaps} {
 		b.check(limit, &v)
@@ -141,9 +141,9 @@ func (b *historySet) check(limit time.Duration, v *Verdict) {
 // pageOpsMax is the maximum number of operations shown on a page.
 const pageOpsMax = 500
 
-// diagnose checks one history by itself. It returns nil unless the history is illegal. The
-// explanation uses the full history if it has at most pageOpsMax operations, else the reduced
-// one.
+// diagnose checks one history by itself. It returns nil if the history is not illegal. The
+// explanation uses the full history if that has at most pageOpsMax operations. Otherwise it uses
+// the reduced history.
 func (b *historySet) diagnose(s *history, limit time.Duration) *Illegal {
 	m := b.porcupine()
 	if porcupine.CheckOperationsTimeout(m, operations(b.reduce(s.ops)), limit) != porcupine.Illegal {

@@ -73,7 +73,8 @@ func (j *Checker) BeginRequest(now actor.Time, key, process string) *Op {
 	return j.begin(&j.keys, "key "+key, process, now, nil)
 }
 
-// EndRequest records its response: the run that did the work and its outcome in one word.
+// EndRequest records the response to a request: the run that did the work and its outcome in
+// one word.
 func (j *Checker) EndRequest(now actor.Time, o *Op, run actor.CallID, outcome string) {
 	j.end(o, now, keyReply{run, outcome})
 }

@@ -25,8 +25,8 @@ var (
 
 const checkTimeout = 10 * time.Second
 
-// Porcupine returns partial linearizations in random order; the explanation must not depend on
-// it.
+// Porcupine returns partial linearizations in random order. The explanation must not depend on
+// that order.
 func TestExplanationIsDeterministic(t *testing.T) {
 	explain := func() string {
 		j := New()

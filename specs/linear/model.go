@@ -51,11 +51,11 @@ func (m *model) porcupine() porcupine.Model {
 	}
 }
 
-// operations converts a history for porcupine. Operations are assigned to lanes such that those
-// of one lane do not overlap.
+// operations converts a history for porcupine. Operations are assigned to lanes such that the
+// operations of one lane do not overlap.
 func operations(ops []*Op) []porcupine.Operation {
 	all := make([]porcupine.Operation, 0, len(ops))
-	var lanes []int64 // return time of the last operation in each
+	var lanes []int64 // return time of the last operation in each lane
 	for _, o := range ops {
 		lane := slices.IndexFunc(lanes, func(until int64) bool { return until < o.from })
 		if lane < 0 {
@@ -97,7 +97,7 @@ func (b *historySet) explain(s *history, ops []porcupine.Operation, info *porcup
 	}
 	rest := slices.DeleteFunc(slices.Clone(ops), func(o porcupine.Operation) bool { return done[o.Call] || o.Return == notReturned })
 	detail := fmt.Sprintf("no order explains the %d operations of %s; the longest reaches %q after %d of them", len(ops), s.name, fmt.Sprint(state), len(best))
-	if len(rest) > 0 { // the operation that returned first cannot be linearized after any other
+	if len(rest) > 0 { // of the rest, the operation that returned first cannot be linearized after any other
 		next := slices.MinFunc(rest, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
 		detail += fmt.Sprintf(", and cannot continue with: %s (%s)", b.describe(next.Input), next.Metadata)
 	}

@@ -80,10 +80,11 @@ var ownersModel = &model{spec: LinearOwners, init: ownerState{},
 	reduce: reduceOwners,
 }
 
-// reduceOwners keeps two of the operations that need the same claim: the one that begins last and
-// the one that returns first. An epoch is never reused, so a claim is in force during one
-// interval. If that interval overlaps the two operations, it overlaps all others: none begins
-// later than the first or returns earlier than the second. Operations that never returned do not
+// reduceOwners keeps two of the operations that need the same claim: the operation that begins
+// last and the operation that returns first. An epoch is never reused, so a claim is in force
+// during one interval. If that interval overlaps both operations kept, it overlaps all operations.
+// The reason is that every operation begins no later than the operation that begins last and
+// returns no earlier than the operation that returns first. Operations that never returned do not
 // affect the verdict.
 func reduceOwners(ops []*Op) []*Op {
 	last, first := map[any]*Op{}, map[any]*Op{}

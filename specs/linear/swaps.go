@@ -39,9 +39,9 @@ var swapsModel = &model{spec: LinearKept, init: "",
 	reduce: reduceSwaps,
 }
 
-// reduceSwaps removes swaps that never returned and whose value no other swap returned. Placed at
-// the end of a linearization they change nothing, and a linearization without them remains valid.
-// It then merges pairs until no more can be merged.
+// reduceSwaps removes each swap that never returned and whose value no other swap returned. Such
+// a swap changes nothing at the end of a linearization, and a linearization remains valid without
+// the swap. reduceSwaps then merges pairs until no more can be merged.
 func reduceSwaps(ops []*Op) (reduced []*Op) {
 	observed := map[string]bool{}
 	for _, o := range ops {
@@ -61,9 +61,9 @@ func reduceSwaps(ops []*Op) (reduced []*Op) {
 }
 
 // mergeSwaps merges a swap with the swap that observed its value. Values are unique, so nothing
-// can be linearized between them. The pair takes effect within the intersection of both
-// intervals. Pairs whose intervals do not overlap, or that could not be linearized in this order,
-// are not merged.
+// can be linearized between the two swaps. The pair takes effect within the intersection of both
+// intervals. A pair is not merged if its intervals do not overlap or if the two swaps cannot be
+// linearized in this order.
 func mergeSwaps(ops []*Op) []*Op {
 	byValue := map[string]int{} // index of the swap that stores a value
 	for i, o := range ops {

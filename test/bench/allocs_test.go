@@ -38,8 +38,9 @@ const (
 	bytesTolerance = 0.02
 )
 
-// operations lists the operations of the table. make prepares an operation and
-// returns it. All of them are pure, so that the counts are exact and reproducible.
+// operations lists the operations of the table. The field make prepares an
+// operation and returns it. All operations are pure, so that the counts are exact
+// and reproducible.
 var operations = []struct {
 	name string
 	make func(t *testing.T) func()

@@ -10,8 +10,8 @@ import "github.com/troupe-run/troupe/actor"
 const channelsCounterpart = "bare channels, a goroutine per actor, no work"
 
 // channelSlots is the capacity of an actor's channel, in messages. A sender blocks
-// when it is full. A larger capacity does not increase throughput here, and it uses
-// more memory.
+// when the channel is full. A larger capacity does not increase throughput here,
+// and it uses more memory.
 const channelSlots = 1
 
 type channelMessage struct {

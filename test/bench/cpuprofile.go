@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// profile writes a CPU profile of do to base.pprof, and its top 20 functions to
-// base.txt.
+// profile calls the function do. It writes a CPU profile of the call to base.pprof,
+// and its top 20 functions to base.txt.
 func profile(base string, do func() error) error {
 	if err := os.MkdirAll(filepath.Dir(base), 0o755); err != nil {
 		return err

@@ -69,9 +69,9 @@ func (b *bench) newActors() (r row, err error) {
 	return r, err
 }
 
-// recoveredActors measures actors that a node recovers from its log. Each is asked
-// twice. The cost of recovery is the latency of the first reply minus that of the
-// second. Both replies are durable and wait for one sync.
+// recoveredActors measures actors that a node recovers from its log. Each actor is
+// asked twice. The cost of recovery is the latency of the first reply minus that of
+// the second. Both replies are durable and wait for one sync.
 func (b *bench) recoveredActors() (r row, err error) {
 	const name = "first message of an actor loaded from the log"
 	each := 300

@@ -22,7 +22,8 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// loopFloor is the maximum time that the think-act loop may add to its tool, in ns.
+// loopFloor is the maximum time in ns that the think-act loop may add to the tool
+// call.
 const loopFloor = 1_000_000
 
 // thinkerTOML declares an agent with a model that answers at once and one tool.
@@ -37,7 +38,7 @@ durability = "%s"
 `
 
 // studyLoop measures the time that an agent's think-act loop adds to the tool call
-// in it.
+// made by the loop.
 func studyLoop(b *bench) (rows []row, err error) {
 	for _, v := range []struct{ name, durability string }{
 		{"think-act loop, added to its tool, nothing written down", "none"},

@@ -228,8 +228,8 @@ func noSettle() error { return nil }
 const warmUpActors = 1000
 
 // fillAndMeasure sends messages to actors -warmUpActors to n-1 in batches, and
-// calls settle before each measurement. It returns the footprint of those from 0
-// on.
+// calls the function settle before each measurement. It returns the footprint of
+// the actors 0 to n-1.
 func fillAndMeasure(n int, send func(from, to int) error, settle func() error) (footprint, error) {
 	const some = 10_000
 	if err := errors.Join(send(-warmUpActors, 0), settle()); err != nil {

@@ -26,7 +26,8 @@ type node struct {
 	log  *disk.Log
 }
 
-// openNode starts a node in a folder. change may modify its configuration.
+// openNode starts a node in a folder. The callback change may modify the
+// configuration.
 func openNode(dir string, change func(*engine.Config), definitions ...actor.Definition) (*node, error) {
 	d, err := disk.Open(dir, "n1", disk.Options{})
 	if err != nil {
@@ -96,8 +97,8 @@ type echoTurn struct{ parts []actor.Part }
 func (t echoTurn) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(t.parts), nil }
 func (echoTurn) Stop()                                       {}
 
-// relay returns an agent that forwards its message to the agent next, under its own
-// key, and replies with the answer.
+// relay returns an agent that forwards its message and replies with the answer. The
+// message goes to the agent named by next, under the same key as its own.
 func relay(name, next string, durability actor.Durability) actor.Definition {
 	d := agents.Define(name, "1", "Forwards its message to another agent.", relayAgent{next})
 	d.Durability = durability

@@ -120,8 +120,8 @@ func (b *bench) runRounds(d comparison) ([]roundCost, error) {
 	return all, b.maybeProfile(d.name, d.ours, n[0])
 }
 
-// calibrate returns the number of operations that take about the duration each. Its
-// trial runs also warm the side up.
+// calibrate returns the number of operations that take about the duration in the
+// parameter each. Its trial runs also warm the side up.
 func (b *bench) calibrate(side workload, each time.Duration) (int, error) {
 	const most = 100_000_000
 	for n := 64; ; {
@@ -162,7 +162,8 @@ func runConcurrent(callers, n int, one func(caller, i int) error) (time.Duration
 	return took, nil
 }
 
-// share returns the number of operations that a caller performs of n.
+// share returns the number of operations that one of the callers performs if all
+// perform n together.
 func share(n, callers, caller int) int {
 	k := n / callers
 	if caller < n%callers {

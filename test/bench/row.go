@@ -15,8 +15,8 @@ type row struct {
 	Ours        figure   `json:"ours"`
 	Theirs      figure   `json:"counterpart_value"`
 	Counterpart string   `json:"counterpart"`
-	Ratio       float64  `json:"ratio"` // how many times better than the counterpart; 0 means not applicable
-	Low         float64  `json:"low"`   // range over the rounds, of the value that the floor limits
+	Ratio       float64  `json:"ratio"` // factor by which the result is better than the counterpart; 0 means not applicable
+	Low         float64  `json:"low"`   // Low and High are the range over the rounds of the value that the floor limits
 	High        float64  `json:"high"`
 	Floor       floor    `json:"floor,omitzero"`
 	Met         bool     `json:"met"`
@@ -175,7 +175,7 @@ func (r *row) addNote(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// cells returns the columns of the row. The verdict is empty unless judged.
+// cells returns the columns of the row. The verdict is empty if judged is false.
 func (r *row) cells(judged bool) []string {
 	verdict := r.verdict()
 	if !judged {

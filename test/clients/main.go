@@ -80,7 +80,7 @@ type harness struct {
 // reader is one client and the events it received.
 type reader struct {
 	name       string
-	start      func(run string, after uint64) error // called again after a broken stream unless reconnects
+	start      func(run string, after uint64) error // called again after a broken stream if reconnects is false
 	reconnects bool                                 // resumes a broken stream by itself
 	stop       func()
 
@@ -346,8 +346,8 @@ func (h *harness) browser(command string) *reader {
 	return r
 }
 
-// startAgent starts the external agent. It streams one piece of its answer, and the
-// rest after release is closed.
+// startAgent starts the external agent. The agent streams one piece of its answer, and the rest
+// after the channel release is closed.
 func (h *harness) startAgent() error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -95,7 +95,8 @@ func readContents(d *disk.Disk) (contents, error) {
 	return all, nil
 }
 
-// eachKey calls show with the parts of each key of a family, if it has count parts.
+// eachKey calls the function show for each key of a family that has count parts,
+// and passes those parts.
 func eachKey(d *disk.Disk, family string, count int, show func(parts []string) error) error {
 	var keys [][]string
 	err := d.Scan([]byte("t/"), []byte("t0"), func(key, _ []byte) bool {
@@ -120,8 +121,8 @@ func errorUnless(ok bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// diff returns the items that are missing in got, and those that differ or are not
-// expected.
+// diff returns the items that are missing in got as lost. It returns as other the
+// items of got that differ or are not expected.
 func (want contents) diff(got contents) (lost, other []string) {
 	for _, question := range slices.Sorted(maps.Keys(want)) {
 		switch answer, ok := got[question]; {

@@ -26,8 +26,8 @@ const (
 	workloadTimeout   = 2 * time.Minute
 )
 
-// makeStores lets a real server write a store into dir, and a backup of it while it
-// serves.
+// makeStores lets a real server write a store into dir. It makes a backup of the store
+// while the server runs.
 func makeStores(ctx context.Context, bin, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
 	defer cancel()

@@ -20,8 +20,7 @@ import (
 )
 
 // newTestInstance returns an instance of a server that holds one run with these
-// events. A request for anything else gets 404, as does every request if events is
-// nil.
+// events. Any other request gets 404. If events is nil, every request gets 404.
 func newTestInstance(t *testing.T, events []string) *instance {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		after, err := strconv.Atoi(r.URL.Query().Get("after"))

@@ -19,8 +19,8 @@ import (
 )
 
 // externalAgents serves the external agents over HTTP. The porter and the broker
-// may be invoked twice for a run, the clerk never. The broker calls the teller
-// through the server. All stream their answers slowly, in pieces.
+// may be invoked twice for a run, the clerk at most once. The broker calls the
+// teller through the server. All stream their answers slowly, in pieces.
 type externalAgents struct {
 	url         string
 	server      *http.Server

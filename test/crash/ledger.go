@@ -34,7 +34,7 @@ type ledger struct {
 	mu        sync.Mutex
 	counts    [kinds]int
 	shown     int
-	exchanges []*exchange // those whose message became a run, or may have become one
+	exchanges []*exchange // exchanges whose message became a run, or may have become a run
 	resources []resource
 	rejected  int // requests refused for lack of capacity
 
@@ -116,7 +116,8 @@ func (e *exchange) String() string {
 // ended reports whether the client knows the outcome.
 func (e *exchange) ended() bool { return e.end != 0 || e.done || e.refused != "" }
 
-// setRun records the run that the message became. It MUST be the same each time.
+// setRun records the run that the message became. Every response MUST name the same
+// run.
 func (e *exchange) setRun(l *ledger, run string) {
 	if e.run != "" && run != e.run {
 		l.report(duplicated, "%s: also created run %s", e, run)
@@ -125,9 +126,9 @@ func (e *exchange) setRun(l *ledger, run string) {
 	e.run = run
 }
 
-// recorder records the events of a run from one stream that resumes after event
-// number after. Each event MUST appear once, in order, and equal to any earlier
-// copy.
+// recorder records the events of a run from one stream. The stream resumes after
+// the event whose number is in the field after. Each event MUST appear once, in
+// order, and equal to any earlier copy.
 type recorder struct {
 	*exchange
 	ledger   *ledger

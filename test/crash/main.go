@@ -23,8 +23,8 @@ import (
 	"time"
 )
 
-// Minimum coverage of the kills. A run below it fails, because its result would
-// mean little.
+// Minimum coverage of the kills. A run below this coverage fails, because its result would mean
+// little.
 const (
 	acksWanted          = 100              // minimum acknowledgements of an instance before its kill
 	openWanted          = 8                // minimum requests in flight at the kill

@@ -8,7 +8,7 @@ import (
 )
 
 // resource is an agent or an API key whose creation or deletion was acknowledged.
-// The request checks it.
+// The field request is the request that checks it.
 type resource struct {
 	description string
 	request
@@ -23,8 +23,8 @@ func (f *resource) check(l *ledger, inst *instance) {
 	}
 }
 
-// changeResource creates an agent or a key, and deletes every second one again. A
-// change interrupted by a kill has no known outcome and is not recorded.
+// changeResource creates an agent or a key, and deletes every second resource
+// again. A change interrupted by a kill has no known outcome and is not recorded.
 func (c *client) changeResource(inst *instance) {
 	n := c.counter.Add(1)
 	makeIt, path := c.newAgent, "/v1/agents/"

@@ -48,8 +48,8 @@ type scenario struct {
 	calls        int  // number of nested calls of its run
 	mayBeUnknown bool // after a kill the outcome may be reported as unknown
 	cancels      bool // the client cancels the run
-	// compose returns the message for a word, and the expected answer; "" if it
-	// varies.
+	// compose returns the message for a word, and the expected answer. The answer
+	// is "" if it varies.
 	compose func(word string) (content, want string)
 }
 

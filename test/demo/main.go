@@ -214,7 +214,7 @@ func (d *demo) resume(before []runs.Event) ([]runs.Event, error) {
 	return append(before[:len(before):len(before)], after...), err
 }
 
-// stream reads Server-Sent Events and prints them until enough returns true.
+// stream reads Server-Sent Events and prints them until the callback enough returns true.
 func (d *demo) stream(method, path string, body []byte, after uint64, enough func(*runs.Event) bool) (all []runs.Event, err error) {
 	fmt.Printf("  $ curl -N -X %s %s%s -H 'Accept: text/event-stream'", method, d.url, path)
 	request, err := http.NewRequestWithContext(d.ctx, method, d.url+path, bytes.NewReader(body))

@@ -15,7 +15,7 @@ import (
 // entries.
 const (
 	readyMillisMax   = 2000 // until the first answer, in ms
-	resumedMillisMax = 1000 // from then until an open run resumes, in ms
+	resumedMillisMax = 1000 // from the first answer until an open run resumes, in ms
 )
 
 // entryActors is the number of actors that share the entries.

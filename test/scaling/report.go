@@ -46,7 +46,8 @@ func (r *row) add(n int, cost float64) {
 	r.fit()
 }
 
-// omitFrom notes in rows that a size and all larger ones were not measured.
+// omitFrom notes in rows that the size count and all larger sizes were not
+// measured.
 func omitFrom(count int, rows ...*row) {
 	for _, r := range rows {
 		r.Omitted = fmt.Sprintf("%s and more omitted for lack of time", formatSize(count))

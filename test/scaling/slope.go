@@ -16,7 +16,7 @@ type row struct {
 	Name    string  `json:"name"`
 	Of      string  `json:"of"`   // the size that varies
 	Unit    string  `json:"unit"` // unit of the cost
-	Each    bool    `json:"each"` // whether the cost is per item instead of the total
+	Each    bool    `json:"each"` // true: the cost is per item; false: it is the total
 	Points  []point `json:"points"`
 	Slope   float64 `json:"slope"`
 	Met     bool    `json:"met"`

@@ -32,8 +32,8 @@ func (m *measurement) newNode(what string) (*node, string, error) {
 	return n, dir, err
 }
 
-// fill performs operations from to to-1. It returns false as soon as the rest would
-// take more than two thirds of the time left.
+// fill calls the function do with each number in the range [from, to). It returns
+// false as soon as the rest would take more than two thirds of the time left.
 func (m *measurement) fill(what string, from, to int, do func(i int) error) (enough bool, err error) {
 	const slice = 10_000
 	for at := from; at < to; at += slice {
@@ -68,8 +68,8 @@ func (m *measurement) callCost(callers, count int, one func(i int) error) (float
 	return costs[repetitions/2], nil
 }
 
-// heapGrowth returns the growth of the live heap since before, in MiB. Less than
-// 0.1 MiB is noise.
+// heapGrowth returns the growth of the live heap in MiB. The parameter before is
+// the earlier size. The result is at least 0.1, because smaller values are noise.
 func heapGrowth(before float64) float64 { return max(0.1, heapMiB()-before) }
 
 // heapMiB returns the size of the live heap in MiB. The resident set size would

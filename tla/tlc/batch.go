@@ -253,7 +253,8 @@ var (
 	placeLine    = regexp.MustCompile(`(?m)^/\\ l = (\d+)`)
 )
 
-// states returns the number of states TLC finds if it matches every entry of every history.
+// states returns the number of states that TLC finds if TLC matches every entry of every
+// history.
 func (b batch) states() int {
 	n := 0
 	for _, t := range b.translations {

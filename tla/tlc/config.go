@@ -38,7 +38,7 @@ func (e Expectation) String() string {
 // A Config is one run of TLC: a module, its constants and the properties to check.
 type Config struct {
 	Name       string // file name without .cfg
-	Folder     string // folder of the file, relative to the folder read: brokenDir or empty
+	Folder     string // folder of the file, relative to the folder passed to ReadConfigs: brokenDir or empty
 	Module     string // part of the name before the first _
 	Expect     Expectation
 	Base       string   // file name of the config this one is derived from; empty if it stands alone
@@ -143,7 +143,7 @@ func ParseConfig(name, text string) (Config, error) {
 	return c, nil
 }
 
-// Value returns the value the config assigns to a constant, as written there.
+// Value returns the value the config assigns to a constant, as written in the config.
 func (c Config) Value(constant string) string {
 	for _, line := range c.Lines {
 		if name, value, ok := strings.Cut(line, "="); ok && strings.TrimSpace(name) == constant {

@@ -50,8 +50,9 @@ func defines(module, name string) bool {
 	return regexp.MustCompile(`(?m)^` + name + `\s*==`).MatchString(module)
 }
 
-// A broken config is its base with one guard removed, so that the violation TLC finds is due to
-// that guard. With Bug = "none" it would equal the base, which holds.
+// A broken config is its base with one guard removed, so the missing guard causes the
+// violation that TLC finds. With Bug = "none" the broken config would equal its base, which
+// holds.
 func TestBrokenConfigsDifferFromTheirBaseOnlyInBug(t *testing.T) {
 	all := configs(t)
 	for _, c := range all {
@@ -86,7 +87,8 @@ func TestBrokenConfigsDifferFromTheirBaseOnlyInBug(t *testing.T) {
 }
 
 // firstDifference returns the first line in which two configs differ. It ignores lines that start
-// with except and, for sections, their continuation lines.
+// with the string except. If such a line begins a section, its continuation lines are ignored
+// too.
 func firstDifference(a, b Config, except string) string {
 	rest := func(c Config) []string {
 		var lines []string

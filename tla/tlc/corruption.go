@@ -43,8 +43,9 @@ func statusIs(s string) func(*event) bool       { return func(e *event) bool { r
 func nested(e *event) bool                      { return e.Parent != "" && len(e.Chain) > 0 }
 func insert(e []event, at int, x event) []event { return slices.Insert(slices.Clone(e), at, x) }
 
-// dropEvent removes the first event that matches and has a later event that needs it. The history
-// stays valid up to that later event.
+// dropEvent removes the first event that satisfies the callback is and on which a later event
+// depends. Given the removed event, the function needs returns the test for that later event.
+// The history stays valid up to the later event.
 func dropEvent(name string, is func(*event) bool, needs func(e *event) func(*event) bool) corruption {
 	return corruption{"dropped: " + name, func(events []event) ([]event, int) {
 		for i := find(events, 0, is); i >= 0; i = find(events, i+1, is) {
@@ -67,7 +68,8 @@ func duplicateEvent(name string, is func(*event) bool) corruption {
 	}}
 }
 
-// swapEvents exchanges two adjacent events.
+// swapEvents exchanges two adjacent events: the first pair for which the callbacks first,
+// second and same return true.
 func swapEvents(name string, first, second func(*event) bool, same func(a, b *event) bool) corruption {
 	return corruption{"swapped: " + name, func(events []event) ([]event, int) {
 		for i := find(events, 0, first); i >= 0; i = find(events, i+1, first) {
@@ -134,7 +136,7 @@ var corruptions = []corruption{
 	}},
 }
 
-// applyToFirst applies the corruption to the first of the given histories that it applies to.
+// applyToFirst applies the corruption to the first given history to which it can be applied.
 func (c corruption) applyToFirst(good []trace) (trace, int, error) {
 	for _, t := range good {
 		if events, at := c.apply(t.Events); at > 0 {

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// modelTable returns the table of models: the constants of each, the properties it checks, the
-// defects found and the situations reached in it. Each defect and situation has the number of
-// states that lead to it.
+// modelTable returns the table of models. The row of a model has its constants, the properties
+// checked, the defects found and the situations reached. Each defect and situation has the
+// number of states that lead to it.
 func modelTable(all []Config, found map[string]figures) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "By TLC %s; of each defect and goal, how many states lead to it. Times are of cores that may have had\nother work too.\n\n", tlcVersion)
@@ -45,7 +45,7 @@ func modelTable(all []Config, found map[string]figures) string {
 	return b.String()
 }
 
-// constants returns the bounds of a config, without those that are equal in all configs.
+// constants returns the bounds of a config, except those bounds that are equal in all configs.
 func (c Config) constants() []string {
 	var out []string
 	for _, line := range c.Lines {

@@ -71,8 +71,8 @@ func submatch(re *regexp.Regexp, text string) string {
 	return ""
 }
 
-// number returns the figure in the last line that re matches. TLC also prints figures while it
-// runs.
+// number returns the figure in the last line that re matches. Earlier lines are figures that TLC
+// prints while it runs.
 func number(re *regexp.Regexp, group int, text string) int {
 	m := re.FindAllStringSubmatch(text, -1)
 	if m == nil {

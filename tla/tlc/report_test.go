@@ -39,7 +39,8 @@ func TestParseReport(t *testing.T) {
 	}
 }
 
-// TLC does not name a violated liveness property: with two of them the result is ambiguous.
+// TLC does not name a violated liveness property. With two liveness properties the result is
+// ambiguous.
 func TestAmbiguousLivenessViolationIsError(t *testing.T) {
 	two := Config{Properties: []string{"EveryCallEnds", "TurnComesBack"}}
 	if got := report(t, two, "liveness"); got.Violated != "" || !strings.Contains(got.Err, "one per config") {

@@ -46,7 +46,7 @@ type Result struct {
 }
 
 // Mismatch describes how the result differs from the expectation of the config. It returns "" if
-// it does not.
+// the result meets the expectation.
 func (r Result) Mismatch() string {
 	want, got := r.Config.Expect, r.Report
 	switch {
@@ -67,8 +67,8 @@ func (r Result) Mismatch() string {
 }
 
 // RunAll checks the configs, two at a time, and returns the results in the given order. It calls
-// done after each run, never concurrently. When ctx ends it returns the error, and done has been
-// called only for completed runs.
+// the callback done after each completed run, one call at a time. When ctx ends, RunAll returns
+// the error; the callback has then been called only for completed runs.
 func (t TLC) RunAll(ctx context.Context, configs []Config, done func(Result)) ([]Result, error) {
 	var (
 		results = make([]Result, len(configs))
@@ -105,7 +105,8 @@ func (t TLC) Run(ctx context.Context, c Config) Result {
 	if writeErr := os.WriteFile(result.Output, output, 0o644); err == nil {
 		err = writeErr
 	}
-	// TLC exits with a different status for each kind of violation. The report covers those.
+	// TLC exits with a different status for each kind of violation. The report describes the
+	// violation.
 	if exit := new(exec.ExitError); err != nil && !(errors.As(err, &exit) && exit.Exited()) {
 		result.Report.Err = err.Error()
 	}

@@ -19,8 +19,8 @@ const (
 	loadTimeout  = time.Minute
 )
 
-// traceServer starts a server that records its history in the file trace, runs concurrent clients
-// against it and stops it.
+// traceServer starts a server that records its history in the file trace. It runs concurrent
+// clients against the server and then stops it.
 func traceServer(ctx context.Context, trace string) error {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
@@ -34,7 +34,7 @@ func traceServer(ctx context.Context, trace string) error {
 }
 
 // sendRequests runs concurrent clients that call a few actors. The coordinator calls the helper
-// and then waits for a person. Half of the clients cancel those runs.
+// and then waits for a person. Half of the clients cancel the runs of the coordinator.
 func sendRequests(ctx context.Context, url string) error {
 	var clients sync.WaitGroup
 	errs := make([]error, loadClients)

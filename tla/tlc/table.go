@@ -93,7 +93,7 @@ func readTable(path string) (map[string]figures, error) {
 
 // WriteTable writes the results into the table of all configs and returns the figures of all
 // configs. A config that did not run keeps its figures. A config that never had figures is an
-// error, unless large is set: then its row says that the search has not ended yet.
+// error. Exception: if large is set, its row says that the search has not ended yet.
 func WriteTable(path string, all []Config, results []Result, large bool) (map[string]figures, error) {
 	found, err := readTable(path)
 	if err != nil {

@@ -37,8 +37,8 @@ type traceAgent struct {
 	ByActor     bool `json:"by_actor"`
 }
 
-// event is one line. Lost is set in a line that reports missing events, Agents in one that
-// announces more agents.
+// event is one line. A line that reports missing events sets Lost. A line that announces more
+// agents sets Agents.
 type event struct {
 	Kind                      string
 	At                        int64
@@ -202,7 +202,8 @@ func (t *translation) actor(id string) string {
 	return id
 }
 
-// agentOf returns the agent of an actor, including its tenant if it is not the default one.
+// agentOf returns the agent of an actor. The tenant of the actor is included, except for the
+// default tenant.
 func agentOf(id string) string {
 	i := strings.LastIndexByte(id, '/')
 	return id[:max(i, 0)]
@@ -227,8 +228,8 @@ func (t *translation) outcomeWord(status, reason string) string {
 	return w
 }
 
-// record returns a TLA+ record of alternating names and values. Strings are quoted; an expression
-// is not.
+// record returns a TLA+ record of alternating names and values. A string is quoted; a value of
+// type expression is not.
 func record(fields ...any) string {
 	var b strings.Builder
 	for i := 0; i < len(fields); i += 2 {

@@ -43,9 +43,10 @@ var tracedMutants = []string{"cycle-check", "self-call", "depth-check", "chain-d
 	"outstanding-not-released", "unbounded-mailbox", "target-exists-check", "dedup-forgotten", "effect-before-its-gate",
 	"released-at-written", "reply-to-another", "cancel-not-passed-down", "restart-forgets-open-call"}
 
-// undetectable lists parts of the messages of violations that module Calls cannot detect. After
-// such a violation the mutant is simulated with another seed. Calls allows a history that lacks
-// an event that should follow. The mailbox of Calls counts messages, not bytes.
+// undetectable lists parts of the messages of violations that module Calls cannot detect, for
+// two reasons. Calls allows a history that lacks an event that should follow. The mailbox of
+// Calls counts messages, not bytes. After such a violation the mutant is simulated with another
+// seed.
 var undetectable = []string{" FAILED EveryCallEnds", " bytes waiting in "}
 
 // crashPercentMin is the minimum percentage of simulated histories with a crash after which an
@@ -166,7 +167,8 @@ func (t traceCheck) simulate(ctx context.Context, simulations int) ([]string, er
 	return filepath.Glob(filepath.Join(dir, "*.ndjson"))
 }
 
-// resumed reports whether a node crashed during a turn of an actor that was activated again.
+// resumed reports whether a node crashed during a turn of an actor and the actor was activated
+// again later.
 func (h *trace) resumed() bool {
 	open, lost := map[string]*event{}, map[string]bool{}
 	for i := range h.Events {
@@ -277,7 +279,7 @@ func (v verdict) String() string {
 
 func (v verdict) at() entry { return v.t.entries[min(v.entry, len(v.t.entries))-1] }
 
-// neverTaken holds the actions of Calls that no history can take. The value is the reason.
+// neverTaken maps each action of Calls that no history can take to the reason.
 var neverTaken = map[string]string{
 	"Continue": "turns are serial",
 	"Drop":     "loss is the absence of a delivery",
@@ -343,7 +345,8 @@ func (t traceCheck) rejectCorrupted(ctx context.Context, good []trace) error {
 // violation.
 const detectionLagMax = 20
 
-// rejectMutated checks that TLC rejects histories of simulations without a guard.
+// rejectMutated checks that TLC rejects histories of simulations in which one guard is
+// disabled.
 func (t traceCheck) rejectMutated(ctx context.Context) error {
 	dir := filepath.Join(t.dir, "mutants")
 	if err := os.RemoveAll(dir); err != nil {

@@ -164,7 +164,7 @@ func TestBatchesShareLimits(t *testing.T) {
 	if text := all[0].config(false); !strings.Contains(text, "DepthMax = 2") || !strings.Contains(text, "INVARIANTS AcyclicCalls") {
 		t.Errorf("got %s", text)
 	}
-	// Sound reports the same invariants as the first spec checks.
+	// The definition Sound of module Trace reports each invariant by its name.
 	for _, name := range strings.Fields(traceInvariants) {
 		if !strings.Contains(read(t, "Trace.tla"), `says(`+name+`, "`+name+`")`) {
 			t.Errorf("Sound does not report %s", name)

@@ -124,7 +124,7 @@ func (t TLC) walks(ctx context.Context, n, seed int) ([]byte, error) {
 }
 
 // randomWalks runs TLC in simulation mode and returns the walks as lines of JSON. TLC runs
-// module, which extends base and prints the steps of each walk.
+// the given module, which extends the module base and prints the steps of each walk.
 func (t TLC) randomWalks(ctx context.Context, n, seed, steps int, config, module, base string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "tlc")
 	if err != nil {

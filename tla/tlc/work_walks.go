@@ -46,8 +46,8 @@ type workWalk struct {
 	Steps []json.RawMessage
 }
 
-// walksOfWork draws n walks of the design and n of each defect. It writes them to out, or has the
-// Go specs check them if out is empty.
+// walksOfWork draws n walks of the design and n of each defect. It writes the walks to the file
+// out. If out is empty, the Go specs check the walks instead.
 func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 	configs, err := ReadConfigs(t.Dir)
 	if err != nil {
@@ -93,9 +93,10 @@ func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 }
 
 // selectWalks writes the walks of one value of Bug to a buffer. Of the design it writes all walks,
-// or the first goodWalks if limited. Of a defect it writes the first brokenWalks that violate a
-// property. It removes steps that change nothing visible. It returns the number of all walks that
-// violate no property (good) and of those that violate one (broken).
+// or the first goodWalks if limited is true. Of a defect it writes the first brokenWalks that
+// violate a property. It removes steps that change nothing visible. The results count all walks,
+// written or not: good is the number of walks that violate no property, broken the number of walks
+// that violate one.
 func selectWalks(to *bytes.Buffer, bug string, lines []byte, limited bool) (good, broken int, err error) {
 	scan := bufio.NewScanner(bytes.NewReader(lines))
 	scan.Buffer(nil, 1<<20)

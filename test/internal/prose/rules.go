@@ -57,8 +57,8 @@ func parseBudget(content string) (budget, error) {
 	return b, nil
 }
 
-// compare returns the groups whose rate exceeds the budget, or lies so far below
-// it that the budget must be lowered.
+// compare returns the groups whose rate exceeds the budget. It also returns the groups
+// whose rate is so far below the budget that the budget must be lowered.
 func (b budget) compare(total counts) (problems []string) {
 	for _, g := range groups {
 		switch rate := total.rate(g.name); {

@@ -58,9 +58,9 @@ func (r renames) add(from, to string) bool {
 	return true
 }
 
-// name returns the new name of full in the package in dir. If full is a type and its
-// member, it returns the new name of the member. The map may use the old or the new
-// folder of the package.
+// name returns the new name of full in the package in dir. If full is the name of a
+// member after that of its type, only the new name of the member is returned. The
+// map may use the old or the new folder of the package.
 func (r renames) name(dir, full string) string {
 	for _, key := range []string{dir + "." + full, r.path(dir) + "." + full, full} {
 		if to, ok := r[key]; ok {
