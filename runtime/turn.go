@@ -34,7 +34,7 @@ type turn struct {
 type sendState struct {
 	attempt uint32
 	retryAt actor.Time     // time of the next attempt of the call; Forever means none is scheduled
-	backoff actor.Duration // delay after the next attempt; doubles with each attempt
+	backoff actor.Duration // delay between the next attempt and the attempt after it; doubles with each resend
 }
 
 func (t *turn) step() uint32 { return uint32(len(t.run.Steps)) }

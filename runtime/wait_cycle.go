@@ -115,10 +115,10 @@ func (c *Cell) forwardProbeVia(act *activation, run *store.Run, t *turn, p actor
 	}
 }
 
-// selectBranches returns the open calls that a probe follows: all, or as many as
-// the argument limit allows, starting at a random call. The random start lets later
-// probes reach the other calls. Without this bound, a dozen agents that all call
-// each other at once would cause millions of probes.
+// selectBranches returns the open calls that a probe follows: at most as many as
+// the argument limit. If not all calls can be returned, it starts at a random call,
+// so that later probes reach the other calls. Without the limit, a dozen agents
+// that all call each other at once would cause millions of probes.
 func (c *Cell) selectBranches(open []*store.Asked, limit uint32) []*store.Asked {
 	if uint64(len(open)) <= uint64(limit) {
 		return open
