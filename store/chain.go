@@ -217,9 +217,9 @@ func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark,
 	return Mark{no, r.to, actor.HashOf(value)}, later
 }
 
-// misplaced is the error for an intact value that names the wrong batch as its writer.
-// The named batch is a later batch of the node or a batch of another node. It is
-// missing, unreadable, or did not put this value under this key.
+// misplaced is the error for an intact value whose writer cannot be confirmed. The
+// value names as its writer a later batch of the node or a batch of another node. The
+// named batch is missing, unreadable, or did not put this value under this key.
 type misplaced struct {
 	batch   uint64
 	node    actor.NodeID

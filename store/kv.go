@@ -5,7 +5,7 @@ package store
 // KV is an ordered key-value store, the only interface to a disk in this package.
 //
 //  1. Apply performs all of its rows in order, or none.
-//  2. Get, Scan and ScanBack return the effects of all earlier calls of Apply.
+//  2. Get, Scan and ScanBack see the changes of all earlier calls of Apply.
 //  3. Callers MUST NOT modify returned slices. Slices passed to the callback each are valid only during that call.
 //  4. Apply may retain its rows; callers MUST NOT modify the rows afterwards.
 type KV interface {

@@ -297,7 +297,7 @@ func (j *Journal) dropFirstOutcome() {
 
 // TrimOutcomes drops the oldest outcomes while the complete outcomes together exceed
 // maxBytes. It always keeps the newest outcome. Only volatile actors use it: their
-// outcomes are in no log, so eviction is impossible.
+// outcomes are in no log and therefore cannot be evicted.
 func (j *Journal) TrimOutcomes(maxBytes int) {
 	for j.outcomeBytes > maxBytes && len(j.Ended) > 1 {
 		j.dropFirstOutcome()

@@ -222,8 +222,8 @@ func ActorOf(kv KV, tenant string, run actor.CallID) (owner RunOwner, ok bool, e
 	return RunOwner{run, root, id}, true, nil
 }
 
-// Events returns the events of a run whose number is greater than the argument from.
-// It returns at most limit events.
+// Events returns those events of a run that have a number greater than the argument
+// from. It returns at most limit events.
 func Events(kv KV, tenant string, run actor.CallID, from uint64, limit int) ([]RunEvent, error) {
 	prefix := eventsKey(tenant, run)
 	first := eventKey(tenant, run, 1)
@@ -261,7 +261,8 @@ func Events(kv KV, tenant string, run actor.CallID, from uint64, limit int) ([]R
 }
 
 // readEvents decodes the events of a row and passes each event to the callback each.
-// The number of the first event follows the first prefix bytes of the key.
+// The argument prefix is the length in bytes of the part of the key before the number
+// of the first event.
 func readEvents(key []byte, prefix int, value []byte, each func(seq uint64, body []byte) error) error {
 	seq, err := lastNumber(key, prefix)
 	if err != nil {

@@ -26,8 +26,8 @@ func TestWriterGuarantees(t *testing.T) {
 	})
 }
 
-// runWriter runs a Writer from the mark from until a crash. It applies the surviving
-// batches to kv and returns the end of the log.
+// runWriter runs a Writer that continues the log at the argument from, until a crash.
+// It applies the surviving batches to kv and returns the end of the log.
 func runWriter(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 	config := WriterConfig{Node: "n1", From: from, Seed: [32]byte{seed}, BatchBytesMax: 4000, BatchesInFlight: rapid.IntRange(1, 3).Draw(t, "in flight")}
 	w := NewWriter(config)
