@@ -9,11 +9,11 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Default values of limits. Their names are fixed by docs/NAMES.md.
+// Default values of limits. The names of these constants are fixed by docs/NAMES.md.
 const (
-	AgentCallDepthMax         = 5       // maximum depth of a call; a caller at this depth may not call
+	AgentCallDepthMax         = 5       // maximum depth of a call; a call made by an actor at this depth is refused
 	AgentCallTimeoutMSDefault = 30_000  // milliseconds
-	AgentCallTimeoutMSMax     = 300_000 // milliseconds; a longer timeout is clamped and the clamping reported
+	AgentCallTimeoutMSMax     = 300_000 // milliseconds; a longer timeout is reduced to this value, and the reduction is reported
 	AgentConcurrentCallsMax   = 10      // outstanding calls of one calling actor
 	MaxPendingPerActor        = 128     // waiting messages in a mailbox
 )
@@ -28,7 +28,7 @@ type Limits struct {
 	AgentConcurrentCallsMax int            `sim:"1..10"`       // agent_concurrent_calls_max
 	MaxPendingPerActor      int            `sim:"1..128"`      // max_pending_per_actor
 	MailboxBytesMax         int            `sim:"1KiB..1MiB"`  // mailbox_bytes_max; an empty mailbox admits any valid message
-	MailboxAgeMax           actor.Duration `sim:"5s..30s"`     // mailbox_age_ms_max; a mailbox whose oldest message is older refuses new ones
+	MailboxAgeMax           actor.Duration `sim:"5s..30s"`     // mailbox_age_ms_max; a mailbox whose oldest message exceeds this age refuses new messages
 	MessageBytesMax         int            `sim:"64KiB..1MiB"` // message_bytes_max
 	CallsPerTreeMax         uint32         `sim:"5..100"`      // calls_per_tree_max
 	RunTimeoutDefault       actor.Duration `sim:"20s..80s"`    // run_timeout_ms
@@ -41,11 +41,11 @@ type Limits struct {
 	AsksPerActionMax        int            `sim:"2..64"`       // asks_per_action_max
 	RememberDone            actor.Duration `sim:"60s..120s"`   // remember_done_ms; retention of an outcome for duplicates, after the deadline of its call
 	RememberKey             actor.Duration `sim:"1h..24h"`     // remember_key_ms; retention of an idempotency key
-	RememberBytes           int            `sim:"1..64KiB"`    // remember_bytes_max; bytes of outcomes in memory per cell; repeats of evicted ones read the log
+	RememberBytes           int            `sim:"1..64KiB"`    // remember_bytes_max; bytes of outcomes in memory per cell; the answer to a duplicate of a call with an evicted outcome is read from the log
 	PassivateAfter          actor.Duration `sim:"1s..30s"`     // passivate_after_ms; idle time before an actor leaves memory
 	ResendAfter             actor.Duration `sim:"500ms..2s"`   // resend_after_ms; first resend interval of an unanswered call to another node; it doubles each time
-	SnapshotBytes           int            `sim:"2KiB..16KiB"` // snapshot_bytes; bytes of entries that trigger a snapshot, or the size of the last snapshot if that is larger
-	ActorsPerCellMax        int            `sim:"2..1048576"`  // actors_per_cell_max; actors in memory; further ones are refused with Busy, scope node
+	SnapshotBytes           int            `sim:"2KiB..16KiB"` // snapshot_bytes; minimum bytes of entries since the last snapshot that trigger the next; if the last snapshot is larger, its size counts instead
+	ActorsPerCellMax        int            `sim:"2..1048576"`  // actors_per_cell_max; actors in memory; a call to a further actor is refused with Busy, scope node
 	StrikesMax              int            `sim:"1..3"`        // strikes_max; step panics caused by one message before it is refused as poisoned
 }
 

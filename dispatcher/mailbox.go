@@ -30,7 +30,7 @@ type Mailbox struct {
 	lanes     [actor.Low][]Queued
 	overtaken [actor.Low]int // number of messages that overtook the head of each lane
 	bytes     int
-	agingFrom actor.Time // end of the current turn's hold; ages are counted from here at the earliest
+	agingFrom actor.Time // end of the current turn's hold; the age of a message counts from its arrival or from this time, whichever is later
 }
 
 // Count returns the number of waiting messages.
@@ -53,7 +53,7 @@ func (m *Mailbox) Calls() []Queued { return slices.Concat(m.lanes[:]...) }
 func (m *Mailbox) SuspendAging(until actor.Time) { m.agingFrom = until }
 
 // Admit returns a refusal if the mailbox cannot accept a message of this size now. It
-// changes nothing.
+// does not change the mailbox.
 func (m *Mailbox) Admit(l Limits, now actor.Time, id actor.ID, bytes int) *actor.Refusal {
 	if mutant.On("unbounded-mailbox") {
 		return nil
@@ -89,8 +89,9 @@ func (m *Mailbox) Push(q Queued) {
 	m.bytes += q.Bytes
 }
 
-// Pop removes and returns the next message: the head of the highest lane, unless the
-// head of a lower lane has been overtaken OvertakenMax times.
+// Pop removes and returns the next message, normally the head of the highest lane.
+// Exception: a head of a lower lane that has been overtaken OvertakenMax times goes
+// first.
 func (m *Mailbox) Pop() (Queued, bool) {
 	pick := -1
 	for i := range m.lanes {

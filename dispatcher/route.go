@@ -16,9 +16,9 @@ const LeftMin = time.Millisecond
 // Caller is the data of the calling turn that Route checks.
 type Caller struct {
 	Self        actor.ID
-	Chain       []actor.ID // its ancestors, oldest first, without Self
+	Chain       []actor.ID // ancestors of the turn's call, oldest first, without Self
 	Left        actor.Duration
-	Outstanding int    // number of its unanswered calls
+	Outstanding int    // number of unanswered calls of the caller
 	Budget      uint32 // number of calls that its turn may still make
 }
 
@@ -54,8 +54,8 @@ func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked act
 	return left, nil
 }
 
-// ValidateCallContext checks depth, then cycle, as part of Route. The chain is that of
-// the call to target: its callers, oldest first.
+// ValidateCallContext performs two checks of Route: depth, then cycle. The argument
+// chain holds the callers of the call to target, oldest first.
 func ValidateCallContext(l Limits, chain []actor.ID, target actor.ID, def *actor.Definition) *actor.Refusal {
 	// The limit applies to the depth of the caller: A→B→C→D→E→F is permitted, F→G is not.
 	if len(chain)-1 >= l.AgentCallDepthMax && !mutant.On("depth-check") {
@@ -86,9 +86,9 @@ func timeLeft(l Limits, left, asked actor.Duration) actor.Duration {
 	return min(asked, left)
 }
 
-// Share returns the budget that each of n calls of one action receives. Each call first
-// costs 1. The rest of the budget left is divided into n+1 equal shares, one of which
-// the caller keeps.
+// Share returns the budget that each of n calls of one action receives. Each call
+// first costs 1. The rest of the budget is divided into n+1 equal shares: one for each
+// call and one for the caller.
 func Share(left uint32, n int) uint32 {
 	if uint32(n) >= left {
 		return 0

@@ -18,8 +18,8 @@ func ids(names ...string) []actor.ID {
 	return all
 }
 
-// TestRouteCheckOrder violates one more check at a time, from the last to the first.
-// The refusal is that of the earliest violated check.
+// TestRouteCheckOrder adds one violation at a time, from the last check to the first.
+// The refusal MUST be that of the earliest violated check.
 func TestRouteCheckOrder(t *testing.T) {
 	l := DefaultLimits()
 	def := &actor.Definition{Name: "b"}

@@ -19,7 +19,7 @@ func ShardOf(id actor.ID) uint16 {
 		h.Write([]byte{'/'})
 	}
 	x := h.Sum64()
-	x ^= x >> 32 // in FNV the last byte affects mostly low bits: fold and mix
+	x ^= x >> 32 // in FNV the last byte affects mostly low bits, so the high bits are folded in and mixed
 	x *= 0x9e3779b97f4a7c15
 	return uint16(x >> 52)
 }
@@ -34,11 +34,11 @@ type Owner struct {
 // Table maps each shard to its owner. It is immutable: a host creates a new one and
 // passes it to its cells. A shard with the zero Owner has no owner.
 type Table struct {
-	owners []Owner  // without duplicates
+	owners []Owner  // distinct owners
 	of     []uint16 // index into owners, by shard
 }
 
-// NewTable returns the table in which owner(s) is the owner of shard s.
+// NewTable returns a table. It calls the callback owner for the owner of each shard.
 func NewTable(owner func(shard uint16) Owner) Table {
 	t := Table{of: make([]uint16, Shards)}
 	at := map[Owner]uint16{}
@@ -59,7 +59,7 @@ func NewTable(owner func(shard uint16) Owner) Table {
 	return t
 }
 
-// Of returns the owner of a shard; false if it has none.
+// Of returns the owner of a shard, or false if the shard has no owner.
 func (t Table) Of(shard uint16) (Owner, bool) {
 	if int(shard) >= len(t.of) {
 		return Owner{}, false

@@ -12,7 +12,8 @@ import (
 type Kind uint8
 
 // The kinds. The host or the simulator records Crash, Restart, Claim, Lose, Append,
-// Sync and Perform. The others are in the Events of a cell's Ready.
+// Sync and Perform. A cell emits events of the other kinds, in the field Events of its
+// Ready.
 const (
 	Activate        Kind = iota + 1 // an actor becomes active under an epoch
 	Deactivate                      // an actor leaves memory
@@ -22,12 +23,12 @@ const (
 	Admit                           // a call is accepted into a mailbox
 	Refuse                          // a call is refused before its turn starts
 	Start                           // the turn of a call starts
-	Ask                             // a turn makes an ask; Call is the child call, if it is one
+	Ask                             // a turn makes an ask; Call is the child call if the ask is a call
 	Answer                          // an ask is answered; the turn may resume
 	Reply                           // a turn ends with its outcome
 	Expire                          // the deadline of an ask or of a run has passed
 	Cancel                          // the caller cancels an open waiting call
-	Hold                            // a clock stops while a person is awaited
+	Hold                            // a clock stops while a turn waits for a person
 	Resume                          // a held clock restarts
 	Crash                           // a node stops and loses its unsynced entries
 	Restart                         // a node, or one of its cells, starts again
@@ -82,8 +83,9 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Event is one protocol step. The kind determines the fields that are set. Comments
-// name the kinds in parentheses or before a colon where this is not evident.
+// Event is one protocol step. The kind determines the fields that are set. Where the
+// kinds are not evident, the comment of a field names them in parentheses or before a
+// colon.
 type Event struct {
 	Kind Kind
 	At   actor.Time
@@ -102,7 +104,7 @@ type Event struct {
 	Why    string   // Drop, Deactivate, Refuse: reason in one word
 	Chain  []actor.ID
 	// Left is the time left of the call. ParentLeft is the time left of the caller's
-	// turn, not counting holds (Ask). Given is the initial time left of the expired clock
+	// turn, excluding holds (Ask). Given is the initial time left of the expired clock
 	// (Expire).
 	Left, ParentLeft, Given actor.Duration
 	Attempt                 uint32
@@ -112,12 +114,14 @@ type Event struct {
 	// Digest is the OutcomeDigest of an outcome (Answer of a call, Reply, Perform of a
 	// respond). The trace format fixes its printed name.
 	Digest uint32
-	// Count and Bytes are those of the mailbox after the step (Admit, Start). Pending is
-	// the caller's number of outstanding calls after it (Ask, Answer, Expire, Cancel, Reply).
+	// Count and Bytes are the number and size of the messages in the mailbox after the
+	// step (Admit, Start). Pending is the caller's number of outstanding calls after
+	// the step (Ask, Answer, Expire, Cancel, Reply).
 	Count, Bytes, Pending int
-	// N is the ordinal of a hold of one call (Hold, Resume), the number of waits of the
-	// probe (Probe, ProbeHome), or the ordinal of the confirmed wait (Confirm). Until is
-	// the time at which a held clock restarts by itself (Hold).
+	// N depends on the kind. Hold, Resume: the ordinal of a hold of one call. Probe,
+	// ProbeHome: the number of waits that the probe has followed. Confirm: the ordinal
+	// of the confirmed wait. Until is the time at which a held clock restarts by
+	// itself (Hold).
 	N     uint64
 	Until actor.Time
 	// Step and Index identify the ask within its turn.
@@ -132,7 +136,7 @@ type Event struct {
 	// Wrote is the number of entries appended by the step (Append, Perform).
 	Wrote int
 	Ring  []actor.Hop // RefuseWaitCycle: the waits of the cycle
-	// ShardLo is the first shard, ShardHi one past the last (Claim, Lose).
+	// ShardLo is the first shard. ShardHi is the last shard plus 1 (Claim, Lose).
 	ShardLo, ShardHi uint16
 }
 

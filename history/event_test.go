@@ -24,8 +24,8 @@ func TestEveryKindHasName(t *testing.T) {
 	}
 }
 
-// TestLineContainsEveryField clears one field at a time. Events that differ must have
-// different lines. Otherwise the hash of a history would not cover the difference.
+// TestLineContainsEveryField clears one field at a time. The line of the event MUST
+// change. Otherwise the hash of a history would not cover the field.
 func TestLineContainsEveryField(t *testing.T) {
 	id := actor.NewCallID(1, 2, 3)
 	full := Event{Kind: Ask, At: 1, From: actor.Address{Node: "n", Cell: 1, Incarnation: 1}, Actor: actor.NewID("a", ""), Epoch: 1, Call: id, Parent: id, Root: id,

@@ -43,8 +43,8 @@ func (h TraceHeader) AppendTo(b []byte) []byte {
 	return appendLine(b, h)
 }
 
-// AppendAgents appends a line that declares further agents for the events after it,
-// in addition to those declared before.
+// AppendAgents appends a line that declares further agents for the events after it, in
+// addition to the agents declared before.
 func AppendAgents(b []byte, agents []TraceAgent) []byte {
 	return appendLine(b, struct {
 		Agents []TraceAgent `json:"agents"`
@@ -62,8 +62,9 @@ type hop struct {
 	Turn string `json:"turn"`
 }
 
-// AppendJSON appends the event as one line of JSON with a newline. The line has kind, at,
-// cell and the other non-zero fields in a fixed order. Most names are those of AppendTo.
+// AppendJSON appends the event as one line of JSON with a newline. The line has kind,
+// at, cell and the other non-zero fields in a fixed order. Most names are the same as
+// in AppendTo.
 func (e *Event) AppendJSON(b []byte) []byte {
 	line := struct {
 		Kind        string   `json:"kind"`

@@ -28,7 +28,7 @@ type activation struct {
 	serial       bool // runs one turn at a time
 	loaded       bool
 	dirty        bool
-	*activeState // the cell's idleState if the actor is volatile and has none; see Cell.ensureActive
+	*activeState // the cell's shared idleState if a volatile actor has no state of its own; see Cell.ensureActive
 }
 
 // activeState is the state of a journaled actor, or of a volatile one with open work
@@ -36,7 +36,7 @@ type activation struct {
 // journaled actor changes only through records.
 type activeState struct {
 	deferred       []actor.Envelope // messages received during a load
-	outcomeWaiters []outcomeWaiter  // duplicates whose outcome is being read
+	outcomeWaiters []outcomeWaiter  // duplicates that wait until an outcome is read
 	mustLoad       bool             // has open work; a failed load MUST be retried
 	recovering     bool             // counted in recoveryQueue.loading
 	loadBackoff    actor.Duration   // delay before the next load after a failed one
@@ -50,9 +50,9 @@ type activeState struct {
 
 	runEvents     []runs.Event // run events for the next entry
 	entryBytes    int          // bytes of entries since the last snapshot
-	snapshotBytes int          // size of that snapshot in bytes
+	snapshotBytes int          // size of the last snapshot in bytes
 	indexedDue    actor.Time   // deadline in the expiry index
-	reprobeAt     actor.Time   // next time to probe for calls that still wait; 0 means none
+	reprobeAt     actor.Time   // next time to send probes for queued calls; 0 means none
 	counted       Size         // share of Cell.size
 }
 
@@ -61,8 +61,8 @@ type activeState struct {
 const freeListMax = 1024
 
 // inlineAsksMax is the largest number of asks that a turn stores in its reusable
-// buffer. recycledStepsMax is the largest capacity of the list of steps that a
-// recycled run keeps.
+// buffer. recycledStepsMax is the largest capacity that the list of steps of a
+// recycled run may retain.
 const (
 	inlineAsksMax    = 4
 	recycledStepsMax = 8
@@ -100,17 +100,17 @@ type joinedCall struct {
 	via       actor.Address
 }
 
-// idle reports whether the actor has nothing open.
+// idle reports whether the actor has no open work.
 func (a *activation) idle() bool {
 	return a.loaded && len(a.outcomeWaiters) == 0 && (len(a.journal.Runs) == 0 || mutant.On("idle-with-open-work"))
 }
 
 // cloneRuns returns a copy of the list of open runs, for loops that may end some of
-// them.
+// these runs.
 func (a *activation) cloneRuns() []*store.Run { return slices.Clone(a.journal.Runs) }
 
 // cloneTurns returns a copy of the list of turns, for loops that may end some of
-// them.
+// these turns.
 func (a *activation) cloneTurns() []*turn { return slices.Clone(a.turns) }
 
 // pending returns the number of unanswered calls of the actor's turns.
@@ -135,8 +135,8 @@ func (a *activation) turn(run actor.CallID) *turn {
 	return nil
 }
 
-// findAsk returns the turn and index of the call among the last asks of the turns,
-// or nil. The ask may be answered.
+// findAsk returns the turn and index of the call among the last asks of the turns.
+// The turn is nil if no last ask made the call. The ask may already be answered.
 func (a *activation) findAsk(call actor.CallID) (*turn, int) {
 	for _, t := range a.turns {
 		for i := range t.run.Last() {
@@ -214,7 +214,7 @@ func (c *Cell) deactivate(act *activation, reason string) {
 func (c *Cell) loaded(in Loaded) {
 	act := c.actors.find(in.Actor)
 	if act == nil || act.loaded || act.epoch != in.Epoch {
-		return // stale: the actor moved, or a second load was running
+		return // stale: the actor's shard moved, or a second load was running
 	}
 	if c.failpoints.On(failpoint.LoadMisses) {
 		c.load(act, 0)
@@ -262,8 +262,8 @@ func (c *Cell) loaded(in Loaded) {
 }
 
 // loadFailed refuses the new calls that wait for an actor that cannot be read. A
-// retry is dropped instead, because the log may hold its run. An actor with open
-// work is loaded again, with back-off.
+// waiting retry is dropped, not refused: the log may hold its run, and its caller
+// retries. An actor with open work is loaded again, with back-off.
 func (c *Cell) loadFailed(in LoadFailed) {
 	act := c.actors.find(in.Actor)
 	if act == nil || act.loaded != (in.Outcome > 0) || act.epoch != in.Epoch {
@@ -299,7 +299,7 @@ func queued(run *store.Run) dispatcher.Queued {
 }
 
 // record applies a record to the actor's journal. For a journaled actor it appends
-// the entry, together with the run events buffered since the last one.
+// the entry, together with the run events buffered since the last entry.
 func (c *Cell) record(act *activation, r store.Record) {
 	if err := act.journal.Apply(r); err != nil {
 		invariant.Check(false, "%s: invalid record: %v", act.id, err)
@@ -357,12 +357,12 @@ func entrySize(e store.Entry) int {
 }
 
 // observed reports whether the events of a run have a consumer: the log, or a
-// subscriber. Events without one are not built.
+// subscriber. The cell builds no events for a run without a consumer.
 func (c *Cell) observed(act *activation, run actor.CallID) bool {
 	return act.durable || !c.publishOnDemand || slices.Contains(act.subscribed, run)
 }
 
-// publish adds an event to the stream of a run. The next entry carries it.
+// publish adds an event to the stream of a run. The next entry carries the event.
 func (c *Cell) publish(act *activation, run *store.Run, e runs.Event) {
 	if !c.observed(act, run.Call.ID) {
 		return
@@ -373,8 +373,8 @@ func (c *Cell) publish(act *activation, run *store.Run, e runs.Event) {
 }
 
 // bufferEvent appends to the events that the next entry carries. Few actors have
-// buffered events at a time, so an actor takes the cell's free buffer when it needs
-// one. See releaseEvents.
+// buffered events at the same time. An actor therefore takes the cell's free buffer
+// when it buffers its first event. See releaseEvents.
 func (c *Cell) bufferEvent(act *activation, e runs.Event) {
 	if act.runEvents == nil {
 		act.runEvents, c.freeEvents = c.freeEvents, nil
@@ -382,7 +382,7 @@ func (c *Cell) bufferEvent(act *activation, e runs.Event) {
 	act.runEvents = append(act.runEvents, e)
 }
 
-// releaseEvents returns the event buffer to the cell. It MUST be empty.
+// releaseEvents returns the event buffer to the cell. The buffer MUST be empty.
 func (c *Cell) releaseEvents(act *activation) {
 	if len(act.runEvents) > 0 {
 		invariant.Check(false, "%s: buffered run events were not published", act.id)
@@ -392,15 +392,16 @@ func (c *Cell) releaseEvents(act *activation) {
 	}
 }
 
-// snapshot writes a snapshot once the entries since the last one are at least as
-// large as that snapshot and as SnapshotBytes. It shortens the next load.
+// snapshot writes a snapshot, which shortens the next load. It does so once the
+// entries since the last snapshot are at least as large as both the last snapshot
+// and SnapshotBytes.
 func (c *Cell) snapshot(act *activation) {
 	if act.entryBytes < max(c.limits.SnapshotBytes, act.snapshotBytes) && (act.entryBytes == 0 || !c.failpoints.On(failpoint.SnapshotNow)) {
 		return
 	}
 	body := store.SnapshotOf(&act.journal)
 	if len(body.Journal) > store.SnapshotBytesMax {
-		act.entryBytes = 0 // a snapshot of this size could not be read; the next load reads the entries instead
+		act.entryBytes = 0 // too large for the decoder, so not written; the next load reads the entries instead
 		return
 	}
 	c.ready.Entries = append(c.ready.Entries, store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, N: act.journal.N,

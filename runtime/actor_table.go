@@ -11,8 +11,9 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// actorTable holds the actors that are in memory or being loaded. There may be a
-// million of them, so actors of one agent share its name and are found by key.
+// actorTable holds the actors that are in memory or being loaded. A cell may hold a
+// million actors. To save memory, the actors of one agent share one copy of its
+// name and are found by key.
 type actorTable struct {
 	groups map[groupKey]*agentGroup
 	count  int
@@ -37,7 +38,7 @@ func (t *actorTable) find(id actor.ID) *activation {
 }
 
 // add adds an actor that MUST NOT be in the table. It clones the strings of the id,
-// so that the actor does not retain the message they came from.
+// so that the actor does not retain the message that contained the id.
 func (t *actorTable) add(id actor.ID, act *activation) {
 	g := t.groups[groupKey{id.Tenant, id.Agent}]
 	if g == nil {

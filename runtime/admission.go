@@ -46,7 +46,7 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, time.Second, "the mailbox of %s has no room", act.id))
 		return
 	}
-	if !act.serial && !call.IsRoot() && !c.canBeginTurn(act) { // probes cannot follow a wait that ends with whichever of several turns ends first
+	if !act.serial && !call.IsRoot() && !c.canBeginTurn(act) { // the call would wait for the first of several turns to end; probes cannot follow such a wait, so the call is refused
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s already runs %d turns at once", act.id, len(act.turns)))
 		return
 	}
@@ -61,14 +61,14 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 
 // answerDuplicate answers an attempt of a call that was accepted before, or a
 // client's duplicate under the same idempotency key. It reports whether the call
-// was one of these.
+// was such a duplicate.
 func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 	reply, n := act.journal.Outcome(call.ID)
 	if known := reply != nil || n > 0 && !mutant.On("put-away-forgotten"); known && !mutant.On("dedup-forgotten") {
 		c.replyOutcome(act, call, reply, n)
 		return true
 	}
-	if !act.durable && (call.Attempt > 1 || c.remote) { // within a node no first attempt is delivered twice
+	if !act.durable && (call.Attempt > 1 || c.remote) { // within a node a first attempt is delivered once, so the cache need not be searched
 		if reply := c.replyCache.find(call.ID, act.epoch); reply != nil && !mutant.On("dedup-forgotten") {
 			c.replyTo(act, call, reply, true)
 			return true
@@ -102,8 +102,9 @@ func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 	return true
 }
 
-// replyOpen reports to a retrying caller that its call is still open. If a client
-// retries its call through another cell, that cell gets the reply of the run as well.
+// replyOpen reports to a retrying caller that its call is still open. The call of a
+// client gets no such report. If the client retries through another cell, that cell
+// gets the reply of the run as well.
 func (c *Cell) replyOpen(act *activation, call *actor.Call, run *store.Run) {
 	if call.IsRoot() {
 		if call.Via != run.Call.Via {
@@ -121,9 +122,9 @@ func tooManyDuplicates(n int) *actor.Refusal {
 	return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%d duplicates already wait for open runs", n)
 }
 
-// joinRun attaches a client's duplicate to the open run it repeats: both get the
-// same reply. If the run is held and the client waits at this cell, the duplicate is
-// not attached. The client is notified of the hold at once.
+// joinRun attaches a client's duplicate to the open run that the duplicate repeats.
+// The duplicate gets the reply of the run. Exception: if the run is held and the
+// client waits at this cell, the client is notified of the hold at once instead.
 func (c *Cell) joinRun(act *activation, run actor.CallID, call *actor.Call) {
 	if r := act.journal.Run(run); r != nil && r.Clock.Held(c.now) && c.findWaiter(call.ID) != nil {
 		c.respond(call.ID, actor.Reply{Call: call.ID, Run: run}, r.Clock.HeldUntil, act.durable)
@@ -194,8 +195,8 @@ func (c *Cell) openRun(act *activation, call *actor.Call, def *actor.Definition)
 	return run
 }
 
-// refusePoisoned refuses a call permanently, because this cell has panicked on it too
-// often.
+// refusePoisoned refuses a call permanently, because handling the call has made
+// this cell panic too often.
 func (c *Cell) refusePoisoned(act *activation, call *actor.Call) {
 	reply := actor.Fail(call.ID, poisonRefusal(c.strikes[call.ID]))
 	c.recordOutcome(act, call, &reply, true)
@@ -205,7 +206,8 @@ func poisonRefusal(panics int) *actor.Refusal {
 	return actor.Refuse(actor.Unavailable, "the call crashed its cell %d times and is poisoned", panics)
 }
 
-// refuse refuses a call without writing an entry. All checks are repeated for a retry.
+// refuse refuses a call without writing an entry. A retry of the call therefore
+// passes through all checks again.
 func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
 	c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Why: "callee", Chain: call.Chain})
 	reply := actor.Fail(call.ID, r)
@@ -213,7 +215,8 @@ func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
 	c.replyTo(act, call, &reply, false)
 }
 
-// signal answers the run's open wait that the signal names, then the signal itself.
+// signal answers the open wait of the run that has the name given by the signal. It
+// then answers the signal itself.
 func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 	t := act.turn(call.Parent)
 	if t == nil {

@@ -17,8 +17,9 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// ask performs the asks of one action: it checks each, writes all in one entry,
-// then sends them. A refused ask is answered at once, so that the agent can react.
+// ask performs the asks of one action: it checks each ask, writes all asks in one
+// entry and then sends them. A refused ask is answered at once, so that the agent
+// can react.
 func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 	act, run := t.act, t.run
 	step := t.step() + 1
@@ -87,9 +88,9 @@ func (t *turn) newAsks(asks int) []store.Asked {
 	return t.askBuf[:asks:asks]
 }
 
-// planAsk fills in an ask as the tools plan it: with its deadline, or with its
-// answer if it is refused. A volatile run is never replayed and does not
-// keep the agent's original ask.
+// planAsk fills in an ask as the tools plan it: with its deadline or, if the ask is
+// refused, with the refusal as its answer. A volatile run is never replayed, so it
+// does not keep the agent's original ask.
 func (c *Cell) planAsk(a *store.Asked, run *store.Run, ask *actor.Ask, volatile bool) {
 	*a = store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(run)}
 	left := run.Clock.Remaining(c.now)
@@ -100,7 +101,7 @@ func (c *Cell) planAsk(a *store.Asked, run *store.Run, ask *actor.Ask, volatile 
 	} else {
 		out, answer = c.tools.Plan(tools.NewContext(run.Call, left, dispatcher.Asks{}), *ask)
 	}
-	if answer != nil || ask.Kind == actor.AskCall { // PlanCall has checked it
+	if answer != nil || ask.Kind == actor.AskCall { // PlanCall has checked the call
 	} else if err := out.Check(c.limits.MessageBytesMax); err != nil {
 		answer = &actor.Answer{Refusal: actor.Refuse(actor.Invalid, "tool %s planned an invalid ask: %v", ask.Name, err)}
 	}
@@ -168,7 +169,7 @@ func (c *Cell) routeCall(t *turn, a *store.Asked, pending int, budget, share uin
 	return true
 }
 
-// publishAsk publishes an ask to the run's stream, or its refusal.
+// publishAsk publishes an ask, or its refusal, to the run's stream.
 func (c *Cell) publishAsk(t *turn, a *store.Asked, base runs.Event) {
 	publish := func(typ runs.Type, fill func(e *runs.Event)) {
 		e := base
@@ -222,8 +223,8 @@ func (c *Cell) publishAsk(t *turn, a *store.Asked, base runs.Event) {
 // empty.
 func label(out *actor.Ask) string { return cmp.Or(out.Name, "(unnamed)") }
 
-// emitAsks emits a history event for each ask of the last step, refused ones
-// included.
+// emitAsks emits a history event for each ask of the last step, including refused
+// asks.
 func (c *Cell) emitAsks(t *turn) {
 	if !c.emits(history.Ask) && !c.emits(history.Refuse) {
 		return
@@ -310,8 +311,8 @@ func (c *Cell) resultEvent(a *store.Asked, answer actor.Answer, step uint32, i i
 	return e
 }
 
-// elapsed returns the time since an ask was made. The stamp may be slightly later
-// than that instant, never earlier.
+// elapsed returns the time since an ask was made. The stamp of the ask may be
+// slightly later than the instant of the ask, but never earlier.
 func (c *Cell) elapsed(a *store.Asked) actor.Duration {
 	return max(c.now.Sub(a.Stamp), 0).Round(time.Millisecond)
 }
@@ -397,8 +398,8 @@ func (c *Cell) expireAsk(t *turn, i int) {
 	}
 }
 
-// cancelAsk cancels an open ask of an ended turn: a call with its whole tree, or an
-// effect.
+// cancelAsk cancels an open ask of an ended turn. A call is cancelled with all
+// calls below it. An effect is aborted.
 func (c *Cell) cancelAsk(t *turn, i int) {
 	a := &t.run.Last()[i]
 	if a.IsCall() {
@@ -419,8 +420,9 @@ func (c *Cell) abort(t *turn, i int) {
 	}
 }
 
-// nextStamp returns a stamp later than the run's own and all earlier ones. Calls of
-// one tree are ordered by stamp even if the clocks of their nodes differ.
+// nextStamp returns a stamp later than the run's stamp and all stamps that this
+// cell gave before. Calls of one tree are ordered by stamp even if the clocks of
+// their nodes differ.
 func (c *Cell) nextStamp(run *store.Run) actor.Time {
 	c.lastStamp = max(c.now, c.lastStamp+1, run.Call.Stamp+1)
 	return c.lastStamp

@@ -11,10 +11,10 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// Callbacks. An external agent that works on a run may call other agents through
-// it: it sends a signal with the operation CallAgent. The resulting call inherits
-// the run's chain, depth, time and budget. The answer to the call is the answer to
-// the signal.
+// Callbacks. An external agent that works on a run may call other agents on behalf
+// of the run. To do so it sends a signal with the operation CallAgent. The
+// resulting call inherits the run's chain, depth, time and budget. The answer to
+// the call is the answer to the signal.
 
 // CallAgent is the operation of a signal that adds a call to its run.
 const CallAgent = "call_agent"
@@ -57,8 +57,8 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	c.propagateHold(t, holds)
 }
 
-// callbackBytesMax is the maximum size of all callback requests of a step, in
-// bytes, whatever their outcome.
+// callbackBytesMax is the maximum total size in bytes of all callback requests of a
+// step. Refused requests count too.
 const callbackBytesMax = 16 << 20
 
 // checkCallback returns the reason why no call can be added to the turn, or nil.
@@ -86,14 +86,15 @@ func (c *Cell) checkCallback(t *turn) *actor.Refusal {
 }
 
 // addCallbackWaiter registers a signal for the answer of an added call. It returns
-// false if limit other signals already wait for that answer.
+// false if the number of other signals that wait for that answer has reached the
+// argument limit.
 func (t *turn) addCallbackWaiter(i int, call *actor.Call, limit int) bool {
 	if t.callbackWaiters == nil {
 		t.callbackWaiters = map[int][]actor.Call{}
 	}
 	for j, o := range t.callbackWaiters[i] {
 		if o.ID == call.ID {
-			t.callbackWaiters[i][j] = *call // a retry moves the reply address
+			t.callbackWaiters[i][j] = *call // the reply goes to the address of the latest retry
 			return true
 		}
 	}
@@ -104,7 +105,8 @@ func (t *turn) addCallbackWaiter(i int, call *actor.Call, limit int) bool {
 	return true
 }
 
-// findAdded returns the open call that the signal added, or nil.
+// findAdded returns the turn and index of the open call that the signal added. The
+// turn is nil if there is no such call.
 func (a *activation) findAdded(id actor.CallID) (*turn, int) {
 	for _, t := range a.turns {
 		for i := range t.run.Last() {
@@ -135,7 +137,7 @@ func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 			first = call
 		}
 	}
-	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // not accepted: a retry under the same key MUST make a new call
+	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // the callee did not accept the call: a retry of the signal under the same key MUST make a new call
 		first.Idempotency = actor.Idempotency{}
 	}
 	c.recordOutcome(t.act, &first, &reply, true)
@@ -147,8 +149,8 @@ func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 	}
 }
 
-// cancelAdded cancels the calls added by external agents once none of these agents
-// works on the step.
+// cancelAdded cancels the calls added by external agents once no external agent
+// works on the step any more.
 func (c *Cell) cancelAdded(t *turn) {
 	asks := t.run.Last()
 	for i := range asks {

@@ -13,12 +13,12 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// Calls in flight. One entry records the ask, another the end at the callee, a
-// third the answer. Until then the call is resent. So it has exactly one outcome,
-// regardless of retries and crashes.
+// Calls in flight. Three entries record a call: the ask, the end at the callee, and
+// the answer at the caller. The call is resent until the answer is recorded. It
+// therefore has exactly one outcome, regardless of retries and crashes.
 
 // resendBackoffMax is the maximum delay between two attempts. The delay doubles
-// with each.
+// with each attempt.
 const resendBackoffMax = time.Minute
 
 // resendCall sends another attempt of an unanswered call, under its id.
@@ -29,8 +29,9 @@ func (c *Cell) resendCall(t *turn, i int) {
 	s.backoff = min(2*s.backoff, resendBackoffMax)
 }
 
-// sendRequest sends a call and schedules its next attempt. Messages between nodes
-// may be lost. Within a node, a callee that is being moved drops them.
+// sendRequest sends a call and schedules its next attempt. The next attempt is
+// needed because the message may be lost between nodes. Within a node it is dropped
+// if the callee is being moved.
 func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
 	a := &t.run.Last()[i]
 	if attempt > 1 || !c.sendLocalRequest(t, a) {
@@ -47,7 +48,8 @@ func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
 	}
 }
 
-// resendCalls resends the unanswered calls to the selected actors.
+// resendCalls resends the unanswered calls to the callees that the callback to
+// selects.
 func (c *Cell) resendCalls(to func(actor.ID) bool) {
 	for _, act := range c.actors.ordered() {
 		for _, t := range act.turns {
@@ -99,7 +101,7 @@ func (c *Cell) dropLateAnswer(act *activation, reply *actor.Reply) {
 }
 
 // cancelled ends a call that was cancelled by its caller. If the call has not
-// arrived yet it is buried: a later arrival is refused.
+// arrived yet, a tombstone is recorded and a later arrival is refused.
 func (c *Cell) cancelled(act *activation, m actor.Cancel) {
 	refusal := actor.Refuse(actor.Stopped, "the caller cancelled the call (%s)", m.Reason)
 	switch run := act.journal.Run(m.Call); {
@@ -116,7 +118,8 @@ func (c *Cell) sendCancel(t *turn, i int, reason actor.Reason) {
 }
 
 // updateHold pauses or resumes the clock of a call made by this actor, because its
-// callee or a run further down is held. A zero until resumes it.
+// callee or a run further down is held or resumed. If the argument until is zero,
+// the clock is resumed.
 func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallID, n uint64, until actor.Time) {
 	t, i := act.findAsk(call)
 	if t == nil || !t.run.Last()[i].Open() {
@@ -131,7 +134,7 @@ func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallI
 	holdsBefore, wasHeld := t.run.Holds, a.Clock.HeldUntil != 0
 	e := history.Event{Kind: history.Resume, Actor: act.id, Epoch: act.epoch, Call: call, Parent: t.run.Call.ID, N: n, What: "ask"}
 	if until > c.now {
-		if !wasHeld { // not held by this call before; others may hold the run
+		if !wasHeld { // the clock of this call was not paused before; other calls may already hold the run
 			c.publish(act, t.run, runs.Event{Type: runs.RunPaused, Name: "held", Child: call, Until: until})
 		}
 		c.record(act, store.Held{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n, Until: until})
@@ -147,8 +150,8 @@ func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallI
 }
 
 // propagateHold reports that the run's own clock was paused or resumed. The
-// caller's clock follows. A client is notified of a pause, so that it need not
-// wait.
+// caller's clock follows. A waiting client is notified of a pause, so that its
+// request can return early.
 func (c *Cell) propagateHold(t *turn, holdsBefore uint64) {
 	run, act := t.run, t.act
 	if run.Holds == holdsBefore {

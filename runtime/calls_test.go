@@ -34,8 +34,8 @@ func counter() script {
 	}
 }
 
-// request is an operation of a client. With a key it MUST be performed once, however
-// often the client sends it.
+// request is an operation of a client. A request with a key MUST be performed once,
+// however often the client sends the request.
 type request struct {
 	to, text  string
 	key       string
@@ -116,8 +116,8 @@ func (m *callMachine) Pass(t *rapid.T) {
 	m.n.paused = true
 }
 
-// Check checks after each action that no run of a journal is open twice, or open
-// and ended.
+// Check checks two properties of each journal after each action: no run is open
+// twice, and no run is both open and ended.
 func (m *callMachine) Check(t *rapid.T) {
 	for id, saved := range m.n.log {
 		j, err := store.Fold(saved)
@@ -184,8 +184,8 @@ func (m *callMachine) checkFinal(t *rapid.T) {
 	}
 }
 
-// A call has one outcome, and requests under one key are performed once: across
-// duplicates, cancels and crashes, with cells stepped one input at a time.
+// A call has one outcome, and requests under one key are performed once. Both hold
+// across duplicates, cancels and crashes, with cells stepped one input at a time.
 func TestCallsAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := newNode(t, 2, agent("count", counter()), agent("relay", calling("count")))

@@ -52,7 +52,7 @@ type Cell struct {
 	replyCache    replyCache                  // outcomes of calls to volatile actors
 	waiters       map[actor.CallID]*waiter    // clients that wait here, by call
 	remote        bool                        // the message being handled comes from another node
-	currentWaiter *waiter                     // client whose call arrived in this step and is not answered yet
+	currentWaiter *waiter                     // client whose call arrived in this step and has no answer yet
 	freeWaiter    *waiter                     // reused for the next client
 	inFlight      map[actor.EffectID]actor.ID // actor by running effect
 	timers        timers
@@ -61,7 +61,7 @@ type Cell struct {
 	size          Size
 	tally         Tally
 
-	localProbes     []localProbe   // probes for actors of this cell, handled in this step
+	localProbes     []localProbe   // probes for actors of this cell, to be handled in this step
 	localProbesSent int            // number of them queued in this step
 	localQueue      []localMessage // messages for actors of this cell, delivered in this step
 	localSent       int            // number of them queued in this step
@@ -70,8 +70,9 @@ type Cell struct {
 	freeEvents      []runs.Event   // event buffer that no actor uses
 	ready           Ready
 
-	// Free lists. Objects that ended in this step may still be referenced, so
-	// endedTurns and endedRuns are recycled only at its end.
+	// Free lists. Turns and runs that ended in this step may still be referenced
+	// until its end. Therefore endedTurns and endedRuns are recycled at the end of
+	// the step.
 	freeStates []*activeState
 	freeTurns  []*turn
 	endedTurns []*turn
@@ -187,8 +188,9 @@ func (c *Cell) boot(in Boot) {
 	}
 }
 
-// setAgents replaces the agent definitions. It keeps older definitions that runs in
-// memory started with, and those listed in former.
+// setAgents replaces the agent definitions. It keeps two kinds of older
+// definitions: those with which runs in memory started, and those listed in the
+// argument former.
 func (c *Cell) setAgents(definitions, former []actor.Definition) {
 	before := c.definitions
 	c.definitions = map[actor.Hash]*actor.Definition{}
@@ -216,8 +218,8 @@ func (c *Cell) setAgents(definitions, former []actor.Definition) {
 	}
 }
 
-// setOwners replaces the table of shard owners. It drops actors of lost shards,
-// requests the actors with open work of gained shards, and resends calls whose
+// setOwners replaces the table of shard owners. It drops the actors of lost shards.
+// For gained shards it requests the actors with open work. It resends calls whose
 // callee has a new owner.
 func (c *Cell) setOwners(table dispatcher.Table) {
 	old := c.table
@@ -256,8 +258,8 @@ func (c *Cell) requestExpiries(shards []uint16) {
 
 func (c *Cell) owns(o dispatcher.Owner) bool { return o.Node == c.self.Node && o.Cell == c.self.Cell }
 
-// ownsActor reports whether the actor belongs to this cell. This is true of every
-// actor in memory.
+// ownsActor reports whether the actor belongs to this cell. Every actor in memory
+// belongs to this cell.
 func (c *Cell) ownsActor(id actor.ID) bool {
 	o, ok := c.ownerOf(id)
 	return ok && c.owns(o)
@@ -271,7 +273,8 @@ func (c *Cell) ownerOf(id actor.ID) (dispatcher.Owner, bool) {
 
 // finishStep completes a step. For each changed actor it runs the turns that are
 // ready, writes a snapshot if one is due, and sets the timer. Then it handles the
-// resulting local messages and probes, until none is left.
+// resulting local messages and probes. It repeats this until no actor, message or
+// probe is left.
 func (c *Cell) finishStep() {
 	for i := 0; i < len(c.dirty) || len(c.localQueue)+len(c.localProbes) > 0; i++ {
 		if i == len(c.dirty) {
@@ -342,7 +345,7 @@ func (c *Cell) emit(e history.Event) {
 }
 
 // emits reports whether history events of kind k are emitted. Callers on the hot
-// path check it before they build an event.
+// path call emits before they build an event.
 func (c *Cell) emits(k history.Kind) bool { return c.eventKinds == 0 || c.eventKinds.Has(k) }
 
 // newCallID returns a new call id, made of the time and two random words.

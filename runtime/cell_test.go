@@ -142,7 +142,7 @@ func TestWaitPausesClocksOfCallTree(t *testing.T) {
 	n.want(late, "NotFound")
 }
 
-// A run held by several calls lists each of them until that call resumes.
+// A run held by several calls lists each call until that call resumes.
 func TestRunListsCallsThatHoldIt(t *testing.T) {
 	gate := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		switch {
@@ -201,8 +201,8 @@ func TestRunListsCallsThatHoldIt(t *testing.T) {
 	}
 }
 
-// The outcome of a run that was held is retained WaitTimeoutMax longer, because its
-// caller's clock may have been paused for up to that time.
+// The outcome of a run that was held is retained longer by WaitTimeoutMax, because
+// the caller's clock may have been paused for up to WaitTimeoutMax.
 func TestOutcomeOfHeldRunIsRetainedLonger(t *testing.T) {
 	n := newNode(t, 1, agent("a", waiting(5*time.Minute)), agent("b", echo()))
 	held, other := n.send("a", "x"), n.send("b", "x")
@@ -223,7 +223,8 @@ func TestOutcomeOfHeldRunIsRetainedLonger(t *testing.T) {
 }
 
 // A cell with ActorsPerCellMax actors refuses calls to further actors on their
-// first attempt. Retries are dropped, because the call may have run already.
+// first attempt. Retries are dropped, because the call of a retry may have run
+// already.
 func TestFullCellRefusesOnlyFirstAttempts(t *testing.T) {
 	c := newTestCell(Config{}, agent("a", echo()))
 	limits := dispatcher.DefaultLimits()

@@ -13,8 +13,9 @@ import (
 // ClientsMax is the maximum number of clients that wait at one cell.
 const ClientsMax = 1 << 16
 
-// waiter is a client that waits at this cell for its call. It is not persisted: a
-// client that lost its node retries, by idempotency key or by run id.
+// waiter is a client that waits at this cell for its call. Waiters are not
+// persisted: a client whose node has crashed retries, by idempotency key or by run
+// id.
 type waiter struct {
 	call    actor.Call
 	clock   actor.Clock
@@ -25,7 +26,7 @@ type waiter struct {
 }
 
 // fromClient handles a message from a client of this node: a call, or the
-// cancellation of one.
+// cancellation of a call.
 func (c *Cell) fromClient(env *actor.Envelope) {
 	switch m := env.Body.(type) {
 	case actor.Request:
@@ -65,9 +66,9 @@ func (c *Cell) clientCall(call *actor.Call, subscribed bool) {
 	c.sendClientCall(cl)
 }
 
-// parkWaiter adds the client whose call arrived in this step to the waiting ones if
-// the call is still open. Most calls are answered in their first step and leave no
-// state.
+// parkWaiter adds the client whose call arrived in this step to the field waiters
+// if the call is still open. Most calls are answered in their first step and leave
+// no state.
 func (c *Cell) parkWaiter() {
 	cl := c.currentWaiter
 	if cl == nil {
@@ -143,8 +144,9 @@ func (c *Cell) sendClientCall(cl *waiter) {
 	}
 }
 
-// scheduleClientRetry schedules another attempt of a client's call that was dropped:
-// its actor or outcome could not be read, or too many duplicates wait for outcomes.
+// scheduleClientRetry schedules another attempt of a client's call that was
+// dropped. A call is dropped if its actor or outcome cannot be read, or if too many
+// duplicates wait for outcomes.
 func (c *Cell) scheduleClientRetry(id actor.CallID) {
 	if cl := c.findWaiter(id); cl != nil {
 		cl.retryAt = c.now.Add(cl.backoff)
@@ -161,8 +163,8 @@ func (c *Cell) resendClientCalls(to func(actor.ID) bool) {
 	}
 }
 
-// fireWaiterTimer resends a client's call, or answers it with a deadline refusal.
-// The run itself ends by its own clock.
+// fireWaiterTimer resends a client's call or, if its deadline has passed, answers
+// the call with a refusal. The run itself ends by its own clock.
 func (c *Cell) fireWaiterTimer(id actor.CallID) {
 	cl := c.waiters[id]
 	switch {
@@ -175,7 +177,7 @@ func (c *Cell) fireWaiterTimer(id actor.CallID) {
 	}
 }
 
-// deliverToClient delivers a reply to a client of this cell. The client may have
+// deliverToClient delivers a reply to a client of this cell, unless the client has
 // left.
 func (c *Cell) deliverToClient(env *actor.Envelope) {
 	switch m := env.Body.(type) {
@@ -200,7 +202,7 @@ func (c *Cell) notifyHeld(t *turn, until actor.Time) {
 	notify := func(id actor.CallID, via actor.Address) {
 		if via.Node == c.self.Node && via.Cell == c.self.Cell {
 			c.respond(id, actor.Reply{Call: id, Run: call.ID}, until, t.durable())
-		} else if id == call.ID { // a duplicate from another node keeps waiting: Held does not carry the run's id
+		} else if id == call.ID { // a duplicate from another node keeps waiting, because the message Held does not carry the run's id
 			env := actor.Envelope{From: c.self, ToClient: via, Durable: t.durable(), Body: actor.Held{Call: id, N: t.run.Holds, Until: until}}
 			c.addEffect(Effect{Gated: t.durable() && via.Node != c.self.Node, Op: Send{Node: via.Node, Cell: via.Cell, Envelope: env}})
 		}

@@ -14,7 +14,7 @@ import (
 // performs the effects. The driver owns the entries, effects and events. The slices
 // Effects and Events are reused and are valid only until the next Step.
 type Ready struct {
-	Entries []store.Entry // appended in this order to the node's log; never split over two commits
+	Entries []store.Entry // to be appended to the node's log in this order and in one commit
 	Effects []Effect
 	Events  []history.Event
 }
@@ -33,8 +33,8 @@ type Input interface{ input() }
 type (
 	// Boot starts a cell, after Limits, Agents and Owners. Running lists the
 	// effects of the previous incarnation that are still being performed. The
-	// driver MUST keep their outcomes until the matching Await. Strikes counts
-	// panics of Step by call.
+	// driver MUST keep their outcomes until the matching Await. Strikes holds the
+	// number of panics of Step for each call.
 	Boot struct {
 		Running []actor.EffectID
 		Strikes []Strike
@@ -43,8 +43,8 @@ type (
 	// this node.
 	Deliver struct{ Envelope actor.Envelope }
 	// Visit delivers a client's call without an envelope. The cell neither changes
-	// nor keeps it. Subscribed reports whether a subscriber wants the run's events
-	// while it runs.
+	// nor keeps the call. Subscribed reports whether a subscriber wants the run's
+	// events while it runs.
 	Visit struct {
 		Call       actor.Call
 		Subscribed bool
@@ -56,14 +56,15 @@ type (
 		Answer  actor.Answer
 	}
 	// Streamed is a piece of the answer to a Model or Invoke effect. Pieces arrive
-	// in order. The next one MUST NOT be sent before this one was stepped.
+	// in order. The driver MUST step a piece before it sends the next piece.
 	Streamed struct {
 		ID      actor.EffectID
 		Attempt uint32
 		Piece   actor.Piece
 	}
-	// Loaded answers a Load of an actor. Epoch is that of the Load. If the shard was
-	// lost and regained since the Load, the epochs differ and the answer is ignored.
+	// Loaded answers a Load of an actor. Epoch is the epoch of the Load. If the
+	// shard was lost and regained since the Load, the epochs differ and the answer
+	// is ignored.
 	Loaded struct {
 		Actor actor.ID
 		Epoch actor.Epoch
@@ -89,8 +90,8 @@ type (
 	// Owners replaces the table of shard owners.
 	Owners struct{ Table dispatcher.Table }
 	// Agents replaces the agent definitions. Runs that started under an older
-	// definition keep it. Former holds older definitions, which a new cell has not
-	// seen.
+	// definition keep it. Former holds older definitions, because a new cell has
+	// not received earlier Agents inputs.
 	Agents struct{ Definitions, Former []actor.Definition }
 	// Limits replaces the limits.
 	Limits struct{ Limits dispatcher.Limits }
@@ -125,15 +126,16 @@ type Strike struct {
 type Op interface{ op() }
 
 type (
-	// Send carries a message to a cell of this node or of another. The cell keeps
-	// no reference to its contents.
+	// Send carries a message to a cell of this node or of another node. The cell
+	// keeps no reference to its contents.
 	Send struct {
 		Node     actor.NodeID
 		Cell     uint16
 		Envelope actor.Envelope
 	}
-	// Respond answers a client's call. If HeldUntil is set, the run is held and
-	// continues without the client. Reply then holds only the run's id.
+	// Respond answers a client's call. If HeldUntil is set, the run is held: the
+	// client's wait ends and the run continues. Reply then holds only the ids of
+	// call and run.
 	Respond struct {
 		Call      actor.CallID // id of the client's call
 		Reply     actor.Reply
@@ -176,7 +178,8 @@ type (
 	// Abort stops the effect with the same ID and attempt. Its outcome is ignored.
 	Abort struct{}
 	// Await requests the outcome of the effect with the same ID and attempt, which
-	// the previous incarnation started. The actor is loaded and can take it.
+	// the previous incarnation started. The actor is loaded, so the driver may
+	// deliver the outcome.
 	Await struct{}
 	// Load reads an actor, or one of its recorded outcomes. It is gated, so that it
 	// cannot overtake the actor's own entries.
@@ -185,8 +188,8 @@ type (
 		Epoch   actor.Epoch
 		Outcome uint64 // number of the entry that records the outcome; 0 means the whole actor
 	}
-	// Expiries requests the actors of these shards that have open work, as one or
-	// more Due.
+	// Expiries requests the actors of these shards that have open work. The driver
+	// answers with one or more Due inputs.
 	Expiries struct{ Shards []uint16 }
 )
 

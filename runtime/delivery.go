@@ -9,8 +9,9 @@ import (
 )
 
 // deliver routes a message, in this order: a reply to a waiting client, a request
-// of a client, a message to an actor. The latter is dropped unless the cell owns
-// the actor under the epoch given by the sender.
+// of a client, a message to an actor. A message to an actor is delivered only if
+// the cell owns the actor under the epoch given by the sender. Otherwise the
+// message is dropped.
 func (c *Cell) deliver(env *actor.Envelope) {
 	if c.emits(history.Deliver) {
 		c.emit(history.Event{Kind: history.Deliver, Actor: env.To, Epoch: env.Epoch, Call: env.Body.Subject(), What: env.Body.Name(), Durable: env.Durable})
@@ -58,16 +59,16 @@ func (c *Cell) deliverCall(call *actor.Call, durable bool) {
 	c.deliverCallTo(c.actors.find(call.To), call, durable)
 }
 
-// deliverCallTo is deliverCall for an actor that was looked up before; act may be
-// nil.
+// deliverCallTo is deliverCall for an actor that was looked up before. The argument
+// act is nil if the actor is not in memory.
 func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 	if act == nil {
 		def := c.agents[call.To.Agent]
 		switch {
-		case def == nil && call.Attempt <= 1 && call.Kind != actor.Signal: // the journal may hold the outcome of a retried call, and a run may outlive its agent
+		case def == nil && call.Attempt <= 1 && call.Kind != actor.Signal: // retries and signals pass: the journal may hold the outcome of a retried call, and a run may outlive its agent
 			c.refuse(nil, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
 			return
-		case c.actors.count >= c.limits.ActorsPerCellMax && call.Attempt > 1: // the call may have been answered; its caller retries
+		case c.actors.count >= c.limits.ActorsPerCellMax && call.Attempt > 1: // dropped, not refused: the call may have been answered, and its caller retries
 			c.emit(history.Event{Kind: history.Drop, Actor: call.To, Call: call.ID, What: "request", Why: "full"})
 			return
 		case c.actors.count >= c.limits.ActorsPerCellMax:
@@ -87,8 +88,8 @@ func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 }
 
 // deferMessage keeps a cancel until its actor is loaded. Replies, probes and clock
-// updates are dropped: once loaded, the actor resends its calls and gets them
-// again.
+// updates are dropped: once loaded, the actor resends its calls, and their callees
+// send these messages again.
 func (c *Cell) deferMessage(act *activation, env *actor.Envelope) {
 	switch _, cancels := env.Body.(actor.Cancel); {
 	case !cancels:
@@ -102,7 +103,7 @@ func (c *Cell) deferMessage(act *activation, env *actor.Envelope) {
 
 func (c *Cell) deferCall(act *activation, call *actor.Call, durable bool) {
 	switch full := len(act.deferred) >= c.limits.MaxPendingPerActor; {
-	case full && call.Attempt > 1: // the log may hold its run; its caller retries
+	case full && call.Attempt > 1: // dropped, not refused: the log may hold the run of the call, and its caller retries
 		c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
 	case full:
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages already wait", act.id, len(act.deferred)))
@@ -140,8 +141,7 @@ func (c *Cell) drop(env *actor.Envelope, reason string) {
 
 // send sends a message to the cell that owns the actor. Without an owner the
 // message is dropped, and its sender retries. Within the node no gate is needed:
-// entries that depend on the message are appended to the same log, after those of
-// the sender.
+// entries that depend on the message follow the sender's entries in the same log.
 func (c *Cell) send(id actor.EffectID, attempt uint32, from actor.ID, to actor.ID, gated, durable bool, body actor.Message) {
 	o, ok := c.ownerOf(to)
 	if !ok {

@@ -12,8 +12,9 @@ import (
 
 // Duplicates. A duplicate of an ended call is answered with the outcome of that
 // call. Outcomes of journaled actors are held in memory up to RememberBytes per
-// cell. An actor evicts its oldest outcomes beyond that and keeps only the numbers
-// of their entries. A duplicate then waits until the outcome is read from the log.
+// cell. Beyond that bound, an actor evicts its oldest outcomes and keeps only the
+// numbers of their entries. A duplicate of a call with an evicted outcome waits
+// until the outcome is read from the log.
 
 // outcomeWaiter is a duplicate that waits for an outcome to be read.
 type outcomeWaiter struct {
@@ -37,7 +38,7 @@ func (c *Cell) replyOutcome(act *activation, call *actor.Call, outcome *actor.Re
 			return
 		}
 	}
-	if len(act.outcomeWaiters) >= c.limits.MaxPendingPerActor { // a refusal could be a second outcome
+	if len(act.outcomeWaiters) >= c.limits.MaxPendingPerActor { // dropped, not refused: the call has ended, and a refusal could be a second outcome
 		c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
 		c.scheduleClientRetry(call.ID)
 		return
@@ -62,7 +63,7 @@ func (c *Cell) recalled(in Recalled) {
 }
 
 // outcomeLoaded answers the duplicates that wait for the outcome of the n-th entry.
-// The outcome is not kept in memory: few calls are repeated twice.
+// The outcome is not kept in memory, because few calls are repeated a second time.
 func (c *Cell) outcomeLoaded(act *activation, n uint64, outcome *actor.Reply) {
 	if len(act.outcomeWaiters) == 0 {
 		return
@@ -90,8 +91,8 @@ func (c *Cell) load(act *activation, n uint64) {
 }
 
 // evictOutcomes evicts the oldest outcomes of the actor until the cell is within
-// RememberBytes, and returns the size of the rest in bytes. Other actors keep
-// theirs until they change.
+// RememberBytes, and returns the size of the remaining outcomes of the actor in
+// bytes. Another actor evicts its own outcomes when it next changes.
 func (c *Cell) evictOutcomes(act *activation) int {
 	others := c.size.Remembered - act.counted.Remembered
 	for others+act.journal.OutcomeBytes() > c.limits.RememberBytes && act.journal.EvictOutcome() {

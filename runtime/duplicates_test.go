@@ -12,7 +12,8 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// withClientKey makes the call one of client "p" under an idempotency key.
+// withClientKey returns an option that gives the call the client "p" and an
+// idempotency key.
 func withClientKey(key string) func(*actor.Call) {
 	return func(c *actor.Call) {
 		c.Principal, c.Idempotency = "p", actor.Idempotency{Principal: "p", Route: "r", Key: key}
@@ -56,8 +57,8 @@ func TestEvictedOutcomeIsReadFromLog(t *testing.T) {
 	}
 }
 
-// The Open reply to a retried call is gated if the call depends on log entries, even
-// if the callee is volatile. This holds for a running call and for a queued one.
+// The Open reply to a retried call is gated if the call depends on log entries.
+// This holds even if the callee is volatile, and for both running and queued calls.
 func TestOpenReplyWaitsForLog(t *testing.T) {
 	for _, durable := range []bool{true, false} {
 		c := newTestCell(Config{}, agent("b", waiting(time.Minute), volatile))
@@ -97,8 +98,8 @@ func TestOpenReplyWaitsForLog(t *testing.T) {
 	}
 }
 
-// Duplicates that ask for the same outcome share one read. Those above
-// MaxPendingPerActor are dropped and retried by their clients.
+// Duplicates that ask for the same outcome share one read. Duplicates above
+// MaxPendingPerActor are dropped, and their clients retry.
 func TestDuplicatesShareOneOutcomeRead(t *testing.T) {
 	n, _ := newEvictingNode(t, 3)
 	n.limits.MaxPendingPerActor = 4
@@ -150,8 +151,8 @@ func TestRetryWaitsOnceForOutcome(t *testing.T) {
 	}
 }
 
-// A duplicate whose outcome cannot be read is not refused, because the call has
-// run. It is retried.
+// A duplicate whose outcome cannot be read is retried. It is not refused, because
+// the call has run.
 func TestFailedOutcomeReadIsRetried(t *testing.T) {
 	n, _ := newEvictingNode(t, 1)
 	n.failLoads = 2

@@ -235,7 +235,7 @@ func TestRetriedCallbackMakesOneCall(t *testing.T) {
 }
 
 // An external agent that is invoked again for the same run repeats its callbacks.
-// Under the same key they are the same call, even after a crash.
+// Callbacks under the same key make one call, even after a crash.
 func TestCallbackWithKeyMakesOneCall(t *testing.T) {
 	n := newNode(t, 1, externalAgent(true), slowHelper())
 	run := n.send("worker", "go")
@@ -270,8 +270,8 @@ func TestCallbackWithKeyMakesOneCall(t *testing.T) {
 	}
 }
 
-// The callback requests that a run holds are bounded, even if all of them are
-// refused.
+// The total size of the callback requests that a run holds is bounded, even if all
+// are refused.
 func TestCallbackBytesAreBounded(t *testing.T) {
 	n := newNode(t, 1, externalAgent(true), slowHelper())
 	run := n.send("worker", "go")
@@ -288,7 +288,8 @@ func TestCallbackBytesAreBounded(t *testing.T) {
 	n.want(run, "all the same")
 }
 
-// A callback refused as Busy can be retried under its key, and then makes the call.
+// A callback refused as Busy can be retried under its key. The retry makes the
+// call.
 func TestBusyCallbackCanBeRetried(t *testing.T) {
 	n := newNode(t, 1, externalAgent(true), slowHelper())
 	n.limits.MaxPendingPerActor = 1

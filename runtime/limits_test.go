@@ -14,7 +14,7 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// askOnce returns an agent that makes one action of the asks and completes with the
+// askOnce returns an agent that makes all asks in one action and completes with the
 // first answer.
 func askOnce(asks ...actor.Ask) script {
 	return func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
@@ -124,7 +124,7 @@ func TestPanicInBeginOrStopReportsFaultingCall(t *testing.T) {
 func TestClockRollbackDoesNotStallRuns(t *testing.T) {
 	n := newNode(t, 1, agent("a", calling("b")), agent("b", waiting(time.Minute)), agent("c", sleeping(10*time.Second)))
 	n.send("a", "x")
-	n.send("c", "x", func(c *actor.Call) { c.Left = 5 * time.Minute }) // its actor's earliest deadline once the clock is right again
+	n.send("c", "x", func(c *actor.Call) { c.Left = 5 * time.Minute }) // this run has its actor's earliest deadline once the clock is right again
 	n.now = n.now.Add(-time.Hour)
 	n.restart(1)
 	n.send("c", "y")
@@ -167,7 +167,7 @@ func TestParkedRunIsNotParkedAgain(t *testing.T) {
 	n := newNode(t, 1, agent("a", askOnce(ask, ask)))
 	n.paused = true
 	id := n.send("a", "x")
-	for n.entries < 2 { // until the asks are logged, and no further
+	for n.entries < 2 { // stop as soon as the asks are logged
 		in := n.inputs[0]
 		n.inputs = n.inputs[1:]
 		in()
@@ -227,8 +227,8 @@ func TestClientRetryIsNotRefusedWhileActorIsUnreadable(t *testing.T) {
 	}
 }
 
-// Messages queued behind a turn that waits for approval do not age, not even across
-// a restart.
+// Messages queued behind a turn that waits for approval do not age. This holds
+// across a restart too.
 func TestMailboxAgeExcludesHeldTime(t *testing.T) {
 	n := newNode(t, 1, agent("a", script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 1 {

@@ -13,8 +13,8 @@ import (
 // input is handled between them. Only first attempts take this path. A retry is
 // sent like any other message, so it cannot overtake the original.
 
-// localPerStepMax is the maximum number of local messages in one step. Further ones
-// are sent through the driver, which keeps steps short.
+// localPerStepMax is the maximum number of local messages in one step. Further
+// messages are sent through the driver. This bound keeps steps short.
 const localPerStepMax = 64
 
 // localMessage is a message delivered within the step.
@@ -67,9 +67,9 @@ func (c *Cell) sendLocalRequest(t *turn, a *store.Asked) bool {
 	return true
 }
 
-// localCaller returns the actor of this cell that waits for the reply to its first
-// attempt of the call, or nil. A caller that gets the reply in this step does not
-// retry.
+// localCaller returns the caller if it is an actor of this cell that waits for the
+// reply to its first attempt. Otherwise it returns nil. A caller that gets the
+// reply in this step does not retry.
 func (c *Cell) localCaller(call *actor.Call, durable bool) *activation {
 	caller, ok := call.Caller()
 	if !ok || durable || call.Kind != actor.Waiting || c.localSent >= localPerStepMax {

@@ -42,11 +42,11 @@ type node struct {
 	external     []externalCall          // requests to models and external agents, in order
 	aborted      []actor.EffectID
 	awaited      []actor.EffectID
-	calls        []actor.Call // made by clients
+	calls        []actor.Call // calls made by clients
 	eventCounts  map[history.Kind]int
 	failLoads    int // number of loads that will fail
 	trace        bool
-	paused       bool // inputs wait: drain does nothing
+	paused       bool // inputs stay queued: drain does nothing
 }
 
 // entryKey identifies the n-th entry of an actor.

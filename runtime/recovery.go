@@ -8,9 +8,9 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// recoveryLoadsMax is the maximum number of actors that are loaded at a time
-// because of open work. The others wait, so that a message that arrives after a
-// start waits for few reads.
+// recoveryLoadsMax is the maximum number of actors that are loaded at the same time
+// because of open work. The other actors with open work stay queued. A message that
+// arrives after a start thus waits for few reads.
 const recoveryLoadsMax = 64
 
 // recoveryQueue holds the actors with open work that are not loaded yet.

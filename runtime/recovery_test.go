@@ -45,7 +45,7 @@ func TestRecoveryLoadsAreBounded(t *testing.T) {
 	if ids := loadsIn(c.Step(n.now, Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})); len(ids) != 1 || ids[0] != call.To {
 		t.Errorf("a message loaded %v, want its actor", ids)
 	}
-	// A failed load makes room for the next one, too.
+	// A failed load also makes room for the next load.
 	failed := loading[0]
 	loading = append(loading[1:], loadsIn(c.Step(n.now, LoadFailed{Actor: failed, Epoch: actor.Epoch(n.epoch), Why: "disk failure"}))...)
 	if len(loading) != recoveryLoadsMax {

@@ -10,16 +10,17 @@ import (
 
 const (
 	// replyCacheMax and replyCacheBytesMax are the maximum number and size in bytes
-	// of the outcomes cached per cell for volatile actors. The oldest are evicted
-	// first.
+	// of the outcomes cached per cell for volatile actors. The oldest outcomes are
+	// evicted first.
 	replyCacheMax      = 1 << 16
 	replyCacheBytesMax = 64 << 20
 	replyCacheInitial  = 64
 )
 
 // replyCache caches outcomes of calls to volatile actors for as long as a duplicate
-// may arrive. It is a ring buffer with hash chains by call id. Positions older than
-// first are not followed, so an eviction does not update the chains.
+// may arrive. It is a ring buffer with hash chains by call id. A search of a chain
+// stops at positions below the field first, so an eviction need not update the
+// chains.
 type replyCache struct {
 	entries []cachedReply
 	buckets []uint64 // by the low bits of a call id: position of the newest outcome of the chain
@@ -39,8 +40,8 @@ func (r *replyCache) bucket(call actor.CallID) *uint64 {
 	return &r.buckets[binary.BigEndian.Uint64(call[8:])&uint64(len(r.buckets)-1)]
 }
 
-// add caches the outcome of a call until the given time. It may be evicted earlier
-// if the cache is full.
+// add caches the outcome of a call until the given time. The outcome may be evicted
+// earlier if the cache is full.
 func (r *replyCache) add(now actor.Time, reply *actor.Reply, epoch actor.Epoch, until actor.Time) {
 	size := actor.SizeOf(reply.Parts)
 	for r.next > r.first && (r.at(r.first).until < now || r.next-r.first == replyCacheMax || r.bytes+size > replyCacheBytesMax) {

@@ -49,7 +49,7 @@ type Size struct {
 type Tally struct {
 	Runs     [runs.Cancelled + 1]int // ended runs, by final status
 	Answered int                     // answered or cancelled calls made by actors
-	Took     actor.Duration          // total time of those calls
+	Took     actor.Duration          // total time of the calls counted in Answered
 }
 
 // Tally returns the work done so far. Step updates the returned value in place.

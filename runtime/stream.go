@@ -10,9 +10,9 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Streams. Answers of models and external agents arrive in pieces. Each is recorded
-// before it is published. If the effect is retried after some pieces were
-// published, an attempt event in the stream discards them.
+// Streams. Answers of models and external agents arrive in pieces. Each piece is
+// recorded before it is published. If the effect is retried after some pieces were
+// published, an attempt event in the stream tells clients to discard these pieces.
 
 // streamed handles a piece of an answer. A piece of an ended attempt is dropped as
 // late.
@@ -80,7 +80,7 @@ func shownRequest(ask *actor.Ask) []actor.Part {
 }
 
 // completionOf decodes the answer of a model or external agent. It returns the zero
-// value if there is none.
+// value if the answer holds no completion.
 func completionOf(answer actor.Answer) upstream.Completion {
 	completion, err := upstream.DecodeCompletion(inlineBytes(answer.Parts))
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// timer is the earliest time at which an actor or a waiting client has something
-// due. The work due is determined when the timer fires. A timer that fires early is
-// harmless.
+// timer is the earliest time at which an actor or a waiting client has work due.
+// The cell determines the due work when the timer fires, so a timer that fires
+// early is harmless.
 type timer struct {
 	at   actor.Time
 	seq  uint64 // orders timers set for the same time
@@ -22,7 +22,7 @@ type timer struct {
 
 type timers []timer
 
-// timersCompactMin is the number of timers always allowed before stale ones are
+// timersCompactMin is the number of timers up to which stale timers are never
 // removed.
 const timersCompactMin = 256
 
@@ -73,7 +73,7 @@ func (c *Cell) timerPending(t timer) bool {
 }
 
 // armTimer sets the actor's timer to its earliest deadline. A timer set for an
-// earlier time is kept. When it fires, it is armed again.
+// earlier time is kept. When that timer fires, the actor's timer is armed again.
 func (c *Cell) armTimer(act *activation) {
 	at := c.earliestDeadline(act)
 	if at == actor.Forever || act.timerAt != 0 && act.timerAt <= at {
@@ -84,8 +84,8 @@ func (c *Cell) armTimer(act *activation) {
 }
 
 // earliestDeadline returns the next time at which the actor needs attention: a run
-// or an ask expires, a call must be resent or probed for, or the actor has been
-// idle for PassivateAfter.
+// or an ask expires, a call is due to be resent, probes are due, or the actor has
+// been idle for PassivateAfter.
 func (c *Cell) earliestDeadline(act *activation) actor.Time {
 	at := actor.Forever
 	for _, run := range act.journal.Runs {
@@ -108,8 +108,8 @@ func (c *Cell) earliestDeadline(act *activation) actor.Time {
 	return at
 }
 
-// fireActorTimer expires, resends and probes all that is due, or passivates an idle
-// actor.
+// fireActorTimer performs the due work of an actor: it ends expired runs and asks,
+// resends calls and sends probes. It passivates an idle actor.
 func (c *Cell) fireActorTimer(act *activation) {
 	if act.idle() && c.now >= act.lastUsed.Add(c.limits.PassivateAfter) {
 		c.deactivate(act, "idle")

@@ -20,11 +20,11 @@ type turn struct {
 	run             *store.Run
 	def             *actor.Definition
 	agentTurn       actor.Turn           // nil until the turn continues; after a restart it is created by replay
-	rawAsks         []actor.Ask          // last asks including fields that are not persisted; nil without agentTurn
+	rawAsks         []actor.Ask          // last asks including fields that are not persisted; nil if agentTurn is nil
 	sends           []sendState          // send state of each of the last asks
 	askBuf          []store.Asked        // volatile turns: buffer for the first asks
 	answers         []actor.Answer       // volatile turns: answers to the last asks
-	callbackWaiters map[int][]actor.Call // by ask: signals waiting for the answer of a call they added
+	callbackWaiters map[int][]actor.Call // by index of the ask: signals that wait for the answer of the call that they added
 	taint           bool                 // depends on log entries of another actor
 	stateItems      []actor.StateItem    // written with the outcome
 	ended           bool
@@ -34,7 +34,7 @@ type turn struct {
 type sendState struct {
 	attempt uint32
 	retryAt actor.Time     // time of the next attempt of the call; Forever means none is scheduled
-	backoff actor.Duration // delay before the attempt after that; doubles each time
+	backoff actor.Duration // delay between the next attempt and the attempt after it; doubles with each resend
 }
 
 func (t *turn) step() uint32 { return uint32(len(t.run.Steps)) }
@@ -81,7 +81,7 @@ func (c *Cell) canBeginTurn(act *activation) bool {
 }
 
 // runReady advances the turns whose asks are all answered and starts turns for
-// queued messages, until neither is possible.
+// queued messages, until no turn can advance or start.
 func (c *Cell) runReady(act *activation) {
 	for {
 		if t := act.readyTurn(); t != nil {
@@ -136,8 +136,8 @@ func (c *Cell) beginTurn(act *activation) bool {
 }
 
 // definitionOf returns the definition with which the run started. If this binary no
-// longer has that definition, it returns the agent's current one. A replay under the
-// current one MUST take the same course, or the run is parked.
+// longer has that definition, it returns the agent's current one. A replay with the
+// current definition MUST make the recorded asks. Otherwise the run is parked.
 func (c *Cell) definitionOf(run *store.Run) *actor.Definition {
 	if def := c.definitions[run.Definition]; def != nil {
 		return def
@@ -146,13 +146,13 @@ func (c *Cell) definitionOf(run *store.Run) *actor.Definition {
 }
 
 // advance asks the agent for its next action, first without answers, then with the
-// answers to its last asks. After a restart the turn is replayed up to this point
-// first.
+// answers to its last asks. After a restart, advance first replays the turn up to
+// its last asks.
 func (c *Cell) advance(t *turn) {
 	if t.def == nil {
 		t.def = c.definitionOf(t.run)
 	}
-	if t.def == nil { // restored before the cell knew the agent
+	if t.def == nil { // the turn was restored before the cell knew the agent
 		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s no longer exists", t.act.id.Agent)))
 		return
 	}
@@ -226,7 +226,8 @@ func collectAnswers(asks []store.Asked) []actor.Answer {
 }
 
 // replay replays a restored turn through its recorded answers, up to its last asks.
-// If the turn takes another course the run is parked until an operator intervenes.
+// If the turn diverges from the recorded asks, the run is parked until an operator
+// intervenes.
 func (c *Cell) replay(t *turn) bool {
 	c.beginAgent(t)
 	var recorded []actor.Answer
@@ -263,8 +264,8 @@ func (c *Cell) park(t *turn, detail string) {
 	c.record(t.act, store.Parked{Run: t.run.Call.ID, At: c.now, Detail: refusal.Detail})
 }
 
-// finishTurn ends a turn: it cancels the calls it still waits for, records the
-// outcome, and replies to the caller.
+// finishTurn ends a turn: it cancels the open asks, records the outcome, and
+// replies to the caller.
 func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
 	act, run := t.act, t.run
 	t.ended = true
@@ -340,7 +341,7 @@ func (c *Cell) publishEnd(act *activation, run *store.Run, reply *actor.Reply) {
 const keyedOutcomeBytesMax = 4 << 20
 
 // recordOutcome records the only outcome of a call, for its duplicates. A volatile
-// actor keeps it only if a duplicate is possible.
+// actor keeps the outcome only if a duplicate is possible.
 func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Reply, cache bool) {
 	until := c.now.Add(call.Left + c.limits.RememberDone)
 	if run := act.journal.Run(call.ID); run != nil && run.Holds > 0 { // the caller's clock may have been paused for up to WaitTimeoutMax
@@ -414,13 +415,15 @@ func (c *Cell) replyTo(act *activation, call *actor.Call, reply *actor.Reply, du
 	c.addEffect(Effect{Gated: durable && call.Via.Node != c.self.Node, Op: Send{Node: call.Via.Node, Cell: call.Via.Cell, Envelope: env}})
 }
 
-// expireRun ends a run whose deadline has passed, in the mailbox or in its turn.
+// expireRun ends a run whose deadline has passed, whether it is queued or its turn
+// has started.
 func (c *Cell) expireRun(act *activation, run *store.Run) {
 	c.emit(history.Event{Kind: history.Expire, Actor: act.id, Epoch: act.epoch, Call: run.Call.ID, What: "run", Given: run.Call.Left})
 	c.stopRun(act, run, actor.RefuseDeadline(run.Call.To, run.Call.Operation, run.Call.Left))
 }
 
-// stopRun ends an open run with a refusal, in the mailbox or in its turn.
+// stopRun ends an open run with a refusal, whether it is queued or its turn has
+// started.
 func (c *Cell) stopRun(act *activation, run *store.Run, r *actor.Refusal) {
 	if t := act.turn(run.Call.ID); t != nil {
 		c.finishTurn(t, failedOutcome(r))
@@ -453,8 +456,8 @@ func (c *Cell) restoreTurn(act *activation, run *store.Run) *turn {
 	return t
 }
 
-// resume resumes the open asks of a restored turn. Calls are resent. Effects are
-// repeated if that is safe. The others get an Unknown outcome.
+// resume resumes the open asks of a restored turn. Calls are resent. An effect is
+// repeated if repeating it is safe. Otherwise its outcome is Unknown.
 func (c *Cell) resume(t *turn) {
 	for i := range t.run.Last() {
 		a := &t.run.Last()[i]

@@ -303,14 +303,14 @@ func TestCallThroughTool(t *testing.T) {
 	n.want(n.send("a/s", "x", func(c *actor.Call) { c.Project = "p-1" }), "b/s in p-1 below a/s: hello")
 }
 
-// If a read fails for some time no open work is lost. Only new calls are refused.
+// No open work is lost while reads fail for some time. Only new calls are refused.
 func TestFailedActorLoadIsRetried(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(20*time.Second)))
 	first := n.send("a", "x", withKey("k"))
 	n.failLoads = 3
 	n.restart(1)
 	n.drain()
-	n.want(n.send("a", "y"), "nothing") // waits for the next attempt
+	n.want(n.send("a", "y"), "nothing") // the load has failed; the call waits for the next attempt
 	n.advance(25 * time.Second)
 	if n.failLoads != 0 {
 		t.Errorf("the load was not retried, %d failures are left", n.failLoads)
@@ -379,8 +379,8 @@ func TestInvalidAgentOutputIsNeverLogged(t *testing.T) {
 	}
 }
 
-// The second attempt is refused while the first is still in flight. The first one
-// MUST then be cancelled, or a refused call would run.
+// The second attempt is refused while the first is still in flight. The caller MUST
+// then cancel the first attempt. Otherwise a refused call would run.
 func TestRefusedRetryCancelsEarlierAttempt(t *testing.T) {
 	n := newNode(t, 2, agent("a", calling("b")), agent("b", sleeping(3*time.Second)))
 	n.limits.MaxPendingPerActor = 1

@@ -16,25 +16,27 @@ import (
 
 // Wait cycles. A call waits for the turn that holds its callee, or for its own turn
 // once it runs. A turn waits for every call it made. Two call trees, or two
-// branches of one, can wait for each other in this way, and no call chain shows it.
+// branches of one tree, can wait for each other in this way. No call chain shows
+// such a cycle, so the check of chains cannot detect it.
 //
-// A cycle can close only where a call is queued behind a turn that waits itself. At
-// that point the cell sends a probe along the waits. A probe that returns to its
-// call has found a cycle. It makes a second lap, which confirms that each wait
-// still exists, and ends at the newest queued call of the cycle. That call is
-// refused. It has never run. The guarantee: all waits listed in the refusal existed
-// together at one instant while the call was queued.
+// A cycle can close only where a call is queued behind a turn that itself waits for
+// calls. There the cell sends a probe along the waits. A probe that returns to its
+// call has found a cycle. The probe then makes a second lap, which confirms that
+// each wait still exists. The second lap ends at the newest queued call of the
+// cycle. That call has never run, so it is refused. The guarantee: all waits listed
+// in the refusal existed together at one instant while the call was queued.
 //
-// Cells keep no state for this. A wait that has ended never reappears with the same
-// call, turn and epoch. A wait seen in both laps has therefore existed all the time
-// between them. The protocol and its proof are in tla/Waits.tla.
+// Cells keep no state for the detection. A wait that has ended never reappears with
+// the same call, turn and epoch. A wait seen in both laps has therefore existed all
+// the time between them. The protocol and its proof are in tla/Waits.tla.
 
 const (
 	// reprobeInterval is the interval at which a call that still waits sends new
-	// probes. They replace probes that were lost, also in crashed cells.
+	// probes. The new probes replace lost probes, including those lost when a cell
+	// crashed.
 	reprobeInterval = time.Second
 	// localProbesPerStepMax is the maximum number of probes handled inside the cell
-	// in one step. Further ones are sent as messages.
+	// in one step. Further probes are sent as messages.
 	localProbesPerStepMax = 4096
 )
 
@@ -44,9 +46,10 @@ type localProbe struct {
 	msg actor.Probe
 }
 
-// holders returns the turns that calls queued at this actor wait for. There is one,
-// or several if they began while the agent was interleaved. An interleaved actor
-// has none, since its waiting turns block no other call.
+// holders returns the turns that calls queued at this actor wait for. A serial
+// actor has one holder, or several if its turns began while the agent was
+// interleaved. An interleaved actor has no holder, because its waiting turns block
+// no other call.
 func holders(act *activation) []*turn {
 	if !act.serial {
 		return nil
@@ -74,7 +77,7 @@ func openCalls(t *turn) []*store.Asked {
 }
 
 // startProbe sends a probe from a queued call to the calls that its holders wait
-// for. A client's call needs none, because no turn waits for it.
+// for. A client's call needs no probe, because no turn waits for that call.
 func (c *Cell) startProbe(act *activation, run *store.Run) {
 	if run.Call.IsRoot() || mutant.On("second-in-queue-does-not-probe") && act.mailbox.Count() > 1 {
 		return
@@ -94,8 +97,8 @@ func (c *Cell) forwardProbe(act *activation, run *store.Run, p actor.Probe) {
 }
 
 // forwardProbeVia forwards a probe to each open call of a turn that the call waits
-// for. The probe ends if the turn waits for no call or was visited before, or after
-// HopsMax hops.
+// for. The probe ends in three cases: the turn waits for no call, the probe has
+// visited the turn before, or it has made HopsMax hops.
 func (c *Cell) forwardProbeVia(act *activation, run *store.Run, t *turn, p actor.Probe) {
 	if len(p.Hops) == actor.HopsMax || slices.ContainsFunc(p.Hops, func(h actor.Hop) bool { return h.Turn == t.run.Call.ID }) {
 		return
@@ -112,10 +115,10 @@ func (c *Cell) forwardProbeVia(act *activation, run *store.Run, t *turn, p actor
 	}
 }
 
-// selectBranches returns the open calls that a probe follows: all, or at most the
-// given number, starting at a random one, so that later probes reach the others.
-// Without this bound, a dozen agents that all call each other at once would cause
-// millions of probes.
+// selectBranches returns the open calls that a probe follows: at most as many as
+// the argument limit. If not all calls can be returned, it starts at a random call,
+// so that later probes reach the other calls. Without the limit, a dozen agents
+// that all call each other at once would cause millions of probes.
 func (c *Cell) selectBranches(open []*store.Asked, limit uint32) []*store.Asked {
 	if uint64(len(open)) <= uint64(limit) {
 		return open
@@ -124,8 +127,8 @@ func (c *Cell) selectBranches(open []*store.Asked, limit uint32) []*store.Asked 
 	return slices.Concat(open[first:], open[:first])[:limit]
 }
 
-// sendProbe sends a probe to an actor. Inside the cell it is handled in the same
-// step.
+// sendProbe sends a probe to an actor. A probe to an actor of this cell is handled
+// in the same step.
 func (c *Cell) sendProbe(act *activation, to actor.ID, p actor.Probe) {
 	if o, ok := c.ownerOf(to); ok && c.owns(o) && c.localProbesSent < localProbesPerStepMax {
 		c.localProbesSent++
@@ -146,8 +149,8 @@ func (c *Cell) handleLocalProbe() {
 	}
 }
 
-// handleProbe handles a probe that has reached a call. If the call no longer waits
-// the probe ends, because the cycle, if there was one, is broken.
+// handleProbe handles a probe that has reached a call. If the call no longer waits,
+// the probe ends: a cycle through this call would already be broken.
 func (c *Cell) handleProbe(act *activation, p actor.Probe) {
 	if p.Confirm > 0 {
 		c.confirmWait(act, p)
@@ -190,8 +193,8 @@ func newer(a, b actor.Hop) bool {
 	return cmp.Or(cmp.Compare(a.Stamp, b.Stamp), a.Call.Compare(b.Call)) > 0
 }
 
-// confirmWait confirms one wait of the cycle. The last one is that of the victim,
-// which is then refused.
+// confirmWait confirms one wait of the cycle. The last wait is that of the victim.
+// Once the last wait is confirmed, the victim is refused.
 func (c *Cell) confirmWait(act *activation, p actor.Probe) {
 	n := int(p.Confirm)
 	h, next := p.Hops[n-1], p.Hops[n%len(p.Hops)]
@@ -234,7 +237,7 @@ func (c *Cell) scheduleReprobe(act *activation) {
 	}
 }
 
-// reprobe sends new probes for queued calls if they are due.
+// reprobe sends new probes for queued calls if the time for new probes has come.
 func (c *Cell) reprobe(act *activation) {
 	if c.needsReprobe(act) && c.now >= act.reprobeAt {
 		c.reprobeQueued(act)

@@ -45,8 +45,8 @@ func delayedRoute() script {
 }
 
 // An actor restored while its agent was deleted is serial, though several turns are
-// running. Calls queued there wait for each of them, and a wait cycle may pass
-// through any.
+// running. Calls queued at the actor wait for each of these turns, and a wait cycle
+// may pass through any of these turns.
 func TestWaitCycleThroughSecondHolder(t *testing.T) {
 	n := newNode(t, 1, agent("a", routeByMessage(), interleaved), agent("b", delayedRoute()), agent("slow", sleeping(20*time.Second)))
 	n.send("a", "slow")
@@ -228,8 +228,8 @@ func TestWaitCycleIsBrokenAfterRestart(t *testing.T) {
 	}
 }
 
-// A cancel arrives before the messages of the second lap. They find the cycle broken,
-// and no call is refused.
+// A cancel arrives before the messages of the second lap. These messages find the
+// cycle broken, and no call is refused.
 func TestCancelDuringConfirmationPreventsRefusal(t *testing.T) {
 	n := newNode(t, 4, agent("a", routeByMessage()), agent("b", routeByMessage()))
 	var confirms []actor.Envelope

@@ -25,7 +25,7 @@ var walksFile = flag.String("walks", "testdata/walks.json", "file of walks throu
 
 // TestWalks runs real cells through walks that TLC generated from the specification
 // (tla/Walk.tla). The code must be able to take every step that the specification
-// allows, and be in the specified state after it.
+// allows. After each step the code must be in the specified state.
 func TestWalks(t *testing.T) {
 	f, err := os.Open(*walksFile)
 	if err != nil {
@@ -56,7 +56,7 @@ func TestWalks(t *testing.T) {
 	t.Logf("%d walks followed: %v", walks, counts)
 }
 
-// walkStep is one action, with the state of every call after it.
+// walkStep is one action, with the state of every call after the action.
 type walkStep struct {
 	action string
 	call   int
@@ -67,8 +67,8 @@ type walkStep struct {
 	states []callState
 }
 
-// callState is the state of a call at its caller, its outcome there, and its state
-// at the callee.
+// callState holds three values: the state of a call at its caller, the outcome of
+// the call at its caller, and the state of the call at its callee.
 type callState [3]string
 
 func (s *walkStep) UnmarshalJSON(b []byte) error {
@@ -122,8 +122,8 @@ const walkClients = "clients"
 var walkNow = actor.Time(1_700_000_000 * time.Second)
 
 // walkAgent takes its actions from the walk. Its turn asks for work, and the walk
-// supplies the outcome. If the outcome is the name of a callee, the turn calls it. If
-// it is empty, the turn replies.
+// supplies the outcome. If the outcome is the name of a callee, the turn calls that
+// callee. If the outcome is empty, the turn replies.
 type walkAgent struct{}
 
 func (walkAgent) Begin(actor.Begin) actor.Turn { return &walkTurn{} }
@@ -242,12 +242,13 @@ func (w *walker) send(op Send) {
 			key.kind = map[actor.Reason]string{actor.Busy: "busy", actor.Stopped: "stop"}[r.Reason]
 		}
 	default:
-		return // an Open has no effect here
+		return // a walk has no action for an Open message
 	}
 	w.net[key] = append(w.net[key], walkMessage{string(op.Node), env})
 }
 
-// deliver delivers a message. With keep it also stays in the network.
+// deliver delivers a message. If keep is set, the message also stays in the
+// network.
 func (w *walker) deliver(kind string, call int, keep bool) error {
 	key := messageKey{kind, w.calls[call]}
 	messages := w.net[key]
@@ -261,8 +262,8 @@ func (w *walker) deliver(kind string, call int, keep bool) error {
 	return nil
 }
 
-// decide sets the next action of a turn: a call to the callee, or, if callee is
-// empty, the reply.
+// decide sets the next action of a turn: a call to the actor named by the argument
+// callee, or the reply if callee is empty.
 func (w *walker) decide(call int, callee string) error {
 	e, ok := w.decisions[w.calls[call]]
 	if !ok {
@@ -381,7 +382,7 @@ func (w *walker) compare(states []callState) error {
 	for i, s := range states {
 		c := i + 1
 		if s[0] == "free" {
-			delete(w.calls, c) // never made, or removed by a crash
+			delete(w.calls, c) // the call was never made, or a crash removed it
 			continue
 		}
 		if err := w.compareCaller(c, s); err != nil {

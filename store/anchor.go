@@ -35,8 +35,8 @@ func EncodeAnchor(node actor.NodeID, m Mark) []byte {
 	return e.Buf
 }
 
-// DecodeAnchor returns the later mark of the intact slots of an anchor file, and its
-// slot. The next anchor MUST be written to the other slot.
+// DecodeAnchor returns the latest mark in the intact slots of an anchor file, and the
+// slot that holds this mark. The next mark MUST be written to the other slot.
 func DecodeAnchor(file []byte, node actor.NodeID) (m Mark, slot int, err error) {
 	slot = -1
 	var errs []error

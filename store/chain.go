@@ -32,7 +32,8 @@ type ShardEpoch struct {
 	Epoch actor.Epoch
 }
 
-// batchRecord is one link of the chain. The hash of a batch is that of its encoded record.
+// batchRecord is one link of the chain. The hash of a batch is the hash of its encoded
+// record.
 type batchRecord struct {
 	prev     actor.Hash
 	from, to Pos
@@ -105,16 +106,17 @@ func shardsOf(entries []Entry) []ShardEpoch {
 }
 
 // RecentBatches and RecentEntries bound the part of the log before its anchor that
-// Verify checks. Verification starts at the batch where either bound is reached. So the
-// start of a node does not wait for the older batches. VerifyAll checks them on demand.
+// Verify checks. Counting back from the anchor, verification starts at the batch where
+// either bound is reached. The start of a node therefore does not wait for the check
+// of older batches. VerifyAll checks the older batches on demand.
 const (
 	RecentBatches = 4096
 	RecentEntries = 8192
 )
 
-// Verify checks a node's chain from a recent batch before the anchor to the end of
-// the log. It returns the end, where a Writer continues. For each of these defects it
-// returns an error with the batch and, if it exists, the key:
+// Verify checks a node's chain from a recent batch before the anchor to the end of the
+// log. It returns the end of the log, from which a Writer continues. For each of these
+// defects it returns an error with the batch and, if it exists, the key:
 //
 //   - a log that ends before its anchor
 //   - a batch that does not continue the previous one
@@ -128,7 +130,7 @@ func Verify(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
 }
 
 // firstRecent returns the number of the first batch that Verify checks. It ignores
-// damaged records, which verify reports.
+// damaged records, because verify reports these later.
 func firstRecent(kv KV, node actor.NodeID, anchor Mark) (first uint64, err error) {
 	first = 1
 	err = kv.ScanBack(batchKey(node, 1), batchKey(node, anchor.Batch+1), func(key, value []byte) bool {
@@ -151,7 +153,7 @@ func VerifyAll(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
 func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err error) {
 	prefix := nodeKey(node)
 	next := first
-	var failure, later error // later: first misplaced payload, reported only if the chain is intact to its end
+	var failure, later error // later holds the error of the first misplaced payload; it is returned only if the chain is intact to its end
 	err = kv.Scan(batchKey(node, first), prefixEnd(prefix), func(key, value []byte) bool {
 		no, err := lastNumber(key, len(prefix))
 		if err != nil {
@@ -188,8 +190,8 @@ func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err 
 }
 
 // verifyBatch checks one batch against the mark of the previous one, and its payloads.
-// With first set, it does not check that the record continues the previous batch, because
-// that batch was not read.
+// If first is set, the previous batch was not read. Then verifyBatch does not check
+// that the record continues the previous batch.
 func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark, first bool) (Mark, error) {
 	r, err := decodeBatch(value)
 	switch {
@@ -215,9 +217,9 @@ func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark,
 	return Mark{no, r.to, actor.HashOf(value)}, later
 }
 
-// misplaced is the error for an intact value that claims a later batch, or one of
-// another node, as its writer. That batch is missing, unreadable, or did not put this
-// value under this key.
+// misplaced is the error for an intact value whose writer cannot be confirmed. The
+// value names as its writer a later batch of the node or a batch of another node. The
+// named batch is missing, unreadable, or did not put this value under this key.
 type misplaced struct {
 	batch   uint64
 	node    actor.NodeID
@@ -240,7 +242,8 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 	case !isReplaceable(p.Key):
 		return errors.New("differs from the value that was written")
 	}
-	// A later batch, or one of another node, may have replaced the value.
+	// A later batch of this node, or a batch of another node, may have replaced the
+	// value.
 	by, batch, content, err := unseal(value)
 	switch {
 	case err != nil:
@@ -253,7 +256,8 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 	return verifyReplacement(kv, Payload{p.Key, actor.HashOf(value)}, by, batch)
 }
 
-// verifyReplacement checks that the batch named in a value has put that value under its key.
+// verifyReplacement checks that the batch named in a value has put the value under the
+// key of the payload.
 func verifyReplacement(kv KV, p Payload, by actor.NodeID, batch uint64) error {
 	record, ok, err := kv.Get(batchKey(by, batch))
 	switch {
@@ -272,7 +276,8 @@ func verifyReplacement(kv KV, p Payload, by actor.NodeID, batch uint64) error {
 	return nil
 }
 
-// isReplaceable reports whether a later batch may put the key again: a snapshot or a blob.
+// isReplaceable reports whether a later batch may put the key again. This holds for
+// keys of snapshots and blobs.
 func isReplaceable(key []byte) bool {
 	parts := strings.Split(string(key), "/")
 	return len(parts) == 4 && parts[2] == "b" || len(parts) == 6 && parts[2] == "a" && parts[5] == "s"

@@ -77,8 +77,9 @@ func EncodeEntry(e Entry) []byte {
 	return w.Buf
 }
 
-// entry writes an entry with record in place of e.Record. If bodies is false, it writes
-// the events with empty bodies, because the bodies are stored under keys of their own.
+// entry writes an entry. It writes the argument record in place of e.Record. If bodies
+// is false, it writes the events with empty bodies, because the bodies are stored
+// under separate keys.
 func (w *encoder) entry(e *Entry, record Record, bodies bool) {
 	w.writeVersion()
 	w.ID(e.Actor)
@@ -101,8 +102,8 @@ func (w *encoder) entry(e *Entry, record Record, bodies bool) {
 	w.Int(int64(e.Due))
 }
 
-// DecodeEntry decodes an entry. It never panics and retains no part of b. An entry
-// that it accepts encodes to the same bytes, if b has the current version.
+// DecodeEntry decodes an entry. It never panics and retains no part of b. If b has the
+// current version and is accepted, encoding the returned entry yields b again.
 func DecodeEntry(b []byte) (Entry, error) {
 	r := newDecoder(b)
 	if err := r.readVersion("entry", CodecVersion); err != nil {
@@ -127,7 +128,8 @@ func DecodeEntry(b []byte) (Entry, error) {
 	return e, nil
 }
 
-// EncodeJournal returns the encoding of a journal for DecodeJournal, the content of a Snapshot.
+// EncodeJournal returns the encoding of a journal for DecodeJournal. This encoding is
+// the content of a Snapshot.
 func EncodeJournal(j *Journal) []byte {
 	w := &encoder{Encoder: actor.Encoder{Buf: make([]byte, 0, 1024)}}
 	w.journal(j)
@@ -149,8 +151,8 @@ func (w *encoder) journal(j *Journal) {
 	w.items(j.ActorState)
 }
 
-// outcomes writes the outcomes whose log entry is unknown, complete. For all others it
-// then writes references to their entries.
+// outcomes first writes the complete outcomes whose log entry is unknown. Then it
+// writes a reference to the log entry of each other outcome.
 func (w *encoder) outcomes(j *Journal) {
 	evicted := slices.Clone(j.Evicted)
 	var complete []Ended
@@ -357,7 +359,7 @@ func (r decoder) record() Record {
 	}
 }
 
-// askHeader writes the common first fields of records about one ask.
+// askHeader writes the first fields, which all records about one ask have in common.
 func (w *encoder) askHeader(run actor.CallID, step uint32, index uint16, at actor.Time) {
 	w.CallID(run)
 	w.Uint(uint64(step))
@@ -528,7 +530,7 @@ func (r decoder) items(limit int) []actor.StateItem {
 	})
 }
 
-// ask omits Work and Body, which are never stored.
+// ask writes an ask without its fields Work and Body, which are never stored.
 func (w *encoder) ask(a actor.Ask) {
 	w.Uint(uint64(a.Kind))
 	w.String(a.Name)
@@ -570,12 +572,12 @@ func (r decoder) time() actor.Time { return actor.Time(r.Int()) }
 
 func (r decoder) uint32(what string) uint32 { return uint32(r.UintMax(1<<32-1, what)) }
 
-// decodeList decodes n items. It stops at the first invalid item and returns nil.
+// decodeList decodes n items. At the first invalid item it stops and returns nil.
 func decodeList[T any](r decoder, n int, item func() T) []T {
 	if n == 0 {
 		return nil
 	}
-	all := make([]T, 0, min(n, 16)) // n is untrusted input: grow while items decode
+	all := make([]T, 0, min(n, 16)) // n is untrusted input, so the capacity grows only as items are decoded
 	for range n {
 		v := item()
 		if r.Err() != nil {

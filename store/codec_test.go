@@ -314,8 +314,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Encodings of version 1 decode to the same values. A value that version 1 cannot
-// represent is marked as such.
+// Encodings of version 1 decode to the same values. The encoder sets beyondVersion1
+// for a value that version 1 cannot represent.
 func TestVersion1IsReadable(t *testing.T) {
 	representable, beyond := 0, 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -7,10 +7,10 @@
 // of an actor's state, in normal operation and after a crash.
 //
 // A Writer groups entries into batches and encodes each batch as rows: entries,
-// snapshots, blobs, run events and the expiry index. It also reports the position
-// up to which effects may be released. The batches of a node form a hash chain.
-// Verify checks the chain to the end of the log. The end MUST NOT be before the
-// anchor, which a host stores in a separate file.
+// snapshots, blobs, run events and the expiry index. It also reports the position up
+// to which effects may be released. The batches of a node form a hash chain. Verify
+// checks the chain to the end of the log. The log MUST NOT end before the anchor,
+// which a host stores in a separate file.
 //
 // A KV is the interface that a disk must implement. LoadActor and the other read
 // functions return errors that name the key of a damaged or missing value.

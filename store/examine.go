@@ -16,10 +16,11 @@ import (
 type Finding struct {
 	Where string // key or file
 	What  string
-	Lost  string // data that cannot be read because of it; empty if none
+	Lost  string // data that cannot be read because of the defect; empty if none
 }
 
-// FindingsMax is the maximum number of retained findings. Further ones are only counted.
+// FindingsMax is the maximum number of retained findings. Further findings are only
+// counted.
 const FindingsMax = 1000
 
 // Examination is the result of Examine.
@@ -45,9 +46,10 @@ type Examination struct {
 //   - the journal of every actor
 //   - the indexes against the journals
 //
-// Unlike VerifyAll, it continues after a defect and reports all of them. It changes
-// nothing. The function event validates the body of a run event. The function progress
-// is called every 4,096 keys with the number of keys read so far. Either may be nil.
+// Unlike VerifyAll, Examine continues after a defect and reports all defects. It does
+// not modify the store. The callback event validates the body of a run event. The
+// callback progress is called every 4,096 keys with the number of keys read so far.
+// Either callback may be nil.
 func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
 	x := examiner{kv: kv, node: node, anchor: anchor, event: event, progress: progress,
 		due: map[string]bool{}, used: map[string]bool{}, owners: map[actor.CallID]RunOwner{}, lastEvents: map[actor.CallID]lastEvent{}}
@@ -87,8 +89,8 @@ func (x *examiner) report(where []byte, lost, format string, args ...any) {
 	}
 }
 
-// scan calls the function each for all keys of a prefix and counts them. The prefix
-// MUST end in a slash.
+// scan calls the callback each for all keys of a prefix and counts these keys. The
+// prefix MUST end in a slash.
 func (x *examiner) scan(prefix []byte, each func(key, value []byte)) error {
 	return x.kv.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
 		x.Bytes += uint64(len(key) + len(value))
@@ -210,7 +212,7 @@ func (x *examiner) checkActors() error {
 }
 
 // checkActor folds one journal from its snapshot, or from the first entry without one.
-// It checks that each evicted outcome is in its entry.
+// It checks that the entry named by each evicted outcome holds that outcome.
 func (x *examiner) checkActor(id actor.ID, entries []Entry, snapshot *Entry) {
 	x.Actors++
 	saved, shard := Saved{Entries: entries}, uint16(0)
@@ -342,7 +344,7 @@ func (x *examiner) checkIndex() error {
 	return err
 }
 
-// checkBlobs checks the hash of each blob and counts those without a reference.
+// checkBlobs checks the hash of each blob and counts the blobs without a reference.
 func (x *examiner) checkBlobs() error {
 	return x.scan([]byte("t/"), func(key, value []byte) {
 		parts := strings.Split(string(key), "/")

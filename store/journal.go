@@ -17,7 +17,7 @@ type Journal struct {
 	N          uint64            // number of the last record
 	Runs       []*Run            // open runs in order of acceptance
 	Evicted    []EvictedOutcome  // references to retained outcomes in the log, oldest first
-	Ended      []Ended           // later retained outcomes, complete
+	Ended      []Ended           // retained outcomes that are complete, all later than those in Evicted
 	Buried     []Buried          // tombstones of calls cancelled before arrival, oldest first
 	ActorState []actor.StateItem // actor state sorted by name, with the updates of ended runs
 
@@ -44,7 +44,7 @@ type Step struct{ Asks []Asked }
 
 // Asked is one ask and its progress.
 type Asked struct {
-	Ask           actor.Ask    // as the agent made it; a replayed turn is compared with it
+	Ask           actor.Ask    // the ask as the agent made it; the asks of a replayed turn are compared with this field
 	Sent          *actor.Ask   // as sent, if tools rewrote it; otherwise nil
 	Call          actor.CallID // child call; zero if the ask made no call
 	To            actor.ID     // callee of Call
@@ -56,12 +56,13 @@ type Asked struct {
 	Answer        *actor.Answer
 	Retries       uint32            // number of retries
 	StreamedAfter uint64            // Seq of the run's last event before the first published piece of the answer; 0 if none was published
-	Added         bool              // made by the external agent of another ask, not by the turn
-	Callback      actor.CallID      // message that added the ask; the answer is its reply
+	Added         bool              // set if the external agent of another ask made this ask, not the turn
+	Callback      actor.CallID      // message that added the ask; the answer to the ask is the reply to that message
 	CallbackKey   actor.Idempotency // idempotency key of that message
 }
 
-// IsCall reports whether the ask is a call to another actor that was made, not refused.
+// IsCall reports whether the ask made a call to another actor. It is false for a
+// refused call.
 func (a *Asked) IsCall() bool { return !a.Call.IsZero() }
 
 // Out returns the ask as it was sent.
@@ -97,7 +98,7 @@ func (r *Run) rebase(now actor.Time) {
 	}
 }
 
-// Last returns the asks of the last step. Only they can be open.
+// Last returns the asks of the last step. Asks of earlier steps are never open.
 func (r *Run) Last() []Asked {
 	if len(r.Steps) == 0 {
 		return nil
@@ -105,7 +106,7 @@ func (r *Run) Last() []Asked {
 	return r.Steps[len(r.Steps)-1].Asks
 }
 
-// Child sets call to the child call of an ask, with the given time left. The call
+// Child sets *call to the child call of an ask, with the given time left. The call
 // shares no content with the run, which may be reused while the call is in transit.
 func (r *Run) Child(call *actor.Call, a *Asked, left actor.Duration, attempt uint32) {
 	c := &r.Call
@@ -136,8 +137,8 @@ func (j *Journal) Due() actor.Time {
 	return due
 }
 
-// Apply folds one more record. It returns an error if the record is not valid after
-// the previous ones, and then leaves the journal unchanged.
+// Apply folds one more record. If the record is not valid after the previous records,
+// Apply returns an error and leaves the journal unchanged.
 func (j *Journal) Apply(r Record) error {
 	switch r := r.(type) {
 	case Accepted:
@@ -231,15 +232,15 @@ func (j *Journal) Apply(r Record) error {
 	return nil
 }
 
-// Open adds an open run for an accepted call. It overwrites run, which may come from
-// Close, and reuses the memory of its steps. A volatile actor calls Open directly,
-// without a record.
+// Open adds an open run for an accepted call. It overwrites the argument run and
+// reuses the memory of its steps. A caller may pass a run returned by Close. A
+// volatile actor calls Open directly, without a record.
 func (j *Journal) Open(run *Run, call *actor.Call, at actor.Time, definition actor.Hash) {
 	*run = Run{Call: *call, At: at, Definition: definition, Clock: actor.NewClock(at, call.Left), Budget: call.Budget, Steps: run.Steps[:0]}
 	j.Runs = append(j.Runs, run)
 }
 
-// AddStep adds the run's next step. The run takes ownership of asks.
+// AddStep adds the run's next step. The run takes ownership of the slice asks.
 func (r *Run) AddStep(at actor.Time, asks []Asked) {
 	for i := range asks {
 		asks[i].Ask.Work = nil // not part of the state
@@ -256,16 +257,16 @@ func (r *Run) AddStep(at actor.Time, asks []Asked) {
 	r.updateClock(at)
 }
 
-// SetAnswer answers an ask of the last step and returns the unused budget of a call
-// to the run. The run takes ownership of answer.
+// SetAnswer answers an ask of the last step. It adds the argument budget, the unused
+// budget of a call, to the budget of the run. The run takes ownership of *answer.
 func (r *Run) SetAnswer(at actor.Time, a *Asked, answer *actor.Answer, budget uint32) {
 	a.Answer = answer
 	r.Budget += min(budget, a.Budget)
 	r.updateClock(at)
 }
 
-// Close removes and returns the run of a call, or returns nil. It retains no outcome.
-// Only volatile actors use it.
+// Close removes the run of a call and returns that run, or nil if the call has no open
+// run. It retains no outcome. Only volatile actors use it.
 func (j *Journal) Close(id actor.CallID) *Run {
 	for i, run := range j.Runs {
 		if run.Call.ID == id {
@@ -295,7 +296,7 @@ func (j *Journal) updateState(items []actor.StateItem) {
 	}
 }
 
-// EffectiveState returns the actor state including the updates of open runs.
+// EffectiveState returns the actor state after applying the updates of open runs.
 func (j *Journal) EffectiveState() []actor.StateItem {
 	now := Journal{ActorState: j.ActorState}
 	for _, run := range j.Runs {
@@ -313,8 +314,9 @@ func (j *Journal) openAsk(id actor.CallID, step uint32, index uint16) (*Run, *As
 	return run, &run.Last()[index], nil
 }
 
-// updateClock stops or restarts the run's clock. It is stopped until the latest hold
-// of an open ask ends. An AskWait is held from its start until its deadline.
+// updateClock stops or restarts the run's clock. The clock is stopped until the hold
+// that ends last among the open asks has ended. An AskWait is held from its start
+// until its deadline.
 func (r *Run) updateClock(at actor.Time) {
 	var until actor.Time
 	asks := r.Last()
@@ -342,7 +344,7 @@ func (j *Journal) ApplyEntry(e Entry) error {
 	if e.N != j.N+1 {
 		return fmt.Errorf("entry %d does not follow entry %d", e.N, j.N)
 	}
-	runs := slices.Clone(j.Runs) // an Ended record removes its run, whose last event is in the same entry
+	runs := slices.Clone(j.Runs) // an Ended record removes its run, but the last event of that run is in the same entry and is applied afterwards
 	if err := j.Apply(e.Record); err != nil {
 		return fmt.Errorf("entry %d: %w", e.N, err)
 	}
@@ -357,7 +359,7 @@ func (j *Journal) ApplyEntry(e Entry) error {
 }
 
 // Saved is the stored data of an actor: its last snapshot, if any, and the entries
-// after it, in order.
+// after that snapshot, in order.
 type Saved struct {
 	Snapshot []byte
 	Entries  []Entry

@@ -14,8 +14,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// A snapshot taken at any record and the later records fold to the same journal as all
-// records. An invalid record changes nothing.
+// Folding a snapshot, taken at any record, and then the later records yields the same
+// journal as folding all records. An invalid record changes nothing.
 func TestSnapshotAndTailFoldToSameJournal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var all, tail Journal
@@ -92,7 +92,7 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 }
 
 // Outcomes and tombstones of a busy actor are found through the index until they
-// expire, and no longer.
+// expire, and never afterwards.
 func TestOutcomesAreFoundUntilExpiry(t *testing.T) {
 	var j Journal
 	call := func(n int) actor.CallID { return actor.CallID{0: 1, 12: byte(n >> 16), 13: byte(n >> 8), 14: byte(n)} }
@@ -130,8 +130,8 @@ func TestOutcomesAreFoundUntilExpiry(t *testing.T) {
 	}
 }
 
-// Expired outcomes are dropped although an earlier one stays, for any number of
-// records between the full passes.
+// Expired outcomes are dropped even if an earlier outcome has not expired. This holds
+// for any number of records between the full passes.
 func TestLongLivedOutcomeDoesNotRetainOthers(t *testing.T) {
 	for first := range 4 {
 		var j Journal

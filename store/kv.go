@@ -5,15 +5,15 @@ package store
 // KV is an ordered key-value store, the only interface to a disk in this package.
 //
 //  1. Apply performs all of its rows in order, or none.
-//  2. Get, Scan and ScanBack see everything applied before.
-//  3. Callers MUST NOT modify returned slices. Slices passed to each are valid only during that call.
-//  4. Apply may retain its rows; callers MUST NOT modify them afterwards.
+//  2. Get, Scan and ScanBack see the changes of all earlier calls of Apply.
+//  3. Callers MUST NOT modify returned slices. Slices passed to the callback each are valid only during that call.
+//  4. Apply may retain its rows; callers MUST NOT modify the rows afterwards.
 type KV interface {
 	Get(key []byte) (value []byte, ok bool, err error)
-	// Scan calls the function each for the keys from <= key < to in ascending order,
+	// Scan calls the callback each for the keys from <= key < to in ascending order,
 	// until it returns false.
 	Scan(from, to []byte, each func(key, value []byte) bool) error
-	// ScanBack does the same in descending order.
+	// ScanBack calls the callback each for the same keys in descending order.
 	ScanBack(from, to []byte, each func(key, value []byte) bool) error
 	Apply(rows []Row) error
 }

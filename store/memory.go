@@ -75,7 +75,8 @@ func (m *Memory) Clone() *Memory {
 	return c
 }
 
-// find returns the leaf and the index of the key, or where put would insert it.
+// find returns the leaf and the index of the key. If the key is absent, it returns the
+// position at which put would insert the key.
 func (m *Memory) find(key []byte) (leaf, at int, ok bool) {
 	leaf, ok = slices.BinarySearchFunc(m.leaves, key, func(l []Row, key []byte) int { return bytes.Compare(l[0].Key, key) })
 	if ok {
@@ -103,7 +104,8 @@ func (m *Memory) put(row Row) {
 		m.leaves[l] = slices.Insert(m.leaves[l], i, row)
 	}
 	if leaf := m.leaves[l]; len(leaf) == leafMax {
-		// Keys are mostly inserted in ascending order, so the front half is not moved.
+		// Most keys are inserted in ascending order, so the front half rarely changes
+		// again. It stays in place.
 		back := append(make([]Row, 0, leafMax), leaf[leafMax/2:]...)
 		m.leaves[l] = slices.Delete(leaf, leafMax/2, leafMax)
 		m.leaves = slices.Insert(m.leaves, l+1, back)

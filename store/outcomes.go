@@ -35,7 +35,7 @@ func (e *Ended) evicted() EvictedOutcome {
 	return a
 }
 
-// key returns the idempotency key of the outcome's call; zero if it had none.
+// key returns the idempotency key of the outcome's call, or zero if the call had none.
 func (a *EvictedOutcome) key() actor.Idempotency {
 	if a.Idempotency == nil {
 		return actor.Idempotency{}
@@ -68,9 +68,9 @@ func (j *Journal) addOutcome(e Ended) {
 	j.Ended = append(j.Ended, e)
 }
 
-// EvictOutcome replaces the oldest complete outcome by a reference and reports whether
-// it could. An outcome from a snapshot of an earlier version has no known entry, so it
-// stays complete until it expires.
+// EvictOutcome replaces the oldest complete outcome by a reference. It reports whether
+// an outcome was replaced. An outcome from a snapshot of an earlier version has no
+// known entry, so it stays complete until it expires.
 func (j *Journal) EvictOutcome() bool {
 	if len(j.Ended) == 0 || j.Ended[0].n == 0 {
 		return false
@@ -90,7 +90,8 @@ func (j *Journal) dropFirstEnded() {
 }
 
 // indexMin is the maximum number of outcomes and tombstones that are searched without
-// an index. Most actors retain few, and there are many actors.
+// an index. Most of the many actors retain few items, so the bound saves the memory of
+// their indexes.
 const indexMin = 16
 
 // outcomeIndex indexes Evicted, Ended and Buried. It is built and updated on lookup.
@@ -100,13 +101,14 @@ type outcomeIndex struct {
 	buried               map[actor.CallID]bool
 	outcomes, tombstones int  // number of indexed items of Evicted and Ended, and of Buried
 	forgotten            int  // number of outcomes dropped since the index was created: the ordinal of the first retained one
-	duplicates           bool // whether a call or key occurs more than once; then a drop discards the index
+	duplicates           bool // whether a call or key occurs more than once; if so, dropping an outcome discards the index
 }
 
 // outcomeCount returns the number of retained outcomes.
 func (j *Journal) outcomeCount() int { return len(j.Evicted) + len(j.Ended) }
 
-// outcome returns the i-th retained outcome: evicted or complete, the other result is nil.
+// outcome returns the i-th retained outcome. An evicted outcome is the first result, a
+// complete outcome the second. The other result is nil.
 func (j *Journal) outcome(i int) (*EvictedOutcome, *Ended) {
 	if i < len(j.Evicted) {
 		return &j.Evicted[i], nil
@@ -123,8 +125,9 @@ func (j *Journal) outcomeKey(i int) (actor.CallID, actor.Idempotency, actor.Time
 	return evicted.Call, evicted.key(), evicted.Until
 }
 
-// findOutcome returns the position of the first outcome that matches. It calls match on
-// each outcome, or lookup on the index if there is one.
+// findOutcome returns the position of the first outcome that matches. Without an index
+// it calls the callback match for each outcome. With an index it calls the callback
+// lookup instead.
 func (j *Journal) findOutcome(match func(actor.CallID, actor.Idempotency) bool, lookup func(*outcomeIndex) (int, bool)) (int, bool) {
 	if !j.unindexed() {
 		i, ok := lookup(j.updateIndex())
@@ -139,8 +142,8 @@ func (j *Journal) findOutcome(match func(actor.CallID, actor.Idempotency) bool, 
 }
 
 // Outcome returns the retained outcome of a call. If it is evicted, the reply is nil
-// and the entry number is set. A complete outcome of an unknown entry has number 0.
-// Both are zero if there is no outcome.
+// and the entry number is set. A complete outcome whose entry is unknown has number 0.
+// Without an outcome, the reply is nil and the number is 0.
 func (j *Journal) Outcome(id actor.CallID) (*actor.Reply, uint64) {
 	i, ok := j.findOutcome(func(call actor.CallID, _ actor.Idempotency) bool { return call == id },
 		func(x *outcomeIndex) (int, bool) { i, ok := x.calls[id]; return i, ok })
@@ -160,7 +163,8 @@ func (j *Journal) HasEnded(id actor.CallID) bool {
 	return reply != nil || n > 0
 }
 
-// IsBuried reports whether there is a tombstone: the call was cancelled before it arrived.
+// IsBuried reports whether the journal has a tombstone of the call: the call was
+// cancelled before it arrived.
 func (j *Journal) IsBuried(id actor.CallID) bool {
 	if j.unindexed() {
 		return slices.ContainsFunc(j.Buried, func(b Buried) bool { return b.Call == id })
@@ -168,7 +172,8 @@ func (j *Journal) IsBuried(id actor.CallID) bool {
 	return j.updateIndex().buried[id]
 }
 
-// unindexed reports whether so little is retained that lookups scan it.
+// unindexed reports whether lookups scan the retained items, because at most indexMin
+// are retained.
 func (j *Journal) unindexed() bool { return j.outcomeCount()+len(j.Buried) <= indexMin }
 
 // updateIndex indexes the items added since the last call and returns the index. The
@@ -232,10 +237,10 @@ func withoutBody(key actor.Idempotency) actor.Idempotency {
 	return key
 }
 
-// expireOutcomes drops expired outcomes and tombstones. Every call drops those at the
-// front. With n items retained, about every n-th call scans all of them, because an
-// expired item may follow one that expires later. The amortised cost per call is
-// therefore constant.
+// expireOutcomes drops expired outcomes and tombstones. Every call drops the expired
+// items at the front. An expired item may follow an item that expires later. Therefore
+// about every n-th call scans all n retained items. The amortised cost per call is
+// constant.
 func (j *Journal) expireOutcomes(now actor.Time) {
 	for j.outcomeCount() > 0 && j.firstExpired(now) {
 		j.dropFirstOutcome()
@@ -245,7 +250,7 @@ func (j *Journal) expireOutcomes(now actor.Time) {
 	}
 	outcomes, buried := j.outcomeCount(), len(j.Buried)
 	if j.N%(1<<bits.Len(uint(outcomes+buried))) != 0 {
-		return // a small index may stay until the next full pass
+		return // an index that has become unnecessary is discarded in the next full pass
 	}
 	j.Evicted = slices.DeleteFunc(j.Evicted, func(a EvictedOutcome) bool { return a.Until < now })
 	j.Ended = slices.DeleteFunc(j.Ended, func(e Ended) bool {
@@ -290,8 +295,9 @@ func (j *Journal) dropFirstOutcome() {
 	j.Evicted = j.Evicted[1:]
 }
 
-// TrimOutcomes drops the oldest outcomes while the complete ones together exceed
-// maxBytes. It never drops the newest one. It is for volatile actors, whose outcomes are in no log.
+// TrimOutcomes drops the oldest outcomes while the complete outcomes together exceed
+// maxBytes. It always keeps the newest outcome. Only volatile actors use it: their
+// outcomes are in no log and therefore cannot be evicted.
 func (j *Journal) TrimOutcomes(maxBytes int) {
 	for j.outcomeBytes > maxBytes && len(j.Ended) > 1 {
 		j.dropFirstOutcome()

@@ -10,8 +10,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Outcomes referenced by a snapshot are read from their entries at any position in a
-// row, including their blobs.
+// Outcomes referenced by a snapshot are read from their entries, including their
+// blobs. An entry may be at any position in a row.
 func TestLoadOutcomeFromEntry(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept("hi"), s.end("first"), s.accept("hi"), s.end(large))

@@ -11,13 +11,14 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// LoadActor reads the stored data of an actor. It restores blobs in the records. Events
-// of entries have only their run and number. An error for a damaged or missing value
-// names its key.
+// LoadActor reads the stored data of an actor. It restores blobs in the records.
+// Events of entries have only their run and number. If a value is damaged or missing,
+// the error names its key.
 //
-// It scans in descending order, starting with the snapshot, if there is one. The
-// number of the snapshot determines the end of the scan, so a single scan suffices. A
-// second scan would be expensive: the fixed cost of a scan exceeds that of the data.
+// LoadActor scans in descending order, starting with the snapshot, if any. The number
+// of the snapshot determines the end of the scan, so a single scan suffices. A second
+// scan would be expensive, because the fixed cost of a scan exceeds the cost of its
+// data.
 func LoadActor(kv KV, id actor.ID) (Saved, error) {
 	blob := func(h actor.Hash) ([]byte, error) { return loadBlob(kv, id.Tenant, h) }
 	var saved Saved
@@ -85,7 +86,7 @@ func LoadOutcome(kv KV, id actor.ID, n uint64) (Ended, error) {
 }
 
 // readSnapshot decodes the row of a snapshot. It returns the encoded journal and the
-// number of the last entry in it.
+// number of the last entry that the journal includes.
 func readSnapshot(id actor.ID, key, value []byte, blob func(actor.Hash) ([]byte, error)) (journal []byte, n uint64, err error) {
 	err = readEntries(id, key, value, blob, func(e Entry) error {
 		s, ok := e.Record.(Snapshot)
@@ -98,8 +99,8 @@ func readSnapshot(id actor.ID, key, value []byte, blob func(actor.Hash) ([]byte,
 	return journal, n, err
 }
 
-// readEntries decodes the entries of a row and passes them to each. It adds the key
-// to all errors except those of each.
+// readEntries decodes the entries of a row and passes each entry to the callback each.
+// It returns errors of the callback unchanged and adds the key to all other errors.
 func readEntries(id actor.ID, key, value []byte, blob func(actor.Hash) ([]byte, error), each func(Entry) error) error {
 	_, _, content, err := unseal(value)
 	if err != nil {
@@ -171,7 +172,8 @@ func DueActors(kv KV, shards []uint16) ([]actor.ID, error) {
 	return ids, err
 }
 
-// EachDue is like DueActors, but passes each actor to a function during the scan.
+// EachDue is like DueActors, but passes each actor to the callback each during the
+// scan.
 func EachDue(kv KV, shards []uint16, each func(actor.ID)) error {
 	if len(shards) == 0 {
 		return nil
@@ -220,11 +222,12 @@ func ActorOf(kv KV, tenant string, run actor.CallID) (owner RunOwner, ok bool, e
 	return RunOwner{run, root, id}, true, nil
 }
 
-// Events returns up to limit events of a run that follow event number from.
+// Events returns those events of a run that have a number greater than the argument
+// from. It returns at most limit events.
 func Events(kv KV, tenant string, run actor.CallID, from uint64, limit int) ([]RunEvent, error) {
 	prefix := eventsKey(tenant, run)
 	first := eventKey(tenant, run, 1)
-	if from > 0 { // the row with the next event may start before it
+	if from > 0 { // the row that holds the next event may start at an earlier event
 		err := kv.ScanBack(first, eventKey(tenant, run, from+2), func(key, _ []byte) bool {
 			first = bytes.Clone(key)
 			return false
@@ -257,8 +260,9 @@ func Events(kv KV, tenant string, run actor.CallID, from uint64, limit int) ([]R
 	return events, err
 }
 
-// readEvents decodes the events of a row and passes them to each. The first prefix
-// bytes of key precede the number of its first event.
+// readEvents decodes the events of a row and passes each event to the callback each.
+// The argument prefix is the length in bytes of the part of the key before the number
+// of the first event.
 func readEvents(key []byte, prefix int, value []byte, each func(seq uint64, body []byte) error) error {
 	seq, err := lastNumber(key, prefix)
 	if err != nil {
@@ -277,13 +281,15 @@ func readEvents(key []byte, prefix int, value []byte, each func(seq uint64, body
 	return nil
 }
 
-// Runs returns the newest runs of a tenant, newest first, up to limit. With roots set
-// it returns only root runs. IDs of runs grow with time, so the scan ends at limit.
+// Runs returns the newest runs of a tenant, newest first, and at most limit runs. If
+// roots is set, it returns only root runs. IDs of runs grow with time, so the scan
+// ends once limit runs are found.
 func Runs(kv KV, tenant string, limit int, roots bool) ([]RunOwner, error) {
 	return RunsBefore(kv, tenant, actor.CallID{}, limit, roots)
 }
 
-// RunsBefore is like Runs, but returns only runs older than run, unless run is zero.
+// RunsBefore is like Runs, but returns only runs older than the argument run. If run
+// is zero, it returns the same runs as Runs.
 func RunsBefore(kv KV, tenant string, run actor.CallID, limit int, roots bool) ([]RunOwner, error) {
 	prefix := tenantKey(tenant, 'r')
 	to := prefixEnd(prefix)

@@ -254,7 +254,8 @@ func TestEventPaging(t *testing.T) {
 	})
 }
 
-// A snapshot is searched for blobs if any list of parts in the journal has a large one.
+// A snapshot is searched for blobs if any list of parts in the journal has a large
+// part.
 func TestSnapshotDetectsLargeParts(t *testing.T) {
 	parts := actor.Text(large)
 	run := func(call actor.Call, asks ...Asked) Journal {
@@ -298,7 +299,8 @@ func TestEntryRowsAreBounded(t *testing.T) {
 	}
 }
 
-// A missing row is detected by a read that crosses it, for any start of the read.
+// A missing row is detected by every read of a range that includes an event of the
+// row.
 func TestEventGapIsDetected(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept("hi"))   // events 1, 2

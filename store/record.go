@@ -7,9 +7,10 @@ import "github.com/troupe-run/troupe/actor"
 // Record is one change of one actor. The set of implementations is closed.
 type Record interface{ at() actor.Time }
 
-// Accepted adds a call to the mailbox. It will get a turn or an outcome.
+// Accepted adds a call to the mailbox. The call will get a turn or, without a turn, an
+// outcome.
 type Accepted struct {
-	Call       actor.Call // with its time left at At
+	Call       actor.Call // Call.Left is the time left at At
 	At         actor.Time
 	Definition actor.Hash // agent definition at acceptance; the run keeps it
 }
@@ -22,9 +23,9 @@ type Asking struct {
 	StateUpdates []actor.StateItem
 }
 
-// Added adds an ask to the last step of a run. It is a call made by the external
-// agent that another ask of that step invoked. Added asks follow those of the turn,
-// and the turn does not see them.
+// Added adds an ask to the last step of a run. The ask is a call made by the external
+// agent that another ask of that step invoked. Added asks follow the asks of the turn
+// in the step. The turn does not see the added asks.
 type Added struct {
 	Run actor.CallID
 	At  actor.Time
@@ -62,7 +63,7 @@ type Retried struct {
 }
 
 // Held stops the clock of an ask because its callee waits for a person. N orders the
-// Held and Resumed records of one ask: the one with the highest N is in effect.
+// Held and Resumed records of one ask: the record with the highest N is in effect.
 type Held struct {
 	Run   actor.CallID
 	Step  uint32
@@ -92,8 +93,9 @@ type Parked struct {
 // Rebased moves clocks that started in the future to At. See Journal.HasFutureClock.
 type Rebased struct{ At actor.Time }
 
-// Ended sets the only outcome of a call, which is kept for repeats until Until. It
-// ends the run of the same ID, if there is one: a refused call or a signal has none.
+// Ended sets the only outcome of a call, which is kept for duplicates until the time
+// in Until. It ends the run of the same ID, if any. A refused call or a signal has no
+// run.
 type Ended struct {
 	Call         actor.CallID
 	At           actor.Time
@@ -104,8 +106,8 @@ type Ended struct {
 	n            uint64 // number of the entry with this record; 0 if unknown or not yet in a journal
 }
 
-// Buried is a tombstone: the call was cancelled before it arrived. It MUST NOT be
-// accepted until Until.
+// Buried is a tombstone: the call was cancelled before it arrived. The call MUST NOT
+// be accepted before the time in Until.
 type Buried struct {
 	Call  actor.CallID
 	At    actor.Time

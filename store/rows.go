@@ -13,8 +13,8 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// BlobBytesMin is the size in bytes above which a part of content is stored as a
-// blob: once, under its SHA-256, with references from entries.
+// BlobBytesMin is the size in bytes above which a part of content is stored as a blob.
+// The blob is stored once, under its SHA-256, and entries refer to it.
 const BlobBytesMin = 4 << 10
 
 // saltBytes is the size of the random salt in each value. The digest of a deleted
@@ -31,7 +31,7 @@ type Payload struct {
 // RowBytesMax is the approximate maximum size in bytes of a row with several entries or events.
 const RowBytesMax = 64 << 10
 
-// rowWriter encodes batches as rows. It owns the scratch buffers for that.
+// rowWriter encodes batches as rows. It owns the scratch buffers for the encoding.
 type rowWriter struct {
 	node     actor.NodeID
 	salts    *rand.ChaCha8
@@ -42,7 +42,7 @@ type rowWriter struct {
 	byActor, byRun lists
 	actors         map[actor.ID]int // index in byActor of the actor's current list
 	runs           map[actor.CallID]int
-	lastSnapshot   map[actor.ID]uint64 // number of each actor's newest snapshot; a batch MUST put a key once, or its digest is wrong
+	lastSnapshot   map[actor.ID]uint64 // number of each actor's newest snapshot in the batch; only this one is put, because a second put of a key would make the first digest wrong
 	events         []eventRef
 	blobs          map[string]bool
 	payloads       []Payload
@@ -50,10 +50,10 @@ type rowWriter struct {
 	batch   uint64
 	rows    []Row
 	values  actor.Encoder // values of the batch, concatenated in few large buffers
-	segment []byte        // part of the last of these buffers that holds values of the batch
+	segment []byte        // part of the last buffer in values that holds values of the batch
 }
 
-// recycle takes back the memory of the last batch's rows.
+// recycle makes the memory of the last batch's rows available to the next batch.
 func (w *rowWriter) recycle(rows []Row) {
 	if cap(w.segment) <= scratchBytesMax && cap(rows) <= scratchBytesMax/64 {
 		clear(rows)
@@ -71,9 +71,9 @@ func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
 }
 
 // write returns the rows of a batch and the payloads of its rows with content. Each
-// key occurs once. The payloads are valid until the next call. Consecutive entries
-// of an actor and events of a run share a row under the key of the first, because
-// the fixed cost of a row exceeds that of its content.
+// key occurs once. The payloads are valid until the next call. Consecutive entries of
+// an actor and events of a run share a row under the key of the first entry or event,
+// because the fixed cost of a row exceeds that of its content.
 //
 //	entries          one row per actor, split at snapshots; large parts as blobs
 //	Snapshot         the actor's only snapshot row: the last of the batch
@@ -130,8 +130,8 @@ func (l *lists) reset(count int) {
 	}
 }
 
-// eventRef identifies an event by the index of its entry in the batch and its own index in
-// that entry.
+// eventRef identifies an event by two indexes: that of its entry in the batch, and
+// that of the event in the entry.
 type eventRef struct{ entry, event int }
 
 // groupRows assigns entries to rows by actor, and events by run. Entries before and
@@ -182,7 +182,8 @@ func (w *rowWriter) groupRows(entries []Entry) {
 	}
 }
 
-// put appends a row with content, preceded by node, batch and salt, and its payload.
+// put appends a row and its payload. The value of the row is node, batch and salt,
+// followed by the content.
 func (w *rowWriter) put(key, content []byte) {
 	if need := sealedBytesMax(w.node, content); cap(w.values.Buf)-len(w.values.Buf) < need {
 		w.values.Buf = make([]byte, 0, max(need, segmentBytes))
@@ -314,8 +315,8 @@ func decodeOwner(value []byte) (id actor.ID, root actor.CallID, err error) {
 	return id, root, d.End()
 }
 
-// pack appends an entry to the content of a row, without event bodies. Large parts
-// are replaced by references and returned as blobs. The positions of these parts
+// pack appends an entry to the content of a row, without event bodies. Large parts are
+// replaced by references and returned as blobs. The positions of the replaced parts
 // precede the entry.
 func (w *rowWriter) pack(e *Entry) (blobs [][]byte) {
 	record := e.Record
@@ -360,8 +361,9 @@ func extractBlobs(record Record) (_ Record, places []int, blobs [][]byte) {
 	return record, places, blobs
 }
 
-// unpackEntries decodes entries written by pack, restores their blobs and passes them
-// to each. An error from each stops it and is returned.
+// unpackEntries decodes entries written by pack, restores their blobs and passes each
+// entry to the callback each. If the callback returns an error, unpackEntries stops
+// and returns that error.
 func unpackEntries(content []byte, blob func(actor.Hash) ([]byte, error), each func(Entry) error) error {
 	d := newDecoder(content)
 	for first := true; first || d.More(); first = false {
@@ -406,8 +408,8 @@ func restoreBlobs(record Record, places []int, blob func(actor.Hash) ([]byte, er
 	return record, err
 }
 
-// visitParts calls the function each for every list of parts in a record, except
-// within a Snapshot.
+// visitParts calls the callback each for every list of parts in a record. Exception:
+// it does not visit the parts within a Snapshot.
 func visitParts(record Record, each func([]actor.Part)) {
 	switch r := record.(type) {
 	case Accepted:
@@ -435,7 +437,8 @@ func visitAskParts(asks []Asked, each func([]actor.Part)) {
 	}
 }
 
-// hasLarge reports whether the record may contain a part to be stored as a blob.
+// hasLarge reports whether the record may contain a part that must be stored as a
+// blob.
 func hasLarge(record Record) bool {
 	if snapshot, ok := record.(Snapshot); ok {
 		return !snapshot.noLargeParts && len(snapshot.Journal) > BlobBytesMin
@@ -449,9 +452,10 @@ func anyLarge(parts []actor.Part) bool {
 	return slices.ContainsFunc(parts, func(p actor.Part) bool { return len(p.Bytes) > BlobBytesMin })
 }
 
-// mapParts returns a copy of a record. It replaces each list of parts by the result of
-// f on that list, in a fixed order. The copy shares unchanged data with the record. mapParts itself
-// does not modify the record; f may modify its argument.
+// mapParts returns a copy of a record. In a fixed order, it replaces each list of
+// parts by the result of the callback f for that list. The copy shares unchanged data
+// with the record. mapParts does not modify the record, but the callback f may modify
+// its argument.
 func mapParts(record Record, f func([]actor.Part) ([]actor.Part, error)) (Record, error) {
 	var err error
 	each := func(parts *[]actor.Part) (other bool) {

@@ -22,9 +22,9 @@ type WriterConfig struct {
 	From            Mark             // end of the log, as returned by Verify
 	Seed            [32]byte         // seed of the random salts in the values of rows
 	BatchBytesMax   int              `sim:"1KiB..4MiB"` // approximate maximum batch size; 0 means BatchBytesMax; a single Append may exceed it
-	BatchesInFlight int              `sim:"1..4"`       // maximum number of batches taken and not synced; 0 means BatchesInFlight
+	BatchesInFlight int              `sim:"1..4"`       // maximum number of batches that are taken but not yet synced; 0 means BatchesInFlight
 	Failpoints      failpoint.Points // set only by the simulator
-	WriteVersion1   bool             // write the format of version 1 where it can represent the entry; set only by the simulator
+	WriteVersion1   bool             // write each entry in version 1 if that version can represent the entry; set only by the simulator
 }
 
 // Writer groups the entries of a node's log into batches and computes the position
@@ -35,12 +35,12 @@ type WriterConfig struct {
 //	 1. Batches are numbered without gaps. Each contains the hash of the previous one.
 //	 2. The entries of one Append are never split over two batches.
 //	 3. Released advances only over synced batches, in order.
-//	 4. After Failed no batch is returned and Released does not advance.
+//	 4. After a call of Failed, no batch is returned and Released does not advance.
 type Writer struct {
 	config   WriterConfig
 	chain    chain
 	waiting  []Entry
-	groups   []group // for each Append whose entries are in the field waiting: their number and size
+	groups   []group // one group for each Append whose entries are in the field waiting: the number and size of these entries
 	end      Pos
 	taken    Mark // last batch taken; its hash is not set here, because chain computes it
 	inFlight []inFlight
@@ -90,7 +90,7 @@ func (w *Writer) Append(entries []Entry) Pos {
 	}
 	w.end += Pos(len(entries))
 	if w.failed {
-		return w.end // never released
+		return w.end // the writer has failed: this position is never released
 	}
 	bytes := 0
 	for i := range entries {
@@ -133,16 +133,18 @@ func (w *Writer) Take() (Batch, bool) {
 	return b, true
 }
 
-// Seal is the second half of Next: it encodes the rows. It shares state only with
-// Reuse, so a host may call Append at the same time. Batches MUST be sealed in order.
+// Seal is the second half of Next: it encodes the rows. Reuse is the only other method
+// that shares state with Seal, so a host may call Append at the same time. Batches
+// MUST be sealed in order.
 func (w *Writer) Seal(b *Batch) {
 	invariant.Check(b.No == w.chain.last.Batch+1, "store: batch %d sealed after batch %d", b.No, w.chain.last.Batch)
 	b.Shards = shardsOf(b.Entries)
 	w.chain.seal(b)
 }
 
-// Reuse releases the rows of the last sealed batch. The next Seal overwrites their
-// memory, so they MUST NOT be read afterwards. Reuse and Seal MUST NOT run concurrently.
+// Reuse releases the rows of the last sealed batch. The rows MUST NOT be read after
+// Reuse, because the next Seal overwrites their memory. Reuse and Seal MUST NOT run
+// concurrently.
 func (w *Writer) Reuse(b *Batch) {
 	w.chain.rows.recycle(b.Rows)
 	b.Rows = nil
@@ -164,8 +166,8 @@ func (w *Writer) Written(no uint64) {
 	invariant.Check(false, "store: batch %d is not in flight", no)
 }
 
-// Synced reports that a batch and all earlier ones are durable. They MUST have been
-// reported by Written before.
+// Synced reports that a batch and all earlier batches are durable. All these batches
+// MUST have been reported by Written before.
 func (w *Writer) Synced(no uint64) {
 	for len(w.inFlight) > 0 && w.inFlight[0].no <= no {
 		f := w.inFlight[0]
@@ -180,8 +182,8 @@ func (w *Writer) Synced(no uint64) {
 // Failed reports that a write or a sync failed. The log accepts no more writes.
 func (w *Writer) Failed() { w.failed = true }
 
-// Released returns the durable end of the log. Effects that depend on entries up to
-// it may be released.
+// Released returns the durable end of the log. Effects that depend only on entries
+// before this position may be released.
 func (w *Writer) Released() Pos { return w.released }
 
 // End returns the end of the log, durable or not.

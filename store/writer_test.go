@@ -15,7 +15,7 @@ import (
 )
 
 // A Writer keeps its four guarantees under any order of appends, writes, syncs and
-// crashes. After a crash the log ends at the last synced batch or a later one.
+// crashes. After a crash the log ends at the last synced batch or at a later batch.
 func TestWriterGuarantees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kv := &Memory{}
@@ -26,8 +26,8 @@ func TestWriterGuarantees(t *testing.T) {
 	})
 }
 
-// runWriter runs a Writer from one mark until a crash. It applies the surviving
-// batches to kv and returns the end of the log.
+// runWriter runs a Writer that continues the log at the argument from, until a crash.
+// It applies the surviving batches to kv and returns the end of the log.
 func runWriter(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 	config := WriterConfig{Node: "n1", From: from, Seed: [32]byte{seed}, BatchBytesMax: 4000, BatchesInFlight: rapid.IntRange(1, 3).Draw(t, "in flight")}
 	w := NewWriter(config)
@@ -156,7 +156,7 @@ func TestSameSeedSameBytes(t *testing.T) {
 	}
 }
 
-// Reusing the memory of written rows does not change the bytes of later ones.
+// Reusing the memory of written rows does not change the bytes of later rows.
 func TestReuseDoesNotChangeRows(t *testing.T) {
 	chain := func(reuse bool) (all []Row) {
 		w := NewWriter(WriterConfig{Node: "n1"})
@@ -227,7 +227,7 @@ func TestVerifyDetectsDamage(t *testing.T) {
 	}
 }
 
-// An intact value of a later batch can still be under the wrong key.
+// Verify detects an intact value of a later batch that is under the wrong key.
 func TestVerifyDetectsMisplacedSnapshot(t *testing.T) {
 	l, alice, bob := newTestLog(t), newEntryBuilder(t, "alice"), newEntryBuilder(t, "bob")
 	l.write(alice.accept("a"), bob.accept("b"))
@@ -251,7 +251,8 @@ func hashAt(m *Memory, no uint64) actor.Hash {
 	return actor.HashOf(v)
 }
 
-// Snapshots and blobs may be replaced by a later batch of this node or another.
+// Snapshots and blobs may be replaced by a later batch of this node or by a batch of
+// another node.
 func TestReplacedValuesVerify(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept(large))
@@ -280,7 +281,7 @@ func TestReplacedValuesVerify(t *testing.T) {
 }
 
 // Verify checks only recent batches, bounded by the number of batches or of entries.
-// VerifyAll checks the older ones.
+// VerifyAll also checks the older batches.
 func TestVerifyCoversRecentBatches(t *testing.T) {
 	for _, entries := range []int{1, 100} {
 		l, s := newTestLog(t), newEntryBuilder(t, "alice")
