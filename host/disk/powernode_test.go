@@ -55,8 +55,9 @@ func (n *powerNode) close(ctx context.Context) error {
 	return errors.Join(err, n.log.Close(), n.disk.Close())
 }
 
-// powerAgents returns a helper, an agent that asks it and waits, one that makes
-// two calls at once and works, and one with a model.
+// powerAgents returns four agents: a helper, an agent that asks the helper and
+// waits, an agent that makes two calls at once and works, and an agent with a
+// model.
 func powerAgents(registry *tools.Registry) ([]actor.Definition, error) {
 	spec, err := agents.ReadJSON([]byte(`{"agent_id":"teller","name":"teller"}`))
 	if err != nil {
