@@ -20,8 +20,8 @@ import (
 // Scope is a permission that an API key grants to its holder.
 type Scope string
 
-// The scopes. Each grants only itself, except ScopeAdmin, which grants all of
-// them.
+// The scopes. Each scope grants only itself. Exception: ScopeAdmin grants all
+// scopes.
 const (
 	ScopeCall   Scope = "call"   // send messages to agents; signal and cancel runs
 	ScopeRead   Scope = "read"   // read agents, runs, their events, and metrics

@@ -9,7 +9,7 @@ import (
 )
 
 // pathBytesMax is the maximum length of a path. No file system accepts a longer
-// one.
+// path.
 const pathBytesMax = 4096
 
 // Backup decodes a backup request and returns the target folder: an absolute path

@@ -149,10 +149,11 @@ func (s *Stream) addChild(b *branch, e *runs.Event) *branch {
 }
 
 // readDescendants MUST be called before e, an event of b, is delivered. If e is
-// the end of b or the result of a call, the open runs below b, or those that
-// the call has started, are scheduled to be read again. Their events stored
-// before e thus precede e. The function reports whether it scheduled any run,
-// which it does at most once per event.
+// the end of b, the function schedules the open runs below b to be read again.
+// If e is the result of a call, the function schedules the open runs that the
+// call has started. The events of these runs that were stored before e thus
+// precede e. The function reports whether it scheduled any run. It schedules
+// runs at most once per event.
 func (s *Stream) readDescendants(b *branch, e *runs.Event) bool {
 	if b.barrier == e.Seq {
 		return false

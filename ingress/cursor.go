@@ -19,9 +19,9 @@ const (
 
 // Cursor is a position in a stream of events: how far a client has read. For a
 // single run it is the number of the last event. For a run with all runs below
-// it, it holds one such number per run: first that of the run itself, then the
-// cursor of each run called by those events, in call order. The runs need no
-// names, because the events already read identify them.
+// it, the cursor holds one such number per run. The number of the run itself
+// comes first. The cursors of the runs that its events called follow, in call
+// order. The runs need no names, because the events already read identify them.
 //
 //	12          twelve events of the run
 //	12.7.3.0    twelve events of the run; seven of its first child; three of

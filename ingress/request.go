@@ -93,7 +93,8 @@ const CallAgent = "call_agent"
 
 // Invoke decodes a call to agent by an external agent. caller and run, the
 // actor and the run that the external agent works for, come from its token. The
-// returned call is a signal to that run, which then calls the actor to.
+// returned call is a signal to that run, which then calls the actor given by
+// the result to.
 func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call actor.Call, to actor.ID, r *actor.Refusal) {
 	var in struct {
 		Message *string `json:"message"`

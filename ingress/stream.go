@@ -32,7 +32,7 @@ const (
 )
 
 // StreamClosed is the last frame of a stream that ends before its run does. It
-// has no id: a client resumes after the last frame with one.
+// has no id: a client resumes after the last frame that has an id.
 const StreamClosed = "stream_closed"
 
 // StreamInput is an input of Stream.Step. The set is closed.
@@ -41,8 +41,8 @@ type StreamInput interface{ streamInput() }
 type (
 	// Opened is the first input.
 	Opened struct{}
-	// Events answers a Read with the stored events that follow After, in order. A
-	// page shorter than Limit is the last one.
+	// Events answers a Read with the stored events that follow the event After
+	// of the Read, in order. A page shorter than Limit is the last page.
 	Events struct{ Bodies [][]byte }
 	// ReadFailed answers a Read that failed.
 	ReadFailed struct{ Refusal *actor.Refusal }
@@ -136,9 +136,10 @@ func (r EndReason) String() string {
 // one client. It guarantees:
 //
 //  1. Every event of a run after the cursor is delivered once, in order.
-//  2. The events of a child run follow the event that called it. Those stored
-//     before the result of that call, or before the end of a run above, precede
-//     that event. The order between runs is otherwise unspecified.
+//  2. The events of a child run follow the event that called it. Events stored
+//     before the result of that call precede the result. Events stored before
+//     the end of a run above precede that end. The order between runs is
+//     otherwise unspecified.
 //  3. A stream that starts with the id of a frame as its cursor delivers exactly
 //     the events after that frame.
 //  4. It holds at most QueueBytesMax bytes and one frame. A client that does not

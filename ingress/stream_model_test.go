@@ -198,8 +198,9 @@ func newModelClient(t *runTree, withTree bool) *modelClient {
 	return &modelClient{runTree: t, withTree: withTree, received: map[actor.CallID]int{}, knownRuns: map[actor.CallID]bool{t.root(): true}, prerequisites: map[string]map[actor.CallID]int{}}
 }
 
-// requireSubtree takes a run and one below it. It makes the current events of
-// the latter, and of all runs under it, prerequisites of the next event of run.
+// requireSubtree takes a run and a run below it. It makes the current events of
+// the run below, and of all runs under that run, prerequisites of the next
+// event of run.
 func (r *modelClient) requireSubtree(run, below actor.CallID) {
 	counts := map[actor.CallID]int{}
 	var count func(actor.CallID)

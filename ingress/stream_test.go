@@ -81,7 +81,7 @@ type testClient struct {
 	watched        []actor.CallID
 	pendingRead    *ingress.Read
 	pendingPage    [][]byte // events that existed at the time of the Read
-	unacked        []byte   // written and not yet taken
+	unacked        []byte   // bytes written to the client and not yet taken
 	maxQueued      int
 	parser         *upstream.Parser
 	frames         []runs.Frame

@@ -17,8 +17,8 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/v1; only allowed whi
 
 // testdata/v1 is a store written by the first version. Every later version MUST
 // open it and find its content. That content, including the output of
-// entryGenerator, never changes. A version that stores more gets a directory of
-// its own.
+// entryGenerator, never changes. A version that stores more kinds of data gets
+// its own directory under testdata.
 const fixture = "testdata/v1"
 
 // Carol's runs cover every kind of record.

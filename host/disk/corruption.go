@@ -30,8 +30,8 @@ func (d *Disk) openError(err error, mark store.Mark) error {
 
 // preservedDir holds the original write-ahead log while a store is being
 // opened. Pebble moves the readable part of the log into sstables and removes
-// the log. Only then can Open verify that no entry is missing. It removes the
-// directory if none is.
+// the log. Only then can Open verify that no entry is missing. If no entry is
+// missing, Open removes the directory.
 const preservedDir = "kept"
 
 // preserveWAL links the WAL files into preservedDir, if the file system

@@ -63,8 +63,8 @@ func (f fileSet) open(t *testing.T) (*Disk, error) {
 	return Open("/data", "n1", Options{fs: mem, Fatal: func(line string) { panic(line) }})
 }
 
-// Each corruption of each file is either detected, by an error that names the
-// store, or harmless. Nothing is lost or changed silently.
+// Each corruption of each file is harmless or detected. The error of a detected
+// corruption names the store. Nothing is lost or changed silently.
 func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, dir, Options{})

@@ -184,8 +184,8 @@ func failNth(kind, nth string) vfs.FS {
 	}))
 }
 
-// A disk error ends the process with a one-line message. Everything
-// acknowledged is found by the next start.
+// A disk error ends the process with a one-line message. The next start finds
+// everything acknowledged.
 func TestDiskErrorStopsProcess(t *testing.T) {
 	for _, fail := range []string{"sync 100", "write 100"} {
 		dir := t.TempDir()

@@ -42,7 +42,7 @@ type Options struct {
 	Fatal func(line string)
 
 	fs        vfs.FS                         // nil means the real file system
-	freeSpace func(dir string) (free uint64) // nil means that of fs
+	freeSpace func(dir string) (free uint64) // nil means the free space that fs reports
 }
 
 // Disk is an open store. It is a store.KV, safe for concurrent use.
@@ -60,8 +60,8 @@ type Disk struct {
 var _ store.KV = (*Disk)(nil)
 
 // Open opens the store of a node in dir. It creates one if dir is empty or
-// absent. A read-only open may leave node empty and accepts the store of any
-// node.
+// absent. In a read-only open, node may be empty: then the store of any node is
+// accepted.
 func Open(dir string, node actor.NodeID, options Options) (d *Disk, err error) {
 	d = &Disk{dir: dir, node: node, options: options.withDefaults(dir)}
 	defer func() {
@@ -91,7 +91,7 @@ func (o Options) withDefaults(dir string) Options {
 		o.freeSpace = func(dir string) uint64 {
 			usage, err := o.fs.GetDiskUsage(dir)
 			if err != nil {
-				return ^uint64(0) // an unknown amount is no reason to stop
+				return ^uint64(0) // unknown free space is treated as unlimited, so the node continues
 			}
 			return usage.AvailBytes
 		}
@@ -105,8 +105,8 @@ func (o Options) withDefaults(dir string) Options {
 	return o
 }
 
-// open inspects the directory, locks it, and inspects it again. Apart from the
-// directory itself, nothing is written until the lock is held.
+// open inspects the directory, locks it, and inspects it again. It writes
+// nothing before it holds the lock. Exception: it creates the directory.
 func (d *Disk) open() error {
 	if _, err := d.inspect(); err != nil {
 		return err
@@ -169,8 +169,9 @@ func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
 	}
 	return &pebble.Options{
 		FS: fs,
-		// After one flipped bit, older format versions can lose synced writes without
-		// an error. The newest one seldom does, and then the anchor reveals the loss.
+		// After one flipped bit, older format versions can lose synced writes
+		// without an error. The newest version seldom loses any, and then the
+		// anchor reveals the loss.
 		FormatMajorVersion: pebble.FormatNewest,
 		ReadOnly:           d.options.ReadOnly,
 		ErrorIfNotExists:   mark.Batch > 0,

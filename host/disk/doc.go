@@ -10,12 +10,12 @@
 //	DIR/pebble/  the keys
 //	DIR/kept/    original write-ahead log of a store that is being opened or failed to open
 //
-// A Disk implements store.KV. A Log is the only way to append entries: those
-// passed to Commit are durable when its callback runs, and callbacks run in
-// order.
+// A Disk implements store.KV. A Log is the only way to append entries: the
+// entries passed to Commit are durable when the callback of that Commit runs.
+// Callbacks run in the order of the Commit calls.
 //
 // A write or sync that fails ends the process with a one-line message. Unsynced
-// entries were never acknowledged, and the next start finds all others.
+// entries were never acknowledged, and the next start finds all synced entries.
 //
 // Open refuses a store that is corrupt, truncated, of a newer format, of
 // another node or not a store at all. The error names the place. A refused

@@ -66,7 +66,7 @@ func TestExamineContinuesPastDamage(t *testing.T) {
 			}
 		}
 	}
-	if seen != 4 || x.End != whole.End { // each damaged entry is a finding of the chain and of the entry
+	if seen != 4 || x.End != whole.End { // each damaged entry gives two findings: one of the chain, one of the entry
 		t.Errorf("got %d findings: %+v", seen, x.Findings)
 	}
 	if _, err := Examine(t.TempDir(), Options{}, nil); err == nil || !strings.Contains(err.Error(), "holds no store") {

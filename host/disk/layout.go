@@ -241,7 +241,8 @@ func (d *Disk) writeFile(name string, content []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// writeAtomic writes a file such that a crash leaves either none or all of it.
+// writeAtomic writes a file such that after a crash the file is either absent
+// or complete.
 func (d *Disk) writeAtomic(name string, content []byte) error {
 	if err := d.writeFile(name+tempSuffix, content); err != nil {
 		return err

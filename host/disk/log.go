@@ -29,9 +29,10 @@ const (
 // goroutines: one writes batches, one waits for syncs, one writes the anchor.
 //
 //  1. Entries are in the log in the order of the Commit calls.
-//  2. Callbacks run one at a time and in that order. Each runs once everything
-//     committed up to its own Commit is durable.
-//  3. A callback MUST NOT wait for another one. It delays the following ones.
+//  2. Callbacks run one at a time, in the order of the Commit calls. Each runs
+//     once everything committed up to its own Commit is durable.
+//  3. A callback MUST NOT wait for another callback. Each callback delays those
+//     that follow it.
 type Log struct {
 	disk *Disk
 
@@ -45,7 +46,7 @@ type Log struct {
 	closed    bool
 
 	appended    chan struct{} // there may be a batch to write
-	delayTimer  *time.Timer   // signals appended after pieceDelay
+	delayTimer  *time.Timer   // signals the channel appended after pieceDelay
 	pieceDelay  time.Duration
 	syncedMoved chan struct{}      // synced has changed
 	stop        chan struct{}      // closed when no more entries are accepted
@@ -85,8 +86,9 @@ func NewLog(d *Disk) *Log {
 }
 
 // Commit appends entries to the log. The callback after, which may be nil, runs
-// when the log is durable up to them. If the log is already durable, it runs before
-// Commit returns, unless another goroutine is running earlier callbacks.
+// when the log is durable up to these entries. If the log is already durable,
+// the callback runs before Commit returns. Exception: another goroutine is
+// running earlier callbacks.
 func (l *Log) Commit(entries []store.Entry, after func()) {
 	l.mu.Lock()
 	if l.closed && len(entries) > 0 {
@@ -134,7 +136,8 @@ func onlyPieces(entries []store.Entry) bool {
 	return true
 }
 
-// Barrier runs the callback after when everything committed before is durable.
+// Barrier runs the callback after when everything committed before the call is
+// durable.
 func (l *Log) Barrier(after func()) { l.Commit(nil, after) }
 
 // runCallbacks runs the callbacks whose gates are open. l.mu is held, except
@@ -235,7 +238,7 @@ func (l *Log) writeBatch(b *store.Batch) {
 	if err != nil {
 		l.disk.fatal("cannot write batch %d: %v", b.No, err)
 	}
-	l.writer.Reuse(b) // Pebble has a copy
+	l.writer.Reuse(b) // Pebble has copied the rows, so their memory can be reused
 	l.mu.Lock()
 	l.writer.Written(b.No)
 	l.mu.Unlock()
@@ -270,7 +273,7 @@ func (l *Log) moveAnchor() {
 	for range l.syncedMoved {
 		select {
 		case <-pause.C:
-		case <-l.stop: // Close writes the last one
+		case <-l.stop: // Close writes the anchor a last time
 			continue
 		}
 		l.mu.Lock()

@@ -20,8 +20,8 @@ import (
 )
 
 // Callbacks run one at a time and in the order of Commit, each after a sync of
-// the committed entries. That includes callbacks without entries and those
-// committed from within a callback.
+// the committed entries. This also holds for a Commit without entries and for a
+// Commit within a callback.
 func TestCallbacksRunInCommitOrder(t *testing.T) {
 	d := mustOpen(t, t.TempDir(), Options{})
 	l := NewLog(d)
@@ -173,8 +173,8 @@ func TestCloseSyncsCommittedEntries(t *testing.T) {
 	}
 }
 
-// The anchor is synced at most once per interval, not for each commit, and a
-// last time by Close.
+// The anchor is synced at most once per interval, however many commits there
+// are. Close syncs it a last time.
 func TestAnchorSyncsAreRateLimited(t *testing.T) {
 	var syncs atomic.Int64
 	counting := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -226,7 +226,7 @@ func BenchmarkCommit(b *testing.B) {
 			runWriters(b, writers, func(w, _ int) {
 				s := generators[w]
 				if s.n%14 == 6 || s.n%14 == 13 {
-					s.n += 2 // skip the large ones
+					s.n += 2 // skip the entries with large messages
 				}
 				commit(l, s.next())
 			})

@@ -122,7 +122,7 @@ type powerLoss struct {
 }
 
 // newPowerTest returns a test that loses the power of mem. The node uses the
-// file system through, or mem itself if through is nil.
+// file system given by the parameter through, or mem itself if through is nil.
 func newPowerTest(mem *vfs.MemFS, through vfs.FS) *powerTest {
 	p := &powerTest{mem: mem, fs: through, random: rand.New(rand.NewPCG(1, 2)), promises: map[actor.CallID]promise{}, powerLosses: make(chan powerLoss, 16)}
 	p.checked = sync.NewCond(&p.mu)
@@ -166,7 +166,7 @@ type powerLossLog struct {
 }
 
 // Commit implements engine.Log. The callback after may run while g.mu is held
-// and MUST NOT wait for it.
+// and MUST NOT wait for that lock.
 func (g *powerLossLog) Commit(entries []store.Entry, after func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -180,7 +180,7 @@ func (g *powerLossLog) Commit(entries []store.Entry, after func()) {
 	})
 }
 
-// run has clients call agents, and checks each power loss concurrently.
+// run lets clients call agents and checks each power loss concurrently.
 func (p *powerTest) run(t *testing.T, count int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
@@ -217,8 +217,9 @@ func (p *powerTest) run(t *testing.T, count int) {
 	<-judged
 }
 
-// isBusy reports whether a call was refused as Busy: the checks slow the node
-// down on a slow disk. It waits until one more power loss was checked.
+// isBusy reports whether a call was refused as Busy. On a slow disk the checks
+// slow the node down. After such a refusal isBusy therefore waits until one
+// more pending power loss is checked.
 func (p *powerTest) isBusy(r *actor.Refusal) bool {
 	if r == nil || r.Reason != actor.Busy {
 		return false

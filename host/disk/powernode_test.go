@@ -55,8 +55,9 @@ func (n *powerNode) close(ctx context.Context) error {
 	return errors.Join(err, n.log.Close(), n.disk.Close())
 }
 
-// powerAgents returns a helper, an agent that asks it and waits, one that makes
-// two calls at once and works, and one with a model.
+// powerAgents returns the agents of agents.Builtin and two more. The built-in
+// agents include a helper and an agent that asks the helper and waits. The
+// agent team makes two calls at once and works. The agent teller has a model.
 func powerAgents(registry *tools.Registry) ([]actor.Definition, error) {
 	spec, err := agents.ReadJSON([]byte(`{"agent_id":"teller","name":"teller"}`))
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 
 const (
 	backlogMax = 1 << 16 // maximum number of entries waiting to be written; beyond it new work is refused
-	// diskLagMax is the maximum delay of a sync. Beyond it new work is refused even
-	// if the backlog is short, because its answers would be delayed as long.
+	// diskLagMax is the maximum delay of a sync. Beyond it new work is refused
+	// even if the backlog is short, because the answers to it would be delayed
+	// as long as the sync.
 	diskLagMax = 2 * time.Second
 	// admissionInterval is the interval between two checks of the log. A check
 	// makes a system call, which takes about as long as serving a client's call.
@@ -23,7 +24,7 @@ const (
 type admission struct {
 	checkedAt  atomic.Int64
 	refusal    atomic.Pointer[actor.Refusal]
-	probeStart atomic.Int64 // start of the empty commit that measures the disk's delay; 0 means none is pending
+	probeStart atomic.Int64 // start of the empty commit that measures the disk's delay; 0 means no such commit is pending
 }
 
 func (a *admission) check(now actor.Time, log Log) *actor.Refusal {

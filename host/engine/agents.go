@@ -13,7 +13,7 @@ import (
 
 // definitions holds the current agents and the version that each cell has
 // applied. Each change has a version. A version includes all earlier changes,
-// so a cell may skip some.
+// so a cell may skip versions.
 type definitions struct {
 	mu      sync.Mutex
 	latest  runtime.Agents
@@ -60,10 +60,10 @@ func (d *definitions) appliedByAll(version uint64) (bool, <-chan struct{}) {
 }
 
 // Define replaces the agents and returns once every cell has applied the
-// change. Runs that start afterwards use the new agents. former holds older
-// definitions that open runs may still use. A cell that restarts in the
-// meantime starts with the latest agents. If ctx ends first, Define returns its
-// error, but the change still takes effect.
+// change. Runs that start afterwards use the new agents. The parameter former
+// holds older definitions that open runs may still use. A cell that restarts
+// before Define returns starts with the latest agents. If ctx ends first,
+// Define returns its error, but the change still takes effect.
 func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definition) error {
 	version := e.agents.replace(runtime.Agents{Definitions: definitions, Former: former})
 	for _, c := range e.cells {

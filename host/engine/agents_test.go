@@ -48,8 +48,8 @@ func TestDefineUpdatesEveryCell(t *testing.T) {
 	if got := n.Agents(); len(got) != len(next) || got[len(got)-2].Hash != next[len(next)-2].Hash {
 		t.Errorf("Agents returned %v", got)
 	}
-	// Restarted cells use the latest definitions; open runs keep the ones they
-	// started with.
+	// Restarted cells use the latest definitions; open runs keep the
+	// definitions with which they started.
 	for i := range 16 {
 		n.ask("bomb", fmt.Sprint(i), "x")
 	}
@@ -108,7 +108,7 @@ func TestDefineHonoursContext(t *testing.T) {
 	}
 	close(release)
 	<-answer
-	// The cancelled change still took effect, before any later one.
+	// The cancelled change still took effect, before any later change.
 	if err := n.Define(testContext(t), nil, nil); err != nil {
 		t.Error(err)
 	}

@@ -19,8 +19,8 @@ func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
 }
 
 // AskStream is Ask for a client that also follows the run. If the call repeats
-// one whose run is open, joined is called once with the ID of that run.
-// Otherwise the run has the ID of the call.
+// an earlier call whose run is open, the callback joined receives the ID of
+// that run, once. Otherwise the ID of the run is that of the call.
 func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (Answer, error) {
 	call.SetClientDefaults()
 	if err := call.CheckEncodable(); err != nil {

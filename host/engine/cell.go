@@ -21,9 +21,9 @@ const (
 	// overflowMax is the maximum number of messages of a cell that wait for full
 	// queues. A cell that exceeds it is restarted.
 	overflowMax = 1 << 20
-	// timedSteps is the sampling interval of step times: one step in timedSteps is
-	// timed, because timing costs a good part of a step. The watchdog detects slow
-	// steps among the others.
+	// timedSteps is the sampling interval of step times: one step in timedSteps
+	// is timed, because timing costs a good part of a step. The watchdog
+	// detects slow steps among the untimed steps.
 	timedSteps = 8
 	// failureCountsMax is the maximum number of calls whose cell failures are
 	// counted. Beyond it the count of the oldest call is dropped.
@@ -152,8 +152,8 @@ func (c *cell) startIncarnation() {
 
 // failIncarnation cleans up after an incarnation that failed, and counts the
 // failure against the call that caused it. The messages that the incarnation
-// had not delivered are dropped. They are sent again when the cells that wait
-// for an answer retry.
+// had not delivered are dropped. A cell that waits for the answer to such a
+// message sends the message again on its next retry.
 func (c *cell) failIncarnation() {
 	c.watchdog.end()
 	for i := range c.overflow {
@@ -219,7 +219,7 @@ func (c *cell) ask(w *waiter) bool {
 	switch {
 	case !queued && acquired:
 		m.coroutines.run(runner{waiter: w, mailbox: m, task: taskHandOff})
-	case queued && (acquired || m.tryAcquire()): // the previous holder may have missed the call
+	case queued && (acquired || m.tryAcquire()): // the previous holder may have left without seeing the call
 		m.coroutines.run(runner{waiter: w, mailbox: m, task: taskDrain})
 	}
 	return queued

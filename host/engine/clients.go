@@ -30,7 +30,7 @@ type clients struct {
 	mu        sync.Mutex
 	byCall    map[actor.CallID]*waiter // the table: calls that are answered later
 	drained   chan struct{}            // set by drain; closed when no client waits
-	isDrained bool                     // drained is closed
+	isDrained bool                     // the channel drained is closed
 	pool      sync.Pool                // released waiters, for reuse
 }
 
@@ -75,8 +75,8 @@ func (w *waiter) resolve(a Answer) {
 	}
 }
 
-// park reports whether the goroutine has to wait for ready. It is false if the
-// answer has arrived.
+// park reports whether the goroutine has to wait for the channel ready. It is
+// false if the answer has arrived.
 func (w *waiter) park() bool { return w.state.CompareAndSwap(pending, parked) }
 
 func newClients(limit int) *clients {
@@ -114,7 +114,8 @@ func (c *clients) release(w *waiter) {
 	c.uncount()
 }
 
-// uncount counts one client less. It closes drained if that was the last one.
+// uncount decrements the number of clients. It closes the channel drained if no
+// client is left.
 func (c *clients) uncount() {
 	if c.count.Add(-1) > 0 || c.state.Load() == open {
 		return
@@ -223,8 +224,8 @@ func (c *clients) deliveredTo(cell uint16, now actor.Time) (calls []actor.Call) 
 	return calls
 }
 
-// drain refuses new work from now on. The channel is closed when no client
-// waits.
+// drain refuses new work from now on. The returned channel is closed when no
+// client waits.
 func (c *clients) drain() <-chan struct{} {
 	c.state.CompareAndSwap(open, draining)
 	c.mu.Lock()
@@ -236,7 +237,7 @@ func (c *clients) drain() <-chan struct{} {
 	return c.drained
 }
 
-// close refuses all clients that still wait, and all later ones.
+// close refuses all clients that still wait, and all later calls.
 func (c *clients) close() {
 	c.state.Store(closed)
 	c.mu.Lock()

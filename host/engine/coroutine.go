@@ -14,12 +14,13 @@ import (
 )
 
 // runner is the work of one goroutine that holds cells, one after the other.
-// The goroutine is a cell's worker, or that of a client that found a cell idle.
+// The goroutine is a cell's worker or the goroutine of a client that found a
+// cell idle.
 type runner struct {
 	waiter  *waiter // nil for a cell's worker
 	mailbox *mailbox
 	task    task
-	start   actor.Time // time of the first check of expired; 0 means not checked yet
+	start   actor.Time // time of the first call of expired; 0 means not called yet
 }
 
 // task is what a runner does before handOff.
@@ -41,10 +42,10 @@ func (r *runner) run() {
 	r.mailbox.handOff(r)
 }
 
-// expired reports whether the runner has used up its time for other cells. now
-// is the start of the cell's last step, or 0 if it is unknown. The current time
-// would be more precise, but reading the clock costs as much as delivering a
-// message.
+// expired reports whether the runner has used up its time for other cells. The
+// parameter now is the start of the cell's last step, or 0 if that start is
+// unknown. The current time would be more precise, but reading the clock costs
+// as much as delivering a message.
 func (r *runner) expired(now actor.Time) bool {
 	if now == 0 {
 		now = actor.Time(time.Since(processStart))
@@ -62,7 +63,7 @@ var processStart = time.Now()
 // neither a cell's worker nor the goroutine of a client.
 //
 // It may be resumed from any goroutine that is not locked to its thread.
-// Resuming it from a locked one ends the process.
+// Resuming it from a goroutine that is locked to its thread ends the process.
 type coroutine struct {
 	runner   runner
 	panicked any // panic value that did not come from a cell's step
@@ -88,8 +89,8 @@ func newCoroutine() *coroutine {
 	return co
 }
 
-// close ends the coroutine, on a separate goroutine. After agent code has
-// called Goexit, stop ends the goroutine that calls it.
+// close ends the coroutine. It calls stop on a separate goroutine: after agent
+// code has called Goexit, stop ends its calling goroutine.
 func (co *coroutine) close() { runIsolated(co.stop) }
 
 // coroutinePool holds idle coroutines. Their number is the maximum number of
@@ -102,7 +103,7 @@ type coroutinePool struct {
 }
 
 // run runs a runner on a coroutine. If the coroutine ends before the work is
-// complete, the rest runs on another one.
+// complete, the rest runs on another coroutine.
 func (p *coroutinePool) run(r runner) {
 	for {
 		co := p.get()

@@ -34,12 +34,12 @@ func (c *completion) key() effectKey {
 type effect struct {
 	cancel       context.CancelFunc
 	acknowledged chan struct{} // capacity 1: the result in flight was stepped
-	awaited      bool          // by the current incarnation
+	awaited      bool          // the current incarnation awaits the result
 	unclaimed    []completion  // results kept until the effect is awaited
 }
 
-// effectFunc performs an effect. It calls pass with each piece of the answer,
-// one after the other, and returns the whole answer.
+// effectFunc performs an effect. It passes each piece of the answer to the
+// callback pass, one after the other, and returns the whole answer.
 type effectFunc func(ctx context.Context, pass func(actor.Piece)) actor.Answer
 
 // prepareEffect registers an effect of a run and returns the function that
@@ -50,7 +50,7 @@ func (c *cell) prepareEffect(e runtime.Effect, kind actor.AskKind, left actor.Du
 	f := &effect{cancel: cancel, acknowledged: make(chan struct{}, 1), awaited: true}
 	c.abort(key) // a volatile actor restarts with its cell and reuses the effect's key
 	c.effects[key] = f
-	late := false // the time was over before the last result was acknowledged
+	late := false // the time of the effect was over before its last result was acknowledged
 	deliver := func(in runtime.Input) {
 		c.mailbox.postCompletion(completion{input: in, effect: f})
 		select {
@@ -90,7 +90,7 @@ func (c *cell) prepareEffect(e runtime.Effect, kind actor.AskKind, left actor.Du
 		go func() {
 			defer c.engine.releaseEffect()
 			result := actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "its code called runtime.Goexit")}
-			defer func() { finish(result) }()             // the asker gets an outcome however the code ends
+			defer func() { finish(result) }()             // the turn gets an outcome however the code ends
 			defer c.engine.effectCounters[kind].start()() // counted before the outcome is delivered
 			result = do.runRecovered(ctx, pass)
 		}()
@@ -192,8 +192,8 @@ func (e *Engine) load(op runtime.Load, deliver func(runtime.Input)) {
 }
 
 // dueBatchMin is the number of actors in the first batch of due actors. A cell
-// can start on them while the rest are being read. Each further batch is twice
-// as large.
+// can process this batch while the other actors are being read. Each further
+// batch is twice as large as the one before.
 const dueBatchMin = 256
 
 func (e *Engine) findDue(shards []uint16, deliver func(runtime.Input)) {

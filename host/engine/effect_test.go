@@ -197,8 +197,8 @@ func TestExpiredGatedEffectIsDropped(t *testing.T) {
 }
 
 // A volatile actor restarts with its cell and reuses the keys of its effects.
-// The earlier effect is cancelled, and its results are not taken for those of
-// the new one.
+// The earlier effect is cancelled, and its results are not taken for results of
+// the new effect.
 func TestReissuedEffectReplacesEarlierOne(t *testing.T) {
 	var asked atomic.Int32
 	first, cancelled := make(chan struct{}), make(chan struct{})
@@ -232,8 +232,8 @@ func TestReissuedEffectReplacesEarlierOne(t *testing.T) {
 	n.waitUntil(0, "no effect is left", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
-// A cell receives the first batch of due actors before the rest have been read,
-// and each actor once.
+// A cell receives the first batch of due actors before the other actors have
+// been read. It receives each actor once.
 func TestDueActorsAreReportedInGrowingBatches(t *testing.T) {
 	const open = 5 * dueBatchMin
 	w, kv := store.NewWriter(store.WriterConfig{Node: "n1"}), &store.Memory{}

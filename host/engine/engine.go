@@ -49,9 +49,9 @@ type Log interface {
 }
 
 // Outbound calls models and external agents. Each method returns once the
-// answer is complete, the exchange has failed or ctx has ended. It calls pass
-// with each piece of a streamed answer, and pass returns once the cell has
-// processed the piece.
+// answer is complete, the exchange has failed or ctx has ended. It passes each
+// piece of a streamed answer to the callback pass. The callback returns once
+// the cell has processed the piece.
 type Outbound interface {
 	Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer
 	Invoke(ctx context.Context, op runtime.Invoke, pass func(actor.Piece)) actor.Answer
@@ -263,8 +263,8 @@ func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 }
 
 // Watch subscribes to a run. The channel receives a value when the run has new
-// events that can be read; one value may cover several events. stop ends the
-// subscription.
+// events that can be read; one value may cover several events. The returned
+// function stop ends the subscription.
 func (e *Engine) Watch(run actor.CallID) (news <-chan struct{}, stop func()) {
 	w := e.watchers.add(run)
 	return w.updates, func() { e.watchers.remove(run, w) }

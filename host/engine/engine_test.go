@@ -339,8 +339,8 @@ func TestFullQueuesDoNotDeadlockCells(t *testing.T) {
 }
 
 // A slow step is reported on both kinds of goroutine. The cell's worker steps a
-// journaled actor once it has been read. A client that found the cell idle
-// steps a volatile one.
+// journaled actor once the actor has been read. A client that found the cell
+// idle steps a volatile actor.
 func TestWatchdogReportsSlowStep(t *testing.T) {
 	for name, durability := range map[string]actor.Durability{"on the worker": actor.Journaled, "on the client's goroutine": actor.Volatile} {
 		t.Run(name, func(t *testing.T) {

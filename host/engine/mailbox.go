@@ -21,7 +21,7 @@ const (
 	busySpins = 4000
 	quickStep = 4 * time.Microsecond
 	// helpRoundsMax and helpTimeMax bound the work of a goroutine for other
-	// cells. Beyond them the cells are left to their own workers.
+	// cells. Beyond these bounds the other cells are left to their own workers.
 	helpRoundsMax = 64
 	helpTimeMax   = 200 * time.Microsecond
 )
@@ -32,10 +32,10 @@ const (
 // starves.
 //
 // The goroutine that sets the running flag holds the cell until it clears the
-// flag in handOff. It is the cell's worker, or the goroutine of a client that
-// found the cell idle. A producer checks the flag after it has enqueued; the
-// holder checks the lanes after it has cleared the flag. One of the two
-// therefore sees the input.
+// flag in handOff. That goroutine is the cell's worker, or the goroutine of a
+// client that found the cell idle. A producer checks the flag after it has
+// enqueued; the holder checks the lanes after it has cleared the flag. One of
+// the two therefore sees the input.
 type mailbox struct {
 	n              uint16     // cell number
 	peers          []*mailbox // mailboxes of the node's cells, by number; set before the first handOff
@@ -65,8 +65,9 @@ type mailbox struct {
 // The messages that the cell's actor receives.
 type (
 	// completion is the result of a request that an incarnation made, or a
-	// function to run while the cell is held. incarnation 0 addresses whichever
-	// incarnation is current. Without an input, run is called.
+	// function to run while the cell is held. If the field incarnation is 0,
+	// the completion is for the current incarnation. If input is nil, the
+	// function run is called.
 	completion struct {
 		incarnation uint64
 		input       runtime.Input
@@ -130,8 +131,8 @@ func (m *mailbox) wake() {
 }
 
 // pushFrom enqueues an envelope from another cell. It reports whether there was
-// room. If there was none, the sender gets a tick once there is. The sender
-// MUST mark this cell with markPeer: pushFrom does not schedule it.
+// room. If there was no room, the sender gets a tick once there is room. The
+// sender MUST mark this cell with markPeer: pushFrom does not schedule it.
 func (m *mailbox) pushFrom(cell uint16, env *actor.Envelope) bool {
 	if m.queue.push(env) {
 		return true
@@ -140,16 +141,16 @@ func (m *mailbox) pushFrom(cell uint16, env *actor.Envelope) bool {
 	return m.queue.push(env) // the queue may have been drained before the bit was set
 }
 
-// tryAcquire makes the caller the holder of the cell if it has none. It reports
-// whether it did.
+// tryAcquire makes the caller the holder of the cell if the cell has no holder.
+// It reports whether the caller became the holder.
 func (m *mailbox) tryAcquire() bool {
 	return !m.running.Load() && m.running.CompareAndSwap(false, true)
 }
 
 // spinAcquire retries tryAcquire for a while if the holder's steps are quick.
 // It does not spin if the queue has an entry. Another caller has then spun in
-// vain: the holder has probably lost its processor, and spinning would occupy
-// one that it needs. spins is the number of retries.
+// vain: the holder has probably lost its processor, and spinning would occupy a
+// processor that the holder needs. The result spins is the number of retries.
 func (m *mailbox) spinAcquire(quick *atomic.Bool) (acquired bool, spins int) {
 	if acquired = m.tryAcquire(); acquired || m.queue.hasNext() {
 		return acquired, 0
@@ -216,11 +217,11 @@ func (m *mailbox) escalate(reason any) { m.invoker.EscalateFailure(newStepFailur
 func (m *mailbox) markPeer(cell uint16) { m.pendingPeers |= 1 << cell }
 
 // handOff releases the cell. It then makes sure that inputs enqueued in the
-// meantime are delivered, in this cell and in those that it sent to. The caller
-// acquires one of these cells and continues there; the workers take the others.
-// Once the caller's time is used up or its answer has arrived, the workers take
-// all of them. The caller never holds two cells, so no two cells can wait for
-// each other.
+// meantime are delivered, in this cell and in the cells to which it sent
+// messages. The caller acquires one of these cells and continues there; the
+// workers take the others. Once the caller's time is used up or its answer has
+// arrived, the workers take all of them. The caller never holds two cells, so
+// no two cells can wait for each other.
 func (m *mailbox) handOff(r *runner) {
 	for round := 0; ; round++ {
 		if blocked := m.blockedSenders.Swap(0); blocked != 0 {
@@ -229,7 +230,7 @@ func (m *mailbox) handOff(r *runner) {
 			}
 			m.pendingPeers |= blocked
 		}
-		peers, now := m.pendingPeers, m.now // read now: once the flag is cleared, the fields belong to the next holder
+		peers, now := m.pendingPeers, m.now // read before the flag is cleared: afterwards the fields belong to the next holder
 		m.pendingPeers = 0
 		m.running.Store(false)
 		if m.hasWork() {
@@ -257,7 +258,7 @@ func (m *mailbox) handOff(r *runner) {
 }
 
 // deliverNext delivers one system message or, if there is none, one input from
-// each lane. It reports whether there was any.
+// each lane. It reports whether it delivered anything.
 func (m *mailbox) deliverNext() bool {
 	if message, ok := m.popSystem(); ok {
 		switch message.(type) {

@@ -23,7 +23,7 @@ type fakeCell struct {
 	failed    []any
 	scheduled int
 	inline    bool
-	frozen    bool // keeps now constant while a message is handled
+	frozen    bool // keeps the field now constant while a message is handled
 }
 
 func newFakeCell(n uint16, slots int) *fakeCell {
@@ -324,7 +324,7 @@ func TestFailedCellsLeakNoGoroutines(t *testing.T) {
 	waitForGoroutines(t, before+1)
 }
 
-// waitForGoroutines waits until at most this many goroutines are left.
+// waitForGoroutines waits until the number of goroutines is at most limit.
 func waitForGoroutines(t *testing.T, limit int) {
 	t.Helper()
 	ctx := testContext(t)
@@ -352,8 +352,8 @@ func TestWatchdogStopsWhenCellIsIdle(t *testing.T) {
 	}
 }
 
-// A call that arrives while the holder is leaving the cell is delivered, by one
-// of the two.
+// A call that arrives while the holder is leaving the cell is delivered: either
+// the holder or the caller delivers it.
 func TestAskRacingHandOffIsNotLost(t *testing.T) {
 	a := newFakeCell(0, 16)
 	linkPeers(a)
@@ -374,7 +374,7 @@ func TestAskRacingHandOffIsNotLost(t *testing.T) {
 			}
 			if last = now; now > 0 && a.tryAcquire() {
 				held.Store(now)
-				for range now % 128 { // varies the time at which it leaves
+				for range now % 128 { // varies the time at which the holder leaves the cell
 					a.hasWork()
 				}
 				a.handOff(&runner{})
@@ -399,9 +399,9 @@ func TestAskRacingHandOffIsNotLost(t *testing.T) {
 	<-done
 }
 
-// A caller that finds a cell busy spins only while no other caller has spun in
-// vain and the steps are quick. Otherwise a thousand callers would spin a
-// thousand times as much.
+// A caller that finds a cell busy spins while the steps are quick and no other
+// caller has spun in vain. Without the second condition, a thousand callers
+// would spin a thousand times as much.
 func TestOnlyOneCallerSpinsOnBusyCell(t *testing.T) {
 	a := newFakeCell(0, 16)
 	var quick atomic.Bool

@@ -120,8 +120,8 @@ func TestOutboundFailuresAreRefused(t *testing.T) {
 	}
 }
 
-// Cancelling a run cancels its model call, even one that keeps streaming and
-// has a piece in flight.
+// Cancelling a run cancels its model call, even a model call that keeps
+// streaming and has a piece in flight.
 func TestCancelStopsModelCall(t *testing.T) {
 	started, ended := make(chan struct{}), make(chan struct{})
 	n := startNode(t, t.TempDir(), func(c *Config) {
@@ -162,8 +162,8 @@ func TestCancelStopsModelCall(t *testing.T) {
 	}
 }
 
-// Pieces of an answer arrive one at a time. They continue with the next
-// incarnation when their cell fails: none is lost, none is shown twice.
+// Pieces of an answer arrive one at a time. If the cell fails, the pieces
+// continue with the next incarnation. No piece is lost or shown twice.
 func TestStreamSurvivesCellRestart(t *testing.T) {
 	var passing, most atomic.Int32
 	half, restarted := make(chan struct{}), make(chan struct{})

@@ -88,8 +88,8 @@ func (c *cell) performNow(e *runtime.Effect) {
 	}
 }
 
-// acknowledgeResult marks the effect result being stepped as processed. It will
-// not be stepped again, even if this incarnation fails.
+// acknowledgeResult marks the effect result being stepped as processed. The
+// result will not be stepped again, even if this incarnation fails.
 func (c *cell) acknowledgeResult() {
 	if c.stepping == nil {
 		return
@@ -112,8 +112,8 @@ func (c *cell) recordEvents(events []history.Event) {
 	}
 }
 
-// prepare returns a function that performs an effect. It may be called at once
-// or on the log's goroutine.
+// prepare returns a function that performs an effect. That function may be
+// called at once or on the log's goroutine.
 func (c *cell) prepare(e runtime.Effect) func() {
 	switch op := e.Op.(type) {
 	case runtime.Send:

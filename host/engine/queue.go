@@ -56,8 +56,8 @@ func (q *queue) push(env *actor.Envelope) bool {
 }
 
 // pop removes the oldest envelope. It reports whether there was one. An
-// envelope that is still being written hides those that follow it. Its producer
-// checks the running flag afterwards, so none of them is missed.
+// envelope that is still being written hides the envelopes that follow it. Its
+// producer checks the running flag after writing, so no envelope is missed.
 func (q *queue) pop(env *actor.Envelope) bool {
 	at := q.head.Load()
 	s := &q.slots[at%uint64(len(q.slots))]

@@ -24,7 +24,8 @@ func newReaders(n int) *readers {
 	return r
 }
 
-// do runs read on one of the goroutines. After close, read is not run.
+// do runs the function read on one of the goroutines. After close it does not
+// run the function.
 func (r *readers) do(read func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -28,7 +28,7 @@ type CellStats struct {
 	Mailbox     int // approximate number of queued inputs
 	Actors      int // actors in memory
 	Queued      int // calls waiting in the actors' mailboxes
-	Outstanding int // unanswered calls of these actors
+	Outstanding int // unanswered calls made by the actors in memory
 	Incarnation uint64
 	Steps       uint64
 	StepLongest time.Duration // longest step since the start

@@ -24,8 +24,8 @@ type tracing struct {
 func (t *tracing) enabled() bool { return t.emit != nil }
 
 // recordStep emits a step and returns the end of the log after it. It returns
-// with t.order locked. The caller MUST unlock it, after it has committed the
-// step's entries.
+// with t.order locked. The caller MUST commit the step's entries and then
+// unlock t.order.
 func (t *tracing) recordStep(self actor.Address, now actor.Time, ready runtime.Ready) uint64 {
 	t.order.Lock()
 	events := append([]history.Event(nil), ready.Events...)
@@ -53,7 +53,7 @@ func (t *tracing) recordSync(self actor.Address, now actor.Time, pos uint64) {
 }
 
 // wrapEffect returns a function that performs an effect. If the effect leaves
-// the node, the function emits it first.
+// the node, the function emits the effect before it performs it.
 func (t *tracing) wrapEffect(c *cell, e runtime.Effect, pos uint64, do func()) func() {
 	self := c.core.Self()
 	ev := history.Event{Kind: history.Perform, From: self, Call: e.ID.Run, Step: e.ID.Step, Index: e.ID.Index, Attempt: e.Attempt, Pos: pos}

@@ -63,7 +63,7 @@ func (s *Server) addRoute(r *router.Router, method, path string, handle fasthttp
 }
 
 // withScope returns a handler that requires the scope of the route before it
-// calls handle.
+// calls the handler handle.
 func (s *Server) withScope(route string, handle fasthttp.RequestHandler) fasthttp.RequestHandler {
 	scope, ok := routeScopes[route]
 	if !ok {
@@ -129,9 +129,9 @@ func callerOf(ctx *fasthttp.RequestCtx) caller {
 	return caller{}
 }
 
-// authorize authenticates a request and checks that it may use the scope. A key
-// is verified whenever one is presented, even if none is required. The connection
-// may be nil; it only enables the key cache.
+// authorize authenticates a request and checks that it may use the scope. A
+// presented key is always verified, even if the scope requires no key. The
+// connection may be nil; its only use is the key cache.
 func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn net.Conn) (*caller, *problem) {
 	presented := h.Peek(fasthttp.HeaderAuthorization)
 	anonymous := len(presented) == 0
@@ -248,8 +248,8 @@ func (k *Keys) All() []ingress.Key {
 	return list
 }
 
-// Valid reports whether the key with this id is still valid. Streams check it
-// periodically and end when it is not.
+// Valid reports whether the key with this id is still valid. Streams check
+// their key periodically and end once it is invalid.
 func (k *Keys) Valid(id string) bool {
 	key, ok := k.entries()[id]
 	return ok && !key.Expired(wallTime())
@@ -270,8 +270,8 @@ type keyCache struct {
 	entry  *keyEntry
 }
 
-// authenticate returns the valid key presented in an Authorization header. It
-// uses the cache of the connection, if one is given.
+// authenticate returns the valid key presented in an Authorization header. If
+// conn is not nil, it uses the key cache of that connection.
 func (k *Keys) authenticate(conn net.Conn, header []byte) (*keyEntry, bool) {
 	c, _ := conn.(*connection)
 	table := k.table.Load()
@@ -285,7 +285,8 @@ func (k *Keys) authenticate(conn net.Conn, header []byte) (*keyEntry, bool) {
 	return key, ok
 }
 
-// unknownKey has a digest that no text has.
+// unknownKey has a digest that no text has. lookup compares with it if no key
+// has the id, so that an unknown id takes as long as a wrong secret.
 var unknownKey keyEntry
 
 // lookup returns the valid key with the given text. Its running time reveals

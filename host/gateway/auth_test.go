@@ -96,7 +96,7 @@ func TestRoutesRequireTheirScope(t *testing.T) {
 				body = `{"unknown":1}` // invalid, so the request has no effect
 			}
 			status, _, answer := d.do(method, path, body, headers...)
-			keys.Set(append(all, expired)) // a revocation makes the registry announce its own keys, which replaces these
+			keys.Set(append(all, expired)) // a revocation makes the registry announce its own keys, which replace these keys
 			return status, answer
 		}
 		if status, body := ask("Authorization", "Bearer "+admin, "x-run-token", good); status == 401 || status == 405 || strings.Contains(body, `"code":"not_found"`) {

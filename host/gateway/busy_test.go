@@ -17,14 +17,15 @@ import (
 	"github.com/troupe-run/troupe/internal/command"
 )
 
-// readCountingNode counts reads of the store. Each of them waits for the disk.
+// readCountingNode counts reads of the store. Each such read waits for the
+// disk.
 type readCountingNode struct {
 	command.Node
 	reads atomic.Int32
 }
 
 func (n *readCountingNode) Lookup(ctx context.Context, c command.Lookup) (command.Result, error) {
-	if c.Query != (command.AgentsQuery{}) { // the agents are in memory
+	if c.Query != (command.AgentsQuery{}) { // a query for the agents reads memory, not the store
 		n.reads.Add(1)
 	}
 	return n.Node.Lookup(ctx, c)

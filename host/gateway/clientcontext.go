@@ -23,10 +23,11 @@ var (
 	errKeyRevoked = errors.New("the key was revoked")
 )
 
-// clientContext is the context of a request whose client waits for an answer. It
-// is cancelled when the client disconnects, when its key is revoked, or at the
-// deadline; respondAborted handles the first two. A context released before
-// peerWatchDelay costs almost nothing and returns to the pool.
+// clientContext is the context of a request whose client waits for an answer.
+// It is cancelled when the client disconnects, when the API key of the request
+// is revoked, or at the deadline. respondAborted answers after a disconnection
+// or a revocation. A context released before peerWatchDelay costs almost
+// nothing and returns to the pool.
 type clientContext struct {
 	server   *Server
 	conn     net.Conn
@@ -52,7 +53,7 @@ var clientContexts = sync.Pool{New: func() any {
 }}
 
 // newClientContext returns a context for the request. The caller MUST call stop
-// before it answers the request, and not use the context afterwards.
+// before it answers the request, and MUST NOT use the context afterwards.
 func (s *Server) newClientContext(ctx *fasthttp.RequestCtx, timeout time.Duration) *clientContext {
 	w := clientContexts.Get().(*clientContext)
 	w.server, w.conn, w.keyID, w.deadline = s, ctx.Conn(), callerOf(ctx).Key, ctx.Time().Add(timeout)
@@ -135,8 +136,9 @@ func (w *clientContext) cause() error {
 	return w.abortCause
 }
 
-// Done implements context.Context. A caller is about to block, so this call
-// starts the timer of the watch: an answer that is already available needs none.
+// Done implements context.Context. A caller of Done is about to block, so Done
+// starts the timer of the watch. If the answer is already available, Done is
+// not called and no timer is needed.
 func (w *clientContext) Done() <-chan struct{} {
 	if !w.started.Load() && w.started.CompareAndSwap(false, true) {
 		w.timer.Reset(min(peerWatchDelay, time.Until(w.deadline)))

@@ -17,14 +17,15 @@ type Config struct {
 	// secret that signs run tokens, of ingress.SecretBytes; without it tokens are
 	// refused
 	Secret []byte
-	// additional host names of this server; those of loopback are always accepted. Off
-	// loopback an empty list accepts any name, since a key is required there.
+	// additional host names of this server; the names of loopback are always
+	// accepted. Off loopback an empty list accepts any name, since every client
+	// needs a key there.
 	Hosts []string
 	// health of external agents; nil if external agents are not supported
 	External External
 	// copies the store into a folder; nil if the store cannot be copied
 	Backup func(dir string) error
-	// additional web origins whose pages may call, such as
+	// additional web origins whose pages may call the API, such as
 	// https://console.example
 	Origins []string
 
@@ -45,8 +46,8 @@ type Config struct {
 	// maximum number of open event streams; default StreamsMax
 	Streams int
 	// maximum number of connections from one IPv4 address or one IPv6 /64;
-	// default 256. Loopback has no such bound unless it is set, because all local
-	// clients share one address.
+	// default 256. The default does not apply to loopback, because all local
+	// clients share one address. A value that is set applies to loopback too.
 	PerAddress int
 }
 
@@ -72,8 +73,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// deadlineSlack returns how much earlier than requested a connection deadline may
-// expire.
+// deadlineSlack returns the maximum time by which a connection deadline may
+// expire earlier than requested.
 func (c Config) deadlineSlack() time.Duration {
 	return min(c.HeadTimeout, c.BodyTimeout, c.WriteTimeout, c.IdleTimeout) / 16
 }

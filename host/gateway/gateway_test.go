@@ -52,7 +52,7 @@ func startGatewayWith(t *testing.T, config Config, definitions ...actor.Definiti
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.Keys.Set(keys) // the registry has none of them
+	config.Keys.Set(keys) // the registry has none of these keys
 	config.External, config.Secret = n.External(), n.Secret()
 	served, disconnect := command.Node(n), func() error { return nil }
 	if behindPipe {
@@ -93,7 +93,8 @@ func connect(n command.Node) (_ command.Node, disconnect func() error) {
 	}
 }
 
-// A gateway apart from its node behaves as one in the same process.
+// A gateway that reaches its node over a connection behaves like a gateway in
+// the process of its node.
 func TestNodeBehindPipe(t *testing.T) {
 	behindPipe = true
 	defer func() { behindPipe = false }()
@@ -301,7 +302,8 @@ func (n shortTimeoutNode) Invoke(ctx context.Context, c command.Invoke, joined f
 }
 
 // If a run lasts longer than its client waits, the answer is the id of the run.
-// A repeated message has no id of its own: its answer is to retry later.
+// A repeated message has no id of its own: its answer tells the client to retry
+// later.
 func TestSlowRunIsAcceptedAfterTimeout(t *testing.T) {
 	d := startGateway(t, agents.Define("slow", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		return "", t.Sleep(time.Hour)

@@ -263,8 +263,8 @@ func TestUnreadAnswersAreDisconnected(t *testing.T) {
 }
 
 // The number of connections is bounded in total and for each address. A
-// connection over the limit is refused at once, and accepted again after another
-// one has closed.
+// connection over a limit is refused at once. After another connection has
+// closed, a new one is accepted.
 func TestConnectionLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		config Config

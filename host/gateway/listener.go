@@ -136,8 +136,8 @@ type connection struct {
 
 // lazyDeadline is the read or write deadline of a connection. A requested
 // deadline is applied just before I/O, because setting one costs as much as
-// looking up a key. It is not applied if the deadline in effect expires earlier
-// by less than slack.
+// looking up a key. Exception: it is not applied if the deadline in effect is
+// earlier by less than slack.
 type lazyDeadline struct {
 	slack     time.Duration // 0: a requested deadline is applied at once
 	requested time.Time
@@ -189,7 +189,7 @@ func (c *connection) SetWriteDeadline(t time.Time) error {
 
 // SetDeadline implements net.Conn. It is called when a connection is hijacked.
 // From then on every deadline is applied at once, because the new owner needs
-// exact ones.
+// exact deadlines.
 func (c *connection) SetDeadline(t time.Time) error {
 	c.readDeadline, c.writeDeadline = lazyDeadline{}, lazyDeadline{}
 	return c.Conn.SetDeadline(t)

@@ -112,7 +112,7 @@ func (l *failingListener) Accept() (net.Conn, error) {
 }
 
 // Accept retries after a temporary error, such as missing descriptors, and
-// returns a permanent one.
+// returns a permanent error.
 func TestAcceptRetriesTemporaryErrors(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

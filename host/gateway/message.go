@@ -99,8 +99,9 @@ func (s *Server) respondAnswer(ctx *fasthttp.RequestCtx, to actor.ID, answer com
 	}
 }
 
-// isVisibleRun reports whether the answer belongs to a run that clients can read.
-// An overload refusal is not durable and MUST NOT wait for the disk here.
+// isVisibleRun reports whether the answer belongs to a run that clients can
+// read. An overload refusal is not durable: it belongs to no such run and MUST
+// NOT wait for the disk here.
 func (s *Server) isVisibleRun(by caller, run actor.CallID, answer command.Answer) bool {
 	if !answer.Durable {
 		return false
@@ -133,7 +134,8 @@ func respondReply(ctx *fasthttp.RequestCtx, to actor.ID, reply *actor.Reply) {
 	}
 }
 
-// bufferPool holds buffers for responses. respond copies them before their reuse.
+// bufferPool holds buffers for responses. The function respond copies the
+// content of a buffer before the buffer is reused.
 var bufferPool = sync.Pool{New: func() any { return new([]byte) }}
 
 const pooledBufferMax = 64 << 10
@@ -144,8 +146,8 @@ func appendQuoted[T ~string | ~[]byte](b []byte, text T) []byte {
 }
 
 // streamMessage sends a message and streams the events of its run. A repeated
-// message streams the run of the first one. Errors before the run exists are sent
-// as problems.
+// message streams the run of the first message. Errors before the run exists
+// are sent as problems.
 func (s *Server) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
 	by := callerOf(ctx)
 	after, p := requestCursor(ctx)
@@ -169,8 +171,8 @@ func (s *Server) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
 		return
 	}
 	joined, results := make(chan actor.CallID, 1), make(chan outcome, 1)
-	// The call lasts as long as the client listens, because a draining node waits
-	// for it.
+	// The call lasts only as long as the client listens. Otherwise a draining
+	// node would wait for a call that has no client.
 	askCtx, cancelAsk := context.WithCancel(context.Background())
 	go func() {
 		a, err := s.node.Invoke(askCtx, command.Invoke{Call: call}, func(run actor.CallID) { joined <- run })

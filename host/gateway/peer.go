@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// watchPeer closes gone when the peer of a connection has disconnected, without
-// consuming bytes that the peer may have sent. The caller MUST call stop before
-// the connection is read again. A peer that closes its sending half counts as
-// disconnected. If it has sent more than its request, only a reset is detected.
+// watchPeer closes the channel gone when the peer of a connection has
+// disconnected, without consuming bytes that the peer may have sent. The caller
+// MUST call stop before the connection is read again. A peer that closes its
+// sending half counts as disconnected. If the peer has sent more than its
+// request, only a reset is detected.
 func watchPeer(c net.Conn) (gone <-chan struct{}, stop func()) {
 	disconnected, ended := make(chan struct{}), make(chan struct{})
 	if own, ok := c.(*connection); ok {
@@ -30,8 +31,8 @@ func watchPeer(c net.Conn) (gone <-chan struct{}, stop func()) {
 	go func() {
 		defer close(ended)
 		closed := false
-		// Read calls the function at first, and whenever the descriptor may be
-		// readable.
+		// Read calls the function once at the start, and again whenever the
+		// descriptor may be readable.
 		_ = descriptor.Read(func(fd uintptr) bool {
 			closed = peerClosed(int(fd))
 			return closed

@@ -24,9 +24,9 @@ import (
 const registryTimeout = 30 * time.Second
 
 // callRegistry performs a registry operation for the caller and returns its
-// answer. On any other outcome it answers the request and sets stop. The path
-// parameter is part of the idempotency route, because the body alone may not
-// identify the target.
+// answer. On any other outcome it answers the request and returns stop = true.
+// The path parameter is part of the idempotency route, because the body alone
+// may not identify the target.
 func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body []byte) (answer []byte, stop bool) {
 	call := actor.Call{To: agents.RegistryID, Operation: operation, Left: registryTimeout, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}}
 	if p := fillRequestContext(ctx, strings.TrimSpace(operation+" "+pathParam(ctx, "id")), &call); p != nil {
@@ -107,7 +107,7 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	var expires actor.Time
 	if p == nil && in.Expires != "" {
 		switch at, err := time.Parse(time.RFC3339, in.Expires); {
-		case err == nil && !at.After(time.Now()): // includes times out of range of nanoseconds, and 0, which means never
+		case err == nil && !at.After(time.Now()): // includes times beyond the range of nanoseconds, and 0, which would mean never
 			p = invalid(http.StatusBadRequest, "expires_at", "expires_at: "+in.Expires+" is not in the future")
 		case err == nil && at.Year() <= 2200:
 			expires = actor.Time(at.UnixNano())

@@ -49,7 +49,7 @@ func headers(ctx *fasthttp.RequestCtx, name string) (all []string) {
 }
 
 // queryUint parses a number of the query. A missing number yields the default,
-// and a larger one than the maximum yields the maximum.
+// and a number above the maximum yields the maximum.
 func queryUint(ctx *fasthttp.RequestCtx, name string, defaultValue, maxValue uint64) (uint64, *problem) {
 	if !ctx.QueryArgs().Has(name) {
 		return defaultValue, nil

@@ -76,9 +76,9 @@ func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
 	respond(ctx, http.StatusOK, run.AppendJSON(nil))
 }
 
-// getEvents returns the events of a run that follow the event numbered after: as
-// a stream, or as the JSON of those that exist. If none exist, the JSON form
-// waits for one up to wait_ms.
+// getEvents answers with the events of a run that follow the event whose number
+// is the parameter after. The answer is a stream, or the existing events as
+// JSON. If none exist, the JSON form waits at most wait_ms for an event.
 func (s *Server) getEvents(ctx *fasthttp.RequestCtx) {
 	id, p := pathRunID(ctx)
 	if p == nil && ingress.WantsStream(header(ctx, fasthttp.HeaderAccept)) {

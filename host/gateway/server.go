@@ -102,8 +102,8 @@ func New(node command.Node, log *slog.Logger, config Config) *Server {
 		ReadTimeout:        s.config.HeadTimeout, // headerReceived sets the timeout of the body
 		WriteTimeout:       s.config.WriteTimeout,
 		IdleTimeout:        s.config.IdleTimeout,
-		// No route takes a form, and the form parser would end it elsewhere than
-		// its length.
+		// No route takes a form. The form parser could end the body at another
+		// place than the length of the body does.
 		DisablePreParseMultipartForm: true,
 		NoDefaultServerHeader:        true,
 		NoDefaultContentType:         true,

@@ -29,7 +29,7 @@ const (
 	writeSliceMax        = 250 * time.Millisecond // maximum duration of one blocking write
 	finalWriteTimeout    = 250 * time.Millisecond
 	sendBufferBytes      = 32 << 10  // requested socket send buffer; the kernel doubles it
-	finalSendBufferBytes = 128 << 10 // the same for the final bytes to a reader that is disconnected
+	finalSendBufferBytes = 128 << 10 // requested send buffer for the final bytes to a reader that is being disconnected
 	lastEventID          = "Last-Event-ID"
 )
 
@@ -147,7 +147,7 @@ func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool
 	case t.end == nil:
 		http10 := !ctx.Request.Header.IsHTTP11()
 		if c, ok := t.conn.(*connection); ok {
-			c.onClose = t.cleanup // serve never runs if an earlier pipelined answer cannot be sent
+			c.onClose = t.cleanup // serve also cleans up, but never runs if an earlier pipelined answer cannot be sent
 		}
 		ctx.SetStatusCode(fasthttp.StatusOK)
 		ctx.HijackSetNoResponse(true)
@@ -285,8 +285,8 @@ func (t *streamConn) responseHead(http10 bool) []byte {
 		ingress.EventStream, t.run)
 }
 
-// flush writes head and pending bytes for at most writeSliceMax. The head does
-// not count as output of the Stream.
+// flush writes the head and the pending bytes for at most writeSliceMax. The
+// head does not count as output of the Stream.
 func (t *streamConn) flush(head []byte) {
 	due, _ := t.stream.NextDeadline()
 	timeout := max(min(writeSliceMax, due.Sub(t.now())), time.Millisecond)

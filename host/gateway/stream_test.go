@@ -384,8 +384,9 @@ func manyEventsAgent() actor.Definition {
 	})))
 }
 
-// A slow reader gets the reason in a final frame after a complete one. The
-// gateway enlarges the send buffer, so that it has room for the final frame.
+// A slow reader gets the reason in a final frame that follows a complete frame.
+// The gateway enlarges the send buffer, so that it has room for the final
+// frame.
 func TestSlowReaderGetsCloseReason(t *testing.T) {
 	d := startGatewayWith(t, Config{StreamTimeout: 100 * time.Millisecond}, manyEventsAgent())
 	var m messageResponse
@@ -563,8 +564,8 @@ func TestKeyRevocationEndsPendingRequests(t *testing.T) {
 	}
 }
 
-// Pipelined requests before a stream are answered first. Those after it are not
-// answered.
+// Pipelined requests before a stream are answered first. Requests after the
+// stream are not answered.
 func TestPipelinedStream(t *testing.T) {
 	d := startGateway(t)
 	var m messageResponse

@@ -74,9 +74,9 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfi
 	return c
 }
 
-// singletonHeaders lists the headers that must not be repeated. If one is, a
-// parser that uses the first value and one that uses the last see different
-// requests.
+// singletonHeaders lists the headers that must not be repeated. If such a
+// header is repeated, a parser that uses its first value and a parser that uses
+// its last value see different requests.
 var singletonHeaders = [...]string{"authorization", "connection", "content-encoding", "content-length", "content-type", "expect", "host", "idempotency-key",
 	"last-event-id", "origin", "sec-fetch-site", "trailer", "transfer-encoding", "upgrade", "user-agent", "x-run-token"}
 
@@ -284,7 +284,8 @@ var questionMark = []byte("?")
 // Bytes allowed in paths, in queries and in host names.
 var pathBytes, queryBytes, hostBytes = alphanumericAnd("/._:-"), alphanumericAnd("._=&-"), alphanumericAnd(".-_")
 
-// alphanumericAnd returns the set of ASCII letters, digits and the bytes of more.
+// alphanumericAnd returns the set of ASCII letters, digits and the bytes of the
+// argument more.
 func alphanumericAnd(more string) (of byteSet) {
 	for c := range of {
 		b := byte(c)

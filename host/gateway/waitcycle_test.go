@@ -14,8 +14,8 @@ import (
 )
 
 // callPeerTogether returns a turn that waits until both agents run, then calls
-// the other. Each call thus arrives while the turn of its callee is waiting. When
-// called itself, the agent answers at once.
+// the other agent. Each call thus arrives while the turn of its callee is
+// waiting. When called itself, the agent answers at once.
 func callPeerTogether(other string, both *sync.WaitGroup) agents.Func {
 	return func(t *agents.Turn) (string, error) {
 		if t.Message() != "go" {
@@ -43,9 +43,9 @@ func callPeerTogether(other string, both *sync.WaitGroup) agents.Func {
 	}
 }
 
-// Two agents call each other at the same moment, for two independent clients. One
-// call is answered, and the other is refused as a wait cycle. No timeout is
-// involved: the shortest one is 30 s.
+// Two agents call each other at the same moment, for two independent clients.
+// One call is answered, and the other is refused as a wait cycle. No timeout is
+// involved: the shortest timeout is 30 s.
 func TestMutualCallsBreakWaitCycle(t *testing.T) {
 	var both sync.WaitGroup
 	both.Add(2)

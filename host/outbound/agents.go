@@ -22,9 +22,9 @@ type Agent struct {
 const pollsMax = 16
 
 // agents tracks the health and the open invocations of external agents. A run
-// of an older definition may still invoke an agent that is no longer
-// registered, or one at another endpoint. Such invocations are limited in
-// number, but never refused as unhealthy.
+// of an older definition may still invoke an agent that is no longer registered
+// or that is now registered at another endpoint. Such invocations are limited
+// in number, but never refused as unhealthy.
 type agents struct {
 	mu            sync.Mutex
 	backoffConfig upstream.BackoffConfig
@@ -184,8 +184,9 @@ func (o *Outbound) pollAgents() {
 }
 
 // takeDue returns the agents to poll now and the time until the next poll. An
-// agent is due HeartbeatEvery after it was added or last polled. next is at
-// most that long, so an agent added during the wait is not polled late.
+// agent is due HeartbeatEvery after it was added or last polled. The result
+// next is at most HeartbeatEvery, so an agent added during the wait is not
+// polled late.
 func (s *agents) takeDue(now actor.Time) (due []Agent, next time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +205,7 @@ func (s *agents) takeDue(now actor.Time) (due []Agent, next time.Duration) {
 }
 
 // recordPoll records the result of a poll. It ignores the result if the agent's
-// endpoint has changed since, because the result concerns the old one.
+// endpoint has changed since, because the result concerns the old endpoint.
 func (s *agents) recordPoll(a Agent, status int, now actor.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -69,7 +69,7 @@ type Model struct {
 	// maximum number of concurrent prompts; 0: no bound
 	Concurrency int `toml:"concurrency"`
 	// maximum time until an answer begins (HeadTimeout), and maximum silence
-	// within one (IdleTimeout); 0: as in Config.Patience
+	// within an answer (IdleTimeout); 0: as in Config.Patience
 	HeadTimeout time.Duration `toml:"head_timeout"`
 	IdleTimeout time.Duration `toml:"idle_timeout"`
 }

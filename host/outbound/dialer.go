@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	dialTimeout    = 10 * time.Second // for resolution and all addresses of a name
+	dialTimeout    = 10 * time.Second // limit for the resolution of a name and the attempts at all its addresses
 	addressTimeout = 4 * time.Second
 	addressesMax   = 4 // maximum number of addresses tried for a name
 )
@@ -122,8 +122,8 @@ func resolveError(err error) error {
 }
 
 // lossDetail returns a description of a failed round trip, without local
-// addresses. The description may quote a few bytes of a malformed response.
-// final reports that a retry cannot succeed.
+// addresses. The description may quote a few bytes of a malformed response. The
+// result final reports that no retry can succeed.
 func lossDetail(err error) (detail string, final bool) {
 	var no forbiddenError
 	var dns *net.DNSError

@@ -68,7 +68,7 @@ func newTrapListener(t *testing.T) *trapListener {
 	trap := &trapListener{port: port}
 	listeners := []net.Listener{first}
 	for _, address := range []string{"127.255.255.254:" + port, "[::1]:" + port} {
-		if l, err := net.Listen("tcp", address); err == nil { // not every machine has all of them
+		if l, err := net.Listen("tcp", address); err == nil { // not every machine has all of these addresses
 			listeners = append(listeners, l)
 		}
 	}
@@ -254,7 +254,8 @@ func TestDNSRebinding(t *testing.T) {
 	}
 }
 
-// TestSocketChecksAddressAgain bypasses the first check.
+// TestSocketChecksAddressAgain bypasses the check that follows the resolution.
+// The check at the socket refuses the address.
 func TestSocketChecksAddressAgain(t *testing.T) {
 	trap := newTrapListener(t)
 	for _, allowed := range []bool{false, true} {
@@ -279,7 +280,8 @@ func TestSocketChecksAddressAgain(t *testing.T) {
 	}
 }
 
-// TestRedirectsAreNotFollowed redirects to a target that is allowed.
+// TestRedirectsAreNotFollowed redirects to a target that is allowed. The
+// redirect is not followed.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	var followed atomic.Int64
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -25,7 +25,7 @@ type exchange struct {
 	roundTripper http.RoundTripper
 	backoff      *sharedBackoff
 	onPiece      func(actor.Piece)
-	inputs       chan upstream.Input // unbuffered: when an input is received, all earlier ones have been stepped
+	inputs       chan upstream.Input // unbuffered: when an input is received, all earlier inputs have been stepped
 	attempt      *attempt            // attempt in progress, or nil
 	outcome      *upstream.Outcome
 }

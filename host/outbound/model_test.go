@@ -256,7 +256,7 @@ func TestAnswerDoesNotDependOnChunking(t *testing.T) {
 			}
 		}
 		// A second connection is opened if the end of an answer arrives before
-		// the end of its body.
+		// the end of its body. Two connections are therefore allowed.
 		if n := w.network.dialCount(); n > 2 {
 			t.Errorf("%d connections for %d sequential answers", n, len(body))
 		}

@@ -118,8 +118,8 @@ func (o *Outbound) now() actor.Time {
 // Models returns the names of the models in order.
 func (o *Outbound) Models() []string { return slices.Sorted(maps.Keys(o.models)) }
 
-// Model sends a prompt to a model and returns its completion. Pieces of the
-// answer are passed on as they arrive.
+// Model sends a prompt to a model and returns its completion. It calls onPiece
+// with each piece of the answer as the piece arrives.
 func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(actor.Piece)) actor.Answer {
 	m, ok := o.models[op.Name]
 	if !ok {
@@ -155,8 +155,8 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 	return o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, onPiece)
 }
 
-// Invoke sends a call to an external agent and returns its answer. Pieces of the
-// answer are passed on as they arrive.
+// Invoke sends a call to an external agent and returns its answer. It calls
+// onPiece with each piece of the answer as the piece arrives.
 func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, onPiece func(actor.Piece)) actor.Answer {
 	target, err := upstream.DecodeTarget(op.Target)
 	if err != nil {
@@ -187,8 +187,8 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, onPiece func(a
 	return o.runExchange(ctx, order, o.transport, a.backoff, a.stats, onPiece)
 }
 
-// deadline returns the time by which an answer is due: the earlier of ctx and the
-// time left.
+// deadline returns the time by which an answer is due: the earlier of the
+// deadline of ctx and the end of the time left.
 func (o *Outbound) deadline(ctx context.Context, left actor.Duration) actor.Time {
 	if at, ok := ctx.Deadline(); ok {
 		left = min(left, time.Until(at))

@@ -32,8 +32,8 @@ func TestScriptedModelStreams(t *testing.T) {
 		if c := h.completion(t); len(c.Calls) != 1 || c.Calls[0].Name != "call_agent" || c.Finish != upstream.FinishCalls || h.text != "" {
 			t.Errorf("%+v", c)
 		}
-		// The scripted model gets the unmodified name of a tool. Real models may
-		// get a restricted one.
+		// The scripted model gets the unmodified name of a tool. Real models
+		// may get a restricted name.
 		h = &result{}
 		h.Answer = o.Model(t.Context(), runtime.Model{Name: upstream.ScriptName, Body: promptOf("use a.b {}", "a.b"), Left: testTimeout}, h.addPiece)
 		if c := h.completion(t); len(c.Calls) != 1 || c.Calls[0].Name != "a.b" {
