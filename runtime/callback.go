@@ -150,7 +150,7 @@ func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 }
 
 // cancelAdded cancels the calls added by external agents once no external agent
-// works on the step any more.
+// still works on the step.
 func (c *Cell) cancelAdded(t *turn) {
 	asks := t.run.Last()
 	for i := range asks {

@@ -37,7 +37,7 @@ func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	switch w.entropy.Int(4) {
 	case 0:
 		at := w.entropy.Int(len(last))
-		for i := range last[at:] { // the inverted bytes stand for stale bytes of two batches earlier
+		for i := range last[at:] { // the inverted bytes represent stale bytes of two batches earlier
 			last[at+i] = ^last[at+i]
 		}
 	case 1:

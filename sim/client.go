@@ -246,7 +246,7 @@ func (w *Simulation) removePending(req *pendingRequest) bool {
 
 // scheduleRetry schedules another attempt of the client under its idempotency key. A
 // client without a key does not retry, because the attempt would be a new request. A
-// client also gives up after triesMax attempts, or if the delay exceeds
+// client also stops after triesMax attempts, or if the delay exceeds
 // 3 × clientLeftMax.
 func (w *Simulation) scheduleRetry(c *client, delay time.Duration) {
 	if c.key == "" || c.tries >= triesMax || delay > 3*clientLeftMax {

@@ -80,7 +80,7 @@ func NewBackoff(config BackoffConfig) *Backoff {
 }
 
 // Admission is the decision about an attempt. If At and Refusal are zero, the
-// attempt starts now. If Refusal is set, the caller gives up with this refusal. If At
+// attempt starts now. If Refusal is set, the caller returns this refusal. If At
 // is set, the caller calls Admit again at that time.
 type Admission struct {
 	At      actor.Time

@@ -15,7 +15,7 @@ import (
 
 // Stepper is a single-threaded engine. Its cells run behind the same mailboxes
 // and protoactor actors as those of an Engine, but the caller steps them, one
-// input at a time. Functions that protoactor schedules meanwhile run before the
+// input at a time. Functions that protoactor schedules during a step run before the
 // call returns.
 type Stepper struct {
 	system     *proto.ActorSystem

@@ -41,7 +41,7 @@ type Config struct {
 	Folder     string // folder of the file, relative to the folder passed to ReadConfigs: brokenDir or empty
 	Module     string // part of the name before the first _
 	Expect     Expectation
-	Base       string   // file name of the config this one is derived from; empty if it stands alone
+	Base       string   // file name of the config this one is derived from; empty if there is no base
 	Invariants []string // checked in each state, in this order
 	Properties []string // checked on each step, or on whole behaviours
 	Lines      []string // the file without its comment lines
