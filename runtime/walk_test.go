@@ -289,7 +289,7 @@ func (w *walker) follow(steps []walkStep, counts map[string]int) error {
 			last++
 		}
 		if last == len(steps)-1 {
-			return nil // not comparable: the cell may have taken a Start that the walk no longer contains
+			return nil // not comparable: the walk may end before the Start that the cell has taken
 		}
 		if err := w.compare(steps[last].states); err != nil {
 			return fmt.Errorf("after step %d, %s %d %v%s: %w", i+1, s.action, s.call, s.actor, s.kind, err)

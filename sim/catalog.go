@@ -52,8 +52,8 @@ func (w *Simulation) registryDefinition() actor.Definition {
 	return def
 }
 
-// addRegisteredAgents adds two things to the map known, which holds the agents known to
-// the specs: the registry, and all agents that clients may register.
+// addRegisteredAgents adds the registry, and all agents that clients may register, to
+// known: the agents that the specs know.
 func (w *Simulation) addRegisteredAgents(known map[string]specs.Agent) {
 	if w.hasRegistry() {
 		known[agents.RegistryID.Agent] = specs.Agent{}
@@ -178,7 +178,7 @@ func (n *node) performAnnounce(h *gatedEffect, op runtime.Tool) {
 	n.after(5*time.Millisecond, poll)
 }
 
-// appliedEverywhere reports whether all running cells have applied the first count
+// appliedEverywhere reports whether all running cells have applied at least count
 // announcements.
 func (w *Simulation) appliedEverywhere(count int) bool {
 	for _, n := range w.nodes {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Fault is a kind of injected fault. The entropy choice 0 injects no fault, unless the
-// probability of the fault is 1. A fault counts as recorded only if it changed a
+// Fault is a kind of injected fault. If the entropy source returns 0, no fault is
+// injected unless its probability is 1. A fault is recorded only if it changed a
 // delivered byte, a time, or durable state.
 type Fault uint8
 
@@ -139,10 +139,10 @@ const oddsScale = 10_000
 
 // faultTable holds the properties of each fault: its name, the maximum probability
 // that a seed gives it, and two flags. The probability applies to each opportunity:
-// a message, call, commit, read, start or step. If the flag clocked is set, the fault
-// has one opportunity in each fault round instead. If the flag outside is set, the
-// fault affects only clients and upstream services, and never delays a message between
-// cells.
+// a message, call, commit, read, start or step. A fault with clocked set has one
+// opportunity in each round of fault injection (see injectAll) instead. A fault with
+// outside set affects only clients and upstream services. It never delays a message
+// between cells.
 var faultTable = [faultKinds]struct {
 	name             string
 	maxOdds          int
@@ -344,7 +344,7 @@ func (w *Simulation) faultFires(f Fault) bool {
 // recordFault counts and logs a fault that has changed something.
 func (w *Simulation) recordFault(f Fault, format string, args ...any) {
 	if int(f) == faultKinds {
-		return // noFault: the panic was not injected, and it is reported as a violation
+		return // noFault: a panic that was not injected; it is reported as a violation
 	}
 	w.noteDisturbance(f)
 	w.Stats.Faults[f]++

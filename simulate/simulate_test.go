@@ -143,7 +143,7 @@ func TestFailureFoldersLimit(t *testing.T) {
 	}
 }
 
-// An expectation over all simulations that fails is reported once, with the number of
+// If an expectation over all simulations fails, it is reported once, with the number of
 // simulations and the worst seed.
 func TestPrintAggregateFailure(t *testing.T) {
 	var b strings.Builder

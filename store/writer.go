@@ -40,7 +40,7 @@ type Writer struct {
 	config   WriterConfig
 	chain    chain
 	waiting  []Entry
-	groups   []group // one group for each Append whose entries are in the field waiting: the number and size of these entries
+	groups   []group // number and size of the entries of each Append in w.waiting
 	end      Pos
 	taken    Mark // last batch taken; its hash is not set here, because chain computes it
 	inFlight []inFlight

@@ -163,7 +163,7 @@ func leafProblems(e *jsonschema.ValidationError) []problem {
 }
 
 // parse decodes one strict JSON value of bounded depth. It rejects duplicate
-// names, invalid UTF-8, numbers that a float cannot represent, and anything after
+// names, invalid UTF-8, numbers out of the range of a float, and anything after
 // the value.
 func parse(b []byte) (any, *problem) {
 	p := &parser{jsontext.NewDecoder(bytes.NewReader(b))}

@@ -29,8 +29,8 @@ type Config struct {
 	// upstream.NewEgress. A server bound to loopback may add
 	// upstream.AllowLoopback.
 	Allow []string
-	// returns the token with which an external agent calls back on behalf of a
-	// run of that actor; nil: agents get no token
+	// returns the token with which an external agent calls back on behalf of the
+	// given run of the actor id; nil: agents get no token
 	Token func(run actor.CallID, id actor.ID) string
 	// looks up an environment variable; nil: os.LookupEnv
 	Env func(name string) (value string, ok bool)

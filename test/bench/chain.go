@@ -54,8 +54,8 @@ func studyChain(b *bench) (rows []row, err error) {
 
 func link(i int) string { return fmt.Sprintf("link-%d", i) }
 
-// sessions returns keys under which the callback accept approves the placement of
-// the actors of a chain. It returns nil if it finds fewer than chainSessions keys.
+// sessions returns keys whose placement of the actors of a chain satisfies accept. It
+// returns nil if it finds fewer than chainSessions keys.
 func sessions(cells int, accept func(same, hops int) bool) (keys []string) {
 	for i := 0; len(keys) < chainSessions && i < 1<<16; i++ {
 		key := fmt.Sprintf("session-%d", i)

@@ -14,9 +14,10 @@ import (
 	"strings"
 )
 
-// workSteps is the length of a walk through Work. Bug = "none" in workConfig is the design; each
-// other value is a defect. Of each defect at most brokenWalks walks are kept, and only walks that
-// violate a property. With the option -out, at most goodWalks walks of the design are kept.
+// workSteps is the length of a walk through Work. With Bug = "none" in workConfig the
+// model is correct. Any other value adds a defect. brokenWalks is the maximum number of
+// violating walks kept per defect. goodWalks is the maximum number of walks of the
+// correct model kept with the option -out.
 const (
 	workSteps   = 26
 	brokenWalks = 4
@@ -92,11 +93,10 @@ func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 	return 0
 }
 
-// selectWalks writes the walks of one value of Bug to a buffer. Of the design it writes all walks,
-// or the first goodWalks if limited is true. Of a defect it writes the first brokenWalks that
-// violate a property. It removes steps that change nothing visible. The results count all walks,
-// written or not: good is the number of walks that violate no property, broken the number of walks
-// that violate one.
+// selectWalks writes walks for one value of Bug to a buffer. For "none" it writes all
+// walks, or the first goodWalks if limited is true. For a defect it writes the first
+// brokenWalks that violate a property. It removes steps without a visible change. The
+// results good and broken count all walks without and with a violation, written or not.
 func selectWalks(to *bytes.Buffer, bug string, lines []byte, limited bool) (good, broken int, err error) {
 	scan := bufio.NewScanner(bytes.NewReader(lines))
 	scan.Buffer(nil, 1<<20)
