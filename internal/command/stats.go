@@ -12,7 +12,7 @@ import (
 type Stats struct {
 	Cells    []CellStats
 	Clients  int // clients that wait for an answer
-	Backlog  int // log entries that wait for the disk
+	Backlog  int // log entries that wait to be written
 	Refusals []RefusalStats
 	Runs     []RunStats
 	Asks     []AskStats
@@ -42,7 +42,7 @@ type RunStats struct {
 	Count  uint64
 }
 
-// AskStats counts one kind of ask: effects, or calls to other agents.
+// AskStats holds the statistics of the asks of one kind.
 type AskStats struct {
 	Kind     actor.AskKind
 	UnderWay int
