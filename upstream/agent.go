@@ -123,6 +123,7 @@ func (a Agent) authorization() []Header {
 type AgentDecoder struct {
 	name      string
 	run       string
+	secrets   Secrets // of the request
 	parser    *Parser
 	events    int
 	text      strings.Builder
@@ -134,11 +135,11 @@ type AgentDecoder struct {
 
 // NewAgentDecoder returns a decoder for the response to the invocation of the
 // given run.
-func NewAgentDecoder(name, run, contentType string) (*AgentDecoder, *Failure) {
+func NewAgentDecoder(name, run string, secrets Secrets, contentType string) (*AgentDecoder, *Failure) {
 	if media := mediaType(contentType); media != "text/event-stream" {
-		return nil, fail(Broken, actor.Unavailable, "%s answers with %.80q: want an event stream", name, media)
+		return nil, fail(Broken, actor.Unavailable, "%s answers with %q: want an event stream", name, secrets.quote(media, mediaBytesMax))
 	}
-	return &AgentDecoder{name: name, run: run, parser: NewParser(StreamLimits{})}, nil
+	return &AgentDecoder{name: name, run: run, secrets: secrets, parser: NewParser(StreamLimits{})}, nil
 }
 
 // Done reports whether the agent has sent its done event.
@@ -201,11 +202,11 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 		err := unmarshal([]byte(e.Data), &w)
 		switch {
 		case err != nil:
-			return d.failMalformed(e, "%v", err)
+			return d.failMalformed(e, "%s", d.secrets.quoteError(err))
 		case w.Text == nil:
 			return d.failMalformed(e, "text is missing")
 		case w.Run != "" && w.Run != d.run:
-			return d.failMalformed(e, "run_id %.40q is that of another run", w.Run)
+			return d.failMalformed(e, "run_id %q is that of another run", d.secrets.quote(w.Run, mediaBytesMax))
 		case d.jsonBytes+jsonBytesMax(*w.Text) > OutputBytesMax:
 			d.failure = fail(Refused, actor.Rejected, "%s: output exceeds %d bytes", d.name, OutputBytesMax)
 			return Delta{}
@@ -221,7 +222,7 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 		err := unmarshal([]byte(e.Data), &w)
 		switch {
 		case err != nil:
-			return d.failMalformed(e, "%v", err)
+			return d.failMalformed(e, "%s", d.secrets.quoteError(err))
 		case w.State == "" || len(w.State) > stateBytesMax:
 			return d.failMalformed(e, "want a state of 1 to %d bytes", stateBytesMax)
 		case len(w.Detail) > detailBytesMax:
@@ -239,10 +240,10 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 			Message string `json:"message"`
 		}
 		if err := unmarshal([]byte(e.Data), &w); err != nil {
-			return d.failMalformed(e, "%v", err)
+			return d.failMalformed(e, "%s", d.secrets.quoteError(err))
 		}
 		reported := upstreamError{message: w.Message, code: w.Code}
-		d.failure = fail(Refused, agentReason(w.Code), "%s reported%s", d.name, reported.describe())
+		d.failure = fail(Refused, agentReason(w.Code), "%s reported%s", d.name, reported.describe(d.secrets))
 		if d.failure.Refusal.Reason == actor.Busy {
 			d.failure.Refusal.Scope = actor.ScopeCallee
 		}
@@ -259,7 +260,7 @@ func (d *AgentDecoder) finishAnswer(e runs.Frame) {
 		} `json:"usage"`
 	}
 	if err := unmarshal([]byte(e.Data), &w); err != nil {
-		d.failMalformed(e, "%v", err)
+		d.failMalformed(e, "%s", d.secrets.quoteError(err))
 		return
 	}
 	u := Usage{Input: w.Usage.Input, Output: w.Usage.Output, Total: w.Usage.Tokens}

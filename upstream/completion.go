@@ -75,6 +75,7 @@ const (
 	tokensMax      = int64(1) << 40 // tokens; larger counts are rejected as invalid
 	errorBytesMax  = 64 << 10       // body of an error response
 	quoteBytesMax  = 512            // upstream's error text quoted in a refusal
+	mediaBytesMax  = 80             // upstream's media type quoted in a refusal
 	stateBytesMax  = NameBytesMax   // name of an agent's state
 	detailBytesMax = 4 << 10        // detail of an agent's state
 )
@@ -199,7 +200,7 @@ func (a *Assembler) Add(f Fragment) error {
 		case *part.old == "":
 			*part.old = part.new
 		case part.new != "" && part.new != *part.old:
-			return fmt.Errorf("tool call %d: second %s %.40q after %.40q", n, part.what, part.new, *part.old)
+			return fmt.Errorf("tool call %d: second %s %q after %q", n, part.what, part.new, *part.old)
 		}
 	}
 	a.jsonBytes += jsonBytesMax(f.Arguments)
@@ -252,7 +253,7 @@ func (a *Assembler) Calls() ([]ToolCall, error) {
 			id = fmt.Sprintf("call_%d", i)
 		}
 		if j := slices.IndexFunc(calls, func(o ToolCall) bool { return o.ID == id }); j >= 0 {
-			return nil, fmt.Errorf("tool calls %d and %d have the same id %.40q", j, i, id)
+			return nil, fmt.Errorf("tool calls %d and %d have the same id %q", j, i, id)
 		}
 		calls = append(calls, ToolCall{id, c.name, string(c.arguments)})
 	}

@@ -28,13 +28,13 @@ var offeredTools = []upstream.ToolSpec{
 
 func newDecoder(kind, media string) (upstream.Decoder, *upstream.Failure) {
 	if kind == "agent" {
-		d, failure := upstream.NewAgentDecoder("agent helper", "run-1", media)
+		d, failure := upstream.NewAgentDecoder("agent helper", "run-1", nil, media)
 		if failure != nil {
 			return nil, failure
 		}
 		return d, nil
 	}
-	d, failure := upstream.NewModelDecoder("model m", &upstream.Prompt{Tools: offeredTools}, media)
+	d, failure := upstream.NewModelDecoder("model m", &upstream.Prompt{Tools: offeredTools}, nil, media)
 	if failure != nil {
 		return nil, failure
 	}

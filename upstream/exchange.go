@@ -30,7 +30,9 @@ func (m Model) Exchange(p Prompt, deadline actor.Time, patience AttemptLimits) (
 	request, refusal := m.Request(p)
 	name := "model " + p.Model
 	return ExchangeConfig{Upstream: name, Request: request, Safe: true, Deadline: deadline, AttemptLimits: patience,
-		NewDecoder: func(contentType string) (Decoder, *Failure) { return NewModelDecoder(name, &p, contentType) },
+		NewDecoder: func(contentType string) (Decoder, *Failure) {
+			return NewModelDecoder(name, &p, request.secrets(), contentType)
+		},
 	}, refusal
 }
 
@@ -46,7 +48,9 @@ func (a Agent) Exchange(in Invocation, safe bool, deadline actor.Time, patience 
 	name := "agent " + in.Agent
 	patience.Head, patience.Idle = orDefault(patience.Head, agentTimeoutDefault), orDefault(patience.Idle, agentTimeoutDefault)
 	return ExchangeConfig{Upstream: name, Request: request, Safe: safe, Deadline: deadline, AttemptLimits: patience,
-		NewDecoder: func(contentType string) (Decoder, *Failure) { return NewAgentDecoder(name, in.Run, contentType) },
+		NewDecoder: func(contentType string) (Decoder, *Failure) {
+			return NewAgentDecoder(name, in.Run, request.secrets(), contentType)
+		},
 	}, refusal
 }
 
@@ -348,7 +352,7 @@ func (m exchangeStep) onHead(in Head) {
 		return
 	}
 	if coding := lookup(in.Headers, "content-encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-		m.failAttempt(fail(Broken, actor.Unavailable, "%s: unexpected content coding %.40q", m.order.Upstream, coding))
+		m.failAttempt(fail(Broken, actor.Unavailable, "%s: unexpected content coding %q", m.order.Upstream, m.secrets().quote(coding, mediaBytesMax)))
 		return
 	}
 	decoder, failure := m.order.NewDecoder(lookup(in.Headers, "content-type"))
@@ -417,7 +421,7 @@ func (m exchangeStep) flush() {
 }
 
 func (m exchangeStep) onLoss(in Loss) {
-	detail := actor.FitText(in.Detail, quoteBytesMax)
+	detail := m.secrets().quote(in.Detail, quoteBytesMax)
 	switch {
 	case m.phase == readingErrorBody:
 		m.failWithStatus()
@@ -441,8 +445,7 @@ func (m exchangeStep) interrupt(failure *Failure) {
 }
 
 func (m exchangeStep) failWithStatus() {
-	body := m.order.Request.redact(string(m.body)) // before truncation can split a secret
-	m.failAttempt(StatusFailure(m.order.Upstream, m.status, m.headers, []byte(body), m.headAt))
+	m.failAttempt(StatusFailure(m.order.Upstream, m.status, m.headers, m.body, m.secrets(), m.headAt))
 }
 
 // failAttempt ends an attempt, and ends the exchange unless another attempt is
@@ -450,7 +453,7 @@ func (m exchangeStep) failWithStatus() {
 func (m exchangeStep) failAttempt(f *Failure) {
 	m.flush()
 	m.ops = append(m.ops, Close{len(m.attempts)})
-	f.Refusal.Detail = m.order.Request.redact(f.Refusal.Detail)
+	f.Refusal.Detail = m.secrets().redact(f.Refusal.Detail)
 	m.recordAttempt(f.Refusal)
 	if f.Class == Broken || f.Class == Unreached {
 		m.brokenAttempts++
@@ -498,6 +501,8 @@ func (m exchangeStep) deadlineRefusal() *actor.Refusal {
 	}
 	return refusal
 }
+
+func (m exchangeStep) secrets() Secrets { return m.order.Request.secrets() }
 
 func (m exchangeStep) recordAttempt(refusal *actor.Refusal) {
 	a := &m.attempts[len(m.attempts)-1]

@@ -73,7 +73,7 @@ var statusRules = []statusRule{
 // StatusFailure returns the failure for a response with a status other than 200.
 // Body is the part of the body received. Now is the time at which the head
 // arrived.
-func StatusFailure(name string, status int, headers []Header, body []byte, now actor.Time) *Failure {
+func StatusFailure(name string, status int, headers []Header, body []byte, secrets Secrets, now actor.Time) *Failure {
 	f := &Failure{Class: Refused}
 	reason := actor.Rejected
 	if i := slices.IndexFunc(statusRules, func(m statusRule) bool { return m.status == status }); i >= 0 {
@@ -99,7 +99,7 @@ func StatusFailure(name string, status int, headers []Header, body []byte, now a
 	} else if reason == actor.Busy {
 		reason = actor.Rejected // Busy would invite a retry
 	}
-	f.Refusal = actor.Refuse(reason, "%s answers %d%s", name, status, reported.describe())
+	f.Refusal = actor.Refuse(reason, "%s answers %d%s", name, status, reported.describe(secrets))
 	if reason == actor.Busy {
 		f.Refusal.Scope = actor.ScopeCallee
 	}
@@ -246,25 +246,25 @@ func (e upstreamError) retryClass() Class {
 }
 
 // describe returns the code and the message, to be appended to "answers 500". Both
-// are truncated.
-func (e upstreamError) describe() string {
+// are truncated, without the secrets.
+func (e upstreamError) describe(secrets Secrets) string {
 	var b strings.Builder
 	code := e.code
 	if code == "" {
 		code = e.kind
 	}
 	if code != "" {
-		b.WriteString(" " + actor.FitText(code, NameBytesMax))
+		b.WriteString(" " + secrets.quote(code, NameBytesMax))
 	}
 	if e.message != "" {
-		b.WriteString(": " + actor.FitText(e.message, quoteBytesMax))
+		b.WriteString(": " + secrets.quote(e.message, quoteBytesMax))
 	}
 	return b.String()
 }
 
 // failure returns the failure for an error within a response.
-func (e upstreamError) failure(name string) *Failure {
-	f := fail(Broken, actor.Unavailable, "%s sent an error%s", name, e.describe())
+func (e upstreamError) failure(name string, secrets Secrets) *Failure {
+	f := fail(Broken, actor.Unavailable, "%s sent an error%s", name, e.describe(secrets))
 	if class := e.retryClass(); class != 0 {
 		f.Class = class
 	}

@@ -38,11 +38,11 @@ func unmarshal(b []byte, v any, options ...json.Options) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("not JSON: unexpected end")
 	case errors.As(err, &syntax):
-		return fmt.Errorf("byte %d%s: %w", syntax.ByteOffset, memberPath(syntax.JSONPointer), syntax.Err)
+		return &jsonError{syntax.ByteOffset, string(syntax.JSONPointer), syntax.Err.Error()}
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
-		return fmt.Errorf("byte %d%s: unknown member", semantic.ByteOffset, memberPath(semantic.JSONPointer))
+		return &jsonError{semantic.ByteOffset, string(semantic.JSONPointer), "unknown member"}
 	case errors.As(err, &semantic):
-		return fmt.Errorf("byte %d%s: value of the wrong type", semantic.ByteOffset, memberPath(semantic.JSONPointer))
+		return &jsonError{semantic.ByteOffset, string(semantic.JSONPointer), "value of the wrong type"}
 	default:
 		return errors.New("invalid value")
 	}
@@ -96,11 +96,19 @@ func depthExceededAt(b []byte) int {
 	return -1
 }
 
-func memberPath(p jsontext.Pointer) string {
-	if p == "" {
-		return ""
+// jsonError is an error at a member of untrusted JSON.
+type jsonError struct {
+	at      int64
+	path    string // JSON pointer of the member, which the sender chose; "" at the top
+	problem string
+}
+
+// Error returns the error with at most 80 characters of the path.
+func (e *jsonError) Error() string {
+	if e.path == "" {
+		return fmt.Sprintf("byte %d: %s", e.at, e.problem)
 	}
-	return fmt.Sprintf(" %.80q", string(p))
+	return fmt.Sprintf("byte %d %.80q: %s", e.at, e.path, e.problem)
 }
 
 // marshal encodes a value of this package, with members in the order of its struct.

@@ -40,6 +40,7 @@ type Decoder interface {
 // ModelDecoder decodes the response of a model, streamed or as one JSON value.
 type ModelDecoder struct {
 	name      string
+	secrets   Secrets // of the request
 	tools     []ToolSpec
 	wireNames []string // names of tools as the model sees them
 	parser    *Parser  // nil: the body is one JSON value
@@ -59,14 +60,14 @@ type ModelDecoder struct {
 
 // NewModelDecoder returns a decoder for the response to p with the given content
 // type.
-func NewModelDecoder(name string, p *Prompt, contentType string) (*ModelDecoder, *Failure) {
-	d := &ModelDecoder{name: name, tools: p.Tools, wireNames: p.wireNames()}
+func NewModelDecoder(name string, p *Prompt, secrets Secrets, contentType string) (*ModelDecoder, *Failure) {
+	d := &ModelDecoder{name: name, secrets: secrets, tools: p.Tools, wireNames: p.wireNames()}
 	switch media := mediaType(contentType); media {
 	case "text/event-stream":
 		d.parser = NewParser(StreamLimits{})
 	case "application/json":
 	default:
-		return nil, fail(Broken, actor.Unavailable, "%s answers with %.80q: want an event stream or JSON", name, media)
+		return nil, fail(Broken, actor.Unavailable, "%s answers with %q: want an event stream or JSON", name, secrets.quote(media, mediaBytesMax))
 	}
 	return d, nil
 }
@@ -158,7 +159,7 @@ func (d *ModelDecoder) handleEvent(e runs.Frame) string {
 	d.events++
 	switch data := strings.TrimSpace(e.Data); {
 	case e.Name == "error":
-		d.failure = parseError([]byte(data)).failure(d.name)
+		d.failure = parseError([]byte(data)).failure(d.name, d.secrets)
 		return ""
 	case e.Name != "" && e.Name != "message":
 		return ""
@@ -232,10 +233,10 @@ func (t *wireText) UnmarshalJSONFrom(from *jsontext.Decoder) error {
 func (d *ModelDecoder) decodeChunk(b []byte) string {
 	var w wireAnswer
 	if err := unmarshal(b, &w); err != nil {
-		return d.failMalformed("%v", err)
+		return d.failMalformed("%s", d.secrets.quoteError(err))
 	}
 	if len(w.Error) > 0 && w.Error.Kind() != 'n' {
-		d.failure = parseErrorMember(w.Error).failure(d.name)
+		d.failure = parseErrorMember(w.Error).failure(d.name, d.secrets)
 		return ""
 	}
 	if d.model == "" {

@@ -241,7 +241,7 @@ func TestToolNamesOnTheWire(t *testing.T) {
 		}
 		seen[tool.Name] = true
 		stream := upstream.AppendStream(nil, upstream.Completion{Calls: []upstream.ToolCall{{ID: "1", Name: tool.Name}}, Finish: upstream.FinishCalls}, 10)
-		d, _ := upstream.NewModelDecoder("m", &p, "text/event-stream")
+		d, _ := upstream.NewModelDecoder("m", &p, nil, "text/event-stream")
 		d.Decode(stream)
 		if got := d.Completion().Calls; len(got) != 1 || got[0].Name != p.Tools[i].Name {
 			t.Errorf("%q is decoded as %v", p.Tools[i].Name, got)

@@ -52,20 +52,46 @@ type Request struct {
 // String returns the request on one line, without headers and body.
 func (r Request) String() string { return fmt.Sprintf("%s %s, %d bytes", r.Method, r.URL, len(r.Body)) }
 
-// redact removes the secrets of the request from a text received from the
+// secrets returns the secrets of the request, to be removed from texts of the
 // upstream.
-func (r Request) redact(text string) string {
+func (r Request) secrets() Secrets {
+	var all Secrets
 	for _, h := range r.Headers {
-		if !h.Secret {
-			continue
+		if h.Secret {
+			all = append(all, h.Value, strings.TrimPrefix(h.Value, "Bearer "))
 		}
-		for _, secret := range []string{h.Value, strings.TrimPrefix(h.Value, "Bearer ")} {
-			if secret != "" {
-				text = strings.ReplaceAll(text, secret, "***")
-			}
+	}
+	return all
+}
+
+// Secrets are the secrets of a request. An upstream may quote them.
+type Secrets []string
+
+// redact replaces the secrets in a text of the upstream.
+func (s Secrets) redact(text string) string {
+	for _, secret := range s {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "***")
 		}
 	}
 	return text
+}
+
+// quote returns a text of the upstream, without secrets, in at most limit bytes. The
+// order matters: a truncated secret would not be recognized.
+func (s Secrets) quote(text string, limit int) string {
+	return actor.FitText(s.redact(text), limit)
+}
+
+var pointerUnescaper = strings.NewReplacer("~1", "/", "~0", "~")
+
+// quoteError returns the text of an error of unmarshal, which may quote names that
+// the upstream chose.
+func (s Secrets) quoteError(err error) string {
+	if e, ok := err.(*jsonError); ok {
+		return (&jsonError{e.at, s.redact(pointerUnescaper.Replace(e.path)), e.problem}).Error()
+	}
+	return s.redact(err.Error())
 }
 
 // Bounds of the head of a request.

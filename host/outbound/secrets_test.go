@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outbound
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// TestTruncationDoesNotSplitSecrets lets an upstream quote a secret at every
+// position around the length at which each text is truncated.
+func TestTruncationDoesNotSplitSecrets(t *testing.T) {
+	const seen = 8 // leading bytes of a secret that reveal it
+	for _, c := range []struct {
+		name  string
+		limit int // length at which the text is truncated
+		quote func(w http.ResponseWriter, text string)
+	}{
+		{"connection lost", 512, func(w http.ResponseWriter, text string) {
+			conn, _, _ := w.(http.Hijacker).Hijack()
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 "+text+"\r\n\r\n")
+		}},
+		{"status", 512, func(w http.ResponseWriter, text string) {
+			w.WriteHeader(500)
+			_, _ = fmt.Fprintf(w, `{"error":{"message":"%s"}}`, strings.ReplaceAll(text, "-", `\u002d`))
+		}},
+		{"code", upstream.NameBytesMax, func(w http.ResponseWriter, text string) {
+			w.WriteHeader(400)
+			_, _ = fmt.Fprintf(w, `{"error":{"code":%q}}`, text)
+		}},
+		{"media type", 80, func(w http.ResponseWriter, text string) { w.Header().Set("Content-Type", text); w.WriteHeader(200) }},
+		{"content coding", 80, func(w http.ResponseWriter, text string) {
+			w.Header().Set("Content-Encoding", text)
+			writeStream(w, nil)
+		}},
+		{"error of a model", 512, func(w http.ResponseWriter, text string) {
+			writeStream(w, fmt.Appendf(nil, "data: {\"error\":{\"message\":%q}}\n\n", text))
+		}},
+		{"error of an agent", 512, func(w http.ResponseWriter, text string) {
+			writeStream(w, agentEvents(fmt.Sprintf(`error {"code":"x","message":%q}`, text)))
+		}},
+		{"member", 80, func(w http.ResponseWriter, text string) {
+			writeStream(w, agentEvents(fmt.Sprintf(`delta {%q:1,%q:2}`, text, text)))
+		}},
+		{"run", 80, func(w http.ResponseWriter, text string) {
+			writeStream(w, agentEvents(fmt.Sprintf(`delta {"text":"","run_id":%q}`, text)))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pad := 0
+				w := newFixture(t, Config{Models: oneModel("http://models.example/v1/"), Backoff: upstream.BackoffConfig{OpenAfter: 1 << 20}},
+					func(w http.ResponseWriter, r *http.Request) {
+						_, _ = io.ReadAll(r.Body)
+						c.quote(w, strings.Repeat("x", pad)+strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+					})
+				for pad = max(0, c.limit-160); pad < c.limit; pad++ {
+					for secret, h := range map[string]*result{
+						canary:     askModel(t.Context(), w.Outbound, "m", "hi", testTimeout),
+						authCanary: invoke(t.Context(), w.Outbound, upstream.Target{URL: agentURL, AuthEnv: "TROUPE_AUTH_A"}, true, testTimeout),
+					} {
+						if h.Refusal == nil || h.Refusal.Reason == actor.Deadline {
+							t.Fatalf("%v", h.Refusal)
+						}
+						if strings.Contains(h.allText(), secret[:seen]) {
+							t.Fatalf("after %d bytes: %s", pad, h.allText())
+						}
+					}
+				}
+				w.close()
+			})
+		})
+	}
+}
