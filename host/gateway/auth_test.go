@@ -17,9 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fasthttp/router"
-	"github.com/valyala/fasthttp"
-
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
@@ -50,97 +47,6 @@ func requireKeys(d *testGateway) {
 		d.Fatalf("%d %s", status, body)
 	}
 	d.server.onLoopback.Store(false)
-}
-
-// For each route and each kind of caller: a request is refused if and only if
-// it lacks the scope that routeScopes requires, whatever its other headers
-// claim.
-func TestRoutesRequireTheirScope(t *testing.T) {
-	keys := new(Keys)
-	d := startGatewayWith(t, Config{Keys: keys})
-	var all []ingress.Key
-	texts := map[ingress.Scope]string{}
-	for i, scope := range ingress.Scopes() {
-		key, text := newTestKey(t, byte(i+1), 0, scope)
-		all, texts[scope] = append(all, key), text
-	}
-	expired, expiredText := newTestKey(t, 90, 1, ingress.ScopeAdmin)
-	_, unknownText := newTestKey(t, 91, 0, ingress.ScopeAdmin)
-	keys.Set(append(all, expired))
-	requireKeys(d)
-	run := actor.NewCallID(1, 2, 3)
-	id := actor.NewID("a", "k")
-	good := ingress.MintToken(d.server.config.Secret, run, id)
-	admin := texts[ingress.ScopeAdmin]
-	unauthenticated := map[string][]string{
-		"no key":                         {},
-		"unknown key":                    {"Authorization", "Bearer " + unknownText},
-		"expired key":                    {"Authorization", "Bearer " + expiredText},
-		"truncated key":                  {"Authorization", "Bearer " + admin[:len(admin)-1]},
-		"secret of another key":          {"Authorization", "Bearer " + admin[:24] + unknownText[24:]},
-		"wrong scheme":                   {"Authorization", "Secret " + admin},
-		"no scheme":                      {"Authorization", admin},
-		"wrong header":                   {"X-Api-Key", admin},
-		"cookie":                         {"Cookie", "key=" + admin},
-		"forged headers":                 {"X-Scopes", "admin", "X-Admin", "true", "X-Forwarded-For", "127.0.0.1", "Forwarded", "for=127.0.0.1", "X-Real-Ip", "127.0.0.1"},
-		"token of another server":        {"x-run-token", ingress.MintToken(bytes.Repeat([]byte("x"), ingress.SecretBytes), run, id)},
-		"truncated token":                {"x-run-token", good[:len(good)-2]},
-		"bearer token of another server": {"Authorization", "Bearer " + ingress.MintToken(bytes.Repeat([]byte("x"), ingress.SecretBytes), run, id)},
-	}
-	for route, scope := range routeScopes {
-		method, path, _ := strings.Cut(route, " ")
-		path = strings.Replace(path, "{id}", "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55", 1)
-		ask := func(headers ...string) (int, string) {
-			body := ""
-			if method == "POST" {
-				body = `{"unknown":1}` // invalid, so the request has no effect
-			}
-			status, _, answer := d.do(method, path, body, headers...)
-			keys.Set(append(all, expired)) // a revocation makes the registry announce its own keys, which replace these keys
-			return status, answer
-		}
-		if status, body := ask("Authorization", "Bearer "+admin, "x-run-token", good); status == 401 || status == 405 || strings.Contains(body, `"code":"not_found"`) {
-			t.Errorf("%s is in routeScopes but not served: %d %s", route, status, body)
-			continue
-		}
-		for name, headers := range unauthenticated {
-			if status, body := ask(headers...); (status == 401) != (scope != scopePublic) {
-				t.Errorf("%s by %s: %d %s", route, name, status, body)
-			}
-		}
-		for keyScope, text := range texts {
-			status, body := ask("Authorization", "Bearer "+text)
-			switch {
-			case scope == scopePublic || keyScope == scope || keyScope == ingress.ScopeAdmin && scope != scopeRunToken:
-				if status == 401 || status == 403 {
-					t.Errorf("%s with a %s key: %d %s", route, keyScope, status, body)
-				}
-			case scope == scopeRunToken:
-				if status != 401 {
-					t.Errorf("%s with a %s key instead of a run token: %d %s", route, keyScope, status, body)
-				}
-			case status != 403 || !strings.Contains(body, `"code":"forbidden_scope"`) || !strings.Contains(body, string(scope)):
-				t.Errorf("%s with a %s key: %d %s", route, keyScope, status, body)
-			}
-		}
-		for name, headers := range map[string][]string{"token": {"x-run-token", good}, "token as bearer": {"Authorization", "Bearer " + good}} {
-			if status, body := ask(headers...); (status == 401) != (scope != scopePublic && scope != scopeRunToken) {
-				t.Errorf("%s by %s: %d %s", route, name, status, body)
-			}
-		}
-	}
-	if status, _, body := d.do("GET", "/v1/nothing", ""); status != 404 {
-		t.Errorf("unknown path: %d %s", status, body)
-	}
-}
-
-func TestRouteWithoutScopePanics(t *testing.T) {
-	defer func() {
-		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "no entry") {
-			t.Errorf("got %v, want a panic", p)
-		}
-	}()
-	New(nil, slog.New(slog.DiscardHandler), Config{}).addRoute(router.New(), "GET", "/v1/secrets", func(*fasthttp.RequestCtx) {})
 }
 
 // A key is verified on loopback as well: an invalid one is refused.

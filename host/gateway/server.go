@@ -51,6 +51,7 @@ type Server struct {
 	onLoopback atomic.Bool            // the listener is bound to a loopback address
 	lastHost   atomic.Pointer[string] // last accepted Host header
 	http       *fasthttp.Server
+	router     *router.Router // all routes
 	streams    streamLimiter
 	metrics    *metrics
 	drainOnce  sync.Once
@@ -92,6 +93,7 @@ func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s.addRoute(r, http.MethodGet, "/healthz", func(ctx *fasthttp.RequestCtx) { respond(ctx, http.StatusOK, []byte(`{"status":"ok"}`)) })
 	s.addRoute(r, http.MethodGet, "/readyz", s.readyz)
 	s.addRoute(r, http.MethodGet, "/metrics", s.getMetrics)
+	s.router = r
 	s.http = &fasthttp.Server{
 		Handler:            s.handler(messageFastPath(r.Handler, message)),
 		ErrorHandler:       s.handleReadError,
