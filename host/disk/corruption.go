@@ -49,7 +49,7 @@ func (d *Disk) preserveWAL() error {
 		return err
 	}
 	if err := fs.MkdirAll(d.path(preservedDir), 0o700); err != nil {
-		return err
+		return fmt.Errorf("directory %s: %w", preservedDir, cause(err))
 	}
 	for _, name := range slices.DeleteFunc(names, func(n string) bool { return !isWAL(n) }) {
 		if err := fs.Link(fs.PathJoin(d.path(pebbleDir), name), fs.PathJoin(d.path(preservedDir), name)); err != nil {

@@ -8,13 +8,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strconv"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
@@ -79,7 +80,7 @@ func TestPowerFailureLosesNothingAcknowledged(t *testing.T) {
 // The test binary is also the child process that is killed or whose disk fails.
 const (
 	childDir  = "TROUPE_DISK_TEST_CHILD"
-	childFail = "TROUPE_DISK_TEST_FAIL" // "write N" or "sync N": the N-th write or sync of the log fails
+	childFail = "TROUPE_DISK_TEST_FAIL" // "KIND N ERRNO": the N-th operation of that kind fails; see failNth
 )
 
 func TestMain(m *testing.M) {
@@ -93,21 +94,26 @@ func TestMain(m *testing.M) {
 // each entry once it is durable.
 func childMain(dir string) {
 	options := Options{FreeFloor: 1}
-	if kind, nth, ok := strings.Cut(os.Getenv(childFail), " "); ok {
-		options.fs = failNth(kind, nth)
+	if fail := os.Getenv(childFail); fail != "" {
+		options.fs = failNth(fail, dir)
+		options.tune = func(o *pebble.Options) { // logs, tables and manifests change every few dozen entries
+			o.MemTableSize, o.L0CompactionThreshold, o.MaxManifestFileSize = 64<<10, 2, 4<<10
+		}
+	}
+	exit := func(err error) {
+		fmt.Fprintln(os.Stderr, "troupe: "+err.Error())
+		os.Exit(1)
 	}
 	d, err := Open(dir, "n1", options)
 	if err != nil {
-		fmt.Println("error", err)
-		os.Exit(1)
+		exit(err)
 	}
 	l := NewLog(d)
 	for _, name := range []string{"a", "b"} {
 		s := newEntryGenerator(name)
 		n, err := checkEntries(d, s.id)
 		if err != nil {
-			fmt.Println("error", err)
-			os.Exit(1)
+			exit(err)
 		}
 		for s.n < n {
 			s.next()
@@ -169,52 +175,164 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 	}
 }
 
-// failNth returns the real file system with one failing write or sync of the
-// log.
-func failNth(kind, nth string) vfs.FS {
-	target, _ := strconv.Atoi(nth)
+// failNth returns the real file system, on which one operation on the store's
+// files fails. The argument "sync 20 5" lets the 20th sync fail with errno 5. The
+// kind "table" counts the writes of tables, the kind "any" every operation that
+// changes a file or a directory.
+func failNth(fail, dir string) vfs.FS {
+	var kind string
+	var target, errno int64
+	if _, err := fmt.Sscan(fail, &kind, &target, &errno); err != nil {
+		panic(err)
+	}
 	var count atomic.Int64
 	return errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		sync := op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData || op.Kind == errorfs.OpFileSyncTo
-		matches := kind == "sync" && sync || kind == "write" && op.Kind == errorfs.OpFileWrite
-		if matches && strings.HasSuffix(op.Path, ".log") && count.Add(1) == int64(target) {
-			return syscall.EIO
+		any := true
+		switch op.Kind {
+		case errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo:
+			any = kind != "write"
+		case errorfs.OpFileWrite, errorfs.OpFileWriteAt:
+			any = kind != "sync"
+		case errorfs.OpCreate, errorfs.OpRename, errorfs.OpReuseForWrite, errorfs.OpLink, errorfs.OpMkdirAll:
+			any = kind == "any"
+		default:
+			any = false
+		}
+		switch kind {
+		case "any":
+		case "table":
+			any = any && strings.HasSuffix(op.Path, ".sst") && op.Kind == errorfs.OpFileWrite
+		default:
+			any = any && strings.HasSuffix(op.Path, ".log")
+		}
+		if any && strings.HasPrefix(op.Path, dir) && count.Add(1) == target {
+			return syscall.Errno(errno)
 		}
 		return nil
 	}))
 }
 
-// A disk error ends the process with a one-line message. The next start finds
-// everything acknowledged. The error comes early, before Pebble first rotates its
-// log: an error while it closes a log is a panic inside Pebble, without the message.
-func TestDiskErrorStopsProcess(t *testing.T) {
-	for _, fail := range []string{"sync 20", "write 20"} {
-		dir := t.TempDir()
-		child := exec.Command(os.Args[0])
-		child.Env = append(os.Environ(), childDir+"="+dir, childFail+"="+fail)
-		var stderr strings.Builder
-		child.Stderr = &stderr
-		out, err := child.Output()
-		if code := child.ProcessState.ExitCode(); code != 1 {
-			t.Errorf("%s: exit code %d, want 1: %v", fail, code, err)
+// runChild runs the child until it fails, or until it has acknowledged enough
+// entries. It returns the exit code, -1 if there were enough entries; the error
+// output; and the number of acknowledged entries of each generator.
+func runChild(t *testing.T, dir, fail string, enough uint64) (code int, stderr string, acked map[string]uint64) {
+	t.Helper()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), childDir+"="+dir, childFail+"="+fail)
+	var errors strings.Builder
+	child.Stderr = &errors
+	out, err := child.StdoutPipe()
+	if err == nil {
+		err = child.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	acked = map[string]uint64{}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		var name string
+		var n uint64
+		if _, err := fmt.Sscanf(lines.Text(), "%s %d", &name, &n); err != nil {
+			t.Errorf("unexpected output of the child: %q", lines.Text())
+			break
 		}
-		if line := stderr.String(); !strings.HasPrefix(line, "troupe: store "+dir+": ") || !strings.HasSuffix(line, "; stopping, nothing acknowledged is lost\n") || strings.Count(line, "\n") != 1 {
+		if acked[name] = n; acked["a"]+acked["b"] == enough {
+			_ = child.Process.Kill()
+		}
+	}
+	_ = child.Wait()
+	return child.ProcessState.ExitCode(), errors.String(), acked
+}
+
+// checkAcked opens the store of a child and checks that it holds everything that
+// was acknowledged.
+func checkAcked(t *testing.T, dir string, acked map[string]uint64) {
+	t.Helper()
+	d := mustOpen(t, dir, Options{FreeFloor: 1})
+	for _, name := range []string{"a", "b"} {
+		if n, err := checkEntries(d, actor.NewID(name, "s-1")); err != nil || n < acked[name] {
+			t.Errorf("got %d entries of %s, want at least %d; error %v", n, name, acked[name], err)
+		}
+	}
+	mustClose(t, d)
+}
+
+// A disk error ends the process with a one-line message. The next start finds
+// everything acknowledged.
+func TestDiskErrorStopsProcess(t *testing.T) {
+	for _, fail := range []string{"sync 20 5", "write 20 5"} {
+		dir := t.TempDir()
+		code, line, acked := runChild(t, dir, fail, 100_000)
+		if code != 1 {
+			t.Errorf("%s: exit code %d, want 1", fail, code)
+		}
+		if !strings.HasPrefix(line, "troupe: store "+dir+": ") || !strings.HasSuffix(line, "; stopping, nothing acknowledged is lost\n") || strings.Count(line, "\n") != 1 {
 			t.Errorf("%s: stderr %q", fail, line)
 		}
-		acked := map[string]uint64{}
-		for line := range strings.Lines(string(out)) {
-			var name string
-			var n uint64
-			if _, err := fmt.Sscanf(line, "%s %d", &name, &n); err == nil {
-				acked[name] = n
-			}
+		if acked["a"]+acked["b"] == 0 {
+			t.Errorf("%s: nothing was acknowledged before", fail)
 		}
-		d := mustOpen(t, dir, Options{FreeFloor: 1})
-		for _, name := range []string{"a", "b"} {
-			if n, err := checkEntries(d, actor.NewID(name, "s-1")); err != nil || n < acked[name] || acked[name] == 0 {
-				t.Errorf("%s: got %d entries of %s, want at least %d; error %v", fail, n, name, acked[name], err)
-			}
-		}
-		mustClose(t, d)
+		checkAcked(t, dir, acked)
 	}
 }
+
+// Each operation on the store's files fails in turn, in creation, while logs and
+// tables change, and in compactions. The process always ends with code 1 and one
+// line that names the file and the error. It never panics.
+func TestEveryFailingOperationStopsProcess(t *testing.T) {
+	const enough = 20_000 // entries, after which a child without an error is stopped
+	points, step := 400, 2
+	if testing.Short() {
+		step = 30
+	}
+	var mu sync.Mutex
+	files, next := map[string]int{}, 1
+	var workers sync.WaitGroup
+	for range 4 {
+		workers.Go(func() {
+			for {
+				mu.Lock()
+				n := next
+				next += step
+				mu.Unlock()
+				if n > points {
+					return
+				}
+				dir, fail := t.TempDir(), fmt.Sprintf("any %d 5", n)
+				code, line, acked := runChild(t, dir, fail, enough)
+				file := failedFile.FindStringSubmatch(line)
+				if code != 1 || !strings.HasPrefix(line, "troupe: store "+dir+": ") || strings.Count(line, "\n") != 1 ||
+					!strings.Contains(line, "input/output error") || file == nil {
+					t.Errorf("operation %d: exit code %d, stderr %.800q", n, code, line)
+					continue
+				}
+				mu.Lock()
+				files[file[1]]++
+				mu.Unlock()
+				checkAcked(t, dir, acked)
+			}
+		})
+	}
+	workers.Wait()
+	t.Log("failures by file: ", files)
+	for _, kind := range []string{".log", ".sst", "MANIFEST", "ANCHOR"} {
+		if files[kind] == 0 && !testing.Short() {
+			t.Errorf("no failure of a file %s: %v", kind, files)
+		}
+	}
+}
+
+// A table that does not fit on the disk does not end the process: Pebble writes
+// it again.
+func TestTableIsWrittenAgainAfterFullDisk(t *testing.T) {
+	const enough = 3000
+	dir := t.TempDir()
+	code, line, acked := runChild(t, dir, fmt.Sprintf("table 2 %d", syscall.ENOSPC), enough)
+	if code != -1 || acked["a"]+acked["b"] < enough {
+		t.Errorf("exit code %d, want a child that is stopped after %d entries, got %v; stderr %q", code, enough, acked, line)
+	}
+	checkAcked(t, dir, acked)
+}
+
+// failedFile finds the kind of the file in a line about a failed operation.
+var failedFile = regexp.MustCompile(`(?: |pebble/\d*)(directory|FORMAT|ANCHOR|HOLDER|MANIFEST|OPTIONS|marker|temporary|\.log|\.sst|kept|pebble)[^/:]*: `)

@@ -43,6 +43,7 @@ type Options struct {
 
 	fs        vfs.FS                         // nil means the real file system
 	freeSpace func(dir string) (free uint64) // nil means the free space that fs reports
+	tune      func(*pebble.Options)          // changes Pebble's options in a test; may be nil
 }
 
 // Disk is an open store. It is a store.KV, safe for concurrent use.
@@ -97,7 +98,9 @@ func (o Options) withDefaults(dir string) Options {
 		}
 	}
 	if o.Fatal == nil {
+		var first sync.Mutex // never released: only the first error is reported
 		o.Fatal = func(line string) {
+			first.Lock()
 			fmt.Fprintln(os.Stderr, "troupe: "+line)
 			os.Exit(1)
 		}
@@ -113,7 +116,7 @@ func (d *Disk) open() error {
 	}
 	if !d.options.ReadOnly {
 		if err := d.options.fs.MkdirAll(d.dir, 0o700); err != nil {
-			return err
+			return fmt.Errorf("directory cannot be created: %w", cause(err))
 		}
 	}
 	if err := d.acquireLock(); err != nil {
@@ -163,11 +166,11 @@ func (d *Disk) open() error {
 }
 
 func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
-	fs := d.options.fs
+	var fs vfs.FS = guardFS{d.options.fs, d}
 	if d.options.ReadOnly {
-		fs = noLockFS{fs}
+		fs = noLockFS{d.options.fs}
 	}
-	return &pebble.Options{
+	o := &pebble.Options{
 		FS: fs,
 		// After one flipped bit, older format versions can lose synced writes
 		// without an error. The newest version seldom loses any, and then the
@@ -187,6 +190,10 @@ func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
 			logger{d}.Errorf("damaged: %s: %v", info.Path, info.Details)
 		}},
 	}
+	if d.options.tune != nil {
+		d.options.tune(o)
+	}
+	return o
 }
 
 // checkFormat checks that the keys have the format given in FORMAT. In a new

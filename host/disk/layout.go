@@ -234,11 +234,14 @@ func (d *Disk) readFile(name string, limit int64) ([]byte, error) {
 
 func (d *Disk) writeFile(name string, content []byte) error {
 	f, err := d.options.fs.Create(d.path(name), vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = f.Write(slices.Clone(content)) // a file system under test may overwrite the buffer
+		err = errors.Join(err, f.Sync(), f.Close())
 	}
-	_, err = f.Write(content)
-	return errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return fmt.Errorf("file %s: %w", name, cause(err))
+	}
+	return nil
 }
 
 // writeAtomic writes a file such that after a crash the file is either absent
@@ -252,9 +255,18 @@ func (d *Disk) writeAtomic(name string, content []byte) error {
 
 // install renames a complete file to its final name.
 func (d *Disk) install(name string) error {
-	if err := d.options.fs.Rename(d.path(name+tempSuffix), d.path(name)); err != nil {
-		return err
+	err := d.options.fs.Rename(d.path(name+tempSuffix), d.path(name))
+	if err == nil {
+		err = d.syncDir()
 	}
+	if err != nil {
+		return fmt.Errorf("file %s: %w", name, cause(err))
+	}
+	return nil
+}
+
+// syncDir makes the names of the files in the directory durable.
+func (d *Disk) syncDir() error {
 	dir, err := d.options.fs.OpenDir(d.dir)
 	if err != nil {
 		return err

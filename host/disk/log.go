@@ -280,7 +280,7 @@ func (l *Log) moveAnchor() {
 		mark := l.synced
 		l.mu.Unlock()
 		if err := l.disk.writeAnchor(mark); err != nil {
-			l.disk.fatal("cannot move the anchor: %v", err)
+			l.disk.fatal("cannot write %s: %v", anchorFile, cause(err))
 		}
 		pause.Reset(anchorEvery)
 	}
