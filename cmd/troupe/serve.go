@@ -28,20 +28,21 @@ const serverFile = "SERVER"
 
 // ServeCmd runs a node with a gateway until it receives a signal.
 type ServeCmd struct {
-	Config configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models and limits."`
-	Data   string        `env:"TROUPE_DATA" default:"data" type:"path" help:"Data folder; created if absent (${default})."`
-	Listen string        `env:"TROUPE_LISTEN" default:"127.0.0.1:8283" help:"Address to listen on; port 0 picks a free port (${default})."`
-	Agents string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Folder with agent files named *.toml."`
-	Allow  []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Host, address or prefix where models and external agents may be called. Loopback is allowed if the server listens on loopback."`
-	Hosts  []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Host names accepted in requests, in addition to those of loopback."`
-	Origin []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins of web pages that may call this server, for example of a TLS proxy in front of it; no CORS headers are sent."`
-	Node   string        `env:"TROUPE_NODE" default:"n1" help:"Name of this node; it cannot be changed later (${default})."`
-	Cells  int           `env:"TROUPE_CELLS" default:"0" help:"Number of cells; 0 means one per processor."`
-	Pace   time.Duration `env:"TROUPE_PACE" default:"0s" help:"Delay of the scripted model before each piece of its answer (${default})."`
-	Ready  bool          `env:"TROUPE_READY" help:"Serve the built-in agents coordinator and helper."`
-	Trace  string        `env:"TROUPE_TRACE" type:"path" placeholder:"FILE" help:"Write the node's history to this file as JSON lines, at most 1 GiB; it contains names of actors and calls, and no messages."`
-	Grace  time.Duration `env:"TROUPE_GRACE" default:"10s" help:"Maximum time for clients to receive their answers when the node stops (${default})."`
-	Level  slog.Level    `env:"TROUPE_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error (${default})."`
+	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models and limits."`
+	Data    string        `env:"TROUPE_DATA" default:"data" type:"path" help:"Data folder; created if absent (${default})."`
+	Listen  string        `env:"TROUPE_LISTEN" default:"127.0.0.1:8283" help:"Address to listen on; port 0 picks a free port (${default})."`
+	Agents  string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Folder with agent files named *.toml."`
+	Allow   []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Host, address or prefix where models and external agents may be called. Loopback is allowed if the server listens on loopback."`
+	Hosts   []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Host names accepted in requests, in addition to those of loopback."`
+	Origin  []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins of web pages that may call this server, for example of a TLS proxy in front of it; no CORS headers are sent."`
+	Keyless string        `env:"TROUPE_KEYLESS" enum:"on,off" default:"on" help:"on: direct clients on loopback need no API key. off: all clients need one; use it behind a proxy (${default})."`
+	Node    string        `env:"TROUPE_NODE" default:"n1" help:"Name of this node; it cannot be changed later (${default})."`
+	Cells   int           `env:"TROUPE_CELLS" default:"0" help:"Number of cells; 0 means one per processor."`
+	Pace    time.Duration `env:"TROUPE_PACE" default:"0s" help:"Delay of the scripted model before each piece of its answer (${default})."`
+	Ready   bool          `env:"TROUPE_READY" help:"Serve the built-in agents coordinator and helper."`
+	Trace   string        `env:"TROUPE_TRACE" type:"path" placeholder:"FILE" help:"Write the node's history to this file as JSON lines, at most 1 GiB; it contains names of actors and calls, and no messages."`
+	Grace   time.Duration `env:"TROUPE_GRACE" default:"10s" help:"Maximum time for clients to receive their answers when the node stops (${default})."`
+	Level   slog.Level    `env:"TROUPE_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error (${default})."`
 }
 
 // Help returns the text shown below the flags.
@@ -164,7 +165,10 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		}
 	}
 	n = &nodeServer{Node: base, url: "http://" + listener.Addr().String(), served: make(chan error, 1), logger: log}
-	n.gateway = gateway.New(n, log, gateway.Config{Keys: keys, Secret: n.Secret(), External: n.External(), Backup: n.Backup, Hosts: c.Hosts, Origins: c.Origin})
+	n.gateway = gateway.New(n, log, gateway.Config{Keys: keys, Secret: n.Secret(), External: n.External(), Backup: n.Backup, Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off"})
+	if c.Keyless == "on" && gateway.CheckListenAddress(c.Listen, 0) == nil {
+		log.Warn("clients on loopback need no API key; a proxy on this machine that adds no header lets everyone in: behind a proxy, serve with --keyless=off")
+	}
 	if err := os.WriteFile(filepath.Join(n.Dir(), serverFile), []byte(n.url+"\n"), 0o600); err != nil {
 		log.Warn("cannot write the server URL to the data folder", "error", err.Error())
 	}

@@ -130,26 +130,27 @@ func callerOf(ctx *fasthttp.RequestCtx) caller {
 }
 
 // authorize authenticates a request and checks that it may use the scope. A
-// presented key is always verified, even if the scope requires no key. The
-// connection may be nil; its only use is the key cache.
+// presented key is always verified, even if no key is required. The connection may
+// be nil; its only use is the key cache.
 func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn net.Conn) (*caller, *problem) {
 	presented := h.Peek(fasthttp.HeaderAuthorization)
-	anonymous := len(presented) == 0
-	switch {
-	case scope == scopePublic:
+	switch scope {
+	case scopePublic:
 		return &caller{}, nil
-	case scope == scopeRunToken:
+	case scopeRunToken:
 		run, id, r := ingress.ReadToken(s.config.Secret, runTokenOf(h))
 		if r != nil {
 			return nil, unauthorized(r.Detail)
 		}
 		return &caller{Principal: "run:" + run.String(), Run: run, Actor: id}, nil
-	case anonymous && s.onLoopback.Load() && !isProxied(h):
-		return &localCaller, nil
-	case anonymous && s.onLoopback.Load():
-		return nil, unauthorized("this request was forwarded by a proxy, so it needs an API key; `troupe keys create` makes one")
-	case anonymous:
-		return nil, unauthorized("this request needs an API key: send the header Authorization: Bearer troupe_…; `troupe keys create` makes one")
+	}
+	if anonymous := len(presented) == 0; anonymous || isForeignBearer(presented) {
+		switch reason := s.keyRequired(h); {
+		case reason == "":
+			return &localCaller, nil
+		case anonymous:
+			return nil, unauthorized(reason + "; `troupe keys create` makes one")
+		}
 	}
 	held, ok := s.config.Keys.authenticate(conn, presented)
 	if !ok {
@@ -160,17 +161,6 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 			fmt.Sprintf("the API key %s lacks the scope %s; `troupe keys create --scope %[2]s` makes one that has it", held.ID, scope))
 	}
 	return &held.caller, nil
-}
-
-// isProxied reports whether a proxy has forwarded the request for another client.
-// A direct loopback connection comes from a user of this machine.
-func isProxied(h *fasthttp.RequestHeader) bool {
-	for _, name := range [...]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
-		if len(h.Peek(name)) > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // hasCredential reports whether the request carries a valid key or token, with

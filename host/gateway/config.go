@@ -11,6 +11,8 @@ import (
 // Config configures a Server. The zero value serves loopback clients without API
 // keys.
 type Config struct {
+	// KeysRequired requires an API key of clients on loopback too.
+	KeysRequired bool
 	// API keys. They may change at any time; nil means that no key will ever
 	// exist.
 	Keys *Keys

@@ -33,11 +33,12 @@ func (n *failingNode) Lookup(ctx context.Context, _ command.Lookup) (command.Res
 // request returns the answer of a gateway to a request.
 func request(n command.Node, path string) *fasthttp.Response {
 	var ctx fasthttp.RequestCtx
-	if err := ctx.Request.Read(bufio.NewReader(strings.NewReader("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n"))); err != nil {
+	if err := ctx.Request.Read(bufio.NewReader(strings.NewReader("GET " + path + " HTTP/1.1\r\nHost: localhost:80\r\n\r\n"))); err != nil {
 		panic(err)
 	}
 	s := New(n, slog.New(slog.DiscardHandler), Config{Keys: new(Keys)})
 	s.onLoopback.Store(true)
+	s.port.Store(80)
 	s.http.Handler(&ctx)
 	return &ctx.Response
 }

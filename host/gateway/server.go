@@ -48,8 +48,9 @@ type Server struct {
 	node       command.Node
 	log        *slog.Logger
 	config     Config
-	onLoopback atomic.Bool            // the listener is bound to a loopback address
-	lastHost   atomic.Pointer[string] // last accepted Host header
+	onLoopback atomic.Bool   // the listener is bound to a loopback address
+	port       atomic.Uint32 // port of the listener
+	lastHost   atomic.Pointer[seenHost]
 	http       *fasthttp.Server
 	router     *router.Router // all routes
 	streams    streamLimiter
@@ -144,6 +145,9 @@ func (s *Server) Serve(l net.Listener) error {
 		return errors.Join(err, l.Close())
 	}
 	s.onLoopback.Store(CheckListenAddress(l.Addr().String(), 0) == nil)
+	if tcp, ok := l.Addr().(*net.TCPAddr); ok {
+		s.port.Store(uint32(tcp.Port))
+	}
 	bounded := s.limitConnections(l)
 	go func() { // also if Shutdown precedes Serve
 		<-s.stopping

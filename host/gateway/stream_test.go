@@ -346,7 +346,7 @@ func TestSlowReaderIsDisconnectedAndResumes(t *testing.T) {
 	var m messageResponse
 	d.doJSON(&m, "POST", "/v1/agents/long/messages", `{"content":"x"}`)
 	c := d.dialSmallBuffer()
-	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n", m.Run)
+	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n", m.Run, d.address)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	response, err := http.ReadResponse(bufio.NewReaderSize(c, 1024), nil)
@@ -392,7 +392,7 @@ func TestSlowReaderGetsCloseReason(t *testing.T) {
 	var m messageResponse
 	d.doJSON(&m, "POST", "/v1/agents/talkative/messages", `{"content":"x"}`)
 	c := d.dialSmallBuffer()
-	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.0\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n", m.Run)
+	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.0\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n", m.Run, d.address)
 	head := make([]byte, 12)
 	if _, err := io.ReadFull(c, head); err != nil || string(head) != "HTTP/1.0 200" {
 		t.Fatalf("%s, %v", head, err)
@@ -467,10 +467,10 @@ func TestClientDisconnectKeepsRun(t *testing.T) {
 	}
 	d.doJSON(&all, "GET", "/v1/runs/"+run+"/events", "")
 	for what, request := range map[string]string{
-		"events":  "GET /v1/runs/" + run + "/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
-		"tree":    "GET /v1/runs/" + run + "/events?tree=1 HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
-		"news":    "GET /v1/runs/" + run + "/events?after=" + strconv.Itoa(all.Next) + "&wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-		"message": "POST /v1/agents/slow/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 31\r\n\r\n" + `{"content":"x","session":"s-2"}`,
+		"events":  "GET /v1/runs/" + run + "/events HTTP/1.1\r\nHost: " + d.address + "\r\nAccept: text/event-stream\r\n\r\n",
+		"tree":    "GET /v1/runs/" + run + "/events?tree=1 HTTP/1.1\r\nHost: " + d.address + "\r\nAccept: text/event-stream\r\n\r\n",
+		"news":    "GET /v1/runs/" + run + "/events?after=" + strconv.Itoa(all.Next) + "&wait_ms=60000 HTTP/1.1\r\nHost: " + d.address + "\r\n\r\n",
+		"message": "POST /v1/agents/slow/messages HTTP/1.1\r\nHost: " + d.address + "\r\nContent-Type: application/json\r\nContent-Length: 31\r\n\r\n" + `{"content":"x","session":"s-2"}`,
 	} {
 		c := d.dialSmallBuffer()
 		if _, err := io.WriteString(c, request); err != nil {
@@ -571,7 +571,7 @@ func TestPipelinedStream(t *testing.T) {
 	var m messageResponse
 	d.doJSON(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`)
 	c := d.dialSmallBuffer()
-	fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v1/runs/%s/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", m.Run)
+	fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v1/runs/%s/events HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", m.Run, d.address)
 	r := bufio.NewReader(c)
 	first, err := http.ReadResponse(r, nil)
 	if err != nil {

@@ -44,12 +44,12 @@ func (s *Server) validateHead(h *fasthttp.RequestHeader) (p *problem, hangUp boo
 	return p, false
 }
 
-// validateBeforeBody validates the head before the body is read. Off loopback
-// it also requires valid credentials. No memory is allocated for the body of a
+// validateBeforeBody validates the head before the body is read. If every client
+// needs a key, it also requires valid credentials. No memory is allocated for the body of a
 // request that it refuses.
 func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader) *problem {
 	p, _ := s.validateHead(h)
-	if p == nil && !s.onLoopback.Load() && !s.hasCredential(h) {
+	if p == nil && (!s.onLoopback.Load() || s.config.KeysRequired) && !s.hasCredential(h) {
 		_, p = s.authorize(h, "", nil)
 	}
 	return p
@@ -299,7 +299,7 @@ func alphanumericAnd(more string) (of byteSet) {
 // read the answers. Off loopback it accepts every name if Config.Hosts is
 // empty.
 func (s *Server) checkHost(h *fasthttp.RequestHeader) *problem {
-	if last := s.lastHost.Load(); last != nil && string(h.Host()) == *last {
+	if last := s.lastHost.Load(); last != nil && string(h.Host()) == last.text {
 		return nil
 	}
 	host := string(h.Host())
@@ -309,7 +309,7 @@ func (s *Server) checkHost(h *fasthttp.RequestHeader) *problem {
 		return invalid(http.StatusBadRequest, "Host", "Host: want a name or an address, with an optional port")
 	case isLoopback(name), slices.ContainsFunc(s.config.Hosts, func(own string) bool { return strings.EqualFold(own, name) || strings.EqualFold(own, name+":"+port) }),
 		!s.onLoopback.Load() && len(s.config.Hosts) == 0:
-		s.lastHost.Store(&host)
+		s.lastHost.Store(&seenHost{host, s.isLocalHost(h.Host())})
 		return nil
 	}
 	return newProblem(http.StatusForbidden, "forbidden_host", "forbidden host",

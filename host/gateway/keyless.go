@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+)
+
+// keyRequired returns the reason why a request needs an API key, or "". A request
+// on loopback needs none if its client is a process of this machine: no proxy
+// header is present, and Host names this server on loopback. A proxy that adds no
+// header cannot be recognized; Config.KeysRequired covers it.
+func (s *Server) keyRequired(h *fasthttp.RequestHeader) string {
+	switch {
+	case !s.onLoopback.Load(), s.config.KeysRequired:
+		return "this request needs an API key: send the header Authorization: Bearer troupe_…"
+	case isProxied(h.RawHeaders()):
+		return "this request was forwarded by a proxy, so it needs an API key"
+	case !s.isLocalHost(h.Host()):
+		return "the Host header is not a loopback name with the port of this server, so this request needs an API key"
+	}
+	return ""
+}
+
+// proxyHeaders lists, in lower case, the headers that proxies add. Names that begin
+// with forwardedPrefix belong to it too.
+var proxyHeaders = [...]string{"forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-original-forwarded-for",
+	"cf-connecting-ip", "true-client-ip", "fastly-client-ip", "cdn-loop"}
+
+const forwardedPrefix = "x-forwarded"
+
+// isProxied reports whether a line of the raw head has the name of a header that
+// proxies add. The value is irrelevant: a client may send an empty line of the
+// same name before that of the proxy.
+func isProxied(raw []byte) bool {
+	for len(raw) > 0 {
+		end := bytes.IndexByte(raw, '\n')
+		if end < 0 {
+			end = len(raw) - 1
+		}
+		if isProxyHeader(raw[:end]) {
+			return true
+		}
+		raw = raw[end+1:]
+	}
+	return false
+}
+
+// isProxyHeader reports whether a header line has a name of proxyHeaders. It
+// ignores case and treats '_' as '-'.
+func isProxyHeader(line []byte) bool {
+	if len(line) == 0 {
+		return false
+	}
+	switch line[0] | 0x20 {
+	case 'c', 'f', 't', 'v', 'x': // the first letters of all names
+	default:
+		return false
+	}
+	name := line[:max(bytes.IndexByte(line, ':'), 0)]
+	if n := len(forwardedPrefix); len(name) >= n && equalHeaderName(name[:n], forwardedPrefix) {
+		return true
+	}
+	for i := range proxyHeaders {
+		if len(name) == len(proxyHeaders[i]) && equalHeaderName(name, proxyHeaders[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// seenHost is an accepted Host header. local reports whether it is a loopback name
+// with the port of this server.
+type seenHost struct {
+	text  string
+	local bool
+}
+
+// isLocalHost reports whether a Host header is a loopback name with the port of
+// this server. A missing port means 80.
+func (s *Server) isLocalHost(host []byte) bool {
+	if last := s.lastHost.Load(); last != nil && string(host) == last.text {
+		return last.local
+	}
+	name, port, ok := splitHost(string(host))
+	if port == "" {
+		port = "80"
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return ok && err == nil && uint32(n) == s.port.Load() && isLoopback(name)
+}
+
+// isForeignBearer reports whether an Authorization header has a bearer token that
+// is not an API key of Troupe. Clients made for other services always send one.
+func isForeignBearer(header []byte) bool {
+	const scheme = "Bearer"
+	text := string(header)
+	if len(text) < len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) {
+		return false
+	}
+	token := text[len(scheme):]
+	if token != "" && token[0] != ' ' && token[0] != '\t' {
+		return false
+	}
+	return !strings.HasPrefix(strings.Trim(token, " \t"), "troupe_")
+}
