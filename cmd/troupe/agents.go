@@ -145,7 +145,9 @@ func (a *agentView) print(out io.Writer) error {
 	for _, actor := range a.Actors {
 		fmt.Fprintf(out, "%s/%s  mailbox %d\n", a.ID, actor.Session, len(actor.Mailbox))
 		for _, t := range actor.Turns {
-			fmt.Fprintf(out, "  run %s  %s  since %s  until %s\n", t.Run, colour(t.Status), t.Started, addMillis(t.Started, t.Left))
+			fmt.Fprintf(out, "  run %s  ", t.Run)
+			writeStatus(out, t.Status)
+			fmt.Fprintf(out, "  since %s  until %s\n", t.Started, addMillis(t.Started, t.Left))
 			for _, wait := range t.Waits {
 				fmt.Fprintf(out, "    waits for %s  since %s  until %s  run %s\n", wait.Target, wait.Since, addMillis(wait.Since, wait.Left), wait.Run)
 			}

@@ -65,7 +65,7 @@ func (c *CallCmd) Run(s streams) error {
 }
 
 func (c *CallCmd) send(s streams, path string, in messageBody) (actor.CallID, error) {
-	if c.Stream == nil && onTerminal(s.out) && !c.JSON || c.Stream != nil && *c.Stream {
+	if c.Stream == nil && isTerminal(s.out) && !c.JSON || c.Stream != nil && *c.Stream {
 		return c.sendStreaming(s, path, in)
 	}
 	return c.sendBlocking(s, path, in)

@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -44,20 +43,21 @@ type runError struct {
 	Message string `json:"message"`
 }
 
-// statusText returns the status of the run with its open waits and its error.
-func (r *runView) statusText() string {
-	s := colour(r.Status)
-	for _, w := range r.Waits {
-		s += fmt.Sprintf(", waits for the signal %s until %s", w.Name, w.Until)
+// writeStatus writes the status of the run with its open waits and its error.
+func (r *runView) writeStatus(w io.Writer) {
+	writeStatus(w, r.Status)
+	for _, wait := range r.Waits {
+		fmt.Fprintf(w, ", waits for the signal %s until %s", wait.Name, wait.Until)
 	}
 	if r.Error != nil {
-		s += ": " + r.Error.Message
+		fmt.Fprintf(w, ": %s", r.Error.Message)
 	}
-	return s
 }
 
 func (r *runView) print(w io.Writer) {
-	fmt.Fprintf(w, "run      %s\nactor    %s\nstatus   %s\ncreated  %s\n", r.Run, r.Actor, r.statusText(), r.Created)
+	fmt.Fprintf(w, "run      %s\nactor    %s\nstatus   ", r.Run, r.Actor)
+	r.writeStatus(w)
+	fmt.Fprintf(w, "\ncreated  %s\n", r.Created)
 	if r.Ended != "" {
 		fmt.Fprintf(w, "ended    %s\n", r.Ended)
 	}
@@ -83,11 +83,13 @@ func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix 
 	if err := json.Unmarshal(body, &r); err != nil {
 		return err
 	}
-	line := fmt.Sprintf("%s%s  %s  depth %d  time left %s", prefix, r.Actor, r.statusText(), r.Depth, formatMillis(r.Left))
+	fmt.Fprintf(w, "%s%s  ", prefix, r.Actor)
+	r.writeStatus(w)
+	fmt.Fprintf(w, "  depth %d  time left %s", r.Depth, formatMillis(r.Left))
 	if took, ok := elapsed(r.Created, r.Ended); ok {
-		line += "  took " + took.Round(100*time.Microsecond).String()
+		fmt.Fprintf(w, "  took %s", took.Round(100*time.Microsecond))
 	}
-	fmt.Fprintf(w, "%s  run %s\n", line, r.Run)
+	fmt.Fprintf(w, "  run %s\n", r.Run)
 	for i, c := range r.Children {
 		branch, indent := "├─ ", "│  "
 		if i == len(r.Children)-1 {
@@ -133,18 +135,4 @@ func readEvents(from source, id actor.CallID, after uint64, wait time.Duration) 
 		return page, err
 	}
 	return page, json.Unmarshal(body, &page)
-}
-
-// colour wraps a status in ANSI colour codes if standard output is a terminal and
-// NO_COLOR is not set.
-func colour(status string) string {
-	info, err := os.Stdout.Stat()
-	if err != nil || info.Mode()&os.ModeCharDevice == 0 || os.Getenv("NO_COLOR") != "" {
-		return status
-	}
-	code := map[string]string{"DONE": "32", "FAILED": "31", "CANCELLED": "31"}[status]
-	if code == "" {
-		code = "33"
-	}
-	return "\x1b[" + code + "m" + status + "\x1b[0m"
 }

@@ -60,7 +60,7 @@ func scanProgress(stderr io.Writer) func(keys uint64) {
 	if !isTerminal(stderr) {
 		return nil
 	}
-	return func(keys uint64) { fmt.Fprintf(stderr, "\r%d keys ", keys) }
+	return func(keys uint64) { fmt.Fprintf(controls(stderr), "\r%d keys ", keys) }
 }
 
 func printExamination(out io.Writer, dir string, x store.Examination) {

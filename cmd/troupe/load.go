@@ -256,7 +256,7 @@ func newProgressBar(stderr io.Writer, suite *load.Suite) (report func(string, ti
 	if !isTerminal(stderr) || os.Getenv("NO_COLOR") != "" {
 		return nil, func() {}
 	}
-	bar := progressbar.NewOptions64(int64(suite.Duration()/time.Second), progressbar.OptionSetWriter(stderr), progressbar.OptionClearOnFinish(),
+	bar := progressbar.NewOptions64(int64(suite.Duration()/time.Second), progressbar.OptionSetWriter(controls(stderr)), progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetWidth(30), progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionSetPredictTime(false))
 	return func(what string, done, total time.Duration) {
 		bar.Describe(what)

@@ -60,6 +60,10 @@ func main() {
 
 // run executes the command line and returns the exit code.
 func run(args []string, s streams) (code int) {
+	out, stderr := newOutput(s.out), newOutput(s.err)
+	defer out.flush()
+	defer stderr.flush()
+	s = streams{out, stderr}
 	parser := newParser(&CLI{}, s)
 	defer func() { // --help and --version exit during parsing
 		if p := recover(); p != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -50,11 +51,21 @@ func (c *RunsListCmd) Run(s streams) error {
 		if err := json.Unmarshal(body, &in); err != nil {
 			return err
 		}
-		w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+		var columns strings.Builder
+		w := tabwriter.NewWriter(&columns, 0, 0, 2, ' ', 0)
 		for _, r := range in.Runs {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Run, r.Created, r.Actor, r.statusText())
+			fmt.Fprintf(w, "%s\t%s\t%s\t\n", r.Run, r.Created, r.Actor)
 		}
-		return w.Flush()
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		lines := strings.Split(columns.String(), "\n")
+		for i, r := range in.Runs {
+			fmt.Fprint(s.out, lines[i])
+			r.writeStatus(s.out)
+			fmt.Fprintln(s.out)
+		}
+		return nil
 	})
 }
 

@@ -214,8 +214,8 @@ func (c *SimCmd) reportFailure(out, stderr io.Writer, o sim.Options, r sim.Resul
 	}
 	dir := filepath.Join(c.Dir, fmt.Sprintf("seed-%d", r.Seed))
 	if isTerminal(stderr) {
-		o.OnShrunk = func(steps int) { fmt.Fprintf(stderr, "\r\033[Kshrinking seed %d: %d steps", r.Seed, steps) }
-		defer fmt.Fprint(stderr, "\r\033[K")
+		o.OnShrunk = func(steps int) { fmt.Fprintf(controls(stderr), "\r\033[Kshrinking seed %d: %d steps", r.Seed, steps) }
+		defer fmt.Fprint(controls(stderr), "\r\033[K")
 	}
 	shrunk, err := sim.SaveFailure(dir, o, r)
 	if err != nil {
@@ -261,14 +261,4 @@ func randomSeed() uint64 {
 	var b [8]byte
 	rand.Read(b[:])
 	return binary.LittleEndian.Uint64(b[:]) >> 11 // at most 16 decimal digits, to be typed by hand
-}
-
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

@@ -55,8 +55,8 @@ func (c *SimCmd) runProject(out *bufio.Writer, stderr io.Writer) error {
 		o.Columns = sim.NewColumns(out, sim.ColumnsWidth)
 	}
 	if isTerminal(stderr) {
-		o.Progress = func(done int) { fmt.Fprintf(stderr, "\r%d of %d simulations ", done, o.Seeds) }
-		defer fmt.Fprint(stderr, "\r\033[K")
+		o.Progress = func(done int) { fmt.Fprintf(controls(stderr), "\r%d of %d simulations ", done, o.Seeds) }
+		defer fmt.Fprint(controls(stderr), "\r\033[K")
 	}
 	r, err := simulation.Run(team, o)
 	if err != nil {

@@ -144,7 +144,7 @@ func (p *seedProgress) update(now time.Time) bool {
 	switch since := now.Sub(p.printed); {
 	case p.terminal && since >= terminalInterval:
 		p.printed = now
-		fmt.Fprintf(p.out, "\r\033[K%s", p.line(now.Sub(p.start)))
+		fmt.Fprintf(controls(p.out), "\r\033[K%s", p.line(now.Sub(p.start)))
 	case !p.terminal && since >= fileInterval:
 		p.printed = now
 		fmt.Fprintln(p.out, p.line(now.Sub(p.start)))
@@ -173,7 +173,7 @@ func (p *seedProgress) speed(seconds float64) time.Duration {
 // clear erases the progress line on a terminal.
 func (p *seedProgress) clear() {
 	if p.terminal {
-		fmt.Fprint(p.out, "\r\033[K")
+		fmt.Fprint(controls(p.out), "\r\033[K")
 	}
 }
 

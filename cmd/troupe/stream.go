@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -21,9 +20,6 @@ import (
 
 // reconnectsMax is the maximum number of consecutive reconnects without a new event.
 const reconnectsMax = 20
-
-// errStopFollowing is returned by a callback to end a stream early without an error.
-var errStopFollowing = errors.New("stop following")
 
 // follow sends a request that is answered with a stream of a run's events, and calls fn
 // for each event. It returns after the last event of the run. A broken stream is
@@ -40,8 +36,6 @@ func (c client) follow(ctx context.Context, method, path string, body []byte, fn
 		var p *problem
 		switch {
 		case ended && err == nil:
-			return nil
-		case errors.Is(err, errStopFollowing):
 			return nil
 		case errors.As(err, &p) || run.IsZero() || ctx.Err() != nil:
 			if err == nil {
@@ -172,14 +166,4 @@ func (t *answerPrinter) endLine() string {
 		return "\n"
 	}
 	return ""
-}
-
-// onTerminal reports whether w is a terminal.
-func onTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
