@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -52,6 +53,11 @@ func (c *DoctorCmd) Run(s streams) error {
 		return exitCode(exitFailed)
 	}
 	return nil
+}
+
+// warnings returns a logger that prints warnings and errors to stderr.
+func warnings(stderr io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 // scanProgress returns a callback that prints the number of keys scanned; nil if
@@ -140,7 +146,7 @@ Examples:
 // Run executes the command.
 func (c *BackupCmd) Run(s streams) error {
 	if c.Data != "" {
-		if _, err := disk.Restore(c.Data, c.Dir, disk.Options{}, scanProgress(s.err)); err != nil {
+		if _, err := disk.Restore(c.Data, c.Dir, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err)); err != nil {
 			return inUseError(c.Data, err, insteadOfData)
 		}
 	} else if _, _, err := c.client().post("/v1/backups", map[string]string{"dir": c.Dir}); err != nil {
@@ -167,7 +173,7 @@ Examples:
 
 // Run executes the command.
 func (c *RestoreCmd) Run(s streams) error {
-	x, err := disk.Restore(c.From, c.Data, disk.Options{}, scanProgress(s.err))
+	x, err := disk.Restore(c.From, c.Data, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err))
 	if err != nil {
 		if x.Wrong > 0 {
 			printExamination(s.err, c.From, x)

@@ -34,11 +34,11 @@ func (d *Disk) copyTo(dir string, mark store.Mark) error {
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := fs.MkdirAll(dir, 0o700); err != nil {
+	if err := fs.MkdirAll(dir, dirMode); err != nil {
 		return err
 	}
 	to := &Disk{dir: dir, node: d.node, options: d.options}
-	if err := to.Full(); err != nil {
+	if err := errors.Join(to.narrow(), to.Full()); err != nil {
 		return err
 	}
 	err := d.db.Checkpoint(to.path(pebbleDir), pebble.WithFlushedWAL())
@@ -85,6 +85,12 @@ func (d *Disk) copyFrom(from string) error {
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	if err := fs.MkdirAll(d.dir, dirMode); err != nil {
+		return err
+	}
+	if err := d.narrow(); err != nil {
+		return fmt.Errorf("directory %s: %w", d.dir, err)
+	}
 	for _, name := range []string{pebbleDir, anchorFile, formatFile} { // FORMAT last: it marks the directory as a store
 		if err := copyTree(fs, fs.PathJoin(from, name), d.path(name)); err != nil {
 			return fmt.Errorf("directory %s: %w", d.dir, errors.Join(err, d.removeFiles()))
@@ -110,7 +116,7 @@ func copyTree(fs vfs.FS, from, to string) error {
 	if err != nil {
 		return err
 	}
-	if err := fs.MkdirAll(to, 0o700); err != nil {
+	if err := fs.MkdirAll(to, dirMode); err != nil {
 		return err
 	}
 	for _, name := range names {

@@ -48,7 +48,7 @@ func (d *Disk) preserveWAL() error {
 	} else if err != nil {
 		return err
 	}
-	if err := fs.MkdirAll(d.path(preservedDir), 0o700); err != nil {
+	if err := fs.MkdirAll(d.path(preservedDir), dirMode); err != nil {
 		return fmt.Errorf("directory %s: %w", preservedDir, cause(err))
 	}
 	for _, name := range slices.DeleteFunc(names, func(n string) bool { return !isWAL(n) }) {

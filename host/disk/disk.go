@@ -86,7 +86,7 @@ func (o Options) withDefaults(dir string) Options {
 		o.FreeFloor = FreeFloor
 	}
 	if o.fs == nil {
-		o.fs = vfs.Default
+		o.fs = realFS
 	}
 	if o.freeSpace == nil {
 		o.freeSpace = func(dir string) uint64 {
@@ -115,7 +115,7 @@ func (d *Disk) open() error {
 		return err
 	}
 	if !d.options.ReadOnly {
-		if err := d.options.fs.MkdirAll(d.dir, 0o700); err != nil {
+		if err := d.options.fs.MkdirAll(d.dir, dirMode); err != nil {
 			return fmt.Errorf("directory cannot be created: %w", cause(err))
 		}
 	}
@@ -130,6 +130,11 @@ func (d *Disk) open() error {
 	fresh, err := d.inspect()
 	if err != nil {
 		return err
+	}
+	if !d.options.ReadOnly {
+		if err := d.narrow(); err != nil {
+			return err
+		}
 	}
 	if fresh {
 		if err := d.initialize(); err != nil {

@@ -5,10 +5,14 @@
 //
 //	DIR/FORMAT   node and format of the store; read before anything is written
 //	DIR/ANCHOR   position up to which the log was synced, at most 100 ms old; two alternating slots
-//	DIR/SECRET   32 bytes readable by the owner only, created when first needed
+//	DIR/SECRET   32 secret bytes, created when first needed
 //	DIR/LOCK     held by the one process that may open the store; DIR/HOLDER names it
 //	DIR/pebble/  the keys
 //	DIR/kept/    original write-ahead log of a store that is being opened or failed to open
+//
+// The files have mode 0600 and the directories 0700, whatever the umask is. Open
+// narrows a directory that is open to other users and logs a warning; it refuses
+// one whose mode it cannot change. The same holds for a copy.
 //
 // A Disk implements store.KV. A Log is the only way to append entries: the
 // entries passed to Commit are durable when the callback of that Commit runs.

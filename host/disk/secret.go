@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // The file holds the secret and its checksum. Without the checksum one flipped
@@ -61,41 +59,8 @@ func checkSecret(content []byte) ([]byte, error) {
 func (d *Disk) newSecret() ([]byte, error) {
 	secret := make([]byte, secretBytes)
 	_, _ = rand.Read(secret) // never fails
-	err := d.createPrivate(secretFile + tempSuffix)
-	if err == nil {
-		err = d.fillFile(secretFile+tempSuffix, append(slices.Clone(secret), secretChecksum(secret)...))
-	}
-	if err == nil {
-		err = d.install(secretFile)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("store %s: file %s: %w", d.dir, secretFile, err)
+	if err := d.writeAtomic(secretFile, append(slices.Clone(secret), secretChecksum(secret)...)); err != nil {
+		return nil, fmt.Errorf("store %s: %w", d.dir, err)
 	}
 	return secret, nil
-}
-
-// createPrivate creates an empty file that only its owner can read, before
-// anything is written to it. Pebble's Create would apply the umask instead.
-func (d *Disk) createPrivate(name string) error {
-	if d.options.fs != vfs.Default {
-		return nil // a file system without owners
-	}
-	if err := os.Remove(d.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(d.path(name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// fillFile writes to an existing empty file.
-func (d *Disk) fillFile(name string, content []byte) error {
-	f, err := d.options.fs.OpenReadWrite(d.path(name), vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(slices.Clone(content)) // a file system under test may overwrite the buffer
-	return errors.Join(err, f.Sync(), f.Close())
 }
