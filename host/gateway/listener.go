@@ -22,6 +22,7 @@ type limitedListener struct {
 	maxOpen, maxPerAddress int           // maxPerAddress 0: no bound
 	slack                  time.Duration // slack of the deadlines of each connection
 	closeOnce              func() error
+	lingering, excess      lingerer
 
 	mu            sync.Mutex
 	open          int
@@ -29,7 +30,7 @@ type limitedListener struct {
 }
 
 func (s *Server) limitConnections(l net.Listener) net.Listener {
-	b := &limitedListener{Listener: l, maxOpen: s.config.Connections, maxPerAddress: s.config.PerAddress, slack: s.config.deadlineSlack(), closeOnce: sync.OnceValue(l.Close), openByAddress: map[netip.Prefix]int{}}
+	b := &limitedListener{Listener: l, maxOpen: s.config.Connections, maxPerAddress: s.config.PerAddress, slack: s.config.deadlineSlack(), closeOnce: sync.OnceValue(l.Close), lingering: s.lingering, excess: s.excess, openByAddress: map[netip.Prefix]int{}}
 	if b.maxPerAddress == 0 && !s.onLoopback.Load() {
 		b.maxPerAddress = 256
 	}
@@ -51,10 +52,10 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		failures = 0
 		prefix := clientPrefix(c)
 		if refused := l.admit(prefix); refused != nil {
-			refuseConnection(c, refused)
+			l.refuse(c, refused)
 			continue
 		}
-		return &connection{Conn: c, release: sync.OnceFunc(func() { l.release(prefix) }), readDeadline: lazyDeadline{slack: l.slack}, writeDeadline: lazyDeadline{slack: l.slack}}, nil
+		return &connection{Conn: c, lingering: l.lingering, release: sync.OnceFunc(func() { l.release(prefix) }), readDeadline: lazyDeadline{slack: l.slack}, writeDeadline: lazyDeadline{slack: l.slack}}, nil
 	}
 }
 
@@ -114,14 +115,14 @@ func clientPrefix(c interface{ RemoteAddr() net.Addr }) netip.Prefix {
 	return prefix
 }
 
-// refuseConnection answers before the client has sent a request. The response
-// fits into the send buffer of a new connection, so the write does not block.
-func refuseConnection(c net.Conn, p *problem) {
+// refuse answers before the client has sent a request. The response fits into the
+// send buffer of a new connection, so the write does not block.
+func (l *limitedListener) refuse(c net.Conn, p *problem) {
 	body := p.append(nil)
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/problem+json\r\nRetry-After: %d\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		p.Status, http.StatusText(p.Status), p.RetryAfter, len(body), body)
-	_ = c.Close()
+	go func() { _ = l.excess.close(c) }()
 }
 
 // connection is a counted connection. fasthttp sets its deadlines four times a
@@ -130,6 +131,8 @@ type connection struct {
 	net.Conn
 	release                     func()
 	onClose                     func() // called by Close, if not nil
+	lingering                   lingerer
+	lingers                     bool // the peer may be sending a body that is not read
 	readDeadline, writeDeadline lazyDeadline
 	cachedKey                   keyCache
 }
@@ -207,6 +210,9 @@ func (c *connection) Close() error {
 	defer c.release()
 	if c.onClose != nil {
 		c.onClose()
+	}
+	if c.lingers {
+		return c.lingering.close(c.Conn)
 	}
 	return c.Conn.Close()
 }

@@ -54,6 +54,8 @@ type Server struct {
 	http       *fasthttp.Server
 	router     *router.Router // all routes
 	streams    streamLimiter
+	lingering  lingerer // served connections
+	excess     lingerer // connections over a limit
 	metrics    *metrics
 	drainOnce  sync.Once
 	draining   chan struct{} // closed by Drain: long polls return
@@ -63,7 +65,8 @@ type Server struct {
 
 // New returns a server for node.
 func New(node command.Node, log *slog.Logger, config Config) *Server {
-	s := &Server{node: node, log: log, config: config.withDefaults(), draining: make(chan struct{}), stopping: make(chan struct{})}
+	s := &Server{node: node, log: log, config: config.withDefaults(), draining: make(chan struct{}), stopping: make(chan struct{}),
+		lingering: make(lingerer, lingeringMax), excess: make(lingerer, lingeringExcessMax)}
 	s.streams.maxOpen = s.config.Streams
 	s.metrics = newMetrics(s)
 	r := router.New()
@@ -204,6 +207,7 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 			p.write(ctx)
 			if hangUp {
 				ctx.SetConnectionClose()
+				lingerOnClose(ctx)
 			}
 			return
 		}
@@ -232,6 +236,16 @@ func (s *Server) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	}
 	p.write(ctx)
 	ctx.SetConnectionClose()
+	if p.Status != http.StatusRequestTimeout { // a slow client gets no more time
+		lingerOnClose(ctx)
+	}
+}
+
+// lingerOnClose makes the connection of a request linger when it is closed.
+func lingerOnClose(ctx *fasthttp.RequestCtx) {
+	if c, ok := ctx.Conn().(*connection); ok {
+		c.lingers = true
+	}
 }
 
 func respond(ctx *fasthttp.RequestCtx, status int, body []byte) {
