@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -132,7 +133,9 @@ type connection struct {
 	release                     func()
 	onClose                     func() // called by Close, if not nil
 	lingering                   lingerer
-	lingers                     bool // the peer may be sending a body that is not read
+	lingers                     bool                      // the peer may be sending a body that is not read
+	bareLineFeed                bool                      // a request line ended with LF instead of CR LF
+	lineEnd                     [len(requestLineEnd)]byte // last bytes read before the next Read
 	readDeadline, writeDeadline lazyDeadline
 	cachedKey                   keyCache
 }
@@ -169,7 +172,39 @@ func (c *connection) Read(b []byte) (int, error) {
 	if err := c.readDeadline.apply(c.Conn.SetReadDeadline); err != nil {
 		return 0, err
 	}
-	return c.Conn.Read(b)
+	n, err := c.Conn.Read(b)
+	c.findBareLineFeed(b[:n])
+	return n, err
+}
+
+// requestLineEnd ends a request line. Its last digit may also be 0.
+const requestLineEnd = "HTTP/1.1"
+
+// findBareLineFeed sets bareLineFeed if b, or b after the previous read, has a bare
+// line feed after a request line. fasthttp accepts it and hides it. No acceptable
+// body matches: JSON has no such text outside a string, and no line feed inside.
+func (c *connection) findBareLineFeed(b []byte) {
+	for from := 0; ; {
+		at := bytes.IndexByte(b[from:], '\n')
+		if at < 0 {
+			break
+		}
+		at += from
+		from = at + 1
+		before := b[max(0, at-len(requestLineEnd)):at]
+		if at < len(requestLineEnd) {
+			before = append(append(make([]byte, 0, 2*len(requestLineEnd)), c.lineEnd[at:]...), before...)
+		}
+		if n := len(requestLineEnd) - 1; string(before[:n]) == requestLineEnd[:n] && (before[n] == '1' || before[n] == '0') {
+			c.bareLineFeed = true
+		}
+	}
+	if keep := len(c.lineEnd) - len(b); keep > 0 {
+		copy(c.lineEnd[:], c.lineEnd[len(b):])
+		copy(c.lineEnd[keep:], b)
+		return
+	}
+	copy(c.lineEnd[:], b[len(b)-len(c.lineEnd):])
 }
 
 // Write implements net.Conn.

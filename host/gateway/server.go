@@ -199,6 +199,12 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 			s.log.LogAttrs(ctx, level, "request", slog.String("method", string(ctx.Method())), slog.String("path", string(ctx.Path())),
 				slog.Int("status", status), slog.Int64("us", elapsed.Microseconds()))
 		}()
+		if c, ok := ctx.Conn().(*connection); ok && c.bareLineFeed {
+			malformed("the request line does not end with CR LF").write(ctx)
+			ctx.SetConnectionClose()
+			c.lingers = true
+			return
+		}
 		if ctx.Request.Header.ContentLength() > 0 { // headerReceived has validated it before the body was read
 			next(ctx)
 			return

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // bareGateway is a gateway without a node. A request that reaches the node
@@ -88,6 +90,12 @@ func (b *bareGateway) dial(t *testing.T) net.Conn {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// named returns a raw request with the address of the gateway as its Host, so that
+// it needs no key.
+func (b *bareGateway) named(raw string) string {
+	return strings.Replace(raw, "Host: localhost\r\n", "Host: "+b.address+"\r\n", 1)
 }
 
 // sendRaw writes raw bytes on a new connection and returns the first answer. If
@@ -192,6 +200,9 @@ func ambiguousRequests() map[string]string {
 		"too many headers":             get + strings.Repeat("A: b\r\n", HeadersMax) + "\r\n",
 		"head too long":                get + "A: " + strings.Repeat("x", HeaderBytesMax) + "\r\n\r\n",
 		"HTTP/2 preface":               "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"line feed after the target":   "GET /healthz HTTP/1.1\nHost: localhost\r\n\r\n",
+		"line feed, HTTP/1.0":          "GET /healthz HTTP/1.0\nHost: localhost\r\n\r\n",
+		"line feed before a body":      strings.Replace(post, "\r\n", "\n", 1) + "Content-Length: 2\r\n\r\n{}",
 		"TLS client hello":             "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
 	}
 	for _, v := range []string{"+5", "-1", "-0", "0x5", "5,5", "5, 5", "5 5", "5;a", "5.0", "1e1", "", " ", "5h", "\u0665", "_5", "1_0", "0b1", "99999999999999999999", "18446744073709551616", "9223372036854775808", "'5'", "\"5\"", "NaN", "5\t5"} {
@@ -261,16 +272,15 @@ func TestRequestSmugglingIsRefused(t *testing.T) {
 func TestWellFramedRequestsAreServed(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for name, raw := range map[string]string{
-		"plain":                              get + "\r\n",
-		"spaces in a value":                  get + "A:  b c \t\r\n\r\n",
-		"value not in ASCII":                 get + "A: gr\xc3\xbc\xc3\x9fe \xff\r\n\r\n",
-		"empty value":                        get + "A:\r\n\r\n",
-		"zero length":                        get + "Content-Length: 0\r\n\r\n",
-		"empty lines first":                  "\r\n\r\n" + get + "\r\n",
-		"many headers":                       get + strings.Repeat("A: b\r\n", HeadersMax-1) + "\r\n",
-		"repeated lists":                     get + "Accept: a\r\nAccept: b\r\nTraceparent: a\r\nTraceparent: b\r\n\r\n",
-		"an upgrade":                         get + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
-		"bare line feed in the request line": "GET /healthz HTTP/1.1\nHost: localhost\r\n\r\n", // allowed for the request line by RFC 9112, section 2.2
+		"plain":              get + "\r\n",
+		"spaces in a value":  get + "A:  b c \t\r\n\r\n",
+		"value not in ASCII": get + "A: gr\xc3\xbc\xc3\x9fe \xff\r\n\r\n",
+		"empty value":        get + "A:\r\n\r\n",
+		"zero length":        get + "Content-Length: 0\r\n\r\n",
+		"empty lines first":  "\r\n\r\n" + get + "\r\n",
+		"many headers":       get + strings.Repeat("A: b\r\n", HeadersMax-1) + "\r\n",
+		"repeated lists":     get + "Accept: a\r\nAccept: b\r\nTraceparent: a\r\nTraceparent: b\r\n\r\n",
+		"an upgrade":         get + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := b.dial(t)
@@ -289,6 +299,38 @@ func TestWellFramedRequestsAreServed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A bare line feed after a request line is found wherever the reads divide it.
+func TestBareLineFeedIsFoundAcrossReads(t *testing.T) {
+	for text, want := range map[string]bool{
+		"GET / HTTP/1.1\nHost: a\r\n\r\n": true, "GET / HTTP/1.0\nHost: a\r\n\r\n": true, "a\nbGET / HTTP/1.1\n": true,
+		"GET / HTTP/1.1\r\nHost: a\r\n\r\n": false, "{\n}\n": false, "HTTP/1.2\n": false, "\n": false,
+	} {
+		for split := 1; split < len(text); split++ {
+			c := &connection{Conn: &piecewiseConn{pieces: []string{text[:split], text[split:]}}}
+			if _, err := io.ReadAll(c); err != nil || c.bareLineFeed != want {
+				t.Errorf("%q, split at %d: %v %v, want %v", text, split, c.bareLineFeed, err, want)
+			}
+		}
+	}
+}
+
+// piecewiseConn is a connection whose reads return one piece each.
+type piecewiseConn struct {
+	net.Conn
+	pieces []string
+}
+
+func (c *piecewiseConn) SetReadDeadline(time.Time) error { return nil }
+
+func (c *piecewiseConn) Read(b []byte) (int, error) {
+	if len(c.pieces) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, c.pieces[0])
+	c.pieces = c.pieces[1:]
+	return n, nil
 }
 
 // A request with an unacceptable head is refused without reading its body. The
@@ -312,6 +354,46 @@ func TestRefusedBodyIsNotRead(t *testing.T) {
 				t.Errorf("%d %s, closes: %v", status, body, closes)
 			}
 		})
+	}
+}
+
+// A request that its head suffices to refuse gets no 100 Continue.
+func TestRefusedExpectationGetsNoContinue(t *testing.T) {
+	key, text := newTestKey(t, 1, 0, ingress.ScopeRead)
+	keys := new(Keys)
+	keys.Set([]ingress.Key{key})
+	local := startBareGateway(t, Config{Keys: keys}, nil)
+	outside := startBareGateway(t, Config{Keys: keys}, func(l net.Listener) net.Listener { return offLoopbackListener{l} })
+	read := "Authorization: Bearer " + text + "\r\n"
+	const tail = "Expect: 100-continue\r\nContent-Length: 10\r\n\r\n"
+	for name, c := range map[string]struct {
+		at     *bareGateway
+		raw    string
+		status int
+	}{
+		"too long":              {local, post + strings.Replace(tail, "10\r", "1048577\r", 1), 413},
+		"media type":            {local, strings.Replace(post, "application/json", "text/plain", 1) + tail, 415},
+		"encoding":              {local, post + "Content-Encoding: gzip\r\n" + tail, 415},
+		"origin":                {local, post + "Origin: http://evil.example\r\n" + tail, 403},
+		"proxied without a key": {local, post + "X-Forwarded-For: 203.0.113.9\r\n" + tail, 401},
+		"invalid key":           {local, post + "Authorization: Bearer troupe_x_y\r\n" + tail, 401},
+		"key lacks the scope":   {local, post + read + tail, 403},
+		"no token":              {local, strings.Replace(post, "/messages", ":invoke", 1) + tail, 401},
+		"no key off loopback":   {outside, post + tail, 401},
+		"scope, off loopback":   {outside, post + read + tail, 403},
+		"scope of keys":         {outside, strings.Replace(post, "/v1/agents/a/messages", "/v1/keys", 1) + read + tail, 403},
+		"scope of a signal":     {outside, strings.Replace(post, "/v1/agents/a/messages", "/v1/runs/x:signal", 1) + read + tail, 403},
+		"scope, no expectation": {outside, post + read + "Content-Length: 1000000\r\n\r\n", 403},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, body, closes, _ := c.at.sendRaw(t, c.at.named(c.raw))
+			if status != c.status || !closes || !strings.Contains(body, `"code":`) {
+				t.Errorf("%d %s, closes: %v, want %d", status, body, closes, c.status)
+			}
+		})
+	}
+	if status, body, _, _ := local.sendRaw(t, local.named(post+tail)); status != http.StatusContinue {
+		t.Errorf("acceptable head: %d %s, want 100", status, body)
 	}
 }
 

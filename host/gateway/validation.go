@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // Bounds of the head of a request.
@@ -45,26 +47,49 @@ func (s *Server) validateHead(h *fasthttp.RequestHeader) (p *problem, hangUp boo
 }
 
 // validateBeforeBody validates the head before the body is read. If every client
-// needs a key, it also requires valid credentials. No memory is allocated for the body of a
-// request that it refuses.
+// needs a key, and for a client that awaits a 100 Continue, it also requires
+// credentials with the scope of the route. No memory is allocated for the body of
+// a request that it refuses.
 func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader) *problem {
 	p, _ := s.validateHead(h)
-	if p == nil && (!s.onLoopback.Load() || s.config.KeysRequired) && !s.hasCredential(h) {
+	if p != nil || s.onLoopback.Load() && !s.config.KeysRequired && len(h.Peek(fasthttp.HeaderExpect)) == 0 {
+		return p
+	}
+	path, _, _ := bytes.Cut(h.RequestURI(), questionMark)
+	if scope, ok := routeScope(string(h.Method()), string(path)); ok {
+		_, p = s.authorize(h, scope, nil)
+	} else if !s.hasCredential(h) {
 		_, p = s.authorize(h, "", nil)
 	}
 	return p
+}
+
+// routeScope returns the scope that routeScopes requires for a request.
+func routeScope(method, path string) (scope ingress.Scope, ok bool) {
+	request := method + " " + path
+	for route, scope := range routeScopes {
+		prefix, suffix, hasID := strings.Cut(route, "{id}")
+		id, hasPrefix := strings.CutPrefix(request, prefix)
+		id, hasSuffix := strings.CutSuffix(id, suffix)
+		if hasPrefix && hasSuffix && hasID != (id == "") && !strings.ContainsAny(id, "/:") {
+			return scope, true
+		}
+	}
+	return "", false
 }
 
 // headerReceived configures how fasthttp reads the body, once the head has
 // arrived.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: s.config.BodyTimeout}
-	if n := h.ContentLength(); (n > 0 || n == -1) && s.validateBeforeBody(h) != nil {
+	if n := h.ContentLength(); n > BodyBytesMax || (n > 0 || n == -1) && s.validateBeforeBody(h) != nil {
 		// The body MUST NOT be read, and the client MUST NOT get a 100 Continue. An
 		// oversized length makes fasthttp reject the request, and handleReadError sends
 		// the actual reason.
 		h.SetContentLength(BodyBytesMax + 1)
-		h.Del(fasthttp.HeaderExpect)
+		if len(h.Peek(fasthttp.HeaderExpect)) > 0 {
+			h.Set(fasthttp.HeaderExpect, "refused") // handleReadError validates the head again
+		}
 	}
 	// fasthttp alone detects the end of a chunked body, and the gateway cannot
 	// verify it. So the connection is closed after the answer.
