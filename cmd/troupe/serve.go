@@ -71,6 +71,7 @@ func (c *ServeCmd) Run(s streams) error {
 	out := newLogWriter(s.err)
 	defer out.close()
 	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.Level})).With("node", c.Node)
+	defer redirectStandardLog(log)()
 	n, err := c.open(s, log)
 	if err != nil {
 		return err
