@@ -4,6 +4,7 @@ package sim
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -176,6 +177,32 @@ const (
 	violationFile = "violation.txt" // violations of both runs
 	planFile      = "plan.txt"      // plan of the failed run
 )
+
+// FailureDir returns the directory of a failure below parent. Its name has the seed
+// and a hash of the program, the options and the plan, so another build or other
+// flags do not overwrite it.
+func FailureDir(parent string, o Options, r Result) (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	return failureDir(path, parent, o, r)
+}
+
+func failureDir(program, parent string, o Options, r Result) (string, error) {
+	f, err := os.Open(program)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, f); err != nil {
+		return "", err
+	}
+	hash.Write(EncodeChoices(o, nil))
+	hash.Write([]byte(r.Plan))
+	return filepath.Join(parent, fmt.Sprintf("seed-%d-%x", r.Seed, hash.Sum(nil)[:4])), nil
+}
 
 // SaveFailure writes the directory of a failure: its choices, its log, and the
 // smallest run found that violates the same spec. It returns the result of the

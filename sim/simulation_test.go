@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"runtime/pprof"
 	"strings"
 	"testing"
@@ -187,6 +188,37 @@ func TestRegistryClientSurvivesFullDisk(t *testing.T) {
 	t.Logf("%d registry operations, %d disk-full faults", opsMax, diskFull)
 	if opsMax < 40 || diskFull == 0 {
 		t.Errorf("at most %d registry operations in an hour, with %d disk-full faults", opsMax, diskFull)
+	}
+}
+
+// TestFailureDirNamesBuild checks that the directories of a seed differ if the
+// program or an option differs, and are equal otherwise.
+func TestFailureDirNamesBuild(t *testing.T) {
+	parent := t.TempDir()
+	programs := []string{filepath.Join(parent, "a"), filepath.Join(parent, "b")}
+	for _, program := range programs {
+		if err := os.WriteFile(program, []byte(program), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := Result{Seed: 7, Plan: "cells"}
+	seen := map[string]bool{}
+	for range 2 {
+		for _, program := range programs {
+			for _, o := range []Options{{Seed: 7}, {Seed: 7, Faultless: true}, {Seed: 7, Long: true}} {
+				dir, err := failureDir(program, parent, o, r)
+				if err != nil || !regexp.MustCompile(`^seed-7-[0-9a-f]{8}$`).MatchString(filepath.Base(dir)) || filepath.Dir(dir) != parent {
+					t.Errorf("%s, %v", dir, err)
+				}
+				seen[dir] = true
+			}
+		}
+	}
+	if len(seen) != 6 {
+		t.Errorf("%d directories, want 6: %v", len(seen), seen)
+	}
+	if _, err := failureDir(filepath.Join(parent, "absent"), parent, Options{}, r); err == nil {
+		t.Error("no error without the program")
 	}
 }
 

@@ -4,7 +4,6 @@ package simulate
 
 import (
 	"fmt"
-	"path/filepath"
 
 	"github.com/troupe-run/troupe/sim"
 )
@@ -132,8 +131,11 @@ func (r *Result) addFailure(o Options, simOptions sim.Options, broken sim.Result
 	f := Failure{Seed: broken.Seed, Property: broken.Violation.Spec, Detail: broken.Violation.Detail}
 	if o.Dir != "" && r.folders < failuresMax {
 		r.folders++
-		f.Dir = filepath.Join(o.Dir, fmt.Sprintf("seed-%d", broken.Seed))
-		if _, err := sim.SaveFailure(f.Dir, simOptions, broken); err != nil {
+		dir, err := sim.FailureDir(o.Dir, simOptions, broken)
+		if f.Dir = dir; err == nil {
+			_, err = sim.SaveFailure(dir, simOptions, broken)
+		}
+		if err != nil {
 			f.Detail += fmt.Sprintf(" (report folder could not be written: %v)", err)
 		}
 	}

@@ -50,7 +50,7 @@ that spec. Exits with code 1 if it does not, or if a shrunk failure has more tha
 Examples:
   troupe-mutants mutants
   troupe-mutants mutants --shrink --only cycle-check
-  MUTANT=cycle-check troupe-mutants replay sim-out/mutants/cycle-check/seed-1`
+  MUTANT=cycle-check troupe-mutants replay sim-out/mutants/cycle-check/seed-1-9f86d081`
 }
 
 // Validate checks that the mutants named by --only exist.
@@ -140,8 +140,12 @@ func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (minSteps int, err er
 	minSteps = found.Stats.Steps
 	next := found
 	for range shrinkTries {
-		dir := filepath.Join(c.Dir, g.Mutant, fmt.Sprintf("seed-%d", next.Seed))
-		shrunk, err := sim.SaveFailure(dir, sim.Options{Seed: next.Seed}, next)
+		o := sim.Options{Seed: next.Seed}
+		dir, err := sim.FailureDir(filepath.Join(c.Dir, g.Mutant), o, next)
+		if err != nil {
+			return minSteps, err
+		}
+		shrunk, err := sim.SaveFailure(dir, o, next)
 		if err != nil {
 			return minSteps, err
 		}

@@ -21,8 +21,8 @@ func (ReplayCmd) Help() string {
 the run diverges from the recorded log, prints the first step that differs and both lines.
 
 Examples:
-  troupe replay sim-out/seed-7
-  troupe replay sim-out/seed-7 --whole`
+  troupe replay sim-out/seed-7-9f86d081
+  troupe replay sim-out/seed-7-9f86d081 --whole`
 }
 
 // Run executes the command.

@@ -212,7 +212,10 @@ func (c *SimCmd) reportFailure(out, stderr io.Writer, o sim.Options, r sim.Resul
 	if r.Violation.Spec == traceWritten {
 		return exitCode(exitFailed) // an I/O error, not a simulated failure
 	}
-	dir := filepath.Join(c.Dir, fmt.Sprintf("seed-%d", r.Seed))
+	dir, err := sim.FailureDir(c.Dir, o, r)
+	if err != nil {
+		return err
+	}
 	if isTerminal(stderr) {
 		o.OnShrunk = func(steps int) { fmt.Fprintf(controls(stderr), "\r\033[Kshrinking seed %d: %d steps", r.Seed, steps) }
 		defer fmt.Fprint(controls(stderr), "\r\033[K")

@@ -166,9 +166,10 @@ func TestNondeterminismPrintsRerunCommand(t *testing.T) {
 	c := SimCmd{Store: "pebble", Engine: "direct", Faults: "drawn", Strategy: "drawn", Dir: t.TempDir()}
 	var out, stderr bytes.Buffer
 	o := sim.Options{Seed: 2, Faultless: true}
-	err := c.reportFailure(&out, &stderr, o, sim.RunTwice(o, sim.Options{Seed: 3, Faultless: true}))
-	dir := filepath.Join(c.Dir, "seed-2")
-	if err == nil || !strings.Contains(out.String(), "FAILED "+sim.Deterministic) || !strings.HasSuffix(out.String(), dir+" has the first log; troupe sim --seed 2 --store pebble runs both again\n") {
+	r := sim.RunTwice(o, sim.Options{Seed: 3, Faultless: true})
+	err := c.reportFailure(&out, &stderr, o, r)
+	dir, dirErr := sim.FailureDir(c.Dir, o, r)
+	if err == nil || dirErr != nil || !strings.Contains(out.String(), "FAILED "+sim.Deterministic) || !strings.HasSuffix(out.String(), dir+" has the first log; troupe sim --seed 2 --store pebble runs both again\n") {
 		t.Errorf("error %v, output %s", err, out.String())
 	}
 	out.Reset()
