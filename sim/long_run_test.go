@@ -20,8 +20,8 @@ func TestLongRunIsBusyThroughout(t *testing.T) {
 			t.Errorf("seed %d: %s; %d steps, by tenth %v", r.Seed, short, r.Stats.Steps, r.Stats.TenthSteps)
 		}
 	}
-	if at, _, err := DecodeChoices(EncodeChoices(Options{Seed: 3, Long: true}, nil)); err != nil || !at.Long {
-		t.Errorf("decoded options: got %+v, error %v, want a long run", at, err)
+	if at, _, err := DecodeChoices(EncodeChoices(Options{Seed: 3, Long: true, Registry: "off"}, nil)); err != nil || !at.Long || at.Registry != "off" {
+		t.Errorf("decoded options: got %+v, error %v, want a long run without a registry", at, err)
 	}
 }
 

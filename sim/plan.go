@@ -90,7 +90,7 @@ const (
 	planLength
 )
 
-// drawPlan draws the plan of a seed. The options Faultless and Odds replace values that
+// drawPlan draws the plan of a seed. The options Faultless, Odds and Registry replace values that
 // are already drawn, so they change no other draw.
 func drawPlan(c Entropy, o Options) Plan {
 	var p Plan
@@ -144,6 +144,12 @@ func drawPlan(c Entropy, o Options) Plan {
 	c.SetStream(planRegistry)
 	if !o.Plain && o.Team == nil {
 		p.RegistryInterval = [...]time.Duration{0, 3 * time.Second, time.Second, 300 * time.Millisecond}[c.Int(4)]
+		switch {
+		case o.Registry == "off":
+			p.RegistryInterval = 0
+		case o.Registry == "on" && p.RegistryInterval == 0:
+			p.RegistryInterval = time.Second
+		}
 	}
 	c.SetStream(planLength)
 	if o.Plain {

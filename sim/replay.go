@@ -42,6 +42,9 @@ func EncodeChoices(o Options, choices Choices) []byte {
 	if o.Strategy != "" {
 		b = append(b, " strategy "+o.Strategy...)
 	}
+	if o.Registry != "" {
+		b = append(b, " registry "+o.Registry...)
+	}
 	if o.Plain {
 		b = append(b, " world plain"...)
 	}
@@ -152,6 +155,8 @@ func decodeHeader(head string) (o Options, err error) {
 		case name == "strategy":
 			_, err = ParseStrategy(value)
 			o.Strategy = value
+		case name == "registry" && (value == "on" || value == "off"):
+			o.Registry = value
 		case name == "world" && value == "plain":
 			o.Plain = true
 		case name == "world" && value == "long":

@@ -32,6 +32,7 @@ type Options struct {
 	Faultless     bool                // no faults except those in Odds
 	Odds          []Odds              // odds of single faults; they override the drawn odds
 	Strategy      string              // name of the strategy; "": drawn
+	Registry      string              // "on" or "off": whether a client registers agents and keys; "": drawn
 	Team          *Team               // replaces the built-in agents of a drawn plan; nil: none
 	Plan          *Plan               // overrides the generated plan; the caller submits requests and ends the fault phase
 	adjustLimits  func(*specs.Limits) // tests only: makes the specs stricter than the code

@@ -29,6 +29,7 @@ type SimCmd struct {
 	Faults   string        `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none except those given by --fault."`
 	Fault    []string      `help:"Fault to inject, kind:probability, for example NetworkDelay:0.5. Repeatable. An unknown kind prints the known ones."`
 	Strategy string        `enum:"drawn,uniform,priority,starvation" default:"drawn" help:"Choice of the next event: drawn by the seed; uniform; by priority, with a few demotions; or starvation of one actor."`
+	Registry string        `enum:"drawn,on,off" default:"drawn" help:"Registration of agents and keys during the simulation: drawn by the seed, on, or off."`
 	Store    string        `enum:"memory,pebble" default:"memory" help:"memory, or pebble: run each seed on both and compare the hashes."`
 	Engine   string        `enum:"direct,proto" default:"direct" help:"direct, or proto: run each seed with cells stepped directly and behind real mailboxes and supervision, and compare the hashes."`
 	Events   bool          `help:"Print the canonical log instead of columns."`
@@ -54,6 +55,7 @@ Examples:
   troupe sim --seed 7
   troupe sim --runs 1000
   troupe sim --budget 10m
+  troupe sim --runs 100 --registry off
   troupe sim --project examples/project --seeds 100
   troupe sim --seed 7 --faults none --fault NetworkDelay:0.5 --html seed-7.html`
 }
@@ -73,6 +75,8 @@ func (c *SimCmd) Validate() error {
 		return errors.New("--seeds requires --project; without it, use --runs")
 	case c.Project != "" && (c.Plain || c.Long || c.Budget > 0 || c.Trace != "" || c.Events || c.HTML != "" || c.Store != "memory" || c.Engine != "direct"):
 		return errors.New("--project can be combined only with --seed, --seeds, --runs, --faults, --fault, --strategy and --dir")
+	case c.Registry == "on" && (c.Plain || c.Project != ""):
+		return errors.New("--registry on: --plain and --project have no registry, want --registry off or none of them")
 	case c.Hashes != "" && c.Runs == 0:
 		return errors.New("--hashes requires --runs")
 	case (c.Runs > 0 || c.Budget > 0) && (c.Events || c.HTML != ""):
@@ -104,6 +108,9 @@ func (c *SimCmd) Run(s streams) error {
 	o := sim.Options{Faultless: c.Faults == "none", Odds: c.odds, Plain: c.Plain, Long: c.Long}
 	if c.Strategy != "drawn" {
 		o.Strategy = c.Strategy
+	}
+	if c.Registry != "drawn" {
+		o.Registry = c.Registry
 	}
 	out := bufio.NewWriterSize(s.out, 1<<16)
 	defer out.Flush()
@@ -249,7 +256,8 @@ func (c *SimCmd) rerunCommand(seed uint64) string {
 		set  bool
 		text string
 	}{{c.Long, "--long"}, {c.Plain, "--plain"}, {c.Store != "memory", "--store " + c.Store}, {c.Engine != "direct", "--engine " + c.Engine},
-		{c.Faults == "none", "--faults none"}, {c.Strategy != "drawn", "--strategy " + c.Strategy}} {
+		{c.Faults == "none", "--faults none"}, {c.Strategy != "drawn", "--strategy " + c.Strategy},
+		{c.Registry != "drawn", "--registry " + c.Registry}} {
 		if flag.set {
 			words = append(words, flag.text)
 		}

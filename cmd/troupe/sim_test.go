@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -139,11 +140,36 @@ func TestSimBudget(t *testing.T) {
 	if once, _ := runSim(t, "--runs", "2", "--seed", "100", "--twice", "1"); !strings.Contains(once, " of 2 seeds, 1 of them twice") {
 		t.Errorf("seeds 100 and 101: want one of them run twice, got\n%s", once)
 	}
-	for _, args := range [][]string{{"--budget=-1s"}, {"--runs=-1"}, {"--runs", "1", "--twice", "101"}, {"--long", "--plain"}, {"--runs", "2", "--events"}, {"--budget", "1s", "--html", "x.html"}} {
+	for _, args := range [][]string{{"--budget=-1s"}, {"--runs=-1"}, {"--runs", "1", "--twice", "101"}, {"--long", "--plain"}, {"--registry", "on", "--plain"}, {"--runs", "2", "--events"}, {"--budget", "1s", "--html", "x.html"}} {
 		var o, e bytes.Buffer
 		if code := run(append([]string{"sim"}, args...), streams{&o, &e}); code != exitUsage || !strings.Contains(e.String(), "want") {
 			t.Errorf("troupe sim %v: exit code %d, stderr %s", args, code, e.String())
 		}
+	}
+}
+
+// --registry decides for all seeds whether agents and keys are registered during
+// the run.
+func TestSimRegistry(t *testing.T) {
+	plans := func(setting string) (with, without int) {
+		for seed := range 6 {
+			out, _ := runSim(t, "--registry", setting, "--seed", fmt.Sprint(seed+1), "--faults", "none")
+			if strings.Contains(out, "troupe/registry") {
+				with++
+			} else {
+				without++
+			}
+		}
+		return with, without
+	}
+	if with, without := plans("on"); without > 0 {
+		t.Errorf("on: %d of %d seeds have no registry", without, with+without)
+	}
+	if with, without := plans("off"); with > 0 {
+		t.Errorf("off: %d of %d seeds have a registry", with, with+without)
+	}
+	if with, without := plans("drawn"); with == 0 || without == 0 {
+		t.Errorf("drawn: %d seeds have a registry and %d none", with, without)
 	}
 }
 
@@ -152,9 +178,10 @@ func TestRerunCommand(t *testing.T) {
 	for want, c := range map[string]SimCmd{
 		"troupe sim --seed 7 --runs 1 --twice 100":                       {},
 		"troupe sim --seed 7 --store pebble --faults none":               {Store: "pebble", Faults: "none"},
+		"troupe sim --seed 7 --runs 1 --twice 100 --registry off":        {Registry: "off"},
 		"troupe sim --project x --seed 7 --strategy uniform --fault a:1": {Project: "x", Strategy: "uniform", Fault: []string{"a:1"}},
 	} {
-		c.Store, c.Engine, c.Faults, c.Strategy = cmp.Or(c.Store, "memory"), cmp.Or(c.Engine, "direct"), cmp.Or(c.Faults, "drawn"), cmp.Or(c.Strategy, "drawn")
+		c.Store, c.Engine, c.Faults, c.Strategy, c.Registry = cmp.Or(c.Store, "memory"), cmp.Or(c.Engine, "direct"), cmp.Or(c.Faults, "drawn"), cmp.Or(c.Strategy, "drawn"), cmp.Or(c.Registry, "drawn")
 		if got := c.rerunCommand(7); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
@@ -163,7 +190,7 @@ func TestRerunCommand(t *testing.T) {
 
 // Two runs that differ leave a folder, and the command that repeats both is printed.
 func TestNondeterminismPrintsRerunCommand(t *testing.T) {
-	c := SimCmd{Store: "pebble", Engine: "direct", Faults: "drawn", Strategy: "drawn", Dir: t.TempDir()}
+	c := SimCmd{Store: "pebble", Engine: "direct", Faults: "drawn", Strategy: "drawn", Registry: "drawn", Dir: t.TempDir()}
 	var out, stderr bytes.Buffer
 	o := sim.Options{Seed: 2, Faultless: true}
 	r := sim.RunTwice(o, sim.Options{Seed: 3, Faultless: true})
