@@ -24,7 +24,7 @@ const (
 // agentRecord is the registry's record of an agent.
 type agentRecord struct {
 	Spec  jsontext.Value `json:"spec"`
-	Owner string         `json:"owner"` // principal that created the agent
+	Owner string         `json:"owner"` // principal that may change and delete the agent
 	At    string         `json:"at"`
 }
 
@@ -32,6 +32,7 @@ type agentRecord struct {
 type formerRecord struct {
 	Spec     jsontext.Value `json:"spec"`
 	Replaced string         `json:"replaced_at"`
+	Owner    string         `json:"owner,omitzero"` // owner of the agent at that time; unknown in older records
 }
 
 // Catalog is the decoded state of the registry, as cells, gateways and the
@@ -40,6 +41,7 @@ type Catalog struct {
 	Definitions []actor.Definition // sorted by name
 	Former      []actor.Definition
 	Specs       []Spec            // specs of Definitions, in the same order
+	Owners      []string          // owners of Definitions, in the same order
 	Keys        []actor.StateItem // key records with created_at; the name is the key ID
 }
 
@@ -69,8 +71,9 @@ type CatalogReader struct {
 }
 
 type compiledAgent struct {
-	spec Spec
-	def  actor.Definition
+	spec  Spec
+	owner string
+	def   actor.Definition
 }
 
 // NewCatalogReader returns a reader that compiles agents with the tools of
@@ -101,7 +104,7 @@ func (r *CatalogReader) Read(items []actor.StateItem) (Catalog, error) {
 			d.Former = append(d.Former, a.def)
 			continue
 		}
-		d.Definitions, d.Specs = append(d.Definitions, a.def), append(d.Specs, a.spec)
+		d.Definitions, d.Specs, d.Owners = append(d.Definitions, a.def), append(d.Specs, a.spec), append(d.Owners, a.owner)
 	}
 	r.compiled = compiled
 	return d, nil
@@ -110,7 +113,7 @@ func (r *CatalogReader) Read(items []actor.StateItem) (Catalog, error) {
 func (r *CatalogReader) compile(item actor.StateItem) (a compiledAgent, err error) {
 	switch {
 	case strings.HasPrefix(item.Name, agentPrefix):
-		a.spec, _, err = decodeAgentRecord(item.Value)
+		a.spec, a.owner, err = decodeAgentRecord(item.Value)
 	case strings.HasPrefix(item.Name, formerPrefix):
 		var f formerRecord
 		if err = json.Unmarshal(item.Value, &f, json.RejectUnknownMembers(true)); err == nil {

@@ -3,7 +3,6 @@
 package agents
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -22,6 +21,11 @@ type registryState struct {
 	now       actor.Time
 	principal string
 	native    []string
+
+	// The result of ToolOpen; asked reports whether there is one. Without a result,
+	// definitions count as open for FormerRetention.
+	open  map[string]bool
+	asked bool
 }
 
 func (s registryState) apply(operation, body string) (change, *actor.Refusal) {
@@ -94,26 +98,26 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 		return change{}, refusal
 	}
 	if !exists {
-		if s.count(agentPrefix) >= AgentsMax {
-			return change{}, actor.Refuse(actor.Budget, "%d agents exist, at most %d allowed; delete one first", AgentsMax, AgentsMax)
-		}
 		item.Value = s.encodeAgent(spec)
-		return s.checkSize(change{updates: []actor.StateItem{item}, answer: answer})
+		return s.makeRoom(spec.ID, change{updates: []actor.StateItem{item}, answer: answer})
 	}
-	if refusal := s.checkReplace(previous, spec); refusal != nil {
-		return change{}, refusal
-	}
+	owner := s.owner(spec.ID)
 	if previous.Hash() == spec.Hash() {
 		answer.Changed = false
 		item.Value = s.value(item.Name)
+		if s.principal == Operator && owner != Operator { // the operator takes the agent over
+			item.Value = s.encodeAgent(spec)
+		}
 		return change{updates: []actor.StateItem{item}, answer: answer}, nil
 	}
-	item.Value = s.encodeAgent(spec)
-	retired, refusal := s.retire(previous)
-	if refusal != nil {
+	if refusal := s.checkOwner(spec.ID, owner); refusal != nil {
 		return change{}, refusal
 	}
-	return s.checkSize(change{updates: append([]actor.StateItem{item}, retired...), answer: answer})
+	if previous.Kind != spec.Kind && s.principal != Operator {
+		return change{}, actor.Refuse(actor.Rejected, "%s is an agent of kind %s; delete it first or choose another name", spec.ID, previous.Kind)
+	}
+	item.Value = s.encodeAgent(spec)
+	return s.makeRoom(spec.ID, change{updates: []actor.StateItem{item, s.retired(previous, owner)}, answer: answer})
 }
 
 // checkDurability rejects a change of an agent's durability while one of its runs
@@ -130,7 +134,10 @@ func (s registryState) checkDurability(spec Spec) *actor.Refusal {
 	}
 	for _, item := range s.items {
 		var f formerRecord
-		if !strings.HasPrefix(item.Name, formerPrefix+spec.ID+"/") || s.expired(replacedAt(item.Value)) || json.Unmarshal(item.Value, &f) != nil {
+		if !strings.HasPrefix(item.Name, formerPrefix+spec.ID+"/") {
+			continue
+		}
+		if _, at := ownerOf(item.Value); s.now.Sub(at) > FormerRetention || json.Unmarshal(item.Value, &f) != nil {
 			continue
 		}
 		if previous, err := ReadJSON(f.Spec); err == nil && previous.Durability != spec.Durability {
@@ -146,19 +153,17 @@ func durabilityRefusal(id, durability string) *actor.Refusal {
 	return r
 }
 
-// checkReplace prevents a principal from taking over the agent of another.
-func (s registryState) checkReplace(previous, spec Spec) *actor.Refusal {
-	owner := s.owner(spec.ID)
-	switch {
-	case s.principal == Operator:
+// checkOwner permits a change of an agent to its owner and to the operator only. A
+// change by the operator makes the operator the owner; no other change moves an agent.
+func (s registryState) checkOwner(id, owner string) *actor.Refusal {
+	if s.principal == Operator || owner == s.self() && owner != "" {
 		return nil
-	case previous.Kind != spec.Kind:
-		return actor.Refuse(actor.Rejected, "%s is an agent of kind %s; delete it first or choose another name", spec.ID, previous.Kind)
-	case previous.Kind == KindExternal && previous.Endpoint != spec.Endpoint && owner != actor.FitText(s.principal, runs.NameBytesMax):
-		return actor.Refuse(actor.Rejected, "%s is registered at another endpoint by %s, and only that principal may change it; delete it first or choose another name", spec.ID, ownerOrUnknown(owner))
 	}
-	return nil
+	return actor.Refuse(actor.Rejected, "%s belongs to %s: only that principal or a key with scope admin may change or delete it; choose another name", id, ownerOrUnknown(owner))
 }
+
+// self returns the principal of the operation as records hold it.
+func (s registryState) self() string { return actor.FitText(s.principal, runs.NameBytesMax) }
 
 func ownerOrUnknown(principal string) string {
 	if principal == "" {
@@ -175,11 +180,13 @@ func (s registryState) deleteAgent(id string) (change, *actor.Refusal) {
 		}
 		return s.announceAbsent(agentPrefix+id, actor.Refuse(actor.NotFound, "no agent is named %s; see GET /v1/agents", id)), nil
 	}
-	retired, refusal := s.retire(previous)
-	if refusal != nil {
+	owner := s.owner(id)
+	if refusal := s.checkOwner(id, owner); refusal != nil {
 		return change{}, refusal
 	}
-	return change{updates: append([]actor.StateItem{{Name: agentPrefix + id}}, retired...), answer: struct {
+	// The former definition takes the place of the agent in every quota, so a
+	// deletion is never refused for lack of space.
+	return change{updates: []actor.StateItem{{Name: agentPrefix + id}, s.retired(previous, owner)}, answer: struct {
 		OK bool   `json:"ok"`
 		ID string `json:"agent_id"`
 	}{true, id}}, nil
@@ -189,91 +196,6 @@ func (s registryState) deleteAgent(id string) (change, *actor.Refusal) {
 // announcement of an earlier removal may have been lost.
 func (s registryState) announceAbsent(name string, refusal *actor.Refusal) change {
 	return change{updates: []actor.StateItem{{Name: name}}, absent: refusal}
-}
-
-// retire keeps the definition of an agent for the runs that began with it. When
-// a limit is reached, it also deletes definitions that were replaced more than
-// FormerRetention ago, because few runs still need them. It deletes the oldest first,
-// up to prunedPerActionMax at once.
-func (s registryState) retire(previous Spec) ([]actor.StateItem, *actor.Refusal) {
-	prefix := formerPrefix + previous.ID + "/"
-	name := prefix + previous.Hash().String()
-	updates := []actor.StateItem{{Name: name, Value: invariant.Must(json.Marshal(formerRecord{previous.Encode(), runs.FormatTime(s.now)}))}}
-	var all, ofAgent []actor.StateItem
-	bytes := 0
-	for _, item := range s.items {
-		if !strings.HasPrefix(item.Name, formerPrefix) || item.Name == name {
-			continue
-		}
-		all, bytes = append(all, item), bytes+len(item.Value)
-		if strings.HasPrefix(item.Name, prefix) {
-			ofAgent = append(ofAgent, item)
-		}
-	}
-	full, agentFull := len(all) >= FormerMax, len(ofAgent) >= FormerPerAgentMax
-	switch {
-	case agentFull:
-		updates = s.prune(updates, ofAgent)
-	case full || bytes >= formerBytesMax:
-		updates = s.prune(updates, all)
-	}
-	if (full || agentFull) && len(updates) == 1 {
-		return nil, actor.RefuseBusy(actor.ScopeCallee, FormerRetention,
-			"%s was changed %d times within a day, and all agents %d times; open runs need the former definitions; retry later", previous.ID, len(ofAgent), len(all))
-	}
-	return updates, nil
-}
-
-// prune appends to updates the deletion of expired definitions, oldest first.
-func (s registryState) prune(updates, former []actor.StateItem) []actor.StateItem {
-	type candidate struct {
-		name string
-		at   actor.Time
-	}
-	var old []candidate
-	for _, item := range former {
-		if at := replacedAt(item.Value); s.expired(at) {
-			old = append(old, candidate{item.Name, at})
-		}
-	}
-	slices.SortStableFunc(old, func(a, b candidate) int { return cmp.Compare(a.at, b.at) })
-	for _, f := range old[:min(len(old), prunedPerActionMax-len(updates))] {
-		updates = append(updates, actor.StateItem{Name: f.name})
-	}
-	return updates
-}
-
-// expired reports whether a definition replaced at the given time is older than
-// FormerRetention.
-func (s registryState) expired(at actor.Time) bool { return s.now.Sub(at) > FormerRetention }
-
-// replacedAt returns the time at which a definition was replaced, or 0 if the
-// record cannot be decoded.
-func replacedAt(value []byte) actor.Time {
-	var f formerRecord
-	if json.Unmarshal(value, &f) != nil {
-		return 0
-	}
-	at, err := runs.ParseTime(f.Replaced)
-	if err != nil {
-		return 0
-	}
-	return at
-}
-
-// checkSize refuses a change that would exceed the maximum size of the registry.
-func (s registryState) checkSize(c change) (change, *actor.Refusal) {
-	bytes := 0
-	for _, item := range s.items {
-		bytes += len(item.Name) + len(item.Value)
-	}
-	for _, item := range c.updates {
-		bytes += len(item.Name) + len(item.Value) - len(s.value(item.Name))
-	}
-	if bytes > registryBytesMax {
-		return change{}, actor.Refuse(actor.Budget, "all agents have %d bytes in total, at most %d allowed; delete some or shorten prompts", bytes, registryBytesMax)
-	}
-	return c, nil
 }
 
 // createKey stores the record of an API key. The format of keys is defined by the
@@ -309,7 +231,7 @@ func (s registryState) createKey(body string) (change, *actor.Refusal) {
 		}
 		item.Value = invariant.Must(json.Marshal(record, json.Deterministic(true)))
 	}
-	return s.checkSize(change{updates: []actor.StateItem{item}, answer: keyAnswer{true, id}})
+	return change{updates: []actor.StateItem{item}, answer: keyAnswer{true, id}}, nil
 }
 
 type keyAnswer struct {
@@ -350,7 +272,7 @@ func (s registryState) owner(id string) string {
 }
 
 func (s registryState) encodeAgent(spec Spec) []byte {
-	return invariant.Must(json.Marshal(agentRecord{spec.Encode(), actor.FitText(s.principal, runs.NameBytesMax), runs.FormatTime(s.now)}))
+	return invariant.Must(json.Marshal(agentRecord{spec.Encode(), s.self(), runs.FormatTime(s.now)}))
 }
 
 func (s registryState) count(prefix string) int {

@@ -4,7 +4,6 @@ package agents
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -16,8 +15,9 @@ import (
 // RegistryID is the system actor that maintains the agents and API keys.
 var RegistryID = actor.NewID("troupe", "registry")
 
-// Operator is the principal of a node's own requests to the registry, for agents in
-// its files and on its command line. It may replace agents of any principal.
+// Operator is the principal of the node's own requests to the registry, for agents in
+// its files and on its command line, and of requests with scope admin. It may change
+// the agents of any principal, and then owns them.
 const Operator = "operator"
 
 // Operations of the registry. The request and the reply of each are one JSON part.
@@ -42,15 +42,8 @@ const AnnounceSchema = `{"type":"object","properties":{"items":{"type":"array","
 
 // Limits of the registry.
 const (
-	AgentsMax          = 1024
-	FormerMax          = 2048
-	FormerPerAgentMax  = 256
-	KeysMax            = 1024
-	FormerRetention    = 24 * time.Hour // minimum; longer while the registry is not full
-	registryBytesMax   = actor.ActorStateBytesMax * 3 / 4
-	formerBytesMax     = registryBytesMax / 2
-	prunedPerActionMax = actor.StateUpdatesMax - 4
-	keyBytesMax        = 4 << 10
+	KeysMax     = 1024
+	keyBytesMax = 4 << 10
 )
 
 // Registry returns the definition of the registry. The native agents with the
@@ -67,18 +60,31 @@ type change struct {
 	updates []actor.StateItem
 	answer  any
 	absent  *actor.Refusal // refusal if the item to delete did not exist; returned after the announcement
+
+	candidates []string // hashes of definitions; the operation is repeated with the result of ToolOpen
 }
 
-// registryStep executes one operation. It persists the change, then announces it,
+// registryStep executes one operation. If the quota of its principal is used up, it
+// first asks which former definitions open runs need. It persists the change, then announces it,
 // and then replies. An unchanged item is announced too: a client may repeat an
 // operation because an earlier announcement was lost.
 func registryStep(native []string, state State) (Action, error) {
 	call := state.Request.Call
-	c, refusal := registryState{items: state.Request.ActorState, now: state.Request.At, principal: call.Principal, native: native}.apply(call.Operation, contentOf(call.Parts))
+	s := registryState{items: state.Request.ActorState, now: state.Request.At, principal: call.Principal, native: native}
+	c, refusal := s.apply(call.Operation, contentOf(call.Parts))
+	answers := state.Answers
+	if refusal == nil && len(c.candidates) > 0 {
+		if len(answers) == 0 {
+			return Continue("checking", nil, Tool(ToolOpen, encodeCandidates(c.candidates))), nil
+		}
+		s.open, s.asked = readOpen(answers[0][0]), true
+		answers = answers[1:]
+		c, refusal = s.apply(call.Operation, contentOf(call.Parts))
+	}
 	if refusal != nil {
 		return EndRefused(refusal), nil
 	}
-	if len(state.Answers) == 0 {
+	if len(answers) == 0 {
 		action := Continue("announcing", nil, Tool(ToolAnnounce, encodeAnnouncement(c.updates)))
 		if action.StateUpdates = c.updates; mutant.On("registry-forgets") {
 			action.StateUpdates = nil

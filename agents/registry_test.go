@@ -31,7 +31,8 @@ type registryFixture struct {
 	announced     map[string]string
 	reader        *agents.CatalogReader
 	warnings      []string
-	announceFails bool // announcements are refused
+	announceFails bool                   // announcements are refused
+	open          func(hash string) bool // whether an open run needs the definition; nil: unknown
 	now           actor.Time
 	principal     string
 }
@@ -40,10 +41,30 @@ func newRegistryFixture(t interface{ Fatalf(string, ...any) }) *registryFixture 
 	f := &registryFixture{t: t, def: agents.Registry("native"), tools: tools.NewRegistry(), state: map[string]string{}, announced: map[string]string{}, now: actor.Time(time.Hour), principal: "key:a"}
 	f.reader = agents.NewCatalogReader(f.tools)
 	err := f.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Schema: agents.AnnounceSchema, Idempotent: true, Handler: f.announce})
+	if err == nil {
+		err = f.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolOpen, Schema: agents.OpenSchema, Idempotent: true, Handler: f.findOpen})
+	}
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	return f
+}
+
+func (f *registryFixture) findOpen(_ context.Context, input []byte) tools.Result {
+	asked, err := agents.ReadDefinitions(input)
+	if err != nil {
+		f.t.Fatalf("%v", err)
+	}
+	if f.open == nil {
+		return tools.Refused(actor.Refuse(actor.Unavailable, "loading"))
+	}
+	open := []actor.Hash{}
+	for _, hash := range asked {
+		if f.open(hash.String()) {
+			open = append(open, hash)
+		}
+	}
+	return tools.JSON(agents.EncodeOpen(open))
 }
 
 func (f *registryFixture) announce(_ context.Context, input []byte) tools.Result {
@@ -218,9 +239,12 @@ func TestRegistryRejectsInvalidOperations(t *testing.T) {
 		{agents.OpRegister, `{"name":"x"}`, actor.Invalid, "endpoint", "is missing"},
 		{agents.OpPut, `{"name":"troupe"}`, actor.Rejected, "", "part of this program"},
 		{agents.OpPut, `{"name":"native"}`, actor.Rejected, "", "part of this program"},
-		{agents.OpPut, `{"name":"pythia"}`, actor.Rejected, "", "is an agent of kind external; delete it first"},
-		{agents.OpRegister, `{"name":"helper","endpoint":"http://127.0.0.1:9001"}`, actor.Rejected, "", "is an agent of kind declared; delete it first"},
-		{agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:6666"}`, actor.Rejected, "", "by key:a, and only that principal may change it"},
+		{agents.OpPut, `{"name":"pythia"}`, actor.Rejected, "", "pythia belongs to key:a"},
+		{agents.OpRegister, `{"name":"helper","endpoint":"http://127.0.0.1:9001"}`, actor.Rejected, "", "helper belongs to key:a"},
+		{agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:6666"}`, actor.Rejected, "", "pythia belongs to key:a: only that principal or a key with scope admin"},
+		{agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9001","concurrency":3}`, actor.Rejected, "", "pythia belongs to key:a"},
+		{agents.OpDelete, `{"agent_id":"pythia"}`, actor.Rejected, "", "pythia belongs to key:a"},
+		{agents.OpDelete, `{"agent_id":"helper"}`, actor.Rejected, "", "helper belongs to key:a"},
 		{agents.OpDelete, `{"agent_id":"nobody"}`, actor.NotFound, "", "see GET /v1/agents"},
 		{agents.OpDelete, `{"agent_id":"native"}`, actor.Rejected, "", "cannot be deleted"},
 		{agents.OpDelete, `{"agent_id":"a/b"}`, actor.Invalid, "agent_id", "only letters"},
@@ -242,14 +266,29 @@ func TestRegistryRejectsInvalidOperations(t *testing.T) {
 	if !reflect.DeepEqual(before, f.state) {
 		t.Errorf("a refused operation changed the state from %v to %v", before, f.state)
 	}
-	// The owner may change the endpoint; others may repeat the registration.
-	f.mustApply(agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9001","concurrency":3}`)
+	// Others may repeat the registration, which leaves the agent to its owner. The owner
+	// may change it, but not its kind.
+	f.mustApply(agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9001"}`)
+	f.principal = "key:a"
 	f.mustApply(agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9002","concurrency":3}`)
-	// The operator may replace any agent.
+	if out := f.apply(agents.OpPut, `{"name":"pythia"}`); out.Refusal == nil || !strings.Contains(out.Refusal.Detail, "is an agent of kind external; delete it first") {
+		t.Errorf("%+v", out)
+	}
+	// The operator may replace any agent, and then owns it.
 	f.principal = agents.Operator
 	f.mustApply(agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9003"}`)
 	f.mustApply(agents.OpPut, `{"name":"pythia"}`)
 	f.mustApply(agents.OpRegister, `{"name":"helper","endpoint":"http://127.0.0.1:9004"}`)
+	f.principal = "key:a"
+	f.mustApply(agents.OpPut, `{"name":"squatted"}`)
+	f.principal = agents.Operator
+	f.mustApply(agents.OpPut, `{"name":"squatted"}`)
+	f.principal = "key:a"
+	for _, id := range []string{"pythia", "helper", "squatted"} {
+		if out := f.apply(agents.OpDelete, `{"agent_id":"`+id+`"}`); out.Refusal == nil || !strings.Contains(out.Refusal.Detail, "belongs to operator") {
+			t.Errorf("%s: %+v", id, out)
+		}
+	}
 }
 
 func keyRecord(id, digit string) string {
@@ -314,109 +353,174 @@ func TestRepeatedRemovalAnnouncesAgain(t *testing.T) {
 	}
 }
 
-// A former definition is kept while the registry has capacity, and for at least
-// FormerRetention. The oldest is deleted first.
-func TestFormerDefinitionsArePrunedWhenFull(t *testing.T) {
+// A principal that changes its agents without end uses up its own quota only. Other
+// principals create, change and delete agents as before, and each may delete its own.
+func TestPrincipalCannotFillRegistry(t *testing.T) {
+	f := newRegistryFixture(t)
+	f.open = func(string) bool { return true } // runs need every definition
+	f.principal = "bob"
+	f.mustApply(agents.OpPut, `{"name":"bobs"}`)
+	f.principal = "mallory"
+	var refused *actor.Refusal
+	for n := 0; refused == nil; n++ {
+		if n > 1000 {
+			t.Fatal("the quota of a principal has no bound")
+		}
+		refused = f.apply(agents.OpPut, fmt.Sprintf(`{"name":"m%d","prompt":"%d"}`, n%3, n)).Refusal
+	}
+	if refused.Reason != actor.Busy || refused.RetryAfter <= 0 || refused.RetryAfter > time.Hour || !strings.Contains(refused.Detail, "mallory") {
+		t.Errorf("%+v", refused)
+	}
+	for _, f.principal = range []string{"bob", agents.Operator} {
+		f.mustApply(agents.OpPut, `{"name":"new-`+f.principal+`"}`)
+		f.mustApply(agents.OpPut, `{"name":"new-`+f.principal+`","prompt":"changed"}`)
+		f.mustApply(agents.OpDelete, `{"agent_id":"new-`+f.principal+`"}`)
+	}
+	f.principal = "mallory"
+	for n := range 3 {
+		f.mustApply(agents.OpDelete, fmt.Sprintf(`{"agent_id":"m%d"}`, n))
+	}
+	if out := f.apply(agents.OpPut, `{"name":"m4"}`); out.Refusal == nil {
+		t.Error("deletions freed space that open runs need")
+	}
+}
+
+// The share of a principal ends before the registry is full of agents, in number and in
+// bytes. The operator has a share that others cannot use up.
+func TestPrincipalCannotUseUpAgents(t *testing.T) {
+	for name, test := range map[string]struct {
+		prompt string
+		stored int // agents stored directly, because operations take longer
+	}{"number": {"", 250}, "bytes": {strings.Repeat("x", 30<<10), 95}} {
+		f := newRegistryFixture(t)
+		f.open = func(string) bool { return false }
+		fill := func(principal string) (created int) {
+			f.principal = principal
+			for {
+				body := fmt.Sprintf(`{"name":"%s-%d","prompt":"x%s"}`, principal, created, test.prompt)
+				if created < test.stored && principal != "late" {
+					spec, err := agents.ReadJSON([]byte(body))
+					if err != nil {
+						t.Fatal(err)
+					}
+					f.state["agent/"+spec.ID] = fmt.Sprintf(`{"spec":%s,"owner":%q,"at":"x"}`, spec.Encode(), principal)
+					created++
+					continue
+				}
+				if out := f.apply(agents.OpPut, body); out.Refusal != nil {
+					if out.Refusal.Reason != actor.Budget {
+						t.Errorf("%s: %+v", name, out.Refusal)
+					}
+					return created
+				}
+				created++
+			}
+		}
+		first := fill("mallory")
+		for principal := range 3 {
+			if got := fill(fmt.Sprint("p", principal)); got != first {
+				t.Errorf("%s: principal %d created %d agents, the first %d", name, principal, got, first)
+			}
+		}
+		if got := fill("late"); got != 0 && name == "number" {
+			t.Errorf("%s: %d agents beyond the share of all principals", name, got)
+		}
+		f.principal = agents.Operator
+		f.mustApply(agents.OpPut, `{"name":"operators"}`)
+		f.mustApply(agents.OpPut, `{"name":"operators","prompt":"changed"}`)
+		f.mustApply(agents.OpDelete, `{"agent_id":"mallory-0"}`)
+	}
+}
+
+// Former definitions that no open run needs are deleted first, the oldest before the
+// others. Needed ones are kept however old they are.
+func TestUnneededDefinitionsArePruned(t *testing.T) {
+	f := newRegistryFixture(t)
+	needed := map[string]bool{}
+	f.open = func(hash string) bool { return needed[hash] }
+	var last string
+	for n := range 700 {
+		f.now = f.now.Add(time.Second)
+		last = f.mustApply(agents.OpPut, fmt.Sprintf(`{"name":"helper","prompt":"%d"}`, n))["definition"].(string)
+		if n%100 == 0 {
+			needed[last] = true
+		}
+	}
+	kept := map[string]bool{}
+	for _, def := range f.catalog().Former {
+		kept[def.Hash.String()] = true
+	}
+	for hash := range needed {
+		if !kept[hash] {
+			t.Errorf("definition %s was deleted, but an open run needs it", hash)
+		}
+	}
+	if len(kept) > agents.PrincipalRecordsMax || len(kept) < agents.PrincipalRecordsMax/2 || !reflect.DeepEqual(f.state, f.announced) {
+		t.Errorf("%d former definitions", len(kept))
+	}
+}
+
+// While the node does not know its open runs, definitions are kept for FormerRetention.
+func TestDefinitionsAreKeptWhileRunsAreUnknown(t *testing.T) {
 	f := newRegistryFixture(t)
 	put := func(n int) actor.Outcome {
 		f.now = f.now.Add(time.Second)
 		return f.apply(agents.OpPut, fmt.Sprintf(`{"name":"helper","prompt":"%d"}`, n))
 	}
-	for n := range agents.FormerPerAgentMax + 1 {
+	for n := range agents.PrincipalRecordsMax {
 		if out := put(n); out.Refusal != nil {
-			t.Fatal(out.Refusal)
+			t.Fatal(n, out.Refusal)
 		}
 	}
-	out := put(-1)
-	if out.Refusal == nil || out.Refusal.Reason != actor.Busy || out.Refusal.RetryAfter <= 0 {
+	if out := put(-1); out.Refusal == nil || out.Refusal.Reason != actor.Busy || out.Refusal.RetryAfter > time.Minute {
 		t.Fatalf("%+v", out)
 	}
-	if out := f.apply(agents.OpDelete, `{"agent_id":"helper"}`); out.Refusal == nil {
-		t.Errorf("%+v", out)
-	}
-	f.now = f.now.Add(agents.FormerRetention - 10*time.Second)
+	f.now = f.now.Add(agents.FormerRetention)
 	before := len(f.catalog().Former)
-	f.mustApply(agents.OpPut, `{"name":"other"}`)
-	f.mustApply(agents.OpPut, `{"name":"other","prompt":"another"}`)
-	if got := len(f.catalog().Former); got != before+1 {
-		t.Errorf("%d former after a day, %d before", got, before)
-	}
 	if out := put(-1); out.Refusal != nil {
 		t.Fatal(out.Refusal)
 	}
-	d := f.catalog()
-	for _, def := range d.Former {
-		if strings.Contains(string(def.Spec), `"prompt":"0"`) {
-			t.Error("the oldest definition was not deleted")
-		}
-	}
-	if got := len(d.Former); got >= before || got < before-100 || !reflect.DeepEqual(f.state, f.announced) {
+	if got := len(f.catalog().Former); got >= before || got < before-100 || !reflect.DeepEqual(f.state, f.announced) {
 		t.Errorf("%d former, %d before", got, before)
 	}
 }
 
-// A former definition can be restored and replaced again. It then still counts once
-// towards FormerPerAgentMax.
-func TestRestoredDefinitionIsNotCountedTwice(t *testing.T) {
+// Agents and definitions stored by earlier versions may exceed the quota. They can
+// still be changed and deleted.
+func TestStoreBeyondQuota(t *testing.T) {
 	f := newRegistryFixture(t)
-	for n := range agents.FormerPerAgentMax {
-		f.mustApply(agents.OpPut, fmt.Sprintf(`{"name":"helper","prompt":"%d"}`, n))
-	}
-	f.mustApply(agents.OpPut, `{"name":"helper","prompt":"0"}`)
-	f.mustApply(agents.OpPut, `{"name":"helper","prompt":"1"}`)
-}
-
-func TestFormerDefinitionsArePrunedInBatches(t *testing.T) {
-	f := newRegistryFixture(t)
-	for n := range 200 {
-		f.state[fmt.Sprintf("former/x%d/1", n)] = fmt.Sprintf(`{"spec":{"name":"x"},"replaced_at":%q}%s`, runs.FormatTime(f.now), strings.Repeat(" ", 63<<10))
-	}
-	f.now = f.now.Add(2 * agents.FormerRetention)
-	for n := range 5 {
-		f.mustApply(agents.OpPut, fmt.Sprintf(`{"name":"helper","prompt":"%d"}`, n))
-	}
-	if got := len(f.catalog().Former); got <= 4 || got > 200 { // as many as the limits allow
-		t.Errorf("%d former", got)
-	}
-	maps.DeleteFunc(f.state, func(name, _ string) bool { return strings.HasPrefix(name, "former/") })
-	for n := range agents.FormerMax {
-		f.state[fmt.Sprintf("former/y%d/1", n)] = fmt.Sprintf(`{"spec":{"name":"x"},"replaced_at":%q}`, runs.FormatTime(f.now))
-	}
-	if out := f.apply(agents.OpPut, `{"name":"helper","prompt":"more"}`); out.Refusal == nil || out.Refusal.Reason != actor.Busy {
-		t.Errorf("%+v", out)
-	}
-	if !agents.Registry().System {
-		t.Error("the registry is not a system agent")
-	}
-}
-
-func TestRegistryLimits(t *testing.T) {
-	f := newRegistryFixture(t)
-	for n := range agents.AgentsMax {
+	for n := range 1000 {
 		spec, err := agents.ReadJSON(fmt.Appendf(nil, `{"name":"a%d"}`, n))
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.state["agent/"+spec.ID] = fmt.Sprintf(`{"spec":%s,"owner":"","at":"x"}`, spec.Encode())
+		f.state["agent/"+spec.ID] = fmt.Sprintf(`{"spec":%s,"owner":"key:a","at":"x"}`, spec.Encode())
 	}
+	for n := range 2000 {
+		f.state[fmt.Sprintf("former/y%d/%064d", n, n)] = fmt.Sprintf(`{"spec":{"name":"x"},"replaced_at":%q}%s`, runs.FormatTime(f.now), strings.Repeat(" ", 6<<10))
+	}
+	f.open = func(string) bool { return false }
+	for n := range 200 {
+		f.mustApply(agents.OpDelete, fmt.Sprintf(`{"agent_id":"a%d"}`, n))
+	}
+	f.mustApply(agents.OpPut, `{"name":"a500","prompt":"changed"}`)
 	if out := f.apply(agents.OpPut, `{"name":"more"}`); out.Refusal == nil || out.Refusal.Reason != actor.Budget {
 		t.Errorf("%+v", out)
 	}
-	if out := f.apply(agents.OpPut, `{"name":"a7","prompt":"another"}`); out.Refusal != nil {
-		t.Errorf("%+v", out.Refusal)
-	}
+	f.principal = "key:b"
+	f.mustApply(agents.OpPut, `{"name":"more"}`)
+}
+
+func TestRegistryLimits(t *testing.T) {
+	f := newRegistryFixture(t)
 	for n := range agents.KeysMax {
 		f.state[fmt.Sprintf("key/k%d", n)] = keyRecord(fmt.Sprintf("k%d", n), "a")
 	}
 	if out := f.apply(agents.OpCreateKey, keyRecord("more", "b")); out.Refusal == nil || out.Refusal.Reason != actor.Budget {
 		t.Errorf("%+v", out)
 	}
-	f = newRegistryFixture(t)
-	for n := range 500 {
-		f.state[fmt.Sprintf("former/x/%03d", n)] = strings.Repeat(" ", 60<<10)
-	}
-	if out := f.apply(agents.OpPut, `{"name":"more"}`); out.Refusal == nil || !strings.Contains(out.Refusal.Detail, "shorten prompts") {
-		t.Errorf("%+v", out)
+	if !agents.Registry().System {
+		t.Error("the registry is not a system agent")
 	}
 }
 
@@ -485,16 +589,26 @@ func TestRegistryMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newRegistryFixture(t)
 		model := map[string]string{} // agent ID to definition hash
+		owners := map[string]string{}
 		name := rapid.SampledFrom([]string{"a", "b", "c"})
 		applyAs := func(t *rapid.T, op, body string) actor.Outcome {
 			f.principal = rapid.SampledFrom([]string{"x", "y"}).Draw(t, "who")
 			return f.apply(op, body)
 		}
 		applyPut := func(t *rapid.T, op, id, body string) {
+			before := model[id]
 			out := applyAs(t, op, body)
 			if out.Refusal != nil {
 				return
 			}
+			if before == "" {
+				owners[id] = f.principal
+			}
+			defer func() {
+				if before != "" && before != model[id] && owners[id] != f.principal {
+					t.Fatalf("%s changed %s of %s", f.principal, id, owners[id])
+				}
+			}()
 			var answer struct{ Definition string }
 			if err := json.Unmarshal(out.Parts[0].Bytes, &answer); err != nil {
 				t.Fatal(err)
@@ -521,10 +635,11 @@ func TestRegistryMatchesModel(t *testing.T) {
 			},
 			"delete": func(t *rapid.T) {
 				id := name.Draw(t, "agent")
-				if out := applyAs(t, agents.OpDelete, fmt.Sprintf(`{"agent_id":%q}`, id)); (out.Refusal == nil) != (model[id] != "") {
+				if out := applyAs(t, agents.OpDelete, fmt.Sprintf(`{"agent_id":%q}`, id)); (out.Refusal == nil) != (model[id] != "" && owners[id] == f.principal) {
 					t.Fatalf("delete %s: %+v", id, out)
+				} else if out.Refusal == nil {
+					delete(model, id)
 				}
-				delete(model, id)
 			},
 			"advance time": func(t *rapid.T) {
 				f.now = f.now.Add(rapid.SampledFrom([]time.Duration{time.Minute, 13 * time.Hour}).Draw(t, "later"))

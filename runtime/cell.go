@@ -134,6 +134,9 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 	case LoadFailed:
 		c.loadFailed(in)
 	case Due:
+		if in.Last {
+			c.recovery.scans--
+		}
 		c.recoverActors(in.Actors)
 	case Owners:
 		c.setOwners(in.Table)
@@ -252,6 +255,7 @@ func (c *Cell) setOwners(table dispatcher.Table) {
 
 func (c *Cell) requestExpiries(shards []uint16) {
 	if len(shards) > 0 {
+		c.recovery.scans++
 		c.addEffect(Effect{Gated: true, Op: Expiries{Shards: shards}})
 	}
 }

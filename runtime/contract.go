@@ -85,8 +85,11 @@ type (
 		Why     string
 	}
 	// Due answers Expiries with actors that have open work. They may come in any
-	// order and in several inputs.
-	Due struct{ Actors []actor.ID }
+	// order and in several inputs. Last marks the last of them.
+	Due struct {
+		Actors []actor.ID
+		Last   bool
+	}
 	// Owners replaces the table of shard owners.
 	Owners struct{ Table dispatcher.Table }
 	// Agents replaces the agent definitions. Runs that started under an older

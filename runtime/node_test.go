@@ -176,7 +176,7 @@ func (n *node) perform(c *Cell, e Effect) {
 				due = append(due, id)
 			}
 		}
-		later(c, Due{due})
+		later(c, Due{Actors: due, Last: true})
 	case Work:
 		b, err := op.Func(n.t.Context())
 		answer := actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: b}}}

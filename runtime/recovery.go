@@ -17,6 +17,31 @@ const recoveryLoadsMax = 64
 type recoveryQueue struct {
 	actors  []actor.ID // sorted by id
 	loading int        // number of running loads
+	scans   int        // number of Expiries effects without a last Due
+}
+
+// OpenDefinitions returns those of the definitions with which open runs of this cell
+// began. The result is known only if every actor with open work is in memory;
+// otherwise known is false.
+func (c *Cell) OpenDefinitions(of []actor.Hash) (open []actor.Hash, known bool) {
+	if !c.booted || c.recovery.scans > 0 || len(c.recovery.actors) > 0 {
+		return nil, false
+	}
+	used := map[actor.Hash]bool{}
+	for _, act := range c.actors.ordered() {
+		if !act.loaded && act.mustLoad {
+			return nil, false
+		}
+		for _, run := range act.journal.Runs {
+			used[run.Definition] = true
+		}
+	}
+	for _, hash := range of {
+		if used[hash] {
+			open = append(open, hash)
+		}
+	}
+	return open, true
 }
 
 // recoverActors queues actors with open work for loading.

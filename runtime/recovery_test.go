@@ -35,7 +35,7 @@ func TestRecoveryLoadsAreBounded(t *testing.T) {
 	n.restart(1)
 	n.inputs = nil
 	c := n.cells[0]
-	loading := loadsIn(c.Step(n.now, Due{ids}))
+	loading := loadsIn(c.Step(n.now, Due{Actors: ids}))
 	if len(loading) != recoveryLoadsMax {
 		t.Fatalf("got %d loads at a time, want %d", len(loading), recoveryLoadsMax)
 	}
@@ -77,12 +77,12 @@ func TestRecoveryDropsLostShards(t *testing.T) {
 	for i := range 3 * recoveryLoadsMax {
 		ids = append(ids, actor.NewID("a", fmt.Sprint(i)))
 	}
-	c.Step(n.now, Due{ids})
+	c.Step(n.now, Due{Actors: ids})
 	if r := c.Step(n.now, Owners{}); len(loadsIn(r)) != 0 || c.recovery.loading != 0 || len(c.recovery.actors) != 0 {
 		t.Errorf("got %d loads, %d queued actors and %d load effects, want 0", c.recovery.loading, len(c.recovery.actors), len(loadsIn(r)))
 	}
 	c.Step(n.now, Owners{n.table(1)})
-	if r := c.Step(n.now, Due{ids}); len(loadsIn(r)) != recoveryLoadsMax {
+	if r := c.Step(n.now, Due{Actors: ids}); len(loadsIn(r)) != recoveryLoadsMax {
 		t.Errorf("got %d loads after the shards were regained, want %d", len(loadsIn(r)), recoveryLoadsMax)
 	}
 }

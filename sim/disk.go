@@ -247,7 +247,7 @@ func (d *disk) loadDue(c *cell, shards []uint16) {
 		if err != nil {
 			w.fail(StoreReads, err.Error())
 		}
-		return runtime.Due{Actors: ids}
+		return runtime.Due{Actors: ids, Last: true}
 	})
 }
 

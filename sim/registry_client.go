@@ -25,11 +25,13 @@ import (
 // the first attempt may be applied late, after later operations.
 type registryClient struct {
 	w         *Simulation
-	present   map[string]bool // agents that exist, by acknowledged operations
-	keys      []*apiKey       // in order of creation
-	opCount   StreamID        // number of operations issued
-	opStarted actor.Time      // when the last operation was issued
-	uncertain map[string]bool // subjects of operations that lost a reply
+	present   map[string]bool       // agents that exist, by acknowledged operations
+	owner     map[string]string     // their owners
+	spec      map[string]actor.Hash // their specs
+	keys      []*apiKey             // in order of creation
+	opCount   StreamID              // number of operations issued
+	opStarted actor.Time            // when the last operation was issued
+	uncertain map[string]bool       // subjects of operations that lost a reply
 }
 
 // registryOp is one operation of the registry, with its expected outcome.
@@ -56,7 +58,7 @@ func (w *Simulation) startRegistryClient() {
 	if !w.hasRegistry() || w.plan.Plain {
 		return
 	}
-	w.registryClient = &registryClient{w: w, present: map[string]bool{}, uncertain: map[string]bool{}}
+	w.registryClient = &registryClient{w: w, present: map[string]bool{}, owner: map[string]string{}, spec: map[string]actor.Hash{}, uncertain: map[string]bool{}}
 	defer w.setStream(w.setStream(topicRegistry))
 	w.after(w.plan.RegistryInterval, w.registryClient.runNext)
 }
@@ -140,6 +142,8 @@ func (rc *registryClient) handleReply(c *client, reply *actor.Reply) {
 	case reply.Status == actor.Succeeded && !rc.uncertain[o.subject]:
 		rc.checkApplied(o)
 		return
+	case reply.Status == actor.Partial:
+		rc.uncertain[o.subject] = true
 	}
 	rc.scheduleNext()
 }
@@ -163,9 +167,28 @@ func (rc *registryClient) checkApplied(o *registryOp) {
 		rc.scheduleNext()
 	default:
 		w.Stats.Points[[...]Point{AgentDeleted, AgentPut}[boolIndex(o.present)]]++
-		rc.present[o.subject] = o.present
+		rc.recordAgent(o)
 		rc.checkAgent(o)
 	}
+}
+
+// recordAgent records the outcome of an acknowledged operation on an agent.
+func (rc *registryClient) recordAgent(o *registryOp) {
+	created := !rc.present[o.subject]
+	rc.present[o.subject] = o.present
+	spec, err := agents.ReadJSON(o.body)
+	if !o.present || err != nil {
+		return
+	}
+	if rc.spec[o.subject] = spec.Hash(); created || o.principal == agents.Operator {
+		rc.owner[o.subject] = o.principal
+	}
+}
+
+// mayChange reports whether a principal may change or delete an agent: it is the owner
+// or the operator, or there is no such agent.
+func (rc *registryClient) mayChange(name, principal string) bool {
+	return !rc.present[name] || principal == agents.Operator || principal == rc.owner[name]
 }
 
 func boolIndex(b bool) int {
@@ -223,11 +246,16 @@ func (rc *registryClient) drawOp() *registryOp {
 			o.operation = agents.OpRegister
 		}
 		o.body = rc.drawSpec(name, kind)
+		if spec, err := agents.ReadJSON(o.body); err == nil && spec.Hash() != rc.spec[name] && !rc.mayChange(name, principal) {
+			o.wantRefusals = []actor.Reason{actor.Rejected}
+		}
 		return o
 	case 5, 6, 7:
 		o := &registryOp{operation: agents.OpDelete, principal: principal, subject: name, body: memberJSON("agent_id", name)}
 		if !rc.present[name] {
 			o.wantRefusals = []actor.Reason{actor.NotFound}
+		} else if !rc.mayChange(name, principal) {
+			o.wantRefusals = []actor.Reason{actor.Rejected}
 		}
 		return o
 	case 8, 9:

@@ -65,6 +65,10 @@ func newBuiltinTools() *tools.Registry {
 		Handler: func(ctx context.Context, _ []byte) tools.Result { return toolResult(ctx, "posted") }}))
 	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Announces the registered agents and API keys to all nodes.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: handleAnnounce}))
+	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: agents.ToolOpen, Description: "Returns the definitions that open runs need.",
+		Schema: agents.OpenSchema, Idempotent: true, Handler: func(context.Context, []byte) tools.Result {
+			return tools.Refused(actor.Refuse(actor.Unavailable, "no node knows all open runs"))
+		}}))
 	return r
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
-	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -164,10 +163,16 @@ func readFileMax(path string, limit int) ([]byte, error) {
 	return b, err
 }
 
+// agentStore is the part of a node that stores agents.
+type agentStore interface {
+	PutAgent(ctx context.Context, spec agents.Spec) (changed bool, warnings []string, err error)
+	Agent(id string) (agents.Spec, bool)
+}
+
 // apply stores the agents of the files on a node. Unchanged agents are skipped. An
 // agent whose file is gone stays. If the registry refuses to change a stored agent
 // because it is busy, the agent keeps its definition.
-func (f *agentFiles) apply(n *node.Node, log *slog.Logger) error {
+func (f *agentFiles) apply(n agentStore, log *slog.Logger) error {
 	for _, file := range f.Agents {
 		changed, warnings, err := n.PutAgent(context.Background(), file.Spec)
 		var refusal *actor.Refusal

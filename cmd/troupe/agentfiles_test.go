@@ -4,11 +4,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/internal/node"
@@ -34,14 +35,12 @@ func TestAgentFileChangedTooOftenIsSkipped(t *testing.T) {
 		}
 		return spec
 	}
-	for i := range agents.FormerPerAgentMax + 1 {
-		if _, _, err := n.PutAgent(t.Context(), spec(fmt.Sprintf(`{"name":"helper","prompt":"%d"}`, i))); err != nil {
-			t.Fatal(i, err)
-		}
+	if _, _, err := n.PutAgent(t.Context(), spec(`{"name":"helper"}`)); err != nil {
+		t.Fatal(err)
 	}
 	before, _ := n.Agent("helper")
 	files := &agentFiles{Agents: []agentFile{{Path: "helper.toml", Spec: spec(`{"name":"helper","prompt":"again"}`)}, {Path: "other.toml", Spec: spec(`{"name":"other"}`)}}}
-	if err := files.apply(n, log); err != nil {
+	if err := files.apply(busyRegistry{n}, log); err != nil {
 		t.Error(err)
 	}
 	if now, _ := n.Agent("helper"); now.Hash() != before.Hash() {
@@ -50,4 +49,14 @@ func TestAgentFileChangedTooOftenIsSkipped(t *testing.T) {
 	if _, there := n.Agent("other"); !there {
 		t.Error("agent other is missing; want the remaining files applied")
 	}
+}
+
+// busyRegistry is a node whose registry refuses to change the agent helper.
+type busyRegistry struct{ *node.Node }
+
+func (b busyRegistry) PutAgent(ctx context.Context, spec agents.Spec) (bool, []string, error) {
+	if spec.ID == "helper" {
+		return false, nil, actor.RefuseBusy(actor.ScopeCallee, time.Hour, "open runs need all former definitions")
+	}
+	return b.Node.PutAgent(ctx, spec)
 }

@@ -84,6 +84,35 @@ func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definit
 	}
 }
 
+// OpenDefinitions returns those of the definitions with which open runs began. It
+// fails while a cell is still loading its open runs.
+func (e *Engine) OpenDefinitions(ctx context.Context, of []actor.Hash) ([]actor.Hash, error) {
+	type result struct {
+		open  []actor.Hash
+		known bool
+	}
+	var all []actor.Hash
+	for _, c := range e.cells {
+		results := make(chan result, 1)
+		c.mailbox.postCompletion(completion{run: func() {
+			open, known := c.core.OpenDefinitions(of)
+			results <- result{open, known}
+		}})
+		select {
+		case r := <-results:
+			if !r.known {
+				return nil, actor.Refuse(actor.Unavailable, "a cell of this node is still loading its open runs")
+			}
+			all = append(all, r.open...)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-e.done:
+			return nil, e.err
+		}
+	}
+	return all, nil
+}
+
 // Agents returns the current agents.
 func (e *Engine) Agents() []actor.Definition {
 	latest, _ := e.agents.current()

@@ -213,5 +213,5 @@ func (e *Engine) findDue(shards []uint16, deliver func(runtime.Input)) {
 		e.fail(err)
 		return
 	}
-	flush()
+	deliver(runtime.Due{Actors: batch, Last: true})
 }

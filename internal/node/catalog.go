@@ -65,6 +65,11 @@ func loadCatalog(kv store.KV, native []actor.Definition, keys Keys, log *slog.Lo
 	if err != nil {
 		return nil, err
 	}
+	err = c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolOpen, Description: "Returns the definitions that open runs of this node need.",
+		Schema: agents.OpenSchema, Idempotent: true, Handler: c.openDefinitions})
+	if err != nil {
+		return nil, err
+	}
 	c.reader, c.attached = agents.NewCatalogReader(c.tools), make(chan struct{})
 	saved, err := store.LoadActor(kv, agents.RegistryID)
 	if err != nil {
@@ -201,13 +206,32 @@ func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 	return result
 }
 
-// spec returns the stored agent of this ID; false if there is none.
-func (c *catalogSync) spec(id string) (agents.Spec, bool) {
+// openDefinitions implements the tool through which the registry learns which former
+// definitions it must keep.
+func (c *catalogSync) openDefinitions(ctx context.Context, input []byte) tools.Result {
+	select {
+	case <-c.attached:
+	case <-ctx.Done():
+		return tools.Refused(actor.Refuse(actor.Unavailable, "this node is starting"))
+	}
+	asked, err := agents.ReadDefinitions(input)
+	if err != nil {
+		return tools.Refused(actor.Refuse(actor.Invalid, "%v", err))
+	}
+	open, err := c.engine.OpenDefinitions(ctx, asked)
+	if err != nil {
+		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
+	}
+	return tools.JSON(agents.EncodeOpen(open))
+}
+
+// spec returns the stored agent of this ID and its owner; false if there is none.
+func (c *catalogSync) spec(id string) (spec agents.Spec, owner string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := slices.IndexFunc(c.catalog.Specs, func(s agents.Spec) bool { return s.ID == id })
 	if i < 0 {
-		return agents.Spec{}, false
+		return agents.Spec{}, "", false
 	}
-	return c.catalog.Specs[i], true
+	return c.catalog.Specs[i], c.catalog.Owners[i], true
 }

@@ -117,7 +117,7 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 
 // An agent that the registry refuses to change keeps its definition. An unchanged
 // agent is not stored again.
-func TestAgentChangedTooOftenIsRefused(t *testing.T) {
+func TestRefusedChangeKeepsDefinition(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	n, err := Open(Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}}, log)
 	if err != nil {
@@ -129,10 +129,8 @@ func TestAgentChangedTooOftenIsRefused(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for i := range agents.FormerPerAgentMax + 1 {
-		if _, _, err := n.CallRegistry(ctx, agents.OpPut, fmt.Appendf(nil, `{"name":"helper","prompt":"%d"}`, i)); err != nil {
-			t.Fatal(i, err)
-		}
+	if _, _, err := n.CallRegistry(ctx, agents.OpPut, []byte(`{"name":"helper"}`)); err != nil {
+		t.Fatal(err)
 	}
 	before, _ := n.Agent("helper")
 	read := func(text string) agents.Spec {
@@ -143,8 +141,8 @@ func TestAgentChangedTooOftenIsRefused(t *testing.T) {
 		return spec
 	}
 	var refusal *actor.Refusal
-	if changed, _, err := n.PutAgent(ctx, read(`{"name":"helper","prompt":"again"}`)); changed || !errors.As(err, &refusal) || refusal.Reason != actor.Busy {
-		t.Errorf("changed: %v, error %v, want a Busy refusal", changed, err)
+	if changed, _, err := n.PutAgent(ctx, read(`{"name":"helper","durability":"none"}`)); changed || !errors.As(err, &refusal) || refusal.Reason != actor.Rejected {
+		t.Errorf("changed: %v, error %v, want a Rejected refusal", changed, err)
 	}
 	for _, want := range []bool{true, false} {
 		if changed, _, err := n.PutAgent(ctx, read(`{"name":"other"}`)); changed != want || err != nil {
@@ -211,5 +209,47 @@ func TestNodeRestartKeepsExternalAgents(t *testing.T) {
 	}
 	if err := n.Close(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A definition that an open run needs is kept, however often the agent changes.
+func TestOpenRunKeepsItsDefinition(t *testing.T) {
+	n, err := Open(Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Native: agents.Builtin(), FreeFloor: 1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := n.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	put := func(prompt string) {
+		t.Helper()
+		a, err := n.engine.Ask(t.Context(), actor.Call{ID: n.engine.NewCallID(), To: agents.RegistryID, Operation: agents.OpPut, Left: time.Minute, Principal: "key:a",
+			Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: fmt.Appendf(nil, `{"name":"asker","prompt":%q}`, prompt)}}})
+		if err != nil || a.Reply.Refusal != nil {
+			t.Fatal(err, a.Reply.Refusal)
+		}
+	}
+	put("needed")
+	spec, _ := n.Agent("asker")
+	run := n.engine.NewCallID()
+	changes, stop := n.engine.Watch(run)
+	defer stop()
+	go func() {
+		_, _ = n.engine.Ask(t.Context(), actor.Call{ID: run, To: actor.NewID("asker", ""), Parts: actor.Text("Ask the coordinator agent x"), Left: time.Minute})
+	}()
+	<-changes // the run is open until the coordinator gets a signal
+	for i := range agents.PrincipalRecordsMax + 50 {
+		put(fmt.Sprint(i))
+	}
+	n.catalog.mu.Lock()
+	defer n.catalog.mu.Unlock()
+	kept := n.catalog.catalog.Former
+	if len(kept) > agents.PrincipalRecordsMax {
+		t.Errorf("%d former definitions, want at most %d", len(kept), agents.PrincipalRecordsMax)
+	}
+	if !slices.ContainsFunc(kept, func(d actor.Definition) bool { return d.Hash == spec.Hash() }) {
+		t.Error("the definition of an open run was deleted")
 	}
 }

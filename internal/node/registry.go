@@ -31,10 +31,10 @@ func (n *Node) CallRegistry(ctx context.Context, operation string, body []byte) 
 	return a.Reply.Parts[0].Bytes, a.Reply.Warnings, nil
 }
 
-// PutAgent stores an agent in the registry, unless it is stored already. It
-// retries while the registry is busy for a short time.
+// PutAgent stores an agent of the operator in the registry, unless it is stored
+// already. It retries while the registry is busy for a short time.
 func (n *Node) PutAgent(ctx context.Context, spec agents.Spec) (changed bool, warnings []string, err error) {
-	if known, ok := n.Agent(spec.ID); ok && known.Hash() == spec.Hash() {
+	if known, owner, ok := n.catalog.spec(spec.ID); ok && known.Hash() == spec.Hash() && owner == agents.Operator {
 		return false, nil, nil
 	}
 	operation := agents.OpPut
@@ -51,7 +51,10 @@ func (n *Node) PutAgent(ctx context.Context, spec agents.Spec) (changed bool, wa
 }
 
 // Agent returns the stored agent of this ID; false if there is none.
-func (n *Node) Agent(id string) (agents.Spec, bool) { return n.catalog.spec(id) }
+func (n *Node) Agent(id string) (agents.Spec, bool) {
+	spec, _, ok := n.catalog.spec(id)
+	return spec, ok
+}
 
 // retryBusy repeats op while it is refused as busy with a retry delay of at most
 // RegistryTimeout, until ctx ends. A starting node may be busy with resumed runs.
