@@ -29,6 +29,15 @@ const (
 	ScopeAdmin  Scope = "admin"  // everything, including API keys
 )
 
+// DefaultScopes returns the scopes of a key that is created without a list of
+// scopes. The first key can create others.
+func DefaultScopes(first bool) []Scope {
+	if first {
+		return []Scope{ScopeAdmin}
+	}
+	return []Scope{ScopeCall, ScopeRead}
+}
+
 // Scopes returns all scopes in their canonical order.
 func Scopes() []Scope { return []Scope{ScopeCall, ScopeRead, ScopeAgents, ScopeAdmin} }
 

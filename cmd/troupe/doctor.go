@@ -130,7 +130,7 @@ func examinationJSON(x store.Examination) ([]byte, error) {
 type BackupCmd struct {
 	ServerFlags
 	Dir  string `arg:"" type:"path" help:"Folder to create on the server's machine; must be absent or empty."`
-	Data string `type:"existingdir" placeholder:"DIR" help:"Copy this data folder instead; no server may be using it."`
+	Data string `type:"existingdir" placeholder:"DIR" help:"Copy this data folder, whether or not a server uses it; needs no API key."`
 }
 
 // Help returns the text shown below the flags.
@@ -145,7 +145,11 @@ Examples:
 
 // Run executes the command.
 func (c *BackupCmd) Run(s streams) error {
-	if c.Data != "" {
+	if owner, ok := c.ownerClient(c.Data); ok {
+		if _, _, err := owner.post("/v1/backups", map[string]string{"dir": c.Dir}); err != nil {
+			return err
+		}
+	} else if c.Data != "" {
 		if _, err := disk.Restore(c.Data, c.Dir, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err)); err != nil {
 			return inUseError(c.Data, err, insteadOfData)
 		}

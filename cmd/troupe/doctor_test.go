@@ -16,10 +16,10 @@ func TestBackupOfRunningServer(t *testing.T) {
 	s.putAgent(`{"name":"helper"}`)
 	_, a := s.call("helper", "say before")
 	backup := filepath.Join(dir, "copy")
-	if code, out, stderr := runProgram(t, "backup", backup, "--server", s.url); code != 0 || strings.TrimSpace(out) != backup {
+	if code, out, stderr := runProgram(t, "backup", backup, "--data", filepath.Join(dir, "data")); code != 0 || strings.TrimSpace(out) != backup {
 		t.Fatalf("exit code %d\nstdout %s\nstderr %s", code, out, stderr)
 	}
-	if code, _, stderr := runProgram(t, "backup", backup, "--server", s.url); code != 1 || !strings.Contains(stderr, "is not empty") {
+	if code, _, stderr := runProgram(t, "backup", backup, "--data", filepath.Join(dir, "data")); code != 1 || !strings.Contains(stderr, "is not empty") {
 		t.Errorf("backup into a folder that is not empty: exit code %d\n%s", code, stderr)
 	}
 	_, after := s.call("helper", "say after")

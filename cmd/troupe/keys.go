@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -37,11 +39,10 @@ type KeysCmd struct {
 	Revoke KeysRevokeCmd `cmd:"" help:"Revoke an API key."`
 }
 
-// KeysFlags selects the keys of a server, or those of a data folder that no server
-// uses.
+// KeysFlags selects the keys of a server or of a data folder.
 type KeysFlags struct {
 	ServerFlags
-	Data string `type:"path" placeholder:"DIR" help:"Use this data folder instead; created if absent, and no server may be using it."`
+	Data string `type:"path" placeholder:"DIR" help:"Use this data folder, whether or not a server uses it; needs no API key. Created if absent."`
 	Node string `env:"TROUPE_NODE" default:"n1" help:"With --data: name of the folder's node (${default})."`
 }
 
@@ -61,7 +62,7 @@ type key struct {
 type KeysCreateCmd struct {
 	KeysFlags
 	Name    string        `help:"Purpose of the key, shown in the list."`
-	Scope   []string      `enum:"call,read,agents,admin" default:"call,read" help:"Permission: call (send messages; signal, cancel), read (runs, events, metrics), agents (create, register, delete), admin (all of these, and keys). Repeatable (${default})."`
+	Scope   []string      `enum:"call,read,agents,admin" help:"Permission: call (send messages; signal, cancel), read (runs, events, metrics), agents (create, register, delete), admin (all of these, and keys). Repeatable; default: admin for the first key, then call and read."`
 	Expires time.Duration `help:"Validity, for example 720h; unlimited if absent."`
 	JSON    bool          `help:"Print JSON."`
 }
@@ -70,12 +71,13 @@ type KeysCreateCmd struct {
 func (KeysCreateCmd) Help() string {
 	return `Prints only the key to standard output. The store holds a digest of it: a lost key cannot be recovered.
 Clients send the header Authorization: Bearer KEY; troupe itself reads the key from TROUPE_KEY.
-Create the first key of a folder with --data, before the server listens on an address off loopback.
+The owner of the data folder creates keys with --data, also while the server runs. The first key is for admin:
+with it, --server creates others from elsewhere.
 
 Examples:
-  troupe keys create --data /var/lib/troupe --name operator --scope admin
+  troupe keys create --data /var/lib/troupe --name operator
   troupe keys create --name ci --scope call --scope read --expires 720h
-  TROUPE_KEY=$(troupe keys create) troupe runs list`
+  TROUPE_KEY=$(troupe keys create --data data) troupe runs list`
 }
 
 // Run executes the command.
@@ -98,7 +100,11 @@ func (c *KeysCreateCmd) Run(s streams) error {
 		if c.JSON {
 			return writeJSON(s.out, made)
 		}
-		fmt.Fprintf(s.err, "key %s for %s; it is shown only once:\n", made.ID, strings.Join(made.Scopes, ", "))
+		why := ""
+		if len(c.Scope) == 0 && slices.Contains(made.Scopes, string(ingress.ScopeAdmin)) {
+			why = ", as the first key"
+		}
+		fmt.Fprintf(s.err, "key %s for %s%s; it is shown only once:\n", made.ID, strings.Join(made.Scopes, ", "), why)
 		_, err = fmt.Fprintln(s.out, made.Text)
 		return err
 	})
@@ -181,8 +187,11 @@ type keyStore interface {
 }
 
 // withKeys calls fn with the selected key store, and closes the data folder
-// afterwards.
+// afterwards. A server that uses the folder is asked on the folder's socket.
 func (a KeysFlags) withKeys(fn func(keyStore) error) error {
+	if owner, ok := a.ownerClient(a.Data); ok {
+		return fn(serverKeys{owner})
+	}
 	if a.Data == "" {
 		return fn(serverKeys{a.client()})
 	}
@@ -191,6 +200,29 @@ func (a KeysFlags) withKeys(fn func(keyStore) error) error {
 		return inUseError(a.Data, err, insteadOfData)
 	}
 	return errors.Join(fn(keys), keys.close())
+}
+
+// ownerClient returns a client on the socket of a data folder, if a server uses that
+// folder. Without a folder and a key it tries the folder of a server started here,
+// if that is the selected server.
+func (a ServerFlags) ownerClient(dir string) (c client, ok bool) {
+	if dir == "" {
+		if a.Key != "" {
+			return c, false
+		}
+		dir = cmp.Or(os.Getenv("TROUPE_DATA"), "data")
+		if url, err := os.ReadFile(filepath.Join(dir, serverFile)); err != nil || strings.TrimSpace(string(url)) != strings.TrimSuffix(a.Server, "/") {
+			return c, false
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), node.RegistryTimeout)
+	defer cancel()
+	probe, err := gateway.DialOwner(ctx, dir)
+	if err != nil {
+		return c, false
+	}
+	_ = probe.Close()
+	return client{server: "http://localhost", http: gateway.OwnerClient(dir)}, true
 }
 
 // serverKeys is the key store of a server.
@@ -203,7 +235,7 @@ func (k serverKeys) create(name string, scopes []string, expires actor.Time) (ma
 	}
 	_, body, err := k.post("/v1/keys", struct {
 		Name    string   `json:"name"`
-		Scopes  []string `json:"scopes"`
+		Scopes  []string `json:"scopes,omitempty"`
 		Expires string   `json:"expires_at,omitzero"`
 	}{in.Name, in.Scopes, in.Expires})
 	if err != nil {
@@ -259,7 +291,7 @@ func openKeys(dir, name string) (dataDirKeys, error) {
 			return dataDirKeys{}, err
 		}
 		if len(open) > 0 {
-			return dataDirKeys{}, fmt.Errorf("store %s: %s has an open run: start the server on loopback with `troupe serve --data %s`, and repeat this command without --data", dir, open[0], dir)
+			return dataDirKeys{}, fmt.Errorf("store %s: %s has an open run: start its server with `troupe serve --data %s`, and repeat this command", dir, open[0], dir)
 		}
 	}
 	keys := new(gateway.Keys)
@@ -277,6 +309,9 @@ func (k dataDirKeys) create(name string, scopes []string, expires actor.Time) (k
 	var random [ingress.KeyRandomBytes]byte
 	_, _ = rand.Read(random[:]) // never fails
 	var want []ingress.Scope
+	if len(scopes) == 0 {
+		want = ingress.DefaultScopes(k.keys.Count() == 0)
+	}
 	for _, s := range scopes {
 		want = append(want, ingress.Scope(s))
 	}

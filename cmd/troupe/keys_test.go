@@ -46,11 +46,13 @@ func TestKeyLifecycle(t *testing.T) {
 	s := startServerWithBuiltins(t, dir, "--log-level", "debug", "--ready")
 	at := []string{"--server", s.url}
 	with := func(args ...string) []string { return append(args, at...) }
-	check(1, "", "it serves at "+s.url, "keys", "list", "--data", dir)
+	check(0, adminID, "", "keys", "list", "--data", dir)
+	check(1, "", "over TCP this request needs an API key with the scope admin", with("keys", "list")...)
+	check(1, "", "over TCP this request needs an API key with the scope admin", with("keys", "create")...)
 	check(0, adminID, "", with("keys", "list", "--key", admin)...)
 	reader := check(0, "troupe_", "for read", with("keys", "create", "--scope", "read", "--expires", "1h", "--key", admin)...)
 	readerID, _ := ingress.KeyID(reader)
-	check(0, `"expires_at": "2`, "", with("keys", "list", "--json")...)
+	check(0, `"expires_at": "2`, "", "keys", "list", "--json", "--data", dir)
 	check(0, "helper", "", with("agents", "list", "--key", reader)...)
 	check(1, "", "forbidden_scope: the API key "+readerID+" lacks the scope call", with("call", "helper", "hello", "--key", reader)...)
 	check(1, "", "forbidden_scope", with("keys", "create", "--key", reader)...)
@@ -59,7 +61,7 @@ func TestKeyLifecycle(t *testing.T) {
 	check(1, "", "unauthorized", with("agents", "list", "--key", standard)...)
 	check(0, "", "is revoked", with("keys", "revoke", readerID, "--key", admin)...)
 	check(1, "", "unauthorized", with("agents", "list", "--key", reader)...)
-	created := check(0, `"key": "troupe_`, "", with("keys", "create", "--json", "--scope", "agents")...)
+	created := check(0, `"key": "troupe_`, "", "keys", "create", "--json", "--scope", "agents", "--data", dir)
 	_, created, _ = strings.Cut(created, `"key": "`)
 	created, _, _ = strings.Cut(created, `"`)
 
@@ -80,7 +82,7 @@ func TestKeyLifecycle(t *testing.T) {
 	if code := s.stop(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code after SIGTERM: want 0, got %d", code)
 	}
-	check(1, "", "coordinator/main has an open run: start the server on loopback", "keys", "create", "--data", dir)
+	check(1, "", "coordinator/main has an open run: start its server", "keys", "create", "--data", dir)
 
 	log, err := os.ReadFile(filepath.Join(filepath.Dir(dir), "server.log"))
 	if err != nil || !strings.Contains(string(log), `"path":"/v1/keys"`) {

@@ -100,7 +100,7 @@ type nodeServer struct {
 	*node.Node
 	url     string
 	gateway *gateway.Server
-	served  chan error // result of gateway.Serve
+	served  chan error // results of gateway.Serve and gateway.ServeOwner
 	logger  *slog.Logger
 }
 
@@ -165,13 +165,18 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 			return nil, err
 		}
 	}
-	n = &nodeServer{Node: base, url: "http://" + listener.Addr().String(), served: make(chan error, 1), logger: log}
+	n = &nodeServer{Node: base, url: "http://" + listener.Addr().String(), served: make(chan error, 2), logger: log}
 	n.gateway = gateway.New(n, log, gateway.Config{Keys: keys, Secret: n.Secret(), External: n.External(), Backup: n.Backup, Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off"})
 	if c.Keyless == "on" && gateway.CheckListenAddress(c.Listen, 0) == nil {
 		log.Warn("clients on loopback need no API key; a proxy on this machine that adds no header lets everyone in: behind a proxy, serve with --keyless=off")
 	}
 	if err := os.WriteFile(filepath.Join(n.Dir(), serverFile), []byte(n.url+"\n"), 0o600); err != nil {
 		log.Warn("cannot write the server URL to the data folder", "error", err.Error())
+	}
+	if socket, err := gateway.ListenOwner(n.Dir()); err != nil {
+		log.Warn("cannot open the socket in the data folder: keys can be created only with an API key", "error", err.Error())
+	} else {
+		go func() { n.served <- n.gateway.ServeOwner(socket) }()
 	}
 	go func() { n.served <- n.gateway.Serve(listener) }()
 	batches, entries := n.End()

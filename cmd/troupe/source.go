@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,9 +83,14 @@ func (f dataDir) events(id actor.CallID, after uint64, _ time.Duration) ([]byte,
 }
 
 // client calls a server over HTTP.
-type client struct{ server, key string }
+type client struct {
+	server, key string
+	http        *http.Client // nil: http.DefaultClient
+}
 
-func (a ServerFlags) client() client { return client{strings.TrimSuffix(a.Server, "/"), a.Key} }
+func (a ServerFlags) client() client {
+	return client{server: strings.TrimSuffix(a.Server, "/"), key: a.Key}
+}
 
 // authorize adds the API key to the request if one is set.
 func (c client) authorize(r *http.Request) {
@@ -133,7 +139,7 @@ func (c client) do(method, path string, body []byte) (status int, answer []byte,
 		r.Header.Set("Content-Type", "application/json")
 	}
 	c.authorize(r)
-	response, err := http.DefaultClient.Do(r)
+	response, err := cmp.Or(c.http, http.DefaultClient).Do(r)
 	if err != nil {
 		return 0, nil, c.connectionError(err)
 	}

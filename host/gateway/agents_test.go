@@ -200,7 +200,7 @@ func TestKeyLifecycle(t *testing.T) {
 		Expires string   `json:"expires_at"`
 	}
 	var made key
-	if status := d.doJSON(&made, "POST", "/v1/keys", `{"name":"ci","scopes":["read"],"expires_at":"2199-01-01T00:00:00Z"}`); status != 201 || !strings.HasPrefix(made.Key, "troupe_"+made.ID+"_") {
+	if status := d.owner().doJSON(&made, "POST", "/v1/keys", `{"name":"ci","scopes":["read"],"expires_at":"2199-01-01T00:00:00Z"}`); status != 201 || !strings.HasPrefix(made.Key, "troupe_"+made.ID+"_") {
 		t.Fatalf("%d %+v", status, made)
 	}
 	var list struct {
@@ -210,7 +210,7 @@ func TestKeyLifecycle(t *testing.T) {
 	if status != 403 || !strings.Contains(body, "forbidden_scope") {
 		t.Errorf("with a read key: %d %s", status, body)
 	}
-	if d.doJSON(&list, "GET", "/v1/keys", ""); len(list.Keys) != 1 || list.Keys[0].ID != made.ID || list.Keys[0].Key != "" || list.Keys[0].Expires[:4] != "2199" || list.Keys[0].Name != "ci" {
+	if d.owner().doJSON(&list, "GET", "/v1/keys", ""); len(list.Keys) != 1 || list.Keys[0].ID != made.ID || list.Keys[0].Key != "" || list.Keys[0].Expires[:4] != "2199" || list.Keys[0].Name != "ci" {
 		t.Errorf("%+v", list)
 	}
 	if status, _, body := d.do("GET", "/v1/runs", "", "Authorization", "Bearer "+made.Key); status != 200 {
@@ -218,20 +218,20 @@ func TestKeyLifecycle(t *testing.T) {
 	}
 	for body, field := range map[string]string{`{"scopes":[]}`: "scopes", `{"scopes":["root"]}`: "scopes", `{"scopes":["read"],"expires_at":"soon"}`: "expires_at", `{"scopes":["read"],"expires_at":"2700-01-01T00:00:00Z"}`: "expires_at",
 		`{"scopes":["read"],"expires_at":"2001-01-01T00:00:00Z"}`: "expires_at", `{"scopes":["read"],"digest":"x"}`: "digest"} {
-		if status, _, answer := d.do("POST", "/v1/keys", body); status != 400 || !strings.Contains(answer, `"field":"`+field+`"`) {
+		if status, _, answer := d.owner().do("POST", "/v1/keys", body); status != 400 || !strings.Contains(answer, `"field":"`+field+`"`) {
 			t.Errorf("%s: %d %s", body, status, answer)
 		}
 	}
-	if status, _, body := d.do("POST", "/v1/keys", `{"scopes":["read"]}`, "Idempotency-Key", "k"); status != 400 || !strings.Contains(body, "shown once") {
+	if status, _, body := d.owner().do("POST", "/v1/keys", `{"scopes":["read"]}`, "Idempotency-Key", "k"); status != 400 || !strings.Contains(body, "shown once") {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, _, body := d.do("DELETE", "/v1/keys/"+made.ID, ""); status != 200 {
+	if status, _, body := d.owner().do("DELETE", "/v1/keys/"+made.ID, ""); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _, body := d.do("GET", "/v1/runs", "", "Authorization", "Bearer "+made.Key); status != 401 {
 		t.Errorf("with a revoked key: %d %s", status, body)
 	}
-	if status, _, body := d.do("DELETE", "/v1/keys/"+made.ID, ""); status != 404 {
+	if status, _, body := d.owner().do("DELETE", "/v1/keys/"+made.ID, ""); status != 404 {
 		t.Errorf("second revocation: %d %s", status, body)
 	}
 }

@@ -108,16 +108,23 @@ func (s *Server) addVerbRoutes(r *router.Router, path string, handles map[string
 // all keys with the same scope see the same runs.
 type caller struct {
 	Principal string
+	Scopes    []ingress.Scope
 	Key       string       // id of the API key, if any
 	Run       actor.CallID // run authorized by the token, if any
 	Actor     actor.ID     // actor of that run
 }
 
-// localPrincipal is the principal of loopback requests without a key. Any process
-// that can send them already runs as a user of this machine.
+// localPrincipal is the principal of clients without a key.
 const localPrincipal = "local"
 
-var localCaller = caller{Principal: localPrincipal}
+// localCaller is a client on loopback without a key. It lacks the scope admin: were
+// such a client a stranger behind an unrecognized proxy, it could make itself a key.
+// ownerCaller is a process of the data folder's owner, who could change the store
+// itself.
+var (
+	localCaller = caller{Principal: localPrincipal, Scopes: []ingress.Scope{ingress.ScopeCall, ingress.ScopeRead, ingress.ScopeAgents}}
+	ownerCaller = caller{Principal: localPrincipal, Scopes: ingress.Scopes()}
+)
 
 const callerKey = "caller"
 
@@ -131,7 +138,7 @@ func callerOf(ctx *fasthttp.RequestCtx) caller {
 
 // authorize authenticates a request and checks that it may use the scope. A
 // presented key is always verified, even if no key is required. The connection may
-// be nil; its only use is the key cache.
+// be nil. The scope "" means any scope.
 func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn net.Conn) (*caller, *problem) {
 	presented := h.Peek(fasthttp.HeaderAuthorization)
 	switch scope {
@@ -145,7 +152,12 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 		return &caller{Principal: "run:" + run.String(), Run: run, Actor: id}, nil
 	}
 	if anonymous := len(presented) == 0; anonymous || isForeignBearer(presented) {
+		if isOwner(conn) {
+			return &ownerCaller, nil
+		}
 		switch reason := s.keyRequired(h); {
+		case reason == "" && scope != "" && !slices.Contains(localCaller.Scopes, scope):
+			return nil, unauthorized(fmt.Sprintf("over TCP this request needs an API key with the scope %s; the owner of the data folder needs none: `troupe keys` and `troupe backup` take --data DIR while the server runs", scope))
 		case reason == "":
 			return &localCaller, nil
 		case anonymous:
@@ -220,7 +232,7 @@ type keyEntry struct {
 func (k *Keys) Set(all []ingress.Key) {
 	table := make(map[string]*keyEntry, len(all))
 	for _, key := range all {
-		table[key.ID] = &keyEntry{key, caller{Principal: key.Principal(), Key: key.ID}}
+		table[key.ID] = &keyEntry{key, caller{Principal: key.Principal(), Scopes: key.Scopes, Key: key.ID}}
 	}
 	k.table.Store(&table)
 }

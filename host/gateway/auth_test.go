@@ -127,7 +127,7 @@ func TestKeyRevocation(t *testing.T) {
 		Text   string   `json:"key"`
 		Scopes []string `json:"scopes"`
 	}
-	if status := d.doJSON(&admin, "POST", "/v1/keys", `{"name":"operator","scopes":["admin"]}`); status != 201 || !strings.HasPrefix(admin.Text, "troupe_"+admin.ID+"_") {
+	if status := d.owner().doJSON(&admin, "POST", "/v1/keys", `{"name":"operator","scopes":["admin"]}`); status != 201 || !strings.HasPrefix(admin.Text, "troupe_"+admin.ID+"_") {
 		t.Fatalf("%d %+v", status, admin)
 	}
 	requireKeys(d)

@@ -64,6 +64,8 @@ var promisedRights = []string{
 	"| `read` | agents, runs, events, metrics |",
 	"| `agents` | creation, registration and deletion of agents; heartbeats |",
 	"| `admin` | everything, including keys and backups |",
+	"Such a request has all scopes but `admin`; a bearer that does not begin with `troupe_` is ignored there.",
+	"The Unix socket `SOCKET` in that folder admits its owner only, without a key and with all scopes.",
 }
 
 // routeRight is a route, the right that it needs, and a request that succeeds
@@ -105,12 +107,13 @@ type credential struct {
 	scopes  []string // scopes of its valid key
 	run     bool     // it has the token of an open run
 	local   bool     // it counts as a user of this machine
+	owner   bool     // it counts as the owner of the data folder
 }
 
 // mayUse returns the status of a refusal, or 0 if the credential has the right.
 func (c credential) mayUse(right string) int {
 	switch scope := rights[right]; {
-	case scope == anyone, scope == runToken && c.run, scope != runToken && c.local:
+	case scope == anyone, scope == runToken && c.run, scope != runToken && scope != "admin" && c.local, scope != runToken && c.owner:
 		return 0
 	case scope == runToken || len(c.scopes) == 0:
 		return 401
@@ -205,7 +208,7 @@ func (m *authorization) serve(wrap func(net.Listener) net.Listener) *testGateway
 			m.Error(err)
 		}
 	})
-	return &testGateway{m.T, s, l.Addr().String(), m.client}
+	return &testGateway{m.T, s, l.Addr().String(), m.client, m.dir}
 }
 
 // request returns method, path and body of a request that succeeds. It creates
@@ -369,6 +372,17 @@ func (m *authorization) localCredentials() []credential {
 	return list
 }
 
+// ownerCredentials returns credentials for the socket in the data folder.
+func (m *authorization) ownerCredentials() []credential {
+	return []credential{
+		{name: "nothing", owner: true},
+		{name: "run token", headers: []string{"x-run-token", m.token}, run: true, owner: true},
+		{name: "forged origin", headers: []string{"X-Forwarded-For", "192.0.2.1"}, owner: true},
+		{name: "revoked key", headers: []string{"Authorization", "Bearer " + m.revoked}},
+		{name: "scope read", headers: []string{"Authorization", "Bearer " + m.texts["read"]}, scopes: []string{"read"}},
+	}
+}
+
 func offLoopback(l net.Listener) net.Listener { return offLoopbackListener{l} }
 
 // For each route and each credential: the request succeeds if the credential
@@ -386,7 +400,10 @@ func TestAuthorizationMatrix(t *testing.T) {
 		for _, fault := range m.check(local, r, m.localCredentials()) {
 			t.Error("on loopback: " + fault)
 		}
-		cells += len(m.credentials()) + len(m.localCredentials())
+		for _, fault := range m.check(m.owner(), r, m.ownerCredentials()) {
+			t.Error("on the owner's socket: " + fault)
+		}
+		cells += len(m.credentials()) + len(m.localCredentials()) + len(m.ownerCredentials())
 	}
 	if t.Logf("%d cells", cells); cells < 400 {
 		t.Errorf("%d cells", cells)

@@ -34,6 +34,12 @@ type testGateway struct {
 	server  *Server
 	address string
 	client  *http.Client
+	dir     string // data folder
+}
+
+// owner returns a client on the socket of the data folder.
+func (d *testGateway) owner() *testGateway {
+	return &testGateway{d.T, d.server, d.address, OwnerClient(d.dir), d.dir}
 }
 
 func startGateway(t *testing.T, definitions ...actor.Definition) *testGateway {
@@ -47,7 +53,8 @@ func startGatewayWith(t *testing.T, config Config, definitions ...actor.Definiti
 		config.Keys = new(Keys)
 	}
 	keys, quietly := config.Keys.All(), slog.New(slog.DiscardHandler)
-	n, err := node.Open(node.Config{Data: t.TempDir(), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{Allow: upstream.AllowLoopback()},
+	dir := t.TempDir()
+	n, err := node.Open(node.Config{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{Allow: upstream.AllowLoopback()},
 		Native: append(agents.Builtin(), definitions...), Keys: config.Keys, FreeFloor: 1}, quietly)
 	if err != nil {
 		t.Fatal(err)
@@ -63,19 +70,24 @@ func startGatewayWith(t *testing.T, config Config, definitions ...actor.Definiti
 		t.Fatal(err)
 	}
 	s := New(served, quietly, config)
-	ended := make(chan error, 1)
+	socket, err := ListenOwner(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 2)
 	go func() { ended <- s.Serve(listener) }()
+	go func() { ended <- s.ServeOwner(socket) }()
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 30 * time.Second}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		client.CloseIdleConnections()
 		s.Drain()
-		if err := errors.Join(s.Shutdown(ctx), <-ended, disconnect(), n.Close(ctx)); err != nil {
+		if err := errors.Join(s.Shutdown(ctx), <-ended, <-ended, disconnect(), n.Close(ctx)); err != nil {
 			t.Error(err)
 		}
 	})
-	return &testGateway{t, s, listener.Addr().String(), client}
+	return &testGateway{t, s, listener.Addr().String(), client, dir}
 }
 
 // behindPipe makes gateways reach their node over a connection.

@@ -30,8 +30,8 @@ func (d *testGateway) rawStatus(method, path string, lines ...string) int {
 	return response.StatusCode
 }
 
-// A header that a proxy adds ends the access without a key, on whichever line it
-// stands and whatever its value.
+// A request with a header that proxies add needs a key, on any line and with any
+// value.
 func TestForwardingHeaderRequiresKey(t *testing.T) {
 	d := startGateway(t)
 	host := "Host: " + d.address

@@ -22,6 +22,7 @@ type limitedListener struct {
 	net.Listener
 	maxOpen, maxPerAddress int           // maxPerAddress 0: no bound
 	slack                  time.Duration // slack of the deadlines of each connection
+	owner                  bool          // its clients are processes of the data folder's owner
 	closeOnce              func() error
 	lingering, excess      lingerer
 
@@ -56,7 +57,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 			l.refuse(c, refused)
 			continue
 		}
-		return &connection{Conn: c, lingering: l.lingering, release: sync.OnceFunc(func() { l.release(prefix) }), readDeadline: lazyDeadline{slack: l.slack}, writeDeadline: lazyDeadline{slack: l.slack}}, nil
+		return &connection{Conn: c, owner: l.owner, lingering: l.lingering, release: sync.OnceFunc(func() { l.release(prefix) }), readDeadline: lazyDeadline{slack: l.slack}, writeDeadline: lazyDeadline{slack: l.slack}}, nil
 	}
 }
 
@@ -130,6 +131,7 @@ func (l *limitedListener) refuse(c net.Conn, p *problem) {
 // request; lazyDeadline avoids most of these system calls.
 type connection struct {
 	net.Conn
+	owner                       bool // the client is a process of the data folder's owner
 	release                     func()
 	onClose                     func() // called by Close, if not nil
 	lingering                   lingerer

@@ -16,7 +16,7 @@ func (d *testGateway) createKey(scope string) string {
 	var key struct {
 		Key string `json:"key"`
 	}
-	if status := d.doJSON(&key, "POST", "/v1/keys", `{"scopes":["`+scope+`"]}`); status != http.StatusCreated {
+	if status := d.owner().doJSON(&key, "POST", "/v1/keys", `{"scopes":["`+scope+`"]}`); status != http.StatusCreated {
 		d.T.Fatalf("create key: %d", status)
 	}
 	return key.Key

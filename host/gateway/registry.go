@@ -132,6 +132,9 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	if p == nil {
 		var random [ingress.KeyRandomBytes]byte
 		_, _ = rand.Read(random[:]) // never fails: it crashes the process instead
+		if in.Scopes == nil {
+			in.Scopes = ingress.DefaultScopes(s.config.Keys.Count() == 0)
+		}
 		var r *actor.Refusal
 		key, text, r = ingress.NewKey(random, in.Name, in.Scopes, wallTime(), expires)
 		p = badRequest(r)

@@ -51,8 +51,9 @@ type Server struct {
 	onLoopback atomic.Bool   // the listener is bound to a loopback address
 	port       atomic.Uint32 // port of the listener
 	lastHost   atomic.Pointer[seenHost]
-	http       *fasthttp.Server
-	router     *router.Router // all routes
+	http       *fasthttp.Server // of Serve
+	ownerHTTP  *fasthttp.Server // of ServeOwner
+	router     *router.Router   // all routes
 	streams    streamLimiter
 	lingering  lingerer // served connections
 	excess     lingerer // connections over a limit
@@ -98,10 +99,18 @@ func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s.addRoute(r, http.MethodGet, "/readyz", s.readyz)
 	s.addRoute(r, http.MethodGet, "/metrics", s.getMetrics)
 	s.router = r
-	s.http = &fasthttp.Server{
-		Handler:            s.handler(messageFastPath(r.Handler, message)),
+	handler := s.handler(messageFastPath(r.Handler, message))
+	s.http, s.ownerHTTP = s.newHTTP(handler, false), s.newHTTP(handler, true)
+	return s
+}
+
+// newHTTP returns a server that reads requests within the configured limits.
+// owner is as in validateBeforeBody.
+func (s *Server) newHTTP(handler fasthttp.RequestHandler, owner bool) *fasthttp.Server {
+	return &fasthttp.Server{
+		Handler:            handler,
 		ErrorHandler:       s.handleReadError,
-		HeaderReceived:     s.headerReceived,
+		HeaderReceived:     func(h *fasthttp.RequestHeader) fasthttp.RequestConfig { return s.headerReceived(h, owner) },
 		Concurrency:        s.config.Connections,
 		ReadBufferSize:     HeaderBytesMax,
 		MaxRequestBodySize: BodyBytesMax,
@@ -116,7 +125,6 @@ func New(node command.Node, log *slog.Logger, config Config) *Server {
 		CloseOnShutdown:              true,
 		Logger:                       discardLogger{},
 	}
-	return s
 }
 
 // messageFastPath routes messages to agents without the router. Most requests are
@@ -168,7 +176,7 @@ func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.stopOnce.Do(func() { close(s.stopping) })
-	return errors.Join(s.http.ShutdownWithContext(ctx), s.streams.waitIdle(ctx))
+	return errors.Join(s.http.ShutdownWithContext(ctx), s.ownerHTTP.ShutdownWithContext(ctx), s.streams.waitIdle(ctx))
 }
 
 // allowedMethods returns the methods listed by the router, without OPTIONS, which
@@ -228,7 +236,7 @@ func (s *Server) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	p := invalid(http.StatusBadRequest, "", "malformed request")
 	var refused *problem
 	if len(ctx.Request.Header.RawHeaders()) > 0 { // the head was received completely
-		refused = s.validateBeforeBody(&ctx.Request.Header)
+		refused = s.validateBeforeBody(&ctx.Request.Header, isOwner(ctx.Conn()))
 	}
 	switch {
 	case refused != nil:

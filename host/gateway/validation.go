@@ -50,9 +50,9 @@ func (s *Server) validateHead(h *fasthttp.RequestHeader) (p *problem, hangUp boo
 // needs a key, and for a client that awaits a 100 Continue, it also requires
 // credentials with the scope of the route. No memory is allocated for the body of
 // a request that it refuses.
-func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader) *problem {
+func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader, owner bool) *problem {
 	p, _ := s.validateHead(h)
-	if p != nil || s.onLoopback.Load() && !s.config.KeysRequired && len(h.Peek(fasthttp.HeaderExpect)) == 0 {
+	if p != nil || owner || s.onLoopback.Load() && !s.config.KeysRequired && len(h.Peek(fasthttp.HeaderExpect)) == 0 {
 		return p
 	}
 	path, _, _ := bytes.Cut(h.RequestURI(), questionMark)
@@ -80,9 +80,9 @@ func routeScope(method, path string) (scope ingress.Scope, ok bool) {
 
 // headerReceived configures how fasthttp reads the body, once the head has
 // arrived.
-func (s *Server) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+func (s *Server) headerReceived(h *fasthttp.RequestHeader, owner bool) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: s.config.BodyTimeout}
-	if n := h.ContentLength(); n > BodyBytesMax || (n > 0 || n == -1) && s.validateBeforeBody(h) != nil {
+	if n := h.ContentLength(); n > BodyBytesMax || (n > 0 || n == -1) && s.validateBeforeBody(h, owner) != nil {
 		// The body MUST NOT be read, and the client MUST NOT get a 100 Continue. An
 		// oversized length makes fasthttp reject the request, and handleReadError sends
 		// the actual reason.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -41,8 +42,11 @@ func makeStores(ctx context.Context, bin, dir string) error {
 			if err := runClients(ctx, url, round); err != nil || !last {
 				return err
 			}
-			_, err := servertest.Post(ctx, url+"/v1/backups", map[string]any{"dir": filepath.Join(dir, backupName)})
-			return err
+			out, err := exec.CommandContext(ctx, bin, "backup", filepath.Join(dir, backupName), "--data", filepath.Join(dir, storeName)).CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("backup: %w: %s", err, out)
+			}
+			return nil
 		}); err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ func newTestInstance(t *testing.T, events []string) *instance {
 		fmt.Fprintf(w, `{"events":[%s]}`, strings.Join(rest[:min(3, len(rest))], ","))
 	}))
 	t.Cleanup(s.Close)
-	return newInstance(t.Context(), s.URL, make(chan struct{}), 0)
+	return newInstance(t.Context(), s.URL, t.TempDir(), make(chan struct{}), 0)
 }
 
 func TestCompareEventsWithServer(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/host/gateway"
 )
 
 // instance is one server process as its clients see it, from start to exit.
@@ -24,6 +26,7 @@ type instance struct {
 	exited        <-chan struct{} // closed when the server has exited
 	ctx           context.Context
 	http          *http.Client
+	owner         *http.Client // on the socket of the data folder; keys are created there only
 	acks          atomic.Int64 // successful answers and stream events
 	open          atomic.Int64 // requests without a complete answer
 	nested        atomic.Int64 // nested calls that a stream reported as started and not as done
@@ -37,9 +40,9 @@ type instance struct {
 // correct one.
 const requestWithin = time.Minute
 
-func newInstance(ctx context.Context, url string, exited <-chan struct{}, last int64) *instance {
+func newInstance(ctx context.Context, url, dir string, exited <-chan struct{}, last int64) *instance {
 	return &instance{url: url, exited: exited, ctx: ctx, ackTarget: last, targetReached: make(chan struct{}),
-		http: &http.Client{Timeout: requestWithin, Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}}
+		owner: gateway.OwnerClient(dir), http: &http.Client{Timeout: requestWithin, Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}}
 }
 
 func (inst *instance) close() { inst.http.CloseIdleConnections() }
@@ -111,6 +114,9 @@ func (inst *instance) send(q request) (*http.Response, error) {
 	}
 	for i := 0; i < len(q.headers); i += 2 {
 		r.Header.Set(q.headers[i], q.headers[i+1])
+	}
+	if strings.HasPrefix(q.path, "/v1/keys") {
+		return inst.owner.Do(r)
 	}
 	return inst.http.Do(r)
 }

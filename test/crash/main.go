@@ -134,7 +134,7 @@ func (c *harness) cycle(ctx context.Context, clients []*client, n int) error {
 		return err
 	}
 	defer s.terminate(syscall.SIGKILL)
-	inst := newInstance(ctx, s.Line, s.Exited(), killAfter)
+	inst := newInstance(ctx, s.Line, filepath.Join(c.dir, dataDir), s.Exited(), killAfter)
 	defer inst.close()
 	worked := inst.work(clients)
 	select {
@@ -181,7 +181,7 @@ func (c *harness) finalInstance(ctx context.Context, clients []*client) error {
 		return err
 	}
 	defer s.terminate(syscall.SIGKILL)
-	inst := newInstance(ctx, s.Line, s.Exited(), 0)
+	inst := newInstance(ctx, s.Line, filepath.Join(c.dir, dataDir), s.Exited(), 0)
 	defer inst.close()
 	inst.finishPending(clients)
 	if err := c.ledger.waitIdle(inst); err != nil {
