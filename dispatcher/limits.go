@@ -30,7 +30,7 @@ type Limits struct {
 	MailboxBytesMax         int            `sim:"1KiB..1MiB"`  // mailbox_bytes_max; an empty mailbox admits any valid message
 	MailboxAgeMax           actor.Duration `sim:"5s..30s"`     // mailbox_age_ms_max; a mailbox whose oldest message exceeds this age refuses new messages
 	MessageBytesMax         int            `sim:"64KiB..1MiB"` // message_bytes_max
-	CallsPerTreeMax         uint32         `sim:"5..100"`      // calls_per_tree_max
+	CallsPerTreeMax         uint32         `sim:"5..100"`      // calls_per_tree_max; calls of a tree at all levels. Each call receives a share, see Share, and returns what it did not use with its answer
 	RunTimeoutDefault       actor.Duration `sim:"20s..80s"`    // run_timeout_ms
 	RunTimeoutMax           actor.Duration `sim:"100s..3600s"` // run_timeout_ms_max
 	ToolTimeoutDefault      actor.Duration `sim:"5s..60s"`     // tool_timeout_ms

@@ -49,7 +49,7 @@ func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked act
 			c.Self, c.Outstanding, l.AgentConcurrentCallsMax)
 	}
 	if c.Budget == 0 {
-		return 0, actor.Refuse(actor.Budget, "the call tree has used its budget of %d calls", l.CallsPerTreeMax)
+		return 0, actor.Refuse(actor.Budget, "the caller has used its share of the %d calls that the tree of its run may make (calls_per_tree_max)", l.CallsPerTreeMax)
 	}
 	return left, nil
 }
@@ -88,7 +88,9 @@ func timeLeft(l Limits, left, asked actor.Duration) actor.Duration {
 
 // Share returns the budget that each of n calls of one action receives. Each call
 // first costs 1. The rest of the budget is divided into n+1 equal shares: one for each
-// call and one for the caller.
+// call and one for the caller. The calls of a tree therefore never exceed the budget of
+// its root. A call may find its share used up while another part of the tree has calls
+// left. A call without an answer returns nothing.
 func Share(left uint32, n int) uint32 {
 	if uint32(n) >= left {
 		return 0

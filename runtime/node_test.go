@@ -44,6 +44,7 @@ type node struct {
 	awaited      []actor.EffectID
 	calls        []actor.Call // calls made by clients
 	eventCounts  map[history.Kind]int
+	childCalls   int // calls made by turns
 	failLoads    int // number of loads that will fail
 	trace        bool
 	paused       bool // inputs stay queued: drain does nothing
@@ -91,6 +92,9 @@ func (n *node) step(c *Cell, in Input) {
 	n.checkSize(c)
 	for _, e := range r.Events {
 		n.eventCounts[e.Kind]++
+		if e.Kind == history.Ask && !e.Call.IsZero() && !e.Parent.IsZero() {
+			n.childCalls++
+		}
 		if n.trace {
 			n.t.Log("   ", e.String())
 		}
