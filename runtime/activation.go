@@ -186,6 +186,43 @@ func (c *Cell) activate(id actor.ID, journaled bool) *activation {
 	return act
 }
 
+// The durability of an actor is that of its agent, with three exceptions. An actor with
+// open work in the log is journaled until it leaves memory. So is an actor that was
+// loaded while its agent was unknown, unless its journal is empty. A volatile actor
+// with open runs remains volatile until they end.
+
+// becomeVolatile changes a journaled actor whose agent is volatile now. It does nothing
+// if the journal holds open runs or outcomes, whose duplicates the journal answers.
+func (c *Cell) becomeVolatile(act *activation) {
+	j := &act.journal
+	if len(j.Runs)+len(act.outcomeWaiters) > 0 || j.RetainsOutcomes(c.now) {
+		return
+	}
+	c.emit(history.Event{Kind: history.Deactivate, Actor: act.id, Epoch: act.epoch, Why: "durability"})
+	c.removeFromSize(act)
+	*j = store.Journal{Buried: j.Buried}
+	act.durable, act.entryBytes, act.snapshotBytes = false, 0, 0
+	c.markLoaded(act)
+}
+
+// loadIdle replaces an idle volatile actor by a journaled one, which is loaded. It
+// returns the new actor. Calls cancelled before their arrival remain cancelled.
+func (c *Cell) loadIdle(act *activation, mustLoad bool) *activation {
+	cancelled := act.journal.Buried
+	for i := range c.localQueue {
+		if m := &c.localQueue[i]; m.to == act {
+			m.to = nil // looked up on delivery
+		}
+	}
+	c.deactivate(act, "durability")
+	act = c.activate(act.id, true)
+	act.mustLoad = mustLoad
+	for i := range cancelled {
+		act.deferred = append(act.deferred, actor.Envelope{To: act.id, Body: actor.Cancel{Call: cancelled[i].Call, Reason: actor.Stopped}})
+	}
+	return act
+}
+
 // markLoaded marks the actor as loaded and schedules its first turns.
 func (c *Cell) markLoaded(act *activation) {
 	act.loaded = true

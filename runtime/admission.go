@@ -38,6 +38,9 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		c.refuse(act, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
 		return
 	}
+	if act.durable && !journaled(def) {
+		c.becomeVolatile(act)
+	}
 	if call.Left <= 0 {
 		c.refuse(act, call, actor.RefuseDeadline(call.To, call.Operation, call.Left))
 		return

@@ -298,6 +298,10 @@ func (c *Cell) finishStep() {
 		c.runReady(act)
 		c.updateSize(act)
 		c.releaseEvents(act)
+		if act.mustLoad && !act.durable && len(act.journal.Runs) == 0 {
+			c.loadIdle(act, true)
+			continue
+		}
 		c.snapshot(act)
 		if act.durable && act.idle() && c.failpoints.On(failpoint.PassivateNow) {
 			c.deactivate(act, "idle")

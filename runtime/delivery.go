@@ -76,6 +76,10 @@ func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 			return
 		}
 		act = c.activate(call.To, journaled(def))
+	} else if !act.durable && len(act.journal.Runs) == 0 {
+		if def := c.agents[call.To.Agent]; def != nil && journaled(def) { // the agent was volatile before
+			act = c.loadIdle(act, false)
+		}
 	}
 	if !act.loaded {
 		c.deferCall(act, call, durable)

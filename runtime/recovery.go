@@ -63,10 +63,13 @@ func (c *Cell) loadNextActors() {
 		act := c.actors.find(id)
 		active := act != nil
 		if !active {
-			act = c.activate(id, journaled(c.agents[id.Agent]))
+			act = c.activate(id, true) // its journal holds open work, whatever its agent says now
 		}
 		c.ensureActive(act)
 		act.mustLoad = true
+		if !act.durable {
+			c.markDirty(act) // loads it once it is idle, see finishStep
+		}
 		if !active && !act.loaded {
 			act.recovering = true
 			c.recovery.loading++

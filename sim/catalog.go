@@ -57,8 +57,8 @@ func (w *Simulation) registryDefinition() actor.Definition {
 func (w *Simulation) addRegisteredAgents(known map[string]specs.Agent) {
 	if w.hasRegistry() {
 		known[agents.RegistryID.Agent] = specs.Agent{}
-		for _, a := range registeredAgents {
-			known[a.name] = specs.Agent{}
+		for i, a := range registeredAgents {
+			known[a.name] = specs.Agent{Volatile: w.plan.RegisteredVolatile[i]}
 		}
 	}
 }

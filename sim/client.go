@@ -323,11 +323,16 @@ func (w *Simulation) deliverReply(n *node, op runtime.Respond) {
 	}
 }
 
-// isVolatile reports whether an agent of the plan has no journal.
+// isVolatile reports whether an agent of the plan, or a registered one, has no journal.
 func (w *Simulation) isVolatile(agent string) bool {
 	for i := range w.plan.Agents {
 		if def := &w.plan.Agents[i]; def.Name == agent {
 			return def.Durability == actor.Volatile
+		}
+	}
+	for i, a := range registeredAgents {
+		if a.name == agent {
+			return w.plan.RegisteredVolatile[i]
 		}
 	}
 	return false

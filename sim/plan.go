@@ -41,6 +41,8 @@ type Plan struct {
 	Schedule         Schedule
 	Failpoints       []failpoint.Point // failpoints enabled in production code
 	RegistryInterval actor.Duration    // maximum time between registry operations; 0: no registry
+	// RegisteredVolatile reports for each of registeredAgents whether it has durability none.
+	RegisteredVolatile [len(registeredAgents)]bool
 }
 
 // withDefaults returns a hand-made plan with defaults for the fields that are unset.
@@ -149,6 +151,9 @@ func drawPlan(c Entropy, o Options) Plan {
 			p.RegistryInterval = 0
 		case o.Registry == "on" && p.RegistryInterval == 0:
 			p.RegistryInterval = time.Second
+		}
+		for i := range p.RegisteredVolatile {
+			p.RegisteredVolatile[i] = c.Int(3) == 2
 		}
 	}
 	c.SetStream(planLength)

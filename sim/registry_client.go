@@ -245,7 +245,11 @@ func (rc *registryClient) drawOp() *registryOp {
 		if kind == actor.External {
 			o.operation = agents.OpRegister
 		}
-		o.body = rc.drawSpec(name, kind)
+		volatile := w.plan.RegisteredVolatile[at]
+		if rc.present[name] && w.entropy.Int(8) == 7 { // the durability of an agent cannot change
+			volatile, o.wantRefusals = !volatile, []actor.Reason{actor.Rejected}
+		}
+		o.body = rc.drawSpec(name, kind, volatile)
 		if spec, err := agents.ReadJSON(o.body); err == nil && spec.Hash() != rc.spec[name] && !rc.mayChange(name, principal) {
 			o.wantRefusals = []actor.Reason{actor.Rejected}
 		}
@@ -341,17 +345,18 @@ const apiKeysMax = 12
 
 // drawSpec draws the spec of an agent, encoded as clients send it or as converted from
 // a file.
-func (rc *registryClient) drawSpec(name string, kind actor.AgentKind) []byte {
+func (rc *registryClient) drawSpec(name string, kind actor.AgentKind, volatile bool) []byte {
 	w := rc.w
+	durability := [...]string{"journaled", "none"}[boolIndex(volatile)]
 	if kind == actor.External {
 		spec := externalSpec(name, [...]string{agents.RetryNever, agents.RetrySafe}[w.entropy.Int(2)])
-		spec["concurrency"] = 1 + w.entropy.Int(4)
+		spec["concurrency"], spec["durability"] = 1+w.entropy.Int(4), durability
 		spec["limits"] = map[string]any{"invoke_timeout_ms": 5000 + w.entropy.Int(5000)}
 		return invariant.Must(json.Marshal(spec))
 	}
 	spec := declaredSpec(name, modelNames[w.entropy.Int(2)], 3+w.entropy.Int(3))
 	spec["prompt"] = fmt.Sprintf("You are %s, in your version %d.", name, w.entropy.Int(8))
-	spec["description"] = "an agent added through the registry"
+	spec["description"], spec["durability"] = "an agent added through the registry", durability
 	if w.entropy.Int(2) == 1 {
 		spec["agents"] = [...][]string{{w.plan.Agents[0].Name, name}, {registeredAgents[0].name, registeredAgents[1].name}}[w.entropy.Int(2)]
 		spec["on_failure"] = [...]string{agents.ReturnError, agents.FailRun}[w.entropy.Int(2)]

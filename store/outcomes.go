@@ -237,6 +237,12 @@ func withoutBody(key actor.Idempotency) actor.Idempotency {
 	return key
 }
 
+// RetainsOutcomes reports whether the journal retains an outcome for duplicates.
+func (j *Journal) RetainsOutcomes(now actor.Time) bool {
+	return slices.ContainsFunc(j.Evicted, func(e EvictedOutcome) bool { return e.Until >= now }) ||
+		slices.ContainsFunc(j.Ended, func(e Ended) bool { return e.Until >= now })
+}
+
 // expireOutcomes drops expired outcomes and tombstones. Every call drops the expired
 // items at the front. An expired item may follow an item that expires later. Therefore
 // about every n-th call scans all n retained items. The amortised cost per call is
