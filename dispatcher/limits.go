@@ -4,6 +4,8 @@ package dispatcher
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -47,6 +49,11 @@ type Limits struct {
 	SnapshotBytes           int            `sim:"2KiB..16KiB"` // snapshot_bytes; minimum bytes of entries since the last snapshot that trigger the next; if the last snapshot is larger, its size counts instead
 	ActorsPerCellMax        int            `sim:"2..1048576"`  // actors_per_cell_max; actors in memory; a call to a further actor is refused with Busy, scope node
 	StrikesMax              int            `sim:"1..3"`        // strikes_max; step panics caused by one message before it is refused as poisoned
+	StateItemsMax           int            `sim:"1024..8192"`  // actor_state_items_max; items in the state of an actor
+	StateBytesMax           int            `sim:"1MiB..32MiB"` // actor_state_bytes_max; names and values in the state of an actor
+	StreamEventsMax         int            `sim:"4..5000"`     // stream_events_max; deltas and states of one answer of a model or external agent, including retried attempts
+	StreamBytesMax          int            `sim:"1KiB..4MiB"`  // stream_bytes_max; bytes of these deltas and states
+	RunEventsMax            int            `sim:"30..100000"`  // run_events_max; events of a run
 }
 
 // DefaultLimits returns the default limits.
@@ -77,51 +84,136 @@ func DefaultLimits() Limits {
 		SnapshotBytes:           64 << 10,
 		ActorsPerCellMax:        1 << 20,
 		StrikesMax:              3,
+		StateItemsMax:           actor.ActorStateItemsMax,
+		StateBytesMax:           actor.ActorStateBytesMax,
+		StreamEventsMax:         5000,
+		StreamBytesMax:          4 << 20,
+		RunEventsMax:            100_000,
 	}
 }
 
-// Setting is the value of one limit.
+// Setting is one limit with its configuration key.
 type Setting struct {
-	Key   string // configuration key
-	Value int64  // a count, bytes, or nanoseconds
-	Max   int64  // largest accepted value; the smallest is 1
+	Key   string
+	Value int64 // a count, bytes or, if the key contains _ms, milliseconds
+	Max   int64 // largest accepted value; the smallest is 1
 }
 
-// Settings returns all limits in the order of their declaration.
-func (l Limits) Settings() []Setting {
-	return []Setting{
-		{"agent_call_depth_max", int64(l.AgentCallDepthMax), actor.ChainMax - 1},
-		{"agent_call_timeout_ms_default", int64(l.AgentCallTimeoutDefault), int64(l.AgentCallTimeoutMax)},
-		{"agent_concurrent_calls_max", int64(l.AgentConcurrentCallsMax), 1 << 16},
-		{"max_pending_per_actor", int64(l.MaxPendingPerActor), 1 << 20},
-		{"mailbox_bytes_max", int64(l.MailboxBytesMax), 1 << 30},
-		{"mailbox_age_ms_max", int64(l.MailboxAgeMax), int64(time.Hour)},
-		{"message_bytes_max", int64(l.MessageBytesMax), actor.MessageBytesMax},
-		{"calls_per_tree_max", int64(l.CallsPerTreeMax), 1 << 20},
-		{"run_timeout_ms", int64(l.RunTimeoutDefault), int64(l.RunTimeoutMax)},
-		{"run_timeout_ms_max", int64(l.RunTimeoutMax), int64(24 * time.Hour)},
-		{"tool_timeout_ms", int64(l.ToolTimeoutDefault), int64(time.Hour)},
-		{"model_timeout_ms", int64(l.ModelTimeoutDefault), int64(time.Hour)},
-		{"invoke_timeout_ms", int64(l.InvokeTimeoutDefault), int64(time.Hour)},
-		{"approval_timeout_ms", int64(l.WaitTimeoutMax), int64(24 * time.Hour)},
-		{"steps_per_turn_max", int64(l.StepsPerTurnMax), 1 << 16},
-		{"asks_per_action_max", int64(l.AsksPerActionMax), 1 << 12},
-		{"remember_done_ms", int64(l.RememberDone), int64(24 * time.Hour)},
-		{"remember_key_ms", int64(l.RememberKey), int64(30 * 24 * time.Hour)},
-		{"remember_bytes_max", int64(l.RememberBytes), 1 << 40},
-		{"passivate_after_ms", int64(l.PassivateAfter), int64(24 * time.Hour)},
-		{"resend_after_ms", int64(l.ResendAfter), int64(time.Minute)},
-		{"snapshot_bytes", int64(l.SnapshotBytes), 1 << 30},
-		{"actors_per_cell_max", int64(l.ActorsPerCellMax), 1 << 30},
-		{"strikes_max", int64(l.StrikesMax), 100},
+// limit is a row of the table of limits.
+type limit struct {
+	key string
+	at  any   // pointer to the field: *int, *uint32 or *actor.Duration
+	max int64 // largest accepted value, in the unit of the field
+}
+
+// rows returns all limits. A limit precedes those that it bounds.
+func (l *Limits) rows() []limit {
+	return []limit{
+		{"agent_call_depth_max", &l.AgentCallDepthMax, actor.ChainMax - 1},
+		{"agent_call_timeout_ms_max", &l.AgentCallTimeoutMax, int64(24 * time.Hour)},
+		{"agent_call_timeout_ms_default", &l.AgentCallTimeoutDefault, int64(l.AgentCallTimeoutMax)},
+		{"agent_concurrent_calls_max", &l.AgentConcurrentCallsMax, 1 << 16},
+		{"max_pending_per_actor", &l.MaxPendingPerActor, 1 << 20},
+		{"mailbox_bytes_max", &l.MailboxBytesMax, 1 << 30},
+		{"mailbox_age_ms_max", &l.MailboxAgeMax, int64(time.Hour)},
+		{"message_bytes_max", &l.MessageBytesMax, actor.MessageBytesMax},
+		{"calls_per_tree_max", &l.CallsPerTreeMax, 1 << 20},
+		{"run_timeout_ms_max", &l.RunTimeoutMax, int64(24 * time.Hour)},
+		{"run_timeout_ms", &l.RunTimeoutDefault, int64(l.RunTimeoutMax)},
+		{"tool_timeout_ms", &l.ToolTimeoutDefault, int64(time.Hour)},
+		{"model_timeout_ms", &l.ModelTimeoutDefault, int64(time.Hour)},
+		{"invoke_timeout_ms", &l.InvokeTimeoutDefault, int64(time.Hour)},
+		{"approval_timeout_ms", &l.WaitTimeoutMax, int64(24 * time.Hour)},
+		{"steps_per_turn_max", &l.StepsPerTurnMax, 1 << 16},
+		{"asks_per_action_max", &l.AsksPerActionMax, 1 << 12},
+		{"remember_done_ms", &l.RememberDone, int64(24 * time.Hour)},
+		{"remember_key_ms", &l.RememberKey, int64(30 * 24 * time.Hour)},
+		{"remember_bytes_max", &l.RememberBytes, 1 << 40},
+		{"passivate_after_ms", &l.PassivateAfter, int64(24 * time.Hour)},
+		{"resend_after_ms", &l.ResendAfter, int64(time.Minute)},
+		{"snapshot_bytes", &l.SnapshotBytes, 1 << 30},
+		{"actors_per_cell_max", &l.ActorsPerCellMax, 1 << 30},
+		{"strikes_max", &l.StrikesMax, 100},
+		{"actor_state_items_max", &l.StateItemsMax, 1 << 16},
+		{"actor_state_bytes_max", &l.StateBytesMax, actor.ActorStateBytesMax},
+		{"stream_events_max", &l.StreamEventsMax, 1 << 20},
+		{"stream_bytes_max", &l.StreamBytesMax, 1 << 30},
+		{"run_events_max", &l.RunEventsMax, 1 << 24},
 	}
 }
+
+func (r *limit) value() int64 {
+	switch at := r.at.(type) {
+	case *int:
+		return int64(*at)
+	case *uint32:
+		return int64(*at)
+	case *actor.Duration:
+		return int64(*at)
+	}
+	panic("unexpected type of limit " + r.key)
+}
+
+// unit returns the number of units of the field in one unit of the configuration.
+func (r *limit) unit() int64 {
+	if _, ok := r.at.(*actor.Duration); ok {
+		return int64(time.Millisecond)
+	}
+	return 1
+}
+
+// Settings returns all limits, in a fixed order.
+func (l Limits) Settings() []Setting {
+	rows := l.rows()
+	all := make([]Setting, 0, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		all = append(all, Setting{r.key, r.value() / r.unit(), r.max / r.unit()})
+	}
+	return all
+}
+
+// Set sets the limit with the given configuration key. It returns an error if there is no
+// such limit or the value is out of range, apart from limits that bound each other: see
+// Check.
+func (l *Limits) Set(key string, value int64) error {
+	rows := l.rows()
+	i := slices.IndexFunc(rows, func(r limit) bool { return r.key == key })
+	if i < 0 {
+		keys := make([]string, 0, len(rows))
+		for i := range rows {
+			keys = append(keys, rows[i].key)
+		}
+		slices.Sort(keys)
+		return fmt.Errorf("%s is unknown; want one of %s", key, strings.Join(keys, ", "))
+	}
+	if value < 0 || value > settingMax {
+		return fmt.Errorf("%s: %d is out of range", key, value)
+	}
+	switch at := rows[i].at.(type) {
+	case *int:
+		*at = int(value)
+	case *uint32:
+		*at = uint32(min(value, 1<<32-1))
+	case *actor.Duration:
+		*at = actor.Duration(value) * time.Millisecond
+	}
+	return nil
+}
+
+// settingMax is larger than the maximum of any limit. Its nanoseconds fit into an int64.
+const settingMax = 1 << 40
 
 // Check returns an error naming the first limit that is out of range.
 func (l Limits) Check() error {
-	for _, s := range l.Settings() {
-		if s.Value < 1 || s.Value > s.Max {
-			return fmt.Errorf("%s is %d: want 1 to %d", s.Key, s.Value, s.Max)
+	rows := l.rows()
+	for i := range rows {
+		if r := &rows[i]; r.value() < 1 || r.value() > r.max {
+			value := any(r.value() / r.unit())
+			if r.value()%r.unit() != 0 {
+				value = actor.Duration(r.value())
+			}
+			return fmt.Errorf("%s is %v: want 1 to %d", r.key, value, r.max/r.unit())
 		}
 	}
 	return nil

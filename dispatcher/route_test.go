@@ -4,6 +4,8 @@ package dispatcher
 
 import (
 	"fmt"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,6 +130,49 @@ func TestShardsAreUniform(t *testing.T) {
 		if c < 16 || c > 160 { // mean 64, standard deviation 8
 			t.Errorf("shard %d has %d of %d actors", shard, c, n)
 		}
+	}
+}
+
+// The largest accepted values, in the units of the configuration.
+func TestLimitsSetAndCheckUseConfiguredUnits(t *testing.T) {
+	for key, most := range map[string]int64{
+		"agent_call_depth_max": 63, "agent_call_timeout_ms_default": 300_000, "agent_call_timeout_ms_max": 86_400_000, "mailbox_age_ms_max": 3_600_000,
+		"calls_per_tree_max": 1 << 20, "run_timeout_ms_max": 86_400_000, "steps_per_turn_max": 1 << 16, "resend_after_ms": 60_000,
+		"actor_state_items_max": 1 << 16, "actor_state_bytes_max": 32 << 20, "stream_events_max": 1 << 20, "run_events_max": 1 << 24,
+	} {
+		for value, ok := range map[int64]bool{0: false, 1: true, most: true, most + 1: false} {
+			l := DefaultLimits()
+			if strings.HasSuffix(key, "_max") {
+				l.AgentCallTimeoutDefault, l.RunTimeoutDefault = time.Millisecond, time.Millisecond
+			}
+			err := l.Set(key, value)
+			if err == nil {
+				err = l.Check()
+			}
+			if (err == nil) != ok {
+				t.Errorf("%s = %d: got %v, want success %v", key, value, err, ok)
+			}
+			if want := fmt.Sprintf("%s is %d: want 1 to %d", key, value, most); !ok && (err == nil || err.Error() != want) {
+				t.Errorf("got %v, want %s", err, want)
+			}
+			for _, s := range l.Settings() {
+				if s.Key == key && s.Value != value {
+					t.Errorf("%s: got %d, want %d", key, s.Value, value)
+				}
+			}
+		}
+	}
+	l := DefaultLimits()
+	if err := l.Set("run_timeout", 1); err == nil || !strings.Contains(err.Error(), "run_timeout is unknown; want one of actor_state_bytes_max, ") {
+		t.Errorf("unknown key: got %v", err)
+	}
+	for _, value := range []int64{-1, 1 << 62} {
+		if err := l.Set("run_timeout_ms", value); err == nil || !strings.Contains(err.Error(), "out of range") {
+			t.Errorf("%d: got %v", value, err)
+		}
+	}
+	if got, want := len(l.Settings()), reflect.TypeFor[Limits]().NumField(); got != want {
+		t.Errorf("%d settings, want one of each of %d fields", got, want)
 	}
 }
 

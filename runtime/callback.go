@@ -185,20 +185,29 @@ func (c *Cell) checkStateItems(t *turn, items []actor.StateItem) *actor.Refusal 
 	if len(items) > actor.StateUpdatesMax {
 		return actor.Refuse(actor.Budget, "the action stores %d state items, at most %d allowed", len(items), actor.StateUpdatesMax)
 	}
-	count, bytes := 0, 0
-	for _, item := range t.act.journal.EffectiveState() {
-		count, bytes = count+1, bytes+len(item.Name)+len(item.Value)
-	}
-	for _, item := range items {
-		if err := item.Check(); err != nil {
+	for i := range items {
+		if err := items[i].Check(); err != nil {
 			return actor.Refuse(actor.Invalid, "the action stores an invalid state item: %v", err)
 		}
-		if len(item.Value) > 0 {
-			count, bytes = count+1, bytes+len(item.Name)+len(item.Value)
-		}
 	}
-	if count > actor.ActorStateItemsMax || bytes > actor.ActorStateBytesMax {
-		return actor.Refuse(actor.Budget, "%s would store %d state items of %d bytes, at most %d items of %d bytes allowed", t.act.id, count, bytes, actor.ActorStateItemsMax, actor.ActorStateBytesMax)
+	itemsMax, bytesMax := c.limits.StateItemsMax, c.limits.StateBytesMax
+	if t.def != nil && t.def.System { // the limits are those of users' agents
+		itemsMax, bytesMax = actor.ActorStateItemsMax, actor.ActorStateBytesMax
+	}
+	before, after := sizeOfState(t.act.journal.EffectiveState()), sizeOfState(t.act.journal.StateWith(items))
+	grows := after.items > before.items || after.bytes > before.bytes // an actor above a lowered limit may still shrink
+	if grows && (after.items > itemsMax || after.bytes > bytesMax) {
+		return actor.Refuse(actor.Budget, "%s would store %d state items of %d bytes, at most %d items of %d bytes allowed", t.act.id, after.items, after.bytes, itemsMax, bytesMax)
 	}
 	return nil
+}
+
+type stateSize struct{ items, bytes int }
+
+func sizeOfState(items []actor.StateItem) stateSize {
+	s := stateSize{items: len(items)}
+	for i := range items {
+		s.bytes += len(items[i].Name) + len(items[i].Value)
+	}
+	return s
 }

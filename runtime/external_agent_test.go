@@ -463,4 +463,18 @@ func TestActorStateIsBounded(t *testing.T) {
 	}
 	n.want(n.send("storing", fmt.Sprintf("1 from %d", actor.ActorStateItemsMax)), "Budget")
 	n.want(n.send("storing", "?"), fmt.Sprint(actor.ActorStateItemsMax))
+	n.want(n.send("storing", fmt.Sprintf("%d from 0", actor.StateUpdatesMax)), fmt.Sprint(actor.ActorStateItemsMax)) // replaces items
+	n.want(n.send("storing", fmt.Sprintf("2 from %d", actor.ActorStateItemsMax-1)), "Budget")
+
+	n.limits.StateItemsMax = 3
+	n.step(n.cells[0], Limits{n.limits})
+	n.want(n.send("storing/s", "3 from 0"), "0")
+	n.want(n.send("storing/s", "3 from 0"), "3")
+	n.want(n.send("storing/s", "1 from 3"), "Budget")
+	n.want(n.send("storing", "1 from 0"), fmt.Sprint(actor.ActorStateItemsMax)) // more than the new maximum, but not growing
+	n.limits.StateItemsMax, n.limits.StateBytesMax = 9, 9
+	n.step(n.cells[0], Limits{n.limits})
+	n.want(n.send("storing/t", "4 from 0"), "0")
+	n.want(n.send("storing/t", "1 from 10"), "Budget")
+	n.want(n.send("storing/t", "4 from 0"), "4")
 }

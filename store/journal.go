@@ -297,11 +297,16 @@ func (j *Journal) updateState(items []actor.StateItem) {
 }
 
 // EffectiveState returns the actor state after applying the updates of open runs.
-func (j *Journal) EffectiveState() []actor.StateItem {
+func (j *Journal) EffectiveState() []actor.StateItem { return j.StateWith(nil) }
+
+// StateWith returns the actor state after applying the updates of open runs and then
+// further ones.
+func (j *Journal) StateWith(updates []actor.StateItem) []actor.StateItem {
 	now := Journal{ActorState: j.ActorState}
 	for _, run := range j.Runs {
 		now.updateState(run.StateUpdates)
 	}
+	now.updateState(updates)
 	return now.ActorState
 }
 

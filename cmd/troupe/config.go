@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/BurntSushi/toml"
 	"github.com/alecthomas/kong"
@@ -111,35 +110,11 @@ func readConfig(path string) (configuration, error) {
 	return c, nil
 }
 
-// setLimits sets limits by name. Durations are in milliseconds.
+// setLimits sets limits by key.
 func setLimits(l *dispatcher.Limits, values map[string]int64) error {
-	counts := map[string]*int{
-		"agent_call_depth_max": &l.AgentCallDepthMax, "agent_concurrent_calls_max": &l.AgentConcurrentCallsMax, "max_pending_per_actor": &l.MaxPendingPerActor,
-		"mailbox_bytes_max": &l.MailboxBytesMax, "message_bytes_max": &l.MessageBytesMax, "steps_per_turn_max": &l.StepsPerTurnMax,
-		"asks_per_action_max": &l.AsksPerActionMax, "snapshot_bytes": &l.SnapshotBytes, "actors_per_cell_max": &l.ActorsPerCellMax, "strikes_max": &l.StrikesMax,
-		"remember_bytes_max": &l.RememberBytes,
-	}
-	times := map[string]*time.Duration{
-		"agent_call_timeout_ms_default": &l.AgentCallTimeoutDefault, "agent_call_timeout_ms_max": &l.AgentCallTimeoutMax, "mailbox_age_ms_max": &l.MailboxAgeMax,
-		"run_timeout_ms": &l.RunTimeoutDefault, "run_timeout_ms_max": &l.RunTimeoutMax, "tool_timeout_ms": &l.ToolTimeoutDefault,
-		"model_timeout_ms": &l.ModelTimeoutDefault, "invoke_timeout_ms": &l.InvokeTimeoutDefault, "approval_timeout_ms": &l.WaitTimeoutMax,
-		"remember_done_ms": &l.RememberDone, "remember_key_ms": &l.RememberKey, "passivate_after_ms": &l.PassivateAfter, "resend_after_ms": &l.ResendAfter,
-	}
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		n := values[name]
-		switch {
-		case n < 0 || n > 1<<40:
-			return fmt.Errorf("%s: %d is out of range", name, n)
-		case name == "calls_per_tree_max":
-			l.CallsPerTreeMax = uint32(min(n, 1<<31))
-		case counts[name] != nil:
-			*counts[name] = int(n)
-		case times[name] != nil:
-			*times[name] = time.Duration(n) * time.Millisecond
-		default:
-			names := slices.Sorted(maps.Keys(counts))
-			names = append(append(names, "calls_per_tree_max"), slices.Sorted(maps.Keys(times))...)
-			return fmt.Errorf("%s is unknown; want one of %s", name, strings.Join(names, ", "))
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if err := l.Set(key, values[key]); err != nil {
+			return err
 		}
 	}
 	return l.Check()
