@@ -13,19 +13,20 @@ type Reason uint8
 
 // The reasons.
 const (
-	Busy        Reason = iota + 1 // no capacity now: at the callee, for this caller, or on the node
-	Cycle                         // the target's agent is among the callers
-	WaitCycle                     // the waits would form a cycle
-	Depth                         // too many calls above this one
-	Deadline                      // the deadline has passed
-	NotFound                      // no such agent, run or tool
-	Rejected                      // the target rejected the call
-	Unavailable                   // the target cannot answer now
-	Stopped                       // cancelled
-	Budget                        // the budget of the tree is used up
-	Invalid                       // malformed input
-	Unknown                       // the outcome cannot be determined
-	NoDevice                      // no client that can perform the operation is online
+	Busy           Reason = iota + 1 // no capacity now: at the callee, for this caller, or on the node
+	Cycle                            // the target's agent is among the callers
+	WaitCycle                        // the waits would form a cycle
+	Depth                            // too many calls above this one
+	Deadline                         // the deadline has passed
+	NotFound                         // no such agent, run or tool
+	Rejected                         // the target rejected the call
+	Unavailable                      // the target cannot answer now
+	Stopped                          // cancelled
+	Budget                           // the budget of the tree is used up
+	Invalid                          // malformed input
+	Unknown                          // the outcome cannot be determined
+	NoDevice                         // no client that can perform the operation is online
+	EventsExceeded                   // the run, or an answer that it received, has too many events
 )
 
 // Scope identifies the party whose limit caused a Busy refusal.
@@ -87,6 +88,8 @@ var reasons = [...]ReasonInfo{
 	Invalid:     {"Invalid", "InvalidInput", "INPUT_VALIDATION_FAILED", "error", "invalid_request", 400},
 	Unknown:     {"Unknown", "AgentReplyLost", "EXECUTION_OUTCOME_UNKNOWN", "error", "outcome_unknown", 502},
 	NoDevice:    {"NoDevice", "NoDevice", "CAPACITY_NO_DEVICE", "error", "client_offline", 409},
+
+	EventsExceeded: {"EventsExceeded", "EventsExceeded", "CAPACITY_EVENTS_EXCEEDED", "error", "events_exceeded", 402},
 }
 
 // Reasons returns all reasons in order.

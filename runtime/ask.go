@@ -131,6 +131,10 @@ func (c *Cell) planAsk(a *store.Asked, run *store.Run, ask *actor.Ask, volatile 
 	}
 }
 
+// eventsPerAsk is the number of events of an ask, apart from the pieces of its answer,
+// retries and pauses.
+const eventsPerAsk = 4
+
 // checkAction returns a refusal if the action exceeds a limit of its turn, or nil.
 func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 	if r := c.checkStateItems(t, action.StateUpdates); r != nil {
@@ -142,6 +146,9 @@ func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 		return actor.Refuse(actor.Budget, "the turn has made %d steps, at most %d allowed", len(t.run.Steps), c.limits.StepsPerTurnMax)
 	case len(asks) > c.limits.AsksPerActionMax:
 		return actor.Refuse(actor.Budget, "the action has %d asks, at most %d allowed", len(asks), c.limits.AsksPerActionMax)
+	}
+	if r := c.checkEvents(t.run, eventsPerAsk*len(asks)); r != nil {
+		return r
 	}
 	for i, a := range asks {
 		if err := a.Check(c.limits.MessageBytesMax); err != nil {

@@ -29,6 +29,11 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 			return
 		}
 	}
+	if refusal := c.checkEvents(run, eventsPerAsk); refusal != nil {
+		c.refuse(t.act, call, refusal)
+		c.finishTurn(t, failedOutcome(refusal))
+		return
+	}
 	if refusal := c.checkCallback(t); refusal != nil {
 		c.refuse(t.act, call, refusal)
 		return

@@ -38,8 +38,35 @@ func (c *Cell) streamed(in Streamed) {
 	default:
 		return
 	}
+	s := &t.sends[i]
+	s.pieces, s.pieceBytes = s.pieces+1, s.pieceBytes+len(e.Name)+len(e.Text)
+	if refusal := c.checkStream(t.run, a, s); refusal != nil {
+		c.finishTurn(t, failedOutcome(refusal))
+		return
+	}
 	c.publish(t.act, t.run, e)
 	c.record(t.act, record)
+}
+
+// checkStream returns a refusal if an answer has more pieces, or more bytes in its
+// pieces, than allowed. The pieces before remain in the run's stream.
+func (c *Cell) checkStream(run *store.Run, a *store.Asked, s *sendState) *actor.Refusal {
+	l := &c.limits
+	switch name := label(a.Out()); {
+	case s.pieces > l.StreamEventsMax:
+		return actor.Refuse(actor.EventsExceeded, "the answer of %s has more than %d deltas and states (stream_events_max)", name, l.StreamEventsMax)
+	case s.pieceBytes > l.StreamBytesMax:
+		return actor.Refuse(actor.EventsExceeded, "the answer of %s has more than %d bytes in deltas and states (stream_bytes_max)", name, l.StreamBytesMax)
+	}
+	return c.checkEvents(run, 1)
+}
+
+// checkEvents returns a refusal if the run cannot publish more events.
+func (c *Cell) checkEvents(run *store.Run, more int) *actor.Refusal {
+	if run.Seq+uint64(more) >= uint64(c.limits.RunEventsMax) { // the last event is the end of the run
+		return actor.Refuse(actor.EventsExceeded, "the run has %d events, at most %d allowed (run_events_max)", run.Seq, c.limits.RunEventsMax)
+	}
+	return nil
 }
 
 // findStreaming returns the turn and index of the open ask that the effect serves,

@@ -35,6 +35,8 @@ type sendState struct {
 	attempt uint32
 	retryAt actor.Time     // time of the next attempt of the call; Forever means none is scheduled
 	backoff actor.Duration // delay between the next attempt and the attempt after it; doubles with each resend
+
+	pieces, pieceBytes int // pieces of a streamed answer, and their bytes
 }
 
 func (t *turn) step() uint32 { return uint32(len(t.run.Steps)) }

@@ -78,7 +78,7 @@ func (c *counter) record(took time.Duration) {
 }
 
 const (
-	reasonCount = int(actor.NoDevice) + 1
+	reasonCount = int(actor.EventsExceeded) + 1
 	scopeCount  = int(actor.ScopeNode) + 1
 )
 
