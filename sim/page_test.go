@@ -63,7 +63,7 @@ func TestPageKeepsLastRows(t *testing.T) {
 	}
 	rows := o.Page.rows
 	last := rows[len(rows)-1]
-	if len(rows) > PageRowsMax || last.Step < r.Stats.Steps-10 {
+	if len(rows) > PageRowsMax || last.Step < r.Stats.Steps-r.Stats.Steps/100 { // the last steps may print nothing
 		t.Errorf("got %d rows, the last of step %d of %d", len(rows), last.Step, r.Stats.Steps)
 	}
 	arrows := 0
