@@ -4,19 +4,23 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -34,7 +38,7 @@ type CallCmd struct {
 
 // Help returns the text shown below the flags.
 func (CallCmd) Help() string {
-	return `Exits with code 1 if the agent refuses. If the run waits for a signal, prints the command to send it and
+	return `Exits with code 1 if the agent refuses, and with 130 after Ctrl-C, while the run continues. If the run waits for a signal, prints the command to send it and
 exits; with --stream, keeps waiting. A broken stream is resumed after the last event received.
 
 Examples:
@@ -50,42 +54,105 @@ type messageBody struct {
 	Timeout int64  `json:"timeout_ms,omitzero"`
 }
 
-// Run executes the command.
+// Run executes the command. On SIGINT or SIGTERM it stops waiting; the run continues
+// on the server.
 func (c *CallCmd) Run(s streams) error {
-	path := "/v1/agents/" + url.PathEscape(c.Agent) + "/messages"
-	in := messageBody{c.Message, c.Session, c.Timeout.Milliseconds()}
-	run, err := c.send(s, path, in)
+	body, err := json.Marshal(messageBody{c.Message, c.Session, c.Timeout.Milliseconds()})
 	if err != nil {
 		return err
 	}
-	if c.Tree && !c.JSON {
-		return printTree(s.out, c.client(), run)
-	}
-	return nil
-}
-
-func (c *CallCmd) send(s streams, path string, in messageBody) (actor.CallID, error) {
-	if c.Stream == nil && isTerminal(s.out) && !c.JSON || c.Stream != nil && *c.Stream {
-		return c.sendStreaming(s, path, in)
-	}
-	return c.sendBlocking(s, path, in)
-}
-
-// sendStreaming prints the answer while it is generated. On SIGINT or SIGTERM it
-// stops following; the run continues on the server.
-func (c *CallCmd) sendStreaming(s streams, path string, in messageBody) (run actor.CallID, err error) {
-	body, err := json.Marshal(in)
-	if err != nil {
-		return run, err
-	}
+	m := message{client: c.client(), path: "/v1/agents/" + url.PathEscape(c.Agent) + "/messages", body: body, key: rand.Text()}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	send := c.sendBlocking
+	if c.Stream == nil && isTerminal(s.out) && !c.JSON || c.Stream != nil && *c.Stream {
+		send = c.sendStreaming
+	}
+	run, err := send(ctx, s, &m)
+	interrupted := ctx.Err() != nil
+	stop() // from here a signal ends the process at once
+	switch {
+	case err != nil && interrupted:
+		if run.IsZero() {
+			run = m.findRun()
+		}
+		return c.reportInterrupt(s, run, m.written.Load())
+	case err == nil && c.Tree && !c.JSON:
+		return printTree(s.out, c.client(), run)
+	}
+	return err
+}
+
+// reportInterrupt prints the commands that continue after an interrupted call.
+func (c *CallCmd) reportInterrupt(s streams, run actor.CallID, written bool) error {
+	id := []string{run.String()}
+	switch {
+	case !written:
+		fmt.Fprintln(s.err, "interrupted before the message was sent")
+	case run.IsZero():
+		fmt.Fprintf(s.err, "interrupted; the run may continue. To find it:\n  %s\n", c.hint("runs list", nil))
+	default:
+		fmt.Fprintf(s.err, "interrupted; run %s continues. To follow it, to see its answer, or to cancel it:\n  %s\n  %s\n  %s\n", run,
+			c.hint("runs events", id, "--follow"), c.hint("runs show", id), c.hint("runs cancel", id))
+	}
+	return exitCode(exitInterrupted)
+}
+
+// message is a message to an agent. Its idempotency key identifies the run before
+// the server has answered.
+type message struct {
+	client  client
+	path    string
+	body    []byte
+	key     string
+	written atomic.Bool // the request has been sent
+}
+
+// headers returns the headers of a request that sends the message.
+func (m *message) headers() []string { return []string{ingress.IdempotencyKey, m.key} }
+
+// trace returns a context that records when the request has been sent.
+func (m *message) trace(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) {
+		if i.Err == nil {
+			m.written.Store(true)
+		}
+	}})
+}
+
+// findRunTimeout is the maximum time to find the run of an interrupted call.
+const findRunTimeout = 3 * time.Second
+
+// findRun returns the run of a message that was sent. It repeats the message with the
+// same idempotency key as a stream, whose header names the run. The zero ID means that
+// it cannot be found, for example because the agent has no stream.
+func (m *message) findRun() (run actor.CallID) {
+	if !m.written.Load() {
+		return run
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), findRunTimeout)
+	defer cancel()
+	r, err := m.client.newRequest(ctx, http.MethodPost, m.path, m.body, append(m.headers(), "Accept", ingress.EventStream)...)
+	if err != nil {
+		return run
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return run
+	}
+	defer response.Body.Close()
+	run, _ = actor.ParseCallID(response.Header.Get("X-Run-Id"))
+	return run
+}
+
+// sendStreaming prints the answer while it is generated.
+func (c *CallCmd) sendStreaming(ctx context.Context, s streams, m *message) (run actor.CallID, err error) {
 	var runErr error
-	t := answerPrinter{}
-	err = c.client().follow(ctx, http.MethodPost, path, body, func(e runs.Event) error {
+	t := answerPrinter{flags: c.ServerFlags}
+	err = m.client.follow(m.trace(ctx), http.MethodPost, m.path, m.body, func(e runs.Event) error {
 		run = e.Run
 		if e.Refusal != nil && e.Type.Ends() {
-			runErr = fmt.Errorf("%s: %s (see: troupe runs show %s)", e.Refusal.Reason.Info().Type, e.Refusal.Detail, run)
+			runErr = fmt.Errorf("%s: %s (see: %s)", e.Refusal.Reason.Info().Type, e.Refusal.Detail, c.hint("runs show", []string{run.String()}))
 		}
 		if c.JSON {
 			_, err := fmt.Fprintf(s.out, "%s\n", runs.Encode(e))
@@ -99,17 +166,17 @@ func (c *CallCmd) sendStreaming(s streams, path string, in messageBody) (run act
 			fmt.Fprintln(s.err, note)
 		}
 		return nil
-	})
-	if err != nil && ctx.Err() != nil && !run.IsZero() {
-		return run, fmt.Errorf("interrupted; the run continues. To follow it:\n  troupe runs events %s --follow", run)
+	}, m.headers()...)
+	if err != nil && ctx.Err() != nil && t.midLine {
+		fmt.Fprintln(s.out)
 	}
 	return run, errors.Join(err, runErr)
 }
 
 // sendBlocking waits for the answer. The server may reply 202 instead, when the
 // run continues in the background.
-func (c *CallCmd) sendBlocking(s streams, path string, in messageBody) (run actor.CallID, err error) {
-	status, body, err := c.client().post(path, in)
+func (c *CallCmd) sendBlocking(ctx context.Context, s streams, m *message) (run actor.CallID, err error) {
+	status, body, err := m.client.do(m.trace(ctx), http.MethodPost, m.path, m.body, m.headers()...)
 	var p *problem
 	if c.JSON && errors.As(err, &p) {
 		return run, errors.Join(printJSON(s.out, p.body), exitCode(exitFailed))
@@ -130,16 +197,17 @@ func (c *CallCmd) sendBlocking(s streams, path string, in messageBody) (run acto
 	if err := json.Unmarshal(body, &out); err != nil {
 		return run, err
 	}
+	show := c.hint("runs show", []string{out.Run})
 	switch {
 	case c.JSON:
 		if err := printJSON(s.out, body); err != nil {
 			return run, err
 		}
 	case status == http.StatusAccepted && out.Signal != nil:
-		fmt.Fprintf(s.err, "run %s waits for the signal %s; to continue:\n  troupe runs signal %s %s\nand then:\n  troupe runs show %s\n",
-			out.Run, out.Signal.Name, out.Signal.Run, out.Signal.Name, out.Run)
+		fmt.Fprintf(s.err, "run %s waits for the signal %s; to continue:\n  %s\nand then:\n  %s\n",
+			out.Run, out.Signal.Name, c.hint("runs signal", []string{out.Signal.Run, out.Signal.Name}), show)
 	case status == http.StatusAccepted:
-		fmt.Fprintf(s.err, "%s:\n  troupe runs show %s\n", out.Detail, out.Run)
+		fmt.Fprintf(s.err, "%s:\n  %s\n", out.Detail, show)
 	default:
 		fmt.Fprintln(s.out, out.Content)
 		for _, w := range out.Warnings {

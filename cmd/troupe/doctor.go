@@ -3,10 +3,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -34,9 +34,10 @@ Examples:
 
 // Run executes the command.
 func (c *DoctorCmd) Run(s streams) error {
+	c.Data = cmp.Or(c.Data, "data") // kong leaves out a default folder that does not exist
 	x, err := disk.Examine(c.Data, disk.Options{}, scanProgress(s.err))
 	if err != nil {
-		return inUseError(c.Data, err, "verify a backup of it: troupe backup DIR")
+		return storeError(c.Data, err, "verify a backup of it: troupe backup DIR")
 	}
 	if c.JSON {
 		body, err := examinationJSON(x)
@@ -88,15 +89,15 @@ func printExamination(out io.Writer, dir string, x store.Examination) {
 	if more := x.Wrong - uint64(len(x.Findings)); more > 0 {
 		fmt.Fprintf(out, "  and %d more\n", more)
 	}
-	fmt.Fprintln(out, strings.TrimSpace(advice(lost)))
+	fmt.Fprintln(out, advice(dir, lost))
 }
 
 // advice returns the recommended next step.
-func advice(lost int) string {
+func advice(dir string, lost int) string {
 	if lost == 0 {
-		return "Nothing that was acknowledged is lost by this. Keep a copy of the folder before you do anything else; troupe restore brings a backup back."
+		return "Nothing that was acknowledged is lost by this. Keep a copy of the folder before you do anything else; `troupe restore` brings a backup back."
 	}
-	return "Keep a copy of the folder as it is. troupe restore brings the last backup back; what came after it stands in the folder, and troupe runs list --damaged --data shows the runs that can still be read."
+	return "Keep a copy of the folder as it is. `troupe restore` brings the last backup back. The folder has what came after it: `" + hint("runs list", nil, []string{"--damaged", "--data", dir}) + "` lists the runs that can still be read."
 }
 
 func examinationJSON(x store.Examination) ([]byte, error) {
@@ -151,7 +152,7 @@ func (c *BackupCmd) Run(s streams) error {
 		}
 	} else if c.Data != "" {
 		if _, err := disk.Restore(c.Data, c.Dir, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err)); err != nil {
-			return inUseError(c.Data, err, insteadOfData)
+			return storeError(c.Data, err, insteadOfData)
 		}
 	} else if _, _, err := c.client().post("/v1/backups", map[string]string{"dir": c.Dir}); err != nil {
 		return err

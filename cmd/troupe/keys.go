@@ -256,7 +256,7 @@ func (k serverKeys) list() ([]key, error) {
 }
 
 func (k serverKeys) revoke(id string) ([]string, error) {
-	_, body, err := k.do(http.MethodDelete, "/v1/keys/"+url.PathEscape(id), nil)
+	_, body, err := k.do(context.Background(), http.MethodDelete, "/v1/keys/"+url.PathEscape(id), nil)
 	if err != nil {
 		return nil, err
 	}

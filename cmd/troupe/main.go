@@ -47,8 +47,9 @@ func (e exitCode) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 // The exit codes other than 0. exitFailed reports a failure or a refusal. exitUsage
 // reports a command line that cannot be parsed.
 const (
-	exitFailed = 1
-	exitUsage  = 2
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130 // SIGINT or SIGTERM, as in shells
 )
 
 // streams holds the output for data and the output for messages to people.

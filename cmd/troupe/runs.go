@@ -164,7 +164,7 @@ type RunsCancelCmd struct {
 
 // Help returns the text shown below the flags.
 func (RunsCancelCmd) Help() string {
-	return "Cancels the run and the runs it waits for. Completed runs stay unchanged.\n\nExamples:\n  troupe runs cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+	return "Cancels the run and the runs it waits for. A run that has ended stays as it is: exit code 1.\n\nExamples:\n  troupe runs cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
 }
 
 // Run executes the command.
@@ -174,11 +174,29 @@ func (c *RunsCancelCmd) Run(s streams) error {
 		return err
 	}
 	_, body, err := c.client().post("/v1/runs/"+id.String()+":cancel", struct{}{})
-	if err != nil || c.JSON {
-		return printJSONOrError(s.out, body, err)
+	if err != nil {
+		return err
 	}
-	fmt.Fprintf(s.err, "run %s is cancelled; to see the result:\n  troupe runs show %[1]s --tree\n", id)
-	return nil
+	var out struct {
+		Status string `json:"status"`
+	}
+	if err := json.Unmarshal(body, &out); err != nil {
+		return err
+	}
+	cancelled := out.Status == "CANCELLED"
+	see := c.hint("runs show", []string{id.String()}, "--tree")
+	switch {
+	case c.JSON:
+		err = printJSON(s.out, body)
+	case cancelled:
+		_, err = fmt.Fprintf(s.err, "run %s is cancelled; to see the result:\n  %s\n", id, see)
+	default:
+		_, err = fmt.Fprintf(s.err, "troupe: run %s is %s and cannot be cancelled; to see the result:\n  %s\n", id, out.Status, see)
+	}
+	if err == nil && !cancelled {
+		return exitCode(exitFailed)
+	}
+	return err
 }
 
 // RunsSignalCmd sends a signal to a run that waits for it.
@@ -219,6 +237,9 @@ func (s SourceFlags) withSource(fn func(source) error) error {
 		return err
 	}
 	err = fn(from)
+	if isNotFound(err) {
+		err = fmt.Errorf("%w (see: %s)", err, s.hint("runs list", nil))
+	}
 	if e := from.close(); err == nil {
 		err = e
 	}

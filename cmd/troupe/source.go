@@ -50,11 +50,13 @@ func (s SourceFlags) open() (source, error) {
 		if s.Damaged {
 			return nil, errors.New("--damaged requires --data")
 		}
-		return s.ServerFlags.client(), nil
+		c := s.ServerFlags.client()
+		c.readsData = true
+		return c, nil
 	}
 	d, err := disk.Open(s.Data, "", disk.Options{ReadOnly: true, Damaged: s.Damaged})
 	if err != nil {
-		return nil, inUseError(s.Data, err, insteadOfData)
+		return nil, storeError(s.Data, err, insteadOfData)
 	}
 	return dataDir{d, node.View{KV: d}}, nil
 }
@@ -82,21 +84,42 @@ func (f dataDir) events(id actor.CallID, after uint64, _ time.Duration) ([]byte,
 	return page.AppendJSON(nil), err
 }
 
+// defaultServer is the server of commands without --server.
+const defaultServer = "http://127.0.0.1:8283"
+
+// url returns the address of the server without a final slash.
+func (a ServerFlags) url() string { return strings.TrimSuffix(cmp.Or(a.Server, defaultServer), "/") }
+
 // client calls a server over HTTP.
 type client struct {
 	server, key string
 	http        *http.Client // nil: http.DefaultClient
+	flags       ServerFlags
+	readsData   bool // the command can read a data folder instead
 }
 
-func (a ServerFlags) client() client {
-	return client{server: strings.TrimSuffix(a.Server, "/"), key: a.Key}
-}
+func (a ServerFlags) client() client { return client{server: a.url(), key: a.Key, flags: a} }
 
-// authorize adds the API key to the request if one is set.
-func (c client) authorize(r *http.Request) {
+// newRequest returns a request with the API key, if one is set, and further headers
+// as names and values.
+func (c client) newRequest(ctx context.Context, method, path string, body []byte, header ...string) (*http.Request, error) {
+	if u, err := url.Parse(c.server); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("--server %s: want an address like %s", c.server, defaultServer)
+	}
+	r, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("--server %s: %w; want an address like %s", c.server, err, defaultServer)
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
 	if c.key != "" {
 		r.Header.Set("Authorization", "Bearer "+c.key)
 	}
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	return r, nil
 }
 
 func (c client) runs(limit int) ([]byte, error) {
@@ -110,7 +133,7 @@ func (c client) events(id actor.CallID, after uint64, wait time.Duration) ([]byt
 }
 
 func (c client) get(path string) ([]byte, error) {
-	_, body, err := c.do(http.MethodGet, path, nil)
+	_, body, err := c.do(context.Background(), http.MethodGet, path, nil)
 	return body, err
 }
 
@@ -119,7 +142,7 @@ func (c client) post(path string, body any) (status int, answer []byte, err erro
 	if err != nil {
 		return 0, nil, err
 	}
-	return c.do(http.MethodPost, path, b)
+	return c.do(context.Background(), http.MethodPost, path, b)
 }
 
 // responseBytesMax is the maximum response size in bytes. No response of a Troupe
@@ -128,17 +151,13 @@ const responseBytesMax = 64 << 20
 
 // do sends a request. A response with a problem is returned as an error with the
 // problem's text.
-func (c client) do(method, path string, body []byte) (status int, answer []byte, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), gateway.AnswerTimeout+time.Minute)
+func (c client) do(ctx context.Context, method, path string, body []byte, header ...string) (status int, answer []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, gateway.AnswerTimeout+time.Minute)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
+	r, err := c.newRequest(ctx, method, path, body, header...)
 	if err != nil {
-		return 0, nil, fmt.Errorf("--server %s: want an address like http://127.0.0.1:8283", c.server)
+		return 0, nil, err
 	}
-	if body != nil {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	c.authorize(r)
 	response, err := cmp.Or(c.http, http.DefaultClient).Do(r)
 	if err != nil {
 		return 0, nil, c.connectionError(err)
@@ -148,7 +167,7 @@ func (c client) do(method, path string, body []byte) (status int, answer []byte,
 		return 0, nil, c.connectionError(err)
 	}
 	if response.StatusCode >= 400 {
-		return response.StatusCode, answer, parseProblem(response.StatusCode, answer)
+		return response.StatusCode, answer, c.problem(response.StatusCode, answer)
 	}
 	return response.StatusCode, answer, nil
 }
@@ -159,7 +178,11 @@ func (c client) connectionError(err error) error {
 		err = of.Err
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("no server answers at %s: start one with `troupe serve`, or choose another with --server; `troupe runs` and `troupe keys` can also use a data folder with --data", c.server)
+		remedy := "or choose another with --server"
+		if c.readsData {
+			remedy = "choose another with --server, or read a data folder with --data"
+		}
+		return fmt.Errorf("no server answers at %s: start one with `troupe serve`, %s", c.server, remedy)
 	}
 	return fmt.Errorf("server %s: %w", c.server, err)
 }
@@ -172,20 +195,45 @@ type problem struct {
 	Code   string `json:"code"`
 	Run    string `json:"run_id"`
 	body   []byte
+	flags  ServerFlags
 }
 
+// Error returns the sentence of the problem and a command to type next. The sentences
+// of the server name requests and headers, which are replaced by commands and flags.
 func (p *problem) Error() string {
-	text := fmt.Sprintf("%s: %s", p.Code, p.Detail)
-	if p.Run != "" {
-		text += fmt.Sprintf(" (see: troupe runs show %s)", p.Run)
+	text := p.Code + ": "
+	detail, _, _ := strings.Cut(p.Detail, "; see GET ")
+	detail, _, _ = strings.Cut(detail, "; GET ")
+	switch {
+	case p.status == http.StatusUnauthorized:
+		detail, _, _ = strings.Cut(detail, "; see `troupe keys")
+		if strings.Contains(detail, "Authorization") {
+			detail = "this request needs an API key"
+		}
+		return text + detail + "; set the variable TROUPE_KEY to a valid key or pass --key (to make one: " + hint("keys create", nil, []string{"--data", "DIR"}) + ")"
+	case p.Run != "":
+		return text + detail + " (see: " + p.flags.hint("runs show", []string{p.Run}) + ")"
+	case p.Code == "agent_not_found" && strings.Contains(p.Detail, "GET /v1/agents"):
+		return text + detail + " (see: " + p.flags.hint("agents list", nil) + ")"
+	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/runs"):
+		return text + detail + " (see: " + p.flags.hint("runs list", nil) + ")"
 	}
-	return text
+	return text + p.Detail
 }
 
-func parseProblem(status int, body []byte) error {
-	p := &problem{status: status, body: body}
+// problem returns the body of a failed response as an error.
+func (c client) problem(status int, body []byte) error {
+	p := &problem{status: status, body: body, flags: c.flags}
 	if json.Unmarshal(body, p) != nil || p.Code == "" {
-		return fmt.Errorf("the server answered %d: %.200s", status, body)
+		return fmt.Errorf("%s answered %d: %.200s; is it a troupe server? Choose another with --server", c.server, status, body)
 	}
 	return p
+}
+
+// storeError adds the next step to the error of a data folder that cannot be read.
+func storeError(dir string, err error, remedy string) error {
+	if err != nil && strings.HasSuffix(err.Error(), "holds no store") {
+		return fmt.Errorf("%w; want the folder that `troupe serve --data` uses", err)
+	}
+	return inUseError(dir, err, remedy)
 }

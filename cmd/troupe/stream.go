@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +23,7 @@ const reconnectsMax = 20
 // follow sends a request that is answered with a stream of a run's events, and calls fn
 // for each event. It returns after the last event of the run. A broken stream is
 // resumed after the last event received, up to reconnectsMax times without progress.
-func (c client) follow(ctx context.Context, method, path string, body []byte, fn func(runs.Event) error) error {
+func (c client) follow(ctx context.Context, method, path string, body []byte, fn func(runs.Event) error, header ...string) error {
 	var run actor.CallID
 	var seen uint64
 	ended := false
@@ -32,7 +31,7 @@ func (c client) follow(ctx context.Context, method, path string, body []byte, fn
 		wait, err := c.streamOnce(ctx, method, path, body, seen, func(e runs.Event) error {
 			run, seen, ended, quiet = e.Run, e.Seq, e.Type.Ends(), 0
 			return fn(e)
-		})
+		}, header...)
 		var p *problem
 		switch {
 		case ended && err == nil:
@@ -43,8 +42,10 @@ func (c client) follow(ctx context.Context, method, path string, body []byte, fn
 			}
 			return err
 		case quiet >= reconnectsMax:
-			return fmt.Errorf("the stream of run %s broke %d times (%w); to follow the run:\n  troupe runs events %[1]s --follow --after %d", run, quiet, err, seen)
+			return fmt.Errorf("the stream of run %s broke %d times (%w); to follow the run:\n  %s", run, quiet, err,
+				c.flags.hint("runs events", []string{run.String()}, "--follow", "--after", strconv.FormatUint(seen, 10)))
 		}
+		header = nil
 		method, path, body = http.MethodGet, "/v1/runs/"+run.String()+"/events", nil
 		select {
 		case <-time.After(wait):
@@ -56,20 +57,16 @@ func (c client) follow(ctx context.Context, method, path string, body []byte, fn
 
 // streamOnce reads the events of one connection. It returns the delay before the next
 // connection.
-func (c client) streamOnce(ctx context.Context, method, path string, body []byte, seen uint64, fn func(runs.Event) error) (wait time.Duration, err error) {
+func (c client) streamOnce(ctx context.Context, method, path string, body []byte, seen uint64, fn func(runs.Event) error, header ...string) (wait time.Duration, err error) {
 	wait = time.Second
-	r, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
-	if err != nil {
-		return wait, fmt.Errorf("--server %s: want an address like http://127.0.0.1:8283", c.server)
-	}
-	r.Header.Set("Accept", "text/event-stream")
-	if body != nil {
-		r.Header.Set("Content-Type", "application/json")
-	}
+	header = append(header[:len(header):len(header)], "Accept", "text/event-stream")
 	if seen > 0 {
-		r.Header.Set("Last-Event-ID", strconv.FormatUint(seen, 10))
+		header = append(header, "Last-Event-ID", strconv.FormatUint(seen, 10))
 	}
-	c.authorize(r)
+	r, err := c.newRequest(ctx, method, path, body, header...)
+	if err != nil {
+		return wait, err
+	}
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return wait, c.connectionError(err)
@@ -80,7 +77,7 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 		if err != nil {
 			return wait, c.connectionError(err)
 		}
-		return wait, parseProblem(response.StatusCode, answer)
+		return wait, c.problem(response.StatusCode, answer)
 	}
 	parser := upstream.NewParser(upstream.StreamLimits{Line: runs.EventBytesMax, Event: runs.EventBytesMax, Total: 1 << 40})
 	chunk := make([]byte, 32<<10)
@@ -116,6 +113,7 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 type answerPrinter struct {
 	answer  runs.AnswerText
 	midLine bool // the last text printed did not end its line
+	flags   ServerFlags
 }
 
 // render returns the text that an event adds to the answer, and a note for standard
@@ -139,10 +137,10 @@ func (t *answerPrinter) render(e *runs.Event) (text, note string) {
 		note = e.Name + " changed to " + e.Text
 	case runs.WaitOpened:
 		text = t.endLine()
-		note = fmt.Sprintf("run %s waits for the signal %s; to continue:\n  troupe runs signal %[1]s %s", e.Run, e.Name, e.Name)
+		note = fmt.Sprintf("run %s waits for the signal %s; to continue:\n  %s", e.Run, e.Name, t.flags.hint("runs signal", []string{e.Run.String(), e.Name}))
 	case runs.RunPaused:
 		text = t.endLine()
-		note = fmt.Sprintf("run %s is paused (%s); to see why:\n  troupe runs show %[1]s --tree", e.Run, e.Name)
+		note = fmt.Sprintf("run %s is paused (%s); to see why:\n  %s", e.Run, e.Name, t.flags.hint("runs show", []string{e.Run.String()}, "--tree"))
 	case runs.RunDone:
 		if text = strings.TrimPrefix(e.Text, shown); !current {
 			text = t.endLine() + e.Text
