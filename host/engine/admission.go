@@ -11,9 +11,9 @@ import (
 
 const (
 	backlogMax = 1 << 16 // maximum number of entries waiting to be written; beyond it new work is refused
-	// diskLagMax is the maximum delay of a sync. Beyond it new work is refused
-	// even if the backlog is short, because the answers to it would be delayed
-	// as long as the sync.
+	// diskLagMax is the default for Config.DiskLagMax. Beyond it new work is
+	// refused even if the backlog is short, because the answers to it would be
+	// delayed as long as the sync.
 	diskLagMax = 2 * time.Second
 	// admissionInterval is the interval between two checks of the log. A check
 	// makes a system call, which takes about as long as serving a client's call.
@@ -22,6 +22,7 @@ const (
 
 // admission caches whether the log accepts new work.
 type admission struct {
+	lagMax     time.Duration
 	checkedAt  atomic.Int64
 	refusal    atomic.Pointer[actor.Refusal]
 	probeStart atomic.Int64 // start of the empty commit that measures the disk's delay; 0 means no such commit is pending
@@ -41,8 +42,8 @@ func (a *admission) evaluate(now actor.Time, log Log) *actor.Refusal {
 	if log.Backlog() > backlogMax {
 		return actor.RefuseBusy(actor.ScopeNode, time.Second, "more than %d log entries wait for the disk", backlogMax)
 	}
-	if start := a.probeStart.Load(); start != 0 && now.Sub(actor.Time(start)) > diskLagMax {
-		return actor.RefuseBusy(actor.ScopeNode, time.Second, "the disk lags more than %v behind", diskLagMax)
+	if start := a.probeStart.Load(); start != 0 && now.Sub(actor.Time(start)) > a.lagMax {
+		return actor.RefuseBusy(actor.ScopeNode, time.Second, "the disk lags more than %v behind", a.lagMax)
 	}
 	if a.probeStart.CompareAndSwap(0, int64(now)) {
 		log.Commit(nil, func() { a.probeStart.Store(0) })

@@ -30,7 +30,7 @@ func (p *manualLog) sync() {
 }
 
 func TestAdmissionRefusesWhileDiskLags(t *testing.T) {
-	var a admission
+	a := admission{lagMax: diskLagMax}
 	log := &manualLog{}
 	now := actor.Time(time.Hour)
 	check := func(title string, want actor.Reason) {

@@ -80,6 +80,9 @@ type Config struct {
 	QueueSlots int // minimum size of each cell's queue; 0 means 1024
 	ClientsMax int // maximum number of waiting clients; 0 means 16,384
 	EffectsMax int // maximum number of running effects: calls of tools, work, models and external agents; 0 means 1,024
+	// DiskLagMax is the maximum delay of a sync, beyond which new work is
+	// refused; 0 means 2 s.
+	DiskLagMax time.Duration
 }
 
 func (c *Config) check() error {
@@ -90,6 +93,9 @@ func (c *Config) check() error {
 		if *d.value == 0 {
 			*d.value = d.or
 		}
+	}
+	if c.DiskLagMax == 0 {
+		c.DiskLagMax = diskLagMax
 	}
 	c.Cells = min(c.Cells, CellsMax)
 	if err := actor.CheckName(string(c.Node)); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
@@ -29,6 +30,8 @@ type Config struct {
 	// free space in bytes below which new work is refused; 0 means
 	// disk.FreeFloor, 1 disables the limit
 	FreeFloor uint64
+	// maximum delay of a sync, beyond which new work is refused; 0 means 2 s
+	DiskLagMax time.Duration
 }
 
 // Node is a running node: disk, log, agents, egress and cells. It has no
@@ -82,7 +85,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.outbound.SetAgents(n.catalog.externalAgents()) // before a run can call them
 	e, err := engine.Start(engine.Config{
 		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Agents: definitions, Former: former,
-		Tools: n.catalog.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells,
+		Tools: n.catalog.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells, DiskLagMax: c.DiskLagMax,
 		Trace: n.trace.recorder(),
 	})
 	if err != nil {
