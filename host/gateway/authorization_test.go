@@ -4,8 +4,6 @@ package gateway
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -18,7 +16,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/fasthttp/router"
 	"github.com/go-json-experiment/json"
@@ -191,24 +188,10 @@ func (m *authorization) decode(answer string, v any) {
 	}
 }
 
-// serve starts another gateway for the node.
-func (m *authorization) serve(wrap func(net.Listener) net.Listener) *testGateway {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		m.Fatal(err)
-	}
-	s := New(m.server.node, slog.New(slog.DiscardHandler), m.server.config)
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(wrap(l)) }()
-	m.Cleanup(func() {
-		m.client.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if err := errors.Join(s.Shutdown(ctx), <-ended); err != nil {
-			m.Error(err)
-		}
-	})
-	return &testGateway{m.T, s, l.Addr().String(), m.client, m.dir}
+// serveAgain starts another gateway for the node.
+func (m *authorization) serveAgain(wrap func(net.Listener) net.Listener) *testGateway {
+	m.Helper()
+	return m.serve(New(m.server.node, slog.New(slog.DiscardHandler), m.server.config), wrap)
 }
 
 // request returns method, path and body of a request that succeeds. It creates
@@ -390,8 +373,8 @@ func offLoopback(l net.Listener) net.Listener { return offLoopbackListener{l} }
 // effect.
 func TestAuthorizationMatrix(t *testing.T) {
 	m := newAuthorization(t)
-	remote := m.serve(offLoopback)
-	local := m.serve(func(l net.Listener) net.Listener { return l })
+	remote := m.serveAgain(offLoopback)
+	local := m.serveAgain(func(l net.Listener) net.Listener { return l })
 	cells := 0
 	for _, r := range routeRights {
 		for _, fault := range m.check(remote, r, m.credentials()) {
@@ -422,7 +405,7 @@ func TestAuthorizationMatrixFindsWrongScopes(t *testing.T) {
 		for route := range product {
 			routeScopes[route] = wrong
 		}
-		d := m.serve(offLoopback)
+		d := m.serveAgain(offLoopback)
 		for _, r := range routeRights {
 			if rights[r.right] != means && len(m.check(d, r, credentials)) == 0 {
 				t.Errorf("%s with the requirement %s passes", r.route, wrong)
@@ -435,7 +418,7 @@ func TestAuthorizationMatrixFindsWrongScopes(t *testing.T) {
 // other method and no other spelling of a path reaches one.
 func TestAuthorizationMatrixHasAllRoutes(t *testing.T) {
 	m := newAuthorization(t)
-	d := m.serve(offLoopback)
+	d := m.serveAgain(offLoopback)
 	bearer := []string{"Authorization", "Bearer " + m.texts["call,read,agents,admin"]}
 	var want, served, documented []string
 	for _, r := range routeRights {

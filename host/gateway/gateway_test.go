@@ -55,7 +55,7 @@ func startGatewayWith(t *testing.T, config Config, definitions ...actor.Definiti
 	keys, quietly := config.Keys.All(), slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
 	n, err := node.Open(node.Config{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{Allow: upstream.AllowLoopback()},
-		Native: append(agents.Builtin(), definitions...), Keys: config.Keys, FreeFloor: 1}, quietly)
+		Native: append(agents.Builtin(), definitions...), Keys: config.Keys, FreeFloor: 1, DiskLagMax: time.Hour}, quietly)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,6 +88,26 @@ func startGatewayWith(t *testing.T, config Config, definitions ...actor.Definiti
 		}
 	})
 	return &testGateway{t, s, listener.Addr().String(), client, dir}
+}
+
+// serve serves another gateway of the node until the test ends.
+func (d *testGateway) serve(s *Server, wrap func(net.Listener) net.Listener) *testGateway {
+	d.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		d.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(wrap(l)) }()
+	d.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		d.client.CloseIdleConnections()
+		if err := errors.Join(s.Shutdown(ctx), <-ended); err != nil {
+			d.Error(err)
+		}
+	})
+	return &testGateway{d.T, s, l.Addr().String(), d.client, d.dir}
 }
 
 // behindPipe makes gateways reach their node over a connection.

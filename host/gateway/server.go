@@ -59,6 +59,7 @@ type Server struct {
 	excess     lingerer // connections over a limit
 	metrics    *metrics
 	drainOnce  sync.Once
+	clock      func() time.Time
 	draining   chan struct{} // closed by Drain: long polls return
 	stopOnce   sync.Once
 	stopping   chan struct{} // closed by Shutdown: streams end
@@ -66,7 +67,7 @@ type Server struct {
 
 // New returns a server for node.
 func New(node command.Node, log *slog.Logger, config Config) *Server {
-	s := &Server{node: node, log: log, config: config.withDefaults(), draining: make(chan struct{}), stopping: make(chan struct{}),
+	s := &Server{node: node, log: log, config: config.withDefaults(), clock: time.Now, draining: make(chan struct{}), stopping: make(chan struct{}),
 		lingering: make(lingerer, lingeringMax), excess: make(lingerer, lingeringExcessMax)}
 	s.streams.maxOpen = s.config.Streams
 	s.metrics = newMetrics(s)

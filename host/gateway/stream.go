@@ -131,7 +131,7 @@ type streamConn struct {
 // has acquired a slot of the streamLimiter. onEnd is called exactly once, when the
 // stream has ended.
 func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool, cursor ingress.Cursor, onEnd func()) {
-	t := &streamConn{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: cursor, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}), run: run, by: callerOf(ctx), conn: ctx.Conn(), started: time.Now(),
+	t := &streamConn{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: cursor, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}), run: run, by: callerOf(ctx), conn: ctx.Conn(), started: s.clock(),
 		childAppended: make(chan struct{}, 1), closed: make(chan struct{})}
 	t.cleanups = append(t.cleanups, s.streams.release, func() { close(t.closed) }, onEnd)
 	t.cleanup = sync.OnceFunc(func() {
@@ -162,7 +162,7 @@ func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool
 }
 
 // now returns a monotonic time.
-func (t *streamConn) now() actor.Time { return actor.Time(time.Since(t.started)) }
+func (t *streamConn) now() actor.Time { return actor.Time(t.server.clock().Sub(t.started)) }
 
 func (t *streamConn) step(in ingress.StreamInput) {
 	for _, out := range t.stream.Step(t.now(), in) {
@@ -268,7 +268,7 @@ func (t *streamConn) serve(http10 bool) {
 		t.checkEnd(gone)
 	}
 	t.writeFinal()
-	t.server.log.Debug("stream ended", "run", t.run.String(), "reason", t.end.Reason.String(), "ms", time.Since(t.started).Milliseconds())
+	t.server.log.Debug("stream ended", "run", t.run.String(), "reason", t.end.Reason.String(), "ms", time.Duration(t.now()).Milliseconds())
 }
 
 // responseHead returns the response head that precedes the events. The response
@@ -371,7 +371,7 @@ func setSendBuffer(c net.Conn, bytes int) {
 	if own, ok := c.(*connection); ok {
 		c = own.Conn
 	}
-	if tcp, ok := c.(*net.TCPConn); ok {
+	if tcp, ok := c.(interface{ SetWriteBuffer(int) error }); ok {
 		_ = tcp.SetWriteBuffer(bytes)
 	}
 }

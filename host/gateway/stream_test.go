@@ -9,11 +9,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -341,19 +345,78 @@ func (d *testGateway) dialSmallBuffer() *net.TCPConn {
 	return tcp
 }
 
+// slowReaders is a listener of a gateway whose clock advances only when a client
+// has not read what fills its buffers.
+type slowReaders struct {
+	net.Listener
+	elapsed *atomic.Int64
+}
+
+func (l slowReaders) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return slowReaderConn{c.(*net.TCPConn), l.elapsed}, nil
+}
+
+type slowReaderConn struct {
+	*net.TCPConn
+	elapsed *atomic.Int64
+}
+
+// Write writes what fits into the send buffer and ignores the deadline. If the
+// buffer is full, the time of a slow reader passes at once.
+func (c slowReaderConn) Write(b []byte) (n int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	_ = c.SetWriteDeadline(time.Time{})
+	for n < len(b) && err == nil {
+		written := 0
+		writeErr := raw.Write(func(fd uintptr) bool {
+			written, err = syscall.Write(int(fd), b[n:])
+			return true
+		})
+		switch err = errors.Join(err, writeErr); {
+		case errors.Is(err, syscall.EINTR):
+			err = nil
+		case errors.Is(err, syscall.EAGAIN):
+			c.elapsed.Add(int64(slowReaderTimeout))
+			return n, os.ErrDeadlineExceeded
+		}
+		n += max(written, 0)
+	}
+	return n, err
+}
+
+const slowReaderTimeout = time.Minute
+
+// serveSlowReaders starts another gateway for the node, on the clock of
+// slowReaders.
+func (d *testGateway) serveSlowReaders() *testGateway {
+	d.Helper()
+	config := d.server.config
+	config.StreamTimeout = slowReaderTimeout
+	s := New(d.server.node, slog.New(slog.DiscardHandler), config)
+	elapsed, start := new(atomic.Int64), time.Now()
+	s.clock = func() time.Time { return start.Add(time.Duration(elapsed.Load())) }
+	return d.serve(s, func(l net.Listener) net.Listener { return slowReaders{l, elapsed} })
+}
+
 func TestSlowReaderIsDisconnectedAndResumes(t *testing.T) {
-	d := startGatewayWith(t, Config{StreamTimeout: 100 * time.Millisecond}, longAnswerAgent())
+	d := startGatewayWith(t, Config{StreamTimeout: time.Hour}, longAnswerAgent())
 	var m messageResponse
 	d.doJSON(&m, "POST", "/v1/agents/long/messages", `{"content":"x"}`)
-	c := d.dialSmallBuffer()
-	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n", m.Run, d.address)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
+	slow := d.serveSlowReaders()
+	c := slow.dialSmallBuffer()
+	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n", m.Run, slow.address)
 	response, err := http.ReadResponse(bufio.NewReaderSize(c, 1024), nil)
 	if err != nil || response.StatusCode != 200 {
 		t.Fatalf("%v, %+v", err, response)
 	}
-	if err := d.server.streams.waitIdle(ctx); err != nil {
+	if err := slow.server.streams.waitIdle(slow.Context()); err != nil {
 		t.Fatal(err)
 	}
 	_ = c.SetReadBuffer(1 << 20)
@@ -362,7 +425,6 @@ func TestSlowReaderIsDisconnectedAndResumes(t *testing.T) {
 	if refusal != nil || len(frames) != 2 || frames[1].ID != "2" || len(b) > 900_000 {
 		t.Fatalf("%d bytes, %d frames: %v", len(b), len(frames), refusal)
 	}
-	d.server.config.StreamTimeout = 10 * time.Second // time enough to read everything
 	resumed := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[1].ID)
 	resumed.readUntil("")
 	if resumed.frameNames() != "run_done 3" {
@@ -388,18 +450,17 @@ func manyEventsAgent() actor.Definition {
 // The gateway enlarges the send buffer, so that it has room for the final
 // frame.
 func TestSlowReaderGetsCloseReason(t *testing.T) {
-	d := startGatewayWith(t, Config{StreamTimeout: 100 * time.Millisecond}, manyEventsAgent())
+	d := startGatewayWith(t, Config{StreamTimeout: time.Hour}, manyEventsAgent())
 	var m messageResponse
 	d.doJSON(&m, "POST", "/v1/agents/talkative/messages", `{"content":"x"}`)
-	c := d.dialSmallBuffer()
-	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.0\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n", m.Run, d.address)
+	slow := d.serveSlowReaders()
+	c := slow.dialSmallBuffer()
+	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.0\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n", m.Run, slow.address)
 	head := make([]byte, 12)
 	if _, err := io.ReadFull(c, head); err != nil || string(head) != "HTTP/1.0 200" {
 		t.Fatalf("%s, %v", head, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	if err := d.server.streams.waitIdle(ctx); err != nil {
+	if err := slow.server.streams.waitIdle(slow.Context()); err != nil {
 		t.Fatal(err)
 	}
 	_ = c.SetReadBuffer(1 << 20)
@@ -413,7 +474,6 @@ func TestSlowReaderGetsCloseReason(t *testing.T) {
 	if last.Name != ingress.StreamClosed || last.ID != "" || !strings.Contains(last.Data, `"reason":"slow_reader"`) {
 		t.Errorf("%+v", last)
 	}
-	d.server.config.StreamTimeout = 10 * time.Second // time enough to read everything
 	resumed := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[len(frames)-2].ID)
 	resumed.readUntil("run_done")
 	if got, want := resumed.frames[0].ID, len(frames); got != fmt.Sprint(want) {
