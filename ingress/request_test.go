@@ -3,6 +3,7 @@
 package ingress_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -59,13 +60,17 @@ func TestRequestBodies(t *testing.T) {
 		}
 	}
 	for body, field := range map[string]string{`{}`: "message", `{"message":"x","session_id":"a/b"}`: "session_id", `{"message":"x","timeout_ms":-1}`: "timeout_ms", `{"message":"x","agent_id":"y"}`: "agent_id"} {
-		if _, _, r := ingress.Invoke(run, caller, "helper", []byte(body)); r == nil || r.Field != field {
+		if _, _, r := ingress.Invoke(run, caller, "helper", []byte(body)); r == nil || r.Field != field || r.Reason != actor.Invalid {
 			t.Errorf("invoke %s: %v", body, r)
 		}
 	}
-	call, r := ingress.Message("helper", []byte(`{"content":"hi","session":"s-1","timeout_ms":1500}`))
-	if r != nil || call.To != caller && call.To != actor.NewID("helper", "s-1") || call.Left != 1500*time.Millisecond || actor.TextOf(call.Parts) != "hi" {
-		t.Errorf("%+v, %v", call, r)
+	for body, want := range map[string]actor.Call{
+		`{"content":"hi","session":"s-1","timeout_ms":1500}`: {To: actor.NewID("helper", "s-1"), Left: 1500 * time.Millisecond, Parts: actor.Text("hi")},
+		`{"content":"hi"}`:                                   {To: actor.NewID("helper", ""), Parts: actor.Text("hi")},
+	} {
+		if call, r := ingress.Message("helper", []byte(body)); r != nil || !reflect.DeepEqual(call, want) {
+			t.Errorf("message %s: %+v, %v", body, call, r)
+		}
 	}
 	for body, field := range map[string]string{`{}`: "content", `{"content":null}`: "content", `{"content":7}`: "content", `{"content":"x","Content":"y"}`: "Content",
 		`{"content":"x","content":"y"}`: "content", `{"content":"x","session":"a b"}`: "session", `{"content":"x","timeout_ms":86400001}`: "timeout_ms"} {
@@ -79,12 +84,14 @@ func TestRequestBodies(t *testing.T) {
 		for _, p := range call.Parts {
 			got += p.Media + " " + string(p.Bytes)
 		}
-		if r != nil || got != want || call.Operation != "go" || call.Parent != run {
+		if r != nil || got != want || call.Kind != actor.Signal || call.Operation != "go" || call.Parent != run || call.To != (actor.ID{}) {
 			t.Errorf("signal %s: %s, %v", body, got, r)
 		}
 	}
-	if _, r := ingress.Signal(run, []byte(`{"name":""}`)); r == nil || r.Field != "name" {
-		t.Errorf("%v", r)
+	for body, field := range map[string]string{`{"name":""}`: "name", `{}`: "name", `{"name":"a b"}`: "name", `{"name":"go","text":"x"}`: "text", `{"name":"go","Name":"go"}`: "Name"} {
+		if _, r := ingress.Signal(run, []byte(body)); r == nil || r.Field != field || r.Reason != actor.Invalid {
+			t.Errorf("signal %s: %v", body, r)
+		}
 	}
 	for body, wrong := range map[string]bool{"": false, "{}": false, "{ }": false, `{"a":1}`: true, "[]": true, "x": true} {
 		if r := ingress.CheckEmpty([]byte(body)); (r != nil) != wrong {

@@ -192,7 +192,7 @@ func TestFullDiskRefusesNewWork(t *testing.T) {
 	}
 	free = 300 << 20
 	mustClose(t, mustOpen(t, dir, options))
-	free = 100 << 20 // an existing store can still be opened, read and compacted
+	free = 100 << 20 // an existing store can still be opened and read
 	d := mustOpen(t, dir, options)
 	l, s := NewLog(d), newEntryGenerator("alice")
 	free = 100 << 20
@@ -203,11 +203,17 @@ func TestFullDiskRefusesNewWork(t *testing.T) {
 		t.Errorf("Apply: got %v", err)
 	}
 	commit(l, s.next()) // open work may complete
+	mustClose(t, l, d)
+	d = mustOpen(t, dir, options)
+	if saved, err := store.LoadActor(d, s.id); err != nil || len(saved.Entries) != 1 || saved.Entries[0].N != s.n {
+		t.Errorf("entry committed to the full disk: got %+v, %v", saved.Entries, err)
+	}
+	l = NewLog(d)
 	free = 300 << 20
 	if err := l.Full(); err != nil {
 		t.Errorf("Full with enough space: got %v", err)
 	}
-	mustClose(t, l)
+	mustClose(t, l, d)
 }
 
 // A crash between any two files of a new store leaves a directory in which the

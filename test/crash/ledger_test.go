@@ -4,7 +4,9 @@ package main
 
 import (
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -187,5 +189,24 @@ func TestExternalAgentInvocations(t *testing.T) {
 		l := newLedger(io.Discard)
 		(&externalAgents{invocations: c.asked}).check(l, map[string]bool{"a": true, "b": true})
 		checkFindings(t, c.name, l, c.want)
+	}
+}
+
+// The port of the server is outside the ranges from which systems pick ports.
+func TestFreePortIsNotEphemeral(t *testing.T) {
+	for range 20 {
+		address, err := freePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := netip.ParseAddrPort(address)
+		if err != nil || !at.Addr().IsLoopback() || at.Port() < 1024 || at.Port() >= 32_768 {
+			t.Errorf("%s, %v", address, err)
+		}
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -36,13 +37,21 @@ type server struct {
 	ready time.Duration // from process start until /readyz answers 200
 }
 
+// The ports from which freePort picks lie below all ephemeral ports, so no
+// connection and no listener on port 0 takes the port between two instances of
+// the server.
+const firstPort, lastPort = 20_000, 32_000
+
 // freePort returns a local address that is not in use.
 func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	var err error
+	for range 100 {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", firstPort+rand.IntN(lastPort-firstPort))); err == nil {
+			return l.Addr().String(), l.Close()
+		}
 	}
-	return l.Addr().String(), l.Close()
+	return "", fmt.Errorf("no free port between %d and %d: %w", firstPort, lastPort, err)
 }
 
 // command returns the command line of the server. Its standard error is appended to
