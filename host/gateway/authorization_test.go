@@ -131,6 +131,7 @@ type authorization struct {
 	token    string // of an open run
 	run      string // a run that waits
 	sessions int    // sessions of such runs so far
+	doomed   int    // agents to delete so far
 	backups  atomic.Int32
 }
 
@@ -170,10 +171,15 @@ func newAuthorization(t *testing.T) *authorization {
 	return m
 }
 
-// prepare sends a request that must succeed.
+// prepare sends a request that must succeed, as an administrator.
 func (m *authorization) prepare(method, path, body string) string {
 	m.Helper()
-	status, _, answer := m.do(method, path, body, "Authorization", "Bearer "+m.texts["admin"])
+	return m.prepareAs(m.texts["admin"], method, path, body)
+}
+
+func (m *authorization) prepareAs(key, method, path, body string) string {
+	m.Helper()
+	status, _, answer := m.do(method, path, body, "Authorization", "Bearer "+key)
 	if status >= 300 {
 		m.Fatalf("%s %s: %d %s", method, path, status, answer)
 	}
@@ -194,25 +200,30 @@ func (m *authorization) serveAgain(wrap func(net.Listener) net.Listener) *testGa
 	return m.serve(New(m.server.node, slog.New(slog.DiscardHandler), m.server.config), wrap)
 }
 
-// request returns method, path and body of a request that succeeds. It creates
-// what the request changes, unless reuse is set.
-func (m *authorization) request(r routeRight, reuse bool) (method, path, body string) {
+// request returns method, path and body of a request that succeeds, and creates
+// what the request changes. An agent belongs to its creator, here the user of the
+// credential.
+func (m *authorization) request(r routeRight, c credential) (method, path, body string) {
 	var key struct {
 		ID string `json:"key_id"`
 	}
 	switch path = r.path; {
-	case reuse:
 	case strings.Contains(path, "{run}"):
 		var response messageResponse
 		m.decode(m.prepare("POST", "/v1/agents/coordinator/messages", fmt.Sprintf(`{"content":"xyzzy","session":"s-%d"}`, m.sessions)), &response)
 		m.sessions, m.run = m.sessions+1, response.Run
 	case strings.Contains(path, "{doomed}"):
-		m.prepare("POST", "/v1/agents", `{"name":"doomed"}`)
+		m.doomed++
+		owner := m.texts[strings.Join(c.scopes, ",")]
+		if owner == "" {
+			owner = m.texts["admin"]
+		}
+		m.prepareAs(owner, "POST", "/v1/agents", fmt.Sprintf(`{"name":"doomed-%d"}`, m.doomed))
 	case strings.Contains(path, "{key}"):
 		m.decode(m.prepare("POST", "/v1/keys", `{"scopes":["read"]}`), &key)
 	}
 	method, _, _ = strings.Cut(r.route, " ")
-	return method, strings.NewReplacer("{run}", m.run, "{doomed}", "doomed", "{key}", key.ID).Replace(path), r.body
+	return method, strings.NewReplacer("{run}", m.run, "{doomed}", fmt.Sprint("doomed-", m.doomed), "{key}", key.ID).Replace(path), r.body
 }
 
 // state returns all that the requests of routeRights can change.
@@ -244,7 +255,7 @@ func (m *authorization) check(d *testGateway, r routeRight, credentials []creden
 	fault := func(c credential, format string, args ...any) {
 		faults = append(faults, r.route+" with "+c.name+": "+fmt.Sprintf(format, args...))
 	}
-	method, path, body := m.request(r, false)
+	method, path, body := m.request(r, credential{})
 	before := m.state()
 	for _, c := range credentials {
 		want := c.mayUse(r.right)
@@ -267,7 +278,7 @@ func (m *authorization) check(d *testGateway, r routeRight, credentials []creden
 		if c.mayUse(r.right) != 0 {
 			continue
 		}
-		method, path, body := m.request(r, false)
+		method, path, body := m.request(r, c)
 		status, _, answer := d.do(method, path+c.query, body, c.headers...)
 		m.server.config.Keys.Set(m.keys)
 		if status != r.status && !(r.status == 201 && status == 200) { // 200: it existed
