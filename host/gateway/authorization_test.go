@@ -358,10 +358,15 @@ func (m *authorization) localCredentials() []credential {
 		{name: "scope agents", headers: bearer(m.texts["agents"]), scopes: []string{"agents"}},
 		{name: "scope admin", headers: bearer(m.texts["admin"]), scopes: []string{"admin"}},
 	}
-	for _, header := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP"} {
+	for _, text := range []string{"sk-0123456789abcdef", "undefined", m.token[:len(m.token)-2]} {
+		list = append(list, credential{name: "bearer " + text[:5], headers: bearer(text), local: true})
+	}
+	for _, header := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Server", "X-Forwarded-Port", "X-Real-IP",
+		"X-Client-IP", "True-Client-IP", "CF-Connecting-IP"} {
 		list = append(list,
 			credential{name: "proxy with " + header, headers: []string{header, "192.0.2.1"}},
-			credential{name: "proxy with " + header + " and scope read", headers: append(bearer(m.texts["read"]), header, "192.0.2.1"), scopes: []string{"read"}})
+			credential{name: "proxy with an empty " + header, headers: []string{header, ""}},
+			credential{name: "proxy with " + header + " and scope read", headers: append(bearer(m.texts["read"]), header, "127.0.0.1"), scopes: []string{"read"}})
 	}
 	return list
 }
