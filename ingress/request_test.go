@@ -66,7 +66,7 @@ func TestRequestBodies(t *testing.T) {
 	}
 	for body, want := range map[string]actor.Call{
 		`{"content":"hi","session":"s-1","timeout_ms":1500}`: {To: actor.NewID("helper", "s-1"), Left: 1500 * time.Millisecond, Parts: actor.Text("hi")},
-		`{"content":"hi"}`:                                   {To: actor.NewID("helper", ""), Parts: actor.Text("hi")},
+		`{"content":"hi"}`: {To: actor.NewID("helper", ""), Parts: actor.Text("hi")},
 	} {
 		if call, r := ingress.Message("helper", []byte(body)); r != nil || !reflect.DeepEqual(call, want) {
 			t.Errorf("message %s: %+v, %v", body, call, r)
