@@ -83,7 +83,7 @@ var packages = map[string]pkg{
 
 	"sim":           {layer: 3, ours: below3, theirs: []string{"github.com/cespare/xxhash/v2"}},
 	"host":          {layer: 3, ours: host},
-	"host/engine":   {layer: 3, ours: host, theirs: []string{protoactor}},
+	"host/engine":   {layer: 3, ours: slices.Concat(host, []string{"internal/command"}), theirs: []string{protoactor}},
 	"host/disk":     {layer: 3, ours: host, theirs: []string{pebble}},
 	"host/outbound": {layer: 3, ours: host},
 	// The gateway reaches a node by commands only, so that it can run apart from it.

@@ -108,6 +108,7 @@ func (c *Cell) planAsk(a *store.Asked, run *store.Run, ask *actor.Ask, volatile 
 	if answer != nil {
 		limited := answer.Fit(c.limits.MessageBytesMax)
 		a.Answer = &limited
+		c.measurePlanned(ask, answer)
 		return
 	}
 	switch {
@@ -169,6 +170,7 @@ func (c *Cell) routeCall(t *turn, a *store.Asked, pending int, budget, share uin
 	a.To = to
 	if refusal != nil {
 		a.Answer = &actor.Answer{Refusal: refusal}
+		c.measurePlanned(&a.Ask, a.Answer)
 		return false
 	}
 	a.Call, a.Budget = c.newCallID(), min(share, budget-1)
@@ -333,9 +335,7 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 	if answer.Refusal != nil {
 		status = actor.Failed
 	}
-	if a.IsCall() {
-		c.tally.countCall(c.now, a)
-	}
+	c.measureAnswer(a, answer.Refusal)
 	if a.IsCall() && c.observed(t.act, t.run.Call.ID) {
 		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: status, Refusal: answer.Refusal, Warnings: answer.Warnings, Took: c.elapsed(a)}
 		d.SetText(answer.Parts)
@@ -412,7 +412,7 @@ func (c *Cell) cancelAsk(t *turn, i int) {
 	if a.IsCall() {
 		if !mutant.On("cancel-not-passed-down") {
 			c.sendCancel(t, i, actor.Stopped)
-			c.tally.countCall(c.now, a)
+			c.measureCall(a)
 			c.emit(history.Event{Kind: history.Cancel, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Peer: a.To})
 		}
 		return

@@ -59,7 +59,6 @@ type Cell struct {
 	recovery      recoveryQueue
 	timerSeq      uint64 // sequence number of the last timer set
 	size          Size
-	tally         Tally
 
 	localProbes     []localProbe   // probes for actors of this cell, to be handled in this step
 	localProbesSent int            // number of them queued in this step
@@ -109,7 +108,7 @@ func (c *Cell) FaultingCall() actor.CallID { return c.faultingCall }
 func (c *Cell) Step(now actor.Time, in Input) Ready {
 	c.now = max(c.now, now)
 	clear(c.ready.Effects) // drops references to effects of the previous step
-	c.ready = Ready{Effects: c.ready.Effects[:0], Events: c.ready.Events[:0]}
+	c.ready = Ready{Effects: c.ready.Effects[:0], Events: c.ready.Events[:0], Measures: c.ready.Measures[:0]}
 	c.faultingCall, c.remote = actor.CallID{}, false
 	if c.booted {
 		c.fireTimers()

@@ -12,11 +12,13 @@ import (
 
 // Ready is the result of one Step. The driver MUST append the entries before it
 // performs the effects. The driver owns the entries, effects and events. The slices
-// Effects and Events are reused and are valid only until the next Step.
+// Effects, Events and Measures are reused and are valid only until the next Step.
 type Ready struct {
 	Entries []store.Entry // to be appended to the node's log in this order and in one commit
 	Effects []Effect
 	Events  []history.Event
+	// Measures are for statistics alone. No behaviour may depend on them.
+	Measures []Measure
 }
 
 // Effect is one operation for the driver to perform.

@@ -67,7 +67,8 @@
 //	stream.go         streamed answers of models and external agents
 //	wait_cycle.go     detection of wait cycles
 //	timers.go         timers and expiry
-//	state.go          State, Size and Tally
+//	state.go          State and Size
+//	measure.go        figures for the driver's statistics
 //
 // # Transcripts
 //

@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -55,8 +56,10 @@ func TestLocalCallChainRunsInOneStep(t *testing.T) {
 	if c.replyCache.next != c.replyCache.first || len(c.localQueue) > 0 || c.localSent > 0 {
 		t.Errorf("got %d cached outcomes and %d queued messages, want none", c.replyCache.next-c.replyCache.first, len(c.localQueue))
 	}
-	if got := *c.Tally(); got.Answered != 2 || got.Runs[4] != 3 {
-		t.Errorf("got tally %+v", got)
+	measures := []Measure{{Kind: MeasureOutstanding, Name: "a"}, {Kind: MeasureOutstanding, Name: "b"}, {Kind: MeasureRun, Name: "c"},
+		{Kind: MeasureCall}, {Kind: MeasureRun, Name: "b"}, {Kind: MeasureCall}, {Kind: MeasureRun, Name: "a"}}
+	if !slices.Equal(r.Measures, measures) {
+		t.Errorf("got measures %v, want %v", r.Measures, measures)
 	}
 }
 

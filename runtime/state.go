@@ -7,8 +7,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/runs"
-	"github.com/troupe-run/troupe/store"
 )
 
 // State returns a complete description of the cell as a value.
@@ -45,34 +43,6 @@ type Size struct {
 	Remembered  int // bytes of outcomes held by journaled actors
 }
 
-// Tally counts the work done by a cell since it was created.
-type Tally struct {
-	Runs     [runs.Cancelled + 1]int // ended runs, by final status
-	Answered int                     // answered or cancelled calls made by actors
-	Took     actor.Duration          // total time of the calls counted in Answered
-}
-
-// Tally returns the work done so far. Step updates the returned value in place.
-func (c *Cell) Tally() *Tally { return &c.tally }
-
-// countCall counts a call that was answered or cancelled.
-func (t *Tally) countCall(now actor.Time, a *store.Asked) {
-	t.Answered++
-	t.Took += max(now.Sub(a.Stamp), 0)
-}
-
-// countRun counts an ended run by its status.
-func (t *Tally) countRun(reply *actor.Reply) {
-	switch {
-	case reply.Refusal == nil:
-		t.Runs[runs.Done]++
-	case reply.Refusal.Reason == actor.Stopped:
-		t.Runs[runs.Cancelled]++
-	default:
-		t.Runs[runs.Failed]++
-	}
-}
-
 // Size returns the current size of the cell.
 func (c *Cell) Size() Size {
 	s := c.size
@@ -87,21 +57,23 @@ func (c *Cell) updateSize(act *activation) {
 		now.Remembered = c.evictOutcomes(act)
 	}
 	if now != act.counted {
-		c.removeFromSize(act)
-		act.counted = now
-		c.size.Queued += now.Queued
-		c.size.Outstanding += now.Outstanding
-		c.size.Remembered += now.Remembered
+		c.resize(act, now)
 	}
 }
 
 // removeFromSize subtracts the actor's share from the cell's size.
 func (c *Cell) removeFromSize(act *activation) {
-	if act.counted == (Size{}) {
-		return
+	if act.counted != (Size{}) {
+		c.resize(act, Size{})
 	}
-	c.size.Queued -= act.counted.Queued
-	c.size.Outstanding -= act.counted.Outstanding
-	c.size.Remembered -= act.counted.Remembered
-	act.counted = Size{}
+}
+
+func (c *Cell) resize(act *activation, to Size) {
+	c.size.Queued += to.Queued - act.counted.Queued
+	c.size.Outstanding += to.Outstanding - act.counted.Outstanding
+	c.size.Remembered += to.Remembered - act.counted.Remembered
+	if change := to.Outstanding - act.counted.Outstanding; change != 0 {
+		c.measureOutstanding(act.id.Agent, change)
+	}
+	act.counted = to
 }

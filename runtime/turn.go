@@ -296,7 +296,7 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	if c.observed(act, call.ID) {
 		c.publishEnd(act, run, &reply)
 	}
-	c.tally.countRun(&reply)
+	c.measureRun(act.id.Agent, run, &reply)
 	if c.emits(history.Reply) {
 		replied := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
 			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Remaining(c.now), Digest: history.OutcomeDigest(reply.Parts, reply.Warnings)}

@@ -14,6 +14,7 @@ import (
 	proto "github.com/asynkron/protoactor-go/actor"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runtime"
 )
 
@@ -58,6 +59,7 @@ type cell struct {
 func newCell(e *Engine, n uint16) *cell {
 	c := &cell{engine: e, n: n, worker: newWorker(), stopped: make(chan struct{}),
 		effects: map[effectKey]*effect{}, overflow: make([][]actor.Envelope, e.config.Cells)}
+	c.tally.measures, c.tally.calls.took.bounds = newMeasures(&e.labels), command.DurationBounds
 	c.watchdog = newWatchdog(n, e.log, e.clock, &c.tally)
 	c.mailbox = newMailbox(n, e.config.QueueSlots, &e.coroutines)
 	c.timer = time.AfterFunc(time.Hour, c.mailbox.wake)
@@ -324,7 +326,8 @@ func (c *cell) step(in runtime.Input) {
 	}
 	c.watchdog.end()
 	c.recordEvents(ready.Events)
-	c.tally.recordStep(c.core.Size(), c.core.Tally())
+	c.tally.recordStep(c.core.Size())
+	c.tally.record(ready.Measures)
 	end := uint64(0)
 	if t := &c.engine.tracing; t.enabled() {
 		end = t.recordStep(c.core.Self(), now, ready)

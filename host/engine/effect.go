@@ -160,7 +160,11 @@ func (c *cell) model(op runtime.Model) effectFunc {
 	if out == nil {
 		return noOutbound
 	}
-	return func(ctx context.Context, pass func(actor.Piece)) actor.Answer { return out.Model(ctx, op, pass) }
+	return func(ctx context.Context, pass func(actor.Piece)) actor.Answer {
+		a := out.Model(ctx, op, pass)
+		c.tally.recordUsage(op.Name, op.Call.To.Agent, a)
+		return a
+	}
 }
 
 func (c *cell) invoke(op runtime.Invoke) effectFunc {
@@ -168,7 +172,11 @@ func (c *cell) invoke(op runtime.Invoke) effectFunc {
 	if out == nil {
 		return noOutbound
 	}
-	return func(ctx context.Context, pass func(actor.Piece)) actor.Answer { return out.Invoke(ctx, op, pass) }
+	return func(ctx context.Context, pass func(actor.Piece)) actor.Answer {
+		a := out.Invoke(ctx, op, pass)
+		c.tally.recordUsage("", op.Call.To.Agent, a)
+		return a
+	}
 }
 
 func noOutbound(context.Context, func(actor.Piece)) actor.Answer {

@@ -18,6 +18,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
@@ -127,6 +128,7 @@ type Engine struct {
 	effects        sync.WaitGroup
 	runningEffects atomic.Int64
 	effectCounters [actor.AskInvoke + 1]counter
+	labels         labels
 
 	mu     sync.Mutex
 	epochs []actor.Epoch // current epoch by cell
@@ -145,6 +147,9 @@ func Start(config Config) (*Engine, error) {
 	e := &Engine{config: config, log: config.Logger, clock: newClock(), clients: newClients(config.ClientsMax),
 		agents: newDefinitions(runtime.Agents{Definitions: config.Agents, Former: config.Former}, config.Cells), readers: newReaders(readersCount), done: make(chan struct{})}
 	e.tracing.emit = config.Trace
+	for i := range e.effectCounters {
+		e.effectCounters[i].took.bounds = command.DurationBounds
+	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	for range config.Cells {
 		e.epochs = append(e.epochs, e.epochOf(1))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/upstream"
@@ -151,7 +152,7 @@ func TestCancelStopsModelCall(t *testing.T) {
 	if got := streamText(n.waitForEvent(call.ID, runs.RunCancelled)); strings.Trim(got, "x") != "" {
 		t.Errorf("stream has %q", got)
 	}
-	for ctx := testContext(t); slices.ContainsFunc(n.Stats().Asks, func(s AskStats) bool { return s.Kind == actor.AskModel && s.UnderWay != 0 }); {
+	for ctx := testContext(t); slices.ContainsFunc(n.Stats().Asks, func(s command.AskStats) bool { return s.Kind == actor.AskModel && s.UnderWay != 0 }); {
 		if ctx.Err() != nil { // the effect's goroutine ends shortly after its code
 			t.Fatalf("%+v", n.Stats().Asks)
 		}

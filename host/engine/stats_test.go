@@ -4,11 +4,15 @@ package engine
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
 )
 
 func TestStatsMatchCellState(t *testing.T) {
@@ -51,7 +55,7 @@ func TestStatsMatchCellState(t *testing.T) {
 		t.Errorf("got %d actors, %d queued, %d outstanding; want 4, 1, 1", actors, queued, open)
 	}
 	s := n.Stats()
-	var sum CellStats
+	var sum command.CellStats
 	for _, c := range s.Cells {
 		sum.Actors += c.Actors
 		sum.Queued += c.Queued
@@ -64,13 +68,13 @@ func TestStatsMatchCellState(t *testing.T) {
 	if sum.Actors != actors || sum.Queued != queued || sum.Outstanding != open || sum.Steps < 10 || s.Clients != 2 {
 		t.Errorf("%+v", s)
 	}
-	if len(s.Refusals) != 1 || s.Refusals[0] != (RefusalStats{Reason: actor.NotFound, Count: 1}) {
+	if len(s.Refusals) != 1 || s.Refusals[0] != (command.RefusalStats{Reason: actor.NotFound, Count: 1}) {
 		t.Errorf("got refusals %+v", s.Refusals)
 	}
-	if want := []RunStats{{runs.Done, 1}, {runs.Failed, 1}, {runs.Cancelled, 0}}; s.Runs[0] != want[0] || s.Runs[1] != want[1] || s.Runs[2] != want[2] {
+	if want := []command.RunStats{{Status: runs.Done, Count: 1}, {Status: runs.Failed, Count: 1}, {Status: runs.Cancelled}}; s.Runs[0] != want[0] || s.Runs[1] != want[1] || s.Runs[2] != want[2] {
 		t.Errorf("got runs %+v", s.Runs)
 	}
-	asks := func() (work, calls AskStats) {
+	asks := func() (work, calls command.AskStats) {
 		for _, a := range n.Stats().Asks {
 			switch a.Kind {
 			case actor.AskWork:
@@ -81,19 +85,27 @@ func TestStatsMatchCellState(t *testing.T) {
 		}
 		return work, calls
 	}
-	if work, calls := asks(); work.UnderWay != 1 || work.Answered != 0 || calls.UnderWay != 1 || calls.Answered != 0 {
+	if work, calls := asks(); work.UnderWay != 1 || count(work) != 0 || calls.UnderWay != 1 || count(calls) != 0 {
 		t.Errorf("got work %+v, calls %+v, want one of each in progress", work, calls)
 	}
 	n.Cancel(queuedCall(t, n), actor.NewID("relay", "s"))
 	<-second
 	close(release)
 	<-answer
-	if work, calls := asks(); work.UnderWay != 0 || work.Answered != 1 || work.Took <= 0 || calls.UnderWay != 0 || calls.Answered != 1 || calls.Took <= 0 {
+	if work, calls := asks(); work.UnderWay != 0 || count(work) != 1 || work.Took.Sum <= 0 || calls.UnderWay != 0 || count(calls) != 1 || calls.Took.Sum <= 0 {
 		t.Errorf("got work %+v, calls %+v, want one of each answered", work, calls)
 	}
 	if s := n.Stats(); s.Runs[2].Count != 1 || s.Clients != 0 {
 		t.Errorf("got runs %+v, %d clients", s.Runs, s.Clients)
 	}
+}
+
+// count returns the number of answered asks.
+func count(a command.AskStats) (sum uint64) {
+	for _, n := range a.Took.Counts {
+		sum += n
+	}
+	return sum
 }
 
 // queuedCall returns a call that waits in an actor's mailbox.
@@ -111,4 +123,64 @@ func queuedCall(t *testing.T, n *node) actor.CallID {
 	}
 	t.Fatal("no call is queued")
 	return actor.CallID{}
+}
+
+// However many agents, tools and models a node meets, the number of series stays
+// bounded, and no figure is lost.
+func TestSeriesAreBounded(t *testing.T) {
+	const names = command.StatsNamesMax + 300
+	n := startNode(t, t.TempDir(), nil)
+	for i := range names {
+		for j, c := range n.cells {
+			c.tally.record([]runtime.Measure{{Kind: runtime.MeasureRun, Name: fmt.Sprint("agent-", i), Took: actor.Duration(i)},
+				{Kind: runtime.MeasureTool, Name: fmt.Sprint("tool-", i+j), Reason: actor.Deadline}})
+		}
+	}
+	s := n.Stats()
+	agents, sum, cells := map[string]command.AgentStats{}, uint64(0), uint64(len(n.cells))
+	for _, a := range s.Agents {
+		agents[a.Agent] = a
+		for _, n := range a.Took.Counts {
+			sum += n
+		}
+	}
+	if len(agents) != command.StatsNamesMax+1 || len(s.Agents) != len(agents) || sum != names*cells {
+		t.Errorf("got %d agents in %d series with %d runs, want %d with %d", len(agents), len(s.Agents), sum, command.StatsNamesMax+1, names*cells)
+	}
+	if first, other := agents["agent-0"], agents[command.StatsOther]; first.Runs[0].Count != cells || other.Runs[0].Count != 300*cells {
+		t.Errorf("got %+v and %+v", first, other)
+	}
+	if len(s.Targets) != command.StatsNamesMax+1 {
+		t.Errorf("got %d tools, want %d", len(s.Targets), command.StatsNamesMax+1)
+	}
+	for _, tool := range s.Targets {
+		if len(tool.Outcomes) != 1 || tool.Outcomes[0].Reason != actor.Deadline {
+			t.Errorf("got %+v", tool)
+		}
+	}
+}
+
+// Every reason has a counter of its own.
+func TestReasonsHaveCounters(t *testing.T) {
+	if all := actor.Reasons(); int(all[len(all)-1]) >= reasonCount-1 {
+		t.Errorf("%d reasons, but %d counters", len(all), reasonCount)
+	}
+}
+
+// A histogram counts a duration in the first bucket whose bound is not below it.
+func TestHistogramBuckets(t *testing.T) {
+	for _, bounds := range [][]actor.Duration{command.DurationBounds, command.WaitBounds} {
+		h := histogram{bounds: bounds}
+		for _, b := range bounds {
+			h.record(b)
+		}
+		h.record(bounds[len(bounds)-1] + 1)
+		var sum command.Histogram
+		h.addTo(&sum)
+		for i, n := range sum.Counts {
+			if n != 1 || !slices.IsSorted(bounds) {
+				t.Errorf("bucket %d: got %d", i, n)
+			}
+		}
+	}
 }

@@ -136,6 +136,7 @@ func TestNodeBehindPipe(t *testing.T) {
 		"ExternalAgentCallback":              TestExternalAgentCallback,
 		"KeyLifecycle":                       TestKeyLifecycle,
 		"Metrics":                            TestMetrics,
+		"MetricsByAgentToolAndModel":         TestMetricsByAgentToolAndModel,
 		"AgentCallsAgentByName":              TestAgentCallsAgentByName,
 		"KeyRevocation":                      TestKeyRevocation,
 		"KeyRevokedDuringLongPoll":           TestKeyRevokedDuringLongPoll,

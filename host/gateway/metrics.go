@@ -4,7 +4,9 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -14,11 +16,13 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/valyala/fasthttp"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/command"
 )
 
-// metrics holds the metrics of GET /metrics. No label contains an id, so the
-// number of series is bounded by the number of cells, kinds, reasons and routes.
+// metrics holds the metrics of GET /metrics. No label contains an id of a run or an
+// actor. The number of series is bounded by the number of cells, kinds, reasons and
+// routes, and by command.StatsNamesMax agents, tools and models.
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.HistogramVec
@@ -101,12 +105,28 @@ var (
 	refusalsDesc    = newDesc("refusals_total", "Requests refused before their turn, by reason; for busy also by the scope of the limit.", "reason", "scope")
 	runsEndedDesc   = newDesc("runs_ended_total", "Ended runs by status.", "status")
 	asksOpenDesc    = newDesc("asks_under_way", "Open requests to models, tools and agents.", "kind")
-	askDurationDesc = newDesc("ask_duration_seconds", "Response times of models, tools and agents.", "kind")
+	askDurationDesc = newDesc("ask_duration_seconds", "Response times of models, tools, work, calls and external agents.", "kind")
+
+	agentRunDesc         = newDesc("agent_run_duration_seconds", "Duration of runs, from acceptance to end, by agent.", "agent")
+	agentRunsDesc        = newDesc("agent_runs_total", "Ended runs by agent and status.", "agent", "status")
+	agentTokensDesc      = newDesc("agent_tokens_total", "Tokens reported by models and external agents, by the agent that asked.", "agent", "direction")
+	agentOutstandingDesc = newDesc("agent_outstanding_calls", "Calls without an answer yet, of the 10 calling agents with most.", "agent")
+	toolDurationDesc     = newDesc("tool_duration_seconds", "Time to the answer of a tool, by tool.", "tool")
+	toolCallsDesc        = newDesc("tool_calls_total", "Tool calls by tool and outcome: ok, or the code of the refusal.", "tool", "outcome")
+	modelDurationDesc    = newDesc("model_duration_seconds", "Time to the whole answer of a model, by model.", "model")
+	modelCallsDesc       = newDesc("model_calls_total", "Model calls by model and outcome: ok, or the code of the refusal.", "model", "outcome")
+	modelTokensDesc      = newDesc("model_tokens_total", "Tokens reported by models.", "model", "direction")
+	waitDurationDesc     = newDesc("wait_duration_seconds", "Time that runs waited for a signal or an approval.")
+	waitsDesc            = newDesc("waits_total", "Waits for a signal or an approval by outcome: ok, or the code of the refusal.", "outcome")
 )
+
+// outstandingAgentsMax is the number of agents with a series of outstanding calls.
+const outstandingAgentsMax = 10
 
 // Describe implements prometheus.Collector.
 func (f *nodeCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{mailboxDesc, actorsDesc, queuedDesc, outstandingDesc, stepsDesc, longestStepDesc, restartsDesc, clientsDesc, streamsDesc, backlogDesc, refusalsDesc, runsEndedDesc, asksOpenDesc, askDurationDesc} {
+	for _, d := range []*prometheus.Desc{mailboxDesc, actorsDesc, queuedDesc, outstandingDesc, stepsDesc, longestStepDesc, restartsDesc, clientsDesc, streamsDesc, backlogDesc, refusalsDesc, runsEndedDesc, asksOpenDesc, askDurationDesc,
+		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc} {
 		out <- d
 	}
 }
@@ -115,6 +135,9 @@ func (f *nodeCollector) Describe(out chan<- *prometheus.Desc) {
 func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 	put := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, kind, value, labels...)
+	}
+	histogram := func(d *prometheus.Desc, h command.Histogram, bounds []actor.Duration, labels ...string) {
+		out <- newHistogram(d, h, bounds, labels...)
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 	stats, err := lookup(f.server, caller{}, command.StatsQuery{})
@@ -143,8 +166,60 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, a := range stats.Asks {
 		put(asksOpenDesc, gauge, float64(a.UnderWay), a.Kind.String())
-		out <- prometheus.MustNewConstSummary(askDurationDesc, a.Answered, a.Took.Seconds(), nil, a.Kind.String())
+		histogram(askDurationDesc, a.Took, command.DurationBounds, a.Kind.String())
 	}
+	for _, a := range stats.Agents {
+		histogram(agentRunDesc, a.Took, command.DurationBounds, a.Agent)
+		for _, r := range a.Runs {
+			put(agentRunsDesc, counter, float64(r.Count), a.Agent, r.Status.String())
+		}
+		put(agentTokensDesc, counter, float64(a.InputTokens), a.Agent, "input")
+		put(agentTokensDesc, counter, float64(a.OutputTokens), a.Agent, "output")
+	}
+	for _, a := range busiestAgents(stats.Agents) {
+		put(agentOutstandingDesc, gauge, float64(a.Outstanding), a.Agent)
+	}
+	for _, t := range stats.Targets {
+		duration, calls := toolDurationDesc, toolCallsDesc
+		if t.Kind == actor.AskModel {
+			duration, calls = modelDurationDesc, modelCallsDesc
+			put(modelTokensDesc, counter, float64(t.InputTokens), t.Name, "input")
+			put(modelTokensDesc, counter, float64(t.OutputTokens), t.Name, "output")
+		}
+		histogram(duration, t.Took, command.DurationBounds, t.Name)
+		for _, o := range t.Outcomes {
+			put(calls, counter, float64(o.Count), t.Name, outcomeLabel(o.Reason))
+		}
+	}
+	histogram(waitDurationDesc, stats.Waits.Took, command.WaitBounds)
+	for _, o := range stats.Waits.Outcomes {
+		put(waitsDesc, counter, float64(o.Count), outcomeLabel(o.Reason))
+	}
+}
+
+// outcomeLabel returns the code of a refusal, or ok.
+func outcomeLabel(r actor.Reason) string {
+	if r == 0 {
+		return "ok"
+	}
+	return r.Info().Type
+}
+
+// busiestAgents returns the agents with the most outstanding calls.
+func busiestAgents(all []command.AgentStats) []command.AgentStats {
+	busy := slices.DeleteFunc(slices.Clone(all), func(a command.AgentStats) bool { return a.Outstanding == 0 })
+	slices.SortStableFunc(busy, func(a, b command.AgentStats) int { return cmp.Compare(b.Outstanding, a.Outstanding) })
+	return busy[:min(len(busy), outstandingAgentsMax)]
+}
+
+func newHistogram(d *prometheus.Desc, h command.Histogram, bounds []actor.Duration, labels ...string) prometheus.Metric {
+	buckets, total := make(map[float64]uint64, len(bounds)), uint64(0)
+	for i, n := range h.Counts {
+		if total += n; i < len(bounds) {
+			buckets[bounds[i].Seconds()] = total
+		}
+	}
+	return prometheus.MustNewConstHistogram(d, total, h.Sum.Seconds(), buckets, labels...)
 }
 
 // cellRestarts returns the number of restarts of a cell. The low bits of its

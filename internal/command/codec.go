@@ -312,13 +312,43 @@ func (e *encoder) stats(s *Stats) {
 	e.int(s.Clients)
 	e.int(s.Backlog)
 	list(e, s.Refusals, func(r *RefusalStats) { e.Uint(uint64(r.Reason)); e.Uint(uint64(r.Scope)); e.Uint(r.Count) })
-	list(e, s.Runs, func(r *RunStats) { e.Uint(uint64(r.Status)); e.Uint(r.Count) })
+	e.runStats(s.Runs)
 	list(e, s.Asks, func(a *AskStats) {
 		e.Uint(uint64(a.Kind))
 		e.int(a.UnderWay)
-		e.Uint(a.Answered)
-		e.Int(int64(a.Took))
+		e.histogram(&a.Took)
 	})
+	list(e, s.Agents, func(a *AgentStats) {
+		e.String(a.Agent)
+		e.runStats(a.Runs)
+		e.histogram(&a.Took)
+		e.int(a.Outstanding)
+		e.Uint(a.InputTokens)
+		e.Uint(a.OutputTokens)
+	})
+	list(e, s.Targets, func(t *TargetStats) {
+		e.Uint(uint64(t.Kind))
+		e.String(t.Name)
+		e.histogram(&t.Took)
+		e.outcomes(t.Outcomes)
+		e.Uint(t.InputTokens)
+		e.Uint(t.OutputTokens)
+	})
+	e.histogram(&s.Waits.Took)
+	e.outcomes(s.Waits.Outcomes)
+}
+
+func (e *encoder) runStats(all []RunStats) {
+	list(e, all, func(r *RunStats) { e.Uint(uint64(r.Status)); e.Uint(r.Count) })
+}
+
+func (e *encoder) outcomes(all []OutcomeStats) {
+	list(e, all, func(o *OutcomeStats) { e.Uint(uint64(o.Reason)); e.Uint(o.Count) })
+}
+
+func (e *encoder) histogram(h *Histogram) {
+	list(e, h.Counts, func(n *uint64) { e.Uint(*n) })
+	e.Int(int64(h.Sum))
 }
 
 func (d *decoder) stats() Stats {
@@ -330,9 +360,32 @@ func (d *decoder) stats() Stats {
 		Refusals: listOf(d, func() RefusalStats {
 			return RefusalStats{actor.Reason(d.UintMax(math.MaxUint8, "reason")), actor.Scope(d.UintMax(uint64(actor.ScopeNode), "scope")), d.Uint()}
 		}),
-		Runs: listOf(d, func() RunStats { return RunStats{d.status(), d.Uint()} }),
-		Asks: listOf(d, func() AskStats {
-			return AskStats{actor.AskKind(d.UintMax(uint64(actor.AskInvoke), "kind of ask")), d.int(), d.Uint(), actor.Duration(d.Int())}
+		Runs: d.runStats(),
+		Asks: listOf(d, func() AskStats { return AskStats{d.askKind(), d.int(), d.histogram()} }),
+		Agents: listOf(d, func() AgentStats {
+			return AgentStats{d.text(), d.runStats(), d.histogram(), d.int(), d.Uint(), d.Uint()}
 		}),
+		Targets: listOf(d, func() TargetStats {
+			return TargetStats{d.askKind(), d.text(), d.histogram(), d.outcomes(), d.Uint(), d.Uint()}
+		}),
+		Waits: WaitStats{d.histogram(), d.outcomes()},
 	}
+}
+
+func (d *decoder) askKind() actor.AskKind {
+	return actor.AskKind(d.UintMax(uint64(actor.AskInvoke), "kind of ask"))
+}
+
+func (d *decoder) runStats() []RunStats {
+	return listOf(d, func() RunStats { return RunStats{d.status(), d.Uint()} })
+}
+
+func (d *decoder) outcomes() []OutcomeStats {
+	return listOf(d, func() OutcomeStats {
+		return OutcomeStats{actor.Reason(d.UintMax(math.MaxUint8, "reason")), d.Uint()}
+	})
+}
+
+func (d *decoder) histogram() Histogram {
+	return Histogram{listOf(d, d.Uint), actor.Duration(d.Int())}
 }

@@ -3,6 +3,8 @@
 package command
 
 import (
+	"time"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -16,7 +18,17 @@ type Stats struct {
 	Refusals []RefusalStats
 	Runs     []RunStats
 	Asks     []AskStats
+	Agents   []AgentStats // in order of their names
+	Targets  []TargetStats
+	Waits    WaitStats
 }
+
+// Bounds of the names in Stats. Names that a node meets after the first
+// StatsNamesMax of their kind are counted together as StatsOther.
+const (
+	StatsNamesMax = 1024
+	StatsOther    = "other"
+)
 
 // CellStats holds the figures of one cell.
 type CellStats struct {
@@ -46,6 +58,52 @@ type RunStats struct {
 type AskStats struct {
 	Kind     actor.AskKind
 	UnderWay int
-	Answered uint64         // all answers, including refusals
-	Took     actor.Duration // total time of the answered asks
+	Took     Histogram // all answers, including refusals
 }
+
+// AgentStats holds the statistics of the runs of one agent.
+type AgentStats struct {
+	Agent        string
+	Runs         []RunStats
+	Took         Histogram // from acceptance to end
+	Outstanding  int       // unanswered calls made by the agent's actors
+	InputTokens  uint64    // as models and external agents reported
+	OutputTokens uint64
+}
+
+// TargetStats holds the statistics of one tool or model.
+type TargetStats struct {
+	Kind         actor.AskKind // AskTool or AskModel
+	Name         string
+	Took         Histogram
+	Outcomes     []OutcomeStats
+	InputTokens  uint64 // of a model, as it reported
+	OutputTokens uint64
+}
+
+// OutcomeStats counts the answers with one reason.
+type OutcomeStats struct {
+	Reason actor.Reason // 0 means success
+	Count  uint64
+}
+
+// WaitStats holds the statistics of waits for a signal or an approval.
+type WaitStats struct {
+	Took     Histogram // with the bounds WaitBounds
+	Outcomes []OutcomeStats
+}
+
+// Histogram counts durations by bucket.
+type Histogram struct {
+	Counts []uint64 // by upper bound; the last count has none
+	Sum    actor.Duration
+}
+
+// Upper bounds of the buckets of histograms, in order.
+var (
+	DurationBounds = []actor.Duration{time.Millisecond, 5 * time.Millisecond, 25 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond,
+		500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second, 30 * time.Second,
+		time.Minute, 2 * time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour}
+	WaitBounds = []actor.Duration{time.Second, 10 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour,
+		4 * time.Hour, 12 * time.Hour, 24 * time.Hour, 72 * time.Hour, 168 * time.Hour}
+)

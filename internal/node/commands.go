@@ -103,7 +103,7 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 		}
 		return command.Health{}, nil
 	case command.StatsQuery:
-		return statsOf(c.engine.Stats()), nil
+		return c.engine.Stats(), nil
 	default:
 		return nil, fmt.Errorf("lookup: unknown query %T", q)
 	}
@@ -176,22 +176,6 @@ func (c *Commands) listActors(ctx context.Context, q command.ActorsQuery) (comma
 		}
 	}
 	return out, nil
-}
-
-func statsOf(s engine.Stats) command.Stats {
-	return command.Stats{Clients: s.Clients, Backlog: s.Backlog,
-		Cells:    convert(s.Cells, func(c engine.CellStats) command.CellStats { return command.CellStats(c) }),
-		Refusals: convert(s.Refusals, func(r engine.RefusalStats) command.RefusalStats { return command.RefusalStats(r) }),
-		Runs:     convert(s.Runs, func(r engine.RunStats) command.RunStats { return command.RunStats(r) }),
-		Asks:     convert(s.Asks, func(a engine.AskStats) command.AskStats { return command.AskStats(a) })}
-}
-
-func convert[From, To any](all []From, one func(From) To) []To {
-	out := make([]To, len(all))
-	for i, v := range all {
-		out[i] = one(v)
-	}
-	return out
 }
 
 var _ command.Node = (*Commands)(nil)
