@@ -78,7 +78,7 @@ type Piece struct {
 	Text   string
 	State  string
 	Detail string   // JSON value that belongs to State; may be empty
-	Retry  *Refusal // refusal of the previous attempt; none of its text was forwarded
+	Retry  *Refusal // refusal of the previous attempt, whose pieces are void
 }
 
 // StateItem is one key-value pair of an actor's state. The state persists from one

@@ -40,7 +40,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 	switch spec.Kind {
 	case KindExternal:
 		def.Kind = actor.External
-		target := upstream.Target{URL: spec.Endpoint, AuthEnv: spec.Auth.Env, Concurrency: spec.Concurrency}
+		target := upstream.Target{URL: spec.Endpoint, AuthEnv: spec.Auth.Env, Concurrency: spec.Concurrency, Retry: spec.RetryPolicy()}
 		if err := target.Check(); err != nil {
 			return actor.Definition{}, fmt.Errorf("agent %s: %w", spec.ID, err)
 		}

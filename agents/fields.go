@@ -52,6 +52,11 @@ var specFields = []field{
 	{"limits.tool_timeout_ms", KindDeclared, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ToolTimeoutMS = n })},
 	{"limits.call_timeout_ms", KindDeclared, integer(1, callTimeoutMSMax, func(s *Spec, n int64) { s.Limits.CallTimeoutMS = n })},
 	{"limits.invoke_timeout_ms", KindExternal, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.InvokeTimeoutMS = n })},
+	{"limits.retry_attempts", KindExternal, integer(1, upstream.TriesMax, func(s *Spec, n int64) { s.Limits.RetryAttempts = int(n) })},
+	{"limits.retry_delay_ms", KindExternal, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.RetryDelayMS = n })},
+	{"limits.retry_delay_max_ms", KindExternal, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.RetryDelayMaxMS = n })},
+	{"limits.retry_time_ms", KindExternal, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.RetryTimeMS = n })},
+	{"limits.retry_jitter", KindExternal, boolean(func(s *Spec, b bool) { s.Limits.RetryJitter = &b })},
 }
 
 // membersMax is the maximum number of members in a source, valid or not.
@@ -134,6 +139,9 @@ func (s *Spec) missingFields() (problems Problems) {
 		problems = append(problems, Problem{Field: "name", Text: `is missing; want the name of the agent, like name = "helper"`})
 	case s.ID == "" && actor.CheckName(s.Name) != nil:
 		problems = append(problems, Problem{Field: "name", Text: actor.CheckName(s.Name).Error() + `; add a valid agent_id`})
+	}
+	if err := s.RetryPolicy().Check("retry_attempts", "retry_delay_ms", "retry_delay_max_ms", "retry_time_ms"); err != nil {
+		problems = append(problems, Problem{Field: "limits", Text: err.Error()})
 	}
 	if s.Kind == KindExternal && s.Endpoint == "" {
 		problems = append(problems, Problem{Field: "endpoint", Text: `is missing; want the URL of the agent, like endpoint = "http://127.0.0.1:9001"`})
@@ -303,6 +311,17 @@ func integer(lowest, highest int64, set func(*Spec, int64)) func(*Spec, any) err
 			return fmt.Errorf("%d: want %d to %d", n, lowest, highest)
 		}
 		set(s, n)
+		return nil
+	}
+}
+
+func boolean(set func(*Spec, bool)) func(*Spec, any) error {
+	return func(s *Spec, v any) error {
+		b, ok := v.(bool)
+		if !ok {
+			return fmt.Errorf("want true or false, got %s", describeValue(v))
+		}
+		set(s, b)
 		return nil
 	}
 }

@@ -63,6 +63,19 @@ type SpecLimits struct {
 	ToolTimeoutMS   int64 `json:"tool_timeout_ms,omitzero"`
 	CallTimeoutMS   int64 `json:"call_timeout_ms,omitzero"` // timeout of call_agent if the model sets none
 	InvokeTimeoutMS int64 `json:"invoke_timeout_ms,omitzero"`
+	// Retries of a failed invocation, as in upstream.RetryPolicy.
+	RetryAttempts   int   `json:"retry_attempts,omitzero"`
+	RetryDelayMS    int64 `json:"retry_delay_ms,omitzero"`
+	RetryDelayMaxMS int64 `json:"retry_delay_max_ms,omitzero"`
+	RetryTimeMS     int64 `json:"retry_time_ms,omitzero"`
+	RetryJitter     *bool `json:"retry_jitter,omitzero"`
+}
+
+// RetryPolicy returns the retry policy of an external agent.
+func (s *Spec) RetryPolicy() upstream.RetryPolicy {
+	l := &s.Limits
+	return upstream.RetryPolicy{Tries: l.RetryAttempts, Delay: millis(l.RetryDelayMS), DelayMax: millis(l.RetryDelayMaxMS), Time: millis(l.RetryTimeMS),
+		Exact: l.RetryJitter != nil && !*l.RetryJitter}
 }
 
 // Auth configures how the server authenticates to an external agent.

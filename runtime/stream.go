@@ -5,6 +5,7 @@ package runtime
 import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
@@ -44,7 +45,9 @@ func (c *Cell) streamed(in Streamed) {
 		c.finishTurn(t, failedOutcome(refusal))
 		return
 	}
-	c.publish(t.act, t.run, e)
+	if p.Retry == nil || !mutant.On("retry-not-announced") {
+		c.publish(t.act, t.run, e)
+	}
 	c.record(t.act, record)
 }
 

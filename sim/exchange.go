@@ -34,11 +34,18 @@ type exchange struct {
 	respond       func(*upstreamConn, upstream.Request) // simulated upstream
 	conn          *upstreamConn                         // connection of the current attempt
 	inbox         []connInput                           // received input, not yet processed
-	outbox        []runtime.Input                       // output for the cell
+	outbox        []exchangeOutput                      // output for the cell
 	offered       bool                                  // the first input of outbox is queued at the cell
 	awaited       bool                                  // the current incarnation of the cell awaits the outcome
 	done          bool                                  // abandoned or complete
 	timer         actor.Time
+}
+
+// exchangeOutput is an input for the cell and the number of the upstream's attempt that
+// caused it.
+type exchangeOutput struct {
+	in  runtime.Input
+	try int
 }
 
 // connInput is an input of an exchange and the connection that received the input. The
@@ -194,7 +201,11 @@ func (x *exchange) emitPiece(p actor.Piece) {
 // emit appends output for the cell, unless the exchange is done.
 func (x *exchange) emit(in runtime.Input) {
 	if !x.done {
-		x.outbox = append(x.outbox, in)
+		out := exchangeOutput{in: in}
+		if x.conn != nil {
+			out.try = x.conn.attempt
+		}
+		x.outbox = append(x.outbox, out)
 	}
 }
 
@@ -222,7 +233,7 @@ func (x *exchange) offerNext() {
 		return
 	}
 	x.offered = true
-	x.n.cells[x.cell].enqueue(input{orderGroup: unordered, in: x.outbox[0], onStepped: x.accepted})
+	x.n.cells[x.cell].enqueue(input{orderGroup: unordered, in: x.outbox[0].in, try: x.outbox[0].try, onStepped: x.accepted})
 }
 
 // accepted is called after the cell has stepped with the offered output.
@@ -230,7 +241,7 @@ func (x *exchange) accepted() {
 	if x.done {
 		return
 	}
-	_, last := x.outbox[0].(runtime.Outcome)
+	_, last := x.outbox[0].in.(runtime.Outcome)
 	x.outbox, x.offered = x.outbox[1:], false
 	if last {
 		x.remove()
@@ -380,10 +391,14 @@ func pieceAttempt(in runtime.Input) uint32 {
 	return 0
 }
 
-// recordShown records for the specs that a piece of an attempt was shown to readers.
+// recordShown records for the specs that a piece of an attempt was shown to readers, or
+// that pieces were retracted.
 func (w *Simulation) recordShown(h *gatedEffect, e store.RunEvent) {
+	if runs.TypeOf(e.Body) == runs.Attempt {
+		w.recordPiece(h.cell, "take back", 0, 0, e)
+	}
 	if h.pieceAttempt > 0 && runs.TypeOf(e.Body) == runs.AgentStreamDelta {
-		w.recordPiece(h.cell, "show", h.pieceAttempt, e)
+		w.recordPiece(h.cell, "show", h.pieceAttempt, h.pieceTry, e)
 	}
 }
 
@@ -392,13 +407,13 @@ func (w *Simulation) recordShown(h *gatedEffect, e store.RunEvent) {
 func (w *Simulation) recordRetracted(c *cell, effects []runtime.Effect) {
 	for i := range effects {
 		if op, ok := effects[i].Op.(runtime.Publish); ok && runs.TypeOf(op.Event.Body) == runs.Attempt {
-			w.recordPiece(c, "take back", 0, op.Event)
+			w.recordPiece(c, "take back", 0, 0, op.Event)
 		}
 	}
 }
 
 // recordPiece records for the specs that a piece was shown or retracted.
-func (w *Simulation) recordPiece(c *cell, what string, attempt uint32, e store.RunEvent) {
+func (w *Simulation) recordPiece(c *cell, what string, attempt uint32, try int, e store.RunEvent) {
 	event, err := runs.Decode(e.Body)
 	if err != nil {
 		w.fail(StreamsFold, fmt.Sprintf("event %d of run %s: %v", e.Seq, e.Run, err))
@@ -411,7 +426,7 @@ func (w *Simulation) recordPiece(c *cell, what string, attempt uint32, e store.R
 		}
 	}
 	w.emit(history.Event{Kind: history.Perform, At: c.n.clock.now(w.now), From: c.self, Call: e.Run, What: what, Step: event.Step, Index: event.Index,
-		Attempt: attempt, N: n})
+		Attempt: attempt, Count: try, N: n})
 }
 
 // authEnv is the environment variable with the secret for one of the agents, and

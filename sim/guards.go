@@ -46,6 +46,7 @@ var guards = []Guard{
 	{Mutant: "unsafe-agent-tried-again", Spec: specs.EffectOncePerAttempt},
 	{Mutant: "unsafe-effect-done-again", Spec: specs.EffectOncePerAttempt},
 	{Mutant: "attempt-not-announced", Spec: specs.AttemptAnnounced},
+	{Mutant: "retry-not-announced", Spec: specs.AttemptAnnounced},
 	{Mutant: "callback-not-recognised", Spec: specs.OneAnswer},
 	{Mutant: "key-forgotten-at-restart", Spec: specs.OneAnswer},
 	{Mutant: "cursor-off-by-one", Spec: specs.StreamIsDense},

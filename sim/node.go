@@ -76,6 +76,7 @@ type input struct {
 	bytes         []byte // encoded form of a message or of Owners; nil for other inputs
 	ownersVersion uint64 // version of the claims; only with Owners
 	cause         StreamID
+	try           int    // attempt of the upstream whose piece the input carries; 0: none
 	onStepped     func() // called after the step with this input; nil: no callback
 }
 
@@ -92,6 +93,7 @@ type gatedEffect struct {
 	readopted    bool // a later incarnation of its cell awaits it
 	cause        StreamID
 	pieceAttempt uint32 // attempt of the streamed piece that the step processed; 0: none
+	pieceTry     int    // attempt of its upstream
 }
 
 // runningEffect is a tool or work in progress. It survives a crash of its cell, but
@@ -254,7 +256,7 @@ func (c *cell) step(in input) {
 			bytes = actor.Encode(send.Envelope)
 		}
 		w.log.effect(&e, bytes)
-		g := gatedEffect{cell: c, effect: e, bytes: bytes, pos: pos, entryCount: len(ready.Entries), cause: w.queue.stream.cause(), pieceAttempt: attempt}
+		g := gatedEffect{cell: c, effect: e, bytes: bytes, pos: pos, entryCount: len(ready.Entries), cause: w.queue.stream.cause(), pieceAttempt: attempt, pieceTry: in.try}
 		if e.Gated && n.log.released() < pos {
 			if len(n.gated) == 0 {
 				n.gated = n.gatedBuf

@@ -118,6 +118,7 @@ func drawPlan(c Entropy, o Options) Plan {
 	c.SetStream(planLimits)
 	p.Limits = drawLimits(c, &p.Odds)
 	drawConfig(c, &p.Patience)
+	drawConfig(c, &p.Patience.Retry)
 	p.Writer = writerDefaults
 	drawConfig(c, &p.Writer)
 	c.SetStream(planClients)
@@ -242,8 +243,8 @@ func (p *Plan) String() string {
 		}
 	}
 	fmt.Fprintf(&b, "\nclients %d, one every %v, for %v\nschedule %s\n", p.Calls, p.ArrivalInterval, p.Span, p.Schedule)
-	fmt.Fprintf(&b, "limits %s\npatience %s\nwriter %s\nclock offsets %v, drift %v\nfaults", formatNonDefaults(p.Limits, dispatcher.DefaultLimits()),
-		formatNonDefaults(p.Patience, upstream.AttemptLimits{}), formatNonDefaults(p.Writer, writerDefaults), p.Offset, p.Drift)
+	fmt.Fprintf(&b, "limits %s\npatience %s %s\nwriter %s\nclock offsets %v, drift %v\nfaults", formatNonDefaults(p.Limits, dispatcher.DefaultLimits()),
+		formatNonDefaults(p.Patience, upstream.AttemptLimits{}), formatNonDefaults(p.Patience.Retry, upstream.RetryPolicy{}), formatNonDefaults(p.Writer, writerDefaults), p.Offset, p.Drift)
 	for f, per := range p.Odds {
 		if per > 0 {
 			fmt.Fprintf(&b, " %s", Odds{Fault(f), per})

@@ -22,6 +22,7 @@ type externalEffect struct {
 	forwarded bool         // part of the answer of this attempt was forwarded
 
 	shownAttempt uint32 // attempt of the fragments currently shown
+	shownTry     int    // attempt of the upstream, within that attempt
 	firstShown   uint64 // number of the first event that shows these fragments; 0 if there is none
 }
 
@@ -51,10 +52,9 @@ func (c *Checker) observeExternal(e *history.Event) {
 		if e.N == 1 {
 			o.attempt, o.sender, o.forwarded = e.Attempt, e.From.Node, false
 		}
-		// Another sender is a former owner of the actor. The former owner may still retry, because
-		// it has forwarded nothing.
-		if o.forwarded && o.attempt == e.Attempt && o.sender == e.From.Node && !r.readmitted {
-			c.fail(RetriedUnheard, "%s retries request %d.%d of run %s after part of the response was forwarded", r.actor.id, e.Step, e.Index, r.id)
+		// Another sender is a former owner of the actor, which may still retry.
+		if e.Why == Once && o.forwarded && o.attempt == e.Attempt && o.sender == e.From.Node && !r.readmitted {
+			c.fail(RetriedUnheard, "%s retries request %d.%d of run %s, which must not be repeated, after part of the response was forwarded", r.actor.id, e.Step, e.Index, r.id)
 		}
 	case "pass":
 		if o.attempt == e.Attempt && o.sender == e.From.Node {
@@ -69,13 +69,13 @@ func (c *Checker) observeExternal(e *history.Event) {
 		}
 		o.begun = true
 	case "show":
-		if o.firstShown != 0 && o.shownAttempt < e.Attempt {
-			c.fail(AttemptAnnounced, "%s shows a fragment of attempt %d at %d.%d of run %s while one of attempt %d, event %d, is still shown",
-				r.actor.id, e.Attempt, e.Step, e.Index, r.id, o.shownAttempt, o.firstShown)
+		if o.firstShown != 0 && (o.shownAttempt < e.Attempt || o.shownAttempt == e.Attempt && o.shownTry < e.Count) {
+			c.fail(AttemptAnnounced, "%s shows a fragment of attempt %d.%d at %d.%d of run %s while one of attempt %d.%d, event %d, is still shown",
+				r.actor.id, e.Attempt, e.Count, e.Step, e.Index, r.id, o.shownAttempt, o.shownTry, o.firstShown)
 			return
 		}
 		if o.firstShown == 0 {
-			o.shownAttempt, o.firstShown = e.Attempt, e.N
+			o.shownAttempt, o.shownTry, o.firstShown = e.Attempt, e.Count, e.N
 		}
 	case "take back":
 		if o.firstShown > e.N {

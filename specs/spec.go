@@ -73,7 +73,7 @@ var all = []Spec{
 	{RefusedNeverRuns, "A call refused to break a wait cycle has never had a turn and never will."},
 	{NoWaitCycle, "No wait cycle exists without a probe under way: the wait that closes the cycle detects it, unless a message is lost."},
 	{AttemptAnnounced, "A fragment of an answer is shown only after the fragments of earlier attempts were retracted."},
-	{RetriedUnheard, "An upstream request is retried only if no part of its response has been forwarded."},
+	{RetriedUnheard, "An upstream request that must not be repeated is not retried after a part of its response was forwarded."},
 	{StreamIsDense, "A client receives each event of a run exactly once and in order, across disconnects."},
 	{RevokedHearNothing, "No event of a stream is delivered to a client whose key has been revoked."},
 	{EventsTellTruth, "The state of a cell equals the state derived from its events."},

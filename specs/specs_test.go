@@ -205,7 +205,14 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		{EffectOncePerAttempt, "unrepeatable agent begins again", streamedAnswer(), func(t *historyBuilder) { t.external("act", 2, 2) }},
 		{AttemptAnnounced, "fragment not retracted", streamedAnswer(), func(t *historyBuilder) { t.nth(history.Perform, 5).What = "publish" }},
 		{AttemptAnnounced, "one fragment not retracted", streamedAnswer(), func(t *historyBuilder) { t.nth(history.Perform, 5).N = 4 }},
-		{RetriedUnheard, "retried after forwarding", streamedAnswer(), func(t *historyBuilder) { t.external("try", 2, 3) }},
+		{AttemptAnnounced, "fragment of an upstream's attempt not retracted", streamedAnswer(), func(t *historyBuilder) {
+			t.external("show", 2, 8)
+			t.nth(history.Perform, 11).Count = 1
+		}},
+		{RetriedUnheard, "retried after forwarding", streamedAnswer(), func(t *historyBuilder) {
+			t.external("try", 2, 3)
+			t.nth(history.Perform, 11).Why = Once
+		}},
 		{StreamIsDense, "gap", streamReader(1, 2), func(t *historyBuilder) { *t = *streamReader(1, 3) }},
 		{StreamIsDense, "event repeated", streamReader(1, 2), func(t *historyBuilder) { *t = *streamReader(1, 1) }},
 		{RevokedHearNothing, "event after revocation", streamReader(1, 2), func(t *historyBuilder) { t.nth(history.Perform, 2).What = "revoke" }},
@@ -270,7 +277,7 @@ func TestLostVolatileRunMayStillAct(t *testing.T) {
 // under the same number.
 func TestFormerOwnerMayStillRetry(t *testing.T) {
 	builder := streamedAnswer()
-	repeat := history.Event{Kind: history.Perform, What: "try", Call: root, Step: 1, Attempt: 2, N: 3}
+	repeat := history.Event{Kind: history.Perform, What: "try", Call: root, Step: 1, Attempt: 2, N: 3, Why: Once}
 	if _, v := check(testLimits(), builder.step("n2", 0, repeat).steps); v != nil {
 		t.Errorf("retry by another node: %s", v)
 	}

@@ -171,6 +171,7 @@ func (j *Journal) Apply(r Record) error {
 		}
 		if r.Retry {
 			a.Retries++
+			a.StreamedAfter = 0 // the retry voids the pieces
 		}
 		if a.StreamedAfter == 0 {
 			a.StreamedAfter = r.StreamedAfter

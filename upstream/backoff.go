@@ -20,11 +20,14 @@ type BackoffConfig struct {
 	// opens the circuit. The default is 5.
 	OpenAfter int
 	// OpenFor is the time that the circuit stays open. Each failed probe doubles it,
-	// up to OpenMax. The defaults are 5 s and 2 min.
+	// up to OpenMax. The defaults are 1 s and 5 s: the time lost after the upstream has
+	// recovered is small against RetryPolicy.Time.
 	OpenFor, OpenMax actor.Duration
-	// RetryPercent is the number of retries per 100 first attempts. RetryBurst is the
-	// initial and the maximum budget of retries. Together they keep the load on a
-	// failing upstream close to the rate of new requests. Both defaults are 10.
+	// RetryPercent is the number of retries per 100 first attempts; default 10.
+	// RetryBurst is the initial and the maximum budget of retries; default 500, so that
+	// one restart of an upstream costs none of the requests in progress. Together they
+	// keep the load on a failing upstream close to the rate of new requests. Retries
+	// after attempts that did not reach the upstream are not counted.
 	RetryPercent, RetryBurst int
 }
 
@@ -45,8 +48,8 @@ func (c BackoffConfig) orDefaults() BackoffConfig {
 	return BackoffConfig{
 		Base: orDefault(c.Base, 500*time.Millisecond), Max: orDefault(c.Max, 30*time.Second),
 		OpenAfter: orDefault(c.OpenAfter, 5),
-		OpenFor:   orDefault(c.OpenFor, 5*time.Second), OpenMax: orDefault(c.OpenMax, 2*time.Minute),
-		RetryPercent: orDefault(c.RetryPercent, 10), RetryBurst: orDefault(c.RetryBurst, 10),
+		OpenFor:   orDefault(c.OpenFor, time.Second), OpenMax: orDefault(c.OpenMax, 5*time.Second),
+		RetryPercent: orDefault(c.RetryPercent, 10), RetryBurst: orDefault(c.RetryBurst, 500),
 	}
 }
 
@@ -67,6 +70,7 @@ type Backoff struct {
 	brokenInARow int // consecutive failures without a usable response
 	opens        int // times the circuit has opened since the last usable response
 	open         bool
+	failingSince actor.Time // first of the consecutive failures without a usable response
 	openUntil    actor.Time // end of the open state
 	notBefore    actor.Time // earliest next attempt, as requested by the upstream
 	probing      bool       // half-open, with a probe in progress
@@ -85,7 +89,8 @@ func NewBackoff(config BackoffConfig) *Backoff {
 type Admission struct {
 	At      actor.Time
 	Refusal *actor.Refusal
-	Probe   bool // the attempt is a probe of a half-open circuit; the caller MUST copy Probe to its Report
+	Since   actor.Time // with Refusal: time since which the upstream fails; 0 if waiting is useless
+	Probe   bool       // the attempt is a probe of a half-open circuit; the caller MUST copy Probe to its Report
 }
 
 // Admit decides whether an attempt may start. It MUST be called before each
@@ -93,15 +98,15 @@ type Admission struct {
 func (b *Backoff) Admit(now actor.Time, draw uint64) Admission {
 	switch {
 	case b.open && now < b.openUntil:
-		return Admission{Refusal: b.refuse(b.openUntil.Sub(now))}
+		return Admission{Refusal: b.refuse(b.openUntil.Sub(now)), Since: b.failingSince}
 	case b.open && b.probing:
-		return Admission{Refusal: b.refuse(b.config.Base)}
-	case b.open:
-		b.probing = true
-		return Admission{Probe: true}
+		return Admission{Refusal: b.refuse(b.config.Base), Since: b.failingSince}
 	case now < b.notBefore:
 		// Jitter spreads the attempts that wait for the same instant.
 		return Admission{At: b.notBefore.Add(jitter(b.window(), draw))}
+	case b.open:
+		b.probing = true
+		return Admission{Probe: true}
 	}
 	return Admission{}
 }
@@ -122,6 +127,13 @@ type Report struct {
 	// By is the time before which a retry must start to be useful; 0 means that no
 	// retry is wanted.
 	By actor.Time
+	// Until is the latest useful start of a retry, for which a delay is shortened; 0
+	// means none.
+	Until actor.Time
+	// Window is the maximum delay before a retry; 0 means that of the BackoffConfig.
+	// With Exact the delay is not drawn.
+	Window actor.Duration
+	Exact  bool
 }
 
 // Advice is the decision whether a failed attempt may be repeated, and when.
@@ -150,25 +162,38 @@ func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 		b.countBroken(now, r.Probe)
 	}
 	b.failures++
-	wait := jitter(b.window(), draw)
+	wait := orDefault(r.Window, b.window())
+	if !r.Exact {
+		wait = jitter(wait, draw)
+	}
+	earliest := now.Add(r.Failure.After)
+	at := earliest.Add(wait)
+	if r.Until != 0 && at > r.Until {
+		at = max(earliest, r.Until)
+	}
 	switch {
 	case r.Failure.After > 0:
-		b.notBefore = max(b.notBefore, now.Add(r.Failure.After))
+		b.notBefore = max(b.notBefore, earliest)
 	case r.Failure.Class == Throttled: // without Retry-After
-		b.notBefore = max(b.notBefore, now.Add(wait))
+		b.notBefore = max(b.notBefore, at)
 	}
-	at := now.Add(r.Failure.After).Add(wait)
-	if at >= r.By || b.retryCredit < 100 {
+	credit := 100
+	if r.Failure.Class == Unreached { // cost the upstream nothing
+		credit = 0
+	}
+	if at >= r.By || r.Until != 0 && (at > r.Until || now >= r.Until) || b.retryCredit < credit {
 		return Advice{}
 	}
-	b.retryCredit -= 100
+	b.retryCredit -= credit
 	return Advice{Retry: true, At: at}
 }
 
 // countBroken opens the circuit after OpenAfter consecutive broken attempts, or
 // after a failed probe.
 func (b *Backoff) countBroken(now actor.Time, probe bool) {
-	b.brokenInARow++
+	if b.brokenInARow++; b.brokenInARow == 1 {
+		b.failingSince = now
+	}
 	if probe || !b.open && b.brokenInARow >= b.config.OpenAfter {
 		b.open = true
 		b.openUntil = now.Add(doubled(b.config.OpenFor, b.opens, b.config.OpenMax))

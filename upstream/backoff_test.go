@@ -81,7 +81,7 @@ func TestThrottledWithoutRetryAfterDelaysAll(t *testing.T) {
 }
 
 func TestCircuitBreakerStates(t *testing.T) {
-	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 3})
+	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 3, OpenFor: 5 * time.Second, OpenMax: 2 * time.Minute})
 	second := func(n int) actor.Time { return actor.Time(time.Duration(n) * time.Second) }
 	state := func(now actor.Time) string {
 		p := b.Admit(now, lowest)
@@ -132,7 +132,7 @@ func TestCircuitBreakerStates(t *testing.T) {
 }
 
 func TestRetryBudgetLimitsRetries(t *testing.T) {
-	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 1 << 30})
+	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 1 << 30, RetryBurst: 10})
 	retries := 0
 	for range 1000 {
 		if b.Report(0, upstream.Report{Failure: broken, First: true, By: actor.Forever}, lowest).Retry {
@@ -212,7 +212,7 @@ func TestBackoffConfigValidate(t *testing.T) {
 	}{
 		{upstream.BackoffConfig{}, ""},
 		{upstream.BackoffConfig{Base: time.Minute}, "base 1m0s exceeds max 30s"},
-		{upstream.BackoffConfig{OpenFor: time.Hour}, "open for 1h0m0s exceeds max 2m0s"},
+		{upstream.BackoffConfig{OpenFor: time.Hour}, "open for 1h0m0s exceeds max 5s"},
 		{upstream.BackoffConfig{RetryPercent: 101}, "101 %"},
 	} {
 		if err := c.config.Validate(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

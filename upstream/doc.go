@@ -29,10 +29,11 @@
 //
 // An attempt is repeated only if all of these hold:
 //
-//   - no part of a response has been forwarded;
-//   - neither the attempt limits nor the upstream's retry budget is exhausted;
+//   - neither its retry policy nor the upstream's retry budget is exhausted;
 //   - the retry would start before the deadline;
 //   - the request is idempotent, or certainly was not processed.
+//
+// A retry after a part of the response was forwarded voids that part.
 //
 // A request to an agent that did not declare retries safe is not repeated once the
 // agent may have received it. Its outcome is then Unknown.

@@ -61,14 +61,11 @@ func (a Agent) Exchange(in Invocation, safe bool, deadline actor.Time, patience 
 type AttemptLimits struct {
 	Head  actor.Duration `sim:"2s..10s"`   // time until the head of the response arrives; default 2 min
 	Idle  actor.Duration `sim:"900ms..5s"` // time between two pieces of the body; default 60 s
-	Tries int            `sim:"2..5"`      // maximum number of attempts, including throttled ones; default 4
-	// Broken is the maximum number of attempts without a usable response. The default
-	// is 2, that is, one retry.
-	Broken int `sim:"1..3"`
+	Retry RetryPolicy
 }
 
 func (p AttemptLimits) orDefaults() AttemptLimits {
-	return AttemptLimits{orDefault(p.Head, 2*time.Minute), orDefault(p.Idle, time.Minute), orDefault(p.Tries, 4), orDefault(p.Broken, 2)}
+	return AttemptLimits{orDefault(p.Head, 2*time.Minute), orDefault(p.Idle, time.Minute), p.Retry.orDefaults()}
 }
 
 const (
@@ -192,28 +189,29 @@ const (
 //
 //  1. It ends exactly once. If the host calls Step when due, it ends no later than
 //     Deadline.
-//  2. No attempt starts after a delta has been forwarded.
+//  2. A Retry voids the deltas forwarded before it.
 //  3. A request that is not Safe is repeated only if the last attempt did not
 //     reach the upstream, or the upstream reported that it did not accept it.
 //  4. At most one attempt is in progress at any time.
 type Exchange struct {
-	order          ExchangeConfig
-	limits         AttemptLimits
-	phase          phase
-	phaseDeadline  actor.Time // in the phase waiting: start of the next attempt; in other phases: timeout of the phase
-	attempts       []Attempt
-	brokenAttempts int
-	probe          bool
-	forwarded      bool
-	chunker        Chunker
-	decoder        Decoder
-	status         int
-	headers        []Header
-	headAt         actor.Time
-	lastContact    actor.Time // last input from the upstream, or time of the last send
-	body           []byte     // of an error response
-	lateInputs     int
-	ops            []Op
+	order         ExchangeConfig
+	limits        AttemptLimits
+	phase         phase
+	phaseDeadline actor.Time // in the phase waiting: start of the next attempt; in other phases: timeout of the phase
+	attempts      []Attempt
+	reached       int        // number of failed attempts that may have reached the upstream
+	giveUp        actor.Time // latest start of an attempt; 0 before the first failure
+	probe         bool
+	forwarded     bool // deltas of the current attempt
+	chunker       Chunker
+	decoder       Decoder
+	status        int
+	headers       []Header
+	headAt        actor.Time
+	lastContact   actor.Time // last input from the upstream, or time of the last send
+	body          []byte     // of an error response
+	lateInputs    int
+	ops           []Op
 }
 
 // NewExchange returns an exchange that has not begun.
@@ -328,20 +326,43 @@ func (m exchangeStep) fireTimers() {
 func (m exchangeStep) startAttempt() {
 	pass := m.pacer.Admit(m.now, m.draw)
 	switch {
+	case pass.Refusal != nil && m.canWait(pass):
+		m.phaseDeadline = m.now.Add(m.waitFor(pass))
+	case pass.Refusal != nil && len(m.attempts) > 0: // the failure of this request says more than that of others
+		refusal := *m.attempts[len(m.attempts)-1].Refusal
+		refusal.RetryAfter = max(refusal.RetryAfter, pass.Refusal.RetryAfter)
+		m.finish(&refusal)
 	case pass.Refusal != nil:
 		refusal := *pass.Refusal
 		refusal.Detail = actor.Refuse(refusal.Reason, "%s: %s", m.order.Upstream, refusal.Detail).Detail
 		m.finish(&refusal)
-	case pass.At >= m.order.Deadline && pass.At > m.now:
-		m.finish(actor.RefuseBusy(actor.ScopeCallee, pass.At.Sub(m.now), "%s requested a delay beyond the deadline", m.order.Upstream))
+	case pass.At > m.now && (pass.At >= m.order.Deadline || m.giveUp != 0 && pass.At > m.giveUp):
+		m.finish(actor.RefuseBusy(actor.ScopeCallee, pass.At.Sub(m.now), "%s requested a delay beyond the time for retries", m.order.Upstream))
 	case pass.At > m.now:
 		m.phaseDeadline = pass.At
 	default:
 		m.attempts = append(m.attempts, Attempt{At: m.now})
-		m.probe, m.decoder, m.body, m.status = pass.Probe, nil, nil, 0
+		m.probe, m.forwarded, m.decoder, m.body, m.status = pass.Probe, false, nil, nil, 0
 		m.phase, m.phaseDeadline, m.lastContact = awaitingHead, m.now.Add(m.limits.Head), m.now
 		m.ops = append(m.ops, Send{len(m.attempts), m.order.Request})
 	}
+}
+
+// canWait reports whether the exchange waits until the upstream may be asked again:
+// the upstream has not been failing for longer than retries are made.
+func (m exchangeStep) canWait(pass Admission) bool {
+	giveUp := m.giveUp
+	if giveUp == 0 {
+		giveUp = pass.Since.Add(m.limits.Retry.Time)
+	}
+	at := m.now.Add(m.waitFor(pass))
+	return pass.Since != 0 && m.limits.Retry.Tries > 1 && at > m.now && at <= giveUp && at < m.order.Deadline
+}
+
+// waitFor returns the time until the next request for admission. The jitter keeps
+// the exchanges that wait for one upstream apart.
+func (m exchangeStep) waitFor(pass Admission) actor.Duration {
+	return pass.Refusal.RetryAfter + jitter(pass.Refusal.RetryAfter/4, m.draw)
 }
 
 func (m exchangeStep) onHead(in Head) {
@@ -359,6 +380,10 @@ func (m exchangeStep) onHead(in Head) {
 	if failure != nil {
 		m.failAttempt(failure)
 		return
+	}
+	if m.probe { // the upstream works: the others need not wait for the end of this response
+		m.probe = false
+		m.pacer.Report(m.now, Report{Answered: true, Probe: true}, m.draw)
 	}
 	m.decoder = decoder
 	m.phase, m.phaseDeadline = readingBody, m.now.Add(m.limits.Idle)
@@ -427,7 +452,7 @@ func (m exchangeStep) onLoss(in Loss) {
 		m.failWithStatus()
 	case in.Final && !in.Sent:
 		m.abort(actor.Refuse(actor.Rejected, "%s cannot be reached: %s", m.order.Upstream, detail))
-	case !in.Sent:
+	case !in.Sent && m.phase == awaitingHead:
 		m.failAttempt(fail(Unreached, actor.Unavailable, "%s cannot be reached: %s", m.order.Upstream, detail))
 	default:
 		m.interrupt(fail(Broken, actor.Unavailable, "%s: connection lost: %s", m.order.Upstream, detail))
@@ -455,14 +480,18 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	m.ops = append(m.ops, Close{len(m.attempts)})
 	f.Refusal.Detail = m.secrets().redact(f.Refusal.Detail)
 	m.recordAttempt(f.Refusal)
-	if f.Class == Broken || f.Class == Unreached {
-		m.brokenAttempts++
+	policy := m.limits.Retry
+	if f.Class != Unreached {
+		m.reached++
 	}
-	uncertain := f.Class == Broken && !m.order.Safe && !mutant.On("unsafe-agent-tried-again")
-	retry := f.Class != Refused && !uncertain && (!m.forwarded || mutant.On("retry-after-a-token")) && len(m.attempts) < m.limits.Tries && m.brokenAttempts < m.limits.Broken
+	if m.giveUp == 0 {
+		m.giveUp = m.now.Add(policy.Time)
+	}
+	uncertain := f.Class == Broken && !m.order.Safe && !(m.forwarded && mutant.On("retry-after-a-token")) && !mutant.On("unsafe-agent-tried-again")
+	retry := f.Class != Refused && !uncertain && policy.Tries > 1 && m.reached < policy.Tries && len(m.attempts) < unreachableMax
 	report := Report{Failure: f}
 	if retry {
-		report.By = m.order.Deadline
+		report.By, report.Until, report.Window, report.Exact = m.order.Deadline, m.giveUp, policy.window(len(m.attempts)), policy.Exact
 	}
 	advice := m.report(report)
 	switch {

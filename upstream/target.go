@@ -5,8 +5,11 @@ package upstream
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/actor"
 )
 
 // Bounds of a target.
@@ -33,13 +36,25 @@ type Target struct {
 	// Concurrency is the maximum number of concurrent invocations; 0 means
 	// ConcurrencyDefault.
 	Concurrency int
+	// Retry is the policy for failed invocations; zero fields mean the defaults.
+	Retry RetryPolicy
 }
 
-type targetJSON struct {
-	URL         string `json:"url"`
-	AuthEnv     string `json:"auth_env,omitzero"`
-	Concurrency int    `json:"concurrency,omitzero"`
-}
+type (
+	targetJSON struct {
+		URL         string    `json:"url"`
+		AuthEnv     string    `json:"auth_env,omitzero"`
+		Concurrency int       `json:"concurrency,omitzero"`
+		Retry       retryJSON `json:"retry,omitzero"`
+	}
+	retryJSON struct {
+		Tries      int   `json:"attempts,omitzero"`
+		DelayMS    int64 `json:"delay_ms,omitzero"`
+		DelayMaxMS int64 `json:"delay_max_ms,omitzero"`
+		TimeMS     int64 `json:"time_ms,omitzero"`
+		Exact      bool  `json:"exact,omitzero"`
+	}
+)
 
 // Check returns an error that describes the first invalid field, or nil.
 func (t Target) Check() error {
@@ -55,12 +70,15 @@ func (t Target) Check() error {
 	if t.Concurrency < 0 || t.Concurrency > ConcurrencyMax {
 		return fmt.Errorf("concurrency: %d: want 1 to %d, or 0 for %d", t.Concurrency, ConcurrencyMax, ConcurrencyDefault)
 	}
-	return nil
+	return t.Retry.Check("retry_attempts", "retry_delay_ms", "retry_delay_max_ms", "retry_time_ms")
 }
 
 // Encode returns the JSON form that DecodeTarget reads. Equal targets have equal
 // bytes.
-func (t Target) Encode() []byte { return marshal(targetJSON(t)) }
+func (t Target) Encode() []byte {
+	r := t.Retry
+	return marshal(targetJSON{t.URL, t.AuthEnv, t.Concurrency, retryJSON{r.Tries, r.Delay.Milliseconds(), r.DelayMax.Milliseconds(), r.Time.Milliseconds(), r.Exact}})
+}
 
 // DecodeTarget decodes the output of Encode and rejects everything else.
 func DecodeTarget(b []byte) (Target, error) {
@@ -71,7 +89,14 @@ func DecodeTarget(b []byte) (Target, error) {
 	if err := unmarshal(b, &wire, json.RejectUnknownMembers(true)); err != nil {
 		return Target{}, fmt.Errorf("target: %w", err)
 	}
-	t := Target(wire)
+	r := wire.Retry
+	for _, ms := range []int64{r.DelayMS, r.DelayMaxMS, r.TimeMS} {
+		if ms > RetryTimeMax.Milliseconds() {
+			return Target{}, fmt.Errorf("target: retry: %d ms exceed the maximum of %v", ms, RetryTimeMax)
+		}
+	}
+	millis := func(ms int64) actor.Duration { return actor.Duration(ms) * time.Millisecond }
+	t := Target{wire.URL, wire.AuthEnv, wire.Concurrency, RetryPolicy{r.Tries, millis(r.DelayMS), millis(r.DelayMaxMS), millis(r.TimeMS), r.Exact}}
 	if err := t.Check(); err != nil {
 		return Target{}, fmt.Errorf("target: %w", err)
 	}

@@ -92,10 +92,10 @@ func TestAgentFailures(t *testing.T) {
 		{"is silent, not idempotent", func(_ http.ResponseWriter, r *http.Request, _ int) { waitOrDisconnect(r, testTimeout) }, false, "", actor.Deadline, "no time is left", 1},
 		{"stops in the middle", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, agentEvents(`delta {"text":"hi"}`))
-		}, true, "hi", actor.Unavailable, "response ended after 1 events without done", 1},
+		}, true, "hi", actor.Unavailable, "response ended after 1 events without done", 5},
 		{"names another run", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, agentEvents(`delta {"text":"hi","run_id":"x"}`))
-		}, true, "", actor.Unavailable, `run_id "x" is that of another run`, 2},
+		}, true, "", actor.Unavailable, `run_id "x" is that of another run`, 5},
 		{"answers with JSON", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"text":"hi"}`)

@@ -72,6 +72,19 @@ type Model struct {
 	// within an answer (IdleTimeout); 0: as in Config.Patience
 	HeadTimeout time.Duration `toml:"head_timeout"`
 	IdleTimeout time.Duration `toml:"idle_timeout"`
+	// retries of a failed prompt, as in upstream.RetryPolicy; 0: as in
+	// Config.Patience
+	RetryAttempts int           `toml:"retry_attempts"`
+	RetryDelay    time.Duration `toml:"retry_delay"`
+	RetryDelayMax time.Duration `toml:"retry_delay_max"`
+	RetryTime     time.Duration `toml:"retry_time"`
+	// false: each delay is its maximum instead of drawn
+	RetryJitter *bool `toml:"retry_jitter"`
+}
+
+func (m *Model) retryPolicy() upstream.RetryPolicy {
+	return upstream.RetryPolicy{Tries: m.RetryAttempts, Delay: m.RetryDelay, DelayMax: m.RetryDelayMax, Time: m.RetryTime,
+		Exact: m.RetryJitter != nil && !*m.RetryJitter}
 }
 
 // Bounds of a configuration.
@@ -130,7 +143,7 @@ func (m *Model) validate() error {
 	case m.HeadTimeout < 0 || m.IdleTimeout < 0:
 		return fmt.Errorf("head_timeout, idle_timeout: want a positive duration, or 0 for the default")
 	}
-	return nil
+	return m.retryPolicy().Check("retry_attempts", "retry_delay", "retry_delay_max", "retry_time")
 }
 
 // withDefaults returns the configuration with defaults for unset functions and

@@ -164,6 +164,7 @@ func (h *result) addPiece(p actor.Piece) {
 		h.states = append(h.states, p.State+p.Detail)
 	}
 	if p.Retry != nil {
+		h.text = "" // the pieces of that attempt are void
 		h.retries = append(h.retries, p.Retry)
 	}
 }

@@ -59,12 +59,12 @@ func TestModelFailures(t *testing.T) {
 				return
 			}
 			writeStream(w, modelStream("hello world"))
-		}, "hello world", 0, "", 3, 14 * time.Second, 17 * time.Second},
+		}, "hello world", 0, "", 3, 14 * time.Second, 20 * time.Second},
 		{"429 beyond the time left", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Retry-After", "3600")
 			w.WriteHeader(429)
 		}, "", actor.Busy, "answers 429", 1, 0, time.Second},
-		{"429 every time", func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(429) }, "", actor.Busy, "answers 429", 4, 0, 10 * time.Second},
+		{"429 every time", func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(429) }, "", actor.Busy, "answers 429", 5, 0, 30 * time.Second},
 		{"500, then success", func(w http.ResponseWriter, r *http.Request, n int) {
 			if n == 1 {
 				w.WriteHeader(500)
@@ -72,11 +72,11 @@ func TestModelFailures(t *testing.T) {
 				return
 			}
 			writeStream(w, modelStream("hello world"))
-		}, "hello world", 0, "", 2, 0, time.Second},
+		}, "hello world", 0, "", 2, 0, 2 * time.Second},
 		{"500 every time", func(w http.ResponseWriter, r *http.Request, _ int) {
 			w.WriteHeader(500)
 			_, _ = fmt.Fprintf(w, `{"error":{"message":"you sent %s"}}`, r.Header.Get("Authorization"))
-		}, "", actor.Unavailable, "model gpt-x answers 500: you sent ***", 2, 0, time.Second},
+		}, "", actor.Unavailable, "model gpt-x answers 500: you sent ***", 5, 0, 30 * time.Second},
 		{"401 that quotes the key", func(w http.ResponseWriter, r *http.Request, _ int) {
 			w.WriteHeader(401)
 			_, _ = fmt.Fprintf(w, `{"error":{"message":"Incorrect API key provided: %s","code":"invalid_api_key"}}`, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
@@ -85,7 +85,7 @@ func TestModelFailures(t *testing.T) {
 			w.WriteHeader(400)
 			_, _ = io.WriteString(w, `{"error":{"message":"what is `+promptCanary+`?"}}`)
 		}, "", actor.Rejected, "what is " + promptCanary, 1, 0, 0},
-		{"no answer", func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }, "", actor.Unavailable, "no response within 2m0s", 2, 4 * time.Minute, 4*time.Minute + time.Second},
+		{"no answer", func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }, "", actor.Unavailable, "no response within 2m0s", 2, 4 * time.Minute, 4*time.Minute + 2*time.Second},
 		{"an error whose body never ends", func(w http.ResponseWriter, r *http.Request, _ int) {
 			w.WriteHeader(400)
 			w.(http.Flusher).Flush()
@@ -94,17 +94,17 @@ func TestModelFailures(t *testing.T) {
 		{"silence after the head", func(w http.ResponseWriter, r *http.Request, _ int) {
 			writeStream(w, nil)
 			<-r.Context().Done()
-		}, "", actor.Unavailable, "no data for 1m0s", 2, 2 * time.Minute, 2*time.Minute + time.Second},
+		}, "", actor.Unavailable, "no data for 1m0s", 2, 2 * time.Minute, 2*time.Minute + 2*time.Second},
 		{"silence in the middle", func(w http.ResponseWriter, r *http.Request, _ int) {
 			writeStream(w, []byte(half))
 			<-r.Context().Done()
-		}, "hello ", actor.Unavailable, "no data for 1m0s during", 1, time.Minute, time.Minute + time.Second},
+		}, "hello ", actor.Unavailable, "no data for 1m0s during", 2, 2 * time.Minute, 2*time.Minute + 2*time.Second},
 		{"slower than the idle time-out", func(w http.ResponseWriter, r *http.Request, _ int) {
 			for _, line := range strings.SplitAfter(whole, "\n\n") {
 				writeStream(w, []byte(line))
 				waitOrDisconnect(r, 61*time.Second)
 			}
-		}, "", actor.Unavailable, "no data for 1m0s", 2, 2 * time.Minute, 2*time.Minute + time.Second},
+		}, "", actor.Unavailable, "no data for 1m0s", 2, 2 * time.Minute, 2*time.Minute + 2*time.Second},
 		{"slow, but alive", func(w http.ResponseWriter, r *http.Request, _ int) {
 			for _, line := range strings.SplitAfter(whole, "\n\n") {
 				writeStream(w, []byte(line))
@@ -118,42 +118,42 @@ func TestModelFailures(t *testing.T) {
 			}
 		}, "", actor.Deadline, "timeout", 1, testTimeout, testTimeout},
 		{"half a stream, and the connection breaks", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, []byte(half)); abortConnection() },
-			"hello ", actor.Unavailable, "connection lost", 1, 0, 0},
+			"hello ", actor.Unavailable, "connection lost", 5, 0, 30 * time.Second},
 		{"half a stream, and a clean end", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, []byte(half)) },
-			"hello ", actor.Unavailable, "without a finish reason", 1, 0, 0},
+			"hello ", actor.Unavailable, "without a finish reason", 5, 0, 30 * time.Second},
 		{"an empty stream, then success", func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 {
 				writeStream(w, nil)
 				return
 			}
 			writeStream(w, modelStream("hello world"))
-		}, "hello world", 0, "", 2, 0, time.Second},
+		}, "hello world", 0, "", 2, 0, 2 * time.Second},
 		{"disconnects before the first byte, then success", func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 {
 				abortConnection()
 			}
 			writeStream(w, modelStream("hello world"))
-		}, "hello world", 0, "", 2, 0, time.Second},
+		}, "hello world", 0, "", 2, 0, 2 * time.Second},
 		{"garbage", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, []byte("data: {\"choices\":[{\n\n"))
 		},
-			"", actor.Unavailable, "event 1: not JSON", 2, 0, time.Second},
+			"", actor.Unavailable, "event 1: not JSON", 5, 0, 30 * time.Second},
 		{"garbage after some text", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, []byte(half+"data: oops\n\n")) },
-			"hello ", actor.Unavailable, "byte 0", 1, 0, 0},
-		{"an HTML page", func(w http.ResponseWriter, _ *http.Request, _ int) { _, _ = io.WriteString(w, "<html>") }, "", actor.Unavailable, `answers with "text/html"`, 2, 0, time.Second},
+			"hello ", actor.Unavailable, "byte 0", 5, 0, 30 * time.Second},
+		{"an HTML page", func(w http.ResponseWriter, _ *http.Request, _ int) { _, _ = io.WriteString(w, "<html>") }, "", actor.Unavailable, `answers with "text/html"`, 5, 0, 30 * time.Second},
 		{"a malformed tool call", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, []byte(`data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":-3,"function":{"name":"f"}}]}}]}`+"\n\n"))
-		}, "", actor.Unavailable, "tool call -3: negative index", 2, 0, time.Second},
+		}, "", actor.Unavailable, "tool call -3: negative index", 5, 0, 30 * time.Second},
 		{"two tool calls of one id", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, upstream.AppendStream(nil, upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "a", Name: "f"}, {ID: "a", Name: "g"}}}, 9))
-		}, "", actor.Unavailable, "have the same id", 2, 0, time.Second},
+		}, "", actor.Unavailable, "have the same id", 5, 0, 30 * time.Second},
 		{"an error in the middle", func(w http.ResponseWriter, r *http.Request, _ int) {
 			writeStream(w, []byte(half+`data: {"error":{"message":"overloaded with `+r.Header.Get("Authorization")+`","type":"server_error"}}`+"\n\n"))
-		}, "hello ", actor.Unavailable, "sent an error server_error: overloaded with ***", 1, 0, 0},
+		}, "hello ", actor.Unavailable, "sent an error server_error: overloaded with ***", 5, 0, 30 * time.Second},
 		{"a compressed answer", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Content-Encoding", "gzip")
 			writeStream(w, modelStream("hello world"))
-		}, "", actor.Unavailable, "unexpected content coding", 2, 0, time.Second},
+		}, "", actor.Unavailable, "unexpected content coding", 5, 0, 30 * time.Second},
 		{"a huge chunk", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, []byte("data: "+strings.Repeat("x", 2<<20)))
 		}, "", actor.Rejected, "a line is longer than 1048576 bytes", 1, 0, 0},
@@ -180,12 +180,12 @@ func TestModelFailures(t *testing.T) {
 			if n > 128<<10 {
 				t.Errorf("%d bytes of a head were read", n)
 			}
-		}, "", actor.Unavailable, "connection lost", 2, 0, time.Second},
+		}, "", actor.Unavailable, "connection lost", 5, 0, 30 * time.Second},
 		{"not HTTP", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			conn, _, _ := w.(http.Hijacker).Hijack()
 			defer conn.Close()
 			_, _ = io.WriteString(conn, "220 mail.example ESMTP\r\n")
-		}, "", actor.Unavailable, "connection lost", 2, 0, time.Second},
+		}, "", actor.Unavailable, "connection lost", 5, 0, 30 * time.Second},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -342,7 +342,7 @@ func TestModelRequestsShareBackoff(t *testing.T) {
 		if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || h.Refusal.RetryAfter <= 0 || asked.Load() != before || !strings.Contains(h.Refusal.Detail, "circuit open") {
 			t.Errorf("%v, asked %d times after %d", h.Refusal, asked.Load(), before)
 		}
-		if askModel(t.Context(), w.Outbound, "other", "hi", testTimeout); asked.Load() != before+2 {
+		if askModel(t.Context(), w.Outbound, "other", "hi", testTimeout); asked.Load() != before+5 {
 			t.Error("the circuit of another model was open")
 		}
 		w.close()

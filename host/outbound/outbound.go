@@ -92,6 +92,7 @@ func newModels(config *Config) (map[string]*model, error) {
 		if c.IdleTimeout > 0 {
 			patience.Idle = c.IdleTimeout
 		}
+		patience.Retry = c.retryPolicy().Or(patience.Retry)
 		models[name] = &model{name: name, config: c, patience: patience, backoff: newSharedBackoff(config.Backoff),
 			endpoint: upstream.Model{URL: c.URL, Key: key, MaxTokensName: c.MaxTokensName}}
 	}
@@ -171,7 +172,7 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, onPiece func(a
 		token = upstream.Secret(o.config.Token(op.Call.ID, op.Call.To))
 	}
 	order, refusal := upstream.Agent{URL: target.URL, Auth: auth}.Exchange(upstream.InvocationOf(op.Name, &op.Call, token), op.Idempotent,
-		o.deadline(ctx, op.Left), o.config.Patience)
+		o.deadline(ctx, op.Left), upstream.AttemptLimits{Head: o.config.Patience.Head, Idle: o.config.Patience.Idle, Retry: target.Retry.Or(o.config.Patience.Retry)})
 	if refusal != nil {
 		return refusedAnswer(refusal)
 	}

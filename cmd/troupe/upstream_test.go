@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// streamedEvent is an event as a client reads it from a stream.
+type streamedEvent struct {
+	Seq     uint64 `json:"seq"`
+	Type    string `json:"type"`
+	Payload struct {
+		Text     string `json:"text"`
+		Name     string `json:"name"`
+		Discards uint64 `json:"discards_after"`
+		Error    struct {
+			Code   string `json:"code"`
+			Detail string `json:"detail"`
+		} `json:"error"`
+	} `json:"payload"`
+}
+
+// stream sends a message and returns the events of its run. It calls observe with
+// each event as the event arrives.
+func (s *server) stream(agent, content string, observe func(streamedEvent)) (events []streamedEvent) {
+	s.Helper()
+	body, _ := json.Marshal(map[string]string{"content": content})
+	r, err := http.NewRequest("POST", s.url+"/v1/agents/"+agent+"/messages", strings.NewReader(string(body)))
+	if err != nil {
+		s.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "text/event-stream")
+	response, err := s.client.Do(r)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, 8<<20)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		var e streamedEvent
+		if err := json.Unmarshal([]byte(data), &e); err != nil {
+			s.Fatalf("%v: %s", err, data)
+		}
+		events = append(events, e)
+		if observe != nil {
+			observe(e)
+		}
+	}
+	if len(events) == 0 {
+		s.Fatalf("status %d, error %v, no events", response.StatusCode, lines.Err())
+	}
+	return events
+}
+
+// shownText returns the text that a client shows after the events: each delta
+// appended, and the deltas that an attempt voids removed.
+func shownText(events []streamedEvent) string {
+	var shown []streamedEvent
+	for _, e := range events {
+		switch {
+		case e.Type == "agent_stream_delta":
+			shown = append(shown, e)
+		case e.Type == "attempt" && e.Payload.Discards > 0:
+			for len(shown) > 0 && shown[len(shown)-1].Seq > e.Payload.Discards {
+				shown = shown[:len(shown)-1]
+			}
+		}
+	}
+	var b strings.Builder
+	for _, e := range shown {
+		b.WriteString(e.Payload.Text)
+	}
+	return b.String()
+}
+
+// registerAgent registers an external agent.
+func (s *server) registerAgent(body string) {
+	s.Helper()
+	var a struct {
+		OK     bool   `json:"ok"`
+		Detail string `json:"detail"`
+	}
+	if status, err := s.request("POST", "/v1/agents/register", body, "", &a); err != nil || !a.OK {
+		s.Fatalf("%s: %d %s %v", body, status, a.Detail, err)
+	}
+}
+
+func writeEvents(w http.ResponseWriter, events ...string) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	for _, e := range events {
+		_, _ = io.WriteString(w, e+"\n\n")
+	}
+	w.(http.Flusher).Flush()
+}
+
+// quickRetries are the limits of an agent that is asked again at once.
+const quickRetries = `"limits":{"retry_delay_ms":1,"retry_delay_max_ms":5}`
+
+// A service breaks after part of its answer was shown, then answers.
+func TestBrokenAnswerIsAskedForAgain(t *testing.T) {
+	var asked atomic.Int64
+	seen := make(chan struct{}, 8)
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadAll(r.Body)
+		delta, done := "event: delta\ndata: {\"text\":\"%s\"}", "event: done\ndata: {}"
+		if strings.HasSuffix(r.URL.Path, "/chat/completions") {
+			delta, done = `data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}`, `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]"
+		}
+		if asked.Add(1) == 1 {
+			writeEvents(w, fmt.Sprintf(delta, "Hel"))
+			<-seen
+			panic(http.ErrAbortHandler)
+		}
+		writeEvents(w, fmt.Sprintf(delta, "Hello"), done)
+	}))
+	defer service.Close()
+	dir := t.TempDir()
+	config := filepath.Join(dir, "troupe.toml")
+	if err := os.WriteFile(config, []byte("[models.big]\nurl = \""+service.URL+"/v1\"\nretry_delay = \"1ms\"\nretry_delay_max = \"5ms\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, filepath.Join(dir, "data"), "--config", config)
+	s.registerAgent(`{"agent_id":"safe","endpoint":"` + service.URL + `","retry":"safe",` + quickRetries + `}`)
+	s.registerAgent(`{"agent_id":"unsafe","endpoint":"` + service.URL + `",` + quickRetries + `}`)
+	s.putAgent(`{"name":"declared","model":"big"}`)
+	for _, c := range []struct {
+		agent, end, shown, discarded string
+		asked                        int64
+	}{
+		{"safe", "run_done", "Hello", "Hel", 2},
+		{"declared", "run_done", "Hello", "Hel", 2},
+		{"unsafe", "run_failed", "Hel", "", 1},
+	} {
+		asked.Store(0)
+		var before string
+		var events []streamedEvent
+		events = s.stream(c.agent, "hi", func(e streamedEvent) {
+			events = append(events, e)
+			switch e.Type {
+			case "agent_stream_delta":
+				if asked.Load() == 1 {
+					seen <- struct{}{}
+				}
+			case "attempt":
+				before = shownText(events[:len(events)-1])
+				if e.Payload.Discards == 0 || shownText(events) != "" {
+					t.Errorf("%s: attempt discards after %d, which leaves %q", c.agent, e.Payload.Discards, shownText(events))
+				}
+			}
+		})
+		last := events[len(events)-1]
+		if last.Type != c.end || shownText(events) != c.shown || before != c.discarded || asked.Load() != c.asked {
+			t.Errorf("%s: ended with %s %q, shown %q, discarded %q, %d requests; want %s %q %q %d", c.agent, last.Type, last.Payload.Error.Detail, shownText(events), before, asked.Load(),
+				c.end, c.shown, c.discarded, c.asked)
+		}
+	}
+}
+
+// outage is a service that is down until open is called, on the same address.
+type outage struct {
+	*testing.T
+	address string
+	handler http.HandlerFunc
+}
+
+func newOutage(t *testing.T, handler http.HandlerFunc) *outage {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return &outage{t, l.Addr().String(), handler}
+}
+
+func (o *outage) open() {
+	o.Helper()
+	l, err := net.Listen("tcp", o.address)
+	if err != nil {
+		o.Fatal(err)
+	}
+	server := &http.Server{Handler: o.handler}
+	go func() { _ = server.Serve(l) }()
+	o.Cleanup(func() { _ = server.Close() })
+}
+
+// A service that restarts within the time for retries costs no run, whether its
+// connections are refused or it answers 500 or 503 meanwhile.
+func TestRestartOfServiceCostsNoRun(t *testing.T) {
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadAll(r.Body)
+		if strings.HasSuffix(r.URL.Path, "/chat/completions") {
+			writeEvents(w, strings.TrimSpace(string(upstream.AppendStream(nil, upstream.Completion{Text: "back", Finish: upstream.FinishStop}, 9))))
+			return
+		}
+		writeEvents(w, "event: delta\ndata: {\"text\":\"back\"}", "event: done\ndata: {}")
+	}
+	var failing atomic.Int64
+	failing.Store(500)
+	sick := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if status := failing.Load(); status != 200 {
+			w.WriteHeader(int(status))
+			return
+		}
+		answer(w, r)
+	}))
+	defer sick.Close()
+	dir := t.TempDir()
+	down := map[string]*outage{}
+	config := ""
+	for _, name := range []string{"model", "safe", "unsafe"} {
+		down[name] = newOutage(t, answer)
+	}
+	for name, url := range map[string]string{"down": "http://" + down["model"].address, "sick": sick.URL} {
+		config += "[models." + name + "]\nurl = \"" + url + "\"\nretry_attempts = 20\nretry_delay = \"1ms\"\nretry_delay_max = \"5ms\"\n"
+	}
+	path := filepath.Join(dir, "troupe.toml")
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, filepath.Join(dir, "data"), "--config", path)
+	quick := `"limits":{"retry_attempts":20,"retry_delay_ms":1,"retry_delay_max_ms":5}`
+	s.putAgent(`{"name":"model","model":"down"}`)
+	s.putAgent(`{"name":"sick-model","model":"sick"}`)
+	s.registerAgent(`{"agent_id":"safe","endpoint":"http://` + down["safe"].address + `","retry":"safe",` + quick + `}`)
+	s.registerAgent(`{"agent_id":"unsafe","endpoint":"http://` + down["unsafe"].address + `",` + quick + `}`)
+	s.registerAgent(`{"agent_id":"sick-agent","endpoint":"` + sick.URL + `","retry":"safe",` + quick + `}`)
+	for _, c := range []struct {
+		agent  string
+		status int64
+	}{{"model", 0}, {"safe", 0}, {"unsafe", 0}, {"sick-model", 500}, {"sick-model", 503}, {"sick-agent", 500}, {"sick-agent", 503}} {
+		failing.Store(c.status)
+		attempts := 0
+		events := s.stream(c.agent, "hi", func(e streamedEvent) {
+			if e.Type != "attempt" {
+				return
+			}
+			if attempts++; attempts != 2 {
+				return
+			}
+			if c.status == 0 {
+				down[c.agent].open()
+			}
+			failing.Store(200)
+		})
+		last := events[len(events)-1]
+		if last.Type != "run_done" || last.Payload.Text != "back" || attempts < 2 {
+			t.Errorf("%s: ended with %s %q %q after %d attempts", c.agent, last.Type, last.Payload.Text, last.Payload.Error.Detail, attempts)
+		}
+	}
+}
