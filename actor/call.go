@@ -103,7 +103,7 @@ type Call struct {
 	Idempotency Idempotency
 	Budget      uint32 // number of calls that this call and its descendants may still make
 	Workflow    string // correlation ID across requests, propagated unchanged
-	Trace       string // W3C traceparent, propagated unchanged
+	Trace       string // W3C traceparent, then a space and the tracestate if any; propagated unchanged
 	Stamp       Time   // creation time; later than the parent's, even if clocks differ
 	Via         Address
 	Parts       []Part

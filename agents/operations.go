@@ -57,6 +57,9 @@ func (s registryState) apply(operation, body string) (change, *actor.Refusal) {
 
 func (s registryState) readSpec(operation, body string) (Spec, *actor.Refusal) {
 	spec, err := ReadJSON([]byte(body))
+	if problems := spec.checkVisible(); err == nil && len(problems) > 0 {
+		err = problems
+	}
 	if err != nil {
 		refusal := actor.Refuse(actor.Invalid, "%v", err)
 		if problems, ok := err.(Problems); ok && len(problems) > 0 {

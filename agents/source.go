@@ -81,7 +81,11 @@ func ReadTOML(text string) (Spec, error) {
 	if err != nil {
 		return Spec{}, Problems{problemOfTOML(err)}
 	}
-	return specOf(members)
+	s, err := specOf(members)
+	if problems := s.checkVisible(); err == nil && len(problems) > 0 {
+		return Spec{}, problems
+	}
+	return s, err
 }
 
 // ReadJSON parses a spec sent by a client or encoded by Encode. The error is of

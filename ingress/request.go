@@ -150,22 +150,3 @@ func ParseIdempotency(principal, route string, headers []string, body []byte) (a
 	}
 	return actor.Idempotency{Principal: principal, Route: route, Key: key, Body: actor.HashOf(body)}, nil
 }
-
-// Trace returns a well-formed W3C traceparent. It returns "" if the header is
-// malformed, missing or repeated.
-func Trace(headers []string) string {
-	if len(headers) != 1 || len(headers[0]) != 55 {
-		return ""
-	}
-	t := headers[0]
-	for i, c := range []byte(t) {
-		dash := i == 2 || i == 35 || i == 52
-		if dash != (c == '-') || !dash && !('0' <= c && c <= '9' || 'a' <= c && c <= 'f') {
-			return ""
-		}
-	}
-	if t[:2] == "ff" || strings.Trim(t[3:35], "0") == "" || strings.Trim(t[36:52], "0") == "" {
-		return ""
-	}
-	return t
-}

@@ -18,14 +18,14 @@ func TestTraceAcceptsOnlyValidTraceparent(t *testing.T) {
 		good: good, "": "", "x": "", strings.ToUpper(good): "", "ff" + good[2:]: "",
 		"00-00000000000000000000000000000000-00f067aa0ba902b7-01": "", "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01": "",
 	} {
-		if got := ingress.Trace([]string{in}); got != want {
+		if got := ingress.Trace([]string{in}, nil); got != want {
 			t.Errorf("%q becomes %q", in, got)
 		}
 	}
-	if got := ingress.Trace([]string{good, good}); got != "" {
+	if got := ingress.Trace([]string{good, good}, nil); got != "" {
 		t.Errorf("two headers become %q", got)
 	}
-	if got := ingress.Trace(nil); got != "" {
+	if got := ingress.Trace(nil, nil); got != "" {
 		t.Errorf("no header becomes %q", got)
 	}
 }

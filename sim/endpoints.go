@@ -128,7 +128,7 @@ var traceHeaders = [...]struct {
 // traceParent returns the trace to which a client's request belongs.
 func (w *Simulation) traceParent(c *client) string {
 	p := traceHeaders[c.no%len(traceHeaders)]
-	trace := ingress.Trace(p.headers)
+	trace := ingress.Trace(p.headers, nil)
 	if (trace != "") != p.good {
 		w.fail(CodecRoundTrip, fmt.Sprintf("trace headers %q are read as trace %q", p.headers, trace))
 	}

@@ -29,7 +29,7 @@ type Invocation struct {
 	Input    string
 	Messages []Message // messages of the session so far; only messages of User and Assistant are sent
 	User     string    // user_id
-	Trace    string    // W3C traceparent; an invalid one is omitted
+	Trace    string    // see actor.Call.Trace; an invalid one is omitted
 	Token    Secret    // token of this run, with which the agent may call back
 }
 
@@ -40,7 +40,7 @@ type Invocation struct {
 func InvocationOf(agent string, call *actor.Call, token Secret) Invocation {
 	in := Invocation{Agent: agent, Session: call.To.Key, Run: call.ID.String(), Input: inputText(call.Parts),
 		User: call.Principal, Trace: call.Trace, Token: token}
-	if !validTraceparent(in.Trace) {
+	if len(traceHeaders(in.Trace)) == 0 {
 		in.Trace = fmt.Sprintf("00-%x-%x-00", call.Root[:], call.ID[8:])
 	}
 	return in
@@ -102,9 +102,7 @@ func (a Agent) Invoke(in Invocation) (Request, *actor.Refusal) {
 		{Name: "x-session-id", Value: in.Session},
 		{Name: "x-run-id", Value: in.Run},
 	}
-	if validTraceparent(in.Trace) {
-		headers = append(headers, Header{Name: "traceparent", Value: in.Trace})
-	}
+	headers = append(headers, traceHeaders(in.Trace)...)
 	if in.Token != "" {
 		headers = append(headers, Header{Name: "x-run-token", Value: in.Token.Reveal(), Secret: true})
 	}

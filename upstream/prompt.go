@@ -317,6 +317,7 @@ type Model struct {
 	// MaxTokensName is the JSON member that bounds the answer: "" means max_tokens,
 	// and some upstreams require max_completion_tokens.
 	MaxTokensName string
+	Trace         string // see actor.Call.Trace; an invalid one is omitted
 }
 
 // Plaintext reports whether requests leave this machine unencrypted.
@@ -355,7 +356,7 @@ func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
 	if len(body) > PromptBytesMax {
 		return Request{}, actor.Refuse(actor.Invalid, "prompt of %d bytes exceeds the maximum of %d", len(body), PromptBytesMax)
 	}
-	headers := []Header{{Name: "accept", Value: "text/event-stream, application/json"}}
+	headers := append([]Header{{Name: "accept", Value: "text/event-stream, application/json"}}, traceHeaders(m.Trace)...)
 	if m.Key != "" {
 		headers = append(headers, Header{Name: "authorization", Value: "Bearer " + m.Key.Reveal(), Secret: true})
 	}

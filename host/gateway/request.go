@@ -85,7 +85,7 @@ func pathRunID(ctx *fasthttp.RequestCtx) (actor.CallID, *problem) {
 func fillRequestContext(ctx *fasthttp.RequestCtx, route string, call *actor.Call) *problem {
 	var r *actor.Refusal
 	call.Principal = callerOf(ctx).Principal
-	call.Trace = ingress.Trace(headers(ctx, "traceparent"))
+	call.Trace = ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate"))
 	call.Idempotency, r = ingress.ParseIdempotency(call.Principal, route, headers(ctx, ingress.IdempotencyKey), ctx.PostBody())
 	return badRequest(r)
 }

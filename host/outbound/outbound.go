@@ -137,7 +137,9 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 	if prompt.Temperature == nil {
 		prompt.Temperature = m.config.Temperature
 	}
-	order, refusal := m.endpoint.Exchange(prompt, o.deadline(ctx, op.Left), m.patience)
+	endpoint := m.endpoint
+	endpoint.Trace = op.Call.Trace
+	order, refusal := endpoint.Exchange(prompt, o.deadline(ctx, op.Left), m.patience)
 	if refusal != nil {
 		return refusedAnswer(refusal)
 	}
