@@ -2,27 +2,19 @@
 
 package ingress
 
-import (
-	"strings"
+import "github.com/troupe-run/troupe/actor"
 
-	"github.com/troupe-run/troupe/actor"
-)
-
-// pathBytesMax is the maximum length of a path. No file system accepts a longer
-// path.
-const pathBytesMax = 4096
-
-// Backup decodes a backup request and returns the target folder: an absolute path
-// on the server's machine.
-func Backup(body []byte) (dir string, _ *actor.Refusal) {
+// Backup decodes a backup request and returns the name of the new folder, below the
+// server's folder for backups.
+func Backup(body []byte) (name string, _ *actor.Refusal) {
 	var in struct {
-		Dir string `json:"dir"`
+		Name string `json:"name"`
 	}
 	if r := Decode(body, &in); r != nil {
 		return "", r
 	}
-	if len(in.Dir) > pathBytesMax || !strings.HasPrefix(in.Dir, "/") || strings.ContainsRune(in.Dir, 0) {
-		return "", invalid("dir", "want the absolute path of a new folder on the server's machine")
+	if err := actor.CheckName(in.Name); err != nil {
+		return "", invalid("name", "%v; the server makes the folder below the one set by `troupe serve --backups`", err)
 	}
-	return in.Dir, nil
+	return in.Name, nil
 }

@@ -61,7 +61,7 @@ var endpoints = [...]struct {
 		[]string{"", "null", "{}", `{"message":null}`, `{"message":7}`, `{"message":"a","timeout_ms":-1}`, `{"message":"a","session_id":"a/b"}`, `{"message":"a","agent_id":"b"}`}},
 	{"cancel", func(text string) *actor.Refusal { return ingress.CheckEmpty([]byte(text)) }, []string{"", "{}"}, []string{"[]", "7", `{"why":"so"}`, "{}{}"}},
 	{"backup", func(text string) *actor.Refusal { _, r := ingress.Backup([]byte(text)); return r },
-		[]string{`{"dir":"/srv/copy"}`}, []string{"", "{}", `{"dir":""}`, `{"dir":"copy"}`, `{"dir":"/a\u0000b"}`, `{"dir":"/LONG"}`, `{"dir":["/a"]}`, `{"folder":"/a"}`}},
+		[]string{`{"name":"copy"}`}, []string{"", "{}", `{"name":""}`, `{"name":"/copy"}`, `{"name":"a\u0000b"}`, `{"name":"LONG"}`, `{"name":["a"]}`, `{"dir":"/a"}`}},
 	{"idempotency key", func(text string) *actor.Refusal {
 		_, r := ingress.ParseIdempotency("client-0", "messages", strings.Split(text, "|"), nil)
 		return r

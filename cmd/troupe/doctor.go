@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"path/filepath"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -130,7 +131,7 @@ func examinationJSON(x store.Examination) ([]byte, error) {
 // BackupCmd copies a store to a new folder.
 type BackupCmd struct {
 	ServerFlags
-	Dir  string `arg:"" type:"path" help:"Folder to create on the server's machine; must be absent or empty."`
+	Name string `arg:"" help:"Name of the folder to create in the server's folder for backups. If no server uses --data, a path is possible too."`
 	Data string `type:"existingdir" placeholder:"DIR" help:"Copy this data folder, whether or not a server uses it; needs no API key."`
 }
 
@@ -139,25 +140,40 @@ func (BackupCmd) Help() string {
 	return `Copies the store of a running server. The copy contains everything acknowledged before. It does not contain the secret of run tokens: a server on the restored folder creates a new one.
 
 Examples:
-  troupe backup /backups/2026-11-21
-  troupe backup /backups/2026-11-21 --data data
-  troupe doctor /backups/2026-11-21`
+  troupe backup 2026-11-21
+  troupe backup 2026-11-21 --data data
+  troupe doctor data-backups/2026-11-21`
 }
 
 // Run executes the command.
 func (c *BackupCmd) Run(s streams) error {
-	if owner, ok := c.ownerClient(c.Data); ok {
-		if _, _, err := owner.post("/v1/backups", map[string]string{"dir": c.Dir}); err != nil {
-			return err
+	at, owner := c.ownerClient(c.Data)
+	switch {
+	case owner:
+	case c.Data == "":
+		at = c.client()
+	default:
+		dir := c.Name
+		if filepath.Base(dir) == dir {
+			dir = filepath.Join(defaultBackups(c.Data), dir)
 		}
-	} else if c.Data != "" {
-		if _, err := disk.Restore(c.Data, c.Dir, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err)); err != nil {
+		if _, err := disk.Restore(c.Data, dir, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err)); err != nil {
 			return storeError(c.Data, err, insteadOfData)
 		}
-	} else if _, _, err := c.client().post("/v1/backups", map[string]string{"dir": c.Dir}); err != nil {
+		fmt.Fprintln(s.out, dir)
+		return nil
+	}
+	_, body, err := at.post("/v1/backups", map[string]string{"name": c.Name})
+	if err != nil {
 		return err
 	}
-	fmt.Fprintln(s.out, c.Dir)
+	var out struct {
+		Dir string `json:"dir"`
+	}
+	if err := json.Unmarshal(body, &out); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.out, out.Dir)
 	return nil
 }
 

@@ -15,12 +15,12 @@ func TestBackupOfRunningServer(t *testing.T) {
 	s := startServer(t, filepath.Join(dir, "data"))
 	s.putAgent(`{"name":"helper"}`)
 	_, a := s.call("helper", "say before")
-	backup := filepath.Join(dir, "copy")
-	if code, out, stderr := runProgram(t, "backup", backup, "--data", filepath.Join(dir, "data")); code != 0 || strings.TrimSpace(out) != backup {
+	backup := filepath.Join(dir, "data-backups", "copy")
+	if code, out, stderr := runProgram(t, "backup", "copy", "--data", filepath.Join(dir, "data")); code != 0 || strings.TrimSpace(out) != backup {
 		t.Fatalf("exit code %d\nstdout %s\nstderr %s", code, out, stderr)
 	}
-	if code, _, stderr := runProgram(t, "backup", backup, "--data", filepath.Join(dir, "data")); code != 1 || !strings.Contains(stderr, "is not empty") {
-		t.Errorf("backup into a folder that is not empty: exit code %d\n%s", code, stderr)
+	if code, _, stderr := runProgram(t, "backup", "copy", "--data", filepath.Join(dir, "data")); code != 1 || !strings.Contains(stderr, "choose another name") {
+		t.Errorf("backup with a name in use: exit code %d\n%s", code, stderr)
 	}
 	_, after := s.call("helper", "say after")
 	if code, _, stderr := runProgram(t, "doctor", filepath.Join(dir, "data")); code != 1 || !strings.Contains(stderr, "it serves at "+s.url) {

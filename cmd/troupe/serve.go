@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ type ServeCmd struct {
 	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models and limits."`
 	Data    string        `env:"TROUPE_DATA" default:"data" type:"path" help:"Data folder; created if absent (${default})."`
 	Listen  string        `env:"TROUPE_LISTEN" default:"127.0.0.1:8283" help:"Address to listen on; port 0 picks a free port (${default})."`
+	Backups string        `env:"TROUPE_BACKUPS" type:"path" placeholder:"DIR" help:"Folder in which backups are made; outside of the data folder. Default: the data folder with -backups appended."`
 	Agents  string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Folder with agent files named *.toml."`
 	Allow   []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Host, address or prefix where models and external agents may be called. Loopback is allowed if the server listens on loopback."`
 	Hosts   []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Host names accepted in requests, in addition to those of loopback."`
@@ -95,6 +97,9 @@ func (c *ServeCmd) Run(s streams) error {
 	}
 }
 
+// defaultBackups returns the default folder for backups of a data folder.
+func defaultBackups(data string) string { return filepath.Clean(data) + "-backups" }
+
 // nodeServer is a node with a gateway.
 type nodeServer struct {
 	*node.Node
@@ -141,8 +146,12 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	if c.Ready {
 		native = agents.Builtin()
 	}
+	backups, err := node.CheckBackups(cmp.Or(c.Backups, defaultBackups(c.Data)), c.Data)
+	if err != nil {
+		return nil, err
+	}
 	keys := new(gateway.Keys)
-	base, err := node.Open(node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace, Keys: keys}, log)
+	base, err := node.Open(node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace, Keys: keys, Backups: backups}, log)
 	var conflict *node.ConflictError
 	switch {
 	case errors.As(err, &conflict):

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -241,10 +242,18 @@ func (d *Disk) Full() error { return d.checkFree(d.options.FreeFloor) }
 
 func (d *Disk) checkFree(floor uint64) error {
 	if free := d.options.freeSpace(d.dir); free < floor {
-		return fmt.Errorf("storage full: %d MiB free, the minimum is %d MiB: free some space", free>>20, floor>>20)
+		return fullError(fmt.Sprintf("storage full: %d MiB free, the minimum is %d MiB: free some space", free>>20, floor>>20))
 	}
 	return nil
 }
+
+// fullError reports that the free space is below the floor.
+type fullError string
+
+func (e fullError) Error() string { return string(e) }
+
+// Is makes the error match syscall.ENOSPC.
+func (e fullError) Is(target error) bool { return target == syscall.ENOSPC }
 
 // Apply implements store.KV. The rows are durable when it returns.
 func (d *Disk) Apply(rows []store.Row) error {

@@ -90,7 +90,7 @@ var routeRights = []routeRight{
 	{"GET /v1/keys", "manage keys", "/v1/keys", "", 200},
 	{"POST /v1/keys", "manage keys", "/v1/keys", `{"scopes":["admin"]}`, 201},
 	{"DELETE /v1/keys/{id}", "manage keys", "/v1/keys/{key}", "", 200},
-	{"POST /v1/backups", "make backups", "/v1/backups", `{"dir":"/backup"}`, 201},
+	{"POST /v1/backups", "make backups", "/v1/backups", `{"name":"backup"}`, 201},
 	{"GET /metrics", "see metrics", "/metrics", "", 200},
 	{"GET /healthz", "see health", "/healthz", "", 200},
 	{"GET /readyz", "see health", "/readyz", "", 200},
@@ -154,7 +154,7 @@ func newAuthorization(t *testing.T) *authorization {
 	m.expired = add(1, "call", "read", "agents", "admin")
 	m.revoked = add(0, "admin")
 	m.keys = m.keys[:len(m.keys)-1]
-	m.testGateway = startGatewayWith(t, Config{Keys: new(Keys), Backup: func(string) error { m.backups.Add(1); return nil }})
+	m.testGateway = startGatewayWith(t, Config{Keys: new(Keys), Backup: func(name string) (string, error) { m.backups.Add(1); return name, nil }})
 	m.server.config.Keys.Set(m.keys)
 	tokens, ended := make(chan string, 1), make(chan struct{})
 	agent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -25,8 +25,11 @@ type Config struct {
 	Hosts []string
 	// health of external agents; nil if external agents are not supported
 	External External
-	// copies the store into a folder; nil if the store cannot be copied
-	Backup func(dir string) error
+	// copies the store into a new folder with the given name and returns its path;
+	// nil if the store cannot be copied. The error wraps fs.ErrExist if the name is
+	// in use, fs.ErrPermission if the server may not write there, syscall.ENOSPC if
+	// the disk is full, or a refusal.
+	Backup func(name string) (dir string, err error)
 	// additional web origins whose pages may call the API, such as
 	// https://console.example
 	Origins []string

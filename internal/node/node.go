@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -32,6 +33,8 @@ type Config struct {
 	FreeFloor uint64
 	// maximum delay of a sync, beyond which new work is refused; 0 means 2 s
 	DiskLagMax time.Duration
+	// folder in which backups are made; created by the first one
+	Backups string
 }
 
 // Node is a running node: disk, log, agents, egress and cells. It has no
@@ -39,7 +42,9 @@ type Config struct {
 type Node struct {
 	*Commands
 	dir      string
-	secret   []byte // signing secret of run tokens
+	backups  string
+	backup   sync.Mutex // held while a backup is made
+	secret   []byte     // signing secret of run tokens
 	disk     *disk.Disk
 	log      *disk.Log
 	catalog  *catalogSync
@@ -51,7 +56,7 @@ type Node struct {
 // the cells start, so that open runs resume with their definitions. The caller
 // MUST close the node.
 func Open(c Config, log *slog.Logger) (_ *Node, err error) {
-	n := &Node{dir: c.Data}
+	n := &Node{dir: c.Data, backups: c.Backups}
 	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{FreeFloor: c.FreeFloor, Logger: log}); err != nil {
 		return nil, err
 	}
@@ -105,9 +110,6 @@ func (n *Node) Secret() []byte { return n.secret }
 // External returns the egress, which knows the health of external agents, for the
 // gateway.
 func (n *Node) External() *outbound.Outbound { return n.outbound }
-
-// Backup copies the store into a folder while the node is running.
-func (n *Node) Backup(dir string) error { return n.log.Backup(dir) }
 
 // End returns the number of batches and of entries in the log.
 func (n *Node) End() (batches, entries uint64) {

@@ -38,11 +38,11 @@ func makeStores(ctx context.Context, bin, dir string) error {
 		if round == 1 {
 			end = syscall.SIGKILL
 		}
-		if err := servertest.Run(ctx, bin, []string{"--node", nodeName, "--data", filepath.Join(dir, storeName)}, end, func(url string) error {
+		if err := servertest.Run(ctx, bin, []string{"--node", nodeName, "--data", filepath.Join(dir, storeName), "--backups", dir}, end, func(url string) error {
 			if err := runClients(ctx, url, round); err != nil || !last {
 				return err
 			}
-			out, err := exec.CommandContext(ctx, bin, "backup", filepath.Join(dir, backupName), "--data", filepath.Join(dir, storeName)).CombinedOutput()
+			out, err := exec.CommandContext(ctx, bin, "backup", backupName, "--data", filepath.Join(dir, storeName)).CombinedOutput()
 			if err != nil {
 				return fmt.Errorf("backup: %w: %s", err, out)
 			}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// CheckBackups returns the path of a folder for backups without symbolic links, or
+// an error if it is the folder of a store or inside it. The folder need not exist.
+func CheckBackups(folder, data string) (string, error) {
+	folder, err := resolve(folder)
+	if err != nil {
+		return "", err
+	}
+	if data, err = resolve(data); err != nil {
+		return "", err
+	}
+	if folder == data || strings.HasPrefix(folder, data+string(filepath.Separator)) {
+		return "", fmt.Errorf("the folder for backups %s is inside the store %s: serve with --backups and another folder: %w", folder, data, fs.ErrPermission)
+	}
+	return folder, nil
+}
+
+// resolve returns the absolute path of a file without symbolic links. Elements at
+// the end that do not exist are kept.
+func resolve(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(path) != path {
+		if _, linkErr := os.Lstat(path); linkErr == nil {
+			return "", fmt.Errorf("%s is a symbolic link to nothing: %w", path, fs.ErrPermission)
+		}
+		parent, err := resolve(filepath.Dir(path))
+		return filepath.Join(parent, filepath.Base(path)), err
+	}
+	return real, err
+}
+
+// Backup copies the store into a new folder with the given name, below the folder
+// for backups, while the node is running. It returns the path of the copy. The
+// error wraps fs.ErrExist if the name is in use.
+func (n *Node) Backup(name string) (dir string, err error) {
+	if !n.backup.TryLock() {
+		return "", actor.RefuseBusy(actor.ScopeNode, 5*time.Second, "another backup is being made: retry later")
+	}
+	defer n.backup.Unlock()
+	folder, err := CheckBackups(n.backups, n.dir)
+	if err != nil {
+		return "", err
+	}
+	if err := errors.Join(actor.CheckName(name), os.MkdirAll(folder, 0o700)); err != nil {
+		return "", err
+	}
+	dir = filepath.Join(folder, name)
+	if err := os.Mkdir(dir, 0o700); err != nil { // fails for a symbolic link too
+		return "", err
+	}
+	if err := n.log.Backup(dir); err != nil {
+		return "", errors.Join(err, os.Remove(dir)) // the log has removed its files
+	}
+	return dir, nil
+}
