@@ -18,6 +18,7 @@ func TestBackupsStayInTheirFolder(t *testing.T) {
 	}
 	data, backups, outside := filepath.Join(dir, "data"), filepath.Join(dir, "backups"), filepath.Join(dir, "outside")
 	s := startServer(t, data, "--backups", backups)
+	s.useAdminKey(data)
 	if err := os.Mkdir(outside, 0o700); err != nil {
 		t.Fatal(err)
 	}

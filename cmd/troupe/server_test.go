@@ -46,6 +46,7 @@ type server struct {
 	*servertest.Process
 	log    string // path of the file with standard error
 	url    string
+	apiKey string // sent with every request, if not empty
 	client *http.Client
 }
 
@@ -88,6 +89,15 @@ func (s *server) wait() int {
 	return s.State().ExitCode()
 }
 
+// useAdminKey makes later requests carry a new key with the scope admin.
+func (s *server) useAdminKey(dir string) {
+	s.Helper()
+	code, out, stderr := runProgram(s.T, "keys", "create", "--data", dir, "--scope", "admin")
+	if s.apiKey = strings.TrimSpace(out); code != 0 {
+		s.Fatal(code, stderr)
+	}
+}
+
 // request sends one request and decodes the response. It returns an error if the
 // response is incomplete.
 func (s *server) request(method, path, body, key string, into any) (int, error) {
@@ -100,6 +110,9 @@ func (s *server) request(method, path, body, key string, into any) (int, error) 
 	}
 	if key != "" {
 		r.Header.Set("Idempotency-Key", key)
+	}
+	if s.apiKey != "" {
+		r.Header.Set("Authorization", "Bearer "+s.apiKey)
 	}
 	response, err := s.client.Do(r)
 	if err != nil {

@@ -105,7 +105,9 @@ func TestTraceContextIsForwarded(t *testing.T) {
 
 // A name that looks like another one is refused where agents and keys are created.
 func TestInvisibleCharactersInNamesAreRefused(t *testing.T) {
-	s := startServer(t, filepath.Join(t.TempDir(), "data"))
+	dir := filepath.Join(t.TempDir(), "data")
+	s := startServer(t, dir)
+	s.useAdminKey(dir)
 	for _, c := range []rune{'\u202e', '\u2066', '\u200b', '\u200d', '\u2060', '\ufeff', '\u00ad', '\u061c', '\u3164', '\ufe0f', '\u2028', '\U000e0041', '\u034f'} {
 		for path, body := range map[string]string{
 			"/v1/agents":            `{"agent_id":"a","name":"he%clper"}`,

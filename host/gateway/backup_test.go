@@ -11,12 +11,16 @@ import (
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // Each failure of a backup has its own status and code.
 func TestBackupErrors(t *testing.T) {
 	var result error
-	b := startBareGateway(t, Config{Backup: func(name string) (string, error) { return "/backups/" + name, result }}, nil)
+	key, text := newTestKey(t, 1, 0, ingress.ScopeAdmin)
+	keys := new(Keys)
+	keys.Set([]ingress.Key{key})
+	b := startBareGateway(t, Config{Keys: keys, Backup: func(name string) (string, error) { return "/backups/" + name, result }}, nil)
 	for _, c := range []struct {
 		err    error
 		status int
@@ -33,7 +37,7 @@ func TestBackupErrors(t *testing.T) {
 		{actor.RefuseBusy(actor.ScopeNode, 1, "another backup is being made"), 503, "agent_busy"},
 	} {
 		result = c.err
-		status, body, _, _ := b.sendRaw(t, b.named("POST /v1/backups HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"name\":\"a\"}"))
+		status, body, _, _ := b.sendRaw(t, b.named("POST /v1/backups HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+text+"\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"name\":\"a\"}"))
 		if status != c.status || c.code != "" && !strings.Contains(body, `"code":"`+c.code+`"`) || strings.Contains(body, "/x") {
 			t.Errorf("%v: %d %s, want %d %s", c.err, status, body, c.status, c.code)
 		}

@@ -59,7 +59,7 @@ func TestDeadlineIsAppliedBeforeIO(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, err := c.Read(nil)
+		_, err := c.Read(make([]byte, 1))
 		_, writeErr := c.Write(nil)
 		if err := errors.Join(err, writeErr); err != nil {
 			t.Fatal(err)
@@ -73,7 +73,7 @@ func TestDeadlineIsAppliedBeforeIO(t *testing.T) {
 	if c.unwrap() != net.Conn(below) {
 		t.Error("unwrap returned another connection")
 	}
-	if _, err := c.Read(nil); err != nil || len(below.reads) != 5 {
+	if _, err := c.Read(make([]byte, 1)); err != nil || len(below.reads) != 5 {
 		t.Errorf("%v: deadline set %d times, want 5", err, len(below.reads))
 	}
 

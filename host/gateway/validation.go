@@ -47,20 +47,25 @@ func (s *Server) validateHead(h *fasthttp.RequestHeader) (p *problem, hangUp boo
 }
 
 // validateBeforeBody validates the head before the body is read. If every client
-// needs a key, and for a client that awaits a 100 Continue, it also requires
-// credentials with the scope of the route. No memory is allocated for the body of
-// a request that it refuses.
+// needs a key, it also requires valid credentials. A client that awaits a 100
+// Continue needs the scope of the route too. No memory is allocated for the body
+// of a request that it refuses.
 func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader, owner bool) *problem {
 	p, _ := s.validateHead(h)
-	if p != nil || owner || s.onLoopback.Load() && !s.config.KeysRequired && len(h.Peek(fasthttp.HeaderExpect)) == 0 {
+	keyless := s.onLoopback.Load() && !s.config.KeysRequired
+	expects := len(h.Peek(fasthttp.HeaderExpect)) > 0
+	if p != nil || owner || !expects && (keyless || s.hasCredential(h)) {
 		return p
 	}
-	path, _, _ := bytes.Cut(h.RequestURI(), questionMark)
-	if scope, ok := routeScope(string(h.Method()), string(path)); ok {
-		_, p = s.authorize(h, scope, nil)
-	} else if !s.hasCredential(h) {
-		_, p = s.authorize(h, "", nil)
+	scope := ingress.Scope("")
+	if expects {
+		path, _, _ := bytes.Cut(h.RequestURI(), questionMark)
+		known := false
+		if scope, known = routeScope(string(h.Method()), string(path)); !known && (keyless || s.hasCredential(h)) {
+			return nil
+		}
 	}
+	_, p = s.authorize(h, scope, nil)
 	return p
 }
 
