@@ -8,7 +8,6 @@ import (
 	"iter"
 	"runtime/debug"
 	"sync"
-	"time"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -44,19 +43,17 @@ func (r *runner) run() {
 
 // expired reports whether the runner has used up its time for other cells. The
 // parameter now is the start of the cell's last step, or 0 if that start is
-// unknown. The current time would be more precise, but reading the clock costs
-// as much as delivering a message.
+// unknown: the cell was never stepped and took no time. The current time would be
+// more precise, but reading the clock costs as much as delivering a message.
 func (r *runner) expired(now actor.Time) bool {
 	if now == 0 {
-		now = actor.Time(time.Since(processStart))
+		return false
 	}
 	if r.start == 0 {
 		r.start = now
 	}
 	return now.Sub(r.start) > helpTimeMax
 }
-
-var processStart = time.Now()
 
 // coroutine is a stack on which cells are stepped, independent of the goroutine
 // that holds them. Agent code that calls runtime.Goexit ends the coroutine, but
