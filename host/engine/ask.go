@@ -45,14 +45,22 @@ func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run
 
 // wait waits for the outcome of a client's call.
 func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.CallID)) (Answer, error) {
-	if !w.park() {
+	answer := func() (Answer, error) {
+		select {
+		case run := <-w.joined: // it was sent before the answer
+			joined(run)
+		default:
+		}
 		return w.answer, nil
+	}
+	if !w.park() {
+		return answer()
 	}
 	for {
 		var cause error
 		select {
 		case <-w.ready:
-			return w.answer, nil
+			return answer()
 		case run := <-w.joined:
 			joined(run)
 			continue
@@ -63,7 +71,7 @@ func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.Call
 		}
 		if _, waiting := e.clients.remove(w.request.Call.ID); !waiting { // the answer is being delivered
 			<-w.ready
-			return w.answer, nil
+			return answer()
 		}
 		return Answer{}, cause
 	}
