@@ -103,7 +103,10 @@ func (n *powerNode) finishCoordinator(ctx context.Context, run actor.CallID, to 
 
 // readRun reads the events of a run until the last one.
 func (n *powerNode) readRun(ctx context.Context, run actor.CallID, each func([][]byte)) ([][]byte, error) {
-	news, stop := n.Watch(run)
+	news, stop, err := n.Watch(run)
+	if err != nil {
+		return nil, err
+	}
 	defer stop()
 	var all [][]byte
 	for {

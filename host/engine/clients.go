@@ -274,9 +274,13 @@ func (w *watchers) notify(run actor.CallID) {
 	}
 }
 
-func (w *watchers) add(run actor.CallID) *watcher {
+// add returns a new subscription, or nil if there are limit already.
+func (w *watchers) add(run actor.CallID, limit int) *watcher {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if int(w.count.Load()) >= limit {
+		return nil
+	}
 	sub := &watcher{make(chan struct{}, 1)}
 	if w.byRun == nil {
 		w.byRun = map[actor.CallID]map[*watcher]struct{}{}

@@ -50,3 +50,29 @@ func TestJoinedRunIsNeverDropped(t *testing.T) {
 		}
 	}
 }
+
+// A node refuses subscriptions beyond its maximum. An ended subscription makes room.
+func TestSubscriptionsAreBounded(t *testing.T) {
+	n := startNode(t, t.TempDir(), func(c *Config) { c.WatchersMax = 3 })
+	run := n.NewCallID()
+	var stops []func()
+	for range 3 {
+		_, stop, err := n.Watch(run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stops = append(stops, stop)
+	}
+	_, _, err := n.Watch(n.NewCallID())
+	if r, ok := err.(*actor.Refusal); !ok || r.Reason != actor.Busy || r.Scope != actor.ScopeNode || r.RetryAfter == 0 {
+		t.Errorf("got %v, want Busy of the node", err)
+	}
+	stops[0]()
+	stops[0]() // a second call has no effect
+	if _, _, err := n.Watch(run); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := n.Watch(run); err == nil {
+		t.Error("a fourth subscription was accepted")
+	}
+}

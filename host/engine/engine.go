@@ -80,7 +80,9 @@ type Config struct {
 	Cells      int // number of cells, at most CellsMax; 0 means GOMAXPROCS
 	QueueSlots int // minimum size of each cell's queue; 0 means 1024
 	ClientsMax int // maximum number of waiting clients; 0 means 16,384
-	EffectsMax int // maximum number of running effects: calls of tools, work, models and external agents; 0 means 1,024
+	// WatchersMax is the maximum number of subscriptions to runs; 0 means 65,536.
+	WatchersMax int
+	EffectsMax  int // maximum number of running effects: calls of tools, work, models and external agents; 0 means 1,024
 	// DiskLagMax is the maximum delay of a sync, beyond which new work is
 	// refused; 0 means 2 s.
 	DiskLagMax time.Duration
@@ -90,7 +92,7 @@ func (c *Config) check() error {
 	for _, d := range []struct {
 		value *int
 		or    int
-	}{{&c.Cells, goruntime.GOMAXPROCS(0)}, {&c.QueueSlots, 1024}, {&c.ClientsMax, 16_384}, {&c.EffectsMax, 1024}} {
+	}{{&c.Cells, goruntime.GOMAXPROCS(0)}, {&c.QueueSlots, 1024}, {&c.ClientsMax, 16_384}, {&c.WatchersMax, 65_536}, {&c.EffectsMax, 1024}} {
 		if *d.value == 0 {
 			*d.value = d.or
 		}
@@ -275,10 +277,14 @@ func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 
 // Watch subscribes to a run. The channel receives a value when the run has new
 // events that can be read; one value may cover several events. The returned
-// function stop ends the subscription.
-func (e *Engine) Watch(run actor.CallID) (news <-chan struct{}, stop func()) {
-	w := e.watchers.add(run)
-	return w.updates, func() { e.watchers.remove(run, w) }
+// function stop ends the subscription. The error is a *actor.Refusal: there are
+// too many subscriptions.
+func (e *Engine) Watch(run actor.CallID) (news <-chan struct{}, stop func(), err error) {
+	w := e.watchers.add(run, e.config.WatchersMax)
+	if w == nil {
+		return nil, nil, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d subscriptions to runs are open at this node", e.config.WatchersMax)
+	}
+	return w.updates, func() { e.watchers.remove(run, w) }, nil
 }
 
 // Read passes the store to the given function. If Read returns nil, everything

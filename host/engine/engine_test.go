@@ -138,7 +138,7 @@ func (n *node) signal(run actor.CallID, to actor.ID, name string) Answer {
 func (n *node) waitForEvent(run actor.CallID, last runs.Type) []runs.Event {
 	n.t.Helper()
 	ctx := testContext(n.t)
-	news, stop := n.Watch(run)
+	news, stop, _ := n.Watch(run)
 	defer stop()
 	var all []runs.Event
 	for {

@@ -277,8 +277,8 @@ func TestWatchNotifiesOnlyItsRun(t *testing.T) {
 	n := startNode(t, t.TempDir(), nil, echoAgent())
 	for _, busy := range []bool{false, true} { // stepped by the client, then by the cell's worker
 		call := n.newCall("echo", "s", "x")
-		news, stop := n.Watch(call.ID)
-		other, stopOther := n.Watch(n.NewCallID())
+		news, stop, _ := n.Watch(call.ID)
+		other, stopOther, _ := n.Watch(n.NewCallID())
 		if m := n.cellOf(call.To).mailbox; busy {
 			for !m.tryAcquire() {
 				goruntime.Gosched()

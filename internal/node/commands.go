@@ -74,10 +74,10 @@ func (c *Commands) Cancel(_ context.Context, in command.Cancel) error {
 	return nil
 }
 
-// Follow implements command.Node. It never fails, and updates is never closed.
+// Follow implements command.Node. It fails only if there are too many
+// subscriptions, and updates is never closed.
 func (c *Commands) Follow(_ context.Context, in command.Follow) (updates <-chan struct{}, stop func(), err error) {
-	updates, stop = c.engine.Watch(in.Run)
-	return updates, stop, nil
+	return c.engine.Watch(in.Run)
 }
 
 // Lookup implements command.Node.

@@ -46,7 +46,7 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	id := e.NewCallID()
-	changes, stop := e.Watch(id)
+	changes, stop, _ := e.Watch(id)
 	go func() {
 		_, _ = e.Ask(ctx, actor.Call{ID: id, To: agents.RegistryID, Operation: agents.OpPut, Left: time.Minute, Principal: "key:a",
 			Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"name":"helper"}`)}}})
@@ -234,7 +234,7 @@ func TestOpenRunKeepsItsDefinition(t *testing.T) {
 	put("needed")
 	spec, _ := n.Agent("asker")
 	run := n.engine.NewCallID()
-	changes, stop := n.engine.Watch(run)
+	changes, stop, _ := n.engine.Watch(run)
 	defer stop()
 	go func() {
 		_, _ = n.engine.Ask(t.Context(), actor.Call{ID: run, To: actor.NewID("asker", ""), Parts: actor.Text("Ask the coordinator agent x"), Left: time.Minute})

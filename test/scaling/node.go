@@ -111,7 +111,10 @@ func (n *node) startRun(ctx context.Context, to actor.ID) error {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	call := actor.Call{ID: n.engine.NewCallID(), To: to, Parts: actor.Text("hello"), Left: time.Hour}
-	news, stop := n.engine.Watch(call.ID)
+	news, stop, err := n.engine.Watch(call.ID)
+	if err != nil {
+		return err
+	}
 	defer stop()
 	refused := make(chan error, 1)
 	go func() {
