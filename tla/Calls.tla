@@ -1,6 +1,11 @@
 ------------------------------- MODULE Calls -------------------------------
 (* The protocol by which one actor calls another, and its properties.         *)
 (*                                                                            *)
+(* This is the module promised as KelpieMultiAgentInvocation. Its constant    *)
+(* Nodes is one of module Placement, where calls and ownership of actors      *)
+(* meet; here each actor has one node of its own. Its constant Calls is Ids   *)
+(* here. The other promised names are aliases at the end of the module.       *)
+(*                                                                            *)
 (* For readers who know Go but not TLA+: a state is a value of VARIABLES. An  *)
 (* action is a condition on the state before and the state after, which is    *)
 (* written with a prime: `x' = e` gives the next value of x. Next is the      *)

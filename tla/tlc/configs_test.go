@@ -315,6 +315,23 @@ func TestReadmeNamesEveryModel(t *testing.T) {
 	}
 }
 
+// An alias is its property under another name, and TLC checks the property in a model that must hold.
+func TestAliasesAreCheckedProperties(t *testing.T) {
+	for _, c := range []struct{ module, alias, property string }{
+		{"Calls", "NoDeadlock", "AcyclicCalls"}, {"Calls", "CallEventuallyCompletes", "EveryCallEnds"}, {"Placement", "SingleActivationDuringCall", "SingleActivation"},
+		{"Calls", "DepthBounded", "DepthBounded"}, {"Calls", "TypeOK", "TypeOK"}, {"Placement", "TypeOK", "TypeOK"},
+	} {
+		if c.alias != c.property && !regexp.MustCompile(`(?m)^`+c.alias+` == `+c.property+`$`).MatchString(modules(t)[c.module]) {
+			t.Errorf("module %s does not define %s as %s", c.module, c.alias, c.property)
+		}
+		if !slices.ContainsFunc(configs(t), func(config Config) bool {
+			return config.Module == c.module && config.Expect.Kind == Holds && slices.Contains(slices.Concat(config.Invariants, config.Properties), c.property)
+		}) {
+			t.Errorf("no config of %s in which %s must hold", c.module, c.property)
+		}
+	}
+}
+
 func TestIncompleteConfigsAreRejected(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
 		"M_x": {"INVARIANTS A\n", "first line"},

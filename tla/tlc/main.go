@@ -26,7 +26,7 @@ import (
 const (
 	specDir  = "tla"
 	cacheDir = ".cache/tlc"
-	usage    = `usage: go run ./tla/tlc [-run REGEXP] [-list] [-write] [-big]
+	usage    = `usage: go run ./tla/tlc [-run REGEXP] [-list] [-write] [-keep] [-big]
        go run ./tla/tlc traces | walks [-h]
 
 Runs TLC on every config of tla/ and compares the result with the expectation in
@@ -40,9 +40,13 @@ error. Exit 2: usage.
   -write       if there is no mismatch, write the figures to tla/RESULTS.md and
                tla/README.md; the default if all configs run, -write=false disables it
 
+  -keep        if there is no mismatch, put the output of TLC into tla/output.txt.gz,
+               each with its commit; the default if -write is
+
 examples
   make tla                               run all configs and write their figures
   make tla ARGS='-run Calls_crash'       run one model
+  make tla ARGS='-keep -run Calls_'      also keep its output
   make tla ARGS='-run broken -list'      list the configs that expect a violation
   TLA2TOOLS_JAR=~/tla2tools.jar make tla use another version of TLC
 
@@ -68,6 +72,7 @@ func run(ctx context.Context, args []string) int {
 	pattern := flags.String("run", "", "")
 	list := flags.Bool("list", false, "")
 	write := flags.Bool("write", false, "")
+	keep := flags.Bool("keep", false, "")
 	big := flags.Bool("big", false, "")
 	if err := flags.Parse(args); err == flag.ErrHelp {
 		return 0
@@ -80,8 +85,10 @@ func run(ctx context.Context, args []string) int {
 		return fail(2, fmt.Errorf("-run: %w", err))
 	case flags.NArg() > 0:
 		return fail(2, fmt.Errorf("unknown argument %q; -h shows examples", flags.Arg(0)))
-	case *write && *list:
-		return fail(2, fmt.Errorf("-list cannot be combined with -write: it runs nothing"))
+	case (*write || *keep) && *list:
+		return fail(2, fmt.Errorf("-list cannot be combined with -write or -keep: it runs nothing"))
+	case *keep && *big:
+		return fail(2, fmt.Errorf("-keep cannot be combined with -big, whose output is too long"))
 	}
 
 	dir := specDir
@@ -134,6 +141,11 @@ func run(ctx context.Context, args []string) int {
 		flags.Visit(func(f *flag.Flag) { explicit = explicit || f.Name == "write" })
 		*write = !explicit
 	}
+	if (*keep || *write) && !*big {
+		if err := keepOutput(ctx, filepath.Join(specDir, archiveName), all, results); err != nil {
+			return fail(1, err)
+		}
+	}
 	if !*write {
 		return 0
 	}
@@ -153,6 +165,23 @@ func run(ctx context.Context, args []string) int {
 		return fail(1, err)
 	}
 	return 0
+}
+
+func keepOutput(ctx context.Context, path string, all []Config, results []Result) error {
+	commit, err := commitOf(ctx, specDir)
+	if err != nil {
+		return err
+	}
+	kept, err := ReadArchive(path)
+	if err != nil {
+		return err
+	}
+	for _, r := range results {
+		if err := kept.Keep(r, commit); err != nil {
+			return err
+		}
+	}
+	return kept.Write(path, all)
 }
 
 func fail(code int, err error) int {
