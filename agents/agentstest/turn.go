@@ -166,11 +166,19 @@ func (t *Turn) Expect(want Want) *PendingAsk {
 			return a
 		}
 	}
-	reason := ""
+	var near []*PendingAsk // asks of the same kind and name
 	for _, a := range t.asks {
 		if !a.expected && want.matches(&a.ask) {
-			reason = "\nbut:      " + want.mismatch(&a.ask)
+			near = append(near, a)
 		}
+	}
+	reason := ""
+	for _, a := range near {
+		reason += "\nbut:      "
+		if len(near) > 1 {
+			reason += describeAsk(&a.ask) + ": "
+		}
+		reason += want.mismatch(&a.ask)
 	}
 	t.tb.Fatalf("step %d of %s\nexpected: %s%s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress(), reason)
 	return nil

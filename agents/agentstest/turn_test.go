@@ -159,6 +159,26 @@ func TestStartOptions(t *testing.T) {
 	}
 }
 
+// If several asks have the expected kind and name, the failure compares each of
+// them with the expectation, except those that were expected before.
+func TestMismatchComparesEachParallelAsk(t *testing.T) {
+	def := agents.Define("parallel", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		t.All(agents.Call("helper", "one"), agents.Call("helper", "two"), agents.Call("helper", "three"), agents.Call("other", "four"))
+		return "", nil
+	})))
+	got := failureMessages(func(tb TB) {
+		u := Start(tb, def, "")
+		u.Expect(Call("helper").Containing("one"))
+		u.Expect(Call("helper").Containing("four"))
+	})
+	const want = `
+but:      call helper with text "two": its text is "two"
+but:      call helper with text "three": its text is "three"`
+	if reasons := got[max(0, strings.Index(got, "\nbut:")):]; !strings.HasPrefix(reasons, want) || strings.Count(got, "but:") != 2 {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
 // Of two identical asks, the first call of Expect returns the first.
 func TestIdenticalAsksMatchInOrder(t *testing.T) {
 	def := agents.Define("twice", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
