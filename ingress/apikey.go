@@ -59,6 +59,7 @@ const (
 type Key struct {
 	ID      string
 	Name    string
+	User    string            // user for whom the key acts; empty: the key is a user of its own
 	Digest  [sha256.Size]byte // SHA-256 of the whole text
 	Scopes  []Scope           // without duplicates, in the order of Scopes
 	Created actor.Time        // time at which the registry accepted the key
@@ -69,6 +70,7 @@ type Key struct {
 type keyRecord struct {
 	ID      string  `json:"key_id"`
 	Name    string  `json:"name"`
+	User    string  `json:"user,omitzero"`
 	Digest  string  `json:"digest"`
 	Scopes  []Scope `json:"scopes"`
 	Created string  `json:"created_at,omitzero"`
@@ -78,10 +80,10 @@ type keyRecord struct {
 // NewKey returns a new key and the text that its holder presents: "troupe_", the
 // key's id, "_" and 256 bits in hex. The text exists only in the returned value
 // and cannot be recovered from the key.
-func NewKey(random [KeyRandomBytes]byte, name string, scopes []Scope, now, expires actor.Time) (Key, string, *actor.Refusal) {
+func NewKey(random [KeyRandomBytes]byte, name, user string, scopes []Scope, now, expires actor.Time) (Key, string, *actor.Refusal) {
 	id := hex.EncodeToString(random[:keyIDBytes])
 	text := keyPrefix + id + "_" + hex.EncodeToString(random[keyIDBytes:])
-	k := Key{ID: id, Name: name, Digest: sha256.Sum256([]byte(text)), Scopes: sortScopes(scopes), Expires: expires}
+	k := Key{ID: id, Name: name, User: user, Digest: sha256.Sum256([]byte(text)), Scopes: sortScopes(scopes), Expires: expires}
 	if r := k.Check(); r != nil {
 		return Key{}, "", r
 	}
@@ -101,6 +103,9 @@ func (k *Key) Check() *actor.Refusal {
 	}
 	if len(k.Name) > KeyNameBytesMax || strings.ContainsFunc(k.Name, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return invalid("name", "want at most %d printable ASCII characters", KeyNameBytesMax)
+	}
+	if k.User != "" && (actor.CheckName(k.User) != nil || k.User == operator) {
+		return invalid("user", "want 1 to %d of A-Z a-z 0-9 . _ -, and not %s", actor.NameBytesMax, operator)
 	}
 	for _, s := range k.Scopes {
 		if !slices.Contains(Scopes(), s) {
@@ -124,10 +129,13 @@ func sortScopes(scopes []Scope) (out []Scope) {
 	return out
 }
 
-// Allows reports whether the key grants the scope.
-func (k *Key) Allows(s Scope) bool {
-	return slices.Contains(k.Scopes, s) || slices.Contains(k.Scopes, ScopeAdmin)
+// Allows reports whether the principal has the scope.
+func Allows(by actor.Principal, s Scope) bool {
+	return slices.Contains(by.Scopes, string(s)) || slices.Contains(by.Scopes, string(ScopeAdmin))
 }
+
+// Allows reports whether the key grants the scope.
+func (k *Key) Allows(s Scope) bool { return Allows(k.Principal(), s) }
 
 // Expired reports whether the key has expired.
 func (k *Key) Expired(now actor.Time) bool { return k.Expires != 0 && now >= k.Expires }
@@ -150,12 +158,31 @@ func KeyID(text string) (id string, ok bool) {
 	return id, rest[0] == '_'
 }
 
-// Principal returns the principal for which a holder of the key acts.
-func (k *Key) Principal() string { return "key:" + k.ID }
+// operator is the principal of the node's own changes. No key acts for it.
+const operator = "operator"
+
+// Principal returns the principal of requests with the key. Users of keys have no
+// colon, so a key without a user shares its user with no other.
+func (k *Key) Principal() actor.Principal {
+	user := k.User
+	if user == "" {
+		user = "key:" + k.ID
+	}
+	return actor.NewPrincipal(user, k.ID, ScopeNames(k.Scopes)...)
+}
+
+// ScopeNames returns the scopes as a principal holds them.
+func ScopeNames(scopes []Scope) []string {
+	names := make([]string, len(scopes))
+	for i, s := range scopes {
+		names[i] = string(s)
+	}
+	return names
+}
 
 // Encode returns the key as it is sent to the registry.
 func (k *Key) Encode() []byte {
-	out := keyRecord{ID: k.ID, Name: k.Name, Digest: hex.EncodeToString(k.Digest[:]), Scopes: k.Scopes}
+	out := keyRecord{ID: k.ID, Name: k.Name, User: k.User, Digest: hex.EncodeToString(k.Digest[:]), Scopes: k.Scopes}
 	out.Created, out.Expires = formatTime(k.Created), formatTime(k.Expires)
 	return invariant.Must(json.Marshal(out))
 }
@@ -166,7 +193,7 @@ func DecodeKey(b []byte) (k Key, err error) {
 	if err := json.Unmarshal(b, &in, json.RejectUnknownMembers(true)); err != nil {
 		return Key{}, fmt.Errorf("API key: %w", err)
 	}
-	k.ID, k.Name, k.Scopes = in.ID, in.Name, in.Scopes
+	k.ID, k.Name, k.User, k.Scopes = in.ID, in.Name, in.User, in.Scopes
 	if r := k.Check(); r != nil {
 		return Key{}, fmt.Errorf("API key %.40q: %w", in.ID, r)
 	}

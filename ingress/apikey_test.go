@@ -20,7 +20,7 @@ func newKey(t *testing.T, seed byte, scopes ...Scope) (Key, string) {
 	for i := range random {
 		random[i] = seed + byte(i)
 	}
-	k, text, r := NewKey(random, "test key", scopes, 1, 0)
+	k, text, r := NewKey(random, "test key", "", scopes, 1, 0)
 	if r != nil {
 		t.Fatal(r)
 	}
@@ -35,7 +35,7 @@ func TestKeyMatchesOnlyItsText(t *testing.T) {
 	if id, ok := KeyID(text); !ok || id != k.ID || !k.Matches(text) {
 		t.Errorf("the key does not match its text: %s", id)
 	}
-	if k.Principal() != "key:0102030405060708" {
+	if k.Principal().User != "key:0102030405060708" || k.Principal().Key != "0102030405060708" {
 		t.Error(k.Principal())
 	}
 	other, _ := newKey(t, 2, ScopeRead)
@@ -102,16 +102,16 @@ func TestNewKeyRejectsInvalidInput(t *testing.T) {
 		"scopes":     {"", nil, 0},
 		"expires_at": {"", []Scope{ScopeRead}, 100},
 	} {
-		if _, text, r := NewKey(random, c.name, c.scopes, 100, c.expires); r == nil || r.Reason != actor.Invalid || r.Field != field || text != "" {
+		if _, text, r := NewKey(random, c.name, "", c.scopes, 100, c.expires); r == nil || r.Reason != actor.Invalid || r.Field != field || text != "" {
 			t.Errorf("%s: %v", field, r)
 		}
 	}
 	for _, scopes := range [][]Scope{{"root"}, {ScopeRead, ScopeRead}, {""}, {ScopeRead, "x"}} {
-		if _, _, r := NewKey(random, "", scopes, 1, 0); r == nil || r.Field != "scopes" {
+		if _, _, r := NewKey(random, "", "", scopes, 1, 0); r == nil || r.Field != "scopes" {
 			t.Errorf("%v: %v", scopes, r)
 		}
 	}
-	if _, _, r := NewKey(random, strings.Repeat("x", KeyNameBytesMax+1), []Scope{ScopeRead}, 1, 0); r == nil || r.Field != "name" {
+	if _, _, r := NewKey(random, strings.Repeat("x", KeyNameBytesMax+1), "", []Scope{ScopeRead}, 1, 0); r == nil || r.Field != "name" {
 		t.Errorf("oversized name: %v", r)
 	}
 }
@@ -121,7 +121,7 @@ func TestKeyRecordRoundTrip(t *testing.T) {
 		random := [KeyRandomBytes]byte(rapid.SliceOfN(rapid.Byte(), KeyRandomBytes, KeyRandomBytes).Draw(t, "random"))
 		scopes := rapid.SliceOfNDistinct(rapid.SampledFrom(Scopes()), 1, 4, rapid.ID).Draw(t, "scopes")
 		expires := actor.Time(rapid.Int64Range(0, 1<<62).Draw(t, "expires"))
-		k, text, r := NewKey(random, rapid.StringMatching(`[ -~]{0,80}`).Draw(t, "name"), scopes, -1, expires)
+		k, text, r := NewKey(random, rapid.StringMatching(`[ -~]{0,80}`).Draw(t, "name"), rapid.SampledFrom([]string{"", "alice", "A.b_c-1"}).Draw(t, "user"), scopes, -1, expires)
 		if r != nil {
 			t.Fatal(r)
 		}

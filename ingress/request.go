@@ -25,8 +25,8 @@ const (
 // The functions below decode requests of clients. The returned calls have no id,
 // principal or idempotency yet, because a client must not choose those.
 
-// Message decodes a message to an agent. The returned call does not alias body.
-func Message(agent string, body []byte) (actor.Call, *actor.Refusal) {
+// Message decodes a message of a principal to an agent. The returned call does not alias body.
+func Message(by actor.Principal, agent string, body []byte) (actor.Call, *actor.Refusal) {
 	in, content, ok := decodeMessageFast(body)
 	if !ok {
 		in, content = messageBody{}, nil
@@ -40,7 +40,7 @@ func Message(agent string, body []byte) (actor.Call, *actor.Refusal) {
 	if content == nil {
 		return actor.Call{}, invalid("content", `is missing: want {"content": "text for the agent"}`)
 	}
-	to := actor.NewID(agent, in.Session)
+	to := by.ID(agent, in.Session)
 	left, r := parseTimeout(in.Timeout)
 	switch {
 	case r != nil:

@@ -64,17 +64,18 @@ func TestRequestBodies(t *testing.T) {
 			t.Errorf("invoke %s: %v", body, r)
 		}
 	}
+	acme := actor.Principal{Tenant: "acme"}
 	for body, want := range map[string]actor.Call{
-		`{"content":"hi","session":"s-1","timeout_ms":1500}`: {To: actor.NewID("helper", "s-1"), Left: 1500 * time.Millisecond, Parts: actor.Text("hi")},
-		`{"content":"hi"}`: {To: actor.NewID("helper", ""), Parts: actor.Text("hi")},
+		`{"content":"hi","session":"s-1","timeout_ms":1500}`: {To: acme.ID("helper", "s-1"), Left: 1500 * time.Millisecond, Parts: actor.Text("hi")},
+		`{"content":"hi"}`: {To: acme.ID("helper", ""), Parts: actor.Text("hi")},
 	} {
-		if call, r := ingress.Message("helper", []byte(body)); r != nil || !reflect.DeepEqual(call, want) {
+		if call, r := ingress.Message(acme, "helper", []byte(body)); r != nil || !reflect.DeepEqual(call, want) {
 			t.Errorf("message %s: %+v, %v", body, call, r)
 		}
 	}
 	for body, field := range map[string]string{`{}`: "content", `{"content":null}`: "content", `{"content":7}`: "content", `{"content":"x","Content":"y"}`: "Content",
 		`{"content":"x","content":"y"}`: "content", `{"content":"x","session":"a b"}`: "session", `{"content":"x","timeout_ms":86400001}`: "timeout_ms"} {
-		if _, r := ingress.Message("helper", []byte(body)); r == nil || r.Field != field || r.Reason != actor.Invalid {
+		if _, r := ingress.Message(acme, "helper", []byte(body)); r == nil || r.Field != field || r.Reason != actor.Invalid {
 			t.Errorf("message %s: %v", body, r)
 		}
 	}
@@ -114,7 +115,7 @@ func FuzzDecode(f *testing.F) {
 		if _, r := ingress.Signal(actor.CallID{}, body); r == nil && whole != nil {
 			t.Errorf("%q is decoded, but CheckObject fails: %v", body, whole)
 		}
-		call, r := ingress.Message("helper", body)
+		call, r := ingress.Message(actor.NewPrincipal("", ""), "helper", body)
 		switch {
 		case r == nil && whole != nil:
 			t.Errorf("%q is decoded, but CheckObject fails: %v", body, whole)

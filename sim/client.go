@@ -192,14 +192,15 @@ func (w *Simulation) clientCall(c *client) (actor.Call, *actor.Refusal) {
 		return c.op.request(c)
 	}
 	body := w.requestBody(c)
-	call, refusal := ingress.Message(c.to.Agent, body)
+	by := actor.NewPrincipal("client-"+strconv.Itoa(c.no), "")
+	if c.apiKey != nil {
+		by = c.apiKey.record.Principal()
+	}
+	call, refusal := ingress.Message(by, c.to.Agent, body)
 	if refusal != nil {
 		return actor.Call{}, refusal
 	}
-	call.Operation, call.Trace = actor.HandleMessageFull, w.traceParent(c)
-	if call.Principal = "client-" + strconv.Itoa(c.no); c.apiKey != nil {
-		call.Principal = c.apiKey.record.Principal()
-	}
+	call.Principal, call.Operation, call.Trace = by.User, actor.HandleMessageFull, w.traceParent(c)
 	if c.key != "" {
 		call.Idempotency, refusal = ingress.ParseIdempotency(call.Principal, "messages", []string{c.key}, body)
 	}

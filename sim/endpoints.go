@@ -90,7 +90,10 @@ func invalidRefusal(err error) *actor.Refusal {
 // message, or malformed input to another endpoint. The gateway MUST refuse it as
 // invalid.
 func (w *Simulation) sendMalformed(c *client, cell *cell) {
-	name, samples, read := "message", malformedMessages[:], func(text string) *actor.Refusal { _, r := ingress.Message(c.to.Agent, []byte(text)); return r }
+	name, samples, read := "message", malformedMessages[:], func(text string) *actor.Refusal {
+		_, r := ingress.Message(actor.NewPrincipal("", ""), c.to.Agent, []byte(text))
+		return r
+	}
 	if choice := w.entropy.Int(2 * len(endpoints)); choice >= len(endpoints) {
 		d := &endpoints[choice-len(endpoints)]
 		name, samples, read = d.name, d.rubbish, d.read

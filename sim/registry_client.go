@@ -314,12 +314,12 @@ func (rc *registryClient) createKey() *apiKey {
 		expires = w.now.Add(time.Minute + w.between(0, time.Minute))
 	}
 	if s := &invalidKeys[w.entropy.Int(len(invalidKeys))]; w.entropy.Int(2) == 1 { // request an invalid key first
-		if _, _, refusal := ingress.NewKey(random, s.name, s.scopes, w.now, w.now.Add(s.expires)); refusal == nil || refusal.Reason != actor.Invalid {
+		if _, _, refusal := ingress.NewKey(random, s.name, "", s.scopes, w.now, w.now.Add(s.expires)); refusal == nil || refusal.Reason != actor.Invalid {
 			w.fail(RegistryHolds, fmt.Sprintf("invalid key accepted: %+v: %v", s, refusal))
 			return nil
 		}
 	}
-	key, secret, refusal := ingress.NewKey(random, "key "+strconv.Itoa(len(rc.keys)), scopes, w.now, expires)
+	key, secret, refusal := ingress.NewKey(random, "key "+strconv.Itoa(len(rc.keys)), "", scopes, w.now, expires)
 	if refusal != nil {
 		w.fail(RegistryHolds, "valid key refused: "+refusal.Error())
 		return nil

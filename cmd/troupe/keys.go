@@ -51,6 +51,7 @@ type key struct {
 	ID       string   `json:"key_id"`
 	Text     string   `json:"key,omitzero"`
 	Name     string   `json:"name"`
+	User     string   `json:"user,omitzero"`
 	Scopes   []string `json:"scopes"`
 	Created  string   `json:"created_at,omitzero"`
 	Expires  string   `json:"expires_at,omitzero"`
@@ -62,6 +63,7 @@ type key struct {
 type KeysCreateCmd struct {
 	KeysFlags
 	Name    string        `help:"Purpose of the key, shown in the list."`
+	User    string        `help:"User for whom the key acts; several keys may share one. Default: the key is a user of its own."`
 	Scope   []string      `enum:"call,read,agents,admin" help:"Permission: call (send messages; signal, cancel), read (runs, events, metrics), agents (create, register, delete), admin (all of these, and keys). Repeatable; default: admin for the first key, then call and read."`
 	Expires time.Duration `help:"Validity, for example 720h; unlimited if absent."`
 	JSON    bool          `help:"Print JSON."`
@@ -90,7 +92,7 @@ func (c *KeysCreateCmd) Run(s streams) error {
 		expires = actor.Time(time.Now().Add(c.Expires).UnixNano())
 	}
 	return c.withKeys(func(k keyStore) error {
-		made, err := k.create(c.Name, c.Scope, expires)
+		made, err := k.create(c.Name, c.User, c.Scope, expires)
 		if err != nil {
 			return err
 		}
@@ -140,7 +142,7 @@ func (c *KeysListCmd) Run(s streams) error {
 			case k.Expires != "":
 				until = "until " + k.Expires
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.ID, strings.Join(k.Scopes, ","), k.Created, until, k.Name)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, strings.Join(k.Scopes, ","), k.Created, until, k.User, k.Name)
 		}
 		return w.Flush()
 	})
@@ -180,7 +182,7 @@ func (c *KeysRevokeCmd) Run(s streams) error {
 
 // keyStore is the set of API keys of a server or a data folder.
 type keyStore interface {
-	create(name string, scopes []string, expires actor.Time) (key, error)
+	create(name, user string, scopes []string, expires actor.Time) (key, error)
 	list() ([]key, error)
 	revoke(id string) (warnings []string, err error)
 	close() error
@@ -228,16 +230,17 @@ func (a ServerFlags) ownerClient(dir string) (c client, ok bool) {
 // serverKeys is the key store of a server.
 type serverKeys struct{ client }
 
-func (k serverKeys) create(name string, scopes []string, expires actor.Time) (made key, err error) {
-	in := key{Name: name, Scopes: scopes}
+func (k serverKeys) create(name, user string, scopes []string, expires actor.Time) (made key, err error) {
+	in := key{Name: name, User: user, Scopes: scopes}
 	if expires != 0 {
 		in.Expires = runs.FormatTime(expires)
 	}
 	_, body, err := k.post("/v1/keys", struct {
 		Name    string   `json:"name"`
+		User    string   `json:"user,omitzero"`
 		Scopes  []string `json:"scopes,omitempty"`
 		Expires string   `json:"expires_at,omitzero"`
-	}{in.Name, in.Scopes, in.Expires})
+	}{in.Name, in.User, in.Scopes, in.Expires})
 	if err != nil {
 		return key{}, err
 	}
@@ -305,7 +308,7 @@ func (k dataDirKeys) close() error {
 	return k.node.Close(ctx)
 }
 
-func (k dataDirKeys) create(name string, scopes []string, expires actor.Time) (key, error) {
+func (k dataDirKeys) create(name, user string, scopes []string, expires actor.Time) (key, error) {
 	var random [ingress.KeyRandomBytes]byte
 	_, _ = rand.Read(random[:]) // never fails
 	var want []ingress.Scope
@@ -315,7 +318,7 @@ func (k dataDirKeys) create(name string, scopes []string, expires actor.Time) (k
 	for _, s := range scopes {
 		want = append(want, ingress.Scope(s))
 	}
-	made, text, r := ingress.NewKey(random, name, want, actor.Time(time.Now().UnixNano()), expires)
+	made, text, r := ingress.NewKey(random, name, user, want, actor.Time(time.Now().UnixNano()), expires)
 	if r != nil {
 		return key{}, r
 	}
@@ -352,7 +355,7 @@ func (k dataDirKeys) callRegistry(operation string, body []byte) ([]string, erro
 }
 
 func keyView(k ingress.Key) key {
-	out := key{ID: k.ID, Name: k.Name, Expired: k.Expired(actor.Time(time.Now().UnixNano()))}
+	out := key{ID: k.ID, Name: k.Name, User: k.Principal().User, Expired: k.Expired(actor.Time(time.Now().UnixNano()))}
 	for _, s := range k.Scopes {
 		out.Scopes = append(out.Scopes, string(s))
 	}

@@ -67,7 +67,7 @@ func createKey(keys *gateway.Keys) (text string, err error) {
 	if _, err := rand.Read(random[:]); err != nil {
 		return "", err
 	}
-	key, text, refusal := ingress.NewKey(random, "load", []ingress.Scope{ingress.ScopeCall}, actor.Time(time.Now().UnixNano()), 0)
+	key, text, refusal := ingress.NewKey(random, "load", "", []ingress.Scope{ingress.ScopeCall}, actor.Time(time.Now().UnixNano()), 0)
 	if refusal != nil {
 		return "", refusal
 	}

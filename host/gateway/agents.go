@@ -268,7 +268,7 @@ func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
 	}
 	call.ID, call.Left, call.Origin = s.node.NewCallID(), invokeTimeout, actor.Agent
 	waitCtx := s.newClientContext(ctx, invokeTimeout)
-	answer, err := s.node.Signal(waitCtx, command.Signal{Call: call})
+	answer, err := s.node.Signal(waitCtx, command.Signal{By: from.Principal, Call: call})
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {

@@ -244,7 +244,7 @@ func TestMetrics(t *testing.T) {
 	s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
 	s.readUntil("wait_opened")
 	clients := func() int {
-		stats, err := command.Find(t.Context(), d.server.node, "", command.StatsQuery{})
+		stats, err := command.Find(t.Context(), d.server.node, actor.NewPrincipal("", ""), command.StatsQuery{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -104,27 +104,33 @@ func (s *Server) addVerbRoutes(r *router.Router, path string, handles map[string
 	})
 }
 
-// caller is the authenticated origin of a request. A node has a single tenant:
-// all keys with the same scope see the same runs.
+// caller is the authenticated origin of a request. All keys of the tenant that have
+// the same scopes see the same runs.
 type caller struct {
-	Principal string
-	Scopes    []ingress.Scope
-	Key       string       // id of the API key, if any
-	Run       actor.CallID // run authorized by the token, if any
-	Actor     actor.ID     // actor of that run
+	actor.Principal
+	Run   actor.CallID // run authorized by the token, if any
+	Actor actor.ID     // actor of that run
 }
 
-// localPrincipal is the principal of clients without a key.
-const localPrincipal = "local"
+// localUser is the user of clients without a key.
+const localUser = "local"
+
+// LocalPrincipal returns the principal of the data folder's owner.
+func LocalPrincipal() actor.Principal { return ownerCaller.Principal }
 
 // localCaller is a client on loopback without a key. It lacks the scope admin: were
 // such a client a stranger behind an unrecognized proxy, it could make itself a key.
 // ownerCaller is a process of the data folder's owner, who could change the store
 // itself.
 var (
-	localCaller = caller{Principal: localPrincipal, Scopes: []ingress.Scope{ingress.ScopeCall, ingress.ScopeRead, ingress.ScopeAgents}}
-	ownerCaller = caller{Principal: localPrincipal, Scopes: ingress.Scopes()}
+	localCaller  = newCaller(localUser, ingress.ScopeCall, ingress.ScopeRead, ingress.ScopeAgents)
+	ownerCaller  = newCaller(localUser, ingress.Scopes()...)
+	publicCaller = newCaller("")
 )
+
+func newCaller(user string, scopes ...ingress.Scope) caller {
+	return caller{Principal: actor.NewPrincipal(user, "", ingress.ScopeNames(scopes)...)}
+}
 
 const callerKey = "caller"
 
@@ -133,7 +139,7 @@ func callerOf(ctx *fasthttp.RequestCtx) caller {
 	if c, ok := ctx.UserValue(callerKey).(*caller); ok {
 		return *c
 	}
-	return caller{}
+	return publicCaller
 }
 
 // authorize authenticates a request and checks that it may use the scope. A
@@ -143,20 +149,20 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 	presented := h.Peek(fasthttp.HeaderAuthorization)
 	switch scope {
 	case scopePublic:
-		return &caller{}, nil
+		return &publicCaller, nil
 	case scopeRunToken:
 		run, id, r := ingress.ReadToken(s.config.Secret, runTokenOf(h))
 		if r != nil {
 			return nil, unauthorized(r.Detail)
 		}
-		return &caller{Principal: "run:" + run.String(), Run: run, Actor: id}, nil
+		return &caller{Principal: actor.Principal{Tenant: id.Tenant, User: "run:" + run.String()}, Run: run, Actor: id}, nil
 	}
 	if anonymous := len(presented) == 0; anonymous || isForeignBearer(presented) {
 		if isOwner(conn) {
 			return &ownerCaller, nil
 		}
 		switch reason := s.keyRequired(h); {
-		case reason == "" && scope != "" && !slices.Contains(localCaller.Scopes, scope):
+		case reason == "" && scope != "" && !ingress.Allows(localCaller.Principal, scope):
 			return nil, unauthorized(fmt.Sprintf("over TCP this request needs an API key with the scope %s; the owner of the data folder needs none: `troupe keys` and `troupe backup` take --data DIR while the server runs", scope))
 		case reason == "":
 			return &localCaller, nil
@@ -168,7 +174,7 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 	if !ok {
 		return nil, invalidKey()
 	}
-	if !held.Allows(scope) {
+	if !ingress.Allows(held.caller.Principal, scope) {
 		return nil, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
 			fmt.Sprintf("the API key %s lacks the scope %s; `troupe keys create --scope %[2]s` makes one that has it", held.ID, scope))
 	}
@@ -232,7 +238,7 @@ type keyEntry struct {
 func (k *Keys) Set(all []ingress.Key) {
 	table := make(map[string]*keyEntry, len(all))
 	for _, key := range all {
-		table[key.ID] = &keyEntry{key, caller{Principal: key.Principal(), Scopes: key.Scopes, Key: key.ID}}
+		table[key.ID] = &keyEntry{key, caller{Principal: key.Principal()}}
 	}
 	k.table.Store(&table)
 }

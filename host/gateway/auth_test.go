@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 )
@@ -26,7 +27,7 @@ import (
 func newTestKey(t *testing.T, seed byte, expires actor.Time, scopes ...ingress.Scope) (ingress.Key, string) {
 	t.Helper()
 	random := [ingress.KeyRandomBytes]byte(bytes.Repeat([]byte{seed}, ingress.KeyRandomBytes))
-	key, text, r := ingress.NewKey(random, "", scopes, 0, expires)
+	key, text, r := ingress.NewKey(random, "", "", scopes, 0, expires)
 	if r != nil {
 		t.Fatal(r)
 	}
@@ -270,11 +271,50 @@ func TestIdempotencyKeysArePerPrincipal(t *testing.T) {
 	}
 }
 
+// Keys of one user share their idempotency keys: a request repeated with a new key
+// does not run again. A user is not a key's ID, nor the node's operator.
+func TestIdempotencyKeysOutliveRotation(t *testing.T) {
+	d := startGatewayWith(t, Config{Keys: new(Keys), KeysRequired: true})
+	create := func(body string) string {
+		t.Helper()
+		var made struct {
+			Text string `json:"key"`
+			User string `json:"user"`
+		}
+		if status := d.owner().doJSON(&made, "POST", "/v1/keys", body); status != 201 || made.User == "" {
+			t.Fatalf("%s: %d %+v", body, status, made)
+		}
+		return made.Text
+	}
+	run := func(text string) string {
+		t.Helper()
+		var m messageResponse
+		if status := d.doJSON(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", "k", "Authorization", "Bearer "+text); status != 200 || m.Run == "" {
+			t.Fatalf("%d %+v", status, m)
+		}
+		return m.Run
+	}
+	first := run(create(`{"user":"alice"}`))
+	if again := run(create(`{"user":"alice","scopes":["call"]}`)); again != first {
+		t.Error("another key of the same user ran the message again")
+	}
+	for _, body := range []string{`{"user":"bob","scopes":["call"]}`, `{"scopes":["call"]}`} {
+		if other := run(create(body)); other == first {
+			t.Errorf("%s shares a run with another user", body)
+		}
+	}
+	for _, user := range []string{agents.Operator, "a b", "key:0123456789abcdef", "run:x", "a/b", strings.Repeat("u", 65)} {
+		if status, _, body := d.owner().do("POST", "/v1/keys", `{"user":"`+user+`"}`); status != 400 || !strings.Contains(body, `"field":"user"`) {
+			t.Errorf("user %q: %d %s", user, status, body)
+		}
+	}
+}
+
 // A verified key is cached on its connection only. The cache is not used after
 // the key has expired or the key table has changed.
 func TestKeyCachePerConnection(t *testing.T) {
 	var random [ingress.KeyRandomBytes]byte
-	key, text, _ := ingress.NewKey(random, "", []ingress.Scope{ingress.ScopeCall}, 0, 0)
+	key, text, _ := ingress.NewKey(random, "", "", []ingress.Scope{ingress.ScopeCall}, 0, 0)
 	header := func(s string) []byte { return []byte("Bearer " + s) }
 	var keys Keys
 	c := &connection{}

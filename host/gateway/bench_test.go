@@ -47,7 +47,7 @@ func startBenchGateway(b *testing.B) (address, key string) {
 		b.Fatal(err)
 	}
 	var random [ingress.KeyRandomBytes]byte
-	k, text, _ := ingress.NewKey(random, "", []ingress.Scope{ingress.ScopeCall}, 0, 0)
+	k, text, _ := ingress.NewKey(random, "", "", []ingress.Scope{ingress.ScopeCall}, 0, 0)
 	var keys Keys
 	keys.Set([]ingress.Key{k})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/command"
 )
 
@@ -87,7 +88,7 @@ func TestTimeoutEndsLookup(t *testing.T) {
 	s := New(silentNode{}, slog.New(slog.DiscardHandler), Config{Keys: new(Keys)})
 	timeout := s.newTimeout(time.Millisecond)
 	defer timeout.stop()
-	if _, err := command.Find(timeout, s.node, "", command.AgentsQuery{}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := command.Find(timeout, s.node, actor.NewPrincipal("", ""), command.AgentsQuery{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want the deadline", err)
 	}
 }

@@ -27,7 +27,7 @@ import (
 // postMessage sends a message to an agent. It answers with the complete result
 // or, if the client prefers it, with a stream of the run's events.
 func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
-	call, r := ingress.Message(pathParam(ctx, "id"), ctx.PostBody())
+	call, r := ingress.Message(callerOf(ctx).Principal, pathParam(ctx, "id"), ctx.PostBody())
 	p := badRequest(r)
 	streams := ingress.WantsStream(header(ctx, fasthttp.HeaderAccept))
 	if p == nil {
@@ -46,7 +46,7 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	waitCtx := s.newClientContext(ctx, AnswerTimeout)
-	answer, err := s.node.Invoke(waitCtx, command.Invoke{Call: call}, nil)
+	answer, err := s.node.Invoke(waitCtx, command.Invoke{By: callerOf(ctx).Principal, Call: call}, nil)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {
@@ -175,7 +175,7 @@ func (s *Server) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
 	// node would wait for a call that has no client.
 	askCtx, cancelAsk := context.WithCancel(context.Background())
 	go func() {
-		a, err := s.node.Invoke(askCtx, command.Invoke{Call: call}, func(run actor.CallID) { joined <- run })
+		a, err := s.node.Invoke(askCtx, command.Invoke{By: by.Principal, Call: call}, func(run actor.CallID) { joined <- run })
 		results <- outcome{a, err}
 	}()
 	waitCtx := s.newClientContext(ctx, AnswerTimeout)

@@ -140,7 +140,7 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 		out <- newHistogram(d, h, bounds, labels...)
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	stats, err := lookup(f.server, caller{}, command.StatsQuery{})
+	stats, err := lookup(f.server, publicCaller, command.StatsQuery{})
 	if err != nil {
 		out <- prometheus.NewInvalidMetric(mailboxDesc, err)
 		return

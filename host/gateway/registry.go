@@ -33,12 +33,12 @@ func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body [
 		p.write(ctx)
 		return nil, true
 	}
-	if s.isAdmin(callerOf(ctx)) {
+	if isAdmin(callerOf(ctx)) {
 		call.Principal = agents.Operator
 	}
 	call.ID = s.node.NewCallID()
 	waitCtx := s.newClientContext(ctx, registryTimeout)
-	a, err := s.node.Invoke(waitCtx, command.Invoke{Call: call}, nil)
+	a, err := s.node.Invoke(waitCtx, command.Invoke{By: callerOf(ctx).Principal, Call: call}, nil)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {
@@ -65,12 +65,8 @@ func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body [
 }
 
 // isAdmin reports whether the caller may manage the agents of every principal.
-func (s *Server) isAdmin(c caller) bool {
-	if c.Key == "" {
-		return c.Principal == localPrincipal
-	}
-	key, ok := s.config.Keys.entries()[c.Key]
-	return ok && key.Allows(ingress.ScopeAdmin)
+func isAdmin(c caller) bool {
+	return c.Key == "" && c.User == localUser || ingress.Allows(c.Principal, ingress.ScopeAdmin)
 }
 
 // keyView is the JSON form of an API key. It contains the text only in the
@@ -79,6 +75,7 @@ type keyView struct {
 	ID      string          `json:"key_id"`
 	Key     string          `json:"key,omitzero"`
 	Name    string          `json:"name"`
+	User    string          `json:"user"`
 	Scopes  []ingress.Scope `json:"scopes"`
 	Created string          `json:"created_at,omitzero"`
 	Expires string          `json:"expires_at,omitzero"`
@@ -86,7 +83,7 @@ type keyView struct {
 }
 
 func newKeyView(k ingress.Key) keyView {
-	v := keyView{ID: k.ID, Name: k.Name, Scopes: k.Scopes, Expired: k.Expired(wallTime())}
+	v := keyView{ID: k.ID, Name: k.Name, User: k.Principal().User, Scopes: k.Scopes, Expired: k.Expired(wallTime())}
 	for _, at := range []struct {
 		text *string
 		time actor.Time
@@ -112,6 +109,7 @@ func (s *Server) listKeys(ctx *fasthttp.RequestCtx) {
 func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	var in struct {
 		Name    string          `json:"name"`
+		User    string          `json:"user"`
 		Scopes  []ingress.Scope `json:"scopes"`
 		Expires string          `json:"expires_at"`
 	}
@@ -136,7 +134,7 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 			in.Scopes = ingress.DefaultScopes(s.config.Keys.Count() == 0)
 		}
 		var r *actor.Refusal
-		key, text, r = ingress.NewKey(random, in.Name, in.Scopes, wallTime(), expires)
+		key, text, r = ingress.NewKey(random, in.Name, in.User, in.Scopes, wallTime(), expires)
 		p = badRequest(r)
 	}
 	if p == nil && len(headers(ctx, ingress.IdempotencyKey)) > 0 {

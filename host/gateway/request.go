@@ -84,7 +84,7 @@ func pathRunID(ctx *fasthttp.RequestCtx) (actor.CallID, *problem) {
 // headers of its request.
 func fillRequestContext(ctx *fasthttp.RequestCtx, route string, call *actor.Call) *problem {
 	var r *actor.Refusal
-	call.Principal = callerOf(ctx).Principal
+	call.Principal = callerOf(ctx).User
 	call.Trace = ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate"))
 	call.Idempotency, r = ingress.ParseIdempotency(call.Principal, route, headers(ctx, ingress.IdempotencyKey), ctx.PostBody())
 	return badRequest(r)

@@ -45,7 +45,7 @@ func (s *Server) runOwner(by caller, run actor.CallID) (command.Owner, error) {
 func (s *Server) follow(by caller, run actor.CallID) (updates <-chan struct{}, stop func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	return s.node.Follow(ctx, command.Follow{Principal: by.Principal, Run: run})
+	return s.node.Follow(ctx, command.Follow{By: by.Principal, Run: run})
 }
 
 func (s *Server) listRuns(ctx *fasthttp.RequestCtx) {
@@ -189,7 +189,7 @@ func (s *Server) signalRun(ctx *fasthttp.RequestCtx) {
 	}
 	call.ID, call.To, call.Left = s.node.NewCallID(), owner.Actor, signalTimeout
 	waitCtx := s.newClientContext(ctx, signalTimeout)
-	answer, err := s.node.Signal(waitCtx, command.Signal{Call: call})
+	answer, err := s.node.Signal(waitCtx, command.Signal{By: callerOf(ctx).Principal, Call: call})
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {
@@ -241,7 +241,7 @@ func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 		run, err := lookup(s, callerOf(ctx), command.RunQuery{Run: id})
 		status := run.Record.Status
 		if err == nil && !status.Ended() && !requested {
-			err = s.node.Cancel(waitCtx, command.Cancel{Principal: callerOf(ctx).Principal, Run: id, Actor: owner.Actor})
+			err = s.node.Cancel(waitCtx, command.Cancel{By: callerOf(ctx).Principal, Run: id, Actor: owner.Actor})
 			requested = true
 		}
 		if err != nil {

@@ -57,6 +57,25 @@ func listOf[T any](d *decoder, one func() T) []T {
 	return all
 }
 
+func (e *encoder) principal(p actor.Principal) {
+	e.String(p.Tenant)
+	e.String(p.User)
+	e.String(p.Key)
+	list(e, p.Scopes, func(s *string) { e.String(*s) })
+}
+
+// principal reads a principal within its bounds.
+func (d *decoder) principal() actor.Principal {
+	p := actor.Principal{Tenant: d.String(actor.NameBytesMax), User: d.String(actor.PrincipalTextBytesMax), Key: d.String(actor.PrincipalTextBytesMax)}
+	for range d.Count(actor.PrincipalScopesMax, "scopes") {
+		p.Scopes = append(p.Scopes, d.String(actor.NameBytesMax))
+	}
+	if err := p.Check(); err != nil && d.Err() == nil {
+		d.Fail("%v", err)
+	}
+	return p
+}
+
 // The tags of queries. The result of a query has the same tag.
 const (
 	tagAgents = iota + 1

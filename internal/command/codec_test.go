@@ -38,6 +38,11 @@ func drawInto(t *rapid.T, v reflect.Value) {
 		*p = drawCallID(t)
 	case *actor.ID:
 		*p = drawID(t)
+	case *actor.Principal:
+		*p = actor.Principal{Tenant: drawName(t), User: drawText(t), Key: drawName(t)}
+		for range rapid.IntRange(0, 3).Draw(t, "scopes") {
+			p.Scopes = append(p.Scopes, drawName(t))
+		}
 	case *actor.Call:
 		*p = drawCall(t)
 	case *actor.Reply:
@@ -120,7 +125,14 @@ func drawFrame(t *rapid.T) Frame {
 	drawInto(t, v)
 	f := Frame{Number: rapid.Uint64().Draw(t, "number"), Body: v.Interface().(Body)}
 	switch m := f.Body.(type) {
+	case Invoke:
+		m.Call.To.Tenant = m.By.Tenant
+		f.Body = m
+	case Cancel:
+		m.Actor.Tenant = m.By.Tenant
+		f.Body = m
 	case Signal:
+		m.Call.To.Tenant = m.By.Tenant
 		m.Call.Kind = actor.Signal
 		f.Body = m
 	case Answer:
@@ -177,9 +189,20 @@ func TestUndecodableFrameIsNotEncoded(t *testing.T) {
 	signal := call
 	signal.Kind = actor.Signal
 	for name, body := range map[string]Body{
-		"call without id":     Invoke{},
-		"signal as call":      Invoke{signal},
-		"call as signal":      Signal{call},
+		"call without id":     Invoke{By: testBy},
+		"no principal":        Invoke{Call: call},
+		"no tenant":           Lookup{actor.Principal{User: "alice"}, HealthQuery{}},
+		"tenant with a slash": Follow{actor.Principal{Tenant: "a/b"}, testRun},
+		"call to a tenant":    Invoke{actor.Principal{Tenant: "acme"}, call},
+		"signal to a tenant":  Signal{actor.Principal{Tenant: "acme"}, signal},
+		"cancel in a tenant":  Cancel{actor.Principal{Tenant: "acme"}, testRun, testActor},
+		"long user":           Lookup{actor.NewPrincipal(strings.Repeat("u", actor.PrincipalTextBytesMax+1), ""), HealthQuery{}},
+		"long key":            Lookup{actor.NewPrincipal("", strings.Repeat("k", actor.PrincipalTextBytesMax+1)), HealthQuery{}},
+		"long scope":          Lookup{actor.NewPrincipal("", "", strings.Repeat("s", actor.NameBytesMax+1)), HealthQuery{}},
+		"many scopes":         Lookup{actor.NewPrincipal("", "", make([]string, actor.PrincipalScopesMax+1)...), HealthQuery{}},
+		"user of no UTF-8":    Lookup{actor.NewPrincipal("\xff", ""), HealthQuery{}},
+		"signal as call":      Invoke{testBy, signal},
+		"call as signal":      Signal{testBy, call},
 		"invalid UTF-8":       Failure{Kind: FailedInternal, Text: "\xff"},
 		"failure of no kind":  Failure{},
 		"refusal without one": Failure{Kind: FailedRefused},
@@ -219,7 +242,7 @@ func FuzzDecodeFrame(f *testing.F) {
 		}
 	}
 	for _, q := range queries {
-		if b, err := AppendFrame(nil, Frame{1, Lookup{"p", q}}); err == nil {
+		if b, err := AppendFrame(nil, Frame{1, Lookup{testBy, q}}); err == nil {
 			f.Add(b)
 		}
 	}

@@ -42,37 +42,38 @@ type Node interface {
 }
 
 // Invoke calls an actor. The node fills in unset fields of the call, except its
-// ID. The caller MUST NOT change the content of the call afterwards. The
-// principal is Call.Principal.
+// ID. The caller MUST NOT change the content of the call afterwards.
+// Call.Principal names the user, or the operator for an administrator.
 type Invoke struct {
+	By   actor.Principal
 	Call actor.Call // Kind is not actor.Signal
 }
 
-// Signal delivers a signal to the run Call.Parent of the actor Call.To. The
-// principal is Call.Principal. A call made by an external agent on behalf of its
+// Signal delivers a signal to the run Call.Parent of the actor Call.To. A call made by an external agent on behalf of its
 // run is such a signal too; its answer is the answer of the called agent.
 type Signal struct {
+	By   actor.Principal
 	Call actor.Call // Kind is actor.Signal
 }
 
 // Cancel cancels a run.
 type Cancel struct {
-	Principal string
-	Run       actor.CallID
-	Actor     actor.ID // owner of the run
+	By    actor.Principal
+	Run   actor.CallID
+	Actor actor.ID // owner of the run
 }
 
 // Follow subscribes to the new events of a run. The runs below it are followed
 // one by one, as their events name them.
 type Follow struct {
-	Principal string
-	Run       actor.CallID
+	By  actor.Principal
+	Run actor.CallID
 }
 
 // Lookup asks the node a query.
 type Lookup struct {
-	Principal string
-	Query     Query
+	By    actor.Principal
+	Query Query
 }
 
 // Answer is the outcome of a call.

@@ -19,6 +19,7 @@ import (
 )
 
 var (
+	testBy    = actor.NewPrincipal("alice", "0123", "call", "read")
 	testRun   = actor.NewCallID(1, 2, 3)
 	testActor = actor.NewID("helper", "s-1")
 	errTest   = actor.Refuse(actor.NotFound, "no such thing")
@@ -48,7 +49,7 @@ func (n *testNode) Signal(_ context.Context, c Signal) (Answer, error) {
 }
 
 func (n *testNode) Cancel(_ context.Context, c Cancel) error {
-	switch c.Principal {
+	switch c.By.User {
 	case "closed":
 		return ErrClosed
 	case "deadline":
@@ -104,19 +105,19 @@ func session(ctx context.Context, c Node) (failed []error, wrong error) {
 		}
 	}
 	run := actor.CallID{}
-	a, err := c.Invoke(ctx, Invoke{testCall(0, "join")}, func(joined actor.CallID) { run = joined })
+	a, err := c.Invoke(ctx, Invoke{testBy, testCall(0, "join")}, func(joined actor.CallID) { run = joined })
 	check("invoke", a.Durable && actor.TextOf(a.Reply.Parts) == "hello" && run == testRun, err)
-	a, err = c.Signal(ctx, Signal{testCall(actor.Signal, "go")})
+	a, err = c.Signal(ctx, Signal{testBy, testCall(actor.Signal, "go")})
 	check("signal", reflect.DeepEqual(a.Reply.Refusal, errTest), err)
-	check("cancel", true, c.Cancel(ctx, Cancel{"p", testRun, testActor}))
-	updates, stop, err := c.Follow(ctx, Follow{"p", testRun})
+	check("cancel", true, c.Cancel(ctx, Cancel{testBy, testRun, testActor}))
+	updates, stop, err := c.Follow(ctx, Follow{testBy, testRun})
 	check("follow", err == nil, err)
 	if err == nil {
 		<-updates
 		stop()
 	}
 	for q, want := range testResults {
-		r, err := c.Lookup(ctx, Lookup{"p", q})
+		r, err := c.Lookup(ctx, Lookup{testBy, q})
 		check(fmt.Sprintf("%T", q), reflect.DeepEqual(r, want), err)
 	}
 	return failed, wrong
@@ -168,24 +169,24 @@ func TestCommandsOverPipe(t *testing.T) {
 	}
 	<-n.stopped // the Follow of session
 	for principal, want := range map[string]error{"closed": ErrClosed, "deadline": context.DeadlineExceeded} {
-		if err := c.Cancel(t.Context(), Cancel{Principal: principal, Run: testRun, Actor: testActor}); !errors.Is(err, want) {
+		if err := c.Cancel(t.Context(), Cancel{By: actor.NewPrincipal(principal, ""), Run: testRun, Actor: testActor}); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}
 	}
-	if err := c.Cancel(t.Context(), Cancel{Principal: "internal", Run: testRun, Actor: testActor}); err == nil || err.Error() != "disk failed" {
+	if err := c.Cancel(t.Context(), Cancel{By: actor.NewPrincipal("internal", ""), Run: testRun, Actor: testActor}); err == nil || err.Error() != "disk failed" {
 		t.Error(err)
 	}
 	var r *actor.Refusal
-	if _, err := c.Lookup(t.Context(), Lookup{"p", OwnerQuery{}}); !errors.As(err, &r) || r.Reason != actor.NotFound {
+	if _, err := c.Lookup(t.Context(), Lookup{testBy, OwnerQuery{}}); !errors.As(err, &r) || r.Reason != actor.NotFound {
 		t.Error(err)
 	}
-	if _, _, err := c.Follow(t.Context(), Follow{}); !errors.As(err, &r) || r.Reason != actor.NotFound {
+	if _, _, err := c.Follow(t.Context(), Follow{By: testBy}); !errors.As(err, &r) || r.Reason != actor.NotFound {
 		t.Error(err)
 	}
 	if a, err := c.Invoke(t.Context(), Invoke{}, nil); err != nil || a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Invalid {
 		t.Errorf("%+v, %v", a, err)
 	}
-	if _, err := c.Invoke(t.Context(), Invoke{testCall(actor.Signal, "go")}, nil); err == nil || c.Err() != nil {
+	if _, err := c.Invoke(t.Context(), Invoke{testBy, testCall(actor.Signal, "go")}, nil); err == nil || c.Err() != nil {
 		t.Errorf("a signal was invoked: %v, %v", err, c.Err())
 	}
 	if err := stop(); err != nil {
@@ -198,7 +199,7 @@ func TestContextEndsCommand(t *testing.T) {
 	c, n, _, _, stop := serveTest(t, unlimited, unlimited)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := c.Invoke(ctx, Invoke{testCall(0, "wait")}, nil); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.Invoke(ctx, Invoke{testBy, testCall(0, "wait")}, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
 	<-n.stopped
@@ -210,7 +211,7 @@ func TestContextEndsCommand(t *testing.T) {
 // Open commands end with the connection, at both ends.
 func TestCloseEndsOpenCommands(t *testing.T) {
 	c, n, _, _, stop := serveTest(t, unlimited, unlimited)
-	updates, _, err := c.Follow(t.Context(), Follow{"p", testRun})
+	updates, _, err := c.Follow(t.Context(), Follow{testBy, testRun})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +223,7 @@ func TestCloseEndsOpenCommands(t *testing.T) {
 	if _, open := <-updates; open {
 		t.Error("got an update, want a closed channel")
 	}
-	if _, err := c.Lookup(t.Context(), Lookup{"p", HealthQuery{}}); !errors.Is(err, ErrClosed) {
+	if _, err := c.Lookup(t.Context(), Lookup{testBy, HealthQuery{}}); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 }
@@ -274,7 +275,7 @@ func TestConnectionCutAtEveryByte(t *testing.T) {
 func TestCloseCompletesFrame(t *testing.T) {
 	a, b := net.Pipe()
 	c := Dial(b)
-	go func() { _, _ = c.Lookup(t.Context(), Lookup{"p", HealthQuery{}}) }()
+	go func() { _, _ = c.Lookup(t.Context(), Lookup{testBy, HealthQuery{}}) }()
 	var head [frameHeadBytes]byte
 	if _, err := io.ReadFull(a, head[:]); err != nil {
 		t.Fatal(err)
@@ -309,7 +310,7 @@ func exchange(t *testing.T, frames []Frame, side func(io.ReadWriteCloser) error)
 }
 
 func TestProtocolViolationEndsServe(t *testing.T) {
-	lookup := Lookup{"p", HealthQuery{}}
+	lookup := Lookup{testBy, HealthQuery{}}
 	for name, frames := range map[string][]Frame{
 		"notice":         {{1, Updated{}}},
 		"repeated":       {{1, lookup}, {1, lookup}},
@@ -344,7 +345,7 @@ func TestProtocolViolationEndsClient(t *testing.T) {
 			c := Dial(b)
 			defer c.Close()
 			var violated *ProtocolError
-			if _, err := c.Lookup(t.Context(), Lookup{"p", HealthQuery{}}); !errors.As(err, &violated) || !errors.Is(err, ErrClosed) {
+			if _, err := c.Lookup(t.Context(), Lookup{testBy, HealthQuery{}}); !errors.As(err, &violated) || !errors.Is(err, ErrClosed) {
 				t.Errorf("got %v, want a ProtocolError", err)
 			}
 		})
@@ -367,7 +368,7 @@ func TestOpenCommandsAreBounded(t *testing.T) {
 	c.count += OpenMax
 	c.mu.Unlock()
 	var r *actor.Refusal
-	if _, err := c.Lookup(t.Context(), Lookup{"p", HealthQuery{}}); !errors.As(err, &r) || r.Reason != actor.Busy {
+	if _, err := c.Lookup(t.Context(), Lookup{testBy, HealthQuery{}}); !errors.As(err, &r) || r.Reason != actor.Busy {
 		t.Error(err)
 	}
 	if err := stop(); err != nil {
@@ -378,7 +379,7 @@ func TestOpenCommandsAreBounded(t *testing.T) {
 		s.open[n] = func() {}
 	}
 	var violated *ProtocolError
-	if err := s.handle(Frame{OpenMax, Lookup{"p", HealthQuery{}}}); !errors.As(err, &violated) {
+	if err := s.handle(Frame{OpenMax, Lookup{testBy, HealthQuery{}}}); !errors.As(err, &violated) {
 		t.Errorf("got %v, want a ProtocolError", err)
 	}
 }

@@ -17,7 +17,8 @@
 // other end. Neither knows what the connection is; nothing in Troupe opens one
 // yet.
 //
-// Every command carries the principal on whose behalf it is made. Every list in
+// Every command carries the principal that made it, and is refused if it names an
+// actor of another tenant. Every list in
 // a result is bounded by a constant of this package, and a result shows durable
 // state only.
 package command

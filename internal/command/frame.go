@@ -98,22 +98,24 @@ func AppendFrame(b []byte, f Frame) ([]byte, error) {
 	switch m := f.Body.(type) {
 	case Invoke:
 		e.Uint(tagInvoke)
+		e.principal(m.By)
 		e.Call(m.Call)
 	case Signal:
 		e.Uint(tagSignal)
+		e.principal(m.By)
 		e.Call(m.Call)
 	case Cancel:
 		e.Uint(tagCancel)
-		e.String(m.Principal)
+		e.principal(m.By)
 		e.CallID(m.Run)
 		e.ID(m.Actor)
 	case Follow:
 		e.Uint(tagFollow)
-		e.String(m.Principal)
+		e.principal(m.By)
 		e.CallID(m.Run)
 	case Lookup:
 		e.Uint(tagLookup)
-		e.String(m.Principal)
+		e.principal(m.By)
 		e.query(m.Query)
 	case Stop:
 		e.Uint(tagStop)
@@ -165,19 +167,23 @@ func (d *decoder) frame(size int) (f Frame) {
 	f.Number = d.Uint()
 	switch tag := d.Uint(); tag {
 	case tagInvoke:
-		call := d.Call()
+		by, call := d.principal(), d.Call()
 		d.require(call.Kind != actor.Signal, "invoked call is a signal")
-		f.Body = Invoke{call}
+		d.require(call.To.Tenant == by.Tenant, "actor of another tenant")
+		f.Body = Invoke{by, call}
 	case tagSignal:
-		call := d.Call()
+		by, call := d.principal(), d.Call()
 		d.require(call.Kind == actor.Signal, "signal of another kind")
-		f.Body = Signal{call}
+		d.require(call.To.Tenant == by.Tenant, "actor of another tenant")
+		f.Body = Signal{by, call}
 	case tagCancel:
-		f.Body = Cancel{d.text(), d.CallID(), d.ID()}
+		m := Cancel{d.principal(), d.CallID(), d.ID()}
+		d.require(m.Actor.Tenant == m.By.Tenant, "actor of another tenant")
+		f.Body = m
 	case tagFollow:
-		f.Body = Follow{d.text(), d.CallID()}
+		f.Body = Follow{d.principal(), d.CallID()}
 	case tagLookup:
-		f.Body = Lookup{d.text(), d.query()}
+		f.Body = Lookup{d.principal(), d.query()}
 	case tagStop:
 		f.Body = Stop{}
 	case tagJoined:

@@ -38,7 +38,7 @@ func (c *stuckConn) Close() error { return nil }
 func TestUnreadResultsAreBounded(t *testing.T) {
 	conn := &stuckConn{make(chan struct{}, 8), make(chan struct{})}
 	s := server{conn: frameConn{rw: conn}, node: &testNode{}, ctx: t.Context(), open: map[uint64]context.CancelFunc{}}
-	lookup := Lookup{"p", HealthQuery{}}
+	lookup := Lookup{testBy, HealthQuery{}}
 	if err := s.handle(Frame{1, lookup}); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestSecondJoinedEndsClient(t *testing.T) {
 	c := Dial(b)
 	defer c.Close()
 	var violated *ProtocolError
-	if _, err := c.Invoke(t.Context(), Invoke{testCall(0, "join")}, func(actor.CallID) {}); !errors.As(err, &violated) {
+	if _, err := c.Invoke(t.Context(), Invoke{testBy, testCall(0, "join")}, func(actor.CallID) {}); !errors.As(err, &violated) {
 		t.Errorf("got %v, want a ProtocolError", err)
 	}
 }
@@ -92,7 +92,7 @@ type unknownQuery struct{ HealthQuery }
 func TestUnknownTypeFailsItsCommand(t *testing.T) {
 	c, _, _, _, stop := serveTest(t, unlimited, unlimited)
 	for _, q := range []Query{nil, unknownQuery{}, &HealthQuery{}} {
-		if _, err := c.Lookup(t.Context(), Lookup{"p", q}); err == nil || !strings.Contains(err.Error(), "unknown query 0") {
+		if _, err := c.Lookup(t.Context(), Lookup{testBy, q}); err == nil || !strings.Contains(err.Error(), "unknown query 0") {
 			t.Errorf("%T: got %v, want an unknown query", q, err)
 		}
 	}
@@ -115,11 +115,11 @@ func TestPanicFailsItsCommand(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- Serve(b, &panicNode{}) }()
 	c := Dial(a)
-	if err := c.Cancel(t.Context(), Cancel{"p", testRun, testActor}); err == nil || !strings.Contains(err.Error(), "panic in command.Cancel: secret of the node") ||
+	if err := c.Cancel(t.Context(), Cancel{testBy, testRun, testActor}); err == nil || !strings.Contains(err.Error(), "panic in command.Cancel: secret of the node") ||
 		!strings.Contains(err.Error(), "panicNode") {
 		t.Errorf("got %v, want the panic and its stack", err)
 	}
-	if _, err := c.Lookup(t.Context(), Lookup{"p", HealthQuery{}}); err != nil {
+	if _, err := c.Lookup(t.Context(), Lookup{testBy, HealthQuery{}}); err != nil {
 		t.Error(err)
 	}
 	c.Close()
@@ -158,7 +158,7 @@ func TestServeEndsCommandsAndConnection(t *testing.T) {
 	c := frameConn{rw: a}
 	call := testCall(0, "wait")
 	call.SetClientDefaults()
-	for _, f := range []Frame{{1, Invoke{call}}, {2, Updated{}}} {
+	for _, f := range []Frame{{1, Invoke{testBy, call}}, {2, Updated{}}} {
 		if err := c.send(f); err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +189,7 @@ func TestSecondDoneEndsClient(t *testing.T) {
 		_, _ = conn.send(Frame{f.Number, Done{}}), conn.send(Frame{f.Number, Done{}})
 		_, closed = conn.receive()
 	}()
-	updates, _, err := c.Follow(t.Context(), Follow{"p", testRun})
+	updates, _, err := c.Follow(t.Context(), Follow{testBy, testRun})
 	if err == nil {
 		<-updates // closed by the failure
 	}
@@ -204,7 +204,7 @@ func TestSecondDoneEndsClient(t *testing.T) {
 // among the OpenMax commands.
 func TestEndedCommandIsNotCounted(t *testing.T) {
 	c, _, _, _, stop := serveTest(t, unlimited, unlimited)
-	if _, err := c.Lookup(t.Context(), Lookup{"p", HealthQuery{}}); err != nil || c.count != 0 {
+	if _, err := c.Lookup(t.Context(), Lookup{testBy, HealthQuery{}}); err != nil || c.count != 0 {
 		t.Errorf("%d commands are open: %v", c.count, err)
 	}
 	if err := stop(); err != nil {
@@ -213,7 +213,7 @@ func TestEndedCommandIsNotCounted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	blocked := &Client{queue: make(chan *request), done: make(chan struct{})}
-	if _, err := blocked.Lookup(ctx, Lookup{"p", HealthQuery{}}); !errors.Is(err, context.Canceled) || blocked.count != 0 {
+	if _, err := blocked.Lookup(ctx, Lookup{testBy, HealthQuery{}}); !errors.Is(err, context.Canceled) || blocked.count != 0 {
 		t.Errorf("%d commands are open: %v", blocked.count, err)
 	}
 }

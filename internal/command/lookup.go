@@ -34,8 +34,8 @@ type QueryFor[R Result] interface {
 }
 
 // Find looks up the result of a query.
-func Find[R Result](ctx context.Context, n Node, principal string, q QueryFor[R]) (R, error) {
-	found, err := n.Lookup(ctx, Lookup{principal, q})
+func Find[R Result](ctx context.Context, n Node, by actor.Principal, q QueryFor[R]) (R, error) {
+	found, err := n.Lookup(ctx, Lookup{by, q})
 	if err != nil {
 		var none R
 		return none, err

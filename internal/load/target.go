@@ -114,7 +114,7 @@ func (c *NodeTarget) Caller(n int) (Caller, error) {
 
 // Call implements Caller.
 func (c *nodeCaller) Call() Outcome {
-	a, err := c.node.Invoke(context.Background(), command.Invoke{Call: actor.Call{ID: c.node.NewCallID(), To: c.ids[c.order.next()], Left: c.options.Timeout, Parts: c.parts}}, nil)
+	a, err := c.node.Invoke(context.Background(), command.Invoke{By: actor.NewPrincipal("load", ""), Call: actor.Call{ID: c.node.NewCallID(), To: c.ids[c.order.next()], Left: c.options.Timeout, Parts: c.parts}}, nil)
 	switch r := a.Reply.Refusal; {
 	case err != nil:
 		return Outcome{Code: Broken}

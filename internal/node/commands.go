@@ -46,6 +46,9 @@ func (c *Commands) NewCallID() actor.CallID { return c.engine.NewCallID() }
 
 // Invoke implements command.Node.
 func (c *Commands) Invoke(ctx context.Context, in command.Invoke, joined func(run actor.CallID)) (command.Answer, error) {
+	if r := in.By.CheckTenant(in.Call.To); r != nil {
+		return refused(in.Call.ID, r), nil
+	}
 	if in.Call.Kind == actor.Signal {
 		return refused(in.Call.ID, actor.Refuse(actor.Invalid, "kind: %s is not invoked: send a Signal", in.Call.Kind)), nil
 	}
@@ -55,6 +58,9 @@ func (c *Commands) Invoke(ctx context.Context, in command.Invoke, joined func(ru
 
 // Signal implements command.Node.
 func (c *Commands) Signal(ctx context.Context, in command.Signal) (command.Answer, error) {
+	if r := in.By.CheckTenant(in.Call.To); r != nil {
+		return refused(in.Call.ID, r), nil
+	}
 	if in.Call.Kind != actor.Signal {
 		return refused(in.Call.ID, actor.Refuse(actor.Invalid, "kind: want %s", actor.Signal)), nil
 	}
@@ -68,6 +74,9 @@ func refused(call actor.CallID, r *actor.Refusal) command.Answer {
 
 // Cancel implements command.Node.
 func (c *Commands) Cancel(_ context.Context, in command.Cancel) error {
+	if r := in.By.CheckTenant(in.Actor); r != nil {
+		return r
+	}
 	if r := c.engine.Cancel(in.Run, in.Actor); r != nil {
 		return r
 	}
@@ -86,17 +95,17 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 	case command.AgentsQuery:
 		return c.listAgents(), nil
 	case command.OwnerQuery:
-		return read(ctx, c, func(v View) (command.Owner, error) { return v.Owner(q.Run) })
+		return read(ctx, c, in.By.Tenant, func(v View) (command.Owner, error) { return v.Owner(q.Run) })
 	case command.RunQuery:
-		return read(ctx, c, func(v View) (command.Run, error) { return v.Run(q.Run) })
+		return read(ctx, c, in.By.Tenant, func(v View) (command.Run, error) { return v.Run(q.Run) })
 	case command.RunsQuery:
-		return read(ctx, c, func(v View) (command.Runs, error) { return v.Runs(q.Limit) })
+		return read(ctx, c, in.By.Tenant, func(v View) (command.Runs, error) { return v.Runs(q.Limit) })
 	case command.WaitingQuery:
-		return read(ctx, c, func(v View) (command.Waiting, error) { return v.Waiting(q.Run) })
+		return read(ctx, c, in.By.Tenant, func(v View) (command.Waiting, error) { return v.Waiting(q.Run) })
 	case command.EventsQuery:
-		return read(ctx, c, func(v View) (command.Events, error) { return v.Events(q) })
+		return read(ctx, c, in.By.Tenant, func(v View) (command.Events, error) { return v.Events(q) })
 	case command.ActorsQuery:
-		return c.listActors(ctx, q)
+		return c.listActors(ctx, in.By.Tenant, q)
 	case command.HealthQuery:
 		if err := c.engine.Ready(); err != nil {
 			return command.Health{Reason: err.Error()}, nil
@@ -110,7 +119,7 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 }
 
 // read returns a result once everything that it shows is durable.
-func read[R command.Result](ctx context.Context, c *Commands, get func(View) (R, error)) (command.Result, error) {
+func read[R command.Result](ctx context.Context, c *Commands, tenant string, get func(View) (R, error)) (command.Result, error) {
 	var r R
 	err := c.engine.Read(ctx, func(kv store.KV) (err error) {
 		c.store.RLock()
@@ -118,7 +127,7 @@ func read[R command.Result](ctx context.Context, c *Commands, get func(View) (R,
 		if c.closed {
 			return engine.ErrClosed
 		}
-		r, err = get(View{kv})
+		r, err = get(View{kv, tenant})
 		return err
 	})
 	if err != nil {
@@ -159,7 +168,7 @@ func sameSlice(a, b []actor.Definition) bool {
 }
 
 // listActors returns the actors of an agent that are in memory.
-func (c *Commands) listActors(ctx context.Context, q command.ActorsQuery) (command.Result, error) {
+func (c *Commands) listActors(ctx context.Context, tenant string, q command.ActorsQuery) (command.Result, error) {
 	if err := checkLimit(q.Limit, command.ActorsMax); err != nil {
 		return nil, err
 	}
@@ -170,7 +179,7 @@ func (c *Commands) listActors(ctx context.Context, q command.ActorsQuery) (comma
 	var out command.Actors
 	for _, cell := range cells {
 		for _, a := range cell.Actors {
-			if a.ID.Agent == q.Agent && len(out.All) < q.Limit {
+			if a.ID.Tenant == tenant && a.ID.Agent == q.Agent && len(out.All) < q.Limit {
 				out.All = append(out.All, a)
 			}
 		}

@@ -37,15 +37,15 @@ func TestClosedNodeRefusesCommands(t *testing.T) {
 		return err == nil || errors.Is(err, command.ErrClosed) || errors.Is(err, context.Canceled) || errors.As(err, &r)
 	}
 	run := n.NewCallID()
-	_, err = n.Invoke(ctx, command.Invoke{Call: actor.Call{ID: run, To: actor.NewID("a", "")}}, nil)
+	_, err = n.Invoke(ctx, command.Invoke{By: testBy, Call: actor.Call{ID: run, To: actor.NewID("a", "")}}, nil)
 	_, _, registryErr := n.CallRegistry(ctx, agents.OpPut, []byte(`{"name":"helper"}`))
-	for _, err := range []error{err, registryErr, n.Cancel(ctx, command.Cancel{Run: run, Actor: actor.NewID("a", "")}), n.Err()} {
+	for _, err := range []error{err, registryErr, n.Cancel(ctx, command.Cancel{By: testBy, Run: run, Actor: actor.NewID("a", "")}), n.Err()} {
 		if !ok(err) {
 			t.Errorf("got %v, want a refusal or ErrClosed", err)
 		}
 	}
 	for _, q := range []command.Query{command.AgentsQuery{}, command.OwnerQuery{Run: run}, command.RunsQuery{Limit: 1}, command.ActorsQuery{Limit: 1}, command.HealthQuery{}, command.StatsQuery{}} {
-		if _, err := n.Lookup(ctx, command.Lookup{Query: q}); !ok(err) {
+		if _, err := n.Lookup(ctx, command.Lookup{By: testBy, Query: q}); !ok(err) {
 			t.Errorf("%T: got %v, want a refusal or ErrClosed", q, err)
 		}
 	}
@@ -61,10 +61,10 @@ func TestLookupsDuringClose(t *testing.T) {
 	var readers sync.WaitGroup
 	for range cap(started) {
 		readers.Go(func() {
-			_, err := n.Lookup(t.Context(), command.Lookup{Query: command.RunsQuery{Limit: 1}})
+			_, err := n.Lookup(t.Context(), command.Lookup{By: testBy, Query: command.RunsQuery{Limit: 1}})
 			started <- struct{}{}
 			for err == nil {
-				_, err = n.Lookup(t.Context(), command.Lookup{Query: command.RunsQuery{Limit: 1}})
+				_, err = n.Lookup(t.Context(), command.Lookup{By: testBy, Query: command.RunsQuery{Limit: 1}})
 			}
 			if !errors.Is(err, command.ErrClosed) {
 				t.Errorf("got %v, want ErrClosed", err)
@@ -181,15 +181,15 @@ func TestCommandBounds(t *testing.T) {
 	for _, excess := range []int{-1 << 40, 1} {
 		for _, q := range []command.Query{command.RunsQuery{Limit: max(-1, command.RunsMax+excess)}, command.EventsQuery{Limit: max(-1, command.EventsMax+excess)},
 			command.ActorsQuery{Limit: max(-1, command.ActorsMax+excess)}} {
-			_, err := n.Lookup(t.Context(), command.Lookup{Query: q})
+			_, err := n.Lookup(t.Context(), command.Lookup{By: testBy, Query: q})
 			invalid(fmt.Sprintf("%+v", q), err)
 		}
 	}
 	call := actor.Call{ID: n.NewCallID(), Parent: n.NewCallID(), To: actor.NewID("helper", ""), Kind: actor.Signal, Operation: "go", Left: time.Minute}
-	a, err := n.Invoke(t.Context(), command.Invoke{Call: call}, nil)
+	a, err := n.Invoke(t.Context(), command.Invoke{By: testBy, Call: call}, nil)
 	invalid("a signal was invoked", errors.Join(err, asError(a.Reply.Refusal)))
 	call.Kind, call.ID = actor.Waiting, n.NewCallID()
-	a, err = n.Signal(t.Context(), command.Signal{Call: call})
+	a, err = n.Signal(t.Context(), command.Signal{By: testBy, Call: call})
 	invalid("a call was signalled", errors.Join(err, asError(a.Reply.Refusal)))
 }
 

@@ -13,13 +13,16 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// View reads runs from a store, whether or not a node is serving it. While one
+// View reads the runs of one tenant from a store, whether or not a node is serving it. While one
 // is, what a View reads MUST NOT be shown before it is durable: use Commands.
-type View struct{ KV store.KV }
+type View struct {
+	KV     store.KV
+	Tenant string
+}
 
 // Owner returns the owner of a run, or a NotFound refusal.
 func (v View) Owner(run actor.CallID) (command.Owner, error) {
-	owner, ok, err := store.ActorOf(v.KV, actor.DefaultTenant, run)
+	owner, ok, err := store.ActorOf(v.KV, v.Tenant, run)
 	if err == nil && !ok {
 		err = actor.Refuse(actor.NotFound, "run %s not found; GET /v1/runs lists the newest runs", run)
 	}
@@ -34,7 +37,7 @@ func (v View) Run(run actor.CallID) (command.Run, error) {
 	}
 	r := command.Run{Owner: owner}
 	for {
-		page, err := store.Events(v.KV, actor.DefaultTenant, run, r.Record.Seq, command.EventsMax)
+		page, err := store.Events(v.KV, v.Tenant, run, r.Record.Seq, command.EventsMax)
 		if err != nil {
 			return r, err
 		}
@@ -58,7 +61,7 @@ func (v View) Runs(limit int) (all command.Runs, err error) {
 	if err := checkLimit(limit, command.RunsMax); err != nil {
 		return all, err
 	}
-	newest, err := store.Runs(v.KV, actor.DefaultTenant, limit, true)
+	newest, err := store.Runs(v.KV, v.Tenant, limit, true)
 	if err != nil {
 		return all, err
 	}
@@ -96,7 +99,7 @@ func (v View) Events(q command.EventsQuery) (command.Events, error) {
 			return out, err
 		}
 	}
-	page, err := store.Events(v.KV, actor.DefaultTenant, q.Run, q.After, q.Limit)
+	page, err := store.Events(v.KV, v.Tenant, q.Run, q.After, q.Limit)
 	if err != nil {
 		return out, err
 	}
@@ -125,7 +128,7 @@ func (v View) Events(q command.EventsQuery) (command.Events, error) {
 // event returns one event of a run. It refuses the number of an event that does
 // not exist.
 func (v View) event(run actor.CallID, seq uint64) (store.RunEvent, error) {
-	found, err := store.Events(v.KV, actor.DefaultTenant, run, seq-1, 1)
+	found, err := store.Events(v.KV, v.Tenant, run, seq-1, 1)
 	if err == nil && len(found) == 0 {
 		r := actor.Refuse(actor.Invalid, "run %s has no event %d yet: send the number of the last event read, or 0 to start at the first event", run, seq)
 		r.Field = "after"

@@ -95,7 +95,7 @@ var operations = []struct {
 	{"decode a client message from JSON", func(t *testing.T) func() {
 		body := []byte(`{"content":"which of these papers speak about flow control?","session":"session-7","timeout_ms":30000}`)
 		return func() {
-			if _, r := ingress.Message("echo", body); r != nil {
+			if _, r := ingress.Message(actor.NewPrincipal("u", ""), "echo", body); r != nil {
 				panic(r)
 			}
 		}

@@ -55,7 +55,7 @@ func studyHTTP(b *bench) (rows []row, err error) {
 func (b *bench) httpRow(n *node, name, bare string, f floor) (r row, err error) {
 	var random [ingress.KeyRandomBytes]byte
 	rand.Read(random[:]) //nolint:errcheck // never fails
-	key, text, refusal := ingress.NewKey(random, "bench", []ingress.Scope{ingress.ScopeCall}, n.Now(), 0)
+	key, text, refusal := ingress.NewKey(random, "bench", "", []ingress.Scope{ingress.ScopeCall}, n.Now(), 0)
 	if refusal != nil {
 		return r, refusal
 	}
