@@ -91,7 +91,7 @@ func TestRefusalNamesAndCodes(t *testing.T) {
 		}
 		codes[info.Type] = r
 	}
-	if len(codes) != 14 {
-		t.Errorf("%d reasons, want 14", len(codes))
+	if len(codes) != 17 {
+		t.Errorf("%d reasons, want 17", len(codes))
 	}
 }

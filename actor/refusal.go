@@ -27,6 +27,9 @@ const (
 	Unknown                          // the outcome cannot be determined
 	NoDevice                         // no client that can perform the operation is online
 	EventsExceeded                   // the run, or an answer that it received, has too many events
+	ModelAuth                        // the provider of a model rejected the key
+	ModelNotFound                    // no such model, here or at its provider
+	ModelRejected                    // the provider rejected the request
 )
 
 // Scope identifies the party whose limit caused a Busy refusal.
@@ -90,6 +93,10 @@ var reasons = [...]ReasonInfo{
 	NoDevice:    {"NoDevice", "NoDevice", "CAPACITY_NO_DEVICE", "error", "client_offline", 409},
 
 	EventsExceeded: {"EventsExceeded", "EventsExceeded", "CAPACITY_EVENTS_EXCEEDED", "error", "events_exceeded", 402},
+
+	ModelAuth:     {"ModelAuth", "ModelAuthFailed", "EXECUTION_MODEL_AUTH", "error", "model_auth", 502},
+	ModelNotFound: {"ModelNotFound", "ModelNotFound", "EXECUTION_MODEL_NOT_FOUND", "error", "model_not_found", 502},
+	ModelRejected: {"ModelRejected", "ModelRequestRejected", "EXECUTION_MODEL_REJECTED", "error", "model_rejected", 502},
 }
 
 // Reasons returns all reasons in order.

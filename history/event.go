@@ -102,6 +102,9 @@ type Event struct {
 	Peer   actor.ID // other actor: callee of an Ask, sender or addressee of a message
 	What   string   // kind of message (request, answered, cancel …), ask (call, tool, work, sleep, wait) or effect (respond …)
 	Why    string   // Drop, Deactivate, Refuse: reason in one word
+	// Detail is the sentence of the refusal (Reply, Refuse), for logs. It is free text
+	// and no part of a history.
+	Detail string `history:"-"`
 	Chain  []actor.ID
 	// Left is the time left of the call. ParentLeft is the time left of the caller's
 	// turn, excluding holds (Ask). Given is the initial time left of the expired clock

@@ -212,7 +212,7 @@ func poisonRefusal(panics int) *actor.Refusal {
 // refuse refuses a call without writing an entry. A retry of the call therefore
 // passes through all checks again.
 func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
-	c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Why: "callee", Chain: call.Chain})
+	c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Detail: r.Detail, Why: "callee", Chain: call.Chain})
 	reply := actor.Fail(call.ID, r)
 	reply.Budget = call.Budget
 	c.replyTo(act, call, &reply, false)

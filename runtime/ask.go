@@ -259,7 +259,7 @@ func (c *Cell) emitAsk(t *turn, i, pending int) {
 		e.Left = a.Clock.Left
 	}
 	if refused {
-		e.Kind, e.Reason, e.Scope, e.Why = history.Refuse, a.Answer.Refusal.Reason, a.Answer.Refusal.Scope, "caller"
+		e.Kind, e.Reason, e.Scope, e.Detail, e.Why = history.Refuse, a.Answer.Refusal.Reason, a.Answer.Refusal.Scope, a.Answer.Refusal.Detail, "caller"
 	}
 	c.emit(e)
 }

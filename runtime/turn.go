@@ -301,7 +301,7 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 		replied := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
 			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Remaining(c.now), Digest: history.OutcomeDigest(reply.Parts, reply.Warnings)}
 		if reply.Refusal != nil {
-			replied.Reason, replied.Scope = reply.Refusal.Reason, reply.Refusal.Scope
+			replied.Reason, replied.Scope, replied.Detail = reply.Refusal.Reason, reply.Refusal.Scope, reply.Refusal.Detail
 		}
 		c.emit(replied)
 	}

@@ -20,6 +20,7 @@ type ExchangeConfig struct {
 	NewDecoder func(contentType string) (Decoder, *Failure)
 	// Safe means that the request may be repeated after it was possibly processed.
 	Safe     bool
+	Model    bool // the upstream is a model
 	Deadline actor.Time
 	AttemptLimits
 }
@@ -29,7 +30,7 @@ type ExchangeConfig struct {
 func (m Model) Exchange(p Prompt, deadline actor.Time, patience AttemptLimits) (ExchangeConfig, *actor.Refusal) {
 	request, refusal := m.Request(p)
 	name := "model " + p.Model
-	return ExchangeConfig{Upstream: name, Request: request, Safe: true, Deadline: deadline, AttemptLimits: patience,
+	return ExchangeConfig{Upstream: name, Request: request, Safe: true, Model: true, Deadline: deadline, AttemptLimits: patience,
 		NewDecoder: func(contentType string) (Decoder, *Failure) {
 			return NewModelDecoder(name, &p, request.secrets(), contentType)
 		},
@@ -470,7 +471,7 @@ func (m exchangeStep) interrupt(failure *Failure) {
 }
 
 func (m exchangeStep) failWithStatus() {
-	m.failAttempt(StatusFailure(m.order.Upstream, m.status, m.headers, m.body, m.secrets(), m.headAt))
+	m.failAttempt(StatusFailure(m.order.Upstream, m.order.Model, m.status, m.headers, m.body, m.secrets(), m.headAt))
 }
 
 // failAttempt ends an attempt, and ends the exchange unless another attempt is
@@ -501,6 +502,9 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	case uncertain:
 		m.finish(actor.Refuse(actor.Unknown, "%s; the request may have been processed", f.Refusal.Detail))
 	default:
+		if refusal := f.Refusal; f.Class != Refused && refusal.Reason == actor.Unavailable && refusal.RetryAfter == 0 {
+			refusal.RetryAfter = policy.DelayMax // the upstream may recover
+		}
 		m.finish(f.Refusal)
 	}
 }

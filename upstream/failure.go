@@ -70,10 +70,33 @@ var statusRules = []statusRule{
 	{529, Throttled, actor.Unavailable}, // "overloaded" at some upstreams
 }
 
+// modelReason returns the reason for a request that the provider of a model refused.
+func modelReason(status int, e upstreamError) actor.Reason {
+	switch code := e.code + " " + e.kind; {
+	case status == 401 || status == 403 || containsAny(code, "invalid_api_key", "authentication_error", "permission_error", "permission_denied"):
+		return actor.ModelAuth
+	case status == 404 || containsAny(code, "model_not_found", "not_found_error"):
+		return actor.ModelNotFound
+	}
+	return actor.ModelRejected
+}
+
+func containsAny(text string, words ...string) bool {
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) })
+}
+
+// ofModel converts the failure of a request that the provider of a model refused.
+func (f *Failure) ofModel(status int, e upstreamError) *Failure {
+	if f.Class == Refused && (f.Refusal.Reason == actor.Rejected || status == 404) {
+		f.Refusal.Reason = modelReason(status, e)
+	}
+	return f
+}
+
 // StatusFailure returns the failure for a response with a status other than 200.
 // Body is the part of the body received. Now is the time at which the head
-// arrived.
-func StatusFailure(name string, status int, headers []Header, body []byte, secrets Secrets, now actor.Time) *Failure {
+// arrived. The reasons of a model differ from those of an agent.
+func StatusFailure(name string, model bool, status int, headers []Header, body []byte, secrets Secrets, now actor.Time) *Failure {
 	f := &Failure{Class: Refused}
 	reason := actor.Rejected
 	if i := slices.IndexFunc(statusRules, func(m statusRule) bool { return m.status == status }); i >= 0 {
@@ -104,6 +127,9 @@ func StatusFailure(name string, status int, headers []Header, body []byte, secre
 		f.Refusal.Scope = actor.ScopeCallee
 	}
 	f.Refusal.RetryAfter = f.After
+	if model {
+		return f.ofModel(status, reported)
+	}
 	return f
 }
 
@@ -236,7 +262,7 @@ func scalarText(v jsontext.Value) string {
 func (e upstreamError) retryClass() Class {
 	for _, code := range []string{e.code, e.kind} {
 		switch code {
-		case "insufficient_quota", "invalid_request_error", "invalid_api_key", "context_length_exceeded", "content_filter":
+		case "insufficient_quota", "invalid_request_error", "invalid_api_key", "authentication_error", "permission_error", "model_not_found", "context_length_exceeded", "content_filter":
 			return Refused
 		case "rate_limit_exceeded", "rate_limit_error", "overloaded_error":
 			return Throttled
@@ -262,7 +288,7 @@ func (e upstreamError) describe(secrets Secrets) string {
 	return b.String()
 }
 
-// failure returns the failure for an error within a response.
+// failure returns the failure for an error within the response of a model.
 func (e upstreamError) failure(name string, secrets Secrets) *Failure {
 	f := fail(Broken, actor.Unavailable, "%s sent an error%s", name, e.describe(secrets))
 	if class := e.retryClass(); class != 0 {
@@ -271,5 +297,5 @@ func (e upstreamError) failure(name string, secrets Secrets) *Failure {
 	if f.Class == Refused {
 		f.Refusal.Reason = actor.Rejected
 	}
-	return f
+	return f.ofModel(200, e)
 }

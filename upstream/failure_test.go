@@ -55,7 +55,7 @@ func TestStatusFailure(t *testing.T) {
 		{0, nil, ``, upstream.Broken, actor.Unavailable, 0, "m answers 0"},
 		{999, nil, `{"error":{"message":["a"],"code":{"b":1}}}`, upstream.Broken, actor.Unavailable, 0, "m answers 999"},
 	} {
-		f := upstream.StatusFailure("m", c.status, c.headers, []byte(c.body), nil, 0)
+		f := upstream.StatusFailure("m", false, c.status, c.headers, []byte(c.body), nil, 0)
 		r := f.Refusal
 		if f.Class != c.class || r.Reason != c.reason || f.After != c.after || r.RetryAfter != c.after || r.Detail != c.detail {
 			t.Errorf("%d %v %s: got %s, %s, after %v: %q", c.status, c.headers, c.body, f.Class, r.Reason, f.After, r.Detail)
@@ -64,7 +64,7 @@ func TestStatusFailure(t *testing.T) {
 			t.Errorf("%d: %s has scope %q", c.status, r.Reason, r.Scope)
 		}
 	}
-	long := upstream.StatusFailure("m", 500, nil, []byte(`{"error":"`+strings.Repeat("ä", 4000)+`"}`), nil, 0)
+	long := upstream.StatusFailure("m", false, 500, nil, []byte(`{"error":"`+strings.Repeat("ä", 4000)+`"}`), nil, 0)
 	if n := len(long.Refusal.Detail); n > 600 {
 		t.Errorf("refusal of %d bytes, want at most 600", n)
 	}
@@ -125,7 +125,7 @@ func TestParseHTTPDate(t *testing.T) {
 func FuzzStatusFailure(f *testing.F) {
 	f.Add(429, "retry-after", "Sat, 21 Nov 2026 08:00:30 GMT", `{"error":{"message":"x","code":7}}`)
 	f.Fuzz(func(t *testing.T, status int, name, value, body string) {
-		got := upstream.StatusFailure("m", status, []upstream.Header{{Name: name, Value: value}}, []byte(body), nil, 0)
+		got := upstream.StatusFailure("m", false, status, []upstream.Header{{Name: name, Value: value}}, []byte(body), nil, 0)
 		if got.Class == 0 || got.After < 0 || got.After > upstream.RetryAfterMax || got.Refusal.Detail == "" || len(got.Refusal.Detail) > 1000 {
 			t.Errorf("invalid failure %+v", got)
 		}

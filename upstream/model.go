@@ -101,7 +101,7 @@ func (d *ModelDecoder) Decode(b []byte) (deltas []Delta, failure *Failure) {
 	}
 	if d.parser == nil {
 		if len(d.body)+len(b) > BodyBytesMax {
-			d.fail(Refused, actor.Rejected, "%s: response exceeds %d bytes", d.name, BodyBytesMax)
+			d.fail(Refused, actor.ModelRejected, "%s: response exceeds %d bytes", d.name, BodyBytesMax)
 		} else {
 			d.body = append(d.body, b...)
 		}
@@ -117,7 +117,7 @@ func (d *ModelDecoder) Decode(b []byte) (deltas []Delta, failure *Failure) {
 		}
 	}
 	if refusal != nil {
-		d.fail(Refused, refusal.Reason, "%s: %s", d.name, refusal.Detail)
+		d.fail(Refused, actor.ModelRejected, "%s: %s", d.name, refusal.Detail)
 	}
 	return deltas, d.failure
 }
@@ -308,7 +308,7 @@ func (d *ModelDecoder) addContent(content wireContent) string {
 	}
 	d.jsonBytes += jsonBytesMax(text)
 	if d.jsonBytes+d.calls.JSONBytes() > OutputBytesMax {
-		d.fail(Refused, actor.Rejected, "%s: output exceeds %d bytes", d.name, OutputBytesMax)
+		d.fail(Refused, actor.ModelRejected, "%s: output exceeds %d bytes", d.name, OutputBytesMax)
 		return ""
 	}
 	d.text.WriteString(text)

@@ -269,3 +269,87 @@ func TestRestartOfServiceCostsNoRun(t *testing.T) {
 		}
 	}
 }
+
+// The error of a provider reaches the client, the run's event and the log with its
+// own code and in the provider's words, but without the key.
+func TestErrorOfProviderIsReported(t *testing.T) {
+	const key = "sk-canary-5f2c1e"
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadAll(r.Body)
+		status, code, _ := strings.Cut(strings.Split(r.URL.Path, "/")[1], "-")
+		n := 0
+		_, _ = fmt.Sscan(status, &n)
+		w.WriteHeader(n)
+		_, _ = fmt.Fprintf(w, `{"error":{"message":"the words of the provider about %s","code":%q}}`, r.Header.Get("Authorization"), code)
+	}))
+	defer provider.Close()
+	cases := []struct {
+		path, code string
+		status     int
+	}{
+		{"401-invalid_api_key", "model_auth", 502},
+		{"403-denied", "model_auth", 502},
+		{"404-model_not_found", "model_not_found", 502},
+		{"400-bad_prompt", "model_rejected", 502},
+		{"429-insufficient_quota", "model_rejected", 502},
+		{"503-overloaded_error", "agent_unavailable", 503},
+	}
+	dir := t.TempDir()
+	config := ""
+	for _, c := range cases {
+		config += "[models.m" + c.path + "]\nurl = \"" + provider.URL + "/" + c.path + "\"\nkey_env = \"TEST_PROVIDER_KEY\"\nretry_attempts = 2\nretry_delay = \"1ms\"\nretry_delay_max = \"5ms\"\n"
+	}
+	path := filepath.Join(dir, "troupe.toml")
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TEST_PROVIDER_KEY", key)
+	s := startServer(t, filepath.Join(dir, "data"), "--config", path, "--log-level", "info")
+	s.putAgent(`{"name":"lost","model":"missing"}`)
+	for _, c := range append(cases, struct {
+		path, code string
+		status     int
+	}{"lost", "model_not_found", 502}) {
+		agent, words := c.path, "the words of the provider about ***"
+		if c.path == "lost" {
+			words = `unknown model "missing"`
+		} else {
+			agent = "a" + c.path
+			s.putAgent(`{"name":"` + agent + `","model":"m` + c.path + `"}`)
+		}
+		var a struct {
+			Run        string `json:"run_id"`
+			Detail     string `json:"detail"`
+			Code       string `json:"code"`
+			RetryAfter int    `json:"retry_after"`
+		}
+		status, err := s.request("POST", "/v1/agents/"+agent+"/messages", `{"content":"hi"}`, "", &a)
+		if err != nil || status != c.status || a.Code != c.code || !strings.Contains(a.Detail, words) || a.Run == "" || (a.RetryAfter > 0) != (status == 503) {
+			t.Errorf("%s: status %d, %+v, %v; want %d %s", c.path, status, a, err, c.status, c.code)
+		}
+		events := s.stream(agent, "hi", nil)
+		if last := events[len(events)-1].Payload.Error; last.Code != c.code || !strings.Contains(last.Detail, words) {
+			t.Errorf("%s: last event %+v", c.path, last)
+		}
+		log, _ := os.ReadFile(s.log)
+		var ended, request bool
+		for line := range strings.Lines(string(log)) {
+			var l struct {
+				Message string `json:"msg"`
+				Run     string `json:"run"`
+				Code    string `json:"code"`
+				Detail  string `json:"detail"`
+			}
+			_ = json.Unmarshal([]byte(line), &l)
+			if l.Run == a.Run && l.Code == c.code && strings.Contains(l.Detail, words) {
+				ended, request = ended || l.Message == "ended", request || l.Message == "request"
+			}
+		}
+		if !ended || request != (status == 502) {
+			t.Errorf("%s: run logged %v, request logged %v:\n%s", c.path, ended, request, log)
+		}
+		if strings.Contains(string(log)+fmt.Sprint(events)+a.Detail, key[:9]) {
+			t.Errorf("%s: the key is visible", c.path)
+		}
+	}
+}

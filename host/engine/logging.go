@@ -31,7 +31,7 @@ func (e *Engine) eventKinds() history.Set {
 }
 
 // logEvent logs the events of runs that matter to an operator. It never logs
-// content.
+// content, apart from the sentences of refusals.
 func (e *Engine) logEvent(ev *history.Event) {
 	var message string
 	level := slog.LevelInfo
@@ -67,7 +67,7 @@ func eventAttrs(ev *history.Event) []slog.Attr {
 		all = append(all, slog.String("status", ev.Status.String()))
 	}
 	if ev.Reason != 0 {
-		all = append(all, slog.String("reason", ev.Reason.String()))
+		all = append(all, slog.String("code", ev.Reason.Info().Type), slog.String("reason", ev.Reason.String()), slog.String("detail", ev.Detail))
 	}
 	if ev.Why != "" {
 		all = append(all, slog.String("why", ev.Why))

@@ -95,10 +95,15 @@ func (p *problem) append(b []byte) []byte {
 	return append(b, '}')
 }
 
+// loggedProblem is the key under which the problem of a request is kept for its log
+// line.
+const loggedProblem = "problem"
+
 func (p *problem) write(ctx *fasthttp.RequestCtx) {
 	buf := bufferPool.Get().(*[]byte)
 	defer bufferPool.Put(buf)
 	*buf = p.append((*buf)[:0])
+	ctx.SetUserValue(loggedProblem, p)
 	ctx.SetStatusCode(p.Status)
 	ctx.SetContentType("application/problem+json")
 	if p.Status == http.StatusUnauthorized {

@@ -205,8 +205,15 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 			if !s.log.Enabled(ctx, level) {
 				return
 			}
-			s.log.LogAttrs(ctx, level, "request", slog.String("method", string(ctx.Method())), slog.String("path", string(ctx.Path())),
-				slog.Int("status", status), slog.Int64("us", elapsed.Microseconds()))
+			attrs := []slog.Attr{slog.String("method", string(ctx.Method())), slog.String("path", string(ctx.Path())),
+				slog.Int("status", status), slog.Int64("us", elapsed.Microseconds())}
+			if p, ok := ctx.UserValue(loggedProblem).(*problem); ok {
+				attrs = append(attrs, slog.String("code", p.Code), slog.String("detail", p.Detail))
+				if p.Run != "" {
+					attrs = append(attrs, slog.String("run", p.Run))
+				}
+			}
+			s.log.LogAttrs(ctx, level, "request", attrs...)
 		}()
 		if c, ok := ctx.Conn().(*connection); ok && c.bareLineFeed {
 			malformed("the request line does not end with CR LF").write(ctx)

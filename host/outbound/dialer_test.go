@@ -295,8 +295,9 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 			w.WriteHeader(status)
 		}))
 		o := newOutbound(t, Config{Allow: upstream.AllowLoopback(), Models: oneModel(redirector.URL)}, &logBuffer{})
-		for _, h := range []*result{askModel(t.Context(), o, "m", "hi", testTimeout), invoke(t.Context(), o, upstream.Target{URL: redirector.URL, AuthEnv: "TROUPE_AUTH_A"}, true, testTimeout)} {
-			if h.Refusal == nil || h.Refusal.Reason != actor.Rejected || !strings.Contains(h.Refusal.Detail, fmt.Sprint("answers ", status)) {
+		for reason, h := range map[actor.Reason]*result{actor.ModelRejected: askModel(t.Context(), o, "m", "hi", testTimeout),
+			actor.Rejected: invoke(t.Context(), o, upstream.Target{URL: redirector.URL, AuthEnv: "TROUPE_AUTH_A"}, true, testTimeout)} {
+			if h.Refusal == nil || h.Refusal.Reason != reason || !strings.Contains(h.Refusal.Detail, fmt.Sprint("answers ", status)) {
 				t.Errorf("%d: %v", status, h.Refusal)
 			}
 		}

@@ -23,10 +23,9 @@
 //  4. Secrets are read from environment variables. They appear in no refusal, no
 //     log line and no printed configuration.
 //  5. Requests and answers are never logged. Each attempt of an exchange is
-//     logged in one place, from an upstream.Attempt, which contains neither. A
-//     refusal is logged without its detail: the detail may quote the upstream,
-//     and the upstream may quote the prompt. The events of the run contain the
-//     detail.
+//     logged in one place, from an upstream.Attempt, which contains neither. The
+//     detail of a refusal is logged: at most 512 bytes of the upstream's own
+//     words, without secrets.
 //  6. After Close no goroutine remains.
 //
 // A registered agent (SetAgents) is polled for its health every 15 s, or sends

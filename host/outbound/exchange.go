@@ -50,7 +50,7 @@ func (o *Outbound) logAttempt(name string, n int, a upstream.Attempt) {
 	attrs := []slog.Attr{slog.String("upstream", name), slog.Int("attempt", n), slog.Int("status", a.Status),
 		slog.Int("bytes", a.Bytes), slog.Int64("took_ms", a.Took.Milliseconds())}
 	if a.Refusal != nil {
-		attrs = append(attrs, slog.String("reason", a.Refusal.Reason.String()))
+		attrs = append(attrs, slog.String("reason", a.Refusal.Reason.String()), slog.String("detail", a.Refusal.Detail))
 	}
 	o.log.LogAttrs(o.ctx, slog.LevelDebug, "upstream attempt", attrs...)
 }

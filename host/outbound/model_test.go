@@ -80,17 +80,17 @@ func TestModelFailures(t *testing.T) {
 		{"401 that quotes the key", func(w http.ResponseWriter, r *http.Request, _ int) {
 			w.WriteHeader(401)
 			_, _ = fmt.Fprintf(w, `{"error":{"message":"Incorrect API key provided: %s","code":"invalid_api_key"}}`, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
-		}, "", actor.Rejected, "invalid_api_key: Incorrect API key provided: ***", 1, 0, 0},
+		}, "", actor.ModelAuth, "invalid_api_key: Incorrect API key provided: ***", 1, 0, 0},
 		{"400 that quotes the prompt", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.WriteHeader(400)
 			_, _ = io.WriteString(w, `{"error":{"message":"what is `+promptCanary+`?"}}`)
-		}, "", actor.Rejected, "what is " + promptCanary, 1, 0, 0},
+		}, "", actor.ModelRejected, "what is " + promptCanary, 1, 0, 0},
 		{"no answer", func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }, "", actor.Unavailable, "no response within 2m0s", 2, 4 * time.Minute, 4*time.Minute + 2*time.Second},
 		{"an error whose body never ends", func(w http.ResponseWriter, r *http.Request, _ int) {
 			w.WriteHeader(400)
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
-		}, "", actor.Rejected, "answers 400", 1, 2 * time.Second, 2 * time.Second},
+		}, "", actor.ModelRejected, "answers 400", 1, 2 * time.Second, 2 * time.Second},
 		{"silence after the head", func(w http.ResponseWriter, r *http.Request, _ int) {
 			writeStream(w, nil)
 			<-r.Context().Done()
@@ -156,19 +156,19 @@ func TestModelFailures(t *testing.T) {
 		}, "", actor.Unavailable, "unexpected content coding", 5, 0, 30 * time.Second},
 		{"a huge chunk", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, []byte("data: "+strings.Repeat("x", 2<<20)))
-		}, "", actor.Rejected, "a line is longer than 1048576 bytes", 1, 0, 0},
+		}, "", actor.ModelRejected, "a line is longer than 1048576 bytes", 1, 0, 0},
 		{"an endless answer", func(w http.ResponseWriter, r *http.Request, _ int) {
 			long := upstream.AppendStream(nil, upstream.Completion{Text: strings.Repeat("x", 64<<10)}, 64<<10)
 			for r.Context().Err() == nil {
 				writeStream(w, long)
 			}
-		}, strings.Repeat("x", 512<<10), actor.Rejected, "output exceeds 524288 bytes", 1, 0, 0},
+		}, strings.Repeat("x", 512<<10), actor.ModelRejected, "output exceeds 524288 bytes", 1, 0, 0},
 		{"an endless JSON body", func(w http.ResponseWriter, r *http.Request, _ int) {
 			w.Header().Set("Content-Type", "application/json")
 			for r.Context().Err() == nil {
 				_, _ = w.Write(make([]byte, 64<<10))
 			}
-		}, "", actor.Rejected, "exceeds 4194304 bytes", 1, 0, 0},
+		}, "", actor.ModelRejected, "exceeds 4194304 bytes", 1, 0, 0},
 		{"an endless head", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			conn, _, _ := w.(http.Hijacker).Hijack()
 			defer conn.Close()
@@ -217,6 +217,12 @@ func TestModelFailures(t *testing.T) {
 				}
 				if lines := strings.Count(w.log.String(), `"msg":"upstream attempt"`); lines != c.asked {
 					t.Errorf("%d attempts logged, want %d: %s", lines, c.asked, w.log)
+				}
+				if c.name == "400 that quotes the prompt" { // the words of the upstream are logged
+					if !strings.Contains(w.log.String(), c.detail) {
+						t.Errorf("the answer was not logged: %s", w.log)
+					}
+					w.log.b.Reset()
 				}
 				checkNoSecrets(t, h, w.log)
 				if s := w.Stats()[0]; s.Name != "m" || s.InProgress != 0 || s.Attempts != uint64(c.asked) {
@@ -394,7 +400,7 @@ func TestModelConfigIsApplied(t *testing.T) {
 		askModel(t.Context(), w.Outbound, "m", "hi", testTimeout).completion(t)
 
 		h := askModel(t.Context(), w.Outbound, "gpt", "hi", testTimeout)
-		if h.Refusal == nil || h.Refusal.Reason != actor.NotFound || !strings.Contains(h.Refusal.Detail, `unknown model "gpt": want one of local, m, scripted`) {
+		if h.Refusal == nil || h.Refusal.Reason != actor.ModelNotFound || !strings.Contains(h.Refusal.Detail, `unknown model "gpt": want one of local, m, scripted`) {
 			t.Errorf("%v", h.Refusal)
 		}
 		w.close()

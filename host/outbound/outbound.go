@@ -124,7 +124,7 @@ func (o *Outbound) Models() []string { return slices.Sorted(maps.Keys(o.models))
 func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(actor.Piece)) actor.Answer {
 	m, ok := o.models[op.Name]
 	if !ok {
-		return refusedAnswer(actor.Refuse(actor.NotFound, "unknown model %.80q: want one of %s", op.Name, joinNames(o.Models())))
+		return refusedAnswer(actor.Refuse(actor.ModelNotFound, "unknown model %.80q: want one of %s; the table [models] of the configuration has the others", op.Name, joinNames(o.Models())))
 	}
 	prompt, err := upstream.DecodePrompt(op.Body)
 	if err != nil {

@@ -123,7 +123,7 @@ func TestModelListIsTruncated(t *testing.T) {
 	}
 	o := newOutbound(t, Config{Models: maps.Clone(models)}, &logBuffer{})
 	defer o.Close()
-	if h := askModel(t.Context(), o, "x", "hi", testTimeout); !strings.HasSuffix(h.Refusal.Detail, "m18, m19 and 11 more") {
+	if h := askModel(t.Context(), o, "x", "hi", testTimeout); !strings.Contains(h.Refusal.Detail, "m18, m19 and 11 more;") {
 		t.Errorf("%s", h.Refusal.Detail)
 	}
 }
