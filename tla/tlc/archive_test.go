@@ -47,3 +47,36 @@ func TestArchiveKeepsOtherSections(t *testing.T) {
 		t.Errorf("%d sections, the first of %d bytes", len(a), len(got))
 	}
 }
+
+// The archive in the repository holds what TLC found: the output of each section meets the expectation of
+// its config, and a complete search has the figures of RESULTS.md.
+func TestArchiveAgreesWithResults(t *testing.T) {
+	a, err := ReadArchive(filepath.Join(tla, archiveName))
+	if err != nil || len(a) == 0 {
+		t.Fatalf("%d sections, %v", len(a), err)
+	}
+	results, err := readTable(filepath.Join(tla, "RESULTS.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]Config{}
+	for _, c := range configs(t) {
+		all[c.Name] = c
+	}
+	for name, section := range a {
+		c, ok := all[name]
+		if !ok {
+			t.Errorf("%s: no such config; make tla ARGS='-keep -run %[1]s' drops it", name)
+			continue
+		}
+		r := Result{Config: c, Report: ParseReport(c, section.Output)}
+		if mismatch := r.Mismatch(); mismatch != "" {
+			t.Errorf("%s at %s: %s", name, section.Commit, mismatch)
+		}
+		got, want := figuresOf(r), results[rowKey(c)]
+		got.seconds, want.seconds = "", ""
+		if c.Expect.Kind == Holds && got != want {
+			t.Errorf("%s at %s: got %+v, RESULTS.md has %+v", name, section.Commit, got, want)
+		}
+	}
+}
