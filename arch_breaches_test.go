@@ -143,6 +143,17 @@ var breaches = []struct {
 		"docs/NAMES.md:1", "Result is not found in tools"},
 	{"external names are found where docs/NAMES.md says", tiny{"docs/NAMES.md": "| `call_agent` | the tools | x |"}, "docs/NAMES.md:1", "no place"},
 
+	{"docs/compat.md names what stands", tiny{"docs/compat.md": "| K1 calls | `call_agent` | `TestCall` |", "tools/x.go": "package tools\nconst name = \"call_agent\""},
+		"docs/compat.md:1", "no test named TestCall"},
+	{"docs/compat.md names what stands", tiny{"docs/compat.md": "| K1 calls | `call_agent` | `TestCall` |", "tools/x_test.go": "package tools\nfunc TestCall() {}"},
+		"docs/compat.md:1", "call_agent is not found"},
+	{"docs/compat.md names what stands", tiny{"docs/compat.md": "| K1 calls | `POST /v1/calls` | `TestCall` |", "tools/x_test.go": "package tools\nfunc TestCall() {}"},
+		"docs/compat.md:1", "POST /v1/calls is not found"},
+	{"docs/compat.md names what stands", tiny{"docs/compat.md": "| K1 calls | `--calls` | `TestCall` |", "tools/x_test.go": "package tools\nfunc TestCall() {}", "cmd/troupe/x.go": "package main\nvar Calls int"},
+		"docs/compat.md:1", "--calls is not found"},
+	{"docs/compat.md names what stands", tiny{"docs/compat.md": "| K35 later | `agent_poll` | `planned` |", "tools/x.go": "package tools\nconst name = \"agent_poll\""},
+		"docs/compat.md:1", "`agent_poll` stands"},
+	{"docs/compat.md names what stands", tiny{"docs/compat.md": "| K1 calls | – | – |"}, "docs/compat.md:1", "want a surface and a test"},
 	{"docs/errors.md matches the table of refusals", tiny{"actor/refusal.go": "package actor\nvar t = [...]row{Busy: {\"Busy\", \"agent_busy\", 429}}",
 		"docs/errors.md": "| `Busy` | agent_busy | 428 |"}, "docs/errors.md", "lacks 429"},
 

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 var (
@@ -205,6 +206,86 @@ func externalNamesAreFound(c *checkout) (found []string) {
 		}
 	}
 	return found
+}
+
+// compatNamesWhatStands reads the table of docs/compat.md. The tests of a row and
+// its surfaces must exist: routes, flags, paths, Go names, and words of the code. A
+// row whose test is `planned` must not have all its surfaces.
+func compatNamesWhatStands(c *checkout) (found []string) {
+	const page = "docs/compat.md"
+	tests, words := map[string]bool{}, map[string]bool{}
+	for _, f := range c.files {
+		if !strings.HasSuffix(f.path, "_test.go") && (f.ast != nil || path.Ext(f.path) == ".tla") {
+			for _, word := range strings.FieldsFunc(f.text, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+				words[word] = true
+			}
+			continue
+		}
+		if f.ast == nil {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil {
+				tests[fn.Name.Name] = true
+			}
+		}
+	}
+	for i, line := range strings.Split(c.text(page), "\n") {
+		cells := strings.Split(line, "|")
+		if len(cells) != 5 || !requirementCell.MatchString(cells[1]) {
+			continue
+		}
+		breach := func(format string, args ...any) {
+			found = append(found, fmt.Sprintf("%s:%d: %s", page, i+1, fmt.Sprintf(format, args...)))
+		}
+		var missing []string
+		surfaces := quoted.FindAllStringSubmatch(cells[2], -1)
+		for _, m := range surfaces {
+			if !c.hasSurface(m[1], words) {
+				missing = append(missing, m[1])
+			}
+		}
+		if strings.TrimSpace(cells[3]) == "`planned`" {
+			if len(surfaces) > 0 && len(missing) == 0 {
+				breach("%s stands; name its test instead of `planned`", strings.TrimSpace(cells[2]))
+			}
+			continue
+		}
+		for _, m := range missing {
+			breach("%s is not found; correct the surface, or mark the row `planned`", m)
+		}
+		names := quoted.FindAllStringSubmatch(cells[3], -1)
+		if len(names) == 0 || len(surfaces) == 0 {
+			breach("want a surface and a test in backticks, or `planned`")
+		}
+		for _, m := range names {
+			if !tests[m[1]] {
+				breach("no test named %s; correct the name", m[1])
+			}
+		}
+	}
+	return found
+}
+
+var requirementCell = regexp.MustCompile(`^ [A-Z][0-9]+[a-z]? `)
+
+// hasSurface reports whether a surface of docs/compat.md exists. The paths of
+// routes and flags are read where the code declares them.
+func (c *checkout) hasSurface(name string, words map[string]bool) bool {
+	flag, isFlag := strings.CutPrefix(name, "--")
+	switch {
+	case strings.Contains(name, " /"):
+		return strings.Contains(c.text("host/gateway/auth.go"), strconv.Quote(name))
+	case isFlag:
+		field := regexp.MustCompile(`(?mi)^\s+` + strings.ReplaceAll(flag, "-", "") + `\s+\S.*help:"`)
+		return slices.ContainsFunc(c.goFiles(), func(f *file) bool { return strings.HasPrefix(f.path, "cmd/troupe/") && field.MatchString(f.text) })
+	case strings.Contains(name, "/"):
+		return c.has(name)
+	}
+	if _, exported, ok := strings.Cut(name, "."); ok {
+		name = exported // the rule on exported names in docs checks the package
+	}
+	return words[name]
 }
 
 // contains reports whether a file, or any file below a folder, contains the words
