@@ -33,7 +33,7 @@ help-all:
 	@awk -F ':.*#[#+] ' '/^[a-z-]+:.*#[#+] / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
 
 build: ## compile the troupe binary into bin/
-	@$(GO) build -o bin/troupe ./cmd/troupe
+	@$(GO) build -ldflags '-X main.commit=$(shell git rev-parse HEAD 2>/dev/null)' -o bin/troupe ./cmd/troupe
 
 test: ## run all tests; needs only Go
 	$(GO) test ./...

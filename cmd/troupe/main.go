@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 
 	"github.com/alecthomas/kong"
 
@@ -105,19 +104,4 @@ func newParser(cli *CLI, s streams) *kong.Kong {
 	return invariant.Must(kong.New(cli, mutantsOption(), kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
 		kong.Vars{"version": version()}, kong.Writers(s.out, s.err), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Bind(s), kong.Exit(func(code int) { panic(exitCode(code)) })))
-}
-
-// version returns the version of the module and the commit it was built from.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	for _, setting := range info.Settings {
-		if setting.Key == "vcs.revision" && len(setting.Value) >= 12 {
-			v += " (" + setting.Value[:12] + ")"
-		}
-	}
-	return v
 }

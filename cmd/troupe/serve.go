@@ -100,6 +100,15 @@ func (c *ServeCmd) Run(s streams) error {
 // defaultBackups returns the default folder for backups of a data folder.
 func defaultBackups(data string) string { return filepath.Clean(data) + "-backups" }
 
+// urlOf returns the URL of a listener. For one on all addresses it is that of
+// loopback, because the listener's own address cannot be dialed everywhere.
+func urlOf(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return fmt.Sprintf("http://127.0.0.1:%d", tcp.Port)
+	}
+	return "http://" + addr.String()
+}
+
 // nodeServer is a node with a gateway.
 type nodeServer struct {
 	*node.Node
@@ -174,7 +183,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 			return nil, err
 		}
 	}
-	n = &nodeServer{Node: base, url: "http://" + listener.Addr().String(), served: make(chan error, 2), logger: log}
+	n = &nodeServer{Node: base, url: urlOf(listener.Addr()), served: make(chan error, 2), logger: log}
 	n.gateway = gateway.New(n, log, gateway.Config{Keys: keys, Secret: n.Secret(), External: n.External(), Backup: n.Backup, Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off"})
 	if c.Keyless == "on" && gateway.CheckListenAddress(c.Listen, 0) == nil {
 		log.Warn("clients on loopback need no API key; a proxy on this machine that adds no header lets everyone in: behind a proxy, serve with --keyless=off")

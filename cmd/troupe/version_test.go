@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"testing"
+)
+
+func TestVersionOf(t *testing.T) {
+	const sha = "1e1c7330a9d64cbb1e1c7330a9d64cbb1e1c7330"
+	for _, c := range []struct {
+		module, revision, modified, commit, want string
+	}{
+		{"(devel)", "", "", "", nextRelease},
+		{"", "", "", "", nextRelease},
+		{"(devel)", sha, "false", "", nextRelease + " (1e1c7330a9d6)"},
+		{"v0.0.0-20261123020000-1e1c7330a9d6+dirty", sha, "true", "", nextRelease + " (1e1c7330a9d6, modified)"},
+		{"(devel)", "", "", sha, nextRelease + " (1e1c7330a9d6)"},
+		{"v1.2.3", "", "", "", "v1.2.3"},
+		{"(devel)", "", "", "abc", nextRelease + " (abc)"},
+	} {
+		info := &debug.BuildInfo{Main: debug.Module{Version: c.module}}
+		if c.revision != "" {
+			info.Settings = []debug.BuildSetting{{Key: "vcs.revision", Value: c.revision}, {Key: "vcs.modified", Value: c.modified}}
+		}
+		if got := versionOf(info, c.commit); got != c.want {
+			t.Errorf("%+v: got %s", c, got)
+		}
+	}
+}
+
+// The binary of make build names its commit, and one built outside a repository its
+// version.
+func TestBuiltProgramPrintsVersion(t *testing.T) {
+	commit := "1e1c7330a9d64cbb"
+	for flags, want := range map[string]string{
+		"-ldflags=-X main.commit=" + commit: `^v[0-9.]+-dev \(1e1c7330a9d6\)\n$`,
+		"-ldflags=":                         `^v[0-9.]+-dev\n$`,
+	} {
+		program := filepath.Join(t.TempDir(), "troupe")
+		if out, err := exec.Command("go", "build", "-buildvcs=false", flags, "-o", program, ".").CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		out, err := exec.Command(program, "--version").Output()
+		if err != nil || !regexp.MustCompile(want).Match(out) {
+			t.Errorf("%s: %q, %v", flags, out, err)
+		}
+	}
+}
+
+// The address that a server prints can be used by clients on its machine.
+func TestPrintedURLCanBeUsed(t *testing.T) {
+	for listen, want := range map[string]string{
+		"0.0.0.0:8290":     "http://127.0.0.1:8290",
+		"[::]:8290":        "http://127.0.0.1:8290",
+		"127.0.0.1:8290":   "http://127.0.0.1:8290",
+		"[::1]:8290":       "http://[::1]:8290",
+		"192.0.2.1:8290":   "http://192.0.2.1:8290",
+		"[2001:db8::1]:80": "http://[2001:db8::1]:80",
+	} {
+		addr, err := net.ResolveTCPAddr("tcp", listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := urlOf(addr); got != want {
+			t.Errorf("%s: got %s, want %s", listen, got, want)
+		}
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	if code, _, stderr := runProgram(t, "keys", "create", "--data", dir); code != 0 {
+		t.Fatal(stderr)
+	}
+	for _, any := range []string{"0.0.0.0:0", "[::]:0"} {
+		s := startServer(t, dir, "--listen", any)
+		var health struct{}
+		if status, err := s.request("GET", "/healthz", "", "", &health); status != 200 {
+			t.Errorf("%s prints %s: status %d, %v", any, s.url, status, err)
+		}
+		s.stop(9)
+	}
+}
