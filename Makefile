@@ -2,7 +2,7 @@
 #
 # `make` prints the everyday targets, `make help-all` all of them. Go and make
 # suffice for all but race (a C compiler), tla, tla-big and trace (a Java runtime
-# and Maven), demo-python (python3) and clients (curl, python3, npm and Chromium).
+# and Maven), demo-python (python3) and clients (curl, python3, npm, Chromium, haproxy, nginx).
 
 GO       ?= go
 WORD     ?= xyzzy
@@ -124,7 +124,7 @@ demo: build ## call an agent on a real server, kill -9 it, and recover: WORD=
 demo-python: build #+ call an agent in Python that calls back; needs python3: WORD=
 	@$(GO) run ./test/demo/python -word "$$WORD"
 
-clients: build #+ resume streams across a kill -9 with curl, Python, npm's EventSource and a browser; needs them
+clients: build #+ resume streams across a kill -9 with curl, Python, npm's EventSource and a browser, and try to pass haproxy and nginx without a key; needs them
 	@$(GO) run ./test/clients
 
 crash: build ## kill the real server N (20) times and simulate power failures; no acknowledged work may be lost

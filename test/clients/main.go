@@ -7,6 +7,9 @@
 // each client. An EventSource reconnects by itself. The others are started again
 // with the ID of the last event they received. Each client must receive every event
 // exactly once, in order.
+//
+// Before that, haproxy and nginx forward to servers on loopback, and no request
+// without a key may pass them.
 package main
 
 import (
@@ -129,6 +132,9 @@ func (h *harness) run() (err error) {
 	if err := h.findClients(); err != nil {
 		return err
 	}
+	if err := h.checkProxies(); err != nil {
+		return err
+	}
 	if err := h.startAgent(); err != nil {
 		return err
 	}
@@ -215,6 +221,11 @@ func (h *harness) findClients() error {
 		return p
 	}
 	curl, python, npm, chromium := path("curl", "curl"), path("python3", "python3"), path("npm", "npm"), path("chromium", "chromium")
+	for _, name := range []string{"haproxy", "nginx"} {
+		if _, err := findProxy(name); err != nil {
+			missing = append(missing, name+": on Debian, apt-get install "+name)
+		}
+	}
 	if len(missing) > 0 {
 		return fmt.Errorf("missing: %s", strings.Join(missing, "; "))
 	}
