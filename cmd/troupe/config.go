@@ -31,6 +31,9 @@ const configBytesMax = 1 << 20
 //
 //	[limits]
 //	run_timeout_ms = 600000
+//
+//	[auth]
+//	TROUPE_AUTH_SCRIBE = "127.0.0.1:9001"
 type configFile string
 
 // configuration is the content of a configuration file.
@@ -59,7 +62,7 @@ func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 			delete(flags, "config")
 			delete(flags, "help")
 			delete(flags, "version")
-			return fmt.Errorf("%s: %s is unknown; want one of %s, or the tables models and limits", path, name, strings.Join(slices.Sorted(maps.Keys(flags)), ", "))
+			return fmt.Errorf("%s: %s is unknown; want one of %s, or the tables models, limits and auth", path, name, strings.Join(slices.Sorted(maps.Keys(flags)), ", "))
 		}
 	}
 	ctx.AddResolver(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
@@ -88,6 +91,7 @@ func readConfig(path string) (configuration, error) {
 	var tables struct {
 		Models map[string]outbound.Model `toml:"models"`
 		Limits map[string]int64          `toml:"limits"`
+		Auth   map[string]string         `toml:"auth"` // read as the flag --auth
 	}
 	meta, err := toml.Decode(string(text), &tables)
 	if err != nil {

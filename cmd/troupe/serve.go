@@ -29,7 +29,7 @@ const serverFile = "SERVER"
 
 // ServeCmd runs a node with a gateway until it receives a signal.
 type ServeCmd struct {
-	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models and limits."`
+	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models, limits and auth."`
 	Data    string        `env:"TROUPE_DATA" default:"data" type:"path" help:"Data folder; created if absent (${default})."`
 	Listen  string        `env:"TROUPE_LISTEN" default:"127.0.0.1:8283" help:"Address to listen on; port 0 picks a free port (${default})."`
 	Backups string        `env:"TROUPE_BACKUPS" type:"path" placeholder:"DIR" help:"Folder in which backups are made; outside of the data folder. Default: the data folder with -backups appended."`
@@ -45,6 +45,8 @@ type ServeCmd struct {
 	Trace   string        `env:"TROUPE_TRACE" type:"path" placeholder:"FILE" help:"Write the node's history to this file as JSON lines, at most 1 GiB; it contains names of actors and calls, and no messages."`
 	Grace   time.Duration `env:"TROUPE_GRACE" default:"10s" help:"Maximum time for clients to receive their answers when the node stops (${default})."`
 	Level   slog.Level    `env:"TROUPE_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error (${default})."`
+
+	Auth map[string]string `placeholder:"NAME=HOST" help:"Host, host:port or beginning of a URL to which the secret in the variable TROUPE_AUTH_… may be sent; several are separated by commas."`
 }
 
 // Help returns the text shown below the flags.
@@ -138,7 +140,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 			return nil, fmt.Errorf("the agent files in %s have errors; see also: troupe check %[1]s", c.Agents)
 		}
 	}
-	out := outbound.Config{Models: config.Models, Allow: c.Allow, Pace: c.Pace}
+	out := outbound.Config{Models: config.Models, Allow: c.Allow, Pace: c.Pace, Auth: c.Auth}
 	if gateway.CheckListenAddress(c.Listen, 0) == nil {
 		out.Allow = append(out.Allow, upstream.AllowLoopback()...)
 	}

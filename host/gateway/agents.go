@@ -199,6 +199,9 @@ func (s *Server) registerAgent(ctx *fasthttp.RequestCtx) { s.putAgent(ctx, agent
 // has no effect.
 func (s *Server) putAgent(ctx *fasthttp.RequestCtx, operation string) {
 	spec, p := decodeBody(ctx, func(b []byte) ([]byte, *actor.Refusal) { return b, ingress.CheckObject(b) })
+	if p == nil {
+		p = s.checkSecret(spec)
+	}
 	if p != nil {
 		p.write(ctx)
 		return
@@ -215,6 +218,21 @@ func (s *Server) putAgent(ctx *fasthttp.RequestCtx, operation string) {
 		status = http.StatusCreated
 	}
 	respond(ctx, status, answer)
+}
+
+// checkSecret refuses a spec that names a secret that may not be sent to its endpoint.
+// An invalid spec is left to the registry.
+func (s *Server) checkSecret(body []byte) *problem {
+	spec, err := agents.ReadJSON(body)
+	if err != nil || s.config.External == nil {
+		return nil
+	}
+	if err := s.config.External.Permit(spec.Endpoint, spec.Auth.Env); err != nil {
+		r := actor.Refuse(actor.Rejected, "%v", err)
+		r.Field = "auth.env"
+		return refusalProblem(r)
+	}
+	return nil
 }
 
 // deleteAgent deletes an agent. Its open runs complete, and new calls get a 404

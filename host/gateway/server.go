@@ -41,6 +41,9 @@ type External interface {
 	// name exists.
 	Heartbeat(name string) bool
 	Healthy(name string) bool
+	// Permit returns an error if the secret in the environment variable authEnv may
+	// not be sent to a URL.
+	Permit(url, authEnv string) error
 }
 
 // Server serves the HTTP API of a node.

@@ -133,6 +133,11 @@ func (o *Outbound) SetAgents(all []Agent) {
 	s.known = next
 }
 
+// Permit returns an error if the secret in a variable may not be sent to a URL.
+func (o *Outbound) Permit(url, authEnv string) error {
+	return o.config.Auth.Permit(upstream.Target{URL: url, AuthEnv: authEnv})
+}
+
 // Heartbeat records a heartbeat of an agent. It reports whether an agent of that
 // name exists.
 func (o *Outbound) Heartbeat(name string) bool {
@@ -219,7 +224,7 @@ func (s *agents) recordPoll(a Agent, status int, now actor.Time) {
 // no response.
 func (o *Outbound) poll(a Agent) (status int) {
 	auth, err := o.config.secret(a.Target.AuthEnv)
-	if err != nil {
+	if err != nil || o.config.Auth.Permit(a.Target) != nil {
 		return 0
 	}
 	r, refusal := upstream.Agent{URL: a.Target.URL, Auth: auth}.HealthRequest()

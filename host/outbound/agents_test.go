@@ -144,7 +144,13 @@ func TestInvalidInvocationsAreNotSent(t *testing.T) {
 			{upstream.Target{URL: "gopher://h"}, actor.Invalid, "agent py: target: url: want http or https"},
 			{upstream.Target{URL: agentURL, AuthEnv: "KEY"}, actor.Invalid, "TROUPE_AUTH_"},
 			{upstream.Target{URL: agentURL, AuthEnv: "TROUPE_AUTH_B"}, actor.Unavailable, "the environment variable TROUPE_AUTH_B is not set"},
+			{upstream.Target{URL: "http://thief.example", AuthEnv: "TROUPE_AUTH_A"}, actor.Rejected, "may not send the secret TROUPE_AUTH_A to thief.example: serve with --auth TROUPE_AUTH_A=thief.example"},
+			{upstream.Target{URL: "http://agents.example:9001/py", AuthEnv: "TROUPE_AUTH_A"}, actor.Rejected, "agents.example:9001"},
+			{upstream.Target{URL: agentURL, AuthEnv: "TROUPE_AUTH_C"}, actor.Rejected, "TROUPE_AUTH_C"},
 		} {
+			if n := w.poll(Agent{"py", c.target}); n != 0 {
+				t.Errorf("health poll of %+v: %d", c.target, n)
+			}
 			h := invoke(t.Context(), w.Outbound, c.target, false, testTimeout)
 			if h.Refusal == nil || h.Refusal.Reason != c.reason || !strings.Contains(h.Refusal.Detail, c.detail) {
 				t.Errorf("%v, want %s", h.Refusal, c.detail)

@@ -29,6 +29,8 @@ type Config struct {
 	// upstream.NewEgress. A server bound to loopback may add
 	// upstream.AllowLoopback.
 	Allow []string
+	// addresses to which the secrets of external agents may be sent
+	Auth upstream.Bindings
 	// returns the token with which an external agent calls back on behalf of the
 	// given run of the actor id; nil: agents get no token
 	Token func(run actor.CallID, id actor.ID) string
@@ -119,6 +121,9 @@ func (c *Config) Validate() error {
 	}
 	if _, err := upstream.NewEgress(c.Allow); err != nil {
 		return err
+	}
+	if err := c.Auth.Check(); err != nil {
+		return fmt.Errorf("auth: %w", err)
 	}
 	return c.Backoff.Validate()
 }

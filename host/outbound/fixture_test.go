@@ -131,6 +131,9 @@ func newOutbound(t *testing.T, config Config, log *logBuffer) *Outbound {
 			return value, ok
 		}
 	}
+	if config.Auth == nil {
+		config.Auth = upstream.Bindings{"TROUPE_AUTH_A": "agents.example:9000, elsewhere.example, 127.0.0.1", "TROUPE_AUTH_B": "agents.example"}
+	}
 	if config.Resolve == nil {
 		config.Resolve = func(context.Context, string) ([]netip.Addr, error) {
 			return []netip.Addr{netip.MustParseAddr("1.2.3.4")}, nil

@@ -165,6 +165,9 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, onPiece func(a
 	if err != nil {
 		return refusedAnswer(actor.Refuse(actor.Invalid, "agent %s: %v", op.Name, err))
 	}
+	if err := o.config.Auth.Permit(target); err != nil {
+		return refusedAnswer(actor.Refuse(actor.Rejected, "agent %s: %v", op.Name, err))
+	}
 	auth, err := o.config.secret(target.AuthEnv)
 	if err != nil {
 		return refusedAnswer(actor.Refuse(actor.Unavailable, "agent %s: %v", op.Name, err))

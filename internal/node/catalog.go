@@ -119,13 +119,17 @@ func (c *catalogSync) compile() error {
 }
 
 // warnMissing logs and returns a warning for each tool and model that is missing on
-// this node. It covers the agents with a matching ID.
+// this node, and for each secret that it may not send. It covers the agents with a matching ID.
 func (c *catalogSync) warnMissing(match func(id string) bool) (warnings []string) {
 	for _, s := range c.catalog.Specs {
 		if !match(s.ID) {
 			continue
 		}
-		for _, text := range s.AvailabilityWarnings(c.tools, c.outbound.Models()) {
+		found := s.AvailabilityWarnings(c.tools, c.outbound.Models())
+		if err := c.outbound.Permit(s.Endpoint, s.Auth.Env); err != nil {
+			found = append(found, fmt.Sprintf("agent %s: %v", s.ID, err))
+		}
+		for _, text := range found {
 			c.log.Warn(text)
 			warnings = append(warnings, text)
 		}

@@ -34,6 +34,9 @@ func (n *Node) CallRegistry(ctx context.Context, operation string, body []byte) 
 // PutAgent stores an agent of the operator in the registry, unless it is stored
 // already. It retries while the registry is busy for a short time.
 func (n *Node) PutAgent(ctx context.Context, spec agents.Spec) (changed bool, warnings []string, err error) {
+	if err := n.outbound.Permit(spec.Endpoint, spec.Auth.Env); err != nil {
+		return false, nil, err
+	}
 	if known, owner, ok := n.catalog.spec(spec.ID); ok && known.Hash() == spec.Hash() && owner == agents.Operator {
 		return false, nil, nil
 	}
