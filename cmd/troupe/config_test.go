@@ -56,7 +56,7 @@ func TestConfigPathFromEnvironment(t *testing.T) {
 
 func TestConfigErrors(t *testing.T) {
 	for _, c := range []struct{ file, want string }{
-		{"lisen = \"x\"", "lisen is unknown; want one of agents, allow, auth, backups, cells"},
+		{"lisen = \"x\"", "lisen is unknown; want one of agents, allow, auth, backups, ballast_mib, cells"},
 		{"config = \"x\"", "config is unknown"},
 		{"cells = \"many\"", "expected a valid 64 bit int"},
 		{"[models.big]\nurl = \"http://127.0.0.1:1\"\nkeyenv = \"X\"", "models.big.keyenv is unknown"},

@@ -41,6 +41,7 @@ type ServeCmd struct {
 	Node    string        `env:"TROUPE_NODE" default:"n1" help:"Name of this node; it cannot be changed later (${default})."`
 	Cells   int           `env:"TROUPE_CELLS" default:"0" help:"Number of cells; 0 means one per processor."`
 	Pace    time.Duration `env:"TROUPE_PACE" default:"0s" help:"Delay of the scripted model before each piece of its answer (${default})."`
+	Ballast uint64        `env:"TROUPE_BALLAST_MIB" name:"ballast-mib" default:"96" help:"MiB to reserve in the data folder, released if the disk is full at a start; 0 means none (${default})."`
 	Ready   bool          `env:"TROUPE_READY" help:"Serve the built-in agents coordinator and helper."`
 	Trace   string        `env:"TROUPE_TRACE" type:"path" placeholder:"FILE" help:"Write the node's history to this file as JSON lines, at most 1 GiB; it contains names of actors and calls, and no messages."`
 	Grace   time.Duration `env:"TROUPE_GRACE" default:"10s" help:"Maximum time for clients to receive their answers when the node stops (${default})."`
@@ -162,7 +163,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		return nil, err
 	}
 	keys := new(gateway.Keys)
-	base, err := node.Open(node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace, Keys: keys, Backups: backups}, log)
+	base, err := node.Open(node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace, Keys: keys, Backups: backups, Ballast: c.Ballast << 20}, log)
 	var conflict *node.ConflictError
 	switch {
 	case errors.As(err, &conflict):

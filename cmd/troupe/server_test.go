@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 
 func programCmd(args ...string) *exec.Cmd {
 	c := exec.Command(os.Args[0], args...)
-	c.Env = append(os.Environ(), asProgram+"=1", "TROUPE_SERVER=", "NO_COLOR=1")
+	c.Env = append(os.Environ(), asProgram+"=1", "TROUPE_SERVER=", "NO_COLOR=1", "TROUPE_BALLAST_MIB=0")
 	return c
 }
 

@@ -36,6 +36,9 @@ type Options struct {
 	// FreeFloor is the free space in bytes below which new work is refused. 0
 	// means the constant FreeFloor, 1 disables the limit.
 	FreeFloor uint64
+	// Ballast is the size in bytes of a file that is removed if the disk is too full
+	// to open the store. 0 means none.
+	Ballast uint64
 	// Logger receives Pebble's errors; nil discards them.
 	Logger *slog.Logger
 	// Fatal receives the reason why the disk can no longer be written. It MUST
@@ -124,9 +127,16 @@ func (d *Disk) open() error {
 		return err
 	}
 	if !d.options.ReadOnly {
-		if err := d.checkFree(d.options.FreeFloor / 4); err != nil {
+		err := d.checkFree(d.options.FreeFloor / 4)
+		if err != nil && d.releaseBallast() {
+			err = d.checkFree(d.options.FreeFloor / 4)
+		}
+		if err != nil {
 			return err
 		}
+	}
+	if err := d.writeHolder(); err != nil {
+		return err
 	}
 	fresh, err := d.inspect()
 	if err != nil {
@@ -168,7 +178,11 @@ func (d *Disk) open() error {
 	case err != nil:
 		return err
 	}
-	return d.dropPreserved()
+	if err := d.dropPreserved(); err != nil || d.options.ReadOnly {
+		return err
+	}
+	d.createBallast()
+	return nil
 }
 
 func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {

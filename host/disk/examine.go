@@ -38,6 +38,9 @@ func examineWith(dir string, options Options, progress func(keys uint64), then f
 	if err := d.acquireLock(); err != nil {
 		return x, fmt.Errorf("store %s: %w", dir, err)
 	}
+	if err := d.writeHolder(); err != nil {
+		return x, fmt.Errorf("store %s: %w", dir, err)
+	}
 	mark, err := d.readAnchor()
 	if err != nil {
 		// Only the anchor distinguishes a truncated log from a complete one.

@@ -125,6 +125,11 @@ func (d *Disk) acquireLock() error {
 		}
 		return fmt.Errorf("is in use by %s (%w)", strings.TrimSpace(string(holder)), err)
 	}
+	return nil
+}
+
+// writeHolder names this process as the holder of the lock.
+func (d *Disk) writeHolder() error {
 	if err := d.writeFile(holderFile, fmt.Appendf(nil, "process %d\n", os.Getpid())); err != nil && !d.options.ReadOnly {
 		return err
 	}
