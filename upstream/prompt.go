@@ -314,6 +314,8 @@ type Model struct {
 	// URL is the base URL of the API, for example https://api.example.com/v1.
 	URL string
 	Key Secret // "" sends none
+	// Headers are sent with each request; CheckHeaderName accepts their names.
+	Headers []Header
 	// MaxTokensName is the JSON member that bounds the answer: "" means max_tokens,
 	// and some upstreams require max_completion_tokens.
 	MaxTokensName string
@@ -360,5 +362,5 @@ func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
 	if m.Key != "" {
 		headers = append(headers, Header{Name: "authorization", Value: "Bearer " + m.Key.Reveal(), Secret: true})
 	}
-	return post(m.URL, "/chat/completions", body, headers)
+	return post(m.URL, "/chat/completions", body, append(headers, m.Headers...))
 }

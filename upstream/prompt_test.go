@@ -142,7 +142,7 @@ func TestCheckURLAndHeaders(t *testing.T) {
 		{"https://user:key@host/", "contains a user"},
 		{"https://host/?key=1", "a query"},
 		{"https://host/?", "a query"},
-		{"https://host/#", "a query or a fragment"},
+		{"https://host/#", "contains a fragment"},
 		{"https://host/a b", "blanks"},
 		{"https://host\\@evil/", "backslashes"},
 		{"https://host/\r\nx: y", "control characters"},

@@ -5,6 +5,7 @@ package upstream
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/troupe-run/troupe/actor"
@@ -107,7 +108,7 @@ func post(base, path string, body []byte, headers []Header) (Request, *actor.Ref
 // request joins an endpoint and a path. It rejects an endpoint or header with more
 // than one interpretation, such as a header value with a line break.
 func request(method, base, path string, body []byte, headers []Header) (Request, *actor.Refusal) {
-	if err := CheckURL(base); err != nil {
+	if err := CheckModelURL(base); err != nil {
 		return Request{}, actor.Refuse(actor.Invalid, "endpoint: %v", err)
 	}
 	for _, h := range headers {
@@ -118,13 +119,27 @@ func request(method, base, path string, body []byte, headers []Header) (Request,
 			return Request{}, actor.Refuse(actor.Invalid, "header %s: %d bytes exceed the maximum of %d", h.Name, len(h.Value), HeaderBytesMax)
 		}
 	}
-	return Request{Method: method, URL: strings.TrimRight(base, "/") + path, Headers: headers, Body: body}, nil
+	base, query, hasQuery := strings.Cut(base, "?")
+	to := strings.TrimRight(base, "/") + path
+	if hasQuery {
+		to += "?" + query
+	}
+	return Request{Method: method, URL: to, Headers: headers, Body: body}, nil
 }
 
 // CheckURL returns an error unless text is an endpoint: http or https, a host that
 // ParseHost accepts, a path, and nothing else. Whether the host may be reached is
 // decided by Egress after name resolution.
 func CheckURL(text string) error {
+	err := CheckModelURL(text)
+	if err == nil && strings.Contains(text, "?") {
+		return fmt.Errorf("contains a query")
+	}
+	return err
+}
+
+// CheckModelURL is CheckURL for the endpoint of a model, which may have a query.
+func CheckModelURL(text string) error {
 	if len(text) > URLBytesMax {
 		return fmt.Errorf("%d bytes exceed the maximum of %d", len(text), URLBytesMax)
 	}
@@ -141,8 +156,8 @@ func CheckURL(text string) error {
 		return fmt.Errorf("missing host")
 	case u.User != nil:
 		return fmt.Errorf("contains a user: configure the key separately")
-	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.Contains(text, "#"):
-		return fmt.Errorf("contains a query or a fragment")
+	case u.Fragment != "" || strings.Contains(text, "#"):
+		return fmt.Errorf("contains a fragment")
 	}
 	host := u.Host
 	if text := u.Port(); text != "" {
@@ -153,6 +168,30 @@ func CheckURL(text string) error {
 	}
 	if _, _, err := ParseHost(host); err != nil {
 		return fmt.Errorf("host %.80q: %w", host, err)
+	}
+	return nil
+}
+
+// Bounds of the headers that a configuration adds to the requests of a model.
+const (
+	HeadersMax         = 16
+	HeaderNameBytesMax = 64
+)
+
+// reservedHeaders are the headers with a meaning of their own, which a configuration
+// cannot set.
+var reservedHeaders = []string{"accept", "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "content-type", "cookie",
+	"expect", "host", "keep-alive", "te", "traceparent", "tracestate", "trailer", "transfer-encoding", "upgrade", "user-agent"}
+
+// CheckHeaderName returns an error unless a configuration may set the header.
+func CheckHeaderName(name string) error {
+	switch lower := strings.ToLower(name); {
+	case name == "" || len(name) > HeaderNameBytesMax || strings.Trim(lower, letterBytes+digitBytes+"-_") != "":
+		return fmt.Errorf("%.80q: want the name of a header: 1 to %d letters, digits, '-' and '_'", name, HeaderNameBytesMax)
+	case lower == "authorization":
+		return fmt.Errorf("%s is reserved: set key_env, the name of the variable with the key", name)
+	case slices.Contains(reservedHeaders, lower) || strings.HasPrefix(lower, "proxy-"):
+		return fmt.Errorf("%s is reserved: remove it", name)
 	}
 	return nil
 }

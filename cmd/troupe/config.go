@@ -98,6 +98,9 @@ func readConfig(path string) (configuration, error) {
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
 	for _, key := range meta.Undecoded() {
+		if len(key) == 3 && key[0] == "models" {
+			return c, fmt.Errorf("%s: %s %s", path, key, unknownModelField(key[2]))
+		}
 		if len(key) > 1 || strings.EqualFold(key[0], "models") || strings.EqualFold(key[0], "limits") {
 			return c, fmt.Errorf("%s: %s is unknown", path, key)
 		}
@@ -112,6 +115,17 @@ func readConfig(path string) (configuration, error) {
 		return c, fmt.Errorf("%s: limits: %w", path, err)
 	}
 	return c, nil
+}
+
+// unknownModelField returns an error text for an unknown field of a model. A name
+// that a known field begins with is taken for that field, such as key for key_env.
+func unknownModelField(name string) string {
+	fields := outbound.ModelFields()
+	text := "is unknown"
+	if i := slices.IndexFunc(fields, func(f string) bool { return strings.HasPrefix(f, strings.ToLower(name)+"_") }); i >= 0 {
+		text += "; did you mean " + fields[i]
+	}
+	return text + "; known fields: " + strings.Join(fields, ", ")
 }
 
 // setLimits sets limits by key.

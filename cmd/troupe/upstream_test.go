@@ -353,3 +353,54 @@ func TestErrorOfProviderIsReported(t *testing.T) {
 		}
 	}
 }
+
+// A provider may need a query in its URL and headers of its own.
+func TestQueryAndHeadersOfModel(t *testing.T) {
+	const key = "azure-canary-77ab"
+	var got atomic.Value
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadAll(r.Body)
+		got.Store(r.URL.String() + " " + r.Header.Get("Api-Key") + " " + r.Header.Get("X-Team") + " " + r.Header.Get("Authorization"))
+		w.WriteHeader(400)
+		_, _ = fmt.Fprintf(w, `{"error":{"message":"you sent %s"}}`, r.Header.Get("Api-Key"))
+	}))
+	defer provider.Close()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "troupe.toml")
+	table := "[models.azure]\nurl = \"" + provider.URL + "/openai/deployments/x/?api-version=2024-10-21\"\n"
+	if err := os.WriteFile(path, []byte(table+"headers = { X-Team = \"blue\" }\nheader_env = { api-key = \"TEST_PROVIDER_KEY\" }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TEST_PROVIDER_KEY", key)
+	s := startServer(t, filepath.Join(dir, "data"), "--config", path, "--log-level", "debug")
+	s.putAgent(`{"name":"a","model":"azure"}`)
+	if status, a := s.call("a", "hi"); status != 502 || !strings.Contains(a.Detail, "you sent ***") {
+		t.Errorf("status %d, %+v", status, a)
+	}
+	if want := "/openai/deployments/x/chat/completions?api-version=2024-10-21 " + key + " blue "; got.Load() != want {
+		t.Errorf("got %q, want %q", got.Load(), want)
+	}
+	if log, _ := os.ReadFile(s.log); strings.Contains(string(log), key[:9]) {
+		t.Errorf("the key is visible: %s", log)
+	}
+	for fields, want := range map[string]string{
+		`headers = { Authorization = "x" }`:                                   "headers: Authorization is reserved: set key_env",
+		`headers = { Transfer-Encoding = "x" }`:                               "headers: Transfer-Encoding is reserved",
+		`headers = { "a b" = "x" }`:                                           "want the name of a header",
+		`headers = { a = "x\ny" }`:                                            "headers.a: want one line",
+		`header_env = { a = "" }`:                                             "header_env.a: want the name of an environment variable",
+		`header_env = { a = "TEST_PROVIDER_UNSET" }`:                          "models.azure.header_env.a: the environment variable TEST_PROVIDER_UNSET is not set",
+		"headers = { a = \"x\" }\nheader_env = { A = \"TEST_PROVIDER_KEY\" }": "header_env: A is set twice",
+		`retry_attempts = 21`:                                                 "retry_attempts: got 21, want 1 (no retry) to 20",
+		`retry_delay = "2h"`:                                                  "retry_delay: got 2h0m0s",
+		`retry_delay_max = "1s"`:                                              "retry_delay_max: got 1s, want at least retry_delay, 2s",
+		`retry_time = "2h"`:                                                   "retry_time: got 2h0m0s, want at most 1h0m0s",
+	} {
+		if err := os.WriteFile(path, []byte(table+fields+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, stderr := runProgram(t, "serve", "--data", filepath.Join(dir, "other"), "--listen", "127.0.0.1:0", "--config", path); code == 0 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, %s; want %s", fields, code, stderr, want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -55,8 +56,12 @@ type Config struct {
 
 // Model configures one model of the node.
 type Model struct {
-	// base URL of the API, such as https://api.example.com/v1
+	// base URL of the API, such as https://api.example.com/v1; may have a query
 	URL string `toml:"url"`
+	// headers sent with each prompt: with their value, and with the environment
+	// variable that holds the value
+	Headers   map[string]string `toml:"headers"`
+	HeaderEnv map[string]string `toml:"header_env"`
 	// environment variable that holds the API key; "": no key
 	KeyEnv string `toml:"key_env"`
 	// name of the model at the provider; "": its key in Config.Models
@@ -129,11 +134,14 @@ func (c *Config) Validate() error {
 }
 
 func (m *Model) validate() error {
-	if err := upstream.CheckURL(m.URL); err != nil {
+	if err := upstream.CheckModelURL(m.URL); err != nil {
 		return fmt.Errorf("url: %w", err)
 	}
+	if err := m.validateHeaders(); err != nil {
+		return err
+	}
 	switch {
-	case strings.ContainsAny(m.KeyEnv, "= \x00") || len(m.KeyEnv) > upstream.NameBytesMax:
+	case !isEnvName(m.KeyEnv):
 		return fmt.Errorf("key_env: want the name of an environment variable, not the key")
 	case len(m.Model) > upstream.NameBytesMax:
 		return fmt.Errorf("model: got %d bytes, want at most %d", len(m.Model), upstream.NameBytesMax)
@@ -149,6 +157,64 @@ func (m *Model) validate() error {
 		return fmt.Errorf("head_timeout, idle_timeout: want a positive duration, or 0 for the default")
 	}
 	return m.retryPolicy().Check("retry_attempts", "retry_delay", "retry_delay_max", "retry_time")
+}
+
+func isEnvName(name string) bool {
+	return !strings.ContainsAny(name, "= \x00") && len(name) <= upstream.NameBytesMax
+}
+
+func (m *Model) validateHeaders() error {
+	if n := len(m.Headers) + len(m.HeaderEnv); n > upstream.HeadersMax {
+		return fmt.Errorf("headers, header_env: got %d, want at most %d", n, upstream.HeadersMax)
+	}
+	seen := map[string]bool{}
+	for _, table := range []struct {
+		name    string
+		headers map[string]string
+	}{{"headers", m.Headers}, {"header_env", m.HeaderEnv}} {
+		for _, name := range slices.Sorted(maps.Keys(table.headers)) {
+			value := table.headers[name]
+			if err := upstream.CheckHeaderName(name); err != nil {
+				return fmt.Errorf("%s: %w", table.name, err)
+			}
+			switch lower := strings.ToLower(name); {
+			case seen[lower]:
+				return fmt.Errorf("%s: %s is set twice", table.name, name)
+			case table.name == "header_env" && (value == "" || !isEnvName(value)):
+				return fmt.Errorf("header_env.%s: want the name of an environment variable, not the value", name)
+			case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }) || len(value) > upstream.HeaderBytesMax:
+				return fmt.Errorf("%s.%s: want one line of at most %d bytes", table.name, name, upstream.HeaderBytesMax)
+			default:
+				seen[lower] = true
+			}
+		}
+	}
+	return nil
+}
+
+// headers returns the additional headers of a model. Values from the environment are
+// secrets.
+func (c *Config) headers(m *Model) (all []upstream.Header, err error) {
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		all = append(all, upstream.Header{Name: strings.ToLower(name), Value: m.Headers[name]})
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.HeaderEnv)) {
+		value, err := c.secret(m.HeaderEnv[name])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		all = append(all, upstream.Header{Name: strings.ToLower(name), Value: value.Reveal(), Secret: true})
+	}
+	return all, nil
+}
+
+// ModelFields returns the names of the fields of a model in a configuration file.
+func ModelFields() (names []string) {
+	t := reflect.TypeFor[Model]()
+	for i := range t.NumField() {
+		names = append(names, t.Field(i).Tag.Get("toml"))
+	}
+	return names
 }
 
 // withDefaults returns the configuration with defaults for unset functions and

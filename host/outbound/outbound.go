@@ -82,6 +82,10 @@ func newModels(config *Config) (map[string]*model, error) {
 		if err != nil {
 			return nil, fmt.Errorf("models.%s.key_env: %w", name, err)
 		}
+		headers, err := config.headers(&c)
+		if err != nil {
+			return nil, fmt.Errorf("models.%s.header_env.%w", name, err)
+		}
 		if c.Model == "" {
 			c.Model = name
 		}
@@ -94,7 +98,7 @@ func newModels(config *Config) (map[string]*model, error) {
 		}
 		patience.Retry = c.retryPolicy().Or(patience.Retry)
 		models[name] = &model{name: name, config: c, patience: patience, backoff: newSharedBackoff(config.Backoff),
-			endpoint: upstream.Model{URL: c.URL, Key: key, MaxTokensName: c.MaxTokensName}}
+			endpoint: upstream.Model{URL: c.URL, Key: key, Headers: headers, MaxTokensName: c.MaxTokensName}}
 	}
 	return models, nil
 }
