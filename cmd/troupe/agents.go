@@ -15,10 +15,14 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// AgentsCmd groups the commands that show agents.
+// AgentsCmd groups the commands that show and change agents.
 type AgentsCmd struct {
 	List AgentsListCmd `cmd:"" help:"List the agents of a server."`
 	Show AgentsShowCmd `cmd:"" help:"Show an agent and the state of its actors."`
+
+	Create   AgentsCreateCmd   `cmd:"" help:"Create or change a declared agent."`
+	Register AgentsRegisterCmd `cmd:"" help:"Register an external agent."`
+	Delete   AgentsDeleteCmd   `cmd:"" help:"Delete an agent."`
 }
 
 // AgentsListCmd lists the agents of a server.

@@ -28,8 +28,8 @@ import (
 type CallCmd struct {
 	ServerFlags
 	Agent   string        `arg:"" help:"Agent to call."`
-	Message string        `arg:"" help:"Message text."`
-	Session string        `help:"Session of the message (main)."`
+	Message string        `arg:"" help:"Message text; - reads standard input, @FILE a file, @@ begins a text with @."`
+	Session string        `aliases:"session-id" help:"Session of the message (main)."`
 	Timeout time.Duration `help:"Maximum duration of the run; the server's default if absent."`
 	Stream  *bool         `negatable:"" help:"Print the answer while it is generated; the default on a terminal."`
 	Tree    bool          `help:"Print the tree of calls made for the answer."`
@@ -45,6 +45,7 @@ Examples:
   troupe call helper "hello"
   troupe call coordinator "find xyzzy" --session s-42 --tree
   troupe call helper hello --json | jq -r .content
+  troupe call helper - < question.txt
   troupe call helper hello --stream --json | jq -r .type`
 }
 
@@ -57,7 +58,11 @@ type messageBody struct {
 // Run executes the command. On SIGINT or SIGTERM it stops waiting; the run continues
 // on the server.
 func (c *CallCmd) Run(s streams) error {
-	body, err := json.Marshal(messageBody{c.Message, c.Session, c.Timeout.Milliseconds()})
+	text, err := readArgument("message", c.Message)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(messageBody{text, c.Session, c.Timeout.Milliseconds()})
 	if err != nil {
 		return err
 	}

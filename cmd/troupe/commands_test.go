@@ -258,8 +258,10 @@ func newExampleFolder(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "troupe.toml"), []byte("agents = \"examples/team\"\n"), 0o600); err != nil {
-		t.Fatal(err)
+	for name, text := range map[string]string{"troupe.toml": "agents = \"examples/team\"\n", "scout.json": `{"prompt": "Look around."}`} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return dir
 }

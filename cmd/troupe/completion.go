@@ -99,7 +99,12 @@ func bash(w io.Writer, all []subcommand) error {
 		if len(c.path) > 0 {
 			pattern = `" ` + strings.Join(c.path, " ") + ` "*`
 		}
-		fmt.Fprintf(&b, "    %s) words=%q ;;\n", pattern, c.words())
+		words := fmt.Sprintf("%q", c.words())
+		if what := completedBy(strings.Join(c.path, " ")); what != "" {
+			words += ` "$(troupe complete ` + what + ` 2>/dev/null)"`
+			words = strings.Replace(words, `" "`, ` `, 1)
+		}
+		fmt.Fprintf(&b, "    %s) words=%s ;;\n", pattern, words)
 	}
 	b.WriteString(`  esac
   COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))
@@ -135,6 +140,9 @@ func fish(w io.Writer, all []subcommand) error {
 		}
 		if len(c.values) > 0 {
 			fmt.Fprintf(&b, "complete -c troupe -n '%s' -a '%s'\n", when, strings.Join(c.values, " "))
+		}
+		if what := completedBy(strings.Join(c.path, " ")); what != "" {
+			fmt.Fprintf(&b, "complete -c troupe -n '%s' -a '(troupe complete %s 2>/dev/null)'\n", when, what)
 		}
 		for _, f := range c.flags {
 			takes := ""

@@ -20,7 +20,7 @@ import (
 type CLI struct {
 	Serve  ServeCmd  `cmd:"" help:"Run a node and serve its agents over HTTP."`
 	Call   CallCmd   `cmd:"" help:"Send a message to an agent and print its answer."`
-	Agents AgentsCmd `cmd:"" help:"List and show agents."`
+	Agents AgentsCmd `cmd:"" help:"List, show, create and delete agents."`
 	Check  CheckCmd  `cmd:"" help:"Check agent files for errors."`
 	Runs   RunsCmd   `cmd:"" help:"List, show, signal and cancel runs."`
 	Keys   KeysCmd   `cmd:"" help:"Create, list and revoke API keys."`
@@ -33,6 +33,7 @@ type CLI struct {
 	Restore RestoreCmd `cmd:"" help:"Create a data folder from a backup."`
 
 	Completion CompletionCmd `cmd:"" help:"Print a shell completion script."`
+	Complete   CompleteCmd   `cmd:"" hidden:"" help:"Print words for shell completion."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }

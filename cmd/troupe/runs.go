@@ -13,7 +13,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -72,7 +71,7 @@ func (c *RunsListCmd) Run(s streams) error {
 // RunsShowCmd shows one run.
 type RunsShowCmd struct {
 	SourceFlags
-	ID   string `arg:"" help:"Run ID."`
+	ID   string `arg:"" help:"Run ID, or its beginning."`
 	Tree bool   `help:"Include the runs it called, with depth and time left."`
 	JSON bool   `help:"Print JSON."`
 }
@@ -84,11 +83,11 @@ func (RunsShowCmd) Help() string {
 
 // Run executes the command.
 func (c *RunsShowCmd) Run(s streams) error {
-	id, err := actor.ParseCallID(c.ID)
-	if err != nil {
-		return err
-	}
 	return c.withSource(func(from source) error {
+		id, err := resolveRun(from, c.ID, c.hint("runs list", nil))
+		if err != nil {
+			return err
+		}
 		body, err := from.run(id)
 		if err != nil || c.JSON {
 			return printJSONOrError(s.out, body, err)
@@ -109,7 +108,7 @@ func (c *RunsShowCmd) Run(s streams) error {
 // RunsEventsCmd prints the events of a run.
 type RunsEventsCmd struct {
 	SourceFlags
-	ID     string `arg:"" help:"Run ID."`
+	ID     string `arg:"" help:"Run ID, or its beginning."`
 	After  uint64 `help:"Skip the events up to this sequence number."`
 	Follow bool   `help:"Wait for further events until the run ends; requires a server."`
 	JSON   bool   `help:"Print one JSON event per line."`
@@ -122,10 +121,6 @@ func (RunsEventsCmd) Help() string {
 
 // Run executes the command.
 func (c *RunsEventsCmd) Run(s streams) error {
-	id, err := actor.ParseCallID(c.ID)
-	if err != nil {
-		return err
-	}
 	wait := time.Duration(0)
 	if c.Follow {
 		if c.Data != "" {
@@ -134,6 +129,10 @@ func (c *RunsEventsCmd) Run(s streams) error {
 		wait = followPollTimeout
 	}
 	return c.withSource(func(from source) error {
+		id, err := resolveRun(from, c.ID, c.hint("runs list", nil))
+		if err != nil {
+			return err
+		}
 		for after := c.After; ; {
 			page, err := readEvents(from, id, after, wait)
 			if err != nil {
@@ -158,7 +157,7 @@ const followPollTimeout = 30 * time.Second
 // RunsCancelCmd cancels a run.
 type RunsCancelCmd struct {
 	ServerFlags
-	ID   string `arg:"" help:"Run ID."`
+	ID   string `arg:"" help:"Run ID, or its beginning."`
 	JSON bool   `help:"Print the JSON response of the server."`
 }
 
@@ -169,7 +168,7 @@ func (RunsCancelCmd) Help() string {
 
 // Run executes the command.
 func (c *RunsCancelCmd) Run(s streams) error {
-	id, err := actor.ParseCallID(c.ID)
+	id, err := resolveRun(c.client(), c.ID, c.hint("runs list", nil))
 	if err != nil {
 		return err
 	}
@@ -202,7 +201,7 @@ func (c *RunsCancelCmd) Run(s streams) error {
 // RunsSignalCmd sends a signal to a run that waits for it.
 type RunsSignalCmd struct {
 	ServerFlags
-	ID      string `arg:"" help:"ID of the waiting run."`
+	ID      string `arg:"" help:"ID of the waiting run, or its beginning."`
 	Name    string `arg:"" help:"Name of the signal it waits for."`
 	Payload string `arg:"" optional:"" help:"Text sent with the signal."`
 	JSON    bool   `help:"Print the JSON response of the server."`
@@ -215,7 +214,7 @@ func (RunsSignalCmd) Help() string {
 
 // Run executes the command.
 func (c *RunsSignalCmd) Run(s streams) error {
-	id, err := actor.ParseCallID(c.ID)
+	id, err := resolveRun(c.client(), c.ID, c.hint("runs list", nil))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/go-json-experiment/json"
+)
+
+// AgentsCreateCmd creates or changes a declared agent.
+type AgentsCreateCmd struct {
+	ServerFlags
+	Name   string `arg:"" help:"Name of the agent."`
+	Fields string `arg:"" optional:"" help:"Its other fields as JSON; - reads standard input, @FILE a file."`
+	JSON   bool   `help:"Print the JSON response of the server."`
+}
+
+// Help returns the text shown below the flags.
+func (AgentsCreateCmd) Help() string {
+	return `Creates an agent, or changes the one of that name. The fields are those of agent files.
+
+Examples:
+  troupe agents create scout
+  troupe agents create scout '{"prompt": "Answer in one sentence.", "agents": ["helper"]}'
+  troupe agents create scout @scout.json`
+}
+
+// Run executes the command.
+func (c *AgentsCreateCmd) Run(s streams) error {
+	return putAgent(s, c.ServerFlags, "/v1/agents", c.Fields, c.JSON, map[string]string{"name": c.Name})
+}
+
+// AgentsRegisterCmd registers an external agent.
+type AgentsRegisterCmd struct {
+	ServerFlags
+	ID       string `arg:"" help:"Agent ID."`
+	Endpoint string `arg:"" help:"URL of its service."`
+	Fields   string `arg:"" optional:"" help:"Its other fields as JSON; - reads standard input, @FILE a file."`
+	JSON     bool   `help:"Print the JSON response of the server."`
+}
+
+// Help returns the text shown below the flags.
+func (AgentsRegisterCmd) Help() string {
+	return `Registers an agent that runs as an HTTP service. The service sends the heartbeats.
+
+Examples:
+  troupe agents register scribe http://127.0.0.1:9001
+  troupe agents register scribe http://127.0.0.1:9001 '{"retry": "safe"}'`
+}
+
+// Run executes the command.
+func (c *AgentsRegisterCmd) Run(s streams) error {
+	return putAgent(s, c.ServerFlags, "/v1/agents/register", c.Fields, c.JSON, map[string]string{"agent_id": c.ID, "endpoint": c.Endpoint})
+}
+
+// putAgent sends the fields of an agent, of which some are arguments of their own.
+func putAgent(s streams, server ServerFlags, path, fields string, asJSON bool, arguments map[string]string) error {
+	text, err := readArgument("fields", fields)
+	if err != nil {
+		return err
+	}
+	all := map[string]any{}
+	if text != "" {
+		if err := json.Unmarshal([]byte(text), &all); err != nil {
+			return fmt.Errorf("fields: want a JSON object such as '{\"prompt\": \"…\"}': %w", err)
+		}
+	}
+	for name, value := range arguments {
+		if given, ok := all[name]; ok && given != value {
+			return fmt.Errorf("fields: %s is %v, but the argument is %s; leave the field out", name, given, value)
+		}
+		all[name] = value
+	}
+	_, body, err := server.client().post(path, all)
+	if err != nil || asJSON {
+		return printJSONOrError(s.out, body, err)
+	}
+	var out struct {
+		ID       string   `json:"agent_id"`
+		Created  bool     `json:"created"`
+		Changed  bool     `json:"changed"`
+		Warnings []string `json:"warnings"`
+	}
+	if err := json.Unmarshal(body, &out); err != nil {
+		return err
+	}
+	for _, w := range out.Warnings {
+		fmt.Fprintln(s.err, "warning:", w)
+	}
+	did := "is unchanged"
+	switch {
+	case out.Created:
+		did = "is created"
+	case out.Changed:
+		did = "is changed"
+	}
+	fmt.Fprintf(s.err, "agent %s %s; to call it:\n  %s\n", out.ID, did, server.hint("call", []string{out.ID, "hello"}))
+	return nil
+}
+
+// AgentsDeleteCmd deletes an agent.
+type AgentsDeleteCmd struct {
+	ServerFlags
+	ID string `arg:"" help:"Agent ID."`
+}
+
+// Help returns the text shown below the flags.
+func (AgentsDeleteCmd) Help() string {
+	return "Deletes an agent. Its open runs finish; new calls are refused.\n\nExamples:\n  troupe agents delete scout"
+}
+
+// Run executes the command.
+func (c *AgentsDeleteCmd) Run(s streams) error {
+	if _, _, err := c.client().do(context.Background(), http.MethodDelete, "/v1/agents/"+url.PathEscape(c.ID), nil); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.err, "agent %s is deleted\n", c.ID)
+	return nil
+}

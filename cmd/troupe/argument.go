@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+)
+
+// readArgument returns the text of an argument: - reads standard input, @FILE a file,
+// and @@ begins a text with one @. A text is at most as long as a message.
+func readArgument(name, text string) (string, error) {
+	limit := dispatcher.DefaultLimits().MessageBytesMax
+	var b []byte
+	var err error
+	switch {
+	case text == "-":
+		if b, err = io.ReadAll(io.LimitReader(os.Stdin, int64(limit)+1)); err == nil && len(b) > limit {
+			err = fmt.Errorf("standard input has more than %d bytes", limit)
+		}
+	case strings.HasPrefix(text, "@@"):
+		return text[1:], nil
+	case strings.HasPrefix(text, "@"):
+		b, err = readFileMax(text[1:], limit)
+	default:
+		return text, nil
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w; to send a text that begins with @, write @@", name, err)
+	}
+	return string(b), err
+}
+
+// runPrefix is the beginning of a run ID. Eight digits are less than a minute apart.
+var runPrefix = regexp.MustCompile(`^[0-9a-fA-F][0-9a-fA-F-]{3,34}$`)
+
+const (
+	prefixRunsMax   = 200 // newest runs in which a prefix is looked up
+	candidatesShown = 5
+)
+
+// resolveRun returns the run that an argument names, by its ID or by a beginning that
+// only one of the newest runs has.
+func resolveRun(from source, text, list string) (actor.CallID, error) {
+	id, err := actor.ParseCallID(text)
+	if err == nil {
+		return id, nil
+	}
+	if !runPrefix.MatchString(text) {
+		return id, fmt.Errorf("%w, or at least its first four characters (see: %s)", err, list)
+	}
+	body, err := from.runs(prefixRunsMax)
+	if err != nil {
+		return id, err
+	}
+	var in struct {
+		Runs []runView `json:"runs"`
+	}
+	if err := json.Unmarshal(body, &in); err != nil {
+		return id, err
+	}
+	var found []string
+	for _, r := range in.Runs {
+		if strings.HasPrefix(r.Run, strings.ToLower(text)) {
+			found = append(found, "  "+r.Run+"  "+r.Created+"  "+r.Actor)
+			if len(found) == 1 {
+				id, err = actor.ParseCallID(r.Run)
+			}
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return id, fmt.Errorf("none of the newest %d runs begins with %s; write the whole ID (see: %s)", prefixRunsMax, text, list)
+	case len(found) > 1:
+		more := ""
+		if n := len(found) - candidatesShown; n > 0 {
+			found, more = found[:candidatesShown], fmt.Sprintf("\n  and %d more", n)
+		}
+		return id, errors.New(text + " is the beginning of several runs; write more of the ID:\n" + strings.Join(found, "\n") + more)
+	}
+	return id, err
+}
