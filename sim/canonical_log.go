@@ -14,6 +14,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/store"
 )
@@ -333,6 +334,8 @@ func recordName(r store.Record) string {
 		return "Resumed"
 	case store.Parked:
 		return "Parked"
+	case store.Rebased:
+		return "Rebased"
 	case store.Ended:
 		return "Ended"
 	case store.Buried:
@@ -340,5 +343,6 @@ func recordName(r store.Record) string {
 	case store.Snapshot:
 		return "Snapshot"
 	}
-	return "?"
+	invariant.Check(false, "sim: %T has no name in the log: give it a case", r)
+	return ""
 }

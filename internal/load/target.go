@@ -60,7 +60,20 @@ const Broken = "connection_broken"
 // different orders.
 type sessionOrder struct{ at, step, of int }
 
-func newSessionOrder(n, of int) sessionOrder { return sessionOrder{n * 7, n%16*2 + 1, of} }
+func newSessionOrder(n, of int) sessionOrder {
+	step := n%16*2 + 1
+	for gcd(step, of) != 1 { // otherwise some sessions would never be called
+		step += 2
+	}
+	return sessionOrder{n * 7, step, of}
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
 
 func (t *sessionOrder) next() int {
 	t.at += t.step

@@ -78,13 +78,15 @@ func TestGatewayTargetRejectsInvalidInput(t *testing.T) {
 
 func TestSessionOrderCoversAllSessions(t *testing.T) {
 	for n := range 40 {
-		seen := map[int]bool{}
-		turns := newSessionOrder(n, 256)
-		for range 256 {
-			seen[turns.next()] = true
-		}
-		if len(seen) != 256 {
-			t.Errorf("caller %d calls %d sessions of 256", n, len(seen))
+		for _, sessions := range []int{1, 2, 3, 7, 10, 15, 105, 256, 1000, 31 * 29 * 23} {
+			seen := map[int]bool{}
+			turns := newSessionOrder(n, sessions)
+			for range sessions {
+				seen[turns.next()] = true
+			}
+			if len(seen) != sessions {
+				t.Errorf("caller %d calls %d sessions of %d", n, len(seen), sessions)
+			}
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -146,7 +147,7 @@ func (l *ledger) waitIdle(inst *instance) error {
 			Runs []answer `json:"runs"`
 		}
 		if status, err := inst.ask(request{http.MethodGet, "/v1/runs?limit=200", "", nil}, &list); err != nil || status != http.StatusOK {
-			return fmt.Errorf("list runs: status %d, %w", status, err)
+			return fmt.Errorf("list runs: %w", cmp.Or(err, fmt.Errorf("status %d, want 200", status)))
 		}
 		open := slices.IndexFunc(list.Runs, func(a answer) bool {
 			status, err := runs.ParseStatus(fmt.Sprint(a.Status))
@@ -183,7 +184,7 @@ func (l *ledger) checkStore(dir string, external *externalAgents) error {
 		known[o.Run.String()] = true
 		page, err := store.Events(d, actor.DefaultTenant, o.Run, 0, eventsPerRunMax)
 		if err != nil || len(page) == 0 || len(page) == eventsPerRunMax {
-			return fmt.Errorf("run %s: %d events, %w", o.Run, len(page), err)
+			return fmt.Errorf("run %s: %w", o.Run, cmp.Or(err, fmt.Errorf("%d events, want 1 to %d", len(page), eventsPerRunMax-1)))
 		}
 		first, err := runs.Decode(page[0].Body)
 		if err != nil {
