@@ -74,7 +74,7 @@ func (s *Server) withScope(route string, handle fasthttp.RequestHandler) fasthtt
 		ctx.SetUserValue(routeKey, observers)
 		c, p := s.authorize(&ctx.Request.Header, scope, ctx.Conn())
 		if p != nil {
-			p.write(ctx)
+			s.throttle(ctx, p).write(ctx)
 			return
 		}
 		ctx.SetUserValue(callerKey, c)
@@ -153,7 +153,9 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 	case scopeRunToken:
 		run, id, r := ingress.ReadToken(s.config.Secret, runTokenOf(h))
 		if r != nil {
-			return nil, unauthorized(r.Detail)
+			p := unauthorized(r.Detail)
+			p.wrongKey = runTokenOf(h) != ""
+			return nil, p
 		}
 		return &caller{Principal: actor.Principal{Tenant: id.Tenant, User: "run:" + run.String()}, Run: run, Actor: id}, nil
 	}
@@ -167,12 +169,16 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 		case reason == "":
 			return &localCaller, nil
 		case anonymous:
-			return nil, unauthorized(reason + "; `troupe keys create` makes one")
+			p := unauthorized(reason + "; `troupe keys create` makes one")
+			p.wrongKey = scope == "" && len(h.Peek(RunToken)) > 0
+			return nil, p
 		}
 	}
 	held, ok := s.config.Keys.authenticate(conn, presented)
 	if !ok {
-		return nil, invalidKey()
+		p := invalidKey()
+		p.wrongKey = strings.HasPrefix(bearerToken(presented), "troupe_")
+		return nil, p
 	}
 	if !ingress.Allows(held.caller.Principal, scope) {
 		return nil, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",

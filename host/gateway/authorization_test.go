@@ -197,7 +197,9 @@ func (m *authorization) decode(answer string, v any) {
 // serveAgain starts another gateway for the node.
 func (m *authorization) serveAgain(wrap func(net.Listener) net.Listener) *testGateway {
 	m.Helper()
-	return m.serve(New(m.server.node, slog.New(slog.DiscardHandler), m.server.config), wrap)
+	s := New(m.server.node, slog.New(slog.DiscardHandler), m.server.config)
+	s.wrongKeys.now = patientClock()
+	return m.serve(s, wrap)
 }
 
 // request returns method, path and body of a request that succeeds, and creates

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +36,13 @@ type testGateway struct {
 	address string
 	client  *http.Client
 	dir     string // data folder
+}
+
+// patientClock returns a clock that advances by a minute with each reading, so that
+// no wrong key is throttled.
+func patientClock() func() time.Time {
+	var minutes atomic.Int64
+	return func() time.Time { return time.Unix(60*minutes.Add(1), 0) }
 }
 
 // owner returns a client on the socket of the data folder.
@@ -70,6 +78,7 @@ func startGatewayWith(t *testing.T, config Config, definitions ...actor.Definiti
 		t.Fatal(err)
 	}
 	s := New(served, quietly, config)
+	s.wrongKeys.now = patientClock()
 	socket, err := ListenOwner(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -26,6 +26,7 @@ type problem struct {
 	Chain      []string `json:"chain,omitempty"`
 	RetryAfter int64    `json:"retry_after,omitzero"` // seconds
 	Run        string   `json:"run_id,omitzero"`
+	wrongKey   bool     // a presented key or run token is wrong
 }
 
 func newProblem(status int, code, title, detail string) *problem {

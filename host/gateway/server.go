@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -58,6 +59,7 @@ type Server struct {
 	ownerHTTP  *fasthttp.Server // of ServeOwner
 	router     *router.Router   // all routes
 	streams    streamLimiter
+	wrongKeys  wrongKeys
 	lingering  lingerer // served connections
 	excess     lingerer // connections over a limit
 	metrics    *metrics
@@ -73,6 +75,7 @@ func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s := &Server{node: node, log: log, config: config.withDefaults(), clock: time.Now, draining: make(chan struct{}), stopping: make(chan struct{}),
 		lingering: make(lingerer, lingeringMax), excess: make(lingerer, lingeringExcessMax)}
 	s.streams.maxOpen = s.config.Streams
+	s.wrongKeys.now, s.wrongKeys.debts = time.Now, map[netip.Prefix]time.Time{}
 	s.metrics = newMetrics(s)
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath, r.HandleOPTIONS = false, false, false
@@ -251,7 +254,7 @@ func (s *Server) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	}
 	switch {
 	case refused != nil:
-		p = refused
+		p = s.throttle(ctx, refused)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		p = invalid(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body exceeds %d bytes", BodyBytesMax))
 	case errors.As(err, &small):
