@@ -52,6 +52,9 @@ type Node struct {
 	catalog  *catalogSync
 	outbound *outbound.Outbound
 	trace    *traceFile
+
+	closeOnce sync.Once
+	closeErr  error // result of Close
 }
 
 // Open opens the store and starts the cells on it. The agents are loaded before
@@ -134,8 +137,11 @@ func (n *Node) Drain(ctx context.Context) { n.engine.Drain(ctx) }
 // Close stops the cells, the egress, the log, the disk and the trace, in this
 // order. Clients that still wait are refused, and so are later commands. Open runs stay in the log.
 func (n *Node) Close(ctx context.Context) error {
-	err := n.engine.Close(ctx)
-	n.outbound.Close()
-	n.Commands.close()
-	return errors.Join(err, n.log.Close(), n.disk.Close(), n.trace.Close())
+	n.closeOnce.Do(func() {
+		err := n.engine.Close(ctx)
+		n.outbound.Close()
+		n.Commands.close()
+		n.closeErr = errors.Join(err, n.log.Close(), n.disk.Close(), n.trace.Close())
+	})
+	return n.closeErr
 }

@@ -51,6 +51,24 @@ func TestClosedNodeRefusesCommands(t *testing.T) {
 	}
 }
 
+// A second Close waits for the first and returns the same, also with a trace.
+func TestCloseTwice(t *testing.T) {
+	dir := t.TempDir()
+	n, err := Open(Config{Data: filepath.Join(dir, "data"), Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), Trace: filepath.Join(dir, "trace")}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var closes sync.WaitGroup
+	for range 3 {
+		closes.Go(func() {
+			if err := n.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	closes.Wait()
+}
+
 // Lookups that run while the node closes return results or ErrClosed.
 func TestLookupsDuringClose(t *testing.T) {
 	n, err := Open(Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits()}, slog.New(slog.DiscardHandler))

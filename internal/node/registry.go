@@ -22,7 +22,7 @@ func (n *Node) CallRegistry(ctx context.Context, operation string, body []byte) 
 		Principal: agents.Operator, Origin: actor.System, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}})
 	switch {
 	case err != nil:
-		return nil, nil, err
+		return nil, nil, errorOf(err)
 	case a.Reply.Refusal != nil:
 		return nil, nil, a.Reply.Refusal
 	case len(a.Reply.Parts) != 1:
