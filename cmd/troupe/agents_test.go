@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -48,5 +50,20 @@ planner/s-2  mailbox 0
 		if code := run(append(c.args, "--server", s.URL), streams{&out, &stderr}); code != 0 || out.String() != c.want {
 			t.Errorf("%v: exit code %d, stderr %s\ngot\n%s\nwant\n%s", c.args, code, stderr.String(), out.String(), c.want)
 		}
+	}
+}
+
+// One check reports all errors: those of the configuration and of each file.
+func TestCheckReportsErrorsOfAllFiles(t *testing.T) {
+	files := writeFiles(t, ">> a.toml\nname = \"a\"\npromt = \"x\"\nlimits.steps = 0")
+	config := filepath.Join(writeFiles(t, ">> troupe.toml\n[models.big]\nurl = \"http://a\"\nkey = \"x\"\nfoo = 1"), "troupe.toml")
+	code, out, stderr := runProgram(t, "check", files, "--config", config)
+	for _, want := range []string{config + ": models.big.key is unknown", config + ": models.big.foo is unknown", "a.toml:2:1: promt: is unknown", "a.toml:3:8: limits.steps: 0"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("exit code %d, want %q in\n%s%s", code, want, out, stderr)
+		}
+	}
+	if code != exitFailed || !strings.Contains(stderr, "mistakes=4") {
+		t.Errorf("exit code %d, stderr %s", code, stderr)
 	}
 }

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 
@@ -33,15 +35,17 @@ Examples:
 
 // Run executes the command.
 func (c *CheckCmd) Run(s streams) error {
-	config, err := readConfig(c.Config)
-	if err != nil {
-		return err
-	}
+	config, configErr := readConfig(c.Config)
 	files, err := readAgentFiles(c.Dir)
 	if err != nil {
-		return err
+		return errors.Join(configErr, err)
 	}
-	if c.Config != "" {
+	switch {
+	case configErr != nil: // an error there hides none in the agent files
+		for line := range strings.SplitSeq(configErr.Error(), "\n") {
+			files.Problems = append(files.Problems, fileProblem{File: c.Config, Text: strings.TrimPrefix(line, c.Config+": ")})
+		}
+	case c.Config != "":
 		files.checkModels(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
 	}
 	if c.JSON {

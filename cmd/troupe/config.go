@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -97,13 +98,17 @@ func readConfig(path string) (configuration, error) {
 	if err != nil {
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
+	var unknown []error
 	for _, key := range meta.Undecoded() {
-		if len(key) == 3 && key[0] == "models" {
-			return c, fmt.Errorf("%s: %s %s", path, key, unknownModelField(key[2]))
+		switch {
+		case len(key) == 3 && key[0] == "models":
+			unknown = append(unknown, fmt.Errorf("%s: %s %s", path, key, unknownModelField(key[2])))
+		case len(key) > 1 || strings.EqualFold(key[0], "models") || strings.EqualFold(key[0], "limits"):
+			unknown = append(unknown, fmt.Errorf("%s: %s is unknown", path, key))
 		}
-		if len(key) > 1 || strings.EqualFold(key[0], "models") || strings.EqualFold(key[0], "limits") {
-			return c, fmt.Errorf("%s: %s is unknown", path, key)
-		}
+	}
+	if len(unknown) > 0 {
+		return c, errors.Join(unknown...)
 	}
 	if _, err := toml.Decode(string(text), &c.flags); err != nil {
 		return c, fmt.Errorf("%s: %w", path, err)
