@@ -496,7 +496,7 @@ func TestTurnStateLimit(t *testing.T) {
 	})
 	for name, b := range map[string]actor.Behavior{"answers": blocking(twice), "continuation": growing} {
 		out, asked, err := runTurn(t, b, "", map[string]string{"a": big})
-		if err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Budget || !strings.Contains(out.Refusal.Detail, "at most 1048576") {
+		if err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Budget || !strings.Contains(out.Refusal.Detail, "at most 4194304") {
 			t.Errorf("%s: %s %v, %v, asked %d", name, out.Status, out.Refusal, err, len(asked))
 		}
 	}

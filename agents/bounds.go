@@ -12,7 +12,7 @@ import (
 const (
 	StepsMax      = 50      // actions with asks; for a declared agent, prompts to its model
 	SameToolMax   = 3       // the SameToolMax-th ask for one tool with the same input is refused
-	StateBytesMax = 1 << 20 // bytes of the request, the answers so far, the phase and the continuation; includes blobs
+	StateBytesMax = 4 << 20 // bytes of the request, the answers so far, the phase and the continuation; includes blobs; several times the largest message
 )
 
 // bounded enforces the limits of a turn. A refused ask is answered with the

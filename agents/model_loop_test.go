@@ -462,7 +462,7 @@ func TestTurnStateLimitEndsModelLoop(t *testing.T) {
 	big := strings.Repeat("x", 300<<10)
 	turn := compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]").Begin(begin("go"))
 	var answers []actor.Answer
-	for i := range 10 {
+	for i := range 40 {
 		action, err := turn.Next(answers)
 		if err != nil {
 			t.Fatal(err)

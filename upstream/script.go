@@ -200,9 +200,9 @@ func scriptAnswer(message string, stages []stage, since []Message) string {
 		if strings.TrimSpace(message) == "" {
 			return "You said nothing."
 		}
-		return actor.FitText("You said: "+message, OutputBytesMax)
+		return fitOutput("You said: " + message)
 	}
-	return actor.FitText(strings.Join(lines, "\n"), OutputBytesMax)
+	return fitOutput(strings.Join(lines, "\n"))
 }
 
 // scriptUsage counts four bytes as one token.
@@ -217,4 +217,15 @@ func scriptUsage(p Prompt, c Completion) Usage {
 	}
 	u.Total = u.Input + u.Output
 	return u
+}
+
+// fitOutput truncates a text so that an answer may contain it: OutputBytesMax counts
+// its bytes in JSON.
+func fitOutput(text string) string {
+	limit := OutputBytesMax
+	for size := jsonBytesMax(text); size > OutputBytesMax; size = jsonBytesMax(text) {
+		limit = min(limit, int(int64(len(text))*OutputBytesMax/int64(size))) - 8
+		text = actor.FitText(text, limit)
+	}
+	return text
 }

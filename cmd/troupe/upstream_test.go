@@ -404,3 +404,41 @@ func TestQueryAndHeadersOfModel(t *testing.T) {
 		}
 	}
 }
+
+// A message of the documented size reaches every kind of agent, whatever JSON makes
+// of it.
+func TestLargestMessageReachesEveryKindOfAgent(t *testing.T) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		if n < 1<<20-4096 {
+			w.WriteHeader(400)
+			return
+		}
+		if strings.HasSuffix(r.URL.Path, "/chat/completions") {
+			writeEvents(w, strings.TrimSpace(string(upstream.AppendStream(nil, upstream.Completion{Text: "read", Finish: upstream.FinishStop}, 9))))
+			return
+		}
+		writeEvents(w, "event: delta\ndata: {\"text\":\"read\"}", "event: done\ndata: {}")
+	}))
+	defer service.Close()
+	dir := t.TempDir()
+	config := filepath.Join(dir, "troupe.toml")
+	if err := os.WriteFile(config, []byte("[models.big]\nurl = \""+service.URL+"/v1\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, filepath.Join(dir, "data"), "--config", config)
+	s.registerAgent(`{"agent_id":"external","endpoint":"` + service.URL + `"}`)
+	s.putAgent(`{"name":"scripted"}`)
+	s.putAgent(`{"name":"model","model":"big"}`)
+	for _, unit := range []string{"x", `\"`, `\u0001`, "\u00e4", "<"} {
+		for _, agent := range []string{"scripted", "model", "external"} {
+			head, tail := `{"content":"`, `"}`
+			fill := (1<<20 - len(head) - len(tail)) / len(unit)
+			var a messageReply
+			status, err := s.request("POST", "/v1/agents/"+agent+"/messages", head+strings.Repeat(unit, fill)+tail, "", &a)
+			if err != nil || status != 200 {
+				t.Errorf("%s, %d × %s: status %d, %s %s, %v", agent, fill, unit, status, a.Code, a.Detail, err)
+			}
+		}
+	}
+}
