@@ -73,7 +73,7 @@ func specOf(members []member) (Spec, error) {
 	var s Spec
 	var problems Problems
 	if len(members) > membersMax {
-		return Spec{}, Problems{{Text: fmt.Sprintf("has %d members, but a spec has only %d fields", len(members), len(specFields))}}
+		return Spec{}, Problems{{Text: fmt.Sprintf("has %d members, at most %d allowed", len(members), membersMax)}}
 	}
 	report := func(m member, text string) {
 		problems = append(problems, Problem{Line: m.line, Column: m.col, Field: fmt.Sprintf("%.80s", strings.ToValidUTF8(m.path, "\uFFFD")), Text: text})

@@ -292,6 +292,7 @@ const (
 	HeartbeatEvery = 15 * time.Second // interval of heartbeats from the agent, or of polls
 	UnhealthyAfter = 45 * time.Second // maximum time without a heartbeat or a successful poll
 	HealthTimeout  = 5 * time.Second  // timeout of a poll
+	unreachedPause = time.Second      // time without invocations after one that could not connect
 )
 
 // HealthRequest returns the request of a health poll.
@@ -307,18 +308,31 @@ type Health struct {
 	lastSeen actor.Time // last heartbeat or successful poll
 	lastPoll actor.Time
 	unwell   bool
+
+	unreached actor.Time // last invocation that found no service; 0 after a sign of life
 }
 
 // NewHealth returns a healthy state for an agent that has just registered.
 func NewHealth(now actor.Time) Health { return Health{lastSeen: now, lastPoll: now} }
 
 // Heartbeat records a heartbeat.
-func (h *Health) Heartbeat(now actor.Time) { h.lastSeen, h.unwell = now, false }
+func (h *Health) Heartbeat(now actor.Time) { h.lastSeen, h.unwell, h.unreached = now, false, 0 }
+
+// RecordUnreached records that an invocation could not connect. The agent is unhealthy
+// until a sign of life. Invocations are refused for a second only, because a restarted
+// service may answer long before the next poll.
+func (h *Health) RecordUnreached(now actor.Time) { h.unreached = max(now, 1) }
+
+// RecordReached records that an invocation was answered.
+func (h *Health) RecordReached() { h.unreached = 0 }
 
 // RecordPoll records the result of a poll. Status 0 means no response: the network
 // may be at fault, so the poll counts only as silence.
 func (h *Health) RecordPoll(now actor.Time, status int) {
 	h.lastPoll = now
+	if status != 0 {
+		h.unreached = 0
+	}
 	switch status {
 	case 200:
 		h.Heartbeat(now)
@@ -328,8 +342,14 @@ func (h *Health) RecordPoll(now actor.Time, status int) {
 	}
 }
 
-// Healthy reports whether the agent may be invoked.
-func (h *Health) Healthy(now actor.Time) bool {
+// LastSeen returns the time of the registration, the last heartbeat or the last
+// successful poll.
+func (h *Health) LastSeen() actor.Time { return h.lastSeen }
+
+// Healthy reports whether the agent answers, as far as known.
+func (h *Health) Healthy(now actor.Time) bool { return h.unreached == 0 && h.responsive(now) }
+
+func (h *Health) responsive(now actor.Time) bool {
 	return !h.unwell && now.Sub(h.lastSeen) <= UnhealthyAfter
 }
 
@@ -339,7 +359,12 @@ func (h *Health) NextPoll() actor.Time { return h.lastPoll.Add(HeartbeatEvery) }
 // Refuse returns the refusal of an invocation while the agent is unhealthy, else
 // nil.
 func (h *Health) Refuse(name string, now actor.Time) *actor.Refusal {
-	if h.Healthy(now) {
+	if wait := h.unreached.Add(unreachedPause).Sub(now); h.unreached != 0 && wait > 0 {
+		refusal := actor.Refuse(actor.Unavailable, "%s is unhealthy: its address accepted no connection", name)
+		refusal.RetryAfter = wait
+		return refusal
+	}
+	if h.responsive(now) {
 		return nil
 	}
 	refusal := actor.Refuse(actor.Unavailable, "%s is unhealthy: last contact %v ago", name, now.Sub(h.lastSeen).Truncate(time.Second))

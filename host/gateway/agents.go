@@ -85,7 +85,9 @@ type agentView struct {
 	Kind       string         `json:"kind"`
 	Doc        string         `json:"doc"`
 	Definition string         `json:"definition"`
-	Healthy    *bool          `json:"healthy,omitempty"` // external agents only
+	Tags       []string       `json:"capabilities,omitempty"`
+	Healthy    *bool          `json:"healthy,omitempty"`      // external agents only
+	LastSeen   string         `json:"last_seen_at,omitempty"` // likewise
 	Spec       jsontext.Value `json:"spec,omitzero"`
 	Actors     []actorView    `json:"actors,omitzero"`
 }
@@ -116,9 +118,18 @@ type waitView struct {
 
 func (s *Server) newAgentView(d command.Agent) agentView {
 	v := agentView{ID: d.Name, Name: displayName(d), Kind: d.Kind.String(), Doc: d.Doc, Definition: d.Hash.String()}
+	var spec struct {
+		Capabilities []string `json:"capabilities"`
+	}
+	if d.Spec != nil && json.Unmarshal(d.Spec, &spec) == nil {
+		v.Tags = spec.Capabilities
+	}
 	if d.Kind == actor.External && s.config.External != nil {
 		healthy := s.config.External.Healthy(d.Name)
 		v.Healthy = &healthy
+		if at := s.config.External.LastSeen(d.Name); at != 0 {
+			v.LastSeen = runs.FormatTime(at)
+		}
 	}
 	return v
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,12 +24,14 @@ import (
 )
 
 type agentResponse struct {
-	ID      string         `json:"agent_id"`
-	Name    string         `json:"name"`
-	Kind    string         `json:"kind"`
-	Healthy *bool          `json:"healthy"`
-	Spec    map[string]any `json:"spec"`
-	Actors  []struct {
+	ID           string         `json:"agent_id"`
+	Name         string         `json:"name"`
+	Kind         string         `json:"kind"`
+	Healthy      *bool          `json:"healthy"`
+	LastSeen     string         `json:"last_seen_at"`
+	Capabilities []string       `json:"capabilities"`
+	Spec         map[string]any `json:"spec"`
+	Actors       []struct {
 		Session string   `json:"session_id"`
 		Mailbox []string `json:"mailbox"`
 		Turns   []struct {
@@ -150,7 +153,7 @@ func TestExternalAgentCallback(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	var one agentResponse
-	if d.doJSON(&one, "GET", "/v1/agents/outside", ""); one.Kind != "external" || one.Healthy == nil || !*one.Healthy {
+	if d.doJSON(&one, "GET", "/v1/agents/outside", ""); one.Kind != "external" || one.Healthy == nil || !*one.Healthy || one.LastSeen == "" || !slices.Equal(one.Capabilities, []string{"talk"}) {
 		t.Errorf("%+v", one)
 	}
 	s := d.openStream("POST", "/v1/agents/outside/messages", `{"content":"ask the helper"}`)

@@ -42,6 +42,9 @@ type External interface {
 	// name exists.
 	Heartbeat(name string) bool
 	Healthy(name string) bool
+	// LastSeen returns the time of the last registration, heartbeat or successful
+	// poll of an agent, or 0.
+	LastSeen(name string) actor.Time
 	// Permit returns an error if the secret in the environment variable authEnv may
 	// not be sent to a URL.
 	Permit(url, authEnv string) error

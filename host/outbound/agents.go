@@ -133,6 +133,20 @@ func (o *Outbound) SetAgents(all []Agent) {
 	s.known = next
 }
 
+// resetBackoff forgets the failures of an agent that has become healthy, so that it is
+// invoked at once. The parameter before reports whether it was healthy until now. The
+// caller holds mu.
+func (s *agents) resetBackoff(k *knownAgent, before bool, now actor.Time) {
+	if before || !k.health.Healthy(now) {
+		return
+	}
+	if p := s.backoffs[k.Target.URL]; p != nil {
+		p.mu.Lock()
+		p.backoff = upstream.NewBackoff(s.backoffConfig)
+		p.mu.Unlock()
+	}
+}
+
 // Permit returns an error if the secret in a variable may not be sent to a URL.
 func (o *Outbound) Permit(url, authEnv string) error {
 	return o.config.Auth.Permit(upstream.Target{URL: url, AuthEnv: authEnv})
@@ -148,8 +162,36 @@ func (o *Outbound) Heartbeat(name string) bool {
 	if k == nil {
 		return false
 	}
+	before := k.health.Healthy(o.now())
 	k.health.Heartbeat(o.now())
+	s.resetBackoff(k, before, o.now())
 	return true
+}
+
+// LastSeen returns the time of the last registration, heartbeat or successful poll of
+// an agent; 0 if there is none of that name.
+func (o *Outbound) LastSeen(name string) actor.Time {
+	s := o.agents
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.known[name]; k != nil {
+		return k.health.LastSeen()
+	}
+	return 0
+}
+
+// recordInvocation records whether the last attempt of an invocation reached the agent.
+func (s *agents) recordInvocation(name, url string, last upstream.Attempt, now actor.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.known[name]
+	switch {
+	case k == nil || k.Target.URL != url:
+	case last.Status != 0:
+		k.health.RecordReached()
+	case last.Refusal != nil && last.Refusal.Reason == actor.Unavailable:
+		k.health.RecordUnreached(now)
+	}
 }
 
 // Healthy reports whether an agent is registered and not refused as unhealthy.
@@ -216,7 +258,9 @@ func (s *agents) recordPoll(a Agent, status int, now actor.Time) {
 	defer s.mu.Unlock()
 	if k := s.known[a.Name]; k != nil && k.polling {
 		k.polling = false
+		before := k.health.Healthy(now)
 		k.health.RecordPoll(now, status)
+		s.resetBackoff(k, before, now)
 	}
 }
 

@@ -4,9 +4,12 @@ package outbound
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -384,6 +387,55 @@ func TestHealthPollConcurrencyLimit(t *testing.T) {
 		<-time.After(44 * time.Second) // of bubble time: two rounds of polls, which begin after 15 s and 30 s and take about 6 s each
 		if n := polls.Load(); n != 2000 || most.Load() != pollsMax {
 			t.Errorf("%d polls, at most %d at a time", n, most.Load())
+		}
+		w.close()
+	})
+}
+
+// A service that accepts no connection is unhealthy at once. After a restart it is
+// healthy and invoked again with its first heartbeat or answered poll.
+func TestUnreachableAgentIsUnhealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == "GET" {
+				w.WriteHeader(404)
+				return
+			}
+			writeStream(w, agentEvents(`done {}`))
+		})
+		target, up := upstream.Target{URL: agentURL}, w.dialer.connect
+		w.SetAgents([]Agent{{"py", target}})
+		fail := func() {
+			t.Helper()
+			synctest.Wait() // until the last connection is idle
+			w.transport.CloseIdleConnections()
+			w.dialer.connect = func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+				return nil, errors.New("connection refused")
+			}
+			if h := invoke(t.Context(), w.Outbound, target, false, testTimeout); h.Refusal == nil || w.Healthy("py") {
+				t.Errorf("unreachable: %v, healthy: %v", h.Refusal, w.Healthy("py"))
+			}
+			h := invoke(t.Context(), w.Outbound, target, false, testTimeout)
+			if h.Refusal == nil || !strings.Contains(h.Refusal.Detail, "accepted no connection") || h.took > 0 || h.Refusal.RetryAfter > time.Second {
+				t.Errorf("right after that: %+v in %v", h.Refusal, h.took)
+			}
+			w.dialer.connect = up
+		}
+		fail()
+		if !w.Heartbeat("py") || !w.Healthy("py") {
+			t.Error("unhealthy after a heartbeat")
+		}
+		if h := invoke(t.Context(), w.Outbound, target, false, testTimeout); h.Refusal != nil {
+			t.Errorf("after a heartbeat: %v", h.Refusal)
+		}
+		fail()
+		<-time.After(upstream.HeartbeatEvery)
+		synctest.Wait()
+		if !w.Healthy("py") {
+			t.Error("unhealthy after a poll that was answered")
+		}
+		if h := invoke(t.Context(), w.Outbound, target, false, testTimeout); h.Refusal != nil {
+			t.Errorf("after a poll: %v", h.Refusal)
 		}
 		w.close()
 	})

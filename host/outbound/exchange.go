@@ -30,18 +30,20 @@ type exchange struct {
 	outcome      *upstream.Outcome
 }
 
-// runExchange performs the requests of an order and returns the answer.
-func (o *Outbound) runExchange(ctx context.Context, order upstream.ExchangeConfig, roundTripper http.RoundTripper, backoff *sharedBackoff, stats *statCounter, onPiece func(actor.Piece)) actor.Answer {
+// runExchange performs the requests of an order and returns the answer and the last
+// attempt.
+func (o *Outbound) runExchange(ctx context.Context, order upstream.ExchangeConfig, roundTripper http.RoundTripper, backoff *sharedBackoff, stats *statCounter, onPiece func(actor.Piece)) (_ actor.Answer, last upstream.Attempt) {
 	x := &exchange{Outbound: o, machine: upstream.NewExchange(order), roundTripper: roundTripper, backoff: backoff, onPiece: onPiece, inputs: make(chan upstream.Input)}
 	x.run(ctx, order.Deadline)
 	for i, a := range x.outcome.Attempts {
 		o.logAttempt(order.Upstream, i+1, a)
 		stats.countAttempt(a)
+		last = a
 	}
 	if x.outcome.Refusal != nil {
-		return refusedAnswer(x.outcome.Refusal)
+		return refusedAnswer(x.outcome.Refusal), last
 	}
-	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: x.outcome.Completion.Encode()}}}
+	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: x.outcome.Completion.Encode()}}}, last
 }
 
 // logAttempt logs one attempt. Nothing else about an exchange is logged; see

@@ -159,7 +159,8 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 	if m.name == upstream.ScriptName {
 		roundTripper = scriptTransport{prompt, o.config.Pace}
 	}
-	return o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, onPiece)
+	answer, _ := o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, onPiece)
+	return answer
 }
 
 // Invoke sends a call to an external agent and returns its answer. It calls
@@ -194,7 +195,9 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, onPiece func(a
 		return refusedAnswer(refusal)
 	}
 	defer o.agents.release(a)
-	return o.runExchange(ctx, order, o.transport, a.backoff, a.stats, onPiece)
+	answer, last := o.runExchange(ctx, order, o.transport, a.backoff, a.stats, onPiece)
+	o.agents.recordInvocation(op.Name, target.URL, last, o.now())
+	return answer
 }
 
 // deadline returns the time by which an answer is due: the earlier of the

@@ -138,7 +138,7 @@ func invokeOver(t *testing.T, o *Outbound, roundTripper roundTripFunc, onPiece f
 	if onPiece == nil {
 		onPiece = h.addPiece
 	}
-	h.Answer = o.runExchange(t.Context(), order, roundTripper, newSharedBackoff(upstream.BackoffConfig{}), &statCounter{}, onPiece)
+	h.Answer, _ = o.runExchange(t.Context(), order, roundTripper, newSharedBackoff(upstream.BackoffConfig{}), &statCounter{}, onPiece)
 	return h
 }
 

@@ -205,6 +205,11 @@ func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 	if err := c.publish(ctx); err != nil {
 		return tools.Refused(actor.Refuse(actor.Unavailable, "registry update not applied by all cells: %v", err))
 	}
+	for _, item := range items {
+		if id, ok := agents.AgentOf(item); ok && len(item.Value) > 0 {
+			c.outbound.Heartbeat(id) // a registration is a sign of life
+		}
+	}
 	result := tools.JSON([]byte("{}"))
 	result.Warnings = c.warnMissing(func(id string) bool { return changed[id] })
 	return result

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/upstream"
 )
 
 // An agent that was stored but not announced before a crash exists after it. The
@@ -251,5 +253,43 @@ func TestOpenRunKeepsItsDefinition(t *testing.T) {
 	}
 	if !slices.ContainsFunc(kept, func(d actor.Definition) bool { return d.Hash == spec.Hash() }) {
 		t.Error("the definition of an open run was deleted")
+	}
+}
+
+// A repeated registration is a sign of life, like a heartbeat.
+func TestRegistrationIsSignOfLife(t *testing.T) {
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	endpoint := "http://" + closed.Addr().String()
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n, err := Open(Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
+		Outbound: outbound.Config{Allow: upstream.AllowLoopback()}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := n.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	register := func() {
+		t.Helper()
+		if _, _, err := n.CallRegistry(t.Context(), agents.OpRegister, fmt.Appendf(nil, `{"name":"ext","endpoint":%q}`, endpoint)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	register()
+	a, err := n.engine.Ask(t.Context(), actor.Call{ID: n.engine.NewCallID(), To: actor.NewID("ext", ""), Parts: actor.Text("x"), Left: 2 * time.Second})
+	if err != nil || a.Reply.Refusal == nil {
+		t.Fatalf("%+v %v", a, err)
+	}
+	before := n.outbound.Healthy("ext")
+	seen := n.outbound.LastSeen("ext")
+	if register(); !n.outbound.Healthy("ext") || n.outbound.LastSeen("ext") <= seen {
+		t.Errorf("healthy: %v before and %v after the registration, last seen %v, then %v", before, n.outbound.Healthy("ext"), seen, n.outbound.LastSeen("ext"))
 	}
 }
