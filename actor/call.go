@@ -129,13 +129,11 @@ func (c *Call) Path() []ID {
 }
 
 // SetClientDefaults completes a call of a client: it is the root of its tree, in
-// its first attempt, and unset fields get their defaults.
+// its first attempt, and unset fields get their defaults. A cell replaces a Lane of 0,
+// because the default depends on the agent.
 func (c *Call) SetClientDefaults() {
 	if c.Kind == 0 {
 		c.Kind = Waiting
-	}
-	if c.Lane == 0 {
-		c.Lane = Normal
 	}
 	if c.Origin == 0 {
 		c.Origin = Human
@@ -159,7 +157,7 @@ func (c *Call) Check() error {
 		return fmt.Errorf("call with chain and no parent")
 	case c.Kind == 0 || int(c.Kind) >= len(kindNames):
 		return fmt.Errorf("call of unknown kind %d", c.Kind)
-	case c.Lane == 0 || int(c.Lane) >= len(laneNames):
+	case c.Lane == 0 && !c.IsRoot() || int(c.Lane) >= len(laneNames): // the cell of a client sets the lane of a root
 		return fmt.Errorf("call in unknown lane %d", c.Lane)
 	case c.Origin == 0 || int(c.Origin) >= len(originNames):
 		return fmt.Errorf("call of unknown origin %d", c.Origin)
@@ -192,5 +190,15 @@ func parseName[T ~uint8](kind string, names []string, text string) (T, error) {
 	return 0, fmt.Errorf("%s %.40q: want one of %v", kind, text, names[1:])
 }
 
-// ParseLane parses the name of a lane, as returned by Lane.String.
-func ParseLane(text string) (Lane, error) { return parseName[Lane]("priority", laneNames[:], text) }
+// Priority returns the name of the lane in requests and events of runs.
+func (l Lane) Priority() string { return nameOf(priorityNames[:], int(l)) }
+
+var priorityNames = [...]string{High: "high", Normal: "normal", Low: "low"}
+
+// ParseLane parses a name as returned by Lane.Priority or Lane.String.
+func ParseLane(text string) (Lane, error) {
+	if i := slices.Index(laneNames[:], text); i > 0 {
+		return Lane(i), nil
+	}
+	return parseName[Lane]("priority", priorityNames[:], text)
+}

@@ -167,6 +167,9 @@ func (a Ask) Check(limit int) error {
 	if a.Timeout < 0 {
 		return fmt.Errorf("negative timeout %v", a.Timeout)
 	}
+	if a.Lane > Low {
+		return fmt.Errorf("unknown priority %d", a.Lane)
+	}
 	return CheckParts(a.Parts, limit)
 }
 

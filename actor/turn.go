@@ -51,6 +51,9 @@ type Ask struct {
 	// Idempotent reports whether the ask may be performed again after a crash.
 	// If not, an interrupted ask is answered with the refusal Unknown.
 	Idempotent bool
+	// Lane is the lowest priority of a call, 0 for that of its caller. A call never
+	// has a higher priority than its caller.
+	Lane Lane
 	// Work is the function itself. It is not persisted: after a crash the turn
 	// is replayed up to this ask to obtain the function again.
 	Work Work
@@ -191,6 +194,7 @@ type Definition struct {
 	Durability Durability
 	Turns      Turns
 	Recursion  Recursion
+	Lane       Lane // lane of clients' calls that name none; 0 means Normal
 	Behavior   Behavior
 }
 
@@ -226,7 +230,7 @@ func SameAsks(before, replayed []Ask) error {
 // Same reports whether both asks request the same.
 func (a *Ask) Same(b *Ask) bool {
 	return a.Kind == b.Kind && a.Name == b.Name && a.Operation == b.Operation &&
-		a.Timeout == b.Timeout && a.Idempotent == b.Idempotent && slices.EqualFunc(a.Parts, b.Parts, samePart)
+		a.Timeout == b.Timeout && a.Idempotent == b.Idempotent && a.Lane == b.Lane && slices.EqualFunc(a.Parts, b.Parts, samePart)
 }
 
 func samePart(a, b Part) bool {

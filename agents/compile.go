@@ -36,6 +36,12 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 	if spec.Recursion == "by_actor" {
 		def.Recursion = actor.ByActor
 	}
+	if spec.Priority != "" {
+		def.Lane, err = actor.ParseLane(spec.Priority)
+		if err != nil {
+			return actor.Definition{}, fmt.Errorf("agent %s: %w", spec.ID, err)
+		}
+	}
 	config := Config{Name: spec.ID, Version: def.Hash.String(), Options: encoded}
 	switch spec.Kind {
 	case KindExternal:

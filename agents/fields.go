@@ -47,6 +47,7 @@ var specFields = []field{
 	{"durability", "", choice(func(s *Spec) *string { return &s.Durability }, "journaled", "none")},
 	{"turns", "", choice(func(s *Spec) *string { return &s.Turns }, "serial", "interleaved")},
 	{"recursion", "", choice(func(s *Spec) *string { return &s.Recursion }, "by_agent", "by_actor")},
+	{"priority", "", choice(func(s *Spec) *string { return &s.Priority }, "normal", "high", "low", "NORMAL", "HIGH", "LOW")},
 	{"limits.steps", KindDeclared, integer(1, modelStepsMax, func(s *Spec, n int64) { s.Limits.Steps = int(n) })},
 	{"limits.model_timeout_ms", KindDeclared, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ModelTimeoutMS = n })},
 	{"limits.tool_timeout_ms", KindDeclared, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ToolTimeoutMS = n })},

@@ -45,6 +45,7 @@ type Spec struct {
 	Durability   string     `json:"durability"`
 	Turns        string     `json:"turns"`
 	Recursion    string     `json:"recursion"`
+	Priority     string     `json:"priority,omitzero"` // of clients' messages that name none; "" is normal
 	Limits       SpecLimits `json:"limits,omitzero"`
 }
 

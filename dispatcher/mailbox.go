@@ -42,6 +42,14 @@ func (m *Mailbox) Count() int {
 	return n
 }
 
+// CountByLane returns the number of waiting messages of each lane, from High to Low.
+func (m *Mailbox) CountByLane() (n [actor.Low]int) {
+	for i := range m.lanes {
+		n[i] = len(m.lanes[i])
+	}
+	return n
+}
+
 // Bytes returns the total size of the waiting messages.
 func (m *Mailbox) Bytes() int { return m.bytes }
 
@@ -85,7 +93,8 @@ func (m *Mailbox) oldest() actor.Time {
 
 // Push appends a message to its lane. It checks no limits.
 func (m *Mailbox) Push(q Queued) {
-	m.lanes[q.Lane-1] = append(m.lanes[q.Lane-1], q)
+	lane := max(q.Lane, actor.High) - 1
+	m.lanes[lane] = append(m.lanes[lane], q)
 	m.bytes += q.Bytes
 }
 

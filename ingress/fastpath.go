@@ -5,6 +5,8 @@ package ingress
 import (
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/troupe-run/troupe/actor"
 )
 
 // messageBody is the JSON body of a message request.
@@ -12,6 +14,31 @@ type messageBody struct {
 	Content *string `json:"content"`
 	Session string  `json:"session"`
 	Timeout int64   `json:"timeout_ms"`
+	messageContext
+}
+
+// messageContext holds the optional fields of a request that starts a run or a call.
+type messageContext struct {
+	Priority string `json:"priority"`
+	Project  string `json:"project_id"`
+}
+
+// apply sets the fields of the call.
+func (m *messageContext) apply(call *actor.Call) *actor.Refusal {
+	if m.Priority != "" {
+		lane, err := actor.ParseLane(m.Priority)
+		if err != nil {
+			return invalid("priority", "want high, normal or low")
+		}
+		call.Lane = lane
+	}
+	if m.Project != "" {
+		if err := actor.CheckName(m.Project); err != nil {
+			return invalid("project_id", "%v", err)
+		}
+	}
+	call.Project = m.Project
+	return nil
 }
 
 // decodeMessageFast decodes a message in the most common form: known members

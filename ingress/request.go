@@ -48,7 +48,11 @@ func Message(by actor.Principal, agent string, body []byte) (actor.Call, *actor.
 	case actor.CheckName(to.Key) != nil:
 		return actor.Call{}, invalid("session", "%v", actor.CheckName(to.Key))
 	}
-	return actor.Call{To: to, Left: left, Parts: []actor.Part{{Media: actor.MediaText, Bytes: bytes.Clone(content)}}}, nil
+	call := actor.Call{To: to, Left: left, Parts: []actor.Part{{Media: actor.MediaText, Bytes: bytes.Clone(content)}}}
+	if r := in.apply(&call); r != nil {
+		return actor.Call{}, r
+	}
+	return call, nil
 }
 
 func parseTimeout(ms int64) (actor.Duration, *actor.Refusal) {
@@ -97,9 +101,10 @@ const CallAgent = "call_agent"
 // the result to.
 func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call actor.Call, to actor.ID, r *actor.Refusal) {
 	var in struct {
-		Message *string `json:"message"`
-		Session string  `json:"session_id"`
-		Timeout int64   `json:"timeout_ms"`
+		Message  *string `json:"message"`
+		Session  string  `json:"session_id"`
+		Timeout  int64   `json:"timeout_ms"`
+		Priority string  `json:"priority"`
 	}
 	if r := Decode(body, &in); r != nil {
 		return actor.Call{}, to, r
@@ -122,7 +127,11 @@ func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call 
 		Message string `json:"message"`
 		Timeout int64  `json:"timeout_ms,omitzero"`
 	}{agent, *in.Message, in.Timeout}))
-	return actor.Call{To: caller, Kind: actor.Signal, Parent: run, Operation: CallAgent, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: out}}}, to, nil
+	call = actor.Call{To: caller, Kind: actor.Signal, Parent: run, Operation: CallAgent, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: out}}}
+	if r := (&messageContext{Priority: in.Priority}).apply(&call); r != nil {
+		return actor.Call{}, to, r
+	}
+	return call, to, nil
 }
 
 // CheckEmpty checks the body of a request that takes no parameters: it must be

@@ -71,8 +71,9 @@ const (
 	fDiscards
 	fTook
 	fUsage
+	fPriority
 
-	fAll = fUsage<<1 - 1
+	fAll = fPriority<<1 - 1
 	// zeroAllowed are the fields whose zero value is meaningful and therefore encoded.
 	zeroAllowed = fDepth | fLeft | fAsked | fText | fTook
 )
@@ -83,8 +84,8 @@ var types = [...]struct {
 	name     string
 	has, may fields
 }{
-	UserInput:        {"user_input", fActor | fText, fPrincipal | fOrigin},
-	RunStarted:       {"run_started", fActor | fKind | fOperation | fOrigin | fRoot | fDepth | fLeft, fPrincipal | fProject | fParent | fAttempt},
+	UserInput:        {"user_input", fActor | fText, fPrincipal | fOrigin | fProject | fPriority},
+	RunStarted:       {"run_started", fActor | fKind | fOperation | fOrigin | fRoot | fDepth | fLeft, fPrincipal | fProject | fParent | fAttempt | fPriority},
 	RunPaused:        {"run_paused", fName, fUntil | fRefusal | fChild},
 	RunResumed:       {"run_resumed", 0, fName | fChild},
 	RunDone:          {"run_done", fStatus | fText, fWarnings | fUsage},
@@ -198,6 +199,7 @@ type Event struct {
 	Discards  uint64         // for Attempt: number of an event; later deltas at the same position are void; 0: no delta is void
 	Took      actor.Duration // time from the ask to its answer
 	Usage     Usage
+	Priority  string // actor.Lane as text; "" means normal
 }
 
 // Usage is the number of tokens that models reported for their answers.
@@ -232,7 +234,7 @@ func (e *Event) fit() {
 	var cut bool
 	e.Text, cut = cutText(e.Text, limit)
 	e.Truncated = e.Truncated || cut
-	for _, s := range [...]*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project} {
+	for _, s := range [...]*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project, &e.Priority} {
 		*s, _ = cutText(*s, NameBytesMax)
 	}
 	e.Left, e.Asked = e.Left.Truncate(time.Millisecond), e.Asked.Truncate(time.Millisecond)
@@ -267,7 +269,7 @@ func (e *Event) nonZero() fields {
 		e.Actor != actor.ID{}, e.Kind != "", e.Operation != "", e.Principal != "", e.Origin != "", e.Project != "",
 		!e.Root.IsZero(), !e.Parent.IsZero(), e.Depth != 0 || len(e.Chain) > 0, e.Left != 0, e.Asked != 0,
 		e.Step != 0 || e.Index != 0, e.Name != "", !e.Child.IsZero(), e.Until != 0, e.Attempt != 0, e.Status != 0,
-		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil, e.Discards != 0, e.Took != 0, e.Usage != Usage{},
+		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil, e.Discards != 0, e.Took != 0, e.Usage != Usage{}, e.Priority != "",
 	} {
 		if there {
 			f |= 1 << i
@@ -307,7 +309,7 @@ func (e *Event) Check() error {
 
 var fieldNames = [...]string{"actor", "kind", "operation", "principal", "origin", "project_id", "root_run_id", "parent_run_id",
 	"call_chain", "time_left_ms", "asked_ms", "step", "name", "child_run_id", "until", "attempt", "status", "text", "warnings", "error",
-	"discards_after", "took_ms", "usage"}
+	"discards_after", "took_ms", "usage", "priority"}
 
 func (f fields) names() string {
 	var all []string

@@ -100,6 +100,8 @@ func (o *object) field(f fields, e *Event) {
 		o.millis("took_ms", e.Took)
 	case fUsage:
 		o.usage("usage", e.Usage)
+	case fPriority:
+		o.text("priority", e.Priority)
 	}
 }
 
@@ -335,6 +337,7 @@ type eventJSON struct {
 			Output int64 `json:"output_tokens"`
 			Total  int64 `json:"total_tokens"`
 		} `json:"usage"`
+		Priority string `json:"priority"`
 	} `json:"payload"`
 }
 
@@ -357,7 +360,7 @@ func (l *eventJSON) event() (e Event, err error) {
 	e = Event{
 		Seq: l.Seq, Kind: p.Kind, Operation: p.Operation, Principal: p.Principal, Origin: p.Origin, Project: p.Project,
 		Depth: p.Depth, Step: p.Step, Index: p.Index, Name: p.Name, Attempt: p.Attempt,
-		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage(p.Usage),
+		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage(p.Usage), Priority: p.Priority,
 	}
 	parseInto(&err, &e.Run, l.Run, actor.ParseCallID)
 	parseInto(&err, &e.At, l.TS, ParseTime)

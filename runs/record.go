@@ -3,6 +3,7 @@
 package runs
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -11,18 +12,20 @@ import (
 
 // Record is the state of a run, derived from its events so far.
 type Record struct {
-	Run     actor.CallID
-	Root    actor.CallID // zero until the run has started
-	Parent  actor.CallID // zero for the root of the tree
-	Actor   actor.ID     // zero until UserInput or RunStarted; only a run requested by a client has UserInput
-	Chain   []actor.ID
-	Left    actor.Duration // time left when the run started
-	Attempt uint32         // highest attempt of the run or of any operation it repeated
-	Status  Status
-	Seq     uint64     // number of the last event
-	Created actor.Time // time of the first event
-	Started actor.Time // 0 while queued
-	Ended   actor.Time // 0 until the end
+	Run      actor.CallID
+	Root     actor.CallID // zero until the run has started
+	Parent   actor.CallID // zero for the root of the tree
+	Actor    actor.ID     // zero until UserInput or RunStarted; only a run requested by a client has UserInput
+	Chain    []actor.ID
+	Left     actor.Duration // time left when the run started
+	Attempt  uint32         // highest attempt of the run or of any operation it repeated
+	Project  string         // project_id; may be empty
+	Priority string         // actor.Lane as text; "" means normal
+	Status   Status
+	Seq      uint64     // number of the last event
+	Created  actor.Time // time of the first event
+	Started  actor.Time // 0 while queued
+	Ended    actor.Time // 0 until the end
 
 	Waits    []Wait  // open waits for signals
 	Pauses   []Pause // other reasons why the run is paused
@@ -148,13 +151,13 @@ func (r *Record) update(e *Event) error {
 		if r.Seq != 1 {
 			return fmt.Errorf("user_input after the first event")
 		}
-		r.Actor = e.Actor
+		r.Actor, r.Project, r.Priority = e.Actor, e.Project, e.Priority
 	case RunStarted:
 		if r.Started != 0 {
 			return fmt.Errorf("started twice")
 		}
 		r.Started, r.Actor, r.Root, r.Parent, r.Chain, r.Left = e.At, e.Actor, e.Root, e.Parent, e.Chain, e.Left
-		r.Attempt = max(r.Attempt, e.Attempt)
+		r.Attempt, r.Project, r.Priority = max(r.Attempt, e.Attempt), e.Project, e.Priority
 	case RunPaused:
 		r.resume(e.Child)
 		r.Pauses = append(r.Pauses, Pause{e.Name, e.Child, e.Until})
@@ -247,6 +250,10 @@ func (r *Record) AppendJSON(b []byte) []byte {
 	if state := r.AgentState(); state != "" {
 		o.text("agent_state", state)
 	}
+	if r.Project != "" {
+		o.text("project_id", r.Project)
+	}
+	o.text("priority", cmp.Or(r.Priority, actor.Normal.Priority()))
 	o.int("call_depth", int64(r.Depth()))
 	o.chain("call_chain", r.Chain)
 	o.millis("time_left_ms", r.Left)

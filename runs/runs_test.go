@@ -189,7 +189,7 @@ run_done DONE`
 		r.Children[1].CallState() != CallFailed || r.Children[1].Target != "alice" {
 		t.Errorf("got children %+v", r.Children)
 	}
-	if js := r.AppendJSON(nil); !jsontext.Value(js).IsValid() || !bytes.Contains(js, []byte(`"status":"DONE","call_state":"Completed","call_depth":0`)) {
+	if js := r.AppendJSON(nil); !jsontext.Value(js).IsValid() || !bytes.Contains(js, []byte(`"status":"DONE","call_state":"Completed","priority":"normal","call_depth":0`)) {
 		t.Errorf("got JSON %s", js)
 	}
 	if len(seen) != len(sampleRun()) {

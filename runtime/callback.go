@@ -39,6 +39,9 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 		return
 	}
 	ask := actor.Ask{Kind: actor.AskTool, Name: tools.CallAgent, Parts: call.Parts}
+	if call.Lane > run.Call.Lane {
+		ask.Lane = call.Lane
+	}
 	var a store.Asked
 	c.planAsk(&a, run, &ask, false)
 	a.Added, a.Callback, a.CallbackKey = true, call.ID, call.Idempotency

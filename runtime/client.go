@@ -113,7 +113,23 @@ func (c *Cell) checkClientCall(call *actor.Call) *actor.Refusal {
 	if call.Operation == "" {
 		call.Operation = actor.HandleMessageFull
 	}
+	if call.Lane == 0 {
+		call.Lane = c.defaultLane(call)
+	}
 	return nil
+}
+
+// defaultLane returns the lane of a client's call that names none. A signal does not
+// lower the priority of the call that it adds to its run.
+func (c *Cell) defaultLane(call *actor.Call) actor.Lane {
+	def := c.agents[call.To.Agent]
+	switch {
+	case call.Kind == actor.Signal:
+		return actor.High
+	case def != nil && def.Lane != 0:
+		return def.Lane
+	}
+	return actor.Normal
 }
 
 // sendClientCall sends a client's call to its actor: within this step if the actor

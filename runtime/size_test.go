@@ -17,6 +17,9 @@ func (n *node) checkSize(c *Cell) {
 		}
 	}
 	for _, act := range c.actors.ordered() {
+		for _, q := range act.mailbox.Calls() {
+			want.ByLane[q.Lane-1]++
+		}
 		if act.durable {
 			want.Remembered += act.journal.OutcomeBytes()
 		}

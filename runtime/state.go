@@ -37,10 +37,11 @@ func (c *Cell) State() history.State {
 // Size counts the contents of a cell. It equals the totals of State, without
 // visiting every actor.
 type Size struct {
-	Actors      int // in memory or being loaded
-	Queued      int // calls waiting in mailboxes
-	Outstanding int // unanswered calls made by actors of the cell
-	Remembered  int // bytes of outcomes held by journaled actors
+	Actors      int            // in memory or being loaded
+	Queued      int            // calls waiting in mailboxes
+	ByLane      [actor.Low]int // the same by lane, from High to Low
+	Outstanding int            // unanswered calls made by actors of the cell
+	Remembered  int            // bytes of outcomes held by journaled actors
 }
 
 // Size returns the current size of the cell.
@@ -52,7 +53,7 @@ func (c *Cell) Size() Size {
 
 // updateSize replaces the actor's share of the cell's size by its current size.
 func (c *Cell) updateSize(act *activation) {
-	now := Size{Queued: act.mailbox.Count(), Outstanding: act.pending()}
+	now := Size{Queued: act.mailbox.Count(), ByLane: act.mailbox.CountByLane(), Outstanding: act.pending()}
 	if act.durable {
 		now.Remembered = c.evictOutcomes(act)
 	}
@@ -70,6 +71,9 @@ func (c *Cell) removeFromSize(act *activation) {
 
 func (c *Cell) resize(act *activation, to Size) {
 	c.size.Queued += to.Queued - act.counted.Queued
+	for i, n := range to.ByLane {
+		c.size.ByLane[i] += n - act.counted.ByLane[i]
+	}
 	c.size.Outstanding += to.Outstanding - act.counted.Outstanding
 	c.size.Remembered += to.Remembered - act.counted.Remembered
 	if change := to.Outstanding - act.counted.Outstanding; change != 0 {

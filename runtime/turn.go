@@ -121,7 +121,7 @@ func (c *Cell) beginTurn(act *activation) bool {
 	call := &run.Call
 	if c.observed(act, call.ID) {
 		e := runs.Event{Type: runs.RunStarted, Actor: act.id, Kind: call.Kind.String(), Operation: call.Operation, Origin: call.Origin.String(),
-			Root: call.Root, Depth: call.Depth(), Chain: call.Chain, Left: run.Clock.Remaining(c.now), Principal: call.Principal, Project: call.Project, Attempt: call.Attempt}
+			Root: call.Root, Depth: call.Depth(), Chain: call.Chain, Left: run.Clock.Remaining(c.now), Principal: call.Principal, Project: call.Project, Attempt: call.Attempt, Priority: shownPriority(call)}
 		if !call.IsRoot() {
 			e.Parent = call.Parent
 		}
@@ -135,6 +135,14 @@ func (c *Cell) beginTurn(act *activation) bool {
 		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s no longer exists", act.id.Agent)))
 	}
 	return true
+}
+
+// shownPriority returns the priority in the events of a run; "" means normal.
+func shownPriority(call *actor.Call) string {
+	if call.Lane == actor.Normal || call.Lane == 0 {
+		return ""
+	}
+	return call.Lane.Priority()
 }
 
 // definitionOf returns the definition with which the run started. If this binary no

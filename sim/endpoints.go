@@ -73,7 +73,7 @@ var endpoints = [...]struct {
 	{"actor", func(text string) *actor.Refusal { _, err := actor.ParseID(text); return invalidRefusal(err) },
 		[]string{"ana", "ana/s0", "default/ana/s0"}, []string{"", "/", "ana/", "a b", "a/b/c/d", "..", "ana/LONG", "../etc/passwd"}},
 	{"priority", func(text string) *actor.Refusal { _, err := actor.ParseLane(text); return invalidRefusal(err) },
-		[]string{actor.Normal.String(), actor.High.String(), actor.Low.String()}, []string{"", "urgent", "high", "LONG"}},
+		[]string{actor.Normal.String(), actor.High.String(), actor.Low.String(), "high", "normal", "low"}, []string{"", "urgent", "High", "LONG"}},
 	{"time", func(text string) *actor.Refusal { _, err := runs.ParseTime(text); return invalidRefusal(err) },
 		[]string{runs.FormatTime(Origin), "1969-07-20T20:17:40.000000001Z"}, []string{"", "now", "2026-01-01", "2026-13-01T00:00:00.000000000Z", "2026-01-01T00:00:00.00000000 Z", "2026-02-30T00:00:00.000000000Z"}},
 }

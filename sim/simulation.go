@@ -477,7 +477,12 @@ func (w *Simulation) compareStates() {
 				return
 			}
 			reported, computed := c.core.Size(), stateSize(&state)
-			if computed.Remembered = reported.Remembered; reported != computed { // the state does not list the remembered calls
+			computed.Remembered, computed.ByLane = reported.Remembered, reported.ByLane // the state lists neither outcomes nor lanes
+			byLane := 0
+			for _, queued := range reported.ByLane {
+				byLane += queued
+			}
+			if reported != computed || byLane != reported.Queued {
 				w.fail(specs.EventsTellTruth, fmt.Sprintf("%s reports the size %+v, but its state has %+v", c.self, reported, computed))
 			}
 		}

@@ -537,13 +537,20 @@ func (w *encoder) ask(a actor.Ask) {
 	w.String(a.Operation)
 	w.Parts(a.Parts)
 	w.Int(int64(a.Timeout))
-	w.Bool(a.Idempotent)
+	flags := uint64(a.Lane) << 1
+	if a.Idempotent {
+		flags |= 1
+	}
+	w.Uint(flags)
 }
 
 func (r decoder) ask() actor.Ask {
-	return actor.Ask{Kind: actor.AskKind(r.UintMax(uint64(actor.AskInvoke), "kind of ask")),
+	a := actor.Ask{Kind: actor.AskKind(r.UintMax(uint64(actor.AskInvoke), "kind of ask")),
 		Name: r.String(actor.TextBytesMax), Operation: r.String(actor.TextBytesMax), Parts: r.Parts(),
-		Timeout: actor.Duration(r.Int()), Idempotent: r.Bool()}
+		Timeout: actor.Duration(r.Int())}
+	flags := r.UintMax(uint64(actor.Low)<<1|1, "flags of an ask")
+	a.Idempotent, a.Lane = flags&1 != 0, actor.Lane(flags>>1)
+	return a
 }
 
 func (w *encoder) answer(a actor.Answer) {

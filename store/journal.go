@@ -106,12 +106,13 @@ func (r *Run) Last() []Asked {
 	return r.Steps[len(r.Steps)-1].Asks
 }
 
-// Child sets *call to the child call of an ask, with the given time left. The call
+// Child sets *call to the child call of an ask, with the given time left. The ask may
+// lower the priority of the call, but not raise it above that of the run. The call
 // shares no content with the run, which may be reused while the call is in transit.
 func (r *Run) Child(call *actor.Call, a *Asked, left actor.Duration, attempt uint32) {
 	c := &r.Call
 	*call = actor.Call{ID: a.Call, Root: c.Root, Parent: c.ID, To: a.To, Operation: a.Out().Operation,
-		Chain: c.Path(), Kind: actor.Waiting, Lane: c.Lane, Left: left, Attempt: attempt,
+		Chain: c.Path(), Kind: actor.Waiting, Lane: max(c.Lane, a.Ask.Lane), Left: left, Attempt: attempt,
 		Principal: c.Principal, Origin: actor.Agent, Project: c.Project, Budget: a.Budget,
 		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: actor.CloneParts(a.Out().Parts)}
 }

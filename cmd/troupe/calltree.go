@@ -16,17 +16,19 @@ import (
 
 // runView holds the fields of a run in GET /v1/runs/{id} that the commands print.
 type runView struct {
-	Run     string   `json:"run_id"`
-	Root    string   `json:"root_run_id"`
-	Actor   string   `json:"actor"`
-	Status  string   `json:"status"`
-	Depth   int      `json:"call_depth"`
-	Chain   []string `json:"call_chain"`
-	Left    int64    `json:"time_left_ms"`
-	Created string   `json:"created_at"`
-	Ended   string   `json:"ended_at"`
-	Text    string   `json:"text"`
-	Waits   []struct {
+	Run      string   `json:"run_id"`
+	Root     string   `json:"root_run_id"`
+	Actor    string   `json:"actor"`
+	Status   string   `json:"status"`
+	Project  string   `json:"project_id"`
+	Priority string   `json:"priority"`
+	Depth    int      `json:"call_depth"`
+	Chain    []string `json:"call_chain"`
+	Left     int64    `json:"time_left_ms"`
+	Created  string   `json:"created_at"`
+	Ended    string   `json:"ended_at"`
+	Text     string   `json:"text"`
+	Waits    []struct {
 		Name  string `json:"name"`
 		Until string `json:"until"`
 	} `json:"waiting_for"`
@@ -60,6 +62,12 @@ func (r *runView) print(w io.Writer) {
 	fmt.Fprintf(w, "\ncreated  %s\n", r.Created)
 	if r.Ended != "" {
 		fmt.Fprintf(w, "ended    %s\n", r.Ended)
+	}
+	if r.Priority != "" && r.Priority != "normal" {
+		fmt.Fprintf(w, "priority %s\n", r.Priority)
+	}
+	if r.Project != "" {
+		fmt.Fprintf(w, "project  %s\n", r.Project)
 	}
 	if len(r.Chain) > 0 {
 		fmt.Fprintf(w, "chain    %s\n", strings.Join(r.Chain, " -> "))

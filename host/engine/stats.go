@@ -51,7 +51,7 @@ type tally struct {
 	quickSteps  atomic.Bool // the last timed step took less than quickStep
 	incarnation atomic.Uint64
 	actors      atomic.Int64
-	queued      atomic.Int64
+	queued      [actor.Low]atomic.Int64 // by lane
 	outstanding atomic.Int64
 	calls       counter
 
@@ -85,7 +85,9 @@ func (t *tally) recordStep(size runtime.Size) {
 	if size != t.lastSize {
 		t.lastSize = size
 		t.actors.Store(int64(size.Actors))
-		t.queued.Store(int64(size.Queued))
+		for i, n := range size.ByLane {
+			t.queued[i].Store(int64(n))
+		}
 		t.outstanding.Store(int64(size.Outstanding))
 	}
 }
@@ -103,6 +105,13 @@ func (t *tally) recordEvent(ev *history.Event) {
 	}
 }
 
+func (t *tally) queuedByLane() (n [actor.Low]int) {
+	for i := range n {
+		n[i] = int(t.queued[i].Load())
+	}
+	return n
+}
+
 // Stats returns the node's figures. It never blocks on a cell.
 func (e *Engine) Stats() command.Stats {
 	s := command.Stats{Clients: int(e.clients.count.Load()), Backlog: e.config.Log.Backlog()}
@@ -111,7 +120,7 @@ func (e *Engine) Stats() command.Stats {
 	calls := command.AskStats{Kind: actor.AskCall}
 	for _, c := range e.cells {
 		t := &c.tally
-		s.Cells = append(s.Cells, command.CellStats{Mailbox: c.mailbox.pendingCount(), Actors: int(t.actors.Load()), Queued: int(t.queued.Load()),
+		s.Cells = append(s.Cells, command.CellStats{Mailbox: c.mailbox.pendingCount(), Actors: int(t.actors.Load()), Queued: t.queuedByLane(),
 			Outstanding: int(t.outstanding.Load()), Incarnation: t.incarnation.Load(), Steps: t.steps.Load(), StepLongest: time.Duration(t.longest.Load())})
 		for i := range refusals {
 			refusals[i] += t.refusals[i].Load()

@@ -58,14 +58,16 @@ func TestStatsMatchCellState(t *testing.T) {
 	var sum command.CellStats
 	for _, c := range s.Cells {
 		sum.Actors += c.Actors
-		sum.Queued += c.Queued
+		for i, calls := range c.Queued {
+			sum.Queued[i] += calls
+		}
 		sum.Outstanding += c.Outstanding
 		sum.Steps += c.Steps
 		if c.Incarnation != 1 || c.StepLongest <= 0 {
 			t.Errorf("%+v", c)
 		}
 	}
-	if sum.Actors != actors || sum.Queued != queued || sum.Outstanding != open || sum.Steps < 10 || s.Clients != 2 {
+	if sum.Actors != actors || sum.Queued != [actor.Low]int{0, queued, 0} || sum.Outstanding != open || sum.Steps < 10 || s.Clients != 2 {
 		t.Errorf("%+v", s)
 	}
 	if len(s.Refusals) != 1 || s.Refusals[0] != (command.RefusalStats{Reason: actor.NotFound, Count: 1}) {

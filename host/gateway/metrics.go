@@ -94,7 +94,7 @@ func newDesc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	mailboxDesc     = newDesc("mailbox_messages", "Messages waiting to be stepped.", "cell")
 	actorsDesc      = newDesc("actors", "Actors in memory.", "cell")
-	queuedDesc      = newDesc("queued_calls", "Calls waiting in the mailboxes of actors.", "cell")
+	queuedDesc      = newDesc("queued_calls", "Calls waiting in the mailboxes of actors.", "cell", "priority")
 	outstandingDesc = newDesc("outstanding_calls", "Calls between agents without an answer yet.", "cell")
 	stepsDesc       = newDesc("steps_total", "Steps performed.", "cell")
 	longestStepDesc = newDesc("step_longest_seconds", "Duration of the longest step.", "cell")
@@ -149,7 +149,9 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 		cell := strconv.Itoa(i)
 		put(mailboxDesc, gauge, float64(c.Mailbox), cell)
 		put(actorsDesc, gauge, float64(c.Actors), cell)
-		put(queuedDesc, gauge, float64(c.Queued), cell)
+		for i, n := range c.Queued {
+			put(queuedDesc, gauge, float64(n), cell, actor.Lane(i+1).Priority())
+		}
 		put(outstandingDesc, gauge, float64(c.Outstanding), cell)
 		put(stepsDesc, counter, float64(c.Steps), cell)
 		put(longestStepDesc, gauge, c.StepLongest.Seconds(), cell)

@@ -256,6 +256,8 @@ func (e *encoder) run(r *Run) {
 	e.IDs(v.Chain)
 	e.Int(int64(v.Left))
 	e.Uint(uint64(v.Attempt))
+	e.String(v.Project)
+	e.String(v.Priority)
 	e.Uint(uint64(v.Status))
 	e.Uint(v.Seq)
 	e.Int(int64(v.Created))
@@ -276,7 +278,8 @@ func (d *decoder) run() Run {
 	r := Run{Owner: d.owner()}
 	v := &r.Record
 	v.Run, v.Root, v.Parent, v.Actor, v.Chain = d.CallID(), d.CallID(), d.CallID(), d.ID(), d.IDs()
-	v.Left, v.Attempt, v.Status, v.Seq = actor.Duration(d.Int()), uint32(d.UintMax(math.MaxUint32, "attempt")), d.status(), d.Uint()
+	v.Left, v.Attempt, v.Project, v.Priority = actor.Duration(d.Int()), uint32(d.UintMax(math.MaxUint32, "attempt")), d.text(), d.text()
+	v.Status, v.Seq = d.status(), d.Uint()
 	v.Created, v.Started, v.Ended = actor.Time(d.Int()), actor.Time(d.Int()), actor.Time(d.Int())
 	v.Waits = listOf(d, func() runs.Wait { return runs.Wait{Name: d.text(), Until: actor.Time(d.Int())} })
 	v.Pauses = listOf(d, func() runs.Pause { return runs.Pause{Name: d.text(), Child: d.CallID(), Until: actor.Time(d.Int())} })
@@ -322,7 +325,9 @@ func (e *encoder) stats(s *Stats) {
 	list(e, s.Cells, func(c *CellStats) {
 		e.int(c.Mailbox)
 		e.int(c.Actors)
-		e.int(c.Queued)
+		for _, n := range c.Queued {
+			e.int(n)
+		}
 		e.int(c.Outstanding)
 		e.Uint(c.Incarnation)
 		e.Uint(c.Steps)
@@ -370,10 +375,17 @@ func (e *encoder) histogram(h *Histogram) {
 	e.Int(int64(h.Sum))
 }
 
+func (d *decoder) lanes() (n [actor.Low]int) {
+	for i := range n {
+		n[i] = d.int()
+	}
+	return n
+}
+
 func (d *decoder) stats() Stats {
 	return Stats{
 		Cells: listOf(d, func() CellStats {
-			return CellStats{d.int(), d.int(), d.int(), d.int(), d.Uint(), d.Uint(), actor.Duration(d.Int())}
+			return CellStats{d.int(), d.int(), d.lanes(), d.int(), d.Uint(), d.Uint(), actor.Duration(d.Int())}
 		}),
 		Clients: d.int(), Backlog: d.int(),
 		Refusals: listOf(d, func() RefusalStats {

@@ -32,10 +32,10 @@ const (
 
 // CellStats holds the figures of one cell.
 type CellStats struct {
-	Mailbox     int // approximate number of queued inputs
-	Actors      int // actors in memory
-	Queued      int // calls waiting in the actors' mailboxes
-	Outstanding int // unanswered calls of these actors
+	Mailbox     int            // approximate number of queued inputs
+	Actors      int            // actors in memory
+	Queued      [actor.Low]int // calls waiting in the actors' mailboxes, by lane from High to Low
+	Outstanding int            // unanswered calls of these actors
 	Incarnation uint64
 	Steps       uint64
 	StepLongest actor.Duration // longest step since the start
