@@ -247,7 +247,7 @@ func compatNamesWhatStands(c *checkout) (found []string) {
 		}
 		if strings.TrimSpace(cells[3]) == "`planned`" {
 			if len(surfaces) > 0 && len(missing) == 0 {
-				breach("%s stands; name its test instead of `planned`", strings.TrimSpace(cells[2]))
+				breach("%s exists; name its test instead of `planned`", strings.TrimSpace(cells[2]))
 			}
 			continue
 		}

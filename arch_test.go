@@ -277,7 +277,7 @@ var rules = []rule{
 	{"make targets in docs exist", targetsInDocsExist},
 	{"tests that the Makefile runs by name exist", testsInMakefileExist},
 	{"external names are found where docs/NAMES.md says", externalNamesAreFound},
-	{"docs/compat.md names what stands", compatNamesWhatStands},
+	{"docs/compat.md names what exists", compatNamesWhatStands},
 	{"docs/errors.md matches the table of refusals", errorsPageMatchesRefusals},
 	{"docs/ARCHITECTURE.md names every package", architectureNamesEveryPackage},
 	{"the analyzer knows the pure packages", analyzerKnowsThePurePackages},

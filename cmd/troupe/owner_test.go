@@ -68,7 +68,7 @@ func TestOwnerManagesKeysWhileServing(t *testing.T) {
 	}
 }
 
-// Started beside its server, a command without --data finds the folder, if the
+// Started in the folder of its server, a command without --data finds the folder, if the
 // server selected by --server uses it.
 func TestOwnerFindsFolderOfServer(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")

@@ -205,7 +205,7 @@ func (o *outage) open() {
 }
 
 // A service that restarts within the time for retries costs no run, whether its
-// connections are refused or it answers 500 or 503 meanwhile.
+// connections are refused or it answers 500 or 503.
 func TestRestartOfServiceCostsNoRun(t *testing.T) {
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)

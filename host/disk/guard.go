@@ -19,7 +19,7 @@ import (
 // backup, return their errors.
 //
 // Exception: a table that does not fit on the disk. Pebble writes it again later,
-// and the node takes no new work meanwhile.
+// and the node takes no new work until then.
 type guardFS struct {
 	vfs.FS
 	disk *Disk

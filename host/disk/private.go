@@ -83,7 +83,7 @@ func (p privateFS) MkdirAll(dir string, _ os.FileMode) error {
 		p.setMode(dir, dirMode)
 	}
 	if errors.Is(err, os.ErrExist) {
-		return p.FS.MkdirAll(dir, dirMode) // created meanwhile, or a file
+		return p.FS.MkdirAll(dir, dirMode) // created by another process, or a file
 	}
 	return err
 }

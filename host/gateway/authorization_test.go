@@ -69,7 +69,7 @@ var promisedRights = []string{
 // and has an effect.
 type routeRight struct {
 	route, right string
-	path, body   string // {run}, {doomed} and {key} stand for a run that waits, an agent and a key
+	path, body   string // {run}, {doomed} and {key} are replaced by a run that waits, an agent and a key
 	status       int
 }
 
