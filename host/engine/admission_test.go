@@ -65,3 +65,20 @@ func TestAdmissionRefusesWhileDiskLags(t *testing.T) {
 	log.full = nil
 	check("disk has space again", 0)
 }
+
+// A node measures its disk by the delay in its configuration, or by 2 s.
+func TestNodeTakesDiskLagFromItsConfiguration(t *testing.T) {
+	for configured, want := range map[time.Duration]time.Duration{0: 2 * time.Second, time.Minute: time.Minute} {
+		n := startNode(t, t.TempDir(), func(c *Config) { c.DiskLagMax = configured })
+		log := &manualLog{} // never syncs
+		began := n.Now().Add(time.Hour)
+		for _, after := range []time.Duration{0, admissionInterval, want} {
+			if got := n.admission.check(began.Add(after), log); got != nil {
+				t.Errorf("DiskLagMax %v, sync pending for %v: got %v, want no refusal", configured, after, got)
+			}
+		}
+		if got := n.admission.check(began.Add(want+admissionInterval), log); got == nil || got.Reason != actor.Busy {
+			t.Errorf("DiskLagMax %v, sync pending for more than %v: got %v, want %v", configured, want, got, actor.Busy)
+		}
+	}
+}

@@ -147,7 +147,8 @@ func Start(config Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{config: config, log: config.Logger, clock: newClock(), clients: newClients(config.ClientsMax),
-		agents: newDefinitions(runtime.Agents{Definitions: config.Agents, Former: config.Former}, config.Cells), readers: newReaders(readersCount), done: make(chan struct{})}
+		agents: newDefinitions(runtime.Agents{Definitions: config.Agents, Former: config.Former}, config.Cells), readers: newReaders(readersCount),
+		admission: admission{lagMax: config.DiskLagMax}, done: make(chan struct{})}
 	e.tracing.emit = config.Trace
 	for i := range e.effectCounters {
 		e.effectCounters[i].took.bounds = command.DurationBounds
