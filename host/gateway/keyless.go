@@ -12,14 +12,17 @@ import (
 
 // keyRequired returns the reason why a request needs an API key, or "". A request
 // on loopback needs none if its client is a process of this machine: no proxy
-// header is present, and Host names this server on loopback. A proxy that adds no
-// header cannot be recognized; Config.KeysRequired covers it.
+// header is present, the protocol is HTTP/1.1, and Host names this server on
+// loopback. A proxy that adds no header and speaks HTTP/1.1 cannot be recognized;
+// Config.KeysRequired covers it.
 func (s *Server) keyRequired(h *fasthttp.RequestHeader) string {
 	switch {
 	case !s.onLoopback.Load(), s.config.KeysRequired:
 		return "this request needs an API key: send the header Authorization: Bearer troupe_…"
 	case isProxied(h.RawHeaders()):
 		return "this request was forwarded by a proxy, so it needs an API key"
+	case !h.IsHTTP11(): // nginx forwards so unless it is configured otherwise
+		return "this request is in HTTP/1.0, as a proxy sends it, so it needs an API key"
 	case !s.isLocalHost(h.Host()):
 		return "the Host header is not a loopback name with the port of this server, so this request needs an API key"
 	}
@@ -27,11 +30,14 @@ func (s *Server) keyRequired(h *fasthttp.RequestHeader) string {
 }
 
 // proxyHeaders lists, in lower case, the headers that proxies add. Names that begin
-// with forwardedPrefix belong to it too.
-var proxyHeaders = [...]string{"forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-original-forwarded-for",
-	"cf-connecting-ip", "true-client-ip", "fastly-client-ip", "cdn-loop"}
+// with one of proxyPrefixes belong to it too.
+var proxyHeaders = [...]string{"forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-remote-ip",
+	"client-ip", "proxy-client-ip", "wl-proxy-client-ip", "x-proxyuser-ip", "x-varnish", "x-azure-clientip", "x-appengine-user-ip",
+	"cf-connecting-ip", "cf-ray", "true-client-ip", "fastly-client-ip", "fly-client-ip", "cloudfront-viewer-address", "cdn-loop"}
 
-const forwardedPrefix = "x-forwarded"
+// proxyPrefixes are x-forwarded-for and its kin, x-original-for and its kin, and
+// those of Envoy.
+var proxyPrefixes = [...]string{"x-forwarded", "x-original-", "x-envoy-"}
 
 // isProxied reports whether a line of the raw head has the name of a header that
 // proxies add. The value is irrelevant: a client may send an empty line of the
@@ -57,13 +63,15 @@ func isProxyHeader(line []byte) bool {
 		return false
 	}
 	switch line[0] | 0x20 {
-	case 'c', 'f', 't', 'v', 'x': // the first letters of all names
+	case 'c', 'f', 'p', 't', 'v', 'w', 'x': // the first letters of all names
 	default:
 		return false
 	}
 	name := line[:max(bytes.IndexByte(line, ':'), 0)]
-	if n := len(forwardedPrefix); len(name) >= n && equalHeaderName(name[:n], forwardedPrefix) {
-		return true
+	for i := range proxyPrefixes {
+		if n := len(proxyPrefixes[i]); len(name) >= n && equalHeaderName(name[:n], proxyPrefixes[i]) {
+			return true
+		}
 	}
 	for i := range proxyHeaders {
 		if len(name) == len(proxyHeaders[i]) && equalHeaderName(name, proxyHeaders[i]) {

@@ -39,7 +39,9 @@ func TestForwardingHeaderRequiresKey(t *testing.T) {
 		t.Fatalf("without a forwarding header: %d", status)
 	}
 	for _, name := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Server", "X-Forwarded-Port",
-		"X-Forwarded-Ssl", "X-Real-IP", "X-Client-IP", "X-Cluster-Client-IP", "CF-Connecting-IP", "True-Client-IP", "Fastly-Client-IP", "CDN-Loop"} {
+		"X-Forwarded-Ssl", "X-Real-IP", "X-Client-IP", "X-Cluster-Client-IP", "CF-Connecting-IP", "True-Client-IP", "Fastly-Client-IP", "CDN-Loop",
+		"X-Original-For", "X-Original-Forwarded-For", "X-Original-Host", "X-Envoy-External-Address", "X-Envoy-Expected-Rq-Timeout-Ms", "X-Remote-IP", "Client-IP",
+		"Proxy-Client-IP", "WL-Proxy-Client-IP", "X-ProxyUser-Ip", "X-Varnish", "X-Azure-ClientIP", "X-Appengine-User-IP", "CF-Ray", "Fly-Client-IP", "CloudFront-Viewer-Address"} {
 		for form, lines := range map[string][]string{
 			"value":         {name + ": 203.0.113.7"},
 			"empty":         {name + ":"},
@@ -62,10 +64,42 @@ func TestForwardingHeaderRequiresKey(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"X-Other", "X-Forward", "Viaduct", "X-Request-Id", "Traceparent", "CF-Ray"} {
+	for _, name := range []string{"X-Other", "X-Forward", "Viaduct", "X-Request-Id", "Traceparent", "X-Original", "Proxy-Connection", "Client", "Warning"} {
 		if status := d.rawStatus("GET", "/v1/agents", host, name+": 203.0.113.7"); status != 200 {
 			t.Errorf("%s: %d", name, status)
 		}
+	}
+}
+
+// A proxy that is configured only to forward, as nginx is by default, adds no header
+// and speaks HTTP/1.0 to the server. Its requests need a key.
+func TestHTTP10RequiresKey(t *testing.T) {
+	keys := new(Keys)
+	d := startGatewayWith(t, Config{Keys: keys})
+	key, text := newTestKey(t, 1, 0, ingress.ScopeRead)
+	keys.Set([]ingress.Key{key})
+	for _, c := range []struct {
+		path, lines string
+		want        int
+	}{
+		{"/v1/agents", "Connection: close\r\n", 401},
+		{"/v1/agents", "Connection: keep-alive\r\n", 401},
+		{"/v1/agents", "Authorization: Bearer sk-unknown\r\n", 401},
+		{"/v1/agents", "Authorization: Bearer " + text + "\r\n", 200},
+		{"/healthz", "", 200},
+	} {
+		conn := d.dial()
+		if _, err := io.WriteString(conn, "GET "+c.path+" HTTP/1.0\r\nHost: "+d.address+"\r\n"+c.lines+"\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%s %q: %v", c.path, c.lines, err)
+		}
+		if _ = response.Body.Close(); response.StatusCode != c.want {
+			t.Errorf("%s %q: %d, want %d", c.path, c.lines, response.StatusCode, c.want)
+		}
+		_ = conn.Close()
 	}
 }
 

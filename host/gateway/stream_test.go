@@ -455,7 +455,7 @@ func TestSlowReaderGetsCloseReason(t *testing.T) {
 	d.doJSON(&m, "POST", "/v1/agents/talkative/messages", `{"content":"x"}`)
 	slow := d.serveSlowReaders()
 	c := slow.dialSmallBuffer()
-	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.0\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n", m.Run, slow.address)
+	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.0\r\nHost: %s\r\nAccept: text/event-stream\r\nAuthorization: Bearer %s\r\n\r\n", m.Run, slow.address, d.createKey("read"))
 	head := make([]byte, 12)
 	if _, err := io.ReadFull(c, head); err != nil || string(head) != "HTTP/1.0 200" {
 		t.Fatalf("%s, %v", head, err)

@@ -21,7 +21,7 @@ import (
 // proxy is a reverse proxy on this machine.
 type proxy struct {
 	name    string
-	adds    bool // it adds X-Forwarded-For
+	known   bool // the server recognizes it: it adds X-Forwarded-For or speaks HTTP/1.0
 	command func(dir, listen, server string) (config, file string, args []string)
 }
 
@@ -29,7 +29,8 @@ var proxies = []proxy{
 	{"haproxy with option forwardfor", true, haproxy("option forwardfor")},
 	{"haproxy as installed", false, haproxy("")},
 	{"nginx with X-Forwarded-For", true, nginx("proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;")},
-	{"nginx as installed", false, nginx("")},
+	{"nginx in HTTP/1.0", true, nginx("proxy_http_version 1.0;")},
+	{"nginx in HTTP/1.1", false, nginx("proxy_http_version 1.1;")},
 }
 
 func haproxy(option string) func(dir, listen, server string) (string, string, []string) {
@@ -78,8 +79,8 @@ var disguises = [][]string{
 }
 
 // checkProxies puts haproxy and nginx before a server on loopback. A client of a
-// proxy that adds a header never passes for a process of this machine. For a proxy
-// that adds none the server requires keys of everyone. A key works through each.
+// recognized proxy never passes for a process of this machine. For a proxy that is
+// not recognized the server requires keys of everyone. A key works through each.
 func (h *harness) checkProxies() error {
 	for _, keyless := range []string{"on", "off"} {
 		dir := filepath.Join(h.dir, "keyless-"+keyless)
@@ -109,7 +110,7 @@ func (h *harness) checkProxiesOf(server, dir string, keyless bool) error {
 		return fmt.Errorf("without a proxy: %d, %v", status, err)
 	}
 	for i, p := range proxies {
-		if keyless && !p.adds {
+		if keyless && !p.known {
 			continue // not recognized: serve warns of it
 		}
 		if err := h.checkProxy(p, filepath.Join(dir+"-proxy", fmt.Sprint(i)), server, strings.TrimSpace(string(key))); err != nil {
