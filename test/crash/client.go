@@ -150,7 +150,6 @@ func (c *client) follow(inst *instance, e *exchange) error {
 
 // readStream reads a stream to its end.
 func (c *client) readStream(inst *instance, e *exchange, q request, after int) error {
-	inst.open.Add(1)
 	response, err := inst.send(q)
 	if err != nil {
 		return err
@@ -281,6 +280,6 @@ func (l *ledger) recordAnswer(e *exchange, status int, a answer) {
 		e.refused = a.Code
 	default:
 		e.refused = a.Code
-		l.report(wrong, "%s: %d %s: %s", e, status, a.Code, a.Detail)
+		l.report(wrong, "%s: answered with %d %s: %s, want 200 or 202", e, status, a.Code, a.Detail)
 	}
 }

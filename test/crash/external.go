@@ -26,6 +26,7 @@ type externalAgents struct {
 	server      *http.Server
 	callbackURL string // base URL of the server, for the calls of the broker
 	client      *http.Client
+	busyPause   time.Duration
 
 	mu          sync.Mutex
 	invocations map[string]map[string]int // number of invocations by agent and run
@@ -36,7 +37,7 @@ func newExternalAgents(back string) (*externalAgents, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &externalAgents{url: "http://" + listener.Addr().String(), callbackURL: back,
+	o := &externalAgents{url: "http://" + listener.Addr().String(), callbackURL: back, busyPause: busyPause,
 		client: &http.Client{Timeout: requestWithin, Transport: &http.Transport{DisableKeepAlives: true}}, invocations: map[string]map[string]int{porter: {}, clerk: {}, broker: {}}}
 	mux := http.NewServeMux()
 	for name := range o.invocations {
@@ -100,20 +101,23 @@ func (o *externalAgents) invoke(name string, w http.ResponseWriter, r *http.Requ
 }
 
 // callBack calls the teller with the token of the run. A repeated invocation for
-// the same run calls back with the same Idempotency-Key.
+// the same run calls back with the same Idempotency-Key, and so does the
+// repetition of a call that the server refused as busy.
 func (o *externalAgents) callBack(r *http.Request, run, input string) (string, error) {
 	body, err := json.Marshal(map[string]any{"message": "say " + input, "timeout_ms": 300_000}, json.Deterministic(true))
 	if err != nil {
 		return "", err
 	}
-	q, err := http.NewRequestWithContext(r.Context(), http.MethodPost, o.callbackURL+"/v1/agents/"+teller+":invoke", bytes.NewReader(body))
-	if err != nil {
-		return "", err
-	}
-	q.Header.Set("Content-Type", "application/json")
-	q.Header.Set("Idempotency-Key", run)
-	q.Header.Set("x-run-token", r.Header.Get("x-run-token"))
-	response, err := o.client.Do(q)
+	response, err := whileBusy(func() (*http.Response, error) {
+		q, err := http.NewRequestWithContext(r.Context(), http.MethodPost, o.callbackURL+"/v1/agents/"+teller+":invoke", bytes.NewReader(body))
+		if err != nil {
+			return nil, err
+		}
+		q.Header.Set("Content-Type", "application/json")
+		q.Header.Set("Idempotency-Key", run)
+		q.Header.Set("x-run-token", r.Header.Get("x-run-token"))
+		return o.client.Do(q)
+	}, func() error { return pause(r.Context(), o.busyPause) })
 	if err != nil {
 		return "", err
 	}

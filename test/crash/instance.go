@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -29,6 +30,7 @@ type instance struct {
 	owner         *http.Client // on the socket of the data folder; keys are created there only
 	acks          atomic.Int64 // successful answers and stream events
 	open          atomic.Int64 // requests without a complete answer
+	busyPause     time.Duration
 	nested        atomic.Int64 // nested calls that a stream reported as started and not as done
 	ackTarget     int64        // number of acks at which targetReached is closed; 0 means none
 	targetReached chan struct{}
@@ -41,7 +43,7 @@ type instance struct {
 const requestWithin = time.Minute
 
 func newInstance(ctx context.Context, url, dir string, exited <-chan struct{}, last int64) *instance {
-	return &instance{url: url, exited: exited, ctx: ctx, ackTarget: last, targetReached: make(chan struct{}),
+	return &instance{url: url, exited: exited, ctx: ctx, busyPause: busyPause, ackTarget: last, targetReached: make(chan struct{}),
 		owner: gateway.OwnerClient(dir), http: &http.Client{Timeout: requestWithin, Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}}
 }
 
@@ -103,8 +105,18 @@ type request struct {
 	headers            []string // name, value, …
 }
 
-// send makes the request. An error means that there is no complete answer.
+// send makes the request, and repeats it while the server is busy. An error means
+// that there is no complete answer.
 func (inst *instance) send(q request) (*http.Response, error) {
+	inst.open.Add(1)
+	return whileBusy(func() (*http.Response, error) { return inst.sendOnce(q) }, func() error {
+		inst.open.Add(-1)
+		defer inst.open.Add(1)
+		return pause(inst.ctx, inst.busyPause)
+	})
+}
+
+func (inst *instance) sendOnce(q request) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(inst.ctx, q.method, inst.url+q.path, strings.NewReader(q.body))
 	if err != nil {
 		return nil, err
@@ -121,24 +133,38 @@ func (inst *instance) send(q request) (*http.Response, error) {
 	return inst.http.Do(r)
 }
 
-// busyTriesMax is the maximum number of attempts, one second apart, while the
-// server answers 429 or 503.
-const busyTriesMax = 20
+// Bounds of repetition while the server answers 429 or 503.
+const (
+	busyTriesMax = 20 // maximum number of attempts
+	busyPause    = time.Second
+)
 
-// ask sends a request with a single answer. It retries while the server is busy.
-func (inst *instance) ask(q request, into any) (status int, err error) {
-	for range busyTriesMax {
-		status, err = inst.askOnce(q, into)
-		if err != nil || status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
-			break
+// whileBusy makes a request and repeats it after a pause while the server refuses
+// it as busy. It returns the first other answer, or that of the last attempt.
+func whileBusy(try func() (*http.Response, error), pause func() error) (*http.Response, error) {
+	for n := 1; ; n++ {
+		response, err := try()
+		if err != nil || n == busyTriesMax || response.StatusCode != http.StatusTooManyRequests && response.StatusCode != http.StatusServiceUnavailable {
+			return response, err
 		}
-		time.Sleep(time.Second)
+		if err := errors.Join(response.Body.Close(), pause()); err != nil {
+			return nil, err
+		}
 	}
-	return status, err
 }
 
-func (inst *instance) askOnce(q request, into any) (status int, err error) {
-	inst.open.Add(1)
+// pause waits unless ctx ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// ask sends a request with a single answer.
+func (inst *instance) ask(q request, into any) (status int, err error) {
 	response, err := inst.send(q)
 	if err != nil {
 		return 0, err
