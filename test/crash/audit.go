@@ -22,7 +22,7 @@ import (
 func (l *ledger) recheck(inst *instance, rng *rand.Rand) {
 	e, f := l.pick(rng)
 	if f != nil {
-		f.check(l, inst)
+		_ = f.check(l, inst) // a kill may interrupt it
 	}
 	if e == nil || e.run == "" {
 		return
@@ -37,13 +37,16 @@ func (l *ledger) recheck(inst *instance, rng *rand.Rand) {
 		}
 		return
 	}
-	l.compareEvents(inst, &again)
+	_, _ = l.compareEvents(inst, &again)
 }
 
-// audit rechecks all exchanges and resources. All runs MUST have ended.
+// audit rechecks all exchanges and resources. All runs MUST have ended, and the
+// server MUST answer every request.
 func (l *ledger) audit(inst *instance) {
 	for i := range l.resources {
-		l.resources[i].check(l, inst)
+		if err := l.resources[i].check(l, inst); err != nil {
+			l.report(wrong, "%s: cannot be checked: %v", l.resources[i].description, err)
+		}
 	}
 	each := make(chan *exchange)
 	var all sync.WaitGroup
@@ -51,7 +54,10 @@ func (l *ledger) audit(inst *instance) {
 		all.Go(func() {
 			for e := range each {
 				again := *e
-				if l.compareEvents(inst, &again) {
+				switch read, err := l.compareEvents(inst, &again); {
+				case err != nil:
+					l.report(wrong, "%s: cannot be read: %v", e, err)
+				case read:
 					l.checkResult(&again)
 				}
 			}
@@ -67,18 +73,19 @@ func (l *ledger) audit(inst *instance) {
 }
 
 // compareEvents reads all events of a run and compares them with those recorded
-// earlier. It reports whether there was any event to read.
-func (l *ledger) compareEvents(inst *instance, e *exchange) bool {
+// earlier. It reports whether there was any event to read. An error means that a
+// request had no complete answer.
+func (l *ledger) compareEvents(inst *instance, e *exchange) (read bool, err error) {
 	t := newRecorder(e, l, 0, nil)
 	for {
 		var page page
 		status, err := inst.ask(request{http.MethodGet, fmt.Sprintf("/v1/runs/%s/events?after=%d", e.run, t.after), "", nil}, &page)
 		switch {
 		case err != nil:
-			return false
+			return false, err
 		case status != http.StatusOK:
-			l.report(lost, "%s: %d %s", e, status, page.Detail)
-			return false
+			l.report(lost, "%s: the events are answered with %d %s, want 200", e, status, page.Detail)
+			return false, nil
 		}
 		for i, raw := range page.Events {
 			if t.record(t.after+1, string(raw)) && i < len(page.Events)-1 {
@@ -90,7 +97,7 @@ func (l *ledger) compareEvents(inst *instance, e *exchange) bool {
 			if t.after < len(e.events) {
 				l.report(lost, "%s: %d events were received, %d remain", e, len(e.events), t.after)
 			}
-			return t.after > 0
+			return t.after > 0, nil
 		}
 	}
 }
@@ -120,7 +127,7 @@ func (l *ledger) checkResult(e *exchange) {
 	case e.cancelled && record.Status != runs.Cancelled:
 		l.report(lost, "%s: the cancellation was acknowledged, but the run is %s", e, record.Status)
 	case record.Status == runs.Cancelled && !e.cancels, record.Status == runs.Failed && !unsure:
-		l.report(wrong, "%s: unexpected state %s: %v", e, record.Status, record.Refusal)
+		l.report(wrong, "%s: ended %s: %v, want %s with answer %q", e, record.Status, record.Refusal, runs.Done, e.want)
 	case record.Status == runs.Done && e.want != "" && record.Text != e.want:
 		l.report(wrong, "%s: got answer %q, want %q", e, record.Text, e.want)
 	}

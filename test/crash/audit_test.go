@@ -55,11 +55,26 @@ func TestCompareEventsWithServer(t *testing.T) {
 	} {
 		l := newLedger(io.Discard)
 		c.e.run = runID.String()
-		if read := l.compareEvents(newTestInstance(t, c.events), &c.e); read != (c.events != nil) {
-			t.Errorf("%s: got events read %v", c.name, read)
+		if read, err := l.compareEvents(newTestInstance(t, c.events), &c.e); err != nil || read != (c.events != nil) {
+			t.Errorf("%s: got events read %v, %v", c.name, read, err)
 		}
 		checkFindings(t, c.name, l, c.want)
 	}
+}
+
+// An audit that cannot read what it audits is no audit.
+func TestAuditReportsMissingAnswers(t *testing.T) {
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	inst := newInstance(t.Context(), closed.URL, t.TempDir(), make(chan struct{}), 0)
+	l := newLedger(io.Discard)
+	l.add(&exchange{scenario: tellerCall, run: runID.String(), events: runEvents()})
+	l.audit(inst)
+	checkFindings(t, "run", l, wrong)
+	l = newLedger(io.Discard)
+	l.addResource(resource{"agent a created", request{http.MethodGet, "/v1/agents/a", "", nil}, http.StatusOK})
+	l.audit(inst)
+	checkFindings(t, "resource", l, wrong)
 }
 
 // newTestStore creates a store with a run of the teller for each text, and a nested

@@ -3,10 +3,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
@@ -49,7 +51,7 @@ func (l *ledger) report(k findingKind, format string, args ...any) {
 	defer l.mu.Unlock()
 	l.counts[k]++
 	if l.shown++; l.shown <= findingsShownMax {
-		fmt.Fprintf(l.stderr, "\n%s: %s\n", [...]string{"LOST", "DUPLICATED", "REORDERED", "WRONG"}[k], fmt.Sprintf(format, args...))
+		fmt.Fprintf(l.stderr, "\n%s at %s: %s\n", [...]string{"LOST", "DUPLICATED", "REORDERED", "WRONG"}[k], time.Now().UTC().Format("15:04:05.000"), fmt.Sprintf(format, args...))
 	}
 }
 
@@ -110,7 +112,7 @@ type exchange struct {
 }
 
 func (e *exchange) String() string {
-	return fmt.Sprintf("%s %.40q (run %s)", e.agent, e.content, e.run)
+	return fmt.Sprintf("%s %.40q (session %s, key %s, run %s)", e.agent, e.content, e.session, cmp.Or(e.key, "none"), cmp.Or(e.run, "unknown"))
 }
 
 // ended reports whether the client knows the outcome.

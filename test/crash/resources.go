@@ -15,12 +15,15 @@ type resource struct {
 	status int // expected HTTP status of the request, from now on
 }
 
-func (f *resource) check(l *ledger, inst *instance) {
+// check makes the request and reports an unexpected answer. An error means that
+// there was no complete one.
+func (f *resource) check(l *ledger, inst *instance) error {
 	var a answer
 	status, err := inst.ask(f.request, &a)
 	if err == nil && status != f.status {
-		l.report(lost, "%s: %s %s: %d %s %s", f.description, f.method, f.path, status, a.Code, a.Detail)
+		l.report(lost, "%s: %s %s: got %d %s %s, want %d", f.description, f.method, f.path, status, a.Code, a.Detail, f.status)
 	}
+	return err
 }
 
 // changeResource creates an agent or a key, and deletes every second resource
