@@ -95,7 +95,8 @@ func splitTarget(text string) (b binding, ok bool) {
 		return binding{}, false
 	}
 	for segment := range strings.SplitSeq(u.Path, "/") {
-		if segment == "." || segment == ".." {
+		// Some servers normalize a segment without the parameters that follow a ';'.
+		if segment, _, _ = strings.Cut(segment, ";"); segment == "." || segment == ".." {
 			return binding{}, false
 		}
 	}
