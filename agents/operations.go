@@ -3,6 +3,7 @@
 package agents
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 
@@ -101,6 +102,9 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 		return change{}, refusal
 	}
 	if !exists {
+		if refusal := s.checkName(spec.ID); refusal != nil {
+			return change{}, refusal
+		}
 		item.Value = s.encodeAgent(spec)
 		return s.makeRoom(spec.ID, change{updates: []actor.StateItem{item}, answer: answer})
 	}
@@ -163,6 +167,25 @@ func (s registryState) checkOwner(id, owner string) *actor.Refusal {
 		return nil
 	}
 	return actor.Refuse(actor.Rejected, "%s belongs to %s: only that principal or a key with scope admin may change or delete it; choose another name", id, ownerOrUnknown(owner))
+}
+
+// checkName rejects a new ID that is the name of an agent of another principal.
+// Clients may address an agent by its name, and an ID precedes names, so the new
+// agent would receive their messages.
+func (s registryState) checkName(id string) *actor.Refusal {
+	if s.principal == Operator {
+		return nil
+	}
+	quoted := []byte(`"` + id + `"`) // IDs have no characters that JSON escapes
+	for _, item := range s.items {
+		if !strings.HasPrefix(item.Name, agentPrefix) || !bytes.Contains(item.Value, quoted) {
+			continue
+		}
+		if named, owner, err := decodeAgentRecord(item.Value); err == nil && named.Name == id && owner != s.self() {
+			return actor.Refuse(actor.Rejected, "%s is the name of agent %s, which belongs to %s; choose another agent_id", id, named.ID, ownerOrUnknown(owner))
+		}
+	}
+	return nil
 }
 
 // self returns the principal of the operation as records hold it.

@@ -91,3 +91,30 @@ func TestAgentBelongsToItsCreator(t *testing.T) {
 		}
 	}
 }
+
+// A client cannot create an agent whose ID is the name of another client's agent:
+// messages to that name would reach it. The owner and admins can.
+func TestNameOfAgentIsNotTakenAsID(t *testing.T) {
+	d := startGateway(t)
+	alice, mallory, admin, caller := d.createKey("agents"), d.createKey("agents"), d.createKey("admin"), d.createKey("call")
+	for i, c := range []struct {
+		key, method, path, body string
+		status                  int
+		answer                  string
+	}{
+		{alice, "POST", "/v1/agents", `{"agent_id":"billing-1","name":"Billing"}`, 201, ""},
+		{alice, "POST", "/v1/agents", `{"agent_id":"orders-1","name":"Orders"}`, 201, ""},
+		{mallory, "POST", "/v1/agents", `{"agent_id":"Billing","name":"x"}`, 403, "Billing is the name of agent billing-1"},
+		{mallory, "POST", "/v1/agents/register", `{"agent_id":"Billing","endpoint":"http://127.0.0.1:1"}`, 403, "Billing is the name of agent billing-1"},
+		{caller, "POST", "/v1/agents/Billing/messages", `{"content":"secret"}`, 200, `"agent_id":"billing-1"`},
+		{mallory, "POST", "/v1/agents", `{"agent_id":"billing","name":"Billing 2"}`, 201, ""},
+		{alice, "POST", "/v1/agents", `{"agent_id":"Billing"}`, 201, ""},
+		{alice, "POST", "/v1/agents", `{"agent_id":"Billing","prompt":"Be brief."}`, 200, ""},
+		{admin, "POST", "/v1/agents", `{"agent_id":"Orders"}`, 201, ""},
+	} {
+		status, body := d.doAs(c.key, c.method, c.path, c.body)
+		if status != c.status || !strings.Contains(body, c.answer) {
+			t.Errorf("%d: %s %s %s: got %d %s, want %d %s", i, c.method, c.path, c.body, status, body, c.status, c.answer)
+		}
+	}
+}
