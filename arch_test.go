@@ -97,6 +97,7 @@ var packages = map[string]pkg{
 	"examples":   {layer: 4, ours: every},
 
 	"internal/invariant":    {layer: 0},
+	"internal/nearest":      {layer: 0},
 	"internal/failpoint":    {layer: 0},
 	"internal/command":      {layer: 3, ours: []string{"actor", "history", "runs"}}, // it knows neither the engine nor a store
 	"internal/node":         {layer: 3, ours: wired},
@@ -118,7 +119,7 @@ var packages = map[string]pkg{
 }
 
 // common packages may be imported by every package.
-var common = []string{"internal/invariant", "internal/mutant", "internal/failpoint"}
+var common = []string{"internal/invariant", "internal/mutant", "internal/failpoint", "internal/nearest"}
 
 // pureModules are external modules whose results depend on their arguments only. Any package
 // may import them. A new module needs an entry in docs/RATIONALE.md.

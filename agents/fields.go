@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/nearest"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -166,47 +167,20 @@ func unknownField(m member, kind string) string {
 			return fmt.Sprintf("is unknown: it belongs in [%s]", parent)
 		}
 	}
-	best, distance := "", 4
+	var names []string
 	for _, f := range specFields {
-		if d := editDistance(m.path, f.name); d < distance && d*2 < len(f.name) {
-			best, distance = f.name, d
-		}
+		names = append(names, f.name)
 	}
-	if best != "" {
+	if best := nearest.Of(m.path, names); best != "" {
 		return "is unknown; did you mean " + best + "?"
 	}
-	var names []string
+	names = nil
 	for _, f := range specFields {
 		if f.kind == "" || f.kind == kind {
 			names = append(names, f.name)
 		}
 	}
 	return "is unknown; known fields: " + strings.Join(names, ", ")
-}
-
-// editDistance returns the number of insertions, deletions and substitutions that
-// turn a into b.
-func editDistance(a, b string) int {
-	if len(a) > 64 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // describeValue returns the type of an unexpected value, for error texts.

@@ -113,7 +113,7 @@ func (k *Key) Check() *actor.Refusal {
 		}
 	}
 	if len(k.Scopes) == 0 || !slices.Equal(k.Scopes, sortScopes(k.Scopes)) {
-		return invalid("scopes", "want some of %v, without duplicates, in this order", Scopes())
+		return invalid("scopes", "want some of %v, without duplicates", Scopes())
 	}
 	return nil
 }

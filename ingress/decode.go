@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/nearest"
 )
 
 // DepthMax is the maximum nesting depth of JSON from clients.
@@ -34,12 +36,41 @@ func Decode(body []byte, v any) *actor.Refusal {
 	var semantic *json.SemanticError
 	switch {
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
-		return invalid(topLevelField(semantic.JSONPointer), "unknown member: remove it")
+		field := topLevelField(semantic.JSONPointer)
+		return invalid(field, "%s", Unknown(field, fieldsOf(v)))
 	case errors.As(err, &semantic):
 		return invalid(topLevelField(semantic.JSONPointer), "wrong JSON type")
 	default:
 		return invalid("", "the JSON does not match the request")
 	}
+}
+
+// Unknown describes an unknown name of a field or parameter: the one it probably
+// means, and all that are known.
+func Unknown(name string, known []string) string {
+	if len(known) == 0 {
+		return "is unknown: want none"
+	}
+	text := "is unknown; "
+	if best := nearest.Of(name, known); best != "" {
+		text += "did you mean " + best + "? "
+	}
+	return text + "want " + strings.Join(known, ", ")
+}
+
+// fieldsOf returns the names of the JSON members of a struct, without aliases.
+func fieldsOf(v any) (names []string) {
+	t := reflect.TypeOf(v)
+	if t = t.Elem(); t.Kind() != reflect.Struct {
+		return nil
+	}
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if t.Field(i).Tag.Get("alias") == "" && name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // withinDepth reports whether body begins with an object and nests at most

@@ -3,7 +3,6 @@
 package ingress
 
 import (
-	"strconv"
 	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
@@ -11,33 +10,30 @@ import (
 
 // messageBody is the JSON body of a message request.
 type messageBody struct {
-	Content *string `json:"content"`
-	Session string  `json:"session"`
-	Timeout int64   `json:"timeout_ms"`
-	messageContext
+	Content   *string      `json:"content"`
+	Message   *string      `json:"message" alias:"content"`
+	SessionID *string      `json:"session_id"`
+	Session   *string      `json:"session" alias:"session_id"`
+	Timeout   milliseconds `json:"timeout_ms"`
+	Priority  *string      `json:"priority"`
+	Project   *string      `json:"project_id"`
 }
 
-// messageContext holds the optional fields of a request that starts a run or a call.
-type messageContext struct {
-	Priority string `json:"priority"`
-	Project  string `json:"project_id"`
-}
-
-// apply sets the fields of the call.
-func (m *messageContext) apply(call *actor.Call) *actor.Refusal {
-	if m.Priority != "" {
-		lane, err := actor.ParseLane(m.Priority)
+// apply sets the lane and the project of the call.
+func (m *messageBody) apply(call *actor.Call) *actor.Refusal {
+	if m.Priority != nil && *m.Priority != "" {
+		lane, err := actor.ParseLane(*m.Priority)
 		if err != nil {
 			return invalid("priority", "want high, normal or low")
 		}
 		call.Lane = lane
 	}
-	if m.Project != "" {
-		if err := actor.CheckName(m.Project); err != nil {
+	if m.Project != nil && *m.Project != "" {
+		if err := actor.CheckName(*m.Project); err != nil {
 			return invalid("project_id", "%v", err)
 		}
+		call.Project = *m.Project
 	}
-	call.Project = m.Project
 	return nil
 }
 
@@ -63,13 +59,20 @@ func decodeMessageFast(body []byte) (m messageBody, content []byte, ok bool) {
 		switch {
 		case string(name) == "content" && content == nil:
 			content, ok = s.readString()
-		case string(name) == "session" && m.Session == "":
+		case string(name) == "session_id" && m.SessionID == nil:
 			text, ok = s.readString()
-			m.Session = string(text)
-			ok = ok && m.Session != "" // an empty session would hide a duplicate member
-		case string(name) == "timeout_ms" && m.Timeout == 0:
+			m.SessionID = new(string(text))
+		case string(name) == "session" && m.Session == nil:
+			text, ok = s.readString()
+			m.Session = new(string(text))
+		case string(name) == "priority" && m.Priority == nil:
+			text, ok = s.readString()
+			m.Priority = new(string(text))
+		case string(name) == "project_id" && m.Project == nil:
+			text, ok = s.readString()
+			m.Project = new(string(text))
+		case string(name) == "timeout_ms" && m.Timeout == nil:
 			m.Timeout, ok = s.readInt()
-			ok = ok && m.Timeout != 0
 		default:
 			return m, nil, false
 		}
@@ -119,16 +122,16 @@ func (s *scanner) readString() ([]byte, bool) {
 }
 
 // readInt reads an unsigned decimal integer of at most 18 digits.
-func (s *scanner) readInt() (int64, bool) {
+func (s *scanner) readInt() ([]byte, bool) {
 	s.skipSpace()
 	n := 0
 	for n < len(s.rest) && '0' <= s.rest[n] && s.rest[n] <= '9' {
 		n++
 	}
 	if n == 0 || n > 18 || s.rest[0] == '0' && n > 1 {
-		return 0, false
+		return nil, false
 	}
-	v, err := strconv.ParseInt(string(s.rest[:n]), 10, 64)
+	digits := s.rest[:n]
 	s.rest = s.rest[n:]
-	return v, err == nil // a following fraction fails later, as a missing comma
+	return digits, true // a following fraction fails later, as a missing comma
 }

@@ -4,6 +4,7 @@ package ingress
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,39 +28,93 @@ const (
 
 // Message decodes a message of a principal to an agent. The returned call does not alias body.
 func Message(by actor.Principal, agent string, body []byte) (actor.Call, *actor.Refusal) {
+	m, r := decodeMessage(body)
+	switch {
+	case r != nil:
+		return actor.Call{}, r
+	case len(m.content) == 0:
+		return actor.Call{}, invalid(m.field, "is empty: want text for the agent")
+	}
+	m.call.To = by.ID(agent, m.session)
+	m.call.Parts = []actor.Part{{Media: actor.MediaText, Bytes: bytes.Clone(m.content)}}
+	return m.call, nil
+}
+
+// message is a decoded body of a message.
+type message struct {
+	content []byte     // may alias the body
+	field   string     // name of the field with the content
+	session string     // a valid name, or empty
+	call    actor.Call // time left, lane and project
+}
+
+// decodeMessage decodes the body of a message.
+func decodeMessage(body []byte) (m message, r *actor.Refusal) {
 	in, content, ok := decodeMessageFast(body)
 	if !ok {
 		in, content = messageBody{}, nil
 		if r := Decode(body, &in); r != nil {
-			return actor.Call{}, r
+			return m, r
 		}
-		if in.Content != nil {
-			content = []byte(*in.Content)
-		}
+	}
+	text, field, r := oneOf("content", in.Content, "message", in.Message)
+	if r != nil {
+		return m, r
+	}
+	if text != nil {
+		content = []byte(*text)
 	}
 	if content == nil {
-		return actor.Call{}, invalid("content", `is missing: want {"content": "text for the agent"}`)
+		return m, invalid("content", `is missing: want {"content": "text for the agent"}`)
 	}
-	to := by.ID(agent, in.Session)
-	left, r := parseTimeout(in.Timeout)
-	switch {
-	case r != nil:
-		return actor.Call{}, r
-	case actor.CheckName(to.Key) != nil:
-		return actor.Call{}, invalid("session", "%v", actor.CheckName(to.Key))
+	key, name, r := oneOf("session_id", in.SessionID, "session", in.Session)
+	if r != nil {
+		return m, r
 	}
-	call := actor.Call{To: to, Left: left, Parts: []actor.Part{{Media: actor.MediaText, Bytes: bytes.Clone(content)}}}
-	if r := in.apply(&call); r != nil {
-		return actor.Call{}, r
+	m.content, m.field = content, field
+	if key != nil && *key != "" {
+		if err := actor.CheckName(*key); err != nil {
+			return m, invalid(name, "%v", err)
+		}
+		m.session = *key
 	}
-	return call, nil
+	if m.call.Left, r = in.Timeout.duration(); r != nil {
+		return m, r
+	}
+	return m, in.apply(&m.call)
 }
 
-func parseTimeout(ms int64) (actor.Duration, *actor.Refusal) {
-	if ms < 0 || ms > int64(timeoutMax/time.Millisecond) {
-		return 0, invalid("timeout_ms", "want 1 to %d, or no value", timeoutMax/time.Millisecond)
+// oneOf returns the value of a field that has an alias, and the name it was given
+// with. Both names may be present if their values are equal.
+func oneOf(name string, value *string, alias string, other *string) (*string, string, *actor.Refusal) {
+	switch {
+	case other == nil:
+		return value, name, nil
+	case value != nil && *value != *other:
+		return nil, "", invalid(alias, "differs from %s, which means the same: want one of them", name)
 	}
-	return actor.Duration(ms) * time.Millisecond, nil
+	return other, alias, nil
+}
+
+// milliseconds is the JSON value of a timeout.
+type milliseconds jsontext.Value
+
+// UnmarshalJSON accepts any value. Method duration checks it.
+func (m *milliseconds) UnmarshalJSON(b []byte) error {
+	*m = bytes.Clone(b)
+	return nil
+}
+
+// duration returns the timeout; 0 if there is none.
+func (m milliseconds) duration() (actor.Duration, *actor.Refusal) {
+	if len(m) == 0 || string(m) == "null" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(string(m), 10, 64)
+	if err != nil || n < 1 || n > int64(timeoutMax/time.Millisecond) {
+		return 0, invalid("timeout_ms", "want a whole number of milliseconds from 1 to %d, or no value", timeoutMax/time.Millisecond)
+	}
+	return actor.Duration(n) * time.Millisecond, nil
 }
 
 // Signal decodes a signal to a waiting run.
@@ -100,37 +155,23 @@ const CallAgent = "call_agent"
 // returned call is a signal to that run, which then calls the actor given by
 // the result to.
 func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call actor.Call, to actor.ID, r *actor.Refusal) {
-	var in struct {
-		Message  *string `json:"message"`
-		Session  string  `json:"session_id"`
-		Timeout  int64   `json:"timeout_ms"`
-		Priority string  `json:"priority"`
-	}
-	if r := Decode(body, &in); r != nil {
+	m, r := decodeMessage(body)
+	switch {
+	case r != nil:
 		return actor.Call{}, to, r
-	}
-	if in.Message == nil {
-		return actor.Call{}, to, invalid("message", `is missing: want {"message": "text for the agent"}`)
-	}
-	if _, r := parseTimeout(in.Timeout); r != nil {
-		return actor.Call{}, to, r
+	case m.call.Project != "":
+		return actor.Call{}, to, invalid("project_id", "want no value: a call belongs to the project of its run")
 	}
 	to = actor.ID{Tenant: caller.Tenant, Agent: agent, Key: caller.Key}
-	if in.Session != "" {
-		if err := actor.CheckName(in.Session); err != nil {
-			return actor.Call{}, to, invalid("session_id", "%v", err)
-		}
-		agent, to.Key = agent+"/"+in.Session, in.Session
+	if m.session != "" {
+		agent, to.Key = agent+"/"+m.session, m.session
 	}
 	out := invariant.Must(json.Marshal(struct {
 		Agent   string `json:"agent_id"`
 		Message string `json:"message"`
 		Timeout int64  `json:"timeout_ms,omitzero"`
-	}{agent, *in.Message, in.Timeout}))
-	call = actor.Call{To: caller, Kind: actor.Signal, Parent: run, Operation: CallAgent, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: out}}}
-	if r := (&messageContext{Priority: in.Priority}).apply(&call); r != nil {
-		return actor.Call{}, to, r
-	}
+	}{agent, string(m.content), m.call.Left.Milliseconds()}))
+	call = actor.Call{To: caller, Kind: actor.Signal, Parent: run, Operation: CallAgent, Lane: m.call.Lane, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: out}}}
 	return call, to, nil
 }
 

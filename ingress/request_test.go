@@ -59,7 +59,7 @@ func TestRequestBodies(t *testing.T) {
 			t.Errorf("%s: %+v, %v", c.body, call, r)
 		}
 	}
-	for body, field := range map[string]string{`{}`: "message", `{"message":"x","session_id":"a/b"}`: "session_id", `{"message":"x","timeout_ms":-1}`: "timeout_ms", `{"message":"x","agent_id":"y"}`: "agent_id"} {
+	for body, field := range map[string]string{`{}`: "content", `{"message":"x","session_id":"a/b"}`: "session_id", `{"message":"x","timeout_ms":-1}`: "timeout_ms", `{"message":"x","agent_id":"y"}`: "agent_id"} {
 		if _, _, r := ingress.Invoke(run, caller, "helper", []byte(body)); r == nil || r.Field != field || r.Reason != actor.Invalid {
 			t.Errorf("invoke %s: %v", body, r)
 		}

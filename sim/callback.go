@@ -86,7 +86,11 @@ func parseInvocation(run actor.CallID, owner actor.ID, body string) (actor.Call,
 		return actor.Call{}, actor.Refuse(actor.Invalid, "%v", err)
 	}
 	agent, session, _ := strings.Cut(in.Agent, "/")
-	call, _, r := ingress.Invoke(run, owner, agent, invariant.Must(json.Marshal(map[string]any{"message": in.Message, "session_id": session, "timeout_ms": in.Timeout})))
+	fields := map[string]any{"message": in.Message, "session_id": session}
+	if in.Timeout != 0 {
+		fields["timeout_ms"] = in.Timeout
+	}
+	call, _, r := ingress.Invoke(run, owner, agent, invariant.Must(json.Marshal(fields)))
 	return call, r
 }
 

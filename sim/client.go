@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -129,7 +130,7 @@ func (w *Simulation) drawClient() *client {
 // addClient adds a client without submitting its request. Two of three clients have an
 // idempotency key.
 func (w *Simulation) addClient(to actor.ID, text string, left actor.Duration) *client {
-	c := &client{no: len(w.clients), stream: w.queue.stream, to: to, text: text, left: left, lane: actor.Normal}
+	c := &client{no: len(w.clients), stream: w.queue.stream, to: to, text: cmp.Or(text, " "), left: left, lane: actor.Normal}
 	if !w.plan.Plain && w.entropy.Int(3) > 0 {
 		c.key = "key-" + strconv.Itoa(c.no)
 	}

@@ -19,14 +19,20 @@ import (
 // requestBody returns the body of a message, in the client's formatting. All
 // formattings mean the same.
 func (w *Simulation) requestBody(c *client) []byte {
-	b := invariant.Must(json.Marshal(map[string]any{"content": c.text, "session": c.to.Key, "timeout_ms": c.left.Milliseconds()}))
+	fields := map[string]any{"content": c.text, "session_id": c.to.Key}
+	timeout := ""
+	if c.left > 0 {
+		fields["timeout_ms"] = c.left.Milliseconds()
+		timeout = fmt.Sprintf("\"timeout_ms\": %d, ", c.left.Milliseconds())
+	}
+	b := invariant.Must(json.Marshal(fields))
 	switch c.bodyStyle {
 	case 1:
 		return invariant.Must(json.MarshalIndent(json.RawMessage(b), " ", "\t"))
 	case 2:
 		return []byte(strings.Replace(string(b), `"content":"`, `"cont\u0065nt":"`, 1))
 	case 3:
-		return fmt.Appendf(nil, "\r\n{\"timeout_ms\": %d, \"content\": %s, \"session\": %q}", c.left.Milliseconds(), invariant.Must(json.Marshal(c.text)), c.to.Key)
+		return fmt.Appendf(nil, "\r\n{%s\"content\": %s, \"session\": %q}", timeout, invariant.Must(json.Marshal(c.text)), c.to.Key)
 	}
 	return b
 }
@@ -57,7 +63,7 @@ var endpoints = [...]struct {
 	{"invocation", func(text string) *actor.Refusal {
 		_, _, r := ingress.Invoke(actor.CallID{1}, actor.NewID("xan", "s0"), "ana", []byte(text))
 		return r
-	}, []string{`{"message":""}`, `{"message":"a","session_id":"s","timeout_ms":1}`},
+	}, []string{`{"content":"a"}`, `{"message":"a","session_id":"s","timeout_ms":1}`},
 		[]string{"", "null", "{}", `{"message":null}`, `{"message":7}`, `{"message":"a","timeout_ms":-1}`, `{"message":"a","session_id":"a/b"}`, `{"message":"a","agent_id":"b"}`}},
 	{"cancel", func(text string) *actor.Refusal { return ingress.CheckEmpty([]byte(text)) }, []string{"", "{}"}, []string{"[]", "7", `{"why":"so"}`, "{}{}"}},
 	{"backup", func(text string) *actor.Refusal { _, r := ingress.Backup([]byte(text)); return r },

@@ -77,6 +77,12 @@ func (s *Server) withScope(route string, handle fasthttp.RequestHandler) fasthtt
 			s.throttle(ctx, p).write(ctx)
 			return
 		}
+		if scope != scopePublic { // probes may add a parameter against caches
+			if p := checkQuery(ctx, routeParams[route]); p != nil {
+				p.write(ctx)
+				return
+			}
+		}
 		ctx.SetUserValue(callerKey, c)
 		handle(ctx)
 		if c.Key != "" && ctx.IsGet() && !ctx.Hijacked() && !s.config.Keys.Valid(c.Key) { // the key may have expired during a long poll

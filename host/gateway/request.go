@@ -3,7 +3,9 @@
 package gateway
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/valyala/fasthttp"
@@ -46,6 +48,33 @@ func headers(ctx *fasthttp.RequestCtx, name string) (all []string) {
 		all = append(all, string(h))
 	}
 	return all
+}
+
+// routeParams lists the query parameters of each route. A route without an entry
+// takes none.
+var routeParams = map[string][]string{
+	"GET /v1/runs":             {"limit"},
+	"GET /v1/runs/{id}/events": {"after", "limit", "wait_ms", "tree"},
+}
+
+// checkQuery rejects parameters that the route does not have, and duplicates: a
+// misspelt parameter would be ignored without notice.
+func checkQuery(ctx *fasthttp.RequestCtx, known []string) *problem {
+	if len(ctx.URI().QueryString()) == 0 {
+		return nil
+	}
+	seen := map[string]bool{}
+	for key := range ctx.QueryArgs().All() {
+		name := string(key)
+		switch {
+		case !slices.Contains(known, name):
+			return invalid(http.StatusBadRequest, name, fmt.Sprintf("the query parameter %.80s %s", name, ingress.Unknown(name, known)))
+		case seen[name]:
+			return invalid(http.StatusBadRequest, name, "the query parameter "+name+" is a duplicate")
+		}
+		seen[name] = true
+	}
+	return nil
 }
 
 // queryUint parses a number of the query. A missing number yields the default,
