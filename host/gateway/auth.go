@@ -77,11 +77,9 @@ func (s *Server) withScope(route string, handle fasthttp.RequestHandler) fasthtt
 			s.throttle(ctx, p).write(ctx)
 			return
 		}
-		if scope != scopePublic { // probes may add a parameter against caches
-			if p := checkQuery(ctx, routeParams[route]); p != nil {
-				p.write(ctx)
-				return
-			}
+		if p := checkQuery(ctx, routeParams[route]); p != nil && scope != scopePublic { // load balancers add parameters to health checks
+			p.write(ctx)
+			return
 		}
 		ctx.SetUserValue(callerKey, c)
 		handle(ctx)

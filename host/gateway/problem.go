@@ -67,6 +67,12 @@ func badRequest(r *actor.Refusal) *problem {
 	return invalid(http.StatusBadRequest, r.Field, r.Detail)
 }
 
+// setRunNotFound makes a NotFound problem that of a run.
+func (p *problem) setRunNotFound() {
+	p.Code, p.Title = "run_not_found", "RunNotFound"
+	p.Type = "urn:troupe:problem:" + p.Code
+}
+
 // append appends the problem as JSON. It avoids reflection, because a refusal
 // must not cost more than an answer.
 func (p *problem) append(b []byte) []byte {

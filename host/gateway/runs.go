@@ -198,6 +198,9 @@ func (s *Server) signalRun(ctx *fasthttp.RequestCtx) {
 		s.respondError(ctx, err)
 	case answer.Reply.Refusal != nil:
 		p := refusalProblem(answer.Reply.Refusal)
+		if answer.Reply.Refusal.Reason == actor.NotFound { // the run has no open turn
+			p = s.endedProblem(ctx, id)
+		}
 		p.Run = id.String()
 		p.write(ctx)
 	default:
@@ -207,6 +210,19 @@ func (s *Server) signalRun(ctx *fasthttp.RequestCtx) {
 			Status string `json:"status"`
 		}{id.String(), call.Operation, "received"})
 	}
+}
+
+// endedProblem returns the problem for a signal to a run that takes no more.
+func (s *Server) endedProblem(ctx *fasthttp.RequestCtx, id actor.CallID) *problem {
+	run, err := lookup(s, callerOf(ctx), command.RunQuery{Run: id})
+	if err != nil {
+		return s.errorProblem(ctx, err)
+	}
+	record := run.Current()
+	if record.Status.Ended() {
+		return refusalProblem(actor.Refuse(actor.Rejected, "run %s has ended with status %s, so it takes no signal; send a new message", id, record.Status))
+	}
+	return refusalProblem(actor.Refuse(actor.Rejected, "run %s has the status %s and waits for no signal; GET /v1/runs/%[1]s shows its waits", id, record.Status))
 }
 
 // cancelRun cancels a run and everything it waits for. It is idempotent: a run

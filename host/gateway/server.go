@@ -152,7 +152,7 @@ func messageFastPath(router, message fasthttp.RequestHandler) fasthttp.RequestHa
 	}
 }
 
-var agentsPath, messagesPath = []byte("/v1/agents/"), []byte("/messages")
+var agentsPath, messagesPath, runsPath = []byte("/v1/agents/"), []byte("/messages"), []byte("/v1/runs/")
 
 // discardLogger discards the log of fasthttp: the gateway logs what matters.
 type discardLogger struct{}
@@ -308,7 +308,11 @@ func (s *Server) errorProblem(ctx *fasthttp.RequestCtx, err error) *problem {
 	var r *actor.Refusal
 	switch {
 	case errors.As(err, &r):
-		return refusalProblem(r)
+		p := refusalProblem(r)
+		if r.Reason == actor.NotFound && bytes.HasPrefix(ctx.Path(), runsPath) {
+			p.setRunNotFound()
+		}
+		return p
 	case errors.Is(err, context.DeadlineExceeded):
 		return refusalProblem(actor.Refuse(actor.Deadline, "the node did not answer in time"))
 	case errors.Is(err, command.ErrClosed):
