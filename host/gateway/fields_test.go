@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The error of a field names it as it was sent, and says what is wanted.
+// The error of a field has the name that was sent and the values that are allowed.
 func TestFieldErrors(t *testing.T) {
 	d := startGateway(t)
 	const m = "/v1/agents/helper/messages"
