@@ -15,6 +15,7 @@ import (
 
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/internal/nearest"
 )
 
 // configBytesMax is the maximum size of a configuration file in bytes.
@@ -126,9 +127,13 @@ func readConfig(path string) (configuration, error) {
 // that a known field begins with is taken for that field, such as key for key_env.
 func unknownModelField(name string) string {
 	fields := outbound.ModelFields()
-	text := "is unknown"
+	best := nearest.Of(strings.ToLower(name), fields)
 	if i := slices.IndexFunc(fields, func(f string) bool { return strings.HasPrefix(f, strings.ToLower(name)+"_") }); i >= 0 {
-		text += "; did you mean " + fields[i]
+		best = fields[i]
+	}
+	text := "is unknown"
+	if best != "" {
+		text += "; did you mean " + best
 	}
 	return text + "; known fields: " + strings.Join(fields, ", ")
 }

@@ -59,7 +59,7 @@ func TestConfigErrors(t *testing.T) {
 		{"lisen = \"x\"", "lisen is unknown; want one of agents, allow, auth, backups, ballast_mib, cells"},
 		{"config = \"x\"", "config is unknown"},
 		{"cells = \"many\"", "expected a valid 64 bit int"},
-		{"[models.big]\nurl = \"http://127.0.0.1:1\"\nkeyenv = \"X\"", "models.big.keyenv is unknown; known fields: url, headers, header_env, key_env, model,"},
+		{"[models.big]\nurl = \"http://127.0.0.1:1\"\nkeyenv = \"X\"", "models.big.keyenv is unknown; did you mean key_env; known fields: url, headers, header_env, key_env, model,"},
 		{"[models.big]\nurl = \"http://127.0.0.1:1\"\nkey = \"X\"", "models.big.key is unknown; did you mean key_env; known fields: url"},
 		{"[models.big]\nurl = 7", "models.big.url"},
 		{"[limits]\nagent_call_depth_maxx = 4", "limits: agent_call_depth_maxx is unknown; want one of"},
