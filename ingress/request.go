@@ -52,10 +52,11 @@ type message struct {
 func decodeMessage(body []byte) (m message, r *actor.Refusal) {
 	in, content, ok := decodeMessageFast(body)
 	if !ok {
-		in, content = messageBody{}, nil
-		if r := Decode(body, &in); r != nil {
+		var all messageBody // unlike in, on the heap
+		if r := Decode(body, &all); r != nil {
 			return m, r
 		}
+		in, content = all, nil
 	}
 	text, field, r := oneOf("content", in.Content, "message", in.Message)
 	if r != nil {

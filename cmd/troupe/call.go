@@ -51,7 +51,7 @@ Examples:
 
 type messageBody struct {
 	Content string `json:"content"`
-	Session string `json:"session,omitzero"`
+	Session string `json:"session_id,omitzero"`
 	Timeout int64  `json:"timeout_ms,omitzero"`
 }
 

@@ -300,7 +300,7 @@ func TestSignalResumesWaitingRun(t *testing.T) {
 			t.Errorf("event %d has sequence number %d", i+1, e.Seq)
 		}
 	}
-	if status, _, body := d.do("POST", m.Signal.Path, m.Signal.Body); status != 404 {
+	if status, _, body := d.do("POST", m.Signal.Path, m.Signal.Body); status != 403 {
 		t.Errorf("signal to an ended run: %d %s", status, body)
 	}
 }
