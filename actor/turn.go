@@ -123,6 +123,15 @@ type Action struct {
 	// StateUpdates is persisted with the action, before any ask is issued and
 	// before the outcome is visible. Only serial, journaled actors have state.
 	StateUpdates []StateItem
+	// Refused lists the asks that the agent's own rules did not permit since the
+	// last action. They are shown in the run's events and not persisted.
+	Refused []RefusedAsk
+}
+
+// RefusedAsk is an ask that was refused before it was issued.
+type RefusedAsk struct {
+	Ask     Ask
+	Refusal *Refusal
 }
 
 // Complete returns the action that ends a turn with content.

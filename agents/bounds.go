@@ -34,6 +34,7 @@ func bound(begin actor.Begin, maxSteps int, inner actor.Turn) actor.Turn {
 func (b *bounded) Stop() { b.inner.Stop() }
 
 func (b *bounded) Next(answers []actor.Answer) (actor.Action, error) {
+	var refused []actor.RefusedAsk
 	for {
 		if b.refused != nil {
 			merged, err := b.mergeAnswers(answers)
@@ -52,13 +53,23 @@ func (b *bounded) Next(answers []actor.Answer) (actor.Action, error) {
 		if (action.Done == nil) == (len(action.Asks) == 0) {
 			return actor.Action{}, fmt.Errorf("agent %s: an action must have either asks or an outcome", b.self.Agent)
 		}
+		refused = append(refused, action.Refused...)
+		action.Refused = refused
 		if action.Done != nil {
 			return action, nil
 		}
 		if b.steps++; b.steps > b.maxSteps {
-			return actor.EndRefused(actor.Refuse(actor.Budget, "%s: more than %d steps in one turn", b.self, b.maxSteps)), nil
+			end := actor.EndRefused(actor.Refuse(actor.Budget, "%s: more than %d steps in one turn", b.self, b.maxSteps))
+			end.Refused = refused
+			return end, nil
 		}
-		if action.Asks = b.refuseRepeats(action.Asks); len(action.Asks) > 0 {
+		issued := b.refuseRepeats(action.Asks)
+		for i, answer := range b.refused {
+			if answer != nil {
+				refused = append(refused, actor.RefusedAsk{Ask: action.Asks[i], Refusal: answer.Refusal})
+			}
+		}
+		if action.Asks, action.Refused = issued, refused; len(issued) > 0 {
 			return action, nil
 		}
 		answers = nil // every ask was refused

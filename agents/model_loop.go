@@ -37,6 +37,7 @@ func (t modelLoop) next(_ Config, state State) (Action, error) {
 	d := conversation{callIDs: map[string]bool{}, latest: contentOf(state.Request.Call.Parts)}
 	d.messages = []upstream.Message{{Role: upstream.System, Text: t.spec.Prompt}, {Role: upstream.User, Text: d.latest}}
 	answers := state.Answers
+	var refused []actor.RefusedAsk // tool calls of the last completion that the spec does not allow
 	for steps := 0; len(answers) > 0; steps++ {
 		answer := answers[0][0]
 		c, refusal := completionOf(t.modelName(), answer)
@@ -51,19 +52,25 @@ func (t modelLoop) next(_ Config, state State) (Action, error) {
 		uses := t.planToolUses(c.Calls)
 		asks := pendingAsks(uses)
 		answers = answers[1:]
+		refused = refusedUses(uses)
 		if len(asks) > 0 && len(answers) == 0 {
-			return Continue("acting", nil, asks...), nil
+			return withRefused(Continue("acting", nil, asks...), refused), nil
 		}
 		if len(asks) > 0 {
 			assignAnswers(uses, answers[0])
-			answers = answers[1:]
+			answers, refused = answers[1:], nil // the action with the asks has listed them
 		}
 		if failed := firstRefusal(uses); failed != nil && t.spec.OnFailure == FailRun {
-			return EndRefused(failed), nil
+			return withRefused(EndRefused(failed), refused), nil
 		}
 		d.add(c, uses, steps)
 	}
-	return t.askModel(d), nil
+	return withRefused(t.askModel(d), refused), nil
+}
+
+func withRefused(action Action, refused []actor.RefusedAsk) Action {
+	action.Refused = refused
+	return action
 }
 
 func (t modelLoop) modelName() string { return "model " + t.spec.Model + " of " + t.spec.ID }
@@ -122,7 +129,7 @@ func (d *conversation) add(c upstream.Completion, uses []toolUse, step int) {
 	d.latest = strings.Join(summary, "\n")
 }
 
-// toolUse is one tool call of a model. It has either an ask or an immediate
+// toolUse is one tool call of a model. Its ask is issued, or it has an immediate
 // answer.
 type toolUse struct {
 	call    upstream.ToolCall
@@ -136,13 +143,40 @@ func (t modelLoop) planToolUses(calls []upstream.ToolCall) []toolUse {
 	for i, call := range calls {
 		uses[i] = toolUse{call: call}
 		input := toolInput(call)
-		if refusal := t.checkPermitted(call, input); refusal != nil {
-			uses[i].answer.Refusal = refusal
-			continue
-		}
-		uses[i].ask, uses[i].pending = t.toolAsk(call, input), true
+		uses[i].ask = t.toolAsk(call, input)
+		uses[i].answer.Refusal = t.checkPermitted(call, input)
+		uses[i].pending = uses[i].answer.Refusal == nil
 	}
 	return uses
+}
+
+// refusedUses returns the tool calls that the spec does not allow. A refused
+// call_agent is returned as the call.
+func refusedUses(uses []toolUse) (refused []actor.RefusedAsk) {
+	for _, a := range uses {
+		if a.pending {
+			continue
+		}
+		ask := a.ask
+		if target := calledAgent(a.call, inputOf(ask)); target != "" {
+			ask = Call(target, "")
+		}
+		refused = append(refused, actor.RefusedAsk{Ask: ask, Refusal: a.answer.Refusal})
+	}
+	return refused
+}
+
+func inputOf(ask actor.Ask) []byte { return ask.Parts[0].Bytes }
+
+// calledAgent returns the target of a tool call if it is a call_agent that names one.
+func calledAgent(call upstream.ToolCall, input []byte) string {
+	var in struct {
+		Agent string `json:"agent_id"`
+	}
+	if call.Name != tools.CallAgent || json.Unmarshal(input, &in) != nil {
+		return ""
+	}
+	return in.Agent
 }
 
 // checkPermitted returns a refusal if the spec does not allow the tool call. It does
@@ -157,14 +191,8 @@ func (t modelLoop) checkPermitted(call upstream.ToolCall, input []byte) *actor.R
 		}
 		return actor.Refuse(actor.Rejected, "%s may not use a tool %.80q: %s", t.spec.ID, call.Name, has)
 	}
-	if call.Name != tools.CallAgent {
-		return nil
-	}
-	var in struct {
-		Agent string `json:"agent_id"`
-	}
-	if json.Unmarshal(input, &in) == nil && in.Agent != "" && !t.spec.MayCall(in.Agent) {
-		return actor.Refuse(actor.Rejected, "%s may not call %.80q: it may call %s", t.spec.ID, in.Agent, listOrNobody(t.spec.Agents))
+	if target := calledAgent(call, input); target != "" && !t.spec.MayCall(target) {
+		return actor.Refuse(actor.Rejected, "%s may not call %.80q: it may call %s", t.spec.ID, target, listOrNobody(t.spec.Agents))
 	}
 	return nil
 }

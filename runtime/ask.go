@@ -136,6 +136,14 @@ func (c *Cell) planAsk(a *store.Asked, run *store.Run, ask *actor.Ask, volatile 
 // retries and pauses.
 const eventsPerAsk = 4
 
+// eventsPerRefused is the number of events of an ask that was refused before it was
+// issued.
+const eventsPerRefused = 2
+
+// refusedPerActionMax is the maximum number of such asks that are published for one
+// action.
+const refusedPerActionMax = 64
+
 // checkAction returns a refusal if the action exceeds a limit of its turn, or nil.
 func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 	if r := c.checkStateItems(t, action.StateUpdates); r != nil {
@@ -148,7 +156,7 @@ func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 	case len(asks) > c.limits.AsksPerActionMax:
 		return actor.Refuse(actor.Budget, "the action has %d asks, at most %d allowed", len(asks), c.limits.AsksPerActionMax)
 	}
-	if r := c.checkEvents(t.run, eventsPerAsk*len(asks)); r != nil {
+	if r := c.checkEvents(t.run, eventsPerAsk*len(asks)+eventsPerRefused*min(len(action.Refused), refusedPerActionMax)); r != nil {
 		return r
 	}
 	for i, a := range asks {
@@ -225,6 +233,23 @@ func (c *Cell) publishAsk(t *turn, a *store.Asked, base runs.Event) {
 		}
 	case out.Kind == actor.AskWait && a.Open():
 		publish(runs.WaitOpened, func(e *runs.Event) { e.Name, e.Until = out.Name, a.Clock.Due() })
+	}
+}
+
+// publishRefused publishes the tools and calls that the agent's own rules did not
+// permit, as part of the next step. Their indexes follow those of the issued asks.
+// Events that exceed the limit of the run are dropped.
+func (c *Cell) publishRefused(t *turn, action actor.Action) {
+	for i := range min(len(action.Refused), refusedPerActionMax) {
+		r := &action.Refused[i]
+		if c.checkEvents(t.run, eventsPerRefused) != nil {
+			return
+		}
+		a := store.Asked{Ask: r.Ask, Stamp: c.now, Answer: &actor.Answer{Refusal: r.Refusal}}
+		c.measurePlanned(&a.Ask, a.Answer)
+		if c.observed(t.act, t.run.Call.ID) {
+			c.publishAsk(t, &a, runs.Event{Step: t.step() + 1, Index: uint16(len(action.Asks) + i)})
+		}
 	}
 }
 

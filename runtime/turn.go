@@ -185,6 +185,7 @@ func (c *Cell) advance(t *turn) {
 			c.finishTurn(t, failedOutcome(r))
 			return
 		}
+		c.publishRefused(t, action)
 		t.stateItems = action.StateUpdates
 		c.finishTurn(t, *action.Done)
 	case len(action.Asks) == 0:
@@ -194,6 +195,7 @@ func (c *Cell) advance(t *turn) {
 			c.finishTurn(t, failedOutcome(r))
 			return
 		}
+		c.publishRefused(t, action)
 		c.ask(t, action.Asks, action.StateUpdates)
 	}
 }
