@@ -163,6 +163,18 @@ func RefuseBusy(scope Scope, retryAfter Duration, format string, args ...any) *R
 	return &Refusal{Reason: Busy, Scope: scope, RetryAfter: retryAfter, Detail: fitDetail(format, args...)}
 }
 
+// RefuseUnavailable returns a refusal for a target that cannot answer now. A retry after
+// the given time may succeed.
+func RefuseUnavailable(retryAfter Duration, format string, args ...any) *Refusal {
+	return &Refusal{Reason: Unavailable, RetryAfter: retryAfter, Detail: fitDetail(format, args...)}
+}
+
+// RefuseReplyClosed returns a refusal of a call whose channel closed without an answer.
+// The run of the call may continue.
+func RefuseReplyClosed() *Refusal {
+	return RefuseUnavailable(time.Second, "reply channel closed: the run may continue")
+}
+
 // RefuseCycle returns a refusal that names the agent already in the chain.
 func RefuseCycle(chain []ID, to ID) *Refusal {
 	return &Refusal{Reason: Cycle, Chain: chain,
@@ -170,13 +182,14 @@ func RefuseCycle(chain []ID, to ID) *Refusal {
 }
 
 // RefuseWaitCycle returns a refusal that names the wait cycle the call would close.
-// The path starts and ends at the actor of the last hop.
-func RefuseWaitCycle(hops []Hop) *Refusal {
+// The path starts and ends at the actor of the last hop. A retry after the given time,
+// by a later turn, may succeed.
+func RefuseWaitCycle(hops []Hop, retryAfter Duration) *Refusal {
 	var path []ID
 	for i := range hops {
 		path = append(path, hops[(len(hops)-1+i)%len(hops)].Actor)
 	}
-	return &Refusal{Reason: WaitCycle, Chain: path,
+	return &Refusal{Reason: WaitCycle, Chain: path, RetryAfter: retryAfter,
 		Detail: fitDetail("%s: each waits for the next; finish the turn, then retry", PathString(append(path[:len(path):len(path)], path[0])))}
 }
 

@@ -4,6 +4,7 @@ package agents
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -94,7 +95,7 @@ func registryStep(native []string, state State) (Action, error) {
 	announced := state.Last()[0]
 	switch r := announced.Refusal; {
 	case c.absent != nil && r != nil:
-		return EndRefused(actor.Refuse(actor.Unavailable, "deleted, but not applied by the whole node: %v; retry", r)), nil
+		return EndRefused(actor.RefuseUnavailable(time.Second, "deleted, but not applied by the whole node: %v; retry", r)), nil
 	case c.absent != nil:
 		return EndRefused(c.absent), nil
 	}

@@ -31,6 +31,9 @@ type Mailbox struct {
 	overtaken [actor.Low]int // number of messages that overtook the head of each lane
 	bytes     int
 	agingFrom actor.Time // end of the current turn's hold; the age of a message counts from its arrival or from this time, whichever is later
+
+	lastPop  actor.Time     // 0 if no message was removed by Pop
+	interval actor.Duration // moving average of the time between two pops of an actor with waiting messages; 0 if unknown
 }
 
 // Count returns the number of waiting messages.
@@ -71,14 +74,56 @@ func (m *Mailbox) Admit(l Limits, now actor.Time, id actor.ID, bytes int) *actor
 	case n == 0:
 		return nil
 	case n >= l.MaxPendingPerActor:
-		return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has %d messages waiting, at most %d allowed", id, n, l.MaxPendingPerActor)
+		return actor.RefuseBusy(actor.ScopeCallee, m.RetryAfter(now), "%s has %d messages waiting, at most %d allowed", id, n, l.MaxPendingPerActor)
 	case m.bytes+bytes > l.MailboxBytesMax && !mutant.On("mailbox-weighs-nothing"):
-		return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has %d bytes waiting, %d more exceed the limit of %d", id, m.bytes, bytes, l.MailboxBytesMax)
+		return actor.RefuseBusy(actor.ScopeCallee, m.RetryAfter(now), "%s has %d bytes waiting, %d more exceed the limit of %d", id, m.bytes, bytes, l.MailboxBytesMax)
 	}
 	if age := now.Sub(max(m.oldest(), m.agingFrom)); age > l.MailboxAgeMax {
-		return actor.RefuseBusy(actor.ScopeCallee, 5*time.Second, "the oldest message of %s has waited %v, at most %v allowed", id, age, l.MailboxAgeMax)
+		return actor.RefuseBusy(actor.ScopeCallee, m.RetryAfter(now), "the oldest message of %s has waited %v, at most %v allowed", id, age, l.MailboxAgeMax)
 	}
 	return nil
+}
+
+// The bounds of the delay before a refused message is sent again.
+const (
+	RetryAfterMin = time.Second
+	RetryAfterMax = time.Minute
+)
+
+// intervalWeight is the weight of all earlier intervals in the moving average, in units
+// of the newest one.
+const intervalWeight = 3
+
+// RetryAfter estimates the time until the actor has started all waiting messages, within
+// RetryAfterMin and RetryAfterMax. A turn that lasts longer than the average counts in
+// its place.
+func (m *Mailbox) RetryAfter(now actor.Time) actor.Duration {
+	interval := m.interval
+	if m.lastPop != 0 {
+		interval = max(interval, min(now.Sub(m.lastPop), RetryAfterMax))
+	}
+	return min(max(actor.Duration(m.Count())*interval, RetryAfterMin), RetryAfterMax)
+}
+
+// Jitter shortens a retry delay by up to a quarter, so that clients refused together do
+// not return together. The argument random is any random word.
+func Jitter(d actor.Duration, random uint64) actor.Duration {
+	return d - actor.Duration(random%uint64(max(d/4, 0)+1))
+}
+
+// Reset returns the empty mailbox of another actor, which reuses the memory of m.
+func (m *Mailbox) Reset() Mailbox { return Mailbox{lanes: m.lanes} }
+
+// measureInterval adds the time since the last pop to the moving average. A message that
+// did not wait reveals nothing: the actor was idle.
+func (m *Mailbox) measureInterval(q Queued, now actor.Time) {
+	if sample := min(now.Sub(m.lastPop), RetryAfterMax); m.lastPop == 0 || q.At >= now {
+	} else if m.interval == 0 {
+		m.interval = sample
+	} else {
+		m.interval = (intervalWeight*m.interval + sample) / (intervalWeight + 1)
+	}
+	m.lastPop = now
 }
 
 func (m *Mailbox) oldest() actor.Time {
@@ -101,7 +146,7 @@ func (m *Mailbox) Push(q Queued) {
 // Pop removes and returns the next message, normally the head of the highest lane.
 // Exception: a head of a lower lane that has been overtaken OvertakenMax times goes
 // first.
-func (m *Mailbox) Pop() (Queued, bool) {
+func (m *Mailbox) Pop(now actor.Time) (Queued, bool) {
 	pick := -1
 	for i := range m.lanes {
 		if len(m.lanes[i]) == 0 {
@@ -122,6 +167,7 @@ func (m *Mailbox) Pop() (Queued, bool) {
 	m.overtaken[pick] = 0
 	q := m.lanes[pick][0]
 	m.remove(pick, 0)
+	m.measureInterval(q, now)
 	return q, true
 }
 

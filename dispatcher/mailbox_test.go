@@ -49,7 +49,7 @@ func TestMailboxAgainstModel(t *testing.T) {
 				model = append(model, q)
 			},
 			"take": func(t *rapid.T) {
-				q, ok := m.Pop()
+				q, ok := m.Pop(now)
 				if ok != (len(model) > 0) {
 					t.Fatalf("Pop returned %v with %d messages waiting", ok, len(model))
 				}
@@ -101,7 +101,7 @@ func TestLowLaneIsNotStarved(t *testing.T) {
 	}
 	place := map[actor.CallID]int{}
 	for i := range m.Count() {
-		q, _ := m.Pop()
+		q, _ := m.Pop(0)
 		place[q.Call] = i
 	}
 	if first, low, normal := place[callID(100)], place[callID(1)], place[callID(2)]; first != 0 || low > OvertakenMax || normal > 2*OvertakenMax {

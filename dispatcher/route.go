@@ -10,6 +10,10 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
+// answerWait is the retry delay of a caller at its limit of outstanding calls. The time
+// until one of them is answered is unknown.
+const answerWait = time.Second
+
 // LeftMin is the minimum time left of a call.
 const LeftMin = time.Millisecond
 
@@ -45,7 +49,7 @@ func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked act
 			Detail: "timeout: less than 1 ms is left for a call to " + target.String()}
 	}
 	if c.Outstanding >= l.AgentConcurrentCallsMax && !mutant.On("outstanding-limit") {
-		return 0, actor.RefuseBusy(actor.ScopeCaller, 0, "%s has %d calls outstanding, at most %d allowed: wait for an answer first",
+		return 0, actor.RefuseBusy(actor.ScopeCaller, answerWait, "%s has %d calls outstanding, at most %d allowed: wait for an answer first",
 			c.Self, c.Outstanding, l.AgentConcurrentCallsMax)
 	}
 	if c.Budget == 0 {

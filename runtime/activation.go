@@ -88,7 +88,7 @@ func (c *Cell) releaseState(act *activation) {
 	}
 	act.activeState = c.idleState
 	if len(c.freeStates) < freeListMax {
-		*l = activeState{journal: store.Journal{Runs: l.journal.Runs}, mailbox: l.mailbox, turns: l.turns, runEvents: l.runEvents}
+		*l = activeState{journal: store.Journal{Runs: l.journal.Runs}, mailbox: l.mailbox.Reset(), turns: l.turns, runEvents: l.runEvents}
 		c.freeStates = append(c.freeStates, l)
 	}
 }

@@ -4,9 +4,9 @@ package runtime
 
 import (
 	"slices"
-	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/internal/mutant"
@@ -46,11 +46,11 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		return
 	}
 	if c.failpoints.On(failpoint.MailboxFull) {
-		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, time.Second, "the mailbox of %s has no room", act.id))
+		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, act.mailbox.RetryAfter(c.now), "the mailbox of %s has no room", act.id))
 		return
 	}
 	if !act.serial && !call.IsRoot() && !c.canBeginTurn(act) { // the call would wait for the first of several turns to end; probes cannot follow such a wait, so the call is refused
-		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s already runs %d turns at once", act.id, len(act.turns)))
+		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, act.mailbox.RetryAfter(c.now), "%s already runs %d turns at once", act.id, len(act.turns)))
 		return
 	}
 	if !c.canBeginTurn(act) || act.mailbox.Count() > 0 {
@@ -97,7 +97,7 @@ func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 	}
 	if t, i := act.findAdded(id); t != nil {
 		if !t.addCallbackWaiter(i, call, c.limits.MaxPendingPerActor) {
-			c.refuse(act, call, tooManyDuplicates(c.limits.MaxPendingPerActor))
+			c.refuse(act, call, c.tooManyDuplicates(act, c.limits.MaxPendingPerActor))
 		}
 		return true
 	}
@@ -121,8 +121,8 @@ func (c *Cell) replyOpen(act *activation, call *actor.Call, run *store.Run) {
 		actor.Open{Call: call.ID, N: run.Holds, Until: run.Clock.HeldUntil})
 }
 
-func tooManyDuplicates(n int) *actor.Refusal {
-	return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%d duplicates already wait for open runs", n)
+func (c *Cell) tooManyDuplicates(act *activation, n int) *actor.Refusal {
+	return actor.RefuseBusy(actor.ScopeCallee, act.mailbox.RetryAfter(c.now), "%d duplicates already wait for open runs", n)
 }
 
 // joinRun attaches a client's duplicate to the open run that the duplicate repeats.
@@ -137,7 +137,7 @@ func (c *Cell) joinRun(act *activation, run actor.CallID, call *actor.Call) {
 		return
 	}
 	if len(act.joined) >= c.limits.MaxPendingPerActor {
-		c.refuse(act, call, tooManyDuplicates(len(act.joined)))
+		c.refuse(act, call, c.tooManyDuplicates(act, len(act.joined)))
 		return
 	}
 	act.joined = append(act.joined, joinedCall{run: run, call: call.ID, via: call.Via})
@@ -212,10 +212,18 @@ func poisonRefusal(panics int) *actor.Refusal {
 // refuse refuses a call without writing an entry. A retry of the call therefore
 // passes through all checks again.
 func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
+	c.addJitter(r)
 	c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Detail: r.Detail, Why: "callee", Chain: call.Chain})
 	reply := actor.Fail(call.ID, r)
 	reply.Budget = call.Budget
 	c.replyTo(act, call, &reply, false)
+}
+
+// addJitter varies the retry delay of a refusal, if it has one.
+func (c *Cell) addJitter(r *actor.Refusal) {
+	if r.RetryAfter > 0 {
+		r.RetryAfter = dispatcher.Jitter(r.RetryAfter, c.random())
+	}
 }
 
 // signal answers the open wait of the run that has the name given by the signal. It

@@ -177,6 +177,7 @@ func (c *Cell) routeCall(t *turn, a *store.Asked, pending int, budget, share uin
 	}, to, c.agents[to.Agent], a.Out().Timeout)
 	a.To = to
 	if refusal != nil {
+		c.addJitter(refusal)
 		a.Answer = &actor.Answer{Refusal: refusal}
 		c.measurePlanned(&a.Ask, a.Answer)
 		return false

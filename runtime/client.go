@@ -53,6 +53,7 @@ func (c *Cell) clientCall(call *actor.Call, subscribed bool) {
 	cl := c.freeWaiter
 	cl.call = *call
 	if r := c.checkClientCall(&cl.call); r != nil {
+		c.addJitter(r)
 		c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Reason: r.Reason, Scope: r.Scope, Detail: r.Detail, Why: "client"})
 		c.addEffect(Effect{ID: actor.EffectID{Run: call.ID}, Op: Respond{Call: call.ID, Reply: actor.Fail(call.ID, r)}})
 		return

@@ -107,7 +107,7 @@ func (a *activation) readyTurn() *turn {
 
 // beginTurn starts the turn of the next message in the mailbox.
 func (c *Cell) beginTurn(act *activation) bool {
-	q, ok := act.mailbox.Pop()
+	q, ok := act.mailbox.Pop(c.now)
 	if !ok {
 		return false
 	}

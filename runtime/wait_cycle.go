@@ -218,8 +218,14 @@ func (c *Cell) confirmWait(act *activation, p actor.Probe) {
 		return
 	}
 	c.emit(history.Event{Kind: history.RefuseWaitCycle, Actor: act.id, Epoch: act.epoch, Call: h.Call, Parent: run.Call.Parent, Root: run.Call.Root, Ring: p.Hops})
-	c.stopRun(act, run, actor.RefuseWaitCycle(p.Hops))
+	r := actor.RefuseWaitCycle(p.Hops, cycleRetryAfter)
+	c.addJitter(r)
+	c.stopRun(act, run, r)
 }
+
+// cycleRetryAfter is the retry delay of a call refused in a wait cycle. The refusal has
+// broken the cycle, so the other turns of the cycle proceed at once.
+const cycleRetryAfter = 500 * time.Millisecond
 
 // needsReprobe reports whether calls are queued here behind a turn that waits for
 // calls.

@@ -167,6 +167,9 @@ func TestWaitCycleRefusalListsCycle(t *testing.T) {
 	if refusal == nil || refusal.Reason != actor.WaitCycle || len(refusal.Chain) != 2 {
 		t.Fatalf("got refusal %+v, want WaitCycle with a chain of 2", refusal)
 	}
+	if d := refusal.RetryAfter; d <= 0 || d > time.Second {
+		t.Errorf("got retry delay %v, want a short one", d)
+	}
 	text := refusal.Error()
 	if !strings.Contains(text, "wait cycle: ") || !strings.Contains(text, "a/main -> b/main -> a/main") && !strings.Contains(text, "b/main -> a/main -> b/main") {
 		t.Errorf("got refusal %q", text)

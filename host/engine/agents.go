@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runtime"
@@ -101,7 +102,7 @@ func (e *Engine) OpenDefinitions(ctx context.Context, of []actor.Hash) ([]actor.
 		select {
 		case r := <-results:
 			if !r.known {
-				return nil, actor.Refuse(actor.Unavailable, "a cell of this node is still loading its open runs")
+				return nil, actor.RefuseUnavailable(time.Second, "a cell of this node is still loading its open runs")
 			}
 			all = append(all, r.open...)
 		case <-ctx.Done():

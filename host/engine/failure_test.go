@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	goruntime "runtime"
 	"strings"
@@ -118,8 +119,12 @@ func TestNodeStopsAfterTooManyRestarts(t *testing.T) {
 	for i := 0; ; i++ {
 		a, err := n.Ask(ctx, n.newCall("bomb", fmt.Sprint(i), "x"))
 		if err != nil {
-			if !strings.Contains(err.Error(), "failed more than 100 times") || n.Err() != err || n.Ready() != err {
+			if !strings.Contains(err.Error(), "failed more than 100 times") || !errors.Is(err, n.Err()) || n.Ready() != n.Err() {
 				t.Errorf("got %v, want an error about 100 failures from Ask, Err and Ready", err)
+			}
+			var r *actor.Refusal
+			if !errors.As(err, &r) || r.Reason != actor.Unavailable || !strings.Contains(r.Detail, "reply channel closed") || r.RetryAfter <= 0 {
+				t.Errorf("got %v, want Unavailable because the reply channel closed", err)
 			}
 			break
 		}

@@ -4,7 +4,9 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,6 +72,12 @@ func TestBusyRefusalDoesNotReadStore(t *testing.T) {
 		status, headers, body := d.do("POST", "/v1/agents/slow/messages", `{"content":"x"}`)
 		if status != http.StatusTooManyRequests || headers.Get("Retry-After") == "" || !strings.Contains(body, `"scope":"callee"`) || strings.Contains(body, "run_id") {
 			t.Errorf("%v: %d %v %s", durability, status, headers, body)
+		}
+		var p struct {
+			RetryAfter int `json:"retry_after"`
+		}
+		if err := json.Unmarshal([]byte(body), &p); err != nil || p.RetryAfter < 1 || p.RetryAfter > 60 || strconv.Itoa(p.RetryAfter) != headers.Get("Retry-After") {
+			t.Errorf("%v: got Retry-After %q and %s %v, want the same 1 to 60", durability, headers.Get("Retry-After"), body, err)
 		}
 		if reads := node.reads.Load() - before; reads > 0 {
 			t.Errorf("%v: the store was read %d times, want 0", durability, reads)

@@ -36,7 +36,7 @@ func callPeerTogether(other string, both *sync.WaitGroup) agents.Func {
 			return "", err
 		}
 		text, err := t.Call(other, "ping")
-		if refusal := new(actor.Refusal); errors.As(err, &refusal) {
+		if refusal := new(actor.Refusal); errors.As(err, &refusal) && refusal.RetryAfter > 0 {
 			return refusal.Reason.String() + " " + actor.PathString(refusal.Chain), nil
 		}
 		return text, err

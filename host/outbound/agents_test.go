@@ -164,7 +164,7 @@ func TestInvalidInvocationsAreNotSent(t *testing.T) {
 		}
 		w.Outbound.Close()
 		h := invoke(t.Context(), w.Outbound, upstream.Target{URL: agentURL}, false, testTimeout)
-		if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || !strings.Contains(h.Refusal.Detail, "stopping") {
+		if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || !strings.Contains(h.Refusal.Detail, "stopping") || h.Refusal.RetryAfter <= 0 {
 			t.Errorf("%v", h.Refusal)
 		}
 		w.close()

@@ -216,7 +216,7 @@ func (o *Outbound) acquire() *actor.Refusal {
 	defer o.mu.Unlock()
 	switch {
 	case o.closed:
-		return actor.Refuse(actor.Unavailable, "this node is stopping")
+		return actor.RefuseUnavailable(time.Second, "this node is stopping")
 	case o.inProgress >= o.config.ExchangesMax:
 		return actor.RefuseBusy(actor.ScopeNode, time.Second, "%d requests to models and agents are open, which is the limit", o.inProgress)
 	}

@@ -271,6 +271,35 @@ func TestConnectionCutAtEveryByte(t *testing.T) {
 	}
 }
 
+// A connection that closes before the answer refuses the call.
+func TestReplyChannelClosed(t *testing.T) {
+	call := actor.Call{ID: actor.NewCallID(0, 1, 2), To: actor.NewID("a", "s"), Kind: actor.Waiting, Operation: actor.HandleMessageFull}
+	call.Root = call.ID
+	signal := call
+	signal.Kind = actor.Signal
+	for name, invoke := range map[string]func(*Client) error{
+		"invoke": func(c *Client) error { _, err := c.Invoke(t.Context(), Invoke{testBy, call}, nil); return err },
+		"signal": func(c *Client) error { _, err := c.Signal(t.Context(), Signal{testBy, signal}); return err },
+	} {
+		a, b := net.Pipe()
+		c := Dial(b)
+		result := make(chan error, 1)
+		go func() { result <- invoke(c) }()
+		node := frameConn{rw: a}
+		if _, err := node.receive(); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		var r *actor.Refusal
+		if err := <-result; !errors.As(err, &r) || r.Reason != actor.Unavailable || !strings.Contains(r.Detail, "reply channel closed") || r.RetryAfter <= 0 || !errors.Is(err, ErrClosed) {
+			t.Errorf("%s: got %v, want Unavailable because the reply channel closed", name, err)
+		}
+		c.Close()
+	}
+}
+
 // Close completes the frame that is being sent.
 func TestCloseCompletesFrame(t *testing.T) {
 	a, b := net.Pipe()

@@ -4,11 +4,13 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -183,7 +185,7 @@ func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 	select {
 	case <-c.attached:
 	case <-ctx.Done(): // a registry turn, open when the node stopped, resumed before attach
-		return tools.Refused(actor.Refuse(actor.Unavailable, "this node is starting"))
+		return tools.Refused(actor.RefuseUnavailable(time.Second, "this node is starting"))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,7 +205,7 @@ func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
 	}
 	if err := c.publish(ctx); err != nil {
-		return tools.Refused(actor.Refuse(actor.Unavailable, "registry update not applied by all cells: %v", err))
+		return tools.Refused(actor.RefuseUnavailable(time.Second, "registry update not applied by all cells: %v", err))
 	}
 	for _, item := range items {
 		if id, ok := agents.AgentOf(item); ok && len(item.Value) > 0 {
@@ -221,14 +223,18 @@ func (c *catalogSync) openDefinitions(ctx context.Context, input []byte) tools.R
 	select {
 	case <-c.attached:
 	case <-ctx.Done():
-		return tools.Refused(actor.Refuse(actor.Unavailable, "this node is starting"))
+		return tools.Refused(actor.RefuseUnavailable(time.Second, "this node is starting"))
 	}
 	asked, err := agents.ReadDefinitions(input)
 	if err != nil {
 		return tools.Refused(actor.Refuse(actor.Invalid, "%v", err))
 	}
 	open, err := c.engine.OpenDefinitions(ctx, asked)
-	if err != nil {
+	var r *actor.Refusal
+	switch {
+	case errors.As(err, &r):
+		return tools.Refused(r)
+	case err != nil:
 		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
 	}
 	return tools.JSON(agents.EncodeOpen(open))
