@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -67,7 +68,7 @@ func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.Call
 		case <-ctx.Done():
 			cause = ctx.Err()
 		case <-e.done:
-			cause = e.err
+			cause = fmt.Errorf("%w (%w)", actor.RefuseReplyClosed(), e.err)
 		}
 		if _, waiting := e.clients.remove(w.request.Call.ID); !waiting { // the answer is being delivered
 			<-w.ready

@@ -5,6 +5,7 @@ package command
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"sync"
@@ -14,7 +15,7 @@ import (
 )
 
 // Client is a Node behind a connection. Once the connection has failed, every
-// method returns the same *ConnError, except NewCallID.
+// method returns that *ConnError, except NewCallID.
 type Client struct {
 	conn  frameConn
 	queue chan *request
@@ -371,7 +372,7 @@ func (c *Client) Invoke(ctx context.Context, in Invoke, joined func(run actor.Ca
 		return answerOf(in.Call.ID, nil, err)
 	}
 	body, err := c.await(ctx, r, joined)
-	return answerOf(in.Call.ID, body, err)
+	return answerOf(in.Call.ID, body, replyClosed(err))
 }
 
 // Signal implements Node.
@@ -380,14 +381,28 @@ func (c *Client) Signal(ctx context.Context, in Signal) (Answer, error) {
 	if err := in.Call.CheckEncodable(); err != nil {
 		return Answer{Reply: actor.Fail(in.Call.ID, actor.Refuse(actor.Invalid, "%v", err))}, nil
 	}
-	body, err := c.do(ctx, in)
-	return answerOf(in.Call.ID, body, err)
+	r := &request{body: in}
+	if err := c.start(ctx, r); err != nil {
+		return answerOf(in.Call.ID, nil, err)
+	}
+	body, err := c.await(ctx, r, nil)
+	return answerOf(in.Call.ID, body, replyClosed(err))
 }
 
-// answerOf returns the answer of a call. A refusal is an answer.
+// replyClosed returns the error of a call that was sent. If the connection or the node
+// closed before the answer, the error is a refusal too.
+func replyClosed(err error) error {
+	if errors.Is(err, ErrClosed) {
+		return fmt.Errorf("%w (%w)", actor.RefuseReplyClosed(), err)
+	}
+	return err
+}
+
+// answerOf returns the answer of a call. A refusal is an answer, unless the connection
+// closed.
 func answerOf(call actor.CallID, body Body, err error) (Answer, error) {
 	var r *actor.Refusal
-	if errors.As(err, &r) {
+	if errors.As(err, &r) && !errors.Is(err, ErrClosed) {
 		return Answer{Reply: actor.Fail(call, r)}, nil
 	}
 	a, _ := body.(Answer)

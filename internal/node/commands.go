@@ -138,7 +138,11 @@ func read[R command.Result](ctx context.Context, c *Commands, tenant string, get
 
 // errorOf returns the error of a command.
 func errorOf(err error) error {
-	if errors.Is(err, engine.ErrClosed) {
+	var r *actor.Refusal
+	switch {
+	case errors.As(err, &r):
+		return err
+	case errors.Is(err, engine.ErrClosed):
 		return command.ErrClosed
 	}
 	return err
