@@ -43,8 +43,10 @@ type Config struct {
 	Backoff upstream.BackoffConfig
 	// timeouts of upstreams that do not set their own
 	Patience upstream.AttemptLimits
-	// maximum number of concurrent exchanges; 0: 512
+	// maximum number of concurrent exchanges; 0: 1,024
 	ExchangesMax int
+	// maximum of them for one principal; 0: half of ExchangesMax, at least 1
+	PrincipalExchangesMax int
 	// delay of the scripted model before each piece of its answer, to make
 	// streaming visible; at most 1 min, 0: no delay
 	Pace time.Duration
@@ -97,7 +99,7 @@ func (m *Model) retryPolicy() upstream.RetryPolicy {
 // Bounds of a configuration.
 const (
 	ModelsMax      = 256
-	exchangesMax   = 512
+	exchangesMax   = 1024
 	concurrencyMax = 1 << 16
 )
 
@@ -121,6 +123,8 @@ func (c *Config) Validate() error {
 	switch {
 	case c.ExchangesMax < 0:
 		return fmt.Errorf("exchanges: got %d, want at least 1, or 0 for %d", c.ExchangesMax, exchangesMax)
+	case c.PrincipalExchangesMax < 0:
+		return fmt.Errorf("exchanges of a principal: got %d, want at least 1, or 0 for half of all", c.PrincipalExchangesMax)
 	case c.Pace < 0 || c.Pace > time.Minute:
 		return fmt.Errorf("pace: got %v, want 0 to 1m", c.Pace)
 	}
@@ -228,6 +232,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.ExchangesMax == 0 {
 		c.ExchangesMax = exchangesMax
+	}
+	if c.PrincipalExchangesMax == 0 {
+		c.PrincipalExchangesMax = max(c.ExchangesMax/2, 1)
 	}
 	if c.Resolve == nil {
 		c.Resolve = func(ctx context.Context, name string) ([]netip.Addr, error) {

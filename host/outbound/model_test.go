@@ -363,7 +363,7 @@ func TestModelConfigIsApplied(t *testing.T) {
 			"m":     {URL: "http://models.example/v1", Model: "gpt-x", MaxTokensName: "max_completion_tokens", MaxTokens: 99, Temperature: &warm, Concurrency: 1},
 			"local": {URL: "http://models.example/v1"},
 		}
-		w := newFixture(t, Config{Models: models, ExchangesMax: 2}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{Models: models, ExchangesMax: 2, PrincipalExchangesMax: 2}, func(w http.ResponseWriter, r *http.Request) {
 			b, _ := io.ReadAll(r.Body)
 			body = string(b)
 			if len(r.Header) != 4 || r.Header.Get("User-Agent") != "troupe" || r.Header.Get("Accept") == "" || r.Header.Get("Accept-Encoding") != "" || r.Header.Get("Cookie") != "" {

@@ -33,7 +33,8 @@ type Outbound struct {
 	cancel     context.CancelFunc
 	work       sync.WaitGroup // exchanges, their attempts, and health polls
 	mu         sync.Mutex
-	inProgress int // number of open exchanges
+	inProgress int            // number of open exchanges
+	principals map[string]int // likewise, by principal
 	closed     bool
 }
 
@@ -53,7 +54,7 @@ func New(config Config) (*Outbound, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("outbound: %w", err)
 	}
-	o := &Outbound{config: config.withDefaults(), started: time.Now()}
+	o := &Outbound{config: config.withDefaults(), started: time.Now(), principals: map[string]int{}}
 	o.log = o.config.Logger
 	d, err := newDialer(&o.config)
 	if err != nil {
@@ -147,10 +148,10 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 	if refusal != nil {
 		return refusedAnswer(refusal)
 	}
-	if refusal := o.acquire(); refusal != nil {
+	if refusal := o.acquire(op.Call.Principal); refusal != nil {
 		return refusedAnswer(refusal)
 	}
-	defer o.release()
+	defer o.release(op.Call.Principal)
 	if !m.stats.acquire(m.config.Concurrency) {
 		return refusedAnswer(busyRefusal("model", m.name, m.config.Concurrency))
 	}
@@ -186,10 +187,10 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, onPiece func(a
 	if refusal != nil {
 		return refusedAnswer(refusal)
 	}
-	if refusal := o.acquire(); refusal != nil {
+	if refusal := o.acquire(op.Call.Principal); refusal != nil {
 		return refusedAnswer(refusal)
 	}
-	defer o.release()
+	defer o.release(op.Call.Principal)
 	a, refusal := o.agents.acquire(op.Name, target, o.now())
 	if refusal != nil {
 		return refusedAnswer(refusal)
@@ -210,8 +211,9 @@ func (o *Outbound) deadline(ctx context.Context, left actor.Duration) actor.Time
 }
 
 // acquire admits one more exchange, or refuses it if Outbound is closed or at its
-// limit.
-func (o *Outbound) acquire() *actor.Refusal {
+// limit. A principal has a limit of its own, so that agents which never answer
+// cannot stop the work of the others.
+func (o *Outbound) acquire(principal string) *actor.Refusal {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -219,15 +221,21 @@ func (o *Outbound) acquire() *actor.Refusal {
 		return actor.RefuseUnavailable(time.Second, "this node is stopping")
 	case o.inProgress >= o.config.ExchangesMax:
 		return actor.RefuseBusy(actor.ScopeNode, time.Second, "%d requests to models and agents are open, which is the limit", o.inProgress)
+	case o.principals[principal] >= o.config.PrincipalExchangesMax:
+		return actor.RefuseBusy(actor.ScopeCaller, time.Second, "%d requests of this user to models and agents are open, which is the limit for one user", o.principals[principal])
 	}
 	o.inProgress++
+	o.principals[principal]++
 	o.work.Add(1)
 	return nil
 }
 
-func (o *Outbound) release() {
+func (o *Outbound) release(principal string) {
 	o.mu.Lock()
 	o.inProgress--
+	if o.principals[principal]--; o.principals[principal] == 0 {
+		delete(o.principals, principal)
+	}
 	o.mu.Unlock()
 	o.work.Done()
 }

@@ -81,6 +81,7 @@ func TestConfigValidation(t *testing.T) {
 		{model(Model{URL: "http://h", Concurrency: -1}), "models.m.concurrency"},
 		{model(Model{URL: "http://h", IdleTimeout: -1}), "models.m.head_timeout, idle_timeout"},
 		{Config{ExchangesMax: -1}, "exchanges"},
+		{Config{PrincipalExchangesMax: -1}, "exchanges of a principal"},
 		{Config{Pace: -1}, "pace"},
 		{Config{Allow: []string{"10.0.0.1/8"}}, "want 10.0.0.0/8"},
 		{Config{Backoff: upstream.BackoffConfig{RetryPercent: 101}}, "back-off"},
