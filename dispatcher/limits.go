@@ -202,7 +202,7 @@ func (l *Limits) Set(key string, value int64) error {
 }
 
 // settingMax is larger than the maximum of any limit. Its nanoseconds fit into an int64.
-const settingMax = 1 << 40
+const settingMax = 1 << 42
 
 // Check returns an error naming the first limit that is out of range.
 func (l Limits) Check() error {
