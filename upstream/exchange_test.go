@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -164,6 +165,54 @@ func replay(t *testing.T, transcript string) string {
 		}
 	}
 	return b.String()
+}
+
+// startsOfRefused returns the starts of the attempts at a model that refuses every
+// connection. The draw decides about the delays.
+func startsOfRefused(policy upstream.RetryPolicy, draw uint64) (starts []actor.Duration) {
+	config := newExchangeConfig("model", actor.Time(time.Hour))
+	config.Retry = policy
+	x, pace := upstream.NewExchange(config), upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 1000})
+	for in, now, ok := upstream.Input(upstream.Begin{}), actor.Time(0), true; ok; {
+		var next upstream.Input = upstream.Tick{}
+		for _, op := range x.Step(now, in, pace, draw) {
+			if op, ok := op.(upstream.Send); ok {
+				starts = append(starts, actor.Duration(now))
+				next = upstream.Loss{Attempt: op.Attempt, Detail: "refused"}
+			}
+		}
+		if in = next; next == (upstream.Tick{}) {
+			now, ok = x.NextDeadline()
+		}
+	}
+	return starts
+}
+
+// Attempts at a model that cannot be reached are bounded by the total time alone. Each
+// delay is drawn from its whole range.
+func TestRefusedConnectionsAreRetriedForTheTotalTime(t *testing.T) {
+	const s, highest = time.Second, ^uint64(0)
+	policy := upstream.RetryPolicy{Tries: 2, Delay: 2 * s, DelayMax: 5 * s, Time: 20 * s}
+	exact, once := policy, policy
+	exact.Exact, once.Tries = true, 1
+	for _, c := range []struct {
+		policy upstream.RetryPolicy
+		draw   uint64
+		want   []actor.Duration
+	}{
+		{policy, highest, []actor.Duration{0, 2 * s, 6 * s, 11 * s, 16 * s, 20 * s}},
+		{policy, highest / 2, []actor.Duration{0, s, 3 * s, 5500 * time.Millisecond, 8 * s, 10500 * time.Millisecond, 13 * s, 15500 * time.Millisecond, 18 * s, 20 * s}},
+		{exact, 0, []actor.Duration{0, 2 * s, 6 * s, 11 * s, 16 * s, 20 * s}},
+		{once, highest, []actor.Duration{0}},
+	} {
+		got := startsOfRefused(c.policy, c.draw)
+		for i := range got {
+			got[i] = got[i].Round(time.Millisecond)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%+v: attempts at %v, want %v", c.policy, got, c.want)
+		}
+	}
 }
 
 func TestErrorBodyIsBounded(t *testing.T) {

@@ -64,6 +64,31 @@ func TestStatusFailure(t *testing.T) {
 			t.Errorf("%d: %s has scope %q", c.status, r.Reason, r.Scope)
 		}
 	}
+	for _, c := range []struct {
+		status int
+		body   string
+		class  upstream.Class
+		reason actor.Reason
+	}{
+		{401, ``, upstream.Refused, actor.ModelAuth},
+		{403, `<html>`, upstream.Refused, actor.ModelAuth},
+		{400, `{"error":{"code":"invalid_api_key"}}`, upstream.Refused, actor.ModelAuth},
+		{400, `{"error":{"type":"authentication_error"}}`, upstream.Refused, actor.ModelAuth},
+		{400, `{"error":{"type":"permission_error"}}`, upstream.Refused, actor.ModelAuth},
+		{404, ``, upstream.Refused, actor.ModelNotFound},
+		{400, `{"error":{"code":"model_not_found"}}`, upstream.Refused, actor.ModelNotFound},
+		{400, `{"error":{"type":"not_found_error"}}`, upstream.Refused, actor.ModelNotFound},
+		{422, ``, upstream.Refused, actor.ModelRejected},
+		{429, `{"error":{"code":"insufficient_quota"}}`, upstream.Refused, actor.ModelRejected},
+		{429, ``, upstream.Throttled, actor.Busy},
+		{501, ``, upstream.Refused, actor.Unavailable},
+		{500, `{"error":{"code":"model_not_found"}}`, upstream.Refused, actor.Unavailable},
+		{503, ``, upstream.Throttled, actor.Unavailable},
+	} {
+		if f := upstream.StatusFailure("m", true, c.status, nil, []byte(c.body), nil, 0); f.Class != c.class || f.Refusal.Reason != c.reason {
+			t.Errorf("model, %d %s: got %s %s, want %s %s", c.status, c.body, f.Class, f.Refusal.Reason, c.class, c.reason)
+		}
+	}
 	long := upstream.StatusFailure("m", false, 500, nil, []byte(`{"error":"`+strings.Repeat("ä", 4000)+`"}`), nil, 0)
 	if n := len(long.Refusal.Detail); n > 600 {
 		t.Errorf("refusal of %d bytes, want at most 600", n)
