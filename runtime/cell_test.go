@@ -324,3 +324,25 @@ func TestRecoveryFromSnapshot(t *testing.T) {
 		t.Error("the run was started again")
 	}
 }
+
+// A call that asks for more time than is allowed gets what is allowed, and the run's
+// stream reports both.
+func TestClampedTimeoutIsReported(t *testing.T) {
+	for asked, want := range map[time.Duration]bool{300 * time.Second: false, 301 * time.Second: true} {
+		n := newNode(t, 1, agent("b", echo()), agent("a", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if len(answers) == 0 {
+				return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "b", Timeout: asked}}}, nil
+			}
+			return actor.Complete(answers[0][0].Parts), nil
+		}))
+		id, reported := n.send("a", "x"), false
+		for _, e := range n.events[id] {
+			if e.Type == runs.TimeoutClamped {
+				reported = e.Asked == asked && e.Left == 300*time.Second && e.Name == "b/main"
+			}
+		}
+		if reported != want {
+			t.Errorf("asked for %v: reported %v, want %v", asked, reported, want)
+		}
+	}
+}

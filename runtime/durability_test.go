@@ -155,3 +155,23 @@ func TestVolatileActorBecomesJournaled(t *testing.T) {
 		t.Error("a journaled agent wrote no entry")
 	}
 }
+
+// A journaled actor whose agent becomes volatile keeps its journal while that holds an
+// open run, or an outcome for duplicates.
+func TestJournalIsKeptWhileNeeded(t *testing.T) {
+	next := func(d *actor.Definition) { d.Hash = actor.HashOf([]byte("next")) }
+	n := newNode(t, 1, agent("a", sleepByLength()))
+	long := n.send("a", "long")
+	n.setAgents(agent("a", sleepByLength(), volatile, next))
+	second := n.send("a", "x")
+	n.advance(time.Minute)
+	n.want(long, "slept")
+	n.want(second, "slept")
+
+	n = newNode(t, 1, agent("a", echo()))
+	n.want(n.send("a", "x", withKey("k")), "a:x")
+	n.setAgents(agent("a", sleeping(time.Second), volatile, next))
+	n.send("a", "y")
+	n.advance(time.Minute)
+	n.want(n.send("a", "x", withKey("k")), "a:x")
+}

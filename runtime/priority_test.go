@@ -95,6 +95,36 @@ func TestCallbackLowersPriority(t *testing.T) {
 	}
 }
 
+// The default priority of an agent is for its clients. It does not lower a call that
+// its external agent makes for a run.
+func TestCallbackIgnoresDefaultPriority(t *testing.T) {
+	n := newNode(t, 1, externalAgent(false), agent("helper", showLane()))
+	n.agents[0].Lane = actor.Low
+	n.setAgents(n.agents...)
+	root := n.send("worker", "go", withLane(actor.Normal))
+	n.want(n.send("worker", "", func(c *actor.Call) {
+		c.Kind, c.Operation, c.Parent, c.Lane = actor.Signal, CallAgent, root, 0
+		c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"helper","message":""}`)}}
+	}), "helper:normal")
+}
+
+// A run shows its priority and its project before it starts.
+func TestQueuedRunShowsPriorityAndProject(t *testing.T) {
+	n := newNode(t, 1, agent("a", sleeping(time.Second)))
+	n.send("a", "x")
+	queued := n.send("a", "x", withLane(actor.Low), func(c *actor.Call) { c.Project = "p-1" })
+	if r := n.runs[queued]; r.Priority != "low" || r.Project != "p-1" {
+		t.Errorf("got priority %q and project %q, want low and p-1", r.Priority, r.Project)
+	}
+}
+
+func TestChildHasProjectOfItsCaller(t *testing.T) {
+	n := newNode(t, 2, agent("a", fanOut("b")), agent("b", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
+		return actor.Complete(actor.Text(b.Call.Project)), nil
+	}))
+	n.want(n.send("a", "x", func(c *actor.Call) { c.Project = "p-1" }), "a(p-1 )")
+}
+
 func TestQueuedCallsAreCountedByLane(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(time.Second)))
 	for _, lane := range []actor.Lane{actor.Normal, actor.Low, actor.High, actor.Low} {
