@@ -35,6 +35,7 @@ func TestOutputEscapes(t *testing.T) {
 		"\x1b[31m\x07\x00\r\n\x7f":       `\u001b[31m\u0007\u0000\u000d` + "\n" + `\u007f`,
 		"\u0080\u009b\u009f":             `\u0080\u009b\u009f`,
 		"\u202a\u202e\u2066\u2069\u200f": `\u202a\u202e\u2066\u2069\u200f`,
+		"\u061c\u200e":                   `\u061c\u200e`,
 		"\u200b\u2060\ufeff\u00ad":       `\u200b\u2060\ufeff\u00ad`,
 		"\u2028\u2029\u3164":             `\u2028\u2029\u3164`,
 		"\U000e0041":                     `\udb40\udc41`,
@@ -61,6 +62,18 @@ func TestOutputEscapes(t *testing.T) {
 				t.Errorf("to a file: want %q, got %q", text, file.String())
 			}
 		}
+	}
+}
+
+// The bytes of a cut character are written before a sequence of this program, and do
+// not become part of a character after it.
+func TestCutCharacterPrecedesControls(t *testing.T) {
+	o, screen := newScreen()
+	fmt.Fprint(o, "a\xe2\x80")
+	fmt.Fprint(controls(o), "\x1b[0m")
+	fmt.Fprint(o, "\xaeb")
+	if want := "a\\xe2\\x80\x1b[0m\\xaeb"; screen.String() != want {
+		t.Errorf("got %q, want %q", screen, want)
 	}
 }
 

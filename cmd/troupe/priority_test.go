@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The priority and the project of a message are those of its run and of the runs below,
-// and the metrics count waiting calls by priority.
+// The priority and the project of a message are those of its run, and the metrics count
+// waiting calls by priority.
 func TestMessagePriorityAndProject(t *testing.T) {
 	s := startServerWithBuiltins(t, t.TempDir()+"/data")
 	if code, err := s.request("POST", "/v1/agents", `{"agent_id":"slow","priority":"LOW"}`, "", new(map[string]any)); err != nil || code >= 300 {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -70,6 +71,29 @@ func TestUnsolicitedBytesStayOutOfTheLog(t *testing.T) {
 	for line := range strings.Lines(string(logged)) {
 		if !jsontext.Value(strings.TrimSpace(line)).IsValid() {
 			t.Errorf("a line is not JSON: %s", line)
+		}
+	}
+}
+
+// A line keeps its beginning up to the first quotation or colon, where bytes of a
+// peer may follow.
+func TestStandardLogCutsLines(t *testing.T) {
+	var b bytes.Buffer
+	l := standardLog{slog.New(slog.NewTextHandler(&b, nil))}
+	for line, want := range map[string]string{
+		"http2: frame of canary\n":                      `text=http2`,
+		"response starting with \"canary\"; err=canary": `text="response starting with"`,
+		"bad header 'canary'":                           `text="bad header"`,
+		"bad header `canary`":                           `text="bad header"`,
+		"one\x1b[2Jcanary":                              `text=one`,
+		strings.Repeat("x", 200) + "canary":             `text=` + strings.Repeat("x", 120) + "\n",
+	} {
+		b.Reset()
+		if n, err := l.Write([]byte(line)); n != len(line) || err != nil {
+			t.Errorf("%q: %d, %v", line, n, err)
+		}
+		if !strings.Contains(b.String(), want) || strings.Contains(b.String(), "canary") {
+			t.Errorf("%q: got %s", line, &b)
 		}
 	}
 }

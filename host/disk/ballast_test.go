@@ -79,4 +79,8 @@ func TestFullDiskReleasesBallast(t *testing.T) {
 		t.Errorf("got %d entries, error %v", n, err)
 	}
 	mustClose(t, d)
+	options.freeSpace = func(string) uint64 { return 50 << 20 } // the ballast does not suffice
+	if _, err := Open(dir, "n1", options); err == nil || !strings.Contains(err.Error(), "storage full: 50 MiB free") {
+		t.Errorf("the ballast does not suffice: got %v", err)
+	}
 }

@@ -357,3 +357,16 @@ func TestKeyCachePerConnection(t *testing.T) {
 		t.Error("an expired key is accepted from the cache")
 	}
 }
+
+// An expired key is refused on a new connection too.
+func TestExpiredKeyIsRefused(t *testing.T) {
+	keys := new(Keys)
+	d := startGatewayWith(t, Config{Keys: keys})
+	expired, text := newTestKey(t, 1, 1, ingress.ScopeRead)
+	keys.Set([]ingress.Key{expired})
+	for _, request := range [][2]string{{"GET", "/v1/agents"}, {"POST", "/v1/agents/helper/messages"}} {
+		if status := d.rawStatus(request[0], request[1], "Host: "+d.address, "Authorization: Bearer "+text, "Content-Length: 0"); status != 401 {
+			t.Errorf("%s: %d, want 401", request, status)
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // A client that writes its whole request before it reads receives the answer to a
@@ -101,5 +102,28 @@ func TestLingeringCloseIsBounded(t *testing.T) {
 				t.Errorf("%d bytes were written, then %v: want %d to %d, then a reset", written, err, c.atLeast, c.lessBytes)
 			}
 		})
+	}
+}
+
+// halfClosed is a connection that records its read deadline.
+type halfClosed struct {
+	net.Conn
+	deadline time.Time
+}
+
+func (c *halfClosed) CloseWrite() error                 { return nil }
+func (c *halfClosed) SetReadDeadline(t time.Time) error { c.deadline = t; return nil }
+func (c *halfClosed) Read([]byte) (int, error)          { return 0, io.EOF }
+func (c *halfClosed) Close() error                      { return nil }
+
+// A refused client gets two seconds for the rest of its request.
+func TestLingeringCloseIsBoundedInTime(t *testing.T) {
+	c := &halfClosed{}
+	before := time.Now()
+	if err := make(lingerer, 1).close(c); err != nil {
+		t.Fatal(err)
+	}
+	if c.deadline.Before(before.Add(2*time.Second)) || c.deadline.After(time.Now().Add(2*time.Second)) {
+		t.Errorf("the deadline is %v after the start, want 2s", c.deadline.Sub(before))
 	}
 }

@@ -10,11 +10,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // scrape returns the values of /metrics, by name with labels in the order of their
@@ -189,5 +193,42 @@ func TestMetricsByAgentToolAndModel(t *testing.T) {
 	}
 	if _, ok := after[outstanding]; ok {
 		t.Errorf("%s: got %g after the call, want no series", outstanding, after[outstanding])
+	}
+}
+
+// statsNode has fixed statistics. It has no other command.
+type statsNode struct {
+	command.Node
+	stats command.Stats
+}
+
+func (n statsNode) Lookup(context.Context, command.Lookup) (command.Result, error) {
+	return n.stats, nil
+}
+
+// Each figure of the node is exported under its own name and labels.
+func TestMetricsOfNode(t *testing.T) {
+	n := statsNode{stats: command.Stats{Clients: 101, Backlog: 102,
+		Cells: []command.CellStats{
+			{Mailbox: 1, Actors: 2, Queued: [actor.Low]int{3, 4, 5}, Outstanding: 6, Incarnation: 8, Steps: 9, StepLongest: 1500 * time.Millisecond},
+			{Mailbox: 11, Actors: 12, Queued: [actor.Low]int{13, 14, 15}, Outstanding: 16, Incarnation: 1, Steps: 19}},
+		Refusals: []command.RefusalStats{{Reason: actor.Busy, Scope: actor.ScopeCallee, Count: 21}, {Reason: actor.Deadline, Count: 22}},
+		Runs:     []command.RunStats{{Status: runs.Done, Count: 31}, {Status: runs.Failed, Count: 32}, {Status: runs.Cancelled, Count: 33}},
+		Asks:     []command.AskStats{{Kind: actor.AskModel, UnderWay: 41, Took: command.Histogram{Counts: []uint64{1, 2}, Sum: 2 * time.Second}}},
+	}}
+	body := string(request(n, "/metrics").Body())
+	for _, want := range []string{
+		`mailbox_messages{cell="0"} 1`, `mailbox_messages{cell="1"} 11`, `actors{cell="0"} 2`, `actors{cell="1"} 12`,
+		`queued_calls{cell="0",priority="high"} 3`, `queued_calls{cell="0",priority="normal"} 4`, `queued_calls{cell="0",priority="low"} 5`, `queued_calls{cell="1",priority="low"} 15`,
+		`outstanding_calls{cell="0"} 6`, `outstanding_calls{cell="1"} 16`, `cell_restarts_total{cell="0"} 7`, `cell_restarts_total{cell="1"} 0`,
+		`steps_total{cell="0"} 9`, `step_longest_seconds{cell="0"} 1.5`, `clients_waiting 101`, `streams_open 0`, `log_backlog_entries 102`,
+		`refusals_total{reason="agent_busy",scope="callee"} 21`, `refusals_total{reason="timeout",scope=""} 22`,
+		`runs_ended_total{status="DONE"} 31`, `runs_ended_total{status="FAILED"} 32`, `runs_ended_total{status="CANCELLED"} 33`,
+		`asks_under_way{kind="model"} 41`, `ask_duration_seconds_count{kind="model"} 3`, `ask_duration_seconds_sum{kind="model"} 2`,
+		`ask_duration_seconds_bucket{kind="model",le="0.001"} 1`, `ask_duration_seconds_bucket{kind="model",le="0.005"} 3`,
+	} {
+		if !strings.Contains(body, "\ntroupe_"+want+"\n") {
+			t.Errorf("missing troupe_%s", want)
+		}
 	}
 }

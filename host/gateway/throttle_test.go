@@ -3,7 +3,12 @@
 package gateway
 
 import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -123,5 +128,39 @@ func TestWrongKeysAreThrottled(t *testing.T) {
 				clock.at = clock.at.Add(time.Second)
 			}
 		})
+	}
+}
+
+// The wrong keys of one address do not take the allowance of another.
+func TestWrongKeysOfOneAddressSpareOthers(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has every address of 127.0.0.0/8")
+	}
+	d := startGateway(t)
+	clock := &testClock{time.Unix(1000, 0)}
+	d.server.wrongKeys.now = clock.now
+	statusFrom := func(address string) int {
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}).Dial("tcp", d.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET /v1/agents HTTP/1.1\r\nHost: "+d.address+"\r\nAuthorization: Bearer troupe_x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		return response.StatusCode
+	}
+	for i := range 12 {
+		if status, want := statusFrom("127.0.0.2"), map[bool]int{true: 401, false: 429}[i < 10]; status != want {
+			t.Errorf("wrong key %d: %d, want %d", i, status, want)
+		}
+	}
+	if status := statusFrom("127.0.0.3"); status != 401 {
+		t.Errorf("another address: %d, want 401", status)
 	}
 }
