@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
 )
 
 func withAttempt(n uint32) func(*actor.Call) { return func(c *actor.Call) { c.Attempt = n } }
@@ -167,6 +168,15 @@ func TestJournalIsKeptWhileNeeded(t *testing.T) {
 	n.advance(time.Minute)
 	n.want(long, "slept")
 	n.want(second, "slept")
+	ended := 0
+	for _, e := range n.log[actor.NewID("a", "")].Entries {
+		if _, ok := e.Record.(store.Ended); ok {
+			ended++
+		}
+	}
+	if ended != 2 {
+		t.Errorf("got %d ends in the log, want those of both runs", ended)
+	}
 
 	n = newNode(t, 1, agent("a", echo()))
 	n.want(n.send("a", "x", withKey("k")), "a:x")
