@@ -22,7 +22,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden demo demo-python clients crash load growth rot mutants bench allocs check
+.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden demo demo-python clients crash load growth rot mutants bench allocs vuln check
 
 # A comment with ## marks an everyday target, one with #+ any other.
 help:
@@ -151,6 +151,13 @@ bench: ## measure against bare channels, Pebble and HTTP, into docs/PERFORMANCE.
 
 allocs: #+ count the allocations of the main operations exactly: REWRITE=1
 	@$(GO) test ./test/bench -run '^TestAllocations$$' -count=1 -v $(if $(REWRITE),-rewrite)
+
+# Not in CI: the result depends on the day, and the database on the network.
+vuln: #+ fail on a known vulnerability that the code can reach; needs vuln.go.dev, or its copy: DB=file://DIR
+	@GOBIN="$(CURDIR)/bin" $(GO) install golang.org/x/vuln/cmd/govulncheck@v1.9.0 || { echo "vuln: not checked: govulncheck cannot be installed"; exit 1; }
+	@out=$$(bin/govulncheck $(if $(DB),-db '$(DB)') ./... 2>&1); code=$$?; \
+	case "$$out" in *"fetching vulnerabilities:"*) echo "vuln: not checked: the database of vulnerabilities cannot be reached"; exit 0;; esac; \
+	printf '%s\n' "$$out"; exit $$code
 
 check: ## run everything CI runs, without installing anything
 	@.ci/run --here
