@@ -133,7 +133,7 @@ func (s *Server) newHTTP(handler fasthttp.RequestHandler, owner bool) *fasthttp.
 		NoDefaultServerHeader:        true,
 		NoDefaultContentType:         true,
 		CloseOnShutdown:              true,
-		Logger:                       discardLogger{},
+		Logger:                       httpLog{s.log},
 	}
 }
 
@@ -153,11 +153,6 @@ func messageFastPath(router, message fasthttp.RequestHandler) fasthttp.RequestHa
 }
 
 var agentsPath, messagesPath, runsPath = []byte("/v1/agents/"), []byte("/messages"), []byte("/v1/runs/")
-
-// discardLogger discards the log of fasthttp: the gateway logs what matters.
-type discardLogger struct{}
-
-func (discardLogger) Printf(string, ...any) {}
 
 // Serve serves connections of l until Shutdown. Off loopback it returns an error
 // if no API key exists.
