@@ -194,9 +194,14 @@ const (
 // Definition is an agent: the behavior and settings of its actors. Hash identifies
 // it. A run keeps the hash that it started with.
 type Definition struct {
-	Name       string
-	Hash       Hash
-	Doc        string
+	Name  string
+	Hash  Hash
+	Title string // display name, need not be unique; empty: Name
+	Doc   string
+	// Capabilities are the abilities that the agent declares.
+	Capabilities []string
+	// Callees are the agents that it may call; nil: any.
+	Callees    []string
 	Kind       AgentKind
 	Spec       []byte // source spec as JSON; nil for a native agent
 	System     bool   // part of Troupe itself; neither clients nor agents may call it

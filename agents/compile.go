@@ -26,7 +26,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 	if !bytes.Equal(spec.Encode(), encoded) {
 		return actor.Definition{}, fmt.Errorf("agent %s: incomplete spec; parse it with ReadTOML or ReadJSON", spec.ID)
 	}
-	def := actor.Definition{Name: spec.ID, Hash: spec.Hash(), Doc: spec.Description, Spec: encoded}
+	def := actor.Definition{Name: spec.ID, Hash: spec.Hash(), Title: spec.Name, Doc: spec.Description, Capabilities: spec.Capabilities, Spec: encoded}
 	if spec.Durability == "none" {
 		def.Durability = actor.Volatile
 	}
@@ -53,6 +53,9 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 		def.Behavior = Pure(config, externalAgent{spec, target.Encode()}.next)
 	default:
 		def.Kind = actor.Declared
+		if def.Callees = spec.Agents; !spec.canCall() {
+			def.Callees = []string{}
+		}
 		// Each completion may be followed by a step that runs its tool calls.
 		def.Behavior = pure{config, modelLoop{spec, toolSpecsOf(&spec, registry)}.next, 2 * spec.Limits.Steps}
 	}

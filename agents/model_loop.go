@@ -197,13 +197,15 @@ func (t modelLoop) checkPermitted(call upstream.ToolCall, input []byte) *actor.R
 	return nil
 }
 
+// hasTool reports whether the spec has the tool. An agent that can call others has
+// list_agents as well.
 func (t modelLoop) hasTool(tool string) bool {
 	for _, name := range t.spec.Tools {
 		if name == tool {
 			return true
 		}
 	}
-	return false
+	return tool == tools.ListAgents && t.spec.canCall()
 }
 
 func listOrNobody(agents []string) string {

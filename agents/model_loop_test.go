@@ -290,7 +290,7 @@ func TestCompileMapsSpecToDefinition(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := agents.Compile(spec, testTools(t))
-		want.Name, want.Hash, want.Spec = "a", spec.Hash(), spec.Encode()
+		want.Name, want.Title, want.Hash, want.Spec = "a", "a", spec.Hash(), spec.Encode()
 		got.Behavior = nil
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, %v", text, got, err)

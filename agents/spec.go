@@ -4,6 +4,7 @@ package agents
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -181,6 +182,11 @@ func (s *Spec) MayCall(target string) bool {
 		}
 	}
 	return false
+}
+
+// canCall reports whether the agent can call any agent.
+func (s *Spec) canCall() bool {
+	return slices.Contains(s.Tools, tools.CallAgent) && (s.Agents == nil || len(s.Agents) > 0)
 }
 
 // MissingTools returns the tools that the registry does not have. The agent runs

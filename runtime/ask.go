@@ -27,7 +27,7 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 	calls := 0
 	for i := range asks {
 		a := &planned[i]
-		c.planAsk(a, run, &asks[i], !act.durable)
+		c.planAsk(a, t, &asks[i], !act.durable)
 		if a.Open() && a.Out().Kind == actor.AskCall {
 			calls++
 		}
@@ -91,15 +91,18 @@ func (t *turn) newAsks(asks int) []store.Asked {
 // planAsk fills in an ask as the tools plan it: with its deadline or, if the ask is
 // refused, with the refusal as its answer. A volatile run is never replayed, so it
 // does not keep the agent's original ask.
-func (c *Cell) planAsk(a *store.Asked, run *store.Run, ask *actor.Ask, volatile bool) {
+func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
+	run := t.run
 	*a = store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(run)}
 	left := run.Clock.Remaining(c.now)
 	var out actor.Ask
 	var answer *tools.Result
 	if ask.Kind == actor.AskCall {
-		out, answer = tools.PlanCall(*ask, run.Call.To)
+		out, answer = c.planCall(t, *ask)
 	} else {
-		out, answer = c.tools.Plan(tools.NewContext(run.Call, left, dispatcher.Asks{}), *ask)
+		ec := tools.NewContext(run.Call, left, dispatcher.Asks{})
+		ec.Agents, ec.Callees = c.callable, t.callees()
+		out, answer = c.tools.Plan(ec, *ask)
 	}
 	if answer != nil || ask.Kind == actor.AskCall { // PlanCall has checked the call
 	} else if err := out.Check(c.limits.MessageBytesMax); err != nil {
@@ -300,7 +303,7 @@ func (c *Cell) perform(t *turn, i int) {
 	case actor.AskWork:
 		e.Op = Work{Name: out.Name, Func: t.rawAsks[i].Work, Left: left}
 	case actor.AskModel:
-		e.Op = Model{Name: out.Name, Body: t.rawAsks[i].Body, Call: t.run.Call, Left: left}
+		e.Op = Model{Name: out.Name, Body: t.rawAsks[i].Body, Tools: c.callTools(t.def), Call: t.run.Call, Left: left}
 	case actor.AskInvoke:
 		e.Op = Invoke{Name: out.Name, Target: inlineBytes(out.Parts), Idempotent: out.Idempotent, Call: t.run.Call, Left: left}
 	default:
@@ -319,6 +322,9 @@ func (c *Cell) outcome(in Outcome) {
 		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && t.sends[i].attempt == in.Attempt {
 			delete(c.inFlight, in.ID)
 			answer := in.Answer.Fit(c.limits.MessageBytesMax)
+			if t.run.Last()[i].Out().Kind == actor.AskModel {
+				answer = c.resolveTargets(t, answer)
+			}
 			c.publishResult(t, i, answer)
 			c.answer(t, i, answer, 0)
 			c.cancelAdded(t)

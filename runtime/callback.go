@@ -43,7 +43,7 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 		ask.Lane = call.Lane
 	}
 	var a store.Asked
-	c.planAsk(&a, run, &ask, false)
+	c.planAsk(&a, t, &ask, false)
 	a.Added, a.Callback, a.CallbackKey = true, call.ID, call.Idempotency
 	if a.Open() && a.Out().Kind == actor.AskCall {
 		c.routeCall(t, &a, t.act.pending(), run.Budget, dispatcher.Share(run.Budget, 1))

@@ -43,6 +43,7 @@ type Cell struct {
 	limits      dispatcher.Limits
 	table       dispatcher.Table                 // owners of the shards
 	agents      map[string]*actor.Definition     // current definitions, by name
+	callable    *tools.Agents                    // the same for the targets of calls
 	definitions map[actor.Hash]*actor.Definition // current and former definitions, and those still used by runs
 	inherited   map[actor.EffectID]bool          // effects that the previous incarnation left running
 	strikes     map[actor.CallID]int             // panics of Step in previous incarnations
@@ -211,6 +212,7 @@ func (c *Cell) setAgents(definitions, former []actor.Definition) {
 		def := add(&definitions[i])
 		c.agents[def.Name] = def
 	}
+	c.callable = tools.NewAgents(c.agents)
 	for _, act := range c.actors.ordered() {
 		for _, run := range act.journal.Runs {
 			if def := before[run.Definition]; def != nil {

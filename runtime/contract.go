@@ -8,6 +8,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
 )
 
 // Ready is the result of one Step. The driver MUST append the entries before it
@@ -167,9 +168,12 @@ type (
 	// upstream.Completion.
 	Model struct {
 		Name string
-		Body []byte     // encoded upstream.Prompt
-		Call actor.Call // originating call
-		Left actor.Duration
+		Body []byte // encoded upstream.Prompt
+		// Tools replace or extend the tools of the prompt. They depend on the agents
+		// known at this attempt, so a replay does not compare them.
+		Tools []upstream.ToolSpec
+		Call  actor.Call // originating call
+		Left  actor.Duration
 	}
 	// Invoke has an external agent handle the call. The answer MUST have one part,
 	// an upstream.Completion.

@@ -232,6 +232,9 @@ func (l *CanonicalLog) effect(e *runtime.Effect, bytes []byte) {
 		l.buf = append(l.buf, ' ')
 		l.buf = strconv.AppendInt(l.buf, int64(op.Left), 10)
 		l.digest(op.Body)
+		for _, t := range op.Tools {
+			l.digest([]byte(t.Description))
+		}
 	case runtime.Invoke:
 		l.buf = append(append(l.buf, " invoke "...), op.Name...)
 		l.buf = append(l.buf, ' ')

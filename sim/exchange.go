@@ -82,6 +82,7 @@ func (n *node) callModel(h *gatedEffect, op runtime.Model) {
 		return
 	}
 	n.w.addToCorpus(promptCodec, op.Body)
+	prompt.OfferTools(op.Tools)
 	prompt.Model = op.Name
 	order, refusal := modelConfig(op.Name).Exchange(prompt, x.deadline, n.w.plan.Patience)
 	x.respond = n.w.serveModel

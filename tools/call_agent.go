@@ -23,7 +23,7 @@ const callAgentSchema = `{
   "properties": {
     "agent_id": {
       "type": "string",
-      "description": "The agent to call. Its session is the caller's own; agent/session names another one."
+      "description": "The agent to call, by agent_id or by a name that no other agent has. Its session is the caller's own; agent/session names another one."
     },
     "message": {
       "type": "string",
@@ -39,10 +39,12 @@ const callAgentSchema = `{
   "additionalProperties": false
 }`
 
+const callAgentDescription = "Call another agent and wait for its answer."
+
 func callAgent() Tool {
 	return Tool{
 		Name:        CallAgent,
-		Description: "Call another agent and wait for its answer.",
+		Description: callAgentDescription,
 		Schema:      callAgentSchema,
 		// A repeated ask has the same call id and therefore the same outcome.
 		Idempotent:     true,
@@ -81,6 +83,13 @@ func millis(ms float64) actor.Duration {
 func checkCall(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Result) {
 	if refusal := ec.Check(); refusal != nil {
 		return refuse(refusal)
+	}
+	if ec.Agents != nil {
+		target, refusal := ec.Agents.Resolve(ask.Name, ec.Callees)
+		if refusal != nil {
+			return refuse(refusal)
+		}
+		ask.Name = target
 	}
 	return PlanCall(ask, ec.Call.To)
 }

@@ -24,6 +24,8 @@ type ExecutionContext struct {
 	Call       actor.Call     // the call that the turn answers
 	Left       actor.Duration // time left of the turn
 	Dispatcher Dispatcher     // nil where no agent can be called
+	Agents     *Agents        // resolves names of agents; nil where only IDs are known
+	Callees    []string       // agents that the caller may call; nil: any
 }
 
 // NewContext returns the context of a turn that answers call and has the given

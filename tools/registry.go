@@ -69,11 +69,13 @@ type Registry struct {
 	tools []Tool // sorted by name
 }
 
-// NewRegistry returns a registry that contains call_agent.
+// NewRegistry returns a registry that contains call_agent and list_agents.
 func NewRegistry() *Registry {
 	r := &Registry{}
-	if err := r.RegisterBuiltin(callAgent()); err != nil {
-		panic(err)
+	for _, t := range []Tool{callAgent(), listAgents()} {
+		if err := r.RegisterBuiltin(t); err != nil {
+			panic(err)
+		}
 	}
 	return r
 }

@@ -85,6 +85,18 @@ type ToolSpec struct {
 	Schema      string // JSON Schema of its input
 }
 
+// OfferTools replaces the tools that have the names of the given ones and appends the
+// others, up to ToolsMax.
+func (p *Prompt) OfferTools(specs []ToolSpec) {
+	for _, spec := range specs {
+		if i := slices.IndexFunc(p.Tools, func(t ToolSpec) bool { return t.Name == spec.Name }); i >= 0 {
+			p.Tools[i] = spec
+		} else if len(p.Tools) < ToolsMax {
+			p.Tools = append(p.Tools, spec)
+		}
+	}
+}
+
 // Prompt is the input of one model call.
 type Prompt struct {
 	Model       string // name of the model at its upstream

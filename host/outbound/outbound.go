@@ -135,6 +135,7 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 	if err != nil {
 		return refusedAnswer(actor.Refuse(actor.Invalid, "model %s: %v", m.name, err))
 	}
+	prompt.OfferTools(op.Tools)
 	prompt.Model = m.config.Model
 	if prompt.MaxTokens == 0 {
 		prompt.MaxTokens = m.config.MaxTokens

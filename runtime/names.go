@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// Names of agents. A call addresses an agent by ID or by a unique name. The caller's
+// cell resolves the name once: the recorded ask holds the callee, and a replay does not
+// resolve it again.
+
+// callees returns the agents that the turn may call; nil: any.
+func (t *turn) callees() []string {
+	if t.def == nil {
+		return nil
+	}
+	return t.def.Callees
+}
+
+// planCall resolves the target of a call that a turn requests directly, and validates
+// the call.
+func (c *Cell) planCall(t *turn, ask actor.Ask) (actor.Ask, *tools.Result) {
+	target, refusal := c.callable.Resolve(ask.Name, t.callees())
+	if refusal != nil {
+		return actor.Ask{}, &tools.Result{Refusal: refusal}
+	}
+	ask.Name = target
+	return tools.PlanCall(ask, t.run.Call.To)
+}
+
+// callTools returns the tools with which a declared agent calls others. Their
+// descriptions list the agents that it may call now.
+func (c *Cell) callTools(def *actor.Definition) []upstream.ToolSpec {
+	if def == nil || def.Kind != actor.Declared || def.Callees != nil && len(def.Callees) == 0 {
+		return nil
+	}
+	call, ok := c.tools.Tool(tools.CallAgent)
+	if !ok {
+		return nil
+	}
+	description, all := c.callable.Describe(def.Name, def.Callees)
+	specs := []upstream.ToolSpec{{Name: call.Name, Description: description, Schema: call.Schema}}
+	if list, ok := c.tools.Tool(tools.ListAgents); ok && !all {
+		specs = append(specs, upstream.ToolSpec{Name: list.Name, Description: list.Description, Schema: list.Schema})
+	}
+	return specs
+}
+
+// resolveTargets replaces names of agents by IDs in the tool calls of a completion, if
+// the agent may call certain agents only. Its turn compares the targets with their IDs
+// and is replayed, so the IDs are recorded with the completion.
+func (c *Cell) resolveTargets(t *turn, answer actor.Answer) actor.Answer {
+	def := t.def
+	if def == nil {
+		def = c.definitionOf(t.run)
+	}
+	if def == nil || len(def.Callees) == 0 || answer.Refusal != nil || len(answer.Parts) != 1 {
+		return answer
+	}
+	completion, err := upstream.DecodeCompletion(answer.Parts[0].Bytes)
+	if err != nil {
+		return answer
+	}
+	changed := false
+	for i := range completion.Calls {
+		call := &completion.Calls[i]
+		if call.Name != tools.CallAgent {
+			continue
+		}
+		input, ok := tools.ReplaceTarget([]byte(call.Arguments), func(target string) string {
+			if to, refusal := c.callable.Resolve(target, def.Callees); refusal == nil {
+				return to
+			}
+			return target
+		})
+		if ok {
+			call.Arguments, changed = string(input), true
+		}
+	}
+	if changed {
+		answer.Parts = []actor.Part{{Media: answer.Parts[0].Media, Bytes: completion.Encode()}}
+	}
+	return answer
+}

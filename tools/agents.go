@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tools
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// ListAgents is the name of the tool that lists the agents that its caller may call.
+// Models are offered it if the description of call_agent cannot name all of them.
+const ListAgents = "list_agents"
+
+// Bounds of the lists of agents that models receive.
+const (
+	ListedAgentsMax  = 32      // agents in a description or a page
+	listedBytesMax   = 4 << 10 // bytes of the list in a description
+	summaryBytesMax  = 256     // bytes of one agent's summary
+	candidatesMax    = 8       // agents in the error about an ambiguous name
+	listAgentsSchema = `{
+  "$schema": "https://json-schema.org/draft/2020-12/schema",
+  "type": "object",
+  "properties": {
+    "after": {
+      "type": "string",
+      "description": "The next of the page before; absent for the first page."
+    }
+  },
+  "additionalProperties": false
+}`
+)
+
+// Agents is the table of the agents that calls can address, by ID and by name.
+type Agents struct {
+	sorted []*actor.Definition // by ID; without system agents
+	byID   map[string]*actor.Definition
+	byName map[string][]string // IDs by display name, sorted
+}
+
+// NewAgents returns the table of the current definitions.
+func NewAgents(definitions map[string]*actor.Definition) *Agents {
+	a := &Agents{byID: definitions, byName: map[string][]string{}}
+	for _, def := range definitions {
+		if !def.System {
+			a.sorted = append(a.sorted, def)
+		}
+	}
+	slices.SortFunc(a.sorted, func(x, y *actor.Definition) int { return strings.Compare(x.Name, y.Name) })
+	for _, def := range a.sorted {
+		a.byName[cmp.Or(def.Title, def.Name)] = append(a.byName[cmp.Or(def.Title, def.Name)], def.Name)
+	}
+	return a
+}
+
+// Resolve returns the target of a call with the agent's ID in place of its name. An
+// ID takes precedence over a name. An unknown target is returned unchanged, and the
+// refusal of an ambiguous name lists its agents. With callees, the caller may call
+// only these agents, and only their names are resolved.
+func (a *Agents) Resolve(target string, callees []string) (string, *actor.Refusal) {
+	agent, _, _ := strings.Cut(target, "/")
+	if a.byID[agent] != nil {
+		return target, nil
+	}
+	ids, key := a.named(target, callees), ""
+	if i := strings.LastIndexByte(target, '/'); len(ids) == 0 && i >= 0 {
+		ids, key = a.named(target[:i], callees), target[i:]
+	}
+	switch {
+	case len(ids) == 0:
+		return target, nil
+	case len(ids) == 1:
+		return ids[0] + key, nil
+	}
+	shown, more := strings.Join(ids[:min(len(ids), candidatesMax)], ", "), ""
+	if len(ids) > candidatesMax {
+		more = fmt.Sprintf(" and %d more", len(ids)-candidatesMax)
+	}
+	refusal := actor.Refuse(actor.Invalid, "%d agents have the name %.80q: use one agent_id of %s%s", len(ids), strings.TrimSuffix(target, key), shown, more)
+	refusal.Field = "agent_id"
+	return "", refusal
+}
+
+// named returns the IDs of the callees with a display name.
+func (a *Agents) named(name string, callees []string) []string {
+	ids := a.byName[name]
+	if callees == nil {
+		return ids
+	}
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !slices.Contains(callees, id) })
+}
+
+// listFor returns at most n agents that the caller may call, from the first ID after
+// the given one, and whether there are more.
+func (a *Agents) listFor(caller string, callees []string, after string, n int) (page []*actor.Definition, more bool) {
+	for _, def := range a.sorted {
+		switch {
+		case def.Name <= after || def.Name == caller || callees != nil && !slices.Contains(callees, def.Name):
+		case len(page) == n:
+			return page, true
+		default:
+			page = append(page, def)
+		}
+	}
+	return page, false
+}
+
+// Describe returns the description of call_agent for a caller. It lists the agents
+// that the caller may call, in the order of their IDs, and reports whether all of them
+// fit.
+func (a *Agents) Describe(caller string, callees []string) (description string, all bool) {
+	page, more := a.listFor(caller, callees, "", ListedAgentsMax)
+	var list strings.Builder
+	for _, def := range page {
+		line := "\n- " + def.Name
+		if def.Title != "" && def.Title != def.Name {
+			line += " (" + def.Title + ")"
+		}
+		if summary := summaryOf(def); summary != "" {
+			line += ": " + summary
+		}
+		if more = more || list.Len()+len(line) > listedBytesMax; more && list.Len()+len(line) > listedBytesMax {
+			break
+		}
+		list.WriteString(line)
+	}
+	switch {
+	case len(page) == 0:
+		return callAgentDescription + " There is no agent to call now.", true
+	case more:
+		return callAgentDescription + " Some of the agents, by agent_id (" + ListAgents + " returns all):" + list.String(), false
+	}
+	return callAgentDescription + " The agents, by agent_id:" + list.String(), true
+}
+
+// summaryOf returns the description and the capabilities of an agent on one line.
+func summaryOf(def *actor.Definition) string {
+	summary := def.Doc
+	if len(def.Capabilities) > 0 {
+		summary += " [" + strings.Join(def.Capabilities, ", ") + "]"
+	}
+	return actor.FitText(strings.Join(strings.Fields(summary), " "), summaryBytesMax)
+}
+
+func listAgents() Tool {
+	return Tool{
+		Name:           ListAgents,
+		Description:    fmt.Sprintf("List the agents that %s can call, %d a page.", CallAgent, ListedAgentsMax),
+		Schema:         listAgentsSchema,
+		Idempotent:     true,
+		ContextHandler: planListAgents,
+	}
+}
+
+func planListAgents(input []byte, ec ExecutionContext) (actor.Ask, *Result) {
+	var in struct {
+		After string `json:"after"`
+	}
+	if err := json.Unmarshal(input, &in); err != nil {
+		return refuse(invalid(ListAgents, "", "want an object")) // unreachable: the schema has accepted the input
+	}
+	if ec.Agents == nil {
+		return refuse(actor.Refuse(actor.Unavailable, "%s: no agents are known in this context", ListAgents))
+	}
+	type agent struct {
+		ID          string `json:"agent_id"`
+		Name        string `json:"name"`
+		Description string `json:"description,omitzero"`
+	}
+	out := struct {
+		Agents []agent `json:"agents"`
+		Next   string  `json:"next,omitzero"`
+	}{Agents: []agent{}}
+	page, more := ec.Agents.listFor(ec.AgentID, ec.Callees, in.After, ListedAgentsMax)
+	for _, def := range page {
+		out.Agents = append(out.Agents, agent{def.Name, cmp.Or(def.Title, def.Name), summaryOf(def)})
+	}
+	if more {
+		out.Next = page[len(page)-1].Name
+	}
+	b, err := json.Marshal(out)
+	if err != nil {
+		return refuse(actor.Refuse(actor.Unavailable, "%s: %v", ListAgents, err))
+	}
+	result := JSON(b)
+	return actor.Ask{}, &result
+}
+
+// ReplaceTarget returns the input of a call_agent with another target, or false if
+// the input is no object with an agent_id or the target stays.
+func ReplaceTarget(input []byte, replace func(target string) string) ([]byte, bool) {
+	var members map[string]jsontext.Value
+	var target string
+	if json.Unmarshal(input, &members) != nil || json.Unmarshal(members["agent_id"], &target) != nil {
+		return input, false
+	}
+	to := replace(target)
+	if to == target {
+		return input, false
+	}
+	value, err := json.Marshal(to)
+	if err != nil {
+		return input, false
+	}
+	members["agent_id"] = value
+	out, err := json.Marshal(members, json.Deterministic(true))
+	return out, err == nil
+}
