@@ -29,6 +29,7 @@ type Invocation struct {
 	Input    string
 	Messages []Message // messages of the session so far; only messages of User and Assistant are sent
 	User     string    // user_id
+	Project  string    // project_id
 	Trace    string    // see actor.Call.Trace; an invalid one is omitted
 	Token    Secret    // token of this run, with which the agent may call back
 }
@@ -39,7 +40,7 @@ type Invocation struct {
 // this node.
 func InvocationOf(agent string, call *actor.Call, token Secret) Invocation {
 	in := Invocation{Agent: agent, Session: call.To.Key, Run: call.ID.String(), Input: inputText(call.Parts),
-		User: call.Principal, Trace: call.Trace, Token: token}
+		User: call.Principal, Project: call.Project, Trace: call.Trace, Token: token}
 	if len(traceHeaders(in.Trace)) == 0 {
 		in.Trace = fmt.Sprintf("00-%x-%x-00", call.Root[:], call.ID[8:])
 	}
@@ -74,7 +75,8 @@ type (
 		Content string `json:"content"`
 	}
 	invokeContextJSON struct {
-		User string `json:"user_id"`
+		User    string `json:"user_id,omitzero"`
+		Project string `json:"project_id,omitzero"`
 	}
 )
 
@@ -90,8 +92,8 @@ func (a Agent) Invoke(in Invocation) (Request, *actor.Refusal) {
 			payload.Messages = append(payload.Messages, invokeMessageJSON{m.Role.String(), valid(m.Text)})
 		}
 	}
-	if in.User != "" {
-		payload.Context = &invokeContextJSON{valid(in.User)}
+	if in.User != "" || in.Project != "" {
+		payload.Context = &invokeContextJSON{valid(in.User), valid(in.Project)}
 	}
 	body := marshal(payload)
 	if len(body) > PromptBytesMax {

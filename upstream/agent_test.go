@@ -17,7 +17,7 @@ const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 func TestInvokeRequest(t *testing.T) {
 	a := upstream.Agent{URL: "http://127.0.0.1:9000/agents/helper/", Auth: "key"}
 	in := upstream.Invocation{
-		Agent: "helper", Session: "s-42", Run: "run-1", Input: "hi\xff", User: "u-1", Trace: trace, Token: "tok",
+		Agent: "helper", Session: "s-42", Run: "run-1", Input: "hi\xff", User: "u-1", Project: "p-1", Trace: trace, Token: "tok",
 		Messages: []upstream.Message{
 			{Role: upstream.System, Text: "not the agent's"},
 			{Role: upstream.User, Text: "before"},
@@ -30,7 +30,7 @@ func TestInvokeRequest(t *testing.T) {
 		t.Fatal(refusal)
 	}
 	want := `{"agent_id":"helper","session_id":"s-42","run_id":"run-1","input_message":"hi` + "\uFFFD" + `",` +
-		`"messages":[{"role":"user","content":"before"},{"role":"assistant","content":"after"}],"context":{"user_id":"u-1"}}`
+		`"messages":[{"role":"user","content":"before"},{"role":"assistant","content":"after"}],"context":{"user_id":"u-1","project_id":"p-1"}}`
 	if string(request.Body) != want {
 		t.Errorf("body: got\n%s\nwant\n%s", request.Body, want)
 	}

@@ -51,7 +51,7 @@ func TestExternalAgentInvocation(t *testing.T) {
 		if c.Text != "hello" || h.text != "hello" || fmt.Sprint(h.states) != `[thinking{"step":1}]` || c.Usage.Total != 3 || c.Finish != upstream.FinishStop {
 			t.Errorf("%+v %+v", c, h)
 		}
-		want := `POST /py/invoke {"agent_id":"py","session_id":"s-42","run_id":"` + callID.String() + `","input_message":"hi ` + promptCanary + `","messages":[],"context":{"user_id":"u-1"}}`
+		want := `POST /py/invoke {"agent_id":"py","session_id":"s-42","run_id":"` + callID.String() + `","input_message":"hi ` + promptCanary + `","messages":[],"context":{"user_id":"u-1","project_id":"p-1"}}`
 		if body != want {
 			t.Errorf("%s\nwant\n%s", body, want)
 		}
