@@ -27,13 +27,15 @@ import (
 // CallCmd sends a message to an agent and waits for the answer.
 type CallCmd struct {
 	ServerFlags
-	Agent   string        `arg:"" help:"Agent to call."`
-	Message string        `arg:"" help:"Message text; - reads standard input, @FILE a file, @@ begins a text with @."`
-	Session string        `aliases:"session-id" help:"Session of the message (main)."`
-	Timeout time.Duration `help:"Maximum duration of the run; the server's default if absent."`
-	Stream  *bool         `negatable:"" help:"Print the answer while it is generated; the default on a terminal."`
-	Tree    bool          `help:"Print the tree of calls made for the answer."`
-	JSON    bool          `help:"Print the JSON response of the server; with --stream, one event per line."`
+	Agent    string        `arg:"" help:"Agent to call."`
+	Message  string        `arg:"" help:"Message text; - reads standard input, @FILE a file, @@ begins a text with @."`
+	Session  string        `aliases:"session-id" help:"Session of the message (main)."`
+	Timeout  time.Duration `help:"Maximum duration of the run; the server's default if absent."`
+	Priority string        `placeholder:"high|normal|low" help:"Place in the mailbox; the agent's own if absent. Calls made for the answer inherit it."`
+	Project  string        `aliases:"project-id" placeholder:"ID" help:"Project of the run, shown in its events and to tools and external agents."`
+	Stream   *bool         `negatable:"" help:"Print the answer while it is generated; the default on a terminal."`
+	Tree     bool          `help:"Print the tree of calls made for the answer."`
+	JSON     bool          `help:"Print the JSON response of the server; with --stream, one event per line."`
 }
 
 // Help returns the text shown below the flags.
@@ -50,9 +52,11 @@ Examples:
 }
 
 type messageBody struct {
-	Content string `json:"content"`
-	Session string `json:"session_id,omitzero"`
-	Timeout int64  `json:"timeout_ms,omitzero"`
+	Content  string `json:"content"`
+	Session  string `json:"session_id,omitzero"`
+	Timeout  int64  `json:"timeout_ms,omitzero"`
+	Priority string `json:"priority,omitzero"`
+	Project  string `json:"project_id,omitzero"`
 }
 
 // Run executes the command. On SIGINT or SIGTERM it stops waiting; the run continues
@@ -62,7 +66,7 @@ func (c *CallCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(messageBody{text, c.Session, c.Timeout.Milliseconds()})
+	body, err := json.Marshal(messageBody{text, c.Session, c.Timeout.Milliseconds(), c.Priority, c.Project})
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/go-json-experiment/json"
 )
 
 // The priority and the project of a message are those of its run, and the metrics count
@@ -61,6 +63,38 @@ func TestMessagePriorityAndProject(t *testing.T) {
 	for _, priority := range []string{"high", "normal", "low"} {
 		if want := fmt.Sprintf(`queued_calls{cell="0",priority="%s"} 0`, priority); !strings.Contains(text.String(), want) {
 			t.Errorf("metrics have no %s", want)
+		}
+	}
+}
+
+// The flags of a call set the priority and the project of its run.
+func TestCallPriorityAndProject(t *testing.T) {
+	s := startServerWithBuiltins(t, t.TempDir()+"/data")
+	for _, c := range []struct {
+		flags             []string
+		priority, project string
+	}{
+		{nil, "normal", ""},
+		{[]string{"--priority", "high"}, "high", ""},
+		{[]string{"--priority=low", "--project", "p-1"}, "low", "p-1"},
+		{[]string{"--project-id", "p-2"}, "normal", "p-2"},
+	} {
+		code, out, text := runProgram(t, append([]string{"call", "helper", "hello", "--json", "--server", s.url}, c.flags...)...)
+		var answer, run struct {
+			Run      string `json:"run_id"`
+			Priority string `json:"priority"`
+			Project  string `json:"project_id"`
+		}
+		if err := json.Unmarshal([]byte(out), &answer); err != nil || code != 0 {
+			t.Fatalf("%v: exit code %d: %s%s", c.flags, code, out, text)
+		}
+		if code, err := s.request("GET", "/v1/runs/"+answer.Run, "", "", &run); err != nil || code != http.StatusOK || run.Priority != c.priority || run.Project != c.project {
+			t.Errorf("%v: got %d %+v %v, want priority %s, project %q", c.flags, code, run, err, c.priority, c.project)
+		}
+	}
+	for flag, field := range map[string]string{"--priority=urgent": "high, normal or low", "--project=a/b": "project_id"} {
+		if code, out, text := runProgram(t, "call", "helper", "x", "--server", s.url, flag); code == 0 || !strings.Contains(text, field) {
+			t.Errorf("%s: got exit code %d, %s%s", flag, code, out, text)
 		}
 	}
 }
