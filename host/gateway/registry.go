@@ -33,7 +33,7 @@ func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body [
 		p.write(ctx)
 		return nil, true
 	}
-	if isAdmin(callerOf(ctx)) {
+	if ingress.Allows(callerOf(ctx).Principal, ingress.ScopeAdmin) { // manages the agents of every principal
 		call.Principal = agents.Operator
 	}
 	call.ID = s.node.NewCallID()
@@ -62,11 +62,6 @@ func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body [
 		s.respondError(ctx, err)
 	}
 	return nil, true
-}
-
-// isAdmin reports whether the caller may manage the agents of every principal.
-func isAdmin(c caller) bool {
-	return c.Key == "" && c.User == localUser || ingress.Allows(c.Principal, ingress.ScopeAdmin)
 }
 
 // keyView is the JSON form of an API key. It contains the text only in the
