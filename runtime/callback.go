@@ -77,7 +77,7 @@ func (c *Cell) checkCallback(t *turn) *actor.Refusal {
 		if a.Added {
 			bytes += actor.SizeOf(a.Ask.Parts)
 		}
-		invoked = invoked || a.Open() && a.Out().Kind == actor.AskInvoke
+		invoked = invoked || a.Invoking()
 		if a.Added && a.Open() {
 			open++
 		}
@@ -162,7 +162,7 @@ func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 func (c *Cell) cancelAdded(t *turn) {
 	asks := t.run.Last()
 	for i := range asks {
-		if a := &asks[i]; a.Open() && !a.Added && a.Out().Kind == actor.AskInvoke {
+		if asks[i].Invoking() {
 			return
 		}
 	}
@@ -174,6 +174,21 @@ func (c *Cell) cancelAdded(t *turn) {
 				c.abort(t, i)
 			}
 			c.answer(t, i, actor.Answer{Refusal: agentEnded()}, 0)
+		}
+	}
+}
+
+// adjustInvocations passes the deadlines of external agents to the host after they
+// have moved: an agent's clock stops while a call that it added is held.
+func (c *Cell) adjustInvocations(t *turn) {
+	asks := t.run.Last()
+	if n := len(asks); n == 0 || !asks[n-1].Added {
+		return
+	}
+	for i := range asks {
+		if due := asks[i].Clock.Due(); asks[i].Invoking() && t.sends[i].due != due {
+			t.sends[i].due = due
+			c.addEffect(Effect{ID: t.effectID(i), Attempt: t.sends[i].attempt, Op: Adjust{Left: due.Sub(c.now)}})
 		}
 	}
 }

@@ -150,10 +150,11 @@ func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallI
 }
 
 // propagateHold reports that the run's own clock was paused or resumed. The
-// caller's clock follows. A waiting client is notified of a pause, so that its
+// deadlines of its external agents and the caller's clock follow. A waiting client is notified of a pause, so that its
 // request can return early.
 func (c *Cell) propagateHold(t *turn, holdsBefore uint64) {
 	run, act := t.run, t.act
+	c.adjustInvocations(t)
 	if run.Holds == holdsBefore {
 		return
 	}

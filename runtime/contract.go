@@ -176,7 +176,7 @@ type (
 		Left  actor.Duration
 	}
 	// Invoke has an external agent handle the call. The answer MUST have one part,
-	// an upstream.Completion.
+	// an upstream.Completion. An Adjust replaces Left.
 	Invoke struct {
 		Name       string
 		Target     []byte // location of the agent, as given in the ask
@@ -184,6 +184,9 @@ type (
 		Call       actor.Call
 		Left       actor.Duration
 	}
+	// Adjust replaces the time left of the Invoke effect with the same ID and
+	// attempt, because a call that its agent added is held or resumed.
+	Adjust struct{ Left actor.Duration }
 	// Abort stops the effect with the same ID and attempt. Its outcome is ignored.
 	Abort struct{}
 	// Await requests the outcome of the effect with the same ID and attempt, which
@@ -210,6 +213,7 @@ func (Tool) op()     {}
 func (Work) op()     {}
 func (Model) op()    {}
 func (Invoke) op()   {}
+func (Adjust) op()   {}
 func (Abort) op()    {}
 func (Await) op()    {}
 func (Load) op()     {}

@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -477,4 +478,107 @@ func TestActorStateIsBounded(t *testing.T) {
 	n.want(n.send("storing/t", "4 from 0"), "0")
 	n.want(n.send("storing/t", "1 from 10"), "Budget")
 	n.want(n.send("storing/t", "4 from 0"), "4")
+}
+
+// While a call that an external agent added waits for a person, the agent's own
+// clock stands still too: the time of the invocation starts to run again when the
+// call resumes. The host is given each new deadline.
+func TestInvocationIsHeldWithItsCalls(t *testing.T) {
+	const limit = 30 * time.Second
+	ask := actor.Ask{Kind: actor.AskInvoke, Name: "worker", Timeout: limit, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"url":"http://x"}`)}}}
+	start := func(t *testing.T) (n *node, run, callback actor.CallID) {
+		t.Helper()
+		between := agent("between", calling("gate"))
+		n = newNode(t, 2, askingOnce("worker", ask), between, agent("gate", waiting(5*time.Minute)))
+		run = n.send("worker", "go")
+		n.advance(10 * time.Second)
+		return n, run, n.sendCallback(run, `{"agent_id":"between","message":"one"}`) // held two levels below
+	}
+	signal := func(n *node) {
+		for id, r := range n.runs {
+			if r.Actor == actor.NewID("gate", "") && !r.Status.Ended() {
+				n.send("gate", "yes", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, id, "go" })
+			}
+		}
+	}
+	wantAdjusted := func(n *node, want ...actor.Duration) {
+		t.Helper()
+		if !slices.Equal(n.adjusted, want) {
+			t.Errorf("got adjusted times %v, want %v", n.adjusted, want)
+		}
+	}
+	t.Run("resumed by a signal", func(t *testing.T) {
+		n, run, callback := start(t)
+		n.advance(2 * time.Minute)
+		n.want(callback, "nothing")
+		signal(n)
+		n.want(callback, "between(went yes)")
+		wantAdjusted(n, 5*time.Minute+20*time.Second, 20*time.Second)
+		n.advance(19 * time.Second)
+		if len(n.aborted) > 0 {
+			t.Error("the invocation was aborted within its time")
+		}
+		n.sendOutcome(n.external[0], completion("approved"))
+		if r := n.runs[run]; r.Text != "approved" {
+			t.Errorf("got run %+v", r)
+		}
+	})
+	t.Run("time runs on after the signal", func(t *testing.T) {
+		n, run, _ := start(t)
+		n.advance(2 * time.Minute)
+		signal(n)
+		n.advance(20 * time.Second)
+		if r := n.runs[run]; r.Refusal == nil || r.Refusal.Reason != actor.Deadline || len(n.aborted) != 1 {
+			t.Errorf("got run %+v, aborted %v", r, n.aborted)
+		}
+	})
+	t.Run("hold ends by itself", func(t *testing.T) {
+		n, run, callback := start(t)
+		n.advance(5 * time.Minute)
+		n.want(callback, "between(went Deadline)")
+		n.advance(19 * time.Second)
+		if n.runs[run].Status.Ended() {
+			t.Fatalf("got run %+v", n.runs[run])
+		}
+		n.advance(time.Second)
+		if r := n.runs[run]; r.Refusal == nil || r.Refusal.Reason != actor.Deadline {
+			t.Errorf("got run %+v", r)
+		}
+	})
+	t.Run("two calls held", func(t *testing.T) {
+		n, run, _ := start(t)
+		second := n.sendCallback(run, `{"agent_id":"gate/2","message":"two"}`)
+		n.advance(time.Minute)
+		signal(n)
+		n.advance(time.Minute)
+		if n.runs[run].Status.Ended() {
+			t.Fatal("the invocation ended while the second call was held")
+		}
+		for id, r := range n.runs {
+			if r.Actor == actor.NewID("gate", "2") {
+				n.send("gate/2", "yes", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, id, "go" })
+			}
+		}
+		n.want(second, "went yes")
+		wantAdjusted(n, 5*time.Minute+20*time.Second, 20*time.Second)
+	})
+	t.Run("safe agent after a crash", func(t *testing.T) {
+		ask.Idempotent = true
+		n, run, _ := start(t)
+		n.advance(2 * time.Minute)
+		n.restart(2)
+		n.drain()
+		again := n.external[0]
+		if left := again.effect.Op.(Invoke).Left; left != 3*time.Minute+20*time.Second {
+			t.Errorf("the second attempt has %v, want the rest of the hold and of its time", left)
+		}
+		n.advance(2 * time.Minute)
+		n.adjusted = nil
+		signal(n)
+		wantAdjusted(n, 20*time.Second)
+		n.sendOutcome(again, completion("approved"))
+		if r := n.runs[run]; r.Text != "approved" {
+			t.Errorf("got run %+v", r)
+		}
+	})
 }

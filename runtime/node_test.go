@@ -42,7 +42,8 @@ type node struct {
 	external     []externalCall          // requests to models and external agents, in order
 	aborted      []actor.EffectID
 	awaited      []actor.EffectID
-	calls        []actor.Call // calls made by clients
+	adjusted     []actor.Duration // times left given to Adjust
+	calls        []actor.Call     // calls made by clients
 	eventCounts  map[history.Kind]int
 	childCalls   int // calls made by turns
 	failLoads    int // number of loads that will fail
@@ -192,6 +193,8 @@ func (n *node) perform(c *Cell, e Effect) {
 		n.external = append(n.external, externalCall{c, e})
 	case Abort:
 		n.aborted = append(n.aborted, e.ID)
+	case Adjust:
+		n.adjusted = append(n.adjusted, op.Left)
 	case Await:
 		n.awaited = append(n.awaited, e.ID)
 	case Joined:

@@ -35,6 +35,7 @@ type sendState struct {
 	attempt uint32
 	retryAt actor.Time     // time of the next attempt of the call; Forever means none is scheduled
 	backoff actor.Duration // delay between the next attempt and the attempt after it; doubles with each resend
+	due     actor.Time     // deadline of an external agent as the host knows it; 0 if unknown
 
 	pieces, pieceBytes int // pieces of a streamed answer, and their bytes
 }

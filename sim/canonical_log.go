@@ -243,6 +243,9 @@ func (l *CanonicalLog) effect(e *runtime.Effect, bytes []byte) {
 	case runtime.Joined:
 		l.buf = append(l.buf, " joined "...)
 		l.buf = op.Run.AppendTo(l.buf)
+	case runtime.Adjust:
+		l.buf = append(l.buf, " adjust "...)
+		l.buf = strconv.AppendInt(l.buf, int64(op.Left), 10)
 	case runtime.Abort:
 		l.buf = append(l.buf, " abort"...)
 	case runtime.Await:

@@ -270,6 +270,25 @@ func (n *node) findExchange(id actor.EffectID, attempt uint32) *exchange {
 	return nil
 }
 
+// adjustExchange replaces the deadline of an exchange, also if it waits for its gate.
+func (n *node) adjustExchange(e *runtime.Effect, left actor.Duration) {
+	for i := range n.gated {
+		g := &n.gated[i].effect
+		if op, ok := g.Op.(runtime.Invoke); ok && g.ID == e.ID && g.Attempt == e.Attempt {
+			op.Left = left
+			g.Op = op
+		}
+	}
+	x := n.findExchange(e.ID, e.Attempt)
+	if x == nil {
+		return
+	}
+	x.deadline = n.w.now.Add(left)
+	if x.machine != nil {
+		x.receive(nil, upstream.Adjust{Deadline: x.deadline})
+	}
+}
+
 // cancelExchange cancels an exchange. Later input for it has no effect.
 func (n *node) cancelExchange(e *runtime.Effect) {
 	x := n.findExchange(e.ID, e.Attempt)

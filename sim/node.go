@@ -434,6 +434,8 @@ func (n *node) perform(g gatedEffect) {
 	case runtime.Invoke:
 		w.emitPerform(&g, "invoke", onceMark(op.Idempotent), e.ID.Run, 0, 0)
 		n.invokeAgent(&g, op)
+	case runtime.Adjust:
+		n.adjustExchange(e, op.Left)
 	case runtime.Abort:
 		n.abortEffect(e)
 		n.cancelExchange(e)

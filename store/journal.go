@@ -76,6 +76,12 @@ func (a *Asked) Out() *actor.Ask {
 // Open reports whether the ask waits for its answer.
 func (a *Asked) Open() bool { return a.Answer == nil }
 
+// Invoking reports whether an external agent works on the ask. Such an agent may add
+// calls to the step.
+func (a *Asked) Invoking() bool {
+	return a.Open() && !a.Added && a.Out().Kind == actor.AskInvoke
+}
+
 // Started reports whether the run's turn has made its first step.
 func (r *Run) Started() bool { return len(r.Steps) > 0 }
 
@@ -323,27 +329,44 @@ func (j *Journal) openAsk(id actor.CallID, step uint32, index uint16) (*Run, *As
 
 // updateClock stops or restarts the run's clock. The clock is stopped until the hold
 // that ends last among the open asks has ended. An AskWait is held from its start
-// until its deadline.
+// until its deadline. The clock of an external agent follows the calls that it added.
 func (r *Run) updateClock(at actor.Time) {
-	var until actor.Time
+	var until, addedUntil actor.Time
 	asks := r.Last()
 	for i := range asks {
 		switch a := &asks[i]; {
 		case !a.Open():
 		case a.Ask.Kind == actor.AskWait:
 			until = max(until, a.Clock.Due())
-		case a.Clock.Held(at):
+		case a.IsCall() && a.Clock.Held(at):
 			until = max(until, a.Clock.HeldUntil)
+			if a.Added {
+				addedUntil = max(addedUntil, a.Clock.HeldUntil)
+			}
 		}
 	}
-	switch {
-	case until > at && until != r.Clock.HeldUntil:
-		r.Clock.Hold(at, until)
-		r.Holds++
-	case until <= at && r.Clock.HeldUntil != 0:
-		r.Clock.Resume(at)
+	if holdClock(&r.Clock, at, until) {
 		r.Holds++
 	}
+	for i := range asks {
+		if a := &asks[i]; a.Invoking() {
+			holdClock(&a.Clock, at, addedUntil)
+		}
+	}
+}
+
+// holdClock stops the clock until the given time, or restarts it if that time has
+// passed. It reports whether the clock changed.
+func holdClock(clock *actor.Clock, at, until actor.Time) bool {
+	switch {
+	case until > at && until != clock.HeldUntil:
+		clock.Hold(at, until)
+	case until <= at && clock.HeldUntil != 0:
+		clock.Resume(at)
+	default:
+		return false
+	}
+	return true
 }
 
 // ApplyEntry folds the next entry.

@@ -91,6 +91,9 @@ type Begin struct{}
 // Tick reports that NextDeadline has been reached.
 type Tick struct{}
 
+// Adjust replaces the deadline of the exchange.
+type Adjust struct{ Deadline actor.Time }
+
 // Cancel ends the exchange because the response is no longer needed. Reason is
 // Stopped or Deadline.
 type Cancel struct{ Reason actor.Reason }
@@ -122,6 +125,7 @@ type Loss struct {
 
 func (Begin) input()  {}
 func (Tick) input()   {}
+func (Adjust) input() {}
 func (Cancel) input() {}
 func (Head) input()   {}
 func (Bytes) input()  {}
@@ -249,6 +253,9 @@ func (x *Exchange) Step(now actor.Time, in Input, pace Pacer, draw uint64) []Op 
 		invariant.Check(x.phase == notStarted, "upstream: exchange has already begun")
 		x.phase = waiting
 		x.phaseDeadline = now
+	}
+	if adjust, ok := in.(Adjust); ok {
+		x.order.Deadline = adjust.Deadline
 	}
 	if now >= x.order.Deadline {
 		m.abort(m.deadlineRefusal())

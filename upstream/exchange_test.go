@@ -75,6 +75,7 @@ func formatOp(op upstream.Op) string {
 //	MS bytes ATTEMPT TEXT          \n in it is a line feed
 //	MS end ATTEMPT
 //	MS loss ATTEMPT sent|unsent|final DETAIL
+//	MS adjust DEADLINE_MS
 //	MS cancel
 //	MS tick
 //
@@ -145,6 +146,8 @@ func replay(t *testing.T, transcript string) string {
 		case "loss":
 			how, detail, _ := strings.Cut(word[3], " ")
 			in = upstream.Loss{Attempt: attempt, Sent: how == "sent", Final: how == "final", Detail: detail}
+		case "adjust":
+			in = upstream.Adjust{Deadline: actor.Time(time.Duration(attempt) * time.Millisecond)}
 		case "cancel":
 			in = upstream.Cancel{Reason: actor.Stopped}
 		case "tick":

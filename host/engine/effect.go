@@ -36,6 +36,8 @@ type effect struct {
 	acknowledged chan struct{} // capacity 1: the result in flight was stepped
 	awaited      bool          // the current incarnation awaits the result
 	unclaimed    []completion  // results kept until the effect is awaited
+	timer        *time.Timer   // deadline of an invocation; nil for other effects
+	adjusted     chan actor.Duration
 }
 
 // effectFunc performs an effect. It passes each piece of the answer to the
@@ -45,9 +47,40 @@ type effectFunc func(ctx context.Context, pass func(actor.Piece)) actor.Answer
 // prepareEffect registers an effect of a run and returns the function that
 // starts it.
 func (c *cell) prepareEffect(e runtime.Effect, kind actor.AskKind, left actor.Duration, do effectFunc) func() {
-	key := effectKey{e.ID, e.Attempt}
 	ctx, cancel := context.WithTimeout(c.engine.ctx, left)
-	f := &effect{cancel: cancel, acknowledged: make(chan struct{}, 1), awaited: true}
+	return c.register(ctx, e, kind, &effect{cancel: cancel}, do)
+}
+
+// prepareInvoke is prepareEffect for an external agent, whose deadline may move.
+func (c *cell) prepareInvoke(e runtime.Effect, op runtime.Invoke) func() {
+	ctx, cancel := context.WithCancelCause(c.engine.ctx)
+	timer := time.AfterFunc(op.Left, func() { cancel(context.DeadlineExceeded) })
+	f := &effect{timer: timer, adjusted: make(chan actor.Duration, 1)}
+	f.cancel = func() {
+		timer.Stop()
+		cancel(nil)
+	}
+	return c.register(ctx, e, actor.AskInvoke, f, c.invoke(op, f.adjusted))
+}
+
+// adjust replaces the time left of an invocation. It runs on the goroutine of the
+// cell's holder, which alone sends to adjusted.
+func (c *cell) adjust(key effectKey, left actor.Duration) {
+	f := c.effects[key]
+	if f == nil || f.timer == nil {
+		return
+	}
+	select {
+	case <-f.adjusted: // not received yet, and replaced now
+	default:
+	}
+	f.adjusted <- left
+	f.timer.Reset(left)
+}
+
+func (c *cell) register(ctx context.Context, e runtime.Effect, kind actor.AskKind, f *effect, do effectFunc) func() {
+	key := effectKey{e.ID, e.Attempt}
+	f.acknowledged, f.awaited = make(chan struct{}, 1), true
 	c.abort(key) // a volatile actor restarts with its cell and reuses the effect's key
 	c.effects[key] = f
 	late := false // the time of the effect was over before its last result was acknowledged
@@ -167,13 +200,13 @@ func (c *cell) model(op runtime.Model) effectFunc {
 	}
 }
 
-func (c *cell) invoke(op runtime.Invoke) effectFunc {
+func (c *cell) invoke(op runtime.Invoke, adjusted <-chan actor.Duration) effectFunc {
 	out := c.engine.config.Outbound
 	if out == nil {
 		return noOutbound
 	}
 	return func(ctx context.Context, pass func(actor.Piece)) actor.Answer {
-		a := out.Invoke(ctx, op, pass)
+		a := out.Invoke(ctx, op, adjusted, pass)
 		c.tally.recordUsage("", op.Call.To.Agent, a)
 		return a
 	}

@@ -52,10 +52,11 @@ type Log interface {
 // Outbound calls models and external agents. Each method returns once the
 // answer is complete, the exchange has failed or ctx has ended. It passes each
 // piece of a streamed answer to the callback pass. The callback returns once
-// the cell has processed the piece.
+// the cell has processed the piece. Each duration received from adjusted replaces
+// the time left of an invocation.
 type Outbound interface {
 	Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer
-	Invoke(ctx context.Context, op runtime.Invoke, pass func(actor.Piece)) actor.Answer
+	Invoke(ctx context.Context, op runtime.Invoke, adjusted <-chan actor.Duration, pass func(actor.Piece)) actor.Answer
 }
 
 // Config is the configuration of a node.

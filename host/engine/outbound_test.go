@@ -27,7 +27,7 @@ func (o fakeOutbound) Model(ctx context.Context, op runtime.Model, pass func(act
 	return o(ctx, fmt.Sprintf("model %s %s", op.Name, op.Body), op.Left, pass)
 }
 
-func (o fakeOutbound) Invoke(ctx context.Context, op runtime.Invoke, pass func(actor.Piece)) actor.Answer {
+func (o fakeOutbound) Invoke(ctx context.Context, op runtime.Invoke, _ <-chan actor.Duration, pass func(actor.Piece)) actor.Answer {
 	return o(ctx, fmt.Sprintf("invoke %s %s %v", op.Name, op.Target, op.Idempotent), op.Left, pass)
 }
 

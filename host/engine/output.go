@@ -131,7 +131,9 @@ func (c *cell) prepare(e runtime.Effect) func() {
 	case runtime.Model:
 		return c.prepareEffect(e, actor.AskModel, op.Left, c.model(op))
 	case runtime.Invoke:
-		return c.prepareEffect(e, actor.AskInvoke, op.Left, c.invoke(op))
+		return c.prepareInvoke(e, op)
+	case runtime.Adjust:
+		return func() { c.adjust(effectKey{e.ID, e.Attempt}, op.Left) }
 	case runtime.Abort:
 		return func() { c.abort(effectKey{e.ID, e.Attempt}) }
 	case runtime.Await:

@@ -3,6 +3,8 @@
 package gateway
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -23,7 +25,8 @@ const (
 	// ActorsMax is the maximum number of actors in the view of an agent.
 	ActorsMax = command.ActorsMax
 
-	// invokeTimeout exceeds the maximum time of any call between agents.
+	// invokeTimeout exceeds the maximum time of any call between agents that is not
+	// held.
 	invokeTimeout = 310 * time.Second
 )
 
@@ -295,13 +298,16 @@ func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	call.ID, call.Left, call.Origin = s.node.NewCallID(), invokeTimeout, actor.Agent
+	call.ID, call.Left, call.Origin = s.node.NewCallID(), invokeTimeout+time.Minute, actor.Agent // a call that is held outlasts both
 	waitCtx := s.newClientContext(ctx, invokeTimeout)
 	answer, err := s.node.Signal(waitCtx, command.Signal{By: from.Principal, Call: call})
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {
 	case respondAborted(ctx, cause):
+	case errors.Is(err, context.DeadlineExceeded):
+		refusalProblem(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second,
+			Detail: "no answer yet, because the call waits for a person: retry with the same Idempotency-Key"}).write(ctx)
 	case err != nil:
 		s.respondError(ctx, err)
 	default:

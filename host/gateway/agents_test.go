@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -180,6 +181,77 @@ func TestExternalAgentCallback(t *testing.T) {
 	}
 	if status, _, answer := d.do("POST", "/v1/agents/helper:explode", body); status != 404 || !strings.Contains(answer, ":heartbeat, :invoke") {
 		t.Errorf("%d %s", status, answer)
+	}
+}
+
+// shortCallbackNode limits each call of an external agent to 800 ms.
+type shortCallbackNode struct{ command.Node }
+
+func (n shortCallbackNode) Signal(ctx context.Context, c command.Signal) (command.Answer, error) {
+	if c.Call.Operation == ingress.CallAgent {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 800*time.Millisecond)
+		defer cancel()
+	}
+	return n.Node.Signal(ctx, c)
+}
+
+// The time of an invocation stands still while a call of its agent waits for a
+// signal. The invocation of another agent, which begins later and has the same
+// limit, shows that the limit has passed. The request of the agent ends before the
+// signal; a retry with the same key gets the answer.
+func TestHeldCallbackOutlastsInvokeTimeout(t *testing.T) {
+	d := startGateway(t)
+	d.server.node = shortCallbackNode{d.server.node}
+	early := make(chan string, 1)
+	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/silent/invoke":
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-r.Context().Done()
+		case "/outside/invoke":
+			var status int
+			status, headers := 503, http.Header(nil)
+			var body string
+			for status == 503 {
+				status, headers, body = d.do("POST", "/v1/agents/coordinator:invoke", `{"message":"from outside","timeout_ms":1000}`, RunToken, r.Header.Get(RunToken), "Idempotency-Key", "one")
+				select {
+				case early <- fmt.Sprint(status, " ", headers.Get("Retry-After"), " ", body):
+				default:
+				}
+			}
+			var reply messageResponse
+			_ = json.Unmarshal([]byte(body), &reply)
+			text, _ := json.Marshal("it said: " + reply.Content)
+			w.Header().Set("Content-Type", ingress.EventStream)
+			b := runs.Frame{Name: "delta", Data: `{"text":` + string(text) + `,"run_id":"` + r.Header.Get("x-run-id") + `"}`}.Append(nil)
+			_, _ = w.Write(runs.Frame{Name: "done", Data: `{}`}.Append(b))
+		}
+	}))
+	t.Cleanup(agent.Close)
+	for _, name := range []string{"outside", "silent"} {
+		register := `{"agent_id":"` + name + `","endpoint":"` + agent.URL + "/" + name + `","limits":{"invoke_timeout_ms":2000}}`
+		if status, _, body := d.do("POST", "/v1/agents/register", register); status != 201 {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	var m messageResponse
+	if status := d.doJSON(&m, "POST", "/v1/agents/outside/messages", `{"content":"x"}`); status != 202 || m.Signal.Run == "" {
+		t.Fatalf("%d %+v", status, m)
+	}
+	if status, _, body := d.do("POST", "/v1/agents/silent/messages", `{"content":"x"}`); status != 504 || !strings.Contains(body, `"timeout"`) {
+		t.Errorf("%d %s", status, body)
+	}
+	if got := <-early; !strings.HasPrefix(got, "503 1 ") || !strings.Contains(got, "same Idempotency-Key") {
+		t.Errorf("callback: %s", got)
+	}
+	if status, _, body := d.do("POST", "/v1/runs/"+m.Signal.Run+":signal", `{"name":"go","payload":"yes"}`); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	s := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "")
+	s.readUntil("")
+	if _, whole := s.answerTexts(); !strings.HasPrefix(whole, "it said: ") || whole == "it said: " {
+		t.Errorf("%q: %s", whole, s.frameNames())
 	}
 }
 

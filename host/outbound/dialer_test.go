@@ -407,7 +407,7 @@ func TestConnectionReset(t *testing.T) {
 			for _, safe := range []bool{true, false} {
 				asked.Store(0)
 				h := &result{}
-				h.Answer = o.Invoke(t.Context(), invocationOf(upstream.Target{URL: "http://" + l.Addr().String()}, safe, testTimeout), func(p actor.Piece) {
+				h.Answer = o.Invoke(t.Context(), invocationOf(upstream.Target{URL: "http://" + l.Addr().String()}, safe, testTimeout), nil, func(p actor.Piece) {
 					h.addPiece(p)
 					if p.Text != "" {
 						passed <- struct{}{}

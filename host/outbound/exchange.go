@@ -25,16 +25,19 @@ type exchange struct {
 	roundTripper http.RoundTripper
 	backoff      *sharedBackoff
 	onPiece      func(actor.Piece)
-	inputs       chan upstream.Input // unbuffered: when an input is received, all earlier inputs have been stepped
-	attempt      *attempt            // attempt in progress, or nil
+	deadline     actor.Time
+	adjusted     <-chan actor.Duration // new values of the time left; may be nil
+	inputs       chan upstream.Input   // unbuffered: when an input is received, all earlier inputs have been stepped
+	attempt      *attempt              // attempt in progress, or nil
 	outcome      *upstream.Outcome
 }
 
 // runExchange performs the requests of an order and returns the answer and the last
 // attempt.
-func (o *Outbound) runExchange(ctx context.Context, order upstream.ExchangeConfig, roundTripper http.RoundTripper, backoff *sharedBackoff, stats *statCounter, onPiece func(actor.Piece)) (_ actor.Answer, last upstream.Attempt) {
-	x := &exchange{Outbound: o, machine: upstream.NewExchange(order), roundTripper: roundTripper, backoff: backoff, onPiece: onPiece, inputs: make(chan upstream.Input)}
-	x.run(ctx, order.Deadline)
+func (o *Outbound) runExchange(ctx context.Context, order upstream.ExchangeConfig, roundTripper http.RoundTripper, backoff *sharedBackoff, stats *statCounter, adjusted <-chan actor.Duration, onPiece func(actor.Piece)) (_ actor.Answer, last upstream.Attempt) {
+	x := &exchange{Outbound: o, machine: upstream.NewExchange(order), roundTripper: roundTripper, backoff: backoff, onPiece: onPiece, adjusted: adjusted,
+		deadline: order.Deadline, inputs: make(chan upstream.Input)}
+	x.run(ctx)
 	for i, a := range x.outcome.Attempts {
 		o.logAttempt(order.Upstream, i+1, a)
 		stats.countAttempt(a)
@@ -58,7 +61,7 @@ func (o *Outbound) logAttempt(name string, n int, a upstream.Attempt) {
 }
 
 // run steps the machine until it has ended.
-func (x *exchange) run(ctx context.Context, deadline actor.Time) {
+func (x *exchange) run(ctx context.Context) {
 	defer func() { x.close(false) }() // no connection may remain, even after a panic
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -71,10 +74,13 @@ func (x *exchange) run(ctx context.Context, deadline actor.Time) {
 			if in != nil {
 				x.step(x.now(), in)
 			}
+		case left := <-x.adjusted:
+			x.adjust(left)
 		case <-timer.C:
+			x.takeAdjustment()
 			x.step(x.now(), upstream.Tick{})
 		case <-ctx.Done():
-			x.abort(ctx, deadline)
+			x.abort(ctx)
 		case <-x.ctx.Done():
 			x.step(x.now(), upstream.Cancel{Reason: actor.Stopped})
 		}
@@ -82,12 +88,29 @@ func (x *exchange) run(ctx context.Context, deadline actor.Time) {
 }
 
 // abort ends the exchange because its caller's context is done.
-func (x *exchange) abort(ctx context.Context, deadline actor.Time) {
-	if ctx.Err() == context.DeadlineExceeded { // the deadline has passed, although this clock may be slightly behind
-		x.step(max(x.now(), deadline), upstream.Tick{})
+func (x *exchange) abort(ctx context.Context) {
+	if context.Cause(ctx) == context.DeadlineExceeded { // the deadline has passed, although this clock may be slightly behind
+		x.takeAdjustment()
+		x.step(max(x.now(), x.deadline), upstream.Tick{})
 		return
 	}
 	x.step(x.now(), upstream.Cancel{Reason: actor.Stopped})
+}
+
+func (x *exchange) adjust(left actor.Duration) {
+	now := x.now()
+	x.deadline = now.Add(left)
+	x.step(now, upstream.Adjust{Deadline: x.deadline})
+}
+
+// takeAdjustment adjusts the deadline if a new one is known. It may have arrived
+// together with the end of the previous one.
+func (x *exchange) takeAdjustment() {
+	select {
+	case left := <-x.adjusted:
+		x.adjust(left)
+	default:
+	}
 }
 
 // step advances the machine by one input and performs the resulting operations.

@@ -222,7 +222,7 @@ var (
 
 func invoke(ctx context.Context, o *Outbound, target upstream.Target, safe bool, left time.Duration) *result {
 	h, began := &result{}, time.Now()
-	h.Answer = o.Invoke(ctx, invocationOf(target, safe, left), h.addPiece)
+	h.Answer = o.Invoke(ctx, invocationOf(target, safe, left), nil, h.addPiece)
 	h.took = time.Since(began)
 	return h
 }

@@ -161,13 +161,14 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 	if m.name == upstream.ScriptName {
 		roundTripper = scriptTransport{prompt, o.config.Pace}
 	}
-	answer, _ := o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, onPiece)
+	answer, _ := o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, nil, onPiece)
 	return answer
 }
 
 // Invoke sends a call to an external agent and returns its answer. It calls
-// onPiece with each piece of the answer as the piece arrives.
-func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, onPiece func(actor.Piece)) actor.Answer {
+// onPiece with each piece of the answer as the piece arrives. A duration received
+// from adjusted replaces the time left; the deadline of ctx, if any, is the latest.
+func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-chan actor.Duration, onPiece func(actor.Piece)) actor.Answer {
 	target, err := upstream.DecodeTarget(op.Target)
 	if err != nil {
 		return refusedAnswer(actor.Refuse(actor.Invalid, "agent %s: %v", op.Name, err))
@@ -197,7 +198,7 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, onPiece func(a
 		return refusedAnswer(refusal)
 	}
 	defer o.agents.release(a)
-	answer, last := o.runExchange(ctx, order, o.transport, a.backoff, a.stats, onPiece)
+	answer, last := o.runExchange(ctx, order, o.transport, a.backoff, a.stats, adjusted, onPiece)
 	o.agents.recordInvocation(op.Name, target.URL, last, o.now())
 	return answer
 }

@@ -138,7 +138,7 @@ func invokeOver(t *testing.T, o *Outbound, roundTripper roundTripFunc, onPiece f
 	if onPiece == nil {
 		onPiece = h.addPiece
 	}
-	h.Answer, _ = o.runExchange(t.Context(), order, roundTripper, newSharedBackoff(upstream.BackoffConfig{}), &statCounter{}, onPiece)
+	h.Answer, _ = o.runExchange(t.Context(), order, roundTripper, newSharedBackoff(upstream.BackoffConfig{}), &statCounter{}, nil, onPiece)
 	return h
 }
 
@@ -186,7 +186,7 @@ func TestPanicReleasesConnection(t *testing.T) {
 					t.Error("no panic")
 				}
 			}()
-			w.Invoke(t.Context(), invocationOf(upstream.Target{URL: agentURL}, false, testTimeout), func(actor.Piece) { panic("oops") })
+			w.Invoke(t.Context(), invocationOf(upstream.Target{URL: agentURL}, false, testTimeout), nil, func(actor.Piece) { panic("oops") })
 		}()
 		if w.inProgress != 0 || len(w.agents.invocations) != 0 {
 			t.Error("the invocation is still counted")
