@@ -3,12 +3,15 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/BurntSushi/toml"
 	"github.com/alecthomas/kong"
@@ -73,8 +76,48 @@ func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 				return nil, nil
 			}
 		}
-		return c.flags[configName(flag.Name)], nil
+		value := c.flags[configName(flag.Name)]
+		if err := checkConfigType(flag, value); err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", path, configName(flag.Name), err)
+		}
+		return value, nil
 	}))
+	return nil
+}
+
+// wantDuration is the error text for a number without a unit.
+const wantDuration = `want a duration such as "30s"`
+
+// checkConfigType returns an error if the parser would misread the value of a flag:
+// a number as nanoseconds, or another type than text as text.
+func checkConfigType(flag *kong.Flag, value any) error {
+	target := flag.Target.Type()
+	_, isText := value.(string)
+	switch {
+	case value == nil || isText:
+		return nil
+	case target == reflect.TypeFor[time.Duration]():
+		return fmt.Errorf("%s, got %v", wantDuration, value)
+	case target.Kind() == reflect.String:
+		return fmt.Errorf("want %s in quotes, got %v", cmp.Or(strings.ReplaceAll(flag.Enum, ",", " or "), "text"), value)
+	}
+	return nil
+}
+
+// checkModelDurations returns an error if a duration of a model is a number, which
+// the decoder would read as nanoseconds.
+func checkModelDurations(path string, meta toml.MetaData) error {
+	t := reflect.TypeFor[outbound.Model]()
+	for _, key := range meta.Keys() {
+		if len(key) != 3 || key[0] != "models" || meta.Type(key...) != "Integer" {
+			continue
+		}
+		for i := range t.NumField() {
+			if f := t.Field(i); strings.EqualFold(f.Tag.Get("toml"), key[2]) && f.Type == reflect.TypeFor[time.Duration]() {
+				return fmt.Errorf("%s: %s: %s", path, key, wantDuration)
+			}
+		}
+	}
 	return nil
 }
 
@@ -110,6 +153,9 @@ func readConfig(path string) (configuration, error) {
 	}
 	if len(unknown) > 0 {
 		return c, errors.Join(unknown...)
+	}
+	if err := checkModelDurations(path, meta); err != nil {
+		return c, err
 	}
 	if _, err := toml.Decode(string(text), &c.flags); err != nil {
 		return c, fmt.Errorf("%s: %w", path, err)

@@ -92,3 +92,23 @@ func TestConfigModelsAndLimits(t *testing.T) {
 		t.Errorf("limits: got %+v", c.Limits)
 	}
 }
+
+// A configuration in which a number stands for a duration, or a value of another
+// type for a word, names the key and the type it wants.
+func TestConfigRefusesWrongTypes(t *testing.T) {
+	for _, c := range []struct{ file, want string }{
+		{"grace = 5", `grace: want a duration such as "30s", got 5`},
+		{"pace = 1.5", `pace: want a duration such as "30s", got 1.5`},
+		{"[models.big]\nurl = \"https://api.example.com/v1\"\nhead_timeout = 5", `models.big.head_timeout: want a duration such as "30s"`},
+		{"[models.big]\nretry_time = 30\nurl = \"https://api.example.com/v1\"", `models.big.retry_time: want a duration such as "30s"`},
+		{"keyless = false", `keyless: want on or off in quotes, got false`},
+		{"listen = 8283", `listen: want text in quotes, got 8283`},
+	} {
+		if _, err := parseServe(t, c.file); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: want %q, got %v", c.file, c.want, err)
+		}
+	}
+	if c, err := parseServe(t, "grace = \"5s\"\nkeyless = \"off\"\n[models.big]\nurl = \"https://api.example.com/v1\"\nhead_timeout = \"5s\"\nretry_attempts = 3\n"); err != nil || c.Keyless != "off" {
+		t.Errorf("values of the right types: got %+v, %v", c, err)
+	}
+}
