@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 
 	"github.com/go-json-experiment/json"
 )
@@ -115,7 +114,11 @@ func (AgentsDeleteCmd) Help() string {
 
 // Run executes the command.
 func (c *AgentsDeleteCmd) Run(s streams) error {
-	if _, _, err := c.client().do(context.Background(), http.MethodDelete, "/v1/agents/"+url.PathEscape(c.ID), nil); err != nil {
+	path, err := agentPath(c.ServerFlags, c.ID)
+	if err != nil {
+		return err
+	}
+	if _, _, err := c.client().do(context.Background(), http.MethodDelete, path, nil); err != nil {
 		return err
 	}
 	fmt.Fprintf(s.err, "agent %s is deleted\n", c.ID)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -67,6 +68,9 @@ func (f *agentFiles) HasErrors() bool {
 // collected as problems.
 func readAgentFiles(dir string) (*agentFiles, error) {
 	entries, err := os.ReadDir(dir)
+	if errors.Is(err, syscall.ENOTDIR) {
+		return nil, fmt.Errorf("agents: %s is not a folder; its folder is %s", dir, filepath.Dir(dir))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("agents: %w", err)
 	}

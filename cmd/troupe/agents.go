@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"net/url"
 	"text/tabwriter"
 	"time"
 
@@ -116,7 +115,11 @@ Examples:
 
 // Run executes the command.
 func (c *AgentsShowCmd) Run(s streams) error {
-	body, err := c.client().get("/v1/agents/" + url.PathEscape(c.ID))
+	path, err := agentPath(c.ServerFlags, c.ID)
+	if err != nil {
+		return err
+	}
+	body, err := c.client().get(path)
 	if err != nil || c.JSON {
 		return printJSONOrError(s.out, body, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 
@@ -27,17 +28,32 @@ func readArgument(name, text string) (string, error) {
 		if b, err = io.ReadAll(io.LimitReader(os.Stdin, int64(limit)+1)); err == nil && len(b) > limit {
 			err = fmt.Errorf("standard input has more than %d bytes", limit)
 		}
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
 	case strings.HasPrefix(text, "@@"):
 		return text[1:], nil
 	case strings.HasPrefix(text, "@"):
 		b, err = readFileMax(text[1:], limit)
 	default:
-		return text, nil
+		b = []byte(text)
 	}
-	if err != nil {
+	switch {
+	case err == nil && !utf8.Valid(b):
+		err = fmt.Errorf("%s: want UTF-8, got other bytes", name)
+	case err != nil:
 		err = fmt.Errorf("%s: %w; to send a text that begins with @, write @@", name, err)
 	}
 	return string(b), err
+}
+
+// agentPath returns the path of an agent, or an error if the argument is no ID: a
+// display name with other characters cannot be in a path.
+func agentPath(flags ServerFlags, id string) (string, error) {
+	if actor.CheckName(id) != nil {
+		return "", fmt.Errorf("%q: want the agent's ID, of letters, digits, '.', '_' and '-' (see: %s)", id, flags.hint("agents list", nil))
+	}
+	return "/v1/agents/" + id, nil
 }
 
 // runPrefix is the beginning of a run ID. Eight digits are less than a minute apart.

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
-	"net/url"
 	"os"
 	"os/signal"
 	"sync/atomic"
@@ -70,7 +69,11 @@ func (c *CallCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	m := message{client: c.client(), path: "/v1/agents/" + url.PathEscape(c.Agent) + "/messages", body: body, key: rand.Text()}
+	path, err := agentPath(c.ServerFlags, c.Agent)
+	if err != nil {
+		return err
+	}
+	m := message{client: c.client(), path: path + "/messages", body: body, key: rand.Text()}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	send := c.sendBlocking

@@ -167,7 +167,9 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	var conflict *node.ConflictError
 	switch {
 	case errors.As(err, &conflict):
-		return nil, fmt.Errorf("%w; choose another --data, or serve without --ready and delete the one in the store (curl -X DELETE …/v1/agents/%s)", err, conflict.Name)
+		return nil, fmt.Errorf("%w; choose another --data, or serve without --ready and delete the one in the store (troupe agents delete %s)", err, conflict.Name)
+	case err != nil && strings.Contains(err.Error(), "is in use by"):
+		return nil, fmt.Errorf("%w: stop that process, or choose another --data", err)
 	case err != nil:
 		return nil, err
 	}
@@ -179,7 +181,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		}
 	}()
 	if err := gateway.CheckListenAddress(c.Listen, keys.Count()); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s", strings.ReplaceAll(err.Error(), "--data DIR", "--data "+shellQuote(c.Data)))
 	}
 	if files != nil {
 		if err := files.apply(base, log); err != nil {

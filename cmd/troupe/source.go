@@ -184,6 +184,9 @@ func (c client) connectionError(err error) error {
 		}
 		return fmt.Errorf("no server answers at %s: start one with `troupe serve`, %s", c.server, remedy)
 	}
+	if strings.Contains(err.Error(), "HTTP response to HTTPS client") {
+		return fmt.Errorf("server %s: it has no TLS: use --server http%s", c.server, strings.TrimPrefix(c.server, "https"))
+	}
 	return fmt.Errorf("server %s: %w", c.server, err)
 }
 

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The remedy in an error fits the mistake and can be run as printed.
+func TestMistakesPrintRemedies(t *testing.T) {
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "data")
+	s := startServer(t, dir)
+	s.putAgent(`{"name":"My Scout","agent_id":"scout"}`)
+	file := filepath.Join(parent, "x.toml")
+	if err := os.WriteFile(file, []byte(`name = "x"`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(parent, "other")
+	for _, c := range []struct {
+		args  []string
+		input string
+		want  string
+		not   string
+	}{
+		{[]string{"call", "My Scout", "hi", "--server", s.url}, "", `"My Scout": want the agent's ID, of letters, digits, '.', '_' and '-' (see: troupe agents list --server ` + s.url + ")", "escapes"},
+		{[]string{"agents", "show", "My Scout", "--server", s.url}, "", `"My Scout": want the agent's ID`, "escapes"},
+		{[]string{"agents", "delete", "a/b", "--server", s.url}, "", `"a/b": want the agent's ID`, "escapes"},
+		{[]string{"call", "scout", "-", "--server", s.url}, "\xff", "message: want UTF-8", "jsontext"},
+		{[]string{"call", "scout", "-", "--server", s.url}, strings.Repeat("x", 1<<20+1), "message: standard input has more than 1048576 bytes", "@@"},
+		{[]string{"call", "scout", "hi", "--server", strings.Replace(s.url, "http:", "https:", 1)}, "", "use --server " + s.url, ""},
+		{[]string{"check", file}, "", "is not a folder; its folder is " + parent, ""},
+		{[]string{"doctor", dir}, "", "troupe backup NAME --server " + s.url, "backup DIR"},
+		{[]string{"serve", "--data", dir, "--listen", "127.0.0.1:0"}, "", "stop that process, or choose another --data", ""},
+		{[]string{"serve", "--data", other, "--listen", "0.0.0.0:0"}, "", "troupe keys create --data " + other + "`", "DIR"},
+	} {
+		cmd := programCmd(c.args...)
+		cmd.Stdin = strings.NewReader(c.input)
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code <= 0 || !strings.Contains(string(out), c.want) || c.not != "" && strings.Contains(string(out), c.not) {
+			t.Errorf("%.100q: want %q without %q, got exit code %d and %.400s", c.args, c.want, c.not, code, out)
+		}
+	}
+}
