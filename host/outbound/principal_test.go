@@ -38,7 +38,7 @@ func TestSilentAgentsLeaveExchangesForOthers(t *testing.T) {
 	ask := func(agent, principal string) *actor.Refusal {
 		op := invocationOf(upstream.Target{URL: service.URL + "/" + agent}, false, testTimeout)
 		op.Name, op.Call.Principal = agent, principal
-		return o.Invoke(ctx, op, func(actor.Piece) {}).Refusal
+		return o.Invoke(ctx, op, nil, func(actor.Piece) {}).Refusal
 	}
 	for _, agent := range []string{"a", "b"} {
 		open.Go(func() { ask(agent, "mallory") })
