@@ -10,8 +10,6 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-func withAttempt(n uint32) func(*actor.Call) { return func(c *actor.Call) { c.Attempt = n } }
-
 // setAgents replaces the agents of all cells.
 func (n *node) setAgents(agents ...actor.Definition) {
 	n.agents = agents

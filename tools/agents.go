@@ -5,6 +5,7 @@ package tools
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -47,14 +48,14 @@ type Agents struct {
 // NewAgents returns the table of the current definitions.
 func NewAgents(definitions map[string]*actor.Definition) *Agents {
 	a := &Agents{byID: definitions, byName: map[string][]string{}}
-	for _, def := range definitions {
-		if !def.System {
-			a.sorted = append(a.sorted, def)
+	for _, id := range slices.Sorted(maps.Keys(definitions)) {
+		def := definitions[id]
+		if def.System {
+			continue
 		}
-	}
-	slices.SortFunc(a.sorted, func(x, y *actor.Definition) int { return strings.Compare(x.Name, y.Name) })
-	for _, def := range a.sorted {
-		a.byName[cmp.Or(def.Title, def.Name)] = append(a.byName[cmp.Or(def.Title, def.Name)], def.Name)
+		a.sorted = append(a.sorted, def)
+		name := cmp.Or(def.Title, id)
+		a.byName[name] = append(a.byName[name], id)
 	}
 	return a
 }

@@ -209,7 +209,7 @@ func TestCreateAgentReturnsWarnings(t *testing.T) {
 	if err != nil || status != 201 || a.ID != "x" || len(a.Warnings) != 2 || !strings.Contains(a.Warnings[0], "browser.open") || !strings.Contains(a.Warnings[1], "which has scripted") {
 		t.Errorf("status %d, body %+v, error %v", status, a, err)
 	}
-	if status, a := s.call("x", "hello"); status != 404 || !strings.Contains(a.Detail, "big") {
+	if status, a := s.call("x", "hello"); status != 502 || a.Code != "model_not_found" || !strings.Contains(a.Detail, "big") {
 		t.Errorf("status %d, body %+v", status, a)
 	}
 	for body, want := range map[string]string{

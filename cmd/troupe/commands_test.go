@@ -405,6 +405,7 @@ func executeShown(t *testing.T, c shownCommand, words []string, s *server, intac
 	}
 	cmd := programCmd(words...)
 	cmd.Env = append(cmd.Env, "TROUPE_SERVER="+s.url)
+	cmd.Stdin = strings.NewReader("a message") // of `call helper -`
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%s: troupe %s: %v\n%s", c.place, strings.Join(words, " "), err, out)
 	}
