@@ -58,6 +58,7 @@ func Append(b []byte, env Envelope) []byte {
 		e.Uint(tagCancel)
 		e.CallID(m.Call)
 		e.Uint(uint64(m.Reason))
+		e.String(m.By)
 	case Held:
 		e.Uint(tagHeld)
 		e.CallID(m.Call)
@@ -112,7 +113,7 @@ func decode(d *Decoder) (Envelope, error) {
 	case tagAnswered:
 		env.Body = Answered{d.Reply()}
 	case tagCancel:
-		env.Body = Cancel{Call: d.CallID(), Reason: d.reason()}
+		env.Body = Cancel{Call: d.CallID(), Reason: d.reason(), By: d.String(PrincipalTextBytesMax)}
 	case tagHeld:
 		env.Body = Held{Call: d.CallID(), N: d.Uint(), Until: Time(d.Int())}
 	case tagResumed:

@@ -77,7 +77,7 @@ func drawEnvelope(t *rapid.T) Envelope {
 	case tagAnswered:
 		env.To, env.ToClient, env.Body = ID{}, drawAddress(t), Answered{drawReply(t)}
 	case tagCancel:
-		env.Body = Cancel{id, Stopped}
+		env.Body = Cancel{id, Stopped, rapid.StringN(0, 20, PrincipalTextBytesMax).Draw(t, "by")}
 	case tagHeld:
 		env.Body = Held{id, n, until}
 	case tagResumed:
@@ -122,7 +122,7 @@ func TestDecodeRejectsMalformedEnvelopes(t *testing.T) {
 		{"trailing byte", "1 bytes too many", append(bytes.Clone(good), 0)},
 		{"depth mismatch", "depth 2 does not match chain length 1", encodeWithDepth(deep, 2)},
 		{"request to wrong actor", "sent to", Encode(Envelope{To: NewID("x", ""), Body: Request{root}})},
-		{"no destination", "as destination", Encode(Envelope{Body: Cancel{id, Stopped}})},
+		{"no destination", "as destination", Encode(Envelope{Body: Cancel{id, Stopped, ""}})},
 		{"unknown kind", "kind 9 exceeds", Encode(Envelope{To: root.To, Body: Request{func() Call { c := root; c.Kind = 9; return c }()}})},
 	} {
 		if _, err := Decode(test.bytes); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -16,10 +16,12 @@ type Request struct{ Call Call }
 // Answered delivers the outcome of a call to the calling actor or client.
 type Answered struct{ Reply Reply }
 
-// Cancel notifies an actor that its caller no longer waits for the call.
+// Cancel notifies an actor that its caller no longer waits for the call, or that a
+// client cancels the run.
 type Cancel struct {
 	Call   CallID
 	Reason Reason // Deadline or Stopped
+	By     string // user of the client that cancelled the run; empty for a caller
 }
 
 // Held notifies a caller that the call waits for a person. The field Until is the

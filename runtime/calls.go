@@ -100,10 +100,13 @@ func (c *Cell) dropLateAnswer(act *activation, reply *actor.Reply) {
 	c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: reply.Call, What: "answered", Why: "late"})
 }
 
-// cancelled ends a call that was cancelled by its caller. If the call has not
+// cancelled ends a call that was cancelled by its caller or by a client. If the call has not
 // arrived yet, a tombstone is recorded and a later arrival is refused.
 func (c *Cell) cancelled(act *activation, m actor.Cancel) {
 	refusal := actor.Refuse(actor.Stopped, "the caller cancelled the call (%s)", m.Reason)
+	if m.By != "" {
+		refusal = actor.Refuse(actor.Stopped, "%s cancelled the run", m.By)
+	}
 	switch run := act.journal.Run(m.Call); {
 	case run != nil:
 		c.stopRun(act, run, refusal)

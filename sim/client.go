@@ -276,7 +276,7 @@ func (w *Simulation) cancelRunAs(f Fault, req *pendingRequest) {
 		w.fail(CodecRoundTrip, "cancel request rejected: "+refusal.Error())
 	}
 	n.cells[w.entropy.Int(len(n.cells))].enqueue(input{orderGroup: unordered,
-		in: runtime.Deliver{Envelope: actor.Envelope{To: req.client.to, Body: actor.Cancel{Call: req.call, Reason: actor.Stopped}}}})
+		in: runtime.Deliver{Envelope: actor.Envelope{To: req.client.to, Body: actor.Cancel{Call: req.call, Reason: actor.Stopped, By: "client-" + strconv.Itoa(req.client.no)}}}})
 }
 
 // deliverReply delivers the reply to the client, if the request is still pending.

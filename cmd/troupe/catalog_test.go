@@ -253,7 +253,7 @@ func TestRunFollowAndCancel(t *testing.T) {
 	if code, _, stderr := runProgram(t, "runs", "cancel", run, "--server", s.url); code != 0 || !strings.Contains(stderr, "is cancelled") {
 		t.Errorf("cancel: exit code %d, stderr %s", code, stderr)
 	}
-	if stderr := <-callStderr; !strings.Contains(stderr, "cancelled: ") || !strings.Contains(stderr, "troupe runs show "+run) {
+	if stderr := <-callStderr; !strings.Contains(stderr, "cancelled: local cancelled the run") || !strings.Contains(stderr, "troupe runs show "+run) {
 		t.Errorf("stderr of the waiting call: want the cancellation, got %q", stderr)
 	}
 	if out := <-events; !strings.Contains(out, "llm_call_started") || !strings.Contains(out, "run_cancelled") {

@@ -82,13 +82,13 @@ func (e *Engine) nodeBusy() *actor.Refusal {
 	return actor.RefuseBusy(actor.ScopeNode, time.Second, "the queue of the actor's cell is full")
 }
 
-// Cancel cancels a run of an actor on behalf of a client. The callers waiting
+// Cancel cancels a run of an actor on behalf of the user by. The callers waiting
 // for the run are refused as cancelled. A run that has ended stays as it is.
-func (e *Engine) Cancel(run actor.CallID, id actor.ID) *actor.Refusal {
+func (e *Engine) Cancel(run actor.CallID, id actor.ID, by string) *actor.Refusal {
 	if err := id.Check(); err != nil {
 		return actor.Refuse(actor.Invalid, "%v", err)
 	}
-	if !e.cellOf(id).post(&actor.Envelope{To: id, Body: actor.Cancel{Call: run, Reason: actor.Stopped}}) {
+	if !e.cellOf(id).post(&actor.Envelope{To: id, Body: actor.Cancel{Call: run, Reason: actor.Stopped, By: by}}) {
 		return e.nodeBusy()
 	}
 	return nil

@@ -142,7 +142,7 @@ func TestCancelStopsModelCall(t *testing.T) {
 	answer := make(chan Answer, 1)
 	go func() { answer <- n.askCall(call) }()
 	<-started
-	if r := n.Cancel(call.ID, call.To); r != nil {
+	if r := n.Cancel(call.ID, call.To, ""); r != nil {
 		t.Error(r)
 	}
 	if a := <-answer; a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Stopped {
@@ -158,7 +158,7 @@ func TestCancelStopsModelCall(t *testing.T) {
 		}
 		goruntime.Gosched()
 	}
-	if r := n.Cancel(actor.CallID{}, actor.ID{}); r == nil || r.Reason != actor.Invalid {
+	if r := n.Cancel(actor.CallID{}, actor.ID{}, ""); r == nil || r.Reason != actor.Invalid {
 		t.Errorf("invalid actor: got %v, want Invalid", r)
 	}
 }

@@ -90,7 +90,7 @@ func TestStatsMatchCellState(t *testing.T) {
 	if work, calls := asks(); work.UnderWay != 1 || count(work) != 0 || calls.UnderWay != 1 || count(calls) != 0 {
 		t.Errorf("got work %+v, calls %+v, want one of each in progress", work, calls)
 	}
-	n.Cancel(queuedCall(t, n), actor.NewID("relay", "s"))
+	n.Cancel(queuedCall(t, n), actor.NewID("relay", "s"), "")
 	<-second
 	close(release)
 	<-answer

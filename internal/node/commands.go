@@ -77,7 +77,7 @@ func (c *Commands) Cancel(_ context.Context, in command.Cancel) error {
 	if r := in.By.CheckTenant(in.Actor); r != nil {
 		return r
 	}
-	if r := c.engine.Cancel(in.Run, in.Actor); r != nil {
+	if r := c.engine.Cancel(in.Run, in.Actor, in.By.User); r != nil {
 		return r
 	}
 	return nil
