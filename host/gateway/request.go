@@ -54,6 +54,7 @@ func headers(ctx *fasthttp.RequestCtx, name string) (all []string) {
 // takes none.
 var routeParams = map[string][]string{
 	"GET /v1/runs":             {"limit"},
+	"GET /v1/runs/{id}":        {"tree"},
 	"GET /v1/runs/{id}/events": {"after", "limit", "wait_ms", "tree"},
 }
 

@@ -4,7 +4,9 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -64,6 +66,10 @@ func (s *Server) listRuns(ctx *fasthttp.RequestCtx) {
 
 func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
 	id, p := pathRunID(ctx)
+	tree := false
+	if p == nil {
+		tree, p = queryFlag(ctx, "tree")
+	}
 	if p != nil {
 		p.write(ctx)
 		return
@@ -73,7 +79,61 @@ func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
 		s.respondError(ctx, err)
 		return
 	}
+	if tree {
+		s.respondTree(ctx, run)
+		return
+	}
 	respond(ctx, http.StatusOK, run.AppendJSON(nil))
+}
+
+// respondTree answers with a run and the runs below it, each before those that it
+// called, in the order of the calls. It lists at most RunsMax runs. A call whose run
+// has not begun is listed by its caller only.
+func (s *Server) respondTree(ctx *fasthttp.RequestCtx, root command.Run) {
+	var tree command.Runs
+	var next []actor.CallID // the last one comes first
+	for run := root; ; {
+		run.Shorten()
+		tree.All = append(tree.All, run)
+		for _, call := range slices.Backward(run.Record.Children) {
+			if call.Run != (actor.CallID{}) { // else it was refused before it was sent
+				next = append(next, call.Run)
+			}
+		}
+		var err error
+		run, next, err = s.nextRun(callerOf(ctx), next)
+		if err != nil {
+			s.respondError(ctx, err)
+			return
+		}
+		if run.Owner.Run == (actor.CallID{}) {
+			break
+		}
+		if len(tree.All) == RunsMax {
+			next = append(next, run.Owner.Run)
+			break
+		}
+	}
+	body := tree.AppendJSON(nil)
+	if len(next) > 0 {
+		body = append(body[:len(body)-1], `,"truncated":true}`...)
+	}
+	respond(ctx, http.StatusOK, body)
+}
+
+// nextRun returns the last run of a stack that has begun, and the stack without it.
+// The run is empty if none has.
+func (s *Server) nextRun(by caller, stack []actor.CallID) (command.Run, []actor.CallID, error) {
+	for len(stack) > 0 {
+		id := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		run, err := lookup(s, by, command.RunQuery{Run: id})
+		if r := (*actor.Refusal)(nil); errors.As(err, &r) && r.Reason == actor.NotFound {
+			continue
+		}
+		return run, stack, err
+	}
+	return command.Run{}, nil, nil
 }
 
 // getEvents answers with the events of a run that follow the event whose number

@@ -5,6 +5,7 @@ package command
 import (
 	"context"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
@@ -144,6 +145,19 @@ func (r *Run) Current() runs.Record {
 		return r.Record
 	}
 	return runs.Record{Run: r.Owner.Run, Root: r.Owner.Root, Actor: r.Owner.Actor, Status: runs.Running, Attempt: 1}
+}
+
+// Shorten shortens the text of a listed run.
+func (r *Run) Shorten() {
+	text := r.Record.Text
+	if len(text) <= ListedTextMax {
+		return
+	}
+	at := ListedTextMax
+	for !utf8.RuneStart(text[at]) {
+		at--
+	}
+	r.Record.Text, r.Record.Truncated = text[:at], true
 }
 
 // Runs lists runs.

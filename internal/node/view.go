@@ -5,7 +5,6 @@ package node
 import (
 	"errors"
 	"fmt"
-	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/command"
@@ -70,22 +69,10 @@ func (v View) Runs(limit int) (all command.Runs, err error) {
 		if err != nil {
 			return command.Runs{}, err
 		}
-		truncate(&r.Record)
+		r.Shorten()
 		all.All = append(all.All, r)
 	}
 	return all, nil
-}
-
-// truncate shortens the text of a listed run.
-func truncate(r *runs.Record) {
-	if len(r.Text) <= command.ListedTextMax {
-		return
-	}
-	at := command.ListedTextMax
-	for !utf8.RuneStart(r.Text[at]) {
-		at--
-	}
-	r.Text, r.Truncated = r.Text[:at], true
 }
 
 // Events returns a page of events.
