@@ -404,14 +404,19 @@ func TestUnreachableAgentIsUnhealthy(t *testing.T) {
 			writeStream(w, agentEvents(`done {}`))
 		})
 		target, up := upstream.Target{URL: agentURL}, w.dialer.connect
+		var down atomic.Bool
+		w.dialer.connect = func(ctx context.Context, network string, address netip.AddrPort) (net.Conn, error) {
+			if down.Load() {
+				return nil, errors.New("connection refused")
+			}
+			return up(ctx, network, address)
+		}
 		w.SetAgents([]Agent{{"py", target}})
 		fail := func() {
 			t.Helper()
 			synctest.Wait() // until the last connection is idle
 			w.transport.CloseIdleConnections()
-			w.dialer.connect = func(context.Context, string, netip.AddrPort) (net.Conn, error) {
-				return nil, errors.New("connection refused")
-			}
+			down.Store(true)
 			if h := invoke(t.Context(), w.Outbound, target, false, testTimeout); h.Refusal == nil || w.Healthy("py") {
 				t.Errorf("unreachable: %v, healthy: %v", h.Refusal, w.Healthy("py"))
 			}
@@ -419,7 +424,7 @@ func TestUnreachableAgentIsUnhealthy(t *testing.T) {
 			if h.Refusal == nil || !strings.Contains(h.Refusal.Detail, "accepted no connection") || h.took > 0 || h.Refusal.RetryAfter > time.Second {
 				t.Errorf("right after that: %+v in %v", h.Refusal, h.took)
 			}
-			w.dialer.connect = up
+			down.Store(false)
 		}
 		fail()
 		if !w.Heartbeat("py") || !w.Healthy("py") {
