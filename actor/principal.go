@@ -8,7 +8,7 @@ import "fmt"
 // each request, and the command carries it.
 type Principal struct {
 	Tenant string   // tenant of every actor and run that the command names
-	User   string   // user for whom the command acts
+	User   string   // user that the command acts for
 	Scopes []string // permissions; shared, MUST NOT be changed
 	Key    string   // ID of the API key, if any
 }

@@ -59,7 +59,7 @@ const (
 type Key struct {
 	ID      string
 	Name    string
-	User    string            // user for whom the key acts; empty: the key is a user of its own
+	User    string            // user that the key acts for; empty: the key is a user of its own
 	Digest  [sha256.Size]byte // SHA-256 of the whole text
 	Scopes  []Scope           // without duplicates, in the order of Scopes
 	Created actor.Time        // time at which the registry accepted the key

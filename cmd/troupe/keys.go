@@ -63,7 +63,7 @@ type key struct {
 type KeysCreateCmd struct {
 	KeysFlags
 	Name    string        `help:"Purpose of the key, shown in the list."`
-	User    string        `help:"User for whom the key acts; several keys may share one. Default: the key is a user of its own."`
+	User    string        `help:"User that the key acts for; several keys may share one. Default: the key is a user of its own."`
 	Scope   []string      `enum:"call,read,agents,admin" help:"Permission: call (send messages; signal, cancel), read (runs, events, metrics), agents (create, register, delete), admin (all of these, and keys). Repeatable; default: admin for the first key, then call and read."`
 	Expires time.Duration `help:"Validity, for example 720h; unlimited if absent."`
 	JSON    bool          `help:"Print JSON."`

@@ -35,8 +35,8 @@ var proxyHeaders = [...]string{"forwarded", "via", "x-real-ip", "x-client-ip", "
 	"client-ip", "proxy-client-ip", "wl-proxy-client-ip", "x-proxyuser-ip", "x-varnish", "x-azure-clientip", "x-appengine-user-ip",
 	"cf-connecting-ip", "cf-ray", "true-client-ip", "fastly-client-ip", "fly-client-ip", "cloudfront-viewer-address", "cdn-loop"}
 
-// proxyPrefixes are x-forwarded-for and its kin, x-original-for and its kin, and
-// those of Envoy.
+// proxyPrefixes are the beginnings of names such as X-Forwarded-For, X-Original-For
+// and X-Envoy-External-Address.
 var proxyPrefixes = [...]string{"x-forwarded", "x-original-", "x-envoy-"}
 
 // isProxied reports whether a line of the raw head has the name of a header that

@@ -4,24 +4,16 @@ package gateway
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -167,108 +159,6 @@ func TestStreamResumesAfterAnyEvent(t *testing.T) {
 	}
 }
 
-// Two agents have nothing but a name, and one calls the other.
-func TestTreeStreamResumesAfterAnyEvent(t *testing.T) {
-	d := startGateway(t)
-	d.createAgent("second")
-	d.createAgent("first")
-	s := d.openStream("POST", "/v1/agents/first/messages", `{"content":"Ask the second agent: xyzzy"}`)
-	s.readUntil("")
-	if _, whole := s.answerTexts(); !strings.Contains(whole, "xyzzy") {
-		t.Errorf("%s: %s", s.frameNames(), whole)
-	}
-	path := "/v1/runs/" + s.response.Header.Get("X-Run-Id") + "/events?tree=1"
-	tree := d.openStream("GET", path, "")
-	tree.readUntil("")
-	ends := 0
-	for _, f := range tree.frames {
-		if f.Name == "run_done" {
-			ends++
-		}
-	}
-	if ends != 2 || len(tree.frames) <= len(s.frames) {
-		t.Fatalf("%d run_done events, want 2: %s", ends, tree.frameNames())
-	}
-	for i, f := range tree.frames[:len(tree.frames)-1] {
-		resumed := d.openStream("GET", path, "", "Last-Event-ID", f.ID)
-		resumed.readUntil("")
-		if got, want := resumed.frameNames(), strings.Join(strings.Split(tree.frameNames(), ", ")[i+1:], ", "); got != want {
-			t.Errorf("after %s: %s, want %s", f.ID, got, want)
-		}
-	}
-}
-
-// A tree as JSON has the run, then each run below it, with their status and parent.
-func TestTreeOfRunsAsJSON(t *testing.T) {
-	d := startGateway(t)
-	d.createAgent("second")
-	d.createAgent("first")
-	_, _, body := d.do("POST", "/v1/agents/first/messages", `{"content":"Ask the second agent: xyzzy"}`)
-	var reply struct {
-		Run string `json:"run_id"`
-	}
-	var tree struct {
-		Runs []struct {
-			Run    string `json:"run_id"`
-			Parent string `json:"parent_run_id"`
-			Actor  string `json:"actor"`
-			Status string `json:"status"`
-			Ended  string `json:"ended_at"`
-		} `json:"runs"`
-		Truncated bool `json:"truncated"`
-	}
-	if err := json.Unmarshal([]byte(body), &reply); err != nil {
-		t.Fatal(err, body)
-	}
-	status, _, body := d.do("GET", "/v1/runs/"+reply.Run+"?tree=1", "")
-	if err := json.Unmarshal([]byte(body), &tree); err != nil || status != 200 || len(tree.Runs) != 2 {
-		t.Fatalf("%d %s, %v", status, body, err)
-	}
-	top, below := tree.Runs[0], tree.Runs[1]
-	if top.Run != reply.Run || below.Parent != top.Run || !strings.HasPrefix(below.Actor, "second/") || top.Status != "DONE" || below.Status != "DONE" || below.Ended == "" || tree.Truncated {
-		t.Errorf("got %s", body)
-	}
-	if status, _, body := d.do("GET", "/v1/runs/"+reply.Run+"?tree=2", ""); status != 400 || !strings.Contains(body, `"field":"tree"`) {
-		t.Errorf("%d %s", status, body)
-	}
-}
-
-// endlessNode has runs with three calls each, of which the second never begins. The
-// run of a call is numbered like its place in a tree without end.
-type endlessNode struct {
-	command.Node
-	lookups int
-}
-
-func (n *endlessNode) Lookup(_ context.Context, l command.Lookup) (command.Result, error) {
-	n.lookups++
-	id := l.Query.(command.RunQuery).Run
-	place := uint64(id[15])<<8 | uint64(id[14])
-	if place%3 == 2 {
-		return nil, actor.Refuse(actor.NotFound, "not begun")
-	}
-	run := command.Run{Owner: command.Owner{Run: id}, Record: runs.Record{Run: id, Seq: 1}}
-	for i := range uint64(3) {
-		next := place*3 + 1 + i
-		child := actor.CallID{6: 0x70, 8: 0x80, 14: byte(next), 15: byte(next >> 8)}
-		run.Record.Children = append(run.Record.Children, runs.Child{Run: child})
-	}
-	return run, nil
-}
-
-// The JSON form of a large tree is truncated, and reads no more runs than it lists.
-func TestTreeOfRunsIsBounded(t *testing.T) {
-	n := &endlessNode{}
-	r := request(n, "/v1/runs/"+actor.CallID{6: 0x70, 8: 0x80}.String()+"?tree=1")
-	var tree struct {
-		Runs      []any `json:"runs"`
-		Truncated bool  `json:"truncated"`
-	}
-	if err := json.Unmarshal(r.Body(), &tree); err != nil || len(tree.Runs) != 200 || !tree.Truncated || n.lookups > 400 {
-		t.Errorf("%d: %d runs, truncated %v, %d lookups, %v", r.StatusCode(), len(tree.Runs), tree.Truncated, n.lookups, err)
-	}
-}
-
 func TestStreamFollowsLiveRun(t *testing.T) {
 	d := startGateway(t)
 	for _, tree := range []string{"", "?tree=1"} {
@@ -391,165 +281,6 @@ func TestStreamLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.openStream("GET", "/v1/runs/"+run+"/events", "").readUntil("")
-}
-
-// longAnswerAgent returns an agent whose answer exceeds all socket buffers.
-func longAnswerAgent() actor.Definition {
-	return agents.Define("long", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
-		return strings.Repeat("x", 1_000_000), nil
-	})))
-}
-
-// dialSmallBuffer opens a connection with a small receive buffer.
-func (d *testGateway) dialSmallBuffer() *net.TCPConn {
-	d.Helper()
-	dialer := net.Dialer{Timeout: 10 * time.Second}
-	c, err := dialer.Dial("tcp", d.address)
-	if err != nil {
-		d.Fatal(err)
-	}
-	d.Cleanup(func() { _ = c.Close() })
-	tcp := c.(*net.TCPConn)
-	if err := errors.Join(tcp.SetReadBuffer(32<<10), tcp.SetDeadline(time.Now().Add(30*time.Second))); err != nil {
-		d.Fatal(err)
-	}
-	return tcp
-}
-
-// slowReaders is a listener of a gateway whose clock advances only when a client
-// has not read what fills its buffers.
-type slowReaders struct {
-	net.Listener
-	elapsed *atomic.Int64
-}
-
-func (l slowReaders) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return slowReaderConn{c.(*net.TCPConn), l.elapsed}, nil
-}
-
-type slowReaderConn struct {
-	*net.TCPConn
-	elapsed *atomic.Int64
-}
-
-// Write writes what fits into the send buffer and ignores the deadline. If the
-// buffer is full, the time of a slow reader passes at once.
-func (c slowReaderConn) Write(b []byte) (n int, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	_ = c.SetWriteDeadline(time.Time{})
-	for n < len(b) && err == nil {
-		written := 0
-		writeErr := raw.Write(func(fd uintptr) bool {
-			written, err = syscall.Write(int(fd), b[n:])
-			return true
-		})
-		switch err = errors.Join(err, writeErr); {
-		case errors.Is(err, syscall.EINTR):
-			err = nil
-		case errors.Is(err, syscall.EAGAIN):
-			c.elapsed.Add(int64(slowReaderTimeout))
-			return n, os.ErrDeadlineExceeded
-		}
-		n += max(written, 0)
-	}
-	return n, err
-}
-
-const slowReaderTimeout = time.Minute
-
-// serveSlowReaders starts another gateway for the node, on the clock of
-// slowReaders.
-func (d *testGateway) serveSlowReaders() *testGateway {
-	d.Helper()
-	config := d.server.config
-	config.StreamTimeout = slowReaderTimeout
-	s := New(d.server.node, slog.New(slog.DiscardHandler), config)
-	elapsed, start := new(atomic.Int64), time.Now()
-	s.clock = func() time.Time { return start.Add(time.Duration(elapsed.Load())) }
-	return d.serve(s, func(l net.Listener) net.Listener { return slowReaders{l, elapsed} })
-}
-
-func TestSlowReaderIsDisconnectedAndResumes(t *testing.T) {
-	d := startGatewayWith(t, Config{StreamTimeout: time.Hour}, longAnswerAgent())
-	var m messageResponse
-	d.doJSON(&m, "POST", "/v1/agents/long/messages", `{"content":"x"}`)
-	slow := d.serveSlowReaders()
-	c := slow.dialSmallBuffer()
-	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n", m.Run, slow.address)
-	response, err := http.ReadResponse(bufio.NewReaderSize(c, 1024), nil)
-	if err != nil || response.StatusCode != 200 {
-		t.Fatalf("%v, %+v", err, response)
-	}
-	if err := slow.server.streams.waitIdle(slow.Context()); err != nil {
-		t.Fatal(err)
-	}
-	_ = c.SetReadBuffer(1 << 20)
-	b, _ := io.ReadAll(response.Body)
-	frames, refusal := upstream.NewParser(upstream.StreamLimits{Line: 4 << 20, Event: 4 << 20, Total: 16 << 20}).Parse(b)
-	if refusal != nil || len(frames) != 2 || frames[1].ID != "2" || len(b) > 900_000 {
-		t.Fatalf("%d bytes, %d frames: %v", len(b), len(frames), refusal)
-	}
-	resumed := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[1].ID)
-	resumed.readUntil("")
-	if resumed.frameNames() != "run_done 3" {
-		t.Error(resumed.frameNames())
-	}
-}
-
-// manyEventsAgent returns an agent with many large events.
-func manyEventsAgent() actor.Definition {
-	return agents.Define("talkative", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
-		for i := range 48 {
-			if _, err := t.Do(fmt.Sprint("say-", i), func(context.Context) ([]byte, error) {
-				return json.Marshal(strings.Repeat("x", runs.TextBytesMax))
-			}); err != nil {
-				return "", err
-			}
-		}
-		return "done", nil
-	})))
-}
-
-// A slow reader gets the reason in a final frame that follows a complete frame.
-// The gateway enlarges the send buffer, so that it has room for the final
-// frame.
-func TestSlowReaderGetsCloseReason(t *testing.T) {
-	d := startGatewayWith(t, Config{StreamTimeout: time.Hour}, manyEventsAgent())
-	var m messageResponse
-	d.doJSON(&m, "POST", "/v1/agents/talkative/messages", `{"content":"x"}`)
-	slow := d.serveSlowReaders()
-	c := slow.dialSmallBuffer()
-	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.0\r\nHost: %s\r\nAccept: text/event-stream\r\nAuthorization: Bearer %s\r\n\r\n", m.Run, slow.address, d.createKey("read"))
-	head := make([]byte, 12)
-	if _, err := io.ReadFull(c, head); err != nil || string(head) != "HTTP/1.0 200" {
-		t.Fatalf("%s, %v", head, err)
-	}
-	if err := slow.server.streams.waitIdle(slow.Context()); err != nil {
-		t.Fatal(err)
-	}
-	_ = c.SetReadBuffer(1 << 20)
-	b, _ := io.ReadAll(c)
-	_, b, _ = bytes.Cut(b, []byte("\r\n\r\n"))
-	frames, refusal := upstream.NewParser(upstream.StreamLimits{}).Parse(b)
-	if refusal != nil || len(frames) < 2 {
-		t.Fatalf("%d bytes: %v", len(b), refusal)
-	}
-	last := frames[len(frames)-1]
-	if last.Name != ingress.StreamClosed || last.ID != "" || !strings.Contains(last.Data, `"reason":"slow_reader"`) {
-		t.Errorf("%+v", last)
-	}
-	resumed := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[len(frames)-2].ID)
-	resumed.readUntil("run_done")
-	if got, want := resumed.frames[0].ID, len(frames); got != fmt.Sprint(want) {
-		t.Errorf("resumed at %s, want %d", got, want)
-	}
 }
 
 // exitReportingNode reports the end of each Invoke and each Follow on channels.
