@@ -31,7 +31,7 @@ type LoadCmd struct {
 	Key        string        `env:"TROUPE_KEY" help:"API key. Prefer the environment: other users can see arguments."`
 	Place      []string      `enum:"dispatcher,gateway" default:"dispatcher,gateway" help:"Access to the temporary node: dispatcher (in this process), gateway (over HTTP) (${default})."`
 	Durability []string      `enum:"none,durable" default:"none,durable" help:"Durability of its agents: none, durable (${default})."`
-	Agent      string        `default:"noop" help:"Agent called by one loop: noop, chain, fan or slow; with --url, any agent (${default})."`
+	Agent      string        `default:"noop" help:"Agent called by one loop: noop, chain, fan, slow or work; with --url, any agent (${default})."`
 	Callers    int           `help:"Run one closed loop with this number of callers, each with one call at a time. With --rate: maximum number of concurrent calls (1024)."`
 	Rate       float64       `help:"Run one open loop with this number of calls per second, independent of the answers."`
 	For        time.Duration `default:"10s" help:"Duration of one loop (${default})."`

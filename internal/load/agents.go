@@ -19,6 +19,7 @@ const (
 	Chain Workload = "chain" // makes ChainLength nested calls
 	Fan   Workload = "fan"   // makes FanWidth parallel calls
 	Slow  Workload = "slow"  // sleeps for SlowDuration
+	Work  Workload = "work"  // computes for about 2 ms
 )
 
 const (
@@ -28,6 +29,8 @@ const (
 	FanWidth = 8
 	// SlowDuration is the time that a slow agent takes per message.
 	SlowDuration = time.Second
+
+	workRounds = 1 << 21 // rounds of a workload Work, about 1 ns each
 )
 
 // Agent returns the agent name of a workload.
@@ -39,7 +42,7 @@ func (w Workload) Agent(durable bool) string {
 }
 
 // Workloads returns all workloads.
-func Workloads() []Workload { return []Workload{Noop, Chain, Fan, Slow} }
+func Workloads() []Workload { return []Workload{Noop, Chain, Fan, Slow, Work} }
 
 // Agents returns the definitions of all workloads, volatile and journaled.
 func Agents() (definitions []actor.Definition) {
@@ -71,8 +74,23 @@ func Agents() (definitions []actor.Definition) {
 		}
 		add(Fan, forward(leaves...))
 		add(Slow, forward(actor.Ask{Kind: actor.AskSleep, Timeout: SlowDuration}))
+		add(Work, behavior(func(b actor.Begin, _ []actor.Answer) actor.Action {
+			return actor.Complete(actor.Text(fmt.Sprintf("%x", compute(workRounds))))
+		}))
 	}
 	return definitions
+}
+
+// compute returns the state of a xorshift generator after n rounds. Each round needs
+// the result of the last one.
+func compute(n int) uint64 {
+	x := uint64(1)
+	for range n {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+	}
+	return x
 }
 
 // behavior is an actor.Behavior that computes each action from the message and the

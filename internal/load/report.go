@@ -69,9 +69,11 @@ func (p *Part) writeMarkdown(b *strings.Builder) {
 			fmt.Fprintf(b, "- %s: %s.\n", r.Name, why)
 		}
 	}
-	o := p.Overload
-	fmt.Fprintf(b, "- Memory under %d × peak: %s at first, %s at most, %s at last; %+.2f MB/s in the second half.\n\n",
-		Overload, megabytes(o.Memory.First), megabytes(o.Memory.Max), megabytes(o.Memory.Last), o.Memory.Slope/1e6)
+	for _, r := range []*Result{&p.Saturated, &p.Overload} {
+		fmt.Fprintf(b, "- Memory, %s: %s at first, %s at most, %s at last; %+.2f MB/s in the second half.\n",
+			r.Name, megabytes(r.Memory.First), megabytes(r.Memory.Max), megabytes(r.Memory.Last), r.Memory.Slope/1e6)
+	}
+	b.WriteByte('\n')
 }
 
 // rows returns the results of the part in the order of its table. Of the rounds
@@ -83,7 +85,7 @@ func (p *Part) rows() (all []*Result) {
 			all = append(all, &list[i])
 		}
 	}
-	all = append(all, &p.Overload, &p.After)
+	all = append(all, &p.Saturated, &p.WorkSweep, &p.Overload, &p.After)
 	for _, list := range [][]Result{p.Alone, p.Beside} {
 		for i := range list {
 			if list[i].Latency.P99 == medianP99(list) {
@@ -108,7 +110,7 @@ func (r *Report) Plots() (throughput, latency svgplot.Chart) {
 	for i := range r.Parts {
 		p := &r.Parts[i]
 		done, p50, p99 := svgplot.Series{Name: p.Name()}, svgplot.Series{Name: p.Name() + ": p50", Dashed: true}, svgplot.Series{Name: p.Name() + ": p99"}
-		for _, one := range append(p.Fractions[:len(p.Fractions):len(p.Fractions)], p.Overload) {
+		for _, one := range append(p.Fractions[:len(p.Fractions):len(p.Fractions)], p.Saturated) {
 			x := one.Rate / p.Peak
 			done.Points = append(done.Points, svgplot.Point{X: x, Y: one.PerSecond / p.Peak})
 			p50.Points = append(p50.Points, svgplot.Point{X: x, Y: one.Latency.P50.Seconds() * 1000})

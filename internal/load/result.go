@@ -45,6 +45,14 @@ func (r *Result) Refused() (n int) {
 // Sent returns the number of attempts.
 func (r *Result) Sent() int { return r.Done + r.Late + r.Refused() }
 
+// RefusedFraction returns the fraction of attempts that were refused or broke.
+func (r *Result) RefusedFraction() float64 { return float64(r.Refused()) / float64(max(r.Sent(), 1)) }
+
+// UnsentFraction returns the fraction of arrivals and retries that were not sent.
+func (r *Result) UnsentFraction() float64 {
+	return float64(r.Unsent) / float64(max(r.Unsent+r.Sent(), 1))
+}
+
 // PerProcessor returns the completed calls per second of processor time. Other
 // programs on the machine affect this figure less than PerSecond.
 func (r *Result) PerProcessor() float64 {
@@ -62,12 +70,12 @@ const tableHead = `| load | done/s | per s of processor | p50 | p90 | p99 | p99.
 // row returns the result as a row of a Markdown table.
 func (r *Result) row() string {
 	refused := "–"
-	if n := r.Refused(); n > 0 {
-		refused = fmt.Sprintf("%.1f %%: %s", 100*float64(n)/float64(r.Sent()), formatDuration(r.Refusal.P99))
+	if r.Refused() > 0 {
+		refused = fmt.Sprintf("%.1f %%: %s", 100*r.RefusedFraction(), formatDuration(r.Refusal.P99))
 	}
 	unsent := "–"
 	if r.Unsent > 0 {
-		unsent = fmt.Sprintf("%.1f %%", 100*float64(r.Unsent)/float64(r.Unsent+r.Sent()))
+		unsent = fmt.Sprintf("%.1f %%", 100*r.UnsentFraction())
 	}
 	lag := "–"
 	if r.Rate > 0 {

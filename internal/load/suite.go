@@ -24,6 +24,7 @@ var peakFractions = []float64{0.25, 0.5, 0.75, 1, 2}
 const (
 	sweepDuration     = 6 * time.Second // the result is the rate in the best PeakWindow of this time
 	fractionDuration  = 3 * time.Second
+	saturatedDuration = 20 * time.Second
 	overloadDuration  = 20 * time.Second
 	recoveryDuration  = 4 * time.Second
 	shapeDuration     = 3 * time.Second
@@ -33,16 +34,22 @@ const (
 	shapeCallers = 16
 	manyCallers  = 1024 // shows the cost of callers alone
 	openCallers  = 256  // as in the widest closed loop; more would measure sockets
-	slowCallers  = 1024
-	slowRate     = 1000 // calls per second to slowActors actors; each call takes SlowDuration
-	slowActors   = 4
+	// With these, calls of the workload Work exceed the limits of the node and of its
+	// actors, so that it refuses calls at Overload.
+	overloadCallers  = 4096
+	overloadSessions = 16
+	slowCallers      = 1024
+	slowRate         = 1000 // calls per second to slowActors actors; each call takes SlowDuration
+	slowActors       = 4
 )
 
 // The floors that must hold.
 const (
-	goodputFloor = 0.85                  // minimum fraction of the peak, at Overload
+	refusedFloor = 0.50                  // minimum fraction of refused attempts at Overload; else it is no overload
+	unsentFloor  = 0.05                  // maximum fraction of arrivals not sent at Overload
+	goodputFloor = 0.85                  // minimum fraction of the peak, saturated and at Overload
 	refusalFloor = 10 * time.Millisecond // maximum p99 of the time to refuse
-	growthFloor  = 0.10                  // maximum growth of memory in the second half of the overload
+	growthFloor  = 0.10                  // maximum growth of memory in the second half, saturated and at Overload
 	afterFloor   = 0.95                  // minimum fraction of arrivals completed at half the peak, after the overload
 	slowFloor    = 2.0                   // maximum p99 with a slow agent, as a multiple of the p99 without one
 )
@@ -80,11 +87,17 @@ type Part struct {
 	Sweep     []Result `json:"sweep"`     // closed loops by number of callers
 	Shapes    []Result `json:"shapes"`    // closed loops with many callers, chains and fans
 	Fractions []Result `json:"fractions"` // open loops by rate
-	Overload  Result   `json:"overload"`
-	After     Result   `json:"after"`
-	Alone     []Result `json:"alone"`  // rounds without a slow agent
-	Beside    []Result `json:"beside"` // rounds with a slow agent, alternating with Alone
-	Crowd     []Result `json:"crowd"`  // load of the slow agent in the rounds of Beside
+	Saturated Result   `json:"saturated"` // open loop at Overload, most of which the generator cannot send
+
+	WorkPeak             float64 `json:"work_peak_per_second"` // of the workload Work
+	WorkPeakPerProcessor float64 `json:"work_peak_per_processor_second"`
+	WorkSweep            Result  `json:"work_sweep"` // the closed loop that reached WorkPeak
+	Overload             Result  `json:"overload"`   // open loop of Work at Overload
+	After                Result  `json:"after"`      // open loop of Work at half its peak
+
+	Alone  []Result `json:"alone"`  // rounds without a slow agent
+	Beside []Result `json:"beside"` // rounds with a slow agent, alternating with Alone
+	Crowd  []Result `json:"crowd"`  // load of the slow agent in the rounds of Beside
 }
 
 // Floor is a requirement with the value measured.
@@ -97,7 +110,7 @@ type Floor struct {
 
 // Duration returns the planned duration of the suite.
 func (p *Suite) Duration() time.Duration {
-	one := time.Duration(len(sweepCallers))*sweepDuration + time.Duration(len(peakFractions))*fractionDuration + overloadDuration + recoveryDuration + 3*shapeDuration + 2*slowRounds*slowRoundDuration
+	one := time.Duration(len(sweepCallers))*sweepDuration + time.Duration(len(peakFractions))*fractionDuration + saturatedDuration + sweepDuration + overloadDuration + recoveryDuration + 3*shapeDuration + 2*slowRounds*slowRoundDuration
 	return one * time.Duration(len(p.Places)*len(p.Durable))
 }
 
@@ -177,11 +190,42 @@ func (p *Suite) runPart(ctx context.Context, place Place, durable bool) (Part, e
 	if err := p.runSlowAgent(ctx, place, durable, open, &part); err != nil {
 		return part, err
 	}
-	if part.Overload, err = open(fmt.Sprintf("%d × peak", Overload), Overload, overloadDuration); err != nil {
+	if part.Saturated, err = open(fmt.Sprintf("%d × peak", Overload), Overload, saturatedDuration); err != nil {
 		return part, err
 	}
-	part.After, err = open("after it, 0.50 × peak", 0.5, recoveryDuration)
-	return part, err
+	return part, p.runOverload(ctx, place, &part)
+}
+
+// runOverload measures the peak of the workload Work and offers a multiple of it. A
+// call of Work costs a hundred times its refusal, so that the generator can send them
+// all and the node must refuse most of them.
+func (p *Suite) runOverload(ctx context.Context, place Place, part *Part) error {
+	work, err := place.Target(CallOptions{Agent: Work.Agent(part.Durable), Sessions: overloadSessions})
+	if err != nil {
+		return err
+	}
+	name := plural(overloadSessions, "caller") + " with 2 ms of work"
+	p.startLoop(part.Name()+", "+name, sweepDuration)
+	part.WorkSweep, err = ClosedLoop{Callers: overloadSessions, For: sweepDuration}.Run(ctx, work)
+	part.WorkSweep.Name = name
+	part.WorkPeak, part.WorkPeakPerProcessor = part.WorkSweep.Best, part.WorkSweep.PerProcessor()
+	if err == nil && part.WorkPeak == 0 {
+		err = fmt.Errorf("no work completed: %s", part.WorkSweep.refusalText())
+	}
+	if err != nil {
+		return err
+	}
+	open := func(name string, fraction float64, duration time.Duration) (Result, error) {
+		p.startLoop(part.Name()+", "+name, duration)
+		r, err := OpenLoop{Rate: fraction * part.WorkPeak, For: duration, Callers: overloadCallers}.Run(ctx, work)
+		r.Name = name
+		return r, err
+	}
+	if part.Overload, err = open(fmt.Sprintf("work, %d × its peak", Overload), Overload, overloadDuration); err != nil {
+		return err
+	}
+	part.After, err = open("work after it, 0.50 × its peak", 0.5, recoveryDuration)
+	return err
 }
 
 func plural(n int, what string) string {
@@ -251,15 +295,29 @@ func (p *Part) floors() []Floor {
 	if slowest > 0 {
 		refusals.Got, refusals.Met = "p99 "+formatDuration(slowest)+" in the worst loop", slowest <= refusalFloor
 	}
-	grew := o.Memory.Slope * (overloadDuration / 2).Seconds() / float64(max(o.Memory.Max, 1))
 	alone, beside := medianP99(p.Alone), medianP99(p.Beside)
 	return []Floor{
-		{name(fmt.Sprintf("goodput at %d × peak", Overload)), fmt.Sprintf("%.0f %%; by processor time %.0f %%", 100*o.PerSecond/p.Peak, 100*o.PerProcessor()/max(p.PeakPerProcessor, 1)), fmt.Sprintf("≥ %.0f %% of %s/s", 100*goodputFloor, formatRate(p.Peak)), o.PerSecond >= goodputFloor*p.Peak},
+		goodput(name("goodput, saturated"), &p.Saturated, p.Peak, p.PeakPerProcessor),
+		flatMemory(name("memory is flat, saturated"), &p.Saturated, saturatedDuration),
+		{name(fmt.Sprintf("%d × peak of work overloads", Overload)), fmt.Sprintf("%.0f %% refused, %.1f %% not sent", 100*o.RefusedFraction(), 100*o.UnsentFraction()), fmt.Sprintf("> %.0f %%, ≤ %.0f %%", 100*refusedFloor, 100*unsentFloor), o.RefusedFraction() > refusedFloor && o.UnsentFraction() <= unsentFloor},
+		goodput(name("goodput, overloaded"), o, p.WorkPeak, p.WorkPeakPerProcessor),
 		refusals,
-		{name("memory is flat"), fmt.Sprintf("%+.1f %% in the second half (%+.2f MB/s)", 100*grew, o.Memory.Slope/1e6), fmt.Sprintf("≤ %.0f %%", 100*growthFloor), grew <= growthFloor},
+		flatMemory(name("memory is flat, overloaded"), o, overloadDuration),
 		{name("as before when it is over"), fmt.Sprintf("%.0f %%", 100*p.After.PerSecond/p.After.Rate), fmt.Sprintf("≥ %.0f %% of the offered load", 100*afterFloor), p.After.PerSecond >= afterFloor*p.After.Rate},
 		{name("a slow agent delays no other"), fmt.Sprintf("p99 %s, %s without it", formatDuration(beside), formatDuration(alone)), fmt.Sprintf("≤ %.0f ×", slowFloor), float64(beside) <= slowFloor*float64(alone)},
 	}
+}
+
+// goodput compares the calls completed in a loop with a peak.
+func goodput(name string, r *Result, peak, perProcessor float64) Floor {
+	return Floor{name, fmt.Sprintf("%.0f %%; by processor time %.0f %%", 100*r.PerSecond/peak, 100*r.PerProcessor()/max(perProcessor, 1)),
+		fmt.Sprintf("≥ %.0f %% of %s/s", 100*goodputFloor, formatRate(peak)), r.PerSecond >= goodputFloor*peak}
+}
+
+// flatMemory limits the growth of memory in the second half of a loop.
+func flatMemory(name string, r *Result, duration time.Duration) Floor {
+	grew := r.Memory.Slope * (duration / 2).Seconds() / float64(max(r.Memory.Max, 1))
+	return Floor{name, fmt.Sprintf("%+.1f %% in the second half (%+.2f MB/s)", 100*grew, r.Memory.Slope/1e6), fmt.Sprintf("≤ %.0f %%", 100*growthFloor), grew <= growthFloor}
 }
 
 // medianP99 returns the median of the rounds' p99; 0 if there are none.
