@@ -35,13 +35,13 @@ help-all:
 build: ## compile the troupe binary into bin/
 	@$(GO) build -ldflags '-X main.commit=$(shell git rev-parse HEAD 2>/dev/null)' -o bin/troupe ./cmd/troupe
 
-test: ## run all tests; needs only Go
-	$(GO) test ./...
+test: ## run all tests and list the skipped ones; needs only Go: STRICT=1 (fail on a skip)
+	@$(GO) run ./test/internal/gotest $(if $(STRICT),-strict) -- ./...
 
 race: ## run all tests under the race detector; needs a C compiler
 	@command -v "$$($(GO) env CC)" >/dev/null || { \
 	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
-	CGO_ENABLED=1 $(GO) test -race -timeout 25m ./...
+	@CGO_ENABLED=1 $(GO) run ./test/internal/gotest $(if $(STRICT),-strict) -accept 'test/bench TestAllocations' -- -race -timeout 25m ./...
 
 sim: build ## simulate seeds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=1 (percent run twice) STORE= ENGINE= STRATEGY= REGISTRY=off FAULT=kind:p FAULTS=none EVENTS=1
 	@bin/troupe sim $(SIMFLAGS)

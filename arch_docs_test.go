@@ -181,26 +181,55 @@ func testsInMakefileExist(c *checkout) (found []string) {
 	return found
 }
 
+// stagesEndInTime adds the expected seconds of the stages of .ci/run.
+func stagesEndInTime(c *checkout) (found []string) {
+	const script, most = ".ci/run", 75 * 60
+	sum := 0
+	for i, line := range strings.Split(c.text(script), "\n") {
+		stage, ok := strings.CutPrefix(line, "stage ")
+		if !ok {
+			continue
+		}
+		seconds, _, _ := strings.Cut(stage, " ")
+		n, err := strconv.Atoi(seconds)
+		if err != nil {
+			found = append(found, fmt.Sprintf("%s:%d: the stage lacks its expected seconds; add them before the command", script, i+1))
+		}
+		sum += n
+	}
+	if sum > most {
+		found = append(found, fmt.Sprintf("%s: the stages take %d s, more than %d; move a part to make nightly", script, sum, most))
+	}
+	return found
+}
+
 // externalNamesAreFound reads the tables of docs/NAMES.md. Each name in backticks
-// in the first column must occur in one of the paths of the second column,
-// unless that column contains `later`.
+// in the first column must occur in one of the paths of the second column. If that
+// column contains `later`, the name must occur in none of them.
 func externalNamesAreFound(c *checkout) (found []string) {
 	for i, line := range strings.Split(c.text("docs/NAMES.md"), "\n") {
 		cells := strings.Split(line, "|")
-		if !strings.HasPrefix(line, "|") || len(cells) < 4 || strings.Contains(cells[2], "`later`") {
+		if !strings.HasPrefix(line, "|") || len(cells) < 4 {
 			continue
 		}
+		later := strings.Contains(cells[2], "`later`")
 		var places []string
 		for _, m := range quoted.FindAllStringSubmatch(cells[2], -1) {
-			places = append(places, m[1])
+			if m[1] != "later" {
+				places = append(places, m[1])
+			}
 		}
 		names := quoted.FindAllStringSubmatch(cells[1], -1)
 		if len(names) > 0 && len(places) == 0 {
-			found = append(found, fmt.Sprintf("docs/NAMES.md:%d: the second column has no place; put the path in backticks, or `later`", i+1))
+			found = append(found, fmt.Sprintf("docs/NAMES.md:%d: the second column has no place; put the path in backticks, after `later` if it lacks the name", i+1))
 			continue
 		}
 		for _, m := range names {
-			if !slices.ContainsFunc(places, func(p string) bool { return c.contains(p, m[1]) }) {
+			stands := slices.ContainsFunc(places, func(p string) bool { return c.contains(p, m[1]) })
+			if stands && later {
+				found = append(found, fmt.Sprintf("docs/NAMES.md:%d: %s is found in %s; remove `later`", i+1, m[1], strings.Join(places, ", ")))
+			}
+			if !stands && !later {
 				found = append(found, fmt.Sprintf("docs/NAMES.md:%d: %s is not found in %s; correct the place, or mark the row `later`", i+1, m[1], strings.Join(places, ", ")))
 			}
 		}

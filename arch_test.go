@@ -113,6 +113,7 @@ var packages = map[string]pkg{
 	"test/scaling":          {layer: 4, ours: writers, theirs: []string{pebble}},
 	"test/bench":            {layer: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
 	"internal/load":         {layer: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
+	"test/internal/gotest":  {layer: 4},
 	"test/internal/prose":   {layer: 4},
 	"test/internal/sameast": {layer: 4},
 	"internal/tools":        {layer: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
@@ -277,6 +278,7 @@ var rules = []rule{
 	{"exported names in docs exist", exportedNamesInDocsExist},
 	{"make targets in docs exist", targetsInDocsExist},
 	{"tests that the Makefile runs by name exist", testsInMakefileExist},
+	{"the stages of CI end in time", stagesEndInTime},
 	{"external names are found where docs/NAMES.md says", externalNamesAreFound},
 	{"docs/compat.md names what exists", compatNamesWhatStands},
 	{"docs/errors.md matches the table of refusals", errorsPageMatchesRefusals},

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command gotest runs go test and lists the skipped tests, each with its reason.
+//
+//	gotest [-strict] [-accept 'PACKAGE TEST']... -- ARGUMENT...
+//
+// The arguments are those of go test. With -strict it fails if a test was skipped that
+// no -accept names. The package is given without the module's path.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+const module = "github.com/troupe-run/troupe/"
+
+func main() {
+	strict := flag.Bool("strict", false, "fail if a test is skipped that no -accept names")
+	accepted := map[string]bool{}
+	flag.Func("accept", "`package and test` that may be skipped", func(name string) error {
+		if len(strings.Fields(name)) != 2 {
+			return errors.New("want a package and a test")
+		}
+		accepted[name] = true
+		return nil
+	})
+	flag.Parse()
+	if !*strict {
+		accepted = nil
+	}
+	code, err := run(accepted, flag.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gotest:", err)
+		code = 2
+	}
+	os.Exit(code)
+}
+
+func run(accepted map[string]bool, args []string) (code int, err error) {
+	tests := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	tests.Stderr = os.Stderr
+	out, err := tests.StdoutPipe()
+	if err == nil {
+		err = tests.Start()
+	}
+	if err != nil {
+		return 0, err
+	}
+	skipped, err := report(out, os.Stdout)
+	if waited := tests.Wait(); err == nil && waited != nil {
+		code = 1
+		if tests.ProcessState.ExitCode() < 0 {
+			err = waited
+		}
+	}
+	if err != nil {
+		return code, err
+	}
+	if !judge(os.Stdout, skipped, accepted) {
+		code = 1
+	}
+	return code, nil
+}
+
+// event is a line of go test -json.
+type event struct {
+	Action, Package, Test, Output string
+}
+
+// skip is a test that was skipped.
+type skip struct{ name, reason string }
+
+// report copies what plain go test would print from events to w. It returns the
+// skipped tests.
+func report(events io.Reader, w io.Writer) (skipped []skip, err error) {
+	output := map[string][]string{} // output of each test that has not ended
+	lines := bufio.NewScanner(events)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) != nil { // not all versions of go encode an error before the first test
+			fmt.Fprintln(w, lines.Text())
+			continue
+		}
+		name := strings.TrimPrefix(e.Package, module) + " " + e.Test
+		switch {
+		case e.Action == "build-output", e.Action == "output" && e.Test == "" && e.Output != "PASS\n":
+			fmt.Fprint(w, e.Output)
+		case e.Action == "output" && e.Test != "":
+			output[name] = append(output[name], e.Output)
+		case e.Action == "skip" && e.Test != "":
+			skipped = append(skipped, skip{name, reason(output[name])})
+			delete(output, name)
+		case e.Action == "fail" && e.Test != "":
+			fmt.Fprint(w, strings.Join(output[name], ""))
+			delete(output, name)
+		case e.Action == "pass":
+			delete(output, name)
+		}
+	}
+	return skipped, lines.Err()
+}
+
+// reason returns the text that a skipped test printed, without the markers of go test.
+func reason(output []string) string {
+	output = slices.DeleteFunc(slices.Clone(output), func(line string) bool {
+		line = strings.TrimSpace(line)
+		return strings.HasPrefix(line, "===") || strings.HasPrefix(line, "---")
+	})
+	return strings.Join(strings.Fields(strings.Join(output, " ")), " ")
+}
+
+// judge lists the skipped tests. It reports false if one of them is not accepted; a nil
+// map accepts all.
+func judge(w io.Writer, skipped []skip, accepted map[string]bool) bool {
+	unexpected := 0
+	for _, s := range skipped {
+		mark := ""
+		if accepted != nil && !accepted[s.name] {
+			unexpected++
+			mark = "unexpectedly "
+		}
+		fmt.Fprintf(w, "%sskipped: %s: %s\n", mark, s.name, s.reason)
+	}
+	fmt.Fprintf(w, "skipped: %d tests\n", len(skipped))
+	if unexpected > 0 {
+		fmt.Fprintf(w, "FAIL: %d tests were skipped that must run: install what they need, or accept the skip\n", unexpected)
+	}
+	return unexpected == 0
+}
