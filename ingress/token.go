@@ -40,7 +40,7 @@ func MintToken(secret []byte, run actor.CallID, id actor.ID) string {
 // it.
 func ReadToken(secret []byte, token string) (actor.CallID, actor.ID, *actor.Refusal) {
 	refused := actor.Refuse(actor.Rejected, "invalid run token: send the x-run-token header of the /invoke request unchanged")
-	if len(secret) != SecretBytes || len(token) > tokenBytesMax || !strings.HasPrefix(token, tokenPrefix) ||
+	if len(secret) != SecretBytes || len(token) > tokenBytesMax || !IsRunToken(token) ||
 		strings.ContainsAny(token, "\r\n") { // base64 ignores these
 		return actor.CallID{}, actor.ID{}, refused
 	}
@@ -60,6 +60,9 @@ func ReadToken(secret []byte, token string) (actor.CallID, actor.ID, *actor.Refu
 	}
 	return run, id, nil
 }
+
+// IsRunToken reports whether text has the form of a run token.
+func IsRunToken(text string) bool { return strings.HasPrefix(text, tokenPrefix) }
 
 func tokenMAC(secret, claim []byte) []byte {
 	h := hmac.New(sha256.New, secret)

@@ -283,7 +283,8 @@ func (s *Server) heartbeat(ctx *fasthttp.RequestCtx) {
 }
 
 // invoke lets an external agent call another agent on behalf of its current run.
-// The call inherits the run's chain, depth, time left and budget.
+// The call inherits the run's chain, depth, time left and budget. The idempotency
+// key of a call is the same for both routes.
 func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
 	from := callerOf(ctx)
 	var to actor.ID

@@ -22,8 +22,9 @@ import (
 
 // Requirements of a route that are not scopes of API keys.
 const (
-	scopePublic   ingress.Scope = "public"    // no credentials: health checks
-	scopeRunToken ingress.Scope = "run token" // the token of an open run
+	scopePublic    ingress.Scope = "public"            // no credentials: health checks
+	scopeRunToken  ingress.Scope = "run token"         // the token of an open run
+	scopeCallOrRun ingress.Scope = "call or run token" // the token of an open run if one is presented; otherwise ScopeCall
 )
 
 // routeScopes is the single table of access rules. A route without an entry
@@ -39,7 +40,7 @@ var routeScopes = map[string]ingress.Scope{
 	"POST /v1/agents/register":       ingress.ScopeAgents,
 	"POST /v1/agents/{id}:heartbeat": ingress.ScopeAgents,
 	"DELETE /v1/agents/{id}":         ingress.ScopeAgents,
-	"POST /v1/agents/{id}/messages":  ingress.ScopeCall,
+	"POST /v1/agents/{id}/messages":  scopeCallOrRun,
 	"POST /v1/agents/{id}:invoke":    scopeRunToken,
 
 	"GET /v1/runs":              ingress.ScopeRead,
@@ -151,17 +152,13 @@ func callerOf(ctx *fasthttp.RequestCtx) caller {
 // be nil. The scope "" means any scope.
 func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn net.Conn) (*caller, *problem) {
 	presented := h.Peek(fasthttp.HeaderAuthorization)
-	switch scope {
-	case scopePublic:
+	switch {
+	case scope == scopePublic:
 		return &publicCaller, nil
-	case scopeRunToken:
-		run, id, r := ingress.ReadToken(s.config.Secret, runTokenOf(h))
-		if r != nil {
-			p := unauthorized(r.Detail)
-			p.wrongKey = runTokenOf(h) != ""
-			return nil, p
-		}
-		return &caller{Principal: actor.Principal{Tenant: id.Tenant, User: "run:" + run.String()}, Run: run, Actor: id}, nil
+	case scope == scopeRunToken, scope == scopeCallOrRun && hasRunToken(h):
+		return s.authorizeRun(runTokenOf(h))
+	case scope == scopeCallOrRun:
+		scope = ingress.ScopeCall
 	}
 	if anonymous := len(presented) == 0; anonymous || isForeignBearer(presented) {
 		if isOwner(conn) {
@@ -189,6 +186,23 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 			fmt.Sprintf("the API key %s lacks the scope %s; `troupe keys create --scope %[2]s` makes one that has it", held.ID, scope))
 	}
 	return &held.caller, nil
+}
+
+// authorizeRun returns the external agent that works on the run of a token.
+func (s *Server) authorizeRun(token string) (*caller, *problem) {
+	run, id, r := ingress.ReadToken(s.config.Secret, token)
+	if r != nil {
+		p := unauthorized(r.Detail)
+		p.wrongKey = token != ""
+		return nil, p
+	}
+	return &caller{Principal: actor.Principal{Tenant: id.Tenant, User: "run:" + run.String()}, Run: run, Actor: id}, nil
+}
+
+// hasRunToken reports whether a request presents a run token, valid or not. An empty
+// header counts: a service that lost its token MUST NOT start a tree of its own.
+func hasRunToken(h *fasthttp.RequestHeader) bool {
+	return len(h.PeekAll(RunToken)) > 0 || ingress.IsRunToken(bearerToken(h.Peek(fasthttp.HeaderAuthorization)))
 }
 
 // hasCredential reports whether the request carries a valid key or token, with

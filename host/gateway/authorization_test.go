@@ -31,7 +31,7 @@ import (
 // rights maps each right to the scope that grants it, as the section
 // Authentication of docs/api.md states. The scope admin grants all of them.
 var rights = map[string]string{
-	"send messages":   "call",
+	"send messages":   callOrRun,
 	"send signals":    "call",
 	"cancel":          "call",
 	"see agents":      "read",
@@ -50,8 +50,9 @@ var rights = map[string]string{
 }
 
 const (
-	anyone   = "anyone"    // no credential needed
-	runToken = "run token" // the token of a run, which no key replaces
+	anyone    = "anyone"            // no credential needed
+	runToken  = "run token"         // the token of a run, which no key replaces
+	callOrRun = "call or run token" // a presented token is used, and must be that of a run; without one the scope call is needed
 )
 
 // promisedRights are lines of docs/api.md from which rights is written. If one
@@ -62,6 +63,7 @@ var promisedRights = []string{
 	"| `agents` | creation, registration and deletion of agents; heartbeats |",
 	"| `admin` | everything, including keys and backups |",
 	"Such a request has all scopes but `admin`; a bearer that does not begin with `troupe_` is ignored there.",
+	"A message with `x-run-token`, or with a bearer that begins with `troupe-run.`, needs no key but a valid token, as `:invoke` does.",
 	"The Unix socket `SOCKET` in that folder admits its owner only, without a key and with all scopes.",
 }
 
@@ -103,13 +105,24 @@ type credential struct {
 	query   string
 	scopes  []string // scopes of its valid key
 	run     bool     // it has the token of an open run
+	noRun   bool     // it has a run token that is not one
 	local   bool     // it counts as a user of this machine
 	owner   bool     // it counts as the owner of the data folder
 }
 
 // mayUse returns the status of a refusal, or 0 if the credential has the right.
 func (c credential) mayUse(right string) int {
-	switch scope := rights[right]; {
+	scope := rights[right]
+	switch {
+	case scope != callOrRun:
+	case c.run:
+		return 0
+	case c.noRun:
+		return 401
+	default:
+		scope = "call"
+	}
+	switch {
 	case scope == anyone, scope == runToken && c.run, scope != runToken && scope != "admin" && c.local, scope != runToken && c.owner:
 		return 0
 	case scope == runToken || len(c.scopes) == 0:
@@ -264,7 +277,7 @@ func (m *authorization) check(d *testGateway, r routeRight, credentials []creden
 		}
 		code := map[int]string{401: `"code":"unauthorized"`, 403: `"code":"forbidden_scope"`}[want]
 		status, headers, answer := d.do(method, path+c.query, body, c.headers...)
-		if status != want || !strings.Contains(answer, code) || want == 403 && !strings.Contains(answer, rights[r.right]) {
+		if status != want || !strings.Contains(answer, code) || want == 403 && !strings.Contains(answer, strings.TrimSuffix(rights[r.right], " or run token")) {
 			fault(c, "%d %s, want %d", status, answer, want)
 		}
 		if (want == 401) != (headers.Get("Www-Authenticate") == "Bearer") {
@@ -322,13 +335,15 @@ func (m *authorization) credentials() []credential {
 		{name: "forged principal", headers: []string{"X-Scopes", "admin", "X-Scope", "admin", "X-Admin", "true", "X-User", "local", "X-Principal", "local", "X-Remote-User", "root"}},
 		{name: "forged origin", headers: []string{"X-Forwarded-For", "127.0.0.1", "Forwarded", "for=127.0.0.1", "X-Real-Ip", "127.0.0.1", "X-Forwarded-Host", "localhost", "True-Client-Ip", "127.0.0.1"}},
 		{name: "forged method", headers: []string{"X-Http-Method-Override", "GET", "X-Original-Url", "/healthz", "X-Rewrite-Url", "/healthz"}},
-		{name: "run token of another server", headers: []string{"x-run-token", mint('x')}},
-		{name: "bearer run token of another server", headers: bearer(mint('x'))},
-		{name: "truncated run token", headers: []string{"x-run-token", m.token[:len(m.token)-2]}},
-		{name: "run token without its prefix", headers: []string{"x-run-token", m.token[1:]}},
+		{name: "run token of another server", headers: []string{"x-run-token", mint('x')}, noRun: true},
+		{name: "bearer run token of another server", headers: bearer(mint('x')), noRun: true},
+		{name: "truncated run token", headers: []string{"x-run-token", m.token[:len(m.token)-2]}, noRun: true},
+		{name: "truncated run token and scope call", headers: append(bearer(m.texts["call"]), "x-run-token", m.token[:len(m.token)-2]), noRun: true, scopes: []string{"call"}},
+		{name: "run token and scope call", headers: append(bearer(m.texts["call"]), "x-run-token", m.token), run: true, scopes: []string{"call"}},
+		{name: "run token without its prefix", headers: []string{"x-run-token", m.token[1:]}, noRun: true},
 		{name: "run token in a cookie", headers: []string{"Cookie", "x-run-token=" + m.token}},
 		{name: "run token in the query", query: "?x-run-token=" + m.token},
-		{name: "key as run token", headers: []string{"x-run-token", admin}},
+		{name: "key as run token", headers: []string{"x-run-token", admin}, noRun: true},
 		{name: "run token", headers: []string{"x-run-token", m.token}, run: true},
 		{name: "bearer run token", headers: bearer(m.token), run: true},
 		{name: "run token and scope read", headers: append(bearer(m.texts["read"]), "x-run-token", m.token), run: true, scopes: []string{"read"}},
@@ -351,6 +366,8 @@ func (m *authorization) localCredentials() []credential {
 		{name: "nothing", local: true},
 		{name: "forged principal", headers: []string{"X-User", "stranger", "X-Scopes", ""}, local: true},
 		{name: "run token", headers: []string{"x-run-token", m.token}, run: true, local: true},
+		{name: "truncated run token", headers: []string{"x-run-token", m.token[:len(m.token)-2]}, noRun: true, local: true},
+		{name: "truncated bearer run token", headers: bearer(m.token[:len(m.token)-2]), noRun: true, local: true},
 		{name: "expired key", headers: bearer(m.expired)},
 		{name: "revoked key", headers: bearer(m.revoked)},
 		{name: "scope call", headers: bearer(m.texts["call"]), scopes: []string{"call"}},
@@ -358,7 +375,7 @@ func (m *authorization) localCredentials() []credential {
 		{name: "scope agents", headers: bearer(m.texts["agents"]), scopes: []string{"agents"}},
 		{name: "scope admin", headers: bearer(m.texts["admin"]), scopes: []string{"admin"}},
 	}
-	for _, text := range []string{"sk-0123456789abcdef", "undefined", m.token[:len(m.token)-2]} {
+	for _, text := range []string{"sk-0123456789abcdef", "undefined"} {
 		list = append(list, credential{name: "bearer " + text[:5], headers: bearer(text), local: true})
 	}
 	for _, header := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Server", "X-Forwarded-Port", "X-Real-IP",
@@ -376,6 +393,7 @@ func (m *authorization) ownerCredentials() []credential {
 	return []credential{
 		{name: "nothing", owner: true},
 		{name: "run token", headers: []string{"x-run-token", m.token}, run: true, owner: true},
+		{name: "truncated run token", headers: []string{"x-run-token", m.token[:len(m.token)-2]}, noRun: true, owner: true},
 		{name: "forged origin", headers: []string{"X-Forwarded-For", "192.0.2.1"}, owner: true},
 		{name: "revoked key", headers: []string{"Authorization", "Bearer " + m.revoked}},
 		{name: "scope read", headers: []string{"Authorization", "Bearer " + m.texts["read"]}, scopes: []string{"read"}},
@@ -416,7 +434,7 @@ func TestAuthorizationMatrixFindsWrongScopes(t *testing.T) {
 	credentials := m.credentials()
 	product := maps.Clone(routeScopes)
 	defer func() { routeScopes = product }()
-	for wrong, means := range map[ingress.Scope]string{scopePublic: anyone, scopeRunToken: runToken, "call": "call", "read": "read", "agents": "agents", "admin": "admin"} {
+	for wrong, means := range map[ingress.Scope]string{scopePublic: anyone, scopeRunToken: runToken, scopeCallOrRun: callOrRun, "call": "call", "read": "read", "agents": "agents", "admin": "admin"} {
 		routeScopes = map[string]ingress.Scope{}
 		for route := range product {
 			routeScopes[route] = wrong

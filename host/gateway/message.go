@@ -25,8 +25,18 @@ import (
 )
 
 // postMessage sends a message to an agent. It answers with the complete result
-// or, if the client prefers it, with a stream of the run's events.
+// or, if the client prefers it, with a stream of the run's events. A message with a
+// run token is a call on behalf of that run.
 func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
+	if from := callerOf(ctx); !from.Run.IsZero() {
+		if ingress.WantsStream(header(ctx, fasthttp.HeaderAccept)) {
+			invalid(http.StatusNotAcceptable, "accept", "a call on behalf of a run has one answer and no stream: omit Accept: "+ingress.EventStream+
+				", and follow the calls at /v1/runs/"+from.Run.String()+"/events?tree=1").write(ctx)
+			return
+		}
+		s.invoke(ctx)
+		return
+	}
 	call, r := ingress.Message(callerOf(ctx).Principal, pathParam(ctx, "id"), ctx.PostBody())
 	p := badRequest(r)
 	streams := ingress.WantsStream(header(ctx, fasthttp.HeaderAccept))

@@ -115,6 +115,9 @@ func TestWrongKeysAreThrottled(t *testing.T) {
 					wrong := []string{"Authorization", "Bearer " + text[:len(text)-1] + "x"}
 					if i%3 == 2 {
 						method, path, body, wrong = "POST", "/v1/agents/helper:invoke", `{"message":"x"}`, []string{"x-run-token", "troupe-run.a.b"}
+						if i%2 == 1 {
+							path = "/v1/agents/helper/messages"
+						}
 					}
 					status, headers, answer := d.do(method, path, body, wrong...)
 					if status != want || (headers.Get("Retry-After") == "1") != (want == 429) || want == 429 && !strings.Contains(answer, "wrong API keys") {

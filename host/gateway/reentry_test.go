@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// invocation holds the headers of a request to an external agent.
+type invocation struct{ run, token, trace string }
+
+// externalService is an external agent whose requests wait until the test answers them.
+type externalService struct {
+	*testGateway
+	invoked chan invocation
+	answers chan string // a test sends the answer of the oldest request
+}
+
+func newExternalService(d *testGateway, name string) *externalService {
+	d.Helper()
+	s := &externalService{d, make(chan invocation, 8), make(chan string)}
+	ended := make(chan struct{})
+	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/invoke" {
+			return // health poll
+		}
+		in := invocation{r.Header.Get("x-run-id"), r.Header.Get(RunToken), r.Header.Get("traceparent")}
+		s.invoked <- in
+		select {
+		case text := <-s.answers:
+			w.Header().Set("Content-Type", ingress.EventStream)
+			b := runs.Frame{Name: "delta", Data: fmt.Sprintf(`{"text":%q,"run_id":%q}`, text, in.run)}.Append(nil)
+			_, _ = w.Write(runs.Frame{Name: "done", Data: `{}`}.Append(b))
+		case <-ended:
+		}
+	}))
+	d.Cleanup(served.Close)
+	d.Cleanup(func() { close(ended) })
+	if status, _, body := d.do("POST", "/v1/agents/register", `{"agent_id":"`+name+`","endpoint":"`+served.URL+`"}`); status != 201 {
+		d.Fatalf("%d %s", status, body)
+	}
+	return s
+}
+
+// begin sends the service a message and returns its invocation.
+func (s *externalService) begin(agent, body string, headers ...string) invocation {
+	s.Helper()
+	stream := s.openStream("POST", "/v1/agents/"+agent+"/messages", body, headers...)
+	s.Cleanup(func() { _ = stream.response.Body.Close() })
+	return <-s.invoked
+}
+
+// runResponse holds the place of a run in its tree.
+type runResponse struct {
+	Run      string   `json:"run_id"`
+	Root     string   `json:"root_run_id"`
+	Parent   string   `json:"parent_run_id"`
+	Depth    int      `json:"call_depth"`
+	Chain    []string `json:"call_chain"`
+	Priority string   `json:"priority"`
+	Project  string   `json:"project_id"`
+	Left     int64    `json:"time_left_ms"`
+	Status   string   `json:"status"`
+}
+
+const rootTrace = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+
+// A message with the token of a run, in either header, is a call of that run.
+func TestMessageWithRunTokenJoinsTree(t *testing.T) {
+	d := startGateway(t)
+	inner := newExternalService(d, "inner")
+	outer := newExternalService(d, "outer")
+	in := outer.begin("outer", `{"content":"x","session_id":"s-7","timeout_ms":20000,"priority":"low","project_id":"p-1"}`, "traceparent", rootTrace)
+	for name, headers := range map[string][]string{
+		"token":  {RunToken, in.token},
+		"bearer": {"Authorization", "Bearer " + in.token},
+	} {
+		answered := make(chan messageResponse, 1)
+		go func() {
+			var m messageResponse
+			d.doJSON(&m, "POST", "/v1/agents/inner/messages", `{"content":"y","timeout_ms":300000,"priority":"high"}`, append(headers, "traceparent", strings.Replace(rootTrace, "0", "f", 1))...)
+			answered <- m
+		}()
+		below := <-inner.invoked
+		inner.answers <- "done " + name
+		m := <-answered
+		if m.Content != "done "+name || m.Run != below.run || m.Agent != "inner" || m.Session != "s-7" {
+			t.Errorf("%s: %+v", name, m)
+		}
+		if below.trace != rootTrace {
+			t.Errorf("%s: got traceparent %s, want that of the root", name, below.trace)
+		}
+		var run runResponse
+		d.doJSON(&run, "GET", "/v1/runs/"+m.Run, "")
+		if left := run.Left; run.Root != in.run || run.Parent != in.run || run.Depth != 1 || !slices.Equal(run.Chain, []string{"outer/s-7"}) ||
+			run.Priority != "low" || run.Project != "p-1" || left > 20000 || left == 0 {
+			t.Errorf("%s: %+v", name, run)
+		}
+	}
+	// A call into the own chain is a cycle, whichever way it takes.
+	if status, _, body := d.do("POST", "/v1/agents/outer/messages", `{"content":"y"}`, RunToken, in.token); status != 409 || !strings.Contains(body, `"call_cycle"`) {
+		t.Errorf("call of the own agent: %d %s", status, body)
+	}
+}
+
+// The number of calls between agents is limited also if each one leaves the platform
+// and enters it again as a message.
+func TestMessageWithRunTokenCountsDepth(t *testing.T) {
+	d := startGateway(t)
+	const deepest = 5 // docs/api.md
+	services := make([]*externalService, deepest+2)
+	for i := range services {
+		services[i] = newExternalService(d, fmt.Sprint("agent-", i))
+	}
+	in := services[0].begin("agent-0", `{"content":"x"}`)
+	var calls sync.WaitGroup
+	for i := 1; i <= deepest; i++ {
+		token := in.token
+		calls.Go(func() {
+			d.do("POST", fmt.Sprintf("/v1/agents/agent-%d/messages", i), `{"content":"x"}`, RunToken, token)
+		})
+		in = <-services[i].invoked
+	}
+	status, _, body := d.do("POST", fmt.Sprintf("/v1/agents/agent-%d/messages", deepest+1), `{"content":"x"}`, RunToken, in.token)
+	if status != 409 || !strings.Contains(body, `"call_depth"`) {
+		t.Errorf("%d %s", status, body)
+	}
+	for i := deepest; i >= 0; i-- {
+		services[i].answers <- "done"
+	}
+	calls.Wait()
+}
+
+// A key repeats the call of a run, on both routes, and never starts another run.
+func TestMessageWithRunTokenIsIdempotent(t *testing.T) {
+	count := 0
+	d := startGateway(t, agents.Define("counter", "1", "", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
+		count++
+		return fmt.Sprint(count), nil
+	}))))
+	in := newExternalService(d, "outer").begin("outer", `{"content":"x"}`)
+	const path, body = "/v1/agents/counter/messages", `{"content":"y"}`
+	headers := []string{RunToken, in.token, ingress.IdempotencyKey, "k"}
+	var first messageResponse
+	d.doJSON(&first, "POST", path, body, headers...)
+	for _, other := range []string{path, "/v1/agents/counter:invoke"} {
+		var again messageResponse
+		if d.doJSON(&again, "POST", other, body, headers...); again != first || again.Content != "1" {
+			t.Errorf("%s: got %+v, want %+v", other, again, first)
+		}
+	}
+	if status, _, answer := d.do("POST", path, `{"content":"z"}`, headers...); status != 422 {
+		t.Errorf("same key with another body: %d %s", status, answer)
+	}
+	if count != 1 {
+		t.Errorf("got %d turns, want 1", count)
+	}
+}
+
+// A message whose run token is wrong, or of a run that ended, is refused. It never
+// becomes the root of another tree, whatever else authorizes the request.
+func TestMessageWithBadRunTokenIsRefused(t *testing.T) {
+	d := startGateway(t)
+	outer := newExternalService(d, "outer")
+	in, other := outer.begin("outer", `{"content":"x"}`), outer.begin("outer", `{"content":"x","session_id":"s-2"}`)
+	list := func() string {
+		_, _, body := d.do("GET", "/v1/runs?limit=200", "")
+		return body
+	}
+	before := list()
+	claim, _, _ := strings.Cut(in.token[len("troupe-run."):], ".")
+	forged := "troupe-run." + claim + other.token[strings.LastIndexByte(other.token, '.'):] // this run, the signature of another
+	const path, body = "/v1/agents/helper/messages", `{"content":"y"}`
+	for name, c := range map[string]struct {
+		headers []string
+		body    string
+		want    int
+		code    string
+	}{
+		"truncated token":        {[]string{RunToken, in.token[:len(in.token)-1]}, body, 401, "unauthorized"},
+		"truncated bearer token": {[]string{"Authorization", "Bearer " + in.token[:len(in.token)-1]}, body, 401, "unauthorized"},
+		"empty token":            {[]string{RunToken, ""}, body, 401, "unauthorized"},
+		"forged token":           {[]string{RunToken, forged}, body, 401, "unauthorized"},
+		"run ID as token":        {[]string{RunToken, in.run}, body, 401, "unauthorized"},
+		"project of its own":     {[]string{RunToken, in.token}, `{"content":"y","project_id":"p"}`, 400, "invalid_request"},
+		"stream":                 {[]string{RunToken, in.token, "Accept", ingress.EventStream}, body, 406, "invalid_request"},
+	} {
+		status, _, answer := d.do("POST", path, c.body, c.headers...)
+		if status != c.want || !strings.Contains(answer, `"code":"`+c.code+`"`) {
+			t.Errorf("%s: %d %s", name, status, answer)
+		}
+		if status, _, answer := d.owner().do("POST", path, c.body, c.headers...); status != c.want {
+			t.Errorf("%s, by the owner: %d %s", name, status, answer)
+		}
+	}
+	if after := list(); after != before {
+		t.Errorf("got runs %s, want %s", after, before)
+	}
+	outer.answers <- "done"
+	outer.answers <- "done"
+	d.openStream("GET", "/v1/runs/"+in.run+"/events", "").readUntil("run_done")
+	before = list()
+	if status, _, answer := d.do("POST", path, body, RunToken, in.token); status != 404 || !strings.Contains(answer, "no open run") {
+		t.Errorf("token of an ended run: %d %s", status, answer)
+	}
+	if after := list(); after != before {
+		t.Errorf("ended run: got runs %s, want %s", after, before)
+	}
+}
