@@ -88,12 +88,17 @@ func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 		return
 	}
 	t.taint = t.taint || durable
+	budget := reply.Budget
 	if reply.Refusal != nil && t.sends[i].attempt > 1 {
-		// An earlier attempt may be in flight and could still be accepted. A
-		// refused call MUST NOT run, so it is cancelled.
+		// Another attempt may be in flight and could still be accepted. A
+		// refused call MUST NOT run, so it is cancelled. Until the cancel
+		// arrives, its run could spend the budget of the call.
 		c.sendCancel(t, i, actor.Stopped)
+		if reply.Refusal.RetryAfter > 0 {
+			budget = 0
+		}
 	}
-	c.answer(t, i, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal}, reply.Budget)
+	c.answer(t, i, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal}, budget)
 }
 
 func (c *Cell) dropLateAnswer(act *activation, reply *actor.Reply) {

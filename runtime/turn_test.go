@@ -380,10 +380,12 @@ func TestInvalidAgentOutputIsNeverLogged(t *testing.T) {
 }
 
 // The second attempt is refused while the first is still in flight. The caller MUST
-// then cancel the first attempt. Otherwise a refused call would run.
+// then cancel the first attempt. Otherwise a refused call would run. The budget of the
+// call is not returned, since the first attempt could spend it before the cancel arrives.
 func TestRefusedRetryCancelsEarlierAttempt(t *testing.T) {
 	n := newNode(t, 2, agent("a", calling("b")), agent("b", sleeping(3*time.Second)))
 	n.limits.MaxPendingPerActor = 1
+	n.limits.CallsPerTreeMax = 9
 	n.restart(2)
 	n.drain()
 	var delayed *actor.Envelope
@@ -400,6 +402,9 @@ func TestRefusedRetryCancelsEarlierAttempt(t *testing.T) {
 	id := n.send("a", "x")
 	n.advance(2 * time.Second)
 	n.want(id, "a(Busy)")
+	if got := n.replies[id].Budget; got != 4 { // 9 without the call and its share of 4
+		t.Errorf("got a rest of %d calls, want 4", got)
+	}
 	n.advance(10 * time.Second)
 	before := n.eventCounts[history.Admit]
 	n.step(n.cells[n.cells[0].owner(n.shard(delayed.To)).Cell], Deliver{*delayed})
