@@ -78,7 +78,7 @@ Still(c) == CHOOSE t \in Rests(c) : \A u \in Rests(c) : t >= u
 
 \* A message: kind, call, number, time. Requests carry the time left, Held and Resumed their number.
 Msg(k, c, n, t) == [k |-> k, c |-> c, n |-> n, t |-> t]
-Req(c)          == Msg("req", c, 0, call[c].left)
+Req(c)          == Msg("req", c, 0, IF Bug = "alltime" THEN call[c].all ELSE call[c].left)
 Say(k, c)       == Msg(k, c, 0, 0)
 Ends            == {"ok", "busy", "due", "stop"}      \* replies; each of them ends a call
 
@@ -211,7 +211,7 @@ Resend(c) ==                                    \* no answer yet: the request is
 Hear(c, n, t, keep) ==                          \* Held (t > 0) or Resumed (t = 0) arrives; the higher n wins
   LET m == Msg("hold", c, n, t)
   IN /\ Take(m, keep) /\ Caller(c) \notin down
-     /\ IF Pending(c) /\ (n > call[c].n \/ Bug = "oldheld")
+     /\ IF Pending(c) /\ (n > call[c].n \/ Bug = "oldheld" \/ (n = call[c].n /\ Bug = "heldagain"))
         THEN call' = [call EXCEPT ![c].n = Max(@, n), ![c].h = t]
         ELSE UNCHANGED call
      /\ net' = Rest(m, keep)
@@ -225,7 +225,7 @@ Admit(c, t, keep) ==                            \* a new request that fits into 
   /\ Arrives(c, t, keep)
   /\ srv[c].st = "none" \/ (Bug = "dedup" /\ srv[c].st = "done")
   /\ Room(c) \/ Bug = "queue"
-  /\ srv' = [srv EXCEPT ![c] = [New EXCEPT !.st = "queued", !.left = t]]
+  /\ srv' = [srv EXCEPT ![c] = [New EXCEPT !.st = "queued", !.left = IF Bug = "fulltime" THEN Time ELSE t]]
   /\ Post(Rest(Msg("req", c, 0, t), keep), call[c].to, {})
   /\ UNCHANGED <<call, disk, down>>
 
@@ -282,7 +282,7 @@ Stop(c, r, rest, say) ==
 Cancel(c, keep) ==                              \* may overtake its request: Done remains as a tombstone
   LET m == Say("cancel", c)
   IN /\ Take(m, keep) /\ call[c].to \notin down
-     /\ IF srv[c].st # "done" /\ ~(srv[c].st = "none" /\ Bug = "tombstone")
+     /\ IF (srv[c].st # "done" \/ Bug = "latecancel") /\ ~(srv[c].st = "none" /\ Bug = "tombstone")
         THEN Stop(c, "stop", Rest(m, keep), {})
         ELSE net' = Rest(m, keep) /\ UNCHANGED <<call, srv, out, eff>>
      /\ UNCHANGED <<disk, down>>
@@ -310,7 +310,7 @@ Tell(c, t) ==
   /\ srv' = [srv EXCEPT ![c].n = @ + 1, ![c].u = t]
   /\ Post(net, call[c].to, {Msg("hold", c, srv[c].n + 1, t)})
   /\ UNCHANGED <<call, disk, down, flt>>
-Hold(c)   == Still(c) > srv[c].u /\ Tell(c, Still(c))
+Hold(c)   == (Still(c) > srv[c].u \/ Bug = "samehold") /\ Tell(c, Still(c))
 Resume(c) == Still(c) = 0 /\ srv[c].u > 0 /\ Tell(c, 0)
 
 \* --------------------------------------------------------------- environment
@@ -414,9 +414,11 @@ TypeOK ==
 AcyclicCalls == \A c \in Used : LET ch == Append(call[c].chain, call[c].to)
                                 IN \A i \in 1..Len(ch), j \in 1..Len(ch) : i < j => ~Same(ch[i], ch[j])
 DepthBounded == \A c \in Used : Len(call[c].chain) <= DepthMax
-\* A call never has more time than the turn that waits for it.
-TimeLeftShrinks == \A c \in Ids : LET p == call[c].par
-                                 IN Pending(c) /\ p # 0 => (Open(p) => call[c].left <= srv[p].left)
+\* A call never has more time than the turn that waits for it. Its callee never has more time than the
+\* call was made with.
+TimeLeftShrinks == \A c \in Ids : Pending(c) =>
+  LET p == call[c].par IN /\ p # 0 /\ Open(p) => call[c].left <= srv[p].left
+                          /\ Open(c) => srv[c].left <= call[c].all
 OutstandingBounded == \A a \in Agents : Cardinality(Asked(a)) <= OutMax
 MailboxBounded == \A a \in Agents : Cardinality(Queue(a)) <= BoxMax
 TurnExclusive == \A a \in Agents : Cardinality(Holders(a)) <= 1
@@ -432,14 +434,23 @@ AckedIsDurable == \A c \in Used :
 EffectOncePerAttempt == \A c \in Ids : Cardinality(Range(eff[c])) = Len(eff[c])
 StartsOnlyKnown == \A c \in Ids : srv[c].st \in {"run", "await", "ready"} => call[c].to \in Known
 
-\* No turn starts and no request is sent without time left. (A crash only restores earlier states.)
+\* No turn starts and no request is sent without time left. No request carries more time than its call
+\* has. (A crash only restores earlier states. A request at the gate was sent earlier.)
 NoWorkPastDeadline == [][
   /\ \A c \in Ids : srv[c].st = "queued" /\ srv'[c].st = "run" => srv[c].left > 0
-  /\ \A m \in net' \ net : m.k = "req" => m.t > 0]_vars
+  /\ \A m \in net' \ net : m.k = "req" =>
+       m.t > 0 /\ (m.t <= call'[m.c].left \/ \E a \in Agents : m \in out[a])]_vars
 \* A call or turn expires only after its clock has run for its whole time.
 ExpireOnlyWhenDue == [][\A c \in Ids :
   /\ Pending(c) /\ call'[c].out = "timeout" => call[c].ran >= call[c].all
   /\ Open(c) /\ srv'[c].res = "due" => srv[c].left = 0]_vars
+\* Held or Resumed is sent only if it changes the time that the caller was last told, and a call applies
+\* it once.
+HeldOnce == [][flt'.crash = flt.crash => \A c \in Ids :
+  /\ srv'[c].n > srv[c].n => srv'[c].u # srv[c].u
+  /\ call'[c].h > call[c].h => call'[c].n > call[c].n]_vars
+\* The outcome that a callee has recorded is final: no message changes it.
+TerminalStable == [][flt'.crash = flt.crash => \A c \in Ids : srv[c].st = "done" => srv'[c] = srv[c]]_vars
 \* A call ended by its caller starts only if the cancel is still in transit. (Only without message
 \* loss.)
 CancelledNeverStarts == [][\A c \in Ids :

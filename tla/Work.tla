@@ -92,7 +92,7 @@ Mark(t, n, s) == [appr EXCEPT ![t][n].st = s]
 Fold(ts) == [t \in Tools |-> IF Open(ts[t].st) /\ Bug # "nocascade" THEN [ts[t] EXCEPT !.st = "FAILED"] ELSE ts[t]]
 End(r, ts) ==
   /\ run' = r /\ tool' = Fold(ts)
-  /\ appr' = IF Bug = "nocascade" THEN appr ELSE
+  /\ appr' = IF Bug \in {"nocascade", "stillpending"} THEN appr ELSE
        [t \in Tools |-> [n \in 1..Last(t) |-> IF appr[t][n].st = "PENDING" THEN [appr[t][n] EXCEPT !.st = "EXPIRED"] ELSE appr[t][n]]]
   /\ Post({})
   /\ UNCHANGED <<disk, due, up>>
@@ -259,6 +259,8 @@ EffectOncePerAttempt == \A t \in Tools :
 TerminalStable == [][flt'.crash = flt.crash =>
   /\ Ended(run) => run' = run
   /\ \A t \in Tools : Over(tool[t].st) => tool'[t].st = tool[t].st]_vars
+\* A tool call that is open, or an approval that is pending, has a run that waits for it.
+Structured == Ended(run) => \A t \in Tools : ~Open(tool[t].st) /\ \A n \in 1..Last(t) : appr[t][n].st # "PENDING"
 \* When the run has ended, nothing is approved and nothing begins.
 CancelledNeverStarts == [][Ended(run) /\ flt'.crash = flt.crash => \A t \in Tools :
   /\ tool'[t].st # tool[t].st => ~Out(tool'[t].st)
