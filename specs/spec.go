@@ -18,37 +18,35 @@ type Spec struct {
 
 // Names of the specs.
 const (
-	SingleActivation      = "SingleActivation"
-	FencedWrites          = "FencedWrites"
-	AcyclicCalls          = "AcyclicCalls"
-	DepthBounded          = "DepthBounded"
-	TimeLeftShrinks       = "TimeLeftShrinks"
-	OutstandingBounded    = "OutstandingBounded"
-	MailboxBounded        = "MailboxBounded"
-	TurnExclusive         = "TurnExclusive"
-	OneAnswer             = "OneAnswer"
-	ReplyToCallerOnly     = "ReplyToCallerOnly"
-	Structured            = "Structured"
-	NoWorkPastDeadline    = "NoWorkPastDeadline"
-	AckedIsDurable        = "AckedIsDurable"
-	EffectOncePerAttempt  = "EffectOncePerAttempt"
-	ExpireOnlyWhenDue     = "ExpireOnlyWhenDue"
-	StartsOnlyKnown       = "StartsOnlyKnown"
-	NoPhantomRefusal      = "NoPhantomRefusal"
-	OneVictimPerCycle     = "OneVictimPerCycle"
-	RefusedNeverRuns      = "RefusedNeverRuns"
-	NoWaitCycle           = "NoWaitCycle"
-	AttemptAnnounced      = "AttemptAnnounced"
-	RetriedUnheard        = "RetriedUnheard"
-	StreamIsDense         = "StreamIsDense"
-	RevokedHearNothing    = "RevokedHearNothing"
-	EventsTellTruth       = "EventsTellTruth"
-	OnlySucceededAdvances = "OnlySucceededAdvances"
-	ApprovalOnce          = "ApprovalOnce"
-	EveryCallEnds         = "EveryCallEnds"
-	TurnComesBack         = "TurnComesBack"
-	EveryWaitCycleBreaks  = "EveryWaitCycleBreaks"
-	OwnedAgain            = "OwnedAgain"
+	SingleActivation     = "SingleActivation"
+	FencedWrites         = "FencedWrites"
+	AcyclicCalls         = "AcyclicCalls"
+	DepthBounded         = "DepthBounded"
+	TimeLeftShrinks      = "TimeLeftShrinks"
+	OutstandingBounded   = "OutstandingBounded"
+	MailboxBounded       = "MailboxBounded"
+	TurnExclusive        = "TurnExclusive"
+	OneAnswer            = "OneAnswer"
+	ReplyToCallerOnly    = "ReplyToCallerOnly"
+	Structured           = "Structured"
+	NoWorkPastDeadline   = "NoWorkPastDeadline"
+	AckedIsDurable       = "AckedIsDurable"
+	EffectOncePerAttempt = "EffectOncePerAttempt"
+	ExpireOnlyWhenDue    = "ExpireOnlyWhenDue"
+	StartsOnlyKnown      = "StartsOnlyKnown"
+	NoPhantomRefusal     = "NoPhantomRefusal"
+	OneVictimPerCycle    = "OneVictimPerCycle"
+	RefusedNeverRuns     = "RefusedNeverRuns"
+	NoWaitCycle          = "NoWaitCycle"
+	AttemptAnnounced     = "AttemptAnnounced"
+	RetriedUnheard       = "RetriedUnheard"
+	StreamIsDense        = "StreamIsDense"
+	RevokedHearNothing   = "RevokedHearNothing"
+	EventsTellTruth      = "EventsTellTruth"
+	EveryCallEnds        = "EveryCallEnds"
+	TurnComesBack        = "TurnComesBack"
+	EveryWaitCycleBreaks = "EveryWaitCycleBreaks"
+	OwnedAgain           = "OwnedAgain"
 )
 
 var all = []Spec{
@@ -77,8 +75,6 @@ var all = []Spec{
 	{StreamIsDense, "A client receives each event of a run exactly once and in order, across disconnects."},
 	{RevokedHearNothing, "No event of a stream is delivered to a client whose key has been revoked."},
 	{EventsTellTruth, "The state of a cell equals the state derived from its events."},
-	{OnlySucceededAdvances, "A run continues with a result only if the tool call succeeded."},
-	{ApprovalOnce, "A decision on an approval is final and in time, and permits one tool call with the arguments that were shown."},
 	{EveryCallEnds, "Every call ends, and is resent until it does."},
 	{TurnComesBack, "Every turn ends."},
 	{EveryWaitCycleBreaks, "Every wait cycle is broken before a call of it expires."},
@@ -110,7 +106,7 @@ func (v *Violation) String() string {
 	if v.Event.Kind != 0 {
 		s += "\n  " + v.Event.String()
 	}
-	for _, spec := range all {
+	for _, spec := range slices.Concat(all, modelOnlySpecs) {
 		if spec.Name == v.Spec {
 			s += "\n  " + spec.Meaning
 		}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package specs
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Properties in tla/ and specs in Go have the same names, except those in the lists Model-only and
+// Go-only of tla/README.md. A name in a list exists on that side only.
+func TestNamesMatchTLA(t *testing.T) {
+	inModels := map[string]bool{}
+	for _, path := range globbed(t, "../tla/*.cfg") {
+		text := readFile(t, path)
+		if !strings.HasPrefix(text, `\* expect: holds`) {
+			continue // checks other properties to reach a goal
+		}
+		checked := false // the line belongs to a section of properties
+		for _, line := range strings.Split(text, "\n") {
+			words := strings.Fields(line)
+			if !strings.HasPrefix(line, " ") && len(words) > 0 {
+				checked = strings.HasPrefix(words[0], "INVARIANT") || strings.HasPrefix(words[0], "PROPERT")
+				words = words[1:]
+			}
+			for _, name := range words {
+				inModels[name] = inModels[name] || checked
+			}
+		}
+	}
+	inGo := map[string]bool{}
+	for _, s := range All() {
+		inGo[s.Name] = true
+	}
+	modelOnly, goOnly := namesUnder(t, "Model-only"), namesUnder(t, "Go-only")
+	for _, name := range slices.Sorted(maps.Keys(inModels)) {
+		if !inModels[name] {
+			continue
+		}
+		if inGo[name] == modelOnly[name] {
+			t.Errorf("%s is a property of the models: it is a Go spec (%v) or listed under Model-only (%v), want one of both", name, inGo[name], modelOnly[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(inGo)) {
+		if inModels[name] == goOnly[name] {
+			t.Errorf("%s is a Go spec: it is a property of the models (%v) or listed under Go-only (%v), want one of both", name, inModels[name], goOnly[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(goOnly)) {
+		if !inGo[name] {
+			t.Errorf("%s is listed under Go-only, but All does not list it", name)
+		}
+	}
+	modules := ""
+	for _, path := range globbed(t, "../tla/*.tla") {
+		modules += readFile(t, path)
+	}
+	for _, name := range slices.Sorted(maps.Keys(modelOnly)) {
+		if inGo[name] || !regexp.MustCompile(`(?m)^`+name+`\b.*==`).MatchString(modules) {
+			t.Errorf("%s is listed under Model-only, but All lists it (%v) or no module defines it", name, inGo[name])
+		}
+	}
+	for _, s := range modelOnlySpecs {
+		if !modelOnly[s.Name] {
+			t.Errorf("%s checks walks of the model alone, but is not listed under Model-only", s.Name)
+		}
+	}
+	if len(inModels) < 20 || len(modelOnly) == 0 || len(goOnly) == 0 {
+		t.Errorf("%d properties, %d names under Model-only and %d under Go-only: the test does not read them all", len(inModels), len(modelOnly), len(goOnly))
+	}
+}
+
+func globbed(t *testing.T, pattern string) []string {
+	paths, err := filepath.Glob(pattern)
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%s: %v, %v", pattern, paths, err)
+	}
+	return paths
+}
+
+// namesUnder returns the names in the first column of the table below a heading of tla/README.md.
+func namesUnder(t *testing.T, heading string) map[string]bool {
+	_, text, ok := strings.Cut(readFile(t, "../tla/README.md"), "\n## "+heading+"\n")
+	if !ok {
+		t.Fatalf("tla/README.md has no heading %s", heading)
+	}
+	_, table, _ := strings.Cut(text, "|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	names := map[string]bool{}
+	for _, row := range strings.Split(table, "\n") {
+		for _, m := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(strings.Split(row, "|")[1], -1) {
+			names[m[1]] = true
+		}
+	}
+	return names
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
