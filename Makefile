@@ -14,7 +14,8 @@ SIMFLAGS = $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
            $(if $(STORE),--store $(STORE)) $(if $(ENGINE),--engine $(ENGINE)) \
            $(if $(FAULTS),--faults $(FAULTS)) $(foreach f,$(FAULT),--fault $(f)) \
            $(if $(STRATEGY),--strategy $(STRATEGY)) $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(EVENTS),--events) \
-           $(if $(BUDGET),--budget $(BUDGET)) $(if $(LONG),--long) $(if $(TWICE),--twice $(TWICE))
+           $(if $(BUDGET),--budget $(BUDGET)) $(if $(LONG),--long) $(if $(TWICE),--twice $(TWICE)) \
+           $(if $(PREMISES),--premises)
 
 # Only the race detector needs a C compiler.
 export CGO_ENABLED := 0
@@ -43,7 +44,7 @@ race: ## run all tests under the race detector; needs a C compiler
 	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
 	@CGO_ENABLED=1 $(GO) run ./test/internal/gotest $(if $(STRICT),-strict) -accept 'test/bench TestAllocations' -- -race -timeout 25m ./...
 
-sim: build ## simulate seeds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=1 (percent run twice) STORE= ENGINE= STRATEGY= REGISTRY=off FAULT=kind:p FAULTS=none EVENTS=1
+sim: build ## simulate seeds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=1 (percent run twice) STORE= ENGINE= STRATEGY= REGISTRY=off FAULT=kind:p FAULTS=none EVENTS=1 PREMISES=1
 	@bin/troupe sim $(SIMFLAGS)
 
 # Each lane takes at most 40 minutes. Lanes that passed at this commit are skipped.

@@ -26,6 +26,8 @@ const linearizabilityTimeout = 10 * time.Second
 func (w *Simulation) checkHistories() {
 	v := w.judge.Check(linearizabilityTimeout)
 	w.Stats.JudgedOps, w.Stats.JudgedHistories, w.Stats.Undecided = v.Ops, v.Histories, v.Undecided
+	p := &w.checker.Premises
+	p.LinearKeys, p.LinearOwners, p.LinearKept = v.Premises.Keys, v.Premises.Owners, v.Premises.Kept
 	if v.Illegal != nil {
 		w.fail(v.Illegal.Spec, v.Illegal.Detail)
 		w.violation.History = v.Illegal

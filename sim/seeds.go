@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	goruntime "runtime"
@@ -15,6 +16,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/specs"
 )
 
 // Result is the outcome of one seed.
@@ -244,6 +246,27 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 	fmt.Fprintf(out, "of %d seeds: steps %d, calls %d (medians); depth ≥ 3 in %d, ≥ 3 nodes in %d, a restart from snapshot and entries in %d, a crash and restart in %d\n",
 		s.Seeds, median(s.steps), median(s.calls), s.deepSeeds, s.threeNodeSeeds, s.snapshotSeeds, s.crashedSeeds)
 	fmt.Fprintf(out, "linearizability: %d operations in %d histories, %d undecided\n", s.Total.JudgedOps, s.Total.JudgedHistories, s.Total.Undecided)
+	return missing
+}
+
+// premisesShown is the number of specs with the lowest counts that PrintPremises shows.
+const premisesShown = 8
+
+// PrintPremises writes how often each spec could have been violated, lowest counts first:
+// all specs, or those with a count of zero and the lowest others. It returns the names of the specs
+// with a count of zero.
+func (s *Summary) PrintPremises(out io.Writer, all bool) (missing []string) {
+	list := s.Total.Premises.List()
+	slices.SortStableFunc(list, func(a, b specs.Premise) int { return cmp.Compare(a.Count, b.Count) })
+	shown := 0
+	for _, p := range list {
+		if p.Count == 0 {
+			missing = append(missing, "premise "+p.Spec+": "+p.Situation)
+		} else if shown++; shown > premisesShown && !all {
+			continue
+		}
+		fmt.Fprintf(out, "  %-9s %-34s %12d  %s\n", "premise", p.Spec, p.Count, p.Situation)
+	}
 	return missing
 }
 

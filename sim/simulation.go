@@ -257,7 +257,7 @@ const stepsMax = 400_000
 
 // Run runs the simulation until it is idle or violates a spec.
 func (w *Simulation) Run() *Violation {
-	defer w.recordDurations()
+	defer func() { w.recordDurations(); w.Stats.Premises = w.checker.Premises }()
 	w.runGuarded(func() { w.runLoop(func() bool { return w.done }) })
 	return w.violation
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/specs"
 )
 
 // Point is a condition that the simulations MUST reach sometimes. If a set of runs never
@@ -85,6 +86,7 @@ type Stats struct {
 	Faults          [faultKinds]int
 	Points          [points]int
 	Failpoints      [16]int // by failpoint.Point
+	Premises        specs.Premises
 
 	Workload    actor.Duration // simulated time before the recovery phase
 	Recovery    actor.Duration // simulated time of the recovery phase
@@ -116,6 +118,7 @@ func (s *Stats) Add(o *Stats) {
 	s.Workload += o.Workload
 	s.Recovery += o.Recovery
 	s.IdleMinutes += o.IdleMinutes
+	s.Premises.Add(&o.Premises)
 	for i, v := range o.TenthSteps {
 		s.TenthSteps[i] += v
 	}

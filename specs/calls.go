@@ -71,6 +71,9 @@ func (c *Checker) admit(e *history.Event) {
 		}
 	}
 	c.checkChain(e.Call, e.Chain, a.id)
+	if a.turns() > 0 && !c.limits.Agents[a.id.Agent].Interleaved {
+		c.Premises.TurnExclusive++
+	}
 	r := &run{id: e.Call, actor: a, activation: a.activations, chain: e.Chain, left: e.Left, clock: startStopwatch(a.cell.node, e.At), bytes: max(0, e.Bytes-a.queuedBytes)}
 	r.tainted = a.volatile && c.deliveredDurable("request", e.Call)
 	r.readmitted = c.lostRuns[e.Call] != nil
@@ -78,6 +81,9 @@ func (c *Checker) admit(e *history.Event) {
 	c.runs[r.id] = r
 	a.add(r)
 	c.recordChange(change{kind: runAdmitted, run: r})
+	if a.queued == c.limits.MaxPendingPerActor {
+		c.Premises.MailboxBounded++
+	}
 	switch {
 	case a.queued > c.limits.MaxPendingPerActor:
 		c.fail(MailboxBounded, "%s has %d messages waiting, at most %d allowed", a.id, a.queued, c.limits.MaxPendingPerActor)
@@ -158,6 +164,9 @@ func (c *Checker) ask(e *history.Event) {
 	c.checkCarriedChain(e, k)
 	c.checkChain(e.Call, e.Chain, e.Peer)
 	left := r.left - r.clock.elapsed(e.At)
+	if e.Left >= min(left, c.limits.AgentCallTimeoutMax) {
+		c.Premises.TimeLeftShrinks++
+	}
 	switch slack := c.slack(&r.clock, a.cell.node); {
 	case e.Left <= 0 || left+slack <= 0:
 		c.fail(NoWorkPastDeadline, "%s calls %s with %v left while its own turn has %v left", a.id, k.to, e.Left, left)
@@ -170,6 +179,9 @@ func (c *Checker) ask(e *history.Event) {
 	c.asks[k.id] = k
 	a.pending++
 	c.recordChange(change{kind: askMade, run: r, ask: k})
+	if a.pending == c.limits.AgentConcurrentCallsMax {
+		c.Premises.OutstandingBounded++
+	}
 	if a.pending > c.limits.AgentConcurrentCallsMax {
 		c.fail(OutstandingBounded, "%s has %d outstanding calls, at most %d allowed", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
 	}
@@ -187,6 +199,16 @@ func (c *Checker) requireAskEntry(a *actorState, e *history.Event) {
 // refuse handles a call that was refused by its caller's or its callee's cell.
 func (c *Checker) refuse(e *history.Event) {
 	c.refusals = append(c.refusals, refusal{e.Call, e.Reason})
+	switch e.Reason {
+	case actor.Cycle:
+		c.Premises.AcyclicCalls++
+	case actor.Depth:
+		c.Premises.DepthBounded++
+	case actor.NotFound:
+		c.Premises.StartsOnlyKnown++
+	case actor.Deadline:
+		c.Premises.NoWorkPastDeadline++
+	}
 	switch e.Why {
 	case "client":
 		c.expectResponse(e, e.Actor)
@@ -277,6 +299,7 @@ func (c *Checker) cancel(e *history.Event) {
 	if k := c.asks[e.Call]; k != nil && k.open && k.parent.actor == a {
 		c.requireEntries(a, 0)
 		c.close(k)
+		c.Premises.Structured++
 	}
 }
 
@@ -318,11 +341,15 @@ func (c *Checker) expire(e *history.Event) {
 	switch r, k := c.runs[e.Call], c.asks[e.Call]; {
 	case e.What == "run" && r != nil && r.actor == a && !r.ended:
 		w, left = &r.clock, r.left
+		if !r.started {
+			c.Premises.NoWorkPastDeadline++
+		}
 	case e.What == "call" && k != nil && k.parent.actor == a && k.open:
 		w, left = &k.clock, k.left
 	default:
 		return
 	}
+	c.Premises.ExpireOnlyWhenDue++
 	if r := c.runs[e.Call]; r != nil && !r.ended {
 		c.checkExpiredWaits(r)
 	}
@@ -376,6 +403,15 @@ func (c *Checker) deliver(e *history.Event) {
 	c.delivered, c.pendingHold = e, nil
 	// An answer that depends on no log is a refusal. The refusal was checked when its sender
 	// made it: the node of a client only forwards the refusal.
+	switch k, r := c.asks[e.Call], c.runs[e.Call]; {
+	case e.What == "answered" && k != nil && !k.open:
+		c.Premises.OneAnswer++
+	case e.What == "request" && r != nil:
+		c.Premises.EffectOncePerAttempt++
+		if r.victim {
+			c.Premises.RefusedNeverRuns++
+		}
+	}
 	if e.What == "answered" && !e.Durable {
 		c.refusals = append(c.refusals, refusal{e.Call, 0})
 	}
@@ -409,12 +445,16 @@ func (c *Checker) send(e *history.Event) {
 		}
 	case "answered":
 		var caller actor.ID
-		if r := c.runs[e.Call]; k != nil {
+		r := c.runs[e.Call]
+		if k != nil {
 			caller = k.parent.actor.id
 		} else if r != nil && len(r.chain) > 0 {
 			caller = r.chain[len(r.chain)-1]
 		} else {
 			return
+		}
+		if r != nil && len(r.chain) > 1 {
+			c.Premises.ReplyToCallerOnly++
 		}
 		if e.Peer != caller {
 			c.fail(ReplyToCallerOnly, "%s sends the outcome of call %s to %s; its caller is %s", e.Actor, e.Call, e.Peer, caller)

@@ -43,6 +43,8 @@ type Agent struct {
 
 // Checker checks one history, event by event. It stops at the first violation.
 type Checker struct {
+	Premises Premises
+
 	limits           Limits
 	now              actor.Time // latest time reported by any node
 	globalTime       actor.Time // simulation time; 0 until set
@@ -337,6 +339,9 @@ func (c *Checker) activate(e *history.Event) {
 	if a.cell != nil && a.cell.node != to.node {
 		c.recordMove(a)
 	}
+	if a.epoch != 0 && a.epoch != e.Epoch {
+		c.Premises.SingleActivation++
+	}
 	a.volatile = !e.Durable
 	if def, ok := c.limits.Agents[a.id.Agent]; ok {
 		a.volatile = def.Volatile
@@ -365,7 +370,13 @@ func (c *Checker) checkResent(a *actorState) {
 		return
 	}
 	for _, r := range a.openRuns {
+		if r.started {
+			c.Premises.TurnComesBack++
+		}
 		for _, k := range r.asks {
+			if k.open {
+				c.Premises.EveryCallEnds++
+			}
 			if k.open && k.lastSent != c.observation && k.clock.elapsed(a.activatedAt) < k.left-c.slack(&k.clock, a.cell.node) && c.violation == nil {
 				c.fail(EveryCallEnds, "%s was reactivated on %s and does not resend its open call %s to %s", a.id, a.at, k.id, k.to)
 			}

@@ -31,6 +31,7 @@ func (c *Checker) Compare(s history.State) *Violation {
 }
 
 func (c *Checker) compare(cl *cell, s *history.Actor) {
+	c.Premises.EventsTellTruth++
 	a := c.actors[s.ID]
 	if a == nil || !a.active || a.cell != cl || a.epoch != s.Epoch {
 		c.fail(EventsTellTruth, "%s is active on %s.%d under epoch %d, which does not follow from its events", s.ID, cl.node.id, cl.index, s.Epoch)

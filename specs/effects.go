@@ -36,6 +36,7 @@ func (c *Checker) lose(e *history.Event) {
 		if old := &c.shards[s]; old.cell == from && (e.Epoch == 0 || e.Epoch == old.epoch) {
 			old.cell = nil
 			c.unownedShards++
+			c.Premises.OwnedAgain++
 		}
 	}
 }
@@ -46,6 +47,9 @@ func (c *Checker) perform(e *history.Event) {
 	if e.Pos > e.Synced && !c.ungated(n, e) {
 		c.fail(AckedIsDurable, "%s of %s leaves %s while the log is durable up to %d, want %d", e.What, e.Call, e.From, e.Synced, e.Pos)
 		return
+	}
+	if e.Wrote > 0 && e.Pos <= e.Synced {
+		c.Premises.AckedIsDurable++
 	}
 	switch e.What {
 	case "respond":
@@ -82,6 +86,9 @@ func (c *Checker) perform(e *history.Event) {
 		if e.Why == Once && slices.ContainsFunc(r.performed, func(o effect) bool { return o.step == attempt.step && o.index == attempt.index }) {
 			c.fail(EffectOncePerAttempt, "%s performs %s %d.%d of run %s again, which must not be repeated", r.actor.id, e.What, e.Step, e.Index, r.id)
 			return
+		}
+		if e.Attempt > 1 {
+			c.Premises.EffectOncePerAttempt++
 		}
 		r.performed = append(r.performed, attempt)
 	}

@@ -49,6 +49,9 @@ func (c *Checker) observeExternal(e *history.Event) {
 	o := r.external(e)
 	switch e.What {
 	case "try":
+		if e.Why == Once && e.N > 1 {
+			c.Premises.RetriedUnheard++
+		}
 		if e.N == 1 {
 			o.attempt, o.sender, o.forwarded = e.Attempt, e.From.Node, false
 		}
@@ -74,6 +77,9 @@ func (c *Checker) observeExternal(e *history.Event) {
 				r.actor.id, e.Attempt, e.Count, e.Step, e.Index, r.id, o.shownAttempt, o.shownTry, o.firstShown)
 			return
 		}
+		if o.shownAttempt != 0 && (o.shownAttempt != e.Attempt || o.shownTry != e.Count) {
+			c.Premises.AttemptAnnounced++
+		}
 		if o.firstShown == 0 {
 			o.shownAttempt, o.shownTry, o.firstShown = e.Attempt, e.Count, e.N
 		}
@@ -97,9 +103,13 @@ func (c *Checker) observeStream(e *history.Event) {
 	switch before := c.streamPositions[at]; {
 	case e.What == "revoke":
 		c.revoked[e.Count] = true
+		c.Premises.RevokedHearNothing++
 		return
 	case e.What == "listen": // with a valid key
 		delete(c.revoked, e.Count)
+		if e.N > 0 {
+			c.Premises.StreamIsDense++
+		}
 	case c.revoked[e.Count]:
 		c.fail(RevokedHearNothing, "client %d receives event %d of run %s after its key was revoked", e.Count, e.N, e.Call)
 		return

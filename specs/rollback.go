@@ -142,11 +142,16 @@ func (c *Checker) stopCell(cl *cell) {
 // time. These clocks stay inexact even if the actor returns.
 func (c *Checker) recordMove(a *actorState) {
 	from := a.cell.node
+	unsynced := false
 	for i := len(from.changes) - 1; i >= 0; i-- {
 		if ch := &from.changes[i]; ch.run.actor == a && !ch.undone {
 			c.undo(ch)
 			ch.undone = true
+			unsynced = true
 		}
+	}
+	if unsynced {
+		c.Premises.FencedWrites++
 	}
 	for _, r := range a.openRuns {
 		r.clock.mixed = true

@@ -33,10 +33,14 @@ func (c *Checker) refuseWaitCycle(e *history.Event) {
 		return
 	}
 	v.victim = true
+	queued := 0
 	broken := brokenCycle{victim: e.Call}
 	var newest actor.Hop
 	for _, h := range e.Ring {
 		broken.calls = append(broken.calls, h.Call)
+		if h.Queued() {
+			queued++
+		}
 		if h.Queued() && cmp.Or(cmp.Compare(h.Stamp, newest.Stamp), h.Call.Compare(newest.Call)) > 0 {
 			newest = h
 		}
@@ -54,6 +58,11 @@ func (c *Checker) refuseWaitCycle(e *history.Event) {
 		c.brokenCycles = slices.Delete(c.brokenCycles, 0, brokenCyclesMax/2)
 	}
 	c.brokenCycles = append(c.brokenCycles, broken)
+	c.Premises.NoPhantomRefusal++
+	c.Premises.EveryWaitCycleBreaks++
+	if queued > 1 {
+		c.Premises.OneVictimPerCycle++
+	}
 	c.checkSimultaneous(e)
 }
 
@@ -87,6 +96,9 @@ func (c *Checker) checkSimultaneous(e *history.Event) {
 	}
 	if begin >= end {
 		c.fail(NoPhantomRefusal, "call %s is refused for a cycle of %d waits that never existed at one instant", e.Call, len(e.Ring))
+	}
+	if closedAt > c.undisturbedSince {
+		c.Premises.NoWaitCycle++
 	}
 	if age := c.globalNow().Sub(closedAt); c.limits.FirstProbeMax > 0 && closedAt > c.undisturbedSince && age > c.limits.FirstProbeMax {
 		c.fail(NoWaitCycle, "call %s is refused for a wait cycle that existed for %v without losses: the probe of the wait that closed it did not detect it", e.Call, age)

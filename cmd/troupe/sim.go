@@ -34,6 +34,7 @@ type SimCmd struct {
 	Engine   string        `enum:"direct,proto" default:"direct" help:"direct, or proto: run each seed with cells stepped directly and behind real mailboxes and supervision, and compare the hashes."`
 	Events   bool          `help:"Print the canonical log instead of columns."`
 	HTML     string        `type:"path" placeholder:"FILE" help:"Also write the simulation of one seed to this HTML page."`
+	Premises bool          `help:"With --runs: print how often each spec could have been violated, not only the lowest counts."`
 	Hashes   string        `type:"path" placeholder:"FILE" help:"With --runs: write one line per seed, the seed and its hash, to this file."`
 	Trace    string        `type:"path" placeholder:"FILE" help:"Write the history as JSON lines to this file; with --runs, to one file per seed in this folder."`
 	Plain    bool          `help:"Run small simulations within the scope of tla/Trace.tla: one clock, journaled agents without interleaved turns."`
@@ -49,7 +50,7 @@ type SimCmd struct {
 func (SimCmd) Help() string {
 	return `The same seed gives the same simulation, event by event. A seed that violates a spec is shrunk and saved in a
 folder for troupe replay; of many seeds, the first three. Exits with code 1 after a violation, or if a thousand
-seeds or more miss a coverage point.
+seeds or more miss a coverage point or the premise of a spec.
 
 Examples:
   troupe sim --seed 7
@@ -205,7 +206,8 @@ func (c *SimCmd) backends() (p sim.Backends) {
 
 const (
 	failuresShown = 3
-	// coverageRuns is the number of seeds that must reach every coverage point.
+	// coverageRuns is the number of seeds that must reach every coverage point and the premise
+	// of every spec.
 	coverageRuns = 1000
 )
 

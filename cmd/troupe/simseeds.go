@@ -18,6 +18,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/sim"
+	"github.com/troupe-run/troupe/specs"
 )
 
 // gcMemoryPerCore is the memory limit per core, in bytes, that triggers a garbage
@@ -79,6 +80,7 @@ func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) err
 		fmt.Fprintf(stderr, "interrupted; results of %d seeds:\n", sum.Seeds)
 	}
 	missing := sum.Print(out)
+	missing = append(missing, sum.PrintPremises(out, c.Premises)...)
 	if c.Faults == "none" || c.Strategy != "drawn" || c.Registry == "off" || c.Plain || sum.Seeds < coverageRuns {
 		missing = nil // unreached points are no failure: these flags exclude some points, or the seeds are too few
 	} else {
@@ -88,6 +90,7 @@ func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) err
 		missing = append(missing, sum.LongShortfalls()...)
 	}
 	missing = append(missing, sum.Undecided()...)
+	fmt.Fprintf(out, "premises: of %d specs; a run of at least %d seeds without flags that exclude faults fails if a count is 0\n", len(specs.All()), coverageRuns)
 	fmt.Fprintln(out, p.summary())
 	if c.Long {
 		fmt.Fprintln(out, sum.LongTotals())

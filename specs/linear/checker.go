@@ -82,8 +82,12 @@ type Verdict struct {
 	Ops       int // number of operations that returned
 	Histories int
 	Undecided int      // number of checks that exceeded the limit
+	Premises  Premises // number of operations that could violate each spec
 	Illegal   *Illegal // first history that is not linearizable; nil if there is none
 }
+
+// Premises counts, by spec, the operations that could violate it.
+type Premises struct{ Keys, Owners, Kept int }
 
 // Illegal describes a history that is not linearizable.
 type Illegal struct {
@@ -100,7 +104,13 @@ func (i *Illegal) WritePage(out io.Writer) error { return i.writePage(out) }
 // limit. If a kind is illegal, its histories are then checked one by one with the same limit,
 // until an illegal history is found. Operations recorded later are covered by the next call.
 func (j *Checker) Check(limit time.Duration) (v Verdict) {
-	for _, b := range []*historySet{&j.keys, &j.owners, &j.swaps} {
+	for _, b := range []struct {
+		*historySet
+		premises *int
+	}{{&j.keys, &v.Premises.Keys}, {&j.owners, &v.Premises.Owners}, {&j.swaps, &v.Premises.Kept}} {
+		for _, s := range b.order {
+			*b.premises += b.premise(s.ops)
+		}
 		b.check(limit, &v)
 		if v.Illegal != nil {
 			break

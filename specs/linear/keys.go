@@ -57,6 +57,15 @@ var keysModel = &model{spec: LinearKeys, init: keyState{},
 		}
 		return "request"
 	},
+	premise: func(ops []*Op) int {
+		replies := 0
+		for _, o := range ops {
+			if _, ok := o.operation.(keyReply); ok {
+				replies++
+			}
+		}
+		return max(0, replies-1)
+	},
 	// A request without a response reveals nothing about the key.
 	reduce: func(ops []*Op) (reduced []*Op) {
 		for _, o := range ops {

@@ -35,6 +35,8 @@ type model struct {
 	init     any
 	step     func(state, op any) (any, bool)
 	describe func(op any) string
+	// premise returns the number of operations of a history that could violate the spec.
+	premise func([]*Op) int
 	// reduce removes operations without changing the verdict.
 	reduce func([]*Op) []*Op
 }

@@ -77,6 +77,15 @@ var ownersModel = &model{spec: LinearOwners, init: ownerState{},
 		}
 		return "write"
 	},
+	premise: func(ops []*Op) int {
+		claims := 0
+		for _, o := range ops {
+			if _, ok := o.operation.(claimed); ok {
+				claims++
+			}
+		}
+		return max(0, claims-1)
+	},
 	reduce: reduceOwners,
 }
 

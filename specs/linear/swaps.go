@@ -36,6 +36,14 @@ var swapsModel = &model{spec: LinearKept, init: "",
 		}
 		return ""
 	},
+	premise: func(ops []*Op) (n int) {
+		for _, o := range ops {
+			if l, ok := o.operation.(swap); ok && l.previous != "" {
+				n++
+			}
+		}
+		return n
+	},
 	reduce: reduceSwaps,
 }
 

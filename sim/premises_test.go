@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/specs"
+	"github.com/troupe-run/troupe/specs/linear"
+)
+
+// A spec whose workload never occurs is reported as missing, by its name.
+func TestExcludedWorkloadHasNoPremise(t *testing.T) {
+	missing := func(plain bool) []string {
+		var sum Summary
+		RunSeeds(1, 24, func(seed uint64) Result { return RunSeed(Options{Seed: seed, Plain: plain, Unhashed: true}) }, func(r Result) bool {
+			sum.Add(r)
+			return true
+		})
+		return sum.PrintPremises(io.Discard, false)
+	}
+	named := func(list []string, spec string) bool {
+		return slices.ContainsFunc(list, func(line string) bool { return strings.HasPrefix(line, "premise "+spec+": ") })
+	}
+	all, plain := missing(false), missing(true)
+	for _, spec := range []string{specs.RetriedUnheard, linear.LinearKeys} { // plain runs have no external agents and no idempotency keys
+		if named(all, spec) || !named(plain, spec) {
+			t.Errorf("%s: missing in usual runs %v, in plain runs %v; want the premise in usual runs only", spec, named(all, spec), named(plain, spec))
+		}
+	}
+	if named(plain, specs.AckedIsDurable) {
+		t.Errorf("%v: plain runs have effects", plain)
+	}
+}
+
+// The report shows every spec with a count of zero and a few more, or all.
+func TestPremisesReport(t *testing.T) {
+	var sum Summary
+	sum.Total.Premises = specs.Premises{SingleActivation: 7, AckedIsDurable: 5}
+	lines := func(all bool) (text string, missing int) {
+		var b strings.Builder
+		missing = len(sum.PrintPremises(&b, all))
+		return b.String(), missing
+	}
+	text, missing := lines(false)
+	if want := len(specs.All()) - 2; missing != want || strings.Count(text, "\n") != want+2 {
+		t.Errorf("%d missing, want %d:\n%s", missing, want, text)
+	}
+	if last := strings.Fields(text[strings.LastIndex(text[:len(text)-1], "\n")+1:]); fmt.Sprint(last[:3]) != "[premise SingleActivation 7]" {
+		t.Errorf("last line %v: want the highest count", last)
+	}
+	counts := reflect.ValueOf(&sum.Total.Premises).Elem()
+	for i := range counts.NumField() {
+		counts.Field(i).SetInt(1)
+	}
+	if text, missing := lines(false); missing != 0 || strings.Count(text, "\n") != premisesShown {
+		t.Errorf("%d missing:\n%s", missing, text)
+	}
+	if text, missing := lines(true); missing != 0 || strings.Count(text, "\n") != len(specs.All()) {
+		t.Errorf("%d missing:\n%s", missing, text)
+	}
+}
