@@ -30,7 +30,7 @@ type exchange struct {
 	deadline      actor.Time
 	nonIdempotent bool // a repeated request could do harm
 	machine       *upstream.Exchange
-	backoff       *upstream.Backoff
+	pacer         upstream.Pacer
 	respond       func(*upstreamConn, upstream.Request) // simulated upstream
 	conn          *upstreamConn                         // connection of the current attempt
 	inbox         []connInput                           // received input, not yet processed
@@ -86,11 +86,11 @@ func (n *node) callModel(h *gatedEffect, op runtime.Model) {
 	prompt.Model = op.Name
 	order, refusal := modelConfig(op.Name).Exchange(prompt, x.deadline, n.w.plan.Patience)
 	x.respond = n.w.serveModel
-	x.begin("model "+op.Name, order, refusal)
+	x.begin(n.backoff("model "+op.Name), order, refusal)
 }
 
-// invokeAgent starts the invocation of an external agent, or refuses it if the agent is
-// unhealthy.
+// invokeAgent starts the invocation of an external agent. It waits for the health of the
+// agent as in production.
 func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 	w, x := n.w, n.newExchange(h, op.Left, &op.Call)
 	target, err := upstream.DecodeTarget(op.Target)
@@ -101,11 +101,8 @@ func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 	w.addToCorpus(targetCodec, op.Target)
 	in := upstream.InvocationOf(op.Name, &op.Call, w.mintToken(op.Call.ID, op.Call.To))
 	order, refusal := upstream.Agent{URL: target.URL, Auth: authSecret(target.AuthEnv)}.Exchange(in, op.Idempotent, x.deadline, w.plan.Patience)
-	if refusal == nil {
-		refusal = n.agentHealth(op.Name).Refuse("agent "+op.Name, w.now)
-	}
 	x.respond, x.nonIdempotent = w.serveExternalAgent, !op.Idempotent
-	x.begin("agent "+op.Name, order, refusal)
+	x.begin(&upstream.InvocationPacer{Pacer: n.backoff("agent " + op.Name), Health: n.agentHealth(op.Name).Admit}, order, refusal)
 }
 
 // newExchange registers an exchange for an effect. It first cancels an exchange with the
@@ -123,13 +120,13 @@ func (n *node) newExchange(h *gatedEffect, left actor.Duration, call *actor.Call
 }
 
 // begin starts the exchange, or ends it with the refusal if there is one.
-func (x *exchange) begin(upstreamName string, order upstream.ExchangeConfig, refusal *actor.Refusal) {
+func (x *exchange) begin(pacer upstream.Pacer, order upstream.ExchangeConfig, refusal *actor.Refusal) {
 	if refusal != nil {
 		x.emit(x.outcome(actor.Answer{Refusal: refusal}))
 		x.offerNext()
 		return
 	}
-	x.machine, x.backoff = upstream.NewExchange(order), x.n.backoff(upstreamName)
+	x.machine, x.pacer = upstream.NewExchange(order), pacer
 	x.receive(nil, upstream.Begin{})
 }
 
@@ -158,7 +155,7 @@ func (x *exchange) advance() {
 // step steps the production exchange with one input, and performs its ops.
 func (x *exchange) step(a connInput) {
 	w, before := x.n.w, x.machine.LateInputs()
-	ops := x.machine.Step(w.now, a.in, x.backoff, w.random())
+	ops := x.machine.Step(w.now, a.in, x.pacer, w.random())
 	if a.conn != nil && a.conn.deliverAfterClose && x.machine.LateInputs() > before {
 		w.recordFault(a.conn.lateFault, "%s, after its connection was closed", a.conn)
 	}

@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -295,6 +296,7 @@ const (
 	UnhealthyAfter = 45 * time.Second // maximum time without a heartbeat or a successful poll
 	HealthTimeout  = 5 * time.Second  // timeout of a poll
 	unreachedPause = time.Second      // time without invocations after one that could not connect
+	healthPoll     = time.Second      // interval at which a waiting invocation reads the health
 )
 
 // HealthRequest returns the request of a health poll.
@@ -307,40 +309,49 @@ func (a Agent) HealthRequest() (Request, *actor.Refusal) {
 // error status. A missing health endpoint (404, 405) counts as neither success nor
 // error.
 type Health struct {
-	lastSeen actor.Time // last heartbeat or successful poll
-	lastPoll actor.Time
-	unwell   bool
+	lastSeen    actor.Time // last heartbeat or successful poll
+	lastPoll    actor.Time
+	unwellSince actor.Time // first of the consecutive polls that returned an error; 0 if none
 
-	unreached actor.Time // last invocation that found no service; 0 after a sign of life
+	// The first and the last invocation that found no service; 0 after a sign of life.
+	unreachedSince, unreached actor.Time
 }
 
 // NewHealth returns a healthy state for an agent that has just registered.
 func NewHealth(now actor.Time) Health { return Health{lastSeen: now, lastPoll: now} }
 
 // Heartbeat records a heartbeat.
-func (h *Health) Heartbeat(now actor.Time) { h.lastSeen, h.unwell, h.unreached = now, false, 0 }
+func (h *Health) Heartbeat(now actor.Time) {
+	h.lastSeen, h.unwellSince = now, 0
+	h.RecordReached()
+}
 
-// RecordUnreached records that an invocation could not connect. The agent is unhealthy
-// until a sign of life. Invocations are refused for a second only, because a restarted
-// service may answer long before the next poll.
-func (h *Health) RecordUnreached(now actor.Time) { h.unreached = max(now, 1) }
+// RecordUnreached records that an invocation could not connect from its first attempt,
+// at since, until now. The agent is unhealthy until a sign of life. Invocations are
+// not admitted for a second only, because a restarted service may answer long before
+// the next poll.
+func (h *Health) RecordUnreached(since, now actor.Time) {
+	if h.unreached = max(now, 1); h.unreachedSince == 0 || since < h.unreachedSince {
+		h.unreachedSince = max(since, 1)
+	}
+}
 
 // RecordReached records that an invocation was answered.
-func (h *Health) RecordReached() { h.unreached = 0 }
+func (h *Health) RecordReached() { h.unreachedSince, h.unreached = 0, 0 }
 
 // RecordPoll records the result of a poll. Status 0 means no response: the network
 // may be at fault, so the poll counts only as silence.
 func (h *Health) RecordPoll(now actor.Time, status int) {
 	h.lastPoll = now
 	if status != 0 {
-		h.unreached = 0
+		h.RecordReached()
 	}
 	switch status {
 	case 200:
 		h.Heartbeat(now)
 	case 0, 404, 405:
 	default:
-		h.unwell = true
+		h.unwellSince = cmp.Or(h.unwellSince, max(now, 1))
 	}
 }
 
@@ -352,24 +363,45 @@ func (h *Health) LastSeen() actor.Time { return h.lastSeen }
 func (h *Health) Healthy(now actor.Time) bool { return h.unreached == 0 && h.responsive(now) }
 
 func (h *Health) responsive(now actor.Time) bool {
-	return !h.unwell && now.Sub(h.lastSeen) <= UnhealthyAfter
+	return h.unwellSince == 0 && now.Sub(h.lastSeen) <= UnhealthyAfter
 }
 
 // NextPoll returns the time of the next poll.
 func (h *Health) NextPoll() actor.Time { return h.lastPoll.Add(HeartbeatEvery) }
 
-// Refuse returns the refusal of an invocation while the agent is unhealthy, else
-// nil.
-func (h *Health) Refuse(name string, now actor.Time) *actor.Refusal {
+// Admit refuses an invocation while the agent is unhealthy.
+func (h *Health) Admit(now actor.Time) Admission {
 	if wait := h.unreached.Add(unreachedPause).Sub(now); h.unreached != 0 && wait > 0 {
-		refusal := actor.Refuse(actor.Unavailable, "%s is unhealthy: its address accepted no connection", name)
-		refusal.RetryAfter = wait
-		return refusal
+		return Admission{Refusal: actor.RefuseUnavailable(wait, "unhealthy: its address accepted no connection"), Since: h.unreachedSince}
 	}
 	if h.responsive(now) {
-		return nil
+		return Admission{}
 	}
-	refusal := actor.Refuse(actor.Unavailable, "%s is unhealthy: last contact %v ago", name, now.Sub(h.lastSeen).Truncate(time.Second))
-	refusal.RetryAfter = max(h.NextPoll().Sub(now), time.Second)
-	return refusal
+	refusal := actor.RefuseUnavailable(max(h.NextPoll().Sub(now), time.Second), "unhealthy: last contact %v ago", now.Sub(h.lastSeen).Truncate(time.Second))
+	since := h.lastSeen.Add(UnhealthyAfter)
+	if h.unwellSince != 0 {
+		since = min(since, h.unwellSince)
+	}
+	return Admission{Refusal: refusal, Since: since, Poll: healthPoll}
+}
+
+// InvocationPacer is the Pacer of one invocation of an external agent. The first
+// attempt waits until the agent is healthy. Later ones do not: they notice sooner than
+// the next poll that the agent has recovered.
+type InvocationPacer struct {
+	Pacer                               // back-off of the endpoint
+	Health   func(actor.Time) Admission // admission by the health of the agent
+	admitted bool
+}
+
+// Admit implements Pacer.
+func (p *InvocationPacer) Admit(now actor.Time, draw uint64) Admission {
+	if !p.admitted {
+		if pass := p.Health(now); pass.Refusal != nil {
+			return pass
+		}
+	}
+	pass := p.Pacer.Admit(now, draw)
+	p.admitted = p.admitted || pass.Refusal == nil && pass.At <= now
+	return pass
 }

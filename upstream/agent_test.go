@@ -126,20 +126,23 @@ func TestHealth(t *testing.T) {
 		status  int // of a poll; -1: heartbeat, -2: neither
 		healthy bool
 		poll    int
+		since   int // start of the unhealthy time
 	}{
-		{0, -2, true, 15},
-		{15, 0, true, 30},
-		{30, 0, true, 45},
-		{45, -2, true, 45},
-		{46, -2, false, 45},
-		{50, 200, true, 65},
-		{60, 503, false, 75},
-		{61, 0, false, 76},
-		{62, -1, true, 76},
-		{63, 404, true, 78},
-		{64, 405, true, 79},
-		{107, -2, true, 79},
-		{108, -2, false, 79},
+		{0, -2, true, 15, 0},
+		{15, 0, true, 30, 0},
+		{30, 0, true, 45, 0},
+		{45, -2, true, 45, 0},
+		{46, -2, false, 45, 45},
+		{50, 200, true, 65, 0},
+		{60, 503, false, 75, 60},
+		{61, 0, false, 76, 60},
+		{62, 503, false, 77, 60},
+		{63, -1, true, 77, 0},
+		{64, 404, true, 79, 0},
+		{65, 405, true, 80, 0},
+		{108, -2, true, 80, 0},
+		{109, -2, false, 80, 108},
+		{110, 503, false, 125, 108},
 	} {
 		switch {
 		case c.status == -1:
@@ -147,12 +150,71 @@ func TestHealth(t *testing.T) {
 		case c.status >= 0:
 			h.RecordPoll(second(c.at), c.status)
 		}
-		refusal := h.Refuse("agent helper", second(c.at))
+		pass := h.Admit(second(c.at))
+		refusal := pass.Refusal
 		if h.Healthy(second(c.at)) != c.healthy || (refusal == nil) != c.healthy || h.NextPoll() != second(c.poll) {
 			t.Errorf("at %d after %d: got healthy %v, next poll %v, refusal %v", c.at, c.status, h.Healthy(second(c.at)), time.Duration(h.NextPoll()), refusal)
 		}
 		if refusal != nil && (refusal.Reason != actor.Unavailable || refusal.RetryAfter <= 0) {
 			t.Errorf("at %d: got refusal %+v, want Unavailable with RetryAfter", c.at, refusal)
 		}
+		if pass.Since != second(c.since) {
+			t.Errorf("at %d: unhealthy since %v, want %d s", c.at, time.Duration(pass.Since), c.since)
+		}
+	}
+}
+
+// An invocation of an unhealthy agent waits for its health, at most the time of its
+// retries after the agent became unhealthy.
+func TestInvocationWaitsForHealth(t *testing.T) {
+	second := func(n float64) actor.Time { return actor.Time(n * float64(time.Second)) }
+	for _, c := range []struct {
+		name        string
+		begin, beat float64 // times of the invocation and of a heartbeat
+		tries       int
+		ends        float64 // time of the request, or of the refusal
+		sent        bool
+	}{
+		{"heartbeat during the wait", 46, 60.5, 5, 61, true},
+		{"no heartbeat in time", 46, 999, 5, 75, false},
+		{"unhealthy for longer", 76, 999, 5, 76, false},
+		{"no retries", 46, 60.5, 1, 46, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			health := upstream.NewHealth(second(0))
+			in := upstream.Invocation{Agent: "helper", Session: "s", Run: "run-1"}
+			order, _ := upstream.Agent{URL: "http://a"}.Exchange(in, true, second(1000), upstream.AttemptLimits{Retry: upstream.RetryPolicy{Tries: c.tries}})
+			pacer := &upstream.InvocationPacer{Pacer: upstream.NewBackoff(upstream.BackoffConfig{}), Health: health.Admit}
+			x, now, beaten := upstream.NewExchange(order), second(c.begin), false
+			ops := x.Step(now, upstream.Begin{}, pacer, 0)
+			for len(ops) == 0 {
+				due, ok := x.NextDeadline()
+				if !ok || due <= now {
+					t.Fatalf("at %v: next deadline %v, %v", time.Duration(now), time.Duration(due), ok)
+				}
+				if now = due; now >= second(c.beat) && !beaten {
+					beaten = true
+					health.Heartbeat(second(c.beat))
+				}
+				ops = x.Step(now, upstream.Tick{}, pacer, 0)
+			}
+			_, sent := ops[0].(upstream.Send)
+			if now != second(c.ends) || sent != c.sent {
+				t.Errorf("at %v: %s; want it at %v s", time.Duration(now), formatOp(ops[0]), c.ends)
+			}
+			if !sent {
+				refusal := ops[0].(upstream.Ended).Outcome.Refusal
+				if refusal.Reason != actor.Unavailable || !strings.HasPrefix(refusal.Detail, "agent helper: unhealthy: last contact ") {
+					t.Errorf("%v", refusal)
+				}
+				return
+			}
+			// The retries of an admitted invocation do not wait for another poll.
+			health.RecordPoll(now, 503)
+			ops = x.Step(now, upstream.Loss{Attempt: 1, Detail: "refused"}, pacer, 0) // the drawn delay is 0
+			if _, sent := ops[len(ops)-1].(upstream.Send); !sent {
+				t.Errorf("after a refused connection: %s", formatOp(ops[len(ops)-1]))
+			}
+		})
 	}
 }

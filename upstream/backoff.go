@@ -90,7 +90,10 @@ type Admission struct {
 	At      actor.Time
 	Refusal *actor.Refusal
 	Since   actor.Time // with Refusal: time since which the upstream fails; 0 if waiting is useless
-	Probe   bool       // the attempt is a probe of a half-open circuit; the caller MUST copy Probe to its Report
+	// Poll is, with Since, the time until the next request for admission; 0 means
+	// Refusal.RetryAfter.
+	Poll  actor.Duration
+	Probe bool // the attempt is a probe of a half-open circuit; the caller MUST copy Probe to its Report
 }
 
 // Admit decides whether an attempt may start. It MUST be called before each

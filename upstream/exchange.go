@@ -370,7 +370,8 @@ func (m exchangeStep) canWait(pass Admission) bool {
 // waitFor returns the time until the next request for admission. The jitter keeps
 // the exchanges that wait for one upstream apart.
 func (m exchangeStep) waitFor(pass Admission) actor.Duration {
-	return pass.Refusal.RetryAfter + jitter(pass.Refusal.RetryAfter/4, m.draw)
+	wait := orDefault(pass.Poll, pass.Refusal.RetryAfter)
+	return wait + jitter(wait/4, m.draw)
 }
 
 func (m exchangeStep) onHead(in Head) {

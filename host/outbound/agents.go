@@ -24,7 +24,7 @@ const pollsMax = 16
 // agents tracks the health and the open invocations of external agents. A run
 // of an older definition may still invoke an agent that is no longer registered
 // or that is now registered at another endpoint. Such invocations are limited
-// in number, but never refused as unhealthy.
+// in number, but do not depend on the health of the agent.
 type agents struct {
 	mu            sync.Mutex
 	backoffConfig upstream.BackoffConfig
@@ -71,17 +71,23 @@ type invocation struct {
 	stats     *statCounter
 }
 
-// acquire admits an invocation, or refuses it if the agent is unhealthy or at its
-// limit.
-func (s *agents) acquire(name string, target upstream.Target, now actor.Time) (*invocation, *actor.Refusal) {
+// pacer returns the pacer of the invocation.
+func (s *agents) pacer(i *invocation) upstream.Pacer {
+	return &upstream.InvocationPacer{Pacer: i.backoff, Health: func(now actor.Time) upstream.Admission {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if k := s.known[i.name]; k != nil && k.Target.URL == i.url {
+			return k.health.Admit(now)
+		}
+		return upstream.Admission{}
+	}}
+}
+
+// acquire admits an invocation, or refuses it if the agent is at its limit.
+func (s *agents) acquire(name string, target upstream.Target) (*invocation, *actor.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.known[name]
-	if k != nil && k.Target.URL == target.URL {
-		if refusal := k.health.Refuse("agent "+name, now); refusal != nil {
-			return nil, refusal
-		}
-	}
 	limit := target.Concurrency
 	if limit == 0 {
 		limit = upstream.ConcurrencyDefault
@@ -181,20 +187,22 @@ func (o *Outbound) LastSeen(name string) actor.Time {
 }
 
 // recordInvocation records whether the last attempt of an invocation reached the agent.
-func (s *agents) recordInvocation(name, url string, last upstream.Attempt, now actor.Time) {
+func (s *agents) recordInvocation(name, url string, attempts []upstream.Attempt, now actor.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.known[name]
-	switch {
-	case k == nil || k.Target.URL != url:
+	if k == nil || k.Target.URL != url || len(attempts) == 0 {
+		return
+	}
+	switch last := attempts[len(attempts)-1]; {
 	case last.Status != 0:
 		k.health.RecordReached()
 	case last.Refusal != nil && last.Refusal.Reason == actor.Unavailable:
-		k.health.RecordUnreached(now)
+		k.health.RecordUnreached(attempts[0].At, now)
 	}
 }
 
-// Healthy reports whether an agent is registered and not refused as unhealthy.
+// Healthy reports whether an agent is registered and healthy.
 func (o *Outbound) Healthy(name string) bool {
 	s := o.agents
 	s.mu.Lock()

@@ -239,7 +239,7 @@ func TestAgentHealth(t *testing.T) {
 			}
 			waitOrDisconnect(r, time.Minute)
 		})
-		target := upstream.Target{URL: agentURL, AuthEnv: "TROUPE_AUTH_A"}
+		target := upstream.Target{URL: agentURL, AuthEnv: "TROUPE_AUTH_A", Retry: upstream.RetryPolicy{Tries: 1}} // no wait for health
 		check := func(what string, healthy bool) {
 			t.Helper()
 			synctest.Wait()
@@ -306,6 +306,72 @@ func TestAgentHealth(t *testing.T) {
 		}
 		if len(w.agents.backoffs) > 0 {
 			t.Errorf("%d unused back-offs remain", len(w.agents.backoffs))
+		}
+		w.close()
+	})
+}
+
+// A service that restarts within the time of the retries costs none of the calls that
+// arrive while it is known to be unhealthy.
+func TestCallWaitsForUnhealthyAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == "GET" {
+				waitOrDisconnect(r, time.Minute)
+				return
+			}
+			writeStream(w, agentEvents(`done {}`))
+		})
+		target := upstream.Target{URL: agentURL}
+		w.SetAgents([]Agent{{"py", target}})
+		for _, c := range []struct {
+			name           string
+			until, beating time.Duration // silence before the call, time until a heartbeat; 0: none
+			least, most    time.Duration // time until the answer
+		}{
+			{"heartbeat within the retry time", 46 * time.Second, 10 * time.Second, 10 * time.Second, 12 * time.Second},
+			{"no heartbeat", 46 * time.Second, 0, 27 * time.Second, 29 * time.Second},
+			{"silent for longer", 80 * time.Second, 0, 0, 0},
+		} {
+			w.Heartbeat("py")
+			<-time.After(c.until) // of bubble time
+			beat := make(chan struct{})
+			go func() {
+				defer close(beat)
+				if c.beating > 0 {
+					<-time.After(c.beating)
+					w.Heartbeat("py")
+				}
+			}()
+			h := invoke(t.Context(), w.Outbound, target, true, testTimeout)
+			if (h.Refusal == nil) != (c.beating > 0) || h.took < c.least || h.took > c.most {
+				t.Errorf("%s: %v after %v", c.name, h.Refusal, h.took)
+			}
+			<-beat
+		}
+		if n := len(w.agents.invocations); n > 0 {
+			t.Errorf("%d agents still have open invocations", n)
+		}
+		w.close()
+	})
+}
+
+// An invocation of an older definition, at another endpoint, does not change the health of
+// the agent.
+func TestInvocationOfOldEndpointIsNotRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, Config{}, func(http.ResponseWriter, *http.Request) {})
+		w.dialer.connect = func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+			return nil, errors.New("connection refused")
+		}
+		w.SetAgents([]Agent{{"py", upstream.Target{URL: "http://elsewhere.example/py"}}})
+		old := upstream.Target{URL: agentURL, Retry: upstream.RetryPolicy{Tries: 1}}
+		if h := invoke(t.Context(), w.Outbound, old, false, testTimeout); h.Refusal == nil || !w.Healthy("py") {
+			t.Errorf("after an invocation of the old endpoint: %v, healthy: %v", h.Refusal, w.Healthy("py"))
+		}
+		current := upstream.Target{URL: "http://elsewhere.example/py", Retry: old.Retry}
+		if h := invoke(t.Context(), w.Outbound, current, false, testTimeout); h.Refusal == nil || w.Healthy("py") {
+			t.Errorf("after an invocation of the current endpoint: %v, healthy: %v", h.Refusal, w.Healthy("py"))
 		}
 		w.close()
 	})

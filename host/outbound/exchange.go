@@ -23,7 +23,7 @@ type exchange struct {
 	*Outbound
 	machine      *upstream.Exchange
 	roundTripper http.RoundTripper
-	backoff      *sharedBackoff
+	pacer        upstream.Pacer
 	onPiece      func(actor.Piece)
 	deadline     actor.Time
 	adjusted     <-chan actor.Duration // new values of the time left; may be nil
@@ -32,21 +32,20 @@ type exchange struct {
 	outcome      *upstream.Outcome
 }
 
-// runExchange performs the requests of an order and returns the answer and the last
-// attempt.
-func (o *Outbound) runExchange(ctx context.Context, order upstream.ExchangeConfig, roundTripper http.RoundTripper, backoff *sharedBackoff, stats *statCounter, adjusted <-chan actor.Duration, onPiece func(actor.Piece)) (_ actor.Answer, last upstream.Attempt) {
-	x := &exchange{Outbound: o, machine: upstream.NewExchange(order), roundTripper: roundTripper, backoff: backoff, onPiece: onPiece, adjusted: adjusted,
+// runExchange performs the requests of an order and returns the answer and the
+// attempts.
+func (o *Outbound) runExchange(ctx context.Context, order upstream.ExchangeConfig, roundTripper http.RoundTripper, pacer upstream.Pacer, stats *statCounter, adjusted <-chan actor.Duration, onPiece func(actor.Piece)) (actor.Answer, []upstream.Attempt) {
+	x := &exchange{Outbound: o, machine: upstream.NewExchange(order), roundTripper: roundTripper, pacer: pacer, onPiece: onPiece, adjusted: adjusted,
 		deadline: order.Deadline, inputs: make(chan upstream.Input)}
 	x.run(ctx)
 	for i, a := range x.outcome.Attempts {
 		o.logAttempt(order.Upstream, i+1, a)
 		stats.countAttempt(a)
-		last = a
 	}
 	if x.outcome.Refusal != nil {
-		return refusedAnswer(x.outcome.Refusal), last
+		return refusedAnswer(x.outcome.Refusal), x.outcome.Attempts
 	}
-	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: x.outcome.Completion.Encode()}}}, last
+	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: x.outcome.Completion.Encode()}}}, x.outcome.Attempts
 }
 
 // logAttempt logs one attempt. Nothing else about an exchange is logged; see
@@ -115,7 +114,7 @@ func (x *exchange) takeAdjustment() {
 
 // step advances the machine by one input and performs the resulting operations.
 func (x *exchange) step(now actor.Time, in upstream.Input) {
-	ops := x.machine.Step(now, in, x.backoff, random())
+	ops := x.machine.Step(now, in, x.pacer, random())
 	complete := false
 	if n := len(ops); n > 0 {
 		ended, ok := ops[n-1].(upstream.Ended)

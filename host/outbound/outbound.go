@@ -193,13 +193,13 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-cha
 		return refusedAnswer(refusal)
 	}
 	defer o.release(op.Call.Principal)
-	a, refusal := o.agents.acquire(op.Name, target, o.now())
+	a, refusal := o.agents.acquire(op.Name, target)
 	if refusal != nil {
 		return refusedAnswer(refusal)
 	}
 	defer o.agents.release(a)
-	answer, last := o.runExchange(ctx, order, o.transport, a.backoff, a.stats, adjusted, onPiece)
-	o.agents.recordInvocation(op.Name, target.URL, last, o.now())
+	answer, attempts := o.runExchange(ctx, order, o.transport, o.agents.pacer(a), a.stats, adjusted, onPiece)
+	o.agents.recordInvocation(op.Name, target.URL, attempts, o.now())
 	return answer
 }
 
