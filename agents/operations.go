@@ -127,12 +127,15 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 	return s.makeRoom(spec.ID, change{updates: []actor.StateItem{item, s.retired(previous, owner)}, answer: answer})
 }
 
-// checkDurability rejects a change of an agent's durability while one of its runs
-// may be open. The durability decides whether the journal of an actor is read and
-// extended. This MUST NOT change during a run.
+// checkDurability rejects a change of an agent's durability by a client while one of
+// its runs may be open. The operator may change it at any time, because otherwise an
+// agent of a client could prevent the start of a node whose files declare that agent.
+// The change affects no open run: the actors of the agent adopt its durability when
+// their runs have ended (see becomeVolatile in package runtime).
 func (s registryState) checkDurability(spec Spec) *actor.Refusal {
-	// If the agent exists, its former definitions are not compared: definitions
-	// replaced within FormerRetention had the same durability.
+	if s.principal == Operator {
+		return nil
+	}
 	if previous, exists := s.agent(spec.ID); exists {
 		if previous.Durability != spec.Durability {
 			return durabilityRefusal(spec.ID, previous.Durability)
@@ -155,7 +158,7 @@ func (s registryState) checkDurability(spec Spec) *actor.Refusal {
 }
 
 func durabilityRefusal(id, durability string) *actor.Refusal {
-	r := actor.Refuse(actor.Rejected, "%s has, or recently had, durability %s, which cannot change while its runs may be open; keep it or choose another name", id, durability)
+	r := actor.Refuse(actor.Rejected, "%s has, or recently had, durability %s, which only the operator can change while its runs may be open; keep it or choose another agent_id", id, durability)
 	r.Field = "durability"
 	return r
 }

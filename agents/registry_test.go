@@ -559,11 +559,12 @@ func TestAvailabilityWarnings(t *testing.T) {
 	}
 }
 
-// No principal may change the durability of an agent with open runs, neither by an
-// update nor by deleting and creating it again.
-func TestDurabilityCannotChange(t *testing.T) {
+// A client cannot change the durability of an agent with open runs, neither by an
+// update nor by deleting and creating it again. The operator can.
+func TestClientCannotChangeDurability(t *testing.T) {
 	f := newRegistryFixture(t)
-	for _, f.principal = range []string{"x", agents.Operator} {
+	for _, id := range []string{"x", "y"} {
+		f.principal = id
 		f.mustApply(agents.OpPut, `{"name":"a","durability":"journaled"}`)
 		expectRefusal := func(step string) {
 			t.Helper()
@@ -581,6 +582,11 @@ func TestDurabilityCannotChange(t *testing.T) {
 		f.mustApply(agents.OpDelete, `{"agent_id":"a"}`)
 		f.now = f.now.Add(agents.FormerRetention + time.Hour)
 	}
+	f.mustApply(agents.OpPut, `{"name":"a","durability":"none"}`)
+	f.principal = agents.Operator
+	f.mustApply(agents.OpPut, `{"name":"a","durability":"journaled"}`)
+	f.mustApply(agents.OpDelete, `{"agent_id":"a"}`)
+	f.mustApply(agents.OpPut, `{"name":"a","durability":"none"}`)
 }
 
 // After any sequence of operations the registry and its announcements match the

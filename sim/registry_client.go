@@ -246,7 +246,7 @@ func (rc *registryClient) drawOp() *registryOp {
 			o.operation = agents.OpRegister
 		}
 		volatile := w.plan.RegisteredVolatile[at]
-		if rc.present[name] && w.entropy.Int(8) == 7 { // the durability of an agent cannot change
+		if rc.present[name] && w.entropy.Int(8) == 7 && principal != agents.Operator { // a client cannot change the durability of an agent
 			volatile, o.wantRefusals = !volatile, []actor.Reason{actor.Rejected}
 		}
 		o.body = rc.drawSpec(name, kind, volatile)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -59,4 +60,59 @@ func (b busyRegistry) PutAgent(ctx context.Context, spec agents.Spec) (bool, []s
 		return false, nil, actor.RefuseBusy(actor.ScopeCallee, time.Hour, "open runs need all former definitions")
 	}
 	return b.Node.PutAgent(ctx, spec)
+}
+
+// An agent of a client with another durability does not prevent a start with a file of
+// that agent, whether the agent has an open run, has none, or was deleted. The open run
+// ends as it began.
+func TestAgentOfClientDoesNotBlockAgentFiles(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := startServer(t, dir, "--pace", "1m")
+	for _, body := range []string{`{"name":"a","durability":"none"}`, `{"name":"b"}`, `{"name":"c","durability":"none"}`} {
+		s.putAgent(body)
+	}
+	if status, err := s.request("DELETE", "/v1/agents/c", "", "", new(any)); status != 200 {
+		t.Fatalf("%d %v", status, err)
+	}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		_, _ = s.request("POST", "/v1/agents/b/messages", `{"content":"x"}`, "", new(any)) // ends with the server
+	}()
+	var b struct {
+		Actors []struct {
+			Turns []struct {
+				Run string `json:"run_id"`
+			} `json:"turns"`
+		} `json:"actors"`
+	}
+	waitUntil(t, "the run to start", func() bool {
+		_, err := s.request("GET", "/v1/agents/b", "", "", &b)
+		return err == nil && len(b.Actors) == 1 && len(b.Actors[0].Turns) == 1
+	})
+	s.stop(syscall.SIGKILL)
+	<-sent
+
+	files := writeFiles(t, ">> a.toml\nname = \"a\"\n>> b.toml\nname = \"b\"\ndurability = \"none\"\n>> c.toml\nname = \"c\"")
+	s = startServer(t, dir, "--agents", files)
+	for id, want := range map[string]string{"a": "journaled", "b": "none", "c": "journaled"} {
+		var agent struct {
+			Spec struct {
+				Durability string `json:"durability"`
+			} `json:"spec"`
+		}
+		if status, err := s.request("GET", "/v1/agents/"+id, "", "", &agent); status != 200 || agent.Spec.Durability != want {
+			t.Errorf("%s: %d %v, durability %s, want %s", id, status, err, agent.Spec.Durability, want)
+		}
+		if status, reply := s.call(id, "y"); status != 200 {
+			t.Errorf("call of %s: %d %+v", id, status, reply)
+		}
+	}
+	waitUntil(t, "the open run to end", func() bool {
+		var state struct {
+			Status string `json:"status"`
+		}
+		_, err := s.request("GET", "/v1/runs/"+b.Actors[0].Turns[0].Run, "", "", &state)
+		return err == nil && state.Status == "DONE"
+	})
 }
