@@ -432,6 +432,62 @@ func TestPrincipalCannotUseUpAgents(t *testing.T) {
 	}
 }
 
+// Principals within their quotas cannot together store more former definitions than
+// their common share. If open runs need all of them, changes wait.
+func TestPrincipalsShareFormerDefinitions(t *testing.T) {
+	const principals = (agents.AgentsMax + agents.FormerMax) / agents.PrincipalRecordsMax
+	f := newRegistryFixture(t)
+	for p := range principals {
+		f.principal = fmt.Sprint("p", p)
+		f.mustApply(agents.OpPut, fmt.Sprintf(`{"name":"a%d"}`, p))
+		for n := range agents.PrincipalRecordsMax - 1 {
+			f.state[fmt.Sprintf("former/b%d/%064d", p, n)] = fmt.Sprintf(`{"spec":{"name":"b"},"replaced_at":%q,"owner":"p%d"}`, runs.FormatTime(f.now), p)
+		}
+	}
+	f.principal, f.open = "late", func(string) bool { return true }
+	out := f.apply(agents.OpPut, `{"name":"late"}`)
+	if out.Refusal == nil || out.Refusal.Reason != actor.Busy || !strings.Contains(out.Refusal.Detail, "all principals together") {
+		t.Fatalf("%+v", out)
+	}
+	f.open = func(string) bool { return false }
+	before := len(f.state)
+	if f.mustApply(agents.OpPut, `{"name":"late"}`); len(f.state) > before {
+		t.Errorf("%d records, %d before", len(f.state), before)
+	}
+}
+
+// A change by the operator makes the operator the owner, and so does a request of the
+// operator for the definition that the agent has. No other principal takes an agent over.
+func TestOperatorBecomesOwner(t *testing.T) {
+	for name, body := range map[string]string{"changed": `{"name":"a","prompt":"new"}`, "same": `{"name":"a"}`} {
+		f := newRegistryFixture(t)
+		f.mustApply(agents.OpPut, `{"name":"a"}`)
+		f.principal = "other"
+		if f.apply(agents.OpPut, `{"name":"a"}`); f.owner("a") != "key:a" {
+			t.Errorf("%s: the owner is %s after a request of another client", name, f.owner("a"))
+		}
+		f.principal = agents.Operator
+		if f.mustApply(agents.OpPut, body); f.owner("a") != agents.Operator {
+			t.Errorf("%s: the owner is %s, want the operator", name, f.owner("a"))
+		}
+		f.principal = "key:a"
+		if out := f.apply(agents.OpDelete, `{"agent_id":"a"}`); out.Refusal == nil || out.Refusal.Reason != actor.Rejected {
+			t.Errorf("%s: the former owner deletes the agent: %+v", name, out)
+		}
+	}
+}
+
+// owner returns the owner of an agent in the state of the registry.
+func (f *registryFixture) owner(id string) string {
+	var record struct {
+		Owner string `json:"owner"`
+	}
+	if err := json.Unmarshal([]byte(f.state["agent/"+id]), &record); err != nil {
+		f.t.Fatalf("%v", err)
+	}
+	return record.Owner
+}
+
 // Former definitions that no open run needs are deleted first, the oldest before the
 // others. Needed ones are kept however old they are.
 func TestUnneededDefinitionsArePruned(t *testing.T) {

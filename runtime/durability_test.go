@@ -183,3 +183,23 @@ func TestJournalIsKeptWhileNeeded(t *testing.T) {
 	n.advance(time.Minute)
 	n.want(n.send("a", "x", withKey("k")), "a:x")
 }
+
+// Open work in the log of an actor that has volatile runs is loaded after these, again
+// and again if the disk fails.
+func TestLoadAfterVolatileRunsIsRetried(t *testing.T) {
+	n := newNode(t, 1, agent("a", sleepByLength()))
+	id := n.send("a", "x")
+	n.agents = []actor.Definition{agent("a", sleepByLength(), volatile)}
+	n.paused = true
+	n.restart(1)
+	due := n.inputs
+	n.inputs, n.paused = nil, false
+	early := n.send("a", "long")
+	n.failLoads = 2
+	n.inputs = append(n.inputs, due...)
+	n.advance(time.Minute)
+	n.want(early, "slept")
+	if r := n.runs[id]; n.failLoads != 0 || !r.Status.Ended() || r.Refusal != nil {
+		t.Errorf("%d failures left, run %+v; want it ended", n.failLoads, r)
+	}
+}

@@ -389,3 +389,20 @@ func TestDecodeCompletionIsStrict(t *testing.T) {
 		t.Errorf("brackets in a string: got %+v, error %v", c, err)
 	}
 }
+
+// An error names the member at fault. A secret in that name is hidden although its
+// slash and its tilde are escaped in the JSON pointer of the error.
+func TestSecretInMemberNameIsHidden(t *testing.T) {
+	const secret = "sk/top~secret/1"
+	d, failure := upstream.NewAgentDecoder("agent helper", "run-1", upstream.Secrets{secret}, "text/event-stream")
+	if failure != nil {
+		t.Fatal(failure)
+	}
+	_, failure = d.Decode([]byte("event: delta\ndata: {\"" + secret + "\":{\"a\":1,\"a\":2}}\n\n"))
+	if failure == nil {
+		t.Fatal("a duplicate member was accepted")
+	}
+	if text := failure.Refusal.Detail; !strings.Contains(text, "***") || strings.Contains(text, "top") {
+		t.Errorf("got %q, want *** instead of the secret", text)
+	}
+}
