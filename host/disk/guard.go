@@ -25,6 +25,9 @@ type guardFS struct {
 	disk *Disk
 }
 
+// manifestMarker is the prefix of the marker files that refer to a MANIFEST.
+const manifestMarker = "marker.manifest."
+
 // check ends the process if err is set and name is a file of the store.
 func (g guardFS) check(operation, name string, err error) error {
 	if err == nil || errors.Is(err, os.ErrClosed) {
@@ -57,8 +60,17 @@ func (g guardFS) file(name string, f vfs.File, err error) (vfs.File, error) {
 	return guardFile{f, g, name}, nil
 }
 
-// Create implements vfs.FS.
+// Create implements vfs.FS. Pebble creates a new MANIFEST, then a marker file whose
+// name refers to it, and then syncs the directory once. A file system that persists
+// names in any order could keep only the marker after a power failure, and the
+// store would not open. Therefore the directory is also synced before the marker.
 func (g guardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if strings.HasPrefix(filepath.Base(name), manifestMarker) {
+		dir := filepath.Dir(name)
+		if err := g.check("sync", dir, syncDir(g.FS, dir)); err != nil {
+			return nil, err
+		}
+	}
 	f, err := g.FS.Create(name, c)
 	return g.file(name, f, err)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -94,5 +95,32 @@ func TestGuardCoversEveryChange(t *testing.T) {
 				t.Errorf("%s of %s, %v: fatal %v %q, want %v", operation, test.name, test.err, fatal, line, test.fatal)
 			}
 		}
+	}
+}
+
+// Once a marker exists, a power failure cannot lose the MANIFEST that its name
+// refers to.
+func TestMarkerFollowsManifest(t *testing.T) {
+	const dir = "/data/pebble"
+	fs := vfs.NewCrashableMem()
+	if err := fs.MkdirAll(dir, dirMode); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"/", "/data"} { // the directory itself is durable
+		if err := syncDir(fs, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := guardFS{fs, &Disk{dir: "/data"}}
+	for _, name := range []string{"MANIFEST-000001", "marker.manifest.000001.MANIFEST-000001"} {
+		f, err := g.Create(g.PathJoin(dir, name), vfs.WriteCategoryUnspecified)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustClose(t, f)
+	}
+	names, err := fs.CrashClone(vfs.CrashCloneCfg{}).List(dir)
+	if err != nil || !slices.Equal(names, []string{"MANIFEST-000001"}) {
+		t.Errorf("after a power failure: files %v, error %v, want the MANIFEST alone", names, err)
 	}
 }

@@ -167,12 +167,7 @@ func (d *Disk) syncParents() {
 		if parent == dir {
 			return
 		}
-		file, err := fs.OpenDir(parent)
-		if err != nil {
-			return
-		}
-		err = errors.Join(file.Sync(), file.Close())
-		if err != nil {
+		if syncDir(fs, parent) != nil {
 			return
 		}
 		dir = parent
@@ -262,7 +257,7 @@ func (d *Disk) writeAtomic(name string, content []byte) error {
 func (d *Disk) install(name string) error {
 	err := d.options.fs.Rename(d.path(name+tempSuffix), d.path(name))
 	if err == nil {
-		err = d.syncDir()
+		err = syncDir(d.options.fs, d.dir)
 	}
 	if err != nil {
 		return fmt.Errorf("file %s: %w", name, cause(err))
@@ -270,11 +265,11 @@ func (d *Disk) install(name string) error {
 	return nil
 }
 
-// syncDir makes the names of the files in the directory durable.
-func (d *Disk) syncDir() error {
-	dir, err := d.options.fs.OpenDir(d.dir)
+// syncDir makes the names of the files in a directory durable.
+func syncDir(fs vfs.FS, dir string) error {
+	f, err := fs.OpenDir(dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return errors.Join(f.Sync(), f.Close())
 }
