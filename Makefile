@@ -23,7 +23,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden demo demo-python clients crash load growth rot mutants bench allocs vuln check
+.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden demo demo-python clients crash recovery load growth rot mutants bench allocs vuln check
 
 # A comment with ## marks an everyday target, one with #+ any other.
 help:
@@ -128,6 +128,9 @@ clients: build #+ resume streams across a kill -9 with curl, Python, npm's Event
 crash: build ## kill the real server N (20) times and simulate power failures; no acknowledged work may be lost
 	@$(GO) run ./test/crash $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))
 	@$(GO) test ./host/disk -run '^TestPowerFailure' -count=1 -v -args -power-runs 50
+
+recovery: #+ crash at every single operation of a recovery, and within the recovery after it; N= histories, for a longer run
+	@$(GO) test ./host/disk -run '^TestRecovery' -count=1 -v -timeout 2h -args $(if $(N),-recovery-runs $(N))
 
 load: build ## load-test a node, up to five times its peak: ARGS=
 	@bin/troupe load --plot docs --page docs/PERFORMANCE.md $(ARGS)

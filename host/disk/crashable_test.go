@@ -51,14 +51,21 @@ func TestCrashableStoreMatchesMemory(t *testing.T) {
 }
 
 func dump(t *testing.T, kv store.KV) []byte {
-	var all []byte
-	if err := kv.Scan([]byte{0}, []byte{0xff}, func(k, v []byte) bool {
-		all = append(append(append(append(all, k...), '='), v...), '\n')
-		return true
-	}); err != nil {
+	t.Helper()
+	all, err := contentOf(kv)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// contentOf returns all keys and values of a store.
+func contentOf(kv store.KV) (all []byte, err error) {
+	err = kv.Scan([]byte{0}, []byte{0xff}, func(k, v []byte) bool {
+		all = append(append(append(append(all, k...), '='), v...), '\n')
+		return true
+	})
+	return all, err
 }
 
 func BenchmarkCrashableStoreOpenClose(b *testing.B) {

@@ -52,6 +52,14 @@ func (s *entryGenerator) next() store.Entry {
 	return e
 }
 
+// nextEntries returns the next count entries.
+func nextEntries(s *entryGenerator, count int) (all []store.Entry) {
+	for range count {
+		all = append(all, s.next())
+	}
+	return all
+}
+
 // checkEntries checks that each entry of the actor in a store is the one that
 // its generator produces. It returns the number of entries.
 func checkEntries(kv store.KV, id actor.ID) (uint64, error) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -95,7 +96,8 @@ type powerTest struct {
 	promises map[actor.CallID]promise
 
 	powerLosses chan powerLoss
-	checked     *sync.Cond // signalled after each check
+	inspect     func(context.Context, powerLoss) // called for each power loss, one at a time
+	checked     *sync.Cond                       // signalled after each check
 	losses      int
 	syncedOnly  int
 	restarted   int
@@ -114,7 +116,7 @@ type promise struct {
 // powerLoss is the file system after a power failure and the promises made
 // before.
 type powerLoss struct {
-	fs       *vfs.MemFS
+	fs       vfs.FS
 	percent  int
 	entries  store.Pos
 	promises map[actor.CallID]promise
@@ -125,7 +127,7 @@ type powerLoss struct {
 // file system given by the parameter through, or mem itself if through is nil.
 func newPowerTest(mem *vfs.MemFS, through vfs.FS) *powerTest {
 	p := &powerTest{mem: mem, fs: through, random: rand.New(rand.NewPCG(1, 2)), promises: map[actor.CallID]promise{}, powerLosses: make(chan powerLoss, 16)}
-	p.checked = sync.NewCond(&p.mu)
+	p.checked, p.inspect = sync.NewCond(&p.mu), p.check
 	if p.fs == nil {
 		p.fs = mem
 	}
@@ -139,10 +141,7 @@ func (p *powerTest) losePower(entries store.Pos, restart bool) {
 	if restart {
 		percent = 0
 	}
-	o := powerLoss{percent: percent, entries: entries, promises: make(map[actor.CallID]promise, len(p.promises)), restart: restart}
-	for run, t := range p.promises {
-		o.promises[run] = t
-	}
+	o := powerLoss{percent: percent, entries: entries, promises: maps.Clone(p.promises), restart: restart}
 	o.fs = p.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: p.random})
 	p.mu.Unlock()
 	p.powerLosses <- o
@@ -188,7 +187,7 @@ func (p *powerTest) run(t *testing.T, count int) {
 	go func() {
 		defer close(judged)
 		for o := range p.powerLosses {
-			p.check(ctx, o)
+			p.inspect(ctx, o)
 			p.mu.Lock()
 			p.checked.Broadcast()
 			p.mu.Unlock()
@@ -296,11 +295,12 @@ func (p *powerTest) verify(ctx context.Context, o powerLoss) error {
 		return err
 	}
 	p.restarted++
-	return p.resume(ctx, o)
+	return p.resume(ctx, o, func(store.RunOwner, [][]byte) {})
 }
 
-// resume starts a node on the remains and follows every run to its end.
-func (p *powerTest) resume(ctx context.Context, o powerLoss) error {
+// resume starts a node on the remains and follows every run to its end. The
+// callback each receives the events of a run so far.
+func (p *powerTest) resume(ctx context.Context, o powerLoss, each func(store.RunOwner, [][]byte)) error {
 	n, err := startPowerNode(o.fs, func(l *Log) engine.Log { return l })
 	if err != nil {
 		return err
@@ -316,7 +316,7 @@ func (p *powerTest) resume(ctx context.Context, o powerLoss) error {
 			err = errors.Join(err, n.finishCoordinator(ctx, run.Run, run.Actor))
 			continue
 		}
-		_, e = n.readRun(ctx, run.Run, nil)
+		_, e = n.readRun(ctx, run.Run, func(events [][]byte) { each(run, events) })
 		err = errors.Join(err, e)
 	}
 	for run, t := range o.promises {

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+var recoveryRuns = flag.Int("recovery-runs", 0, "number of histories to recover from; 0 means a few, with fewer second crashes")
+
+// Every stride-th crash is followed by a crash in the recovery from it.
+const (
+	shortRecoveries             = 4
+	recoveryStride, shortStride = 8, 64
+)
+
+// A crash at any single operation of a recovery, and another at any single
+// operation of the recovery from it, leave a store that opens with the same
+// content. The first history is empty: its recovery creates the store.
+func TestRecoveryCrashedAtEveryOperation(t *testing.T) {
+	histories, stride := *recoveryRuns, recoveryStride
+	if histories == 0 {
+		histories, stride = shortRecoveries, shortStride
+	}
+	var r recoveryTest
+	for seed := range histories {
+		r.recoverFrom(t, uint64(seed), stride, func(fs vfs.FS) vfs.FS { return fs })
+	}
+	for _, f := range r.failures {
+		t.Error(f)
+	}
+	t.Logf("%d histories with %d acknowledged entries: crashes at %d operations of recoveries, and at %d operations of the recoveries after %d of them; %d losses",
+		histories, r.acked, r.operations[0], r.operations[1], r.nested, len(r.failures))
+	if r.operations[0] < 40*histories || r.operations[1] < 30*r.nested || r.nested == 0 || r.acked == 0 {
+		t.Error("too few crashes or acknowledged entries")
+	}
+}
+
+// The test above would detect a recovery that does not sync what it moves from the
+// log into tables.
+func TestRecoveryDetectsSkippedSync(t *testing.T) {
+	var r recoveryTest
+	for seed := range uint64(shortRecoveries) {
+		r.recoverFrom(t, seed, shortStride, func(fs vfs.FS) vfs.FS { return noTableSyncFS{fs} })
+	}
+	if len(r.failures) == 0 {
+		t.Errorf("no loss detected in %d crashes", r.operations[0])
+	} else {
+		t.Logf("%d losses detected; the first: %s", len(r.failures), r.failures[0])
+	}
+}
+
+// A crash at any single operation while a node starts and resumes its runs, and
+// another while it starts after that, lose nothing that a client knows.
+func TestRecoveryOfNode(t *testing.T) {
+	nodes, stride := *recoveryRuns, recoveryStride
+	if nodes == 0 {
+		nodes, stride = shortRecoveries, shortStride
+	}
+	p := newPowerTest(vfs.NewCrashableMem(), nil)
+	var losses []powerLoss
+	p.inspect = func(_ context.Context, o powerLoss) {
+		if o.restart {
+			losses = append(losses, o)
+		}
+	}
+	p.run(t, powerClients*max(4, nodes/powerClients))
+	var r recoveryTest
+	for i := range nodes {
+		o := losses[len(losses)*(i+1)/(nodes+1)]
+		random := rand.New(rand.NewPCG(uint64(i), 4))
+		crashes := r.crashNode(t, p, fmt.Sprintf("node %d", i), 0, o, random)
+		for j := i % stride; j < len(crashes); j += stride {
+			r.nested++
+			again := powerLoss{fs: crashes[j].mem, promises: crashes[j].promises}
+			r.crashNode(t, p, fmt.Sprintf("node %d, after %s", i, crashes[j].operation), 1, again, random)
+		}
+	}
+	for _, f := range r.failures {
+		t.Error(f)
+	}
+	t.Logf("%d nodes resumed %d runs: crashes at %d operations of their starts, and at %d operations of the starts after %d of them; %d losses",
+		nodes, p.resumed, r.operations[0], r.operations[1], r.nested, len(r.failures))
+	if p.resumed == 0 || r.operations[0] < 30*nodes || r.operations[1] < 30*r.nested || r.nested == 0 {
+		t.Error("too few crashes or resumed runs")
+	}
+}
+
+// crashNode starts a node on the remains of a power loss and follows every run to its
+// end. It checks what a crash at each operation leaves.
+func (r *recoveryTest) crashNode(t *testing.T, p *powerTest, name string, depth int, o powerLoss, random *rand.Rand) []crashed {
+	recorder := newCrashRecorder(storeState{mem: o.fs.(*vfs.MemFS)}, random)
+	recorder.promises = maps.Clone(o.promises)
+	o.fs = recorder
+	err := p.resume(t.Context(), o, func(run store.RunOwner, events [][]byte) {
+		recorder.update(func() {
+			known := recorder.promises[run.Run]
+			known.to, known.events = run.Actor, events
+			recorder.promises[run.Run] = known
+		})
+	})
+	if err != nil {
+		r.failures = append(r.failures, fmt.Sprintf("%s: start: %v", name, err))
+	}
+	r.operations[depth] += recorder.operations
+	for i := range recorder.crashes {
+		c := &recorder.crashes[i]
+		remains := c.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
+		if err := p.verify(t.Context(), powerLoss{fs: remains, promises: c.promises}); err != nil {
+			r.failures = append(r.failures, fmt.Sprintf("%s, %s: %v", name, c.operation, err))
+		}
+	}
+	return recorder.crashes
+}
+
+// noTableSyncFS is a file system that ignores syncs of tables.
+type noTableSyncFS struct{ vfs.FS }
+
+func (n noTableSyncFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := n.FS.Create(name, c)
+	if err == nil && strings.HasSuffix(name, ".sst") {
+		f = noSyncFile{f}
+	}
+	return f, err
+}
+
+// recoveryTest counts the crashes within recoveries and the losses after them.
+type recoveryTest struct {
+	operations [2]int // operations crashed at: of first recoveries, and of recoveries from these crashes
+	nested     int    // number of crashes that were followed by a crash in the next recovery
+	acked      uint64 // number of acknowledged entries of the histories
+	failures   []string
+}
+
+// recoverFrom draws a history and crashes at every operation of its recovery. After
+// every stride-th of these crashes, it crashes at every operation of the recovery
+// from that crash. The recoveries use the file system that through returns.
+func (r *recoveryTest) recoverFrom(t *testing.T, seed uint64, stride int, through func(vfs.FS) vfs.FS) {
+	random := rand.New(rand.NewPCG(seed, 3))
+	h := drawStoreHistory(t, random, int(seed)*40)
+	r.acked += h.acked
+	crashes := r.crashRecovery(fmt.Sprintf("history %d", seed), 0, h.options, h.storeState, random, through)
+	for i := int(seed) % stride; i < len(crashes); i += stride {
+		r.nested++
+		r.crashRecovery(fmt.Sprintf("history %d, after %s", seed, crashes[i].operation), 1, h.options, crashes[i].storeState, random, through)
+	}
+}
+
+// crashRecovery recovers a store, and checks what a crash at each operation leaves.
+// It returns the states after the crashes.
+func (r *recoveryTest) crashRecovery(name string, depth int, options Options, from storeState, random *rand.Rand, through func(vfs.FS) vfs.FS) []crashed {
+	recorder := newCrashRecorder(from, random)
+	options.fs = through(recorder)
+	if err := recorder.recover(options); err != nil {
+		r.failures = append(r.failures, fmt.Sprintf("%s: recovery: %v", name, err))
+	}
+	crashes := recorder.crashes
+	r.operations[depth] += recorder.operations
+	for i := range crashes {
+		if err := crashes[i].check(options, recorder.content); err != nil {
+			r.failures = append(r.failures, fmt.Sprintf("%s, %s: %v", name, crashes[i].operation, err))
+		}
+	}
+	return crashes
+}
+
+// storeState is a file system after a crash and what the store on it MUST hold.
+type storeState struct {
+	mem       *vfs.MemFS
+	secret    []byte // nil: not yet generated
+	acked     uint64 // number of acknowledged entries
+	committed uint64 // number of entries that may be in the store
+}
+
+// storeHistory is a store that lost power, and the options with which it was opened.
+type storeHistory struct {
+	storeState
+	options Options
+}
+
+// drawStoreHistory commits entries to a store until it loses power.
+func drawStoreHistory(t *testing.T, random *rand.Rand, commits int) storeHistory {
+	mem := vfs.NewCrashableMem()
+	h := storeHistory{storeState: storeState{mem: mem}, options: Options{Ballast: 1}}
+	if random.IntN(2) == 0 {
+		h.options.tune = func(o *pebble.Options) { o.MemTableSize = 64 << 10 } // more logs and tables
+	}
+	if commits == 0 {
+		return h
+	}
+	h.options.fs = mem
+	d := mustOpen(t, powerDir, h.options)
+	l := NewLog(d)
+	var err error
+	if h.secret, err = d.Secret(); err != nil {
+		t.Fatal(err)
+	}
+	g := newEntryGenerator("a")
+	for range commits {
+		if random.IntN(3) > 0 {
+			l.Commit(nextEntries(g, 1+random.IntN(3)), nil)
+			continue
+		}
+		commit(l, nextEntries(g, 1)...)
+		h.acked = g.n
+	}
+	h.committed = g.n
+	percent := []int{0, 100, 1 + random.IntN(99)}[random.IntN(3)]
+	h.mem = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: random})
+	mustClose(t, l, d)
+	return h
+}
+
+// crashed is the state after a crash at an operation of a recovery.
+type crashed struct {
+	storeState
+	operation string
+	unchanged bool // the recovery had not committed anything of its own
+	promises  map[actor.CallID]promise
+}
+
+// crashRecorder is a file system that records, before each operation that changes a
+// file or a directory, what a crash would leave.
+type crashRecorder struct {
+	vfs.FS
+	content []byte // content of the store once it was opened
+
+	mu         sync.Mutex
+	state      storeState
+	unchanged  bool
+	random     *rand.Rand
+	operations int
+	crashes    []crashed
+	promises   map[actor.CallID]promise // what clients of the runs know
+}
+
+// newCrashRecorder returns a recorder over a copy of the state's file system.
+func newCrashRecorder(state storeState, random *rand.Rand) *crashRecorder {
+	state.mem = state.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
+	r := &crashRecorder{state: state, unchanged: true, random: random}
+	r.FS = errorfs.Wrap(state.mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if name := changingOperations[op.Kind]; name != "" {
+			r.record(name + " " + op.Path)
+		}
+		return nil
+	}))
+	return r
+}
+
+var changingOperations = map[errorfs.OpKind]string{errorfs.OpCreate: "create", errorfs.OpLink: "link", errorfs.OpRemove: "remove", errorfs.OpRename: "rename",
+	errorfs.OpReuseForWrite: "reuse", errorfs.OpMkdirAll: "mkdir", errorfs.OpLock: "lock", errorfs.OpFileWrite: "write", errorfs.OpFileWriteAt: "write at",
+	errorfs.OpFileSync: "sync", errorfs.OpFileSyncData: "sync data", errorfs.OpFileSyncTo: "sync to"}
+
+// record records two crashes: one that keeps no unsynced data, and one that keeps a
+// random part or all of it.
+func (r *crashRecorder) record(operation string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.operations++
+	for _, percent := range []int{0, min(1+r.random.IntN(150), 100)} {
+		c := crashed{r.state, fmt.Sprintf("operation %d (%s), %d%% of unsynced data kept", r.operations, operation, percent), r.unchanged, maps.Clone(r.promises)}
+		c.mem = r.state.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: r.random})
+		r.crashes = append(r.crashes, c)
+	}
+}
+
+// update changes the state that a crash from now on MUST keep.
+func (r *crashRecorder) update(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+}
+
+// RemoveAll implements vfs.FS. Like that of a real file system, it removes one file
+// after another.
+func (r *crashRecorder) RemoveAll(dir string) error {
+	names, err := r.List(dir)
+	if err != nil {
+		return nil //nolint:nilerr // like os.RemoveAll of an absent directory
+	}
+	for _, name := range names {
+		if err := r.Remove(r.PathJoin(dir, name)); err != nil {
+			return err
+		}
+	}
+	return r.Remove(dir)
+}
+
+// recover opens the store, reads its secret, appends an entry and closes the store.
+func (r *crashRecorder) recover(options Options) error {
+	d, err := Open(powerDir, "n1", options)
+	if err != nil {
+		return err
+	}
+	if r.content, err = contentOf(d); err != nil {
+		return errors.Join(err, d.Close())
+	}
+	secret, err := d.Secret()
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	r.update(func() { r.state.secret = secret })
+	g := newEntryGenerator("a")
+	n, err := checkEntries(d, g.id)
+	if err != nil || n < r.state.acked || n > r.state.committed {
+		return errors.Join(fmt.Errorf("%d entries, want %d to %d", n, r.state.acked, r.state.committed), err, d.Close())
+	}
+	nextEntries(g, int(n))
+	r.update(func() { r.state.committed, r.unchanged = n+1, false })
+	l := NewLog(d)
+	commit(l, g.next())
+	r.update(func() { r.state.acked = n + 1 })
+	return errors.Join(l.Close(), d.Close())
+}
+
+// check opens the store that a crash has left and compares it with the state before
+// the crash.
+func (c *crashed) check(options Options, content []byte) (err error) {
+	options.fs = c.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(0, 0))})
+	d, err := Open(powerDir, "n1", options)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	if _, err := d.VerifyAll(); err != nil {
+		return err
+	}
+	if names, err := options.fs.List(d.path(preservedDir)); err == nil {
+		return fmt.Errorf("the opened store still has the preserved log %v", names)
+	}
+	got, err := contentOf(d)
+	if err != nil {
+		return err
+	}
+	if c.unchanged && !bytes.Equal(got, content) {
+		return fmt.Errorf("the content has %d bytes, want the same %d", len(got), len(content))
+	}
+	n, err := checkEntries(d, newEntryGenerator("a").id)
+	if err != nil || n < c.acked || n > c.committed {
+		return errors.Join(fmt.Errorf("%d entries, want %d to %d", n, c.acked, c.committed), err)
+	}
+	if secret, err := d.Secret(); err != nil || c.secret != nil && !bytes.Equal(secret, c.secret) {
+		return errors.Join(errors.New("the secret is missing, or another one"), err)
+	}
+	return nil
+}
