@@ -104,6 +104,7 @@ type Call struct {
 	Budget      uint32 // number of calls that this call and its descendants may still make
 	Workflow    string // correlation ID across requests, propagated unchanged
 	Trace       string // W3C traceparent, then a space and the tracestate if any; propagated unchanged
+	Claimed     CallID // in a root call: run that the client names as its cause, without proof; it grants nothing
 	Stamp       Time   // creation time; later than the parent's, even if clocks differ
 	Via         Address
 	Parts       []Part
@@ -126,6 +127,15 @@ func (c *Call) IsRoot() bool { return len(c.Chain) == 0 }
 // Path returns the chain followed by the callee, for errors and logs.
 func (c *Call) Path() []ID {
 	return append(append(make([]ID, 0, len(c.Chain)+1), c.Chain...), c.To)
+}
+
+// TraceID returns the trace ID of the traceparent, or "" if there is none.
+func (c *Call) TraceID() string {
+	const from, to, length = len("00-"), len("00-") + 32, 55
+	if len(c.Trace) < length {
+		return ""
+	}
+	return c.Trace[from:to]
 }
 
 // SetClientDefaults completes a call of a client: it is the root of its tree, in

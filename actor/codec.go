@@ -291,6 +291,12 @@ func (d *Decoder) Parts() []Part {
 	return parts
 }
 
+// The optional fields of an encoded call, as bits. The first was once a boolean.
+const (
+	withIdempotency = 1 << iota
+	withClaimed
+)
+
 // Call appends every field of the call. It writes both the depth and the chain,
 // so that the decoder can check one against the other.
 func (e *Encoder) Call(c Call) {
@@ -308,12 +314,22 @@ func (e *Encoder) Call(c Call) {
 	e.String(c.Principal)
 	e.Uint(uint64(c.Origin))
 	e.String(c.Project)
-	e.Bool(!c.Idempotency.IsZero())
+	options := uint64(0)
+	if !c.Idempotency.IsZero() {
+		options |= withIdempotency
+	}
+	if !c.Claimed.IsZero() {
+		options |= withClaimed
+	}
+	e.Uint(options)
 	if i := c.Idempotency; !i.IsZero() {
 		e.String(i.Principal)
 		e.String(i.Route)
 		e.String(i.Key)
 		e.Hash(i.Body)
+	}
+	if !c.Claimed.IsZero() {
+		e.CallID(c.Claimed)
 	}
 	e.Uint(uint64(c.Budget))
 	e.String(c.Workflow)
@@ -341,10 +357,16 @@ func (d *Decoder) Call() Call {
 	c.Principal = d.String(TextBytesMax)
 	c.Origin = Origin(d.UintMax(uint64(len(originNames)-1), "origin"))
 	c.Project = d.String(TextBytesMax)
-	if d.Bool() {
+	options := d.UintMax(withIdempotency|withClaimed, "options of a call")
+	if options&withIdempotency != 0 {
 		c.Idempotency = Idempotency{d.String(TextBytesMax), d.String(TextBytesMax), d.String(TextBytesMax), d.Hash()}
 		if c.Idempotency.IsZero() {
 			d.Fail("idempotency without key")
+		}
+	}
+	if options&withClaimed != 0 {
+		if c.Claimed = d.CallID(); c.Claimed.IsZero() {
+			d.Fail("claim of no run")
 		}
 	}
 	c.Budget = uint32(d.UintMax(1<<32-1, "budget"))

@@ -54,6 +54,9 @@ func drawCall(t *rapid.T) Call {
 	if rapid.Bool().Draw(t, "idempotent") {
 		c.Idempotency = Idempotency{drawName(t), drawName(t), drawName(t), HashOf(nil)}
 	}
+	if rapid.Bool().Draw(t, "claims") {
+		c.Claimed = drawCallID(t)
+	}
 	return c
 }
 

@@ -72,8 +72,10 @@ const (
 	fTook
 	fUsage
 	fPriority
+	fTrace
+	fClaimed
 
-	fAll = fPriority<<1 - 1
+	fAll = fClaimed<<1 - 1
 	// zeroAllowed are the fields whose zero value is meaningful and therefore encoded.
 	zeroAllowed = fDepth | fLeft | fAsked | fText | fTook
 )
@@ -84,7 +86,7 @@ var types = [...]struct {
 	name     string
 	has, may fields
 }{
-	UserInput:        {"user_input", fActor | fText, fPrincipal | fOrigin | fProject | fPriority},
+	UserInput:        {"user_input", fActor | fText, fPrincipal | fOrigin | fProject | fPriority | fTrace | fClaimed},
 	RunStarted:       {"run_started", fActor | fKind | fOperation | fOrigin | fRoot | fDepth | fLeft, fPrincipal | fProject | fParent | fAttempt | fPriority},
 	RunPaused:        {"run_paused", fName, fUntil | fRefusal | fChild},
 	RunResumed:       {"run_resumed", 0, fName | fChild},
@@ -199,7 +201,9 @@ type Event struct {
 	Discards  uint64         // for Attempt: number of an event; later deltas at the same position are void; 0: no delta is void
 	Took      actor.Duration // time from the ask to its answer
 	Usage     Usage
-	Priority  string // actor.Lane as text; "" means normal
+	Priority  string       // actor.Lane as text; "" means normal
+	Trace     string       // W3C trace ID sent by the client
+	Claimed   actor.CallID // run that the client names as its cause, without proof
 }
 
 // Usage is the number of tokens that models reported for their answers.
@@ -234,7 +238,7 @@ func (e *Event) fit() {
 	var cut bool
 	e.Text, cut = cutText(e.Text, limit)
 	e.Truncated = e.Truncated || cut
-	for _, s := range [...]*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project, &e.Priority} {
+	for _, s := range [...]*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project, &e.Priority, &e.Trace} {
 		*s, _ = cutText(*s, NameBytesMax)
 	}
 	e.Left, e.Asked = e.Left.Truncate(time.Millisecond), e.Asked.Truncate(time.Millisecond)
@@ -269,7 +273,7 @@ func (e *Event) nonZero() fields {
 		e.Actor != actor.ID{}, e.Kind != "", e.Operation != "", e.Principal != "", e.Origin != "", e.Project != "",
 		!e.Root.IsZero(), !e.Parent.IsZero(), e.Depth != 0 || len(e.Chain) > 0, e.Left != 0, e.Asked != 0,
 		e.Step != 0 || e.Index != 0, e.Name != "", !e.Child.IsZero(), e.Until != 0, e.Attempt != 0, e.Status != 0,
-		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil, e.Discards != 0, e.Took != 0, e.Usage != Usage{}, e.Priority != "",
+		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil, e.Discards != 0, e.Took != 0, e.Usage != Usage{}, e.Priority != "", e.Trace != "", !e.Claimed.IsZero(),
 	} {
 		if there {
 			f |= 1 << i
@@ -309,7 +313,7 @@ func (e *Event) Check() error {
 
 var fieldNames = [...]string{"actor", "kind", "operation", "principal", "origin", "project_id", "root_run_id", "parent_run_id",
 	"call_chain", "time_left_ms", "asked_ms", "step", "name", "child_run_id", "until", "attempt", "status", "text", "warnings", "error",
-	"discards_after", "took_ms", "usage", "priority"}
+	"discards_after", "took_ms", "usage", "priority", "trace_id", "claimed_run_id"}
 
 func (f fields) names() string {
 	var all []string

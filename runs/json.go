@@ -102,6 +102,10 @@ func (o *object) field(f fields, e *Event) {
 		o.usage("usage", e.Usage)
 	case fPriority:
 		o.text("priority", e.Priority)
+	case fTrace:
+		o.text("trace_id", e.Trace)
+	case fClaimed:
+		o.id("claimed_run_id", e.Claimed)
 	}
 }
 
@@ -338,6 +342,8 @@ type eventJSON struct {
 			Total  int64 `json:"total_tokens"`
 		} `json:"usage"`
 		Priority string `json:"priority"`
+		Trace    string `json:"trace_id"`
+		Claimed  string `json:"claimed_run_id"`
 	} `json:"payload"`
 }
 
@@ -360,7 +366,7 @@ func (l *eventJSON) event() (e Event, err error) {
 	e = Event{
 		Seq: l.Seq, Kind: p.Kind, Operation: p.Operation, Principal: p.Principal, Origin: p.Origin, Project: p.Project,
 		Depth: p.Depth, Step: p.Step, Index: p.Index, Name: p.Name, Attempt: p.Attempt,
-		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage(p.Usage), Priority: p.Priority,
+		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage(p.Usage), Priority: p.Priority, Trace: p.Trace,
 	}
 	parseInto(&err, &e.Run, l.Run, actor.ParseCallID)
 	parseInto(&err, &e.At, l.TS, ParseTime)
@@ -373,6 +379,7 @@ func (l *eventJSON) event() (e Event, err error) {
 	parseInto(&err, &e.Asked, p.Asked, fromMillis)
 	parseInto(&err, &e.Took, p.Took, fromMillis)
 	parseInto(&err, &e.Child, p.Child, actor.ParseCallID)
+	parseInto(&err, &e.Claimed, p.Claimed, actor.ParseCallID)
 	parseInto(&err, &e.Until, p.Until, ParseTime)
 	parseInto(&err, &e.Status, p.Status, parseEnd)
 	parseInto(&err, &e.Refusal, p.Error, (*refusalJSON).refusal)

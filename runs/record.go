@@ -21,6 +21,8 @@ type Record struct {
 	Attempt  uint32         // highest attempt of the run or of any operation it repeated
 	Project  string         // project_id; may be empty
 	Priority string         // actor.Lane as text; "" means normal
+	Trace    string         // W3C trace ID sent by the client; may be empty
+	Claimed  actor.CallID   // run that the client names as its cause, without proof; zero if none
 	Status   Status
 	Seq      uint64     // number of the last event
 	Created  actor.Time // time of the first event
@@ -151,7 +153,7 @@ func (r *Record) update(e *Event) error {
 		if r.Seq != 1 {
 			return fmt.Errorf("user_input after the first event")
 		}
-		r.Actor, r.Project, r.Priority = e.Actor, e.Project, e.Priority
+		r.Actor, r.Project, r.Priority, r.Trace, r.Claimed = e.Actor, e.Project, e.Priority, e.Trace, e.Claimed
 	case RunStarted:
 		if r.Started != 0 {
 			return fmt.Errorf("started twice")
@@ -254,6 +256,12 @@ func (r *Record) AppendJSON(b []byte) []byte {
 		o.text("project_id", r.Project)
 	}
 	o.text("priority", cmp.Or(r.Priority, actor.Normal.Priority()))
+	if r.Trace != "" {
+		o.text("trace_id", r.Trace)
+	}
+	if !r.Claimed.IsZero() {
+		o.id("claimed_run_id", r.Claimed)
+	}
 	o.int("call_depth", int64(r.Depth()))
 	o.chain("call_chain", r.Chain)
 	o.millis("time_left_ms", r.Left)

@@ -451,12 +451,15 @@ func drawEvent(t *rapid.T) Event {
 	text(fPrincipal, &e.Principal, 0)
 	text(fOrigin, &e.Origin, 0)
 	text(fProject, &e.Project, 0)
+	text(fPriority, &e.Priority, 0)
+	text(fTrace, &e.Trace, 0)
 	text(fName, &e.Name, 0)
 	text(fText, &e.Text, 1)
 	span := func() time.Duration { return time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "duration")) }
 	set(fActor, func() { e.Actor = bob })
 	set(fRoot, func() { e.Root = parent })
 	set(fParent, func() { e.Parent = parent })
+	set(fClaimed, func() { e.Claimed = child })
 	set(fDepth, func() {
 		e.Depth = rapid.IntRange(0, 5).Draw(t, "depth")
 		for range e.Depth {

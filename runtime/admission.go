@@ -159,7 +159,7 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 	if call.IsRoot() && c.observed(act, call.ID) {
 		// The first event of a stream is the client's message. The entry that
 		// accepts the call carries it.
-		e := runs.Event{Run: call.ID, Seq: 1, At: c.now, Type: runs.UserInput, Actor: act.id, Principal: call.Principal, Origin: call.Origin.String(), Project: call.Project, Priority: shownPriority(call)}
+		e := runs.Event{Run: call.ID, Seq: 1, At: c.now, Type: runs.UserInput, Actor: act.id, Principal: call.Principal, Origin: call.Origin.String(), Project: call.Project, Priority: shownPriority(call), Trace: call.TraceID(), Claimed: call.Claimed}
 		e.SetText(call.Parts)
 		c.bufferEvent(act, e)
 	}

@@ -18,7 +18,8 @@ import (
 //  1. initial version
 //  2. Added, Streamed, Rebased; actor state; retries and streaming of asks
 //  3. snapshots refer to the entries with outcomes instead of containing the outcomes
-const CodecVersion = 3
+//  4. calls may name a claimed run
+const CodecVersion = 4
 
 // frameVersion is the first byte of batch records, anchors and run owners. It has
 // never changed.

@@ -21,6 +21,8 @@ type runView struct {
 	Actor    string   `json:"actor"`
 	Status   string   `json:"status"`
 	Project  string   `json:"project_id"`
+	Trace    string   `json:"trace_id"`
+	Claimed  string   `json:"claimed_run_id"`
 	Priority string   `json:"priority"`
 	Depth    int      `json:"call_depth"`
 	Chain    []string `json:"call_chain"`
@@ -68,6 +70,12 @@ func (r *runView) print(w io.Writer) {
 	}
 	if r.Project != "" {
 		fmt.Fprintf(w, "project  %s\n", r.Project)
+	}
+	if r.Trace != "" {
+		fmt.Fprintf(w, "trace    %s\n", r.Trace)
+	}
+	if r.Claimed != "" {
+		fmt.Fprintf(w, "claims   %s, without its token\n", r.Claimed)
 	}
 	if len(r.Chain) > 0 {
 		fmt.Fprintf(w, "chain    %s\n", strings.Join(r.Chain, " -> "))

@@ -143,6 +143,7 @@ func TestNodeBehindPipe(t *testing.T) {
 		"AgentLifecycle":                     TestAgentLifecycle,
 		"AgentShowsActiveTurns":              TestAgentShowsActiveTurns,
 		"ExternalAgentCallback":              TestExternalAgentCallback,
+		"MessageWithoutRunTokenShowsClaim":   TestMessageWithoutRunTokenShowsClaim,
 		"KeyLifecycle":                       TestKeyLifecycle,
 		"Metrics":                            TestMetrics,
 		"MetricsByAgentToolAndModel":         TestMetricsByAgentToolAndModel,

@@ -50,7 +50,7 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	call.ID = s.node.NewCallID()
+	call.ID, call.Claimed = s.node.NewCallID(), claimedRun(ctx)
 	if streams {
 		s.streamMessage(ctx, call)
 		return
@@ -74,6 +74,16 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 	default:
 		s.respondAnswer(ctx, call.To, answer)
 	}
+}
+
+// claimedRun returns the run that a client without a run token names in x-run-id, or
+// zero. It is shown with the run of the message and has no other effect.
+func claimedRun(ctx *fasthttp.RequestCtx) actor.CallID {
+	var id actor.CallID
+	if h := ctx.Request.Header.Peek("x-run-id"); len(h) > 0 {
+		id, _ = actor.ParseCallID(string(h)) // other systems have such headers too
+	}
+	return id
 }
 
 func noAnswerYet() *actor.Refusal {

@@ -70,6 +70,8 @@ type runResponse struct {
 	Priority string   `json:"priority"`
 	Project  string   `json:"project_id"`
 	Left     int64    `json:"time_left_ms"`
+	Trace    string   `json:"trace_id"`
+	Claimed  string   `json:"claimed_run_id"`
 	Status   string   `json:"status"`
 }
 
@@ -215,5 +217,41 @@ func TestMessageWithBadRunTokenIsRefused(t *testing.T) {
 	}
 	if after := list(); after != before {
 		t.Errorf("ended run: got runs %s, want %s", after, before)
+	}
+}
+
+// A message that only names a run or its trace begins a tree of its own. It shows the
+// claim, which gives it neither the chain nor the limits of that run.
+func TestMessageWithoutRunTokenShowsClaim(t *testing.T) {
+	d := startGateway(t)
+	outer := newExternalService(d, "outer")
+	in := outer.begin("outer", `{"content":"x","session_id":"s-7","priority":"low","project_id":"p-1"}`, "traceparent", rootTrace)
+	for name, c := range map[string]struct {
+		headers        []string
+		trace, claimed string
+	}{
+		"run":     {[]string{"x-run-id", in.run}, "", in.run},
+		"trace":   {[]string{"traceparent", in.trace}, rootTrace[3:35], ""},
+		"both":    {[]string{"x-run-id", in.run, "traceparent", in.trace}, rootTrace[3:35], in.run},
+		"neither": {nil, "", ""},
+		"foreign": {[]string{"x-run-id", "job 7", "traceparent", "job 7"}, "", ""},
+	} {
+		var m messageResponse
+		if status := d.doJSON(&m, "POST", "/v1/agents/helper/messages", `{"content":"y"}`, c.headers...); status != 200 {
+			t.Fatalf("%s: %d %+v", name, status, m)
+		}
+		var run runResponse
+		d.doJSON(&run, "GET", "/v1/runs/"+m.Run, "")
+		if run.Root != m.Run || run.Parent != "" || run.Depth != 0 || len(run.Chain) > 0 || run.Priority != "normal" || run.Project != "" {
+			t.Errorf("%s: got %+v, want a root of its own", name, run)
+		}
+		if run.Trace != c.trace || run.Claimed != c.claimed {
+			t.Errorf("%s: got trace %q, claimed run %q, want %q, %q", name, run.Trace, run.Claimed, c.trace, c.claimed)
+		}
+		s := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "")
+		if e, err := runs.Decode([]byte(s.readUntil("user_input").Data)); err != nil || e.Trace != run.Trace || e.Claimed.IsZero() != (c.claimed == "") {
+			t.Errorf("%s: got %+v, %v", name, e, err)
+		}
+		s.readUntil("")
 	}
 }

@@ -258,6 +258,8 @@ func (e *encoder) run(r *Run) {
 	e.Uint(uint64(v.Attempt))
 	e.String(v.Project)
 	e.String(v.Priority)
+	e.String(v.Trace)
+	e.CallID(v.Claimed)
 	e.Uint(uint64(v.Status))
 	e.Uint(v.Seq)
 	e.Int(int64(v.Created))
@@ -279,6 +281,7 @@ func (d *decoder) run() Run {
 	v := &r.Record
 	v.Run, v.Root, v.Parent, v.Actor, v.Chain = d.CallID(), d.CallID(), d.CallID(), d.ID(), d.IDs()
 	v.Left, v.Attempt, v.Project, v.Priority = actor.Duration(d.Int()), uint32(d.UintMax(math.MaxUint32, "attempt")), d.text(), d.text()
+	v.Trace, v.Claimed = d.text(), d.CallID()
 	v.Status, v.Seq = d.status(), d.Uint()
 	v.Created, v.Started, v.Ended = actor.Time(d.Int()), actor.Time(d.Int()), actor.Time(d.Int())
 	v.Waits = listOf(d, func() runs.Wait { return runs.Wait{Name: d.text(), Until: actor.Time(d.Int())} })
