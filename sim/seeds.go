@@ -173,6 +173,15 @@ func (s *Summary) Shortfalls() (shortfalls []string) {
 	return shortfalls
 }
 
+// CrashShortfall returns a line if fewer than half of the runs crashed and restarted.
+// A store is compared with the simulated one mainly by what a crash leaves of it.
+func (s *Summary) CrashShortfall() (shortfalls []string) {
+	if 2*s.crashedSeeds < s.Seeds {
+		shortfalls = append(shortfalls, fmt.Sprintf("%d of %d runs crash and restart, want half of them", s.crashedSeeds, s.Seeds))
+	}
+	return shortfalls
+}
+
 // LongTotals returns the figures that LongShortfalls checks.
 func (s *Summary) LongTotals() string {
 	n := max(s.Seeds, 1)

@@ -4,6 +4,7 @@ package sim
 
 import (
 	goruntime "runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 )
@@ -28,5 +29,23 @@ func TestRunSeedsIsOrderedAndBounded(t *testing.T) {
 	ranMax := 495 + int64(goruntime.GOMAXPROCS(0))*(resultsAheadMax+2)
 	if total := ran.Load(); total < 495 || total > ranMax {
 		t.Errorf("%d runs for 495 results, want at most %d", total, ranMax)
+	}
+}
+
+func TestCrashShortfall(t *testing.T) {
+	for _, c := range []struct {
+		crashed int
+		want    string
+	}{{1, "1 of 4 runs crash and restart, want half of them"}, {2, ""}} {
+		s := Summary{Seeds: 4, crashedSeeds: c.crashed}
+		if got := strings.Join(s.CrashShortfall(), "\n"); got != c.want {
+			t.Errorf("%d of 4 crashed: %q, want %q", c.crashed, got, c.want)
+		}
+	}
+	// Without faults no run crashes.
+	var s Summary
+	s.Add(RunSeed(Options{Seed: 1, Plan: &Plan{}}))
+	if s.CrashShortfall() == nil {
+		t.Error("a run without a crash is no shortfall")
 	}
 }

@@ -209,6 +209,7 @@ const (
 	// coverageRuns is the number of seeds that must reach every coverage point and the premise
 	// of every spec.
 	coverageRuns = 1000
+	crashRuns    = 50 // number of Pebble seeds half of which must crash
 )
 
 // reportFailure prints a failure, shrinks it and saves it in a folder. On a terminal

@@ -86,6 +86,9 @@ func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) err
 	} else {
 		missing = append(missing, sum.Shortfalls()...)
 	}
+	if c.Store == "pebble" && c.Faults != "none" && sum.Seeds >= crashRuns {
+		missing = append(missing, sum.CrashShortfall()...)
+	}
 	if c.Long {
 		missing = append(missing, sum.LongShortfalls()...)
 	}
