@@ -33,6 +33,11 @@ const (
 	NobodyAstray    = "NobodyAstray"   // a node connects only to allowed addresses, and sends a secret only to its own endpoint
 	SameTurns       = "SameTurns"      // replaying a turn yields the same actions
 	PartsAreSaid    = "PartsAreSaid"   // a truncated answer is not reported as complete
+	AnswerAsSent    = "AnswerAsSent"   // an exchange forwards and returns what its server sent
+	ExchangeEnds    = "ExchangeEnds"   // an exchange ends once and in time, and makes one attempt at a time
+	UpstreamSpared  = "UpstreamSpared" // an upstream receives no request that it asked to delay, refused, or that its circuit forbids
+	RequestAsAsked  = "RequestAsAsked" // an upstream receives what its run asked
+	HealthHolds     = "HealthHolds"    // an unhealthy agent is not invoked, and a healthy one is
 	StreamsFold     = "StreamsFold"    // the stored events of a run fold to an ended run
 	Deterministic   = "Deterministic"  // the same seed gives the same hash
 
@@ -41,7 +46,7 @@ const (
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, StreamsFold, Deterministic, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, StreamsFold, Deterministic, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

@@ -28,4 +28,5 @@
 //	disk.go        the log on its way to the store      corruption.go    damaged rows
 //	exchange.go    calls to models and external agents  client.go        clients and their requests
 //	audit.go       checks at the end of a run           shrink.go        shorter runs that fail alike
+//	*_judge.go     upstreams against their exchanges
 package sim

@@ -26,11 +26,14 @@ type exchange struct {
 	cell          uint16
 	id            actor.EffectID
 	attempt       uint32
-	call          *actor.Call // call that needs the exchange
+	call          *actor.Call      // call that needs the exchange
+	prompt        *upstream.Prompt // nil: an external agent is asked
 	deadline      actor.Time
 	nonIdempotent bool // a repeated request could do harm
 	machine       *upstream.Exchange
+	judge         *exchangeJudge
 	pacer         upstream.Pacer
+	pacing        *pacingJudge
 	respond       func(*upstreamConn, upstream.Request) // simulated upstream
 	conn          *upstreamConn                         // connection of the current attempt
 	inbox         []connInput                           // received input, not yet processed
@@ -60,7 +63,9 @@ type connInput struct {
 type upstreamState struct {
 	exchanges []*exchange
 	backoffs  map[string]*upstream.Backoff
+	pacings   map[string]*pacingJudge // by upstream, like backoffs
 	health    map[string]*upstream.Health
+	judged    map[string]*judgedHealth // like health
 }
 
 // backoff returns the back-off shared by all calls to one upstream.
@@ -68,7 +73,7 @@ func (n *node) backoff(upstreamName string) *upstream.Backoff {
 	b := n.upstreams.backoffs[upstreamName]
 	if b == nil {
 		b = upstream.NewBackoff(upstream.BackoffConfig{})
-		n.upstreams.backoffs[upstreamName] = b
+		n.upstreams.backoffs[upstreamName], n.upstreams.pacings[upstreamName] = b, &pacingJudge{w: n.w}
 	}
 	return b
 }
@@ -84,9 +89,10 @@ func (n *node) callModel(h *gatedEffect, op runtime.Model) {
 	n.w.addToCorpus(promptCodec, op.Body)
 	prompt.OfferTools(op.Tools)
 	prompt.Model = op.Name
+	x.prompt = &prompt
 	order, refusal := modelConfig(op.Name).Exchange(prompt, x.deadline, n.w.plan.Patience)
 	x.respond = n.w.serveModel
-	x.begin(n.backoff("model "+op.Name), order, refusal)
+	x.begin("model "+op.Name, n.backoff("model "+op.Name), order, refusal)
 }
 
 // invokeAgent starts the invocation of an external agent. It waits for the health of the
@@ -102,7 +108,7 @@ func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 	in := upstream.InvocationOf(op.Name, &op.Call, w.mintToken(op.Call.ID, op.Call.To))
 	order, refusal := upstream.Agent{URL: target.URL, Auth: authSecret(target.AuthEnv)}.Exchange(in, op.Idempotent, x.deadline, w.plan.Patience)
 	x.respond, x.nonIdempotent = w.serveExternalAgent, !op.Idempotent
-	x.begin(&upstream.InvocationPacer{Pacer: n.backoff("agent " + op.Name), Health: n.agentHealth(op.Name).Admit}, order, refusal)
+	x.begin("agent "+op.Name, &upstream.InvocationPacer{Pacer: n.backoff("agent " + op.Name), Health: n.agentHealth(op.Name).Admit}, order, refusal)
 }
 
 // newExchange registers an exchange for an effect. It first cancels an exchange with the
@@ -120,13 +126,14 @@ func (n *node) newExchange(h *gatedEffect, left actor.Duration, call *actor.Call
 }
 
 // begin starts the exchange, or ends it with the refusal if there is one.
-func (x *exchange) begin(pacer upstream.Pacer, order upstream.ExchangeConfig, refusal *actor.Refusal) {
+func (x *exchange) begin(upstreamName string, pacer upstream.Pacer, order upstream.ExchangeConfig, refusal *actor.Refusal) {
 	if refusal != nil {
 		x.emit(x.outcome(actor.Answer{Refusal: refusal}))
 		x.offerNext()
 		return
 	}
-	x.machine, x.pacer = upstream.NewExchange(order), pacer
+	x.machine, x.pacer, x.pacing = upstream.NewExchange(order), pacer, x.n.upstreams.pacings[upstreamName]
+	x.judge = newExchangeJudge(x, order)
 	x.receive(nil, upstream.Begin{})
 }
 
@@ -155,14 +162,18 @@ func (x *exchange) advance() {
 // step steps the production exchange with one input, and performs its ops.
 func (x *exchange) step(a connInput) {
 	w, before := x.n.w, x.machine.LateInputs()
+	x.judge.input(a.conn, a.in)
 	ops := x.machine.Step(w.now, a.in, x.pacer, w.random())
 	if a.conn != nil && a.conn.deliverAfterClose && x.machine.LateInputs() > before {
 		w.recordFault(a.conn.lateFault, "%s, after its connection was closed", a.conn)
 	}
+	defer x.judge.stepped()
 	for _, op := range ops {
+		x.judge.op(op)
 		switch op := op.(type) {
 		case upstream.Send:
-			x.conn = &upstreamConn{exchange: x, attempt: op.Attempt, truncateAt: noOffset, hangAt: noOffset, garbageAt: noOffset}
+			x.conn = &upstreamConn{exchange: x, attempt: op.Attempt, request: op.Request, truncateAt: noOffset, hangAt: noOffset, garbageAt: noOffset}
+			x.judge.connected(x.conn)
 			w.recordUpstream(x, "try", uint64(op.Attempt))
 			if err := x.n.dial(op.Request); err != nil {
 				x.conn.refuseDial(err)
@@ -183,6 +194,9 @@ func (x *exchange) step(a connInput) {
 }
 
 func (x *exchange) finish(o upstream.Outcome) {
+	if !x.judge.config.Model {
+		x.n.recordInvocation(x.call.To.Agent, o.Attempts)
+	}
 	if o.Refusal != nil {
 		x.emit(x.outcome(actor.Answer{Refusal: o.Refusal}))
 		return
@@ -363,6 +377,23 @@ func (n *node) agentHealth(agent string) *upstream.Health {
 	return h
 }
 
+// recordInvocation records whether the last attempt of an invocation reached the agent,
+// as the host does.
+func (n *node) recordInvocation(agent string, attempts []upstream.Attempt) {
+	if len(attempts) == 0 {
+		return
+	}
+	h, judged := n.agentHealth(agent), n.judgedHealth(agent)
+	switch last := attempts[len(attempts)-1]; {
+	case last.Status != 0:
+		h.RecordReached()
+		judged.unreached = 0
+	case last.Refusal != nil && last.Refusal.Reason == actor.Unavailable:
+		h.RecordUnreached(attempts[0].At, n.w.now)
+		judged.unreached = n.w.now
+	}
+}
+
 // pollAgents polls the external agents for as long as the process lives.
 func (n *node) pollAgents() {
 	for i := range n.w.plan.Agents {
@@ -395,6 +426,7 @@ func (n *node) pollAgent(agent string) {
 			status = 503
 		}
 		h.RecordPoll(w.now, status)
+		n.judgedHealth(agent).recordPoll(w.now, status)
 		n.pollAgent(agent)
 	})
 }

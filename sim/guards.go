@@ -71,6 +71,14 @@ var guards = []Guard{
 	{Mutant: "revoked-key-kept", Spec: RegistryHolds},
 	{Mutant: "egress-unchecked-after-dns", Spec: NobodyAstray},
 	{Mutant: "part-for-whole", Spec: PartsAreSaid},
+	{Mutant: "requested-delay-not-shared", Spec: UpstreamSpared},
+	{Mutant: "circuit-stays-closed", Spec: UpstreamSpared},
+	{Mutant: "tries-unbounded", Spec: UpstreamSpared},
+	{Mutant: "end-not-forwarded", Spec: AnswerAsSent},
+	{Mutant: "answer-unbounded", Spec: AnswerAsSent},
+	{Mutant: "secret-quoted", Spec: NobodyAstray},
+	{Mutant: "broken-arguments-sent", Spec: RequestAsAsked},
+	{Mutant: "unhealthy-agent-invoked", Spec: HealthHolds},
 }
 
 // Guards returns all guards.

@@ -24,6 +24,7 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 		w.fail(CodecRoundTrip, "a model received an invalid prompt: "+err.Error())
 		return
 	}
+	s.checkModelRequest(r, &prompt)
 	if wantKey := strings.HasPrefix(r.URL, "http://"+modelNames[1]); wantKey != presentsSecret(r, modelKey) {
 		w.fail(NobodyAstray, "a model received the key of another model, or not its own: "+r.URL)
 	}
@@ -44,10 +45,13 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 	}
 	completion := w.modelCompletion(s, prompt)
 	fault := w.injectModelFault(s, &prompt, &completion)
+	s.served.addText(completion.Text)
+	s.served.answer = &completion
 	body := upstream.AppendStream(nil, completion, [...]int{80, 24, 200, 400}[w.entropy.Int(4)])
 	s.drawStreamFaults(&modelStreamFaults, len(body))
 	s.splitPieces = w.faultFires(ModelSplit)
 	if w.entropy.Int(8) == 7 || fault == ModelGiant && w.plan.Span >= longSpanMin { // as a stream, a giant answer would take two thousand steps
+		completion.Usage = upstream.Usage{Known: true, Input: 3, Output: 4, Total: 7} // see completionBody
 		s.sendHead(delay, noFault, 200, headerList("content-type", "application/json; charset=utf-8")...)
 		s.writeBody(0, fault, completionBody(completion))
 		s.endBody(0, noFault)
@@ -140,6 +144,7 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 		w.fail(CodecRoundTrip, "an external agent received an invalid invocation: "+err.Error())
 		return
 	}
+	s.checkInvocation(r)
 	if in.Agent == externalNames[1] != presentsSecret(r, authSecret(authEnv)) {
 		w.fail(NobodyAstray, "an external agent received the credential of another agent, or not its own: "+r.URL)
 	}
@@ -152,8 +157,9 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 	case reset:
 	case w.faultFires(AgentRefuses):
 		if code := agentRefusalCodes[w.entropy.Int(len(agentRefusalCodes))]; code != "" {
+			s.served.verdict = &verdict{class: upstream.Refused, agent: agentRefusalReasons[code]}
 			s.startEventStream(delay)
-			s.writeBody(0, AgentRefuses, sseFrame("error", fmt.Sprintf(`{"code":%q,"message":"injected refusal"}`, code)))
+			s.writeBody(0, AgentRefuses, sseFrame("error", s.quoteSecret(fmt.Sprintf(`{"code":%q,"message":"injected refusal of SECRET"}`, code))))
 			s.endBody(0, noFault)
 			return
 		}
@@ -187,6 +193,7 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 	s.drawStreamFaults(&agentStreamFaults, 400)
 	s.startEventStream(delay)
 	if w.faultFires(AgentGiant) {
+		s.served.addText(strings.Repeat("and so on ", upstream.OutputBytesMax/8))
 		s.writeBody(0, AgentGiant, sseFrame("delta", `{"text":"`+strings.Repeat("and so on ", upstream.OutputBytesMax/8)+`"}`))
 	}
 	w.externalCalls++
@@ -196,6 +203,11 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 // agentRefusalCodes are the codes with which an external agent refuses in its
 // response stream. If the code is empty, the agent uses an HTTP status instead.
 var agentRefusalCodes = [...]string{"", "agent_busy", "timeout", "agent_not_found", "call_cycle", "because"}
+
+// agentRefusalReasons are the reasons that the documentation gives for these codes. An
+// agent cannot establish a call cycle.
+var agentRefusalReasons = map[string]actor.Reason{"agent_busy": actor.Busy, "timeout": actor.Deadline, "agent_not_found": actor.NotFound,
+	"call_cycle": actor.Rejected, "because": actor.Rejected}
 
 // externalCall is an invocation that an external agent processes. It continues
 // after the node has disconnected, like a process that does not check its
@@ -219,7 +231,9 @@ func (e *externalCall) advance() {
 		call := e.response.Calls[e.nextCall]
 		e.nextCall++
 		if w.entropy.Int(2) == 0 {
-			e.writeFrame("state", fmt.Sprintf(`{"state":"asking","detail":{"call":%d}}`, e.nextCall))
+			detail := fmt.Sprintf(`{"call":%d}`, e.nextCall)
+			e.conn.served.addState("asking", detail)
+			e.writeFrame("state", fmt.Sprintf(`{"state":"asking","detail":%s}`, detail))
 		}
 		w.sendCallback(e, call.Arguments, func(reply *actor.Reply) {
 			switch {
@@ -235,9 +249,13 @@ func (e *externalCall) advance() {
 		return
 	}
 	e.writeText(textOr(e.response.Text, "Done."))
-	done := sseFrame("done", [...]string{`{"usage":{"tokens":7}}`, `{"usage":{"input_tokens":3,"output_tokens":4}}`, "{}"}[w.entropy.Int(3)])
+	end := agentEnds[w.entropy.Int(len(agentEnds))]
+	done := sseFrame("done", end.data)
 	if w.faultFires(AgentDoneUnheard) && !e.conn.finished {
 		e.conn.breakConnection(0, AgentDoneUnheard, true, "connection lost before the last frame")
+	}
+	if !e.conn.finished {
+		e.conn.served.answer = &upstream.Completion{Finish: upstream.FinishStop, Usage: end.usage}
 	}
 	e.conn.writeBody(w.between(0, 60*time.Millisecond), noFault, done)
 	if w.faultFires(AgentDuplicate) {
@@ -258,6 +276,16 @@ func (e *externalCall) advance() {
 	}
 }
 
+// agentEnds are the last frames of external agents, with the usage that they report.
+var agentEnds = [...]struct {
+	data  string
+	usage upstream.Usage
+}{
+	{`{"usage":{"tokens":7}}`, upstream.Usage{Known: true, Total: 7}},
+	{`{"usage":{"input_tokens":3,"output_tokens":4}}`, upstream.Usage{Known: true, Input: 3, Output: 4, Total: 7}},
+	{"{}", upstream.Usage{}},
+}
+
 func textOr(text, other string) string {
 	if text != "" {
 		return text
@@ -267,6 +295,7 @@ func textOr(text, other string) string {
 
 // writeText sends a text in a few pieces.
 func (e *externalCall) writeText(text string) {
+	e.conn.served.addText(text)
 	for len(text) > 0 {
 		n := len(text)
 		if n > 20 {

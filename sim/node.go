@@ -113,7 +113,7 @@ func (n *node) start() {
 	n.process++
 	n.up, n.crashInSteps, n.pausedUntil = true, 0, 0
 	n.gated, n.running, n.cells = nil, nil, nil
-	n.upstreams = upstreamState{backoffs: map[string]*upstream.Backoff{}, health: map[string]*upstream.Health{}}
+	n.upstreams = upstreamState{backoffs: map[string]*upstream.Backoff{}, pacings: map[string]*pacingJudge{}, health: map[string]*upstream.Health{}, judged: map[string]*judgedHealth{}}
 	n.log.open(n)
 	n.checkAllowListValidation()
 	n.loadCatalog()

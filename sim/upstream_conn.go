@@ -19,6 +19,8 @@ import (
 type upstreamConn struct {
 	exchange          *exchange
 	attempt           int
+	request           upstream.Request
+	served            served
 	faults            *streamFaults
 	bodyBytes         int        // number of body bytes written
 	lastArrival       actor.Time // arrival time of the last input sent
@@ -122,6 +124,7 @@ func (s *upstreamConn) startEventStream(after time.Duration) {
 
 // respondError answers with a status and an error body of the API.
 func (s *upstreamConn) respondError(after time.Duration, f Fault, status int, kind string, headers ...upstream.Header) {
+	s.served.verdict = &rejecting // a server without permission for this request
 	s.sendHead(after, f, status, append(headers, upstream.Header{Name: "content-type", Value: "application/json"})...)
 	s.deliver(0, noFault, upstream.Bytes{Attempt: s.attempt, Bytes: fmt.Appendf(nil, `{"error":{"message":"injected error","type":%q}}`, kind)})
 	s.endBody(0, noFault)
@@ -157,10 +160,12 @@ func (s *upstreamConn) writeBody(after time.Duration, f Fault, b []byte) {
 	s.bodyBytes = end
 	within := func(at int) bool { return at >= begin && at < end }
 	if within(s.garbageAt) {
+		s.served.forged = true
 		b, f = s.insertGarbage(b, s.garbageAt-begin), s.faults.garbage
 	}
 	switch w := s.exchange.n.w; {
 	case within(s.truncateAt):
+		s.served.cut = true
 		s.sendPieces(after, f, b[:s.truncateAt-begin])
 		if s.finished = true; w.entropy.Int(2) == 0 {
 			s.deliver(0, s.faults.truncate, upstream.End{Attempt: s.attempt})
@@ -168,6 +173,7 @@ func (s *upstreamConn) writeBody(after time.Duration, f Fault, b []byte) {
 			s.breakConnection(0, s.faults.truncate, true, "connection lost in the middle of the body")
 		}
 	case within(s.hangAt):
+		s.served.cut = true
 		s.sendPieces(after, f, b[:s.hangAt-begin])
 		s.finished = true
 		s.recordFault(s.faults.hang, "the body stalls and the connection stays open")

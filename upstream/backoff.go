@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // BackoffConfig configures a Backoff. A zero field means its default.
@@ -100,11 +101,11 @@ type Admission struct {
 // attempt.
 func (b *Backoff) Admit(now actor.Time, draw uint64) Admission {
 	switch {
-	case b.open && now < b.openUntil:
+	case b.open && now < b.openUntil && !mutant.On("circuit-stays-closed"):
 		return Admission{Refusal: b.refuse(b.openUntil.Sub(now)), Since: b.failingSince}
 	case b.open && b.probing:
 		return Admission{Refusal: b.refuse(b.config.Base), Since: b.failingSince}
-	case now < b.notBefore:
+	case now < b.notBefore && !mutant.On("requested-delay-not-shared"):
 		// Jitter spreads the attempts that wait for the same instant.
 		return Admission{At: b.notBefore.Add(jitter(b.window(), draw))}
 	case b.open:

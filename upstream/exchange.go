@@ -497,7 +497,7 @@ func (m exchangeStep) failAttempt(f *Failure) {
 		m.giveUp = m.now.Add(policy.Time)
 	}
 	uncertain := f.Class == Broken && !m.order.Safe && !(m.forwarded && mutant.On("retry-after-a-token")) && !mutant.On("unsafe-agent-tried-again")
-	retry := f.Class != Refused && !uncertain && policy.Tries > 1 && m.reached < policy.Tries && len(m.attempts) < unreachableMax
+	retry := f.Class != Refused && !uncertain && policy.Tries > 1 && (m.reached < policy.Tries || mutant.On("tries-unbounded")) && len(m.attempts) < unreachableMax
 	report := Report{Failure: f}
 	if retry {
 		report.By, report.Until, report.Window, report.Exact = m.order.Deadline, m.giveUp, policy.window(len(m.attempts)), policy.Exact
@@ -556,7 +556,9 @@ func (m exchangeStep) report(r Report) Advice {
 }
 
 func (m exchangeStep) finish(refusal *actor.Refusal) {
-	m.flush()
+	if !mutant.On("end-not-forwarded") {
+		m.flush()
+	}
 	outcome := Outcome{Refusal: refusal, Attempts: m.attempts}
 	if m.decoder != nil {
 		outcome.Completion = m.decoder.Completion()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // Bounds of a prompt.
@@ -282,7 +283,7 @@ func (w *wirePrompt) normalizeArguments(p Prompt) {
 	for i, m := range p.Messages {
 		for j, c := range m.Calls {
 			input, refusal := c.Input()
-			if refusal != nil {
+			if refusal != nil && !mutant.On("broken-arguments-sent") {
 				input = []byte("{}")
 			}
 			w.Messages[i].Calls[j].Function.Arguments = string(input)

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// wireHeader returns the value of a header as a server sees it, or "".
+func wireHeader(r upstream.Request, name string) string {
+	for _, h := range r.Headers {
+		if h.Name == name {
+			return h.Value
+		}
+	}
+	return ""
+}
+
+// checkWire checks one value of a request.
+func (s *upstreamConn) checkWire(what, got, want string) {
+	if got != want {
+		s.exchange.n.w.fail(RequestAsAsked, fmt.Sprintf("the server of the %s receives %s %.200q, want %.200q", s, what, got, want))
+	}
+}
+
+// checkHead checks the parts of a request that each server receives. A request to one
+// server presents nothing that belongs to another.
+func (s *upstreamConn) checkHead(r upstream.Request, url string) {
+	s.checkWire("the method and URL", r.Method+" "+r.URL, "POST "+url)
+	s.checkWire("the content type", wireHeader(r, "content-type"), "application/json")
+	for _, h := range r.Headers {
+		if secret := h.Name == "authorization" || h.Name == "x-run-token"; secret && !h.Secret {
+			s.exchange.n.w.fail(NobodyAstray, "the secret in "+h.Name+" is not marked as one")
+		}
+	}
+}
+
+// checkModelRequest checks a request as the server of a model receives it, against the
+// prompt that its run made.
+func (s *upstreamConn) checkModelRequest(r upstream.Request, received *upstream.Prompt) {
+	p := s.exchange.prompt
+	base := "http://" + p.Model
+	if p.Model == modelNames[1] {
+		base += ":8080/v1"
+	}
+	s.checkHead(r, base+"/chat/completions")
+	s.checkWire("the run token", wireHeader(r, "x-run-token"), "")
+	var wire struct {
+		Model     string `json:"model"`
+		Stream    bool   `json:"stream"`
+		Max       int    `json:"max_tokens"`
+		MaxOther  int    `json:"max_completion_tokens"`
+		WithUsage struct {
+			Include bool `json:"include_usage"`
+		} `json:"stream_options"`
+	}
+	if err := json.Unmarshal(r.Body, &wire); err != nil {
+		s.checkWire("a body", err.Error(), "JSON")
+		return
+	}
+	wantMax, wantOther := p.MaxTokens, 0
+	if p.Model == modelNames[1] {
+		wantMax, wantOther = 0, p.MaxTokens
+	}
+	s.checkWire("the options", fmt.Sprint(wire.Model, wire.Stream, wire.WithUsage.Include, wire.Max, wire.MaxOther),
+		fmt.Sprint(p.Model, true, true, wantMax, wantOther))
+	s.checkWire("the parameters", fmt.Sprint(number(received.Temperature), number(received.Seed)), fmt.Sprint(number(p.Temperature), number(p.Seed)))
+	s.checkWire("the number of messages", fmt.Sprint(len(received.Messages)), fmt.Sprint(len(p.Messages)))
+	for i := range min(len(received.Messages), len(p.Messages)) {
+		s.checkMessage(i, &received.Messages[i], &p.Messages[i])
+	}
+	s.checkWire("tools", toolNames(received), toolNames(p))
+	if s.exchange.n.w.team == nil { // a team's agent may transform its message
+		last := slices.IndexFunc(p.Messages, func(m upstream.Message) bool { return m.Role == upstream.User })
+		s.checkWire("the message", p.Messages[last].Text, strings.ToValidUTF8(actor.TextOf(s.exchange.call.Parts), "\uFFFD"))
+	}
+	s.checkConversation(received)
+}
+
+// checkMessage compares one message of a prompt. Arguments that are no JSON object are
+// not sent: many servers reject them.
+func (s *upstreamConn) checkMessage(i int, got, want *upstream.Message) {
+	s.checkWire(fmt.Sprintf("message %d", i), fmt.Sprint(got.Role, " ", got.Text, " ", got.CallID, len(got.Calls)),
+		fmt.Sprint(want.Role, " ", strings.ToValidUTF8(want.Text, "\uFFFD"), " ", want.CallID, len(want.Calls)))
+	for j := range min(len(got.Calls), len(want.Calls)) {
+		call, arguments := want.Calls[j], got.Calls[j].Arguments
+		switch {
+		case !isObject(arguments):
+			s.checkWire("the arguments of a call", arguments, "a JSON object")
+		case isObject(call.Arguments):
+			s.checkWire("the arguments of a call", arguments, strings.TrimSpace(call.Arguments))
+		}
+		s.checkWire("a call", got.Calls[j].ID+" "+got.Calls[j].Name, call.ID+" "+strings.ReplaceAll(call.Name, ".", "_"))
+	}
+}
+
+// isObject reports whether the text is one JSON object in which no name occurs twice.
+func isObject(text string) bool {
+	v := jsontext.Value(text)
+	return v.IsValid() && v.Kind() == '{'
+}
+
+// checkConversation checks that the results of tool calls follow their calls, in order.
+func (s *upstreamConn) checkConversation(p *upstream.Prompt) {
+	var open []string
+	for _, m := range p.Messages {
+		if m.Role == upstream.Tool {
+			if len(open) == 0 {
+				s.checkWire("a result of call", m.CallID, "no call")
+				return
+			}
+			s.checkWire("a result of call", m.CallID, open[0])
+			open = open[1:]
+			continue
+		}
+		s.checkWire("calls without result", strings.Join(open, " "), "")
+		for _, c := range m.Calls {
+			open = append(open, c.ID)
+		}
+	}
+	s.checkWire("calls without result", strings.Join(open, " "), "")
+}
+
+func number[T any](n *T) string {
+	if n == nil {
+		return "default"
+	}
+	return fmt.Sprint(*n)
+}
+
+func toolNames(p *upstream.Prompt) string {
+	var b strings.Builder
+	for _, t := range p.Tools {
+		b.WriteString(strings.ReplaceAll(t.Name, ".", "_") + ":" + t.Description + " ")
+	}
+	return b.String()
+}
+
+// checkInvocation checks a request as an external agent receives it, against the call
+// that caused it.
+func (s *upstreamConn) checkInvocation(r upstream.Request) {
+	w, call := s.exchange.n.w, s.exchange.call
+	var wire struct {
+		Agent    string `json:"agent_id"`
+		Session  string `json:"session_id"`
+		Run      string `json:"run_id"`
+		Input    string `json:"input_message"`
+		Messages *[]any `json:"messages"`
+		Context  struct {
+			User    string `json:"user_id"`
+			Project string `json:"project_id"`
+		} `json:"context"`
+	}
+	if err := json.Unmarshal(r.Body, &wire); err != nil {
+		s.checkWire("a body", err.Error(), "JSON")
+		return
+	}
+	if w.team == nil {
+		s.checkHead(r, "http://"+call.To.Agent+hostSuffix+"/invoke")
+	}
+	run := call.ID.String()
+	s.checkWire("the ids", fmt.Sprint(wire.Agent, " ", wire.Session, " ", wire.Run), fmt.Sprint(call.To.Agent, " ", call.To.Key, " ", run))
+	s.checkWire("the id headers", wireHeader(r, "x-session-id")+" "+wireHeader(r, "x-run-id"), call.To.Key+" "+run)
+	s.checkWire("the message", wire.Input, strings.ToValidUTF8(actor.TextOf(call.Parts), "\uFFFD"))
+	s.checkWire("the context", wire.Context.User+" "+wire.Context.Project, call.Principal+" "+call.Project)
+	if wire.Messages == nil {
+		s.checkWire("messages", "null", "a list")
+	}
+	trace, state, _ := strings.Cut(call.Trace, " ")
+	if trace == "" {
+		trace = fmt.Sprintf("00-%x-%x-00", call.Root[:], call.ID[8:])
+	}
+	s.checkWire("the trace", wireHeader(r, "traceparent")+" "+wireHeader(r, "tracestate"), trace+" "+state)
+	if of, id, refusal := ingress.ReadToken(w.tokenSecret(), wireHeader(r, "x-run-token")); refusal != nil || of != call.ID || id != call.To {
+		s.checkWire("a token of", fmt.Sprint(of, " ", id), fmt.Sprint(call.ID, " ", call.To))
+	}
+}
+
+// judgedHealth is the health of an external agent as the documentation defines it: an
+// agent is unhealthy after 45 s without a sign of life, after a poll with an error, and
+// for a second after an invocation that found no service.
+type judgedHealth struct {
+	agent     string
+	seen      actor.Time
+	unwell    bool
+	unreached actor.Time // 0: never
+}
+
+// judgedHealth returns the health of an agent. A node regards an agent that it does not
+// know yet as healthy.
+func (n *node) judgedHealth(agent string) *judgedHealth {
+	h := n.upstreams.judged[agent]
+	if h == nil {
+		h = &judgedHealth{agent: agent, seen: n.agentHealth(agent).LastSeen()}
+		n.upstreams.judged[agent] = h
+	}
+	return h
+}
+
+func (h *judgedHealth) recordPoll(now actor.Time, status int) {
+	switch status {
+	case 0:
+	case 200:
+		h.seen, h.unwell, h.unreached = now, false, 0
+	case 404, 405:
+		h.unreached = 0
+	default:
+		h.unwell, h.unreached = true, 0
+	}
+}
+
+// healthy reports whether the agent may be invoked.
+func (h *judgedHealth) healthy(now actor.Time) bool {
+	return !h.unwell && now <= h.seen.Add(45*time.Second) && (h.unreached == 0 || now >= h.unreached.Add(time.Second))
+}
