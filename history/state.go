@@ -23,6 +23,8 @@ type Actor struct {
 
 // Turn is a run whose turn has started.
 type Turn struct {
-	Run  actor.CallID
-	Open []actor.CallID // unanswered calls of the turn, sorted by ID
+	Run     actor.CallID
+	Due     actor.Time     // deadline; a hold moves it
+	Open    []actor.CallID // unanswered calls of the turn, sorted by ID
+	OpenDue []actor.Time   // their deadlines, which a hold moves too
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/store"
 )
 
 // State returns a complete description of the cell as a value.
@@ -19,17 +20,26 @@ func (c *Cell) State() history.State {
 		}
 		slices.SortFunc(a.Queue, actor.CallID.Compare)
 		for _, t := range act.turns {
-			turn := history.Turn{Run: t.run.Call.ID}
-			for i := range t.run.Last() {
-				if ask := &t.run.Last()[i]; ask.Open() && ask.IsCall() {
-					turn.Open = append(turn.Open, ask.Call)
-				}
-			}
-			slices.SortFunc(turn.Open, actor.CallID.Compare)
-			a.Turns = append(a.Turns, turn)
+			a.Turns = append(a.Turns, t.state())
 		}
 		slices.SortFunc(a.Turns, func(a, b history.Turn) int { return a.Run.Compare(b.Run) })
 		s.Actors = append(s.Actors, a)
+	}
+	return s
+}
+
+// state returns a description of the turn.
+func (t *turn) state() history.Turn {
+	s := history.Turn{Run: t.run.Call.ID, Due: t.run.Clock.Due()}
+	var open []*store.Asked
+	for i := range t.run.Last() {
+		if ask := &t.run.Last()[i]; ask.Open() && ask.IsCall() {
+			open = append(open, ask)
+		}
+	}
+	slices.SortFunc(open, func(a, b *store.Asked) int { return a.Call.Compare(b.Call) })
+	for _, ask := range open {
+		s.Open, s.OpenDue = append(s.Open, ask.Call), append(s.OpenDue, ask.Clock.Due())
 	}
 	return s
 }

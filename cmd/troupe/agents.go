@@ -3,15 +3,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"strconv"
 	"text/tabwriter"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-
-	"github.com/troupe-run/troupe/runs"
 )
 
 // AgentsCmd groups the commands that show and change agents.
@@ -32,7 +31,12 @@ type AgentsListCmd struct {
 
 // Help returns the text shown below the flags.
 func (AgentsListCmd) Help() string {
-	return "Examples:\n  troupe agents list\n  troupe agents list --json"
+	return `Prints the status and the last heartbeat of external agents, and the number of runs that each agent
+has ended since the server started.
+
+Examples:
+  troupe agents list
+  troupe agents list --json`
 }
 
 // Run executes the command.
@@ -51,8 +55,9 @@ func (c *AgentsListCmd) Run(s streams) error {
 		return err
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "AGENT\tKIND\tSTATUS\tLAST HEARTBEAT\tSERVED\tDESCRIPTION")
 	for _, a := range in.Agents {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", a.ID, a.kindText(), a.Doc)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, a.Kind, cmp.Or(a.healthText(), "-"), cmp.Or(a.LastSeen, "-"), a.servedText(), a.Doc)
 	}
 	return w.Flush()
 }
@@ -65,6 +70,8 @@ type agentView struct {
 	Doc        string         `json:"doc"`
 	Definition string         `json:"definition"`
 	Healthy    *bool          `json:"healthy"`
+	LastSeen   string         `json:"last_seen_at"`
+	Served     *uint64        `json:"served_runs"`
 	Spec       jsontext.Value `json:"spec"`
 	Actors     []struct {
 		Session string   `json:"session_id"`
@@ -73,27 +80,36 @@ type agentView struct {
 			Run     string `json:"run_id"`
 			Status  string `json:"status"`
 			Started string `json:"started_at"`
-			Left    int64  `json:"time_left_ms"`
+			Due     string `json:"deadline_at"`
 			Waits   []struct {
 				Run    string `json:"run_id"`
 				Target string `json:"target"`
 				Since  string `json:"since"`
-				Left   int64  `json:"time_left_ms"`
+				Due    string `json:"deadline_at"`
 			} `json:"waits_for"`
 		} `json:"turns"`
 	} `json:"actors"`
 }
 
-// kindText returns the agent's kind, with the health of an external agent.
-func (a *agentView) kindText() string {
+// healthText returns the health of an external agent, or "".
+func (a *agentView) healthText() string {
 	switch {
 	case a.Healthy == nil:
-		return a.Kind
+		return ""
 	case *a.Healthy:
-		return a.Kind + ", healthy"
+		return "healthy"
 	default:
-		return a.Kind + ", not healthy"
+		return "not healthy"
 	}
+}
+
+// servedText returns the number of runs that the agent has served, or "-" if it is
+// unknown.
+func (a *agentView) servedText() string {
+	if a.Served == nil {
+		return "-"
+	}
+	return strconv.FormatUint(*a.Served, 10)
 }
 
 // AgentsShowCmd shows one agent and its actors in memory.
@@ -132,14 +148,17 @@ func (c *AgentsShowCmd) Run(s streams) error {
 
 func (a *agentView) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "agent\t%s\nkind\t%s\n", a.ID, a.kindText())
+	fmt.Fprintf(w, "agent\t%s\nkind\t%s\n", a.ID, a.Kind)
+	if a.Healthy != nil {
+		fmt.Fprintf(w, "status\t%s\nheartbeat\t%s\n", a.healthText(), cmp.Or(a.LastSeen, "-"))
+	}
 	if a.Name != a.ID {
 		fmt.Fprintf(w, "name\t%s\n", a.Name)
 	}
 	if a.Doc != "" {
 		fmt.Fprintf(w, "doc\t%s\n", a.Doc)
 	}
-	fmt.Fprintf(w, "definition\t%s\n", a.Definition)
+	fmt.Fprintf(w, "served\t%s\ndefinition\t%s\n", a.servedText(), a.Definition)
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -154,9 +173,9 @@ func (a *agentView) print(out io.Writer) error {
 		for _, t := range actor.Turns {
 			fmt.Fprintf(out, "  run %s  ", t.Run)
 			writeStatus(out, t.Status)
-			fmt.Fprintf(out, "  since %s  until %s\n", t.Started, addMillis(t.Started, t.Left))
+			fmt.Fprintf(out, "  since %s  until %s\n", t.Started, t.Due)
 			for _, wait := range t.Waits {
-				fmt.Fprintf(out, "    waits for %s  since %s  until %s  run %s\n", wait.Target, wait.Since, addMillis(wait.Since, wait.Left), wait.Run)
+				fmt.Fprintf(out, "    waits for %s  since %s  until %s  run %s\n", wait.Target, wait.Since, wait.Due, wait.Run)
 			}
 		}
 		for _, run := range actor.Mailbox {
@@ -164,13 +183,4 @@ func (a *agentView) print(out io.Writer) error {
 		}
 	}
 	return nil
-}
-
-// addMillis returns the time ms milliseconds after since, or "?" if since is malformed.
-func addMillis(since string, ms int64) string {
-	at, err := runs.ParseTime(since)
-	if err != nil {
-		return "?"
-	}
-	return runs.FormatTime(at.Add(time.Duration(ms) * time.Millisecond))
 }

@@ -91,6 +91,7 @@ type agentView struct {
 	Tags       []string       `json:"capabilities,omitempty"`
 	Healthy    *bool          `json:"healthy,omitempty"`      // external agents only
 	LastSeen   string         `json:"last_seen_at,omitempty"` // likewise
+	Served     *uint64        `json:"served_runs,omitempty"`  // see servedRuns
 	Spec       jsontext.Value `json:"spec,omitzero"`
 	Actors     []actorView    `json:"actors,omitzero"`
 }
@@ -108,6 +109,7 @@ type turnView struct {
 	Status  string     `json:"status"`
 	Started string     `json:"started_at"`
 	Left    int64      `json:"time_left_ms"` // time left when the run started
+	Due     string     `json:"deadline_at"`  // now; a hold moves it
 	Waits   []waitView `json:"waits_for"`
 }
 
@@ -117,6 +119,7 @@ type waitView struct {
 	Target string `json:"target"`
 	Since  string `json:"since"`
 	Left   int64  `json:"time_left_ms"` // time given to the call
+	Due    string `json:"deadline_at"`  // now; a hold moves it
 }
 
 func (s *Server) newAgentView(d command.Agent) agentView {
@@ -137,6 +140,27 @@ func (s *Server) newAgentView(d command.Agent) agentView {
 	return v
 }
 
+// servedRuns returns the number of runs that each agent has ended since the node
+// started. The node counts agents beyond command.StatsNamesMax together: all is then
+// false, and the number of an agent that is not in the map is unknown.
+func (s *Server) servedRuns(by caller) (served map[string]uint64, all bool, err error) {
+	stats, err := lookup(s, by, command.StatsQuery{})
+	served = map[string]uint64{}
+	for _, a := range stats.Agents {
+		for _, r := range a.Runs {
+			served[a.Agent] += r.Count
+		}
+	}
+	return served, len(stats.Agents) < command.StatsNamesMax, err
+}
+
+// setServed sets the number of runs that an agent has served, if it is known.
+func (v *agentView) setServed(served map[string]uint64, all bool) {
+	if n, ok := served[v.ID]; all || ok && v.ID != command.StatsOther {
+		v.Served = &n
+	}
+}
+
 func (s *Server) listAgents(ctx *fasthttp.RequestCtx) {
 	out := struct {
 		Agents []agentView `json:"agents"`
@@ -146,9 +170,16 @@ func (s *Server) listAgents(ctx *fasthttp.RequestCtx) {
 		s.respondError(ctx, err)
 		return
 	}
+	served, known, err := s.servedRuns(callerOf(ctx))
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
 	for _, d := range all {
 		if !d.System {
-			out.Agents = append(out.Agents, s.newAgentView(d))
+			v := s.newAgentView(d)
+			v.setServed(served, known)
+			out.Agents = append(out.Agents, v)
 		}
 	}
 	respondJSON(ctx, http.StatusOK, out)
@@ -169,6 +200,12 @@ func (s *Server) getAgent(ctx *fasthttp.RequestCtx) {
 		s.respondError(ctx, err)
 		return
 	}
+	served, known, err := s.servedRuns(by)
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	out.setServed(served, known)
 	for _, a := range loaded.All {
 		out.Actors = append(out.Actors, s.newActorView(by, a))
 	}
@@ -189,15 +226,15 @@ func (s *Server) newActorView(by caller, a history.Actor) actorView {
 		v.Mailbox = append(v.Mailbox, run.String())
 	}
 	for _, turn := range a.Turns {
-		t := turnView{Run: turn.Run.String(), Status: runs.Running.String(), Waits: []waitView{}}
+		t := turnView{Run: turn.Run.String(), Status: runs.Running.String(), Due: runs.FormatTime(turn.Due), Waits: []waitView{}}
 		// A run without events, such as one of a volatile actor, keeps the
 		// default view.
 		if run, err := lookup(s, by, command.RunQuery{Run: turn.Run}); err == nil {
 			r := &run.Record
 			t.Status, t.Started, t.Left, t.Waits = r.Status.String(), runs.FormatTime(r.Started), r.Left.Milliseconds(), []waitView{}
 			for _, c := range r.Children {
-				if slices.Contains(turn.Open, c.Run) {
-					t.Waits = append(t.Waits, waitView{c.Run.String(), c.Target, runs.FormatTime(c.At), c.Left.Milliseconds()})
+				if i := slices.Index(turn.Open, c.Run); i >= 0 {
+					t.Waits = append(t.Waits, waitView{c.Run.String(), c.Target, runs.FormatTime(c.At), c.Left.Milliseconds(), runs.FormatTime(turn.OpenDue[i])})
 				}
 			}
 		}

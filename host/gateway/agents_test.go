@@ -31,16 +31,23 @@ type agentResponse struct {
 	Healthy      *bool          `json:"healthy"`
 	LastSeen     string         `json:"last_seen_at"`
 	Capabilities []string       `json:"capabilities"`
+	Served       *uint64        `json:"served_runs"`
 	Spec         map[string]any `json:"spec"`
 	Actors       []struct {
 		Session string   `json:"session_id"`
 		Mailbox []string `json:"mailbox"`
 		Turns   []struct {
-			Run    string `json:"run_id"`
-			Status string `json:"status"`
-			Waits  []struct {
-				Run    string `json:"run_id"`
-				Target string `json:"target"`
+			Run     string    `json:"run_id"`
+			Status  string    `json:"status"`
+			Started time.Time `json:"started_at"`
+			Left    int64     `json:"time_left_ms"`
+			Due     time.Time `json:"deadline_at"`
+			Waits   []struct {
+				Run    string    `json:"run_id"`
+				Target string    `json:"target"`
+				Since  time.Time `json:"since"`
+				Left   int64     `json:"time_left_ms"`
+				Due    time.Time `json:"deadline_at"`
 			} `json:"waits_for"`
 		} `json:"turns"`
 	} `json:"actors"`
@@ -115,6 +122,105 @@ func TestAgentShowsActiveTurns(t *testing.T) {
 	turn := one.Actors[0].Turns[0]
 	if turn.Run != m.Run || turn.Status != "PAUSED_WAITING_APPROVAL" || len(turn.Waits) != 1 || turn.Waits[0].Run != m.Signal.Run || turn.Waits[0].Target != "coordinator/s-7" {
 		t.Errorf("%+v", turn)
+	}
+}
+
+// The deadlines of a turn and of its call are those of the start until a hold moves
+// them: they then lie behind the end of the hold, by at most the time that was left.
+func TestAgentShowsDeadlines(t *testing.T) {
+	d := startGateway(t, agents.Define("above", "1", "", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
+		return turn.Call(turn.Message(), "x")
+	}))))
+	outer := newExternalService(d, "outer")
+	running := d.openStream("POST", "/v1/agents/above/messages", `{"content":"outer","session":"s-1"}`)
+	<-outer.invoked
+	var held messageResponse
+	d.doJSON(&held, "POST", "/v1/agents/above/messages", `{"content":"coordinator","session":"s-2"}`)
+	var record struct {
+		Paused []struct {
+			Until time.Time `json:"until"`
+		} `json:"paused"`
+	}
+	if d.doJSON(&record, "GET", "/v1/runs/"+held.Run, ""); len(record.Paused) != 1 {
+		t.Fatalf("%+v", record)
+	}
+	until := record.Paused[0].Until
+	var one agentResponse
+	if d.doJSON(&one, "GET", "/v1/agents/above", ""); len(one.Actors) != 2 || len(one.Actors[0].Turns) != 1 || len(one.Actors[1].Turns) != 1 {
+		t.Fatalf("%+v", one)
+	}
+	for i, actor := range one.Actors {
+		turn := actor.Turns[0]
+		if len(turn.Waits) != 1 {
+			t.Fatalf("%+v", turn)
+		}
+		wait := turn.Waits[0]
+		for name, c := range map[string]struct {
+			since, due time.Time
+			left       int64
+		}{"turn": {turn.Started, turn.Due, turn.Left}, "wait": {wait.Since, wait.Due, wait.Left}} {
+			left := time.Duration(c.left) * time.Millisecond
+			switch {
+			case i == 0 && (c.due.Sub(c.since)-left).Abs() > time.Millisecond: // the event has whole milliseconds
+				t.Errorf("%s: got deadline %v of %v and %v", name, c.due, c.since, left)
+			case i == 1 && (!c.due.After(until) || c.due.Sub(until) > left):
+				t.Errorf("held %s: got deadline %v, want at most %v after %v", name, c.due, left, until)
+			}
+		}
+	}
+	outer.answers <- "done"
+	running.readUntil("run_done")
+}
+
+// Each agent has the number of runs that it has ended, open ones excluded.
+func TestAgentsShowServedRuns(t *testing.T) {
+	d := startGateway(t)
+	check := func(name string, want uint64) {
+		t.Helper()
+		var list struct {
+			Agents []agentResponse `json:"agents"`
+		}
+		var one agentResponse
+		d.doJSON(&list, "GET", "/v1/agents", "")
+		d.doJSON(&one, "GET", "/v1/agents/"+name, "")
+		for _, a := range list.Agents {
+			if a.ID == name && (a.Served == nil || *a.Served != want || one.Served == nil || *one.Served != want) {
+				t.Errorf("%s: got %v and %v, want %d", name, a.Served, one.Served, want)
+			}
+		}
+	}
+	check("helper", 0)
+	for range 3 {
+		d.do("POST", "/v1/agents/helper/messages", `{"content":"x"}`)
+	}
+	check("helper", 3)
+	var m messageResponse
+	d.doJSON(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
+	check("coordinator", 0)
+	if status, _, body := d.do("POST", "/v1/runs/"+m.Run+":cancel", ""); status >= 300 {
+		t.Fatalf("%d %s", status, body)
+	}
+	d.openStream("GET", "/v1/runs/"+m.Run+"/events", "").readUntil("run_cancelled")
+	check("coordinator", 1)
+}
+
+// The node counts the agents beyond its bound together. The gateway gives them no
+// number, and never that of all of them.
+func TestServedRunsBeyondTheBoundAreUnknown(t *testing.T) {
+	for _, c := range []struct {
+		named string
+		all   bool
+		want  string
+	}{{"a", false, "7"}, {"b", false, "-"}, {command.StatsOther, false, "-"}, {"b", true, "0"}, {command.StatsOther, true, "9"}} {
+		v := agentView{ID: c.named}
+		v.setServed(map[string]uint64{"a": 7, command.StatsOther: 9}, c.all)
+		got := "-"
+		if v.Served != nil {
+			got = fmt.Sprint(*v.Served)
+		}
+		if got != c.want {
+			t.Errorf("%+v: got %s", c, got)
+		}
 	}
 }
 

@@ -142,6 +142,8 @@ func TestNodeBehindPipe(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"AgentLifecycle":                     TestAgentLifecycle,
 		"AgentShowsActiveTurns":              TestAgentShowsActiveTurns,
+		"AgentShowsDeadlines":                TestAgentShowsDeadlines,
+		"AgentsShowServedRuns":               TestAgentsShowServedRuns,
 		"ExternalAgentCallback":              TestExternalAgentCallback,
 		"MessageWithoutRunTokenShowsClaim":   TestMessageWithoutRunTokenShowsClaim,
 		"KeyLifecycle":                       TestKeyLifecycle,

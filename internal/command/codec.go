@@ -316,12 +316,19 @@ func (e *encoder) actor(a *history.Actor) {
 	e.Bool(a.Loaded)
 	e.callIDs(a.Queue)
 	e.int(a.Bytes)
-	list(e, a.Turns, func(t *history.Turn) { e.CallID(t.Run); e.callIDs(t.Open) })
+	list(e, a.Turns, func(t *history.Turn) {
+		e.CallID(t.Run)
+		e.Int(int64(t.Due))
+		e.callIDs(t.Open)
+		list(e, t.OpenDue, func(due *actor.Time) { e.Int(int64(*due)) })
+	})
 }
 
 func (d *decoder) actor() history.Actor {
 	return history.Actor{ID: d.ID(), Epoch: actor.Epoch(d.Uint()), Loaded: d.Bool(), Queue: listOf(d, d.CallID), Bytes: d.int(),
-		Turns: listOf(d, func() history.Turn { return history.Turn{Run: d.CallID(), Open: listOf(d, d.CallID)} })}
+		Turns: listOf(d, func() history.Turn {
+			return history.Turn{Run: d.CallID(), Due: actor.Time(d.Int()), Open: listOf(d, d.CallID), OpenDue: listOf(d, func() actor.Time { return actor.Time(d.Int()) })}
+		})}
 }
 
 func (e *encoder) stats(s *Stats) {
