@@ -4,6 +4,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -16,7 +17,7 @@ type network struct {
 	blocked       [][]linkCut  // by sender and receiver
 	storeCutUntil []actor.Time // by node: end of its disconnection from the store
 	links         [][]link     // by sender and receiver
-	inFlight      int          // number of messages sent and not yet delivered
+	flights       []flight     // messages sent and not yet delivered, in no particular order
 	delayed       int          // number of messages in flight that a fault delays
 }
 
@@ -120,6 +121,25 @@ func (w *Simulation) transmit(from *node, op runtime.Send, bytes []byte) {
 	w.scheduleDelivery(m, delay)
 }
 
+// flight is one delivery of a message.
+type flight struct {
+	message *message
+	number  uint64 // on its link
+	resets  uint64 // number of connections of its link that had broken when it was sent
+}
+
+// land removes a flight.
+func (n *network) land(f flight) {
+	i, last := slices.Index(n.flights, f), len(n.flights)-1
+	n.flights[i] = n.flights[last]
+	n.flights = slices.Delete(n.flights, last, last+1)
+}
+
+// lost reports whether the connection of the flight has broken.
+func (n *network) lost(f *flight) bool {
+	return n.link(f.message.from, f.message.to).resets != f.resets
+}
+
 // message is an encoded envelope in flight.
 type message struct {
 	from, to  *node
@@ -140,25 +160,25 @@ func (w *Simulation) scheduleDelivery(m *message, delay time.Duration) {
 	l := w.net.link(m.from, m.to)
 	l.sent++
 	l.inFlight++
-	number, resets := l.sent, l.resets
-	w.net.inFlight++
+	f := flight{m, l.sent, l.resets}
+	w.net.flights = append(w.net.flights, f)
 	if m.delayed {
 		w.net.delayed++
 	}
 	w.after(delay, func() {
-		w.net.inFlight--
+		w.net.land(f)
 		if m.delayed {
 			w.net.delayed--
 			w.lastDisturbance = w.now
 		}
-		if l.resets != resets {
-			return // lost with its connection
+		if w.net.lost(&f) {
+			return
 		}
 		l.inFlight--
-		if m.reordered && number < l.arrived {
+		if m.reordered && f.number < l.arrived {
 			w.recordFault(NetworkReorder, "%s was overtaken", m)
 		}
-		l.arrived = max(l.arrived, number)
+		l.arrived = max(l.arrived, f.number)
 		if !m.to.up || int(m.cell) >= len(m.to.cells) {
 			return
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs"
 )
 
@@ -31,6 +32,8 @@ type Page struct {
 	states       []string       // states of cells, as text
 	stateNumbers map[string]int // number of each state
 	openSends    map[string][]int
+	unshown      []history.Event // events of the step unshownStep that have no row
+	unshownStep  int
 	dropped      int // number of rows dropped from the beginning
 }
 
@@ -54,6 +57,7 @@ type pageRow struct {
 	Call  string `json:"call,omitzero"`  // number of the call
 	To    int    `json:"to,omitzero"`    // 1 + row in which the sent message arrives
 	Lost  bool   `json:"lost,omitzero"`  // the sent message never arrives
+	Open  string `json:"open,omitzero"`  // where the sent message is at the end of the run; "": it is not on its way
 	State int    `json:"state,omitzero"` // 1 + index into states
 }
 
@@ -92,34 +96,48 @@ func (p *Page) laneIndex(node, name string) int {
 func (p *Page) event(now actor.Time, e *history.Event) {
 	p.update(now)
 	text := p.columns.describe(e)
-	if text == "" && e.Kind != history.Append {
-		return
-	}
-	if e.Kind == history.Append {
-		text = fmt.Sprintf("appends %d, the log ends at %d", e.Wrote, e.Pos)
-	}
-	name := "node"
 	switch {
-	case e.Kind == history.Perform, e.Kind == history.Ask && e.What == "client":
-		p.addRow(pageRow{T: int64(now - Origin), Lane: p.laneIndex("", "clients"), Kind: e.Kind.String(), Text: text, Line: e.String(), Call: p.callNumber(e)})
+	case e.Kind == history.Append:
+		text = fmt.Sprintf("appends %d, the log ends at %d", e.Wrote, e.Pos)
+	case text == "":
+		if step := p.world.Stats.Steps; p.unshownStep != step {
+			p.unshown, p.unshownStep = p.unshown[:0], step
+		}
+		p.unshown = append(p.unshown, *e)
 		return
-	case e.Actor != actor.ID{}:
-		name = e.Actor.String()
 	}
-	row := pageRow{T: int64(now - Origin), Lane: p.laneIndex(string(e.From.Node), name), Kind: e.Kind.String(), Text: text, Line: e.String(), Call: p.callNumber(e), State: p.cellState(e)}
-	at := p.addRow(row)
-	route := e.What + "/" + e.Call.String() + "/"
+	at := p.addEvent(now, e, text)
 	switch e.Kind {
 	case history.Send:
+		route := messageRoute(e.What, e.Call, e.Peer)
 		p.rows[at].Lost = true // until the message arrives
-		p.openSends[route+e.Peer.String()] = append(p.openSends[route+e.Peer.String()], at)
+		p.openSends[route] = append(p.openSends[route], at)
 	case history.Deliver:
-		route += e.Actor.String()
+		route := messageRoute(e.What, e.Call, e.Actor)
 		if from := p.openSends[route]; len(from) > 0 {
 			p.rows[from[0]].To, p.rows[from[0]].Lost = at+1, false
 			p.openSends[route] = from[1:]
 		}
 	}
+}
+
+// messageRoute identifies a message by its name, its call and its receiver.
+func messageRoute(name string, call actor.CallID, to actor.ID) string {
+	return name + "/" + call.String() + "/" + to.String()
+}
+
+// addEvent appends the row of an event and returns its index.
+func (p *Page) addEvent(now actor.Time, e *history.Event, text string) int {
+	row := pageRow{T: int64(now - Origin), Kind: e.Kind.String(), Text: text, Line: e.String(), Call: p.callNumber(e)}
+	switch {
+	case e.Kind == history.Perform, e.Kind == history.Ask && e.What == "client":
+		row.Lane = p.laneIndex("", "clients")
+	case e.Actor != actor.ID{}:
+		row.Lane, row.State = p.laneIndex(string(e.From.Node), e.Actor.String()), p.cellState(e)
+	default:
+		row.Lane, row.State = p.laneIndex(string(e.From.Node), "node"), p.cellState(e)
+	}
+	return p.addRow(row)
 }
 
 // addRow appends a row and returns its index.
@@ -205,7 +223,7 @@ func (p *Page) update(now actor.Time) {
 	}
 	w := p.world
 	for i, n := range w.nodes {
-		p.updateBand(now, n, "down", !n.up, actor.Forever)
+		p.updateBand(now, n, "down", !n.up && n.process > 0, actor.Forever)
 		p.updateBand(now, n, "paused", n.up && n.pausedUntil > now, n.pausedUntil)
 		p.updateBand(now, n, "cut off from the store", w.net.storeCutUntil[i] > now, w.net.storeCutUntil[i])
 		var until actor.Time
@@ -230,6 +248,58 @@ func (p *Page) updateBand(now actor.Time, n *node, why string, on bool, until ac
 	}
 }
 
+// markOpenMessages marks the messages that have neither arrived nor been lost. Of equal
+// messages, the last ones are on their way.
+func (p *Page) markOpenMessages() {
+	mark := func(where string, env *actor.Envelope) {
+		route := messageRoute(env.Body.Name(), env.Body.Subject(), env.To)
+		sent := p.openSends[route]
+		if last := len(sent) - 1; last >= 0 {
+			p.rows[sent[last]].Open, p.rows[sent[last]].Lost = where, false
+			p.openSends[route] = sent[:last]
+		}
+	}
+	for _, n := range p.world.nodes {
+		for i := range n.gated {
+			if send, ok := n.gated[i].effect.Op.(runtime.Send); ok {
+				mark("waits until the log is durable", &send.Envelope)
+			}
+		}
+	}
+	for i := range p.world.net.flights {
+		if f := &p.world.net.flights[i]; !p.world.net.lost(f) && f.message.to.up {
+			if env, err := actor.Decode(f.message.bytes); err == nil {
+				mark("in flight", &env)
+			}
+		}
+	}
+	for _, n := range p.world.nodes {
+		for _, c := range n.cells {
+			for i := range c.inputs {
+				if in, ok := c.inputs[i].in.(runtime.Deliver); ok && !c.stopped {
+					mark("in the queue of its cell", &in.Envelope)
+				}
+			}
+		}
+	}
+}
+
+// revealingRow returns the index of the row of the event that revealed a violation. If
+// the event has no row, revealingRow adds one.
+func (p *Page) revealingRow(v *Violation) (at int, ok bool) {
+	for i, row := range slices.Backward(p.rows) {
+		if v.Event != "" && row.Line == v.Event {
+			return i, true
+		}
+	}
+	for i := range p.unshown {
+		if e := &p.unshown[i]; e.String() == v.Event {
+			return p.addEvent(Origin.Add(v.At), e, strings.TrimSpace(strings.ToLower(e.Kind.String())+" "+e.What)), true
+		}
+	}
+	return 0, false
+}
+
 //go:embed page/page.html
 var pageTemplate string
 
@@ -241,6 +311,7 @@ func (p *Page) WriteTo(out io.Writer, r Result) error {
 			p.bands[i].Until = end
 		}
 	}
+	p.markOpenMessages()
 	data := struct {
 		Seed     uint64     `json:"seed"`
 		Hash     string     `json:"hash"`
@@ -253,17 +324,22 @@ func (p *Page) WriteTo(out io.Writer, r Result) error {
 		Says     string     `json:"says"`
 		Sentence string     `json:"sentence"`
 		At       int64      `json:"at"`
-	}{Seed: r.Seed, Hash: r.Hash, Lanes: p.lanes, Rows: p.rows, Bands: p.bands, States: p.states, Left: p.dropped}
+		Revealed int        `json:"revealed"` // 1 + row of the event that revealed the violation; 0: none
+	}{Seed: r.Seed, Hash: r.Hash, Bands: p.bands, Left: p.dropped}
 	title := fmt.Sprintf("seed %d: every spec held", r.Seed)
 	if v := r.Violation; v != nil {
 		title = fmt.Sprintf("seed %d: %s broken", r.Seed, v.Spec)
 		data.Spec, data.Sentence, data.At = v.Spec, v.Detail, int64(v.At)
+		if at, ok := p.revealingRow(v); ok {
+			data.Revealed = at + 1
+		}
 		for _, s := range specs.All() {
 			if s.Name == v.Spec {
 				data.Says = s.Meaning
 			}
 		}
 	}
+	data.Lanes, data.Rows, data.States = p.lanes, p.rows, p.states
 	body, err := json.Marshal(data, jsontext.EscapeForHTML(true), jsontext.AllowInvalidUTF8(true))
 	if err != nil {
 		return err

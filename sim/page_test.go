@@ -7,6 +7,7 @@ import (
 	"context"
 	"image/color"
 	"image/png"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -21,6 +22,9 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs"
 )
 
@@ -90,25 +94,34 @@ func TestPageKeepsLastRows(t *testing.T) {
 
 var pageDataPattern = regexp.MustCompile(`(?s)<script type="application/json" id="data">(.*?)</script>`)
 
+// pageContent is the data in a page.
+type pageContent struct {
+	Lanes    []pageLane
+	Rows     []pageRow
+	Bands    []pageBand
+	States   []string
+	Spec     string
+	Revealed int
+}
+
+func pageData(t *testing.T, page []byte) (data pageContent) {
+	t.Helper()
+	found := pageDataPattern.FindSubmatch(page)
+	if found == nil {
+		t.Fatal("the page has no data")
+	}
+	if err := json.Unmarshal(found[1], &data, json.MatchCaseInsensitiveNames(true)); err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
 func TestPageContainsEventsAndViolation(t *testing.T) {
 	page, r := renderPage(t, violatingOptions(t))
 	if r.Violation == nil {
 		t.Fatal("no violation")
 	}
-	found := pageDataPattern.FindSubmatch(page)
-	if found == nil {
-		t.Fatal("the page has no data")
-	}
-	var data struct {
-		Lanes  []pageLane
-		Rows   []pageRow
-		Bands  []pageBand
-		States []string
-		Spec   string
-	}
-	if err := json.Unmarshal(found[1], &data, json.MatchCaseInsensitiveNames(true)); err != nil {
-		t.Fatal(err)
-	}
+	data := pageData(t, page)
 	arrows, lost, states, faults := 0, 0, 0, 0
 	for i, row := range data.Rows {
 		switch {
@@ -135,6 +148,78 @@ func TestPageContainsEventsAndViolation(t *testing.T) {
 	}
 }
 
+// TestPageMarksRevealingEvent checks that the page marks the event that revealed a
+// violation, not the last one of its step, also if that event has no row of its own.
+func TestPageMarksRevealingEvent(t *testing.T) {
+	for _, reveals := range []func(*history.Event) bool{
+		func(e *history.Event) bool { return e.Kind == history.Start && e.Durable },
+		func(e *history.Event) bool { return e.Kind == history.Perform && e.What == "send" },
+	} {
+		var found string // the event that the rule reports
+		o := Options{Seed: 3, rule: func(_ actor.Duration, e *history.Event) string {
+			if found == "" && reveals(e) {
+				found = e.String()
+				return "Revealed"
+			}
+			return ""
+		}}
+		page, r := renderPage(t, o)
+		data := pageData(t, page)
+		if r.Violation == nil || found == "" || data.Revealed == 0 {
+			t.Fatalf("violation %v, event %q, row %d", r.Violation, found, data.Revealed)
+		}
+		if row := data.Rows[data.Revealed-1]; row.Line != found || row.Text == "" || row.Step != r.Violation.Step {
+			t.Errorf("marked row is %+v, want the event %q of step %d", row, found, r.Violation.Step)
+		}
+	}
+}
+
+// TestPageShowsOpenMessages follows a request from one node to another. At each stage
+// the page shows where it is. It is lost only if the receiving node crashes.
+func TestPageShowsOpenMessages(t *testing.T) {
+	sentRow := func(w *Simulation, p *Page) *pageRow {
+		for i := range p.rows {
+			if p.rows[i].Kind == "Send" && strings.Contains(p.rows[i].Text, "request #2") {
+				return &p.rows[i]
+			}
+		}
+		return nil
+	}
+	stages := []struct {
+		where string
+		at    func(w *Simulation) bool
+		crash bool
+	}{
+		{"waits until the log is durable", func(w *Simulation) bool { return len(w.nodes[0].gated)+len(w.nodes[1].gated) > 0 }, false},
+		{"in flight", func(w *Simulation) bool { return len(w.net.flights) > 0 }, false},
+		{"in the queue of its cell", func(w *Simulation) bool {
+			return slices.ContainsFunc(w.nodes, func(n *node) bool {
+				return slices.ContainsFunc(n.cells[0].inputs, func(in input) bool { _, ok := in.in.(runtime.Deliver); return ok })
+			})
+		}, false},
+		{"", func(w *Simulation) bool { return len(w.net.flights) > 0 }, true},
+	}
+	for _, stage := range stages {
+		p := NewPage()
+		w := New(Options{Seed: 1, Entropy: NewReplayedEntropy(nil), Page: p,
+			Plan: &Plan{Cells: []int{1, 1}, Groups: 4, Agents: []actor.Definition{{Name: "ana", Behavior: ScriptAgent()}, {Name: "dee", Behavior: ScriptAgent()}}}})
+		defer w.Close()
+		w.Submit("ana/main", "call dee {sleep 20}", 10*time.Second, "")
+		if v := w.RunUntil(time.Second, func() bool { return sentRow(w, p) != nil && stage.at(w) }); v != nil {
+			t.Fatalf("%s: %v", stage.where, v)
+		}
+		if stage.crash {
+			w.CrashNode(string(w.net.flights[0].message.to.id))
+		}
+		if err := p.WriteTo(io.Discard, Result{}); err != nil {
+			t.Fatal(err)
+		}
+		if row := sentRow(w, p); row.Open != stage.where || row.Lost != stage.crash || row.To != 0 {
+			t.Errorf("want %q, lost %v, got row %+v", stage.where, stage.crash, row)
+		}
+	}
+}
+
 func TestPageEscapesHTML(t *testing.T) {
 	p := NewPage()
 	w := New(Options{Seed: 1, Page: p})
@@ -147,6 +232,16 @@ func TestPageEscapesHTML(t *testing.T) {
 		t.Errorf("got %d </script> tags, want 2 and no injected tag", n)
 	}
 }
+
+// cutLabels is a script that reports the labels that are not shown in full: those that
+// differ from their text, or reach into the next lane or beyond the picture.
+const cutLabels = `<script>
+const shown = [...document.querySelectorAll("svg .row")].map((g, i) => [g.querySelector("text:not(.time)"), data.rows[i]]);
+const edge = r => r.lane < 0 ? svg.width.baseVal.value : Math.min(...data.lanes.map((_, i) => x(i)).filter(at => at > x(r.lane)), svg.width.baseVal.value);
+const cut = shown.filter(([e, r]) => !e.textContent.endsWith(r.text) || +e.getAttribute("x") + e.getComputedTextLength() > edge(r));
+const heads2 = [...document.querySelectorAll("#heads div")].filter(d => d.scrollWidth > d.clientWidth);
+document.body.append("cut labels: " + (cut.length + heads2.length ? cut.map(([e]) => e.textContent).concat(heads2.map(d => d.textContent)).join(" | ") : "none of " + shown.length));
+</script>`
 
 // TestBrowserRendersPage loads the page in a real browser, in light and dark mode.
 // TROUPE_BROWSER names the browser. It is set on machines that must have a browser.
@@ -162,7 +257,7 @@ func TestBrowserRendersPage(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'") // the page loads nothing else
 		w.Header().Set("Content-Type", "text/html")
-		w.Write(page) //nolint:errcheck // the browser reports incomplete pages
+		w.Write(bytes.Replace(page, []byte("</html>"), []byte(cutLabels+"</html>"), 1)) //nolint:errcheck // the browser reports incomplete pages
 	}))
 	defer server.Close()
 	browse := func(args ...string) string {
@@ -184,6 +279,9 @@ func TestBrowserRendersPage(t *testing.T) {
 		if !strings.Contains(html, want) {
 			t.Errorf("page does not contain %s", want)
 		}
+	}
+	if at := strings.LastIndex(html, "cut labels: "); !strings.HasPrefix(html[at:], "cut labels: none of") {
+		t.Error(html[at:])
 	}
 	for name, light := range map[string]bool{"light": true, "dark": false} {
 		shot := filepath.Join(t.TempDir(), name+".png")

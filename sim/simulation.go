@@ -67,6 +67,7 @@ type Violation struct {
 	Detail string
 	At     actor.Duration // time since the start of the simulation
 	Step   int
+	Event  string // event that revealed the violation, in full; "": none
 	// History is the history that is not linearizable, if that is the violation.
 	History *linear.Illegal
 }
@@ -413,7 +414,7 @@ func (w *Simulation) observe(events ...history.Event) {
 		}
 		if w.rule != nil {
 			if spec := w.rule(w.now.Sub(Origin), e); spec != "" {
-				w.fail(spec, e.String())
+				w.failAt(e, spec, e.String())
 			}
 		}
 		for _, o := range w.observers {
@@ -422,7 +423,15 @@ func (w *Simulation) observe(events ...history.Event) {
 	}
 	w.checker.SetGlobalTime(w.now, w.undisturbedSince())
 	if v := w.checker.Observe(uint64(w.Stats.Steps), events); v != nil {
-		w.fail(v.Spec, v.Detail+"\n  "+v.Event.String())
+		w.failAt(&v.Event, v.Spec, v.Detail+"\n  "+v.Event.String())
+	}
+}
+
+// failAt is like fail, for a violation that an event revealed.
+func (w *Simulation) failAt(e *history.Event, spec, detail string) {
+	if w.violation == nil {
+		w.fail(spec, detail)
+		w.violation.Event = e.String()
 	}
 }
 
@@ -552,7 +561,7 @@ func (w *Simulation) pendingWork() string {
 		return "a client has not read a stream to its end"
 	case w.externalCalls > 0:
 		return "an external agent is processing a call"
-	case w.net.inFlight > 0:
+	case len(w.net.flights) > 0:
 		return "a message is in flight"
 	}
 	for g := range w.claims.groups {
