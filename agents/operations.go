@@ -4,6 +4,7 @@ package agents
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strings"
 
@@ -102,7 +103,7 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 		return change{}, refusal
 	}
 	if !exists {
-		if refusal := s.checkName(spec.ID); refusal != nil {
+		if refusal := cmp.Or(s.checkID(spec.ID), s.checkName(spec, previous)); refusal != nil {
 			return change{}, refusal
 		}
 		item.Value = s.encodeAgent(spec)
@@ -117,7 +118,7 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 		}
 		return change{updates: []actor.StateItem{item}, answer: answer}, nil
 	}
-	if refusal := s.checkOwner(spec.ID, owner); refusal != nil {
+	if refusal := cmp.Or(s.checkOwner(spec.ID, owner), s.checkName(spec, previous)); refusal != nil {
 		return change{}, refusal
 	}
 	if previous.Kind != spec.Kind && s.principal != Operator {
@@ -172,23 +173,50 @@ func (s registryState) checkOwner(id, owner string) *actor.Refusal {
 	return actor.Refuse(actor.Rejected, "%s belongs to %s: only that principal or a key with scope admin may change or delete it; choose another name", id, ownerOrUnknown(owner))
 }
 
-// checkName rejects a new ID that is the name of an agent of another principal.
+// checkID rejects a new ID that is the name of an agent of another principal.
 // Clients may address an agent by its name, and an ID precedes names, so the new
 // agent would receive their messages.
-func (s registryState) checkName(id string) *actor.Refusal {
-	if s.principal == Operator {
+func (s registryState) checkID(id string) *actor.Refusal {
+	other, owner, found := s.foreign(id, func(spec Spec) bool { return spec.Name == id })
+	if !found {
 		return nil
 	}
-	quoted := []byte(`"` + id + `"`) // IDs have no characters that JSON escapes
+	return actor.Refuse(actor.Rejected, "%s is the name of agent %s, which belongs to %s; choose another agent_id", id, other.ID, ownerOrUnknown(owner))
+}
+
+// checkName rejects a new name that is the name or the ID of an agent of another
+// principal. A name of two agents addresses neither. The operator may use any name.
+func (s registryState) checkName(spec, previous Spec) *actor.Refusal {
+	if spec.Name == previous.Name || spec.Name == spec.ID {
+		return nil
+	}
+	other, owner, found := s.foreign(spec.Name, func(other Spec) bool {
+		return other.ID != spec.ID && (other.Name == spec.Name || other.ID == spec.Name)
+	})
+	if !found {
+		return nil
+	}
+	refusal := actor.Refuse(actor.Rejected, "name: %s is that of agent %s, which belongs to %s; choose another name", spec.Name, other.ID, ownerOrUnknown(owner))
+	refusal.Field = "name"
+	return refusal
+}
+
+// foreign returns the first agent of another principal that matches, and its owner. Its
+// record contains the text in JSON. The operator is not restricted, so it gets none.
+func (s registryState) foreign(text string, match func(Spec) bool) (other Spec, owner string, found bool) {
+	if s.principal == Operator {
+		return Spec{}, "", false
+	}
+	quoted := invariant.Must(json.Marshal(text))
 	for _, item := range s.items {
 		if !strings.HasPrefix(item.Name, agentPrefix) || !bytes.Contains(item.Value, quoted) {
 			continue
 		}
-		if named, owner, err := decodeAgentRecord(item.Value); err == nil && named.Name == id && owner != s.self() {
-			return actor.Refuse(actor.Rejected, "%s is the name of agent %s, which belongs to %s; choose another agent_id", id, named.ID, ownerOrUnknown(owner))
+		if other, owner, err := decodeAgentRecord(item.Value); err == nil && owner != s.self() && match(other) {
+			return other, owner, true
 		}
 	}
-	return nil
+	return Spec{}, "", false
 }
 
 // self returns the principal of the operation as records hold it.

@@ -477,6 +477,31 @@ func TestOperatorBecomesOwner(t *testing.T) {
 	}
 }
 
+// A client cannot give its agent the name or the ID of another principal's agent, by
+// which calls would reach neither. Its own agents and those of the operator may share
+// a name.
+func TestClientCannotTakeNameInUse(t *testing.T) {
+	f := newRegistryFixture(t)
+	f.mustApply(agents.OpPut, `{"agent_id":"billing-1","name":"Billing <&>"}`)
+	refused := func(operation, body, want string) {
+		t.Helper()
+		out := f.apply(operation, body)
+		if r := out.Refusal; r == nil || r.Reason != actor.Rejected || r.Field != "name" || !strings.Contains(r.Detail, want) {
+			t.Errorf("%s: %+v, want %s", body, out, want)
+		}
+	}
+	f.principal = "mallory"
+	refused(agents.OpPut, `{"agent_id":"m","name":"Billing <&>"}`, "that of agent billing-1, which belongs to key:a; choose another name")
+	refused(agents.OpRegister, `{"agent_id":"m","name":"billing-1","endpoint":"http://127.0.0.1:1"}`, "agent billing-1")
+	f.mustApply(agents.OpPut, `{"agent_id":"m","name":"Mine"}`)
+	refused(agents.OpPut, `{"agent_id":"m","name":"Billing <&>"}`, "agent billing-1")
+	f.mustApply(agents.OpPut, `{"agent_id":"m2","name":"Mine"}`)
+	f.principal = agents.Operator
+	f.mustApply(agents.OpPut, `{"agent_id":"o","name":"Mine"}`)
+	f.principal = "mallory" // a name that was in use before remains
+	f.mustApply(agents.OpPut, `{"agent_id":"m","name":"Mine","prompt":"new"}`)
+}
+
 // owner returns the owner of an agent in the state of the registry.
 func (f *registryFixture) owner(id string) string {
 	var record struct {
