@@ -59,7 +59,7 @@ type cell struct {
 func newCell(e *Engine, n uint16) *cell {
 	c := &cell{engine: e, n: n, worker: newWorker(), stopped: make(chan struct{}),
 		effects: map[effectKey]*effect{}, overflow: make([][]actor.Envelope, e.config.Cells)}
-	c.tally.measures, c.tally.calls.took.bounds = newMeasures(&e.labels), command.DurationBounds
+	c.tally.measures, c.tally.calls.took.bounds = e.labels.newMeasures(), command.DurationBounds
 	c.watchdog = newWatchdog(n, e.log, e.clock, &c.tally)
 	c.mailbox = newMailbox(n, e.config.QueueSlots, &e.coroutines)
 	c.timer = time.AfterFunc(time.Hour, c.mailbox.wake)

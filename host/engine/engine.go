@@ -131,7 +131,7 @@ type Engine struct {
 	effects        sync.WaitGroup
 	runningEffects atomic.Int64
 	effectCounters [actor.AskInvoke + 1]counter
-	labels         labels
+	labels         *labels
 
 	mu     sync.Mutex
 	epochs []actor.Epoch // current epoch by cell
@@ -150,7 +150,7 @@ func Start(config Config) (*Engine, error) {
 	e := &Engine{config: config, log: config.Logger, clock: newClock(), clients: newClients(config.ClientsMax),
 		agents: newDefinitions(runtime.Agents{Definitions: config.Agents, Former: config.Former}, config.Cells), readers: newReaders(readersCount),
 		admission: admission{lagMax: config.DiskLagMax}, done: make(chan struct{})}
-	e.tracing.emit = config.Trace
+	e.labels, e.tracing.emit = newLabels(e.clock.now), config.Trace
 	for i := range e.effectCounters {
 		e.effectCounters[i].took.bounds = command.DurationBounds
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/command"
@@ -55,6 +56,7 @@ type series struct {
 	outcomes      [reasonCount]atomic.Uint64 // by reason; 0 is success
 	input, output atomic.Int64               // tokens
 	outstanding   atomic.Int64               // of an agent: unanswered calls
+	used          atomic.Bool                // changed since the last sweep
 }
 
 func newSeries(bounds []actor.Duration) *series { return &series{took: histogram{bounds: bounds}} }
@@ -64,35 +66,96 @@ func (s *series) record(took actor.Duration, reason actor.Reason) {
 	s.outcomes[min(int(reason), reasonCount-1)].Add(1)
 }
 
+// takeUsed reports whether the series was changed since the last sweep, or counts calls
+// that have no answer yet. A nil series was not.
+func (s *series) takeUsed() bool {
+	return s != nil && (s.used.Swap(false) || s.outstanding.Load() != 0)
+}
+
+// add adds the figures of another series, which no longer changes.
+func (s *series) add(o *series) {
+	for i := range s.took.counts {
+		s.took.counts[i].Add(o.took.counts[i].Load())
+	}
+	s.took.sum.Add(o.took.sum.Load())
+	for i := range s.outcomes {
+		s.outcomes[i].Add(o.outcomes[i].Load())
+	}
+	s.input.Add(o.input.Load())
+	s.output.Add(o.output.Load())
+}
+
 func (s *series) recordUsage(u upstream.Usage) {
 	s.input.Add(max(u.Input, 0))
 	s.output.Add(max(u.Output, 0))
 }
 
+// sweepEvery is the minimum time between two sweeps of the names of a kind.
+const sweepEvery = time.Hour
+
 // labels admits the names of a node's series. It bounds their number, and thereby
-// the size of a scrape.
+// the size of a scrape. If a kind has no room, the names unused since its last sweep
+// are freed: the figures of their series move to that of StatsOther.
 type labels struct {
-	mu       sync.Mutex
+	now      func() actor.Time
+	mu       sync.Mutex // locked before the mutexes of the measures
+	cells    []*measures
 	admitted map[seriesKey]bool
-	count    [actor.AskInvoke + 1]int // admitted names by kind
+	count    [actor.AskInvoke + 1]int        // admitted names by kind
+	swept    [actor.AskInvoke + 1]actor.Time // last sweeps by kind
 }
 
-// admit returns the key of the series for a name.
+func newLabels(now func() actor.Time) *labels {
+	return &labels{now: now, admitted: map[seriesKey]bool{}}
+}
+
+// admit returns the key of the series for a name. The caller holds mu.
 func (l *labels) admit(key seriesKey) seriesKey {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.admitted[key] {
 		return key
 	}
 	if l.count[key.kind] >= command.StatsNamesMax {
-		return seriesKey{key.kind, command.StatsOther}
+		l.sweep(key.kind)
 	}
-	if l.admitted == nil {
-		l.admitted = map[seriesKey]bool{}
+	if l.count[key.kind] >= command.StatsNamesMax {
+		return seriesKey{key.kind, command.StatsOther}
 	}
 	l.admitted[key] = true
 	l.count[key.kind]++
 	return key
+}
+
+// sweep frees the names of a kind without a record since the last sweep, unless there
+// was one less than sweepEvery ago. The caller holds mu.
+func (l *labels) sweep(kind actor.AskKind) {
+	if l.swept[kind] != 0 && l.now().Sub(l.swept[kind]) < sweepEvery {
+		return
+	}
+	l.swept[kind] = l.now()
+	for _, m := range l.cells {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+	}
+	for key := range l.admitted {
+		if key.kind != kind || key.name == command.StatsOther {
+			continue
+		}
+		used := false
+		for _, m := range l.cells {
+			used = m.all[key].takeUsed() || used
+		}
+		if used {
+			continue
+		}
+		for _, m := range l.cells {
+			if s := m.all[key]; s != nil {
+				m.open(seriesKey{kind, command.StatsOther}).add(s)
+				delete(m.all, key)
+			}
+		}
+		delete(l.admitted, key)
+		l.count[kind]--
+	}
 }
 
 // measures holds the series of one cell, so that cells do not share them.
@@ -103,30 +166,50 @@ type measures struct {
 	all    map[seriesKey]*series
 }
 
-func newMeasures(l *labels) measures {
-	return measures{labels: l, waits: newSeries(command.WaitBounds), all: map[seriesKey]*series{}}
+// newMeasures returns the measures of one more cell.
+func (l *labels) newMeasures() *measures {
+	m := &measures{labels: l, waits: newSeries(command.WaitBounds), all: map[seriesKey]*series{}}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cells = append(l.cells, m)
+	return m
 }
 
-// of returns the series of a name.
-func (m *measures) of(kind actor.AskKind, name string) *series {
+// update changes the series of a name. No sweep can free the series at the same time.
+func (m *measures) update(kind actor.AskKind, name string, change func(*series)) {
 	key := seriesKey{kind, name}
 	m.mu.RLock()
 	s := m.all[key]
-	m.mu.RUnlock()
-	if s != nil {
-		return s
+	if s == nil {
+		m.mu.RUnlock()
+		m.labels.mu.Lock()
+		defer m.labels.mu.Unlock()
+		key = m.labels.admit(key)
+		m.mu.Lock()
+		s = m.open(key)
+		m.mu.Unlock()
+		m.mu.RLock()
 	}
-	key = m.labels.admit(key)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s = m.all[key]; s == nil {
+	defer m.mu.RUnlock()
+	if !s.used.Load() {
+		s.used.Store(true)
+	}
+	change(s)
+}
+
+// open returns the series of an admitted name. The caller holds mu.
+func (m *measures) open(key seriesKey) *series {
+	s := m.all[key]
+	if s == nil {
 		s = newSeries(command.DurationBounds)
 		m.all[key] = s
 	}
 	return s
 }
 
-func (m *measures) agent(name string) *series { return m.of(actor.AskCall, name) }
+func (m *measures) record(kind actor.AskKind, measure *runtime.Measure) {
+	m.update(kind, measure.Name, func(s *series) { s.record(measure.Took, measure.Reason) })
+}
 
 // startIncarnation resets the gauges: a new incarnation counts from 0.
 func (m *measures) startIncarnation() {
@@ -143,18 +226,18 @@ func (t *tally) record(all []runtime.Measure) {
 		switch m := &all[i]; m.Kind {
 		case runtime.MeasureRun:
 			t.runs[statusOf(m.Reason)].Add(1)
-			t.measures.agent(m.Name).record(m.Took, m.Reason)
+			t.measures.record(actor.AskCall, m)
 		case runtime.MeasureCall:
 			t.calls.record(m.Took)
 		case runtime.MeasureTool:
-			t.measures.of(actor.AskTool, m.Name).record(m.Took, m.Reason)
+			t.measures.record(actor.AskTool, m)
 		case runtime.MeasureModel:
-			t.measures.of(actor.AskModel, m.Name).record(m.Took, m.Reason)
+			t.measures.record(actor.AskModel, m)
 		case runtime.MeasureWait:
 			t.measures.waits.record(m.Took, m.Reason)
 		case runtime.MeasureOutstanding:
 			if m.Change != 0 {
-				t.measures.agent(m.Name).outstanding.Add(int64(m.Change))
+				t.measures.update(actor.AskCall, m.Name, func(s *series) { s.outstanding.Add(int64(m.Change)) })
 			}
 		}
 	}
@@ -183,9 +266,9 @@ func (t *tally) recordUsage(model, agent string, answer actor.Answer) {
 		return
 	}
 	if model != "" {
-		t.measures.of(actor.AskModel, model).recordUsage(completion.Usage)
+		t.measures.update(actor.AskModel, model, func(s *series) { s.recordUsage(completion.Usage) })
 	}
-	t.measures.agent(agent).recordUsage(completion.Usage)
+	t.measures.update(actor.AskCall, agent, func(s *series) { s.recordUsage(completion.Usage) })
 }
 
 // addSeries adds the series of all cells to the statistics.
@@ -195,7 +278,7 @@ func (e *Engine) addSeries(s *command.Stats) {
 	var waits [reasonCount]uint64
 	outcomes := map[seriesKey]*[reasonCount]uint64{}
 	for _, c := range e.cells {
-		m := &c.tally.measures
+		m := c.tally.measures
 		m.waits.took.addTo(&s.Waits.Took)
 		for i := range waits {
 			waits[i] += m.waits.outcomes[i].Load()

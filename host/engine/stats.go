@@ -55,7 +55,7 @@ type tally struct {
 	outstanding atomic.Int64
 	calls       counter
 
-	measures measures
+	measures *measures
 
 	lastSize runtime.Size // size after the last recorded step
 }

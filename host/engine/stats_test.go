@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -158,6 +159,59 @@ func TestSeriesAreBounded(t *testing.T) {
 	for _, tool := range s.Targets {
 		if len(tool.Outcomes) != 1 || tool.Outcomes[0].Reason != actor.Deadline {
 			t.Errorf("got %+v", tool)
+		}
+	}
+}
+
+// Names that no record has used for an hour make room for new ones. Their figures are
+// kept in the series of the others. An agent with unanswered calls keeps its name.
+func TestUnusedNamesAreFreed(t *testing.T) {
+	n := startNode(t, t.TempDir(), nil)
+	now := actor.Time(time.Hour)
+	n.labels.now = func() actor.Time { return now }
+	run := func(name string) {
+		for _, c := range n.cells {
+			c.tally.record([]runtime.Measure{{Kind: runtime.MeasureRun, Name: name, Took: 1}})
+		}
+	}
+	runsOf := func() (all map[string]uint64, sum uint64) {
+		all = map[string]uint64{}
+		for _, a := range n.Stats().Agents {
+			all[a.Agent] = a.Runs[0].Count
+			sum += a.Runs[0].Count
+		}
+		return all, sum
+	}
+	cells := uint64(len(n.cells))
+	if _, err := n.State(testContext(t)); err != nil { // the start of a cell resets its gauges
+		t.Fatal(err)
+	}
+	n.cells[1].tally.record([]runtime.Measure{{Kind: runtime.MeasureOutstanding, Name: "waiting", Change: 1}})
+	for i := range command.StatsNamesMax {
+		run(fmt.Sprint("agent-", i)) // the last one has no room
+	}
+	if all, _ := runsOf(); all[command.StatsOther] != cells || len(all) != command.StatsNamesMax+1 {
+		t.Fatalf("%d names, other %d", len(all), all[command.StatsOther])
+	}
+	now = now.Add(sweepEvery - 1)
+	run("used")
+	run("agent-7")
+	if all, _ := runsOf(); all["used"] != 0 {
+		t.Error("a name was freed before its time")
+	}
+	now = now.Add(1)
+	run("used")
+	all, sum := runsOf()
+	if _, ok := all["waiting"]; !ok || len(all) != 4 || all["used"] != cells || all["agent-7"] != 2*cells {
+		t.Errorf("got %d names, used %d, agent-7 %d, waiting %v; want waiting, used, agent-7 and other", len(all), all["used"], all["agent-7"], ok)
+	}
+	if want := (command.StatsNamesMax + 3) * cells; sum != want {
+		t.Errorf("%d runs, want %d", sum, want)
+	}
+	n.cells[1].tally.record([]runtime.Measure{{Kind: runtime.MeasureOutstanding, Name: "waiting", Change: -1}})
+	for _, a := range n.Stats().Agents {
+		if a.Outstanding != 0 {
+			t.Errorf("%+v", a)
 		}
 	}
 }

@@ -23,8 +23,9 @@ type Stats struct {
 	Waits    WaitStats
 }
 
-// Bounds of the names in Stats. Names that a node meets after the first
-// StatsNamesMax of their kind are counted together as StatsOther.
+// Bounds of the names in Stats. Of each kind StatsNamesMax names have figures of their
+// own. The others are counted together as StatsOther, as are names unused for an hour
+// that have made room for new ones.
 const (
 	StatsNamesMax = 1024
 	StatsOther    = "other"
