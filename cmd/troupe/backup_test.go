@@ -3,11 +3,14 @@
 package main
 
 import (
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/troupe-run/troupe/internal/node"
 )
 
 // A backup is a new folder below the folder for backups, and nowhere else.
@@ -79,4 +82,54 @@ func TestServeRefusesBackupsInsideTheStore(t *testing.T) {
 			t.Errorf("%s: exit code %d\n%s", backups, code, stderr)
 		}
 	}
+}
+
+// Copies are made only where no other user can replace them.
+func TestBackupsNeedAFolderOfTheirOwn(t *testing.T) {
+	dir := t.TempDir()
+	data, backups := filepath.Join(dir, "data"), filepath.Join(dir, "backups")
+	check := func(want string) { // as serve does before it opens the store
+		t.Helper()
+		if _, err := node.CheckBackups(backups, data); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if err := errors.Join(os.Mkdir(backups, 0o700), os.Chmod(backups, 0o770)); err != nil {
+		t.Fatal(err)
+	}
+	check("run chmod go-w " + backups)
+	if err := os.Chmod(backups, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, data, "--backups", backups)
+	backup := func(name string) (int, string) {
+		var out struct {
+			Code string `json:"code"`
+		}
+		status, err := s.request("POST", "/v1/backups", `{"name":"`+name+`"}`, "", &out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status, out.Code
+	}
+	s.useAdminKey(data)
+	if status, code := backup("one"); status != http.StatusCreated {
+		t.Errorf("a folder with the sticky bit: %d %s", status, code)
+	}
+	if err := os.Chmod(backups, 0o707); err != nil {
+		t.Fatal(err)
+	}
+	if status, code := backup("two"); status != http.StatusForbidden || code != "forbidden_folder" {
+		t.Errorf("a folder that became writable for others: %d %s", status, code)
+	}
+	if os.Geteuid() != 0 {
+		return // only root can change the owner
+	}
+	if err := errors.Join(os.Chmod(backups, 0o700), os.Chown(backups, 12345, 12345)); err != nil {
+		t.Fatal(err)
+	}
+	if status, code := backup("three"); status != http.StatusForbidden || code != "forbidden_folder" {
+		t.Errorf("a folder of another user: %d %s", status, code)
+	}
+	check("belongs to another user (uid 12345)")
 }

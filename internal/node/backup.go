@@ -9,13 +9,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 )
 
 // CheckBackups returns the path of a folder for backups without symbolic links, or
-// an error if it is the folder of a store or inside it. The folder need not exist.
+// an error if it is the folder of a store or inside it, or if another user could replace
+// the copies in it. The folder need not exist.
 func CheckBackups(folder, data string) (string, error) {
 	folder, err := resolve(folder)
 	if err != nil {
@@ -27,7 +29,27 @@ func CheckBackups(folder, data string) (string, error) {
 	if folder == data || strings.HasPrefix(folder, data+string(filepath.Separator)) {
 		return "", fmt.Errorf("the folder for backups %s is inside the store %s: serve with --backups and another folder: %w", folder, data, fs.ErrPermission)
 	}
-	return folder, nil
+	return folder, checkOwner(folder)
+}
+
+// checkOwner returns an error if a user other than root and the one of this process owns
+// a directory or may rename the files in it. A missing directory is created with mode
+// 0700.
+func checkOwner(dir string) error {
+	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Uid != 0 && stat.Uid != uint32(os.Geteuid()) {
+		return fmt.Errorf("the folder for backups %s belongs to another user (uid %d), who could replace copies: serve with --backups and another folder: %w", dir, stat.Uid, fs.ErrPermission)
+	}
+	if mode := info.Mode(); mode.Perm()&0o022 != 0 && mode&fs.ModeSticky == 0 {
+		return fmt.Errorf("other users may replace copies in the folder for backups %s (mode %04o): run chmod go-w %s, or serve with --backups and another folder: %w", dir, mode.Perm(), dir, fs.ErrPermission)
+	}
+	return nil
 }
 
 // resolve returns the absolute path of a file without symbolic links. Elements at
