@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// newTrial returns a trial of mutants of which the first ones are found by a layer.
+func newTrial(t *testing.T, mutants int, found map[layer]int) *trial {
+	t.Helper()
+	f := &file{pkg: &pkg{dir: "p"}, path: "p/p.go", src: []byte("a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n")}
+	tr := &trial{rows: rows{path: filepath.Join(t.TempDir(), "rows.json"), all: map[string]map[layer]row{}}}
+	for n := range mutants {
+		m := mutant{name: fmt.Sprintf("drawn:%d", n), dir: "p", site: &site{file: f, function: "f", operator: "statement", start: 2 * n, end: 2*n + 1, ordinal: 1}}
+		tr.mutants = append(tr.mutants, m)
+		for _, l := range layers {
+			killer := ""
+			if n < found[l] {
+				killer = "ASpec"
+			}
+			if err := tr.rows.add(row{Mutant: m.name, Layer: l, Killer: killer}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return tr
+}
+
+func TestFloorsIgnoreEquivalentMutants(t *testing.T) {
+	tr := newTrial(t, 10, map[layer]int{byWorlds: 6, byMoreWorlds: 8, byOwnTests: 9})
+	var out strings.Builder
+	if tr.print(&out, 1, judgements{}, layers) {
+		t.Errorf("90 %% of the mutants are found, and the floor of 95 %% is met:\n%s", &out)
+	}
+	verdicts := judgements{tr.mutants[9].site.key(): "equivalent: for this test"}
+	out.Reset()
+	if !tr.print(&out, 1, verdicts, layers) {
+		t.Errorf("every mutant but an equivalent one is found, and a floor is missed:\n%s", &out)
+	}
+	verdicts[tr.mutants[8].site.key()] = "equivalent: although it is found"
+	out.Reset()
+	tr.print(&out, 1, verdicts, layers)
+	if !strings.Contains(out.String(), "drawn:8 is found by ASpec: remove it from "+judgementsPath) {
+		t.Errorf("no line about a found mutant with a verdict:\n%s", &out)
+	}
+	out.Reset()
+	few := newTrial(t, 10, map[layer]int{byWorlds: 5, byOwnTests: 10})
+	if few.print(&out, 1, judgements{}, []layer{byWorlds}) || !strings.Contains(out.String(), "not measured") {
+		t.Errorf("5 of 10 mutants are found by worlds alone:\n%s", &out)
+	}
+}
+
+func TestRowsContinueInTheSameVersion(t *testing.T) {
+	dir := t.TempDir()
+	r, err := openRows(dir, "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.add(row{Mutant: "drawn:3", Layer: byWorlds, Killer: "ASpec"}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = openRows(dir, "v1"); err != nil || r.killer("drawn:3", byWorlds) != "ASpec" || r.has("drawn:3", byOwnTests) {
+		t.Errorf("reopened: %v, %v", r.all, err)
+	}
+	if r, err = openRows(dir, "v2"); err != nil || r.has("drawn:3", byWorlds) {
+		t.Errorf("rows of other sources are kept: %v, %v", r.all, err)
+	}
+}
+
+func TestJudgementsAreChecked(t *testing.T) {
+	read := func(text string) (judgements, error) {
+		path := filepath.Join(t.TempDir(), "survivors.txt")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return readJudgements(path)
+	}
+	const key = "p.f\tstatement\ta\t"
+	for _, bad := range []string{key + "\n", key + "\tequivalent\n", key + "\tequivalent: \n", "p.f\topen\n", key + "\topen\n" + key + "\topen\n"} {
+		if all, err := read(bad); err == nil {
+			t.Errorf("%q is read as %v", bad, all)
+		}
+	}
+	all, err := read("# comment\n" + key + "\topen\np.g\tguard\tx\ty\tequivalent: a reason\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newTrial(t, 1, nil).mutants[0].site
+	if s.key() != key {
+		t.Fatalf("key %q", s.key())
+	}
+	if stale := all.stale(map[string][]*site{"statement": {s}}); len(stale) != 1 || stale[0] != "p.g\tguard\tx\ty" {
+		t.Errorf("stale: %q", stale)
+	}
+}
+
+// The file of the repository can be read.
+func TestSurvivorsFile(t *testing.T) {
+	if _, err := readJudgements("survivors.txt"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A mutant that computes without end does not outlive its limit.
+func TestProcessLimits(t *testing.T) {
+	if os.Getenv("MUTANT") == "endless" {
+		for n := 0; ; n++ {
+			_ = n
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := process{path: self, args: []string{"-test.run=^TestProcessLimits$"}, env: []string{"MUTANT=endless"}}
+	_, stderr, err := p.run(context.Background(), 0)
+	if !errors.Is(err, errEndless) || ended(stderr, err) != errEndless.Error() {
+		t.Errorf("an endless program ends with %v: %s", err, stderr)
+	}
+}
+
+func TestParse(t *testing.T) {
+	at := time.Date(2026, 5, 4, 23, 0, 0, 0, time.UTC)
+	c, err := parse([]string{"-seed", "today", "-layers", "worlds,own tests"}, at)
+	if err != nil || c.seed != 20260504 || len(c.layers) != 2 || c.layers[1] != byOwnTests {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	for _, bad := range [][]string{{"-seed", "x"}, {"-draw", "0"}, {"-layers", "none"}, {"more"}} {
+		if c, err := parse(bad, at); err == nil {
+			t.Errorf("%q is parsed as %+v", bad, c)
+		}
+	}
+}
