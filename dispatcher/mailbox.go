@@ -4,7 +4,6 @@ package dispatcher
 
 import (
 	"slices"
-	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/mutant"
@@ -84,31 +83,19 @@ func (m *Mailbox) Admit(l Limits, now actor.Time, id actor.ID, bytes int) *actor
 	return nil
 }
 
-// The bounds of the delay before a refused message is sent again.
-const (
-	RetryAfterMin = time.Second
-	RetryAfterMax = time.Minute
-)
-
 // intervalWeight is the weight of all earlier intervals in the moving average, in units
 // of the newest one.
 const intervalWeight = 3
 
 // RetryAfter estimates the time until the actor has started all waiting messages, within
-// RetryAfterMin and RetryAfterMax. A turn that lasts longer than the average counts in
+// actor.RetryAfterMin and actor.RetryAfterMax. A turn that lasts longer than the average counts in
 // its place.
 func (m *Mailbox) RetryAfter(now actor.Time) actor.Duration {
 	interval := m.interval
 	if m.lastPop != 0 {
-		interval = max(interval, min(now.Sub(m.lastPop), RetryAfterMax))
+		interval = max(interval, min(now.Sub(m.lastPop), actor.RetryAfterMax))
 	}
-	return min(max(actor.Duration(m.Count())*interval, RetryAfterMin), RetryAfterMax)
-}
-
-// Jitter shortens a retry delay by up to a quarter, so that clients refused together do
-// not return together. The argument random is any random word.
-func Jitter(d actor.Duration, random uint64) actor.Duration {
-	return d - actor.Duration(random%uint64(max(d/4, 0)+1))
+	return min(max(actor.Duration(m.Count())*interval, actor.RetryAfterMin), actor.RetryAfterMax)
 }
 
 // Reset returns the empty mailbox of another actor, which reuses the memory of m.
@@ -117,7 +104,7 @@ func (m *Mailbox) Reset() Mailbox { return Mailbox{lanes: m.lanes} }
 // measureInterval adds the time since the last pop to the moving average. A message that
 // did not wait reveals nothing: the actor was idle.
 func (m *Mailbox) measureInterval(q Queued, now actor.Time) {
-	if sample := min(now.Sub(m.lastPop), RetryAfterMax); m.lastPop == 0 || q.At >= now {
+	if sample := min(now.Sub(m.lastPop), actor.RetryAfterMax); m.lastPop == 0 || q.At >= now {
 	} else if m.interval == 0 {
 		m.interval = sample
 	} else {

@@ -86,7 +86,7 @@ func TestIdleTimeIsNotMeasured(t *testing.T) {
 func TestJitterShortensByUpToQuarter(t *testing.T) {
 	seen := map[actor.Duration]bool{}
 	for random := range uint64(1000) {
-		d := Jitter(4*time.Second, random*0x9e3779b97f4a7c15)
+		d := actor.Jitter(4*time.Second, random*0x9e3779b97f4a7c15)
 		if seen[d] = true; d > 4*time.Second || d < 3*time.Second {
 			t.Fatalf("got %v, want 3s to 4s", d)
 		}
@@ -94,7 +94,7 @@ func TestJitterShortensByUpToQuarter(t *testing.T) {
 	if len(seen) < 900 {
 		t.Errorf("got %d different delays of 1000", len(seen))
 	}
-	if d := Jitter(0, 7); d != 0 {
+	if d := actor.Jitter(0, 7); d != 0 {
 		t.Errorf("got %v, want 0", d)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/internal/mutant"
@@ -222,7 +221,7 @@ func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
 // addJitter varies the retry delay of a refusal, if it has one.
 func (c *Cell) addJitter(r *actor.Refusal) {
 	if r.RetryAfter > 0 {
-		r.RetryAfter = dispatcher.Jitter(r.RetryAfter, c.random())
+		r.RetryAfter = actor.Jitter(r.RetryAfter, c.random())
 	}
 }
 

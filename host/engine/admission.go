@@ -3,6 +3,8 @@
 package engine
 
 import (
+	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,14 +41,42 @@ func (a *admission) evaluate(now actor.Time, log Log) *actor.Refusal {
 	if err := log.Full(); err != nil {
 		return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 10 * time.Second, Detail: err.Error()}
 	}
-	if log.Backlog() > backlogMax {
-		return actor.RefuseBusy(actor.ScopeNode, time.Second, "more than %d log entries wait for the disk", backlogMax)
+	lag := actor.Duration(0) // age of the oldest entry that waits, if it is known
+	if start := a.probeStart.Load(); start != 0 {
+		lag = now.Sub(actor.Time(start))
 	}
-	if start := a.probeStart.Load(); start != 0 && now.Sub(actor.Time(start)) > a.lagMax {
-		return actor.RefuseBusy(actor.ScopeNode, time.Second, "the disk lags more than %v behind", a.lagMax)
+	if log.Backlog() > backlogMax {
+		return actor.RefuseBusy(actor.ScopeNode, lagDelay(lag), "more than %d log entries wait for the disk", backlogMax)
+	}
+	if lag > a.lagMax {
+		return actor.RefuseBusy(actor.ScopeNode, lagDelay(lag), "the disk lags more than %v behind", a.lagMax)
 	}
 	if a.probeStart.CompareAndSwap(0, int64(now)) {
 		log.Commit(nil, func() { a.probeStart.Store(0) })
 	}
 	return nil
+}
+
+// lagDelay returns the retry delay while the log lags: as long again.
+func lagDelay(lag actor.Duration) actor.Duration {
+	return actor.Jitter(min(max(lag, actor.RetryAfterMin), actor.RetryAfterMax), rand.Uint64())
+}
+
+// turnover is an actor.Turnover for any number of goroutines.
+type turnover struct {
+	done     atomic.Uint64 // completions
+	mu       sync.Mutex
+	estimate actor.Turnover
+}
+
+// retryAfter returns the retry delay of a request that is refused now.
+func (t *turnover) retryAfter(now actor.Time) actor.Duration {
+	return t.retryAfterOf(now, t.done.Load())
+}
+
+// retryAfterOf is retryAfter with completions that are counted elsewhere.
+func (t *turnover) retryAfterOf(now actor.Time, done uint64) actor.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.estimate.RetryAfter(now, done, rand.Uint64())
 }

@@ -5,7 +5,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
@@ -39,7 +38,7 @@ func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run
 	defer e.clients.release(w)
 	if !c.ask(w) {
 		e.clients.remove(call.ID)
-		return refusalAnswer(call.ID, e.nodeBusy()), nil
+		return refusalAnswer(call.ID, c.queueFull(now)), nil
 	}
 	return e.wait(ctx, w, joined)
 }
@@ -78,8 +77,9 @@ func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.Call
 	}
 }
 
-func (e *Engine) nodeBusy() *actor.Refusal {
-	return actor.RefuseBusy(actor.ScopeNode, time.Second, "the queue of the actor's cell is full")
+// queueFull returns the refusal of a message for which the cell's queue has no room.
+func (c *cell) queueFull(now actor.Time) *actor.Refusal {
+	return actor.RefuseBusy(actor.ScopeNode, c.turnover.retryAfterOf(now, c.tally.steps.Load()), "the queue of the actor's cell is full")
 }
 
 // Cancel cancels a run of an actor on behalf of the user by. The callers waiting
@@ -88,8 +88,8 @@ func (e *Engine) Cancel(run actor.CallID, id actor.ID, by string) *actor.Refusal
 	if err := id.Check(); err != nil {
 		return actor.Refuse(actor.Invalid, "%v", err)
 	}
-	if !e.cellOf(id).post(&actor.Envelope{To: id, Body: actor.Cancel{Call: run, Reason: actor.Stopped, By: by}}) {
-		return e.nodeBusy()
+	if c := e.cellOf(id); !c.post(&actor.Envelope{To: id, Body: actor.Cancel{Call: run, Reason: actor.Stopped, By: by}}) {
+		return c.queueFull(e.clock.now())
 	}
 	return nil
 }

@@ -35,6 +35,7 @@ const (
 // lock are accessed only by the goroutine that holds the cell.
 type cell struct {
 	engine        *Engine
+	turnover      turnover // of the queue
 	n             uint16
 	mailbox       *mailbox
 	worker        *worker

@@ -26,6 +26,7 @@ const callFailuresMax = 3
 type clients struct {
 	count     atomic.Int64 // callers of Ask without an answer
 	max       int          // Config.ClientsMax
+	turnover  turnover
 	state     atomic.Int32 // open, draining or closed
 	mu        sync.Mutex
 	byCall    map[actor.CallID]*waiter // the table: calls that are answered later
@@ -91,7 +92,7 @@ func newClients(limit int) *clients {
 func (c *clients) admit(call *actor.Call, cell uint16, now actor.Time, wantJoined bool) (*waiter, *actor.Refusal) {
 	if n := c.count.Add(1); n > int64(c.max) {
 		c.uncount()
-		return nil, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d clients wait at this node", c.max)
+		return nil, actor.RefuseBusy(actor.ScopeNode, c.turnover.retryAfter(now), "%d clients wait at this node", c.max)
 	}
 	if state := c.state.Load(); state == closed || state == draining && call.Kind != actor.Signal {
 		c.uncount()
@@ -111,6 +112,7 @@ func (c *clients) release(w *waiter) {
 	ready := w.ready
 	*w = waiter{ready: ready}
 	c.pool.Put(w)
+	c.turnover.done.Add(1)
 	c.uncount()
 }
 
@@ -253,9 +255,10 @@ func (c *clients) close() {
 
 // watchers holds the subscriptions to new events of runs.
 type watchers struct {
-	count atomic.Int32
-	mu    sync.Mutex
-	byRun map[actor.CallID]map[*watcher]struct{}
+	turnover turnover
+	count    atomic.Int32
+	mu       sync.Mutex
+	byRun    map[actor.CallID]map[*watcher]struct{}
 }
 
 type watcher struct{ updates chan struct{} }
@@ -304,4 +307,5 @@ func (w *watchers) remove(run actor.CallID, sub *watcher) {
 		delete(w.byRun, run)
 	}
 	w.count.Add(-1)
+	w.turnover.done.Add(1)
 }

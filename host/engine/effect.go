@@ -116,7 +116,7 @@ func (c *cell) register(ctx context.Context, e runtime.Effect, kind actor.AskKin
 			return
 		}
 		if !c.engine.acquireEffect() {
-			busy := actor.RefuseBusy(actor.ScopeNode, time.Second, "%d tools, models and external agents are already running on this node", c.engine.config.EffectsMax)
+			busy := actor.RefuseBusy(actor.ScopeNode, c.engine.effectTurnover.retryAfter(c.engine.clock.now()), "%d tools, models and external agents are already running on this node", c.engine.config.EffectsMax)
 			c.engine.effects.Go(func() { finish(actor.Answer{Refusal: busy}) })
 			return
 		}

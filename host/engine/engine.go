@@ -130,6 +130,7 @@ type Engine struct {
 	cancel         context.CancelFunc
 	effects        sync.WaitGroup
 	runningEffects atomic.Int64
+	effectTurnover turnover
 	effectCounters [actor.AskInvoke + 1]counter
 	labels         *labels
 
@@ -246,6 +247,7 @@ func (e *Engine) acquireEffect() bool {
 }
 
 func (e *Engine) releaseEffect() {
+	e.effectTurnover.done.Add(1)
 	e.runningEffects.Add(-1)
 	e.effects.Done()
 }
@@ -284,7 +286,7 @@ func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 func (e *Engine) Watch(run actor.CallID) (news <-chan struct{}, stop func(), err error) {
 	w := e.watchers.add(run, e.config.WatchersMax)
 	if w == nil {
-		return nil, nil, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d subscriptions to runs are open at this node", e.config.WatchersMax)
+		return nil, nil, actor.RefuseBusy(actor.ScopeNode, e.watchers.turnover.retryAfter(e.clock.now()), "%d subscriptions to runs are open at this node", e.config.WatchersMax)
 	}
 	return w.updates, func() { e.watchers.remove(run, w) }, nil
 }

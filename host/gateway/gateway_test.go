@@ -174,6 +174,7 @@ func TestNodeBehindPipe(t *testing.T) {
 		"ShutdownEndsStreams":                TestShutdownEndsStreams,
 		"KeyRevocationEndsPendingRequests":   TestKeyRevocationEndsPendingRequests,
 		"MutualCallsBreakWaitCycle":          TestMutualCallsBreakWaitCycle,
+		"WaitCycleHasRetryAfter":             TestWaitCycleHasRetryAfter,
 	} {
 		t.Run(name, test)
 	}

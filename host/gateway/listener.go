@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -29,6 +30,8 @@ type limitedListener struct {
 	mu            sync.Mutex
 	open          int
 	openByAddress map[netip.Prefix]int
+	done          uint64 // connections that were closed
+	turnover      actor.Turnover
 }
 
 func (s *Server) limitConnections(l net.Listener) net.Listener {
@@ -79,9 +82,10 @@ func (l *limitedListener) Close() error { return l.closeOnce() }
 func (l *limitedListener) admit(prefix netip.Prefix) *problem {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	scope, detail := actor.NoScope, ""
+	scope, detail, retryAfter := actor.NoScope, "", actor.RetryAfterMin // a client knows when it closes its own connections
 	switch {
 	case l.open >= l.maxOpen:
+		retryAfter = l.turnover.RetryAfter(wallTime(), l.done, rand.Uint64())
 		scope, detail = actor.ScopeNode, fmt.Sprintf("%d connections are open, which is the limit: retry later", l.open)
 	case l.maxPerAddress > 0 && l.openByAddress[prefix] >= l.maxPerAddress:
 		scope, detail = actor.ScopeCaller, fmt.Sprintf("%d connections are open from your address, which is the limit: reuse them, or close some", l.openByAddress[prefix])
@@ -90,13 +94,14 @@ func (l *limitedListener) admit(prefix netip.Prefix) *problem {
 		l.openByAddress[prefix]++
 		return nil
 	}
-	return refusalProblem(actor.RefuseBusy(scope, time.Second, "%s", detail))
+	return refusalProblem(actor.RefuseBusy(scope, retryAfter, "%s", detail))
 }
 
 func (l *limitedListener) release(prefix netip.Prefix) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
+	l.done++
 	if l.openByAddress[prefix]--; l.openByAddress[prefix] == 0 {
 		delete(l.openByAddress, prefix)
 	}

@@ -35,17 +35,19 @@ const (
 
 // streamLimiter bounds the number of open streams.
 type streamLimiter struct {
-	maxOpen int
-	mu      sync.Mutex
-	open    int
-	idle    chan struct{} // non-nil while waitIdle waits; closed when no stream is open
+	maxOpen  int
+	mu       sync.Mutex
+	open     int
+	idle     chan struct{} // non-nil while waitIdle waits; closed when no stream is open
+	done     uint64        // streams that have ended
+	turnover actor.Turnover
 }
 
 func (s *streamLimiter) acquire() *actor.Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open >= s.maxOpen {
-		return actor.RefuseBusy(actor.ScopeNode, 5*time.Second, "%d event streams are open, which is the limit: close some, or request JSON with Accept: application/json", s.open)
+		return actor.RefuseBusy(actor.ScopeNode, s.turnover.RetryAfter(wallTime(), s.done, rand.Uint64()), "%d event streams are open, which is the limit: close some, or request JSON with Accept: application/json", s.open)
 	}
 	s.open++
 	return nil
@@ -54,6 +56,7 @@ func (s *streamLimiter) acquire() *actor.Refusal {
 func (s *streamLimiter) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.done++
 	if s.open--; s.open == 0 && s.idle != nil {
 		close(s.idle)
 		s.idle = nil

@@ -5,6 +5,8 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,8 +17,9 @@ import (
 
 // callPeerTogether returns a turn that waits until both agents run, then calls
 // the other agent. Each call thus arrives while the turn of its callee is
-// waiting. When called itself, the agent answers at once.
-func callPeerTogether(other string, both *sync.WaitGroup) agents.Func {
+// waiting. When called itself, the agent answers at once. A refused call is an answer,
+// or fails the turn.
+func callPeerTogether(other string, both *sync.WaitGroup, fails bool) agents.Func {
 	return func(t *agents.Turn) (string, error) {
 		if t.Message() != "go" {
 			return "pong from " + t.Self().Agent, nil
@@ -36,7 +39,7 @@ func callPeerTogether(other string, both *sync.WaitGroup) agents.Func {
 			return "", err
 		}
 		text, err := t.Call(other, "ping")
-		if refusal := new(actor.Refusal); errors.As(err, &refusal) && refusal.RetryAfter > 0 {
+		if refusal := new(actor.Refusal); errors.As(err, &refusal) && refusal.RetryAfter > 0 && !fails {
 			return refusal.Reason.String() + " " + actor.PathString(refusal.Chain), nil
 		}
 		return text, err
@@ -50,8 +53,8 @@ func TestMutualCallsBreakWaitCycle(t *testing.T) {
 	var both sync.WaitGroup
 	both.Add(2)
 	d := startGateway(t,
-		agents.Define("left", "1", "Calls right.", agents.Blocking(callPeerTogether("right", &both))),
-		agents.Define("right", "1", "Calls left.", agents.Blocking(callPeerTogether("left", &both))))
+		agents.Define("left", "1", "Calls right.", agents.Blocking(callPeerTogether("right", &both, false))),
+		agents.Define("right", "1", "Calls left.", agents.Blocking(callPeerTogether("left", &both, false))))
 	started := time.Now()
 	var answers [2]messageResponse
 	var clients sync.WaitGroup
@@ -77,5 +80,32 @@ func TestMutualCallsBreakWaitCycle(t *testing.T) {
 	}
 	if refused != 1 {
 		t.Errorf("got %d wait cycle refusals, want 1: %+v", refused, answers)
+	}
+}
+
+// The client of a run that fails as part of a wait cycle learns when to retry.
+func TestWaitCycleHasRetryAfter(t *testing.T) {
+	var both sync.WaitGroup
+	both.Add(2)
+	d := startGateway(t,
+		agents.Define("left", "1", "Calls right.", agents.Blocking(callPeerTogether("right", &both, true))),
+		agents.Define("right", "1", "Calls left.", agents.Blocking(callPeerTogether("left", &both, true))))
+	var answers [2]string
+	var clients sync.WaitGroup
+	for i, name := range []string{"left", "right"} {
+		clients.Go(func() {
+			status, headers, body := d.do("POST", "/v1/agents/"+name+"/messages", `{"content":"go","session":"s"}`)
+			answers[i] = fmt.Sprintf("%d %s %s", status, headers.Get("Retry-After"), body)
+		})
+	}
+	clients.Wait()
+	refused := 0
+	for _, answer := range answers {
+		if strings.HasPrefix(answer, "409 1 ") && strings.Contains(answer, `"code":"call_wait_cycle"`) && strings.Contains(answer, `"retry_after":1,`) {
+			refused++
+		}
+	}
+	if refused != 1 {
+		t.Errorf("got %q, want one refusal with its delay", answers)
 	}
 }

@@ -84,7 +84,7 @@ func (s *agents) pacer(i *invocation) upstream.Pacer {
 }
 
 // acquire admits an invocation, or refuses it if the agent is at its limit.
-func (s *agents) acquire(name string, target upstream.Target) (*invocation, *actor.Refusal) {
+func (s *agents) acquire(name string, target upstream.Target, now actor.Time) (*invocation, *actor.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.known[name]
@@ -97,11 +97,10 @@ func (s *agents) acquire(name string, target upstream.Target) (*invocation, *act
 		stats = k.stats
 	}
 	if s.invocations[name] >= limit {
-		stats.countRefused()
-		return nil, busyRefusal("agent", name, limit)
+		return nil, busyRefusal("agent", name, limit, stats.refuse(now))
 	}
 	s.invocations[name]++
-	stats.acquire(0)
+	stats.acquire(0, now)
 	return &invocation{name, target.URL, s.retainBackoff(target.URL), stats}, nil
 }
 

@@ -33,8 +33,8 @@ type Outbound struct {
 	cancel     context.CancelFunc
 	work       sync.WaitGroup // exchanges, their attempts, and health polls
 	mu         sync.Mutex
-	inProgress int            // number of open exchanges
-	principals map[string]int // likewise, by principal
+	open       load             // open exchanges
+	principals map[string]*load // likewise, by principal
 	closed     bool
 }
 
@@ -54,7 +54,7 @@ func New(config Config) (*Outbound, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("outbound: %w", err)
 	}
-	o := &Outbound{config: config.withDefaults(), started: time.Now(), principals: map[string]int{}}
+	o := &Outbound{config: config.withDefaults(), started: time.Now(), principals: map[string]*load{}}
 	o.log = o.config.Logger
 	d, err := newDialer(&o.config)
 	if err != nil {
@@ -153,8 +153,8 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 		return refusedAnswer(refusal)
 	}
 	defer o.release(op.Call.Principal)
-	if !m.stats.acquire(m.config.Concurrency) {
-		return refusedAnswer(busyRefusal("model", m.name, m.config.Concurrency))
+	if retryAfter := m.stats.acquire(m.config.Concurrency, o.now()); retryAfter > 0 {
+		return refusedAnswer(busyRefusal("model", m.name, m.config.Concurrency, retryAfter))
 	}
 	defer m.stats.release()
 	var roundTripper http.RoundTripper = o.transport
@@ -193,7 +193,7 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-cha
 		return refusedAnswer(refusal)
 	}
 	defer o.release(op.Call.Principal)
-	a, refusal := o.agents.acquire(op.Name, target)
+	a, refusal := o.agents.acquire(op.Name, target, o.now())
 	if refusal != nil {
 		return refusedAnswer(refusal)
 	}
@@ -218,33 +218,61 @@ func (o *Outbound) deadline(ctx context.Context, left actor.Duration) actor.Time
 func (o *Outbound) acquire(principal string) *actor.Refusal {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch {
-	case o.closed:
+	if o.closed {
 		return actor.RefuseUnavailable(time.Second, "this node is stopping")
-	case o.inProgress >= o.config.ExchangesMax:
-		return actor.RefuseBusy(actor.ScopeNode, time.Second, "%d requests to models and agents are open, which is the limit", o.inProgress)
-	case o.principals[principal] >= o.config.PrincipalExchangesMax:
-		return actor.RefuseBusy(actor.ScopeCaller, time.Second, "%d requests of this user to models and agents are open, which is the limit for one user", o.principals[principal])
 	}
-	o.inProgress++
-	o.principals[principal]++
+	if retryAfter := o.open.acquire(o.config.ExchangesMax, o.now()); retryAfter > 0 {
+		return actor.RefuseBusy(actor.ScopeNode, retryAfter, "%d requests to models and agents are open, which is the limit", o.open.count)
+	}
+	p := o.principals[principal]
+	if p == nil {
+		p = &load{}
+		o.principals[principal] = p
+	}
+	if retryAfter := p.acquire(o.config.PrincipalExchangesMax, o.now()); retryAfter > 0 {
+		o.open.count--
+		return actor.RefuseBusy(actor.ScopeCaller, retryAfter, "%d requests of this user to models and agents are open, which is the limit for one user", p.count)
+	}
 	o.work.Add(1)
 	return nil
 }
 
 func (o *Outbound) release(principal string) {
 	o.mu.Lock()
-	o.inProgress--
-	if o.principals[principal]--; o.principals[principal] == 0 {
+	o.open.release()
+	p := o.principals[principal]
+	if p.release(); p.count == 0 {
 		delete(o.principals, principal)
 	}
 	o.mu.Unlock()
 	o.work.Done()
 }
 
+// load is a bounded number of open exchanges.
+type load struct {
+	count    int
+	done     uint64 // exchanges that have ended
+	turnover actor.Turnover
+}
+
+// acquire counts one more exchange and returns 0. If limit exchanges are open, it counts
+// none and returns the retry delay.
+func (l *load) acquire(limit int, now actor.Time) actor.Duration {
+	if l.count >= limit {
+		return l.turnover.RetryAfter(now, l.done, random())
+	}
+	l.count++
+	return 0
+}
+
+func (l *load) release() {
+	l.count--
+	l.done++
+}
+
 // busyRefusal returns the refusal of a model or an agent that is at its limit.
-func busyRefusal(kind, name string, limit int) *actor.Refusal {
-	return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s %s is at its limit of concurrent requests (%d)", kind, name, limit)
+func busyRefusal(kind, name string, limit int, retryAfter actor.Duration) *actor.Refusal {
+	return actor.RefuseBusy(actor.ScopeCallee, retryAfter, "%s %s is at its limit of concurrent requests (%d)", kind, name, limit)
 }
 
 func refusedAnswer(refusal *actor.Refusal) actor.Answer { return actor.Answer{Refusal: refusal} }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runtime"
@@ -60,4 +61,28 @@ func TestSilentAgentsLeaveExchangesForOthers(t *testing.T) {
 		t.Errorf("after the requests: %+v, %v", r, o.principals)
 	}
 	o.release("mallory")
+}
+
+// A full model refuses with a delay that follows from its queue and its rate: one that
+// completes nothing is asked ever less, and never later than the maximum.
+func TestDelayOfFullModelGrowsWithItsQueue(t *testing.T) {
+	var s statCounter
+	at := actor.Time(time.Hour)
+	if d := s.acquire(1, at); d != 0 {
+		t.Fatalf("got %v", d)
+	}
+	first := s.acquire(1, at)
+	for range 30 {
+		at = at.Add(500 * time.Millisecond)
+		if d := s.acquire(1, at); d < actor.RetryAfterMin*3/4 || d > actor.RetryAfterMax {
+			t.Fatalf("got %v", d)
+		}
+	}
+	if last := s.acquire(1, at); first > actor.RetryAfterMin || last < actor.RetryAfterMax*3/4 {
+		t.Errorf("got %v for the first refusal, %v after 15 s without an answer", first, last)
+	}
+	s.release()
+	if d := s.acquire(1, at); d != 0 || s.snapshot("model", "m").Refused != 32 || s.snapshot("model", "m").InProgress != 1 {
+		t.Errorf("got %v, %+v", d, s.snapshot("model", "m"))
+	}
 }

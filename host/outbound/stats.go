@@ -4,10 +4,12 @@ package outbound
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -27,31 +29,31 @@ type Stat struct {
 type statCounter struct {
 	mu   sync.Mutex
 	stat Stat
+	open load
 }
 
-// acquire counts one more open exchange. It reports false if limit exchanges are
-// already open; 0 means no limit.
-func (t *statCounter) acquire(limit int) bool {
+// acquire counts one more open exchange and returns 0. If limit exchanges are already
+// open, it returns the retry delay; a limit of 0 means none.
+func (t *statCounter) acquire(limit int, now actor.Time) actor.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if limit > 0 && t.stat.InProgress >= limit {
-		t.stat.Refused++
-		return false
+	if limit == 0 {
+		limit = math.MaxInt
 	}
-	t.stat.InProgress++
-	return true
+	retryAfter := t.open.acquire(limit, now)
+	if retryAfter > 0 {
+		t.stat.Refused++
+	}
+	return retryAfter
 }
 
-func (t *statCounter) countRefused() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.stat.Refused++
-}
+// refuse counts a refused exchange and returns its retry delay.
+func (t *statCounter) refuse(now actor.Time) actor.Duration { return t.acquire(-1, now) }
 
 func (t *statCounter) release() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stat.InProgress--
+	t.open.release()
 }
 
 func (t *statCounter) countAttempt(a upstream.Attempt) {
@@ -69,7 +71,7 @@ func (t *statCounter) snapshot(kind, name string) Stat {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	stat := t.stat
-	stat.Kind, stat.Name = kind, name
+	stat.Kind, stat.Name, stat.InProgress = kind, name, t.open.count
 	return stat
 }
 

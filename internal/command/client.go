@@ -24,11 +24,13 @@ type Client struct {
 	sent  chan struct{} // closed at the end of sendLoop
 	loops sync.WaitGroup
 
-	mu    sync.Mutex
-	err   error // set before done is closed
-	open  map[uint64]*request
-	stops []uint64 // requests to be stopped; at most OpenMax
-	count int      // open and queued requests; at most OpenMax
+	mu        sync.Mutex
+	err       error // set before done is closed
+	open      map[uint64]*request
+	stops     []uint64 // requests to be stopped; at most OpenMax
+	count     int      // open and queued requests; at most OpenMax
+	completed uint64   // requests that have ended
+	turnover  actor.Turnover
 }
 
 // request is a command until the node has ended it.
@@ -270,6 +272,7 @@ func (c *Client) end(r *request, result Body, err error) {
 func (c *Client) finish(r *request, result Body, err error) {
 	c.mu.Lock()
 	c.count--
+	c.completed++
 	c.mu.Unlock()
 	r.result, r.err = result, err
 	close(r.ended)
@@ -286,7 +289,7 @@ func (c *Client) start(ctx context.Context, r *request) error {
 	switch {
 	case err != nil:
 	case c.count >= OpenMax:
-		err = actor.RefuseBusy(actor.ScopeNode, time.Second, "%d commands are open, which is the limit of a connection", OpenMax)
+		err = actor.RefuseBusy(actor.ScopeNode, c.turnover.RetryAfter(now(), c.completed, rand.Uint64()), "%d commands are open, which is the limit of a connection", OpenMax)
 	default:
 		c.count++
 	}
