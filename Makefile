@@ -14,7 +14,7 @@ SIMFLAGS = $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
            $(if $(STORE),--store $(STORE)) $(if $(ENGINE),--engine $(ENGINE)) \
            $(if $(FAULTS),--faults $(FAULTS)) $(foreach f,$(FAULT),--fault $(f)) \
            $(if $(STRATEGY),--strategy $(STRATEGY)) $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(EVENTS),--events) \
-           $(if $(BUDGET),--budget $(BUDGET)) $(if $(LONG),--long) $(if $(TWICE),--twice $(TWICE)) \
+           $(if $(BUDGET),--budget $(BUDGET)) $(if $(LONG),--long) $(if $(TWICE),--twice $(TWICE)) $(if $(filter off,$(RESAMPLE)),--no-resample) \
            $(if $(PREMISES),--premises)
 
 # Only the race detector needs a C compiler.

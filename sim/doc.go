@@ -29,4 +29,5 @@
 //	exchange.go    calls to models and external agents  client.go        clients and their requests
 //	audit.go       checks at the end of a run           shrink.go        shorter runs that fail alike
 //	*_judge.go     upstreams against their exchanges
+//	page.go        a run as an HTML diagram             inevitability.go the choice that decided a failure
 package sim

@@ -325,6 +325,9 @@ func (p *Page) WriteTo(out io.Writer, r Result) error {
 		Sentence string     `json:"sentence"`
 		At       int64      `json:"at"`
 		Revealed int        `json:"revealed"` // 1 + row of the event that revealed the violation; 0: none
+		// the choice that made the failure inevitable, and 1 + the first row after it; 0: not known
+		Inevitable     string `json:"inevitable"`
+		InevitableFrom int    `json:"inevitableFrom"`
 	}{Seed: r.Seed, Hash: r.Hash, Bands: p.bands, Left: p.dropped}
 	title := fmt.Sprintf("seed %d: every spec held", r.Seed)
 	if v := r.Violation; v != nil {
@@ -338,6 +341,10 @@ func (p *Page) WriteTo(out io.Writer, r Result) error {
 				data.Says = s.Meaning
 			}
 		}
+	}
+	if f := r.Inevitability; f != nil {
+		data.Inevitable = f.String()
+		data.InevitableFrom = 1 + slices.IndexFunc(p.rows, func(row pageRow) bool { return row.T >= int64(f.At) && row.Step >= f.Step })
 	}
 	data.Lanes, data.Rows, data.States = p.lanes, p.rows, p.states
 	body, err := json.Marshal(data, jsontext.EscapeForHTML(true), jsontext.AllowInvalidUTF8(true))

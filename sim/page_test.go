@@ -203,7 +203,6 @@ func TestPageShowsOpenMessages(t *testing.T) {
 		p := NewPage()
 		w := New(Options{Seed: 1, Entropy: NewReplayedEntropy(nil), Page: p,
 			Plan: &Plan{Cells: []int{1, 1}, Groups: 4, Agents: []actor.Definition{{Name: "ana", Behavior: ScriptAgent()}, {Name: "dee", Behavior: ScriptAgent()}}}})
-		defer w.Close()
 		w.Submit("ana/main", "call dee {sleep 20}", 10*time.Second, "")
 		if v := w.RunUntil(time.Second, func() bool { return sentRow(w, p) != nil && stage.at(w) }); v != nil {
 			t.Fatalf("%s: %v", stage.where, v)
@@ -211,6 +210,7 @@ func TestPageShowsOpenMessages(t *testing.T) {
 		if stage.crash {
 			w.CrashNode(string(w.net.flights[0].message.to.id))
 		}
+		w.Close()
 		if err := p.WriteTo(io.Discard, Result{}); err != nil {
 			t.Fatal(err)
 		}

@@ -181,6 +181,7 @@ const (
 	historyFile   = "history.html"  // the history that is not linearizable, if that is the violation
 	violationFile = "violation.txt" // violations of both runs
 	planFile      = "plan.txt"      // plan of the failed run
+	resampledFile = "resampled.txt" // choice of the shrunk run that made the failure inevitable
 )
 
 // FailureDir returns the directory of a failure below parent. Its name has the seed
@@ -231,11 +232,18 @@ func SaveFailure(dir string, o Options, r Result) (Result, error) {
 	}
 
 	shrunk := Shrink(o, r)
+	var resampled []byte
+	if !o.NoResampling {
+		shrunk.Inevitability = FindInevitability(o, shrunk)
+		resampled = fmt.Appendf(nil, "%s\n\n%s", shrunk.Inevitability, shrunk.Inevitability.Table())
+	}
 	var columns, page, history, shrunkLog bytes.Buffer
 	rerun := o
 	rerun.Events = &shrunkLog
 	rerun.Entropy, rerun.Columns, rerun.Page = NewReplayedEntropy(shrunk.Choices), NewColumns(&columns, ColumnsWidth), NewPage()
+	columns.WriteString(headLine(shrunk.Inevitability.String()))
 	shown := RunSeed(rerun)
+	shown.Inevitability = shrunk.Inevitability
 	if err := rerun.Page.WriteTo(&page, shown); err != nil {
 		return Result{}, err
 	}
@@ -251,7 +259,16 @@ func SaveFailure(dir string, o Options, r Result) (Result, error) {
 		{pageFile, page.Bytes()},
 		{violationFile, fmt.Appendf(nil, "%s\n%v\n\nshrunk to %d steps:\n%v\n", r.Violation.Spec, r.Violation, shrunk.Stats.Steps, shrunk.Violation)},
 		{historyFile, history.Bytes()},
+		{resampledFile, resampled},
 	})
+}
+
+// headLine returns the line above the columns, or "".
+func headLine(sentence string) string {
+	if sentence == "" {
+		return ""
+	}
+	return sentence + "\n\n"
 }
 
 type failureFile struct {
@@ -261,7 +278,7 @@ type failureFile struct {
 
 // replaceFiles deletes the files of an earlier failure and writes the given ones.
 func replaceFiles(dir string, files []failureFile) error {
-	for _, name := range [...]string{choicesFile, shrunkFile, eventsFile, shrunkLogFile, columnsFile, pageFile, historyFile, violationFile, planFile} {
+	for _, name := range [...]string{choicesFile, shrunkFile, eventsFile, shrunkLogFile, columnsFile, pageFile, historyFile, violationFile, planFile, resampledFile} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -310,6 +327,10 @@ func Replay(dir string, whole bool, out io.Writer, backends Backends) (r Result,
 	c := &logComparison{want: recorded}
 	o.Events = c
 	o.Entropy, o.Columns, o.Backends = NewReplayedEntropy(choices), NewColumns(out, ColumnsWidth), backends
+	if resampled, err := os.ReadFile(filepath.Join(dir, resampledFile)); err == nil && !whole {
+		sentence, _, _ := strings.Cut(string(resampled), "\n")
+		io.WriteString(out, headLine(sentence)) //nolint:errcheck // as for the columns
+	}
 	r = RunSeed(o)
 	return r, c.finish(), nil
 }

@@ -28,7 +28,9 @@ type Result struct {
 	Stats     Stats
 	Plan      string  // plan of the run, formatted
 	Report    *Report // nil if the run has no team
-	Repeated  bool    // the seed was run twice
+	// Inevitability is set by SaveFailure, unless resampling is disabled.
+	Inevitability *Inevitability
+	Repeated      bool // the seed was run twice
 }
 
 // RunSeed runs one simulation to completion.

@@ -135,15 +135,21 @@ func (s *shrinker) accept(r Result) {
 // runCandidate runs a simulation with the given entropy, for at most stepsMax steps.
 // It also reports whether the run violates the same spec.
 func (s *shrinker) runCandidate(c Entropy, stepsMax int) (r Result, same bool) {
-	o := s.options
-	o.Entropy, o.Events, o.Columns, o.Page, o.Trace = c, nil, nil, nil, nil
-	o.Unhashed = s.spec != NobodyAstray // the check for secrets reads the log, so it must be written
+	o := s.options.quiet(s.spec)
+	o.Entropy = c
 	if o.StepsMax = stepsMax; o.Plain {
 		o.StepsMax = min(stepsMax, plainSteps)
 	}
 	r = RunSeed(o)
 	s.stepsLeft -= r.Stats.Steps + runOverheadSteps
 	return r, r.Violation != nil && r.Violation.Spec == s.spec
+}
+
+// quiet returns the options of runs that only reveal whether a spec is violated.
+func (o Options) quiet(spec string) Options {
+	o.Events, o.Columns, o.Page, o.Trace = nil, nil, nil, nil
+	o.Unhashed = spec != NobodyAstray // the check for secrets reads the log, so it must be written
+	return o
 }
 
 // rerunBest repeats the best run with its log, which candidates omit. If the run no

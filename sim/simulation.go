@@ -39,8 +39,10 @@ type Options struct {
 	rule          rule                // tests only: an additional spec
 	shrink        budget              // tests only: a different shrink budget
 	lossyRegister bool                // tests only: swap registers lose their value after a while
+	timeMax       actor.Duration      // ends the run after this simulated time, idle or not; 0: no such limit
 	OnShrunk      func(steps int)     // called with the number of steps of each smaller failure; nil: not called
 	StepsMax      int                 // ends the run after this number of steps, idle or not; 0: no such limit
+	NoResampling  bool                // SaveFailure does not search for the choice that made the failure inevitable
 }
 
 // rule returns the spec that an event violates, or "". The time of the event is measured
@@ -91,6 +93,7 @@ type Simulation struct {
 
 	seed             uint64
 	stepsMax         int
+	endsAt           actor.Time // 0: no such limit
 	entropy          Entropy
 	plan             Plan
 	scheduler        scheduler
@@ -159,6 +162,9 @@ func New(o Options) *Simulation {
 	if w.team = o.Team; w.team != nil {
 		w.reporter = newReporter()
 		w.observers = append(w.observers, w.reporter)
+	}
+	if o.timeMax > 0 {
+		w.endsAt = Origin.Add(o.timeMax)
 	}
 	if o.Plain && w.stepsMax == 0 {
 		w.stepsMax = plainSteps
@@ -305,7 +311,7 @@ func (w *Simulation) runLoop(done func() bool) *Violation {
 		default:
 			e.fn()
 		}
-		if w.stepsMax > 0 && w.Stats.Steps >= w.stepsMax {
+		if w.stepsMax > 0 && w.Stats.Steps >= w.stepsMax || w.endsAt > 0 && w.now > w.endsAt {
 			break
 		}
 		if w.Stats.Steps > stepsMax {
@@ -319,7 +325,7 @@ func (w *Simulation) runLoop(done func() bool) *Violation {
 func (w *Simulation) Close() {
 	for _, n := range w.nodes {
 		for _, c := range n.cells {
-			c.stop()
+			c.core.Abandon()
 		}
 	}
 	w.engine.Close()

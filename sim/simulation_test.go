@@ -242,6 +242,20 @@ func TestSaveFailureWritesShrunkRun(t *testing.T) {
 	if err != nil || !bytes.Contains(columns, []byte("client ")) {
 		t.Errorf("columns: %v\n%.300s", err, columns)
 	}
+	sentence := small.Inevitability.String() + "\n"
+	for _, name := range []string{columnsFile, resampledFile, pageFile} {
+		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !strings.Contains(sentence, "break DepthBounded") || !bytes.Contains(text, []byte(strings.TrimSpace(sentence))) {
+			t.Errorf("%s does not contain %q: %v", name, sentence, err)
+		}
+	}
+	var replayed strings.Builder
+	if _, _, err := Replay(dir, false, &replayed, Backends{}); err != nil || !strings.HasPrefix(replayed.String(), sentence) {
+		t.Errorf("the replay begins with %.200q, want %q; error %v", replayed.String(), sentence, err)
+	}
+	o.NoResampling = true
+	if unsampled, err := SaveFailure(t.TempDir(), o, r); err != nil || unsampled.Inevitability != nil {
+		t.Errorf("resampled although it is disabled: %v, error %v", unsampled.Inevitability, err)
+	}
 	for whole, steps := range map[bool]int{true: r.Stats.Steps, false: small.Stats.Steps} {
 		again, parted, err := Replay(dir, whole, io.Discard, Backends{})
 		if whole && !strings.HasPrefix(parted, "step ") || strings.Count(parted, "\n  ") != 2 {
@@ -260,7 +274,7 @@ func TestSaveFailureWritesShrunkRun(t *testing.T) {
 	if _, err := SaveFailure(dir, o, RunTwice(o, Options{Seed: 3, Faultless: true})); err != nil {
 		t.Fatal(err)
 	}
-	for name, there := range map[string]bool{choicesFile: true, eventsFile: true, planFile: true, violationFile: true, shrunkFile: false, shrunkLogFile: false, columnsFile: false, pageFile: false} {
+	for name, there := range map[string]bool{choicesFile: true, eventsFile: true, planFile: true, violationFile: true, resampledFile: false, shrunkFile: false, shrunkLogFile: false, columnsFile: false, pageFile: false} {
 		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != there {
 			t.Errorf("%s: %v", name, err)
 		}

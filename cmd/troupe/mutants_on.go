@@ -111,9 +111,12 @@ func (c *MutantsCmd) Run(s streams) error {
 		steps, detail := found.Stats.Steps, firstLine(found.Violation.Detail)
 		if c.Shrink {
 			var err error
-			if steps, err = c.shrink(g, *found); err != nil {
+			var inevitable *sim.Inevitability
+			if steps, inevitable, err = c.shrink(g, *found); err != nil {
 				missed++
 				detail = err.Error()
+			} else {
+				detail += "\n  " + inevitable.String()
 			}
 		}
 		fmt.Fprintf(out, "%-32s %-22s %6d %7.1f %6d  %s\n", g.Mutant, g.Spec, found.Seed, seconds, steps, detail)
@@ -136,22 +139,22 @@ func (c *MutantsCmd) runSeed(seed uint64) sim.Result {
 // attempt removes at least a tenth of the steps. Then it continues with the next
 // failing seed. It fails after shrinkTries attempts. minSteps is the number of steps
 // of the smallest failure.
-func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (minSteps int, err error) {
+func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (minSteps int, inevitable *sim.Inevitability, err error) {
 	minSteps = found.Stats.Steps
 	next := found
 	for range shrinkTries {
 		o := sim.Options{Seed: next.Seed}
 		dir, err := sim.FailureDir(filepath.Join(c.Dir, g.Mutant), o, next)
 		if err != nil {
-			return minSteps, err
+			return minSteps, nil, err
 		}
 		shrunk, err := sim.SaveFailure(dir, o, next)
 		if err != nil {
-			return minSteps, err
+			return minSteps, nil, err
 		}
 		minSteps = min(minSteps, shrunk.Stats.Steps)
 		if shrunk.Stats.Steps <= shrunkStepsMax {
-			return minSteps, verifyReplay(dir, g, shrunk)
+			return minSteps, shrunk.Inevitability, verifyReplay(dir, g, shrunk)
 		}
 		if shrunk.Stats.Steps <= next.Stats.Steps*9/10 {
 			next = shrunk
@@ -163,7 +166,7 @@ func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (minSteps int, err er
 		}
 		next = *later
 	}
-	return minSteps, fmt.Errorf("the shrunk failure has more than %d steps", shrunkStepsMax)
+	return minSteps, nil, fmt.Errorf("the shrunk failure has more than %d steps", shrunkStepsMax)
 }
 
 // verifyReplay replays the folder of a mutant in another process. It returns an

@@ -41,6 +41,7 @@ type SimCmd struct {
 	Project  string        `placeholder:"DIR" help:"Simulate your own agents: DIR/agents and DIR/sim.toml; see docs/guide-testing.md."`
 	Seeds    int           `help:"With --project: number of seeds, starting at --seed (1); 20 if absent."`
 	Hash     bool          `help:"Read a canonical log from standard input and print its hash."`
+	Resample bool          `default:"true" negatable:"" help:"Search a failure for the choice that made it inevitable, by resampling all later choices."`
 	Dir      string        `default:"sim-out" help:"Parent folder for the folders of failed seeds."`
 
 	odds []sim.Odds
@@ -106,7 +107,7 @@ func (c *SimCmd) Run(s streams) error {
 		fmt.Fprintln(s.out, hash)
 		return nil
 	}
-	o := sim.Options{Faultless: c.Faults == "none", Odds: c.odds, Plain: c.Plain, Long: c.Long}
+	o := sim.Options{Faultless: c.Faults == "none", Odds: c.odds, Plain: c.Plain, Long: c.Long, NoResampling: !c.Resample}
 	if c.Strategy != "drawn" {
 		o.Strategy = c.Strategy
 	}
@@ -240,6 +241,9 @@ func (c *SimCmd) reportFailure(out, stderr io.Writer, o sim.Options, r sim.Resul
 	}
 	if shrunk.Violation != nil {
 		fmt.Fprintf(out, "shrunk from %d to %d steps: %v\n", r.Stats.Steps, shrunk.Stats.Steps, shrunk.Violation)
+	}
+	if shrunk.Inevitability != nil {
+		fmt.Fprintln(out, shrunk.Inevitability)
 	}
 	fmt.Fprintf(out, "%s shows it; make replay DIR=%s\n", filepath.Join(dir, "page.html"), dir)
 	return exitCode(exitFailed)
