@@ -54,6 +54,9 @@ func (s *Spec) AvailabilityWarnings(registry *tools.Registry, models []string) (
 	if s.Kind == KindDeclared && !slices.Contains(models, s.Model) {
 		warnings = append(warnings, fmt.Sprintf("agent %s: model %s is not configured on this node, which has %s", s.ID, s.Model, strings.Join(models, ", ")))
 	}
+	if base, ok := strings.CutSuffix(strings.TrimRight(s.Endpoint, "/"), "/invoke"); ok {
+		warnings = append(warnings, fmt.Sprintf("agent %s: messages go to %s/invoke, because the server adds /invoke to the endpoint; if that is wrong, register %s", s.ID, strings.TrimRight(s.Endpoint, "/"), base))
+	}
 	return warnings
 }
 

@@ -621,6 +621,7 @@ func TestAvailabilityWarnings(t *testing.T) {
 		`{"name":"x","model":"big"}`:                         "agent x: model big is not configured on this node, which has scripted",
 		`{"name":"x","model":"big","tools":["a","b"]}`:       "agent x: tools a, b are not available on this node; agent x: model big is not configured on this node, which has scripted",
 		`{"name":"x","endpoint":"http://127.0.0.1:9001"}`:    "",
+		`{"name":"x","endpoint":"http://h:1/py/invoke/"}`:    "agent x: messages go to http://h:1/py/invoke/invoke, because the server adds /invoke to the endpoint; if that is wrong, register http://h:1/py",
 	} {
 		spec, err := agents.ReadJSON([]byte(text))
 		if got := strings.Join(spec.AvailabilityWarnings(tools.NewRegistry(), []string{"scripted"}), "; "); err != nil || got != want {

@@ -128,6 +128,9 @@ func request(method, base, path string, body []byte, headers []Header) (Request,
 	return Request{Method: method, URL: to, Headers: headers, Body: body}, nil
 }
 
+// exampleURL is the endpoint shown in error messages.
+const exampleURL = "http://127.0.0.1:9001"
+
 // CheckURL returns an error unless text is an endpoint: http or https, a host that
 // ParseHost accepts, a path, and nothing else. Whether the host may be reached is
 // decided by Egress after name resolution.
@@ -150,9 +153,9 @@ func CheckModelURL(text string) error {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return fmt.Errorf("invalid URL")
+		return fmt.Errorf("invalid URL; want one like %s", exampleURL)
 	case u.Scheme != "http" && u.Scheme != "https":
-		return fmt.Errorf("want http or https, got %.20q", u.Scheme)
+		return fmt.Errorf("want http or https, got %.20q; write it like %s", u.Scheme, exampleURL)
 	case u.Hostname() == "":
 		return fmt.Errorf("missing host")
 	case u.User != nil:

@@ -36,6 +36,12 @@ func TestMistakesPrintRemedies(t *testing.T) {
 		{[]string{"doctor", dir}, "", "troupe backup NAME --server " + s.url, "backup DIR"},
 		{[]string{"serve", "--data", dir, "--listen", "127.0.0.1:0"}, "", "stop that process, or choose another --data", ""},
 		{[]string{"serve", "--data", other, "--listen", "0.0.0.0:0"}, "", "troupe keys create --data " + other + "`", "DIR"},
+		{[]string{"serve", "--data", other, "--origin", "https://console.example/", "--listen", "256.0.0.0:0"}, "", "such as https://console.example", "256"},
+		{[]string{"serve", "--data", other, "--hosts", "https://console.example", "--listen", "256.0.0.0:0"}, "", "--hosts: got ", "256"},
+		{[]string{"runs", "list", "--limit", "500", "--server", s.url}, "", "--limit: want 1 to 200, got 500", ""},
+		{[]string{"runs", "list", "--limit", "0", "--server", s.url}, "", "--limit: want 1 to 200, got 0", ""},
+		{[]string{"agents", "register", "x", "http://[::1", "--server", s.url}, "", "endpoint: invalid URL; want one like http://127.0.0.1:9001", ""},
+		{[]string{"agents", "register", "x", "localhost:9001", "--server", s.url}, "", "write it like http://127.0.0.1:9001", ""},
 	} {
 		cmd := programCmd(c.args...)
 		cmd.Stdin = strings.NewReader(c.input)

@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -28,7 +29,7 @@ type RunsCmd struct {
 // RunsListCmd lists the newest runs.
 type RunsListCmd struct {
 	SourceFlags
-	Limit int  `default:"20" help:"Maximum number of runs (${default})."`
+	Limit int  `default:"20" help:"Maximum number of runs, 1 to 200 (${default})."`
 	JSON  bool `help:"Print JSON."`
 }
 
@@ -39,6 +40,9 @@ func (RunsListCmd) Help() string {
 
 // Run executes the command.
 func (c *RunsListCmd) Run(s streams) error {
+	if c.Limit < 1 || c.Limit > gateway.RunsMax {
+		return fmt.Errorf("--limit: want 1 to %d, got %d", gateway.RunsMax, c.Limit)
+	}
 	return c.withSource(func(from source) error {
 		body, err := from.runs(c.Limit)
 		if err != nil || c.JSON {

@@ -129,6 +129,9 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	if err != nil {
 		return nil, err
 	}
+	if err := gateway.CheckNames(c.Hosts, c.Origin); err != nil {
+		return nil, err
+	}
 	var files *agentFiles
 	if c.Agents != "" {
 		if files, err = readAgentFiles(c.Agents); err != nil {

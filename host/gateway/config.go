@@ -5,6 +5,8 @@ package gateway
 import (
 	"fmt"
 	"net"
+	"net/url"
+	"strings"
 	"time"
 )
 
@@ -54,6 +56,23 @@ type Config struct {
 	// default 256. The default does not apply to loopback, because all local
 	// clients share one address. A value that is set applies to loopback too.
 	PerAddress int
+}
+
+// CheckNames returns an error for the first host name or origin that no request of a
+// client or a browser could match.
+func CheckNames(hosts, origins []string) error {
+	for _, host := range hosts {
+		if _, _, ok := splitHost(host); !ok {
+			return fmt.Errorf("--hosts: got %.80q, want a name such as console.example, with or without a port", host)
+		}
+	}
+	for _, origin := range origins {
+		u, err := url.Parse(origin)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || strings.ToLower(u.Scheme+"://"+u.Host) != origin {
+			return fmt.Errorf("--origin: got %.80q, want scheme, host and port as browsers send them, such as https://console.example, without a path", origin)
+		}
+	}
+	return nil
 }
 
 func (c Config) withDefaults() Config {

@@ -91,6 +91,16 @@ func queryUint(ctx *fasthttp.RequestCtx, name string, defaultValue, maxValue uin
 	return min(n, maxValue), nil
 }
 
+// queryLimit parses the maximum number of items of a page, at least 1: an empty page
+// would not advance.
+func queryLimit(ctx *fasthttp.RequestCtx, defaultValue, maxValue uint64) (uint64, *problem) {
+	n, p := queryUint(ctx, "limit", defaultValue, maxValue)
+	if p == nil && n == 0 {
+		p = invalid(http.StatusBadRequest, "limit", fmt.Sprintf("limit: want 1 to %d", maxValue))
+	}
+	return n, p
+}
+
 // queryFlag parses a boolean of the query: 1 or 0. A missing flag is false.
 func queryFlag(ctx *fasthttp.RequestCtx, name string) (bool, *problem) {
 	switch text := string(ctx.QueryArgs().Peek(name)); {

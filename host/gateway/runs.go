@@ -51,7 +51,7 @@ func (s *Server) follow(by caller, run actor.CallID) (updates <-chan struct{}, s
 }
 
 func (s *Server) listRuns(ctx *fasthttp.RequestCtx) {
-	limit, p := queryUint(ctx, "limit", RunsDefault, RunsMax)
+	limit, p := queryLimit(ctx, RunsDefault, RunsMax)
 	if p != nil {
 		p.write(ctx)
 		return
@@ -145,14 +145,15 @@ func (s *Server) getEvents(ctx *fasthttp.RequestCtx) {
 		s.streamEvents(ctx, id)
 		return
 	}
-	var params [3]uint64
-	for i, q := range []struct {
-		name                   string
-		defaultValue, maxValue uint64
-	}{{"after", 0, 1 << 62}, {"limit", EventsDefault, EventsMax}, {"wait_ms", 0, uint64(pollTimeoutMax / time.Millisecond)}} {
-		if p == nil {
-			params[i], p = queryUint(ctx, q.name, q.defaultValue, q.maxValue)
-		}
+	var after, limit, wait uint64
+	if p == nil {
+		after, p = queryUint(ctx, "after", 0, 1<<62)
+	}
+	if p == nil {
+		limit, p = queryLimit(ctx, EventsDefault, EventsMax)
+	}
+	if p == nil {
+		wait, p = queryUint(ctx, "wait_ms", 0, uint64(pollTimeoutMax/time.Millisecond))
 	}
 	if p == nil && ctx.QueryArgs().Has("tree") {
 		p = invalid(http.StatusBadRequest, "tree", "tree=1 requires Accept: "+ingress.EventStream)
@@ -167,10 +168,10 @@ func (s *Server) getEvents(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	defer unfollow()
-	waitCtx := s.newClientContext(ctx, time.Duration(params[2])*time.Millisecond)
+	waitCtx := s.newClientContext(ctx, time.Duration(wait)*time.Millisecond)
 	defer waitCtx.stop()
-	for last := params[2] == 0; ; {
-		page, err := lookup(s, callerOf(ctx), command.EventsQuery{Run: id, After: params[0], Limit: int(params[1]), Strict: true})
+	for last := wait == 0; ; {
+		page, err := lookup(s, callerOf(ctx), command.EventsQuery{Run: id, After: after, Limit: int(limit), Strict: true})
 		if err != nil {
 			s.respondError(ctx, err)
 			return

@@ -108,3 +108,35 @@ func TestRegistryRunsCannotBeChanged(t *testing.T) {
 		}
 	}
 }
+
+// A page has room for at least one item: a client that follows next_after with an empty
+// page would not advance.
+func TestPagesAreNotEmpty(t *testing.T) {
+	d := startGateway(t)
+	var m messageResponse
+	d.doJSON(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`)
+	for path, most := range map[string]string{"/v1/runs": "want 1 to 200", "/v1/runs/" + m.Run + "/events": "want 1 to 1000"} {
+		if status, _, body := d.do("GET", path+"?limit=0", ""); status != 400 || !strings.Contains(body, `"field":"limit"`) || !strings.Contains(body, most) {
+			t.Errorf("%s: %d %s, want 400 with %s", path, status, body, most)
+		}
+		if status, _, body := d.do("GET", path+"?limit=1", ""); status != 200 {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}
+
+// Host names and origins that cannot match a request are refused with an example.
+func TestNamesOfServerAreChecked(t *testing.T) {
+	for text, ok := range map[string]bool{"console.example": true, "console.example:8443": true, "10.0.0.1": true, "[::1]:80": true,
+		"https://console.example": false, "console.example/": false, "*.example": false, "": false} {
+		if err := CheckNames([]string{text}, nil); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "--hosts: got ") {
+			t.Errorf("host %q: %v", text, err)
+		}
+	}
+	for text, ok := range map[string]bool{"https://console.example": true, "http://127.0.0.1:8080": true, "https://[::1]:8443": true,
+		"https://console.example/": false, "console.example": false, "https://Console.example": false, "*": false, "null": false, "https://a/b": false, "ftp://a": false, "https://u@a": false} {
+		if err := CheckNames(nil, []string{text}); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "such as https://console.example") {
+			t.Errorf("origin %q: %v", text, err)
+		}
+	}
+}
