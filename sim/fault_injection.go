@@ -156,9 +156,15 @@ func (w *Simulation) stopNode(n *node) {
 
 // moveShards moves a random group of shards to a random cell, unless that cell owns it
 // already.
-func (w *Simulation) moveShards() {
-	group := w.entropy.Int(len(w.claims.groups))
+func (w *Simulation) moveShards() { w.moveGroupAnywhere(w.entropy.Int(len(w.claims.groups))) }
+
+// moveGroupAnywhere moves a group of shards to a random cell, unless it has no owner or
+// moves already.
+func (w *Simulation) moveGroupAnywhere(group int) {
 	to := w.drawNode()
+	if to == nil {
+		return
+	}
 	cell := uint16(w.entropy.Int(len(to.cells)))
 	cl := &w.claims.groups[group]
 	if cl.node == nil || !cl.node.up || cl.releasing || cl.node == to && cl.cell == cell {

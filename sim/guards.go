@@ -38,6 +38,8 @@ var guards = []Guard{
 	{Mutant: "outcome-of-another", Spec: specs.ReplyToCallerOnly},
 	{Mutant: "held-ignored", Spec: specs.ExpireOnlyWhenDue},
 	{Mutant: "no-second-lap", Spec: specs.NoPhantomRefusal},
+	{Mutant: "epoch-not-confirmed", Spec: specs.NoPhantomRefusal},
+	{Mutant: "probe-unbounded", Spec: CodecRoundTrip},
 	{Mutant: "prober-is-victim", Spec: specs.OneVictimPerCycle},
 	{Mutant: "one-branch-only", Spec: specs.NoWaitCycle},
 	{Mutant: "second-in-queue-does-not-probe", Spec: specs.NoWaitCycle},

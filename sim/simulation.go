@@ -133,6 +133,7 @@ type Simulation struct {
 	reporter         *reporter
 	groupNames       []string                // names of the shard groups, by index
 	keyOfCall        map[actor.CallID]string // idempotency key of each request that has one
+	longWaitCycles   int                     // number of long wait cycles submitted
 	registerValues   int                     // number of values generated for swap registers
 	externalCalls    int                     // number of calls in progress at external agents
 	loopingRuns      map[actor.CallID]bool   // runs whose model repeats tool calls endlessly
@@ -418,6 +419,7 @@ func (w *Simulation) observe(events ...history.Event) {
 		if e.Kind == history.Start {
 			w.recordTurnStart(e)
 		}
+		w.moveBetweenLaps(e)
 		if w.rule != nil {
 			if spec := w.rule(w.now.Sub(Origin), e); spec != "" {
 				w.failAt(e, spec, e.String())

@@ -3,11 +3,14 @@
 package sim
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
 )
 
 const (
@@ -61,11 +64,65 @@ func (w *Simulation) callMessage(agent, to, key string) string {
 	return script{{{verb: "call", name: to + "/" + key, script: task}}}.String()
 }
 
+// longWaitCycles are the lengths of long wait cycles. A probe makes at most 32 hops, so
+// it finds the cycles up to that length; longer ones end at the deadlines of their calls.
+var longWaitCycles = [...]int{12, 24, 31, 32, 33, 40}
+
+// submitLongWaitCycle submits one request for each actor of a long wait cycle. Each actor
+// sleeps until all of them are busy, and then calls the next. An agent calls itself
+// nowhere in the cycle, because that call would be refused. The actors are those of no
+// other client.
+func (w *Simulation) submitLongWaitCycle() {
+	names := w.serialAgents()
+	n := longWaitCycles[w.entropy.Int(len(longWaitCycles))]
+	if len(names) < 3 || w.plan.Limits.AgentCallDepthMax < 2 {
+		return
+	}
+	w.longWaitCycles++
+	first := w.entropy.Int(len(names))
+	id := func(i int) actor.ID {
+		agent := i % 2
+		if i == n-1 {
+			agent = 2
+		}
+		return actor.NewID(names[(first+agent)%len(names)], fmt.Sprintf("ring%d-%d", w.longWaitCycles, i))
+	}
+	for i := range n {
+		next := id((i + 1) % n)
+		text := script{{{verb: "sleep", ms: 400}}, {{verb: "call", name: next.Agent + "/" + next.Key, script: w.trivialMessage(next.Agent)}}}.String()
+		w.submit(w.addClient(id(i), text, clientLeftMax))
+	}
+}
+
+// serialAgents returns the agents that run scripts, one turn at a time.
+func (w *Simulation) serialAgents() (names []string) {
+	for i := range w.plan.Targets {
+		if def := &w.plan.Agents[i]; def.Turns == actor.Serial && slices.Contains(agentNames[:], def.Name) {
+			names = append(names, def.Name)
+		}
+	}
+	return names
+}
+
+// moveBetweenLaps moves the shards of an actor that a probe has visited, so that the
+// second lap of the probe meets the actor under another epoch.
+func (w *Simulation) moveBetweenLaps(e *history.Event) {
+	if e.Kind != history.Probe || e.N < 4 || !w.faultFires(ShardMove) {
+		return
+	}
+	group := w.claims.groupOf(dispatcher.ShardOf(e.Actor))
+	w.after(0, func() { w.moveGroupAnywhere(group) })
+}
+
 // submitWaitCycle submits two or three requests at once. Each makes its target call
 // the target of the next one. Their time limits are long enough for a wait cycle to
 // form.
 func (w *Simulation) submitWaitCycle() {
 	if w.team != nil {
+		return
+	}
+	if w.entropy.Int(4) == 3 {
+		w.submitLongWaitCycle()
 		return
 	}
 	n := 2 + w.entropy.Int(2)

@@ -179,6 +179,8 @@ func (c *Checker) observe(e *history.Event) {
 		c.hold(e, e.Until)
 	case history.Resume:
 		c.hold(e, 0)
+	case history.Confirm:
+		c.confirm(e)
 	case history.RefuseWaitCycle:
 		c.refuseWaitCycle(e)
 	case history.Claim:

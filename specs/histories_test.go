@@ -309,7 +309,12 @@ func brokenWaitCycleAfter(d actor.Duration) *historyBuilder {
 	t := waitCycle().advance(d)
 	end := reply(alice, other)
 	end.Status, end.Reason, end.Pending = actor.Failed, actor.WaitCycle, 1
-	return t.step("n1", 1, refuseCycle(alice, other), end)
+	return t.step("n1", 1, confirm(bob, child), confirm(alice, other), refuseCycle(alice, other), end)
+}
+
+// confirm is an event of the second lap of a probe.
+func confirm(id actor.ID, call actor.CallID) history.Event {
+	return history.Event{Kind: history.Confirm, Actor: id, Call: call}
 }
 
 // movedActor: the shard of alice moves to n2 while n1 has unsynced entries of hers.

@@ -173,6 +173,14 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 			t.step("n1", 1, late)
 			t.steps = append(t.steps, r.steps[1:]...)
 		}},
+		{NoPhantomRefusal, "a wait confirmed under another epoch", brokenWaitCycle(), func(t *historyBuilder) { t.nth(history.Confirm, 0).Epoch = 2 }},
+		{NoPhantomRefusal, "a wait not confirmed", brokenWaitCycle(), func(t *historyBuilder) { t.drop(history.Confirm, 0) }},
+		{NoPhantomRefusal, "more waits than a probe makes hops", brokenWaitCycle(), func(t *historyBuilder) {
+			e := t.nth(history.RefuseWaitCycle, 0)
+			for len(e.Ring) <= 32 {
+				e.Ring = append(slices.Clone(cycleHops[:1]), e.Ring...)
+			}
+		}},
 		{NoPhantomRefusal, "another turn", brokenWaitCycle(), func(t *historyBuilder) {
 			ring := slices.Clone(cycleHops)
 			ring[0].Turn = root

@@ -47,8 +47,9 @@ type run struct {
 	asks       []*ask
 	performed  []effect
 	externals  []*externalEffect
-	victim     bool // refused to break a wait cycle
-	readmitted bool // the volatile actor had admitted it before and lost it; effects of that run may continue
+	confirmed  []actor.Epoch // epochs under which a probe confirmed that it waits
+	victim     bool          // refused to break a wait cycle
+	readmitted bool          // the volatile actor had admitted it before and lost it; effects of that run may continue
 	// Sequence numbers of the events that admitted, started and completed the run; 0 if not yet.
 	admittedSeq, startedSeq, endedSeq uint64
 	admittedAt, startedAt             actor.Time // simulation time

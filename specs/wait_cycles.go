@@ -64,6 +64,7 @@ func (c *Checker) refuseWaitCycle(e *history.Event) {
 		c.Premises.OneVictimPerCycle++
 	}
 	c.checkSimultaneous(e)
+	c.checkConfirmed(e)
 }
 
 // checkSimultaneous checks that all waits of a cycle existed at one instant: every wait had begun
@@ -137,8 +138,32 @@ func (c *Checker) checkExpiredWaits(r *run) {
 // checkCycleAge checks that a call is not part of a wait cycle older than WaitCycleMax.
 func (c *Checker) checkCycleAge(r *run) {
 	var seen []*run
-	if since, ok := c.cycleSince(r, r, c.undisturbedSince, &seen); ok && c.globalNow().Sub(since) > c.limits.WaitCycleMax {
+	if since, ok := c.cycleSince(r, r, c.undisturbedSince, &seen); ok && len(seen) <= hopsMax && c.globalNow().Sub(since) > c.limits.WaitCycleMax {
 		c.fail(EveryWaitCycleBreaks, "call %s to %s is in a wait cycle that existed for %v when a call expired", r.id, r.actor.id, c.globalNow().Sub(since))
+	}
+}
+
+// hopsMax is the maximum number of waits in a cycle that a probe can find. A longer cycle ends at
+// the deadlines of its calls.
+const hopsMax = 32
+
+// confirm records that the second lap of a probe found a wait, and the epoch of the actor.
+func (c *Checker) confirm(e *history.Event) {
+	if r := c.runs[e.Call]; r != nil && !slices.Contains(r.confirmed, e.Epoch) {
+		r.confirmed = append(r.confirmed, e.Epoch)
+	}
+}
+
+// checkConfirmed checks that each wait of a cycle was confirmed under the epoch of the first lap. An
+// actor under another epoch may have lost and restored the wait in between.
+func (c *Checker) checkConfirmed(e *history.Event) {
+	if len(e.Ring) > hopsMax {
+		c.fail(NoPhantomRefusal, "call %s is refused for a cycle of %d waits; a probe makes at most %d hops", e.Call, len(e.Ring), hopsMax)
+	}
+	for _, h := range e.Ring {
+		if r := c.runs[h.Call]; r != nil && !slices.Contains(r.confirmed, h.Epoch) {
+			c.fail(NoPhantomRefusal, "call %s is refused for a cycle in which the wait of %s was seen under epoch %d and confirmed under %d", e.Call, h.Call, h.Epoch, r.confirmed)
+		}
 	}
 }
 
