@@ -320,7 +320,7 @@ func (c *Cell) outcome(in Outcome) {
 	act := c.actors.find(c.inFlight[in.ID])
 	if act != nil {
 		t, i := act.turn(in.ID.Run), int(in.ID.Index)
-		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && t.sends[i].attempt == in.Attempt {
+		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && (t.sends[i].attempt == in.Attempt || mutant.On("former-attempt-answers")) {
 			delete(c.inFlight, in.ID)
 			answer := in.Answer.Fit(c.limits.MessageBytesMax)
 			if t.run.Last()[i].Out().Kind == actor.AskModel {
@@ -428,7 +428,9 @@ func (c *Cell) expireAsk(t *turn, i int) {
 		refusal := actor.RefuseDeadline(t.act.id, a.Out().Name, a.Out().Timeout)
 		if a.IsCall() {
 			refusal = actor.RefuseDeadline(a.To, a.Out().Operation, a.Clock.Left)
-			c.sendCancel(t, i, actor.Deadline)
+			if !mutant.On("expired-call-not-cancelled") {
+				c.sendCancel(t, i, actor.Deadline)
+			}
 		} else {
 			c.abort(t, i)
 			c.publishResult(t, i, actor.Answer{Refusal: refusal})

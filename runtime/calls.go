@@ -115,7 +115,7 @@ func (c *Cell) cancelled(act *activation, m actor.Cancel) {
 	switch run := act.journal.Run(m.Call); {
 	case run != nil:
 		c.stopRun(act, run, refusal)
-	case !act.journal.HasEnded(m.Call) && !act.journal.IsBuried(m.Call):
+	case (!act.journal.HasEnded(m.Call) || mutant.On("ended-call-cancelled")) && !act.journal.IsBuried(m.Call):
 		c.record(act, store.Buried{Call: m.Call, At: c.now, Until: c.now.Add(c.limits.AgentCallTimeoutMax + c.limits.RememberDone)})
 	}
 }
@@ -138,7 +138,9 @@ func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallI
 	if n <= a.Holds || mutant.On("held-ignored") {
 		return
 	}
-	until = min(until, c.now.Add(c.limits.WaitTimeoutMax))
+	if !mutant.On("hold-unbounded") {
+		until = min(until, c.now.Add(c.limits.WaitTimeoutMax))
+	}
 	holdsBefore, wasHeld := t.run.Holds, a.Clock.HeldUntil != 0
 	e := history.Event{Kind: history.Resume, Actor: act.id, Epoch: act.epoch, Call: call, Parent: t.run.Call.ID, N: n, What: "ask"}
 	if until > c.now {

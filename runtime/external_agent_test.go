@@ -122,6 +122,32 @@ func TestRetryAfterCrashDiscardsStreamedPieces(t *testing.T) {
 	}
 }
 
+// Each restart repeats a request under the next attempt, and only the outcome of the
+// last attempt counts.
+func TestFormerAttemptsDoNotAnswer(t *testing.T) {
+	n := newNode(t, 1, modelAgent())
+	run := n.send("thinker", "why")
+	var former []externalCall
+	for attempt := uint32(1); attempt <= 3; attempt++ {
+		if attempt > 1 {
+			former = append(former, n.external[0])
+			n.restart(1)
+			n.drain()
+		}
+		if got := n.external[0].effect.Attempt; got != attempt {
+			t.Fatalf("after %d restarts: got attempt %d, want %d", attempt-1, got, attempt)
+		}
+		for _, o := range former {
+			o.cell = n.cells[0]
+			n.sendOutcome(o, completion("from before"))
+		}
+	}
+	n.sendOutcome(n.external[0], completion("because"))
+	if r := n.runs[run]; r.Text != "because" || r.Attempt != 3 {
+		t.Errorf("got run %+v", r)
+	}
+}
+
 // sendCallback sends a signal with a run's token, as an external agent does.
 func (n *node) sendCallback(run actor.CallID, body string) actor.CallID {
 	return n.send("worker", "", func(c *actor.Call) {

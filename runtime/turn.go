@@ -372,7 +372,7 @@ func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Rep
 		return
 	}
 	ended := store.Ended{Call: call.ID, At: c.now, Reply: *reply, Until: until, Idempotency: call.Idempotency}
-	if t := act.turn(call.ID); t != nil && reply.Refusal == nil {
+	if t := act.turn(call.ID); t != nil && (reply.Refusal == nil || mutant.On("state-of-failed-turn-kept")) {
 		ended.StateUpdates = t.stateItems
 	}
 	c.record(act, ended)

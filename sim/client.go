@@ -105,6 +105,8 @@ func (w *Simulation) drawClient() *client {
 		choice = w.entropy.Int(12)
 	}
 	switch {
+	case choice == 11 && w.entropy.Int(8) == 7:
+		to, message = d.swapTarget(), d.failingSwap()
 	case choice >= 10:
 		to = d.swapTarget()
 		value, message = d.swapMessage()

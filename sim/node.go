@@ -247,6 +247,7 @@ func (c *cell) step(in input) {
 		ready.Events = append(ready.Events, history.Event{Kind: history.Append, At: now, From: c.self, Pos: uint64(pos), Wrote: count})
 	}
 	w.observe(ready.Events...)
+	w.checkAnsweredBy(n, in.in, ready.Events)
 	w.Stats.countStep(c, in.in, ready.Events)
 	attempt := pieceAttempt(in.in)
 	w.recordRetracted(c, ready.Effects)

@@ -134,6 +134,7 @@ type Simulation struct {
 	groupNames       []string                // names of the shard groups, by index
 	keyOfCall        map[actor.CallID]string // idempotency key of each request that has one
 	longWaitCycles   int                     // number of long wait cycles submitted
+	latestAttempts   map[attemptKey]uint32   // latest attempt of each effect, as performed by a process
 	registerValues   int                     // number of values generated for swap registers
 	externalCalls    int                     // number of calls in progress at external agents
 	loopingRuns      map[actor.CallID]bool   // runs whose model repeats tool calls endlessly
@@ -153,7 +154,7 @@ type Simulation struct {
 func New(o Options) *Simulation {
 	w := &Simulation{seed: o.Seed, rule: o.rule, stepsMax: o.StepsMax, entropy: o.Entropy, now: Origin, log: newCanonicalLog(o), kv: &store.Memory{},
 		engine: directEngine{}, withdrawnAgent: -1, callFaults: map[actor.CallID]callFault{}, loopingRuns: map[actor.CallID]bool{},
-		judge: linear.New(), keyOfCall: map[actor.CallID]string{}}
+		judge: linear.New(), keyOfCall: map[actor.CallID]string{}, latestAttempts: map[attemptKey]uint32{}}
 	if o.Columns != nil {
 		w.observers = append(w.observers, o.Columns)
 	}
@@ -250,7 +251,7 @@ func (w *Simulation) specLimits() specs.Limits {
 		AgentConcurrentCallsMax: l.AgentConcurrentCallsMax, MaxPendingPerActor: l.MaxPendingPerActor,
 		MailboxBytesMax: l.MailboxBytesMax, RememberDone: l.RememberDone,
 		Agents: map[string]specs.Agent{}, Skew: w.plan.maxSkew(), Settle: 30 * time.Second,
-		WaitCycleMax: waitCycleBrokenWithin, FirstProbeMax: waitCycleFoundWithin}
+		WaitCycleMax: waitCycleBrokenWithin, FirstProbeMax: waitCycleFoundWithin, WaitTimeoutMax: l.WaitTimeoutMax}
 	for i := range w.plan.Agents {
 		def := &w.plan.Agents[i]
 		s.Agents[def.Name] = specs.Agent{Volatile: def.Durability == actor.Volatile,
@@ -453,6 +454,9 @@ func (w *Simulation) emit(e history.Event) {
 func (w *Simulation) emitPerform(h *gatedEffect, what, why string, call actor.CallID, status actor.Status, reason actor.Reason) {
 	n := h.cell.n
 	w.recordExternalEffect(what, call)
+	if isWork(h.effect.Op) {
+		w.latestAttempts[attemptKey{n.index, n.process, h.effect.ID}] = h.effect.Attempt
+	}
 	e := history.Event{Kind: history.Perform, At: n.clock.now(w.now), From: h.cell.self, Call: call, What: what, Why: why,
 		Step: h.effect.ID.Step, Index: h.effect.ID.Index, Attempt: h.effect.Attempt, Status: status, Reason: reason,
 		Pos: uint64(h.pos), Synced: uint64(n.log.durable()), Wrote: h.entryCount}
@@ -460,6 +464,26 @@ func (w *Simulation) emitPerform(h *gatedEffect, what, why string, call actor.Ca
 		e.Digest = history.OutcomeDigest(op.Reply.Parts, op.Reply.Warnings)
 	}
 	w.emit(e)
+}
+
+// attemptKey identifies an effect as performed by one process.
+type attemptKey struct {
+	node    int
+	process uint64
+	effect  actor.EffectID
+}
+
+// checkAnsweredBy checks that an answer is not that of a former attempt of its effect.
+func (w *Simulation) checkAnsweredBy(n *node, in runtime.Input, events []history.Event) {
+	o, ok := in.(runtime.Outcome)
+	if !ok || w.latestAttempts[attemptKey{n.index, n.process, o.ID}] <= o.Attempt {
+		return
+	}
+	for i := range events {
+		if e := &events[i]; e.Kind == history.Answer && e.Parent == o.ID.Run && e.Step == o.ID.Step && e.Index == o.ID.Index {
+			w.fail(specs.EffectOncePerAttempt, fmt.Sprintf("%s takes the outcome of attempt %d of effect %d.%d of run %s after a later attempt has begun", e.Actor, o.Attempt, o.ID.Step, o.ID.Index, o.ID.Run))
+		}
+	}
 }
 
 // compareEvery is the number of steps after which the cells' states are compared with

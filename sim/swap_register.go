@@ -17,6 +17,7 @@ import (
 //	leave value            writes at once
 //	sleep ms, leave value  writes with the reply, after a delay
 //	leave value, sleep ms  writes with the ask, before a delay
+//	leave value, fail now  fails, so that the value MUST NOT be found
 const swapRegisterName = "kim"
 
 func swapRegisterAgent(lossy bool) actor.Definition {
@@ -54,6 +55,11 @@ func (t *swapTurn) Next([]actor.Answer) (actor.Action, error) {
 			t.writes = []actor.StateItem{{Name: "value", Value: []byte(word)}}
 			continue
 		}
+		if verb == "fail" {
+			failed := actor.EndRefused(actor.Refuse(actor.Rejected, "%s fails as told", swapRegisterName))
+			failed.StateUpdates = t.writes
+			return failed, nil
+		}
 		ms, err := strconv.Atoi(word)
 		if verb != "sleep" || err != nil {
 			return actor.Action{}, actor.Refuse(actor.Invalid, "%s: unknown instruction %q: want leave or sleep", swapRegisterName, verb+" "+word)
@@ -81,6 +87,12 @@ func (d generator) swapMessage() (value, message string) {
 		return value, "leave " + value + ", sleep " + strconv.Itoa(w.entropy.Int(300))
 	}
 	return value, "leave " + value
+}
+
+// failingSwap draws a message whose turn fails after it has returned a new value.
+func (d generator) failingSwap() string {
+	d.w.registerValues++
+	return "leave v" + strconv.Itoa(d.w.registerValues) + ", fail now"
 }
 
 func (d generator) swapTarget() actor.ID {

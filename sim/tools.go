@@ -136,6 +136,10 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 			n.cells[cell].enqueue(input{orderGroup: unordered, in: runtime.Outcome{ID: id, Attempt: attempt, Answer: run()}})
 		})
 	case ToolDuplicate:
+		if h.effect.Attempt > 1 {
+			record("reports an outcome of its former attempt")
+			n.cells[h.cell.index].enqueue(input{orderGroup: unordered, in: runtime.Outcome{ID: h.effect.ID, Attempt: h.effect.Attempt - 1, Answer: actor.Answer{Parts: actor.Text("too early")}}})
+		}
 		n.startEffect(h, op.Left, func() actor.Answer {
 			answer := run()
 			again := input{orderGroup: unordered, in: runtime.Outcome{ID: h.effect.ID, Attempt: h.effect.Attempt, Answer: answer}}

@@ -196,6 +196,16 @@ func (c *Checker) requireAskEntry(a *actorState, e *history.Event) {
 	c.requireEntries(a, entries)
 }
 
+// checkRefusedRepeat checks the refusal of a repeated call: a call that was admitted before gets its
+// outcome, unless too many repeats of an open call of a client wait already.
+func (c *Checker) checkRefusedRepeat(e *history.Event) {
+	r := c.runs[e.Call]
+	if e.Attempt <= 1 || r == nil || r.actor.volatile || r.ended && c.now > r.forgetAt || !r.ended && len(r.chain) == 0 && e.Reason == actor.Busy {
+		return
+	}
+	c.fail(ReplyToCallerOnly, "%s refuses attempt %d of call %s, which it has admitted, as %s", e.Actor, e.Attempt, e.Call, e.Reason)
+}
+
 // refuse handles a call that was refused by its caller's or its callee's cell.
 func (c *Checker) refuse(e *history.Event) {
 	c.refusals = append(c.refusals, refusal{e.Call, e.Reason})
@@ -212,6 +222,8 @@ func (c *Checker) refuse(e *history.Event) {
 	switch e.Why {
 	case "client":
 		c.expectResponse(e, e.Actor)
+	case "callee":
+		c.checkRefusedRepeat(e)
 	case "caller":
 		a := c.acting(e)
 		if a == nil {
@@ -346,6 +358,7 @@ func (c *Checker) expire(e *history.Event) {
 		}
 	case e.What == "call" && k != nil && k.parent.actor == a && k.open:
 		w, left = &k.clock, k.left
+		c.expiredCalls = append(c.expiredCalls, k)
 	default:
 		return
 	}
@@ -377,10 +390,23 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 			return
 		}
 		c.recordChange(change{kind: askHeld, run: k.parent, ask: k, clock: k.clock, lastHold: k.lastHold})
+		if longest := c.limits.WaitTimeoutMax; longest > 0 && until > e.At.Add(longest) {
+			c.fail(EveryCallEnds, "%s stops the clock of call %s for %v, at most %v allowed", a.id, k.id, until.Sub(e.At), longest)
+		}
 		k.clock.hold(a.cell.node, e.At, until)
 		k.lastHold = e.N
 		c.clockChanged = append(c.clockChanged, k.parent)
 	}
+}
+
+// checkCancelled checks a call that expired in this step: if it still runs, its caller cancels it.
+// While shards have no owner, a message to the callee may have no address.
+func (c *Checker) checkCancelled(k *ask) {
+	below := c.runs[k.id]
+	if below == nil || below.ended || c.unownedShards > 0 || c.now <= c.ownedSince.Add(c.limits.Settle) {
+		return
+	}
+	c.fail(Structured, "call %s of %s to %s expires and is not cancelled", k.id, k.parent.actor.id, k.to)
 }
 
 // checkTurnOutlivesCalls checks that no open call of a run can expire later than the run itself.
@@ -440,6 +466,7 @@ func (c *Checker) send(e *history.Event) {
 			c.fail(TimeLeftShrinks, "%s sends call %s with %v, want at most the %v left", e.Actor, k.id, e.Left, left)
 		}
 	case "cancel":
+		c.expiredCalls = slices.DeleteFunc(c.expiredCalls, func(o *ask) bool { return o == k })
 		if k != nil {
 			k.sentUngated = k.parent.ungated()
 		}

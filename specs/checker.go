@@ -32,6 +32,9 @@ type Limits struct {
 	// FirstProbeMax is the maximum age of a cycle whose waits all began while no message was lost
 	// or late: the first probe must find it. Each of the two checks is disabled by 0.
 	WaitCycleMax, FirstProbeMax actor.Duration
+	// WaitTimeoutMax is the maximum time for which one message may stop the clock of a call; 0
+	// disables the check.
+	WaitTimeoutMax actor.Duration
 }
 
 // Agent holds the properties that a definition declares.
@@ -74,6 +77,7 @@ type Checker struct {
 	reactivated     []*actorState // actors reactivated from their journal in this step
 	tainting        []*run        // runs that received another input in this step before they read durable data
 	clockChanged    []*run        // runs for which this step stopped or restarted a clock: their own or that of a call
+	expiredCalls    []*ask        // calls that expired in this step and were not cancelled yet
 	refusals        []refusal     // refusals of this step whose effects have not left yet
 
 	streamPositions map[clientStream]uint64 // last event received by each client of a stream
@@ -221,9 +225,13 @@ func (c *Checker) endStep() {
 	for _, a := range c.reactivated {
 		c.checkResent(a)
 	}
+	for _, k := range c.expiredCalls {
+		c.checkCancelled(k)
+	}
 	for _, r := range c.clockChanged {
 		c.checkTurnOutlivesCalls(r)
 	}
+	c.expiredCalls = c.expiredCalls[:0]
 	c.reactivated, c.clockChanged, c.delivered, c.pendingHold, c.event = c.reactivated[:0], c.clockChanged[:0], nil, nil, nil
 }
 

@@ -182,7 +182,8 @@ func heldCall(after actor.Duration) *historyBuilder {
 	t.advance(after)
 	timeout := answer(alice, root, child)
 	timeout.Status = actor.Failed
-	t.step("n1", 1, history.Event{Kind: history.Expire, What: "call", Actor: alice, Call: child, Parent: root, Step: 1}, timeout)
+	t.step("n1", 1, history.Event{Kind: history.Expire, What: "call", Actor: alice, Call: child, Parent: root, Step: 1},
+		message(history.Send, "cancel", child, alice, bob), timeout)
 	return t
 }
 
@@ -383,7 +384,8 @@ func streamReader(events ...uint64) *historyBuilder {
 func expireCall(t *historyBuilder) *historyBuilder {
 	late := answer(alice, root, child)
 	late.Status = actor.Failed
-	return t.advance(30*time.Second).step("n1", 1, history.Event{Kind: history.Expire, What: "call", Actor: alice, Call: child, Parent: root, Step: 1}, late)
+	return t.advance(30*time.Second).step("n1", 1, history.Event{Kind: history.Expire, What: "call", Actor: alice, Call: child, Parent: root, Step: 1},
+		message(history.Send, "cancel", child, alice, bob), late)
 }
 
 // fullMailbox: n messages of the given size are queued behind a turn of alice.

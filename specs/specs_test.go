@@ -18,7 +18,7 @@ import (
 
 func testLimits() Limits {
 	return Limits{AgentCallDepthMax: 2, AgentCallTimeoutMax: 40 * time.Second, AgentConcurrentCallsMax: 1, MaxPendingPerActor: 2,
-		MailboxBytesMax: 1000, RememberDone: time.Minute, WaitCycleMax: 10 * time.Second, FirstProbeMax: time.Second,
+		MailboxBytesMax: 1000, RememberDone: time.Minute, WaitCycleMax: 10 * time.Second, FirstProbeMax: time.Second, WaitTimeoutMax: time.Minute,
 		Agents: map[string]Agent{"alice": {}, "bob": {}, "carol": {}, "volatile": {Volatile: true}}}
 }
 
@@ -117,6 +117,11 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 			responds.Status, responds.Digest = actor.Succeeded, 7
 		}},
 		{Structured, "completed with an open call", completeCall(), func(t *historyBuilder) { t.drop(history.Answer, 1) }},
+		{Structured, "expired call not cancelled", heldCall(80 * time.Second), func(t *historyBuilder) { t.drop(history.Send, 1) }},
+		{EveryCallEnds, "clock stopped for too long", heldCall(80 * time.Second), func(t *historyBuilder) { t.nth(history.Hold, 1).Until = t.now.Add(time.Hour) }},
+		{ReplyToCallerOnly, "repeat of an admitted call refused", completeCall(), func(t *historyBuilder) {
+			t.step("n2", 0, history.Event{Kind: history.Refuse, Why: "callee", Actor: bob, Call: child, Reason: actor.Stopped, Attempt: 2})
+		}},
 		{Structured, "call without a turn", completeCall(), func(t *historyBuilder) { t.drop(history.Start, 0) }},
 		{NoWorkPastDeadline, "turn starts after the deadline", delayedStart(time.Minute - 1), func(t *historyBuilder) { *t = *delayedStart(time.Minute) }},
 		{NoWorkPastDeadline, "call with no time left", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Left = 0 }},

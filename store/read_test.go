@@ -358,3 +358,32 @@ func TestCheckFormatRejectsOtherFormats(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A row that lost bytes at its end, or gained some, is not read.
+func TestUnsealRejectsOtherLengths(t *testing.T) {
+	w, m := NewWriter(WriterConfig{Node: "n1"}), &Memory{}
+	s := newEntryBuilder(t, "alice")
+	w.Append([]Entry{s.accept("hello")})
+	b, _ := w.Next()
+	if err := m.Apply(b.Rows); err != nil {
+		t.Fatal(err)
+	}
+	read := 0
+	for _, row := range b.Rows {
+		if _, _, _, err := unseal(row.Value); err != nil {
+			continue // a row of another form, such as an index
+		}
+		read++
+		for cut := range row.Value {
+			if _, _, content, err := unseal(row.Value[:cut]); err == nil {
+				t.Errorf("%q cut to %d of %d bytes reads as %q", row.Key, cut, len(row.Value), content)
+			}
+		}
+		if _, _, content, err := unseal(append(bytes.Clone(row.Value), 0)); err == nil {
+			t.Errorf("%q with another byte reads as %q", row.Key, content)
+		}
+	}
+	if read < 2 {
+		t.Errorf("%d rows were read, want at least an entry and an event", read)
+	}
+}
