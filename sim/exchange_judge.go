@@ -41,6 +41,7 @@ type judgedAttempt struct {
 	unsent bool
 	barred bool // the egress policy refused the connection
 	closed bool
+	model  bool // the server is that of a model
 	judged bool // its result was reported to the pacing judge
 }
 
@@ -165,7 +166,7 @@ func (j *exchangeJudge) op(op upstream.Op) {
 
 // connected records the connection of the last Send.
 func (j *exchangeJudge) connected(conn *upstreamConn) {
-	j.attempts = append(j.attempts, judgedAttempt{conn: conn, at: j.now()})
+	j.attempts = append(j.attempts, judgedAttempt{conn: conn, at: j.now(), model: j.config.Model})
 	j.contact, j.pieces, j.waiting = j.now(), "", false
 	j.x.pacing.sent(conn)
 }
@@ -220,6 +221,8 @@ func (a *judgedAttempt) class() upstream.Class {
 		return upstream.Unreached
 	case s.forged || len(s.text) > promisedOutputBytesMax/2:
 		return 0
+	case a.status == 200 && s.verdict != nil && s.verdict.agent == actor.Unavailable && !a.model:
+		return upstream.Broken // an answer that is no event stream
 	case a.status != 0 && s.verdict != nil:
 		return s.verdict.class
 	}
