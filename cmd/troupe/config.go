@@ -131,7 +131,7 @@ func readConfig(path string) (configuration, error) {
 	}
 	text, err := readFileMax(path, configBytesMax)
 	if err != nil {
-		return c, err
+		return c, configError(path, err)
 	}
 	var tables struct {
 		Models map[string]outbound.Model `toml:"models"`
@@ -148,7 +148,7 @@ func readConfig(path string) (configuration, error) {
 		case len(key) == 3 && key[0] == "models":
 			unknown = append(unknown, fmt.Errorf("%s: %s %s", path, key, unknownModelField(key[2])))
 		case len(key) > 1 || strings.EqualFold(key[0], "models") || strings.EqualFold(key[0], "limits"):
-			unknown = append(unknown, fmt.Errorf("%s: %s is unknown", path, key))
+			unknown = append(unknown, fmt.Errorf("%s: %s is unknown; want [models.NAME], [limits] or [auth] as tables", path, key))
 		}
 	}
 	if len(unknown) > 0 {

@@ -85,7 +85,7 @@ func run(args []string, s streams) (code int) {
 		if errors.As(err, &parseErr) && parseErr.Context.Selected() != nil {
 			command = parseErr.Context.Selected().FullPath()
 		}
-		fmt.Fprintf(s.err, "troupe: %v\nTry: %s --help\n", err, command)
+		fmt.Fprintf(s.err, "troupe: %v\nTry: %s --help\n", withRemedy(command, err), command)
 		return exitUsage
 	}
 	err = ctx.Run()

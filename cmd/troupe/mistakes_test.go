@@ -20,6 +20,12 @@ func TestMistakesPrintRemedies(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := filepath.Join(parent, "other")
+	limits, tables := filepath.Join(parent, "limits"), filepath.Join(parent, "tables")
+	for path, text := range map[string]string{limits: "[limits]\ncall_depth = \"3\"\n", tables: "[nonsense]\nx = 1\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, c := range []struct {
 		args  []string
 		input string
@@ -38,6 +44,13 @@ func TestMistakesPrintRemedies(t *testing.T) {
 		{[]string{"serve", "--data", other, "--listen", "0.0.0.0:0"}, "", "troupe keys create --data " + other + "`", "DIR"},
 		{[]string{"serve", "--data", other, "--origin", "https://console.example/", "--listen", "256.0.0.0:0"}, "", "such as https://console.example", "256"},
 		{[]string{"serve", "--data", other, "--hosts", "https://console.example", "--listen", "256.0.0.0:0"}, "", "--hosts: got ", "256"},
+		{[]string{"call", "scout", "hello", "world", "--server", s.url}, "", "unexpected argument world; put a message of several words in quotes", ""},
+		{[]string{"call", "scout", "hello", "--timeout", "5", "--server", s.url}, "", "add a unit, such as 5s", ""},
+		{[]string{"keys", "create", "--expires", "30d", "--server", s.url}, "", "write days as hours, such as 720h", ""},
+		{[]string{"serve", "--data", other, "--log-level", "loud"}, "", "want debug, info, warn or error", ""},
+		{[]string{"serve", "--data", other, "--config", other + ".toml"}, "", "does not exist; create it, or omit --config", ""},
+		{[]string{"serve", "--data", other, "--config", limits}, "", "want a whole number without quotes", ""},
+		{[]string{"serve", "--data", other, "--config", tables}, "", "nonsense.x is unknown; want [models.NAME], [limits] or [auth] as tables", ""},
 		{[]string{"runs", "list", "--limit", "500", "--server", s.url}, "", "--limit: want 1 to 200, got 500", ""},
 		{[]string{"runs", "list", "--limit", "0", "--server", s.url}, "", "--limit: want 1 to 200, got 0", ""},
 		{[]string{"agents", "register", "x", "http://[::1", "--server", s.url}, "", "endpoint: invalid URL; want one like http://127.0.0.1:9001", ""},
