@@ -104,6 +104,24 @@ func TestEnvelopeRoundTrip(t *testing.T) {
 	})
 }
 
+// The buffer of a connection is reused, so a decoded envelope holds copies.
+func TestDecodedEnvelopeSharesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		env := drawEnvelope(t)
+		buf := Encode(env)
+		got, err := Decode(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range buf {
+			buf[i] ^= 0x55
+		}
+		if !reflect.DeepEqual(got, env) {
+			t.Fatalf("encoded %+v\nafter the buffer was overwritten %+v", env, got)
+		}
+	})
+}
+
 func TestDecodeRejectsMalformedEnvelopes(t *testing.T) {
 	id := NewCallID(1, 2, 3)
 	root := Call{ID: id, Root: id, To: NewID("a", ""), Operation: "o", Kind: Waiting, Lane: Normal, Attempt: 1, Origin: Human}

@@ -574,3 +574,19 @@ func TestFrameDataLineEnds(t *testing.T) {
 		}
 	}
 }
+
+// A name or id with a line end, a zero or invalid UTF-8 would end its field early, or
+// could not be sent back in Last-Event-ID.
+func TestFrameCheckRejectsNameAndID(t *testing.T) {
+	for _, bad := range []string{"a\nb", "a\r", "\x00", "a\xff"} {
+		if (Frame{Name: bad}).Check() == nil {
+			t.Errorf("the name %q is accepted", bad)
+		}
+		if (Frame{ID: bad}).Check() == nil {
+			t.Errorf("the id %q is accepted", bad)
+		}
+		if err := (Frame{Name: "n", ID: "7", Data: bad}).Check(); err != nil {
+			t.Errorf("the data %q: %v", bad, err)
+		}
+	}
+}
