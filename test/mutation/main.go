@@ -30,7 +30,8 @@ import (
 	"time"
 )
 
-const usage = `usage: go run ./test/mutation [-draw N] [-seed N|today] [-layers LIST] [-list] [-dir DIR]
+const usage = `usage: go run ./test/mutation [-draw N] [-seed N|today] [-layers LIST] [-survivors] [-budget TIME]
+                          [-list] [-dir DIR]
 
 Draws mutants and measures which of them are found. Exit 0: all floors met. Exit
 1: a floor missed, or a failed measurement. Exit 2: usage error.
@@ -38,7 +39,10 @@ Draws mutants and measures which of them are found. Exit 0: all floors met. Exit
   -draw N       number of mutants (default 40)
   -seed N       seed of the draw (default 1); today is the date as a number
   -layers LIST  comma-separated: worlds, own tests, all tests, more worlds
-                (default all four); the floor of another layer is not judged
+                (default all four); a floor is judged when its layers are complete
+  -survivors    run the layers only for mutants that none has found yet
+  -budget TIME  stop after this time and print the table of the outcomes so far;
+                the same command continues
   -list         print the mutants only
   -dir DIR      folder of the outcomes (default bin/mutation)
 
@@ -60,7 +64,10 @@ type command struct {
 	seed   uint64
 	layers []layer
 	list   bool
-	dir    string
+
+	survivors bool
+	budget    time.Duration
+	dir       string
 }
 
 func main() {
@@ -75,6 +82,10 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if c.budget > 0 {
+		ctx, stop = context.WithTimeout(ctx, c.budget)
+		defer stop()
+	}
 	ok, err := c.run(ctx)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutation:", err)
@@ -91,6 +102,8 @@ func parse(args []string, now time.Time) (command, error) {
 	flags.IntVar(&c.draw, "draw", 40, "")
 	seed := flags.String("seed", "1", "")
 	names := flags.String("layers", "", "")
+	flags.BoolVar(&c.survivors, "survivors", false, "")
+	flags.DurationVar(&c.budget, "budget", 0, "")
 	flags.BoolVar(&c.list, "list", false, "")
 	flags.StringVar(&c.dir, "dir", "bin/mutation", "")
 	if err := flags.Parse(args); err != nil {
@@ -155,15 +168,17 @@ func (c command) run(ctx context.Context) (bool, error) {
 	if t.rows, err = openRows(t.dir, version); err != nil {
 		return false, err
 	}
-	if err := t.build(ctx); err != nil {
-		return false, err
-	}
+	err = t.build(ctx)
 	for _, l := range c.layers {
-		if err := t.run(ctx, l); err != nil {
-			return false, err
+		if err == nil {
+			err = t.run(ctx, l, c.survivors)
 		}
 	}
-	return t.print(os.Stdout, c.seed, verdicts, c.layers), t.writeSurvivors(verdicts)
+	met := t.print(os.Stdout, c.seed, verdicts)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = nil // of the budget; complete floors are judged
+	}
+	return met, errors.Join(err, t.writeSurvivors(verdicts))
 }
 
 // report prints a line of progress.

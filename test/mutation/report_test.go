@@ -37,24 +37,33 @@ func newTrial(t *testing.T, mutants int, found map[layer]int) *trial {
 func TestFloorsIgnoreEquivalentMutants(t *testing.T) {
 	tr := newTrial(t, 10, map[layer]int{byWorlds: 6, byMoreWorlds: 8, byOwnTests: 9})
 	var out strings.Builder
-	if tr.print(&out, 1, judgements{}, layers) {
+	if tr.print(&out, 1, judgements{}) {
 		t.Errorf("90 %% of the mutants are found, and the floor of 95 %% is met:\n%s", &out)
 	}
 	verdicts := judgements{tr.mutants[9].site.key(): "equivalent: for this test"}
 	out.Reset()
-	if !tr.print(&out, 1, verdicts, layers) {
+	if !tr.print(&out, 1, verdicts) {
 		t.Errorf("every mutant but an equivalent one is found, and a floor is missed:\n%s", &out)
 	}
 	verdicts[tr.mutants[8].site.key()] = "equivalent: although it is found"
 	out.Reset()
-	tr.print(&out, 1, verdicts, layers)
+	tr.print(&out, 1, verdicts)
 	if !strings.Contains(out.String(), "drawn:8 is found by ASpec: remove it from "+judgementsPath) {
 		t.Errorf("no line about a found mutant with a verdict:\n%s", &out)
 	}
 	out.Reset()
 	few := newTrial(t, 10, map[layer]int{byWorlds: 5, byOwnTests: 10})
-	if few.print(&out, 1, judgements{}, []layer{byWorlds}) || !strings.Contains(out.String(), "not measured") {
+	if few.print(&out, 1, judgements{}) {
 		t.Errorf("5 of 10 mutants are found by worlds alone:\n%s", &out)
+	}
+	for _, m := range few.mutants {
+		if delete(few.rows.all[m.name], byMoreWorlds); few.foundBy(m, []layer{byWorlds}) == "" {
+			delete(few.rows.all[m.name], byWorlds)
+		}
+	}
+	out.Reset()
+	if !few.print(&out, 1, judgements{}) || strings.Count(out.String(), "at least") != 2 {
+		t.Errorf("the shares of incomplete layers are judged:\n%s", &out)
 	}
 }
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -134,7 +135,11 @@ func (t *trial) sites() (all []*site) {
 func (t *trial) compile(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", slices.Insert(args, 1, "-tags", "mutants")...)
 	cmd.Dir = t.tree.root
-	if output, err := cmd.CombinedOutput(); err != nil {
+	output, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, output)
 	}
 	return nil
@@ -160,6 +165,9 @@ func (t *trial) evaluate(ctx context.Context, program string, seeds []uint64) ([
 	input, _ := json.Marshal(seeds)
 	p := process{path: program, args: []string{"-reach", fmt.Sprint(len(t.mutants))}, dir: t.dir, stdin: bytes.NewReader(input), env: []string{"MUTANT="}}
 	stdout, stderr, err := p.run(ctx, time.Hour)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", program, err, stderr)
 	}
@@ -364,14 +372,20 @@ func (t *trial) record(n int, r row) error {
 	return t.rows.add(r)
 }
 
-// run runs one layer for every mutant that has no row of it.
-func (t *trial) run(ctx context.Context, l layer) error {
+// run runs one layer for every mutant that has no row of it, the survivors of earlier
+// layers first. If survivors is true, it runs for them alone.
+func (t *trial) run(ctx context.Context, l layer, survivors bool) error {
 	seeds := numbers(1, worldsMax)
 	if l == byMoreWorlds {
 		seeds = numbers(worldsMax+1, moreWorldsMax)
 	}
-	for n, m := range t.mutants {
-		if t.rows.has(m.name, l) || !t.needs(m, l) {
+	order := numbers(0, uint64(len(t.mutants)-1))
+	slices.SortStableFunc(order, func(a, b uint64) int {
+		return cmp.Compare(min(1, len(t.foundBy(t.mutants[a], layers))), min(1, len(t.foundBy(t.mutants[b], layers))))
+	})
+	for _, n := range order {
+		m := t.mutants[n]
+		if t.rows.has(m.name, l) || !t.needs(m, l) || survivors && !t.survives(m) {
 			continue
 		}
 		var err error
@@ -382,11 +396,11 @@ func (t *trial) run(ctx context.Context, l layer) error {
 					return err
 				}
 			}
-			err = t.runWorlds(ctx, l, n, seeds)
+			err = t.runWorlds(ctx, l, int(n), seeds)
 		case byOwnTests:
-			err = t.runTestsOf(ctx, l, n, []string{m.dir})
+			err = t.runTestsOf(ctx, l, int(n), []string{m.dir})
 		case byAllTests:
-			err = t.runTestsOf(ctx, l, n, slices.DeleteFunc(slices.Clone(testedPackages), func(d string) bool { return d == m.dir }))
+			err = t.runTestsOf(ctx, l, int(n), slices.DeleteFunc(slices.Clone(testedPackages), func(d string) bool { return d == m.dir }))
 		}
 		if err != nil {
 			return err
@@ -403,8 +417,6 @@ func (t *trial) needs(m mutant, l layer) bool {
 		return t.rows.killer(m.name, byWorlds) == ""
 	case byAllTests:
 		return t.rows.killer(m.name, byOwnTests) == "" && t.rows.killer(m.name, byWorlds) == ""
-	case byOwnTests:
-		return true
 	}
 	return true
 }
