@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
 	"time"
 
@@ -31,6 +32,7 @@ func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	}
 	slot := int(d.mark.Batch % 2)
 	file := anchorFile(n.id, slot, d.mark, d.previous)
+	plain := bytes.Clone(file)
 	last := file[slot*store.AnchorSlotStride:][:store.AnchorSlotBytes]
 	want := d.previous
 	what := "torn write"
@@ -48,14 +50,18 @@ func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	case 3:
 		file, want, what = anchorFile("n0", slot, d.mark, d.previous), store.Mark{}, "written by another node"
 	}
-	m, _, err := store.DecodeAnchor(file, n.id)
+	if !w.acts(DiskTornAnchor) {
+		want = d.mark
+	}
+	m, _, err := store.DecodeAnchor(w.faultyBytes(DiskTornAnchor, plain, file), n.id)
 	switch {
+	case w.doses[DiskTornAnchor] == HalfDose: // one damaged byte may lie in the unused part of the file
 	case err == nil && m != want || err != nil && want != (store.Mark{}):
 		w.fail(RotIsTold, fmt.Sprintf("%s uses the anchor of batch %d, error %v; it wrote anchors of batches %d and %d, the last one damaged: %s", n.id, m.Batch, err, d.previous.Batch, d.mark.Batch, what))
-	case err != nil:
-		w.recordFault(DiskTornAnchor, "%s refuses to start: %v", n.id, err)
+	}
+	recordChange(w, DiskTornAnchor, d.mark, m, "%s starts from batch %d instead of %d, error %v: %s", n.id, m.Batch, d.mark.Batch, err, what)
+	if err != nil {
 		return d.mark, w.between(500*time.Millisecond, 5*time.Second)
 	}
-	w.recordFault(DiskTornAnchor, "%s starts from batch %d instead of %d: %s", n.id, m.Batch, d.mark.Batch, what)
 	return m, 0
 }

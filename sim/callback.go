@@ -32,13 +32,20 @@ func (w *Simulation) mintToken(run actor.CallID, id actor.ID) upstream.Secret {
 // request is a signal to the run that its token names, sent through a random node. The
 // callback done receives the reply, or nil if there was none.
 func (w *Simulation) sendCallback(j *externalCall, body string, done func(*actor.Reply)) {
-	run, id, refusal := ingress.ReadToken(w.tokenSecret(), j.token)
-	if refusal != nil {
-		w.fail(CodecRoundTrip, "run token rejected: "+refusal.Error())
+	token := j.token
+	if w.faultFires(CallbackForged) {
+		token = w.forgeToken(token)
+	}
+	run, id, refusal := ingress.ReadToken(w.tokenSecret(), token)
+	if recordChange(w, CallbackForged, true, refusal == nil, "a callback of %s with a forged token is refused: %v", j.agent, refusal) {
+		if token == j.token {
+			w.fail(CodecRoundTrip, "run token rejected: "+refusal.Error())
+		}
+		done(&actor.Reply{Status: actor.Failed, Refusal: refusal})
 		return
 	}
-	if w.faultFires(CallbackForged) {
-		w.forgeToken(j.token)
+	if token != j.token {
+		w.fail(CodecRoundTrip, fmt.Sprintf("forged token accepted for run %s of %s", run, id))
 	}
 	n := w.drawNode()
 	if n == nil {
@@ -67,8 +74,7 @@ func (w *Simulation) sendCallback(j *externalCall, body string, done func(*actor
 	if w.faultFires(CallbackDuplicate) {
 		w.after(w.between(0, 300*time.Millisecond), func() {
 			if other := w.drawNode(); other != nil && other != n { // a node keeps at most one waiter per call
-				w.recordFault(CallbackDuplicate, "%s sends a callback twice", j.agent)
-				w.submitCall(other, call, checkSame)
+				w.addInputs(CallbackDuplicate, func() { w.submitCall(other, call, checkSame) }, "%s sends a callback twice", j.agent)
 			}
 		})
 	}

@@ -141,10 +141,15 @@ func handleAnnounce(ctx context.Context, input []byte) tools.Result {
 // at the deadline.
 func (n *node) performAnnounce(h *gatedEffect, op runtime.Tool) {
 	w, d := n.w, n.trackEffect(h)
+	announced := len(w.announcements)
 	if w.faultFires(ToolHang) {
-		w.recordFault(ToolHang, "the registry's announcement is lost")
-		n.after(op.Left+time.Second, func() { n.untrackEffect(d) })
-		return
+		w.after(0, func() { // without the fault, the announcement is published now
+			recordChange(w, ToolHang, announced+1, len(w.announcements), "the registry's announcement is lost")
+		})
+		if w.acts(ToolHang) {
+			n.after(op.Left+time.Second, func() { n.untrackEffect(d) })
+			return
+		}
 	}
 	replyLost := w.faultFires(ToolReplyLost)
 	ctx := context.WithValue(context.Background(), announceFuncKey{}, func(items []actor.StateItem) {
@@ -158,11 +163,6 @@ func (n *node) performAnnounce(h *gatedEffect, op runtime.Tool) {
 			other.after(w.between(100*time.Microsecond, 20*time.Millisecond), other.applyAnnouncements)
 		}
 	}
-	if replyLost {
-		w.recordFault(ToolReplyLost, "the reply to the registry's announcement is lost")
-		n.after(op.Left+time.Second, func() { n.untrackEffect(d) })
-		return
-	}
 	var poll func()
 	poll = func() {
 		switch {
@@ -173,7 +173,14 @@ func (n *node) performAnnounce(h *gatedEffect, op runtime.Tool) {
 			n.after(5*time.Millisecond, poll)
 			return
 		}
-		n.completeEffect(d, op.Left, func() actor.Answer { return answer })
+		if replyLost && w.acts(ToolReplyLost) {
+			n.after(op.Left+time.Second, func() { n.untrackEffect(d) })
+		} else {
+			n.completeEffect(d, op.Left, func() actor.Answer { return answer })
+		}
+		if replyLost {
+			recordChange(w, ToolReplyLost, false, n.awaitsOutcome(d), "the reply to the registry's announcement is lost")
+		}
 	}
 	n.after(5*time.Millisecond, poll)
 }
@@ -227,4 +234,11 @@ func (n *node) sendAgentsToCells() {
 		}
 		c.enqueue(in)
 	}
+	w := n.w
+	if w.withdrawnAgent < 0 || w.withdrawalFelt {
+		return
+	}
+	name := w.plan.Agents[w.withdrawnAgent].Name
+	known := slices.ContainsFunc(n.runtimeAgents().Definitions, func(d actor.Definition) bool { return d.Name == name })
+	w.withdrawalFelt = recordChange(w, AgentNotFound, true, known, "%s no longer has agent %s", n.id, name)
 }

@@ -83,8 +83,9 @@ func (w *Simulation) nextArrival() {
 	c := w.drawClient()
 	w.submit(c)
 	if c.key != "" && w.faultFires(ClientDuplicate) {
-		w.recordFault(ClientDuplicate, "client %d sends its request twice", c.no)
-		w.after(w.between(0, 300*time.Millisecond), func() { w.submit(c) })
+		w.after(w.between(0, 300*time.Millisecond), func() {
+			w.addInputs(ClientDuplicate, func() { w.submit(c) }, "client %d sends its request twice", c.no)
+		})
 	}
 }
 
@@ -159,11 +160,13 @@ func (w *Simulation) submitAt(c *client, cell *cell) {
 	if w.rejectWhenDiskFull(cell.n, c) || w.refusesKey(cell.n, c) {
 		return
 	}
+	if w.faultFires(ClientGarbage) && w.sendMalformed(c, cell) { // the client sends its request after the refusal
+		w.retriesScheduled++
+		w.after(w.between(time.Millisecond, 300*time.Millisecond), func() { w.retriesScheduled--; w.submit(c) })
+		return
+	}
 	id := w.newCallID()
 	c.call = id
-	if w.faultFires(ClientGarbage) {
-		w.sendMalformed(c, cell)
-	}
 	call, refusal := w.clientCall(c)
 	if refusal != nil {
 		w.fail(CodecRoundTrip, fmt.Sprintf("valid request of client %d rejected: %v", c.no, refusal))
@@ -184,9 +187,9 @@ func (w *Simulation) submitAt(c *client, cell *cell) {
 		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.disconnectClient(req, ClientDisconnect) })
 	}
 	if w.faultFires(ClientCancel) {
-		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.cancelRun(req) })
+		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.cancelRunAs(ClientCancel, req) })
 	}
-	w.after(c.left+5*time.Second, func() { w.disconnectClient(req, Fault(faultKinds)) })
+	w.after(c.left+5*time.Second, func() { w.disconnectClient(req, noFault) })
 }
 
 // clientCall returns the call that the gateway builds from the client's request.
@@ -213,12 +216,12 @@ func (w *Simulation) clientCall(c *client) (actor.Call, *actor.Refusal) {
 // disconnectClient ends a request from the client's side. The run is not notified, and
 // continues.
 func (w *Simulation) disconnectClient(req *pendingRequest, f Fault) {
-	if !w.removePending(req) {
+	if !slices.Contains(w.pending, req) || f != noFault && !w.acts(f) {
 		return
 	}
-	if int(f) < faultKinds {
-		w.recordFault(f, "client %d disconnects", req.client.no)
-	} else {
+	waiting := len(w.pending)
+	w.removePending(req)
+	if recordChange(w, f, waiting, len(w.pending), "client %d disconnects", req.client.no); f == noFault {
 		w.log.note(w.now, "client %d times out", req.client.no)
 	}
 	w.scheduleRetry(req.client, w.between(time.Millisecond, time.Second))
@@ -260,19 +263,17 @@ func (w *Simulation) scheduleRetry(c *client, delay time.Duration) {
 	w.after(delay, func() { w.retriesScheduled--; w.submit(c) })
 }
 
-// cancelRun cancels the run of a request. Only this command of a client cancels a run:
-// disconnecting does not.
-func (w *Simulation) cancelRun(req *pendingRequest) { w.cancelRunAs(ClientCancel, req) }
-
-// cancelRunAs cancels the run of a pending request through a random node. It records only
-// the fault ClientCancel, because a storm of cancels records its own fault.
+// cancelRunAs has fault f cancel the run of a request.
 func (w *Simulation) cancelRunAs(f Fault, req *pendingRequest) {
+	w.addInputs(f, func() { w.cancelRun(req) }, "client %d cancels %s", req.client.no, req.call.Short())
+}
+
+// cancelRun cancels the run of a pending request through a random node. Only this command
+// of a client cancels a run: disconnecting does not.
+func (w *Simulation) cancelRun(req *pendingRequest) {
 	n := w.drawNode()
 	if n == nil || !slices.Contains(w.pending, req) {
 		return
-	}
-	if f == ClientCancel {
-		w.recordFault(f, "client %d cancels %s", req.client.no, req.call.Short())
 	}
 	if refusal := ingress.CheckEmpty([]byte([...]string{"", "{}", " { } "}[req.client.tries%3])); refusal != nil {
 		w.fail(CodecRoundTrip, "cancel request rejected: "+refusal.Error())
@@ -301,7 +302,9 @@ func (w *Simulation) deliverReply(n *node, op runtime.Respond) {
 	reply := op.Reply
 	c.reply = &reply
 	w.recordReply(req, &reply)
-	w.Stats.Replies++
+	if w.Stats.Replies++; reply.Run != op.Call {
+		w.feelStorm(LoadRetryStorm, op.Call)
+	}
 	switch {
 	case c.onReply != nil:
 		c.onReply(&reply)
@@ -319,8 +322,7 @@ func (w *Simulation) deliverReply(n *node, op runtime.Respond) {
 		}
 		c.run = reply.Run
 	case reply.Refusal != nil && (reply.Refusal.Reason == actor.Busy || reply.Refusal.Reason == actor.Unavailable):
-		if c.burst && reply.Refusal.Reason == actor.Busy {
-			w.recordFault(AgentBusy, "client %d is refused: mailbox full", c.no)
+		if c.burst && recordChange(w, AgentBusy, false, reply.Refusal.Reason == actor.Busy, "client %d is refused: mailbox full", c.no) {
 			return
 		}
 		w.scheduleRetry(c, w.between(reply.Refusal.RetryAfter, reply.Refusal.RetryAfter+3*time.Second))
@@ -344,6 +346,7 @@ func (w *Simulation) isVolatile(agent string) bool {
 
 // handleJoined handles the notice that a request repeats a run already in progress.
 func (w *Simulation) handleJoined(op runtime.Joined) {
+	w.feelStorm(LoadRetryStorm, op.Call)
 	if i := slices.IndexFunc(w.pending, func(req *pendingRequest) bool { return req.call == op.Call }); i >= 0 {
 		w.maybeReadStream(op.Run, w.pending[i].client)
 	}

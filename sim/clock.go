@@ -86,6 +86,47 @@ func (c *clock) setBack(t actor.Time, by time.Duration) time.Duration {
 	return by
 }
 
+// clockFault is a fault of a clock that no step has felt yet.
+type clockFault struct {
+	fault   Fault
+	without clock // the clock without the fault
+}
+
+// disturbClock has fault f change the clock of the node.
+func (n *node) disturbClock(f Fault, change func(*clock)) {
+	n.clockFault = &clockFault{f, n.clock}
+	if n.w.acts(f) {
+		change(&n.clock)
+	}
+}
+
+// jumpClock has fault f set the clock of the node to an offset.
+func (n *node) jumpClock(f Fault, offset time.Duration) {
+	w := n.w
+	by := offset - n.clock.offsetAt(w.now)
+	if by >= 0 {
+		by = w.extraDelay(f, by)
+	} else {
+		by = -w.extraDelay(f, -by)
+	}
+	n.disturbClock(f, func(c *clock) { c.jumpTo(w.now, c.offsetAt(w.now)+by) })
+	w.noteClockJump(-by)
+}
+
+// readClock returns the time that the clock shows to a step. The first step that reads
+// another time than without the last fault of the clock counts the fault.
+func (n *node) readClock() actor.Time {
+	w := n.w
+	now := n.clock.now(w.now)
+	if f := n.clockFault; f != nil {
+		without := f.without.now(w.now)
+		if recordChange(w, f.fault, without, now, "the clock of %s is off by a further %v", n.id, now.Sub(without)) {
+			n.clockFault = nil
+		}
+	}
+	return now
+}
+
 // simTimeAt returns the virtual time at which the clock reads local. The result may be
 // a few nanoseconds late, but never early.
 func (c *clock) simTimeAt(local actor.Time) actor.Time {

@@ -149,12 +149,13 @@ func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 	bad := store.Row{Key: key}
 	switch f {
 	case DiskTornWrite:
-		bad.Value = current[:w.entropy.Int(len(current))]
+		bad.Value = w.faultyBytes(f, current, current[:w.entropy.Int(len(current))])
 		r.description = fmt.Sprintf("%s is truncated to %d of %d bytes", key, len(bad.Value), len(current))
 	case DiskBitFlip:
 		bit := w.entropy.Int(8 * len(current))
 		bad.Value = bytes.Clone(current)
 		bad.Value[bit/8] ^= 1 << (bit % 8)
+		bad.Value = w.faultyBytes(f, current, bad.Value)
 		r.description = fmt.Sprintf("bit %d of %s is flipped", bit, key)
 	case DiskMisdirected:
 		from := rows[w.entropy.Int(len(rows))].Key
@@ -162,16 +163,16 @@ func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 		if err != nil || bytes.Equal(value, current) {
 			return nil
 		}
-		bad.Value = bytes.Clone(value)
+		bad.Value = w.faultyBytes(f, current, bytes.Clone(value))
 		r.description = fmt.Sprintf("%s has the value of %s", key, from)
 	case DiskStale:
 		if bytes.Equal(rows[at].Value, current) {
 			return nil
 		}
-		bad.Value = rows[at].Value
+		bad.Value = w.faultyBytes(f, current, rows[at].Value)
 		r.description = fmt.Sprintf("%s has its previous value", key)
 	default:
-		bad.Delete = true
+		bad.Delete, bad.Value = w.acts(f), current
 		r.description = fmt.Sprintf("%s is missing", key)
 	}
 	w.restoreRows([]store.Row{bad})
@@ -190,17 +191,21 @@ func (w *Simulation) restoreRows(rows []store.Row) {
 // is full.
 func (n *node) startDelay() time.Duration {
 	w, d := n.w, &n.log
-	if n.diskFullUntil > w.now {
-		w.recordFault(DiskFull, "%s cannot start: disk full", n.id)
-		return n.diskFullUntil.Sub(w.now)
+	if startAt := max(w.now, n.diskFullUntil); recordChange(w, DiskFull, w.now, startAt, "%s cannot start: disk full", n.id) {
+		return startAt.Sub(w.now)
 	}
 	if w.faultFires(NodeNewerData) {
-		err := store.CheckFormat(newerFormatStore{w.kv})
-		if err == nil {
+		kv := store.KV(newerFormatStore{w.kv})
+		if !w.acts(NodeNewerData) {
+			kv = w.kv
+		}
+		err := store.CheckFormat(kv)
+		if recordChange(w, NodeNewerData, true, err == nil, "%s does not start: %v", n.id, err) {
+			return w.between(500*time.Millisecond, 5*time.Second)
+		}
+		if w.acts(NodeNewerData) {
 			w.fail(RotIsTold, fmt.Sprintf("%s starts on data with an unknown format", n.id))
 		}
-		w.recordFault(NodeNewerData, "%s does not start: %v", n.id, err)
-		return w.between(500*time.Millisecond, 5*time.Second)
 	}
 	if d.corruption != nil {
 		d.verifyCorruptStart()
@@ -252,9 +257,7 @@ func (d *disk) verifyCorruptStart() {
 			return
 		}
 	}
-	if err != nil {
-		w.recordFault(r.fault, "%s does not start: %v", n.id, err)
-	}
+	recordChange(w, r.fault, true, err == nil, "%s does not start: %v", n.id, err)
 	w.log.note(w.now, "%s: rows restored from backup", n.id)
 }
 

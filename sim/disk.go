@@ -3,6 +3,9 @@
 package sim
 
 import (
+	"bytes"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -25,10 +28,10 @@ type disk struct {
 	batching      bool // batches are about to be taken from the writer
 	writing       bool
 	syncing       bool
-	slow          bool // a fault delays the sync in progress
+	slow          bool       // a fault delays the sync in progress
+	syncDue       actor.Time // end of the sync in progress without faults
 	recent        durableRows
-	oldFormat     bool           // the process runs an earlier version of the program
-	oldBatches    int            // number of batches written by the earlier version
+	oldBatches    int            // number of batches in the format of an earlier version
 	corruption    *corruption    // damage to the node's rows while it is down; nil if none
 	pendingWrites [][]groupWrite // for each batch of inFlight
 }
@@ -38,13 +41,13 @@ type disk struct {
 // The fault is recorded when a newer version starts on that data.
 func (d *disk) open(n *node) {
 	config := n.w.plan.Writer
-	config.Failpoints, config.WriteVersion1 = n.w.failpointFires, n.w.faultFires(NodeOlderData)
-	if d.oldBatches > 0 && !config.WriteVersion1 {
-		n.w.recordFault(NodeOlderData, "%s starts on data with %d batches of an earlier version", n.id, d.oldBatches)
+	config.Failpoints, config.WriteVersion1 = n.w.failpointFires, n.w.faultFires(NodeOlderData) && n.w.acts(NodeOlderData)
+	if !config.WriteVersion1 {
+		recordChange(n.w, NodeOlderData, 0, d.oldBatches, "%s starts on data with %d batches of an earlier version", n.id, d.oldBatches)
 		d.oldBatches = 0
 	}
 	config.Node, config.From, config.Seed = n.id, d.mark, seed32(n.w.seed, mix(uint64(n.index), n.process))
-	*d = disk{n: n, mark: d.mark, previous: d.previous, recent: d.recent, oldFormat: config.WriteVersion1, oldBatches: d.oldBatches, writer: store.NewWriter(config)}
+	*d = disk{n: n, mark: d.mark, previous: d.previous, recent: d.recent, oldBatches: d.oldBatches, writer: store.NewWriter(config)}
 }
 
 // durable returns the position up to which the log is in the store.
@@ -92,10 +95,7 @@ func (d *disk) write() {
 	d.writing = true
 	d.n.after(d.n.w.between(10*time.Microsecond, 200*time.Microsecond), func() {
 		d.writing = false
-		if d.n.w.faultFires(DiskErrorBefore) {
-			d.n.w.recordFault(DiskErrorBefore, "%s cannot write batch %d", d.n.id, d.inFlight[d.written].No)
-			d.writer.Failed()
-			d.n.w.halt(d.n, "disk")
+		if d.n.w.faultFires(DiskErrorBefore) && d.fail(DiskErrorBefore, fmt.Sprintf("cannot write batch %d", d.inFlight[d.written].No)) {
 			return
 		}
 		d.writer.Written(d.inFlight[d.written].No)
@@ -117,20 +117,33 @@ func (d *disk) sync() {
 	d.syncing = true
 	w, covered := d.n.w, d.written
 	delay := w.between(100*time.Microsecond, 5*time.Millisecond)
+	d.syncDue = w.now.Add(delay)
 	if w.faultFires(DiskSlow) {
-		extra := w.between(50*time.Millisecond, 3*time.Second)
-		delay += extra
 		d.slow = true
-		w.recordFault(DiskSlow, "a sync of %s takes %v longer", d.n.id, extra)
+		delay += w.extraDelay(DiskSlow, w.between(50*time.Millisecond, 3*time.Second))
 	}
-	d.n.after(delay, func() { d.completeSync(covered) })
+	d.n.after(delay, func() {
+		if d.slow {
+			recordChange(w, DiskSlow, d.syncDue, w.now, "a sync of %s takes %v longer", d.n.id, w.now.Sub(d.syncDue))
+		}
+		d.completeSync(covered)
+	})
+}
+
+// fail has fault f end the process with a disk error. It reports whether the process has
+// ended.
+func (d *disk) fail(f Fault, what string) bool {
+	return d.n.w.endProcess(f, d.n, func() {
+		d.writer.Failed()
+		d.n.w.halt(d.n, "disk")
+	}, "%s %s", d.n.id, what)
 }
 
 // completeSync commits the oldest count batches to the store, as soon as the store can
 // be reached.
 func (d *disk) completeSync(count int) {
 	n, w := d.n, d.n.w
-	if w.net.storeUnreachable(n, w.now) {
+	if w.storeRefuses(n) {
 		n.after(storeRetryInterval, func() { d.completeSync(count) })
 		return
 	}
@@ -138,10 +151,7 @@ func (d *disk) completeSync(count int) {
 		w.lastDisturbance = w.now
 	}
 	d.syncing, d.slow = false, false
-	if w.faultFires(DiskFailed) {
-		w.recordFault(DiskFailed, "%s cannot sync", n.id)
-		d.writer.Failed()
-		w.halt(n, "disk")
+	if w.faultFires(DiskFailed) && d.fail(DiskFailed, "cannot sync") {
 		return
 	}
 	fenced := false
@@ -157,15 +167,11 @@ func (d *disk) completeSync(count int) {
 		w.halt(n, "fenced")
 		return
 	}
-	if w.faultFires(DiskErrorAfter) {
-		w.recordFault(DiskErrorAfter, "a sync of %s succeeds but reports an error", n.id)
-		d.writer.Failed()
-		w.halt(n, "disk")
+	if w.faultFires(DiskErrorAfter) && d.fail(DiskErrorAfter, "reports an error for a sync that succeeded") {
 		return
 	}
-	if len(n.gated) > 0 && w.faultFires(NodeCrashUnacked) {
-		w.recordFault(NodeCrashUnacked, "%s crashes with %d durable effects not performed", n.id, len(n.gated))
-		w.crash(n, "crash")
+	if unperformed := len(n.gated); unperformed > 0 && w.faultFires(NodeCrashUnacked) &&
+		w.endProcess(NodeCrashUnacked, n, func() { w.crash(n, "crash") }, "%s crashes with %d durable effects not performed", n.id, unperformed) {
 		return
 	}
 	d.writer.Synced(d.mark.Batch)
@@ -194,7 +200,7 @@ func (d *disk) commit() bool {
 		panic("sim: simulated store failed: " + err.Error())
 	}
 	d.previous = d.mark
-	if d.mark = b.Mark(); d.oldFormat {
+	if d.mark = b.Mark(); w.plan.Odds[NodeOlderData] > 0 && inOldFormat(b) {
 		d.oldBatches++
 	}
 	d.recordWriteEnd(true)
@@ -202,23 +208,39 @@ func (d *disk) commit() bool {
 	return true
 }
 
+// inOldFormat reports whether a row of the batch contains its first entry in the format of
+// version 1.
+func inOldFormat(b *store.Batch) bool {
+	if len(b.Entries) == 0 {
+		return false
+	}
+	first, head := &b.Entries[0], actor.Encoder{}
+	head.Uint(1)
+	head.ID(first.Actor)
+	head.Uint(uint64(first.Shard))
+	head.Uint(uint64(first.Epoch))
+	head.Uint(first.N)
+	return slices.ContainsFunc(b.Rows, func(r store.Row) bool { return bytes.Contains(r.Value, head.Buf) })
+}
+
 // crash keeps the batches that were written and not synced. If a fault loses some of
 // these batches, crash keeps a prefix. Batches that were not written are lost.
 func (d *disk) crash() {
-	w := d.n.w
-	kept := d.written
+	w, written := d.n.w, d.written
+	kept := written
 	if kept > 0 && w.faultFires(DiskLostTail) {
-		kept = w.entropy.Int(kept)
-		w.recordFault(DiskLostTail, "%s loses %d of %d written batches", d.n.id, d.written-kept, d.written)
+		kept -= w.affectedCount(DiskLostTail, kept-w.entropy.Int(kept))
 	}
-	if w.net.storeUnreachable(d.n, w.now) {
-		kept = 0 // the batches never reached the store
+	if w.storeRefuses(d.n) {
+		kept, written = 0, 0 // the batches never reached the store
 	}
 	for range kept {
 		if !d.commit() {
+			written = kept // another node owns the shards: no later batch could be kept
 			break
 		}
 	}
+	recordChange(w, DiskLostTail, written, kept, "%s loses %d of %d written batches", d.n.id, written-kept, written)
 	d.inFlight, d.pendingWrites, d.written = nil, nil, 0
 	d.injectCorruption()
 }
@@ -227,13 +249,16 @@ func (d *disk) crash() {
 func (d *disk) load(c *cell, op runtime.Load) {
 	w, id := d.n.w, op.Actor
 	d.read(c, func() runtime.Input {
-		if w.faultFires(DiskReadFailed) {
-			w.recordFault(DiskReadFailed, "%s cannot read %s", c.self, id)
-			return op.Failed("simulated disk error")
-		}
 		in, err := op.Read(w.kv)
 		if err != nil {
 			w.fail(StoreReads, err.Error())
+		}
+		if _, failed := in.(runtime.LoadFailed); !failed && w.faultFires(DiskReadFailed) {
+			if w.acts(DiskReadFailed) {
+				in = op.Failed("simulated disk error")
+			}
+			_, failed = in.(runtime.LoadFailed)
+			recordChange(w, DiskReadFailed, false, failed, "%s cannot read %s", c.self, id)
 		}
 		return in
 	})
@@ -257,7 +282,7 @@ func (d *disk) read(c *cell, answer func() runtime.Input) {
 	defer w.setStream(w.setStream(topicDisk + StreamID(n.index)))
 	var read func()
 	read = func() {
-		if w.net.storeUnreachable(n, w.now) {
+		if w.storeRefuses(n) {
 			n.after(storeRetryInterval, read)
 			return
 		}

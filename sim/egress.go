@@ -74,7 +74,9 @@ func (n *node) dial(r upstream.Request) error {
 		if slices.Contains(egressAllowList, host) {
 			all = all[privateAnswers:]
 		}
-		answers, hostile = all[w.entropy.Int(len(all))], true
+		if forbidden := all[w.entropy.Int(len(all))]; w.acts(NameAstray) {
+			answers, hostile = forbidden, true
+		}
 	}
 	addrs := make([]netip.Addr, len(answers))
 	for i, a := range answers {

@@ -92,32 +92,30 @@ func invalidRefusal(err error) *actor.Refusal {
 	return actor.Refuse(actor.Invalid, "%v", err)
 }
 
-// sendMalformed has a client send malformed input before its request: a malformed
+// sendMalformed has a client send malformed input in place of its request: a malformed
 // message, or malformed input to another endpoint. The gateway MUST refuse it as
-// invalid.
-func (w *Simulation) sendMalformed(c *client, cell *cell) {
-	name, samples, read := "message", malformedMessages[:], func(text string) *actor.Refusal {
+// invalid. It reports whether the gateway refused it.
+func (w *Simulation) sendMalformed(c *client, cell *cell) bool {
+	name, good, samples, read := "message", string(w.requestBody(c)), malformedMessages[:], func(text string) *actor.Refusal {
 		_, r := ingress.Message(actor.NewPrincipal("", ""), c.to.Agent, []byte(text))
 		return r
 	}
+	long := strings.Repeat("[", ingress.DepthMax+1) + strings.Repeat("]", ingress.DepthMax+1)
 	if choice := w.entropy.Int(2 * len(endpoints)); choice >= len(endpoints) {
 		d := &endpoints[choice-len(endpoints)]
 		name, samples, read = d.name, d.rubbish, d.read
-		if good := d.good[w.entropy.Int(len(d.good))]; read(good) != nil {
-			w.fail(CodecRoundTrip, fmt.Sprintf("valid input %q for %s rejected: %v", good, name, read(good)))
-		}
+		good, long = d.good[w.entropy.Int(len(d.good))], strings.Repeat("a", 1<<13)
 	}
-	long := strings.Repeat("[", ingress.DepthMax+1) + strings.Repeat("]", ingress.DepthMax+1)
-	if name != "message" {
-		long = strings.Repeat("a", 1<<13)
+	if refusal := read(good); refusal != nil {
+		w.fail(CodecRoundTrip, fmt.Sprintf("valid input %q for %s rejected: %v", good, name, refusal))
 	}
-	text := strings.ReplaceAll(samples[w.entropy.Int(len(samples))], "LONG", long)
-	refusal := read(text)
-	if refusal == nil || refusal.Reason != actor.Invalid || refusal.HTTP() != 400 {
-		w.fail(CodecRoundTrip, fmt.Sprintf("malformed input %.60q for %s: want a refusal as Invalid, got %v", text, name, refusal))
-		return
+	malformed := strings.ReplaceAll(samples[w.entropy.Int(len(samples))], "LONG", long)
+	sent := string(w.faultyBytes(ClientGarbage, []byte(good), []byte(malformed)))
+	refusal := read(sent)
+	if sent == malformed && (refusal == nil || refusal.Reason != actor.Invalid || refusal.HTTP() != 400) {
+		w.fail(CodecRoundTrip, fmt.Sprintf("malformed input %.60q for %s: want a refusal as Invalid, got %v", sent, name, refusal))
 	}
-	w.recordFault(ClientGarbage, "client %d sends %s the malformed %s %.60q: %v", c.no, cell.self, name, text, refusal)
+	return recordChange(w, ClientGarbage, true, refusal == nil, "client %d sends %s the malformed %s %.60q: %v", c.no, cell.self, name, sent, refusal)
 }
 
 // traceHeaders are the trace headers of clients, and whether they are valid.
@@ -159,13 +157,9 @@ func (w *Simulation) wantsStream() bool {
 	return wants
 }
 
-// forgeToken presents a run token that the server did not mint. It MUST be refused.
-func (w *Simulation) forgeToken(token string) {
+// forgeToken returns a run token that the server did not mint.
+func (w *Simulation) forgeToken(token string) string {
 	at := w.entropy.Int(len(token))
 	forged := [...]string{token[:at], token + "A", token[:at] + "!" + token[at+1:], strings.ToUpper(token), "", token + "\n", strings.Replace(token, ".", "", 2)}[w.entropy.Int(7)]
-	if run, id, refusal := ingress.ReadToken(w.tokenSecret(), forged); refusal == nil {
-		w.fail(CodecRoundTrip, fmt.Sprintf("forged token accepted for run %s of %s", run, id))
-		return
-	}
-	w.recordFault(CallbackForged, "a forged token is refused")
+	return string(w.faultyBytes(CallbackForged, []byte(token), []byte(forged)))
 }

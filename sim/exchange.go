@@ -58,13 +58,30 @@ type connInput struct {
 	in   upstream.Input
 }
 
+// agentHealth is the health of an external agent as a node knows it, and as it would know
+// it without the fault AgentUnhealthy.
+type agentHealth struct {
+	known, plain upstream.Health
+	counted      bool // the fault has delayed an invocation since the last poll with an error
+}
+
+// admit refuses an invocation while the node believes that the agent is unhealthy. The
+// fault counts if the invocation would otherwise be admitted.
+func (h *agentHealth) admit(n *node, agent string) upstream.Admission {
+	known, plain := h.known.Admit(n.w.now), h.plain.Admit(n.w.now)
+	if !h.counted {
+		h.counted = recordChange(n.w, AgentUnhealthy, plain.Refusal == nil, known.Refusal == nil, "%s does not invoke %s: %v", n.id, agent, known.Refusal)
+	}
+	return known
+}
+
 // upstreamState is the state that a process keeps for its upstreams. It is lost with the
 // process.
 type upstreamState struct {
 	exchanges []*exchange
 	backoffs  map[string]*upstream.Backoff
 	pacings   map[string]*pacingJudge // by upstream, like backoffs
-	health    map[string]*upstream.Health
+	health    map[string]*agentHealth
 	judged    map[string]*judgedHealth // like health
 }
 
@@ -108,7 +125,7 @@ func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 	in := upstream.InvocationOf(op.Name, &op.Call, w.mintToken(op.Call.ID, op.Call.To))
 	order, refusal := upstream.Agent{URL: target.URL, Auth: authSecret(target.AuthEnv)}.Exchange(in, op.Idempotent, x.deadline, w.plan.Patience)
 	x.respond, x.nonIdempotent = w.serveExternalAgent, !op.Idempotent
-	x.begin("agent "+op.Name, &upstream.InvocationPacer{Pacer: n.backoff("agent " + op.Name), Health: n.agentHealth(op.Name).Admit}, order, refusal)
+	x.begin("agent "+op.Name, &upstream.InvocationPacer{Pacer: n.backoff("agent " + op.Name), Health: func(actor.Time) upstream.Admission { return n.agentHealth(op.Name).admit(n, op.Name) }}, order, refusal)
 }
 
 // newExchange registers an exchange for an effect. It first cancels an exchange with the
@@ -161,18 +178,15 @@ func (x *exchange) advance() {
 
 // step steps the production exchange with one input, and performs its ops.
 func (x *exchange) step(a connInput) {
-	w, before := x.n.w, x.machine.LateInputs()
+	w := x.n.w
 	x.judge.input(a.conn, a.in)
 	ops := x.machine.Step(w.now, a.in, x.pacer, w.random())
-	if a.conn != nil && a.conn.deliverAfterClose && x.machine.LateInputs() > before {
-		w.recordFault(a.conn.lateFault, "%s, after its connection was closed", a.conn)
-	}
 	defer x.judge.stepped()
 	for _, op := range ops {
 		x.judge.op(op)
 		switch op := op.(type) {
 		case upstream.Send:
-			x.conn = &upstreamConn{exchange: x, attempt: op.Attempt, request: op.Request, truncateAt: noOffset, hangAt: noOffset, garbageAt: noOffset}
+			x.conn = newUpstreamConn(x, op)
 			x.judge.connected(x.conn)
 			w.recordUpstream(x, "try", uint64(op.Attempt))
 			if err := x.n.dial(op.Request); err != nil {
@@ -367,11 +381,11 @@ func onceMark(idempotent bool) string {
 }
 
 // agentHealth returns the health of an external agent as the node knows it.
-func (n *node) agentHealth(agent string) *upstream.Health {
+func (n *node) agentHealth(agent string) *agentHealth {
 	h := n.upstreams.health[agent]
 	if h == nil {
 		fresh := upstream.NewHealth(n.w.now)
-		h = &fresh
+		h = &agentHealth{known: fresh, plain: fresh}
 		n.upstreams.health[agent] = h
 	}
 	return h
@@ -386,10 +400,12 @@ func (n *node) recordInvocation(agent string, attempts []upstream.Attempt) {
 	h, judged := n.agentHealth(agent), n.judgedHealth(agent)
 	switch last := attempts[len(attempts)-1]; {
 	case last.Status != 0:
-		h.RecordReached()
+		h.known.RecordReached()
+		h.plain.RecordReached()
 		judged.unreached = 0
 	case last.Refusal != nil && last.Refusal.Reason == actor.Unavailable:
-		h.RecordUnreached(attempts[0].At, n.w.now)
+		h.known.RecordUnreached(attempts[0].At, n.w.now)
+		h.plain.RecordUnreached(attempts[0].At, n.w.now)
 		judged.unreached = n.w.now
 	}
 }
@@ -407,7 +423,7 @@ func (n *node) pollAgents() {
 // schedules another one.
 func (n *node) pollAgent(agent string) {
 	w, h := n.w, n.agentHealth(agent)
-	n.after(h.NextPoll().Sub(w.now), func() {
+	n.after(h.known.NextPoll().Sub(w.now), func() {
 		external := upstream.Agent{URL: "http://" + agent + hostSuffix}
 		if agent == externalNames[1] {
 			external.Auth = authSecret(authEnv)
@@ -417,15 +433,15 @@ func (n *node) pollAgent(agent string) {
 			w.fail(CodecRoundTrip, "no health request: "+refusal.Error())
 			return
 		}
-		status := 200
-		if err := n.dial(r); err != nil {
-			w.recordFault(NameAstray, "%s cannot poll the health of %s: %v", n.id, agent, err)
-			status = 0
-		} else if w.faultFires(AgentUnhealthy) {
-			w.recordFault(AgentUnhealthy, "%s reports to %s that it is unhealthy", agent, n.id)
+		status, plain := 200, 200
+		if err := n.dial(r); recordChange(w, NameAstray, true, err == nil, "%s cannot poll the health of %s: %v", n.id, agent, err) {
+			status, plain = 0, 0
+		} else if w.faultFires(AgentUnhealthy) && w.acts(AgentUnhealthy) {
 			status = 503
 		}
-		h.RecordPoll(w.now, status)
+		h.known.RecordPoll(w.now, status)
+		h.plain.RecordPoll(w.now, plain)
+		h.counted = h.counted && status == plain
 		n.judgedHealth(agent).recordPoll(w.now, status)
 		n.pollAgent(agent)
 	})

@@ -71,7 +71,7 @@ func (w *Simulation) inject(f Fault) {
 	if n == nil {
 		return
 	}
-	untilIn := func(lo, hi time.Duration) actor.Time { return w.now.Add(w.between(lo, hi)) }
+	untilIn := func(lo, hi time.Duration) actor.Time { return w.now.Add(w.faultPeriod(f, lo, hi)) }
 	switch f {
 	case NetworkPartition:
 		w.partition()
@@ -79,9 +79,7 @@ func (w *Simulation) inject(f Fault) {
 		w.degradeLink(f, n)
 	case NetworkReset:
 		if peer := w.randomPeer(n); peer != nil {
-			if lost := w.resetConnection(n, peer); lost > 0 {
-				w.recordFault(NetworkReset, "%d messages between %s and %s are lost", lost, n.id, peer.id)
-			}
+			w.resetConnection(n, peer, NetworkReset)
 		}
 	case NetworkPartial:
 		if peer := w.randomPeer(n); peer != nil {
@@ -98,37 +96,28 @@ func (w *Simulation) inject(f Fault) {
 		}
 	case StoreCutOff:
 		w.net.storeCutUntil[n.index] = max(w.net.storeCutUntil[n.index], untilIn(300*time.Millisecond, 8*time.Second))
-		w.recordFault(StoreCutOff, "%s cannot reach the store until %v", n.id, w.net.storeCutUntil[n.index].Sub(Origin))
+		w.net.storeCutFelt[n.index] = false
 	case NodeCrash:
 		n.crashInSteps = 1 + w.entropy.Int(48)
 	case NodeStop:
 		w.stopNode(n)
 	case NodePause:
-		n.pausedUntil = max(n.pausedUntil, untilIn(100*time.Millisecond, 8*time.Second))
-		w.recordFault(NodePause, "%s is paused until %v", n.id, n.pausedUntil.Sub(Origin))
+		n.pause(NodePause, untilIn(100*time.Millisecond, 8*time.Second))
 	case NodeFreeze:
-		n.pausedUntil = max(n.pausedUntil, untilIn(leaseTTL, 3*leaseTTL))
-		w.recordFault(NodeFreeze, "%s is paused until %v, longer than its lease", n.id, n.pausedUntil.Sub(Origin))
+		n.pause(NodeFreeze, untilIn(leaseTTL, 3*leaseTTL))
 	case CellSlow:
 		c := n.cells[w.entropy.Int(len(n.cells))]
 		c.slowUntil = max(c.slowUntil, untilIn(300*time.Millisecond, 6*time.Second))
 	case ClockDrift:
-		previous := n.clock.drift
-		if n.clock.setDrift(w.now, drawDrift(w.entropy)); n.clock.drift != previous {
-			w.recordFault(ClockDrift, "the drift of the clock of %s is now %d ppm", n.id, n.clock.drift)
-		}
+		n.disturbClock(ClockDrift, func(c *clock) {
+			c.setDrift(w.now, c.drift+int64(w.affectedCount(ClockDrift, int(drawDrift(w.entropy)-c.drift))))
+		})
 	case ClockAhead:
-		offset := w.between(8*time.Second, clockJumpMax)
-		by := n.clock.jumpTo(w.now, offset)
-		w.recordFault(ClockAhead, "the clock of %s jumps by %v", n.id, by)
-		w.noteClockJump(-by)
+		n.jumpClock(ClockAhead, w.between(8*time.Second, clockJumpMax))
 	case DiskFull:
 		n.diskFullUntil = max(n.diskFullUntil, untilIn(300*time.Millisecond, 10*time.Second))
 	case ClockSkew:
-		offset := w.between(0, 4*time.Second)
-		by := n.clock.jumpTo(w.now, offset)
-		w.recordFault(ClockSkew, "the clock of %s jumps by %v", n.id, by)
-		w.noteClockJump(-by)
+		n.jumpClock(ClockSkew, w.between(0, 4*time.Second))
 	case ShardMove:
 		w.moveShards()
 	}
@@ -147,11 +136,23 @@ func drawDrift(c Entropy) int64 {
 // stopNode shuts a process down gracefully: its streams are drained, and it has up to
 // 500 ms to send pending output.
 func (w *Simulation) stopNode(n *node) {
-	w.recordFault(NodeStop, "%s shuts down with %d open streams", n.id, len(n.streams))
-	for _, c := range slices.Clone(n.streams) {
-		c.step(ingress.Draining{})
+	open := len(n.streams)
+	if w.acts(NodeStop) {
+		for _, c := range slices.Clone(n.streams) {
+			c.step(ingress.Draining{})
+		}
 	}
-	n.after(w.between(time.Millisecond, 500*time.Millisecond), func() { w.halt(n, "stop") })
+	n.after(w.between(time.Millisecond, 500*time.Millisecond), func() {
+		w.endProcess(NodeStop, n, func() { w.halt(n, "stop") }, "%s shuts down; it had %d open streams", n.id, open)
+	})
+}
+
+// endProcess has fault f end a process. It reports whether the process has ended.
+func (w *Simulation) endProcess(f Fault, n *node, end func(), format string, args ...any) bool {
+	if w.acts(f) {
+		end()
+	}
+	return recordChange(w, f, true, n.up, format, args...)
 }
 
 // moveShards moves a random group of shards to a random cell, unless that cell owns it
@@ -170,8 +171,9 @@ func (w *Simulation) moveGroupAnywhere(group int) {
 	if cl.node == nil || !cl.node.up || cl.releasing || cl.node == to && cl.cell == cell {
 		return
 	}
-	w.recordFault(ShardMove, "group %d moves from %s.%d to %s.%d", group, cl.node.id, cl.cell, to.id, cell)
-	w.moveGroup(group, to, cell)
+	if w.acts(ShardMove) {
+		w.moveGroup(group, to, cell)
+	}
 }
 
 // partition splits the nodes into two sides that cannot reach each other for a while.
@@ -180,7 +182,7 @@ func (w *Simulation) partition() {
 		return
 	}
 	side := 1 + w.entropy.Int(1<<len(w.nodes)-2)
-	until := w.now.Add(w.between(300*time.Millisecond, 6*time.Second))
+	until := w.now.Add(w.faultPeriod(NetworkPartition, 300*time.Millisecond, 6*time.Second))
 	w.log.note(w.now, "nodes %b are cut off from the others until %v", side, until.Sub(Origin))
 	for i := range w.nodes {
 		for j := range w.nodes {
@@ -196,10 +198,10 @@ func (w *Simulation) withdrawAgent() {
 	if w.withdrawnAgent >= 0 {
 		return
 	}
-	w.withdrawnAgent = w.entropy.Int(len(w.plan.Agents))
-	w.recordFault(AgentNotFound, "agent %s is withdrawn", w.plan.Agents[w.withdrawnAgent].Name)
+	w.withdrawnAgent, w.withdrawalFelt = w.entropy.Int(len(w.plan.Agents)), false
+	w.log.note(w.now, "agent %s is withdrawn", w.plan.Agents[w.withdrawnAgent].Name)
 	w.publishAgents()
-	w.after(w.between(200*time.Millisecond, 4*time.Second), w.restoreAgent)
+	w.after(w.faultPeriod(AgentNotFound, 200*time.Millisecond, 4*time.Second), w.restoreAgent)
 }
 
 // restoreAgent returns the withdrawn agent to the registry.
@@ -215,7 +217,7 @@ func (w *Simulation) restoreAgent() {
 // builtinAgents returns the agents compiled into the program, without the withdrawn
 // one.
 func (w *Simulation) builtinAgents() []actor.Definition {
-	if w.withdrawnAgent < 0 {
+	if w.withdrawnAgent < 0 || !w.acts(AgentNotFound) {
 		return w.plan.Agents
 	}
 	all := append([]actor.Definition(nil), w.plan.Agents[:w.withdrawnAgent]...)
@@ -241,7 +243,7 @@ func (w *Simulation) sendBurst() {
 	if w.team != nil {
 		text, left = w.teamMessageFor(to.Agent), clientLeftMax
 	}
-	for range min(w.plan.Limits.MaxPendingPerActor, burstPendingMax) + 2 {
+	for range w.affectedCount(AgentBusy, min(w.plan.Limits.MaxPendingPerActor, burstPendingMax)+2) {
 		c := w.addClient(to, text, left)
 		c.burst = true
 		w.submit(c)
@@ -276,10 +278,8 @@ func (b faultyAgent) Begin(begin actor.Begin) actor.Turn {
 		switch {
 		case w.faultFires(AgentCallTimeout):
 			f = slowCall
-			w.recordFault(AgentCallTimeout, "%s takes longer for %s than its caller waits", call.To, call.ID.Short())
 		case w.faultFires(AgentCallRejected):
 			f = rejectedCall
-			w.recordFault(AgentCallRejected, "%s refuses %s", call.To, call.ID.Short())
 		}
 		w.callFaults[call.ID] = f
 	}
@@ -296,7 +296,7 @@ type faultyTurn struct {
 	fault callFault
 	left  actor.Duration
 	agent string
-	slept bool
+	slept actor.Time   // when it began to sleep, because of slowCall; 0: not yet
 	check *replayCheck // nil if the turn is not replayed
 	asks  []actor.Ask  // asks of the last action
 }
@@ -330,21 +330,39 @@ func (r *replayCheck) record(w *Simulation, answers []actor.Answer, action actor
 }
 
 // Stop implements actor.Turn.
-func (t *faultyTurn) Stop() { t.turn.Stop() }
+func (t *faultyTurn) Stop() {
+	t.wake()
+	t.turn.Stop()
+}
+
+// wake ends the sleep of a slow call, also if it is stopped before the sleep is over.
+func (t *faultyTurn) wake() {
+	if t.fault == slowCall && t.slept != 0 && !t.w.done {
+		t.fault = noCallFault
+		recordChange(t.w, AgentCallTimeout, t.slept, t.w.now, "a call of %s is delayed by %v", t.agent, t.w.now.Sub(t.slept))
+	}
+}
+
+// rejection ends the detail of the refusal of a rejected call.
+const rejection = " rejects the call"
 
 // Next implements actor.Turn.
 func (t *faultyTurn) Next(answers []actor.Answer) (actor.Action, error) {
-	if t.w.faultFires(CellPanic) {
+	if t.w.faultFires(CellPanic) && t.w.acts(CellPanic) {
 		panic(injectedPanic{CellPanic, fmt.Sprintf("panic in a turn of %s", t.agent)})
 	}
 	switch {
-	case t.fault == rejectedCall:
-		return actor.Action{}, actor.Refuse(actor.Rejected, "%s rejects the call", t.agent)
-	case t.fault == slowCall && !t.slept:
-		t.slept = true
-		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: t.left + 5*time.Second}}}, nil
+	case t.fault == rejectedCall && t.w.acts(AgentCallRejected):
+		return actor.Action{}, actor.Refuse(actor.Rejected, "%s", t.agent+rejection)
+	case t.fault == slowCall && t.slept == 0:
+		t.slept = t.w.now
+		if sleep := t.w.extraDelay(AgentCallTimeout, t.left+5*time.Second); sleep > 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: sleep}}}, nil
+		}
+		t.wake()
 	case t.fault == slowCall:
-		answers, t.fault = nil, noCallFault
+		t.wake()
+		answers = nil
 	}
 	action, err := t.turn.Next(answers)
 	if err == nil && action.Done != nil && action.Done.Status == actor.Succeeded {

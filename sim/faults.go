@@ -10,8 +10,8 @@ import (
 )
 
 // Fault is a kind of injected fault. If the entropy source returns 0, no fault is
-// injected unless its probability is 1. A fault is recorded only if it changed a
-// delivered byte, a time, or durable state.
+// injected unless its probability is 1. A fault is counted only where it changed a
+// delivered byte, a time or a state, see recordChange.
 type Fault uint8
 
 // The faults. The names that docs/NAMES.md lists are fixed.
@@ -339,21 +339,4 @@ func (w *Simulation) faultFires(f Fault) bool {
 		w.noteDisturbance(f)
 	}
 	return fires
-}
-
-// recordFault counts and logs a fault that has changed something.
-func (w *Simulation) recordFault(f Fault, format string, args ...any) {
-	if int(f) == faultKinds {
-		return // noFault: a panic that was not injected; it is reported as a violation
-	}
-	w.noteDisturbance(f)
-	w.Stats.Faults[f]++
-	if w.log == nil && len(w.observers) == 0 {
-		return
-	}
-	detail := fmt.Sprintf(format, args...)
-	w.log.note(w.now, "fault %s: %s", f, detail)
-	for _, o := range w.observers {
-		o.fault(w.now, f, detail)
-	}
 }

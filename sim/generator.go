@@ -29,7 +29,7 @@ func (d generator) target() actor.ID {
 func (d generator) script(levels int, self string) script {
 	w := d.w
 	var s script
-	if levels < 4 && w.faultFires(AgentPanic) {
+	if levels < 4 && w.faultFires(AgentPanic) && w.acts(AgentPanic) {
 		return script{{{verb: "panic"}}}
 	}
 	for range 1 + w.entropy.Int(3) {

@@ -20,16 +20,12 @@ const slowLinkBytesPerSecond = 20_000
 func (w *Simulation) linkDelay(m *message) (extra time.Duration) {
 	l := w.net.link(m.from, m.to)
 	if l.jitterUntil > w.now {
-		if extra = w.between(0, 80*time.Millisecond); extra > 0 {
-			w.recordFault(NetworkJitter, "%s is delayed by %v", m, extra)
-		}
+		extra = m.delayBy(NetworkJitter, w.between(0, 80*time.Millisecond))
 	}
 	if l.slowUntil > w.now {
 		l.freeAt = max(l.freeAt, w.now).Add(time.Duration(len(m.bytes)) * time.Second / slowLinkBytesPerSecond)
-		w.recordFault(NetworkSlowLink, "%s waits %v for earlier messages", m, l.freeAt.Sub(w.now))
-		extra += l.freeAt.Sub(w.now)
+		extra += m.delayBy(NetworkSlowLink, l.freeAt.Sub(w.now))
 	}
-	m.delayed = m.delayed || extra > 0
 	return extra
 }
 
@@ -48,7 +44,7 @@ func (w *Simulation) degradeLink(f Fault, from *node) {
 	if to == nil {
 		return
 	}
-	until := w.now.Add(w.between(300*time.Millisecond, 8*time.Second))
+	until := w.now.Add(w.faultPeriod(f, 300*time.Millisecond, 8*time.Second))
 	for _, l := range [...]*link{w.net.link(from, to), w.net.link(to, from)} {
 		if f == NetworkJitter {
 			l.jitterUntil = until
@@ -69,18 +65,19 @@ func (w *Simulation) flapLink(a, b *node, times int) {
 	if w.recovering || times == 0 {
 		return
 	}
-	down := w.between(20*time.Millisecond, 600*time.Millisecond)
+	down := w.faultPeriod(NetworkFlapping, 20*time.Millisecond, 600*time.Millisecond)
 	w.cutLink(NetworkFlapping, a, b, w.now.Add(down))
 	w.after(down+w.between(20*time.Millisecond, 600*time.Millisecond), func() { w.flapLink(a, b, times-1) })
 }
 
-// resetConnection breaks the connection between two nodes and returns the number of
-// messages in flight, which are lost.
-func (w *Simulation) resetConnection(a, b *node) (lost int) {
-	for _, l := range [...]*link{w.net.link(a, b), w.net.link(b, a)} {
-		lost += l.inFlight
-		l.resets++
-		l.inFlight = 0
+// resetConnection has fault f break the connection between two nodes. The messages in
+// flight are lost.
+func (w *Simulation) resetConnection(a, b *node, f Fault) {
+	if !w.acts(f) {
+		return
 	}
-	return lost
+	for _, l := range [...]*link{w.net.link(a, b), w.net.link(b, a)} {
+		l.resets++
+		l.resetBy = f
+	}
 }

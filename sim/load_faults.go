@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
 )
 
 // Load faults: many clients that act at once, or one client that loads many actors.
@@ -18,22 +19,58 @@ const (
 	stormClientsMax = 16 // clients of one load fault
 	poisonClients   = 3  // clients whose message makes the actor panic
 	stormRetriesMax = 4  // retries of each client in a retry storm
+	fanOutMin       = 4  // calls of a client that fans out
 )
+
+// storm is one injection of a load fault. It is counted when the runtime first reacts to
+// the calls of its clients as the fault intends.
+type storm struct {
+	fault    Fault
+	detail   string
+	required int // number of reactions that make it count
+}
+
+// countLoadEffect counts the faults whose effect an event shows.
+func (w *Simulation) countLoadEffect(e *history.Event) {
+	switch e.Kind {
+	case history.Queue: // a call waits behind another turn
+		w.feelStorm(LoadHotActor, e.Call)
+	case history.Expire:
+		w.feelStorm(LoadDeadlineStorm, e.Call)
+	case history.Ask:
+		w.feelStorm(LoadFanOut, e.Parent)
+	case history.RefuseWaitCycle:
+		w.feelStorm(LoadDeadlocks, e.Root)
+	case history.Reply:
+		if w.callFaults[e.Call] == rejectedCall {
+			recordChange(w, AgentCallRejected, false, strings.HasSuffix(e.Detail, rejection), "%s", e.Detail)
+		}
+	}
+}
+
+// feelStorm records a reaction of the runtime to a call of a storm of kind f.
+func (w *Simulation) feelStorm(f Fault, call actor.CallID) {
+	if s := w.storms[call]; s != nil && s.fault == f && s.required > 0 {
+		if s.required--; s.required == 0 {
+			recordChange(w, f, 1, s.required, "%s", s.detail)
+		}
+	}
+}
 
 // injectLoad injects the load fault f.
 func (w *Simulation) injectLoad(f Fault) {
 	switch f {
 	case LoadHotActor:
 		to := generator{w: w}.target()
-		w.recordFault(f, "many clients call %s", to)
-		w.startClients(4+w.entropy.Int(stormClientsMax-4), time.Second, func(int) (actor.ID, string, time.Duration) {
+		s := &storm{f, fmt.Sprintf("many clients call %s", to), 1}
+		w.startClients(s, 4+w.entropy.Int(stormClientsMax-4), time.Second, func(int) (actor.ID, string, time.Duration) {
 			return to, w.trivialMessage(to.Agent), clientLeftMax
 		})
 	case LoadDeadlineStorm:
 		left := w.between(500*time.Millisecond, 4*time.Second)
 		n := 4 + w.entropy.Int(stormClientsMax-4)
-		w.recordFault(f, "the deadlines of %d clients expire in %v", n, left)
-		w.startClients(n, 0, func(int) (actor.ID, string, time.Duration) {
+		s := &storm{f, fmt.Sprintf("the deadlines of %d clients expire in %v", n, left), 1}
+		w.startClients(s, n, 0, func(int) (actor.ID, string, time.Duration) {
 			to := w.drawNativeActor()
 			return to, "sleep 60000", left
 		})
@@ -41,10 +78,10 @@ func (w *Simulation) injectLoad(f Fault) {
 		w.injectRetryStorm()
 	case LoadPoison:
 		to := w.drawNativeActor()
-		w.recordFault(f, "messages that panic are sent to %s", to)
-		w.startClients(2*poisonClients, 200*time.Millisecond, func(i int) (actor.ID, string, time.Duration) {
-			if i < poisonClients {
-				return to, script{{{verb: "panic"}}}.String(), clientLeftMax
+		poison := w.affectedCount(f, poisonClients)
+		w.startClients(nil, 2*poisonClients, 200*time.Millisecond, func(i int) (actor.ID, string, time.Duration) {
+			if i < poison {
+				return to, script{{{verb: "poison"}}}.String(), clientLeftMax
 			}
 			return to, w.trivialMessage(to.Agent), clientLeftMax
 		})
@@ -55,12 +92,24 @@ func (w *Simulation) injectLoad(f Fault) {
 	}
 }
 
-// startClients starts n clients at random times within the given duration.
-func (w *Simulation) startClients(n int, within time.Duration, next func(i int) (to actor.ID, text string, left time.Duration)) {
+// startClients starts n clients at random times within the given duration. They belong to
+// the storm, unless it is nil.
+func (w *Simulation) startClients(s *storm, n int, within time.Duration, next func(i int) (to actor.ID, text string, left time.Duration)) {
+	if s != nil {
+		n = w.affectedCount(s.fault, n)
+	}
 	for i := range n {
 		to, text, left := next(i)
 		c := w.addClient(to, text, left)
-		w.after(w.between(0, within), func() { w.submit(c) })
+		w.after(w.between(0, within), func() { w.submitStorm(s, c) })
+	}
+}
+
+// submitStorm submits the client's request as part of a storm.
+func (w *Simulation) submitStorm(s *storm, c *client) {
+	before := c.call
+	if w.submit(c); s != nil && c.call != before {
+		w.storms[c.call] = s
 	}
 }
 
@@ -97,10 +146,10 @@ func (w *Simulation) injectRetryStorm() {
 		return
 	}
 	times := 2 + w.entropy.Int(stormRetriesMax-1)
-	w.recordFault(LoadRetryStorm, "%d clients retry %d times each", len(retrying), times)
+	s := &storm{LoadRetryStorm, fmt.Sprintf("%d clients retry %d times each", len(retrying), times), 1}
 	for _, c := range retrying {
-		for range times {
-			w.after(w.between(0, 300*time.Millisecond), func() { w.submit(c) })
+		for range w.affectedCount(LoadRetryStorm, times) {
+			w.after(w.between(0, 300*time.Millisecond), func() { w.submitStorm(s, c) })
 		}
 	}
 }
@@ -110,8 +159,7 @@ func (w *Simulation) injectCancelStorm() {
 	if len(w.pending) == 0 {
 		return
 	}
-	w.recordFault(ClientCancelStorm, "%d clients cancel", len(w.pending))
-	for _, r := range slices.Clone(w.pending) {
+	for _, r := range slices.Clone(w.pending[:w.affectedCount(ClientCancelStorm, len(w.pending))]) {
 		w.after(w.between(0, 5*time.Millisecond), func() { w.cancelRunAs(ClientCancelStorm, r) })
 	}
 }
@@ -120,7 +168,7 @@ func (w *Simulation) injectCancelStorm() {
 // called agent makes 4 to 15 calls, and each scripted callee makes as many. This may
 // exceed AgentConcurrentCallsMax.
 func (w *Simulation) injectFanOut() {
-	width := 4 + w.entropy.Int(12)
+	width := fanOutMin + w.entropy.Int(12)
 	calls := func(keyPrefix string, text func(agent string) string) string {
 		all := make([]string, width)
 		for i := range all {
@@ -130,14 +178,14 @@ func (w *Simulation) injectFanOut() {
 		return "all " + strings.Join(all, " | ")
 	}
 	to := w.drawNativeActor()
-	w.recordFault(LoadFanOut, "%s calls %d agents, each of which calls %d", to, width, width)
 	text := calls("f", func(agent string) string {
 		if w.agentKind(agent) != actor.Native {
 			return w.trivialMessage(agent)
 		}
 		return calls("g", w.trivialMessage)
 	})
-	w.submit(w.addClient(to, text, clientLeftMax))
+	s := &storm{LoadFanOut, fmt.Sprintf("%s calls %d agents, each of which calls %d", to, width, width), fanOutMin}
+	w.startClients(s, 1, 0, func(int) (actor.ID, string, time.Duration) { return to, text, clientLeftMax })
 }
 
 // injectDeadlocks makes each of several agents call each of the others. This creates
@@ -146,24 +194,23 @@ func (w *Simulation) injectDeadlocks() {
 	n, key := min(w.plan.Targets, 3+w.entropy.Int(3)), "s"+strconv.Itoa(w.entropy.Int(w.plan.Keys))
 	first := w.entropy.Int(w.plan.Targets)
 	name := func(i int) string { return w.plan.Agents[(first+i)%w.plan.Targets].Name }
-	w.recordFault(LoadDeadlocks, "%d agents call each other, with key %s", n, key)
-	for i := range n {
-		for j := range n {
-			if i != j {
-				c := w.addClient(actor.NewID(name(i), key), w.callMessage(name(i), name(j), key), clientLeftMax)
-				w.after(w.between(0, 20*time.Millisecond), func() { w.submit(c) })
-			}
+	s := &storm{LoadDeadlocks, fmt.Sprintf("%d agents call each other, with key %s", n, key), 1}
+	w.startClients(s, n*(n-1), 20*time.Millisecond, func(k int) (actor.ID, string, time.Duration) {
+		i, j := k/(n-1), k%(n-1)
+		if j >= i {
+			j++
 		}
-	}
+		return actor.NewID(name(i), key), w.callMessage(name(i), name(j), key), clientLeftMax
+	})
 }
 
 // rejectWhenDiskFull reports whether the node rejects the client's request because its
 // disk has no space. A rejected request does not reach any cell.
 func (w *Simulation) rejectWhenDiskFull(n *node, c *client) bool {
-	if n.diskFullUntil <= w.now {
+	full := n.diskFullUntil > w.now
+	if !recordChange(w, DiskFull, false, full, "%s has no disk space and rejects client %d", n.id, c.no) {
 		return false
 	}
-	w.recordFault(DiskFull, "%s has no disk space and rejects client %d", n.id, c.no)
 	if c.onReply != nil { // a registry client, which schedules its own retry
 		c.onReply(nil)
 		return true
@@ -179,7 +226,17 @@ func (w *Simulation) maybeDecideTwice(to actor.ID, run actor.CallID, name string
 		return
 	}
 	w.after(w.between(time.Millisecond, 9*time.Second), func() {
-		w.recordFault(ClientDecidesTwice, "second decision for run %s", run.Short())
-		w.sendSignalText(to, run, name, fmt.Sprintf("no, stop %s", run.Short()))
+		w.addInputs(ClientDecidesTwice, func() {
+			w.sendSignalText(to, run, name, fmt.Sprintf("no, stop %s", run.Short()))
+		}, "second decision for run %s", run.Short())
 	})
+}
+
+// addInputs has fault f send something. The fault counts if a cell receives it.
+func (w *Simulation) addInputs(f Fault, send func(), format string, args ...any) {
+	before := w.enqueued
+	if w.acts(f) {
+		send()
+	}
+	recordChange(w, f, before, w.enqueued, format, args...)
 }

@@ -32,28 +32,35 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 		return
 	}
 	delay := w.between(2*time.Millisecond, 300*time.Millisecond)
+	s.plain.headDue = w.now.Add(delay)
 	switch {
 	case w.faultFires(ModelThrottled):
-		s.respondCanned(delay, ModelThrottled, retryLaterResponses[:])
-		return
+		if s.replaceResponse(ModelThrottled, func(s *upstreamConn) { s.respondCanned(delay, ModelThrottled, retryLaterResponses[:]) }) {
+			return
+		}
 	case w.faultFires(ModelError):
-		s.respondCanned(delay, ModelError, errorResponses[:])
-		return
-	case w.faultFires(ModelLate): // the response arrives after the deadline, and the node still receives it
-		s.deliverAfterClose, s.lateFault = true, ModelLate
-		delay = durationOr(w.plan.Patience.Head, 2*time.Minute) + w.between(0, 3*time.Second)
+		if s.replaceResponse(ModelError, func(s *upstreamConn) { s.respondCanned(delay, ModelError, errorResponses[:]) }) {
+			return
+		}
+	case w.faultFires(ModelLate): // the response arrives after the deadline
+		delay = s.delayHead(ModelLate, delay, durationOr(w.plan.Patience.Head, 2*time.Minute)+w.between(0, 3*time.Second))
 	}
-	completion := w.modelCompletion(s, prompt)
-	fault := w.injectModelFault(s, &prompt, &completion)
+	plain := w.modelCompletion(s, prompt)
+	completion, fault := w.injectModelFault(s, &prompt, plain)
+	pieceBytes := [...]int{80, 24, 200, 400}[w.entropy.Int(4)]
+	body := upstream.AppendStream(nil, completion, pieceBytes)
+	if s.plain.body, s.altered = body, fault; fault != noFault {
+		s.plain.body = upstream.AppendStream(nil, plain, pieceBytes)
+	}
 	s.served.addText(completion.Text)
 	s.served.answer = &completion
-	body := upstream.AppendStream(nil, completion, [...]int{80, 24, 200, 400}[w.entropy.Int(4)])
 	s.drawStreamFaults(&modelStreamFaults, len(body))
 	s.splitPieces = w.faultFires(ModelSplit)
 	if w.entropy.Int(8) == 7 || fault == ModelGiant && w.plan.Span >= longSpanMin { // as a stream, a giant answer would take two thousand steps
 		completion.Usage = upstream.Usage{Known: true, Input: 3, Output: 4, Total: 7} // see completionBody
-		s.sendHead(delay, noFault, 200, headerList("content-type", "application/json; charset=utf-8")...)
-		s.writeBody(0, fault, completionBody(completion))
+		s.plain.head.Headers, s.plain.body = headerList("content-type", "application/json; charset=utf-8"), completionBody(plain)
+		s.sendHead(delay, noFault, 200, s.plain.head.Headers...)
+		s.writeBody(0, noFault, completionBody(completion))
 		s.endBody(0, noFault)
 		return
 	}
@@ -64,11 +71,7 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 		for range 1 + w.entropy.Int(4) {
 			n += firstFrameLen(body[n:])
 		}
-		f := noFault
-		if n == len(body) {
-			f = fault
-		}
-		s.writeBody(w.between(0, frameDelayMax), f, body[:n])
+		s.writeBody(w.between(0, frameDelayMax), noFault, body[:n])
 		body = body[n:]
 	}
 	s.endBody(0, noFault)
@@ -89,14 +92,26 @@ func firstFrameLen(b []byte) int {
 	return len(b)
 }
 
-// injectModelFault may replace the completion by a wrong one. It returns the
-// injected fault, or noFault.
-func (w *Simulation) injectModelFault(s *upstreamConn, prompt *upstream.Prompt, completion *upstream.Completion) Fault {
+// injectModelFault may replace the completion by a wrong one. It returns the completion
+// of the server and the injected fault, or noFault.
+func (w *Simulation) injectModelFault(s *upstreamConn, prompt *upstream.Prompt, plain upstream.Completion) (upstream.Completion, Fault) {
+	completion := plain
+	completion.Calls = slices.Clone(plain.Calls)
+	f := w.alterCompletion(s, prompt, &completion)
+	if f != noFault && !w.acts(f) {
+		return plain, f
+	}
+	return completion, f
+}
+
+// alterCompletion may make the completion wrong. It returns the injected fault, or
+// noFault.
+func (w *Simulation) alterCompletion(s *upstreamConn, prompt *upstream.Prompt, completion *upstream.Completion) Fault {
 	looping := w.loopingRuns[s.exchange.id.Run]
 	switch {
 	case len(completion.Calls) > 0 && w.faultFires(ModelMalformedCall):
 		c := &completion.Calls[w.entropy.Int(len(completion.Calls))]
-		c.Arguments = c.Arguments[:w.entropy.Int(len(c.Arguments))]
+		c.Arguments = string(w.faultyBytes(ModelMalformedCall, []byte(c.Arguments), []byte(c.Arguments[:w.entropy.Int(len(c.Arguments))])))
 		return ModelMalformedCall
 	case len(completion.Calls) > 0 && w.faultFires(ModelInventedAgent):
 		c := &completion.Calls[0]
@@ -104,13 +119,13 @@ func (w *Simulation) injectModelFault(s *upstreamConn, prompt *upstream.Prompt, 
 		return ModelInventedAgent
 	case len(completion.Calls) == 0 && w.faultFires(ModelCut):
 		completion.Finish = [...]upstream.Finish{upstream.FinishLength, upstream.FinishFilter, upstream.FinishAnother}[w.entropy.Int(3)]
-		completion.Text = completion.Text[:w.truncationPoint(completion.Text)]
+		completion.Text = string(w.faultyBytes(ModelCut, []byte(completion.Text), []byte(completion.Text[:w.truncationPoint(completion.Text)])))
 		return ModelCut
 	case len(completion.Calls) == 0 && w.Stats.Faults[ModelGiant] == 0 && w.faultFires(ModelGiant):
-		completion.Text = strings.Repeat("and so on ", upstream.OutputBytesMax/8)
+		completion.Text = string(w.faultyBytes(ModelGiant, []byte(completion.Text), []byte(strings.Repeat("and so on ", upstream.OutputBytesMax/8))))
 		return ModelGiant
 	case len(completion.Calls) == 0 && (looping || w.faultFires(ModelEndlessLoop)) && offersTool(prompt, clockTool):
-		w.loopingRuns[s.exchange.id.Run] = true
+		w.loopingRuns[s.exchange.id.Run] = w.doses[ModelEndlessLoop] == WholeDose // with half a dose, the model repeats it once
 		completion.Text, completion.Finish = "Let me see.", upstream.FinishCalls
 		completion.Calls = []upstream.ToolCall{{ID: "again", Name: clockTool, Arguments: fmt.Sprintf(`{"time":%d}`, len(prompt.Messages)/2*w.entropy.Int(2))}}
 		return ModelEndlessLoop
@@ -153,31 +168,21 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 		return
 	}
 	delay := w.between(time.Millisecond, 100*time.Millisecond)
+	s.plain.headDue = w.now.Add(delay)
+	replaced := false
 	switch {
 	case reset:
 	case w.faultFires(AgentRefuses):
-		if code := agentRefusalCodes[w.entropy.Int(len(agentRefusalCodes))]; code != "" {
-			s.served.verdict = &verdict{class: upstream.Refused, agent: agentRefusalReasons[code]}
-			s.startEventStream(delay)
-			s.writeBody(0, AgentRefuses, sseFrame("error", s.quoteSecret(fmt.Sprintf(`{"code":%q,"message":"injected refusal of SECRET"}`, code))))
-			s.endBody(0, noFault)
-			return
-		}
-		if w.entropy.Int(2) == 1 {
-			s.respondCanned(delay, AgentRefuses, errorResponses[:])
-			return
-		}
-		s.respondError(delay, AgentRefuses, 403, "permission_error")
-		return
+		replaced = s.replaceResponse(AgentRefuses, func(s *upstreamConn) { s.respondRefusal(delay) })
 	case w.faultFires(AgentOverloaded):
-		s.respondCanned(delay, AgentOverloaded, retryLaterResponses[:])
-		return
+		replaced = s.replaceResponse(AgentOverloaded, func(s *upstreamConn) { s.respondCanned(delay, AgentOverloaded, retryLaterResponses[:]) })
 	case w.faultFires(AgentAbsent):
-		s.breakConnection(delay, AgentAbsent, false, "connection refused")
+		replaced = s.replaceResponse(AgentAbsent, func(s *upstreamConn) { s.breakConnection(delay, AgentAbsent, false, "connection refused") })
+	case w.faultFires(AgentLate): // the response arrives after the deadline
+		delay = s.delayHead(AgentLate, delay, durationOr(w.plan.Patience.Head, 2*time.Minute)+w.between(0, 3*time.Second))
+	}
+	if replaced {
 		return
-	case w.faultFires(AgentLate): // the response arrives after the deadline, and the node still receives it
-		s.deliverAfterClose, s.lateFault = true, AgentLate
-		delay = durationOr(w.plan.Patience.Head, 2*time.Minute) + w.between(0, 3*time.Second)
 	}
 	w.recordUpstream(s.exchange, "act", uint64(s.attempt))
 	if reset {
@@ -193,11 +198,39 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 	s.drawStreamFaults(&agentStreamFaults, 400)
 	s.startEventStream(delay)
 	if w.faultFires(AgentGiant) {
-		s.served.addText(strings.Repeat("and so on ", upstream.OutputBytesMax/8))
-		s.writeBody(0, AgentGiant, sseFrame("delta", `{"text":"`+strings.Repeat("and so on ", upstream.OutputBytesMax/8)+`"}`))
+		s.writeGiant()
 	}
 	w.externalCalls++
 	e.scheduleAdvance()
+}
+
+// writeGiant writes a frame that is larger than the size limit.
+func (s *upstreamConn) writeGiant() {
+	w, text := s.exchange.n.w, strings.Repeat("and so on ", upstream.OutputBytesMax/8)
+	switch w.doses[AgentGiant] {
+	case WholeDose:
+		s.served.addText(text)
+	case HalfDose: // a part of the frame
+		s.served.forged = true
+	}
+	s.writeBody(0, AgentGiant, w.faultyBytes(AgentGiant, nil, sseFrame("delta", `{"text":"`+text+`"}`)))
+}
+
+// respondRefusal has an external agent refuse the invocation.
+func (s *upstreamConn) respondRefusal(delay time.Duration) {
+	w := s.exchange.n.w
+	if code := agentRefusalCodes[w.entropy.Int(len(agentRefusalCodes))]; code != "" {
+		s.served.verdict = &verdict{class: upstream.Refused, agent: agentRefusalReasons[code]}
+		s.startEventStream(delay)
+		s.writeBody(0, AgentRefuses, sseFrame("error", s.quoteSecret(fmt.Sprintf(`{"code":%q,"message":"injected refusal of SECRET"}`, code))))
+		s.endBody(0, noFault)
+		return
+	}
+	if w.entropy.Int(2) == 1 {
+		s.respondCanned(delay, AgentRefuses, errorResponses[:])
+		return
+	}
+	s.respondError(delay, AgentRefuses, 403, "permission_error")
 }
 
 // agentRefusalCodes are the codes with which an external agent refuses in its
@@ -250,16 +283,16 @@ func (e *externalCall) advance() {
 	}
 	e.writeText(textOr(e.response.Text, "Done."))
 	end := agentEnds[w.entropy.Int(len(agentEnds))]
-	done := sseFrame("done", end.data)
-	if w.faultFires(AgentDoneUnheard) && !e.conn.finished {
+	if w.faultFires(AgentDoneUnheard) && w.acts(AgentDoneUnheard) && !e.conn.finished {
 		e.conn.breakConnection(0, AgentDoneUnheard, true, "connection lost before the last frame")
 	}
 	if !e.conn.finished {
 		e.conn.served.answer = &upstream.Completion{Finish: upstream.FinishStop, Usage: end.usage}
 	}
-	e.conn.writeBody(w.between(0, 60*time.Millisecond), noFault, done)
+	done := sseFrame("done", end.data)
+	e.write(done)
 	if w.faultFires(AgentDuplicate) {
-		e.conn.writeBody(0, AgentDuplicate, slices.Concat(sseFrame("delta", `{"text":"Duplicate. "}`), done))
+		e.conn.writeBody(0, AgentDuplicate, w.faultyBytes(AgentDuplicate, nil, slices.Concat(sseFrame("delta", `{"text":"Duplicate. "}`), done)))
 	}
 	e.conn.endBody(0, noFault)
 	w.externalCalls--
@@ -267,10 +300,12 @@ func (e *externalCall) advance() {
 		w.externalCalls++
 		w.after(w.between(50*time.Millisecond, 3*time.Second), func() {
 			w.externalCalls--
+			if !w.acts(CallbackLate) {
+				return
+			}
 			w.sendCallback(e, `{"agent_id":"`+w.plan.Agents[0].Name+`","message":"too late"}`, func(reply *actor.Reply) {
-				if reply != nil && reply.Refusal != nil {
-					w.recordFault(CallbackLate, "%s calls back after the end of its run: %s", e.agent, reply.Refusal.Reason)
-				}
+				refused := reply != nil && reply.Refusal != nil
+				recordChange(w, CallbackLate, false, refused, "%s calls back after the end of its run, refused: %v", e.agent, refused)
 			})
 		})
 	}
@@ -314,7 +349,13 @@ func (e *externalCall) writeText(text string) {
 }
 
 func (e *externalCall) writeFrame(name, data string) {
-	e.conn.writeBody(e.w.between(0, 60*time.Millisecond), noFault, sseFrame(name, data))
+	e.write(sseFrame(name, data))
+}
+
+// write appends a frame to the plain response and sends it.
+func (e *externalCall) write(frame []byte) {
+	e.conn.plain.body = append(e.conn.plain.body, frame...)
+	e.conn.writeBody(e.w.between(0, 60*time.Millisecond), noFault, frame)
 }
 
 func sseFrame(name, data string) []byte {

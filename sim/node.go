@@ -40,7 +40,9 @@ type node struct {
 	running       []*runningEffect // tools and work in progress, in start order
 	ownersVersion uint64           // version of the claims last sent to its cells
 	leaseUntil    actor.Time       // simulated time until which the node believes that it owns its claims
+	clockFault    *clockFault      // last fault of its clock, until a step has felt it
 	pausedUntil   actor.Time       // simulated time until which the process is suspended
+	pausedBy      Fault            // fault that suspended it, until it has delayed an event; else noFault
 	diskFullUntil actor.Time       // simulated time until which its disk has no space for new work
 	crashInSteps  int              // steps until it crashes; 0: no crash is planned
 	upstreams     upstreamState
@@ -66,6 +68,7 @@ type cell struct {
 	announcementsSeen int        // number of registry announcements processed
 	restarted         bool       // not the first incarnation in this simulation
 	slowUntil         actor.Time // simulated time until which each step takes long
+	stepDue           actor.Time // simulated time of the scheduled step if a fault delays it; else 0
 	overdueTicks      int        // consecutive ticks after which an expired deadline remained
 }
 
@@ -111,9 +114,9 @@ type runningEffect struct {
 func (n *node) start() {
 	w := n.w
 	n.process++
-	n.up, n.crashInSteps, n.pausedUntil = true, 0, 0
+	n.up, n.crashInSteps, n.pausedUntil, n.pausedBy = true, 0, 0, noFault
 	n.gated, n.running, n.cells = nil, nil, nil
-	n.upstreams = upstreamState{backoffs: map[string]*upstream.Backoff{}, pacings: map[string]*pacingJudge{}, health: map[string]*upstream.Health{}, judged: map[string]*judgedHealth{}}
+	n.upstreams = upstreamState{backoffs: map[string]*upstream.Backoff{}, pacings: map[string]*pacingJudge{}, health: map[string]*agentHealth{}, judged: map[string]*judgedHealth{}}
 	n.log.open(n)
 	n.checkAllowListValidation()
 	n.loadCatalog()
@@ -169,6 +172,7 @@ func (c *cell) enqueue(in input) {
 	if len(c.inputs) == 0 {
 		c.inputs = c.inputsBuf
 	}
+	c.n.w.enqueued++
 	in.cause = c.n.w.queue.stream.cause()
 	c.inputs = append(c.inputs, in)
 	if len(c.inputs) == 1 {
@@ -187,9 +191,8 @@ func (c *cell) scheduleStep() {
 	defer w.setStream(w.setStream(topicCell + StreamID(c.n.index)<<8 + StreamID(c.index)))
 	wait := w.scheduler.stepDelay(c)
 	if c.slowUntil > w.now {
-		extra := w.between(5*time.Millisecond, 100*time.Millisecond)
-		w.recordFault(CellSlow, "%s delays a step by %v", c.self, extra)
-		wait += extra
+		c.stepDue = w.now.Add(wait)
+		wait += w.extraDelay(CellSlow, w.between(5*time.Millisecond, 100*time.Millisecond))
 	}
 	w.after(wait, c.runStepFunc)
 }
@@ -199,8 +202,13 @@ func (c *cell) runStep() {
 	switch w := c.n.w; {
 	case c.stopped:
 	case c.n.pausedUntil > w.now:
+		c.n.countPause(w.now, c.n.pausedUntil)
 		w.queue.schedule(c.n.pausedUntil, c.scheduleStep)
 	default:
+		if c.stepDue != 0 {
+			recordChange(w, CellSlow, c.stepDue, w.now, "%s delays a step by %v", c.self, w.now.Sub(c.stepDue))
+			c.stepDue = 0
+		}
 		in := c.dequeue()
 		w.setCause(in.cause)
 		c.step(in)
@@ -226,7 +234,7 @@ func (c *cell) step(in input) {
 		w.halt(n, "lease")
 		return
 	}
-	now := n.clock.now(w.now)
+	now := n.readClock()
 	w.log.input(c.self, now, in.in, in.bytes)
 	if in.ownersVersion > 0 {
 		c.ownersVersion = in.ownersVersion
@@ -288,7 +296,7 @@ func (c *cell) stepCore(now actor.Time, in runtime.Input) (ready runtime.Ready, 
 	}
 	injected, isInjected := stepPanic.Reason.(injectedPanic)
 	if !isInjected {
-		injected.fault = Fault(faultKinds)
+		injected.fault = noFault
 		c.n.w.fail(CellNeverPanics, fmt.Sprintf("%s: %v on %T\n%s", c.self, stepPanic.Reason, in, stepPanic.Stack))
 	}
 	c.handlePanic(injected)
@@ -509,6 +517,11 @@ func (n *node) awaitEffect(e *runtime.Effect) {
 	}
 }
 
+// awaitsOutcome reports whether an effect in progress has no outcome yet.
+func (n *node) awaitsOutcome(r *runningEffect) bool {
+	return r.finish == nil && slices.Contains(n.running, r)
+}
+
 // untrackEffect removes an effect from those in progress. It reports whether the
 // effect was still in progress.
 func (n *node) untrackEffect(r *runningEffect) bool {
@@ -539,6 +552,18 @@ func isWork(op runtime.Op) bool {
 // call is dropped if the process has exited, and deferred while the process is paused.
 func (n *node) after(delay time.Duration, do func()) {
 	n.w.queue.push(queuedEvent{at: n.w.now.Add(delay), fn: do, node: n, process: n.process})
+}
+
+// pause has fault f suspend the process.
+func (n *node) pause(f Fault, until actor.Time) {
+	n.pausedUntil, n.pausedBy = max(n.pausedUntil, until), f
+}
+
+// countPause counts the fault that suspends the process when it first delays an event.
+func (n *node) countPause(due, at actor.Time) {
+	if recordChange(n.w, n.pausedBy, due, at, "%s is paused until %v", n.id, at.Sub(Origin)) {
+		n.pausedBy = noFault
+	}
 }
 
 // releaseGated performs the effects whose log position the log has released.

@@ -49,7 +49,7 @@ func (w *Simulation) leaseDuration(n *node) time.Duration {
 // groups without owner, and fetches the owners of all groups.
 func (w *Simulation) renewLease(n *node) {
 	n.after(leaseRenew, func() { w.renewLease(n) })
-	if w.net.storeUnreachable(n, w.now) {
+	if w.storeRefuses(n) {
 		return
 	}
 	if !n.leaseValid() {
@@ -120,7 +120,7 @@ func (w *Simulation) publishOwners() {
 // store can be reached.
 func (n *node) refreshOwners() {
 	w := n.w
-	if n.ownersVersion == w.claims.version || w.net.storeUnreachable(n, w.now) {
+	if n.ownersVersion == w.claims.version || w.storeRefuses(n) {
 		return
 	}
 	n.ownersVersion = w.claims.version
@@ -151,13 +151,14 @@ func (w *Simulation) moveGroup(g int, to *node, cell uint16) {
 			return
 		}
 		switch owner := from.cells[cl.cell]; {
-		case owner.stopped || owner.ownersVersion < stopped || from.log.released() < from.log.writer.End() || w.net.storeUnreachable(from, w.now):
+		case owner.stopped || owner.ownersVersion < stopped || from.log.released() < from.log.writer.End() || w.storeRefuses(from):
 			from.after(5*time.Millisecond, flushed)
 		default:
 			w.claims.release(g)
+			recordChange(w, ShardMove, from, cl.node, "group %d leaves %s.%d, for %s.%d", g, from.id, cl.cell, to.id, cell)
 			w.judge.RecordRelease(w.now, w.groupNames[g], from.id)
 			w.after(w.between(time.Millisecond, 50*time.Millisecond), func() {
-				if cl.node == nil && to.up && to.leaseValid() && !to.cells[cell].stopped && !w.net.storeUnreachable(to, w.now) {
+				if cl.node == nil && to.up && to.leaseValid() && !to.cells[cell].stopped && !w.storeRefuses(to) {
 					w.Stats.Points[Moved]++
 					w.claimGroup(g, to, cell)
 				}
@@ -205,7 +206,7 @@ func (w *Simulation) restart(n *node) {
 	if n.up {
 		return
 	}
-	if w.net.storeUnreachable(n, w.now) {
+	if w.storeRefuses(n) {
 		w.after(storeRetryInterval, func() { w.restart(n) })
 		return
 	}
@@ -214,10 +215,9 @@ func (w *Simulation) restart(n *node) {
 		return
 	}
 	if w.faultFires(ClockBehind) {
-		if by := n.clock.setBack(w.now, w.between(time.Second, clockJumpMax)); by > 0 {
-			w.recordFault(ClockBehind, "the clock of %s is set back by %v before it starts", n.id, by)
-			w.noteClockJump(0)
-		}
+		by := w.extraDelay(ClockBehind, w.between(time.Second, clockJumpMax))
+		n.disturbClock(ClockBehind, func(c *clock) { c.setBack(w.now, by) })
+		w.noteClockJump(0)
 	}
 	w.Stats.Points[NodeRestarted]++
 	n.start()
@@ -238,12 +238,12 @@ func (c *cell) handlePanic(planned injectedPanic) {
 	c.stop()
 	n.orphanEffects(c.index)
 	n.orphanExchanges(c.index)
-	w.recordFault(planned.fault, "%s: %s", c.self, planned.reason)
+	recordChange(w, planned.fault, false, c.stopped, "%s: %s", c.self, planned.reason)
 	end := n.log.writer.End()
 	w.dropRequests(func(l *pendingRequest) bool { return l.cell == c })
 	var restart func()
 	restart = func() {
-		if n.log.released() < end || w.net.storeUnreachable(n, w.now) {
+		if n.log.released() < end || w.storeRefuses(n) {
 			n.after(2*time.Millisecond, restart)
 			return
 		}

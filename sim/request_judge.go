@@ -201,7 +201,7 @@ type judgedHealth struct {
 func (n *node) judgedHealth(agent string) *judgedHealth {
 	h := n.upstreams.judged[agent]
 	if h == nil {
-		h = &judgedHealth{agent: agent, seen: n.agentHealth(agent).LastSeen()}
+		h = &judgedHealth{agent: agent, seen: n.agentHealth(agent).known.LastSeen()}
 		n.upstreams.judged[agent] = h
 	}
 	return h

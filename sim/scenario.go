@@ -73,8 +73,7 @@ func (w *Simulation) AwaitReply(r Request, within time.Duration) (actor.Reply, *
 func (w *Simulation) CrashNode(name string) {
 	n := w.nodeByID(actor.NodeID(name))
 	invariant.Check(n != nil && n.up, "node %s is not running", name)
-	w.recordFault(NodeCrash, "%s crashes", n.id)
-	w.crash(n, "crash")
+	w.endProcess(NodeCrash, n, func() { w.crash(n, "crash") }, "%s crashes", n.id)
 }
 
 // Settle ends the fault phase and runs the simulation until it is idle.
@@ -90,7 +89,7 @@ func (w *Simulation) Signal(r Request) { w.sendSignal(r.client.to, r.client.call
 func (w *Simulation) Cancel(r Request) {
 	for _, l := range w.pending {
 		if l.client == r.client {
-			w.cancelRun(l)
+			w.cancelRunAs(ClientCancel, l)
 			return
 		}
 	}

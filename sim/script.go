@@ -27,7 +27,8 @@ import (
 //	             wait ms                       for the signal go
 //	             big KiB                       pad the response by this size
 //	             bad n (call the post tool with its invalid input n),
-//	             odd n (the invalid ask n), end n (the invalid outcome n), fail, panic
+//	             odd n (the invalid ask n), end n (the invalid outcome n), fail,
+//	             panic, poison (panic because of LoadPoison)
 type script []scriptStep
 
 type scriptStep []instruction
@@ -144,7 +145,7 @@ func parseInstruction(text string) (o instruction, err error) {
 		o.ms, err = strconv.Atoi(ms)
 	case "tool":
 		o.name = rest
-	case "fail", "panic":
+	case "fail", "panic", "poison":
 	default:
 		err = fmt.Errorf("script: %.40q: unknown verb", text)
 	}
@@ -207,6 +208,8 @@ func (p *scriptTurn) Next(answers []actor.Answer) (actor.Action, error) {
 			return invalidOutcomes[st[0].ms%len(invalidOutcomes)]()
 		case "panic":
 			panic(injectedPanic{AgentPanic, p.agent + " panics as scripted"})
+		case "poison":
+			panic(injectedPanic{LoadPoison, p.agent + " panics because of its message"})
 		default:
 			asks := make([]actor.Ask, len(st))
 			for i, o := range st {
@@ -274,7 +277,7 @@ func blockingScriptAgent(t *agents.Turn) (string, error) {
 			}
 		case "end":
 			return "", errors.New("scripted failure")
-		case "panic":
+		case "panic", "poison":
 			panic("scripted panic") // ends the turn, not the cell
 		default:
 			if len(st) == 1 {

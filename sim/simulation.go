@@ -38,6 +38,7 @@ type Options struct {
 	adjustLimits  func(*specs.Limits) // tests only: makes the specs stricter than the code
 	rule          rule                // tests only: an additional spec
 	shrink        budget              // tests only: a different shrink budget
+	Doses         map[Fault]Dose      // doses of single faults; WholeDose if absent
 	lossyRegister bool                // tests only: swap registers lose their value after a while
 	timeMax       actor.Duration      // ends the run after this simulated time, idle or not; 0: no such limit
 	OnShrunk      func(steps int)     // called with the number of steps of each smaller failure; nil: not called
@@ -119,6 +120,10 @@ type Simulation struct {
 	lastRequestAt    actor.Time        // time of the last client request
 	lastArrivalAt    actor.Time        // time of the last client arrival
 	withdrawnAgent   int               // index of the agent that is temporarily unregistered; -1: none
+	withdrawalFelt   bool              // a cell has received the agents without it
+	doses            [faultKinds]Dose
+	enqueued         uint64                  // number of inputs that cells have received
+	storms           map[actor.CallID]*storm // load faults, by the calls of their clients
 	callFaults       map[actor.CallID]callFault
 	callIDs          uint64
 	nodeDraws        uint64 // number of random numbers drawn by nodes
@@ -154,7 +159,10 @@ type Simulation struct {
 func New(o Options) *Simulation {
 	w := &Simulation{seed: o.Seed, rule: o.rule, stepsMax: o.StepsMax, entropy: o.Entropy, now: Origin, log: newCanonicalLog(o), kv: &store.Memory{},
 		engine: directEngine{}, withdrawnAgent: -1, callFaults: map[actor.CallID]callFault{}, loopingRuns: map[actor.CallID]bool{},
-		judge: linear.New(), keyOfCall: map[actor.CallID]string{}, latestAttempts: map[attemptKey]uint32{}}
+		judge: linear.New(), keyOfCall: map[actor.CallID]string{}, latestAttempts: map[attemptKey]uint32{}, storms: map[actor.CallID]*storm{}}
+	for f, dose := range o.Doses {
+		w.doses[f] = dose
+	}
 	if o.Columns != nil {
 		w.observers = append(w.observers, o.Columns)
 	}
@@ -307,6 +315,7 @@ func (w *Simulation) runLoop(done func() bool) *Violation {
 		case !n.up || n.process != e.process:
 			continue
 		case n.pausedUntil > w.now:
+			n.countPause(e.at, n.pausedUntil)
 			e.at = n.pausedUntil
 			w.queue.push(e)
 			continue
@@ -420,6 +429,7 @@ func (w *Simulation) observe(events ...history.Event) {
 		if e.Kind == history.Start {
 			w.recordTurnStart(e)
 		}
+		w.countLoadEffect(e)
 		w.moveBetweenLaps(e)
 		if w.rule != nil {
 			if spec := w.rule(w.now.Sub(Origin), e); spec != "" {
@@ -497,8 +507,7 @@ func (w *Simulation) afterStep(n *node) {
 	}
 	if n.crashInSteps > 0 {
 		if n.crashInSteps--; n.crashInSteps == 0 && n.up {
-			w.recordFault(NodeCrash, "%s crashes", n.id)
-			w.crash(n, "crash")
+			w.endProcess(NodeCrash, n, func() { w.crash(n, "crash") }, "%s crashes", n.id)
 		}
 	}
 }

@@ -63,7 +63,8 @@ type streamConn struct {
 	timerAt     actor.Time
 	unread      int // number of bytes sent and not yet read by the client
 	slow        bool
-	stray       bool // the requested cursor does not exist in the stream
+	readDue     actor.Time // when the client reads the unread bytes, unless it is slow
+	stray       bool       // the requested cursor does not exist in the stream
 	closed      bool
 }
 
@@ -94,9 +95,12 @@ func (r *streamReader) connect() {
 		return
 	}
 	if len(r.resumePoints) > 0 && w.faultFires(ClientStaleCursor) {
-		at := w.entropy.Int(len(r.resumePoints))
-		r.rewind(r.resumePoints[at])
-		r.resumePoints = r.resumePoints[:at+1]
+		at, last := w.entropy.Int(len(r.resumePoints)), r.lastEventID
+		if w.acts(ClientStaleCursor) {
+			r.rewind(r.resumePoints[at])
+			r.resumePoints = r.resumePoints[:at+1]
+		}
+		recordChange(w, ClientStaleCursor, last, r.lastEventID, "stream reader %d rewinds from %q to %q", r.no, last, r.lastEventID)
 	}
 	var after ingress.Cursor
 	if r.lastEventID != "" {
@@ -109,7 +113,9 @@ func (r *streamReader) connect() {
 	}
 	stray := w.faultFires(ClientStrayCursor)
 	if stray {
-		after = r.drawStrayCursor()
+		if cursor := r.drawStrayCursor(); w.acts(ClientStrayCursor) {
+			after = cursor
+		}
 	}
 	r.recordProgress(&r.progress[0], "listen", r.progress[0].seq)
 	w.log.note(w.now, "stream reader %d reads run %s at %s after %q", r.no, r.run.Short(), n.id, r.lastEventID)
@@ -144,7 +150,6 @@ func (r *streamReader) rewind(p resumePoint) {
 	if discarded == 0 {
 		return
 	}
-	r.w.recordFault(ClientStaleCursor, "stream reader %d rewinds to %q, %d events", r.no, p.id, discarded)
 	r.lastEventID, r.answer = p.id, runs.AnswerText{}
 	root := &r.progress[0]
 	for i := range root.events[:root.seq] {
@@ -201,14 +206,18 @@ func (c *streamConn) after(d time.Duration, do func()) {
 // readEvents reads stored events. It retries until the store is reachable.
 func (c *streamConn) readEvents(r ingress.Read) {
 	w := c.reader.w
-	if w.net.storeUnreachable(c.node, w.now) {
+	if w.storeRefuses(c.node) {
 		c.after(storeRetryInterval, func() { c.readEvents(r) })
 		return
 	}
 	if w.faultFires(DiskReadFailed) {
-		w.recordFault(DiskReadFailed, "%s cannot read the events of run %s", c.node.id, r.Run.Short())
-		c.step(ingress.ReadFailed{Refusal: actor.Refuse(actor.Unavailable, "the events of run %s cannot be read now", r.Run)})
-		return
+		before := c.closed
+		if w.acts(DiskReadFailed) {
+			c.step(ingress.ReadFailed{Refusal: actor.Refuse(actor.Unavailable, "the events of run %s cannot be read now", r.Run)})
+		}
+		if recordChange(w, DiskReadFailed, before, c.closed, "%s cannot read the events of run %s", c.node.id, r.Run.Short()) {
+			return
+		}
 	}
 	stored, err := store.Events(w.kv, actor.DefaultTenant, r.Run, r.After, r.Limit)
 	if err != nil {
@@ -227,12 +236,14 @@ func (c *streamConn) write(b []byte) {
 	w := c.reader.w
 	c.unread = len(b)
 	wait := w.between(50*time.Microsecond, 5*time.Millisecond)
+	c.readDue = w.now.Add(wait)
 	if w.faultFires(ClientSlowReader) {
 		c.slow = true
-		wait = w.between(9*time.Second, 20*time.Second)
+		wait += w.extraDelay(ClientSlowReader, w.between(9*time.Second, 20*time.Second))
 	}
 	disconnect := w.faultFires(ClientDisconnect)
 	c.after(wait, func() {
+		c.countSlowReader("reads late")
 		n := len(b)
 		if w.entropy.Int(4) == 3 || disconnect {
 			n = w.entropy.Int(len(b)) + 1
@@ -242,16 +253,28 @@ func (c *streamConn) write(b []byte) {
 			return
 		}
 		if disconnect {
-			w.recordFault(ClientDisconnect, "stream reader %d disconnects", c.reader.no)
-			c.close()
-			c.reader.reconnect(w.between(time.Millisecond, 2*time.Second))
-			return
+			if w.acts(ClientDisconnect) {
+				c.close()
+			}
+			if recordChange(w, ClientDisconnect, false, c.closed, "stream reader %d disconnects", c.reader.no) {
+				c.reader.reconnect(w.between(time.Millisecond, 2*time.Second))
+				return
+			}
 		}
 		if n < len(b) {
 			c.write(b[n:])
 		}
 		c.step(ingress.Wrote{Bytes: n})
 	})
+}
+
+// countSlowReader counts a slow reader when it reads later than without the fault, or
+// when the stream no longer waits for it.
+func (c *streamConn) countSlowReader(how string) {
+	if c.slow {
+		c.slow = false
+		recordChange(c.reader.w, ClientSlowReader, c.readDue, c.reader.w.now, "stream reader %d %s", c.reader.no, how)
+	}
 }
 
 // receive passes bytes to the reader. It reports whether the reader wants more.
@@ -298,15 +321,12 @@ func (c *streamConn) handleEnd(e ingress.End) {
 	expected := e.Refusal != nil && e.Refusal.Reason == actor.Unavailable
 	switch e.Reason {
 	case ingress.TooSlow:
-		if c.slow {
-			w.recordFault(ClientSlowReader, "stream reader %d is disconnected as too slow", r.no)
-		}
+		c.countSlowReader("is disconnected as too slow")
 	case ingress.Refused, ingress.Broken:
 		if expected { // the store was unreadable, or the node is stopping
 			break
 		}
-		if c.stray && e.Reason == ingress.Refused && e.Refusal.Reason == actor.Invalid {
-			w.recordFault(ClientStrayCursor, "stream reader %d is refused: %v", r.no, e.Refusal)
+		if refused := e.Reason == ingress.Refused && e.Refusal.Reason == actor.Invalid; c.stray && recordChange(w, ClientStrayCursor, false, refused, "stream reader %d is refused: %v", r.no, e.Refusal) {
 			break
 		}
 		r.fail("was refused with a valid cursor: %v", e.Refusal)
@@ -442,11 +462,14 @@ func (w *Simulation) injectReconnectStorm(times int) {
 	if len(conns) == 0 {
 		return
 	}
-	w.recordFault(ClientReconnectStorm, "%d stream readers are disconnected", len(conns))
-	for _, c := range conns {
-		c.close()
+	closed := 0
+	for _, c := range conns[:w.affectedCount(ClientReconnectStorm, len(conns))] {
+		if c.close(); c.closed {
+			closed++
+		}
 		c.reader.reconnect(w.between(0, 20*time.Millisecond))
 	}
+	recordChange(w, ClientReconnectStorm, 0, closed, "%d stream readers are disconnected", closed)
 	if times > 1 {
 		w.after(w.between(time.Millisecond, 100*time.Millisecond), func() { w.injectReconnectStorm(times - 1) })
 	}
@@ -466,11 +489,16 @@ func (w *Simulation) injectRevokedKey() {
 	if len(conns) == 0 {
 		return
 	}
-	w.recordFault(ClientRevokedKey, "key %d of %d stream readers is revoked", w.readerKeyNumber, len(conns))
-	w.readerKeyNumber++
-	for _, c := range conns {
-		c.reader.keyNumber = w.readerKeyNumber
-		c.reader.recordProgress(&c.reader.progress[0], "revoke", 0)
-		c.step(ingress.Revoked{})
+	key, closed := w.readerKeyNumber, 0
+	if w.acts(ClientRevokedKey) {
+		w.readerKeyNumber++
+		for _, c := range conns {
+			c.reader.keyNumber = w.readerKeyNumber
+			c.reader.recordProgress(&c.reader.progress[0], "revoke", 0)
+			if c.step(ingress.Revoked{}); c.closed {
+				closed++
+			}
+		}
 	}
+	recordChange(w, ClientRevokedKey, 0, closed, "key %d of %d stream readers is revoked", key, closed)
 }

@@ -76,13 +76,27 @@ func newBuiltinTools() *tools.Registry {
 // the answer of the tool.
 var toolFaults = [...]Fault{ToolCrash, ToolRefused, ToolBusy, ToolAbsent, ToolGarbage, ToolGiant, ToolReplyLost, ToolHang, ToolDuplicate, ToolLate}
 
-// toolFaultKey is the context key of the fault that a tool injects.
-type toolFaultKey struct{}
+// toolCallKey is the context key of the toolCall that a tool serves.
+type toolCallKey struct{}
+
+// toolCall is a tool call with an injected fault.
+type toolCall struct {
+	w     *Simulation
+	fault Fault
+	text  string // result of the tool without the fault
+}
 
 // toolResult returns the text as the result of a tool, or the effect of the injected
 // fault.
 func toolResult(ctx context.Context, text string) tools.Result {
-	switch ctx.Value(toolFaultKey{}) {
+	call, _ := ctx.Value(toolCallKey{}).(*toolCall)
+	if call == nil {
+		return tools.Text(text)
+	}
+	if call.text = text; !call.w.acts(call.fault) {
+		return tools.Text(text)
+	}
+	switch call.fault {
 	case ToolCrash:
 		panic("injected tool panic")
 	case ToolRefused:
@@ -90,16 +104,24 @@ func toolResult(ctx context.Context, text string) tools.Result {
 	case ToolBusy:
 		return tools.Refused(actor.RefuseBusy(actor.ScopeCallee, time.Second, "the tool is busy"))
 	case ToolGarbage:
-		return tools.Result{Parts: []actor.Part{{Media: "\xff/\x00", Bytes: []byte("\xfe\x00{]")}}}
+		return tools.Result{Parts: []actor.Part{{Media: "\xff/\x00", Bytes: call.w.faultyBytes(ToolGarbage, []byte(text), []byte("\xfe\x00{]"))}}}
 	case ToolGiant:
-		return tools.Text(strings.Repeat("and so on ", tools.ResultBytesMax/8))
+		return tools.Text(string(call.w.faultyBytes(ToolGiant, []byte(text), []byte(strings.Repeat("and so on ", tools.ResultBytesMax/8)))))
 	}
 	return tools.Text(text)
 }
 
+// answerText returns the text of an answer, or the text of its refusal.
+func answerText(a actor.Answer) string {
+	if a.Refusal != nil {
+		return a.Refusal.Error()
+	}
+	return actor.TextOf(a.Parts)
+}
+
 // performTool executes a tool call of a turn, with at most one fault.
 func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
-	w, ctx := n.w, context.Background()
+	w := n.w
 	if op.Name == postTool && w.team == nil {
 		w.checkPostInput(op.Input)
 	}
@@ -110,51 +132,67 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 			break
 		}
 	}
-	name := op.Name
-	if fault == ToolAbsent {
+	ctx := context.WithValue(context.Background(), randKey{}, w.entropy)
+	if fault == noFault {
+		n.startEffect(h, op.Left, func() actor.Answer { return w.tools.Execute(ctx, op.Name, op.Input, op.Context) })
+		return
+	}
+	call, name := &toolCall{w: w, fault: fault}, op.Name
+	ctx = context.WithValue(ctx, toolCallKey{}, call)
+	if fault == ToolAbsent && w.acts(fault) {
 		name += "-of-old"
 	}
-	ctx = context.WithValue(context.WithValue(ctx, toolFaultKey{}, fault), randKey{}, w.entropy)
 	run := func() actor.Answer { return w.tools.Execute(ctx, name, op.Input, op.Context) }
-	record := func(how string) { w.recordFault(fault, "%s for run %s %s", op.Name, h.effect.ID.Run.Short(), how) }
+	what := fmt.Sprintf("%s for run %s", op.Name, h.effect.ID.Run.Short())
+	id, attempt, cell := h.effect.ID, h.effect.Attempt, h.cell.index
+	due := w.between(50*time.Microsecond, 40*time.Millisecond)
+	r := n.trackEffect(h)
 	switch fault {
-	case noFault:
-		n.startEffect(h, op.Left, run)
 	case ToolHang, ToolReplyLost:
-		if fault == ToolReplyLost {
-			run()
+		if w.acts(fault) {
+			n.after(op.Left+time.Second, func() { n.untrackEffect(r) })
+		} else {
+			n.after(due, func() { n.completeEffect(r, op.Left, run) })
 		}
-		record("never reports an outcome")
-		d := n.trackEffect(h)
-		n.after(op.Left+time.Second, func() { n.untrackEffect(d) })
+		n.after(due, func() {
+			if fault == ToolReplyLost && w.acts(fault) {
+				run()
+			}
+			recordChange(w, fault, false, n.awaitsOutcome(r), "%s never reports an outcome", what)
+		})
 	case ToolLate:
-		id, attempt, cell := h.effect.ID, h.effect.Attempt, h.cell.index
-		d := n.trackEffect(h)
-		n.after(op.Left+w.between(0, time.Second), func() {
-			n.untrackEffect(d)
-			record("ends after its deadline")
+		end := w.now.Add(due)
+		extra := w.extraDelay(ToolLate, op.Left+w.between(0, time.Second))
+		n.after(due+extra, func() {
+			if !recordChange(w, fault, end, w.now, "%s ends after its deadline", what) {
+				n.completeEffect(r, op.Left, run)
+				return
+			}
+			n.untrackEffect(r)
 			n.cells[cell].enqueue(input{orderGroup: unordered, in: runtime.Outcome{ID: id, Attempt: attempt, Answer: run()}})
 		})
 	case ToolDuplicate:
-		if h.effect.Attempt > 1 {
-			record("reports an outcome of its former attempt")
-			n.cells[h.cell.index].enqueue(input{orderGroup: unordered, in: runtime.Outcome{ID: h.effect.ID, Attempt: h.effect.Attempt - 1, Answer: actor.Answer{Parts: actor.Text("too early")}}})
+		if attempt > 1 {
+			early := runtime.Outcome{ID: id, Attempt: attempt - 1, Answer: actor.Answer{Parts: actor.Text("too early")}}
+			w.addInputs(fault, func() { n.cells[cell].enqueue(input{orderGroup: unordered, in: early}) }, "%s reports an outcome of its former attempt", what)
 		}
-		n.startEffect(h, op.Left, func() actor.Answer {
-			answer := run()
-			again := input{orderGroup: unordered, in: runtime.Outcome{ID: h.effect.ID, Attempt: h.effect.Attempt, Answer: answer}}
-			cell := h.cell.index
-			n.after(w.between(0, 100*time.Millisecond), func() {
-				record("reports its outcome twice")
-				n.cells[cell].enqueue(again)
+		n.after(due, func() {
+			n.completeEffect(r, op.Left, func() actor.Answer {
+				answer := run()
+				again := input{orderGroup: unordered, in: runtime.Outcome{ID: id, Attempt: attempt, Answer: answer}}
+				n.after(w.between(0, 100*time.Millisecond), func() {
+					w.addInputs(fault, func() { n.cells[cell].enqueue(again) }, "%s reports its outcome twice", what)
+				})
+				return answer
 			})
-			return answer
 		})
 	default:
-		n.startEffect(h, op.Left, func() actor.Answer {
-			answer := run()
-			record("fails")
-			return answer
+		n.after(due, func() {
+			n.completeEffect(r, op.Left, func() actor.Answer {
+				answer := run()
+				recordChange(w, fault, call.text, answerText(answer), "%s fails", what)
+				return answer
+			})
 		})
 	}
 }

@@ -5,6 +5,7 @@ package sim
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,13 +28,65 @@ type upstreamConn struct {
 	finished          bool       // the server sends no more
 	closed            bool       // the node has closed the connection
 	deliverAfterClose bool       // inputs are delivered even after the node has closed the connection
-	lateFault         Fault      // fault that set deliverAfterClose
+	lateFault         Fault      // fault that delays the response, or noFault
+	altered           Fault      // fault that altered the answer of the server, until it is counted; else noFault
 	splitPieces       bool       // part of the body is sent in single bytes
+	discarded         bool       // nothing is delivered: a fault without effect writes to this connection
+	plain             plainResponse
+	received          int  // number of body bytes delivered
+	diverged          bool // an input was delivered that the plain response does not have there
 
 	truncateAt, hangAt, garbageAt int // fault positions as body offsets; noOffset: no fault
 }
 
 const noOffset = -1
+
+// plainResponse is the response of the server without faults. Faults of the response are
+// counted where the delivered inputs differ from it.
+type plainResponse struct {
+	head    upstream.Head
+	headDue actor.Time // arrival of the head
+	body    []byte     // the part that the server has produced
+	ends    []int      // offsets in the body at which the server's writes end
+}
+
+// newUpstreamConn returns the connection of an attempt.
+func newUpstreamConn(x *exchange, op upstream.Send) *upstreamConn {
+	return &upstreamConn{exchange: x, attempt: op.Attempt, request: op.Request, lateFault: noFault, altered: noFault, truncateAt: noOffset, hangAt: noOffset, garbageAt: noOffset,
+		plain: plainResponse{head: upstream.Head{Attempt: op.Attempt, Status: 200, Headers: eventStreamHeaders}}}
+}
+
+// eventStreamHeaders are the headers of a response that is an event stream.
+var eventStreamHeaders = headerList("content-type", "text/event-stream")
+
+// compare compares a delivered input with the plain response.
+func (s *upstreamConn) compare(in upstream.Input) {
+	switch in := in.(type) {
+	case upstream.Head:
+		s.diverged = s.diverged || in.Status != s.plain.head.Status || !slices.Equal(in.Headers, s.plain.head.Headers)
+	case upstream.Bytes:
+		s.received += len(in.Bytes)
+		s.diverged = s.diverged || s.received > len(s.plain.body) || !bytes.Equal(in.Bytes, s.plain.body[s.received-len(in.Bytes):s.received])
+	case upstream.End:
+		s.diverged = s.diverged || s.received != len(s.plain.body)
+	default: // the plain response loses no connection
+		s.diverged = true
+	}
+}
+
+// replaceResponse has fault f respond in place of the server. It reports whether the
+// node receives that response. If f has no effect, it is written to a connection that
+// delivers nothing.
+func (s *upstreamConn) replaceResponse(f Fault, respond func(*upstreamConn)) bool {
+	if s.exchange.n.w.acts(f) {
+		respond(s)
+		return true
+	}
+	discarded := *s
+	discarded.discarded = true
+	respond(&discarded)
+	return false
+}
 
 // streamFaults are the stream faults of one kind of server.
 type streamFaults struct{ truncate, hang, garbage, reset Fault }
@@ -70,8 +123,18 @@ func (s *upstreamConn) drawReset(faults *streamFaults) (reset, sent bool) {
 		return false, false
 	}
 	sent = w.entropy.Int(2) == 0
-	s.breakConnection(w.between(time.Millisecond, 200*time.Millisecond), faults.reset, sent, "reset by peer")
-	return true, sent
+	reset = s.replaceResponse(faults.reset, func(s *upstreamConn) {
+		s.breakConnection(w.between(time.Millisecond, 200*time.Millisecond), faults.reset, sent, "reset by peer")
+	})
+	return reset, reset && sent
+}
+
+// delayHead has fault f delay the head of the response, which otherwise arrives after the
+// given delay. The node receives the response even if it has closed the connection. It
+// returns the delay of the head.
+func (s *upstreamConn) delayHead(f Fault, delay, extra time.Duration) time.Duration {
+	s.deliverAfterClose, s.lateFault = true, f
+	return delay + s.exchange.n.w.extraDelay(f, extra)
 }
 
 // deliver schedules an input for the node, after all inputs sent before it.
@@ -85,8 +148,17 @@ func (s *upstreamConn) deliver(after time.Duration, f Fault, in upstream.Input) 
 		if s.closed && !s.deliverAfterClose {
 			return
 		}
-		if f != noFault {
-			w.recordFault(f, "%s: %s", s, describeInput(in))
+		if _, head := in.(upstream.Head); head {
+			recordChange(w, s.lateFault, s.plain.headDue, w.now, "%s arrives %v late", s, w.now.Sub(s.plain.headDue))
+		}
+		s.compare(in)
+		if recordChange(w, s.altered, false, s.diverged, "%s: %s", s, describeInput(in)) {
+			s.altered = noFault
+		}
+		if f == ModelSplit {
+			recordChange(w, f, true, slices.Contains(s.plain.ends, s.received), "%s: %s", s, describeInput(in))
+		} else {
+			recordChange(w, f, false, s.diverged, "%s: %s", s, describeInput(in))
 		}
 		exchange.receive(s, in)
 	})
@@ -96,7 +168,7 @@ func (s *upstreamConn) deliver(after time.Duration, f Fault, in upstream.Input) 
 // inputs.
 func (s *upstreamConn) receiving() bool {
 	n := s.exchange.n
-	return n.up && n.process == s.exchange.process && (!s.closed || s.deliverAfterClose)
+	return !s.discarded && n.up && n.process == s.exchange.process && (!s.closed || s.deliverAfterClose)
 }
 
 func describeInput(in upstream.Input) string {
@@ -119,7 +191,7 @@ func (s *upstreamConn) sendHead(after time.Duration, f Fault, status int, header
 
 // startEventStream begins an answer that is an event stream.
 func (s *upstreamConn) startEventStream(after time.Duration) {
-	s.sendHead(after, noFault, 200, upstream.Header{Name: "content-type", Value: "text/event-stream"})
+	s.sendHead(after, noFault, 200, eventStreamHeaders...)
 }
 
 // respondError answers with a status and an error body of the API.
@@ -156,37 +228,52 @@ func (s *upstreamConn) writeBody(after time.Duration, f Fault, b []byte) {
 	if s.finished || len(b) == 0 {
 		return
 	}
+	w := s.exchange.n.w
 	begin, end := s.bodyBytes, s.bodyBytes+len(b)
 	s.bodyBytes = end
+	s.plain.ends = append(s.plain.ends, end)
 	within := func(at int) bool { return at >= begin && at < end }
 	if within(s.garbageAt) {
-		s.served.forged = true
+		s.served.forged = w.acts(s.faults.garbage)
 		b, f = s.insertGarbage(b, s.garbageAt-begin), s.faults.garbage
 	}
-	switch w := s.exchange.n.w; {
-	case within(s.truncateAt):
+	switch {
+	case within(s.truncateAt) && w.acts(s.faults.truncate):
+		at := s.truncateAt - begin
+		if w.doses[s.faults.truncate] == HalfDose { // one byte is missing
+			s.served.forged = true
+			s.sendPieces(after, s.faults.truncate, slices.Delete(bytes.Clone(b), at, at+1))
+			return
+		}
 		s.served.cut = true
-		s.sendPieces(after, f, b[:s.truncateAt-begin])
+		s.sendPieces(after, f, b[:at])
 		if s.finished = true; w.entropy.Int(2) == 0 {
 			s.deliver(0, s.faults.truncate, upstream.End{Attempt: s.attempt})
 		} else {
-			s.breakConnection(0, s.faults.truncate, true, "connection lost in the middle of the body")
+			s.deliver(0, s.faults.truncate, upstream.Loss{Attempt: s.attempt, Sent: true, Detail: "connection lost in the middle of the body"})
 		}
 	case within(s.hangAt):
-		s.served.cut = true
 		s.sendPieces(after, f, b[:s.hangAt-begin])
-		s.finished = true
-		s.recordFault(s.faults.hang, "the body stalls and the connection stays open")
+		s.hang(max(s.lastArrival, w.now.Add(after)), b[s.hangAt-begin:], end)
 	default:
 		s.sendPieces(after, f, b)
 	}
 }
 
-// recordFault records a fault that is visible only by missing input.
-func (s *upstreamConn) recordFault(f Fault, how string) {
-	if s.receiving() {
-		s.exchange.n.w.recordFault(f, "%s: %s", s, how)
+// hang withholds the bytes that are due then, and all later ones. The written bytes end at
+// an offset of the body. The fault counts if the node waits for them at that time.
+func (s *upstreamConn) hang(due actor.Time, rest []byte, end int) {
+	w, f := s.exchange.n.w, s.faults.hang
+	if s.finished = w.doses[f] == WholeDose; s.finished {
+		s.served.cut = true
+	} else {
+		s.sendPieces(due.Sub(w.now)+w.extraDelay(f, time.Millisecond), noFault, rest)
 	}
+	s.exchange.n.after(due.Sub(w.now), func() {
+		if s.receiving() {
+			recordChange(w, f, end, s.received, "%s: the body stalls and the connection stays open", s)
+		}
+	})
 }
 
 // garbageSamples are invalid event streams, and valid ones that this API never sends.
@@ -226,7 +313,9 @@ func modelFrames(data ...string) string {
 
 // insertGarbage inserts a garbage sample at an offset.
 func (s *upstreamConn) insertGarbage(b []byte, at int) []byte {
-	garbage := garbageSamples[s.exchange.n.w.entropy.Int(len(garbageSamples))]
+	w := s.exchange.n.w
+	garbage := garbageSamples[w.entropy.Int(len(garbageSamples))]
+	garbage = garbage[:w.affectedCount(s.faults.garbage, len(garbage))]
 	return append(append(append([]byte(nil), b[:at]...), garbage...), b[at:]...)
 }
 
@@ -235,25 +324,34 @@ func (s *upstreamConn) insertGarbage(b []byte, at int) []byte {
 func (s *upstreamConn) sendPieces(after time.Duration, f Fault, b []byte) {
 	w := s.exchange.n.w
 	if !s.splitPieces {
-		if len(b) > 0 {
-			s.deliver(after, f, upstream.Bytes{Attempt: s.attempt, Bytes: b})
-		}
+		s.sendPiece(after, f, b)
 		return
 	}
 	single := w.entropy.Int(len(b) + 1) // offset at which the single-byte pieces begin
-	for i, piece := range [...][]byte{b[:single], b[single:min(single+singleBytePiecesMax, len(b))], b[min(single+singleBytePiecesMax, len(b)):]} {
-		step := max(len(piece), 1)
-		if i == 1 {
-			step = 1
+	end := min(single+w.affectedCount(ModelSplit, singleBytePiecesMax), len(b))
+	if end == single {
+		s.sendPiece(after, f, b)
+		return
+	}
+	if f == noFault {
+		f, s.splitPieces = ModelSplit, false // at most one split per answer
+	}
+	from := 0
+	for to := single; from < len(b); to++ {
+		if to > end {
+			to = len(b)
 		}
-		for ; len(piece) > 0; piece = piece[step:] {
-			kind := f
-			if s.splitPieces && i > 0 && f == noFault {
-				kind, s.splitPieces = ModelSplit, false // at most one split per answer
-			}
-			s.deliver(after, kind, upstream.Bytes{Attempt: s.attempt, Bytes: bytes.Clone(piece[:step])})
-			after, f = time.Millisecond, noFault
+		if to > from {
+			s.sendPiece(after, f, b[from:to])
+			from, after, f = to, time.Millisecond, noFault
 		}
+	}
+}
+
+// sendPiece sends bytes as one piece.
+func (s *upstreamConn) sendPiece(after time.Duration, f Fault, b []byte) {
+	if len(b) > 0 {
+		s.deliver(after, f, upstream.Bytes{Attempt: s.attempt, Bytes: bytes.Clone(b)})
 	}
 }
 
