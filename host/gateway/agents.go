@@ -141,17 +141,23 @@ func (s *Server) newAgentView(d command.Agent) agentView {
 }
 
 // servedRuns returns the number of runs that each agent has ended since the node
-// started. The node counts agents beyond command.StatsNamesMax together: all is then
-// false, and the number of an agent that is not in the map is unknown.
+// started. Once the node has met more than command.StatsNamesMax agents, it counts some
+// together: all is then false, the number of an agent that is not in the map is unknown,
+// and that of an agent whose figures were freed is too low.
 func (s *Server) servedRuns(by caller) (served map[string]uint64, all bool, err error) {
 	stats, err := lookup(s, by, command.StatsQuery{})
+	served, all = countServed(stats.Agents)
+	return served, all, err
+}
+
+func countServed(agents []command.AgentStats) (served map[string]uint64, all bool) {
 	served = map[string]uint64{}
-	for _, a := range stats.Agents {
+	for _, a := range agents {
 		for _, r := range a.Runs {
 			served[a.Agent] += r.Count
 		}
 	}
-	return served, len(stats.Agents) < command.StatsNamesMax, err
+	return served, len(agents) < command.StatsNamesMax && served[command.StatsOther] == 0
 }
 
 // setServed sets the number of runs that an agent has served, if it is known.

@@ -224,6 +224,21 @@ func TestServedRunsBeyondTheBoundAreUnknown(t *testing.T) {
 	}
 }
 
+// The node may have counted an agent together with others, and freed names since.
+func TestServedRunsOfFreedNamesAreUnknown(t *testing.T) {
+	stats := []command.AgentStats{{Agent: "a", Runs: []command.RunStats{{Status: runs.Done, Count: 2}, {Status: runs.Failed, Count: 1}}}}
+	if served, all := countServed(stats); !all || served["a"] != 3 {
+		t.Errorf("got %v, all: %t", served, all)
+	}
+	stats = append(stats, command.AgentStats{Agent: command.StatsOther, Runs: []command.RunStats{{Status: runs.Done, Count: 1}}})
+	if served, all := countServed(stats); all || served["a"] != 3 {
+		t.Errorf("with freed names: got %v, all: %t", served, all)
+	}
+	if _, all := countServed(make([]command.AgentStats, command.StatsNamesMax)); all {
+		t.Error("a full table is said to have all names")
+	}
+}
+
 // An external agent registers, receives an invocation, calls another agent on
 // behalf of its run, and answers.
 func TestExternalAgentCallback(t *testing.T) {
