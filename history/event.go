@@ -118,7 +118,8 @@ type Event struct {
 	// respond). The trace format fixes its printed name.
 	Digest uint32
 	// Count and Bytes are the number and size of the messages in the mailbox after the
-	// step (Admit, Start). Pending is the caller's number of outstanding calls after
+	// step (Admit, Start). Count is the number of asks of the action (Ask, Refuse by the
+	// caller). Pending is the caller's number of outstanding calls after
 	// the step (Ask, Answer, Expire, Cancel, Reply).
 	Count, Bytes, Pending int
 	// N depends on the kind. Hold, Resume: the ordinal of a hold of one call. Probe,
@@ -127,7 +128,8 @@ type Event struct {
 	// itself (Hold).
 	N     uint64
 	Until actor.Time
-	// Step and Index identify the ask within its turn.
+	// Step and Index identify the ask within its turn. Step is the number of steps of
+	// the turn (Reply).
 	Step  uint32
 	Index uint16
 	// Durable is set if the actor is journaled (Activate, Admit, Start, Reply), or if the

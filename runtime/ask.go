@@ -281,7 +281,7 @@ func (c *Cell) emitAsk(t *turn, i, pending int) {
 		return
 	}
 	e := history.Event{Kind: history.Ask, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: run.Call.ID, Root: run.Call.Root, Peer: a.To,
-		What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Pending: pending, ParentLeft: run.Clock.Remaining(c.now)}
+		What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Count: len(run.Last()), Pending: pending, ParentLeft: run.Clock.Remaining(c.now)}
 	if a.IsCall() {
 		e.Chain, e.Left = run.Call.Path(), a.Clock.Left
 	} else if a.Open() {

@@ -310,7 +310,7 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	c.measureRun(act.id.Agent, run, &reply)
 	if c.emits(history.Reply) {
 		replied := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
-			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Remaining(c.now), Digest: history.OutcomeDigest(reply.Parts, reply.Warnings)}
+			Status: reply.Status, Step: uint32(len(run.Steps)), Pending: act.pending(), Durable: durable, Left: run.Clock.Remaining(c.now), Digest: history.OutcomeDigest(reply.Parts, reply.Warnings)}
 		if reply.Refusal != nil {
 			replied.Reason, replied.Scope, replied.Detail = reply.Refusal.Reason, reply.Refusal.Scope, reply.Refusal.Detail
 		}

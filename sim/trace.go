@@ -106,7 +106,7 @@ func (p *Plan) makePlain(c Entropy) {
 	}
 	clear(p.Drift)
 	clear(p.Offset)
-	for _, f := range []Fault{ClockSkew, ClockAhead, ClockBehind, ClockDrift, AgentBusy, AgentPanic, ClientDuplicate, LoadPoison, LoadRetryStorm} {
+	for _, f := range []Fault{ClockSkew, ClockAhead, ClockBehind, ClockDrift, AgentNotFound, AgentBusy, AgentPanic, ClientDuplicate, LoadPoison, LoadRetryStorm} {
 		p.Odds[f] = 0
 	}
 	p.Agents = p.Agents[:4]

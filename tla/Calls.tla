@@ -59,6 +59,7 @@ Dec(x)      == IF x > 0 THEN x - 1 ELSE 0
 \* Module Trace redefines these: real actors have agents, and real clocks are read slightly late.
 Same(a, b)  == a = b                            \* two actors of one agent
 Due(left)   == left = 0
+Within(t, all) == t <= all
 
 Used        == {c \in Ids : call[c].st # "free"}
 Fresh(c)    == call[c].st = "free" /\ \A d \in Ids : d < c => call[d].st # "free"
@@ -418,7 +419,7 @@ DepthBounded == \A c \in Used : Len(call[c].chain) <= DepthMax
 \* call was made with.
 TimeLeftShrinks == \A c \in Ids : Pending(c) =>
   LET p == call[c].par IN /\ p # 0 /\ Open(p) => call[c].left <= srv[p].left
-                          /\ Open(c) => srv[c].left <= call[c].all
+                          /\ Open(c) => Within(srv[c].left, call[c].all)
 OutstandingBounded == \A a \in Agents : Cardinality(Asked(a)) <= OutMax
 MailboxBounded == \A a \in Agents : Cardinality(Queue(a)) <= BoxMax
 TurnExclusive == \A a \in Agents : Cardinality(Holders(a)) <= 1

@@ -11,23 +11,26 @@
 (* Messages inside a node need no gate. One action of Calls may correspond to *)
 (* several entries, for example when a stopped turn cancels its calls one by  *)
 (* one. A message may arrive repeatedly.                                      *)
-EXTENDS Calls, TraceData
+EXTENDS Calls, TraceData, Bags
 
 CONSTANTS Nodes
 VARIABLES
   now,    \* time since the beginning of the history
-  at,     \* address of the last activation of each actor: node and cell
+  at,     \* last activation of each actor: node, cell and epoch
   sure,   \* per node: position up to which its log is durable
   log,    \* per node: its appends that are not durable, each with its position and the state after it
   age,    \* time at which the state of an actor in `disk` was current
+  seen,   \* what earlier entries permit later ones to do; the section on causes explains it
   r, l    \* number of the history; its next entry
-trace == <<vars, now, at, sure, log, age, r, l>>
+trace == <<vars, now, at, sure, log, age, seen, r, l>>
 here  == <<now, at, sure, log, age>>
 
 \* ------------------------------------------------- definitions in place of those of Calls
 E   == Runs[r][l]
+LeftMin == 1000                                 \* minimum time of a call in microseconds
 Cut == 3                                        \* clocks are cut to microseconds twice: a clock may be early by this much
 TraceDue(left)    == left <= Cut
+TraceWithin(t, all) == t <= all + Cut
 TraceSame(a, b)   == IF b \in Recursive[r] THEN a = b ELSE Agent[a] = Agent[b]
 TraceFresh(c)     == call[c].st = "free"        \* IDs lost in a crash are never reused
 TraceWork(c, att) == {}                         \* effects of tools and work have entries of their own
@@ -79,9 +82,12 @@ Last(n, pos)  == {i \in 1..Len(log[n]) : log[n][i].pos <= pos}
 Top(S)        == CHOOSE i \in S : \A j \in S : i >= j
 After(n, pos) == SelectSeq(log[n], LAMBDA s : s.pos > pos)
 
+\* The end of the log of a node.
+LogEnd(n) == IF log[n] = <<>> THEN sure[n] ELSE log[n][Len(log[n])].pos
+
 Appended ==
+  /\ E.wrote > 0 /\ E.pos = LogEnd(E.n) + E.wrote
   /\ log' = [log EXCEPT ![E.n] = Append(@, [pos |-> E.pos, who |-> Live(E.n), t |-> now, call |-> call, srv |-> srv])]
-  /\ Len(log[E.n]) > 0 => log[E.n][Len(log[E.n])].pos < E.pos
   /\ UNCHANGED <<vars, now, at, sure, age>>
 
 \* The log is durable up to a position: disk becomes the state after the last append before it.
@@ -93,6 +99,7 @@ Durable(n, pos) ==
                       srv  |-> [c \in Ids |-> IF s.call[c].st # "free" /\ s.call[c].to \in A THEN s.srv[c] ELSE disk.srv[c]]]
           /\ age' = [a \in Agents |-> IF a \in A THEN s.t ELSE age[a]]
 Synced ==
+  /\ sure[E.n] < E.pos /\ \E i \in 1..Len(log[E.n]) : log[E.n][i].pos = E.pos
   /\ Durable(E.n, E.pos)
   /\ log' = [log EXCEPT ![E.n] = After(E.n, E.pos)]
   /\ sure' = [sure EXCEPT ![E.n] = Max(@, E.pos)]
@@ -105,7 +112,8 @@ Crashed ==
       olds == [a \in A |-> IF kept # {} /\ a \in log[E.n][Top(kept)].who
                            THEN [call |-> log[E.n][Top(kept)].call, srv |-> log[E.n][Top(kept)].srv, t |-> log[E.n][Top(kept)].t]
                            ELSE [call |-> disk.call, srv |-> disk.srv, t |-> age[a]]]
-  IN /\ call' = [c \in Ids |-> IF call[c].st # "free" /\ Owner(call, c) \in A
+  IN /\ sure[E.n] <= E.pos /\ E.pos <= LogEnd(E.n)
+     /\ call' = [c \in Ids |-> IF call[c].st # "free" /\ Owner(call, c) \in A
                                THEN LET o == olds[Owner(call, c)] IN CallAge(o.call[c], now - o.t) ELSE call[c]]
      /\ srv'  = [c \in Ids |-> IF call[c].st # "free" /\ call[c].to \in A
                                THEN LET o == olds[call[c].to] IN SrvAge(o.call, o.srv[c], c, now - o.t) ELSE srv[c]]
@@ -119,12 +127,13 @@ Crashed ==
 
 \* A cell restarts, but not its node: nothing is lost, and its actors are reactivated one by one.
 Restarted ==
-  /\ down' = down \cup {a \in Agents : at[a] = [n |-> E.n, c |-> E.cell]}
+  /\ down' = down \cup {a \in Agents : at[a].n = E.n /\ at[a].c = E.cell}
   /\ UNCHANGED <<call, srv, disk, out, net, eff, flt, now, at, sure, log, age>>
 
 \* An actor is activated. On another node than before, it has the state on disk.
 Activated ==
-  /\ at' = [at EXCEPT ![E.a] = [n |-> E.n, c |-> E.cell]]
+  /\ at' = [at EXCEPT ![E.a] = [n |-> E.n, c |-> E.cell, e |-> E.e]]
+  /\ E.e >= at[E.a].e /\ (at[E.a].n = E.n => E.a \in down)
   /\ down' = down \ {E.a}
   /\ IF at[E.a].n \in {"", E.n} THEN UNCHANGED <<call, srv>> ELSE Mix({E.a}, disk, now - age[E.a])
   /\ UNCHANGED <<disk, out, net, eff, flt, now, sure, log, age>>
@@ -133,6 +142,19 @@ Deactivated ==
   /\ UNCHANGED <<call, srv, disk, out, net, eff, flt, now, at, sure, log, age>>
 
 \* ---------------------------------------------------------------- calls and turns
+\* A call that the cell of its caller refuses. The reason is the first limit that it violates; a budget
+\* is not modelled.
+FirstLimit(a, chain, b) ==
+  CASE b \notin Known                         -> "notfound"
+    [] Len(chain) > DepthMax                  -> "depth"
+    [] \E x \in Range(chain) : Same(x, b)     -> "cycle"
+    [] Cardinality(Asked(a)) >= OutMax        -> "busy"
+    [] OTHER                                  -> "budget"
+AskRefused ==
+  /\ call[E.p].to = E.a /\ srv[E.p].st = "run"
+  /\ E.b # "" => E.w = FirstLimit(E.a, Append(call[E.p].chain, E.a), E.b) \/ (E.w = "due" /\ srv[E.p].left <= LeftMin + Cut)
+  /\ Nothing
+
 Asks == /\ AskFor(E.p, E.c, E.b, TRUE, E.left) /\ NothingElse
         /\ Near(call'[E.c].left, E.left) /\ call'[E.c].chain = E.chain /\ call[E.p].to = E.a
         /\ E.left <= LeftMax[r]
@@ -167,7 +189,9 @@ Answers ==
 Tells == /\ IF Open(E.c) /\ srv[E.c].n > 0 THEN Speak({Msg("hold", E.c, srv[E.c].n, srv[E.c].h)}) ELSE Nothing
          /\ call[E.c].to = E.a
 
-Comes == Said(E.c, E.ks) # {} /\ Nothing
+Comes == /\ E.m = "hold" \/ Said(E.c, E.ks) # {}
+         /\ E.a = IF E.m \in {"request", "cancel"} THEN call[E.c].to ELSE IF call[E.c].par = 0 THEN E.a ELSE Caller(E.c)
+         /\ Nothing
 
 Takes == /\ Admit(E.c, E.left, TRUE) /\ NothingElse
          /\ call[E.c].to = E.a /\ call[E.c].chain = E.chain
@@ -186,7 +210,7 @@ Starts == Start(E.c) /\ call[E.c].to = E.a /\ Near(srv[E.c].left, E.left) /\ Not
 \* The end of a call at its callee: by itself, by expiry, by a cancel, or to break a wait cycle.
 TurnEnds ==
   /\ call[E.c].to = E.a /\ E.a \notin down
-  /\ CASE E.w = "due"  /\ TraceDue(srv[E.c].left)         -> Abort(E.c)
+  /\ CASE E.w = "due"  /\ <<"run", E.c>> \in seen.fired    -> Abort(E.c)
        [] E.w = "stop" /\ Said(E.c, {"cancel"}) # {}      -> Open(E.c) /\ Stop(E.c, "stop", net, {Say("stop", E.c)}) /\ UNCHANGED <<disk, down, flt>>
        [] E.w = "ring" /\ srv[E.c].st = "queued"          -> Runs[r][l - 1].k = "Ring" /\ Runs[r][l - 1].c = E.c
                                                              /\ Stop(E.c, "ring", net, {Say("ring", E.c)}) /\ UNCHANGED <<disk, down, flt>>
@@ -207,7 +231,7 @@ IsOver == /\ IF E.of = "run" THEN Open(E.c) /\ TraceDue(srv[E.c].left) ELSE Pend
 \* The end of a call at its caller: by expiry, or by the reply that the callee sent.
 Gets ==
   /\ Caller(E.c) = E.a /\ call[E.c].par = E.p /\ Pending(E.c)
-  /\ IF E.w = "due" /\ TraceDue(call[E.c].left) THEN Expire(E.c) ELSE Answer(E.c, E.w, TRUE)
+  /\ IF <<"call", E.c>> \in seen.fired /\ E.w = "due" THEN Expire(E.c) ELSE Answer(E.c, E.w, TRUE)
   /\ Cardinality({c \in Ids : call'[c].st = "wait" /\ Caller(c) = E.a}) = E.pending
   /\ NothingElse
 
@@ -254,13 +278,88 @@ Effects == /\ eff' = [eff EXCEPT ![E.c] = Append(@, E.key)]
            /\ E.pos <= sure[E.n]
            /\ UNCHANGED <<call, srv, disk, out, net, down, flt>> /\ NothingElse
 
+\* ---------------------------------------------------------------------------- causes
+\* A step of Calls sends, receives or performs several things at once, for which a history has an entry
+\* each. `seen` relates these entries:
+\*   claims  node, cell and epoch of each Claim
+\*   cells   node, cell and incarnation of each cell that runs
+\*   dead    nodes that have crashed and not restarted
+\*   sent    call and message of each Send
+\*   fired   clocks of calls and runs that have expired
+\*   asked   run, step and index of each ask
+\*   did     run, step and index of each effect that left its node
+\*   last    per run: its last ask, as step, index and number of asks of the step
+\*   owed    a bag: messages that have not left their node (Out) or that a cell has received and not
+\*           processed (In), and replies to send
+NoAsks == [s |-> 0, x |-> 0, of |-> 1]
+Unsure == [s |-> 0, x |-> 0, of |-> 0]          \* a crash may have lost asks
+Has(f) == f \in DOMAIN E
+Expired(of) == <<of, E.c>> \in seen.fired
+Out(m)  == <<E.n, E.c, m>>
+In(m)   == <<E.n, E.cell, E.c, m>>
+ToReply == <<E.c, "reply">>
+\* A reply is owed for the end of a call, and for each repeat of its request.
+Adds == CASE E.k = "Deliver" -> {In(E.m)} \cup IF E.m = "request" /\ srv[E.c].st = "done" THEN {ToReply} ELSE {}
+          [] E.k \in {"Reply", "Refuse"} -> {ToReply}
+          [] E.k \in {"request", "cancel", "hold", "answered"} -> {Out(E.m)}
+          [] OTHER -> {}
+Pays == CASE E.k = "send"                      -> {Out(E.m)}
+          [] E.k = "answered"                  -> {ToReply}
+          [] E.k = "Admit"                     -> {In("request")}
+          [] E.k = "Refuse"                    -> {In("request")}
+          [] E.k = "HoldCall"                  -> {In("hold")}
+          [] E.k = "Reply" /\ E.w = "stop"     -> {In("cancel")}
+          [] E.k = "Answer" /\ ~(E.w = "due" /\ Expired("call")) -> {In("answered")}
+          [] OTHER -> {}
+Complete(a) == a.x + 1 = a.of                   \* all asks of the step have been recorded
+Follows(a)  == \/ a.of = 0
+               \/ E.s = a.s /\ E.x = a.x + 1 /\ E.of = a.of
+               \/ E.s = a.s + 1 /\ E.x = 0 /\ Complete(a)
+
+Caused ==
+  \* A node acts from its restart to its crash, a cell under its present incarnation.
+  /\ (E.k = "Boot") = (Has("n") /\ E.n \in seen.dead)
+  /\ Has("i") /\ E.k # "Restart" => \A x \in seen.cells : x[1] = E.n /\ x[2] = E.cell => x[3] = E.i
+  \* A cell acts for an actor that is active there, under the epoch of its activation. (A single node
+  \* owns all actors without a Claim.)
+  /\ Has("e") /\ Has("a") => IF E.k = "Activate" THEN seen.claims = {} \/ <<E.n, E.cell, E.e>> \in seen.claims
+                             ELSE at[E.a] = [n |-> E.n, c |-> E.cell, e |-> E.e]
+  \* A message was sent before it arrives. (A client has no messages to and from its own cell.)
+  /\ E.k = "Deliver" => <<E.c, E.m>> \in seen.sent
+  /\ \A x \in Pays : (call[E.c].par = 0 /\ x # ToReply) \/ CopiesIn(x, seen.owed) > 0
+  \* The asks of a run are numbered without a gap, and complete when it ends. Only they have effects,
+  \* and only an effect has a result.
+  /\ Has("s") => IF E.k = "Reply" THEN LET a == seen.last[E.c] IN a.of = 0 \/ (a.s = E.s /\ Complete(a))
+                 ELSE Follows(seen.last[E.p])
+  /\ E.k = "effect" => <<E.c, E.ask[1], E.ask[2]>> \in seen.asked
+  /\ E.k = "result" => <<E.p, E.ask[1], E.ask[2]>> \in seen.did
+
+Moved == IF E.k = "Crash" THEN Live(E.n) ELSE IF at[E.a].n \in {"", E.n} THEN {} ELSE {E.a}
+Noted == seen' =
+  [claims |-> IF E.k = "Claim" THEN seen.claims \cup {<<E.n, E.cell, E.e>>} ELSE seen.claims,
+   cells  |-> CASE E.k = "Crash" -> {x \in seen.cells : x[1] # E.n}
+                [] Has("i")      -> {x \in seen.cells : ~(x[1] = E.n /\ x[2] = E.cell)} \cup {<<E.n, E.cell, E.i>>}
+                [] OTHER         -> seen.cells,
+   dead   |-> CASE E.k = "Crash" -> seen.dead \cup {E.n} [] E.k = "Boot" -> seen.dead \ {E.n} [] OTHER -> seen.dead,
+   sent   |-> IF E.k \in {"request", "cancel", "hold", "answered"} THEN seen.sent \cup {<<E.c, E.m>>} ELSE seen.sent,
+   fired  |-> IF E.k = "Expire" THEN seen.fired \cup {<<E.of, E.c>>} ELSE seen.fired,
+   asked  |-> IF Has("s") /\ E.k # "Reply" THEN seen.asked \cup {<<E.p, E.s, E.x>>} ELSE seen.asked,
+   did    |-> IF E.k = "effect" THEN seen.did \cup {<<E.c, E.ask[1], E.ask[2]>>} ELSE seen.did,
+   last   |-> CASE E.k \in {"Crash", "Activate"} ->
+                     [c \in Ids |-> IF seen.last[c].s > 0 /\ call[c].to \in Moved THEN Unsure ELSE seen.last[c]]
+                [] Has("s") /\ E.k # "Reply" -> [seen.last EXCEPT ![E.p] = [s |-> E.s, x |-> E.x, of |-> E.of]]
+                [] OTHER -> seen.last,
+   owed   |-> (seen.owed (+) SetToBag(Adds)) (-) SetToBag(Pays)]
+NothingSeen == [claims |-> {}, cells |-> {}, dead |-> {}, sent |-> {}, fired |-> {}, asked |-> {}, did |-> {},
+                last |-> [c \in Ids |-> NoAsks], owed |-> EmptyBag]
+
 \* The action of Calls that an entry corresponds to. Some entries are only a part of an action, or
 \* correspond to none: the first request of a call, a message that leads to an Answer or a Cancel,
 \* events of Waits and Placement. Wait and Decide are counted, not checked. Drop and Continue are
 \* never taken: loss is the absence of a delivery, and turns are serial.
 Actions == <<"Send", "Ask", "Expire", "GiveUp", "Resend", "Start", "Continue", "Reply", "Abort", "Wait", "Decide", "Hold",
              "Resume", "Admit", "Refuse", "Deliver", "Answer", "Cancel", "Hear", "Drop", "Sync", "Restart", "Crash", "Tick">>
-Ended(c) == IF E.w = "due" /\ TraceDue(call[c].left) THEN "Expire" ELSE "Answer"
+Ended(c) == IF E.w = "due" /\ (E.k = "respond" => TraceDue(call[c].left)) /\ (E.k = "Answer" => <<"call", c>> \in seen.fired) THEN "Expire" ELSE "Answer"
 Action ==
   CASE E.k \in {"Ask", "Admit", "Start", "Sync", "Crash", "Restart", "Tick", "Wait", "Decide"} -> E.k
     [] E.k = "client"   -> IF call[E.c].st = "free" THEN "Send" ELSE ""
@@ -268,7 +367,7 @@ Action ==
     [] E.k = "cancel"   -> IF E.a = None /\ Pending(E.c) THEN "GiveUp" ELSE ""
     [] E.k = "Deliver"  -> IF E.ks = {"req"} /\ srv[E.c].st # "none" THEN "Deliver" ELSE ""
     [] E.k = "Refuse"   -> IF E.w = "busy" THEN "Refuse" ELSE ""
-    [] E.k = "Reply"    -> CASE E.w = "due" /\ TraceDue(srv[E.c].left) -> "Abort"
+    [] E.k = "Reply"    -> CASE E.w = "due" /\ <<"run", E.c>> \in seen.fired -> "Abort"
                              [] E.w = "stop" -> "Cancel"
                              [] E.w = "ring" -> ""
                              [] OTHER -> "Reply"
@@ -285,9 +384,9 @@ Counted == IF Action = "" THEN TRUE ELSE TLCSet(Register(Action), TLCGet(Registe
 CountsTold == PrintT(ToString(<<"taken", [a \in Range(Actions) |-> TLCGet(Register(a))]>>))
 
 \* Kinds without a counterpart in Calls.
-Passed == {"Claim", "Lose", "Drop", "Queue", "Probe", "ProbeHome", "Confirm", "Reprobe", "Wait", "Decide", "other"}
+Passed == {"Claim", "Boot", "ask", "Lose", "Drop", "Queue", "Probe", "ProbeHome", "Confirm", "Reprobe", "Wait", "Decide", "result", "other"}
 
-Step ==
+Step == Caused /\ Noted /\
   CASE E.k \in Passed -> Nothing
     [] E.k = "Tick" -> Pass
     [] E.k = "publish" -> E.pos <= sure[E.n] /\ Nothing
@@ -299,6 +398,7 @@ Step ==
     [] E.k = "Deactivate" -> Deactivated
     [] E.k = "client" -> ClientAsks
     [] E.k = "Ask" -> Asks
+    [] E.k = "AskRefused" -> AskRefused
     [] E.k = "request" -> Requests
     [] E.k = "cancel" -> Cancels
     [] E.k = "answered" -> Answers
@@ -328,7 +428,8 @@ TraceInit ==
   /\ down = Agents
   /\ flt  = [giveup |-> 0, hold |-> 0, dup |-> 0, drop |-> 0, crash |-> 0]
   /\ now = 0
-  /\ at  = [a \in Agents |-> [n |-> "", c |-> 0]]
+  /\ at  = [a \in Agents |-> [n |-> "", c |-> 0, e |-> 0]]
+  /\ seen = NothingSeen
   /\ sure = [n \in Nodes |-> 0]
   /\ log = [n \in Nodes |-> <<>>]
   /\ age = [a \in Agents |-> 0]

@@ -17,6 +17,7 @@ import (
 type tracing struct {
 	emit   func([]history.Event) // nil disables tracing
 	order  sync.Mutex            // held from the emission of a step to the commit of its entries
+	syncs  sync.Mutex            // held while a sync is emitted, so that positions increase
 	end    atomic.Uint64
 	synced atomic.Uint64
 }
@@ -40,15 +41,12 @@ func (t *tracing) recordStep(self actor.Address, now actor.Time, ready runtime.R
 
 // recordSync emits that the log is durable up to a position.
 func (t *tracing) recordSync(self actor.Address, now actor.Time, pos uint64) {
-	for {
-		before := t.synced.Load()
-		if pos <= before {
-			return
-		}
-		if t.synced.CompareAndSwap(before, pos) {
-			break
-		}
+	t.syncs.Lock()
+	defer t.syncs.Unlock()
+	if pos <= t.synced.Load() {
+		return
 	}
+	t.synced.Store(pos)
 	t.emit([]history.Event{{Kind: history.Sync, At: now, From: self, Pos: pos, Synced: pos}})
 }
 

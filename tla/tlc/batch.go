@@ -160,6 +160,7 @@ CONSTANTS
   MaxCrash = 1000000
   Bug = "none"
   Due <- TraceDue
+  Within <- TraceWithin
   Same <- TraceSame
   Fresh <- TraceFresh
   Work <- TraceWork

@@ -40,6 +40,9 @@ func kindIs(k string, more ...func(*event) bool) func(*event) bool {
 func whatIs(w string) func(*event) bool         { return func(e *event) bool { return e.What == w } }
 func callIs(call string) func(*event) bool      { return func(e *event) bool { return e.Call == call } }
 func statusIs(s string) func(*event) bool       { return func(e *event) bool { return e.Status == s } }
+func whyIs(w string) func(*event) bool          { return func(e *event) bool { return e.Why == w } }
+func reasonIs(r string) func(*event) bool       { return func(e *event) bool { return e.Reason == r } }
+func nodeIs(n string) func(*event) bool         { return func(e *event) bool { return e.Node == n } }
 func nested(e *event) bool                      { return e.Parent != "" && len(e.Chain) > 0 }
 func insert(e []event, at int, x event) []event { return slices.Insert(slices.Clone(e), at, x) }
 
@@ -118,6 +121,27 @@ var corruptions = []corruption{
 	changeEvent("a request with more time", kindIs("Send", whatIs("request"), nested), func(e *event) { e.Left += 1e9 }),
 	changeEvent("a call back up its chain", kindIs("Ask", whatIs("call"), func(e *event) bool { return len(e.Chain) > 1 }), func(e *event) { e.Peer = e.Chain[0] }),
 	changeEvent("a chain dropped", kindIs("Admit", nested), func(e *event) { e.Chain = nil }),
+	changeEvent("an Admit under a later epoch", kindIs("Admit"), func(e *event) { e.Epoch++ }),
+	changeEvent("a Sync beyond the log", kindIs("Sync"), func(e *event) { e.Synced += 1000 }),
+	changeEvent("a refusal of the caller with another reason", kindIs("Refuse", whyIs("caller"), reasonIs("Cycle")), func(e *event) { e.Reason = "Busy" }),
+	dropEvent("a refusal of the caller", kindIs("Refuse", whyIs("caller")), func(e *event) func(*event) bool {
+		return func(x *event) bool {
+			return (x.Kind == "Ask" || x.Kind == "Refuse") && x.Parent == e.Parent || x.Kind == "Reply" && x.Call == e.Parent
+		}
+	}),
+	dropEvent("a Crash", kindIs("Crash"), func(e *event) func(*event) bool { return kindIs("Restart", nodeIs(e.Node)) }),
+	dropEvent("a Restart", kindIs("Restart"), func(e *event) func(*event) bool {
+		return func(x *event) bool { return x.Node == e.Node && x.Incarnation > 0 }
+	}),
+	dropEvent("a Deliver", kindIs("Deliver", whatIs("request"), func(e *event) bool { return e.Epoch > 0 }), func(e *event) func(*event) bool {
+		return kindIs("Admit", nested, callIs(e.Call))
+	}),
+	dropEvent("an Expire", kindIs("Expire", whatIs("call")), func(e *event) func(*event) bool { return kindIs("Answer", callIs(e.Call)) }),
+	dropEvent("an Append", kindIs("Append"), func(e *event) func(*event) bool {
+		return func(x *event) bool { return (x.Kind == "Append" || x.Kind == "Sync") && x.Node == e.Node }
+	}),
+	duplicateEvent("Send of a reply", kindIs("Send", whatIs("answered"), func(e *event) bool { return e.Peer != "" })),
+	duplicateEvent("Append", kindIs("Append")),
 	changeEvent("another outcome", kindIs("Answer", whatIs("call"), statusIs("succeeded")), func(e *event) { e.Status, e.Reason = "failed", "Rejected" }),
 	duplicateEvent("Reply", kindIs("Reply")),
 	duplicateEvent("Answer", kindIs("Answer", whatIs("call"))),

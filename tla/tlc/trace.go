@@ -58,6 +58,7 @@ type event struct {
 	Step                      uint32
 	Index                     uint16
 	Pos, Synced               uint64
+	Wrote                     int
 	Ring                      []struct{ Call, Turn string }
 	Lost                      int
 	Agents                    []traceAgent
@@ -257,8 +258,6 @@ func record(fields ...any) string {
 // expression is TLA+ text that is not a string literal.
 type expression string
 
-var ignored = record("k", "other")
-
 // messages returns the set of message kinds in module Calls that correspond to a message of the
 // code.
 func messages(name string) expression {
@@ -275,81 +274,108 @@ func messages(name string) expression {
 	return ""
 }
 
-// entry translates an event to the terms of module Trace.
+// entry translates an event to the terms of module Trace. The event of a cell has the
+// place of the cell, and that of an actor the epoch of its activation.
 func (t *translation) entry(e *event) string {
 	addUnique(&t.nodes, e.Node)
 	for _, a := range e.Chain {
 		t.actor(a)
 	}
-	n, a, b := e.Node, t.actor(e.Actor), t.actor(e.Peer)
+	fields := t.fields(e)
+	switch {
+	case e.Incarnation > 0:
+		fields = append(fields, "n", e.Node, "cell", e.Cell, "i", fmt.Sprint(e.Incarnation))
+	case e.Kind == "Perform": // a client reads a stream
+		return record(passedOver...)
+	default:
+		fields = append(fields, "n", e.Node)
+	}
+	if e.Epoch > 0 && !messageEvent(e) {
+		fields = append(fields, "e", e.Epoch)
+	}
+	return record(fields...)
+}
+
+// messageEvent reports whether the epoch of the event is that of a message. A message may
+// arrive after the activation that it was sent to has ended.
+func messageEvent(e *event) bool { return e.Kind == "Deliver" || e.Kind == "Drop" }
+
+// fields returns the names and values of an entry, except those of the place.
+func (t *translation) fields(e *event) []any {
+	a, b := t.actor(e.Actor), t.actor(e.Peer)
 	switch e.Kind {
-	case "Append", "Sync", "Crash":
-		pos := e.Pos
-		if e.Kind != "Append" {
-			pos = e.Synced
-		}
-		return record("k", e.Kind, "n", n, "pos", pos)
+	case "Append":
+		return list("k", e.Kind, "pos", e.Pos, "wrote", e.Wrote)
+	case "Sync", "Crash":
+		return list("k", e.Kind, "pos", e.Synced)
 	case "Restart":
 		if e.Incarnation == 0 {
-			return ignored // the restart of a node: its Crash already has this effect
+			return list("k", "Boot") // the restart of a node
 		}
-		return record("k", e.Kind, "n", n, "cell", e.Cell)
+		return list("k", e.Kind)
 	case "Activate", "Deactivate":
-		return record("k", e.Kind, "n", n, "cell", e.Cell, "a", a)
+		return list("k", e.Kind, "a", a)
 	case "Ask":
 		switch e.What {
 		case "client":
-			return record("k", "client", "n", n, "c", t.call(e.Call), "b", b, "left", micros(e.Left))
+			return list("k", "client", "c", t.call(e.Call), "b", b, "left", micros(e.Left))
 		case "call":
-			return record("k", "Ask", "n", n, "a", a, "p", t.call(e.Parent), "c", t.call(e.Call), "b", b, "left", micros(e.Left), "chain", e.Chain)
+			return t.ask(e, "Ask", "c", t.call(e.Call), "b", b, "left", micros(e.Left), "chain", e.Chain)
+		case "wait":
+			return t.ask(e, "Wait")
 		}
-		if e.What == "wait" {
-			return record("k", "Wait")
-		}
-		return ignored
+		return t.ask(e, "ask")
 	case "Send":
 		switch e.What {
 		case "request":
-			return record("k", "request", "n", n, "a", a, "c", t.call(e.Call), "b", b, "left", micros(e.Left), "chain", e.Chain)
+			return list("k", "request", "m", e.What, "a", a, "c", t.call(e.Call), "b", b, "left", micros(e.Left), "chain", e.Chain)
 		case "cancel", "answered":
-			return record("k", e.What, "n", n, "a", a, "c", t.call(e.Call), "b", b)
+			return list("k", e.What, "m", e.What, "a", a, "c", t.call(e.Call), "b", b)
 		case "held", "resumed", "open":
-			return record("k", "hold", "n", n, "a", a, "c", t.call(e.Call))
+			return list("k", "hold", "m", "hold", "a", a, "c", t.call(e.Call))
 		}
-		return ignored
+		return passedOver
 	case "Deliver":
 		fromClient := e.Epoch == 0 && e.What != "answered" // from a client of this node
-		if ks := messages(e.What); ks != "" && ks != `{"hold"}` && !fromClient {
-			return record("k", "Deliver", "n", n, "c", t.call(e.Call), "ks", ks)
+		if ks := messages(e.What); ks != "" && !fromClient {
+			return list("k", "Deliver", "a", a, "c", t.call(e.Call), "ks", ks, "m", messageName(e.What))
 		}
-		return ignored
+		return passedOver
 	case "Admit":
-		return record("k", "Admit", "n", n, "a", a, "c", t.call(e.Call), "left", micros(e.Left), "chain", e.Chain, "count", e.Count)
+		return list("k", "Admit", "a", a, "c", t.call(e.Call), "left", micros(e.Left), "chain", e.Chain, "count", e.Count)
 	case "Refuse":
-		if e.Why != "callee" {
-			return ignored
+		switch e.Why {
+		case "callee":
+			return list("k", "Refuse", "a", a, "c", t.call(e.Call), "w", t.outcomeWord("failed", e.Reason))
+		case "caller":
+			return t.ask(e, "AskRefused", "b", b, "w", t.outcomeWord("failed", e.Reason))
 		}
-		return record("k", "Refuse", "n", n, "a", a, "c", t.call(e.Call), "w", t.outcomeWord("failed", e.Reason))
+		return passedOver
 	case "Start":
-		return record("k", "Start", "n", n, "a", a, "c", t.call(e.Call), "left", micros(e.Left))
+		return list("k", "Start", "a", a, "c", t.call(e.Call), "left", micros(e.Left))
 	case "Answer":
 		switch e.What {
 		case "call":
 		case "wait":
-			return record("k", "Decide")
+			return list("k", "Decide", "a", a)
+		case "tool", "work", "model", "invoke":
+			if e.Status == "succeeded" {
+				return list("k", "result", "a", a, "p", t.call(e.Parent), "ask", position(e))
+			}
+			return list("k", "other", "a", a)
 		default:
-			return ignored
+			return list("k", "other", "a", a)
 		}
-		return record("k", "Answer", "n", n, "a", a, "p", t.call(e.Parent), "c", t.call(e.Call), "w", t.outcomeWord(e.Status, e.Reason), "pending", e.Pending)
+		return list("k", "Answer", "a", a, "p", t.call(e.Parent), "c", t.call(e.Call), "w", t.outcomeWord(e.Status, e.Reason), "pending", e.Pending)
 	case "Reply":
-		return record("k", "Reply", "n", n, "a", a, "c", t.call(e.Call), "w", t.outcomeWord(e.Status, e.Reason), "pending", e.Pending)
+		return list("k", "Reply", "a", a, "c", t.call(e.Call), "w", t.outcomeWord(e.Status, e.Reason), "pending", e.Pending, "s", e.Step)
 	case "Cancel":
-		return record("k", "Cancel", "n", n, "a", a, "c", t.call(e.Call))
+		return list("k", "Cancel", "a", a, "c", t.call(e.Call))
 	case "Expire":
 		if e.What != "run" && e.What != "call" {
-			return ignored
+			return list("k", "other", "a", a)
 		}
-		return record("k", "Expire", "n", n, "c", t.call(e.Call), "of", e.What)
+		return list("k", "Expire", "a", a, "c", t.call(e.Call), "of", e.What)
 	case "Hold", "Resume":
 		k := "HoldRun"
 		if e.What == "ask" {
@@ -359,30 +385,51 @@ func (t *translation) entry(e *event) string {
 		if e.Kind == "Hold" {
 			left = micros(e.Until - e.At)
 		}
-		return record("k", k, "n", n, "a", a, "c", t.call(e.Call), "m", e.N, "d", left)
+		return list("k", k, "a", a, "c", t.call(e.Call), "m", e.N, "d", left)
 	case "RefuseWaitCycle":
 		hops := make([]string, len(e.Ring))
 		for i, h := range e.Ring {
 			hops[i] = record("c", t.call(h.Call), "t", t.call(h.Turn))
 		}
-		return record("k", "Ring", "n", n, "a", a, "c", t.call(e.Call), "ring", expression("<<"+strings.Join(hops, ", ")+">>"))
+		return list("k", "Ring", "a", a, "c", t.call(e.Call), "ring", expression("<<"+strings.Join(hops, ", ")+">>"))
 	case "Perform":
 		switch e.What {
 		case "send":
 			if ks := messages(e.Why); ks != "" {
-				return record("k", "send", "n", n, "c", t.call(e.Call), "ks", ks)
+				return list("k", "send", "c", t.call(e.Call), "ks", ks, "m", messageName(e.Why))
 			}
-			return ignored
+			return passedOver
 		case "respond":
 			w := "held"
 			if e.Status != "" {
 				w = t.outcomeWord(e.Status, e.Reason)
 			}
-			return record("k", "respond", "n", n, "c", t.call(e.Call), "w", w)
+			return list("k", "respond", "c", t.call(e.Call), "w", w)
 		case "tool", "work", "model", "invoke":
-			return record("k", "effect", "n", n, "c", t.call(e.Call), "pos", e.Pos, "key", fmt.Sprintf("%d.%d.%d", e.Step, e.Index, e.Attempt))
+			return list("k", "effect", "c", t.call(e.Call), "ask", position(e), "pos", e.Pos, "key", fmt.Sprintf("%d.%d.%d", e.Step, e.Index, e.Attempt))
 		}
-		return record("k", "publish", "n", n, "pos", e.Pos)
+		return list("k", "publish", "pos", e.Pos)
 	}
-	return record("k", e.Kind) // Claim, Lose, Drop, Queue and the probes
+	return list("k", e.Kind) // Claim, Lose, Drop, Queue and the probes
+}
+
+func list(fields ...any) []any { return fields }
+
+var passedOver = list("k", "other")
+
+// ask returns the fields of an ask: its kind, its position within its run, and more.
+func (t *translation) ask(e *event, kind string, more ...any) []any {
+	return append(list("k", kind, "a", t.actor(e.Actor), "p", t.call(e.Parent), "s", e.Step, "x", e.Index, "of", e.Count), more...)
+}
+
+// position returns the step and the index of an ask.
+func position(e *event) expression { return expression(fmt.Sprintf("<<%d, %d>>", e.Step, e.Index)) }
+
+// messageName returns the name of a message without the differences between those that
+// stop and restart a clock.
+func messageName(what string) string {
+	if messages(what) == `{"hold"}` {
+		return "hold"
+	}
+	return what
 }

@@ -16,7 +16,7 @@ import (
 const sampleTrace = `{"trace":1,"source":"test","limits":{"agent_call_depth_max":2,"agent_concurrent_calls_max":1,"max_pending_per_actor":1,"agent_call_timeout_max":1000000},"agents":[{"name":"ana","by_actor":true},{"name":"bo"}]}
 {"kind":"Ask","at":5000,"node":"n1","cell":0,"call":"x","peer":"ana/s","what":"client","left":1000001}
 {"kind":"Admit","at":7999,"node":"n1","cell":0,"actor":"ana/s","call":"x","left":1000001,"count":1}
-{"kind":"Start","at":7999,"node":"n1","cell":0,"actor":"ana/s","call":"x","left":1000001}
+{"kind":"Start","at":7999,"node":"n1","cell":3,"incarnation":65536,"actor":"ana/s","epoch":2,"call":"x","left":1000001}
 {"kind":"Reply","at":7999,"node":"n1","cell":0,"actor":"ana/s","call":"x","status":"failed","reason":"Deadline"}
 `
 
@@ -40,11 +40,11 @@ func TestTranslate(t *testing.T) {
 		got = append(got, e.text)
 	}
 	want := []string{
-		`[k |-> "client", n |-> "n1", c |-> 1, b |-> "ana/s", left |-> 1001]`,
+		`[k |-> "client", c |-> 1, b |-> "ana/s", left |-> 1001, n |-> "n1"]`,
 		`[k |-> "Tick", d |-> 2]`,
-		`[k |-> "Admit", n |-> "n1", a |-> "ana/s", c |-> 1, left |-> 1001, chain |-> <<>>, count |-> 1]`,
-		`[k |-> "Start", n |-> "n1", a |-> "ana/s", c |-> 1, left |-> 1001]`,
-		`[k |-> "Reply", n |-> "n1", a |-> "ana/s", c |-> 1, w |-> "due", pending |-> 0]`,
+		`[k |-> "Admit", a |-> "ana/s", c |-> 1, left |-> 1001, chain |-> <<>>, count |-> 1, n |-> "n1"]`,
+		`[k |-> "Start", a |-> "ana/s", c |-> 1, left |-> 1001, n |-> "n1", cell |-> 3, i |-> "65536", e |-> 2]`,
+		`[k |-> "Reply", a |-> "ana/s", c |-> 1, w |-> "due", pending |-> 0, s |-> 0, n |-> "n1"]`,
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
