@@ -43,7 +43,8 @@ type node struct {
 	aborted      []actor.EffectID
 	awaited      []actor.EffectID
 	adjusted     []actor.Duration // times left given to Adjust
-	calls        []actor.Call     // calls made by clients
+	toolContexts []tools.ExecutionContext
+	calls        []actor.Call // calls made by clients
 	eventCounts  map[history.Kind]int
 	childCalls   int // calls made by turns
 	failLoads    int // number of loads that will fail
@@ -200,6 +201,7 @@ func (n *node) perform(c *Cell, e Effect) {
 	case Joined:
 		n.joined[op.Call] = op.Run
 	case Tool:
+		n.toolContexts = append(n.toolContexts, op.Context)
 		later(c, Outcome{ID: e.ID, Attempt: e.Attempt, Answer: n.tools.Execute(n.t.Context(), op.Name, op.Input, op.Context)})
 	}
 }
