@@ -77,7 +77,7 @@ func (m *Mailbox) Admit(l Limits, now actor.Time, id actor.ID, bytes int) *actor
 	case m.bytes+bytes > l.MailboxBytesMax && !mutant.On("mailbox-weighs-nothing"):
 		return actor.RefuseBusy(actor.ScopeCallee, m.RetryAfter(now), "%s has %d bytes waiting, %d more exceed the limit of %d", id, m.bytes, bytes, l.MailboxBytesMax)
 	}
-	if age := now.Sub(max(m.oldest(), m.agingFrom)); age > l.MailboxAgeMax {
+	if age := now.Sub(max(m.oldest(), m.agingFrom)); age > l.MailboxAgeMax && !mutant.On("mailbox-never-too-old") {
 		return actor.RefuseBusy(actor.ScopeCallee, m.RetryAfter(now), "the oldest message of %s has waited %v, at most %v allowed", id, age, l.MailboxAgeMax)
 	}
 	return nil
@@ -126,7 +126,11 @@ func (m *Mailbox) oldest() actor.Time {
 // Push appends a message to its lane. It checks no limits.
 func (m *Mailbox) Push(q Queued) {
 	lane := max(q.Lane, actor.High) - 1
-	m.lanes[lane] = append(m.lanes[lane], q)
+	if mutant.On("lane-is-a-stack") {
+		m.lanes[lane] = slices.Insert(m.lanes[lane], 0, q)
+	} else {
+		m.lanes[lane] = append(m.lanes[lane], q)
+	}
 	m.bytes += q.Bytes
 }
 
@@ -139,7 +143,7 @@ func (m *Mailbox) Pop(now actor.Time) (Queued, bool) {
 		if len(m.lanes[i]) == 0 {
 			continue
 		}
-		if pick < 0 || m.overtaken[i] >= OvertakenMax {
+		if pick < 0 || m.overtaken[i] >= OvertakenMax && !mutant.On("lane-starves") {
 			pick = i
 		}
 	}

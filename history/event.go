@@ -108,7 +108,7 @@ type Event struct {
 	Chain  []actor.ID
 	// Left is the time left of the call. ParentLeft is the time left of the caller's
 	// turn, excluding holds (Ask). Given is the initial time left of the expired clock
-	// (Expire).
+	// (Expire), or the requested time of a call (Ask).
 	Left, ParentLeft, Given actor.Duration
 	Attempt                 uint32
 	Status                  actor.Status
@@ -117,6 +117,11 @@ type Event struct {
 	// Digest is the OutcomeDigest of an outcome (Answer of a call, Reply, Perform of a
 	// respond). The trace format fixes its printed name.
 	Digest uint32
+	// Lane is the lane of a call (Admit), or the lane that its ask requests (Ask). The
+	// printed form omits Normal.
+	Lane actor.Lane
+	// Context is the ContextDigest of a call (Admit). Only the specs read it.
+	Context uint32 `history:"-"`
 	// Count and Bytes are the number and size of the messages in the mailbox after the
 	// step (Admit, Start). Count is the number of asks of the action (Ask, Refuse by the
 	// caller). Pending is the caller's number of outstanding calls after
@@ -181,6 +186,7 @@ func (e *Event) AppendTo(b []byte) []byte {
 		b = appendText(b, " reason=", e.Reason.String())
 	}
 	b = appendText(b, " scope=", e.Scope.String())
+	b = appendText(b, " lane=", e.lane())
 	b = appendInt(b, " said=", int64(e.Digest))
 	b = appendInt(b, " count=", int64(e.Count))
 	b = appendInt(b, " bytes=", int64(e.Bytes))
@@ -221,6 +227,27 @@ func OutcomeDigest(parts []actor.Part, warnings []string) uint32 {
 		sum = mixDigest(sum, w)
 	}
 	return sum
+}
+
+// ContextDigest returns a digest of the values that a call inherits from its caller unchanged:
+// principal, project, workflow and trace. It is 0 if only the principal is set.
+func ContextDigest(c *actor.Call) uint32 {
+	if c.Project == "" && c.Workflow == "" && c.Trace == "" {
+		return 0
+	}
+	sum := uint32(2166136261)
+	for _, text := range [...]string{c.Principal, c.Project, c.Workflow, c.Trace} {
+		sum = mixDigest(sum, text)
+	}
+	return sum
+}
+
+// lane returns the printed name of the lane.
+func (e *Event) lane() string {
+	if e.Lane == 0 || e.Lane == actor.Normal {
+		return ""
+	}
+	return e.Lane.Priority()
 }
 
 // mixDigest adds bytes and their number to a digest.

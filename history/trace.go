@@ -88,6 +88,7 @@ func (e *Event) AppendJSON(b []byte) []byte {
 		Status      string   `json:"status,omitempty"`
 		Reason      string   `json:"reason,omitempty"`
 		Scope       string   `json:"scope,omitempty"`
+		Lane        string   `json:"lane,omitempty"`
 		Said        uint32   `json:"said,omitempty"`
 		Count       int      `json:"count,omitempty"`
 		Bytes       int      `json:"bytes,omitempty"`
@@ -106,7 +107,7 @@ func (e *Event) AppendJSON(b []byte) []byte {
 	}{Kind: e.Kind.String(), At: int64(e.At), Node: string(e.From.Node), Cell: e.From.Cell, Incarnation: e.From.Incarnation,
 		Actor: actorName(e.Actor), Epoch: uint64(e.Epoch), Call: callName(e.Call), Parent: callName(e.Parent), Root: callName(e.Root), Peer: actorName(e.Peer),
 		What: e.What, Why: e.Why, Left: int64(e.Left), ParentLeft: int64(e.ParentLeft), Given: int64(e.Given), Attempt: e.Attempt,
-		Scope: e.Scope.String(), Said: e.Digest, Count: e.Count, Bytes: e.Bytes, Pending: e.Pending, N: e.N, Until: int64(e.Until), Step: e.Step, Index: e.Index,
+		Scope: e.Scope.String(), Lane: e.lane(), Said: e.Digest, Count: e.Count, Bytes: e.Bytes, Pending: e.Pending, N: e.N, Until: int64(e.Until), Step: e.Step, Index: e.Index,
 		Durable: e.Durable, Pos: e.Pos, Synced: e.Synced, Wrote: e.Wrote, ShardLo: e.ShardLo, ShardHi: e.ShardHi}
 	if e.Status != 0 {
 		line.Status = e.Status.String()

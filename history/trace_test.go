@@ -17,7 +17,7 @@ func TestJSONContainsEveryField(t *testing.T) {
 	id := actor.NewCallID(1, 2, 3)
 	full := Event{Kind: Ask, At: 1, From: actor.Address{Node: "n", Cell: 1, Incarnation: 1}, Actor: actor.NewID("a", ""), Epoch: 1, Call: id, Parent: id, Root: id,
 		Peer: actor.NewID("b", ""), What: "call", Why: "x", Chain: []actor.ID{actor.NewID("c", "")}, Left: 1, ParentLeft: 1, Given: 1, Attempt: 1,
-		Status: actor.Succeeded, Reason: actor.Busy, Scope: actor.ScopeCaller, Digest: 1, Count: 1, Bytes: 1, Pending: 1, N: 1, Until: 1, Step: 1, Index: 1,
+		Status: actor.Succeeded, Reason: actor.Busy, Scope: actor.ScopeCaller, Digest: 1, Lane: actor.High, Count: 1, Bytes: 1, Pending: 1, N: 1, Until: 1, Step: 1, Index: 1,
 		Durable: true, Pos: 1, Synced: 1, Wrote: 1, Ring: []actor.Hop{{Call: id, Turn: id}}, ShardLo: 1, ShardHi: 2}
 	whole := full.AppendJSON(nil)
 	v := reflect.ValueOf(full)

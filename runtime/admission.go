@@ -17,7 +17,7 @@ import (
 // protocol: cancelled, duplicate, poisoned, agent, time left, capacity. The first
 // attempt that passes is accepted. Later attempts of the same call are duplicates.
 func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
-	if act.journal.IsBuried(call.ID) {
+	if act.journal.IsBuried(call.ID) && !mutant.On("tombstone-ignored") {
 		c.refuse(act, call, actor.Refuse(actor.Stopped, "the call was cancelled before it arrived"))
 		return
 	}
@@ -84,7 +84,7 @@ func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 	if !ok || mutant.On("key-ignored") {
 		return false
 	}
-	if body != call.Idempotency.Body {
+	if body != call.Idempotency.Body && !mutant.On("body-of-key-unchecked") {
 		c.refuse(act, call, &actor.Refusal{Reason: actor.Invalid, Field: "Idempotency-Key",
 			Detail: "the key was used with a different body; use a new key for a new request"})
 		return true
@@ -172,7 +172,8 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 	}
 	if c.emits(history.Admit) {
 		c.emit(history.Event{Kind: history.Admit, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
-			Chain: call.Chain, Left: call.Left, Attempt: call.Attempt, Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable})
+			Chain: call.Chain, Left: call.Left, Attempt: call.Attempt, Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable,
+			Lane: call.Lane, Context: history.ContextDigest(call)})
 	}
 	if turns := holders(act); len(turns) > 0 {
 		c.emit(history.Event{Kind: history.Queue, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: turns[0].run.Call.ID})

@@ -37,7 +37,9 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 		a := &planned[i]
 		if a.Open() && a.Out().Kind == actor.AskCall && c.routeCall(t, a, pending, budget, share) {
 			pending++
-			budget -= min(budget, 1+a.Budget)
+			if !mutant.On("budget-of-action-unspent") {
+				budget -= min(budget, 1+a.Budget)
+			}
 		}
 		if c.observed(act, run.Call.ID) {
 			c.publishAsk(t, a, runs.Event{Step: step, Index: uint16(i)})
@@ -202,7 +204,7 @@ func (c *Cell) publishAsk(t *turn, a *store.Asked, base runs.Event) {
 	path := t.run.Call.Path()
 	switch {
 	case a.IsCall():
-		if out.Timeout > c.limits.AgentCallTimeoutMax {
+		if out.Timeout > c.limits.AgentCallTimeoutMax && !mutant.On("clamp-not-reported") {
 			publish(runs.TimeoutClamped, func(e *runs.Event) { e.Asked, e.Left, e.Name = out.Timeout, a.Clock.Left, a.To.String() })
 		}
 		publish(runs.AgentCalledChild, func(e *runs.Event) {
@@ -284,6 +286,7 @@ func (c *Cell) emitAsk(t *turn, i, pending int) {
 		What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Count: len(run.Last()), Pending: pending, ParentLeft: run.Clock.Remaining(c.now)}
 	if a.IsCall() {
 		e.Chain, e.Left = run.Call.Path(), a.Clock.Left
+		e.Lane, e.Given = a.Ask.Lane, a.Out().Timeout
 	} else if a.Open() {
 		e.Left = a.Clock.Left
 	}

@@ -207,7 +207,9 @@ func (c *Cell) advance(t *turn) {
 func (c *Cell) beginAgent(t *turn) {
 	c.faultingCall = t.run.Call.ID
 	call := t.run.Call
-	call.Chain = slices.Clone(call.Chain) // writes by the agent MUST NOT change the real chain
+	if !mutant.On("chain-not-copied") {
+		call.Chain = slices.Clone(call.Chain) // writes by the agent MUST NOT change the real chain
+	}
 	t.agentTurn = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, ActorState: t.act.journal.ActorState})
 	c.faultingCall = actor.CallID{}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/specs"
 	"github.com/troupe-run/troupe/specs/linear"
 	"github.com/troupe-run/troupe/store"
 )
@@ -42,6 +43,7 @@ type client struct {
 	op          *registryOp        // registry operation; nil for a message
 	apiKey      *apiKey            // presented to the gateway; nil for none
 	bodyStyle   int                // formatting of the body; less than bodyStyles
+	otherBody   bool               // repeats the key of another request with another body
 }
 
 // pendingRequest is one attempt of a client that has no reply yet.
@@ -305,7 +307,9 @@ func (w *Simulation) deliverReply(n *node, op runtime.Respond) {
 	if w.Stats.Replies++; reply.Run != op.Call {
 		w.feelStorm(LoadRetryStorm, op.Call)
 	}
+	w.judgeBody(c, &reply)
 	switch {
+	case c.otherBody:
 	case c.onReply != nil:
 		c.onReply(&reply)
 	case reply.Status == actor.Succeeded && c.key != "" && !w.isVolatile(c.to.Agent): // a volatile actor forgets idempotency keys
@@ -321,11 +325,42 @@ func (w *Simulation) deliverReply(n *node, op runtime.Respond) {
 			w.Stats.Points[RepeatAnswered]++
 		}
 		c.run = reply.Run
+		w.repeatWithOtherBody(c)
 	case reply.Refusal != nil && (reply.Refusal.Reason == actor.Busy || reply.Refusal.Reason == actor.Unavailable):
 		if c.burst && recordChange(w, AgentBusy, false, reply.Refusal.Reason == actor.Busy, "client %d is refused: mailbox full", c.no) {
 			return
 		}
 		w.scheduleRetry(c, w.between(reply.Refusal.RetryAfter, reply.Refusal.RetryAfter+3*time.Second))
+	}
+}
+
+// repeatWithOtherBody sends another request under the key of a client, once in eight times. The
+// key belongs to the request that succeeded.
+func (w *Simulation) repeatWithOtherBody(c *client) {
+	if w.recovering || w.entropy.Int(8) < 7 {
+		return
+	}
+	other := *c
+	other.text, other.otherBody, other.tries, other.reply = c.text+" ", true, triesMax, nil
+	w.after(w.between(0, time.Second), func() { w.submit(&other) })
+}
+
+// refusesBody reports whether a request was refused because its key belongs to another body.
+func refusesBody(r *actor.Reply) bool {
+	return r.Refusal != nil && r.Refusal.Field == "Idempotency-Key"
+}
+
+// judgeBody checks the reply to a request with an idempotency key. A repeat with another body gets
+// no outcome; a repeat with the same body is not refused for its body.
+func (w *Simulation) judgeBody(c *client, reply *actor.Reply) {
+	switch {
+	case w.isVolatile(c.to.Agent): // forgets keys
+	case c.otherBody && refusesBody(reply):
+		w.checker.Premises.KeyBindsBody++
+	case c.otherBody && (reply.Refusal == nil || reply.Run == c.run):
+		w.fail(specs.KeyBindsBody, fmt.Sprintf("client %d repeats the key of run %s with another body and receives the outcome of run %s", c.no, c.run, reply.Run))
+	case refusesBody(reply) && !c.otherBody:
+		w.fail(specs.KeyBindsBody, fmt.Sprintf("client %d repeats its request under a key, which is refused: %s", c.no, reply.Refusal.Detail))
 	}
 }
 

@@ -287,6 +287,10 @@ func (b faultyAgent) Begin(begin actor.Begin) actor.Turn {
 	if f == noCallFault && w.Stats.Steps%replayCheckEvery == 0 {
 		t.check = &replayCheck{behavior: b.behavior, begin: begin}
 	}
+	if len(call.Chain) > 0 { // only the agent's copy changes; a replay gets another
+		begin.Call.Chain[0] = actor.NewID("forged", "")
+		w.checker.Premises.ChainKept++
+	}
 	return t
 }
 

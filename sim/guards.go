@@ -15,7 +15,7 @@ var guards = []Guard{
 	{Mutant: "cycle-check", Spec: specs.AcyclicCalls},
 	{Mutant: "self-call", Spec: specs.AcyclicCalls},
 	{Mutant: "depth-check", Spec: specs.DepthBounded},
-	{Mutant: "chain-dropped-on-retry", Spec: specs.AcyclicCalls},
+	{Mutant: "chain-dropped-on-retry", Spec: specs.ChainKept},
 	{Mutant: "time-left-shrinks", Spec: specs.TimeLeftShrinks},
 	{Mutant: "clamp", Spec: specs.TimeLeftShrinks},
 	{Mutant: "target-exists-check", Spec: specs.StartsOnlyKnown},
@@ -87,6 +87,18 @@ var guards = []Guard{
 	{Mutant: "secret-quoted", Spec: NobodyAstray},
 	{Mutant: "broken-arguments-sent", Spec: RequestAsAsked},
 	{Mutant: "unhealthy-agent-invoked", Spec: HealthHolds},
+	{Mutant: "child-loses-lane", Spec: specs.LaneInherited},
+	{Mutant: "child-loses-trace", Spec: specs.ContextInherited},
+	{Mutant: "clamp-not-reported", Spec: specs.ClampReported},
+	{Mutant: "chain-not-copied", Spec: specs.ChainKept},
+	{Mutant: "budget-of-action-unspent", Spec: specs.TreeBudgetKept},
+	{Mutant: "budget-of-run-unspent", Spec: specs.TreeBudgetKept},
+	{Mutant: "tombstone-ignored", Spec: specs.CancelledNeverStarts},
+	{Mutant: "lane-is-a-stack", Spec: specs.LaneIsFIFO},
+	{Mutant: "lane-starves", Spec: specs.NoLaneStarves},
+	{Mutant: "mailbox-never-too-old", Spec: specs.MailboxAgeBounded},
+	{Mutant: "body-of-key-unchecked", Spec: specs.KeyBindsBody},
+	{Mutant: "wait-runs-the-clock", Spec: specs.WaitHoldsClock},
 }
 
 // Guards returns all guards.

@@ -38,7 +38,7 @@ func (w *Simulation) checkHistories() {
 // volatile agents are left out, because these agents also forget idempotency keys.
 func (w *Simulation) recordKeyedRequest(r *pendingRequest) {
 	c := r.client
-	if c.key == "" || w.isVolatile(c.to.Agent) {
+	if c.key == "" || c.otherBody || w.isVolatile(c.to.Agent) {
 		return
 	}
 	w.keyOfCall[r.call] = c.key

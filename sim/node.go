@@ -256,6 +256,7 @@ func (c *cell) step(in input) {
 	}
 	w.observe(ready.Events...)
 	w.checkAnsweredBy(n, in.in, ready.Events)
+	w.observeReports(ready.Effects)
 	w.Stats.countStep(c, in.in, ready.Events)
 	attempt := pieceAttempt(in.in)
 	w.recordRetracted(c, ready.Effects)

@@ -10,6 +10,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs"
 	"github.com/troupe-run/troupe/specs/linear"
@@ -257,7 +258,7 @@ func (w *Simulation) specLimits() specs.Limits {
 	l := &w.plan.Limits
 	s := specs.Limits{AgentCallDepthMax: l.AgentCallDepthMax, AgentCallTimeoutMax: l.AgentCallTimeoutMax,
 		AgentConcurrentCallsMax: l.AgentConcurrentCallsMax, MaxPendingPerActor: l.MaxPendingPerActor,
-		MailboxBytesMax: l.MailboxBytesMax, RememberDone: l.RememberDone,
+		MailboxBytesMax: l.MailboxBytesMax, MailboxAgeMax: l.MailboxAgeMax, CallsPerTreeMax: int(l.CallsPerTreeMax), RememberDone: l.RememberDone,
 		Agents: map[string]specs.Agent{}, Skew: w.plan.maxSkew(), Settle: 30 * time.Second,
 		WaitCycleMax: waitCycleBrokenWithin, FirstProbeMax: waitCycleFoundWithin, WaitTimeoutMax: l.WaitTimeoutMax}
 	for i := range w.plan.Agents {
@@ -451,6 +452,19 @@ func (w *Simulation) failAt(e *history.Event, spec, detail string) {
 	if w.violation == nil {
 		w.fail(spec, detail)
 		w.violation.Event = e.String()
+	}
+}
+
+// observeReports passes the run events that a step publishes to the specs.
+func (w *Simulation) observeReports(effects []runtime.Effect) {
+	clamped := 0
+	for i := range effects {
+		if p, ok := effects[i].Op.(runtime.Publish); ok && runs.TypeOf(p.Event.Body) == runs.TimeoutClamped {
+			clamped++
+		}
+	}
+	if v := w.checker.ObserveReports(clamped); v != nil {
+		w.fail(v.Spec, v.Detail)
 	}
 }
 

@@ -43,7 +43,7 @@ func path(chain []actor.ID, to actor.ID) string {
 // made.
 func (c *Checker) checkCarriedChain(e *history.Event, k *ask) {
 	if !isCallChain(e.Chain, k.parent) {
-		c.fail(AcyclicCalls, "call %s carries the chain %s, want that of its caller %s", k.id, actor.PathString(e.Chain), path(k.parent.chain, k.parent.actor.id))
+		c.fail(ChainKept, "call %s carries the chain %s, want that of its caller %s", k.id, actor.PathString(e.Chain), path(k.parent.chain, k.parent.actor.id))
 	}
 }
 
@@ -60,9 +60,11 @@ func (c *Checker) admit(e *history.Event) {
 			c.fail(EffectOncePerAttempt, "%s admits call %s, which %s has admitted before", a.id, e.Call, old.actor.id)
 			return
 		}
+		c.treeOf(e.Root).lost = true
 	}
 	if k := c.asks[e.Call]; k != nil {
 		c.checkCarriedChain(e, k)
+		c.checkInherited(e, k)
 		if k.to != a.id {
 			c.fail(ReplyToCallerOnly, "%s admits call %s, which is addressed to %s", a.id, k.id, k.to)
 		}
@@ -71,10 +73,11 @@ func (c *Checker) admit(e *history.Event) {
 		}
 	}
 	c.checkChain(e.Call, e.Chain, a.id)
+	c.checkMailboxAge(e, a)
 	if a.turns() > 0 && !c.limits.Agents[a.id.Agent].Interleaved {
 		c.Premises.TurnExclusive++
 	}
-	r := &run{id: e.Call, actor: a, activation: a.activations, chain: e.Chain, left: e.Left, clock: startStopwatch(a.cell.node, e.At), bytes: max(0, e.Bytes-a.queuedBytes)}
+	r := &run{id: e.Call, actor: a, activation: a.activations, chain: slices.Clone(e.Chain), lane: e.Lane, context: e.Context, left: e.Left, clock: startStopwatch(a.cell.node, e.At), bytes: max(0, e.Bytes-a.queuedBytes)}
 	r.tainted = a.volatile && c.deliveredDurable("request", e.Call)
 	r.readmitted = c.lostRuns[e.Call] != nil
 	r.admittedSeq, r.admittedAt = c.seq, c.globalNow()
@@ -119,6 +122,10 @@ func (c *Checker) start(e *history.Event) {
 		return
 	}
 	r := c.runs[e.Call]
+	if _, cancelled := c.cancelledAt(a, e.Call); cancelled {
+		c.fail(CancelledNeverStarts, "%s starts a turn for call %s, which was cancelled before", a.id, e.Call)
+		return
+	}
 	switch {
 	case r != nil && r.victim:
 		c.fail(RefusedNeverRuns, "%s starts a turn for call %s, which was refused to break a wait cycle", a.id, e.Call)
@@ -134,6 +141,7 @@ func (c *Checker) start(e *history.Event) {
 		return
 	}
 	c.requireEntries(a, 0)
+	c.checkQueueOrder(a, r)
 	r.started = true
 	r.startedSeq, r.startedAt = c.seq, c.globalNow()
 	a.queued--
@@ -154,13 +162,16 @@ func (c *Checker) ask(e *history.Event) {
 	case r == nil || r.actor != a || !r.started || r.ended:
 		c.fail(Structured, "%s asks for a %s in run %s, which has no turn", a.id, e.What, e.Parent)
 		return
+	case e.What == "wait":
+		c.openWait(r, e)
+		return
 	case e.Call.IsZero() || !c.agentExists(e.Peer):
 		return
 	case c.asks[e.Call] != nil:
 		c.fail(OneAnswer, "%s makes call %s twice", a.id, e.Call)
 		return
 	}
-	k := &ask{id: e.Call, parent: r, to: e.Peer, left: e.Left, clock: startStopwatch(a.cell.node, e.At), open: true, lastSent: c.observation, madeSeq: c.seq, madeAt: c.globalNow()}
+	k := &ask{id: e.Call, parent: r, to: e.Peer, root: e.Root, lane: e.Lane, left: e.Left, clock: startStopwatch(a.cell.node, e.At), open: true, lastSent: c.observation, madeSeq: c.seq, madeAt: c.globalNow()}
 	c.checkCarriedChain(e, k)
 	c.checkChain(e.Call, e.Chain, e.Peer)
 	left := r.left - r.clock.elapsed(e.At)
@@ -175,6 +186,11 @@ func (c *Checker) ask(e *history.Event) {
 	case e.Left > c.limits.AgentCallTimeoutMax:
 		c.fail(TimeLeftShrinks, "%s calls %s with %v left, at most %v allowed", a.id, k.to, e.Left, c.limits.AgentCallTimeoutMax)
 	}
+	if e.Given > c.limits.AgentCallTimeoutMax {
+		c.clamped++
+		c.Premises.ClampReported++
+	}
+	c.countCall(e)
 	r.asks = append(r.asks, k)
 	c.asks[k.id] = k
 	a.pending++
@@ -223,6 +239,11 @@ func (c *Checker) refuse(e *history.Event) {
 	case "client":
 		c.expectResponse(e, e.Actor)
 	case "callee":
+		if a := c.actors[e.Actor]; a != nil && a.active && e.Reason == actor.Busy && e.Scope == actor.ScopeCallee {
+			if _, tooOld := c.mailboxTooOld(a, e.At); tooOld {
+				c.Premises.MailboxAgeBounded++
+			}
+		}
 		c.checkRefusedRepeat(e)
 	case "caller":
 		a := c.acting(e)
@@ -230,6 +251,9 @@ func (c *Checker) refuse(e *history.Event) {
 			return
 		}
 		c.requireAskEntry(a, e)
+		if e.Reason == actor.Budget {
+			c.Premises.TreeBudgetKept++
+		}
 		if e.Reason == actor.Busy && e.Scope == actor.ScopeCaller && a.pending < c.limits.AgentConcurrentCallsMax {
 			c.fail(OutstandingBounded, "%s is refused a call as one too many, with %d of %d outstanding", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
 		}
@@ -245,6 +269,9 @@ func (c *Checker) answer(e *history.Event) {
 	c.requireEntries(a, 1)
 	if e.Call.IsZero() {
 		if r := c.runs[e.Parent]; r != nil {
+			if e.What == "wait" {
+				c.closeWait(r, e)
+			}
 			d := c.delivered
 			c.recordInput(r, e.What == "wait" && e.Status != actor.Failed && d != nil && d.Durable && d.What == "request" && d.Actor == a.id)
 		}
@@ -382,7 +409,9 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 		c.requireEntries(a, 0)
 		c.recordChange(change{kind: runHeld, run: r, clock: r.clock})
 		r.clock.hold(a.cell.node, e.At, until)
+		a.agingFrom = max(until, e.At)
 		c.clockChanged = append(c.clockChanged, r)
+		c.waiting = append(c.waiting, r)
 	case e.What == "ask" && k != nil && k.parent.actor == a && k.open:
 		c.requireEntries(a, 1)
 		if e.N <= k.lastHold {
@@ -427,9 +456,14 @@ func (c *Checker) checkTurnOutlivesCalls(r *run) {
 // deliver handles a message received by a cell. A step receives at most one.
 func (c *Checker) deliver(e *history.Event) {
 	c.delivered, c.pendingHold = e, nil
-	// An answer that depends on no log is a refusal. The refusal was checked when its sender
-	// made it: the node of a client only forwards the refusal.
+	if a := c.actors[e.Actor]; a != nil && e.What == "request" {
+		if overtook, cancelled := c.cancelledAt(a, e.Call); cancelled && overtook {
+			c.Premises.CancelledNeverStarts++
+		}
+	}
 	switch k, r := c.asks[e.Call], c.runs[e.Call]; {
+	case e.What == "cancel":
+		c.deliverCancel(e)
 	case e.What == "answered" && k != nil && !k.open:
 		c.Premises.OneAnswer++
 	case e.What == "request" && r != nil:
@@ -438,6 +472,8 @@ func (c *Checker) deliver(e *history.Event) {
 			c.Premises.RefusedNeverRuns++
 		}
 	}
+	// An answer that depends on no log is a refusal. The refusal was checked when its sender
+	// made it: the node of a client only forwards the refusal.
 	if e.What == "answered" && !e.Durable {
 		c.refusals = append(c.refusals, refusal{e.Call, 0})
 	}

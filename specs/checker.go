@@ -19,6 +19,9 @@ type Limits struct {
 	MaxPendingPerActor      int
 	MailboxBytesMax         int
 	RememberDone            actor.Duration
+	// MailboxAgeMax and CallsPerTreeMax are not checked if they are 0.
+	MailboxAgeMax   actor.Duration
+	CallsPerTreeMax int
 	// Agents are the existing agents by name. A simulation may change the map between
 	// observations.
 	Agents map[string]Agent
@@ -80,9 +83,13 @@ type Checker struct {
 	expiredCalls    []*ask        // calls that expired in this step and were not cancelled yet
 	refusals        []refusal     // refusals of this step whose effects have not left yet
 
-	streamPositions map[clientStream]uint64 // last event received by each client of a stream
-	lostRuns        map[actor.CallID]*run   // runs lost by volatile actors; their effects may continue
-	revoked         map[int]bool            // clients whose key is revoked
+	streamPositions map[clientStream]uint64        // last event received by each client of a stream
+	trees           map[actor.CallID]*tree         // by call of the client
+	cancelled       map[actor.CallID]*cancellation // calls cancelled before their turn
+	waiting         []*run                         // runs whose waits for a person are checked after this step
+	clamped         int                            // calls of this step that request more time than the maximum
+	lostRuns        map[actor.CallID]*run          // runs lost by volatile actors; their effects may continue
+	revoked         map[int]bool                   // clients whose key is revoked
 
 	seq          uint64        // number of events
 	brokenCycles []brokenCycle // most recent broken cycles, oldest first
@@ -116,6 +123,8 @@ func New(l Limits) *Checker {
 		nodes:           map[actor.NodeID]*node{},
 		streamPositions: map[clientStream]uint64{},
 		lostRuns:        map[actor.CallID]*run{},
+		trees:           map[actor.CallID]*tree{},
+		cancelled:       map[actor.CallID]*cancellation{},
 		revoked:         map[int]bool{},
 	}
 }
@@ -127,6 +136,7 @@ func (c *Checker) Observe(step uint64, events []history.Event) *Violation {
 		return c.violation
 	}
 	c.observation++
+	c.clamped = 0
 	c.step = step
 	if len(events) > 0 && events[0].Kind != history.Perform {
 		for _, r := range c.tainting {
@@ -232,6 +242,10 @@ func (c *Checker) endStep() {
 		c.checkTurnOutlivesCalls(r)
 	}
 	c.expiredCalls = c.expiredCalls[:0]
+	for _, r := range c.waiting {
+		c.checkWaitsHold(r)
+	}
+	c.waiting = c.waiting[:0]
 	c.reactivated, c.clockChanged, c.delivered, c.pendingHold, c.event = c.reactivated[:0], c.clockChanged[:0], nil, nil, nil
 }
 
@@ -360,6 +374,12 @@ func (c *Checker) activate(e *history.Event) {
 	a.activations++
 	a.activatedAt, a.activatedGlobal = e.At, c.globalNow()
 	to.enter(a)
+	for _, r := range a.openRuns { // the counts of a mailbox are not durable
+		r.overtaken = 0
+		if len(r.waits) > 0 {
+			a.agingFrom = max(a.agingFrom, e.At)
+		}
+	}
 	if !a.volatile {
 		c.reactivated = append(c.reactivated, a)
 	}

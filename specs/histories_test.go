@@ -177,7 +177,7 @@ func heldCall(after actor.Duration) *historyBuilder {
 	t := callerOnly()
 	until := t.now.Add(50 * time.Second)
 	t.step("n2", 2, message(history.Deliver, "request", child, alice, bob), activate(bob), admit(bob, child, root, 30*time.Second, alice), start(bob, child),
-		history.Event{Kind: history.Ask, What: "wait", Actor: bob, Parent: child, Step: 1}, holdEvent(history.Hold, "run", bob, child, 1, until))
+		history.Event{Kind: history.Ask, What: "wait", Actor: bob, Parent: child, Step: 1, Left: 50 * time.Second}, holdEvent(history.Hold, "run", bob, child, 1, until))
 	t.step("n1", 1, message(history.Deliver, "held", child, bob, alice), holdEvent(history.Hold, "ask", alice, child, 1, until), holdEvent(history.Hold, "run", alice, root, 1, until))
 	t.advance(after)
 	timeout := answer(alice, root, child)
@@ -418,6 +418,59 @@ func delayedStart(after actor.Duration) *historyBuilder {
 	t := newHistory()
 	t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute))
 	return t.advance(after).step("n1", 1, start(alice, root), history.Event{Kind: history.Ask, What: "tool", Actor: alice, Parent: root, Step: 1})
+}
+
+// overtakingCancel: bob receives the cancel of a call, and then its request.
+func overtakingCancel() *historyBuilder {
+	return newHistory().step("n2", 1, activate(bob), message(history.Deliver, "cancel", child, alice, bob)).
+		step("n2", 1, message(history.Deliver, "request", child, alice, bob), admit(bob, child, root, 30*time.Second, alice))
+}
+
+// restartedAfterCancel: bob receives a cancel, restarts after a crash and starts the cancelled call.
+func restartedAfterCancel(durable bool) *historyBuilder {
+	t := newHistory().step("n2", 1, activate(bob), message(history.Deliver, "cancel", child, alice, bob))
+	if durable {
+		t.sync("n2")
+	}
+	return t.crash("n2").step("n2", 2, activate(bob), admit(bob, child, root, 30*time.Second, alice), start(bob, child))
+}
+
+// queuedMessage is the nth message in a mailbox, and the size of the mailbox with it.
+func queuedMessage(nth byte, lane actor.Lane, count int) history.Event {
+	e := admit(alice, actor.CallID{9, nth}, actor.CallID{}, time.Minute)
+	e.Lane, e.Count, e.Bytes = lane, count, 10*count
+	return e
+}
+
+// busyAlice: a turn of alice is running.
+func busyAlice() *historyBuilder {
+	return newHistory().step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
+		history.Event{Kind: history.Ask, What: "tool", Actor: alice, Parent: root, Step: 1})
+}
+
+// queuedInLane: of two messages queued in one lane, alice starts the one with the given index.
+func queuedInLane(first byte) *historyBuilder {
+	next := start(alice, actor.CallID{9, first})
+	next.Count, next.Bytes = 1, 10
+	return busyAlice().step("n1", 1, queuedMessage(0, actor.High, 1)).step("n1", 1, queuedMessage(1, actor.High, 2)).step("n1", 1, reply(alice, root), next)
+}
+
+// overtaken: a message of the low lane is overtaken n times.
+func overtaken(n byte) *historyBuilder {
+	t := busyAlice().step("n1", 1, queuedMessage(0, actor.Low, 1))
+	running := root
+	for i := byte(1); i <= n; i++ {
+		next := start(alice, actor.CallID{9, i})
+		next.Count, next.Bytes = 1, 10
+		t.step("n1", 1, queuedMessage(i, actor.High, 2)).step("n1", 1, reply(alice, running), next)
+		running = next.Call
+	}
+	return t
+}
+
+// agedMailbox: a message is admitted behind one that has waited for the given time.
+func agedMailbox(age actor.Duration) *historyBuilder {
+	return busyAlice().step("n1", 1, queuedMessage(0, actor.Normal, 1)).advance(age).step("n1", 1, queuedMessage(1, actor.Normal, 2))
 }
 
 // claimedShards is a history in which one node has claimed shards.

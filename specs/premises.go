@@ -40,6 +40,17 @@ type Premises struct {
 	TurnComesBack        int `premise:"an actor becomes active again with an open turn"`
 	EveryWaitCycleBreaks int `premise:"a wait cycle exists"`
 	OwnedAgain           int `premise:"a shard loses its owner; the simulator's placement"`
+	LaneInherited        int `premise:"a call is made with another priority than normal"`
+	ContextInherited     int `premise:"a turn with a trace, project or workflow makes a call"`
+	ClampReported        int `premise:"a call requests more time than the maximum"`
+	ChainKept            int `premise:"an agent writes to its copy of the chain"`
+	TreeBudgetKept       int `premise:"a call is refused for the budget of its tree"`
+	CancelledNeverStarts int `premise:"a request arrives after its cancel"`
+	LaneIsFIFO           int `premise:"a call starts while another of its lane waits"`
+	NoLaneStarves        int `premise:"a call has been overtaken as often as allowed"`
+	MailboxAgeBounded    int `premise:"a call arrives at a mailbox with a message that is too old"`
+	KeyBindsBody         int `premise:"a client repeats a key with another body"`
+	WaitHoldsClock       int `premise:"a turn waits for a person"`
 	LinearKeys           int `premise:"a key gets more than one response"`
 	LinearOwners         int `premise:"a group of shards is claimed again"`
 	LinearKept           int `premise:"a message to an actor returns the value of an earlier one"`

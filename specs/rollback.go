@@ -18,6 +18,7 @@ type change struct {
 	undone   bool // undone already: another node owns the actor and never read these entries
 	run      *run
 	ask      *ask
+	wait     *wait
 	clock    stopwatch // value before the change
 	lastHold uint64    // value before the change
 }
@@ -30,6 +31,9 @@ const (
 	askHeld
 	runHeld
 	runEnded
+	callCancelled
+	waitOpened
+	waitClosed
 )
 
 func (c *Checker) recordChange(ch change) {
@@ -52,8 +56,15 @@ func (c *Checker) undo(ch *change) {
 		r.started, r.startedSeq = false, 0
 		a.queued++
 		a.queuedBytes += r.bytes
+	case callCancelled:
+		delete(c.cancelled, r.id)
+	case waitOpened:
+		ch.wait.open = false
+	case waitClosed:
+		ch.wait.open = true
 	case askMade:
 		ch.ask.open = false
+		c.treeOf(ch.ask.root).calls--
 		a.pending--
 		r.asks = slices.DeleteFunc(r.asks, func(k *ask) bool { return k == ch.ask })
 		delete(c.asks, ch.ask.id)
@@ -168,6 +179,7 @@ func (c *Checker) dropVolatile(a *actorState) {
 	}
 	for _, r := range a.openRuns {
 		for _, k := range r.asks {
+			c.treeOf(k.root).lost = true
 			delete(c.asks, k.id)
 		}
 		delete(c.runs, r.id)
@@ -213,6 +225,7 @@ func (c *Checker) forget() {
 			}
 			if c.runs[p.run.id] == p.run {
 				delete(c.runs, p.run.id)
+				delete(c.trees, p.run.id)
 			}
 		}
 	}

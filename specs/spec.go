@@ -47,12 +47,23 @@ const (
 	TurnComesBack        = "TurnComesBack"
 	EveryWaitCycleBreaks = "EveryWaitCycleBreaks"
 	OwnedAgain           = "OwnedAgain"
+	LaneInherited        = "LaneInherited"
+	ContextInherited     = "ContextInherited"
+	ClampReported        = "ClampReported"
+	ChainKept            = "ChainKept"
+	TreeBudgetKept       = "TreeBudgetKept"
+	CancelledNeverStarts = "CancelledNeverStarts"
+	LaneIsFIFO           = "LaneIsFIFO"
+	NoLaneStarves        = "NoLaneStarves"
+	MailboxAgeBounded    = "MailboxAgeBounded"
+	KeyBindsBody         = "KeyBindsBody"
+	WaitHoldsClock       = "WaitHoldsClock"
 )
 
 var all = []Spec{
 	{SingleActivation, "An actor is active on at most one cell under one epoch. No cell acts for it, or accepts its messages, under another epoch."},
 	{FencedWrites, "An entry decided under an old epoch never becomes durable after a newer epoch has taken over."},
-	{AcyclicCalls, "No agent occurs twice in a chain of calls, and a call always carries the chain it was made with."},
+	{AcyclicCalls, "No agent occurs twice in a chain of calls."},
 	{DepthBounded, "The number of calls above a call does not exceed the limit."},
 	{TimeLeftShrinks, "A call never has more time left than the turn that waits for it, nor more than the limit for one call."},
 	{OutstandingBounded, "The number of calls an actor waits for does not exceed the limit, and a call is refused for it only at the limit."},
@@ -79,6 +90,17 @@ var all = []Spec{
 	{TurnComesBack, "Every turn ends."},
 	{EveryWaitCycleBreaks, "Every wait cycle is broken before a call of it expires."},
 	{OwnedAgain, "A shard without an owner gets one again, once nodes run and messages arrive in time."},
+	{LaneInherited, "A call has the lane of its caller, or the lower one that its ask requests."},
+	{ContextInherited, "A call has the principal, project, workflow and trace of its caller."},
+	{ClampReported, "The events of a run report each call that requests more time than the maximum."},
+	{ChainKept, "A call carries the chain it was made with, even if an agent writes to its copy."},
+	{TreeBudgetKept, "The calls of a tree do not exceed its budget."},
+	{CancelledNeverStarts, "A call whose cancel has reached its actor never has a turn, even if it arrives later."},
+	{LaneIsFIFO, "The calls of one lane start in the order in which they were admitted."},
+	{NoLaneStarves, "The first call of a lane is overtaken by a bounded number of calls of higher lanes."},
+	{MailboxAgeBounded, "A mailbox whose oldest message has waited for too long admits no call."},
+	{KeyBindsBody, "A request that repeats an idempotency key with another body is refused; with the same body it is not."},
+	{WaitHoldsClock, "The clock of a run is held while its turn waits for a person."},
 }
 
 // All returns the specs: those checked by a Checker and those of package linear, which checks

