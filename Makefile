@@ -130,7 +130,7 @@ crash: build ## kill the real server N (20) times and simulate power failures; n
 	@$(GO) test ./host/disk -run '^TestPowerFailure' -count=1 -v -args -power-runs 50
 
 recovery: #+ crash at every single operation of a recovery, and within the recovery after it; N= histories, for a longer run
-	@$(GO) test ./host/disk -run '^TestRecovery' -count=1 -v -timeout 2h -args $(if $(N),-recovery-runs $(N))
+	@$(GO) test ./sim ./host/disk -run '^TestRecovery' -count=1 -v -timeout 2h -args $(if $(N),-recovery-runs $(N))
 
 load: build ## load-test a node, up to five times its peak: ARGS=
 	@bin/troupe load --plot docs --page docs/PERFORMANCE.md $(ARGS)

@@ -95,6 +95,9 @@ func (d *disk) write() {
 	d.writing = true
 	d.n.after(d.n.w.between(10*time.Microsecond, 200*time.Microsecond), func() {
 		d.writing = false
+		if d.crashesBefore("write") {
+			return
+		}
 		if d.n.w.faultFires(DiskErrorBefore) && d.fail(DiskErrorBefore, fmt.Sprintf("cannot write batch %d", d.inFlight[d.written].No)) {
 			return
 		}
@@ -151,11 +154,17 @@ func (d *disk) completeSync(count int) {
 		w.lastDisturbance = w.now
 	}
 	d.syncing, d.slow = false, false
+	if d.crashesBefore("sync") {
+		return
+	}
 	if w.faultFires(DiskFailed) && d.fail(DiskFailed, "cannot sync") {
 		return
 	}
 	fenced := false
 	for range count {
+		if d.crashesBefore("commit") {
+			return
+		}
 		if fenced = !d.commit(); fenced {
 			d.inFlight, d.written = nil, 0 // the batches after the rejected batch are discarded too
 			break
@@ -223,6 +232,16 @@ func inOldFormat(b *store.Batch) bool {
 	return slices.ContainsFunc(b.Rows, func(r store.Row) bool { return bytes.Contains(r.Value, head.Buf) })
 }
 
+// crashesBefore crashes the process if it starts and a crash precedes this operation. It
+// reports whether it did.
+func (d *disk) crashesBefore(operation string) bool {
+	crashes := d.n.w.startCrashes.precede(d.n, operation)
+	if crashes {
+		d.n.w.crash(d.n, "crash")
+	}
+	return crashes
+}
+
 // crash keeps the batches that were written and not synced. If a fault loses some of
 // these batches, crash keeps a prefix. Batches that were not written are lost.
 func (d *disk) crash() {
@@ -231,7 +250,7 @@ func (d *disk) crash() {
 	if kept > 0 && w.faultFires(DiskLostTail) {
 		kept -= w.affectedCount(DiskLostTail, kept-w.entropy.Int(kept))
 	}
-	if w.storeRefuses(d.n) {
+	if w.storeRefuses(d.n) || w.startCrashes.concern(d.n) && w.startCrashes.losesTail {
 		kept, written = 0, 0 // the batches never reached the store
 	}
 	for range kept {
@@ -280,11 +299,20 @@ func (d *disk) loadDue(c *cell, shards []uint16) {
 func (d *disk) read(c *cell, answer func() runtime.Input) {
 	n, w := d.n, d.n.w
 	defer w.setStream(w.setStream(topicDisk + StreamID(n.index)))
+	if s := w.startCrashes; s.concern(n) {
+		s.reads++
+	}
 	var read func()
 	read = func() {
 		if w.storeRefuses(n) {
 			n.after(storeRetryInterval, read)
 			return
+		}
+		if d.crashesBefore("read") {
+			return
+		}
+		if s := w.startCrashes; s.concern(n) {
+			s.reads--
 		}
 		c.enqueue(input{orderGroup: unordered, in: answer()})
 	}

@@ -135,6 +135,7 @@ func (n *node) start() {
 	for _, c := range n.cells {
 		c.boot(nil)
 	}
+	w.startCrashes.boot(n)
 	n.pollAgents()
 }
 

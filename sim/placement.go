@@ -188,6 +188,7 @@ func (w *Simulation) crash(n *node, why string) {
 	if w.crashable != nil {
 		invariant.Must(0, w.crashable.Crash())
 	}
+	w.startCrashes.begin(n)
 	n.up, n.pausedUntil = false, 0
 	for _, c := range n.cells {
 		c.stop()
@@ -197,7 +198,11 @@ func (w *Simulation) crash(n *node, why string) {
 	n.gated, n.running, n.upstreams.exchanges = nil, nil, nil
 	w.dropRequests(func(l *pendingRequest) bool { return l.cell.n == n })
 	w.dropStreams(n)
-	w.after(w.between(50*time.Millisecond, 6*time.Second), func() { w.restart(n) })
+	down := w.between(50*time.Millisecond, 6*time.Second)
+	if w.startCrashes.concern(n) {
+		down = reopenDelay
+	}
+	w.after(down, func() { w.restart(n) })
 }
 
 // restart starts the process of a crashed node, once the store can be reached and the
@@ -209,6 +214,13 @@ func (w *Simulation) restart(n *node) {
 	if w.storeRefuses(n) {
 		w.after(storeRetryInterval, func() { w.restart(n) })
 		return
+	}
+	for _, operation := range [...]string{"read the anchor", "verify the log", "read the registry"} {
+		if w.startCrashes.precede(n, operation) {
+			w.startCrashes.begin(n)
+			w.after(reopenDelay, func() { w.restart(n) })
+			return
+		}
 	}
 	if wait := n.startDelay(); wait > 0 {
 		w.after(wait, func() { w.restart(n) })

@@ -41,6 +41,7 @@ type Options struct {
 	shrink        budget              // tests only: a different shrink budget
 	Doses         map[Fault]Dose      // doses of single faults; WholeDose if absent
 	lossyRegister bool                // tests only: swap registers lose their value after a while
+	startCrashes  *startCrashes       // tests only: crashes of a starting node
 	timeMax       actor.Duration      // ends the run after this simulated time, idle or not; 0: no such limit
 	OnShrunk      func(steps int)     // called with the number of steps of each smaller failure; nil: not called
 	StepsMax      int                 // ends the run after this number of steps, idle or not; 0: no such limit
@@ -96,6 +97,7 @@ type Simulation struct {
 	seed             uint64
 	stepsMax         int
 	endsAt           actor.Time // 0: no such limit
+	startCrashes     *startCrashes
 	entropy          Entropy
 	plan             Plan
 	scheduler        scheduler
@@ -158,7 +160,7 @@ type Simulation struct {
 // New creates the simulation of a seed, with all nodes started and the workload
 // scheduled.
 func New(o Options) *Simulation {
-	w := &Simulation{seed: o.Seed, rule: o.rule, stepsMax: o.StepsMax, entropy: o.Entropy, now: Origin, log: newCanonicalLog(o), kv: &store.Memory{},
+	w := &Simulation{seed: o.Seed, rule: o.rule, stepsMax: o.StepsMax, startCrashes: o.startCrashes, entropy: o.Entropy, now: Origin, log: newCanonicalLog(o), kv: &store.Memory{},
 		engine: directEngine{}, withdrawnAgent: -1, callFaults: map[actor.CallID]callFault{}, loopingRuns: map[actor.CallID]bool{},
 		judge: linear.New(), keyOfCall: map[actor.CallID]string{}, latestAttempts: map[attemptKey]uint32{}, storms: map[actor.CallID]*storm{}}
 	for f, dose := range o.Doses {
@@ -518,6 +520,9 @@ const compareEvery = 1000
 func (w *Simulation) afterStep(n *node) {
 	if w.Stats.Steps%compareEvery == 0 {
 		w.compareStates()
+	}
+	if w.startCrashes.afterStep(n) {
+		w.endProcess(NodeCrash, n, func() { w.crash(n, "crash") }, "%s crashes", n.id)
 	}
 	if n.crashInSteps > 0 {
 		if n.crashInSteps--; n.crashInSteps == 0 && n.up {
