@@ -34,7 +34,7 @@ const (
 	reopenDelay = 50 * time.Millisecond
 )
 
-// concern returns whether there are crashes for this node.
+// concern reports whether the crashes are those of this node.
 func (s *startCrashes) concern(n *node) bool { return s != nil && n.index == s.node }
 
 // afterStep ends the start of a node that has recovered. It reports whether the node

@@ -111,6 +111,8 @@ type promise struct {
 	text   string // message of the run
 	events [][]byte
 	answer string // "" if there was no answer yet
+	// only the events are known: no client called the run and knows its answer
+	eventsOnly bool
 }
 
 // powerLoss is the file system after a power failure and the promises made
@@ -351,7 +353,7 @@ func (t promise) verify(kv store.KV, run actor.CallID, ended bool) error {
 		return err
 	}
 	answer := t.answer
-	if answer == "" && ended {
+	if answer == "" && ended && !t.eventsOnly {
 		answer = "I asked the helper. It said: response from helper: " + t.text // it was held and then resumed
 	}
 	if answer == "" {

@@ -110,8 +110,8 @@ func (r *recoveryTest) crashNode(t *testing.T, p *powerTest, name string, depth 
 	o.fs = recorder
 	err := p.resume(t.Context(), o, func(run store.RunOwner, events [][]byte) {
 		recorder.update(func() {
-			known := recorder.promises[run.Run]
-			known.to, known.events = run.Actor, events
+			known, ok := recorder.promises[run.Run]
+			known.to, known.events, known.eventsOnly = run.Actor, events, known.eventsOnly || !ok
 			recorder.promises[run.Run] = known
 		})
 	})
