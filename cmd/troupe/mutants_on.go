@@ -23,9 +23,19 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// mutantsOption adds the command mutants, which only this build has.
+// mutantsOption adds the commands mutants and inert, which only this build has.
 func mutantsOption() kong.Option {
-	return kong.DynamicCommand("mutants", "Disable each guard in turn and check that the simulator detects it.", "", &MutantsCmd{})
+	return kong.OptionFunc(func(k *kong.Kong) error {
+		for _, command := range []kong.Option{
+			kong.DynamicCommand("mutants", "Disable each guard in turn and check that the simulator detects it.", "", &MutantsCmd{}),
+			kong.DynamicCommand("inert", "Remove the effect of each fault in turn and check that the simulator no longer counts it.", "", &InertCmd{}),
+		} {
+			if err := command.Apply(k); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // MutantsCmd disables one guard at a time and checks that the simulator detects it.
