@@ -482,6 +482,7 @@ func TestOperatorBecomesOwner(t *testing.T) {
 // a name.
 func TestClientCannotTakeNameInUse(t *testing.T) {
 	f := newRegistryFixture(t)
+	f.mustApply(agents.OpPut, `{"agent_id":"another"}`) // precedes the agent with the name
 	f.mustApply(agents.OpPut, `{"agent_id":"billing-1","name":"Billing <&>"}`)
 	refused := func(operation, body, want string) {
 		t.Helper()

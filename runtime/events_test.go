@@ -3,12 +3,15 @@
 package runtime
 
 import (
+	"context"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // flood sends pieces of an answer until the run ends, at most 1,000.
@@ -95,5 +98,30 @@ func TestEventsOfRunAreBounded(t *testing.T) {
 	n.want(id, "EventsExceeded")
 	if got := len(n.events[id]); got > 60 {
 		t.Errorf("got %d events, want at most 60", got)
+	}
+}
+
+// The events of a tool call report its creation, its dispatch and its result. A refused
+// one is not dispatched.
+func TestEventsOfToolCall(t *testing.T) {
+	n := newNode(t, 1, agent("a", askOnce(actor.Ask{Kind: actor.AskTool, Name: "known", Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte("{}")}}},
+		actor.Ask{Kind: actor.AskTool, Name: "unknown"})))
+	err := n.tools.RegisterBuiltin(tools.Tool{Name: "known", Schema: `{"type":"object"}`, Handler: func(context.Context, []byte) tools.Result {
+		return actor.Answer{Parts: actor.Text("result")}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := n.send("a", "x")
+	n.advance(time.Second)
+	got := map[uint16][]runs.Type{}
+	for _, e := range n.events[run] {
+		if e.Step == 1 {
+			got[e.Index] = append(got[e.Index], e.Type)
+		}
+	}
+	want := map[uint16][]runs.Type{0: {runs.ToolCallCreated, runs.ToolDispatched, runs.ToolResult}, 1: {runs.ToolCallCreated, runs.ToolResult}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got events %v, want %v", got, want)
 	}
 }

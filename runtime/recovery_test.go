@@ -102,3 +102,15 @@ func TestCancelReachesRunOfDeletedAgent(t *testing.T) {
 		t.Errorf("got status %v, want an ended run", r.Status)
 	}
 }
+
+// A run cancelled by a client is Stopped, and its refusal names the user.
+func TestCancelledRunNamesUser(t *testing.T) {
+	n := newNode(t, 1, agent("a", waiting(time.Minute)))
+	run := n.send("a", "x")
+	n.drain()
+	n.deliver(actor.NewID("a", ""), actor.Cancel{Call: run, Reason: actor.Stopped, By: "ann"})
+	n.drain()
+	if r := n.runs[run]; r.Refusal == nil || r.Refusal.Reason != actor.Stopped || r.Refusal.Detail != "ann cancelled the run" {
+		t.Errorf("got %v", r.Refusal)
+	}
+}

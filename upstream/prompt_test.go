@@ -234,6 +234,11 @@ func TestToolNamesOnTheWire(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for i, want := range []string{"a_b", "a_b_2", "a-b", "a_b_3"} {
+		if got := offered.Tools[i].Name; got != want {
+			t.Errorf("%q has the wire name %q, want %q", p.Tools[i].Name, got, want)
+		}
+	}
 	seen := map[string]bool{}
 	for i, tool := range offered.Tools {
 		if len(tool.Name) > 64 || strings.Trim(tool.Name, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" || seen[tool.Name] {
