@@ -484,6 +484,35 @@ func TestStepsPerTurnLimit(t *testing.T) {
 	}
 }
 
+// A state of exactly StateBytesMax is accepted.
+func TestStateOfMaximumSize(t *testing.T) {
+	refusal := func(continuation int) string {
+		action, err := agents.ExecuteAgentStep(func(agents.Config, agents.State) (agents.Action, error) {
+			return agents.Continue("", make([]byte, continuation), agents.Call("a", "")), nil
+		}, agents.Config{}, agents.State{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if action.Done == nil {
+			return ""
+		}
+		return action.Done.Refusal.Detail
+	}
+	var id string
+	var size int
+	detail := strings.TrimPrefix(refusal(2*agents.StateBytesMax), "the state of ")
+	if n, err := fmt.Sscanf(detail, "%s is %d bytes", &id, &size); n != 2 {
+		t.Fatalf("%q: %v", detail, err)
+	}
+	rest := 3*agents.StateBytesMax - size
+	if got := refusal(rest); got != "" {
+		t.Errorf("a state of the maximum size is refused: %s", got)
+	}
+	if refusal(rest+1) == "" {
+		t.Error("a state above the maximum size is accepted")
+	}
+}
+
 func TestTurnStateLimit(t *testing.T) {
 	big := strings.Repeat("x", agents.StateBytesMax*2/3)
 	twice := func(t *agents.Turn) (string, error) {

@@ -26,6 +26,9 @@ func TestTOMLNestingLimit(t *testing.T) {
 		{`x={b="""a"""",c=` + deep, "nests deeper"},
 		{`x={b='''a''''',c=` + deep, "nests deeper"},
 		{`x={b="\"",c=` + deep, "nests deeper"},
+		// A closed list ends one level only, and a list may follow a string at once.
+		{"x=" + strings.Repeat("[[]", 9), "nests deeper"},
+		{"x=" + strings.Repeat(`[""`, 9), "nests deeper"},
 		{`x={b='\',c=` + deep, "nests deeper"},
 		{`x={b='''\''',c=` + deep, "nests deeper"},
 		{`x={b="""\"""",c=1,d='` + "\n" + deep, "nests deeper"},

@@ -565,6 +565,23 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
+// An event that is cut off before the end of its type has none.
+func TestTypeOfTruncatedEvent(t *testing.T) {
+	for _, e := range sampleRun() {
+		b := Encode(e)
+		end := bytes.Index(b, []byte(`"type":"`)) + len(`"type":"`) + len(e.Type.String()) + 1
+		for n := range b {
+			want := Type(0)
+			if n >= end {
+				want = e.Type
+			}
+			if got := TypeOf(b[:n]); got != want {
+				t.Fatalf("%s: got %v, want %v", b[:n], got, want)
+			}
+		}
+	}
+}
+
 // TestFrameDataLineEnds encodes data with each kind of line end. A missed line end
 // would let data inject fields into a frame.
 func TestFrameDataLineEnds(t *testing.T) {

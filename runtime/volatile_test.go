@@ -133,6 +133,19 @@ func TestOnlyRequestedEventKindsAreEmitted(t *testing.T) {
 	}
 }
 
+// A call that its callee refuses is reported once, with the reason.
+func TestCalleeReportsRefusal(t *testing.T) {
+	c := newTestCell(Config{}, agent("none", echo(), volatile))
+	call := newVisit(1, "none").Call
+	call.Chain, call.Parent, call.Root = []actor.ID{actor.NewID("caller", "s")}, actor.NewCallID(1, 1, 6), actor.NewCallID(1, 1, 6)
+	call.Left = 0
+	r := c.Step(2, Deliver{actor.Envelope{From: actor.Address{Node: "other"}, To: call.To, Epoch: 1, Body: actor.Request{Call: call}}})
+	refusals := slices.DeleteFunc(r.Events, func(e history.Event) bool { return e.Kind != history.Refuse })
+	if len(refusals) != 1 || refusals[0].Call != call.ID || refusals[0].Reason != actor.Deadline || refusals[0].Why != "callee" {
+		t.Errorf("got events %v", refusals)
+	}
+}
+
 // An idle volatile actor uses no memory beyond its activation, and a client that is
 // answered at once leaves no state.
 func TestIdleVolatileActorReleasesMemory(t *testing.T) {

@@ -314,6 +314,21 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
+// Version 1 has no place for the retries of an ask, the number of attempts that streamed,
+// or that an agent's own call was added.
+func TestVersion1CannotRepresentAsks(t *testing.T) {
+	for _, test := range []struct {
+		asked  Asked
+		beyond bool
+	}{{Asked{Attempt: 1}, false}, {Asked{Attempt: 1, Retries: 1}, true}, {Asked{Attempt: 1, StreamedAfter: 1}, true}, {Asked{Attempt: 1, Added: true}, true}} {
+		e := Entry{Actor: actor.NewID("a", "s"), N: 1, Record: Asking{Asks: []Asked{test.asked}}}
+		w := &encoder{version1: true}
+		if w.entry(&e, e.Record, true); w.beyondVersion1 != test.beyond {
+			t.Errorf("%+v: beyond version 1 is %v, want %v", test.asked, w.beyondVersion1, test.beyond)
+		}
+	}
+}
+
 // Encodings of version 1 decode to the same values. The encoder sets beyondVersion1
 // for a value that version 1 cannot represent.
 func TestVersion1IsReadable(t *testing.T) {
