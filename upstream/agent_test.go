@@ -118,15 +118,33 @@ func TestInvokeSendsOnlyValidTraceparent(t *testing.T) {
 	}
 }
 
+// An agent that reports no total used the sum of its input and output.
+func TestAgentUsageTotal(t *testing.T) {
+	for data, want := range map[string]upstream.Usage{
+		`{}`: {},
+		`{"usage":{"input_tokens":2,"output_tokens":3}}`:             {Known: true, Input: 2, Output: 3, Total: 5},
+		`{"usage":{"input_tokens":2,"output_tokens":3,"tokens":1}}`:  {Known: true, Input: 2, Output: 3, Total: 1},
+		`{"usage":{"input_tokens":2,"output_tokens":3,"tokens":12}}`: {Known: true, Input: 2, Output: 3, Total: 12},
+	} {
+		d, failure := upstream.NewAgentDecoder("agent helper", "run-1", nil, "text/event-stream")
+		if failure != nil {
+			t.Fatal(failure)
+		}
+		if _, failure := d.Decode([]byte("event: done\ndata: " + data + "\n\n")); failure != nil || !d.Done() || d.Completion().Usage != want {
+			t.Errorf("%s: got %+v, %v, want %+v", data, d.Completion().Usage, failure, want)
+		}
+	}
+}
+
 func TestHealth(t *testing.T) {
-	second := func(n int) actor.Time { return actor.Time(time.Duration(n) * time.Second) }
+	second := func(n int) actor.Time { return actor.Time(time.Duration(1000+n) * time.Second) }
 	h := upstream.NewHealth(second(0))
 	for _, c := range []struct {
 		at      int
 		status  int // of a poll; -1: heartbeat, -2: neither
 		healthy bool
 		poll    int
-		since   int // start of the unhealthy time
+		since   int // start of the unhealthy time; 0: healthy
 	}{
 		{0, -2, true, 15, 0},
 		{15, 0, true, 30, 0},
@@ -158,7 +176,11 @@ func TestHealth(t *testing.T) {
 		if refusal != nil && (refusal.Reason != actor.Unavailable || refusal.RetryAfter <= 0) {
 			t.Errorf("at %d: got refusal %+v, want Unavailable with RetryAfter", c.at, refusal)
 		}
-		if pass.Since != second(c.since) {
+		since := actor.Time(0)
+		if c.since != 0 {
+			since = second(c.since)
+		}
+		if pass.Since != since {
 			t.Errorf("at %d: unhealthy since %v, want %d s", c.at, time.Duration(pass.Since), c.since)
 		}
 	}
