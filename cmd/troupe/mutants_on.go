@@ -55,7 +55,7 @@ const (
 // Help returns the text shown below the flags.
 func (MutantsCmd) Help() string {
 	return `Each guard is a check in the code that keeps one spec true. With the guard disabled, the simulator must violate
-that spec. Exits with code 1 if it does not, or if a shrunk failure has more than ` + fmt.Sprint(shrunkStepsMax) + ` steps.
+that spec: a mutant that only other specs detect is weak. Exits with code 1 if one is weak or missed, or if a shrunk failure has more than ` + fmt.Sprint(shrunkStepsMax) + ` steps.
 
 Examples:
   troupe-mutants mutants
@@ -115,7 +115,11 @@ func (c *MutantsCmd) Run(s streams) error {
 		seconds := time.Since(start).Seconds()
 		if found == nil {
 			missed++
-			fmt.Fprintf(out, "%-32s %-22s %6s %7.1f %6s  found by others: %v\n", g.Mutant, g.Spec, "MISSED", seconds, "", others)
+			verdict := "MISSED"
+			if len(others) > 0 {
+				verdict = "WEAK" // detected, but not by the spec that is named
+			}
+			fmt.Fprintf(out, "%-32s %-22s %6s %7.1f %6s  found by others: %v\n", g.Mutant, g.Spec, verdict, seconds, "", others)
 			continue
 		}
 		steps, detail := found.Stats.Steps, firstLine(found.Violation.Detail)
