@@ -80,6 +80,8 @@ func (c *Checker) admit(e *history.Event) {
 	r := &run{id: e.Call, actor: a, activation: a.activations, chain: slices.Clone(e.Chain), lane: e.Lane, context: e.Context, left: e.Left, clock: startStopwatch(a.cell.node, e.At), bytes: max(0, e.Bytes-a.queuedBytes)}
 	r.tainted = a.volatile && c.deliveredDurable("request", e.Call)
 	r.readmitted = c.lostRuns[e.Call] != nil
+	r.confirmed = c.formerConfirmed[e.Call]
+	delete(c.formerConfirmed, e.Call)
 	r.admittedSeq, r.admittedAt = c.seq, c.globalNow()
 	c.runs[r.id] = r
 	a.add(r)

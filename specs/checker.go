@@ -89,6 +89,7 @@ type Checker struct {
 	waiting         []*run                         // runs whose waits for a person are checked after this step
 	clamped         int                            // calls of this step that request more time than the maximum
 	lostRuns        map[actor.CallID]*run          // runs lost by volatile actors; their effects may continue
+	formerConfirmed map[actor.CallID][]actor.Epoch // confirmed, of runs that a crash undid
 	revoked         map[int]bool                   // clients whose key is revoked
 
 	seq          uint64        // number of events
@@ -123,6 +124,7 @@ func New(l Limits) *Checker {
 		nodes:           map[actor.NodeID]*node{},
 		streamPositions: map[clientStream]uint64{},
 		lostRuns:        map[actor.CallID]*run{},
+		formerConfirmed: map[actor.CallID][]actor.Epoch{},
 		trees:           map[actor.CallID]*tree{},
 		cancelled:       map[actor.CallID]*cancellation{},
 		revoked:         map[int]bool{},

@@ -49,6 +49,7 @@ func (c *Checker) undo(ch *change) {
 	switch ch.kind {
 	case runAdmitted:
 		a.remove(r)
+		c.keepConfirmed(r)
 		if c.runs[r.id] == r {
 			delete(c.runs, r.id)
 		}
@@ -183,6 +184,7 @@ func (c *Checker) dropVolatile(a *actorState) {
 			delete(c.asks, k.id)
 		}
 		delete(c.runs, r.id)
+		c.keepConfirmed(r)
 		if len(r.performed) > 0 {
 			c.lostRuns[r.id] = r
 			c.scheduleForget(expiry{at: c.now.Add(r.left + c.limits.RememberDone), run: r})

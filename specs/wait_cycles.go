@@ -154,6 +154,14 @@ func (c *Checker) confirm(e *history.Event) {
 	}
 }
 
+// keepConfirmed remembers the confirmations of a run that a crash undid. Probes are not undone, so
+// one of before the crash may still break a cycle.
+func (c *Checker) keepConfirmed(r *run) {
+	if len(r.confirmed) > 0 {
+		c.formerConfirmed[r.id] = r.confirmed
+	}
+}
+
 // checkConfirmed checks that each wait of a cycle was confirmed under the epoch of the first lap. An
 // actor under another epoch may have lost and restored the wait in between.
 func (c *Checker) checkConfirmed(e *history.Event) {
