@@ -76,6 +76,7 @@ replay: build ## replay a failed seed from its folder: DIR=
 
 tla: ## model-check the specifications with TLC; needs Java and Maven: ARGS=
 	@$(GO) run ./tla/tlc $(ARGS)
+	@$(if $(ARGS),,$(GO) run ./tla/tlc mutations)
 
 tla-big: #+ model-check with larger bounds; takes hours, not in CI: ARGS=
 	@$(GO) run ./tla/tlc -big $(ARGS)

@@ -217,9 +217,12 @@ Restart ==
 \* The run has ended. Any other state without a next one is a deadlock, which TLC reports.
 Quiet == Ended(run)
 
+\* A defect only: a tool's timer fires while the node is down.
+Late(t) == Bug = "deadtimer" /\ ~up /\ Out(tool[t].st) /\ Move(t, [tool[t] EXCEPT !.st = "TIMEOUT"])
+
 Next ==
   \/ Start \/ Reply \/ Cancel \/ Sync \/ Crash \/ Restart
-  \/ \E t \in Tools : \/ Obey(t) \/ Expire(t) \/ Tick(t)
+  \/ \E t \in Tools : \/ Obey(t) \/ Expire(t) \/ Tick(t) \/ Late(t)
                       \/ \E x \in Args : Ask(t, x) \/ Edit(t, x)
                       \/ \E p \in Policies : Check(t, p)
                       \/ \E s \in Begun : Begin(t, s)
@@ -265,6 +268,8 @@ Structured == Ended(run) => \A t \in Tools : ~Open(tool[t].st) /\ \A n \in 1..La
 CancelledNeverStarts == [][Ended(run) /\ flt'.crash = flt.crash => \A t \in Tools :
   /\ tool'[t].st # tool[t].st => ~Out(tool'[t].st)
   /\ appr'[t] # appr[t] => \A n \in 1..Len(appr'[t]) : appr'[t][n].st # "APPROVED"]_vars
+\* A node that has crashed takes no step until it restarts.
+SilentWhenDown == [][~up /\ ~up' => UNCHANGED <<run, tool, appr, disk, out, told, eff>>]_vars
 \* Every run ends, whatever people and tools do: who waits for a person waits no longer than the approval's time.
 EveryRunEnds == run # "none" ~> Ended(run)
 

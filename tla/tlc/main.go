@@ -27,7 +27,7 @@ const (
 	specDir  = "tla"
 	cacheDir = ".cache/tlc"
 	usage    = `usage: go run ./tla/tlc [-run REGEXP] [-list] [-write] [-keep] [-big]
-       go run ./tla/tlc traces | walks [-h]
+       go run ./tla/tlc traces | walks | mutations [-h]
 
 Runs TLC on every config of tla/ and compares the result with the expectation in
 the first line of the config. Exit 0: all as expected. Exit 1: a mismatch or an
@@ -66,6 +66,9 @@ func run(ctx context.Context, args []string) int {
 	}
 	if len(args) > 0 && args[0] == "walks" {
 		return walks(ctx, args[1:])
+	}
+	if len(args) > 0 && args[0] == "mutations" {
+		return mutations(ctx, args[1:])
 	}
 	flags := flag.NewFlagSet("tlc", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), usage) }

@@ -30,11 +30,12 @@ const brokenDir = "broken"
 
 // TLC runs configs.
 type TLC struct {
-	Java   string // path of the java command
-	Jar    string // path of the jar of TLC
-	Dir    string // folder of the modules
-	Big    bool   // configs are those of Dir/big, which take hours
-	Output string // folder for the output of each run
+	Java   string        // path of the java command
+	Jar    string        // path of the jar of TLC
+	Dir    string        // folder of the modules
+	Big    bool          // configs are those of Dir/big, which take hours
+	Limit  time.Duration // maximum time for one model; 0 means runTimeout, or bigRunTimeout if Big
+	Output string        // folder for the output of each run
 }
 
 // A Result is a config and the report of its run.
@@ -127,6 +128,9 @@ func (t TLC) output(ctx context.Context, c Config) ([]byte, error) {
 	config, limit := filepath.Join(c.Folder, c.Name+".cfg"), runTimeout
 	if t.Big {
 		config, limit = filepath.Join(bigDir, config), bigRunTimeout
+	}
+	if t.Limit > 0 {
+		limit = t.Limit
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not finished after %v", limit))
 	defer cancel()
