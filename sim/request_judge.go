@@ -100,8 +100,20 @@ func (s *upstreamConn) checkMessage(i int, got, want *upstream.Message) {
 		case isObject(call.Arguments):
 			s.checkWire("the arguments of a call", arguments, strings.TrimSpace(call.Arguments))
 		}
-		s.checkWire("a call", got.Calls[j].ID+" "+got.Calls[j].Name, call.ID+" "+strings.ReplaceAll(call.Name, ".", "_"))
+		s.checkWire("a call", got.Calls[j].ID+" "+got.Calls[j].Name, call.ID+" "+wireName(call.Name))
 	}
+}
+
+// wireName returns the name of a tool as servers of models accept it: letters, digits,
+// '_' and '-', at most 64 bytes.
+func wireName(name string) string {
+	b := []byte(name)
+	for i, c := range b {
+		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-", rune(c)) {
+			b[i] = '_'
+		}
+	}
+	return string(b[:min(len(b), 64)])
 }
 
 // isObject reports whether the text is one JSON object in which no name occurs twice.
