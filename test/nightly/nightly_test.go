@@ -86,3 +86,20 @@ func TestRowsSurviveThePage(t *testing.T) {
 		t.Error(page())
 	}
 }
+
+func TestLanesHaveTargets(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, l := range lanes(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
+		if l.command[0] != "make" || !strings.Contains(string(makefile), "\n"+l.command[1]+":") {
+			t.Errorf("lane %s: no target %s", l.name, l.command[1])
+		}
+		if names[l.name] {
+			t.Errorf("two lanes are named %s", l.name)
+		}
+		names[l.name] = true
+	}
+}
