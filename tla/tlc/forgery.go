@@ -39,7 +39,7 @@ var operators = []struct {
 		return slices.Delete(slices.Clone(h.Events), i, i+1), "", true
 	}},
 	{"duplicate", func(_ *rand.Rand, h *trace, i int) ([]event, string, bool) {
-		if e := &h.Events[i]; e.Kind == "Deliver" || e.Kind == "Send" && e.What == "request" {
+		if e := &h.Events[i]; e.Kind == "Deliver" || e.Kind == "Send" && e.What == "request" || e.Kind == "Perform" && e.Why == "request" {
 			return nil, "", false // the network duplicates messages, and callers repeat requests
 		}
 		return insert(h.Events, i+1, h.Events[i]), "", true
