@@ -24,7 +24,7 @@ type process struct {
 }
 
 const (
-	memoryMaxKB = 8 << 20          // address space
+	memoryMaxKB = 8 << 20          // private writable memory; a browser reserves far more addresses than it uses
 	wallMax     = 40 * time.Minute // for a program that waits; one that computes ends earlier
 	outputMax   = 64 << 10         // bytes of the standard error that are kept
 )
@@ -37,7 +37,7 @@ var errEndless = errors.New("exceeds its processor time")
 func (p process) run(ctx context.Context, cpu time.Duration) (stdout, stderr []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wallMax)
 	defer cancel()
-	limits := fmt.Sprintf("ulimit -v %d; ulimit -t %d; exec \"$0\" \"$@\"", memoryMaxKB, int(cpu.Seconds())+1)
+	limits := fmt.Sprintf("ulimit -d %d; ulimit -t %d; exec \"$0\" \"$@\"", memoryMaxKB, int(cpu.Seconds())+1)
 	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", limits, p.path}, p.args...)...)
 	cmd.Dir, cmd.Stdin = p.dir, p.stdin
 	cmd.Env = append(os.Environ(), p.env...)

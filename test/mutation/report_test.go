@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -69,18 +70,51 @@ func TestFloorsIgnoreEquivalentMutants(t *testing.T) {
 
 func TestRowsContinueInTheSameVersion(t *testing.T) {
 	dir := t.TempDir()
-	r, err := openRows(dir, "v1")
+	r, err := openRows(dir, version{"v1", "t1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := r.add(row{Mutant: "drawn:3", Layer: byWorlds, Killer: "ASpec"}); err != nil {
 		t.Fatal(err)
 	}
-	if r, err = openRows(dir, "v1"); err != nil || r.killer("drawn:3", byWorlds) != "ASpec" || r.has("drawn:3", byOwnTests) {
+	if err := r.add(row{Mutant: "drawn:3", Layer: byAllTests, Killer: "TestA"}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = openRows(dir, version{"v1", "t1"}); err != nil || r.killer("drawn:3", byWorlds) != "ASpec" || r.killer("drawn:3", byAllTests) != "TestA" || r.has("drawn:3", byOwnTests) {
 		t.Errorf("reopened: %v, %v", r.all, err)
 	}
-	if r, err = openRows(dir, "v2"); err != nil || r.has("drawn:3", byWorlds) {
+	for range 2 {
+		if r, err = openRows(dir, version{"v1", "t2"}); err != nil || r.killer("drawn:3", byWorlds) != "ASpec" || r.has("drawn:3", byAllTests) {
+			t.Errorf("with other tests, only the outcomes of worlds hold: %v, %v", r.all, err)
+		}
+	}
+	if r, err = openRows(dir, version{"v2", "t2"}); err != nil || r.has("drawn:3", byWorlds) {
 		t.Errorf("rows of other sources are kept: %v, %v", r.all, err)
+	}
+}
+
+// A test changes the version of the tests, and a source file that of both.
+func TestVersionsFollowTheirSources(t *testing.T) {
+	root := writeModule(t, "package p\n")
+	write := func(path string) version {
+		if err := writeIfChanged(filepath.Join(root, path), []byte("package p // changed")); err != nil {
+			t.Fatal(err)
+		}
+		v, err := fingerprint(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	first := write("docs/p.go")
+	if second := write("p/p_test.go"); second.program != first.program || second.tests == first.tests {
+		t.Errorf("a changed test: %v, then %v", first, second)
+	}
+	if third := write("p/testdata/a.txt"); third.program != first.program {
+		t.Errorf("a changed file for tests: %v, then %v", first, third)
+	}
+	if last := write("p/p.go"); last.program == first.program {
+		t.Errorf("a changed program keeps the version %v", last)
 	}
 }
 
@@ -118,12 +152,22 @@ func TestSurvivorsFile(t *testing.T) {
 	}
 }
 
-// A mutant that computes without end does not outlive its limit.
+// A mutant that computes or allocates without end does not outlive its limit. Reserved
+// addresses that hold no memory, which a browser needs, are not limited.
 func TestProcessLimits(t *testing.T) {
-	if os.Getenv("MUTANT") == "endless" {
+	const limit = memoryMaxKB << 10
+	switch os.Getenv("MUTANT") {
+	case "endless":
 		for n := 0; ; n++ {
 			_ = n
 		}
+	case "greedy":
+		t.Fatal(len(make([]byte, limit)))
+	case "reserving":
+		if _, err := syscall.Mmap(-1, 0, 2*limit, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE); err != nil {
+			t.Fatal(err)
+		}
+		return
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -133,6 +177,14 @@ func TestProcessLimits(t *testing.T) {
 	_, stderr, err := p.run(context.Background(), 0)
 	if !errors.Is(err, errEndless) || ended(stderr, err) != errEndless.Error() {
 		t.Errorf("an endless program ends with %v: %s", err, stderr)
+	}
+	p.env[0] = "MUTANT=greedy"
+	if _, stderr, err = p.run(context.Background(), time.Minute); !strings.Contains(ended(stderr, err), "out of memory") {
+		t.Errorf("a program that allocates %d bytes ends with %v: %s", limit, err, stderr)
+	}
+	p.env[0] = "MUTANT=reserving"
+	if stdout, stderr, err := p.run(context.Background(), time.Minute); err != nil {
+		t.Errorf("a program that reserves addresses ends with %v: %s%s", err, stdout, stderr)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // A row is the outcome of one layer for one mutant.
@@ -30,22 +31,46 @@ type rows struct {
 	all  map[string]map[layer]row // by mutant
 }
 
-// openRows reads the rows in dir, and removes those of another draw or other sources.
-func openRows(dir, version string) (rows, error) {
+// openRows reads the rows in dir. It removes those of another draw or another program,
+// and the outcomes of tests if the tests have changed.
+func openRows(dir string, v version) (rows, error) {
 	r := rows{path: filepath.Join(dir, "rows.json"), all: map[string]map[layer]row{}}
 	versionPath := filepath.Join(dir, "version")
-	if old, err := os.ReadFile(versionPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	text, err := os.ReadFile(versionPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return r, err
-	} else if string(old) != version {
+	}
+	program, tests, _ := strings.Cut(string(text), "\n")
+	if program != v.program {
+		tests = ""
 		if err := os.RemoveAll(dir); err != nil {
 			return r, err
 		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return r, err
 		}
-		return r, os.WriteFile(versionPath, []byte(version), 0o644)
 	}
-	return r, readLines(r.path, r.keep)
+	var all []row
+	if err := readLines(r.path, func(one row) { all = append(all, one) }); err != nil {
+		return r, err
+	}
+	if tests != v.tests {
+		if err := os.WriteFile(r.path, nil, 0o644); err != nil {
+			return r, err
+		}
+		for _, one := range all {
+			if one.Layer == byWorlds || one.Layer == byMoreWorlds {
+				if err := r.add(one); err != nil {
+					return r, err
+				}
+			}
+		}
+		return r, os.WriteFile(versionPath, []byte(v.program+"\n"+v.tests), 0o644)
+	}
+	for _, one := range all {
+		r.keep(one)
+	}
+	return r, nil
 }
 
 func (r *rows) keep(one row) {

@@ -69,9 +69,12 @@ type tested struct {
 	cpu  time.Duration // limit of its processor time
 }
 
-// fingerprint identifies the sources that decide about mutants.
-func fingerprint(root string) (string, error) {
-	h := sha256.New()
+// A version identifies the sources that decide about mutants.
+type version struct{ program, tests string }
+
+// fingerprint returns the version of the sources below root.
+func fingerprint(root string) (version, error) {
+	program, tests := sha256.New(), sha256.New()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -87,10 +90,14 @@ func fingerprint(root string) (string, error) {
 			return nil
 		}
 		text, err := os.ReadFile(path)
+		h := program
+		if strings.HasSuffix(rel, "_test.go") || strings.Contains(rel, string(filepath.Separator)+"testdata"+string(filepath.Separator)) {
+			h = tests
+		}
 		fmt.Fprintf(h, "%s %x\n", rel, sha256.Sum256(text))
 		return err
 	})
-	return hex.EncodeToString(h.Sum(nil)), err
+	return version{hex.EncodeToString(program.Sum(nil)), hex.EncodeToString(tests.Sum(nil))}, err
 }
 
 // build compiles the programs with all mutants of the draw, and checks that they behave
