@@ -30,8 +30,9 @@ func drawnNumber(name string) int {
 	return n
 }
 
-// Drawn reports whether the drawn mutant with this number is enabled. Only the
-// sources that test/mutation writes call it.
+// Only the sources that test/mutation writes call Drawn, Selected and Differs.
+
+// Drawn reports whether the drawn mutant with this number is enabled.
 func Drawn(n int) bool {
 	if Reached != nil {
 		Reached[n] = true
@@ -39,6 +40,24 @@ func Drawn(n int) bool {
 	return n == drawn
 }
 
-// Reached records the drawn mutants that the program evaluated; nil records none. It
-// holds one element per mutant. A program that sets it runs one simulation at a time.
+// Selected is Drawn for a mutant whose value Differs compares.
+func Selected(n int) bool { return n == drawn }
+
+// Differs returns the original value of an expression. A mutant whose value equals it
+// changes nothing here and is not reached. The function mutated has no side effect. If it
+// panics, the mutant differs.
+func Differs[T comparable](n int, original T, mutated func() T) T {
+	if Reached != nil && !Reached[n] {
+		Reached[n] = true
+		func() {
+			defer func() { _ = recover() }()
+			Reached[n] = mutated() != original
+		}()
+	}
+	return original
+}
+
+// Reached records the drawn mutants that can have changed the behaviour of the program;
+// nil records none. It holds one element per mutant. A program that sets it runs one
+// simulation at a time.
 var Reached []bool

@@ -7,6 +7,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,11 +65,17 @@ func rewrite(src []byte, from, to int, all []numbered) string {
 // selectable returns the text of a node that behaves as the original, or as the mutant
 // if it is selected.
 func (m numbered) selectable(original string) string {
-	on := selector + ".Drawn(" + strconv.Itoa(m.n) + ")"
+	number := strconv.Itoa(m.n)
+	on, compared := selector+".Drawn("+number+")", ""
+	if m.comparable && withoutEffect(m.text) {
+		on, compared = selector+".Selected("+number+")", selector+".Differs("+number+", "+original+", func() "+cmp.Or(m.typ, "bool")+" { return "+m.text+" })"
+	}
 	switch m.form {
 	case condition:
+		original = cmp.Or(compared, original)
 		return fmt.Sprintf("(%s && (%s) || !%s && (%s))", on, m.text, on, original)
 	case value:
+		original = cmp.Or(compared, original)
 		return fmt.Sprintf("func() %s { if %s { return %s }; return %s }()", m.typ, on, m.text, original)
 	case statement:
 		return fmt.Sprintf("if %s { %s } else { %s }", on, m.text, original)
@@ -73,6 +83,34 @@ func (m numbered) selectable(original string) string {
 		added := m.text[m.end-m.start:]
 		return original + "; if " + on + " { " + strings.TrimPrefix(added, "; ") + " }"
 	}
+}
+
+// withoutEffect reports whether the evaluation of an expression changes nothing: it calls
+// only functions of the language that return a value.
+func withoutEffect(text string) bool {
+	e, err := parser.ParseExpr(text)
+	pure := err == nil
+	if !pure {
+		return false
+	}
+	ast.Inspect(e, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			id, ok := n.Fun.(*ast.Ident)
+			pure = pure && ok && (slices.Contains([]string{"len", "cap", "min", "max"}, id.Name) || isBasicType(id.Name))
+		case *ast.FuncLit:
+			pure = false
+		case *ast.UnaryExpr:
+			pure = pure && n.Op != token.ARROW
+		}
+		return pure
+	})
+	return pure
+}
+
+func isBasicType(name string) bool {
+	_, ok := types.Universe.Lookup(name).(*types.TypeName)
+	return ok
 }
 
 // writeOverlay writes the rewritten files and the list of them that go build -overlay

@@ -140,3 +140,57 @@ func writeReplacement(t *testing.T, tree *tree, s *site) string {
 	}
 	return path
 }
+
+// A mutant is reached where its value differs, or where comparing it could have an effect.
+func TestMutantsWithEqualValuesAreNotReached(t *testing.T) {
+	tree := loadText(t, `package p
+
+import (
+	"fmt"
+
+	"example.test/m/internal/mutant"
+)
+
+var calls int
+
+func g(n int) int {
+	calls++
+	return n
+}
+
+func f(n int) bool {
+	if n < 3 {
+		return true
+	}
+	return g(n) >= 100
+}
+
+func h(b []int, n int) bool { return n < len(b) && b[n] > 1 }
+
+func Run() (all []string) {
+	for n := range 4 {
+		mutant.Reached, calls = make([]bool, 6), 0
+		f(n)
+		h([]int{2}, n)
+		line := fmt.Sprint(n, calls)
+		for i, reached := range mutant.Reached {
+			if reached {
+				line += fmt.Sprint(" ", i)
+			}
+		}
+		all = append(all, line)
+	}
+	return all
+}
+`)
+	byOperator := tree.sites()
+	drawn := slices.Concat(byOperator["boundary"], byOperator["operand"])
+	overlay, err := tree.writeOverlay(t.TempDir(), drawn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 0: n <= 3, 1: g(n) > 100, 2: n <= len(b), 3: b[n] >= 1, 4: n < len(b), 5: b[n] > 1, which panics
+	if got, want := runProgram(t, tree, overlay, ""), "[0 0 1 0 2 5 2 0 5 3 1 0 1 5]\n"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

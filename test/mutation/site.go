@@ -31,6 +31,7 @@ type site struct {
 	text       string
 	form       form
 	typ        string // form value: the type of the expression
+	comparable bool   // the values of the original and of the mutant can be compared
 	ordinal    int    // number of the site among those with the same key, from 1
 }
 
@@ -273,18 +274,19 @@ type finder struct {
 	operator string
 }
 
-func (f *finder) add(n ast.Node, form form, typ, text string) {
+func (f *finder) add(n ast.Node, form form, typ, text string) *site {
 	s := &site{file: f.file, function: f.function, operator: f.operator, form: form, typ: typ, text: text,
 		start: f.tree.offset(n.Pos()), end: f.tree.offset(n.End())}
 	if before, after := s.lines(); before != after {
 		f.found = append(f.found, s)
 	}
+	return s
 }
 
 // condition adds the replacement of an expression of type bool.
 func (f *finder) condition(e ast.Expr, text string) {
 	if f.typeOf(e) != nil && isBool(f.typeOf(e)) {
-		f.add(e, condition, "", text)
+		f.add(e, condition, "", text).comparable = true
 	}
 }
 
@@ -299,7 +301,7 @@ func (f *finder) value(e ast.Expr, text string) {
 		return
 	}
 	if name, ok := f.typeName(typ); ok {
-		f.add(e, value, name, text)
+		f.add(e, value, name, text).comparable = types.Comparable(typ)
 	}
 }
 
