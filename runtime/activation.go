@@ -109,10 +109,6 @@ func (a *activation) idle() bool {
 // these runs.
 func (a *activation) cloneRuns() []*store.Run { return slices.Clone(a.journal.Runs) }
 
-// cloneTurns returns a copy of the list of turns, for loops that may end some of
-// these turns.
-func (a *activation) cloneTurns() []*turn { return slices.Clone(a.turns) }
-
 // pending returns the number of unanswered calls of the actor's turns.
 func (a *activation) pending() int {
 	n := 0
@@ -287,7 +283,7 @@ func (c *Cell) loaded(in Loaded) {
 			c.stopRun(act, run, poisonRefusal(c.strikes[run.Call.ID]))
 		}
 	}
-	for _, t := range act.cloneTurns() {
+	for _, t := range act.turns {
 		c.resume(t)
 	}
 	c.reprobeQueued(act)

@@ -121,7 +121,7 @@ func (c *Cell) fireActorTimer(act *activation) {
 		return
 	}
 	c.expireDue(act)
-	for _, t := range act.cloneTurns() {
+	for _, t := range act.turns {
 		for i := range t.run.Last() {
 			if a := &t.run.Last()[i]; a.Open() && c.now >= t.sends[i].retryAt && !mutant.On("call-sent-once") {
 				c.resendCall(t, i)
@@ -138,7 +138,7 @@ func (c *Cell) expireDue(act *activation) {
 			c.expireRun(act, run)
 		}
 	}
-	for _, t := range act.cloneTurns() {
+	for _, t := range act.turns {
 		for i := range t.run.Last() {
 			if a := &t.run.Last()[i]; a.Open() && (c.now >= a.Clock.Due() || mutant.On("ask-expires-early") && 10*a.Clock.Remaining(c.now) < a.Clock.Left) {
 				c.expireAsk(t, i)

@@ -487,9 +487,6 @@ func (c *Cell) resume(t *turn) {
 		case a.Out().RunsOutsideCell():
 			c.resumeEffect(t, i)
 		}
-		if t.ended {
-			return
-		}
 	}
 }
 
