@@ -270,6 +270,19 @@ func TestCallAgentNotOfferedWithoutTargets(t *testing.T) {
 	}
 }
 
+// A tool that the node lacks does not hide the tools after it.
+func TestUnknownToolIsNotOffered(t *testing.T) {
+	f := newLoopFixture(t, textCompletion("done"))
+	f.execute(compileTOML(t, "name = \"a\"\ntools = [\"absent.tool\", \"text.echo\"]"), "go")
+	var offered []string
+	for _, tool := range f.prompts[0].Tools {
+		offered = append(offered, tool.Name)
+	}
+	if !slices.Contains(offered, "text.echo") || slices.Contains(offered, "absent.tool") {
+		t.Errorf("offered %q", offered)
+	}
+}
+
 func TestModelAskPartsAreTruncated(t *testing.T) {
 	f := newLoopFixture(t)
 	f.execute(compileTOML(t, `name = "a"`), strings.Repeat("long ", 10_000))

@@ -203,3 +203,23 @@ func TestLoadAfterVolatileRunsIsRetried(t *testing.T) {
 		t.Errorf("%d failures left, run %+v; want it ended", n.failLoads, r)
 	}
 }
+
+// Of two volatile actors whose runs end in one step, each is replaced by a journaled one.
+func TestLoadsAfterVolatileRunsOfOneStep(t *testing.T) {
+	n := newNode(t, 1, agent("a", sleepByLength()))
+	ids := []actor.CallID{n.send("a/1", "x"), n.send("a/2", "x")}
+	n.agents = []actor.Definition{agent("a", sleepByLength(), volatile)}
+	n.paused = true
+	n.restart(1)
+	due := n.inputs
+	n.inputs, n.paused = nil, false
+	n.send("a/1", "long")
+	n.send("a/2", "long")
+	n.inputs = append(n.inputs, due...)
+	n.advance(time.Minute)
+	for _, id := range ids {
+		if r := n.runs[id]; !r.Status.Ended() || r.Refusal != nil {
+			t.Errorf("got run %+v, want it ended", r)
+		}
+	}
+}

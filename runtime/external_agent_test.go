@@ -96,6 +96,27 @@ func TestModelStreamIsPublished(t *testing.T) {
 	}
 }
 
+// The targets of all tool calls of a completion are recorded by ID.
+func TestTargetsOfCompletionBecomeIDs(t *testing.T) {
+	thinker := agent("thinker", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskModel, Name: "m"}}}, nil
+		}
+		c, err := upstream.DecodeCompletion(answers[0][0].Parts[0].Bytes)
+		text := ""
+		for _, call := range c.Calls {
+			text += call.Arguments
+		}
+		return actor.Complete(actor.Text(text)), err
+	}, func(d *actor.Definition) { d.Callees = []string{"helper"} })
+	n := newNode(t, 1, thinker, agent("helper", echo(), func(d *actor.Definition) { d.Title = "The Helper" }))
+	run := n.send("thinker", "go")
+	calls := []upstream.ToolCall{{ID: "1", Name: "text.echo", Arguments: `{"agent_id":"The Helper"}`}, {ID: "2", Name: "call_agent", Arguments: `{"agent_id":"The Helper"}`}}
+	answer := upstream.Completion{Calls: calls, Finish: upstream.FinishCalls}
+	n.sendOutcome(n.external[0], actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: answer.Encode()}}})
+	n.want(run, `{"agent_id":"The Helper"}{"agent_id":"helper"}`)
+}
+
 func TestRetryAfterCrashDiscardsStreamedPieces(t *testing.T) {
 	n := newNode(t, 1, modelAgent())
 	run := n.send("thinker", "why")
@@ -239,16 +260,36 @@ func TestCallbackEndsWithExternalAgent(t *testing.T) {
 	}
 }
 
+// resend delivers the second attempt of a client's call from another node.
+func (n *node) resend(c actor.Call) {
+	n.inputs = append(n.inputs, func() {
+		c.Attempt, c.Via = 2, n.cells[0].Self()
+		n.step(n.cells[0], Deliver{actor.Envelope{From: actor.Address{Node: "other", Incarnation: 1}, To: c.To, Epoch: n.epoch, Body: actor.Request{Call: c}}})
+	})
+	n.drain()
+}
+
+// The outcome of an added call is recorded under the ID of its signal, even if no client
+// waits for it, because the crash forgot that one does.
+func TestOutcomeOfCallbackOutlivesCrash(t *testing.T) {
+	n := newNode(t, 1, externalAgent(true), slowHelper())
+	run := n.send("worker", "go")
+	n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
+	again := n.calls[len(n.calls)-1]
+	n.advance(time.Second)
+	n.restart(1)
+	n.advance(15 * time.Second)
+	again.Attempt = 2
+	n.step(n.cells[0], Deliver{actor.Envelope{To: again.To, Body: actor.Request{Call: again}}})
+	n.want(again.ID, "slept")
+}
+
 func TestRetriedCallbackMakesOneCall(t *testing.T) {
 	n := newNode(t, 1, externalAgent(true), slowHelper())
 	run := n.send("worker", "go")
 	n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
 	again := n.calls[len(n.calls)-1]
-	n.inputs = append(n.inputs, func() {
-		c := again
-		c.Attempt, c.Via = 2, n.cells[0].Self()
-		n.step(n.cells[0], Deliver{actor.Envelope{From: actor.Address{Node: "other", Incarnation: 1}, To: c.To, Epoch: n.epoch, Body: actor.Request{Call: c}}})
-	})
+	n.resend(again)
 	n.advance(time.Minute)
 	called := 0
 	for _, e := range n.events[run] {
@@ -275,6 +316,8 @@ func TestCallbackWithKeyMakesOneCall(t *testing.T) {
 	}
 	callback("one")
 	second := callback("one")
+	n.resend(n.calls[len(n.calls)-1])
+	n.want(second, "nothing") // its retry waits too
 	n.want(callback("another"), "Invalid")
 	n.advance(time.Second)
 	n.restart(1)

@@ -114,3 +114,17 @@ func TestCancelledRunNamesUser(t *testing.T) {
 		t.Errorf("got %v", r.Refusal)
 	}
 }
+
+// A client's retry that was dropped is sent again after the back-off, not at once.
+func TestDroppedRetryWaits(t *testing.T) {
+	c := newTestCell(Config{}, agent("a", echo()))
+	v := newVisit(1, "a")
+	v.Call.Attempt = 2
+	if ids := loadsIn(c.Step(5, v)); len(ids) != 1 {
+		t.Fatalf("got loads %v, want one", ids)
+	}
+	r := c.Step(9, LoadFailed{Actor: v.Call.To, Epoch: 1, Why: "disk failure"})
+	if at, ok := c.NextDeadline(); len(r.Effects) > 0 || !ok || at != actor.Time(9).Add(c.limits.ResendAfter) {
+		t.Errorf("got %d effects, and the next deadline %v, want %v", len(r.Effects), at, actor.Time(9).Add(c.limits.ResendAfter))
+	}
+}

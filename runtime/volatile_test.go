@@ -165,6 +165,11 @@ func TestIdleVolatileActorReleasesMemory(t *testing.T) {
 			t.Error("a recycled run retains the message")
 		}
 	}
+	subscribed := newVisit(4, "none")
+	subscribed.Subscribed = true
+	if c.Step(3, subscribed); act.activeState != c.idleState {
+		t.Errorf("the end of a subscribed run leaves %+v", act.activeState)
+	}
 	c.Step(4, newVisit(3, "slow"))
 	if at, ok := c.NextDeadline(); len(c.waiters) != 1 || !ok || at > actor.Time(4).Add(time.Minute) || c.actors.find(actor.NewID("slow", "s")).activeState == c.idleState {
 		t.Errorf("got %d clients and deadline %v", len(c.waiters), at)

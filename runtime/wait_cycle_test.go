@@ -9,6 +9,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/store"
 )
 
 // routeByMessage calls the targets listed in the message: for "b c" sent to a, a
@@ -301,5 +302,31 @@ func TestManyOverlappingWaitCyclesAreBroken(t *testing.T) {
 			t.Errorf("%d cells: got %d probes, want at most %d", cells, n.eventCounts[history.Probe], limit)
 		}
 		t.Logf("%d cells: %d calls, %d refused, %d probes", cells, calls, n.eventCounts[history.RefuseWaitCycle], n.eventCounts[history.Probe])
+	}
+}
+
+// The copies of a probe that follows several turns share no memory.
+func TestProbesOfTurnsDoNotShareHops(t *testing.T) {
+	n := newNode(t, 1, agent("a", calling("slow"), interleaved), agent("slow", sleeping(20*time.Second), interleaved))
+	n.send("a", "one")
+	n.send("a", "two")
+	c := n.cells[0]
+	act := c.actors.find(actor.NewID("a", ""))
+	if len(act.turns) != 2 {
+		t.Fatalf("got %d turns, want 2", len(act.turns))
+	}
+	probe := actor.Probe{Hops: make([]actor.Hop, 1, 8), Branches: actor.BranchesMax}
+	waiter := &store.Run{Call: actor.Call{ID: actor.NewCallID(n.now, 1, 1)}}
+	for _, t := range act.turns {
+		c.forwardProbeVia(act, waiter, t, probe)
+	}
+	turns := map[actor.CallID]actor.CallID{act.turns[0].run.Last()[0].Call: act.turns[0].run.Call.ID, act.turns[1].run.Last()[0].Call: act.turns[1].run.Call.ID}
+	if len(c.localProbes) != 2 {
+		t.Fatalf("got %d probes, want 2", len(c.localProbes))
+	}
+	for _, p := range c.localProbes {
+		if hops := p.msg.Hops; len(hops) != 2 || hops[1].Turn != turns[p.msg.To] {
+			t.Errorf("the probe to call %s has hops %+v", p.msg.To, hops)
+		}
 	}
 }

@@ -302,6 +302,21 @@ func TestEntryRowsAreBounded(t *testing.T) {
 	}
 }
 
+// The buffers kept for the next batch are bounded together, after a row of any size.
+func TestBuffersForRowsAreBounded(t *testing.T) {
+	e := newEntryBuilder(t, "alice").accept("hi")
+	accepted := e.Record.(Accepted)
+	for size := 0; size < scratchBytesMax*3/4; size += BlobBytesMin {
+		accepted.Call.Parts = append(accepted.Call.Parts, actor.Text(strings.Repeat("x", BlobBytesMin))...)
+	}
+	e.Record = accepted
+	w := newRowWriter("o1", [32]byte{})
+	rows, _ := w.write(1, []Entry{e})
+	if got := cap(w.content.Buf) + cap(w.entry.Buf); got > scratchBytesMax || !slices.ContainsFunc(rows, func(r Row) bool { return len(r.Value) > scratchBytesMax/2 }) {
+		t.Errorf("got buffers of %d bytes after %d rows, want at most %d", got, len(rows), scratchBytesMax)
+	}
+}
+
 // A missing row is detected by every read of a range that includes an event of the
 // row.
 func TestEventGapIsDetected(t *testing.T) {

@@ -437,3 +437,17 @@ func BenchmarkPlanCallAgent(b *testing.B) {
 		}
 	}
 }
+
+// A handler that runs within a cell must not terminate it.
+func TestPanicOfContextHandlerIsUnavailable(t *testing.T) {
+	r := tools.NewRegistry()
+	err := r.RegisterBuiltin(tools.Tool{Name: "whoami", Schema: `{"type":"object"}`,
+		ContextHandler: func([]byte, tools.ExecutionContext) (actor.Ask, *tools.Result) { panic("lost") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, done := r.Plan(fullContext(), askTool("whoami", `{}`))
+	if done == nil || done.Refusal == nil || done.Refusal.Reason != actor.Unavailable || done.Refusal.Detail != "whoami: panic: lost" {
+		t.Errorf("got %+v, want Unavailable", done)
+	}
+}

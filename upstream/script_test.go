@@ -127,3 +127,16 @@ func TestScriptUnusualPrompts(t *testing.T) {
 		t.Errorf("missing result: got %+v", c)
 	}
 }
+
+// Each text and each argument list counts one token for four bytes, rounded up.
+func TestScriptUsage(t *testing.T) {
+	p := upstream.Prompt{Tools: []upstream.ToolSpec{{Name: "a.b"}},
+		Messages: []upstream.Message{{Role: upstream.System, Text: "12345"}, {Role: upstream.User, Text: `use a.b {"x":1}`}}}
+	if c := upstream.Script(p); len(c.Calls) != 1 || c.Calls[0].Arguments != `{"x":1}` || c.Usage != (upstream.Usage{Known: true, Input: 2 + 4, Output: 2, Total: 8}) {
+		t.Errorf("a call: got %+v", c)
+	}
+	p.Messages[1].Text = "say hello"
+	if c := upstream.Script(p); c.Text != "hello" || c.Usage != (upstream.Usage{Known: true, Input: 2 + 3, Output: 2, Total: 7}) {
+		t.Errorf("a text: got %+v", c)
+	}
+}
