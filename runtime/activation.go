@@ -105,6 +105,9 @@ func (a *activation) idle() bool {
 	return a.loaded && len(a.outcomeWaiters) == 0 && (len(a.journal.Runs) == 0 || mutant.On("idle-with-open-work"))
 }
 
+// journalLoaded reports whether the journal holds the actor's entries of the log.
+func (a *activation) journalLoaded() bool { return a.loaded && a.durable }
+
 // cloneRuns returns a copy of the list of open runs, for loops that may end some of
 // these runs.
 func (a *activation) cloneRuns() []*store.Run { return slices.Clone(a.journal.Runs) }
@@ -197,6 +200,7 @@ func (c *Cell) becomeVolatile(act *activation) {
 	c.emit(history.Event{Kind: history.Deactivate, Actor: act.id, Epoch: act.epoch, Why: "durability"})
 	c.removeFromSize(act)
 	*j = store.Journal{Buried: j.Buried}
+	act.mustLoad = false
 	act.durable, act.entryBytes, act.snapshotBytes = false, 0, 0
 	c.markLoaded(act)
 }
@@ -211,8 +215,9 @@ func (c *Cell) loadIdle(act *activation, mustLoad bool) *activation {
 		}
 	}
 	c.deactivate(act, "durability")
-	act = c.activate(act.id, true)
-	act.mustLoad = mustLoad
+	if act = c.activate(act.id, true); mustLoad {
+		c.requireLoad(act)
+	}
 	for i := range cancelled {
 		act.deferred = append(act.deferred, actor.Envelope{To: act.id, Body: actor.Cancel{Call: cancelled[i].Call, Reason: actor.Stopped}})
 	}
@@ -234,6 +239,12 @@ func (c *Cell) deactivate(act *activation, reason string) {
 		for i := range t.run.Last() {
 			c.abort(t, i)
 		}
+	}
+	for _, run := range act.journal.Runs {
+		c.definitions.release(run.Definition)
+	}
+	if act.mustLoad && !act.journalLoaded() {
+		c.recovery.unloaded--
 	}
 	c.actors.remove(act)
 	c.recoveryDone(act)
@@ -261,6 +272,12 @@ func (c *Cell) loaded(in Loaded) {
 	act.journal, act.indexedDue, act.snapshotBytes = journal, journal.Due(), len(in.Saved.Snapshot)
 	for i := range in.Saved.Entries {
 		act.entryBytes += entrySize(in.Saved.Entries[i])
+	}
+	for _, run := range journal.Runs {
+		c.definitions.retain(run.Definition)
+	}
+	if act.mustLoad {
+		c.recovery.unloaded--
 	}
 	c.markLoaded(act)
 	c.recoveryDone(act)

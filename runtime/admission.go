@@ -32,7 +32,7 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		c.signal(act, call, durable)
 		return
 	}
-	def := c.agents[call.To.Agent]
+	def := c.definitions.current(call.To.Agent)
 	if def == nil {
 		c.refuse(act, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
 		return
@@ -183,6 +183,7 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 
 // openRun opens the run of an accepted call, in the journal if the actor has one.
 func (c *Cell) openRun(act *activation, call *actor.Call, def *actor.Definition) *store.Run {
+	c.definitions.retain(def.Hash)
 	if act.durable {
 		c.record(act, store.Accepted{Call: *call, At: c.now, Definition: def.Hash})
 		return act.journal.Run(call.ID)

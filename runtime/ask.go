@@ -179,7 +179,7 @@ func (c *Cell) routeCall(t *turn, a *store.Asked, pending int, budget, share uin
 	invariant.Check(err == nil, "invalid target of a planned call: %v", err)
 	left, refusal := dispatcher.Route(c.limits, dispatcher.Caller{
 		Self: t.act.id, Chain: t.run.Call.Chain, Left: t.run.Clock.Remaining(c.now), Outstanding: pending, Budget: budget,
-	}, to, c.agents[to.Agent], a.Out().Timeout)
+	}, to, c.definitions.current(to.Agent), a.Out().Timeout)
 	a.To = to
 	if refusal != nil {
 		c.addJitter(refusal)

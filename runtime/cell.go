@@ -41,12 +41,11 @@ type Cell struct {
 	now         actor.Time
 	booted      bool
 	limits      dispatcher.Limits
-	table       dispatcher.Table                 // owners of the shards
-	agents      map[string]*actor.Definition     // current definitions, by name
-	callable    *tools.Agents                    // the same for the targets of calls
-	definitions map[actor.Hash]*actor.Definition // current and former definitions, and those still used by runs
-	inherited   map[actor.EffectID]bool          // effects that the previous incarnation left running
-	strikes     map[actor.CallID]int             // panics of Step in previous incarnations
+	table       dispatcher.Table // owners of the shards
+	definitions definitions
+	callable    *tools.Agents           // current definitions for the targets of calls
+	inherited   map[actor.EffectID]bool // effects that the previous incarnation left running
+	strikes     map[actor.CallID]int    // panics of Step in previous incarnations
 
 	actors        actorTable
 	idleState     *activeState                // shared by all volatile actors without a state of their own; never changed
@@ -86,8 +85,7 @@ func NewCell(cfg Config) *Cell {
 	return &Cell{
 		self: cfg.Self, tools: cfg.Tools, failpoints: cfg.Failpoints, rng: cfg.Seed, eventKinds: cfg.EventKinds, publishOnDemand: cfg.PublishOnDemand,
 		limits:      dispatcher.DefaultLimits(),
-		agents:      map[string]*actor.Definition{},
-		definitions: map[actor.Hash]*actor.Definition{},
+		definitions: newDefinitions(),
 		inherited:   map[actor.EffectID]bool{},
 		strikes:     map[actor.CallID]int{},
 		actors:      newActorTable(),
@@ -141,7 +139,7 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 	case Owners:
 		c.setOwners(in.Table)
 	case Agents:
-		c.setAgents(in.Definitions, in.Former)
+		c.setAgents(in)
 	case Limits:
 		err := in.Limits.Check()
 		invariant.Check(err == nil, "invalid limits: %v", err)
@@ -191,35 +189,10 @@ func (c *Cell) boot(in Boot) {
 	}
 }
 
-// setAgents replaces the agent definitions. It keeps two kinds of older
-// definitions: those with which runs in memory started, and those listed in the
-// argument former.
-func (c *Cell) setAgents(definitions, former []actor.Definition) {
-	before := c.definitions
-	c.definitions = map[actor.Hash]*actor.Definition{}
-	add := func(def *actor.Definition) *actor.Definition {
-		if old := before[def.Hash]; old != nil {
-			def = old
-		}
-		c.definitions[def.Hash] = def
-		return def
-	}
-	for i := range former {
-		add(&former[i])
-	}
-	clear(c.agents)
-	for i := range definitions {
-		def := add(&definitions[i])
-		c.agents[def.Name] = def
-	}
-	c.callable = tools.NewAgents(c.agents)
-	for _, act := range c.actors.ordered() {
-		for _, run := range act.journal.Runs {
-			if def := before[run.Definition]; def != nil {
-				c.definitions[run.Definition] = def
-			}
-		}
-	}
+// setAgents replaces the agent definitions. It visits no actor.
+func (c *Cell) setAgents(in Agents) {
+	c.definitions.replace(in.Definitions, in.Former)
+	c.callable = tools.NewAgents(in.Definitions)
 }
 
 // setOwners replaces the table of shard owners. It drops the actors of lost shards.

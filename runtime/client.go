@@ -102,7 +102,7 @@ func (c *Cell) checkClientCall(call *actor.Call) *actor.Refusal {
 		return actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "%d clients wait at this node", len(c.waiters))
 	case len(c.waiters) > 0 && c.waiters[call.ID] != nil:
 		return actor.Refuse(actor.Invalid, "call %s is already in progress", call.ID)
-	case c.agents[call.To.Agent] == nil && call.Kind != actor.Signal: // a run may outlive its agent
+	case c.definitions.current(call.To.Agent) == nil && call.Kind != actor.Signal: // a run may outlive its agent
 		return actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent)
 	}
 	if call.Left <= 0 {
@@ -123,7 +123,7 @@ func (c *Cell) checkClientCall(call *actor.Call) *actor.Refusal {
 // defaultLane returns the lane of a client's call that names none. A signal does not
 // lower the priority of the call that it adds to its run.
 func (c *Cell) defaultLane(call *actor.Call) actor.Lane {
-	def := c.agents[call.To.Agent]
+	def := c.definitions.current(call.To.Agent)
 	switch {
 	case call.Kind == actor.Signal:
 		return actor.High

@@ -41,7 +41,7 @@ func (c *Cell) deliverToActor(env *actor.Envelope) {
 	}
 	act := c.actors.find(env.To)
 	if _, cancels := env.Body.(actor.Cancel); cancels && act == nil && c.actors.count < c.limits.ActorsPerCellMax {
-		act = c.activate(env.To, journaled(c.agents[env.To.Agent])) // a run may outlive its agent
+		act = c.activate(env.To, journaled(c.definitions.current(env.To.Agent))) // a run may outlive its agent
 	}
 	switch {
 	case act == nil:
@@ -63,7 +63,7 @@ func (c *Cell) deliverCall(call *actor.Call, durable bool) {
 // act is nil if the actor is not in memory.
 func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 	if act == nil {
-		def := c.agents[call.To.Agent]
+		def := c.definitions.current(call.To.Agent)
 		switch {
 		case def == nil && call.Attempt <= 1 && call.Kind != actor.Signal: // retries and signals pass: the journal may hold the outcome of a retried call, and a run may outlive its agent
 			c.refuse(nil, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
@@ -77,7 +77,7 @@ func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 		}
 		act = c.activate(call.To, journaled(def))
 	} else if !act.durable && len(act.journal.Runs) == 0 {
-		if def := c.agents[call.To.Agent]; def != nil && journaled(def) { // the agent was volatile before
+		if def := c.definitions.current(call.To.Agent); def != nil && journaled(def) { // the agent was volatile before
 			act = c.loadIdle(act, false)
 		}
 	}

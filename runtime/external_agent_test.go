@@ -491,16 +491,15 @@ func TestRunKeepsItsAgentDefinition(t *testing.T) {
 	n.agents, n.former = nil, nil // deleted; open runs end normally
 	n.step(n.cells[0], Agents{})
 	n.want(n.send("thinker", "new"), "NotFound")
+	if len(n.cells[0].definitions.byHash) != 1 {
+		t.Errorf("got %d definitions while one run uses its definition, want 1", len(n.cells[0].definitions.byHash))
+	}
 	n.sendOutcome(n.external[0], completion("so"))
 	if r := n.runs[run]; r.Text != "so" {
 		t.Errorf("got run %+v", r)
 	}
-	if len(n.cells[0].definitions) != 1 {
-		t.Errorf("got %d definitions while one run uses its definition, want 1", len(n.cells[0].definitions))
-	}
-	n.step(n.cells[0], Agents{})
-	if len(n.cells[0].definitions) != 0 {
-		t.Errorf("got %d unused definitions, want 0", len(n.cells[0].definitions))
+	if len(n.cells[0].definitions.byHash) != 0 {
+		t.Errorf("got %d unused definitions, want 0", len(n.cells[0].definitions.byHash))
 	}
 }
 

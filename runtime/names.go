@@ -55,7 +55,7 @@ func (c *Cell) callTools(def *actor.Definition) []upstream.ToolSpec {
 func (c *Cell) resolveTargets(t *turn, answer actor.Answer) actor.Answer {
 	def := t.def
 	if def == nil {
-		def = c.definitionOf(t.run)
+		def = c.definitions.of(t.run)
 	}
 	if def == nil || len(def.Callees) == 0 || answer.Refusal != nil || len(answer.Parts) != 1 {
 		return answer

@@ -15,29 +15,21 @@ const recoveryLoadsMax = 64
 
 // recoveryQueue holds the actors with open work that are not loaded yet.
 type recoveryQueue struct {
-	actors  []actor.ID // sorted by id
-	loading int        // number of running loads
-	scans   int        // number of Expiries effects without a last Due
+	actors   []actor.ID // sorted by id
+	loading  int        // number of running loads
+	unloaded int        // number of actors in memory with mustLoad whose journal was not loaded yet
+	scans    int        // number of Expiries effects without a last Due
 }
 
 // OpenDefinitions returns those of the definitions with which open runs of this cell
 // began. The result is known only if every actor with open work is in memory;
 // otherwise known is false.
 func (c *Cell) OpenDefinitions(of []actor.Hash) (open []actor.Hash, known bool) {
-	if !c.booted || c.recovery.scans > 0 || len(c.recovery.actors) > 0 {
+	if !c.booted || c.recovery.scans+len(c.recovery.actors)+c.recovery.unloaded > 0 {
 		return nil, false
 	}
-	used := map[actor.Hash]bool{}
-	for _, act := range c.actors.ordered() {
-		if !act.loaded && act.mustLoad {
-			return nil, false
-		}
-		for _, run := range act.journal.Runs {
-			used[run.Definition] = true
-		}
-	}
 	for _, hash := range of {
-		if used[hash] {
+		if c.definitions.inUse(hash) {
 			open = append(open, hash)
 		}
 	}
@@ -65,8 +57,7 @@ func (c *Cell) loadNextActors() {
 		if !active {
 			act = c.activate(id, true) // its journal holds open work, whatever its agent says now
 		}
-		c.ensureActive(act)
-		act.mustLoad = true
+		c.requireLoad(act)
 		if !act.durable {
 			c.markDirty(act) // loads it once it is idle, see finishStep
 		}
@@ -75,6 +66,15 @@ func (c *Cell) loadNextActors() {
 			c.recovery.loading++
 		}
 	}
+}
+
+// requireLoad marks an actor that has open work in the log.
+func (c *Cell) requireLoad(act *activation) {
+	c.ensureActive(act)
+	if !act.mustLoad && !act.journalLoaded() {
+		c.recovery.unloaded++
+	}
+	act.mustLoad = true
 }
 
 // recoveryDone starts further loads once an actor was loaded, failed to load, or

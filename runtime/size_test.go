@@ -2,7 +2,11 @@
 
 package runtime
 
-import "reflect"
+import (
+	"reflect"
+
+	"github.com/troupe-run/troupe/actor"
+)
 
 // checkSize compares the cell's Size with its State after every step, and checks
 // that idleState was not changed.
@@ -24,6 +28,7 @@ func (n *node) checkSize(c *Cell) {
 			want.Remembered += act.journal.OutcomeBytes()
 		}
 	}
+	n.checkDefinitions(c)
 	if want.Remembered > c.limits.RememberBytes {
 		n.t.Fatalf("%v holds %d bytes of outcomes, want at most %d", c.Self(), want.Remembered, c.limits.RememberBytes)
 	}
@@ -32,5 +37,29 @@ func (n *node) checkSize(c *Cell) {
 	}
 	if got := c.Size(); got != want {
 		n.t.Fatalf("%v: got size %+v, want %+v", c.Self(), got, want)
+	}
+}
+
+// checkDefinitions compares the counts of open runs by definition, and of actors that
+// must be loaded, with the actors.
+func (n *node) checkDefinitions(c *Cell) {
+	n.t.Helper()
+	runs, unloaded := map[actor.Hash]int{}, 0
+	for _, act := range c.actors.ordered() {
+		for _, run := range act.journal.Runs {
+			runs[run.Definition]++
+		}
+		if act.mustLoad && !(act.loaded && act.durable) {
+			unloaded++
+		}
+	}
+	for hash, def := range c.definitions.byHash {
+		if def.runs != runs[hash] || def.runs == 0 && def.listedIn != c.definitions.version {
+			n.t.Fatalf("%v counts %d runs of definition %v of version %d, want %d and version %d", c.Self(), def.runs, hash, def.listedIn, runs[hash], c.definitions.version)
+		}
+		delete(runs, hash)
+	}
+	if len(runs) > 0 || unloaded != c.recovery.unloaded {
+		n.t.Fatalf("%v dropped definitions of open runs: %v; it counts %d actors to be loaded, want %d", c.Self(), runs, c.recovery.unloaded, unloaded)
 	}
 }

@@ -71,7 +71,7 @@ func (c *Cell) newTurn() *turn {
 
 // isSerial reports whether the agent handles one message at a time.
 func (c *Cell) isSerial(id actor.ID) bool {
-	def := c.agents[id.Agent]
+	def := c.definitions.current(id.Agent)
 	return def == nil || def.Turns == actor.Serial
 }
 
@@ -117,7 +117,7 @@ func (c *Cell) beginTurn(act *activation) bool {
 	}
 	run := act.journal.Run(q.Call)
 	t := c.newTurn()
-	*t = turn{act: act, run: run, def: c.definitionOf(run), taint: act.untaint(q.Call), sends: t.sends, askBuf: t.askBuf}
+	*t = turn{act: act, run: run, def: c.definitions.of(run), taint: act.untaint(q.Call), sends: t.sends, askBuf: t.askBuf}
 	act.turns = append(act.turns, t)
 	call := &run.Call
 	if c.observed(act, call.ID) {
@@ -146,22 +146,12 @@ func shownPriority(call *actor.Call) string {
 	return call.Lane.Priority()
 }
 
-// definitionOf returns the definition with which the run started. If this binary no
-// longer has that definition, it returns the agent's current one. A replay with the
-// current definition MUST make the recorded asks. Otherwise the run is parked.
-func (c *Cell) definitionOf(run *store.Run) *actor.Definition {
-	if def := c.definitions[run.Definition]; def != nil {
-		return def
-	}
-	return c.agents[run.Call.To.Agent]
-}
-
 // advance asks the agent for its next action, first without answers, then with the
 // answers to its last asks. After a restart, advance first replays the turn up to
 // its last asks.
 func (c *Cell) advance(t *turn) {
 	if t.def == nil {
-		t.def = c.definitionOf(t.run)
+		t.def = c.definitions.of(t.run)
 	}
 	if t.def == nil { // the turn was restored before the cell knew the agent
 		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s no longer exists", t.act.id.Agent)))
@@ -359,13 +349,17 @@ const keyedOutcomeBytesMax = 4 << 20
 // actor keeps the outcome only if a duplicate is possible.
 func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Reply, cache bool) {
 	until := c.now.Add(call.Left + c.limits.RememberDone)
-	if run := act.journal.Run(call.ID); run != nil && run.Holds > 0 { // the caller's clock may have been paused for up to WaitTimeoutMax
+	run := act.journal.Run(call.ID)
+	isSignal := run == nil
+	if !isSignal {
+		c.definitions.release(run.Definition)
+	}
+	if !isSignal && run.Holds > 0 { // the caller's clock may have been paused for up to WaitTimeoutMax
 		until = until.Add(c.limits.WaitTimeoutMax)
 	}
 	if !call.Idempotency.IsZero() {
 		until = max(until, c.now.Add(c.limits.RememberKey))
 	}
-	isSignal := act.journal.Run(call.ID) == nil
 	if !act.durable && call.Idempotency.IsZero() {
 		c.closeRun(act, call, reply, until, cache)
 		if isSignal {
@@ -464,7 +458,7 @@ func refusalOf(err error) *actor.Refusal {
 // restoreTurn returns a turn as recorded in the journal. Its agent is started when
 // the turn advances.
 func (c *Cell) restoreTurn(act *activation, run *store.Run) *turn {
-	t := &turn{act: act, run: run, def: c.definitionOf(run), sends: make([]sendState, len(run.Last()))}
+	t := &turn{act: act, run: run, def: c.definitions.of(run), sends: make([]sendState, len(run.Last()))}
 	for i := range run.Last() {
 		t.sends[i] = sendState{attempt: run.Last()[i].Attempt, retryAt: actor.Forever, backoff: c.limits.ResendAfter}
 	}

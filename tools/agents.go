@@ -45,11 +45,15 @@ type Agents struct {
 	byName map[string][]string // IDs by display name, sorted
 }
 
-// NewAgents returns the table of the current definitions.
-func NewAgents(definitions map[string]*actor.Definition) *Agents {
-	a := &Agents{byID: definitions, byName: map[string][]string{}}
-	for _, id := range slices.Sorted(maps.Keys(definitions)) {
-		def := definitions[id]
+// NewAgents returns the table of the current definitions. It refers to them and does
+// not change them.
+func NewAgents(definitions []actor.Definition) *Agents {
+	a := &Agents{byID: make(map[string]*actor.Definition, len(definitions)), byName: map[string][]string{}}
+	for i := range definitions {
+		a.byID[definitions[i].Name] = &definitions[i]
+	}
+	for _, id := range slices.Sorted(maps.Keys(a.byID)) {
+		def := a.byID[id]
 		if def.System {
 			continue
 		}

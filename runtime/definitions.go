@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"maps"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+// definitions holds the agents of a cell by version. Actors refer to their agent by
+// name, and open runs refer to the definition with which they began by hash. Both look
+// it up when they use it next. A change therefore visits no actor.
+type definitions struct {
+	byName  map[string]*definition
+	byHash  map[actor.Hash]*definition
+	version uint64 // number of changes
+}
+
+// definition is one definition of an agent. It is retained while the last change lists
+// it or an open run in memory began with it.
+type definition struct {
+	actor.Definition
+	known    bool   // false if only runs refer to it, and Definition is empty
+	listedIn uint64 // last version that lists it
+	runs     int    // number of open runs in memory that began with it
+}
+
+func newDefinitions() definitions {
+	return definitions{byName: map[string]*definition{}, byHash: map[actor.Hash]*definition{}}
+}
+
+// replace sets the current definitions. The parameter former lists older ones that runs
+// may still need.
+func (d *definitions) replace(current, former []actor.Definition) {
+	d.version++
+	for i := range former {
+		d.list(&former[i])
+	}
+	clear(d.byName)
+	for i := range current {
+		d.byName[current[i].Name] = d.list(&current[i])
+	}
+	maps.DeleteFunc(d.byHash, func(_ actor.Hash, def *definition) bool { return d.unused(def) })
+}
+
+// list adds a definition to the version. It copies the definition, because a pointer
+// would retain the whole list of every version from which one definition is in use.
+func (d *definitions) list(def *actor.Definition) *definition {
+	listed := d.entry(def.Hash)
+	if !listed.known {
+		listed.Definition, listed.known = *def, true
+	}
+	listed.listedIn = d.version
+	return listed
+}
+
+func (d *definitions) entry(hash actor.Hash) *definition {
+	def := d.byHash[hash]
+	if def == nil {
+		def = &definition{}
+		d.byHash[hash] = def
+	}
+	return def
+}
+
+func (d *definitions) unused(def *definition) bool { return def.runs == 0 && def.listedIn < d.version }
+
+// current returns the current definition of an agent, or nil.
+func (d *definitions) current(agent string) *actor.Definition {
+	if def := d.byName[agent]; def != nil {
+		return &def.Definition
+	}
+	return nil
+}
+
+// of returns the definition with which the run began. If this binary no longer has that
+// definition, it returns the current one of the agent. A replay with the current
+// definition MUST make the recorded asks. Otherwise the run is parked.
+func (d *definitions) of(run *store.Run) *actor.Definition {
+	if def := d.byHash[run.Definition]; def != nil && def.known {
+		return &def.Definition
+	}
+	return d.current(run.Call.To.Agent)
+}
+
+// retain counts an open run of the definition.
+func (d *definitions) retain(hash actor.Hash) { d.entry(hash).runs++ }
+
+// release ends the count of a run, and drops the definition with its last reference.
+func (d *definitions) release(hash actor.Hash) {
+	def := d.byHash[hash]
+	if def.runs--; d.unused(def) {
+		delete(d.byHash, hash)
+	}
+}
+
+// inUse reports whether an open run in memory began with the definition.
+func (d *definitions) inUse(hash actor.Hash) bool {
+	def := d.byHash[hash]
+	return def != nil && def.runs > 0
+}
