@@ -222,6 +222,22 @@ func onlyTheEngineMakesProps(c *checkout) (found []string) {
 	})
 }
 
+// rowFiles are the files of the simulator that store, corrupt or audit rows.
+var rowFiles = []string{"sim/disk.go", "sim/store.go", "sim/corruption.go", "sim/corruption_audit.go"}
+
+// rowsAreBehindTheSeam keeps the form of a stored log replaceable.
+func rowsAreBehindTheSeam(c *checkout) []string {
+	return c.selectors(func(f *file, x, sel string) string {
+		if x != "store" || !slices.Contains([]string{"KV", "Row", "Rows", "Payload"}, sel) {
+			return ""
+		}
+		if f.row() == "host/disk" || slices.Contains(rowFiles, f.path) || f.row() == "sim" && f.isTest() {
+			return ""
+		}
+		return "read the log through store.Reader; only store, host/disk and the simulated disk know its rows"
+	})
+}
+
 // selectors returns the findings of the callback judge for each selector expression
 // x.sel.
 func (c *checkout) selectors(judge func(f *file, x, sel string) string) (found []string) {

@@ -276,6 +276,7 @@ var rules = []rule{
 	{"no file has an open task mark", noOpenTaskMarks},
 	{"tests do not sleep", testsDoNotSleep},
 	{"only the engine makes Props", onlyTheEngineMakesProps},
+	{"rows are known behind the seam only", rowsAreBehindTheSeam},
 	{"paths in docs exist", pathsInDocsExist},
 	{"exported names in docs exist", exportedNamesInDocsExist},
 	{"make targets in docs exist", targetsInDocsExist},

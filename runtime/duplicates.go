@@ -102,15 +102,15 @@ func (c *Cell) evictOutcomes(act *activation) int {
 
 // Read performs a Load on the store. It returns the input for the cell, and the
 // error if the read failed.
-func (op Load) Read(kv store.KV) (Input, error) {
+func (op Load) Read(log store.Reader) (Input, error) {
 	if op.Outcome > 0 {
-		ended, err := store.LoadOutcome(kv, op.Actor, op.Outcome)
+		ended, err := log.Outcome(op.Actor, op.Outcome)
 		if err != nil {
 			return op.Failed(err.Error()), err
 		}
 		return Recalled{Actor: op.Actor, Outcome: op.Outcome, Reply: ended.Reply}, nil
 	}
-	saved, err := store.LoadActor(kv, op.Actor)
+	saved, err := log.Load(op.Actor)
 	if err != nil {
 		return op.Failed(err.Error()), err
 	}

@@ -75,7 +75,7 @@ func (n *node) loadCatalog() {
 
 // loadRegistryItems returns the registry's items from the store.
 func (w *Simulation) loadRegistryItems() []actor.StateItem {
-	saved, err := store.LoadActor(w.kv, agents.RegistryID)
+	saved, err := w.store.Load(agents.RegistryID)
 	if err == nil {
 		journal, foldErr := store.Fold(saved)
 		if err = foldErr; err == nil {

@@ -403,7 +403,7 @@ func (w *Simulation) handlePublished(_ *node, e store.RunEvent) {
 	if err != nil {
 		return
 	}
-	owner, ok, err := store.ActorOf(w.kv, actor.DefaultTenant, e.Run)
+	owner, ok, err := w.store.Run(actor.DefaultTenant, e.Run)
 	if !ok || err != nil || w.entropy.Int(8) == 7 {
 		return // the actor of an unjournaled run is unknown, or the signal never comes
 	}

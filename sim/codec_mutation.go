@@ -149,7 +149,7 @@ func (w *Simulation) auditCodecs() {
 func (w *Simulation) collectCorpus() {
 	for range min(len(w.clients), corpusMax) {
 		c := w.clients[w.entropy.Int(len(w.clients))]
-		if saved, err := store.LoadActor(w.kv, c.to); err == nil {
+		if saved, err := w.store.Load(c.to); err == nil {
 			if saved.Snapshot != nil {
 				w.addToCorpus(journalCodec, saved.Snapshot)
 			}
@@ -157,7 +157,7 @@ func (w *Simulation) collectCorpus() {
 				w.addToCorpus(entryCodec, store.EncodeEntry(e))
 			}
 		}
-		if events, err := store.Events(w.kv, actor.DefaultTenant, c.call, uint64(w.entropy.Int(8)), 4); err == nil {
+		if events, err := w.store.Events(actor.DefaultTenant, c.call, uint64(w.entropy.Int(8)), 4); err == nil {
 			for _, e := range events {
 				w.addToCorpus(eventCodec, e.Body)
 			}

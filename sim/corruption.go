@@ -55,7 +55,7 @@ func (d *durableRows) record(w *Simulation, rows []store.Row) {
 				continue // every node reads the registry's journal when it starts, so it is excluded
 			}
 			d.rows = append(d.rows, row)
-			if old, ok, err := w.kv.Get(row.Key); ok && err == nil {
+			if old, ok, err := w.store.kv.Get(row.Key); ok && err == nil {
 				d.staleRows = append(d.staleRows, store.Row{Key: row.Key, Value: bytes.Clone(old)})
 			}
 		}
@@ -111,7 +111,7 @@ func (d *disk) corruptible(rows []store.Row) (own []store.Row) {
 			}
 		}
 		rewritten := slices.ContainsFunc(rows[i+1:], func(o store.Row) bool { return bytes.Equal(o.Key, row.Key) })
-		current, ok, err := w.kv.Get(row.Key)
+		current, ok, err := w.store.kv.Get(row.Key)
 		if ok && err == nil && !rewritten && (id.Key == "" || rowWriter(current) == d.n.id && rowWriter(row.Value) == d.n.id) {
 			own = append(own, row)
 		}
@@ -139,7 +139,7 @@ func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 		at = w.entropy.Int(len(rows))
 	}
 	key := rows[at].Key
-	current, _, err := w.kv.Get(key)
+	current, _, err := w.store.kv.Get(key)
 	if err != nil {
 		w.fail(StoreReads, err.Error())
 		return nil
@@ -159,7 +159,7 @@ func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 		r.description = fmt.Sprintf("bit %d of %s is flipped", bit, key)
 	case DiskMisdirected:
 		from := rows[w.entropy.Int(len(rows))].Key
-		value, _, err := w.kv.Get(from)
+		value, _, err := w.store.kv.Get(from)
 		if err != nil || bytes.Equal(value, current) {
 			return nil
 		}
@@ -181,7 +181,7 @@ func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 
 // restoreRows writes the rows to the store without checking ownership.
 func (w *Simulation) restoreRows(rows []store.Row) {
-	if err := w.kv.Apply(rows); err != nil {
+	if err := w.store.kv.Apply(rows); err != nil {
 		panic("sim: apply rows to the store: " + err.Error())
 	}
 }
@@ -195,9 +195,9 @@ func (n *node) startDelay() time.Duration {
 		return startAt.Sub(w.now)
 	}
 	if w.faultFires(NodeNewerData) {
-		kv := store.KV(newerFormatStore{w.kv})
+		kv := store.KV(newerFormatStore{w.store.kv})
 		if !w.acts(NodeNewerData) {
-			kv = w.kv
+			kv = w.store.kv
 		}
 		err := store.CheckFormat(kv)
 		if recordChange(w, NodeNewerData, true, err == nil, "%s does not start: %v", n.id, err) {
@@ -216,7 +216,7 @@ func (n *node) startDelay() time.Duration {
 		return wait
 	}
 	if (w.auditEnabled() || w.startCrashes != nil || anchor != d.mark) && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.log.corruption != nil }) { // skipped while any node has corrupt rows: Verify could report the rows of another node
-		if end, err := store.Verify(w.kv, n.id, anchor); err != nil || end != d.mark {
+		if end, err := store.Verify(w.store.kv, n.id, anchor); err != nil || end != d.mark {
 			w.fail(ChainHolds, fmt.Sprintf("start of %s: the log ends at batch %d, want %d: %v", n.id, end.Batch, d.mark.Batch, err))
 		}
 	}
@@ -228,21 +228,21 @@ func (n *node) startDelay() time.Duration {
 // then restored.
 func (d *disk) verifyCorruptStart() {
 	w, n, r := d.n.w, d.n, d.corruption
-	end, err := store.Verify(w.kv, n.id, d.mark)
+	end, err := store.Verify(w.store.kv, n.id, d.mark)
 	var before []string
 	if err == nil && end != d.mark {
 		w.fail(RotIsTold, fmt.Sprintf("%s starts after batch %d, but had committed batch %d: %s", n.id, end.Batch, d.mark.Batch, r.description))
 	}
 	if err == nil {
-		before = readActors(w.kv, r.actors)
+		before = readActors(w.store, r.actors)
 	} else if w.examinations++; w.examinations > examinationsMax {
 		w.log.note(w.now, "%s: examination skipped after %d examinations of the store", n.id, examinationsMax)
-	} else if x, examineErr := store.Examine(w.kv, n.id, d.mark, nil, nil); examineErr != nil || x.Wrong == 0 {
+	} else if x, examineErr := store.Examine(w.store.kv, n.id, d.mark, nil, nil); examineErr != nil || x.Wrong == 0 {
 		w.fail(RotIsTold, fmt.Sprintf("%s does not start: %v; the examination has %d findings, want at least one; error %v", n.id, err, x.Wrong, examineErr))
 	}
 	w.restoreRows(r.original)
 	d.corruption = nil
-	for i, text := range readActors(w.kv, r.actors) {
+	for i, text := range readActors(w.store, r.actors) {
 		switch {
 		case err != nil: // the start detected the corruption
 		case before[i] == text:
@@ -263,24 +263,24 @@ func (d *disk) verifyCorruptStart() {
 
 // readActors returns the readable state of the actors as text; "" if an actor cannot
 // be read.
-func readActors(kv store.KV, ids []actor.ID) []string {
+func readActors(log store.Reader, ids []actor.ID) []string {
 	all := make([]string, len(ids))
 	for i, id := range ids {
-		saved, err := store.LoadActor(kv, id)
+		saved, err := log.Load(id)
 		if id.Key == "" || err != nil {
 			continue
 		}
 		if journal, err := store.Fold(saved); err == nil {
-			all[i] = string(store.EncodeJournal(&journal)) + readOutcomes(kv, id, journal.Evicted)
+			all[i] = string(store.EncodeJournal(&journal)) + readOutcomes(log, id, journal.Evicted)
 		}
 	}
 	return all
 }
 
 // readOutcomes formats the outcomes that a snapshot refers to.
-func readOutcomes(kv store.KV, id actor.ID, away []store.EvictedOutcome) (all string) {
+func readOutcomes(log store.Reader, id actor.ID, away []store.EvictedOutcome) (all string) {
 	for i := range away {
-		ended, err := store.LoadOutcome(kv, id, away[i].N)
+		ended, err := log.Outcome(id, away[i].N)
 		all += fmt.Sprintf("%s %v\n", store.EncodeEntry(store.Entry{Actor: id, Record: ended}), err)
 	}
 	return all

@@ -205,7 +205,7 @@ func (d *disk) commit() bool {
 		}
 	}
 	d.recent.record(w, b.Rows)
-	if err := w.kv.Apply(b.Rows); err != nil {
+	if err := w.store.kv.Apply(b.Rows); err != nil {
 		panic("sim: simulated store failed: " + err.Error())
 	}
 	d.previous = d.mark
@@ -268,7 +268,7 @@ func (d *disk) crash() {
 func (d *disk) load(c *cell, op runtime.Load) {
 	w, id := d.n.w, op.Actor
 	d.read(c, func() runtime.Input {
-		in, err := op.Read(w.kv)
+		in, err := op.Read(w.store)
 		if err != nil {
 			w.fail(StoreReads, err.Error())
 		}
@@ -287,7 +287,8 @@ func (d *disk) load(c *cell, op runtime.Load) {
 func (d *disk) loadDue(c *cell, shards []uint16) {
 	w := d.n.w
 	d.read(c, func() runtime.Input {
-		ids, err := store.DueActors(w.kv, shards)
+		var ids []actor.ID
+		err := w.store.Due(shards, func(id actor.ID) { ids = append(ids, id) })
 		if err != nil {
 			w.fail(StoreReads, err.Error())
 		}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs/linear"
 )
@@ -185,9 +184,7 @@ func (w *Simulation) halt(n *node, why string) {
 func (w *Simulation) crash(n *node, why string) {
 	w.log.note(w.now, "%s ends: %s", n.id, why)
 	n.log.crash()
-	if w.crashable != nil {
-		invariant.Must(0, w.crashable.Crash())
-	}
+	w.store.crash()
 	w.startCrashes.begin(n)
 	n.up, n.pausedUntil = false, 0
 	for _, c := range n.cells {

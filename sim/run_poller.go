@@ -9,7 +9,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
-	"github.com/troupe-run/troupe/store"
 )
 
 // runPoller is a client that polls runs instead of streaming them. It pages through
@@ -53,7 +52,7 @@ func (p *runPoller) poll() {
 		w.after(p.interval(), p.poll)
 	}
 	rootsOnly := w.entropy.Int(2) == 0
-	newest, err := store.RunsBefore(w.kv, actor.DefaultTenant, p.cursor, pollPageSize, rootsOnly)
+	newest, err := w.store.Runs(actor.DefaultTenant, p.cursor, pollPageSize, rootsOnly)
 	if err != nil {
 		w.fail(StoreReads, "listing the newest runs: "+err.Error())
 		return
@@ -77,7 +76,7 @@ func (p *runPoller) fail(run actor.CallID, format string, args ...any) {
 // checkRun reads the events of a run since the last poll, and those of its child runs.
 func (p *runPoller) checkRun(run actor.CallID, depth int) {
 	r := p.records[run]
-	stored, err := store.Events(p.w.kv, actor.DefaultTenant, run, r.Seq, streamEventsMax)
+	stored, err := p.w.store.Events(actor.DefaultTenant, run, r.Seq, streamEventsMax)
 	if err != nil {
 		p.fail(run, "cannot be read after event %d: %v", r.Seq, err)
 		return

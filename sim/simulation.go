@@ -14,7 +14,6 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs"
 	"github.com/troupe-run/troupe/specs/linear"
-	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -56,14 +55,6 @@ type rule func(at actor.Duration, e *history.Event) (spec string)
 type Backends struct {
 	Store  func() (CrashableStore, error) // opens an empty store for each run; nil: store.Memory
 	Engine func() (Engine, error)         // opens an engine for each run; nil: the simulation steps its cells directly
-}
-
-// CrashableStore is a real store. Applied rows MUST survive Crash, which is called at
-// every crash of a node.
-type CrashableStore interface {
-	store.KV
-	Crash() error
-	Close() error
 }
 
 // Violation describes a property that did not hold.
@@ -109,8 +100,7 @@ type Simulation struct {
 	rule             rule
 	nodes            []*node
 	net              network
-	kv               store.KV
-	crashable        CrashableStore // kv as a CrashableStore; nil: kv is in memory
+	store            sharedStore
 	engine           Engine
 	claims           claims
 	tools            *tools.Registry
@@ -160,7 +150,7 @@ type Simulation struct {
 // New creates the simulation of a seed, with all nodes started and the workload
 // scheduled.
 func New(o Options) *Simulation {
-	w := &Simulation{seed: o.Seed, rule: o.rule, stepsMax: o.StepsMax, startCrashes: o.startCrashes, entropy: o.Entropy, now: Origin, log: newCanonicalLog(o), kv: &store.Memory{},
+	w := &Simulation{seed: o.Seed, rule: o.rule, stepsMax: o.StepsMax, startCrashes: o.startCrashes, entropy: o.Entropy, now: Origin, log: newCanonicalLog(o), store: openStore(o.Backends.Store),
 		engine: directEngine{}, withdrawnAgent: -1, callFaults: map[actor.CallID]callFault{}, loopingRuns: map[actor.CallID]bool{},
 		judge: linear.New(), keyOfCall: map[actor.CallID]string{}, latestAttempts: map[attemptKey]uint32{}, storms: map[actor.CallID]*storm{}}
 	for f, dose := range o.Doses {
@@ -189,10 +179,6 @@ func New(o Options) *Simulation {
 	}
 	if w.entropy == nil {
 		w.entropy = NewSeededEntropy(o.Seed)
-	}
-	if o.Backends.Store != nil {
-		w.crashable = invariant.Must(o.Backends.Store())
-		w.kv = w.crashable
 	}
 	if o.Backends.Engine != nil {
 		w.engine = invariant.Must(o.Backends.Engine())
@@ -343,9 +329,7 @@ func (w *Simulation) Close() {
 		}
 	}
 	w.engine.Close()
-	if w.crashable != nil {
-		invariant.Must(0, w.crashable.Close())
-	}
+	w.store.close()
 }
 
 // recordDurations records the duration of the workload and of the recovery phase.

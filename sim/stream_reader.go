@@ -13,7 +13,6 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/specs"
-	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -219,7 +218,7 @@ func (c *streamConn) readEvents(r ingress.Read) {
 			return
 		}
 	}
-	stored, err := store.Events(w.kv, actor.DefaultTenant, r.Run, r.After, r.Limit)
+	stored, err := w.store.Events(actor.DefaultTenant, r.Run, r.After, r.Limit)
 	if err != nil {
 		w.fail(StoreReads, err.Error())
 		return

@@ -12,6 +12,6 @@
 // checks the chain to the end of the log. The log MUST NOT end before the anchor,
 // which a host stores in a separate file.
 //
-// A KV is the interface that a disk must implement. LoadActor and the other read
-// functions return errors that name the key of a damaged or missing value.
+// A Reader reads the log by entries, actors and runs. Rows is the Reader of a log that is
+// stored as rows of a KV, the interface that a disk must implement.
 package store

@@ -19,7 +19,7 @@ func examinedStore(t *testing.T) (*testLog, Mark) {
 		l.write(s.work("found")...)
 		l.write(s.end(large))
 		if name == "alice" {
-			l.write(s.snapshot(l.m))
+			l.write(s.snapshot(l))
 			l.write(s.accept("once more"))
 		}
 	}

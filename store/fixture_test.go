@@ -72,15 +72,15 @@ func (s *entryBuilder) end(text string) Entry {
 		Reply: actor.Reply{Call: run, Run: run, Status: actor.Succeeded, Parts: actor.Text(text)}}, 0, s.event(4))
 }
 
-// snapshot returns a snapshot of the actor's journal in kv.
-func (s *entryBuilder) snapshot(kv KV) Entry {
-	j := s.journal(kv)
+// snapshot returns a snapshot of the actor's journal in the log.
+func (s *entryBuilder) snapshot(log Reader) Entry {
+	j := s.journal(log)
 	return Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: j.N, Record: SnapshotOf(&j), WasDue: s.due, Due: s.due}
 }
 
-func (s *entryBuilder) journal(kv KV) Journal {
+func (s *entryBuilder) journal(log Reader) Journal {
 	s.t.Helper()
-	saved, err := LoadActor(kv, s.id)
+	saved, err := log.Load(s.id)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -96,10 +96,12 @@ type testLog struct {
 	t testing.TB
 	w *Writer
 	m *Memory
+	Rows
 }
 
 func newTestLog(t testing.TB) *testLog {
-	return &testLog{t, NewWriter(WriterConfig{Node: "n1"}), &Memory{}}
+	m := &Memory{}
+	return &testLog{t, NewWriter(WriterConfig{Node: "n1"}), m, Rows{m}}
 }
 
 func (l *testLog) write(entries ...Entry) Mark {

@@ -12,32 +12,32 @@ import (
 
 // Outcomes referenced by a snapshot are read from their entries, including their
 // blobs. An entry may be at any position in a row.
-func TestLoadOutcomeFromEntry(t *testing.T) {
+func TestOutcomeFromEntry(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept("hi"), s.end("first"), s.accept("hi"), s.end(large))
 	l.write(s.accept("hi"), s.end("third"))
-	l.write(s.snapshot(l.m))
-	j := s.journal(l.m)
+	l.write(s.snapshot(l))
+	j := s.journal(l)
 	for i, want := range []string{"first", large, "third"} {
 		reply, n := j.Outcome(s.run(uint64(i + 1)))
 		if reply != nil || n != uint64(2*i+2) {
 			t.Errorf("outcome %d: got %v, entry %d", i, reply, n)
 			continue
 		}
-		if e, err := LoadOutcome(l.m, s.id, n); err != nil || e.Call != s.run(uint64(i+1)) || actor.TextOf(e.Reply.Parts) != want {
+		if e, err := l.Outcome(s.id, n); err != nil || e.Call != s.run(uint64(i+1)) || actor.TextOf(e.Reply.Parts) != want {
 			t.Errorf("entry %d: got outcome %.40q, error %v", n, actor.TextOf(e.Reply.Parts), err)
 		}
 	}
 	for n, want := range map[uint64]string{5: "0000000000000005: entry 5 is not an outcome", 9: "0000000000000005: entry 9 is not an outcome"} {
-		if _, err := LoadOutcome(l.m, s.id, n); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := l.Outcome(s.id, n); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("entry %d: got error %v", n, err)
 		}
 	}
-	if _, err := LoadOutcome(l.m, actor.NewID("bob", ""), 1); err == nil || !strings.Contains(err.Error(), "is missing") {
+	if _, err := l.Outcome(actor.NewID("bob", ""), 1); err == nil || !strings.Contains(err.Error(), "is missing") {
 		t.Errorf("unknown actor: got error %v", err)
 	}
 	l.m.delete(blobKey("default", actor.HashOf([]byte(large))))
-	if _, err := LoadOutcome(l.m, s.id, 4); err == nil || !strings.Contains(err.Error(), "is missing") {
+	if _, err := l.Outcome(s.id, 4); err == nil || !strings.Contains(err.Error(), "is missing") {
 		t.Errorf("missing blob: got error %v", err)
 	}
 }

@@ -11,22 +11,26 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// LoadActor reads the stored data of an actor. It restores blobs in the records.
-// Events of entries have only their run and number. If a value is damaged or missing,
-// the error names its key.
+// Rows is the Reader of a log that is stored as rows of a KV. If a value is damaged or
+// missing, the error names its key.
+type Rows struct{ KV KV }
+
+var _ Reader = Rows{}
+
+// Load implements Reader.
 //
-// LoadActor scans in descending order, starting with the snapshot, if any. The number
+// Load scans in descending order, starting with the snapshot, if any. The number
 // of the snapshot determines the end of the scan, so a single scan suffices. A second
 // scan would be expensive, because the fixed cost of a scan exceeds the cost of its
 // data.
-func LoadActor(kv KV, id actor.ID) (Saved, error) {
-	blob := func(h actor.Hash) ([]byte, error) { return loadBlob(kv, id.Tenant, h) }
+func (r Rows) Load(id actor.ID) (Saved, error) {
+	blob := func(h actor.Hash) ([]byte, error) { return loadBlob(r.KV, id.Tenant, h) }
 	var saved Saved
 	var rows []Row // entries after the snapshot, in descending order
 	var failure error
 	n := uint64(0)
 	snapshot, prefix := snapshotKey(id), len(actorKey(id))
-	err := kv.ScanBack(entryKey(id, 1), append(snapshot, 0), func(key, value []byte) bool {
+	err := r.KV.ScanBack(entryKey(id, 1), append(snapshot, 0), func(key, value []byte) bool {
 		if bytes.Equal(key, snapshot) {
 			saved.Snapshot, n, failure = readSnapshot(id, key, value, blob)
 			return failure == nil
@@ -62,15 +66,14 @@ func LoadActor(kv KV, id actor.ID) (Saved, error) {
 	return saved, nil
 }
 
-// LoadOutcome reads the n-th entry of an actor, which MUST hold an outcome, with the
-// same guarantees as LoadActor. The entry is in the last row that starts at n or before.
-func LoadOutcome(kv KV, id actor.ID, n uint64) (Ended, error) {
+// Outcome implements Reader. The entry is in the last row that starts at n or before.
+func (r Rows) Outcome(id actor.ID, n uint64) (Ended, error) {
 	var outcome Ended
 	failure := fmt.Errorf("key %s: is missing", entryKey(id, n))
-	err := kv.ScanBack(entryKey(id, 1), entryKey(id, n+1), func(key, value []byte) bool {
-		failure = readEntries(id, key, value, func(h actor.Hash) ([]byte, error) { return loadBlob(kv, id.Tenant, h) }, func(e Entry) error {
-			if r, ok := e.Record.(Ended); ok && e.N == n {
-				outcome = r
+	err := r.KV.ScanBack(entryKey(id, 1), entryKey(id, n+1), func(key, value []byte) bool {
+		failure = readEntries(id, key, value, func(h actor.Hash) ([]byte, error) { return loadBlob(r.KV, id.Tenant, h) }, func(e Entry) error {
+			if ended, ok := e.Record.(Ended); ok && e.N == n {
+				outcome = ended
 			}
 			return nil
 		})
@@ -165,16 +168,8 @@ func Fold(saved Saved) (Journal, error) {
 	return j, nil
 }
 
-// DueActors returns the actors of these shards with open runs, in key order.
-func DueActors(kv KV, shards []uint16) ([]actor.ID, error) {
-	var ids []actor.ID
-	err := EachDue(kv, shards, func(id actor.ID) { ids = append(ids, id) })
-	return ids, err
-}
-
-// EachDue is like DueActors, but passes each actor to the callback each during the
-// scan.
-func EachDue(kv KV, shards []uint16, each func(actor.ID)) error {
+// Due implements Reader.
+func (r Rows) Due(shards []uint16, each func(actor.ID)) error {
 	if len(shards) == 0 {
 		return nil
 	}
@@ -183,7 +178,7 @@ func EachDue(kv KV, shards []uint16, each func(actor.ID)) error {
 		wanted[s] = true
 	}
 	var failure error
-	err := kv.Scan(shardKey(slices.Min(shards)), prefixEnd(shardKey(slices.Max(shards))), func(key, _ []byte) bool {
+	err := r.KV.Scan(shardKey(slices.Min(shards)), prefixEnd(shardKey(slices.Max(shards))), func(key, _ []byte) bool {
 		shard, ok := shardOf(key)
 		if ok && (int(shard) >= len(wanted) || !wanted[shard]) {
 			return true
@@ -202,16 +197,9 @@ func EachDue(kv KV, shards []uint16, each func(actor.ID)) error {
 	return err
 }
 
-// RunOwner is the actor that accepted a run, and the root of its call tree.
-type RunOwner struct {
-	Run   actor.CallID
-	Root  actor.CallID
-	Actor actor.ID
-}
-
-// ActorOf returns the owner of a run; ok is false if the run is unknown.
-func ActorOf(kv KV, tenant string, run actor.CallID) (owner RunOwner, ok bool, err error) {
-	value, ok, err := kv.Get(runKey(tenant, run))
+// Run implements Reader.
+func (r Rows) Run(tenant string, run actor.CallID) (owner RunOwner, ok bool, err error) {
+	value, ok, err := r.KV.Get(runKey(tenant, run))
 	if !ok || err != nil {
 		return RunOwner{}, false, err
 	}
@@ -222,13 +210,12 @@ func ActorOf(kv KV, tenant string, run actor.CallID) (owner RunOwner, ok bool, e
 	return RunOwner{run, root, id}, true, nil
 }
 
-// Events returns those events of a run that have a number greater than the argument
-// from. It returns at most limit events.
-func Events(kv KV, tenant string, run actor.CallID, from uint64, limit int) ([]RunEvent, error) {
+// Events implements Reader.
+func (r Rows) Events(tenant string, run actor.CallID, after uint64, limit int) ([]RunEvent, error) {
 	prefix := eventsKey(tenant, run)
 	first := eventKey(tenant, run, 1)
-	if from > 0 { // the row that holds the next event may start at an earlier event
-		err := kv.ScanBack(first, eventKey(tenant, run, from+2), func(key, _ []byte) bool {
+	if after > 0 { // the row that holds the next event may start at an earlier event
+		err := r.KV.ScanBack(first, eventKey(tenant, run, after+2), func(key, _ []byte) bool {
 			first = bytes.Clone(key)
 			return false
 		})
@@ -238,12 +225,12 @@ func Events(kv KV, tenant string, run actor.CallID, from uint64, limit int) ([]R
 	}
 	var events []RunEvent
 	var failure error
-	err := kv.Scan(first, prefixEnd(prefix), func(key, value []byte) bool {
+	err := r.KV.Scan(first, prefixEnd(prefix), func(key, value []byte) bool {
 		if len(events) >= limit {
 			return false
 		}
 		failure = readEvents(key, len(prefix), value, func(seq uint64, body []byte) error {
-			want := from + uint64(len(events)) + 1
+			want := after + uint64(len(events)) + 1
 			switch {
 			case seq > want && len(events) < limit:
 				return fmt.Errorf("key %s: is missing, the next is %s", eventKey(tenant, run, want), key)
@@ -281,24 +268,17 @@ func readEvents(key []byte, prefix int, value []byte, each func(seq uint64, body
 	return nil
 }
 
-// Runs returns the newest runs of a tenant, newest first, and at most limit runs. If
-// roots is set, it returns only root runs. IDs of runs grow with time, so the scan
-// ends once limit runs are found.
-func Runs(kv KV, tenant string, limit int, roots bool) ([]RunOwner, error) {
-	return RunsBefore(kv, tenant, actor.CallID{}, limit, roots)
-}
-
-// RunsBefore is like Runs, but returns only runs older than the argument run. If run
-// is zero, it returns the same runs as Runs.
-func RunsBefore(kv KV, tenant string, run actor.CallID, limit int, roots bool) ([]RunOwner, error) {
+// Runs implements Reader. IDs of runs grow with time, so the scan ends once limit runs
+// are found.
+func (r Rows) Runs(tenant string, before actor.CallID, limit int, roots bool) ([]RunOwner, error) {
 	prefix := tenantKey(tenant, 'r')
 	to := prefixEnd(prefix)
-	if !run.IsZero() {
-		to = runKey(tenant, run)
+	if !before.IsZero() {
+		to = runKey(tenant, before)
 	}
 	var newest []RunOwner
 	var failure error
-	err := kv.ScanBack(prefix, to, func(key, value []byte) bool {
+	err := r.KV.ScanBack(prefix, to, func(key, value []byte) bool {
 		if len(newest) >= limit {
 			return false
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-func TestLoadActorRoundTrip(t *testing.T) {
+func TestLoadRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var entries []Entry
 		id := drawID(t)
@@ -31,7 +31,7 @@ func TestLoadActorRoundTrip(t *testing.T) {
 		w.Append(entries)
 		b, _ := w.Next()
 		_ = m.Apply(b.Rows)
-		saved, err := LoadActor(m, id)
+		saved, err := Rows{m}.Load(id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,21 +70,21 @@ func TestLoadSnapshotAndLaterEntries(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept(large))
 	l.write(s.work(large)...)
-	before := s.journal(l.m)
-	l.write(s.snapshot(l.m))
-	if after := s.journal(l.m); !reflect.DeepEqual(before, after) {
+	before := s.journal(l)
+	l.write(s.snapshot(l))
+	if after := s.journal(l); !reflect.DeepEqual(before, after) {
 		t.Errorf("before the snapshot %+v\nafter it %+v", before, after)
 	}
-	saved, _ := LoadActor(l.m, s.id)
+	saved, _ := l.Load(s.id)
 	if saved.Snapshot == nil || len(saved.Entries) != 0 {
 		t.Errorf("got %d entries after the snapshot, want 0", len(saved.Entries))
 	}
 	l.write(s.end("done"))
-	saved, _ = LoadActor(l.m, s.id)
+	saved, _ = l.Load(s.id)
 	if len(saved.Entries) != 1 {
 		t.Errorf("got %d entries after the snapshot, want 1", len(saved.Entries))
 	}
-	if j := s.journal(l.m); j.N != s.n || len(j.Runs) != 0 || actor.TextOf(j.Ended[0].Reply.Parts) != "done" {
+	if j := s.journal(l); j.N != s.n || len(j.Runs) != 0 || actor.TextOf(j.Ended[0].Reply.Parts) != "done" {
 		t.Errorf("unexpected journal: %+v", j)
 	}
 	// The message and the answer have the same content, which is stored once.
@@ -132,7 +132,7 @@ func TestLoadErrorNamesDamagedKey(t *testing.T) {
 		l.write(s.end("done"))
 		l.write(newEntryBuilder(t, "bob").accept("hi"))
 		c.damage(l.m)
-		if _, err := LoadActor(l.m, s.id); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := l.Load(s.id); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
 		}
 	}
@@ -148,7 +148,7 @@ func corrupt(m *Memory, key string, at int) {
 	_ = m.Apply([]Row{{Key: []byte(key), Value: v}})
 }
 
-func TestDueActorsByShard(t *testing.T) {
+func TestDueByShard(t *testing.T) {
 	l := newTestLog(t)
 	a, b, c := newEntryBuilder(t, "a"), newEntryBuilder(t, "b"), newEntryBuilder(t, "c")
 	l.write(a.accept("hi"), b.accept("hi"), c.accept("hi"))
@@ -159,7 +159,8 @@ func TestDueActorsByShard(t *testing.T) {
 		shards []uint16
 		ids    []actor.ID
 	}{{all, []actor.ID{a.id, c.id}}, {all[2:], []actor.ID{c.id}}, {all[1:2], nil}, {nil, nil}} {
-		if got, err := DueActors(l.m, want.shards); err != nil || !slices.Equal(got, want.ids) {
+		var got []actor.ID
+		if err := l.Due(want.shards, func(id actor.ID) { got = append(got, id) }); err != nil || !slices.Equal(got, want.ids) {
 			t.Errorf("shards %v: got %v, %v, want %v", want.shards, got, err, want.ids)
 		}
 	}
@@ -180,18 +181,18 @@ func TestReadRunsAndEvents(t *testing.T) {
 	for range 5 {
 		l.write(append(append([]Entry{s.accept("hi")}, s.work("x")...), s.end("bye"))...)
 	}
-	owner, ok, err := ActorOf(l.m, "default", s.run(2))
+	owner, ok, err := l.Run("default", s.run(2))
 	if want := (RunOwner{s.run(2), s.run(2), s.id}); !ok || err != nil || owner != want {
 		t.Errorf("got %v, %v, %v, want %v", owner, ok, err, want)
 	}
-	if _, ok, err := ActorOf(l.m, "default", s.run(9)); ok || err != nil {
+	if _, ok, err := l.Run("default", s.run(9)); ok || err != nil {
 		t.Errorf("unknown run: got %v, %v", ok, err)
 	}
-	if _, ok, _ := ActorOf(l.m, "other", s.run(2)); ok {
+	if _, ok, _ := l.Run("other", s.run(2)); ok {
 		t.Error("another tenant's run was found")
 	}
 	for limit, want := range map[int][]uint64{1: {5}, 3: {5, 4, 3}, 5: {5, 4, 3, 2, 1}, 9: {5, 4, 3, 2, 1}, 0: nil} {
-		owners, err := Runs(l.m, "default", limit, true)
+		owners, err := l.Runs("default", actor.CallID{}, limit, true)
 		var got []uint64
 		for _, o := range owners {
 			for i := range uint64(6) {
@@ -204,11 +205,11 @@ func TestReadRunsAndEvents(t *testing.T) {
 			t.Errorf("newest %d: got %v, %v, want %v", limit, got, err, want)
 		}
 	}
-	events, err := Events(l.m, "default", s.run(3), 1, 2)
+	events, err := l.Events("default", s.run(3), 1, 2)
 	if err != nil || len(events) != 2 || events[0].Seq != 2 || string(events[1].Body) != `{"n":3}` {
 		t.Errorf("got %v, %v", events, err)
 	}
-	if events, err := Events(l.m, "default", s.run(3), 4, 2); err != nil || len(events) != 0 {
+	if events, err := l.Events("default", s.run(3), 4, 2); err != nil || len(events) != 0 {
 		t.Errorf("got %v, %v after the last event, want none", events, err)
 	}
 }
@@ -244,7 +245,7 @@ func TestEventPaging(t *testing.T) {
 		})
 		from := rapid.IntRange(0, len(bodies)).Draw(t, "from")
 		limit := rapid.IntRange(0, len(bodies)+1).Draw(t, "limit")
-		got, err := Events(m, actor.DefaultTenant, run, uint64(from), limit)
+		got, err := Rows{m}.Events(actor.DefaultTenant, run, uint64(from), limit)
 		want := bodies[from:min(len(bodies), from+limit)]
 		if err != nil || len(got) != len(want) {
 			t.Fatalf("got %d events after %d, error %v, want %d", len(got), from, err, len(want))
@@ -297,7 +298,7 @@ func TestEntryRowsAreBounded(t *testing.T) {
 		}
 		return true
 	})
-	if saved, err := LoadActor(l.m, s.id); err != nil || len(saved.Entries) != 201 || rows < 6 || rows > 12 {
+	if saved, err := l.Load(s.id); err != nil || len(saved.Entries) != 201 || rows < 6 || rows > 12 {
 		t.Errorf("got %d entries in %d rows, error %v", len(saved.Entries), rows, err)
 	}
 }
@@ -329,7 +330,7 @@ func TestEventGapIsDetected(t *testing.T) {
 		m.delete(eventKey("default", s.run(1), lost))
 		for _, from := range from {
 			want := max(from+1, lost)
-			if _, err := Events(m, "default", s.run(1), from, 9); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%016x: is missing", want)) {
+			if _, err := (Rows{m}).Events("default", s.run(1), from, 9); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%016x: is missing", want)) {
 				t.Errorf("event %d missing, read from %d: got error %v", lost, from, err)
 			}
 		}
@@ -343,7 +344,7 @@ func TestSnapshotSplitsEntryRows(t *testing.T) {
 	l.write(s.accept("hi"))
 	work := s.work("x")
 	var j Journal
-	saved, _ := LoadActor(l.m, s.id)
+	saved, _ := l.Load(s.id)
 	for _, e := range append(saved.Entries, work...) {
 		if err := j.ApplyEntry(e); err != nil {
 			t.Fatal(err)
@@ -351,7 +352,7 @@ func TestSnapshotSplitsEntryRows(t *testing.T) {
 	}
 	snapshot := Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: j.N, Record: SnapshotOf(&j), WasDue: s.due, Due: s.due}
 	l.write(work[0], work[1], snapshot, s.end("done"))
-	saved, err := LoadActor(l.m, s.id)
+	saved, err := l.Load(s.id)
 	if err != nil || saved.Snapshot == nil || len(saved.Entries) != 1 || saved.Entries[0].N != s.n {
 		t.Errorf("got %d entries after the snapshot, error %v", len(saved.Entries), err)
 	}

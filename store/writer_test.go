@@ -33,7 +33,7 @@ func runWriter(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 	w := NewWriter(config)
 	next := map[string]uint64{}
 	for _, name := range []string{"a", "b"} {
-		saved, err := LoadActor(kv, actor.NewID(name, ""))
+		saved, err := Rows{kv}.Load(actor.NewID(name, ""))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,8 +231,8 @@ func TestVerifyDetectsDamage(t *testing.T) {
 func TestVerifyDetectsMisplacedSnapshot(t *testing.T) {
 	l, alice, bob := newTestLog(t), newEntryBuilder(t, "alice"), newEntryBuilder(t, "bob")
 	l.write(alice.accept("a"), bob.accept("b"))
-	l.write(alice.snapshot(l.m))
-	anchor := l.write(bob.snapshot(l.m))
+	l.write(alice.snapshot(l))
+	anchor := l.write(bob.snapshot(l))
 	if _, err := Verify(l.m, "n1", anchor); err != nil {
 		t.Fatalf("before the damage: %v", err)
 	}
@@ -256,9 +256,9 @@ func hashAt(m *Memory, no uint64) actor.Hash {
 func TestReplacedValuesVerify(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept(large))
-	l.write(s.snapshot(l.m))
+	l.write(s.snapshot(l))
 	l.write(s.accept(large), s.accept(large))
-	anchor := l.write(s.snapshot(l.m))
+	anchor := l.write(s.snapshot(l))
 	if _, err := VerifyAll(l.m, "n1", anchor); err != nil {
 		t.Error(err)
 	}
@@ -266,7 +266,7 @@ func TestReplacedValuesVerify(t *testing.T) {
 	other.Append([]Entry{s.accept(large)})
 	b, _ := other.Next()
 	_ = l.m.Apply(b.Rows)
-	other.Append([]Entry{s.snapshot(l.m)})
+	other.Append([]Entry{s.snapshot(l)})
 	b2, _ := other.Next()
 	_ = l.m.Apply(b2.Rows)
 	for node, mark := range map[actor.NodeID]Mark{"n1": anchor, "n2": b2.Mark()} {
@@ -379,7 +379,7 @@ func TestTwoSnapshotsInOneBatch(t *testing.T) {
 	if _, err := VerifyAll(m, "n1", b.Mark()); err != nil {
 		t.Error(err)
 	}
-	saved, err := LoadActor(m, id)
+	saved, err := Rows{m}.Load(id)
 	if err != nil || len(saved.Entries) != 0 {
 		t.Fatalf("loaded %+v, %v", saved, err)
 	}

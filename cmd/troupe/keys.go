@@ -29,7 +29,6 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/runs"
-	"github.com/troupe-run/troupe/store"
 )
 
 // KeysCmd groups the commands that manage API keys.
@@ -289,7 +288,8 @@ func openKeys(dir, name string) (dataDirKeys, error) {
 		for i := range shards {
 			shards[i] = uint16(i)
 		}
-		open, err := store.DueActors(d, shards)
+		var open []actor.ID
+		err = d.Due(shards, func(id actor.ID) { open = append(open, id) })
 		if err = errors.Join(err, d.Close()); err != nil {
 			return dataDirKeys{}, err
 		}

@@ -58,7 +58,7 @@ func (s SourceFlags) open() (source, error) {
 	if err != nil {
 		return nil, storeError(s.Data, err, insteadOfData)
 	}
-	return dataDir{d, node.View{KV: d, Tenant: gateway.LocalPrincipal().Tenant}}, nil
+	return dataDir{d, node.View{Log: d, Tenant: gateway.LocalPrincipal().Tenant}}, nil
 }
 
 // dataDir reads a store that no server uses.

@@ -68,7 +68,7 @@ func readFixture(t *testing.T, d *Disk) {
 	if end, err := d.VerifyAll(); err != nil || end.Pos != 21+12+1+1 {
 		t.Errorf("chain ends at %+v, error %v", end, err)
 	}
-	saved, err := store.LoadActor(d, carol)
+	saved, err := d.Load(carol)
 	if err != nil || saved.Snapshot == nil || len(saved.Entries) != 3 {
 		t.Fatalf("carol: got %d bytes of snapshot, %d entries, error %v", len(saved.Snapshot), len(saved.Entries), err)
 	}
@@ -98,19 +98,20 @@ func readFixture(t *testing.T, d *Disk) {
 	if p := j.Run(parked); p == nil || p.Parked != "asked another question" {
 		t.Errorf("parked: got %+v", p)
 	}
-	due, err := store.DueActors(d, []uint16{uint16('a'), 7})
+	var due []actor.ID
+	err = d.Due([]uint16{uint16('a'), 7}, func(id actor.ID) { due = append(due, id) })
 	if err != nil || !slices.Equal(due, []actor.ID{carol, actor.NewID("alice", "s-1")}) {
 		t.Errorf("got due actors %v, error %v", due, err)
 	}
-	owner, ok, err := store.ActorOf(d, actor.DefaultTenant, second)
+	owner, ok, err := d.Run(actor.DefaultTenant, second)
 	if !ok || err != nil || owner != (store.RunOwner{Run: second, Root: first, Actor: carol}) {
 		t.Errorf("second: got owner %+v, %v, error %v", owner, ok, err)
 	}
-	events, err := store.Events(d, actor.DefaultTenant, second, 0, 9)
+	events, err := d.Events(actor.DefaultTenant, second, 0, 9)
 	if err != nil || len(events) != 2 || string(events[1].Body) != `{"type":"held"}` {
 		t.Errorf("second: got events %v, error %v", events, err)
 	}
-	if n, err := store.LoadActor(d, dave); err != nil || len(n.Entries) != 1 {
+	if n, err := d.Load(dave); err != nil || len(n.Entries) != 1 {
 		t.Errorf("dave: got %+v, error %v", n, err)
 	}
 }
@@ -162,7 +163,7 @@ func writeFixture(t *testing.T) {
 		entry(due, store.Resumed{Run: second, Step: 1, At: at, N: 2}),
 		entry(due, store.Answered{Run: second, Step: 1, At: at, Answer: actor.Answer{Parts: actor.Text(entryText(14))}, Budget: 30}),
 		entry(due, store.Accepted{Call: call(parked), At: at}))
-	saved, err := store.LoadActor(d, carol)
+	saved, err := d.Load(carol)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,9 +50,10 @@ type Options struct {
 	tune      func(*pebble.Options)          // changes Pebble's options in a test; may be nil
 }
 
-// Disk is an open store. It is a store.KV, safe for concurrent use.
+// Disk is an open store. It is a store.KV and a store.Reader, safe for concurrent use.
 type Disk struct {
 	keys
+	store.Rows
 	dir       string
 	node      actor.NodeID
 	options   Options
@@ -62,13 +63,17 @@ type Disk struct {
 	closeOnce sync.Once
 }
 
-var _ store.KV = (*Disk)(nil)
+var (
+	_ store.KV     = (*Disk)(nil)
+	_ store.Reader = (*Disk)(nil)
+)
 
 // Open opens the store of a node in dir. It creates one if dir is empty or
 // absent. In a read-only open, node may be empty: then the store of any node is
 // accepted.
 func Open(dir string, node actor.NodeID, options Options) (d *Disk, err error) {
 	d = &Disk{dir: dir, node: node, options: options.withDefaults(dir)}
+	d.Rows.KV = d
 	defer func() {
 		// Pebble panics on some kinds of corruption.
 		if p := recover(); p != nil {

@@ -64,7 +64,7 @@ func TestReadOnlyOpenChangesNothing(t *testing.T) {
 	if n, err := checkEntries(d, s.id); n != 3 || err != nil || d.Node() != "n1" {
 		t.Errorf("got %d entries of node %s, error %v", n, d.Node(), err)
 	}
-	runs, err := store.Runs(d, actor.DefaultTenant, 9, true)
+	runs, err := d.Runs(actor.DefaultTenant, actor.CallID{}, 9, true)
 	if err != nil || len(runs) != 2 || runs[0].Run.Compare(runs[1].Run) <= 0 {
 		t.Errorf("got runs %v, error %v, want the newest first", runs, err)
 	}
@@ -205,7 +205,7 @@ func TestFullDiskRefusesNewWork(t *testing.T) {
 	commit(l, s.next()) // open work may complete
 	mustClose(t, l, d)
 	d = mustOpen(t, dir, options)
-	if saved, err := store.LoadActor(d, s.id); err != nil || len(saved.Entries) != 1 || saved.Entries[0].N != s.n {
+	if saved, err := d.Load(s.id); err != nil || len(saved.Entries) != 1 || saved.Entries[0].N != s.n {
 		t.Errorf("entry committed to the full disk: got %+v, %v", saved.Entries, err)
 	}
 	l = NewLog(d)

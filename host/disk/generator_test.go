@@ -62,8 +62,8 @@ func nextEntries(s *entryGenerator, count int) (all []store.Entry) {
 
 // checkEntries checks that each entry of the actor in a store is the one that
 // its generator produces. It returns the number of entries.
-func checkEntries(kv store.KV, id actor.ID) (uint64, error) {
-	saved, err := store.LoadActor(kv, id)
+func checkEntries(log store.Reader, id actor.ID) (uint64, error) {
+	saved, err := log.Load(id)
 	if err != nil {
 		return 0, err
 	}
@@ -74,7 +74,7 @@ func checkEntries(kv store.KV, id actor.ID) (uint64, error) {
 		if !bytes.Equal(store.EncodeEntry(e), store.EncodeEntry(want)) {
 			return s.n, fmt.Errorf("entry %d is %+v, want %+v", s.n, e, want)
 		}
-		events, err := store.Events(kv, id.Tenant, want.Events[0].Run, want.Events[0].Seq-1, 1)
+		events, err := log.Events(id.Tenant, want.Events[0].Run, want.Events[0].Seq-1, 1)
 		if err != nil || len(events) != 1 {
 			return s.n, fmt.Errorf("entry %d: got events %v, error %v", s.n, events, err)
 		}

@@ -307,7 +307,7 @@ func (p *powerTest) resume(ctx context.Context, o powerLoss, each func(store.Run
 	if err != nil {
 		return err
 	}
-	all, err := store.Runs(n.disk, actor.DefaultTenant, 1000, false)
+	all, err := n.disk.Runs(actor.DefaultTenant, actor.CallID{}, 1000, false)
 	for _, run := range all {
 		record, e := recordOf(n.disk, run.Run)
 		if err = errors.Join(err, e); e != nil || record.Ended != 0 {
@@ -329,8 +329,8 @@ func (p *powerTest) resume(ctx context.Context, o powerLoss, each func(store.Run
 
 // verify checks that the store agrees with the promise. If ended is set, the
 // run MUST have ended with the reply that its agent gives.
-func (t promise) verify(kv store.KV, run actor.CallID, ended bool) error {
-	events, err := store.Events(kv, actor.DefaultTenant, run, 0, 1000)
+func (t promise) verify(log store.Reader, run actor.CallID, ended bool) error {
+	events, err := log.Events(actor.DefaultTenant, run, 0, 1000)
 	switch {
 	case err != nil:
 		return err
@@ -343,7 +343,7 @@ func (t promise) verify(kv store.KV, run actor.CallID, ended bool) error {
 		}
 	}
 	var transcript runs.AnswerText
-	record, err := recordOf(kv, run)
+	record, err := recordOf(log, run)
 	for _, e := range events {
 		d, e := runs.Decode(e.Body)
 		err = errors.Join(err, e)
@@ -369,9 +369,9 @@ func (t promise) verify(kv store.KV, run actor.CallID, ended bool) error {
 	return nil
 }
 
-func recordOf(kv store.KV, run actor.CallID) (runs.Record, error) {
+func recordOf(log store.Reader, run actor.CallID) (runs.Record, error) {
 	var record runs.Record
-	events, err := store.Events(kv, actor.DefaultTenant, run, 0, 1000)
+	events, err := log.Events(actor.DefaultTenant, run, 0, 1000)
 	for _, raw := range events {
 		e, decodeErr := runs.Decode(raw.Body)
 		err = errors.Join(err, decodeErr, record.Apply(&e))

@@ -111,8 +111,8 @@ func (n *powerNode) readRun(ctx context.Context, run actor.CallID, each func([][
 	var all [][]byte
 	for {
 		var page []store.RunEvent
-		err := n.Read(ctx, func(kv store.KV) (err error) {
-			page, err = store.Events(kv, actor.DefaultTenant, run, uint64(len(all)), 1000)
+		err := n.Read(ctx, func(log store.Reader) (err error) {
+			page, err = log.Events(actor.DefaultTenant, run, uint64(len(all)), 1000)
 			return err
 		})
 		if err != nil {

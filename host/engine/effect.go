@@ -9,7 +9,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runtime"
-	"github.com/troupe-run/troupe/store"
 )
 
 // effectKey identifies one attempt of an effect.
@@ -245,7 +244,7 @@ func (e *Engine) findDue(shards []uint16, deliver func(runtime.Input)) {
 			batch = make([]actor.ID, 0, 2*cap(batch))
 		}
 	}
-	err := store.EachDue(e.config.Store, shards, func(id actor.ID) {
+	err := e.config.Store.Due(shards, func(id actor.ID) {
 		if batch = append(batch, id); len(batch) == cap(batch) {
 			flush()
 		}

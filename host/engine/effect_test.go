@@ -14,6 +14,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/store"
@@ -52,28 +53,16 @@ func volatileBomb() actor.Definition {
 	return d
 }
 
-// gatedStore is a store whose reads block while the gate is locked.
+// gatedStore is a store that loads no actor while the gate is locked.
 type gatedStore struct {
-	store.KV
+	store.Reader
 	gate sync.RWMutex
 }
 
-func (s *gatedStore) Scan(from, to []byte, each func(key, value []byte) bool) error {
+func (s *gatedStore) Load(id actor.ID) (store.Saved, error) {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
-	return s.KV.Scan(from, to, each)
-}
-
-func (s *gatedStore) ScanBack(from, to []byte, each func(key, value []byte) bool) error {
-	s.gate.RLock()
-	defer s.gate.RUnlock()
-	return s.KV.ScanBack(from, to, each)
-}
-
-func (s *gatedStore) Get(key []byte) ([]byte, bool, error) {
-	s.gate.RLock()
-	defer s.gate.RUnlock()
-	return s.KV.Get(key)
+	return s.Reader.Load(id)
 }
 
 // A model may answer before the next incarnation of a cell has read the actor.
@@ -84,7 +73,7 @@ func TestResultsAreKeptUntilAwaited(t *testing.T) {
 	disk := &gatedStore{}
 	n := startNode(t, t.TempDir(), func(c *Config) {
 		c.Cells = 1
-		disk.KV, c.Store = c.Store, disk
+		disk.Reader, c.Store = c.Store, disk
 		c.Outbound = fakeOutbound(func(_ context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
 			pass(actor.Piece{Text: "a"})
 			close(streamed)
@@ -236,20 +225,24 @@ func TestReissuedEffectReplacesEarlierOne(t *testing.T) {
 // been read. It receives each actor once.
 func TestDueActorsAreReportedInGrowingBatches(t *testing.T) {
 	const open = 5 * dueBatchMin
-	w, kv := store.NewWriter(store.WriterConfig{Node: "n1"}), &store.Memory{}
+	d, err := disk.Open(t.TempDir(), "n1", disk.Options{FreeFloor: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	log := disk.NewLog(d)
 	var want []actor.ID
 	for i := range open {
 		id := actor.NewID("alice", fmt.Sprintf("%05d", i))
 		want = append(want, id)
-		w.Append([]store.Entry{{Actor: id, Shard: 7, Epoch: 1, N: 1, Record: store.Rebased{At: 1}, Due: actor.Time(1 + i)}})
+		log.Commit([]store.Entry{{Actor: id, Shard: 7, Epoch: 1, N: 1, Record: store.Rebased{At: 1}, Due: actor.Time(1 + i)}}, nil)
 	}
-	b, _ := w.Next()
-	if err := kv.Apply(b.Rows); err != nil {
+	if err := log.Close(); err != nil {
 		t.Fatal(err)
 	}
 	var sizes []int
 	var got []actor.ID
-	e := &Engine{config: Config{Store: kv}}
+	e := &Engine{config: Config{Store: d}}
 	e.findDue([]uint16{7}, func(in runtime.Input) {
 		got = append(got, in.(runtime.Due).Actors...)
 		sizes = append(sizes, len(in.(runtime.Due).Actors))

@@ -66,7 +66,7 @@ type Config struct {
 	// wrote to its log. Otherwise an epoch would be used twice.
 	Start  uint64
 	Log    Log
-	Store  store.KV           // the log's backing store, only read here
+	Store  store.Reader       // the log's backing store, only read here
 	Agents []actor.Definition // initial definitions
 	Former []actor.Definition // older definitions that open runs may still use
 	Tools  *tools.Registry
@@ -293,7 +293,7 @@ func (e *Engine) Watch(run actor.CallID) (news <-chan struct{}, stop func(), err
 
 // Read passes the store to the given function. If Read returns nil, everything
 // that the function saw is durable and may be shown.
-func (e *Engine) Read(ctx context.Context, read func(store.KV) error) error {
+func (e *Engine) Read(ctx context.Context, read func(store.Reader) error) error {
 	if err := read(e.config.Store); err != nil {
 		return err
 	}

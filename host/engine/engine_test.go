@@ -142,8 +142,8 @@ func (n *node) waitForEvent(run actor.CallID, last runs.Type) []runs.Event {
 	defer stop()
 	var all []runs.Event
 	for {
-		err := n.Read(ctx, func(kv store.KV) error {
-			raw, err := store.Events(kv, actor.DefaultTenant, run, uint64(len(all)), 1_000_000)
+		err := n.Read(ctx, func(log store.Reader) error {
+			raw, err := log.Events(actor.DefaultTenant, run, uint64(len(all)), 1_000_000)
 			for _, r := range raw {
 				e, err := runs.Decode(r.Body)
 				if err != nil {
@@ -246,8 +246,8 @@ func TestRunResumesAfterProcessRestart(t *testing.T) {
 		}
 	}
 	helpers := 0
-	if err := n.Read(testContext(t), func(kv store.KV) error {
-		owners, err := store.Runs(kv, actor.DefaultTenant, 100, false)
+	if err := n.Read(testContext(t), func(log store.Reader) error {
+		owners, err := log.Runs(actor.DefaultTenant, actor.CallID{}, 100, false)
 		for _, o := range owners {
 			if o.Actor.Agent == "helper" {
 				helpers++

@@ -63,8 +63,8 @@ func TestFailedCellRestarts(t *testing.T) {
 			}
 			// Open work of the failed cell resumes.
 			var run actor.CallID
-			if err := n.Read(testContext(t), func(kv store.KV) error {
-				owners, err := store.Runs(kv, actor.DefaultTenant, 10_000, true)
+			if err := n.Read(testContext(t), func(log store.Reader) error {
+				owners, err := log.Runs(actor.DefaultTenant, actor.CallID{}, 10_000, true)
 				for _, o := range owners {
 					if o.Actor.Agent == "coordinator" {
 						run = o.Run

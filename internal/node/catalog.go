@@ -56,7 +56,7 @@ func (e *ConflictError) Error() string {
 
 // loadCatalog reads the registry's journal. It returns a *ConflictError if a stored agent
 // has the name of a native one.
-func loadCatalog(kv store.KV, native []actor.Definition, keys Keys, log *slog.Logger) (*catalogSync, error) {
+func loadCatalog(stored store.Reader, native []actor.Definition, keys Keys, log *slog.Logger) (*catalogSync, error) {
 	var names []string
 	for _, def := range native {
 		names = append(names, def.Name)
@@ -73,7 +73,7 @@ func loadCatalog(kv store.KV, native []actor.Definition, keys Keys, log *slog.Lo
 		return nil, err
 	}
 	c.reader, c.attached = agents.NewCatalogReader(c.tools), make(chan struct{})
-	saved, err := store.LoadActor(kv, agents.RegistryID)
+	saved, err := stored.Load(agents.RegistryID)
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}

@@ -121,13 +121,13 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 // read returns a result once everything that it shows is durable.
 func read[R command.Result](ctx context.Context, c *Commands, tenant string, get func(View) (R, error)) (command.Result, error) {
 	var r R
-	err := c.engine.Read(ctx, func(kv store.KV) (err error) {
+	err := c.engine.Read(ctx, func(log store.Reader) (err error) {
 		c.store.RLock()
 		defer c.store.RUnlock()
 		if c.closed {
 			return engine.ErrClosed
 		}
-		r, err = get(View{kv, tenant})
+		r, err = get(View{log, tenant})
 		return err
 	})
 	if err != nil {

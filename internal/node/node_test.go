@@ -53,8 +53,8 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 			Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"name":"helper"}`)}}})
 	}()
 	registered := func() (names []string) {
-		err := e.Read(ctx, func(kv store.KV) error {
-			saved, err := store.LoadActor(kv, agents.RegistryID)
+		err := e.Read(ctx, func(log store.Reader) error {
+			saved, err := log.Load(agents.RegistryID)
 			if err != nil {
 				return err
 			}

@@ -15,13 +15,13 @@ import (
 // View reads the runs of one tenant from a store, whether or not a node is serving it. While one
 // is, what a View reads MUST NOT be shown before it is durable: use Commands.
 type View struct {
-	KV     store.KV
+	Log    store.Reader
 	Tenant string
 }
 
 // Owner returns the owner of a run, or a NotFound refusal.
 func (v View) Owner(run actor.CallID) (command.Owner, error) {
-	owner, ok, err := store.ActorOf(v.KV, v.Tenant, run)
+	owner, ok, err := v.Log.Run(v.Tenant, run)
 	if err == nil && !ok {
 		err = actor.Refuse(actor.NotFound, "run %s not found; GET /v1/runs lists the newest runs", run)
 	}
@@ -36,7 +36,7 @@ func (v View) Run(run actor.CallID) (command.Run, error) {
 	}
 	r := command.Run{Owner: owner}
 	for {
-		page, err := store.Events(v.KV, v.Tenant, run, r.Record.Seq, command.EventsMax)
+		page, err := v.Log.Events(v.Tenant, run, r.Record.Seq, command.EventsMax)
 		if err != nil {
 			return r, err
 		}
@@ -60,7 +60,7 @@ func (v View) Runs(limit int) (all command.Runs, err error) {
 	if err := checkLimit(limit, command.RunsMax); err != nil {
 		return all, err
 	}
-	newest, err := store.Runs(v.KV, v.Tenant, limit, true)
+	newest, err := v.Log.Runs(v.Tenant, actor.CallID{}, limit, true)
 	if err != nil {
 		return all, err
 	}
@@ -86,7 +86,7 @@ func (v View) Events(q command.EventsQuery) (command.Events, error) {
 			return out, err
 		}
 	}
-	page, err := store.Events(v.KV, v.Tenant, q.Run, q.After, q.Limit)
+	page, err := v.Log.Events(v.Tenant, q.Run, q.After, q.Limit)
 	if err != nil {
 		return out, err
 	}
@@ -115,7 +115,7 @@ func (v View) Events(q command.EventsQuery) (command.Events, error) {
 // event returns one event of a run. It refuses the number of an event that does
 // not exist.
 func (v View) event(run actor.CallID, seq uint64) (store.RunEvent, error) {
-	found, err := store.Events(v.KV, v.Tenant, run, seq-1, 1)
+	found, err := v.Log.Events(v.Tenant, run, seq-1, 1)
 	if err == nil && len(found) == 0 {
 		r := actor.Refuse(actor.Invalid, "run %s has no event %d yet: send the number of the last event read, or 0 to start at the first event", run, seq)
 		r.Field = "after"

@@ -17,7 +17,6 @@ import (
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/runs"
-	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -141,7 +140,7 @@ func checkEvents(r *row, dir string, asked, modelCalls, toolCalls int64) (err er
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	counts := map[runs.Type]int64{}
-	all, err := store.Runs(d, actor.DefaultTenant, int(asked)+1, true)
+	all, err := d.Runs(actor.DefaultTenant, actor.CallID{}, int(asked)+1, true)
 	if err == nil && len(all) != int(asked) {
 		err = fmt.Errorf("%d runs in the store, want %d", len(all), asked)
 	}
@@ -149,7 +148,7 @@ func checkEvents(r *row, dir string, asked, modelCalls, toolCalls int64) (err er
 		return err
 	}
 	for _, run := range all {
-		events, err := store.Events(d, actor.DefaultTenant, run.Run, 0, 1000)
+		events, err := d.Events(actor.DefaultTenant, run.Run, 0, 1000)
 		if err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ func readContents(d *disk.Disk) (contents, error) {
 		if _, ok := all["actor "+id.String()]; ok {
 			return nil
 		}
-		saved, err := store.LoadActor(d, id)
+		saved, err := d.Load(id)
 		if err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func readContents(d *disk.Disk) (contents, error) {
 		}
 		all["actor "+id.String()] = actor.HashOf(fmt.Appendf(bytes.Clone(saved.Snapshot), " %d", journal.N))
 		for _, a := range journal.Evicted {
-			ended, err := store.LoadOutcome(d, id, a.N)
+			ended, err := d.Outcome(id, a.N)
 			if err != nil {
 				return err
 			}
@@ -60,13 +60,13 @@ func readContents(d *disk.Disk) (contents, error) {
 		if err != nil {
 			return err
 		}
-		owner, ok, err := store.ActorOf(d, parts[1], run)
+		owner, ok, err := d.Run(parts[1], run)
 		if err != nil || !ok {
 			return errors.Join(err, errorUnless(ok, "run %s is listed but has no owner", run))
 		}
 		all["run "+parts[3]] = actor.HashOf(fmt.Appendf(nil, "%+v", owner))
 		for from := uint64(0); ; {
-			events, err := store.Events(d, parts[1], run, from, 256)
+			events, err := d.Events(parts[1], run, from, 256)
 			if err != nil {
 				return err
 			}
@@ -85,12 +85,8 @@ func readContents(d *disk.Disk) (contents, error) {
 	for i := range every {
 		every[i] = uint16(i)
 	}
-	due, err := store.DueActors(d, every)
-	if err != nil {
+	if err := d.Due(every, func(id actor.ID) { all["must wake "+id.String()] = actor.Hash{1} }); err != nil {
 		return nil, err
-	}
-	for _, id := range due {
-		all["must wake "+id.String()] = actor.Hash{1}
 	}
 	return all, nil
 }

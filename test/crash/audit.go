@@ -14,7 +14,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/runs"
-	"github.com/troupe-run/troupe/store"
 )
 
 // recheck repeats a request for a random earlier exchange or resource, possibly of
@@ -182,14 +181,14 @@ func (l *ledger) checkStore(dir string, external *externalAgents) error {
 	if _, err := d.VerifyAll(); err != nil {
 		return err
 	}
-	owners, err := store.Runs(d, actor.DefaultTenant, 1<<22, false)
+	owners, err := d.Runs(actor.DefaultTenant, actor.CallID{}, 1<<22, false)
 	if err != nil {
 		return err
 	}
 	roots, below, known := map[string][]string{}, map[string]int{}, map[string]bool{}
 	for _, o := range owners {
 		known[o.Run.String()] = true
-		page, err := store.Events(d, actor.DefaultTenant, o.Run, 0, eventsPerRunMax)
+		page, err := d.Events(actor.DefaultTenant, o.Run, 0, eventsPerRunMax)
 		if err != nil || len(page) == 0 || len(page) == eventsPerRunMax {
 			return fmt.Errorf("run %s: %w", o.Run, cmp.Or(err, fmt.Errorf("%d events, want 1 to %d", len(page), eventsPerRunMax-1)))
 		}

@@ -29,7 +29,6 @@ import (
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/internal/servertest"
 	"github.com/troupe-run/troupe/runs"
-	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -300,7 +299,7 @@ func (d *demo) checkStore() error {
 		return err
 	}
 	defer s.Close()
-	all, err := store.Runs(s, actor.DefaultTenant, 1000, false)
+	all, err := s.Runs(actor.DefaultTenant, actor.CallID{}, 1000, false)
 	if err != nil {
 		return err
 	}

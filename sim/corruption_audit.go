@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/store"
+)
+
+// corruptedRowsMax is the number of rows that an audit corrupts, one after another.
+const corruptedRowsMax = 2
+
+// auditCorruption corrupts up to corruptedRowsMax rows of the store, one at a time, and
+// restores each row. The kinds of the rows are random. The examination of the store MUST
+// report each corruption. Exception: production code still reads the same value from the
+// row.
+func (w *Simulation) auditCorruption() {
+	byKind := map[string][]store.Row{}
+	if err := w.store.kv.Scan(nil, []byte{0xff}, func(key, _ []byte) bool {
+		kind := rowKind(key)
+		byKind[kind] = append(byKind[kind], store.Row{Key: bytes.Clone(key)})
+		return true
+	}); err != nil {
+		w.fail(StoreReads, err.Error())
+		return
+	}
+	kinds := slices.Sorted(maps.Keys(byKind))
+	d := &w.nodes[0].log
+	for range corruptedRowsMax {
+		rows := byKind[kinds[w.entropy.Int(len(kinds))]]
+		row := rows[w.entropy.Int(len(rows))]
+		r := d.corrupt([...]Fault{DiskLostWrite, DiskTornWrite, DiskBitFlip, DiskMisdirected}[w.entropy.Int(4)], append(rows[:min(len(rows)-1, 8):min(len(rows)-1, 8)], row))
+		if r == nil {
+			continue
+		}
+		key := r.original[0].Key
+		x, err := store.Examine(w.store.kv, d.n.id, d.mark, func([]byte) error { return nil }, nil)
+		for _, n := range w.nodes[1:] { // a row is verified by the log of the node that wrote it
+			if err == nil && x.Wrong == 0 {
+				_, err = store.VerifyAll(w.store.kv, n.id, n.log.mark)
+			}
+		}
+		after := w.readRow(key)
+		w.restoreRows(r.original)
+		switch before := w.readRow(key); {
+		case err != nil || x.Wrong > 0:
+			w.Stats.Points[CorruptionFound]++
+		case after != before:
+			w.fail(StoreHolds, fmt.Sprintf("%s; the corruption is not detected, and the row reads as %.80q, want %.80q", r.description, after, before))
+		}
+	}
+}
+
+// rowKind returns the kind of a row: s for a snapshot, the letter after the tenant for
+// another row of a tenant, and the first segment of the key for all other rows.
+func rowKind(key []byte) string {
+	parts := strings.Split(string(key), "/")
+	switch {
+	case parts[0] != "t" || len(parts) < 3:
+		return parts[0]
+	case parts[len(parts)-1] == "s":
+		return "s"
+	}
+	return parts[2]
+}
+
+// readRow reads a row as production code does and formats the result, or the error.
+func (w *Simulation) readRow(key []byte) string {
+	parts := strings.Split(string(key), "/")
+	switch rowKind(key) {
+	case "a", "s":
+		return readActors(w.store, []actor.ID{actorOfKey(key)})[0]
+	case "e":
+		run, err := actor.ParseCallID(parts[3])
+		if err == nil {
+			var events []store.RunEvent
+			events, err = w.store.Events(parts[1], run, 0, streamEventsMax)
+			h := xxhash.New()
+			for _, e := range events {
+				h.Write(e.Body) //nolint:errcheck // a hash never returns an error
+			}
+			return fmt.Sprint(len(events), h.Sum64(), err)
+		}
+		return err.Error()
+	case "r":
+		run, err := actor.ParseCallID(parts[3])
+		if err == nil {
+			owner, ok, err := w.store.Run(parts[1], run)
+			all, wrong := w.store.Runs(parts[1], actor.CallID{}, streamEventsMax, false)
+			return fmt.Sprint(owner, ok, err, len(all), wrong)
+		}
+		return err.Error()
+	case "x":
+		shards := make([]uint16, dispatcher.Shards)
+		for i := range shards {
+			shards[i] = uint16(i)
+		}
+		var ids []actor.ID
+		err := w.store.Due(shards, func(id actor.ID) { ids = append(ids, id) })
+		return fmt.Sprint(ids, err)
+	}
+	value, ok, err := w.store.kv.Get(key)
+	return fmt.Sprintf("%x %v %v", value, ok, err)
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import "github.com/troupe-run/troupe/actor"
+
+// Reader reads a log by entries, actors and runs. Only its implementations know the form
+// in which a log is stored.
+type Reader interface {
+	// Load returns the newest snapshot of an actor and the entries after it. Events of
+	// entries have only their run and number.
+	Load(id actor.ID) (Saved, error)
+	// Outcome returns the outcome in the n-th entry of an actor. It returns an error if
+	// that entry is missing or holds no outcome.
+	Outcome(id actor.ID, n uint64) (Ended, error)
+	// Due calls the callback each for every actor of these shards that has open runs, in
+	// order of shard and deadline, and actors with the same deadline in order of their IDs
+	// as text.
+	Due(shards []uint16, each func(actor.ID)) error
+	// Run returns the owner of a run. The bool is false if the run is unknown.
+	Run(tenant string, run actor.CallID) (RunOwner, bool, error)
+	// Events returns at most limit events of a run, in order, with numbers greater than
+	// the argument after.
+	Events(tenant string, run actor.CallID, after uint64, limit int) ([]RunEvent, error)
+	// Runs returns at most limit runs of a tenant, newest first, that are older than the
+	// argument before. If before is zero, it starts at the newest run. If roots is set, it
+	// returns only root runs.
+	Runs(tenant string, before actor.CallID, limit int, roots bool) ([]RunOwner, error)
+}
+
+// RunOwner is the actor that accepted a run, and the root of its call tree.
+type RunOwner struct {
+	Run   actor.CallID
+	Root  actor.CallID
+	Actor actor.ID
+}
