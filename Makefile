@@ -139,9 +139,11 @@ load: build ## load-test a node, up to five times its peak: ARGS=
 rot: build #+ corrupt a store in every way a disk does; every loss must be detected: ARGS=
 	@$(GO) run ./test/corruption -write docs/PERFORMANCE.md $(ARGS)
 
-mutants: ## remove each guard in turn; the simulator must detect each removal: SHRINK=1 ONLY=guard, or DRAWN=40 mutants of SEED=1|today: ARGS=
+mutants: ## remove each guard in turn; the simulator must detect each removal: SHRINK=1 ONLY=guard, DRAWN=40 mutants of SEED=1|today: ARGS=, TABLE=1
 ifdef DRAWN
 	@$(GO) run ./test/mutation -draw $(DRAWN) $(if $(SEED),-seed $(SEED)) $(ARGS)
+else ifdef TABLE
+	@$(GO) run ./test/mutation -kept $(ARGS)
 else
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
 	@bin/troupe-mutants mutants $(if $(SHRINK),--shrink) $(foreach m,$(ONLY),--only $(m))

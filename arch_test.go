@@ -110,7 +110,7 @@ var packages = map[string]pkg{
 	"internal/mdsection":    {layer: 4},
 	"internal/servertest":   {layer: 4},
 	"internal/svgplot":      {layer: 4},
-	"test/mutation":         {layer: 4, ours: []string{"sim"}},
+	"test/mutation":         {layer: 4, ours: []string{"sim", "internal/mdsection"}},
 	"test/scaling":          {layer: 4, ours: writers, theirs: []string{pebble}},
 	"test/bench":            {layer: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
 	"internal/load":         {layer: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},

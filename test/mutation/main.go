@@ -32,6 +32,7 @@ import (
 
 const usage = `usage: go run ./test/mutation [-draw N] [-seed N|today] [-layers LIST] [-survivors] [-budget TIME]
                           [-list] [-dir DIR]
+       go run ./test/mutation -kept [-layers LIST] [-budget TIME]
 
 Draws mutants and measures which of them are found. Exit 0: all floors met. Exit
 1: a floor missed, or a failed measurement. Exit 2: usage error.
@@ -44,6 +45,8 @@ Draws mutants and measures which of them are found. Exit 0: all floors met. Exit
   -budget TIME  stop after this time and print the table of the outcomes so far;
                 the same command continues
   -list         print the mutants only
+  -kept         run worlds and own tests for the kept mutants instead, and write
+                docs/benchmarks/mutants.md
   -dir DIR      folder of the outcomes (default bin/mutation)
 
 Examples:
@@ -64,6 +67,7 @@ type command struct {
 	seed   uint64
 	layers []layer
 	list   bool
+	kept   bool
 
 	survivors bool
 	budget    time.Duration
@@ -86,7 +90,11 @@ func main() {
 		ctx, stop = context.WithTimeout(ctx, c.budget)
 		defer stop()
 	}
-	ok, err := c.run(ctx)
+	run := c.run
+	if c.kept {
+		run = c.runKept
+	}
+	ok, err := run(ctx)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutation:", err)
 	}
@@ -105,6 +113,7 @@ func parse(args []string, now time.Time) (command, error) {
 	flags.BoolVar(&c.survivors, "survivors", false, "")
 	flags.DurationVar(&c.budget, "budget", 0, "")
 	flags.BoolVar(&c.list, "list", false, "")
+	flags.BoolVar(&c.kept, "kept", false, "")
 	flags.StringVar(&c.dir, "dir", "bin/mutation", "")
 	if err := flags.Parse(args); err != nil {
 		return c, err
@@ -163,7 +172,7 @@ func (c command) run(ctx context.Context) (bool, error) {
 	}
 	t := &trial{tree: tree, dir: filepath.Join(tree.root, c.dir, fmt.Sprintf("%d-%d", c.seed, c.draw)), tests: map[string]tested{}, report: report}
 	for n, s := range drawn {
-		t.mutants = append(t.mutants, mutant{name: fmt.Sprintf("drawn:%d", n), dir: s.file.pkg.dir, site: s})
+		t.mutants = append(t.mutants, mutant{name: fmt.Sprintf("drawn:%d", n), dirs: []string{s.file.pkg.dir}, site: s})
 	}
 	if t.rows, err = openRows(t.dir, version); err != nil {
 		return false, err

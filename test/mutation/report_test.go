@@ -20,7 +20,7 @@ func newTrial(t *testing.T, mutants int, found map[layer]int) *trial {
 	f := &file{pkg: &pkg{dir: "p"}, path: "p/p.go", src: []byte("a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n")}
 	tr := &trial{rows: rows{path: filepath.Join(t.TempDir(), "rows.json"), all: map[string]map[layer]row{}}}
 	for n := range mutants {
-		m := mutant{name: fmt.Sprintf("drawn:%d", n), dir: "p", site: &site{file: f, function: "f", operator: "statement", start: 2 * n, end: 2*n + 1, ordinal: 1}}
+		m := mutant{name: fmt.Sprintf("drawn:%d", n), dirs: []string{"p"}, site: &site{file: f, function: "f", operator: "statement", start: 2 * n, end: 2*n + 1, ordinal: 1}}
 		tr.mutants = append(tr.mutants, m)
 		for _, l := range layers {
 			killer := ""

@@ -58,8 +58,8 @@ type trial struct {
 // A mutant is selected by its name in the environment variable MUTANT.
 type mutant struct {
 	name string
-	dir  string // folder of its package
-	site *site
+	dirs []string // folders of its packages
+	site *site    // nil for a kept mutant
 }
 
 // tested is the test program of a package.
@@ -405,9 +405,9 @@ func (t *trial) run(ctx context.Context, l layer, survivors bool) error {
 			}
 			err = t.runWorlds(ctx, l, int(n), seeds)
 		case byOwnTests:
-			err = t.runTestsOf(ctx, l, int(n), []string{m.dir})
+			err = t.runTestsOf(ctx, l, int(n), m.dirs)
 		case byAllTests:
-			err = t.runTestsOf(ctx, l, int(n), slices.DeleteFunc(slices.Clone(testedPackages), func(d string) bool { return d == m.dir }))
+			err = t.runTestsOf(ctx, l, int(n), slices.DeleteFunc(slices.Clone(testedPackages), func(d string) bool { return slices.Contains(m.dirs, d) }))
 		}
 		if err != nil {
 			return err
