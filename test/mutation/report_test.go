@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -90,6 +91,23 @@ func TestRowsContinueInTheSameVersion(t *testing.T) {
 	}
 	if r, err = openRows(dir, version{"v2", "t2"}); err != nil || r.has("drawn:3", byWorlds) {
 		t.Errorf("rows of other sources are kept: %v, %v", r.all, err)
+	}
+}
+
+// A layer of worlds that was stopped between two parts is not complete.
+func TestPortionsCoverTheirLayer(t *testing.T) {
+	for l, want := range map[layer][]uint64{byWorlds: numbers(1, worldsMax), byMoreWorlds: numbers(worldsMax+1, moreWorldsMax), byOwnTests: nil} {
+		if got := slices.Concat(portions(l)...); !slices.Equal(got, want) || len(portions(l)) == 0 {
+			t.Errorf("%s: got seeds %v, want %v", l, got, want)
+		}
+	}
+	tr := newTrial(t, 1, nil)
+	m := tr.mutants[0]
+	if err := tr.rows.add(row{Mutant: m.name, Layer: byWorlds, Next: 31}); err != nil {
+		t.Fatal(err)
+	}
+	if tr.measured(m, []layer{byWorlds}) || !tr.measured(m, []layer{byOwnTests}) {
+		t.Error("a layer with seeds left counts as complete")
 	}
 }
 

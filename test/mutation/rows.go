@@ -22,6 +22,7 @@ type row struct {
 	Detail  string  // of the failed simulation
 	Reached int     // number of seeds that evaluate the mutant
 	Worlds  int     // number of simulations that ended
+	Next    uint64  // first seed of the layer that is left; 0: the layer is complete
 	Seconds float64 // wall-clock time
 }
 
@@ -85,7 +86,11 @@ func (r *rows) add(one row) error {
 	return appendLine(r.path, one)
 }
 
-func (r *rows) has(mutant string, l layer) bool { _, ok := r.all[mutant][l]; return ok }
+// has reports whether the layer is complete for the mutant.
+func (r *rows) has(mutant string, l layer) bool {
+	one, ok := r.all[mutant][l]
+	return ok && one.Next == 0
+}
 
 // killer returns the spec or test of the layer that finds the mutant, or "".
 func (r *rows) killer(mutant string, l layer) string { return r.all[mutant][l].Killer }

@@ -228,12 +228,14 @@ func (t *trial) measureReach(ctx context.Context, seeds []uint64) error {
 	return nil
 }
 
-// runWorlds simulates those seeds that evaluate the mutant n, until one fails.
-func (t *trial) runWorlds(ctx context.Context, l layer, n int, seeds []uint64) error {
+// runWorlds simulates those seeds that evaluate the mutant n, until one fails. The first
+// seed after these is next; 0: the layer has no others.
+func (t *trial) runWorlds(ctx context.Context, l layer, n int, seeds []uint64, next uint64) error {
 	if t.mutants[n].site != nil {
 		seeds = slices.DeleteFunc(slices.Clone(seeds), func(s uint64) bool { return !slices.Contains(t.reached[s], n) })
 	}
-	r := row{Mutant: t.mutants[n].name, Layer: l, Reached: len(seeds)}
+	before := t.rows.all[t.mutants[n].name][l]
+	r := row{Mutant: t.mutants[n].name, Layer: l, Reached: before.Reached + len(seeds), Worlds: before.Worlds, Next: next}
 	start := time.Now()
 	if len(seeds) > 0 {
 		input, _ := json.Marshal(seeds)
@@ -254,9 +256,12 @@ func (t *trial) runWorlds(ctx context.Context, l layer, n int, seeds []uint64) e
 		} else if outcome.Spec != "" {
 			r.Killer, r.Seed, r.Detail = outcome.Spec, outcome.Seed, firstLine(outcome.Detail)
 		}
-		r.Worlds = outcome.Worlds
+		r.Worlds += outcome.Worlds
 	}
-	r.Seconds = time.Since(start).Seconds()
+	if r.Killer != "" {
+		r.Next = 0
+	}
+	r.Seconds = before.Seconds + time.Since(start).Seconds()
 	return t.record(n, r)
 }
 
@@ -368,6 +373,9 @@ func (t *trial) record(n int, r row) error {
 	if r.Killer != "" {
 		outcome = "found by " + r.Killer
 	}
+	if r.Next > 0 {
+		outcome += " so far"
+	}
 	if r.Layer == byWorlds || r.Layer == byMoreWorlds {
 		outcome += fmt.Sprintf(", %d of %d worlds", r.Worlds, r.Reached)
 	}
@@ -379,13 +387,36 @@ func (t *trial) record(n int, r row) error {
 	return t.rows.add(r)
 }
 
-// run runs one layer for every mutant that has no row of it, the survivors of earlier
-// layers first. If survivors is true, it runs for them alone.
-func (t *trial) run(ctx context.Context, l layer, survivors bool) error {
-	seeds := numbers(1, worldsMax)
-	if l == byMoreWorlds {
-		seeds = numbers(worldsMax+1, moreWorldsMax)
+// portions returns the seeds of a layer in parts. Each part runs for every mutant before
+// the next one, so that a trial that is stopped has measured all of them. A layer of tests
+// has one part without seeds.
+func portions(l layer) [][]uint64 {
+	switch l {
+	case byWorlds:
+		return [][]uint64{numbers(1, 30), numbers(31, 100), numbers(101, worldsMax)}
+	case byMoreWorlds:
+		return [][]uint64{numbers(worldsMax+1, 600), numbers(601, 1200), numbers(1201, moreWorldsMax)}
 	}
+	return [][]uint64{nil}
+}
+
+// run runs one layer for every mutant for which it is not complete, the survivors of
+// earlier layers first. If survivors is true, it runs for them alone.
+func (t *trial) run(ctx context.Context, l layer, survivors bool) error {
+	all := portions(l)
+	for i, seeds := range all {
+		next := uint64(0)
+		if i+1 < len(all) {
+			next = all[i+1][0]
+		}
+		if err := t.runPortion(ctx, l, seeds, next, survivors); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *trial) runPortion(ctx context.Context, l layer, seeds []uint64, next uint64, survivors bool) error {
 	order := numbers(0, uint64(len(t.mutants)-1))
 	slices.SortStableFunc(order, func(a, b uint64) int {
 		return cmp.Compare(min(1, len(t.foundBy(t.mutants[a], layers))), min(1, len(t.foundBy(t.mutants[b], layers))))
@@ -398,12 +429,15 @@ func (t *trial) run(ctx context.Context, l layer, survivors bool) error {
 		var err error
 		switch l {
 		case byWorlds, byMoreWorlds:
+			if t.rows.all[m.name][l].Next > seeds[0] {
+				continue
+			}
 			if m.site != nil {
 				if err := t.measureReach(ctx, seeds); err != nil {
 					return err
 				}
 			}
-			err = t.runWorlds(ctx, l, int(n), seeds)
+			err = t.runWorlds(ctx, l, int(n), seeds, next)
 		case byOwnTests:
 			err = t.runTestsOf(ctx, l, int(n), m.dirs)
 		case byAllTests:
