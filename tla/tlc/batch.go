@@ -75,6 +75,7 @@ func (b batch) data() string {
 	words := map[string]bool{}
 	var agents, recursive, left, runs []string
 	seen := map[string]bool{}
+	calls := 0
 	for i, t := range b.translations {
 		for w := range t.words {
 			words[w] = true
@@ -85,6 +86,7 @@ func (b batch) data() string {
 				agents = append(agents, fmt.Sprintf("%q :> %q", a, agentOf(a)))
 			}
 		}
+		calls = max(calls, len(t.calls))
 		recursive = append(recursive, quoted(t.recursive))
 		left = append(left, fmt.Sprint(micros(t.trace.Header.Limits.Timeout)))
 		runs = append(runs, fmt.Sprintf("R%d", i+1))
@@ -94,8 +96,8 @@ func (b batch) data() string {
 		w = append(w, word)
 	}
 	slices.Sort(w)
-	fmt.Fprintf(&out, "---- MODULE TraceData ----\nEXTENDS TLC\nWords == %s\nAgent == %s\nRecursive == <<%s>>\nLeftMax == <<%s>>\n",
-		quoted(w), strings.Join(agents, " @@ "), strings.Join(recursive, ", "), strings.Join(left, ", "))
+	fmt.Fprintf(&out, "---- MODULE TraceData ----\nEXTENDS TLC\nCallsMax == %d\nWords == %s\nAgent == %s\nRecursive == <<%s>>\nLeftMax == <<%s>>\n",
+		calls, quoted(w), strings.Join(agents, " @@ "), strings.Join(recursive, ", "), strings.Join(left, ", "))
 	for i, t := range b.translations {
 		fmt.Fprintf(&out, "R%d == <<\n", i+1)
 		for j, e := range t.entries {
@@ -110,17 +112,12 @@ func (b batch) data() string {
 	return out.String()
 }
 
-const traceInvariants = "AcyclicCalls DepthBounded TimeLeftShrinks OutstandingBounded MailboxBounded TurnExclusive OneAnswer\n" +
-	"  ReplyToCallerOnly Structured EffectOncePerAttempt StartsOnlyKnown TraceAcked"
-
 // config returns the TLC config of a batch. If judge is set, TLC reports every rejected history.
 // Otherwise it stops at the first rejected history and prints the states that lead to the
 // rejection.
 func (b batch) config(judge bool) string {
-	calls := 0
 	var actors, existing, nodes []string
 	for _, t := range b.translations {
-		calls = max(calls, len(t.calls))
 		for _, a := range t.actors {
 			addUnique(&actors, a)
 			if !slices.Contains(t.unknown, a) {
@@ -131,22 +128,19 @@ func (b batch) config(judge bool) string {
 			addUnique(&nodes, n)
 		}
 	}
-	ids := make([]string, calls)
-	for i := range ids {
-		ids[i] = fmt.Sprint(i + 1)
-	}
-	spec, check := "TraceSpec", "INVARIANTS "+traceInvariants
+	spec, check := "TraceSpec", "INVARIANT Sound"
 	if judge {
 		spec, check = "JudgeSpec", "CONSTRAINT Sound"
 	}
 	return fmt.Sprintf(`SPECIFICATION %s
+VIEW Place
 CONSTANTS
   Agents = %s
   Known = %s
   Nodes = %s
   Client = "client"
   None = ""
-  Ids = {%s}
+  Ids <- TraceIds
   Turns = "serial"
   More = {TRUE}
   Resends = TRUE
@@ -167,25 +161,30 @@ CONSTANTS
   Ends <- TraceEnds
   Take <- TraceTake
   Post <- TracePost
+  Used <- TraceUsed
+  OutstandingBounded <- TraceOutstanding
+  MailboxBounded <- TraceMailbox
+  TurnExclusive <- TraceExclusive
+  Sym = {}
 %s
-`, spec, quoted(actors), quoted(existing), quoted(nodes), strings.Join(ids, ", "), b.translations[0].limits(), check)
+`, spec, quoted(actors), quoted(existing), quoted(nodes), b.translations[0].limits(), check)
 }
 
 // checkBatch runs TLC over a batch and writes the output of TLC to outputPath. Unless judge is
 // set, it also returns the number of times each action of Calls was taken.
-func (t TLC) checkBatch(ctx context.Context, b batch, judge bool, outputPath string) (verdicts []verdict, states int, taken map[string]int, err error) {
+func (t TLC) checkBatch(ctx context.Context, b batch, judge bool, outputPath string) (verdicts []verdict, taken map[string]int, err error) {
 	dir, err := os.MkdirTemp("", "tlc")
 	if err != nil {
-		return nil, 0, nil, err
+		return nil, nil, err
 	}
 	defer os.RemoveAll(dir)
 	for name, text := range map[string]string{"TraceData.tla": b.data(), "Trace.cfg": b.config(judge)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			return nil, 0, nil, err
+			return nil, nil, err
 		}
 	}
 	if err := t.copyTo(dir, "Calls.tla", "Trace.tla"); err != nil {
-		return nil, 0, nil, err
+		return nil, nil, err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, batchTimeout, fmt.Errorf("not finished after %v", batchTimeout))
 	defer cancel()
@@ -194,23 +193,21 @@ func (t TLC) checkBatch(ctx context.Context, b batch, judge bool, outputPath str
 	cmd.Dir = dir
 	output, runErr := cmd.CombinedOutput()
 	if limited.Err() != nil {
-		return nil, 0, nil, context.Cause(limited)
+		return nil, nil, context.Cause(limited)
 	}
 	if err := os.WriteFile(outputPath, output, 0o644); err != nil {
-		return nil, 0, nil, err
+		return nil, nil, err
 	}
 	report := ParseReport(Config{}, string(output))
 	verdicts = make([]verdict, len(b.translations))
 	for i := range verdicts {
 		verdicts[i] = verdict{t: b.translations[i], accepted: true}
 	}
-	if judge {
-		for _, m := range rejectedLine.FindAllStringSubmatch(string(output), -1) {
-			i, _ := strconv.Atoi(m[1])
-			at, _ := strconv.Atoi(m[2])
-			if v := &verdicts[i-1]; v.accepted || at < v.entry {
-				*v = verdict{t: v.t, entry: at, why: m[3]}
-			}
+	for _, m := range rejectedLine.FindAllStringSubmatch(string(output), -1) {
+		i, _ := strconv.Atoi(m[1])
+		at, _ := strconv.Atoi(m[2])
+		if v := &verdicts[i-1]; v.accepted || at < v.entry {
+			*v = verdict{t: v.t, entry: at, why: m[3]}
 		}
 	}
 	switch {
@@ -219,18 +216,20 @@ func (t TLC) checkBatch(ctx context.Context, b batch, judge bool, outputPath str
 		last := states[len(states)-1]
 		i, l := number(historyLine, 1, last), number(placeLine, 1, last)
 		if i == 0 || l == 0 {
-			return nil, 0, nil, fmt.Errorf("%s is violated, and the output of TLC has no position: see %s", report.Violated, outputPath)
+			return nil, nil, fmt.Errorf("%s is violated, and the output of TLC has no position: see %s", report.Violated, outputPath)
 		}
 		if report.Violated != "deadlock" {
 			l-- // l already points to the entry after the one that violates the property
 		}
 		v := &verdicts[i-1]
-		*v = verdict{t: v.t, entry: l, why: report.Violated, state: last}
-		return verdicts, 0, nil, nil
+		*v = verdict{t: v.t, entry: l, why: cmp.Or(v.why, report.Violated), state: last}
+		return verdicts, nil, nil
 	case report.Err != "" || !report.Complete:
-		return nil, 0, nil, fmt.Errorf("TLC failed: %s (%v): see %s", report.Err, runErr, outputPath)
+		return nil, nil, fmt.Errorf("TLC failed: %s (%v): see %s", report.Err, runErr, outputPath)
+	case slices.ContainsFunc(verdicts, func(v verdict) bool { return !v.accepted }):
+		return verdicts, nil, nil
 	}
-	return verdicts, report.Distinct, takenIn(string(output)), nil
+	return verdicts, takenIn(string(output)), b.complete(report)
 }
 
 // takenIn reads the number of times each action was taken. TLC prints running totals at the end
@@ -254,8 +253,16 @@ var (
 	placeLine    = regexp.MustCompile(`(?m)^/\\ l = (\d+)`)
 )
 
-// states returns the number of states that TLC finds if TLC matches every entry of every
-// history.
+// complete returns an error unless TLC matched every entry of every history, each in one way.
+func (b batch) complete(r Report) error {
+	states, ends := b.states(), len(b.translations) // a history stutters at its end
+	if r.Distinct != states || r.Generated != states+ends {
+		return fmt.Errorf("TLC found %d states in %d steps, want %d in %d: an entry was not checked, or in several ways", r.Distinct, r.Generated, states, states+ends)
+	}
+	return nil
+}
+
+// states returns the number of states of all histories: one before each entry, and one at the end.
 func (b batch) states() int {
 	n := 0
 	for _, t := range b.translations {

@@ -11,14 +11,15 @@ import (
 
 // A Report is the result of a run of TLC, parsed from its output.
 type Report struct {
-	Version  string
-	Complete bool   // the search ended and found no error
-	Violated string // name of the violated property, or "deadlock"; empty if none was violated
-	Err      string // first line of any other error, which prevented a result
-	Distinct int
-	Queued   int // states found but not searched
-	Depth    int
-	Length   int // of the counterexample, in states; 0 if there is none
+	Version   string
+	Complete  bool   // the search ended and found no error
+	Violated  string // name of the violated property, or "deadlock"; empty if none was violated
+	Err       string // first line of any other error, which prevented a result
+	Generated int    // states found, repeats included
+	Distinct  int
+	Queued    int // states found but not searched
+	Depth     int
+	Length    int // of the counterexample, in states; 0 if there is none
 }
 
 var (
@@ -27,7 +28,7 @@ var (
 	livenessLine    = regexp.MustCompile(`(?m)^Error: Temporal properties were violated\.`)
 	deadlockLine    = regexp.MustCompile(`(?m)^Error: Deadlock reached\.`)
 	errorLine       = regexp.MustCompile(`(?m)^(?:Error: .*|.*Exception.*|\*\*\*Parse Error\*\*\*)$`)
-	countLine       = regexp.MustCompile(`(?m)^\d+ states generated, (\d+) distinct states found, (\d+) states left on queue\.`)
+	countLine       = regexp.MustCompile(`(?m)^(\d+) states generated, (\d+) distinct states found, (\d+) states left on queue\.`)
 	stateNumberLine = regexp.MustCompile(`(?m)^State (\d+): <`)
 	depthLine       = regexp.MustCompile(`(?m)^The depth of the complete state graph search is (\d+)\.`)
 )
@@ -38,12 +39,13 @@ const completeLine = "\nModel checking completed. No error has been found.\n"
 // that checks a liveness property MUST therefore check no other property.
 func ParseReport(c Config, output string) Report {
 	r := Report{
-		Version:  submatch(versionLine, output),
-		Complete: strings.Contains(output, completeLine),
-		Distinct: number(countLine, 1, output),
-		Queued:   number(countLine, 2, output),
-		Depth:    number(depthLine, 1, output),
-		Length:   number(stateNumberLine, 1, output),
+		Version:   submatch(versionLine, output),
+		Complete:  strings.Contains(output, completeLine),
+		Generated: number(countLine, 1, output),
+		Distinct:  number(countLine, 2, output),
+		Queued:    number(countLine, 3, output),
+		Depth:     number(depthLine, 1, output),
+		Length:    number(stateNumberLine, 1, output),
 	}
 	switch {
 	case safetyLine.MatchString(output):

@@ -23,11 +23,11 @@ var oneProperty = Config{Properties: []string{"TurnComesBack"}}
 
 func TestParseReport(t *testing.T) {
 	for sample, want := range map[string]Report{
-		"holds":      {Version: "2.18", Complete: true, Distinct: 211, Depth: 17},
-		"invariant":  {Version: "2.18", Violated: "AcyclicCalls", Distinct: 9, Queued: 3, Depth: 5},
-		"step":       {Version: "2.18", Violated: "NoWorkPastDeadline", Distinct: 12, Queued: 6, Depth: 5},
-		"liveness":   {Version: "2.18", Violated: "TurnComesBack", Distinct: 383},
-		"deadlock":   {Version: "2.18", Violated: "deadlock", Distinct: 46, Queued: 18, Depth: 7},
+		"holds":      {Version: "2.18", Complete: true, Generated: 575, Distinct: 211, Depth: 17},
+		"invariant":  {Version: "2.18", Violated: "AcyclicCalls", Generated: 13, Distinct: 9, Queued: 3, Depth: 5},
+		"step":       {Version: "2.18", Violated: "NoWorkPastDeadline", Generated: 20, Distinct: 12, Queued: 6, Depth: 5},
+		"liveness":   {Version: "2.18", Violated: "TurnComesBack", Generated: 1024, Distinct: 383},
+		"deadlock":   {Version: "2.18", Violated: "deadlock", Generated: 69, Distinct: 46, Queued: 18, Depth: 7},
 		"error":      {Version: "2.18", Err: "Error: The constant parameter Time is not assigned a value by the configuration file."},
 		"parse":      {Version: "2.18", Err: "***Parse Error***"},
 		"nojar":      {Err: "Error: Could not find or load main class tlc2.TLC"},

@@ -266,12 +266,7 @@ func (t traceCheck) check(ctx context.Context, label string, all []batch, judge 
 		running.Go(func() {
 			defer func() { <-slots }()
 			outputPath := filepath.Join(t.dir, fmt.Sprintf("%s-%d.txt", strings.ReplaceAll(label, " ", "-"), i+1))
-			verdicts, states, taken, err := t.tlc.checkBatch(ctx, b, judge, outputPath)
-			clean := !slices.ContainsFunc(verdicts, func(v verdict) bool { return !v.accepted })
-			if err == nil && clean && states != b.states() {
-				err = fmt.Errorf("TLC found %d states, want %d: an entry was not checked; see %s", states, b.states(), outputPath)
-			}
-			found[i], takenBy[i], errs[i] = verdicts, taken, err
+			found[i], takenBy[i], errs[i] = t.tlc.checkBatch(ctx, b, judge, outputPath)
 		})
 	}
 	running.Wait()
