@@ -17,7 +17,6 @@ import (
 )
 
 const (
-	formatFile = "FORMAT"
 	anchorFile = "ANCHOR"
 	lockFile   = "LOCK"
 	holderFile = "HOLDER"
@@ -72,42 +71,6 @@ func foreignError(names []string) error {
 	}
 	shown := names[:min(len(names), 3)]
 	return fmt.Errorf("holds other files (%s) and no FORMAT: name an empty directory", strings.Join(shown, ", "))
-}
-
-// formatLine returns the content of FORMAT: "troupe store 1 of node n1".
-func formatLine(version int, node actor.NodeID) string {
-	return fmt.Sprintf("troupe store %d of node %s\n", version, node)
-}
-
-func (d *Disk) checkFormatFile() error {
-	b, err := d.readFile(formatFile, 4096)
-	if err != nil {
-		return err
-	}
-	var version int
-	var node string
-	if _, err := fmt.Sscanf(string(b), "troupe store %d of node %s", &version, &node); err != nil || formatLine(version, actor.NodeID(node)) != string(b) {
-		// A later version may change the rest of the line.
-		if n, _ := fmt.Sscanf(string(b), "troupe store %d", &version); n == 1 && version > store.FormatVersion {
-			return newerFormatError(version)
-		}
-		return fmt.Errorf("FORMAT reads %.60q, want %q", b, formatLine(store.FormatVersion, "NAME"))
-	}
-	switch {
-	case version > store.FormatVersion:
-		return newerFormatError(version)
-	case version < store.FormatVersion:
-		return fmt.Errorf("is of format %d, this program reads format %d", version, store.FormatVersion)
-	case d.node == "" && d.options.ReadOnly:
-		d.node = actor.NodeID(node)
-	case d.node != actor.NodeID(node):
-		return fmt.Errorf("belongs to node %s, not %s", node, d.node)
-	}
-	return actor.CheckName(node)
-}
-
-func newerFormatError(version int) error {
-	return fmt.Errorf("is of format %d, this program reads format %d: use a newer program; nothing was changed", version, store.FormatVersion)
 }
 
 // acquireLock locks the directory.
