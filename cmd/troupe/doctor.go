@@ -24,7 +24,7 @@ type DoctorCmd struct {
 
 // Help returns the text shown below the flags.
 func (DoctorCmd) Help() string {
-	return `Verifies the chain of batches, the digest of every value, all journals, and the indexes against the journals. Changes nothing. Exits with code 1 if it finds damage.
+	return `Verifies the chain of batches, the digest of every value, all journals, and the indexes against the journals. Continues behind damage, and counts what can be read. Changes nothing. Exits with code 1 if it finds damage.
 To verify the store of a running server, verify a backup of it: see troupe backup.
 Entries lost from the last 100 ms before a crash cannot be distinguished from entries never synced.
 
@@ -74,6 +74,9 @@ func scanProgress(stderr io.Writer) func(keys uint64) {
 func printExamination(out io.Writer, dir string, x store.Examination) {
 	fmt.Fprintf(out, "%s: %d batches, %d entries of %d actors, %d runs (%d open), %d events, %d blobs (%d unused), %.1f MiB\n",
 		dir, x.Batches, x.Entries, x.Actors, x.Runs, x.Open, x.Events, x.Blobs, x.Unused, float64(x.Bytes)/(1<<20))
+	if x.Unreadable > 0 {
+		fmt.Fprintf(out, "the disk cannot read %d ranges of keys; the numbers above are those of the rest\n", x.Unreadable)
+	}
 	if x.Wrong == 0 {
 		fmt.Fprintf(out, "the chain holds up to batch %d, and everything is as it was written\n", x.End.Batch)
 		return
@@ -108,20 +111,21 @@ func examinationJSON(x store.Examination) ([]byte, error) {
 		Lost  string `json:"lost,omitzero"`
 	}
 	out := struct {
-		OK       bool      `json:"ok"`
-		Batch    uint64    `json:"batch"`
-		Batches  uint64    `json:"batches"`
-		Entries  uint64    `json:"entries"`
-		Actors   uint64    `json:"actors"`
-		Runs     uint64    `json:"runs"`
-		Open     uint64    `json:"open_runs"`
-		Events   uint64    `json:"events"`
-		Blobs    uint64    `json:"blobs"`
-		Unused   uint64    `json:"unused_blobs"`
-		Bytes    uint64    `json:"bytes"`
-		Wrong    uint64    `json:"wrong"`
-		Findings []finding `json:"findings"`
-	}{x.Wrong == 0, x.End.Batch, x.Batches, x.Entries, x.Actors, x.Runs, x.Open, x.Events, x.Blobs, x.Unused, x.Bytes, x.Wrong, []finding{}}
+		OK         bool      `json:"ok"`
+		Batch      uint64    `json:"batch"`
+		Batches    uint64    `json:"batches"`
+		Entries    uint64    `json:"entries"`
+		Actors     uint64    `json:"actors"`
+		Runs       uint64    `json:"runs"`
+		Open       uint64    `json:"open_runs"`
+		Events     uint64    `json:"events"`
+		Blobs      uint64    `json:"blobs"`
+		Unused     uint64    `json:"unused_blobs"`
+		Bytes      uint64    `json:"bytes"`
+		Unreadable uint64    `json:"unreadable_ranges"`
+		Wrong      uint64    `json:"wrong"`
+		Findings   []finding `json:"findings"`
+	}{x.Wrong == 0, x.End.Batch, x.Batches, x.Entries, x.Actors, x.Runs, x.Open, x.Events, x.Blobs, x.Unused, x.Bytes, x.Unreadable, x.Wrong, []finding{}}
 	for _, f := range x.Findings {
 		out.Findings = append(out.Findings, finding(f))
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -282,4 +283,53 @@ func TestCommitAfterCloseReleasesLock(t *testing.T) {
 	}
 	l.mu.Unlock()
 	mustClose(t, d)
+}
+
+// Examine continues behind a damaged block of a table. It names the file of the block
+// and counts the other entries.
+func TestExamineContinuesBehindDamagedBlock(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	d := mustOpen(t, dir, Options{})
+	l, s := NewLog(d), newEntryGenerator("alice")
+	const entries = 400
+	for range entries {
+		commit(l, s.next())
+	}
+	mustClose(t, l)
+	if err := d.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, d)
+	tables, err := filepath.Glob(filepath.Join(dir, pebbleDir, "*.sst"))
+	if err != nil || len(tables) != 1 {
+		t.Fatalf("got tables %v, error %v", tables, err)
+	}
+	whole, err := os.ReadFile(tables[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for at := 1000; at < len(whole); at += len(whole) / 7 {
+		damaged := slices.Clone(whole)
+		damaged[at] ^= 4
+		if err := os.WriteFile(tables[0], damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		x := examine(t, dir)
+		if x.Unreadable == 0 {
+			continue // not a block of keys
+		}
+		seen++
+		if x.Wrong == 0 || x.Entries+x.Events+x.Runs+x.Batches < entries {
+			t.Errorf("byte %d of %d: %d entries, %d events, %d runs, %d batches", at, len(whole), x.Entries, x.Events, x.Runs, x.Batches)
+		}
+		if !slices.ContainsFunc(x.Findings, func(f store.Finding) bool {
+			return strings.HasPrefix(f.Where, "keys from ") && strings.Contains(f.What, strings.TrimSuffix(filepath.Base(tables[0]), ".sst"))
+		}) {
+			t.Errorf("byte %d of %d: no finding names the file: %+v", at, len(whole), x.Findings)
+		}
+	}
+	if seen < 4 {
+		t.Errorf("%d damages made keys unreadable, want 4 or more", seen)
+	}
 }

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// damagedKV is a KV with blocks of keys that cannot be read, as on a disk with bad
+// blocks. Blocks are ranges of keys, sorted.
+type damagedKV struct {
+	*Memory
+	blocks [][2]string // first key, and the key after the last
+}
+
+var errBlock = errors.New("file 000007: checksum mismatch")
+
+func (d *damagedKV) isDamaged(key []byte) bool {
+	for _, b := range d.blocks {
+		if string(key) >= b[0] && string(key) < b[1] {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *damagedKV) Get(key []byte) ([]byte, bool, error) {
+	if d.isDamaged(key) {
+		return nil, false, errBlock
+	}
+	return d.Memory.Get(key)
+}
+
+// Scan fails like an iterator that enters a damaged block, even between its keys.
+func (d *damagedKV) Scan(from, to []byte, each func(key, value []byte) bool) error {
+	if d.isDamaged(from) {
+		return errBlock
+	}
+	var err error
+	scanErr := d.Memory.Scan(from, to, func(key, value []byte) bool {
+		if d.isDamaged(key) {
+			err = errBlock
+			return false
+		}
+		return each(key, value)
+	})
+	return errors.Join(err, scanErr)
+}
+
+// NextBlock returns the end of the first damaged block behind the key.
+func (d *damagedKV) NextBlock(key, to []byte, _ uint64) []byte {
+	for _, b := range d.blocks {
+		if b[1] > string(key) {
+			return []byte(min(b[1], string(to)))
+		}
+	}
+	return to
+}
+
+// Examine continues behind blocks that the disk cannot read: it counts exactly the
+// readable rows and names each block.
+func TestExamineContinuesBehindUnreadableBlocks(t *testing.T) {
+	l := newTestLog(t)
+	for i := range 40 {
+		s := newEntryBuilder(t, fmt.Sprintf("agent-%02d", i))
+		s.runs = uint64(i) * 10 // no run of another agent
+		l.write(s.accept("hello"))
+		l.write(s.work("found")...)
+		l.write(s.end("done"))
+	}
+	end := l.write()
+	whole, err := Examine(l.m, "n1", end, nil, nil)
+	if err != nil || whole.Unreadable != 0 || whole.Entries != 160 || whole.Wrong != 0 || whole.Actors != 40 {
+		t.Fatalf("error %v, %+v", err, whole)
+	}
+	id := func(i int) actor.ID { return actor.NewID(fmt.Sprintf("agent-%02d", i), "s-1") }
+	for name, c := range map[string]struct {
+		blocks                      [][2]string
+		actors, entries, unreadable uint64
+	}{
+		"one row":          {[][2]string{{string(entryKey(id(7), 4)), string(snapshotKey(id(7)))}}, 40, 159, 1},
+		"three actors":     {[][2]string{{string(actorKey(id(7))), string(actorKey(id(10)))}}, 37, 148, 1},
+		"a range between":  {[][2]string{{string(entryKey(id(7), 2)) + "1", string(entryKey(id(11), 1)) + "1"}}, 37, 146, 1},
+		"two blocks":       {[][2]string{{string(entryKey(id(7), 1)), string(entryKey(id(7), 2))}, {string(entryKey(id(30), 4)), string(entryKey(id(31), 2))}}, 40, 157, 2},
+		"all actors":       {[][2]string{{"t/default/a/", "t/default/a0"}}, 0, 0, 1},
+		"the first and on": {[][2]string{{"\x00", "t/default/a/"}}, 40, 160, 1},
+	} {
+		x, err := Examine(&damagedKV{l.m, c.blocks}, "n1", end, nil, nil)
+		if err != nil || x.Actors != c.actors || x.Entries != c.entries || x.Unreadable != c.unreadable {
+			t.Errorf("%s: got %d actors, %d entries, %d unreadable ranges, error %v; want %d, %d, %d", name, x.Actors, x.Entries, x.Unreadable, err, c.actors, c.entries, c.unreadable)
+		}
+		if x.Runs != 40 || x.Events != whole.Events {
+			t.Errorf("%s: got %d runs and %d events, want all", name, x.Runs, x.Events)
+		}
+		named := 0
+		for _, f := range x.Findings {
+			if strings.HasPrefix(f.Where, "keys from ") && strings.Contains(f.What, errBlock.Error()) {
+				named++
+			}
+		}
+		if named != len(c.blocks) {
+			t.Errorf("%s: %d blocks named, want %d", name, named, len(c.blocks))
+		}
+	}
+}
+
+// A disk that cannot read anything ends the examination with a finding.
+func TestExamineEndsOnUnreadableDisk(t *testing.T) {
+	l, end := examinedStore(t)
+	x, err := Examine(&damagedKV{l.m, [][2]string{{"", "\xff"}}}, "n1", end, nil, nil)
+	if err != nil || x.Unreadable != 1 || x.Batches != 0 || x.Wrong == 0 {
+		t.Errorf("got %d ranges, %d batches, error %v", x.Unreadable, x.Batches, err)
+	}
+}
+
+// countingKV reports the live heap every few keys of a scan. It keeps its rows outside
+// of that measure.
+type countingKV struct {
+	*Memory
+	every, keys int
+	base        uint64
+	most        uint64 // maximum growth of the live heap in bytes
+}
+
+func liveHeap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func (c *countingKV) Scan(from, to []byte, each func(key, value []byte) bool) error {
+	return c.Memory.Scan(from, to, func(key, value []byte) bool {
+		more := each(key, value)
+		if c.keys++; c.keys%c.every == 0 {
+			if now := liveHeap(); now > c.base {
+				c.most = max(c.most, now-c.base)
+			}
+		}
+		return more
+	})
+}
+
+// The memory that Examine holds does not depend on the number of entries of an actor:
+// with four times the entries it holds as much, and far less than their content.
+func TestExamineHoldsNoLifeOfAnActor(t *testing.T) {
+	held := map[int]uint64{}
+	for _, calls := range []int{250, 1000} {
+		l := newTestLog(t)
+		s := newEntryBuilder(t, "alice")
+		text := strings.Repeat("x", BlobBytesMin)
+		content := 0
+		for i := range calls {
+			at := fmt.Sprint(i, text[:BlobBytesMin-8])
+			l.write(append(append([]Entry{s.accept(at)}, s.work(at)...), s.end(at))...)
+			content += 3 * len(at)
+		}
+		end := l.write(s.accept("open"))
+		kv := &countingKV{Memory: l.m, every: 100}
+		kv.base = liveHeap()
+		x, err := Examine(kv, "n1", end, nil, nil)
+		if err != nil || x.Wrong != 0 || x.Entries != uint64(4*calls+1) || kv.keys < calls {
+			t.Fatalf("error %v, %d findings, %d entries", err, x.Wrong, x.Entries)
+		}
+		if held[calls] = kv.most; kv.most > 256<<10 || int(kv.most) > content/4 {
+			t.Errorf("%d calls with %d KiB of content: %d KiB held", calls, content>>10, kv.most>>10)
+		}
+	}
+	t.Logf("held: %v", held)
+}
