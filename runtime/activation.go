@@ -61,8 +61,8 @@ type activeState struct {
 const freeListMax = 1024
 
 // inlineAsksMax is the largest number of asks that a turn stores in its reusable
-// buffer. recycledStepsMax is the largest capacity that the list of steps of a
-// recycled run may retain.
+// buffer. recycledStepsMax is the largest capacity that the lists of a recycled run or
+// turn may retain.
 const (
 	inlineAsksMax    = 4
 	recycledStepsMax = 8

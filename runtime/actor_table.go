@@ -25,7 +25,16 @@ type groupKey struct{ tenant, agent string }
 type agentGroup struct {
 	groupKey
 	byKey map[string]*activation
+	peak  int // maximum size of byKey since it was created
 }
+
+// A Go map never shrinks. A group that once held more than groupShrinkMin actors is
+// rebuilt when it holds less than one in groupShrinkTo of its peak. The rebuilding of a
+// group of a million actors takes a few milliseconds, so the share is small.
+const (
+	groupShrinkMin = 1024
+	groupShrinkTo  = 16
+)
 
 func newActorTable() actorTable { return actorTable{groups: map[groupKey]*agentGroup{}} }
 
@@ -42,19 +51,25 @@ func (t *actorTable) find(id actor.ID) *activation {
 func (t *actorTable) add(id actor.ID, act *activation) {
 	g := t.groups[groupKey{id.Tenant, id.Agent}]
 	if g == nil {
-		g = &agentGroup{groupKey{strings.Clone(id.Tenant), strings.Clone(id.Agent)}, map[string]*activation{}}
+		g = &agentGroup{groupKey{strings.Clone(id.Tenant), strings.Clone(id.Agent)}, map[string]*activation{}, 0}
 		t.groups[g.groupKey] = g
 	}
 	act.id = actor.ID{Tenant: g.tenant, Agent: g.agent, Key: strings.Clone(id.Key)}
 	g.byKey[act.id.Key] = act
+	g.peak = max(g.peak, len(g.byKey))
 	t.count++
 }
 
 func (t *actorTable) remove(act *activation) {
 	g := t.groups[groupKey{act.id.Tenant, act.id.Agent}]
 	delete(g.byKey, act.id.Key)
-	if len(g.byKey) == 0 {
+	switch {
+	case len(g.byKey) == 0:
 		delete(t.groups, g.groupKey)
+	case g.peak > groupShrinkMin && len(g.byKey) < g.peak/groupShrinkTo:
+		rest := make(map[string]*activation, len(g.byKey))
+		maps.Insert(rest, maps.All(g.byKey))
+		g.byKey, g.peak = rest, len(rest)
 	}
 	t.count--
 }

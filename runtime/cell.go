@@ -169,10 +169,11 @@ func (c *Cell) Abandon() {
 // NextDeadline returns the time by which the driver MUST step the cell next, and
 // false if there is none.
 func (c *Cell) NextDeadline() (actor.Time, bool) {
-	if !c.booted || len(c.timers) == 0 {
-		return 0, false
+	at := c.replyCache.due()
+	if len(c.timers) > 0 {
+		at = min(at, c.timers[0].at)
 	}
-	return c.timers[0].at, true
+	return at, c.booted && at < actor.Forever
 }
 
 func (c *Cell) boot(in Boot) {
@@ -294,6 +295,9 @@ func (c *Cell) finishStep() {
 func (c *Cell) recycle() {
 	for _, t := range c.endedTurns {
 		clear(t.askBuf)
+		if cap(t.sends) > recycledStepsMax {
+			t.sends = nil
+		}
 		if *t = (turn{sends: t.sends[:0], askBuf: t.askBuf[:0]}); len(c.freeTurns) < freeListMax {
 			c.freeTurns = append(c.freeTurns, t)
 		}

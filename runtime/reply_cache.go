@@ -4,6 +4,8 @@ package runtime
 
 import (
 	"encoding/binary"
+	"math/bits"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -15,6 +17,9 @@ const (
 	replyCacheMax      = 1 << 16
 	replyCacheBytesMax = 64 << 20
 	replyCacheInitial  = 64
+	// replyCacheSweep is the time after which an expired outcome is evicted at the
+	// latest, if the cell is idle. Outcomes before it in the ring must have expired.
+	replyCacheSweep = 10 * time.Second
 )
 
 // replyCache caches outcomes of calls to volatile actors for as long as a duplicate
@@ -48,7 +53,7 @@ func (r *replyCache) add(now actor.Time, reply *actor.Reply, epoch actor.Epoch, 
 		r.evictOldest()
 	}
 	if int(r.next-r.first) == len(r.entries) {
-		r.grow()
+		r.resize(max(2*len(r.entries), replyCacheInitial))
 	}
 	head := r.bucket(reply.Call)
 	*r.at(r.next) = cachedReply{*reply, epoch, until, *head}
@@ -79,10 +84,35 @@ func (r *replyCache) evictOldest() {
 	r.first++
 }
 
-// grow doubles the ring buffer and rebuilds the chains.
-func (r *replyCache) grow() {
+// due returns the time of the next sweep, or Forever if the cache is empty.
+func (r *replyCache) due() actor.Time {
+	if r.next == r.first {
+		return actor.Forever
+	}
+	return r.at(r.first).until.Add(replyCacheSweep)
+}
+
+// sweep evicts the expired outcomes at the front if that is due, and returns unused
+// memory.
+func (r *replyCache) sweep(now actor.Time) {
+	if now < r.due() {
+		return
+	}
+	for r.next > r.first && r.at(r.first).until < now {
+		r.evictOldest()
+	}
+	switch n := int(r.next - r.first); {
+	case n == 0:
+		*r = replyCache{first: r.first, next: r.next}
+	case n < len(r.entries)/4 && len(r.entries) > replyCacheInitial:
+		r.resize(max(1<<bits.Len(uint(2*n)), replyCacheInitial))
+	}
+}
+
+// resize changes the capacity of the ring buffer to a power of two and rebuilds the
+// chains.
+func (r *replyCache) resize(size int) {
 	full := *r
-	size := max(2*len(full.entries), replyCacheInitial)
 	*r = replyCache{entries: make([]cachedReply, size), buckets: make([]uint64, size), first: max(full.first, 1), next: max(full.first, 1), bytes: full.bytes}
 	for pos := full.first; pos < full.next; pos++ {
 		e := *full.at(pos)

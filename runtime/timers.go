@@ -33,10 +33,19 @@ func (t timers) Less(i, j int) bool {
 func (t timers) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
 func (t *timers) Push(x any)   { *t = append(*t, x.(timer)) }
 func (t *timers) Pop() any {
-	old := *t
-	x := old[len(old)-1]
-	*t = old[:len(old)-1]
+	last := len(*t) - 1
+	x := (*t)[last]
+	(*t)[last] = timer{} // drops the reference to the actor
+	*t = (*t)[:last]
 	return x
+}
+
+// shrink returns most of the memory that the timers of earlier actors needed. The
+// amortised cost per removed timer is constant.
+func (t *timers) shrink() {
+	if cap(*t) > timersCompactMin && len(*t) < cap(*t)/4 {
+		*t = append(make(timers, 0, 2*len(*t)), *t...)
+	}
 }
 
 // fireTimers handles all timers due at c.now.
@@ -52,6 +61,8 @@ func (c *Cell) fireTimers() {
 			c.fireActorTimer(t.act)
 		}
 	}
+	c.timers.shrink()
+	c.replyCache.sweep(c.now)
 }
 
 func (c *Cell) setTimer(t timer) {
@@ -61,6 +72,7 @@ func (c *Cell) setTimer(t timer) {
 	if len(c.timers) > 4*(len(c.waiters)+c.actors.count)+timersCompactMin {
 		c.timers = slices.DeleteFunc(c.timers, func(t timer) bool { return !c.timerPending(t) })
 		heap.Init(&c.timers)
+		c.timers.shrink()
 	}
 }
 

@@ -329,3 +329,25 @@ func TestActorTable(t *testing.T) {
 		t.Errorf("got %d groups, want 0", len(r.groups))
 	}
 }
+
+// A cell without actors has a deadline until the outcomes that it remembers are evicted.
+func TestIdleCellEvictsReplies(t *testing.T) {
+	c := newTestCell(Config{})
+	c.replyCache.add(2, &actor.Reply{Call: actor.NewCallID(1, 1, 1)}, 1, 100)
+	at, ok := c.NextDeadline()
+	if want := actor.Time(100).Add(replyCacheSweep); !ok || at != want {
+		t.Fatalf("got deadline %v, %v, want %v", at, ok, want)
+	}
+	c.Step(at-1, Tick{})
+	if c.replyCache.find(actor.NewCallID(1, 1, 1), 1) == nil {
+		t.Error("the outcome was evicted before the sweep")
+	}
+	c.Step(at, Tick{})
+	if _, ok := c.NextDeadline(); ok || len(c.replyCache.entries) != 0 {
+		t.Errorf("got a deadline %v and %d entries, want none", ok, len(c.replyCache.entries))
+	}
+	c.replyCache.add(at, &actor.Reply{Call: actor.NewCallID(1, 1, 2)}, 1, at)
+	if c.replyCache.find(actor.NewCallID(1, 1, 2), 1) == nil {
+		t.Error("the emptied cache does not find a new outcome")
+	}
+}
