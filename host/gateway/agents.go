@@ -43,15 +43,10 @@ func (s *Server) findAgent(ctx *fasthttp.RequestCtx, name string) (command.Agent
 			return all[i], nil
 		}
 	}
-	var named []command.Agent
-	for _, d := range all {
-		if !d.System && displayName(d) == name {
-			named = append(named, d)
-		}
-	}
+	named := s.namesOf(all).byName[name]
 	switch {
 	case len(named) == 1:
-		return named[0], nil
+		return all[named[0]], nil
 	case len(named) > 1:
 		return command.Agent{}, invalid(http.StatusConflict, "id", "several agents have the name "+name+": use the agent_id of one; GET /v1/agents lists them")
 	case actor.CheckName(name) != nil:

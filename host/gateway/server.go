@@ -58,6 +58,7 @@ type Server struct {
 	onLoopback atomic.Bool   // the listener is bound to a loopback address
 	port       atomic.Uint32 // port of the listener
 	lastHost   atomic.Pointer[seenHost]
+	agentNames atomic.Pointer[agentNames]
 	http       *fasthttp.Server // of Serve
 	ownerHTTP  *fasthttp.Server // of ServeOwner
 	router     *router.Router   // all routes
