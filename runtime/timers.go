@@ -3,7 +3,6 @@
 package runtime
 
 import (
-	"container/heap"
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
@@ -20,24 +19,57 @@ type timer struct {
 	call actor.CallID // a client's call, if act is nil
 }
 
+// timers is a binary heap, the earliest timer first.
 type timers []timer
 
 // timersCompactMin is the number of timers up to which stale timers are never
 // removed.
 const timersCompactMin = 256
 
-func (t timers) Len() int { return len(t) }
-func (t timers) Less(i, j int) bool {
+// before reports whether timer i fires before timer j.
+func (t timers) before(i, j int) bool {
 	return t[i].at < t[j].at || t[i].at == t[j].at && t[i].seq < t[j].seq
 }
-func (t timers) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
-func (t *timers) Push(x any)   { *t = append(*t, x.(timer)) }
-func (t *timers) Pop() any {
-	last := len(*t) - 1
-	x := (*t)[last]
+
+// push adds a timer to the heap.
+func (t *timers) push(x timer) {
+	*t = append(*t, x)
+	for i := len(*t) - 1; i > 0 && t.before(i, (i-1)/2); i = (i - 1) / 2 {
+		(*t)[i], (*t)[(i-1)/2] = (*t)[(i-1)/2], (*t)[i]
+	}
+}
+
+// pop removes the earliest timer of the heap.
+func (t *timers) pop() timer {
+	first, last := (*t)[0], len(*t)-1
+	(*t)[0] = (*t)[last]
 	(*t)[last] = timer{} // drops the reference to the actor
 	*t = (*t)[:last]
-	return x
+	t.sink(0)
+	return first
+}
+
+// sink restores the heap below timer i.
+func (t timers) sink(i int) {
+	for {
+		child := 2*i + 1
+		if child+1 < len(t) && t.before(child+1, child) {
+			child++
+		}
+		if child >= len(t) || !t.before(child, i) {
+			return
+		}
+		t[i], t[child] = t[child], t[i]
+		i = child
+	}
+}
+
+// removeStale removes the timers that are no longer pending and rebuilds the heap.
+func (t *timers) removeStale(pending func(timer) bool) {
+	*t = slices.DeleteFunc(*t, func(x timer) bool { return !pending(x) })
+	for i := len(*t)/2 - 1; i >= 0; i-- {
+		t.sink(i)
+	}
 }
 
 // shrink returns most of the memory that the timers of earlier actors needed. The
@@ -51,7 +83,7 @@ func (t *timers) shrink() {
 // fireTimers handles all timers due at c.now.
 func (c *Cell) fireTimers() {
 	for len(c.timers) > 0 && c.timers[0].at <= c.now {
-		t := heap.Pop(&c.timers).(timer)
+		t := c.timers.pop()
 		switch {
 		case !c.timerPending(t):
 		case t.act == nil:
@@ -68,10 +100,9 @@ func (c *Cell) fireTimers() {
 func (c *Cell) setTimer(t timer) {
 	c.timerSeq++
 	t.seq = c.timerSeq
-	heap.Push(&c.timers, t)
+	c.timers.push(t)
 	if len(c.timers) > 4*(len(c.waiters)+c.actors.count)+timersCompactMin {
-		c.timers = slices.DeleteFunc(c.timers, func(t timer) bool { return !c.timerPending(t) })
-		heap.Init(&c.timers)
+		c.timers.removeStale(c.timerPending)
 		c.timers.shrink()
 	}
 }
