@@ -88,17 +88,22 @@ func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 		return
 	}
 	t.taint = t.taint || durable
-	budget := reply.Budget
 	if reply.Refusal != nil && t.sends[i].attempt > 1 {
 		// Another attempt may be in flight and could still be accepted. A
-		// refused call MUST NOT run, so it is cancelled. Until the cancel
-		// arrives, its run could spend the budget of the call.
+		// refused call MUST NOT run, so it is cancelled.
 		c.sendCancel(t, i, actor.Stopped)
-		if reply.Refusal.RetryAfter > 0 {
-			budget = 0
-		}
+	}
+	budget := reply.Budget
+	if r := reply.Refusal; r != nil && (r.RetryAfter > 0 || r.Reason == actor.NotFound) && c.mayArriveAgain(&t.sends[i]) {
+		budget = 0 // the run of the other request could spend it
 	}
 	c.answer(t, i, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal}, budget)
+}
+
+// mayArriveAgain reports whether another request of a call that was refused may be
+// accepted: the call was sent twice, or the network between nodes duplicated it.
+func (c *Cell) mayArriveAgain(s *sendState) bool {
+	return s.attempt > 1 || c.remote && !mutant.On("duplicate-budget-returned")
 }
 
 func (c *Cell) dropLateAnswer(act *activation, reply *actor.Reply) {

@@ -96,6 +96,7 @@ func (c *Cell) sendLocalReply(from actor.ID, to *activation, reply *actor.Reply)
 // deliverLocal delivers the queued local messages, including those queued during
 // delivery.
 func (c *Cell) deliverLocal() {
+	c.remote = false
 	for i := 0; i < len(c.localQueue); i++ { // deliveries may append
 		m := &c.localQueue[i]
 		if m.call.ID.IsZero() {

@@ -414,6 +414,48 @@ func TestRefusedRetryCancelsEarlierAttempt(t *testing.T) {
 	}
 }
 
+// The network between nodes may duplicate a request: one copy is refused and the other
+// accepted. The call then returns no budget, since the run of the copy may spend it.
+func TestCallRefusedByAnotherNodeReturnsNoBudget(t *testing.T) {
+	for _, test := range []struct {
+		node   actor.NodeID
+		reason actor.Reason
+		want   uint32
+	}{
+		{"n", actor.Busy, 8}, // 9 without the call
+		{"m", actor.Busy, 4}, // 9 without the call and its share of 4
+		{"m", actor.NotFound, 4},
+		{"m", actor.Rejected, 8}, // a run was refused, and has ended
+	} {
+		n := newNode(t, 2, agent("a", calling("b")), agent("b", sleeping(time.Second)))
+		n.limits.CallsPerTreeMax = 9
+		n.restart(2)
+		n.drain()
+		var request *actor.Envelope
+		n.drop = func(env actor.Envelope) bool {
+			r, ok := env.Body.(actor.Request)
+			if ok && !r.Call.IsRoot() {
+				request = &env
+			}
+			return ok && !r.Call.IsRoot()
+		}
+		id := n.send("a", "x")
+		n.drain()
+		call := request.Body.(actor.Request).Call
+		reply := actor.Fail(call.ID, actor.Refuse(test.reason, "refused"))
+		if reply.Budget = call.Budget; test.reason == actor.Busy {
+			reply.Refusal.RetryAfter = time.Second
+		}
+		caller, _ := call.Caller()
+		owner := n.cells[0].owner(n.shard(caller))
+		n.step(n.cells[owner.Cell], Deliver{actor.Envelope{From: actor.Address{Node: test.node}, To: caller, Epoch: owner.Epoch, Body: actor.Answered{Reply: reply}}})
+		n.drain()
+		if got := n.replies[id].Budget; got != test.want {
+			t.Errorf("%s by node %s: got a rest of %d calls, want %d", test.reason, test.node, got, test.want)
+		}
+	}
+}
+
 // An outcome may arrive while its actor is still being loaded. The driver keeps
 // outcomes of effects of the previous incarnation until the actor is loaded.
 func TestAwaitFollowsActorLoad(t *testing.T) {

@@ -93,6 +93,7 @@ var guards = []Guard{
 	{Mutant: "chain-not-copied", Spec: specs.ChainKept},
 	{Mutant: "budget-of-action-unspent", Spec: specs.TreeBudgetKept},
 	{Mutant: "budget-of-run-unspent", Spec: specs.TreeBudgetKept},
+	{Mutant: "duplicate-budget-returned", Spec: specs.TreeBudgetKept},
 	{Mutant: "tombstone-ignored", Spec: specs.CancelledNeverStarts},
 	{Mutant: "lane-is-a-stack", Spec: specs.LaneIsFIFO},
 	{Mutant: "lane-starves", Spec: specs.NoLaneStarves},

@@ -3,17 +3,17 @@
 (*                                                                            *)
 (* A call costs its turn 1 and carries a share of the rest. A reply returns   *)
 (* the unspent part of the share. A call without a reply returns nothing,     *)
-(* since its callee may still spend it. A request may be sent twice, and      *)
-(* messages arrive in any order. The network does not duplicate requests      *)
-(* here: see Lessons in README.md. `Bug` removes one guard; "none" is the     *)
-(* design. Calls.tla explains the notation.                                   *)
+(* since its callee may still spend it. A request may be sent twice, the      *)
+(* network between nodes may duplicate it (MaxDup), and messages arrive in    *)
+(* any order. `Bug` removes one guard; "none" is the design. Calls.tla        *)
+(* explains the notation.                                                     *)
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS
   Ids,       \* call ids 1..n, used in order; 1 is the call of the client
   Total,     \* the calls that the tree may make
   FanMax,    \* calls of one action
-  MaxResend, MaxExpire, MaxCrash,   \* budgets of faults
+  MaxResend, MaxExpire, MaxCrash, MaxDup,   \* budgets of faults; 0 duplicates: all actors are on one node
   Bug
 
 VARIABLES
@@ -29,10 +29,18 @@ Used      == {c \in Ids : call[c].st # "free"}
 Kids(p)   == {c \in Ids : call[c].par = p /\ call[c].st = "wait"}
 Msg(k, c, n) == [k |-> k, c |-> c, n |-> n]
 
+\* A delivered request leaves the network, or stays as a duplicate.
+Take(m, keep) ==
+  /\ m \in net
+  /\ keep => flt.dup < MaxDup
+  /\ flt' = IF keep THEN [flt EXCEPT !.dup = @ + 1] ELSE flt
+Rest(m, keep) == IF keep THEN net ELSE net \ {m}
+Keep == IF MaxDup = 0 THEN {FALSE} ELSE BOOLEAN
+
 Init == /\ call = [c \in Ids |-> [st |-> "free", par |-> 0, b |-> 0, att |-> 0]]
         /\ srv = [c \in Ids |-> [st |-> "none", b |-> 0]]
         /\ net = {}
-        /\ flt = [resend |-> 0, expire |-> 0, crash |-> 0]
+        /\ flt = [resend |-> 0, expire |-> 0, crash |-> 0, dup |-> 0]
 
 Send ==                                         \* the client calls
   /\ Used = {}
@@ -68,17 +76,17 @@ Expire(c) ==                                    \* the caller's timer: the calle
   /\ srv' = IF Bug = "lapse" THEN [srv EXCEPT ![call[c].par].b = @ + call[c].b] ELSE srv
   /\ UNCHANGED net
 
-Admit(c, att) ==
-  /\ Msg("req", c, att) \in net
+Admit(c, att, keep) ==
+  /\ Take(Msg("req", c, att), keep)
   /\ srv[c].st = "none" \/ (Bug = "dedup" /\ srv[c].st = "done")
-  /\ net' = net \ {Msg("req", c, att)}
+  /\ net' = Rest(Msg("req", c, att), keep)
   /\ srv' = [srv EXCEPT ![c] = [st |-> "run", b |-> call[c].b]]
-  /\ UNCHANGED <<call, flt>>
+  /\ UNCHANGED call
 
-Refuse(c, att) ==                               \* the mailbox is full
-  /\ Msg("req", c, att) \in net /\ srv[c].st = "none"
-  /\ net' = (net \ {Msg("req", c, att)}) \cup {Msg("busy", c, call[c].b)}
-  /\ UNCHANGED <<call, srv, flt>>
+Refuse(c, att, keep) ==                         \* the mailbox is full
+  /\ Take(Msg("req", c, att), keep) /\ srv[c].st = "none"
+  /\ net' = Rest(Msg("req", c, att), keep) \cup {Msg("busy", c, call[c].b)}
+  /\ UNCHANGED <<call, srv>>
 
 Deliver(c, att) ==                              \* a repeat of an ended call gets the reply again
   /\ Msg("req", c, att) \in net /\ srv[c].st = "done"
@@ -93,7 +101,8 @@ Reply(c) ==
 
 \* A refused call returns its share, unless another request may still be admitted and spend it.
 Answer(c, k, n) ==
-  LET back == IF k = "busy" /\ call[c].att > 1 /\ Bug # "refund" THEN 0 ELSE n
+  LET again == (call[c].att > 1 /\ Bug # "refund") \/ (MaxDup > 0 /\ Bug # "duplicate")
+      back  == IF k = "busy" /\ again THEN 0 ELSE n
   IN /\ Msg(k, c, n) \in net
      /\ net' = net \ {Msg(k, c, n)}
      /\ IF call[c].st = "wait" \/ Bug = "late"
@@ -114,7 +123,8 @@ Next ==
   \/ Send
   \/ \E c \in Ids : Resend(c) \/ Expire(c) \/ Reply(c) \/ Restart(c)
   \/ \E p \in Ids, n \in 1..FanMax : Ask(p, n)
-  \/ \E c \in Ids, att \in 1..(MaxResend + 1) : Admit(c, att) \/ Refuse(c, att) \/ Deliver(c, att)
+  \/ \E c \in Ids, att \in 1..(MaxResend + 1) : Deliver(c, att)
+  \/ \E c \in Ids, att \in 1..(MaxResend + 1), keep \in Keep : Admit(c, att, keep) \/ Refuse(c, att, keep)
   \/ \E c \in Ids, k \in {"reply", "busy"}, n \in 0..Total : Answer(c, k, n)
   \/ (Quiet /\ UNCHANGED vars)
 Spec == Init /\ [][Next]_vars
