@@ -89,8 +89,8 @@ type upstreamState struct {
 func (n *node) backoff(upstreamName string) *upstream.Backoff {
 	b := n.upstreams.backoffs[upstreamName]
 	if b == nil {
-		b = upstream.NewBackoff(upstream.BackoffConfig{})
-		n.upstreams.backoffs[upstreamName], n.upstreams.pacings[upstreamName] = b, &pacingJudge{w: n.w}
+		b = upstream.NewBackoff(n.w.plan.Backoff)
+		n.upstreams.backoffs[upstreamName], n.upstreams.pacings[upstreamName] = b, newPacingJudge(n.w)
 	}
 	return b
 }

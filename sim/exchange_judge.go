@@ -22,6 +22,7 @@ type exchangeJudge struct {
 	deadline     actor.Time
 	attempts     []judgedAttempt
 	pieces       string     // pieces forwarded in the current attempt
+	due          actor.Time // latest time at which the pieces that arrived are forwarded; 0: none waits
 	firstFailure actor.Time // 0: none
 	reached      int        // failed attempts that may have reached the server
 	retryAt      actor.Time // announced start of the next attempt
@@ -38,6 +39,7 @@ type judgedAttempt struct {
 	status int // 0: no head arrived
 	bytes  int // of the body
 	headAt actor.Time
+	over   bool // the body ended, or the connection was lost
 	unsent bool
 	barred bool // the egress policy refused the connection
 	closed bool
@@ -48,12 +50,17 @@ type judgedAttempt struct {
 // served is what a server sends on one connection.
 type served struct {
 	pieces  string               // text and states, in order
+	marks   []mark               // ends of complete frames
 	text    string               // the text of pieces
 	answer  *upstream.Completion // the whole answer; nil until the server has sent it
 	verdict *verdict             // the meaning of a canned response; nil: an answer
 	forged  bool                 // garbage was inserted: the judge knows nothing
 	cut     bool                 // the end of the answer was lost
 }
+
+// mark is the end of a frame: the number of bytes of the body, and the length of the
+// pieces that these bytes hold.
+type mark struct{ bytes, pieces int }
 
 // addText appends text that the server sends.
 func (s *served) addText(text string) {
@@ -73,6 +80,7 @@ func statePiece(state, detail string) string { return "\x00" + state + "\x00" + 
 const (
 	promisedOutputBytesMax  = 512 << 10
 	promisedPieceBytesMax   = 256
+	promisedPieceDelayMax   = 50 * time.Millisecond
 	promisedErrorBodyWait   = 2 * time.Second
 	promisedAgentPatience   = 24 * time.Hour
 	promisedModelHeadWait   = 2 * time.Minute
@@ -135,8 +143,33 @@ func (j *exchangeJudge) input(conn *upstreamConn, in upstream.Input) {
 	case upstream.Bytes:
 		a.bytes += len(in.Bytes)
 		j.contact = j.now()
+		j.arrived(a)
+	case upstream.End:
+		a.over = true
 	case upstream.Loss:
-		a.unsent, a.barred = !in.Sent, in.Final
+		a.over, a.unsent, a.barred = true, !in.Sent, in.Final
+	}
+}
+
+// arrived records that all bytes of some pieces have arrived. The first piece is
+// forwarded at once, later ones soon.
+func (j *exchangeJudge) arrived(a *judgedAttempt) {
+	s := &a.conn.served
+	if s.forged || a.status != 200 || s.verdict != nil {
+		return
+	}
+	complete := 0
+	for _, m := range s.marks {
+		if a.bytes >= m.bytes {
+			complete = m.pieces
+		}
+	}
+	switch {
+	case complete <= len(j.pieces):
+	case j.pieces == "":
+		j.due = j.now()
+	case j.due == 0:
+		j.due = j.now().Add(promisedPieceDelayMax)
 	}
 }
 
@@ -167,7 +200,7 @@ func (j *exchangeJudge) op(op upstream.Op) {
 // connected records the connection of the last Send.
 func (j *exchangeJudge) connected(conn *upstreamConn) {
 	j.attempts = append(j.attempts, judgedAttempt{conn: conn, at: j.now(), model: j.config.Model})
-	j.contact, j.pieces, j.waiting = j.now(), "", false
+	j.contact, j.pieces, j.due, j.waiting = j.now(), "", 0, false
 	j.x.pacing.sent(conn)
 }
 
@@ -205,6 +238,7 @@ func (j *exchangeJudge) forward(d upstream.Delta) {
 		j.pieces += statePiece(d.State, d.Detail)
 	}
 	j.pieces += d.Text
+	j.due = 0
 	if s := &a.conn.served; !s.forged && !strings.HasPrefix(s.pieces, j.pieces) {
 		j.fail(AnswerAsSent, "forwards %.80q, but the server sent %.80q", tail(j.pieces), tail(s.pieces))
 	}
@@ -250,6 +284,12 @@ func (j *exchangeJudge) window() actor.Duration {
 // failed records that the last attempt failed. It returns the latest start of a retry.
 func (j *exchangeJudge) failed(a *judgedAttempt) (until actor.Time) {
 	a.judged = true
+	if wait := j.patience(a); a.class() == upstream.Broken && !a.over && a.conn.served.verdict == nil && j.now() < j.contact.Add(wait) {
+		j.fail(ExchangeEnds, "attempt %d ends after a silence of %v, want %v", len(j.attempts), j.now().Sub(j.contact), wait)
+	}
+	if len(j.attempts) == 1 {
+		j.x.pacing.first()
+	}
 	j.x.pacing.failed(a.conn, a.class(), a.after())
 	if a.class() != upstream.Unreached {
 		j.reached++
@@ -284,7 +324,9 @@ func (j *exchangeJudge) retry(op upstream.Retry) {
 	}
 	j.checkReason(a, op.Failure.Refusal)
 	j.retryAt, j.waiting = op.At, true
-	j.x.pacing.retries++
+	if !j.x.pacing.spend(class) {
+		j.fail(UpstreamSpared, "attempt %d is repeated beyond the retry budget of %d", len(j.attempts), j.x.pacing.burst)
+	}
 }
 
 // end checks the outcome.
@@ -294,7 +336,9 @@ func (j *exchangeJudge) end(o upstream.Outcome) {
 	j.checkSecrets(o.Refusal)
 	late := j.now() >= j.deadline
 	if cancelled := j.x.done && o.Refusal != nil && o.Refusal.Reason == actor.Stopped; a != nil && !a.judged && (late || cancelled || a.barred) {
-		a.judged = true
+		if a.judged = true; len(j.attempts) == 1 {
+			j.x.pacing.first()
+		}
 		j.x.pacing.aborted(a.conn, j.now().Sub(j.contact) >= promisedSilenceIsBroken)
 	}
 	switch {
@@ -349,7 +393,7 @@ func (j *exchangeJudge) checkFailure(a *judgedAttempt, r *actor.Refusal) {
 	after := a.after()
 	latest := j.now().Add(after + j.window())
 	if mayRepeat := class == upstream.Throttled || class == upstream.Unreached || class == upstream.Broken && j.config.Safe; mayRepeat && j.reached < j.config.Retry.Tries &&
-		latest < j.deadline && j.now().Add(after) < until && j.now() < until && j.x.pacing.retries < promisedRetryBurst {
+		latest < j.deadline && j.now().Add(after) < until && j.now() < until && j.x.pacing.credit >= 100 {
 		j.fail(UpstreamSpared, "attempt %d is not repeated, although it may be within %v: %v", len(j.attempts), min(until, j.deadline).Sub(j.now()), r)
 	}
 	if class == upstream.Broken && !j.config.Safe {
@@ -393,7 +437,9 @@ func (j *exchangeJudge) checkAnswer(a *judgedAttempt, c *upstream.Completion) {
 		j.fail(ExchangeEnds, "succeeds without an attempt, or during one")
 		return
 	}
-	a.judged = true
+	if a.judged = true; len(j.attempts) == 1 {
+		j.x.pacing.first()
+	}
 	j.x.pacing.close()
 	s := &a.conn.served
 	switch {
@@ -442,6 +488,7 @@ func (j *exchangeJudge) checkRecord(o upstream.Outcome) {
 // checkSecrets checks that a refusal quotes no secret of the request.
 func (j *exchangeJudge) checkSecrets(r *actor.Refusal) {
 	for _, secret := range secretsOf(j.config.Request) {
+		secret = secret[:min(len(secret), 16)] // also not a part of it
 		if r != nil && strings.Contains(r.Detail+r.Operation+r.Field, secret) {
 			j.fail(NobodyAstray, "the refusal quotes a secret: %v", r)
 		}
@@ -458,22 +505,42 @@ func secretsOf(r upstream.Request) (all []string) {
 	return all
 }
 
+// piecesSent returns the length of the pieces that the server of an attempt sent.
+func piecesSent(a *judgedAttempt) int {
+	if a == nil {
+		return 0
+	}
+	return len(a.conn.served.pieces)
+}
+
+// patience returns the maximum silence of a server in an attempt.
+func (j *exchangeJudge) patience(a *judgedAttempt) actor.Duration {
+	switch a.status {
+	case 0:
+		return j.config.Head
+	case 200:
+		return j.config.Idle
+	}
+	return promisedErrorBodyWait
+}
+
 // stepped checks the exchange after a step: it has ended, or it will be stepped in time.
 func (j *exchangeJudge) stepped() {
 	if j.ended {
 		return
 	}
 	limit, a := j.deadline, j.last()
-	switch {
-	case !j.open():
-	case a.status == 0:
-		limit = min(limit, j.contact.Add(j.config.Head))
-	case a.status == 200:
-		limit = min(limit, j.contact.Add(j.config.Idle))
-	default:
-		limit = min(limit, j.contact.Add(promisedErrorBodyWait))
+	if j.open() && a.over && a.conn == j.x.conn {
+		j.fail(ExchangeEnds, "continues attempt %d, whose response is over", len(j.attempts))
 	}
-	if due, ok := j.x.machine.NextDeadline(); !ok || due > limit || j.now() >= j.deadline {
-		j.fail(ExchangeEnds, "continues at %v, want a step by %v", due, limit)
+	if j.due != 0 && j.open() {
+		limit = min(limit, j.due)
+		j.arrived(a)
+	}
+	if j.open() {
+		limit = min(limit, j.contact.Add(j.patience(a)))
+	}
+	if due, ok := j.x.machine.NextDeadline(); !ok || due > limit && limit >= j.now() || j.now() >= j.deadline {
+		j.fail(ExchangeEnds, "continues until %v, want a step by %v; %d of %d bytes of its pieces were forwarded", due.Sub(Origin), limit.Sub(Origin), len(j.pieces), piecesSent(a))
 	}
 }

@@ -81,6 +81,7 @@ var guards = []Guard{
 	{Mutant: "part-for-whole", Spec: PartsAreSaid},
 	{Mutant: "requested-delay-not-shared", Spec: UpstreamSpared},
 	{Mutant: "circuit-stays-closed", Spec: UpstreamSpared},
+	{Mutant: "retries-unbudgeted", Spec: UpstreamSpared},
 	{Mutant: "tries-unbounded", Spec: UpstreamSpared},
 	{Mutant: "end-not-forwarded", Spec: AnswerAsSent},
 	{Mutant: "answer-unbounded", Spec: AnswerAsSent},

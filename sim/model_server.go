@@ -66,6 +66,7 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 	}
 	s.startEventStream(delay)
 	frameDelayMax := [...]time.Duration{5 * time.Millisecond, 40 * time.Millisecond, 120 * time.Millisecond}[w.entropy.Int(3)]
+	s.served.markFrames(body)
 	for len(body) > 0 {
 		n := 0
 		for range 1 + w.entropy.Int(4) {
@@ -82,6 +83,29 @@ func durationOr(d, other time.Duration) time.Duration {
 		return d
 	}
 	return other
+}
+
+// mark records that the first n bytes of the body hold the pieces that were added.
+func (s *served) mark(n int) { s.marks = append(s.marks, mark{n, len(s.pieces)}) }
+
+// markFrames marks the frames of a model's stream, whose text was added before.
+func (s *served) markFrames(body []byte) {
+	at, text := 0, 0
+	for at < len(body) {
+		frame := body[at : at+firstFrameLen(body[at:])]
+		at += len(frame)
+		var chunk struct {
+			Choices []struct {
+				Delta struct {
+					Content string `json:"content"`
+				} `json:"delta"`
+			} `json:"choices"`
+		}
+		if json.Unmarshal(bytes.TrimPrefix(frame, []byte("data: ")), &chunk) == nil && len(chunk.Choices) > 0 {
+			text += len(chunk.Choices[0].Delta.Content)
+		}
+		s.marks = append(s.marks, mark{at, text})
+	}
 }
 
 // firstFrameLen returns the length of the first frame.
@@ -330,7 +354,10 @@ func textOr(text, other string) string {
 
 // writeText sends a text in a few pieces.
 func (e *externalCall) writeText(text string) {
-	e.conn.served.addText(text)
+	if !e.conn.finished && e.w.entropy.Int(64) == 63 && e.w.faultFires(AgentRefuses) {
+		e.conn.served.verdict = &failing
+		e.conn.writeBody(0, AgentRefuses, sseFrame("delta", `{"text":"of another run","run_id":"another"}`))
+	}
 	for len(text) > 0 {
 		n := len(text)
 		if n > 20 {
@@ -339,6 +366,7 @@ func (e *externalCall) writeText(text string) {
 		for n < len(text) && text[n]&0xc0 == 0x80 { // never inside a character
 			n++
 		}
+		e.conn.served.addText(text[:n])
 		piece, err := json.Marshal(map[string]string{"text": text[:n]})
 		if err != nil {
 			panic(err)
@@ -356,6 +384,7 @@ func (e *externalCall) writeFrame(name, data string) {
 func (e *externalCall) write(frame []byte) {
 	e.conn.plain.body = append(e.conn.plain.body, frame...)
 	e.conn.writeBody(e.w.between(0, 60*time.Millisecond), noFault, frame)
+	e.conn.served.mark(e.conn.bodyBytes)
 }
 
 func sseFrame(name, data string) []byte {

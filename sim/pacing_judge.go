@@ -14,16 +14,42 @@ import (
 // forbids attempts before the time that the upstream requested, and while the circuit
 // is open.
 type pacingJudge struct {
-	w         *Simulation
-	notBefore actor.Time
-	broken    int // consecutive attempts without a usable response
-	opened    int // times that the circuit opened since the last usable response
-	open      bool
-	openUntil actor.Time
-	probe     *upstreamConn // the attempt that may close the circuit
-	unsure    bool          // an attempt had forged input; ends with the next known response
-	throttled actor.Time    // end of the longest delay that a throttled attempt may cause
-	retries   int
+	w            *Simulation
+	notBefore    actor.Time
+	broken       int // consecutive attempts without a usable response
+	opened       int // times that the circuit opened since the last usable response
+	open         bool
+	openUntil    actor.Time
+	probe        *upstreamConn // the attempt that may close the circuit
+	unsure       bool          // an attempt had forged input; ends with the next known response
+	unsureCredit bool          // an attempt of an unknown class may have cost a retry
+	throttled    actor.Time    // end of the longest delay that a throttled attempt may cause
+	burst        int           // maximum of the retry budget
+	credit       int           // retry budget, in hundredths of a retry
+}
+
+func newPacingJudge(w *Simulation) *pacingJudge {
+	burst := w.plan.Backoff.RetryBurst
+	if burst == 0 {
+		burst = promisedRetryBurst
+	}
+	return &pacingJudge{w: w, burst: burst, credit: 100 * burst}
+}
+
+// first records the end of the first attempt of an exchange, which earns a tenth of a
+// retry.
+func (p *pacingJudge) first() { p.credit = min(p.credit+10, 100*p.burst) }
+
+// spend records a retry. An attempt that did not reach the upstream costs nothing.
+func (p *pacingJudge) spend(class upstream.Class) (ok bool) {
+	switch class {
+	case upstream.Unreached:
+		return true
+	case 0: // unknown: it may have reached the upstream or not
+		p.unsureCredit = true
+	}
+	p.credit -= 100
+	return p.credit >= 0 || p.unsureCredit
 }
 
 // The circuit as documented.

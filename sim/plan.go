@@ -37,6 +37,7 @@ type Plan struct {
 	Offset           []actor.Duration
 	Odds             [faultKinds]int        // of each fault, in ten-thousandths
 	Patience         upstream.AttemptLimits // limits of the attempts that nodes make at an upstream
+	Backoff          upstream.BackoffConfig // of each upstream of a node
 	Writer           store.WriterConfig
 	Schedule         Schedule
 	Failpoints       []failpoint.Point // failpoints enabled in production code
@@ -119,6 +120,8 @@ func drawPlan(c Entropy, o Options) Plan {
 	p.Limits = drawLimits(c, &p.Odds)
 	drawConfig(c, &p.Patience)
 	drawConfig(c, &p.Patience.Retry)
+	p.Backoff.RetryBurst = promisedRetryBurst
+	drawConfig(c, &p.Backoff)
 	p.Writer = writerDefaults
 	drawConfig(c, &p.Writer)
 	c.SetStream(planClients)
@@ -243,8 +246,8 @@ func (p *Plan) String() string {
 		}
 	}
 	fmt.Fprintf(&b, "\nclients %d, one every %v, for %v\nschedule %s\n", p.Calls, p.ArrivalInterval, p.Span, p.Schedule)
-	fmt.Fprintf(&b, "limits %s\npatience %s %s\nwriter %s\nclock offsets %v, drift %v\nfaults", formatNonDefaults(p.Limits, dispatcher.DefaultLimits()),
-		formatNonDefaults(p.Patience, upstream.AttemptLimits{}), formatNonDefaults(p.Patience.Retry, upstream.RetryPolicy{}), formatNonDefaults(p.Writer, writerDefaults), p.Offset, p.Drift)
+	fmt.Fprintf(&b, "limits %s\npatience %s %s %s\nwriter %s\nclock offsets %v, drift %v\nfaults", formatNonDefaults(p.Limits, dispatcher.DefaultLimits()),
+		formatNonDefaults(p.Patience, upstream.AttemptLimits{}), formatNonDefaults(p.Patience.Retry, upstream.RetryPolicy{}), formatNonDefaults(p.Backoff, upstream.BackoffConfig{RetryBurst: promisedRetryBurst}), formatNonDefaults(p.Writer, writerDefaults), p.Offset, p.Drift)
 	for f, per := range p.Odds {
 		if per > 0 {
 			fmt.Fprintf(&b, " %s", Odds{Fault(f), per})

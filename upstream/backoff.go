@@ -29,7 +29,8 @@ type BackoffConfig struct {
 	// one restart of an upstream costs none of the requests in progress. Together they
 	// keep the load on a failing upstream close to the rate of new requests. Retries
 	// after attempts that did not reach the upstream are not counted.
-	RetryPercent, RetryBurst int
+	RetryPercent int
+	RetryBurst   int `sim:"1..500"`
 }
 
 // Validate returns an error that describes the first invalid field, or nil.
@@ -188,7 +189,9 @@ func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 	if at >= r.By || r.Until != 0 && (at > r.Until || now >= r.Until) || b.retryCredit < credit {
 		return Advice{}
 	}
-	b.retryCredit -= credit
+	if !mutant.On("retries-unbudgeted") {
+		b.retryCredit -= credit
+	}
 	return Advice{Retry: true, At: at}
 }
 

@@ -351,6 +351,7 @@ func (m exchangeStep) startAttempt() {
 	default:
 		m.attempts = append(m.attempts, Attempt{At: m.now})
 		m.probe, m.forwarded, m.decoder, m.body, m.status = pass.Probe, false, nil, nil, 0
+		m.chunker = Chunker{} // the first piece of each attempt is forwarded at once
 		m.phase, m.phaseDeadline, m.lastContact = awaitingHead, m.now.Add(m.limits.Head), m.now
 		m.ops = append(m.ops, Send{len(m.attempts), m.order.Request})
 	}
