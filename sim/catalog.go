@@ -56,7 +56,7 @@ func (w *Simulation) registryDefinition() actor.Definition {
 // known: the agents that the specs know.
 func (w *Simulation) addRegisteredAgents(known map[string]specs.Agent) {
 	if w.hasRegistry() {
-		known[agents.RegistryID.Agent] = specs.Agent{}
+		known[agents.RegistryID.Agent] = specs.Agent{System: true}
 		for i, a := range registeredAgents {
 			known[a.name] = specs.Agent{Volatile: w.plan.RegisteredVolatile[i]}
 		}

@@ -79,8 +79,11 @@ func (w *Simulation) nextArrival() {
 		return // this arrival is skipped
 	}
 	w.recordArrival()
-	if w.entropy.Int(16) == 15 {
+	switch w.entropy.Int(32) {
+	case 30, 31:
 		w.submitWaitCycle()
+	case 29:
+		w.submitTree()
 	}
 	c := w.drawClient()
 	w.submit(c)
@@ -189,7 +192,8 @@ func (w *Simulation) submitAt(c *client, cell *cell) {
 		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.disconnectClient(req, ClientDisconnect) })
 	}
 	if w.faultFires(ClientCancel) {
-		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.cancelRunAs(ClientCancel, req) })
+		// A cancel that is sent at once may overtake its call.
+		w.after(w.between(0, [...]time.Duration{3 * time.Second, 2 * time.Millisecond}[w.entropy.Int(2)]), func() { w.cancelRunAs(ClientCancel, req) })
 	}
 	w.after(c.left+5*time.Second, func() { w.disconnectClient(req, noFault) })
 }

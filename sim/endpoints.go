@@ -20,6 +20,9 @@ import (
 // formattings mean the same.
 func (w *Simulation) requestBody(c *client) []byte {
 	fields := map[string]any{"content": c.text, "session_id": c.to.Key}
+	if c.bodyStyle != 3 && c.no%3 == 0 {
+		fields["project_id"] = fmt.Sprintf("p-%d", c.no)
+	}
 	timeout := ""
 	if c.left > 0 {
 		fields["timeout_ms"] = c.left.Milliseconds()

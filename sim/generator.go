@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 )
 
 // generator draws the messages of clients.
@@ -97,7 +98,7 @@ func (d generator) call(levels int, self string) instruction {
 		o.ms = 3_600_000 // more than any call gets
 	}
 	if w.entropy.Int(40) == 39 {
-		o.name = "ghost"
+		o.name = [...]string{"ghost", agents.RegistryID.String()}[w.entropy.Int(2)]
 	}
 	o.script = d.message(levels-1, o.name)
 	return o

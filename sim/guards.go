@@ -19,6 +19,7 @@ var guards = []Guard{
 	{Mutant: "time-left-shrinks", Spec: specs.TimeLeftShrinks},
 	{Mutant: "clamp", Spec: specs.TimeLeftShrinks},
 	{Mutant: "target-exists-check", Spec: specs.StartsOnlyKnown},
+	{Mutant: "system-actor-called", Spec: specs.StartsOnlyKnown},
 	{Mutant: "outstanding-limit", Spec: specs.OutstandingBounded},
 	{Mutant: "outstanding-not-released", Spec: specs.OutstandingBounded},
 	{Mutant: "unbounded-mailbox", Spec: specs.MailboxBounded},

@@ -62,10 +62,15 @@ func (w *Simulation) injectLoad(f Fault) {
 	switch f {
 	case LoadHotActor:
 		to := generator{w: w}.target()
+		if w.acts(f) {
+			w.holdTurn(to)
+		}
 		s := &storm{f, fmt.Sprintf("many clients call %s", to), 1}
-		w.startClients(s, 4+w.entropy.Int(stormClientsMax-4), time.Second, func(int) (actor.ID, string, time.Duration) {
+		for i, c := range w.startClients(s, 4+w.entropy.Int(2*stormClientsMax), time.Second, func(int) (actor.ID, string, time.Duration) {
 			return to, w.trivialMessage(to.Agent), clientLeftMax
-		})
+		}) {
+			c.lane = [...]actor.Lane{actor.Low, actor.High, actor.High, actor.Normal, actor.High, actor.High}[i%6]
+		}
 	case LoadDeadlineStorm:
 		left := w.between(500*time.Millisecond, 4*time.Second)
 		n := 4 + w.entropy.Int(stormClientsMax-4)
@@ -92,9 +97,27 @@ func (w *Simulation) injectLoad(f Fault) {
 	}
 }
 
-// startClients starts n clients at random times within the given duration. They belong to
-// the storm, unless it is nil.
-func (w *Simulation) startClients(s *storm, n int, within time.Duration, next func(i int) (to actor.ID, text string, left time.Duration)) {
+// holdTurn may keep an actor busy, so that its mailbox fills and its messages age. Another
+// message arrives after the age limit.
+func (w *Simulation) holdTurn(to actor.ID) {
+	if w.team != nil || w.agentKind(to.Agent) != actor.Native {
+		return
+	}
+	busy := [...]time.Duration{0, 2 * time.Second, 12 * time.Second}[w.entropy.Int(3)]
+	if busy == 0 {
+		return
+	}
+	w.submit(w.addClient(to, script{{{verb: "sleep", ms: int(busy / time.Millisecond)}}}.String(), clientLeftMax))
+	w.after(busy/2+2*time.Second, func() {
+		if !w.recovering {
+			w.submit(w.addClient(to, w.trivialMessage(to.Agent), clientLeftMax))
+		}
+	})
+}
+
+// startClients starts n clients at random times within the given duration, and returns
+// them. They belong to the storm, unless it is nil.
+func (w *Simulation) startClients(s *storm, n int, within time.Duration, next func(i int) (to actor.ID, text string, left time.Duration)) (all []*client) {
 	if s != nil {
 		n = w.affectedCount(s.fault, n)
 	}
@@ -102,7 +125,9 @@ func (w *Simulation) startClients(s *storm, n int, within time.Duration, next fu
 		to, text, left := next(i)
 		c := w.addClient(to, text, left)
 		w.after(w.between(0, within), func() { w.submitStorm(s, c) })
+		all = append(all, c)
 	}
+	return all
 }
 
 // submitStorm submits the client's request as part of a storm.
@@ -111,6 +136,33 @@ func (w *Simulation) submitStorm(s *storm, c *client) {
 	if w.submit(c); s != nil && c.call != before {
 		w.storms[c.call] = s
 	}
+}
+
+// submitTree submits a request whose tree of calls is wide and deep: it uses up the
+// number of calls that a tree may make.
+func (w *Simulation) submitTree() {
+	names := w.serialAgents()
+	levels := min(3, len(names)-1, w.plan.Limits.AgentCallDepthMax)
+	if w.team != nil || levels < 1 {
+		return
+	}
+	first := w.entropy.Int(len(names))
+	name := func(level int) string { return names[(first+level)%len(names)] }
+	w.treesSubmitted++
+	var text func(level int, path string) string
+	text = func(level int, path string) string {
+		if level > levels {
+			return w.trivialMessage(name(level - 1))
+		}
+		var calls []string
+		for i := range 4 {
+			path := path + "-" + strconv.Itoa(i)
+			calls = append(calls, instruction{verb: "call", name: name(level) + "/" + path, script: text(level+1, path)}.String())
+		}
+		return "all " + strings.Join(calls, " | ")
+	}
+	path := "tree" + strconv.Itoa(w.treesSubmitted)
+	w.submit(w.addClient(actor.NewID(name(0), path), text(1, path), clientLeftMax))
 }
 
 // trivialMessage returns a message that the agent handles at once, in the syntax of

@@ -354,10 +354,6 @@ func textOr(text, other string) string {
 
 // writeText sends a text in a few pieces.
 func (e *externalCall) writeText(text string) {
-	if !e.conn.finished && e.w.entropy.Int(64) == 63 && e.w.faultFires(AgentRefuses) {
-		e.conn.served.verdict = &failing
-		e.conn.writeBody(0, AgentRefuses, sseFrame("delta", `{"text":"of another run","run_id":"another"}`))
-	}
 	for len(text) > 0 {
 		n := len(text)
 		if n > 20 {

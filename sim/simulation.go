@@ -131,6 +131,7 @@ type Simulation struct {
 	reporter         *reporter
 	groupNames       []string                // names of the shard groups, by index
 	keyOfCall        map[actor.CallID]string // idempotency key of each request that has one
+	treesSubmitted   int                     // number of wide and deep trees of calls
 	longWaitCycles   int                     // number of long wait cycles submitted
 	latestAttempts   map[attemptKey]uint32   // latest attempt of each effect, as performed by a process
 	registerValues   int                     // number of values generated for swap registers

@@ -173,6 +173,10 @@ func (c *Checker) ask(e *history.Event) {
 		c.fail(OneAnswer, "%s makes call %s twice", a.id, e.Call)
 		return
 	}
+	if c.limits.Agents[e.Peer.Agent].System {
+		c.fail(StartsOnlyKnown, "%s calls the system actor %s", a.id, e.Peer)
+		return
+	}
 	k := &ask{id: e.Call, parent: r, to: e.Peer, root: e.Root, lane: e.Lane, left: e.Left, clock: startStopwatch(a.cell.node, e.At), open: true, lastSent: c.observation, madeSeq: c.seq, madeAt: c.globalNow()}
 	c.checkCarriedChain(e, k)
 	c.checkChain(e.Call, e.Chain, e.Peer)

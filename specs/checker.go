@@ -45,6 +45,7 @@ type Agent struct {
 	Volatile    bool // durability = "none"
 	Interleaved bool
 	ByActor     bool // recursion is checked by actor, not by agent
+	System      bool // part of the program itself, and called by no agent
 }
 
 // Checker checks one history, event by event. It stops at the first violation.
