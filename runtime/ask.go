@@ -123,6 +123,9 @@ func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
 		sent := out
 		a.Sent = &sent
 	}
+	if mutant.On("effect-outlives-its-turn") {
+		left = 24 * time.Hour
+	}
 	switch out.Kind {
 	case actor.AskTool, actor.AskWork:
 		a.Clock = actor.NewClock(c.now, min(left, orDefault(out.Timeout, c.limits.ToolTimeoutDefault)))
@@ -156,9 +159,9 @@ func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 	}
 	asks := action.Asks
 	switch {
-	case len(t.run.Steps) >= c.limits.StepsPerTurnMax:
+	case len(t.run.Steps) >= c.limits.StepsPerTurnMax && !mutant.On("steps-unbounded"):
 		return actor.Refuse(actor.Budget, "the turn has made %d steps, at most %d allowed", len(t.run.Steps), c.limits.StepsPerTurnMax)
-	case len(asks) > c.limits.AsksPerActionMax:
+	case len(asks) > c.limits.AsksPerActionMax && !mutant.On("asks-unbounded"):
 		return actor.Refuse(actor.Budget, "the action has %d asks, at most %d allowed", len(asks), c.limits.AsksPerActionMax)
 	}
 	if r := c.checkEvents(t.run, eventsPerAsk*len(asks)+eventsPerRefused*min(len(action.Refused), refusedPerActionMax)); r != nil {
@@ -459,7 +462,7 @@ func (c *Cell) cancelAsk(t *turn, i int) {
 }
 
 func (c *Cell) abort(t *turn, i int) {
-	if a := &t.run.Last()[i]; a.Open() && a.Out().RunsOutsideCell() {
+	if a := &t.run.Last()[i]; a.Open() && a.Out().RunsOutsideCell() && !mutant.On("effect-not-aborted") {
 		delete(c.inFlight, t.effectID(i))
 		c.addEffect(Effect{ID: t.effectID(i), Attempt: t.sends[i].attempt, Op: Abort{}})
 	}

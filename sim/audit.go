@@ -31,6 +31,7 @@ const (
 	UpstreamSpared  = "UpstreamSpared" // an upstream receives no request that it asked to delay, refused, or that its circuit forbids
 	RequestAsAsked  = "RequestAsAsked" // an upstream receives what its run asked
 	HealthHolds     = "HealthHolds"    // an unhealthy agent is not invoked, and a healthy one is
+	TurnBounded     = "TurnBounded"    // a turn has a bounded number of steps, and each action of asks
 	StreamsFold     = "StreamsFold"    // the stored events of a run fold to an ended run
 	Deterministic   = "Deterministic"  // the same seed gives the same hash
 
@@ -39,7 +40,7 @@ const (
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, StreamsFold, Deterministic, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, StreamsFold, Deterministic, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

@@ -45,6 +45,10 @@ func (d generator) script(levels int, self string) script {
 		s = append(s, st)
 	}
 	switch w.entropy.Int(24) {
+	case 21: // more steps than some limits allow
+		for range 12 {
+			s = append(s, scriptStep{{verb: "sleep", ms: 1}})
+		}
 	case 22:
 		s = append(s, scriptStep{{verb: "big", ms: 1 + w.entropy.Int(8)}})
 	case 23:

@@ -279,6 +279,7 @@ func (c *cell) step(in input) {
 			n.perform(g)
 		}
 	}
+	n.checkAborted(ready.Events)
 	if _, isTick := in.in.(runtime.Tick); isTick {
 		c.checkOverdue(now)
 	}

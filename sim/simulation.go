@@ -131,6 +131,7 @@ type Simulation struct {
 	reporter         *reporter
 	groupNames       []string                // names of the shard groups, by index
 	keyOfCall        map[actor.CallID]string // idempotency key of each request that has one
+	invokingRuns     map[actor.CallID]bool   // runs that invoke an external agent
 	treesSubmitted   int                     // number of wide and deep trees of calls
 	longWaitCycles   int                     // number of long wait cycles submitted
 	latestAttempts   map[attemptKey]uint32   // latest attempt of each effect, as performed by a process
@@ -153,7 +154,8 @@ type Simulation struct {
 func New(o Options) *Simulation {
 	w := &Simulation{seed: o.Seed, rule: o.rule, stepsMax: o.StepsMax, startCrashes: o.startCrashes, entropy: o.Entropy, now: Origin, log: newCanonicalLog(o), store: openStore(o.Backends.Store),
 		engine: directEngine{}, withdrawnAgent: -1, callFaults: map[actor.CallID]callFault{}, loopingRuns: map[actor.CallID]bool{},
-		judge: linear.New(), keyOfCall: map[actor.CallID]string{}, latestAttempts: map[attemptKey]uint32{}, storms: map[actor.CallID]*storm{}}
+		judge: linear.New(), keyOfCall: map[actor.CallID]string{}, latestAttempts: map[attemptKey]uint32{}, invokingRuns: map[actor.CallID]bool{},
+		storms: map[actor.CallID]*storm{}}
 	for f, dose := range o.Doses {
 		w.doses[f] = dose
 	}
@@ -418,6 +420,7 @@ func (w *Simulation) observe(events ...history.Event) {
 			w.recordTurnStart(e)
 		}
 		w.countLoadEffect(e)
+		w.checkAsk(e)
 		w.moveBetweenLaps(e)
 		if w.rule != nil {
 			if spec := w.rule(w.now.Sub(Origin), e); spec != "" {
