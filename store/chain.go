@@ -122,37 +122,55 @@ const (
 //   - a batch that does not continue the previous one
 //   - a payload that differs from the one written
 func Verify(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
-	first, err := firstRecent(kv, node, anchor)
+	origin, err := Origin(kv)
 	if err != nil {
 		return Mark{}, err
 	}
-	return verify(kv, node, anchor, first)
+	first, err := firstRecent(kv, node, origin, anchor)
+	if err != nil {
+		return Mark{}, err
+	}
+	return verify(kv, node, origin, anchor, first)
 }
 
-// firstRecent returns the number of the first batch that Verify checks. It ignores
-// damaged records, because verify reports these later.
-func firstRecent(kv KV, node actor.NodeID, anchor Mark) (first uint64, err error) {
-	first = 1
-	err = kv.ScanBack(batchKey(node, 1), batchKey(node, anchor.Batch+1), func(key, value []byte) bool {
+// firstRecent returns the number of the first batch that Verify checks. If no bound is
+// reached, it is the first batch after origin, so that lost first batches are found.
+// firstRecent ignores damaged records, because verify reports these later.
+func firstRecent(kv KV, node actor.NodeID, origin, anchor Mark) (first uint64, err error) {
+	first = origin.Batch + 1
+	err = kv.ScanBack(batchKey(node, first), batchKey(node, max(first, anchor.Batch+1)), func(key, value []byte) bool {
 		no, err := lastNumber(key, len(nodeKey(node)))
 		if err != nil {
 			return false
 		}
-		first = no
 		r, _ := decodeBatch(value)
-		return anchor.Batch-no+1 < RecentBatches && anchor.Pos-min(r.from, anchor.Pos) < RecentEntries
+		if anchor.Batch-no+1 < RecentBatches && anchor.Pos-min(r.from, anchor.Pos) < RecentEntries {
+			return true
+		}
+		first = no
+		return false
 	})
 	return first, err
 }
 
 // VerifyAll is like Verify, but checks the chain from its start.
 func VerifyAll(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
-	return verify(kv, node, anchor, 1)
+	origin, err := Origin(kv)
+	if err != nil {
+		return Mark{}, err
+	}
+	return verify(kv, node, origin, anchor, origin.Batch+1)
 }
 
-func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err error) {
+func verify(kv KV, node actor.NodeID, origin, anchor Mark, first uint64) (end Mark, err error) {
+	if origin.Batch == anchor.Batch && origin != anchor {
+		return Mark{}, fmt.Errorf("key %s: batch %d of %s does not match the anchor", OriginKey, origin.Batch, node)
+	}
 	prefix := nodeKey(node)
-	next := first
+	next, partial := first, first > origin.Batch+1
+	if !partial {
+		end = origin
+	}
 	var failure, later error // later holds the error of the first misplaced payload; it is returned only if the chain is intact to its end
 	err = kv.Scan(batchKey(node, first), prefixEnd(prefix), func(key, value []byte) bool {
 		no, err := lastNumber(key, len(prefix))
@@ -164,7 +182,7 @@ func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err 
 			failure = fmt.Errorf("batch %d of %s is missing: the next is %d", next, node, no)
 			return false
 		}
-		if end, failure = verifyBatch(kv, node, no, value, end, next == first && first > 1); errors.As(failure, new(misplaced)) {
+		if end, failure = verifyBatch(kv, node, no, value, end, next == first && partial); errors.As(failure, new(misplaced)) {
 			later, failure = cmp.Or(later, fmt.Errorf("key %s: batch %d of %s: %w", key, no, node, failure)), nil
 		}
 		if failure == nil && no == anchor.Batch && end != anchor {

@@ -61,7 +61,12 @@ type Examination struct {
 // with the number of keys read so far. Either callback may be nil.
 func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
 	x := examiner{kv: kv, node: node, anchor: anchor, event: event, progress: progress,
-		chain: chainExaminer{next: 1, intact: true}, references: map[uint64]struct{}{}}
+		chain: chainExaminer{intact: true}, references: map[uint64]struct{}{}}
+	origin, err := Origin(kv)
+	if err != nil {
+		x.report([]byte(OriginKey), "", "%v", err)
+	}
+	x.End, x.chain.next = origin, origin.Batch+1
 	x.scan()
 	x.endActor()
 	if x.End.Batch < anchor.Batch {
@@ -141,7 +146,7 @@ func (x *examiner) key(key, value []byte) {
 		}
 	}
 	switch {
-	case string(key) == FormatKey:
+	case string(key) == FormatKey, string(key) == OriginKey:
 	case parts[0] == "n" && len(parts) == 3:
 		if parts[1] == string(x.node) {
 			x.checkBatch(key, value)

@@ -29,6 +29,7 @@ const FormatKey = "format"
 //	x/<shard>/<due>/<tenant>/<agent>/<key>   expiry index: an actor with open runs; <due> is their earliest deadline
 //	n/<node>/<batch>                 batch record
 //	format                           FormatVersion
+//	origin                           mark at which the chain begins, if it is not the start of the log
 type keyBuilder []byte
 
 func tenantKey(tenant string, family byte) keyBuilder {

@@ -192,6 +192,9 @@ func (w *Writer) End() Pos { return w.end }
 // Backlog returns the number of entries that wait for a batch.
 func (w *Writer) Backlog() int { return len(w.waiting) }
 
+// Size returns the approximate encoded size of the entry in bytes.
+func (e *Entry) Size() int { return entrySize(e) }
+
 // entrySize returns the approximate encoded size of an entry in bytes.
 func entrySize(e *Entry) int {
 	n := 512
