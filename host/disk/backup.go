@@ -70,7 +70,7 @@ func (d *Disk) removeFiles() error {
 // backup in which Examine finds anything wrong.
 func Restore(from, dir string, options Options, progress func(keys uint64)) (store.Examination, error) {
 	to := &Disk{dir: dir, options: options.withDefaults(dir)}
-	x, err := examineWith(from, options, progress, func() error { return to.copyFrom(from) })
+	x, err := examineWith(from, options, progress, func(*Disk, store.Examination) error { return to.copyFrom(from) })
 	if err == nil && x.Wrong > 0 {
 		return x, fmt.Errorf("backup %s: %d things are wrong with it, the first at %s: %s", from, x.Wrong, x.Findings[0].Where, x.Findings[0].What)
 	}

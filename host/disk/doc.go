@@ -9,6 +9,7 @@
 //	DIR/LOCK     held by the one process that may open the store; DIR/HOLDER names it
 //	DIR/pebble/  the keys
 //	DIR/BALLAST  reserved space, released by Open if the disk is full
+//	DIR.new      store that Migrate has not completed
 //	DIR/kept/    original write-ahead log of a store that is being opened or failed to open
 //
 // The files have mode 0600 and the directories 0700, whatever the umask is. Open

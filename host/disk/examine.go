@@ -18,16 +18,20 @@ import (
 // last finding gives the reason. It returns an error only if the directory is
 // not a store or is in use.
 func Examine(dir string, options Options, progress func(keys uint64)) (store.Examination, error) {
-	return examineWith(dir, options, progress, func() error { return nil })
+	return examineWith(dir, options, progress, func(*Disk, store.Examination) error { return nil })
 }
 
 // examineWith examines a store. If nothing is wrong with it, the callback then is
 // called before the lock on the store is released.
-func examineWith(dir string, options Options, progress func(keys uint64), then func() error) (x store.Examination, err error) {
+func examineWith(dir string, options Options, progress func(keys uint64), then func(*Disk, store.Examination) error) (x store.Examination, err error) {
 	options.ReadOnly = true
 	d := &Disk{dir: dir, options: options.withDefaults(dir)}
+	d.Rows = store.Rows{KV: d}
+	examined := false
 	defer func() {
-		if p := recover(); p != nil { // Pebble panics on some kinds of corruption
+		if p := recover(); p != nil && examined {
+			panic(p)
+		} else if p != nil { // Pebble panics on some kinds of corruption
 			x = appendBlocking(x, pebbleDir, fmt.Errorf("damaged: %v", p))
 		}
 		d.release() //nolint:errcheck // it was only read
@@ -67,10 +71,11 @@ func examineWith(dir string, options Options, progress func(keys uint64), then f
 	if err != nil {
 		x = appendBlocking(x, pebbleDir, err)
 	}
+	examined = true
 	if x.Wrong > 0 {
 		return x, nil
 	}
-	return x, then()
+	return x, then(d, x)
 }
 
 // appendBlocking appends a finding that ends the examination: everything after

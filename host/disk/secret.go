@@ -59,8 +59,12 @@ func checkSecret(content []byte) ([]byte, error) {
 func (d *Disk) newSecret() ([]byte, error) {
 	secret := make([]byte, secretBytes)
 	_, _ = rand.Read(secret) // never fails
-	if err := d.writeAtomic(secretFile, append(slices.Clone(secret), secretChecksum(secret)...)); err != nil {
+	if err := d.writeSecret(secret); err != nil {
 		return nil, fmt.Errorf("store %s: %w", d.dir, err)
 	}
 	return secret, nil
+}
+
+func (d *Disk) writeSecret(secret []byte) error {
+	return d.writeAtomic(secretFile, append(slices.Clone(secret), secretChecksum(secret)...))
 }
