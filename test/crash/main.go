@@ -191,5 +191,9 @@ func (c *harness) finalInstance(ctx context.Context, clients []*client) error {
 	if _, state := s.terminate(syscall.SIGTERM); !state.Success() {
 		return fmt.Errorf("after SIGTERM the server exited with %s: %s", state, tail(c.dir))
 	}
-	return c.ledger.checkStore(filepath.Join(c.dir, dataDir), c.external)
+	data, migrated := filepath.Join(c.dir, dataDir), filepath.Join(c.dir, "migrated")
+	if err := c.ledger.checkStore(data, c.external); err != nil {
+		return err
+	}
+	return c.ledger.checkMigration(data, migrated, c.external)
 }
