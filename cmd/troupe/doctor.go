@@ -24,7 +24,7 @@ type DoctorCmd struct {
 
 // Help returns the text shown below the flags.
 func (DoctorCmd) Help() string {
-	return `Verifies the chain of batches, the digest of every value, all journals, and the indexes against the journals. Continues behind damage, and counts what can be read. Changes nothing. Exits with code 1 if it finds damage.
+	return `Verifies the chain of batches, the digest of every value, all journals, and the indexes against the journals. Continues behind damage and counts the readable rest. Changes nothing. Exits with code 1 if it finds damage.
 To verify the store of a running server, verify a backup of it: see troupe backup.
 Entries lost from the last 100 ms before a crash cannot be distinguished from entries never synced.
 

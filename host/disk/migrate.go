@@ -128,7 +128,7 @@ func (l *Log) importFrom(from store.Rows) error {
 	return err
 }
 
-// checkMigration compares what was counted in both stores.
+// checkMigration compares the counts of both stores.
 func checkMigration(old, made store.Examination) error {
 	if made.Wrong > 0 {
 		return fmt.Errorf("the new store is damaged, the first at %s: %s", made.Findings[0].Where, made.Findings[0].What)

@@ -18,10 +18,10 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// answers reads all that a store answers, by name, without Export: the folded
+// answers reads the content of a store by name, without Export: the folded
 // journal of each actor, the outcomes in its entries, the owner and the events of each
 // run, and the actors that are due. The sealed rows of entries differ between stores,
-// so their entries are compared by what they contain.
+// so their entries are compared by content.
 func answers(t *testing.T, d *Disk) map[string]string {
 	t.Helper()
 	all := map[string]string{}
