@@ -28,8 +28,12 @@ type node struct {
 	work   *longWork
 }
 
-// openNode starts a node on a folder.
-func openNode(dir string) (*node, error) {
+// openNode starts a node on a folder. Its actors stay in memory, to be measured.
+func openNode(dir string) (*node, error) { return openNodePassivating(dir, time.Hour) }
+
+// openNodePassivating starts a node whose actors leave memory when they have been idle
+// for the given time.
+func openNodePassivating(dir string, passivate time.Duration) (*node, error) {
 	quiet := slog.New(slog.DiscardHandler)
 	d, err := disk.Open(dir, "n1", disk.Options{Logger: quiet})
 	if err != nil {
@@ -37,7 +41,7 @@ func openNode(dir string) (*node, error) {
 	}
 	n := &node{disk: d, log: disk.NewLog(d), work: &longWork{began: make(chan time.Time, 1024)}}
 	limits := dispatcher.DefaultLimits()
-	limits.PassivateAfter, limits.ActorsPerCellMax = time.Hour, 1<<21 // measured actors MUST stay in memory
+	limits.PassivateAfter, limits.ActorsPerCellMax = passivate, 1<<21
 	n.engine, err = engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: n.definitions(),
 		Tools: tools.NewRegistry(), Limits: limits, Logger: quiet, QueueSlots: 4096})
 	if err != nil {

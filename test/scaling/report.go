@@ -29,6 +29,7 @@ type report struct {
 	Quick  bool     `json:"quick"`
 	Rows   []*row   `json:"rows"`
 	Floors []*floor `json:"floors"`
+	Notes  []string `json:"notes"`
 }
 
 func (r *report) reset(quick bool) {
@@ -60,6 +61,10 @@ func (r *report) floor(name string, most float64, unit string) *floor {
 	return f
 }
 
+func (r *report) note(format string, args ...any) {
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
 func (r *report) writeJSON(w io.Writer) error {
 	return json.MarshalWrite(w, r, jsontext.Multiline(true))
 }
@@ -75,6 +80,9 @@ func (r *report) writeText(w io.Writer) error {
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintln(w, note) //nolint:errcheck // as the next one
 	}
 	_, err := fmt.Fprintln(w, r.lastLine())
 	return err
@@ -137,7 +145,10 @@ func (r *report) writePage(file string) error {
 	for _, f := range r.Floors {
 		fmt.Fprintf(&b, "| %s | | %s | %s |\n", f.Name, f.value(), f.verdict())
 	}
-	fmt.Fprintf(&b, "\n%s\n", r.lastLine())
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "\n- %s.", note)
+	}
+	fmt.Fprintf(&b, "\n\n%s\n", r.lastLine())
 	for _, d := range []struct {
 		file, title, unit string
 		each              bool

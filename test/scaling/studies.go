@@ -27,10 +27,12 @@ func actorID(agent string, n int) actor.ID {
 
 // newNode starts a node on a new folder.
 func (m *measurement) newNode(what string) (*node, string, error) {
-	dir := filepath.Join(m.dir, what)
+	dir := m.newDir(what)
 	n, err := openNode(dir)
 	return n, dir, err
 }
+
+func (m *measurement) newDir(what string) string { return filepath.Join(m.dir, what) }
 
 // fill calls the function do with each number in the range [from, to). It returns
 // false as soon as the rest would take more than two thirds of the time left.
