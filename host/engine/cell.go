@@ -44,6 +44,7 @@ type cell struct {
 	stopped       chan struct{}
 	overflowCount atomic.Int64
 	tally         tally
+	shrinkage     shrinkage // of the number of actors
 
 	core          *runtime.Cell
 	incarnation   uint64
@@ -203,6 +204,7 @@ func (c *cell) shutdown() {
 			c.engine.log.Error("cell failed during shutdown", "cell", c.n, "panic", fmt.Sprint(p))
 		}
 	}()
+	c.shrinkage = shrinkage{} // the process may end soon, so its garbage stays
 	c.step(runtime.Owners{})
 }
 
@@ -327,7 +329,9 @@ func (c *cell) step(in runtime.Input) {
 	}
 	c.watchdog.end()
 	c.recordEvents(ready.Events)
-	c.tally.recordStep(c.core.Size())
+	size := c.core.Size()
+	c.tally.recordStep(size)
+	c.shrinkage.observe(size.Actors, c.engine.garbage)
 	c.tally.record(ready.Measures)
 	end := uint64(0)
 	if t := &c.engine.tracing; t.enabled() {

@@ -125,6 +125,7 @@ type Engine struct {
 	watchers   watchers
 	readers    *readers
 	coroutines coroutinePool
+	garbage    *garbage
 
 	ctx            context.Context // parent of the effects' contexts
 	cancel         context.CancelFunc
@@ -150,7 +151,7 @@ func Start(config Config) (*Engine, error) {
 	}
 	e := &Engine{config: config, log: config.Logger, clock: newClock(), clients: newClients(config.ClientsMax),
 		agents: newDefinitions(runtime.Agents{Definitions: config.Agents, Former: config.Former}, config.Cells), readers: newReaders(readersCount),
-		admission: admission{lagMax: config.DiskLagMax}, done: make(chan struct{})}
+		admission: admission{lagMax: config.DiskLagMax}, garbage: newGarbage(), done: make(chan struct{})}
 	e.labels, e.tracing.emit = newLabels(e.clock.now), config.Trace
 	for i := range e.effectCounters {
 		e.effectCounters[i].took.bounds = command.DurationBounds
