@@ -549,7 +549,7 @@ func TestActorStateIsBounded(t *testing.T) {
 }
 
 // While a call that an external agent added waits for a person, the agent's own
-// clock stands still too: the time of the invocation starts to run again when the
+// clock stops too: the time of the invocation starts to run again when the
 // call resumes. The host is given each new deadline.
 func TestInvocationIsHeldWithItsCalls(t *testing.T) {
 	const limit = 30 * time.Second

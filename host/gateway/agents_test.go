@@ -317,7 +317,7 @@ func (n shortCallbackNode) Signal(ctx context.Context, c command.Signal) (comman
 	return n.Node.Signal(ctx, c)
 }
 
-// The time of an invocation stands still while a call of its agent waits for a
+// The clock of an invocation is stopped while a call of its agent waits for a
 // signal. The invocation of another agent, which begins later and has the same
 // limit, shows that the limit has passed. The request of the agent ends before the
 // signal; a retry with the same key gets the answer.
