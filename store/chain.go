@@ -268,7 +268,7 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 		return err
 	case by == node && batch <= no:
 		return errors.New("differs from the value that was written")
-	case strings.Contains(string(p.Key), "/b/") && !strings.HasSuffix(string(p.Key), "/"+actor.HashOf(content).String()):
+	case isBlob(p.Key) && !strings.HasSuffix(string(p.Key), "/"+actor.HashOf(content).String()):
 		return errors.New("does not match the hash in its key")
 	}
 	return verifyReplacement(kv, Payload{p.Key, actor.HashOf(value)}, by, batch)
@@ -298,5 +298,11 @@ func verifyReplacement(kv KV, p Payload, by actor.NodeID, batch uint64) error {
 // keys of snapshots and blobs.
 func isReplaceable(key []byte) bool {
 	parts := strings.Split(string(key), "/")
-	return len(parts) == 4 && parts[2] == "b" || len(parts) == 6 && parts[2] == "a" && parts[5] == "s"
+	return isBlob(key) || len(parts) == 6 && parts[2] == "a" && parts[5] == "s"
+}
+
+// isBlob reports whether a key is that of a blob. Agents and sessions may be named b too.
+func isBlob(key []byte) bool {
+	parts := strings.Split(string(key), "/")
+	return len(parts) == 4 && parts[2] == "b"
 }

@@ -252,31 +252,33 @@ func hashAt(m *Memory, no uint64) actor.Hash {
 }
 
 // Snapshots and blobs may be replaced by a later batch of this node or by a batch of
-// another node.
+// another node. The names of actors do not matter: keys of blobs contain a b.
 func TestReplacedValuesVerify(t *testing.T) {
-	l, s := newTestLog(t), newEntryBuilder(t, "alice")
-	l.write(s.accept(large))
-	l.write(s.snapshot(l))
-	l.write(s.accept(large), s.accept(large))
-	anchor := l.write(s.snapshot(l))
-	if _, err := VerifyAll(l.m, "n1", anchor); err != nil {
-		t.Error(err)
-	}
-	other := NewWriter(WriterConfig{Node: "n2"})
-	other.Append([]Entry{s.accept(large)})
-	b, _ := other.Next()
-	_ = l.m.Apply(b.Rows)
-	other.Append([]Entry{s.snapshot(l)})
-	b2, _ := other.Next()
-	_ = l.m.Apply(b2.Rows)
-	for node, mark := range map[actor.NodeID]Mark{"n1": anchor, "n2": b2.Mark()} {
-		if _, err := VerifyAll(l.m, node, mark); err != nil {
+	for _, name := range []string{"alice", "b"} {
+		l, s := newTestLog(t), newEntryBuilder(t, name)
+		l.write(s.accept(large))
+		l.write(s.snapshot(l))
+		l.write(s.accept(large), s.accept(large))
+		anchor := l.write(s.snapshot(l))
+		if _, err := VerifyAll(l.m, "n1", anchor); err != nil {
 			t.Error(err)
 		}
-	}
-	corrupt(l.m, string(snapshotKey(s.id)), 60)
-	if _, err := VerifyAll(l.m, "n2", b2.Mark()); err == nil || !strings.Contains(err.Error(), "alice/s-1/s: differs from the value that was written") {
-		t.Errorf("changed snapshot: got error %v", err)
+		other := NewWriter(WriterConfig{Node: "n2"})
+		other.Append([]Entry{s.accept(large)})
+		b, _ := other.Next()
+		_ = l.m.Apply(b.Rows)
+		other.Append([]Entry{s.snapshot(l)})
+		b2, _ := other.Next()
+		_ = l.m.Apply(b2.Rows)
+		for node, mark := range map[actor.NodeID]Mark{"n1": anchor, "n2": b2.Mark()} {
+			if _, err := VerifyAll(l.m, node, mark); err != nil {
+				t.Error(err)
+			}
+		}
+		corrupt(l.m, string(snapshotKey(s.id)), 60)
+		if _, err := VerifyAll(l.m, "n2", b2.Mark()); err == nil || !strings.Contains(err.Error(), name+"/s-1/s: differs from the value that was written") {
+			t.Errorf("changed snapshot: got error %v", err)
+		}
 	}
 }
 
