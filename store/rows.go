@@ -42,7 +42,7 @@ type rowWriter struct {
 	byActor, byRun lists
 	actors         map[actor.ID]int // index in byActor of the actor's current list
 	runs           map[actor.CallID]int
-	lastSnapshot   map[actor.ID]uint64 // number of each actor's newest snapshot in the batch; only this one is put, because a second put of a key would make the first digest wrong
+	lastSnapshot   map[actor.ID]int // index of each actor's newest snapshot in the batch; only this one is put, because a second put of a key would make the first digest wrong
 	events         []eventRef
 	blobs          map[string]bool
 	payloads       []Payload
@@ -67,7 +67,7 @@ const scratchBytesMax = 1 << 20
 
 func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
 	return rowWriter{node: node, salts: rand.NewChaCha8(seed), actors: map[actor.ID]int{}, runs: map[actor.CallID]int{},
-		lastSnapshot: map[actor.ID]uint64{}, blobs: map[string]bool{}}
+		lastSnapshot: map[actor.ID]int{}, blobs: map[string]bool{}}
 }
 
 // write returns the rows of a batch and the payloads of its rows with content. Each
@@ -145,7 +145,7 @@ func (w *rowWriter) groupRows(entries []Entry) {
 	for i := range entries {
 		count += len(entries[i].Events)
 		if _, ok := entries[i].Record.(Snapshot); ok {
-			w.lastSnapshot[entries[i].Actor] = entries[i].N
+			w.lastSnapshot[entries[i].Actor] = i
 		}
 	}
 	byActor, byRun, actors, runs := &w.byActor, &w.byRun, w.actors, w.runs
@@ -157,7 +157,7 @@ func (w *rowWriter) groupRows(entries []Entry) {
 		list, ok := actors[e.Actor]
 		if _, snapshot := e.Record.(Snapshot); snapshot {
 			delete(actors, e.Actor)
-			if e.N == w.lastSnapshot[e.Actor] {
+			if i == w.lastSnapshot[e.Actor] {
 				byActor.begin(i, 0)
 			}
 		} else if size := entrySize(e); ok && entries[byActor.tails[list]].N+1 == e.N && byActor.sizes[list]+size <= RowBytesMax {

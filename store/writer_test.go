@@ -282,6 +282,16 @@ func TestReplacedValuesVerify(t *testing.T) {
 	}
 }
 
+// A batch may hold two snapshots with the same number.
+func TestSnapshotTwiceInOneBatch(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
+	l.write(s.accept("hi"))
+	anchor := l.write(s.snapshot(l), s.snapshot(l))
+	if _, err := Verify(l.m, "n1", anchor); err != nil {
+		t.Error(err)
+	}
+}
+
 // Verify checks only recent batches, bounded by the number of batches or of entries.
 // VerifyAll also checks the older batches.
 func TestVerifyCoversRecentBatches(t *testing.T) {
