@@ -25,7 +25,7 @@ type CrashableStore interface {
 
 // openStore opens an empty store: a real one if open is not nil.
 func openStore(open func() (CrashableStore, error)) sharedStore {
-	s := sharedStore{kv: &store.Memory{}}
+	s := sharedStore{kv: &store.MemoryKV{}}
 	if open != nil {
 		s.crashable = invariant.Must(open())
 		s.kv = s.crashable

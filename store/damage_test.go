@@ -15,7 +15,7 @@ import (
 // damagedKV is a KV with blocks of keys that cannot be read, as on a disk with bad
 // blocks. Blocks are ranges of keys, sorted.
 type damagedKV struct {
-	*Memory
+	*MemoryKV
 	blocks [][2]string // first key, and the key after the last
 }
 
@@ -34,7 +34,7 @@ func (d *damagedKV) Get(key []byte) ([]byte, bool, error) {
 	if d.isDamaged(key) {
 		return nil, false, errBlock
 	}
-	return d.Memory.Get(key)
+	return d.MemoryKV.Get(key)
 }
 
 // Scan fails like an iterator that enters a damaged block, even between its keys.
@@ -43,7 +43,7 @@ func (d *damagedKV) Scan(from, to []byte, each func(key, value []byte) bool) err
 		return errBlock
 	}
 	var err error
-	scanErr := d.Memory.Scan(from, to, func(key, value []byte) bool {
+	scanErr := d.MemoryKV.Scan(from, to, func(key, value []byte) bool {
 		if d.isDamaged(key) {
 			err = errBlock
 			return false
@@ -122,7 +122,7 @@ func TestExamineEndsOnUnreadableDisk(t *testing.T) {
 // countingKV reports the live heap every few keys of a scan. It keeps its rows outside
 // of that measure.
 type countingKV struct {
-	*Memory
+	*MemoryKV
 	every, keys int
 	base        uint64
 	most        uint64 // maximum growth of the live heap in bytes
@@ -136,7 +136,7 @@ func liveHeap() uint64 {
 }
 
 func (c *countingKV) Scan(from, to []byte, each func(key, value []byte) bool) error {
-	return c.Memory.Scan(from, to, func(key, value []byte) bool {
+	return c.MemoryKV.Scan(from, to, func(key, value []byte) bool {
 		more := each(key, value)
 		if c.keys++; c.keys%c.every == 0 {
 			if now := liveHeap(); now > c.base {
@@ -162,7 +162,7 @@ func TestExamineHoldsNoLifeOfAnActor(t *testing.T) {
 			content += 3 * len(at)
 		}
 		end := l.write(s.accept("open"))
-		kv := &countingKV{Memory: l.m, every: 100}
+		kv := &countingKV{MemoryKV: l.m, every: 100}
 		kv.base = liveHeap()
 		x, err := Examine(kv, "n1", end, nil, nil)
 		if err != nil || x.Wrong != 0 || x.Entries != uint64(4*calls+1) || kv.keys < calls {

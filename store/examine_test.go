@@ -50,42 +50,42 @@ func TestExamineIntactStore(t *testing.T) {
 func TestExamineReportsDamageAndLoss(t *testing.T) {
 	alice, bob := actor.NewID("alice", "s-1"), actor.NewID("bob", "s-1")
 	run := newEntryBuilder(t, "bob").run(1)
-	put := func(key, value string) func(*Memory) {
-		return func(m *Memory) { _ = m.Apply([]Row{{Key: []byte(key), Value: []byte(value)}}) }
+	put := func(key, value string) func(*MemoryKV) {
+		return func(m *MemoryKV) { _ = m.Apply([]Row{{Key: []byte(key), Value: []byte(value)}}) }
 	}
-	remove := func(key []byte) func(*Memory) { return func(m *Memory) { m.delete(key) } }
+	remove := func(key []byte) func(*MemoryKV) { return func(m *MemoryKV) { m.delete(key) } }
 	var due []byte
 	for _, c := range []struct {
 		name   string
-		damage func(*Memory)
+		damage func(*MemoryKV)
 		where  string
 		what   string
 		lost   string
 	}{
-		{"entry changed", func(m *Memory) { corrupt(m, string(entryKey(bob, 2)), 60) }, "/bob/", "differs from the value that was written", "the state of bob/s-1"},
+		{"entry changed", func(m *MemoryKV) { corrupt(m, string(entryKey(bob, 2)), 60) }, "/bob/", "differs from the value that was written", "the state of bob/s-1"},
 		{"entry lost", remove(entryKey(bob, 2)), "/bob/", "cannot be folded", "the state of bob/s-1"},
 		{"outcome lost", remove(entryKey(alice, 4)), "/alice/s-1/0000000000000004", "holds no outcome of call", "the outcome of call"},
 		{"last events lost", remove(eventKey("default", run, 4)), "/e/", "is missing", "events of run " + run.String()},
 		{"first events lost", remove(eventKey("default", run, 1)), "/e/", "is missing", "earlier events of the run"},
-		{"all events lost", func(m *Memory) {
+		{"all events lost", func(m *MemoryKV) {
 			for _, seq := range []uint64{1, 3, 4} {
 				m.delete(eventKey("default", run, seq))
 			}
 		}, "/e/", "is missing", "events of run " + run.String()},
 		{"events rewritten", put(string(eventKey("default", run, 3)), "x"), "/e/", "", "events of run " + run.String()},
 		{"owner lost", remove(runKey("default", run)), "/r/", "is missing; the run belongs to bob/s-1", "the owner of run"},
-		{"owner changed", func(m *Memory) {
+		{"owner changed", func(m *MemoryKV) {
 			_ = m.Apply([]Row{{Key: runKey("default", run), Value: encodeOwner(alice, run)}})
 		}, "/r/", "names owner alice/s-1, want bob/s-1", ""},
-		{"root changed", func(m *Memory) {
+		{"root changed", func(m *MemoryKV) {
 			_ = m.Apply([]Row{{Key: runKey("default", run), Value: encodeOwner(bob, actor.CallID{7})}})
 		}, "/r/", "names root ", ""},
-		{"blob changed", func(m *Memory) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "/b/", "", "content"},
+		{"blob changed", func(m *MemoryKV) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "/b/", "", "content"},
 		{"blob lost", remove(blobKey("default", actor.HashOf([]byte(large)))), "/a/", "missing", "the state of"},
 		{"batch lost", remove(batchKey("n1", 2)), "n/n1/0000000000000002", "batch 2 is missing", ""},
-		{"batch changed", func(m *Memory) { corrupt(m, string(batchKey("n1", 2)), 3) }, "n/n1/", "", ""},
-		{"tail lost", func(m *Memory) { m.delete(batchKey("n1", 8)) }, "n/n1/0000000000000008", "before its anchor at batch 8", "the batches 8 to 8"},
-		{"index lost", func(m *Memory) { m.delete(due) }, "x/", "lacks an actor", ""},
+		{"batch changed", func(m *MemoryKV) { corrupt(m, string(batchKey("n1", 2)), 3) }, "n/n1/", "", ""},
+		{"tail lost", func(m *MemoryKV) { m.delete(batchKey("n1", 8)) }, "n/n1/0000000000000008", "before its anchor at batch 8", "the batches 8 to 8"},
+		{"index lost", func(m *MemoryKV) { m.delete(due) }, "x/", "lacks an actor", ""},
 		{"unexpected index entry", put("x/0062/00000000000000ff/default/bob/s-1", ""), "x/", "without an open run", ""},
 		{"unknown key", put("t/default/z/1", "?"), "t/default/z/1", "unknown kind of key", ""},
 	} {

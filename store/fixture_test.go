@@ -95,12 +95,12 @@ func (s *entryBuilder) journal(log Reader) Journal {
 type testLog struct {
 	t testing.TB
 	w *Writer
-	m *Memory
+	m *MemoryKV
 	Rows
 }
 
 func newTestLog(t testing.TB) *testLog {
-	m := &Memory{}
+	m := &MemoryKV{}
 	return &testLog{t, NewWriter(WriterConfig{Node: "n1"}), m, Rows{m}}
 }
 

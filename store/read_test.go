@@ -27,7 +27,7 @@ func TestLoadRoundTrip(t *testing.T) {
 			}
 			entries = append(entries, e)
 		}
-		w, m := NewWriter(WriterConfig{Node: "n1"}), &Memory{}
+		w, m := NewWriter(WriterConfig{Node: "n1"}), &MemoryKV{}
 		w.Append(entries)
 		b, _ := w.Next()
 		_ = m.Apply(b.Rows)
@@ -103,25 +103,25 @@ func TestLoadSnapshotAndLaterEntries(t *testing.T) {
 func TestLoadErrorNamesDamagedKey(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		damage func(m *Memory)
+		damage func(m *MemoryKV)
 		want   string
 	}{
-		{"gap", func(m *Memory) { m.delete(entryKey(actor.NewID("alice", "s-1"), 2)) },
+		{"gap", func(m *MemoryKV) { m.delete(entryKey(actor.NewID("alice", "s-1"), 2)) },
 			"key t/default/a/alice/s-1/0000000000000002: is missing"},
-		{"bytes", func(m *Memory) { corrupt(m, "t/default/a/alice/s-1/0000000000000002", 40) },
+		{"bytes", func(m *MemoryKV) { corrupt(m, "t/default/a/alice/s-1/0000000000000002", 40) },
 			"key t/default/a/alice/s-1/0000000000000002: "},
-		{"cut", func(m *Memory) {
+		{"cut", func(m *MemoryKV) {
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: []byte{2}}})
 		}, "key t/default/a/alice/s-1/0000000000000001: "},
-		{"blob", func(m *Memory) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) },
+		{"blob", func(m *MemoryKV) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) },
 			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " does not match its hash"},
-		{"no blob", func(m *Memory) { m.delete(blobKey("default", actor.HashOf([]byte(large)))) },
+		{"no blob", func(m *MemoryKV) { m.delete(blobKey("default", actor.HashOf([]byte(large)))) },
 			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " is missing"},
-		{"misplaced", func(m *Memory) {
+		{"misplaced", func(m *MemoryKV) {
 			v, _, _ := m.Get(entryKey(actor.NewID("alice", "s-1"), 1))
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 2), Value: v}})
 		}, "key t/default/a/alice/s-1/0000000000000002: holds entry 1, want entry 2"},
-		{"of another actor", func(m *Memory) {
+		{"of another actor", func(m *MemoryKV) {
 			v, _, _ := m.Get(entryKey(actor.NewID("bob", "s-1"), 1))
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: v}})
 		}, "key t/default/a/alice/s-1/0000000000000001: holds an entry of bob/s-1"},
@@ -138,7 +138,7 @@ func TestLoadErrorNamesDamagedKey(t *testing.T) {
 	}
 }
 
-func corrupt(m *Memory, key string, at int) {
+func corrupt(m *MemoryKV, key string, at int) {
 	v, ok, _ := m.Get([]byte(key))
 	if !ok {
 		panic(key + " does not exist")
@@ -217,7 +217,7 @@ func TestReadRunsAndEvents(t *testing.T) {
 // Every page of events is complete, for any distribution of the events over rows.
 func TestEventPaging(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m, w := &Memory{}, NewWriter(WriterConfig{Node: "n1"})
+		m, w := &MemoryKV{}, NewWriter(WriterConfig{Node: "n1"})
 		run := actor.NewCallID(1, 1, 1)
 		var bodies []string
 		for n := range rapid.IntRange(1, 12).Draw(t, "batches") {
@@ -364,7 +364,7 @@ func TestSnapshotSplitsEntryRows(t *testing.T) {
 }
 
 func TestCheckFormatRejectsOtherFormats(t *testing.T) {
-	m := &Memory{}
+	m := &MemoryKV{}
 	if err := CheckFormat(m); err != nil {
 		t.Error(err)
 	}
@@ -380,7 +380,7 @@ func TestCheckFormatRejectsOtherFormats(t *testing.T) {
 
 // A row that lost bytes at its end, or gained some, is not read.
 func TestUnsealRejectsOtherLengths(t *testing.T) {
-	w, m := NewWriter(WriterConfig{Node: "n1"}), &Memory{}
+	w, m := NewWriter(WriterConfig{Node: "n1"}), &MemoryKV{}
 	s := newEntryBuilder(t, "alice")
 	w.Append([]Entry{s.accept("hello")})
 	b, _ := w.Next()

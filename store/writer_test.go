@@ -18,7 +18,7 @@ import (
 // crashes. After a crash the log ends at the last synced batch or at a later batch.
 func TestWriterGuarantees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		kv := &Memory{}
+		kv := &MemoryKV{}
 		var end Mark
 		for restart := range 3 {
 			end = runWriter(t, kv, end, byte(restart))
@@ -28,7 +28,7 @@ func TestWriterGuarantees(t *testing.T) {
 
 // runWriter runs a Writer that continues the log at the argument from, until a crash.
 // It applies the surviving batches to kv and returns the end of the log.
-func runWriter(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
+func runWriter(t *rapid.T, kv *MemoryKV, from Mark, seed byte) Mark {
 	config := WriterConfig{Node: "n1", From: from, Seed: [32]byte{seed}, BatchBytesMax: 4000, BatchesInFlight: rapid.IntRange(1, 3).Draw(t, "in flight")}
 	w := NewWriter(config)
 	next := map[string]uint64{}
@@ -190,27 +190,27 @@ func TestVerifyDetectsDamage(t *testing.T) {
 	entry := func(n uint64) string { return string(entryKey(actor.NewID("alice", "s-1"), n)) }
 	for _, c := range []struct {
 		name   string
-		damage func(m *Memory)
+		damage func(m *MemoryKV)
 		want   string
 	}{
-		{"last batches lost", func(m *Memory) { m.delete([]byte(batch(4))); m.delete([]byte(batch(5))) },
+		{"last batches lost", func(m *MemoryKV) { m.delete([]byte(batch(4))); m.delete([]byte(batch(5))) },
 			"the log of n1 ends at batch 3, before its anchor at batch 5"},
-		{"batch lost", func(m *Memory) { m.delete([]byte(batch(3))) }, "batch 3 of n1 is missing"},
-		{"all lost", func(m *Memory) { *m = Memory{} }, "ends at batch 0, before its anchor at batch 5"},
-		{"record changed", func(m *Memory) { corrupt(m, batch(3), 60) }, "batch"},
-		{"record cut", func(m *Memory) { _ = m.Apply([]Row{{Key: []byte(batch(3)), Value: []byte{frameVersion, 2}}}) },
+		{"batch lost", func(m *MemoryKV) { m.delete([]byte(batch(3))) }, "batch 3 of n1 is missing"},
+		{"all lost", func(m *MemoryKV) { *m = MemoryKV{} }, "ends at batch 0, before its anchor at batch 5"},
+		{"record changed", func(m *MemoryKV) { corrupt(m, batch(3), 60) }, "batch"},
+		{"record cut", func(m *MemoryKV) { _ = m.Apply([]Row{{Key: []byte(batch(3)), Value: []byte{frameVersion, 2}}}) },
 			"key " + batch(3) + ": batch 3 of n1: byte"},
-		{"record replaced by earlier one", func(m *Memory) {
+		{"record replaced by earlier one", func(m *MemoryKV) {
 			v, _, _ := m.Get([]byte(batch(2)))
 			_ = m.Apply([]Row{{Key: []byte(batch(3)), Value: v}})
 		}, "batch 3 of n1: does not follow the previous batch"},
-		{"last record replaced", func(m *Memory) {
+		{"last record replaced", func(m *MemoryKV) {
 			_ = m.Apply([]Row{{Key: []byte(batch(5)), Value: (&batchRecord{prev: hashAt(m, 4), from: 4, to: 5}).encode()}})
 		}, "batch 5 of n1: hash "},
-		{"payload changed", func(m *Memory) { corrupt(m, entry(2), 30) }, "batch 2 of n1: payload " + entry(2) + ": differs from the value that was written"},
-		{"payload lost", func(m *Memory) { m.delete([]byte(entry(4))) }, "batch 4 of n1: payload " + entry(4) + ": is missing"},
-		{"event changed", func(m *Memory) { corrupt(m, string(eventKey("default", newEntryBuilder(t, "alice").run(1), 1)), 25) }, "batch 1 of n1: payload t/default/e/"},
-		{"blob changed", func(m *Memory) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "does not match the hash in its key"},
+		{"payload changed", func(m *MemoryKV) { corrupt(m, entry(2), 30) }, "batch 2 of n1: payload " + entry(2) + ": differs from the value that was written"},
+		{"payload lost", func(m *MemoryKV) { m.delete([]byte(entry(4))) }, "batch 4 of n1: payload " + entry(4) + ": is missing"},
+		{"event changed", func(m *MemoryKV) { corrupt(m, string(eventKey("default", newEntryBuilder(t, "alice").run(1), 1)), 25) }, "batch 1 of n1: payload t/default/e/"},
+		{"blob changed", func(m *MemoryKV) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "does not match the hash in its key"},
 	} {
 		l, s := newTestLog(t), newEntryBuilder(t, "alice")
 		var anchor Mark
@@ -246,7 +246,7 @@ func TestVerifyDetectsMisplacedSnapshot(t *testing.T) {
 	}
 }
 
-func hashAt(m *Memory, no uint64) actor.Hash {
+func hashAt(m *MemoryKV, no uint64) actor.Hash {
 	v, _, _ := m.Get(batchKey("n1", no))
 	return actor.HashOf(v)
 }
@@ -381,7 +381,7 @@ func BenchmarkWriter(b *testing.B) {
 
 func TestTwoSnapshotsInOneBatch(t *testing.T) {
 	id, tomb := actor.NewID("alice", "s-1"), Buried{At: 1, Until: 2}
-	w, m := NewWriter(WriterConfig{Node: "n1"}), &Memory{}
+	w, m := NewWriter(WriterConfig{Node: "n1"}), &MemoryKV{}
 	for n := uint64(1); n <= 2; n++ {
 		journal := EncodeJournal(&Journal{N: n})
 		w.Append([]Entry{{Actor: id, Epoch: 1, N: n, Record: tomb}, {Actor: id, Epoch: 1, N: n, Record: Snapshot{Journal: journal}}})

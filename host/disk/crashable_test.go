@@ -10,7 +10,7 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// A CrashableStore and a store.Memory hold the same keys after the same
+// A CrashableStore and a store.MemoryKV hold the same keys after the same
 // batches, also after crashes.
 func TestCrashableStoreMatchesMemory(t *testing.T) {
 	crashable, err := OpenCrashableStore()
@@ -18,7 +18,7 @@ func TestCrashableStoreMatchesMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer crashable.Close()
-	memory := &store.Memory{}
+	memory := &store.MemoryKV{}
 	random := rand.New(rand.NewPCG(5, 6))
 	generators := []*entryGenerator{newEntryGenerator("a"), newEntryGenerator("b"), newEntryGenerator("c")}
 	w := store.NewWriter(store.WriterConfig{Node: "n1"})

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Memory is a KV in memory: a sorted list of sorted leaves. The zero Memory is empty
+// MemoryKV is a KV in memory: a sorted list of sorted leaves. The zero MemoryKV is empty
 // and ready to use.
-type Memory struct {
+type MemoryKV struct {
 	leaves [][]Row // each has 1 to leafMax-1 rows
 }
 
@@ -17,7 +17,7 @@ type Memory struct {
 const leafMax = 128
 
 // Get implements KV.
-func (m *Memory) Get(key []byte) ([]byte, bool, error) {
+func (m *MemoryKV) Get(key []byte) ([]byte, bool, error) {
 	l, i, ok := m.find(key)
 	if !ok {
 		return nil, false, nil
@@ -26,7 +26,7 @@ func (m *Memory) Get(key []byte) ([]byte, bool, error) {
 }
 
 // Scan implements KV.
-func (m *Memory) Scan(from, to []byte, each func(key, value []byte) bool) error {
+func (m *MemoryKV) Scan(from, to []byte, each func(key, value []byte) bool) error {
 	l, i, _ := m.find(from)
 	for ; l < len(m.leaves); l, i = l+1, 0 {
 		for _, row := range m.leaves[l][i:] {
@@ -39,7 +39,7 @@ func (m *Memory) Scan(from, to []byte, each func(key, value []byte) bool) error 
 }
 
 // ScanBack implements KV.
-func (m *Memory) ScanBack(from, to []byte, each func(key, value []byte) bool) error {
+func (m *MemoryKV) ScanBack(from, to []byte, each func(key, value []byte) bool) error {
 	l, i, _ := m.find(to) // the first i rows of leaf l have keys below to
 	for ; l >= 0; l-- {
 		if l < len(m.leaves) {
@@ -55,7 +55,7 @@ func (m *Memory) ScanBack(from, to []byte, each func(key, value []byte) bool) er
 }
 
 // Apply implements KV.
-func (m *Memory) Apply(rows []Row) error {
+func (m *MemoryKV) Apply(rows []Row) error {
 	for _, row := range rows {
 		if row.Delete {
 			m.delete(row.Key)
@@ -67,8 +67,8 @@ func (m *Memory) Apply(rows []Row) error {
 }
 
 // Clone returns a copy that shares only immutable keys and values.
-func (m *Memory) Clone() *Memory {
-	c := &Memory{leaves: make([][]Row, len(m.leaves))}
+func (m *MemoryKV) Clone() *MemoryKV {
+	c := &MemoryKV{leaves: make([][]Row, len(m.leaves))}
 	for i, leaf := range m.leaves {
 		c.leaves[i] = slices.Clone(leaf)
 	}
@@ -77,7 +77,7 @@ func (m *Memory) Clone() *Memory {
 
 // find returns the leaf and the index of the key. If the key is absent, it returns the
 // position at which put would insert the key.
-func (m *Memory) find(key []byte) (leaf, at int, ok bool) {
+func (m *MemoryKV) find(key []byte) (leaf, at int, ok bool) {
 	leaf, ok = slices.BinarySearchFunc(m.leaves, key, func(l []Row, key []byte) int { return bytes.Compare(l[0].Key, key) })
 	if ok {
 		return leaf, 0, true
@@ -92,7 +92,7 @@ func (m *Memory) find(key []byte) (leaf, at int, ok bool) {
 	return leaf, at, ok
 }
 
-func (m *Memory) put(row Row) {
+func (m *MemoryKV) put(row Row) {
 	l, i, ok := m.find(row.Key)
 	switch {
 	case ok:
@@ -112,7 +112,7 @@ func (m *Memory) put(row Row) {
 	}
 }
 
-func (m *Memory) delete(key []byte) {
+func (m *MemoryKV) delete(key []byte) {
 	l, i, ok := m.find(key)
 	if !ok {
 		return

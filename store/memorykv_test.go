@@ -12,9 +12,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestMemoryAgainstModel(t *testing.T) {
+func TestMemoryKVAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var m Memory
+		var m MemoryKV
 		model := map[string]string{}
 		drawKey := func() string { return fmt.Sprintf("%03d", rapid.IntRange(0, 600).Draw(t, "key")) }
 		for range rapid.IntRange(1, 60).Draw(t, "batches") {
@@ -74,7 +74,7 @@ func TestMemoryAgainstModel(t *testing.T) {
 }
 
 func TestScanStopsOnFalse(t *testing.T) {
-	var m Memory
+	var m MemoryKV
 	for i := range 1000 {
 		_ = m.Apply([]Row{{Key: fmt.Appendf(nil, "%04d", i)}})
 	}
@@ -88,8 +88,8 @@ func TestScanStopsOnFalse(t *testing.T) {
 	}
 }
 
-func BenchmarkMemoryPut(b *testing.B) {
-	var m Memory
+func BenchmarkMemoryKVPut(b *testing.B) {
+	var m MemoryKV
 	for i := range b.N {
 		_ = m.Apply([]Row{{Key: fmt.Appendf(nil, "t/default/a/x/%d/%016x", i%1000, i)}})
 	}
