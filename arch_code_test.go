@@ -228,7 +228,7 @@ var rowFiles = []string{"sim/disk.go", "sim/store.go", "sim/corruption.go", "sim
 // rowsAreBehindTheSeam keeps the form of a stored log replaceable.
 func rowsAreBehindTheSeam(c *checkout) []string {
 	return c.selectors(func(f *file, x, sel string) string {
-		if x != "store" || !slices.Contains([]string{"KV", "Row", "Rows", "Payload"}, sel) {
+		if x != "store" || !slices.Contains([]string{"KV", "MemoryKV", "Row", "Rows", "Payload"}, sel) {
 			return ""
 		}
 		if f.row() == "host/disk" || slices.Contains(rowFiles, f.path) || f.row() == "sim" && f.isTest() {

@@ -53,7 +53,7 @@ type rule func(at actor.Duration, e *history.Event) (spec string)
 
 // Backends are real implementations that replace simulated ones.
 type Backends struct {
-	Store  func() (CrashableStore, error) // opens an empty store for each run; nil: store.MemoryKV
+	Store  func() (CrashableStore, error) // opens an empty store for each run; nil: in memory
 	Engine func() (Engine, error)         // opens an engine for each run; nil: the simulation steps its cells directly
 }
 

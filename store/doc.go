@@ -6,12 +6,12 @@
 // a node's log. A Journal is the fold of an actor's records. It is the only source
 // of an actor's state, in normal operation and after a crash.
 //
-// A Writer groups entries into batches and encodes each batch as rows: entries,
-// snapshots, blobs, run events and the expiry index. It also reports the position up
-// to which effects may be released. The batches of a node form a hash chain. Verify
-// checks the chain to the end of the log. The log MUST NOT end before the anchor,
-// which a host stores in a separate file.
+// A Writer groups entries into batches and reports the position up to which effects may
+// be released. The batches of a node form a hash chain. Verify checks the chain to the
+// end of the log. The log MUST NOT end before the anchor, which a host stores in a
+// separate file.
 //
-// A Reader reads the log by entries, actors and runs. Rows is the Reader of a log that is
-// stored as rows of a KV, the interface that a disk must implement.
+// A Log stores batches, and a Reader reads them by entries, actors and runs. Rows
+// implements both over a KV, the interface that a disk must implement: it stores a batch
+// as rows for entries, snapshots, blobs, run events and the expiry index.
 package store

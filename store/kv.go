@@ -2,7 +2,7 @@
 
 package store
 
-// KV is an ordered key-value store, the only interface to a disk in this package.
+// KV is an ordered key-value store in which Rows stores a log.
 //
 //  1. Apply performs all of its rows in order, or none.
 //  2. Get, Scan and ScanBack see the changes of all earlier calls of Apply.

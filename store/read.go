@@ -11,11 +11,31 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// Rows is the Reader of a log that is stored as rows of a KV. If a value is damaged or
+// Rows is a Log that is stored as rows of a KV, and its Reader. If a value is damaged or
 // missing, the error names its key.
 type Rows struct{ KV KV }
 
-var _ Reader = Rows{}
+var (
+	_ Log    = Rows{}
+	_ Reader = Rows{}
+)
+
+// Append implements Log. It does not check the epochs of the batch: a KV has no owner of
+// shards.
+func (r Rows) Append(b *Batch) error { return r.KV.Apply(b.Rows) }
+
+// Settle implements Log.
+func (r Rows) Settle(b *Batch) (bool, error) {
+	key := batchKey(b.Node, b.No)
+	record, ok, err := r.KV.Get(key)
+	if err == nil && ok && actor.HashOf(record) != b.Hash {
+		err = fmt.Errorf("key %s: holds another batch", key)
+	}
+	return ok && err == nil, err
+}
+
+// Sync implements Log. A KV has made its rows durable when Apply returns.
+func (r Rows) Sync(uint64) error { return nil }
 
 // Load implements Reader.
 //

@@ -28,7 +28,8 @@ type WriterConfig struct {
 }
 
 // Writer groups the entries of a node's log into batches and computes the position
-// up to which dependent effects may be released. The host writes and syncs batches.
+// up to which dependent effects may be released. The host appends batches to a Log and
+// syncs them.
 //
 //		Append ─▶ waiting ─Next▶ in flight ─Written, Synced▶ released
 //
@@ -56,13 +57,15 @@ type inFlight struct {
 	written bool
 }
 
-// Batch is a unit of writing: a host MUST write all of its rows atomically.
+// Batch is a unit of writing: a Log stores all of its entries or none.
 type Batch struct {
+	Node    actor.NodeID
+	From    Mark // end of the log before the batch
 	No      uint64
 	Pos     Pos // end of the log after the batch
 	Shards  []ShardEpoch
 	Entries []Entry
-	Rows    []Row
+	Rows    []Row // the batch for a Log that stores rows
 	Hash    actor.Hash
 }
 
@@ -123,7 +126,7 @@ func (w *Writer) Take() (Batch, bool) {
 		}
 		groups, entries, bytes = groups+1, entries+g.entries, bytes+g.bytes
 	}
-	b := Batch{No: w.taken.Batch + 1, Pos: w.taken.Pos + Pos(entries), Entries: w.waiting[:entries:entries]}
+	b := Batch{Node: w.config.Node, No: w.taken.Batch + 1, Pos: w.taken.Pos + Pos(entries), Entries: w.waiting[:entries:entries]}
 	w.waiting, w.groups = w.waiting[entries:], w.groups[groups:]
 	if len(w.waiting) == 0 {
 		w.waiting, w.groups = nil, nil
@@ -138,7 +141,7 @@ func (w *Writer) Take() (Batch, bool) {
 // MUST be sealed in order.
 func (w *Writer) Seal(b *Batch) {
 	invariant.Check(b.No == w.chain.last.Batch+1, "store: batch %d sealed after batch %d", b.No, w.chain.last.Batch)
-	b.Shards = shardsOf(b.Entries)
+	b.From, b.Shards = w.chain.last, shardsOf(b.Entries)
 	w.chain.seal(b)
 }
 

@@ -50,7 +50,8 @@ type Options struct {
 	tune      func(*pebble.Options)          // changes Pebble's options in a test; may be nil
 }
 
-// Disk is an open store. It is a store.KV and a store.Reader, safe for concurrent use.
+// Disk is an open store. It is a store.KV and a store.Reader, safe for concurrent use, and
+// the store.Log of its node.
 type Disk struct {
 	keys
 	store.Rows
@@ -60,11 +61,14 @@ type Disk struct {
 	lock      io.Closer
 	anchor    anchor
 	end       store.Mark
+	unsynced  chan write // appended batches, at most store.BatchesInFlight
+	synced    uint64     // number of the last synced batch
 	closeOnce sync.Once
 }
 
 var (
 	_ store.KV     = (*Disk)(nil)
+	_ store.Log    = (*Disk)(nil)
 	_ store.Reader = (*Disk)(nil)
 )
 
@@ -73,7 +77,7 @@ var (
 // accepted.
 func Open(dir string, node actor.NodeID, options Options) (d *Disk, err error) {
 	d = &Disk{dir: dir, node: node, options: options.withDefaults(dir)}
-	d.Rows.KV = d
+	d.Rows.KV, d.unsynced = d, make(chan write, store.BatchesInFlight)
 	defer func() {
 		// Pebble panics on some kinds of corruption.
 		if p := recover(); p != nil {
@@ -175,6 +179,7 @@ func (d *Disk) open() error {
 		return err
 	}
 	d.end, err = store.Verify(d, d.node, mark)
+	d.synced = d.end.Batch
 	switch {
 	case damaged:
 		return nil
@@ -280,6 +285,29 @@ func (d *Disk) Apply(rows []store.Row) error {
 		return err
 	}
 	return d.keys.Apply(rows)
+}
+
+// Append implements store.Log. It does not wait for the sync.
+func (d *Disk) Append(b *store.Batch) error {
+	w, err := d.write(b.Rows)
+	if err != nil {
+		return err
+	}
+	w.batch = b.No
+	d.unsynced <- w
+	return nil
+}
+
+// Sync implements store.Log.
+func (d *Disk) Sync(batch uint64) error {
+	for d.synced < batch {
+		w := <-d.unsynced
+		if err := w.sync(); err != nil {
+			return err
+		}
+		d.synced = w.batch
+	}
+	return nil
 }
 
 // Close closes the store. A Log over it MUST be closed first.

@@ -71,7 +71,10 @@ func (k keys) Apply(rows []store.Row) error {
 const rowOverhead = 16
 
 // write is a batch that was written to the write-ahead log but not yet synced.
-type write struct{ batch *pebble.Batch }
+type write struct {
+	rows  *pebble.Batch
+	batch uint64 // number of the batch of a store.Log
+}
 
 func (k keys) write(rows []store.Row) (write, error) {
 	size := 0
@@ -90,12 +93,12 @@ func (k keys) write(rows []store.Row) (write, error) {
 			return write{}, err
 		}
 	}
-	return write{b}, k.db.ApplyNoSyncWait(b, pebble.Sync)
+	return write{rows: b}, k.db.ApplyNoSyncWait(b, pebble.Sync)
 }
 
 func (w write) sync() error {
-	if err := w.batch.SyncWait(); err != nil {
+	if err := w.rows.SyncWait(); err != nil {
 		return err
 	}
-	return w.batch.Close()
+	return w.rows.Close()
 }

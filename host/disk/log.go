@@ -48,9 +48,9 @@ type Log struct {
 	appended    chan struct{} // there may be a batch to write
 	delayTimer  *time.Timer   // signals the channel appended after pieceDelay
 	pieceDelay  time.Duration
-	syncedMoved chan struct{}      // synced has changed
-	stop        chan struct{}      // closed when no more entries are accepted
-	unsynced    chan unsyncedBatch // at most store.BatchesInFlight
+	syncedMoved chan struct{}   // synced has changed
+	stop        chan struct{}   // closed when no more entries are accepted
+	unsynced    chan store.Mark // ends of the log after appended batches, at most store.BatchesInFlight
 	done        sync.WaitGroup
 }
 
@@ -58,13 +58,6 @@ type Log struct {
 type gate struct {
 	at    store.Pos
 	after func()
-}
-
-// unsyncedBatch is a written batch that waits for its sync, and the end of the
-// log after it.
-type unsyncedBatch struct {
-	write write
-	mark  store.Mark
 }
 
 // NewLog returns a Log that continues at the end of the disk's log. A disk MUST
@@ -75,7 +68,7 @@ func NewLog(d *Disk) *Log {
 	invariant.Must(rand.Read(config.Seed[:]))
 	l := &Log{disk: d, writer: store.NewWriter(config), synced: d.end,
 		appended: make(chan struct{}, 1), syncedMoved: make(chan struct{}, 1), stop: make(chan struct{}),
-		unsynced: make(chan unsyncedBatch, store.BatchesInFlight), pieceDelay: pieceDelayDefault}
+		unsynced: make(chan store.Mark, store.BatchesInFlight), pieceDelay: pieceDelayDefault}
 	l.delayTimer = time.AfterFunc(time.Hour, l.endDelay)
 	l.delayTimer.Stop()
 	l.done.Add(3)
@@ -234,27 +227,26 @@ func (l *Log) writeBatches() {
 
 func (l *Log) writeBatch(b *store.Batch) {
 	l.writer.Seal(b) // needs no lock and takes the longest
-	w, err := l.disk.write(b.Rows)
-	if err != nil {
+	if err := l.disk.Append(b); err != nil {
 		l.disk.fatal("cannot write batch %d: %v", b.No, err)
 	}
 	l.writer.Reuse(b) // Pebble has copied the rows, so their memory can be reused
 	l.mu.Lock()
 	l.writer.Written(b.No)
 	l.mu.Unlock()
-	l.unsynced <- unsyncedBatch{w, b.Mark()}
+	l.unsynced <- b.Mark()
 }
 
 func (l *Log) awaitSyncs() {
 	defer l.done.Done()
 	defer close(l.syncedMoved)
-	for f := range l.unsynced {
-		if err := f.write.sync(); err != nil {
-			l.disk.fatal("cannot sync batch %d: %v", f.mark.Batch, err)
+	for mark := range l.unsynced {
+		if err := l.disk.Sync(mark.Batch); err != nil {
+			l.disk.fatal("cannot sync batch %d: %v", mark.Batch, err)
 		}
 		l.mu.Lock()
-		l.writer.Synced(f.mark.Batch)
-		l.synced = f.mark
+		l.writer.Synced(mark.Batch)
+		l.synced = mark
 		l.mu.Unlock()
 		notify(l.appended)
 		notify(l.syncedMoved)
