@@ -71,7 +71,7 @@ var packages = map[string]pkg{
 	"dispatcher": {layer: 1, ours: layer0},
 	"history":    {layer: 1, ours: layer0},
 	"runs":       {layer: 1, ours: layer0},
-	"store":      {layer: 1, ours: layer0},
+	"store":      {layer: 1, ours: layer0, tests: []string{"store/storetest"}},
 	"upstream":   {layer: 1, ours: []string{"actor", "runs"}},
 	"tools":      {layer: 1, ours: []string{"actor", "runs"}},
 
@@ -84,7 +84,7 @@ var packages = map[string]pkg{
 	"sim":           {layer: 3, ours: below3, theirs: []string{"github.com/cespare/xxhash/v2"}},
 	"host":          {layer: 3, ours: host},
 	"host/engine":   {layer: 3, ours: slices.Concat(host, []string{"internal/command"}), theirs: []string{protoactor}},
-	"host/disk":     {layer: 3, ours: host, theirs: []string{pebble}},
+	"host/disk":     {layer: 3, ours: host, theirs: []string{pebble}, tests: []string{"store/storetest"}},
 	"host/outbound": {layer: 3, ours: host},
 	// The gateway reaches a node by commands only, so that it can run apart from it.
 	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "history", "ingress", "runs", "internal/command"}, theirs: []string{
@@ -96,6 +96,7 @@ var packages = map[string]pkg{
 	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/load", "internal/servertest", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
 	"examples":   {layer: 4, ours: every},
 
+	"store/storetest":       {layer: 3, ours: []string{"actor", "store"}, theirs: []string{"pgregory.net/rapid"}},
 	"internal/invariant":    {layer: 0},
 	"internal/nearest":      {layer: 0},
 	"internal/failpoint":    {layer: 0},

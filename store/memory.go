@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Memory is a Log and a Reader in memory for the logs of several nodes. It holds entries
+// and no rows, and shares no code with Rows, so that each can be compared with the other.
+// Entries are copied on the way in and out. The zero Memory is empty and ready to use.
+type Memory struct {
+	// Holds reports whether a node owns a shard under an epoch. If it is nil, no batch is
+	// fenced.
+	Holds func(actor.NodeID, ShardEpoch) bool
+	// Interrupts decides whether the result of an Append is lost, and whether the batch is
+	// stored nevertheless. If it is nil, no result is lost.
+	Interrupts func(*Batch) (lost, stored bool)
+
+	ends   map[actor.NodeID]Mark // end of each node's log
+	actors map[actor.ID]*actorEntries
+	open   map[actor.ID]openActor
+	runs   map[string][]RunOwner // of each tenant, oldest first
+	events map[tenantRun][]RunEvent
+}
+
+// actorEntries are the entries of an actor. Each is encoded without the bodies of its
+// events.
+type actorEntries struct {
+	all      [][]byte // entry n at index n-1
+	snapshot []byte   // the newest one; nil if there is none
+	n        uint64   // number of the last entry that the snapshot includes
+}
+
+// openActor is an actor with open runs, the first of which is due at the time in due.
+type openActor struct {
+	shard uint16
+	due   actor.Time
+	name  string // tenant, agent and key
+}
+
+type tenantRun struct {
+	tenant string
+	run    actor.CallID
+}
+
+var (
+	_ Log    = (*Memory)(nil)
+	_ Reader = (*Memory)(nil)
+)
+
+// Append implements Log.
+func (m *Memory) Append(b *Batch) error {
+	if err := m.check(b); err != nil {
+		return err
+	}
+	if m.Interrupts != nil {
+		if lost, stored := m.Interrupts(b); lost {
+			if stored {
+				m.store(b)
+			}
+			return Unknown{b.No}
+		}
+	}
+	m.store(b)
+	return nil
+}
+
+// check returns an error if the batch is fenced, or does not continue the log of its node
+// and the entries of its actors.
+func (m *Memory) check(b *Batch) error {
+	if m.Holds != nil {
+		lost := slices.DeleteFunc(slices.Clone(b.Shards), func(s ShardEpoch) bool { return m.Holds(b.Node, s) })
+		if len(lost) > 0 {
+			return Fenced{lost}
+		}
+	}
+	if end := m.ends[b.Node]; b.From != end {
+		return fmt.Errorf("batch %d of %s continues batch %d, but its log ends at batch %d", b.No, b.Node, b.From.Batch, end.Batch)
+	}
+	ends := map[actor.ID]uint64{}
+	for i := range b.Entries {
+		e := &b.Entries[i]
+		n, ok := ends[e.Actor]
+		if a := m.actors[e.Actor]; !ok && a != nil {
+			n = uint64(len(a.all))
+		}
+		if _, ok := e.Record.(Snapshot); !ok {
+			n++
+		}
+		if e.N != n {
+			return fmt.Errorf("batch %d of %s: entry %d of %s has number %d", b.No, b.Node, n, e.Actor, e.N)
+		}
+		ends[e.Actor] = n
+	}
+	return nil
+}
+
+func (m *Memory) store(b *Batch) {
+	if m.ends == nil {
+		m.ends, m.actors, m.open = map[actor.NodeID]Mark{}, map[actor.ID]*actorEntries{}, map[actor.ID]openActor{}
+		m.runs, m.events = map[string][]RunOwner{}, map[tenantRun][]RunEvent{}
+	}
+	for i := range b.Entries {
+		m.storeEntry(&b.Entries[i])
+	}
+	m.ends[b.Node] = b.Mark()
+}
+
+func (m *Memory) storeEntry(e *Entry) {
+	a := m.actors[e.Actor]
+	if a == nil {
+		a = &actorEntries{}
+		m.actors[e.Actor] = a
+	}
+	bare := *e
+	bare.Events = make([]RunEvent, len(e.Events))
+	for i, ev := range e.Events {
+		bare.Events[i] = RunEvent{Run: ev.Run, Seq: ev.Seq}
+		of := tenantRun{e.Actor.Tenant, ev.Run}
+		ev.Body = slices.Clone(ev.Body)
+		m.events[of] = append(m.events[of], ev)
+	}
+	if _, ok := e.Record.(Snapshot); ok {
+		a.snapshot, a.n = EncodeEntry(bare), e.N
+	} else {
+		a.all = append(a.all, EncodeEntry(bare))
+	}
+	if r, ok := e.Record.(Accepted); ok {
+		m.addRun(e.Actor.Tenant, RunOwner{Run: r.Call.ID, Root: r.Call.Root, Actor: e.Actor})
+	}
+	if e.Due == 0 {
+		delete(m.open, e.Actor)
+	} else {
+		m.open[e.Actor] = openActor{e.Shard, e.Due, e.Actor.Tenant + "/" + e.Actor.Agent + "/" + e.Actor.Key}
+	}
+}
+
+// addRun inserts a run, or replaces the owner of an earlier one.
+func (m *Memory) addRun(tenant string, owner RunOwner) {
+	all := m.runs[tenant]
+	at, ok := searchRun(all, owner.Run)
+	if ok {
+		all[at] = owner
+		return
+	}
+	m.runs[tenant] = slices.Insert(all, at, owner)
+}
+
+func searchRun(all []RunOwner, run actor.CallID) (int, bool) {
+	return slices.BinarySearchFunc(all, run, func(o RunOwner, run actor.CallID) int { return o.Run.Compare(run) })
+}
+
+// Settle implements Log.
+func (m *Memory) Settle(b *Batch) (bool, error) {
+	switch end := m.ends[b.Node]; end {
+	case b.Mark():
+		return true, nil
+	case b.From:
+		return false, nil
+	default:
+		return false, fmt.Errorf("batch %d of %s cannot be settled: its log ends at batch %d", b.No, b.Node, end.Batch)
+	}
+}
+
+// Sync implements Log. A stored batch is as durable as a Memory can be.
+func (m *Memory) Sync(uint64) error { return nil }
+
+// End returns the end of a node's log.
+func (m *Memory) End(node actor.NodeID) Mark { return m.ends[node] }
+
+// Load implements Reader.
+func (m *Memory) Load(id actor.ID) (Saved, error) {
+	a := m.actors[id]
+	if a == nil {
+		return Saved{}, nil
+	}
+	var saved Saved
+	if a.snapshot != nil {
+		e, err := DecodeEntry(a.snapshot)
+		if err != nil {
+			return Saved{}, fmt.Errorf("snapshot of %s: %w", id, err)
+		}
+		saved.Snapshot = e.Record.(Snapshot).Journal
+	}
+	for i, encoded := range a.all[a.n:] {
+		e, err := DecodeEntry(encoded)
+		if err != nil {
+			return Saved{}, fmt.Errorf("entry %d of %s: %w", a.n+uint64(i)+1, id, err)
+		}
+		saved.Entries = append(saved.Entries, e)
+	}
+	return saved, nil
+}
+
+// Outcome implements Reader.
+func (m *Memory) Outcome(id actor.ID, n uint64) (Ended, error) {
+	a := m.actors[id]
+	if a == nil || n == 0 || n > uint64(len(a.all)) {
+		return Ended{}, fmt.Errorf("entry %d of %s is missing", n, id)
+	}
+	e, err := DecodeEntry(a.all[n-1])
+	if err != nil {
+		return Ended{}, fmt.Errorf("entry %d of %s: %w", n, id, err)
+	}
+	outcome, ok := e.Record.(Ended)
+	if !ok {
+		return Ended{}, fmt.Errorf("entry %d of %s is not an outcome", n, id)
+	}
+	return outcome, nil
+}
+
+// Due implements Reader.
+func (m *Memory) Due(shards []uint16, each func(actor.ID)) error {
+	wanted := map[uint16]bool{}
+	for _, s := range shards {
+		wanted[s] = true
+	}
+	ids := slices.SortedFunc(maps.Keys(m.open), func(a, b actor.ID) int {
+		x, y := m.open[a], m.open[b]
+		return cmp.Or(cmp.Compare(x.shard, y.shard), cmp.Compare(x.due, y.due), cmp.Compare(x.name, y.name))
+	})
+	for _, id := range ids {
+		if wanted[m.open[id].shard] {
+			each(id)
+		}
+	}
+	return nil
+}
+
+// Run implements Reader.
+func (m *Memory) Run(tenant string, run actor.CallID) (RunOwner, bool, error) {
+	at, ok := searchRun(m.runs[tenant], run)
+	if !ok {
+		return RunOwner{}, false, nil
+	}
+	return m.runs[tenant][at], true, nil
+}
+
+// Events implements Reader.
+func (m *Memory) Events(tenant string, run actor.CallID, after uint64, limit int) ([]RunEvent, error) {
+	var page []RunEvent
+	for _, ev := range m.events[tenantRun{tenant, run}] {
+		if len(page) >= limit {
+			break
+		}
+		if ev.Seq <= after {
+			continue
+		}
+		if want := after + uint64(len(page)) + 1; ev.Seq != want {
+			return page, fmt.Errorf("event %d of run %s is missing, the next is %d", want, run, ev.Seq)
+		}
+		ev.Body = slices.Clone(ev.Body)
+		page = append(page, ev)
+	}
+	return page, nil
+}
+
+// Runs implements Reader.
+func (m *Memory) Runs(tenant string, before actor.CallID, limit int, roots bool) ([]RunOwner, error) {
+	all := m.runs[tenant]
+	if !before.IsZero() {
+		at, _ := searchRun(all, before)
+		all = all[:at]
+	}
+	var newest []RunOwner
+	for _, owner := range slices.Backward(all) {
+		if len(newest) >= limit {
+			break
+		}
+		if !roots || owner.Root == owner.Run {
+			newest = append(newest, owner)
+		}
+	}
+	return newest, nil
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package storetest
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+// operation is a change of one actor.
+type operation uint8
+
+const (
+	accept   operation = iota // accept a call
+	ask                       // add a step to a run, or answer the ask of its last step
+	end                       // end a run
+	refuse                    // set the outcome of a call without a run
+	bury                      // set a tombstone
+	snapshot                  // evict some outcomes and write a snapshot
+)
+
+// ids are the actors of a history. In text, unlike field by field, a/b sorts after a-b/b.
+var ids = []actor.ID{
+	{Tenant: "default", Agent: "a", Key: "b"}, {Tenant: "default", Agent: "a-b", Key: "b"}, {Tenant: "default", Agent: "a", Key: "a"},
+	{Tenant: "other", Agent: "a", Key: "b"}, {Tenant: "other", Agent: "z.1", Key: "c"},
+}
+
+// history draws the entries of several actors. The entries of an actor can be folded.
+type history struct {
+	t        *rapid.T
+	calls    uint64
+	runs     []store.RunOwner // all accepted calls
+	journals map[actor.ID]*store.Journal
+	events   map[actor.CallID]uint64 // number of the last event of each run
+	now      actor.Time
+}
+
+func newHistory(t *rapid.T) *history {
+	h := &history{t: t, journals: map[actor.ID]*store.Journal{}, events: map[actor.CallID]uint64{}, now: 1}
+	for _, id := range ids {
+		h.journals[id] = &store.Journal{}
+	}
+	return h
+}
+
+// shard returns the shard of an actor. All sessions b share one.
+func shard(id actor.ID) uint16 { return uint16(id.Key[0]) }
+
+// draw returns the next entry, of one of these operations.
+func (h *history) draw(operations []operation) store.Entry {
+	id := rapid.SampledFrom(ids).Draw(h.t, "actor")
+	j := h.journals[id]
+	h.now += actor.Time(rapid.IntRange(0, 3).Draw(h.t, "time"))
+	e := store.Entry{Actor: id, Shard: shard(id), Epoch: 3, WasDue: j.Due()}
+	op := rapid.SampledFrom(operations).Draw(h.t, "operation")
+	if op == snapshot {
+		for range rapid.IntRange(0, 4).Draw(h.t, "evicted") {
+			j.EvictOutcome()
+		}
+		e.N, e.Record, e.Due = j.N, store.SnapshotOf(j), j.Due()
+		return e
+	}
+	var run actor.CallID
+	e.Record, run = h.record(id, j, op)
+	if err := j.Apply(e.Record); err != nil {
+		h.t.Fatalf("the drawn record %+v is not valid: %v", e.Record, err)
+	}
+	for range rapid.IntRange(0, 3).Draw(h.t, "events") {
+		if run.IsZero() {
+			break
+		}
+		h.events[run]++
+		e.Events = append(e.Events, store.RunEvent{Run: run, Seq: h.events[run], Body: fmt.Appendf(nil, `{"%d":%q}`, h.events[run], h.text())})
+	}
+	e.N, e.Due = j.N, j.Due()
+	return e
+}
+
+// record draws a record and returns it with its run, if it has one. An operation on a run
+// accepts a call instead if the actor has no open run.
+func (h *history) record(id actor.ID, j *store.Journal, op operation) (store.Record, actor.CallID) {
+	var run *store.Run
+	if len(j.Runs) > 0 {
+		run = rapid.SampledFrom(j.Runs).Draw(h.t, "run")
+	}
+	switch {
+	case op == refuse:
+		return h.ended(h.call(), actor.Failed), actor.CallID{}
+	case op == bury:
+		return store.Buried{Call: h.call(), At: h.now, Until: h.now + 5}, actor.CallID{}
+	case op == accept || run == nil:
+		c := actor.Call{ID: h.call(), To: id, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal,
+			Left: actor.Duration(rapid.IntRange(1, 20).Draw(h.t, "left")), Attempt: 1, Origin: actor.Human, Budget: 9, Parts: actor.Text(h.text())}
+		c.Root = c.ID
+		if len(h.runs) > 0 && rapid.Bool().Draw(h.t, "child") {
+			parent := rapid.SampledFrom(h.runs).Draw(h.t, "parent")
+			c.Root, c.Parent, c.Chain = parent.Root, parent.Run, []actor.ID{parent.Actor}
+		}
+		h.runs = append(h.runs, store.RunOwner{Run: c.ID, Root: c.Root, Actor: id})
+		return store.Accepted{Call: c, At: h.now, Definition: actor.HashOf([]byte(id.Agent))}, c.ID
+	case op == end:
+		return h.ended(run.Call.ID, actor.Succeeded), run.Call.ID
+	case len(run.Last()) > 0 && run.Last()[0].Open():
+		return store.Answered{Run: run.Call.ID, Step: uint32(len(run.Steps)), At: h.now, Answer: actor.Answer{Parts: actor.Text(h.text())}}, run.Call.ID
+	default:
+		return store.Asking{Run: run.Call.ID, At: h.now, Asks: []store.Asked{{Ask: actor.Ask{Kind: actor.AskTool, Name: "look", Parts: actor.Text(h.text())}, Attempt: 1}}}, run.Call.ID
+	}
+}
+
+func (h *history) ended(call actor.CallID, status actor.Status) store.Ended {
+	reply := actor.Reply{Call: call, Run: call, Status: status, Parts: actor.Text(h.text())}
+	if status == actor.Failed {
+		reply.Refusal = actor.Refuse(actor.Invalid, "drawn")
+	}
+	return store.Ended{Call: call, At: h.now, Until: h.now + actor.Time(rapid.IntRange(1, 30).Draw(h.t, "until")), Reply: reply}
+}
+
+// call returns a new ID. IDs do not always grow with time, because nodes have clocks of
+// their own.
+func (h *history) call() actor.CallID {
+	h.calls++
+	at := actor.Time(rapid.IntRange(1, 9).Draw(h.t, "clock")) * 1_000_000_000
+	return actor.NewCallID(at, 1, h.calls)
+}
+
+// text draws a text. Some texts are stored as blobs, and several entries share these.
+func (h *history) text() string {
+	n := rapid.IntRange(0, 12).Draw(h.t, "text")
+	if n >= 10 {
+		return string(bytes.Repeat([]byte{byte('a' + n)}, store.BlobBytesMin+n))
+	}
+	return fmt.Sprint("text ", n)
+}
+
+// written is a model of a stored log: the list of all its entries.
+type written []store.Entry
+
+// add appends a copy of an entry.
+func (w *written) add(e store.Entry) {
+	*w = append(*w, must(store.DecodeEntry(store.EncodeEntry(e))))
+}
+
+func (w written) load(id actor.ID) (saved store.Saved) {
+	n := uint64(0)
+	for _, e := range w {
+		if s, ok := e.Record.(store.Snapshot); ok && e.Actor == id {
+			saved.Snapshot, n = s.Journal, e.N
+		}
+	}
+	for _, e := range w {
+		if _, ok := e.Record.(store.Snapshot); !ok && e.Actor == id && e.N > n {
+			e.Events = slices.Clone(e.Events)
+			for i := range e.Events {
+				e.Events[i].Body = nil
+			}
+			saved.Entries = append(saved.Entries, e)
+		}
+	}
+	return saved
+}
+
+// outcome returns the outcome in an entry, and whether the entry holds one.
+func (w written) outcome(id actor.ID, n uint64) (store.Ended, bool) {
+	for _, e := range w {
+		if r, ok := e.Record.(store.Ended); ok && e.Actor == id && e.N == n {
+			return r, true
+		}
+	}
+	return store.Ended{}, false
+}
+
+func (w written) due(shards []uint16) (all []actor.ID) {
+	last := map[actor.ID]store.Entry{}
+	for _, e := range w {
+		last[e.Actor] = e
+	}
+	for _, id := range ids {
+		if e := last[id]; e.Due != 0 && slices.Contains(shards, e.Shard) {
+			all = append(all, id)
+		}
+	}
+	text := func(id actor.ID) string {
+		return fmt.Sprintf("%5d %20d %s/%s/%s", last[id].Shard, last[id].Due, id.Tenant, id.Agent, id.Key)
+	}
+	slices.SortFunc(all, func(a, b actor.ID) int { return bytes.Compare([]byte(text(a)), []byte(text(b))) })
+	return all
+}
+
+// runs returns the runs of a tenant, newest first.
+func (w written) runs(tenant string) (all []store.RunOwner) {
+	for _, e := range w {
+		if r, ok := e.Record.(store.Accepted); ok && e.Actor.Tenant == tenant {
+			all = append(all, store.RunOwner{Run: r.Call.ID, Root: r.Call.Root, Actor: e.Actor})
+		}
+	}
+	slices.SortFunc(all, func(a, b store.RunOwner) int { return b.Run.Compare(a.Run) })
+	return all
+}
+
+func (w written) events(tenant string, run actor.CallID) (all []store.RunEvent) {
+	for _, e := range w {
+		for _, ev := range e.Events {
+			if e.Actor.Tenant == tenant && ev.Run == run {
+				all = append(all, ev)
+			}
+		}
+	}
+	return all
+}

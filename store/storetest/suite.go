@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package storetest is the conformance suite for implementations of store.Log and
+// store.Reader: drawn histories are stored, and every answer is compared with a list of
+// the entries. All implementations that pass give equal answers.
+package storetest
+
+import (
+	"bytes"
+	"reflect"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+// Node is the node that writes the log under test.
+const Node actor.NodeID = "n1"
+
+// Store is an open implementation.
+type Store struct {
+	Log    store.Log
+	Reader store.Reader
+	End    store.Mark // end of the log of Node
+	Close  func() error
+}
+
+// scenarios are the operations that each part of the suite draws from.
+var scenarios = []struct {
+	name       string
+	operations []operation
+	reopens    bool
+}{
+	{"entries", []operation{accept, ask, ask, end, refuse, bury}, false},
+	{"snapshots", []operation{accept, ask, end, snapshot}, false},
+	{"evicted outcomes", []operation{refuse, refuse, accept, end, snapshot}, false},
+	{"due moves", []operation{accept, end}, false},
+	{"events and runs", []operation{accept, accept, ask, ask}, false},
+	{"reopened", []operation{accept, ask, end, refuse, bury, snapshot}, true},
+}
+
+// Run tests an implementation. The function create makes an empty store and returns a
+// function that opens it. A store is opened again only after it was closed.
+func Run(t *testing.T, create func() (open func() (Store, error))) {
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				x := &trial{t: t, open: create(), history: newHistory(t)}
+				x.reopen()
+				for range rapid.IntRange(1, 8).Draw(t, "batches") {
+					x.append(s.operations)
+					if s.reopens && rapid.Bool().Draw(t, "reopens") {
+						x.close()
+						x.reopen()
+					}
+					if rapid.Bool().Draw(t, "reads") {
+						x.compare()
+					}
+				}
+				x.compare()
+				x.close()
+			})
+		})
+	}
+}
+
+// trial is one drawn history in one store.
+type trial struct {
+	t       *rapid.T
+	open    func() (Store, error)
+	store   Store
+	writer  *store.Writer
+	history *history
+	written written
+	end     store.Mark // end of the log
+	synced  uint64     // number of the last synced batch
+}
+
+func (x *trial) reopen() {
+	x.store = x.noError(x.open())
+	if x.store.End != x.end {
+		x.t.Fatalf("the log ends at %+v, want %+v", x.store.End, x.end)
+	}
+	x.writer = store.NewWriter(store.WriterConfig{Node: Node, From: x.end, BatchesInFlight: 3})
+}
+
+func (x *trial) close() {
+	x.sync()
+	if err := x.store.Close(); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+func (x *trial) noError(s Store, err error) Store {
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return s
+}
+
+func (x *trial) sync() {
+	if x.synced == x.end.Batch {
+		return
+	}
+	if err := x.store.Log.Sync(x.end.Batch); err != nil {
+		x.t.Fatalf("sync of batch %d: %v", x.end.Batch, err)
+	}
+	x.writer.Synced(x.end.Batch)
+	x.synced = x.end.Batch
+}
+
+// append stores one batch. Afterwards it overwrites the bytes that the batch refers to.
+func (x *trial) append(operations []operation) {
+	if x.end.Batch-x.synced == 3 || rapid.Bool().Draw(x.t, "syncs") {
+		x.sync()
+	}
+	var entries []store.Entry
+	for range rapid.IntRange(1, 12).Draw(x.t, "entries") {
+		e := x.history.draw(operations)
+		x.written.add(e)
+		entries = append(entries, must(store.DecodeEntry(store.EncodeEntry(e))))
+	}
+	x.writer.Append(entries)
+	b, ok := x.writer.Next()
+	if !ok {
+		x.t.Fatal("the writer has no batch")
+	}
+	x.settles(&b, false)
+	if err := x.store.Log.Append(&b); err != nil {
+		x.t.Fatalf("batch %d: %v", b.No, err)
+	}
+	x.settles(&b, true)
+	x.writer.Written(b.No)
+	x.end = b.Mark()
+	for i := range entries {
+		overwrite(&entries[i])
+	}
+}
+
+func (x *trial) settles(b *store.Batch, want bool) {
+	if stored, err := x.store.Log.Settle(b); err != nil || stored != want {
+		x.t.Fatalf("batch %d settled as %v, error %v, want %v", b.No, stored, err, want)
+	}
+}
+
+// overwrite changes bytes that the entry shares with no other.
+func overwrite(e *store.Entry) {
+	for i := range e.Events {
+		clear(e.Events[i].Body)
+	}
+	switch r := e.Record.(type) {
+	case store.Accepted:
+		overwriteParts(r.Call.Parts)
+	case store.Answered:
+		overwriteParts(r.Answer.Parts)
+	case store.Ended:
+		overwriteParts(r.Reply.Parts)
+	case store.Snapshot:
+		clear(r.Journal)
+	}
+}
+
+func overwriteParts(parts []actor.Part) {
+	for i := range parts {
+		clear(parts[i].Bytes)
+	}
+}
+
+// compare reads the whole store twice: the second time after the first answers were
+// overwritten.
+func (x *trial) compare() {
+	for range 2 {
+		for _, id := range ids {
+			x.compareActor(id)
+		}
+		x.compareDue()
+		for _, tenant := range []string{"default", "other", "absent"} {
+			x.compareRuns(tenant)
+		}
+	}
+}
+
+func (x *trial) compareActor(id actor.ID) {
+	got, err := x.store.Reader.Load(id)
+	want := x.written.load(id)
+	if err != nil || !bytes.Equal(got.Snapshot, want.Snapshot) || len(got.Entries) != len(want.Entries) {
+		x.t.Fatalf("load %s: got a snapshot of %d bytes and %d entries, error %v, want %d bytes and %d entries",
+			id, len(got.Snapshot), len(got.Entries), err, len(want.Snapshot), len(want.Entries))
+	}
+	for i := range got.Entries {
+		if a, b := store.EncodeEntry(got.Entries[i]), store.EncodeEntry(want.Entries[i]); !bytes.Equal(a, b) {
+			x.t.Fatalf("load %s: got entry %+v, want %+v", id, got.Entries[i], want.Entries[i])
+		}
+		overwrite(&got.Entries[i])
+	}
+	journal, err := store.Fold(x.written.load(id))
+	if err != nil {
+		x.t.Fatalf("fold %s: %v", id, err)
+	}
+	clear(got.Snapshot)
+	for n := range journal.N + 3 {
+		x.compareOutcome(id, n)
+	}
+}
+
+func (x *trial) compareOutcome(id actor.ID, n uint64) {
+	got, err := x.store.Reader.Outcome(id, n)
+	want, ok := x.written.outcome(id, n)
+	if ok != (err == nil) {
+		x.t.Fatalf("outcome %d of %s: got error %v, want an outcome: %v", n, id, err, ok)
+	}
+	encode := func(r store.Ended) []byte { return store.EncodeEntry(store.Entry{Actor: id, Record: r}) }
+	if ok && !bytes.Equal(encode(got), encode(want)) {
+		x.t.Fatalf("outcome %d of %s: got %+v, want %+v", n, id, got, want)
+	}
+	overwriteParts(got.Reply.Parts)
+}
+
+func (x *trial) compareDue() {
+	all := []uint16{}
+	for _, id := range ids {
+		all = append(all, shard(id))
+	}
+	for _, shards := range [][]uint16{all, all[:1], {all[1], 7}, {7}, nil} {
+		var got []actor.ID
+		err := x.store.Reader.Due(shards, func(id actor.ID) { got = append(got, id) })
+		if want := x.written.due(shards); err != nil || !slices.Equal(got, want) {
+			x.t.Fatalf("due in shards %v: got %v, error %v, want %v", shards, got, err, want)
+		}
+	}
+}
+
+func (x *trial) compareRuns(tenant string) {
+	newest := x.written.runs(tenant)
+	for _, roots := range []bool{false, true} {
+		limit := rapid.IntRange(0, len(newest)+1).Draw(x.t, "limit")
+		before := actor.CallID{}
+		if len(newest) > 0 && rapid.Bool().Draw(x.t, "pages") {
+			before = rapid.SampledFrom(newest).Draw(x.t, "before").Run
+		}
+		var want []store.RunOwner
+		for _, o := range newest {
+			if len(want) < limit && (before.IsZero() || o.Run.Compare(before) < 0) && (!roots || o.Root == o.Run) {
+				want = append(want, o)
+			}
+		}
+		got, err := x.store.Reader.Runs(tenant, before, limit, roots)
+		if err != nil || !slices.Equal(got, want) {
+			x.t.Fatalf("%d runs of %s before %s, roots %v: got %v, error %v, want %v", limit, tenant, before, roots, got, err, want)
+		}
+	}
+	for _, want := range newest {
+		if got, ok, err := x.store.Reader.Run(tenant, want.Run); err != nil || !ok || got != want {
+			x.t.Fatalf("run %s: got %+v, %v, error %v, want %+v", want.Run, got, ok, err, want)
+		}
+		x.compareEvents(tenant, want.Run)
+	}
+	if got, ok, err := x.store.Reader.Run(tenant, actor.NewCallID(1, 2, 3)); err != nil || ok {
+		x.t.Fatalf("unknown run: got %+v, %v, error %v", got, ok, err)
+	}
+}
+
+func (x *trial) compareEvents(tenant string, run actor.CallID) {
+	all := x.written.events(tenant, run)
+	after := rapid.IntRange(0, len(all)+1).Draw(x.t, "after")
+	limit := rapid.IntRange(0, len(all)+1).Draw(x.t, "limit")
+	want := all[min(after, len(all)):]
+	want = want[:min(limit, len(want))]
+	got, err := x.store.Reader.Events(tenant, run, uint64(after), limit)
+	if err != nil || len(got) != len(want) || len(got) > 0 && !reflect.DeepEqual(got, want) {
+		x.t.Fatalf("%d events of run %s after %d: got %v, error %v, want %v", limit, run, after, got, err, want)
+	}
+	for i := range got {
+		clear(got[i].Body)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
