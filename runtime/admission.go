@@ -214,7 +214,9 @@ func poisonRefusal(panics int) *actor.Refusal {
 // passes through all checks again.
 func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
 	c.addJitter(r)
-	c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Detail: r.Detail, Why: "callee", Chain: call.Chain, Attempt: call.Attempt})
+	if !mutant.On("refusal-not-recorded") {
+		c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Detail: r.Detail, Why: "callee", Chain: call.Chain, Attempt: call.Attempt})
+	}
 	reply := actor.Fail(call.ID, r)
 	reply.Budget = call.Budget
 	c.replyTo(act, call, &reply, false)

@@ -228,7 +228,9 @@ func (c *Cell) publishAsk(t *turn, a *store.Asked, base runs.Event) {
 			e.SetText(out.Parts)
 		})
 		if a.Open() {
-			publish(runs.ToolDispatched, func(e *runs.Event) { e.Name, e.Attempt, e.Left = out.Name, 1, a.Clock.Left })
+			if !mutant.On("dispatch-not-published") {
+				publish(runs.ToolDispatched, func(e *runs.Event) { e.Name, e.Attempt, e.Left = out.Name, 1, a.Clock.Left })
+			}
 			return
 		}
 		c.publish(t.act, t.run, c.resultEvent(a, *a.Answer, base.Step, int(base.Index)))

@@ -179,6 +179,7 @@ func (w *Simulation) submitAt(c *client, cell *cell) {
 	}
 	call.ID, call.Root, call.Kind, call.Lane = id, id, actor.Waiting, c.lane
 	call.Attempt, call.Origin = 1, actor.Human
+	w.eventJudge.requests[id] = &call
 	w.log.note(w.now, "client %d calls %s through %s: %s", c.no, c.to, cell.self, c.text)
 	req := &pendingRequest{client: c, call: id, cell: cell}
 	w.pending = append(w.pending, req)

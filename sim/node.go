@@ -258,6 +258,7 @@ func (c *cell) step(in input) {
 	w.observe(ready.Events...)
 	w.checkAnsweredBy(n, in.in, ready.Events)
 	w.observeReports(ready.Effects)
+	w.eventJudge.step(c, in.in, &ready)
 	w.Stats.countStep(c, in.in, ready.Events)
 	attempt := pieceAttempt(in.in)
 	w.recordRetracted(c, ready.Effects)
