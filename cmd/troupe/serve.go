@@ -42,12 +42,24 @@ type ServeCmd struct {
 	Cells   int           `env:"TROUPE_CELLS" default:"0" help:"Number of cells; 0 means one per processor."`
 	Pace    time.Duration `env:"TROUPE_PACE" default:"0s" help:"Delay of the scripted model before each piece of its answer (${default})."`
 	Ballast uint64        `env:"TROUPE_BALLAST_MIB" name:"ballast-mib" default:"96" help:"MiB to reserve in the data folder, released if the disk is full at a start; 0 means none (${default})."`
+	Buffer  uint64        `env:"TROUPE_WRITE_BUFFER_MIB" name:"write-buffer-mib" default:"32" help:"MiB of one write buffer of the store, of which up to three are in memory (${default})."`
 	Ready   bool          `env:"TROUPE_READY" help:"Serve the built-in agents coordinator and helper."`
 	Trace   string        `env:"TROUPE_TRACE" type:"path" placeholder:"FILE" help:"Write the node's history to this file as JSON lines, at most 1 GiB; it contains names of actors and calls, and no messages."`
 	Grace   time.Duration `env:"TROUPE_GRACE" default:"10s" help:"Maximum time for clients to receive their answers when the node stops (${default})."`
 	Level   slog.Level    `env:"TROUPE_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error (${default})."`
 
 	Auth map[string]string `placeholder:"NAME=HOST" help:"Host, host:port or beginning of a URL to which the secret in the variable TROUPE_AUTH_… may be sent; several are separated by commas."`
+}
+
+// bufferMiBMax is the maximum size of a write buffer of the store.
+const bufferMiBMax = 1024
+
+// Validate implements kong's validation.
+func (c *ServeCmd) Validate() error {
+	if c.Buffer < 1 || c.Buffer > bufferMiBMax {
+		return fmt.Errorf("--write-buffer-mib: want 1 to %d, got %d", bufferMiBMax, c.Buffer)
+	}
+	return nil
 }
 
 // Help returns the text shown below the flags.
@@ -166,7 +178,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		return nil, err
 	}
 	keys := new(gateway.Keys)
-	base, err := node.Open(node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace, Keys: keys, Backups: backups, Ballast: c.Ballast << 20}, log)
+	base, err := node.Open(node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace, Keys: keys, Backups: backups, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20}, log)
 	var conflict *node.ConflictError
 	switch {
 	case errors.As(err, &conflict):

@@ -24,6 +24,9 @@ import (
 // leftovers of a crash.
 const FreeFloor = 256 << 20
 
+// WriteBuffer is the default size of a write buffer in bytes.
+const WriteBuffer = 32 << 20
+
 // Options are the options of a store. The zero value is for production.
 type Options struct {
 	// ReadOnly opens the store without changing DIR/pebble. It accepts no
@@ -39,6 +42,10 @@ type Options struct {
 	// Ballast is the size in bytes of a file that is removed if the disk is too full
 	// to open the store. 0 means none.
 	Ballast uint64
+	// WriteBuffer is the size in bytes of one write buffer, of which up to three are
+	// in memory. A larger one makes fewer files, and slows down the start after a
+	// crash. 0 means the constant WriteBuffer.
+	WriteBuffer uint64
 	// Logger receives Pebble's errors; nil discards them.
 	Logger *slog.Logger
 	// Fatal receives the reason why the disk can no longer be written. It MUST
@@ -97,6 +104,9 @@ func Open(dir string, node actor.NodeID, options Options) (d *Disk, err error) {
 func (o Options) withDefaults(dir string) Options {
 	if o.FreeFloor == 0 {
 		o.FreeFloor = FreeFloor
+	}
+	if o.WriteBuffer == 0 {
+		o.WriteBuffer = WriteBuffer
 	}
 	if o.fs == nil {
 		o.fs = realFS
@@ -208,7 +218,7 @@ func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
 		FormatMajorVersion: pebble.FormatNewest,
 		ReadOnly:           d.options.ReadOnly,
 		ErrorIfNotExists:   mark.Batch > 0,
-		MemTableSize:       32 << 20, // a larger one would slow down the start after a crash
+		MemTableSize:       d.options.WriteBuffer,
 		// Written data is rarely read again, because most reads are served from
 		// memory. Compacting later, in larger pieces, rewrites it less often.
 		L0CompactionThreshold: 8,

@@ -33,6 +33,8 @@ type Config struct {
 	FreeFloor uint64
 	// space in bytes that is released if the disk is too full to open the store
 	Ballast uint64
+	// size of a write buffer in bytes; 0 means disk.WriteBuffer
+	WriteBuffer uint64
 	// maximum delay of a sync, beyond which new work is refused; 0 means 2 s
 	DiskLagMax time.Duration
 	// folder in which backups are made; created by the first one
@@ -62,7 +64,7 @@ type Node struct {
 // MUST close the node.
 func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n := &Node{dir: c.Data, backups: c.Backups}
-	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{FreeFloor: c.FreeFloor, Ballast: c.Ballast, Logger: log}); err != nil {
+	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{FreeFloor: c.FreeFloor, Ballast: c.Ballast, WriteBuffer: c.WriteBuffer, Logger: log}); err != nil {
 		return nil, err
 	}
 	n.log = disk.NewLog(n.disk)
