@@ -11,6 +11,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/disk"
 )
 
 // Bounds on a node whose sessions become idle.
@@ -20,25 +21,40 @@ const (
 )
 
 const (
-	idlePassivate  = time.Minute
-	idleWarmUp     = 1000 // sessions before the first measurement, which fill buffers and pools
-	idleChanges    = 25   // changes of the agents while the sessions are in memory
-	idleAgents     = 1024
-	idlePoll       = time.Second
-	durableRuns    = 10_000
-	durableActors  = 500
-	volatileActors = 500_000
+	idlePassivate = time.Minute
+	idleWarmUp    = 1000 // sessions before the first measurement, which fill buffers and pools
+	idleChanges   = 25   // changes of the agents while the sessions are in memory
+	idleAgents    = 1024
+	idlePoll      = time.Second
+	smallBuffer   = 4 << 20 // size of a write buffer that bounds the memory of durable runs
 )
+
+// population is a number of calls to sessions of one agent.
+type population struct {
+	agent           string
+	calls, sessions int
+	warmUp          int // calls before, to idleWarmUp sessions
+	buffer          uint64
+}
 
 // idle measures the memory of a node before, with and after many sessions, and the time
 // for which a change of the agents stops its cells. It is the first study, because the
 // resident memory of a process depends on earlier ones. It does not count towards the
 // time limit.
+//
+// The memory of durable runs does not return to that before, because Pebble retains its
+// write buffers. It is shown for two sizes of them, the smaller first.
 func (m *measurement) idle() error {
 	began := time.Now()
 	defer func() { m.deadline = m.deadline.Add(time.Since(began)) }()
+	scale := 1
+	if m.quick {
+		scale = 100
+	}
 	stop := m.floor("a change of 1 of 1,024 agents, actors in memory", changeStopMax, "µs")
-	err := m.idleAfter("volatile", m.sessions(volatileActors), m.sessions(volatileActors), func(n *node) error {
+	after := m.floor("memory after volatile sessions, of that before", idleMemoryMax, "%")
+	volatile := population{agent: "volatile", calls: 500_000 / scale, sessions: 500_000 / scale, warmUp: 10 * idleWarmUp / scale, buffer: smallBuffer}
+	part, err := m.idleAfter(volatile, idleMemoryMax, func(n *node) error {
 		took, err := m.changeAgents(n)
 		if err == nil {
 			stop.record(float64(took[len(took)/2].Microseconds()))
@@ -46,60 +62,61 @@ func (m *measurement) idle() error {
 		}
 		return err
 	})
-	return errors.Join(err, m.idleAfter("journaled", m.sessions(durableRuns), m.sessions(durableActors), nil))
-}
-
-// sessions returns the size of a population, smaller in a quick run.
-func (m *measurement) sessions(n int) int {
-	if m.quick {
-		return n / 100
+	if err != nil {
+		return err
 	}
-	return n
+	after.record(part)
+	durable := population{agent: "journaled", calls: 10_000 / scale, sessions: 500 / scale, warmUp: idleWarmUp / scale}
+	for _, durable.buffer = range []uint64{smallBuffer, disk.WriteBuffer} {
+		if _, err := m.idleAfter(durable, 0, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// idleAfter makes calls to the sessions of an agent and waits until its memory is almost
-// as before, at most two passivation times. The memory before is that after a warm-up,
-// with the garbage that a node under light load has.
-func (m *measurement) idleAfter(agent string, calls, sessions int, during func(*node) error) (err error) {
-	after := m.floor("memory after "+agent+" sessions, of that before", idleMemoryMax, "%")
+// idleAfter makes calls to sessions, calls the function during, and waits until they are
+// idle: two passivation times, or until the memory is at most the given percentage of
+// that before. It returns the percentage. The memory before is that after a warm-up,
+// with the garbage of a node under light load.
+func (m *measurement) idleAfter(p population, enough float64, during func(*node) error) (percent float64, err error) {
 	passivate := idlePassivate
 	if m.quick {
 		passivate = time.Second
 	}
-	n, err := openNodePassivating(m.newDir("idle-"+agent), passivate)
+	n, err := openNodeWith(m.newDir(fmt.Sprintf("idle-%s-%d", p.agent, p.buffer)), passivate, p.buffer)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	ask := func(i int) error { return n.ask(m.ctx, actorID(agent, i)) }
-	if _, err := runConcurrent(fillCallers, m.sessions(100*idleWarmUp), func(i int) error { return ask(i % idleWarmUp) }); err != nil {
-		return err
+	ask := func(i int) error { return n.ask(m.ctx, actorID(p.agent, i)) }
+	if _, err := runConcurrent(fillCallers, p.warmUp, func(i int) error { return ask(i % idleWarmUp) }); err != nil {
+		return 0, err
 	}
 	before := residentMiB()
-	m.progress("%s: %d calls to %d sessions", agent, calls, sessions)
-	if _, err := runConcurrent(fillCallers, calls, func(i int) error { return ask(i % sessions) }); err != nil {
-		return err
+	m.progress("%s: %d calls to %d sessions", p.agent, p.calls, p.sessions)
+	if _, err := runConcurrent(fillCallers, p.calls, func(i int) error { return ask(i % p.sessions) }); err != nil {
+		return 0, err
 	}
 	if during != nil {
 		if err := during(n); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	full, last, most := residentMiB(), time.Now(), before*idleMemoryMax/100
-	m.note("memory of %d %s sessions: %.0f MiB before, %.0f MiB after %d calls", sessions, agent, before, full, calls)
+	full, last := residentMiB(), time.Now()
 	now := full
-	for now > most && time.Since(last) < 2*passivate {
-		m.progress("%s: %.0f MiB %v after the last call", agent, now, time.Since(last).Round(time.Second))
+	for now > before*enough/100 && time.Since(last) < 2*passivate {
+		m.progress("%s: %.0f MiB %v after the last call", p.agent, now, time.Since(last).Round(time.Second))
 		select {
 		case <-time.After(idlePoll):
 		case <-m.ctx.Done():
-			return m.ctx.Err()
+			return 0, m.ctx.Err()
 		}
 		now = residentMiB()
 	}
-	after.record(100 * now / before)
-	m.note("%.0f MiB %v after the last call to %s sessions, which leave memory after %v", now, time.Since(last).Round(time.Second), agent, passivate)
-	return nil
+	m.note("memory of %d calls to %d %s sessions, write buffers of %d MiB: %.0f MiB before, %.0f MiB after the calls, %.0f MiB %v later (passivation after %v)",
+		p.calls, p.sessions, p.agent, p.buffer>>20, before, full, now, time.Since(last).Round(time.Second), passivate)
+	return 100 * now / before, nil
 }
 
 // changeAgents changes one agent of many several times and returns the sorted durations

@@ -29,13 +29,13 @@ type node struct {
 }
 
 // openNode starts a node on a folder. Its actors stay in memory, to be measured.
-func openNode(dir string) (*node, error) { return openNodePassivating(dir, time.Hour) }
+func openNode(dir string) (*node, error) { return openNodeWith(dir, time.Hour, disk.WriteBuffer) }
 
-// openNodePassivating starts a node whose actors leave memory when they have been idle
-// for the given time.
-func openNodePassivating(dir string, passivate time.Duration) (*node, error) {
+// openNodeWith starts a node with a passivation time and a size of the store's write
+// buffers.
+func openNodeWith(dir string, passivate time.Duration, buffer uint64) (*node, error) {
 	quiet := slog.New(slog.DiscardHandler)
-	d, err := disk.Open(dir, "n1", disk.Options{Logger: quiet})
+	d, err := disk.Open(dir, "n1", disk.Options{Logger: quiet, WriteBuffer: buffer})
 	if err != nil {
 		return nil, err
 	}
