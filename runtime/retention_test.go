@@ -82,7 +82,7 @@ func TestMemoryOfPassivatedActorsIsReturned(t *testing.T) {
 		t.Fatalf("got %d actors in memory, want %d", n, few)
 	}
 	for what, n := range c.retained() {
-		if most := 4 * timersCompactMin; n > most && what != "actors" || what == "actors" && n > many/groupShrinkTo {
+		if most := timersRetainedMax; n > most && what != "actors" || what == "actors" && n > many/groupShrinkTo {
 			t.Errorf("%s: the cell retains memory for %d, want at most %d", what, n, most)
 		}
 	}

@@ -26,6 +26,11 @@ type timers []timer
 // removed.
 const timersCompactMin = 256
 
+// timersRetainedMax is the number of timers for which memory is always retained. It leaves
+// room for the stale timers of an ordinary load, so that the heap does not shrink and
+// grow all the time.
+const timersRetainedMax = 4 * timersCompactMin
+
 // before reports whether timer i fires before timer j.
 func (t timers) before(i, j int) bool {
 	return t[i].at < t[j].at || t[i].at == t[j].at && t[i].seq < t[j].seq
@@ -75,8 +80,8 @@ func (t *timers) removeStale(pending func(timer) bool) {
 // shrink returns most of the memory that the timers of earlier actors needed. The
 // amortised cost per removed timer is constant.
 func (t *timers) shrink() {
-	if cap(*t) > timersCompactMin && len(*t) < cap(*t)/4 {
-		*t = append(make(timers, 0, 2*len(*t)), *t...)
+	if cap(*t) > timersRetainedMax && len(*t) < cap(*t)/4 {
+		*t = append(make(timers, 0, max(2*len(*t), timersRetainedMax/2)), *t...)
 	}
 }
 
