@@ -169,6 +169,7 @@ Decide(t, n, yes) ==
   IN /\ up /\ Shown(t, n)
      /\ CASE appr[t][m].st = "PENDING" /\ Asked(t) /\ (<<t, m>> \notin due \/ Bug = "lateclick") ->
                IF yes THEN Commit([tool EXCEPT ![t] = sent], Mark(t, m, want), {Work(t, sent), Ack(t, n, yes, want)})
+               ELSE IF Bug = "noack" THEN Commit([tool EXCEPT ![t].st = "FAILED"], Mark(t, m, want), {})
                ELSE Commit([tool EXCEPT ![t].st = "FAILED"], Mark(t, m, want), {Ack(t, n, yes, want)})
           [] s = "APPROVED" /\ ~yes /\ Bug = "flip" ->
                Commit(tool, Mark(t, n, want), {Ack(t, n, yes, want)})
@@ -244,6 +245,7 @@ TypeOK == /\ run \in {"none", "RUNNING", "PAUSED_WAITING_APPROVAL", "PAUSED_WAIT
                /\ tool[t].st \in {"none", "CREATED", "POLICY_CHECKED", "BLOCKED", "WAITING_APPROVAL", "DISPATCHED",
                                   "RUNNING", "WAITING_CLIENT", "SUCCEEDED", "FAILED", "TIMEOUT"}
                /\ \A n \in 1..Last(t) : appr[t][n].st \in {"PENDING", "APPROVED", "REJECTED", "EXPIRED"}
+          /\ \A d \in due : d[2] \in 1..Last(d[1])
 \* Only a tool call that SUCCEEDED gives a step its result.
 OnlySucceededAdvances == \A t \in Tools : tool[t].took = "result" => tool[t].st = "SUCCEEDED"
 \* A person's decision is told one way only, comes in time, and permits one use with the arguments they saw.
@@ -255,6 +257,9 @@ ApprovalOnce ==
        IN /\ e.n \in 1..Len(disk.appr[t]) \/ (MaxCrash = 0 /\ e.n \in 1..Last(t))
           /\ MaxCrash = 0 \/ disk.appr[t][e.n].st = "APPROVED"
           /\ appr[t][e.n].st = "APPROVED" /\ appr[t][e.n].args = e.x
+\* A decision is acknowledged by the commit that records it.
+DecisionAnswered == \A t \in Tools : \A n \in 1..Last(t) :
+  appr[t][n].st \in {"APPROVED", "REJECTED"} => \E m \in told \cup out : m.k = "ack" /\ m.t = t /\ m.x = appr[t][n].st
 EffectOncePerAttempt == \A t \in Tools :
   /\ \A i, j \in 1..Len(eff[t]) : eff[t][i].att = eff[t][j].att => i = j
   /\ t \in Safe \/ Len(eff[t]) <= 1
