@@ -160,7 +160,7 @@ func (d *disk) completeSync(count int) {
 	if w.faultFires(DiskFailed) && d.fail(DiskFailed, "cannot sync") {
 		return
 	}
-	fenced := false
+	before, fenced := d.durable(), false
 	for range count {
 		if d.crashesBefore("commit") {
 			return
@@ -170,7 +170,9 @@ func (d *disk) completeSync(count int) {
 			break
 		}
 	}
-	w.emit(history.Event{Kind: history.Sync, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Pos: uint64(d.durable()), Synced: uint64(d.durable())})
+	if pos := d.durable(); pos > before {
+		w.emit(history.Event{Kind: history.Sync, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Pos: uint64(pos), Synced: uint64(pos)})
+	}
 	if fenced {
 		d.writer.Failed()
 		w.halt(n, "fenced")
