@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/store"
 )
 
 // Config is the configuration of a node.
@@ -80,6 +82,9 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if n.secret, err = n.disk.Secret(); err != nil {
 		return nil, err
 	}
+	if err = checkExpiryIndex(n.disk); err != nil {
+		return nil, fmt.Errorf("store %s: %w", c.Data, err)
+	}
 	if n.catalog, err = loadCatalog(n.disk, c.Native, c.Keys, log); err != nil {
 		return nil, err
 	}
@@ -106,6 +111,19 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.Commands = NewCommands(e)
 	n.catalog.attach(e, n.outbound, n.trace)
 	return n, nil
+}
+
+// checkExpiryIndex checks that the expiry index can be read. The cells read it after the
+// start, and a node that cannot read it ends. Clients MUST NOT see it ready before.
+func checkExpiryIndex(log store.Reader) error {
+	shards := make([]uint16, dispatcher.Shards)
+	for i := range shards {
+		shards[i] = uint16(i)
+	}
+	if err := log.Due(shards, func(actor.ID) {}); err != nil {
+		return fmt.Errorf("expiry index: %w", err)
+	}
+	return nil
 }
 
 // Dir returns the folder of the store.
