@@ -5,6 +5,7 @@ package disk
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -21,11 +22,22 @@ func (k keys) Get(key []byte) ([]byte, bool, error) {
 		return nil, false, nil
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("key %s: %w", key, err)
+		return nil, false, fmt.Errorf("key %s: %w", key, firstLine{err})
 	}
 	value = append([]byte(nil), value...)
 	return value, true, closer.Close()
 }
+
+// firstLine is an error with the first line of its message. Pebble appends further
+// lines to errors of damage.
+type firstLine struct{ error }
+
+func (e firstLine) Error() string {
+	line, _, _ := strings.Cut(e.error.Error(), "\n")
+	return line
+}
+
+func (e firstLine) Unwrap() error { return e.error }
 
 // Scan implements store.KV. It reads a snapshot taken at its start.
 func (k keys) Scan(from, to []byte, each func(key, value []byte) bool) error {
@@ -40,19 +52,19 @@ func (k keys) ScanBack(from, to []byte, each func(key, value []byte) bool) error
 func (k keys) scan(from, to []byte, first, next func(*pebble.Iterator) bool, each func(key, value []byte) bool) error {
 	it, err := k.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: to})
 	if err != nil {
-		return fmt.Errorf("key %s: %w", from, err)
+		return fmt.Errorf("key %s: %w", from, firstLine{err})
 	}
 	for ok := first(it); ok; ok = next(it) {
 		value, err := it.ValueAndErr()
 		if err != nil {
-			return errors.Join(fmt.Errorf("key %s: %w", it.Key(), err), it.Close())
+			return errors.Join(fmt.Errorf("key %s: %w", it.Key(), firstLine{err}), it.Close())
 		}
 		if !each(it.Key(), value) {
 			break
 		}
 	}
 	if err := it.Close(); err != nil {
-		return fmt.Errorf("keys from %s: %w", from, err)
+		return fmt.Errorf("keys from %s: %w", from, firstLine{err})
 	}
 	return nil
 }
