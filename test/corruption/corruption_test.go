@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,11 +18,24 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// newTestStores creates a small store and a backup of it without a server.
+// newTestStores creates a small store, an older copy of it, another store, and a backup
+// without a server.
 func newTestStores(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	d, err := disk.Open(filepath.Join(dir, storeName), nodeName, disk.Options{FreeFloor: 1})
+	fillStore(t, dir, otherName, 1, 40, "goodbye", false)
+	fillStore(t, dir, storeName, 1, 20, "hello", false)
+	if err := os.CopyFS(filepath.Join(dir, olderName), os.DirFS(filepath.Join(dir, storeName))); err != nil {
+		t.Fatal(err)
+	}
+	fillStore(t, dir, storeName, 21, 40, "hello", true)
+	return dir
+}
+
+// fillStore appends entries of one actor to a store, and makes a backup if asked to.
+func fillStore(t *testing.T, dir, name string, from, to uint64, text string, backup bool) {
+	t.Helper()
+	d, err := disk.Open(filepath.Join(dir, name), nodeName, disk.Options{FreeFloor: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,18 +44,64 @@ func newTestStores(t *testing.T) string {
 	}
 	l := disk.NewLog(d)
 	id := actor.NewID("alice", "s-1")
-	for n := uint64(1); n <= 40; n++ {
+	for n := from; n <= to; n++ {
 		run := actor.NewCallID(actor.Time(n)*actor.Time(time.Second), 1, n)
 		e := store.Entry{Actor: id, Epoch: 1, N: n, Record: store.Accepted{At: actor.Time(n), Call: actor.Call{ID: run, Root: run, To: id,
-			Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Left: 1000, Attempt: 1, Origin: actor.Human, Parts: actor.Text("hello")}}}
+			Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Left: 1000, Attempt: 1, Origin: actor.Human, Parts: actor.Text(text)}}}
 		done := make(chan struct{})
 		l.Commit([]store.Entry{e}, func() { close(done) })
 		<-done
 	}
-	if err := errors.Join(l.Backup(filepath.Join(dir, backupName)), l.Close(), d.Close()); err != nil {
+	if backup {
+		if err := l.Backup(filepath.Join(dir, backupName)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(l.Close(), d.Close()); err != nil {
 		t.Fatal(err)
 	}
-	return dir
+}
+
+// Each forgery is detected or harmless, or changes an answer and is reported by troupe
+// doctor. With Pebble alone, some are silent.
+func TestForgeries(t *testing.T) {
+	dir := newTestStores(t)
+	count := func(trust bool) map[string]map[Outcome]int {
+		h, err := newHarness(dir, t.TempDir(), trust)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := forgeriesOf(dir, 20, rand.New(rand.NewPCG(1, 2)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]map[Outcome]int{}
+		for _, d := range all {
+			v, err := h.try(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found[d.Kind] == nil {
+				found[d.Kind] = map[Outcome]int{}
+			}
+			if found[d.Kind][v.Outcome]++; !trust && v.Outcome != Detected && v.Outcome != Harmless && v.Outcome != ByDoctor {
+				t.Errorf("%s: %s: %s", d, v.Outcome, v.Said)
+			}
+		}
+		return found
+	}
+	found := count(false)
+	for _, kind := range []string{"rollback", "transplant", "transplanted row", "swapped rows"} {
+		if found[kind][Detected] == 0 {
+			t.Errorf("%s: got %v, want some detected", kind, found[kind])
+		}
+	}
+	if found["swapped rows"][ByDoctor] == 0 {
+		t.Errorf("got %v, want swapped rows that only doctor reports", found["swapped rows"])
+	}
+	if found := count(true); found["transplant"][SilentWrong] == 0 || found["swapped rows"][SilentWrong] == 0 {
+		t.Errorf("got %v with Pebble alone, want silent changes", found)
+	}
 }
 
 func TestEveryDamageChangesOneFile(t *testing.T) {
@@ -143,15 +203,15 @@ func TestSampleOfDamages(t *testing.T) {
 func TestReportFloors(t *testing.T) {
 	r := report{began: time.Now()}
 	r.countFiles(storeName, storeFiles{"pebble/000001.log": []byte("x"), "FORMAT": []byte("y")})
-	r.add(damage{storeName, "FORMAT", "cut", 0, 0}, verdict{Outcome: SilentLoss, Said: "gone"})
+	r.add(damage{Store: storeName, File: "FORMAT", Kind: "cut"}, verdict{Outcome: SilentLoss, Said: "gone"})
 	for range trialsWanted {
-		r.add(damage{storeName, "pebble/000001.log", "cut", 0, 0}, verdict{Outcome: Detected})
+		r.add(damage{Store: storeName, File: "pebble/000001.log", Kind: "cut"}, verdict{Outcome: Detected})
 	}
 	r.finish(time.Second)
 	if r.missed() != 1 || !strings.HasSuffix(r.text(), "floors: 5 met, 1 missed: no silent losses (1)\n") {
 		t.Errorf("got %d missed, want 1\n%s", r.missed(), r.text())
 	}
-	if !strings.Contains(r.markdown(), "| log written ahead | 1 | 1 | 5000 | 5000 | 0 | 0 | 0 |") {
+	if !strings.Contains(r.markdown(), "| log written ahead | 1 | 1 | 5000 | 5000 | 0 | 0 | 0 | 0 |") {
 		t.Error(r.markdown())
 	}
 	var out bytes.Buffer

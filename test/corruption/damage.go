@@ -84,9 +84,11 @@ func fileClass(name string) string {
 type damage struct {
 	Store string // "store" or "backup"
 	File  string
-	Kind  string // flip, cut, swap, zero or remove
+	Kind  string // flip, cut, swap, zero or remove; of a forgery: rollback, transplant, transplanted row or swapped rows
 	At    int    // offset of the byte or the block
 	Bit   int    // bit of a flip; for a swap, the number of the other block
+	Key   string // row of a forgery
+	From  string // store of a transplanted row; for swapped rows, the key of the other row
 }
 
 func (d damage) String() string {
@@ -99,6 +101,10 @@ func (d damage) String() string {
 		return fmt.Sprintf("%s/%s: cut at %d", d.Store, d.File, d.At)
 	case "zero":
 		return fmt.Sprintf("%s/%s: block %d is zero", d.Store, d.File, d.At/blockSize)
+	case "rollback", "transplant":
+		return fmt.Sprintf("%s/%s: %s", d.Store, d.File, d.Kind)
+	case "transplanted row", "swapped rows":
+		return fmt.Sprintf("%s: %s %s, %s", d.Store, d.Kind, d.Key, d.From)
 	}
 	return fmt.Sprintf("%s/%s: removed", d.Store, d.File)
 }
@@ -141,24 +147,24 @@ func allDamages(store string, original storeFiles, random *rand.Rand) []damage {
 		// Tokens issued before are then refused with a message that names the
 		// reason.
 		if name != secretFile {
-			all = append(all, damage{store, name, "remove", 0, 0})
+			all = append(all, damage{Store: store, File: name, Kind: "remove"})
 		}
 		step := blockSize
 		if len(content) <= smallFileMax {
 			step = smallFileStep
 		}
 		for at := 0; at < len(content); at += step {
-			all = append(all, damage{store, name, "cut", at, 0},
-				damage{store, name, "flip", at + random.IntN(min(step, len(content)-at)), random.IntN(8)})
+			all = append(all, damage{Store: store, File: name, Kind: "cut", At: at},
+				damage{Store: store, File: name, Kind: "flip", At: at + random.IntN(min(step, len(content)-at)), Bit: random.IntN(8)})
 		}
 		blocks := len(content) / blockSize
 		for i := range blocks {
 			one := content[i*blockSize : (i+1)*blockSize]
 			if other := random.IntN(blocks); !bytes.Equal(one, content[other*blockSize:(other+1)*blockSize]) {
-				all = append(all, damage{store, name, "swap", i * blockSize, other})
+				all = append(all, damage{Store: store, File: name, Kind: "swap", At: i * blockSize, Bit: other})
 			}
 			if !bytes.Equal(one, make([]byte, blockSize)) {
-				all = append(all, damage{store, name, "zero", i * blockSize, 0})
+				all = append(all, damage{Store: store, File: name, Kind: "zero", At: i * blockSize})
 			}
 		}
 	}

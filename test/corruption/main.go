@@ -4,9 +4,10 @@
 //
 // A real server creates the store and a backup of it. Each of thousands of damages
 // is applied to a copy: a flipped bit, a truncated file, a lost or swapped block, a
-// removed file. The copy is then opened and read as a server does and examined as
-// troupe doctor does, or restored. This happens in worker processes, since a damage
-// may crash them. The program ends with a table, and with exit code 1 if any floor
+// removed file. Forgeries are parts that are intact but belong elsewhere: a file or a row
+// of an earlier time or of another store, and two rows that are exchanged. The copy is
+// then opened and read as a server does and examined as troupe doctor does, or
+// restored. This happens in worker processes, since a damage may crash them. The program ends with a table, and with exit code 1 if any floor
 // was missed.
 package main
 
@@ -20,13 +21,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/troupe-run/troupe/internal/mdsection"
 )
 
-const usage = `usage: go run ./test/corruption [-seed N] [-every N] [-json] [-write FILE] [-trust] [-within TIME] [-bin FILE]
+const usage = `usage: go run ./test/corruption [-seed N] [-every N] [-only KIND] [-json] [-write FILE] [-trust] [-within TIME] [-bin FILE]
 
 Lets a real server write a store and a backup, damages copies of both in
 thousands of ways, and checks that no damage goes undetected. Exit 0: all floors
@@ -35,6 +37,8 @@ met. Exit 1: a floor missed, or a failed measurement. Exit 2: usage error.
   -seed N       seed for flipped bits and swapped blocks (default 1)
   -every N      try only every Nth damage (default 1); above 1 the floor for
                 trials is missed
+  -only KIND    try only damages of this kind, such as flip, rollback, transplant,
+                "transplanted row" or "swapped rows"
   -json         print the report as JSON
   -write FILE   also write the report into the section "rot" of that page
   -trust        read with Pebble alone, without verification, to show that
@@ -57,6 +61,7 @@ type sweep struct {
 	write string
 	trust bool
 	bin   string
+	only  string
 
 	within time.Duration
 }
@@ -70,6 +75,7 @@ func main() {
 	flags.IntVar(&s.every, "every", 1, "")
 	flags.BoolVar(&s.json, "json", false, "")
 	flags.StringVar(&s.write, "write", "", "")
+	flags.StringVar(&s.only, "only", "", "")
 	flags.BoolVar(&s.trust, "trust", false, "")
 	flags.StringVar(&s.bin, "bin", "bin/troupe", "")
 	flags.DurationVar(&s.within, "within", 10*time.Minute, "")
@@ -124,6 +130,16 @@ func (s *sweep) run(ctx context.Context, out, stderr io.Writer) (good bool, err 
 		r.countFiles(name, original)
 		all = append(all, allDamages(name, original, random)...)
 	}
+	if !s.trust {
+		forgeries, err := forgeriesOf(dir, forgedRows, random)
+		if err != nil {
+			return false, err
+		}
+		all = append(all, forgeries...)
+	}
+	if s.only != "" {
+		all = slices.DeleteFunc(all, func(d damage) bool { return d.Kind != s.only })
+	}
 	some := all[:0:0]
 	for i := 0; i < len(all); i += s.every {
 		some = append(some, all[i])
@@ -146,6 +162,20 @@ func (s *sweep) run(ctx context.Context, out, stderr io.Writer) (good bool, err 
 		err = mdsection.Replace(s.write, "rot", r.markdown())
 	}
 	return r.missed() == 0, err
+}
+
+// forgeriesOf returns all forgeries of the store in dir.
+func forgeriesOf(dir string, count int, random *rand.Rand) (_ []damage, err error) {
+	stores, rows := map[string]storeFiles{}, map[string]map[string][]byte{}
+	for _, name := range []string{storeName, olderName, otherName} {
+		if stores[name], err = readFiles(filepath.Join(dir, name)); err != nil {
+			return nil, err
+		}
+		if rows[name], err = readRows(stores[name], filepath.Join(dir, "rows")); err != nil {
+			return nil, err
+		}
+	}
+	return allForgeries(stores, rows, count, random), nil
 }
 
 // scratchParent returns a folder in memory, or "" if there is none. Trials need no

@@ -50,13 +50,17 @@ type floor struct {
 // badOutcomesMax is the maximum number of bad outcomes in the report.
 const badOutcomesMax = 20
 
-var outcomes = []Outcome{Detected, Harmless, SilentLoss, SilentWrong, Vague, Unseen, NoEnd}
+var outcomes = []Outcome{Detected, Harmless, ByDoctor, SilentLoss, SilentWrong, Vague, Unseen, NoEnd}
 
 func (r *report) row(store, file string) *row {
 	name := fileClass(file)
 	if store == backupName {
 		name = "of a backup"
 	}
+	return r.class(name)
+}
+
+func (r *report) class(name string) *row {
 	for _, c := range r.Classes {
 		if c.Class == name {
 			return c
@@ -79,13 +83,18 @@ func (r *report) countFiles(store string, original storeFiles) {
 
 // add records the outcome of a damage.
 func (r *report) add(d damage, v verdict) {
-	c := r.row(d.Store, d.File)
+	var c *row
+	if d.isForgery() {
+		c = r.class(d.Kind)
+	} else {
+		c = r.row(d.Store, d.File)
+	}
 	c.Trials++
 	c.Outcomes[v.Outcome]++
 	if v.Outcome == Harmless && v.Warned {
 		c.Warned++
 	}
-	if v.Outcome != Detected && v.Outcome != Harmless && len(r.Bad) < badOutcomesMax {
+	if v.Outcome != Detected && v.Outcome != Harmless && v.Outcome != ByDoctor && len(r.Bad) < badOutcomesMax {
 		r.Bad = append(r.Bad, badOutcome{d.String(), v.Outcome, v.Said})
 	}
 }
@@ -150,7 +159,7 @@ func (r *report) lastLine() string {
 }
 
 func (r *report) header() []string {
-	return []string{"files", "number", "bytes", "trials", "detected", "harmless", "of these doctor warns", "silent loss", "silent wrong", "vague", "unseen", "no end"}
+	return []string{"files", "number", "bytes", "trials", "detected", "harmless", "of these doctor warns", "by doctor", "silent loss", "silent wrong", "vague", "unseen", "no end"}
 }
 
 func (c *row) cells() []string {

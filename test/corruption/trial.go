@@ -25,10 +25,11 @@ const (
 // Outcome is the result of one damage.
 type Outcome string
 
-// The outcomes. All but the first two MUST NOT occur.
+// The outcomes. All but the first three MUST NOT occur.
 const (
 	Detected    Outcome = "detected"     // opening, reading or restoring fails with an error that names the location
 	Harmless    Outcome = "harmless"     // every answer is unchanged
+	ByDoctor    Outcome = "by doctor"    // a forgery changes an answer, and troupe doctor reports it
 	SilentLoss  Outcome = "silent loss"  // an answer is missing without an error
 	SilentWrong Outcome = "silent wrong" // an answer has changed without an error
 	Vague       Outcome = "vague"        // the error names neither a file nor a key, batch or actor
@@ -49,7 +50,8 @@ type harness struct {
 	dir         string // scratch folder
 	original    map[string]storeFiles
 	expected    map[string]contents
-	trustPebble bool // read with Pebble alone: anchor, chain and digests are not verified
+	rows        map[string]map[string][]byte // rows of the stores that forgeries use; nil until the first one
+	trustPebble bool                         // read with Pebble alone: anchor, chain and digests are not verified
 }
 
 func newHarness(stores, scratch string, trust bool) (*harness, error) {
@@ -64,7 +66,31 @@ func newHarness(stores, scratch string, trust bool) (*harness, error) {
 			return nil, fmt.Errorf("the undamaged %s cannot be read: %w", name, err)
 		}
 	}
+	for _, name := range []string{olderName, otherName} {
+		if original, err := readFiles(filepath.Join(stores, name)); err == nil {
+			h.original[name] = original
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
 	return h, nil
+}
+
+// damaged returns the files of a store with a damage.
+func (h *harness) damaged(d damage) (storeFiles, error) {
+	if !d.isForgery() {
+		return d.apply(h.original[d.Store]), nil
+	}
+	if h.rows == nil {
+		h.rows = map[string]map[string][]byte{}
+		for _, name := range []string{storeName, olderName, otherName} {
+			var err error
+			if h.rows[name], err = readRows(h.original[name], h.path("forged")); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return d.forge(h.original, h.rows, h.path("forged"))
 }
 
 func (h *harness) path(name string) string { return filepath.Join(h.dir, name) }
@@ -103,7 +129,7 @@ func readWithPebble(dir string) (all contents, err error) {
 			err = fmt.Errorf("store %s: key damaged: %v", dir, p)
 		}
 	}()
-	db, err := pebble.Open(filepath.Join(dir, "pebble"), &pebble.Options{FormatMajorVersion: pebble.FormatNewest, Logger: silentLogger{}})
+	db, err := pebble.Open(filepath.Join(dir, "pebble"), plainPebble())
 	if err != nil {
 		return nil, fmt.Errorf("store %s: pebble: %w", dir, err)
 	}
@@ -119,6 +145,13 @@ func readWithPebble(dir string) (all contents, err error) {
 	return all, errors.Join(rows.Error(), rows.Close())
 }
 
+// plainPebble returns options for reading and changing rows without verification.
+// Damage fails a read, but does not end the process.
+func plainPebble() *pebble.Options {
+	return &pebble.Options{FormatMajorVersion: pebble.FormatNewest, DisableAutomaticCompactions: true, Logger: silentLogger{},
+		EventListener: &pebble.EventListener{DataCorruption: func(pebble.DataCorruptionInfo) {}}}
+}
+
 type silentLogger struct{}
 
 func (silentLogger) Infof(string, ...any)  {}
@@ -130,7 +163,10 @@ func (silentLogger) Fatalf(format string, args ...any) {
 
 // try applies a damage and returns its outcome.
 func (h *harness) try(d damage) (verdict, error) {
-	damaged := d.apply(h.original[d.Store])
+	damaged, err := h.damaged(d)
+	if err != nil {
+		return verdict{}, err
+	}
 	if d.Store == backupName && !h.trustPebble {
 		return h.tryRestore(d, damaged)
 	}
@@ -144,8 +180,11 @@ func (h *harness) try(d damage) (verdict, error) {
 	}
 	x, err := disk.Examine(h.path("data"), disk.Options{}, nil)
 	v.Warned = err != nil || x.Wrong > 0
-	if v.Outcome == Detected && !v.Warned {
+	switch {
+	case v.Outcome == Detected && !v.Warned:
 		v.Outcome = Unseen
+	case d.isForgery() && v.Warned && (v.Outcome == SilentLoss || v.Outcome == SilentWrong):
+		v.Outcome = ByDoctor
 	}
 	return v, nil
 }

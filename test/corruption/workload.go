@@ -32,7 +32,17 @@ const (
 func makeStores(ctx context.Context, bin, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
 	defer cancel()
+	if err := servertest.Run(ctx, bin, []string{"--node", nodeName, "--data", filepath.Join(dir, otherName)}, syscall.SIGTERM, func(url string) error {
+		return runClients(ctx, url, rounds)
+	}); err != nil {
+		return err
+	}
 	for round := range rounds {
+		if round == 1 {
+			if err := os.CopyFS(filepath.Join(dir, olderName), os.DirFS(filepath.Join(dir, storeName))); err != nil {
+				return err
+			}
+		}
 		last := round == rounds-1
 		end := syscall.SIGTERM
 		if round == 1 {
