@@ -96,6 +96,7 @@ var guards = []Guard{
 	{Mutant: "secret-quoted", Spec: NobodyAstray},
 	{Mutant: "broken-arguments-sent", Spec: RequestAsAsked},
 	{Mutant: "unhealthy-agent-invoked", Spec: HealthHolds},
+	{Mutant: "later-stage-skipped", Spec: ScriptFollowed},
 	{Mutant: "child-loses-lane", Spec: specs.LaneInherited},
 	{Mutant: "child-loses-trace", Spec: specs.ContextInherited},
 	{Mutant: "clamp-not-reported", Spec: specs.ClampReported},

@@ -108,7 +108,7 @@ func (w *Simulation) modelCompletion(s *upstreamConn, p upstream.Prompt) upstrea
 	if w.team != nil && w.team.Model != nil {
 		return w.team.Model(w.entropy, s.exchange.call.To.Agent, p)
 	}
-	return upstream.Script(p)
+	return w.scriptedCompletion(p)
 }
 
 // agentCompletion returns the behavior of an external agent for a message: the calls
@@ -117,8 +117,15 @@ func (w *Simulation) agentCompletion(agent, message string) upstream.Completion 
 	if w.team != nil && w.team.Service != nil {
 		return w.team.Service(w.entropy, agent, message)
 	}
-	return upstream.Script(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User, Text: message}},
+	return w.scriptedCompletion(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User, Text: message}},
 		Tools: []upstream.ToolSpec{{Name: tools.CallAgent}}})
+}
+
+// scriptedCompletion returns the answer of the built-in model, and judges it.
+func (w *Simulation) scriptedCompletion(p upstream.Prompt) upstream.Completion {
+	c := upstream.Script(p)
+	w.judgeScript(p, c)
+	return c
 }
 
 // randKey is the context key of the Rand of a stand-in tool.
