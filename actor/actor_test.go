@@ -95,3 +95,12 @@ func TestRefusalNamesAndCodes(t *testing.T) {
 		t.Errorf("%d reasons, want 17", len(codes))
 	}
 }
+
+func TestPrincipalScopeLength(t *testing.T) {
+	for n, ok := range map[int]bool{1: true, 64: true, 65: false} {
+		p := NewPrincipal("u", "k", strings.Repeat("s", n))
+		if err := p.Check(); (err == nil) != ok {
+			t.Errorf("a scope of %d bytes: %v", n, err)
+		}
+	}
+}

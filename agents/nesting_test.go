@@ -39,7 +39,8 @@ func TestTOMLNestingLimit(t *testing.T) {
 		}
 	}
 	// Closed tables and lists do not count.
-	for _, text := range []string{strings.Repeat("[a]\n", 20), "x = [" + strings.Repeat("1.5, ", 20) + "]\n" + strings.Repeat("a.b = 1\n", 20)} {
+	for _, text := range []string{strings.Repeat("[a]\n", 20), "x = [" + strings.Repeat("1.5, ", 20) + "]\n" + strings.Repeat("a.b = 1\n", 20),
+		"x = [" + strings.Repeat(`["""a"""], `, 20) + "]\n"} {
 		if _, err := agents.ReadTOML(text); err == nil || strings.Contains(err.Error(), "nests deeper") {
 			t.Errorf("%.40q: %v", text, err)
 		}
@@ -61,6 +62,9 @@ func TestTOMLNestingLimit(t *testing.T) {
 }
 
 func TestSpecMemberCountLimit(t *testing.T) {
+	if _, err := agents.ReadTOML(strings.Join(toolNames(256), " = 1\n") + " = 1\n"); err == nil || strings.Contains(err.Error(), "members") {
+		t.Errorf("256 members: %.200v, want only that they are unknown", err)
+	}
 	_, err := agents.ReadTOML(strings.Join(toolNames(5000), " = 1\n") + " = 1\n")
 	var problems agents.Problems
 	if !errors.As(err, &problems) || len(problems) != 1 || !strings.Contains(err.Error(), "has 5000 members") {

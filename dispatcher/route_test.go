@@ -191,3 +191,22 @@ func TestLimitsCheckRejectsZero(t *testing.T) {
 		t.Error("accepted a mailbox of 0 messages")
 	}
 }
+
+// The defaults are those that docs/limits.md promises.
+func TestDefaultLimits(t *testing.T) {
+	want := map[string]int64{
+		"agent_call_depth_max": 5, "agent_concurrent_calls_max": 10, "max_pending_per_actor": 128, "calls_per_tree_max": 100, "run_timeout_ms_max": 3_600_000,
+		"run_timeout_ms": 600_000, "tool_timeout_ms": 60_000, "model_timeout_ms": 120_000, "invoke_timeout_ms": 120_000, "approval_timeout_ms": 600_000,
+		"steps_per_turn_max": 100, "asks_per_action_max": 64, "remember_done_ms": 60_000, "remember_key_ms": 86_400_000, "remember_bytes_max": 16 << 20,
+		"passivate_after_ms": 300_000, "resend_after_ms": 1000, "snapshot_bytes": 64 << 10, "actors_per_cell_max": 1 << 20,
+	}
+	for _, s := range DefaultLimits().Settings() {
+		if v, ok := want[s.Key]; ok && s.Value != v {
+			t.Errorf("%s is %d, want %d", s.Key, s.Value, v)
+		}
+		delete(want, s.Key)
+	}
+	if len(want) > 0 {
+		t.Errorf("no settings %v", want)
+	}
+}

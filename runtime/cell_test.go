@@ -222,6 +222,35 @@ func TestOutcomeOfHeldRunIsRetainedLonger(t *testing.T) {
 	}
 }
 
+// This holds for a run that ends while it is held, too.
+func TestOutcomeOfRunCancelledWhileHeldIsRetainedLonger(t *testing.T) {
+	n := newNode(t, 1, agent("a", waiting(5*time.Minute)))
+	held := n.send("a", "x")
+	to := actor.NewID("a", "")
+	before := n.now
+	n.step(n.cells[0], Deliver{actor.Envelope{To: to, Body: actor.Cancel{Call: held, Reason: actor.Stopped}}})
+	n.drain()
+	want := n.limits.RunTimeoutDefault + n.limits.RememberDone + n.limits.WaitTimeoutMax
+	for _, e := range n.log[to].Entries {
+		if ended, ok := e.Record.(store.Ended); ok && ended.Until.Sub(before) == want {
+			return
+		}
+	}
+	t.Errorf("no outcome is retained for %v", want)
+}
+
+// The refusal that an agent returns as its error is the outcome of its run.
+func TestErrorOfAgentIsItsOutcome(t *testing.T) {
+	n := newNode(t, 1, agent("a", func(actor.Begin, [][]actor.Answer) (actor.Action, error) {
+		return actor.Action{}, actor.Refuse(actor.Rejected, "not today")
+	}))
+	id := n.send("a", "x")
+	n.want(id, "Rejected")
+	if r := n.replies[id].Refusal; r == nil || r.Detail != "not today" {
+		t.Errorf("got refusal %v", r)
+	}
+}
+
 // A cell with ActorsPerCellMax actors refuses calls to further actors on their
 // first attempt. Retries are dropped, because the call of a retry may have run
 // already.

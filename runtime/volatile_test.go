@@ -133,6 +133,23 @@ func TestOnlyRequestedEventKindsAreEmitted(t *testing.T) {
 	}
 }
 
+// An admitted call is reported with the attempt that arrived, and an ask that expires with
+// its kind.
+func TestAdmittedAttemptsAndExpiredAsksAreReported(t *testing.T) {
+	c := newTestCell(Config{}, agent("slow", sleeping(time.Minute), volatile))
+	call := newVisit(1, "slow").Call
+	call.Chain, call.Parent, call.Root = []actor.ID{actor.NewID("caller", "s")}, actor.NewCallID(1, 1, 6), actor.NewCallID(1, 1, 6)
+	call.Attempt, call.Left = 3, time.Hour
+	events := c.Step(2, Deliver{actor.Envelope{From: actor.Address{Node: "other"}, To: call.To, Epoch: 1, Body: actor.Request{Call: call}}}).Events
+	if i := slices.IndexFunc(events, func(e history.Event) bool { return e.Kind == history.Admit }); i < 0 || events[i].Attempt != 3 || events[i].Call != call.ID {
+		t.Errorf("got events %v, want the third attempt admitted", events)
+	}
+	events = c.Step(actor.Time(3).Add(time.Minute), Tick{}).Events
+	if i := slices.IndexFunc(events, func(e history.Event) bool { return e.Kind == history.Expire }); i < 0 || events[i].What != "sleep" || events[i].Parent != call.ID {
+		t.Errorf("got events %v, want the sleep expired", events)
+	}
+}
+
 // A call that its callee refuses is reported once, with the reason.
 func TestCalleeReportsRefusal(t *testing.T) {
 	c := newTestCell(Config{}, agent("none", echo(), volatile))

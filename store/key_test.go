@@ -5,6 +5,7 @@ package store
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -51,4 +52,27 @@ func TestKeysOfActorsAreDisjoint(t *testing.T) {
 			t.Fatalf("key %s parses as %d, %s, %v", dueKey(shard, due, a), gotShard, got, err)
 		}
 	})
+}
+
+// A key that ends in another number of digits has no number.
+func TestNumberOfKeyHasFixedLength(t *testing.T) {
+	if n, err := lastNumber([]byte("n/o1/000000000000000a"), 5); err != nil || n != 10 {
+		t.Errorf("got %d, %v", n, err)
+	}
+	for _, key := range []string{"n/o1/", "n/o1/00", "n/o1/00000000000000000a", "n/o1/000000000000000x"} {
+		if n, err := lastNumber([]byte(key), 5); err == nil {
+			t.Errorf("%s ends in %d, want an error", key, n)
+		}
+	}
+}
+
+// unreadable is a KV whose disk fails.
+type unreadable struct{ KV }
+
+func (unreadable) Get([]byte) ([]byte, bool, error) { return nil, false, errors.New("disk failure") }
+
+func TestUnreadableFormatIsAnError(t *testing.T) {
+	if err := CheckFormat(unreadable{}); err == nil || err.Error() != "disk failure" {
+		t.Errorf("got %v, want the failure of the disk", err)
+	}
 }

@@ -240,3 +240,16 @@ func TestInvocationWaitsForHealth(t *testing.T) {
 		})
 	}
 }
+
+// An agent that could not be reached gets no invocation for one second.
+func TestUnreachedAgentIsSparedForASecond(t *testing.T) {
+	at := actor.Time(1000 * time.Second)
+	h := upstream.NewHealth(at)
+	h.RecordUnreached(at, at)
+	if pass := h.Admit(at.Add(time.Second - 1)); pass.Refusal == nil || pass.Refusal.RetryAfter <= 0 {
+		t.Errorf("within the second: got %+v, want a refusal", pass)
+	}
+	if pass := h.Admit(at.Add(time.Second)); pass.Refusal != nil {
+		t.Errorf("after the second: got %+v", pass)
+	}
+}
