@@ -48,6 +48,9 @@ func fillStore(t *testing.T, dir, name string, from, to uint64, text string, bac
 		run := actor.NewCallID(actor.Time(n)*actor.Time(time.Second), 1, n)
 		e := store.Entry{Actor: id, Epoch: 1, N: n, Record: store.Accepted{At: actor.Time(n), Call: actor.Call{ID: run, Root: run, To: id,
 			Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Left: 1000, Attempt: 1, Origin: actor.Human, Parts: actor.Text(text)}}}
+		if e.Due = 1001; n > 1 { // the deadline of the first run
+			e.WasDue = e.Due
+		}
 		done := make(chan struct{})
 		l.Commit([]store.Entry{e}, func() { close(done) })
 		<-done

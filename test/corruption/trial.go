@@ -66,6 +66,14 @@ func newHarness(stores, scratch string, trust bool) (*harness, error) {
 			return nil, fmt.Errorf("the undamaged %s cannot be read: %w", name, err)
 		}
 	}
+	if !trust { // otherwise troupe doctor would report every damage
+		if err := h.original[storeName].writeTo(h.path("data")); err != nil {
+			return nil, err
+		}
+		if x, err := disk.Examine(h.path("data"), disk.Options{}, nil); err != nil || x.Wrong > 0 {
+			return nil, fmt.Errorf("troupe doctor reports %d findings in the undamaged store, error %w", x.Wrong, err)
+		}
+	}
 	for _, name := range []string{olderName, otherName} {
 		if original, err := readFiles(filepath.Join(stores, name)); err == nil {
 			h.original[name] = original
