@@ -32,6 +32,7 @@ const (
 	RequestAsAsked   = "RequestAsAsked"   // an upstream receives what its run asked
 	HealthHolds      = "HealthHolds"      // an unhealthy agent is not invoked, and a healthy one is
 	TurnBounded      = "TurnBounded"      // a turn has a bounded number of steps, and each action of asks
+	LoadsAsWritten   = "LoadsAsWritten"   // an actor is loaded as the store has committed it
 	EventsMatchSteps = "EventsMatchSteps" // the run events of a step show what the step did
 	ScriptFollowed   = "ScriptFollowed"   // the built-in model does what the lines of a message ask
 	StreamsFold      = "StreamsFold"      // the stored events of a run fold to an ended run
@@ -42,7 +43,7 @@ const (
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, EventsMatchSteps, ScriptFollowed, StreamsFold, Deterministic, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, ScriptFollowed, StreamsFold, Deterministic, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

@@ -210,6 +210,7 @@ func (d *disk) commit() bool {
 	if err := w.store.kv.Apply(b.Rows); err != nil {
 		panic("sim: simulated store failed: " + err.Error())
 	}
+	w.loadJudge.commit(b)
 	d.previous = d.mark
 	if d.mark = b.Mark(); w.plan.Odds[NodeOlderData] > 0 && inOldFormat(b) {
 		d.oldBatches++
@@ -273,6 +274,9 @@ func (d *disk) load(c *cell, op runtime.Load) {
 		in, err := op.Read(w.store)
 		if err != nil {
 			w.fail(StoreReads, err.Error())
+		}
+		if loaded, ok := in.(runtime.Loaded); ok {
+			w.loadJudge.loaded(loaded)
 		}
 		if _, failed := in.(runtime.LoadFailed); !failed && w.faultFires(DiskReadFailed) {
 			if w.acts(DiskReadFailed) {

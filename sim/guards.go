@@ -76,6 +76,7 @@ var guards = []Guard{
 	{Mutant: "load-before-its-gate", Spec: specs.OneAnswer},
 	{Mutant: "idle-with-open-work", Spec: specs.TurnComesBack},
 	{Mutant: "snapshot-forgets-outcomes", Spec: specs.EffectOncePerAttempt},
+	{Mutant: "snapshot-forgets-tombstones", Spec: LoadsAsWritten},
 	{Mutant: "lost-shard-kept", Spec: specs.SingleActivation},
 	{Mutant: "boot-looks-for-nobody", Spec: specs.TurnComesBack},
 	{Mutant: "mailbox-weighs-nothing", Spec: specs.MailboxBounded},

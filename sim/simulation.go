@@ -116,6 +116,7 @@ type Simulation struct {
 	withdrawalFelt   bool              // a cell has received the agents without it
 	doses            [faultKinds]Dose
 	enqueued         uint64 // number of inputs that cells have received
+	loadJudge        loadJudge
 	eventJudge       *eventJudge
 	storms           map[actor.CallID]*storm // load faults, by the calls of their clients
 	callFaults       map[actor.CallID]callFault
@@ -157,7 +158,7 @@ func New(o Options) *Simulation {
 		engine: directEngine{}, withdrawnAgent: -1, callFaults: map[actor.CallID]callFault{}, loopingRuns: map[actor.CallID]bool{},
 		judge: linear.New(), keyOfCall: map[actor.CallID]string{}, latestAttempts: map[attemptKey]uint32{}, invokingRuns: map[actor.CallID]bool{},
 		storms: map[actor.CallID]*storm{}}
-	w.eventJudge = newEventJudge(w)
+	w.eventJudge, w.loadJudge = newEventJudge(w), newLoadJudge(w)
 	for f, dose := range o.Doses {
 		w.doses[f] = dose
 	}
