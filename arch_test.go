@@ -71,7 +71,7 @@ var packages = map[string]pkg{
 	"dispatcher": {layer: 1, ours: layer0},
 	"history":    {layer: 1, ours: layer0},
 	"runs":       {layer: 1, ours: layer0},
-	"store":      {layer: 1, ours: layer0, tests: []string{"store/storetest"}},
+	"store":      {layer: 1, ours: []string{"actor", "runs"}, tests: []string{"store/storetest"}},
 	"upstream":   {layer: 1, ours: []string{"actor", "runs"}},
 	"tools":      {layer: 1, ours: []string{"actor", "runs"}},
 
@@ -96,7 +96,7 @@ var packages = map[string]pkg{
 	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/load", "internal/servertest", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
 	"examples":   {layer: 4, ours: every},
 
-	"store/storetest":       {layer: 3, ours: []string{"actor", "store"}, theirs: []string{"pgregory.net/rapid"}},
+	"store/storetest":       {layer: 3, ours: []string{"actor", "runs", "store"}, theirs: []string{"pgregory.net/rapid"}},
 	"internal/invariant":    {layer: 0},
 	"internal/nearest":      {layer: 0},
 	"internal/failpoint":    {layer: 0},

@@ -383,26 +383,44 @@ func (d *Decoder) Call() Call {
 	return c
 }
 
+// withUsage is added to the status of an encoded reply that has usage.
+const withUsage = 1 << 2
+
 // Reply appends a reply.
 func (e *Encoder) Reply(r Reply) {
 	e.CallID(r.Call)
 	e.CallID(r.Run)
-	e.Uint(uint64(r.Status))
+	used := r.Usage != Usage{} || r.Tree != Usage{}
+	if used {
+		e.Uint(uint64(r.Status) | withUsage)
+	} else {
+		e.Uint(uint64(r.Status))
+	}
 	e.Parts(r.Parts)
 	e.Strings(r.Warnings)
 	e.Refusal(r.Refusal)
 	e.Uint(uint64(r.Budget))
+	if used {
+		e.Usage(r.Usage)
+		e.Usage(r.Tree)
+	}
 }
 
 // Reply reads a reply.
 func (d *Decoder) Reply() Reply {
 	var r Reply
 	r.Call, r.Run = d.CallID(), d.CallID()
-	r.Status = Status(d.UintMax(uint64(len(statusNames)-1), "status"))
+	status := d.UintMax(uint64(len(statusNames)-1)|withUsage, "status")
+	r.Status = Status(status &^ withUsage)
 	r.Parts = d.Parts()
 	r.Warnings = d.Strings()
 	r.Refusal = d.Refusal()
 	r.Budget = uint32(d.UintMax(1<<32-1, "budget"))
+	if status&withUsage != 0 {
+		if r.Usage, r.Tree = d.Usage(), d.Usage(); r.Usage == (Usage{}) && r.Tree == (Usage{}) {
+			d.Fail("usage without tokens")
+		}
+	}
 	if d.err == nil && (r.Status == 0 || (r.Status == Failed) != (r.Refusal != nil)) {
 		d.Fail("inconsistent status %s (refusal present: %v)", r.Status, r.Refusal != nil)
 	}

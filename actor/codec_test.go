@@ -62,6 +62,11 @@ func drawCall(t *rapid.T) Call {
 
 func drawReply(t *rapid.T) Reply {
 	r := Reply{Call: drawCallID(t), Run: drawCallID(t), Status: Succeeded, Parts: drawParts(t), Budget: rapid.Uint32().Draw(t, "budget")}
+	if rapid.Bool().Draw(t, "used") {
+		count := rapid.Int64Range(0, UsageMax)
+		r.Usage = Usage{count.Draw(t, "input"), count.Draw(t, "output"), count.Draw(t, "total")}
+		r.Tree = Usage{count.Draw(t, "tree input"), count.Draw(t, "tree output"), count.Draw(t, "tree total")}
+	}
 	if rapid.Bool().Draw(t, "failed") {
 		r.Status = Failed
 		r.Refusal = &Refusal{Reason: Reason(rapid.IntRange(1, 13).Draw(t, "reason")), Scope: Scope(rapid.IntRange(0, 3).Draw(t, "scope")),

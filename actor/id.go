@@ -124,6 +124,22 @@ func NewCallID(now Time, hi, lo uint64) CallID {
 	return id
 }
 
+// FirstCallID returns the smallest ID of a call made at the instant or later.
+func FirstCallID(at Time) CallID {
+	id := NewCallID(at.Add(1e6-1), 0, 0)
+	clear(id[6:])
+	return id
+}
+
+// Time returns the instant at which the ID was made, in whole milliseconds.
+func (id CallID) Time() Time {
+	ms := Time(0)
+	for _, b := range id[:6] {
+		ms = ms<<8 | Time(b)
+	}
+	return ms * 1e6
+}
+
 // ParseCallID parses the form that String returns.
 func ParseCallID(text string) (CallID, error) {
 	var id CallID

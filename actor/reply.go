@@ -28,6 +28,8 @@ type Reply struct {
 	Warnings []string
 	Refusal  *Refusal // set exactly if Status is Failed
 	Budget   uint32   // unused budget of the call, returned to the caller
+	Usage    Usage    // of the run
+	Tree     Usage    // of the run and of the runs below it, as far as their answers arrived
 }
 
 // Clone returns a copy that shares no mutable memory with r.

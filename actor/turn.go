@@ -105,6 +105,7 @@ type Answer struct {
 	Parts    []Part
 	Warnings []string
 	Refusal  *Refusal
+	Usage    Usage // of a model or an external agent; of a call, Reply.Tree
 }
 
 // Outcome ends a turn with content and a status, or with a refusal.

@@ -94,7 +94,7 @@ var types = [...]struct {
 	RunFailed:        {"run_failed", fRefusal, 0},
 	RunCancelled:     {"run_cancelled", fRefusal, 0},
 	AgentCalledChild: {"agent_called_child", fActor | fChild | fPosition | fDepth | fLeft | fText, fKind | fOperation},
-	AgentChildDone:   {"agent_child_done", fChild | fPosition | fStatus | fText | fTook, fActor | fWarnings | fRefusal},
+	AgentChildDone:   {"agent_child_done", fChild | fPosition | fStatus | fText | fTook, fActor | fWarnings | fRefusal | fUsage},
 	AgentCallRefused: {"agent_call_refused", fName | fPosition | fRefusal | fDepth, fOperation},
 	ToolCallCreated:  {"tool_call_created", fName | fKind | fPosition | fDepth | fText, 0},
 	ToolDispatched:   {"tool_dispatched", fName | fPosition | fAttempt, fLeft},
@@ -207,12 +207,7 @@ type Event struct {
 }
 
 // Usage is the number of tokens that models reported for their answers.
-type Usage struct{ Input, Output, Total int64 }
-
-// Add returns the sum of u and o.
-func (u Usage) Add(o Usage) Usage {
-	return Usage{u.Input + o.Input, u.Output + o.Output, u.Total + o.Total}
-}
+type Usage = actor.Usage
 
 // SetText sets Text to the readable content of the parts. Binary parts and blobs
 // are omitted and set Truncated.
@@ -305,6 +300,8 @@ func (e *Event) Check() error {
 		return fmt.Errorf("%s with a chain of %d", t.name, len(e.Chain))
 	case e.Left < 0 || e.Asked < 0 || e.Took < 0 || e.Usage.Input < 0 || e.Usage.Output < 0 || e.Usage.Total < 0:
 		return fmt.Errorf("%s with a negative count", t.name)
+	case max(e.Usage.Input, e.Usage.Output, e.Usage.Total) > actor.UsageMax:
+		return fmt.Errorf("%s with more than %d tokens", t.name, int64(actor.UsageMax))
 	case t.has&fStatus != 0 && (e.Status == actor.Failed) != (e.Refusal != nil):
 		return fmt.Errorf("%s with status %s, has a refusal: %v", t.name, e.Status, e.Refusal != nil)
 	}

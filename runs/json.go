@@ -191,6 +191,24 @@ func (o *object) usage(name string, u Usage) {
 	o.b = append(p.b, '}')
 }
 
+// AppendUsage appends the members of an object that show the usage of a run and of its
+// tree, each if it is known. The object MUST have a member already.
+func AppendUsage(b []byte, run, tree Usage) []byte {
+	o := object{b: b, begun: true}
+	o.usages(run, tree)
+	return o.b
+}
+
+// usages encodes the usage of a run and of its tree, each if it is known.
+func (o *object) usages(run, tree Usage) {
+	if run != (Usage{}) {
+		o.usage("usage", run)
+	}
+	if tree != (Usage{}) {
+		o.usage("tree_usage", tree)
+	}
+}
+
 func (o *object) refusal(name string, r *actor.Refusal) {
 	o.name(name)
 	info := r.Reason.Info()

@@ -38,6 +38,8 @@ type Record struct {
 	Truncated bool
 	Warnings  []string
 	Refusal   *actor.Refusal // reason of a failure
+	Usage     Usage          // of the run, by the answers of its models and external agents so far
+	Tree      Usage          // of the run and of the calls that it has answers to, with all below them
 
 	openTools []position // tools in progress
 }
@@ -131,6 +133,7 @@ func (r *Record) apply(e *Event) error {
 		return fmt.Errorf("%s, but the run has not started", e.Type)
 	}
 	r.Seq = e.Seq
+	r.addUsage(e)
 	if err := r.update(e); err != nil {
 		return err
 	}
@@ -201,6 +204,16 @@ func (r *Record) update(e *Event) error {
 		r.Attempt = max(r.Attempt, e.Attempt)
 	}
 	return nil
+}
+
+// addUsage adds the usage of an answer. That of the last event is their sum.
+func (r *Record) addUsage(e *Event) {
+	switch e.Type {
+	case LLMCallDone, AgentInvokeDone:
+		r.Usage, r.Tree = r.Usage.Add(e.Usage), r.Tree.Add(e.Usage)
+	case AgentChildDone:
+		r.Tree = r.Tree.Add(e.Usage)
+	}
 }
 
 func (r *Record) end(e *Event, outcome actor.Status) {
@@ -278,10 +291,7 @@ func (r *Record) AppendJSON(b []byte) []byte {
 		list(&o, "paused", r.Pauses, func(p *object, why Pause) { p.pause(why) })
 	}
 	if len(r.Waits) > 0 {
-		list(&o, "waiting_for", r.Waits, func(p *object, w Wait) {
-			p.text("name", w.Name)
-			p.time("until", w.Until)
-		})
+		list(&o, "waiting_for", r.Waits, func(p *object, w Wait) { p.wait(w) })
 	}
 	if len(r.Children) > 0 {
 		list(&o, "children", r.Children, func(p *object, c Child) { p.child(c) })
@@ -297,7 +307,13 @@ func (r *Record) AppendJSON(b []byte) []byte {
 	if r.Refusal != nil {
 		o.refusal("error", r.Refusal)
 	}
+	o.usages(r.Usage, r.Tree)
 	return append(o.b, '}')
+}
+
+func (o *object) wait(w Wait) {
+	o.text("name", w.Name)
+	o.time("until", w.Until)
 }
 
 func (o *object) pause(p Pause) {

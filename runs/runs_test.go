@@ -136,11 +136,11 @@ func sampleRun() []Event {
 		next(Event{Type: Attempt, Attempt: 2, Step: 3, Discards: 17}),
 		next(Event{Type: AgentStreamDelta, Step: 3, Text: "bob says "}),
 		next(Event{Type: AgentStreamDelta, Step: 3, Text: "hello"}),
-		next(Event{Type: LLMCallDone, Step: 3, Name: "scripted", Status: actor.Succeeded, Text: "bob says hello", Took: 20 * time.Millisecond, Usage: Usage{10, 3, 13}}),
+		next(Event{Type: LLMCallDone, Step: 3, Name: "scripted", Status: actor.Succeeded, Text: "bob says hello", Took: 20 * time.Millisecond, Usage: Usage{Input: 10, Output: 3, Total: 13}}),
 		next(Event{Type: AgentInvokeStarted, Step: 3, Index: 1, Name: "carol", Left: time.Minute}),
 		next(Event{Type: AgentStateChanged, Step: 3, Index: 1, Name: "reading", Text: `{"page":1}`}),
 		next(Event{Type: AgentInvokeDone, Step: 3, Index: 1, Name: "carol", Status: actor.Failed, Refusal: actor.Refuse(actor.Unavailable, "gone")}),
-		next(Event{Type: RunDone, Status: actor.Partial, Text: "bob says hello", Usage: Usage{10, 3, 13}, Warnings: []string{"the page was not read"}}),
+		next(Event{Type: RunDone, Status: actor.Partial, Text: "bob says hello", Usage: Usage{Input: 10, Output: 3, Total: 13}, Warnings: []string{"the page was not read"}}),
 	}
 }
 

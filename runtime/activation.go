@@ -351,14 +351,22 @@ func queued(run *store.Run) dispatcher.Queued {
 // record applies a record to the actor's journal. For a journaled actor it appends
 // the entry, together with the run events buffered since the last entry.
 func (c *Cell) record(act *activation, r store.Record) {
-	if err := act.journal.Apply(r); err != nil {
-		invariant.Check(false, "%s: invalid record: %v", act.id, err)
-	}
 	if !act.durable {
+		if err := act.journal.Apply(r); err != nil {
+			invariant.Check(false, "%s: invalid record: %v", act.id, err)
+		}
 		c.journalChanged(act)
 		return
 	}
+	summary, changed, err := act.journal.ApplySummarized(r)
+	if err != nil {
+		invariant.Check(false, "%s: invalid record: %v", act.id, err)
+	}
 	e := store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, N: act.journal.N, Record: r, WasDue: act.indexedDue, Due: act.journal.Due()}
+	if changed {
+		e.Summary = c.summarySlot(summary.Run)
+		*e.Summary = summary
+	}
 	if len(act.runEvents) > 0 {
 		e.Events = make([]store.RunEvent, 0, len(act.runEvents))
 	}
@@ -374,6 +382,23 @@ func (c *Cell) record(act *activation, r store.Record) {
 		c.addEffect(Effect{Gated: act.durableRun(ev.Run), Op: Publish{Event: ev}})
 	}
 	c.journalChanged(act)
+}
+
+// latestEntries is the number of entries of a step that are searched for a summary.
+const latestEntries = 8
+
+// summarySlot returns memory for the next summary of a run. Only the last summary of a
+// step is stored, so an earlier one of the step is overwritten.
+func (c *Cell) summarySlot(run actor.CallID) *runs.Summary {
+	latest := c.ready.Entries[max(len(c.ready.Entries)-latestEntries, 0):]
+	for i := range latest {
+		if e := &latest[i]; e.Summary != nil && e.Summary.Run == run {
+			s := e.Summary
+			e.Summary = nil
+			return s
+		}
+	}
+	return &runs.Summary{}
 }
 
 // journalChanged completes a change of the journal. It publishes the run events that

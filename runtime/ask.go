@@ -334,6 +334,10 @@ func (c *Cell) outcome(in Outcome) {
 			if t.run.Last()[i].Out().Kind == actor.AskModel {
 				answer = c.resolveTargets(t, answer)
 			}
+			answer.Usage = actor.Usage{}
+			if t.run.Last()[i].Out().Streams() {
+				answer.Usage = usageOf(completionOf(answer))
+			}
 			c.publishResult(t, i, answer)
 			c.answer(t, i, answer, 0)
 			c.cancelAdded(t)
@@ -354,7 +358,7 @@ func (c *Cell) resultEvent(a *store.Asked, answer actor.Answer, step uint32, i i
 	}
 	if kind := a.Out().Kind; a.Out().Streams() {
 		completion := completionOf(answer)
-		e.Type, e.Text, e.Usage = doneType(kind), completion.Text, usageOf(completion)
+		e.Type, e.Text, e.Usage = doneType(kind), completion.Text, answer.Usage
 		return e
 	}
 	e.SetText(answer.Parts)
@@ -378,7 +382,7 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 	}
 	c.measureAnswer(a, answer.Refusal)
 	if a.IsCall() && c.observed(t.act, t.run.Call.ID) {
-		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: status, Refusal: answer.Refusal, Warnings: answer.Warnings, Took: c.elapsed(a)}
+		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: status, Refusal: answer.Refusal, Warnings: answer.Warnings, Took: c.elapsed(a), Usage: answer.Usage}
 		d.SetText(answer.Parts)
 		c.publish(t.act, t.run, d)
 	}

@@ -130,7 +130,7 @@ func (a *activation) findAdded(id actor.CallID) (*turn, int) {
 // the outcome of that call. The outcome is recorded even if no client waits for it.
 func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 	a := &t.run.Last()[i]
-	reply := actor.Reply{Call: a.Callback, Run: a.Call, Status: actor.Succeeded, Parts: answer.Parts, Warnings: answer.Warnings, Refusal: answer.Refusal}
+	reply := actor.Reply{Call: a.Callback, Run: a.Call, Status: actor.Succeeded, Parts: answer.Parts, Warnings: answer.Warnings, Refusal: answer.Refusal, Tree: answer.Usage}
 	if answer.Refusal != nil {
 		reply.Status = actor.Failed
 	}

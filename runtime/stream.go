@@ -120,22 +120,9 @@ func completionOf(answer actor.Answer) upstream.Completion {
 }
 
 func usageOf(completion upstream.Completion) runs.Usage {
+	count := func(n int64) int64 { return min(max(n, 0), actor.UsageMax) }
 	u := completion.Usage
-	return runs.Usage{Input: max(u.Input, 0), Output: max(u.Output, 0), Total: max(u.Total, 0)}
-}
-
-// totalUsage returns the sum of the usage reported by the models and external
-// agents of a run.
-func totalUsage(run *store.Run) runs.Usage {
-	var sum runs.Usage
-	for _, step := range run.Steps {
-		for i := range step.Asks {
-			if a := &step.Asks[i]; !a.Open() && a.Out().Streams() && !mutant.On("usage-not-summed") {
-				sum = sum.Add(usageOf(completionOf(*a.Answer)))
-			}
-		}
-	}
-	return sum
+	return runs.Usage{Input: count(u.Input), Output: count(u.Output), Total: count(u.Total)}
 }
 
 // inlineBytes returns the content of the only part, or nil.

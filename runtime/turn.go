@@ -295,7 +295,7 @@ func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
 func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durable bool) {
 	call := &run.Call
 	out = out.Fit(c.limits.MessageBytesMax)
-	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget}
+	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget, Usage: run.Usage, Tree: run.Tree}
 	if c.observed(act, call.ID) {
 		c.publishEnd(act, run, &reply)
 	}
@@ -329,7 +329,7 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 }
 
 func (c *Cell) publishEnd(act *activation, run *store.Run, reply *actor.Reply) {
-	e := runs.Event{Type: runs.RunDone, Status: reply.Status, Warnings: reply.Warnings, Usage: totalUsage(run)}
+	e := runs.Event{Type: runs.RunDone, Status: reply.Status, Warnings: reply.Warnings, Usage: run.Usage}
 	switch {
 	case reply.Refusal == nil:
 		e.SetText(reply.Parts)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -36,6 +35,7 @@ const (
 	EventsMatchSteps = "EventsMatchSteps" // the run events of a step show what the step did
 	ScriptFollowed   = "ScriptFollowed"   // the built-in model does what the lines of a message ask
 	StreamsFold      = "StreamsFold"      // the stored events of a run fold to an ended run
+	SummariesAgree   = "SummariesAgree"   // the stored summary of a run agrees with its events
 	Deterministic    = "Deterministic"    // the same seed gives the same hash
 
 	WorldNeverPanics = "WorldNeverPanics" // the code around the cells does not panic either
@@ -43,7 +43,7 @@ const (
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, ScriptFollowed, StreamsFold, Deterministic, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, ScriptFollowed, StreamsFold, SummariesAgree, Deterministic, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.
@@ -63,6 +63,7 @@ func (w *Simulation) audit() {
 	if err != nil || x.Wrong > 0 {
 		w.fail(StoreHolds, fmt.Sprintf("examination of the store: %d problems, error %v: %+v", x.Wrong, err, x.Findings[:min(len(x.Findings), 3)]))
 	}
+	w.auditSummaries()
 	defer w.setStream(w.setStream(topicAudit))
 	w.auditCodecs()
 	w.auditCorruption()
@@ -79,19 +80,9 @@ const streamEventsMax = 1 << 16
 // auditRun checks that the stored events of a run fold to an ended run. A run without
 // events is valid.
 func (w *Simulation) auditRun(run actor.CallID) error {
-	stored, err := w.store.Events(actor.DefaultTenant, run, 0, streamEventsMax)
-	if err != nil || len(stored) == 0 { // refused, repeated or unjournaled request
-		return err
-	}
-	events := make([]runs.Event, len(stored))
-	for i := range stored {
-		if events[i], err = runs.Decode(stored[i].Body); err != nil {
-			return fmt.Errorf("event %d: %w", stored[i].Seq, err)
-		}
-	}
-	record, err := runs.Fold(events)
-	if err == nil && record.Ended == 0 {
-		err = fmt.Errorf("stream of %d events has no final event", len(events))
+	record, err := w.foldRun(run)
+	if err == nil && record.Seq > 0 && record.Ended == 0 { // a refused, repeated or unjournaled request has no events
+		err = fmt.Errorf("stream of %d events has no final event", record.Seq)
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -95,8 +96,13 @@ func (w *Simulation) readRow(key []byte) string {
 		run, err := actor.ParseCallID(parts[3])
 		if err == nil {
 			owner, ok, err := w.store.Run(parts[1], run)
-			all, wrong := w.store.Runs(parts[1], actor.CallID{}, streamEventsMax, false)
-			return fmt.Sprint(owner, ok, err, len(all), wrong)
+			var listed []byte
+			wrong := store.EachRun(w.store, parts[1], runs.Filter{Calls: true, System: true}, func(s *runs.Summary) {
+				if s.Run == run {
+					listed = s.AppendJSON(nil)
+				}
+			})
+			return fmt.Sprint(owner, ok, err, string(listed), wrong)
 		}
 		return err.Error()
 	case "x":

@@ -64,6 +64,8 @@ var guards = []Guard{
 	{Mutant: "attempt-not-announced", Spec: specs.AttemptAnnounced},
 	{Mutant: "retry-not-announced", Spec: specs.AttemptAnnounced},
 	{Mutant: "callback-not-recognised", Spec: specs.OneAnswer},
+	{Mutant: "summary-of-end-lost", Spec: StoreHolds},
+	{Mutant: "usage-of-calls-lost", Spec: SummariesAgree},
 	{Mutant: "key-forgotten-at-restart", Spec: specs.OneAnswer},
 	{Mutant: "cursor-off-by-one", Spec: specs.StreamIsDense},
 	{Mutant: "revoked-key-honoured", Spec: specs.RevokedHearNothing},

@@ -77,6 +77,7 @@ func (j *loadJudge) fail(id actor.ID, format string, args ...any) {
 // entryText returns an entry without the fields that are not stored.
 func entryText(e *store.Entry) string {
 	o := *e
+	o.Summary = nil // in the index only
 	o.Events = slices.Clone(o.Events)
 	for i := range o.Events {
 		o.Events[i].Body = nil // stored in a row of its own

@@ -52,20 +52,18 @@ func (p *runPoller) poll() {
 		w.after(p.interval(), p.poll)
 	}
 	rootsOnly := w.entropy.Int(2) == 0
-	newest, err := w.store.Runs(actor.DefaultTenant, p.cursor, pollPageSize, rootsOnly)
+	newest, err := w.store.Runs(actor.DefaultTenant, runs.Filter{Calls: !rootsOnly, System: true}, p.cursor, pollPageSize)
 	if err != nil {
 		w.fail(StoreReads, "listing the newest runs: "+err.Error())
 		return
 	}
-	p.cursor = actor.CallID{}
-	for _, owner := range newest {
-		if p.cursor = owner.Run; rootsOnly && owner.Root != owner.Run {
-			p.fail(owner.Run, "is listed as a root run, but its root is %s", owner.Root)
+	p.cursor = newest.Next
+	for i := range newest.All {
+		s := &newest.All[i]
+		if rootsOnly && s.Root != s.Run {
+			p.fail(s.Run, "is listed as a root run, but its root is %s", s.Root)
 		}
-		p.checkRun(owner.Run, 0)
-	}
-	if len(newest) < pollPageSize {
-		p.cursor = actor.CallID{}
+		p.checkRun(s.Run, 0)
 	}
 }
 

@@ -19,10 +19,10 @@ import (
 //  2. Added, Streamed, Rebased; actor state; retries and streaming of asks
 //  3. snapshots refer to the entries with outcomes instead of containing the outcomes
 //  4. calls may name a claimed run
-const CodecVersion = 4
+//  5. usage of replies and answers, start of runs
+const CodecVersion = 5
 
-// frameVersion is the first byte of batch records, anchors and run owners. It has
-// never changed.
+// frameVersion is the first byte of batch records and anchors. It has never changed.
 const frameVersion = 1
 
 // Bounds of the decoder. The limits of the runtime are lower.
@@ -379,6 +379,7 @@ func (r decoder) askHeader() (run actor.CallID, step uint32, index uint16, at ac
 func (w *encoder) ended(e Ended) {
 	w.CallID(e.Call)
 	w.time(e.At)
+	w.beyondVersion1 = w.beyondVersion1 || e.Reply.Usage != actor.Usage{} || e.Reply.Tree != actor.Usage{}
 	w.Reply(e.Reply)
 	w.time(e.Until)
 	w.idempotency(e.Idempotency)
@@ -436,6 +437,11 @@ func (w *encoder) run(run *Run) {
 	w.Uint(run.Seq)
 	w.String(run.Parked)
 	w.items(run.StateUpdates)
+	if w.version1 {
+		w.beyondVersion1 = w.beyondVersion1 || run.StartedAt != run.firstStamp()
+		return
+	}
+	w.time(run.StartedAt)
 }
 
 func (r decoder) run() *Run {
@@ -444,6 +450,15 @@ func (r decoder) run() *Run {
 	run.Seq = r.Uint()
 	run.Parked = r.String(actor.TextBytesMax)
 	run.StateUpdates = r.items(itemsMax)
+	run.StartedAt = run.firstStamp()
+	if r.version >= 5 {
+		run.StartedAt = r.time()
+	}
+	for _, step := range run.Steps {
+		for i := range step.Asks {
+			run.addUsage(&step.Asks[i])
+		}
+	}
 	return run
 }
 
@@ -562,10 +577,25 @@ func (w *encoder) answer(a actor.Answer) {
 	w.Parts(a.Parts)
 	w.Strings(a.Warnings)
 	w.Refusal(a.Refusal)
+	used := a.Usage != actor.Usage{}
+	if w.version1 {
+		w.beyondVersion1 = w.beyondVersion1 || used
+		return
+	}
+	w.Bool(used)
+	if used {
+		w.Usage(a.Usage)
+	}
 }
 
 func (r decoder) answer() actor.Answer {
-	return actor.Answer{Parts: r.Parts(), Warnings: r.Strings(), Refusal: r.Refusal()}
+	a := actor.Answer{Parts: r.Parts(), Warnings: r.Strings(), Refusal: r.Refusal()}
+	if r.version >= 5 && r.Bool() {
+		if a.Usage = r.Usage(); a.Usage == (actor.Usage{}) {
+			r.Fail("usage without tokens")
+		}
+	}
+	return a
 }
 
 func (w *encoder) clock(c actor.Clock) {

@@ -66,11 +66,19 @@ func drawCall(t *rapid.T, to actor.ID) actor.Call {
 	return c
 }
 
+func drawUsage(t *rapid.T) actor.Usage {
+	if rapid.Bool().Draw(t, "no usage") {
+		return actor.Usage{}
+	}
+	count := rapid.Int64Range(0, actor.UsageMax)
+	return actor.Usage{Input: count.Draw(t, "input"), Output: count.Draw(t, "output"), Total: count.Draw(t, "total")}
+}
+
 func drawAnswer(t *rapid.T) actor.Answer {
 	if rapid.Bool().Draw(t, "refused") {
 		return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "%s", drawName(t))}
 	}
-	return actor.Answer{Parts: drawParts(t), Warnings: rapid.SliceOfN(rapid.Just("w"), 1, 2).Draw(t, "warnings")}
+	return actor.Answer{Parts: drawParts(t), Warnings: rapid.SliceOfN(rapid.Just("w"), 1, 2).Draw(t, "warnings"), Usage: drawUsage(t)}
 }
 
 func drawAsk(t *rapid.T) actor.Ask {
@@ -82,6 +90,9 @@ func drawAsks(t *rapid.T) []Asked {
 	var asks []Asked
 	for range rapid.IntRange(1, 3).Draw(t, "asks") {
 		a := Asked{Ask: drawAsk(t), Call: drawRun(t), To: drawID(t), Budget: 3, Stamp: drawTime(t), Clock: drawClock(t), Attempt: 1, Holds: 2, Retries: 3, StreamedAfter: 4}
+		if rapid.Bool().Draw(t, "no call") {
+			a.Call = actor.CallID{}
+		}
 		if rapid.Bool().Draw(t, "answered") {
 			answer := drawAnswer(t)
 			a.Answer = &answer
@@ -107,7 +118,7 @@ func drawItems(t *rapid.T) []actor.StateItem {
 
 func drawEnded(t *rapid.T) Ended {
 	e := Ended{Call: drawRun(t), At: drawTime(t), Until: drawTime(t), Idempotency: drawIdempotency(t)}
-	e.Reply = actor.Reply{Call: e.Call, Run: e.Call, Status: actor.Succeeded, Parts: drawParts(t), Budget: 1}
+	e.Reply = actor.Reply{Call: e.Call, Run: e.Call, Status: actor.Succeeded, Parts: drawParts(t), Budget: 1, Usage: drawUsage(t), Tree: drawUsage(t)}
 	if rapid.Bool().Draw(t, "failed") {
 		e.Reply = actor.Fail(e.Call, actor.RefuseDepth([]actor.ID{drawID(t)}, drawID(t), 5))
 	}
@@ -121,6 +132,22 @@ func drawJournal(t *rapid.T) Journal {
 			Holds: 1, Budget: 2, Seq: 3, Parked: drawName(t), StateUpdates: drawItems(t)}
 		for range rapid.IntRange(0, 2).Draw(t, "steps") {
 			run.Steps = append(run.Steps, Step{drawAsks(t)})
+		}
+		if len(run.Steps) > 0 {
+			run.StartedAt = run.Steps[0].Asks[0].Stamp
+		}
+		if rapid.Bool().Draw(t, "started at another time") {
+			run.StartedAt = drawTime(t)
+		}
+		for _, step := range run.Steps {
+			for _, a := range step.Asks {
+				if a.Answer != nil {
+					run.Tree = run.Tree.Add(a.Answer.Usage)
+					if a.Call.IsZero() {
+						run.Usage = run.Usage.Add(a.Answer.Usage)
+					}
+				}
+			}
 		}
 		j.Runs = append(j.Runs, run)
 	}
@@ -239,10 +266,10 @@ func TestCodecCoversEveryField(t *testing.T) {
 		nonZero(reflect.ValueOf(j), seen)
 	})
 	for _, v := range []any{Entry{}, RunEvent{}, Accepted{}, Asking{}, Answered{}, Retried{}, Held{}, Resumed{}, Parked{}, Ended{},
-		Buried{}, Added{}, Streamed{}, Rebased{}, actor.StateItem{}, Snapshot{}, Journal{}, EvictedOutcome{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
+		Buried{}, Added{}, Streamed{}, Rebased{}, actor.StateItem{}, Snapshot{}, Journal{}, EvictedOutcome{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}, actor.Usage{}} {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
-			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] { // unexported fields are derived
+			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] && name != "store.Entry.Summary" { // unexported fields are derived, and summaries are in the index only
 				t.Errorf("%s is always zero after decoding", name)
 			}
 		}

@@ -226,12 +226,13 @@ func lossOf(key []byte) string {
 // checkOwner checks the owner of a run. The examination of the actor that accepted the
 // run has compared it with the entry.
 func (x *examiner) checkOwner(key, value []byte, run string) {
-	if _, err := actor.ParseCallID(run); err != nil {
+	id, err := actor.ParseCallID(run)
+	if err != nil {
 		x.report(key, "", "%v", err)
 		return
 	}
 	x.Runs++
-	if _, _, err := decodeOwner(value); err != nil {
+	if _, err := decodeSummary(id, value); err != nil {
 		x.report(key, lossOf(key), "%v", err)
 	}
 }

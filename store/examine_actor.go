@@ -70,7 +70,7 @@ func (a *actorExaminer) start(kv KV, blob func(actor.Hash) ([]byte, error)) erro
 		}
 		a.state, a.shard, a.snapshot = state, e.Shard, e.N
 		a.outcomes = slices.SortedFunc(slices.Values(state.Evicted), func(a, b EvictedOutcome) int { return cmp.Compare(a.N, b.N) })
-		a.forget()
+		a.state.dropOutcomes()
 		if state.N != e.N {
 			return fmt.Errorf("holds the state after %d entries, want %d", state.N, e.N)
 		}
@@ -89,14 +89,8 @@ func (a *actorExaminer) fold(e Entry) error {
 		e.Record = record
 		err = a.state.ApplyEntry(e)
 	}
-	a.forget()
+	a.state.dropOutcomes()
 	return err
-}
-
-// forget drops the outcomes and tombstones, because folding does not depend on them.
-func (a *actorExaminer) forget() {
-	a.state.Evicted, a.state.Ended, a.state.Buried = nil, nil, nil
-	a.state.outcomeBytes, a.state.index = 0, nil
 }
 
 // dueKey returns the key of the actor in the expiry index; nil if no run is open.
@@ -144,6 +138,7 @@ func (x *examiner) checkEntry(e Entry) error {
 	case Accepted:
 		x.checkAccepted(r.Call.ID, r.Call.Root)
 	case Ended:
+		x.checkEnded(a.id, &r)
 		x.checkLastEvent(r.Call)
 	}
 	if len(a.lastEvents) > lastEventsMax {
@@ -176,12 +171,12 @@ func (x *examiner) checkAccepted(run, root actor.CallID) {
 		x.report(key, "the owner of run "+run.String(), "%s", problem)
 		return
 	}
-	switch owner, of, err := decodeOwner(value); {
+	switch s, err := decodeSummary(run, value); {
 	case err != nil: // reported by checkOwner
-	case owner != id:
-		x.report(key, "", "names owner %s, want %s", owner, id)
-	case of != root:
-		x.report(key, "", "names root %s, want %s", of, root)
+	case s.Actor != id:
+		x.report(key, "", "names owner %s, want %s", s.Actor, id)
+	case s.Root != root:
+		x.report(key, "", "names root %s, want %s", s.Root, root)
 	}
 }
 
@@ -228,6 +223,9 @@ func (x *examiner) endActor() {
 		return
 	}
 	x.Open += uint64(len(a.state.Runs))
+	for _, run := range a.state.Runs {
+		x.checkOpen(a.id, run)
+	}
 	key := a.dueKey()
 	if key == nil {
 		return

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // examinedStore returns a log of two actors and its anchor. Alice has an open run.
@@ -75,11 +76,16 @@ func TestExamineReportsDamageAndLoss(t *testing.T) {
 		{"events rewritten", put(string(eventKey("default", run, 3)), "x"), "/e/", "", "events of run " + run.String()},
 		{"owner lost", remove(runKey("default", run)), "/r/", "is missing; the run belongs to bob/s-1", "the owner of run"},
 		{"owner changed", func(m *MemoryKV) {
-			_ = m.Apply([]Row{{Key: runKey("default", run), Value: encodeOwner(alice, run)}})
+			_ = m.Apply([]Row{{Key: runKey("default", run), Value: appendOwner(nil, alice, run)}})
 		}, "/r/", "names owner alice/s-1, want bob/s-1", ""},
 		{"root changed", func(m *MemoryKV) {
-			_ = m.Apply([]Row{{Key: runKey("default", run), Value: encodeOwner(bob, actor.CallID{7})}})
+			_ = m.Apply([]Row{{Key: runKey("default", run), Value: appendOwner(nil, bob, actor.CallID{7})}})
 		}, "/r/", "names root ", ""},
+		{"summary changed", func(m *MemoryKV) { corrupt(m, string(runKey("default", run)), 60) }, "/r/", "differs from the row that was written", "the owner of run"},
+		{"summary of the end lost", func(m *MemoryKV) {
+			s := runs.Summary{Run: run, Root: run, Actor: bob, Status: runs.PausedWaitingTool}
+			_ = m.Apply([]Row{{Key: runKey("default", run), Value: appendSummary(nil, &s)}})
+		}, "/r/", "shows ", ""},
 		{"blob changed", func(m *MemoryKV) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "/b/", "", "content"},
 		{"blob lost", remove(blobKey("default", actor.HashOf([]byte(large)))), "/a/", "missing", "the state of"},
 		{"batch lost", remove(batchKey("n1", 2)), "n/n1/0000000000000002", "batch 2 is missing", ""},

@@ -65,6 +65,7 @@ type exported struct {
 	id       actor.ID
 	n        uint64 // number of the last entry
 	snapshot *Entry // not yet exported; nil if there is none
+	state    Journal
 	each     func(Entry) error
 }
 
@@ -93,6 +94,14 @@ func (x *exported) entry(e Entry) error {
 	}
 	if err := x.addBodies(e.Events); err != nil {
 		return err
+	}
+	summary, changed, err := x.state.ApplyEntrySummarized(e)
+	if err != nil {
+		return err
+	}
+	x.state.dropOutcomes()
+	if changed {
+		e.Summary = &summary
 	}
 	if err := x.each(e); err != nil {
 		return err

@@ -13,12 +13,13 @@ import (
 // entryBuilder builds the entries of one actor as a cell would write them: runs are
 // accepted, ask a tool, receive the answer and end.
 type entryBuilder struct {
-	t    testing.TB
-	id   actor.ID
-	n    uint64
-	at   actor.Time
-	runs uint64
-	due  actor.Time
+	t     testing.TB
+	id    actor.ID
+	n     uint64
+	at    actor.Time
+	runs  uint64
+	due   actor.Time
+	state Journal
 }
 
 func newEntryBuilder(t testing.TB, name string) *entryBuilder {
@@ -35,6 +36,9 @@ func (s *entryBuilder) entry(r Record, due actor.Time, events ...RunEvent) Entry
 	s.n++
 	e := Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: s.n, Record: r, Events: events, WasDue: s.due, Due: due}
 	s.due = due
+	if summary, changed, err := s.state.ApplyEntrySummarized(e); err == nil && changed {
+		e.Summary = &summary
+	}
 	return e
 }
 

@@ -37,6 +37,9 @@ type Run struct {
 	Seq          uint64            // number of its last run event
 	Parked       string            // reason why the turn is stopped; empty if it is not
 	StateUpdates []actor.StateItem // updates by its turn; applied to ActorState when the run ends
+	StartedAt    actor.Time        // time of its first step; 0 before
+	Usage        actor.Usage       // of the answers to its steps, except those of calls
+	Tree         actor.Usage       // of all answers to its steps
 }
 
 // Step is one action of a turn: its asks with their answers.
@@ -267,6 +270,9 @@ func (r *Run) AddStep(at actor.Time, asks []Asked) {
 			r.Budget -= min(r.Budget, 1+asks[i].Budget)
 		}
 	}
+	if len(r.Steps) == 0 {
+		r.StartedAt = at
+	}
 	r.Steps = append(r.Steps, Step{Asks: asks})
 	r.updateClock(at)
 }
@@ -275,8 +281,31 @@ func (r *Run) AddStep(at actor.Time, asks []Asked) {
 // budget of a call, to the budget of the run. The run takes ownership of *answer.
 func (r *Run) SetAnswer(at actor.Time, a *Asked, answer *actor.Answer, budget uint32) {
 	a.Answer = answer
+	r.addUsage(a)
 	r.Budget += min(budget, a.Budget)
 	r.updateClock(at)
+}
+
+// addUsage adds the usage of an answered ask.
+func (r *Run) addUsage(a *Asked) {
+	if a.Open() || mutant.On("usage-not-summed") {
+		return
+	}
+	if !a.IsCall() {
+		r.Usage = r.Usage.Add(a.Answer.Usage)
+	}
+	if !a.IsCall() || !mutant.On("usage-of-calls-lost") {
+		r.Tree = r.Tree.Add(a.Answer.Usage)
+	}
+}
+
+// firstStamp returns the stamp of the first ask of the run, or 0. Snapshots up to
+// version 4 hold no other trace of the start of a run.
+func (r *Run) firstStamp() actor.Time {
+	if len(r.Steps) == 0 || len(r.Steps[0].Asks) == 0 {
+		return 0
+	}
+	return r.Steps[0].Asks[0].Stamp
 }
 
 // Close removes the run of a call and returns that run, or nil if the call has no open
@@ -380,17 +409,10 @@ func (j *Journal) ApplyEntry(e Entry) error {
 	if e.N != j.N+1 {
 		return fmt.Errorf("entry %d does not follow entry %d", e.N, j.N)
 	}
-	runs := slices.Clone(j.Runs) // an Ended record removes its run, but the last event of that run is in the same entry and is applied afterwards
 	if err := j.Apply(e.Record); err != nil {
 		return fmt.Errorf("entry %d: %w", e.N, err)
 	}
-	for _, ev := range e.Events {
-		for _, r := range append(runs, j.Runs...) {
-			if r.Call.ID == ev.Run {
-				r.Seq = ev.Seq
-			}
-		}
-	}
+	j.countEvents(e.Events)
 	return nil
 }
 

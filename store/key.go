@@ -23,7 +23,7 @@ const FormatKey = "format"
 //
 //	t/<tenant>/a/<agent>/<key>/<n>   entries from number n on
 //	t/<tenant>/a/<agent>/<key>/s     snapshot; its value contains its number
-//	t/<tenant>/r/<run>               owner of a run
+//	t/<tenant>/r/<run>               summary of a run
 //	t/<tenant>/e/<run>/<seq>         run events from seq on, one line each
 //	t/<tenant>/b/<sha256>            blob
 //	x/<shard>/<due>/<tenant>/<agent>/<key>   expiry index: an actor with open runs; <due> is their earliest deadline
@@ -33,7 +33,10 @@ const FormatKey = "format"
 type keyBuilder []byte
 
 func tenantKey(tenant string, family byte) keyBuilder {
-	k := make(keyBuilder, 0, 128)
+	return appendTenantKey(make(keyBuilder, 0, 128), tenant, family)
+}
+
+func appendTenantKey(k keyBuilder, tenant string, family byte) keyBuilder {
 	k = append(k, "t/"...)
 	k = append(k, tenant...)
 	return append(k, '/', family, '/')

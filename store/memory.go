@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // Memory is a Log and a Reader in memory for the logs of several nodes. It holds entries
@@ -25,7 +26,7 @@ type Memory struct {
 	ends   map[actor.NodeID]Mark // end of each node's log
 	actors map[actor.ID]*actorEntries
 	open   map[actor.ID]openActor
-	runs   map[string][]RunOwner // of each tenant, oldest first
+	runs   map[string][]runs.Summary // of each tenant, oldest first
 	events map[tenantRun][]RunEvent
 }
 
@@ -104,7 +105,7 @@ func (m *Memory) check(b *Batch) error {
 func (m *Memory) store(b *Batch) {
 	if m.ends == nil {
 		m.ends, m.actors, m.open = map[actor.NodeID]Mark{}, map[actor.ID]*actorEntries{}, map[actor.ID]openActor{}
-		m.runs, m.events = map[string][]RunOwner{}, map[tenantRun][]RunEvent{}
+		m.runs, m.events = map[string][]runs.Summary{}, map[tenantRun][]RunEvent{}
 	}
 	for i := range b.Entries {
 		m.storeEntry(&b.Entries[i])
@@ -131,8 +132,10 @@ func (m *Memory) storeEntry(e *Entry) {
 	} else {
 		a.all = append(a.all, EncodeEntry(bare))
 	}
-	if r, ok := e.Record.(Accepted); ok {
-		m.addRun(e.Actor.Tenant, RunOwner{Run: r.Call.ID, Root: r.Call.Root, Actor: e.Actor})
+	if e.Summary != nil {
+		m.putRun(e.Actor.Tenant, e.Summary)
+	} else if r, ok := e.Record.(Accepted); ok {
+		m.putRun(e.Actor.Tenant, &runs.Summary{Run: r.Call.ID, Root: r.Call.Root, Actor: e.Actor})
 	}
 	if e.Due == 0 {
 		delete(m.open, e.Actor)
@@ -141,19 +144,29 @@ func (m *Memory) storeEntry(e *Entry) {
 	}
 }
 
-// addRun inserts a run, or replaces the owner of an earlier one.
-func (m *Memory) addRun(tenant string, owner RunOwner) {
+// putRun inserts the summary of a run, or replaces an earlier one.
+func (m *Memory) putRun(tenant string, s *runs.Summary) {
 	all := m.runs[tenant]
-	at, ok := searchRun(all, owner.Run)
-	if ok {
-		all[at] = owner
-		return
+	at, ok := searchRun(all, s.Run)
+	if !ok {
+		all = slices.Insert(all, at, runs.Summary{})
 	}
-	m.runs[tenant] = slices.Insert(all, at, owner)
+	all[at] = cloneSummary(s)
+	m.runs[tenant] = all
 }
 
-func searchRun(all []RunOwner, run actor.CallID) (int, bool) {
-	return slices.BinarySearchFunc(all, run, func(o RunOwner, run actor.CallID) int { return o.Run.Compare(run) })
+func cloneSummary(s *runs.Summary) runs.Summary {
+	c := *s
+	if s.Refusal != nil {
+		refusal := *s.Refusal
+		refusal.Chain = slices.Clone(refusal.Chain)
+		c.Refusal = &refusal
+	}
+	return c
+}
+
+func searchRun(all []runs.Summary, run actor.CallID) (int, bool) {
+	return slices.BinarySearchFunc(all, run, func(s runs.Summary, run actor.CallID) int { return s.Run.Compare(run) })
 }
 
 // Settle implements Log.
@@ -239,7 +252,8 @@ func (m *Memory) Run(tenant string, run actor.CallID) (RunOwner, bool, error) {
 	if !ok {
 		return RunOwner{}, false, nil
 	}
-	return m.runs[tenant][at], true, nil
+	s := &m.runs[tenant][at]
+	return RunOwner{s.Run, s.Root, s.Actor}, true, nil
 }
 
 // Events implements Reader.
@@ -262,20 +276,27 @@ func (m *Memory) Events(tenant string, run actor.CallID, after uint64, limit int
 }
 
 // Runs implements Reader.
-func (m *Memory) Runs(tenant string, before actor.CallID, limit int, roots bool) ([]RunOwner, error) {
-	all := m.runs[tenant]
-	if !before.IsZero() {
-		at, _ := searchRun(all, before)
-		all = all[:at]
-	}
-	var newest []RunOwner
-	for _, owner := range slices.Backward(all) {
-		if len(newest) >= limit {
+func (m *Memory) Runs(tenant string, f runs.Filter, before actor.CallID, limit int) (runs.Page, error) {
+	from, to := f.Range()
+	var page runs.Page
+	var last actor.CallID
+	read := 0
+	for i := range slices.Backward(m.runs[tenant]) {
+		s := &m.runs[tenant][i]
+		if !before.IsZero() && s.Run.Compare(before) >= 0 || !to.IsZero() && s.Run.Compare(to) >= 0 {
+			continue
+		}
+		if s.Run.Compare(from) < 0 {
 			break
 		}
-		if !roots || owner.Root == owner.Run {
-			newest = append(newest, owner)
+		if len(page.All) >= limit || read >= ListedRowsMax {
+			page.Next = last
+			break
+		}
+		read++
+		if last = s.Run; f.Selects(s) {
+			page.All = append(page.All, cloneSummary(s))
 		}
 	}
-	return newest, nil
+	return page, nil
 }

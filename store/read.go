@@ -223,11 +223,11 @@ func (r Rows) Run(tenant string, run actor.CallID) (owner RunOwner, ok bool, err
 	if !ok || err != nil {
 		return RunOwner{}, false, err
 	}
-	id, root, err := decodeOwner(value)
+	s, err := decodeSummary(run, value)
 	if err != nil {
 		return RunOwner{}, false, fmt.Errorf("key %s: %w", runKey(tenant, run), err)
 	}
-	return RunOwner{run, root, id}, true, nil
+	return RunOwner{run, s.Root, s.Actor}, true, nil
 }
 
 // Events implements Reader.
@@ -286,44 +286,6 @@ func readEvents(key []byte, prefix int, value []byte, each func(seq uint64, body
 		seq++
 	}
 	return nil
-}
-
-// Runs implements Reader. IDs of runs grow with time, so the scan ends once limit runs
-// are found.
-func (r Rows) Runs(tenant string, before actor.CallID, limit int, roots bool) ([]RunOwner, error) {
-	prefix := tenantKey(tenant, 'r')
-	to := prefixEnd(prefix)
-	if !before.IsZero() {
-		to = runKey(tenant, before)
-	}
-	var newest []RunOwner
-	var failure error
-	err := r.KV.ScanBack(prefix, to, func(key, value []byte) bool {
-		if len(newest) >= limit {
-			return false
-		}
-		run, err := actor.ParseCallID(string(key[len(prefix):]))
-		if err != nil {
-			failure = fmt.Errorf("key %s: %w", key, err)
-			return false
-		}
-		id, root, err := decodeOwner(value)
-		if err != nil {
-			failure = fmt.Errorf("key %s: %w", key, err)
-			return false
-		}
-		if !roots || root == run {
-			newest = append(newest, RunOwner{run, root, id})
-		}
-		return true
-	})
-	if failure != nil {
-		err = failure
-	}
-	if err != nil {
-		return nil, err
-	}
-	return newest, nil
 }
 
 // CheckFormat returns an error if a KV was written in another format version. An empty

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 )
 
 func TestLoadRoundTrip(t *testing.T) {
@@ -192,9 +193,9 @@ func TestReadRunsAndEvents(t *testing.T) {
 		t.Error("another tenant's run was found")
 	}
 	for limit, want := range map[int][]uint64{1: {5}, 3: {5, 4, 3}, 5: {5, 4, 3, 2, 1}, 9: {5, 4, 3, 2, 1}, 0: nil} {
-		owners, err := l.Runs("default", actor.CallID{}, limit, true)
+		page, err := l.Runs("default", runs.Filter{}, actor.CallID{}, limit)
 		var got []uint64
-		for _, o := range owners {
+		for _, o := range page.All {
 			for i := range uint64(6) {
 				if o.Run == s.run(i) {
 					got = append(got, i)

@@ -2,7 +2,10 @@
 
 package store
 
-import "github.com/troupe-run/troupe/actor"
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
 
 // Reader reads a log by entries, actors and runs. Only its implementations know the form
 // in which a log is stored.
@@ -22,10 +25,28 @@ type Reader interface {
 	// Events returns at most limit events of a run, in order, with numbers greater than
 	// the argument after.
 	Events(tenant string, run actor.CallID, after uint64, limit int) ([]RunEvent, error)
-	// Runs returns at most limit runs of a tenant, newest first, that are older than the
-	// argument before. If before is zero, it starts at the newest run. If roots is set, it
-	// returns only root runs.
-	Runs(tenant string, before actor.CallID, limit int, roots bool) ([]RunOwner, error)
+	// Runs returns a page of the runs of a tenant that a filter selects: at most limit
+	// runs that are older than the argument before. If before is zero, it starts at the
+	// newest run. The work for a page is bounded, whatever the filter selects.
+	Runs(tenant string, f runs.Filter, before actor.CallID, limit int) (runs.Page, error)
+}
+
+// EachRun calls the callback each for every run of a tenant that a filter selects,
+// newest first.
+func EachRun(r Reader, tenant string, f runs.Filter, each func(*runs.Summary)) error {
+	const pageRuns = 256
+	for before := (actor.CallID{}); ; {
+		page, err := r.Runs(tenant, f, before, pageRuns)
+		if err != nil {
+			return err
+		}
+		for i := range page.All {
+			each(&page.All[i])
+		}
+		if before = page.Next; before.IsZero() {
+			return nil
+		}
+	}
 }
 
 // RunOwner is the actor that accepted a run, and the root of its call tree.

@@ -2,7 +2,10 @@
 
 package store
 
-import "github.com/troupe-run/troupe/actor"
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
 
 // Record is one change of one actor. The set of implementations is closed.
 type Record interface{ at() actor.Time }
@@ -172,4 +175,7 @@ type Entry struct {
 	// WasDue and Due are the actor's times in the expiry index before and after the
 	// entry: the earliest deadline of its open runs; 0 if none is open.
 	WasDue, Due actor.Time
+	// Summary is the summary of the run after the entry, if the entry changes it. It
+	// is stored in the index only.
+	Summary *runs.Summary
 }

@@ -45,6 +45,7 @@ type rowWriter struct {
 	lastSnapshot   map[actor.ID]int // index of each actor's newest snapshot in the batch; only this one is put, because a second put of a key would make the first digest wrong
 	events         []eventRef
 	blobs          map[string]bool
+	indexed        map[actor.CallID]bool // runs whose index row the batch has
 	payloads       []Payload
 
 	batch   uint64
@@ -67,7 +68,7 @@ const scratchBytesMax = 1 << 20
 
 func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
 	return rowWriter{node: node, salts: rand.NewChaCha8(seed), actors: map[actor.ID]int{}, runs: map[actor.CallID]int{},
-		lastSnapshot: map[actor.ID]int{}, blobs: map[string]bool{}}
+		lastSnapshot: map[actor.ID]int{}, blobs: map[string]bool{}, indexed: map[actor.CallID]bool{}}
 }
 
 // write returns the rows of a batch and the payloads of its rows with content. Each
@@ -77,7 +78,7 @@ func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
 //
 //	entries          one row per actor, split at snapshots; large parts as blobs
 //	Snapshot         the actor's only snapshot row: the last of the batch
-//	Accepted         owner of the run
+//	Summary          index row of the run: the last of the batch
 //	events           one row per run
 //	WasDue != Due    the actor's move in the expiry index
 func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads []Payload) {
@@ -91,11 +92,7 @@ func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads [
 	for list := range w.byRun.heads {
 		w.putEvents(entries, list)
 	}
-	for i := range entries {
-		if r, ok := entries[i].Record.(Accepted); ok {
-			w.rows = append(w.rows, Row{Key: runKey(entries[i].Actor.Tenant, r.Call.ID), Value: encodeOwner(entries[i].Actor, r.Call.Root)})
-		}
-	}
+	w.putSummaries(entries)
 	rows, w.segment, w.rows = append(w.rows, dueRows(entries)...), w.values.Buf, nil
 	w.values.Buf = w.segment[len(w.segment):] // the next batch uses the rest of the buffer
 	if cap(w.content.Buf)+cap(w.entry.Buf) > scratchBytesMax {
@@ -185,10 +182,7 @@ func (w *rowWriter) groupRows(entries []Entry) {
 // put appends a row and its payload. The value of the row is node, batch and salt,
 // followed by the content.
 func (w *rowWriter) put(key, content []byte) {
-	if need := sealedBytesMax(w.node, content); cap(w.values.Buf)-len(w.values.Buf) < need {
-		w.values.Buf = make([]byte, 0, max(need, segmentBytes))
-	}
-	from := len(w.values.Buf)
+	from := w.reserve(sealedBytesMax(w.node, content))
 	w.values.String(string(w.node))
 	w.values.Uint(w.batch)
 	salt := len(w.values.Buf)
@@ -198,6 +192,15 @@ func (w *rowWriter) put(key, content []byte) {
 	value := w.values.Buf[from:len(w.values.Buf):len(w.values.Buf)]
 	w.rows = append(w.rows, Row{Key: key, Value: value})
 	w.payloads = append(w.payloads, Payload{key, actor.HashOf(value)})
+}
+
+// reserve makes room for a value of up to this many bytes in w.values, and returns
+// the offset at which it begins.
+func (w *rowWriter) reserve(bytes int) int {
+	if cap(w.values.Buf)-len(w.values.Buf) < bytes {
+		w.values.Buf = make([]byte, 0, max(bytes, segmentBytes))
+	}
+	return len(w.values.Buf)
 }
 
 // segmentBytes is the minimum size of a buffer for values.
@@ -246,6 +249,37 @@ func (w *rowWriter) putEvents(entries []Entry, list int) {
 	w.put(key, w.content.Buf)
 }
 
+// putSummaries puts the index rows of runs. A row of version 1, also that of an entry
+// without summary, has only the owner and the root.
+func (w *rowWriter) putSummaries(entries []Entry) {
+	clear(w.indexed)
+	for i := len(entries) - 1; i >= 0; i-- {
+		e := &entries[i]
+		accepted, ok := e.Record.(Accepted)
+		run, root := accepted.Call.ID, accepted.Call.Root
+		if e.Summary != nil {
+			run, root, ok = e.Summary.Run, e.Summary.Root, true
+		}
+		if !ok || w.indexed[run] {
+			continue
+		}
+		w.indexed[run] = true
+		start := w.reserve(indexRowBytes)
+		w.values.Buf = run.AppendTo(appendTenantKey(w.values.Buf, e.Actor.Tenant, 'r'))
+		from := len(w.values.Buf)
+		if e.Summary != nil && !w.version1 {
+			w.values.Buf = appendSummary(w.values.Buf, e.Summary)
+		} else {
+			w.values.Buf = appendOwner(w.values.Buf, e.Actor, root)
+		}
+		to := len(w.values.Buf)
+		w.rows = append(w.rows, Row{Key: w.values.Buf[start:from:from], Value: w.values.Buf[from:to:to]})
+	}
+}
+
+// indexRowBytes is the space reserved for an index row. Longer rows are rare.
+const indexRowBytes = 1 << 10
+
 // eventSeparator separates the bodies of events in a row. Canonical JSON never contains it.
 const eventSeparator = '\n'
 
@@ -293,26 +327,6 @@ func unseal(value []byte) (node actor.NodeID, batch uint64, content []byte, err 
 	d.Raw(saltBytes)
 	content = d.Raw(int(d.UintMax(1<<31-1, "length")))
 	return node, batch, content, d.End()
-}
-
-func encodeOwner(id actor.ID, root actor.CallID) []byte {
-	var e actor.Encoder
-	e.Uint(frameVersion)
-	e.ID(id)
-	e.CallID(root)
-	return e.Buf
-}
-
-func decodeOwner(value []byte) (id actor.ID, root actor.CallID, err error) {
-	d := newDecoder(value)
-	if err := d.readVersion("owner", frameVersion); err != nil {
-		return id, root, err
-	}
-	id, root = d.ID(), d.CallID()
-	if id == (actor.ID{}) {
-		d.Fail("run without actor")
-	}
-	return id, root, d.End()
 }
 
 // pack appends an entry to the content of a row, without event bodies. Large parts are

@@ -41,22 +41,29 @@ Examples:
 
 // Run executes the command.
 func (c *AgentsListCmd) Run(s streams) error {
-	body, err := c.client().get("/v1/agents")
+	var all []jsontext.Value
+	err := c.client().pages("/v1/agents", func(body []byte) (next string, err error) {
+		var page struct {
+			Agents []jsontext.Value `json:"agents"`
+			Next   string           `json:"next_cursor"`
+		}
+		err = json.Unmarshal(body, &page)
+		all = append(all, page.Agents...)
+		return page.Next, err
+	})
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		return printJSON(s.out, body)
-	}
-	var in struct {
-		Agents []agentView `json:"agents"`
-	}
-	if err := json.Unmarshal(body, &in); err != nil {
-		return err
+		return writeJSON(s.out, map[string][]jsontext.Value{"agents": all})
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "AGENT\tKIND\tSTATUS\tLAST HEARTBEAT\tSERVED\tDESCRIPTION")
-	for _, a := range in.Agents {
+	for _, raw := range all {
+		var a agentView
+		if err := json.Unmarshal(raw, &a); err != nil {
+			return err
+		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, a.Kind, cmp.Or(a.healthText(), "-"), cmp.Or(a.LastSeen, "-"), a.servedText(), a.Doc)
 	}
 	return w.Flush()

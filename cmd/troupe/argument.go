@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -74,7 +76,7 @@ func resolveRun(from source, text, list string) (actor.CallID, error) {
 	if !runPrefix.MatchString(text) {
 		return id, fmt.Errorf("%w, or at least its first four characters (see: %s)", err, list)
 	}
-	body, err := from.runs(prefixRunsMax)
+	body, err := from.runs(url.Values{"limit": {strconv.Itoa(prefixRunsMax)}})
 	if err != nil {
 		return id, err
 	}

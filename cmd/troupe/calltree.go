@@ -41,6 +41,19 @@ type runView struct {
 		Error  *runError `json:"error"`
 	} `json:"children"`
 	Error *runError `json:"error"`
+	Usage tokens    `json:"usage"`
+	Tree  tokens    `json:"tree_usage"`
+}
+
+// tokens is the usage of a run or of a tree.
+type tokens struct {
+	Input  int64 `json:"input_tokens"`
+	Output int64 `json:"output_tokens"`
+	Total  int64 `json:"total_tokens"`
+}
+
+func (t tokens) String() string {
+	return fmt.Sprintf("%d (%d in, %d out)", t.Total, t.Input, t.Output)
 }
 
 type runError struct {
@@ -80,6 +93,12 @@ func (r *runView) print(w io.Writer) {
 	if len(r.Chain) > 0 {
 		fmt.Fprintf(w, "chain    %s\n", strings.Join(r.Chain, " -> "))
 	}
+	if r.Usage != (tokens{}) {
+		fmt.Fprintf(w, "tokens   %s\n", r.Usage)
+	}
+	if r.Tree != r.Usage {
+		fmt.Fprintf(w, "in tree  %s\n", r.Tree)
+	}
 	if r.Text != "" {
 		fmt.Fprintf(w, "answer   %s\n", r.Text)
 	}
@@ -104,6 +123,9 @@ func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix 
 	fmt.Fprintf(w, "  depth %d  time left %s", r.Depth, formatMillis(r.Left))
 	if took, ok := elapsed(r.Created, r.Ended); ok {
 		fmt.Fprintf(w, "  took %s", took.Round(100*time.Microsecond))
+	}
+	if r.Tree != (tokens{}) {
+		fmt.Fprintf(w, "  tokens %d of %d", r.Usage.Total, r.Tree.Total)
 	}
 	fmt.Fprintf(w, "  run %s\n", r.Run)
 	for i, c := range r.Children {

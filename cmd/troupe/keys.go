@@ -247,14 +247,17 @@ func (k serverKeys) create(name, user string, scopes []string, expires actor.Tim
 }
 
 func (k serverKeys) list() ([]key, error) {
-	body, err := k.get("/v1/keys")
-	if err != nil {
-		return nil, err
-	}
-	var out struct {
-		Keys []key `json:"keys"`
-	}
-	return out.Keys, json.Unmarshal(body, &out)
+	all := []key{}
+	err := k.pages("/v1/keys", func(body []byte) (next string, err error) {
+		var page struct {
+			Keys []key  `json:"keys"`
+			Next string `json:"next_cursor"`
+		}
+		err = json.Unmarshal(body, &page)
+		all = append(all, page.Keys...)
+		return page.Next, err
+	})
+	return all, err
 }
 
 func (k serverKeys) revoke(id string) ([]string, error) {

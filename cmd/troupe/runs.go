@@ -6,70 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/runs"
 )
 
 // RunsCmd groups the commands that show and control runs.
 type RunsCmd struct {
-	List   RunsListCmd   `cmd:"" help:"List the newest runs."`
+	List   RunsListCmd   `cmd:"" help:"List runs, newest first."`
 	Show   RunsShowCmd   `cmd:"" help:"Show a run; with --tree, also the runs it called."`
 	Events RunsEventsCmd `cmd:"" help:"Print the events of a run."`
 	Signal RunsSignalCmd `cmd:"" help:"Send a signal to a waiting run."`
 	Cancel RunsCancelCmd `cmd:"" help:"Cancel a run and the runs it waits for."`
-}
-
-// RunsListCmd lists the newest runs.
-type RunsListCmd struct {
-	SourceFlags
-	Limit int  `default:"20" help:"Maximum number of runs, 1 to 200 (${default})."`
-	JSON  bool `help:"Print JSON."`
-}
-
-// Help returns the text shown below the flags.
-func (RunsListCmd) Help() string {
-	return "Examples:\n  troupe runs list\n  troupe runs list --data data --limit 5"
-}
-
-// Run executes the command.
-func (c *RunsListCmd) Run(s streams) error {
-	if c.Limit < 1 || c.Limit > gateway.RunsMax {
-		return fmt.Errorf("--limit: want 1 to %d, got %d", gateway.RunsMax, c.Limit)
-	}
-	return c.withSource(func(from source) error {
-		body, err := from.runs(c.Limit)
-		if err != nil || c.JSON {
-			return printJSONOrError(s.out, body, err)
-		}
-		var in struct {
-			Runs []runView `json:"runs"`
-		}
-		if err := json.Unmarshal(body, &in); err != nil {
-			return err
-		}
-		var columns strings.Builder
-		w := tabwriter.NewWriter(&columns, 0, 0, 2, ' ', 0)
-		for _, r := range in.Runs {
-			fmt.Fprintf(w, "%s\t%s\t%s\t\n", r.Run, r.Created, r.Actor)
-		}
-		if err := w.Flush(); err != nil {
-			return err
-		}
-		lines := strings.Split(columns.String(), "\n")
-		for i, r := range in.Runs {
-			fmt.Fprint(s.out, lines[i])
-			r.writeStatus(s.out)
-			fmt.Fprintln(s.out)
-		}
-		return nil
-	})
 }
 
 // RunsShowCmd shows one run.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/node"
 )
@@ -39,7 +41,7 @@ type SourceFlags struct {
 
 // source returns the runs of a server or a data folder as JSON.
 type source interface {
-	runs(limit int) ([]byte, error)
+	runs(q url.Values) ([]byte, error) // the parameters of GET /v1/runs
 	run(id actor.CallID) ([]byte, error)
 	events(id actor.CallID, after uint64, wait time.Duration) ([]byte, error)
 	close() error
@@ -69,9 +71,22 @@ type dataDir struct {
 
 func (f dataDir) close() error { return f.disk.Close() }
 
-func (f dataDir) runs(limit int) ([]byte, error) {
-	list, err := f.view.Runs(limit)
-	return list.AppendJSON(nil), err
+func (f dataDir) runs(q url.Values) ([]byte, error) {
+	limit, err := strconv.Atoi(q.Get("limit"))
+	if err != nil {
+		return nil, err
+	}
+	filter, r := ingress.RunFilter(q.Get)
+	list := ingress.RunList(f.view.Tenant, &filter)
+	var before actor.CallID
+	if r == nil {
+		before, r = ingress.ParseRunCursor(list, q.Get("cursor"))
+	}
+	if r != nil {
+		return nil, r
+	}
+	found, err := f.view.Runs(command.RunsQuery{Filter: filter, Before: before, Limit: limit})
+	return ingress.AppendRuns(nil, list, &found.Page), err
 }
 
 func (f dataDir) run(id actor.CallID) ([]byte, error) {
@@ -122,9 +137,7 @@ func (c client) newRequest(ctx context.Context, method, path string, body []byte
 	return r, nil
 }
 
-func (c client) runs(limit int) ([]byte, error) {
-	return c.get(fmt.Sprintf("/v1/runs?limit=%d", limit))
-}
+func (c client) runs(q url.Values) ([]byte, error)   { return c.get("/v1/runs?" + encodeQuery(q)) }
 func (c client) run(id actor.CallID) ([]byte, error) { return c.get("/v1/runs/" + id.String()) }
 func (c client) close() error                        { return nil }
 
@@ -135,6 +148,27 @@ func (c client) events(id actor.CallID, after uint64, wait time.Duration) ([]byt
 func (c client) get(path string) ([]byte, error) {
 	_, body, err := c.do(context.Background(), http.MethodGet, path, nil)
 	return body, err
+}
+
+// encodeQuery returns the parameters as a query. Times keep their colons, because a
+// server accepts no escapes.
+func encodeQuery(q url.Values) string { return strings.ReplaceAll(q.Encode(), "%3A", ":") }
+
+// pages gets all pages of a list of agents or keys. The callback each returns the cursor
+// of the next page.
+func (c client) pages(path string, each func(body []byte) (next string, err error)) error {
+	q := url.Values{"limit": {strconv.Itoa(gateway.NamesMax)}}
+	for {
+		body, err := c.get(path + "?" + encodeQuery(q))
+		if err != nil {
+			return err
+		}
+		next, err := each(body)
+		if err != nil || next == "" {
+			return err
+		}
+		q.Set("cursor", next)
+	}
 }
 
 func (c client) post(path string, body any) (status int, answer []byte, err error) {

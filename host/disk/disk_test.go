@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -64,9 +65,9 @@ func TestReadOnlyOpenChangesNothing(t *testing.T) {
 	if n, err := checkEntries(d, s.id); n != 3 || err != nil || d.Node() != "n1" {
 		t.Errorf("got %d entries of node %s, error %v", n, d.Node(), err)
 	}
-	runs, err := d.Runs(actor.DefaultTenant, actor.CallID{}, 9, true)
-	if err != nil || len(runs) != 2 || runs[0].Run.Compare(runs[1].Run) <= 0 {
-		t.Errorf("got runs %v, error %v, want the newest first", runs, err)
+	page, err := d.Runs(actor.DefaultTenant, runs.Filter{}, actor.CallID{}, 9)
+	if newest := page.All; err != nil || len(newest) != 2 || newest[0].Run.Compare(newest[1].Run) <= 0 {
+		t.Errorf("got runs %v, error %v, want the newest first", newest, err)
 	}
 	if err := d.Apply([]store.Row{store.FormatRow()}); err == nil {
 		t.Error("Apply succeeded on a read-only store")

@@ -17,9 +17,10 @@ import (
 // entryGenerator generates the entries of one actor: a sequence of calls, each
 // in two entries. Every seventh entry has a message that is stored as a blob.
 type entryGenerator struct {
-	id  actor.ID
-	n   uint64
-	due actor.Time
+	id    actor.ID
+	n     uint64
+	due   actor.Time
+	state store.Journal
 }
 
 func newEntryGenerator(name string) *entryGenerator {
@@ -49,6 +50,9 @@ func (s *entryGenerator) next() store.Entry {
 		e.Events = []store.RunEvent{{Run: run, Seq: 2, Body: runs.Encode(runs.Event{Run: run, Seq: 2, At: e.Record.(store.Ended).At, Type: runs.RunDone, Status: actor.Succeeded, Text: "gone"})}}
 	}
 	s.due = e.Due
+	if summary, changed, err := s.state.ApplyEntrySummarized(e); err == nil && changed {
+		e.Summary = &summary
+	}
 	return e
 }
 

@@ -307,7 +307,10 @@ func (p *powerTest) resume(ctx context.Context, o powerLoss, each func(store.Run
 	if err != nil {
 		return err
 	}
-	all, err := n.disk.Runs(actor.DefaultTenant, actor.CallID{}, 1000, false)
+	var all []store.RunOwner
+	err = store.EachRun(n.disk, actor.DefaultTenant, runs.Filter{Calls: true, System: true}, func(s *runs.Summary) {
+		all = append(all, store.RunOwner{Run: s.Run, Root: s.Root, Actor: s.Actor})
+	})
 	for _, run := range all {
 		record, e := recordOf(n.disk, run.Run)
 		if err = errors.Join(err, e); e != nil || record.Ended != 0 {

@@ -247,13 +247,7 @@ func TestRunResumesAfterProcessRestart(t *testing.T) {
 	}
 	helpers := 0
 	if err := n.Read(testContext(t), func(log store.Reader) error {
-		owners, err := log.Runs(actor.DefaultTenant, actor.CallID{}, 100, false)
-		for _, o := range owners {
-			if o.Actor.Agent == "helper" {
-				helpers++
-			}
-		}
-		return err
+		return store.EachRun(log, actor.DefaultTenant, runs.Filter{Agent: "helper", Calls: true}, func(*runs.Summary) { helpers++ })
 	}); err != nil || helpers != 1 {
 		t.Errorf("helper was called %d times, want 1: %v", helpers, err)
 	}

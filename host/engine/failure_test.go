@@ -64,13 +64,7 @@ func TestFailedCellRestarts(t *testing.T) {
 			// Open work of the failed cell resumes.
 			var run actor.CallID
 			if err := n.Read(testContext(t), func(log store.Reader) error {
-				owners, err := log.Runs(actor.DefaultTenant, actor.CallID{}, 10_000, true)
-				for _, o := range owners {
-					if o.Actor.Agent == "coordinator" {
-						run = o.Run
-					}
-				}
-				return err
+				return store.EachRun(log, actor.DefaultTenant, runs.Filter{Agent: "coordinator"}, func(s *runs.Summary) { run = s.Run })
 			}); err != nil {
 				t.Fatal(err)
 			}

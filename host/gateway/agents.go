@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -165,6 +166,7 @@ func (v *agentView) setServed(served map[string]uint64, all bool) {
 func (s *Server) listAgents(ctx *fasthttp.RequestCtx) {
 	out := struct {
 		Agents []agentView `json:"agents"`
+		Next   string      `json:"next_cursor,omitzero"`
 	}{Agents: []agentView{}}
 	all, err := s.agents(ctx)
 	if err != nil {
@@ -176,12 +178,18 @@ func (s *Server) listAgents(ctx *fasthttp.RequestCtx) {
 		s.respondError(ctx, err)
 		return
 	}
-	for _, d := range all {
-		if !d.System {
-			v := s.newAgentView(d)
-			v.setServed(served, known)
-			out.Agents = append(out.Agents, v)
-		}
+	all = slices.DeleteFunc(slices.Clone(all), func(d command.Agent) bool { return d.System })
+	slices.SortFunc(all, func(a, b command.Agent) int { return strings.Compare(a.Name, b.Name) })
+	page, next, p := namesPage(ctx, "agents", all, func(d *command.Agent) string { return d.Name })
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	out.Next = next
+	for _, d := range page {
+		v := s.newAgentView(d)
+		v.setServed(served, known)
+		out.Agents = append(out.Agents, v)
 	}
 	respondJSON(ctx, http.StatusOK, out)
 }

@@ -147,7 +147,7 @@ func respondReply(ctx *fasthttp.RequestCtx, to actor.ID, reply *actor.Reply) {
 	if len(reply.Warnings) > 0 {
 		b = append(b, ']')
 	}
-	b = append(b, '}')
+	b = append(runs.AppendUsage(b, reply.Usage, reply.Tree), '}')
 	respond(ctx, http.StatusOK, b)
 	if *buf = b; cap(b) > pooledBufferMax {
 		*buf = nil

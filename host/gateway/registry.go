@@ -93,8 +93,15 @@ func newKeyView(k ingress.Key) keyView {
 func (s *Server) listKeys(ctx *fasthttp.RequestCtx) {
 	out := struct {
 		Keys []keyView `json:"keys"`
+		Next string    `json:"next_cursor,omitzero"`
 	}{Keys: []keyView{}}
-	for _, key := range s.config.Keys.All() {
+	page, next, p := namesPage(ctx, "keys", s.config.Keys.All(), func(k *ingress.Key) string { return k.ID })
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	out.Next = next
+	for _, key := range page {
 		out.Keys = append(out.Keys, newKeyView(key))
 	}
 	respondJSON(ctx, http.StatusOK, out)

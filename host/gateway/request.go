@@ -53,7 +53,9 @@ func headers(ctx *fasthttp.RequestCtx, name string) (all []string) {
 // routeParams lists the query parameters of each route. A route without an entry
 // takes none.
 var routeParams = map[string][]string{
-	"GET /v1/runs":             {"limit"},
+	"GET /v1/agents":           {"limit", "cursor"},
+	"GET /v1/keys":             {"limit", "cursor"},
+	"GET /v1/runs":             slices.Concat([]string{"limit", "cursor"}, ingress.RunParams),
 	"GET /v1/runs/{id}":        {"tree"},
 	"GET /v1/runs/{id}/events": {"after", "limit", "wait_ms", "tree"},
 }
@@ -78,8 +80,7 @@ func checkQuery(ctx *fasthttp.RequestCtx, known []string) *problem {
 	return nil
 }
 
-// queryUint parses a number of the query. A missing number yields the default,
-// and a number above the maximum yields the maximum.
+// queryUint parses a number of the query. A missing number yields the default.
 func queryUint(ctx *fasthttp.RequestCtx, name string, defaultValue, maxValue uint64) (uint64, *problem) {
 	if !ctx.QueryArgs().Has(name) {
 		return defaultValue, nil
@@ -88,7 +89,10 @@ func queryUint(ctx *fasthttp.RequestCtx, name string, defaultValue, maxValue uin
 	if err != nil {
 		return 0, invalid(http.StatusBadRequest, name, name+": want a non-negative number")
 	}
-	return min(n, maxValue), nil
+	if n > maxValue {
+		return 0, invalid(http.StatusBadRequest, name, fmt.Sprintf("%s: want at most %d, got %d", name, maxValue, n))
+	}
+	return n, nil
 }
 
 // queryLimit parses the maximum number of items of a page, at least 1: an empty page

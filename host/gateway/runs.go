@@ -17,14 +17,6 @@ import (
 	"github.com/troupe-run/troupe/internal/command"
 )
 
-// Bounds of the lists in responses.
-const (
-	RunsMax       = command.RunsMax
-	RunsDefault   = 20
-	EventsMax     = command.EventsMax
-	EventsDefault = 200
-)
-
 const (
 	signalTimeout  = 30 * time.Second
 	cancelTimeout  = 5 * time.Second
@@ -50,20 +42,6 @@ func (s *Server) follow(by caller, run actor.CallID) (updates <-chan struct{}, s
 	return s.node.Follow(ctx, command.Follow{By: by.Principal, Run: run})
 }
 
-func (s *Server) listRuns(ctx *fasthttp.RequestCtx) {
-	limit, p := queryLimit(ctx, RunsDefault, RunsMax)
-	if p != nil {
-		p.write(ctx)
-		return
-	}
-	list, err := lookup(s, callerOf(ctx), command.RunsQuery{Limit: int(limit)})
-	if err != nil {
-		s.respondError(ctx, err)
-		return
-	}
-	respond(ctx, http.StatusOK, list.AppendJSON(nil))
-}
-
 func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
 	id, p := pathRunID(ctx)
 	tree := false
@@ -74,60 +52,63 @@ func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
+	if tree {
+		by := callerOf(ctx)
+		s.scan(ctx, func(reading context.Context) func() {
+			body, err := s.appendTree(reading, by, id)
+			if err != nil {
+				return func() { s.respondError(ctx, err) }
+			}
+			return func() { respond(ctx, http.StatusOK, body) }
+		})
+		return
+	}
 	run, err := lookup(s, callerOf(ctx), command.RunQuery{Run: id})
 	if err != nil {
 		s.respondError(ctx, err)
 		return
 	}
-	if tree {
-		s.respondTree(ctx, run)
-		return
-	}
 	respond(ctx, http.StatusOK, run.AppendJSON(nil))
 }
 
-// respondTree answers with a run and the runs below it, each before those that it
+// appendTree returns a run and the runs below it as JSON, each before those that it
 // called, in the order of the calls. It lists at most RunsMax runs. A call whose run
 // has not begun is listed by its caller only.
-func (s *Server) respondTree(ctx *fasthttp.RequestCtx, root command.Run) {
-	var tree command.Runs
+func (s *Server) appendTree(ctx context.Context, by caller, id actor.CallID) ([]byte, error) {
+	run, err := command.Find(ctx, s.node, by.Principal, command.RunQuery{Run: id})
+	if err != nil {
+		return nil, err
+	}
+	body := []byte(`{"runs":[`)
 	var next []actor.CallID // the last one comes first
-	for run := root; ; {
+	for listed := 1; ; listed++ {
 		run.Shorten()
-		tree.All = append(tree.All, run)
+		body = run.AppendJSON(body)
 		for _, call := range slices.Backward(run.Record.Children) {
 			if call.Run != (actor.CallID{}) { // else it was refused before it was sent
 				next = append(next, call.Run)
 			}
 		}
-		var err error
-		run, next, err = s.nextRun(callerOf(ctx), next)
-		if err != nil {
-			s.respondError(ctx, err)
-			return
+		if run, next, err = s.nextRun(ctx, by, next); err != nil {
+			return nil, err
 		}
-		if run.Owner.Run == (actor.CallID{}) {
-			break
+		switch {
+		case run.Owner.Run == actor.CallID{}:
+			return append(body, "]}"...), nil
+		case listed == RunsMax:
+			return append(body, `],"truncated":true}`...), nil
 		}
-		if len(tree.All) == RunsMax {
-			next = append(next, run.Owner.Run)
-			break
-		}
+		body = append(body, ',')
 	}
-	body := tree.AppendJSON(nil)
-	if len(next) > 0 {
-		body = append(body[:len(body)-1], `,"truncated":true}`...)
-	}
-	respond(ctx, http.StatusOK, body)
 }
 
 // nextRun returns the last run of a stack that has begun, and the stack without it.
 // The run is empty if none has.
-func (s *Server) nextRun(by caller, stack []actor.CallID) (command.Run, []actor.CallID, error) {
+func (s *Server) nextRun(ctx context.Context, by caller, stack []actor.CallID) (command.Run, []actor.CallID, error) {
 	for len(stack) > 0 {
 		id := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
-		run, err := lookup(s, by, command.RunQuery{Run: id})
+		run, err := command.Find(ctx, s.node, by.Principal, command.RunQuery{Run: id})
 		if r := (*actor.Refusal)(nil); errors.As(err, &r) && r.Reason == actor.NotFound {
 			continue
 		}

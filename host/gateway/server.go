@@ -62,7 +62,8 @@ type Server struct {
 	http       *fasthttp.Server // of Serve
 	ownerHTTP  *fasthttp.Server // of ServeOwner
 	router     *router.Router   // all routes
-	streams    streamLimiter
+	streams    limiter
+	scans      limiter // requests that read lists and trees of runs
 	wrongKeys  wrongKeys
 	lingering  lingerer // served connections
 	excess     lingerer // connections over a limit
@@ -78,7 +79,8 @@ type Server struct {
 func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s := &Server{node: node, log: log, config: config.withDefaults(), clock: time.Now, draining: make(chan struct{}), stopping: make(chan struct{}),
 		lingering: make(lingerer, lingeringMax), excess: make(lingerer, lingeringExcessMax)}
-	s.streams.maxOpen = s.config.Streams
+	s.streams.maxOpen, s.streams.remedy = s.config.Streams, "event streams are open, which is the limit: close some, or request JSON with Accept: application/json"
+	s.scans.maxOpen, s.scans.remedy = ScansMax, "requests read lists of runs, which is the limit: repeat this one later"
 	s.wrongKeys.now, s.wrongKeys.debts = time.Now, map[netip.Prefix]time.Time{}
 	s.metrics = newMetrics(s)
 	r := router.New()

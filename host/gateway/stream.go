@@ -33,27 +33,28 @@ const (
 	lastEventID          = "Last-Event-ID"
 )
 
-// streamLimiter bounds the number of open streams.
-type streamLimiter struct {
+// limiter bounds the number of open streams.
+type limiter struct {
 	maxOpen  int
+	remedy   string // end of the sentence of a refusal, which begins with the number
 	mu       sync.Mutex
 	open     int
 	idle     chan struct{} // non-nil while waitIdle waits; closed when no stream is open
-	done     uint64        // streams that have ended
+	done     uint64        // those that have ended
 	turnover actor.Turnover
 }
 
-func (s *streamLimiter) acquire() *actor.Refusal {
+func (s *limiter) acquire() *actor.Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open >= s.maxOpen {
-		return actor.RefuseBusy(actor.ScopeNode, s.turnover.RetryAfter(wallTime(), s.done, rand.Uint64()), "%d event streams are open, which is the limit: close some, or request JSON with Accept: application/json", s.open)
+		return actor.RefuseBusy(actor.ScopeNode, s.turnover.RetryAfter(wallTime(), s.done, rand.Uint64()), "%d %s", s.open, s.remedy)
 	}
 	s.open++
 	return nil
 }
 
-func (s *streamLimiter) release() {
+func (s *limiter) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done++
@@ -63,14 +64,14 @@ func (s *streamLimiter) release() {
 	}
 }
 
-func (s *streamLimiter) count() int {
+func (s *limiter) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open
 }
 
 // waitIdle waits until no stream is open, or until ctx is done.
-func (s *streamLimiter) waitIdle(ctx context.Context) error {
+func (s *limiter) waitIdle(ctx context.Context) error {
 	s.mu.Lock()
 	if s.open == 0 {
 		s.mu.Unlock()
@@ -131,7 +132,7 @@ type streamConn struct {
 }
 
 // streamRun answers with a stream of the events that follow a cursor. The caller
-// has acquired a slot of the streamLimiter. onEnd is called exactly once, when the
+// has acquired a slot of the limiter. onEnd is called exactly once, when the
 // stream has ended.
 func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool, cursor ingress.Cursor, onEnd func()) {
 	t := &streamConn{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: cursor, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}), run: run, by: callerOf(ctx), conn: ctx.Conn(), started: s.clock(),

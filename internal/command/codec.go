@@ -101,6 +101,8 @@ func (e *encoder) query(q Query) {
 		e.CallID(q.Run)
 	case RunsQuery:
 		e.Uint(tagRuns)
+		e.filter(&q.Filter)
+		e.CallID(q.Before)
 		e.Int(int64(q.Limit))
 	case WaitingQuery:
 		e.Uint(tagWaiting)
@@ -133,7 +135,7 @@ func (d *decoder) query() Query {
 	case tagRun:
 		return RunQuery{d.CallID()}
 	case tagRuns:
-		return RunsQuery{int(d.Int())}
+		return RunsQuery{d.filter(), d.CallID(), int(d.Int())}
 	case tagWaiting:
 		return WaitingQuery{d.CallID()}
 	case tagEvents:
@@ -163,7 +165,8 @@ func (e *encoder) result(r Result) {
 		e.run(&r)
 	case Runs:
 		e.Uint(tagRuns)
-		list(e, r.All, e.run)
+		list(e, r.Page.All, e.summary)
+		e.CallID(r.Page.Next)
 	case Waiting:
 		e.Uint(tagWaiting)
 		e.Uint(uint64(r.Status))
@@ -200,7 +203,7 @@ func (d *decoder) result() Result {
 	case tagRun:
 		return d.run()
 	case tagRuns:
-		return Runs{listOf(d, d.run)}
+		return Runs{runs.Page{All: listOf(d, d.summary), Next: d.CallID()}}
 	case tagWaiting:
 		return Waiting{d.status(), d.Bool(), d.CallID(), d.text(), actor.Time(d.Int())}
 	case tagEvents:
@@ -273,6 +276,8 @@ func (e *encoder) run(r *Run) {
 	e.Bool(v.Truncated)
 	list(e, v.Warnings, func(w *string) { e.String(*w) })
 	e.Refusal(v.Refusal)
+	e.Usage(v.Usage)
+	e.Usage(v.Tree)
 }
 
 // run reads a run. Its record can be shown; no event can be applied to it.
@@ -289,7 +294,56 @@ func (d *decoder) run() Run {
 	v.Children = listOf(d, d.child)
 	v.Outcome, v.Text, v.Truncated = d.outcome(), d.text(), d.Bool()
 	v.Warnings, v.Refusal = listOf(d, d.text), d.Refusal()
+	v.Usage, v.Tree = d.Usage(), d.Usage()
 	return r
+}
+
+func (e *encoder) filter(f *runs.Filter) {
+	e.String(f.Agent)
+	e.String(f.Session)
+	e.Uint(uint64(f.Status))
+	e.Int(int64(f.Since))
+	e.Int(int64(f.Until))
+	e.CallID(f.Root)
+	e.CallID(f.Parent)
+	e.String(f.Workflow)
+	e.Bool(f.Calls)
+	e.Bool(f.System)
+}
+
+func (d *decoder) filter() runs.Filter {
+	return runs.Filter{Agent: d.text(), Session: d.text(), Status: d.status(), Since: actor.Time(d.Int()), Until: actor.Time(d.Int()),
+		Root: d.CallID(), Parent: d.CallID(), Workflow: d.text(), Calls: d.Bool(), System: d.Bool()}
+}
+
+func (e *encoder) summary(s *runs.Summary) {
+	e.CallID(s.Run)
+	e.CallID(s.Root)
+	e.CallID(s.Parent)
+	e.ID(s.Actor)
+	e.int(s.Depth)
+	e.String(s.Workflow)
+	e.String(s.Project)
+	e.String(s.Priority)
+	e.Uint(uint64(s.Status))
+	e.Int(int64(s.Created))
+	e.Int(int64(s.Started))
+	e.Int(int64(s.Ended))
+	e.String(s.Waits)
+	e.Int(int64(s.Until))
+	e.Uint(uint64(s.Outcome))
+	e.String(s.Text)
+	e.Bool(s.Truncated)
+	e.Refusal(s.Refusal)
+	e.Usage(s.Usage)
+	e.Usage(s.Tree)
+}
+
+func (d *decoder) summary() runs.Summary {
+	return runs.Summary{Run: d.CallID(), Root: d.CallID(), Parent: d.CallID(), Actor: d.ID(), Depth: d.int(), Workflow: d.text(), Project: d.text(),
+		Priority: d.text(), Status: d.status(), Created: actor.Time(d.Int()), Started: actor.Time(d.Int()), Ended: actor.Time(d.Int()),
+		Waits: d.text(), Until: actor.Time(d.Int()), Outcome: d.outcome(), Text: d.text(), Truncated: d.Bool(), Refusal: d.Refusal(),
+		Usage: d.Usage(), Tree: d.Usage()}
 }
 
 func (e *encoder) child(c *runs.Child) {

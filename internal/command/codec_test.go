@@ -47,6 +47,9 @@ func drawInto(t *rapid.T, v reflect.Value) {
 		*p = drawCall(t)
 	case *actor.Reply:
 		*p = actor.Reply{Call: drawCallID(t), Run: drawCallID(t), Status: actor.Succeeded, Parts: actor.Text(drawName(t)), Warnings: []string{drawText(t)}, Budget: rapid.Uint32().Draw(t, "budget")}
+	case *actor.Usage:
+		count := rapid.Int64Range(0, actor.UsageMax)
+		*p = actor.Usage{Input: count.Draw(t, "input"), Output: count.Draw(t, "output"), Total: count.Draw(t, "total")}
 	case **actor.Refusal:
 		if rapid.Bool().Draw(t, "refused") {
 			*p = &actor.Refusal{Reason: actor.Busy, Scope: actor.ScopeNode, Detail: drawText(t), Field: drawText(t), Chain: []actor.ID{drawID(t)}, RetryAfter: 5, Operation: "invoke", Timeout: 7}

@@ -74,7 +74,7 @@ var testResults = map[Query]Result{
 	AgentsQuery{}:                    Agents{[]Agent{{Name: "helper", Doc: "a test agent", Spec: []byte("{}")}}},
 	OwnerQuery{testRun}:              Owner{testRun, testRun, testActor},
 	RunQuery{testRun}:                Run{Owner{testRun, testRun, testActor}, runs.Record{Run: testRun, Seq: 1, Status: runs.Done, Text: "hello", Refusal: errTest}},
-	RunsQuery{7}:                     Runs{[]Run{{Owner: Owner{Run: testRun}}}},
+	RunsQuery{Limit: 7}:              Runs{runs.Page{All: []runs.Summary{{Run: testRun}}}},
 	WaitingQuery{testRun}:            Waiting{Status: runs.Running, Found: true, Run: testRun, Name: "go", Until: 8},
 	EventsQuery{testRun, 1, 9, true}: Events{testRun, 2, []Event{{2, []byte(`{"seq":2}`)}}, true},
 	ActorsQuery{"helper", 3}:         Actors{},

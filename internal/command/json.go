@@ -10,18 +10,6 @@ func (r *Run) AppendJSON(b []byte) []byte {
 	return record.AppendJSON(b)
 }
 
-// AppendJSON appends the body of GET /v1/runs.
-func (r *Runs) AppendJSON(b []byte) []byte {
-	b = append(b, `{"runs":[`...)
-	for i := range r.All {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = r.All[i].AppendJSON(b)
-	}
-	return append(b, "]}"...)
-}
-
 // AppendJSON appends the body of GET /v1/runs/{id}/events.
 func (e *Events) AppendJSON(b []byte) []byte {
 	b = append(append(b, `{"run_id":"`...), e.Run.String()...)

@@ -5,7 +5,6 @@ package command
 import (
 	"context"
 	"fmt"
-	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
@@ -17,9 +16,6 @@ const (
 	RunsMax   = 200  // runs of a list
 	EventsMax = 1000 // events of a page
 	ActorsMax = 100  // actors of an agent
-	// ListedTextMax is the maximum length in bytes of a run's text in a list. A
-	// longer text is cut at a rune and marked as truncated.
-	ListedTextMax = 4 << 10
 )
 
 // Query is one of the queries below.
@@ -57,8 +53,13 @@ type (
 	OwnerQuery struct{ Run actor.CallID }
 	// RunQuery asks for the state of a run.
 	RunQuery struct{ Run actor.CallID }
-	// RunsQuery asks for the newest root runs, newest first.
-	RunsQuery struct{ Limit int }
+	// RunsQuery asks for a page of the runs that a filter selects, newest first:
+	// those older than Before.
+	RunsQuery struct {
+		Filter runs.Filter
+		Before actor.CallID // zero: from the newest run
+		Limit  int
+	}
 	// WaitingQuery asks for the signal that a run waits for.
 	WaitingQuery struct{ Run actor.CallID }
 	// EventsQuery asks for the events of a run that follow the event numbered
@@ -149,19 +150,12 @@ func (r *Run) Current() runs.Record {
 
 // Shorten shortens the text of a listed run.
 func (r *Run) Shorten() {
-	text := r.Record.Text
-	if len(text) <= ListedTextMax {
-		return
-	}
-	at := ListedTextMax
-	for !utf8.RuneStart(text[at]) {
-		at--
-	}
-	r.Record.Text, r.Record.Truncated = text[:at], true
+	s := r.Record.Summary()
+	r.Record.Text, r.Record.Truncated = s.Text, s.Truncated
 }
 
-// Runs lists runs.
-type Runs struct{ All []Run }
+// Runs is a page of a list of runs.
+type Runs struct{ Page runs.Page }
 
 // Waiting describes the signal that a run, or the descendant that holds it,
 // waits for.

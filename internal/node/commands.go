@@ -99,7 +99,7 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 	case command.RunQuery:
 		return read(ctx, c, in.By.Tenant, func(v View) (command.Run, error) { return v.Run(q.Run) })
 	case command.RunsQuery:
-		return read(ctx, c, in.By.Tenant, func(v View) (command.Runs, error) { return v.Runs(q.Limit) })
+		return read(ctx, c, in.By.Tenant, func(v View) (command.Runs, error) { return v.Runs(q) })
 	case command.WaitingQuery:
 		return read(ctx, c, in.By.Tenant, func(v View) (command.Waiting, error) { return v.Waiting(q.Run) })
 	case command.EventsQuery:
@@ -121,6 +121,9 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 // read returns a result once everything that it shows is durable.
 func read[R command.Result](ctx context.Context, c *Commands, tenant string, get func(View) (R, error)) (command.Result, error) {
 	var r R
+	if err := ctx.Err(); err != nil { // the client of a long scan has gone
+		return nil, err
+	}
 	err := c.engine.Read(ctx, func(log store.Reader) (err error) {
 		c.store.RLock()
 		defer c.store.RUnlock()

@@ -94,7 +94,7 @@ func TestCommandsStayInTheirTenant(t *testing.T) {
 	}
 	for _, by := range []actor.Principal{testBy, stranger} {
 		runs, err := command.Find(t.Context(), n, by, command.RunsQuery{Limit: 10})
-		if err != nil || (len(runs.All) > 0) != (by.Tenant == testBy.Tenant) {
+		if err != nil || (len(runs.Page.All) > 0) != (by.Tenant == testBy.Tenant) {
 			t.Errorf("runs of %s: %+v, %v", by.Tenant, runs, err)
 		}
 		actors, err := command.Find(t.Context(), n, by, command.ActorsQuery{Agent: "coordinator", Limit: 10})

@@ -55,24 +55,13 @@ func (v View) Run(run actor.CallID) (command.Run, error) {
 	}
 }
 
-// Runs returns the newest root runs, newest first.
-func (v View) Runs(limit int) (all command.Runs, err error) {
-	if err := checkLimit(limit, command.RunsMax); err != nil {
-		return all, err
+// Runs returns a page of runs.
+func (v View) Runs(q command.RunsQuery) (command.Runs, error) {
+	if err := checkLimit(q.Limit, command.RunsMax); err != nil {
+		return command.Runs{}, err
 	}
-	newest, err := v.Log.Runs(v.Tenant, actor.CallID{}, limit, true)
-	if err != nil {
-		return all, err
-	}
-	for _, owner := range newest {
-		r, err := v.Run(owner.Run)
-		if err != nil {
-			return command.Runs{}, err
-		}
-		r.Shorten()
-		all.All = append(all.All, r)
-	}
-	return all, nil
+	page, err := v.Log.Runs(v.Tenant, q.Filter, q.Before, q.Limit)
+	return command.Runs{Page: page}, err
 }
 
 // Events returns a page of events.

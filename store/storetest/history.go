@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -68,8 +69,12 @@ func (h *history) draw(operations []operation) store.Entry {
 	}
 	var run actor.CallID
 	e.Record, run = h.record(id, j, op)
-	if err := j.Apply(e.Record); err != nil {
+	summary, changed, err := j.ApplySummarized(e.Record)
+	if err != nil {
 		h.t.Fatalf("the drawn record %+v is not valid: %v", e.Record, err)
+	}
+	if changed {
+		e.Summary = &summary
 	}
 	for range rapid.IntRange(0, 3).Draw(h.t, "events") {
 		if run.IsZero() {
@@ -143,7 +148,17 @@ type written []store.Entry
 
 // add appends a copy of an entry.
 func (w *written) add(e store.Entry) {
-	*w = append(*w, must(store.DecodeEntry(store.EncodeEntry(e))))
+	*w = append(*w, copyEntry(e))
+}
+
+// copyEntry returns a copy that shares no bytes with the entry.
+func copyEntry(e store.Entry) store.Entry {
+	c := must(store.DecodeEntry(store.EncodeEntry(e)))
+	if e.Summary != nil {
+		s := *e.Summary
+		c.Summary = &s
+	}
+	return c
 }
 
 func (w written) load(id actor.ID) (saved store.Saved) {
@@ -155,6 +170,7 @@ func (w written) load(id actor.ID) (saved store.Saved) {
 	}
 	for _, e := range w {
 		if _, ok := e.Record.(store.Snapshot); !ok && e.Actor == id && e.N > n {
+			e.Summary = nil
 			e.Events = slices.Clone(e.Events)
 			for i := range e.Events {
 				e.Events[i].Body = nil
@@ -192,14 +208,15 @@ func (w written) due(shards []uint16) (all []actor.ID) {
 	return all
 }
 
-// runs returns the runs of a tenant, newest first.
-func (w written) runs(tenant string) (all []store.RunOwner) {
-	for _, e := range w {
-		if r, ok := e.Record.(store.Accepted); ok && e.Actor.Tenant == tenant {
-			all = append(all, store.RunOwner{Run: r.Call.ID, Root: r.Call.Root, Actor: e.Actor})
+// runs returns the last summaries of the runs of a tenant, newest run first.
+func (w written) runs(tenant string) (all []runs.Summary) {
+	for _, e := range slices.Backward(w) {
+		known := func(s runs.Summary) bool { return s.Run == e.Summary.Run }
+		if e.Summary != nil && e.Actor.Tenant == tenant && !slices.ContainsFunc(all, known) {
+			all = append(all, *e.Summary)
 		}
 	}
-	slices.SortFunc(all, func(a, b store.RunOwner) int { return b.Run.Compare(a.Run) })
+	slices.SortFunc(all, func(a, b runs.Summary) int { return b.Run.Compare(a.Run) })
 	return all
 }
 

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -121,7 +122,7 @@ func (x *trial) append(operations []operation) {
 	for range rapid.IntRange(1, 12).Draw(x.t, "entries") {
 		e := x.history.draw(operations)
 		x.written.add(e)
-		entries = append(entries, must(store.DecodeEntry(store.EncodeEntry(e))))
+		entries = append(entries, copyEntry(e))
 	}
 	x.writer.Append(entries)
 	b, ok := x.writer.Next()
@@ -235,24 +236,35 @@ func (x *trial) compareDue() {
 
 func (x *trial) compareRuns(tenant string) {
 	newest := x.written.runs(tenant)
-	for _, roots := range []bool{false, true} {
-		limit := rapid.IntRange(0, len(newest)+1).Draw(x.t, "limit")
+	for _, f := range []runs.Filter{{}, {Calls: true}, {Calls: true, Agent: "a"}, {Calls: true, Status: runs.Done}, {Calls: true, Status: runs.PausedWaitingTool},
+		{Calls: true, Since: 3_000_000_000}, {Calls: true, Until: 5_000_000_000, Session: "b"}} {
+		limit := rapid.IntRange(1, len(newest)+1).Draw(x.t, "limit")
 		before := actor.CallID{}
 		if len(newest) > 0 && rapid.Bool().Draw(x.t, "pages") {
 			before = rapid.SampledFrom(newest).Draw(x.t, "before").Run
 		}
-		var want []store.RunOwner
-		for _, o := range newest {
-			if len(want) < limit && (before.IsZero() || o.Run.Compare(before) < 0) && (!roots || o.Root == o.Run) {
-				want = append(want, o)
+		var want, got []runs.Summary
+		for _, s := range newest {
+			if (before.IsZero() || s.Run.Compare(before) < 0) && selects(&f, &s) {
+				want = append(want, s)
 			}
 		}
-		got, err := x.store.Reader.Runs(tenant, before, limit, roots)
-		if err != nil || !slices.Equal(got, want) {
-			x.t.Fatalf("%d runs of %s before %s, roots %v: got %v, error %v, want %v", limit, tenant, before, roots, got, err, want)
+		for from := before; ; {
+			page, err := x.store.Reader.Runs(tenant, f, from, limit)
+			if err != nil || len(page.All) > limit {
+				x.t.Fatalf("runs of %s before %s, %+v: got %d, error %v, want at most %d", tenant, from, f, len(page.All), err, limit)
+			}
+			got = append(got, page.All...)
+			if from = page.Next; from.IsZero() {
+				break
+			}
+		}
+		if len(got) != len(want) || len(got) > 0 && !reflect.DeepEqual(got, want) {
+			x.t.Fatalf("runs of %s before %s, %+v, in pages of %d:\ngot  %+v\nwant %+v", tenant, before, f, limit, got, want)
 		}
 	}
-	for _, want := range newest {
+	for _, s := range newest {
+		want := store.RunOwner{Run: s.Run, Root: s.Root, Actor: s.Actor}
 		if got, ok, err := x.store.Reader.Run(tenant, want.Run); err != nil || !ok || got != want {
 			x.t.Fatalf("run %s: got %+v, %v, error %v, want %+v", want.Run, got, ok, err, want)
 		}
@@ -261,6 +273,14 @@ func (x *trial) compareRuns(tenant string) {
 	if got, ok, err := x.store.Reader.Run(tenant, actor.NewCallID(1, 2, 3)); err != nil || ok {
 		x.t.Fatalf("unknown run: got %+v, %v, error %v", got, ok, err)
 	}
+}
+
+// selects reports whether a filter selects a run. The IDs of drawn runs have whole
+// seconds.
+func selects(f *runs.Filter, s *runs.Summary) bool {
+	at := actor.Time(s.Run[5]) | actor.Time(s.Run[4])<<8
+	return (f.Calls || s.Root == s.Run) && (f.Agent == "" || s.Actor.Agent == f.Agent) && (f.Session == "" || s.Actor.Key == f.Session) &&
+		(f.Status == 0 || s.Status == f.Status) && at*1_000_000 >= f.Since && (f.Until == 0 || at*1_000_000 < f.Until)
 }
 
 func (x *trial) compareEvents(tenant string, run actor.CallID) {

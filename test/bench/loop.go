@@ -17,6 +17,7 @@ import (
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -140,7 +141,8 @@ func checkEvents(r *row, dir string, asked, modelCalls, toolCalls int64) (err er
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	counts := map[runs.Type]int64{}
-	all, err := d.Runs(actor.DefaultTenant, actor.CallID{}, int(asked)+1, true)
+	var all []actor.CallID
+	err = store.EachRun(d, actor.DefaultTenant, runs.Filter{System: true}, func(s *runs.Summary) { all = append(all, s.Run) })
 	if err == nil && len(all) != int(asked) {
 		err = fmt.Errorf("%d runs in the store, want %d", len(all), asked)
 	}
@@ -148,7 +150,7 @@ func checkEvents(r *row, dir string, asked, modelCalls, toolCalls int64) (err er
 		return err
 	}
 	for _, run := range all {
-		events, err := d.Events(actor.DefaultTenant, run.Run, 0, 1000)
+		events, err := d.Events(actor.DefaultTenant, run, 0, 1000)
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
 )
 
 // recheck repeats a request for a random earlier exchange or resource, possibly of
@@ -190,7 +191,10 @@ func (l *ledger) checkStore(dir string, external *externalAgents) error {
 	if _, err := d.VerifyAll(); err != nil {
 		return err
 	}
-	owners, err := d.Runs(actor.DefaultTenant, actor.CallID{}, 1<<22, false)
+	var owners []store.RunOwner
+	err = store.EachRun(d, actor.DefaultTenant, runs.Filter{Calls: true, System: true}, func(s *runs.Summary) {
+		owners = append(owners, store.RunOwner{Run: s.Run, Root: s.Root, Actor: s.Actor})
+	})
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/internal/servertest"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -299,19 +300,17 @@ func (d *demo) checkStore() error {
 		return err
 	}
 	defer s.Close()
-	all, err := s.Runs(actor.DefaultTenant, actor.CallID{}, 1000, false)
-	if err != nil {
-		return err
-	}
 	var coordinators, helpers int
-	for _, r := range all {
-		switch {
-		case r.Root != d.id:
-		case r.Actor.Agent == "coordinator":
+	err = store.EachRun(s, actor.DefaultTenant, runs.Filter{Root: d.id, Calls: true}, func(r *runs.Summary) {
+		switch r.Actor.Agent {
+		case "coordinator":
 			coordinators++
-		case r.Actor.Agent == "helper":
+		case "helper":
 			helpers++
 		}
+	})
+	if err != nil {
+		return err
 	}
 	if coordinators != 1 || helpers != 1 {
 		return fmt.Errorf("got %d runs of the coordinator and %d of the helper, want one of each", coordinators, helpers)

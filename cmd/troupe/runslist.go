@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/host/gateway"
+)
+
+// RunsListCmd lists runs.
+type RunsListCmd struct {
+	SourceFlags
+	Limit    int    `default:"20" help:"Maximum number of runs, 1 to 200 (${default})."`
+	Cursor   string `help:"Continue a list where another ended: printed as next."`
+	Agent    string `help:"Only runs of this agent, also those that other runs called."`
+	Session  string `help:"Only runs of this session."`
+	Status   string `help:"Only runs with this status, for example FAILED."`
+	Since    string `help:"Only runs since then: a time such as 2027-01-31T12:00:00Z, or a duration before now such as 1h."`
+	Until    string `help:"Only runs before then."`
+	Root     string `help:"Only the runs of the tree with this root."`
+	Parent   string `help:"Only the runs that this run called."`
+	Workflow string `help:"Only runs of this workflow."`
+	System   bool   `help:"Also runs of Troupe's own agents."`
+	JSON     bool   `help:"Print JSON."`
+}
+
+// Help returns the text shown below the flags.
+func (RunsListCmd) Help() string {
+	return `Without --agent, --session, --root, --parent and --workflow the list has the runs of clients only.
+
+Examples:
+  troupe runs list
+  troupe runs list --agent helper --status FAILED --since 1h
+  troupe runs list --root 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55
+  troupe runs list --data data --limit 5`
+}
+
+// Run executes the command.
+func (c *RunsListCmd) Run(s streams) error {
+	if c.Limit < 1 || c.Limit > gateway.RunsMax {
+		return fmt.Errorf("--limit: want 1 to %d, got %d", gateway.RunsMax, c.Limit)
+	}
+	return c.withSource(func(from source) error {
+		body, err := from.runs(c.query(time.Now()))
+		if err != nil || c.JSON {
+			return printJSONOrError(s.out, body, err)
+		}
+		var in struct {
+			Runs []runView `json:"runs"`
+			Next string    `json:"next_cursor"`
+		}
+		if err := json.Unmarshal(body, &in); err != nil {
+			return err
+		}
+		var columns strings.Builder
+		w := tabwriter.NewWriter(&columns, 0, 0, 2, ' ', 0)
+		for _, r := range in.Runs {
+			fmt.Fprintf(w, "%s\t%s\t%s\t\n", r.Run, r.Created, r.Actor)
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		lines := strings.Split(columns.String(), "\n")
+		for i, r := range in.Runs {
+			fmt.Fprint(s.out, lines[i])
+			r.writeStatus(s.out)
+			fmt.Fprintln(s.out)
+		}
+		if in.Next != "" {
+			command, rest, _ := strings.Cut(c.hint("runs list", nil, "--cursor", in.Next), " --cursor")
+			fmt.Fprintf(s.err, "next: %s%s --cursor%s\n", command, c.flags(), rest)
+		}
+		return nil
+	})
+}
+
+// filters returns the names of the parameters, those of the flags, and the values.
+func (c *RunsListCmd) filters() [][3]string {
+	return [][3]string{{"agent", "--agent", c.Agent}, {"session_id", "--session", c.Session}, {"status", "--status", c.Status},
+		{"since", "--since", c.Since}, {"until", "--until", c.Until}, {"root", "--root", c.Root}, {"parent", "--parent", c.Parent}, {"workflow", "--workflow", c.Workflow}}
+}
+
+// query returns the parameters of the request. It replaces durations by times.
+func (c *RunsListCmd) query(now time.Time) url.Values {
+	for _, at := range []*string{&c.Since, &c.Until} {
+		if d, err := time.ParseDuration(*at); err == nil {
+			*at = now.Add(-d).UTC().Format(time.RFC3339)
+		} else if then, err := time.Parse(time.RFC3339, *at); err == nil {
+			*at = then.UTC().Format(time.RFC3339Nano)
+		}
+	}
+	c.Status = strings.ToUpper(c.Status)
+	q := url.Values{"limit": {strconv.Itoa(c.Limit)}}
+	for _, f := range c.filters() {
+		if f[2] != "" {
+			q.Set(f[0], f[2])
+		}
+	}
+	if c.System {
+		q.Set("system", "true")
+	}
+	if c.Cursor != "" {
+		q.Set("cursor", c.Cursor)
+	}
+	return q
+}
+
+// flags returns the flags that select the same runs, quoted for a shell.
+func (c *RunsListCmd) flags() string {
+	var b strings.Builder
+	for _, f := range c.filters() {
+		if f[2] != "" {
+			fmt.Fprintf(&b, " %s %s", f[1], shellQuote(f[2]))
+		}
+	}
+	if c.System {
+		b.WriteString(" --system")
+	}
+	fmt.Fprintf(&b, " --limit %d", c.Limit)
+	return b.String()
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// listPages runs a list and then each command line that it prints as next. It returns
+// the runs of all pages, and the number of pages.
+func listPages(t *testing.T, args ...string) (all []string, pages int) {
+	t.Helper()
+	for {
+		code, out, stderr := runProgram(t, append([]string{"runs", "list"}, args...)...)
+		if code != 0 {
+			t.Fatalf("%q: exit code %d, %s", args, code, stderr)
+		}
+		for line := range strings.Lines(out) {
+			run, _, _ := strings.Cut(line, " ")
+			all = append(all, run)
+		}
+		pages++
+		next, more := strings.CutPrefix(strings.TrimSpace(stderr), "next: troupe runs list ")
+		if !more {
+			return all, pages
+		}
+		args = strings.Fields(next)
+	}
+}
+
+func TestRunsListPages(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := startServerWithBuiltins(t, dir)
+	var roots []string
+	for i := range 5 {
+		var m messageReply
+		agent := []string{"helper", "coordinator"}[i%2]
+		if _, err := s.request("POST", "/v1/agents/"+agent+"/messages", fmt.Sprintf(`{"content":"x","session_id":"s-%d"}`, i), "", &m); err != nil || m.Run == "" {
+			t.Fatal(err)
+		}
+		roots = append([]string{m.Run}, roots...)
+	}
+	check := func(at ...string) {
+		t.Helper()
+		got, pages := listPages(t, append([]string{"--limit", "2"}, at...)...)
+		if !slices.Equal(got, roots) || pages < 3 {
+			t.Errorf("%q: got %v in %d pages, want %v", at, got, pages, roots)
+		}
+		for want, filter := range map[int][]string{
+			5: {"--agent", "helper"},
+			2: {"--status", "paused_waiting_approval", "--since", "1h"},
+			1: {"--session", "s-4", "--until", "2199-01-01T01:00:00+01:00"},
+			0: {"--since=-1h"},
+			3: {"--status", "DONE"},
+		} {
+			if got, _ := listPages(t, append(append(filter, "--limit", "1"), at...)...); len(got) != want {
+				t.Errorf("%q: got %v, want %d runs", filter, got, want)
+			}
+		}
+		for flag, want := range map[string]string{"--since=soon": "since:", "--status=ended": "status:", "--root=1": "root:", "--cursor=x": "cursor:"} {
+			if code, _, stderr := runProgram(t, append([]string{"runs", "list", flag}, at...)...); code != exitFailed || !strings.Contains(stderr, want) {
+				t.Errorf("%s: exit code %d, %s", flag, code, stderr)
+			}
+		}
+	}
+	check("--server", s.url)
+	if code := s.stop(syscall.SIGTERM); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	check("--data", dir)
+}

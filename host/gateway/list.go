@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+)
+
+// Bounds of the lists in responses.
+const (
+	RunsMax       = command.RunsMax
+	RunsDefault   = 20
+	EventsMax     = command.EventsMax
+	EventsDefault = 200
+	NamesMax      = 1000 // agents or keys of a page
+	NamesDefault  = 200
+)
+
+// ScansMax is the maximum number of requests that read lists and trees of runs at the
+// same time.
+const ScansMax = 16
+
+// scan performs a request that reads many runs. It refuses the request while there are
+// ScansMax others. The context ends when the client disconnects. The request is
+// answered by the function that perform returns, unless its client has gone.
+func (s *Server) scan(ctx *fasthttp.RequestCtx, perform func(context.Context) (respond func())) {
+	if r := s.scans.acquire(); r != nil {
+		refusalProblem(r).write(ctx)
+		return
+	}
+	defer s.scans.release()
+	waitCtx := s.newClientContext(ctx, readTimeout)
+	waitCtx.Done() // starts to watch the client
+	respond := perform(waitCtx)
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	if !respondAborted(ctx, cause) {
+		respond()
+	}
+}
+
+// listRuns answers with a page of the runs that the parameters select.
+func (s *Server) listRuns(ctx *fasthttp.RequestCtx) {
+	limit, p := queryLimit(ctx, RunsDefault, RunsMax)
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	by := callerOf(ctx)
+	filter, r := ingress.RunFilter(func(name string) string { return string(ctx.QueryArgs().Peek(name)) })
+	list := ingress.RunList(by.Tenant, &filter)
+	var before actor.CallID
+	if r == nil {
+		before, r = ingress.ParseRunCursor(list, string(ctx.QueryArgs().Peek("cursor")))
+	}
+	if r != nil {
+		badRequest(r).write(ctx)
+		return
+	}
+	s.scan(ctx, func(reading context.Context) func() {
+		found, err := command.Find(reading, s.node, by.Principal, command.RunsQuery{Filter: filter, Before: before, Limit: int(limit)})
+		if err != nil {
+			return func() { s.respondError(ctx, err) }
+		}
+		return func() { respond(ctx, http.StatusOK, ingress.AppendRuns(nil, list, &found.Page)) }
+	})
+}
+
+// namesPage returns the page of a list that a request asks for, and the cursor of the
+// next one, "" after the last. The items are sorted by their names.
+func namesPage[T any](ctx *fasthttp.RequestCtx, list string, all []T, name func(*T) string) (page []T, next string, p *problem) {
+	limit, p := queryLimit(ctx, NamesDefault, NamesMax)
+	if p != nil {
+		return nil, "", p
+	}
+	list += " " + callerOf(ctx).Tenant
+	if cursor := string(ctx.QueryArgs().Peek("cursor")); cursor != "" {
+		after, r := ingress.ParsePageCursor(list, cursor)
+		if r != nil {
+			return nil, "", badRequest(r)
+		}
+		at, found := slices.BinarySearchFunc(all, after, func(v T, after string) int { return strings.Compare(name(&v), after) })
+		if found {
+			at++
+		}
+		all = all[at:]
+	}
+	if len(all) > int(limit) {
+		all = all[:limit]
+		next = ingress.PageCursor(list, name(&all[limit-1]))
+	}
+	return all, next, nil
+}

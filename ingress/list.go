@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// RunParams are the parameters of a request that select runs.
+var RunParams = []string{"agent", "session_id", "status", "since", "until", "root", "parent", "workflow", "system"}
+
+// RunFilter returns the filter for the parameters of a request. The function param
+// returns the value of one of RunParams, "" if it is absent. Runs that other runs
+// called are selected only if the filter names an agent, a session, a run or a
+// workflow.
+func RunFilter(param func(string) string) (f runs.Filter, r *actor.Refusal) {
+	for _, name := range RunParams {
+		text := param(name)
+		if text == "" {
+			continue
+		}
+		var err error
+		switch name {
+		case "agent":
+			f.Agent, err = text, actor.CheckName(text)
+		case "session_id":
+			f.Session, err = text, actor.CheckName(text)
+		case "status":
+			f.Status, err = runs.ParseStatus(text)
+		case "since":
+			f.Since, err = parseTime(text)
+		case "until":
+			f.Until, err = parseTime(text)
+		case "root":
+			f.Root, err = actor.ParseCallID(text)
+		case "parent":
+			f.Parent, err = actor.ParseCallID(text)
+		case "workflow":
+			f.Workflow = text
+		case "system":
+			if f.System = text == "true"; !f.System && text != "false" {
+				err = fmt.Errorf("want true or false")
+			}
+		}
+		f.Calls = f.Calls || slices.Contains([]string{"agent", "session_id", "root", "parent", "workflow"}, name)
+		if err != nil {
+			return f, invalidParam(name, err)
+		}
+	}
+	if f.Until != 0 && f.Until <= f.Since {
+		return f, invalidParam("until", fmt.Errorf("want a time after since"))
+	}
+	return f, nil
+}
+
+func invalidParam(name string, err error) *actor.Refusal {
+	r := actor.Refuse(actor.Invalid, "%s: %v", name, err)
+	r.Field = name
+	return r
+}
+
+// parseTime parses a time of RFC 3339 in UTC, with at most nine digits of a second, in
+// the years 1970 to 2199: an actor.Time holds these.
+func parseTime(text string) (actor.Time, error) {
+	const seconds, digits = len("2027-01-31T12:00:00"), 9
+	full, utc := strings.CutSuffix(text, "Z")
+	if len(full) == seconds {
+		full += "."
+	}
+	if utc && len(full) > seconds && len(full) <= seconds+1+digits && "1970" <= full[:4] && full[:4] <= "2199" {
+		if at, err := runs.ParseTime(full + strings.Repeat("0", seconds+1+digits-len(full)) + "Z"); err == nil {
+			return max(at, 1), nil
+		}
+	}
+	return 0, fmt.Errorf("%.40q: want a time in UTC such as 2027-01-31T12:00:00Z", text)
+}
+
+// A page cursor is a letter, so that it is no flag in a shell, and the base64 form of a
+// checksum and of the item after which the list continues. The checksum binds the cursor to its list, so that a list with another
+// filter or of another tenant refuses it.
+const cursorSumBytes = 8
+
+// PageCursor returns the cursor that continues a list after an item. The argument list
+// identifies the list with its tenant and filter.
+func PageCursor(list, after string) string {
+	sum := actor.HashOf([]byte(list + "\x00" + after))
+	return "c" + base64.RawURLEncoding.EncodeToString(append(sum[:cursorSumBytes:cursorSumBytes], after...))
+}
+
+// ParsePageCursor returns the item after which a list continues. It refuses any text
+// that PageCursor did not return for the same list.
+func ParsePageCursor(list, text string) (after string, r *actor.Refusal) {
+	raw, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(text, "c"))
+	if err == nil && len(raw) > cursorSumBytes {
+		after = string(raw[cursorSumBytes:])
+	}
+	if after == "" || PageCursor(list, after) != text {
+		return "", invalidParam("cursor", fmt.Errorf("%.80q does not continue this list: send the next_cursor of the page before, with the same parameters", text))
+	}
+	return after, nil
+}
+
+// RunList identifies the list of a tenant's runs that a filter selects.
+func RunList(tenant string, f *runs.Filter) string { return fmt.Sprintf("runs %q %#v", tenant, *f) }
+
+// ParseRunCursor returns the run after which a list of runs continues, zero for "".
+func ParseRunCursor(list, text string) (actor.CallID, *actor.Refusal) {
+	if text == "" {
+		return actor.CallID{}, nil
+	}
+	after, r := ParsePageCursor(list, text)
+	if r != nil {
+		return actor.CallID{}, r
+	}
+	run, err := actor.ParseCallID(after)
+	if err != nil {
+		return run, invalidParam("cursor", err)
+	}
+	return run, nil
+}
+
+// AppendRuns appends a page of a list of runs as JSON.
+func AppendRuns(b []byte, list string, page *runs.Page) []byte {
+	b = append(b, `{"runs":[`...)
+	for i := range page.All {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = page.All[i].AppendJSON(b)
+	}
+	b = append(b, ']')
+	if !page.Next.IsZero() {
+		b = append(append(b, `,"next_cursor":"`...), PageCursor(list, page.Next.String())...)
+		b = append(b, '"')
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
+
+func TestFilterTimes(t *testing.T) {
+	for text, want := range map[string]string{"2027-01-31T12:00:00Z": "2027-01-31T12:00:00Z", "2027-01-31T12:00:00.5Z": "2027-01-31T12:00:00.5Z", "1970-01-01T00:00:00.000000007Z": "1970-01-01T00:00:00.000000007Z",
+		"2199-12-31T23:59:59.999999999Z": "2199-12-31T23:59:59.999999999Z", "2200-01-01T00:00:00Z": "", "1969-12-31T23:59:59Z": "", "2027-01-31T12:00:00": "", "2027-01-31": "", "2027-02-30T12:00:00Z": "",
+		"2027-01-31T12:00:00.0000000001Z": "", "2027-01-31T12:00:00+01:00": "", "Z": "", "": ""} {
+		at, err := parseTime(text)
+		if (err == nil) != (want != "") {
+			t.Errorf("%s: got %d, error %v, want %q", text, at, err, want)
+			continue
+		}
+		if then, parseErr := time.Parse(time.RFC3339, want); err == nil && (parseErr != nil || at != actor.Time(then.UnixNano())) {
+			t.Errorf("%s: got %d, want %d", text, at, then.UnixNano())
+		}
+	}
+}
+
+// A cursor is accepted by its own list only, and only unchanged.
+func TestPageCursor(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := runs.Filter{Agent: rapid.StringMatching("[a-c]{1,2}").Draw(t, "agent"), System: rapid.Bool().Draw(t, "system")}
+		list, after := RunList("default", &f), rapid.StringN(1, 40, 40).Draw(t, "after")
+		cursor := PageCursor(list, after)
+		if got, r := ParsePageCursor(list, cursor); r != nil || got != after {
+			t.Fatalf("got %q, %v, want %q", got, r, after)
+		}
+		other := f
+		other.Calls = true
+		for _, foreign := range []string{RunList("default", &other), RunList("acme", &f), "agents default"} {
+			if got, r := ParsePageCursor(foreign, cursor); r == nil || r.Field != "cursor" {
+				t.Fatalf("list %s accepts the cursor of %s: %q", foreign, list, got)
+			}
+		}
+		damaged := []byte(cursor)
+		damaged[rapid.IntRange(0, len(damaged)-1).Draw(t, "at")] ^= 1
+		if got, r := ParsePageCursor(list, string(damaged)); r == nil {
+			t.Fatalf("%s for %s is accepted: %q", damaged, cursor, got)
+		}
+	})
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// The index row of a run holds its summary. It is put with each entry that changes
+// the run's status, a few times per run.
+
+// summaryVersion is the first byte of an index row. Version 1 has only the actor and
+// the root of the run.
+const summaryVersion = 2
+
+// ApplySummarized is like Apply. If the record changed the summary of its run, it
+// returns the summary; otherwise changed is false. For a record that ends the run,
+// Run.Seq MUST include the last event.
+func (j *Journal) ApplySummarized(r Record) (s runs.Summary, changed bool, err error) {
+	run := j.Run(runOf(r))
+	var before runState
+	if run != nil {
+		before = run.state()
+	}
+	if err := j.Apply(r); err != nil {
+		return s, false, err
+	}
+	ended, ends := r.(Ended)
+	switch {
+	case run == nil:
+		if run = j.Run(runOf(r)); run == nil { // an outcome without run
+			return s, false, nil
+		}
+		return run.summary(), true, nil
+	case ends && mutant.On("summary-of-end-lost"):
+		return s, false, nil
+	case ends:
+		return run.endSummary(&ended), true, nil
+	case run.state() == before:
+		return s, false, nil
+	}
+	return run.summary(), true, nil
+}
+
+// ApplyEntrySummarized is like ApplyEntry and returns the same as ApplySummarized.
+func (j *Journal) ApplyEntrySummarized(e Entry) (s runs.Summary, changed bool, err error) {
+	if e.N != j.N+1 {
+		return s, false, fmt.Errorf("entry %d does not follow entry %d", e.N, j.N)
+	}
+	j.countEvents(e.Events)
+	if s, changed, err = j.ApplySummarized(e.Record); err != nil {
+		return s, false, fmt.Errorf("entry %d: %w", e.N, err)
+	}
+	j.countEvents(e.Events) // of a run that the entry accepts
+	return s, changed, nil
+}
+
+// dropOutcomes drops outcomes and tombstones. Folding entries does not depend on them.
+func (j *Journal) dropOutcomes() {
+	j.Evicted, j.Ended, j.Buried, j.outcomeBytes, j.index = nil, nil, nil, 0, nil
+}
+
+// countEvents sets the number of the last event of open runs.
+func (j *Journal) countEvents(events []RunEvent) {
+	for _, ev := range events {
+		if run := j.Run(ev.Run); run != nil {
+			run.Seq = ev.Seq
+		}
+	}
+}
+
+// runOf returns the run that a record changes, or zero.
+func runOf(r Record) actor.CallID {
+	switch r := r.(type) {
+	case Accepted:
+		return r.Call.ID
+	case Asking:
+		return r.Run
+	case Added:
+		return r.Run
+	case Answered:
+		return r.Run
+	case Held:
+		return r.Run
+	case Resumed:
+		return r.Run
+	case Parked:
+		return r.Run
+	case Ended:
+		return r.Call
+	}
+	return actor.CallID{}
+}
+
+// runState is the part of an open run on which a change of its summary depends.
+type runState struct {
+	status runs.Status
+	wait   *Asked // first open wait for a signal
+}
+
+// state returns the state of an open run, as its events show it.
+func (r *Run) state() runState {
+	s := runState{status: runs.Running}
+	paused, busy := r.Parked != "", false
+	asks := r.Last()
+	for i := range asks {
+		switch a := &asks[i]; {
+		case !a.Open():
+		case a.Out().Kind == actor.AskWait:
+			if s.wait == nil {
+				s.wait = a
+			}
+		case a.IsCall():
+			busy, paused = true, paused || a.Clock.HeldUntil != 0
+		case a.Out().Kind == actor.AskTool || a.Out().Kind == actor.AskWork:
+			busy = true
+		}
+	}
+	switch {
+	case paused || s.wait != nil:
+		s.status = runs.PausedWaitingApproval
+	case busy:
+		s.status = runs.PausedWaitingTool
+	}
+	return s
+}
+
+// summary returns the summary of an open run.
+func (r *Run) summary() runs.Summary {
+	c, state := &r.Call, r.state()
+	s := runs.Summary{Run: c.ID, Root: c.Root, Actor: c.To, Depth: c.Depth(), Workflow: c.Workflow, Project: c.Project,
+		Status: state.status, Created: r.At, Started: r.StartedAt, Usage: r.Usage, Tree: r.Tree}
+	if !c.IsRoot() {
+		s.Parent = c.Parent
+	}
+	if c.Lane != actor.Normal && c.Lane != 0 {
+		s.Priority = c.Lane.Priority()
+	}
+	if state.wait != nil {
+		s.Waits, s.Until = state.wait.Out().Name, state.wait.Clock.Due()
+	}
+	return s
+}
+
+// endSummary returns the summary of a run after its outcome.
+func (r *Run) endSummary(e *Ended) runs.Summary {
+	s := r.summary()
+	s.Waits, s.Until = "", 0
+	s.Ended, s.Outcome = e.At, e.Reply.Status
+	switch refusal := e.Reply.Refusal; {
+	case refusal == nil:
+		s.Status = runs.Done
+		s.SetText(e.Reply.Parts)
+	case refusal.Reason == actor.Stopped:
+		s.Status = runs.Cancelled
+		s.SetRefusal(refusal)
+	default:
+		s.Status = runs.Failed
+		s.SetRefusal(refusal)
+	}
+	queued := uint64(1) // events of a run that ends in the mailbox
+	if r.Call.IsRoot() {
+		queued++
+	}
+	if s.Started == 0 && r.Seq > queued { // its turn ended without a step
+		s.Started = e.At
+	}
+	return s
+}
+
+// appendSummary appends the index row of a run to b. The key holds the ID of the run.
+func appendSummary(b []byte, s *runs.Summary) []byte {
+	e := actor.Encoder{Buf: b}
+	e.Uint(summaryVersion)
+	e.ID(s.Actor)
+	e.CallID(s.Root)
+	e.CallID(s.Parent)
+	e.Uint(uint64(s.Depth))
+	e.String(s.Workflow)
+	e.String(s.Project)
+	e.String(s.Priority)
+	e.Uint(uint64(s.Status))
+	e.Int(int64(s.Created))
+	e.Int(int64(s.Started))
+	e.Int(int64(s.Ended))
+	e.String(s.Waits)
+	e.Int(int64(s.Until))
+	e.Uint(uint64(s.Outcome))
+	e.String(s.Text)
+	e.Bool(s.Truncated)
+	e.Refusal(s.Refusal)
+	e.Usage(s.Usage)
+	e.Usage(s.Tree)
+	sum := summarySum(s.Run, e.Buf[len(b):])
+	e.Raw(sum[:])
+	return e.Buf
+}
+
+// summarySum returns the checksum at the end of an index row. The row is part of no
+// chain of hashes, because a later batch replaces it.
+func summarySum(run actor.CallID, row []byte) (sum [8]byte) {
+	var buffer [512]byte
+	hash := actor.HashOf(append(append(buffer[:0], run[:]...), row...))
+	copy(sum[:], hash[:])
+	return sum
+}
+
+// appendOwner appends the index row of a run in version 1.
+func appendOwner(b []byte, id actor.ID, root actor.CallID) []byte {
+	e := actor.Encoder{Buf: b}
+	e.Uint(1)
+	e.ID(id)
+	e.CallID(root)
+	return e.Buf
+}
+
+// decodeSummary decodes an index row. The status is 0 if the row has version 1.
+func decodeSummary(run actor.CallID, value []byte) (runs.Summary, error) {
+	d := newDecoder(value)
+	if err := d.readVersion("owner", summaryVersion); err != nil {
+		return runs.Summary{}, err
+	}
+	s := runs.Summary{Run: run, Actor: d.ID(), Root: d.CallID()}
+	if s.Actor == (actor.ID{}) {
+		d.Fail("run without actor")
+	}
+	if d.version == 1 {
+		return s, d.End()
+	}
+	s.Parent, s.Depth = d.CallID(), int(d.UintMax(actor.ChainMax, "depth"))
+	s.Workflow, s.Project, s.Priority = d.String(actor.TextBytesMax), d.String(actor.TextBytesMax), d.String(actor.NameBytesMax)
+	if s.Status = runs.Status(d.UintMax(uint64(runs.Cancelled), "status of a run")); s.Status == 0 {
+		d.Fail("summary without status")
+	}
+	s.Created, s.Started, s.Ended = d.time(), d.time(), d.time()
+	s.Waits, s.Until = d.String(actor.TextBytesMax), d.time()
+	s.Outcome = actor.Status(d.UintMax(math.MaxUint8, "outcome"))
+	s.Text, s.Truncated = d.String(runs.ListedTextMax), d.Bool()
+	s.Refusal = d.Refusal()
+	s.Usage, s.Tree = d.Usage(), d.Usage()
+	want := summarySum(run, value[:max(len(value)-8, 0)])
+	if got := d.Raw(len(want)); d.Err() == nil && !bytes.Equal(got, want[:]) {
+		d.Fail("differs from the row that was written")
+	}
+	return s, d.End()
+}
