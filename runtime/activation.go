@@ -291,7 +291,7 @@ func (c *Cell) loaded(in Loaded) {
 				act.mailbox.SuspendAging(max(run.Clock.Since, run.Clock.HeldUntil))
 			}
 		} else if !run.Started() {
-			act.mailbox.Push(queued(run))
+			act.mailbox.Push(queued(run, c.now))
 		}
 	}
 	c.expireDue(act)
@@ -344,8 +344,10 @@ func (c *Cell) loadFailed(in LoadFailed) {
 	c.setTimer(timer{at: act.timerAt, act: act})
 }
 
-func queued(run *store.Run) dispatcher.Queued {
-	return dispatcher.Queued{Call: run.Call.ID, Lane: run.Call.Lane, Bytes: actor.SizeOf(run.Call.Parts), At: run.At}
+// queued returns the message of a run that waits for its turn. A message accepted under
+// a clock that was ahead of this one waits from now on.
+func queued(run *store.Run, now actor.Time) dispatcher.Queued {
+	return dispatcher.Queued{Call: run.Call.ID, Lane: run.Call.Lane, Bytes: actor.SizeOf(run.Call.Parts), At: min(run.At, now)}
 }
 
 // record applies a record to the actor's journal. For a journaled actor it appends

@@ -166,7 +166,7 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 	if call.IsRoot() {
 		r.Seq = 1
 	}
-	act.mailbox.Push(queued(r))
+	act.mailbox.Push(queued(r, c.now))
 	if durable && !act.durable {
 		act.tainted = append(act.tainted, call.ID)
 	}

@@ -257,3 +257,19 @@ func TestMailboxAgeExcludesHeldTime(t *testing.T) {
 		t.Errorf("got status %v, want an open run", r.Status)
 	}
 }
+
+// A message that was accepted under a clock ahead of this one ages from its load on.
+func TestMailboxAgesAfterClockWasSetBack(t *testing.T) {
+	n := newNode(t, 1, agent("a", sleeping(4*time.Minute)))
+	n.send("a", "x")
+	n.send("a", "y")
+	n.drain()
+	n.now = n.now.Add(-time.Hour)
+	n.restart(1)
+	n.advance(n.limits.MailboxAgeMax + time.Second)
+	id := n.send("a", "z")
+	n.drain()
+	if n.result(id) != "Busy" {
+		t.Errorf("behind an old message: got %s, want Busy", n.result(id))
+	}
+}
