@@ -557,7 +557,7 @@ func (s *judgedStep) explainReply(e *history.Event) {
 	}
 	s.same(d, "usage", d.Payload.Tokens, sum.Tokens)
 	for i := range s.ready.Effects {
-		if r, ok := replyIn(s.ready.Effects[i].Op); ok && r.Call == e.Call {
+		if r, ok := replyIn(s.ready.Effects[i].Op); ok && r.Call == e.Call && r.Refusal == nil { // another copy of the call may be refused in the same step
 			s.sameText(d, r.Parts)
 			s.same(d, "warnings", d.Payload.Warnings, r.Warnings)
 		}
