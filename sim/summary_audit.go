@@ -49,9 +49,9 @@ func (w *Simulation) auditSummary(s *runs.Summary) error {
 	if record.Started == 0 {                        // only run_started has these
 		want.Root, want.Parent, want.Depth = s.Root, s.Parent, s.Depth
 	}
-	if s.Run != s.Root { // a call has no event before it starts or ends
-		if s.Created > want.Created {
-			return fmt.Errorf("created at %d, after its first event at %d", s.Created, want.Created)
+	if s.Run != s.Root { // a call has no event before it starts or ends, perhaps under another clock
+		if s.Created == 0 {
+			return fmt.Errorf("has no time of acceptance")
 		}
 		want.Created = s.Created
 		if record.Started == 0 {
