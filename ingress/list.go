@@ -81,9 +81,10 @@ func parseTime(text string) (actor.Time, error) {
 	return 0, fmt.Errorf("%.40q: want a time in UTC such as 2027-01-31T12:00:00Z", text)
 }
 
-// A page cursor is a letter, so that it is no flag in a shell, and the base64 form of a
-// checksum and of the item after which the list continues. The checksum binds the cursor to its list, so that a list with another
-// filter or of another tenant refuses it.
+// A page cursor begins with a letter, so that a command does not take it for a flag. The
+// rest is the base64 form of a checksum and of the item after which the list continues. The
+// checksum binds the cursor to its list: a list with another filter or of another tenant
+// refuses it.
 const cursorSumBytes = 8
 
 // PageCursor returns the cursor that continues a list after an item. The argument list

@@ -13,8 +13,9 @@ import (
 )
 
 // Memory is a Log and a Reader in memory for the logs of several nodes. It holds entries
-// and no rows, and shares only the codec of entries and the filter of runs with Rows, so that each can be compared with the other.
-// Entries are copied on the way in and out. The zero Memory is empty and ready to use.
+// and no rows. It shares only the codec of entries and the filter of runs with Rows, so
+// that each can be compared with the other. Entries are copied on the way in and out. The
+// zero Memory is empty and ready to use.
 type Memory struct {
 	// Holds reports whether a node owns a shard under an epoch. If it is nil, no batch is
 	// fenced.

@@ -40,7 +40,7 @@ func Migrate(from, dir string, options Options, progress func(keys uint64)) (sto
 		return err
 	})
 	if err == nil && old.Wrong > 0 {
-		return old, fmt.Errorf("store %s: %d things are wrong with it, the first at %s: %s", from, old.Wrong, old.Findings[0].Where, old.Findings[0].What)
+		return old, fmt.Errorf("store %s: %d findings, the first at %s: %s", from, old.Wrong, old.Findings[0].Where, old.Findings[0].What)
 	}
 	return made, err
 }
@@ -131,7 +131,7 @@ func (l *Log) importFrom(from store.Rows) error {
 // checkMigration compares the counts of both stores.
 func checkMigration(old, made store.Examination) error {
 	if made.Wrong > 0 {
-		return fmt.Errorf("the new store is damaged, the first at %s: %s", made.Findings[0].Where, made.Findings[0].What)
+		return fmt.Errorf("the new store is damaged; first finding at %s: %s", made.Findings[0].Where, made.Findings[0].What)
 	}
 	for _, c := range []struct {
 		what      string
