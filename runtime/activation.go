@@ -329,7 +329,8 @@ func (c *Cell) loadFailed(in LoadFailed) {
 	for i := range deferred {
 		env := &deferred[i]
 		if r, ok := env.Body.(actor.Request); ok && r.Call.Attempt == 1 {
-			c.refuse(act, &r.Call, actor.Refuse(actor.Unavailable, "%s cannot be read: %s; run troupe doctor for details", in.Actor, in.Why))
+			// A retry is possible: this refusal is not recorded, and a copy of the call may run.
+			c.refuse(act, &r.Call, actor.RefuseUnavailable(c.limits.ResendAfter, "%s cannot be read: %s; run troupe doctor for details", in.Actor, in.Why))
 		} else {
 			c.drop(env, "unread")
 			c.scheduleClientRetry(env.Body.Subject())

@@ -128,3 +128,24 @@ func TestDroppedRetryWaits(t *testing.T) {
 		t.Errorf("got %d effects, and the next deadline %v, want %v", len(r.Effects), at, actor.Time(9).Add(c.limits.ResendAfter))
 	}
 }
+
+// A call that is refused because its actor cannot be read may run when it is repeated, so
+// the refusal is not final: the caller keeps the share of the call.
+func TestRefusalOfUnreadActorIsNotFinal(t *testing.T) {
+	c := newTestCell(Config{}, agent("a", echo()))
+	v := newVisit(1, "a")
+	if ids := loadsIn(c.Step(5, v)); len(ids) != 1 {
+		t.Fatalf("got loads %v, want one", ids)
+	}
+	refusals := 0
+	for _, e := range c.Step(9, LoadFailed{Actor: v.Call.To, Epoch: 1, Why: "disk failure"}).Effects {
+		if op, ok := e.Op.(Respond); ok && op.Reply.Refusal != nil {
+			if refusals++; op.Reply.Refusal.Reason != actor.Unavailable || op.Reply.Refusal.RetryAfter == 0 {
+				t.Errorf("got %+v, want a refusal with a retry delay", op.Reply.Refusal)
+			}
+		}
+	}
+	if refusals != 1 {
+		t.Errorf("got %d refusals, want one", refusals)
+	}
+}

@@ -38,7 +38,7 @@ func (c *DoctorCmd) Run(s streams) error {
 	c.Data = cmp.Or(c.Data, "data") // kong leaves out a default folder that does not exist
 	x, err := disk.Examine(c.Data, disk.Options{}, scanProgress(s.err))
 	if err != nil {
-		return storeError(c.Data, err, "verify a backup of it: troupe backup NAME")
+		return storeError(c.Data, err, "verify a backup of it: troupe backup NAME --data "+c.Data)
 	}
 	if c.JSON {
 		body, err := examinationJSON(x)

@@ -258,8 +258,8 @@ func inUseError(dir string, err error, remedy string) error {
 		return err
 	}
 	url := strings.TrimSpace(string(b))
-	return fmt.Errorf("%w: it serves at %s: %s --server %s", err, url, remedy, url)
+	return fmt.Errorf("%w: it serves at %s: %s", err, url, strings.ReplaceAll(remedy, "URL", url))
 }
 
 // insteadOfData is the remedy for a command that has both flags.
-const insteadOfData = "instead of --data, use"
+const insteadOfData = "instead of --data, use --server URL"

@@ -29,6 +29,9 @@ func Migrate(from, dir string, options Options, progress func(keys uint64)) (sto
 	to := &Disk{dir: dir, options: options.withDefaults(dir)}
 	for _, name := range []string{dir, dir + tempSuffix} {
 		if _, err := to.options.fs.Stat(name); err == nil {
+			if name != dir {
+				return store.Examination{}, fmt.Errorf("directory %s: exists already: it is an incomplete copy that an interrupted migration left: remove it and try again", name)
+			}
 			return store.Examination{}, fmt.Errorf("directory %s: exists already: name one that does not exist yet, or move it away", name)
 		} else if !errors.Is(err, os.ErrNotExist) {
 			return store.Examination{}, err
