@@ -39,7 +39,7 @@ func TestMistakesPrintRemedies(t *testing.T) {
 		{[]string{"call", "scout", "-", "--server", s.url}, strings.Repeat("x", 1<<20+1), "message: standard input has more than 1048576 bytes", "@@"},
 		{[]string{"call", "scout", "hi", "--server", strings.Replace(s.url, "http:", "https:", 1)}, "", "use --server " + s.url, ""},
 		{[]string{"check", file}, "", "is not a folder; its folder is " + parent, ""},
-		{[]string{"doctor", dir}, "", "troupe backup NAME --server " + s.url, "backup DIR"},
+		{[]string{"doctor", dir}, "", "troupe backup NAME --data " + dir, "backup DIR"},
 		{[]string{"serve", "--data", dir, "--listen", "127.0.0.1:0"}, "", "stop that process, or choose another --data", ""},
 		{[]string{"serve", "--data", other, "--listen", "0.0.0.0:0"}, "", "troupe keys create --data " + other + "`", "DIR"},
 		{[]string{"serve", "--data", other, "--origin", "https://console.example/", "--listen", "256.0.0.0:0"}, "", "such as https://console.example", "256"},
