@@ -100,7 +100,7 @@ func (d *demo) command(args ...string) error {
 	return c.Run()
 }
 
-// run is a run in the format of GET /v1/runs.
+// run is a run in the format of GET /v1/runs/{id}.
 type run struct {
 	Run      string   `json:"run_id"`
 	Actor    string   `json:"actor"`
@@ -123,8 +123,12 @@ func (d *demo) check() error {
 	}
 	var at *run
 	for i := range list.Runs {
-		if strings.HasPrefix(list.Runs[i].Actor, "coordinator/") {
-			at = &list.Runs[i]
+		if !strings.HasPrefix(list.Runs[i].Actor, "coordinator/") {
+			continue
+		}
+		at = &run{}
+		if err := d.get("/v1/runs/"+list.Runs[i].Run, at); err != nil {
+			return err
 		}
 	}
 	var chain []string
