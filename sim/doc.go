@@ -28,6 +28,6 @@
 //	disk.go        the log on its way to the store      corruption.go    damaged rows
 //	exchange.go    calls to models and external agents  client.go        clients and their requests
 //	audit.go       checks at the end of a run           shrink.go        shorter runs that fail alike
-//	*_judge.go     upstreams against their exchanges
+//	*_judge.go     checks of each step, one noun a file
 //	page.go        a run as an HTML diagram             inevitability.go the choice that decided a failure
 package sim

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// explainAsk checks the events of an ask, which may have been refused or answered at once.
+func (s *judgedStep) explainAsk(e *history.Event) {
+	if e.What == "client" {
+		return
+	}
+	if s.asks == nil {
+		s.asks = map[actor.CallID]int{}
+	}
+	s.asks[e.Parent] = max(s.asks[e.Parent], e.Count)
+	here, refused := at(e.Step, e.Index), e.Kind == history.Refuse
+	effect := s.effectOf(e)
+	switch e.What {
+	case "call":
+		if refused {
+			r := s.want(e, e.Parent, runs.AgentCallRefused, here)
+			s.sameRefusal(r, e)
+			return
+		}
+		if e.Given > s.w.plan.Limits.AgentCallTimeoutMax {
+			c := s.want(e, e.Parent, runs.TimeoutClamped, here)
+			s.same(c, "requested time", c.Payload.Asked, e.Given.Milliseconds())
+			s.same(c, "time left", c.Payload.Left, e.Left.Milliseconds())
+		}
+		c := s.want(e, e.Parent, runs.AgentCalledChild, here)
+		s.same(c, "child", c.Payload.Child, e.Call)
+		s.same(c, "callee", c.Payload.Actor, e.Peer)
+		s.same(c, "time left", c.Payload.Left, e.Left.Milliseconds())
+		s.same(c, "chain", c.Payload.Chain, names(e.Chain))
+		s.same(c, "depth", c.Payload.Depth, len(e.Chain))
+		if call := s.sentCall(e.Call); call != nil {
+			s.sameText(c, call.Parts)
+		}
+	case "tool", "work":
+		c := s.want(e, e.Parent, runs.ToolCallCreated, here)
+		s.same(c, "kind", c.Payload.Kind, e.What)
+		if a, ok := s.admitted[e.Parent]; ok {
+			s.same(c, "chain", c.Payload.Chain, names(a.Chain))
+			s.same(c, "depth", c.Payload.Depth, len(a.Chain))
+		}
+		if refused || e.Left == 0 {
+			s.sameRefusal(s.want(e, e.Parent, runs.ToolResult, here), e)
+			return
+		}
+		d := s.want(e, e.Parent, runs.ToolDispatched, here)
+		s.same(d, "attempt", d.Payload.Attempt, 1)
+		s.same(d, "time left", d.Payload.Left, e.Left.Milliseconds())
+		s.same(d, "name", d.Payload.Name, c.Payload.Name)
+		switch op := effect.(type) {
+		case runtime.Tool:
+			s.same(c, "name", c.Payload.Name, op.Name)
+			s.sameText(c, []actor.Part{{Media: actor.MediaJSON, Bytes: op.Input}})
+		case runtime.Work:
+			s.same(c, "name", c.Payload.Name, op.Name)
+		}
+	case "model", "invoke":
+		t := runs.LLMCallStarted
+		if e.What == "invoke" {
+			t = runs.AgentInvokeStarted
+		}
+		b := s.want(e, e.Parent, t, here)
+		switch op := effect.(type) {
+		case runtime.Model:
+			s.same(b, "name", b.Payload.Name, op.Name)
+		case runtime.Invoke:
+			s.same(b, "name", b.Payload.Name, op.Name)
+		}
+		if refused || e.Left == 0 {
+			s.sameRefusal(s.want(e, e.Parent, t+1, here), e)
+			return
+		}
+		s.same(b, "time left", b.Payload.Left, e.Left.Milliseconds())
+	case "wait":
+		if !refused {
+			o := s.want(e, e.Parent, runs.WaitOpened, here)
+			s.same(o, "end", o.Payload.Until, shownTime(e.At.Add(e.Left)))
+		}
+	}
+}
+
+func (s *judgedStep) sameRefusal(e *shownEvent, cause *history.Event) {
+	reason, scope := "", ""
+	if cause.Reason != 0 {
+		reason, scope = cause.Reason.String(), cause.Scope.String()
+	}
+	s.same(e, "reason", e.Payload.Error.Reason, reason)
+	s.same(e, "scope", e.Payload.Error.Scope, scope)
+}
+
+// effectOf returns the effect that performs an ask in this step, or nil.
+func (s *judgedStep) effectOf(e *history.Event) runtime.Op {
+	id := actor.EffectID{Run: e.Parent, Step: e.Step, Index: e.Index}
+	for i := range s.ready.Effects {
+		if f := &s.ready.Effects[i]; f.ID == id && isWork(f.Op) {
+			return f.Op
+		}
+	}
+	return nil
+}
+
+// sentCall returns the request of a call that this step sends as a message, or nil.
+func (s *judgedStep) sentCall(id actor.CallID) *actor.Call {
+	for i := range s.ready.Effects {
+		if send, ok := s.ready.Effects[i].Op.(runtime.Send); ok {
+			if r, ok := send.Envelope.Body.(actor.Request); ok && r.Call.ID == id {
+				return &r.Call
+			}
+		}
+	}
+	return nil
+}
+
+func (s *judgedStep) explainAnswer(e *history.Event) {
+	here, expired := at(e.Step, e.Index), s.expires(e)
+	var d *shownEvent
+	switch e.What {
+	case "call":
+		d = s.want(e, e.Parent, runs.AgentChildDone, here)
+		s.same(d, "child", d.Payload.Child, e.Call)
+		s.same(d, "callee", d.Payload.Actor, e.Peer)
+		if held, certain := s.heldBy(e); held || !certain {
+			r := s.take(e.Parent, runs.RunResumed, func(p *shownPayload) bool { return p.Child == e.Call.String() })
+			if r == nil && certain {
+				s.fail("publishes no run_resumed of run %s, which %s held", e.Parent, e.Call)
+			}
+		}
+		if m, ok := deliveredReply(s.in); ok && m.Call == e.Call && !expired {
+			s.same(d, "failure", d.Payload.Status == "failed", m.Status == actor.Failed)
+			s.sameText(d, m.Parts)
+			s.same(d, "warnings", d.Payload.Warnings, m.Warnings)
+		}
+	case "tool", "work":
+		d = s.want(e, e.Parent, runs.ToolResult, here)
+	case "model":
+		d = s.want(e, e.Parent, runs.LLMCallDone, here)
+	case "invoke":
+		d = s.want(e, e.Parent, runs.AgentInvokeDone, here)
+	case "wait":
+		if e.Status != actor.Failed {
+			d = s.want(e, e.Parent, runs.SignalReceived, here)
+			if call, ok := deliveredRequest(s.in); ok && call.Kind == actor.Signal {
+				s.same(d, "name", d.Payload.Name, call.Operation)
+				s.same(d, "principal", d.Payload.Principal, call.Principal)
+				s.sameText(d, call.Parts)
+			}
+			return
+		}
+		d = s.want(e, e.Parent, runs.WaitExpired, here)
+		s.sameRefusal(d, e)
+		return
+	default:
+		return
+	}
+	s.same(d, "status", d.Payload.Status, e.Status)
+	s.sameRefusal(d, e)
+	s.checkTook(d)
+	if o, ok := s.in.(runtime.Outcome); ok && o.ID == (actor.EffectID{Run: e.Parent, Step: e.Step, Index: e.Index}) && !expired {
+		s.checkOutcome(d, e, o.Answer)
+	}
+}
+
+func deliveredReply(in runtime.Input) (actor.Reply, bool) {
+	d, ok := in.(runtime.Deliver)
+	if !ok {
+		return actor.Reply{}, false
+	}
+	m, ok := d.Envelope.Body.(actor.Answered)
+	return m.Reply, ok
+}
+
+func deliveredRequest(in runtime.Input) (actor.Call, bool) {
+	d, ok := in.(runtime.Deliver)
+	if !ok {
+		return actor.Call{}, false
+	}
+	m, ok := d.Envelope.Body.(actor.Request)
+	return m.Call, ok
+}
+
+// expires reports whether the step has answered an ask because its time was over, before
+// the input.
+func (s *judgedStep) expires(answer *history.Event) bool {
+	return slices.ContainsFunc(s.ready.Events, func(e history.Event) bool {
+		return e.Kind == history.Expire && e.Parent == answer.Parent && e.Step == answer.Step && e.Index == answer.Index
+	})
+}
+
+// checkOutcome checks the event of an ask that an outcome has answered.
+func (s *judgedStep) checkOutcome(d *shownEvent, e *history.Event, answer actor.Answer) {
+	if e.Reason == actor.Invalid {
+		return // refused: the answer is too large or not valid
+	}
+	var reason actor.Reason
+	if answer.Refusal != nil {
+		reason = answer.Refusal.Reason
+	}
+	if e.What == "tool" || e.What == "work" {
+		s.same(d, "reason", e.Reason, reason)
+		s.sameText(d, answer.Parts)
+		return
+	}
+	if reason != 0 {
+		s.same(d, "reason", e.Reason, reason)
+		return
+	}
+	c, err := upstream.DecodeCompletion(answer.Parts[0].Bytes)
+	if err != nil {
+		return
+	}
+	s.sameText(d, actor.Text(c.Text))
+	s.same(d, "usage", d.Payload.Tokens, shownPayload{}.withUsage(c.Usage).Tokens)
+}
+
+func (p shownPayload) withUsage(u upstream.Usage) shownPayload {
+	p.Tokens.Input, p.Tokens.Output, p.Tokens.Total = u.Input, u.Output, u.Total
+	return p
+}
+
+// checkTook checks the duration of an ask. The stamp of an ask may be later than the ask,
+// by the difference of two clocks.
+func (s *judgedStep) checkTook(d *shownEvent) {
+	for _, e := range s.streams[d.run] {
+		if e.Payload.Step == d.Payload.Step && e.Payload.Index == d.Payload.Index && e.at != 0 {
+			took, elapsed := time.Duration(d.Payload.Took)*time.Millisecond, d.at.Sub(e.at)
+			if took > max(elapsed, 0)+time.Millisecond || took < elapsed-s.w.plan.maxSkew()-time.Millisecond {
+				s.fail("publishes %s of run %s, which took %v, want %v", d.Type, d.Run, took, elapsed)
+			}
+			return
+		}
+	}
+}
+
+// explainPiece checks the event of a streamed piece.
+func (s *judgedStep) explainPiece() {
+	in, ok := s.in.(runtime.Streamed)
+	if !ok || slices.ContainsFunc(s.ready.Events, func(e history.Event) bool {
+		return e.Kind == history.Drop && e.What == "piece" || e.Kind == history.Reply && e.Call == in.ID.Run
+	}) {
+		return
+	}
+	here, t, p := at(in.ID.Step, in.ID.Index), runs.AgentStreamDelta, in.Piece
+	switch {
+	case p.Retry != nil:
+		t = runs.Attempt
+	case p.State != "":
+		t = runs.AgentStateChanged
+	case p.Text == "":
+		return
+	}
+	e := s.take(in.ID.Run, t, here)
+	if e == nil {
+		if t != runs.Attempt { // AttemptAnnounced demands those
+			s.fail("publishes no %s for a piece of run %s", t, in.ID.Run)
+		}
+		return
+	}
+	switch t {
+	case runs.Attempt:
+		s.checkAttempt(e)
+		s.same(e, "reason", e.Payload.Error.Reason, p.Retry.Reason)
+	case runs.AgentStateChanged:
+		s.same(e, "name", e.Payload.Name, p.State)
+		s.sameText(e, actor.Text(p.Detail))
+	default:
+		s.sameText(e, actor.Text(p.Text))
+	}
+}
+
+// checkAttempt checks the number of an attempt: the attempts of an ask count from 1.
+func (s *judgedStep) checkAttempt(e *shownEvent) {
+	want := uint32(1)
+	for _, o := range s.streams[e.run][:e.Seq] {
+		if o.Type == e.Type && o.Payload.Step == e.Payload.Step && o.Payload.Index == e.Payload.Index {
+			want++
+		}
+	}
+	s.same(e, "attempt", e.Payload.Attempt, want)
+}
+
+// explainRefused removes the events of asks that an agent's own rules refused. They follow
+// the asks of the action.
+func (s *judgedStep) explainRefused() {
+	s.published = slices.DeleteFunc(s.published, func(e shownEvent) bool {
+		p := &e.Payload
+		if int(p.Index) < s.asks[e.run] {
+			return false
+		}
+		refused := func(o shownEvent) bool {
+			return o.run == e.run && o.Payload.Step == p.Step && o.Payload.Index == p.Index && o.Type == runs.ToolResult.String() && o.Payload.Error.Reason != ""
+		}
+		switch e.Type {
+		case runs.AgentCallRefused.String():
+			return true
+		case runs.ToolCallCreated.String(), runs.ToolResult.String():
+			return slices.ContainsFunc(s.streams[e.run], refused)
+		}
+		return false
+	})
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+// explainHold checks that a run shows when a call below it begins and ends to hold it.
+func (s *judgedStep) explainHold(e *history.Event) {
+	held, certain := s.heldBy(e)
+	child := func(p *shownPayload) bool { return p.Child == e.Call.String() && p.Name == "held" }
+	switch t := runs.RunResumed; {
+	case e.Kind == history.Hold:
+		if t = runs.RunPaused; held && certain {
+			return
+		}
+		if p := s.take(e.Parent, t, child); p != nil {
+			s.same(p, "end", p.Payload.Until, shownTime(e.Until))
+		} else if certain {
+			s.fail("publishes no run_paused of run %s, which %s holds", e.Parent, e.Call)
+		}
+	case held || !certain:
+		if s.take(e.Parent, t, child) == nil && certain {
+			s.fail("publishes no run_resumed of run %s, which %s held", e.Parent, e.Call)
+		}
+	}
+}
+
+// heldBy reports whether a call holds its run, as the events before the step show it. It
+// is uncertain after a crash, which may have lost the last of them.
+func (s *judgedStep) heldBy(e *history.Event) (held, certain bool) {
+	first := uint64(len(s.streams[e.Parent])) + 1
+	for i := range s.ready.Effects {
+		if p, ok := s.ready.Effects[i].Op.(runtime.Publish); ok && p.Event.Run == e.Parent {
+			first = min(first, p.Event.Seq)
+		}
+	}
+	for _, o := range s.streams[e.Parent][:first-1] {
+		if o.Payload.Child == e.Call.String() {
+			held = o.Type == runs.RunPaused.String()
+		}
+	}
+	return held, !s.reloaded[e.Actor]
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+// checkMeasures compares the figures for statistics with the operations of the step.
+func (s *judgedStep) checkMeasures() {
+	var got, want [runtime.MeasureOutstanding + 1]int
+	var gotRuns, wantRuns []string
+	for i := range s.ready.Measures {
+		m := &s.ready.Measures[i]
+		if got[m.Kind]++; m.Kind == runtime.MeasureRun {
+			gotRuns = append(gotRuns, fmt.Sprint(m.Name, " ", m.Reason))
+		}
+		if m.Took < 0 {
+			s.fail("measures a duration of %v", m.Took)
+		}
+	}
+	for i := range s.ready.Events {
+		switch e := &s.ready.Events[i]; {
+		case e.Kind == history.Reply:
+			want[runtime.MeasureRun]++
+			wantRuns = append(wantRuns, fmt.Sprint(e.Actor.Agent, " ", e.Reason))
+		case e.Kind == history.Cancel, e.Kind == history.Answer && e.What == "call":
+			want[runtime.MeasureCall]++
+		case e.Kind == history.Answer && e.What == "model":
+			want[runtime.MeasureModel]++
+		case e.Kind == history.Answer && e.What == "wait":
+			want[runtime.MeasureWait]++
+		}
+	}
+	got[runtime.MeasureTool], got[runtime.MeasureOutstanding] = 0, 0 // a tool may be measured as a call too
+	if got != want || !slices.Equal(gotRuns, wantRuns) {
+		s.fail("measures %v %v, want %v %v", got, gotRuns, want, wantRuns)
+	}
+}

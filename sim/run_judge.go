@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+func (s *judgedStep) explainAdmit(e *history.Event) {
+	s.admitted[e.Call] = *e
+	if len(e.Chain) > 0 {
+		return
+	}
+	u := s.want(e, e.Call, runs.UserInput, anywhere)
+	s.same(u, "number", u.Seq, 1)
+	s.same(u, "actor", u.Payload.Actor, e.Actor)
+	s.same(u, "priority", u.Payload.Priority, lanePriority(e.Lane))
+	if call := s.requests[e.Call]; call != nil {
+		s.sameText(u, call.Parts)
+		s.same(u, "principal", u.Payload.Principal, call.Principal)
+		s.same(u, "origin", u.Payload.Origin, call.Origin)
+		s.same(u, "project", u.Payload.Project, call.Project)
+		trace := ""
+		if parts := strings.Split(call.Trace, "-"); len(parts) > 1 {
+			trace = parts[1]
+		}
+		s.same(u, "trace", u.Payload.Trace, trace)
+	}
+}
+
+func (s *judgedStep) explainStart(e *history.Event) {
+	r := s.want(e, e.Call, runs.RunStarted, anywhere)
+	p := &r.Payload
+	s.same(r, "actor", p.Actor, e.Actor)
+	s.same(r, "kind", p.Kind, "waiting")
+	s.same(r, "root", p.Root, e.Root)
+	s.same(r, "time left", p.Left, e.Left.Milliseconds())
+	a, ok := s.admitted[e.Call]
+	if !ok {
+		return
+	}
+	s.same(r, "chain", p.Chain, names(a.Chain))
+	s.same(r, "depth", p.Depth, len(a.Chain))
+	s.same(r, "attempt", p.Attempt, a.Attempt)
+	s.same(r, "priority", p.Priority, lanePriority(a.Lane))
+	parent, origin := "", actor.Human.String()
+	if len(a.Chain) > 0 {
+		parent, origin = a.Parent.String(), actor.Agent.String()
+	}
+	s.same(r, "parent", p.Parent, parent)
+	if call := s.requests[e.Root]; call != nil {
+		if len(a.Chain) == 0 {
+			origin = call.Origin.String()
+		}
+		s.same(r, "principal", p.Principal, call.Principal)
+		s.same(r, "project", p.Project, call.Project)
+		s.same(r, "origin", p.Origin, origin)
+	}
+}
+
+func (s *judgedStep) explainReply(e *history.Event) {
+	t := runs.RunDone
+	switch {
+	case e.Status == actor.Failed && e.Reason == actor.Stopped:
+		t = runs.RunCancelled
+	case e.Status == actor.Failed:
+		t = runs.RunFailed
+	}
+	d := s.want(e, e.Call, t, anywhere)
+	if t != runs.RunDone {
+		s.sameRefusal(d, e)
+		s.same(d, "detail", d.Payload.Error.Detail, strings.ToValidUTF8(e.Detail, "\uFFFD"))
+		return
+	}
+	s.same(d, "status", d.Payload.Status, e.Status)
+	var sum shownPayload
+	for _, o := range s.streams[e.Call] {
+		if o.Type == runs.LLMCallDone.String() || o.Type == runs.AgentInvokeDone.String() {
+			sum.Tokens.Input += o.Payload.Tokens.Input
+			sum.Tokens.Output += o.Payload.Tokens.Output
+			sum.Tokens.Total += o.Payload.Tokens.Total
+		}
+	}
+	s.same(d, "usage", d.Payload.Tokens, sum.Tokens)
+	for i := range s.ready.Effects {
+		if r, ok := replyIn(s.ready.Effects[i].Op); ok && r.Call == e.Call && r.Refusal == nil { // another copy of the call may be refused in the same step
+			s.sameText(d, r.Parts)
+			s.same(d, "warnings", d.Payload.Warnings, r.Warnings)
+		}
+	}
+}
+
+// replyIn returns the reply that an effect sends to a caller or a client.
+func replyIn(op runtime.Op) (actor.Reply, bool) {
+	switch op := op.(type) {
+	case runtime.Respond:
+		return op.Reply, op.HeldUntil == 0
+	case runtime.Send:
+		m, ok := op.Envelope.Body.(actor.Answered)
+		return m.Reply, ok
+	}
+	return actor.Reply{}, false
+}
+
+// checkRefusals checks that a message refused as Busy, which was never admitted, has a
+// history event with the same reason.
+func (s *judgedStep) checkRefusals() {
+	if _, forwarded := deliveredReply(s.in); forwarded {
+		return
+	}
+	for i := range s.ready.Effects {
+		r, ok := replyIn(s.ready.Effects[i].Op)
+		if !ok || r.Refusal == nil || r.Refusal.Reason != actor.Busy || r.Run != r.Call || s.admitted[r.Call].Kind != 0 {
+			continue
+		}
+		if !slices.ContainsFunc(s.ready.Events, func(e history.Event) bool {
+			return e.Kind == history.Refuse && e.Call == r.Call && e.Reason == r.Refusal.Reason && e.Scope == r.Refusal.Scope
+		}) {
+			s.fail("refuses call %s as %s, and records no refusal", r.Call, r.Refusal.Reason)
+		}
+	}
+}
