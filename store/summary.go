@@ -100,13 +100,14 @@ func runOf(r Record) actor.CallID {
 
 // runState is the part of an open run on which a change of its summary depends.
 type runState struct {
-	status runs.Status
-	wait   *Asked // first open wait for a signal
+	started bool
+	status  runs.Status
+	wait    *Asked // first open wait for a signal
 }
 
 // state returns the state of an open run, as its events show it.
 func (r *Run) state() runState {
-	s := runState{status: runs.Running}
+	s := runState{started: r.Started(), status: runs.Running}
 	paused, busy := r.Parked != "", false
 	asks := r.Last()
 	for i := range asks {

@@ -107,7 +107,7 @@ func TestSummaryPerRecord(t *testing.T) {
 		Ended{Call: run, At: 47, Reply: actor.Reply{Call: run, Status: actor.Succeeded, Parts: actor.Text(strings.Repeat("x", 3))}})
 	want := []string{
 		`Accepted: RUNNING, started 0, ended 0, waits "", "", used 0 of 0`,
-		`Asking`,
+		`Asking: RUNNING, started 20, ended 0, waits "", "", used 0 of 0`,
 		`Answered`,
 		`Asking: PAUSED_WAITING_APPROVAL, started 20, ended 0, waits "go", "", used 7 of 7`,
 		`Held`,
