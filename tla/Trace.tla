@@ -175,8 +175,17 @@ Asks == /\ AskFor(E.p, E.c, E.b, TRUE, E.left) /\ NothingElse
         /\ Near(call'[E.c].left, E.left) /\ call'[E.c].chain = E.chain /\ call[E.p].to = E.a
         /\ E.left <= LeftMax[r]
 
-ClientAsks == IF call[E.c].st = "free" THEN SendFor(E.c, E.b, E.left) /\ NothingElse
-              ELSE call[E.c].to = E.b /\ call[E.c].par = 0 /\ Nothing       \* its cell was restarted, and admitted it again
+\* A cell records the call of a client when the request arrives, after the Send of Calls. The cancel of a
+\* client may overtake the request: it then makes the call and ends it.
+Cancelled(b) == [Free EXCEPT !.st = "done", !.out = "cancel", !.by = E.c, !.ends = 1, !.to = b]
+Overtaken(c) == call[c].st = "done" /\ Said(c, {"req"}) = {}
+Spread(ms)   == net' = net \cup ms /\ UNCHANGED <<srv, disk, out, eff, down, flt>> /\ NothingElse
+
+ClientAsks ==
+  IF call[E.c].st = "free" THEN SendFor(E.c, E.b, E.left) /\ NothingElse
+  ELSE /\ call[E.c].to = E.b /\ call[E.c].par = 0
+       /\ IF Overtaken(E.c) THEN Spread({Msg("req", E.c, 0, E.left)}) /\ UNCHANGED call
+          ELSE Nothing                            \* its cell was restarted, and admitted it again
 
 \* A repeated request, or the first one right after its Ask.
 Requests ==
@@ -192,9 +201,10 @@ Requests ==
 Cancels ==
   IF E.a # None THEN Caller(E.c) = E.a /\ call[E.c].st # "free" /\ Speak({Say("cancel", E.c)})
   ELSE /\ call[E.c].par = 0
-       /\ IF Pending(E.c) THEN Close({E.c}, "cancel", 0) ELSE UNCHANGED call
-       /\ net' = net \cup {Say("cancel", E.c)}
-       /\ UNCHANGED <<srv, disk, out, eff, down, flt>> /\ NothingElse
+       /\ CASE Pending(E.c)          -> Close({E.c}, "cancel", 0)
+            [] call[E.c].st = "free" -> call' = [call EXCEPT ![E.c] = Cancelled(E.b)]
+            [] OTHER                 -> UNCHANGED call
+       /\ Spread({Say("cancel", E.c)})
 
 \* A completed call replies to every repeat; a refusal was sent when it was decided.
 Answers ==
@@ -378,9 +388,9 @@ Actions == <<"Send", "Ask", "Expire", "GiveUp", "Resend", "Start", "Continue", "
 Ended(c) == IF E.w = "due" /\ (E.k = "respond" => TraceDue(call[c].left)) /\ (E.k = "Answer" => <<"call", c>> \in seen.fired) THEN "Expire" ELSE "Answer"
 Action ==
   CASE E.k \in {"Ask", "Admit", "Start", "Sync", "Crash", "Restart", "Tick", "Wait", "Decide"} -> E.k
-    [] E.k = "client"   -> IF call[E.c].st = "free" THEN "Send" ELSE ""
+    [] E.k = "client"   -> IF call[E.c].st = "free" \/ Overtaken(E.c) THEN "Send" ELSE ""
     [] E.k = "request"  -> IF Msg("req", E.c, 0, E.left) \in net \cup out[E.n] THEN "" ELSE "Resend"
-    [] E.k = "cancel"   -> IF E.a = None /\ Pending(E.c) THEN "GiveUp" ELSE ""
+    [] E.k = "cancel"   -> IF E.a = None /\ call[E.c].st # "done" THEN "GiveUp" ELSE ""
     [] E.k = "Deliver"  -> IF E.ks = {"req"} /\ srv[E.c].st # "none" THEN "Deliver" ELSE ""
     [] E.k = "Refuse"   -> IF E.w = "busy" THEN "Refuse" ELSE ""
     [] E.k = "Reply"    -> CASE E.w = "due" /\ <<"run", E.c>> \in seen.fired -> "Abort"

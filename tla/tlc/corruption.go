@@ -147,6 +147,16 @@ var corruptions = []corruption{
 	duplicateEvent("Answer", kindIs("Answer", whatIs("call"))),
 	duplicateEvent("Start", kindIs("Start")),
 	duplicateEvent("work", kindIs("Perform", whatIs("work"))),
+	{"a cancel before its request, of a call to another actor", func(events []event) ([]event, int) {
+		for i, ask := range events {
+			other := find(events, 0, func(e *event) bool { return e.Actor != "" && e.Actor != ask.Peer })
+			if ask.Kind == "Ask" && ask.What == "client" && other >= 0 && find(events[:i], 0, kindIs("Ask", callIs(ask.Call))) < 0 {
+				cancel := event{Kind: "Send", At: ask.At, Node: ask.Node, Cell: ask.Cell, Incarnation: ask.Incarnation, Call: ask.Call, Peer: events[other].Actor, What: "cancel"}
+				return insert(events, i, cancel), lineOf(i + 1)
+			}
+		}
+		return nil, 0
+	}},
 	{"a completed call runs again", func(events []event) ([]event, int) {
 		for i := range events {
 			admit := find(events, 0, kindIs("Admit", callIs(events[i].Call)))
