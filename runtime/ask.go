@@ -331,6 +331,12 @@ func (c *Cell) outcome(in Outcome) {
 		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && (t.sends[i].attempt == in.Attempt || mutant.On("former-attempt-answers")) {
 			delete(c.inFlight, in.ID)
 			answer := in.Answer.Fit(c.limits.MessageBytesMax)
+			switch {
+			case mutant.On("intact-answer-refused"):
+				answer = in.Answer.Fit(0)
+			case mutant.On("large-answer-accepted"):
+				answer = in.Answer.Fit(actor.MessageBytesMax)
+			}
 			if t.run.Last()[i].Out().Kind == actor.AskModel {
 				answer = c.resolveTargets(t, answer)
 			}

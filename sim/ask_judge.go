@@ -5,6 +5,7 @@ package sim
 import (
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
@@ -199,30 +200,39 @@ func (s *judgedStep) expires(answer *history.Event) bool {
 	})
 }
 
-// checkOutcome checks the event of an ask that an outcome has answered.
+// checkOutcome checks the event of an ask that an outcome has answered. An answer that no
+// message can carry is refused as invalid; every other answer is shown as it is.
 func (s *judgedStep) checkOutcome(d *shownEvent, e *history.Event, answer actor.Answer) {
-	if e.Reason == actor.Invalid {
-		return // refused: the answer is too large or not valid
+	if !s.fits(answer.Parts) {
+		s.same(d, "reason", d.Payload.Error.Reason, actor.Invalid)
+		return
 	}
-	var reason actor.Reason
-	if answer.Refusal != nil {
-		reason = answer.Refusal.Reason
+	reason, scope, refusal := "", "", answer.Refusal
+	if refusal != nil {
+		reason, scope = refusal.Reason.String(), refusal.Scope.String()
 	}
-	if e.What == "tool" || e.What == "work" {
-		s.same(d, "reason", e.Reason, reason)
+	s.same(d, "reason", d.Payload.Error.Reason, reason)
+	s.same(d, "scope", d.Payload.Error.Scope, scope)
+	switch {
+	case e.What == "tool" || e.What == "work":
 		s.sameText(d, answer.Parts)
-		return
+	case refusal == nil:
+		c, err := upstream.DecodeCompletion(answer.Parts[0].Bytes)
+		if err != nil {
+			s.fail("is given an answer of run %s that is no completion: %v", d.Run, err)
+		}
+		s.sameText(d, actor.Text(c.Text))
+		s.same(d, "usage", d.Payload.Tokens, shownPayload{}.withUsage(c.Usage).Tokens)
 	}
-	if reason != 0 {
-		s.same(d, "reason", e.Reason, reason)
-		return
+}
+
+// fits reports whether a message can carry the parts.
+func (s *judgedStep) fits(parts []actor.Part) bool {
+	size, valid := 0, true
+	for _, p := range parts {
+		size, valid = size+len(p.Media)+len(p.Bytes), valid && utf8.ValidString(p.Media)
 	}
-	c, err := upstream.DecodeCompletion(answer.Parts[0].Bytes)
-	if err != nil {
-		return
-	}
-	s.sameText(d, actor.Text(c.Text))
-	s.same(d, "usage", d.Payload.Tokens, shownPayload{}.withUsage(c.Usage).Tokens)
+	return valid && size <= s.w.plan.Limits.MessageBytesMax
 }
 
 func (p shownPayload) withUsage(u upstream.Usage) shownPayload {

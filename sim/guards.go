@@ -26,6 +26,8 @@ var guards = []Guard{
 	{Mutant: "dispatch-not-published", Spec: EventsMatchSteps},
 	{Mutant: "usage-not-summed", Spec: EventsMatchSteps},
 	{Mutant: "refusal-not-recorded", Spec: EventsMatchSteps},
+	{Mutant: "intact-answer-refused", Spec: EventsMatchSteps},
+	{Mutant: "large-answer-accepted", Spec: EventsMatchSteps},
 	{Mutant: "effect-not-aborted", Spec: specs.Structured},
 	{Mutant: "outstanding-limit", Spec: specs.OutstandingBounded},
 	{Mutant: "outstanding-not-released", Spec: specs.OutstandingBounded},

@@ -3,10 +3,10 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -106,7 +106,11 @@ func toolResult(ctx context.Context, text string) tools.Result {
 	case ToolGarbage:
 		return tools.Result{Parts: []actor.Part{{Media: "\xff/\x00", Bytes: call.w.faultyBytes(ToolGarbage, []byte(text), []byte("\xfe\x00{]"))}}}
 	case ToolGiant:
-		return tools.Text(string(call.w.faultyBytes(ToolGiant, []byte(text), []byte(strings.Repeat("and so on ", tools.ResultBytesMax/8)))))
+		size := tools.ResultBytesMax + 1
+		if call.w.entropy.Int(2) > 0 {
+			size = min(size, call.w.plan.Limits.MessageBytesMax+1) // the tool may return it, but no message may carry it
+		}
+		return tools.Text(string(call.w.faultyBytes(ToolGiant, []byte(text), bytes.Repeat([]byte{'x'}, size))))
 	}
 	return tools.Text(text)
 }
