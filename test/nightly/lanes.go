@@ -22,6 +22,7 @@ func lanes(day time.Time) []lane {
 		{"fuzz", []string{"make", "fuzz", "FUZZTIME=60s"}, ""},
 		{"corruption", []string{"make", "rot"}, ""},
 		{"crash", []string{"make", "crash", "N=200"}, ""},
+		{"race", []string{"make", "race", "ALL=1"}, "ok"},
 		{"recovery", []string{"make", "recovery", "N=5"}, "ok"},
 		{"coverage", []string{"make", "sim-cover"}, "floors 0 to 2"},
 		{"models", []string{"make", "tla"}, ""},
