@@ -17,7 +17,7 @@ func (x *examiner) checkEnded(id actor.ID, r *Ended) {
 	want := (&Run{}).endSummary(r)
 	x.compareSummary(id, &s, &want)
 	if s.Ended != r.At || s.Outcome != r.Reply.Status {
-		x.report(runKey(id.Tenant, r.Call), "", "shows the end %s at %d, want %s at %d", s.Outcome, s.Ended, r.Reply.Status, r.At)
+		x.report(runKey(id.Tenant, r.Call), "", "shows the end %s at %s, want %s at %s", s.Outcome, runs.FormatTime(s.Ended), r.Reply.Status, runs.FormatTime(r.At))
 	}
 }
 
