@@ -130,13 +130,28 @@ func read[R command.Result](ctx context.Context, c *Commands, tenant string, get
 		if c.closed {
 			return engine.ErrClosed
 		}
-		r, err = get(View{log, tenant})
+		r, err = get(View{clientReader{log, ctx}, tenant})
 		return err
 	})
 	if err != nil {
 		return nil, errorOf(err)
 	}
 	return r, nil
+}
+
+// clientReader reads for a client until its context ends. A long run has many pages of
+// events.
+type clientReader struct {
+	store.Reader
+	ctx context.Context
+}
+
+// Events implements store.Reader.
+func (r clientReader) Events(tenant string, run actor.CallID, after uint64, limit int) ([]store.RunEvent, error) {
+	if err := r.ctx.Err(); err != nil {
+		return nil, err
+	}
+	return r.Reader.Events(tenant, run, after, limit)
 }
 
 // errorOf returns the error of a command.
