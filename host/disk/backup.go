@@ -72,7 +72,7 @@ func Restore(from, dir string, options Options, progress func(keys uint64)) (sto
 	to := &Disk{dir: dir, options: options.withDefaults(dir)}
 	x, err := examineWith(from, options, progress, func(*Disk, store.Examination) error { return to.copyFrom(from) })
 	if err == nil && x.Wrong > 0 {
-		return x, fmt.Errorf("backup %s: %d things are wrong with it, the first at %s: %s", from, x.Wrong, x.Findings[0].Where, x.Findings[0].What)
+		return x, fmt.Errorf("backup %s: %d findings, the first at %s: %s", from, x.Wrong, x.Findings[0].Where, x.Findings[0].What)
 	}
 	return x, err
 }

@@ -126,7 +126,7 @@ func TestBackupDuringCommitsHoldsDurableEntries(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustClose(t, d)
-	if _, err := Restore(backups[1], filepath.Join(dir, "never"), Options{}, nil); err == nil || !strings.Contains(err.Error(), "things are wrong") {
+	if _, err := Restore(backups[1], filepath.Join(dir, "never"), Options{}, nil); err == nil || !strings.Contains(err.Error(), "findings, the first at t/default/a/alice/") {
 		t.Errorf("restore of a damaged backup: got %v", err)
 	}
 }
