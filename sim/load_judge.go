@@ -37,6 +37,19 @@ func (j *loadJudge) commit(b *store.Batch) {
 	}
 }
 
+// accepted returns the actors of all runs that the store has.
+func (j *loadJudge) accepted() map[actor.CallID]actor.ID {
+	all := map[actor.CallID]actor.ID{}
+	for _, entries := range j.entries {
+		for i := range entries {
+			if a, ok := entries[i].Record.(store.Accepted); ok {
+				all[a.Call.ID] = entries[i].Actor
+			}
+		}
+	}
+	return all
+}
+
 // loaded checks an actor as a cell loads it.
 func (j *loadJudge) loaded(in runtime.Loaded) {
 	if !j.w.auditEnabled() {

@@ -64,6 +64,14 @@ func (p *runPoller) poll() {
 			p.fail(s.Run, "is listed as a root run, but its root is %s", s.Root)
 		}
 		p.checkRun(s.Run, 0)
+		if r := p.records[s.Run]; r.Seq > 0 {
+			if s.Waits != "" {
+				w.Stats.Points[WaitListed]++
+			}
+			if err := w.checkSummary(s, &r); err != nil {
+				w.fail(SummariesAgree, fmt.Sprintf("run %s, listed at a poll: %v", s.Run, err))
+			}
+		}
 	}
 }
 

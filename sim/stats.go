@@ -45,6 +45,7 @@ const (
 	MutationRejected            // a mutated encoding was rejected
 	CorruptionFound             // an examination of the store found a corrupted row
 	SummaryAudited              // the summary of a run was compared with its events
+	WaitListed                  // a client listed a run that waits for a signal
 
 	Passivated      // an idle actor left memory
 	ActorLost       // an actor left memory because another node owns its shard

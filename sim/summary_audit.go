@@ -4,16 +4,19 @@ package sim
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
 )
 
-// auditSummaries checks the stored summary of every run against the events of the run.
-// The pages have the limit of a client, so cursors are checked too: each run MUST be
-// listed once.
+// auditSummaries checks that each run that the store has accepted is listed once, and its
+// summary against its events. The pages have the limit of a client, so cursors are checked
+// too.
 func (w *Simulation) auditSummaries() {
 	const limit = 7
+	missing := w.loadJudge.accepted()
 	var last actor.CallID
 	for {
 		page, err := w.store.Runs(actor.DefaultTenant, runs.Filter{Calls: true, System: true}, last, limit)
@@ -27,26 +30,39 @@ func (w *Simulation) auditSummaries() {
 				w.fail(SummariesAgree, fmt.Sprintf("run %s is listed after run %s", s.Run, last))
 			}
 			last = s.Run
-			if err := w.auditSummary(s); err != nil {
+			if id, ok := missing[s.Run]; !ok || id != s.Actor {
+				w.fail(SummariesAgree, fmt.Sprintf("run %s of %s is listed, which the store has accepted of %q", s.Run, s.Actor, id))
+			}
+			delete(missing, s.Run)
+			record, err := w.foldRun(s.Run)
+			if err == nil {
+				err = w.checkSummary(s, &record)
+			}
+			if err != nil {
 				w.fail(SummariesAgree, fmt.Sprintf("run %s: %v", s.Run, err))
 			}
 			w.Stats.Points[SummaryAudited]++
 		}
 		if page.Next.IsZero() {
-			return
+			break
 		}
 		last = page.Next
 	}
+	if len(missing) > 0 {
+		first := slices.SortedFunc(maps.Keys(missing), actor.CallID.Compare)[0]
+		w.fail(SummariesAgree, fmt.Sprintf("%d runs are not listed, the first one %s of %s", len(missing), first, missing[first]))
+	}
 }
 
-func (w *Simulation) auditSummary(s *runs.Summary) error {
-	record, err := w.foldRun(s.Run)
-	if err != nil || record.Seq == 0 {
-		return err
+// checkSummary compares a stored summary with the record of its run, by the events that
+// are stored.
+func (w *Simulation) checkSummary(s *runs.Summary, record *runs.Record) error {
+	if record.Seq == 0 {
+		return nil
 	}
 	want := record.Summary()
-	want.Workflow, want.Until = s.Workflow, s.Until // no event has the former; a change of the clock moves the latter
-	if record.Started == 0 {                        // only run_started has these
+	want.Workflow = s.Workflow // no event has it
+	if record.Started == 0 {   // only run_started has these
 		want.Root, want.Parent, want.Depth = s.Root, s.Parent, s.Depth
 	}
 	if s.Run != s.Root { // a call has no event before it starts or ends, perhaps under another clock
@@ -57,6 +73,12 @@ func (w *Simulation) auditSummary(s *runs.Summary) error {
 		if record.Started == 0 {
 			want.Actor, want.Project, want.Priority = s.Actor, s.Project, s.Priority
 		}
+	}
+	if record.Ended == 0 { // an open run has the usage at its last change of status
+		if s.Usage.Total > want.Usage.Total || s.Tree.Total > want.Tree.Total {
+			return fmt.Errorf("got usage %+v, of its tree %+v, want at most %+v and %+v", s.Usage, s.Tree, want.Usage, want.Tree)
+		}
+		want.Usage, want.Tree = s.Usage, s.Tree
 	}
 	if got, want := string(s.AppendJSON(nil)), string(want.AppendJSON(nil)); got != want {
 		return fmt.Errorf("got summary %s, want %s", got, want)

@@ -42,7 +42,7 @@ func (j *Journal) ApplySummarized(r Record) (s runs.Summary, changed bool, err e
 		return s, false, nil
 	case ends:
 		return run.endSummary(&ended), true, nil
-	case run.state() == before:
+	case run.state() == before || mutant.On("summary-of-open-run-kept"):
 		return s, false, nil
 	}
 	return run.summary(), true, nil
@@ -144,7 +144,9 @@ func (r *Run) summary() runs.Summary {
 		s.Priority = c.Lane.Priority()
 	}
 	if state.wait != nil {
-		s.Waits, s.Until = state.wait.Out().Name, state.wait.Clock.Due()
+		if s.Waits, s.Until = state.wait.Out().Name, state.wait.Clock.Due(); mutant.On("end-of-wait-not-listed") {
+			s.Until = 0
+		}
 	}
 	return s
 }
