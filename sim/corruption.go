@@ -216,7 +216,7 @@ func (n *node) startDelay() time.Duration {
 		return wait
 	}
 	if (w.auditEnabled() || w.startCrashes != nil || anchor != d.mark) && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.log.corruption != nil }) { // skipped while any node has corrupt rows: Verify could report the rows of another node
-		if end, err := store.Verify(w.store.kv, n.id, anchor); err != nil || end != d.mark {
+		if end, err := w.store.verify(n.id, anchor); err != nil || end != d.mark {
 			w.fail(ChainHolds, fmt.Sprintf("start of %s: the log ends at batch %d, want %d: %v", n.id, end.Batch, d.mark.Batch, err))
 		}
 	}

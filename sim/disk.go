@@ -4,12 +4,14 @@ package sim
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/store"
 )
@@ -29,6 +31,9 @@ type disk struct {
 	writing       bool
 	syncing       bool
 	slow          bool       // a fault delays the sync in progress
+	unknown       bool       // the result of the append of the oldest batch is lost
+	kept          bool       // that batch is stored nevertheless
+	recorded      store.Pos  // position of the last Sync event
 	syncDue       actor.Time // end of the sync in progress without faults
 	recent        durableRows
 	oldBatches    int            // number of batches in the format of an earlier version
@@ -47,7 +52,7 @@ func (d *disk) open(n *node) {
 		d.oldBatches = 0
 	}
 	config.Node, config.From, config.Seed = n.id, d.mark, seed32(n.w.seed, mix(uint64(n.index), n.process))
-	*d = disk{n: n, mark: d.mark, previous: d.previous, recent: d.recent, oldBatches: d.oldBatches, writer: store.NewWriter(config)}
+	*d = disk{n: n, mark: d.mark, previous: d.previous, recent: d.recent, oldBatches: d.oldBatches, recorded: d.mark.Pos, writer: store.NewWriter(config)}
 }
 
 // durable returns the position up to which the log is in the store.
@@ -56,8 +61,8 @@ func (d *disk) durable() store.Pos { return d.mark.Pos }
 // released returns the position up to which the writer has released effects.
 func (d *disk) released() store.Pos { return d.writer.Released() }
 
-// append passes entries to the writer, and returns the position after them.
-func (d *disk) append(entries []store.Entry) store.Pos {
+// appendEntries passes entries to the writer, and returns the position after them.
+func (d *disk) appendEntries(entries []store.Entry) store.Pos {
 	pos := d.writer.Append(entries)
 	if len(entries) > 0 {
 		d.takeBatches()
@@ -160,19 +165,24 @@ func (d *disk) completeSync(count int) {
 	if w.faultFires(DiskFailed) && d.fail(DiskFailed, "cannot sync") {
 		return
 	}
-	before, fenced := d.durable(), false
-	for range count {
+	fenced := false
+	for i := range count {
 		if d.crashesBefore("commit") {
 			return
 		}
-		if fenced = !d.commit(); fenced {
+		err := d.commit(true)
+		if d.unknown {
+			d.syncing = true // the batch is settled before the next one
+			d.recordSync()   // another node may load the entries now
+			n.after(storeRetryInterval, func() { d.completeSync(count - i) })
+			return
+		}
+		if fenced = err != nil; fenced {
 			d.inFlight, d.written = nil, 0 // the batches after the rejected batch are discarded too
 			break
 		}
 	}
-	if pos := d.durable(); pos > before {
-		w.emit(history.Event{Kind: history.Sync, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Pos: uint64(pos), Synced: uint64(pos)})
-	}
+	d.recordSync()
 	if fenced {
 		d.writer.Failed()
 		w.halt(n, "fenced")
@@ -193,31 +203,76 @@ func (d *disk) completeSync(count int) {
 	}
 }
 
-// commit commits the oldest written batch to the store. It returns false if the node no
-// longer owns the shards that the batch writes.
-func (d *disk) commit() bool {
+// recordSync emits a Sync event if more of the log is durable than at the last one.
+func (d *disk) recordSync() {
+	pos := d.durable()
+	if d.kept {
+		pos = d.inFlight[0].Pos
+	}
+	if pos > d.recorded {
+		d.recorded = pos
+		d.n.w.emit(history.Event{Kind: history.Sync, At: d.n.clock.now(d.n.w.now), From: actor.Address{Node: d.n.id}, Pos: uint64(pos), Synced: uint64(pos)})
+	}
+}
+
+// commit appends the oldest written batch to the store, or resumes its append. It returns
+// an error if the node no longer owns the shards that the batch writes, or if the result
+// is unknown. Faults of the store occur only if the process awaits the result.
+func (d *disk) commit(awaited bool) error {
 	b := &d.inFlight[0]
 	w := d.n.w
-	for _, s := range b.Shards {
-		if !w.claims.holds(d.n, s.Shard, s.Epoch) {
-			w.Stats.Points[Fenced]++
-			w.log.note(w.now, "%s batch %d refused: shard %d under epoch %d", d.n.id, b.No, s.Shard, s.Epoch)
-			d.recordWriteEnd(false)
-			return false
+	d.recent.record(w, b.Rows)
+	err := d.append(b, awaited)
+	fenced := store.Fenced{}
+	switch d.unknown = errors.As(err, new(store.Unknown)); {
+	case err == nil:
+		d.stored()
+	case d.unknown:
+	case errors.As(err, &fenced):
+		w.Stats.Points[Fenced]++
+		w.log.note(w.now, "%s batch %d refused: shard %d under epoch %d", d.n.id, b.No, fenced.Shards[0].Shard, fenced.Shards[0].Epoch)
+		d.recordWriteEnd(false)
+	default:
+		w.fail(ChainHolds, err.Error())
+	}
+	return err
+}
+
+// append appends a batch to the store, or resumes its append.
+func (d *disk) append(b *store.Batch, awaited bool) (err error) {
+	w, s := d.n.w, &d.n.w.store
+	unowned := slices.ContainsFunc(b.Shards, func(e store.ShardEpoch) bool { return !w.holds(b.Node, e) })
+	if awaited {
+		s.fences = w.faultFires(StoreFenced) && w.acts(StoreFenced)
+		if w.faultFires(StoreUnknown) {
+			s.loses, s.keeps = w.acts(StoreUnknown), w.entropy.Int(2) == 1
 		}
 	}
-	d.recent.record(w, b.Rows)
-	if err := w.store.kv.Apply(b.Rows); err != nil {
-		panic("sim: simulated store failed: " + err.Error())
+	if d.unknown {
+		err = store.Resume(s.log, b)
+	} else {
+		err = s.log.Append(b)
 	}
-	w.loadJudge.commit(b)
+	lost := errors.As(err, new(store.Unknown))
+	recordChange(w, StoreFenced, unowned, unowned || errors.As(err, new(store.Fenced)), "batch %d of %s is fenced", b.No, b.Node)
+	recordChange(w, StoreUnknown, false, lost, "the result of batch %d of %s is lost, stored %v", b.No, b.Node, s.keeps)
+	if kept := lost && s.keeps; kept || err == nil && !d.kept {
+		w.loadJudge.commit(b)
+		d.kept = kept
+	}
+	s.fences, s.loses, s.keeps = false, false, false
+	return err
+}
+
+// stored removes the oldest written batch, which is in the store.
+func (d *disk) stored() {
+	b := &d.inFlight[0]
 	d.previous = d.mark
-	if d.mark = b.Mark(); w.plan.Odds[NodeOlderData] > 0 && inOldFormat(b) {
+	if d.mark = b.Mark(); d.n.w.plan.Odds[NodeOlderData] > 0 && inOldFormat(b) {
 		d.oldBatches++
 	}
 	d.recordWriteEnd(true)
-	d.inFlight, d.written = d.inFlight[1:], d.written-1
-	return true
+	d.inFlight, d.written, d.unknown, d.kept = d.inFlight[1:], d.written-1, false, false
 }
 
 // inOldFormat reports whether a row of the batch contains its first entry in the format of
@@ -248,6 +303,10 @@ func (d *disk) crashesBefore(operation string) bool {
 // crash keeps the batches that were written and not synced. If a fault loses some of
 // these batches, crash keeps a prefix. Batches that were not written are lost.
 func (d *disk) crash() {
+	if d.unknown && invariant.Must(d.n.w.store.log.Settle(&d.inFlight[0])) {
+		d.stored()
+	}
+	d.unknown = false
 	w, written := d.n.w, d.written
 	kept := written
 	if kept > 0 && w.faultFires(DiskLostTail) {
@@ -257,7 +316,7 @@ func (d *disk) crash() {
 		kept, written = 0, 0 // the batches never reached the store
 	}
 	for range kept {
-		if !d.commit() {
+		if d.commit(false) != nil {
 			written = kept // another node owns the shards: no later batch could be kept
 			break
 		}

@@ -128,7 +128,10 @@ const (
 	LoadFanOut        // one call fans out to a wide tree of calls
 	LoadDeadlocks     // many clients ask agents to call each other
 
-	faultKinds = int(LoadDeadlocks) + 1
+	StoreUnknown // the result of an append is lost; the store holds entries, and has the batch or not
+	StoreFenced  // the store fences a batch of the node that owns the shards; it holds entries
+
+	faultKinds = int(StoreFenced) + 1
 )
 
 // noFault marks the absence of a fault.
@@ -259,6 +262,9 @@ var faultTable = [faultKinds]struct {
 	LoadPoison:        {"LoadPoison", 150, true, false},
 	LoadFanOut:        {"LoadFanOut", 600, true, false},
 	LoadDeadlocks:     {"LoadDeadlocks", 600, true, false},
+
+	StoreUnknown: {"StoreUnknown", 600, false, false},
+	StoreFenced:  {"StoreFenced", 60, false, false},
 }
 
 // Faults returns all faults in order.
@@ -317,7 +323,7 @@ func (o Odds) String() string {
 // the effect of a single one.
 func drawFaultOdds(c Entropy) (odds [faultKinds]int) {
 	eighths := 1 + c.Int(4)
-	for f := range odds {
+	for f := range odds[:StoreUnknown] { // drawn by drawStore
 		if c.Int(8) >= 8-eighths {
 			odds[f] = 1 + faultTable[f].maxOdds/4 + c.Int(1+faultTable[f].maxOdds*3/4)
 		}

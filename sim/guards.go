@@ -89,6 +89,7 @@ var guards = []Guard{
 	{Mutant: "mailbox-weighs-nothing", Spec: specs.MailboxBounded},
 	{Mutant: "log-may-end-early", Spec: RotIsTold},
 	{Mutant: "payload-unchecked", Spec: RotIsTold},
+	{Mutant: "unknown-taken-as-stored", Spec: ChainHolds},
 	{Mutant: "newer-format-read", Spec: RotIsTold},
 	{Mutant: "first-version-unread", Spec: StoreReads},
 	{Mutant: "registry-forgets", Spec: RegistryHolds},

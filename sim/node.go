@@ -251,7 +251,7 @@ func (c *cell) step(in input) {
 	for i := range ready.Entries {
 		w.log.entry(&ready.Entries[i])
 	}
-	pos := n.log.append(ready.Entries)
+	pos := n.log.appendEntries(ready.Entries)
 	if count := len(ready.Entries); count > 0 {
 		ready.Events = append(ready.Events, history.Event{Kind: history.Append, At: now, From: c.self, Pos: uint64(pos), Wrote: count})
 	}

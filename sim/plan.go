@@ -39,6 +39,7 @@ type Plan struct {
 	Patience         upstream.AttemptLimits // limits of the attempts that nodes make at an upstream
 	Backoff          upstream.BackoffConfig // of each upstream of a node
 	Writer           store.WriterConfig
+	Entries          bool // the store holds entries, not rows
 	Schedule         Schedule
 	Failpoints       []failpoint.Point // failpoints enabled in production code
 	RegistryInterval actor.Duration    // maximum time between registry operations; 0: no registry
@@ -91,6 +92,7 @@ const (
 	planFailpoints
 	planRegistry
 	planLength
+	planStore
 )
 
 // drawPlan draws the plan of a seed. The options Faultless, Odds and Registry replace values that
@@ -160,6 +162,8 @@ func drawPlan(c Entropy, o Options) Plan {
 			p.RegisteredVolatile[i] = c.Int(3) == 2
 		}
 	}
+	c.SetStream(planStore)
+	p.drawStore(c, o)
 	c.SetStream(planLength)
 	if o.Plain {
 		p.makePlain(c)
@@ -168,6 +172,33 @@ func drawPlan(c Entropy, o Options) Plan {
 		p.makeLong(c)
 	}
 	return p
+}
+
+// rowFaults are the faults that need a store of rows.
+var rowFaults = append(corruptionFaults[:], DiskTornAnchor, NodeNewerData, NodeOlderData)
+
+// drawStore draws the form of the store: one in five holds entries. An enabled fault of
+// one form decides it.
+func (p *Plan) drawStore(c Entropy, o Options) {
+	p.Entries = c.Int(5) == 4
+	for _, f := range [...]Fault{StoreUnknown, StoreFenced} {
+		if odds := faultTable[f].maxOdds; c.Int(2) == 1 && !o.Faultless {
+			p.Odds[f] = 1 + c.Int(odds)
+		}
+	}
+	for _, odds := range o.Odds {
+		p.Odds[odds.Fault] = odds.Per
+		if odds.Per > 0 {
+			p.Entries = (p.Entries || odds.Fault >= StoreUnknown) && !slices.Contains(rowFaults, odds.Fault)
+		}
+	}
+	if !p.Entries {
+		p.Odds[StoreUnknown], p.Odds[StoreFenced] = 0, 0
+		return
+	}
+	for _, f := range rowFaults {
+		p.Odds[f] = 0
+	}
 }
 
 // maxSkew returns the maximum difference of two clocks in the run.
@@ -253,7 +284,11 @@ func (p *Plan) String() string {
 			fmt.Fprintf(&b, " %s", Odds{Fault(f), per})
 		}
 	}
-	fmt.Fprintf(&b, "\nfailpoints %v, registry operations every %v\n", p.Failpoints, p.RegistryInterval)
+	form := "rows"
+	if p.Entries {
+		form = "entries"
+	}
+	fmt.Fprintf(&b, "\nstore of %s, failpoints %v, registry operations every %v\n", form, p.Failpoints, p.RegistryInterval)
 	return b.String()
 }
 

@@ -154,7 +154,7 @@ type Simulation struct {
 // New creates the simulation of a seed, with all nodes started and the workload
 // scheduled.
 func New(o Options) *Simulation {
-	w := &Simulation{seed: o.Seed, rule: o.rule, stepsMax: o.StepsMax, startCrashes: o.startCrashes, entropy: o.Entropy, now: Origin, log: newCanonicalLog(o), store: openStore(o.Backends.Store),
+	w := &Simulation{seed: o.Seed, rule: o.rule, stepsMax: o.StepsMax, startCrashes: o.startCrashes, entropy: o.Entropy, now: Origin, log: newCanonicalLog(o),
 		engine: directEngine{}, withdrawnAgent: -1, callFaults: map[actor.CallID]callFault{}, loopingRuns: map[actor.CallID]bool{},
 		judge: linear.New(), keyOfCall: map[actor.CallID]string{}, latestAttempts: map[attemptKey]uint32{}, invokingRuns: map[actor.CallID]bool{},
 		storms: map[actor.CallID]*storm{}}
@@ -194,6 +194,7 @@ func New(o Options) *Simulation {
 	} else {
 		w.plan = drawPlan(w.entropy, o)
 	}
+	w.openStore(o.Backends.Store)
 	w.setStream(topicWorld)
 	w.build(o.adjustLimits)
 	if !w.manual {

@@ -3,16 +3,24 @@
 package sim
 
 import (
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/store"
 )
 
-// sharedStore holds the logs of all nodes. Production code reads it as a store.Reader;
-// only disks, corruption and audits know its rows.
+// sharedStore holds the logs of all nodes, as rows or as entries. Production code reads
+// it as a store.Reader; only disks, corruption and audits know its rows.
 type sharedStore struct {
 	store.Reader
-	kv        store.KV
-	crashable CrashableStore // kv as a CrashableStore; nil: kv is in memory
+	log       store.Log
+	kv        store.KV       // rows; nil if it holds entries
+	memory    *store.Memory  // entries; nil if it holds rows
+	crashable CrashableStore // kv as a CrashableStore; nil: in memory
+	fences    bool           // the next append to memory is fenced
+	loses     bool           // the result of the next append to memory is lost
+	keeps     bool           // that batch is stored nevertheless
 }
 
 // CrashableStore is a real store. Applied rows MUST survive Crash, which is called at
@@ -23,15 +31,63 @@ type CrashableStore interface {
 	Close() error
 }
 
-// openStore opens an empty store: a real one if open is not nil.
-func openStore(open func() (CrashableStore, error)) sharedStore {
-	s := sharedStore{kv: &store.MemoryKV{}}
+// openStore opens an empty store: of entries, or of rows, in a real one if open is not
+// nil.
+func (w *Simulation) openStore(open func() (CrashableStore, error)) {
+	s := &w.store
+	if w.plan.Entries {
+		s.memory = &store.Memory{
+			Holds:      func(n actor.NodeID, e store.ShardEpoch) bool { return !s.fences && w.holds(n, e) },
+			Interrupts: func(*store.Batch) (lost, stored bool) { return s.loses, s.keeps },
+		}
+		s.Reader, s.log = s.memory, s.memory
+		return
+	}
+	s.kv = &store.MemoryKV{}
 	if open != nil {
 		s.crashable = invariant.Must(open())
 		s.kv = s.crashable
 	}
-	s.Reader = store.Rows{KV: s.kv}
-	return s
+	rows := store.Rows{KV: s.kv}
+	s.Reader, s.log = rows, fencedRows{rows, w.holds}
+}
+
+// holds reports whether a node claims a shard under an epoch.
+func (w *Simulation) holds(id actor.NodeID, s store.ShardEpoch) bool {
+	at := slices.IndexFunc(w.nodes, func(n *node) bool { return n.id == id })
+	return w.claims.holds(w.nodes[at], s.Shard, s.Epoch)
+}
+
+// fencedRows adds the claims of shards to a log of rows.
+type fencedRows struct {
+	store.Rows
+	holds func(actor.NodeID, store.ShardEpoch) bool
+}
+
+// Append implements store.Log.
+func (r fencedRows) Append(b *store.Batch) error {
+	for i, s := range b.Shards {
+		if !r.holds(b.Node, s) {
+			return store.Fenced{Shards: b.Shards[i : i+1]}
+		}
+	}
+	return r.Rows.Append(b)
+}
+
+// verify checks the log of a node from its anchor, and returns its end.
+func (s *sharedStore) verify(node actor.NodeID, anchor store.Mark) (store.Mark, error) {
+	if s.memory != nil {
+		return s.memory.End(node), nil
+	}
+	return store.Verify(s.kv, node, anchor)
+}
+
+// verifyAll is like verify, but checks the log from its start.
+func (s *sharedStore) verifyAll(node actor.NodeID, anchor store.Mark) (store.Mark, error) {
+	if s.memory != nil {
+		return s.memory.End(node), nil
+	}
+	return store.VerifyAll(s.kv, node, anchor)
 }
 
 // crash ends the process of a node.
