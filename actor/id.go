@@ -13,6 +13,9 @@ import (
 const (
 	// DefaultTenant is the tenant that String omits.
 	DefaultTenant = "default"
+	// SystemAgent is the name of the only agent with Definition.System. No agent of a
+	// user has this name.
+	SystemAgent = "troupe"
 	// DefaultKey is the key of an actor named by its agent alone.
 	DefaultKey = "main"
 	// NameBytesMax is the maximum length of each part of an ID and of a node name.

@@ -14,7 +14,7 @@ import (
 )
 
 // RegistryID is the system actor that maintains the agents and API keys.
-var RegistryID = actor.NewID("troupe", "registry")
+var RegistryID = actor.NewID(actor.SystemAgent, "registry")
 
 // Operator is the principal of the node's own requests to the registry, for agents in
 // its files and on its command line, and of requests with scope admin. It may change

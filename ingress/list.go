@@ -13,21 +13,20 @@ import (
 )
 
 // RunParams are the parameters of a request that select runs.
-var RunParams = []string{"agent", "session_id", "status", "since", "until", "root", "parent", "workflow", "system"}
+var RunParams = []string{"agent_id", "session_id", "status", "since", "until", "root_run_id", "parent_run_id", "system"}
 
 // RunFilter returns the filter for the parameters of a request. The function param
-// returns the value of one of RunParams, "" if it is absent. Runs that other runs
-// called are selected only if the filter names an agent, a session, a run or a
-// workflow.
-func RunFilter(param func(string) string) (f runs.Filter, r *actor.Refusal) {
+// returns the value of one of RunParams; the bool is false if it is absent. Runs that
+// other runs called are selected only if the filter names an agent, a session or a run.
+func RunFilter(param func(name string) (text string, ok bool)) (f runs.Filter, r *actor.Refusal) {
 	for _, name := range RunParams {
-		text := param(name)
-		if text == "" {
+		text, ok := param(name)
+		if !ok {
 			continue
 		}
 		var err error
 		switch name {
-		case "agent":
+		case "agent_id":
 			f.Agent, err = text, actor.CheckName(text)
 		case "session_id":
 			f.Session, err = text, actor.CheckName(text)
@@ -37,18 +36,16 @@ func RunFilter(param func(string) string) (f runs.Filter, r *actor.Refusal) {
 			f.Since, err = parseTime(text)
 		case "until":
 			f.Until, err = parseTime(text)
-		case "root":
+		case "root_run_id":
 			f.Root, err = actor.ParseCallID(text)
-		case "parent":
+		case "parent_run_id":
 			f.Parent, err = actor.ParseCallID(text)
-		case "workflow":
-			f.Workflow = text
 		case "system":
 			if f.System = text == "true"; !f.System && text != "false" {
 				err = fmt.Errorf("want true or false")
 			}
 		}
-		f.Calls = f.Calls || slices.Contains([]string{"agent", "session_id", "root", "parent", "workflow"}, name)
+		f.Calls = f.Calls || slices.Contains([]string{"agent_id", "session_id", "root_run_id", "parent_run_id"}, name)
 		if err != nil {
 			return f, invalidParam(name, err)
 		}

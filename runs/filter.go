@@ -3,23 +3,20 @@
 package runs
 
 import (
-	"strings"
-
 	"github.com/troupe-run/troupe/actor"
 )
 
 // Filter selects the runs of a list. An unset text, time or ID selects all runs.
 type Filter struct {
-	Agent    string
-	Session  string
-	Status   Status
-	Since    actor.Time   // earliest creation of the run's ID, which has milliseconds
-	Until    actor.Time   // the creation is before this time
-	Root     actor.CallID // also selects the root itself
-	Parent   actor.CallID
-	Workflow string
-	Calls    bool // also runs that other runs called
-	System   bool // also runs of Troupe's own agents
+	Agent   string
+	Session string
+	Status  Status
+	Since   actor.Time   // earliest creation of the run's ID, which has milliseconds
+	Until   actor.Time   // the creation is before this time
+	Root    actor.CallID // also selects the root itself
+	Parent  actor.CallID
+	Calls   bool // also runs that other runs called
+	System  bool // also runs of actor.SystemAgent
 }
 
 // Page is a part of a list of runs, newest first. If Next is not zero, the list
@@ -50,13 +47,9 @@ func (f *Filter) Selects(s *Summary) bool {
 		f.Status != 0 && s.Status != f.Status,
 		!f.Root.IsZero() && s.Root != f.Root,
 		!f.Parent.IsZero() && s.Parent != f.Parent,
-		f.Workflow != "" && s.Workflow != f.Workflow,
 		!f.Calls && s.Run != s.Root,
-		!f.System && isSystem(s.Actor.Agent):
+		!f.System && s.Actor.Agent == actor.SystemAgent:
 		return false
 	}
 	return true
 }
-
-// isSystem reports whether an agent is part of Troupe itself.
-func isSystem(agent string) bool { return agent == "troupe" || strings.HasPrefix(agent, "troupe.") }

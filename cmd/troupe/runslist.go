@@ -18,23 +18,22 @@ import (
 // RunsListCmd lists runs.
 type RunsListCmd struct {
 	SourceFlags
-	Limit    int    `default:"20" help:"Maximum number of runs, 1 to 200 (${default})."`
-	Cursor   string `help:"Continue a list where another ended: printed as next."`
-	Agent    string `help:"Only runs of this agent, also those that other runs called."`
-	Session  string `help:"Only runs of this session."`
-	Status   string `help:"Only runs with this status, for example FAILED."`
-	Since    string `help:"Only runs since then: a time such as 2027-01-31T12:00:00Z, or a duration before now such as 1h."`
-	Until    string `help:"Only runs before then."`
-	Root     string `help:"Only the runs of the tree with this root."`
-	Parent   string `help:"Only the runs that this run called."`
-	Workflow string `help:"Only runs of this workflow."`
-	System   bool   `help:"Also runs of Troupe's own agents."`
-	JSON     bool   `help:"Print JSON."`
+	Limit   int    `default:"20" help:"Maximum number of runs, 1 to 200 (${default})."`
+	Cursor  string `help:"Continue a list where another ended: printed as next."`
+	Agent   string `help:"Only runs of this agent, also those that other runs called."`
+	Session string `help:"Only runs of this session."`
+	Status  string `help:"Only runs with this status, for example FAILED."`
+	Since   string `help:"Only runs since then: a time such as 2027-01-31T12:00:00Z, or a duration before now such as 1h."`
+	Until   string `help:"Only runs before then."`
+	Root    string `help:"Only the runs of the tree with this root."`
+	Parent  string `help:"Only the runs that this run called."`
+	System  bool   `help:"Also runs of Troupe's own agents."`
+	JSON    bool   `help:"Print JSON."`
 }
 
 // Help returns the text shown below the flags.
 func (RunsListCmd) Help() string {
-	return `Without --agent, --session, --root, --parent and --workflow the list has the runs of clients only.
+	return `Without --agent, --session, --root and --parent the list has the runs of clients only.
 
 Examples:
   troupe runs list
@@ -84,8 +83,13 @@ func (c *RunsListCmd) Run(s streams) error {
 
 // filters returns the names of the parameters, those of the flags, and the values.
 func (c *RunsListCmd) filters() [][3]string {
-	return [][3]string{{"agent", "--agent", c.Agent}, {"session_id", "--session", c.Session}, {"status", "--status", c.Status},
-		{"since", "--since", c.Since}, {"until", "--until", c.Until}, {"root", "--root", c.Root}, {"parent", "--parent", c.Parent}, {"workflow", "--workflow", c.Workflow}}
+	return [][3]string{{"agent_id", "--agent", c.Agent}, {"session_id", "--session", c.Session}, {"status", "--status", c.Status},
+		{"since", "--since", c.Since}, {"until", "--until", c.Until}, {"root_run_id", "--root", c.Root}, {"parent_run_id", "--parent", c.Parent}}
+}
+
+// queryParam returns a function that returns the value of a parameter, for RunFilter.
+func queryParam(q url.Values) func(name string) (string, bool) {
+	return func(name string) (string, bool) { return q.Get(name), q.Has(name) }
 }
 
 // query returns the parameters of the request. It replaces durations by times.

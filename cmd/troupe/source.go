@@ -76,7 +76,7 @@ func (f dataDir) runs(q url.Values) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	filter, r := ingress.RunFilter(q.Get)
+	filter, r := ingress.RunFilter(queryParam(q))
 	list := ingress.RunList(f.view.Tenant, &filter)
 	var before actor.CallID
 	if r == nil {

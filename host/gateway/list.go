@@ -56,7 +56,9 @@ func (s *Server) listRuns(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	by := callerOf(ctx)
-	filter, r := ingress.RunFilter(func(name string) string { return string(ctx.QueryArgs().Peek(name)) })
+	filter, r := ingress.RunFilter(func(name string) (string, bool) {
+		return string(ctx.QueryArgs().Peek(name)), ctx.QueryArgs().Has(name)
+	})
 	list := ingress.RunList(by.Tenant, &filter)
 	var before actor.CallID
 	if r == nil {

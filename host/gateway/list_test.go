@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // listedRun holds some fields of a run in a list.
@@ -57,8 +59,8 @@ func TestRunListFilters(t *testing.T) {
 	}
 	var all []listedRun
 	for _, agent := range []string{"helper", "coordinator"} {
-		runs, _ := d.listAll("agent=" + agent)
-		all = append(all, runs...)
+		found, _ := d.listAll("agent_id=" + agent)
+		all = append(all, found...)
 	}
 	slices.SortFunc(all, func(a, b listedRun) int { return strings.Compare(b.Run, a.Run) })
 	if len(all) != 15 {
@@ -68,19 +70,18 @@ func TestRunListFilters(t *testing.T) {
 	middle := all[7].Created[:len("2027-01-31T12:00:00.000")] + "Z"
 	isRoot := func(r listedRun) bool { return r.Root == r.Run }
 	for query, want := range map[string]func(listedRun) bool{
-		"":                                        isRoot,
-		"agent=helper":                            func(r listedRun) bool { return r.Agent == "helper" },
-		"agent=helper&session_id=s-1":             func(r listedRun) bool { return r.Agent == "helper" && r.Session == "s-1" },
-		"session_id=c-3":                          func(r listedRun) bool { return r.Session == "c-3" },
-		"status=DONE":                             func(r listedRun) bool { return isRoot(r) && r.Status == "DONE" },
-		"status=PAUSED_WAITING_APPROVAL":          func(r listedRun) bool { return isRoot(r) && r.Status == "PAUSED_WAITING_APPROVAL" },
-		"status=FAILED":                           func(listedRun) bool { return false },
-		"root=" + some.Root:                       func(r listedRun) bool { return r.Root == some.Root },
-		"parent=" + some.Parent:                   func(r listedRun) bool { return r.Parent == some.Parent },
-		"workflow=none":                           func(listedRun) bool { return false },
-		"since=1970-01-02T00:00:00Z":              isRoot,
-		"until=1970-01-02T00:00:00Z":              func(listedRun) bool { return false },
-		"agent=helper&since=2199-01-01T00:00:00Z": func(listedRun) bool { return false },
+		"":                                           isRoot,
+		"agent_id=helper":                            func(r listedRun) bool { return r.Agent == "helper" },
+		"agent_id=helper&session_id=s-1":             func(r listedRun) bool { return r.Agent == "helper" && r.Session == "s-1" },
+		"session_id=c-3":                             func(r listedRun) bool { return r.Session == "c-3" },
+		"status=DONE":                                func(r listedRun) bool { return isRoot(r) && r.Status == "DONE" },
+		"status=PAUSED_WAITING_APPROVAL":             func(r listedRun) bool { return isRoot(r) && r.Status == "PAUSED_WAITING_APPROVAL" },
+		"status=FAILED":                              func(listedRun) bool { return false },
+		"root_run_id=" + some.Root:                   func(r listedRun) bool { return r.Root == some.Root },
+		"parent_run_id=" + some.Parent:               func(r listedRun) bool { return r.Parent == some.Parent },
+		"since=1970-01-02T00:00:00Z":                 isRoot,
+		"until=1970-01-02T00:00:00Z":                 func(listedRun) bool { return false },
+		"agent_id=helper&since=2199-01-01T00:00:00Z": func(listedRun) bool { return false },
 	} {
 		for _, limit := range []string{"limit=200", "limit=1", "limit=4"} {
 			got, pages := d.listAll(strings.TrimPrefix(query+"&"+limit, "&"))
@@ -93,15 +94,42 @@ func TestRunListFilters(t *testing.T) {
 			}
 		}
 	}
-	before, _ := d.listAll("until=" + middle + "&limit=200&agent=helper")
-	after, _ := d.listAll("since=" + middle + "&limit=200&agent=helper")
-	helpers, _ := d.listAll("agent=helper")
+	before, _ := d.listAll("until=" + middle + "&limit=200&agent_id=helper")
+	after, _ := d.listAll("since=" + middle + "&limit=200&agent_id=helper")
+	helpers, _ := d.listAll("agent_id=helper")
 	if !slices.Equal(append(after, before...), helpers) || len(before) == 0 || len(after) == 0 {
 		t.Errorf("%d runs before %s and %d after it, want all %d", len(before), middle, len(after), len(helpers))
 	}
-	system, _ := d.listAll("system=true&agent=troupe")
+	system, _ := d.listAll("system=true&agent_id=troupe")
 	if len(system) != 1 || system[0].Session != "registry" {
 		t.Errorf("runs of the registry: %+v", system)
+	}
+}
+
+// The runs of an agent whose name begins like that of the system agent are listed.
+func TestRunListHidesSystemAgentOnly(t *testing.T) {
+	d := startGateway(t)
+	for _, name := range []string{"troupe.x", "troupe-x", "Troupe"} {
+		d.createAgent(name)
+		d.do("POST", "/v1/agents/"+name+"/messages", `{"content":"x"}`)
+	}
+	var listed []string
+	all, _ := d.listAll("")
+	for _, r := range all {
+		listed = append(listed, r.Agent)
+	}
+	if want := []string{"Troupe", "troupe-x", "troupe.x"}; !slices.Equal(listed, want) {
+		t.Errorf("got runs of %v, want %v", listed, want)
+	}
+	found, err := command.Find(t.Context(), d.server.node, actor.NewPrincipal("alice", ""), command.AgentsQuery{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range found.All {
+		s := runs.Summary{Actor: actor.NewID(a.Name, "")}
+		if f := (runs.Filter{}); f.Selects(&s) == a.System {
+			t.Errorf("agent %s, system %v: the list of runs decides otherwise", a.Name, a.System)
+		}
 	}
 }
 
@@ -112,24 +140,23 @@ func TestRunListRefusesForeignCursors(t *testing.T) {
 		d.do("POST", "/v1/agents/helper/messages", `{"content":"x"}`)
 	}
 	var page runsPage
-	if d.doJSON(&page, "GET", "/v1/runs?limit=1&agent=helper", ""); page.Next == "" {
+	if d.doJSON(&page, "GET", "/v1/runs?limit=1&agent_id=helper", ""); page.Next == "" {
 		t.Fatal("no cursor")
 	}
 	changed := []byte(page.Next)
 	changed[9] ^= 1
-	for _, query := range []string{"limit=1&cursor=" + page.Next, "limit=1&agent=helper&status=DONE&cursor=" + page.Next, "agent=helper&cursor=" + page.Next[:len(page.Next)-1],
-		"agent=helper&cursor=" + page.Next + "AA", "agent=helper&cursor=" + string(changed), "agent=helper&cursor=x", "agent=helper&cursor=" + page.Runs[0].Run} {
+	for _, query := range []string{"limit=1&cursor=" + page.Next, "limit=1&agent_id=helper&status=DONE&cursor=" + page.Next, "agent_id=helper&cursor=" + page.Next[:len(page.Next)-1],
+		"agent_id=helper&cursor=" + page.Next + "AA", "agent_id=helper&cursor=" + string(changed), "agent_id=helper&cursor=x", "agent_id=helper&cursor=" + page.Runs[0].Run} {
 		if status, _, body := d.do("GET", "/v1/runs?"+query, ""); status != http.StatusBadRequest || !strings.Contains(body, `"field":"cursor"`) {
 			t.Errorf("%s: %d %s", query, status, body)
 		}
 	}
-	for field, query := range map[string]string{"limit": "limit=201", "agent": "agent=", "status": "status=done", "since": "since=yesterday", "until": "since=2027-01-01T00:00:00Z&until=2027-01-01T00:00:00Z",
-		"root": "root=1", "parent": "parent=1", "system": "system=1"} {
-		if field == "agent" {
-			query = "agent=" + strings.Repeat("a", 65)
-		}
-		if status, _, body := d.do("GET", "/v1/runs?"+query, ""); status != http.StatusBadRequest || !strings.Contains(body, `"field":"`+field+`"`) {
-			t.Errorf("%s: %d %s", query, status, body)
+	for field, query := range map[string]string{"limit": "limit=201", "agent_id": "agent_id=..", "status": "status=done", "since": "since=yesterday", "until": "since=2027-01-01T00:00:00Z&until=2027-01-01T00:00:00Z",
+		"root_run_id": "root_run_id=1", "parent_run_id": "parent_run_id=1", "system": "system=1", "session_id": "session_id=.."} {
+		for _, query := range []string{query, field + "=", field + "=" + strings.Repeat("a", 65)} {
+			if status, _, body := d.do("GET", "/v1/runs?"+query, ""); status != http.StatusBadRequest || !strings.Contains(body, `"field":"`+field+`"`) {
+				t.Errorf("%s: %d %s", query, status, body)
+			}
 		}
 	}
 }

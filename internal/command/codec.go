@@ -306,14 +306,13 @@ func (e *encoder) filter(f *runs.Filter) {
 	e.Int(int64(f.Until))
 	e.CallID(f.Root)
 	e.CallID(f.Parent)
-	e.String(f.Workflow)
 	e.Bool(f.Calls)
 	e.Bool(f.System)
 }
 
 func (d *decoder) filter() runs.Filter {
 	return runs.Filter{Agent: d.text(), Session: d.text(), Status: d.status(), Since: actor.Time(d.Int()), Until: actor.Time(d.Int()),
-		Root: d.CallID(), Parent: d.CallID(), Workflow: d.text(), Calls: d.Bool(), System: d.Bool()}
+		Root: d.CallID(), Parent: d.CallID(), Calls: d.Bool(), System: d.Bool()}
 }
 
 func (e *encoder) summary(s *runs.Summary) {
