@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 	"strings"
@@ -11,8 +12,10 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // RunsListCmd lists runs.
@@ -42,49 +45,114 @@ Examples:
   troupe runs list --data data --limit 5`
 }
 
+// listPagesMax is the maximum number of pages that a command reads for one list. A page
+// reads 2,000 runs at most, of which a filter may select none.
+const listPagesMax = 50
+
+// runsList is the response to GET /v1/runs, or several of them.
+type runsList struct {
+	Runs []jsontext.Value `json:"runs"`
+	Next string           `json:"next_cursor,omitzero"`
+}
+
 // Run executes the command.
 func (c *RunsListCmd) Run(s streams) error {
 	if c.Limit < 1 || c.Limit > gateway.RunsMax {
 		return fmt.Errorf("--limit: want 1 to %d, got %d", gateway.RunsMax, c.Limit)
 	}
+	q := c.query(time.Now())
+	if err := c.checkFilters(q); err != nil {
+		return err
+	}
 	return c.withSource(func(from source) error {
-		body, err := from.runs(c.query(time.Now()))
-		if err != nil || c.JSON {
+		all, err := c.read(from, q)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			body, err := json.Marshal(all)
 			return printJSONOrError(s.out, body, err)
 		}
-		var in struct {
-			Runs []runView `json:"runs"`
-			Next string    `json:"next_cursor"`
-		}
-		if err := json.Unmarshal(body, &in); err != nil {
+		if err := printRuns(s.out, all.Runs); err != nil {
 			return err
 		}
-		var columns strings.Builder
-		w := tabwriter.NewWriter(&columns, 0, 0, 2, ' ', 0)
-		for _, r := range in.Runs {
-			fmt.Fprintf(w, "%s\t%s\t%s\t\n", r.Run, r.Created, r.Actor)
+		if all.Next == "" {
+			return nil
 		}
-		if err := w.Flush(); err != nil {
-			return err
+		if len(all.Runs) < c.Limit {
+			fmt.Fprintf(s.err, "%d of %d runs found in %d pages; older runs were not read\n", len(all.Runs), c.Limit, listPagesMax)
 		}
-		lines := strings.Split(columns.String(), "\n")
-		for i, r := range in.Runs {
-			fmt.Fprint(s.out, lines[i])
-			r.writeStatus(s.out)
-			fmt.Fprintln(s.out)
-		}
-		if in.Next != "" {
-			command, rest, _ := strings.Cut(c.hint("runs list", nil, "--cursor", in.Next), " --cursor")
-			fmt.Fprintf(s.err, "next: %s%s --cursor%s\n", command, c.flags(), rest)
-		}
+		command, rest, _ := strings.Cut(c.hint("runs list", nil, "--cursor", all.Next), " --cursor")
+		fmt.Fprintf(s.err, "next: %s%s --cursor%s\n", command, c.flags(), rest)
 		return nil
 	})
+}
+
+// read reads pages until it has found as many runs as the limit, up to listPagesMax.
+func (c *RunsListCmd) read(from source, q url.Values) (runsList, error) {
+	all := runsList{Runs: []jsontext.Value{}}
+	for range listPagesMax {
+		body, err := from.runs(q)
+		if err != nil {
+			return all, err
+		}
+		var page runsList
+		if err := json.Unmarshal(body, &page); err != nil {
+			return all, err
+		}
+		all.Runs, all.Next = append(all.Runs, page.Runs...), page.Next
+		if all.Next == "" || len(all.Runs) >= c.Limit {
+			break
+		}
+		q.Set("cursor", all.Next)
+		q.Set("limit", strconv.Itoa(c.Limit-len(all.Runs)))
+	}
+	return all, nil
+}
+
+// printRuns prints one line for each run.
+func printRuns(out io.Writer, all []jsontext.Value) error {
+	var columns strings.Builder
+	w := tabwriter.NewWriter(&columns, 0, 0, 2, ' ', 0)
+	views := make([]runView, len(all))
+	for i, raw := range all {
+		r := &views[i]
+		if err := json.Unmarshal(raw, r); err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t\n", r.Run, r.Created, r.Actor)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	lines := strings.Split(columns.String(), "\n")
+	for i := range views {
+		fmt.Fprint(out, lines[i])
+		views[i].writeStatus(out)
+		fmt.Fprintln(out)
+	}
+	return nil
 }
 
 // filters returns the names of the parameters, those of the flags, and the values.
 func (c *RunsListCmd) filters() [][3]string {
 	return [][3]string{{"agent_id", "--agent", c.Agent}, {"session_id", "--session", c.Session}, {"status", "--status", c.Status},
 		{"since", "--since", c.Since}, {"until", "--until", c.Until}, {"root_run_id", "--root", c.Root}, {"parent_run_id", "--parent", c.Parent}}
+}
+
+// checkFilters returns an error that names the flag whose value the list refuses.
+func (c *RunsListCmd) checkFilters(q url.Values) error {
+	_, r := ingress.RunFilter(queryParam(q))
+	if r == nil {
+		return nil
+	}
+	for _, f := range c.filters() {
+		if f[0] == r.Field {
+			detail := strings.TrimPrefix(r.Detail, f[0]+": ")
+			return fmt.Errorf("%s: %s", f[1], strings.Replace(detail, "want a time in UTC such as", "want a duration before now such as 1h, or a time such as", 1))
+		}
+	}
+	return r
 }
 
 // queryParam returns a function that returns the value of a parameter, for RunFilter.

@@ -62,7 +62,8 @@ func TestRunsListPages(t *testing.T) {
 				t.Errorf("%q: got %v, want %d runs", filter, got, want)
 			}
 		}
-		for flag, want := range map[string]string{"--since=soon": "since:", "--status=ended": "status:", "--root=1": "root:", "--cursor=x": "cursor:"} {
+		for flag, want := range map[string]string{"--agent=a/b": "--agent: ", "--session=a/b": "--session: ", "--since=soon": `--since: "soon": want a duration before now such as 1h, or a time such as 2027-`, "--status=ended": "--status: ", "--root=1": "--root: ", "--parent=1": "--parent: ",
+			"--cursor=x": "cursor: "} {
 			if code, _, stderr := runProgram(t, append([]string{"runs", "list", flag}, at...)...); code != exitFailed || !strings.Contains(stderr, want) {
 				t.Errorf("%s: exit code %d, %s", flag, code, stderr)
 			}
