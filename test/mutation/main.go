@@ -37,7 +37,7 @@ const usage = `usage: go run ./test/mutation [-draw N] [-seed N|today] [-layers 
 Draws mutants and measures which of them are found. Exit 0: all floors met. Exit
 1: a floor missed, or a failed measurement. Exit 2: usage error.
 
-  -draw N       number of mutants (default 40)
+  -draw N       number of mutants, 1 to 1000 (default 40)
   -seed N       seed of the draw (default 1); today is the date as a number
   -layers LIST  comma-separated: worlds, own tests, all tests, more worlds
                 (default all four); a floor is judged when its layers are complete
@@ -60,6 +60,9 @@ Examples:
 var mutatedPackages = []string{"actor", "dispatcher", "runs", "store", "upstream", "tools", "runtime", "agents", "ingress"}
 
 const judgementsPath = "test/mutation/survivors.txt"
+
+// drawMax is the maximum number of mutants of one run.
+const drawMax = 1000
 
 // command is one run of this program.
 type command struct {
@@ -121,8 +124,8 @@ func parse(args []string, now time.Time) (command, error) {
 	if flags.NArg() > 0 {
 		return c, fmt.Errorf("unknown argument %s; -help prints the flags", flags.Arg(0))
 	}
-	if c.draw < 1 {
-		return c, fmt.Errorf("-draw %d: want 1 or more", c.draw)
+	if c.draw < 1 || c.draw > drawMax {
+		return c, fmt.Errorf("-draw %d (DRAWN of make mutants): want 1 to %d", c.draw, drawMax)
 	}
 	if *seed == "today" {
 		*seed = now.UTC().Format("20060102")

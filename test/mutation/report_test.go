@@ -215,7 +215,7 @@ func TestParse(t *testing.T) {
 	if err != nil || c.seed != 20260504 || len(c.layers) != 2 || c.layers[1] != byOwnTests {
 		t.Errorf("got %+v, %v", c, err)
 	}
-	for _, bad := range [][]string{{"-seed", "x"}, {"-draw", "0"}, {"-layers", "none"}, {"more"}} {
+	for _, bad := range [][]string{{"-seed", "x"}, {"-draw", "0"}, {"-draw", "1001"}, {"-layers", "none"}, {"more"}} {
 		if c, err := parse(bad, at); err == nil {
 			t.Errorf("%q is parsed as %+v", bad, c)
 		}
