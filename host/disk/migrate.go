@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/troupe-run/troupe/store"
 )
@@ -26,6 +28,9 @@ const (
 // The new store is made in the directory dir with the suffix .new, and renamed when it
 // is complete and verified.
 func Migrate(from, dir string, options Options, progress func(keys uint64)) (store.Examination, error) {
+	if within(from, dir) {
+		return store.Examination{}, fmt.Errorf("directory %s: is in the store %s, which must not change: name one outside", dir, from)
+	}
 	to := &Disk{dir: dir, options: options.withDefaults(dir)}
 	for _, name := range []string{dir, dir + tempSuffix} {
 		if _, err := to.options.fs.Stat(name); err == nil {
@@ -46,6 +51,28 @@ func Migrate(from, dir string, options Options, progress func(keys uint64)) (sto
 		return old, fmt.Errorf("store %s: %d findings, the first at %s: %s", from, old.Wrong, old.Findings[0].Where, old.Findings[0].What)
 	}
 	return made, err
+}
+
+// within reports whether a file, which need not exist, is in a directory. Symbolic links
+// are resolved as far as their paths exist.
+func within(dir, name string) bool {
+	path, err := filepath.Rel(resolve(dir), resolve(name))
+	return err == nil && path != ".." && !strings.HasPrefix(path, ".."+string(filepath.Separator))
+}
+
+func resolve(name string) string {
+	rest := ""
+	if absolute, err := filepath.Abs(name); err == nil {
+		name = absolute
+	}
+	for at := name; ; at, rest = filepath.Dir(at), filepath.Join(filepath.Base(at), rest) {
+		if real, err := filepath.EvalSymlinks(at); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if at == filepath.Dir(at) {
+			return name
+		}
+	}
 }
 
 // migrateTo copies the store, of which x is the examination.

@@ -243,8 +243,10 @@ func TestMigrateRefuses(t *testing.T) {
 		"new store exists":      {whole, filepath.Join(dir, "there"), "there: exists already"},
 		"interrupted migration": {whole, interrupted, "interrupted.new: exists already"},
 		"damaged":               {damaged, filepath.Join(dir, "a"), "t/default/a/alice/s-1/0000000000000002"},
+		"in the old store":      {whole, filepath.Join(whole, "sub"), "sub: is in the store"},
+		"deep in the old store": {whole, filepath.Join(whole, "not", "there", "..", "yet"), "yet: is in the store"},
 		"in use":                {inUse, filepath.Join(dir, "b"), "in use by"},
-		"no store":              {dir, filepath.Join(dir, "c"), "no FORMAT"},
+		"no store":              {dir, filepath.Join(t.TempDir(), "c"), "no FORMAT"},
 	} {
 		if _, err := Migrate(c.from, c.to, Options{FreeFloor: 1}, nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
