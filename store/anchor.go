@@ -35,6 +35,24 @@ func EncodeAnchor(node actor.NodeID, m Mark) []byte {
 	return e.Buf
 }
 
+// AnchorNode returns the node that an anchor file belongs to. The bool is false if no slot
+// is intact.
+func AnchorNode(file []byte) (actor.NodeID, bool) {
+	for i := range 2 {
+		if len(file) < i*AnchorSlotStride+AnchorSlotBytes {
+			break
+		}
+		slot := file[i*AnchorSlotStride:][:AnchorSlotBytes]
+		if sum := actor.HashOf(slot[:anchorSumOffset]); bytes.Equal(slot[anchorSumOffset:], sum[:]) {
+			d := newDecoder(slot)
+			err := d.readVersion("anchor", frameVersion)
+			node := actor.NodeID(d.String(actor.NameBytesMax))
+			return node, err == nil && d.Err() == nil
+		}
+	}
+	return "", false
+}
+
 // DecodeAnchor returns the latest mark in the intact slots of an anchor file, and the
 // slot that holds this mark. The next mark MUST be written to the other slot.
 func DecodeAnchor(file []byte, node actor.NodeID) (m Mark, slot int, err error) {

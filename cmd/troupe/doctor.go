@@ -96,11 +96,16 @@ func printExamination(out io.Writer, dir string, x store.Examination) {
 	fmt.Fprintln(out, advice(dir, lost))
 }
 
-// advice returns the recommended next step.
+// advice returns the recommended next step. It names no command that fails.
 func advice(dir string, lost int) string {
 	if lost == 0 {
 		return "Nothing that was acknowledged is lost by this. Keep a copy of the folder before you do anything else; `troupe restore` brings a backup back."
 	}
+	d, err := disk.Open(dir, "", disk.Options{ReadOnly: true, Damaged: true})
+	if err != nil {
+		return "Keep a copy of the folder as it is. `troupe restore` brings the last backup back. Without one of its damaged files no run of the folder can be read."
+	}
+	_ = d.Close() // it was only read
 	return "Keep a copy of the folder as it is. `troupe restore` brings the last backup back. The folder has what came after it: `" + hint("runs list", nil, []string{"--damaged", "--data", dir}) + "` lists the runs that can still be read."
 }
 

@@ -37,7 +37,10 @@ func examineWith(dir string, options Options, progress func(keys uint64), then f
 		d.release() //nolint:errcheck // it was only read
 	}()
 	if _, err := d.inspect(); err != nil {
-		return x, fmt.Errorf("store %s: %w", dir, err)
+		if !errors.Is(err, errFormatDamaged) || !d.nodeOfAnchor() {
+			return x, fmt.Errorf("store %s: %w", dir, err)
+		}
+		x = appendFinding(x, formatFile, err, "")
 	}
 	if err := d.acquireLock(); err != nil {
 		return x, fmt.Errorf("store %s: %w", dir, err)
@@ -76,6 +79,16 @@ func examineWith(dir string, options Options, progress func(keys uint64), then f
 		return x, nil
 	}
 	return x, then(d, x)
+}
+
+// nodeOfAnchor sets the node of a store whose FORMAT is damaged. It returns false if the
+// anchor is damaged, too.
+func (d *Disk) nodeOfAnchor() (ok bool) {
+	b, err := d.readFile(anchorFile, store.AnchorFileBytes)
+	if err == nil {
+		d.node, ok = store.AnchorNode(b)
+	}
+	return ok
 }
 
 // appendBlocking appends a finding that ends the examination: everything after

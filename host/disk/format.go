@@ -3,6 +3,7 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"strings"
@@ -23,6 +24,9 @@ const (
 	formatBytesMax  = 4096
 	unsummedVersion = 1
 )
+
+// errFormatDamaged is the error of a FORMAT that no program has written.
+var errFormatDamaged = errors.New("is damaged")
 
 // formatLine returns the content of FORMAT.
 func formatLine(version int, node actor.NodeID) string {
@@ -51,7 +55,7 @@ func parseFormat(content string) (version int, node actor.NodeID, err error) {
 	case summed && (node != "" || version > store.FormatVersion):
 	case unsummed && node != "" && version == unsummedVersion:
 	default:
-		return 0, "", fmt.Errorf("file %s: is damaged: reads %.80q, want %q with its checksum", formatFile, content, unsummedFormat(store.FormatVersion, "NAME"))
+		return 0, "", fmt.Errorf("file %s: %w: reads %.80q, want %q with its checksum", formatFile, errFormatDamaged, content, unsummedFormat(store.FormatVersion, "NAME"))
 	}
 	return version, node, nil
 }
