@@ -3,8 +3,11 @@
 package runtime
 
 import (
+	"slices"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -20,14 +23,22 @@ import (
 const CallAgent = "call_agent"
 
 // callback adds a call to the step in which the run's external agent was invoked. A
-// duplicate of the signal joins the call that the first one made.
+// duplicate of the signal gets the answer to the call that the first one made.
 func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	run := t.run
 	for i := range run.Last() {
-		if a := &run.Last()[i]; a.Added && a.Callback == call.ID && !mutant.On("callback-not-recognised") {
-			t.addCallbackWaiter(i, call, c.limits.MaxPendingPerActor)
-			return
+		a := &run.Last()[i]
+		switch {
+		case !a.Added || a.Callback != call.ID || mutant.On("callback-not-recognised"):
+			continue
+		case !a.Open():
+			reply := t.callbackReply(i, a.Answer)
+			c.replyTo(t.act, call, &reply, t.act.durable)
+		case !t.addCallbackWaiter(i, call, c.limits.MaxPendingPerActor): // dropped, not refused: the call runs, and the client retries
+			c.emit(history.Event{Kind: history.Drop, Actor: t.act.id, Call: call.ID, What: "request", Why: "full"})
+			c.scheduleClientRetry(call.ID)
 		}
+		return
 	}
 	if refusal := c.checkEvents(run, eventsPerAsk); refusal != nil {
 		c.refuse(t.act, call, refusal)
@@ -101,8 +112,8 @@ func (t *turn) addCallbackWaiter(i int, call *actor.Call, limit int) bool {
 		t.callbackWaiters = map[int][]actor.Call{}
 	}
 	for j, o := range t.callbackWaiters[i] {
-		if o.ID == call.ID {
-			t.callbackWaiters[i][j] = *call // the reply goes to the address of the latest retry
+		if o.ID == call.ID && o.Via == call.Via { // a retry; a copy through another cell waits as well
+			t.callbackWaiters[i][j] = *call
 			return true
 		}
 	}
@@ -129,6 +140,29 @@ func (a *activation) findAdded(id actor.CallID) (*turn, int) {
 // answerCallbacks answers the signal that added a call, and its duplicates, with
 // the outcome of that call. The outcome is recorded even if no client waits for it.
 func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
+	a, reply := &t.run.Last()[i], t.callbackReply(i, &answer)
+	calls := t.callbackWaiters[i]
+	delete(t.callbackWaiters, i)
+	first := actor.Call{ID: a.Callback, Kind: actor.OneWay, Idempotency: a.CallbackKey}
+	at := slices.IndexFunc(calls, func(call actor.Call) bool { return call.ID == a.Callback })
+	if at >= 0 {
+		first = calls[at]
+	}
+	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // the callee did not accept the call: a retry of the signal under the same key MUST make a new call
+		first.Idempotency = actor.Idempotency{}
+	}
+	c.recordOutcome(t.act, &first, &reply, true)
+	for j := range calls {
+		if j != at {
+			duplicate, call := reply, &calls[j]
+			duplicate.Call = call.ID
+			c.replyTo(t.act, call, &duplicate, t.act.durable)
+		}
+	}
+}
+
+// callbackReply returns the reply to the signal that added a call.
+func (t *turn) callbackReply(i int, answer *actor.Answer) actor.Reply {
 	a := &t.run.Last()[i]
 	reply := actor.Reply{Call: a.Callback, Run: a.Call, Status: actor.Succeeded, Parts: answer.Parts, Warnings: answer.Warnings, Refusal: answer.Refusal, Tree: answer.Usage}
 	if answer.Refusal != nil {
@@ -137,24 +171,7 @@ func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 	if a.Call.IsZero() {
 		reply.Run = t.run.Call.ID
 	}
-	calls := t.callbackWaiters[i]
-	delete(t.callbackWaiters, i)
-	first := actor.Call{ID: a.Callback, Kind: actor.OneWay, Idempotency: a.CallbackKey}
-	for _, call := range calls {
-		if call.ID == a.Callback {
-			first = call
-		}
-	}
-	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // the callee did not accept the call: a retry of the signal under the same key MUST make a new call
-		first.Idempotency = actor.Idempotency{}
-	}
-	c.recordOutcome(t.act, &first, &reply, true)
-	for i := range calls {
-		if duplicate, call := reply, &calls[i]; call.ID != a.Callback {
-			duplicate.Call = call.ID
-			c.replyTo(t.act, call, &duplicate, t.act.durable)
-		}
-	}
+	return reply
 }
 
 // cancelAdded cancels the calls added by external agents once no external agent

@@ -650,3 +650,41 @@ func TestInvocationIsHeldWithItsCalls(t *testing.T) {
 		}
 	})
 }
+
+// Copies of one callback may arrive through two cells, without an idempotency key. Each of
+// them gets the answer at once, also a copy that arrives after it.
+func TestCopiesOfCallbackAreAllAnswered(t *testing.T) {
+	for _, durable := range []bool{true, false} {
+		for first := range 2 { // one of the cells owns the actor
+			worker := externalAgent(true)
+			if !durable {
+				worker.Durability = actor.Volatile
+			}
+			n := newNode(t, 2, worker, slowHelper())
+			run := n.send("worker", "go")
+			callCount++
+			id := actor.NewCallID(n.now, 99, callCount)
+			call := actor.Call{ID: id, Root: id, Parent: run, To: n.calls[0].To, Operation: CallAgent, Kind: actor.Signal, Attempt: 1, Origin: actor.Agent,
+				Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"helper","message":"one"}`)}}}
+			answers := map[actor.Address]string{}
+			n.onRespond = func(c *Cell, reply *actor.Reply) {
+				if reply.Call == id {
+					answers[c.Self()] += actor.TextOf(reply.Parts) + ";"
+				}
+			}
+			copyTo := func(c *Cell) {
+				n.step(c, Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})
+				n.drain()
+			}
+			copyTo(n.cells[first])
+			copyTo(n.cells[1-first])
+			n.advance(10 * time.Second)
+			for _, c := range n.cells {
+				copyTo(c)
+				if got := answers[c.Self()]; got != "slept;slept;" {
+					t.Errorf("durable %v, first copy at cell %d: cell %d answers %q, want both copies answered", durable, first, c.Self().Cell, got)
+				}
+			}
+		}
+	}
+}

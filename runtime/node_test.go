@@ -44,7 +44,8 @@ type node struct {
 	awaited      []actor.EffectID
 	adjusted     []actor.Duration // times left given to Adjust
 	toolContexts []tools.ExecutionContext
-	calls        []actor.Call // calls made by clients
+	calls        []actor.Call              // calls made by clients
+	onRespond    func(*Cell, *actor.Reply) // takes the replies to clients instead of the field replies; may be nil
 	eventCounts  map[history.Kind]int
 	childCalls   int // calls made by turns
 	failLoads    int // number of loads that will fail
@@ -154,6 +155,10 @@ func (n *node) perform(c *Cell, e Effect) {
 	case Respond:
 		if op.HeldUntil != 0 {
 			n.held[op.Call] = op.HeldUntil
+			return
+		}
+		if n.onRespond != nil {
+			n.onRespond(c, &op.Reply)
 			return
 		}
 		_, twice := n.replies[op.Call]
