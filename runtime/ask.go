@@ -380,12 +380,18 @@ func (c *Cell) elapsed(a *store.Asked) actor.Duration {
 // answer gives an ask its only answer. The turn continues once all asks of its step
 // are answered.
 func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
-	a := &t.run.Last()[i]
-	holds := t.run.Holds
 	status := actor.Succeeded
 	if answer.Refusal != nil {
 		status = actor.Failed
 	}
+	c.answerAs(t, i, status, answer, budget)
+}
+
+// answerAs is answer with the status of a reply. Only events have it: an agent sees the
+// warnings of an incomplete answer.
+func (c *Cell) answerAs(t *turn, i int, status actor.Status, answer actor.Answer, budget uint32) {
+	a := &t.run.Last()[i]
+	holds := t.run.Holds
 	c.measureAnswer(a, answer.Refusal)
 	if a.IsCall() && c.observed(t.act, t.run.Call.ID) {
 		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: status, Refusal: answer.Refusal, Warnings: answer.Warnings, Took: c.elapsed(a), Usage: answer.Usage}

@@ -140,7 +140,7 @@ func (s *judgedStep) explainAnswer(e *history.Event) {
 			}
 		}
 		if m, ok := deliveredReply(s.in); ok && m.Call == e.Call && !expired {
-			s.same(d, "failure", d.Payload.Status == "failed", m.Status == actor.Failed)
+			s.same(d, "status", d.Payload.Status, m.Status)
 			s.sameText(d, m.Parts)
 			s.same(d, "warnings", d.Payload.Warnings, m.Warnings)
 		}
