@@ -104,27 +104,40 @@ func ParsePageCursor(list, text string) (after string, r *actor.Refusal) {
 	return after, nil
 }
 
-// RunList identifies the list of a tenant's runs that a filter selects.
-func RunList(tenant string, f *runs.Filter) string { return fmt.Sprintf("runs %q %#v", tenant, *f) }
-
-// ParseRunCursor returns the run after which a list of runs continues, zero for "".
-func ParseRunCursor(list, text string) (actor.CallID, *actor.Refusal) {
-	if text == "" {
-		return actor.CallID{}, nil
-	}
-	after, r := ParsePageCursor(list, text)
-	if r != nil {
-		return actor.CallID{}, r
-	}
-	run, err := actor.ParseCallID(after)
-	if err != nil {
-		return run, invalidParam("cursor", err)
-	}
-	return run, nil
+// RunList is a list of the runs of a tenant.
+type RunList struct {
+	Tenant string
+	Filter runs.Filter
+	Before actor.CallID // the page has older runs; zero for the first page
 }
 
-// AppendRuns appends a page of a list of runs as JSON.
-func AppendRuns(b []byte, list string, page *runs.Page) []byte {
+// ParseRunList returns the list for the parameters of a request: those of RunFilter and
+// the cursor.
+func ParseRunList(tenant string, param func(name string) (text string, ok bool)) (l RunList, r *actor.Refusal) {
+	l.Tenant = tenant
+	if l.Filter, r = RunFilter(param); r != nil {
+		return l, r
+	}
+	text, _ := param("cursor")
+	if text == "" {
+		return l, nil
+	}
+	after, r := ParsePageCursor(l.name(), text)
+	if r != nil {
+		return l, r
+	}
+	var err error
+	if l.Before, err = actor.ParseCallID(after); err != nil {
+		return l, invalidParam("cursor", err)
+	}
+	return l, nil
+}
+
+// name identifies the list, whatever its page.
+func (l *RunList) name() string { return fmt.Sprintf("runs %q %#v", l.Tenant, l.Filter) }
+
+// AppendJSON appends a page of the list.
+func (l *RunList) AppendJSON(b []byte, page *runs.Page) []byte {
 	b = append(b, `{"runs":[`...)
 	for i := range page.All {
 		if i > 0 {
@@ -134,7 +147,7 @@ func AppendRuns(b []byte, list string, page *runs.Page) []byte {
 	}
 	b = append(b, ']')
 	if !page.Next.IsZero() {
-		b = append(append(b, `,"next_cursor":"`...), PageCursor(list, page.Next.String())...)
+		b = append(append(b, `,"next_cursor":"`...), PageCursor(l.name(), page.Next.String())...)
 		b = append(b, '"')
 	}
 	return append(b, '}')

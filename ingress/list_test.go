@@ -31,14 +31,15 @@ func TestFilterTimes(t *testing.T) {
 func TestPageCursor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := runs.Filter{Agent: rapid.StringMatching("[a-c]{1,2}").Draw(t, "agent"), System: rapid.Bool().Draw(t, "system")}
-		list, after := RunList("default", &f), rapid.StringN(1, 40, 40).Draw(t, "after")
+		name := func(tenant string, f runs.Filter) string { return (&RunList{Tenant: tenant, Filter: f}).name() }
+		list, after := name("default", f), rapid.StringN(1, 40, 40).Draw(t, "after")
 		cursor := PageCursor(list, after)
 		if got, r := ParsePageCursor(list, cursor); r != nil || got != after {
 			t.Fatalf("got %q, %v, want %q", got, r, after)
 		}
 		other := f
 		other.Calls = true
-		for _, foreign := range []string{RunList("default", &other), RunList("acme", &f), "agents default"} {
+		for _, foreign := range []string{name("default", other), name("acme", f), "agents default"} {
 			if got, r := ParsePageCursor(foreign, cursor); r == nil || r.Field != "cursor" {
 				t.Fatalf("list %s accepts the cursor of %s: %q", foreign, list, got)
 			}

@@ -76,17 +76,12 @@ func (f dataDir) runs(q url.Values) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	filter, r := ingress.RunFilter(queryParam(q))
-	list := ingress.RunList(f.view.Tenant, &filter)
-	var before actor.CallID
-	if r == nil {
-		before, r = ingress.ParseRunCursor(list, q.Get("cursor"))
-	}
+	list, r := ingress.ParseRunList(f.view.Tenant, queryParam(q))
 	if r != nil {
 		return nil, r
 	}
-	found, err := f.view.Runs(command.RunsQuery{Filter: filter, Before: before, Limit: limit})
-	return ingress.AppendRuns(nil, list, &found.Page), err
+	found, err := f.view.Runs(command.RunsQuery{Filter: list.Filter, Before: list.Before, Limit: limit})
+	return list.AppendJSON(nil, &found.Page), err
 }
 
 func (f dataDir) run(id actor.CallID) ([]byte, error) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 )
@@ -56,24 +55,19 @@ func (s *Server) listRuns(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	by := callerOf(ctx)
-	filter, r := ingress.RunFilter(func(name string) (string, bool) {
+	list, r := ingress.ParseRunList(by.Tenant, func(name string) (string, bool) {
 		return string(ctx.QueryArgs().Peek(name)), ctx.QueryArgs().Has(name)
 	})
-	list := ingress.RunList(by.Tenant, &filter)
-	var before actor.CallID
-	if r == nil {
-		before, r = ingress.ParseRunCursor(list, string(ctx.QueryArgs().Peek("cursor")))
-	}
 	if r != nil {
 		badRequest(r).write(ctx)
 		return
 	}
 	s.scan(ctx, func(reading context.Context) func() {
-		found, err := command.Find(reading, s.node, by.Principal, command.RunsQuery{Filter: filter, Before: before, Limit: int(limit)})
+		found, err := command.Find(reading, s.node, by.Principal, command.RunsQuery{Filter: list.Filter, Before: list.Before, Limit: int(limit)})
 		if err != nil {
 			return func() { s.respondError(ctx, err) }
 		}
-		return func() { respond(ctx, http.StatusOK, ingress.AppendRuns(nil, list, &found.Page)) }
+		return func() { respond(ctx, http.StatusOK, list.AppendJSON(nil, &found.Page)) }
 	})
 }
 
