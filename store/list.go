@@ -70,25 +70,9 @@ func (r Rows) Runs(tenant string, f runs.Filter, before actor.CallID, limit int)
 // foldSummary returns the summary of a run by its events. The argument owner has its
 // actor and root.
 func (r Rows) foldSummary(tenant string, owner runs.Summary) (runs.Summary, error) {
-	const pageEvents = 1000
-	var record runs.Record
-	for {
-		page, err := r.Events(tenant, owner.Run, record.Seq, pageEvents)
-		if err != nil {
-			return owner, err
-		}
-		for _, raw := range page {
-			e, err := runs.Decode(raw.Body)
-			if err == nil {
-				err = record.Apply(&e)
-			}
-			if err != nil {
-				return owner, err
-			}
-		}
-		if len(page) < pageEvents {
-			break
-		}
+	record, err := FoldRun(r, tenant, owner.Run)
+	if err != nil {
+		return owner, err
 	}
 	if record.Seq == 0 { // accepted
 		record.Status, record.Created = runs.Running, owner.Run.Time()

@@ -3,6 +3,8 @@
 package store
 
 import (
+	"fmt"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -45,6 +47,29 @@ func EachRun(r Reader, tenant string, f runs.Filter, each func(*runs.Summary)) e
 		}
 		if before = page.Next; before.IsZero() {
 			return nil
+		}
+	}
+}
+
+// FoldRun returns the record of a run by its events, which it reads in pages.
+func FoldRun(r Reader, tenant string, run actor.CallID) (record runs.Record, err error) {
+	const pageEvents = 1000
+	for {
+		page, err := r.Events(tenant, run, record.Seq, pageEvents)
+		if err != nil {
+			return record, err
+		}
+		for _, raw := range page {
+			e, err := runs.Decode(raw.Body)
+			if err == nil {
+				err = record.Apply(&e)
+			}
+			if err != nil {
+				return record, fmt.Errorf("run %s: %w", run, err)
+			}
+		}
+		if len(page) < pageEvents {
+			return record, nil
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (v View) Owner(run actor.CallID) (command.Owner, error) {
 	if err == nil && !ok {
 		err = actor.Refuse(actor.NotFound, "run %s not found; GET /v1/runs lists the newest runs", run)
 	}
-	return command.Owner{Run: owner.Run, Root: owner.Root, Actor: owner.Actor}, err
+	return command.Owner(owner), err
 }
 
 // Run returns the state of a run, computed from its events.
@@ -34,25 +34,8 @@ func (v View) Run(run actor.CallID) (command.Run, error) {
 	if err != nil {
 		return command.Run{}, err
 	}
-	r := command.Run{Owner: owner}
-	for {
-		page, err := v.Log.Events(v.Tenant, run, r.Record.Seq, command.EventsMax)
-		if err != nil {
-			return r, err
-		}
-		for _, raw := range page {
-			e, err := runs.Decode(raw.Body)
-			if err == nil {
-				err = r.Record.Apply(&e)
-			}
-			if err != nil {
-				return r, fmt.Errorf("run %s: %w", run, err)
-			}
-		}
-		if len(page) < command.EventsMax {
-			return r, nil
-		}
-	}
+	record, err := store.FoldRun(v.Log, v.Tenant, run)
+	return command.Run{Owner: owner, Record: record}, err
 }
 
 // Runs returns a page of runs.
