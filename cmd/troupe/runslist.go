@@ -21,17 +21,17 @@ import (
 // RunsListCmd lists runs.
 type RunsListCmd struct {
 	SourceFlags
-	Limit   int    `default:"20" help:"Maximum number of runs, 1 to 200 (${default})."`
-	Cursor  string `help:"Continue a list where another ended: printed as next."`
-	Agent   string `help:"Only runs of this agent, also those that other runs called."`
-	Session string `help:"Only runs of this session."`
-	Status  string `help:"Only runs with this status, for example FAILED."`
-	Since   string `help:"Only runs since then: a time such as 2027-01-31T12:00:00Z, or a duration before now such as 1h."`
-	Until   string `help:"Only runs before then."`
-	Root    string `help:"Only the runs of the tree with this root."`
-	Parent  string `help:"Only the runs that this run called."`
-	System  bool   `help:"Also runs of Troupe's own agents."`
-	JSON    bool   `help:"Print JSON."`
+	Limit   int     `default:"20" help:"Maximum number of runs, 1 to 200 (${default})."`
+	Cursor  string  `help:"Continue a list where another ended: printed as next."`
+	Agent   *string `help:"Only runs of this agent, also those that other runs called."`
+	Session *string `help:"Only runs of this session."`
+	Status  *string `help:"Only runs with this status, for example FAILED."`
+	Since   *string `help:"Only runs since then: a time such as 2027-01-31T12:00:00Z, or a duration before now such as 1h."`
+	Until   *string `help:"Only runs before then."`
+	Root    *string `help:"Only the runs of the tree with this root."`
+	Parent  *string `help:"Only the runs that this run called."`
+	System  bool    `help:"Also runs of Troupe's own agents."`
+	JSON    bool    `help:"Print JSON."`
 }
 
 // Help returns the text shown below the flags.
@@ -134,9 +134,15 @@ func printRuns(out io.Writer, all []jsontext.Value) error {
 	return nil
 }
 
-// filters returns the names of the parameters, those of the flags, and the values.
-func (c *RunsListCmd) filters() [][3]string {
-	return [][3]string{{"agent_id", "--agent", c.Agent}, {"session_id", "--session", c.Session}, {"status", "--status", c.Status},
+// runFlag is a flag that selects runs. An empty value is refused, since it would be that
+// of an unset variable of a shell.
+type runFlag struct {
+	param, flag string
+	value       *string // nil if the flag is absent
+}
+
+func (c *RunsListCmd) filters() []runFlag {
+	return []runFlag{{"agent_id", "--agent", c.Agent}, {"session_id", "--session", c.Session}, {"status", "--status", c.Status},
 		{"since", "--since", c.Since}, {"until", "--until", c.Until}, {"root_run_id", "--root", c.Root}, {"parent_run_id", "--parent", c.Parent}}
 }
 
@@ -147,9 +153,9 @@ func (c *RunsListCmd) checkFilters(q url.Values) error {
 		return nil
 	}
 	for _, f := range c.filters() {
-		if f[0] == r.Field {
-			detail := strings.TrimPrefix(r.Detail, f[0]+": ")
-			return fmt.Errorf("%s: %s", f[1], strings.Replace(detail, "want a time in UTC such as", "want a duration before now such as 1h, or a time such as", 1))
+		if f.param == r.Field {
+			detail := strings.TrimPrefix(r.Detail, f.param+": ")
+			return fmt.Errorf("%s: %s", f.flag, strings.Replace(detail, "want a time in UTC such as", "want a duration before now such as 1h, or a time such as", 1))
 		}
 	}
 	return r
@@ -162,18 +168,23 @@ func queryParam(q url.Values) func(name string) (string, bool) {
 
 // query returns the parameters of the request. It replaces durations by times.
 func (c *RunsListCmd) query(now time.Time) url.Values {
-	for _, at := range []*string{&c.Since, &c.Until} {
+	for _, at := range []*string{c.Since, c.Until} {
+		if at == nil {
+			continue
+		}
 		if d, err := time.ParseDuration(*at); err == nil {
 			*at = now.Add(-d).UTC().Format(time.RFC3339)
 		} else if then, err := time.Parse(time.RFC3339, *at); err == nil {
 			*at = then.UTC().Format(time.RFC3339Nano)
 		}
 	}
-	c.Status = strings.ToUpper(c.Status)
+	if c.Status != nil {
+		*c.Status = strings.ToUpper(*c.Status)
+	}
 	q := url.Values{"limit": {strconv.Itoa(c.Limit)}}
 	for _, f := range c.filters() {
-		if f[2] != "" {
-			q.Set(f[0], f[2])
+		if f.value != nil {
+			q.Set(f.param, *f.value)
 		}
 	}
 	if c.System {
@@ -189,8 +200,8 @@ func (c *RunsListCmd) query(now time.Time) url.Values {
 func (c *RunsListCmd) flags() string {
 	var b strings.Builder
 	for _, f := range c.filters() {
-		if f[2] != "" {
-			fmt.Fprintf(&b, " %s %s", f[1], shellQuote(f[2]))
+		if f.value != nil {
+			fmt.Fprintf(&b, " %s %s", f.flag, shellQuote(*f.value))
 		}
 	}
 	if c.System {

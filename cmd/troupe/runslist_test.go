@@ -63,7 +63,7 @@ func TestRunsListPages(t *testing.T) {
 			}
 		}
 		for flag, want := range map[string]string{"--agent=a/b": "--agent: ", "--session=a/b": "--session: ", "--since=soon": `--since: "soon": want a duration before now such as 1h, or a time such as 2027-`, "--status=ended": "--status: ", "--root=1": "--root: ", "--parent=1": "--parent: ",
-			"--cursor=x": "cursor: "} {
+			"--cursor=x": "cursor: ", "--agent=": "--agent: ", "--session=": "--session: ", "--status=": "--status: ", "--since=": "--since: ", "--root=": "--root: "} {
 			if code, _, stderr := runProgram(t, append([]string{"runs", "list", flag}, at...)...); code != exitFailed || !strings.Contains(stderr, want) {
 				t.Errorf("%s: exit code %d, %s", flag, code, stderr)
 			}
