@@ -7,9 +7,8 @@ import "bytes"
 // boundaryBytesMax is the number of bytes to which NextBlock determines a key.
 const boundaryBytesMax = 256
 
-// NextBlock returns the first key that is behind the argument key and behind more than
-// skip further bytes, where another block of a table starts; to if there is none
-// before. It reads the indexes of the tables, and none of their blocks.
+// NextBlock implements the optional method of a store.KV. It reads the indexes of the
+// tables, and none of their blocks.
 func (k keys) NextBlock(key, to []byte, skip uint64) []byte {
 	size := func(end []byte) uint64 {
 		n, err := k.db.EstimateDiskUsage(key, end)
