@@ -131,6 +131,7 @@ Spec == Init /\ [][Next]_vars
 
 TypeOK == \A c \in Ids : /\ call[c].st \in {"free", "wait", "done"} /\ call[c].b \in 0..Total
                          /\ srv[c].st \in {"none", "run", "done"} /\ srv[c].b \in Nat
+                         /\ srv[c].st # "none" => call[c].st # "free"
 \* A tree makes no more calls than its budget.
 TreeBudgetKept == Cardinality(Used \ {1}) <= Total
 

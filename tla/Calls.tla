@@ -450,8 +450,11 @@ ExpireOnlyWhenDue == [][\A c \in Ids :
 HeldOnce == [][flt'.crash = flt.crash => \A c \in Ids :
   /\ srv'[c].n > srv[c].n => srv'[c].u # srv[c].u
   /\ call'[c].h > call[c].h => call'[c].n > call[c].n]_vars
-\* The outcome that a callee has recorded is final: no message changes it.
-TerminalStable == [][flt'.crash = flt.crash => \A c \in Ids : srv[c].st = "done" => srv'[c] = srv[c]]_vars
+\* The outcome that a callee has recorded is final: no message changes it. A callee refuses no call that it has
+\* admitted.
+TerminalStable == [][flt'.crash = flt.crash => \A c \in Ids :
+  /\ srv[c].st = "done" => srv'[c] = srv[c]
+  /\ Say("busy", c) \in net' \ net => srv[c].st = "none"]_vars
 \* A call ended by its caller starts only if the cancel is still in transit. (Only without message
 \* loss.)
 CancelledNeverStarts == [][\A c \in Ids :
@@ -484,6 +487,7 @@ CallEventuallyCompletes == EveryCallEnds
 \* ---------------------------------------------- what must be possible: each must be violated
 Not_LateReply      == ~\E c \in Ids : call[c].out = "timeout" /\ Say("ok", c) \in net
 Not_Busy           == ~\E c \in Ids : call[c].out = "busy"
+Not_RequestLost    == ~\E c \in Ids : Pending(c) /\ srv[c].st = "none" /\ ~\E m \in net : m.c = c
 Not_FanOut         == ~\E c, d \in Ids : c # d /\ srv[c].st = "run" /\ srv[d].st = "run"
                                                /\ call[c].par = call[d].par /\ call[c].par # 0
 Not_Deep           == ~\E c \in Ids : srv[c].st = "run" /\ Len(call[c].chain) = DepthMax

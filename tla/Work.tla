@@ -263,10 +263,16 @@ DecisionAnswered == \A t \in Tools : \A n \in 1..Last(t) :
 EffectOncePerAttempt == \A t \in Tools :
   /\ \A i, j \in 1..Len(eff[t]) : eff[t][i].att = eff[t][j].att => i = j
   /\ t \in Safe \/ Len(eff[t]) <= 1
-\* Nothing follows an end, of the run or of a tool call. (A crash may take back what nobody was told.)
-TerminalStable == [][flt'.crash = flt.crash =>
-  /\ Ended(run) => run' = run
-  /\ \A t \in Tools : Over(tool[t].st) => tool'[t].st = tool[t].st]_vars
+\* A run begins before it ends, and nothing follows an end, of the run or of a tool call. The run takes the end of
+\* a tool call once. (A crash may restore the state before an end that is not durable.) An approval that has
+\* expired stays expired, also after a crash.
+TerminalStable == [][
+  /\ flt'.crash = flt.crash =>
+       /\ Ended(run) => run' = run
+       /\ run = "none" => ~Ended(run')
+       /\ \A t \in Tools : /\ Over(tool[t].st) => tool'[t].st = tool[t].st
+                           /\ tool[t].took # "none" => tool'[t].took = tool[t].took
+  /\ \A d \in due : d[2] <= Len(appr'[d[1]]) => d \in due']_vars
 \* A tool call that is open, or an approval that is pending, has a run that waits for it.
 Structured == Ended(run) => \A t \in Tools : ~Open(tool[t].st) /\ \A n \in 1..Last(t) : appr[t][n].st # "PENDING"
 \* When the run has ended, nothing is approved and nothing begins.
