@@ -25,6 +25,9 @@ func (d *decoder) text() string { return d.String(textMax) }
 func (d *decoder) int() int     { return int(d.UintMax(math.MaxInt64, "number")) }
 func (e *encoder) int(n int)    { e.Uint(uint64(n)) }
 
+func (d *decoder) time() actor.Time         { return actor.Time(d.Int()) }
+func (d *decoder) duration() actor.Duration { return actor.Duration(d.Int()) }
+
 // require records an error unless ok.
 func (d *decoder) require(ok bool, problem string) {
 	if !ok {
@@ -205,7 +208,7 @@ func (d *decoder) result() Result {
 	case tagRuns:
 		return Runs{runs.Page{All: listOf(d, d.summary), Next: d.CallID()}}
 	case tagWaiting:
-		return Waiting{d.status(), d.Bool(), d.CallID(), d.text(), actor.Time(d.Int())}
+		return Waiting{d.status(), d.Bool(), d.CallID(), d.text(), d.time()}
 	case tagEvents:
 		return Events{d.CallID(), d.Uint(), listOf(d, func() Event { return Event{d.Uint(), d.Bytes(bytesMax)} }), d.Bool()}
 	case tagActors:
@@ -285,12 +288,12 @@ func (d *decoder) run() Run {
 	r := Run{Owner: d.owner()}
 	v := &r.Record
 	v.Run, v.Root, v.Parent, v.Actor, v.Chain = d.CallID(), d.CallID(), d.CallID(), d.ID(), d.IDs()
-	v.Left, v.Attempt, v.Project, v.Priority = actor.Duration(d.Int()), uint32(d.UintMax(math.MaxUint32, "attempt")), d.text(), d.text()
+	v.Left, v.Attempt, v.Project, v.Priority = d.duration(), uint32(d.UintMax(math.MaxUint32, "attempt")), d.text(), d.text()
 	v.Trace, v.Claimed = d.text(), d.CallID()
 	v.Status, v.Seq = d.status(), d.Uint()
-	v.Created, v.Started, v.Ended = actor.Time(d.Int()), actor.Time(d.Int()), actor.Time(d.Int())
-	v.Waits = listOf(d, func() runs.Wait { return runs.Wait{Name: d.text(), Until: actor.Time(d.Int())} })
-	v.Pauses = listOf(d, func() runs.Pause { return runs.Pause{Name: d.text(), Child: d.CallID(), Until: actor.Time(d.Int())} })
+	v.Created, v.Started, v.Ended = d.time(), d.time(), d.time()
+	v.Waits = listOf(d, func() runs.Wait { return runs.Wait{Name: d.text(), Until: d.time()} })
+	v.Pauses = listOf(d, func() runs.Pause { return runs.Pause{Name: d.text(), Child: d.CallID(), Until: d.time()} })
 	v.Children = listOf(d, d.child)
 	v.Outcome, v.Text, v.Truncated = d.outcome(), d.text(), d.Bool()
 	v.Warnings, v.Refusal = listOf(d, d.text), d.Refusal()
@@ -311,7 +314,7 @@ func (e *encoder) filter(f *runs.Filter) {
 }
 
 func (d *decoder) filter() runs.Filter {
-	return runs.Filter{Agent: d.text(), Session: d.text(), Status: d.status(), Since: actor.Time(d.Int()), Until: actor.Time(d.Int()),
+	return runs.Filter{Agent: d.text(), Session: d.text(), Status: d.status(), Since: d.time(), Until: d.time(),
 		Root: d.CallID(), Parent: d.CallID(), Calls: d.Bool(), System: d.Bool()}
 }
 
@@ -340,8 +343,8 @@ func (e *encoder) summary(s *runs.Summary) {
 
 func (d *decoder) summary() runs.Summary {
 	return runs.Summary{Run: d.CallID(), Root: d.CallID(), Parent: d.CallID(), Actor: d.ID(), Depth: d.int(), Workflow: d.text(), Project: d.text(),
-		Priority: d.text(), Status: d.status(), Created: actor.Time(d.Int()), Started: actor.Time(d.Int()), Ended: actor.Time(d.Int()),
-		Waits: d.text(), Until: actor.Time(d.Int()), Outcome: d.outcome(), Text: d.text(), Truncated: d.Bool(), Refusal: d.Refusal(),
+		Priority: d.text(), Status: d.status(), Created: d.time(), Started: d.time(), Ended: d.time(),
+		Waits: d.text(), Until: d.time(), Outcome: d.outcome(), Text: d.text(), Truncated: d.Bool(), Refusal: d.Refusal(),
 		Usage: d.Usage(), Tree: d.Usage()}
 }
 
@@ -357,8 +360,8 @@ func (e *encoder) child(c *runs.Child) {
 }
 
 func (d *decoder) child() runs.Child {
-	return runs.Child{Run: d.CallID(), Actor: d.ID(), Target: d.text(), Left: actor.Duration(d.Int()), At: actor.Time(d.Int()),
-		Ended: actor.Time(d.Int()), Status: d.outcome(), Refusal: d.Refusal()}
+	return runs.Child{Run: d.CallID(), Actor: d.ID(), Target: d.text(), Left: d.duration(), At: d.time(),
+		Ended: d.time(), Status: d.outcome(), Refusal: d.Refusal()}
 }
 
 func (e *encoder) callIDs(ids []actor.CallID) { list(e, ids, func(id *actor.CallID) { e.CallID(*id) }) }
@@ -380,7 +383,7 @@ func (e *encoder) actor(a *history.Actor) {
 func (d *decoder) actor() history.Actor {
 	return history.Actor{ID: d.ID(), Epoch: actor.Epoch(d.Uint()), Loaded: d.Bool(), Queue: listOf(d, d.CallID), Bytes: d.int(),
 		Turns: listOf(d, func() history.Turn {
-			return history.Turn{Run: d.CallID(), Due: actor.Time(d.Int()), Open: listOf(d, d.CallID), OpenDue: listOf(d, func() actor.Time { return actor.Time(d.Int()) })}
+			return history.Turn{Run: d.CallID(), Due: d.time(), Open: listOf(d, d.CallID), OpenDue: listOf(d, d.time)}
 		})}
 }
 
@@ -448,7 +451,7 @@ func (d *decoder) lanes() (n [actor.Low]int) {
 func (d *decoder) stats() Stats {
 	return Stats{
 		Cells: listOf(d, func() CellStats {
-			return CellStats{d.int(), d.int(), d.lanes(), d.int(), d.Uint(), d.Uint(), actor.Duration(d.Int())}
+			return CellStats{d.int(), d.int(), d.lanes(), d.int(), d.Uint(), d.Uint(), d.duration()}
 		}),
 		Clients: d.int(), Backlog: d.int(),
 		Refusals: listOf(d, func() RefusalStats {
@@ -481,5 +484,5 @@ func (d *decoder) outcomes() []OutcomeStats {
 }
 
 func (d *decoder) histogram() Histogram {
-	return Histogram{listOf(d, d.Uint), actor.Duration(d.Int())}
+	return Histogram{listOf(d, d.Uint), d.duration()}
 }

@@ -219,7 +219,7 @@ func (e *encoder) answer(a Answer) {
 }
 
 func (d *decoder) answer() Answer {
-	a := Answer{HeldUntil: actor.Time(d.Int()), Durable: d.Bool()}
+	a := Answer{HeldUntil: d.time(), Durable: d.Bool()}
 	if a.HeldUntil == 0 {
 		a.Reply = d.Reply()
 	} else {
