@@ -135,7 +135,7 @@ func (s *judgedStep) explainAnswer(e *history.Event) {
 		s.same(d, "callee", d.Payload.Actor, e.Peer)
 		if held, certain := s.heldBy(e); held || !certain {
 			r := s.take(e.Parent, runs.RunResumed, func(p *shownPayload) bool { return p.Child == e.Call.String() })
-			if r == nil && certain {
+			if r == nil && certain && !s.isSilent(s.cell, e.Parent) {
 				s.fail("publishes no run_resumed of run %s, which %s held", e.Parent, e.Call)
 			}
 		}
@@ -257,7 +257,7 @@ func (s *judgedStep) checkTook(d *shownEvent) {
 // explainPiece checks the event of a streamed piece.
 func (s *judgedStep) explainPiece() {
 	in, ok := s.in.(runtime.Streamed)
-	if !ok || slices.ContainsFunc(s.ready.Events, func(e history.Event) bool {
+	if !ok || s.isSilent(s.cell, in.ID.Run) || slices.ContainsFunc(s.ready.Events, func(e history.Event) bool {
 		return e.Kind == history.Drop && e.What == "piece" || e.Kind == history.Reply && e.Call == in.ID.Run
 	}) {
 		return
@@ -306,7 +306,7 @@ func (s *judgedStep) checkAttempt(e *shownEvent) {
 func (s *judgedStep) explainRefused() {
 	s.published = slices.DeleteFunc(s.published, func(e shownEvent) bool {
 		p := &e.Payload
-		if int(p.Index) < s.asks[e.run] {
+		if s.isSilent(s.cell, e.run) || int(p.Index) < s.asks[e.run] {
 			return false
 		}
 		refused := func(o shownEvent) bool {

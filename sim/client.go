@@ -185,7 +185,7 @@ func (w *Simulation) submitAt(c *client, cell *cell) {
 	w.pending = append(w.pending, req)
 	w.recordKeyedRequest(req)
 	if c.no%2 == 1 { // like a gateway in the same process
-		cell.enqueue(input{orderGroup: unordered, in: &runtime.Visit{Call: call}})
+		cell.enqueue(input{orderGroup: unordered, in: &runtime.Visit{Call: call, Subscribed: c.no%8 != 1}})
 	} else {
 		cell.enqueue(input{orderGroup: unordered, in: runtime.Deliver{Envelope: actor.Envelope{To: c.to, Body: actor.Request{Call: call}}}})
 	}

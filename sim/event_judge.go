@@ -26,10 +26,17 @@ type eventJudge struct {
 	admitted map[actor.CallID]history.Event // by call
 	requests map[actor.CallID]*actor.Call   // requests of clients
 	reloaded map[actor.ID]bool              // actors that were activated before: a crash may have lost events of their runs
+	silent   map[cellRun]bool               // admitted runs of volatile actors without a subscriber: they publish nothing
 }
 
 func newEventJudge(w *Simulation) *eventJudge {
-	return &eventJudge{w, map[actor.CallID][]shownEvent{}, map[actor.CallID]history.Event{}, map[actor.CallID]*actor.Call{}, map[actor.ID]bool{}}
+	return &eventJudge{w, map[actor.CallID][]shownEvent{}, map[actor.CallID]history.Event{}, map[actor.CallID]*actor.Call{}, map[actor.ID]bool{}, map[cellRun]bool{}}
+}
+
+// cellRun is a run in one incarnation of a cell.
+type cellRun struct {
+	cell actor.Address
+	run  actor.CallID
 }
 
 // shownEvent is a run event as its readers see it.
@@ -148,8 +155,33 @@ func shownTime(t actor.Time) string {
 	return time.Unix(0, int64(t)).UTC().Format("2006-01-02T15:04:05.000000000Z")
 }
 
+// recordSubscriptions records which of the runs admitted in a step publish their events. If
+// events are published on demand, a run of a volatile actor does so only if its client
+// subscribed before the call arrived, and the cell of that client admits it.
+func (j *eventJudge) recordSubscriptions(c *cell, in runtime.Input, events []history.Event) {
+	if !j.w.plan.OnDemand {
+		return
+	}
+	for i := range events {
+		e := &events[i]
+		if e.Kind != history.Admit || e.Durable {
+			continue
+		}
+		v, ok := in.(*runtime.Visit)
+		subscribed := ok && v.Subscribed && v.Call.ID == e.Call
+		j.w.Stats.Points[[...]Point{NothingPublished, PublishedOnDemand}[boolIndex(subscribed)]]++
+		j.silent[cellRun{c.self, e.Call}] = !subscribed
+	}
+}
+
+// isSilent reports whether a run in a cell publishes nothing.
+func (j *eventJudge) isSilent(c *cell, run actor.CallID) bool { return j.silent[cellRun{c.self, run}] }
+
 // take removes an event from those to be explained. It returns nil if there is none.
 func (s *judgedStep) take(run actor.CallID, t runs.Type, fits func(p *shownPayload) bool) *shownEvent {
+	if s.isSilent(s.cell, run) {
+		return nil
+	}
 	i := slices.IndexFunc(s.published, func(e shownEvent) bool { return e.run == run && e.Type == t.String() && fits(&e.Payload) })
 	if i < 0 {
 		return nil
@@ -160,9 +192,12 @@ func (s *judgedStep) take(run actor.CallID, t runs.Type, fits func(p *shownPaylo
 }
 
 // want is take for an event that the step must publish because of the history event
-// cause.
+// cause, unless the run publishes nothing.
 func (s *judgedStep) want(cause *history.Event, run actor.CallID, t runs.Type, fits func(p *shownPayload) bool) *shownEvent {
 	e := s.take(run, t, fits)
+	if e == nil && s.isSilent(s.cell, run) {
+		return &shownEvent{Type: t.String()}
+	}
 	if e == nil {
 		s.fail("publishes no %s of run %s for\n  %s", t, run, cause)
 		return &shownEvent{Type: t.String()}

@@ -10,6 +10,9 @@ import (
 
 // explainHold checks that a run shows when a call below it begins and ends to hold it.
 func (s *judgedStep) explainHold(e *history.Event) {
+	if s.isSilent(s.cell, e.Parent) {
+		return
+	}
 	held, certain := s.heldBy(e)
 	child := func(p *shownPayload) bool { return p.Child == e.Call.String() && p.Name == "held" }
 	switch t := runs.RunResumed; {

@@ -142,7 +142,7 @@ func (n *node) start() {
 func (n *node) newCell(index uint16, incarnation uint64) *cell {
 	self := actor.Address{Node: n.id, Cell: index, Incarnation: incarnation}
 	c := &cell{n: n, index: index, self: self, restarted: incarnation != 1<<16,
-		core: runtime.NewCell(runtime.Config{Self: self, Tools: n.w.tools, Failpoints: n.w.failpointFires,
+		core: runtime.NewCell(runtime.Config{Self: self, Tools: n.w.tools, Failpoints: n.w.failpointFires, PublishOnDemand: n.w.plan.OnDemand,
 			Seed: mix(mix(n.w.seed, uint64(n.index)<<16|uint64(index)), incarnation)})}
 	c.runStepFunc = c.runStep
 	return c
@@ -257,7 +257,8 @@ func (c *cell) step(in input) {
 	}
 	w.observe(ready.Events...)
 	w.checkAnsweredBy(n, in.in, ready.Events)
-	w.observeReports(ready.Effects)
+	w.eventJudge.recordSubscriptions(c, in.in, ready.Events)
+	w.observeReports(c, &ready)
 	w.eventJudge.step(c, in.in, &ready)
 	w.Stats.countStep(c, in.in, ready.Events)
 	attempt := pieceAttempt(in.in)

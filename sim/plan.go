@@ -40,6 +40,7 @@ type Plan struct {
 	Backoff          upstream.BackoffConfig // of each upstream of a node
 	Writer           store.WriterConfig
 	Entries          bool // the store holds entries, not rows
+	OnDemand         bool // runs of volatile actors publish events only for a subscriber
 	Schedule         Schedule
 	Failpoints       []failpoint.Point // failpoints enabled in production code
 	RegistryInterval actor.Duration    // maximum time between registry operations; 0: no registry
@@ -93,6 +94,7 @@ const (
 	planRegistry
 	planLength
 	planStore
+	planPublish
 )
 
 // drawPlan draws the plan of a seed. The options Faultless, Odds and Registry replace values that
@@ -164,6 +166,8 @@ func drawPlan(c Entropy, o Options) Plan {
 	}
 	c.SetStream(planStore)
 	p.drawStore(c, o)
+	c.SetStream(planPublish)
+	p.OnDemand = c.Int(2) == 1
 	c.SetStream(planLength)
 	if o.Plain {
 		p.makePlain(c)
@@ -288,7 +292,7 @@ func (p *Plan) String() string {
 	if p.Entries {
 		form = "entries"
 	}
-	fmt.Fprintf(&b, "\nstore of %s, failpoints %v, registry operations every %v\n", form, p.Failpoints, p.RegistryInterval)
+	fmt.Fprintf(&b, "\nstore of %s, failpoints %v, registry operations every %v, events on demand %v\n", form, p.Failpoints, p.RegistryInterval, p.OnDemand)
 	return b.String()
 }
 

@@ -449,11 +449,17 @@ func (w *Simulation) failAt(e *history.Event, spec, detail string) {
 	}
 }
 
-// observeReports passes the run events that a step publishes to the specs.
-func (w *Simulation) observeReports(effects []runtime.Effect) {
+// observeReports passes the run events that a step publishes to the specs. A run that
+// publishes nothing needs no report.
+func (w *Simulation) observeReports(c *cell, ready *runtime.Ready) {
 	clamped := 0
-	for i := range effects {
-		if p, ok := effects[i].Op.(runtime.Publish); ok && runs.TypeOf(p.Event.Body) == runs.TimeoutClamped {
+	for i := range ready.Events {
+		if e := &ready.Events[i]; e.Kind == history.Ask && e.Given > w.plan.Limits.AgentCallTimeoutMax && w.eventJudge.isSilent(c, e.Parent) {
+			clamped++
+		}
+	}
+	for i := range ready.Effects {
+		if p, ok := ready.Effects[i].Op.(runtime.Publish); ok && runs.TypeOf(p.Event.Body) == runs.TimeoutClamped {
 			clamped++
 		}
 	}

@@ -46,6 +46,8 @@ const (
 	CorruptionFound             // an examination of the store found a corrupted row
 	SummaryAudited              // the summary of a run was compared with its events
 	WaitListed                  // a client listed a run that waits for a signal
+	PublishedOnDemand           // a run of a volatile actor published its events for a subscriber
+	NothingPublished            // a run of a volatile actor had no subscriber, and published nothing
 
 	Passivated      // an idle actor left memory
 	ActorLost       // an actor left memory because another node owns its shard
@@ -65,7 +67,7 @@ const (
 var pointNames = [points]string{"node restarted", "cell restarted", "lease lost", "batch fenced", "shards adopted", "shards moved",
 	"restart from snapshot and entries", "turn restored", "reply held", "stream read", "outcome read again", "repeat answered",
 	"registry announced", "agent put", "agent deleted", "API key created", "API key revoked", "registry operation refused", "API key accepted", "API key rejected", "run polled", "paused run polled", "agent file rejected", "registered agent served",
-	"rank lost", "input starved", "call loop reported", "mutation rejected", "corruption found", "summary compared",
+	"rank lost", "input starved", "call loop reported", "mutation rejected", "corruption found", "summary compared", "published on demand", "nothing published",
 	"actor passivated", "actor lost", "call sent again", "effect retried", "upstream request retried", "pieces retracted",
 	"late message dropped", "late outcome dropped", "late piece dropped", "old epoch dropped", "dropped, mailbox full"}
 
