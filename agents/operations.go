@@ -23,6 +23,7 @@ type registryState struct {
 	now       actor.Time
 	principal string
 	native    []string
+	quotas    Quotas
 
 	// The result of ToolOpen; asked reports whether there is one. Without a result,
 	// definitions count as open for FormerRetention.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -47,6 +48,15 @@ const ToolOpen = "troupe.open_definitions"
 // OpenSchema is the JSON schema of the input of ToolOpen.
 const OpenSchema = `{"type":"object","properties":{"definitions":{"type":"array","items":{"type":"string"}}},
 "required":["definitions"],"additionalProperties":false}`
+
+// Quotas are the maximum numbers of agents.
+type Quotas struct {
+	Agents          int `sim:"1..3"` // agents of the operator; also those of all other principals together
+	PrincipalAgents int `sim:"1..2"` // agents of another principal
+}
+
+// DefaultQuotas returns the quotas of a node.
+func DefaultQuotas() Quotas { return Quotas{AgentsMax, PrincipalAgentsMax} }
 
 // usage counts records of the registry.
 type usage struct{ agents, records, bytes int }
@@ -138,13 +148,13 @@ func (s registryState) makeRoom(id string, c change) (change, *actor.Refusal) {
 	for _, item := range c.updates {
 		count(item, false, true)
 	}
-	most := usage{PrincipalAgentsMax, PrincipalRecordsMax, principalBytesMax}
-	all := usage{AgentsMax, AgentsMax + FormerMax, shareBytesMax}
+	most := usage{s.quotas.PrincipalAgents, PrincipalRecordsMax, principalBytesMax}
+	all := usage{s.quotas.Agents, AgentsMax + FormerMax, shareBytesMax}
 	who := self
 	if self == Operator {
 		most, who = all, "the operator"
 	}
-	switch created := s.value(agentPrefix+id) == nil; {
+	switch created := s.value(agentPrefix+id) == nil && !mutant.On("agent-quota-ignored"); {
 	case created && own.after.agents > most.agents:
 		return change{}, actor.Refuse(actor.Budget, "%s has %d agents, which is the maximum; delete one first", who, most.agents)
 	case created && share.after.agents > all.agents:

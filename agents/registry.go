@@ -47,10 +47,10 @@ const (
 	keyBytesMax = 4 << 10
 )
 
-// Registry returns the definition of the registry. The native agents with the
-// given names are part of the program and cannot be replaced.
-func Registry(native ...string) actor.Definition {
-	next := func(_ Config, state State) (Action, error) { return registryStep(native, state) }
+// Registry returns the definition of the registry with these quotas. The native agents
+// with the given names are part of the program and cannot be replaced.
+func Registry(quotas Quotas, native ...string) actor.Definition {
+	next := func(_ Config, state State) (Action, error) { return registryStep(quotas, native, state) }
 	def := Define(RegistryID.Agent, "1", "Maintains the agents and API keys.", Pure(Config{Name: RegistryID.Agent, Version: "1"}, next))
 	def.System = true
 	return def
@@ -69,9 +69,9 @@ type change struct {
 // first asks which former definitions open runs need. It persists the change, then announces it,
 // and then replies. An unchanged item is announced too: a client may repeat an
 // operation because an earlier announcement was lost.
-func registryStep(native []string, state State) (Action, error) {
+func registryStep(quotas Quotas, native []string, state State) (Action, error) {
 	call := state.Request.Call
-	s := registryState{items: state.Request.ActorState, now: state.Request.At, principal: call.Principal, native: native}
+	s := registryState{items: state.Request.ActorState, now: state.Request.At, principal: call.Principal, native: native, quotas: quotas}
 	c, refusal := s.apply(call.Operation, contentOf(call.Parts))
 	answers := state.Answers
 	if refusal == nil && len(c.candidates) > 0 {

@@ -31,7 +31,7 @@ type registryFixture struct {
 }
 
 func newRegistryFixture(t interface{ Fatalf(string, ...any) }) *registryFixture {
-	f := &registryFixture{t: t, def: agents.Registry("native"), tools: tools.NewRegistry(), state: map[string]string{}, announced: map[string]string{}, now: actor.Time(time.Hour), principal: "key:a"}
+	f := &registryFixture{t: t, def: agents.Registry(agents.DefaultQuotas(), "native"), tools: tools.NewRegistry(), state: map[string]string{}, announced: map[string]string{}, now: actor.Time(time.Hour), principal: "key:a"}
 	f.reader = agents.NewCatalogReader(f.tools)
 	err := f.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Schema: agents.AnnounceSchema, Idempotent: true, Handler: f.announce})
 	if err == nil {

@@ -95,6 +95,7 @@ var guards = []Guard{
 	{Mutant: "first-version-unread", Spec: StoreReads},
 	{Mutant: "registry-forgets", Spec: RegistryHolds},
 	{Mutant: "revoked-key-kept", Spec: RegistryHolds},
+	{Mutant: "agent-quota-ignored", Spec: RegistryHolds},
 	{Mutant: "egress-unchecked-after-dns", Spec: NobodyAstray},
 	{Mutant: "part-for-whole", Spec: PartsAreSaid},
 	{Mutant: "requested-delay-not-shared", Spec: UpstreamSpared},

@@ -46,6 +46,7 @@ type Plan struct {
 	RegistryInterval actor.Duration    // maximum time between registry operations; 0: no registry
 	// RegisteredVolatile reports for each of registeredAgents whether it has durability none.
 	RegisteredVolatile [len(registeredAgents)]bool
+	Quotas             agents.Quotas
 }
 
 // withDefaults returns a hand-made plan with defaults for the fields that are unset.
@@ -58,6 +59,9 @@ func (p Plan) withDefaults(o Options) Plan {
 	}
 	if p.Limits == (dispatcher.Limits{}) {
 		p.Limits = dispatcher.DefaultLimits()
+	}
+	if p.Quotas == (agents.Quotas{}) {
+		p.Quotas = agents.DefaultQuotas()
 	}
 	p.Keys = max(p.Keys, 1)
 	p.FaultInterval = max(p.FaultInterval, time.Second)
@@ -95,6 +99,7 @@ const (
 	planLength
 	planStore
 	planPublish
+	planQuotas
 )
 
 // drawPlan draws the plan of a seed. The options Faultless, Odds and Registry replace values that
@@ -168,6 +173,10 @@ func drawPlan(c Entropy, o Options) Plan {
 	p.drawStore(c, o)
 	c.SetStream(planPublish)
 	p.OnDemand = c.Int(2) == 1
+	c.SetStream(planQuotas)
+	if p.Quotas = agents.DefaultQuotas(); c.Int(2) == 1 {
+		drawConfig(c, &p.Quotas)
+	}
 	c.SetStream(planLength)
 	if o.Plain {
 		p.makePlain(c)
@@ -292,7 +301,7 @@ func (p *Plan) String() string {
 	if p.Entries {
 		form = "entries"
 	}
-	fmt.Fprintf(&b, "\nstore of %s, failpoints %v, registry operations every %v, events on demand %v\n", form, p.Failpoints, p.RegistryInterval, p.OnDemand)
+	fmt.Fprintf(&b, "\nstore of %s, failpoints %v, registry operations every %v, quotas %+v, events on demand %v\n", form, p.Failpoints, p.RegistryInterval, p.Quotas, p.OnDemand)
 	return b.String()
 }
 

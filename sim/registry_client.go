@@ -123,6 +123,9 @@ func (rc *registryClient) handleReply(c *client, reply *actor.Reply) {
 	case reply.Refusal != nil:
 		if r = reply.Refusal; slices.Contains(o.wantRefusals, r.Reason) {
 			w.Stats.Points[RegistryOpRefused]++
+			if r.Reason == actor.Budget {
+				w.Stats.Points[AgentQuotaRefused]++
+			}
 			break
 		}
 		switch r.Reason {
@@ -130,13 +133,16 @@ func (rc *registryClient) handleReply(c *client, reply *actor.Reply) {
 			if !rc.uncertain[o.subject] {
 				w.fail(RegistryHolds, fmt.Sprintf("the registry refuses %s: %v", c.text, r))
 			}
-		case actor.Budget: // too many changes of agents within a day
+		case actor.Budget:
+			if !rc.anyUncertain() {
+				w.fail(RegistryHolds, fmt.Sprintf("the registry refuses %s within the quotas %+v: %v", c.text, w.plan.Quotas, r))
+			}
 		default:
 			retry()
 			return
 		}
 	case o.wantRefusals != nil:
-		if !rc.uncertain[o.subject] {
+		if !rc.uncertain[o.subject] && !(o.wantRefusals[0] == actor.Budget && rc.anyUncertain()) {
 			w.fail(RegistryHolds, fmt.Sprintf("the registry accepts an invalid operation %s: %s", c.text, o.body))
 		}
 	case reply.Status == actor.Succeeded && !rc.uncertain[o.subject]:
@@ -151,7 +157,9 @@ func (rc *registryClient) handleReply(c *client, reply *actor.Reply) {
 // checkApplied checks that an acknowledged operation is stored.
 func (rc *registryClient) checkApplied(o *registryOp) {
 	w := rc.w
-	present := slices.ContainsFunc(w.loadRegistryItems(), func(i actor.StateItem) bool { return i.Name == o.itemName() })
+	items := w.loadRegistryItems()
+	rc.checkQuotas(items)
+	present := slices.ContainsFunc(items, func(i actor.StateItem) bool { return i.Name == o.itemName() })
 	if present != o.present {
 		w.fail(RegistryHolds, fmt.Sprintf("the registry acknowledged %s (present: %v), but its stored state differs", o.itemName(), o.present))
 		return
@@ -250,6 +258,9 @@ func (rc *registryClient) drawOp() *registryOp {
 			volatile, o.wantRefusals = !volatile, []actor.Reason{actor.Rejected}
 		}
 		o.body = rc.drawSpec(name, kind, volatile)
+		if !rc.present[name] && rc.quotaUsedUp(principal) {
+			o.wantRefusals = []actor.Reason{actor.Budget}
+		}
 		if spec, err := agents.ReadJSON(o.body); err == nil && spec.Hash() != rc.spec[name] && !rc.mayChange(name, principal) {
 			o.wantRefusals = []actor.Reason{actor.Rejected}
 		}

@@ -33,6 +33,7 @@ const (
 	APIKeyCreated               // the registry acknowledged a new API key
 	APIKeyRevoked               // the registry acknowledged the revocation of an API key
 	RegistryOpRefused           // the registry rejected an operation
+	AgentQuotaRefused           // the registry rejected an agent beyond a quota
 	APIKeyAccepted              // a client presented a valid API key
 	APIKeyRejected              // a client presented a revoked, expired or unknown API key
 	RunPolled                   // a client polled a run and its child runs
@@ -66,7 +67,7 @@ const (
 
 var pointNames = [points]string{"node restarted", "cell restarted", "lease lost", "batch fenced", "shards adopted", "shards moved",
 	"restart from snapshot and entries", "turn restored", "reply held", "stream read", "outcome read again", "repeat answered",
-	"registry announced", "agent put", "agent deleted", "API key created", "API key revoked", "registry operation refused", "API key accepted", "API key rejected", "run polled", "paused run polled", "agent file rejected", "registered agent served",
+	"registry announced", "agent put", "agent deleted", "API key created", "API key revoked", "registry operation refused", "agent quota refused", "API key accepted", "API key rejected", "run polled", "paused run polled", "agent file rejected", "registered agent served",
 	"rank lost", "input starved", "call loop reported", "mutation rejected", "corruption found", "summary compared", "published on demand", "nothing published",
 	"actor passivated", "actor lost", "call sent again", "effect retried", "upstream request retried", "pieces retracted",
 	"late message dropped", "late outcome dropped", "late piece dropped", "old epoch dropped", "dropped, mailbox full"}

@@ -61,7 +61,7 @@ func loadCatalog(stored store.Reader, native []actor.Definition, keys Keys, log 
 	for _, def := range native {
 		names = append(names, def.Name)
 	}
-	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(native), agents.Registry(names...)), keys: keys, items: map[string][]byte{}}
+	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(native), agents.Registry(agents.DefaultQuotas(), names...)), keys: keys, items: map[string][]byte{}}
 	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Publishes the agents and API keys of the registry to this node.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: c.announce})
 	if err != nil {
