@@ -54,12 +54,16 @@ func (w *Simulation) auditEnabled() bool { return w.seed%auditEvery == 0 }
 // ended run. It also checks the codecs, and that corruption is detected.
 func (w *Simulation) audit() {
 	for _, n := range w.nodes {
+		if n.log.mark.Batch > 0 {
+			w.Stats.Audit.ChainHolds++
+		}
 		if end, err := w.store.verifyAll(n.id, n.log.mark); err != nil || end != n.log.mark {
 			w.fail(ChainHolds, fmt.Sprintf("log of %s: want last batch %d, verified up to %d: %v", n.id, n.log.mark.Batch, end.Batch, err))
 		}
 	}
 	n := w.nodes[0] // all nodes share one store
 	if w.store.kv != nil {
+		w.Stats.Audit.StoreHolds++
 		x, err := store.Examine(w.store.kv, n.id, n.log.mark, nil, nil)
 		if err != nil || x.Wrong > 0 {
 			w.fail(StoreHolds, fmt.Sprintf("examination of the store: %d problems, error %v: %+v", x.Wrong, err, x.Findings[:min(len(x.Findings), 3)]))
@@ -85,6 +89,9 @@ const streamEventsMax = 1 << 16
 // events is valid.
 func (w *Simulation) auditRun(run actor.CallID) error {
 	record, err := w.foldRun(run)
+	if record.Seq > 0 {
+		w.Stats.Audit.StreamsFold++
+	}
 	if err == nil && record.Seq > 0 && record.Ended == 0 { // a refused, repeated or unjournaled request has no events
 		err = fmt.Errorf("stream of %d events has no final event", record.Seq)
 	}

@@ -132,6 +132,7 @@ func (w *Simulation) auditCodecs() {
 			} else {
 				b = w.mutateBytes(b)
 			}
+			w.Stats.Audit.CodecRoundTrip++
 			encoded, err := format.read(b)
 			if err != nil {
 				w.Stats.Points[MutationRejected]++

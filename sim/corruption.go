@@ -228,6 +228,7 @@ func (n *node) startDelay() time.Duration {
 // then restored.
 func (d *disk) verifyCorruptStart() {
 	w, n, r := d.n.w, d.n, d.corruption
+	w.Stats.Audit.RotIsTold++
 	end, err := store.Verify(w.store.kv, n.id, d.mark)
 	var before []string
 	if err == nil && end != d.mark {

@@ -335,7 +335,9 @@ func (d *disk) load(c *cell, op runtime.Load) {
 			w.fail(StoreReads, err.Error())
 		}
 		if loaded, ok := in.(runtime.Loaded); ok {
-			w.loadJudge.loaded(loaded)
+			if w.loadJudge.loaded(loaded); loaded.Saved.Snapshot != nil || len(loaded.Saved.Entries) > 0 {
+				w.Stats.Audit.StoreReads++
+			}
 		}
 		if _, failed := in.(runtime.LoadFailed); !failed && w.faultFires(DiskReadFailed) {
 			if w.acts(DiskReadFailed) {

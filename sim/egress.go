@@ -76,6 +76,7 @@ func (n *node) dial(r upstream.Request) error {
 		}
 		if forbidden := all[w.entropy.Int(len(all))]; w.acts(NameAstray) {
 			answers, hostile = forbidden, true
+			w.Stats.Audit.NobodyAstray++
 		}
 	}
 	addrs := make([]netip.Addr, len(answers))

@@ -108,6 +108,9 @@ func (j *eventJudge) step(c *cell, in runtime.Input, ready *runtime.Ready) {
 			s.read(p.Event)
 		}
 	}
+	if len(s.published) > 0 {
+		j.w.Stats.Audit.EventsMatchSteps++
+	}
 	for i := range ready.Events {
 		s.explain(&ready.Events[i])
 	}

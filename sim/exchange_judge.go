@@ -205,6 +205,9 @@ func (j *exchangeJudge) connected(conn *upstreamConn) {
 }
 
 func (j *exchangeJudge) send(op upstream.Send) {
+	if audit := &j.x.n.w.Stats.Audit; j.retryAt > 0 {
+		audit.ExchangeEnds++
+	}
 	switch {
 	case j.open():
 		j.fail(ExchangeEnds, "attempt %d begins before the one before it has ended", op.Attempt)
@@ -366,6 +369,12 @@ func (j *exchangeJudge) healthy() bool { return j.health == nil || j.health.heal
 
 // checkAdmission checks an exchange that ends before its first attempt.
 func (j *exchangeJudge) checkAdmission(r *actor.Refusal) {
+	if !j.healthy() {
+		j.x.n.w.Stats.Audit.HealthHolds++
+	}
+	if !j.x.pacing.admits(j.now()) {
+		j.x.n.w.Stats.Audit.UpstreamSpared++
+	}
 	if j.x.pacing.admits(j.now()) && j.healthy() {
 		j.fail(UpstreamSpared, "refused without an attempt, although nothing forbids one: %v", r)
 	}
@@ -441,6 +450,7 @@ func (j *exchangeJudge) checkAnswer(a *judgedAttempt, c *upstream.Completion) {
 		j.x.pacing.first()
 	}
 	j.x.pacing.close()
+	j.x.n.w.Stats.Audit.AnswerAsSent++
 	s := &a.conn.served
 	switch {
 	case len(c.Text) > promisedOutputBytesMax:

@@ -325,6 +325,9 @@ func (r *replayCheck) record(w *Simulation, answers []actor.Answer, action actor
 	if action.Done == nil {
 		return
 	}
+	if len(r.answers) > 0 {
+		w.Stats.Audit.SameTurns++
+	}
 	if err := agents.SameTurn(r.behavior, r.behavior, r.begin, r.answers); err != nil {
 		w.fail(SameTurns, fmt.Sprintf("replayed turn of %s differs: %v", r.begin.Call.To, err))
 	}
@@ -369,8 +372,12 @@ func (t *faultyTurn) Next(answers []actor.Answer) (actor.Action, error) {
 		answers = nil
 	}
 	action, err := t.turn.Next(answers)
+	part := t.truncatedAnswer(answers)
+	if part != nil {
+		t.w.Stats.Audit.PartsAreSaid++
+	}
 	if err == nil && action.Done != nil && action.Done.Status == actor.Succeeded {
-		if part := t.truncatedAnswer(answers); part != nil {
+		if part != nil {
 			t.w.fail(PartsAreSaid, fmt.Sprintf("%s reports a truncated answer as complete, finish reason %q: %.80q", t.agent, part.Finish, part.Text))
 		}
 	}

@@ -56,6 +56,9 @@ func (j *loadJudge) loaded(in runtime.Loaded) {
 		return
 	}
 	written := j.entries[in.Actor]
+	if len(written) > 0 {
+		j.w.Stats.Audit.LoadsAsWritten++
+	}
 	for i := range in.Saved.Entries {
 		got := &in.Saved.Entries[i]
 		if got.N == 0 || got.N > uint64(len(written)) {

@@ -295,6 +295,7 @@ func (c *cell) step(in input) {
 // stepCore steps the production cell. It returns false if the step panicked. The
 // cell is then stopped.
 func (c *cell) stepCore(now actor.Time, in runtime.Input) (ready runtime.Ready, ok bool) {
+	c.n.w.Stats.Audit.CellNeverPanics++
 	ready, stepPanic := c.n.slots[c.index].Step(c.core, now, in)
 	if stepPanic == nil {
 		return ready, true

@@ -14,7 +14,7 @@ import (
 	"github.com/troupe-run/troupe/specs/linear"
 )
 
-// A spec whose workload never occurs is reported as missing, by its name.
+// A spec or property whose workload never occurs is reported as missing, by its name.
 func TestExcludedWorkloadHasNoPremise(t *testing.T) {
 	missing := func(plain bool) []string {
 		var sum Summary
@@ -28,7 +28,7 @@ func TestExcludedWorkloadHasNoPremise(t *testing.T) {
 		return slices.ContainsFunc(list, func(line string) bool { return strings.HasPrefix(line, "premise "+spec+": ") })
 	}
 	all, plain := missing(false), missing(true)
-	for _, spec := range []string{specs.RetriedUnheard, linear.LinearKeys} { // plain runs have no external agents and no idempotency keys
+	for _, spec := range []string{specs.RetriedUnheard, linear.LinearKeys, RequestAsAsked, RegistryHolds} { // plain runs have no models, external agents, idempotency keys or registry
 		if named(all, spec) || !named(plain, spec) {
 			t.Errorf("%s: missing in usual runs %v, in plain runs %v; want the premise in usual runs only", spec, named(all, spec), named(plain, spec))
 		}
@@ -48,20 +48,35 @@ func TestPremisesReport(t *testing.T) {
 		return b.String(), missing
 	}
 	text, missing := lines(false)
-	if want := len(specs.All()) - 2; missing != want || strings.Count(text, "\n") != want+2 {
+	checked := len(specs.All()) + len(Properties())
+	if want := checked - 2; missing != want || strings.Count(text, "\n") != want+2 {
 		t.Errorf("%d missing, want %d:\n%s", missing, want, text)
 	}
 	if last := strings.Fields(text[strings.LastIndex(text[:len(text)-1], "\n")+1:]); fmt.Sprint(last[:3]) != "[premise SingleActivation 7]" {
 		t.Errorf("last line %v: want the highest count", last)
 	}
-	counts := reflect.ValueOf(&sum.Total.Premises).Elem()
-	for i := range counts.NumField() {
-		counts.Field(i).SetInt(1)
+	for _, counts := range []reflect.Value{reflect.ValueOf(&sum.Total.Premises).Elem(), reflect.ValueOf(&sum.Total.Audit).Elem()} {
+		for i := range counts.NumField() {
+			counts.Field(i).SetInt(1)
+		}
 	}
 	if text, missing := lines(false); missing != 0 || strings.Count(text, "\n") != premisesShown {
 		t.Errorf("%d missing:\n%s", missing, text)
 	}
-	if text, missing := lines(true); missing != 0 || strings.Count(text, "\n") != len(specs.All()) {
+	if text, missing := lines(true); missing != 0 || strings.Count(text, "\n") != checked {
 		t.Errorf("%d missing:\n%s", missing, text)
+	}
+}
+
+// Each property has a count with its name and a premise.
+func TestEachPropertyHasAPremise(t *testing.T) {
+	var names []string
+	for _, p := range specs.ListPremises(&AuditPremises{}) {
+		if names = append(names, p.Spec); p.Situation == "" {
+			t.Errorf("%s has no premise", p.Spec)
+		}
+	}
+	if want := Properties(); !slices.Equal(names, want) {
+		t.Errorf("got premises of %v, want %v", names, want)
 	}
 }

@@ -157,6 +157,7 @@ func (rc *registryClient) handleReply(c *client, reply *actor.Reply) {
 // checkApplied checks that an acknowledged operation is stored.
 func (rc *registryClient) checkApplied(o *registryOp) {
 	w := rc.w
+	w.Stats.Audit.RegistryHolds++
 	items := w.loadRegistryItems()
 	rc.checkQuotas(items)
 	present := slices.ContainsFunc(items, func(i actor.StateItem) bool { return i.Name == o.itemName() })

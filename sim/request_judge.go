@@ -36,6 +36,7 @@ func (s *upstreamConn) checkWire(what, got, want string) {
 // checkHead checks the parts of a request that each server receives. A request to one
 // server presents nothing that belongs to another.
 func (s *upstreamConn) checkHead(r upstream.Request, url string) {
+	s.exchange.n.w.Stats.Audit.RequestAsAsked++
 	s.checkWire("the method and URL", r.Method+" "+r.URL, "POST "+url)
 	s.checkWire("the content type", wireHeader(r, "content-type"), "application/json")
 	for _, h := range r.Headers {

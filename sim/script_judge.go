@@ -130,6 +130,9 @@ func (w *Simulation) judgeScript(p upstream.Prompt, c upstream.Completion) {
 		w.fail(ScriptFollowed, fmt.Sprintf("the model makes %d calls and finishes with %v, want %d calls: %q", len(c.Calls), c.Finish, len(next), p.Messages[last].Text))
 		return
 	}
+	if len(next) > 0 {
+		w.Stats.Audit.ScriptFollowed++
+	}
 	for i, l := range next {
 		if call := c.Calls[i]; !l.isCall(call) || known[call.ID] || call.ID == "" {
 			w.fail(ScriptFollowed, fmt.Sprintf("call %d is %+v, want %+v with a new ID", i, call, l))

@@ -51,6 +51,7 @@ func RunTwice(o, again Options) Result {
 		return r
 	}
 	r.Repeated = true
+	r.Stats.Audit.Deterministic++
 	if second := RunSeed(again); second.Hash != r.Hash {
 		r.Violation = &Violation{Spec: Deterministic, Step: r.Stats.Steps, Detail: fmt.Sprintf("the first run has the hash %s, the second %s; %s", r.Hash, second.Hash, divergence(o, again))}
 	}
@@ -263,11 +264,11 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 // premisesShown is the number of specs with the lowest counts that PrintPremises shows.
 const premisesShown = 8
 
-// PrintPremises writes how often each spec could have been violated, lowest counts first:
-// all specs, or those with a count of zero and the lowest others. It returns the names of the specs
-// with a count of zero.
+// PrintPremises writes how often each spec or property could have been violated, lowest counts
+// first: all of them, or those with a count of zero and the lowest others. It returns the names of
+// those with a count of zero.
 func (s *Summary) PrintPremises(out io.Writer, all bool) (missing []string) {
-	list := s.Total.Premises.List()
+	list := append(s.Total.Premises.List(), specs.ListPremises(&s.Total.Audit)...)
 	slices.SortStableFunc(list, func(a, b specs.Premise) int { return cmp.Compare(a.Count, b.Count) })
 	shown := 0
 	for _, p := range list {

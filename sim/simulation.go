@@ -307,6 +307,7 @@ func (w *Simulation) runLoop(done func() bool) *Violation {
 		w.restoreStream(e.stream)
 		switch n := e.node; {
 		case n == nil:
+			w.Stats.Audit.WorldNeverPanics++
 			e.fn()
 		case !n.up || n.process != e.process:
 			continue

@@ -92,6 +92,7 @@ type Stats struct {
 	Points          [points]int
 	Failpoints      [16]int // by failpoint.Point
 	Premises        specs.Premises
+	Audit           AuditPremises
 
 	Workload    actor.Duration // simulated time before the recovery phase
 	Recovery    actor.Duration // simulated time of the recovery phase
@@ -124,6 +125,7 @@ func (s *Stats) Add(o *Stats) {
 	s.Recovery += o.Recovery
 	s.IdleMinutes += o.IdleMinutes
 	s.Premises.Add(&o.Premises)
+	specs.AddPremises(&s.Audit, &o.Audit)
 	for i, v := range o.TenthSteps {
 		s.TenthSteps[i] += v
 	}

@@ -60,6 +60,7 @@ func (w *Simulation) checkSummary(s *runs.Summary, record *runs.Record) error {
 	if record.Seq == 0 {
 		return nil
 	}
+	w.Stats.Audit.SummariesAgree++
 	want := record.Summary()
 	want.Workflow = s.Workflow // no event has it
 	if record.Started == 0 {   // only run_started has these

@@ -19,6 +19,9 @@ func (w *Simulation) checkAsk(e *history.Event) {
 		return
 	}
 	l := &w.plan.Limits
+	if int(e.Step) == l.StepsPerTurnMax || int(e.Index) == l.AsksPerActionMax-1 {
+		w.Stats.Audit.TurnBounded++
+	}
 	switch {
 	case e.What == actor.AskInvoke.String():
 		w.invokingRuns[e.Parent] = true

@@ -64,8 +64,11 @@ type Premise struct {
 }
 
 // List returns the counts in the order of the fields.
-func (p *Premises) List() (list []Premise) {
-	v := reflect.ValueOf(p).Elem()
+func (p *Premises) List() []Premise { return ListPremises(p) }
+
+// ListPremises returns the counts of a struct like Premises, given a pointer to it.
+func ListPremises(counts any) (list []Premise) {
+	v := reflect.ValueOf(counts).Elem()
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		list = append(list, Premise{f.Name, f.Tag.Get("premise"), int(v.Field(i).Int())})
@@ -74,7 +77,10 @@ func (p *Premises) List() (list []Premise) {
 }
 
 // Add adds the counts of another history.
-func (p *Premises) Add(o *Premises) {
+func (p *Premises) Add(o *Premises) { AddPremises(p, o) }
+
+// AddPremises adds the counts of one struct like Premises to another.
+func AddPremises[T any](p, o *T) {
 	to, from := reflect.ValueOf(p).Elem(), reflect.ValueOf(o).Elem()
 	for i := range to.NumField() {
 		to.Field(i).SetInt(to.Field(i).Int() + from.Field(i).Int())

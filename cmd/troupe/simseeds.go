@@ -93,7 +93,7 @@ func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) err
 		missing = append(missing, sum.LongShortfalls()...)
 	}
 	missing = append(missing, sum.Undecided()...)
-	fmt.Fprintf(out, "premises: of %d specs; a run of at least %d seeds without flags that exclude faults fails if a count is 0\n", len(specs.All()), coverageRuns)
+	fmt.Fprintf(out, "premises: of %d specs and %d properties; a run of at least %d seeds without flags that exclude faults fails if a count is 0\n", len(specs.All()), len(sim.Properties()), coverageRuns)
 	fmt.Fprintln(out, p.summary())
 	if c.Long {
 		fmt.Fprintln(out, sum.LongTotals())
