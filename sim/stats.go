@@ -68,7 +68,7 @@ const (
 var pointNames = [points]string{"node restarted", "cell restarted", "lease lost", "batch fenced", "shards adopted", "shards moved",
 	"restart from snapshot and entries", "turn restored", "reply held", "stream read", "outcome read again", "repeat answered",
 	"registry announced", "agent put", "agent deleted", "API key created", "API key revoked", "registry operation refused", "agent quota refused", "API key accepted", "API key rejected", "run polled", "paused run polled", "agent file rejected", "registered agent served",
-	"rank lost", "input starved", "call loop reported", "mutation rejected", "corruption found", "summary compared", "published on demand", "nothing published",
+	"rank lost", "input starved", "call loop reported", "mutation rejected", "corruption found", "summary compared", "wait listed", "published on demand", "nothing published",
 	"actor passivated", "actor lost", "call sent again", "effect retried", "upstream request retried", "pieces retracted",
 	"late message dropped", "late outcome dropped", "late piece dropped", "old epoch dropped", "dropped, mailbox full"}
 

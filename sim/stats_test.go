@@ -64,3 +64,15 @@ func TestPointOf(t *testing.T) {
 		}
 	}
 }
+
+// Each point has a name of its own.
+func TestPointNames(t *testing.T) {
+	seen := map[string]bool{}
+	for p := range points {
+		name := Point(p).String()
+		if name == "" || seen[name] {
+			t.Errorf("point %d has the name %q", p, name)
+		}
+		seen[name] = true
+	}
+}
