@@ -13,9 +13,10 @@ import (
 // name, and open runs refer to the definition with which they began by hash. Both look
 // it up when they use it next. A change therefore visits no actor.
 type definitions struct {
-	byName  map[string]*definition
-	byHash  map[actor.Hash]*definition
-	version uint64 // number of changes
+	byName    map[string]*definition
+	byHash    map[actor.Hash]*definition
+	version   uint64          // number of changes
+	journaled map[string]bool // names of agents with a journaled former definition
 }
 
 // definition is one definition of an agent. It is retained while the last change lists
@@ -28,14 +29,18 @@ type definition struct {
 }
 
 func newDefinitions() definitions {
-	return definitions{byName: map[string]*definition{}, byHash: map[actor.Hash]*definition{}}
+	return definitions{byName: map[string]*definition{}, byHash: map[actor.Hash]*definition{}, journaled: map[string]bool{}}
 }
 
 // replace sets the current definitions. The parameter former lists older ones that runs
 // may still need.
 func (d *definitions) replace(current, former []actor.Definition) {
 	d.version++
+	clear(d.journaled)
 	for i := range former {
+		if journaled(&former[i]) {
+			d.journaled[former[i].Name] = true
+		}
 		d.list(&former[i])
 	}
 	clear(d.byName)
