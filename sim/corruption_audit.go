@@ -4,6 +4,7 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
@@ -59,6 +61,74 @@ func (w *Simulation) auditCorruption() {
 			w.fail(StoreHolds, fmt.Sprintf("%s; the corruption is not detected, and the row reads as %.80q, want %.80q", r.description, after, before))
 		}
 	}
+	w.auditCorruptReads(byKind)
+}
+
+// corruptReads is the number of rows that an audit truncates for reads alone.
+const corruptReads = 24
+
+// auditCorruptReads truncates rows, one at a time. Each read of a truncated row MUST fail
+// or return the written value, although the store is not examined.
+func (w *Simulation) auditCorruptReads(byKind map[string][]store.Row) {
+	kinds := slices.DeleteFunc([]string{"a", "e", "r", "s"}, func(kind string) bool { return len(byKind[kind]) == 0 })
+	for range corruptReads {
+		if len(kinds) == 0 {
+			return
+		}
+		rows := byKind[kinds[w.entropy.Int(len(kinds))]]
+		at := w.entropy.Int(len(rows))
+		r := w.nodes[0].log.corrupt(DiskTornWrite, rows[at:at+1])
+		key := rows[at].Key
+		after := w.readParts(key)
+		w.restoreRows(r.original)
+		before := w.readParts(key)
+		for i := range after {
+			if after[i] != "" && after[i] != before[i] {
+				w.fail(StoreHolds, fmt.Sprintf("%s; part %d is read as %.80q, want %.80q or an error", r.description, i, after[i], before[i]))
+			}
+		}
+		w.Stats.Points[CorruptRowRead]++
+	}
+}
+
+// readParts returns the values that production code reads from a row. One that it cannot
+// read is empty.
+func (w *Simulation) readParts(key []byte) (parts []string) {
+	add := func(text string, err error) {
+		if err != nil {
+			text = ""
+		}
+		parts = append(parts, text)
+	}
+	switch kind := rowKind(key); kind {
+	case "a", "s":
+		id := actorOfKey(key)
+		saved, err := w.store.Load(id)
+		journal, foldErr := store.Fold(saved)
+		add(string(store.EncodeJournal(&journal)), cmp.Or(err, foldErr))
+		for _, e := range w.loadJudge.entries[id] {
+			if _, ok := e.Record.(store.Ended); ok {
+				ended, err := w.store.Outcome(id, e.N)
+				add(string(store.EncodeEntry(store.Entry{Actor: id, Record: ended})), err)
+			}
+		}
+	default:
+		segments := strings.Split(string(key), "/")
+		run, err := actor.ParseCallID(segments[3])
+		invariant.Must(run, err)
+		if kind == "e" {
+			events, err := w.store.Events(segments[1], run, 0, streamEventsMax)
+			var text strings.Builder
+			for _, e := range events {
+				fmt.Fprintf(&text, "%d %s\n", e.Seq, e.Body)
+			}
+			add(text.String(), err)
+			return parts
+		}
+		owner, _, err := w.store.Run(segments[1], run)
+		add(fmt.Sprint(owner), err)
+	}
+	return parts
 }
 
 // rowKind returns the kind of a row: s for a snapshot, the letter after the tenant for

@@ -239,10 +239,18 @@ func (w *Simulation) receive(m *message) {
 	}
 }
 
+// decode decodes a message from a buffer that is used again, as that of a connection is.
+func (w *Simulation) decode(b []byte) (actor.Envelope, error) {
+	w.frame = append(w.frame[:0], b...)
+	env, err := actor.Decode(w.frame)
+	overwrite(w.frame)
+	return env, err
+}
+
 // takeFrame decodes the bytes of a message and delivers the envelope. It reports whether
 // the receiver accepted them.
 func (w *Simulation) takeFrame(m *message) bool {
-	env, err := actor.Decode(m.bytes)
+	env, err := w.decode(m.bytes)
 	switch {
 	case err != nil && !m.oversized:
 		w.fail(CodecRoundTrip, fmt.Sprintf("%s cannot decode a message: %v", m.to.id, err))

@@ -401,7 +401,7 @@ func (n *node) perform(g gatedEffect) {
 	switch op := e.Op.(type) {
 	case runtime.Send:
 		if op.Node == n.id {
-			env, err := actor.Decode(g.bytes)
+			env, err := w.decode(g.bytes)
 			if err != nil {
 				w.fail(CodecRoundTrip, fmt.Sprintf("%s sent a message that cannot be decoded: %v", c.self, err))
 				return

@@ -142,6 +142,7 @@ type Simulation struct {
 	loopingRuns      map[actor.CallID]bool   // runs whose model repeats tool calls endlessly
 	recovering       bool                    // the recovery phase has begun: no more faults
 	recoveringSince  actor.Time              // start of the recovery phase
+	frame            []byte                  // buffer of the message that is decoded
 	lastDisturbance  actor.Time              // latest time at which something may have been lost or delayed
 	done             bool
 	examinations     int // number of examinations of the store after corruption

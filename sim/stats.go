@@ -45,6 +45,7 @@ const (
 	CallLoopReported            // a possible call loop was reported to the author of an agent file
 	MutationRejected            // a mutated encoding was rejected
 	CorruptionFound             // an examination of the store found a corrupted row
+	CorruptRowRead              // a truncated row was read
 	SummaryAudited              // the summary of a run was compared with its events
 	WaitListed                  // a client listed a run that waits for a signal
 	PublishedOnDemand           // a run of a volatile actor published its events for a subscriber

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"bytes"
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
@@ -48,8 +49,39 @@ func (w *Simulation) openStore(open func() (CrashableStore, error)) {
 		s.crashable = invariant.Must(open())
 		s.kv = s.crashable
 	}
-	rows := store.Rows{KV: s.kv}
+	rows := store.Rows{KV: lentRows{s.kv}}
 	s.Reader, s.log = rows, fencedRows{rows, w.holds}
+}
+
+// lentRows is a KV whose rows change after the callback that they are passed to, as those
+// of a real store may.
+type lentRows struct{ store.KV }
+
+// Scan implements store.KV.
+func (k lentRows) Scan(from, to []byte, each func(key, value []byte) bool) error {
+	return k.KV.Scan(from, to, lend(each))
+}
+
+// ScanBack implements store.KV.
+func (k lentRows) ScanBack(from, to []byte, each func(key, value []byte) bool) error {
+	return k.KV.ScanBack(from, to, lend(each))
+}
+
+func lend(each func(key, value []byte) bool) func(key, value []byte) bool {
+	return func(key, value []byte) bool {
+		key, value = bytes.Clone(key), bytes.Clone(value)
+		more := each(key, value)
+		overwrite(key)
+		overwrite(value)
+		return more
+	}
+}
+
+// overwrite fills a buffer with bytes that are no text.
+func overwrite(b []byte) {
+	for i := range b {
+		b[i] = 0xfe
+	}
 }
 
 // holds reports whether a node claims a shard under an epoch.
