@@ -124,6 +124,7 @@ func (j *eventJudge) step(c *cell, in runtime.Input, ready *runtime.Ready) {
 		s.fail("publishes %s of run %s, event %d, and does nothing like it", e.Type, e.Run, e.Seq)
 	}
 	s.checkRefusals()
+	s.checkLocal()
 	s.checkMeasures()
 }
 

@@ -27,6 +27,7 @@ var guards = []Guard{
 	{Mutant: "usage-not-summed", Spec: EventsMatchSteps},
 	{Mutant: "refusal-not-recorded", Spec: EventsMatchSteps},
 	{Mutant: "partial-answer-whole", Spec: EventsMatchSteps},
+	{Mutant: "local-send-not-recorded", Spec: EventsMatchSteps},
 	{Mutant: "intact-answer-refused", Spec: EventsMatchSteps},
 	{Mutant: "large-answer-accepted", Spec: EventsMatchSteps},
 	{Mutant: "effect-not-aborted", Spec: specs.Structured},

@@ -126,3 +126,31 @@ func (s *judgedStep) checkRefusals() {
 		}
 	}
 }
+
+// checkLocal checks that each message that the step delivers was its input or was sent in
+// this step before.
+func (s *judgedStep) checkLocal() {
+	type message struct {
+		call actor.CallID
+		what string
+	}
+	sent := map[message]int{}
+	switch in := s.in.(type) {
+	case runtime.Deliver:
+		sent[message{in.Envelope.Body.Subject(), in.Envelope.Body.Name()}]++
+	case *runtime.Visit:
+		sent[message{in.Call.ID, "request"}]++
+	}
+	for i := range s.ready.Events {
+		e := &s.ready.Events[i]
+		m := message{e.Call, e.What}
+		switch e.Kind {
+		case history.Send:
+			sent[m]++
+		case history.Deliver:
+			if sent[m]--; sent[m] < 0 {
+				s.fail("delivers the %s of call %s, which was not sent", e.What, e.Call)
+			}
+		}
+	}
+}
