@@ -145,6 +145,7 @@ func (rc *registryClient) handleReply(c *client, reply *actor.Reply) {
 		if !rc.uncertain[o.subject] && !(o.wantRefusals[0] == actor.Budget && rc.anyUncertain()) {
 			w.fail(RegistryHolds, fmt.Sprintf("the registry accepts an invalid operation %s: %s", c.text, o.body))
 		}
+		rc.uncertain[o.subject] = true
 	case reply.Status == actor.Succeeded && !rc.uncertain[o.subject]:
 		rc.checkApplied(o)
 		return
