@@ -107,7 +107,7 @@ func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 // mayArriveAgain reports whether another request of a call that was refused may be
 // accepted: the call was sent twice, or the network between nodes duplicated it.
 func (c *Cell) mayArriveAgain(s *sendState) bool {
-	return s.attempt > 1 || c.remote && !mutant.On("duplicate-budget-returned")
+	return s.attempt > 1 || c.remote
 }
 
 func (c *Cell) dropLateAnswer(act *activation, reply *actor.Reply) {
