@@ -139,10 +139,10 @@ func (s *judgedStep) explainAnswer(e *history.Event) {
 				s.fail("publishes no run_resumed of run %s, which %s held", e.Parent, e.Call)
 			}
 		}
-		if m, ok := deliveredReply(s.in); ok && m.Call == e.Call && !expired {
-			s.same(d, "status", d.Payload.Status, m.Status)
-			s.sameText(d, m.Parts)
-			s.same(d, "warnings", d.Payload.Warnings, m.Warnings)
+		if m, ok := delivered[actor.Answered](s.in); ok && m.Reply.Call == e.Call && !expired {
+			s.same(d, "status", d.Payload.Status, m.Reply.Status)
+			s.sameText(d, m.Reply.Parts)
+			s.same(d, "warnings", d.Payload.Warnings, m.Reply.Warnings)
 		}
 	case "tool", "work":
 		d = s.want(e, e.Parent, runs.ToolResult, here)
@@ -153,10 +153,10 @@ func (s *judgedStep) explainAnswer(e *history.Event) {
 	case "wait":
 		if e.Status != actor.Failed {
 			d = s.want(e, e.Parent, runs.SignalReceived, here)
-			if call, ok := deliveredRequest(s.in); ok && call.Kind == actor.Signal {
-				s.same(d, "name", d.Payload.Name, call.Operation)
-				s.same(d, "principal", d.Payload.Principal, call.Principal)
-				s.sameText(d, call.Parts)
+			if m, ok := delivered[actor.Request](s.in); ok && m.Call.Kind == actor.Signal {
+				s.same(d, "name", d.Payload.Name, m.Call.Operation)
+				s.same(d, "principal", d.Payload.Principal, m.Call.Principal)
+				s.sameText(d, m.Call.Parts)
 			}
 			return
 		}
@@ -174,22 +174,12 @@ func (s *judgedStep) explainAnswer(e *history.Event) {
 	}
 }
 
-func deliveredReply(in runtime.Input) (actor.Reply, bool) {
-	d, ok := in.(runtime.Deliver)
-	if !ok {
-		return actor.Reply{}, false
+// delivered returns the message of this type that the step received.
+func delivered[M actor.Message](in runtime.Input) (m M, ok bool) {
+	if d, isDeliver := in.(runtime.Deliver); isDeliver {
+		m, ok = d.Envelope.Body.(M)
 	}
-	m, ok := d.Envelope.Body.(actor.Answered)
-	return m.Reply, ok
-}
-
-func deliveredRequest(in runtime.Input) (actor.Call, bool) {
-	d, ok := in.(runtime.Deliver)
-	if !ok {
-		return actor.Call{}, false
-	}
-	m, ok := d.Envelope.Body.(actor.Request)
-	return m.Call, ok
+	return m, ok
 }
 
 // expires reports whether the step has answered an ask because its time was over, before

@@ -111,7 +111,7 @@ func replyIn(op runtime.Op) (actor.Reply, bool) {
 // checkRefusals checks that a message refused as Busy, which was never admitted, has a
 // history event with the same reason.
 func (s *judgedStep) checkRefusals() {
-	if _, forwarded := deliveredReply(s.in); forwarded {
+	if _, forwarded := delivered[actor.Answered](s.in); forwarded {
 		return
 	}
 	for i := range s.ready.Effects {
