@@ -262,7 +262,7 @@ func (e *Engine) NewCallID() actor.CallID {
 func (e *Engine) Now() actor.Time { return e.clock.now() }
 
 // State returns the state of each cell. The cells are read one after the other,
-// not at one instant.
+// not at one instant. Everything in the states is durable and may be shown.
 func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 	all := make([]history.State, 0, len(e.cells))
 	for _, c := range e.cells {
@@ -276,6 +276,9 @@ func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 		case <-e.done:
 			return nil, e.err
 		}
+	}
+	if err := e.barrier(ctx); err != nil {
+		return nil, err
 	}
 	return all, nil
 }
@@ -310,6 +313,8 @@ func (e *Engine) barrier(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-e.done:
+		return e.err
 	}
 }
 
