@@ -33,6 +33,7 @@ const (
 	TurnBounded      = "TurnBounded"      // a turn has a bounded number of steps, and each action of asks
 	LoadsAsWritten   = "LoadsAsWritten"   // an actor is loaded as the store has committed it
 	EventsMatchSteps = "EventsMatchSteps" // the run events of a step show what the step did
+	DurabilityKept   = "DurabilityKept"   // an idle actor has the durability of its agent, and an open run keeps its own
 	ScriptFollowed   = "ScriptFollowed"   // the built-in model does what the lines of a message ask
 	StreamsFold      = "StreamsFold"      // the stored events of a run fold to an ended run
 	SummariesAgree   = "SummariesAgree"   // the stored summary of a run agrees with its events
@@ -43,7 +44,7 @@ const (
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, ScriptFollowed, StreamsFold, SummariesAgree, Deterministic, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, SummariesAgree, Deterministic, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

@@ -24,6 +24,7 @@ type AuditPremises struct {
 	TurnBounded      int `premise:"a turn makes its last allowed step, or an action its last allowed ask"`
 	LoadsAsWritten   int `premise:"an actor with entries is loaded in an audited run"`
 	EventsMatchSteps int `premise:"a step publishes events"`
+	DurabilityKept   int `premise:"an agent changes its durability while one of its runs is open"`
 	ScriptFollowed   int `premise:"the built-in model calls a tool or an agent"`
 	StreamsFold      int `premise:"the stored events of a run are folded"`
 	SummariesAgree   int `premise:"a summary is compared with the events of its run"`

@@ -58,7 +58,7 @@ func (w *Simulation) addRegisteredAgents(known map[string]specs.Agent) {
 	if w.hasRegistry() {
 		known[agents.RegistryID.Agent] = specs.Agent{System: true}
 		for i, a := range registeredAgents {
-			known[a.name] = specs.Agent{Volatile: w.plan.RegisteredVolatile[i]}
+			known[a.name] = specs.Agent{Volatile: w.plan.RegisteredVolatile[i] || w.plan.DurabilityChanges, Changing: w.plan.DurabilityChanges}
 		}
 	}
 }

@@ -369,7 +369,7 @@ func (w *Simulation) judgeBody(c *client, reply *actor.Reply) {
 	}
 }
 
-// isVolatile reports whether an agent of the plan, or a registered one, has no journal.
+// isVolatile reports whether an agent of the plan, or a registered one, may have no journal.
 func (w *Simulation) isVolatile(agent string) bool {
 	for i := range w.plan.Agents {
 		if def := &w.plan.Agents[i]; def.Name == agent {
@@ -378,7 +378,7 @@ func (w *Simulation) isVolatile(agent string) bool {
 	}
 	for i, a := range registeredAgents {
 		if a.name == agent {
-			return w.plan.RegisteredVolatile[i]
+			return w.plan.RegisteredVolatile[i] || w.plan.DurabilityChanges
 		}
 	}
 	return false

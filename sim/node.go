@@ -260,6 +260,7 @@ func (c *cell) step(in input) {
 	w.eventJudge.recordSubscriptions(c, in.in, ready.Events)
 	w.observeReports(c, &ready)
 	w.eventJudge.step(c, in.in, &ready)
+	w.durabilityJudge.step(c, in.in, ready.Events)
 	w.Stats.countStep(c, in.in, ready.Events)
 	attempt := pieceAttempt(in.in)
 	w.recordRetracted(c, ready.Effects)

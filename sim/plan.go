@@ -47,6 +47,7 @@ type Plan struct {
 	// RegisteredVolatile reports for each of registeredAgents whether it has durability none.
 	RegisteredVolatile [len(registeredAgents)]bool
 	Quotas             agents.Quotas
+	DurabilityChanges  bool // the operator changes the durability of registered agents
 }
 
 // withDefaults returns a hand-made plan with defaults for the fields that are unset.
@@ -100,6 +101,7 @@ const (
 	planStore
 	planPublish
 	planQuotas
+	planDurability
 )
 
 // drawPlan draws the plan of a seed. The options Faultless, Odds and Registry replace values that
@@ -177,6 +179,8 @@ func drawPlan(c Entropy, o Options) Plan {
 	if p.Quotas = agents.DefaultQuotas(); c.Int(2) == 1 {
 		drawConfig(c, &p.Quotas)
 	}
+	c.SetStream(planDurability)
+	p.DurabilityChanges = p.RegistryInterval > 0 && c.Int(4) == 3
 	c.SetStream(planLength)
 	if o.Plain {
 		p.makePlain(c)
@@ -301,7 +305,7 @@ func (p *Plan) String() string {
 	if p.Entries {
 		form = "entries"
 	}
-	fmt.Fprintf(&b, "\nstore of %s, failpoints %v, registry operations every %v, quotas %+v, events on demand %v\n", form, p.Failpoints, p.RegistryInterval, p.Quotas, p.OnDemand)
+	fmt.Fprintf(&b, "\nstore of %s, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v\n", form, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand)
 	return b.String()
 }
 

@@ -29,6 +29,8 @@ type registryClient struct {
 	owner     map[string]string     // their owners
 	spec      map[string]actor.Hash // their specs
 	keys      []*apiKey             // in order of creation
+	durable   map[string]bool       // whether they are journaled; kept after a deletion
+	changed   map[string]bool       // agents whose durability has changed
 	opCount   StreamID              // number of operations issued
 	opStarted actor.Time            // when the last operation was issued
 	uncertain map[string]bool       // subjects of operations that lost a reply
@@ -42,6 +44,7 @@ type registryOp struct {
 	subject      string         // ID of the agent or key
 	present      bool           // whether the subject exists afterwards
 	wantRefusals []actor.Reason // expected reasons of refusal; nil if it should succeed
+	changes      bool           // the operator changes the durability of an agent
 	key          *apiKey        // the key that is created or revoked
 }
 
@@ -58,7 +61,7 @@ func (w *Simulation) startRegistryClient() {
 	if !w.hasRegistry() || w.plan.Plain {
 		return
 	}
-	w.registryClient = &registryClient{w: w, present: map[string]bool{}, owner: map[string]string{}, spec: map[string]actor.Hash{}, uncertain: map[string]bool{}}
+	w.registryClient = &registryClient{w: w, present: map[string]bool{}, owner: map[string]string{}, durable: map[string]bool{}, changed: map[string]bool{}, spec: map[string]actor.Hash{}, uncertain: map[string]bool{}}
 	defer w.setStream(w.setStream(topicRegistry))
 	w.after(w.plan.RegistryInterval, w.registryClient.runNext)
 }
@@ -78,10 +81,22 @@ func (rc *registryClient) runNext() {
 		return
 	}
 	o := rc.drawOp()
+	if o.changes { // some runs are then open
+		rc.callSessions(o.subject, 0)
+	}
 	c := w.addClient(agents.RegistryID, o.operation+" "+o.subject, 10*time.Second)
 	c.key, c.op = "", o
 	c.onReply = func(reply *actor.Reply) { rc.handleReply(c, reply) }
 	w.submit(c)
+}
+
+// callSessions calls an agent in several sessions, each after at most this delay.
+func (rc *registryClient) callSessions(agent string, delay actor.Duration) {
+	w := rc.w
+	for i := range 3 {
+		c := w.addClient(actor.NewID(agent, "s"+strconv.Itoa(i)), strings.Repeat("use "+clockTool+"\n", 1+i), 20*time.Second)
+		w.after(w.between(0, delay+1), func() { w.submit(c) })
+	}
 }
 
 // scheduleNext schedules the next operation after a random delay.
@@ -178,6 +193,9 @@ func (rc *registryClient) checkApplied(o *registryOp) {
 	default:
 		w.Stats.Points[[...]Point{AgentDeleted, AgentPut}[boolIndex(o.present)]]++
 		rc.recordAgent(o)
+		if o.changes { // some actors are then idle
+			rc.callSessions(o.subject, 3*time.Second)
+		}
 		rc.checkAgent(o)
 	}
 }
@@ -190,6 +208,11 @@ func (rc *registryClient) recordAgent(o *registryOp) {
 	if !o.present || err != nil {
 		return
 	}
+	durable := spec.Durability != "none"
+	if before, ok := rc.durable[o.subject]; ok && before != durable {
+		rc.changed[o.subject] = true
+	}
+	rc.durable[o.subject] = durable
 	if rc.spec[o.subject] = spec.Hash(); created || o.principal == agents.Operator {
 		rc.owner[o.subject] = o.principal
 	}
@@ -256,11 +279,18 @@ func (rc *registryClient) drawOp() *registryOp {
 			o.operation = agents.OpRegister
 		}
 		volatile := w.plan.RegisteredVolatile[at]
+		if durable, ok := rc.durable[name]; ok && w.plan.DurabilityChanges {
+			if volatile = !durable; principal == agents.Operator && w.entropy.Int(2) == 1 {
+				volatile, o.changes = durable, rc.present[name]
+			}
+		}
 		if rc.present[name] && w.entropy.Int(8) == 7 && principal != agents.Operator { // a client cannot change the durability of an agent
 			volatile, o.wantRefusals = !volatile, []actor.Reason{actor.Rejected}
 		}
 		o.body = rc.drawSpec(name, kind, volatile)
-		if !rc.present[name] && rc.quotaUsedUp(principal) {
+		if !rc.present[name] && rc.changed[name] && principal != agents.Operator { // a former definition has another durability
+			o.wantRefusals = []actor.Reason{actor.Rejected}
+		} else if !rc.present[name] && rc.quotaUsedUp(principal) {
 			o.wantRefusals = []actor.Reason{actor.Budget}
 		}
 		if spec, err := agents.ReadJSON(o.body); err == nil && spec.Hash() != rc.spec[name] && !rc.mayChange(name, principal) {

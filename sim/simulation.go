@@ -118,6 +118,7 @@ type Simulation struct {
 	enqueued         uint64 // number of inputs that cells have received
 	loadJudge        loadJudge
 	eventJudge       *eventJudge
+	durabilityJudge  *durabilityJudge
 	storms           map[actor.CallID]*storm // load faults, by the calls of their clients
 	callFaults       map[actor.CallID]callFault
 	callIDs          uint64
@@ -159,7 +160,7 @@ func New(o Options) *Simulation {
 		engine: directEngine{}, withdrawnAgent: -1, callFaults: map[actor.CallID]callFault{}, loopingRuns: map[actor.CallID]bool{},
 		judge: linear.New(), keyOfCall: map[actor.CallID]string{}, latestAttempts: map[attemptKey]uint32{}, invokingRuns: map[actor.CallID]bool{},
 		storms: map[actor.CallID]*storm{}}
-	w.eventJudge, w.loadJudge = newEventJudge(w), newLoadJudge(w)
+	w.eventJudge, w.durabilityJudge, w.loadJudge = newEventJudge(w), newDurabilityJudge(w), newLoadJudge(w)
 	for f, dose := range o.Doses {
 		w.doses[f] = dose
 	}

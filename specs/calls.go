@@ -55,7 +55,7 @@ func (c *Checker) admit(e *history.Event) {
 	}
 	c.requireEntries(a, 1)
 	if old := c.runs[e.Call]; old != nil {
-		forgot := old.actor.volatile && old.activation != old.actor.activations
+		forgot := old.volatile && old.activation != old.actor.activations
 		if !forgot && (!old.ended || c.now <= old.forgetAt) {
 			c.fail(EffectOncePerAttempt, "%s admits call %s, which %s has admitted before", a.id, e.Call, old.actor.id)
 			return
@@ -77,7 +77,7 @@ func (c *Checker) admit(e *history.Event) {
 	if a.turns() > 0 && !c.limits.Agents[a.id.Agent].Interleaved {
 		c.Premises.TurnExclusive++
 	}
-	r := &run{id: e.Call, actor: a, activation: a.activations, chain: slices.Clone(e.Chain), lane: e.Lane, context: e.Context, left: e.Left, clock: startStopwatch(a.cell.node, e.At), bytes: max(0, e.Bytes-a.queuedBytes)}
+	r := &run{id: e.Call, actor: a, volatile: a.volatile, activation: a.activations, chain: slices.Clone(e.Chain), lane: e.Lane, context: e.Context, left: e.Left, clock: startStopwatch(a.cell.node, e.At), bytes: max(0, e.Bytes-a.queuedBytes)}
 	r.tainted = a.volatile && c.deliveredDurable("request", e.Call)
 	r.readmitted = c.lostRuns[e.Call] != nil
 	r.confirmed = c.formerConfirmed[e.Call]
@@ -222,7 +222,7 @@ func (c *Checker) requireAskEntry(a *actorState, e *history.Event) {
 // outcome, unless too many repeats of an open call of a client wait already.
 func (c *Checker) checkRefusedRepeat(e *history.Event) {
 	r := c.runs[e.Call]
-	if e.Attempt <= 1 || r == nil || r.actor.volatile || r.ended && c.now > r.forgetAt || !r.ended && len(r.chain) == 0 && e.Reason == actor.Busy {
+	if e.Attempt <= 1 || r == nil || r.volatile || r.ended && c.now > r.forgetAt || !r.ended && len(r.chain) == 0 && e.Reason == actor.Busy {
 		return
 	}
 	c.fail(ReplyToCallerOnly, "%s refuses attempt %d of call %s, which it has admitted, as %s", e.Actor, e.Attempt, e.Call, e.Reason)
@@ -295,7 +295,7 @@ func (c *Checker) answer(e *history.Event) {
 		c.fail(OneAnswer, "%s receives a second answer to call %s to %s", a.id, e.Call, k.to)
 		return
 	}
-	if r := c.runs[e.Call]; r != nil && !r.actor.volatile && e.Status != actor.Failed && (!r.ended || r.status == actor.Failed) {
+	if r := c.runs[e.Call]; r != nil && !r.volatile && e.Status != actor.Failed && (!r.ended || r.status == actor.Failed) {
 		c.fail(ReplyToCallerOnly, "%s receives the answer to call %s with status %s, which %s has not recorded", a.id, e.Call, e.Status, r.actor.id)
 		return
 	}
@@ -311,7 +311,7 @@ func (c *Checker) answer(e *history.Event) {
 // outcomeDiffers reports whether e carries another outcome than the one in the journal of the
 // callee. Repeated requests must get the same outcome.
 func (r *run) outcomeDiffers(e *history.Event) bool {
-	return r != nil && r.ended && !r.actor.volatile && e.Status != 0 && e.Status != actor.Failed && e.Digest != r.outcome
+	return r != nil && r.ended && !r.volatile && e.Status != 0 && e.Status != actor.Failed && e.Digest != r.outcome
 }
 
 // recordInput records whether a run of a volatile actor has read durable data. Effects that
@@ -320,7 +320,7 @@ func (r *run) outcomeDiffers(e *history.Event) bool {
 // next step.
 func (c *Checker) recordInput(r *run, durable bool) {
 	switch {
-	case !durable || !r.actor.volatile || r.tainted:
+	case !durable || !r.volatile || r.tainted:
 	case r.lastActed == c.observation:
 		c.tainting = append(c.tainting, r)
 	default:

@@ -23,7 +23,7 @@ func (c *Checker) deliverCancel(e *history.Event) {
 	}
 	c.requireEntries(a, 0)
 	c.cancelled[e.Call] = &cancellation{a, a.activations, r == nil, c.now.Add(c.limits.AgentCallTimeoutMax + c.limits.RememberDone)}
-	c.recordChange(change{kind: callCancelled, run: &run{id: e.Call, actor: a}})
+	c.recordChange(change{kind: callCancelled, run: &run{id: e.Call, actor: a, volatile: a.volatile}})
 }
 
 // cancelledAt reports the cancel that an actor has received for a call. A volatile actor forgets

@@ -43,6 +43,7 @@ type Limits struct {
 // Agent holds the properties that a definition declares.
 type Agent struct {
 	Volatile    bool // durability = "none"
+	Changing    bool // its durability changes: that of an actor is the one of its activation
 	Interleaved bool
 	ByActor     bool // recursion is checked by actor, not by agent
 	System      bool // part of the program itself, and called by no agent
@@ -370,7 +371,7 @@ func (c *Checker) activate(e *history.Event) {
 		c.Premises.SingleActivation++
 	}
 	a.volatile = !e.Durable
-	if def, ok := c.limits.Agents[a.id.Agent]; ok {
+	if def, ok := c.limits.Agents[a.id.Agent]; ok && !def.Changing {
 		a.volatile = def.Volatile
 	}
 	a.active, a.cell, a.at, a.epoch = true, to, e.From, e.Epoch

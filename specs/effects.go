@@ -104,7 +104,7 @@ func (c *Checker) ungated(n *node, e *history.Event) bool {
 		if refuses || e.Status == actor.Failed && e.Reason == actor.Deadline {
 			return true // the timer of the client itself may have fired
 		}
-		if e.Status == 0 && r != nil && r.actor.volatile && !r.ended {
+		if e.Status == 0 && r != nil && r.volatile && !r.ended {
 			return true // held: a volatile actor may reveal that it has admitted the call
 		}
 		if r == nil {
@@ -129,7 +129,7 @@ func (c *Checker) ungated(n *node, e *history.Event) bool {
 		}
 		// A volatile actor may reveal that it has admitted a call, whatever input its turn has
 		// read.
-		return refuses || r == nil || r.actor.cell.node != n || r.ungated() || r.actor.volatile && !r.ended
+		return refuses || r == nil || r.actor.cell.node != n || r.ungated() || r.volatile && !r.ended
 	}
 	return r == nil || r.ungated()
 }
@@ -148,4 +148,4 @@ func (c *Checker) takeRefusal(e *history.Event) bool {
 
 // ungated reports whether the effects of a run need no gate: its actor is volatile and the run
 // has read no durable data.
-func (r *run) ungated() bool { return r.actor.volatile && !r.tainted }
+func (r *run) ungated() bool { return r.volatile && !r.tainted }

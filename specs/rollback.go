@@ -37,7 +37,7 @@ const (
 )
 
 func (c *Checker) recordChange(ch change) {
-	if !ch.run.actor.volatile {
+	if !ch.run.volatile {
 		n := ch.run.actor.cell.node
 		n.changes = append(n.changes, ch)
 	}

@@ -43,6 +43,7 @@ type run struct {
 	reason     actor.Reason
 	outcome    uint32
 	forgetAt   actor.Time // time from which a repeat may be admitted as a new call
+	volatile   bool       // admitted by a volatile actor
 	tainted    bool       // a volatile run that has read durable data
 	lastActed  uint64     // observation in which its turn last received an input
 	asks       []*ask
