@@ -27,10 +27,11 @@ type eventJudge struct {
 	requests map[actor.CallID]*actor.Call   // requests of clients
 	reloaded map[actor.ID]bool              // actors that were activated before: a crash may have lost events of their runs
 	silent   map[cellRun]bool               // admitted runs of volatile actors without a subscriber: they publish nothing
+	history  historyJudge
 }
 
 func newEventJudge(w *Simulation) *eventJudge {
-	return &eventJudge{w, map[actor.CallID][]shownEvent{}, map[actor.CallID]history.Event{}, map[actor.CallID]*actor.Call{}, map[actor.ID]bool{}, map[cellRun]bool{}}
+	return &eventJudge{w, map[actor.CallID][]shownEvent{}, map[actor.CallID]history.Event{}, map[actor.CallID]*actor.Call{}, map[actor.ID]bool{}, map[cellRun]bool{}, newHistoryJudge()}
 }
 
 // cellRun is a run in one incarnation of a cell.
@@ -125,6 +126,7 @@ func (j *eventJudge) step(c *cell, in runtime.Input, ready *runtime.Ready) {
 	}
 	s.checkRefusals()
 	s.checkLocal()
+	s.checkHistory()
 	s.checkMeasures()
 }
 

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+// historyJudge checks the fields of history events. The first event of a call or an ask
+// determines its caller, callee, tree and kind, and all later ones have the same. Specs use
+// a few of these fields only; the others are read by people and by tla/Trace.tla.
+type historyJudge struct {
+	calls    map[actor.CallID]madeCall
+	asks     map[actor.EffectID]history.Event
+	steps    map[activeRun]uint32 // number of steps with asks of a turn that began in this activation
+	answered map[cellRun]bool     // calls of clients that have their reply
+}
+
+// activeRun is a run in one activation of its actor.
+type activeRun struct {
+	cellRun
+	epoch actor.Epoch
+}
+
+// madeCall is a call as it was made.
+type madeCall struct {
+	caller, callee actor.ID // caller is zero if a client made the call
+	parent, root   actor.CallID
+}
+
+func newHistoryJudge() historyJudge {
+	return historyJudge{map[actor.CallID]madeCall{}, map[actor.EffectID]history.Event{}, map[activeRun]uint32{}, map[cellRun]bool{}}
+}
+
+// checkHistory checks the events of the step. An event that ends a sleep follows the
+// expiry of its ask in the same step.
+func (s *judgedStep) checkHistory() {
+	expired, delivered := map[actor.EffectID]bool{}, false
+	for i := range s.ready.Events {
+		e := &s.ready.Events[i]
+		if e.Kind == history.Append {
+			continue
+		}
+		ask := actor.EffectID{Run: e.Parent, Step: e.Step, Index: e.Index}
+		s.field(e, "cell", e.From, s.cell.self)
+		switch e.Kind {
+		case history.Activate, history.Deactivate, history.Queue, history.Probe, history.ProbeHome, history.Confirm, history.RefuseWaitCycle,
+			history.Reprobe, history.Admit, history.Start, history.Reply, history.Expire, history.Cancel, history.Answer, history.Hold, history.Resume:
+			s.present(e, "actor and epoch", e.Actor != (actor.ID{}) && e.Epoch != 0)
+		}
+		switch e.Kind {
+		case history.Ask:
+			if e.What == "client" {
+				c := madeCall{callee: e.Peer, root: e.Call}
+				if call := s.arrivingCall(); call != nil && call.ID == e.Call {
+					c.parent = call.Parent // the run to which a signal is addressed
+				}
+				s.history.calls[e.Call] = c
+				delete(s.history.answered, cellRun{s.cell.self, e.Call})
+				s.present(e, "callee, root and time left", e.Peer != (actor.ID{}) && e.Root == e.Call && e.Left > 0)
+				break
+			}
+			s.history.asks[ask] = *e
+			s.recordAsk(e)
+			if e.What == "call" {
+				s.history.calls[e.Call] = madeCall{caller: e.Actor, callee: e.Peer, parent: e.Parent, root: e.Root}
+			}
+			s.present(e, "call and callee, if it is one", (e.What == "call") == !e.Call.IsZero() && (e.What == "call") == (e.Peer != (actor.ID{})))
+		case history.Refuse:
+			s.checkRefuse(e)
+		case history.Send:
+			s.checkSend(e)
+		case history.Deliver:
+			s.checkDelivered(e, !delivered)
+			delivered = true
+		case history.Drop:
+			s.present(e, "call, message and cause", !e.Call.IsZero() && e.What != "" && e.Why != "")
+		case history.Admit:
+			s.checkArrival(e)
+			s.checkMade(e, true)
+			s.present(e, "time left and lane", e.Left > 0 && e.Lane != 0)
+		case history.Queue, history.RefuseWaitCycle:
+			s.present(e, "call and the run above or before it", !e.Call.IsZero() && !e.Parent.IsZero())
+		case history.Start, history.Reply:
+			if a, ok := s.admitted[e.Call]; ok {
+				s.field(e, "actor", e.Actor, a.Actor)
+				s.field(e, "parent", e.Parent, a.Parent)
+				s.field(e, "root", e.Root, a.Root)
+			}
+			run := activeRun{cellRun{s.cell.self, e.Call}, e.Epoch}
+			if e.Kind == history.Start {
+				s.history.steps[run] = 0
+			} else if steps, ok := s.history.steps[run]; ok {
+				s.field(e, "number of steps", e.Step, steps)
+			}
+		case history.Answer:
+			s.checkOfAsk(e, ask)
+			if e.What == "sleep" && !expired[ask] {
+				s.fail("answers a sleep that has not expired\n  %s", e)
+			}
+		case history.Expire:
+			if e.What == "run" {
+				s.field(e, "initial time left", e.Given, s.admitted[e.Call].Left)
+				break
+			}
+			expired[ask] = true
+			s.checkOfAsk(e, ask)
+		case history.Cancel:
+			s.checkMade(e, false)
+			s.field(e, "callee", e.Peer, s.history.calls[e.Call].callee)
+		case history.Hold, history.Resume:
+			s.present(e, "call and ordinal", !e.Call.IsZero() && e.N > 0 && (e.Kind == history.Hold) == (e.Until > 0))
+			if e.What == "ask" {
+				s.checkMade(e, false)
+			}
+		}
+	}
+	for i := range s.ready.Effects {
+		if r, ok := s.ready.Effects[i].Op.(runtime.Respond); ok && r.HeldUntil == 0 {
+			s.history.answered[cellRun{s.cell.self, r.Reply.Call}] = true
+		}
+	}
+}
+
+// field checks one field of a history event.
+func (s *judgedStep) field(e *history.Event, name string, got, want any) {
+	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
+		s.fail("records an event with the %s %.200q, want %.200q\n  %s", name, g, w, e)
+	}
+}
+
+// present checks fields of a history event that the judge cannot compute.
+func (s *judgedStep) present(e *history.Event, names string, ok bool) {
+	if !ok {
+		s.fail("records an event without valid %s\n  %s", names, e)
+	}
+}
+
+// recordAsk checks the position of an ask and counts the steps of its run.
+func (s *judgedStep) recordAsk(e *history.Event) {
+	s.present(e, "position", !e.Parent.IsZero() && int(e.Index) < e.Count)
+	run := activeRun{cellRun{s.cell.self, e.Parent}, e.Epoch}
+	if _, ok := s.history.steps[run]; ok {
+		s.history.steps[run] = e.Step
+	}
+	if a, ok := s.admitted[e.Parent]; ok {
+		s.field(e, "actor", e.Actor, a.Actor)
+		s.field(e, "root", e.Root, a.Root)
+	}
+}
+
+// checkMade checks an event at the callee or at the caller of a call.
+func (s *judgedStep) checkMade(e *history.Event, atCallee bool) {
+	c, ok := s.history.calls[e.Call]
+	if !ok {
+		return
+	}
+	at := c.caller
+	if atCallee {
+		at = c.callee
+		s.field(e, "root", e.Root, c.root)
+	}
+	s.field(e, "actor", e.Actor, at)
+	s.field(e, "parent", e.Parent, c.parent)
+}
+
+// checkOfAsk checks an event of an ask that was made before.
+func (s *judgedStep) checkOfAsk(e *history.Event, id actor.EffectID) {
+	a, ok := s.history.asks[id]
+	if !ok {
+		s.fail("records an event of an ask that was not made\n  %s", e)
+		return
+	}
+	s.field(e, "actor", e.Actor, a.Actor)
+	s.field(e, "call", e.Call, a.Call)
+	s.field(e, "kind of ask", e.What, a.What)
+	if e.Kind == history.Answer {
+		s.field(e, "callee", e.Peer, a.Peer)
+		s.field(e, "root", e.Root, a.Root)
+	}
+}
+
+// checkArrival checks the attempt of a call. A call that waited for its actor to load
+// arrived in an earlier step.
+func (s *judgedStep) checkArrival(e *history.Event) {
+	s.present(e, "attempt", e.Attempt > 0)
+	if call := s.arrivingCall(); call != nil && call.ID == e.Call {
+		s.field(e, "attempt", e.Attempt, max(call.Attempt, 1))
+	}
+}
+
+// arrivingCall returns the call in the input of the step, or nil.
+func (s *judgedStep) arrivingCall() *actor.Call {
+	switch in := s.in.(type) {
+	case *runtime.Visit:
+		return &in.Call
+	case runtime.Deliver:
+		if r, ok := in.Envelope.Body.(actor.Request); ok {
+			return &r.Call
+		}
+	}
+	return nil
+}
+
+// checkRefuse checks a refusal by a caller, by a callee or of a client. The latter two
+// leave the step as a reply, unless the client has one: its deadline has passed.
+func (s *judgedStep) checkRefuse(e *history.Event) {
+	s.present(e, "reason and detail", e.Reason != 0 && e.Detail != "" && (e.Reason == actor.Busy || e.Scope == 0))
+	switch e.Why {
+	case "caller":
+		s.recordAsk(e)
+		return
+	case "callee":
+		s.checkArrival(e)
+		if c, ok := s.history.calls[e.Call]; ok && !c.parent.IsZero() {
+			s.field(e, "parent", e.Parent, c.parent)
+			s.present(e, "chain", (len(e.Chain) > 0) == (c.caller != actor.ID{}))
+		}
+	}
+	sent := s.history.answered[cellRun{s.cell.self, e.Call}] || slices.ContainsFunc(s.ready.Events, func(o history.Event) bool {
+		return o.Kind == history.Send && o.What == "answered" && o.Call == e.Call
+	})
+	for i := range s.ready.Effects {
+		r, ok := replyIn(s.ready.Effects[i].Op)
+		sent = sent || ok && r.Call == e.Call && r.Refusal != nil
+	}
+	s.present(e, "reply", sent || e.Why == "callee" && !s.history.calls[e.Call].parent.IsZero())
+}
+
+// checkSend checks the sender and the addressee of a message.
+func (s *judgedStep) checkSend(e *history.Event) {
+	s.present(e, "call and message", !e.Call.IsZero() && e.What != "")
+	c, ok := s.history.calls[e.Call]
+	if !ok {
+		return
+	}
+	switch e.What {
+	case "request":
+		s.present(e, "attempt and time left", e.Attempt > 0 && e.Left > 0)
+		s.field(e, "addressee", e.Peer, c.callee)
+		s.field(e, "parent", e.Parent, c.parent)
+		s.field(e, "sender", e.Actor, c.caller)
+	case "cancel":
+		s.field(e, "addressee", e.Peer, c.callee)
+	case "answered":
+		s.field(e, "addressee", e.Peer, c.caller)
+		s.field(e, "sender", e.Actor, c.callee)
+	}
+}
+
+// checkDelivered checks the delivery of a message. The first one of a step is its input.
+func (s *judgedStep) checkDelivered(e *history.Event, first bool) {
+	s.present(e, "call and message", !e.Call.IsZero() && e.What != "")
+	switch in := s.in.(type) {
+	case runtime.Deliver:
+		if m := &in.Envelope; first {
+			s.field(e, "message", fmt.Sprint(e.Call, e.What, e.Actor, e.Epoch, e.Durable), fmt.Sprint(m.Body.Subject(), m.Body.Name(), m.To, m.Epoch, m.Durable))
+			return
+		}
+	case *runtime.Visit:
+		if first {
+			s.field(e, "message", fmt.Sprint(e.Call, e.What, e.Actor), fmt.Sprint(in.Call.ID, "request", in.Call.To))
+			return
+		}
+	}
+	s.present(e, "actor and epoch", e.Actor != (actor.ID{}) && e.Epoch != 0)
+}
