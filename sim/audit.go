@@ -15,36 +15,37 @@ const auditEvery = 8
 
 // Properties that the simulator checks in addition to the specs.
 const (
-	CellNeverPanics  = "CellNeverPanics"
-	CodecRoundTrip   = "CodecRoundTrip"   // encoded values decode to themselves; malformed bytes are rejected
-	StoreReads       = "StoreReads"       // all rows of the store can be read
-	RotIsTold        = "RotIsTold"        // a starting node reports lost or corrupt data
-	ChainHolds       = "ChainHolds"       // the batches of a node's log form one chain
-	StoreHolds       = "StoreHolds"       // all rows of the store agree with each other
-	RegistryHolds    = "RegistryHolds"    // gateways and cells agree with the operations that the registry acknowledged
-	NobodyAstray     = "NobodyAstray"     // a node connects only to allowed addresses, and sends a secret only to its own endpoint
-	SameTurns        = "SameTurns"        // replaying a turn yields the same actions
-	PartsAreSaid     = "PartsAreSaid"     // a truncated answer is not reported as complete
-	AnswerAsSent     = "AnswerAsSent"     // an exchange forwards and returns what its server sent
-	ExchangeEnds     = "ExchangeEnds"     // an exchange ends once and in time, and makes one attempt at a time
-	UpstreamSpared   = "UpstreamSpared"   // an upstream receives no request that it asked to delay, refused, or that its circuit forbids
-	RequestAsAsked   = "RequestAsAsked"   // an upstream receives what its run asked
-	HealthHolds      = "HealthHolds"      // an unhealthy agent is not invoked, and a healthy one is
-	TurnBounded      = "TurnBounded"      // a turn has a bounded number of steps, and each action of asks
-	LoadsAsWritten   = "LoadsAsWritten"   // an actor is loaded as the store has committed it
-	EventsMatchSteps = "EventsMatchSteps" // the run events of a step show what the step did
-	DurabilityKept   = "DurabilityKept"   // an idle actor has the durability of its agent, and an open run keeps its own
-	ScriptFollowed   = "ScriptFollowed"   // the built-in model does what the lines of a message ask
-	StreamsFold      = "StreamsFold"      // the stored events of a run fold to an ended run
-	SummariesAgree   = "SummariesAgree"   // the stored summary of a run agrees with its events
-	Deterministic    = "Deterministic"    // the same seed gives the same hash
+	CellNeverPanics    = "CellNeverPanics"
+	CodecRoundTrip     = "CodecRoundTrip"     // encoded values decode to themselves; malformed bytes are rejected
+	StoreReads         = "StoreReads"         // all rows of the store can be read
+	RotIsTold          = "RotIsTold"          // a starting node reports lost or corrupt data
+	ChainHolds         = "ChainHolds"         // the batches of a node's log form one chain
+	StoreHolds         = "StoreHolds"         // all rows of the store agree with each other
+	RegistryHolds      = "RegistryHolds"      // gateways and cells agree with the operations that the registry acknowledged
+	NobodyAstray       = "NobodyAstray"       // a node connects only to allowed addresses, and sends a secret only to its own endpoint
+	SameTurns          = "SameTurns"          // replaying a turn yields the same actions
+	PartsAreSaid       = "PartsAreSaid"       // a truncated answer is not reported as complete
+	AnswerAsSent       = "AnswerAsSent"       // an exchange forwards and returns what its server sent
+	ExchangeEnds       = "ExchangeEnds"       // an exchange ends once and in time, and makes one attempt at a time
+	UpstreamSpared     = "UpstreamSpared"     // an upstream receives no request that it asked to delay, refused, or that its circuit forbids
+	RequestAsAsked     = "RequestAsAsked"     // an upstream receives what its run asked
+	HealthHolds        = "HealthHolds"        // an unhealthy agent is not invoked, and a healthy one is
+	TurnBounded        = "TurnBounded"        // a turn has a bounded number of steps, and each action of asks
+	LoadsAsWritten     = "LoadsAsWritten"     // an actor is loaded as the store has committed it
+	EventsMatchSteps   = "EventsMatchSteps"   // the run events of a step show what the step did
+	DurabilityKept     = "DurabilityKept"     // an idle actor has the durability of its agent, and an open run keeps its own
+	ScriptFollowed     = "ScriptFollowed"     // the built-in model does what the lines of a message ask
+	StreamsFold        = "StreamsFold"        // the stored events of a run fold to an ended run
+	SummariesAgree     = "SummariesAgree"     // the stored summary of a run agrees with its events
+	LimitsAsDocumented = "LimitsAsDocumented" // limits have the documented keys, defaults and bounds
+	Deterministic      = "Deterministic"      // the same seed gives the same hash
 
 	WorldNeverPanics = "WorldNeverPanics" // the code around the cells does not panic either
 )
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, SummariesAgree, Deterministic, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, SummariesAgree, LimitsAsDocumented, Deterministic, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

@@ -6,28 +6,29 @@ package sim
 // violated. It is to Properties what specs.Premises is to the specs: each field has the
 // name of a property, and its tag describes the premise.
 type AuditPremises struct {
-	CellNeverPanics  int `premise:"a cell makes a step"`
-	CodecRoundTrip   int `premise:"a mutated encoding is decoded"`
-	StoreReads       int `premise:"an actor with entries is read"`
-	RotIsTold        int `premise:"a node starts on corrupt rows"`
-	ChainHolds       int `premise:"a log with batches is verified"`
-	StoreHolds       int `premise:"the rows of a store are examined"`
-	RegistryHolds    int `premise:"an acknowledged operation is compared with the stored registry"`
-	NobodyAstray     int `premise:"a host name resolves to forbidden addresses"`
-	SameTurns        int `premise:"a turn with answers is replayed"`
-	PartsAreSaid     int `premise:"an agent receives a truncated answer"`
-	AnswerAsSent     int `premise:"an exchange returns the answer of its server"`
-	ExchangeEnds     int `premise:"an exchange makes another attempt"`
-	UpstreamSpared   int `premise:"an exchange is refused because its upstream asked for a delay or its circuit is open"`
-	RequestAsAsked   int `premise:"a request arrives at its server"`
-	HealthHolds      int `premise:"an invocation is refused because its agent is unhealthy"`
-	TurnBounded      int `premise:"a turn makes its last allowed step, or an action its last allowed ask"`
-	LoadsAsWritten   int `premise:"an actor with entries is loaded in an audited run"`
-	EventsMatchSteps int `premise:"a step publishes events"`
-	DurabilityKept   int `premise:"an agent changes its durability while one of its runs is open"`
-	ScriptFollowed   int `premise:"the built-in model calls a tool or an agent"`
-	StreamsFold      int `premise:"the stored events of a run are folded"`
-	SummariesAgree   int `premise:"a summary is compared with the events of its run"`
-	Deterministic    int `premise:"a seed runs twice"`
-	WorldNeverPanics int `premise:"an event of the environment is processed"`
+	CellNeverPanics    int `premise:"a cell makes a step"`
+	CodecRoundTrip     int `premise:"a mutated encoding is decoded"`
+	StoreReads         int `premise:"an actor with entries is read"`
+	RotIsTold          int `premise:"a node starts on corrupt rows"`
+	ChainHolds         int `premise:"a log with batches is verified"`
+	StoreHolds         int `premise:"the rows of a store are examined"`
+	RegistryHolds      int `premise:"an acknowledged operation is compared with the stored registry"`
+	NobodyAstray       int `premise:"a host name resolves to forbidden addresses"`
+	SameTurns          int `premise:"a turn with answers is replayed"`
+	PartsAreSaid       int `premise:"an agent receives a truncated answer"`
+	AnswerAsSent       int `premise:"an exchange returns the answer of its server"`
+	ExchangeEnds       int `premise:"an exchange makes another attempt"`
+	UpstreamSpared     int `premise:"an exchange is refused because its upstream asked for a delay or its circuit is open"`
+	RequestAsAsked     int `premise:"a request arrives at its server"`
+	HealthHolds        int `premise:"an invocation is refused because its agent is unhealthy"`
+	TurnBounded        int `premise:"a turn makes its last allowed step, or an action its last allowed ask"`
+	LoadsAsWritten     int `premise:"an actor with entries is loaded in an audited run"`
+	EventsMatchSteps   int `premise:"a step publishes events"`
+	DurabilityKept     int `premise:"an agent changes its durability while one of its runs is open"`
+	ScriptFollowed     int `premise:"the built-in model calls a tool or an agent"`
+	StreamsFold        int `premise:"the stored events of a run are folded"`
+	SummariesAgree     int `premise:"a summary is compared with the events of its run"`
+	LimitsAsDocumented int `premise:"limits are compared with their documentation"`
+	Deterministic      int `premise:"a seed runs twice"`
+	WorldNeverPanics   int `premise:"an event of the environment is processed"`
 }

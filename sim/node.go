@@ -154,7 +154,7 @@ func (c *cell) boot(running []actor.EffectID) {
 	w := c.n.w
 	table, bytes := w.claims.owners()
 	for _, in := range [...]input{
-		{in: runtime.Limits{Limits: w.plan.Limits}},
+		{in: runtime.Limits{Limits: w.limits}},
 		{in: c.n.runtimeAgents()},
 		{in: runtime.Owners{Table: table}, bytes: bytes, ownersVersion: w.claims.version},
 		{in: runtime.Boot{Running: running, Strikes: c.strikes}},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
@@ -91,6 +92,7 @@ type Simulation struct {
 	startCrashes     *startCrashes
 	entropy          Entropy
 	plan             Plan
+	limits           dispatcher.Limits // those of the plan, as nodes have them
 	scheduler        scheduler
 	now              actor.Time
 	queue            eventQueue
@@ -193,8 +195,10 @@ func New(o Options) *Simulation {
 	}
 	if o.Plan != nil {
 		w.plan, w.manual = o.Plan.withDefaults(o), true
+		w.limits = w.plan.Limits
 	} else {
 		w.plan = drawPlan(w.entropy, o)
+		w.limits = w.configureLimits()
 	}
 	w.openStore(o.Backends.Store)
 	w.setStream(topicWorld)
