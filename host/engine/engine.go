@@ -313,8 +313,6 @@ func (e *Engine) barrier(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-e.done:
-		return e.err
 	}
 }
 
