@@ -170,7 +170,11 @@ func (j *eventJudge) recordSubscriptions(c *cell, in runtime.Input, events []his
 	}
 	for i := range events {
 		e := &events[i]
-		if e.Kind != history.Admit || e.Durable {
+		if e.Kind != history.Admit {
+			continue
+		}
+		if e.Durable { // admitted again, after the agent became journaled
+			delete(j.silent, cellRun{c.self, e.Call})
 			continue
 		}
 		v, ok := in.(*runtime.Visit)

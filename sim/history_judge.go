@@ -81,6 +81,7 @@ func (s *judgedStep) checkHistory() {
 		case history.Drop:
 			s.present(e, "call, message and cause", !e.Call.IsZero() && e.What != "" && e.Why != "")
 		case history.Admit:
+			delete(s.history.steps, activeRun{cellRun{s.cell.self, e.Call}, e.Epoch}) // a volatile actor may admit a call again
 			s.checkArrival(e)
 			s.checkMade(e, true)
 			s.present(e, "time left and lane", e.Left > 0 && e.Lane != 0)
