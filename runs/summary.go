@@ -5,6 +5,7 @@ package runs
 import (
 	"cmp"
 	"strings"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -54,6 +55,8 @@ func (s *Summary) SetRefusal(r *actor.Refusal) {
 	short.Detail, _ = cutText(r.Detail, listedReasonMax)
 	short.Field, _ = cutText(r.Field, listedReasonMax)
 	short.Operation, _ = cutText(r.Operation, listedReasonMax)
+	short.Timeout -= short.Timeout % time.Millisecond // as in an event
+	short.RetryAfter -= short.RetryAfter % time.Millisecond
 	s.Refusal = &short
 }
 
