@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,13 +15,16 @@ const (
 	// DefaultTenant is the tenant that String omits.
 	DefaultTenant = "default"
 	// SystemAgent is the name of the only agent with Definition.System. No agent of a
-	// user has this name.
+	// user has this name. Names of the runtime's other agents begin with it and a dot.
 	SystemAgent = "troupe"
 	// DefaultKey is the key of an actor named by its agent alone.
 	DefaultKey = "main"
 	// NameBytesMax is the maximum length of each part of an ID and of a node name.
 	NameBytesMax = 64
 )
+
+// sessionKinds are the endings of those system agents whose key is a session.
+var sessionKinds = [...]string{".session", ".proxy", ".context", ".memory"}
 
 // ID identifies one actor: an instance of an agent, addressed by a key, which is
 // the session. Its text form is agent/key, or tenant/agent/key outside the default
@@ -79,6 +83,17 @@ func CheckName(name string) error {
 		}
 	}
 	return nil
+}
+
+// Session returns the session that the actor belongs to. It returns false for the actor
+// of an agent under DefaultKey, and for the actors of the runtime itself. Exception: the
+// actors in sessionKinds belong to the session in their key.
+func (id ID) Session() (session string, ok bool) {
+	system := id.Agent == SystemAgent || strings.HasPrefix(id.Agent, SystemAgent+".")
+	if id.Key == DefaultKey && !system || system && !slices.Contains(sessionKinds[:], id.Agent[min(len(SystemAgent), len(id.Agent)):]) {
+		return "", false
+	}
+	return id.Key, true
 }
 
 // String returns the ID in the form that ParseID parses.

@@ -29,6 +29,7 @@ func TestConfigFieldsHaveRanges(t *testing.T) {
 	fields(dispatcher.Limits{})
 	fields(upstream.AttemptLimits{})
 	fields(store.WriterConfig{})
+	fields(store.IndexConfig{})
 
 	seen := map[string]map[int64]bool{}
 	c := NewSeededEntropy(1)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,8 +34,14 @@ var corruptionFaults = [...]Fault{DiskTornWrite, DiskBitFlip, DiskMisdirected, D
 // durableRows are the most recently committed rows of a disk, from which
 // injectCorruption selects the row to damage.
 type durableRows struct {
-	rows      []store.Row // rows of actors and batches, newest last
-	staleRows []store.Row // previous values of rows that were overwritten, newest last
+	rows      []durableRow // newest last
+	staleRows []durableRow // previous values of rows that were overwritten, newest last
+}
+
+// durableRow is a row of a batch, and the actors whose state it holds.
+type durableRow struct {
+	store.Row
+	actors []actor.ID
 }
 
 // examinationsMax is the maximum number of store examinations per run. Each one reads
@@ -45,18 +52,19 @@ const examinationsMax = 4
 const durableRowsMax = 64
 
 // record remembers the rows of a batch that is about to be committed.
-func (d *durableRows) record(w *Simulation, rows []store.Row) {
+func (d *durableRows) record(w *Simulation, b *store.Batch) {
 	for _, f := range corruptionFaults {
 		if w.plan.Odds[f] == 0 {
 			continue
 		}
-		for _, row := range rows {
-			if id := actorOfKey(row.Key); !bytes.HasPrefix(row.Key, []byte("n/")) && id.Key == "" || id == agents.RegistryID {
+		for _, row := range b.Rows {
+			ids := actorsOfRow(row.Key, b)
+			if slices.Contains(ids, agents.RegistryID) {
 				continue // every node reads the registry's journal when it starts, so it is excluded
 			}
-			d.rows = append(d.rows, row)
+			d.rows = append(d.rows, durableRow{row, ids})
 			if old, ok, err := w.store.kv.Get(row.Key); ok && err == nil {
-				d.staleRows = append(d.staleRows, store.Row{Key: row.Key, Value: bytes.Clone(old)})
+				d.staleRows = append(d.staleRows, durableRow{store.Row{Key: row.Key, Value: bytes.Clone(old)}, ids})
 			}
 		}
 		d.rows = d.rows[max(0, len(d.rows)-durableRowsMax):]
@@ -65,19 +73,29 @@ func (d *durableRows) record(w *Simulation, rows []store.Row) {
 	}
 }
 
-// actorOfKey returns the actor whose entry or snapshot is stored under a key, or the
-// zero ID if there is none.
-func actorOfKey(key []byte) actor.ID {
-	rest, ofTenant := bytes.CutPrefix(key, []byte("t/"))
-	tenant, rest, _ := bytes.Cut(rest, []byte("/"))
-	name, ofActor := bytes.CutPrefix(rest, []byte("a/"))
-	if !ofTenant || !ofActor {
-		return actor.ID{}
+// actorsOfRow returns the actors whose entries or snapshot a row of a batch holds.
+func actorsOfRow(key []byte, b *store.Batch) (ids []actor.ID) {
+	parts := strings.Split(string(key), "/")
+	for i := range b.Entries {
+		e := &b.Entries[i]
+		_, snapshot := e.Record.(store.Snapshot)
+		of := false
+		switch {
+		case parts[0] == "l":
+			part, err := strconv.ParseUint(parts[len(parts)-1], 16, 32)
+			of = err == nil && !snapshot && b.Places[i].Part == uint32(part)
+		case isSnapshotKey(key):
+			of = snapshot && bytes.Equal(key, store.SnapshotKey(e.Actor))
+		}
+		if of && !slices.Contains(ids, e.Actor) {
+			ids = append(ids, e.Actor)
+		}
 	}
-	agent, actorKey, _ := strings.Cut(string(name), "/")
-	actorKey, _, _ = strings.Cut(actorKey, "/")
-	return actor.ID{Tenant: string(tenant), Agent: agent, Key: actorKey}
+	return ids
 }
+
+// isSnapshotKey reports whether a row holds a snapshot.
+func isSnapshotKey(key []byte) bool { return rowKind(key) == "a" }
 
 // injectCorruption may damage rows that a crashed node had made durable.
 func (d *disk) injectCorruption() {
@@ -101,35 +119,34 @@ func (d *disk) injectCorruption() {
 
 // corruptible returns the rows that this node has written and that only this node may
 // serve.
-func (d *disk) corruptible(rows []store.Row) (own []store.Row) {
+func (d *disk) corruptible(rows []durableRow) (own []durableRow) {
 	w := d.n.w
 	for i, row := range rows {
-		id := actorOfKey(row.Key)
-		if id.Key != "" {
-			if cl := &w.claims.groups[w.claims.groupOf(dispatcher.ShardOf(id))]; cl.node != d.n || cl.releasing {
-				continue
-			}
+		if slices.ContainsFunc(row.actors, func(id actor.ID) bool {
+			cl := &w.claims.groups[w.claims.groupOf(dispatcher.ShardOf(id))]
+			return cl.node != d.n || cl.releasing
+		}) {
+			continue
 		}
-		rewritten := slices.ContainsFunc(rows[i+1:], func(o store.Row) bool { return bytes.Equal(o.Key, row.Key) })
+		rewritten := slices.ContainsFunc(rows[i+1:], func(o durableRow) bool { return bytes.Equal(o.Key, row.Key) })
 		current, ok, err := w.store.kv.Get(row.Key)
-		if ok && err == nil && !rewritten && (id.Key == "" || rowWriter(current) == d.n.id && rowWriter(row.Value) == d.n.id) {
+		if ok && err == nil && !rewritten && (!isSnapshotKey(row.Key) || rowWriter(current) == d.n.id && rowWriter(row.Value) == d.n.id) {
 			own = append(own, row)
 		}
 	}
 	return own
 }
 
-// rowWriter returns the node whose batch wrote the row. The name is part of the
-// value.
+// rowWriter returns the node whose batch wrote a snapshot. The name is part of the value.
 func rowWriter(value []byte) actor.NodeID {
 	return actor.NodeID(actor.NewDecoder(value).String(actor.NameBytesMax))
 }
 
 // corrupt damages one of the rows. It returns nil if the fault is not applicable.
-func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
+func (d *disk) corrupt(f Fault, rows []durableRow) *corruption {
 	w := d.n.w
 	if f == DiskMisdirected && w.entropy.Int(2) == 1 { // one snapshot in place of another is the hardest case to detect
-		rows = slices.DeleteFunc(rows, func(r store.Row) bool { return !bytes.HasSuffix(r.Key, []byte("/s")) })
+		rows = slices.DeleteFunc(rows, func(r durableRow) bool { return !isSnapshotKey(r.Key) })
 	}
 	if len(rows) == 0 {
 		return nil
@@ -145,7 +162,7 @@ func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 		return nil
 	}
 	current = bytes.Clone(current)
-	r := &corruption{fault: f, original: []store.Row{{Key: key, Value: current}}, actors: []actor.ID{actorOfKey(key)}}
+	r := &corruption{fault: f, original: []store.Row{{Key: key, Value: current}}, actors: rows[at].actors}
 	bad := store.Row{Key: key}
 	switch f {
 	case DiskTornWrite:
@@ -177,6 +194,11 @@ func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 	}
 	w.restoreRows([]store.Row{bad})
 	return r
+}
+
+// isCorrupt reports whether a node has damaged rows, which reads of other nodes may meet.
+func (w *Simulation) isCorrupt() bool {
+	return slices.ContainsFunc(w.nodes, func(n *node) bool { return n.log.corruption != nil })
 }
 
 // restoreRows writes the rows to the store without checking ownership.
@@ -215,9 +237,12 @@ func (n *node) startDelay() time.Duration {
 	if wait > 0 {
 		return wait
 	}
-	if (w.auditEnabled() || w.startCrashes != nil || anchor != d.mark) && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.log.corruption != nil }) { // skipped while any node has corrupt rows: Verify could report the rows of another node
+	if (w.auditEnabled() || w.startCrashes != nil || anchor != d.mark) && !w.isCorrupt() { // skipped while any node has corrupt rows: Verify could report the rows of another node
 		if end, err := w.store.verify(n.id, anchor); err != nil || end != d.mark {
 			w.fail(ChainHolds, fmt.Sprintf("start of %s: the log ends at batch %d, want %d: %v", n.id, end.Batch, d.mark.Batch, err))
+		}
+		if err := w.recoverIndex(); err != nil {
+			w.fail(StoreReads, err.Error())
 		}
 	}
 	return 0
@@ -229,7 +254,11 @@ func (n *node) startDelay() time.Duration {
 func (d *disk) verifyCorruptStart() {
 	w, n, r := d.n.w, d.n, d.corruption
 	w.Stats.Audit.RotIsTold++
+	others := slices.ContainsFunc(w.nodes, func(o *node) bool { return o != n && o.log.corruption != nil }) // whose damage recovery would meet, too
 	end, err := store.Verify(w.store.kv, n.id, d.mark)
+	if err == nil && !others {
+		err = w.recoverIndex()
+	}
 	var before []string
 	if err == nil && end != d.mark {
 		w.fail(RotIsTold, fmt.Sprintf("%s starts after batch %d, but had committed batch %d: %s", n.id, end.Batch, d.mark.Batch, r.description))
@@ -243,6 +272,11 @@ func (d *disk) verifyCorruptStart() {
 	}
 	w.restoreRows(r.original)
 	d.corruption = nil
+	if !others {
+		if err := w.recoverIndex(); err != nil {
+			w.fail(StoreReads, err.Error())
+		}
+	}
 	for i, text := range readActors(w.store, r.actors) {
 		switch {
 		case err != nil: // the start detected the corruption

@@ -27,10 +27,10 @@ const corruptedRowsMax = 2
 // report each corruption. Exception: production code still reads the same value from the
 // row.
 func (w *Simulation) auditCorruption() {
-	byKind := map[string][]store.Row{}
+	byKind := map[string][]durableRow{}
 	if err := w.store.kv.Scan(nil, []byte{0xff}, func(key, _ []byte) bool {
 		kind := rowKind(key)
-		byKind[kind] = append(byKind[kind], store.Row{Key: bytes.Clone(key)})
+		byKind[kind] = append(byKind[kind], durableRow{Row: store.Row{Key: bytes.Clone(key)}})
 		return true
 	}); err != nil {
 		w.fail(StoreReads, err.Error())
@@ -69,8 +69,8 @@ const corruptReads = 24
 
 // auditCorruptReads truncates rows, one at a time. Each read of a truncated row MUST fail
 // or return the written value, although the store is not examined.
-func (w *Simulation) auditCorruptReads(byKind map[string][]store.Row) {
-	kinds := slices.DeleteFunc([]string{"a", "e", "r", "s"}, func(kind string) bool { return len(byKind[kind]) == 0 })
+func (w *Simulation) auditCorruptReads(byKind map[string][]durableRow) {
+	kinds := slices.DeleteFunc([]string{"a", "e", "i", "l", "r"}, func(kind string) bool { return len(byKind[kind]) == 0 })
 	for range corruptReads {
 		if len(kinds) == 0 {
 			return
@@ -100,56 +100,77 @@ func (w *Simulation) readParts(key []byte) (parts []string) {
 		}
 		parts = append(parts, text)
 	}
-	switch kind := rowKind(key); kind {
-	case "a", "s":
-		id := actorOfKey(key)
-		saved, err := w.store.Load(id)
-		journal, foldErr := store.Fold(saved)
-		add(string(store.EncodeJournal(&journal)), cmp.Or(err, foldErr))
-		for _, e := range w.loadJudge.entries[id] {
-			if _, ok := e.Record.(store.Ended); ok {
-				ended, err := w.store.Outcome(id, e.N)
-				add(string(store.EncodeEntry(store.Entry{Actor: id, Record: ended})), err)
-			}
-		}
-	default:
-		segments := strings.Split(string(key), "/")
-		run, err := actor.ParseCallID(segments[3])
-		invariant.Must(run, err)
-		if kind == "e" {
-			events, err := w.store.Events(segments[1], run, 0, streamEventsMax)
-			var text strings.Builder
-			for _, e := range events {
-				fmt.Fprintf(&text, "%d %s\n", e.Seq, e.Body)
-			}
-			add(text.String(), err)
-			return parts
-		}
-		owner, _, err := w.store.Run(segments[1], run)
+	ids := w.loadJudge.rows[string(key)]
+	if id, ok := store.ActorOfKey(key); ok {
+		ids = []actor.ID{id}
+	}
+	for _, id := range ids {
+		w.readActorParts(id, add)
+	}
+	segments := strings.Split(string(key), "/")
+	switch rowKind(key) {
+	case "e":
+		run := invariant.Must(actor.ParseCallID(segments[3]))
+		add(w.readEvents(segments[1], run))
+	case "r":
+		owner, _, err := w.store.Run(segments[1], invariant.Must(actor.ParseCallID(segments[3])))
 		add(fmt.Sprint(owner), err)
 	}
 	return parts
 }
 
-// rowKind returns the kind of a row: s for a snapshot, the letter after the tenant for
-// another row of a tenant, and the first segment of the key for all other rows.
+// readActorParts reads the journal of an actor, and the outcomes and events of its entries.
+func (w *Simulation) readActorParts(id actor.ID, add func(text string, err error)) {
+	saved, err := w.store.Load(id)
+	journal, foldErr := store.Fold(saved)
+	add(string(store.EncodeJournal(&journal)), cmp.Or(err, foldErr))
+	var last actor.CallID
+	for _, e := range w.loadJudge.entries[id] {
+		if _, ok := e.Record.(store.Ended); ok {
+			ended, err := w.store.Outcome(id, e.N)
+			add(string(store.EncodeEntry(store.Entry{Actor: id, Record: ended})), err)
+		}
+		for _, ev := range e.Events {
+			if ev.Run != last {
+				last = ev.Run
+				add(w.readEvents(id.Tenant, last))
+			}
+		}
+	}
+}
+
+func (w *Simulation) readEvents(tenant string, run actor.CallID) (string, error) {
+	events, err := w.store.Events(tenant, run, 0, streamEventsMax)
+	var text strings.Builder
+	for _, e := range events {
+		fmt.Fprintf(&text, "%d %s\n", e.Seq, e.Body)
+	}
+	return text.String(), err
+}
+
+// rowKind returns the kind of a row: for a row of a session or an actor the letter of
+// its kind, for another row of a tenant the letter after the tenant, and for all other
+// rows the first segment of the key.
 func rowKind(key []byte) string {
 	parts := strings.Split(string(key), "/")
 	switch {
-	case parts[0] != "t" || len(parts) < 3:
+	case parts[0] != "t" || len(parts) < 4:
 		return parts[0]
-	case parts[len(parts)-1] == "s":
-		return "s"
+	case len(parts) < 6:
+		return parts[2]
+	case parts[2] == "y":
+		return parts[5]
 	}
-	return parts[2]
+	return parts[4]
 }
 
 // readRow reads a row as production code does and formats the result, or the error.
 func (w *Simulation) readRow(key []byte) string {
 	parts := strings.Split(string(key), "/")
 	switch rowKind(key) {
-	case "a", "s":
-		return readActors(w.store, []actor.ID{actorOfKey(key)})[0]
+	case "a", "i":
+		id, _ := store.ActorOfKey(key)
+		return readActors(w.store, []actor.ID{id})[0]
 	case "e":
 		run, err := actor.ParseCallID(parts[3])
 		if err == nil {

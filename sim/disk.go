@@ -221,7 +221,7 @@ func (d *disk) recordSync() {
 func (d *disk) commit(awaited bool) error {
 	b := &d.inFlight[0]
 	w := d.n.w
-	d.recent.record(w, b.Rows)
+	d.recent.record(w, b)
 	err := d.append(b, awaited)
 	fenced := store.Fenced{}
 	switch d.unknown = errors.As(err, new(store.Unknown)); {

@@ -21,9 +21,12 @@ import (
 type loadJudge struct {
 	w       *Simulation
 	entries map[actor.ID][]store.Entry
+	rows    map[string][]actor.ID // actors with entries in a row of a log, by its key
 }
 
-func newLoadJudge(w *Simulation) loadJudge { return loadJudge{w, map[actor.ID][]store.Entry{}} }
+func newLoadJudge(w *Simulation) loadJudge {
+	return loadJudge{w, map[actor.ID][]store.Entry{}, map[string][]actor.ID{}}
+}
 
 // commit records the entries of a batch that the store has taken.
 func (j *loadJudge) commit(b *store.Batch) {
@@ -33,6 +36,11 @@ func (j *loadJudge) commit(b *store.Batch) {
 	for _, e := range b.Entries {
 		if _, ok := e.Record.(store.Snapshot); !ok {
 			j.entries[e.Actor] = append(j.entries[e.Actor], e)
+		}
+	}
+	for _, row := range b.Rows {
+		if rowKind(row.Key) == "l" {
+			j.rows[string(row.Key)] = actorsOfRow(row.Key, b)
 		}
 	}
 }
@@ -93,10 +101,10 @@ func (j *loadJudge) fail(id actor.ID, format string, args ...any) {
 // entryText returns an entry without the fields that are not stored.
 func entryText(e *store.Entry) string {
 	o := *e
-	o.Summary = nil // in the index only
+	o.Summary = nil // a journal does not need it
 	o.Events = slices.Clone(o.Events)
 	for i := range o.Events {
-		o.Events[i].Body = nil // stored in a row of its own
+		o.Events[i].Body = nil // likewise
 	}
 	switch r := o.Record.(type) {
 	case store.Asking:

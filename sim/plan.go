@@ -39,6 +39,7 @@ type Plan struct {
 	Patience         upstream.AttemptLimits // limits of the attempts that nodes make at an upstream
 	Backoff          upstream.BackoffConfig // of each upstream of a node
 	Writer           store.WriterConfig
+	Index            store.IndexConfig
 	Entries          bool // the store holds entries, not rows
 	OnDemand         bool // runs of volatile actors publish events only for a subscriber
 	Schedule         Schedule
@@ -135,6 +136,8 @@ func drawPlan(c Entropy, o Options) Plan {
 	drawConfig(c, &p.Backoff)
 	p.Writer = writerDefaults
 	drawConfig(c, &p.Writer)
+	p.Index = indexDefaults
+	drawConfig(c, &p.Index)
 	c.SetStream(planClients)
 	p.Calls = 115 + 20*c.Int(4)
 	p.Span = time.Duration(20+c.Int(20)) * time.Second
@@ -294,8 +297,8 @@ func (p *Plan) String() string {
 		}
 	}
 	fmt.Fprintf(&b, "\nclients %d, one every %v, for %v\nschedule %s\n", p.Calls, p.ArrivalInterval, p.Span, p.Schedule)
-	fmt.Fprintf(&b, "limits %s\npatience %s %s %s\nwriter %s\nclock offsets %v, drift %v\nfaults", formatNonDefaults(p.Limits, dispatcher.DefaultLimits()),
-		formatNonDefaults(p.Patience, upstream.AttemptLimits{}), formatNonDefaults(p.Patience.Retry, upstream.RetryPolicy{}), formatNonDefaults(p.Backoff, upstream.BackoffConfig{RetryBurst: promisedRetryBurst}), formatNonDefaults(p.Writer, writerDefaults), p.Offset, p.Drift)
+	fmt.Fprintf(&b, "limits %s\npatience %s %s %s\nwriter %s, index %s\nclock offsets %v, drift %v\nfaults", formatNonDefaults(p.Limits, dispatcher.DefaultLimits()),
+		formatNonDefaults(p.Patience, upstream.AttemptLimits{}), formatNonDefaults(p.Patience.Retry, upstream.RetryPolicy{}), formatNonDefaults(p.Backoff, upstream.BackoffConfig{RetryBurst: promisedRetryBurst}), formatNonDefaults(p.Writer, writerDefaults), formatNonDefaults(p.Index, indexDefaults), p.Offset, p.Drift)
 	for f, per := range p.Odds {
 		if per > 0 {
 			fmt.Fprintf(&b, " %s", Odds{Fault(f), per})
@@ -308,6 +311,9 @@ func (p *Plan) String() string {
 	fmt.Fprintf(&b, "\nstore of %s, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v\n", form, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand)
 	return b.String()
 }
+
+// indexDefaults are the default bounds of the index.
+var indexDefaults = store.IndexConfig{Entries: store.IndexEntries}
 
 // writerDefaults are the default bounds of the log writer.
 var writerDefaults = store.WriterConfig{BatchBytesMax: store.BatchBytesMax, BatchesInFlight: store.BatchesInFlight}

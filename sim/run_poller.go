@@ -51,6 +51,9 @@ func (p *runPoller) poll() {
 	if !w.recovering {
 		w.after(p.interval(), p.poll)
 	}
+	if w.isCorrupt() {
+		return
+	}
 	rootsOnly := w.entropy.Int(2) == 0
 	newest, err := w.store.Runs(actor.DefaultTenant, runs.Filter{Calls: !rootsOnly, System: true}, p.cursor, pollPageSize)
 	if err != nil {

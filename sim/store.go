@@ -17,6 +17,7 @@ type sharedStore struct {
 	store.Reader
 	log       store.Log
 	kv        store.KV       // rows; nil if it holds entries
+	index     *store.Index   // of the rows
 	memory    *store.Memory  // entries; nil if it holds rows
 	crashable CrashableStore // kv as a CrashableStore; nil: in memory
 	fences    bool           // the next append to memory is fenced
@@ -49,7 +50,8 @@ func (w *Simulation) openStore(open func() (CrashableStore, error)) {
 		s.crashable = invariant.Must(open())
 		s.kv = s.crashable
 	}
-	rows := store.Rows{KV: lentRows{s.kv}}
+	s.index = store.NewIndex(w.plan.Index)
+	rows := store.Rows{KV: lentRows{s.kv}, Index: s.index}
 	s.Reader, s.log = rows, fencedRows{rows, w.holds}
 }
 
@@ -120,6 +122,20 @@ func (s *sharedStore) verifyAll(node actor.NodeID, anchor store.Mark) (store.Mar
 		return s.memory.End(node), nil
 	}
 	return store.VerifyAll(s.kv, node, anchor)
+}
+
+// recoverIndex replaces the index by one that is recovered from the logs, as at the start of
+// a process.
+func (w *Simulation) recoverIndex() error {
+	s := &w.store
+	if s.memory != nil {
+		return nil
+	}
+	index, err := store.RecoverIndex(s.kv, w.plan.Index)
+	if err == nil {
+		*s.index = *index
+	}
+	return err
 }
 
 // crash ends the process of a node.

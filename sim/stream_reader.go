@@ -205,7 +205,7 @@ func (c *streamConn) after(d time.Duration, do func()) {
 // readEvents reads stored events. It retries until the store is reachable.
 func (c *streamConn) readEvents(r ingress.Read) {
 	w := c.reader.w
-	if w.storeRefuses(c.node) {
+	if w.storeRefuses(c.node) || w.isCorrupt() {
 		c.after(storeRetryInterval, func() { c.readEvents(r) })
 		return
 	}

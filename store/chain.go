@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/mutant"
@@ -84,13 +83,13 @@ type chain struct {
 	rows rowWriter
 }
 
-// seal sets the rows and the hash of the next batch. The batch record is the last row.
+// seal sets the rows and the hash of the next batch.
 func (c *chain) seal(b *Batch) {
-	rows, payloads := c.rows.write(b.No, b.Entries)
-	r := batchRecord{prev: c.last.Hash, from: c.last.Pos, to: b.Pos, shards: b.Shards, payloads: payloads}
-	record := r.encode()
-	b.Rows = append(rows, Row{Key: batchKey(c.rows.node, b.No), Value: record})
-	b.Hash = actor.HashOf(record)
+	rows, record, places := c.rows.write(b.No, b.Entries, func(payloads []Payload) []byte {
+		r := batchRecord{prev: c.last.Hash, from: c.last.Pos, to: b.Pos, shards: b.Shards, payloads: payloads}
+		return r.encode()
+	})
+	b.Rows, b.Places, b.Hash = rows, places, actor.HashOf(record)
 	c.last = b.Mark()
 }
 
@@ -139,11 +138,15 @@ func Verify(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
 func firstRecent(kv KV, node actor.NodeID, origin, anchor Mark) (first uint64, err error) {
 	first = origin.Batch + 1
 	err = kv.ScanBack(batchKey(node, first), batchKey(node, max(first, anchor.Batch+1)), func(key, value []byte) bool {
-		no, err := lastNumber(key, len(nodeKey(node)))
+		no, part, err := parsePartKey(key, len(logKey(node)))
 		if err != nil {
 			return false
 		}
-		r, _ := decodeBatch(value)
+		if part > 0 {
+			return true
+		}
+		record, _, _ := decodePart(0, value)
+		r, _ := decodeBatch(record)
 		if anchor.Batch-no+1 < RecentBatches && anchor.Pos-min(r.from, anchor.Pos) < RecentEntries {
 			return true
 		}
@@ -166,30 +169,24 @@ func verify(kv KV, node actor.NodeID, origin, anchor Mark, first uint64) (end Ma
 	if origin.Batch == anchor.Batch && origin != anchor {
 		return Mark{}, fmt.Errorf("key %s: batch %d of %s does not match the anchor", OriginKey, origin.Batch, node)
 	}
-	prefix := nodeKey(node)
 	next, partial := first, first > origin.Batch+1
 	if !partial {
 		end = origin
 	}
 	var failure, later error // later holds the error of the first misplaced payload; it is returned only if the chain is intact to its end
-	err = kv.Scan(batchKey(node, first), prefixEnd(prefix), func(key, value []byte) bool {
-		no, err := lastNumber(key, len(prefix))
-		if err != nil {
-			failure = err
+	err = scanLog(kv, node, first, func(b *storedBatch) bool {
+		if b.no != next {
+			failure = fmt.Errorf("batch %d of %s is missing: the next is %d", next, node, b.no)
 			return false
 		}
-		if no != next {
-			failure = fmt.Errorf("batch %d of %s is missing: the next is %d", next, node, no)
-			return false
+		if end, failure = verifyBatch(kv, node, b, end, next == first && partial); errors.As(failure, new(misplaced)) {
+			later, failure = cmp.Or(later, fmt.Errorf("key %s: batch %d of %s: %w", partKey(node, b.no, 0), b.no, node, failure)), nil
 		}
-		if end, failure = verifyBatch(kv, node, no, value, end, next == first && partial); errors.As(failure, new(misplaced)) {
-			later, failure = cmp.Or(later, fmt.Errorf("key %s: batch %d of %s: %w", key, no, node, failure)), nil
-		}
-		if failure == nil && no == anchor.Batch && end != anchor {
+		if failure == nil && b.no == anchor.Batch && end != anchor {
 			failure = fmt.Errorf("hash %s at entry %d does not match the anchor: hash %s at entry %d", end.Hash, end.Pos, anchor.Hash, anchor.Pos)
 		}
 		if failure != nil {
-			failure = fmt.Errorf("key %s: batch %d of %s: %w", key, no, node, failure)
+			failure = fmt.Errorf("key %s: batch %d of %s: %w", partKey(node, b.no, 0), b.no, node, failure)
 		}
 		next++
 		return failure == nil
@@ -207,11 +204,68 @@ func verify(kv KV, node actor.NodeID, origin, anchor Mark, first uint64) (end Ma
 	return end, nil
 }
 
+// storedBatch is a batch as read from the log. It aliases memory of the scan.
+type storedBatch struct {
+	no     uint64
+	record []byte   // nil if part 0 is missing
+	groups [][]byte // of all parts
+	places []Place  // of the groups
+	err    error    // first part that is missing or cannot be decoded
+}
+
+// scanLog calls the callback each for the batches of a node's log from the first batch on,
+// until it returns false.
+func scanLog(kv KV, node actor.NodeID, first uint64, each func(*storedBatch) bool) error {
+	prefix := logKey(node)
+	var b storedBatch
+	var failure error
+	next, stopped := uint32(0), false
+	flush := func() bool {
+		stopped = stopped || b.no > 0 && !each(&b)
+		return !stopped
+	}
+	err := kv.Scan(batchKey(node, first), prefixEnd(prefix), func(key, value []byte) bool {
+		no, part, err := parsePartKey(key, len(prefix))
+		if err != nil {
+			failure = err
+			return false
+		}
+		if no != b.no {
+			if !flush() {
+				return false
+			}
+			b, next = storedBatch{no: no, groups: b.groups[:0], places: b.places[:0]}, 0
+		}
+		if b.err == nil && part != next {
+			b.err = fmt.Errorf("part %d is missing, the next is %d", next, part)
+		}
+		next = part + 1
+		record, groups, err := decodePart(part, bytes.Clone(value))
+		if b.err == nil && err != nil {
+			b.err = fmt.Errorf("part %d: %w", part, err)
+		}
+		if part == 0 {
+			b.record = record
+		}
+		for i, g := range groups {
+			b.groups, b.places = append(b.groups, g), append(b.places, Place{part, uint32(i)})
+		}
+		return true
+	})
+	if failure == nil && err == nil {
+		flush()
+	}
+	return cmp.Or(failure, err)
+}
+
 // verifyBatch checks one batch against the mark of the previous one, and its payloads.
 // If first is set, the previous batch was not read. Then verifyBatch does not check
 // that the record continues the previous batch.
-func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark, first bool) (Mark, error) {
-	r, err := decodeBatch(value)
+func verifyBatch(kv KV, node actor.NodeID, b *storedBatch, before Mark, first bool) (Mark, error) {
+	if b.err != nil {
+		return Mark{}, b.err
+	}
+	r, err := decodeBatch(b.record)
 	switch {
 	case err != nil:
 		return Mark{}, err
@@ -220,19 +274,60 @@ func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark,
 	case !first && r.from != before.Pos:
 		return Mark{}, fmt.Errorf("starts at entry %d, but the previous batch ended at entry %d", r.from, before.Pos)
 	}
+	end := Mark{b.no, r.to, actor.HashOf(b.record)}
+	if mutant.On("payload-unchecked") {
+		return end, nil
+	}
 	var later error
-	for _, p := range r.payloads {
-		if mutant.On("payload-unchecked") {
-			break
+	err = r.verifyPayloads(kv, node, b, func(_ []byte, err error) bool {
+		if errors.As(err, new(misplaced)) {
+			later = cmp.Or(later, err)
+			return true
 		}
-		switch err := verifyPayload(kv, node, no, p); {
-		case errors.As(err, new(misplaced)):
-			later = cmp.Or(later, fmt.Errorf("payload %s: %w", p.Key, err))
-		case err != nil:
-			return Mark{}, fmt.Errorf("payload %s: %w", p.Key, err)
+		later = err
+		return false
+	})
+	if err != nil {
+		return Mark{}, err
+	}
+	if later != nil && !errors.As(later, new(misplaced)) {
+		return Mark{}, later
+	}
+	return end, later
+}
+
+// verifyPayloads checks the groups of a batch and the rows of its snapshots and blobs. It
+// passes each defect and the key of its row to the callback report, until it returns
+// false.
+func (r *batchRecord) verifyPayloads(kv KV, node actor.NodeID, b *storedBatch, report func(key []byte, err error) bool) error {
+	count := 0
+	for _, p := range r.payloads {
+		if len(p.Key) == 0 {
+			count++
 		}
 	}
-	return Mark{no, r.to, actor.HashOf(value)}, later
+	if count != len(b.groups) && !report(partKey(node, b.no, 0), fmt.Errorf("holds %d groups of entries, want %d", len(b.groups), count)) {
+		return nil
+	}
+	for i, p := range r.payloads {
+		key, what := p.Key, "payload"
+		var err error
+		switch {
+		case len(p.Key) > 0:
+			err = verifyPayload(kv, node, b.no, p)
+		case i >= len(b.groups):
+			continue
+		default:
+			key, what = partKey(node, b.no, b.places[i].Part), fmt.Sprintf("group %d of", b.places[i].Group)
+			if actor.HashOf(b.groups[i]) != p.Digest {
+				err = errors.New("differs from the value that was written")
+			}
+		}
+		if err != nil && !report(key, fmt.Errorf("%s %s: %w", what, key, err)) {
+			return nil
+		}
+	}
+	return nil
 }
 
 // misplaced is the error for an intact value whose writer cannot be confirmed. The
@@ -257,8 +352,6 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 		return errors.New("is missing")
 	case actor.HashOf(value) == p.Digest:
 		return nil
-	case !isReplaceable(p.Key):
-		return errors.New("differs from the value that was written")
 	}
 	// A later batch of this node, or a batch of another node, may have replaced the
 	// value.
@@ -268,7 +361,8 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 		return err
 	case by == node && batch <= no:
 		return errors.New("differs from the value that was written")
-	case isBlob(p.Key) && !strings.HasSuffix(string(p.Key), "/"+actor.HashOf(content).String()):
+	}
+	if s, ok := parseScoped(p.Key); ok && s.kind == kindBlob && s.blob != actor.HashOf(content).String() {
 		return errors.New("does not match the hash in its key")
 	}
 	return verifyReplacement(kv, Payload{p.Key, actor.HashOf(value)}, by, batch)
@@ -277,14 +371,18 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 // verifyReplacement checks that the batch named in a value has put the value under the
 // key of the payload.
 func verifyReplacement(kv KV, p Payload, by actor.NodeID, batch uint64) error {
-	record, ok, err := kv.Get(batchKey(by, batch))
+	value, ok, err := kv.Get(partKey(by, batch, 0))
 	switch {
 	case err != nil:
 		return err
 	case !ok:
 		return misplaced{batch, by, "is missing"}
 	}
-	r, err := decodeBatch(record)
+	record, _, err := decodePart(0, value)
+	var r batchRecord
+	if err == nil {
+		r, err = decodeBatch(record)
+	}
 	if err != nil {
 		return misplaced{batch, by, "cannot be read: " + err.Error()}
 	}
@@ -292,17 +390,4 @@ func verifyReplacement(kv KV, p Payload, by actor.NodeID, batch uint64) error {
 		return misplaced{batch, by, "did not put this value here"}
 	}
 	return nil
-}
-
-// isReplaceable reports whether a later batch may put the key again. This holds for
-// keys of snapshots and blobs.
-func isReplaceable(key []byte) bool {
-	parts := strings.Split(string(key), "/")
-	return isBlob(key) || len(parts) == 6 && parts[2] == "a" && parts[5] == "s"
-}
-
-// isBlob reports whether a key is that of a blob. Agents and sessions may be named b too.
-func isBlob(key []byte) bool {
-	parts := strings.Split(string(key), "/")
-	return len(parts) == 4 && parts[2] == "b"
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // CodecVersion is the first byte of every entry and journal that is written. All
@@ -20,7 +21,8 @@ import (
 //  3. snapshots refer to the entries with outcomes instead of containing the outcomes
 //  4. calls may name a claimed run
 //  5. usage of replies and answers, start of runs
-const CodecVersion = 5
+//  6. summaries of runs in entries
+const CodecVersion = 6
 
 // frameVersion is the first byte of batch records and anchors. It has never changed.
 const frameVersion = 1
@@ -74,14 +76,12 @@ type decoder struct {
 // EncodeEntry returns the encoding of an entry for DecodeEntry.
 func EncodeEntry(e Entry) []byte {
 	w := &encoder{Encoder: actor.Encoder{Buf: make([]byte, 0, entrySize(&e))}}
-	w.entry(&e, e.Record, true)
+	w.entry(&e, e.Record)
 	return w.Buf
 }
 
-// entry writes an entry. It writes the argument record in place of e.Record. If bodies
-// is false, it writes the events with empty bodies, because the bodies are stored
-// under separate keys.
-func (w *encoder) entry(e *Entry, record Record, bodies bool) {
+// entry writes an entry. It writes the argument record in place of e.Record.
+func (w *encoder) entry(e *Entry, record Record) {
 	w.writeVersion()
 	w.ID(e.Actor)
 	w.Uint(uint64(e.Shard))
@@ -93,14 +93,13 @@ func (w *encoder) entry(e *Entry, record Record, bodies bool) {
 		ev := &e.Events[i]
 		w.CallID(ev.Run)
 		w.Uint(ev.Seq)
-		if bodies {
-			w.Bytes(ev.Body)
-		} else {
-			w.Bytes(nil)
-		}
+		w.Bytes(ev.Body)
 	}
 	w.Int(int64(e.WasDue))
 	w.Int(int64(e.Due))
+	if !w.version1 {
+		w.summary(e.Summary)
+	}
 }
 
 // DecodeEntry decodes an entry. It never panics and retains no part of b. If b has the
@@ -120,6 +119,11 @@ func DecodeEntry(b []byte) (Entry, error) {
 		return RunEvent{Run: r.CallID(), Seq: r.Uint(), Body: r.Bytes(EventBytesMax)}
 	})
 	e.WasDue, e.Due = actor.Time(r.Int()), actor.Time(r.Int())
+	if run := runOf(e.Record); r.version >= 6 {
+		e.Summary = r.summary(run)
+	} else if !run.IsZero() {
+		e.Summary = &runs.Summary{Run: run}
+	}
 	if e.Actor == (actor.ID{}) {
 		r.Fail("entry without actor")
 	}

@@ -332,7 +332,7 @@ func FuzzDecode(f *testing.F) {
 		if j, err := DecodeJournal(b); err == nil && b[0] == CodecVersion && !bytes.Equal(EncodeJournal(&j), b) {
 			t.Errorf("accepted % x, encoded % x", b, EncodeJournal(&j))
 		}
-		none := func(actor.Hash) ([]byte, error) { return nil, fmt.Errorf("no blobs") }
+		none := func(*Entry, actor.Hash) ([]byte, error) { return nil, fmt.Errorf("no blobs") }
 		_ = unpackEntries(b, none, func(Entry) error { return nil })
 		_, _, _, _ = unseal(b)
 		if r, err := decodeBatch(b); err == nil && !bytes.Equal(r.encode(), b) {
@@ -350,7 +350,7 @@ func TestVersion1CannotRepresentAsks(t *testing.T) {
 	}{{Asked{Attempt: 1}, false}, {Asked{Attempt: 1, Retries: 1}, true}, {Asked{Attempt: 1, StreamedAfter: 1}, true}, {Asked{Attempt: 1, Added: true}, true}} {
 		e := Entry{Actor: actor.NewID("a", "s"), N: 1, Record: Asking{Asks: []Asked{test.asked}}}
 		w := &encoder{version1: true}
-		if w.entry(&e, e.Record, true); w.beyondVersion1 != test.beyond {
+		if w.entry(&e, e.Record); w.beyondVersion1 != test.beyond {
 			t.Errorf("%+v: beyond version 1 is %v, want %v", test.asked, w.beyondVersion1, test.beyond)
 		}
 	}
@@ -363,7 +363,7 @@ func TestVersion1IsReadable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := rapid.Custom(drawEntry).Draw(t, "entry")
 		w := &encoder{version1: true}
-		if w.entry(&e, e.Record, true); w.beyondVersion1 {
+		if w.entry(&e, e.Record); w.beyondVersion1 {
 			beyond++
 			return
 		}

@@ -3,6 +3,7 @@
 package store_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/troupe-run/troupe/store"
@@ -11,12 +12,24 @@ import (
 
 func noClose() error { return nil }
 
+// Rows conform for any number of entries between flushes of the index. A store that is
+// opened again recovers the index from the log.
 func TestRowsConform(t *testing.T) {
-	storetest.Run(t, func() func() (storetest.Store, error) {
-		rows := store.Rows{KV: &store.MemoryKV{}}
-		return func() (storetest.Store, error) {
-			end, err := store.Verify(rows.KV, storetest.Node, store.Mark{})
-			return storetest.Store{Log: rows, Reader: rows, End: end, Close: noClose}, err
-		}
-	})
+	for _, entries := range []int{1, 3, 0} {
+		config := store.IndexConfig{Entries: entries}
+		t.Run(fmt.Sprintf("flush after %d", entries), func(t *testing.T) {
+			storetest.Run(t, func() func() (storetest.Store, error) {
+				kv := &store.MemoryKV{}
+				return func() (storetest.Store, error) {
+					end, err := store.Verify(kv, storetest.Node, store.Mark{})
+					if err != nil {
+						return storetest.Store{}, err
+					}
+					index, err := store.RecoverIndex(kv, config)
+					rows := store.Rows{KV: kv, Index: index}
+					return storetest.Store{Log: rows, Reader: rows, End: end, Close: noClose}, err
+				}
+			})
+		})
+	}
 }

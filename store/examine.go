@@ -4,7 +4,9 @@ package store
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -25,8 +27,8 @@ const (
 	FindingsMax = 1000
 	// unreadableMax is the number of unreadable ranges at which Examine ends.
 	unreadableMax = 10_000
-	// referencesMax is the maximum number of referenced blobs that are remembered per
-	// tenant. Above it, no blob of the tenant is counted as unused.
+	// referencesMax is the maximum number of referenced blobs that are remembered. Above
+	// it, no blob is counted as unused.
 	referencesMax = 1 << 21
 )
 
@@ -52,255 +54,451 @@ type Examination struct {
 //
 //   - the chain from its start, and every payload against its digest
 //   - the journal of every actor
-//   - the indexes against the journals
+//   - the indexes against the journals and the log
 //
 // Unlike VerifyAll, Examine continues after a defect and reports all defects. It does
-// not modify the store. It reads all keys in order and holds at most one row, one batch
-// record, and the open runs of one actor without their content. The callback event
-// validates the body of a run event. The callback progress is called every 4,096 keys
-// with the number of keys read so far. Either callback may be nil.
+// not modify the store. It holds at most one batch, and the open runs of one actor
+// without their content. The callback event validates the body of a run event. The callback progress is called every
+// 4,096 keys with the number of keys read so far. Either callback may be nil.
 func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
-	x := examiner{kv: kv, node: node, anchor: anchor, event: event, progress: progress,
-		chain: chainExaminer{intact: true}, references: map[uint64]struct{}{}}
-	origin, err := Origin(kv)
-	if err != nil {
-		x.report([]byte(OriginKey), "", "%v", err)
-	}
-	x.End, x.chain.next = origin, origin.Batch+1
-	x.scan()
-	x.endActor()
-	if x.End.Batch < anchor.Batch {
-		x.report(batchKey(node, x.End.Batch+1), fmt.Sprintf("the batches %d to %d, which had been acknowledged", x.End.Batch+1, anchor.Batch),
-			"the log ends at batch %d, before its anchor at batch %d", x.End.Batch, anchor.Batch)
-	}
-	if x.indexed != x.due {
-		x.findUnexpected()
+	x := examiner{kv: kv, node: node, anchor: anchor, event: event, progress: progress, index: NewIndex(IndexConfig{}),
+		due: map[string]bool{}, references: map[uint64]struct{}{}}
+	for _, check := range []func() error{x.checkLogs, x.checkActors, x.checkRuns, x.checkEvents, x.checkDue, x.checkBlobs, x.checkUnknownKeys} {
+		if err := check(); err != nil {
+			return x.Examination, err
+		}
+		if x.Unreadable >= unreadableMax {
+			x.report([]byte("l/"), "the rest of the store is not examined", "%d ranges of keys cannot be read", unreadableMax)
+			break
+		}
 	}
 	return x.Examination, nil
 }
 
 type examiner struct {
 	Examination
-	kv       KV
-	node     actor.NodeID
-	anchor   Mark
-	event    func([]byte) error
-	progress func(uint64)
-	keys     uint64
-
-	chain  chainExaminer
-	actor  *actorExaminer // actor being read; nil before the first one
-	events eventExaminer
-
-	tenant     string              // tenant of references
-	references map[uint64]struct{} // prefixes of the hashes of referenced blobs
-	due        uint64              // actors with open runs that the expiry index has
-	indexed    uint64              // keys of the expiry index
+	kv         KV
+	node       actor.NodeID
+	anchor     Mark
+	event      func([]byte) error
+	progress   func(uint64)
+	keys       uint64
+	index      *Index              // of the end of the logs
+	due        map[string]bool     // expected keys of the expiry index
+	references map[uint64]struct{} // prefixes of the hashes of the keys of referenced blobs
+	unreadable [][2][]byte         // ranges of keys that the disk cannot read
+	logged     uint64              // entries in the logs
+	accepted   uint64              // runs accepted by the entries
+	told       uint64              // run events in the entries
+	losses     uint64              // findings of lost data
 }
+
+func (x *examiner) rows() Rows { return Rows{KV: x.kv, Index: x.index} }
 
 func (x *examiner) report(where []byte, lost, format string, args ...any) {
 	x.Wrong++
+	if lost != "" {
+		x.losses++
+	}
 	if len(x.Findings) < FindingsMax {
 		x.Findings = append(x.Findings, Finding{string(where), fmt.Sprintf(format, args...), lost})
 	}
 }
 
-// scan passes all keys in order to the method key. If the disk cannot read a range of
-// keys, scan reports the range and continues behind it.
-func (x *examiner) scan() {
-	from, to := []byte("\x00"), []byte("\xff")
+// scan calls the callback each for all keys of a prefix and counts these keys. The
+// prefix MUST end in a slash.
+func (x *examiner) scan(prefix []byte, each func(key, value []byte)) error {
+	return readableKV{x.kv, x}.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		x.count(key, value)
+		each(key, value)
+		return true
+	})
+}
+
+// readableKV continues a scan behind keys that the disk cannot read, which it reports.
+type readableKV struct {
+	KV
+	x *examiner
+}
+
+// Scan implements KV.
+func (k readableKV) Scan(from, to []byte, each func(key, value []byte) bool) error {
 	for {
-		last := slices.Clone(from)
-		err := x.kv.Scan(from, to, func(key, value []byte) bool {
+		last, stopped := slices.Clone(from), false
+		err := k.KV.Scan(from, to, func(key, value []byte) bool {
 			last = append(last[:0], key...)
-			x.Bytes += uint64(len(key) + len(value))
-			if x.keys++; x.progress != nil && x.keys%4096 == 0 {
-				x.progress(x.keys)
+			stopped = !each(key, value)
+			return !stopped
+		})
+		if err == nil || stopped {
+			return nil
+		}
+		from = nextReadable(k.KV, last, to)
+		if !k.x.isReported(from) {
+			k.x.unreadable = append(k.x.unreadable, [2][]byte{last, from})
+			k.x.Unreadable++
+			k.x.report(fmt.Appendf(nil, "keys from %q to %q", last, from), "the values of these keys", "cannot be read: %v", err)
+		}
+		if bytes.Equal(from, to) || k.x.Unreadable >= unreadableMax {
+			return nil
+		}
+	}
+}
+
+// isReported reports whether an earlier scan has met the unreadable keys before the key to.
+func (x *examiner) isReported(to []byte) bool {
+	return slices.ContainsFunc(x.unreadable, func(r [2][]byte) bool {
+		return bytes.Compare(r[0], to) < 0 && bytes.Compare(to, r[1]) <= 0
+	})
+}
+
+func (x *examiner) count(key, value []byte) {
+	x.Bytes += uint64(len(key) + len(value))
+	if x.keys++; x.progress != nil && x.keys%4096 == 0 {
+		x.progress(x.keys)
+	}
+}
+
+// checkLogs checks the logs of all nodes, and recovers the index of their ends. It continues
+// after gaps.
+func (x *examiner) checkLogs() error {
+	nodes, err := logNodes(readableKV{x.kv, x})
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(nodes, x.node) {
+		nodes = append(nodes, x.node)
+	}
+	for _, node := range nodes {
+		if err := x.checkLog(node); err != nil {
+			return err
+		}
+	}
+	if err := x.index.order(x.kv); err != nil {
+		x.report([]byte("l/"), "", "the index cannot be completed: %v", err)
+	}
+	return nil
+}
+
+// checkLog checks the log of a node. It compares the chain with the anchor only for the
+// examined node, because the anchors of others are not known.
+func (x *examiner) checkLog(node actor.NodeID) error {
+	watermark, ok, err := readWatermark(x.kv, node)
+	mark := watermark.batch
+	if err != nil {
+		x.report(watermarkKey(node), "", "%v", err)
+	}
+	if !ok {
+		mark, _ = lastIndexed(readableKV{x.kv, x}, node) // damaged rows are reported with their actors
+		if err == nil && mark > 0 {
+			x.report(watermarkKey(node), "", "is missing, but the rows of the index cover batch %d", mark)
+		}
+	}
+	end, err := Origin(x.kv)
+	if err != nil && node == x.node {
+		x.report([]byte(OriginKey), "", "%v", err)
+	}
+	next, intact := end.Batch+1, true
+	err = scanLog(countedKV{readableKV{x.kv, x}}, node, 1, func(b *storedBatch) bool {
+		key := partKey(node, b.no, 0)
+		if b.no != next {
+			x.report(partKey(node, next, 0), "", "batch %d is missing, the next is %d: its entries cannot be verified", next, b.no)
+			intact = false
+		}
+		next = b.no + 1
+		x.Batches++
+		if b.err != nil {
+			x.report(key, "entries of batch "+fmt.Sprint(b.no), "batch %d: %v", b.no, b.err)
+		}
+		if b.no > mark {
+			if err := x.index.addStored(readableKV{x.kv, x}, node, b, false); err != nil {
+				x.report(key, "", "the index cannot be completed: %v", err)
 			}
-			x.key(key, value)
+		}
+		x.countGroups(node, b)
+		r, err := decodeBatch(b.record)
+		if err != nil {
+			x.report(key, "", "batch %d: %v", b.no, err)
+			intact = false
+			return true
+		}
+		if intact && (r.prev != end.Hash || r.from != end.Pos) {
+			x.report(key, "", "batch %d does not follow the previous batch", b.no)
+		}
+		x.Payloads += uint64(len(r.payloads))
+		err = r.verifyPayloads(x.kv, node, b, func(key []byte, err error) bool {
+			x.report(key, lossOf(key), "batch %d: %v", b.no, err)
 			return true
 		})
+		if err != nil {
+			x.report(key, "", "batch %d: %v", b.no, err)
+		}
+		end, intact = Mark{b.no, r.to, actor.HashOf(b.record)}, true
+		if node == x.node && b.no == x.anchor.Batch && end != x.anchor {
+			x.report(key, "", "batch %d does not match the anchor", b.no)
+		}
+		return true
+	})
+	if err == nil && mark >= next {
+		x.report(watermarkKey(node), "", "the index covers batch %d, the log ends at batch %d", mark, next-1)
+	}
+	if node != x.node || err != nil {
+		return err
+	}
+	if x.End = end; end.Batch < x.anchor.Batch {
+		x.report(partKey(node, end.Batch+1, 0), fmt.Sprintf("the batches %d to %d, which had been acknowledged", end.Batch+1, x.anchor.Batch),
+			"the log ends at batch %d, before its anchor at batch %d", end.Batch, x.anchor.Batch)
+	}
+	return nil
+}
+
+// countedKV counts the keys that a scan passes.
+type countedKV struct{ readableKV }
+
+// Scan implements KV.
+func (k countedKV) Scan(from, to []byte, each func(key, value []byte) bool) error {
+	return k.readableKV.Scan(from, to, func(key, value []byte) bool {
+		k.x.count(key, value)
+		return each(key, value)
+	})
+}
+
+// countGroups counts the entries of a batch and the blobs that they refer to.
+func (x *examiner) countGroups(node actor.NodeID, b *storedBatch) {
+	for i, group := range b.groups {
+		content, err := openGroup(group)
 		if err == nil {
-			return
+			err = unpackEntries(content, noBlob, func(e Entry) error {
+				x.logged++
+				return nil
+			})
 		}
-		from = nextReadable(x.kv, last, to)
-		x.Unreadable++
-		x.report(fmt.Appendf(nil, "keys from %q to %q", last, from), "the values of these keys", "cannot be read: %v", err)
-		if bytes.Equal(from, to) {
-			return
+		if err != nil {
+			key := partKey(node, b.no, b.places[i].Part)
+			x.report(key, lossOf(key), "batch %d: group %d: %v", b.no, b.places[i].Group, err)
 		}
-		if x.Unreadable == unreadableMax {
-			x.report(from, "nothing after this key is examined", "%d ranges of keys cannot be read", unreadableMax)
-			return
-		}
-	}
-}
-
-// key checks one key by its kind.
-func (x *examiner) key(key, value []byte) {
-	parts := strings.Split(string(key), "/")
-	family := ""
-	if parts[0] == "t" && len(parts) > 2 {
-		if family = parts[2]; parts[1] != x.tenant {
-			x.tenant, x.references = parts[1], map[uint64]struct{}{}
-		}
-	}
-	switch {
-	case string(key) == FormatKey, string(key) == OriginKey:
-	case parts[0] == "n" && len(parts) == 3:
-		if parts[1] == string(x.node) {
-			x.checkBatch(key, value)
-		}
-	case family == "a" && len(parts) == 6:
-		x.checkActorRow(actor.ID{Tenant: parts[1], Agent: parts[3], Key: parts[4]}, key, value, parts[5] == "s")
-	case family == "b" && len(parts) == 4:
-		x.checkBlob(key, value, parts[3])
-	case family == "e" && len(parts) == 5:
-		x.checkEvents(key, value, parts[3], len(key)-len(parts[4]))
-	case family == "r" && len(parts) == 4:
-		x.checkOwner(key, value, parts[3])
-	case parts[0] == "x" && len(parts) == 6:
-		x.indexed++
-	default:
-		x.report(key, "", "unknown kind of key")
-	}
-}
-
-// chainExaminer is the position of an examination in the chain of batches.
-type chainExaminer struct {
-	next   uint64 // number of the next batch
-	intact bool   // whether the previous batch could be decoded
-}
-
-// checkBatch checks the next batch of the node and its payloads.
-func (x *examiner) checkBatch(key, value []byte) {
-	c := &x.chain
-	no, err := lastNumber(key, len(nodeKey(x.node)))
-	if err != nil {
-		x.report(key, "", "%v", err)
-		return
-	}
-	if no != c.next {
-		x.report(batchKey(x.node, c.next), "", "batch %d is missing, the next is %d: its entries cannot be verified", c.next, no)
-		c.intact = false
-	}
-	c.next = no + 1
-	x.Batches++
-	r, err := decodeBatch(value)
-	if err != nil {
-		x.report(key, "", "batch %d: %v", no, err)
-		c.intact = false
-		return
-	}
-	if c.intact && (r.prev != x.End.Hash || r.from != x.End.Pos) {
-		x.report(key, "", "batch %d does not follow the previous batch", no)
-	}
-	for _, p := range r.payloads {
-		x.Payloads++
-		if err := verifyPayload(x.kv, x.node, no, p); err != nil {
-			x.report(p.Key, lossOf(p.Key), "batch %d: %v", no, err)
-		}
-	}
-	x.End, c.intact = Mark{no, r.to, actor.HashOf(value)}, true
-	if no == x.anchor.Batch && x.End != x.anchor {
-		x.report(key, "", "batch %d does not match the anchor", no)
 	}
 }
 
 // lossOf describes the data that is lost with the value of a key.
 func lossOf(key []byte) string {
+	switch s, ok := parseScoped(key); {
+	case ok && s.kind == kindSnapshot:
+		return fmt.Sprintf("the state of %s", s.actor)
+	case ok && s.kind == kindIndex:
+		return fmt.Sprintf("the state of %s from there on", s.actor)
+	case ok && s.kind == kindBlob:
+		return "content referenced by an entry"
+	}
 	parts := strings.Split(string(key), "/")
 	switch {
-	case len(parts) == 6 && parts[0] == "t" && parts[2] == "a":
-		return fmt.Sprintf("the state of %s from there on", actor.ID{Tenant: parts[1], Agent: parts[3], Key: parts[4]})
+	case parts[0] == "l":
+		return "entries of the batch"
 	case len(parts) == 5 && parts[2] == "e":
 		return "events of run " + parts[3]
 	case len(parts) == 4 && parts[2] == "r":
 		return "the owner of run " + parts[3]
-	case len(parts) == 4 && parts[2] == "b":
-		return "content referenced by an entry"
 	}
 	return ""
 }
 
-// checkOwner checks the owner of a run. The examination of the actor that accepted the
-// run has compared it with the entry.
-func (x *examiner) checkOwner(key, value []byte, run string) {
-	id, err := actor.ParseCallID(run)
-	if err != nil {
-		x.report(key, "", "%v", err)
-		return
+// checkActors checks every actor that has an index row or a snapshot, or entries after the
+// watermark. Entries that no actor has are missing in the index.
+func (x *examiner) checkActors() error {
+	var last actor.ID
+	losses := x.losses
+	inRows := func(id actor.ID) bool {
+		found := false
+		_ = x.kv.Scan(indexPrefix(id), prefixEnd(indexPrefix(id)), func(_, _ []byte) bool { found = true; return false })
+		return found
 	}
-	x.Runs++
-	if _, err := decodeSummary(id, value); err != nil {
-		x.report(key, lossOf(key), "%v", err)
-	}
-}
-
-// eventExaminer is the position of an examination in the events of a run.
-type eventExaminer struct {
-	run  actor.CallID
-	next uint64 // number of the next event
-}
-
-// checkEvents checks that the events of a run are dense, and passes their bodies to
-// x.event. The argument prefix is the length of the key before the number.
-func (x *examiner) checkEvents(key, value []byte, run string, prefix int) {
-	of, err := actor.ParseCallID(run)
-	if err != nil {
-		x.report(key, "", "%v", err)
-		return
-	}
-	v := &x.events
-	if of != v.run {
-		*v = eventExaminer{of, 1}
-	}
-	err = readEvents(key, prefix, value, func(seq uint64, body []byte) error {
-		x.Events++
-		if seq != v.next {
-			x.report(key, "earlier events of the run", "event %d of run %s is missing, the next is %d", v.next, of, seq)
-		}
-		v.next = seq + 1
-		if x.event == nil {
-			return nil
-		}
-		return x.event(body)
-	})
-	if err != nil {
-		x.report(key, lossOf(key), "%v", err)
-	}
-}
-
-// checkBlob checks a blob against the hash in its key.
-func (x *examiner) checkBlob(key, value []byte, name string) {
-	x.Blobs++
-	_, _, content, err := unseal(value)
-	hash := actor.HashOf(content)
-	if err == nil && hash.String() != name {
-		err = fmt.Errorf("does not match the hash in its key")
-	}
-	if err != nil {
-		x.report(key, lossOf(key), "%v", err)
-		return
-	}
-	if _, ok := x.references[hashPrefix(hash)]; !ok && len(x.references) < referencesMax {
-		x.Unused++
-	}
-}
-
-// findUnexpected reports the keys of the expiry index whose actor has no open run due
-// then.
-func (x *examiner) findUnexpected() {
-	prefix := []byte("x/")
-	//nolint:errcheck // x.scan has reported unreadable keys
-	x.kv.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
-		_, id, err := parseDueKey(key)
+	for _, family := range []byte("msy") {
+		err := x.eachTenant(family, x.scan, func(key, _ []byte) {
+			s, ok := parseScoped(key)
+			switch {
+			case !ok || s.kind == kindBlob:
+			case s.kind == kindIndex && s.actor != last:
+				last = s.actor
+				x.checkActor(last)
+			case s.kind == kindSnapshot && !inRows(s.actor) && x.index.actors[s.actor] == nil:
+				x.report(key, "", "is a snapshot of an actor that has no entry")
+			}
+		})
 		if err != nil {
-			x.report(key, "", "%v", err)
-			return true
+			return err
 		}
-		if want, known := x.expectedDue(id); known && string(want) != string(key) {
+	}
+	for _, id := range x.index.ids {
+		if !inRows(id) {
+			x.checkActor(id)
+		}
+	}
+	if x.Entries != x.logged && x.losses == losses {
+		x.report([]byte("w/"), "the entries that the index does not refer to", "the index refers to %d entries, the logs hold %d", x.Entries, x.logged)
+	}
+	return nil
+}
+
+// eachTenant scans the rows of a family of all tenants.
+func (x *examiner) eachTenant(family byte, scan func(prefix []byte, each func(key, value []byte)) error, each func(key, value []byte)) error {
+	tenants, err := namesAfter(readableKV{x.kv, x}, "t/")
+	if err != nil {
+		return err
+	}
+	for _, tenant := range tenants {
+		if err := scan(tenantKey(tenant, family), each); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkRuns checks that no row names a run that no entry accepted.
+func (x *examiner) checkRuns() error {
+	wrong := x.Wrong
+	err := x.eachTenant('r', x.scan, func(key, value []byte) {
+		parts := strings.Split(string(key), "/")
+		run, err := actor.ParseCallID(parts[len(parts)-1])
+		if err == nil {
+			_, err = decodeSummary(run, value)
+		}
+		if err != nil {
+			x.report(key, lossOf(key), "%v", err)
+		}
+		x.Runs++
+	})
+	for _, key := range x.index.runIDs {
+		if x.index.runs[key].summary == nil {
+			continue
+		}
+		if _, ok, err := x.kv.Get(runKey(key.tenant, key.run)); err == nil && !ok {
+			x.Runs++
+		}
+	}
+	if err == nil && x.Runs != x.accepted && x.Wrong == wrong {
+		x.report([]byte("t/"), "", "the store has owners of %d runs, its entries accepted %d", x.Runs, x.accepted)
+	}
+	return err
+}
+
+// checkEvents checks that the index leads to every event.
+func (x *examiner) checkEvents() error {
+	reader := groupReader{kv: x.kv}
+	wrong := x.Wrong
+	var current actor.CallID // run of the last row
+	var last uint64          // its last event in a row
+	read := func(key []byte, tenant string, run actor.CallID, spans []span) {
+		for _, s := range spans {
+			n := s.first
+			err := reader.events(tenant, run, s, func(ev RunEvent) error {
+				x.Events++
+				if n++; ev.Seq != n-1 {
+					return fmt.Errorf("event %d of run %s is missing, the next is %d", n-1, run, ev.Seq)
+				}
+				return nil
+			})
+			if err == nil && n != s.last+1 {
+				err = fmt.Errorf("event %d of run %s is missing", n, run)
+			}
+			if err != nil {
+				x.report(key, "events of run "+run.String(), "%v", err)
+			}
+		}
+	}
+	err := x.eachTenant('e', x.scan, func(key, value []byte) {
+		parts := strings.Split(string(key), "/")
+		run, err := actor.ParseCallID(parts[min(3, len(parts)-1)])
+		var spans []span
+		if err == nil {
+			spans, err = decodeSpans(value)
+		}
+		if err == nil {
+			var n uint64
+			if n, err = lastNumber(key, len(eventsKey(parts[1], run))); err == nil && (len(spans) == 0 || spans[0].first != n) {
+				err = errors.New("does not begin with the event in its key")
+			}
+		}
+		if err != nil {
+			x.report(key, lossOf(key), "%v", err)
+			return
+		}
+		if run != current {
+			current, last = run, 0
+		}
+		spans = slices.DeleteFunc(spans, func(s span) bool { return s.last <= last }) // also in an earlier row
+		read(key, parts[1], run, spans)
+		if len(spans) > 0 {
+			last = spans[len(spans)-1].last
+		}
+	})
+	for _, key := range x.index.runIDs {
+		read(eventsKey(key.tenant, key.run), key.tenant, key.run, x.index.runs[key].events)
+	}
+	if err == nil && x.Events != x.told && x.Wrong == wrong {
+		x.report([]byte("t/"), "", "the index refers to %d run events, the entries hold %d", x.Events, x.told)
+	}
+	return err
+}
+
+// checkDue compares the expiry index with the open runs.
+func (x *examiner) checkDue() error {
+	err := x.scan([]byte("x/"), func(key, _ []byte) {
+		if !x.due[string(key)] {
 			x.report(key, "", "the expiry index has an actor without an open run due then")
+		}
+		delete(x.due, string(key))
+	})
+	for _, key := range slices.Sorted(maps.Keys(x.due)) {
+		x.report([]byte(key), "", "the expiry index lacks an actor with open runs: they would not resume after a restart")
+	}
+	return err
+}
+
+// checkBlobs checks the hash of each blob and counts the blobs without a reference.
+func (x *examiner) checkBlobs() error {
+	check := func(key, value []byte) {
+		s, ok := parseScoped(key)
+		if !ok || s.kind != kindBlob {
+			return
+		}
+		x.Blobs++
+		if _, ok := x.references[hashPrefix(actor.HashOf(key))]; !ok && len(x.references) < referencesMax {
+			x.Unused++
+		}
+		_, _, content, err := unseal(value)
+		if err == nil && actor.HashOf(content).String() != s.blob {
+			err = errors.New("does not match the hash in its key")
+		}
+		if err != nil {
+			x.report(key, lossOf(key), "%v", err)
+		}
+	}
+	counted := func(prefix []byte, each func(key, value []byte)) error { // the keys were counted before
+		return readableKV{x.kv, x}.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool { each(key, value); return true })
+	}
+	for _, family := range []byte("msy") {
+		if err := x.eachTenant(family, counted, check); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkUnknownKeys reports keys of no known kind.
+func (x *examiner) checkUnknownKeys() error {
+	return readableKV{x.kv, x}.Scan([]byte{0}, []byte{0xff}, func(key, _ []byte) bool {
+		parts := strings.Split(string(key), "/")
+		family := ""
+		if parts[0] == "t" && len(parts) > 2 {
+			family = parts[2]
+		}
+		_, scoped := parseScoped(key)
+		switch {
+		case string(key) == FormatKey, string(key) == OriginKey, scoped, parts[0] == "l" && len(parts) == 4, parts[0] == "w" && len(parts) == 2:
+		case parts[0] == "x" && len(parts) == 6:
+		case family == "e" && len(parts) == 5, family == "r" && len(parts) == 4:
+		default:
+			x.report(key, "", "unknown kind of key")
 		}
 		return true
 	})

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
@@ -19,71 +18,101 @@ type actorExaminer struct {
 	id       actor.ID
 	state    Journal
 	shard    uint16
-	snapshot uint64           // number of the last entry in the snapshot; 0 if none
-	outcomes []EvictedOutcome // outcomes of the snapshot that refer to later entries, in order of these entries
-	broken   bool             // the fold has failed
-
-	lastEvents map[actor.CallID]lastEvent // last events that have not been compared with the stored events
+	n        uint64                  // number of the last entry
+	snapshot uint64                  // number of the last entry in the snapshot; 0 if none
+	outcomes []EvictedOutcome        // outcomes of the snapshot that refer to later entries, in order of these entries
+	broken   bool                    // the fold has failed
+	events   map[actor.CallID]uint64 // number of the last event of each open run
 }
 
-// lastEvent is the number of a run's last event, and the entry that holds it.
-type lastEvent struct{ seq, entry uint64 }
-
-// lastEventsMax is the maximum number of runs whose last event is held.
-const lastEventsMax = 1024
-
-// checkActorRow checks one row of entries. The snapshot is read first, although it is
-// the last row.
-func (x *examiner) checkActorRow(id actor.ID, key, value []byte, snapshot bool) {
-	if x.actor == nil || x.actor.id != id {
-		x.endActor()
-		x.Actors++
-		x.actor = &actorExaminer{id: id, lastEvents: map[actor.CallID]lastEvent{}}
-		if err := x.actor.start(x.kv, x.blob); err != nil {
-			x.report(snapshotKey(id), lossOf(snapshotKey(id)), "%v", err)
-			x.actor.broken = true
+// checkActor checks the snapshot and all entries of an actor, row by row of its index.
+func (x *examiner) checkActor(id actor.ID) {
+	x.Actors++
+	a := &actorExaminer{id: id, events: map[actor.CallID]uint64{}}
+	blob := func(_ *Entry, name actor.Hash) ([]byte, error) { return nil, x.checkReference(id, name) }
+	key := snapshotKey(id)
+	if err := a.start(x.kv, blob); err != nil {
+		x.report(key, lossOf(key), "%v", err)
+		a.broken = true
+	}
+	reader := groupReader{kv: x.kv}
+	read := func(spans []span) {
+		for _, s := range spans {
+			if s.last <= a.n {
+				continue // also in an earlier row
+			}
+			if err := reader.entries(id, s, blob, func(e Entry) error { x.checkEntry(a, s.at, e); return nil }); err != nil {
+				x.report(s.at.key(), "the state of "+id.String()+" from there on", "%v", err)
+			}
 		}
 	}
-	if snapshot {
+	prefix := indexPrefix(id)
+	//nolint:errcheck // readableKV reports errors
+	readableKV{x.kv, x}.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		spans, err := readSpans(key, value)
+		if err != nil {
+			x.report(key, lossOf(key), "%v", err)
+			return true
+		}
+		if n, err := lastNumber(key, len(prefix)); err != nil || len(spans) == 0 || spans[0].first != n {
+			x.report(key, lossOf(key), "does not begin with the entry in its key")
+		}
+		read(spans)
+		return true
+	})
+	tail := x.index.actors[id]
+	if tail != nil {
+		read(tail.spans)
+	}
+	if a.n < a.snapshot {
+		x.report(key, lossOf(key), "holds the state after %d entries, but the index ends at entry %d", a.snapshot, a.n)
+	}
+	x.checkOutcomes(a, max(a.n, a.snapshot)+1)
+	if a.broken {
 		return
 	}
-	if err := readEntries(id, key, value, x.blob, x.checkEntry); err != nil {
-		x.report(key, lossOf(key), "%v", err)
+	x.Open += uint64(len(a.state.Runs))
+	for _, run := range a.state.Runs {
+		x.checkOpen(id, run)
+	}
+	due := a.state.Due()
+	if tail != nil {
+		due = tail.was // the row changes with the next flush
+	}
+	if due != 0 {
+		x.due[string(dueKey(a.shard, due, id))] = true
 	}
 }
 
 // start reads the snapshot of the actor, if it has one.
-func (a *actorExaminer) start(kv KV, blob func(actor.Hash) ([]byte, error)) error {
+func (a *actorExaminer) start(kv KV, blob blobReader) error {
 	key := snapshotKey(a.id)
 	value, ok, err := kv.Get(key)
 	if err != nil || !ok {
 		return err
 	}
-	return readEntries(a.id, key, value, blob, func(e Entry) error {
-		s, ok := e.Record.(Snapshot)
-		if !ok {
-			return fmt.Errorf("key %s: holds %T, not a snapshot", key, e.Record)
-		}
-		state, err := DecodeJournal(s.Journal)
-		if err != nil {
-			return err
-		}
-		a.state, a.shard, a.snapshot = state, e.Shard, e.N
-		a.outcomes = slices.SortedFunc(slices.Values(state.Evicted), func(a, b EvictedOutcome) int { return cmp.Compare(a.N, b.N) })
-		a.state.dropOutcomes()
-		if state.N != e.N {
-			return fmt.Errorf("holds the state after %d entries, want %d", state.N, e.N)
-		}
-		return nil
-	})
+	journal, n, err := readSnapshot(a.id, key, value, blob)
+	if err != nil {
+		return err
+	}
+	if a.state, err = DecodeJournal(journal); err != nil {
+		return err
+	}
+	a.snapshot = n
+	a.outcomes = slices.SortedFunc(slices.Values(a.state.Evicted), func(a, b EvictedOutcome) int { return cmp.Compare(a.N, b.N) })
+	a.state.dropOutcomes()
+	if a.state.N != n {
+		return fmt.Errorf("holds the state after %d entries, want %d", a.state.N, n)
+	}
+	return nil
 }
 
 // fold applies an entry after the snapshot.
 func (a *actorExaminer) fold(e Entry) error {
+	a.shard = e.Shard
 	if a.broken || e.N <= a.snapshot {
 		return nil
 	}
-	a.shard = e.Shard
 	record, err := mapParts(e.Record, func([]actor.Part) ([]actor.Part, error) { return nil, nil })
 	if err == nil {
 		e.Record = record
@@ -93,162 +122,85 @@ func (a *actorExaminer) fold(e Entry) error {
 	return err
 }
 
-// dueKey returns the key of the actor in the expiry index; nil if no run is open.
-func (a *actorExaminer) dueKey() []byte {
-	due := a.state.Due()
-	if due == 0 {
-		return nil
-	}
-	return dueKey(a.shard, due, a.id)
-}
-
-// blob checks that a blob of the current tenant is intact. It returns no content,
-// because the examination does not need it.
-func (x *examiner) blob(name actor.Hash) ([]byte, error) {
+// checkReference checks that a blob is intact.
+func (x *examiner) checkReference(id actor.ID, name actor.Hash) error {
 	if len(x.references) < referencesMax {
-		x.references[hashPrefix(name)] = struct{}{}
+		x.references[hashPrefix(actor.HashOf(blobKey(id, name)))] = struct{}{}
 	}
-	_, err := loadBlob(x.kv, x.tenant, name)
-	return nil, err
+	_, err := loadBlob(x.kv, id, name)
+	return err
 }
 
 func hashPrefix(h actor.Hash) uint64 { return binary.BigEndian.Uint64(h[:]) }
 
-// checkEntry checks one entry of the current actor.
-func (x *examiner) checkEntry(e Entry) error {
-	a := x.actor
+// checkEntry checks one entry of an actor.
+func (x *examiner) checkEntry(a *actorExaminer, at location, e Entry) {
 	x.Entries++
-	x.checkOutcomes(e.N)
+	if a.n++; e.N != a.n {
+		x.report(at.key(), "the state of "+a.id.String()+" from there on", "holds entry %d of %s, want entry %d", e.N, a.id, a.n)
+		a.n, a.broken = e.N, true
+	}
+	x.checkOutcomes(a, e.N)
 	if len(a.outcomes) > 0 && a.outcomes[0].N == e.N {
 		if outcome, ok := e.Record.(Ended); ok && outcome.Call == a.outcomes[0].Call {
 			a.outcomes = a.outcomes[1:]
 		}
-		x.checkOutcomes(e.N + 1)
+		x.checkOutcomes(a, e.N+1)
 	}
 	if err := a.fold(e); err != nil {
 		a.broken = true
-		x.report(actorKey(a.id), "the state of "+a.id.String(), "its entries cannot be folded: %v", err)
+		x.report(at.key(), "the state of "+a.id.String(), "the entries of %s cannot be folded: %v", a.id, err)
 	}
-	for _, ev := range e.Events {
-		if ev.Seq > a.lastEvents[ev.Run].seq {
-			a.lastEvents[ev.Run] = lastEvent{ev.Seq, e.N}
-		}
-	}
+	x.checkEntryEvents(a, at, &e)
 	switch r := e.Record.(type) {
 	case Accepted:
-		x.checkAccepted(r.Call.ID, r.Call.Root)
+		x.accepted++
+		x.checkOwner(RunOwner{Run: r.Call.ID, Root: r.Call.Root, Actor: a.id})
 	case Ended:
 		x.checkEnded(a.id, &r)
-		x.checkLastEvent(r.Call)
+		delete(a.events, r.Call)
 	}
-	if len(a.lastEvents) > lastEventsMax {
-		x.checkLastEvents()
+}
+
+// checkEntryEvents checks that the events of each run are dense, and passes their bodies
+// to x.event.
+func (x *examiner) checkEntryEvents(a *actorExaminer, at location, e *Entry) {
+	for _, ev := range e.Events {
+		x.told++
+		if a.events[ev.Run]++; ev.Seq != a.events[ev.Run] {
+			x.report(at.key(), "events of run "+ev.Run.String(), "holds event %d of run %s, want event %d", ev.Seq, ev.Run, a.events[ev.Run])
+			a.events[ev.Run] = ev.Seq
+		}
+		if x.event == nil {
+			continue
+		}
+		if err := x.event(ev.Body); err != nil {
+			x.report(at.key(), "events of run "+ev.Run.String(), "event %d of run %s: %v", ev.Seq, ev.Run, err)
+		}
 	}
-	return nil
 }
 
 // checkOutcomes reports the outcomes of the snapshot whose entries before n were not
 // found.
-func (x *examiner) checkOutcomes(n uint64) {
-	a := x.actor
+func (x *examiner) checkOutcomes(a *actorExaminer, n uint64) {
 	for len(a.outcomes) > 0 && a.outcomes[0].N < n {
 		o := &a.outcomes[0]
-		x.report(entryKey(a.id, o.N), fmt.Sprintf("the outcome of call %s", o.Call), "holds no outcome of call %s, although the snapshot refers to it", o.Call)
+		x.report(indexKey(a.id, o.N), fmt.Sprintf("the outcome of call %s", o.Call), "entry %d of %s holds no outcome of call %s, although the snapshot refers to it", o.N, a.id, o.Call)
 		a.outcomes = a.outcomes[1:]
 	}
 }
 
-// checkAccepted compares the stored owner of a run with the entry that accepted it.
-func (x *examiner) checkAccepted(run, root actor.CallID) {
-	id := x.actor.id
-	key := runKey(id.Tenant, run)
-	value, ok, err := x.kv.Get(key)
-	if err != nil || !ok {
-		problem := fmt.Sprintf("is missing; the run belongs to %s", id)
-		if err != nil {
-			problem = err.Error()
-		}
-		x.report(key, "the owner of run "+run.String(), "%s", problem)
-		return
+// checkOwner compares the owner of a run with the entry that accepted it.
+func (x *examiner) checkOwner(want RunOwner) {
+	key := runKey(want.Actor.Tenant, want.Run)
+	switch got, ok, err := x.rows().Run(want.Actor.Tenant, want.Run); {
+	case err != nil:
+		x.report(key, lossOf(key), "%v", err)
+	case !ok:
+		x.report(key, lossOf(key), "is missing; the run belongs to %s", want.Actor)
+	case got.Actor != want.Actor:
+		x.report(key, "", "names owner %s, want %s", got.Actor, want.Actor)
+	case got.Root != want.Root:
+		x.report(key, "", "names root %s, want %s", got.Root, want.Root)
 	}
-	switch s, err := decodeSummary(run, value); {
-	case err != nil: // reported by checkOwner
-	case s.Actor != id:
-		x.report(key, "", "names owner %s, want %s", s.Actor, id)
-	case s.Root != root:
-		x.report(key, "", "names root %s, want %s", s.Root, root)
-	}
-}
-
-// checkLastEvents calls checkLastEvent for all runs.
-func (x *examiner) checkLastEvents() {
-	for _, run := range slices.SortedFunc(maps.Keys(x.actor.lastEvents), actor.CallID.Compare) {
-		x.checkLastEvent(run)
-	}
-}
-
-// checkLastEvent checks that the stored events of a run reach the last event in the
-// entries read so far.
-func (x *examiner) checkLastEvent(run actor.CallID) {
-	a := x.actor
-	last, ok := a.lastEvents[run]
-	if !ok {
-		return
-	}
-	delete(a.lastEvents, run)
-	stored := uint64(0)
-	err := x.kv.ScanBack(eventKey(a.id.Tenant, run, 1), eventKey(a.id.Tenant, run, last.seq+1), func(key, value []byte) bool {
-		//nolint:errcheck // checkEvents reports the damage
-		readEvents(key, len(eventsKey(a.id.Tenant, run)), value, func(seq uint64, _ []byte) error {
-			stored = seq
-			return nil
-		})
-		return false
-	})
-	if err == nil && stored < last.seq {
-		x.report(eventKey(a.id.Tenant, run, stored+1), "events of run "+run.String(), "is missing; entry %d of %s has event %d", last.entry, a.id, last.seq)
-	}
-}
-
-// endActor completes the checks of the current actor, if any.
-func (x *examiner) endActor() {
-	a := x.actor
-	if a == nil {
-		return
-	}
-	x.checkOutcomes(a.snapshot + 1)
-	x.checkLastEvents()
-	x.actor = nil
-	if a.broken {
-		return
-	}
-	x.Open += uint64(len(a.state.Runs))
-	for _, run := range a.state.Runs {
-		x.checkOpen(a.id, run)
-	}
-	key := a.dueKey()
-	if key == nil {
-		return
-	}
-	switch _, ok, err := x.kv.Get(key); {
-	case ok:
-		x.due++
-	case err == nil:
-		x.report(key, "", "the expiry index lacks an actor with open runs: they would not resume after a restart")
-	}
-}
-
-// expectedDue returns the key of an actor in the expiry index according to its entries;
-// nil if no run is open. The result known is false if the entries cannot be folded.
-func (x *examiner) expectedDue(id actor.ID) (key []byte, known bool) {
-	a := &actorExaminer{id: id}
-	blob := func(actor.Hash) ([]byte, error) { return nil, nil }
-	if a.start(x.kv, blob) != nil {
-		return nil, false
-	}
-	err := x.kv.Scan(entryKey(id, 1), snapshotKey(id), func(key, value []byte) bool {
-		a.broken = readEntries(id, key, value, blob, a.fold) != nil
-		return !a.broken
-	})
-	return a.dueKey(), err == nil && !a.broken
 }

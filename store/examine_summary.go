@@ -38,10 +38,6 @@ func (x *examiner) compareSummary(id actor.ID, got, want *runs.Summary) {
 // summary reads the summary of a run. It is absent if no such run was accepted, or if
 // its row has version 1. Damage is reported elsewhere.
 func (x *examiner) summary(id actor.ID, run actor.CallID) (runs.Summary, bool) {
-	value, ok, err := x.kv.Get(runKey(id.Tenant, run))
-	if err != nil || !ok {
-		return runs.Summary{}, false
-	}
-	s, err := decodeSummary(run, value)
-	return s, err == nil && s.Status != 0
+	s, ok, err := x.rows().summary(id.Tenant, run)
+	return s, ok && err == nil && s.Status != 0
 }

@@ -34,6 +34,7 @@ func TestExamineComparesSummaries(t *testing.T) {
 		}
 		s := page.All[at]
 		c.change(&s)
+		l.flush()
 		if err := l.m.Apply([]Row{{Key: runKey("default", c.run), Value: appendSummary(nil, &s)}}); err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/runs"
 )
 
 // examinedStore returns a log of two actors and its anchor. Alice has an open run.
@@ -28,7 +27,16 @@ func examinedStore(t *testing.T) (*testLog, Mark) {
 }
 
 func TestExamineIntactStore(t *testing.T) {
+	for _, flushed := range []bool{false, true} {
+		testExamineIntactStore(t, flushed)
+	}
+}
+
+func testExamineIntactStore(t *testing.T, flushed bool) {
 	l, _ := examinedStore(t)
+	if flushed {
+		l.flush()
+	}
 	end, err := VerifyAll(l.m, "n1", Mark{})
 	if err != nil {
 		t.Fatal(err)
@@ -55,6 +63,17 @@ func TestExamineReportsDamageAndLoss(t *testing.T) {
 		return func(m *MemoryKV) { _ = m.Apply([]Row{{Key: []byte(key), Value: []byte(value)}}) }
 	}
 	remove := func(key []byte) func(*MemoryKV) { return func(m *MemoryKV) { m.delete(key) } }
+	part := func(batch uint64) string { return string(partKey("n1", batch, 0)) }
+	drop := func(key []byte, n int) func(*MemoryKV) { // the last n spans of an index row
+		return func(m *MemoryKV) {
+			v, _, _ := m.Get(key)
+			spans, err := decodeSpans(v)
+			if err != nil || len(spans) <= n {
+				panic(fmt.Sprintf("%s: %d spans, %v", key, len(spans), err))
+			}
+			_ = m.Apply([]Row{{Key: key, Value: encodeSpans(spans[:len(spans)-n])}})
+		}
+	}
 	var due []byte
 	for _, c := range []struct {
 		name   string
@@ -63,17 +82,17 @@ func TestExamineReportsDamageAndLoss(t *testing.T) {
 		what   string
 		lost   string
 	}{
-		{"entry changed", func(m *MemoryKV) { corrupt(m, string(entryKey(bob, 2)), 60) }, "/bob/", "differs from the value that was written", "the state of bob/s-1"},
-		{"entry lost", remove(entryKey(bob, 2)), "/bob/", "cannot be folded", "the state of bob/s-1"},
-		{"outcome lost", remove(entryKey(alice, 4)), "/alice/s-1/0000000000000004", "holds no outcome of call", "the outcome of call"},
-		{"last events lost", remove(eventKey("default", run, 4)), "/e/", "is missing", "events of run " + run.String()},
-		{"first events lost", remove(eventKey("default", run, 1)), "/e/", "is missing", "earlier events of the run"},
-		{"all events lost", func(m *MemoryKV) {
-			for _, seq := range []uint64{1, 3, 4} {
-				m.delete(eventKey("default", run, seq))
-			}
-		}, "/e/", "is missing", "events of run " + run.String()},
-		{"events rewritten", put(string(eventKey("default", run, 3)), "x"), "/e/", "", "events of run " + run.String()},
+		{"entry changed", func(m *MemoryKV) { corrupt(m, part(7), 200) }, part(7), "differs from the value that was written", "entries of the batch"},
+		{"part cut", func(m *MemoryKV) { v, _, _ := m.Get([]byte(part(7))); put(part(7), string(v[:len(v)-1]))(m) }, part(7), "", "the state of bob/s-1"},
+		{"index cut", drop(indexKey(bob, 1), 1), "w/", "the index refers to 8 entries, the logs hold 9", ""},
+		{"index row lost", remove(indexKey(bob, 1)), "w/", "the index refers to 5 entries, the logs hold 9", ""},
+		{"index row changed", put(string(indexKey(bob, 1)), "x"), "/i/bob/", "", "the state of bob/s-1"},
+		{"index of another actor", func(m *MemoryKV) { v, _, _ := m.Get(indexKey(alice, 1)); put(string(indexKey(bob, 1)), string(v))(m) }, "l/n1/", "holds an entry of alice/s-1, want bob/s-1", "the state of bob/s-1"},
+		{"index below the snapshot lost", remove(indexKey(alice, 1)), "/a/alice", "is a snapshot of an actor that has no entry", ""},
+		{"last events lost", drop(eventKey("default", run, 1), 1), "t/", "the index refers to 9 run events, the entries hold 10", ""},
+		{"all events lost", remove(eventKey("default", run, 1)), "t/", "the index refers to 6 run events, the entries hold 10", ""},
+		{"events rewritten", put(string(eventKey("default", run, 1)), "x"), "/e/", "", "events of run " + run.String()},
+		{"watermark changed", func(m *MemoryKV) { corrupt(m, "w/n1", 1) }, "w/n1", "checksum mismatch", ""},
 		{"owner lost", remove(runKey("default", run)), "/r/", "is missing; the run belongs to bob/s-1", "the owner of run"},
 		{"owner changed", func(m *MemoryKV) {
 			_ = m.Apply([]Row{{Key: runKey("default", run), Value: appendOwner(nil, alice, run)}})
@@ -81,21 +100,17 @@ func TestExamineReportsDamageAndLoss(t *testing.T) {
 		{"root changed", func(m *MemoryKV) {
 			_ = m.Apply([]Row{{Key: runKey("default", run), Value: appendOwner(nil, bob, actor.CallID{7})}})
 		}, "/r/", "names root ", ""},
-		{"summary changed", func(m *MemoryKV) { corrupt(m, string(runKey("default", run)), 60) }, "/r/", "differs from the row that was written", "the owner of run"},
-		{"summary of the end lost", func(m *MemoryKV) {
-			s := runs.Summary{Run: run, Root: run, Actor: bob, Status: runs.PausedWaitingTool}
-			_ = m.Apply([]Row{{Key: runKey("default", run), Value: appendSummary(nil, &s)}})
-		}, "/r/", "shows ", ""},
-		{"blob changed", func(m *MemoryKV) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "/b/", "", "content"},
-		{"blob lost", remove(blobKey("default", actor.HashOf([]byte(large)))), "/a/", "missing", "the state of"},
-		{"batch lost", remove(batchKey("n1", 2)), "n/n1/0000000000000002", "batch 2 is missing", ""},
-		{"batch changed", func(m *MemoryKV) { corrupt(m, string(batchKey("n1", 2)), 3) }, "n/n1/", "", ""},
-		{"tail lost", func(m *MemoryKV) { m.delete(batchKey("n1", 8)) }, "n/n1/0000000000000008", "before its anchor at batch 8", "the batches 8 to 8"},
+		{"blob changed", func(m *MemoryKV) { corrupt(m, string(blobKey(bob, actor.HashOf([]byte(large)))), 99) }, "/b/", "", "content"},
+		{"blob lost", remove(blobKey(bob, actor.HashOf([]byte(large)))), "l/n1/", "missing", "the state of"},
+		{"batch lost", func(m *MemoryKV) { m.delete([]byte(part(2))) }, part(2), "batch 2 is missing", ""},
+		{"batch changed", func(m *MemoryKV) { corrupt(m, part(2), 5) }, "l/n1/", "", ""},
+		{"tail lost", func(m *MemoryKV) { m.delete([]byte(part(8))) }, part(8), "before its anchor at batch 8", "the batches 8 to 8"},
 		{"index lost", func(m *MemoryKV) { m.delete(due) }, "x/", "lacks an actor", ""},
 		{"unexpected index entry", put("x/0062/00000000000000ff/default/bob/s-1", ""), "x/", "without an open run", ""},
 		{"unknown key", put("t/default/z/1", "?"), "t/default/z/1", "unknown kind of key", ""},
 	} {
 		l, _ := examinedStore(t)
+		l.flush()
 		end, err := VerifyAll(l.m, "n1", Mark{})
 		if err != nil {
 			t.Fatal(err)

@@ -3,8 +3,8 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
-	"strings"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -12,56 +12,97 @@ import (
 // Export passes all entries of a log to the callback each, as a Writer of another log
 // accepts them: actor after actor, the entries of each in order, with the bodies of
 // their events. The snapshot of an actor follows the last entry that it includes.
-// Export holds one row at a time. It stops at the first damage, or with the first
-// error of the callback.
+// Export holds one part of the log at a time. It stops at the first damage, or with the
+// first error of the callback.
 func (r Rows) Export(each func(Entry) error) error {
-	for tenant, next := "", []byte("t/"); ; next = prefixEnd([]byte("t/" + tenant + "/")) {
-		tenant = ""
-		err := r.KV.Scan(next, []byte("t0"), func(key, _ []byte) bool {
-			tenant = strings.Split(string(key), "/")[1]
-			return false
-		})
-		if err != nil || tenant == "" {
-			return err
-		}
-		if err := r.exportTenant(tenant, each); err != nil {
-			return err
-		}
-	}
+	return r.eachActor(func(id actor.ID) error { return r.exportActor(id, each) })
 }
 
-func (r Rows) exportTenant(tenant string, each func(Entry) error) error {
-	prefix := tenantKey(tenant, 'a')
-	var current *exported
-	var failure error
-	err := r.KV.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
-		parts := strings.Split(string(key), "/")
-		if len(parts) != 6 {
-			failure = fmt.Errorf("key %s: unknown kind of key", key)
-			return false
-		}
-		id := actor.ID{Tenant: tenant, Agent: parts[3], Key: parts[4]}
-		if current == nil || current.id != id {
-			if current, failure = r.startExport(id, each); failure != nil {
-				return false
+// eachActor passes every actor with entries to the callback each, until it returns an
+// error.
+func (r Rows) eachActor(each func(actor.ID) error) error {
+	tenants, err := namesAfter(r.KV, "t/")
+	if err != nil {
+		return err
+	}
+	for _, tenant := range tenants {
+		for _, family := range []byte("msy") {
+			var last actor.ID
+			var failure error
+			prefix := tenantKey(tenant, family)
+			err := r.KV.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
+				if s, ok := parseScoped(key); ok && s.kind == kindIndex && s.actor != last {
+					last = s.actor
+					failure = each(last)
+				}
+				return failure == nil
+			})
+			if err := cmp.Or(failure, err); err != nil {
+				return err
 			}
 		}
-		if parts[5] != "s" {
-			failure = readEntries(id, key, value, current.blob, current.entry)
-		} else if current.snapshot != nil {
-			failure = fmt.Errorf("key %s: entry %d, the last in the snapshot, is missing", key, current.snapshot.N)
-		}
-		return failure == nil
-	})
-	if failure != nil {
-		err = failure
 	}
-	return err
+	var newer []actor.ID
+	r.with(func(x *Index) { newer = append(newer, x.ids...) })
+	for _, id := range newer {
+		indexed, err := r.isIndexed(id)
+		if err == nil && !indexed {
+			err = each(id)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isIndexed reports whether an actor has index rows.
+func (r Rows) isIndexed(id actor.ID) (found bool, err error) {
+	prefix := indexPrefix(id)
+	err = r.KV.Scan(prefix, prefixEnd(prefix), func(_, _ []byte) bool {
+		found = true
+		return false
+	})
+	return found, err
+}
+
+func (r Rows) exportActor(id actor.ID, each func(Entry) error) error {
+	x := exported{id: id, each: each}
+	key := snapshotKey(id)
+	value, ok, err := r.KV.Get(key)
+	if err != nil {
+		return err
+	}
+	if ok {
+		_, _, content, err := unseal(value)
+		if err == nil {
+			err = unpackEntries(content, r.blob, x.keepSnapshot)
+		}
+		if err != nil {
+			return fmt.Errorf("key %s: %w", key, err)
+		}
+	}
+	var tail []span
+	r.with(func(x *Index) {
+		if a := x.actors[id]; a != nil {
+			tail = append(tail, a.spans...)
+		}
+	})
+	spans, err := r.spans(indexPrefix(id), indexKey(id, 1), tail)
+	if err != nil {
+		return err
+	}
+	reader := groupReader{kv: r.KV}
+	for _, s := range spans {
+		if err := reader.entries(id, s, r.blob, x.entry); err != nil {
+			return err
+		}
+	}
+	return x.end()
 }
 
 // exported is the position of an export in the entries of one actor.
 type exported struct {
-	rows     Rows
 	id       actor.ID
 	n        uint64 // number of the last entry
 	snapshot *Entry // not yet exported; nil if there is none
@@ -69,38 +110,26 @@ type exported struct {
 	each     func(Entry) error
 }
 
-// startExport reads the snapshot of an actor, if it has one.
-func (r Rows) startExport(id actor.ID, each func(Entry) error) (*exported, error) {
-	x := &exported{rows: r, id: id, each: each}
-	key := snapshotKey(id)
-	value, ok, err := r.KV.Get(key)
-	if err != nil || !ok {
-		return x, err
+func (x *exported) keepSnapshot(e Entry) error {
+	if e.Actor != x.id {
+		return fmt.Errorf("holds an entry of %s", e.Actor)
 	}
-	return x, readEntries(id, key, value, x.blob, func(e Entry) error {
-		x.snapshot = &e
-		return nil
-	})
+	x.snapshot = &e
+	return nil
 }
 
-func (x *exported) blob(name actor.Hash) ([]byte, error) {
-	return loadBlob(x.rows.KV, x.id.Tenant, name)
-}
-
-// entry passes on the next entry, and the snapshot if it is due.
+// entry passes on the next entry with the summary of its run, and the snapshot if it is
+// due.
 func (x *exported) entry(e Entry) error {
 	if x.n++; e.N != x.n {
-		return fmt.Errorf("key %s: is missing, the next is entry %d", entryKey(x.id, x.n), e.N)
-	}
-	if err := x.addBodies(e.Events); err != nil {
-		return err
+		return fmt.Errorf("entry %d of %s is missing, the next is entry %d", x.n, x.id, e.N)
 	}
 	summary, changed, err := x.state.ApplyEntrySummarized(e)
 	if err != nil {
 		return err
 	}
 	x.state.dropOutcomes()
-	if changed {
+	if e.Summary = nil; changed {
 		e.Summary = &summary
 	}
 	if err := x.each(e); err != nil {
@@ -114,22 +143,10 @@ func (x *exported) entry(e Entry) error {
 	return x.each(snapshot)
 }
 
-// addBodies reads the bodies of events, which are in order for each run.
-func (x *exported) addBodies(events []RunEvent) error {
-	for len(events) > 0 {
-		n := 1
-		for n < len(events) && events[n].Run == events[0].Run && events[n].Seq == events[n-1].Seq+1 {
-			n++
-		}
-		stored, err := x.rows.Events(x.id.Tenant, events[0].Run, events[0].Seq-1, n)
-		if err != nil {
-			return err
-		}
-		if len(stored) != n {
-			return fmt.Errorf("key %s: is missing", eventKey(x.id.Tenant, events[0].Run, events[0].Seq+uint64(len(stored))))
-		}
-		copy(events, stored)
-		events = events[n:]
+// end returns an error if the last entry of the snapshot is missing.
+func (x *exported) end() error {
+	if x.snapshot != nil {
+		return fmt.Errorf("entry %d of %s, the last in its snapshot, is missing", x.snapshot.N, x.id)
 	}
 	return nil
 }

@@ -105,7 +105,29 @@ type testLog struct {
 
 func newTestLog(t testing.TB) *testLog {
 	m := &MemoryKV{}
-	return &testLog{t, NewWriter(WriterConfig{Node: "n1"}), m, Rows{m}}
+	return &testLog{t, NewWriter(WriterConfig{Node: "n1"}), m, Rows{KV: m, Index: NewIndex(IndexConfig{})}}
+}
+
+// flush moves the index to rows.
+func (l *testLog) flush() {
+	l.t.Helper()
+	if err := l.m.Apply(l.Index.Rows()); err != nil {
+		l.t.Fatal(err)
+	}
+	l.Index.Clear()
+}
+
+// recovered reads rows with an index that is recovered from them.
+func recovered(t interface {
+	Helper()
+	Fatal(...any)
+}, kv KV) Rows {
+	t.Helper()
+	index, err := RecoverIndex(kv, IndexConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Rows{KV: kv, Index: index}
 }
 
 func (l *testLog) write(entries ...Entry) Mark {
@@ -115,6 +137,9 @@ func (l *testLog) write(entries ...Entry) Mark {
 	for b, ok := l.w.Next(); ok; b, ok = l.w.Next() {
 		if err := l.m.Apply(b.Rows); err != nil {
 			l.t.Fatal(err)
+		}
+		if l.Index.Add(&b) {
+			l.flush()
 		}
 		l.w.Written(b.No)
 		l.w.Synced(b.No)

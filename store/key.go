@@ -12,7 +12,7 @@ import (
 )
 
 // FormatVersion is the version of the layout of keys, values and the chain.
-const FormatVersion = 1
+const FormatVersion = 2
 
 // FormatKey is the key whose value is FormatVersion in decimal.
 const FormatKey = "format"
@@ -21,22 +21,30 @@ const FormatKey = "format"
 // them. Names are verbatim and never contain a slash. Numbers are 16 hexadecimal
 // digits, so byte order is numeric order.
 //
-//	t/<tenant>/a/<agent>/<key>/<n>   entries from number n on
-//	t/<tenant>/a/<agent>/<key>/s     snapshot; its value contains its number
-//	t/<tenant>/r/<run>               summary of a run
-//	t/<tenant>/e/<run>/<seq>         run events from seq on, one line each
-//	t/<tenant>/b/<sha256>            blob
+//	l/<node>/<batch>/<part>   the log: entries of a batch; part 0 begins with the batch record
+//	w/<node>                  watermark: the index rows cover the log up to this batch
+//	t/<tenant>/s/<session>/…  rows of a session
+//	t/<tenant>/m/<agent>/…    rows of an agent's actor under DefaultKey
+//	t/<tenant>/y/<agent>/<key>/…   rows of the runtime's own actors
+//	  …a/<agent>              snapshot of an actor; its value contains its number
+//	  …i/<agent>/<n>          index: places of an actor's entries from number n on
+//	  …b/<sha256>             blob
+//	t/<tenant>/r/<run>        owner of a run
+//	t/<tenant>/e/<run>/<seq>  index: places of the run's events from seq on
 //	x/<shard>/<due>/<tenant>/<agent>/<key>   expiry index: an actor with open runs; <due> is their earliest deadline
-//	n/<node>/<batch>                 batch record
-//	format                           FormatVersion
-//	origin                           mark at which the chain begins, if it is not the start of the log
+//	format                    FormatVersion
+//	origin                    mark at which the chain begins, if it is not the start of the log
 type keyBuilder []byte
 
-func tenantKey(tenant string, family byte) keyBuilder {
-	return appendTenantKey(make(keyBuilder, 0, 128), tenant, family)
-}
+// The kinds of rows in the range of a session.
+const (
+	kindSnapshot = 'a'
+	kindBlob     = 'b'
+	kindIndex    = 'i'
+)
 
-func appendTenantKey(k keyBuilder, tenant string, family byte) keyBuilder {
+func tenantKey(tenant string, family byte) keyBuilder {
+	k := make(keyBuilder, 0, 128)
 	k = append(k, "t/"...)
 	k = append(k, tenant...)
 	return append(k, '/', family, '/')
@@ -50,12 +58,35 @@ func (k keyBuilder) number(n uint64) keyBuilder {
 	return hex.AppendEncode(k, b[:])
 }
 
-func actorKey(id actor.ID) keyBuilder { return tenantKey(id.Tenant, 'a').name(id.Agent).name(id.Key) }
+func (k keyBuilder) kind(kind byte) keyBuilder { return append(k, kind, '/') }
 
-func entryKey(id actor.ID, n uint64) []byte { return actorKey(id).number(n) }
+// scopeKey returns the prefix of the rows that live and end together with those of the
+// actor: the rows of its session, if it has one.
+func scopeKey(id actor.ID) keyBuilder {
+	session, ok := id.Session()
+	switch {
+	case ok:
+		return tenantKey(id.Tenant, 's').name(session)
+	case id.Key == actor.DefaultKey:
+		return tenantKey(id.Tenant, 'm').name(id.Agent)
+	default:
+		return tenantKey(id.Tenant, 'y').name(id.Agent).name(id.Key)
+	}
+}
 
-// snapshotKey returns the key of an actor's snapshot, which sorts after all its entries.
-func snapshotKey(id actor.ID) []byte { return append(actorKey(id), 's') }
+// SnapshotKey returns the key of an actor's snapshot.
+func SnapshotKey(id actor.ID) []byte { return snapshotKey(id) }
+
+func snapshotKey(id actor.ID) []byte { return append(scopeKey(id).kind(kindSnapshot), id.Agent...) }
+
+// indexPrefix returns the prefix of the rows with the places of an actor's entries.
+func indexPrefix(id actor.ID) keyBuilder { return scopeKey(id).kind(kindIndex).name(id.Agent) }
+
+func indexKey(id actor.ID, n uint64) []byte { return indexPrefix(id).number(n) }
+
+func blobKey(id actor.ID, blob actor.Hash) []byte {
+	return hex.AppendEncode(scopeKey(id).kind(kindBlob), blob[:])
+}
 
 func runKey(tenant string, run actor.CallID) []byte {
 	return run.AppendTo(tenantKey(tenant, 'r'))
@@ -69,8 +100,56 @@ func eventKey(tenant string, run actor.CallID, seq uint64) []byte {
 	return eventsKey(tenant, run).number(seq)
 }
 
-func blobKey(tenant string, blob actor.Hash) []byte {
-	return hex.AppendEncode(tenantKey(tenant, 'b'), blob[:])
+// scopedKey is a parsed key of a row in the range of a session, of an agent's actor under
+// DefaultKey, or of a system actor.
+type scopedKey struct {
+	kind  byte
+	actor actor.ID // of a snapshot or an index row; of a blob only its scope
+	n     uint64   // first number of an index row
+	blob  string   // hash of a blob
+}
+
+// parseScoped parses keys made by snapshotKey, indexKey and blobKey.
+func parseScoped(key []byte) (s scopedKey, ok bool) {
+	parts := strings.Split(string(key), "/")
+	if len(parts) < 6 || parts[0] != "t" {
+		return s, false
+	}
+	s.actor.Tenant = parts[1]
+	rest := parts[4:]
+	switch parts[2] {
+	case "s":
+		s.actor.Key = parts[3]
+	case "m":
+		s.actor.Agent, s.actor.Key = parts[3], actor.DefaultKey
+	case "y":
+		s.actor.Agent, s.actor.Key, rest = parts[3], parts[4], parts[5:]
+	default:
+		return s, false
+	}
+	if len(rest) < 2 || len(rest[0]) != 1 {
+		return s, false
+	}
+	switch s.kind = rest[0][0]; {
+	case s.kind == kindBlob && len(rest) == 2:
+		s.blob = rest[1]
+		return s, true
+	case s.kind == kindSnapshot && len(rest) == 2:
+		s.actor.Agent = rest[1]
+		return s, string(snapshotKey(s.actor)) == string(key)
+	case s.kind == kindIndex && len(rest) == 3:
+		s.actor.Agent = rest[1]
+		n, err := lastNumber(key, len(key)-len(rest[2]))
+		s.n = n
+		return s, err == nil && string(indexKey(s.actor, n)) == string(key)
+	}
+	return s, false
+}
+
+// ActorOfKey returns the actor of a snapshot or an index row.
+func ActorOfKey(key []byte) (id actor.ID, ok bool) {
+	s, ok := parseScoped(key)
+	return s.actor, ok && s.kind != kindBlob
 }
 
 func shardKey(shard uint16) keyBuilder {
@@ -109,11 +188,43 @@ func parseDueKey(key []byte) (shard uint16, id actor.ID, err error) {
 	return shard, id, nil
 }
 
-func nodeKey(node actor.NodeID) keyBuilder {
-	return append(make(keyBuilder, 0, 96), "n/"...).name(string(node))
+func logKey(node actor.NodeID) keyBuilder {
+	return append(make(keyBuilder, 0, 96), "l/"...).name(string(node))
 }
 
-func batchKey(node actor.NodeID, batch uint64) []byte { return nodeKey(node).number(batch) }
+func batchKey(node actor.NodeID, batch uint64) keyBuilder {
+	return append(logKey(node).number(batch), '/')
+}
+
+func partKey(node actor.NodeID, batch uint64, part uint32) []byte {
+	return shortNumber(batchKey(node, batch), part)
+}
+
+// shortNumber appends a number of 8 hexadecimal digits.
+func shortNumber(k keyBuilder, n uint32) keyBuilder {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], n)
+	return hex.AppendEncode(k, b[:])
+}
+
+// parsePartKey returns the batch and the part of a key of a node's log. The argument
+// prefix is the length of the result of logKey.
+func parsePartKey(key []byte, prefix int) (batch uint64, part uint32, err error) {
+	var raw [12]byte
+	if len(key) != prefix+16+1+8 || key[prefix+16] != '/' {
+		return 0, 0, fmt.Errorf("key %q: is not a key of the log", key)
+	}
+	_, err = hex.Decode(raw[:8], key[prefix:prefix+16])
+	if err == nil {
+		_, err = hex.Decode(raw[8:], key[prefix+17:])
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("key %q: is not a key of the log", key)
+	}
+	return binary.BigEndian.Uint64(raw[:8]), binary.BigEndian.Uint32(raw[8:]), nil
+}
+
+func watermarkKey(node actor.NodeID) []byte { return append([]byte("w/"), node...) }
 
 // lastNumber parses the number that follows the first prefix bytes of key.
 func lastNumber(key []byte, prefix int) (uint64, error) {

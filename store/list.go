@@ -3,7 +3,9 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/mutant"
@@ -28,43 +30,85 @@ func (r Rows) Runs(tenant string, f runs.Filter, before actor.CallID, limit int)
 	if !last.IsZero() {
 		to = runKey(tenant, last)
 	}
-	var page runs.Page
-	var previous actor.CallID
-	var failure error
-	budget := ListedRowsMax
+	l := listing{rows: r, tenant: tenant, filter: f, limit: limit, budget: ListedRowsMax}
+	newer := r.newerSummaries(tenant, first, last)
 	err := r.KV.ScanBack(runKey(tenant, first), to, func(key, value []byte) bool {
-		if len(page.All) >= limit || budget <= 0 {
-			if !mutant.On("list-ends-with-its-page") {
-				page.Next = previous
+		run, err := actor.ParseCallID(string(key[len(prefix):]))
+		for err == nil && len(newer) > 0 && newer[0].Run.Compare(run) > 0 {
+			if !l.add(newer[0]) {
+				return false
 			}
-			return false
+			newer = newer[1:]
 		}
 		var s runs.Summary
-		s.Run, failure = actor.ParseCallID(string(key[len(prefix):]))
-		if failure == nil {
-			s, failure = decodeSummary(s.Run, value)
+		switch {
+		case err != nil:
+		case len(newer) > 0 && newer[0].Run == run:
+			s, newer = newer[0], newer[1:]
+		default:
+			s, err = decodeSummary(run, value)
 		}
-		budget--
-		if failure == nil && s.Status == 0 {
-			s, failure = r.foldSummary(tenant, s)
-			budget -= rowsPerFold
-		}
-		if failure != nil {
-			failure = fmt.Errorf("key %s: %w", key, failure)
+		if err != nil {
+			l.failure = fmt.Errorf("key %s: %w", key, err)
 			return false
 		}
-		if previous = s.Run; f.Selects(&s) {
-			page.All = append(page.All, s)
-		}
-		return true
+		return l.add(s)
 	})
-	if failure != nil {
-		err = failure
+	for err == nil && l.failure == nil && len(newer) > 0 && l.add(newer[0]) {
+		newer = newer[1:]
 	}
-	if err != nil {
+	if err := cmp.Or(l.failure, err); err != nil {
 		return runs.Page{}, err
 	}
-	return page, nil
+	return l.page, nil
+}
+
+// newerSummaries returns the summaries in the Index of runs from first on and before last,
+// which may be zero, newest first.
+func (r Rows) newerSummaries(tenant string, first, last actor.CallID) (all []runs.Summary) {
+	r.with(func(x *Index) {
+		for _, key := range x.runIDs {
+			if t := x.runs[key]; key.tenant == tenant && t.summary != nil && key.run.Compare(first) >= 0 && (last.IsZero() || key.run.Compare(last) < 0) {
+				all = append(all, *t.summary)
+			}
+		}
+	})
+	slices.SortFunc(all, func(a, b runs.Summary) int { return b.Run.Compare(a.Run) })
+	return all
+}
+
+// listing is a page of runs that is being read.
+type listing struct {
+	rows     Rows
+	tenant   string
+	filter   runs.Filter
+	limit    int
+	budget   int
+	page     runs.Page
+	previous actor.CallID
+	failure  error
+}
+
+// add adds a run if the filter selects it. It returns false if the page is complete.
+func (l *listing) add(s runs.Summary) bool {
+	if len(l.page.All) >= l.limit || l.budget <= 0 {
+		if !mutant.On("list-ends-with-its-page") {
+			l.page.Next = l.previous
+		}
+		return false
+	}
+	l.budget--
+	if s.Status == 0 {
+		if s, l.failure = l.rows.foldSummary(l.tenant, s); l.failure != nil {
+			l.failure = fmt.Errorf("key %s: %w", runKey(l.tenant, s.Run), l.failure)
+			return false
+		}
+		l.budget -= rowsPerFold
+	}
+	if l.previous = s.Run; l.filter.Selects(&s) {
+		l.page.All = append(l.page.All, s)
+	}
+	return true
 }
 
 // foldSummary returns the summary of a run by its events. The argument owner has its

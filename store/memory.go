@@ -31,8 +31,8 @@ type Memory struct {
 	events map[tenantRun][]RunEvent
 }
 
-// actorEntries are the entries of an actor. Each is encoded without the bodies of its
-// events.
+// actorEntries are the entries of an actor. Each is encoded without its summary and
+// without the bodies of its events.
 type actorEntries struct {
 	all      [][]byte // entry n at index n-1
 	snapshot []byte   // the newest one; nil if there is none
@@ -121,6 +121,7 @@ func (m *Memory) storeEntry(e *Entry) {
 		m.actors[e.Actor] = a
 	}
 	bare := *e
+	bare.Summary = nil
 	bare.Events = make([]RunEvent, len(e.Events))
 	for i, ev := range e.Events {
 		bare.Events[i] = RunEvent{Run: ev.Run, Seq: ev.Seq}

@@ -11,12 +11,21 @@ import (
 )
 
 // Outcomes referenced by a snapshot are read from their entries, including their
-// blobs. An entry may be at any position in a row.
+// blobs. An entry may be at any position in a group.
 func TestOutcomeFromEntry(t *testing.T) {
+	for _, flushed := range []bool{false, true} {
+		testOutcomeFromEntry(t, flushed)
+	}
+}
+
+func testOutcomeFromEntry(t *testing.T, flushed bool) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept("hi"), s.end("first"), s.accept("hi"), s.end(large))
 	l.write(s.accept("hi"), s.end("third"))
 	l.write(s.snapshot(l))
+	if flushed {
+		l.flush()
+	}
 	j := s.journal(l)
 	for i, want := range []string{"first", large, "third"} {
 		reply, n := j.Outcome(s.run(uint64(i + 1)))
@@ -28,7 +37,7 @@ func TestOutcomeFromEntry(t *testing.T) {
 			t.Errorf("entry %d: got outcome %.40q, error %v", n, actor.TextOf(e.Reply.Parts), err)
 		}
 	}
-	for n, want := range map[uint64]string{5: "0000000000000005: entry 5 is not an outcome", 9: "0000000000000005: entry 9 is not an outcome"} {
+	for n, want := range map[uint64]string{5: "l/n1/0000000000000002/00000000: entry 5 of alice/s-1 is not an outcome", 9: "entry 9 of alice/s-1 is missing"} {
 		if _, err := l.Outcome(s.id, n); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("entry %d: got error %v", n, err)
 		}
@@ -36,7 +45,7 @@ func TestOutcomeFromEntry(t *testing.T) {
 	if _, err := l.Outcome(actor.NewID("bob", ""), 1); err == nil || !strings.Contains(err.Error(), "is missing") {
 		t.Errorf("unknown actor: got error %v", err)
 	}
-	l.m.delete(blobKey("default", actor.HashOf([]byte(large))))
+	l.m.delete(blobKey(s.id, actor.HashOf([]byte(large))))
 	if _, err := l.Outcome(s.id, 4); err == nil || !strings.Contains(err.Error(), "is missing") {
 		t.Errorf("missing blob: got error %v", err)
 	}

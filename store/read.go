@@ -4,16 +4,24 @@ package store
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/runs"
 )
 
-// Rows is a Log that is stored as rows of a KV, and its Reader. If a value is damaged or
-// missing, the error names its key.
-type Rows struct{ KV KV }
+// Rows is a Log that is stored as rows of a KV, and its Reader. It reads the Index of the
+// end of the log first and the rows then, because a flush moves data from the Index to the
+// rows. If a value is damaged or missing, the error names its key.
+type Rows struct {
+	KV    KV
+	Index *Index
+	With  func(read func()) // runs a function that reads the Index; a host excludes changes of the Index in the meantime. May be nil
+}
 
 var (
 	_ Log    = Rows{}
@@ -22,63 +30,95 @@ var (
 
 // Append implements Log. It does not check the epochs of the batch: a KV has no owner of
 // shards.
-func (r Rows) Append(b *Batch) error { return r.KV.Apply(b.Rows) }
+func (r Rows) Append(b *Batch) error {
+	err := r.KV.Apply(b.Rows)
+	full := false
+	if err == nil {
+		r.with(func(x *Index) { full = x.Add(b) })
+	}
+	if err != nil || !full {
+		return err
+	}
+	if err := r.KV.Apply(r.Index.Rows()); err != nil {
+		return err
+	}
+	r.with((*Index).Clear)
+	return nil
+}
 
 // Settle implements Log.
 func (r Rows) Settle(b *Batch) (bool, error) {
-	key := batchKey(b.Node, b.No)
-	record, ok, err := r.KV.Get(key)
-	if err == nil && ok && actor.HashOf(record) != b.Hash {
+	key := partKey(b.Node, b.No, 0)
+	value, ok, err := r.KV.Get(key)
+	if err != nil || !ok {
+		return false, err
+	}
+	record, _, err := decodePart(0, value)
+	if err == nil && actor.HashOf(record) != b.Hash {
 		err = fmt.Errorf("key %s: holds another batch", key)
 	}
-	return ok && err == nil, err
+	return err == nil, err
 }
 
 // Sync implements Log. A KV has made its rows durable when Apply returns.
 func (r Rows) Sync(uint64) error { return nil }
 
-// Load implements Reader.
-//
-// Load scans in descending order, starting with the snapshot, if any. The number
-// of the snapshot determines the end of the scan, so a single scan suffices. A second
-// scan would be expensive, because the fixed cost of a scan exceeds the cost of its
-// data.
-func (r Rows) Load(id actor.ID) (Saved, error) {
-	blob := func(h actor.Hash) ([]byte, error) { return loadBlob(r.KV, id.Tenant, h) }
-	var saved Saved
-	var rows []Row // entries after the snapshot, in descending order
-	var failure error
-	n := uint64(0)
-	snapshot, prefix := snapshotKey(id), len(actorKey(id))
-	err := r.KV.ScanBack(entryKey(id, 1), append(snapshot, 0), func(key, value []byte) bool {
-		if bytes.Equal(key, snapshot) {
-			saved.Snapshot, n, failure = readSnapshot(id, key, value, blob)
-			return failure == nil
-		}
-		var at uint64
-		if at, failure = lastNumber(key, prefix); failure != nil || at <= n {
-			return false
-		}
-		rows = append(rows, Row{Key: bytes.Clone(key), Value: bytes.Clone(value)})
-		return true
-	})
-	if failure != nil {
-		err = failure
+// with runs a function that reads the Index.
+func (r Rows) with(read func(*Index)) {
+	switch {
+	case r.With != nil:
+		r.With(func() { read(r.Index) })
+	case r.Index != nil:
+		read(r.Index)
 	}
+}
+
+// Load implements Reader. It restores blobs in the records.
+func (r Rows) Load(id actor.ID) (Saved, error) {
+	var tail []span
+	r.with(func(x *Index) {
+		if a := x.actors[id]; a != nil {
+			tail = slices.Clone(a.spans)
+		}
+	})
+	var saved Saved
+	n := uint64(0)
+	key := snapshotKey(id)
+	value, ok, err := r.KV.Get(key)
 	if err != nil {
 		return Saved{}, err
 	}
-	for _, row := range slices.Backward(rows) {
-		if at, _ := lastNumber(row.Key, prefix); at != n+1 {
-			return Saved{}, fmt.Errorf("key %s: is missing, the next is %s", entryKey(id, n+1), row.Key)
+	if ok {
+		if saved.Snapshot, n, err = readSnapshot(id, key, value, r.blob); err != nil {
+			return Saved{}, err
 		}
-		err := readEntries(id, row.Key, row.Value, blob, func(e Entry) error {
-			if n++; e.N != n {
-				return fmt.Errorf("key %s: holds entry %d, want entry %d", row.Key, e.N, n)
+	}
+	spans, err := r.spans(indexPrefix(id), indexKey(id, n+1), tail)
+	if err != nil {
+		return Saved{}, err
+	}
+	reader := groupReader{kv: r.KV}
+	for _, s := range spans {
+		if s.last <= n {
+			continue
+		}
+		err := reader.entries(id, s, r.blob, func(e Entry) error {
+			if e.N <= n {
+				return nil
 			}
+			if n++; e.N != n {
+				return fmt.Errorf("holds entry %d, want entry %d", e.N, n)
+			}
+			for i := range e.Events {
+				e.Events[i].Body = nil // a journal needs only the number
+			}
+			e.Summary = nil
 			saved.Entries = append(saved.Entries, e)
 			return nil
 		})
+		if err == nil && n != s.last {
+			err = fmt.Errorf("key %s: ends at entry %d of %s, want entry %d", s.at.key(), n, id, s.last)
+		}
 		if err != nil {
 			return Saved{}, err
 		}
@@ -86,66 +126,159 @@ func (r Rows) Load(id actor.ID) (Saved, error) {
 	return saved, nil
 }
 
-// Outcome implements Reader. The entry is in the last row that starts at n or before.
-func (r Rows) Outcome(id actor.ID, n uint64) (Ended, error) {
-	var outcome Ended
-	failure := fmt.Errorf("key %s: is missing", entryKey(id, n))
-	err := r.KV.ScanBack(entryKey(id, 1), entryKey(id, n+1), func(key, value []byte) bool {
-		failure = readEntries(id, key, value, func(h actor.Hash) ([]byte, error) { return loadBlob(r.KV, id.Tenant, h) }, func(e Entry) error {
-			if ended, ok := e.Record.(Ended); ok && e.N == n {
-				outcome = ended
-			}
-			return nil
-		})
-		if failure == nil && outcome.Call.IsZero() {
-			failure = fmt.Errorf("key %s: entry %d is not an outcome", key, n)
+// spans returns the spans of the index rows with a prefix, from the row that covers the
+// key from on, and of the tail. The spans are in ascending order. It is one scan, because a
+// flush between two would leave a gap.
+func (r Rows) spans(prefix keyBuilder, from []byte, tail []span) ([]span, error) {
+	all := tail
+	var failure error
+	err := r.KV.ScanBack(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+		var s []span
+		if s, failure = readSpans(key, value); failure == nil {
+			all = append(all, s...)
 		}
-		return false
+		return failure == nil && bytes.Compare(key, from) > 0
 	})
-	if err == nil && !mutant.On("unread-outcome-empty") {
-		err = failure
+	if err := cmp.Or(failure, err); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(all, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+	// A flush between the two reads shows the tail twice.
+	return slices.CompactFunc(all, func(a, b span) bool { return a == b }), nil
+}
+
+func readSpans(key, value []byte) ([]span, error) {
+	spans, err := decodeSpans(value)
+	if err != nil {
+		return nil, fmt.Errorf("key %s: %w", key, err)
+	}
+	return spans, nil
+}
+
+func (l location) key() []byte { return partKey(l.node, l.batch, l.Part) }
+
+// groupReader reads groups of entries. It keeps the last part, because consecutive groups
+// are often in the same one.
+type groupReader struct {
+	kv     KV
+	at     location // of the part; its group is 0
+	groups [][]byte
+}
+
+// group returns the content of a group without its salt.
+func (g *groupReader) group(at location) ([]byte, error) {
+	part := at
+	part.Group = 0
+	if g.groups == nil || g.at != part {
+		value, ok, err := g.kv.Get(at.key())
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			return nil, fmt.Errorf("key %s: is missing", at.key())
+		}
+		if _, g.groups, err = decodePart(at.Part, value); err != nil {
+			g.groups = nil
+			return nil, fmt.Errorf("key %s: %w", at.key(), err)
+		}
+		g.at = part
+	}
+	if int(at.Group) >= len(g.groups) {
+		return nil, fmt.Errorf("key %s: holds %d groups, want group %d", at.key(), len(g.groups), at.Group)
+	}
+	content, err := openGroup(g.groups[at.Group])
+	if err != nil {
+		return nil, fmt.Errorf("key %s: %w", at.key(), err)
+	}
+	return content, nil
+}
+
+// entries passes the entries of a span to the callback each. Errors name the key.
+func (g *groupReader) entries(id actor.ID, s span, blob blobReader, each func(Entry) error) error {
+	content, err := g.group(s.at)
+	if err != nil {
+		return err
+	}
+	err = unpackEntries(content, blob, func(e Entry) error {
+		switch {
+		case e.Actor != id:
+			return fmt.Errorf("holds an entry of %s, want %s", e.Actor, id)
+		case e.N < s.first || e.N > s.last:
+			return nil
+		}
+		return each(e)
+	})
+	if err != nil {
+		return fmt.Errorf("key %s: %w", s.at.key(), err)
+	}
+	return nil
+}
+
+// Outcome implements Reader.
+func (r Rows) Outcome(id actor.ID, n uint64) (Ended, error) {
+	var tail []span
+	r.with(func(x *Index) {
+		if a := x.actors[id]; a != nil {
+			tail = slices.Clone(a.spans)
+		}
+	})
+	spans, err := r.spans(indexPrefix(id), indexKey(id, n), tail)
+	if err != nil {
+		return Ended{}, err
+	}
+	var outcome Ended
+	i := slices.IndexFunc(spans, func(s span) bool { return s.first <= n && n <= s.last })
+	if i < 0 {
+		return Ended{}, fmt.Errorf("key %s: entry %d of %s is missing", indexKey(id, n), n, id)
+	}
+	reader := groupReader{kv: r.KV}
+	err = reader.entries(id, spans[i], r.blob, func(e Entry) error {
+		if ended, ok := e.Record.(Ended); ok && e.N == n {
+			outcome = ended
+		}
+		return nil
+	})
+	switch {
+	case mutant.On("unread-outcome-empty"):
+		err = nil
+	case err == nil && outcome.Call.IsZero():
+		err = fmt.Errorf("key %s: entry %d of %s is not an outcome", spans[i].at.key(), n, id)
 	}
 	return outcome, err
 }
 
 // readSnapshot decodes the row of a snapshot. It returns the encoded journal and the
 // number of the last entry that the journal includes.
-func readSnapshot(id actor.ID, key, value []byte, blob func(actor.Hash) ([]byte, error)) (journal []byte, n uint64, err error) {
-	err = readEntries(id, key, value, blob, func(e Entry) error {
-		s, ok := e.Record.(Snapshot)
-		if !ok {
-			return fmt.Errorf("key %s: holds %T, not a snapshot", key, e.Record)
-		}
-		journal, n = s.Journal, e.N
-		return nil
-	})
-	return journal, n, err
-}
-
-// readEntries decodes the entries of a row and passes each entry to the callback each.
-// It returns errors of the callback unchanged and adds the key to all other errors.
-func readEntries(id actor.ID, key, value []byte, blob func(actor.Hash) ([]byte, error), each func(Entry) error) error {
+func readSnapshot(id actor.ID, key, value []byte, blob blobReader) (journal []byte, n uint64, err error) {
 	_, _, content, err := unseal(value)
+	if err == nil {
+		err = unpackEntries(content, blob, func(e Entry) error {
+			s, ok := e.Record.(Snapshot)
+			switch {
+			case e.Actor != id:
+				return fmt.Errorf("holds an entry of %s", e.Actor)
+			case !ok:
+				return fmt.Errorf("holds %T, not a snapshot", e.Record)
+			}
+			journal, n = s.Journal, e.N
+			return nil
+		})
+	}
 	if err != nil {
-		return fmt.Errorf("key %s: %w", key, err)
+		return nil, 0, fmt.Errorf("key %s: %w", key, err)
 	}
-	var eachErr error
-	err = unpackEntries(content, blob, func(e Entry) error {
-		if e.Actor != id {
-			return fmt.Errorf("holds an entry of %s", e.Actor)
-		}
-		eachErr = each(e)
-		return eachErr
-	})
-	if err != nil && eachErr == nil {
-		err = fmt.Errorf("key %s: %w", key, err)
-	}
-	return err
+	return journal, n, nil
 }
 
-// loadBlob reads a blob and checks its content against its hash.
-func loadBlob(kv KV, tenant string, name actor.Hash) ([]byte, error) {
-	key := blobKey(tenant, name)
+// blob is a blobReader. A reference resolves in the session of the entry's actor.
+func (r Rows) blob(e *Entry, name actor.Hash) ([]byte, error) { return loadBlob(r.KV, e.Actor, name) }
+
+// loadBlob reads a blob of an actor and checks its content against its hash.
+func loadBlob(kv KV, id actor.ID, name actor.Hash) ([]byte, error) {
+	return readBlob(kv, blobKey(id, name), name)
+}
+
+func readBlob(kv KV, key []byte, name actor.Hash) ([]byte, error) {
 	value, ok, err := kv.Get(key)
 	if err != nil {
 		return nil, err
@@ -197,10 +330,29 @@ func (r Rows) Due(shards []uint16, each func(actor.ID)) error {
 	for _, s := range shards {
 		wanted[s] = true
 	}
+	isWanted := func(shard uint16) bool { return int(shard) < len(wanted) && wanted[shard] }
+	newer := map[actor.ID]bool{} // actors whose rows are out of date
+	var open []dueRow            // actors with rows to come
+	r.with(func(x *Index) {
+		for _, id := range x.ids {
+			if a := x.actors[id]; isWanted(a.shard) {
+				newer[id] = true
+				if a.due != 0 {
+					open = append(open, dueRow{dueKey(a.shard, a.due, id), id})
+				}
+			}
+		}
+	})
+	slices.SortFunc(open, func(a, b dueRow) int { return bytes.Compare(a.key, b.key) })
+	passOpen := func(before []byte) {
+		for len(open) > 0 && (before == nil || bytes.Compare(open[0].key, before) < 0) {
+			each(open[0].id)
+			open = open[1:]
+		}
+	}
 	var failure error
 	err := r.KV.Scan(shardKey(slices.Min(shards)), prefixEnd(shardKey(slices.Max(shards))), func(key, _ []byte) bool {
-		shard, ok := shardOf(key)
-		if ok && (int(shard) >= len(wanted) || !wanted[shard]) {
+		if shard, ok := shardOf(key); ok && !isWanted(shard) {
 			return true
 		}
 		_, id, err := parseDueKey(key)
@@ -208,84 +360,128 @@ func (r Rows) Due(shards []uint16, each func(actor.ID)) error {
 			failure = err
 			return false
 		}
-		each(id)
+		if !newer[id] {
+			passOpen(key)
+			each(id)
+		}
 		return true
 	})
-	if failure != nil {
-		err = failure
+	if err := cmp.Or(failure, err); err != nil {
+		return err
 	}
-	return err
+	passOpen(nil)
+	return nil
+}
+
+// dueRow is a row of the expiry index.
+type dueRow struct {
+	key []byte
+	id  actor.ID
 }
 
 // Run implements Reader.
 func (r Rows) Run(tenant string, run actor.CallID) (owner RunOwner, ok bool, err error) {
-	value, ok, err := r.KV.Get(runKey(tenant, run))
+	s, ok, err := r.summary(tenant, run)
 	if !ok || err != nil {
 		return RunOwner{}, false, err
-	}
-	s, err := decodeSummary(run, value)
-	if err != nil {
-		return RunOwner{}, false, fmt.Errorf("key %s: %w", runKey(tenant, run), err)
 	}
 	return RunOwner{run, s.Root, s.Actor}, true, nil
 }
 
+// summary returns the summary of a run; ok is false if the run is unknown.
+func (r Rows) summary(tenant string, run actor.CallID) (s runs.Summary, ok bool, err error) {
+	r.with(func(x *Index) {
+		if t := x.runs[tenantRun{tenant, run}]; t != nil && t.summary != nil {
+			s, ok = *t.summary, true
+		}
+	})
+	if ok {
+		return s, true, nil
+	}
+	key := runKey(tenant, run)
+	value, ok, err := r.KV.Get(key)
+	if !ok || err != nil {
+		return s, false, err
+	}
+	if s, err = decodeSummary(run, value); err != nil {
+		return s, false, fmt.Errorf("key %s: %w", key, err)
+	}
+	return s, true, nil
+}
+
+// errEnough ends a scan.
+var errEnough = errors.New("enough")
+
 // Events implements Reader.
 func (r Rows) Events(tenant string, run actor.CallID, after uint64, limit int) ([]RunEvent, error) {
-	prefix := eventsKey(tenant, run)
-	first := eventKey(tenant, run, 1)
-	if after > 0 { // the row that holds the next event may start at an earlier event
-		err := r.KV.ScanBack(first, eventKey(tenant, run, after+2), func(key, _ []byte) bool {
-			first = bytes.Clone(key)
-			return false
-		})
-		if err != nil {
-			return nil, err
+	var tail []span
+	r.with(func(x *Index) {
+		if t := x.runs[tenantRun{tenant, run}]; t != nil {
+			tail = slices.Clone(t.events)
 		}
+	})
+	if limit <= 0 {
+		return nil, nil
+	}
+	spans, err := r.spans(eventsKey(tenant, run), eventKey(tenant, run, after+1), tail)
+	if err != nil {
+		return nil, err
 	}
 	var events []RunEvent
-	var failure error
-	err := r.KV.Scan(first, prefixEnd(prefix), func(key, value []byte) bool {
-		if len(events) >= limit {
-			return false
+	reader := groupReader{kv: r.KV}
+	next := after + 1
+	for _, s := range spans {
+		if s.last < next {
+			continue
 		}
-		failure = readEvents(key, len(prefix), value, func(seq uint64, body []byte) error {
-			want := after + uint64(len(events)) + 1
-			switch {
-			case seq > want && len(events) < limit:
-				return fmt.Errorf("key %s: is missing, the next is %s", eventKey(tenant, run, want), key)
-			case seq == want && len(events) < limit:
-				events = append(events, RunEvent{run, seq, bytes.Clone(body)})
+		if s.first > next {
+			return nil, fmt.Errorf("key %s: event %d of run %s is missing, the next is %d", eventKey(tenant, run, next), next, run, s.first)
+		}
+		err := reader.events(tenant, run, s, func(e RunEvent) error {
+			if e.Seq != next {
+				return nil
+			}
+			events, next = append(events, RunEvent{run, e.Seq, bytes.Clone(e.Body)}), next+1
+			if len(events) == limit {
+				return errEnough
 			}
 			return nil
 		})
-		return failure == nil
-	})
-	if failure != nil {
-		err = failure
+		switch {
+		case errors.Is(err, errEnough), err != nil && mutant.On("truncated-events-read"):
+			return events, nil
+		case err != nil:
+			return nil, err
+		case next <= s.last:
+			return nil, fmt.Errorf("key %s: event %d of run %s is missing", s.at.key(), next, run)
+		}
 	}
-	return events, err
+	return events, nil
 }
 
-// readEvents decodes the events of a row and passes each event to the callback each.
-// The argument prefix is the length in bytes of the part of the key before the number
-// of the first event.
-func readEvents(key []byte, prefix int, value []byte, each func(seq uint64, body []byte) error) error {
-	seq, err := lastNumber(key, prefix)
+// events passes the events of a run in a group to the callback each.
+func (g *groupReader) events(tenant string, run actor.CallID, s span, each func(RunEvent) error) error {
+	content, err := g.group(s.at)
 	if err != nil {
 		return err
 	}
-	_, _, content, err := unseal(value)
-	if err != nil && !mutant.On("truncated-events-read") {
-		return fmt.Errorf("key %s: %w", key, err)
-	}
-	for body := range bytes.SplitSeq(content, []byte{eventSeparator}) {
-		if err := each(seq, body); err != nil {
-			return err
+	err = unpackEntries(content, noBlob, func(e Entry) error {
+		if e.Actor.Tenant != tenant {
+			return fmt.Errorf("holds an entry of tenant %s, want %s", e.Actor.Tenant, tenant)
 		}
-		seq++
+		for _, ev := range e.Events {
+			if ev.Run == run && ev.Seq >= s.first && ev.Seq <= s.last {
+				if err := each(ev); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return fmt.Errorf("key %s: %w", s.at.key(), err)
 	}
-	return nil
+	return err
 }
 
 // CheckFormat returns an error if a KV was written in another format version. An empty

@@ -32,7 +32,7 @@ func TestLoadRoundTrip(t *testing.T) {
 		w.Append(entries)
 		b, _ := w.Next()
 		_ = m.Apply(b.Rows)
-		saved, err := Rows{m}.Load(id)
+		saved, err := recovered(t, m).Load(id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,48 +90,63 @@ func TestLoadSnapshotAndLaterEntries(t *testing.T) {
 	}
 	// The message and the answer have the same content, which is stored once.
 	blobs := 0
-	_ = l.m.Scan([]byte("t/default/b/"), []byte("t/default/b0"), func(_, v []byte) bool { blobs++; return true })
+	_ = l.m.Scan(blobKey(s.id, actor.Hash{}), prefixEnd(scopeKey(s.id).kind(kindBlob)), func(_, v []byte) bool { blobs++; return true })
 	if blobs != 1 {
 		t.Errorf("got %d blobs, want 1", blobs)
 	}
 	rowsBytes := 0
-	_ = l.m.Scan([]byte("t/default/a/"), []byte("t/default/a0"), func(_, v []byte) bool { rowsBytes += len(v); return true })
+	for _, prefix := range []string{"l/", "t/default/s/s-1/a/"} {
+		_ = l.m.Scan([]byte(prefix), prefixEnd([]byte(prefix)), func(_, v []byte) bool { rowsBytes += len(v); return true })
+	}
 	if rowsBytes > 2*BlobBytesMin {
 		t.Errorf("entries and snapshot have %d bytes: large parts are not stored as blobs", rowsBytes)
 	}
 }
 
 func TestLoadErrorNamesDamagedKey(t *testing.T) {
+	alice := actor.NewID("alice", "s-1")
+	part := func(batch uint64) string { return string(partKey("n1", batch, 0)) }
+	copyOf := func(from, to string) func(*MemoryKV) {
+		return func(m *MemoryKV) {
+			v, _, _ := m.Get([]byte(from))
+			_ = m.Apply([]Row{{Key: []byte(to), Value: v}})
+		}
+	}
+	regroup := func(groups ...string) func(*MemoryKV) { // of the first batch
+		return func(m *MemoryKV) {
+			v, _, _ := m.Get([]byte(part(1)))
+			record, _, _ := decodePart(0, v)
+			var e actor.Encoder
+			e.Bytes(record)
+			for _, g := range groups {
+				e.String(g)
+			}
+			_ = m.Apply([]Row{{Key: []byte(part(1)), Value: e.Buf}})
+		}
+	}
+	blob := string(blobKey(alice, actor.HashOf([]byte(large))))
 	for _, c := range []struct {
 		name   string
 		damage func(m *MemoryKV)
 		want   string
 	}{
-		{"gap", func(m *MemoryKV) { m.delete(entryKey(actor.NewID("alice", "s-1"), 2)) },
-			"key t/default/a/alice/s-1/0000000000000002: is missing"},
-		{"bytes", func(m *MemoryKV) { corrupt(m, "t/default/a/alice/s-1/0000000000000002", 40) },
-			"key t/default/a/alice/s-1/0000000000000002: "},
-		{"cut", func(m *MemoryKV) {
-			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: []byte{2}}})
-		}, "key t/default/a/alice/s-1/0000000000000001: "},
-		{"blob", func(m *MemoryKV) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) },
-			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " does not match its hash"},
-		{"no blob", func(m *MemoryKV) { m.delete(blobKey("default", actor.HashOf([]byte(large)))) },
-			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " is missing"},
-		{"misplaced", func(m *MemoryKV) {
-			v, _, _ := m.Get(entryKey(actor.NewID("alice", "s-1"), 1))
-			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 2), Value: v}})
-		}, "key t/default/a/alice/s-1/0000000000000002: holds entry 1, want entry 2"},
-		{"of another actor", func(m *MemoryKV) {
-			v, _, _ := m.Get(entryKey(actor.NewID("bob", "s-1"), 1))
-			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: v}})
-		}, "key t/default/a/alice/s-1/0000000000000001: holds an entry of bob/s-1"},
+		{"part lost", func(m *MemoryKV) { m.delete([]byte(part(2))) }, "key " + part(2) + ": is missing"},
+		{"cut", func(m *MemoryKV) { _ = m.Apply([]Row{{Key: []byte(part(1)), Value: []byte{2}}}) }, "key " + part(1) + ": "},
+		{"group lost", regroup(), "key " + part(1) + ": holds 0 groups, want group 0"},
+		{"salt lost", regroup("short"), "key " + part(1) + ": group of 5 bytes"},
+		{"bytes", regroup("a salt, then some bytes"), "key " + part(1) + ": byte"},
+		{"blob", func(m *MemoryKV) { corrupt(m, blob, 99) }, "blob " + blob + " does not match its hash"},
+		{"no blob", func(m *MemoryKV) { m.delete([]byte(blob)) }, "blob " + blob + " is missing"},
+		{"misplaced", copyOf(part(1), part(2)), "key " + part(2) + ": ends at entry 1 of alice/s-1, want entry 3"},
+		{"of another actor", copyOf(part(4), part(1)), "key " + part(1) + ": holds an entry of bob/s-1"},
+		{"index", func(m *MemoryKV) { _ = m.Apply([]Row{{Key: indexKey(alice, 1), Value: []byte{9}}}) }, "key " + string(indexKey(alice, 1)) + ": index written in version 9"},
 	} {
 		l, s := newTestLog(t), newEntryBuilder(t, "alice")
 		l.write(s.accept(large))
 		l.write(s.work("small")...)
 		l.write(s.end("done"))
 		l.write(newEntryBuilder(t, "bob").accept("hi"))
+		l.flush()
 		c.damage(l.m)
 		if _, err := l.Load(s.id); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
@@ -156,6 +171,10 @@ func TestDueByShard(t *testing.T) {
 	l.write(b.end("bye"))
 	l.write(c.accept("more"), c.end("bye"), c.accept("again"))
 	all := []uint16{a.shard(), b.shard(), c.shard()}
+	l.flush()
+	l.write(a.work("found")...)
+	l.write(c.end("bye"), b.accept("again"))
+	l.write(b.end("bye"), c.accept("last")) // the index rows of c are out of date
 	for _, want := range []struct {
 		shards []uint16
 		ids    []actor.ID
@@ -171,6 +190,7 @@ func TestDueByShard(t *testing.T) {
 	l.write(b.accept("quick"), b.end("bye"), d.accept("later"))
 	l.write(append(a.work("done"), e.accept("last"))...)
 	rows := 0
+	l.flush()
 	_ = l.m.Scan([]byte("x/"), []byte("x0"), func(_, _ []byte) bool { rows++; return true })
 	if rows != 4 {
 		t.Errorf("got %d rows in the expiry index, want 4", rows)
@@ -219,6 +239,7 @@ func TestReadRunsAndEvents(t *testing.T) {
 func TestEventPaging(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, w := &MemoryKV{}, NewWriter(WriterConfig{Node: "n1"})
+		index := NewIndex(IndexConfig{Entries: rapid.IntRange(1, 12).Draw(t, "flush")})
 		run := actor.NewCallID(1, 1, 1)
 		var bodies []string
 		for n := range rapid.IntRange(1, 12).Draw(t, "batches") {
@@ -226,7 +247,7 @@ func TestEventPaging(t *testing.T) {
 			for range rapid.IntRange(1, 3).Draw(t, "entries") {
 				e := Entry{Actor: actor.NewID("alice", "s-1"), N: uint64(n), Record: Parked{Run: run}}
 				for range rapid.IntRange(0, 3).Draw(t, "events") {
-					body := rapid.SampledFrom([]string{`{"a":1}`, `{}`, `{"long":"` + strings.Repeat("x", RowBytesMax/2) + `"}`}).Draw(t, "body")
+					body := rapid.SampledFrom([]string{`{"a":1}`, `{}`, `{"long":"` + strings.Repeat("x", PartBytesMax/8) + `"}`}).Draw(t, "body")
 					bodies = append(bodies, body)
 					e.Events = append(e.Events, RunEvent{run, uint64(len(bodies)), []byte(body)})
 				}
@@ -235,18 +256,26 @@ func TestEventPaging(t *testing.T) {
 			w.Append(entries)
 			b, _ := w.Next()
 			_ = m.Apply(b.Rows)
+			if index.Add(&b) {
+				_ = m.Apply(index.Rows())
+				index.Clear()
+			}
 			w.Written(b.No)
 			w.Synced(b.No)
 		}
-		_ = m.Scan([]byte("t/"), []byte("u"), func(key, value []byte) bool {
-			if len(value) > RowBytesMax*5/4 {
+		_ = m.Scan([]byte("l/"), []byte("u"), func(key, value []byte) bool {
+			if len(value) > PartBytesMax*5/4 {
 				t.Fatalf("got %d bytes in row %s", len(value), key)
 			}
 			return true
 		})
 		from := rapid.IntRange(0, len(bodies)).Draw(t, "from")
 		limit := rapid.IntRange(0, len(bodies)+1).Draw(t, "limit")
-		got, err := Rows{m}.Events(actor.DefaultTenant, run, uint64(from), limit)
+		rows := Rows{KV: m, Index: index}
+		if rapid.Bool().Draw(t, "recovered") {
+			rows = recovered(t, m)
+		}
+		got, err := rows.Events(actor.DefaultTenant, run, uint64(from), limit)
 		want := bodies[from:min(len(bodies), from+limit)]
 		if err != nil || len(got) != len(want) {
 			t.Fatalf("got %d events after %d, error %v, want %d", len(got), from, err, len(want))
@@ -283,8 +312,8 @@ func TestSnapshotDetectsLargeParts(t *testing.T) {
 	}
 }
 
-// The size of a row is bounded, for any number of entries of an actor in a batch.
-func TestEntryRowsAreBounded(t *testing.T) {
+// The size of a part is bounded, for any number of entries of an actor in a batch.
+func TestPartsAreBounded(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	entries := []Entry{s.accept("hi")}
 	for range 100 {
@@ -292,10 +321,10 @@ func TestEntryRowsAreBounded(t *testing.T) {
 	}
 	l.write(entries...)
 	rows := 0
-	_ = l.m.Scan(entryKey(s.id, 0), snapshotKey(s.id), func(_, value []byte) bool {
+	_ = l.m.Scan([]byte("l/"), []byte("l0"), func(_, value []byte) bool {
 		rows++
-		if len(value) > RowBytesMax*5/4 {
-			t.Errorf("got %d bytes in a row", len(value))
+		if len(value) > PartBytesMax*5/4 {
+			t.Errorf("got %d bytes in a part", len(value))
 		}
 		return true
 	})
@@ -313,8 +342,8 @@ func TestBuffersForRowsAreBounded(t *testing.T) {
 	}
 	e.Record = accepted
 	w := newRowWriter("o1", [32]byte{})
-	rows, _ := w.write(1, []Entry{e})
-	if got := cap(w.content.Buf) + cap(w.entry.Buf); got > scratchBytesMax || !slices.ContainsFunc(rows, func(r Row) bool { return len(r.Value) > scratchBytesMax/2 }) {
+	rows, _, _ := w.write(1, []Entry{e}, func([]Payload) []byte { return nil })
+	if got := cap(w.content.Buf) + cap(w.entry.Buf) + cap(w.log.Buf); got > scratchBytesMax || !slices.ContainsFunc(rows, func(r Row) bool { return len(r.Value) > scratchBytesMax/2 }) {
 		t.Errorf("got buffers of %d bytes after %d rows, want at most %d", got, len(rows), scratchBytesMax)
 	}
 }
@@ -326,21 +355,28 @@ func TestEventGapIsDetected(t *testing.T) {
 	l.write(s.accept("hi"))   // events 1, 2
 	l.write(s.work("x")...)   // event 3
 	l.write(s.end("goodbye")) // event 4
-	for lost, from := range map[uint64][]uint64{1: {0, 1}, 3: {0, 1, 2}} {
+	l.flush()
+	for batch, from := range map[uint64][]uint64{1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 2, 3}} {
 		m := l.m.Clone()
-		m.delete(eventKey("default", s.run(1), lost))
+		m.delete(partKey("n1", batch, 0))
 		for _, from := range from {
-			want := max(from+1, lost)
-			if _, err := (Rows{m}).Events("default", s.run(1), from, 9); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%016x: is missing", want)) {
-				t.Errorf("event %d missing, read from %d: got error %v", lost, from, err)
+			if _, err := (Rows{KV: m}).Events("default", s.run(1), from, 9); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s: is missing", partKey("n1", batch, 0))) {
+				t.Errorf("batch %d missing, read from %d: got error %v", batch, from, err)
 			}
 		}
 	}
+	key := eventKey("default", s.run(1), 1)
+	v, _, _ := l.m.Get(key)
+	spans, _ := decodeSpans(v)
+	m := l.m.Clone()
+	_ = m.Apply([]Row{{Key: key, Value: encodeSpans(slices.Delete(spans, 1, 2))}})
+	if _, err := (Rows{KV: m}).Events("default", s.run(1), 1, 9); err == nil || !strings.Contains(err.Error(), "event 3 of run "+s.run(1).String()+" is missing, the next is 4") {
+		t.Errorf("span missing: got error %v", err)
+	}
 }
 
-// Entries before and after a snapshot are in different rows, so that a read can start
-// after the snapshot.
-func TestSnapshotSplitsEntryRows(t *testing.T) {
+// A read starts after the snapshot, also within a group of entries.
+func TestLoadWithSnapshotInBatch(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept("hi"))
 	work := s.work("x")
@@ -357,11 +393,6 @@ func TestSnapshotSplitsEntryRows(t *testing.T) {
 	if err != nil || saved.Snapshot == nil || len(saved.Entries) != 1 || saved.Entries[0].N != s.n {
 		t.Errorf("got %d entries after the snapshot, error %v", len(saved.Entries), err)
 	}
-	rows := 0
-	_ = l.m.Scan(entryKey(s.id, 0), snapshotKey(s.id), func(_, _ []byte) bool { rows++; return true })
-	if rows != 3 {
-		t.Errorf("got %d rows of entries, want 4", rows)
-	}
 }
 
 func TestCheckFormatRejectsOtherFormats(t *testing.T) {
@@ -373,25 +404,23 @@ func TestCheckFormatRejectsOtherFormats(t *testing.T) {
 	if err := CheckFormat(m); err != nil {
 		t.Error(err)
 	}
-	_ = m.Apply([]Row{{Key: []byte(FormatKey), Value: []byte("2")}})
-	if err := CheckFormat(m); err == nil || !strings.Contains(err.Error(), `store of format "2", this program reads format 1`) {
+	_ = m.Apply([]Row{{Key: []byte(FormatKey), Value: []byte("3")}})
+	if err := CheckFormat(m); err == nil || !strings.Contains(err.Error(), `store of format "3", this program reads format 2`) {
 		t.Error(err)
 	}
 }
 
 // A row that lost bytes at its end, or gained some, is not read.
 func TestUnsealRejectsOtherLengths(t *testing.T) {
-	w, m := NewWriter(WriterConfig{Node: "n1"}), &MemoryKV{}
-	s := newEntryBuilder(t, "alice")
-	w.Append([]Entry{s.accept("hello")})
-	b, _ := w.Next()
-	if err := m.Apply(b.Rows); err != nil {
-		t.Fatal(err)
-	}
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
+	l.write(s.accept(large))
+	l.write(s.snapshot(l))
 	read := 0
-	for _, row := range b.Rows {
-		if _, _, _, err := unseal(row.Value); err != nil {
-			continue // a row of another form, such as an index
+	for _, key := range [][]byte{snapshotKey(s.id), blobKey(s.id, actor.HashOf([]byte(large)))} {
+		value, _, _ := l.m.Get(key)
+		row := Row{Key: key, Value: value}
+		if _, _, _, err := unseal(value); err != nil {
+			t.Fatal(err)
 		}
 		read++
 		for cut := range row.Value {
@@ -404,6 +433,6 @@ func TestUnsealRejectsOtherLengths(t *testing.T) {
 		}
 	}
 	if read < 2 {
-		t.Errorf("%d rows were read, want at least an entry and an event", read)
+		t.Errorf("%d rows were read, want a snapshot and a blob", read)
 	}
 }

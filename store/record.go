@@ -175,7 +175,7 @@ type Entry struct {
 	// WasDue and Due are the actor's times in the expiry index before and after the
 	// entry: the earliest deadline of its open runs; 0 if none is open.
 	WasDue, Due actor.Time
-	// Summary is the summary of the run after the entry, if the entry changes it. It
-	// is stored in the index only.
+	// Summary is the summary of the run after the entry, if the entry changes it. An
+	// entry that was read from a log has only part of it: see summaryChange.
 	Summary *runs.Summary
 }

@@ -3,7 +3,7 @@
 package store
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -21,15 +21,20 @@ const BlobBytesMin = 4 << 10
 // value stays in the chain. The salt prevents guessing the value from that digest.
 const saltBytes = 16
 
-// Payload is the key and digest of one value that a batch put. The value can be
-// deleted later without breaking the chain.
+// Payload is the digest of content of a batch. The content can be deleted later without
+// breaking the chain. Content with an empty key is a group of entries in the log.
 type Payload struct {
-	Key    []byte
-	Digest actor.Hash // of the whole value: node, batch, salt, content
+	Key    []byte     // of a snapshot or blob, which have rows of their own
+	Digest actor.Hash // of a group: salt and entries; of a row: its whole value
 }
 
-// RowBytesMax is the approximate maximum size in bytes of a row with several entries or events.
-const RowBytesMax = 64 << 10
+// Place is the place of an entry in its batch: the number of the part, and the number
+// of the group in the part.
+type Place struct{ Part, Group uint32 }
+
+// PartBytesMax is the approximate maximum size in bytes of a part of a batch, and of a
+// group of entries. Exception: a larger entry has a group and a part of its own.
+const PartBytesMax = 64 << 10
 
 // rowWriter encodes batches as rows. It owns the scratch buffers for the encoding.
 type rowWriter struct {
@@ -38,27 +43,28 @@ type rowWriter struct {
 	version1 bool          // write the format of version 1 where it can represent the entry
 	content  actor.Encoder // content of the current value
 	entry    encoder       // current entry
+	log      actor.Encoder // groups of the batch, concatenated
 
-	byActor, byRun lists
-	actors         map[actor.ID]int // index in byActor of the actor's current list
-	runs           map[actor.CallID]int
-	lastSnapshot   map[actor.ID]int // index of each actor's newest snapshot in the batch; only this one is put, because a second put of a key would make the first digest wrong
-	events         []eventRef
-	blobs          map[string]bool
-	indexed        map[actor.CallID]bool // runs whose index row the batch has
-	payloads       []Payload
+	byActor      lists
+	actors       map[actor.ID]int // index in byActor of the actor's current list
+	lastSnapshot map[actor.ID]int // index of each actor's newest snapshot in the batch; only this one is put, because a second put of a key would make the first digest wrong
+	blobs        map[string]bool
+	payloads     []Payload
+	groups       []int // ends of the groups in log
+	partEnds     []int // indexes in groups of the first group of the next part
 
 	batch   uint64
 	rows    []Row
+	places  []Place
 	values  actor.Encoder // values of the batch, concatenated in few large buffers
 	segment []byte        // part of the last buffer in values that holds values of the batch
 }
 
 // recycle makes the memory of the last batch's rows available to the next batch.
-func (w *rowWriter) recycle(rows []Row) {
+func (w *rowWriter) recycle(rows []Row, places []Place) {
 	if cap(w.segment) <= scratchBytesMax && cap(rows) <= scratchBytesMax/64 {
 		clear(rows)
-		w.rows, w.values.Buf = rows[:0], w.segment[:0]
+		w.rows, w.places, w.values.Buf = rows[:0], places[:0], w.segment[:0]
 	}
 	w.segment = nil
 }
@@ -67,38 +73,46 @@ func (w *rowWriter) recycle(rows []Row) {
 const scratchBytesMax = 1 << 20
 
 func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
-	return rowWriter{node: node, salts: rand.NewChaCha8(seed), actors: map[actor.ID]int{}, runs: map[actor.CallID]int{},
-		lastSnapshot: map[actor.ID]int{}, blobs: map[string]bool{}, indexed: map[actor.CallID]bool{}}
+	return rowWriter{node: node, salts: rand.NewChaCha8(seed), actors: map[actor.ID]int{},
+		lastSnapshot: map[actor.ID]int{}, blobs: map[string]bool{}}
 }
 
-// write returns the rows of a batch and the payloads of its rows with content. Each
-// key occurs once. The payloads are valid until the next call. Consecutive entries of
-// an actor and events of a run share a row under the key of the first entry or event,
-// because the fixed cost of a row exceeds that of its content.
+// write returns the rows of a batch, the record that links it into the chain, and the
+// place of each entry. Each key occurs once. The callback record encodes the record from
+// the payloads. Consecutive entries of an actor share a group, because the fixed cost of
+// a digest exceeds that of an entry.
 //
-//	entries          one row per actor, split at snapshots; large parts as blobs
-//	Snapshot         the actor's only snapshot row: the last of the batch
-//	Summary          index row of the run: the last of the batch
-//	events           one row per run
-//	WasDue != Due    the actor's move in the expiry index
-func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads []Payload) {
+//	entries   groups by actor, in parts of the log
+//	Snapshot  the actor's only snapshot row: the last of the batch
+//	blobs     one row each
+func (w *rowWriter) write(batch uint64, entries []Entry, record func([]Payload) []byte) (rows []Row, link []byte, places []Place) {
 	w.batch, w.payloads = batch, w.payloads[:0]
+	w.log.Buf, w.groups, w.partEnds = w.log.Buf[:0], w.groups[:0], w.partEnds[:0]
 	clear(w.blobs)
-	w.groupRows(entries)
-	w.rows = slices.Grow(w.rows, len(w.byActor.heads)+len(w.byRun.heads)+len(entries)+4)
+	w.groupEntries(entries)
+	w.rows = slices.Grow(w.rows, len(w.byActor.heads)+4)
+	places = slices.Grow(w.places[:0], len(entries))[:len(entries)]
 	for list := range w.byActor.heads {
-		w.putEntries(entries, list)
+		w.putList(entries, list, places)
 	}
-	for list := range w.byRun.heads {
-		w.putEvents(entries, list)
-	}
-	w.putSummaries(entries)
-	rows, w.segment, w.rows = append(w.rows, dueRows(entries)...), w.values.Buf, nil
+	w.partEnds = append(w.partEnds, len(w.groups))
+	w.sortPayloads()
+	link = record(w.payloads)
+	w.putParts(link)
+	rows, w.segment, w.rows, w.places = w.rows, w.values.Buf, nil, nil
 	w.values.Buf = w.segment[len(w.segment):] // the next batch uses the rest of the buffer
-	if cap(w.content.Buf)+cap(w.entry.Buf) > scratchBytesMax {
-		w.content.Buf, w.entry.Buf = nil, nil
+	if cap(w.content.Buf)+cap(w.entry.Buf)+cap(w.log.Buf) > scratchBytesMax {
+		w.content.Buf, w.entry.Buf, w.log.Buf = nil, nil, nil
 	}
-	return rows, w.payloads
+	return rows, link, places
+}
+
+// sortPayloads moves the groups of entries before the other payloads, so that the n-th
+// payload is the n-th group of the log.
+func (w *rowWriter) sortPayloads() {
+	if len(w.groups) < len(w.payloads) {
+		slices.SortStableFunc(w.payloads, func(a, b Payload) int { return cmp.Compare(min(1, len(a.Key)), min(1, len(b.Key))) })
+	}
 }
 
 // lists is a set of singly linked lists of indexes, each in insertion order.
@@ -127,80 +141,60 @@ func (l *lists) reset(count int) {
 	}
 }
 
-// eventRef identifies an event by two indexes: that of its entry in the batch, and
-// that of the event in the entry.
-type eventRef struct{ entry, event int }
-
-// groupRows assigns entries to rows by actor, and events by run. Entries before and
-// after a snapshot never share a row. A read that starts after the snapshot therefore
-// starts at a row boundary.
-func (w *rowWriter) groupRows(entries []Entry) {
+// groupEntries assigns entries to groups by actor.
+func (w *rowWriter) groupEntries(entries []Entry) {
 	clear(w.actors)
-	clear(w.runs)
 	clear(w.lastSnapshot)
-	count := 0
 	for i := range entries {
-		count += len(entries[i].Events)
 		if _, ok := entries[i].Record.(Snapshot); ok {
 			w.lastSnapshot[entries[i].Actor] = i
 		}
 	}
-	byActor, byRun, actors, runs := &w.byActor, &w.byRun, w.actors, w.runs
+	byActor, actors := &w.byActor, w.actors
 	byActor.reset(len(entries))
-	byRun.reset(count)
-	w.events = w.events[:0]
 	for i := range entries {
 		e := &entries[i]
-		list, ok := actors[e.Actor]
 		if _, snapshot := e.Record.(Snapshot); snapshot {
-			delete(actors, e.Actor)
 			if i == w.lastSnapshot[e.Actor] {
 				byActor.begin(i, 0)
 			}
-		} else if size := entrySize(e); ok && entries[byActor.tails[list]].N+1 == e.N && byActor.sizes[list]+size <= RowBytesMax {
+			continue
+		}
+		list, ok := actors[e.Actor]
+		if size := entrySize(e); ok && entries[byActor.tails[list]].N+1 == e.N && byActor.sizes[list]+size <= PartBytesMax {
 			byActor.add(list, i, size)
 		} else {
 			actors[e.Actor] = byActor.begin(i, size)
 		}
-		for j := range e.Events {
-			ev := &e.Events[j]
-			list, ok := runs[ev.Run]
-			if ok {
-				before := w.events[byRun.tails[list]]
-				ok = entries[before.entry].Events[before.event].Seq+1 == ev.Seq && byRun.sizes[list]+len(ev.Body) <= RowBytesMax
-			}
-			if ok {
-				byRun.add(list, len(w.events), len(ev.Body))
-			} else {
-				runs[ev.Run] = byRun.begin(len(w.events), len(ev.Body))
-			}
-			w.events = append(w.events, eventRef{i, j})
-		}
 	}
+}
+
+// room returns the buffer for values with space for n more bytes.
+func (w *rowWriter) room(n int) *actor.Encoder {
+	if cap(w.values.Buf)-len(w.values.Buf) < n {
+		w.values.Buf = make([]byte, 0, max(n, segmentBytes))
+	}
+	return &w.values
 }
 
 // put appends a row and its payload. The value of the row is node, batch and salt,
 // followed by the content.
 func (w *rowWriter) put(key, content []byte) {
-	from := w.reserve(sealedBytesMax(w.node, content))
-	w.values.String(string(w.node))
-	w.values.Uint(w.batch)
-	salt := len(w.values.Buf)
-	w.values.Buf = w.values.Buf[:salt+saltBytes]
-	w.salts.Read(w.values.Buf[salt:]) //nolint:errcheck // cannot fail
-	w.values.Bytes(content)
-	value := w.values.Buf[from:len(w.values.Buf):len(w.values.Buf)]
+	e := w.room(sealedBytesMax(w.node, content))
+	from := len(e.Buf)
+	e.String(string(w.node))
+	e.Uint(w.batch)
+	w.salt(e)
+	e.Bytes(content)
+	value := e.Buf[from:len(e.Buf):len(e.Buf)]
 	w.rows = append(w.rows, Row{Key: key, Value: value})
 	w.payloads = append(w.payloads, Payload{key, actor.HashOf(value)})
 }
 
-// reserve makes room for a value of up to this many bytes in w.values, and returns
-// the offset at which it begins.
-func (w *rowWriter) reserve(bytes int) int {
-	if cap(w.values.Buf)-len(w.values.Buf) < bytes {
-		w.values.Buf = make([]byte, 0, max(bytes, segmentBytes))
-	}
-	return len(w.values.Buf)
+func (w *rowWriter) salt(e *actor.Encoder) {
+	at := len(e.Buf)
+	e.Buf = slices.Grow(e.Buf, saltBytes)[:at+saltBytes]
+	w.salts.Read(e.Buf[at:]) //nolint:errcheck // cannot fail
 }
 
 // segmentBytes is the minimum size of a buffer for values.
@@ -211,13 +205,14 @@ func sealedBytesMax(node actor.NodeID, content []byte) int {
 	return 3*binary.MaxVarintLen64 + len(node) + saltBytes + len(content)
 }
 
-// putEntries puts the row of one list of entries, after the rows of their blobs.
-func (w *rowWriter) putEntries(entries []Entry, list int) {
+// putList puts one list of entries as a group, after the rows of their blobs. It puts a
+// snapshot as a row.
+func (w *rowWriter) putList(entries []Entry, list int, places []Place) {
 	w.content.Buf = w.content.Buf[:0]
 	first := &entries[w.byActor.heads[list]]
 	for i := w.byActor.heads[list]; i >= 0; i = w.byActor.next[i] {
 		for _, b := range w.pack(&entries[i]) {
-			key := blobKey(first.Actor.Tenant, actor.HashOf(b))
+			key := blobKey(first.Actor, actor.HashOf(b))
 			if !w.blobs[string(key)] {
 				w.blobs[string(key)] = true
 				w.put(key, b)
@@ -226,97 +221,78 @@ func (w *rowWriter) putEntries(entries []Entry, list int) {
 	}
 	if _, ok := first.Record.(Snapshot); ok {
 		w.put(snapshotKey(first.Actor), w.content.Buf)
-	} else {
-		w.put(entryKey(first.Actor, first.N), w.content.Buf)
+		return
+	}
+	place := w.putGroup()
+	for i := w.byActor.heads[list]; i >= 0; i = w.byActor.next[i] {
+		places[i] = place
 	}
 }
 
-// putEvents puts the row of one list of events: their bodies, one line each.
-func (w *rowWriter) putEvents(entries []Entry, list int) {
-	w.content.Buf = w.content.Buf[:0]
-	var key []byte
-	for i := w.byRun.heads[list]; i >= 0; i = w.byRun.next[i] {
-		e := &entries[w.events[i].entry]
-		ev := &e.Events[w.events[i].event]
-		if key == nil {
-			key = eventKey(e.Actor.Tenant, ev.Run, ev.Seq)
-		} else {
-			w.content.Buf = append(w.content.Buf, eventSeparator)
-		}
-		invariant.Check(bytes.IndexByte(ev.Body, eventSeparator) < 0, "store: event %d of run %s contains a newline", ev.Seq, ev.Run)
-		w.content.Buf = append(w.content.Buf, ev.Body...)
+// putGroup appends the current content to the log as a group: its salt and its entries.
+func (w *rowWriter) putGroup() Place {
+	from := 0
+	if len(w.groups) > 0 {
+		from = w.groups[len(w.groups)-1]
 	}
-	w.put(key, w.content.Buf)
+	first := 0 // group of the current part
+	if len(w.partEnds) > 0 {
+		first = w.partEnds[len(w.partEnds)-1]
+	}
+	start := 0
+	if first > 0 {
+		start = w.groups[first-1]
+	}
+	if len(w.groups) > first && from-start+len(w.content.Buf) > PartBytesMax {
+		w.partEnds, first = append(w.partEnds, len(w.groups)), len(w.groups)
+	}
+	w.salt(&w.log)
+	w.log.Raw(w.content.Buf)
+	w.payloads = append(w.payloads, Payload{Digest: actor.HashOf(w.log.Buf[from:])})
+	w.groups = append(w.groups, len(w.log.Buf))
+	return Place{uint32(len(w.partEnds)), uint32(len(w.groups) - 1 - first)}
 }
 
-// putSummaries puts the index rows of runs. A row of version 1, also that of an entry
-// without summary, has only the owner and the root.
-func (w *rowWriter) putSummaries(entries []Entry) {
-	clear(w.indexed)
-	for i := len(entries) - 1; i >= 0; i-- {
-		e := &entries[i]
-		accepted, ok := e.Record.(Accepted)
-		run, root := accepted.Call.ID, accepted.Call.Root
-		if e.Summary != nil {
-			run, root, ok = e.Summary.Run, e.Summary.Root, true
+// putParts appends the rows of the log. The first part begins with the batch record.
+func (w *rowWriter) putParts(record []byte) {
+	group, from := 0, 0
+	for part, end := range w.partEnds {
+		size := 0
+		if end > group {
+			size = w.groups[end-1] - from
 		}
-		if !ok || w.indexed[run] {
-			continue
+		e := w.room(len(record) + size + (end-group+1)*binary.MaxVarintLen64)
+		at := len(e.Buf)
+		if part == 0 {
+			e.Bytes(record)
 		}
-		w.indexed[run] = true
-		start := w.reserve(indexRowBytes)
-		w.values.Buf = run.AppendTo(appendTenantKey(w.values.Buf, e.Actor.Tenant, 'r'))
-		from := len(w.values.Buf)
-		if e.Summary != nil && !w.version1 {
-			w.values.Buf = appendSummary(w.values.Buf, e.Summary)
-		} else {
-			w.values.Buf = appendOwner(w.values.Buf, e.Actor, root)
+		for ; group < end; group++ {
+			e.Bytes(w.log.Buf[from:w.groups[group]])
+			from = w.groups[group]
 		}
-		to := len(w.values.Buf)
-		w.rows = append(w.rows, Row{Key: w.values.Buf[start:from:from], Value: w.values.Buf[from:to:to]})
+		w.rows = append(w.rows, Row{Key: partKey(w.node, w.batch, uint32(part)), Value: e.Buf[at:len(e.Buf):len(e.Buf)]})
 	}
 }
 
-// indexRowBytes is the space reserved for an index row. Longer rows are rare.
-const indexRowBytes = 1 << 10
+// decodePart splits the value of a part into the batch record, which only the first part
+// has, and the groups. The results alias value.
+func decodePart(part uint32, value []byte) (record []byte, groups [][]byte, err error) {
+	d := actor.NewDecoder(value)
+	if part == 0 {
+		record = d.Raw(int(d.UintMax(1<<31-1, "length")))
+	}
+	for d.Err() == nil && d.More() {
+		groups = append(groups, d.Raw(int(d.UintMax(1<<31-1, "length"))))
+	}
+	return record, groups, d.End()
+}
 
-// eventSeparator separates the bodies of events in a row. Canonical JSON never contains it.
-const eventSeparator = '\n'
-
-// dueRows returns the changes of the expiry index. Several moves of an actor within
-// the batch are merged into one.
-func dueRows(entries []Entry) []Row {
-	type move struct {
-		shard   uint16
-		id      actor.ID
-		was, is actor.Time
+// openGroup returns the entries of a group, without its salt.
+func openGroup(group []byte) ([]byte, error) {
+	if len(group) < saltBytes {
+		return nil, fmt.Errorf("group of %d bytes", len(group))
 	}
-	var moves []move
-	at := map[actor.ID]int{}
-	for _, e := range entries {
-		if e.WasDue == e.Due {
-			continue
-		}
-		if i, ok := at[e.Actor]; ok {
-			moves[i].is = e.Due
-			continue
-		}
-		at[e.Actor] = len(moves)
-		moves = append(moves, move{e.Shard, e.Actor, e.WasDue, e.Due})
-	}
-	var rows []Row
-	for _, m := range moves {
-		if m.was == m.is {
-			continue
-		}
-		if m.was != 0 {
-			rows = append(rows, Row{Key: dueKey(m.shard, m.was, m.id), Delete: true})
-		}
-		if m.is != 0 {
-			rows = append(rows, Row{Key: dueKey(m.shard, m.is, m.id)})
-		}
-	}
-	return rows
+	return group[saltBytes:], nil
 }
 
 // unseal decodes a value written by put. The content aliases value.
@@ -329,7 +305,7 @@ func unseal(value []byte) (node actor.NodeID, batch uint64, content []byte, err 
 	return node, batch, content, d.End()
 }
 
-// pack appends an entry to the content of a row, without event bodies. Large parts are
+// pack appends an entry to the content of a group. Large parts are
 // replaced by references and returned as blobs. The positions of the replaced parts
 // precede the entry.
 func (w *rowWriter) pack(e *Entry) (blobs [][]byte) {
@@ -340,9 +316,9 @@ func (w *rowWriter) pack(e *Entry) (blobs [][]byte) {
 	}
 	w.entry.Buf = w.entry.Buf[:0]
 	w.entry.version1, w.entry.beyondVersion1 = w.version1, false
-	if w.entry.entry(e, record, false); w.entry.beyondVersion1 && w.version1 {
+	if w.entry.entry(e, record); w.entry.beyondVersion1 && w.version1 {
 		w.entry.Buf, w.entry.version1 = w.entry.Buf[:0], false
-		w.entry.entry(e, record, false)
+		w.entry.entry(e, record)
 	}
 	w.content.Uint(uint64(len(places)))
 	for _, p := range places {
@@ -375,10 +351,16 @@ func extractBlobs(record Record) (_ Record, places []int, blobs [][]byte) {
 	return record, places, blobs
 }
 
+// blobReader returns the content of a blob that an entry refers to.
+type blobReader func(e *Entry, name actor.Hash) ([]byte, error)
+
+// noBlob leaves out the content of blobs.
+func noBlob(*Entry, actor.Hash) ([]byte, error) { return nil, nil }
+
 // unpackEntries decodes entries written by pack, restores their blobs and passes each
 // entry to the callback each. If the callback returns an error, unpackEntries stops
 // and returns that error.
-func unpackEntries(content []byte, blob func(actor.Hash) ([]byte, error), each func(Entry) error) error {
+func unpackEntries(content []byte, blob blobReader, each func(Entry) error) error {
 	d := newDecoder(content)
 	for first := true; first || d.More(); first = false {
 		places := decodeList(d, d.Count(itemsMax, "blobs"), func() int { return int(d.UintMax(1<<31-1, "position")) })
@@ -388,7 +370,7 @@ func unpackEntries(content []byte, blob func(actor.Hash) ([]byte, error), each f
 		}
 		e, err := DecodeEntry(raw)
 		if err == nil && len(places) > 0 {
-			e.Record, err = restoreBlobs(e.Record, places, blob)
+			e.Record, err = restoreBlobs(&e, places, blob)
 		}
 		if err == nil {
 			err = each(e)
@@ -400,12 +382,12 @@ func unpackEntries(content []byte, blob func(actor.Hash) ([]byte, error), each f
 	return d.End()
 }
 
-func restoreBlobs(record Record, places []int, blob func(actor.Hash) ([]byte, error)) (Record, error) {
+func restoreBlobs(e *Entry, places []int, blob blobReader) (Record, error) {
 	place := 0
-	record, err := mapParts(record, func(parts []actor.Part) ([]actor.Part, error) {
+	record, err := mapParts(e.Record, func(parts []actor.Part) ([]actor.Part, error) {
 		for i, p := range parts {
 			if len(places) > 0 && places[0] == place {
-				b, err := blob(p.Blob)
+				b, err := blob(e, p.Blob)
 				if err != nil {
 					return nil, err
 				}

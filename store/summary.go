@@ -177,8 +177,84 @@ func (r *Run) endSummary(e *Ended) runs.Summary {
 	return s
 }
 
-// appendSummary appends the index row of a run to b. The key holds the ID of the run.
+// summaryChange is the change of a summary by an entry that was read from the log.
+type summaryChange struct {
+	actor actor.ID
+	n     uint64 // number of the entry
+	run   actor.CallID
+	first *runs.Summary // of the accepted run; nil for other entries
+	state *runs.Summary // as in the entry; nil in an accepting entry of an earlier version
+	end   *runs.Summary // of the ended run; nil for other entries
+}
+
+// summaryChangeOf returns false if the entry changes no summary.
+func summaryChangeOf(e *Entry) (c summaryChange, ok bool) {
+	c = summaryChange{actor: e.Actor, n: e.N, run: runOf(e.Record), state: e.Summary}
+	switch r := e.Record.(type) {
+	case Accepted:
+		first := (&Run{Call: r.Call, At: r.At}).summary()
+		c.first = &first
+	case Ended:
+		end := (&Run{}).endSummary(&r)
+		c.end = &end
+	}
+	return c, !c.run.IsZero() && (c.first != nil || c.state != nil)
+}
+
+// after returns the summary after the change. The argument before MUST NOT be nil unless
+// the entry accepts the run. An entry has only those fields that neither its record nor
+// the summary before it has. An entry of an earlier version has none: from then on the
+// status is 0, and events are folded.
+func (c *summaryChange) after(before *runs.Summary) *runs.Summary {
+	if c.first != nil {
+		before = c.first
+	}
+	after := *before
+	if c.state == nil || c.state.Status == 0 || before.Status == 0 {
+		return &runs.Summary{Run: before.Run, Actor: before.Actor, Root: before.Root}
+	}
+	after.Status, after.Started, after.Waits, after.Until = c.state.Status, c.state.Started, c.state.Waits, c.state.Until
+	after.Usage, after.Tree = c.state.Usage, c.state.Tree
+	if c.end != nil {
+		after.Ended, after.Outcome, after.Text, after.Truncated, after.Refusal = c.end.Ended, c.end.Outcome, c.end.Text, c.end.Truncated, c.end.Refusal
+	}
+	return &after
+}
+
+// summary writes the fields of an entry's summary that a read cannot derive.
+func (w *encoder) summary(s *runs.Summary) {
+	if s == nil || s.Status == 0 {
+		w.Bool(false)
+		return
+	}
+	w.Bool(true)
+	w.Uint(uint64(s.Status))
+	w.time(s.Started)
+	w.String(s.Waits)
+	w.time(s.Until)
+	w.Usage(s.Usage)
+	w.Usage(s.Tree)
+}
+
+func (r decoder) summary(run actor.CallID) *runs.Summary {
+	if !r.Bool() {
+		return nil
+	}
+	s := &runs.Summary{Run: run}
+	if s.Status = runs.Status(r.UintMax(uint64(runs.Cancelled), "status of a run")); s.Status == 0 {
+		r.Fail("summary without status")
+	}
+	s.Started, s.Waits, s.Until = r.time(), r.String(actor.TextBytesMax), r.time()
+	s.Usage, s.Tree = r.Usage(), r.Usage()
+	return s
+}
+
+// appendSummary appends the index row of a run to b. The key holds the ID of the run. A
+// summary without status becomes a row of version 1.
 func appendSummary(b []byte, s *runs.Summary) []byte {
+	if s.Status == 0 {
+		return appendOwner(b, s.Actor, s.Root)
+	}
 	e := actor.Encoder{Buf: b}
 	e.Uint(summaryVersion)
 	e.ID(s.Actor)

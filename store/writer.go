@@ -65,8 +65,11 @@ type Batch struct {
 	Pos     Pos // end of the log after the batch
 	Shards  []ShardEpoch
 	Entries []Entry
-	Rows    []Row // the batch for a Log that stores rows
+	Places  []Place // of each entry; unset for a Snapshot
+	Rows    []Row   // the batch for a Log that stores rows
 	Hash    actor.Hash
+
+	version1 bool // in the format of version 1, which has no summaries
 }
 
 // Mark returns the mark of the batch.
@@ -141,7 +144,7 @@ func (w *Writer) Take() (Batch, bool) {
 // MUST be sealed in order.
 func (w *Writer) Seal(b *Batch) {
 	invariant.Check(b.No == w.chain.last.Batch+1, "store: batch %d sealed after batch %d", b.No, w.chain.last.Batch)
-	b.From, b.Shards = w.chain.last, shardsOf(b.Entries)
+	b.From, b.Shards, b.version1 = w.chain.last, shardsOf(b.Entries), w.config.WriteVersion1
 	w.chain.seal(b)
 }
 
@@ -149,8 +152,8 @@ func (w *Writer) Seal(b *Batch) {
 // Reuse, because the next Seal overwrites their memory. Reuse and Seal MUST NOT run
 // concurrently.
 func (w *Writer) Reuse(b *Batch) {
-	w.chain.rows.recycle(b.Rows)
-	b.Rows = nil
+	w.chain.rows.recycle(b.Rows, b.Places)
+	b.Rows, b.Places = nil, nil
 }
 
 // Written reports that a batch has been written, not necessarily durably. Batches

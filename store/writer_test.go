@@ -33,7 +33,7 @@ func runWriter(t *rapid.T, kv *MemoryKV, from Mark, seed byte) Mark {
 	w := NewWriter(config)
 	next := map[string]uint64{}
 	for _, name := range []string{"a", "b"} {
-		saved, err := Rows{kv}.Load(actor.NewID(name, ""))
+		saved, err := recovered(t, kv).Load(actor.NewID(name, ""))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,8 +186,19 @@ func TestReuseDoesNotChangeRows(t *testing.T) {
 }
 
 func TestVerifyDetectsDamage(t *testing.T) {
-	batch := func(no uint64) string { return string(batchKey("n1", no)) }
-	entry := func(n uint64) string { return string(entryKey(actor.NewID("alice", "s-1"), n)) }
+	batch := func(no uint64) string { return string(partKey("n1", no, 0)) }
+	blob := string(blobKey(actor.NewID("alice", "s-1"), actor.HashOf([]byte(large))))
+	rewrite := func(m *MemoryKV, no uint64, change func(record []byte, groups [][]byte) ([]byte, [][]byte)) {
+		v, _, _ := m.Get([]byte(batch(no)))
+		record, groups, _ := decodePart(0, bytes.Clone(v))
+		record, groups = change(record, groups)
+		var e actor.Encoder
+		e.Bytes(record)
+		for _, g := range groups {
+			e.Bytes(g)
+		}
+		_ = m.Apply([]Row{{Key: []byte(batch(no)), Value: e.Buf}})
+	}
 	for _, c := range []struct {
 		name   string
 		damage func(m *MemoryKV)
@@ -198,19 +209,32 @@ func TestVerifyDetectsDamage(t *testing.T) {
 		{"batch lost", func(m *MemoryKV) { m.delete([]byte(batch(3))) }, "batch 3 of n1 is missing"},
 		{"all lost", func(m *MemoryKV) { *m = MemoryKV{} }, "ends at batch 0, before its anchor at batch 5"},
 		{"record changed", func(m *MemoryKV) { corrupt(m, batch(3), 60) }, "batch"},
-		{"record cut", func(m *MemoryKV) { _ = m.Apply([]Row{{Key: []byte(batch(3)), Value: []byte{frameVersion, 2}}}) },
+		{"record cut", func(m *MemoryKV) { _ = m.Apply([]Row{{Key: []byte(batch(3)), Value: []byte{2, frameVersion, 2}}}) },
 			"key " + batch(3) + ": batch 3 of n1: byte"},
 		{"record replaced by earlier one", func(m *MemoryKV) {
 			v, _, _ := m.Get([]byte(batch(2)))
 			_ = m.Apply([]Row{{Key: []byte(batch(3)), Value: v}})
 		}, "batch 3 of n1: does not follow the previous batch"},
 		{"last record replaced", func(m *MemoryKV) {
-			_ = m.Apply([]Row{{Key: []byte(batch(5)), Value: (&batchRecord{prev: hashAt(m, 4), from: 4, to: 5}).encode()}})
+			rewrite(m, 5, func(_ []byte, _ [][]byte) ([]byte, [][]byte) {
+				return (&batchRecord{prev: hashAt(m, 4), from: 4, to: 5}).encode(), nil
+			})
 		}, "batch 5 of n1: hash "},
-		{"payload changed", func(m *MemoryKV) { corrupt(m, entry(2), 30) }, "batch 2 of n1: payload " + entry(2) + ": differs from the value that was written"},
-		{"payload lost", func(m *MemoryKV) { m.delete([]byte(entry(4))) }, "batch 4 of n1: payload " + entry(4) + ": is missing"},
-		{"event changed", func(m *MemoryKV) { corrupt(m, string(eventKey("default", newEntryBuilder(t, "alice").run(1), 1)), 25) }, "batch 1 of n1: payload t/default/e/"},
-		{"blob changed", func(m *MemoryKV) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "does not match the hash in its key"},
+		{"group changed", func(m *MemoryKV) {
+			rewrite(m, 2, func(record []byte, groups [][]byte) ([]byte, [][]byte) {
+				groups[0][30]++
+				return record, groups
+			})
+		}, "batch 2 of n1: group 0 of " + batch(2) + ": differs from the value that was written"},
+		{"group lost", func(m *MemoryKV) {
+			rewrite(m, 4, func(record []byte, _ [][]byte) ([]byte, [][]byte) { return record, nil })
+		}, "batch 4 of n1: holds 0 groups of entries, want 1"},
+		{"group added", func(m *MemoryKV) {
+			rewrite(m, 4, func(record []byte, groups [][]byte) ([]byte, [][]byte) { return record, append(groups, groups[0]) })
+		}, "batch 4 of n1: holds 2 groups of entries, want 1"},
+		{"part added", func(m *MemoryKV) { m.put(Row{Key: partKey("n1", 4, 2), Value: nil}) }, "batch 4 of n1: part 1 is missing, the next is 2"},
+		{"blob lost", func(m *MemoryKV) { m.delete([]byte(blob)) }, "payload " + blob + ": is missing"},
+		{"blob changed", func(m *MemoryKV) { corrupt(m, blob, 99) }, "does not match the hash in its key"},
 	} {
 		l, s := newTestLog(t), newEntryBuilder(t, "alice")
 		var anchor Mark
@@ -247,8 +271,9 @@ func TestVerifyDetectsMisplacedSnapshot(t *testing.T) {
 }
 
 func hashAt(m *MemoryKV, no uint64) actor.Hash {
-	v, _, _ := m.Get(batchKey("n1", no))
-	return actor.HashOf(v)
+	v, _, _ := m.Get(partKey("n1", no, 0))
+	record, _, _ := decodePart(0, v)
+	return actor.HashOf(record)
 }
 
 // Snapshots and blobs may be replaced by a later batch of this node or by a batch of
@@ -276,7 +301,7 @@ func TestReplacedValuesVerify(t *testing.T) {
 			}
 		}
 		corrupt(l.m, string(snapshotKey(s.id)), 60)
-		if _, err := VerifyAll(l.m, "n2", b2.Mark()); err == nil || !strings.Contains(err.Error(), name+"/s-1/s: differs from the value that was written") {
+		if _, err := VerifyAll(l.m, "n2", b2.Mark()); err == nil || !strings.Contains(err.Error(), string(snapshotKey(s.id))+": differs from the value that was written") {
 			t.Errorf("changed snapshot: got error %v", err)
 		}
 	}
@@ -298,36 +323,34 @@ func TestVerifyCoversRecentBatches(t *testing.T) {
 	for _, entries := range []int{1, 100} {
 		l, s := newTestLog(t), newEntryBuilder(t, "alice")
 		l.write(s.accept("hi"))
-		batches, cut := min(RecentBatches, (RecentEntries+entries-1)/entries)+1, 0
+		batches := min(RecentBatches, (RecentEntries+entries-1)/entries) + 1
 		var anchor Mark
-		for n := range batches {
+		for range batches {
 			batch := make([]Entry, entries)
 			for i := range batch {
 				batch[i] = s.entry(Parked{Run: s.run(1)}, s.due)
 			}
-			if anchor = l.write(batch...); n == 0 {
-				cut = int(s.n) + 1 // first entry of the next batch, the first recent one
-			}
+			anchor = l.write(batch...) // the third batch is the first recent one
 		}
 		old, recent := l.m.Clone(), l.m.Clone()
-		corrupt(old, string(entryKey(s.id, uint64(cut-entries))), 30)
+		corrupt(old, string(partKey("n1", 2, 0)), 120)
 		if end, err := Verify(old, "n1", anchor); err != nil || end != anchor {
 			t.Errorf("%d entries per batch: got %+v, %v", entries, end, err)
 		}
 		if _, err := VerifyAll(old, "n1", anchor); err == nil {
 			t.Errorf("%d entries per batch: VerifyAll accepted a changed old entry", entries)
 		}
-		corrupt(recent, string(entryKey(s.id, uint64(cut))), 30)
+		corrupt(recent, string(partKey("n1", 3, 0)), 120)
 		if _, err := Verify(recent, "n1", anchor); err == nil {
 			t.Errorf("%d entries per batch: Verify accepted a changed recent entry", entries)
 		}
 		for _, no := range []uint64{anchor.Batch - 1, 4} {
 			m := l.m.Clone()
-			m.delete(batchKey("n1", no))
+			m.delete(partKey("n1", no, 0))
 			if _, err := Verify(m, "n1", anchor); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("batch %d of n1 is missing", no)) {
 				t.Errorf("%d entries per batch: batch %d missing: got error %v", entries, no, err)
 			}
-			m.put(Row{Key: batchKey("n1", no), Value: []byte("?")})
+			m.put(Row{Key: partKey("n1", no, 0), Value: []byte("?")})
 			if _, err := Verify(m, "n1", anchor); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("batch %d of n1: ", no)) {
 				t.Errorf("%d entries per batch: batch %d damaged: got error %v", entries, no, err)
 			}
@@ -391,7 +414,7 @@ func TestTwoSnapshotsInOneBatch(t *testing.T) {
 	if _, err := VerifyAll(m, "n1", b.Mark()); err != nil {
 		t.Error(err)
 	}
-	saved, err := Rows{m}.Load(id)
+	saved, err := recovered(t, m).Load(id)
 	if err != nil || len(saved.Entries) != 0 {
 		t.Fatalf("loaded %+v, %v", saved, err)
 	}

@@ -3,7 +3,9 @@
 package disk
 
 import (
+	"bytes"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,13 +15,16 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-var rewrite = flag.Bool("rewrite", false, "rewrite testdata/v1; only allowed while no release has written it")
+var rewrite = flag.Bool("rewrite", false, "rewrite testdata/v2; only allowed while no release has written it")
 
-// testdata/v1 is a store written by the first version. Every later version MUST
-// open it and find its content. That content, including the output of
-// entryGenerator, never changes. A version that stores more kinds of data gets
-// its own directory under testdata.
-const fixture = "testdata/v1"
+// testdata/v2 is a store of format 2. Every later version of that format MUST open it
+// and find its content. That content, including the output of entryGenerator, never
+// changes. A version that stores more kinds of data gets its own directory under testdata.
+// testdata/v1 is a store of format 1 with the same content.
+const (
+	fixture       = "testdata/v2"
+	formerFixture = "testdata/v1"
+)
 
 // Carol's runs cover every kind of record.
 var (
@@ -34,7 +39,29 @@ var (
 
 const hour = actor.Duration(3_600_000_000_000)
 
-func TestFirstVersionStoreStaysReadable(t *testing.T) {
+// A store of format 1 is not opened and not changed. The error names the command that
+// copies it into the current format.
+func TestFormerFormatNamesMigrate(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(formerFixture)); err != nil {
+		t.Fatal(err)
+	}
+	before := readFiles(t, dir)
+	want := "store " + dir + ": file FORMAT: is of format 1, this program writes format 2: type `troupe migrate " + dir + " NEW`; nothing was changed"
+	_, read := Open(dir, "", Options{ReadOnly: true})
+	_, opened := Open(dir, "n1", Options{})
+	_, examined := Examine(dir, Options{}, nil)
+	for _, err := range []error{read, opened, examined} {
+		if err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if after := readFiles(t, dir); !maps.EqualFunc(before, after, bytes.Equal) {
+		t.Errorf("got files %v, want %v, unchanged", slices.Sorted(maps.Keys(after)), slices.Sorted(maps.Keys(before)))
+	}
+}
+
+func TestFixtureStaysReadable(t *testing.T) {
 	if *rewrite {
 		writeFixture(t)
 	}
@@ -76,9 +103,13 @@ func readFixture(t *testing.T, d *Disk) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reply, _ := j.Outcome(first)
+	outcome, err := d.Outcome(carol, 3) // the snapshot refers to it
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply := &outcome.Reply
 	run := j.Run(second)
-	if j.N != 12 || reply == nil || run == nil || !j.IsBuried(buried) {
+	if j.N != 12 || run == nil || !j.IsBuried(buried) {
 		t.Fatalf("carol: got journal %+v", j)
 	}
 	if promised, _, ok := j.FindByKey(actor.Idempotency{Principal: "p", Route: "r", Key: "k"}); !ok || promised != first ||
@@ -121,7 +152,7 @@ func writeFixture(t *testing.T) {
 	if err := os.RemoveAll(fixture); err != nil {
 		t.Fatal(err)
 	}
-	d := mustOpen(t, fixture, Options{})
+	d := mustOpen(t, fixture, Options{indexEntries: 10}) // part of the index in rows, part only in the log
 	l, alice := NewLog(d), newEntryGenerator("alice")
 	for range 14 {
 		commit(l, alice.next())

@@ -52,9 +52,10 @@ type Options struct {
 	// NOT return. nil prints the line and ends the process.
 	Fatal func(line string)
 
-	fs        vfs.FS                         // nil means the real file system
-	freeSpace func(dir string) (free uint64) // nil means the free space that fs reports
-	tune      func(*pebble.Options)          // changes Pebble's options in a test; may be nil
+	fs           vfs.FS                         // nil means the real file system
+	freeSpace    func(dir string) (free uint64) // nil means the free space that fs reports
+	tune         func(*pebble.Options)          // changes Pebble's options in a test; may be nil
+	indexEntries int                            // number of entries between flushes of the index; 0 means store.IndexEntries
 }
 
 // Disk is an open store. It is a store.KV and a store.Reader, safe for concurrent use, and
@@ -71,6 +72,9 @@ type Disk struct {
 	unsynced  chan write // appended batches, at most store.BatchesInFlight
 	synced    uint64     // number of the last synced batch
 	closeOnce sync.Once
+	former    bool // of format 1, to be migrated
+
+	indexMu sync.Mutex // protects Rows.Index
 }
 
 var (
@@ -84,7 +88,8 @@ var (
 // accepted.
 func Open(dir string, node actor.NodeID, options Options) (d *Disk, err error) {
 	d = &Disk{dir: dir, node: node, options: options.withDefaults(dir)}
-	d.Rows.KV, d.unsynced = d, make(chan write, store.BatchesInFlight)
+	d.Rows = store.Rows{KV: d, Index: store.NewIndex(d.indexConfig()), With: d.withIndex}
+	d.unsynced = make(chan write, store.BatchesInFlight)
 	defer func() {
 		// Pebble panics on some kinds of corruption.
 		if p := recover(); p != nil {
@@ -190,6 +195,9 @@ func (d *Disk) open() error {
 	}
 	d.end, err = store.Verify(d, d.node, mark)
 	d.synced = d.end.Batch
+	if indexErr := d.recoverIndex(); err == nil {
+		err = indexErr
+	}
 	switch {
 	case damaged:
 		return nil
@@ -254,6 +262,43 @@ func (d *Disk) checkFormat(mark store.Mark) error {
 	return d.Apply([]store.Row{store.FormatRow()})
 }
 
+// recoverIndex reads the index of the end of the log.
+func (d *Disk) recoverIndex() error {
+	index, err := store.RecoverIndex(d, d.indexConfig())
+	d.Index = index
+	return err
+}
+
+func (d *Disk) indexConfig() store.IndexConfig {
+	return store.IndexConfig{Entries: d.options.indexEntries}
+}
+
+// withIndex runs a function that reads the index.
+func (d *Disk) withIndex(read func()) {
+	d.indexMu.Lock()
+	defer d.indexMu.Unlock()
+	read()
+}
+
+// index adds a written batch to the index, and flushes the index once it is large.
+func (d *Disk) index(b *store.Batch) error {
+	d.indexMu.Lock()
+	full := d.Index.Add(b)
+	d.indexMu.Unlock()
+	if !full {
+		return nil
+	}
+	// Only this goroutine changes the index. Readers find the same data in both places
+	// until it is cleared.
+	if err := d.writeUnsynced(d.Index.Rows()); err != nil {
+		return err
+	}
+	d.indexMu.Lock()
+	defer d.indexMu.Unlock()
+	d.Index.Clear()
+	return nil
+}
+
 // Node returns the node that the store belongs to.
 func (d *Disk) Node() actor.NodeID { return d.node }
 
@@ -301,6 +346,9 @@ func (d *Disk) Apply(rows []store.Row) error {
 func (d *Disk) Append(b *store.Batch) error {
 	w, err := d.write(b.Rows)
 	if err != nil {
+		return err
+	}
+	if err := d.index(b); err != nil {
 		return err
 	}
 	w.batch = b.No

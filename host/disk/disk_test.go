@@ -142,12 +142,12 @@ func TestOpenRefusesForeignDirectory(t *testing.T) {
 	}{
 		"pebble":      {foreign, "holds a foreign Pebble or RocksDB store"},
 		"other files": {file("thesis.doc", "x"), "holds other files (thesis.doc) and no FORMAT"},
-		"newer": {ours(file("FORMAT", formatLine(2, "n1"))),
-			"file FORMAT: is of format 2, this program reads format 1: use a newer program; nothing was changed"},
+		"newer": {ours(file("FORMAT", formatLine(3, "n1"))),
+			"file FORMAT: is of format 3, this program reads format 2: use a newer program; nothing was changed"},
 		"newer, different wording": {ours(file("FORMAT", sumFormat("troupe store 31, cluster c of n1"))), "is of format 31"},
 		"newer, no checksum":       {ours(file("FORMAT", "troupe store 3 of node n1\n")), "file FORMAT: is damaged"},
-		"older":                    {ours(file("FORMAT", formatLine(0, "n1"))), "file FORMAT: is of format 0, this program writes format 1: type `troupe migrate "},
-		"another node":             {ours(file("FORMAT", formatLine(1, "n2"))), "file FORMAT: belongs to node n2, not n1"},
+		"older":                    {ours(file("FORMAT", formatLine(1, "n1"))), "file FORMAT: is of format 1, this program writes format 2: type `troupe migrate "},
+		"another node":             {ours(file("FORMAT", formatLine(2, "n2"))), "file FORMAT: belongs to node n2, not n1"},
 		"malformed":                {ours(file("FORMAT", "hello\n")), `file FORMAT: is damaged: reads "hello\n"`},
 		"no format":                {ours(remove("FORMAT")), "holds other files (ANCHOR, pebble) and no FORMAT"},
 		"no anchor":                {ours(remove("ANCHOR")), "ANCHOR is missing"},
@@ -178,7 +178,7 @@ func TestOpenChecksFormatKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustClose(t, d)
-	if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), `store of format "7", this program reads format 1`) {
+	if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), `store of format "7", this program reads format 2`) {
 		t.Errorf("got %v", err)
 	}
 }

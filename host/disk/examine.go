@@ -26,7 +26,7 @@ func Examine(dir string, options Options, progress func(keys uint64)) (store.Exa
 func examineWith(dir string, options Options, progress func(keys uint64), then func(*Disk, store.Examination) error) (x store.Examination, err error) {
 	options.ReadOnly = true
 	d := &Disk{dir: dir, options: options.withDefaults(dir)}
-	d.Rows = store.Rows{KV: d}
+	d.Rows = store.Rows{KV: d, Index: store.NewIndex(d.indexConfig()), With: d.withIndex}
 	examined := false
 	defer func() {
 		if p := recover(); p != nil && examined {
@@ -77,6 +77,9 @@ func examineWith(dir string, options Options, progress func(keys uint64), then f
 	examined = true
 	if x.Wrong > 0 {
 		return x, nil
+	}
+	if err := d.recoverIndex(); err != nil {
+		return x, err
 	}
 	return x, then(d, x)
 }

@@ -4,6 +4,7 @@ package disk
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,11 +22,14 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// newTestStore returns a directory with a store of this many entries.
+// testIndexEntries is the number of entries between flushes of the index in newTestStore.
+const testIndexEntries = 8
+
+// newTestStore returns a directory with a store of this many entries, one in each batch.
 func newTestStore(t *testing.T, entries int) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
-	d := mustOpen(t, dir, Options{})
+	d := mustOpen(t, dir, Options{indexEntries: testIndexEntries})
 	l := NewLog(d)
 	s := newEntryGenerator("alice")
 	for range entries {
@@ -51,24 +55,22 @@ func TestExamineContinuesPastDamage(t *testing.T) {
 		t.Fatalf("%+v", whole)
 	}
 	d := mustOpen(t, dir, Options{})
-	for _, n := range []string{"0000000000000003", "0000000000000007"} {
-		if err := d.db.Set([]byte("t/default/a/alice/s-1/"+n), []byte("?"), pebble.Sync); err != nil {
+	for _, batch := range []uint64{3, 7} {
+		if err := d.db.Set(partKey(batch), []byte("?"), pebble.Sync); err != nil {
 			t.Fatal(err)
 		}
 	}
 	mustClose(t, d)
 	x := examine(t, dir)
-	seen := 0
-	for _, f := range x.Findings {
-		if strings.HasSuffix(f.Where, "3") || strings.HasSuffix(f.Where, "7") {
-			seen++
-			if f.Lost != "the state of alice/s-1 from there on" {
-				t.Errorf("%+v", f)
-			}
+	for _, batch := range []uint64{3, 7} {
+		if !slices.ContainsFunc(x.Findings, func(f store.Finding) bool {
+			return f.Where == string(partKey(batch)) && f.Lost == "the state of alice/s-1 from there on"
+		}) {
+			t.Errorf("batch %d: no finding of the loss in %+v", batch, x.Findings)
 		}
 	}
-	if seen != 4 || x.End != whole.End { // each damaged entry gives two findings: one of the chain, one of the entry
-		t.Errorf("got %d findings: %+v", seen, x.Findings)
+	if x.End != whole.End || x.Entries != 18 {
+		t.Errorf("got %d entries up to %+v, want the other 18, up to %+v", x.Entries, x.End, whole.End)
 	}
 	if _, err := Examine(t.TempDir(), Options{}, nil); err == nil || !strings.Contains(err.Error(), "holds no store") {
 		t.Errorf("empty directory: got %v", err)
@@ -78,6 +80,95 @@ func TestExamineContinuesPastDamage(t *testing.T) {
 	defer mustClose(t, d)
 	if _, err := Examine(dir, Options{}, nil); err == nil || !strings.Contains(err.Error(), "in use by") {
 		t.Errorf("store in use: got %v", err)
+	}
+}
+
+// partKey returns the key of the first part of a batch of n1.
+func partKey(batch uint64) []byte { return fmt.Appendf(nil, "l/n1/%016x/%08x", batch, 0) }
+
+// An examination finds each damaged and each missing row. Opening the store, or reading
+// the data that needs the row, fails. An error about a damaged row names its key.
+func TestDamagedRowIsNamed(t *testing.T) {
+	from := filepath.Join(t.TempDir(), "data")
+	d := mustOpen(t, from, Options{indexEntries: testIndexEntries})
+	l, alice, bob, carol := NewLog(d), newEntryGenerator("alice"), newEntryGenerator("bob"), newEntryGenerator("carol")
+	commit(l, nextEntries(carol, 2)...)
+	for range 20 {
+		commit(l, alice.next())
+	}
+	saved, err := d.Load(alice.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := store.Fold(saved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(l, store.Entry{Actor: alice.id, Shard: 'a', Epoch: 1, N: alice.n, Record: store.Snapshot{Journal: store.EncodeJournal(&j)}, WasDue: alice.due, Due: alice.due})
+	commit(l, nextEntries(bob, 5)...)
+	commit(l, append(nextEntries(bob, 1), nextEntries(carol, 1)...)...) // after the watermark
+	mustClose(t, l, d)
+	if x := examine(t, from); x.Wrong != 0 || x.Entries != 29 {
+		t.Fatalf("%+v", x)
+	}
+	const scope = "t/default/s/s-1/"
+	for _, c := range []struct {
+		name, key string
+		missing   string // error if the row is missing; empty: none
+	}{
+		{"part of the log", string(partKey(23)), "batch 23 of n1 is missing"},
+		{"part after the watermark", string(partKey(24)), "before its anchor at batch 24: what was committed is lost"},
+		{"index row", scope + "i/carol/0000000000000001", "holds entry 3, want entry 1"},
+		{"index row of the last flush", scope + "i/bob/0000000000000001", ""}, // the log from the flush before is read
+		{"snapshot", scope + "a/alice", scope + "a/alice: is missing"},
+		{"watermark", "w/n1", ""}, // rows of the index name the last batch that they cover
+	} {
+		for _, missing := range []bool{false, true} {
+			want := c.key
+			if missing {
+				want = c.missing
+			}
+			dir := filepath.Join(t.TempDir(), "data")
+			if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+				t.Fatal(err)
+			}
+			d := mustOpen(t, dir, Options{})
+			if _, ok, err := d.Get([]byte(c.key)); !ok || err != nil {
+				t.Fatalf("%s: no key %s, error %v", c.name, c.key, err)
+			}
+			if err := d.db.Set([]byte(c.key), []byte("?"), pebble.Sync); err != nil {
+				t.Fatal(err)
+			}
+			if missing {
+				if err := d.db.Delete([]byte(c.key), pebble.Sync); err != nil {
+					t.Fatal(err)
+				}
+			}
+			mustClose(t, d)
+			x := examine(t, dir)
+			if lost := slices.ContainsFunc(x.Findings, func(f store.Finding) bool { return f.Lost != "" }); c.name == "watermark" && lost {
+				t.Errorf("watermark, missing %v: nothing is lost, got %+v", missing, x.Findings)
+			}
+			if x.Wrong == 0 || !missing && !slices.ContainsFunc(x.Findings, func(f store.Finding) bool { return strings.Contains(f.Where+f.What, c.key) }) {
+				t.Errorf("%s, missing %v: no finding names %s: %+v", c.name, missing, c.key, x.Findings)
+			}
+			d, err := Open(dir, "n1", Options{})
+			for _, s := range []*entryGenerator{alice, bob, carol} {
+				var saved store.Saved
+				if err == nil {
+					saved, err = d.Load(s.id)
+				}
+				if n := uint64(len(saved.Entries)); err == nil && s != alice && n != s.n {
+					t.Errorf("%s, missing %v: %s has %d entries, want %d", c.name, missing, s.id, n, s.n)
+				}
+			}
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s, missing %v: got %v, want %q", c.name, missing, err, want)
+			}
+			if d != nil {
+				mustClose(t, d)
+			}
+		}
 	}
 }
 
@@ -122,11 +213,11 @@ func TestBackupDuringCommitsHoldsDurableEntries(t *testing.T) {
 	}
 	// A damaged backup is not restored.
 	d = mustOpen(t, backups[1], Options{})
-	if err := d.db.Delete([]byte("t/default/a/alice/s-1/0000000000000002"), pebble.Sync); err != nil {
+	if err := d.db.Delete(partKey(2), pebble.Sync); err != nil {
 		t.Fatal(err)
 	}
 	mustClose(t, d)
-	if _, err := Restore(backups[1], filepath.Join(dir, "never"), Options{}, nil); err == nil || !strings.Contains(err.Error(), "findings, the first at t/default/a/alice/") {
+	if _, err := Restore(backups[1], filepath.Join(dir, "never"), Options{}, nil); err == nil || !strings.Contains(err.Error(), "findings, the first at "+string(partKey(2))) {
 		t.Errorf("restore of a damaged backup: got %v", err)
 	}
 }

@@ -73,6 +73,8 @@ func (d *Disk) checkFormatFile() error {
 		return err
 	case version > store.FormatVersion:
 		return fmt.Errorf("file %s: is of format %d, this program reads format %d: use a newer program; nothing was changed", formatFile, version, store.FormatVersion)
+	case d.former && version == 1:
+		d.node = node
 	case version < store.FormatVersion:
 		return fmt.Errorf("file %s: is of format %d, this program writes format %d: type `troupe migrate %s NEW`; nothing was changed", formatFile, version, store.FormatVersion, d.dir)
 	case d.node == "" && d.options.ReadOnly:

@@ -89,6 +89,26 @@ type write struct {
 }
 
 func (k keys) write(rows []store.Row) (write, error) {
+	b, err := k.batch(rows)
+	if err != nil {
+		return write{}, err
+	}
+	return write{rows: b}, k.db.ApplyNoSyncWait(b, pebble.Sync)
+}
+
+// writeUnsynced writes rows that become durable with a later write.
+func (k keys) writeUnsynced(rows []store.Row) error {
+	b, err := k.batch(rows)
+	if err != nil {
+		return err
+	}
+	if err := k.db.Apply(b, pebble.NoSync); err != nil {
+		return err
+	}
+	return b.Close()
+}
+
+func (k keys) batch(rows []store.Row) (*pebble.Batch, error) {
 	size := 0
 	for i := range rows {
 		size += len(rows[i].Key) + len(rows[i].Value) + rowOverhead
@@ -102,10 +122,10 @@ func (k keys) write(rows []store.Row) (write, error) {
 			err = b.Set(row.Key, row.Value, nil)
 		}
 		if err != nil {
-			return write{}, err
+			return nil, err
 		}
 	}
-	return write{rows: b}, k.db.ApplyNoSyncWait(b, pebble.Sync)
+	return b, nil
 }
 
 func (w write) sync() error {

@@ -26,34 +26,38 @@ func answers(t *testing.T, d *Disk) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	var ids []actor.ID
-	err := d.Scan([]byte("t/"), []byte("t0"), func(key, _ []byte) bool {
-		switch parts := strings.Split(string(key), "/"); {
-		case parts[2] == "a":
-			if id := (actor.ID{Tenant: parts[1], Agent: parts[3], Key: parts[4]}); !slices.Contains(ids, id) {
-				ids = append(ids, id)
-			}
-		case parts[2] == "r":
-			run, err := actor.ParseCallID(parts[3])
-			if err != nil {
-				t.Fatal(err)
-			}
-			owner, ok, err := d.Run(parts[1], run)
-			if err != nil || !ok {
-				t.Fatal(err)
-			}
-			all["owner of "+parts[3]] = fmt.Sprint(owner)
-			events, err := d.Events(parts[1], run, 0, 1<<20)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range events {
-				all[fmt.Sprintf("event %d of %s", e.Seq, parts[3])] = string(e.Body)
-			}
-		}
-		return true
-	})
+	keys := map[string]bool{}
+	err := d.Scan([]byte("t/"), []byte("t0"), func(key, _ []byte) bool { keys[string(key)] = true; return true })
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, row := range d.Index.Rows() { // of entries after the watermark
+		keys[string(row.Key)] = true
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if id, ok := store.ActorOfKey([]byte(key)); ok && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+		parts := strings.Split(key, "/")
+		if len(parts) != 4 || parts[2] != "r" {
+			continue
+		}
+		run, err := actor.ParseCallID(parts[3])
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner, ok, err := d.Run(parts[1], run)
+		if err != nil || !ok {
+			t.Fatal(err)
+		}
+		all["owner of "+parts[3]] = fmt.Sprint(owner)
+		events, err := d.Events(parts[1], run, 0, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			all[fmt.Sprintf("event %d of %s", e.Seq, parts[3])] = string(e.Body)
+		}
 	}
 	for _, id := range ids {
 		saved, err := d.Load(id)
@@ -133,30 +137,77 @@ func TestMigrateKeepsContent(t *testing.T) {
 	checkMigrated(t, newTestStore(t, 0))
 }
 
-// The store of the first version, with every kind of record, keeps its content. The
-// bodies of its events are none that Examine accepts.
-func TestImportKeepsContentOfFirstVersion(t *testing.T) {
-	from, to := t.TempDir(), filepath.Join(t.TempDir(), "new")
+// A store with every kind of record keeps its content, whether it is of this format or of
+// format 1: both fixtures have the same content. The bodies of its events are none that
+// Examine accepts.
+func TestImportKeepsContentOfFixtures(t *testing.T) {
+	from := t.TempDir()
 	if err := os.CopyFS(from, os.DirFS(fixture)); err != nil {
 		t.Fatal(err)
 	}
 	old := mustOpen(t, from, Options{ReadOnly: true})
-	if err := old.importInto(to, old.End(), Options{FreeFloor: 1}); err != nil {
+	want := answers(t, old)
+	t.Run("format 2", func(t *testing.T) { checkImported(t, old, old.Rows, old.End(), want) })
+
+	former := t.TempDir()
+	if err := os.CopyFS(former, os.DirFS(formerFixture)); err != nil {
 		t.Fatal(err)
 	}
-	want := answers(t, old)
+	d := &Disk{dir: former, options: Options{ReadOnly: true}.withDefaults(former), former: true}
+	t.Cleanup(func() { d.Close() })
+	mark, err := d.openFormer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, err := store.Format1{KV: d}.Verify("n1", mark)
+	if err != nil || end != mark {
+		t.Fatalf("got end %+v, error %v, want %+v", end, err, mark)
+	}
+	for name, body := range want { // the earlier program wrote other events of alice
+		switch {
+		case strings.Contains(body, `"user_input"`):
+			want[name] = `{"type":"run_started"}`
+		case strings.Contains(body, `"run_done"`):
+			want[name] = `{"type":"run_completed"}`
+		}
+	}
+	delete(want, "snapshot of "+carol.String()) // with the outcome that the new snapshot refers to
+	delete(want, "state of "+carol.String())
+	t.Run("format 1", func(t *testing.T) { checkImported(t, d, store.Format1{KV: d}, end, want) })
+}
+
+// checkImported imports entries and compares the content of the new store.
+func checkImported(t *testing.T, old *Disk, from exporter, end store.Mark, want map[string]string) {
+	to := filepath.Join(t.TempDir(), "new")
+	if err := old.importInto(to, from, end, Options{FreeFloor: 1}); err != nil {
+		t.Fatal(err)
+	}
 	d := mustOpen(t, to, Options{ReadOnly: true})
-	if got := answers(t, d); !maps.Equal(got, want) || len(want) < 50 {
-		t.Errorf("got %d items, want %d, or they differ", len(got), len(want))
+	got := answers(t, d)
+	for name := range got {
+		if _, ok := want[name]; !ok && !strings.HasSuffix(name, " of "+carol.String()) {
+			t.Errorf("%s: got %.300q, want none", name, got[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if got[name] != want[name] {
+			t.Errorf("%s: got %.300q, want %.300q", name, got[name], want[name])
+		}
+	}
+	if len(want) < 50 {
+		t.Errorf("got %d items, want 50 or more", len(want))
 	}
 	saved, err := d.Load(carol)
 	if err != nil || len(saved.Entries) != 3 || saved.Snapshot == nil {
 		t.Errorf("carol: got %d entries, error %v, want a snapshot and 3 entries", len(saved.Entries), err)
 	}
-	if end, err := d.VerifyAll(); err != nil || end.Batch <= old.End().Batch {
-		t.Errorf("got end %+v, error %v", end, err)
+	if j, err := store.Fold(saved); err != nil || j.N != 12 || j.Run(second) == nil || !j.IsBuried(buried) {
+		t.Errorf("carol: got journal %+v, error %v", j, err)
 	}
-	mustClose(t, d, old)
+	if made, err := d.VerifyAll(); err != nil || made.Batch <= end.Batch {
+		t.Errorf("got end %+v, error %v", made, err)
+	}
+	mustClose(t, d)
 }
 
 // The numbers of batches, and with them the epochs, continue in the new store. Its
@@ -227,7 +278,7 @@ func TestMigrateRefuses(t *testing.T) {
 	dir := t.TempDir()
 	whole, damaged, inUse := newTestStore(t, 4), newTestStore(t, 4), newTestStore(t, 4)
 	d := mustOpen(t, damaged, Options{})
-	if err := d.db.Set([]byte("t/default/a/alice/s-1/0000000000000002"), []byte("?"), pebble.Sync); err != nil {
+	if err := d.db.Set(partKey(2), []byte("?"), pebble.Sync); err != nil {
 		t.Fatal(err)
 	}
 	mustClose(t, d)
@@ -242,7 +293,7 @@ func TestMigrateRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ from, to, want string }{
 		"new store exists":      {whole, filepath.Join(dir, "there"), "there: exists already"},
 		"interrupted migration": {whole, interrupted, "interrupted.new: exists already"},
-		"damaged":               {damaged, filepath.Join(dir, "a"), "t/default/a/alice/s-1/0000000000000002"},
+		"damaged":               {damaged, filepath.Join(dir, "a"), string(partKey(2))},
 		"in the old store":      {whole, filepath.Join(whole, "sub"), "sub: is in the store"},
 		"deep in the old store": {whole, filepath.Join(whole, "not", "there", "..", "yet"), "yet: is in the store"},
 		"in use":                {inUse, filepath.Join(dir, "b"), "in use by"},

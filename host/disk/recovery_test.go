@@ -47,6 +47,10 @@ func TestRecoveryCrashedAtEveryOperation(t *testing.T) {
 	}
 	t.Logf("%d histories with %d acknowledged entries: crashes at %d operations of recoveries, and at %d operations of the recoveries after %d of them; %d losses",
 		histories, r.acked, r.operations[0], r.operations[1], r.nested, len(r.failures))
+	t.Logf("after a crash around the last flush of the index, its rows covered the log %d times and did not %d times", r.uncovered[0], r.uncovered[1])
+	if r.uncovered[0] == 0 {
+		t.Error("no crash after a flush of the index")
+	}
 	if r.operations[0] < 40*histories || r.operations[1] < 30*r.nested || r.nested == 0 || r.acked == 0 {
 		t.Error("too few crashes or acknowledged entries")
 	}
@@ -145,6 +149,7 @@ type recoveryTest struct {
 	operations [2]int // operations crashed at: of first recoveries, and of recoveries from these crashes
 	nested     int    // number of crashes that were followed by a crash in the next recovery
 	acked      uint64 // number of acknowledged entries of the histories
+	uncovered  [2]int // number of crashes after which the rows of the index covered the log, and did not, with a flush after each batch
 	failures   []string
 }
 
@@ -173,8 +178,12 @@ func (r *recoveryTest) crashRecovery(name string, depth int, options Options, fr
 	crashes := recorder.crashes
 	r.operations[depth] += recorder.operations
 	for i := range crashes {
-		if err := crashes[i].check(options, recorder.content); err != nil {
+		uncovered, err := crashes[i].check(options, recorder.content)
+		if err != nil {
 			r.failures = append(r.failures, fmt.Sprintf("%s, %s: %v", name, crashes[i].operation, err))
+		}
+		if options.indexEntries == 1 && crashes[i].acked > 0 {
+			r.uncovered[min(uncovered, 1)]++
 		}
 	}
 	return crashes
@@ -197,7 +206,7 @@ type storeHistory struct {
 // drawStoreHistory commits entries to a store until it loses power.
 func drawStoreHistory(t *testing.T, random *rand.Rand, commits int) storeHistory {
 	mem := vfs.NewCrashableMem()
-	h := storeHistory{storeState: storeState{mem: mem}, options: Options{Ballast: 1}}
+	h := storeHistory{storeState: storeState{mem: mem}, options: Options{Ballast: 1, indexEntries: 1 + random.IntN(4)}}
 	if random.IntN(2) == 0 {
 		h.options.tune = func(o *pebble.Options) { o.MemTableSize = 64 << 10 } // more logs and tables
 	}
@@ -330,33 +339,33 @@ func (r *crashRecorder) recover(options Options) error {
 }
 
 // check opens the store that a crash has left and compares it with the state before
-// the crash.
-func (c *crashed) check(options Options, content []byte) (err error) {
+// the crash. It returns the number of entries that the rows of the index do not cover.
+func (c *crashed) check(options Options, content []byte) (uncovered int, err error) {
 	options.fs = c.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(0, 0))})
 	d, err := Open(powerDir, "n1", options)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	if _, err := d.VerifyAll(); err != nil {
-		return err
+		return 0, err
 	}
 	if names, err := options.fs.List(d.path(preservedDir)); err == nil {
-		return fmt.Errorf("the opened store still has the preserved log %v", names)
+		return 0, fmt.Errorf("the opened store still has the preserved log %v", names)
 	}
 	got, err := contentOf(d)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if c.unchanged && !bytes.Equal(got, content) {
-		return fmt.Errorf("the content has %d bytes, want the same %d", len(got), len(content))
+		return 0, fmt.Errorf("the content has %d bytes, want the same %d", len(got), len(content))
 	}
 	n, err := checkEntries(d, newEntryGenerator("a").id)
 	if err != nil || n < c.acked || n > c.committed {
-		return errors.Join(fmt.Errorf("%d entries, want %d to %d", n, c.acked, c.committed), err)
+		return 0, errors.Join(fmt.Errorf("%d entries, want %d to %d", n, c.acked, c.committed), err)
 	}
 	if secret, err := d.Secret(); err != nil || c.secret != nil && !bytes.Equal(secret, c.secret) {
-		return errors.Join(errors.New("the secret is missing, or another one"), err)
+		return 0, errors.Join(errors.New("the secret is missing, or another one"), err)
 	}
-	return nil
+	return d.Index.Entries(), nil
 }

@@ -54,7 +54,7 @@ func closeAll(t *testing.T, closers ...interface{ Close() error }) {
 // A node whose expiry index is damaged does not open, and the error names the file. The
 // index is read after the start too, so a node that opened would end later.
 func TestOpenReadsExpiryIndex(t *testing.T) {
-	dir := newStoreOfOpenRuns(t, 600)
+	dir := newStoreOfOpenRuns(t, 1200) // with one flush of the index
 	tables, err := filepath.Glob(filepath.Join(dir, "pebble", "*.sst"))
 	if err != nil || len(tables) == 0 {
 		t.Fatalf("got tables %v, error %v", tables, err)

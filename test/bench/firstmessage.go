@@ -14,6 +14,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/store"
 )
 
 const (
@@ -82,16 +83,16 @@ func (b *bench) recoveredActors() (rows []row, err error) {
 		return nil, err
 	}
 	defer remove()
-	store := filepath.Join(dir, "store")
-	if err := b.fillStore(store, actors); err != nil {
+	data := filepath.Join(dir, "store")
+	if err := b.fillStore(data, actors); err != nil {
 		return nil, err
 	}
-	copied, read, err := copyActorRows(store, filepath.Join(dir, "bare"))
+	copied, read, err := copyEntries(data, filepath.Join(dir, "bare"), actors)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, copied.Close()) }()
-	n, err := openNode(store, nil, echo("echo", actor.Journaled))
+	n, err := openNode(data, nil, echo("echo", actor.Journaled))
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +113,7 @@ func (b *bench) recoveredActors() (rows []row, err error) {
 				*took = append(*took, time.Since(began))
 			}
 			began := time.Now()
-			if err := readActorRows(copied, id); err != nil {
+			if err := readEntries(copied, id); err != nil {
 				return nil, err
 			}
 			bare = append(bare, time.Since(began))
@@ -124,8 +125,8 @@ func (b *bench) recoveredActors() (rows []row, err error) {
 	}
 	wait := latencyRow(name, "the second message of the same actor", waits, floor{})
 	wait.addNote("both with a sync")
-	recovery := latencyRow("the same, less its second message", "a bare Pebble that reads the same rows", reads, atMost(recoveredFloor))
-	recovery.addNote("%.1f rows per actor", float64(read)/float64(actors))
+	recovery := latencyRow("the same, less its second message", "a bare Pebble that reads the same entries", reads, atMost(recoveredFloor))
+	recovery.addNote("%.1f entries per actor", float64(read)/float64(actors))
 	return []row{wait, recovery}, nil
 }
 
@@ -148,10 +149,10 @@ func (b *bench) fillStore(dir string, actors int) (err error) {
 	return err
 }
 
-// copyActorRows copies the rows of all actors from a store into a bare Pebble
-// store.
-func copyActorRows(store, dir string) (db *pebble.DB, rows int, err error) {
-	d, err := disk.Open(store, "", disk.Options{ReadOnly: true})
+// copyEntries copies the entries of actors from a store into a bare Pebble store, with the
+// entries of each actor in a range of keys of their own.
+func copyEntries(from, dir string, actors int) (db *pebble.DB, entries int, err error) {
+	d, err := disk.Open(from, "", disk.Options{ReadOnly: true})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -160,24 +161,27 @@ func copyActorRows(store, dir string) (db *pebble.DB, rows int, err error) {
 		return nil, 0, err
 	}
 	var failed error
-	err = d.Scan([]byte(actorKeyPrefix), []byte(actorKeyPrefix+"\xff"), func(key, value []byte) bool {
-		rows++
-		failed = db.Set(key, value, pebble.NoSync)
-		return failed == nil
-	})
-	if err = errors.Join(err, failed, db.Flush()); err == nil && rows == 0 {
-		err = errors.New("the store holds no rows of actors")
+	for i := 0; i < actors && failed == nil; i++ {
+		id := numberedActor("echo", i)
+		var saved store.Saved
+		saved, failed = d.Load(id)
+		for _, e := range saved.Entries {
+			entries++
+			failed = errors.Join(failed, db.Set(fmt.Appendf(barePrefix(id), "%016x", e.N), store.EncodeEntry(e), pebble.NoSync))
+		}
 	}
-	return db, rows, err
+	if err = errors.Join(err, failed, db.Flush()); err == nil && entries == 0 {
+		err = errors.New("the store holds no entries of actors")
+	}
+	return db, entries, err
 }
 
-// actorKeyPrefix is the prefix of the keys that hold actors.
-const actorKeyPrefix = "t/" + actor.DefaultTenant + "/a/"
+func barePrefix(id actor.ID) []byte { return fmt.Appendf(nil, "%s/", id) }
 
-// readActorRows reads all rows of an actor.
-func readActorRows(db *pebble.DB, id actor.ID) error {
-	prefix := fmt.Sprintf("%s%s/%s/", actorKeyPrefix, id.Agent, id.Key)
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte(prefix), UpperBound: []byte(prefix + "\xff")})
+// readEntries reads all entries of an actor from a bare Pebble store.
+func readEntries(db *pebble.DB, id actor.ID) error {
+	prefix := barePrefix(id)
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: append(prefix[:len(prefix):len(prefix)], 0xff)})
 	if err != nil {
 		return err
 	}
@@ -188,5 +192,5 @@ func readActorRows(db *pebble.DB, id actor.ID) error {
 	if err := it.Close(); err != nil || read > 0 {
 		return err
 	}
-	return fmt.Errorf("no rows of %s", id)
+	return fmt.Errorf("no entries of %s", id)
 }

@@ -27,9 +27,9 @@ const shardCount = 4096
 // first error, as a server would.
 func readContents(d *disk.Disk) (contents, error) {
 	all := contents{}
-	if err := eachKey(d, "a", 6, func(parts []string) error {
-		id := actor.ID{Tenant: parts[1], Agent: parts[3], Key: parts[4]}
-		if _, ok := all["actor "+id.String()]; ok {
+	if err := eachKey(d, func(key string) error {
+		id, isActor := store.ActorOfKey([]byte(key))
+		if _, ok := all["actor "+id.String()]; ok || !isActor {
 			return nil
 		}
 		saved, err := d.Load(id)
@@ -55,7 +55,11 @@ func readContents(d *disk.Disk) (contents, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err := eachKey(d, "r", 4, func(parts []string) error {
+	if err := eachKey(d, func(key string) error {
+		parts := strings.Split(key, "/")
+		if len(parts) != 4 || parts[2] != "r" {
+			return nil
+		}
 		run, err := actor.ParseCallID(parts[3])
 		if err != nil {
 			return err
@@ -91,21 +95,24 @@ func readContents(d *disk.Disk) (contents, error) {
 	return all, nil
 }
 
-// eachKey calls the function show for each key of a family that has count parts,
-// and passes those parts.
-func eachKey(d *disk.Disk, family string, count int, show func(parts []string) error) error {
-	var keys [][]string
+// eachKey calls the function show for each key of a tenant's row, and for those of the
+// rows that the next flush of the index will write.
+func eachKey(d *disk.Disk, show func(key string) error) error {
+	keys := map[string]bool{}
 	err := d.Scan([]byte("t/"), []byte("t0"), func(key, _ []byte) bool {
-		if parts := strings.Split(string(key), "/"); len(parts) == count && parts[2] == family {
-			keys = append(keys, parts)
-		}
+		keys[string(key)] = true
 		return true
 	})
-	for _, parts := range keys {
+	for _, row := range d.Index.Rows() {
+		if bytes.HasPrefix(row.Key, []byte("t/")) {
+			keys[string(row.Key)] = true
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if err != nil {
 			break
 		}
-		err = show(parts)
+		err = show(key)
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -72,11 +73,14 @@ func allForgeries(stores map[string]storeFiles, rows map[string]map[string][]byt
 
 // family returns the part of a key that gives its kind.
 func family(key string) string {
-	parts := bytes.SplitN([]byte(key), []byte("/"), 4)
-	if len(parts) > 2 && string(parts[0]) == "t" {
-		return "t/" + string(parts[2])
+	parts := strings.Split(key, "/")
+	switch {
+	case parts[0] != "t" || len(parts) < 3:
+		return parts[0]
+	case parts[2] == "s" && len(parts) > 4: // of a session: its kind, too
+		return "t/s/" + parts[4]
 	}
-	return string(parts[0])
+	return "t/" + parts[2]
 }
 
 // isForgery reports whether the damage replaces intact content.
