@@ -3,7 +3,6 @@
 package store
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -61,8 +60,9 @@ type Examination struct {
 // without their content. The callback event validates the body of a run event. The callback progress is called every
 // 4,096 keys with the number of keys read so far. Either callback may be nil.
 func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
-	x := examiner{kv: kv, node: node, anchor: anchor, event: event, progress: progress, index: NewIndex(IndexConfig{}),
+	x := examiner{node: node, anchor: anchor, event: event, progress: progress, index: NewIndex(IndexConfig{}),
 		due: map[string]bool{}, references: map[uint64]struct{}{}}
+	x.kv = readableKV{kv, &unreadableKeys{report: x.reportUnreadable, scanned: map[string]bool{}}}
 	for _, check := range []func() error{x.checkLogs, x.checkActors, x.checkRuns, x.checkEvents, x.checkDue, x.checkBlobs, x.checkUnknownKeys} {
 		if err := check(); err != nil {
 			return x.Examination, err
@@ -77,7 +77,7 @@ func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) erro
 
 type examiner struct {
 	Examination
-	kv         KV
+	kv         readableKV
 	node       actor.NodeID
 	anchor     Mark
 	event      func([]byte) error
@@ -86,7 +86,6 @@ type examiner struct {
 	index      *Index              // of the end of the logs
 	due        map[string]bool     // expected keys of the expiry index
 	references map[uint64]struct{} // prefixes of the hashes of the keys of referenced blobs
-	unreadable [][2][]byte         // ranges of keys that the disk cannot read
 	logged     uint64              // entries in the logs
 	accepted   uint64              // runs accepted by the entries
 	told       uint64              // run events in the entries
@@ -108,48 +107,16 @@ func (x *examiner) report(where []byte, lost, format string, args ...any) {
 // scan calls the callback each for all keys of a prefix and counts these keys. The
 // prefix MUST end in a slash.
 func (x *examiner) scan(prefix []byte, each func(key, value []byte)) error {
-	return readableKV{x.kv, x}.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+	return x.kv.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
 		x.count(key, value)
 		each(key, value)
 		return true
 	})
 }
 
-// readableKV continues a scan behind keys that the disk cannot read, which it reports.
-type readableKV struct {
-	KV
-	x *examiner
-}
-
-// Scan implements KV.
-func (k readableKV) Scan(from, to []byte, each func(key, value []byte) bool) error {
-	for {
-		last, stopped := slices.Clone(from), false
-		err := k.KV.Scan(from, to, func(key, value []byte) bool {
-			last = append(last[:0], key...)
-			stopped = !each(key, value)
-			return !stopped
-		})
-		if err == nil || stopped {
-			return nil
-		}
-		from = nextReadable(k.KV, last, to)
-		if !k.x.isReported(from) {
-			k.x.unreadable = append(k.x.unreadable, [2][]byte{last, from})
-			k.x.Unreadable++
-			k.x.report(fmt.Appendf(nil, "keys from %q to %q", last, from), "the values of these keys", "cannot be read: %v", err)
-		}
-		if bytes.Equal(from, to) || k.x.Unreadable >= unreadableMax {
-			return nil
-		}
-	}
-}
-
-// isReported reports whether an earlier scan has met the unreadable keys before the key to.
-func (x *examiner) isReported(to []byte) bool {
-	return slices.ContainsFunc(x.unreadable, func(r [2][]byte) bool {
-		return bytes.Compare(r[0], to) < 0 && bytes.Compare(to, r[1]) <= 0
-	})
+func (x *examiner) reportUnreadable(from, to []byte, err error) {
+	x.Unreadable++
+	x.report(fmt.Appendf(nil, "keys from %q to %q", from, to), "the values of these keys", "cannot be read: %v", err)
 }
 
 func (x *examiner) count(key, value []byte) {
@@ -162,7 +129,7 @@ func (x *examiner) count(key, value []byte) {
 // checkLogs checks the logs of all nodes, and recovers the index of their ends. It continues
 // after gaps.
 func (x *examiner) checkLogs() error {
-	nodes, err := logNodes(readableKV{x.kv, x})
+	nodes, err := logNodes(x.kv)
 	if err != nil {
 		return err
 	}
@@ -189,7 +156,7 @@ func (x *examiner) checkLog(node actor.NodeID) error {
 		x.report(watermarkKey(node), "", "%v", err)
 	}
 	if !ok {
-		mark, _ = lastIndexed(readableKV{x.kv, x}, node) // damaged rows are reported with their actors
+		mark, _ = lastIndexed(x.kv, node) // damaged rows are reported with their actors
 		if err == nil && mark > 0 {
 			x.report(watermarkKey(node), "", "is missing, but the rows of the index cover batch %d", mark)
 		}
@@ -199,7 +166,7 @@ func (x *examiner) checkLog(node actor.NodeID) error {
 		x.report([]byte(OriginKey), "", "%v", err)
 	}
 	next, intact := end.Batch+1, true
-	err = scanLog(countedKV{readableKV{x.kv, x}}, node, 1, func(b *storedBatch) bool {
+	err = scanLog(countedKV{x.kv, x}, node, 1, func(b *storedBatch) bool {
 		key := partKey(node, b.no, 0)
 		if b.no != next {
 			x.report(partKey(node, next, 0), "", "batch %d is missing, the next is %d: its entries cannot be verified", next, b.no)
@@ -211,7 +178,7 @@ func (x *examiner) checkLog(node actor.NodeID) error {
 			x.report(key, "entries of batch "+fmt.Sprint(b.no), "batch %d: %v", b.no, b.err)
 		}
 		if b.no > mark {
-			if err := x.index.addStored(readableKV{x.kv, x}, node, b, false); err != nil {
+			if err := x.index.addStored(x.kv, node, b, false); err != nil {
 				x.report(key, "", "the index cannot be completed: %v", err)
 			}
 		}
@@ -253,11 +220,14 @@ func (x *examiner) checkLog(node actor.NodeID) error {
 }
 
 // countedKV counts the keys that a scan passes.
-type countedKV struct{ readableKV }
+type countedKV struct {
+	KV
+	x *examiner
+}
 
 // Scan implements KV.
 func (k countedKV) Scan(from, to []byte, each func(key, value []byte) bool) error {
-	return k.readableKV.Scan(from, to, func(key, value []byte) bool {
+	return k.KV.Scan(from, to, func(key, value []byte) bool {
 		k.x.count(key, value)
 		return each(key, value)
 	})
@@ -341,7 +311,7 @@ func (x *examiner) checkActors() error {
 
 // eachTenant scans the rows of a family of all tenants.
 func (x *examiner) eachTenant(family byte, scan func(prefix []byte, each func(key, value []byte)) error, each func(key, value []byte)) error {
-	tenants, err := namesAfter(readableKV{x.kv, x}, "t/")
+	tenants, err := namesAfter(x.kv, "t/")
 	if err != nil {
 		return err
 	}
@@ -474,7 +444,7 @@ func (x *examiner) checkBlobs() error {
 		}
 	}
 	counted := func(prefix []byte, each func(key, value []byte)) error { // the keys were counted before
-		return readableKV{x.kv, x}.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool { each(key, value); return true })
+		return x.kv.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool { each(key, value); return true })
 	}
 	for _, family := range []byte("msy") {
 		if err := x.eachTenant(family, counted, check); err != nil {
@@ -486,7 +456,7 @@ func (x *examiner) checkBlobs() error {
 
 // checkUnknownKeys reports keys of no known kind.
 func (x *examiner) checkUnknownKeys() error {
-	return readableKV{x.kv, x}.Scan([]byte{0}, []byte{0xff}, func(key, _ []byte) bool {
+	return x.kv.Scan([]byte{0}, []byte{0xff}, func(key, _ []byte) bool {
 		parts := strings.Split(string(key), "/")
 		family := ""
 		if parts[0] == "t" && len(parts) > 2 {

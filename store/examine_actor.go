@@ -48,7 +48,7 @@ func (x *examiner) checkActor(id actor.ID) {
 	}
 	prefix := indexPrefix(id)
 	//nolint:errcheck // readableKV reports errors
-	readableKV{x.kv, x}.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
+	x.kv.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
 		spans, err := readSpans(key, value)
 		if err != nil {
 			x.report(key, lossOf(key), "%v", err)

@@ -3,6 +3,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -225,6 +226,24 @@ func parsePartKey(key []byte, prefix int) (batch uint64, part uint32, err error)
 }
 
 func watermarkKey(node actor.NodeID) []byte { return append([]byte("w/"), node...) }
+
+// familyPrefix returns the prefix of the rows of one family: of a letter of a tenant, or
+// of a first segment. It returns nil for a key without a slash.
+func familyPrefix(key []byte) []byte {
+	slashes := 1
+	if bytes.HasPrefix(key, []byte("t/")) {
+		slashes = 3
+	}
+	for i, c := range key {
+		if c != '/' {
+			continue
+		}
+		if slashes--; slashes == 0 {
+			return key[:i+1]
+		}
+	}
+	return nil
+}
 
 // lastNumber parses the number that follows the first prefix bytes of key.
 func lastNumber(key []byte, prefix int) (uint64, error) {
