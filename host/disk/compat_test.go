@@ -152,7 +152,7 @@ func writeFixture(t *testing.T) {
 	if err := os.RemoveAll(fixture); err != nil {
 		t.Fatal(err)
 	}
-	d := mustOpen(t, fixture, Options{indexEntries: 10}) // part of the index in rows, part only in the log
+	d := mustOpen(t, fixture, Options{IndexEntries: 10}) // part of the index in rows, part only in the log
 	l, alice := NewLog(d), newEntryGenerator("alice")
 	for range 14 {
 		commit(l, alice.next())

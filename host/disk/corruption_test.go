@@ -67,7 +67,7 @@ func (f fileSet) open(t *testing.T) (*Disk, error) {
 // corruption names the store. Nothing is lost or changed silently.
 func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 	dir := t.TempDir()
-	d := mustOpen(t, dir, Options{indexEntries: 20}) // four flushes of the index
+	d := mustOpen(t, dir, Options{IndexEntries: 20}) // four flushes of the index
 	l := NewLog(d)
 	names := []string{"a", "b", "c"}
 	const each = 30

@@ -46,16 +46,18 @@ type Options struct {
 	// in memory. A larger one makes fewer files, and slows down the start after a
 	// crash. 0 means the constant WriteBuffer.
 	WriteBuffer uint64
+	// IndexEntries is the number of entries between flushes of the index. 0 means
+	// store.IndexEntries.
+	IndexEntries int
 	// Logger receives Pebble's errors; nil discards them.
 	Logger *slog.Logger
 	// Fatal receives the reason why the disk can no longer be written. It MUST
 	// NOT return. nil prints the line and ends the process.
 	Fatal func(line string)
 
-	fs           vfs.FS                         // nil means the real file system
-	freeSpace    func(dir string) (free uint64) // nil means the free space that fs reports
-	tune         func(*pebble.Options)          // changes Pebble's options in a test; may be nil
-	indexEntries int                            // number of entries between flushes of the index; 0 means store.IndexEntries
+	fs        vfs.FS                         // nil means the real file system
+	freeSpace func(dir string) (free uint64) // nil means the free space that fs reports
+	tune      func(*pebble.Options)          // changes Pebble's options in a test; may be nil
 }
 
 // Disk is an open store. It is a store.KV and a store.Reader, safe for concurrent use, and
@@ -270,7 +272,7 @@ func (d *Disk) recoverIndex() error {
 }
 
 func (d *Disk) indexConfig() store.IndexConfig {
-	return store.IndexConfig{Entries: d.options.indexEntries}
+	return store.IndexConfig{Entries: d.options.IndexEntries}
 }
 
 // withIndex runs a function that reads the index.

@@ -29,7 +29,7 @@ const testIndexEntries = 8
 func newTestStore(t *testing.T, entries int) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
-	d := mustOpen(t, dir, Options{indexEntries: testIndexEntries})
+	d := mustOpen(t, dir, Options{IndexEntries: testIndexEntries})
 	l := NewLog(d)
 	s := newEntryGenerator("alice")
 	for range entries {
@@ -90,7 +90,7 @@ func partKey(batch uint64) []byte { return fmt.Appendf(nil, "l/n1/%016x/%08x", b
 // the data that needs the row, fails. An error about a damaged row names its key.
 func TestDamagedRowIsNamed(t *testing.T) {
 	from := filepath.Join(t.TempDir(), "data")
-	d := mustOpen(t, from, Options{indexEntries: testIndexEntries})
+	d := mustOpen(t, from, Options{IndexEntries: testIndexEntries})
 	l, alice, bob, carol := NewLog(d), newEntryGenerator("alice"), newEntryGenerator("bob"), newEntryGenerator("carol")
 	commit(l, nextEntries(carol, 2)...)
 	for range 20 {

@@ -110,7 +110,7 @@ func TestIndexFlushKeepsReads(t *testing.T) {
 	const dir, commits = "/data", 20
 	for _, indexEntries := range []int{1, 3, 7} {
 		fs, random := vfs.NewCrashableMem(), rand.New(rand.NewPCG(uint64(indexEntries), 8))
-		options := Options{fs: fs, indexEntries: indexEntries}
+		options := Options{fs: fs, IndexEntries: indexEntries}
 		d := mustOpen(t, dir, options)
 		l := NewLog(d)
 		generators := []*entryGenerator{newEntryGenerator("a"), newEntryGenerator("b"), newEntryGenerator("c")}
@@ -164,7 +164,7 @@ func TestIndexFlushKeepsReads(t *testing.T) {
 // Reads during flushes find every durable entry, with its events and its run.
 func TestReadsDuringIndexFlush(t *testing.T) {
 	const entries = 300
-	d := mustOpen(t, "/data", Options{fs: vfs.NewMem(), FreeFloor: 1, indexEntries: 2})
+	d := mustOpen(t, "/data", Options{fs: vfs.NewMem(), FreeFloor: 1, IndexEntries: 2})
 	l := NewLog(d)
 	names := []string{"a", "b"}
 	var acked [2]atomic.Uint64

@@ -182,7 +182,7 @@ func (r *recoveryTest) crashRecovery(name string, depth int, options Options, fr
 		if err != nil {
 			r.failures = append(r.failures, fmt.Sprintf("%s, %s: %v", name, crashes[i].operation, err))
 		}
-		if options.indexEntries == 1 && crashes[i].acked > 0 {
+		if options.IndexEntries == 1 && crashes[i].acked > 0 {
 			r.uncovered[min(uncovered, 1)]++
 		}
 	}
@@ -206,7 +206,7 @@ type storeHistory struct {
 // drawStoreHistory commits entries to a store until it loses power.
 func drawStoreHistory(t *testing.T, random *rand.Rand, commits int) storeHistory {
 	mem := vfs.NewCrashableMem()
-	h := storeHistory{storeState: storeState{mem: mem}, options: Options{Ballast: 1, indexEntries: 1 + random.IntN(4)}}
+	h := storeHistory{storeState: storeState{mem: mem}, options: Options{Ballast: 1, IndexEntries: 1 + random.IntN(4)}}
 	if random.IntN(2) == 0 {
 		h.options.tune = func(o *pebble.Options) { o.MemTableSize = 64 << 10 } // more logs and tables
 	}

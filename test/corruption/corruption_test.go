@@ -35,7 +35,7 @@ func newTestStores(t *testing.T) string {
 // fillStore appends entries of one actor to a store, and makes a backup if asked to.
 func fillStore(t *testing.T, dir, name string, from, to uint64, text string, backup bool) {
 	t.Helper()
-	d, err := disk.Open(filepath.Join(dir, name), nodeName, disk.Options{FreeFloor: 1})
+	d, err := disk.Open(filepath.Join(dir, name), nodeName, disk.Options{FreeFloor: 1, IndexEntries: 4}) // rows of the index that no start replaces
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +98,9 @@ func TestForgeries(t *testing.T) {
 		if found[kind][Detected] == 0 {
 			t.Errorf("%s: got %v, want some detected", kind, found[kind])
 		}
+	}
+	if found["swapped rows"][ByDoctor] == 0 {
+		t.Errorf("got %v, want swapped rows that only doctor reports", found["swapped rows"])
 	}
 	if found := count(true); found["transplant"][SilentWrong] == 0 || found["swapped rows"][SilentWrong] == 0 {
 		t.Errorf("got %v with Pebble alone, want silent changes", found)
