@@ -19,6 +19,9 @@ func (k keys) NextBlock(key, to []byte, skip uint64) []byte {
 	}
 	low, high := key, to
 	limit := size(key) + skip
+	if size(to) <= limit {
+		return to // also if the index of the table cannot be read: each size then reads it again
+	}
 	for {
 		middle := between(low, high, boundaryBytesMax)
 		switch {

@@ -424,3 +424,65 @@ func TestExamineContinuesBehindDamagedBlock(t *testing.T) {
 		t.Errorf("%d damages made keys unreadable, want 4 or more", seen)
 	}
 }
+
+// openCountFS counts how often tables are opened.
+type openCountFS struct {
+	vfs.FS
+	tables int
+}
+
+func (o *openCountFS) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
+	if strings.HasSuffix(name, ".sst") {
+		o.tables++
+	}
+	return o.FS.Open(name, options...)
+}
+
+// Examine opens a table with a damaged index a few times, although the table has rows of
+// many actors. Pebble opens such a table again for each read and each estimate of a size.
+func TestExamineRarelyOpensDamagedTable(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	d := mustOpen(t, dir, Options{})
+	l := NewLog(d)
+	for i := range 40 {
+		s := newEntryGenerator(fmt.Sprintf("agent-%02d", i))
+		for range 10 {
+			commit(l, s.next())
+		}
+	}
+	mustClose(t, l)
+	if err := d.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, d)
+	tables, err := filepath.Glob(filepath.Join(dir, pebbleDir, "*.sst"))
+	if err != nil || len(tables) != 1 {
+		t.Fatalf("got tables %v, error %v", tables, err)
+	}
+	whole, err := os.ReadFile(tables[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for at := len(whole) - 1; at > len(whole)-2000; at -= 40 {
+		damaged := slices.Clone(whole)
+		damaged[at] ^= 4
+		if err := os.WriteFile(tables[0], damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		counted := &openCountFS{FS: realFS}
+		x, err := Examine(dir, Options{fs: counted}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x.Unreadable > 0 {
+			seen++
+		}
+		if counted.tables > 100 {
+			t.Errorf("byte %d of %d: tables opened %d times for %d unreadable ranges, want at most 100", at, len(whole), counted.tables, x.Unreadable)
+		}
+	}
+	if seen < 4 {
+		t.Errorf("%d damages made keys unreadable, want 4 or more", seen)
+	}
+}
