@@ -56,8 +56,8 @@ type Examination struct {
 //   - the indexes against the journals and the log
 //
 // Unlike VerifyAll, Examine continues after a defect and reports all defects. It does
-// not modify the store. It holds at most one batch, and the open runs of one actor
-// without their content. The callback event validates the body of a run event. The callback progress is called every
+// not modify the store. It holds at most one batch, the open runs of one actor without
+// their content, and the index of the end of the log. The callback event validates the body of a run event. The callback progress is called every
 // 4,096 keys with the number of keys read so far. Either callback may be nil.
 func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
 	x := examiner{node: node, anchor: anchor, event: event, progress: progress, index: NewIndex(IndexConfig{}),
