@@ -93,6 +93,8 @@ var guards = []Guard{
 	{Mutant: "truncated-events-read", Spec: StoreHolds},
 	{Mutant: "unread-outcome-empty", Spec: StoreHolds},
 	{Mutant: "bytes-not-copied", Spec: EventsMatchSteps},
+	{Mutant: "index-ahead-of-the-log", Spec: StoreReads},
+	{Mutant: "tail-not-read", Spec: LoadsAsWritten},
 	{Mutant: "payload-unchecked", Spec: RotIsTold},
 	{Mutant: "unknown-taken-as-stored", Spec: ChainHolds},
 	{Mutant: "newer-format-read", Spec: RotIsTold},
