@@ -9,27 +9,35 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // actorExaminer is the position of an examination in the entries of one actor. It folds
 // the entries after the snapshot, without the content of messages and without outcomes,
 // so its size does not depend on the number of entries.
 type actorExaminer struct {
-	id       actor.ID
-	state    Journal
-	shard    uint16
-	n        uint64                  // number of the last entry
-	snapshot uint64                  // number of the last entry in the snapshot; 0 if none
-	outcomes []EvictedOutcome        // outcomes of the snapshot that refer to later entries, in order of these entries
-	broken   bool                    // the fold has failed
-	events   map[actor.CallID]uint64 // number of the last event of each open run
+	id        actor.ID
+	state     Journal
+	shard     uint16
+	n         uint64                         // number of the last entry
+	snapshot  uint64                         // number of the last entry in the snapshot; 0 if none
+	outcomes  []EvictedOutcome               // outcomes of the snapshot that refer to later entries, in order of these entries
+	broken    bool                           // the fold has failed
+	events    map[actor.CallID]uint64        // number of the last event of each open run
+	summaries map[actor.CallID]*runs.Summary // of each open run
 }
 
 // checkActor checks the snapshot and all entries of an actor, row by row of its index.
 func (x *examiner) checkActor(id actor.ID) {
 	x.Actors++
-	a := &actorExaminer{id: id, events: map[actor.CallID]uint64{}}
-	blob := func(_ *Entry, name actor.Hash) ([]byte, error) { return nil, x.checkReference(id, name) }
+	a := &actorExaminer{id: id, events: map[actor.CallID]uint64{}, summaries: map[actor.CallID]*runs.Summary{}}
+	blob := func(e *Entry, name actor.Hash) ([]byte, error) {
+		content, err := x.checkReference(id, name)
+		if _, ends := e.Record.(Ended); !ends { // its text is in the summary of the run
+			content = nil
+		}
+		return content, err
+	}
 	key := snapshotKey(id)
 	if err := a.start(x.kv, blob); err != nil {
 		x.report(key, lossOf(key), "%v", err)
@@ -72,9 +80,7 @@ func (x *examiner) checkActor(id actor.ID) {
 		return
 	}
 	x.Open += uint64(len(a.state.Runs))
-	for _, run := range a.state.Runs {
-		x.checkOpen(id, run)
-	}
+	x.checkOpenSummaries(a)
 	due := a.state.Due()
 	if tail != nil {
 		due = tail.was // the row changes with the next flush
@@ -122,13 +128,12 @@ func (a *actorExaminer) fold(e Entry) error {
 	return err
 }
 
-// checkReference checks that a blob is intact.
-func (x *examiner) checkReference(id actor.ID, name actor.Hash) error {
+// checkReference returns the content of a blob, if it is intact.
+func (x *examiner) checkReference(id actor.ID, name actor.Hash) ([]byte, error) {
 	if len(x.references) < referencesMax {
 		x.references[hashPrefix(actor.HashOf(blobKey(id, name)))] = struct{}{}
 	}
-	_, err := loadBlob(x.kv, id, name)
-	return err
+	return loadBlob(x.kv, id, name)
 }
 
 func hashPrefix(h actor.Hash) uint64 { return binary.BigEndian.Uint64(h[:]) }
@@ -152,12 +157,12 @@ func (x *examiner) checkEntry(a *actorExaminer, at location, e Entry) {
 		x.report(at.key(), "the state of "+a.id.String(), "the entries of %s cannot be folded: %v", a.id, err)
 	}
 	x.checkEntryEvents(a, at, &e)
+	x.checkSummary(a, &e)
 	switch r := e.Record.(type) {
 	case Accepted:
 		x.accepted++
 		x.checkOwner(RunOwner{Run: r.Call.ID, Root: r.Call.Root, Actor: a.id})
 	case Ended:
-		x.checkEnded(a.id, &r)
 		delete(a.events, r.Call)
 	}
 }

@@ -3,41 +3,55 @@
 package store
 
 import (
+	"bytes"
+	"maps"
+	"slices"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
 )
 
-// checkEnded compares the summary of an ended run with its outcome. A call without a
-// run has no summary.
-func (x *examiner) checkEnded(id actor.ID, r *Ended) {
-	s, ok := x.summary(id, r.Call)
-	if !ok {
+// checkSummary follows the summary of a run through its entries, and compares it with the
+// stored one once the run has ended.
+func (x *examiner) checkSummary(a *actorExaminer, e *Entry) {
+	c, ok := summaryChangeOf(e)
+	before := a.summaries[c.run]
+	if !ok || before == nil && c.first == nil { // the outcome of a call that had no run
 		return
 	}
-	want := (&Run{}).endSummary(r)
-	x.compareSummary(id, &s, &want)
-	if s.Ended != r.At || s.Outcome != r.Reply.Status {
-		x.report(runKey(id.Tenant, r.Call), "", "shows the end %s at %s, want %s at %s", s.Outcome, runs.FormatTime(s.Ended), r.Reply.Status, runs.FormatTime(r.At))
+	after := c.after(before)
+	if a.summaries[c.run] = after; c.end != nil {
+		delete(a.summaries, c.run)
+		x.compareSummary(after)
 	}
 }
 
-// checkOpen compares the summary of an open run with its state.
-func (x *examiner) checkOpen(id actor.ID, run *Run) {
-	if s, ok := x.summary(id, run.Call.ID); ok {
-		want := run.summary()
-		x.compareSummary(id, &s, &want)
+// checkOpenSummaries compares the summaries of the actor's open runs.
+func (x *examiner) checkOpenSummaries(a *actorExaminer) {
+	for _, run := range slices.SortedFunc(maps.Keys(a.summaries), actor.CallID.Compare) {
+		x.compareSummary(a.summaries[run])
 	}
 }
 
-func (x *examiner) compareSummary(id actor.ID, got, want *runs.Summary) {
-	if got.Status != want.Status || got.Waits != want.Waits {
-		x.report(runKey(id.Tenant, got.Run), "", "shows status %s, waiting for %q, want %s, waiting for %q", got.Status, got.Waits, want.Status, want.Waits)
+// compareSummary compares the stored summary of a run with the one of its entries.
+// Damaged rows and wrong owners are reported elsewhere. Rows and entries of version 1 have
+// no more than the owner.
+func (x *examiner) compareSummary(want *runs.Summary) {
+	got, ok, err := x.rows().summary(want.Actor.Tenant, want.Run)
+	if !ok || err != nil || got.Status == 0 || want.Status == 0 || got.Actor != want.Actor || got.Root != want.Root {
+		return
 	}
-}
-
-// summary reads the summary of a run. It is absent if no such run was accepted, or if
-// its row has version 1. Damage is reported elsewhere.
-func (x *examiner) summary(id actor.ID, run actor.CallID) (runs.Summary, bool) {
-	s, ok, err := x.rows().summary(id.Tenant, run)
-	return s, ok && err == nil && s.Status != 0
+	key := runKey(want.Actor.Tenant, want.Run)
+	switch {
+	case got.Status != want.Status || got.Waits != want.Waits:
+		x.report(key, "", "shows status %s, waiting for %q, want %s, waiting for %q", got.Status, got.Waits, want.Status, want.Waits)
+	case got.Ended != want.Ended || got.Outcome != want.Outcome:
+		x.report(key, "", "shows the end %s at %s, want %s at %s", got.Outcome, runs.FormatTime(got.Ended), want.Outcome, runs.FormatTime(want.Ended))
+	case got.Text != want.Text:
+		x.report(key, "", "shows the text %.80q, want %.80q", got.Text, want.Text)
+	case !bytes.Equal(appendSummary(nil, &got), appendSummary(nil, want)):
+		other := *want
+		got.Text, other.Text = "", ""
+		x.report(key, "", "shows %s, want %s", got.AppendJSON(nil), other.AppendJSON(nil))
+	}
 }

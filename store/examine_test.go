@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // examinedStore returns a log of two actors and its anchor. Alice has an open run.
@@ -85,6 +86,7 @@ func TestExamineReportsDamageAndLoss(t *testing.T) {
 		{"entry changed", func(m *MemoryKV) { corrupt(m, part(7), 200) }, part(7), "differs from the value that was written", "entries of the batch"},
 		{"part cut", func(m *MemoryKV) { v, _, _ := m.Get([]byte(part(7))); put(part(7), string(v[:len(v)-1]))(m) }, part(7), "", "the state of bob/s-1"},
 		{"index cut", drop(indexKey(bob, 1), 1), "w/", "the index refers to 8 entries, the logs hold 9", ""},
+		{"outcome lost", remove([]byte(part(3))), string(indexKey(alice, 4)), "holds no outcome of call", "the outcome of call"},
 		{"index row lost", remove(indexKey(bob, 1)), "w/", "the index refers to 5 entries, the logs hold 9", ""},
 		{"index row changed", put(string(indexKey(bob, 1)), "x"), "/i/bob/", "", "the state of bob/s-1"},
 		{"index of another actor", func(m *MemoryKV) { v, _, _ := m.Get(indexKey(alice, 1)); put(string(indexKey(bob, 1)), string(v))(m) }, "l/n1/", "holds an entry of alice/s-1, want bob/s-1", "the state of bob/s-1"},
@@ -100,6 +102,11 @@ func TestExamineReportsDamageAndLoss(t *testing.T) {
 		{"root changed", func(m *MemoryKV) {
 			_ = m.Apply([]Row{{Key: runKey("default", run), Value: appendOwner(nil, bob, actor.CallID{7})}})
 		}, "/r/", "names root ", ""},
+		{"summary changed", func(m *MemoryKV) { corrupt(m, string(runKey("default", run)), 60) }, "/r/", "differs from the row that was written", "the owner of run"},
+		{"summary of the end lost", func(m *MemoryKV) {
+			s := runs.Summary{Run: run, Root: run, Actor: bob, Status: runs.PausedWaitingTool}
+			_ = m.Apply([]Row{{Key: runKey("default", run), Value: appendSummary(nil, &s)}})
+		}, "/r/", "shows ", ""},
 		{"blob changed", func(m *MemoryKV) { corrupt(m, string(blobKey(bob, actor.HashOf([]byte(large)))), 99) }, "/b/", "", "content"},
 		{"blob lost", remove(blobKey(bob, actor.HashOf([]byte(large)))), "l/n1/", "missing", "the state of"},
 		{"batch lost", func(m *MemoryKV) { m.delete([]byte(part(2))) }, part(2), "batch 2 is missing", ""},
