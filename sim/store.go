@@ -131,7 +131,7 @@ func (w *Simulation) recoverIndex() error {
 	if s.memory != nil {
 		return nil
 	}
-	index, err := store.RecoverIndex(s.kv, w.plan.Index)
+	index, err := store.RecoverIndex(s.kv, w.plan.Index, s.kv.Apply)
 	if err == nil {
 		*s.index = *index
 	}

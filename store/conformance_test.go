@@ -25,7 +25,7 @@ func TestRowsConform(t *testing.T) {
 					if err != nil {
 						return storetest.Store{}, err
 					}
-					index, err := store.RecoverIndex(kv, config)
+					index, err := store.RecoverIndex(kv, config, kv.Apply)
 					rows := store.Rows{KV: kv, Index: index}
 					return storetest.Store{Log: rows, Reader: rows, End: end, Close: noClose}, err
 				}

@@ -71,6 +71,10 @@ func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) erro
 			x.report([]byte("l/"), "the rest of the store is not examined", "%d ranges of keys cannot be read", unreadableMax)
 			break
 		}
+		if err := x.index.tooLong(node); err != nil {
+			x.report(watermarkKey(node), "the rest of the store is not examined", "%v", err)
+			break
+		}
 	}
 	return x.Examination, nil
 }
@@ -177,7 +181,7 @@ func (x *examiner) checkLog(node actor.NodeID) error {
 		if b.err != nil {
 			x.report(key, "entries of batch "+fmt.Sprint(b.no), "batch %d: %v", b.no, b.err)
 		}
-		if b.no > mark {
+		if b.no > mark && x.index.tooLong(node) == nil {
 			if err := x.index.addStored(x.kv, node, b, false); err != nil {
 				x.report(key, "", "the index cannot be completed: %v", err)
 			}

@@ -123,7 +123,7 @@ func recovered(t interface {
 	Fatal(...any)
 }, kv KV) Rows {
 	t.Helper()
-	index, err := RecoverIndex(kv, IndexConfig{})
+	index, err := RecoverIndex(kv, IndexConfig{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

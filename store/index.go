@@ -86,13 +86,25 @@ func NewIndex(config IndexConfig) *Index {
 	return &Index{full: cmp.Or(config.Entries, IndexEntries), actors: map[actor.ID]*actorTail{}, runs: map[tenantRun]*runTail{}}
 }
 
+// recoveredFlushes bounds the number of entries in an Index that cannot be flushed: it
+// takes as many as this number of flushes.
+const recoveredFlushes = 64
+
 // RecoverIndex returns the Index of a store. It reads the log of each node from the flush
 // before its watermark on. With an error, the Index ends before the damage.
-func RecoverIndex(kv KV, config IndexConfig) (*Index, error) {
+//
+// The callback write writes the rows of a flush. It is called if rows of the index are lost,
+// so that a start does not hold more entries than usual. It may be nil. Then, and for the
+// logs of several nodes, whose entries have no order between flushes, RecoverIndex refuses
+// a store with too many of them.
+func RecoverIndex(kv KV, config IndexConfig, write func([]Row) error) (*Index, error) {
 	x := NewIndex(config)
 	nodes, err := logNodes(kv)
+	if len(nodes) > 1 {
+		write = nil
+	}
 	for _, node := range nodes {
-		if err = cmp.Or(err, x.recover(kv, node)); err != nil {
+		if err = cmp.Or(err, x.recover(kv, node, write)); err != nil {
 			break
 		}
 	}
@@ -101,7 +113,7 @@ func RecoverIndex(kv KV, config IndexConfig) (*Index, error) {
 
 // recover adds the log of a node from the flush before its watermark on. Without a
 // watermark, it reads from the last batch that a row of the index names.
-func (x *Index) recover(kv KV, node actor.NodeID) error {
+func (x *Index) recover(kv KV, node actor.NodeID, write func([]Row) error) error {
 	mark, ok, err := readWatermark(kv, node)
 	if err == nil && !ok {
 		mark.batch, err = lastIndexed(kv, node)
@@ -125,15 +137,36 @@ func (x *Index) recover(kv KV, node actor.NodeID) error {
 		return nil
 	}
 	next := max(mark.flushed, origin.Batch) + 1
-	var failure error
-	err = scanLog(kv, node, next, func(b *storedBatch) bool {
-		if failure = x.addStored(kv, node, b, b.no <= mark.batch); b.no != next {
-			failure = fmt.Errorf("key %s: is missing, the next is batch %d", partKey(node, next, 0), b.no)
+	for {
+		var failure error
+		full := false
+		err = scanLog(kv, node, next, func(b *storedBatch) bool {
+			if failure = x.addStored(kv, node, b, b.no <= mark.batch); b.no != next {
+				failure = fmt.Errorf("key %s: is missing, the next is batch %d", partKey(node, next, 0), b.no)
+			}
+			if next++; failure == nil && write == nil {
+				failure = x.tooLong(node)
+			}
+			full = write != nil && x.entries >= x.full
+			return failure == nil && !full
+		})
+		if err := cmp.Or(failure, err); err != nil || !full {
+			return err
 		}
-		next++
-		return failure == nil
-	})
-	return cmp.Or(failure, err)
+		if err := cmp.Or(x.order(kv), write(x.Rows())); err != nil {
+			return err
+		}
+		x.Clear()
+	}
+}
+
+// tooLong returns an error if the Index has more entries than one that cannot be flushed
+// may have.
+func (x *Index) tooLong(node actor.NodeID) error {
+	if limit := recoveredFlushes * x.full; x.entries > limit {
+		return fmt.Errorf("key %s: more than %d entries of the log are not in the index: start the node, which adds them", watermarkKey(node), limit)
+	}
+	return nil
 }
 
 // logNodes returns the nodes that have a log in the store.

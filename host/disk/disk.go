@@ -197,7 +197,7 @@ func (d *Disk) open() error {
 	}
 	d.end, err = store.Verify(d, d.node, mark)
 	d.synced = d.end.Batch
-	if indexErr := d.recoverIndex(); err == nil {
+	if indexErr := d.recoverIndex(err == nil && !d.options.ReadOnly); err == nil {
 		err = indexErr
 	}
 	switch {
@@ -264,9 +264,14 @@ func (d *Disk) checkFormat(mark store.Mark) error {
 	return d.Apply([]store.Row{store.FormatRow()})
 }
 
-// recoverIndex reads the index of the end of the log.
-func (d *Disk) recoverIndex() error {
-	index, err := store.RecoverIndex(d, d.indexConfig())
+// recoverIndex reads the index of the end of the log. Lost rows of the index are written
+// again if the store may be changed.
+func (d *Disk) recoverIndex(write bool) error {
+	flush := d.writeUnsynced
+	if !write {
+		flush = nil
+	}
+	index, err := store.RecoverIndex(d, d.indexConfig(), flush)
 	d.Index = index
 	return err
 }

@@ -78,7 +78,7 @@ func examineWith(dir string, options Options, progress func(keys uint64), then f
 	if x.Wrong > 0 {
 		return x, nil
 	}
-	if err := d.recoverIndex(); err != nil {
+	if err := d.recoverIndex(false); err != nil {
 		return x, err
 	}
 	return x, then(d, x)
