@@ -43,8 +43,10 @@ func TestRunsListPages(t *testing.T) {
 		if _, err := s.request("POST", "/v1/agents/"+agent+"/messages", fmt.Sprintf(`{"content":"x","session_id":"s-%d"}`, i), "", &m); err != nil || m.Run == "" {
 			t.Fatal(err)
 		}
-		roots = append([]string{m.Run}, roots...)
+		roots = append(roots, m.Run)
 	}
+	slices.Sort(roots) // two may be of the same millisecond
+	slices.Reverse(roots)
 	check := func(at ...string) {
 		t.Helper()
 		got, pages := listPages(t, append([]string{"--limit", "2"}, at...)...)

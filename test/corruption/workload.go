@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/internal/servertest"
 )
 
@@ -27,6 +28,30 @@ const (
 	workloadTimeout   = 2 * time.Minute
 )
 
+// indexEntries is the number of entries between flushes of the index after each round. The
+// stores have fewer entries than a server writes between two flushes.
+const indexEntries = 64
+
+// flushIndex writes the index of a store as rows, several times. Rows of the last flush are
+// replaced by the next start, the others are not.
+func flushIndex(dir string) error {
+	d, err := disk.Open(dir, nodeName, disk.Options{FreeFloor: 1, IndexEntries: indexEntries})
+	if err != nil {
+		return err
+	}
+	rows := 0
+	err = d.Scan([]byte("t/"), []byte("t0"), func(key, _ []byte) bool {
+		if strings.Contains(string(key), "/i/") {
+			rows++
+		}
+		return true
+	})
+	if err == nil && rows == 0 {
+		err = fmt.Errorf("store %s: holds no rows of the index", dir)
+	}
+	return errors.Join(err, d.Close())
+}
+
 // makeStores lets a real server write a store into dir. It makes a backup of the store
 // while the server runs.
 func makeStores(ctx context.Context, bin, dir string) error {
@@ -35,6 +60,9 @@ func makeStores(ctx context.Context, bin, dir string) error {
 	if err := servertest.Run(ctx, bin, []string{"--node", nodeName, "--data", filepath.Join(dir, otherName)}, syscall.SIGTERM, func(url string) error {
 		return runClients(ctx, url, rounds)
 	}); err != nil {
+		return err
+	}
+	if err := flushIndex(filepath.Join(dir, otherName)); err != nil {
 		return err
 	}
 	for round := range rounds {
@@ -58,6 +86,12 @@ func makeStores(ctx context.Context, bin, dir string) error {
 			}
 			return nil
 		}); err != nil {
+			return err
+		}
+		if last { // its entries stay in the log alone
+			break
+		}
+		if err := flushIndex(filepath.Join(dir, storeName)); err != nil {
 			return err
 		}
 	}
