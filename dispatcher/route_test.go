@@ -133,6 +133,23 @@ func TestShardsAreUniform(t *testing.T) {
 	}
 }
 
+// Actors of a session share a shard. Others have one by tenant, agent and key. The values
+// are those of stores that exist.
+func TestShardOfSession(t *testing.T) {
+	for id, want := range map[string]uint16{
+		"planner/s-1": 1790, "research/s-1": 1790, "troupe.session/s-1": 1790, "acme/planner/s-1": 135, "planner/s-2": 993,
+		"planner": 3787, "research": 2845, "acme/planner/main": 2516, "troupe/registry": 3476, "troupe.budget/s-1": 14,
+	} {
+		actorID, err := actor.ParseID(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := ShardOf(actorID); got != want {
+			t.Errorf("%s: got shard %d, want %d", id, got, want)
+		}
+	}
+}
+
 // The largest accepted values, in the units of the configuration.
 func TestLimitsSetAndCheckUseConfiguredUnits(t *testing.T) {
 	all := map[string]int64{

@@ -2,26 +2,35 @@
 
 package dispatcher
 
-import (
-	"hash/fnv"
-
-	"github.com/troupe-run/troupe/actor"
-)
+import "github.com/troupe-run/troupe/actor"
 
 // Shards is the number of shards to which actors hash. Cells own shards, not actors.
 const Shards = 4096
 
-// ShardOf returns the shard of an actor. The mapping MUST NOT change: stored entries depend on it.
+// ShardOf returns the shard of an actor. All actors of a session have one shard, so calls
+// between them stay in one cell. Other actors hash with their agent: otherwise all actors
+// under actor.DefaultKey would meet in one cell. The mapping MUST NOT change: stored
+// entries depend on it.
 func ShardOf(id actor.ID) uint16 {
-	h := fnv.New64a()
-	for _, part := range [...]string{id.Tenant, id.Agent, id.Key} {
-		h.Write([]byte(part))
-		h.Write([]byte{'/'})
+	h := hashPart(fnvOffset, id.Tenant)
+	if _, ok := id.Session(); !ok {
+		h = hashPart(h, id.Agent)
 	}
-	x := h.Sum64()
-	x ^= x >> 32 // in FNV the last byte affects mostly low bits, so the high bits are folded in and mixed
-	x *= 0x9e3779b97f4a7c15
-	return uint16(x >> 52)
+	h = hashPart(h, id.Key)
+	h ^= h >> 32 // in FNV the last byte affects mostly low bits, so the high bits are folded in and mixed
+	h *= 0x9e3779b97f4a7c15
+	return uint16(h >> 52)
+}
+
+// Parameters of FNV-1a with 64 bits.
+const fnvOffset, fnvPrime = 14695981039346656037, 1099511628211
+
+// hashPart continues an FNV-1a hash with a part of an ID and a slash.
+func hashPart(h uint64, part string) uint64 {
+	for i := range len(part) {
+		h = (h ^ uint64(part[i])) * fnvPrime
+	}
+	return (h ^ '/') * fnvPrime
 }
 
 // Owner is the cell that owns a shard, and the epoch of its ownership.

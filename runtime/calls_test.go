@@ -205,11 +205,11 @@ func TestCallsAgainstModel(t *testing.T) {
 // was deleted and its actor is not in memory.
 func TestOutcomeOutlivesAgent(t *testing.T) {
 	dropReplies := true
-	n := newNode(t, 2, agent("count", counter()), agent("relay", calling("count")))
+	n := newNode(t, 2, agent("count", counter()), agent("relay", calling("count/other")))
 	key := ""
 	for i := 0; key == "" && i < 100; i++ { // actors in two different cells
 		k := fmt.Sprint("s", i)
-		if n.shard(actor.NewID("relay", k))%2 != n.shard(actor.NewID("count", k))%2 {
+		if n.shard(actor.NewID("relay", k))%2 != n.shard(actor.NewID("count", "other"))%2 {
 			key = k
 		}
 	}

@@ -224,7 +224,7 @@ func TestVolatileDuplicateReturnsCachedReply(t *testing.T) {
 
 // A sent message shares no memory with the state of the cell.
 func TestSentMessagesDoNotShareMemory(t *testing.T) {
-	c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b"), volatile), agent("b", echo(), volatile))
+	c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b/other"), volatile), agent("b", echo(), volatile))
 	sent := func(r Ready) *actor.Envelope {
 		for _, e := range r.Effects {
 			if op, ok := e.Op.(Send); ok {
@@ -234,7 +234,7 @@ func TestSentMessagesDoNotShareMemory(t *testing.T) {
 		t.Fatal("no message was sent")
 		return nil
 	}
-	remoteShard := dispatcher.ShardOf(actor.NewID("b", "s"))
+	remoteShard := dispatcher.ShardOf(actor.NewID("b", "other"))
 	remoteOwner := func(shard uint16) dispatcher.Owner {
 		o := dispatcher.Owner{Node: "n", Epoch: 1}
 		if shard == remoteShard {

@@ -171,7 +171,7 @@ func (w *walker) boot(n *walkNode) {
 	}
 	table := dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
 		for _, agent := range []string{"a", "b", "c"} {
-			if dispatcher.ShardOf(actor.NewID(agent, "s")) == shard {
+			if dispatcher.ShardOf(actor.NewID(agent, "")) == shard {
 				return dispatcher.Owner{Node: actor.NodeID(agent), Epoch: 1}
 			}
 		}
@@ -192,7 +192,7 @@ func (w *walker) step(n *walkNode, in Input) {
 		case Load:
 			w.step(n, Loaded{Actor: op.Actor, Epoch: op.Epoch, Saved: n.saved(op.Actor)})
 		case Expiries:
-			if id := actor.NewID(n.name, "s"); n.hasOpenRuns(id) {
+			if id := actor.NewID(n.name, ""); n.hasOpenRuns(id) {
 				w.step(n, Due{Actors: []actor.ID{id}})
 			}
 		case Work:
@@ -307,11 +307,11 @@ func (w *walker) apply(s *walkStep) error {
 		id := actor.NewCallID(walkNow, w.idSeq, 7)
 		w.calls[s.call], w.to[s.call] = id, s.actor
 		delete(w.parent, s.call) // a crash may have removed an earlier call of that number
-		to := actor.NewID(s.actor, "s")
+		to := actor.NewID(s.actor, "")
 		w.step(clients, Deliver{actor.Envelope{To: to, Body: actor.Request{Call: actor.Call{ID: id, Root: id, To: to, Operation: actor.HandleMessageFull,
 			Kind: actor.Waiting, Lane: actor.Normal, Left: time.Minute, Attempt: 1, Principal: "walker", Origin: actor.Human, Parts: actor.Text("begin")}}}})
 	case "GiveUp":
-		w.step(clients, Deliver{actor.Envelope{To: actor.NewID(w.to[s.call], "s"), Body: actor.Cancel{Call: w.calls[s.call], Reason: actor.Stopped}}})
+		w.step(clients, Deliver{actor.Envelope{To: actor.NewID(w.to[s.call], ""), Body: actor.Cancel{Call: w.calls[s.call], Reason: actor.Stopped}}})
 	case "Ask":
 		caller := w.nodes[w.to[s.turn]]
 		before := w.openCalls(s.turn)

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -117,7 +118,7 @@ func migrateFormer(from, dir string, options Options, progress func(keys uint64)
 	if err != nil {
 		return nil, fmt.Errorf("store %s: %w", from, err)
 	}
-	counted := &countedExport{exporter: old}
+	counted := &formerExport{exporter: old}
 	options.ReadOnly = false
 	made, err := d.migrateEntries(counted, dir, options, progress, func() store.Examination { return counted.Examination }, end)
 	return &made, err
@@ -152,16 +153,18 @@ type exporter interface {
 	Export(each func(store.Entry) error) error
 }
 
-// countedExport counts the entries that it passes on.
-type countedExport struct {
+// formerExport passes on the entries of a store of format 1, in which an actor had another
+// shard, and counts them.
+type formerExport struct {
 	exporter
 	store.Examination
 	last actor.ID
 }
 
 // Export implements exporter.
-func (c *countedExport) Export(each func(store.Entry) error) error {
+func (c *formerExport) Export(each func(store.Entry) error) error {
 	return c.exporter.Export(func(e store.Entry) error {
+		e.Shard = dispatcher.ShardOf(e.Actor)
 		if e.Actor != c.last {
 			c.Actors, c.last = c.Actors+1, e.Actor
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -174,6 +175,45 @@ func TestImportKeepsContentOfFixtures(t *testing.T) {
 	delete(want, "snapshot of "+carol.String()) // with the outcome that the new snapshot refers to
 	delete(want, "state of "+carol.String())
 	t.Run("format 1", func(t *testing.T) { checkImported(t, d, store.Format1{KV: d}, end, want) })
+}
+
+// In format 1 an actor had another shard. A migration moves its entries, and the row with
+// which its open runs are resumed.
+func TestMigrationMovesToNewShards(t *testing.T) {
+	from, to := t.TempDir(), filepath.Join(t.TempDir(), "new")
+	if err := os.CopyFS(from, os.DirFS(formerFixture)); err != nil {
+		t.Fatal(err)
+	}
+	old := &Disk{dir: from, options: Options{ReadOnly: true}.withDefaults(from), former: true}
+	defer old.Close()
+	end, err := old.openFormer()
+	if err == nil {
+		err = old.importInto(to, &formerExport{exporter: store.Format1{KV: old}}, end, Options{FreeFloor: 1})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := mustOpen(t, to, Options{})
+	defer mustClose(t, d)
+	for _, c := range []struct {
+		id   actor.ID
+		open bool
+	}{{carol, true}, {actor.NewID("alice", "s-1"), true}, {dave, false}} {
+		saved, err := d.Load(c.id)
+		if err != nil || len(saved.Entries) == 0 {
+			t.Fatalf("%s: %d entries, error %v", c.id, len(saved.Entries), err)
+		}
+		shard := dispatcher.ShardOf(c.id)
+		for _, e := range saved.Entries {
+			if e.Shard != shard {
+				t.Errorf("%s: entry %d is in shard %d, want %d", c.id, e.N, e.Shard, shard)
+			}
+		}
+		var due []actor.ID
+		if err := d.Due([]uint16{shard}, func(id actor.ID) { due = append(due, id) }); err != nil || slices.Contains(due, c.id) != c.open {
+			t.Errorf("%s: got due actors %v, error %v", c.id, due, err)
+		}
+	}
 }
 
 // checkImported imports entries and compares the content of the new store.
