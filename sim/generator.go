@@ -23,7 +23,19 @@ func (d generator) target() actor.ID {
 		return to
 	}
 	def := &w.plan.Agents[w.entropy.Int(w.plan.Targets)]
-	return actor.NewID(def.Name, "s"+strconv.Itoa(w.entropy.Int(w.plan.Keys)))
+	return actor.NewID(def.Name, w.drawKey())
+}
+
+// drawKey draws the key of an actor.
+func (w *Simulation) drawKey() string { return keyOf(w.entropy.Int(w.plan.Keys)) }
+
+// keyOf returns a key of actors. Actors under the first one belong to no session, so their
+// shards differ.
+func keyOf(i int) string {
+	if i == 0 {
+		return actor.DefaultKey
+	}
+	return "s" + strconv.Itoa(i)
 }
 
 // script draws a script for an actor, with calls nested at most levels deep.
@@ -93,7 +105,7 @@ func (d generator) call(levels int, self string) instruction {
 		o.name = w.plan.Agents[w.entropy.Int(w.plan.Targets)].Name
 	}
 	if w.entropy.Int(4) == 3 {
-		o.name += "/s" + strconv.Itoa(w.entropy.Int(w.plan.Keys))
+		o.name += "/" + w.drawKey()
 	}
 	switch w.entropy.Int(12) {
 	case 8, 9, 10:

@@ -243,7 +243,7 @@ func (w *Simulation) injectFanOut() {
 // injectDeadlocks makes each of several agents call each of the others. This creates
 // many wait cycles at once, and no single call closes all of them.
 func (w *Simulation) injectDeadlocks() {
-	n, key := min(w.plan.Targets, 3+w.entropy.Int(3)), "s"+strconv.Itoa(w.entropy.Int(w.plan.Keys))
+	n, key := min(w.plan.Targets, 3+w.entropy.Int(3)), w.drawKey()
 	first := w.entropy.Int(w.plan.Targets)
 	name := func(i int) string { return w.plan.Agents[(first+i)%w.plan.Targets].Name }
 	s := &storm{LoadDeadlocks, fmt.Sprintf("%d agents call each other, with key %s", n, key), 1}

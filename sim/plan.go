@@ -30,7 +30,7 @@ type Plan struct {
 	Steps            int            // target number of cell steps in a long run, spread over the tenths of Span; 0: no target
 	FaultInterval    actor.Duration // between rounds of periodic faults
 	ArrivalInterval  actor.Duration // mean time between arrivals
-	Keys             int            // number of sessions of each agent
+	Keys             int            // number of actors of each agent: one under actor.DefaultKey, and sessions
 	Busy             bool           // clients of a long run arrive at least once a minute, regardless of draws
 	Plain            bool           // clients send each request once, without a key, and waits for a signal are not answered
 	Drift            []int64        // of each node's clock, in parts per million

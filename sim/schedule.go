@@ -70,7 +70,7 @@ func drawSchedule(c Entropy, agents []actor.Definition, keys int, name string) S
 			s.Demote = append(s.Demote, at)
 		}
 	case Starvation:
-		s.Starved = actor.NewID(agents[c.Int(len(agents))].Name, fmt.Sprintf("s%d", c.Int(keys)))
+		s.Starved = actor.NewID(agents[c.Int(len(agents))].Name, keyOf(c.Int(keys)))
 	}
 	return s
 }

@@ -96,5 +96,5 @@ func (d generator) failingSwap() string {
 }
 
 func (d generator) swapTarget() actor.ID {
-	return actor.NewID(swapRegisterName, "s"+strconv.Itoa(d.w.entropy.Int(d.w.plan.Keys)))
+	return actor.NewID(swapRegisterName, d.w.drawKey())
 }

@@ -5,7 +5,6 @@ package sim
 import (
 	"context"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -89,7 +88,7 @@ func (d generator) drawTeamAsk() (actor.ID, TeamAsk) {
 	if a.Left == 0 {
 		a.Left = clientLeftMax
 	}
-	return actor.NewID(a.Agent, "s"+strconv.Itoa(w.entropy.Int(w.plan.Keys))), a
+	return actor.NewID(a.Agent, w.drawKey()), a
 }
 
 // teamMessageFor returns a message that clients send to the agent, or a short default

@@ -5,7 +5,6 @@ package sim
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -126,7 +125,7 @@ func (w *Simulation) submitWaitCycle() {
 		return
 	}
 	n := 2 + w.entropy.Int(2)
-	first, key := w.entropy.Int(w.plan.Targets), "s"+strconv.Itoa(w.entropy.Int(w.plan.Keys))
+	first, key := w.entropy.Int(w.plan.Targets), w.drawKey()
 	id := func(i int) actor.ID {
 		return actor.NewID(w.plan.Agents[(first+i%n)%w.plan.Targets].Name, key)
 	}

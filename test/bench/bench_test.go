@@ -13,6 +13,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -34,7 +36,7 @@ func TestQuickRunMeasuresEveryRow(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
-	if want := 19; len(r.Rows) != want && r.Machine.Cores > 1 {
+	if want := 18; len(r.Rows) != want && r.Machine.Cores > 1 {
 		t.Errorf("got %d rows, want %d", len(r.Rows), want)
 	}
 	for _, row := range r.Rows {
@@ -197,25 +199,22 @@ func TestCallersShareOperations(t *testing.T) {
 	}
 }
 
-func TestChainSessionPlacement(t *testing.T) {
-	one := sessions(2, func(same, hops int) bool { return same == hops })
-	cross := sessions(2, func(same, _ int) bool { return same == 0 })
-	if len(one) != chainSessions || len(cross) != chainSessions {
-		t.Fatalf("got %d and %d sessions", len(one), len(cross))
+func TestLeavingSessions(t *testing.T) {
+	keys := leavingSessions(2)
+	if len(keys) != chainSessions {
+		t.Fatalf("got %d sessions", len(keys))
 	}
-	for l := range chainCalls {
-		for _, key := range one {
-			if cellOf(link(l), key, 2) != cellOf(link(l+1), key, 2) {
-				t.Errorf("session %s calls another cell", key)
+	for _, key := range keys {
+		from := actor.NewID(hop(0), key)
+		for l := range chainCalls {
+			to := actor.NewID(hop(l+1), nextSession(from.Key))
+			if dispatcher.ShardOf(from)%2 == dispatcher.ShardOf(to)%2 {
+				t.Errorf("%s calls %s in its own cell", from, to)
 			}
-		}
-		for _, key := range cross {
-			if cellOf(link(l), key, 2) == cellOf(link(l+1), key, 2) {
-				t.Errorf("session %s calls its own cell", key)
-			}
+			from = to
 		}
 	}
-	if sessions(1, func(same, _ int) bool { return same == 0 }) != nil {
+	if leavingSessions(1) != nil {
 		t.Error("got sessions across cells, want none with a single cell")
 	}
 }

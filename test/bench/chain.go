@@ -16,70 +16,73 @@ const (
 	chainSessions = 64
 )
 
-// studyChain measures a chain of calls between volatile agents, and the replies
-// back. The cell of an actor is determined by the hash of its ID. The rows use
-// different sessions, and therefore different placements.
+// studyChain measures a chain of calls between volatile agents, and the replies back: within
+// sessions, whose actors share a cell, and through sessions of different cells.
 func studyChain(b *bench) (rows []row, err error) {
 	var links []actor.Definition
 	for i := range chainCalls {
-		links = append(links, relay(link(i), link(i+1), actor.Volatile))
+		within, across := relay(link(i), link(i+1), actor.Volatile), relay(hop(i), hop(i+1), actor.Volatile)
+		across.Behavior = relayAgent{next: hop(i + 1), leaves: true}
+		links = append(links, within, across)
 	}
-	links = append(links, echo(link(chainCalls), actor.Volatile))
-	var cells int
+	links = append(links, echo(link(chainCalls), actor.Volatile), echo(hop(chainCalls), actor.Volatile))
 	err = b.withNode(func(c *engine.Config) { c.Cells = 0 }, func(n *node) error {
-		cells = len(n.Stats().Cells)
-		for _, v := range []struct {
-			name   string
-			accept func(same, hops int) bool
-			floor  floor
-		}{
-			{"chain of 5 calls and back, as names hash", func(int, int) bool { return true }, ratioAtLeast(0.9)},
-			{"the same, all in one cell", func(same, hops int) bool { return same == hops }, floor{}},
-			{"the same, each call to another cell", func(same, _ int) bool { return same == 0 }, floor{}},
-		} {
-			keys := sessions(cells, v.accept)
-			if keys == nil {
-				continue // with a single cell no call leaves it
-			}
-			r, err := b.chainRow(n, v.name, keys, v.floor)
-			if err != nil {
-				return err
-			}
+		var keys []string
+		for i := range chainSessions {
+			keys = append(keys, fmt.Sprintf("session-%d", i))
+		}
+		r, err := b.chainRow(n, "chain of 5 calls and back, in one session", link(0), keys, ratioAtLeast(0.9))
+		if err != nil {
+			return err
+		}
+		rows = append(rows, r)
+		if keys = leavingSessions(len(n.Stats().Cells)); keys == nil {
+			return nil // with a single cell no call leaves it
+		}
+		if r, err = b.chainRow(n, "the same, each call to a session of another cell", hop(0), keys, floor{}); err == nil {
 			rows = append(rows, r)
 		}
-		return nil
+		return err
 	}, links...)
 	return rows, err
 }
 
 func link(i int) string { return fmt.Sprintf("link-%d", i) }
 
-// sessions returns keys whose placement of the actors of a chain satisfies accept. It
-// returns nil if it finds fewer than chainSessions keys.
-func sessions(cells int, accept func(same, hops int) bool) (keys []string) {
-	for i := 0; len(keys) < chainSessions && i < 1<<16; i++ {
-		key := fmt.Sprintf("session-%d", i)
-		same := 0
-		for l := range chainCalls {
-			if cellOf(link(l), key, cells) == cellOf(link(l+1), key, cells) {
-				same++
-			}
+func hop(i int) string { return fmt.Sprintf("hop-%d", i) }
+
+// nextSession returns the session that the call of a leaving relay addresses.
+func nextSession(key string) string { return key + "-" }
+
+// leavingSessions returns sessions from which each call of a chain leads to another cell. It
+// returns nil if it finds fewer than chainSessions.
+func leavingSessions(cells int) (keys []string) {
+	for i := 0; len(keys) < chainSessions; i++ {
+		if i == 1<<16 {
+			return nil
 		}
-		if accept(same, chainCalls) {
+		key := fmt.Sprintf("session-%d", i)
+		leaves, at := true, key
+		for range chainCalls {
+			next := nextSession(at)
+			leaves, at = leaves && cellOf(at, cells) != cellOf(next, cells), next
+		}
+		if leaves {
 			keys = append(keys, key)
 		}
 	}
 	return keys
 }
 
-func cellOf(agent, key string, cells int) int {
-	return int(dispatcher.ShardOf(actor.NewID(agent, key))) % cells
+// cellOf returns the cell of all actors of a session.
+func cellOf(session string, cells int) int {
+	return int(dispatcher.ShardOf(actor.NewID("any", session))) % cells
 }
 
-func (b *bench) chainRow(n *node, name string, keys []string, f floor) (row, error) {
+func (b *bench) chainRow(n *node, name, first string, keys []string, f floor) (row, error) {
 	var to []actor.ID
 	for _, key := range keys {
-		to = append(to, actor.NewID(link(0), key))
+		to = append(to, actor.NewID(first, key))
 	}
 	channels := newChannelActors(len(keys), chainCalls+1, 1)
 	defer channels.close()

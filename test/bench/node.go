@@ -100,14 +100,22 @@ func (echoTurn) Stop()                                       {}
 // relay returns an agent that forwards its message and replies with the answer. The
 // message goes to the agent named by next, under the same key as its own.
 func relay(name, next string, durability actor.Durability) actor.Definition {
-	d := agents.Define(name, "1", "Forwards its message to another agent.", relayAgent{next})
+	d := agents.Define(name, "1", "Forwards its message to another agent.", relayAgent{next: next})
 	d.Durability = durability
 	return d
 }
 
-type relayAgent struct{ next string }
+type relayAgent struct {
+	next   string
+	leaves bool // calls the agent in another session
+}
 
-func (p relayAgent) Begin(b actor.Begin) actor.Turn { return &relayTurn{p.next, b.Call.Parts} }
+func (p relayAgent) Begin(b actor.Begin) actor.Turn {
+	if p.leaves {
+		p.next += "/" + nextSession(b.Call.To.Key)
+	}
+	return &relayTurn{p.next, b.Call.Parts}
+}
 
 type relayTurn struct {
 	next  string
