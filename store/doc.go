@@ -12,6 +12,8 @@
 // separate file.
 //
 // A Log stores batches, and a Reader reads them by entries, actors and runs. Rows
-// implements both over a KV, the interface that a disk must implement: it stores a batch
-// as rows for entries, snapshots, blobs, run events and the expiry index.
+// implements both over a KV, the interface that a disk must implement. It stores a batch
+// as one row of the log, in parts of 64 KiB, and rows for snapshots and blobs. An Index
+// finds entries by actor, run and deadline. Its rows are written in larger steps, and the
+// rest is recovered from the log. key.go has the layout of the keys.
 package store
