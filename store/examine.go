@@ -57,8 +57,11 @@ type Examination struct {
 //
 // Unlike VerifyAll, Examine continues after a defect and reports all defects. It does
 // not modify the store. It holds at most one batch, the open runs of one actor without
-// their content, and the index of the end of the log. The callback event validates the body of a run event. The callback progress is called every
-// 4,096 keys with the number of keys read so far. Either callback may be nil.
+// their content, and the index of the end of the log. If the index lacks more than
+// recoveredFlushes flushes, Examine checks the logs only, and reports that.
+//
+// The callback event validates the body of a run event. The callback progress is called
+// every 4,096 keys with the number of keys read so far. Either callback may be nil.
 func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
 	x := examiner{node: node, anchor: anchor, event: event, progress: progress, index: NewIndex(IndexConfig{}),
 		due: map[string]bool{}, references: map[uint64]struct{}{}}
