@@ -2,10 +2,15 @@
 
 package sim
 
-import "github.com/troupe-run/troupe/actor"
+import (
+	"cmp"
+
+	"github.com/troupe-run/troupe/actor"
+)
 
 // eventQueue is a priority queue of events ordered by simulated time. Events at the
-// same time are popped in the order in which they were pushed.
+// same time are popped in the order in which they were pushed, and deferred ones before
+// them, in their former order: two messages of a connection never change places.
 type eventQueue struct {
 	heap    []queuedEvent
 	lastSeq uint64
@@ -16,6 +21,7 @@ type eventQueue struct {
 // that process has exited, and deferred while the process is paused.
 type queuedEvent struct {
 	at      actor.Time
+	due     actor.Time // the time before the event was deferred
 	seq     uint64
 	fn      func()
 	node    *node // nil: the event belongs to no process
@@ -24,14 +30,24 @@ type queuedEvent struct {
 }
 
 func (e *queuedEvent) before(other *queuedEvent) bool {
-	return e.at < other.at || e.at == other.at && e.seq < other.seq
+	return cmp.Or(cmp.Compare(e.at, other.at), cmp.Compare(e.due, other.due), cmp.Compare(e.seq, other.seq)) < 0
 }
 
 func (q *eventQueue) schedule(at actor.Time, fn func()) { q.push(queuedEvent{at: at, fn: fn}) }
 
 func (q *eventQueue) push(e queuedEvent) {
 	q.lastSeq++
-	e.seq, e.stream = q.lastSeq, q.stream
+	e.due, e.seq, e.stream = e.at, q.lastSeq, q.stream
+	q.insert(e)
+}
+
+// postpone returns an event that was popped to the queue, for a later time.
+func (q *eventQueue) postpone(e queuedEvent, until actor.Time) {
+	e.at = until
+	q.insert(e)
+}
+
+func (q *eventQueue) insert(e queuedEvent) {
 	q.heap = append(q.heap, e)
 	i := len(q.heap) - 1
 	for i > 0 {

@@ -319,8 +319,7 @@ func (w *Simulation) runLoop(done func() bool) *Violation {
 			continue
 		case n.pausedUntil > w.now:
 			n.countPause(e.at, n.pausedUntil)
-			e.at = n.pausedUntil
-			w.queue.push(e)
+			w.queue.postpone(e, n.pausedUntil)
 			continue
 		default:
 			e.fn()
