@@ -75,9 +75,8 @@ func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 			c.refuse(nil, call, actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "this cell already holds %d actors", c.actors.count))
 			return
 		}
-		// The log may hold the run of a repeated call from a time when the agent was journaled.
-		repeated := call.Attempt > 1 && c.definitions.journaled[call.To.Agent]
-		act = c.activate(call.To, journaled(def) || repeated)
+		// The log may hold runs and outcomes from a time when the agent was journaled.
+		act = c.activate(call.To, journaled(def) || c.definitions.journaled[call.To.Agent])
 	} else if !act.durable && len(act.journal.Runs) == 0 {
 		if def := c.definitions.current(call.To.Agent); def != nil && journaled(def) { // the agent was volatile before
 			act = c.loadIdle(act, false)

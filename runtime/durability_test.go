@@ -117,36 +117,38 @@ func TestOpenRunsOutliveTheirDurability(t *testing.T) {
 	}
 }
 
-// A repeated call that arrives before the expiry index was read joins its run in the
-// journal, although its agent is volatile now.
-func TestRepeatedCallFindsRunOfNowVolatileAgent(t *testing.T) {
-	next := func(d *actor.Definition) { d.Hash = actor.HashOf([]byte("next")) }
-	n := newNode(t, 1, agent("a", sleepByLength()))
-	call := callOf(1, "long")
-	n.deliver(call.To, actor.Request{Call: call})
-	n.former, n.agents = n.agents, []actor.Definition{agent("a", sleepByLength(), volatile, next)}
-	n.paused = true
-	n.restart(1)
-	due := n.inputs
-	n.inputs, n.paused = nil, false
-	call.Attempt = 2
-	n.deliver(call.To, actor.Request{Call: call})
-	n.inputs = append(n.inputs, due...)
-	n.drain()
-	act := n.cells[0].actors.find(call.To)
-	if act == nil || !act.durable || len(act.journal.Runs) != 1 || act.journal.Run(call.ID) == nil {
-		t.Fatalf("got actor %+v, want the journaled one with its run", act)
-	}
-	n.advance(time.Minute)
-	if act := n.cells[0].actors.find(call.To); act != nil && len(act.journal.Runs) > 0 {
-		t.Errorf("got %d open runs after the end, want none", len(act.journal.Runs))
-	}
-	n.advance(time.Hour)
-	before := n.entries
-	third := n.send("a", "z")
-	n.advance(time.Minute)
-	if n.want(third, "slept"); n.entries != before {
-		t.Errorf("a volatile agent wrote %d entries", n.entries-before)
+// A copy of a call that arrives before the expiry index was read, late or repeated,
+// joins its run in the journal, although its agent is volatile now.
+func TestCopyOfCallFindsRunOfNowVolatileAgent(t *testing.T) {
+	for attempt := range uint32(2) {
+		next := func(d *actor.Definition) { d.Hash = actor.HashOf([]byte("next")) }
+		n := newNode(t, 1, agent("a", sleepByLength()))
+		call := callOf(1, "long")
+		n.deliver(call.To, actor.Request{Call: call})
+		n.former, n.agents = n.agents, []actor.Definition{agent("a", sleepByLength(), volatile, next)}
+		n.paused = true
+		n.restart(1)
+		due := n.inputs
+		n.inputs, n.paused = nil, false
+		call.Attempt = 1 + attempt
+		n.deliver(call.To, actor.Request{Call: call})
+		n.inputs = append(n.inputs, due...)
+		n.drain()
+		act := n.cells[0].actors.find(call.To)
+		if act == nil || !act.durable || len(act.journal.Runs) != 1 || act.journal.Run(call.ID) == nil {
+			t.Fatalf("attempt %d: got actor %+v, want the journaled one with its run", 1+attempt, act)
+		}
+		n.advance(time.Minute)
+		if act := n.cells[0].actors.find(call.To); act != nil && len(act.journal.Runs) > 0 {
+			t.Errorf("attempt %d: got %d open runs after the end, want none", 1+attempt, len(act.journal.Runs))
+		}
+		n.advance(time.Hour)
+		before := n.entries
+		third := n.send("a", "z")
+		n.advance(time.Minute)
+		if n.want(third, "slept"); n.entries != before {
+			t.Errorf("attempt %d: a volatile agent wrote %d entries", 1+attempt, n.entries-before)
+		}
 	}
 }
 
