@@ -108,6 +108,7 @@ type Call struct {
 	Stamp       Time   // creation time; later than the parent's, even if clocks differ
 	Via         Address
 	Parts       []Part
+	Extensions  Extensions
 }
 
 // Depth returns the number of calls above this one.

@@ -7,10 +7,13 @@ import (
 	"slices"
 )
 
-// CodecVersion is the first byte of every encoded envelope. Decode rejects other
-// versions. Nodes of different versions agree on a common version before they
-// exchange messages.
-const CodecVersion = 1
+// CodecVersion is the first byte of every encoded envelope. Decode also reads the
+// version before it, and rejects all others. Nodes of different versions agree on a
+// common version before they exchange messages.
+//
+//  1. initial version
+//  2. extensions; reasons of holds
+const CodecVersion = 2
 
 // Limits that the decoder enforces. The limits of the runtime are lower.
 const (
@@ -64,6 +67,7 @@ func Append(b []byte, env Envelope) []byte {
 		e.CallID(m.Call)
 		e.Uint(m.N)
 		e.Int(int64(m.Until))
+		e.Hold(m.For)
 	case Resumed:
 		e.Uint(tagResumed)
 		e.CallID(m.Call)
@@ -73,6 +77,7 @@ func Append(b []byte, env Envelope) []byte {
 		e.CallID(m.Call)
 		e.Uint(m.N)
 		e.Int(int64(m.Until))
+		e.Hold(m.For)
 	case Probe:
 		e.Uint(tagProbe)
 		e.CallID(m.From)
@@ -86,8 +91,8 @@ func Append(b []byte, env Envelope) []byte {
 	return e.Buf
 }
 
-// Decode parses an envelope. It never panics and does not retain b. An envelope
-// that it accepts encodes to the same bytes.
+// Decode parses an envelope. It never panics and does not retain b. An envelope of the
+// current version that it accepts encodes to the same bytes.
 func Decode(b []byte) (Envelope, error) {
 	d := NewDecoder(b)
 	env, err := decode(d)
@@ -98,8 +103,12 @@ func Decode(b []byte) (Envelope, error) {
 }
 
 func decode(d *Decoder) (Envelope, error) {
-	if v := d.Uint(); d.err == nil && v != CodecVersion {
-		return Envelope{}, fmt.Errorf("written in version %d, this program reads version %d", v, CodecVersion)
+	switch v := d.Uint(); {
+	case d.err != nil || v == CodecVersion:
+	case v == CodecVersion-1:
+		d.ReadWithoutExtensions()
+	default:
+		return Envelope{}, fmt.Errorf("written in version %d, this program reads versions %d and %d", v, CodecVersion-1, CodecVersion)
 	}
 	var env Envelope
 	env.From = d.Address()
@@ -115,11 +124,11 @@ func decode(d *Decoder) (Envelope, error) {
 	case tagCancel:
 		env.Body = Cancel{Call: d.CallID(), Reason: d.reason(), By: d.String(PrincipalTextBytesMax)}
 	case tagHeld:
-		env.Body = Held{Call: d.CallID(), N: d.Uint(), Until: Time(d.Int())}
+		env.Body = Held{Call: d.CallID(), N: d.Uint(), Until: Time(d.Int()), For: d.Hold()}
 	case tagResumed:
 		env.Body = Resumed{Call: d.CallID(), N: d.Uint()}
 	case tagOpen:
-		env.Body = Open{Call: d.CallID(), N: d.Uint(), Until: Time(d.Int())}
+		env.Body = Open{Call: d.CallID(), N: d.Uint(), Until: Time(d.Int()), For: d.Hold()}
 	case tagProbe:
 		env.Body = d.probe()
 	default:
@@ -337,6 +346,7 @@ func (e *Encoder) Call(c Call) {
 	e.Int(int64(c.Stamp))
 	e.Address(c.Via)
 	e.Parts(c.Parts)
+	e.Extensions(c.Extensions)
 }
 
 // Call reads a call and validates it with Call.Check.
@@ -375,6 +385,7 @@ func (d *Decoder) Call() Call {
 	c.Stamp = Time(d.Int())
 	c.Via = d.Address()
 	c.Parts = d.Parts()
+	c.Extensions = d.Extensions()
 	if d.err == nil {
 		if err := c.Check(); err != nil {
 			d.Fail("%v", err)
@@ -404,6 +415,7 @@ func (e *Encoder) Reply(r Reply) {
 		e.Usage(r.Usage)
 		e.Usage(r.Tree)
 	}
+	e.Extensions(r.Extensions)
 }
 
 // Reply reads a reply.
@@ -421,6 +433,7 @@ func (d *Decoder) Reply() Reply {
 			d.Fail("usage without tokens")
 		}
 	}
+	r.Extensions = d.Extensions()
 	if d.err == nil && (r.Status == 0 || (r.Status == Failed) != (r.Refusal != nil)) {
 		d.Fail("inconsistent status %s (refusal present: %v)", r.Status, r.Refusal != nil)
 	}

@@ -24,6 +24,18 @@ func drawAddress(t *rapid.T) Address {
 	return Address{NodeID(drawName(t)), rapid.Uint16().Draw(t, "cell"), rapid.Uint64().Draw(t, "incarnation")}
 }
 
+// drawExtensions draws fields with tags that no version defines.
+func drawExtensions(t *rapid.T) (x Extensions) {
+	for range rapid.IntRange(0, 3).Draw(t, "extensions") {
+		x = x.With(rapid.Uint64().Draw(t, "tag"), rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(t, "value"))
+	}
+	return x
+}
+
+func drawHold(t *rapid.T) Hold {
+	return Hold{HoldReason(rapid.Uint8().Draw(t, "reason")), drawName(t), drawExtensions(t)}
+}
+
 func drawParts(t *rapid.T) []Part {
 	var parts []Part
 	for range rapid.IntRange(0, 3).Draw(t, "parts") {
@@ -44,7 +56,7 @@ func drawCall(t *rapid.T) Call {
 		Left: Duration(rapid.Int64Range(0, 1<<50).Draw(t, "left")), Attempt: rapid.Uint32Range(1, 9).Draw(t, "attempt"),
 		Principal: drawName(t), Origin: Origin(rapid.IntRange(1, 4).Draw(t, "origin")), Project: drawName(t),
 		Budget: rapid.Uint32().Draw(t, "budget"), Workflow: drawName(t), Trace: drawName(t),
-		Stamp: Time(rapid.Int64().Draw(t, "stamp")), Via: drawAddress(t), Parts: drawParts(t)}
+		Stamp: Time(rapid.Int64().Draw(t, "stamp")), Via: drawAddress(t), Parts: drawParts(t), Extensions: drawExtensions(t)}
 	for range rapid.IntRange(0, 5).Draw(t, "depth") {
 		c.Chain = append(c.Chain, drawID(t))
 	}
@@ -61,7 +73,7 @@ func drawCall(t *rapid.T) Call {
 }
 
 func drawReply(t *rapid.T) Reply {
-	r := Reply{Call: drawCallID(t), Run: drawCallID(t), Status: Succeeded, Parts: drawParts(t), Budget: rapid.Uint32().Draw(t, "budget")}
+	r := Reply{Call: drawCallID(t), Run: drawCallID(t), Status: Succeeded, Parts: drawParts(t), Budget: rapid.Uint32().Draw(t, "budget"), Extensions: drawExtensions(t)}
 	if rapid.Bool().Draw(t, "used") {
 		count := rapid.Int64Range(0, UsageMax)
 		r.Usage = Usage{count.Draw(t, "input"), count.Draw(t, "output"), count.Draw(t, "total")}
@@ -87,11 +99,11 @@ func drawEnvelope(t *rapid.T) Envelope {
 	case tagCancel:
 		env.Body = Cancel{id, Stopped, rapid.StringN(0, 20, PrincipalTextBytesMax).Draw(t, "by")}
 	case tagHeld:
-		env.Body = Held{id, n, until}
+		env.Body = Held{id, n, until, drawHold(t)}
 	case tagResumed:
 		env.Body = Resumed{id, n}
 	case tagOpen:
-		env.Body = Open{id, n, until}
+		env.Body = Open{id, n, until, drawHold(t)}
 	case tagProbe:
 		ring := []Hop{{id, drawID(t), drawCallID(t), Epoch(n), until}, {drawCallID(t), drawID(t), id, 1, 2}}
 		env.Body = Probe{From: id, To: drawCallID(t), Hops: ring, Branches: rapid.Uint32Range(0, BranchesMax).Draw(t, "ways"), Confirm: rapid.Uint32Range(0, 2).Draw(t, "confirm")}
@@ -135,14 +147,14 @@ func TestDecodeRejectsMalformedEnvelopes(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := bytes.Clone(good)
-	other[0] = 2
+	other[0] = CodecVersion + 1
 	deep := root
 	deep.Chain, deep.Parent = []ID{NewID("b", "")}, id
 	for _, test := range []struct {
 		name, want string
 		bytes      []byte
 	}{
-		{"unsupported version", "written in version 2", other},
+		{"unsupported version", "written in version 3, this program reads versions 1 and 2", other},
 		{"empty input", "invalid varint", nil},
 		{"truncated", "byte ", good[:len(good)-3]},
 		{"trailing byte", "1 bytes too many", append(bytes.Clone(good), 0)},
@@ -177,11 +189,11 @@ func FuzzDecode(f *testing.F) {
 	c := Call{ID: id, Root: id, To: NewID("a", ""), Operation: "o", Kind: Waiting, Lane: Normal, Attempt: 1, Origin: Human, Parts: Text("hello")}
 	f.Add(Encode(Envelope{To: c.To, Body: Request{c}}))
 	f.Add(Encode(Envelope{ToClient: Address{"n", 1, 1}, Body: Answered{Fail(id, Refuse(Busy, "full"))}}))
-	f.Add(Encode(Envelope{To: c.To, Body: Held{id, 3, 4}}))
+	f.Add(Encode(Envelope{To: c.To, Body: Held{id, 3, 4, Hold{HoldApproval, "a-1", Extensions("").With(7, []byte("x"))}}}))
 	f.Add(Encode(Envelope{To: c.To, Body: Probe{From: id, To: id, Hops: []Hop{{id, c.To, id, 1, 2}}, Confirm: 1}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		env, err := Decode(b)
-		if err != nil {
+		if err != nil || b[0] != CodecVersion {
 			return
 		}
 		if encoded := Encode(env); !bytes.Equal(encoded, b) {
@@ -197,7 +209,7 @@ func TestCheckEncodableMatchesDecode(t *testing.T) {
 	mutations := []func(*Call){func(*Call) {}, func(c *Call) { c.Project = long }, func(c *Call) { c.Trace = "\xff" }, func(c *Call) { c.Operation = long },
 		func(c *Call) { c.Idempotency.Key = long }, func(c *Call) { c.Workflow = long }, func(c *Call) { c.Principal = "\xff" }, func(c *Call) { c.To.Key = "a/b" },
 		func(c *Call) { c.Kind = 9 }, func(c *Call) { c.Left = -1 }, func(c *Call) { c.Parts = make([]Part, PartsMax+1) },
-		func(c *Call) { c.Parts = []Part{{Media: long}} }, func(c *Call) { c.Chain = make([]ID, 1) },
+		func(c *Call) { c.Parts = []Part{{Media: long}} }, func(c *Call) { c.Extensions = Extensions(long) }, func(c *Call) { c.Extensions = "\x01" }, func(c *Call) { c.Chain = make([]ID, 1) },
 		func(c *Call) { c.Chain = slices.Repeat([]ID{{"t", "a", "k"}}, ChainMax+1); c.Parent = c.ID }}
 	rapid.Check(t, func(t *rapid.T) {
 		call := drawCall(t)

@@ -64,6 +64,9 @@ func (c *Call) CheckEncodable() error {
 			return fmt.Errorf("%.40q: want valid UTF-8 of at most %d bytes", text, TextBytesMax)
 		}
 	}
+	if err := c.Extensions.Check(); err != nil {
+		return err
+	}
 	return CheckParts(c.Parts, MessageBytesMax)
 }
 

@@ -31,6 +31,7 @@ type Held struct {
 	Call  CallID
 	N     uint64
 	Until Time
+	For   Hold
 }
 
 // Resumed notifies a caller that a held call has resumed.
@@ -44,6 +45,7 @@ type Open struct {
 	Call  CallID
 	N     uint64
 	Until Time // if not 0, the turn is held until then
+	For   Hold // zero if the turn is not held
 }
 
 // Probe follows the wait-for edges between calls and turns to detect a wait cycle.

@@ -21,15 +21,16 @@ func (s Status) String() string { return nameOf(statusNames[:], int(s)) }
 
 // Reply is the single outcome of a call.
 type Reply struct {
-	Call     CallID // call that is answered
-	Run      CallID // run that did the work; differs from Call for a repeated request
-	Status   Status
-	Parts    []Part
-	Warnings []string
-	Refusal  *Refusal // set exactly if Status is Failed
-	Budget   uint32   // unused budget of the call, returned to the caller
-	Usage    Usage    // of the run
-	Tree     Usage    // of the run and of the runs below it, as far as their answers arrived
+	Call       CallID // call that is answered
+	Run        CallID // run that did the work; differs from Call for a repeated request
+	Status     Status
+	Parts      []Part
+	Warnings   []string
+	Refusal    *Refusal // set exactly if Status is Failed
+	Budget     uint32   // unused budget of the call, returned to the caller
+	Usage      Usage    // of the run
+	Tree       Usage    // of the run and of the runs below it, as far as their answers arrived
+	Extensions Extensions
 }
 
 // Clone returns a copy that shares no mutable memory with r.

@@ -23,16 +23,18 @@ const (
 
 // agentRecord is the registry's record of an agent.
 type agentRecord struct {
-	Spec  jsontext.Value `json:"spec"`
-	Owner string         `json:"owner"` // principal that may change and delete the agent
-	At    string         `json:"at"`
+	Spec       jsontext.Value `json:"spec"`
+	Owner      string         `json:"owner"` // principal that may change and delete the agent
+	At         string         `json:"at"`
+	AcceptedBy string         `json:"accepted_by,omitzero"` // principal of the last request for this definition; unknown in older records
 }
 
 // formerRecord is the registry's record of a replaced or deleted definition.
 type formerRecord struct {
-	Spec     jsontext.Value `json:"spec"`
-	Replaced string         `json:"replaced_at"`
-	Owner    string         `json:"owner,omitzero"` // owner of the agent at that time; unknown in older records
+	Spec       jsontext.Value `json:"spec"`
+	Replaced   string         `json:"replaced_at"`
+	Owner      string         `json:"owner,omitzero"`       // owner of the agent at that time; unknown in older records
+	AcceptedBy string         `json:"accepted_by,omitzero"` // see agentRecord
 }
 
 // Catalog is the decoded state of the registry, as cells, gateways and the

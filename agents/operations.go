@@ -330,7 +330,7 @@ func (s registryState) owner(id string) string {
 }
 
 func (s registryState) encodeAgent(spec Spec) []byte {
-	return invariant.Must(json.Marshal(agentRecord{spec.Encode(), s.self(), runs.FormatTime(s.now)}))
+	return invariant.Must(json.Marshal(agentRecord{spec.Encode(), s.self(), runs.FormatTime(s.now), s.self()}))
 }
 
 func (s registryState) count(prefix string) int {

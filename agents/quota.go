@@ -99,8 +99,10 @@ func (d *demand) count(r former, before, after bool) {
 // retired returns the record that keeps the definition of an agent for the runs that
 // began with it.
 func (s registryState) retired(previous Spec, owner string) actor.StateItem {
+	var record agentRecord
+	_ = json.Unmarshal(s.value(agentPrefix+previous.ID), &record)
 	return actor.StateItem{Name: formerPrefix + previous.ID + "/" + previous.Hash().String(),
-		Value: invariant.Must(json.Marshal(formerRecord{previous.Encode(), runs.FormatTime(s.now), owner}))}
+		Value: invariant.Must(json.Marshal(formerRecord{previous.Encode(), runs.FormatTime(s.now), owner, record.AcceptedBy}))}
 }
 
 // ownerOf returns the owner and the time in a record of an agent or of a former

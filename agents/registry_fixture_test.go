@@ -187,3 +187,18 @@ func (f *registryFixture) owner(id string) string {
 	}
 	return record.Owner
 }
+
+// acceptedBy returns the principals that the definitions in the state were accepted by.
+func (f *registryFixture) acceptedBy() map[string]string {
+	all := map[string]string{}
+	for name, value := range f.state {
+		var record struct {
+			AcceptedBy string `json:"accepted_by"`
+		}
+		if err := json.Unmarshal([]byte(value), &record); err != nil {
+			f.t.Fatalf("%v", err)
+		}
+		all[name] = record.AcceptedBy
+	}
+	return all
+}

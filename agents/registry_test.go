@@ -190,7 +190,7 @@ func TestRepeatedRemovalAnnouncesAgain(t *testing.T) {
 func TestOperatorBecomesOwner(t *testing.T) {
 	for name, body := range map[string]string{"changed": `{"name":"a","prompt":"new"}`, "same": `{"name":"a"}`} {
 		f := newRegistryFixture(t)
-		f.mustApply(agents.OpPut, `{"name":"a"}`)
+		first := f.mustApply(agents.OpPut, `{"name":"a"}`)
 		f.principal = "other"
 		if f.apply(agents.OpPut, `{"name":"a"}`); f.owner("a") != "key:a" {
 			t.Errorf("%s: the owner is %s after a request of another client", name, f.owner("a"))
@@ -198,6 +198,13 @@ func TestOperatorBecomesOwner(t *testing.T) {
 		f.principal = agents.Operator
 		if f.mustApply(agents.OpPut, body); f.owner("a") != agents.Operator {
 			t.Errorf("%s: the owner is %s, want the operator", name, f.owner("a"))
+		}
+		accepted := map[string]string{"agent/a": agents.Operator}
+		if name == "changed" {
+			accepted["former/a/"+first["definition"].(string)] = "key:a"
+		}
+		if got := f.acceptedBy(); !maps.Equal(got, accepted) {
+			t.Errorf("%s: the definitions were accepted by %v, want %v", name, got, accepted)
 		}
 		f.principal = "key:a"
 		if out := f.apply(agents.OpDelete, `{"agent_id":"a"}`); out.Refusal == nil || out.Refusal.Reason != actor.Rejected {

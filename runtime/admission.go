@@ -117,7 +117,7 @@ func (c *Cell) replyOpen(act *activation, call *actor.Call, run *store.Run) {
 	caller, _ := call.Caller()
 	durable := act.durableRun(run.Call.ID)
 	c.send(actor.EffectID{}, 0, act.id, caller, durable, durable,
-		actor.Open{Call: call.ID, N: run.Holds, Until: run.Clock.HeldUntil})
+		actor.Open{Call: call.ID, N: run.Holds, Until: run.Clock.HeldUntil, For: run.HeldFor(c.now)})
 }
 
 func (c *Cell) tooManyDuplicates(act *activation, n int) *actor.Refusal {

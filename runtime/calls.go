@@ -137,7 +137,7 @@ func (c *Cell) sendCancel(t *turn, i int, reason actor.Reason) {
 // updateHold pauses or resumes the clock of a call made by this actor, because its
 // callee or a run further down is held or resumed. If the argument until is zero,
 // the clock is resumed.
-func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallID, n uint64, until actor.Time) {
+func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallID, n uint64, until actor.Time, hold actor.Hold) {
 	t, i := act.findAsk(call)
 	if t == nil || !t.run.Last()[i].Open() {
 		c.drop(env, "late")
@@ -156,7 +156,7 @@ func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallI
 		if !wasHeld { // the clock of this call was not paused before; other calls may already hold the run
 			c.publish(act, t.run, runs.Event{Type: runs.RunPaused, Name: "held", Child: call, Until: until})
 		}
-		c.record(act, store.Held{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n, Until: until})
+		c.record(act, store.Held{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n, Until: until, For: hold})
 		e.Kind, e.Until = history.Hold, until
 	} else {
 		if wasHeld {
@@ -182,7 +182,7 @@ func (c *Cell) propagateHold(t *turn, holdsBefore uint64) {
 	var m actor.Message = actor.Resumed{Call: run.Call.ID, N: run.Holds}
 	if until > c.now {
 		e.Kind, e.Until = history.Hold, until
-		m = actor.Held{Call: run.Call.ID, N: run.Holds, Until: until}
+		m = actor.Held{Call: run.Call.ID, N: run.Holds, Until: until, For: run.HeldFor(c.now)}
 	}
 	c.emit(e)
 	act.mailbox.SuspendAging(max(until, c.now))

@@ -220,7 +220,7 @@ func (c *Cell) notifyHeld(t *turn, until actor.Time) {
 		if via.Node == c.self.Node && via.Cell == c.self.Cell {
 			c.respond(id, actor.Reply{Call: id, Run: call.ID}, until, t.durable())
 		} else if id == call.ID { // a duplicate from another node keeps waiting, because the message Held does not carry the run's id
-			env := actor.Envelope{From: c.self, ToClient: via, Durable: t.durable(), Body: actor.Held{Call: id, N: t.run.Holds, Until: until}}
+			env := actor.Envelope{From: c.self, ToClient: via, Durable: t.durable(), Body: actor.Held{Call: id, N: t.run.Holds, Until: until, For: t.run.HeldFor(c.now)}}
 			c.addEffect(Effect{Gated: t.durable() && via.Node != c.self.Node, Op: Send{Node: via.Node, Cell: via.Cell, Envelope: env}})
 		}
 	}

@@ -130,11 +130,11 @@ func (c *Cell) receive(act *activation, env *actor.Envelope) {
 	case actor.Cancel:
 		c.cancelled(act, m)
 	case actor.Held:
-		c.updateHold(act, env, m.Call, m.N, m.Until)
+		c.updateHold(act, env, m.Call, m.N, m.Until, m.For)
 	case actor.Resumed:
-		c.updateHold(act, env, m.Call, m.N, 0)
+		c.updateHold(act, env, m.Call, m.N, 0, actor.Hold{})
 	case actor.Open:
-		c.updateHold(act, env, m.Call, m.N, m.Until)
+		c.updateHold(act, env, m.Call, m.N, m.Until, m.For)
 	case actor.Probe:
 		c.handleProbe(act, m)
 	}

@@ -22,7 +22,8 @@ import (
 //  4. calls may name a claimed run
 //  5. usage of replies and answers, start of runs
 //  6. summaries of runs in entries
-const CodecVersion = 6
+//  7. extensions of calls, replies, holds and entries; reasons of holds
+const CodecVersion = 7
 
 // frameVersion is the first byte of batch records and anchors. It has never changed.
 const frameVersion = 1
@@ -61,11 +62,29 @@ type encoder struct {
 }
 
 func (w *encoder) writeVersion() {
-	if w.version1 {
+	if w.WithoutExtensions = w.version1; w.version1 {
 		w.Uint(1)
 		return
 	}
 	w.Uint(CodecVersion)
+}
+
+// extended records that the format of version 1 has no place for extensions.
+func (w *encoder) extended(all ...actor.Extensions) {
+	for _, x := range all {
+		w.beyondVersion1 = w.beyondVersion1 || x != ""
+	}
+}
+
+// hold writes a hold, for which the format of version 1 has no place.
+func (w *encoder) hold(h actor.Hold) {
+	w.beyondVersion1 = w.beyondVersion1 || h != actor.Hold{}
+	w.Hold(h)
+}
+
+func (w *encoder) call(c *actor.Call) {
+	w.extended(c.Extensions)
+	w.Call(*c)
 }
 
 type decoder struct {
@@ -100,6 +119,8 @@ func (w *encoder) entry(e *Entry, record Record) {
 	if !w.version1 {
 		w.summary(e.Summary)
 	}
+	w.extended(e.Extensions)
+	w.Extensions(e.Extensions)
 }
 
 // DecodeEntry decodes an entry. It never panics and retains no part of b. If b has the
@@ -109,6 +130,7 @@ func DecodeEntry(b []byte) (Entry, error) {
 	if err := r.readVersion("entry", CodecVersion); err != nil {
 		return Entry{}, err
 	}
+	r.skipExtensions()
 	var e Entry
 	e.Actor = r.ID()
 	e.Shard = uint16(r.UintMax(1<<16-1, "shard"))
@@ -124,6 +146,7 @@ func DecodeEntry(b []byte) (Entry, error) {
 	} else if !run.IsZero() {
 		e.Summary = &runs.Summary{Run: run}
 	}
+	e.Extensions = r.Extensions()
 	if e.Actor == (actor.ID{}) {
 		r.Fail("entry without actor")
 	}
@@ -220,6 +243,7 @@ func DecodeJournal(b []byte) (Journal, error) {
 	if err := r.readVersion("snapshot", CodecVersion); err != nil {
 		return Journal{}, err
 	}
+	r.skipExtensions()
 	j := Journal{N: r.Uint()}
 	j.Runs = decodeList(r, r.Count(itemsMax, "runs"), r.run)
 	r.outcomes(&j)
@@ -245,6 +269,13 @@ func (r *decoder) readVersion(what string, newest uint64) error {
 	return nil
 }
 
+// skipExtensions makes the decoder read an earlier version, which has no extensions.
+func (r *decoder) skipExtensions() {
+	if r.version < 7 {
+		r.ReadWithoutExtensions()
+	}
+}
+
 func (w *encoder) record(record Record) {
 	switch r := record.(type) {
 	case Added, Streamed, Rebased:
@@ -258,7 +289,7 @@ func (w *encoder) record(record Record) {
 	switch r := record.(type) {
 	case Accepted:
 		w.Uint(tagAccepted)
-		w.Call(r.Call)
+		w.call(&r.Call)
 		w.time(r.At)
 		w.Hash(r.Definition)
 	case Asking:
@@ -291,6 +322,7 @@ func (w *encoder) record(record Record) {
 		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Uint(r.N)
 		w.time(r.Until)
+		w.hold(r.For)
 	case Resumed:
 		w.Uint(tagResumed)
 		w.askHeader(r.Run, r.Step, r.Index, r.At)
@@ -346,7 +378,7 @@ func (r decoder) record() Record {
 		return Retried{run, step, index, at, r.uint32("attempt")}
 	case tagHeld:
 		run, step, index, at := r.askHeader()
-		return Held{run, step, index, at, r.Uint(), r.time()}
+		return Held{run, step, index, at, r.Uint(), r.time(), r.Hold()}
 	case tagResumed:
 		run, step, index, at := r.askHeader()
 		return Resumed{run, step, index, at, r.Uint()}
@@ -384,6 +416,7 @@ func (w *encoder) ended(e Ended) {
 	w.CallID(e.Call)
 	w.time(e.At)
 	w.beyondVersion1 = w.beyondVersion1 || e.Reply.Usage != actor.Usage{} || e.Reply.Tree != actor.Usage{}
+	w.extended(e.Reply.Extensions)
 	w.Reply(e.Reply)
 	w.time(e.Until)
 	w.idempotency(e.Idempotency)
@@ -428,7 +461,7 @@ func (r decoder) buried() Buried {
 }
 
 func (w *encoder) run(run *Run) {
-	w.Call(run.Call)
+	w.call(&run.Call)
 	w.time(run.At)
 	w.Hash(run.Definition)
 	w.clock(run.Clock)
@@ -488,6 +521,7 @@ func (w *encoder) asked(a *Asked) {
 	w.clock(a.Clock)
 	w.Uint(uint64(a.Attempt))
 	w.Uint(a.Holds)
+	w.hold(a.HeldFor)
 	w.Bool(a.Answer != nil)
 	if a.Answer != nil {
 		w.answer(*a.Answer)
@@ -519,6 +553,7 @@ func (r decoder) asked() Asked {
 	a.Clock = r.clock()
 	a.Attempt = r.uint32("attempt")
 	a.Holds = r.Uint()
+	a.HeldFor = r.Hold()
 	if r.Bool() {
 		answer := r.answer()
 		a.Answer = &answer

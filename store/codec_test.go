@@ -26,6 +26,21 @@ func drawRun(t *rapid.T) actor.CallID {
 	return actor.NewCallID(drawTime(t), rapid.Uint64().Draw(t, "hi"), rapid.Uint64().Draw(t, "lo"))
 }
 
+// drawExtensions draws fields with tags that no version defines.
+func drawExtensions(t *rapid.T) (x actor.Extensions) {
+	for range rapid.IntRange(0, 2).Draw(t, "extensions") {
+		x = x.With(rapid.Uint64().Draw(t, "tag"), []byte(drawName(t)))
+	}
+	return x
+}
+
+func drawHold(t *rapid.T) actor.Hold {
+	if rapid.Bool().Draw(t, "not held") {
+		return actor.Hold{}
+	}
+	return actor.Hold{Reason: actor.HoldReason(rapid.Uint8().Draw(t, "reason")), Subject: drawName(t), Extensions: drawExtensions(t)}
+}
+
 func drawParts(t *rapid.T) []actor.Part {
 	var parts []actor.Part
 	for range rapid.IntRange(0, 3).Draw(t, "parts") {
@@ -56,7 +71,7 @@ func drawIdempotency(t *rapid.T) actor.Idempotency {
 func drawCall(t *rapid.T, to actor.ID) actor.Call {
 	c := actor.Call{ID: drawRun(t), Root: drawRun(t), Parent: drawRun(t), To: to, Operation: actor.HandleMessageFull,
 		Kind: actor.Waiting, Lane: actor.Normal, Left: 5, Attempt: 1, Origin: actor.Human, Budget: rapid.Uint32().Draw(t, "budget"),
-		Idempotency: drawIdempotency(t), Stamp: drawTime(t), Parts: drawParts(t)}
+		Idempotency: drawIdempotency(t), Stamp: drawTime(t), Parts: drawParts(t), Extensions: drawExtensions(t)}
 	for range rapid.IntRange(0, 2).Draw(t, "depth") {
 		c.Chain = append(c.Chain, drawID(t))
 	}
@@ -89,7 +104,7 @@ func drawAsk(t *rapid.T) actor.Ask {
 func drawAsks(t *rapid.T) []Asked {
 	var asks []Asked
 	for range rapid.IntRange(1, 3).Draw(t, "asks") {
-		a := Asked{Ask: drawAsk(t), Call: drawRun(t), To: drawID(t), Budget: 3, Stamp: drawTime(t), Clock: drawClock(t), Attempt: 1, Holds: 2, Retries: 3, StreamedAfter: 4}
+		a := Asked{Ask: drawAsk(t), Call: drawRun(t), To: drawID(t), Budget: 3, Stamp: drawTime(t), Clock: drawClock(t), Attempt: 1, Holds: 2, HeldFor: drawHold(t), Retries: 3, StreamedAfter: 4}
 		if rapid.Bool().Draw(t, "no call") {
 			a.Call = actor.CallID{}
 		}
@@ -118,7 +133,7 @@ func drawItems(t *rapid.T) []actor.StateItem {
 
 func drawEnded(t *rapid.T) Ended {
 	e := Ended{Call: drawRun(t), At: drawTime(t), Until: drawTime(t), Idempotency: drawIdempotency(t)}
-	e.Reply = actor.Reply{Call: e.Call, Run: e.Call, Status: actor.Succeeded, Parts: drawParts(t), Budget: 1, Usage: drawUsage(t), Tree: drawUsage(t)}
+	e.Reply = actor.Reply{Call: e.Call, Run: e.Call, Status: actor.Succeeded, Parts: drawParts(t), Budget: 1, Usage: drawUsage(t), Tree: drawUsage(t), Extensions: drawExtensions(t)}
 	if rapid.Bool().Draw(t, "failed") {
 		e.Reply = actor.Fail(e.Call, actor.RefuseDepth([]actor.ID{drawID(t)}, drawID(t), 5))
 	}
@@ -190,7 +205,7 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 	case tagRetried:
 		return Retried{run, 3, 1, at, 2}
 	case tagHeld:
-		return Held{run, 3, 1, at, 7, drawTime(t)}
+		return Held{run, 3, 1, at, 7, drawTime(t), drawHold(t)}
 	case tagResumed:
 		return Resumed{run, 3, 1, at, 8}
 	case tagParked:
@@ -210,7 +225,7 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 func drawEntry(t *rapid.T) Entry {
 	id := drawID(t)
 	e := Entry{Actor: id, Shard: rapid.Uint16().Draw(t, "shard"), Epoch: actor.Epoch(rapid.Uint64().Draw(t, "epoch")),
-		N: rapid.Uint64Range(1, 1<<40).Draw(t, "n"), Record: drawRecord(t, id), WasDue: drawTime(t), Due: drawTime(t)}
+		N: rapid.Uint64Range(1, 1<<40).Draw(t, "n"), Record: drawRecord(t, id), WasDue: drawTime(t), Due: drawTime(t), Extensions: drawExtensions(t)}
 	for i := range rapid.IntRange(0, 2).Draw(t, "events") {
 		e.Events = append(e.Events, RunEvent{drawRun(t), uint64(i + 1), []byte(`{"type":"` + drawName(t) + `"}`)})
 	}
@@ -266,7 +281,7 @@ func TestCodecCoversEveryField(t *testing.T) {
 		nonZero(reflect.ValueOf(j), seen)
 	})
 	for _, v := range []any{Entry{}, RunEvent{}, Accepted{}, Asking{}, Answered{}, Retried{}, Held{}, Resumed{}, Parked{}, Ended{},
-		Buried{}, Added{}, Streamed{}, Rebased{}, actor.StateItem{}, Snapshot{}, Journal{}, EvictedOutcome{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}, actor.Usage{}} {
+		Buried{}, Added{}, Streamed{}, Rebased{}, actor.StateItem{}, Snapshot{}, Journal{}, EvictedOutcome{}, Run{}, Step{}, Asked{}, actor.Hold{}, actor.Clock{}, actor.Answer{}, actor.Usage{}} {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
 			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] && name != "store.Entry.Summary" { // unexported fields are derived, and summaries are in the index only
@@ -347,7 +362,8 @@ func TestVersion1CannotRepresentAsks(t *testing.T) {
 	for _, test := range []struct {
 		asked  Asked
 		beyond bool
-	}{{Asked{Attempt: 1}, false}, {Asked{Attempt: 1, Retries: 1}, true}, {Asked{Attempt: 1, StreamedAfter: 1}, true}, {Asked{Attempt: 1, Added: true}, true}} {
+	}{{Asked{Attempt: 1}, false}, {Asked{Attempt: 1, Retries: 1}, true}, {Asked{Attempt: 1, StreamedAfter: 1}, true}, {Asked{Attempt: 1, Added: true}, true},
+		{Asked{Attempt: 1, HeldFor: actor.Hold{Reason: actor.HoldSignal}}, true}} {
 		e := Entry{Actor: actor.NewID("a", "s"), N: 1, Record: Asking{Asks: []Asked{test.asked}}}
 		w := &encoder{version1: true}
 		if w.entry(&e, e.Record); w.beyondVersion1 != test.beyond {

@@ -33,3 +33,48 @@ func TestExportKeepsSummaries(t *testing.T) {
 		t.Errorf("got %v, want 2 runs that ended and 1 that is open", count)
 	}
 }
+
+// An import keeps the fields that this version does not know: of entries, of their calls
+// and replies, and of the calls in a snapshot.
+func TestExportKeepsUnknownFields(t *testing.T) {
+	x := actor.Extensions("").With(1, []byte("later")).With(900, nil)
+	from, s := newTestLog(t), newEntryBuilder(t, "alice")
+	accepted := s.accept("hello")
+	call := accepted.Record.(Accepted)
+	call.Call.Extensions = x
+	accepted.Record, accepted.Extensions = call, x
+	from.write(accepted)
+	from.write(s.snapshot(from))
+	ended := s.end("bye")
+	outcome := ended.Record.(Ended)
+	outcome.Reply.Extensions = x
+	ended.Record = outcome
+	from.write(ended)
+	from.flush()
+	to := newTestLog(t)
+	if err := from.Export(func(e Entry) error { to.write(e); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	err := to.Export(func(e Entry) error {
+		switch r := e.Record.(type) {
+		case Accepted:
+			if seen++; e.Extensions != x || r.Call.Extensions != x {
+				t.Errorf("entry %d: got extensions %x, of its call %x, want %x", e.N, e.Extensions, r.Call.Extensions, x)
+			}
+		case Snapshot:
+			j, err := DecodeJournal(r.Journal)
+			if seen++; err != nil || j.Runs[0].Call.Extensions != x {
+				t.Errorf("snapshot: got %+v, error %v, want a call with extensions %x", j, err, x)
+			}
+		case Ended:
+			if seen++; r.Reply.Extensions != x {
+				t.Errorf("entry %d: got a reply with extensions %x, want %x", e.N, r.Reply.Extensions, x)
+			}
+		}
+		return nil
+	})
+	if err != nil || seen != 3 {
+		t.Errorf("got %d entries, error %v, want 3", seen, err)
+	}
+}

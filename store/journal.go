@@ -55,7 +55,8 @@ type Asked struct {
 	Stamp         actor.Time
 	Clock         actor.Clock // time left; when it expires, the ask is answered with a refusal
 	Attempt       uint32
-	Holds         uint64 // highest N of a Held or Resumed record
+	HeldFor       actor.Hold // of the Held record in effect
+	Holds         uint64     // highest N of a Held or Resumed record
 	Answer        *actor.Answer
 	Retries       uint32            // number of retries
 	StreamedAfter uint64            // Seq of the run's last event before the first published piece of the answer; 0 if none was published
@@ -123,7 +124,7 @@ func (r *Run) Child(call *actor.Call, a *Asked, left actor.Duration, attempt uin
 	*call = actor.Call{ID: a.Call, Root: c.Root, Parent: c.ID, To: a.To, Operation: a.Out().Operation,
 		Chain: c.Path(), Kind: actor.Waiting, Lane: max(c.Lane, a.Ask.Lane), Left: left, Attempt: attempt,
 		Principal: c.Principal, Origin: actor.Agent, Project: c.Project, Budget: a.Budget,
-		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: actor.CloneParts(a.Out().Parts)}
+		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: actor.CloneParts(a.Out().Parts), Extensions: c.Extensions.Inherited()}
 	if mutant.On("child-loses-lane") {
 		call.Lane = actor.Normal
 	}
@@ -210,7 +211,7 @@ func (j *Journal) Apply(r Record) error {
 		if err != nil {
 			return err
 		}
-		a.Holds = r.N
+		a.Holds, a.HeldFor = r.N, r.For
 		a.Clock.Hold(r.At, r.Until)
 		run.updateClock(r.At)
 	case Resumed:
@@ -218,7 +219,7 @@ func (j *Journal) Apply(r Record) error {
 		if err != nil {
 			return err
 		}
-		a.Holds = r.N
+		a.Holds, a.HeldFor = r.N, actor.Hold{}
 		a.Clock.Resume(r.At)
 		run.updateClock(r.At)
 	case Parked:
@@ -388,6 +389,24 @@ func (r *Run) updateClock(at actor.Time) {
 			holdClock(&a.Clock, at, addedUntil)
 		}
 	}
+}
+
+// HeldFor returns the reason of the hold that ends last among the open asks. It is zero
+// if there is none.
+func (r *Run) HeldFor(now actor.Time) actor.Hold {
+	var last actor.Hold
+	var until actor.Time
+	asks := r.Last()
+	for i := range asks {
+		switch a := &asks[i]; {
+		case !a.Open():
+		case a.Ask.Kind == actor.AskWait && a.Clock.Due() > until:
+			last, until = actor.Hold{Reason: actor.HoldSignal, Subject: a.Ask.Name}, a.Clock.Due()
+		case a.IsCall() && a.Clock.Held(now) && a.Clock.HeldUntil > until:
+			last, until = a.HeldFor, a.Clock.HeldUntil
+		}
+	}
+	return last
 }
 
 // holdClock stops the clock until the given time, or restarts it if that time has

@@ -73,7 +73,7 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 	case 4:
 		return Retried{run.Call.ID, step, index, now, 2}
 	case 5:
-		return Held{run.Call.ID, step, index, now, 1, until}
+		return Held{run.Call.ID, step, index, now, 1, until, actor.Hold{}}
 	case 6:
 		return Resumed{run.Call.ID, step, index, now, 2}
 	case 7:

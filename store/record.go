@@ -74,6 +74,7 @@ type Held struct {
 	At    actor.Time
 	N     uint64
 	Until actor.Time
+	For   actor.Hold
 }
 
 // Resumed restarts the clock of an ask.
@@ -178,4 +179,6 @@ type Entry struct {
 	// Summary is the summary of the run after the entry, if the entry changes it. An
 	// entry that was read from a log has only part of it: see summaryChange.
 	Summary *runs.Summary
+	// Extensions are the fields of a later version.
+	Extensions actor.Extensions
 }

@@ -210,6 +210,13 @@ func TestAskReturnsReplyOrRefusal(t *testing.T) {
 	if a := n.ask("no body", "s-1", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Invalid {
 		t.Errorf("invalid name: got %+v, want Invalid", a)
 	}
+	call := n.newCall("helper", "s-1", "x")
+	for tag := range uint64(actor.ExtensionsMax + 1) {
+		call.Extensions = call.Extensions.With(tag, nil)
+	}
+	if a := n.askCall(call); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Invalid || !strings.Contains(a.Reply.Refusal.Detail, "more than 32 extensions") {
+		t.Errorf("too many extensions: got %+v, want Invalid", a)
+	}
 }
 
 func TestRunResumesAfterProcessRestart(t *testing.T) {

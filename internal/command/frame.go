@@ -8,9 +8,12 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// CodecVersion is the first byte of every frame. DecodeFrame rejects other
-// versions.
-const CodecVersion = 1
+// CodecVersion is the first byte of every frame. DecodeFrame also reads the version
+// before it, and rejects all others.
+//
+//  1. initial version
+//  2. extensions of calls and replies
+const CodecVersion = 2
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.
@@ -146,8 +149,8 @@ func AppendFrame(b []byte, f Frame) ([]byte, error) {
 	return e.Buf, nil
 }
 
-// DecodeFrame parses one frame. It never panics and does not retain b. A frame
-// that it accepts encodes to the same bytes.
+// DecodeFrame parses one frame. It never panics and does not retain b. A frame of the
+// current version that it accepts encodes to the same bytes.
 func DecodeFrame(b []byte) (Frame, error) {
 	d := &decoder{actor.NewDecoder(b)}
 	f := d.frame(len(b))
@@ -161,8 +164,12 @@ func (d *decoder) frame(size int) (f Frame) {
 	if size > FrameBytesMax {
 		d.Fail("at most %d bytes allowed", FrameBytesMax)
 	}
-	if v := d.Raw(1); v != nil && v[0] != CodecVersion {
-		d.Fail("written in version %d, this program reads version %d", v[0], CodecVersion)
+	switch v := d.Raw(1); {
+	case v == nil || v[0] == CodecVersion:
+	case v[0] == CodecVersion-1:
+		d.ReadWithoutExtensions()
+	default:
+		d.Fail("written in version %d, this program reads versions %d and %d", v[0], CodecVersion-1, CodecVersion)
 	}
 	f.Number = d.Uint()
 	switch tag := d.Uint(); tag {

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actor
+
+// HoldReason is the kind of event that a held call waits for. A reader passes on a
+// reason that it does not know.
+type HoldReason uint8
+
+// The reasons. Zero means that the sender did not name one.
+const (
+	HoldSignal   HoldReason = iota + 1 // a signal with a name
+	HoldApproval                       // the decision of a person
+	HoldDevice                         // the answer of a client's device
+	HoldBudget                         // a larger budget
+	HoldQuestion                       // the answer to a question
+)
+
+var holdNames = [...]string{HoldSignal: "signal", HoldApproval: "approval", HoldDevice: "device", HoldBudget: "budget", HoldQuestion: "question"}
+
+// String returns the name of the reason.
+func (r HoldReason) String() string { return nameOf(holdNames[:], int(r)) }
+
+// Hold describes the event that a held call waits for. The zero value is unknown.
+type Hold struct {
+	Reason     HoldReason
+	Subject    string // ID of the approval, device, budget or question; name of the signal
+	Extensions Extensions
+}
+
+// Hold appends a hold. An encoding without extensions has no place for it.
+func (e *Encoder) Hold(h Hold) {
+	if e.WithoutExtensions {
+		return
+	}
+	e.Uint(uint64(h.Reason))
+	e.String(h.Subject)
+	e.Extensions(h.Extensions)
+}
+
+// Hold reads a hold.
+func (d *Decoder) Hold() Hold {
+	if d.withoutExtensions {
+		return Hold{}
+	}
+	return Hold{HoldReason(d.UintMax(1<<8-1, "reason of a hold")), d.String(TextBytesMax), d.Extensions()}
+}
