@@ -71,7 +71,7 @@ var packages = map[string]pkg{
 	"dispatcher": {layer: 1, ours: layer0},
 	"history":    {layer: 1, ours: layer0},
 	"runs":       {layer: 1, ours: layer0},
-	"store":      {layer: 1, ours: []string{"actor", "runs"}, tests: []string{"store/storetest"}},
+	"store":      {layer: 1, ours: []string{"actor", "runs", "upstream"}, tests: []string{"store/storetest"}},
 	"upstream":   {layer: 1, ours: []string{"actor", "runs"}},
 	"tools":      {layer: 1, ours: []string{"actor", "runs"}},
 

@@ -223,6 +223,15 @@ func (e *Event) SetText(parts []actor.Part) {
 	e.Text = b.String()
 }
 
+// ShownText returns the text that an event shows of the parts, other than RunDone. The bool
+// reports whether it is shortened.
+func ShownText(parts []actor.Part) (text string, truncated bool) {
+	var e Event
+	e.SetText(parts)
+	text, cut := cutText(e.Text, TextBytesMax)
+	return text, cut || e.Truncated
+}
+
 // fit normalizes the event for Append: each text becomes valid UTF-8 within its
 // bound, each duration whole milliseconds.
 func (e *Event) fit() {

@@ -25,9 +25,21 @@ func Encode(e Event) []byte { return Append(nil, e) }
 // its bound. It panics if Check fails, because events are never built from
 // unchecked input.
 func Append(b []byte, e Event) []byte {
+	b, err := appendChecked(b, e)
+	if err != nil {
+		invariant.Check(false, "runs: %v", err)
+	}
+	return b
+}
+
+// EncodeChecked is Encode for an event that is derived from stored data. It returns the
+// error of Check.
+func EncodeChecked(e Event) ([]byte, error) { return appendChecked(nil, e) }
+
+func appendChecked(b []byte, e Event) ([]byte, error) {
 	e.fit()
 	if err := e.Check(); err != nil {
-		invariant.Check(false, "runs: %v", err)
+		return b, err
 	}
 	o := object{b: append(slices.Grow(b, 256+len(e.Text)), '{')}
 	o.id("run_id", e.Run)
@@ -37,7 +49,7 @@ func Append(b []byte, e Event) []byte {
 	o.name("payload")
 	p := object{b: append(o.b, '{')}
 	p.payload(&e)
-	return append(p.b, "}}"...)
+	return append(p.b, "}}"...), nil
 }
 
 // payload encodes the mandatory fields of the event's type and the optional fields

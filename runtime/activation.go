@@ -48,12 +48,11 @@ type activeState struct {
 	tainted    []actor.CallID // queued calls of a volatile actor that depend on log entries
 	subscribed []actor.CallID // runs of a volatile actor that have a subscriber
 
-	runEvents     []runs.Event // run events for the next entry
-	entryBytes    int          // bytes of entries since the last snapshot
-	snapshotBytes int          // size of the last snapshot in bytes
-	indexedDue    actor.Time   // deadline in the expiry index
-	reprobeAt     actor.Time   // next time to send probes for queued calls; 0 means none
-	counted       Size         // share of Cell.size
+	entryBytes    int        // bytes of entries since the last snapshot
+	snapshotBytes int        // size of the last snapshot in bytes
+	indexedDue    actor.Time // deadline in the expiry index
+	reprobeAt     actor.Time // next time to send probes for queued calls; 0 means none
+	counted       Size       // share of Cell.size
 }
 
 // freeListMax is the maximum length of each free list: states, turns and runs of
@@ -88,7 +87,7 @@ func (c *Cell) releaseState(act *activation) {
 	}
 	act.activeState = c.idleState
 	if len(c.freeStates) < freeListMax {
-		*l = activeState{journal: store.Journal{Runs: l.journal.Runs}, mailbox: l.mailbox.Reset(), turns: l.turns, runEvents: l.runEvents}
+		*l = activeState{journal: store.Journal{Runs: l.journal.Runs}, mailbox: l.mailbox.Reset(), turns: l.turns}
 		c.freeStates = append(c.freeStates, l)
 	}
 }
@@ -271,7 +270,7 @@ func (c *Cell) loaded(in Loaded) {
 	}
 	act.journal, act.indexedDue, act.snapshotBytes = journal, journal.Due(), len(in.Saved.Snapshot)
 	for i := range in.Saved.Entries {
-		act.entryBytes += entrySize(in.Saved.Entries[i])
+		act.entryBytes += entrySize(&in.Saved.Entries[i])
 	}
 	for _, run := range journal.Runs {
 		c.definitions.retain(run.Definition)
@@ -282,7 +281,7 @@ func (c *Cell) loaded(in Loaded) {
 	c.markLoaded(act)
 	c.recoveryDone(act)
 	if act.journal.HasFutureClock(c.now) {
-		c.record(act, store.Rebased{At: c.now})
+		c.record(act, store.Rebased{At: c.now}, store.Shown{})
 	}
 	for _, run := range act.cloneRuns() {
 		if run.Started() && !mutant.On("restart-forgets-open-call") {
@@ -352,12 +351,17 @@ func queued(run *store.Run, now actor.Time) dispatcher.Queued {
 }
 
 // record applies a record to the actor's journal. For a journaled actor it appends
-// the entry, together with the run events buffered since the last entry.
-func (c *Cell) record(act *activation, r store.Record) {
+// the entry. The argument shown is the part of the entry's run events that the record
+// lacks.
+func (c *Cell) record(act *activation, r store.Record, shown store.Shown) {
+	e := &c.entry
+	*e = store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, Record: r, Shown: shown, WasDue: act.indexedDue}
+	c.numberEvents(act, e)
 	if !act.durable {
 		if err := act.journal.Apply(r); err != nil {
 			invariant.Check(false, "%s: invalid record: %v", act.id, err)
 		}
+		c.publishEvents(act, e)
 		c.journalChanged(act)
 		return
 	}
@@ -365,26 +369,61 @@ func (c *Cell) record(act *activation, r store.Record) {
 	if err != nil {
 		invariant.Check(false, "%s: invalid record: %v", act.id, err)
 	}
-	e := store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, N: act.journal.N, Record: r, WasDue: act.indexedDue, Due: act.journal.Due()}
+	e.N, e.Due, e.First = act.journal.N, act.journal.Due(), len(c.ready.Entries) == 0
 	if changed {
 		e.Summary = c.summarySlot(summary.Run)
 		*e.Summary = summary
 	}
-	if len(act.runEvents) > 0 {
-		e.Events = make([]store.RunEvent, 0, len(act.runEvents))
-	}
-	for i := range act.runEvents {
-		e.Events = append(e.Events, store.RunEvent{Run: act.runEvents[i].Run, Seq: act.runEvents[i].Seq, Body: runs.Encode(act.runEvents[i])})
-	}
-	clear(act.runEvents)
-	act.runEvents = act.runEvents[:0]
 	act.indexedDue = e.Due
-	c.ready.Entries = append(c.ready.Entries, e)
+	c.ready.Entries = append(c.ready.Entries, *e)
 	act.entryBytes += entrySize(e)
-	for _, ev := range e.Events {
-		c.addEffect(Effect{Gated: act.durableRun(ev.Run), Op: Publish{Event: ev}})
-	}
+	c.publishEvents(act, e)
 	c.journalChanged(act)
+}
+
+// numberEvents gives numbers to the events of an entry, unless they have no consumer.
+func (c *Cell) numberEvents(act *activation, e *store.Entry) {
+	id := e.EventRun()
+	if id.IsZero() || !c.observed(act, id) {
+		e.Shown = store.Shown{}
+		return
+	}
+	if run := act.journal.Run(id); run != nil {
+		run.Seq = e.NumberEvents(run.Seq)
+	} else {
+		e.NumberEvents(0)
+	}
+}
+
+// publishEvents publishes the events of an entry. Those of a journaled actor are read from
+// the log, so only the number of the last one is published.
+func (c *Cell) publishEvents(act *activation, e *store.Entry) {
+	if e.Shown.N == 0 {
+		return
+	}
+	run := e.EventRun()
+	gated := act.durableRun(run)
+	if act.durable {
+		if c.published.event.Run != run {
+			c.flushPublished()
+		}
+		c.published = published{store.RunEvent{Run: run, Seq: e.Shown.Seq + uint64(e.Shown.N) - 1}, gated}
+		return
+	}
+	c.derived = e.AppendRunEvents(c.derived[:0])
+	for i := range c.derived {
+		v := &c.derived[i]
+		c.addEffect(Effect{Gated: gated, Op: Publish{Event: store.RunEvent{Run: run, Seq: v.Seq, Body: runs.Encode(*v)}}})
+	}
+	clear(c.derived)
+}
+
+// publishRecord publishes the events of a record of a volatile actor, which applies it
+// without this record.
+func (c *Cell) publishRecord(act *activation, r store.Record, shown store.Shown) {
+	c.entry = store.Entry{Actor: act.id, Record: r, Shown: shown}
+	c.numberEvents(act, &c.entry)
+	c.publishEvents(act, &c.entry)
 }
 
 // latestEntries is the number of entries of a step that are searched for a summary.
@@ -404,20 +443,14 @@ func (c *Cell) summarySlot(run actor.CallID) *runs.Summary {
 	return &runs.Summary{}
 }
 
-// journalChanged completes a change of the journal. It publishes the run events that
-// are still buffered. These are events of volatile actors, which write no entries.
+// journalChanged completes a change of the journal.
 func (c *Cell) journalChanged(act *activation) {
-	for i := range act.runEvents {
-		e := &act.runEvents[i]
-		c.addEffect(Effect{Gated: act.durableRun(e.Run), Op: Publish{Event: store.RunEvent{Run: e.Run, Seq: e.Seq, Body: runs.Encode(*e)}}})
-	}
-	act.runEvents = act.runEvents[:0]
 	act.lastUsed = c.now
 	c.markDirty(act)
 }
 
 // entrySize estimates the size of an entry in the log, in bytes.
-func entrySize(e store.Entry) int {
+func entrySize(e *store.Entry) int {
 	n := 128
 	switch r := e.Record.(type) {
 	case store.Accepted:
@@ -438,36 +471,6 @@ func entrySize(e store.Entry) int {
 // subscriber. The cell builds no events for a run without a consumer.
 func (c *Cell) observed(act *activation, run actor.CallID) bool {
 	return act.durable || !c.publishOnDemand || slices.Contains(act.subscribed, run)
-}
-
-// publish adds an event to the stream of a run. The next entry carries the event.
-func (c *Cell) publish(act *activation, run *store.Run, e runs.Event) {
-	if !c.observed(act, run.Call.ID) {
-		return
-	}
-	run.Seq++
-	e.Run, e.Seq, e.At = run.Call.ID, run.Seq, c.now
-	c.bufferEvent(act, e)
-}
-
-// bufferEvent appends to the events that the next entry carries. Few actors have
-// buffered events at the same time. An actor therefore takes the cell's free buffer
-// when it buffers its first event. See releaseEvents.
-func (c *Cell) bufferEvent(act *activation, e runs.Event) {
-	if act.runEvents == nil {
-		act.runEvents, c.freeEvents = c.freeEvents, nil
-	}
-	act.runEvents = append(act.runEvents, e)
-}
-
-// releaseEvents returns the event buffer to the cell. The buffer MUST be empty.
-func (c *Cell) releaseEvents(act *activation) {
-	if len(act.runEvents) > 0 {
-		invariant.Check(false, "%s: buffered run events were not published", act.id)
-	}
-	if act.runEvents != nil {
-		c.freeEvents, act.runEvents = act.runEvents, nil
-	}
 }
 
 // snapshot writes a snapshot, which shortens the next load. It does so once the

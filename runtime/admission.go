@@ -9,7 +9,6 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/internal/mutant"
-	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -155,15 +154,8 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 	if cl := c.currentWaiter; cl != nil && cl.subscribed && cl.call.ID == call.ID && c.publishOnDemand && !act.durable {
 		act.subscribed = append(act.subscribed, call.ID)
 	}
-	if call.IsRoot() && c.observed(act, call.ID) {
-		// The first event of a stream is the client's message. The entry that
-		// accepts the call carries it.
-		e := runs.Event{Run: call.ID, Seq: 1, At: c.now, Type: runs.UserInput, Actor: act.id, Principal: call.Principal, Origin: call.Origin.String(), Project: call.Project, Priority: shownPriority(call), Trace: call.TraceID(), Claimed: call.Claimed}
-		e.SetText(call.Parts)
-		c.bufferEvent(act, e)
-	}
 	r := c.openRun(act, call, def)
-	if call.IsRoot() {
+	if call.IsRoot() { // the first event of its stream is the client's message
 		r.Seq = 1
 	}
 	act.mailbox.Push(queued(r, c.now))
@@ -185,7 +177,7 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 func (c *Cell) openRun(act *activation, call *actor.Call, def *actor.Definition) *store.Run {
 	c.definitions.retain(def.Hash)
 	if act.durable {
-		c.record(act, store.Accepted{Call: *call, At: c.now, Definition: def.Hash})
+		c.record(act, store.Accepted{Call: *call, At: c.now, Definition: def.Hash}, store.Shown{})
 		return act.journal.Run(call.ID)
 	}
 	var run *store.Run
@@ -193,6 +185,9 @@ func (c *Cell) openRun(act *activation, call *actor.Call, def *actor.Definition)
 		run, c.freeRuns = c.freeRuns[n-1], c.freeRuns[:n-1]
 	} else {
 		run = &store.Run{}
+	}
+	if call.IsRoot() && c.observed(act, call.ID) {
+		c.publishRecord(act, store.Accepted{Call: *call, At: c.now}, store.Shown{})
 	}
 	act.journal.Open(run, call, c.now, def.Hash)
 	c.journalChanged(act)
@@ -245,10 +240,8 @@ func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 		a := &t.run.Last()[i]
 		if a.Open() && a.Ask.Kind == actor.AskWait && a.Ask.Name == call.Operation {
 			t.taint = t.taint || durable
-			e := runs.Event{Type: runs.SignalReceived, Step: t.step(), Index: uint16(i), Name: a.Ask.Name, Principal: call.Principal, Origin: call.Origin.String()}
-			e.SetText(call.Parts)
-			c.publish(act, t.run, e)
-			c.answer(t, i, actor.Answer{Parts: call.Parts}, 0)
+			shown := store.ShownAsk{Kind: actor.AskWait, Name: a.Ask.Name, Principal: call.Principal, Origin: call.Origin}
+			c.answerShown(t, i, actor.Answer{Parts: call.Parts}, 0, shown)
 			c.recordOutcome(act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget}, true)
 			return
 		}

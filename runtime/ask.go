@@ -3,7 +3,6 @@
 package runtime
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/mutant"
-	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -41,14 +39,19 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 				budget -= min(budget, 1+a.Budget)
 			}
 		}
-		if c.observed(act, run.Call.ID) {
-			c.publishAsk(t, a, runs.Event{Step: step, Index: uint16(i)})
+		if c.isClamped(a) {
+			t.shown.Clamped = append(t.shown.Clamped, uint16(i))
 		}
 	}
 	holds := run.Holds
+	t.shown.Step = step
+	shown := t.takeShown()
 	if act.durable {
-		c.record(act, store.Asking{Run: run.Call.ID, At: c.now, Asks: planned, StateUpdates: stateItems})
+		c.record(act, store.Asking{Run: run.Call.ID, At: c.now, Asks: planned, StateUpdates: stateItems}, shown)
 	} else {
+		if c.observed(act, run.Call.ID) {
+			c.publishRecord(act, store.Asking{Run: run.Call.ID, At: c.now, Asks: planned}, shown)
+		}
 		for i := range planned {
 			if a := &planned[i]; !a.Open() { // refused by a check above
 				t.answers[i] = *a.Answer
@@ -74,6 +77,11 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 		}
 	}
 	c.propagateHold(t, holds)
+}
+
+// isClamped reports whether a call asked for more time than is allowed.
+func (c *Cell) isClamped(a *store.Asked) bool {
+	return a.IsCall() && a.Out().Timeout > c.limits.AgentCallTimeoutMax && !mutant.On("clamp-not-reported")
 }
 
 // newAsks returns space for the asks of the next step. A volatile turn reuses its own
@@ -164,7 +172,7 @@ func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 	case len(asks) > c.limits.AsksPerActionMax && !mutant.On("asks-unbounded"):
 		return actor.Refuse(actor.Budget, "the action has %d asks, at most %d allowed", len(asks), c.limits.AsksPerActionMax)
 	}
-	if r := c.checkEvents(t.run, eventsPerAsk*len(asks)+eventsPerRefused*min(len(action.Refused), refusedPerActionMax)); r != nil {
+	if r := c.checkEvents(t.run, t.unrecorded+eventsPerAsk*len(asks)+eventsPerRefused*min(len(action.Refused), refusedPerActionMax)); r != nil {
 		return r
 	}
 	for i, a := range asks {
@@ -195,78 +203,23 @@ func (c *Cell) routeCall(t *turn, a *store.Asked, pending int, budget, share uin
 	return true
 }
 
-// publishAsk publishes an ask, or its refusal, to the run's stream.
-func (c *Cell) publishAsk(t *turn, a *store.Asked, base runs.Event) {
-	publish := func(typ runs.Type, fill func(e *runs.Event)) {
-		e := base
-		e.Type = typ
-		fill(&e)
-		c.publish(t.act, t.run, e)
-	}
-	out := a.Out()
-	path := t.run.Call.Path()
-	switch {
-	case a.IsCall():
-		if out.Timeout > c.limits.AgentCallTimeoutMax && !mutant.On("clamp-not-reported") {
-			publish(runs.TimeoutClamped, func(e *runs.Event) { e.Asked, e.Left, e.Name = out.Timeout, a.Clock.Left, a.To.String() })
-		}
-		publish(runs.AgentCalledChild, func(e *runs.Event) {
-			e.Actor, e.Child, e.Left, e.Chain, e.Depth = a.To, a.Call, a.Clock.Left, path, len(path)
-			e.SetText(out.Parts)
-		})
-	case out.Kind == actor.AskCall && !a.Open():
-		publish(runs.AgentCallRefused, func(e *runs.Event) {
-			e.Name, e.Refusal, e.Chain, e.Depth = label(out), a.Answer.Refusal, path, len(path)
-		})
-	case out.Kind == actor.AskTool, out.Kind == actor.AskWork:
-		kind := runs.KindTool
-		if out.Kind == actor.AskWork {
-			kind = runs.KindWork
-		}
-		publish(runs.ToolCallCreated, func(e *runs.Event) {
-			e.Name, e.Kind, e.Chain, e.Depth = label(out), kind, t.run.Call.Chain, t.run.Call.Depth()
-			e.SetText(out.Parts)
-		})
-		if a.Open() {
-			if !mutant.On("dispatch-not-published") {
-				publish(runs.ToolDispatched, func(e *runs.Event) { e.Name, e.Attempt, e.Left = out.Name, 1, a.Clock.Left })
-			}
-			return
-		}
-		c.publish(t.act, t.run, c.resultEvent(a, *a.Answer, base.Step, int(base.Index)))
-	case out.Streams():
-		publish(startedType(out.Kind), func(e *runs.Event) {
-			e.Name, e.Left = label(out), a.Clock.Left
-			e.SetText(shownRequest(out))
-		})
-		if !a.Open() {
-			c.publish(t.act, t.run, c.resultEvent(a, *a.Answer, base.Step, int(base.Index)))
-		}
-	case out.Kind == actor.AskWait && a.Open():
-		publish(runs.WaitOpened, func(e *runs.Event) { e.Name, e.Until = out.Name, a.Clock.Due() })
-	}
-}
-
 // publishRefused publishes the tools and calls that the agent's own rules did not
 // permit, as part of the next step. Their indexes follow those of the issued asks.
 // Events that exceed the limit of the run are dropped.
 func (c *Cell) publishRefused(t *turn, action actor.Action) {
 	for i := range min(len(action.Refused), refusedPerActionMax) {
 		r := &action.Refused[i]
-		if c.checkEvents(t.run, eventsPerRefused) != nil {
+		if c.checkEvents(t.run, t.unrecorded+eventsPerRefused) != nil {
 			return
 		}
-		a := store.Asked{Ask: r.Ask, Stamp: c.now, Answer: &actor.Answer{Refusal: r.Refusal}}
-		c.measurePlanned(&a.Ask, a.Answer)
+		c.measurePlanned(&r.Ask, &actor.Answer{Refusal: r.Refusal})
 		if c.observed(t.act, t.run.Call.ID) {
-			c.publishAsk(t, &a, runs.Event{Step: t.step() + 1, Index: uint16(len(action.Asks) + i)})
+			a := store.RefusedAsk(&r.Ask, r.Refusal, c.now)
+			t.shown.Step, t.shown.Refused = t.step()+1, append(t.shown.Refused, a)
+			t.unrecorded += store.RefusedEvents(&a)
 		}
 	}
 }
-
-// label returns the name of an ask in the run's stream, where names MUST NOT be
-// empty.
-func label(out *actor.Ask) string { return cmp.Or(out.Name, "(unnamed)") }
 
 // emitAsks emits a history event for each ask of the last step, including refused
 // asks.
@@ -344,8 +297,7 @@ func (c *Cell) outcome(in Outcome) {
 			if t.run.Last()[i].Out().Streams() {
 				answer.Usage = usageOf(completionOf(answer))
 			}
-			c.publishResult(t, i, answer)
-			c.answer(t, i, answer, 0)
+			c.answerResult(t, i, answer)
 			c.cancelAdded(t)
 			return
 		}
@@ -353,28 +305,10 @@ func (c *Cell) outcome(in Outcome) {
 	c.emit(history.Event{Kind: history.Drop, Call: in.ID.Run, What: "outcome", Why: "late", Step: in.ID.Step, Index: in.ID.Index, Attempt: in.Attempt})
 }
 
-func (c *Cell) publishResult(t *turn, i int, answer actor.Answer) {
-	c.publish(t.act, t.run, c.resultEvent(&t.run.Last()[i], answer, t.step(), i))
-}
-
-func (c *Cell) resultEvent(a *store.Asked, answer actor.Answer, step uint32, i int) runs.Event {
-	e := runs.Event{Type: runs.ToolResult, Step: step, Index: uint16(i), Name: label(a.Out()), Status: actor.Succeeded, Warnings: answer.Warnings, Took: c.elapsed(a)}
-	if answer.Refusal != nil {
-		e.Status, e.Refusal = actor.Failed, answer.Refusal
-	}
-	if kind := a.Out().Kind; a.Out().Streams() {
-		completion := completionOf(answer)
-		e.Type, e.Text, e.Usage = doneType(kind), completion.Text, answer.Usage
-		return e
-	}
-	e.SetText(answer.Parts)
-	return e
-}
-
-// elapsed returns the time since an ask was made. The stamp of the ask may be
-// slightly later than the instant of the ask, but never earlier.
-func (c *Cell) elapsed(a *store.Asked) actor.Duration {
-	return max(c.now.Sub(a.Stamp), 0).Round(time.Millisecond)
+// answerResult gives a tool, work, a model or an external agent its only answer.
+func (c *Cell) answerResult(t *turn, i int, answer actor.Answer) {
+	a := &t.run.Last()[i]
+	c.answerShown(t, i, answer, 0, store.ShownAsk{Kind: a.Out().Kind, Name: a.ShownName(), Took: store.Elapsed(a, c.now)})
 }
 
 // answer gives an ask its only answer. The turn continues once all asks of its step
@@ -391,25 +325,44 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 // warnings of an incomplete answer.
 func (c *Cell) answerAs(t *turn, i int, status actor.Status, answer actor.Answer, budget uint32) {
 	a := &t.run.Last()[i]
+	var shown store.ShownAsk
+	switch {
+	case a.IsCall():
+		shown = store.ShownAsk{Kind: actor.AskCall, Child: a.Call, To: a.To, Status: status, Took: store.Elapsed(a, c.now), Held: a.Clock.HeldUntil != 0}
+	case a.Ask.Kind == actor.AskWait && answer.Refusal != nil:
+		shown = store.ShownAsk{Kind: actor.AskWait, Name: a.Ask.Name}
+	}
+	c.answerShown(t, i, answer, budget, shown)
+}
+
+// answerShown is answer with the part of the answer's events that its record lacks. There
+// are none if it has no kind.
+func (c *Cell) answerShown(t *turn, i int, answer actor.Answer, budget uint32, ask store.ShownAsk) {
+	a := &t.run.Last()[i]
 	holds := t.run.Holds
 	c.measureAnswer(a, answer.Refusal)
-	if a.IsCall() && c.observed(t.act, t.run.Call.ID) {
-		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: status, Refusal: answer.Refusal, Warnings: answer.Warnings, Took: c.elapsed(a), Usage: answer.Usage}
-		d.SetText(answer.Parts)
-		c.publish(t.act, t.run, d)
-	}
-	if a.Ask.Kind == actor.AskWait && answer.Refusal != nil {
-		c.publish(t.act, t.run, runs.Event{Type: runs.WaitExpired, Step: t.step(), Index: uint16(i), Name: a.Ask.Name, Refusal: answer.Refusal})
-	}
-	if a.IsCall() && a.Clock.HeldUntil != 0 {
-		c.publish(t.act, t.run, runs.Event{Type: runs.RunResumed, Name: "held", Child: a.Call})
+	var shown store.Shown
+	if ask.Kind != 0 && c.observed(t.act, t.run.Call.ID) {
+		shown.Ask = new(store.ShownAsk)
+		*shown.Ask = ask
 	}
 	if t.act.durable {
-		c.record(t.act, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer, Budget: budget})
+		c.record(t.act, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer, Budget: budget}, shown)
 	} else {
+		if shown.Ask != nil {
+			c.publishRecord(t.act, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer}, shown)
+		}
 		c.answerInPlace(t, i, answer, budget)
 	}
 	if c.emits(history.Answer) {
+		status := ask.Status
+		switch {
+		case status != 0:
+		case answer.Refusal != nil:
+			status = actor.Failed
+		default:
+			status = actor.Succeeded
+		}
 		e := history.Event{Kind: history.Answer, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Root: t.run.Call.Root, Peer: a.To,
 			What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Status: status, Pending: t.act.pending()}
 		if answer.Refusal != nil {
@@ -457,7 +410,9 @@ func (c *Cell) expireAsk(t *turn, i int) {
 			}
 		} else {
 			c.abort(t, i)
-			c.publishResult(t, i, actor.Answer{Refusal: refusal})
+			c.answerResult(t, i, actor.Answer{Refusal: refusal})
+			c.cancelAdded(t)
+			return
 		}
 		c.answer(t, i, actor.Answer{Refusal: refusal}, 0)
 		c.cancelAdded(t)

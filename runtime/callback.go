@@ -9,7 +9,6 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/mutant"
-	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -61,8 +60,11 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	}
 	t.taint = t.taint || durable
 	i, holds := len(run.Last()), run.Holds
-	c.publishAsk(t, &a, runs.Event{Step: t.step(), Index: uint16(i)})
-	c.record(t.act, store.Added{Run: run.Call.ID, At: c.now, Ask: a})
+	shown := store.Shown{Call: &run.Call, Step: t.step(), Index: uint16(i)}
+	if c.isClamped(&a) {
+		shown.Clamped = []uint16{shown.Index}
+	}
+	c.record(t.act, store.Added{Run: run.Call.ID, At: c.now, Ask: a}, shown)
 	t.rawAsks = append(t.rawAsks, ask)
 	t.sends = append(t.sends, sendState{attempt: 1, retryAt: actor.Forever, backoff: c.limits.ResendAfter})
 	t.addCallbackWaiter(i, call, 1)

@@ -9,7 +9,6 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/internal/mutant"
-	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -125,7 +124,7 @@ func (c *Cell) cancelled(act *activation, m actor.Cancel) {
 	case run != nil:
 		c.stopRun(act, run, refusal)
 	case (!act.journal.HasEnded(m.Call) || mutant.On("ended-call-cancelled")) && !act.journal.IsBuried(m.Call):
-		c.record(act, store.Buried{Call: m.Call, At: c.now, Until: c.now.Add(c.limits.AgentCallTimeoutMax + c.limits.RememberDone)})
+		c.record(act, store.Buried{Call: m.Call, At: c.now, Until: c.now.Add(c.limits.AgentCallTimeoutMax + c.limits.RememberDone)}, store.Shown{})
 	}
 }
 
@@ -152,17 +151,15 @@ func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallI
 	}
 	holdsBefore, wasHeld := t.run.Holds, a.Clock.HeldUntil != 0
 	e := history.Event{Kind: history.Resume, Actor: act.id, Epoch: act.epoch, Call: call, Parent: t.run.Call.ID, N: n, What: "ask"}
+	var shown store.Shown
+	if wasHeld != (until > c.now) { // the clock of this call starts or stops; other calls may already hold the run
+		shown.Ask = &store.ShownAsk{Kind: actor.AskCall, Child: call, To: a.To}
+	}
 	if until > c.now {
-		if !wasHeld { // the clock of this call was not paused before; other calls may already hold the run
-			c.publish(act, t.run, runs.Event{Type: runs.RunPaused, Name: "held", Child: call, Until: until})
-		}
-		c.record(act, store.Held{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n, Until: until, For: hold})
+		c.record(act, store.Held{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n, Until: until, For: hold}, shown)
 		e.Kind, e.Until = history.Hold, until
 	} else {
-		if wasHeld {
-			c.publish(act, t.run, runs.Event{Type: runs.RunResumed, Name: "held", Child: call})
-		}
-		c.record(act, store.Resumed{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n})
+		c.record(act, store.Resumed{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n}, shown)
 	}
 	c.emit(e)
 	c.propagateHold(t, holdsBefore)

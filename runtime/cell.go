@@ -27,6 +27,13 @@ type Config struct {
 	PublishOnDemand bool
 }
 
+// published is the number of the last logged event of a run. Entries of a run that follow
+// each other in a step share one effect.
+type published struct {
+	event store.RunEvent
+	gated bool
+}
+
 // Cell runs a share of a node's actors on one thread. Only Step changes it. A cell
 // whose Step panicked MUST NOT be stepped again.
 type Cell struct {
@@ -39,6 +46,9 @@ type Cell struct {
 	lastStamp       actor.Time // last stamp given to a call
 
 	now         actor.Time
+	published   published    // not yet an effect
+	entry       store.Entry  // of the record being applied; reused
+	derived     []runs.Event // events of entry; reused
 	booted      bool
 	limits      dispatcher.Limits
 	table       dispatcher.Table // owners of the shards
@@ -66,7 +76,6 @@ type Cell struct {
 	localSent       int            // number of them queued in this step
 	faultingCall    actor.CallID   // call whose agent code is running; zero otherwise
 	dirty           []*activation  // actors that finishStep must process
-	freeEvents      []runs.Event   // event buffer that no actor uses
 	ready           Ready
 
 	// Free lists. Turns and runs that ended in this step may still be referenced
@@ -149,6 +158,7 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 	case Tick:
 	}
 	c.finishStep()
+	c.flushPublished()
 	return c.ready
 }
 
@@ -272,7 +282,6 @@ func (c *Cell) finishStep() {
 		}
 		c.runReady(act)
 		c.updateSize(act)
-		c.releaseEvents(act)
 		if act.mustLoad && !act.durable && len(act.journal.Runs) == 0 {
 			c.loadIdle(act, true)
 			continue
@@ -321,7 +330,18 @@ func (c *Cell) markDirty(act *activation) {
 	}
 }
 
-func (c *Cell) addEffect(e Effect) { c.ready.Effects = append(c.ready.Effects, e) }
+func (c *Cell) addEffect(e Effect) {
+	c.flushPublished()
+	c.ready.Effects = append(c.ready.Effects, e)
+}
+
+// flushPublished adds the effect that publishes the latest logged events.
+func (c *Cell) flushPublished() {
+	if p := c.published; p.event.Seq > 0 {
+		c.published = published{}
+		c.ready.Effects = append(c.ready.Effects, Effect{Gated: p.gated, Op: Publish{Event: p.event}})
+	}
+}
 
 func (c *Cell) emit(e history.Event) {
 	if c.emits(e.Kind) {

@@ -149,7 +149,8 @@ type (
 	}
 	// Joined reports to a waiting client that its call duplicates the open run Run.
 	Joined struct{ Call, Run actor.CallID }
-	// Publish passes a run event to its subscribers.
+	// Publish passes a run event to its subscribers. An event without a body stands for all
+	// events of its run up to its number, which are in the log.
 	Publish struct{ Event store.RunEvent }
 	// Tool runs a tool of the registry.
 	Tool struct {

@@ -108,9 +108,6 @@ func (n *node) step(c *Cell, in Input) {
 			n.t.Errorf("entry %d of %s removes expiry index key %v, want %v", e.N, e.Actor, e.WasDue, n.expiryIndex[e.Actor])
 		}
 		n.expiryIndex[e.Actor] = e.Due
-		for _, ev := range e.Events {
-			n.fold(ev)
-		}
 		saved := n.log[e.Actor]
 		if s, ok := e.Record.(store.Snapshot); ok {
 			saved = store.Saved{Snapshot: s.Journal}
@@ -119,6 +116,9 @@ func (n *node) step(c *Cell, in Input) {
 			decoded, err := store.DecodeEntry(b)
 			invariant.Check(err == nil, "entry: %v", err)
 			saved.Entries = append(saved.Entries, decoded)
+			for _, ev := range invariant.Must(decoded.AllEvents()) {
+				n.fold(ev)
+			}
 			if ended, ok := decoded.Record.(store.Ended); ok {
 				n.outcomes[entryKey{e.Actor, e.N}] = ended.Reply
 			}

@@ -25,37 +25,43 @@ func (c *Cell) streamed(in Streamed) {
 	}
 	a, p := &t.run.Last()[i], in.Piece
 	record := store.Streamed{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now}
-	e := runs.Event{Step: t.step(), Index: uint16(i)}
+	shown, bytes := &store.ShownAsk{Kind: a.Out().Kind}, 0
 	switch {
 	case p.Retry != nil:
-		e.Type, e.Attempt, e.Discards, e.Refusal = runs.Attempt, 2+a.Retries, a.StreamedAfter, p.Retry.Fit()
+		shown.Attempt, shown.Discards, shown.Piece.Retry = 2+a.Retries, a.StreamedAfter, p.Retry.Fit()
 		record.Retry = true
 	case p.State != "":
-		e.Type, e.Name, e.Text = runs.AgentStateChanged, p.State, p.Detail
+		shown.Piece.State, shown.Piece.Detail = shownPiece(p.State), shownPiece(p.Detail)
+		bytes = len(p.State) + len(p.Detail)
 		record.StreamedAfter = t.run.Seq
 	case p.Text != "":
-		e.Type, e.Text = runs.AgentStreamDelta, p.Text
+		shown.Piece.Text = shownPiece(p.Text)
+		bytes = len(p.Text)
 		record.StreamedAfter = t.run.Seq
 	default:
 		return
 	}
 	s := &t.sends[i]
-	s.pieces, s.pieceBytes = s.pieces+1, s.pieceBytes+len(e.Name)+len(e.Text)
+	s.pieces, s.pieceBytes = s.pieces+1, s.pieceBytes+bytes
 	if refusal := c.checkStream(t.run, a, s); refusal != nil {
 		c.finishTurn(t, failedOutcome(refusal))
 		return
 	}
-	if p.Retry == nil || !mutant.On("retry-not-announced") {
-		c.publish(t.act, t.run, e)
+	if p.Retry != nil && mutant.On("retry-not-announced") {
+		shown = nil
 	}
-	c.record(t.act, record)
+	c.record(t.act, record, store.Shown{Ask: shown})
 }
+
+// shownPiece returns the text of a piece within the bounds of the codec. Its event shows
+// less.
+func shownPiece(text string) string { return actor.FitText(text, actor.MessageBytesMax) }
 
 // checkStream returns a refusal if an answer has more pieces, or more bytes in its
 // pieces, than allowed. The pieces before remain in the run's stream.
 func (c *Cell) checkStream(run *store.Run, a *store.Asked, s *sendState) *actor.Refusal {
 	l := &c.limits
-	switch name := label(a.Out()); {
+	switch name := a.ShownName(); {
 	case s.pieces > l.StreamEventsMax:
 		return actor.Refuse(actor.EventsExceeded, "the answer of %s has more than %d deltas and states (stream_events_max)", name, l.StreamEventsMax)
 	case s.pieceBytes > l.StreamBytesMax:
@@ -84,29 +90,6 @@ func (c *Cell) findStreaming(id actor.EffectID, attempt uint32) (*turn, int) {
 		return nil, 0
 	}
 	return t, i
-}
-
-func startedType(kind actor.AskKind) runs.Type {
-	if kind == actor.AskModel {
-		return runs.LLMCallStarted
-	}
-	return runs.AgentInvokeStarted
-}
-
-func doneType(kind actor.AskKind) runs.Type {
-	if kind == actor.AskModel {
-		return runs.LLMCallDone
-	}
-	return runs.AgentInvokeDone
-}
-
-// shownRequest returns the part of the request that the run's stream shows. For an
-// external agent that is nothing: the request is the run's own message.
-func shownRequest(ask *actor.Ask) []actor.Part {
-	if ask.Kind == actor.AskModel {
-		return ask.Parts
-	}
-	return nil
 }
 
 // completionOf decodes the answer of a model or external agent. It returns the zero

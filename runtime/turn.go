@@ -10,7 +10,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/mutant"
-	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -27,6 +26,8 @@ type turn struct {
 	callbackWaiters map[int][]actor.Call // by index of the ask: signals that wait for the answer of the call that they added
 	taint           bool                 // depends on log entries of another actor
 	stateItems      []actor.StateItem    // written with the outcome
+	shown           store.Shown          // start and refused asks that the next record of the run shows
+	unrecorded      int                  // number of their events
 	ended           bool
 }
 
@@ -57,6 +58,14 @@ func (t *turn) stop() {
 		t.agentTurn.Stop()
 		t.agentTurn = nil
 	}
+}
+
+// takeShown returns the part of the run's events that the next record lacks.
+func (t *turn) takeShown() store.Shown {
+	s := t.shown
+	s.Call = &t.run.Call
+	t.shown, t.unrecorded = store.Shown{}, 0
+	return s
 }
 
 // newTurn returns a turn to be filled in, from the free list if possible.
@@ -121,12 +130,7 @@ func (c *Cell) beginTurn(act *activation) bool {
 	act.turns = append(act.turns, t)
 	call := &run.Call
 	if c.observed(act, call.ID) {
-		e := runs.Event{Type: runs.RunStarted, Actor: act.id, Kind: call.Kind.String(), Operation: call.Operation, Origin: call.Origin.String(),
-			Root: call.Root, Depth: call.Depth(), Chain: call.Chain, Left: run.Clock.Remaining(c.now), Principal: call.Principal, Project: call.Project, Attempt: call.Attempt, Priority: shownPriority(call)}
-		if !call.IsRoot() {
-			e.Parent = call.Parent
-		}
-		c.publish(act, run, e)
+		t.shown, t.unrecorded = store.Shown{Began: true, Left: run.Clock.Remaining(c.now)}, 1
 	}
 	if c.emits(history.Start) {
 		c.emit(history.Event{Kind: history.Start, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root, Left: run.Clock.Remaining(c.now),
@@ -136,14 +140,6 @@ func (c *Cell) beginTurn(act *activation) bool {
 		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s no longer exists", act.id.Agent)))
 	}
 	return true
-}
-
-// shownPriority returns the priority in the events of a run; "" means normal.
-func shownPriority(call *actor.Call) string {
-	if call.Lane == actor.Normal || call.Lane == 0 {
-		return ""
-	}
-	return call.Lane.Priority()
 }
 
 // advance asks the agent for its next action, first without answers, then with the
@@ -265,8 +261,7 @@ func (c *Cell) replay(t *turn) bool {
 func (c *Cell) park(t *turn, detail string) {
 	c.stopAgent(t)
 	refusal := actor.Refuse(actor.Unavailable, "%s", detail)
-	c.publish(t.act, t.run, runs.Event{Type: runs.RunPaused, Name: "parked", Refusal: refusal})
-	c.record(t.act, store.Parked{Run: t.run.Call.ID, At: c.now, Detail: refusal.Detail})
+	c.record(t.act, store.Parked{Run: t.run.Call.ID, At: c.now, Detail: refusal.Detail}, store.Shown{})
 }
 
 // finishTurn ends a turn: it cancels the open asks, records the outcome, and
@@ -296,9 +291,6 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	call := &run.Call
 	out = out.Fit(c.limits.MessageBytesMax)
 	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget, Usage: run.Usage, Tree: run.Tree}
-	if c.observed(act, call.ID) {
-		c.publishEnd(act, run, &reply)
-	}
 	c.measureRun(act.id.Agent, run, &reply)
 	if c.emits(history.Reply) {
 		replied := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
@@ -328,19 +320,6 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	c.replyTo(act, call, &reply, durable)
 }
 
-func (c *Cell) publishEnd(act *activation, run *store.Run, reply *actor.Reply) {
-	e := runs.Event{Type: runs.RunDone, Status: reply.Status, Warnings: reply.Warnings, Usage: run.Usage}
-	switch {
-	case reply.Refusal == nil:
-		e.SetText(reply.Parts)
-	case reply.Refusal.Reason == actor.Stopped:
-		e = runs.Event{Type: runs.RunCancelled, Refusal: reply.Refusal}
-	default:
-		e = runs.Event{Type: runs.RunFailed, Refusal: reply.Refusal}
-	}
-	c.publish(act, run, e)
-}
-
 // keyedOutcomeBytesMax is the maximum size in bytes of the outcomes that a volatile
 // actor keeps for calls with an idempotency key.
 const keyedOutcomeBytesMax = 4 << 20
@@ -360,7 +339,18 @@ func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Rep
 	if !call.Idempotency.IsZero() {
 		until = max(until, c.now.Add(c.limits.RememberKey))
 	}
+	var shown store.Shown
+	switch t := act.turn(call.ID); {
+	case isSignal:
+	case t != nil:
+		shown = t.takeShown()
+	default:
+		shown.Call = &run.Call
+	}
 	if !act.durable && call.Idempotency.IsZero() {
+		if !isSignal && c.observed(act, call.ID) {
+			c.publishRecord(act, store.Ended{Call: call.ID, At: c.now, Reply: *reply}, shown)
+		}
 		c.closeRun(act, call, reply, until, cache)
 		if isSignal {
 			c.replyTo(act, call, reply, false)
@@ -371,7 +361,7 @@ func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Rep
 	if t := act.turn(call.ID); t != nil && (reply.Refusal == nil || mutant.On("state-of-failed-turn-kept")) {
 		ended.StateUpdates = t.stateItems
 	}
-	c.record(act, ended)
+	c.record(act, ended, shown)
 	if !act.durable {
 		act.journal.TrimOutcomes(keyedOutcomeBytesMax)
 	}
@@ -388,7 +378,6 @@ func (c *Cell) closeRun(act *activation, call *actor.Call, reply *actor.Reply, u
 		c.endedRuns = append(c.endedRuns, run)
 	}
 	if i := slices.Index(act.subscribed, call.ID); i >= 0 {
-		c.journalChanged(act) // publishes its last events
 		act.subscribed = slices.Delete(act.subscribed, i, i+1)
 	}
 	if cache && (!call.IsRoot() || call.Kind == actor.OneWay || call.Via != c.self) {
@@ -494,18 +483,18 @@ func (c *Cell) resumeEffect(t *turn, i int) {
 	case !a.Out().Idempotent && a.Out().Kind != actor.AskModel && !mutant.On("unsafe-effect-done-again"): // repeating a model request costs money but is safe
 		unknown := actor.Answer{Refusal: actor.Refuse(actor.Unknown,
 			"%s %s was running when its node stopped: its outcome is unknown", a.Out().Kind, a.Out().Name)}
-		c.publishResult(t, i, unknown)
-		c.answer(t, i, unknown, 0)
+		c.answerResult(t, i, unknown)
 		c.cancelAdded(t)
 	case t.run.Parked != "": // parked runs do not change
 	case t.agentTurn == nil && a.Ask.NeedsReplay() && (t.def == nil || !c.replay(t)):
 	default:
 		c.cancelAdded(t)
 		attempt := a.Attempt + 1
+		var shown store.Shown
 		if !mutant.On("attempt-not-announced") {
-			c.publish(t.act, t.run, runs.Event{Type: runs.Attempt, Attempt: 2 + a.Retries, Step: t.step(), Index: uint16(i), Discards: a.StreamedAfter})
+			shown.Ask = &store.ShownAsk{Kind: a.Out().Kind, Attempt: 2 + a.Retries, Discards: a.StreamedAfter}
 		}
-		c.record(t.act, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: attempt})
+		c.record(t.act, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: attempt}, shown)
 		t.sends[i].attempt = attempt
 		c.perform(t, i)
 	}

@@ -130,7 +130,7 @@ func (w *Simulation) readActorParts(id actor.ID, add func(text string, err error
 			ended, err := w.store.Outcome(id, e.N)
 			add(string(store.EncodeEntry(store.Entry{Actor: id, Record: ended})), err)
 		}
-		for _, ev := range e.Events {
+		for _, ev := range e.WithoutBodies().Events {
 			if ev.Run != last {
 				last = ev.Run
 				add(w.readEvents(id.Tenant, last))

@@ -101,6 +101,40 @@ type judgedStep struct {
 	asks      map[actor.CallID]int // number of asks that each run makes in this step
 }
 
+// deriveEvents replaces the events that a step publishes by number with those that their
+// readers derive from its entries.
+func (w *Simulation) deriveEvents(ready *runtime.Ready) {
+	if len(ready.Entries) == 0 {
+		return
+	}
+	effects := make([]runtime.Effect, 0, len(ready.Effects))
+	last := map[actor.CallID]uint64{} // first number of the last entry of each run
+	for _, effect := range ready.Effects {
+		p, ok := effect.Op.(runtime.Publish)
+		if !ok || p.Event.Body != nil {
+			effects = append(effects, effect)
+			continue
+		}
+		for i := range ready.Entries {
+			e := &ready.Entries[i]
+			if e.Shown.N == 0 || e.EventRun() != p.Event.Run || e.Shown.Seq > p.Event.Seq || e.Shown.Seq <= last[p.Event.Run] {
+				continue
+			}
+			last[p.Event.Run] = e.Shown.Seq
+			stored, err := store.DecodeEntry(store.EncodeEntry(*e))
+			events, _ := stored.AllEvents()
+			if err != nil || len(events) == 0 {
+				w.fail(EventsMatchSteps, fmt.Sprintf("entry %d of %s has no events: %v", e.N, e.Actor, err))
+			}
+			for _, event := range events {
+				effect.Op = runtime.Publish{Event: event}
+				effects = append(effects, effect)
+			}
+		}
+	}
+	ready.Effects = effects
+}
+
 // step checks one step.
 func (j *eventJudge) step(c *cell, in runtime.Input, ready *runtime.Ready) {
 	s := &judgedStep{eventJudge: j, cell: c, in: in, ready: ready}

@@ -93,6 +93,7 @@ var guards = []Guard{
 	{Mutant: "truncated-events-read", Spec: StoreHolds},
 	{Mutant: "unread-outcome-empty", Spec: StoreHolds},
 	{Mutant: "bytes-not-copied", Spec: EventsMatchSteps},
+	{Mutant: "event-derived-under-another-sequence", Spec: EventsMatchSteps},
 	{Mutant: "index-ahead-of-the-log", Spec: StoreReads},
 	{Mutant: "tail-not-read", Spec: LoadsAsWritten},
 	{Mutant: "payload-unchecked", Spec: RotIsTold},

@@ -100,12 +100,8 @@ func (j *loadJudge) fail(id actor.ID, format string, args ...any) {
 
 // entryText returns an entry without the fields that are not stored.
 func entryText(e *store.Entry) string {
-	o := *e
-	o.Summary = nil // a journal does not need it
-	o.Events = slices.Clone(o.Events)
-	for i := range o.Events {
-		o.Events[i].Body = nil // likewise
-	}
+	o := e.WithoutBodies()
+	o.Summary, o.First = nil, false // a journal does not need them
 	switch r := o.Record.(type) {
 	case store.Asking:
 		r.Asks = storedAsks(r.Asks)

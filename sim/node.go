@@ -248,6 +248,7 @@ func (c *cell) step(in input) {
 	if !ok {
 		return
 	}
+	w.deriveEvents(&ready)
 	for i := range ready.Entries {
 		w.log.entry(&ready.Entries[i])
 	}

@@ -22,7 +22,7 @@ import (
 //  4. calls may name a claimed run
 //  5. usage of replies and answers, start of runs
 //  6. summaries of runs in entries
-//  7. extensions of calls, replies, holds and entries; reasons of holds
+//  7. extensions of calls, replies, holds and entries; reasons of holds; derived run events
 const CodecVersion = 7
 
 // frameVersion is the first byte of batch records and anchors. It has never changed.
@@ -107,9 +107,14 @@ func (w *encoder) entry(e *Entry, record Record) {
 	w.Uint(uint64(e.Epoch))
 	w.Uint(e.N)
 	w.record(record)
-	w.Uint(uint64(len(e.Events)))
-	for i := range e.Events {
-		ev := &e.Events[i]
+	events := e.Events
+	if w.version1 {
+		shown := *e // keeps e off the heap
+		events = invariant.Must(shown.AllEvents())
+	}
+	w.Uint(uint64(len(events)))
+	for i := range events {
+		ev := &events[i]
 		w.CallID(ev.Run)
 		w.Uint(ev.Seq)
 		w.Bytes(ev.Body)
@@ -118,6 +123,7 @@ func (w *encoder) entry(e *Entry, record Record) {
 	w.Int(int64(e.Due))
 	if !w.version1 {
 		w.summary(e.Summary)
+		w.shown(e)
 	}
 	w.extended(e.Extensions)
 	w.Extensions(e.Extensions)
@@ -145,6 +151,9 @@ func DecodeEntry(b []byte) (Entry, error) {
 		e.Summary = r.summary(run)
 	} else if !run.IsZero() {
 		e.Summary = &runs.Summary{Run: run}
+	}
+	if r.version >= 7 {
+		r.shown(&e)
 	}
 	e.Extensions = r.Extensions()
 	if e.Actor == (actor.ID{}) {

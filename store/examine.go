@@ -367,7 +367,7 @@ func (x *examiner) checkEvents() error {
 	read := func(key []byte, tenant string, run actor.CallID, spans []span) {
 		for _, s := range spans {
 			n := s.first
-			err := reader.events(tenant, run, s, func(ev RunEvent) error {
+			err := reader.numbers(tenant, run, s, func(ev RunEvent) error {
 				x.Events++
 				if n++; ev.Seq != n-1 {
 					return fmt.Errorf("event %d of run %s is missing, the next is %d", n-1, run, ev.Seq)

@@ -170,13 +170,22 @@ func (x *examiner) checkEntry(a *actorExaminer, at location, e Entry) {
 // checkEntryEvents checks that the events of each run are dense, and passes their bodies
 // to x.event.
 func (x *examiner) checkEntryEvents(a *actorExaminer, at location, e *Entry) {
-	for _, ev := range e.Events {
+	events, err := e.WithoutBodies().Events, error(nil)
+	if x.event != nil {
+		var all []RunEvent
+		if all, err = e.AllEvents(); err == nil {
+			events = all
+		} else {
+			x.report(at.key(), "events of run "+eventsOf(e.Record).String(), "%v", err)
+		}
+	}
+	for _, ev := range events {
 		x.told++
 		if a.events[ev.Run]++; ev.Seq != a.events[ev.Run] {
 			x.report(at.key(), "events of run "+ev.Run.String(), "holds event %d of run %s, want event %d", ev.Seq, ev.Run, a.events[ev.Run])
 			a.events[ev.Run] = ev.Seq
 		}
-		if x.event == nil {
+		if x.event == nil || err != nil {
 			continue
 		}
 		if err := x.event(ev.Body); err != nil {

@@ -371,6 +371,12 @@ func (x *Index) add(e *Entry, at location, covered bool) {
 		t := x.run(e.Actor.Tenant, e.Events[i].Run)
 		t.events = extend(t.events, e.Events[i].Seq, at)
 	}
+	if n := uint64(e.Shown.N); n > 0 {
+		t := x.run(e.Actor.Tenant, eventsOf(e.Record))
+		for seq := e.Shown.Seq; seq < e.Shown.Seq+n; seq++ {
+			t.events = extend(t.events, seq, at)
+		}
+	}
 }
 
 func (x *Index) run(tenant string, run actor.CallID) *runTail {

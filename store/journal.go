@@ -431,7 +431,7 @@ func (j *Journal) ApplyEntry(e Entry) error {
 	if err := j.Apply(e.Record); err != nil {
 		return fmt.Errorf("entry %d: %w", e.N, err)
 	}
-	j.countEvents(e.Events)
+	j.countEvents(&e)
 	return nil
 }
 

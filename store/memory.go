@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -120,11 +121,9 @@ func (m *Memory) storeEntry(e *Entry) {
 		a = &actorEntries{}
 		m.actors[e.Actor] = a
 	}
-	bare := *e
+	bare := e.WithoutBodies()
 	bare.Summary = nil
-	bare.Events = make([]RunEvent, len(e.Events))
-	for i, ev := range e.Events {
-		bare.Events[i] = RunEvent{Run: ev.Run, Seq: ev.Seq}
+	for _, ev := range invariant.Must(e.AllEvents()) {
 		of := tenantRun{e.Actor.Tenant, ev.Run}
 		ev.Body = slices.Clone(ev.Body)
 		m.events[of] = append(m.events[of], ev)

@@ -109,9 +109,7 @@ func (r Rows) Load(id actor.ID) (Saved, error) {
 			if n++; e.N != n {
 				return fmt.Errorf("holds entry %d, want entry %d", e.N, n)
 			}
-			for i := range e.Events {
-				e.Events[i].Body = nil // a journal needs only the number
-			}
+			e = e.WithoutBodies() // a journal needs only the numbers
 			e.Summary = nil
 			saved.Entries = append(saved.Entries, e)
 			return nil
@@ -437,7 +435,7 @@ func (r Rows) Events(tenant string, run actor.CallID, after uint64, limit int) (
 		if s.first > next {
 			return nil, fmt.Errorf("key %s: event %d of run %s is missing, the next is %d", eventKey(tenant, run, next), next, run, s.first)
 		}
-		err := reader.events(tenant, run, s, func(e RunEvent) error {
+		err := reader.events(tenant, run, s, r.blob, func(e RunEvent) error {
 			if e.Seq != next {
 				return nil
 			}
@@ -460,16 +458,33 @@ func (r Rows) Events(tenant string, run actor.CallID, after uint64, limit int) (
 }
 
 // events passes the events of a run in a group to the callback each.
-func (g *groupReader) events(tenant string, run actor.CallID, s span, each func(RunEvent) error) error {
+func (g *groupReader) events(tenant string, run actor.CallID, s span, blob blobReader, each func(RunEvent) error) error {
+	return g.eventsOf(tenant, run, s, eventsBlob(run, s, blob), (*Entry).AllEvents, each)
+}
+
+// numbers is events without the bodies.
+func (g *groupReader) numbers(tenant string, run actor.CallID, s span, each func(RunEvent) error) error {
+	numbers := func(e *Entry) ([]RunEvent, error) { return e.WithoutBodies().Events, nil }
+	return g.eventsOf(tenant, run, s, noBlob, numbers, each)
+}
+
+func (g *groupReader) eventsOf(tenant string, run actor.CallID, s span, blob blobReader, read func(*Entry) ([]RunEvent, error), each func(RunEvent) error) error {
 	content, err := g.group(s.at)
 	if err != nil {
 		return err
 	}
-	err = unpackEntries(content, noBlob, func(e Entry) error {
+	err = unpackEntries(content, blob, func(e Entry) error {
 		if e.Actor.Tenant != tenant {
 			return fmt.Errorf("holds an entry of tenant %s, want %s", e.Actor.Tenant, tenant)
 		}
-		for _, ev := range e.Events {
+		events := e.Events
+		if e.shows(run, s.first, s.last) {
+			var err error
+			if events, err = read(&e); err != nil {
+				return err
+			}
+		}
+		for _, ev := range events {
 			if ev.Run == run && ev.Seq >= s.first && ev.Seq <= s.last {
 				if err := each(ev); err != nil {
 					return err
@@ -482,6 +497,22 @@ func (g *groupReader) events(tenant string, run actor.CallID, s span, each func(
 		return fmt.Errorf("key %s: %w", s.at.key(), err)
 	}
 	return err
+}
+
+// shows reports whether an entry has derived events of a run in a range of numbers.
+func (e *Entry) shows(run actor.CallID, first, last uint64) bool {
+	s := &e.Shown
+	return s.N > 0 && s.Seq <= last && s.Seq+uint64(s.N) > first && eventsOf(e.Record) == run
+}
+
+// eventsBlob is a blobReader for those entries only whose events are read.
+func eventsBlob(run actor.CallID, s span, blob blobReader) blobReader {
+	return func(e *Entry, name actor.Hash) ([]byte, error) {
+		if !e.shows(run, s.first, s.last) {
+			return nil, nil
+		}
+		return blob(e, name)
+	}
 }
 
 // CheckFormat returns an error if a KV was written in another format version. An empty

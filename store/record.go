@@ -179,6 +179,12 @@ type Entry struct {
 	// Summary is the summary of the run after the entry, if the entry changes it. An
 	// entry that was read from a log has only part of it: see summaryChange.
 	Summary *runs.Summary
+	// Shown is the part of the derived events that Record lacks. Events are those that an
+	// earlier version wrote.
+	Shown Shown
+	// First is set in the first entry of a step: its entries and their events belong
+	// together.
+	First bool
 	// Extensions are the fields of a later version.
 	Extensions actor.Extensions
 }

@@ -53,11 +53,11 @@ func (j *Journal) ApplyEntrySummarized(e Entry) (s runs.Summary, changed bool, e
 	if e.N != j.N+1 {
 		return s, false, fmt.Errorf("entry %d does not follow entry %d", e.N, j.N)
 	}
-	j.countEvents(e.Events)
+	j.countEvents(&e)
 	if s, changed, err = j.ApplySummarized(e.Record); err != nil {
 		return s, false, fmt.Errorf("entry %d: %w", e.N, err)
 	}
-	j.countEvents(e.Events) // of a run that the entry accepts
+	j.countEvents(&e) // of a run that the entry accepts
 	return s, changed, nil
 }
 
@@ -67,10 +67,15 @@ func (j *Journal) dropOutcomes() {
 }
 
 // countEvents sets the number of the last event of open runs.
-func (j *Journal) countEvents(events []RunEvent) {
-	for _, ev := range events {
+func (j *Journal) countEvents(e *Entry) {
+	for _, ev := range e.Events {
 		if run := j.Run(ev.Run); run != nil {
 			run.Seq = ev.Seq
+		}
+	}
+	if n := e.Shown.N; n > 0 {
+		if run := j.Run(eventsOf(e.Record)); run != nil {
+			run.Seq = e.Shown.Seq + uint64(n) - 1
 		}
 	}
 }

@@ -215,5 +215,11 @@ func entrySize(e *Entry) int {
 	for _, ev := range e.Events {
 		n += len(ev.Body) + 128
 	}
+	if a := e.Shown.Ask; a != nil {
+		n += len(a.Piece.Text) + len(a.Piece.Detail)
+	}
+	for i := range e.Shown.Refused {
+		n += actor.SizeOf(e.Shown.Refused[i].Ask.Parts)
+	}
 	return n
 }

@@ -178,7 +178,7 @@ func (c *formerExport) Export(each func(store.Entry) error) error {
 				c.Open--
 			}
 		}
-		c.Entries, c.Events = c.Entries+1, c.Events+uint64(len(e.Events))
+		c.Entries, c.Events = c.Entries+1, c.Events+uint64(e.EventCount())
 		return each(e)
 	})
 }
