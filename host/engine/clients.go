@@ -263,16 +263,20 @@ type watchers struct {
 
 type watcher struct{ updates chan struct{} }
 
-func (w *watchers) notify(run actor.CallID) {
+// notify notifies the subscribers of runs whose new events can be read. It MUST run after
+// their sync: a client that subscribes between step and sync reads none of them at first.
+func (w *watchers) notify(runs ...actor.CallID) {
 	if w.count.Load() == 0 {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for sub := range w.byRun[run] {
-		select {
-		case sub.updates <- struct{}{}:
-		default: // an unread update is pending
+	for _, run := range runs {
+		for sub := range w.byRun[run] {
+			select {
+			case sub.updates <- struct{}{}:
+			default: // an unread update is pending
+			}
 		}
 	}
 }

@@ -22,9 +22,14 @@ func (c *cell) perform(ready runtime.Ready, end uint64) {
 	}
 	c.registerWaiter() // the answer may come from the log's goroutine
 	var gated []func()
+	var published []actor.CallID // runs with new events in the log; the sync finds those that are watched
 	trace, self := &c.engine.tracing, c.core.Self()
 	now := make([]func(), 0, len(ready.Effects))
 	for _, e := range ready.Effects {
+		if p, ok := e.Op.(runtime.Publish); ok && e.Gated && !trace.enabled() {
+			published = append(published, p.Event.Run)
+			continue
+		}
 		fn := c.prepare(e)
 		if trace.enabled() {
 			fn = trace.wrapEffect(c, e, end, fn)
@@ -35,11 +40,12 @@ func (c *cell) perform(ready runtime.Ready, end uint64) {
 			now = append(now, fn)
 		}
 	}
-	if len(ready.Entries) > 0 || len(gated) > 0 {
+	if len(ready.Entries) > 0 || len(gated) > 0 || len(published) > 0 {
 		c.engine.config.Log.Commit(ready.Entries, func() {
 			if trace.enabled() {
 				trace.recordSync(self, c.engine.clock.now(), end)
 			}
+			c.engine.watchers.notify(published...)
 			for _, fn := range gated {
 				fn()
 			}
