@@ -265,7 +265,7 @@ func lossOf(key []byte) string {
 	case ok && s.kind == kindIndex:
 		return fmt.Sprintf("the state of %s from there on", s.actor)
 	case ok && s.kind == kindBlob:
-		return "content referenced by an entry"
+		return "content of an entry, and the events that show it"
 	}
 	parts := strings.Split(string(key), "/")
 	switch {

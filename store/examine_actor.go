@@ -33,6 +33,9 @@ func (x *examiner) checkActor(id actor.ID) {
 	a := &actorExaminer{id: id, events: map[actor.CallID]uint64{}, summaries: map[actor.CallID]*runs.Summary{}}
 	blob := func(e *Entry, name actor.Hash) ([]byte, error) {
 		content, err := x.checkReference(id, name)
+		if n := uint64(e.Shown.N); err != nil && n > 0 {
+			err = fmt.Errorf("events %d to %d of run %s: %w", e.Shown.Seq, e.Shown.Seq+n-1, e.EventRun(), err)
+		}
 		if _, ends := e.Record.(Ended); !ends { // its text is in the summary of the run
 			content = nil
 		}
@@ -50,7 +53,7 @@ func (x *examiner) checkActor(id actor.ID) {
 				continue // also in an earlier row
 			}
 			if err := reader.entries(id, s, blob, func(e Entry) error { x.checkEntry(a, s.at, e); return nil }); err != nil {
-				x.report(s.at.key(), "the state of "+id.String()+" from there on", "%v", err)
+				x.report(s.at.key(), "the state of "+id.String()+" and the events of its runs from there on", "%v", err)
 			}
 		}
 	}

@@ -138,6 +138,50 @@ func TestExamineReportsDamageAndLoss(t *testing.T) {
 	}
 }
 
+// The events of an entry show content that the log holds in a blob. If the blob is damaged,
+// no reader misses them silently, and later events can be read.
+func TestDamagedBlobLosesItsEvents(t *testing.T) {
+	bob := actor.NewID("bob", "s-1")
+	blob := blobKey(bob, actor.HashOf([]byte(large)))
+	for name, damage := range map[string]func(*MemoryKV){
+		"changed": func(m *MemoryKV) { corrupt(m, string(blob), 99) },
+		"lost":    func(m *MemoryKV) { m.delete(blob) },
+	} {
+		l, s := newTestLog(t), newEntryBuilder(t, "bob")
+		accepted := s.accept(large)
+		accepted.Events = nil
+		done := s.end("bye")
+		done.Events, done.Shown = nil, Shown{Call: &actor.Call{}}
+		if last := done.NumberEvents(accepted.NumberEvents(0)); last != 2 {
+			t.Fatalf("%s: got %d events, want 2", name, last)
+		}
+		anchor := l.write(accepted, done)
+		l.flush()
+		run := s.run(1)
+		if all, err := l.Events("default", run, 0, 9); err != nil || len(all) != 2 {
+			t.Fatalf("%s: got %d events before the damage, error %v", name, len(all), err)
+		}
+		damage(l.m)
+		if all, err := l.Events("default", run, 0, 9); err == nil || !strings.Contains(err.Error(), string(blob)) {
+			t.Errorf("%s: got %d events, error %v, want an error that names %s", name, len(all), err, blob)
+		}
+		if all, err := l.Events("default", run, 1, 9); err != nil || len(all) != 1 || all[0].Seq != 2 {
+			t.Errorf("%s: got %v after event 1, error %v, want event 2", name, all, err)
+		}
+		x, err := Examine(l.m, "n1", anchor, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, f := range x.Findings {
+			found = found || strings.Contains(f.What, "events 1 to 1 of run "+run.String()) && strings.Contains(f.What, string(blob)) && strings.Contains(f.Lost, "the events of its runs")
+		}
+		if !found {
+			t.Errorf("%s: no finding names the lost event: %+v", name, x.Findings)
+		}
+	}
+}
+
 func TestFindingsAreBounded(t *testing.T) {
 	l, _ := examinedStore(t)
 	for i := range FindingsMax + 5 {

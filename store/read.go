@@ -435,6 +435,7 @@ func (r Rows) Events(tenant string, run actor.CallID, after uint64, limit int) (
 		if s.first > next {
 			return nil, fmt.Errorf("key %s: event %d of run %s is missing, the next is %d", eventKey(tenant, run, next), next, run, s.first)
 		}
+		s.first = max(s.first, next) // an earlier event may be damaged
 		err := reader.events(tenant, run, s, r.blob, func(e RunEvent) error {
 			if e.Seq != next {
 				return nil

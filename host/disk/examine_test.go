@@ -64,7 +64,7 @@ func TestExamineContinuesPastDamage(t *testing.T) {
 	x := examine(t, dir)
 	for _, batch := range []uint64{3, 7} {
 		if !slices.ContainsFunc(x.Findings, func(f store.Finding) bool {
-			return f.Where == string(partKey(batch)) && f.Lost == "the state of alice/s-1 from there on"
+			return f.Where == string(partKey(batch)) && f.Lost == "the state of alice/s-1 and the events of its runs from there on"
 		}) {
 			t.Errorf("batch %d: no finding of the loss in %+v", batch, x.Findings)
 		}
