@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 
 	"pgregory.net/rapid"
 
@@ -39,11 +40,12 @@ type history struct {
 	runs     []store.RunOwner // all accepted calls
 	journals map[actor.ID]*store.Journal
 	events   map[actor.CallID]uint64 // number of the last event of each run
+	accepted map[actor.CallID]*actor.Call
 	now      actor.Time
 }
 
 func newHistory(t *rapid.T) *history {
-	h := &history{t: t, journals: map[actor.ID]*store.Journal{}, events: map[actor.CallID]uint64{}, now: 1}
+	h := &history{t: t, journals: map[actor.ID]*store.Journal{}, events: map[actor.CallID]uint64{}, accepted: map[actor.CallID]*actor.Call{}, now: 1}
 	for _, id := range ids {
 		h.journals[id] = &store.Journal{}
 	}
@@ -76,15 +78,95 @@ func (h *history) draw(operations []operation) store.Entry {
 	if changed {
 		e.Summary = &summary
 	}
-	for range rapid.IntRange(0, 3).Draw(h.t, "events") {
-		if run.IsZero() {
-			break
+	switch {
+	case run.IsZero():
+	case rapid.Bool().Draw(h.t, "of an earlier version"):
+		for range rapid.IntRange(0, 3).Draw(h.t, "events") {
+			h.events[run]++
+			e.Events = append(e.Events, store.RunEvent{Run: run, Seq: h.events[run], Body: fmt.Appendf(nil, `{"%d":%q}`, h.events[run], h.text())})
 		}
-		h.events[run]++
-		e.Events = append(e.Events, store.RunEvent{Run: run, Seq: h.events[run], Body: fmt.Appendf(nil, `{"%d":%q}`, h.events[run], h.text())})
+	default:
+		h.show(&e)
+		after := h.events[run]
+		h.events[run] = e.NumberEvents(after)
+		if n, want := h.events[run]-after, len(derivedEvents(&e)); n != uint64(want) {
+			h.t.Fatalf("%+v has %d events, want %d", e, n, want)
+		}
 	}
 	e.N, e.Due = j.N, j.Due()
 	return e
+}
+
+// show sets the part of the derived events of an entry that its record lacks.
+func (h *history) show(e *store.Entry) {
+	began := rapid.Bool().Draw(h.t, "turn begins")
+	switch r := e.Record.(type) {
+	case store.Asking:
+		e.Shown = store.Shown{Began: began, Left: 1_000_000_000, Call: h.accepted[r.Run], Step: 1}
+	case store.Answered:
+		e.Shown.Ask = &store.ShownAsk{Kind: actor.AskTool, Name: "look"}
+	case store.Ended:
+		e.Shown = store.Shown{Began: began, Left: 1_000_000_000, Call: h.accepted[r.Call]}
+	}
+}
+
+// event is an event that a history MUST have. Of a derived event, which has no body here,
+// the suite checks the type and the text.
+type event struct {
+	store.RunEvent
+	shows runs.Type
+	text  string
+}
+
+// derivedEvents returns the events that an entry of a history shows if they are derived.
+func derivedEvents(e *store.Entry) (all []event) {
+	add := func(run actor.CallID, shows runs.Type, text []actor.Part) {
+		all = append(all, event{store.RunEvent{Run: run, Seq: e.Shown.Seq + uint64(len(all))}, shows, actor.TextOf(text)})
+	}
+	began := func(run actor.CallID) {
+		if e.Shown.Began {
+			add(run, runs.RunStarted, nil)
+		}
+	}
+	switch r := e.Record.(type) {
+	case store.Accepted:
+		if r.Call.Parent.IsZero() {
+			add(r.Call.ID, runs.UserInput, r.Call.Parts)
+		}
+	case store.Asking:
+		began(r.Run)
+		add(r.Run, runs.ToolCallCreated, r.Asks[0].Ask.Parts)
+		add(r.Run, runs.ToolDispatched, nil)
+	case store.Answered:
+		add(r.Run, runs.ToolResult, r.Answer.Parts)
+	case store.Ended:
+		began(r.Call)
+		add(r.Call, runs.RunDone, r.Reply.Parts)
+	}
+	return all
+}
+
+// eventsOf returns the events of an entry, written or derived.
+func eventsOf(e *store.Entry) (all []event) {
+	if e.Shown.N > 0 {
+		return derivedEvents(e)
+	}
+	for _, ev := range e.Events {
+		all = append(all, event{RunEvent: ev})
+	}
+	return all
+}
+
+// matches reports whether a read event is the one that a history has.
+func (ev *event) matches(got *store.RunEvent) bool {
+	if got.Run != ev.Run || got.Seq != ev.Seq {
+		return false
+	}
+	if ev.shows == 0 {
+		return bytes.Equal(got.Body, ev.Body)
+	}
+	v, err := runs.Decode(got.Body)
+	return err == nil && v.Run == ev.Run && v.Seq == ev.Seq && v.Type == ev.shows && (v.Text == ev.text || v.Truncated && len(v.Text) == runs.TextBytesMax && strings.HasPrefix(ev.text, v.Text))
 }
 
 // record draws a record and returns it with its run, if it has one. An operation on a run
@@ -108,6 +190,7 @@ func (h *history) record(id actor.ID, j *store.Journal, op operation) (store.Rec
 			c.Root, c.Parent, c.Chain = parent.Root, parent.Run, []actor.ID{parent.Actor}
 		}
 		h.runs = append(h.runs, store.RunOwner{Run: c.ID, Root: c.Root, Actor: id})
+		h.accepted[c.ID] = &c
 		return store.Accepted{Call: c, At: h.now, Definition: actor.HashOf([]byte(id.Agent))}, c.ID
 	case op == end:
 		return h.ended(run.Call.ID, actor.Succeeded), run.Call.ID
@@ -171,9 +254,10 @@ func (w written) load(id actor.ID) (saved store.Saved) {
 	for _, e := range w {
 		if _, ok := e.Record.(store.Snapshot); !ok && e.Actor == id && e.N > n {
 			e.Summary = nil
-			e.Events = slices.Clone(e.Events)
-			for i := range e.Events {
-				e.Events[i].Body = nil
+			all := eventsOf(&e)
+			e.Events, e.Shown = nil, store.Shown{}
+			for _, ev := range all {
+				e.Events = append(e.Events, store.RunEvent{Run: ev.Run, Seq: ev.Seq})
 			}
 			saved.Entries = append(saved.Entries, e)
 		}
@@ -220,10 +304,13 @@ func (w written) runs(tenant string) (all []runs.Summary) {
 	return all
 }
 
-func (w written) events(tenant string, run actor.CallID) (all []store.RunEvent) {
+func (w written) events(tenant string, run actor.CallID) (all []event) {
 	for _, e := range w {
-		for _, ev := range e.Events {
-			if e.Actor.Tenant == tenant && ev.Run == run {
+		if e.Actor.Tenant != tenant {
+			continue
+		}
+		for _, ev := range eventsOf(&e) {
+			if ev.Run == run {
 				all = append(all, ev)
 			}
 		}
