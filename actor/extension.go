@@ -22,6 +22,9 @@ const (
 // have all fields of its own call with an odd tag, which are properties of the whole tree
 // such as a user or a device. They have none of the others.
 //
+// The fields of a reply end at the caller, because the answers that its agent receives have
+// none. A later program that needs one in the caller adds it to the answer.
+//
 // The zero value has no fields. The type is the encoding of the fields, which is immutable,
 // so that copies of a value may share it.
 type Extensions string

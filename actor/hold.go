@@ -21,6 +21,10 @@ var holdNames = [...]string{HoldSignal: "signal", HoldApproval: "approval", Hold
 func (r HoldReason) String() string { return nameOf(holdNames[:], int(r)) }
 
 // Hold describes the event that a held call waits for. The zero value is unknown.
+//
+// It is sent upwards with a new end of the hold only, because HeldOnce allows one message
+// for each end. A caller may therefore have an earlier reason of a hold with the same end.
+// It MUST NOT decide by the reason: the held run is the source of it.
 type Hold struct {
 	Reason     HoldReason
 	Subject    string // ID of the approval, device, budget or question; name of the signal

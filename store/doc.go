@@ -11,7 +11,8 @@
 // end of the log. The log MUST NOT end before the anchor, which a host stores in a
 // separate file.
 //
-// A Log stores batches, and a Reader reads them by entries, actors and runs. Rows
+// A Log stores batches, and a Reader reads them by entries, actors and runs. The events of
+// a run are derived from its entries. Rows
 // implements both over a KV, the interface that a disk must implement. It stores a batch
 // as one row of the log, in parts of 64 KiB, and rows for snapshots and blobs. An Index
 // finds entries by actor, run and deadline. Its rows are written in larger steps, and the
