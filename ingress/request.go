@@ -29,11 +29,8 @@ const (
 // Message decodes a message of a principal to an agent. The returned call does not alias body.
 func Message(by actor.Principal, agent string, body []byte) (actor.Call, *actor.Refusal) {
 	m, r := decodeMessage(body)
-	switch {
-	case r != nil:
+	if r != nil {
 		return actor.Call{}, r
-	case len(m.content) == 0:
-		return actor.Call{}, invalid(m.field, "is empty: want text for the agent")
 	}
 	m.call.To = by.ID(agent, m.session)
 	m.call.Parts = []actor.Part{{Media: actor.MediaText, Bytes: bytes.Clone(m.content)}}
@@ -42,8 +39,7 @@ func Message(by actor.Principal, agent string, body []byte) (actor.Call, *actor.
 
 // message is a decoded body of a message.
 type message struct {
-	content []byte     // may alias the body
-	field   string     // name of the field with the content
+	content []byte     // not empty; may alias the body
 	session string     // a valid name, or empty
 	call    actor.Call // time left, lane and project
 }
@@ -68,11 +64,14 @@ func decodeMessage(body []byte) (m message, r *actor.Refusal) {
 	if content == nil {
 		return m, invalid("content", `is missing: want {"content": "text for the agent"}`)
 	}
+	if len(content) == 0 {
+		return m, invalid(field, "is empty: want text for the agent")
+	}
 	key, name, r := oneOf("session_id", in.SessionID, "session", in.Session)
 	if r != nil {
 		return m, r
 	}
-	m.content, m.field = content, field
+	m.content = content
 	if key != nil && *key != "" {
 		if err := actor.CheckName(*key); err != nil {
 			return m, invalid(name, "%v", err)

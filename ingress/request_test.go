@@ -52,14 +52,14 @@ func TestRequestBodies(t *testing.T) {
 		body, want, to string
 	}{
 		{`{"message":"hi"}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
-		{`{"message":"","session_id":"s-2","timeout_ms":7}`, `{"agent_id":"helper/s-2","message":"","timeout_ms":7}`, "helper/s-2"},
+		{`{"message":" ","session_id":"s-2","timeout_ms":7}`, `{"agent_id":"helper/s-2","message":" ","timeout_ms":7}`, "helper/s-2"},
 	} {
 		call, to, r := ingress.Invoke(run, caller, "helper", []byte(c.body))
 		if r != nil || to.String() != c.to || string(call.Parts[0].Bytes) != c.want || call.To != caller || call.Parent != run || call.Kind != actor.Signal || call.Operation != ingress.CallAgent {
 			t.Errorf("%s: %+v, %v", c.body, call, r)
 		}
 	}
-	for body, field := range map[string]string{`{}`: "content", `{"message":"x","session_id":"a/b"}`: "session_id", `{"message":"x","timeout_ms":-1}`: "timeout_ms", `{"message":"x","agent_id":"y"}`: "agent_id"} {
+	for body, field := range map[string]string{`{}`: "content", `{"message":""}`: "message", `{"message":"x","session_id":"a/b"}`: "session_id", `{"message":"x","timeout_ms":-1}`: "timeout_ms", `{"message":"x","agent_id":"y"}`: "agent_id"} {
 		if _, _, r := ingress.Invoke(run, caller, "helper", []byte(body)); r == nil || r.Field != field || r.Reason != actor.Invalid {
 			t.Errorf("invoke %s: %v", body, r)
 		}
