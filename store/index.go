@@ -79,6 +79,7 @@ type actorTail struct {
 type runTail struct {
 	summary *runs.Summary // nil if it has not changed
 	events  []span        // in ascending order
+	first   *runs.Summary // of an entry that accepts the run and has no summary
 }
 
 // NewIndex returns an empty Index.
@@ -293,7 +294,9 @@ func outcomeBlob(kv KV) blobReader {
 func (x *Index) change(kv KV, c *summaryChange) error {
 	var before *runs.Summary
 	if t := x.runs[tenantRun{c.actor.Tenant, c.run}]; t != nil {
-		before = t.summary
+		if before = t.summary; c.first == nil && c.state != nil {
+			c.first, t.first = t.first, nil
+		}
 	}
 	if before == nil && c.first == nil {
 		key := runKey(c.actor.Tenant, c.run)
@@ -307,7 +310,10 @@ func (x *Index) change(kv KV, c *summaryChange) error {
 		}
 		before = &s
 	}
-	x.run(c.actor.Tenant, c.run).summary = c.after(before)
+	t := x.run(c.actor.Tenant, c.run)
+	if t.summary = c.after(before); c.state == nil {
+		t.first = c.first // only the last entry of a step has a summary
+	}
 	return nil
 }
 

@@ -3,6 +3,7 @@
 package store
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -52,6 +53,28 @@ func readsOf(t *testing.T, r Reader, all []*entryBuilder) string {
 		fmt.Fprintf(&b, "%s %v\n", s.AppendJSON(nil), events)
 	}
 	return b.String()
+}
+
+// Only the last entry of a step has a summary. A start completes the summary of a run that
+// began in a step of several entries.
+func TestRecoveryCompletesSummaryOfStep(t *testing.T) {
+	l := newTestLog(t)
+	s := newEntryBuilder(t, "alice")
+	step := append([]Entry{s.accept("question")}, s.work("found")...)
+	step[0].Summary = nil
+	l.write(step...)
+	summary := func(x *Index) (value []byte) {
+		for _, row := range x.Rows() {
+			if bytes.Equal(row.Key, runKey("default", s.run(1))) {
+				value = row.Value
+			}
+		}
+		return value
+	}
+	want := summary(l.Rows.Index)
+	if got := summary(recovered(t, l.m).Index); want == nil || !bytes.Equal(got, want) {
+		t.Errorf("got summary %q, want %q", got, want)
+	}
 }
 
 // A start that finds no rows of the index writes them, and holds no more entries than a
