@@ -106,7 +106,9 @@ var corruptions = []corruption{
 	dropEvent("a call's Ask", kindIs("Ask", whatIs("call")), func(e *event) func(*event) bool { return kindIs("Send", whatIs("request"), callIs(e.Call)) }),
 	dropEvent("its Admit", kindIs("Admit", nested), func(e *event) func(*event) bool { return kindIs("Start", callIs(e.Call)) }),
 	dropEvent("its Start", kindIs("Start"), func(e *event) func(*event) bool {
-		return kindIs("Ask", whatIs("call"), func(x *event) bool { return x.Parent == e.Call })
+		return func(x *event) bool { // a refusal by the caller's own rules also is a step of the turn
+			return x.Parent == e.Call && (x.Kind == "Ask" && x.What == "call" || x.Kind == "Refuse" && x.Why == "caller")
+		}
 	}),
 	dropEvent("its Reply", kindIs("Reply", statusIs("succeeded")), func(e *event) func(*event) bool { return kindIs("Send", whatIs("answered"), callIs(e.Call)) }),
 	dropEvent("a Sync", kindIs("Sync"), func(e *event) func(*event) bool {
