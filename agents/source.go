@@ -313,5 +313,5 @@ func pathOf(p jsontext.Pointer) string {
 	for token := range p.Tokens() {
 		path = append(path, fmt.Sprintf("%.80s", strings.ToValidUTF8(token, "\uFFFD")))
 	}
-	return strings.Join(path, ".")
+	return strings.TrimSuffix(strings.Join(path, "."), ".") // the decoder gives a malformed value in a table an empty name
 }
