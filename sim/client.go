@@ -165,6 +165,7 @@ func (w *Simulation) submitAt(c *client, cell *cell) {
 	if w.rejectWhenDiskFull(cell.n, c) || w.refusesKey(cell.n, c) {
 		return
 	}
+	w.checkForms()
 	if w.faultFires(ClientGarbage) && w.sendMalformed(c, cell) { // the client sends its request after the refusal
 		w.retriesScheduled++
 		w.after(w.between(time.Millisecond, 300*time.Millisecond), func() { w.retriesScheduled--; w.submit(c) })
