@@ -40,6 +40,7 @@ type judgedAttempt struct {
 	bytes  int // of the body
 	headAt actor.Time
 	over   bool // the body ended, or the connection was lost
+	whole  bool // the body ended, and all of it arrived
 	unsent bool
 	barred bool // the egress policy refused the connection
 	closed bool
@@ -145,7 +146,7 @@ func (j *exchangeJudge) input(conn *upstreamConn, in upstream.Input) {
 		j.contact = j.now()
 		j.arrived(a)
 	case upstream.End:
-		a.over = true
+		a.over, a.whole = true, a.bytes == conn.bodyBytes
 	case upstream.Loss:
 		a.over, a.unsent, a.barred = true, !in.Sent, in.Final
 	}
@@ -289,6 +290,9 @@ func (j *exchangeJudge) failed(a *judgedAttempt) (until actor.Time) {
 	a.judged = true
 	if wait := j.patience(a); a.class() == upstream.Broken && !a.over && a.conn.served.verdict == nil && j.now() < j.contact.Add(wait) {
 		j.fail(ExchangeEnds, "attempt %d ends after a silence of %v, want %v", len(j.attempts), j.now().Sub(j.contact), wait)
+	}
+	if s := &a.conn.served; a.class() == upstream.Broken && a.whole && s.answer != nil && s.verdict == nil && !s.cut {
+		j.fail(AnswerAsSent, "attempt %d fails, although its whole answer arrived", len(j.attempts))
 	}
 	if len(j.attempts) == 1 {
 		j.x.pacing.first()

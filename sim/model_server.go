@@ -48,9 +48,11 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 	plain := w.modelCompletion(s, prompt)
 	completion, fault := w.injectModelFault(s, &prompt, plain)
 	pieceBytes := [...]int{80, 24, 200, 400}[w.entropy.Int(4)]
-	body := upstream.AppendStream(nil, completion, pieceBytes)
+	format := w.newStreamFormat()
+	frames := s.served.stream(format, upstream.AppendStream(nil, completion, pieceBytes))
+	body := slices.Concat(frames...)
 	if s.plain.body, s.altered = body, fault; fault != noFault {
-		s.plain.body = upstream.AppendStream(nil, plain, pieceBytes)
+		s.plain.body = slices.Concat((&served{}).stream(format.restart(), upstream.AppendStream(nil, plain, pieceBytes))...)
 	}
 	s.served.addText(completion.Text)
 	s.served.answer = &completion
@@ -59,6 +61,7 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 	if w.entropy.Int(8) == 7 || fault == ModelGiant && w.plan.Span >= longSpanMin { // as a stream, a giant answer would take two thousand steps
 		completion.Usage = upstream.Usage{Known: true, Input: 3, Output: 4, Total: 7} // see completionBody
 		s.plain.head.Headers, s.plain.body = headerList("content-type", "application/json; charset=utf-8"), completionBody(plain)
+		s.served.marks = nil
 		s.sendHead(delay, noFault, 200, s.plain.head.Headers...)
 		s.writeBody(0, noFault, completionBody(completion))
 		s.endBody(0, noFault)
@@ -66,14 +69,10 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 	}
 	s.startEventStream(delay)
 	frameDelayMax := [...]time.Duration{5 * time.Millisecond, 40 * time.Millisecond, 120 * time.Millisecond}[w.entropy.Int(3)]
-	s.served.markFrames(body)
-	for len(body) > 0 {
-		n := 0
-		for range 1 + w.entropy.Int(4) {
-			n += firstFrameLen(body[n:])
-		}
-		s.writeBody(w.between(0, frameDelayMax), noFault, body[:n])
-		body = body[n:]
+	for len(frames) > 0 {
+		n := min(1+w.entropy.Int(4), len(frames))
+		s.writeBody(w.between(0, frameDelayMax), noFault, slices.Concat(frames[:n]...))
+		frames = frames[n:]
 	}
 	s.endBody(0, noFault)
 }
@@ -87,26 +86,6 @@ func durationOr(d, other time.Duration) time.Duration {
 
 // mark records that the first n bytes of the body hold the pieces that were added.
 func (s *served) mark(n int) { s.marks = append(s.marks, mark{n, len(s.pieces)}) }
-
-// markFrames marks the frames of a model's stream, whose text was added before.
-func (s *served) markFrames(body []byte) {
-	at, text := 0, 0
-	for at < len(body) {
-		frame := body[at : at+firstFrameLen(body[at:])]
-		at += len(frame)
-		var chunk struct {
-			Choices []struct {
-				Delta struct {
-					Content string `json:"content"`
-				} `json:"delta"`
-			} `json:"choices"`
-		}
-		if json.Unmarshal(bytes.TrimPrefix(frame, []byte("data: ")), &chunk) == nil && len(chunk.Choices) > 0 {
-			text += len(chunk.Choices[0].Delta.Content)
-		}
-		s.marks = append(s.marks, mark{at, text})
-	}
-}
 
 // firstFrameLen returns the length of the first frame.
 func firstFrameLen(b []byte) int {
@@ -218,7 +197,7 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 			e.token = h.Value
 		}
 	}
-	e.response = w.agentCompletion(in.Agent, in.Input)
+	e.response, e.format = w.agentCompletion(in.Agent, in.Input), w.newStreamFormat()
 	s.drawStreamFaults(&agentStreamFaults, 400)
 	s.startEventStream(delay)
 	if w.faultFires(AgentGiant) {
@@ -275,6 +254,7 @@ type externalCall struct {
 	agent    string
 	token    string
 	response upstream.Completion
+	format   *streamFormat
 	nextCall int // index of the next call in response.Calls
 }
 
@@ -378,6 +358,7 @@ func (e *externalCall) writeFrame(name, data string) {
 
 // write appends a frame to the plain response and sends it.
 func (e *externalCall) write(frame []byte) {
+	frame = e.format.frame(frame)
 	e.conn.plain.body = append(e.conn.plain.body, frame...)
 	e.conn.writeBody(e.w.between(0, 60*time.Millisecond), noFault, frame)
 	e.conn.served.mark(e.conn.bodyBytes)
