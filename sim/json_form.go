@@ -15,9 +15,11 @@ import (
 // valid objects and objects with one mistake. The mistake determines whether the object
 // MUST be refused and which field the refusal names, without any code that decodes.
 type jsonForm struct {
-	name   string
-	fields []formField
-	read   func(body []byte) (formValues, *actor.Refusal)
+	name    string
+	fields  []formField
+	schema  bool // the form is that of a JSON schema: null is not absence, and a refusal gives the location within the field
+	unnamed bool // a refusal names no field
+	read    func(body []byte) (formValues, *actor.Refusal)
 }
 
 // formField is one field of a form. A name with a dot is that of a field in a table.
@@ -113,7 +115,7 @@ func (f *jsonForm) mistake(o *formObject, members []formMember, p *picker) []for
 		wrong("missing field", textOr(field.missing, field.name))
 	case choice == 1:
 		set(field.name, "null")
-		if delete(o.want, field.name); field.required {
+		if delete(o.want, field.name); field.required || f.schema {
 			wrong("null", textOr(field.missing, field.name))
 		}
 	case choice == 2 && at >= 0:
@@ -134,6 +136,7 @@ func (f *jsonForm) mistake(o *formObject, members []formMember, p *picker) []for
 	case choice == 5:
 		set(field.name, strings.Repeat("[", ingress.DepthMax)+strings.Repeat("]", ingress.DepthMax))
 		wrong("deep nesting", field.name)
+		o.anyField = f.schema
 	case choice == 6 && field.alias != "" && at >= 0:
 		other := field.alias
 		if members[at].name == other {
@@ -173,7 +176,7 @@ func (f *jsonForm) breakSyntax(o *formObject, p *picker) {
 	case 1:
 		o.mistake, o.text = "trailing data", o.text+[...]string{"x", "{}", "]", "7", `""`, ",", "null", "\x00"}[p.Int(8)]
 	case 2:
-		o.mistake, o.text = "no object", [...]string{" ", "[]", "null", "7", `"a"`, "true", "[" + o.text + "]", "\r\n"}[p.Int(8)]
+		o.mistake, o.text = "no object", [...]string{" ", "[]", "false", "7", `"a"`, "true", "[" + o.text + "]", "\r\n"}[p.Int(8)]
 	case 3:
 		o.mistake, o.anyField, o.text = "misplaced punctuation", true, o.text[:end]+[...]string{",}", ",,}", ":}", "]", `"}`, " 01}", "/**/}"}[p.Int(7)]
 	}
@@ -234,7 +237,7 @@ func (f *jsonForm) judge(o *formObject, got formValues, refusal *actor.Refusal) 
 		return "is accepted"
 	case o.mistake != "" && (refusal.Reason != actor.Invalid || refusal.HTTP() != 400):
 		return fmt.Sprintf("is refused as %v, want Invalid", refusal)
-	case o.mistake != "" && !o.anyField && refusal.Field != o.field:
+	case o.mistake != "" && !o.anyField && !f.unnamed && refusal.Field != o.field:
 		return fmt.Sprintf("the refusal names field %q, want %q: %v", refusal.Field, o.field, refusal)
 	case o.mistake != "":
 		return ""

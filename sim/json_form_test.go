@@ -25,6 +25,25 @@ func TestRequestForms(t *testing.T) {
 		if valid < 1000 || len(mistakes) < 4 {
 			t.Errorf("%s: %d valid objects, mistakes %v", f.name, valid, mistakes)
 		}
-		t.Logf("%s: %d valid objects, mistakes %v", f.name, valid, mistakes)
+	}
+}
+
+// TestHeaderForms checks that the program reads many trace headers and bindings as
+// documented, and that some are valid.
+func TestHeaderForms(t *testing.T) {
+	valid := 0
+	for seed := range uint64(20_000) {
+		p := &picker{seed: seed}
+		if _, parent := drawTraceParents(&picker{seed: seed}); parent != "" {
+			valid++
+		}
+		for _, why := range []string{checkTrace(p), checkBindings(p)} {
+			if why != "" {
+				t.Fatal(why)
+			}
+		}
+	}
+	if valid < 5000 {
+		t.Errorf("%d valid headers", valid)
 	}
 }

@@ -76,10 +76,11 @@ func (w *Simulation) checkForms() {
 	f := requestForms[p.Int(len(requestForms))]
 	o := f.draw(p)
 	w.checkForm(f, &o)
+	w.checkHeaders()
 }
 
-// requestForms are the forms of requests that the gateway decodes itself.
-var requestForms = [...]*jsonForm{
+// requestForms are the forms of requests to the gateway, and of the inputs of tools.
+var requestForms = append([]*jsonForm{
 	{name: "message", fields: append(slices.Clone(messageFields), formField{name: "project_id", good: goodNames, bad: badNames}),
 		read: func(body []byte) (formValues, *actor.Refusal) {
 			call, refusal := ingress.Message(actor.NewPrincipal("", ""), "ana", body)
@@ -141,7 +142,7 @@ var requestForms = [...]*jsonForm{
 		}},
 	{name: "cancellation", read: func(body []byte) (formValues, *actor.Refusal) { return nil, ingress.CheckEmpty(body) }},
 	declaredForm, externalForm,
-}
+}, slices.Concat(toolForms[:], storedForms[:])...)
 
 // commonFields are the fields of both kinds of agents.
 var commonFields = []formField{
