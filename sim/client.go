@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -166,6 +167,9 @@ func (w *Simulation) submitAt(c *client, cell *cell) {
 		return
 	}
 	w.checkForms()
+	if !w.plan.Plain && w.team == nil && w.entropy.Int(16) == 15 {
+		w.sendInvalidCall(cell.n, c.to)
+	}
 	if w.faultFires(ClientGarbage) && w.sendMalformed(c, cell) { // the client sends its request after the refusal
 		w.retriesScheduled++
 		w.after(w.between(time.Millisecond, 300*time.Millisecond), func() { w.retriesScheduled--; w.submit(c) })
@@ -217,6 +221,10 @@ func (w *Simulation) clientCall(c *client) (actor.Call, *actor.Refusal) {
 	call.Principal, call.Operation, call.Trace = by.User, actor.HandleMessageFull, w.traceParent(c)
 	if c.key != "" {
 		call.Idempotency, refusal = ingress.ParseIdempotency(call.Principal, "messages", []string{c.key}, body)
+	}
+	clear(body) // the buffer of a request is used again
+	if got := actor.TextOf(call.Parts); got != strings.ToValidUTF8(c.text, "\uFFFD") {
+		w.fail(CodecRoundTrip, fmt.Sprintf("message %.80q of client %d is read as %.80q", c.text, c.no, got))
 	}
 	return call, refusal
 }
@@ -433,7 +441,13 @@ func (w *Simulation) sendSignalText(to actor.ID, run actor.CallID, name, text st
 		return
 	}
 	id := w.newCallID()
-	call, refusal := ingress.Signal(run, invariant.Must(json.Marshal(map[string]string{"name": name, "payload": text})))
+	payload := any(text)
+	if w.team == nil && w.entropy.Int(4) == 3 {
+		payload = [...]any{nil, "", 7, false, map[string]any{"a": []any{1, "b"}}, []string{text}}[w.entropy.Int(6)]
+	}
+	body := invariant.Must(json.Marshal(map[string]any{"name": name, "payload": payload}))
+	call, refusal := ingress.Signal(run, body)
+	clear(body)
 	if refusal != nil {
 		w.fail(CodecRoundTrip, fmt.Sprintf("valid signal %s rejected: %v", name, refusal))
 		return

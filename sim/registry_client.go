@@ -44,6 +44,8 @@ type registryOp struct {
 	subject      string         // ID of the agent or key
 	present      bool           // whether the subject exists afterwards
 	wantRefusals []actor.Reason // expected reasons of refusal; nil if it should succeed
+	wantField    string         // field that the refusal names; empty: any
+	before       string         // the stored registry before the operation
 	changes      bool           // the operator changes the durability of an agent
 	key          *apiKey        // the key that is created or revoked
 }
@@ -83,6 +85,9 @@ func (rc *registryClient) runNext() {
 	o := rc.drawOp()
 	if o.changes { // some runs are then open
 		rc.callSessions(o.subject, 0)
+	}
+	if o.wantRefusals != nil {
+		o.before = rc.stored()
 	}
 	c := w.addClient(agents.RegistryID, o.operation+" "+o.subject, 10*time.Second)
 	c.key, c.op = "", o
@@ -141,6 +146,7 @@ func (rc *registryClient) handleReply(c *client, reply *actor.Reply) {
 			if r.Reason == actor.Budget {
 				w.Stats.Points[AgentQuotaRefused]++
 			}
+			rc.checkRefused(o, r)
 			break
 		}
 		switch r.Reason {
@@ -168,6 +174,63 @@ func (rc *registryClient) handleReply(c *client, reply *actor.Reply) {
 		rc.uncertain[o.subject] = true
 	}
 	rc.scheduleNext()
+}
+
+// checkRefused checks that a refusal names the field that is wrong, and that the operation left
+// no trace.
+func (rc *registryClient) checkRefused(o *registryOp, r *actor.Refusal) {
+	if o.wantField != "" && r.Field != o.wantField {
+		rc.w.fail(RegistryHolds, fmt.Sprintf("the refusal of %s %.200q names field %q, want %q: %v", o.operation, o.body, r.Field, o.wantField, r))
+	}
+	if after := rc.stored(); after != o.before && !rc.anyUncertain() {
+		rc.w.fail(RegistryHolds, fmt.Sprintf("the refused operation %s %.200q changes the registry from %s to %s", o.operation, o.body, o.before, after))
+	}
+}
+
+// stored returns the stored agents and keys.
+func (rc *registryClient) stored() string {
+	var b strings.Builder
+	for _, i := range rc.w.loadRegistryItems() {
+		if strings.HasPrefix(i.Name, "agent/") || strings.HasPrefix(i.Name, "key/") {
+			fmt.Fprintf(&b, "%s: %s\n", i.Name, i.Value)
+		}
+	}
+	return b.String()
+}
+
+// wrongMembers are operations of which one member is wrong. VALUE is replaced by a value
+// that the member MUST NOT have.
+var wrongMembers = [...]struct {
+	operation, body, member string
+	bad                     []string
+}{
+	{agents.OpDelete, `{"agent_id":VALUE}`, "agent_id", badNames}, {agents.OpRevokeKey, `{"key_id":VALUE}`, "key_id", badNames}, {agents.OpCreateKey, `{"key_id":VALUE}`, "key_id", badNames},
+	{agents.OpCreateKey, `{"key_id":"k","digest":VALUE}`, "digest", []string{"7", `""`, "null", "{}", `"` + strings.Repeat("0f", 31) + `f"`, `"` + strings.Repeat("0f", 32) + `0"`, `"` + strings.Repeat("0F", 32) + `"`, `"` + strings.Repeat("0g", 32) + `"`}},
+}
+
+// drawInvalidOp returns an operation with one mistake, or nil. The mistake is one that only
+// the registry finds.
+func (rc *registryClient) drawInvalidOp(principal string) *registryOp {
+	p := &picker{seed: uint64(rc.w.entropy.Int(1 << 24))}
+	o := &registryOp{operation: agents.OpPut, principal: principal, subject: "no spec", wantRefusals: []actor.Reason{actor.Invalid}}
+	if p.Int(3) == 2 {
+		m := &wrongMembers[p.Int(len(wrongMembers))]
+		o.operation, o.wantField = m.operation, m.member
+		o.body = []byte(strings.Replace(m.body, "VALUE", m.bad[p.Int(len(m.bad))], 1))
+		return o
+	}
+	form := declaredForm
+	if p.Int(2) == 1 {
+		o.operation, form = agents.OpRegister, externalForm
+	}
+	for range 8 {
+		spec := form.draw(p)
+		if slices.Contains([]string{"missing field", "null", "unknown field", "field in upper case", "invalid value"}, spec.mistake) {
+			o.body, o.wantField = []byte(spec.text), spec.field
+			return o
+		}
+	}
+	return nil
 }
 
 // checkApplied checks that an acknowledged operation is stored.
@@ -316,6 +379,11 @@ func (rc *registryClient) drawOp() *registryOp {
 		}
 	case 11:
 	}
+	if w.entropy.Int(2) == 1 {
+		if o := rc.drawInvalidOp(principal); o != nil {
+			return o
+		}
+	}
 	m := invalidOps[w.entropy.Int(len(invalidOps))]
 	native := w.plan.Agents[0].Name
 	return &registryOp{operation: m.operation, principal: principal, subject: "no " + m.operation, body: []byte(strings.ReplaceAll(m.body, "NATIVE", native)), wantRefusals: []actor.Reason{m.reason}}
@@ -394,7 +462,7 @@ func (rc *registryClient) drawSpec(name string, kind actor.AgentKind, volatile b
 	if kind == actor.External {
 		spec := externalSpec(name, [...]string{agents.RetryNever, agents.RetrySafe}[w.entropy.Int(2)])
 		spec["concurrency"], spec["durability"] = 1+w.entropy.Int(4), durability
-		spec["limits"] = map[string]any{"invoke_timeout_ms": 5000 + w.entropy.Int(5000)}
+		spec["limits"] = map[string]any{"invoke_timeout_ms": 5000 + w.entropy.Int(5000)} // at most registeredInvokeTimeMax
 		return invariant.Must(json.Marshal(spec))
 	}
 	spec := declaredSpec(name, modelNames[w.entropy.Int(2)], 3+w.entropy.Int(3))
@@ -429,6 +497,9 @@ func (rc *registryClient) drawSpec(name string, kind actor.AgentKind, volatile b
 	w.addToCorpus(specCodec, body)
 	return body
 }
+
+// registeredInvokeTimeMax is the maximum time that a registered agent has for an answer.
+const registeredInvokeTimeMax = 10 * time.Second
 
 // malformedSpecs are agent files with a mistake each. SPEC is replaced by a valid spec,
 // and oversizedParts replaces the other words in capitals.
