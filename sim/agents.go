@@ -26,15 +26,29 @@ var (
 )
 
 // drawUpstreamAgents draws the declared and external agents of a simulation.
-func drawUpstreamAgents(c Entropy) []actor.Definition {
-	var all []actor.Definition
+func (p *Plan) drawUpstreamAgents(c Entropy) {
+	p.Specs = map[string]map[string]any{}
 	for _, name := range declaredNames[:[...]int{1, 0, 2, 1}[c.Int(4)]] {
-		all = append(all, compileAgent(c, declaredSpec(name, modelNames[c.Int(2)], 3+c.Int(6))))
+		spec := declaredSpec(name, modelNames[c.Int(2)], 3+c.Int(6))
+		drawModelSettings(c, spec)
+		if c.Int(4) == 3 {
+			spec["agents"] = p.agentNames(1 + c.Int(len(p.Agents)))
+		}
+		p.Agents, p.Specs[name] = append(p.Agents, compileAgent(c, spec)), spec
 	}
 	for _, name := range externalNames[:[...]int{1, 0, 2, 1}[c.Int(4)]] {
-		all = append(all, compileAgent(c, externalSpec(name, [...]string{agents.RetryNever, agents.RetrySafe}[c.Int(2)])))
+		spec := externalSpec(name, [...]string{agents.RetryNever, agents.RetrySafe}[c.Int(2)])
+		drawRetrySettings(c, spec)
+		p.Agents, p.Specs[name] = append(p.Agents, compileAgent(c, spec)), spec
 	}
-	return all
+}
+
+// agentNames returns the names of the first agents.
+func (p *Plan) agentNames(n int) (names []string) {
+	for i := range p.Agents[:n] {
+		names = append(names, p.Agents[i].Name)
+	}
+	return names
 }
 
 func declaredSpec(name, model string, steps int) map[string]any {
@@ -129,6 +143,9 @@ func (d generator) line(levels int, self string) string {
 	if levels > 0 && w.entropy.Int(10) >= 4 {
 		call := d.call(levels, self)
 		return []string{askLine(call.name, call.script), "please ask the " + call.name + " agent: " + call.script, "ask " + call.name + ": " + call.script}[max(0, w.entropy.Int(8)-5)]
+	}
+	if w.plan.Crowd && w.entropy.Int(6) == 5 {
+		return crowdLines[w.entropy.Int(len(crowdLines))]
 	}
 	switch w.entropy.Int(4) {
 	case 0:

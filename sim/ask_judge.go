@@ -32,6 +32,7 @@ func (s *judgedStep) explainAsk(e *history.Event) {
 			s.sameRefusal(r, e)
 			return
 		}
+		s.checkCallee(e)
 		if e.Given > s.w.plan.Limits.AgentCallTimeoutMax {
 			c := s.want(e, e.Parent, runs.TimeoutClamped, here)
 			s.same(c, "requested time", c.Payload.Asked, e.Given.Milliseconds())

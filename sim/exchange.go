@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"time"
@@ -28,6 +29,7 @@ type exchange struct {
 	attempt       uint32
 	call          *actor.Call      // call that needs the exchange
 	prompt        *upstream.Prompt // nil: an external agent is asked
+	body          []byte           // the prompt as the agent encoded it
 	deadline      actor.Time
 	nonIdempotent bool // a repeated request could do harm
 	machine       *upstream.Exchange
@@ -106,7 +108,8 @@ func (n *node) callModel(h *gatedEffect, op runtime.Model) {
 	n.w.addToCorpus(promptCodec, op.Body)
 	prompt.OfferTools(op.Tools)
 	prompt.Model = op.Name
-	x.prompt = &prompt
+	x.prompt, x.body = &prompt, op.Body
+	n.checkAnswerTime(x, op.Left, "model_timeout_ms", n.w.plan.Limits.ModelTimeoutDefault)
 	order, refusal := modelConfig(op.Name).Exchange(prompt, x.deadline, n.w.plan.Patience)
 	x.respond = n.w.serveModel
 	x.begin("model "+op.Name, n.backoff("model "+op.Name), order, refusal)
@@ -122,8 +125,15 @@ func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 		return
 	}
 	w.addToCorpus(targetCodec, op.Target)
+	n.checkAnswerTime(x, op.Left, "invoke_timeout_ms", max(w.plan.Limits.InvokeTimeoutDefault, registeredInvokeTimeMax))
 	in := upstream.InvocationOf(op.Name, &op.Call, w.mintToken(op.Call.ID, op.Call.To))
-	order, refusal := upstream.Agent{URL: target.URL, Auth: authSecret(target.AuthEnv)}.Exchange(in, op.Idempotent, x.deadline, w.plan.Patience)
+	if err := secretBindings.Permit(target); err != nil {
+		w.fail(NobodyAstray, fmt.Sprintf("%s may not invoke %s: %v", n.id, op.Name, err))
+	}
+	limits := w.plan.Patience
+	limits.Retry = target.Retry.Or(limits.Retry)
+	w.checkRetryPolicy(op.Name, limits.Retry)
+	order, refusal := upstream.Agent{URL: target.URL, Auth: authSecret(target.AuthEnv)}.Exchange(in, op.Idempotent, x.deadline, limits)
 	x.respond, x.nonIdempotent = w.serveExternalAgent, !op.Idempotent
 	x.begin("agent "+op.Name, &upstream.InvocationPacer{Pacer: n.backoff("agent " + op.Name), Health: func(actor.Time) upstream.Admission { return n.agentHealth(op.Name).admit(n, op.Name) }}, order, refusal)
 }
@@ -180,6 +190,11 @@ func (x *exchange) advance() {
 func (x *exchange) step(a connInput) {
 	w := x.n.w
 	x.judge.input(a.conn, a.in)
+	if in, ok := a.in.(upstream.Bytes); ok { // the buffer of a connection is used again
+		in.Bytes = bytes.Clone(in.Bytes)
+		a.in = in
+		defer clear(in.Bytes)
+	}
 	ops := x.machine.Step(w.now, a.in, x.pacer, w.random())
 	defer x.judge.stepped()
 	for _, op := range ops {
@@ -500,6 +515,9 @@ const (
 	authEnv  = upstream.AuthEnvPrefix + "XIA"
 	modelKey = upstream.Secret("secret key of the second model")
 )
+
+// secretBindings are the addresses to which the operator has bound secrets.
+var secretBindings = upstream.Bindings{authEnv: externalNames[1] + hostSuffix}
 
 // authSecret returns the value of an environment variable of a node.
 func authSecret(env string) upstream.Secret {

@@ -405,7 +405,7 @@ func (j *exchangeJudge) checkFailure(a *judgedAttempt, r *actor.Refusal) {
 	until, class := j.failed(a), a.class()
 	after := a.after()
 	latest := j.now().Add(after + j.window())
-	if mayRepeat := class == upstream.Throttled || class == upstream.Unreached || class == upstream.Broken && j.config.Safe; mayRepeat && j.reached < j.config.Retry.Tries &&
+	if mayRepeat := class == upstream.Throttled || class == upstream.Unreached || class == upstream.Broken && j.config.Safe; mayRepeat && j.config.Retry.Tries > 1 && j.reached < j.config.Retry.Tries &&
 		latest < j.deadline && j.now().Add(after) < until && j.now() < until && j.x.pacing.credit >= 100 {
 		j.fail(UpstreamSpared, "attempt %d is not repeated, although it may be within %v: %v", len(j.attempts), min(until, j.deadline).Sub(j.now()), r)
 	}

@@ -23,7 +23,9 @@ type Plan struct {
 	Cells            []int // number of cells of each node
 	Groups           int   // number of shard groups; a group moves as a whole
 	Agents           []actor.Definition
-	Targets          int // number of leading agents that receive generated messages
+	Specs            map[string]map[string]any // specs of the declared and external agents, by name
+	Crowd            bool                      // there are more agents than one list names
+	Targets          int                       // number of leading agents that receive generated messages
 	Limits           dispatcher.Limits
 	Calls            int            // clients arrive until this many calls had a turn; 0: for all of Span
 	Span             actor.Duration // maximum duration of the workload
@@ -124,9 +126,11 @@ func drawPlan(c Entropy, o Options) Plan {
 	}
 	p.Groups = 8
 	c.SetStream(planAgents)
-	p.Agents = append(drawAgents(c), drawUpstreamAgents(c)...)
+	p.Agents = drawAgents(c)
+	p.drawUpstreamAgents(c)
 	if p.Targets = len(p.Agents); !o.Plain && o.Team == nil {
 		p.Agents = append(p.Agents, swapRegisterAgent(o.lossyRegister))
+		p.drawCrowd(c)
 	}
 	c.SetStream(planLimits)
 	p.Limits = drawLimits(c, &p.Odds)

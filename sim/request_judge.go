@@ -86,6 +86,7 @@ func (s *upstreamConn) checkModelRequest(r upstream.Request, received *upstream.
 		s.checkWire("the message", p.Messages[last].Text, strings.ToValidUTF8(actor.TextOf(s.exchange.call.Parts), "\uFFFD"))
 	}
 	s.checkConversation(received)
+	s.checkPromptBytes(r.Body)
 }
 
 // checkMessage compares one message of a prompt. Arguments that are no JSON object are

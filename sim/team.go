@@ -67,7 +67,7 @@ func (p *Plan) applyTeam(t *Team) {
 	p.Patience = upstream.AttemptLimits{}
 	p.ArrivalInterval, p.Span, p.Keys = 10*p.ArrivalInterval, 10*p.Span, 2*p.Keys // arrivals at a human pace, not as load
 	p.Agents = append([]actor.Definition(nil), t.Agents...)
-	p.Targets = len(p.Agents)
+	p.Targets, p.Specs = len(p.Agents), nil
 	for _, f := range teamUnfitFaults {
 		p.Odds[f] = 0
 	}

@@ -126,6 +126,7 @@ func answerText(a actor.Answer) string {
 // performTool executes a tool call of a turn, with at most one fault.
 func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 	w := n.w
+	n.checkToolTime(&op)
 	if op.Name == postTool && w.team == nil {
 		w.checkPostInput(op.Input)
 	}
