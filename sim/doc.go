@@ -29,5 +29,6 @@
 //	exchange.go    calls to models and external agents  client.go        clients and their requests
 //	audit.go       checks at the end of a run           shrink.go        shorter runs that fail alike
 //	*_judge.go     checks of each step, one noun a file
+//	*_form(s).go   generated input, valid and invalid
 //	page.go        a run as an HTML diagram             inevitability.go the choice that decided a failure
 package sim
