@@ -78,9 +78,7 @@ func (w *Simulation) inject(f Fault) {
 	case NetworkJitter, NetworkSlowLink:
 		w.degradeLink(f, n)
 	case NetworkReset:
-		if peer := w.randomPeer(n); peer != nil {
-			w.resetConnection(n, peer, NetworkReset)
-		}
+		w.net.resetNext = true
 	case NetworkPartial:
 		if peer := w.randomPeer(n); peer != nil {
 			w.cutLink(NetworkPartial, n, peer, untilIn(300*time.Millisecond, 6*time.Second))

@@ -20,6 +20,7 @@ type network struct {
 	links         [][]link     // by sender and receiver
 	flights       []flight     // messages sent and not yet delivered, in no particular order
 	delayed       int          // number of messages in flight that a fault delays
+	resetNext     bool         // NetworkReset breaks the connection of the next message
 }
 
 // linkCut is a period in which a link delivers nothing, with the fault that caused it.
@@ -81,6 +82,7 @@ const storeRetryInterval = 50 * time.Millisecond
 // heal removes all link faults.
 func (n *network) heal() {
 	clear(n.storeCutUntil)
+	n.resetNext = false
 	for i := range n.blocked {
 		clear(n.blocked[i])
 		for j := range n.links[i] {
@@ -137,6 +139,14 @@ func (w *Simulation) transmit(from *node, op runtime.Send, bytes []byte) {
 		m.oversized, m.delayed = true, true
 	}
 	w.scheduleDelivery(m, delay)
+	if w.net.resetNext {
+		w.net.resetNext = false
+		w.after(w.between(0, delay), func() {
+			if !w.recovering {
+				w.resetConnection(from, to, NetworkReset)
+			}
+		})
+	}
 }
 
 // flight is one delivery of a message.
