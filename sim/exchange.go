@@ -395,12 +395,17 @@ func onceMark(idempotent bool) string {
 	return specs.Once
 }
 
+// newAgentHealth returns the health of an agent that was healthy at the given time.
+func newAgentHealth(at actor.Time) *agentHealth {
+	fresh := upstream.NewHealth(at)
+	return &agentHealth{known: fresh, plain: fresh}
+}
+
 // agentHealth returns the health of an external agent as the node knows it.
 func (n *node) agentHealth(agent string) *agentHealth {
 	h := n.upstreams.health[agent]
 	if h == nil {
-		fresh := upstream.NewHealth(n.w.now)
-		h = &agentHealth{known: fresh, plain: fresh}
+		h = newAgentHealth(n.w.now)
 		n.upstreams.health[agent] = h
 	}
 	return h
@@ -425,12 +430,18 @@ func (n *node) recordInvocation(agent string, attempts []upstream.Attempt) {
 	}
 }
 
-// pollAgents polls the external agents for as long as the process lives.
+// pollAgents polls the external agents for as long as the process lives. The first process
+// of a node has polled them before, because faults often end before a new process polls.
 func (n *node) pollAgents() {
 	for i := range n.w.plan.Agents {
-		if def := &n.w.plan.Agents[i]; def.Kind == actor.External {
-			n.pollAgent(def.Name)
+		def := &n.w.plan.Agents[i]
+		if def.Kind != actor.External {
+			continue
 		}
+		if n.process == 1 {
+			n.upstreams.health[def.Name] = newAgentHealth(n.w.now.Add(-n.w.between(0, upstream.HeartbeatEvery)))
+		}
+		n.pollAgent(def.Name)
 	}
 }
 

@@ -19,7 +19,7 @@ func TestEachFaultAlone(t *testing.T) {
 	for _, f := range Faults() {
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()
-			c := CountDoses(f, 40, true)
+			c := CountDoses(f, 20, true)
 			if p := c.Problem(); p != "" {
 				t.Errorf("%s; counts %v in seeds %v", p, c.Counts, c.Seeds)
 			}
