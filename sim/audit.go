@@ -82,6 +82,7 @@ func (w *Simulation) audit() {
 			w.fail(StreamsFold, fmt.Sprintf("run %s of client %d: %v", c.call, c.no, err))
 		}
 	}
+	w.auditTimes()
 }
 
 // streamEventsMax exceeds the number of events of any run.
