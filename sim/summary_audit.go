@@ -84,7 +84,13 @@ func (w *Simulation) checkSummary(s *runs.Summary, record *runs.Record) error {
 	if got, want := string(s.AppendJSON(nil)), string(want.AppendJSON(nil)); got != want {
 		return fmt.Errorf("got summary %s, want %s", got, want)
 	}
-	return nil
+	if err := checkListedText(s, record.Text, record.Truncated); err != nil {
+		return err
+	}
+	if err := checkShownRecord(record); err != nil {
+		return err
+	}
+	return checkShownSummary(s)
 }
 
 // foldRun returns the record of a run by its stored events.
