@@ -11,12 +11,12 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// anchorFile returns the anchor file of a node, with marks written to its two slots in
+// anchorFile returns the anchor file of a node, with anchors written to its two slots in
 // turn, starting at slot.
-func anchorFile(node actor.NodeID, slot int, marks ...store.Mark) []byte {
+func anchorFile(node actor.NodeID, slot int, anchors ...store.Anchor) []byte {
 	file := make([]byte, store.AnchorFileBytes)
-	for i, m := range marks {
-		copy(file[(slot+i)%2*store.AnchorSlotStride:], store.EncodeAnchor(node, m))
+	for i, a := range anchors {
+		copy(file[(slot+i)%2*store.AnchorSlotStride:], store.EncodeAnchor(node, a))
 	}
 	return file
 }
@@ -31,7 +31,7 @@ func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 		return d.mark, 0
 	}
 	slot := int(d.mark.Batch % 2)
-	file := anchorFile(n.id, slot, d.mark, d.previous)
+	file := anchorFile(n.id, slot, store.Anchor{End: d.mark}, store.Anchor{End: d.previous})
 	plain := bytes.Clone(file)
 	last := file[slot*store.AnchorSlotStride:][:store.AnchorSlotBytes]
 	want := d.previous
@@ -48,12 +48,13 @@ func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	case 2:
 		file, want, what = file[:w.entropy.Int(store.AnchorSlotBytes)], store.Mark{}, "truncated file"
 	case 3:
-		file, want, what = anchorFile("n0", slot, d.mark, d.previous), store.Mark{}, "written by another node"
+		file, want, what = anchorFile("n0", slot, store.Anchor{End: d.mark}, store.Anchor{End: d.previous}), store.Mark{}, "written by another node"
 	}
 	if !w.acts(DiskTornAnchor) {
 		want = d.mark
 	}
-	m, _, err := store.DecodeAnchor(w.faultyBytes(DiskTornAnchor, plain, file), n.id)
+	anchor, _, err := store.DecodeAnchor(w.faultyBytes(DiskTornAnchor, plain, file), n.id)
+	m = anchor.End
 	switch {
 	case w.doses[DiskTornAnchor] == HalfDose: // one damaged byte may lie in the unused part of the file
 	case err == nil && m != want || err != nil && want != (store.Mark{}):

@@ -342,6 +342,12 @@ func recordName(r store.Record) string {
 		return "Parked"
 	case store.Rebased:
 		return "Rebased"
+	case store.Cut:
+		return "Cut"
+	case store.Forgotten:
+		return "Forgotten"
+	case store.Kept:
+		return "Kept"
 	case store.Ended:
 		return "Ended"
 	case store.Buried:

@@ -80,8 +80,8 @@ var codecs = [codecCount]struct {
 		return reencode(err, s.Encode)
 	}},
 	anchorCodec: {"anchor", false, func(b []byte) ([]byte, error) {
-		m, slot, err := store.DecodeAnchor(b, "n1")
-		return reencode(err, func() []byte { return anchorFile("n1", slot, m) })
+		a, slot, err := store.DecodeAnchor(b, "n1")
+		return reencode(err, func() []byte { return anchorFile("n1", slot, a) })
 	}},
 }
 
@@ -172,8 +172,8 @@ func (w *Simulation) collectCorpus() {
 	mark := w.nodes[0].log.mark
 	before := mark
 	before.Batch = max(before.Batch, 1) - 1
-	w.addToCorpus(anchorCodec, anchorFile("n1", 1, mark))
-	w.addToCorpus(anchorCodec, anchorFile("n1", 0, mark, before))
+	w.addToCorpus(anchorCodec, anchorFile("n1", 1, store.Anchor{End: mark}))
+	w.addToCorpus(anchorCodec, anchorFile("n1", 0, store.Anchor{End: mark, Origin: before}, store.Anchor{End: before}))
 }
 
 // mutateBytes returns a copy of b with one part changed.

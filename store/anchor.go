@@ -10,8 +10,13 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// An anchor stores, outside the log, the Mark up to which the log was synced. Its
+// Anchor is stored outside the log. It names both ends of the log that was synced. Its
 // file has two slots that are written alternately: a torn write damages only one.
+type Anchor struct {
+	End    Mark // the log was synced up to this batch
+	Origin Mark // the chain begins behind this batch
+}
+
 const (
 	AnchorSlotBytes  = 256
 	AnchorSlotStride = 4096 // distance between the starts of the slots
@@ -23,13 +28,12 @@ const (
 const anchorSumOffset = AnchorSlotBytes - len(actor.Hash{})
 
 // EncodeAnchor returns the AnchorSlotBytes of one slot.
-func EncodeAnchor(node actor.NodeID, m Mark) []byte {
-	var e actor.Encoder
+func EncodeAnchor(node actor.NodeID, a Anchor) []byte {
+	var e encoder
 	e.Uint(frameVersion)
 	e.String(string(node))
-	e.Uint(m.Batch)
-	e.Uint(uint64(m.Pos))
-	e.Hash(m.Hash)
+	e.mark(a.End)
+	e.mark(a.Origin)
 	e.Raw(make([]byte, anchorSumOffset-len(e.Buf)))
 	e.Hash(actor.HashOf(e.Buf))
 	return e.Buf
@@ -53,9 +57,9 @@ func AnchorNode(file []byte) (actor.NodeID, bool) {
 	return "", false
 }
 
-// DecodeAnchor returns the latest mark in the intact slots of an anchor file, and the
-// slot that holds this mark. The next mark MUST be written to the other slot.
-func DecodeAnchor(file []byte, node actor.NodeID) (m Mark, slot int, err error) {
+// DecodeAnchor returns the latest anchor in the intact slots of an anchor file, and the
+// slot that holds it. The next anchor MUST be written to the other slot.
+func DecodeAnchor(file []byte, node actor.NodeID) (a Anchor, slot int, err error) {
 	slot = -1
 	var errs []error
 	for i := range 2 {
@@ -66,29 +70,29 @@ func DecodeAnchor(file []byte, node actor.NodeID) (m Mark, slot int, err error) 
 		found, err := decodeSlot(file[i*AnchorSlotStride:][:AnchorSlotBytes], node)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("slot %d: %w", i, err))
-		} else if slot < 0 || found.Batch > m.Batch {
-			m, slot = found, i
+		} else if slot < 0 || found.End.Batch > a.End.Batch {
+			a, slot = found, i
 		}
 	}
 	if slot < 0 {
-		return Mark{}, 0, fmt.Errorf("anchor: %w", errors.Join(errs...))
+		return Anchor{}, 0, fmt.Errorf("anchor: %w", errors.Join(errs...))
 	}
-	return m, slot, nil
+	return a, slot, nil
 }
 
-func decodeSlot(b []byte, node actor.NodeID) (Mark, error) {
+func decodeSlot(b []byte, node actor.NodeID) (Anchor, error) {
 	sum := actor.HashOf(b[:anchorSumOffset])
 	if !bytes.Equal(b[anchorSumOffset:], sum[:]) {
-		return Mark{}, errors.New("is damaged: checksum mismatch")
+		return Anchor{}, errors.New("is damaged: checksum mismatch")
 	}
 	d := newDecoder(b)
 	if err := d.readVersion("anchor", frameVersion); err != nil {
-		return Mark{}, err
+		return Anchor{}, err
 	}
 	of := actor.NodeID(d.String(actor.NameBytesMax))
-	m := Mark{d.Uint(), Pos(d.Uint()), d.Hash()}
+	a := Anchor{d.mark(), d.mark()}
 	if d.Err() == nil && of != node {
 		d.Fail("belongs to node %s, not %s", of, node)
 	}
-	return m, d.Err()
+	return a, d.Err()
 }

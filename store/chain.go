@@ -96,7 +96,9 @@ func (c *chain) seal(b *Batch) {
 func shardsOf(entries []Entry) []ShardEpoch {
 	var all []ShardEpoch
 	for _, e := range entries {
-		all = append(all, ShardEpoch{e.Shard, e.Epoch})
+		if _, ok := e.Record.(Cut); !ok { // belongs to the node
+			all = append(all, ShardEpoch{e.Shard, e.Epoch})
+		}
 	}
 	slices.SortFunc(all, func(a, b ShardEpoch) int {
 		return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.Epoch, b.Epoch))
@@ -121,7 +123,7 @@ const (
 //   - a batch that does not continue the previous one
 //   - a payload that differs from the one written
 func Verify(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
-	origin, err := Origin(kv)
+	origin, err := Origin(kv, node)
 	if err != nil {
 		return Mark{}, err
 	}
@@ -158,7 +160,7 @@ func firstRecent(kv KV, node actor.NodeID, origin, anchor Mark) (first uint64, e
 
 // VerifyAll is like Verify, but checks the chain from its start.
 func VerifyAll(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
-	origin, err := Origin(kv)
+	origin, err := Origin(kv, node)
 	if err != nil {
 		return Mark{}, err
 	}
@@ -167,7 +169,7 @@ func VerifyAll(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
 
 func verify(kv KV, node actor.NodeID, origin, anchor Mark, first uint64) (end Mark, err error) {
 	if origin.Batch == anchor.Batch && origin != anchor {
-		return Mark{}, fmt.Errorf("key %s: batch %d of %s does not match the anchor", OriginKey, origin.Batch, node)
+		return Mark{}, fmt.Errorf("key %s: batch %d of %s does not match the anchor", OriginKey(node), origin.Batch, node)
 	}
 	next, partial := first, first > origin.Batch+1
 	if !partial {
@@ -320,7 +322,7 @@ func (r *batchRecord) verifyPayloads(kv KV, node actor.NodeID, b *storedBatch, r
 		default:
 			key, what = partKey(node, b.no, b.places[i].Part), fmt.Sprintf("group %d of", b.places[i].Group)
 			if actor.HashOf(b.groups[i]) != p.Digest {
-				err = errors.New("differs from the value that was written")
+				err = verifyBlanked(kv, b.groups[i])
 			}
 		}
 		if err != nil && !report(key, fmt.Errorf("%s %s: %w", what, key, err)) {
@@ -349,7 +351,7 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 	case err != nil:
 		return err
 	case !ok:
-		return errors.New("is missing")
+		return verifyDeleted(kv, p.Key)
 	case actor.HashOf(value) == p.Digest:
 		return nil
 	}

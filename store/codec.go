@@ -22,7 +22,7 @@ import (
 //  4. calls may name a claimed run
 //  5. usage of replies and answers, start of runs
 //  6. summaries of runs in entries
-//  7. extensions of calls, replies, holds and entries; reasons of holds; derived run events
+//  7. extensions of calls, replies, holds and entries; reasons of holds; derived run events; Cut, Forgotten, Kept
 const CodecVersion = 7
 
 // frameVersion is the first byte of batch records and anchors. It has never changed.
@@ -52,6 +52,9 @@ const (
 	tagAdded
 	tagStreamed
 	tagRebased
+	tagCut
+	tagForgotten
+	tagKept
 )
 
 // encoder extends actor.Encoder with the types of this package.
@@ -287,7 +290,7 @@ func (r *decoder) skipExtensions() {
 
 func (w *encoder) record(record Record) {
 	switch r := record.(type) {
-	case Added, Streamed, Rebased:
+	case Added, Streamed, Rebased, Cut, Forgotten, Kept:
 		w.beyondVersion1 = true
 	case Snapshot:
 		if w.version1 {
@@ -341,6 +344,16 @@ func (w *encoder) record(record Record) {
 		w.CallID(r.Run)
 		w.time(r.At)
 		w.String(r.Detail)
+	case Cut:
+		w.Uint(tagCut)
+		w.mark(r.Upto)
+		w.time(r.At)
+	case Forgotten:
+		w.Uint(tagForgotten)
+		w.time(r.At)
+	case Kept:
+		w.Uint(tagKept)
+		w.ended(r.Outcome)
 	case Rebased:
 		w.Uint(tagRebased)
 		w.time(r.At)
@@ -393,6 +406,12 @@ func (r decoder) record() Record {
 		return Resumed{run, step, index, at, r.Uint()}
 	case tagParked:
 		return Parked{Run: r.CallID(), At: r.time(), Detail: r.String(actor.TextBytesMax)}
+	case tagCut:
+		return Cut{Upto: r.mark(), At: r.time()}
+	case tagForgotten:
+		return Forgotten{At: r.time()}
+	case tagKept:
+		return Kept{Outcome: r.ended()}
 	case tagRebased:
 		return Rebased{At: r.time()}
 	case tagEnded:
@@ -655,6 +674,14 @@ func (w *encoder) clock(c actor.Clock) {
 func (r decoder) clock() actor.Clock {
 	return actor.Clock{Left: actor.Duration(r.Int()), Since: r.time(), HeldUntil: r.time()}
 }
+
+func (w *encoder) mark(m Mark) {
+	w.Uint(m.Batch)
+	w.Uint(uint64(m.Pos))
+	w.Hash(m.Hash)
+}
+
+func (r decoder) mark() Mark { return Mark{r.Uint(), Pos(r.Uint()), r.Hash()} }
 
 func (w *encoder) time(t actor.Time) { w.Int(int64(t)) }
 

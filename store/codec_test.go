@@ -182,11 +182,6 @@ func drawJournal(t *rapid.T) Journal {
 	return j
 }
 
-// drawRecord draws a record of a random tag.
-func drawRecord(t *rapid.T, of actor.ID) Record {
-	return drawRecordOf(t, of, rapid.IntRange(tagAccepted, tagRebased).Draw(t, "tag"))
-}
-
 func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 	run, at := drawRun(t), drawTime(t)
 	switch tag {
@@ -198,6 +193,12 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 		return Added{run, at, drawAsks(t)[0]}
 	case tagRebased:
 		return Rebased{at}
+	case tagCut:
+		return Cut{Mark{7, 8, actor.HashOf(run[:])}, at}
+	case tagForgotten:
+		return Forgotten{at}
+	case tagKept:
+		return Kept{drawEnded(t)}
 	case tagStreamed:
 		return Streamed{run, 3, 1, at, true, 5}
 	case tagAnswered:
@@ -264,7 +265,7 @@ func drawShown(t *rapid.T) (s Shown) {
 func drawEntry(t *rapid.T) Entry {
 	id := drawID(t)
 	e := Entry{Actor: id, Shard: rapid.Uint16().Draw(t, "shard"), Epoch: actor.Epoch(rapid.Uint64().Draw(t, "epoch")),
-		N: rapid.Uint64Range(1, 1<<40).Draw(t, "n"), Record: drawRecord(t, id), WasDue: drawTime(t), Due: drawTime(t), Extensions: drawExtensions(t)}
+		N: rapid.Uint64Range(1, 1<<40).Draw(t, "n"), Record: drawRecordOf(t, id, rapid.IntRange(tagAccepted, tagKept).Draw(t, "tag")), WasDue: drawTime(t), Due: drawTime(t), Extensions: drawExtensions(t)}
 	e.First = rapid.Bool().Draw(t, "first")
 	e.Shown = drawShown(t)
 	for i := range rapid.IntRange(0, 2).Draw(t, "events") {
@@ -313,7 +314,7 @@ func TestCodecCoversEveryField(t *testing.T) {
 		e, _ := DecodeEntry(EncodeEntry(drawEntry(t)))
 		j, _ := DecodeJournal(EncodeJournal(ptr(drawJournal(t))))
 		nonZero(reflect.ValueOf(e), seen)
-		for tag := tagAccepted; tag <= tagRebased; tag++ {
+		for tag := tagAccepted; tag <= tagKept; tag++ {
 			e := Entry{Actor: actor.NewID("a", ""), N: 1}
 			e.Record = drawRecordOf(t, e.Actor, tag)
 			e, _ = DecodeEntry(EncodeEntry(e))
@@ -322,7 +323,7 @@ func TestCodecCoversEveryField(t *testing.T) {
 		nonZero(reflect.ValueOf(j), seen)
 	})
 	for _, v := range []any{Entry{}, Shown{}, ShownAsk{}, RunEvent{}, Accepted{}, Asking{}, Answered{}, Retried{}, Held{}, Resumed{}, Parked{}, Ended{},
-		Buried{}, Added{}, Streamed{}, Rebased{}, actor.StateItem{}, Snapshot{}, Journal{}, EvictedOutcome{}, Run{}, Step{}, Asked{}, actor.Hold{}, actor.Clock{}, actor.Answer{}, actor.Usage{}} {
+		Buried{}, Added{}, Streamed{}, Rebased{}, Cut{}, Forgotten{}, Kept{}, Mark{}, actor.StateItem{}, Snapshot{}, Journal{}, EvictedOutcome{}, Run{}, Step{}, Asked{}, actor.Hold{}, actor.Clock{}, actor.Answer{}, actor.Usage{}} {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
 			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] && name != "store.Entry.Summary" { // unexported fields are derived, and summaries are in the index only

@@ -66,7 +66,7 @@ func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) erro
 	x := examiner{node: node, anchor: anchor, event: event, progress: progress, index: NewIndex(IndexConfig{}),
 		due: map[string]bool{}, references: map[uint64]struct{}{}}
 	x.kv = readableKV{kv, &unreadableKeys{report: x.reportUnreadable, scanned: map[string]bool{}}}
-	for _, check := range []func() error{x.checkLogs, x.checkActors, x.checkRuns, x.checkEvents, x.checkDue, x.checkBlobs, x.checkUnknownKeys} {
+	for _, check := range []func() error{x.checkLogs, x.checkActors, x.checkRuns, x.checkEvents, x.checkDue, x.checkBlobs, x.checkTombstones, x.checkUnknownKeys} {
 		if err := check(); err != nil {
 			return x.Examination, err
 		}
@@ -97,6 +97,9 @@ type examiner struct {
 	accepted   uint64              // runs accepted by the entries
 	told       uint64              // run events in the entries
 	losses     uint64              // findings of lost data
+	cut        bool                // the log of a node does not begin at its first batch
+	cutAt      actor.Time          // time of the last Cut in the logs
+	deleted    map[tenantSession]bool
 }
 
 func (x *examiner) rows() Rows { return Rows{KV: x.kv, Index: x.index} }
@@ -140,6 +143,14 @@ func (x *examiner) checkLogs() error {
 	if err != nil {
 		return err
 	}
+	x.deleted = map[tenantSession]bool{}
+	err = x.rows().eachTombstone(func(t tombstone) bool {
+		x.deleted[t.tenantSession] = t.stage >= stageDeleted
+		return true
+	})
+	if err != nil {
+		x.report([]byte("t/"), "", "%v", err)
+	}
 	if !slices.Contains(nodes, x.node) {
 		nodes = append(nodes, x.node)
 	}
@@ -168,10 +179,11 @@ func (x *examiner) checkLog(node actor.NodeID) error {
 			x.report(watermarkKey(node), "", "is missing, but the rows of the index cover batch %d", mark)
 		}
 	}
-	end, err := Origin(x.kv)
-	if err != nil && node == x.node {
-		x.report([]byte(OriginKey), "", "%v", err)
+	end, err := Origin(x.kv, node)
+	if err != nil {
+		x.report(OriginKey(node), "", "%v", err)
 	}
+	x.cut = x.cut || end.Batch > 0
 	next, intact := end.Batch+1, true
 	err = scanLog(countedKV{x.kv, x}, node, 1, func(b *storedBatch) bool {
 		key := partKey(node, b.no, 0)
@@ -246,11 +258,16 @@ func (x *examiner) countGroups(node actor.NodeID, b *storedBatch) {
 		content, err := openGroup(group)
 		if err == nil {
 			err = unpackEntries(content, noBlob, func(e Entry) error {
-				x.logged++
+				if c, ok := e.Record.(Cut); ok {
+					x.cutAt = max(x.cutAt, c.At)
+				}
+				if of, ok := sessionOf(e.Actor); isNumbered(e.Record) && !(ok && x.deleted[of]) {
+					x.logged++
+				}
 				return nil
 			})
 		}
-		if err != nil {
+		if err != nil && !errors.As(err, new(Gone)) {
 			key := partKey(node, b.no, b.places[i].Part)
 			x.report(key, lossOf(key), "batch %d: group %d: %v", b.no, b.places[i].Group, err)
 		}
@@ -266,6 +283,8 @@ func lossOf(key []byte) string {
 		return fmt.Sprintf("the state of %s from there on", s.actor)
 	case ok && s.kind == kindBlob:
 		return "content of an entry, and the events that show it"
+	case ok && s.kind == kindKept:
+		return fmt.Sprintf("the outcome in entry %d of %s", s.n, s.actor)
 	}
 	parts := strings.Split(string(key), "/")
 	switch {
@@ -297,7 +316,10 @@ func (x *examiner) checkActors() error {
 			case s.kind == kindIndex && s.actor != last:
 				last = s.actor
 				x.checkActor(last)
-			case s.kind == kindSnapshot && !inRows(s.actor) && x.index.actors[s.actor] == nil:
+			case s.kind != kindSnapshot || inRows(s.actor) || x.index.actors[s.actor] != nil:
+			case x.cut:
+				x.checkActor(s.actor)
+			default:
 				x.report(key, "", "is a snapshot of an actor that has no entry")
 			}
 		})
@@ -352,7 +374,7 @@ func (x *examiner) checkRuns() error {
 			x.Runs++
 		}
 	}
-	if err == nil && x.Runs != x.accepted && x.Wrong == wrong {
+	if err == nil && (x.Runs < x.accepted || x.Runs > x.accepted && !x.cut) && x.Wrong == wrong {
 		x.report([]byte("t/"), "", "the store has owners of %d runs, its entries accepted %d", x.Runs, x.accepted)
 	}
 	return err
@@ -461,6 +483,32 @@ func (x *examiner) checkBlobs() error {
 	return nil
 }
 
+// checkTombstones checks that the log holds the entry of each deleted session, and that no
+// row of the session is left.
+func (x *examiner) checkTombstones() error {
+	return x.eachTenant('f', x.scan, func(key, value []byte) {
+		parts := strings.Split(string(key), "/")
+		t, err := decodeTombstone(tenantSession{parts[1], parts[len(parts)-1]}, value)
+		if err == nil && t.stage >= stageDeleted {
+			err = verifyForgotten(x.kv, t.tenantSession)
+		}
+		if err != nil {
+			x.report(key, "", "%v", err)
+			return
+		}
+		prefix := sessionKey(t.tenant, t.session)
+		err = x.kv.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
+			if t.stage >= stageDeleted {
+				x.report(key, "", "belongs to a deleted session")
+			}
+			return false
+		})
+		if err != nil {
+			x.report(prefix, "", "%v", err)
+		}
+	})
+}
+
 // checkUnknownKeys reports keys of no known kind.
 func (x *examiner) checkUnknownKeys() error {
 	return x.kv.Scan([]byte{0}, []byte{0xff}, func(key, _ []byte) bool {
@@ -471,9 +519,9 @@ func (x *examiner) checkUnknownKeys() error {
 		}
 		_, scoped := parseScoped(key)
 		switch {
-		case string(key) == FormatKey, string(key) == OriginKey, scoped, parts[0] == "l" && len(parts) == 4, parts[0] == "w" && len(parts) == 2:
+		case string(key) == FormatKey, scoped, parts[0] == "l" && len(parts) == 4, (parts[0] == "w" || parts[0] == "o") && len(parts) == 2:
 		case parts[0] == "x" && len(parts) == 6:
-		case family == "e" && len(parts) == 5, family == "r" && len(parts) == 4:
+		case family == "e" && len(parts) == 5, (family == "r" || family == "d" || family == "f") && len(parts) == 4:
 		default:
 			x.report(key, "", "unknown kind of key")
 		}

@@ -75,7 +75,7 @@ func (x *examiner) checkActor(id actor.ID) {
 	if tail != nil {
 		read(tail.spans)
 	}
-	if a.n < a.snapshot {
+	if a.n < a.snapshot && !x.cut {
 		x.report(key, lossOf(key), "holds the state after %d entries, but the index ends at entry %d", a.snapshot, a.n)
 	}
 	x.checkOutcomes(a, max(a.n, a.snapshot)+1)
@@ -100,14 +100,15 @@ func (a *actorExaminer) start(kv KV, blob blobReader) error {
 	if err != nil || !ok {
 		return err
 	}
-	journal, n, err := readSnapshot(a.id, key, value, blob)
+	snapshot, err := snapshotEntry(a.id, key, value, blob)
 	if err != nil {
 		return err
 	}
-	if a.state, err = DecodeJournal(journal); err != nil {
+	if a.state, err = DecodeJournal(snapshot.Record.(Snapshot).Journal); err != nil {
 		return err
 	}
-	a.snapshot = n
+	n := snapshot.N
+	a.snapshot, a.shard = n, snapshot.Shard
 	a.outcomes = slices.SortedFunc(slices.Values(a.state.Evicted), func(a, b EvictedOutcome) int { return cmp.Compare(a.N, b.N) })
 	a.state.dropOutcomes()
 	if a.state.N != n {
@@ -144,6 +145,9 @@ func hashPrefix(h actor.Hash) uint64 { return binary.BigEndian.Uint64(h[:]) }
 // checkEntry checks one entry of an actor.
 func (x *examiner) checkEntry(a *actorExaminer, at location, e Entry) {
 	x.Entries++
+	if x.cut && e.N > a.n+1 && e.N <= a.snapshot+1 {
+		a.n = e.N - 1 // cut
+	}
 	if a.n++; e.N != a.n {
 		x.report(at.key(), "the state of "+a.id.String()+" from there on", "holds entry %d of %s, want entry %d", e.N, a.id, a.n)
 		a.n, a.broken = e.N, true
@@ -184,6 +188,11 @@ func (x *examiner) checkEntryEvents(a *actorExaminer, at location, e *Entry) {
 	}
 	for _, ev := range events {
 		x.told++
+		if _, ok := a.events[ev.Run]; !ok && x.cut && ev.Seq > 1 {
+			if last, err := x.rows().dropped(a.id.Tenant, ev.Run); err == nil {
+				a.events[ev.Run] = last
+			}
+		}
 		if a.events[ev.Run]++; ev.Seq != a.events[ev.Run] {
 			x.report(at.key(), "events of run "+ev.Run.String(), "holds event %d of run %s, want event %d", ev.Seq, ev.Run, a.events[ev.Run])
 			a.events[ev.Run] = ev.Seq
@@ -202,9 +211,22 @@ func (x *examiner) checkEntryEvents(a *actorExaminer, at location, e *Entry) {
 func (x *examiner) checkOutcomes(a *actorExaminer, n uint64) {
 	for len(a.outcomes) > 0 && a.outcomes[0].N < n {
 		o := &a.outcomes[0]
+		if x.cut && (o.Until < x.cutAt || x.isKept(a.id, o)) {
+			a.outcomes = a.outcomes[1:]
+			continue
+		}
 		x.report(indexKey(a.id, o.N), fmt.Sprintf("the outcome of call %s", o.Call), "entry %d of %s holds no outcome of call %s, although the snapshot refers to it", o.N, a.id, o.Call)
 		a.outcomes = a.outcomes[1:]
 	}
+}
+
+// isKept reports whether a copy of an outcome that was cut is intact.
+func (x *examiner) isKept(id actor.ID, o *EvictedOutcome) bool {
+	outcome, err := x.rows().Outcome(id, o.N)
+	if err != nil {
+		x.report(keptKey(id, o.N), lossOf(keptKey(id, o.N)), "%v", err)
+	}
+	return err == nil && outcome.Call == o.Call
 }
 
 // checkOwner compares the owner of a run with the entry that accepted it.

@@ -13,7 +13,7 @@ import (
 // accepts them: actor after actor, the entries of each in order, with the bodies of
 // their events. The snapshot of an actor follows the last entry that it includes.
 // Export holds one part of the log at a time. It stops at the first damage, or with the
-// first error of the callback.
+// first error of the callback. It refuses a log that was cut with ExportsWhole.
 func (r Rows) Export(each func(Entry) error) error {
 	return r.eachActor(func(id actor.ID) error { return r.exportActor(id, each) })
 }
@@ -82,15 +82,12 @@ func (r Rows) exportActor(id actor.ID, each func(Entry) error) error {
 			return fmt.Errorf("key %s: %w", key, err)
 		}
 	}
-	var tail []span
-	r.with(func(x *Index) {
-		if a := x.actors[id]; a != nil {
-			tail = append(tail, a.spans...)
-		}
-	})
-	spans, err := r.spans(indexPrefix(id), indexKey(id, 1), tail)
+	spans, err := r.spans(indexPrefix(id), indexKey(id, 1), r.tail(id))
 	if err != nil {
 		return err
+	}
+	if len(spans) > 0 && spans[0].first > 1 {
+		return ExportsWhole{id}
 	}
 	reader := groupReader{kv: r.KV}
 	for _, s := range spans {
@@ -99,6 +96,15 @@ func (r Rows) exportActor(id actor.ID, each func(Entry) error) error {
 		}
 	}
 	return x.end()
+}
+
+// ExportsWhole is the error for an export of a log that was cut: summaries of runs whose
+// entries are gone have no place in an export.
+type ExportsWhole struct{ Actor actor.ID }
+
+// Error implements error.
+func (e ExportsWhole) Error() string {
+	return fmt.Sprintf("the first entries of %s were cut: only a whole log can be exported", e.Actor)
 }
 
 // exported is the position of an export in the entries of one actor.

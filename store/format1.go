@@ -29,7 +29,7 @@ type Format1 struct{ KV KV }
 // payload against its digest. It returns the end of the log.
 func (f Format1) Verify(node actor.NodeID, anchor Mark) (end Mark, err error) {
 	prefix := append(append([]byte("n/"), node...), '/')
-	if end, err = Origin(f.KV); err != nil {
+	if end, err = readOrigin(f.KV, []byte("origin")); err != nil {
 		return end, err
 	}
 	var failure error

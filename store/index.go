@@ -5,6 +5,7 @@ package store
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -43,6 +44,9 @@ type Index struct {
 	runIDs  []tenantRun
 	runs    map[tenantRun]*runTail
 	changes []summaryChange // read from the log, until order
+
+	forgotten []tombstone            // deleted sessions that have no tombstone yet
+	deleted   map[tenantSession]bool // of the sessions met in the log while it is recovered
 }
 
 // nodeMark is the covered part of a node's log.
@@ -109,6 +113,7 @@ func RecoverIndex(kv KV, config IndexConfig, write func([]Row) error) (*Index, e
 			break
 		}
 	}
+	x.deleted = nil
 	return x, cmp.Or(err, x.order(kv))
 }
 
@@ -123,15 +128,15 @@ func (x *Index) recover(kv KV, node actor.NodeID, write func([]Row) error) error
 	if err != nil {
 		return err
 	}
-	if mark.batch > 0 {
+	origin, err := Origin(kv, node)
+	if err != nil {
+		return err
+	}
+	if mark.batch > origin.Batch {
 		key := partKey(node, mark.batch, 0)
 		if _, ok, err := kv.Get(key); err != nil || !ok {
 			return cmp.Or(err, fmt.Errorf("key %s: is missing, but the index covers it", key))
 		}
-	}
-	origin, err := Origin(kv)
-	if err != nil {
-		return err
 	}
 	x.marks = append(x.marks, nodeMark{node, mark.batch, mark.batch})
 	if mutant.On("tail-not-read") {
@@ -260,8 +265,14 @@ func (x *Index) addStored(kv KV, node actor.NodeID, b *storedBatch, covered bool
 	}
 	for i, group := range b.groups {
 		content, err := openGroup(group)
+		if errors.As(err, new(Gone)) {
+			continue
+		}
 		if err == nil {
-			err = unpackEntries(content, outcomeBlob(kv), func(e Entry) error {
+			err = unpackEntries(content, x.outcomeBlob(kv), func(e Entry) error {
+				if skipped, err := x.skips(kv, &e, node, b.no); skipped || err != nil {
+					return err
+				}
 				x.add(&e, location{node, b.no, b.places[i]}, covered)
 				if c, ok := summaryChangeOf(&e); ok {
 					x.changes = append(x.changes, c)
@@ -280,11 +291,14 @@ func (x *Index) addStored(kv KV, node actor.NodeID, b *storedBatch, covered bool
 }
 
 // outcomeBlob returns a reader of the blobs of outcomes, whose text is in the summary of
-// the run.
-func outcomeBlob(kv KV) blobReader {
+// the run. Those of deleted sessions are left out.
+func (x *Index) outcomeBlob(kv KV) blobReader {
 	return func(e *Entry, name actor.Hash) ([]byte, error) {
 		if _, ends := e.Record.(Ended); !ends {
 			return nil, nil
+		}
+		if deleted, err := x.isDeleted(kv, e.Actor); deleted || err != nil {
+			return nil, err
 		}
 		return loadBlob(kv, e.Actor, name)
 	}
@@ -322,6 +336,9 @@ func (x *Index) change(kv KV, c *summaryChange) error {
 func (x *Index) Add(b *Batch) (full bool) {
 	for i := range b.Entries {
 		e := &b.Entries[i]
+		if _, ok := e.Record.(Forgotten); ok {
+			x.forgotten = append(x.forgotten, newTombstone(e, b.Node, b.No))
+		}
 		x.add(e, location{b.Node, b.No, b.Places[i]}, false)
 		run := runOf(e.Record)
 		accepted, accepts := e.Record.(Accepted)
@@ -352,8 +369,8 @@ func (x *Index) mark(node actor.NodeID, batch uint64) {
 }
 
 func (x *Index) add(e *Entry, at location, covered bool) {
-	if _, ok := e.Record.(Snapshot); ok {
-		return // has a row of its own
+	if !isNumbered(e.Record) {
+		return
 	}
 	a := x.actors[e.Actor]
 	if a == nil {
@@ -452,6 +469,9 @@ func (x *Index) Rows() []Row {
 			rows = append(rows, Row{Key: eventKey(key.tenant, key.run, t.events[0].first), Value: encodeSpans(t.events)})
 		}
 	}
+	for i := range x.forgotten {
+		rows = append(rows, x.forgotten[i].row())
+	}
 	for _, m := range x.marks {
 		rows = append(rows, Row{Key: watermarkKey(m.node), Value: encodeWatermark(m)})
 	}
@@ -468,7 +488,24 @@ func (x *Index) Clear() {
 	clear(x.runs)
 	clear(x.ids)
 	clear(x.runIDs)
-	x.ids, x.runIDs = x.ids[:0], x.runIDs[:0]
+	x.ids, x.runIDs, x.forgotten = x.ids[:0], x.runIDs[:0], nil
+}
+
+// cut drops the places in batches of a node up to this one, which are about to be deleted.
+// The rows cover them all.
+func (x *Index) cut(node actor.NodeID, upto uint64) {
+	isCut := func(s span) bool { return s.at.node == node && s.at.batch <= upto }
+	x.ids = slices.DeleteFunc(x.ids, func(id actor.ID) bool {
+		a := x.actors[id]
+		if a.spans = slices.DeleteFunc(a.spans, isCut); len(a.spans) == 0 {
+			delete(x.actors, id)
+		}
+		return len(a.spans) == 0
+	})
+	for _, key := range x.runIDs {
+		t := x.runs[key]
+		t.events = slices.DeleteFunc(t.events, isCut)
+	}
 }
 
 // encodeSpans encodes spans as differences to their predecessors, because most are small.

@@ -23,6 +23,7 @@ const FormatKey = "format"
 // digits, so byte order is numeric order.
 //
 //	l/<node>/<batch>/<part>   the log: entries of a batch; part 0 begins with the batch record
+//	o/<node>                  mark at which the chain begins, if it is not the start of the log
 //	w/<node>                  watermark: the index rows cover the log up to this batch
 //	t/<tenant>/s/<session>/…  rows of a session
 //	t/<tenant>/m/<agent>/…    rows of an agent's actor under DefaultKey
@@ -30,11 +31,14 @@ const FormatKey = "format"
 //	  …a/<agent>              snapshot of an actor; its value contains its number
 //	  …i/<agent>/<n>          index: places of an actor's entries from number n on
 //	  …b/<sha256>             blob
+//	  …o/<agent>/<n>          outcome of an actor's entry n, which was cut
+//	  …r/<run>                run of the session whose first entry was cut
 //	t/<tenant>/r/<run>        owner of a run
 //	t/<tenant>/e/<run>/<seq>  index: places of the run's events from seq on
+//	t/<tenant>/d/<run>        number of the last event of the run that was cut
+//	t/<tenant>/f/<session>    tombstone of a deleted session
 //	x/<shard>/<due>/<tenant>/<agent>/<key>   expiry index: an actor with open runs; <due> is their earliest deadline
 //	format                    FormatVersion
-//	origin                    mark at which the chain begins, if it is not the start of the log
 type keyBuilder []byte
 
 // The kinds of rows in the range of a session.
@@ -42,6 +46,8 @@ const (
 	kindSnapshot = 'a'
 	kindBlob     = 'b'
 	kindIndex    = 'i'
+	kindKept     = 'o'
+	kindRun      = 'r'
 )
 
 func tenantKey(tenant string, family byte) keyBuilder {
@@ -85,6 +91,25 @@ func indexPrefix(id actor.ID) keyBuilder { return scopeKey(id).kind(kindIndex).n
 
 func indexKey(id actor.ID, n uint64) []byte { return indexPrefix(id).number(n) }
 
+func keptKey(id actor.ID, n uint64) []byte {
+	return scopeKey(id).kind(kindKept).name(id.Agent).number(n)
+}
+
+// sessionKey returns the prefix of the rows of a session.
+func sessionKey(tenant, session string) keyBuilder { return tenantKey(tenant, 's').name(session) }
+
+func sessionRunKey(tenant, session string, run actor.CallID) []byte {
+	return run.AppendTo(sessionKey(tenant, session).kind(kindRun))
+}
+
+func droppedKey(tenant string, run actor.CallID) []byte {
+	return run.AppendTo(tenantKey(tenant, 'd'))
+}
+
+func tombstoneKey(tenant, session string) []byte {
+	return append(tenantKey(tenant, 'f'), session...)
+}
+
 func blobKey(id actor.ID, blob actor.Hash) []byte {
 	return hex.AppendEncode(scopeKey(id).kind(kindBlob), blob[:])
 }
@@ -105,12 +130,13 @@ func eventKey(tenant string, run actor.CallID, seq uint64) []byte {
 // DefaultKey, or of a system actor.
 type scopedKey struct {
 	kind  byte
-	actor actor.ID // of a snapshot or an index row; of a blob only its scope
-	n     uint64   // first number of an index row
+	actor actor.ID // of a snapshot, an index row or an outcome; of a blob or a run only its scope
+	n     uint64   // first number of an index row; number of an outcome
 	blob  string   // hash of a blob
+	run   string   // ID of a run
 }
 
-// parseScoped parses keys made by snapshotKey, indexKey and blobKey.
+// parseScoped parses keys made by snapshotKey, indexKey, blobKey, keptKey and sessionRunKey.
 func parseScoped(key []byte) (s scopedKey, ok bool) {
 	parts := strings.Split(string(key), "/")
 	if len(parts) < 6 || parts[0] != "t" {
@@ -138,19 +164,26 @@ func parseScoped(key []byte) (s scopedKey, ok bool) {
 	case s.kind == kindSnapshot && len(rest) == 2:
 		s.actor.Agent = rest[1]
 		return s, string(snapshotKey(s.actor)) == string(key)
-	case s.kind == kindIndex && len(rest) == 3:
+	case s.kind == kindRun && len(rest) == 2 && parts[2] == "s":
+		s.run = rest[1]
+		return s, true
+	case (s.kind == kindIndex || s.kind == kindKept) && len(rest) == 3:
 		s.actor.Agent = rest[1]
 		n, err := lastNumber(key, len(key)-len(rest[2]))
 		s.n = n
-		return s, err == nil && string(indexKey(s.actor, n)) == string(key)
+		made := indexKey(s.actor, n)
+		if s.kind == kindKept {
+			made = keptKey(s.actor, n)
+		}
+		return s, err == nil && string(made) == string(key)
 	}
 	return s, false
 }
 
-// ActorOfKey returns the actor of a snapshot or an index row.
+// ActorOfKey returns the actor of a snapshot, an index row or a kept outcome.
 func ActorOfKey(key []byte) (id actor.ID, ok bool) {
 	s, ok := parseScoped(key)
-	return s.actor, ok && s.kind != kindBlob
+	return s.actor, ok && s.kind != kindBlob && s.kind != kindRun
 }
 
 func shardKey(shard uint16) keyBuilder {

@@ -18,9 +18,10 @@ type KV interface {
 	Apply(rows []Row) error
 }
 
-// Row is one put or delete of a key.
+// Row is one put or delete of a key, or the delete of a range of keys.
 type Row struct {
 	Key    []byte
 	Value  []byte
 	Delete bool
+	To     []byte // if it is not nil, Delete deletes the keys from Key on and before To
 }

@@ -25,19 +25,47 @@ type Memory struct {
 	// stored nevertheless. If it is nil, no result is lost.
 	Interrupts func(*Batch) (lost, stored bool)
 
-	ends   map[actor.NodeID]Mark // end of each node's log
-	actors map[actor.ID]*actorEntries
-	open   map[actor.ID]openActor
-	runs   map[string][]runs.Summary // of each tenant, oldest first
-	events map[tenantRun][]RunEvent
+	ends    map[actor.NodeID]Mark   // end of each node's log
+	marks   map[actor.NodeID][]Mark // of the batches that were not cut
+	cuts    map[actor.NodeID]uint64 // last batch that was cut
+	dead    map[tenantSession]*deletion
+	dropped map[tenantRun]uint64 // last event of a run that was cut
+	actors  map[actor.ID]*actorEntries
+	open    map[actor.ID]openActor
+	runs    map[string][]runs.Summary // of each tenant, oldest first
+	events  map[tenantRun][]memoryEvent
 }
 
 // actorEntries are the entries of an actor. Each is encoded without its summary and
 // without the bodies of its events.
 type actorEntries struct {
-	all      [][]byte // entry n at index n-1
-	snapshot []byte   // the newest one; nil if there is none
-	n        uint64   // number of the last entry that the snapshot includes
+	all      []memoryEntry // entry n at index n-1-cut
+	cut      uint64        // number of the last entry that was cut
+	snapshot []byte        // the newest one; nil if there is none
+	in       uint64        // batch with the snapshot
+	n        uint64        // number of the last entry that the snapshot includes
+	kept     map[uint64]memoryEntry
+}
+
+// end returns the number of the last entry.
+func (a *actorEntries) end() uint64 { return a.cut + uint64(len(a.all)) }
+
+// memoryEntry is an encoded entry and its batch.
+type memoryEntry struct {
+	encoded []byte
+	batch   uint64
+}
+
+type memoryEvent struct {
+	RunEvent
+	batch uint64
+}
+
+// deletion is a deleted session.
+type deletion struct {
+	node  actor.NodeID
+	batch uint64 // with the entry
+	done  bool
 }
 
 // openActor is an actor with open runs, the first of which is due at the time in due.
@@ -91,12 +119,15 @@ func (m *Memory) check(b *Batch) error {
 		e := &b.Entries[i]
 		n, ok := ends[e.Actor]
 		if a := m.actors[e.Actor]; !ok && a != nil {
-			n = uint64(len(a.all))
+			n = a.end()
 		}
-		if _, ok := e.Record.(Snapshot); !ok {
-			n++
+		if !isNumbered(e.Record) {
+			if e.N > n {
+				return fmt.Errorf("batch %d of %s: %T of %s has number %d, but its last entry is %d", b.No, b.Node, e.Record, e.Actor, e.N, n)
+			}
+			continue
 		}
-		if e.N != n {
+		if n++; e.N != n {
 			return fmt.Errorf("batch %d of %s: entry %d of %s has number %d", b.No, b.Node, n, e.Actor, e.N)
 		}
 		ends[e.Actor] = n
@@ -107,18 +138,28 @@ func (m *Memory) check(b *Batch) error {
 func (m *Memory) store(b *Batch) {
 	if m.ends == nil {
 		m.ends, m.actors, m.open = map[actor.NodeID]Mark{}, map[actor.ID]*actorEntries{}, map[actor.ID]openActor{}
-		m.runs, m.events = map[string][]runs.Summary{}, map[tenantRun][]RunEvent{}
+		m.runs, m.events = map[string][]runs.Summary{}, map[tenantRun][]memoryEvent{}
+		m.marks, m.cuts, m.dead, m.dropped = map[actor.NodeID][]Mark{}, map[actor.NodeID]uint64{}, map[tenantSession]*deletion{}, map[tenantRun]uint64{}
 	}
+	m.marks[b.Node] = append(m.marks[b.Node], b.Mark())
 	for i := range b.Entries {
-		m.storeEntry(&b.Entries[i])
+		switch r := b.Entries[i].Record.(type) {
+		case Cut:
+			m.deleteFront(b.Node, r.Upto.Batch)
+		case Forgotten:
+			id := b.Entries[i].Actor
+			m.dead[tenantSession{id.Tenant, id.Key}] = &deletion{node: b.Node, batch: b.No}
+		default:
+			m.storeEntry(&b.Entries[i], b.No)
+		}
 	}
 	m.ends[b.Node] = b.Mark()
 }
 
-func (m *Memory) storeEntry(e *Entry) {
+func (m *Memory) storeEntry(e *Entry, batch uint64) {
 	a := m.actors[e.Actor]
 	if a == nil {
-		a = &actorEntries{}
+		a = &actorEntries{kept: map[uint64]memoryEntry{}}
 		m.actors[e.Actor] = a
 	}
 	bare := e.WithoutBodies()
@@ -126,12 +167,18 @@ func (m *Memory) storeEntry(e *Entry) {
 	for _, ev := range invariant.Must(e.AllEvents()) {
 		of := tenantRun{e.Actor.Tenant, ev.Run}
 		ev.Body = slices.Clone(ev.Body)
-		m.events[of] = append(m.events[of], ev)
+		m.events[of] = append(m.events[of], memoryEvent{ev, batch})
 	}
-	if _, ok := e.Record.(Snapshot); ok {
-		a.snapshot, a.n = EncodeEntry(bare), e.N
-	} else {
-		a.all = append(a.all, EncodeEntry(bare))
+	switch e.Record.(type) {
+	case Snapshot:
+		if a.snapshot, a.in, a.n = EncodeEntry(bare), batch, e.N; e.N < a.end() {
+			return
+		}
+	case Kept:
+		a.kept[e.N] = memoryEntry{EncodeEntry(bare), batch}
+		return
+	default:
+		a.all = append(a.all, memoryEntry{EncodeEntry(bare), batch})
 	}
 	if e.Summary != nil {
 		m.putRun(e.Actor.Tenant, e.Summary)
@@ -190,6 +237,9 @@ func (m *Memory) End(node actor.NodeID) Mark { return m.ends[node] }
 
 // Load implements Reader.
 func (m *Memory) Load(id actor.ID) (Saved, error) {
+	if of, ok := sessionOf(id); ok && m.dead[of] != nil {
+		return Saved{}, Gone{of.tenant, of.session}
+	}
 	a := m.actors[id]
 	if a == nil {
 		return Saved{}, nil
@@ -202,10 +252,11 @@ func (m *Memory) Load(id actor.ID) (Saved, error) {
 		}
 		saved.Snapshot = e.Record.(Snapshot).Journal
 	}
-	for i, encoded := range a.all[a.n:] {
-		e, err := DecodeEntry(encoded)
+	first := max(a.n, a.cut)
+	for i, stored := range a.all[first-a.cut:] {
+		e, err := DecodeEntry(stored.encoded)
 		if err != nil {
-			return Saved{}, fmt.Errorf("entry %d of %s: %w", a.n+uint64(i)+1, id, err)
+			return Saved{}, fmt.Errorf("entry %d of %s: %w", first+uint64(i)+1, id, err)
 		}
 		saved.Entries = append(saved.Entries, e)
 	}
@@ -215,10 +266,20 @@ func (m *Memory) Load(id actor.ID) (Saved, error) {
 // Outcome implements Reader.
 func (m *Memory) Outcome(id actor.ID, n uint64) (Ended, error) {
 	a := m.actors[id]
-	if a == nil || n == 0 || n > uint64(len(a.all)) {
+	if a == nil || n == 0 || n > a.end() {
 		return Ended{}, fmt.Errorf("entry %d of %s is missing", n, id)
 	}
-	e, err := DecodeEntry(a.all[n-1])
+	stored, ok := a.kept[n]
+	switch {
+	case n > a.cut:
+		stored = a.all[n-1-a.cut]
+	case !ok:
+		return Ended{}, fmt.Errorf("entry %d of %s was cut", n, id)
+	}
+	e, err := DecodeEntry(stored.encoded)
+	if kept, ok := e.Record.(Kept); ok && err == nil {
+		return kept.Outcome, nil
+	}
 	if err != nil {
 		return Ended{}, fmt.Errorf("entry %d of %s: %w", n, id, err)
 	}
@@ -260,6 +321,9 @@ func (m *Memory) Run(tenant string, run actor.CallID) (RunOwner, bool, error) {
 // Events implements Reader.
 func (m *Memory) Events(tenant string, run actor.CallID, after uint64, limit int) ([]RunEvent, error) {
 	var page []RunEvent
+	if last := m.dropped[tenantRun{tenant, run}]; after < last && limit > 0 {
+		return nil, EventsDropped{run, last + 1}
+	}
 	for _, ev := range m.events[tenantRun{tenant, run}] {
 		if len(page) >= limit {
 			break
@@ -271,7 +335,7 @@ func (m *Memory) Events(tenant string, run actor.CallID, after uint64, limit int
 			return page, fmt.Errorf("event %d of run %s is missing, the next is %d", want, run, ev.Seq)
 		}
 		ev.Body = slices.Clone(ev.Body)
-		page = append(page, ev)
+		page = append(page, ev.RunEvent)
 	}
 	return page, nil
 }

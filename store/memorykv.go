@@ -57,9 +57,12 @@ func (m *MemoryKV) ScanBack(from, to []byte, each func(key, value []byte) bool) 
 // Apply implements KV.
 func (m *MemoryKV) Apply(rows []Row) error {
 	for _, row := range rows {
-		if row.Delete {
+		switch {
+		case row.Delete && row.To != nil:
+			m.deleteRange(row.Key, row.To)
+		case row.Delete:
 			m.delete(row.Key)
-		} else {
+		default:
 			m.put(row)
 		}
 	}
@@ -109,6 +112,25 @@ func (m *MemoryKV) put(row Row) {
 		back := append(make([]Row, 0, leafMax), leaf[leafMax/2:]...)
 		m.leaves[l] = slices.Delete(leaf, leafMax/2, leafMax)
 		m.leaves = slices.Insert(m.leaves, l+1, back)
+	}
+}
+
+func (m *MemoryKV) deleteRange(from, to []byte) {
+	for {
+		l, i, _ := m.find(from)
+		if l < len(m.leaves) && i == len(m.leaves[l]) {
+			l, i = l+1, 0
+		}
+		if l >= len(m.leaves) || bytes.Compare(m.leaves[l][i].Key, to) >= 0 {
+			return
+		}
+		end := i
+		for end < len(m.leaves[l]) && bytes.Compare(m.leaves[l][end].Key, to) < 0 {
+			end++
+		}
+		if m.leaves[l] = slices.Delete(m.leaves[l], i, end); len(m.leaves[l]) == 0 {
+			m.leaves = slices.Delete(m.leaves, l, l+1)
+		}
 	}
 }
 

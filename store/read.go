@@ -31,7 +31,10 @@ var (
 // Append implements Log. It does not check the epochs of the batch: a KV has no owner of
 // shards.
 func (r Rows) Append(b *Batch) error {
-	err := r.KV.Apply(b.Rows)
+	rows, err := r.StoredRows(b)
+	if err == nil {
+		err = r.KV.Apply(rows)
+	}
 	full := false
 	if err == nil {
 		r.with(func(x *Index) { full = x.Add(b) })
@@ -73,25 +76,48 @@ func (r Rows) with(read func(*Index)) {
 	}
 }
 
-// Load implements Reader. It restores blobs in the records.
-func (r Rows) Load(id actor.ID) (Saved, error) {
-	var tail []span
+// tail returns the places of an actor's entries in the Index.
+func (r Rows) tail(id actor.ID) (tail []span) {
 	r.with(func(x *Index) {
 		if a := x.actors[id]; a != nil {
 			tail = slices.Clone(a.spans)
 		}
 	})
-	var saved Saved
-	n := uint64(0)
+	return tail
+}
+
+// Load implements Reader. It restores blobs in the records. It reads again if the actor got
+// another snapshot in the meantime, because the log may be cut before it.
+func (r Rows) Load(id actor.ID) (Saved, error) {
 	key := snapshotKey(id)
-	value, ok, err := r.KV.Get(key)
-	if err != nil {
-		return Saved{}, err
-	}
-	if ok {
-		if saved.Snapshot, n, err = readSnapshot(id, key, value, r.blob); err != nil {
+	for {
+		value, ok, err := r.KV.Get(key)
+		if err != nil {
 			return Saved{}, err
 		}
+		saved, err := r.load(id, key, value, ok)
+		if gone := r.gone(id); gone != nil {
+			return Saved{}, gone
+		}
+		if err == nil && len(saved.Entries) > 0 {
+			return saved, nil
+		}
+		if now, _, failed := r.KV.Get(key); failed != nil || bytes.Equal(now, value) {
+			return saved, cmp.Or(err, failed)
+		}
+	}
+}
+
+// load is Load with the row of the snapshot, if there is one.
+func (r Rows) load(id actor.ID, key, value []byte, ok bool) (saved Saved, err error) {
+	tail := r.tail(id)
+	n := uint64(0)
+	if ok {
+		snapshot, err := snapshotEntry(id, key, value, r.blob)
+		if err != nil {
+			return Saved{}, err
+		}
+		saved.Snapshot, n = snapshot.Record.(Snapshot).Journal, snapshot.N
 	}
 	spans, err := r.spans(indexPrefix(id), indexKey(id, n+1), tail)
 	if err != nil {
@@ -214,13 +240,35 @@ func (g *groupReader) entries(id actor.ID, s span, blob blobReader, each func(En
 
 // Outcome implements Reader.
 func (r Rows) Outcome(id actor.ID, n uint64) (Ended, error) {
-	var tail []span
-	r.with(func(x *Index) {
-		if a := x.actors[id]; a != nil {
-			tail = slices.Clone(a.spans)
-		}
-	})
-	spans, err := r.spans(indexPrefix(id), indexKey(id, n), tail)
+	outcome, err := r.loggedOutcome(id, n)
+	if err == nil {
+		return outcome, nil
+	}
+	key := keptKey(id, n)
+	value, ok, failed := r.KV.Get(key)
+	if failed != nil || !ok {
+		return Ended{}, cmp.Or(failed, err)
+	}
+	_, _, content, err := unseal(value)
+	if err == nil {
+		err = unpackEntries(content, r.blob, func(e Entry) error {
+			kept, ok := e.Record.(Kept)
+			if !ok || e.Actor != id || e.N != n {
+				return fmt.Errorf("holds %T %d of %s", e.Record, e.N, e.Actor)
+			}
+			outcome = kept.Outcome
+			return nil
+		})
+	}
+	if err != nil {
+		return Ended{}, fmt.Errorf("key %s: %w", key, err)
+	}
+	return outcome, nil
+}
+
+// loggedOutcome returns the outcome in an entry that was not cut.
+func (r Rows) loggedOutcome(id actor.ID, n uint64) (Ended, error) {
+	spans, err := r.spans(indexPrefix(id), indexKey(id, n), r.tail(id))
 	if err != nil {
 		return Ended{}, err
 	}
@@ -245,27 +293,26 @@ func (r Rows) Outcome(id actor.ID, n uint64) (Ended, error) {
 	return outcome, err
 }
 
-// readSnapshot decodes the row of a snapshot. It returns the encoded journal and the
-// number of the last entry that the journal includes.
-func readSnapshot(id actor.ID, key, value []byte, blob blobReader) (journal []byte, n uint64, err error) {
+// snapshotEntry decodes the row of a snapshot.
+func snapshotEntry(id actor.ID, key, value []byte, blob blobReader) (snapshot Entry, err error) {
 	_, _, content, err := unseal(value)
 	if err == nil {
 		err = unpackEntries(content, blob, func(e Entry) error {
-			s, ok := e.Record.(Snapshot)
+			_, ok := e.Record.(Snapshot)
 			switch {
 			case e.Actor != id:
 				return fmt.Errorf("holds an entry of %s", e.Actor)
 			case !ok:
 				return fmt.Errorf("holds %T, not a snapshot", e.Record)
 			}
-			journal, n = s.Journal, e.N
+			snapshot = e
 			return nil
 		})
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("key %s: %w", key, err)
+		return Entry{}, fmt.Errorf("key %s: %w", key, err)
 	}
-	return journal, n, nil
+	return snapshot, nil
 }
 
 // blob is a blobReader. A reference resolves in the session of the entry's actor.
@@ -410,8 +457,24 @@ func (r Rows) summary(tenant string, run actor.CallID) (s runs.Summary, ok bool,
 // errEnough ends a scan.
 var errEnough = errors.New("enough")
 
-// Events implements Reader.
+// Events implements Reader. Events that were cut are EventsDropped, also if they are cut
+// during the read.
 func (r Rows) Events(tenant string, run actor.CallID, after uint64, limit int) ([]RunEvent, error) {
+	events, err := r.events(tenant, run, after, limit)
+	if limit <= 0 || err == nil && len(events) > 0 {
+		return events, err
+	}
+	last, failed := r.dropped(tenant, run)
+	switch {
+	case failed != nil:
+		return nil, failed
+	case after < last:
+		return nil, EventsDropped{run, last + 1}
+	}
+	return events, err
+}
+
+func (r Rows) events(tenant string, run actor.CallID, after uint64, limit int) ([]RunEvent, error) {
 	var tail []span
 	r.with(func(x *Index) {
 		if t := x.runs[tenantRun{tenant, run}]; t != nil {

@@ -143,19 +143,47 @@ func SnapshotOf(j *Journal) Snapshot {
 	return s
 }
 
-func (r Accepted) at() actor.Time { return r.At }
-func (r Asking) at() actor.Time   { return r.At }
-func (r Added) at() actor.Time    { return r.At }
-func (r Streamed) at() actor.Time { return r.At }
-func (r Answered) at() actor.Time { return r.At }
-func (r Retried) at() actor.Time  { return r.At }
-func (r Held) at() actor.Time     { return r.At }
-func (r Resumed) at() actor.Time  { return r.At }
-func (r Parked) at() actor.Time   { return r.At }
-func (r Rebased) at() actor.Time  { return r.At }
-func (r Ended) at() actor.Time    { return r.At }
-func (r Buried) at() actor.Time   { return r.At }
-func (Snapshot) at() actor.Time   { return 0 }
+// Cut deletes the front of the log of its node, and then the chain begins after its mark. A Log
+// performs the deletion in the batch with this entry. The entry belongs to no actor: see
+// CutEntry.
+type Cut struct {
+	Upto Mark       // last deleted batch
+	At   actor.Time // outcomes whose time in Until is earlier are not needed any longer
+}
+
+// Forgotten deletes a session. Once this entry is durable, Erase deletes the rows of the
+// session and its content in the log. The entry belongs to no actor: see ForgottenEntry.
+type Forgotten struct{ At actor.Time }
+
+// Kept is a copy of an outcome whose entry is about to be cut. Like a Snapshot it has no
+// entry number of its own: N is the number of the entry with the outcome.
+type Kept struct{ Outcome Ended }
+
+// isNumbered reports whether a record is the change of an actor with a number of its own.
+func isNumbered(r Record) bool {
+	switch r.(type) {
+	case Snapshot, Kept, Cut, Forgotten:
+		return false
+	}
+	return true
+}
+
+func (r Accepted) at() actor.Time  { return r.At }
+func (r Asking) at() actor.Time    { return r.At }
+func (r Added) at() actor.Time     { return r.At }
+func (r Streamed) at() actor.Time  { return r.At }
+func (r Answered) at() actor.Time  { return r.At }
+func (r Retried) at() actor.Time   { return r.At }
+func (r Held) at() actor.Time      { return r.At }
+func (r Resumed) at() actor.Time   { return r.At }
+func (r Parked) at() actor.Time    { return r.At }
+func (r Rebased) at() actor.Time   { return r.At }
+func (r Ended) at() actor.Time     { return r.At }
+func (r Buried) at() actor.Time    { return r.At }
+func (Snapshot) at() actor.Time    { return 0 }
+func (r Cut) at() actor.Time       { return r.At }
+func (r Forgotten) at() actor.Time { return r.At }
+func (r Kept) at() actor.Time      { return r.Outcome.At }
 
 // RunEvent is one event of a run, as published to clients. Body is its canonical JSON.
 type RunEvent struct {
@@ -170,7 +198,7 @@ type Entry struct {
 	Actor  actor.ID
 	Shard  uint16 // of the actor
 	Epoch  actor.Epoch
-	N      uint64 // dense per actor, from 1; of a Snapshot, the number of the last entry it includes
+	N      uint64 // dense per actor, from 1; of a Snapshot, the number of the last entry it includes; of a Kept, that of the outcome; of others without actor 0
 	Record Record
 	Events []RunEvent
 	// WasDue and Due are the actor's times in the expiry index before and after the

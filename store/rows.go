@@ -84,6 +84,7 @@ func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
 //
 //	entries   groups by actor, in parts of the log
 //	Snapshot  the actor's only snapshot row: the last of the batch
+//	Kept      one row each
 //	blobs     one row each
 func (w *rowWriter) write(batch uint64, entries []Entry, record func([]Payload) []byte) (rows []Row, link []byte, places []Place) {
 	w.batch, w.payloads = batch, w.payloads[:0]
@@ -154,10 +155,14 @@ func (w *rowWriter) groupEntries(entries []Entry) {
 	byActor.reset(len(entries))
 	for i := range entries {
 		e := &entries[i]
-		if _, snapshot := e.Record.(Snapshot); snapshot {
+		switch e.Record.(type) {
+		case Snapshot:
 			if i == w.lastSnapshot[e.Actor] {
 				byActor.begin(i, 0)
 			}
+			continue
+		case Kept:
+			byActor.begin(i, 0)
 			continue
 		}
 		list, ok := actors[e.Actor]
@@ -206,7 +211,7 @@ func sealedBytesMax(node actor.NodeID, content []byte) int {
 }
 
 // putList puts one list of entries as a group, after the rows of their blobs. It puts a
-// snapshot as a row.
+// Snapshot or a Kept as a row.
 func (w *rowWriter) putList(entries []Entry, list int, places []Place) {
 	w.content.Buf = w.content.Buf[:0]
 	first := &entries[w.byActor.heads[list]]
@@ -219,8 +224,12 @@ func (w *rowWriter) putList(entries []Entry, list int, places []Place) {
 			}
 		}
 	}
-	if _, ok := first.Record.(Snapshot); ok {
+	switch first.Record.(type) {
+	case Snapshot:
 		w.put(snapshotKey(first.Actor), w.content.Buf)
+		return
+	case Kept:
+		w.put(keptKey(first.Actor, first.N), w.content.Buf)
 		return
 	}
 	place := w.putGroup()
@@ -287,10 +296,14 @@ func decodePart(part uint32, value []byte) (record []byte, groups [][]byte, err 
 	return record, groups, d.End()
 }
 
-// openGroup returns the entries of a group, without its salt.
+// openGroup returns the entries of a group, without its salt. The error is Gone if the
+// group was blanked.
 func openGroup(group []byte) ([]byte, error) {
 	if len(group) < saltBytes {
 		return nil, fmt.Errorf("group of %d bytes", len(group))
+	}
+	if gone, ok := blanked(group); ok {
+		return nil, gone
 	}
 	return group[saltBytes:], nil
 }
@@ -418,6 +431,8 @@ func visitParts(record Record, each func([]actor.Part)) {
 		each(r.Answer.Parts)
 	case Ended:
 		each(r.Reply.Parts)
+	case Kept:
+		each(r.Outcome.Reply.Parts)
 	}
 }
 
@@ -505,6 +520,9 @@ func mapParts(record Record, f func([]actor.Part) ([]actor.Part, error)) (Record
 		record = r
 	case Ended:
 		each(&r.Reply.Parts)
+		record = r
+	case Kept:
+		each(&r.Outcome.Reply.Parts)
 		record = r
 	case Snapshot:
 		j, failed := DecodeJournal(r.Journal)

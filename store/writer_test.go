@@ -170,7 +170,7 @@ func TestReuseDoesNotChangeRows(t *testing.T) {
 			w.Append(entries)
 			b, _ := w.Next()
 			for _, row := range b.Rows {
-				all = append(all, Row{bytes.Clone(row.Key), bytes.Clone(row.Value), row.Delete})
+				all = append(all, Row{Key: bytes.Clone(row.Key), Value: bytes.Clone(row.Value), Delete: row.Delete})
 			}
 			w.Written(b.No)
 			w.Synced(b.No)
@@ -359,7 +359,8 @@ func TestVerifyCoversRecentBatches(t *testing.T) {
 }
 
 func TestAnchorSurvivesTornWrite(t *testing.T) {
-	older, newer := Mark{7, 9, actor.HashOf([]byte("a"))}, Mark{8, 11, actor.HashOf([]byte("b"))}
+	older := Anchor{End: Mark{7, 9, actor.HashOf([]byte("a"))}, Origin: Mark{3, 4, actor.HashOf([]byte("c"))}}
+	newer := Anchor{End: Mark{8, 11, actor.HashOf([]byte("b"))}, Origin: Mark{5, 6, actor.HashOf([]byte("d"))}}
 	file := make([]byte, AnchorFileBytes)
 	copy(file, EncodeAnchor("n1", older))
 	copy(file[AnchorSlotStride:], EncodeAnchor("n1", newer))

@@ -18,16 +18,18 @@ import (
 // continue. The copy holds everything that was durable at the time of the call.
 // It opens like the store itself, but has no secret.
 func (l *Log) Backup(dir string) error {
+	l.cutting.Lock() // a Cut would delete what the anchor of the copy names
+	defer l.cutting.Unlock()
 	l.mu.Lock()
-	mark := l.synced
+	synced := l.synced
 	l.mu.Unlock()
-	if err := l.disk.copyTo(dir, mark); err != nil {
+	if err := l.disk.copyTo(dir, synced); err != nil {
 		return fmt.Errorf("backup %s: %w", dir, err)
 	}
 	return nil
 }
 
-func (d *Disk) copyTo(dir string, mark store.Mark) error {
+func (d *Disk) copyTo(dir string, synced store.Anchor) error {
 	fs := d.options.fs
 	if names, err := fs.List(dir); err == nil && len(names) > 0 {
 		return errors.New("is not empty: name a directory that does not exist yet")
@@ -46,7 +48,7 @@ func (d *Disk) copyTo(dir string, mark store.Mark) error {
 		err = to.initialize() // from here on the directory is recognized as a store
 	}
 	if err == nil {
-		err = errors.Join(to.writeAnchor(mark), to.closeAnchor())
+		err = errors.Join(to.writeAnchor(synced), to.closeAnchor())
 	}
 	if err != nil {
 		err = errors.Join(err, to.removeFiles())

@@ -71,18 +71,20 @@ type Disk struct {
 	lock      io.Closer
 	anchor    anchor
 	end       store.Mark
+	origin    store.Mark // where the chain begins, at the time the store was opened
 	unsynced  chan write // appended batches, at most store.BatchesInFlight
 	synced    uint64     // number of the last synced batch
 	closeOnce sync.Once
 	former    bool // of format 1, to be migrated
 
 	indexMu sync.Mutex // protects Rows.Index
+	writing sync.Mutex // excludes Append during a step of Erase
 }
 
 var (
-	_ store.KV     = (*Disk)(nil)
-	_ store.Log    = (*Disk)(nil)
-	_ store.Reader = (*Disk)(nil)
+	_ store.KV        = (*Disk)(nil)
+	_ store.Forgetter = (*Disk)(nil)
+	_ store.Reader    = (*Disk)(nil)
 )
 
 // Open opens the store of a node in dir. It creates one if dir is empty or
@@ -197,6 +199,12 @@ func (d *Disk) open() error {
 	}
 	d.end, err = store.Verify(d, d.node, mark)
 	d.synced = d.end.Batch
+	if err == nil {
+		err = store.CheckOrigin(d, d.node, d.anchor.last)
+	}
+	if err == nil {
+		d.origin, err = store.Origin(d, d.node)
+	}
 	if indexErr := d.recoverIndex(err == nil && !d.options.ReadOnly); err == nil {
 		err = indexErr
 	}
@@ -287,6 +295,13 @@ func (d *Disk) withIndex(read func()) {
 	read()
 }
 
+// Erase implements store.Forgetter. It may run at the same time as Append.
+func (d *Disk) Erase(node actor.NodeID, durable uint64) (more bool, err error) {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	return d.Rows.Erase(node, durable)
+}
+
 // index adds a written batch to the index, and flushes the index once it is large.
 func (d *Disk) index(b *store.Batch) error {
 	d.indexMu.Lock()
@@ -351,7 +366,13 @@ func (d *Disk) Apply(rows []store.Row) error {
 
 // Append implements store.Log. It does not wait for the sync.
 func (d *Disk) Append(b *store.Batch) error {
-	w, err := d.write(b.Rows)
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	rows, err := d.StoredRows(b)
+	if err != nil {
+		return err
+	}
+	w, err := d.write(rows)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func TestReopenKeepsCommittedEntries(t *testing.T) {
 			commit(l, s.next())
 		}
 		mustClose(t, l)
-		end = l.synced
+		end = l.synced.End
 		mustClose(t, d)
 	}
 	d := mustOpen(t, dir, Options{})

@@ -65,6 +65,9 @@ func examineWith(dir string, options Options, progress func(keys uint64), then f
 	if err := d.checkFormat(mark); err != nil {
 		x = appendBlocking(x, pebbleDir, err)
 	}
+	if err := store.CheckOrigin(d, d.node, d.anchor.last); err != nil && mark != (store.Mark{}) {
+		x = appendFinding(x, pebbleDir, err, "batches before that place, unless they were cut")
+	}
 	before := x
 	x, err = store.Examine(d, d.node, mark, func(body []byte) error {
 		_, err := runs.Decode(body)

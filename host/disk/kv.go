@@ -111,14 +111,17 @@ func (k keys) writeUnsynced(rows []store.Row) error {
 func (k keys) batch(rows []store.Row) (*pebble.Batch, error) {
 	size := 0
 	for i := range rows {
-		size += len(rows[i].Key) + len(rows[i].Value) + rowOverhead
+		size += len(rows[i].Key) + len(rows[i].Value) + len(rows[i].To) + rowOverhead
 	}
 	b := k.db.NewBatchWithSize(size)
 	for _, row := range rows {
 		var err error
-		if row.Delete {
+		switch {
+		case row.Delete && row.To != nil:
+			err = b.DeleteRange(row.Key, row.To, nil)
+		case row.Delete:
 			err = b.Delete(row.Key, nil)
-		} else {
+		default:
 			err = b.Set(row.Key, row.Value, nil)
 		}
 		if err != nil {

@@ -116,7 +116,7 @@ func (d *Disk) initialize() error {
 	}
 	slots := make([]byte, store.AnchorFileBytes)
 	for i := range 2 {
-		copy(slots[i*store.AnchorSlotStride:], store.EncodeAnchor(d.node, store.Mark{}))
+		copy(slots[i*store.AnchorSlotStride:], store.EncodeAnchor(d.node, store.Anchor{}))
 	}
 	return d.writeAtomic(anchorFile, slots)
 }
@@ -137,11 +137,11 @@ func (d *Disk) syncParents() {
 	}
 }
 
-// anchor is the open file ANCHOR and the slot to write next.
+// anchor is the open file ANCHOR, the slot to write next, and the anchor in the other.
 type anchor struct {
 	file vfs.File
 	slot int
-	mark store.Mark
+	last store.Anchor
 }
 
 func (d *Disk) readAnchor() (store.Mark, error) {
@@ -149,15 +149,15 @@ func (d *Disk) readAnchor() (store.Mark, error) {
 	if err != nil {
 		return store.Mark{}, err
 	}
-	mark, slot, err := store.DecodeAnchor(b, d.node)
-	d.anchor.mark, d.anchor.slot = mark, 1-slot
-	return mark, err
+	last, slot, err := store.DecodeAnchor(b, d.node)
+	d.anchor.last, d.anchor.slot = last, 1-slot
+	return last.End, err
 }
 
-// writeAnchor records that the log is synced up to mark. It is not safe for
-// concurrent use.
-func (d *Disk) writeAnchor(mark store.Mark) error {
-	if mark == d.anchor.mark {
+// writeAnchor records the ends of the synced log. It is not safe for concurrent
+// use.
+func (d *Disk) writeAnchor(a store.Anchor) error {
+	if a == d.anchor.last {
 		return nil
 	}
 	if d.anchor.file == nil {
@@ -167,13 +167,13 @@ func (d *Disk) writeAnchor(mark store.Mark) error {
 		}
 		d.anchor.file = f
 	}
-	if _, err := d.anchor.file.WriteAt(store.EncodeAnchor(d.node, mark), int64(d.anchor.slot*store.AnchorSlotStride)); err != nil {
+	if _, err := d.anchor.file.WriteAt(store.EncodeAnchor(d.node, a), int64(d.anchor.slot*store.AnchorSlotStride)); err != nil {
 		return err
 	}
 	if err := d.anchor.file.SyncData(); err != nil {
 		return err
 	}
-	d.anchor.mark, d.anchor.slot = mark, 1-d.anchor.slot
+	d.anchor.last, d.anchor.slot = a, 1-d.anchor.slot
 	return nil
 }
 

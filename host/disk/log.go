@@ -41,17 +41,20 @@ type Log struct {
 	gates     []gate // in the order of Commit
 	running   []gate // callbacks being run
 	releasing bool   // a goroutine runs callbacks
-	synced    store.Mark
+	synced    store.Anchor
 	delayed   bool // delayTimer is set
 	closed    bool
 
 	appended    chan struct{} // there may be a batch to write
 	delayTimer  *time.Timer   // signals the channel appended after pieceDelay
 	pieceDelay  time.Duration
-	syncedMoved chan struct{}   // synced has changed
-	stop        chan struct{}   // closed when no more entries are accepted
-	unsynced    chan store.Mark // ends of the log after appended batches, at most store.BatchesInFlight
+	syncedMoved chan struct{}     // synced has changed
+	stop        chan struct{}     // closed when no more entries are accepted
+	unsynced    chan store.Anchor // ends of the log after appended batches, at most store.BatchesInFlight
 	done        sync.WaitGroup
+
+	written store.Anchor // ends of the log after the last appended batch; of writeBatches
+	cutting sync.Mutex   // held by Cut, Forget and Backup
 }
 
 // gate is a callback and the log position that must be durable before it runs.
@@ -66,9 +69,9 @@ func NewLog(d *Disk) *Log {
 	invariant.Check(!d.options.ReadOnly, "disk: log over a read-only store")
 	config := store.WriterConfig{Node: d.node, From: d.end}
 	invariant.Must(rand.Read(config.Seed[:]))
-	l := &Log{disk: d, writer: store.NewWriter(config), synced: d.end,
+	l := &Log{disk: d, writer: store.NewWriter(config), synced: store.Anchor{End: d.end, Origin: d.origin}, written: store.Anchor{End: d.end, Origin: d.origin},
 		appended: make(chan struct{}, 1), syncedMoved: make(chan struct{}, 1), stop: make(chan struct{}),
-		unsynced: make(chan store.Mark, store.BatchesInFlight), pieceDelay: pieceDelayDefault}
+		unsynced: make(chan store.Anchor, store.BatchesInFlight), pieceDelay: pieceDelayDefault}
 	l.delayTimer = time.AfterFunc(time.Hour, l.endDelay)
 	l.delayTimer.Stop()
 	l.done.Add(3)
@@ -234,19 +237,25 @@ func (l *Log) writeBatch(b *store.Batch) {
 	l.mu.Lock()
 	l.writer.Written(b.No)
 	l.mu.Unlock()
-	l.unsynced <- b.Mark()
+	l.written.End = b.Mark()
+	for i := range b.Entries {
+		if c, ok := b.Entries[i].Record.(store.Cut); ok {
+			l.written.Origin = c.Upto
+		}
+	}
+	l.unsynced <- l.written
 }
 
 func (l *Log) awaitSyncs() {
 	defer l.done.Done()
 	defer close(l.syncedMoved)
-	for mark := range l.unsynced {
-		if err := l.disk.Sync(mark.Batch); err != nil {
-			l.disk.fatal("cannot sync batch %d: %v", mark.Batch, err)
+	for ends := range l.unsynced {
+		if err := l.disk.Sync(ends.End.Batch); err != nil {
+			l.disk.fatal("cannot sync batch %d: %v", ends.End.Batch, err)
 		}
 		l.mu.Lock()
-		l.writer.Synced(mark.Batch)
-		l.synced = mark
+		l.writer.Synced(ends.End.Batch)
+		l.synced = ends
 		l.mu.Unlock()
 		notify(l.appended)
 		notify(l.syncedMoved)
@@ -269,9 +278,9 @@ func (l *Log) moveAnchor() {
 			continue
 		}
 		l.mu.Lock()
-		mark := l.synced
+		ends := l.synced
 		l.mu.Unlock()
-		if err := l.disk.writeAnchor(mark); err != nil {
+		if err := l.disk.writeAnchor(ends); err != nil {
 			l.disk.fatal("cannot write %s: %v", anchorFile, cause(err))
 		}
 		pause.Reset(anchorEvery)

@@ -152,7 +152,7 @@ func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 func (l *Log) mark() store.Mark {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.synced
+	return l.synced.End
 }
 
 func TestCloseSyncsCommittedEntries(t *testing.T) {
@@ -168,7 +168,7 @@ func TestCloseSyncsCommittedEntries(t *testing.T) {
 		t.Errorf("got %d callbacks, want 500", ran)
 	}
 	d = mustOpen(t, dir, Options{})
-	if got := d.anchor.mark; got != d.End() || got.Pos != 500 {
+	if got := d.anchor.last.End; got != d.End() || got.Pos != 500 {
 		t.Errorf("anchor is at %+v, log ends at %+v", got, d.End())
 	}
 }
@@ -194,7 +194,7 @@ func TestAnchorSyncsAreRateLimited(t *testing.T) {
 	if n := syncs.Load(); n < 1 || n > most {
 		t.Errorf("%d syncs of the anchor in %v, want 1 to %d", n, time.Since(began), most)
 	}
-	if mark, err := d.readAnchor(); err != nil || mark != l.synced || mark.Pos != 300 {
+	if mark, err := d.readAnchor(); err != nil || mark != l.synced.End || mark.Pos != 300 {
 		t.Errorf("anchor is at %+v, error %v, log was synced to %+v", mark, err, l.synced)
 	}
 }
@@ -230,7 +230,7 @@ func BenchmarkCommit(b *testing.B) {
 				}
 				commit(l, s.next())
 			})
-			batches := l.synced.Batch
+			batches := l.synced.End.Batch
 			mustClose(b, l)
 			b.ReportMetric(float64(b.N)/float64(batches), "entries/batch")
 		})

@@ -233,11 +233,11 @@ func (d *Disk) begin(origin store.Mark) error {
 	if origin == (store.Mark{}) {
 		return nil
 	}
-	if err := d.Apply([]store.Row{store.OriginRow(origin)}); err != nil {
+	if err := d.Apply([]store.Row{store.OriginRow(d.node, origin)}); err != nil {
 		return err
 	}
-	d.end = origin
-	return errors.Join(d.writeAnchor(origin), d.closeAnchor())
+	d.end, d.origin = origin, origin
+	return errors.Join(d.writeAnchor(store.Anchor{End: origin, Origin: origin}), d.closeAnchor())
 }
 
 // importFrom appends all entries of another log.

@@ -257,7 +257,7 @@ func TestMigratedChainBeginsAtOldEnd(t *testing.T) {
 	old := examine(t, from)
 	to := checkMigrated(t, from)
 	d := mustOpen(t, to, Options{})
-	origin, err := store.Origin(d)
+	origin, err := store.Origin(d, "n1")
 	if err != nil || origin != old.End || d.End().Batch <= old.End.Batch || d.End().Pos != old.End.Pos+20 {
 		t.Errorf("got origin %+v, end %+v, error %v; the old store ends at %+v", origin, d.End(), err, old.End)
 	}
@@ -276,9 +276,9 @@ func TestMigratedChainBeginsAtOldEnd(t *testing.T) {
 	other := origin
 	other.Hash[0]++
 	for name, change := range map[string]func(*pebble.DB) error{
-		"origin lost": func(db *pebble.DB) error { return db.Delete([]byte(store.OriginKey), pebble.Sync) },
+		"origin lost": func(db *pebble.DB) error { return db.Delete(store.OriginKey("n1"), pebble.Sync) },
 		"origin changed": func(db *pebble.DB) error {
-			return db.Set([]byte(store.OriginKey), store.OriginRow(other).Value, pebble.Sync)
+			return db.Set(store.OriginKey("n1"), store.OriginRow("n1", other).Value, pebble.Sync)
 		},
 	} {
 		damaged := filepath.Join(t.TempDir(), "damaged")

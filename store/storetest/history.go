@@ -42,6 +42,7 @@ type history struct {
 	events   map[actor.CallID]uint64 // number of the last event of each run
 	accepted map[actor.CallID]*actor.Call
 	now      actor.Time
+	isFree   func(actor.ID) bool // the session of an actor is not deleted
 }
 
 func newHistory(t *rapid.T) *history {
@@ -57,7 +58,7 @@ func shard(id actor.ID) uint16 { return uint16(id.Key[0]) }
 
 // draw returns the next entry, of one of these operations.
 func (h *history) draw(operations []operation) store.Entry {
-	id := rapid.SampledFrom(ids).Draw(h.t, "actor")
+	id := rapid.SampledFrom(slices.DeleteFunc(slices.Clone(ids), func(id actor.ID) bool { return !h.isFree(id) })).Draw(h.t, "actor")
 	j := h.journals[id]
 	h.now += actor.Time(rapid.IntRange(0, 3).Draw(h.t, "time"))
 	e := store.Entry{Actor: id, Shard: shard(id), Epoch: 3, WasDue: j.Due()}
@@ -227,11 +228,28 @@ func (h *history) text() string {
 }
 
 // written is a model of a stored log: the list of all its entries.
-type written []store.Entry
+type written []writtenEntry
 
-// add appends a copy of an entry.
-func (w *written) add(e store.Entry) {
-	*w = append(*w, copyEntry(e))
+// writtenEntry is an entry and its place in the log.
+type writtenEntry struct {
+	store.Entry
+	batch   uint64
+	cut     bool       // deleted by a Cut
+	cutAt   actor.Time // latest time of a Cut that deleted it or followed: outcomes that expired before are lost
+	deleted bool       // with its session
+}
+
+// add appends a copy of an entry at the time now. An entry Cut applies to the entries
+// before it.
+func (w *written) add(e store.Entry, batch uint64, now actor.Time) {
+	if c, ok := e.Record.(store.Cut); ok {
+		for i := range *w {
+			if e := &(*w)[i]; e.batch <= c.Upto.Batch {
+				e.cut, e.cutAt = true, max(e.cutAt, c.At, now)
+			}
+		}
+	}
+	*w = append(*w, writtenEntry{Entry: copyEntry(e), batch: batch})
 }
 
 // copyEntry returns a copy that shares no bytes with the entry.
@@ -244,43 +262,76 @@ func copyEntry(e store.Entry) store.Entry {
 	return c
 }
 
+// of returns the entries of an actor that change it, and its snapshots.
+func (w written) of(id actor.ID) (all []writtenEntry) {
+	for _, e := range w {
+		if e.Actor != id || e.deleted {
+			continue
+		}
+		switch e.Record.(type) {
+		case store.Cut, store.Forgotten, store.Kept:
+		default:
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// deletion returns the entry that deleted the session of an actor, unless a Cut has passed
+// it. Then the session is new.
+func (w written) deletion(id actor.ID) (e writtenEntry, ok bool) {
+	for _, e := range w {
+		if _, ok := e.Record.(store.Forgotten); ok && !e.cut && e.Actor.Tenant == id.Tenant && e.Actor.Key == id.Key {
+			return e, true
+		}
+	}
+	return e, false
+}
+
+func (w written) isDeleted(id actor.ID) bool {
+	_, ok := w.deletion(id)
+	return ok
+}
+
 func (w written) load(id actor.ID) (saved store.Saved) {
 	n := uint64(0)
-	for _, e := range w {
-		if s, ok := e.Record.(store.Snapshot); ok && e.Actor == id {
+	all := w.of(id)
+	for _, e := range all {
+		if s, ok := e.Record.(store.Snapshot); ok {
 			saved.Snapshot, n = s.Journal, e.N
 		}
 	}
-	for _, e := range w {
-		if _, ok := e.Record.(store.Snapshot); !ok && e.Actor == id && e.N > n {
+	for _, e := range all {
+		if _, ok := e.Record.(store.Snapshot); !ok && e.N > n {
 			e.Summary = nil
-			all := eventsOf(&e)
+			all := eventsOf(&e.Entry)
 			e.Events, e.Shown = nil, store.Shown{}
 			for _, ev := range all {
 				e.Events = append(e.Events, store.RunEvent{Run: ev.Run, Seq: ev.Seq})
 			}
-			saved.Entries = append(saved.Entries, e)
+			saved.Entries = append(saved.Entries, e.Entry)
 		}
 	}
 	return saved
 }
 
-// outcome returns the outcome in an entry, and whether the entry holds one.
-func (w written) outcome(id actor.ID, n uint64) (store.Ended, bool) {
-	for _, e := range w {
-		if r, ok := e.Record.(store.Ended); ok && e.Actor == id && e.N == n {
-			return r, true
+// outcome returns the outcome in an entry, and whether the entry holds one. It is optional
+// once the entry is cut, except while the outcome was needed at each Cut.
+func (w written) outcome(id actor.ID, n uint64) (outcome store.Ended, ok, optional bool) {
+	for _, e := range w.of(id) {
+		if r, ok := e.Record.(store.Ended); ok && e.N == n {
+			return r, true, e.cut && r.Until < e.cutAt
 		}
 	}
-	return store.Ended{}, false
+	return store.Ended{}, false, false
 }
 
 func (w written) due(shards []uint16) (all []actor.ID) {
 	last := map[actor.ID]store.Entry{}
-	for _, e := range w {
-		last[e.Actor] = e
-	}
 	for _, id := range ids {
+		for _, e := range w.of(id) {
+			last[id] = e.Entry
+		}
 		if e := last[id]; e.Due != 0 && slices.Contains(shards, e.Shard) {
 			all = append(all, id)
 		}
@@ -296,7 +347,7 @@ func (w written) due(shards []uint16) (all []actor.ID) {
 func (w written) runs(tenant string) (all []runs.Summary) {
 	for _, e := range slices.Backward(w) {
 		known := func(s runs.Summary) bool { return s.Run == e.Summary.Run }
-		if e.Summary != nil && e.Actor.Tenant == tenant && !slices.ContainsFunc(all, known) {
+		if e.Summary != nil && !e.deleted && e.Actor.Tenant == tenant && !slices.ContainsFunc(all, known) {
 			all = append(all, *e.Summary)
 		}
 	}
@@ -304,16 +355,20 @@ func (w written) runs(tenant string) (all []runs.Summary) {
 	return all
 }
 
-func (w written) events(tenant string, run actor.CallID) (all []event) {
+// events returns all events of a run, and the number of the last one that was cut.
+func (w written) events(tenant string, run actor.CallID) (all []event, dropped uint64) {
 	for _, e := range w {
-		if e.Actor.Tenant != tenant {
+		if e.Actor.Tenant != tenant || e.deleted {
 			continue
 		}
-		for _, ev := range eventsOf(&e) {
-			if ev.Run == run {
-				all = append(all, ev)
+		for _, ev := range eventsOf(&e.Entry) {
+			if ev.Run != run {
+				continue
+			}
+			if all = append(all, ev); e.cut {
+				dropped = ev.Seq
 			}
 		}
 	}
-	return all
+	return all, dropped
 }

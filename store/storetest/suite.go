@@ -7,6 +7,7 @@ package storetest
 
 import (
 	"bytes"
+	"errors"
 	"reflect"
 	"slices"
 	"testing"
@@ -34,13 +35,16 @@ var scenarios = []struct {
 	name       string
 	operations []operation
 	reopens    bool
+	forgets    bool // the log is cut, and sessions are deleted
 }{
-	{"entries", []operation{accept, ask, ask, end, refuse, bury}, false},
-	{"snapshots", []operation{accept, ask, end, snapshot}, false},
-	{"evicted outcomes", []operation{refuse, refuse, accept, end, snapshot}, false},
-	{"due moves", []operation{accept, end}, false},
-	{"events and runs", []operation{accept, accept, ask, ask}, false},
-	{"reopened", []operation{accept, ask, end, refuse, bury, snapshot}, true},
+	{"entries", []operation{accept, ask, ask, end, refuse, bury}, false, false},
+	{"snapshots", []operation{accept, ask, end, snapshot}, false, false},
+	{"evicted outcomes", []operation{refuse, refuse, accept, end, snapshot}, false, false},
+	{"due moves", []operation{accept, end}, false, false},
+	{"events and runs", []operation{accept, accept, ask, ask}, false, false},
+	{"reopened", []operation{accept, ask, end, refuse, bury, snapshot}, true, false},
+	{"cut", []operation{accept, ask, end, end, refuse, bury, snapshot}, false, true},
+	{"cut and reopened", []operation{accept, ask, end, end, refuse}, true, true},
 }
 
 // Run tests an implementation. The function create makes an empty store and returns a
@@ -49,10 +53,14 @@ func Run(t *testing.T, create func() (open func() (Store, error))) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
-				x := &trial{t: t, open: create(), history: newHistory(t)}
+				x := &trial{t: t, open: create(), history: newHistory(t), erased: true}
+				x.history.isFree = func(id actor.ID) bool { return !x.written.isDeleted(id) }
 				x.reopen()
 				for range rapid.IntRange(1, 8).Draw(t, "batches") {
 					x.append(s.operations)
+					if s.forgets {
+						x.forgetSome()
+					}
 					if s.reopens && rapid.Bool().Draw(t, "reopens") {
 						x.close()
 						x.reopen()
@@ -78,6 +86,8 @@ type trial struct {
 	written written
 	end     store.Mark // end of the log
 	synced  uint64     // number of the last synced batch
+	cutUpto uint64     // number of the last batch that was cut
+	erased  bool       // all deletions of sessions are complete
 }
 
 func (x *trial) reopen() {
@@ -120,8 +130,16 @@ func (x *trial) append(operations []operation) {
 	}
 	var entries []store.Entry
 	for range rapid.IntRange(1, 12).Draw(x.t, "entries") {
-		e := x.history.draw(operations)
-		x.written.add(e)
+		entries = append(entries, x.history.draw(operations))
+	}
+	x.write(entries)
+}
+
+// write stores entries as one batch.
+func (x *trial) write(drawn []store.Entry) {
+	var entries []store.Entry
+	for _, e := range drawn {
+		x.written.add(e, x.end.Batch+1, x.history.now)
 		entries = append(entries, copyEntry(e))
 	}
 	x.writer.Append(entries)
@@ -179,7 +197,14 @@ func overwriteParts(parts []actor.Part) {
 func (x *trial) compare() {
 	for range 2 {
 		for _, id := range ids {
-			x.compareActor(id)
+			if x.written.isDeleted(id) {
+				x.isGone(id)
+			} else {
+				x.compareActor(id)
+			}
+		}
+		if !x.erased {
+			continue // rows of deleted sessions may be left
 		}
 		x.compareDue()
 		for _, tenant := range []string{"default", "other", "absent"} {
@@ -213,7 +238,10 @@ func (x *trial) compareActor(id actor.ID) {
 
 func (x *trial) compareOutcome(id actor.ID, n uint64) {
 	got, err := x.store.Reader.Outcome(id, n)
-	want, ok := x.written.outcome(id, n)
+	want, ok, optional := x.written.outcome(id, n)
+	if optional && err != nil {
+		return
+	}
 	if ok != (err == nil) {
 		x.t.Fatalf("outcome %d of %s: got error %v, want an outcome: %v", n, id, err, ok)
 	}
@@ -288,12 +316,18 @@ func selects(f *runs.Filter, s *runs.Summary) bool {
 }
 
 func (x *trial) compareEvents(tenant string, run actor.CallID) {
-	all := x.written.events(tenant, run)
+	all, dropped := x.written.events(tenant, run)
 	after := rapid.IntRange(0, len(all)+1).Draw(x.t, "after")
 	limit := rapid.IntRange(0, len(all)+1).Draw(x.t, "limit")
 	want := all[min(after, len(all)):]
 	want = want[:min(limit, len(want))]
 	got, err := x.store.Reader.Events(tenant, run, uint64(after), limit)
+	if limit > 0 && uint64(after) < dropped {
+		if !errors.Is(err, store.EventsDropped{Run: run, First: dropped + 1}) {
+			x.t.Fatalf("events of run %s after %d: got %v, error %v, want %d dropped events", run, after, got, err, dropped)
+		}
+		return
+	}
 	matches := func(got store.RunEvent, want event) bool { return want.matches(&got) }
 	if err != nil || !slices.EqualFunc(got, want, matches) {
 		x.t.Fatalf("%d events of run %s after %d: got %v, error %v, want %v", limit, run, after, got, err, want)
