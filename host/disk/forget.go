@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+// commitWait appends entries and waits until they are durable. It MUST NOT be called from a
+// callback.
+func (l *Log) commitWait(entries []store.Entry) {
+	durable := make(chan struct{})
+	l.Commit(entries, func() { close(durable) })
+	<-durable
+}
+
+// Cut deletes the log up to a batch while commits continue. Outcomes whose time in Until is
+// before now are not kept. A refusal is store.CannotCut. It returns once the cut is
+// durable.
+func (l *Log) Cut(batch uint64, now actor.Time) error {
+	l.cutting.Lock()
+	defer l.cutting.Unlock()
+	upto, err := l.disk.MarkAt(l.disk.node, batch)
+	if err != nil {
+		return err
+	}
+	c := store.Cut{Upto: upto, At: now}
+	var entries []store.Entry
+	size := 0
+	err = l.disk.Retain(l.disk.node, c, func(e store.Entry) error {
+		entries = append(entries, e)
+		if size += e.Size(); size >= migrateBytes {
+			l.commitWait(entries)
+			entries, size = nil, 0
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	l.commitWait(entries)
+	if err := l.disk.MayCut(l.disk.node, c); err != nil {
+		return err
+	}
+	l.commitWait([]store.Entry{store.CutEntry(l.disk.node, c)})
+	return nil
+}
+
+// Forget deletes a session, in which no entry may be appended any longer. A refusal is
+// store.OpenRuns or store.Gone. Once it returns, the session stays deleted; Erase completes
+// the deletion.
+func (l *Log) Forget(tenant, session string, shard uint16, epoch actor.Epoch, now actor.Time) error {
+	l.cutting.Lock()
+	defer l.cutting.Unlock()
+	if err := l.disk.MayForget(tenant, session); err != nil {
+		return err
+	}
+	l.commitWait([]store.Entry{store.ForgottenEntry(tenant, session, shard, epoch, now)})
+	return nil
+}
+
+// Erase deletes the rows of all forgotten sessions, and blanks their content in the log.
+// After a crash, the next call continues.
+func (l *Log) Erase() error {
+	for {
+		l.mu.Lock()
+		durable := l.synced.End.Batch
+		l.mu.Unlock()
+		if more, err := l.disk.Erase(l.disk.node, durable); err != nil || !more {
+			return err
+		}
+	}
+}
