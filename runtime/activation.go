@@ -171,6 +171,7 @@ func journaled(def *actor.Definition) bool {
 // activate adds an actor to the table. A journaled actor is loaded from the log
 // first. Messages received until then are deferred.
 func (c *Cell) activate(id actor.ID, journaled bool) *activation {
+	c.checkOpen(id)
 	shard := dispatcher.ShardOf(id)
 	act := &activation{shard: shard, epoch: c.owner(shard).Epoch, lastUsed: c.now, activeState: c.idleState,
 		durable: journaled, serial: c.isSerial(id)}
@@ -320,6 +321,10 @@ func (c *Cell) loadFailed(in LoadFailed) {
 	}
 	if in.Outcome > 0 {
 		c.outcomeLoaded(act, in.Outcome, nil)
+		return
+	}
+	if in.Gone {
+		c.sessionGone(act)
 		return
 	}
 	c.recoveryDone(act)

@@ -67,6 +67,7 @@ type Cell struct {
 	inFlight      map[actor.EffectID]actor.ID // actor by running effect
 	timers        timers
 	recovery      recoveryQueue
+	closing       closing
 	timerSeq      uint64 // sequence number of the last timer set
 	size          Size
 
@@ -153,6 +154,10 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 		err := in.Limits.Check()
 		invariant.Check(err == nil, "invalid limits: %v", err)
 		c.limits = in.Limits
+	case Forget:
+		c.forget(in)
+	case ForgetChecked:
+		c.forgetChecked(in)
 	case CellRestarted:
 		c.resendToCell(in.Cell.Node, in.Cell.Cell)
 	case Tick:
@@ -220,6 +225,7 @@ func (c *Cell) setOwners(table dispatcher.Table) {
 			c.deactivate(act, "lost")
 		}
 	}
+	c.reopen()
 	if !c.booted {
 		return
 	}

@@ -80,12 +80,14 @@ type (
 		Outcome uint64
 		Reply   actor.Reply
 	}
-	// LoadFailed answers a Load that failed.
+	// LoadFailed answers a Load that failed. Gone reports that the session of the actor
+	// was deleted.
 	LoadFailed struct {
 		Actor   actor.ID
 		Epoch   actor.Epoch
 		Outcome uint64
 		Why     string
+		Gone    bool
 	}
 	// Due answers Expiries with actors that have open work. They may come in any
 	// order and in several inputs. Last marks the last of them.

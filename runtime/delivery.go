@@ -40,7 +40,7 @@ func (c *Cell) deliverToActor(env *actor.Envelope) {
 		return
 	}
 	act := c.actors.find(env.To)
-	if _, cancels := env.Body.(actor.Cancel); cancels && act == nil && c.actors.count < c.limits.ActorsPerCellMax {
+	if _, cancels := env.Body.(actor.Cancel); cancels && act == nil && !c.isClosed(env.To) && c.actors.count < c.limits.ActorsPerCellMax {
 		act = c.activate(env.To, journaled(c.definitions.current(env.To.Agent))) // a run may outlive its agent
 	}
 	switch {
@@ -65,6 +65,9 @@ func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 	if act == nil {
 		def := c.definitions.current(call.To.Agent)
 		switch {
+		case c.isClosed(call.To):
+			c.refuseClosed(call)
+			return
 		case def == nil && call.Attempt <= 1 && call.Kind != actor.Signal: // retries and signals pass: the journal may hold the outcome of a retried call, and a run may outlive its agent
 			c.refuse(nil, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
 			return

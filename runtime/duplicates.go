@@ -3,6 +3,8 @@
 package runtime
 
 import (
+	"errors"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
@@ -111,6 +113,9 @@ func (op Load) Read(log store.Reader) (Input, error) {
 		return Recalled{Actor: op.Actor, Outcome: op.Outcome, Reply: ended.Reply}, nil
 	}
 	saved, err := log.Load(op.Actor)
+	if gone := (store.Gone{}); errors.As(err, &gone) {
+		return LoadFailed{Actor: op.Actor, Epoch: op.Epoch, Why: gone.Error(), Gone: true}, nil
+	}
 	if err != nil {
 		return op.Failed(err.Error()), err
 	}

@@ -51,6 +51,8 @@ type node struct {
 	failLoads    int // number of loads that will fail
 	trace        bool
 	paused       bool // inputs stay queued: drain does nothing
+	forgotten    map[Session]bool
+	forgot       []Forgot // answers to Forget
 }
 
 // entryKey identifies the n-th entry of an actor.
@@ -62,7 +64,7 @@ type entryKey struct {
 func newNode(t *testing.T, cells int, agents ...actor.Definition) *node {
 	n := &node{t: t, now: actor.Time(1_700_000_000 * time.Second), agents: agents, limits: dispatcher.DefaultLimits(), tools: tools.NewRegistry(),
 		log: map[actor.ID]store.Saved{}, outcomes: map[entryKey]actor.Reply{}, replies: map[actor.CallID]actor.Reply{}, held: map[actor.CallID]actor.Time{},
-		runs: map[actor.CallID]*runs.Record{}, eventCounts: map[history.Kind]int{}, events: map[actor.CallID][]runs.Event{}, joined: map[actor.CallID]actor.CallID{}, expiryIndex: map[actor.ID]actor.Time{}}
+		runs: map[actor.CallID]*runs.Record{}, eventCounts: map[history.Kind]int{}, events: map[actor.CallID][]runs.Event{}, joined: map[actor.CallID]actor.CallID{}, expiryIndex: map[actor.ID]actor.Time{}, forgotten: map[Session]bool{}}
 	n.restart(cells)
 	return n
 }
@@ -104,6 +106,13 @@ func (n *node) step(c *Cell, in Input) {
 	}
 	for _, e := range r.Entries {
 		n.entries++
+		if _, ok := e.Record.(store.Forgotten); ok {
+			n.forgotten[Session{e.Actor.Tenant, e.Actor.Key}] = true
+			continue
+		}
+		if session, ok := e.Actor.Session(); ok && n.forgotten[Session{e.Actor.Tenant, session}] {
+			n.t.Errorf("entry %d of %s follows the deletion of its session", e.N, e.Actor)
+		}
 		if e.WasDue != n.expiryIndex[e.Actor] {
 			n.t.Errorf("entry %d of %s removes expiry index key %v, want %v", e.N, e.Actor, e.WasDue, n.expiryIndex[e.Actor])
 		}
@@ -177,6 +186,10 @@ func (n *node) perform(c *Cell, e Effect) {
 			later(c, Recalled{Actor: op.Actor, Outcome: op.Outcome, Reply: reply})
 			return
 		}
+		if session, ok := op.Actor.Session(); ok && n.forgotten[Session{op.Actor.Tenant, session}] {
+			later(c, LoadFailed{Actor: op.Actor, Epoch: op.Epoch, Gone: true})
+			return
+		}
 		later(c, Loaded{Actor: op.Actor, Epoch: op.Epoch, Saved: n.log[op.Actor]})
 	case Expiries:
 		var due []actor.ID
@@ -188,6 +201,10 @@ func (n *node) perform(c *Cell, e Effect) {
 			}
 		}
 		later(c, Due{Actors: due, Last: true})
+	case MayForget:
+		later(c, ForgetChecked{Session: op.Session, Epoch: op.Epoch})
+	case Forgot:
+		n.forgot = append(n.forgot, op)
 	case Work:
 		b, err := op.Func(n.t.Context())
 		answer := actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: b}}}

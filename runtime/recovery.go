@@ -52,6 +52,10 @@ func (c *Cell) loadNextActors() {
 		if !ok || !c.owns(o) {
 			continue
 		}
+		if c.isClosed(id) {
+			c.closing.due = append(c.closing.due, id)
+			continue
+		}
 		act := c.actors.find(id)
 		active := act != nil
 		if !active {

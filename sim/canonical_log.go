@@ -256,6 +256,10 @@ func (l *CanonicalLog) effect(e *runtime.Effect, bytes []byte) {
 		if op.Outcome > 0 {
 			l.buf = strconv.AppendUint(append(l.buf, ' '), op.Outcome, 10)
 		}
+	case runtime.MayForget:
+		l.buf = fmt.Appendf(l.buf, " may forget %s", op.Session.Name)
+	case runtime.Forgot:
+		l.buf = fmt.Appendf(l.buf, " forgot %s %v", op.Session.Name, op.Refusal)
 	case runtime.Expiries:
 		l.buf = fmt.Appendf(l.buf, " expiries %d from %d", len(op.Shards), op.Shards[0])
 	}
