@@ -60,6 +60,9 @@ func (l *Log) Forget(tenant, session string, shard uint16, epoch actor.Epoch, no
 	return nil
 }
 
+// MayForget returns an error if a session cannot be deleted now: see store.Forgetter.
+func (l *Log) MayForget(tenant, session string) error { return l.disk.MayForget(tenant, session) }
+
 // Erase deletes the rows of all forgotten sessions, and blanks their content in the log.
 // After a crash, the next call continues.
 func (l *Log) Erase() error {

@@ -64,12 +64,14 @@ type Config struct {
 	Node actor.NodeID
 	// Start MUST exceed its value at every earlier start in which the node
 	// wrote to its log. Otherwise an epoch would be used twice.
-	Start  uint64
-	Log    Log
-	Store  store.Reader       // the log's backing store, only read here
-	Agents []actor.Definition // initial definitions
-	Former []actor.Definition // older definitions that open runs may still use
-	Tools  *tools.Registry
+	Start uint64
+	Log   Log
+	Store store.Reader // the log's backing store, only read here
+	// Sessions deletes sessions; nil if the log cannot.
+	Sessions Sessions
+	Agents   []actor.Definition // initial definitions
+	Former   []actor.Definition // older definitions that open runs may still use
+	Tools    *tools.Registry
 	// Outbound calls models and external agents; nil if the node has none.
 	Outbound Outbound
 	// Trace receives the node's history, a few events at a time. It MUST NOT
@@ -124,6 +126,7 @@ type Engine struct {
 	tracing    tracing
 	watchers   watchers
 	readers    *readers
+	forgetting forgetting
 	coroutines coroutinePool
 	garbage    *garbage
 

@@ -81,7 +81,7 @@ func startNode(t testing.TB, dir string, change func(*Config), definitions ...ac
 		t.Fatal(err)
 	}
 	n := &node{t: t, disk: d, log: disk.NewLog(d), logOutput: &logBuffer{written: make(chan struct{}, 1)}}
-	config := Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: append(agents.Builtin(), definitions...),
+	config := Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Sessions: n.log, Agents: append(agents.Builtin(), definitions...),
 		Tools: tools.NewRegistry(), Limits: dispatcher.DefaultLimits(), Logger: slog.New(slog.NewJSONHandler(n.logOutput, nil)), Cells: 2, DiskLagMax: time.Hour}
 	if change != nil {
 		change(&config)

@@ -148,6 +148,10 @@ func (c *cell) prepare(e runtime.Effect) func() {
 		return c.read(func(found func(runtime.Input)) { c.engine.load(op, found) })
 	case runtime.Expiries:
 		return c.read(func(found func(runtime.Input)) { c.engine.findDue(op.Shards, found) })
+	case runtime.MayForget:
+		return c.checkForget(op)
+	case runtime.Forgot:
+		return func() { c.engine.forgetting.end(op) }
 	default:
 		panic(fmt.Sprintf("engine: unknown effect %T", op))
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -79,6 +80,11 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		}
 		err = errors.Join(err, n.log.Close(), n.disk.Close(), n.trace.Close())
 	}()
+	if err = n.log.Erase(); errors.Is(err, syscall.ENOSPC) { // no actor of a deleted session is loaded, erased or not
+		log.Warn("the deletion of sessions is completed at the next start", "error", err.Error())
+	} else if err != nil {
+		return nil, fmt.Errorf("store %s: complete the deletion of sessions: %w", c.Data, err)
+	}
 	if n.secret, err = n.disk.Secret(); err != nil {
 		return nil, err
 	}
@@ -101,7 +107,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	}
 	n.outbound.SetAgents(n.catalog.externalAgents()) // before a run can call them
 	e, err := engine.Start(engine.Config{
-		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Agents: definitions, Former: former,
+		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Sessions: n.log, Agents: definitions, Former: former,
 		Tools: n.catalog.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells, DiskLagMax: c.DiskLagMax,
 		Trace: n.trace.recorder(),
 	})
