@@ -39,9 +39,7 @@ const neededUntil actor.Time = 2_000_000_000
 // the session s-2. Each actor has a run that is open. The index is flushed.
 func newForgettingLog(t *testing.T, open bool) (*forgettingLog, []*entryBuilder) {
 	t.Helper()
-	l := newTestLog(t)
-	f := &forgettingLog{testLog: l, kv: &crashKV{MemoryKV: l.m}}
-	f.Rows.KV = f.kv
+	f := newEmptyLog(t)
 	all := []*entryBuilder{newEntryBuilder(t, "alice"), newEntryBuilder(t, "bob"), newEntryBuilder(t, "carol")}
 	all[2].id.Key = "s-2"
 	for i := range 6 {
@@ -59,6 +57,15 @@ func newForgettingLog(t *testing.T, open bool) (*forgettingLog, []*entryBuilder)
 	}
 	f.flush()
 	return f, all
+}
+
+// newEmptyLog returns an empty log.
+func newEmptyLog(t *testing.T) *forgettingLog {
+	t.Helper()
+	l := newTestLog(t)
+	f := &forgettingLog{testLog: l, kv: &crashKV{MemoryKV: l.m}}
+	f.Rows.KV = f.kv
+	return f
 }
 
 // add writes entries as a Log does.
@@ -216,6 +223,50 @@ func TestCutAgainKeepsOutcomes(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	intact(t, l.m, l.end)
+}
+
+// Two cuts that a slow disk delays may copy an outcome into one batch.
+func TestOutcomeIsCopiedTwice(t *testing.T) {
+	l, _ := newForgettingLog(t, false)
+	upto, err := l.MarkAt("n1", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept []Entry
+	for range 2 {
+		if err := l.Retain("n1", Cut{Upto: upto}, func(e Entry) error { kept = append(kept, e); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.add(kept...)
+	if _, err := Verify(l.m, "n1", l.end); err != nil {
+		t.Error(err)
+	}
+}
+
+// Only the last entry of a step has a summary. A start completes the summary of a run that
+// began in a step of several entries, because its events may be cut.
+func TestRecoveredSummaryNeedsNoEvents(t *testing.T) {
+	l := newEmptyLog(t)
+	s := newEntryBuilder(t, "alice")
+	step := append([]Entry{s.accept("question")}, s.work("found")...)
+	step[0].Summary = nil
+	l.add(step...)
+	want := l.Rows.Index.Rows()
+	got := recovered(t, l.m).Index.Rows()
+	key := runKey("default", s.run(1))
+	if w, g := rowUnder(want, key), rowUnder(got, key); w == nil || !bytes.Equal(w, g) {
+		t.Errorf("got summary %q, want %q", g, w)
+	}
+}
+
+func rowUnder(rows []Row, key []byte) []byte {
+	for _, r := range rows {
+		if bytes.Equal(r.Key, key) {
+			return r.Value
+		}
+	}
+	return nil
 }
 
 // Outcomes that are not needed any longer, and content that nothing refers to, are deleted

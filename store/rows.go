@@ -48,7 +48,7 @@ type rowWriter struct {
 	byActor      lists
 	actors       map[actor.ID]int // index in byActor of the actor's current list
 	lastSnapshot map[actor.ID]int // index of each actor's newest snapshot in the batch; only this one is put, because a second put of a key would make the first digest wrong
-	blobs        map[string]bool
+	once         map[string]bool  // keys of the rows that putOnce has put
 	payloads     []Payload
 	groups       []int // ends of the groups in log
 	partEnds     []int // indexes in groups of the first group of the next part
@@ -74,7 +74,7 @@ const scratchBytesMax = 1 << 20
 
 func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
 	return rowWriter{node: node, salts: rand.NewChaCha8(seed), actors: map[actor.ID]int{},
-		lastSnapshot: map[actor.ID]int{}, blobs: map[string]bool{}}
+		lastSnapshot: map[actor.ID]int{}, once: map[string]bool{}}
 }
 
 // write returns the rows of a batch, the record that links it into the chain, and the
@@ -89,7 +89,7 @@ func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
 func (w *rowWriter) write(batch uint64, entries []Entry, record func([]Payload) []byte) (rows []Row, link []byte, places []Place) {
 	w.batch, w.payloads = batch, w.payloads[:0]
 	w.log.Buf, w.groups, w.partEnds = w.log.Buf[:0], w.groups[:0], w.partEnds[:0]
-	clear(w.blobs)
+	clear(w.once)
 	w.groupEntries(entries)
 	w.rows = slices.Grow(w.rows, len(w.byActor.heads)+4)
 	places = slices.Grow(w.places[:0], len(entries))[:len(entries)]
@@ -210,6 +210,14 @@ func sealedBytesMax(node actor.NodeID, content []byte) int {
 	return 3*binary.MaxVarintLen64 + len(node) + saltBytes + len(content)
 }
 
+// putOnce puts a row whose content is a function of its key, unless the batch has it.
+func (w *rowWriter) putOnce(key, content []byte) {
+	if !w.once[string(key)] {
+		w.once[string(key)] = true
+		w.put(key, content)
+	}
+}
+
 // putList puts one list of entries as a group, after the rows of their blobs. It puts a
 // Snapshot or a Kept as a row.
 func (w *rowWriter) putList(entries []Entry, list int, places []Place) {
@@ -217,11 +225,7 @@ func (w *rowWriter) putList(entries []Entry, list int, places []Place) {
 	first := &entries[w.byActor.heads[list]]
 	for i := w.byActor.heads[list]; i >= 0; i = w.byActor.next[i] {
 		for _, b := range w.pack(&entries[i]) {
-			key := blobKey(first.Actor, actor.HashOf(b))
-			if !w.blobs[string(key)] {
-				w.blobs[string(key)] = true
-				w.put(key, b)
-			}
+			w.putOnce(blobKey(first.Actor, actor.HashOf(b)), b)
 		}
 	}
 	switch first.Record.(type) {
@@ -229,7 +233,7 @@ func (w *rowWriter) putList(entries []Entry, list int, places []Place) {
 		w.put(snapshotKey(first.Actor), w.content.Buf)
 		return
 	case Kept:
-		w.put(keptKey(first.Actor, first.N), w.content.Buf)
+		w.putOnce(keptKey(first.Actor, first.N), w.content.Buf) // copies of an outcome are equal
 		return
 	}
 	place := w.putGroup()
