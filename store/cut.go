@@ -445,12 +445,16 @@ func (f *front) shorten(prefix keyBuilder, last uint64, key func(n uint64) []byt
 	return append(rows, Row{Key: key(left[0].first), Value: encodeSpans(left)}), nil
 }
 
-// droppedRow returns the row with the number of the last event of a run that was cut.
+// droppedRow returns the row with the number of the last event of a run that was cut. It
+// ends in a checksum, because any number would be valid.
 func droppedRow(of tenantRun, last uint64) Row {
 	var e actor.Encoder
+	key := droppedKey(of.tenant, of.run)
 	e.Uint(frameVersion)
 	e.Uint(last)
-	return Row{Key: droppedKey(of.tenant, of.run), Value: e.Buf}
+	sum := actor.HashOf(append(slices.Clone(key), e.Buf...))
+	e.Raw(sum[:8])
+	return Row{Key: key, Value: e.Buf}
 }
 
 // dropped returns the number of the last event of a run that was cut.
@@ -460,13 +464,17 @@ func (r Rows) dropped(tenant string, run actor.CallID) (last uint64, err error) 
 	if err != nil || !ok {
 		return 0, err
 	}
+	return decodeDropped(tenantRun{tenant, run}, value)
+}
+
+func decodeDropped(of tenantRun, value []byte) (last uint64, err error) {
 	d := newDecoder(value)
 	if err := d.readVersion("dropped events", frameVersion); err != nil {
-		return 0, fmt.Errorf("key %s: %w", key, err)
+		return 0, fmt.Errorf("key %s: %w", droppedKey(of.tenant, of.run), err)
 	}
 	last = d.Uint()
-	if err := d.End(); err != nil {
-		return 0, fmt.Errorf("key %s: %w", key, err)
+	if row := droppedRow(of, last); !bytes.Equal(row.Value, value) {
+		return 0, fmt.Errorf("key %s: is damaged: checksum mismatch", row.Key)
 	}
 	return last, nil
 }

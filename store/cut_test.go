@@ -299,6 +299,50 @@ func TestDroppedEvents(t *testing.T) {
 	}
 }
 
+// A changed number of dropped events is detected by reads and by the examination.
+func TestDamagedDroppedRow(t *testing.T) {
+	l, all := newForgettingLog(t, true)
+	run := all[0].run(1)
+	l.cut(1, 0)
+	key := droppedKey("default", run)
+	value, _, err := l.m.Get(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range value {
+		damaged := bytes.Clone(value)
+		damaged[i] ^= 1
+		l.m.put(Row{Key: key, Value: damaged})
+		if _, err := l.Events("default", run, 0, 10); err == nil || errors.As(err, new(EventsDropped)) {
+			t.Errorf("byte %d: got error %v, want one that names the key", i, err)
+		}
+		if x, err := Examine(l.m, "n1", l.end, nil, nil); err != nil || x.Wrong == 0 {
+			t.Errorf("byte %d: not found by the examination: %v", i, err)
+		}
+	}
+}
+
+// The numbers of derived events are not stored with them.
+func TestDerivedEventsAreDropped(t *testing.T) {
+	l := newEmptyLog(t)
+	s := newEntryBuilder(t, "alice")
+	entries := append([]Entry{s.accept("question")}, s.work("found")...)
+	seq := uint64(0)
+	for i := range entries {
+		entries[i].Events = nil
+		seq = entries[i].NumberEvents(seq)
+	}
+	l.add(entries...)
+	l.add(s.end("done"))
+	l.flush()
+	l.cut(1, 0)
+	run := s.run(1)
+	if _, err := l.Events("default", run, 0, 10); seq == 0 || !errors.Is(err, EventsDropped{run, seq + 1}) {
+		t.Errorf("got error %v after %d events", err, seq)
+	}
+	intact(t, l.m, Mark{})
+}
+
 func TestCutIsRefused(t *testing.T) {
 	l, all := newForgettingLog(t, true)
 	upto, err := l.MarkAt("n1", 5)

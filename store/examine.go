@@ -66,7 +66,7 @@ func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) erro
 	x := examiner{node: node, anchor: anchor, event: event, progress: progress, index: NewIndex(IndexConfig{}),
 		due: map[string]bool{}, references: map[uint64]struct{}{}}
 	x.kv = readableKV{kv, &unreadableKeys{report: x.reportUnreadable, scanned: map[string]bool{}}}
-	for _, check := range []func() error{x.checkLogs, x.checkActors, x.checkRuns, x.checkEvents, x.checkDue, x.checkBlobs, x.checkTombstones, x.checkUnknownKeys} {
+	for _, check := range []func() error{x.checkLogs, x.checkActors, x.checkRuns, x.checkEvents, x.checkDue, x.checkBlobs, x.checkDropped, x.checkTombstones, x.checkUnknownKeys} {
 		if err := check(); err != nil {
 			return x.Examination, err
 		}
@@ -481,6 +481,20 @@ func (x *examiner) checkBlobs() error {
 		}
 	}
 	return nil
+}
+
+// checkDropped checks the numbers of the last events that were cut.
+func (x *examiner) checkDropped() error {
+	return x.eachTenant('d', x.scan, func(key, value []byte) {
+		parts := strings.Split(string(key), "/")
+		run, err := actor.ParseCallID(parts[len(parts)-1])
+		if err == nil {
+			_, err = decodeDropped(tenantRun{parts[1], run}, value)
+		}
+		if err != nil {
+			x.report(key, "", "%v", err)
+		}
+	})
 }
 
 // checkTombstones checks that the log holds the entry of each deleted session, and that no
