@@ -36,6 +36,8 @@ const (
 	DurabilityKept     = "DurabilityKept"     // an idle actor has the durability of its agent, and an open run keeps its own
 	ScriptFollowed     = "ScriptFollowed"     // the built-in model does what the lines of a message ask
 	StreamsFold        = "StreamsFold"        // the stored events of a run fold to an ended run
+	CutKeepsOpen       = "CutKeepsOpen"       // after a cut and any crash, open runs, timers, outcomes and keys are as before
+	ForgottenStays     = "ForgottenStays"     // after any crash, nothing of a deleted session is found, and nothing of others is lost
 	SummariesAgree     = "SummariesAgree"     // the stored summary of a run agrees with its events
 	LimitsAsDocumented = "LimitsAsDocumented" // limits have the documented keys, defaults and bounds
 	Deterministic      = "Deterministic"      // the same seed gives the same hash
@@ -45,7 +47,7 @@ const (
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, SummariesAgree, LimitsAsDocumented, Deterministic, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.
@@ -74,7 +76,7 @@ func (w *Simulation) audit() {
 	w.auditSummaries()
 	defer w.setStream(w.setStream(topicAudit))
 	w.auditCodecs()
-	if w.store.kv != nil {
+	if w.store.kv != nil && w.retention == nil {
 		w.auditCorruption()
 	}
 	for _, c := range w.clients {
@@ -92,6 +94,9 @@ const streamEventsMax = 1 << 16
 // events is valid.
 func (w *Simulation) auditRun(run actor.CallID) error {
 	record, err := w.foldRun(run)
+	if w.isDropped(err) {
+		return nil
+	}
 	if record.Seq > 0 {
 		w.Stats.Audit.StreamsFold++
 	}

@@ -27,6 +27,8 @@ type AuditPremises struct {
 	DurabilityKept     int `premise:"an agent changes its durability while one of its runs is open"`
 	ScriptFollowed     int `premise:"the built-in model calls a tool or an agent"`
 	StreamsFold        int `premise:"the stored events of a run are folded"`
+	CutKeepsOpen       int `premise:"an open run or an outcome whose entry was cut is read after a start"`
+	ForgottenStays     int `premise:"a process starts after a session was deleted"`
 	SummariesAgree     int `premise:"a summary is compared with the events of its run"`
 	LimitsAsDocumented int `premise:"limits are compared with their documentation"`
 	Deterministic      int `premise:"a seed runs twice"`

@@ -240,12 +240,16 @@ func (n *node) startDelay() time.Duration {
 	if wait > 0 {
 		return wait
 	}
-	if (w.auditEnabled() || w.startCrashes != nil || anchor != d.mark) && !w.isCorrupt() { // skipped while any node has corrupt rows: Verify could report the rows of another node
+	if (w.auditEnabled() || w.retention != nil || w.startCrashes != nil || anchor != d.mark) && !w.isCorrupt() { // skipped while any node has corrupt rows: Verify could report the rows of another node
 		if end, err := w.store.verify(n.id, anchor); err != nil || end != d.mark {
 			w.fail(ChainHolds, fmt.Sprintf("start of %s: the log ends at batch %d, want %d: %v", n.id, end.Batch, d.mark.Batch, err))
 		}
 		if err := w.recoverIndex(); err != nil {
-			w.fail(StoreReads, err.Error())
+			spec := StoreReads
+			if w.retention != nil && len(w.retention.judge.dead) > 0 {
+				spec = ForgottenStays // the start reads what is deleted
+			}
+			w.fail(spec, err.Error())
 		}
 	}
 	return 0

@@ -26,6 +26,7 @@
 //	entropy.go     random streams, record and replay    faults.go        fault kinds and their odds
 //	node.go        processes, cells, effects            placement.go     leases, shard claims, restarts
 //	disk.go        the log on its way to the store      corruption.go    damaged rows
+//	retention.go   cuts of the log, deleted sessions
 //	exchange.go    calls to models and external agents  client.go        clients and their requests
 //	audit.go       checks at the end of a run           shrink.go        shorter runs that fail alike
 //	*_judge.go     checks of each step, one noun a file

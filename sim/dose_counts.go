@@ -94,6 +94,8 @@ var prerequisites = map[Fault][]Fault{
 	NodeNewerData:     {NodeCrash},
 	NodeOlderData:     {NodeCrash},
 	ClockBehind:       {NodeCrash},
+
+	NodeCrashRetaining: {LogCut, SessionForgotten},
 }
 
 // indivisibleFaults are the faults of which there is no half, with the reason.
@@ -106,7 +108,9 @@ var indivisibleFaults = [...]struct {
 	{"a turn panics or not", []Fault{AgentPanic, CellPanic}},
 	{"a message is lost or not", []Fault{AgentReplyLost, NetworkLoss, NetworkReset}},
 	{"a message arrives once or twice", []Fault{NetworkDuplicate, ToolDuplicate, CallbackDuplicate, ClientDuplicate, ClientDecidesTwice}},
-	{"a process runs or not", []Fault{NodeCrash, NodeStop, NodeCrashUnacked, DiskErrorBefore, DiskErrorAfter, DiskFailed, StoreFenced}},
+	{"a process runs or not", []Fault{NodeCrash, NodeStop, NodeCrashUnacked, DiskErrorBefore, DiskErrorAfter, DiskFailed, StoreFenced, NodeCrashRetaining}},
+	{"a log is cut or not", []Fault{LogCut}},
+	{"a session exists or not", []Fault{SessionForgotten}},
 	{"data has one format", []Fault{NodeNewerData, NodeOlderData}},
 	{"a group has one owner", []Fault{ShardMove}},
 	{"a read fails or not", []Fault{DiskReadFailed}},

@@ -47,6 +47,7 @@ const (
 	topicFailpoint                       // failpoints
 	topicRegistry                        // registry operations
 	topicAudit                           // choices of audits
+	topicRetention                       // clients of deleted sessions
 
 	topicMask = 0xff << 24
 	ownerMask = 1<<24 - 1
@@ -63,7 +64,7 @@ func (id StreamID) withCause(cause StreamID) StreamID {
 	return id&^causeMask | cause<<causeShift
 }
 
-var topicNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare", "clerk", "audit"}
+var topicNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare", "clerk", "audit", "retention"}
 
 // String formats the stream as in fault.17, or fault.17 for arrival.3 if it has a
 // cause.

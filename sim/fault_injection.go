@@ -118,6 +118,10 @@ func (w *Simulation) inject(f Fault) {
 		n.jumpClock(ClockSkew, w.between(0, 4*time.Second))
 	case ShardMove:
 		w.moveShards()
+	case LogCut:
+		w.retention.cutLog(n)
+	case SessionForgotten:
+		w.retention.forget(n)
 	}
 }
 

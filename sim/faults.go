@@ -131,7 +131,11 @@ const (
 	StoreUnknown // the result of an append is lost; the store holds entries, and has the batch or not
 	StoreFenced  // the store fences a batch of the node that owns the shards; it holds entries
 
-	faultKinds = int(StoreFenced) + 1
+	LogCut             // the front of a log is cut
+	SessionForgotten   // a session is deleted
+	NodeCrashRetaining // a process dies between two steps of a cut or a deletion
+
+	faultKinds = int(NodeCrashRetaining) + 1
 )
 
 // noFault marks the absence of a fault.
@@ -265,6 +269,10 @@ var faultTable = [faultKinds]struct {
 
 	StoreUnknown: {"StoreUnknown", 600, false, false},
 	StoreFenced:  {"StoreFenced", 60, false, false},
+
+	LogCut:             {"LogCut", 9000, true, false},
+	SessionForgotten:   {"SessionForgotten", 9000, true, false},
+	NodeCrashRetaining: {"NodeCrashRetaining", 4000, false, false},
 }
 
 // Faults returns all faults in order.

@@ -30,11 +30,12 @@ func newLoadJudge(w *Simulation) loadJudge {
 
 // commit records the entries of a batch that the store has taken.
 func (j *loadJudge) commit(b *store.Batch) {
-	if !j.w.auditEnabled() {
+	if !j.enabled() {
 		return
 	}
 	for _, e := range b.Entries {
-		if _, ok := e.Record.(store.Snapshot); !ok {
+		_, snapshot := e.Record.(store.Snapshot)
+		if r := j.w.retention; r == nil && !snapshot || r != nil && r.judge.commit(b, &e) {
 			j.entries[e.Actor] = append(j.entries[e.Actor], e)
 		}
 	}
@@ -44,6 +45,9 @@ func (j *loadJudge) commit(b *store.Batch) {
 		}
 	}
 }
+
+// enabled reports whether entries are kept.
+func (j *loadJudge) enabled() bool { return j.w.auditEnabled() || j.w.retention != nil }
 
 // accepted returns the actors of all runs that the store has.
 func (j *loadJudge) accepted() map[actor.CallID]actor.ID {
@@ -60,42 +64,46 @@ func (j *loadJudge) accepted() map[actor.CallID]actor.ID {
 
 // loaded checks an actor as a cell loads it.
 func (j *loadJudge) loaded(in runtime.Loaded) {
-	if !j.w.auditEnabled() {
+	if !j.enabled() {
 		return
 	}
-	written := j.entries[in.Actor]
-	if len(written) > 0 {
+	if len(j.entries[in.Actor]) > 0 {
 		j.w.Stats.Audit.LoadsAsWritten++
 	}
-	for i := range in.Saved.Entries {
-		got := &in.Saved.Entries[i]
-		if got.N == 0 || got.N > uint64(len(written)) {
-			j.fail(in.Actor, "has entry %d of %d", got.N, len(written))
-			return
+	j.compare(LoadsAsWritten, in.Actor, &in.Saved)
+}
+
+// compare compares a loaded actor with its entries. It returns the journals of both.
+func (j *loadJudge) compare(spec string, id actor.ID, saved *store.Saved) (got, want store.Journal) {
+	fail := func(format string, args ...any) {
+		j.w.fail(spec, fmt.Sprintf("%s as loaded ", id)+fmt.Sprintf(format, args...))
+	}
+	written := j.entries[id]
+	for i := range saved.Entries {
+		e := &saved.Entries[i]
+		if e.N == 0 || e.N > uint64(len(written)) {
+			fail("has entry %d of %d", e.N, len(written))
+			return got, want
 		}
-		if want := &written[got.N-1]; entryText(got) != entryText(want) {
-			j.fail(in.Actor, "has entry %d\n  %.600s, want\n  %.600s", got.N, entryText(got), entryText(want))
+		if text, want := entryText(e), entryText(&written[e.N-1]); text != want {
+			fail("has entry %d\n  %.600s, want\n  %.600s", e.N, text, want)
 		}
 	}
-	journal, err := store.Fold(in.Saved)
-	want := store.Journal{}
+	got, err := store.Fold(*saved)
 	for i := 0; i < len(written) && err == nil; i++ {
 		err = want.ApplyEntry(written[i])
 	}
-	if err != nil || journal.N != want.N {
-		j.fail(in.Actor, "has %d entries, want %d: %v", journal.N, want.N, err)
-	} else if got, want := journalText(&journal), journalText(&want); got != want {
+	if err != nil || got.N != want.N {
+		fail("has %d entries, want %d: %v", got.N, want.N, err)
+	} else if got, want := journalText(&got), journalText(&want); got != want {
 		at := 0
 		for at < min(len(got), len(want)) && got[at] == want[at] {
 			at++
 		}
 		at = max(0, at-40)
-		j.fail(in.Actor, "has a journal with %.200s, want %.200s", got[at:], want[at:])
+		fail("has a journal with %.200s, want %.200s", got[at:], want[at:])
 	}
-}
-
-func (j *loadJudge) fail(id actor.ID, format string, args ...any) {
-	j.w.fail(LoadsAsWritten, fmt.Sprintf("%s as loaded ", id)+fmt.Sprintf(format, args...))
+	return got, want
 }
 
 // entryText returns an entry without the fields that are not stored.

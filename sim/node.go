@@ -463,6 +463,10 @@ func (n *node) perform(g gatedEffect) {
 		n.log.load(c, op)
 	case runtime.Expiries:
 		n.log.loadDue(c, op.Shards)
+	case runtime.MayForget:
+		n.w.retention.check(c, op)
+	case runtime.Forgot:
+		n.w.retention.forgot(n, op)
 	}
 }
 

@@ -223,6 +223,10 @@ func (w *Simulation) restart(n *node) {
 		w.after(wait, func() { w.restart(n) })
 		return
 	}
+	if w.retention != nil && !w.retention.start(n) {
+		w.after(reopenDelay, func() { w.restart(n) })
+		return
+	}
 	if w.faultFires(ClockBehind) {
 		by := w.extraDelay(ClockBehind, w.between(time.Second, clockJumpMax))
 		n.disturbClock(ClockBehind, func(c *clock) { c.setBack(w.now, by) })

@@ -43,6 +43,7 @@ type Plan struct {
 	Writer           store.WriterConfig
 	Index            store.IndexConfig
 	Entries          bool // the store holds entries, not rows
+	Retention        bool // the log is cut and sessions are deleted; the run has one node
 	OnDemand         bool // runs of volatile actors publish events only for a subscriber
 	Schedule         Schedule
 	Failpoints       []failpoint.Point // failpoints enabled in production code
@@ -105,6 +106,7 @@ const (
 	planPublish
 	planQuotas
 	planDurability
+	planRetention
 )
 
 // drawPlan draws the plan of a seed. The options Faultless, Odds and Registry replace values that
@@ -188,6 +190,8 @@ func drawPlan(c Entropy, o Options) Plan {
 	}
 	c.SetStream(planDurability)
 	p.DurabilityChanges = p.RegistryInterval > 0 && c.Int(4) == 3
+	c.SetStream(planRetention)
+	p.drawRetention(c, o)
 	c.SetStream(planLength)
 	if o.Plain {
 		p.makePlain(c)
@@ -213,7 +217,7 @@ func (p *Plan) drawStore(c Entropy, o Options) {
 	for _, odds := range o.Odds {
 		p.Odds[odds.Fault] = odds.Per
 		if odds.Per > 0 {
-			p.Entries = (p.Entries || odds.Fault >= StoreUnknown) && !slices.Contains(rowFaults, odds.Fault)
+			p.Entries = (p.Entries || odds.Fault == StoreUnknown || odds.Fault == StoreFenced) && !slices.Contains(rowFaults, odds.Fault)
 		}
 	}
 	if !p.Entries {
@@ -312,7 +316,7 @@ func (p *Plan) String() string {
 	if p.Entries {
 		form = "entries"
 	}
-	fmt.Fprintf(&b, "\nstore of %s, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v\n", form, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand)
+	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand)
 	return b.String()
 }
 

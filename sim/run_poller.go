@@ -29,7 +29,7 @@ const (
 
 // startRunPoller starts a client that polls the runs of the simulation.
 func (w *Simulation) startRunPoller() {
-	if w.plan.Plain {
+	if w.plan.Plain || w.plan.Retention { // the events of a polled run may be cut
 		return
 	}
 	p := &runPoller{w: w, records: map[actor.CallID]runs.Record{}}

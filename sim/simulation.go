@@ -119,6 +119,7 @@ type Simulation struct {
 	doses            [faultKinds]Dose
 	enqueued         uint64 // number of inputs that cells have received
 	loadJudge        loadJudge
+	retention        *retention // nil: the log is not cut, and no session is deleted
 	eventJudge       *eventJudge
 	durabilityJudge  *durabilityJudge
 	storms           map[actor.CallID]*storm // load faults, by the calls of their clients
@@ -201,6 +202,7 @@ func New(o Options) *Simulation {
 		w.limits = w.configureLimits()
 	}
 	w.openStore(o.Backends.Store)
+	w.startRetention()
 	w.setStream(topicWorld)
 	w.build(o.adjustLimits)
 	if !w.manual {
@@ -609,6 +611,9 @@ func (w *Simulation) finishWhenIdle() {
 	}
 	if w.violation == nil {
 		w.checkHistories()
+	}
+	if w.violation == nil && w.retention != nil {
+		w.retention.judge.check(w.nodes[0])
 	}
 	if w.violation == nil && w.auditEnabled() {
 		w.audit()

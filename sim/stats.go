@@ -49,6 +49,8 @@ const (
 	SummaryAudited              // the summary of a run was compared with its events
 	WaitListed                  // a client listed a run that waits for a signal
 	PublishedOnDemand           // a run of a volatile actor published its events for a subscriber
+	CutRefused                  // a log could not be cut yet
+	DeletionRefused             // a session could not be deleted
 	NothingPublished            // a run of a volatile actor had no subscriber, and published nothing
 
 	Passivated      // an idle actor left memory
@@ -101,6 +103,8 @@ var pointNames = [points]string{
 	SummaryAudited:        "summary compared",
 	PublishedOnDemand:     "published on demand",
 	WaitListed:            "wait listed",
+	CutRefused:            "cut refused",
+	DeletionRefused:       "deletion refused",
 	NothingPublished:      "nothing published",
 	Passivated:            "actor passivated",
 	ActorLost:             "actor lost",

@@ -72,7 +72,7 @@ type streamConn struct {
 func (w *Simulation) maybeReadStream(run actor.CallID, c *client) {
 	to := c.to
 	defer w.setStream(w.setStream(topicReader + c.stream&ownerMask))
-	if w.manual || w.isVolatile(to.Agent) || !w.wantsStream() {
+	if w.manual || w.plan.Retention || w.isVolatile(to.Agent) || !w.wantsStream() {
 		return
 	}
 	r := &streamReader{w: w, no: len(w.streamReaders), choiceStream: w.queue.stream, run: run, tree: w.entropy.Int(3) == 2, agentKind: w.agentKind(to.Agent), keyNumber: w.readerKeyNumber, progress: []runProgress{{run: run}}}
