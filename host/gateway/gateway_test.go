@@ -57,11 +57,16 @@ func startGateway(t *testing.T, definitions ...actor.Definition) *testGateway {
 
 func startGatewayWith(t *testing.T, config Config, definitions ...actor.Definition) *testGateway {
 	t.Helper()
+	return startGatewayOn(t, t.TempDir(), config, definitions...)
+}
+
+// startGatewayOn starts a gateway for the node of a data folder.
+func startGatewayOn(t *testing.T, dir string, config Config, definitions ...actor.Definition) *testGateway {
+	t.Helper()
 	if config.Keys == nil {
 		config.Keys = new(Keys)
 	}
 	keys, quietly := config.Keys.All(), slog.New(slog.DiscardHandler)
-	dir := t.TempDir()
 	n, err := node.Open(node.Config{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{Allow: upstream.AllowLoopback()},
 		Native: append(agents.Builtin(), definitions...), Keys: config.Keys, FreeFloor: 1, DiskLagMax: time.Hour}, quietly)
 	if err != nil {
@@ -161,6 +166,7 @@ func TestNodeBehindPipe(t *testing.T) {
 		"InvalidRequestsGetProblems":         TestInvalidRequestsGetProblems,
 		"ReadinessWhileDraining":             TestReadinessWhileDraining,
 		"EventsReportEndedRun":               TestEventsReportEndedRun,
+		"DroppedEventsHaveTheirOwnCode":      TestDroppedEventsHaveTheirOwnCode,
 		"RunListTruncatesText":               TestRunListTruncatesText,
 		"VolatileAgentHasNoStream":           TestVolatileAgentHasNoStream,
 		"RegistryRunsCannotBeChanged":        TestRegistryRunsCannotBeChanged,

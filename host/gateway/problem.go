@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 )
 
 // problem is an error response according to RFC 9457.
@@ -26,6 +28,7 @@ type problem struct {
 	Chain      []string `json:"chain,omitempty"`
 	RetryAfter int64    `json:"retry_after,omitzero"` // seconds
 	Run        string   `json:"run_id,omitzero"`
+	FirstSeq   uint64   `json:"first_seq,omitzero"` // first event that is left, for events_dropped
 	wrongKey   bool     // a presented key or run token is wrong
 }
 
@@ -67,6 +70,13 @@ func badRequest(r *actor.Refusal) *problem {
 	return invalid(http.StatusBadRequest, r.Field, r.Detail)
 }
 
+// eventsDropped returns the problem of a request for events that were deleted.
+func eventsDropped(e command.EventsDropped) *problem {
+	p := newProblem(http.StatusGone, "events_dropped", "EventsDropped", fmt.Sprintf("the log was cut: read the events of this run from event %d on", e.First))
+	p.Run, p.FirstSeq = e.Run.String(), e.First
+	return p
+}
+
 // setRunNotFound makes a NotFound problem that of a run.
 func (p *problem) setRunNotFound() {
 	p.Code, p.Title = "run_not_found", "RunNotFound"
@@ -98,6 +108,9 @@ func (p *problem) append(b []byte) []byte {
 	}
 	if p.Run != "" {
 		b = appendQuoted(append(b, `,"run_id":`...), p.Run)
+	}
+	if p.FirstSeq != 0 {
+		b = strconv.AppendUint(append(b, `,"first_seq":`...), p.FirstSeq, 10)
 	}
 	return append(b, '}')
 }

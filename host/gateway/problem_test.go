@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/command"
 )
 
 // The handwritten encoder agrees with the JSON package.
@@ -20,6 +21,7 @@ func TestProblemEncodingMatchesJSON(t *testing.T) {
 		{},
 		invalidKey(),
 		withRun,
+		eventsDropped(command.EventsDropped{Run: actor.CallID{1}, First: 7}),
 		invalid(400, "content", "a \"quoted\" <word>,\na line \u2028 and \\"),
 		refusalProblem(actor.RefuseBusy(actor.ScopeCallee, 1500*time.Millisecond, "full")),
 		refusalProblem(actor.RefuseCycle(chain[:1], chain[0])),

@@ -186,7 +186,15 @@ func (s *Server) streamEvents(ctx *fasthttp.RequestCtx, id actor.CallID) {
 		p.write(ctx)
 		return
 	}
-	if _, err := s.runOwner(callerOf(ctx), id); err != nil {
+	_, err := s.runOwner(callerOf(ctx), id)
+	if err == nil { // a client would reconnect to a stream that ends because events were dropped
+		q := command.EventsQuery{Run: id, Limit: 1}
+		if len(after) > 0 {
+			q.After = after[0]
+		}
+		_, err = lookup(s, callerOf(ctx), q)
+	}
+	if err != nil {
 		s.respondError(ctx, err)
 		return
 	}

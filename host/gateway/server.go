@@ -304,7 +304,10 @@ func (s *Server) respondError(ctx *fasthttp.RequestCtx, err error) {
 // errorProblem returns the problem for an error of the node.
 func (s *Server) errorProblem(ctx *fasthttp.RequestCtx, err error) *problem {
 	var r *actor.Refusal
+	var dropped command.EventsDropped
 	switch {
+	case errors.As(err, &dropped):
+		return eventsDropped(dropped)
 	case errors.As(err, &r):
 		p := refusalProblem(r)
 		if r.Reason == actor.NotFound && bytes.HasPrefix(ctx.Path(), runsPath) {

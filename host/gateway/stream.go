@@ -241,6 +241,10 @@ func (t *streamConn) fail(run actor.CallID, err error) {
 		t.step(ingress.Draining{})
 		return
 	}
+	if dropped := (command.EventsDropped{}); errors.As(err, &dropped) {
+		t.step(ingress.ReadFailed{Refusal: actor.Refuse(actor.NotFound, "%v", dropped)})
+		return
+	}
 	t.server.log.Error("cannot read the events of a run", "run", run.String(), "error", err.Error())
 	t.step(ingress.ReadFailed{Refusal: &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second,
 		Detail: fmt.Sprintf("the events of run %s cannot be read now: retry later", run)}})

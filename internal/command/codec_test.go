@@ -155,6 +155,11 @@ func drawFrame(t *rapid.T) Frame {
 		m.Kind = FailedInternal
 		if m.Refusal != nil {
 			m.Kind = FailedRefused
+		} else if m.Dropped.First%2 == 1 {
+			m.Kind = FailedDropped
+		}
+		if m.Kind != FailedDropped {
+			m.Dropped = EventsDropped{}
 		}
 		f.Body = m
 	}

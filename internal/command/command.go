@@ -5,12 +5,24 @@ package command
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/troupe-run/troupe/actor"
 )
 
 // ErrClosed is the error of a command to a node that has stopped.
 var ErrClosed = errors.New("the node has stopped")
+
+// EventsDropped is the error of a query for events of a run that the node has deleted.
+type EventsDropped struct {
+	Run   actor.CallID
+	First uint64 // number of the first event that is left, or of the next one if none is
+}
+
+// Error implements error.
+func (e EventsDropped) Error() string {
+	return fmt.Sprintf("events of run %s before event %d were dropped", e.Run, e.First)
+}
 
 // Node accepts commands. All methods are safe for concurrent use.
 //

@@ -133,9 +133,12 @@ func (c *frameConn) receive() (Frame, error) {
 // failureOf returns the notice for an error of a command.
 func failureOf(err error) Failure {
 	var r *actor.Refusal
+	var dropped EventsDropped
 	switch {
 	case errors.As(err, &r):
 		return Failure{Kind: FailedRefused, Refusal: r}
+	case errors.As(err, &dropped):
+		return Failure{Kind: FailedDropped, Dropped: dropped}
 	case errors.Is(err, ErrClosed):
 		return Failure{Kind: FailedClosed}
 	case errors.Is(err, context.DeadlineExceeded):
@@ -158,6 +161,8 @@ func (f *Failure) error() error {
 		return context.DeadlineExceeded
 	case FailedCanceled:
 		return context.Canceled
+	case FailedDropped:
+		return f.Dropped
 	default:
 		return errors.New(f.Text)
 	}

@@ -54,6 +54,8 @@ func (n *testNode) Cancel(_ context.Context, c Cancel) error {
 		return ErrClosed
 	case "deadline":
 		return context.DeadlineExceeded
+	case "dropped":
+		return fmt.Errorf("read: %w", EventsDropped{testRun, 7})
 	case "internal":
 		return errors.New("disk failed")
 	}
@@ -168,7 +170,7 @@ func TestCommandsOverPipe(t *testing.T) {
 		t.Error(failed, wrong)
 	}
 	<-n.stopped // the Follow of session
-	for principal, want := range map[string]error{"closed": ErrClosed, "deadline": context.DeadlineExceeded} {
+	for principal, want := range map[string]error{"closed": ErrClosed, "deadline": context.DeadlineExceeded, "dropped": EventsDropped{testRun, 7}} {
 		if err := c.Cancel(t.Context(), Cancel{By: actor.NewPrincipal(principal, ""), Run: testRun, Actor: testActor}); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}

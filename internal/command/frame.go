@@ -48,6 +48,7 @@ type (
 		Kind    FailureKind
 		Text    string
 		Refusal *actor.Refusal // set if Kind is FailedRefused
+		Dropped EventsDropped  // set if Kind is FailedDropped
 	}
 )
 
@@ -61,6 +62,7 @@ const (
 	FailedClosed               // ErrClosed
 	FailedDeadline             // context.DeadlineExceeded
 	FailedCanceled             // context.Canceled
+	FailedDropped              // EventsDropped
 )
 
 func (Invoke) body()  {}
@@ -140,6 +142,10 @@ func AppendFrame(b []byte, f Frame) ([]byte, error) {
 		e.Uint(uint64(m.Kind))
 		e.String(m.Text)
 		e.Refusal(m.Refusal)
+		if m.Kind == FailedDropped {
+			e.CallID(m.Dropped.Run)
+			e.Uint(m.Dropped.First)
+		}
 	default:
 		panic(fmt.Sprintf("command: frame type %T has no tag", m))
 	}
@@ -204,7 +210,10 @@ func (d *decoder) frame(size int) (f Frame) {
 	case tagFound:
 		f.Body = Found{d.result()}
 	case tagFailure:
-		m := Failure{FailureKind(d.UintMax(uint64(FailedCanceled), "kind of failure")), d.text(), d.Refusal()}
+		m := Failure{Kind: FailureKind(d.UintMax(uint64(FailedDropped), "kind of failure")), Text: d.text(), Refusal: d.Refusal()}
+		if m.Kind == FailedDropped {
+			m.Dropped = EventsDropped{d.CallID(), d.Uint()}
+		}
 		d.require(m.Kind != 0 && (m.Kind == FailedRefused) == (m.Refusal != nil), "inconsistent failure")
 		f.Body = m
 	default:

@@ -157,9 +157,12 @@ func (r clientReader) Events(tenant string, run actor.CallID, after uint64, limi
 // errorOf returns the error of a command.
 func errorOf(err error) error {
 	var r *actor.Refusal
+	var dropped store.EventsDropped
 	switch {
 	case errors.As(err, &r):
 		return err
+	case errors.As(err, &dropped):
+		return command.EventsDropped(dropped)
 	case errors.Is(err, engine.ErrClosed):
 		return command.ErrClosed
 	}

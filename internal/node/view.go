@@ -72,7 +72,12 @@ func (v View) Events(q command.EventsQuery) (command.Events, error) {
 		return out, nil
 	}
 	if len(page) == 0 {
-		if last, err = v.event(q.Run, q.After); err != nil {
+		last, err = v.event(q.Run, q.After)
+		if errors.As(err, new(store.EventsDropped)) {
+			out.Ended, err = v.hasEnded(q.Run)
+			return out, err
+		}
+		if err != nil {
 			return out, err
 		}
 	}
@@ -97,6 +102,18 @@ func (v View) event(run actor.CallID, seq uint64) (store.RunEvent, error) {
 		return store.RunEvent{}, err
 	}
 	return found[0], nil
+}
+
+// hasEnded reports whether a run whose events were dropped has ended, by its summary.
+func (v View) hasEnded(run actor.CallID) (bool, error) {
+	next := run // the next ID, at which the list begins
+	for i := len(next) - 1; i >= 0; i-- {
+		if next[i]++; next[i] != 0 {
+			break
+		}
+	}
+	page, err := v.Log.Runs(v.Tenant, runs.Filter{Since: run.Time(), Calls: true, System: true}, next, 1)
+	return len(page.All) == 1 && page.All[0].Run == run && page.All[0].Ended != 0, err
 }
 
 // Waiting returns the signal that a run waits for, or that the descendant which
