@@ -232,7 +232,7 @@ func (x *examiner) isKept(id actor.ID, o *EvictedOutcome) bool {
 // checkOwner compares the owner of a run with the entry that accepted it.
 func (x *examiner) checkOwner(want RunOwner) {
 	key := runKey(want.Actor.Tenant, want.Run)
-	switch got, ok, err := x.rows().Run(want.Actor.Tenant, want.Run); {
+	switch got, ok, err := x.rows().summary(want.Actor.Tenant, want.Run); {
 	case err != nil:
 		x.report(key, lossOf(key), "%v", err)
 	case !ok:

@@ -150,6 +150,21 @@ func (x *Index) isDeleted(kv KV, id actor.ID) (bool, error) {
 	return x.deleted[of], nil
 }
 
+// recoverForgotten adds the sessions that have a tombstone, but rows too.
+func (x *Index) recoverForgotten(kv KV) error {
+	return Rows{KV: kv}.eachTombstone(func(t tombstone) bool {
+		if t.stage == stageForgotten && !x.isForgotten(t.tenantSession) {
+			x.forgotten = append(x.forgotten, t)
+		}
+		return true
+	})
+}
+
+// isForgotten reports whether a session was deleted, and its rows are left.
+func (x *Index) isForgotten(of tenantSession) bool {
+	return slices.ContainsFunc(x.forgotten, func(t tombstone) bool { return t.tenantSession == of })
+}
+
 // forget drops a session.
 func (x *Index) forget(of tenantSession) {
 	x.forgotten = slices.DeleteFunc(x.forgotten, func(t tombstone) bool { return t.tenantSession == of })
@@ -180,9 +195,7 @@ func (r Rows) gone(id actor.ID) error {
 		return nil
 	}
 	forgotten := false
-	r.with(func(x *Index) {
-		forgotten = slices.ContainsFunc(x.forgotten, func(t tombstone) bool { return t.tenantSession == of })
-	})
+	r.with(func(x *Index) { forgotten = x.isForgotten(of) })
 	if !forgotten {
 		var err error
 		if _, forgotten, err = readTombstone(r.KV, of); err != nil {

@@ -45,7 +45,7 @@ type Index struct {
 	runs    map[tenantRun]*runTail
 	changes []summaryChange // read from the log, until order
 
-	forgotten []tombstone            // deleted sessions that have no tombstone yet
+	forgotten []tombstone            // deleted sessions whose rows are left
 	deleted   map[tenantSession]bool // of the sessions met in the log while it is recovered
 }
 
@@ -114,7 +114,7 @@ func RecoverIndex(kv KV, config IndexConfig, write func([]Row) error) (*Index, e
 		}
 	}
 	x.deleted = nil
-	return x, cmp.Or(err, x.order(kv))
+	return x, cmp.Or(err, x.order(kv), x.recoverForgotten(kv))
 }
 
 // recover adds the log of a node from the flush before its watermark on. Without a
@@ -488,7 +488,7 @@ func (x *Index) Clear() {
 	clear(x.runs)
 	clear(x.ids)
 	clear(x.runIDs)
-	x.ids, x.runIDs, x.forgotten = x.ids[:0], x.runIDs[:0], nil
+	x.ids, x.runIDs = x.ids[:0], x.runIDs[:0]
 }
 
 // cut drops the places in batches of a node up to this one, which are about to be deleted.

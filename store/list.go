@@ -31,6 +31,7 @@ func (r Rows) Runs(tenant string, f runs.Filter, before actor.CallID, limit int)
 		to = runKey(tenant, last)
 	}
 	l := listing{rows: r, tenant: tenant, filter: f, limit: limit, budget: ListedRowsMax}
+	r.with(func(x *Index) { l.forgotten = slices.Clone(x.forgotten) })
 	newer := r.newerSummaries(tenant, first, last)
 	err := r.KV.ScanBack(runKey(tenant, first), to, func(key, value []byte) bool {
 		run, err := actor.ParseCallID(string(key[len(prefix):]))
@@ -87,6 +88,8 @@ type listing struct {
 	page     runs.Page
 	previous actor.CallID
 	failure  error
+
+	forgotten []tombstone // sessions to leave out
 }
 
 // add adds a run if the filter selects it. It returns false if the page is complete.
@@ -98,6 +101,10 @@ func (l *listing) add(s runs.Summary) bool {
 		return false
 	}
 	l.budget--
+	if l.isForgotten(s.Actor) {
+		l.previous = s.Run
+		return true
+	}
 	if s.Status == 0 {
 		if s, l.failure = l.rows.foldSummary(l.tenant, s); l.failure != nil {
 			l.failure = fmt.Errorf("key %s: %w", runKey(l.tenant, s.Run), l.failure)
@@ -109,6 +116,11 @@ func (l *listing) add(s runs.Summary) bool {
 		l.page.All = append(l.page.All, s)
 	}
 	return true
+}
+
+func (l *listing) isForgotten(id actor.ID) bool {
+	of, ok := sessionOf(id)
+	return ok && slices.ContainsFunc(l.forgotten, func(t tombstone) bool { return t.tenantSession == of })
 }
 
 // foldSummary returns the summary of a run by its events. The argument owner has its

@@ -315,6 +315,9 @@ func (m *Memory) Run(tenant string, run actor.CallID) (RunOwner, bool, error) {
 		return RunOwner{}, false, nil
 	}
 	s := &m.runs[tenant][at]
+	if m.isDead(s.Actor) {
+		return RunOwner{}, false, nil
+	}
 	return RunOwner{s.Run, s.Root, s.Actor}, true, nil
 }
 
@@ -359,7 +362,7 @@ func (m *Memory) Runs(tenant string, f runs.Filter, before actor.CallID, limit i
 			break
 		}
 		read++
-		if last = s.Run; f.Selects(s) {
+		if last = s.Run; f.Selects(s) && !m.isDead(s.Actor) {
 			page.All = append(page.All, cloneSummary(s))
 		}
 	}

@@ -187,6 +187,12 @@ func (m *Memory) MayForget(tenant, session string) error {
 	return nil
 }
 
+// isDead reports whether the session of an actor was deleted.
+func (m *Memory) isDead(id actor.ID) bool {
+	of, ok := sessionOf(id)
+	return ok && m.dead[of] != nil
+}
+
 // Erase implements Forgetter.
 func (m *Memory) Erase(node actor.NodeID, durable uint64) (more bool, err error) {
 	for _, of := range m.deletions() {

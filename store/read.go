@@ -427,6 +427,9 @@ type dueRow struct {
 // Run implements Reader.
 func (r Rows) Run(tenant string, run actor.CallID) (owner RunOwner, ok bool, err error) {
 	s, ok, err := r.summary(tenant, run)
+	if of, in := sessionOf(s.Actor); ok && in {
+		r.with(func(x *Index) { ok = !x.isForgotten(of) })
+	}
 	if !ok || err != nil {
 		return RunOwner{}, false, err
 	}
