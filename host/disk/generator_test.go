@@ -72,6 +72,16 @@ func checkEntries(log store.Reader, id actor.ID) (uint64, error) {
 		return 0, err
 	}
 	s := &entryGenerator{id: id}
+	if saved.Snapshot != nil { // the log was cut
+		j, err := store.DecodeJournal(saved.Snapshot)
+		if err != nil {
+			return 0, err
+		}
+		nextEntries(s, int(j.N))
+		if want := store.SnapshotOf(&s.state).Journal; !bytes.Equal(saved.Snapshot, want) {
+			return s.n, fmt.Errorf("the snapshot of entry %d has %d bytes, want other %d", j.N, len(saved.Snapshot), len(want))
+		}
+	}
 	for _, e := range saved.Entries {
 		want := s.next()
 		want.Events[0].Body, want.Summary = nil, nil

@@ -19,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -47,6 +48,10 @@ func TestRecoveryCrashedAtEveryOperation(t *testing.T) {
 	}
 	t.Logf("%d histories with %d acknowledged entries: crashes at %d operations of recoveries, and at %d operations of the recoveries after %d of them; %d losses",
 		histories, r.acked, r.operations[0], r.operations[1], r.nested, len(r.failures))
+	t.Logf("the histories have %d cuts and %d deletions of a session", r.cuts, r.deletions)
+	if r.cuts == 0 || r.deletions == 0 {
+		t.Error("no cut, or no deletion")
+	}
 	t.Logf("after a crash around the last flush of the index, its rows covered the log %d times and did not %d times", r.uncovered[0], r.uncovered[1])
 	if r.uncovered[0] == 0 {
 		t.Error("no crash after a flush of the index")
@@ -150,6 +155,8 @@ type recoveryTest struct {
 	nested     int    // number of crashes that were followed by a crash in the next recovery
 	acked      uint64 // number of acknowledged entries of the histories
 	uncovered  [2]int // number of crashes after which the rows of the index covered the log, and did not, with a flush after each batch
+	cuts       int    // of the logs in the histories
+	deletions  int    // of sessions in the histories
 	failures   []string
 }
 
@@ -160,6 +167,10 @@ func (r *recoveryTest) recoverFrom(t *testing.T, seed uint64, stride int, throug
 	random := rand.New(rand.NewPCG(seed, 3))
 	h := drawStoreHistory(t, random, int(seed)*40)
 	r.acked += h.acked
+	r.cuts += h.cuts
+	if h.forgotten {
+		r.deletions++
+	}
 	crashes := r.crashRecovery(fmt.Sprintf("history %d", seed), 0, h.options, h.storeState, random, through)
 	for i := int(seed) % stride; i < len(crashes); i += stride {
 		r.nested++
@@ -195,15 +206,21 @@ type storeState struct {
 	secret    []byte // nil: not yet generated
 	acked     uint64 // number of acknowledged entries
 	committed uint64 // number of entries that may be in the store
+	forgotten bool   // the deletion of the session of forgottenActor is acknowledged
 }
+
+// forgottenActor has the session that is deleted.
+var forgottenActor = actor.NewID("b", "s-2")
 
 // storeHistory is a store that lost power, and the options with which it was opened.
 type storeHistory struct {
 	storeState
 	options Options
+	cuts    int
 }
 
-// drawStoreHistory commits entries to a store until it loses power.
+// drawStoreHistory commits entries to a store, cuts its log and deletes a session, until it
+// loses power.
 func drawStoreHistory(t *testing.T, random *rand.Rand, commits int) storeHistory {
 	mem := vfs.NewCrashableMem()
 	h := storeHistory{storeState: storeState{mem: mem}, options: Options{Ballast: 1, IndexEntries: 1 + random.IntN(4)}}
@@ -220,8 +237,18 @@ func drawStoreHistory(t *testing.T, random *rand.Rand, commits int) storeHistory
 	if h.secret, err = d.Secret(); err != nil {
 		t.Fatal(err)
 	}
-	g := newEntryGenerator("a")
+	g, b := newEntryGenerator("a"), newEntryGenerator("b")
+	b.id = forgottenActor
+	commit(l, nextEntries(b, 2)...)
 	for range commits {
+		switch random.IntN(16) {
+		case 0:
+			if h.cut(t, l, random) {
+				continue
+			}
+		case 1:
+			h.forget(t, l, random)
+		}
 		if random.IntN(3) > 0 {
 			l.Commit(nextEntries(g, 1+random.IntN(3)), nil)
 			continue
@@ -234,6 +261,63 @@ func drawStoreHistory(t *testing.T, random *rand.Rand, commits int) storeHistory
 	h.mem = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: random})
 	mustClose(t, l, d)
 	return h
+}
+
+// cut cuts the log behind a random batch. It returns false if that is refused.
+func (h *storeHistory) cut(t *testing.T, l *Log, random *rand.Rand) bool {
+	l.Barrier(nil)
+	l.mu.Lock()
+	ends := l.synced
+	l.mu.Unlock()
+	if ends.End.Batch == ends.Origin.Batch {
+		return false
+	}
+	err := l.Cut(ends.Origin.Batch+1+random.Uint64N(ends.End.Batch-ends.Origin.Batch), 0)
+	if err != nil && !errors.As(err, new(store.CannotCut)) {
+		t.Fatal(err)
+	}
+	if err == nil {
+		h.cuts++
+	}
+	return err == nil
+}
+
+// forget deletes the session of forgottenActor, and erases it in half of the histories.
+func (h *storeHistory) forget(t *testing.T, l *Log, random *rand.Rand) {
+	if h.forgotten {
+		return
+	}
+	if err := l.Forget(forgottenActor.Tenant, forgottenActor.Key, uint16('b'), 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	h.forgotten = true
+	if random.IntN(2) == 0 {
+		if err := l.Erase(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// checkForgotten checks that a store has nothing of the session of forgottenActor.
+func checkForgotten(d *Disk, erased bool) error {
+	saved, err := d.Load(forgottenActor)
+	if err != nil && !errors.As(err, new(store.Gone)) {
+		return err
+	}
+	if saved.Snapshot != nil || len(saved.Entries) > 0 {
+		return fmt.Errorf("the deleted %s has %d entries", forgottenActor, len(saved.Entries))
+	}
+	page, err := d.Runs(forgottenActor.Tenant, runs.Filter{Session: forgottenActor.Key}, actor.CallID{}, 1)
+	if err != nil || len(page.All) > 0 {
+		return errors.Join(fmt.Errorf("the deleted %s has %d runs", forgottenActor, len(page.All)), err)
+	}
+	rows := 0
+	prefix := "t/" + forgottenActor.Tenant + "/s/" + forgottenActor.Key + "/"
+	err = d.Scan([]byte(prefix), []byte(prefix+"\xff"), func(_, _ []byte) bool { rows++; return true })
+	if erased && rows > 0 {
+		err = errors.Join(err, fmt.Errorf("the deleted %s has %d rows", forgottenActor, rows))
+	}
+	return err
 }
 
 // crashed is the state after a crash at an operation of a recovery.
@@ -311,7 +395,8 @@ func (r *crashRecorder) RemoveAll(dir string) error {
 	return r.Remove(dir)
 }
 
-// recover opens the store, reads its secret, appends an entry and closes the store.
+// recover opens the store, reads its secret, completes the deletion of sessions, appends an
+// entry and closes the store.
 func (r *crashRecorder) recover(options Options) error {
 	d, err := Open(powerDir, "n1", options)
 	if err != nil {
@@ -333,9 +418,13 @@ func (r *crashRecorder) recover(options Options) error {
 	nextEntries(g, int(n))
 	r.update(func() { r.state.committed, r.unchanged = n+1, false })
 	l := NewLog(d)
+	err = l.Erase()
+	if err == nil && r.state.forgotten {
+		err = checkForgotten(d, true)
+	}
 	commit(l, g.next())
 	r.update(func() { r.state.acked = n + 1 })
-	return errors.Join(l.Close(), d.Close())
+	return errors.Join(err, l.Close(), d.Close())
 }
 
 // check opens the store that a crash has left and compares it with the state before
@@ -364,6 +453,11 @@ func (c *crashed) check(options Options, content []byte) (uncovered int, err err
 	n, err := checkEntries(d, newEntryGenerator("a").id)
 	if err != nil || n < c.acked || n > c.committed {
 		return 0, errors.Join(fmt.Errorf("%d entries, want %d to %d", n, c.acked, c.committed), err)
+	}
+	if c.forgotten {
+		if err := checkForgotten(d, false); err != nil {
+			return 0, err
+		}
 	}
 	if secret, err := d.Secret(); err != nil || c.secret != nil && !bytes.Equal(secret, c.secret) {
 		return 0, errors.Join(errors.New("the secret is missing, or another one"), err)
