@@ -71,6 +71,11 @@ func readContents(d *disk.Disk) (contents, error) {
 		all["run "+parts[3]] = actor.HashOf(fmt.Appendf(nil, "%+v", owner))
 		for from := uint64(0); ; {
 			events, err := d.Events(parts[1], run, from, 256)
+			if dropped := (store.EventsDropped{}); errors.As(err, &dropped) {
+				all["dropped events of run "+parts[3]] = actor.HashOf(fmt.Appendf(nil, "%d", dropped.First))
+				from = dropped.First - 1
+				continue
+			}
 			if err != nil {
 				return err
 			}
