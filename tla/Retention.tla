@@ -11,8 +11,9 @@
 (* Cut deletes all entries up to a position, together with the entry Cut. A   *)
 (* session is deleted by the entry Forgotten; once that is durable, one batch *)
 (* deletes its rows and leaves a tombstone, and its content in the log is     *)
-(* blanked. `Bug` removes one guard; "none" is the design. Calls.tla explains *)
-(* the notation.                                                              *)
+(* blanked. If the watermark passes that entry first, it leaves a tombstone,  *)
+(* too. `Bug` removes one guard; "none" is the design. Calls.tla explains the *)
+(* notation.                                                                  *)
 EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS
@@ -29,11 +30,12 @@ VARIABLES
   listed,    \* runs with a row in the lists
   mark,      \* the watermark
   dead,      \* tombstones: for each session the position of its entry Forgotten, 0 for none
+  left,      \* sessions with a tombstone, but rows too
   blank,     \* positions of blanked entries
   todo,      \* deleted sessions whose content is not blanked yet
   old,       \* runs whose outcome need not be remembered any longer
   crashes
-vars == <<log, synced, cut, rows, listed, mark, dead, blank, todo, old, crashes>>
+vars == <<log, synced, cut, rows, listed, mark, dead, left, blank, todo, old, crashes>>
 
 Max(S)   == CHOOSE x \in S : \A y \in S : y <= x
 No       == "none"
@@ -63,7 +65,7 @@ Recovered(s, k) == State({i \in Seen(s, k) : i > Known(s, k)})
 
 Init == /\ log = <<>> /\ synced = 0 /\ cut = 0
         /\ rows = {} /\ listed = {} /\ mark = 0
-        /\ dead = [s \in Sessions |-> 0] /\ blank = {} /\ todo = {}
+        /\ dead = [s \in Sessions |-> 0] /\ left = {} /\ blank = {} /\ todo = {}
         /\ old = {} /\ crashes = 0
 
 Append1(e) == Len(log) < LogMax /\ log' = Append(log, e)
@@ -74,41 +76,46 @@ Begin(s) ==
   LET c == Cardinality(Used) + 1
   IN /\ c \in Runs /\ Free(s)
      /\ Append1(Entry("begin", s, c))
-     /\ UNCHANGED <<synced, cut, rows, listed, mark, dead, blank, todo, old, crashes>>
+     /\ UNCHANGED <<synced, cut, rows, listed, mark, dead, left, blank, todo, old, crashes>>
 
 End(s, c) ==
   /\ c \in Truth(s, Len(log)).open
   /\ Append1(Entry("end", s, c))
-  /\ UNCHANGED <<synced, cut, rows, listed, mark, dead, blank, todo, old, crashes>>
+  /\ UNCHANGED <<synced, cut, rows, listed, mark, dead, left, blank, todo, old, crashes>>
 
 Expire(c) ==                     \* the time for which the outcome is remembered has passed
   /\ c \in Runs_("end", 1..synced) /\ c \notin old
   /\ old' = old \cup {c}
-  /\ UNCHANGED <<log, synced, cut, rows, listed, mark, dead, blank, todo, crashes>>
+  /\ UNCHANGED <<log, synced, cut, rows, listed, mark, dead, left, blank, todo, crashes>>
 
 Snapshot(s) ==
   LET t == Truth(s, Len(log))
   IN /\ t.open \cup t.outs # {}
      /\ Append1([Entry("snapshot", s, 0) EXCEPT !.open = t.open, !.outs = IF Bug = "nooutcome" THEN {} ELSE t.outs])
-     /\ UNCHANGED <<synced, cut, rows, listed, mark, dead, blank, todo, old, crashes>>
+     /\ UNCHANGED <<synced, cut, rows, listed, mark, dead, left, blank, todo, old, crashes>>
 
 Sync(k) ==
   /\ k \in synced + 1..Len(log)
   /\ synced' = k
-  /\ UNCHANGED <<log, cut, rows, listed, mark, dead, blank, todo, old, crashes>>
+  /\ UNCHANGED <<log, cut, rows, listed, mark, dead, left, blank, todo, old, crashes>>
 
 \* ------------------------------------------------------------------ index
-\* Entries of a session before its durable entry Forgotten have no rows.
-Skipped(i, k) == log[i].s = No \/ (Bug # "reindex" /\ i < Known(log[i].s, k))
+\* Once the rows of a session are deleted, its entries before its entry Forgotten have none.
+Skipped(i) == LET s == log[i].s IN
+  \/ s = No
+  \/ Bug = "skipearly" /\ i < Known(s, Len(log))
+  \/ Bug # "reindex" /\ s \notin left /\ i < dead[s]
 Index(m) ==
-  LET new == {i \in mark + 1..m : ~Skipped(i, IF Bug = "skipearly" THEN Len(log) ELSE synced)}
+  LET new == {i \in mark + 1..m : ~Skipped(i)}
+      Passed(s) == Max({0} \cup {i \in mark + 1..m : log[i].k = "forgotten" /\ Of(s, i)})
+      fresh == IF Bug \in {"passes", "notombstone"} THEN {} ELSE {s \in Sessions : Passed(s) > dead[s]}
   IN /\ m \in mark + 1..(IF Bug = "ahead" THEN Len(log) ELSE synced)
-     \* The watermark passes no entry Forgotten before its deletion is done.
-     /\ \A i \in mark + 1..m : log[i].k = "forgotten" => dead[log[i].s] >= i \/ Bug \in {"passes", "notombstone"}
+     /\ dead' = [s \in Sessions |-> IF s \in fresh THEN Passed(s) ELSE dead[s]]
+     /\ left' = left \cup fresh
      /\ rows' = rows \cup {<<log[i].s, i>> : i \in new}
      /\ listed' = listed \cup Runs_("begin", new)
      /\ mark' = m
-     /\ UNCHANGED <<log, synced, cut, dead, blank, todo, old, crashes>>
+     /\ UNCHANGED <<log, synced, cut, blank, todo, old, crashes>>
 
 \* ------------------------------------------------------------------ cut
 \* A snapshot behind position w, or nothing that began before it is needed.
@@ -119,25 +126,25 @@ Kept(s, w) == LET t == Truth(s, Len(log)) IN
 Cut(w) ==                        \* one synced batch: the deletion and its entry
   /\ w \in cut + 1..synced
   /\ w <= mark \/ Bug = "unindexed"
-  /\ \A s \in Sessions : Kept(s, w)
+  /\ \A s \in Sessions : Kept(s, w) /\ (dead[s] \in 1..w => s \notin left \cup todo)
   /\ Append1(Entry("cut", No, 0))
   /\ synced' = Len(log) + 1
   /\ cut' = w /\ mark' = Max({mark, w})
   /\ rows' = {r \in rows : r[2] > w}
   /\ dead' = [s \in Sessions |-> IF dead[s] <= w THEN 0 ELSE dead[s]]
-  /\ todo' = {s \in todo : dead[s] > w}
   /\ blank' = {i \in blank : i > w}
-  /\ UNCHANGED <<listed, old, crashes>>
+  /\ UNCHANGED <<listed, left, todo, old, crashes>>
 
 \* ------------------------------------------------------------------ deletion of a session
 Forget(s) ==                     \* refused while a run is open
   /\ Free(s) /\ Truth(s, Len(log)).open = {} /\ \E i \in 1..Len(log) : Of(s, i) /\ i > Forgot(s, Len(log))
   /\ Append1(Entry("forgotten", s, 0))
-  /\ UNCHANGED <<synced, cut, rows, listed, mark, dead, blank, todo, old, crashes>>
+  /\ UNCHANGED <<synced, cut, rows, listed, mark, dead, left, blank, todo, old, crashes>>
 
 Delete(s) ==                     \* one synced batch
   LET p == Known(s, IF Bug = "deletefirst" THEN Len(log) ELSE synced)
-  IN /\ p > dead[s]
+  IN /\ p > dead[s] \/ s \in left
+     /\ left' = left \ {s}
      /\ rows' = {r \in rows : r[1] # s}
      /\ listed' = listed \ {c \in Used : Of(s, Began(c))}
      /\ dead' = [dead EXCEPT ![s] = IF Bug = "notombstone" THEN 0 ELSE p]
@@ -149,14 +156,14 @@ Blank(s) ==                      \* done again after a crash until a row says th
   /\ s \in todo
   /\ blank' = blank \cup Content(s)
   /\ todo' = todo \ {s}
-  /\ UNCHANGED <<log, synced, cut, rows, listed, mark, dead, old, crashes>>
+  /\ UNCHANGED <<log, synced, cut, rows, listed, mark, dead, left, old, crashes>>
 
 Crash(k) ==
   /\ crashes < MaxCrash /\ k \in synced..Len(log)
   /\ log' = SubSeq(log, 1, k) /\ synced' = k /\ crashes' = crashes + 1
   /\ todo' = IF Bug = "noredo" THEN {} ELSE todo
-  /\ rows' = rows \cup {<<log[i].s, i>> : i \in {j \in cut + 1..(IF mark < k THEN mark ELSE k) : ~Skipped(j, k)}}
-  /\ UNCHANGED <<cut, listed, mark, dead, blank, old>>
+  /\ rows' = rows \cup {<<log[i].s, i>> : i \in {j \in cut + 1..(IF mark < k THEN mark ELSE k) : ~Skipped(j)}}
+  /\ UNCHANGED <<cut, listed, mark, dead, left, blank, old>>
 
 Calm == \/ \E s \in Sessions : Begin(s) \/ Snapshot(s) \/ Forget(s) \/ Delete(s)
         \/ \E s \in Sessions, c \in Runs : End(s, c)
@@ -172,12 +179,11 @@ TypeOK == /\ cut <= mark /\ synced <= Len(log) /\ Len(log) <= LogMax
           /\ mark <= synced \/ Bug = "ahead"
 \* Wherever a crash ends the log, a restart finds the open runs and the remembered outcomes of each session.
 CutKeepsOpen == \A s \in Sessions, k \in synced..Len(log) : Recovered(s, k) = Truth(s, k)
-\* Lists have each run of a session that is not deleted, and no other.
-Pending(s) == Known(s, Len(log)) > dead[s]
+\* Lists have each run of a session that is not deleted, and no other: its rows that are left are ignored.
 RunsListed == \A c \in Used : LET i == Began(c) s == log[i].s IN
-  ~Pending(s) => ((c \in listed \/ i > mark) <=> i > Forgot(s, Len(log)) \/ i > mark)
+  ((c \in listed \/ i > mark) /\ i > Known(s, Len(log))) <=> i > Forgot(s, Len(log))
 \* Nothing of a deleted session is found again.
-ForgottenStays == \A s \in Sessions : dead[s] > 0 =>
+ForgottenStays == \A s \in Sessions : dead[s] > 0 /\ s \notin left =>
   /\ \A i \in 1..dead[s] - 1 : <<s, i>> \notin rows
   /\ \A c \in listed : Of(s, Began(c)) => Began(c) > dead[s]
 ForgottenBlanked == \A s \in Sessions : [](dead[s] > 0 => <>(Content(s) \subseteq blank \/ dead[s] = 0))
@@ -187,7 +193,7 @@ Cuts == cut' > cut
 Not_OpenKept         == [][~(Cuts /\ \E s \in Sessions : \E c \in Recovered(s, Len(log)).open : Began(c) <= cut')]_vars
 Not_OutcomeKept      == ~\E s \in Sessions : \E c \in Recovered(s, synced).outs : Began(c) <= cut
 Not_TakenAgain       == ~\E s \in Sessions : Forgot(s, Len(log)) > 0 /\ Truth(s, Len(log)).open # {}
-Not_CrashBeforeDelete == [][~(crashes' > crashes /\ \E s \in Sessions : Known(s, synced) > dead[s])]_vars
+Not_CrashBeforeDelete == [][~(crashes' > crashes /\ \E s \in Sessions : Known(s, synced) > dead[s] \/ s \in left)]_vars
 Not_ForgottenLost    == [][~(crashes' > crashes /\ \E s \in Sessions : Forgot(s, Len(log)) > Forgot(s, Len(log')))]_vars
-Not_SkippedByIndex   == [][~(mark' > mark /\ \E i \in mark + 1..mark' : log[i].s # No /\ Skipped(i, synced))]_vars
+Not_SkippedByIndex   == [][~(mark' > mark /\ \E i \in mark + 1..mark' : log[i].s # No /\ Skipped(i))]_vars
 =============================================================================
