@@ -37,6 +37,9 @@ var retentionFaults = [...]Fault{LogCut, SessionForgotten, NodeCrashRetaining}
 // drawRetention draws whether the log is cut and sessions are deleted: in most runs with one
 // node, and in one of eight others, which then has one node.
 func (p *Plan) drawRetention(c Entropy, o Options) {
+	if o.Plain || o.Long || o.Team != nil {
+		return
+	}
 	wanted := len(p.Cells) == 1 && c.Int(4) > 0 || len(p.Cells) > 1 && c.Int(8) == 7
 	var odds [len(retentionFaults)]int
 	for i, f := range retentionFaults {
@@ -53,7 +56,7 @@ func (p *Plan) drawRetention(c Entropy, o Options) {
 			wanted = wanted && len(p.Cells) == 1 && !slices.Contains(damagingFaults, given.Fault)
 		}
 	}
-	if !wanted && !explicit || o.Plain || o.Long || o.Team != nil {
+	if !wanted && !explicit {
 		return
 	}
 	p.Retention = true
