@@ -503,7 +503,8 @@ func (w *Simulation) recordRetracted(c *cell, effects []runtime.Effect) {
 	}
 }
 
-// recordPiece records for the specs that a piece was shown or retracted.
+// recordPiece records for the specs that a piece was shown or retracted. The count of a
+// retraction is the number of its event.
 func (w *Simulation) recordPiece(c *cell, what string, attempt uint32, try int, e store.RunEvent) {
 	event, err := runs.Decode(e.Body)
 	if err != nil {
@@ -515,6 +516,7 @@ func (w *Simulation) recordPiece(c *cell, what string, attempt uint32, try int, 
 		if n = event.Discards; n == 0 {
 			return // no piece was shown
 		}
+		try = int(e.Seq)
 	}
 	w.emit(history.Event{Kind: history.Perform, At: c.n.clock.now(w.now), From: c.self, Call: e.Run, What: what, Step: event.Step, Index: event.Index,
 		Attempt: attempt, Count: try, N: n})

@@ -24,6 +24,7 @@ type externalEffect struct {
 	shownAttempt uint32 // attempt of the fragments currently shown
 	shownTry     int    // attempt of the upstream, within that attempt
 	firstShown   uint64 // number of the first event that shows these fragments; 0 if there is none
+	retracted    uint64 // number of the last event that retracts fragments; readers of the log see it after a crash too
 }
 
 func (r *run) external(e *history.Event) *externalEffect {
@@ -72,6 +73,9 @@ func (c *Checker) observeExternal(e *history.Event) {
 		}
 		o.begun = true
 	case "show":
+		if e.N < o.retracted {
+			return // it became visible after the step that retracts it
+		}
 		if o.firstShown != 0 && (o.shownAttempt < e.Attempt || o.shownAttempt == e.Attempt && o.shownTry < e.Count) {
 			c.fail(AttemptAnnounced, "%s shows a fragment of attempt %d.%d at %d.%d of run %s while one of attempt %d.%d, event %d, is still shown",
 				r.actor.id, e.Attempt, e.Count, e.Step, e.Index, r.id, o.shownAttempt, o.shownTry, o.firstShown)
@@ -87,6 +91,7 @@ func (c *Checker) observeExternal(e *history.Event) {
 		if o.firstShown > e.N {
 			o.firstShown = 0
 		}
+		o.retracted = max(o.retracted, uint64(e.Count))
 	}
 }
 

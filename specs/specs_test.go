@@ -342,6 +342,23 @@ func TestFormerOwnerMayStillRetry(t *testing.T) {
 	}
 }
 
+// The step that retracts a fragment may come before the fragment is shown. A crash then stops
+// the retraction from being shown, but readers find it in the log.
+func TestRetractionBeforeFragment(t *testing.T) {
+	builder := newHistory()
+	builder.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root))
+	builder.external("take back", 0, 2)
+	builder.nth(history.Perform, 0).Count = 4
+	builder.external("show", 1, 3).external("show", 2, 6)
+	if _, v := check(testLimits(), builder.steps); v != nil {
+		t.Errorf("event 4 retracts event 3: %s", v)
+	}
+	builder.nth(history.Perform, 0).Count = 3
+	if _, v := check(testLimits(), builder.steps); v == nil || v.Spec != AttemptAnnounced {
+		t.Errorf("event 3 is not retracted: got %v", v)
+	}
+}
+
 func TestEndReportsOpenWork(t *testing.T) {
 	for name, test := range map[string]struct {
 		builder *historyBuilder
