@@ -36,7 +36,7 @@ func TestSummaryReportsIdleLongRuns(t *testing.T) {
 		{"no client for minutes", func(p *Plan) { p.ArrivalInterval, p.Steps = 3*time.Minute, 0 }, "without a client's request"},
 		{"all work at the start", func(p *Plan) { p.Calls = 40 }, "of which one is under 5 %"},
 		{"short span", func(p *Plan) { p.Span = 10 * time.Minute }, "lasts"},
-		{"few steps", func(p *Plan) { p.Steps, p.Busy, p.ArrivalInterval, p.Span = 0, false, 25*time.Second, 30*time.Minute }, "steps on average"},
+		{"few steps", func(p *Plan) { p.Steps, p.Busy, p.ArrivalInterval, p.Span = 0, false, 25*time.Second, 10*time.Minute }, "steps on average"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := New(Options{Seed: 3, Long: true, Faultless: true})
