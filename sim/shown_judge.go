@@ -28,7 +28,7 @@ func (s shown) add(name string, value any) {
 	}
 }
 
-// checkShown compares what the product encodes with the object that a reader expects.
+// checkShown compares the encoding of the product with the object that a reader expects.
 func checkShown(body []byte, want shown) error {
 	var got shown
 	if err := json.Unmarshal(body, &got); err != nil {

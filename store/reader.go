@@ -29,7 +29,7 @@ type Reader interface {
 	Events(tenant string, run actor.CallID, after uint64, limit int) ([]RunEvent, error)
 	// Runs returns a page of the runs of a tenant that a filter selects: at most limit
 	// runs that are older than the argument before. If before is zero, it starts at the
-	// newest run. The work for a page is bounded, whatever the filter selects.
+	// newest run. The work for a page is bounded for any filter.
 	Runs(tenant string, f runs.Filter, before actor.CallID, limit int) (runs.Page, error)
 }
 

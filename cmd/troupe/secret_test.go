@@ -41,7 +41,7 @@ func TestSecretIsSentToItsAddressOnly(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "data")
 	s := startServer(t, dir, "--auth", "TROUPE_AUTH_SCRIBE="+scribe.URL, "--auth", "TROUPE_AUTH_TEAM="+scribe.URL+"/team")
-	for path, want := range map[string]int{"/team/a": 201, "/team/../b": 403, "/team/..;/c": 403, "/team/..;x=1/d": 403} { // some services ignore ';' and what follows
+	for path, want := range map[string]int{"/team/a": 201, "/team/../b": 403, "/team/..;/c": 403, "/team/..;x=1/d": 403} { // some services ignore ';' and the text after it
 		body := fmt.Sprintf(`{"agent_id":%q,"endpoint":%q,"auth":{"env":"TROUPE_AUTH_TEAM"}}`, "at-"+path[len(path)-1:], scribe.URL+path)
 		if status, err := s.request("POST", "/v1/agents/register", body, "", nil); status != want {
 			t.Errorf("register at %s: got %d %v, want %d", path, status, err, want)

@@ -18,7 +18,7 @@ import (
 // continue. The copy holds everything that was durable at the time of the call.
 // It opens like the store itself, but has no secret.
 func (l *Log) Backup(dir string) error {
-	l.cutting.Lock() // a Cut would delete what the anchor of the copy names
+	l.cutting.Lock() // a Cut would delete batches that the anchor of the copy names
 	defer l.cutting.Unlock()
 	l.mu.Lock()
 	synced := l.synced

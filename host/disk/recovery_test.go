@@ -112,7 +112,7 @@ func TestRecoveryOfNode(t *testing.T) {
 }
 
 // crashNode starts a node on the remains of a power loss and follows every run to its
-// end. It checks what a crash at each operation leaves.
+// end. It checks the state after a crash at each operation.
 func (r *recoveryTest) crashNode(t *testing.T, p *powerTest, name string, depth int, o powerLoss, random *rand.Rand) []crashed {
 	recorder := newCrashRecorder(storeState{mem: o.fs.(*vfs.MemFS)}, random)
 	recorder.promises = maps.Clone(o.promises)
@@ -178,7 +178,7 @@ func (r *recoveryTest) recoverFrom(t *testing.T, seed uint64, stride int, throug
 	}
 }
 
-// crashRecovery recovers a store, and checks what a crash at each operation leaves.
+// crashRecovery recovers a store, and checks the state after a crash at each operation.
 // It returns the states after the crashes.
 func (r *recoveryTest) crashRecovery(name string, depth int, options Options, from storeState, random *rand.Rand, through func(vfs.FS) vfs.FS) []crashed {
 	recorder := newCrashRecorder(from, random)
@@ -329,7 +329,7 @@ type crashed struct {
 }
 
 // crashRecorder is a file system that records, before each operation that changes a
-// file or a directory, what a crash would leave.
+// file or a directory, the state after a crash.
 type crashRecorder struct {
 	vfs.FS
 	content []byte // content of the store once it was opened

@@ -10,7 +10,7 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// The memory of write buffers is bounded by the option, whatever was written.
+// The memory of write buffers is bounded by the option for any amount of writes.
 func TestWriteBufferBoundsMemory(t *testing.T) {
 	const buffer, value = 1 << 20, 16 << 10
 	d := mustOpen(t, t.TempDir(), Options{FreeFloor: 1, WriteBuffer: buffer})
