@@ -383,6 +383,7 @@ func (c *Checker) activate(e *history.Event) {
 		if len(r.waits) > 0 {
 			a.agingFrom = max(a.agingFrom, e.At)
 		}
+		a.agingFrom = max(a.agingFrom, r.clock.heldUntil) // a crash may have undone the end of the hold
 	}
 	if !a.volatile {
 		c.reactivated = append(c.reactivated, a)

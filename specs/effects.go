@@ -120,6 +120,9 @@ func (c *Checker) ungated(n *node, e *history.Event) bool {
 			return k == nil || k.sentUngated // nil for a call of a client
 		case "answered", "held", "resumed", "open":
 			k = nil
+			if r != nil && r.ended && r.volatile && r.activation != r.actor.activations {
+				return true // another activation answers with the outcome of another run with the same key
+			}
 		}
 		if k != nil && k.parent.actor.cell.node == n {
 			return k.sentUngated || refuses // sent by the caller, not the callee
