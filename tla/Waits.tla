@@ -189,7 +189,7 @@ RefuseWaitCycle(i, c, keep) == \E m \in net :
   /\ ref' = ref \cup {[call |-> c, ring |-> {m.ring[n] : n \in 1..Len(m.ring)}, stood |-> m.stood, stands |-> Stands(m.ring)]}
   /\ UNCHANGED <<to, up, ep>>
 
-Reprobe(c) ==                                  \* a timer, long compared with the travel time of a probe; also after a restart
+Reprobe(c) ==                                  \* a timer, long compared with the travel time of a probe
   /\ MaxDrop + MaxCrash > 0 /\ Bug # "noreprobe"
   /\ c \in Nested /\ at[c] = "queued" /\ Kids(Turn(c)) # {}
   /\ ~\E m \in net : IsProbe(m) /\ m.i = c
@@ -230,19 +230,24 @@ Drop(i, c) == \E m \in net :                   \* a probe is lost
 \* State after a restart. "all": everything was synced. The queue remains, and so does a turn that has
 \* made calls; a turn without calls starts again. "asked": the tail with the arrivals is lost, so only
 \* turns that have made calls remain (their calls have left the node, so they are synced). "none": the
-\* actor has no journal.
+\* actor has no journal. Probes that arrive before the actor is restored are lost, so each restored call
+\* sends one, queued or not.
 Crash(a, keep) ==
   LET asked == {c \in Turns(a) : \E y \in Below(c) : up[y] # "new"}
       new   == [c \in Ids |-> CASE to[c] # a \/ at[c] \notin {"queued", "turn"} -> at[c]
                                 [] keep = "all"   -> IF c \in asked THEN "turn" ELSE "queued"
                                 [] keep = "asked" -> IF c \in asked THEN "turn" ELSE "none"
                                 [] OTHER          -> "none"]
+      visits == {m \in net : IsProbe(m) /\ to[m.c] = a}
+      probing == {c \in Nested : /\ to[c] = a /\ Bug # "noreprobe"
+                                 /\ new[c] = "queued" \/ (new[c] = "turn" /\ Bug # "restored")}
   IN /\ flt.crash < MaxCrash /\ flt' = [flt EXCEPT !.crash = @ + 1]
+     /\ UNCHANGED <<to, ref>>
      /\ ep' = [ep EXCEPT ![a] = @ + 1]
      /\ at' = new
      /\ up' = [y \in Ids |-> IF Par[y] # 0 /\ Par[y] \in Turns(a) /\ new[Par[y]] = "none" /\ up[y] = "wait"
                              THEN "gone" ELSE up[y]]
-     /\ UNCHANGED <<to, net, ref>>
+     /\ \E lost \in {{}, visits} : net' = (net \ lost) \cup UNION {SetOut(c, Turn(c))' : c \in probing}
 
 Resend(c) ==                                   \* no answer, and a crash may have lost the call
   /\ flt.crash > 0 /\ up[c] = "wait" /\ at[c] = "none" /\ Msg("req", c) \notin net
@@ -278,7 +283,7 @@ OneVictimPerCycle == \A r, s \in ref : r.ring = s.ring => r.call = s.call
 NewestIsRefused == \A r \in ref : \A h \in r.ring : Queued(h) => r.call >= h.call
 RefusedNeverRuns == [][/\ \A r \in ref' \ ref : at[r.call] = "queued"
                        /\ \A r \in ref : at'[r.call] = "done"]_vars
-\* No cycle exists without a probe under way. (Only if no probe is lost and no cell restarts.)
+\* No cycle exists without a probe under way. (Only if no probe is lost, except by a cell that restarts.)
 NoWaitCycle == (\E m \in net : IsProbe(m)) \/ ~\E c \in Ids : at[c] = "queued" /\ OnRing(c)
 \* A probe ends: it visits no turn twice and respects its hop limit.
 ProbeBounded == \A m \in net : IsProbe(m) =>
@@ -297,6 +302,7 @@ Shared   == <<0, 0, 2, 1, 2>>                  \* 1>4     2>{3,5}      two cycle
 Lines    == <<0, 0, 0, 1, 2, 3>>               \* 1>4     2>5     3>6
 Mutual   == {<<1, 2, 2, 1>>}                   \* with Pair: each calls the other's actor, nothing else
 Round    == {<<1, 2, 3, 2, 3, 1>>}             \* with Lines: a cycle of three, nothing else
+Loop     == {<<1, 3, 3, 1, 2>>}                \* with Through: a cycle through 5, nothing else
 
 \* ------------------------------------------------------------ what must be possible: each must be violated
 RECURSIVE Root(_)

@@ -112,7 +112,7 @@ func commitOf(ctx context.Context, dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("git rev-parse: %w", err)
 	}
-	changes, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--", dir+"/*.tla", dir+"/*.cfg").Output()
+	changes, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--", dir+"/*.tla", dir+"/*.cfg", dir+"/"+derivedName).Output()
 	if err != nil {
 		return "", fmt.Errorf("git status: %w", err)
 	}

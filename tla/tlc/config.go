@@ -3,10 +3,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -19,7 +22,7 @@ const (
 	Reaches              // the named Not_… is violated: the situation is reachable
 )
 
-// An Expectation is the result that the first line of a config requires of TLC.
+// An Expectation is the result that a config requires of TLC.
 type Expectation struct {
 	Kind Kind
 	Name string // name of the property or goal; empty for Holds
@@ -37,26 +40,24 @@ func (e Expectation) String() string {
 
 // A Config is one run of TLC: a module, its constants and the properties to check.
 type Config struct {
-	Name       string // file name without .cfg
-	Folder     string // folder of the file, relative to the folder passed to ReadConfigs: brokenDir or empty
+	Name       string
 	Module     string // part of the name before the first _
 	Expect     Expectation
-	Base       string   // file name of the config this one is derived from; empty if there is no base
+	Base       string   // name of the config this one is derived from; empty if it is a file
 	Invariants []string // checked in each state, in this order
 	Properties []string // checked on each step, or on whole behaviours
 	Lines      []string // the file without its comment lines
 }
 
-// ReadConfigs reads all configs of a folder and of its subfolder broken. It returns them in the
-// order of the table.
+// derivedName is the file that lists the derived configs, in the folder of the modules.
+const derivedName = "derived.txt"
+
+// ReadConfigs reads all configs of a folder: its files, which must hold, and those that its file
+// derivedName derives from them. It returns them in the order of the table.
 func ReadConfigs(dir string) ([]Config, error) {
-	var paths []string
-	for _, pattern := range []string{"*.cfg", filepath.Join(brokenDir, "*.cfg")} {
-		found, err := filepath.Glob(filepath.Join(dir, pattern))
-		if err != nil {
-			return nil, err
-		}
-		paths = append(paths, found...)
+	paths, err := filepath.Glob(filepath.Join(dir, "*.cfg"))
+	if err != nil {
+		return nil, err
 	}
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("no *.cfg in %s; run from the root of the repository", dir)
@@ -71,51 +72,51 @@ func ReadConfigs(dir string) ([]Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		if folder := filepath.Base(filepath.Dir(path)); folder == brokenDir {
-			c.Folder = folder
-		}
-		if strings.HasSuffix(c.Name, "_broken") != (c.Folder == brokenDir) {
-			return nil, fmt.Errorf("%s: configs named …_broken, and no others, belong in %s", path, filepath.Join(dir, brokenDir))
-		}
 		configs = append(configs, c)
 	}
+	path := filepath.Join(dir, derivedName)
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	derived, err := deriveAll(configs, string(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	configs = append(configs, derived...)
 	slices.SortFunc(configs, byExpectation)
 	return configs, nil
 }
 
-// ParseConfig parses a config: the comment lines for expectation and base, and the sections that
-// list properties.
+// ParseConfig parses the file of a config that must hold.
 func ParseConfig(name, text string) (Config, error) {
-	c := Config{Name: name}
+	c := Config{Name: name, Expect: Expectation{Kind: Holds}}
 	var ok bool
 	if c.Module, _, ok = strings.Cut(name, "_"); !ok {
 		return c, fmt.Errorf("the name of a config must have the form Module_what.cfg")
 	}
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	expect, ok := strings.CutPrefix(lines[0], `\* expect: `)
-	if !ok {
-		return c, fmt.Errorf(`the first line must be "\* expect: …"`)
+	for line := range strings.Lines(text) {
+		switch line = strings.TrimRight(line, "\n"); {
+		case strings.HasPrefix(line, `\* expect:`), strings.HasPrefix(line, `\* base:`):
+			return c, fmt.Errorf("%s: the file of a config must hold; another result is a row of %s", line, derivedName)
+		case !strings.HasPrefix(line, `\*`):
+			c.Lines = append(c.Lines, line)
+		}
 	}
-	switch words := strings.Fields(expect); {
-	case len(words) == 1 && words[0] == "holds":
-		c.Expect = Expectation{Kind: Holds}
-	case len(words) == 2 && words[0] == "violates":
-		c.Expect = Expectation{Kind: Violates, Name: words[1]}
-	case len(words) == 2 && words[0] == "reaches" && strings.HasPrefix(words[1], "Not_"):
-		c.Expect = Expectation{Kind: Reaches, Name: words[1]}
-	default:
-		return c, fmt.Errorf(`expect: got %q, want one of "holds", "violates Property", "reaches Not_Goal"`, expect)
+	if c.readProperties(); len(c.Invariants)+len(c.Properties) == 0 {
+		return c, fmt.Errorf("no properties to check: neither INVARIANTS nor PROPERTIES")
 	}
+	if c.Value("Bug") != `"none"` {
+		return c, fmt.Errorf(`the constant Bug is %s, want "none": a defect is a row of %s`, c.Value("Bug"), derivedName)
+	}
+	return c, nil
+}
 
+// readProperties reads the sections that list properties.
+func (c *Config) readProperties() {
+	c.Invariants, c.Properties = nil, nil
 	var section *[]string
-	for _, line := range lines {
-		if base, ok := strings.CutPrefix(line, `\* base: `); ok {
-			c.Base = base
-		}
-		if strings.HasPrefix(line, `\*`) {
-			continue
-		}
-		c.Lines = append(c.Lines, line)
+	for _, line := range c.Lines {
 		words := strings.Fields(line)
 		if len(words) == 0 {
 			continue
@@ -134,13 +135,86 @@ func ParseConfig(name, text string) (Config, error) {
 			*section = append(*section, words...)
 		}
 	}
-	if len(c.Invariants)+len(c.Properties) == 0 {
-		return c, fmt.Errorf("no properties to check: neither INVARIANTS nor PROPERTIES")
+}
+
+// deriveAll returns the configs of the rows of derivedName.
+func deriveAll(bases []Config, text string) (all []Config, err error) {
+	for line := range strings.Lines(text) {
+		row := strings.Fields(line)
+		if len(row) == 0 || row[0] == "#" {
+			continue
+		}
+		if len(row) != 3 {
+			return nil, fmt.Errorf("%q: want a name, a base and a change", strings.TrimSpace(line))
+		}
+		named := func(name string) func(Config) bool { return func(c Config) bool { return c.Name == name } }
+		i := slices.IndexFunc(bases, named(row[1]))
+		if i < 0 {
+			return nil, fmt.Errorf("%s: no config is named %s", row[0], row[1])
+		}
+		if slices.ContainsFunc(slices.Concat(bases, all), named(row[0])) {
+			return nil, fmt.Errorf("two configs are named %s", row[0])
+		}
+		c, err := bases[i].derive(row[0], row[2])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", row[0], err)
+		}
+		all = append(all, c)
 	}
-	if c.Expect.Kind != Holds && !slices.Contains(slices.Concat(c.Invariants, c.Properties), c.Expect.Name) {
-		return c, fmt.Errorf("%s is expected but not checked", c.Expect.Name)
+	return all, nil
+}
+
+// derive returns the config with one change: a defect instead of the design, or a goal
+// instead of the properties.
+func (c Config) derive(name, change string) (Config, error) {
+	d := Config{Name: name, Module: c.Module, Base: c.Name}
+	what, ok := strings.CutPrefix(name, c.Module+"_")
+	if !ok {
+		return d, fmt.Errorf("its base %s is of another module", c.Name)
 	}
-	return c, nil
+	bug, isBug := strings.CutPrefix(change, "Bug=")
+	switch {
+	case isBug && strings.HasSuffix(what, "_broken"):
+		property, _, _ := strings.Cut(what, "_")
+		if !slices.Contains(slices.Concat(c.Invariants, c.Properties), property) {
+			return d, fmt.Errorf("%s does not check %s", c.Name, property)
+		}
+		d.Expect = Expectation{Kind: Violates, Name: property}
+		for _, line := range c.Lines {
+			if strings.HasPrefix(line, "  Bug =") {
+				line = "  Bug = " + strconv.Quote(bug)
+			}
+			d.Lines = append(d.Lines, line)
+		}
+		if d.Value("Bug") == c.Value("Bug") {
+			return d, fmt.Errorf("%s removes no guard", change)
+		}
+	case (change == "INVARIANTS" || change == "PROPERTIES") && strings.HasPrefix(what, "Not_"):
+		d.Expect = Expectation{Kind: Reaches, Name: what}
+		d.Lines = c.linesWithProperties(change + " " + what)
+	default:
+		return d, fmt.Errorf("%s: want Bug=… for …_broken, INVARIANTS or PROPERTIES for …_Not_…", change)
+	}
+	d.readProperties()
+	return d, nil
+}
+
+// linesWithProperties returns the lines with one section in place of those that list properties.
+func (c Config) linesWithProperties(section string) (lines []string) {
+	skipping, placed := false, false
+	for _, line := range c.Lines {
+		switch {
+		case strings.HasPrefix(line, "INVARIANT") || strings.HasPrefix(line, "PROPERT"):
+			if !placed {
+				lines = append(lines, section)
+			}
+			skipping, placed = true, true
+		case !skipping || !strings.HasPrefix(line, " "):
+			skipping = false
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
 
 // Value returns the value the config assigns to a constant, as written in the config.

@@ -2,9 +2,9 @@
 
 // Command tlc checks the specifications in tla/ with TLC, the model checker of TLA+.
 //
-// The first line of a config states the expected result: everything holds, one property is
-// violated, or a situation is reached. Any other result is a mismatch: an error, an incomplete
-// search, or the violation of a property other than the expected one.
+// A config expects one result: everything holds, one property is violated, or a situation is
+// reached. Any other result is a mismatch: an error, an incomplete search, or the violation of a
+// property other than the expected one.
 package main
 
 import (
@@ -19,27 +19,24 @@ import (
 	"slices"
 	"syscall"
 	"time"
-
-	"github.com/troupe-run/troupe/internal/mdsection"
 )
 
 const (
 	specDir  = "tla"
 	cacheDir = ".cache/tlc"
 	usage    = `usage: go run ./tla/tlc [-run REGEXP] [-list] [-write] [-keep] [-big]
-       go run ./tla/tlc traces | walks | mutations [-h]
+       go run ./tla/tlc traces | walks [-h]
 
-Runs TLC on every config of tla/ and compares the result with the expectation in
-the first line of the config. Exit 0: all as expected. Exit 1: a mismatch or an
-error. Exit 2: usage.
+Runs TLC on every config of tla/, the files *.cfg and the rows of derived.txt, and
+compares the result with the expected one. Exit 0: all as expected. Exit 1: a
+mismatch or an error. Exit 2: usage.
 
   -run REGEXP  run only the configs whose name matches
   -list        print the configs and their expectations, run nothing
   -big         run the configs of tla/big, which take hours, instead of those of tla;
                -write then writes to tla/big/RESULTS.md
-  -write       if there is no mismatch, write the figures to tla/RESULTS.md and
-               tla/README.md; the default if all configs run, -write=false disables it
-
+  -write       if there is no mismatch, write the figures to tla/RESULTS.md;
+               the default if all configs run, -write=false disables it
   -keep        if there is no mismatch, put the output of TLC into tla/output.txt.gz,
                each with its commit; the default if -write is
 
@@ -66,9 +63,6 @@ func run(ctx context.Context, args []string) int {
 	}
 	if len(args) > 0 && args[0] == "walks" {
 		return walks(ctx, args[1:])
-	}
-	if len(args) > 0 && args[0] == "mutations" {
-		return mutations(ctx, args[1:])
 	}
 	flags := flag.NewFlagSet("tlc", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), usage) }
@@ -155,16 +149,7 @@ func run(ctx context.Context, args []string) int {
 	if version != tlcVersion {
 		return fail(1, fmt.Errorf("TLC has version %s, but figures are of version %s: nothing was written", version, tlcVersion))
 	}
-	found, err := WriteTable(filepath.Join(dir, "RESULTS.md"), all, results, *big)
-	if err != nil {
-		return fail(1, err)
-	}
-	if *big {
-		return 0
-	}
-	text := modelTable(all, found)
-	fmt.Print("\n" + text)
-	if err := mdsection.Replace(filepath.Join(specDir, "README.md"), "tla", text); err != nil {
+	if err := WriteTable(filepath.Join(dir, "RESULTS.md"), all, results, *big); err != nil {
 		return fail(1, err)
 	}
 	return 0

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 )
@@ -25,17 +26,13 @@ const bigRunTimeout = 6 * time.Hour
 // bigDir is the folder of large models, inside the folder of the modules.
 const bigDir = "big"
 
-// brokenDir is the folder of configs in which a property must be violated.
-const brokenDir = "broken"
-
 // TLC runs configs.
 type TLC struct {
-	Java   string        // path of the java command
-	Jar    string        // path of the jar of TLC
-	Dir    string        // folder of the modules
-	Big    bool          // configs are those of Dir/big, which take hours
-	Limit  time.Duration // maximum time for one model; 0 means runTimeout, or bigRunTimeout if Big
-	Output string        // folder for the output of each run
+	Java   string // path of the java command
+	Jar    string // path of the jar of TLC
+	Dir    string // folder of the modules
+	Big    bool   // configs are those of Dir/big, which take hours
+	Output string // folder for the output of each run
 }
 
 // A Result is a config and the report of its run.
@@ -125,12 +122,12 @@ func (t TLC) output(ctx context.Context, c Config) ([]byte, error) {
 	if err := os.CopyFS(scratch, os.DirFS(t.Dir)); err != nil {
 		return nil, err
 	}
-	config, limit := filepath.Join(c.Folder, c.Name+".cfg"), runTimeout
+	config, limit := c.Name+".cfg", runTimeout
 	if t.Big {
-		config, limit = filepath.Join(bigDir, config), bigRunTimeout
+		limit = bigRunTimeout
 	}
-	if t.Limit > 0 {
-		limit = t.Limit
+	if err := os.WriteFile(filepath.Join(scratch, config), []byte(strings.Join(c.Lines, "\n")+"\n"), 0o644); err != nil {
+		return nil, err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not finished after %v", limit))
 	defer cancel()

@@ -91,13 +91,12 @@ func readTable(path string) (map[string]figures, error) {
 	return all, nil
 }
 
-// WriteTable writes the results into the table of all configs and returns the figures of all
-// configs. A config that did not run keeps its figures. A config that never had figures is an
-// error. Exception: if large is set, its row says that the search has not ended yet.
-func WriteTable(path string, all []Config, results []Result, large bool) (map[string]figures, error) {
+// WriteTable writes the results into the table of all configs. A config that did not run keeps its
+// figures. A config that never had figures is an error, or if large is set a row without figures.
+func WriteTable(path string, all []Config, results []Result, large bool) error {
 	found, err := readTable(path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, r := range results {
 		found[rowKey(r.Config)] = figuresOf(r)
@@ -112,10 +111,10 @@ func WriteTable(path string, all []Config, results []Result, large bool) (map[st
 		case large:
 			fmt.Fprintf(&b, "%snot searched to the end yet | | | |\n", rowKey(c))
 		default:
-			return nil, fmt.Errorf("%s has no figures yet: run it too", c.Name)
+			return fmt.Errorf("%s has no figures yet: run it too", c.Name)
 		}
 	}
-	return found, os.WriteFile(path, []byte(b.String()), 0o644)
+	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
 func rowKey(c Config) string { return fmt.Sprintf("| %s | %s | ", c.Name, c.Expect) }

@@ -26,7 +26,7 @@ func TestWriteTableKeepsOtherRows(t *testing.T) {
 		_, rows, _ := strings.Cut(string(text), "---:|\n")
 		return rows
 	}
-	if _, err := WriteTable(path, []Config{a, b}, []Result{result(a, 1)}, false); err == nil || !strings.Contains(err.Error(), "M_b has no figures yet") {
+	if err := WriteTable(path, []Config{a, b}, []Result{result(a, 1)}, false); err == nil || !strings.Contains(err.Error(), "M_b has no figures yet") {
 		t.Errorf("missing row: %v", err)
 	}
 	for _, test := range []struct {
@@ -38,17 +38,17 @@ func TestWriteTableKeepsOtherRows(t *testing.T) {
 		{[]Config{a, b}, []Result{result(a, 4)}, "| M_a | holds | 4 | 3 | 1.5 | |\n| M_b | violates P | 2 | 3 | 1.5 | 7 |\n"},
 		{[]Config{b}, []Result{result(b, 5)}, "| M_b | violates P | 5 | 3 | 1.5 | 7 |\n"},
 	} {
-		if _, err := WriteTable(path, test.all, test.ran, false); err != nil {
+		if err := WriteTable(path, test.all, test.ran, false); err != nil {
 			t.Fatal(err)
 		}
 		if got := rows(); got != test.want {
 			t.Errorf("rows\n%swant\n%s", got, test.want)
 		}
 	}
-	if _, err := WriteTable(path, []Config{a, b}, []Result{result(a, 6)}, true); err != nil || rows() != "| M_a | holds | 6 | 3 | 1.5 | |\n| M_b | violates P | 5 | 3 | 1.5 | 7 |\n" {
+	if err := WriteTable(path, []Config{a, b}, []Result{result(a, 6)}, true); err != nil || rows() != "| M_a | holds | 6 | 3 | 1.5 | |\n| M_b | violates P | 5 | 3 | 1.5 | 7 |\n" {
 		t.Errorf("%v\n%s", err, rows())
 	}
-	if _, err := WriteTable(path, []Config{a, {Name: "M_c"}}, []Result{result(a, 6)}, true); err != nil || !strings.Contains(rows(), "| M_c | holds | not searched to the end yet | | | |\n") {
+	if err := WriteTable(path, []Config{a, {Name: "M_c"}}, []Result{result(a, 6)}, true); err != nil || !strings.Contains(rows(), "| M_c | holds | not searched to the end yet | | | |\n") {
 		t.Errorf("%v\n%s", err, rows())
 	}
 }

@@ -18,25 +18,20 @@ import (
 	"time"
 )
 
-const tracesUsage = `usage: go run ./tla/tlc traces [-worlds N] [-forgeries N] [-seed S] [-no-server] [FILE...]
+const tracesUsage = `usage: go run ./tla/tlc traces [-worlds N] [-no-server] [FILE...]
 
 Checks histories of the simulator and of a real server against module Trace: each
 MUST be a behaviour of module Calls. Then it corrupts some of them and simulates
 mutants, which lack a guard. TLC must reject each of these histories at the entry
-that is wrong. Last, it forges histories at random: TLC must reject at least 90 %,
-and tla/FORGERIES.md must have a verdict on the others, unless few are drawn. With
-files, checks those and nothing else, or with -forgeries forgeries of those.
+that is wrong. With files, checks those and nothing else.
 
 Needs bin/troupe and bin/troupe-mutants (make trace builds both).
 
   -worlds N    number of simulations (default 200)
-  -forgeries N number of random forgeries (default 10)
-  -seed S      seed of the forgeries (default 1)
   -no-server   skip the history of a server
 
 examples
   make trace
-  make trace ARGS='-forgeries 200 -seed 7'
   make trace ARGS='-worlds 20'
   bin/troupe sim --plain --seed 7 --trace /tmp/seven.ndjson && go run ./tla/tlc traces /tmp/seven.ndjson
 
@@ -71,8 +66,6 @@ func traces(ctx context.Context, args []string) int {
 	flags := flag.NewFlagSet("traces", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), tracesUsage) }
 	simulations := flags.Int("worlds", 200, "")
-	forgeries := flags.Int("forgeries", forgeriesDefault, "")
-	seed := flags.Uint64("seed", 1, "")
 	noServer := flags.Bool("no-server", false, "")
 	if err := flags.Parse(args); err == flag.ErrHelp {
 		return 0
@@ -88,17 +81,10 @@ func traces(ctx context.Context, args []string) int {
 		return fail(1, err)
 	}
 	start := time.Now()
-	var good []trace
 	if flags.NArg() > 0 {
-		good, err = t.files(ctx, flags.Args())
+		err = t.files(ctx, flags.Args())
 	} else {
-		good, err = t.all(ctx, *simulations, !*noServer)
-	}
-	if explicit := false; err == nil {
-		flags.Visit(func(f *flag.Flag) { explicit = explicit || f.Name == "forgeries" })
-		if flags.NArg() == 0 || explicit {
-			err = t.rejectForged(ctx, good, *forgeries, *seed)
-		}
+		err = t.all(ctx, *simulations, !*noServer)
 	}
 	if err != nil {
 		return fail(1, err)
@@ -107,26 +93,25 @@ func traces(ctx context.Context, args []string) int {
 	return 0
 }
 
-// forgeriesDefault is the number of forgeries unless a flag sets it.
-const forgeriesDefault = 10
-
-func (t traceCheck) files(ctx context.Context, paths []string) ([]trace, error) {
+// files checks given histories.
+func (t traceCheck) files(ctx context.Context, paths []string) error {
 	all, err := readTraces(paths)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return all, t.accept(ctx, "given", all)
+	return t.accept(ctx, "given", all)
 }
 
-// all returns the simulated histories.
-func (t traceCheck) all(ctx context.Context, simulations int, server bool) ([]trace, error) {
+// all checks histories of simulations and, if server is set, of a server. It then checks
+// corrupted histories and those of mutants.
+func (t traceCheck) all(ctx context.Context, simulations int, server bool) error {
 	paths, err := t.simulate(ctx, simulations)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	all, err := readTraces(paths)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	resumed := 0
 	for _, tr := range all {
@@ -136,28 +121,28 @@ func (t traceCheck) all(ctx context.Context, simulations int, server bool) ([]tr
 	}
 	fmt.Printf("%d of %d simulated histories have a crash and an actor that resumes open work\n", resumed, len(all))
 	if resumed*100 < crashPercentMin*len(all) {
-		return nil, fmt.Errorf("want at least %d %%", crashPercentMin)
+		return fmt.Errorf("want at least %d %%", crashPercentMin)
 	}
 	if err := t.accept(ctx, "simulated", all); err != nil {
-		return nil, err
+		return err
 	}
 	if server {
 		path := filepath.Join(t.dir, "server.ndjson")
 		if err := traceServer(ctx, path); err != nil {
-			return nil, err
+			return err
 		}
 		recorded, err := readTraces([]string{path})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := t.accept(ctx, "of a server", recorded); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := t.rejectCorrupted(ctx, all); err != nil {
-		return nil, err
+		return err
 	}
-	return all, t.rejectMutated(ctx)
+	return t.rejectMutated(ctx)
 }
 
 func readTraces(paths []string) ([]trace, error) {

@@ -166,7 +166,7 @@ func TestBatchesShareLimits(t *testing.T) {
 	}
 }
 
-// A batch is complete if TLC finds one state for each entry, in one way, and each end once more.
+// A batch is complete if TLC finds one state for each entry, in one way, and each end again.
 func TestBatchIsCompleteOnlyIfEachEntryHasOneStep(t *testing.T) {
 	h, err := readTrace(writeTrace(t, sampleTrace))
 	if err != nil {

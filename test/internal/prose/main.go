@@ -8,7 +8,6 @@
 package main
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"io"
@@ -18,22 +17,23 @@ import (
 	"path/filepath"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 )
 
-const usage = `usage: go run ./test/internal/prose [-worst N] [-write] [-titles COMMIT]
+const usage = `usage: go run ./test/internal/prose [-worst N] [-write] [-titles N]
 
 Counts the phrases that docs/STYLE.md avoids, per 1,000 words, and compares the
 rates with test/internal/prose/budget.txt. Run it from the root of the repository.
 
   -worst N        print the N texts with the most hits (default 10)
   -write          lower the budget to what was measured
-  -titles COMMIT  check the commit titles since COMMIT instead
+  -titles N       check the titles of the newest N commits instead
 
 Examples:
 
   go run ./test/internal/prose -worst 40
-  go run ./test/internal/prose -titles "$(cat .titles-since)"
+  go run ./test/internal/prose -titles 200
 `
 
 const budgetFile = "test/internal/prose/budget.txt"
@@ -48,13 +48,13 @@ func run(args []string, out, errs io.Writer) int {
 	flags.Usage = func() { fmt.Fprint(errs, usage) }
 	worst := flags.Int("worst", 10, "")
 	write := flags.Bool("write", false, "")
-	titles := flags.String("titles", "", "")
+	titles := flags.Int("titles", 0, "")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
 	var problems []string
 	var err error
-	if *titles != "" {
+	if *titles > 0 {
 		problems, err = checkTitles(*titles)
 	} else {
 		problems, err = checkProse(out, *worst, *write)
@@ -221,17 +221,14 @@ func docWords(texts []text) (core, all int) {
 	return core, all
 }
 
-// checkTitles returns the commits since base whose title breaks the form.
-func checkTitles(base string) ([]string, error) {
+// checkTitles returns those of the newest n commits whose title breaks the form.
+func checkTitles(n int) ([]string, error) {
 	if err := exec.Command("git", "rev-parse", "--git-dir").Run(); err != nil {
 		return nil, nil // a source archive has no commits
 	}
-	var errs bytes.Buffer
-	log := exec.Command("git", "log", "--no-merges", "--format=%h %s", strings.TrimSpace(base)+"..HEAD")
-	log.Stderr = &errs
-	listed, err := log.Output()
+	listed, err := exec.Command("git", "log", "--no-merges", "--format=%h %s", "-n", strconv.Itoa(n)).Output()
 	if err != nil {
-		return nil, fmt.Errorf("git log %s..HEAD: %w: %s(a shallow clone lacks the commit: git fetch --unshallow)", strings.TrimSpace(base), err, errs.String())
+		return nil, fmt.Errorf("git log: %w", err)
 	}
 	var problems []string
 	for line := range strings.Lines(string(listed)) {
