@@ -7,13 +7,12 @@ import (
 	"slices"
 )
 
-// CodecVersion is the first byte of every encoded envelope. Decode also reads the
-// version before it, and rejects all others. Nodes of different versions agree on a
-// common version before they exchange messages.
+// CodecVersion is the first byte of every encoded envelope. Decode rejects all others.
 //
 //  1. initial version
 //  2. extensions; reasons of holds
-const CodecVersion = 2
+//  3. names and summaries of holds
+const CodecVersion = 3
 
 // Limits that the decoder enforces. The limits of the runtime are lower.
 const (
@@ -91,8 +90,8 @@ func Append(b []byte, env Envelope) []byte {
 	return e.Buf
 }
 
-// Decode parses an envelope. It never panics and does not retain b. An envelope of the
-// current version that it accepts encodes to the same bytes.
+// Decode parses an envelope. It never panics and does not retain b. An envelope that it
+// accepts encodes to the same bytes.
 func Decode(b []byte) (Envelope, error) {
 	d := NewDecoder(b)
 	env, err := decode(d)
@@ -103,12 +102,8 @@ func Decode(b []byte) (Envelope, error) {
 }
 
 func decode(d *Decoder) (Envelope, error) {
-	switch v := d.Uint(); {
-	case d.err != nil || v == CodecVersion:
-	case v == CodecVersion-1:
-		d.ReadWithoutExtensions()
-	default:
-		return Envelope{}, fmt.Errorf("written in version %d, this program reads versions %d and %d", v, CodecVersion-1, CodecVersion)
+	if v := d.Uint(); d.err == nil && v != CodecVersion {
+		return Envelope{}, fmt.Errorf("written in version %d, this program reads version %d", v, CodecVersion)
 	}
 	var env Envelope
 	env.From = d.Address()

@@ -111,17 +111,11 @@ func encodeExtensions(fields []extension) Extensions {
 
 // Extensions appends the length of the extensions and their fields.
 func (e *Encoder) Extensions(x Extensions) {
-	if !e.WithoutExtensions {
-		e.String(string(x))
-	}
+	e.String(string(x))
 }
 
-// Extensions reads extensions within their bounds. It reads nothing if the encoded value
-// has none.
+// Extensions reads extensions within their bounds.
 func (d *Decoder) Extensions() Extensions {
-	if d.withoutExtensions {
-		return ""
-	}
 	x := Extensions(d.Raw(int(d.UintMax(ExtensionBytesMax, "length of extensions"))))
 	if err := x.Check(); err != nil {
 		d.Fail("%v", err)

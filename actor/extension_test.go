@@ -4,9 +4,6 @@ package actor
 
 import (
 	"bytes"
-	"encoding/hex"
-	"os"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -73,47 +70,5 @@ func TestExtensionsAreBounded(t *testing.T) {
 				t.Errorf("%s: decoded with error %v, want %q", test.name, err, test.want)
 			}
 		}
-	}
-}
-
-// testdata/v1.txt holds messages as version 1 encoded them, one a line, in hexadecimal.
-func TestFormerVersionIsReadable(t *testing.T) {
-	text, err := os.ReadFile("testdata/v1.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Fields(string(text))
-	want := formerMessages()
-	if len(lines) != len(want) {
-		t.Fatalf("got %d messages, want %d", len(lines), len(want))
-	}
-	for i, line := range lines {
-		b, err := hex.DecodeString(line)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := Decode(b); err != nil || b[0] != 1 || !reflect.DeepEqual(got, want[i]) {
-			t.Errorf("message %d of version %d: got %+v, %v\nwant %+v", i, b[0], got, err, want[i])
-		}
-	}
-}
-
-// formerMessages returns the messages in testdata/v1.txt.
-func formerMessages() []Envelope {
-	id, a, b := NewCallID(1, 2, 3), NewID("a", "s"), NewID("b", "s")
-	call := Call{ID: id, Root: NewCallID(4, 5, 6), Parent: NewCallID(7, 8, 9), To: b, Operation: "o", Chain: []ID{a}, Kind: Waiting, Lane: High, Left: 10,
-		Attempt: 11, Principal: "p", Origin: Agent, Project: "x", Idempotency: Idempotency{"p", "r", "k", HashOf(nil)}, Budget: 12, Workflow: "w", Trace: "t",
-		Claimed: id, Stamp: 13, Via: Address{"n", 14, 15}, Parts: Text("hello")}
-	reply := Reply{Call: id, Run: id, Status: Partial, Parts: Text("hi"), Warnings: []string{"slow"}, Budget: 16, Usage: Usage{1, 2, 3}, Tree: Usage{4, 5, 9}}
-	from := Address{"n", 17, 18}
-	return []Envelope{
-		{From: from, To: b, Epoch: 19, Durable: true, Body: Request{call}},
-		{From: from, ToClient: from, Body: Answered{reply}},
-		{From: from, To: a, Body: Answered{Fail(id, Refuse(Busy, "full"))}},
-		{From: from, To: b, Body: Cancel{id, Stopped, "alice"}},
-		{From: from, To: a, Body: Held{Call: id, N: 20, Until: 21}},
-		{From: from, To: a, Body: Resumed{id, 22}},
-		{From: from, To: a, Body: Open{Call: id, N: 23, Until: 24}},
-		{From: from, To: b, Body: Probe{From: id, To: id, Hops: []Hop{{id, a, id, 25, 26}}, Branches: 2, Confirm: 1}},
 	}
 }

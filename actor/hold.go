@@ -28,23 +28,21 @@ func (r HoldReason) String() string { return nameOf(holdNames[:], int(r)) }
 type Hold struct {
 	Reason     HoldReason
 	Subject    string // ID of the approval, device, budget or question; name of the signal
+	Name       string // tool of an approval
+	Text       string // summary for the person
 	Extensions Extensions
 }
 
-// Hold appends a hold. An encoding without extensions has no place for it.
+// Hold appends a hold.
 func (e *Encoder) Hold(h Hold) {
-	if e.WithoutExtensions {
-		return
-	}
 	e.Uint(uint64(h.Reason))
 	e.String(h.Subject)
+	e.String(h.Name)
+	e.String(h.Text)
 	e.Extensions(h.Extensions)
 }
 
 // Hold reads a hold.
 func (d *Decoder) Hold() Hold {
-	if d.withoutExtensions {
-		return Hold{}
-	}
-	return Hold{HoldReason(d.UintMax(1<<8-1, "reason of a hold")), d.String(TextBytesMax), d.Extensions()}
+	return Hold{HoldReason(d.UintMax(1<<8-1, "reason of a hold")), d.String(TextBytesMax), d.String(TextBytesMax), d.String(TextBytesMax), d.Extensions()}
 }

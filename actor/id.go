@@ -14,9 +14,13 @@ import (
 const (
 	// DefaultTenant is the tenant that String omits.
 	DefaultTenant = "default"
-	// SystemAgent is the name of the only agent with Definition.System. No agent of a
-	// user has this name. Names of the runtime's other agents begin with it and a dot.
+	// SystemAgent is the agent of the registry. The names of the runtime's other agents begin
+	// with it and a dot. CheckUnreserved refuses all of them to others.
 	SystemAgent = "troupe"
+	// SessionAgent is the agent whose actors hold the title and the metadata of a session.
+	SessionAgent = SystemAgent + ".session"
+	// ContextAgent is the agent whose actors hold the contexts of a session.
+	ContextAgent = SystemAgent + ".context"
 	// DefaultKey is the key of an actor named by its agent alone.
 	DefaultKey = "main"
 	// NameBytesMax is the maximum length of each part of an ID and of a node name.
@@ -85,11 +89,30 @@ func CheckName(name string) error {
 	return nil
 }
 
+// IsSystemAgent reports whether an agent is part of the runtime itself.
+func IsSystemAgent(agent string) bool {
+	return agent == SystemAgent || strings.HasPrefix(agent, SystemAgent+".")
+}
+
+// CheckUnreserved returns an error if a name is SystemAgent or begins with it and a dot, in
+// upper or lower case, with or without white space around it. An agent, tool, model or user
+// MUST NOT get such a name, because the runtime uses them for its own. It does not restrict
+// keys: a session may have such a name.
+func CheckUnreserved(name string) error {
+	const prefix = SystemAgent + "."
+	lower := strings.ToLower(strings.TrimSpace(name))
+	if lower != SystemAgent && !strings.HasPrefix(lower, prefix) {
+		return nil
+	}
+	return fmt.Errorf("%.80q is reserved: %s and names that begin with %s are part of this program; choose another name, such as %.80q",
+		name, SystemAgent, prefix, "team"+strings.TrimPrefix(lower, SystemAgent))
+}
+
 // Session returns the session that the actor belongs to. It returns false for the actor
 // of an agent under DefaultKey, and for the actors of the runtime itself. Exception: the
 // actors in sessionKinds belong to the session in their key.
 func (id ID) Session() (session string, ok bool) {
-	system := id.Agent == SystemAgent || strings.HasPrefix(id.Agent, SystemAgent+".")
+	system := IsSystemAgent(id.Agent)
 	if id.Key == DefaultKey && !system || system && !slices.Contains(sessionKinds[:], id.Agent[min(len(SystemAgent), len(id.Agent)):]) {
 		return "", false
 	}
@@ -148,6 +171,9 @@ func FirstCallID(at Time) CallID {
 	clear(id[6:])
 	return id
 }
+
+// Version returns the version of the UUID.
+func (id CallID) Version() int { return int(id[6] >> 4) }
 
 // Time returns the instant at which the ID was made, in whole milliseconds.
 func (id CallID) Time() Time {

@@ -13,23 +13,26 @@ type Reason uint8
 
 // The reasons.
 const (
-	Busy           Reason = iota + 1 // no capacity now: at the callee, for this caller, or on the node
-	Cycle                            // the target's agent is among the callers
-	WaitCycle                        // the waits would form a cycle
-	Depth                            // too many calls above this one
-	Deadline                         // the deadline has passed
-	NotFound                         // no such agent, run or tool
-	Rejected                         // the target rejected the call
-	Unavailable                      // the target cannot answer now
-	Stopped                          // cancelled
-	Budget                           // the budget of the tree is used up
-	Invalid                          // malformed input
-	Unknown                          // the outcome cannot be determined
-	NoDevice                         // no client that can perform the operation is online
-	EventsExceeded                   // the run, or an answer that it received, has too many events
-	ModelAuth                        // the provider of a model rejected the key
-	ModelNotFound                    // no such model, here or at its provider
-	ModelRejected                    // the provider rejected the request
+	Busy             Reason = iota + 1 // no capacity now: at the callee, for this caller, or on the node
+	Cycle                              // the target's agent is among the callers
+	WaitCycle                          // the waits would form a cycle
+	Depth                              // too many calls above this one
+	Deadline                           // the deadline has passed
+	NotFound                           // no such agent, run or tool
+	Rejected                           // the target rejected the call
+	Unavailable                        // the target cannot answer now
+	Stopped                            // cancelled
+	Budget                             // the budget of the tree is used up
+	Invalid                            // malformed input
+	Unknown                            // the outcome cannot be determined
+	NoDevice                           // no client that can perform the operation is online
+	EventsExceeded                     // the run, or an answer that it received, has too many events
+	ModelAuth                          // the provider of a model rejected the key
+	ModelNotFound                      // no such model, here or at its provider
+	ModelRejected                      // the provider rejected the request
+	ApprovalRejected                   // a person rejected the tool call
+	ApprovalDecided                    // the approval has been decided already
+	PolicyBlocked                      // the policy does not allow the tool call
 )
 
 // Scope identifies the party whose limit caused a Busy refusal.
@@ -97,6 +100,10 @@ var reasons = [...]ReasonInfo{
 	ModelAuth:     {"ModelAuth", "ModelAuthFailed", "EXECUTION_MODEL_AUTH", "error", "model_auth", 502},
 	ModelNotFound: {"ModelNotFound", "ModelNotFound", "EXECUTION_MODEL_NOT_FOUND", "error", "model_not_found", 502},
 	ModelRejected: {"ModelRejected", "ModelRequestRejected", "EXECUTION_MODEL_REJECTED", "error", "model_rejected", 502},
+
+	ApprovalRejected: {"ApprovalRejected", "ApprovalRejected", "EXECUTION_APPROVAL_REJECTED", "error", "approval_rejected", 403},
+	ApprovalDecided:  {"ApprovalDecided", "ApprovalDecided", "ROUTING_APPROVAL_DECIDED", "error", "approval_decided", 409},
+	PolicyBlocked:    {"PolicyBlocked", "PolicyBlocked", "EXECUTION_POLICY_BLOCKED", "error", "policy_blocked", 403},
 }
 
 // Reasons returns all reasons in order.

@@ -57,14 +57,17 @@ type Ask struct {
 	// Work is the function itself. It is not persisted: after a crash the turn
 	// is replayed up to this ask to obtain the function again.
 	Work Work
-	// Body is the complete prompt of a model. It repeats earlier answers, so it
-	// is not persisted: a replay of the turn builds it again.
+	// Body is the complete prompt of a model, or the earlier messages for an external
+	// agent. It repeats earlier content, so it is not persisted: a replay of the turn
+	// builds it again.
 	Body []byte
 }
 
 // NeedsReplay reports whether a repeated attempt needs data that is not persisted.
 // The turn must then be replayed to obtain that data.
-func (a *Ask) NeedsReplay() bool { return a.Kind == AskWork || a.Kind == AskModel }
+func (a *Ask) NeedsReplay() bool {
+	return a.Kind == AskWork || a.Kind == AskModel || a.Kind == AskInvoke
+}
 
 // RunsOutsideCell reports whether the host performs the ask outside the cell and
 // delivers its result as an input.
@@ -148,6 +151,9 @@ type Begin struct {
 	At         Time // time at which the call was accepted
 	Left       Duration
 	ActorState []StateItem // actor's state before the turn, sorted by name
+	// Transcript are the earlier messages of the conversation, oldest first, as the policy
+	// of the definition selects them.
+	Transcript []ChatMessage
 }
 
 // Behavior is the message handler of an agent's actors.
@@ -206,10 +212,16 @@ type Definition struct {
 	Kind       AgentKind
 	Spec       []byte // source spec as JSON; nil for a native agent
 	System     bool   // part of Troupe itself; neither clients nor agents may call it
+	Owner      string // principal that registered the agent; empty for a native agent
 	Durability Durability
 	Turns      Turns
 	Recursion  Recursion
 	Lane       Lane // lane of clients' calls that name none; 0 means Normal
+	Transcript TranscriptPolicy
+	MaxActive  int // running turns on a node; 0 means the limit of the node
+	// OneSession means that the messages of clients that name no session share the actor
+	// under DefaultKey. Otherwise each begins a session.
+	OneSession bool
 	Behavior   Behavior
 }
 

@@ -11,10 +11,7 @@ import (
 )
 
 // Encoder appends encoded fields to a buffer. All encodings of Troupe use it.
-type Encoder struct {
-	Buf               []byte
-	WithoutExtensions bool // write values as a version before extensions
-}
+type Encoder struct{ Buf []byte }
 
 // Uint appends a varint, 7 bits per byte.
 func (e *Encoder) Uint(v uint64) { e.Buf = binary.AppendUvarint(e.Buf, v) }
@@ -46,16 +43,10 @@ type Decoder struct {
 	buf []byte
 	off int
 	err error
-
-	withoutExtensions bool // the values are of a version before extensions
 }
 
 // NewDecoder returns a decoder of b. It does not modify b.
 func NewDecoder(b []byte) *Decoder { return &Decoder{buf: b} }
-
-// ReadWithoutExtensions makes the decoder read values as a version before extensions
-// wrote them.
-func (d *Decoder) ReadWithoutExtensions() { d.withoutExtensions = true }
 
 // Err returns the first error.
 func (d *Decoder) Err() error { return d.err }

@@ -100,8 +100,8 @@ type Event struct {
 	Parent actor.CallID // run that made Call; Ask, Answer: run of the turn
 	Root   actor.CallID
 	Peer   actor.ID // other actor: callee of an Ask, sender or addressee of a message
-	What   string   // kind of message (request, answered, cancel …), ask (call, tool, work, sleep, wait) or effect (respond …)
-	Why    string   // Drop, Deactivate, Refuse: reason in one word
+	What   string   // kind of message (request, answered, cancel …), ask (call, tool, work, sleep, wait), effect (respond …) or held clock (run, ask, approval)
+	Why    string   // Drop, Deactivate, Refuse: reason in one word; Ask: "approval" if it waits for a decision
 	// Detail is the sentence of the refusal (Reply, Refuse), for logs. It is free text
 	// and no part of a history.
 	Detail string `history:"-"`

@@ -42,6 +42,11 @@ const (
 	AgentInvokeDone                    // the complete answer of the external agent, or a failure, arrived
 	AgentStreamDelta                   // a piece of the answer of a model or external agent
 	AgentStateChanged                  // own: the state that an external agent reports of itself
+	PolicyDecision                     // the policy decided about the tool call
+	ApprovalCreated                    // the tool call waits for a person
+	ApprovalRequired                   // an approval waits in the tree of the run, which is its root
+	ApprovalDecision                   // a person approved or rejected the tool call
+	ApprovalExpired                    // own: the approval ended without a decision
 )
 
 // fields is a set of fields of an event.
@@ -74,8 +79,10 @@ const (
 	fPriority
 	fTrace
 	fClaimed
+	fApproval
+	fRequest
 
-	fAll = fClaimed<<1 - 1
+	fAll = fRequest<<1 - 1
 	// zeroAllowed are the fields whose zero value is meaningful and therefore encoded.
 	zeroAllowed = fDepth | fLeft | fAsked | fText | fTook
 )
@@ -86,7 +93,7 @@ var types = [...]struct {
 	name     string
 	has, may fields
 }{
-	UserInput:        {"user_input", fActor | fText, fPrincipal | fOrigin | fProject | fPriority | fTrace | fClaimed},
+	UserInput:        {"user_input", fActor | fText, fPrincipal | fOrigin | fProject | fPriority | fTrace | fClaimed | fRequest},
 	RunStarted:       {"run_started", fActor | fKind | fOperation | fOrigin | fRoot | fDepth | fLeft, fPrincipal | fProject | fParent | fAttempt | fPriority},
 	RunPaused:        {"run_paused", fName, fUntil | fRefusal | fChild},
 	RunResumed:       {"run_resumed", 0, fName | fChild},
@@ -111,6 +118,12 @@ var types = [...]struct {
 	AgentInvokeDone:    {"agent_invoke_done", fName | fPosition | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
 	AgentStreamDelta:   {"agent_stream_delta", fPosition | fText, 0},
 	AgentStateChanged:  {"agent_state", fName | fPosition | fText, 0},
+
+	PolicyDecision:   {"policy_decision", fName | fKind | fPosition | fText, 0},
+	ApprovalCreated:  {"approval_created", fName | fPosition | fUntil | fText | fApproval, 0},
+	ApprovalRequired: {"approval_required", fUntil | fApproval, fName | fChild | fText},
+	ApprovalDecision: {"approval_decision", fName | fKind | fPosition | fText | fApproval, fPrincipal | fOrigin},
+	ApprovalExpired:  {"approval_expired", fName | fPosition | fText | fApproval, 0},
 }
 
 // Types returns all event types in order.
@@ -160,8 +173,9 @@ const (
 
 // Values of Kind in a ToolCallCreated event.
 const (
-	KindTool = "tool"
-	KindWork = "work"
+	KindTool   = "tool"
+	KindClient = "client_tool" // a tool that a device of the user performs
+	KindWork   = "work"
 )
 
 // Event is one event of a run. Its Type determines which fields are set, as Check
@@ -176,7 +190,7 @@ type Event struct {
 	Type Type
 
 	Actor     actor.ID // the actor of the run; for a call, its callee
-	Kind      string   // for a call, actor.Kind as text; for a tool call, KindTool or KindWork
+	Kind      string   // for a call, actor.Kind as text; for a tool call, KindTool, KindClient or KindWork; the decision of a policy or of a person
 	Operation string
 	Principal string
 	Origin    string // actor.Origin as text
@@ -204,6 +218,8 @@ type Event struct {
 	Priority  string       // actor.Lane as text; "" means normal
 	Trace     string       // W3C trace ID sent by the client
 	Claimed   actor.CallID // run that the client names as its cause, without proof
+	Approval  string       // ID of the approval, see ToolCallID
+	Request   string       // the client's id of the request: its idempotency key
 }
 
 // Usage is the number of tokens that models reported for their answers.
@@ -242,7 +258,7 @@ func (e *Event) fit() {
 	var cut bool
 	e.Text, cut = cutText(e.Text, limit)
 	e.Truncated = e.Truncated || cut
-	for _, s := range [...]*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project, &e.Priority, &e.Trace} {
+	for _, s := range [...]*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project, &e.Priority, &e.Trace, &e.Request} {
 		*s, _ = cutText(*s, NameBytesMax)
 	}
 	e.Left, e.Asked = e.Left.Truncate(time.Millisecond), e.Asked.Truncate(time.Millisecond)
@@ -277,7 +293,7 @@ func (e *Event) nonZero() fields {
 		e.Actor != actor.ID{}, e.Kind != "", e.Operation != "", e.Principal != "", e.Origin != "", e.Project != "",
 		!e.Root.IsZero(), !e.Parent.IsZero(), e.Depth != 0 || len(e.Chain) > 0, e.Left != 0, e.Asked != 0,
 		e.Step != 0 || e.Index != 0, e.Name != "", !e.Child.IsZero(), e.Until != 0, e.Attempt != 0, e.Status != 0,
-		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil, e.Discards != 0, e.Took != 0, e.Usage != Usage{}, e.Priority != "", e.Trace != "", !e.Claimed.IsZero(),
+		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil, e.Discards != 0, e.Took != 0, e.Usage != Usage{}, e.Priority != "", e.Trace != "", !e.Claimed.IsZero(), e.Approval != "", e.Request != "",
 	} {
 		if there {
 			f |= 1 << i
@@ -319,7 +335,7 @@ func (e *Event) Check() error {
 
 var fieldNames = [...]string{"actor", "kind", "operation", "principal", "origin", "project_id", "root_run_id", "parent_run_id",
 	"call_chain", "time_left_ms", "asked_ms", "step", "name", "child_run_id", "until", "attempt", "status", "text", "warnings", "error",
-	"discards_after", "took_ms", "usage", "priority", "trace_id", "claimed_run_id"}
+	"discards_after", "took_ms", "usage", "priority", "trace_id", "claimed_run_id", "approval_id", "request_id"}
 
 func (f fields) names() string {
 	var all []string
@@ -343,7 +359,12 @@ func (e *Event) String() string {
 	put(fPosition, "%d.%d", e.Step, e.Index)
 	put(fActor, "%s", e.Actor)
 	put(fName, "%s", e.Name)
+	if e.Type == PolicyDecision || e.Type == ApprovalDecision {
+		put(fKind, "%s", e.Kind)
+		put(fPrincipal, "by %s", e.Principal)
+	}
 	put(fChild, "run %s", e.Child.Short())
+	put(fApproval, "%s", e.Approval)
 	put(fDepth, "chain %s", actor.PathString(e.Chain))
 	put(fLeft, "left %s", e.Left)
 	put(fAsked, "asked %s", e.Asked)

@@ -48,7 +48,7 @@ func (f *Filter) Selects(s *Summary) bool {
 		!f.Root.IsZero() && s.Root != f.Root,
 		!f.Parent.IsZero() && s.Parent != f.Parent,
 		!f.Calls && s.Run != s.Root,
-		!f.System && s.Actor.Agent == actor.SystemAgent:
+		!f.System && actor.IsSystemAgent(s.Actor.Agent):
 		return false
 	}
 	return true

@@ -118,6 +118,10 @@ func (o *object) field(f fields, e *Event) {
 		o.text("trace_id", e.Trace)
 	case fClaimed:
 		o.id("claimed_run_id", e.Claimed)
+	case fApproval:
+		o.text("approval_id", e.Approval)
+	case fRequest:
+		o.text("request_id", e.Request)
 	}
 }
 
@@ -374,6 +378,8 @@ type eventJSON struct {
 		Priority string `json:"priority"`
 		Trace    string `json:"trace_id"`
 		Claimed  string `json:"claimed_run_id"`
+		Approval string `json:"approval_id"`
+		Request  string `json:"request_id"`
 	} `json:"payload"`
 }
 
@@ -396,7 +402,7 @@ func (l *eventJSON) event() (e Event, err error) {
 	e = Event{
 		Seq: l.Seq, Kind: p.Kind, Operation: p.Operation, Principal: p.Principal, Origin: p.Origin, Project: p.Project,
 		Depth: p.Depth, Step: p.Step, Index: p.Index, Name: p.Name, Attempt: p.Attempt,
-		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage(p.Usage), Priority: p.Priority, Trace: p.Trace,
+		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage(p.Usage), Priority: p.Priority, Trace: p.Trace, Approval: p.Approval, Request: p.Request,
 	}
 	parseInto(&err, &e.Run, l.Run, actor.ParseCallID)
 	parseInto(&err, &e.At, l.TS, ParseTime)

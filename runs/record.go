@@ -19,6 +19,7 @@ type Record struct {
 	Chain    []actor.ID
 	Left     actor.Duration // time left when the run started
 	Attempt  uint32         // highest attempt of the run or of any operation it repeated
+	User     string         // principal that the run acts for
 	Project  string         // project_id; may be empty
 	Priority string         // actor.Lane as text; "" means normal
 	Trace    string         // W3C trace ID sent by the client; may be empty
@@ -41,7 +42,7 @@ type Record struct {
 	Usage     Usage          // of the run, by the answers of its models and external agents so far
 	Tree      Usage          // of the run and of the calls that it has answers to, with all below them
 
-	openTools []position // tools in progress
+	openTools []ToolCall // in progress
 }
 
 // Wait is a signal that a run waits for.
@@ -156,13 +157,13 @@ func (r *Record) update(e *Event) error {
 		if r.Seq != 1 {
 			return fmt.Errorf("user_input after the first event")
 		}
-		r.Actor, r.Project, r.Priority, r.Trace, r.Claimed = e.Actor, e.Project, e.Priority, e.Trace, e.Claimed
+		r.Actor, r.User, r.Project, r.Priority, r.Trace, r.Claimed = e.Actor, e.Principal, e.Project, e.Priority, e.Trace, e.Claimed
 	case RunStarted:
 		if r.Started != 0 {
 			return fmt.Errorf("started twice")
 		}
 		r.Started, r.Actor, r.Root, r.Parent, r.Chain, r.Left = e.At, e.Actor, e.Root, e.Parent, e.Chain, e.Left
-		r.Attempt, r.Project, r.Priority = max(r.Attempt, e.Attempt), e.Project, e.Priority
+		r.Attempt, r.User, r.Project, r.Priority = max(r.Attempt, e.Attempt), e.Principal, e.Project, e.Priority
 	case RunPaused:
 		r.resume(e.Child)
 		r.Pauses = append(r.Pauses, Pause{e.Name, e.Child, e.Until})
@@ -185,13 +186,22 @@ func (r *Record) update(e *Event) error {
 		c.Ended, c.Status, c.Refusal = e.At, e.Status, e.Refusal
 		r.resume(e.Child) // an ended call no longer holds the run
 	case ToolCallCreated:
-		r.openTools = append(r.openTools, at)
-	case ToolResult:
-		i := slices.Index(r.openTools, at)
+		c, err := newToolCall(e)
+		if err != nil {
+			return err
+		}
+		r.openTools = append(r.openTools, c)
+	case PolicyDecision, ApprovalCreated, ApprovalDecision, ApprovalExpired, ToolDispatched, ToolResult:
+		i := slices.IndexFunc(r.openTools, func(c ToolCall) bool { return c.ID.Step == e.Step && c.ID.Index == e.Index })
 		if i < 0 {
 			return fmt.Errorf("no pending tool at %d.%d", at.step, at.index)
 		}
-		r.openTools = slices.Delete(r.openTools, i, i+1)
+		if err := r.openTools[i].apply(e); err != nil {
+			return err
+		}
+		if e.Type == ToolResult {
+			r.openTools = slices.Delete(r.openTools, i, i+1)
+		}
 	case WaitOpened:
 		r.Waits = append(r.Waits, Wait{e.Name, e.Until, at})
 	case SignalReceived, WaitExpired:
@@ -237,13 +247,23 @@ func (r *Record) derive(last Type) Status {
 		return Failed
 	case last == RunCancelled:
 		return Cancelled
-	case len(r.Pauses) > 0 || len(r.Waits) > 0:
+	case len(r.Pauses) > 0 || len(r.Waits) > 0 || len(r.Approvals()) > 0:
 		return PausedWaitingApproval
 	case len(r.openTools) > 0 || slices.ContainsFunc(r.Children, out):
 		return PausedWaitingTool
 	default:
 		return Running
 	}
+}
+
+// Approvals returns the open tool calls that wait for a person.
+func (r *Record) Approvals() (all []ToolCall) {
+	for i := range r.openTools {
+		if r.openTools[i].Status == ToolStatusWaitingApproval {
+			all = append(all, r.openTools[i])
+		}
+	}
+	return all
 }
 
 // AppendJSON appends the record in the format of GET /v1/runs/{id}.
@@ -259,6 +279,9 @@ func (r *Record) AppendJSON(b []byte) []byte {
 	if r.Actor != (actor.ID{}) {
 		o.actor(r.Actor)
 		o.text("session_id", r.Actor.Key)
+	}
+	if r.User != "" {
+		o.text("principal", r.User)
 	}
 	o.text("status", r.Status.String())
 	o.text("call_state", r.CallState())
@@ -293,6 +316,9 @@ func (r *Record) AppendJSON(b []byte) []byte {
 	if len(r.Waits) > 0 {
 		list(&o, "waiting_for", r.Waits, func(p *object, w Wait) { p.wait(w) })
 	}
+	if waiting := r.Approvals(); len(waiting) > 0 {
+		list(&o, "approvals", waiting, func(p *object, c ToolCall) { p.openApproval(c) })
+	}
 	if len(r.Children) > 0 {
 		list(&o, "children", r.Children, func(p *object, c Child) { p.child(c) })
 	}
@@ -314,6 +340,13 @@ func (r *Record) AppendJSON(b []byte) []byte {
 func (o *object) wait(w Wait) {
 	o.text("name", w.Name)
 	o.time("until", w.Until)
+}
+
+func (o *object) openApproval(c ToolCall) {
+	o.text("approval_id", c.ID.Approval())
+	o.text("tool_name", c.Name)
+	o.text("args_summary", c.Approval.Summary)
+	o.time("until", c.Approval.Until)
 }
 
 func (o *object) pause(p Pause) {

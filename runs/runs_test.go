@@ -323,7 +323,7 @@ func TestEventEncodingIsStable(t *testing.T) {
 		UserInput:        `{"run_id":"` + parent.String() + `","seq":1,"ts":"2023-11-14T22:13:20.001000001Z","type":"user_input","payload":{"agent_id":"alice","actor":"alice/s-1","origin":"human","text":"hi"}}`,
 	}
 	seen := map[Type]bool{}
-	for _, e := range sampleRun() {
+	for _, e := range slices.Concat(sampleRun(), approvalRun(ApprovalDecision)[2:], approvalRun(ApprovalExpired)[2:]) {
 		seen[e.Type] = true
 		js := Encode(e)
 		if !bytes.HasSuffix(js, []byte(want[e.Type])) {
@@ -455,6 +455,8 @@ func drawEvent(t *rapid.T) Event {
 	text(fTrace, &e.Trace, 0)
 	text(fName, &e.Name, 0)
 	text(fText, &e.Text, 1)
+	text(fApproval, &e.Approval, 0)
+	text(fRequest, &e.Request, 0)
 	span := func() time.Duration { return time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "duration")) }
 	set(fActor, func() { e.Actor = bob })
 	set(fRoot, func() { e.Root = parent })

@@ -20,6 +20,7 @@ type Summary struct {
 	Root     actor.CallID
 	Parent   actor.CallID // zero for a root
 	Actor    actor.ID
+	User     string // principal that the run acts for
 	Depth    int
 	Workflow string
 	Project  string
@@ -71,7 +72,7 @@ func shorten(text string, truncated bool) (string, bool) {
 // Summary returns the summary of a run whose events the record has. Events name no
 // workflow.
 func (r *Record) Summary() Summary {
-	s := Summary{Run: r.Run, Root: r.Root, Parent: r.Parent, Actor: r.Actor, Depth: r.Depth(), Project: r.Project, Priority: r.Priority,
+	s := Summary{Run: r.Run, Root: r.Root, Parent: r.Parent, Actor: r.Actor, User: r.User, Depth: r.Depth(), Project: r.Project, Priority: r.Priority,
 		Status: r.Status, Created: r.Created, Started: r.Started, Ended: r.Ended,
 		Outcome: r.Outcome, Usage: r.Usage, Tree: r.Tree}
 	if r.Refusal != nil {
@@ -97,6 +98,9 @@ func (s *Summary) AppendJSON(b []byte) []byte {
 	}
 	o.actor(s.Actor)
 	o.text("session_id", s.Actor.Key)
+	if s.User != "" {
+		o.text("principal", s.User)
+	}
 	o.text("status", s.Status.String())
 	o.text("call_state", CallState(s.Status, s.Refusal))
 	if state := AgentState(s.Status); state != "" {

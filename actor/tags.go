@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actor
+
+// The tags of Extensions. A number MUST NOT be reused. Child calls inherit the fields with
+// an odd tag.
+const (
+	TagDevice uint64 = 1 // of a client's call: device that sent it
+	TagBusy   uint64 = 2 // of a client's call: see BusyPolicy
+	TagRole   uint64 = 4 // of a signal that appends a message: its Role
+)
+
+// ReservedOperation begins the operations of signals that are commands of the runtime. No
+// signal of a client has such a name.
+const ReservedOperation = SystemAgent + "."
+
+// BusyField is the field of a request with a BusyPolicy, and of the refusal of BusyReject.
+const BusyField = "if_busy"
+
+// DeletedField is the field of the refusal of a new call to a deleted session. It tells the
+// refusal from that of an unknown session; clients are shown session_id.
+const DeletedField = "session_deleted"
+
+// BusyPolicy is the effect of a client's message on an actor that has an open run.
+type BusyPolicy uint8
+
+// The policies.
+const (
+	BusyQueue     BusyPolicy = iota // the message waits
+	BusyReject                      // the message is refused
+	BusyInterrupt                   // the open runs are cancelled
+)
+
+var busyNames = [...]string{BusyQueue: "queue", BusyReject: "reject", BusyInterrupt: "interrupt"}
+
+// String returns the name of the policy.
+func (p BusyPolicy) String() string { return nameOf(busyNames[:], int(p)) }
+
+// ParseBusyPolicy parses a name as returned by BusyPolicy.String.
+func ParseBusyPolicy(text string) (BusyPolicy, bool) {
+	for i, name := range busyNames {
+		if name == text {
+			return BusyPolicy(i), true
+		}
+	}
+	return 0, false
+}
+
+// SetBusy sets the policy of a client's call.
+func (c *Call) SetBusy(p BusyPolicy) {
+	if p != BusyQueue {
+		c.Extensions = c.Extensions.With(TagBusy, []byte{byte(p)})
+	}
+}
+
+// Busy returns the policy of the call.
+func (c *Call) Busy() BusyPolicy {
+	if c.Extensions == "" {
+		return BusyQueue
+	}
+	v, ok := c.Extensions.Get(TagBusy)
+	if !ok || len(v) != 1 || int(v[0]) >= len(busyNames) {
+		return BusyQueue
+	}
+	return BusyPolicy(v[0])
+}
+
+// SetDevice sets the device of the user that sent the call. Calls below inherit it.
+func (c *Call) SetDevice(id string) {
+	if id != "" {
+		c.Extensions = c.Extensions.With(TagDevice, []byte(id))
+	}
+}
+
+// Device returns the device of the user that sent the call, or "".
+func (c *Call) Device() string {
+	if c.Extensions == "" {
+		return ""
+	}
+	v, _ := c.Extensions.Get(TagDevice)
+	return string(v)
+}
+
+// SetRole sets the role of the message that a signal appends.
+func (c *Call) SetRole(r Role) { c.Extensions = c.Extensions.With(TagRole, []byte{byte(r)}) }
+
+// AppendedRole returns the role of the message that a signal appends, or 0 if it has none.
+func (c *Call) AppendedRole() Role {
+	v, ok := c.Extensions.Get(TagRole)
+	if !ok || len(v) != 1 || int(v[0]) >= len(roleNames) {
+		return 0
+	}
+	return Role(v[0])
+}
