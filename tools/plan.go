@@ -45,6 +45,9 @@ func (r *Registry) planTool(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Res
 	if refusal == nil {
 		refusal = t.checkRun(input, ec)
 	}
+	if refusal == nil && t.Declared != nil {
+		input, refusal = canonical(t.Name, input)
+	}
 	if refusal != nil {
 		return refuse(refusal)
 	}

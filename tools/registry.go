@@ -56,9 +56,10 @@ type Tool struct {
 	// interrupted idempotent tool is executed again. The ask for any other
 	// interrupted tool is answered with the refusal Unknown.
 	Idempotent bool
-	// Exactly one of Handler and ContextHandler is set.
+	// Exactly one of Handler, ContextHandler and Declared is set.
 	Handler        Handler
 	ContextHandler ContextHandler
+	Declared       *Declared // of a tool that a user declares; the host performs it
 
 	schema *schema
 }
@@ -66,7 +67,8 @@ type Tool struct {
 // Registry is a set of tools. It is read-only once it is built, so cells may share
 // it.
 type Registry struct {
-	tools []Tool // sorted by name
+	tools  []Tool // sorted by name
+	policy *Policy
 }
 
 // NewRegistry returns a registry that contains call_agent and list_agents.
@@ -80,7 +82,16 @@ func NewRegistry() *Registry {
 	return r
 }
 
-// RegisterBuiltin adds a tool. The error names the invalid property.
+// Register adds a tool of a user. The error names the invalid property.
+func (r *Registry) Register(t Tool) error {
+	if err := actor.CheckUnreserved(t.Name); err != nil {
+		return fmt.Errorf("tool %w", err)
+	}
+	return r.RegisterBuiltin(t)
+}
+
+// RegisterBuiltin adds a tool of this program, whose name may be reserved. The error names
+// the invalid property.
 func (r *Registry) RegisterBuiltin(t Tool) error {
 	if err := t.check(); err != nil {
 		return fmt.Errorf("tool %.80q: %w", t.Name, err)
@@ -92,11 +103,21 @@ func (r *Registry) RegisterBuiltin(t Tool) error {
 	if len(r.tools) == ToolsMax {
 		return fmt.Errorf("tool %s: want at most %d tools", t.Name, ToolsMax)
 	}
-	s, err := compile(t.Schema)
-	if err != nil {
-		return fmt.Errorf("tool %s: schema: %w", t.Name, err)
+	if t.Declared != nil && t.Schema == "" {
+		t.Schema = defaultInputSchema
 	}
-	t.schema = s
+	if t.schema == nil {
+		s, err := compile(t.Schema)
+		if err != nil {
+			return fmt.Errorf("tool %s: schema: %w", t.Name, err)
+		}
+		if t.Declared != nil {
+			if err := s.bound(); err != nil {
+				return fmt.Errorf("tool %s: schema: %w", t.Name, err)
+			}
+		}
+		t.schema = s
+	}
 	if t.Timeout == 0 {
 		t.Timeout = TimeoutDefault
 	}
@@ -104,16 +125,32 @@ func (r *Registry) RegisterBuiltin(t Tool) error {
 	return nil
 }
 
+// With returns a copy of the registry that has the declared tools as well, and the policy.
+func (r *Registry) With(declared []Declared, policy *Policy) (*Registry, error) {
+	next := &Registry{tools: slices.Clone(r.tools), policy: policy}
+	for i := range declared {
+		d := &declared[i]
+		t := Tool{Name: d.Name, Description: d.Description, Schema: string(d.InputSchema), Timeout: d.Timeout(), Idempotent: d.Idempotent || d.Kind == KindClient, Declared: d, schema: d.schema}
+		if err := next.Register(t); err != nil {
+			return nil, err
+		}
+	}
+	return next, nil
+}
+
+// Policy returns the policy of the registry; nil if it has none.
+func (r *Registry) Policy() *Policy { return r.policy }
+
 func (t *Tool) check() error {
 	for _, b := range []byte(t.Name) {
-		if !('a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '.' || b == '_' || b == '-') {
+		if !isNameByte(b) {
 			return fmt.Errorf("name: want only letters, digits, '.', '_' and '-'")
 		}
 	}
 	switch {
 	case t.Name == "" || len(t.Name) > NameBytesMax:
 		return fmt.Errorf("want a name of 1 to %d characters", NameBytesMax)
-	case (t.Handler == nil) == (t.ContextHandler == nil):
+	case (t.Handler == nil) == (t.ContextHandler == nil) && t.Declared == nil:
 		return fmt.Errorf("want either a Handler or a ContextHandler")
 	case t.Timeout < 0:
 		return fmt.Errorf("negative timeout %v", t.Timeout)
@@ -144,7 +181,7 @@ func (r *Registry) Execute(ctx context.Context, name string, input []byte, ec Ex
 	if !ok {
 		return Refused(unknownTool(name))
 	}
-	if t.Handler == nil {
+	if t.Handler == nil { // the host performs declared tools
 		return Refused(actor.Refuse(actor.Invalid, "%s: only a turn can run this tool", name))
 	}
 	if refusal := t.checkRun(input, ec); refusal != nil {
@@ -172,7 +209,7 @@ func (t *Tool) checkRun(input []byte, ec ExecutionContext) *actor.Refusal {
 	if refusal := ec.Check(); refusal != nil {
 		return refusal
 	}
-	if t.Handler != nil && ec.Left <= 0 {
+	if t.ContextHandler == nil && ec.Left <= 0 {
 		return &actor.Refusal{Reason: actor.Deadline, Operation: "invoke " + t.Name, Detail: "timeout: no time is left for " + t.Name}
 	}
 	return nil

@@ -26,9 +26,15 @@ const (
 	DepthMax = 64
 	// problemsReportedMax is the maximum number of problems reported for one input.
 	problemsReportedMax = 8
+	// problemBytesMax is the maximum length of a reported problem.
+	problemBytesMax = 256
 )
 
-type schema = jsonschema.Schema
+// schema is a compiled schema.
+type schema struct {
+	*jsonschema.Schema
+	valuesMax int // maximum number of JSON values of the input; 0 means no bound
+}
 
 // compile compiles a schema. It rejects external references.
 func compile(text string) (*schema, error) {
@@ -49,7 +55,11 @@ func compile(text string) (*schema, error) {
 	if err := c.AddResource(url, doc); err != nil {
 		return nil, err
 	}
-	return c.Compile(url)
+	compiled, err := c.Compile(url)
+	if err != nil {
+		return nil, err
+	}
+	return &schema{Schema: compiled}, nil
 }
 
 // refLoader rejects references that leave the schema.
@@ -65,6 +75,9 @@ func (t *Tool) validate(input []byte) *actor.Refusal {
 	if len(input) > InputBytesMax {
 		return invalid(t.Name, "", fmt.Sprintf("%d bytes exceed the maximum of %d", len(input), InputBytesMax))
 	}
+	if most := t.schema.valuesMax; most > 0 && moreValues(input, most) {
+		return invalid(t.Name, "", fmt.Sprintf("more than %d JSON values; send fewer at once", most))
+	}
 	value, p := parse(input)
 	if p != nil {
 		return invalid(t.Name, p.field, p.message)
@@ -77,28 +90,37 @@ func (t *Tool) validate(input []byte) *actor.Refusal {
 	if !errors.As(err, &failed) {
 		return invalid(t.Name, "", "violates its schema")
 	}
-	all := slices.Compact(slices.SortedFunc(slices.Values(leafProblems(failed)), problem.compare))
-	messages := make([]string, 0, len(all))
-	for _, p := range all[:min(len(all), problemsReportedMax)] {
-		messages = append(messages, p.String())
+	var found problems
+	found.addLeaves(failed)
+	if len(found.first) == 0 {
+		return invalid(t.Name, "", "violates its schema")
 	}
-	if more := len(all) - len(messages); more > 0 {
+	messages := make([]string, 0, len(found.first)+1)
+	more := found.total
+	for _, p := range found.first {
+		messages = append(messages, actor.FitText(p.String(), problemBytesMax))
+		more -= p.times
+	}
+	if more > 0 {
 		messages = append(messages, fmt.Sprintf("and %d more", more))
 	}
-	refusal := invalid(t.Name, all[0].field, "")
+	refusal := invalid(t.Name, found.first[0].field, "")
 	refusal.Detail = actor.Refuse(actor.Invalid, "%s: %s", t.Name, strings.Join(messages, "; ")).Detail
 	return refusal
 }
 
 // invalid returns a refusal with the tool, the field if any, and the problem.
 func invalid(tool, field, what string) *actor.Refusal {
-	refusal := actor.Refuse(actor.Invalid, "%s: %s", tool, problem{field, what}.String())
+	refusal := actor.Refuse(actor.Invalid, "%s: %s", tool, problem{field: field, message: what}.String())
 	refusal.Field = strings.ToValidUTF8(field[:min(len(field), NameBytesMax)], "")
 	return refusal
 }
 
 // problem is one violation and its location: member names joined by '/'.
-type problem struct{ field, message string }
+type problem struct {
+	field, message string
+	times          int // occurrences in the validator's tree of errors
+}
 
 func (p problem) String() string {
 	if p.field == "" {
@@ -111,54 +133,124 @@ func (p problem) compare(other problem) int {
 	return cmp.Or(strings.Compare(p.field, other.field), strings.Compare(p.message, other.message))
 }
 
-// leafProblems returns the leaves of the validator's tree of errors.
-func leafProblems(e *jsonschema.ValidationError) []problem {
+// problems collects the first problems of an input. Their choice does not depend on the order
+// in which they are added. Input has many more problems than are reported, so only a
+// candidate is formatted, and not beyond problemBytesMax.
+type problems struct {
+	first []problem // sorted and distinct; at most problemsReportedMax
+	total int       // of all problems
+}
+
+// addLeaves adds the leaves of the validator's tree of errors.
+func (all *problems) addLeaves(e *jsonschema.ValidationError) {
 	if len(e.Causes) > 0 {
-		var all []problem
 		for _, cause := range e.Causes {
-			all = append(all, leafProblems(cause)...)
+			all.addLeaves(cause)
 		}
-		return all
+		return
 	}
-	at := func(names []string, what string) (all []problem) {
+	switch k := e.ErrorKind.(type) {
+	case *kind.Required:
+		for _, name := range k.Missing {
+			all.add(location(e.InstanceLocation, name), func() string { return "is missing" })
+		}
+	case *kind.AdditionalProperties:
+		for _, name := range k.Properties {
+			all.add(location(e.InstanceLocation, name), func() string { return "is unknown" })
+		}
+	default:
+		all.add(location(e.InstanceLocation), func() string { return describeError(e.ErrorKind) })
+	}
+}
+
+// add adds a problem, whose message is computed only if it can be among the first.
+func (all *problems) add(field string, message func() string) {
+	all.total++
+	full := len(all.first) == problemsReportedMax
+	if full && field > all.first[len(all.first)-1].field {
+		return
+	}
+	p := problem{field, actor.FitText(message(), problemBytesMax), 1}
+	at, known := slices.BinarySearchFunc(all.first, p, problem.compare)
+	switch {
+	case known:
+		all.first[at].times++
+	case !full:
+		all.first = slices.Insert(all.first, at, p)
+	case at < len(all.first):
+		all.first = slices.Insert(all.first[:len(all.first)-1], at, p)
+	}
+}
+
+// location joins names by '/' and cuts the result to problemBytesMax.
+func location(path []string, further ...string) string {
+	var b strings.Builder
+	for _, names := range [...][]string{path, further} {
 		for _, name := range names {
-			all = append(all, problem{strings.Join(append(slices.Clone(e.InstanceLocation), name), "/"), what})
+			if b.Len() > 0 {
+				b.WriteByte('/')
+			}
+			b.WriteString(name[:min(len(name), problemBytesMax)])
+			if b.Len() > problemBytesMax {
+				return actor.FitText(b.String(), problemBytesMax)
+			}
 		}
-		return all
 	}
-	here := func(format string, args ...any) []problem {
-		return []problem{{strings.Join(e.InstanceLocation, "/"), fmt.Sprintf(format, args...)}}
-	}
+	return b.String()
+}
+
+// describeError returns the message for an error of the validator.
+func describeError(of jsonschema.ErrorKind) string {
 	number := func(r *big.Rat) string {
 		f, _ := r.Float64()
 		return strconv.FormatFloat(f, 'g', -1, 64)
 	}
-	switch k := e.ErrorKind.(type) {
-	case *kind.Required:
-		return at(k.Missing, "is missing")
-	case *kind.AdditionalProperties:
-		return at(k.Properties, "is unknown")
+	switch k := of.(type) {
 	case *kind.Type:
-		return here("want %s, got %s", strings.Join(slices.Sorted(slices.Values(k.Want)), " or "), k.Got)
+		return fmt.Sprintf("want %s, got %s", strings.Join(slices.Sorted(slices.Values(k.Want)), " or "), k.Got)
 	case *kind.Minimum:
-		return here("want at least %s, got %s", number(k.Want), number(k.Got))
+		return fmt.Sprintf("want at least %s, got %s", number(k.Want), number(k.Got))
 	case *kind.Maximum:
-		return here("want at most %s, got %s", number(k.Want), number(k.Got))
+		return fmt.Sprintf("want at most %s, got %s", number(k.Want), number(k.Got))
 	case *kind.MinLength:
-		return here("want at least %d characters, got %d", k.Want, k.Got)
+		return fmt.Sprintf("want at least %d characters, got %d", k.Want, k.Got)
 	case *kind.MaxLength:
-		return here("want at most %d characters, got %d", k.Want, k.Got)
+		return fmt.Sprintf("want at most %d characters, got %d", k.Want, k.Got)
 	case *kind.Pattern:
-		return here("want a match of %s", k.Want)
+		return "want a match of " + k.Want[:min(len(k.Want), problemBytesMax)]
 	case *kind.Enum:
-		return here("want one of %v", k.Want)
+		return "want one of " + string(appendConstant(nil, k.Want))
 	case *kind.Const:
-		return here("want %v", k.Want)
+		return "want " + string(appendConstant(nil, k.Want))
 	default:
-		if path := e.ErrorKind.KeywordPath(); len(path) > 0 {
-			return here("violates %s", path[0])
+		if path := of.KeywordPath(); len(path) > 0 {
+			return "violates " + path[0]
 		}
-		return here("is not allowed")
+		return "is not allowed"
+	}
+}
+
+// appendConstant appends a constant of a schema. It stops after problemBytesMax bytes.
+func appendConstant(b []byte, value any) []byte {
+	switch v := value.(type) {
+	case string:
+		return append(b, v[:min(len(v), problemBytesMax)]...)
+	case []any:
+		b = append(b, '[')
+		for i, item := range v {
+			if len(b) > problemBytesMax {
+				return b
+			}
+			if i > 0 {
+				b = append(b, ' ')
+			}
+			b = appendConstant(b, item)
+		}
+		return append(b, ']')
+	case map[string]any:
+		return append(b, "an object"...)
+	default:
+		return fmt.Append(b, v)
 	}
 }
 
@@ -245,5 +337,5 @@ func (p *parser) problem(err error) *problem {
 	} else if errors.Is(err, io.ErrUnexpectedEOF) {
 		what = "not JSON: unexpected end"
 	}
-	return &problem{strings.Join(slices.Collect(pointer.Tokens()), "/"), what}
+	return &problem{field: strings.Join(slices.Collect(pointer.Tokens()), "/"), message: what}
 }

@@ -331,7 +331,17 @@ func TestRegisterInvalidTool(t *testing.T) {
 		}
 	}
 	r := tools.NewRegistry()
-	if err := r.RegisterBuiltin(good); err != nil {
+	for _, name := range []string{"troupe", "troupe.x", "Troupe.x"} {
+		reserved := good
+		reserved.Name = name
+		if err := r.Register(reserved); err == nil || !strings.Contains(err.Error(), "is reserved") {
+			t.Errorf("%s: got %v, want reserved", name, err)
+		}
+		if err := tools.NewRegistry().RegisterBuiltin(reserved); err != nil {
+			t.Errorf("built-in tool: %v", err)
+		}
+	}
+	if err := r.Register(good); err != nil {
 		t.Fatal(err)
 	}
 	var names []string

@@ -29,7 +29,7 @@ type Invocation struct {
 	Session  string
 	Run      string
 	Input    string
-	Messages []Message // messages of the session so far; only messages of User and Assistant are sent
+	Messages []Message // messages of the session so far; those of System, User and Assistant are sent, without calls
 	User     string    // user_id
 	Project  string    // project_id
 	Trace    string    // see actor.Call.Trace; an invalid one is omitted
@@ -63,21 +63,22 @@ func inputText(parts []actor.Part) string {
 	return ""
 }
 
+// The wire format of an invocation. InvokeExample is an example.
 type (
 	invokeJSON struct {
 		Agent    string              `json:"agent_id"`
 		Session  string              `json:"session_id"`
 		Run      string              `json:"run_id"`
-		Input    string              `json:"input_message"`
+		Input    invokeMessageJSON   `json:"input_message"`
 		Messages []invokeMessageJSON `json:"messages"`
-		Context  *invokeContextJSON  `json:"context,omitzero"`
+		Context  invokeContextJSON   `json:"context"`
 	}
 	invokeMessageJSON struct {
 		Role    string `json:"role"`
 		Content string `json:"content"`
 	}
 	invokeContextJSON struct {
-		User    string `json:"user_id,omitzero"`
+		User    string `json:"user_id"`
 		Project string `json:"project_id,omitzero"`
 	}
 )
@@ -88,14 +89,12 @@ func (a Agent) Invoke(in Invocation) (Request, *actor.Refusal) {
 		return Request{}, actor.Refuse(actor.Invalid, "%d messages exceed the maximum of %d", len(in.Messages), MessagesMax)
 	}
 	valid := func(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
-	payload := invokeJSON{Agent: in.Agent, Session: in.Session, Run: in.Run, Input: valid(in.Input), Messages: []invokeMessageJSON{}}
+	payload := invokeJSON{Agent: in.Agent, Session: in.Session, Run: in.Run, Input: invokeMessageJSON{User.String(), valid(in.Input)},
+		Messages: []invokeMessageJSON{}, Context: invokeContextJSON{valid(in.User), valid(in.Project)}}
 	for _, m := range in.Messages {
-		if m.Role == User || m.Role == Assistant {
+		if m.Role == System || m.Role == User || m.Role == Assistant {
 			payload.Messages = append(payload.Messages, invokeMessageJSON{m.Role.String(), valid(m.Text)})
 		}
-	}
-	if in.User != "" || in.Project != "" {
-		payload.Context = &invokeContextJSON{valid(in.User), valid(in.Project)}
 	}
 	body := marshal(payload)
 	if len(body) > PromptBytesMax {
@@ -121,7 +120,8 @@ func (a Agent) authorization() []Header {
 }
 
 // AgentDecoder decodes the response of an external agent, a stream of the events
-// delta, state, done and error. Other events are skipped.
+// delta, state, done and error. Other events are skipped. A complete response without
+// text has a warning that names them.
 type AgentDecoder struct {
 	name      string
 	run       string
@@ -129,11 +129,15 @@ type AgentDecoder struct {
 	parser    *Parser
 	events    int
 	text      strings.Builder
-	jsonBytes int // upper bound of the size of text in JSON
+	jsonBytes int      // upper bound of the size of text in JSON
+	unknown   []string // distinct names of skipped events, at most unknownEventsMax+1
 	usage     Usage
 	done      bool
 	failure   *Failure
 }
+
+// unknownEventsMax is the maximum number of unknown events that a warning names.
+const unknownEventsMax = 8
 
 // NewAgentDecoder returns a decoder for the response to the invocation of the
 // given run.
@@ -157,6 +161,30 @@ func (d *AgentDecoder) Completion() Completion {
 		c.Finish = FinishStop
 	}
 	return c
+}
+
+// Warnings returns a warning if the response is complete and has no text, but events
+// that were skipped. The agent probably sends its text in them.
+func (d *AgentDecoder) Warnings() []string {
+	if !d.done || d.text.Len() > 0 || len(d.unknown) == 0 || mutant.On("unknown-events-unnamed") {
+		return nil
+	}
+	var names strings.Builder
+	for i, name := range d.unknown[:min(len(d.unknown), unknownEventsMax)] {
+		fmt.Fprintf(&names, "%s%q", [...]string{"", ", "}[min(i, 1)], name)
+	}
+	if len(d.unknown) > unknownEventsMax {
+		names.WriteString(" and others")
+	}
+	return []string{fmt.Sprintf("%s: the answer has no text, only events that the server does not know: %s; want event: delta with data: {\"text\":\"…\"}", d.name, names.String())}
+}
+
+// skip records the name of an unknown event.
+func (d *AgentDecoder) skip(name string) {
+	name = d.secrets.quote(cmp.Or(name, "message"), mediaBytesMax) // an event without a name is a message
+	if len(d.unknown) <= unknownEventsMax && !slices.Contains(d.unknown, name) {
+		d.unknown = append(d.unknown, name)
+	}
 }
 
 // Decode consumes the next bytes of the body.
@@ -249,23 +277,30 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 		if d.failure.Refusal.Reason == actor.Busy {
 			d.failure.Refusal.Scope = actor.ScopeCallee
 		}
+	default:
+		d.skip(e.Name)
 	}
 	return Delta{}
 }
 
+// finishAnswer processes the event done. The protocol leaves the members of its usage
+// open: the names are those of this server and those of chat completions.
 func (d *AgentDecoder) finishAnswer(e runs.Frame) {
 	var w struct {
 		Usage struct {
-			Tokens int64 `json:"tokens"`
-			Input  int64 `json:"input_tokens"`
-			Output int64 `json:"output_tokens"`
+			Tokens     int64 `json:"tokens"`
+			Total      int64 `json:"total_tokens"`
+			Input      int64 `json:"input_tokens"`
+			Prompt     int64 `json:"prompt_tokens"`
+			Output     int64 `json:"output_tokens"`
+			Completion int64 `json:"completion_tokens"`
 		} `json:"usage"`
 	}
 	if err := unmarshal([]byte(e.Data), &w); err != nil {
 		d.failMalformed(e, "%s", d.secrets.quoteError(err))
 		return
 	}
-	u := Usage{Input: w.Usage.Input, Output: w.Usage.Output, Total: w.Usage.Tokens}
+	u := Usage{Input: cmp.Or(w.Usage.Input, w.Usage.Prompt), Output: cmp.Or(w.Usage.Output, w.Usage.Completion), Total: cmp.Or(w.Usage.Tokens, w.Usage.Total)}
 	if u.Total == 0 {
 		u.Total = u.Input + u.Output
 	}

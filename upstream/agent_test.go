@@ -19,7 +19,7 @@ func TestInvokeRequest(t *testing.T) {
 	in := upstream.Invocation{
 		Agent: "helper", Session: "s-42", Run: "run-1", Input: "hi\xff", User: "u-1", Project: "p-1", Trace: trace, Token: "tok",
 		Messages: []upstream.Message{
-			{Role: upstream.System, Text: "not the agent's"},
+			{Role: upstream.System, Text: "be brief"},
 			{Role: upstream.User, Text: "before"},
 			{Role: upstream.Assistant, Text: "after", Calls: []upstream.ToolCall{{ID: "a", Name: "f"}}},
 			{Role: upstream.Tool, CallID: "a", Text: "not the agent's"},
@@ -29,8 +29,8 @@ func TestInvokeRequest(t *testing.T) {
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
-	want := `{"agent_id":"helper","session_id":"s-42","run_id":"run-1","input_message":"hi` + "\uFFFD" + `",` +
-		`"messages":[{"role":"user","content":"before"},{"role":"assistant","content":"after"}],"context":{"user_id":"u-1","project_id":"p-1"}}`
+	want := `{"agent_id":"helper","session_id":"s-42","run_id":"run-1","input_message":{"role":"user","content":"hi` + "\uFFFD" + `"},` +
+		`"messages":[{"role":"system","content":"be brief"},{"role":"user","content":"before"},{"role":"assistant","content":"after"}],"context":{"user_id":"u-1","project_id":"p-1"}}`
 	if string(request.Body) != want {
 		t.Errorf("body: got\n%s\nwant\n%s", request.Body, want)
 	}
@@ -48,7 +48,7 @@ func TestInvokeRequest(t *testing.T) {
 		t.Errorf("authorization: got %q, want Bearer key", got)
 	}
 	bare, _ := upstream.Agent{URL: "http://h"}.Invoke(upstream.Invocation{Agent: "helper", Session: "s", Run: "r"})
-	if got := string(bare.Body); got != `{"agent_id":"helper","session_id":"s","run_id":"r","input_message":"","messages":[]}` || len(bare.Headers) != 4 {
+	if got := string(bare.Body); got != `{"agent_id":"helper","session_id":"s","run_id":"r","input_message":{"role":"user","content":""},"messages":[],"context":{"user_id":""}}` || len(bare.Headers) != 4 {
 		t.Errorf("minimal invocation: got body %s, headers %v", got, bare.Headers)
 	}
 	poll, _ := a.HealthRequest()
@@ -125,6 +125,11 @@ func TestAgentUsageTotal(t *testing.T) {
 		`{"usage":{"input_tokens":2,"output_tokens":3}}`:             {Known: true, Input: 2, Output: 3, Total: 5},
 		`{"usage":{"input_tokens":2,"output_tokens":3,"tokens":1}}`:  {Known: true, Input: 2, Output: 3, Total: 1},
 		`{"usage":{"input_tokens":2,"output_tokens":3,"tokens":12}}`: {Known: true, Input: 2, Output: 3, Total: 12},
+		`{"usage":{"prompt_tokens":2,"completion_tokens":3}}`:        {Known: true, Input: 2, Output: 3, Total: 5},
+		`{"usage":{"total_tokens":7}}`:                               {Known: true, Total: 7},
+		`{"usage":{"tokens":123}}`:                                   {Known: true, Total: 123},
+		`{"usage":null}`:                                             {},
+		`{"usage":{"cost":0.5}}`:                                     {},
 	} {
 		d, failure := upstream.NewAgentDecoder("agent helper", "run-1", nil, "text/event-stream")
 		if failure != nil {

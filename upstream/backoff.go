@@ -123,7 +123,7 @@ func (b *Backoff) refuse(wait actor.Duration) *actor.Refusal {
 }
 
 // Report is the result of an admitted attempt. If neither Answered nor Failure is
-// set, the attempt was aborted and says nothing about the upstream.
+// set, the attempt was aborted and states nothing about the upstream.
 type Report struct {
 	Answered bool
 	Failure  *Failure

@@ -47,6 +47,8 @@ type decoded struct {
 	failure *upstream.Failure
 	answer  upstream.Completion
 	done    bool
+
+	warnings []string
 }
 
 // decodeAll decodes a response split at the given offsets.
@@ -65,7 +67,7 @@ func decodeAll(kind, media string, body []byte, cuts ...int) (h decoded) {
 	}
 	deltas, failure := d.End()
 	h.deltas, h.failure = append(h.deltas, deltas...), failure
-	h.answer, h.done = d.Completion(), d.Done()
+	h.answer, h.done, h.warnings = d.Completion(), d.Done(), d.Warnings()
 	return h
 }
 
@@ -94,6 +96,9 @@ func (h decoded) String() string {
 		}
 		fmt.Fprintf(&b, ", model %q\n", h.answer.Model)
 	}
+	for _, w := range h.warnings {
+		fmt.Fprintf(&b, "warning: %s\n", w)
+	}
 	return b.String()
 }
 
@@ -116,6 +121,8 @@ func (h decoded) check() error {
 		return fmt.Errorf("inconsistent end: done %v, finish %s, failure %v", h.done, h.answer.Finish, h.failure)
 	case h.failure != nil && (h.failure.Class == 0 || h.failure.Refusal.Detail == "" || !utf8.ValidString(h.failure.Refusal.Detail)):
 		return fmt.Errorf("invalid failure %v", h.failure)
+	case (!h.done || h.answer.Text != "") && h.warnings != nil:
+		return fmt.Errorf("unexpected warnings %q", h.warnings)
 	case !h.done && h.answer.Calls != nil:
 		return fmt.Errorf("incomplete answer with tool calls %v", h.answer.Calls)
 	}

@@ -21,6 +21,7 @@ type ExchangeConfig struct {
 	// Safe means that the request may be repeated after it was possibly processed.
 	Safe     bool
 	Model    bool // the upstream is a model
+	Tool     bool // the upstream is a tool: each status 2xx is a success, and an unsafe request is repeated only if it was not sent
 	Deadline actor.Time
 	AttemptLimits
 }
@@ -166,8 +167,21 @@ func (Ended) op()   {}
 // Outcome is the result of an exchange; there is exactly one.
 type Outcome struct {
 	Completion Completion     // with a refusal: the part received, without Finish
+	Result     *actor.Part    // of a tool
+	Warnings   []string       // about the content of a complete response
 	Refusal    *actor.Refusal // nil if the response is complete
 	Attempts   []Attempt      // for the record of the call
+}
+
+// Answer returns the outcome as the answer of an ask.
+func (o *Outcome) Answer() actor.Answer {
+	if o.Refusal != nil {
+		return actor.Answer{Refusal: o.Refusal}
+	}
+	if o.Result != nil {
+		return actor.Answer{Parts: []actor.Part{*o.Result}}
+	}
+	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.Completion.Encode()}}, Warnings: o.Warnings}
 }
 
 // Attempt describes one attempt for the record.
@@ -196,7 +210,8 @@ const (
 //     Deadline.
 //  2. A Retry voids the deltas forwarded before it.
 //  3. A request that is not Safe is repeated only if the last attempt did not
-//     reach the upstream, or the upstream reported that it did not accept it.
+//     reach the upstream, or the upstream, unless it is a tool, reported that it did
+//     not accept it.
 //  4. At most one attempt is in progress at any time.
 type Exchange struct {
 	order         ExchangeConfig
@@ -336,7 +351,7 @@ func (m exchangeStep) startAttempt() {
 	switch {
 	case pass.Refusal != nil && m.canWait(pass):
 		m.phaseDeadline = m.now.Add(m.waitFor(pass))
-	case pass.Refusal != nil && len(m.attempts) > 0: // the failure of this request says more than that of others
+	case pass.Refusal != nil && len(m.attempts) > 0: // the failure of this request states more than that of others
 		refusal := *m.attempts[len(m.attempts)-1].Refusal
 		refusal.RetryAfter = max(refusal.RetryAfter, pass.Refusal.RetryAfter)
 		m.finish(&refusal)
@@ -378,7 +393,7 @@ func (m exchangeStep) waitFor(pass Admission) actor.Duration {
 func (m exchangeStep) onHead(in Head) {
 	m.status, m.headers, m.headAt, m.lastContact = in.Status, in.Headers, m.now, m.now
 	m.attempts[len(m.attempts)-1].Status = in.Status
-	if in.Status != 200 {
+	if in.Status != 200 && !(m.order.Tool && in.Status/100 == 2) {
 		m.phase, m.phaseDeadline = readingErrorBody, m.now.Add(errorBodyTimeout)
 		return
 	}
@@ -480,6 +495,10 @@ func (m exchangeStep) interrupt(failure *Failure) {
 }
 
 func (m exchangeStep) failWithStatus() {
+	if m.order.Tool {
+		m.failAttempt(toolFailure(m.order.Upstream, !m.order.Safe, m.order.Request, m.status, m.headers, m.body, m.headAt))
+		return
+	}
 	m.failAttempt(StatusFailure(m.order.Upstream, m.order.Model, m.status, m.headers, m.body, m.secrets(), m.headAt))
 }
 
@@ -497,8 +516,10 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	if m.giveUp == 0 {
 		m.giveUp = m.now.Add(policy.Time)
 	}
-	uncertain := f.Class == Broken && !m.order.Safe && !(m.forwarded && mutant.On("retry-after-a-token")) && !mutant.On("unsafe-agent-tried-again")
-	retry := f.Class != Refused && !uncertain && policy.Tries > 1 && (m.reached < policy.Tries || mutant.On("tries-unbounded")) && len(m.attempts) < unreachableMax
+	once := m.order.Tool && !m.order.Safe && f.Class != Unreached
+	answered := m.order.Tool && m.phase == readingErrorBody // the response states the outcome
+	uncertain := f.Class == Broken && !m.order.Safe && !answered && !(m.forwarded && mutant.On("retry-after-a-token")) && !mutant.On("unsafe-agent-tried-again")
+	retry := f.Class != Refused && !uncertain && !once && policy.Tries > 1 && (m.reached < policy.Tries || mutant.On("tries-unbounded")) && len(m.attempts) < unreachableMax
 	report := Report{Failure: f}
 	if retry {
 		report.By, report.Until, report.Window, report.Exact = m.order.Deadline, m.giveUp, policy.window(len(m.attempts)), policy.Exact
@@ -511,14 +532,14 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	case uncertain:
 		m.finish(actor.Refuse(actor.Unknown, "%s; the request may have been processed", f.Refusal.Detail))
 	default:
-		if refusal := f.Refusal; f.Class != Refused && refusal.Reason == actor.Unavailable && refusal.RetryAfter == 0 {
+		if refusal := f.Refusal; f.Class != Refused && !once && refusal.Reason == actor.Unavailable && refusal.RetryAfter == 0 {
 			refusal.RetryAfter = policy.DelayMax // the upstream may recover
 		}
 		m.finish(f.Refusal)
 	}
 }
 
-// abort ends the exchange before the attempt has ended. The report to the pacer says
+// abort ends the exchange before the attempt has ended. The report to the pacer states
 // nothing about the upstream. Exception: a silence of at least silenceIsFailure is
 // reported as a failure of the upstream.
 func (m exchangeStep) abort(refusal *actor.Refusal) {
@@ -562,7 +583,10 @@ func (m exchangeStep) finish(refusal *actor.Refusal) {
 	}
 	outcome := Outcome{Refusal: refusal, Attempts: m.attempts}
 	if m.decoder != nil {
-		outcome.Completion = m.decoder.Completion()
+		outcome.Completion, outcome.Warnings = m.decoder.Completion(), m.decoder.Warnings()
+		if tool, ok := m.decoder.(*ToolDecoder); ok {
+			outcome.Result = tool.Result()
+		}
 	}
 	m.phase = ended
 	m.ops = append(m.ops, Ended{outcome})

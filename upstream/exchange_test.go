@@ -55,6 +55,9 @@ func formatOp(op upstream.Op) string {
 		} else {
 			text += ", " + o.Completion.Finish.String()
 		}
+		for _, w := range o.Warnings {
+			text += "\n      warning: " + w
+		}
 		for i, a := range o.Attempts {
 			text += fmt.Sprintf("\n      attempt %d at %v took %v: status %d, %d bytes", i+1, time.Duration(a.At), a.Took, a.Status, a.Bytes)
 			if a.Refusal != nil {

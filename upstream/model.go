@@ -35,6 +35,8 @@ type Decoder interface {
 	// Completion returns the response. If the response is incomplete, Completion
 	// returns the part received so far, without Finish.
 	Completion() Completion
+	// Warnings returns warnings about the content of a complete response.
+	Warnings() []string
 }
 
 // ModelDecoder decodes the response of a model, streamed or as one JSON value.
@@ -81,6 +83,9 @@ func mediaType(contentType string) string {
 func (d *ModelDecoder) HasFinish() bool {
 	return d.parser != nil && d.finish != NoFinish && d.failure == nil
 }
+
+// Warnings returns nil, because the finish reason of a model names the missing part.
+func (d *ModelDecoder) Warnings() []string { return nil }
 
 // Done reports whether the model has completed the response.
 func (d *ModelDecoder) Done() bool { return d.done }

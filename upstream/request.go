@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/mutant"
@@ -66,17 +70,87 @@ func (r Request) secrets() Secrets {
 	return all
 }
 
+// EgressHeader marks each request that a server sends to a model, an agent or a tool. A
+// server refuses decisions about tool calls in such a request: an agent may choose the tool
+// and its arguments.
+const EgressHeader = "x-troupe-egress"
+
 // Secrets are the secrets of a request. An upstream may quote them.
 type Secrets []string
 
-// redact replaces the secrets in a text of the upstream.
+// redact replaces the secrets in a text of the upstream, also with other letter case and
+// with the escapes of JSON. The text may be a part of JSON.
 func (s Secrets) redact(text string) string {
 	for _, secret := range s {
 		if secret != "" && !mutant.On("secret-quoted") {
-			text = strings.ReplaceAll(text, secret, "***")
+			text = redactOne(text, secret)
 		}
 	}
 	return text
+}
+
+func redactOne(text, secret string) string {
+	var out []byte
+	from := 0 // bytes before it are in out
+	for at := 0; at < len(text); {
+		n := max(quotedBytes(text[at:], secret, false), quotedBytes(text[at:], secret, true))
+		if n == 0 {
+			at++
+			continue
+		}
+		out = append(append(out, text[from:at]...), "***"...)
+		at += n
+		from = at
+	}
+	if from == 0 {
+		return text
+	}
+	return string(append(out, text[from:]...))
+}
+
+// quotedBytes returns the number of bytes at the start of a text that are a secret in any
+// letter case, 0 if it starts otherwise.
+func quotedBytes(text, secret string, escaped bool) (n int) {
+	for _, want := range secret {
+		got, size := utf8.DecodeRuneInString(text[n:])
+		if escaped && got == '\\' {
+			got, size = unescape(text[n:])
+		}
+		if size == 0 || unicode.ToLower(got) != unicode.ToLower(want) {
+			return 0
+		}
+		n += size
+	}
+	return n
+}
+
+// escapeBytesMax is the maximum number of bytes that one byte has as escapes of JSON.
+const escapeBytesMax = len(`\u0000`)
+
+// unescape returns the character of the JSON escape at the start of a text, and its size.
+func unescape(text string) (c rune, size int) {
+	hex := func(text string) rune {
+		if len(text) < escapeBytesMax || text[:2] != `\u` {
+			return utf8.RuneError
+		}
+		v, err := strconv.ParseUint(text[2:escapeBytesMax], 16, 16)
+		if err != nil {
+			return utf8.RuneError
+		}
+		return rune(v)
+	}
+	if c = hex(text); utf16.IsSurrogate(c) {
+		return utf16.DecodeRune(c, hex(text[escapeBytesMax:])), 2 * escapeBytesMax
+	}
+	switch {
+	case c != utf8.RuneError:
+		return c, escapeBytesMax
+	case len(text) >= 2 && strings.Contains(`"\/`, text[1:2]):
+		return rune(text[1]), 2
+	case strings.HasPrefix(text, `\t`): // the only control character of headers
+		return '\t', 2
+	}
+	return utf8.RuneError, 1
 }
 
 // quote returns a text of the upstream, without secrets, in at most limit bytes. The
@@ -112,13 +186,8 @@ func request(method, base, path string, body []byte, headers []Header) (Request,
 	if err := CheckModelURL(base); err != nil {
 		return Request{}, actor.Refuse(actor.Invalid, "endpoint: %v", err)
 	}
-	for _, h := range headers {
-		if at := strings.IndexFunc(h.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }); at >= 0 {
-			return Request{}, actor.Refuse(actor.Invalid, "header %s: control character at byte %d", h.Name, at)
-		}
-		if len(h.Value) > HeaderBytesMax {
-			return Request{}, actor.Refuse(actor.Invalid, "header %s: %d bytes exceed the maximum of %d", h.Name, len(h.Value), HeaderBytesMax)
-		}
+	if refusal := checkHeaders(headers); refusal != nil {
+		return Request{}, refusal
 	}
 	base, query, hasQuery := strings.Cut(base, "?")
 	to := strings.TrimRight(base, "/") + path
@@ -126,6 +195,22 @@ func request(method, base, path string, body []byte, headers []Header) (Request,
 		to += "?" + query
 	}
 	return Request{Method: method, URL: to, Headers: headers, Body: body}, nil
+}
+
+// checkHeaders refuses a header with more than one interpretation.
+func checkHeaders(headers []Header) *actor.Refusal {
+	for _, h := range headers {
+		if h.Name == "" || strings.Trim(h.Name, letterBytes+digitBytes+"-_") != "" {
+			return actor.Refuse(actor.Invalid, "header %.80q: want a name of letters, digits, '-' and '_'", h.Name)
+		}
+		if at := strings.IndexFunc(h.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }); at >= 0 {
+			return actor.Refuse(actor.Invalid, "header %s: control character at byte %d", h.Name, at)
+		}
+		if len(h.Value) > HeaderBytesMax {
+			return actor.Refuse(actor.Invalid, "header %s: %d bytes exceed the maximum of %d", h.Name, len(h.Value), HeaderBytesMax)
+		}
+	}
+	return nil
 }
 
 // exampleURL is the endpoint shown in error messages.
@@ -185,7 +270,7 @@ const (
 // reservedHeaders are the headers with a meaning of their own, which a configuration
 // cannot set.
 var reservedHeaders = []string{"accept", "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "content-type", "cookie",
-	"expect", "host", "keep-alive", "te", "traceparent", "tracestate", "trailer", "transfer-encoding", "upgrade", "user-agent"}
+	"expect", "host", "keep-alive", "te", "traceparent", "tracestate", "trailer", "transfer-encoding", "upgrade", "user-agent", EgressHeader}
 
 // CheckHeaderName returns an error unless a configuration may set the header.
 func CheckHeaderName(name string) error {

@@ -22,6 +22,8 @@ const ScriptName = "scripted"
 //	ask NAME: MESSAGE                       with call_agent
 //	use TOOL [JSON]                         calls any offered tool
 //	say TEXT                                adds a line to the answer
+//	list my messages                        adds the earlier messages of the user that
+//	                                        the prompt has, numbered
 //	then                                    ends a stage
 //
 // Other lines are ignored. The calls of a stage are made together. The calls of the
@@ -42,7 +44,7 @@ func Script(p Prompt) Completion {
 	if last >= 0 {
 		message = p.Messages[last].Text
 	}
-	stages := parseScript(message, p.Tools)
+	stages := parseScript(message, p.Tools, p.Messages[:max(last, 0)])
 	c := Completion{Model: ScriptName, Finish: FinishStop}
 	if at := nextStage(stages, p.Messages[last+1:]); at < len(stages) {
 		for i, l := range stages[at].calls() {
@@ -69,12 +71,17 @@ func (s stage) calls() []instruction {
 	return slices.DeleteFunc(slices.Clone(s), func(l instruction) bool { return l.tool == "" })
 }
 
-func parseScript(message string, tools []ToolSpec) []stage {
+func parseScript(message string, tools []ToolSpec, earlier []Message) []stage {
 	stages := []stage{nil}
 	for text := range strings.Lines(message) {
 		text = strings.TrimSpace(text)
 		if rest, ok := cutKeyword(text, "please"); ok {
 			text = rest
+		}
+		if strings.EqualFold(strings.TrimSuffix(text, "."), "list my messages") {
+			at := &stages[len(stages)-1]
+			*at = append(*at, instruction{text: listMessages(earlier)})
+			continue
 		}
 		if strings.EqualFold(text, "then") {
 			stages = append(stages, nil)
@@ -82,7 +89,12 @@ func parseScript(message string, tools []ToolSpec) []stage {
 		}
 		if l, ok := parseInstruction(text); ok {
 			at := &stages[len(stages)-1]
-			offered := slices.ContainsFunc(tools, func(t ToolSpec) bool { return t.Name == l.tool })
+			offered := false
+			for _, name := range []string{l.tool, strings.ReplaceAll(l.tool, ".", "__")} { // the second: the spelling of a declared tool
+				if !offered && slices.ContainsFunc(tools, func(t ToolSpec) bool { return t.Name == name }) {
+					l.tool, offered = name, true
+				}
+			}
 			switch {
 			case l.tool != "" && !offered:
 				l = instruction{text: fmt.Sprintf("I was not given the tool %s.", l.tool)}
@@ -93,6 +105,21 @@ func parseScript(message string, tools []ToolSpec) []stage {
 		}
 	}
 	return slices.DeleteFunc(stages, func(s stage) bool { return len(s) == 0 })
+}
+
+// listMessages returns the messages of a user, one per line. They show which part of a
+// conversation a model is given.
+func listMessages(earlier []Message) string {
+	var lines []string
+	for _, m := range earlier {
+		if m.Role == User {
+			lines = append(lines, fmt.Sprintf("%d. %s", len(lines)+1, m.Text))
+		}
+	}
+	if len(lines) == 0 {
+		return "This is your first message here."
+	}
+	return strings.Join(lines, "\n")
 }
 
 func parseInstruction(text string) (instruction, bool) {

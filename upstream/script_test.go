@@ -72,6 +72,9 @@ func TestScriptInstructions(t *testing.T) {
 		{"ask a: x\nask b: y", []string{ask("a", "x") + " & " + ask("b", "y")}, "<1>\n<2>"},
 		{"ask a: x\nthen\nask b: y", []string{ask("a", "x"), ask("b", "y")}, "<1>\n<2>"},
 		{"First this:\nsay one\r\nask a: x\nTHEN\nthen\nsay two\nthen\nask b: y\nsay three", []string{ask("a", "x"), ask("b", "y")}, "one\n<1>\ntwo\n<2>\nthree"},
+		{"List my messages", nil, "1. say something earlier"},
+		{"say first\nplease list my messages.", nil, "first\n1. say something earlier"},
+		{"list my messages now", nil, "You said: list my messages now"},
 		{`ask a: say "ä"`, []string{`call_agent {"agent_id":"a","message":"say \"ä\""}`}, "<1>"},
 	} {
 		n := 0
@@ -82,6 +85,10 @@ func TestScriptInstructions(t *testing.T) {
 	}
 	if _, answer := runScript("ask helper: hi", nil, nil); answer != "I was not given the tool call_agent." {
 		t.Errorf("without tools: got %q", answer)
+	}
+	first := upstream.Prompt{Messages: []upstream.Message{{Role: upstream.System, Text: "x"}, {Role: upstream.User, Text: "list my messages"}}}
+	if got := upstream.Script(first).Text; got != "This is your first message here." {
+		t.Errorf("first message: got %q", got)
 	}
 	if calls, _ := runScript(strings.Repeat("use browser.open\n", 99), offeredTools, func(upstream.ToolCall) string { return "" }); strings.Count(calls[0], "browser.open") != upstream.ToolCallsMax {
 		t.Errorf("got %d calls in one stage", strings.Count(calls[0], "browser.open"))
@@ -94,7 +101,7 @@ func TestScriptIsDeterministic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPrompt(t)
 		p.Messages = append(p.Messages, upstream.Message{Role: upstream.User, Text: strings.Join(rapid.SliceOfN(
-			rapid.SampledFrom([]string{"ask a: x", "then", "say y", "use browser.open {", "please", "ask the b agent to \"\x01"}), 0, 8).Draw(t, "lines"), "\n")})
+			rapid.SampledFrom([]string{"ask a: x", "then", "say y", "list my messages", "use browser.open {", "please", "ask the b agent to \"\x01"}), 0, 8).Draw(t, "lines"), "\n")})
 		c := upstream.Script(p)
 		if again := upstream.Script(p); !reflect.DeepEqual(c, again) {
 			t.Fatalf("%+v, then %+v", c, again)

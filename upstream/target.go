@@ -15,7 +15,7 @@ import (
 // Bounds of a target.
 const (
 	TargetBytesMax     = 4 << 10
-	ConcurrencyDefault = 16
+	ConcurrencyDefault = 64
 	ConcurrencyMax     = 1024
 	authEnvMax         = 128
 )

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tools
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/troupe-run/troupe/runs"
+)
+
+// Bounds of a policy.
+const (
+	RulesMax      = 256
+	globBytesMax  = 128
+	whenBytesMax  = 1 << 10
+	matchBytesMax = 16 << 10 // length of a text that a pattern is matched with
+)
+
+// Rule is one rule of a policy, as its author writes it.
+type Rule struct {
+	Tool     string // glob of the names of tools: '*' is any number of characters, '?' is one
+	Agent    string // glob of the IDs of agents; "" means all
+	When     string // a comparison of an argument; "" means every call
+	Decision string // name of a runs.Decision
+}
+
+// Policy decides which tool calls are performed. A nil policy has no rules. It is never
+// changed.
+type Policy struct {
+	rules    []policyRule
+	defaults map[string]runs.Decision // by kind of tool
+}
+
+type policyRule struct {
+	Rule
+	when     *condition // nil: always
+	decision runs.Decision
+}
+
+// NewPolicy returns the policy with these rules, and the default decisions for server tools
+// and client tools, of which "" means to allow. The error names the rule and its field.
+func NewPolicy(rules []Rule, serverDefault, clientDefault string) (*Policy, error) {
+	if len(rules) > RulesMax {
+		return nil, fmt.Errorf("%d rules of the policy, at most %d allowed", len(rules), RulesMax)
+	}
+	p := &Policy{defaults: map[string]runs.Decision{}}
+	for _, d := range [...]struct{ kind, decision string }{{KindServer, serverDefault}, {KindClient, clientDefault}} {
+		p.defaults[d.kind] = runs.Allow
+		if d.decision == "" {
+			continue
+		}
+		decision, err := runs.ParseDecision(d.decision)
+		if err != nil {
+			return nil, fmt.Errorf("policy_default: %s: %w", d.kind, err)
+		}
+		p.defaults[d.kind] = decision
+	}
+	for i, r := range rules {
+		compiled, err := r.compile()
+		if err != nil {
+			return nil, fmt.Errorf("rule %d: %w", i+1, err)
+		}
+		p.rules = append(p.rules, compiled)
+	}
+	return p, nil
+}
+
+// Check returns an error that names the first invalid field of the rule.
+func (r Rule) Check() error {
+	_, err := r.compile()
+	return err
+}
+
+func (r Rule) compile() (policyRule, error) {
+	for _, f := range [...]struct{ field, glob string }{{"tool", r.Tool}, {"agent", r.Agent}} {
+		if len(f.glob) > globBytesMax || strings.ContainsFunc(f.glob, func(c rune) bool { return c > 0x7f || !isNameByte(byte(c)) && c != '*' && c != '?' }) {
+			return policyRule{}, fmt.Errorf("%s: want at most %d letters, digits, '.', '_', '-', '*' and '?', like payments.*, got %.80q", f.field, globBytesMax, f.glob)
+		}
+	}
+	if r.Tool == "" {
+		return policyRule{}, fmt.Errorf(`tool: is missing; want the names of tools, like "payments.*", or "*" for all`)
+	}
+	if r.Decision == "" {
+		return policyRule{}, fmt.Errorf("decision: is missing; want one of allow, require_approval and block")
+	}
+	decision, err := runs.ParseDecision(r.Decision)
+	if err != nil {
+		return policyRule{}, fmt.Errorf("decision: %w", err)
+	}
+	compiled := policyRule{Rule: r, decision: decision}
+	if r.When != "" {
+		if compiled.when, err = parseCondition(r.When); err != nil {
+			return policyRule{}, fmt.Errorf("when: %w", err)
+		}
+	}
+	return compiled, nil
+}
+
+// Decide returns the verdict on a call with valid input. The rules are tried in order, then
+// the policy of the tool itself, then the default of its kind. Tools of this program have no
+// policy.
+func (p *Policy) Decide(agent string, t *Tool, input []byte) Verdict {
+	if t.Declared == nil {
+		return Verdict{runs.Allow, "tool of this program"}
+	}
+	if p != nil {
+		args := arguments{input: input}
+		for i := range p.rules {
+			if r := &p.rules[i]; r.applies(agent, t.Name) && (r.when == nil || r.when.holds(&args, r.decision)) {
+				return Verdict{r.decision, ruleText(i, r)}
+			}
+		}
+	}
+	if d, err := runs.ParseDecision(t.Declared.Policy); err == nil {
+		return Verdict{d, "policy of the tool"}
+	}
+	kind := t.Declared.Kind
+	if kind != KindClient {
+		kind = KindServer
+	}
+	decision := runs.Allow
+	if p != nil {
+		decision = p.defaults[kind]
+	}
+	return Verdict{decision, "default of " + kind}
+}
+
+// Possible returns the verdicts that calls of a tool by an agent can have, in the order in
+// which they are tried. Each but the last depends on the arguments of the call, and its rule
+// includes the condition.
+func (p *Policy) Possible(agent string, t *Tool) (all []Verdict) {
+	if p != nil && t.Declared != nil {
+		for i := range p.rules {
+			switch r := &p.rules[i]; {
+			case !r.applies(agent, t.Name):
+			case r.when == nil:
+				return append(all, Verdict{r.decision, ruleText(i, r)})
+			default:
+				all = append(all, Verdict{r.decision, ruleText(i, r) + " when " + r.When})
+			}
+		}
+	}
+	rest := Policy{}
+	if p != nil {
+		rest.defaults = p.defaults
+		return append(all, rest.Decide(agent, t, nil))
+	}
+	return append(all, p.Decide(agent, t, nil))
+}
+
+func (r *policyRule) applies(agent, tool string) bool {
+	return glob(r.Tool, tool) && (r.Agent == "" || glob(r.Agent, agent))
+}
+
+func ruleText(i int, r *policyRule) string { return fmt.Sprintf("rule %d (%s)", i+1, r.Tool) }
+
+// glob reports whether a text matches a pattern with '*' and '?'. Its time is at most the
+// product of the two lengths.
+func glob(pattern, text string) bool {
+	p, t := 0, 0
+	star, from := -1, 0 // the last '*', and the end of the text that it matches
+	for t < len(text) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, from = p, t
+			p++
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == text[t]):
+			p++
+			t++
+		case star >= 0:
+			from++
+			p, t = star+1, from
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}
