@@ -12,9 +12,8 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// CodecVersion is the first byte of every entry and journal that is written. All
-// earlier versions MUST remain readable. A later version is rejected, because this
-// program does not know its format.
+// CodecVersion is the first byte of every entry and journal. Other versions are rejected:
+// no release has written one.
 //
 //  1. initial version
 //  2. Added, Streamed, Rebased; actor state; retries and streaming of asks
@@ -23,7 +22,8 @@ import (
 //  5. usage of replies and answers, start of runs
 //  6. summaries of runs in entries
 //  7. extensions of calls, replies, holds and entries; reasons of holds; derived run events; Cut, Forgotten, Kept
-const CodecVersion = 7
+//  8. transcripts; extensions and times of journals; Appended
+const CodecVersion = 9
 
 // frameVersion is the first byte of batch records and anchors. It has never changed.
 const frameVersion = 1
@@ -55,45 +55,15 @@ const (
 	tagCut
 	tagForgotten
 	tagKept
+	tagAppended
+	tagResolved
 )
 
 // encoder extends actor.Encoder with the types of this package.
-type encoder struct {
-	actor.Encoder
-	version1       bool // write the format of version 1
-	beyondVersion1 bool // set with version1 if that format cannot represent the value
-}
+type encoder struct{ actor.Encoder }
 
-func (w *encoder) writeVersion() {
-	if w.WithoutExtensions = w.version1; w.version1 {
-		w.Uint(1)
-		return
-	}
-	w.Uint(CodecVersion)
-}
-
-// extended records that the format of version 1 has no place for extensions.
-func (w *encoder) extended(all ...actor.Extensions) {
-	for _, x := range all {
-		w.beyondVersion1 = w.beyondVersion1 || x != ""
-	}
-}
-
-// hold writes a hold, for which the format of version 1 has no place.
-func (w *encoder) hold(h actor.Hold) {
-	w.beyondVersion1 = w.beyondVersion1 || h != actor.Hold{}
-	w.Hold(h)
-}
-
-func (w *encoder) call(c *actor.Call) {
-	w.extended(c.Extensions)
-	w.Call(*c)
-}
-
-type decoder struct {
-	*actor.Decoder
-	version uint64 // of the encoded value
-}
+// decoder extends actor.Decoder with the types of this package.
+type decoder struct{ *actor.Decoder }
 
 // EncodeEntry returns the encoding of an entry for DecodeEntry.
 func EncodeEntry(e Entry) []byte {
@@ -104,42 +74,33 @@ func EncodeEntry(e Entry) []byte {
 
 // entry writes an entry. It writes the argument record in place of e.Record.
 func (w *encoder) entry(e *Entry, record Record) {
-	w.writeVersion()
+	w.Uint(CodecVersion)
 	w.ID(e.Actor)
 	w.Uint(uint64(e.Shard))
 	w.Uint(uint64(e.Epoch))
 	w.Uint(e.N)
 	w.record(record)
-	events := e.Events
-	if w.version1 {
-		shown := *e // keeps e off the heap
-		events = invariant.Must(shown.AllEvents())
-	}
-	w.Uint(uint64(len(events)))
-	for i := range events {
-		ev := &events[i]
+	w.Uint(uint64(len(e.Events)))
+	for i := range e.Events {
+		ev := &e.Events[i]
 		w.CallID(ev.Run)
 		w.Uint(ev.Seq)
 		w.Bytes(ev.Body)
 	}
 	w.Int(int64(e.WasDue))
 	w.Int(int64(e.Due))
-	if !w.version1 {
-		w.summary(e.Summary)
-		w.shown(e)
-	}
-	w.extended(e.Extensions)
+	w.summary(e.Summary)
+	w.shown(e)
 	w.Extensions(e.Extensions)
 }
 
-// DecodeEntry decodes an entry. It never panics and retains no part of b. If b has the
-// current version and is accepted, encoding the returned entry yields b again.
+// DecodeEntry decodes an entry. It never panics and retains no part of b. If b is accepted,
+// encoding the returned entry yields b again.
 func DecodeEntry(b []byte) (Entry, error) {
 	r := newDecoder(b)
 	if err := r.readVersion("entry", CodecVersion); err != nil {
 		return Entry{}, err
 	}
-	r.skipExtensions()
 	var e Entry
 	e.Actor = r.ID()
 	e.Shard = uint16(r.UintMax(1<<16-1, "shard"))
@@ -150,14 +111,8 @@ func DecodeEntry(b []byte) (Entry, error) {
 		return RunEvent{Run: r.CallID(), Seq: r.Uint(), Body: r.Bytes(EventBytesMax)}
 	})
 	e.WasDue, e.Due = actor.Time(r.Int()), actor.Time(r.Int())
-	if run := runOf(e.Record); r.version >= 6 {
-		e.Summary = r.summary(run)
-	} else if !run.IsZero() {
-		e.Summary = &runs.Summary{Run: run}
-	}
-	if r.version >= 7 {
-		r.shown(&e)
-	}
+	e.Summary = r.summary(runOf(e.Record))
+	r.shown(&e)
 	e.Extensions = r.Extensions()
 	if e.Actor == (actor.ID{}) {
 		r.Fail("entry without actor")
@@ -177,7 +132,7 @@ func EncodeJournal(j *Journal) []byte {
 }
 
 func (w *encoder) journal(j *Journal) {
-	w.writeVersion()
+	w.Uint(CodecVersion)
 	w.Uint(j.N)
 	w.Uint(uint64(len(j.Runs)))
 	for _, run := range j.Runs {
@@ -193,30 +148,19 @@ func (w *encoder) journal(j *Journal) {
 		w.buried(b)
 	}
 	w.items(j.ActorState)
+	w.transcript(&j.Transcript)
+	w.Extensions(j.Extensions)
+	w.time(j.At)
 }
 
-// outcomes first writes the complete outcomes whose log entry is unknown. Then it
-// writes a reference to the log entry of each other outcome.
+// outcomes writes a reference to the log entry of each outcome.
 func (w *encoder) outcomes(j *Journal) {
 	evicted := slices.Clone(j.Evicted)
-	var complete []Ended
 	for i := range j.Ended {
-		if e := &j.Ended[i]; e.n > 0 {
-			evicted = append(evicted, e.evicted())
-		} else {
-			complete = append(complete, *e)
-		}
+		evicted = append(evicted, j.Ended[i].evicted())
 	}
 	if mutant.On("snapshot-forgets-outcomes") {
-		evicted, complete = nil, nil
-	}
-	w.Uint(uint64(len(complete)))
-	for i := range complete {
-		w.ended(complete[i])
-	}
-	if w.version1 {
-		w.beyondVersion1 = w.beyondVersion1 || len(evicted) > 0
-		return
+		evicted = nil
 	}
 	w.Uint(uint64(len(evicted)))
 	for i := range evicted {
@@ -225,16 +169,6 @@ func (w *encoder) outcomes(j *Journal) {
 		w.Uint(a.N)
 		w.time(a.Until)
 		w.idempotency(a.key())
-	}
-}
-
-func (r decoder) outcomes(j *Journal) {
-	j.Ended = decodeList(r, r.Count(itemsMax, "outcomes"), r.ended)
-	for i := range j.Ended {
-		j.outcomeBytes += j.Ended[i].memorySize()
-	}
-	if r.version >= 3 {
-		j.Evicted = decodeList(r, r.Count(itemsMax, "evicted outcomes"), r.evicted)
 	}
 }
 
@@ -255,53 +189,33 @@ func DecodeJournal(b []byte) (Journal, error) {
 	if err := r.readVersion("snapshot", CodecVersion); err != nil {
 		return Journal{}, err
 	}
-	r.skipExtensions()
 	j := Journal{N: r.Uint()}
 	j.Runs = decodeList(r, r.Count(itemsMax, "runs"), r.run)
-	r.outcomes(&j)
+	j.Evicted = decodeList(r, r.Count(itemsMax, "outcomes"), r.evicted)
 	j.Buried = decodeList(r, r.Count(itemsMax, "tombstones"), r.buried)
 	j.ActorState = r.items(itemsMax)
+	j.Transcript, j.Extensions, j.At = r.transcript(), r.Extensions(), r.time()
 	if err := r.End(); err != nil {
 		return Journal{}, fmt.Errorf("snapshot: %w", err)
 	}
 	return j, nil
 }
 
-func newDecoder(b []byte) decoder { return decoder{Decoder: actor.NewDecoder(b)} }
+func newDecoder(b []byte) decoder { return decoder{actor.NewDecoder(b)} }
 
-// readVersion reads the first byte of an encoded value and rejects versions above newest.
-func (r *decoder) readVersion(what string, newest uint64) error {
-	r.version = r.Uint()
-	if r.Err() == nil && (r.version == 0 || r.version > newest) {
-		return fmt.Errorf("%s written in version %d, this program reads up to version %d", what, r.version, newest)
-	}
-	if mutant.On("first-version-unread") {
-		r.version = newest
+// readVersion reads the first byte of an encoded value and rejects versions other than want.
+func (r decoder) readVersion(what string, want uint64) error {
+	if v := r.Uint(); r.Err() == nil && v != want {
+		return fmt.Errorf("%s written in version %d, this program reads version %d", what, v, want)
 	}
 	return nil
 }
 
-// skipExtensions makes the decoder read an earlier version, which has no extensions.
-func (r *decoder) skipExtensions() {
-	if r.version < 7 {
-		r.ReadWithoutExtensions()
-	}
-}
-
 func (w *encoder) record(record Record) {
-	switch r := record.(type) {
-	case Added, Streamed, Rebased, Cut, Forgotten, Kept:
-		w.beyondVersion1 = true
-	case Snapshot:
-		if w.version1 {
-			r.Journal = w.journalVersion1(r.Journal)
-			record = r
-		}
-	}
 	switch r := record.(type) {
 	case Accepted:
 		w.Uint(tagAccepted)
-		w.call(&r.Call)
+		w.Call(r.Call)
 		w.time(r.At)
 		w.Hash(r.Definition)
 	case Asking:
@@ -334,11 +248,17 @@ func (w *encoder) record(record Record) {
 		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Uint(r.N)
 		w.time(r.Until)
-		w.hold(r.For)
+		w.Hold(r.For)
 	case Resumed:
 		w.Uint(tagResumed)
 		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Uint(r.N)
+	case Resolved:
+		w.Uint(tagResolved)
+		w.askHeader(r.Run, r.Step, r.Index, r.At)
+		w.Uint(uint64(r.Status))
+		w.Int(int64(r.Left))
+		w.String(r.Detail)
 	case Parked:
 		w.Uint(tagParked)
 		w.CallID(r.Run)
@@ -361,24 +281,23 @@ func (w *encoder) record(record Record) {
 		w.Uint(tagEnded)
 		w.ended(r)
 		w.items(r.StateUpdates)
+	case Appended:
+		w.Uint(tagAppended)
+		w.time(r.At)
+		w.ChatMessage(&r.Message)
 	case Buried:
 		w.Uint(tagBuried)
 		w.buried(r)
 	case Snapshot:
 		w.Uint(tagSnapshot)
 		w.Bytes(r.Journal)
+		w.Uint(uint64(len(r.Pages)))
+		for _, b := range r.Pages {
+			w.Bytes(b)
+		}
 	default:
 		invariant.Check(false, "store: cannot encode %T: give it a tag", record)
 	}
-}
-
-// journalVersion1 reencodes a journal in the format of version 1.
-func (w *encoder) journalVersion1(journal []byte) []byte {
-	j := invariant.Must(DecodeJournal(journal))
-	old := &encoder{version1: true}
-	old.journal(&j)
-	w.beyondVersion1 = w.beyondVersion1 || old.beyondVersion1
-	return old.Buf
 }
 
 func (r decoder) record() Record {
@@ -404,6 +323,9 @@ func (r decoder) record() Record {
 	case tagResumed:
 		run, step, index, at := r.askHeader()
 		return Resumed{run, step, index, at, r.Uint()}
+	case tagResolved:
+		run, step, index, at := r.askHeader()
+		return Resolved{run, step, index, at, r.approvalStatus(), actor.Duration(r.Int()), r.String(actor.TextBytesMax)}
 	case tagParked:
 		return Parked{Run: r.CallID(), At: r.time(), Detail: r.String(actor.TextBytesMax)}
 	case tagCut:
@@ -418,10 +340,13 @@ func (r decoder) record() Record {
 		e := r.ended()
 		e.StateUpdates = r.items(actor.StateUpdatesMax)
 		return e
+	case tagAppended:
+		return Appended{At: r.time(), Message: r.ChatMessage()}
 	case tagBuried:
 		return r.buried()
 	case tagSnapshot:
-		return Snapshot{Journal: r.Bytes(SnapshotBytesMax)}
+		return Snapshot{Journal: r.Bytes(SnapshotBytesMax),
+			Pages: decodeList(r, r.Count(itemsMax, "blobs of pages"), func() []byte { return r.Bytes(SnapshotBytesMax) })}
 	default:
 		r.Fail("unknown record %d", tag)
 		return nil
@@ -443,8 +368,6 @@ func (r decoder) askHeader() (run actor.CallID, step uint32, index uint16, at ac
 func (w *encoder) ended(e Ended) {
 	w.CallID(e.Call)
 	w.time(e.At)
-	w.beyondVersion1 = w.beyondVersion1 || e.Reply.Usage != actor.Usage{} || e.Reply.Tree != actor.Usage{}
-	w.extended(e.Reply.Extensions)
 	w.Reply(e.Reply)
 	w.time(e.Until)
 	w.idempotency(e.Idempotency)
@@ -489,7 +412,7 @@ func (r decoder) buried() Buried {
 }
 
 func (w *encoder) run(run *Run) {
-	w.call(&run.Call)
+	w.Call(run.Call)
 	w.time(run.At)
 	w.Hash(run.Definition)
 	w.clock(run.Clock)
@@ -502,11 +425,9 @@ func (w *encoder) run(run *Run) {
 	w.Uint(run.Seq)
 	w.String(run.Parked)
 	w.items(run.StateUpdates)
-	if w.version1 {
-		w.beyondVersion1 = w.beyondVersion1 || run.StartedAt != run.firstStamp()
-		return
-	}
 	w.time(run.StartedAt)
+	w.Uint(run.Heard)
+	w.time(run.HeldTo)
 }
 
 func (r decoder) run() *Run {
@@ -515,10 +436,7 @@ func (r decoder) run() *Run {
 	run.Seq = r.Uint()
 	run.Parked = r.String(actor.TextBytesMax)
 	run.StateUpdates = r.items(itemsMax)
-	run.StartedAt = run.firstStamp()
-	if r.version >= 5 {
-		run.StartedAt = r.time()
-	}
+	run.StartedAt, run.Heard, run.HeldTo = r.time(), r.Uint(), r.time()
 	for _, step := range run.Steps {
 		for i := range step.Asks {
 			run.addUsage(&step.Asks[i])
@@ -549,14 +467,10 @@ func (w *encoder) asked(a *Asked) {
 	w.clock(a.Clock)
 	w.Uint(uint64(a.Attempt))
 	w.Uint(a.Holds)
-	w.hold(a.HeldFor)
+	w.Hold(a.HeldFor)
 	w.Bool(a.Answer != nil)
 	if a.Answer != nil {
 		w.answer(*a.Answer)
-	}
-	if w.version1 {
-		w.beyondVersion1 = w.beyondVersion1 || a.Retries > 0 || a.StreamedAfter > 0 || a.Added
-		return
 	}
 	w.Uint(uint64(a.Retries))
 	w.Uint(a.StreamedAfter)
@@ -565,6 +479,64 @@ func (w *encoder) asked(a *Asked) {
 		w.CallID(a.Callback)
 		w.idempotency(a.CallbackKey)
 	}
+	w.toolCall(a)
+}
+
+// The optional fields of an ask for a declared tool, as bits.
+const (
+	toolVerdict = 1 << iota
+	toolAwait
+	toolResultMax
+	toolFailsRun
+	toolOnDevice
+
+	toolAll = toolOnDevice<<1 - 1
+)
+
+// toolCall writes the fields of an ask for a declared tool.
+func (w *encoder) toolCall(a *Asked) {
+	fields := uint64(0)
+	for i, there := range [...]bool{a.Verdict != Verdict{}, a.Await != nil, a.ResultMax > 0, a.FailsRun, a.OnDevice} {
+		if there {
+			fields |= 1 << i
+		}
+	}
+	w.Uint(fields)
+	if fields&toolVerdict != 0 {
+		w.Uint(uint64(a.Verdict.Decision))
+		w.String(a.Verdict.Rule)
+	}
+	if fields&toolAwait != 0 {
+		w.Hash(a.Await.Digest)
+		w.String(a.Await.Summary)
+		w.Uint(uint64(a.Await.Status))
+	}
+	if fields&toolResultMax != 0 {
+		w.Uint(uint64(a.ResultMax))
+	}
+}
+
+func (r decoder) toolCall(a *Asked) {
+	fields := r.UintMax(toolAll, "fields of a tool call")
+	if fields&toolVerdict != 0 {
+		a.Verdict = Verdict{runs.Decision(r.UintMax(uint64(runs.Block), "decision")), r.String(actor.TextBytesMax)}
+		if a.Verdict == (Verdict{}) {
+			r.Fail("verdict without decision")
+		}
+	}
+	if fields&toolAwait != 0 {
+		a.Await = &Await{r.Hash(), r.String(actor.TextBytesMax), r.approvalStatus()}
+	}
+	if fields&toolResultMax != 0 {
+		if a.ResultMax = r.uint32("result bytes"); a.ResultMax == 0 {
+			r.Fail("result bound of 0 bytes")
+		}
+	}
+	a.FailsRun, a.OnDevice = fields&toolFailsRun != 0, fields&toolOnDevice != 0
+}
+
+func (r decoder) approvalStatus() runs.ApprovalStatus {
+	return runs.ApprovalStatus(r.UintMax(uint64(runs.ApprovalStatusExpired), "status of an approval"))
 }
 
 func (r decoder) asked() Asked {
@@ -586,21 +558,15 @@ func (r decoder) asked() Asked {
 		answer := r.answer()
 		a.Answer = &answer
 	}
-	if r.version < 2 {
-		return a
-	}
 	a.Retries, a.StreamedAfter = r.uint32("retries"), r.Uint()
 	if a.Added = r.Bool(); a.Added {
 		a.Callback, a.CallbackKey = r.CallID(), r.idempotency()
 	}
+	r.toolCall(&a)
 	return a
 }
 
 func (w *encoder) items(items []actor.StateItem) {
-	if w.version1 {
-		w.beyondVersion1 = w.beyondVersion1 || len(items) > 0
-		return
-	}
 	w.Uint(uint64(len(items)))
 	for _, item := range items {
 		w.String(item.Name)
@@ -609,9 +575,6 @@ func (w *encoder) items(items []actor.StateItem) {
 }
 
 func (r decoder) items(limit int) []actor.StateItem {
-	if r.version < 2 {
-		return nil
-	}
 	return decodeList(r, r.Count(limit, "state items"), func() actor.StateItem {
 		return actor.StateItem{Name: r.String(actor.StateItemNameBytesMax), Value: r.Bytes(actor.StateItemValueBytesMax)}
 	})
@@ -645,10 +608,6 @@ func (w *encoder) answer(a actor.Answer) {
 	w.Strings(a.Warnings)
 	w.Refusal(a.Refusal)
 	used := a.Usage != actor.Usage{}
-	if w.version1 {
-		w.beyondVersion1 = w.beyondVersion1 || used
-		return
-	}
 	w.Bool(used)
 	if used {
 		w.Usage(a.Usage)
@@ -657,7 +616,7 @@ func (w *encoder) answer(a actor.Answer) {
 
 func (r decoder) answer() actor.Answer {
 	a := actor.Answer{Parts: r.Parts(), Warnings: r.Strings(), Refusal: r.Refusal()}
-	if r.version >= 5 && r.Bool() {
+	if r.Bool() {
 		if a.Usage = r.Usage(); a.Usage == (actor.Usage{}) {
 			r.Fail("usage without tokens")
 		}

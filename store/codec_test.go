@@ -6,12 +6,14 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 )
 
 func drawTime(t *rapid.T) actor.Time { return actor.Time(rapid.Int64Range(0, 1<<61).Draw(t, "time")) }
@@ -38,7 +40,7 @@ func drawHold(t *rapid.T) actor.Hold {
 	if rapid.Bool().Draw(t, "not held") {
 		return actor.Hold{}
 	}
-	return actor.Hold{Reason: actor.HoldReason(rapid.Uint8().Draw(t, "reason")), Subject: drawName(t), Extensions: drawExtensions(t)}
+	return actor.Hold{Reason: actor.HoldReason(rapid.Uint8().Draw(t, "reason")), Subject: drawName(t), Name: drawName(t), Text: drawName(t), Extensions: drawExtensions(t)}
 }
 
 func drawParts(t *rapid.T) []actor.Part {
@@ -118,6 +120,12 @@ func drawAsks(t *rapid.T) []Asked {
 		if rapid.Bool().Draw(t, "added") {
 			a.Added, a.Callback, a.CallbackKey = true, drawRun(t), drawIdempotency(t)
 		}
+		if rapid.Bool().Draw(t, "tool") {
+			a.Verdict, a.ResultMax, a.FailsRun = Verdict{runs.Allow, drawName(t)}, 7, rapid.Bool().Draw(t, "fails run")
+		}
+		if rapid.Bool().Draw(t, "waits") {
+			a.Await = &Await{actor.HashOf(nil), drawName(t), runs.ApprovalStatusPending}
+		}
 		asks = append(asks, a)
 	}
 	return asks
@@ -141,10 +149,10 @@ func drawEnded(t *rapid.T) Ended {
 }
 
 func drawJournal(t *rapid.T) Journal {
-	j := Journal{N: rapid.Uint64().Draw(t, "n")}
+	j := Journal{N: rapid.Uint64().Draw(t, "n"), At: drawTime(t)}
 	for range rapid.IntRange(0, 2).Draw(t, "runs") {
 		run := &Run{Call: drawCall(t, drawID(t)), At: drawTime(t), Definition: actor.HashOf(nil), Clock: drawClock(t),
-			Holds: 1, Budget: 2, Seq: 3, Parked: drawName(t), StateUpdates: drawItems(t)}
+			Holds: 1, Budget: 2, Seq: 3, Parked: drawName(t), StateUpdates: drawItems(t), Heard: rapid.Uint64Range(0, 9).Draw(t, "heard"), HeldTo: drawTime(t)}
 		for range rapid.IntRange(0, 2).Draw(t, "steps") {
 			run.Steps = append(run.Steps, Step{drawAsks(t)})
 		}
@@ -166,10 +174,6 @@ func drawJournal(t *rapid.T) Journal {
 		}
 		j.Runs = append(j.Runs, run)
 	}
-	for range rapid.IntRange(0, 2).Draw(t, "ended") {
-		j.Ended = append(j.Ended, drawEnded(t))
-		j.outcomeBytes += j.Ended[len(j.Ended)-1].memorySize()
-	}
 	for range rapid.IntRange(0, 2).Draw(t, "away") {
 		e := drawEnded(t)
 		e.n = rapid.Uint64Range(1, 1<<40).Draw(t, "entry")
@@ -179,7 +183,31 @@ func drawJournal(t *rapid.T) Journal {
 		j.Buried = append(j.Buried, Buried{drawRun(t), drawTime(t), drawTime(t)})
 	}
 	j.ActorState = drawItems(t)
+	j.Transcript, j.Extensions = drawTranscript(t), drawExtensions(t)
 	return j
+}
+
+func drawMessage(t *rapid.T, parts []actor.Part) actor.ChatMessage {
+	return actor.ChatMessage{Call: drawRun(t), Role: actor.Role(rapid.IntRange(1, int(actor.RoleTool)).Draw(t, "role")),
+		Source: actor.Source(rapid.IntRange(1, int(actor.FromDelivered)).Draw(t, "source")), At: drawTime(t), Parts: parts, Extensions: drawExtensions(t)}
+}
+
+// drawTranscript draws a transcript some of whose pages have content.
+func drawTranscript(t *rapid.T) Transcript {
+	c := Transcript{Began: drawTime(t), Last: drawTime(t), Runs: rapid.Uint64().Draw(t, "runs"), Usage: drawUsage(t)}
+	for range rapid.IntRange(0, 3).Draw(t, "pages") {
+		var messages []actor.ChatMessage
+		for range rapid.IntRange(1, 3).Draw(t, "messages") {
+			messages = append(messages, drawMessage(t, slices.DeleteFunc(drawParts(t), func(p actor.Part) bool { return !p.Blob.IsZero() })))
+		}
+		p := Page{Hash: actor.HashOf(encodePage(messages).page), Messages: uint32(len(messages))}
+		c.Pages, c.closed = append(c.Pages, p), c.closed+uint64(len(messages))
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "tail") {
+		m := drawMessage(t, drawParts(t))
+		c.Tail, c.tailBytes = append(c.Tail, m), c.tailBytes+actor.SizeOf(m.Parts)
+	}
+	return c
 }
 
 func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
@@ -217,9 +245,13 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 		return e
 	case tagBuried:
 		return Buried{run, at, drawTime(t)}
+	case tagResolved:
+		return Resolved{run, 3, 1, at, runs.ApprovalStatusApproved, 9, drawName(t)}
+	case tagAppended:
+		return Appended{at, drawMessage(t, drawParts(t))}
 	default:
 		j := drawJournal(t)
-		return Snapshot{Journal: EncodeJournal(&j)}
+		return Snapshot{Journal: EncodeJournal(&j), Pages: rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), 1, 9), 1, 3).Draw(t, "pages")}
 	}
 }
 
@@ -265,7 +297,7 @@ func drawShown(t *rapid.T) (s Shown) {
 func drawEntry(t *rapid.T) Entry {
 	id := drawID(t)
 	e := Entry{Actor: id, Shard: rapid.Uint16().Draw(t, "shard"), Epoch: actor.Epoch(rapid.Uint64().Draw(t, "epoch")),
-		N: rapid.Uint64Range(1, 1<<40).Draw(t, "n"), Record: drawRecordOf(t, id, rapid.IntRange(tagAccepted, tagKept).Draw(t, "tag")), WasDue: drawTime(t), Due: drawTime(t), Extensions: drawExtensions(t)}
+		N: rapid.Uint64Range(1, 1<<40).Draw(t, "n"), Record: drawRecordOf(t, id, rapid.IntRange(tagAccepted, tagAppended).Draw(t, "tag")), WasDue: drawTime(t), Due: drawTime(t), Extensions: drawExtensions(t)}
 	e.First = rapid.Bool().Draw(t, "first")
 	e.Shown = drawShown(t)
 	for i := range rapid.IntRange(0, 2).Draw(t, "events") {
@@ -314,7 +346,7 @@ func TestCodecCoversEveryField(t *testing.T) {
 		e, _ := DecodeEntry(EncodeEntry(drawEntry(t)))
 		j, _ := DecodeJournal(EncodeJournal(ptr(drawJournal(t))))
 		nonZero(reflect.ValueOf(e), seen)
-		for tag := tagAccepted; tag <= tagKept; tag++ {
+		for tag := tagAccepted; tag <= tagAppended; tag++ {
 			e := Entry{Actor: actor.NewID("a", ""), N: 1}
 			e.Record = drawRecordOf(t, e.Actor, tag)
 			e, _ = DecodeEntry(EncodeEntry(e))
@@ -323,10 +355,10 @@ func TestCodecCoversEveryField(t *testing.T) {
 		nonZero(reflect.ValueOf(j), seen)
 	})
 	for _, v := range []any{Entry{}, Shown{}, ShownAsk{}, RunEvent{}, Accepted{}, Asking{}, Answered{}, Retried{}, Held{}, Resumed{}, Parked{}, Ended{},
-		Buried{}, Added{}, Streamed{}, Rebased{}, Cut{}, Forgotten{}, Kept{}, Mark{}, actor.StateItem{}, Snapshot{}, Journal{}, EvictedOutcome{}, Run{}, Step{}, Asked{}, actor.Hold{}, actor.Clock{}, actor.Answer{}, actor.Usage{}} {
+		Buried{}, Added{}, Streamed{}, Rebased{}, Cut{}, Forgotten{}, Kept{}, Mark{}, actor.StateItem{}, Snapshot{}, Journal{}, Transcript{}, Page{}, Appended{}, actor.ChatMessage{}, EvictedOutcome{}, Run{}, Step{}, Asked{}, actor.Hold{}, actor.Clock{}, actor.Answer{}, actor.Usage{}} {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
-			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] && name != "store.Entry.Summary" { // unexported fields are derived, and summaries are in the index only
+			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] && name != "store.Entry.Summary" && name != "store.Journal.Ended" { // unexported fields are derived, summaries are in the index only, and a snapshot refers to outcomes
 				t.Errorf("%s is always zero after decoding", name)
 			}
 		}
@@ -357,19 +389,20 @@ func nonZero(v reflect.Value, seen map[string]bool) {
 
 func TestUnknownVersionsAndRecordsAreRejected(t *testing.T) {
 	b := EncodeEntry(Entry{Actor: actor.NewID("a", ""), N: 1, Record: Buried{}})
-	newer := bytes.Clone(b)
-	newer[0] = CodecVersion + 1
+	newer, older := bytes.Clone(b), bytes.Clone(b)
+	newer[0], older[0] = CodecVersion+1, CodecVersion-1
 	unknown := bytes.Clone(b)
 	unknown[bytes.IndexByte(b[18:], tagBuried)+18] = 99
 	for _, c := range []struct {
 		b    []byte
 		want string
-	}{{newer, fmt.Sprintf("written in version %d, this program reads up to version %d", CodecVersion+1, CodecVersion)}, {unknown, "unknown record 99"}, {nil, "invalid varint"}, {append(b, 0), "1 bytes too many"}} {
+	}{{newer, fmt.Sprintf("entry written in version %d, this program reads version %d", CodecVersion+1, CodecVersion)},
+		{older, fmt.Sprintf("entry written in version %d, this program reads version %d", CodecVersion-1, CodecVersion)}, {unknown, "unknown record 99"}, {nil, "invalid varint"}, {append(b, 0), "1 bytes too many"}} {
 		if _, err := DecodeEntry(c.b); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
 	}
-	if _, err := DecodeJournal([]byte{9}); err == nil || !strings.Contains(err.Error(), "snapshot written in version 9") {
+	if _, err := DecodeJournal([]byte{99}); err == nil || !strings.Contains(err.Error(), "snapshot written in version 99") {
 		t.Errorf("got %v, want an unknown version", err)
 	}
 }
@@ -383,10 +416,10 @@ func FuzzDecode(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if e, err := DecodeEntry(b); err == nil && b[0] == CodecVersion && !bytes.Equal(EncodeEntry(e), b) {
+		if e, err := DecodeEntry(b); err == nil && !bytes.Equal(EncodeEntry(e), b) {
 			t.Errorf("accepted % x, encoded % x", b, EncodeEntry(e))
 		}
-		if j, err := DecodeJournal(b); err == nil && b[0] == CodecVersion && !bytes.Equal(EncodeJournal(&j), b) {
+		if j, err := DecodeJournal(b); err == nil && !bytes.Equal(EncodeJournal(&j), b) {
 			t.Errorf("accepted % x, encoded % x", b, EncodeJournal(&j))
 		}
 		none := func(*Entry, actor.Hash) ([]byte, error) { return nil, fmt.Errorf("no blobs") }
@@ -396,53 +429,4 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("batch % x does not encode to the same bytes", b)
 		}
 	})
-}
-
-// Version 1 has no place for the retries of an ask, the number of attempts that streamed,
-// or that an agent's own call was added.
-func TestVersion1CannotRepresentAsks(t *testing.T) {
-	for _, test := range []struct {
-		asked  Asked
-		beyond bool
-	}{{Asked{Attempt: 1}, false}, {Asked{Attempt: 1, Retries: 1}, true}, {Asked{Attempt: 1, StreamedAfter: 1}, true}, {Asked{Attempt: 1, Added: true}, true},
-		{Asked{Attempt: 1, HeldFor: actor.Hold{Reason: actor.HoldSignal}}, true}} {
-		e := Entry{Actor: actor.NewID("a", "s"), N: 1, Record: Asking{Asks: []Asked{test.asked}}}
-		w := &encoder{version1: true}
-		if w.entry(&e, e.Record); w.beyondVersion1 != test.beyond {
-			t.Errorf("%+v: beyond version 1 is %v, want %v", test.asked, w.beyondVersion1, test.beyond)
-		}
-	}
-}
-
-// Encodings of version 1 decode to the same values. The encoder sets beyondVersion1
-// for a value that version 1 cannot represent.
-func TestVersion1IsReadable(t *testing.T) {
-	representable, beyond := 0, 0
-	rapid.Check(t, func(t *rapid.T) {
-		e := rapid.Custom(drawEntry).Draw(t, "entry")
-		e.First, e.Shown = false, Shown{} // version 1 has the bodies of events
-		w := &encoder{version1: true}
-		if w.entry(&e, e.Record); w.beyondVersion1 {
-			beyond++
-			return
-		}
-		representable++
-		back, err := DecodeEntry(w.Buf)
-		if err != nil || w.Buf[0] != 1 {
-			t.Fatalf("decode % x: %v", w.Buf, err)
-		}
-		if s, ok := back.Record.(Snapshot); ok {
-			j, err := DecodeJournal(s.Journal)
-			if err != nil || s.Journal[0] != 1 {
-				t.Fatalf("decode journal % x: %v", s.Journal, err)
-			}
-			back.Record = Snapshot{Journal: EncodeJournal(&j)}
-		}
-		if !bytes.Equal(EncodeEntry(back), EncodeEntry(e)) {
-			t.Fatalf("encoded %+v, decoded %+v", e, back)
-		}
-	})
-	if representable == 0 || beyond == 0 {
-		t.Errorf("%d entries fit version 1, %d do not: want some of both", representable, beyond)
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
@@ -89,6 +90,49 @@ func (r Rows) MarkAt(node actor.NodeID, batch uint64) (Mark, error) {
 	return Mark{batch, b.to, actor.HashOf(record)}, err
 }
 
+// OldBatches returns the last batch at the front of a node's log that was written before a
+// time, with all batches before it; 0 if a Cut would delete nothing but earlier Cuts. One Cut
+// can delete them: they have at most CutEntriesMax entries, or are one batch.
+func (r Rows) OldBatches(node actor.NodeID, before actor.Time) (last uint64, err error) {
+	origin, err := Origin(r.KV, node)
+	if err != nil {
+		return 0, err
+	}
+	var failure error
+	err = scanLog(r.KV, node, origin.Batch+1, func(b *storedBatch) bool {
+		var record batchRecord
+		if record, failure = decodeBatch(b.record); failure != nil {
+			return false
+		}
+		if last > 0 && record.to-origin.Pos > CutEntriesMax {
+			return false
+		}
+		old, worth := true, false
+		for _, group := range b.groups {
+			content, err := openGroup(group)
+			if errors.As(err, new(Gone)) {
+				continue
+			}
+			if err == nil {
+				err = unpackEntries(content, noBlob, func(e Entry) error {
+					_, cut := e.Record.(Cut)
+					old, worth = old && e.Record.at() < before, worth || !cut
+					return nil
+				})
+			}
+			if failure = err; failure != nil {
+				failure = fmt.Errorf("key %s: %w", partKey(node, b.no, 0), failure)
+				return false
+			}
+		}
+		if old && worth {
+			last = b.no
+		}
+		return old
+	})
+	return last, cmp.Or(failure, err)
+}
+
 // Retain passes the entries to the callback each that MUST be in the log before the Cut.
 // It may run at the same time as Append.
 func (r Rows) Retain(node actor.NodeID, c Cut, each func(Entry) error) error {
@@ -153,15 +197,15 @@ type front struct {
 	last      map[actor.ID]uint64 // number of the last one
 	runIDs    []tenantRun         // runs with events
 	events    map[tenantRun]uint64
-	accepted  [][]byte // keys of the runs that sessions accepted
-	blobs     [][]byte // keys
-	kept      [][]byte // keys
+	accepted  [][]byte        // keys of the runs that sessions accepted
+	blobs     map[string]bool // keys
+	kept      [][]byte        // keys
 	forgotten []actor.ID
 }
 
 // readFront reads the batches that a Cut deletes, one at a time.
 func (r Rows) readFront(node actor.NodeID, c Cut) (*front, error) {
-	f := &front{rows: r, node: node, cut: c, first: map[actor.ID]uint64{}, last: map[actor.ID]uint64{}, events: map[tenantRun]uint64{}}
+	f := &front{rows: r, node: node, cut: c, first: map[actor.ID]uint64{}, last: map[actor.ID]uint64{}, events: map[tenantRun]uint64{}, blobs: map[string]bool{}}
 	if err := r.oneLog(); err != nil {
 		return nil, err
 	}
@@ -212,7 +256,7 @@ func (f *front) add(b *storedBatch) error {
 		switch s, ok := parseScoped(key); {
 		case !ok:
 		case s.kind == kindBlob:
-			f.blobs = append(f.blobs, key)
+			f.blobs[string(key)] = true
 		case s.kind == kindKept:
 			f.kept = append(f.kept, key)
 			fallthrough
@@ -308,17 +352,21 @@ func (f *front) retain(id actor.ID, each func(Entry) error) error {
 	if err != nil || j.N == 0 {
 		return err
 	}
-	if !fresh {
-		snapshot := Entry{Actor: id, Shard: last.Shard, Epoch: last.Epoch, N: j.N, Record: SnapshotOf(&j), WasDue: j.Due(), Due: j.Due()}
-		if err := each(snapshot); err != nil {
-			return err
-		}
+	write := func() error {
+		fresh = true
+		return each(Entry{Actor: id, Shard: last.Shard, Epoch: last.Epoch, N: j.N, Record: SnapshotOf(&j), WasDue: j.Due(), Due: j.Due()})
+	}
+	more, err := j.Transcript.restore(func(p *Page) (bool, error) { return f.losesPage(id, p) },
+		func(name actor.Hash) ([]byte, error) { return f.rows.Blob(id, name) }, write)
+	if err == nil && (more || !fresh) {
+		err = write()
+	}
+	if err != nil {
+		return err
 	}
 	outcomes := j.Evicted
 	for i := range j.Ended {
-		if j.Ended[i].n > 0 {
-			outcomes = append(outcomes, j.Ended[i].evicted())
-		}
+		outcomes = append(outcomes, j.Ended[i].evicted())
 	}
 	for _, o := range outcomes {
 		lost, err := f.losesOutcome(id, &o)
@@ -337,6 +385,20 @@ func (f *front) retain(id actor.ID, each func(Entry) error) error {
 		}
 	}
 	return nil
+}
+
+// losesPage reports whether the Cut deletes a page of a transcript. The blobs that the page
+// refers to are in its batch or in a later one.
+func (f *front) losesPage(id actor.ID, p *Page) (bool, error) {
+	key := blobKey(id, p.Hash)
+	if !f.blobs[string(key)] || mutant.On("page-lost") {
+		return false, nil
+	}
+	value, ok, err := f.rows.KV.Get(key)
+	if err != nil || !ok {
+		return false, err
+	}
+	return f.isCut(value)
 }
 
 // losesOutcome reports whether the Cut deletes a needed outcome.
@@ -398,7 +460,11 @@ func (f *front) deletions() ([]Row, error) {
 	for _, key := range f.accepted {
 		rows = append(rows, Row{Key: key})
 	}
-	for _, key := range slices.Concat(f.blobs, f.kept) {
+	keys := f.kept
+	for _, key := range slices.Sorted(maps.Keys(f.blobs)) {
+		keys = append(keys, []byte(key))
+	}
+	for _, key := range keys {
 		value, ok, err := f.rows.KV.Get(key)
 		if err != nil {
 			return nil, err

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -270,20 +271,61 @@ func rowUnder(rows []Row, key []byte) []byte {
 }
 
 // Outcomes that are not needed any longer, and content that nothing refers to, are deleted
-// with the log.
+// with the log. The transcripts refer to the messages and answers of clients' runs.
 func TestCutDeletesUnneeded(t *testing.T) {
 	l, all := newForgettingLog(t, false)
-	l.cut(6, neededUntil+1)
+	found := large + "found"
+	l.add(append(append([]Entry{all[0].accept("question")}, all[0].work(found)...), all[0].end("done"))...)
+	l.flush()
+	if _, ok, _ := l.m.Get(blobKey(all[0].id, actor.HashOf([]byte(found)))); !ok {
+		t.Fatal("the answer of a tool is not stored as a blob")
+	}
+	l.cut(7, neededUntil+1)
 	if outcome, err := l.Outcome(all[0].id, 4); err == nil {
 		t.Errorf("an outcome that is not needed was kept: %+v", outcome)
 	}
+	blobs := 0
 	_ = l.m.Scan([]byte("t/"), []byte("u"), func(key, _ []byte) bool {
-		if s, ok := parseScoped(key); ok && (s.kind == kindBlob || s.kind == kindKept || s.kind == kindIndex) {
+		switch s, ok := parseScoped(key); {
+		case ok && s.kind == kindBlob && s.blob == actor.HashOf([]byte(large)).String():
+			blobs++
+		case ok && (s.kind == kindBlob || s.kind == kindKept || s.kind == kindIndex):
 			t.Errorf("key %s is left", key)
 		}
 		return true
 	})
+	if blobs != 2 {
+		t.Errorf("the large answers of %d sessions are left, want 2", blobs)
+	}
 	intact(t, l.m, l.end)
+}
+
+// A cut writes the pages of transcripts again, also those of an actor whose snapshot is fresh.
+// A long conversation takes several snapshots.
+func TestCutKeepsPages(t *testing.T) {
+	huge := func(i int) string { return fmt.Sprint(strings.Repeat("huge ", PageBytesMax/16), i) }
+	for name, text := range map[string]func(int) string{"short": numbered, "huge": huge} {
+		l, s := newEmptyLog(t), newEntryBuilder(t, "alice")
+		for range 4 {
+			l.add(append(s.converse(12, text), s.stored())...)
+		}
+		l.flush()
+		want := texts(t, l.Rows, s.id)
+		for _, batch := range []uint64{1, 3, 5, 9} { // the last ones cut what the first ones wrote
+			before, states := l.end.Batch, len(l.kv.states)
+			l.cut(batch, 0)
+			for i, r := range l.kv.states[states:] {
+				if got := texts(t, recovered(t, r), s.id); !slices.Equal(got, want) {
+					t.Fatalf("%s, cut of batch %d, state %d: got %d messages, want %d", name, batch, i, len(got), len(want))
+				}
+			}
+			if name == "huge" && batch == 3 && l.end.Batch-before < 4 {
+				t.Errorf("%d batches for a cut with more than %d bytes of pages", l.end.Batch-before, restoredBytesMax)
+			}
+			intact(t, l.m, l.end)
+			l.flush()
+		}
+	}
 }
 
 func TestDroppedEvents(t *testing.T) {

@@ -66,8 +66,8 @@ func (e *Entry) AppendRunEvents(all []runs.Event) []runs.Event {
 // requests.
 const derivedAtOnce = 64
 
-// AllEvents returns the events of an entry as clients read them: those that an earlier
-// version wrote, and those that are derived. It returns an error if the entry is damaged.
+// AllEvents returns the events of an entry as clients read them: those that have a body, and
+// those that are derived. It returns an error if the entry is damaged.
 func (e *Entry) AllEvents() ([]RunEvent, error) {
 	derived := e.RunEvents()
 	if len(derived) != int(e.Shown.N) {
@@ -178,8 +178,15 @@ func (d *derivation) derive() {
 				v.Attempt, v.Step, v.Index, v.Discards = s.Ask.Attempt, r.Step, r.Index, s.Ask.Discards
 			})
 		}
+	case Resolved:
+		d.resolved(&r)
 	case Held:
-		if s.Ask != nil {
+		if s.Ask != nil && s.Call != nil {
+			d.add(runs.ApprovalRequired, func(v *runs.Event) {
+				v.Child, v.Until, v.Approval, v.Name, v.Text = s.Ask.Child, r.Until, r.For.Subject, r.For.Name, r.For.Text
+			})
+		}
+		if s.Ask != nil && !s.Ask.Held {
 			d.add(runs.RunPaused, func(v *runs.Event) { v.Name, v.Child, v.Until = heldName, s.Ask.Child, r.Until })
 		}
 	case Resumed:
@@ -225,7 +232,7 @@ func (d *derivation) accepted(r *Accepted) {
 	}
 	d.add(runs.UserInput, func(v *runs.Event) {
 		v.Actor, v.Principal, v.Origin, v.Project = call.To, call.Principal, call.Origin.String(), call.Project
-		v.Priority, v.Trace, v.Claimed = shownPriority(call), call.TraceID(), call.Claimed
+		v.Priority, v.Trace, v.Claimed, v.Request = shownPriority(call), call.TraceID(), call.Claimed, call.Idempotency.Key
 		v.SetText(call.Parts)
 	})
 }
@@ -295,12 +302,30 @@ func (d *derivation) asked(a *Asked, index uint16) {
 	case out.Kind == actor.AskTool, out.Kind == actor.AskWork:
 		add(runs.ToolCallCreated, func(v *runs.Event) {
 			v.Name, v.Kind, v.Chain, v.Depth = shownName(out), runs.KindTool, chain, len(chain)
-			if out.Kind == actor.AskWork {
+			switch {
+			case out.Kind == actor.AskWork:
 				v.Kind = runs.KindWork
+			case a.OnDevice:
+				v.Kind = runs.KindClient
 			}
 			v.SetText(out.Parts)
 		})
+		if a.Verdict.Decision != 0 {
+			add(runs.PolicyDecision, func(v *runs.Event) {
+				v.Name, v.Kind, v.Text = shownName(out), a.Verdict.Decision.String(), a.Verdict.Rule
+			})
+		}
 		switch {
+		case a.Waits():
+			id := runs.ToolCallID{Run: d.entry.EventRun(), Step: s.Step, Index: index}.Approval()
+			add(runs.ApprovalCreated, func(v *runs.Event) {
+				v.Name, v.Until, v.Text, v.Approval = shownName(out), a.Clock.Due(), a.Await.Summary, id
+			})
+			if s.Call != nil && len(chain) == 0 {
+				d.add(runs.ApprovalRequired, func(v *runs.Event) {
+					v.Name, v.Until, v.Text, v.Approval = shownName(out), a.Clock.Due(), a.Await.Summary, id
+				})
+			}
 		case !a.Open():
 			add(runs.ToolResult, func(v *runs.Event) { setResult(v, out.Kind, shownName(out), d.elapsed(a), a.Answer) })
 		case !mutant.On("dispatch-not-published"):
@@ -327,9 +352,13 @@ func (d *derivation) asked(a *Asked, index uint16) {
 // elapsed returns the time from an ask to the entry.
 func (d *derivation) elapsed(a *Asked) actor.Duration { return Elapsed(a, d.entry.Record.at()) }
 
-// Elapsed returns the time since an ask was made, in whole milliseconds. The stamp of the
-// ask may be slightly later than the instant of the ask, but never earlier.
+// Elapsed returns the time since an ask was made, or since it was approved, in whole
+// milliseconds. The stamp of the ask may be slightly later than the instant of the ask, but
+// never earlier.
 func Elapsed(a *Asked, now actor.Time) actor.Duration {
+	if a.Await != nil && a.Await.Status == runs.ApprovalStatusApproved {
+		return max(now.Sub(a.Clock.Since), 0).Round(millisecond)
+	}
 	return max(now.Sub(a.Stamp), 0).Round(millisecond)
 }
 
@@ -410,6 +439,31 @@ func (d *derivation) answered(r *Answered) {
 			_, t = streamTypes(a.Kind)
 		}
 		add(t, func(v *runs.Event) { setResult(v, a.Kind, a.Name, a.Took, &r.Answer) })
+	}
+}
+
+// resolved adds the decision about a tool call, or its expiry.
+func (d *derivation) resolved(r *Resolved) {
+	a := d.entry.Shown.Ask
+	if a == nil {
+		return
+	}
+	add := func(t runs.Type, fill func(*runs.Event)) {
+		d.add(t, func(v *runs.Event) {
+			v.Name, v.Step, v.Index = a.Name, r.Step, r.Index
+			fill(v)
+		})
+	}
+	id := runs.ToolCallID{Run: r.Run, Step: r.Step, Index: r.Index}.Approval()
+	if r.Status == runs.ApprovalStatusExpired {
+		add(runs.ApprovalExpired, func(v *runs.Event) { v.Text, v.Approval = r.Detail, id })
+		return
+	}
+	add(runs.ApprovalDecision, func(v *runs.Event) {
+		v.Kind, v.Text, v.Approval, v.Principal, v.Origin = r.Status.String(), r.Detail, id, a.Principal, a.Origin.String()
+	})
+	if r.Status == runs.ApprovalStatusApproved {
+		add(runs.ToolDispatched, func(v *runs.Event) { v.Attempt, v.Left = 1, r.Left })
 	}
 }
 

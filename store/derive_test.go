@@ -16,13 +16,13 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-var rewrite = flag.Bool("rewrite", false, "rewrite testdata/v7.txt; only allowed while no release has written that version")
+var rewrite = flag.Bool("rewrite", false, "rewrite testdata/events.txt; only allowed while no release has written that version")
 
-// testdata/v7.txt holds entries of version 7 in hexadecimal, each followed by its events.
+// testdata/events.txt holds entries in hexadecimal, each followed by its events.
 // A client that resumes a stream reads events before and after an upgrade, so every later
 // program MUST derive the same events from these entries.
 func TestDerivedEventsNeverChange(t *testing.T) {
-	const file = "testdata/v7.txt"
+	const file = "testdata/events.txt"
 	if *rewrite {
 		var b strings.Builder
 		for _, e := range shownEntries() {
@@ -95,6 +95,9 @@ func shownEntries() []Entry {
 	refused.Answer = &actor.Answer{Refusal: actor.Refuse(actor.NotFound, "no agent is named nobody")}
 	invalid := ask(actor.AskTool, "broken")
 	invalid.Answer = &actor.Answer{Refusal: actor.Refuse(actor.Invalid, "no such tool")}
+	waits, blocked := ask(actor.AskTool, "pay"), ask(actor.AskTool, "erase")
+	waits.Verdict, waits.Await = Verdict{runs.RequireApproval, "rule 1"}, &Await{Summary: "pays 5", Status: runs.ApprovalStatusPending}
+	blocked.Verdict, blocked.Answer = Verdict{runs.Block, "rule 2"}, &actor.Answer{Refusal: actor.Refuse(actor.PolicyBlocked, "the policy blocks this call")}
 	added := calls
 	added.Added, added.Callback = true, sender
 	failed := actor.Fail(run, actor.Refuse(actor.Deadline, "late"))
@@ -105,13 +108,17 @@ func shownEntries() []Entry {
 		{Record: Accepted{Call: client, At: at}},
 		{Record: Accepted{Call: call, At: at}},
 		{Record: Asking{Run: run, At: at + second, Asks: []Asked{calls, refused, ask(actor.AskTool, "look"), ask(actor.AskWork, "work"), invalid,
-			ask(actor.AskModel, "m"), ask(actor.AskInvoke, "ext"), ask(actor.AskWait, "go"), ask(actor.AskSleep, "")}},
+			ask(actor.AskModel, "m"), ask(actor.AskInvoke, "ext"), ask(actor.AskWait, "go"), ask(actor.AskSleep, ""), waits, blocked}},
 			Shown: Shown{Began: true, Left: 19 * second, Call: &call, Step: 1, Clamped: []uint16{0}, Refused: []Asked{RefusedAsk(&invalid.Ask, invalid.Answer.Refusal, at+second)}}},
-		{Record: Added{Run: run, At: at + second, Ask: added}, Shown: Shown{Call: &call, Step: 1, Index: 9}},
+		{Record: Added{Run: run, At: at + second, Ask: added}, Shown: Shown{Call: &call, Step: 1, Index: 11}},
 		{Record: Streamed{Run: run, Step: 1, Index: 5, At: at + 2*second}, Shown: Shown{Ask: &ShownAsk{Piece: actor.Piece{Text: "tho"}}}},
 		{Record: Streamed{Run: run, Step: 1, Index: 6, At: at + 2*second}, Shown: Shown{Ask: &ShownAsk{Piece: actor.Piece{State: "thinking", Detail: `{"n":1}`}}}},
 		{Record: Streamed{Run: run, Step: 1, Index: 5, At: at + 2*second, Retry: true}, Shown: Shown{Ask: &ShownAsk{Attempt: 2, Discards: 3, Piece: actor.Piece{Retry: actor.Refuse(actor.Busy, "full")}}}},
 		{Record: Held{Run: run, Step: 1, At: at + 3*second, N: 1, Until: at + 9*second}, Shown: Shown{Ask: &ShownAsk{Child: child, To: callee}}},
+		{Record: Resolved{Run: run, Step: 1, Index: 9, At: at + 3*second, Status: runs.ApprovalStatusApproved, Left: 4 * second, Detail: "fine"}, Shown: Shown{Ask: &ShownAsk{Kind: actor.AskTool, Name: "pay", Principal: "q", Origin: actor.Human}}},
+		{Record: Resolved{Run: run, Step: 1, Index: 9, At: at + 3*second, Status: runs.ApprovalStatusRejected, Detail: "no"}, Shown: Shown{Ask: &ShownAsk{Kind: actor.AskTool, Name: "pay", Principal: "q", Origin: actor.Human}}},
+		{Record: Resolved{Run: run, Step: 1, Index: 9, At: at + 3*second, Status: runs.ApprovalStatusExpired, Detail: "nobody decided"}, Shown: Shown{Ask: &ShownAsk{Kind: actor.AskTool, Name: "pay"}}},
+		{Record: Held{Run: root, Step: 1, At: at + 3*second, N: 1, Until: at + 9*second, For: actor.Hold{Reason: actor.HoldApproval, Subject: "ap_x", Name: "pay", Text: "pays 5"}}, Shown: Shown{Call: &client, Ask: &ShownAsk{Child: child, To: callee}}},
 		{Record: Resumed{Run: run, Step: 1, At: at + 4*second, N: 2}, Shown: Shown{Ask: &ShownAsk{Child: child, To: callee}}},
 		{Record: Retried{Run: run, Step: 1, Index: 2, At: at + 4*second, Attempt: 2}, Shown: Shown{Ask: &ShownAsk{Attempt: 2, Discards: 4}}},
 		{Record: Answered{Run: run, Step: 1, At: at + 5*second, Answer: actor.Answer{Parts: actor.Text("from bob"), Warnings: []string{"w"}, Usage: actor.Usage{Input: 1, Output: 1, Total: 2}}},

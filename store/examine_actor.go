@@ -5,6 +5,7 @@ package store
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -46,13 +47,18 @@ func (x *examiner) checkActor(id actor.ID) {
 		x.report(key, lossOf(key), "%v", err)
 		a.broken = true
 	}
+	x.checkPages(a)
 	reader := groupReader{kv: x.kv}
 	read := func(spans []span) {
 		for _, s := range spans {
 			if s.last <= a.n {
 				continue // also in an earlier row
 			}
-			if err := reader.entries(id, s, blob, func(e Entry) error { x.checkEntry(a, s.at, e); return nil }); err != nil {
+			err := reader.entries(id, s, blob, func(e Entry) error { x.checkEntry(a, s.at, e); return nil })
+			if err == nil && a.n < s.last { // the actor cannot be loaded
+				err = fmt.Errorf("ends at entry %d of %s, want entry %d by its index", a.n, id, s.last)
+			}
+			if err != nil {
 				x.report(s.at.key(), "the state of "+id.String()+" and the events of its runs from there on", "%v", err)
 			}
 		}
@@ -117,6 +123,33 @@ func (a *actorExaminer) start(kv KV, blob blobReader) error {
 	return nil
 }
 
+// checkPages checks the pages of the transcript in the snapshot, and the blobs that they refer
+// to. Then it drops the transcript, which would grow with each entry.
+func (x *examiner) checkPages(a *actorExaminer) {
+	first := uint64(1)
+	for _, p := range a.state.Transcript.Pages {
+		all, err := x.readPage(a.id, p.Hash)
+		if err == nil && len(all) != int(p.Messages) {
+			err = errors.New("holds another number of messages than the snapshot says")
+		}
+		next := first + uint64(p.Messages)
+		if err != nil {
+			x.report(blobKey(a.id, p.Hash), fmt.Sprintf("messages %d to %d of the conversation of %s", first, next-1, a.id), "%v", err)
+		}
+		first = next
+	}
+	a.state.Transcript = Transcript{}
+}
+
+func (x *examiner) readPage(id actor.ID, page actor.Hash) ([]actor.ChatMessage, error) {
+	read := func(name actor.Hash) ([]byte, error) { return x.checkReference(id, name) }
+	content, err := read(page)
+	if err != nil {
+		return nil, err
+	}
+	return readPage(content, read)
+}
+
 // fold applies an entry after the snapshot.
 func (a *actorExaminer) fold(e Entry) error {
 	a.shard = e.Shard
@@ -129,6 +162,7 @@ func (a *actorExaminer) fold(e Entry) error {
 		err = a.state.ApplyEntry(e)
 	}
 	a.state.dropOutcomes()
+	a.state.Transcript = Transcript{}
 	return err
 }
 

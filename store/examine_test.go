@@ -4,6 +4,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,6 +76,17 @@ func TestExamineReportsDamageAndLoss(t *testing.T) {
 			_ = m.Apply([]Row{{Key: key, Value: encodeSpans(spans[:len(spans)-n])}})
 		}
 	}
+	extend := func(key []byte) func(*MemoryKV) { // the last span of an index row
+		return func(m *MemoryKV) {
+			v, _, _ := m.Get(key)
+			spans, err := decodeSpans(v)
+			if err != nil {
+				panic(err)
+			}
+			spans[len(spans)-1].last += 16
+			_ = m.Apply([]Row{{Key: key, Value: encodeSpans(spans)}})
+		}
+	}
 	var due []byte
 	for _, c := range []struct {
 		name   string
@@ -86,6 +98,7 @@ func TestExamineReportsDamageAndLoss(t *testing.T) {
 		{"entry changed", func(m *MemoryKV) { corrupt(m, part(7), 200) }, part(7), "differs from the value that was written", "entries of the batch"},
 		{"part cut", func(m *MemoryKV) { v, _, _ := m.Get([]byte(part(7))); put(part(7), string(v[:len(v)-1]))(m) }, part(7), "", "the state of bob/s-1"},
 		{"index cut", drop(indexKey(bob, 1), 1), "w/", "the index refers to 8 entries, the logs hold 9", ""},
+		{"index row extended", extend(indexKey(bob, 1)), "l/n1/", "by its index", "the state of bob/s-1"},
 		{"outcome lost", remove([]byte(part(3))), string(indexKey(alice, 4)), "holds no outcome of call", "the outcome of call"},
 		{"index row lost", remove(indexKey(bob, 1)), "w/", "the index refers to 5 entries, the logs hold 9", ""},
 		{"index row changed", put(string(indexKey(bob, 1)), "x"), "/i/bob/", "", "the state of bob/s-1"},
@@ -97,10 +110,12 @@ func TestExamineReportsDamageAndLoss(t *testing.T) {
 		{"watermark changed", func(m *MemoryKV) { corrupt(m, "w/n1", 1) }, "w/n1", "checksum mismatch", ""},
 		{"owner lost", remove(runKey("default", run)), "/r/", "is missing; the run belongs to bob/s-1", "the owner of run"},
 		{"owner changed", func(m *MemoryKV) {
-			_ = m.Apply([]Row{{Key: runKey("default", run), Value: appendOwner(nil, alice, run)}})
+			s := runs.Summary{Run: run, Root: run, Actor: alice, Status: runs.Done}
+			_ = m.Apply([]Row{{Key: runKey("default", run), Value: appendSummary(nil, &s)}})
 		}, "/r/", "names owner alice/s-1, want bob/s-1", ""},
 		{"root changed", func(m *MemoryKV) {
-			_ = m.Apply([]Row{{Key: runKey("default", run), Value: appendOwner(nil, bob, actor.CallID{7})}})
+			s := runs.Summary{Run: run, Root: actor.CallID{7}, Actor: bob, Status: runs.Done}
+			_ = m.Apply([]Row{{Key: runKey("default", run), Value: appendSummary(nil, &s)}})
 		}, "/r/", "names root ", ""},
 		{"summary changed", func(m *MemoryKV) { corrupt(m, string(runKey("default", run)), 60) }, "/r/", "differs from the row that was written", "the owner of run"},
 		{"summary of the end lost", func(m *MemoryKV) {
@@ -136,6 +151,64 @@ func TestExamineReportsDamageAndLoss(t *testing.T) {
 			t.Errorf("%s: finding missing in %+v", c.name, x.Findings)
 		}
 	}
+}
+
+// A page of a transcript that is lost or damaged, or a blob that it refers to, is a finding that
+// names the session and the lost messages.
+func TestExamineReportsLostPages(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
+	text := func(i int) string {
+		if i%PageMessagesMax == 7 {
+			return fmt.Sprint(large, i)
+		}
+		return numbered(i)
+	}
+	for range 3 {
+		l.write(append(s.converse(PageMessagesMax/2, text), s.stored())...)
+	}
+	anchor := l.write()
+	l.flush()
+	if x, err := Examine(l.m, "n1", anchor, nil, nil); err != nil || x.Wrong > 0 || x.Unused > 0 {
+		t.Fatalf("error %v, %+v", err, x)
+	}
+	page := blobKey(s.id, l.page(s.id, 1))
+	part := blobKey(s.id, actor.HashOf([]byte(text(7))))
+	for name, c := range map[string]struct {
+		damage func(*MemoryKV)
+		what   string
+	}{
+		"page lost":    {func(m *MemoryKV) { m.delete(page) }, "blob " + string(page) + " is missing"},
+		"page changed": {func(m *MemoryKV) { corrupt(m, string(page), 99) }, "blob " + string(page) + " does not match its hash"},
+		"part lost":    {func(m *MemoryKV) { m.delete(part) }, "blob " + string(part) + " is missing"},
+		"part changed": {func(m *MemoryKV) { corrupt(m, string(part), 99) }, "blob " + string(part) + " does not match its hash"},
+	} {
+		m := l.m.Clone()
+		c.damage(m)
+		x, err := Examine(m, "n1", anchor, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := slices.ContainsFunc(x.Findings, func(f Finding) bool {
+			return f.Where == string(page) && f.What == c.what && f.Lost == "messages 65 to 128 of the conversation of alice/s-1"
+		})
+		if !found {
+			t.Errorf("%s: finding missing in %+v", name, x.Findings)
+		}
+	}
+}
+
+// page returns the hash of the n-th page of an actor's transcript.
+func (l *testLog) page(id actor.ID, n int) actor.Hash {
+	l.t.Helper()
+	saved, err := l.Load(id)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	j, err := Fold(saved)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return j.Transcript.Pages[n].Hash
 }
 
 // The events of an entry show content that the log holds in a blob. If the blob is damaged,

@@ -11,7 +11,8 @@ import (
 
 // Export passes all entries of a log to the callback each, as a Writer of another log
 // accepts them: actor after actor, the entries of each in order, with the bodies of
-// their events. The snapshot of an actor follows the last entry that it includes.
+// their events. The snapshot of an actor follows the last entry that it includes, with the
+// pages of its transcript; a long transcript takes several copies of the snapshot.
 // Export holds one part of the log at a time. It stops at the first damage, or with the
 // first error of the callback. It refuses a log that was cut with ExportsWhole.
 func (r Rows) Export(each func(Entry) error) error {
@@ -67,7 +68,7 @@ func (r Rows) isIndexed(id actor.ID) (found bool, err error) {
 }
 
 func (r Rows) exportActor(id actor.ID, each func(Entry) error) error {
-	x := exported{id: id, each: each}
+	x := exported{id: id, each: each, blob: func(name actor.Hash) ([]byte, error) { return loadBlob(r.KV, id, name) }}
 	key := snapshotKey(id)
 	value, ok, err := r.KV.Get(key)
 	if err != nil {
@@ -114,6 +115,7 @@ type exported struct {
 	snapshot *Entry // not yet exported; nil if there is none
 	state    Journal
 	each     func(Entry) error
+	blob     func(actor.Hash) ([]byte, error)
 }
 
 func (x *exported) keepSnapshot(e Entry) error {
@@ -135,6 +137,7 @@ func (x *exported) entry(e Entry) error {
 		return err
 	}
 	x.state.dropOutcomes()
+	x.state.Transcript = Transcript{} // its size depends on the number of entries
 	if e.Summary = nil; changed {
 		e.Summary = &summary
 	}
@@ -144,9 +147,26 @@ func (x *exported) entry(e Entry) error {
 	if x.snapshot == nil || x.snapshot.N != e.N {
 		return nil
 	}
+	return x.exportSnapshot()
+}
+
+// exportSnapshot passes on the snapshot with the pages of its transcript.
+func (x *exported) exportSnapshot() error {
 	snapshot := *x.snapshot
 	x.snapshot = nil
-	return x.each(snapshot)
+	j, err := DecodeJournal(snapshot.Record.(Snapshot).Journal)
+	if err != nil {
+		return err
+	}
+	write := func() error {
+		snapshot.Record = SnapshotOf(&j)
+		return x.each(snapshot)
+	}
+	more, err := j.Transcript.restore(func(*Page) (bool, error) { return true, nil }, x.blob, write)
+	if err == nil && (more || len(j.Transcript.Pages) == 0) {
+		err = write()
+	}
+	return err
 }
 
 // end returns an error if the last entry of the snapshot is missing.

@@ -3,7 +3,10 @@
 package store
 
 import (
+	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
@@ -32,6 +35,34 @@ func TestExportKeepsSummaries(t *testing.T) {
 	if count[runs.Done] != 2 || count[runs.Running] != 1 {
 		t.Errorf("got %v, want 2 runs that ended and 1 that is open", count)
 	}
+}
+
+// An import keeps a transcript with all its pages. Those of a long conversation are exported in
+// several snapshots.
+func TestExportKeepsTranscripts(t *testing.T) {
+	from, s := newTestLog(t), newEntryBuilder(t, "alice")
+	text := func(i int) string { return fmt.Sprint(strings.Repeat("huge ", PageBytesMax/16), i) }
+	from.write(append(s.converse(12, text), s.stored())...)
+	from.write(append(s.converse(PageMessagesMax, numbered), s.stored())...)
+	from.write(s.converse(PageMessagesMax, numbered)...) // in no snapshot
+	to, snapshots := newTestLog(t), 0
+	err := from.Export(func(e Entry) error {
+		if snapshot, ok := e.Record.(Snapshot); ok {
+			if snapshots++; e.Size() > restoredBytesMax+2*PageBytesMax || len(snapshot.Pages) == 0 {
+				t.Errorf("a snapshot of %d bytes and %d blobs is exported", e.Size(), len(snapshot.Pages))
+			}
+		}
+		to.write(e)
+		return nil
+	})
+	if err != nil || snapshots < 2 {
+		t.Fatalf("%d snapshots, error %v", snapshots, err)
+	}
+	if got, want := texts(t, to.Rows, s.id), texts(t, from.Rows, s.id); len(want) != 2*12+4*PageMessagesMax || !slices.Equal(got, want) {
+		t.Errorf("got %d messages, want %d", len(got), len(want))
+	}
+	to.flush()
+	intact(t, to.m, Mark{})
 }
 
 // An import keeps the fields that this version does not know: of entries, of their calls

@@ -194,18 +194,20 @@ func (r Rows) gone(id actor.ID) error {
 	if !ok {
 		return nil
 	}
-	forgotten := false
-	r.with(func(x *Index) { forgotten = x.isForgotten(of) })
-	if !forgotten {
-		var err error
-		if _, forgotten, err = readTombstone(r.KV, of); err != nil {
-			return err
-		}
-	}
-	if forgotten {
+	gone, err := r.isGone(of)
+	if gone {
 		return Gone{of.tenant, of.session}
 	}
-	return nil
+	return err
+}
+
+// isGone reports whether a session was deleted.
+func (r Rows) isGone(of tenantSession) (gone bool, err error) {
+	r.with(func(x *Index) { gone = x.isForgotten(of) })
+	if !gone {
+		_, gone, err = readTombstone(r.KV, of)
+	}
+	return gone, err
 }
 
 // MayForget returns an error if a session cannot be deleted now: SeveralLogs, Gone or
@@ -242,14 +244,16 @@ func (r Rows) oneLog() error {
 // error.
 func (r Rows) eachOfSession(of tenantSession, each func(actor.ID) error) error {
 	var ids []actor.ID
-	prefix := sessionKey(of.tenant, of.session)
-	err := r.KV.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
-		s, ok := parseScoped(key)
-		if ok && (s.kind == kindIndex || s.kind == kindSnapshot) && !slices.Contains(ids, s.actor) {
-			ids = append(ids, s.actor)
-		}
-		return true
-	})
+	var err error
+	for _, kind := range []byte{kindSnapshot, kindIndex} { // the other rows may be many
+		prefix := sessionKey(of.tenant, of.session).kind(kind)
+		err = cmp.Or(err, r.KV.Scan(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
+			if s, ok := parseScoped(key); ok && !slices.Contains(ids, s.actor) {
+				ids = append(ids, s.actor)
+			}
+			return true
+		}))
+	}
 	r.with(func(x *Index) {
 		for _, id := range x.ids {
 			if session, ok := sessionOf(id); ok && session == of && !slices.Contains(ids, id) {

@@ -83,7 +83,6 @@ type actorTail struct {
 type runTail struct {
 	summary *runs.Summary // nil if it has not changed
 	events  []span        // in ascending order
-	first   *runs.Summary // of an entry that accepts the run and has no summary
 }
 
 // NewIndex returns an empty Index.
@@ -308,9 +307,7 @@ func (x *Index) outcomeBlob(kv KV) blobReader {
 func (x *Index) change(kv KV, c *summaryChange) error {
 	var before *runs.Summary
 	if t := x.runs[tenantRun{c.actor.Tenant, c.run}]; t != nil {
-		if before = t.summary; c.first == nil && c.state != nil {
-			c.first, t.first = t.first, nil
-		}
+		before = t.summary
 	}
 	if before == nil && c.first == nil {
 		key := runKey(c.actor.Tenant, c.run)
@@ -324,10 +321,7 @@ func (x *Index) change(kv KV, c *summaryChange) error {
 		}
 		before = &s
 	}
-	t := x.run(c.actor.Tenant, c.run)
-	if t.summary = c.after(before); c.state == nil {
-		t.first = c.first // only the last entry of a step has a summary
-	}
+	x.run(c.actor.Tenant, c.run).summary = c.after(before)
 	return nil
 }
 
@@ -340,15 +334,13 @@ func (x *Index) Add(b *Batch) (full bool) {
 			x.forgotten = append(x.forgotten, newTombstone(e, b.Node, b.No))
 		}
 		x.add(e, location{b.Node, b.No, b.Places[i]}, false)
-		run := runOf(e.Record)
 		accepted, accepts := e.Record.(Accepted)
 		switch {
-		case e.Summary != nil && b.version1:
-			x.run(e.Actor.Tenant, run).summary = &runs.Summary{Run: run, Actor: e.Actor, Root: e.Summary.Root}
 		case e.Summary != nil:
-			x.run(e.Actor.Tenant, run).summary = e.Summary
-		case accepts:
-			x.run(e.Actor.Tenant, run).summary = &runs.Summary{Run: run, Actor: e.Actor, Root: accepted.Call.Root}
+			x.run(e.Actor.Tenant, runOf(e.Record)).summary = e.Summary
+		case accepts: // another entry of its step has the summary
+			first := (&Run{Call: accepted.Call, At: accepted.At}).summary()
+			x.run(e.Actor.Tenant, first.Run).summary = &first
 		}
 	}
 	x.mark(b.Node, b.No)

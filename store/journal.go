@@ -9,6 +9,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // Journal is the state of one actor: the fold of its records in order. For a journaled
@@ -20,6 +21,9 @@ type Journal struct {
 	Ended      []Ended           // retained outcomes that are complete, all later than those in Evicted
 	Buried     []Buried          // tombstones of calls cancelled before arrival, oldest first
 	ActorState []actor.StateItem // actor state sorted by name, with the updates of ended runs
+	Transcript Transcript
+	Extensions actor.Extensions // fields of a later version
+	At         actor.Time       // time of the last record; 0 if there is none
 
 	outcomeBytes int           // total memorySize of Ended
 	index        *outcomeIndex // nil until a lookup needs it
@@ -40,6 +44,8 @@ type Run struct {
 	StartedAt    actor.Time        // time of its first step; 0 before
 	Usage        actor.Usage       // of the answers to its steps, except those of calls
 	Tree         actor.Usage       // of all answers to its steps
+	Heard        uint64            // length of the transcript when the turn began
+	HeldTo       actor.Time        // latest end of a hold of Clock so far; 0 if there was none
 }
 
 // Step is one action of a turn: its asks with their answers.
@@ -63,6 +69,30 @@ type Asked struct {
 	Added         bool              // set if the external agent of another ask made this ask, not the turn
 	Callback      actor.CallID      // message that added the ask; the answer to the ask is the reply to that message
 	CallbackKey   actor.Idempotency // idempotency key of that message
+	Verdict       Verdict           // of the policy about a call of a declared tool; zero if none was made
+	Await         *Await            // what the ask waits for before it is performed; nil: nothing
+	ResultMax     uint32            // size in bytes of a result that the turn gets as a whole; 0 means any
+	FailsRun      bool              // the failure of the tool ends the run
+	OnDevice      bool              // a device of the user performs the tool
+}
+
+// Verdict is a decision of the policy, and the rule that led to it.
+type Verdict struct {
+	Decision runs.Decision
+	Rule     string
+}
+
+// Await is the decision of a person without which an ask is not performed. While it is
+// pending, the clock of the ask runs to its expiry, and that of the run is stopped.
+type Await struct {
+	Digest  actor.Hash // of the subject of the decision: definition, arguments, run and ask
+	Summary string     // of the arguments, for the person
+	Status  runs.ApprovalStatus
+}
+
+// Waits reports whether an open ask waits for a decision.
+func (a *Asked) Waits() bool {
+	return a.Open() && a.Await != nil && a.Await.Status == runs.ApprovalStatusPending
 }
 
 // IsCall reports whether the ask made a call to another actor. It is false for a
@@ -84,6 +114,19 @@ func (a *Asked) Open() bool { return a.Answer == nil }
 // calls to the step.
 func (a *Asked) Invoking() bool {
 	return a.Open() && !a.Added && a.Out().Kind == actor.AskInvoke
+}
+
+// FailedBy returns the failure of a tool in the last step that ends the run, or nil. A call
+// that an external agent added ends it only while that agent works.
+func (r *Run) FailedBy() *actor.Refusal {
+	asks := r.Last()
+	for i := range asks {
+		a := &asks[i]
+		if a.FailsRun && !a.Open() && a.Answer.Refusal != nil && (!a.Added || slices.ContainsFunc(asks, func(o Asked) bool { return o.Invoking() })) {
+			return a.Answer.Refusal
+		}
+	}
+	return nil
 }
 
 // Started reports whether the run's turn has made its first step.
@@ -168,6 +211,9 @@ func (j *Journal) Apply(r Record) error {
 		if run == nil || len(r.Asks) == 0 || slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() }) {
 			return fmt.Errorf("run %s cannot start another step", r.Run)
 		}
+		if !run.Started() {
+			run.Heard = j.Transcript.Len()
+		}
 		run.AddStep(r.At, slices.Clone(r.Asks))
 		run.StateUpdates = append(run.StateUpdates, r.StateUpdates...)
 	case Added:
@@ -206,6 +252,23 @@ func (j *Journal) Apply(r Record) error {
 		}
 		a.Attempt, a.StreamedAfter = r.Attempt, 0
 		a.Retries++
+	case Resolved:
+		run, a, err := j.openAsk(r.Run, r.Step, r.Index)
+		switch {
+		case err != nil:
+			return err
+		case a.Await == nil:
+			return fmt.Errorf("ask %d.%d of run %s waits for no decision", r.Step, r.Index, r.Run)
+		}
+		if err := runs.ApprovalTransition(a.Await.Status, r.Status); err != nil && !mutant.On("approval-used-twice") {
+			return err
+		}
+		await := *a.Await
+		await.Status, a.Await = r.Status, &await
+		if r.Status == runs.ApprovalStatusApproved {
+			a.Clock = actor.NewClock(r.At, r.Left)
+		}
+		run.updateClock(r.At)
 	case Held:
 		run, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
@@ -237,16 +300,22 @@ func (j *Journal) Apply(r Record) error {
 			j.updateState(run.StateUpdates)
 		}
 		j.updateState(r.StateUpdates)
+		if run := j.Run(r.Call); run != nil {
+			j.addRunMessages(run, &r)
+		}
 		j.Runs = slices.DeleteFunc(j.Runs, func(run *Run) bool { return run.Call.ID == r.Call })
 		r.StateUpdates = nil
 		j.addOutcome(r)
+	case Appended:
+		j.Transcript.add(r.Message)
 	case Buried:
 		j.Buried = append(j.Buried, r)
 	default:
 		return fmt.Errorf("unexpected record %T", r)
 	}
 	j.N++
-	j.expireOutcomes(r.at())
+	j.At = r.at()
+	j.expireOutcomes(j.At)
 	return nil
 }
 
@@ -298,15 +367,6 @@ func (r *Run) addUsage(a *Asked) {
 	if !a.IsCall() || !mutant.On("usage-of-calls-lost") {
 		r.Tree = r.Tree.Add(a.Answer.Usage)
 	}
-}
-
-// firstStamp returns the stamp of the first ask of the run, or 0. Snapshots up to
-// version 4 hold no other trace of the start of a run.
-func (r *Run) firstStamp() actor.Time {
-	if len(r.Steps) == 0 || len(r.Steps[0].Asks) == 0 {
-		return 0
-	}
-	return r.Steps[0].Asks[0].Stamp
 }
 
 // Close removes the run of a call and returns that run, or nil if the call has no open
@@ -365,13 +425,18 @@ func (j *Journal) openAsk(id actor.CallID, step uint32, index uint16) (*Run, *As
 
 // updateClock stops or restarts the run's clock. The clock is stopped until the hold
 // that ends last among the open asks has ended. An AskWait is held from its start
-// until its deadline. The clock of an external agent follows the calls that it added.
+// until its deadline, and an ask that waits for a decision until that expires. The clock of an external agent follows the calls that it added.
 func (r *Run) updateClock(at actor.Time) {
 	var until, addedUntil actor.Time
 	asks := r.Last()
 	for i := range asks {
 		switch a := &asks[i]; {
 		case !a.Open():
+		case a.Waits():
+			until = max(until, a.Clock.Due())
+			if a.Added {
+				addedUntil = max(addedUntil, a.Clock.Due())
+			}
 		case a.Ask.Kind == actor.AskWait && !mutant.On("wait-runs-the-clock"):
 			until = max(until, a.Clock.Due())
 		case a.IsCall() && a.Clock.Held(at):
@@ -383,6 +448,7 @@ func (r *Run) updateClock(at actor.Time) {
 	}
 	if holdClock(&r.Clock, at, until) {
 		r.Holds++
+		r.HeldTo = max(r.HeldTo, r.Clock.HeldUntil)
 	}
 	for i := range asks {
 		if a := &asks[i]; a.Invoking() {
@@ -400,6 +466,9 @@ func (r *Run) HeldFor(now actor.Time) actor.Hold {
 	for i := range asks {
 		switch a := &asks[i]; {
 		case !a.Open():
+		case a.Waits() && a.Clock.Due() > until:
+			id := runs.ToolCallID{Run: r.Call.ID, Step: uint32(len(r.Steps)), Index: uint16(i)}
+			last, until = actor.Hold{Reason: actor.HoldApproval, Subject: id.Approval(), Name: a.Out().Name, Text: a.Await.Summary}, a.Clock.Due()
 		case a.Ask.Kind == actor.AskWait && a.Clock.Due() > until:
 			last, until = actor.Hold{Reason: actor.HoldSignal, Subject: a.Ask.Name}, a.Clock.Due()
 		case a.IsCall() && a.Clock.Held(now) && a.Clock.HeldUntil > until:

@@ -14,7 +14,7 @@ import (
 )
 
 // FormatVersion is the version of the layout of keys, values and the chain.
-const FormatVersion = 2
+const FormatVersion = 3
 
 // FormatKey is the key whose value is FormatVersion in decimal.
 const FormatKey = "format"

@@ -15,10 +15,6 @@ import (
 // ListedRowsMax is the maximum number of index rows that one page reads.
 const ListedRowsMax = 2000
 
-// rowsPerFold is the share of ListedRowsMax that a row of version 1 takes, because its
-// summary is computed from the events of its run.
-const rowsPerFold = 50
-
 // Runs implements Reader. It reads at most ListedRowsMax rows.
 func (r Rows) Runs(tenant string, f runs.Filter, before actor.CallID, limit int) (runs.Page, error) {
 	prefix := tenantKey(tenant, 'r')
@@ -32,6 +28,11 @@ func (r Rows) Runs(tenant string, f runs.Filter, before actor.CallID, limit int)
 	}
 	l := listing{rows: r, tenant: tenant, filter: f, limit: limit, budget: ListedRowsMax}
 	r.with(func(x *Index) { l.forgotten = slices.Clone(x.forgotten) })
+	if session, ok := (actor.ID{Tenant: tenant, Agent: f.Agent, Key: f.Session}).Session(); ok && f.Session != "" {
+		if l.readSession(tenantSession{tenant, session}, first, last) {
+			return l.page, nil
+		}
+	}
 	newer := r.newerSummaries(tenant, first, last)
 	err := r.KV.ScanBack(runKey(tenant, first), to, func(key, value []byte) bool {
 		run, err := actor.ParseCallID(string(key[len(prefix):]))
@@ -62,6 +63,51 @@ func (r Rows) Runs(tenant string, f runs.Filter, before actor.CallID, limit int)
 		return runs.Page{}, err
 	}
 	return l.page, nil
+}
+
+// sessionEntriesMax is the maximum number of entries of a session whose runs are found by
+// reading them.
+const sessionEntriesMax = 16 * ListedRowsMax
+
+// readSession adds the runs of a session, from first on and before last, by its entries. It
+// returns false if the session has too many, or if they cannot be read: then the index of
+// all runs is read.
+func (l *listing) readSession(of tenantSession, first, last actor.CallID) bool {
+	entries := uint64(0)
+	err := l.rows.eachOfSession(of, func(id actor.ID) error {
+		spans, err := l.rows.spans(indexPrefix(id), indexKey(id, 1), l.rows.tail(id))
+		for _, s := range spans {
+			entries += s.last - s.first + 1
+		}
+		return err
+	})
+	if err != nil || entries > sessionEntriesMax {
+		return false
+	}
+	all, err := l.rows.runsOfSession(of)
+	if err != nil {
+		return false
+	}
+	var found []runs.Summary
+	slices.SortFunc(all, func(a, b actor.CallID) int { return b.Compare(a) })
+	for _, run := range slices.Compact(all) {
+		if run.Compare(first) < 0 || !last.IsZero() && run.Compare(last) >= 0 {
+			continue
+		}
+		s, ok, err := l.rows.summary(of.tenant, run)
+		if err != nil {
+			return false
+		}
+		if ok {
+			found = append(found, s)
+		}
+	}
+	for i := range found {
+		if !l.add(found[i]) {
+			break
+		}
+	}
+	return l.failure == nil
 }
 
 // newerSummaries returns the summaries in the Index of runs from first on and before last,
@@ -105,13 +151,6 @@ func (l *listing) add(s runs.Summary) bool {
 		l.previous = s.Run
 		return true
 	}
-	if s.Status == 0 {
-		if s, l.failure = l.rows.foldSummary(l.tenant, s); l.failure != nil {
-			l.failure = fmt.Errorf("key %s: %w", runKey(l.tenant, s.Run), l.failure)
-			return false
-		}
-		l.budget -= rowsPerFold
-	}
 	if l.previous = s.Run; l.filter.Selects(&s) {
 		l.page.All = append(l.page.All, s)
 	}
@@ -121,19 +160,4 @@ func (l *listing) add(s runs.Summary) bool {
 func (l *listing) isForgotten(id actor.ID) bool {
 	of, ok := sessionOf(id)
 	return ok && slices.ContainsFunc(l.forgotten, func(t tombstone) bool { return t.tenantSession == of })
-}
-
-// foldSummary returns the summary of a run by its events. The argument owner has its
-// actor and root.
-func (r Rows) foldSummary(tenant string, owner runs.Summary) (runs.Summary, error) {
-	record, err := FoldRun(r, tenant, owner.Run)
-	if err != nil {
-		return owner, err
-	}
-	if record.Seq == 0 { // accepted
-		record.Status, record.Created = runs.Running, owner.Run.Time()
-	}
-	s := record.Summary()
-	s.Run, s.Root, s.Actor = owner.Run, owner.Root, owner.Actor
-	return s, nil
 }

@@ -3,7 +3,6 @@
 package store
 
 import (
-	"reflect"
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
@@ -45,51 +44,5 @@ func TestPageOfRunsReadsBoundedRows(t *testing.T) {
 	page, err := l.Runs("default", runs.Filter{Agent: "alice"}, before, 20)
 	if err != nil || len(page.All) != 1 || page.All[0].Run != listedRun(0) || !page.Next.IsZero() {
 		t.Errorf("last page: got %+v, error %v, want run %s", page, err, listedRun(0))
-	}
-}
-
-// A row of version 1 costs as much as 51 rows, because its events are read. A run
-// without events has been accepted.
-func TestPageOfRunsReadsFewRowsOfVersion1(t *testing.T) {
-	const rows = 50
-	l := putRuns(t, rows, func(s *runs.Summary) []byte { return appendOwner(nil, s.Actor, s.Root) })
-	page, err := l.Runs("default", runs.Filter{Agent: "alice"}, actor.CallID{}, 20)
-	if next := listedRun(rows - 40); err != nil || len(page.All) != 0 || page.Next != next {
-		t.Fatalf("got %d runs, next %s, error %v, want none and next %s", len(page.All), page.Next, err, next)
-	}
-	page, err = l.Runs("default", runs.Filter{Agent: "alice"}, page.Next, 20)
-	want := runs.Summary{Run: listedRun(0), Root: listedRun(0), Actor: actor.NewID("alice", "s-1"), Status: runs.Running, Created: 1_000_000}
-	if err != nil || len(page.All) != 1 || !reflect.DeepEqual(page.All[0], want) {
-		t.Errorf("got %+v, error %v, want %+v", page.All, err, want)
-	}
-}
-
-// The summary of a run without a stored one includes all its events, however many.
-func TestFoldedSummaryReadsAllEvents(t *testing.T) {
-	for _, pieces := range []uint64{1, 997, 998, 2500} {
-		l := newTestLog(t)
-		s := newEntryBuilder(t, "alice")
-		accepted, ended := s.accept("hello"), s.end("bye")
-		accepted.Summary, ended.Summary = nil, nil
-		run, seq := s.run(1), uint64(0)
-		event := func(e runs.Event) RunEvent {
-			seq++
-			e.Run, e.Seq, e.At = run, seq, s.at
-			return RunEvent{run, seq, runs.Encode(e)}
-		}
-		accepted.Events = []RunEvent{event(runs.Event{Type: runs.UserInput, Actor: s.id, Text: "hello"}),
-			event(runs.Event{Type: runs.RunStarted, Actor: s.id, Kind: actor.Waiting.String(), Operation: actor.HandleMessageFull, Origin: actor.Human.String(), Root: run, Left: 1_000_000})}
-		for range pieces {
-			accepted.Events = append(accepted.Events, event(runs.Event{Type: runs.AgentStreamDelta, Step: 1, Text: "b"}))
-		}
-		ended.Events = []RunEvent{event(runs.Event{Type: runs.RunDone, Status: actor.Succeeded, Text: "bye"})}
-		l.write(accepted, ended)
-		page, err := l.Runs("default", runs.Filter{}, actor.CallID{}, 20)
-		if err != nil || len(page.All) != 1 {
-			t.Fatalf("%d events: got %+v, error %v", seq, page, err)
-		}
-		if got := page.All[0]; got.Status != runs.Done || got.Text != "bye" || got.Ended != s.at {
-			t.Errorf("%d events: got %+v, want the outcome", seq, got)
-		}
 	}
 }

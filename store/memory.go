@@ -45,14 +45,21 @@ type actorEntries struct {
 	in       uint64        // batch with the snapshot
 	n        uint64        // number of the last entry that the snapshot includes
 	kept     map[uint64]memoryEntry
+	blobs    map[actor.Hash]memoryBlob // pages of the transcript, and the parts that they refer to
+}
+
+type memoryBlob struct {
+	content []byte
+	batch   uint64
 }
 
 // end returns the number of the last entry.
 func (a *actorEntries) end() uint64 { return a.cut + uint64(len(a.all)) }
 
-// memoryEntry is an encoded entry and its batch.
+// memoryEntry is an encoded entry, its node and its batch.
 type memoryEntry struct {
 	encoded []byte
+	node    actor.NodeID
 	batch   uint64
 }
 
@@ -150,16 +157,16 @@ func (m *Memory) store(b *Batch) {
 			id := b.Entries[i].Actor
 			m.dead[tenantSession{id.Tenant, id.Key}] = &deletion{node: b.Node, batch: b.No}
 		default:
-			m.storeEntry(&b.Entries[i], b.No)
+			m.storeEntry(&b.Entries[i], b.Node, b.No)
 		}
 	}
 	m.ends[b.Node] = b.Mark()
 }
 
-func (m *Memory) storeEntry(e *Entry, batch uint64) {
+func (m *Memory) storeEntry(e *Entry, node actor.NodeID, batch uint64) {
 	a := m.actors[e.Actor]
 	if a == nil {
-		a = &actorEntries{kept: map[uint64]memoryEntry{}}
+		a = &actorEntries{kept: map[uint64]memoryEntry{}, blobs: map[actor.Hash]memoryBlob{}}
 		m.actors[e.Actor] = a
 	}
 	bare := e.WithoutBodies()
@@ -169,16 +176,20 @@ func (m *Memory) storeEntry(e *Entry, batch uint64) {
 		ev.Body = slices.Clone(ev.Body)
 		m.events[of] = append(m.events[of], memoryEvent{ev, batch})
 	}
-	switch e.Record.(type) {
+	switch r := e.Record.(type) {
 	case Snapshot:
+		bare.Record = Snapshot{Journal: r.Journal}
+		for _, b := range r.Pages {
+			a.blobs[actor.HashOf(b)] = memoryBlob{slices.Clone(b), batch}
+		}
 		if a.snapshot, a.in, a.n = EncodeEntry(bare), batch, e.N; e.N < a.end() {
 			return
 		}
 	case Kept:
-		a.kept[e.N] = memoryEntry{EncodeEntry(bare), batch}
+		a.kept[e.N] = memoryEntry{EncodeEntry(bare), node, batch}
 		return
 	default:
-		a.all = append(a.all, memoryEntry{EncodeEntry(bare), batch})
+		a.all = append(a.all, memoryEntry{EncodeEntry(bare), node, batch})
 	}
 	if e.Summary != nil {
 		m.putRun(e.Actor.Tenant, e.Summary)
@@ -263,6 +274,17 @@ func (m *Memory) Load(id actor.ID) (Saved, error) {
 	return saved, nil
 }
 
+// Blob implements Reader.
+func (m *Memory) Blob(id actor.ID, name actor.Hash) ([]byte, error) {
+	if of, ok := sessionOf(id); ok && m.dead[of] != nil {
+		return nil, Gone{of.tenant, of.session}
+	}
+	if a := m.actors[id]; a != nil && a.blobs[name].batch > 0 {
+		return slices.Clone(a.blobs[name].content), nil
+	}
+	return nil, fmt.Errorf("blob %s of %s is missing", name, id)
+}
+
 // Outcome implements Reader.
 func (m *Memory) Outcome(id actor.ID, n uint64) (Ended, error) {
 	a := m.actors[id]
@@ -341,6 +363,24 @@ func (m *Memory) Events(tenant string, run actor.CallID, after uint64, limit int
 		page = append(page, ev.RunEvent)
 	}
 	return page, nil
+}
+
+// Result implements Reader.
+func (m *Memory) Result(tenant string, run actor.CallID, seq uint64) ([]actor.Part, error) {
+	owner, ok, err := m.Run(tenant, run)
+	if err != nil || !ok {
+		return nil, err
+	}
+	for _, stored := range m.actors[owner.Actor].all {
+		e, err := DecodeEntry(stored.encoded)
+		if err != nil {
+			return nil, fmt.Errorf("entry of %s: %w", owner.Actor, err)
+		}
+		if e.shows(run, seq, seq) {
+			return answerOf(&e, seq), nil
+		}
+	}
+	return nil, nil
 }
 
 // Runs implements Reader.

@@ -86,7 +86,11 @@ func (m *Memory) retain(id actor.ID, c Cut, each func(Entry) error) error {
 		front++
 	}
 	cutsKept := slices.ContainsFunc(slices.Sorted(maps.Keys(a.kept)), func(n uint64) bool { return a.kept[n].batch <= c.Upto.Batch })
-	if front == a.cut && (a.snapshot == nil || a.in > c.Upto.Batch) && !cutsKept {
+	lost := false
+	for _, name := range slices.SortedFunc(maps.Keys(a.blobs), func(x, y actor.Hash) int { return cmp.Compare(x.String(), y.String()) }) {
+		lost = lost || a.blobs[name].batch <= c.Upto.Batch
+	}
+	if front == a.cut && (a.snapshot == nil || a.in > c.Upto.Batch) && !cutsKept && !lost {
 		return nil
 	}
 	saved, err := m.Load(id)
@@ -101,16 +105,22 @@ func (m *Memory) retain(id actor.ID, c Cut, each func(Entry) error) error {
 	if err != nil {
 		return err
 	}
-	if front > 0 && (a.in <= c.Upto.Batch || a.n < front) {
-		if err := each(Entry{Actor: id, Shard: shard, Epoch: epoch, N: j.N, Record: SnapshotOf(&j), WasDue: j.Due(), Due: j.Due()}); err != nil {
-			return err
-		}
+	fresh := front == 0 || a.in > c.Upto.Batch && a.n >= front
+	write := func() error {
+		fresh = true
+		return each(Entry{Actor: id, Shard: shard, Epoch: epoch, N: j.N, Record: SnapshotOf(&j), WasDue: j.Due(), Due: j.Due()})
+	}
+	more, err := j.Transcript.restore(func(p *Page) (bool, error) { return a.blobs[p.Hash].batch <= c.Upto.Batch, nil },
+		func(name actor.Hash) ([]byte, error) { return m.Blob(id, name) }, write)
+	if err == nil && (more && lost || !fresh) {
+		err = write()
+	}
+	if err != nil {
+		return err
 	}
 	referred := slices.Clone(j.Evicted)
 	for _, e := range j.Ended {
-		if e.n > 0 {
-			referred = append(referred, e.evicted())
-		}
+		referred = append(referred, e.evicted())
 	}
 	for _, o := range referred {
 		k, ok := a.kept[o.N]
@@ -147,6 +157,7 @@ func (m *Memory) deleteFront(node actor.NodeID, upto uint64) {
 		for len(a.all) > 0 && a.all[0].batch <= upto {
 			a.all, a.cut = a.all[1:], a.cut+1
 		}
+		maps.DeleteFunc(a.blobs, func(_ actor.Hash, b memoryBlob) bool { return b.batch <= upto })
 		maps.DeleteFunc(a.kept, func(_ uint64, k memoryEntry) bool { return k.batch <= upto })
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(m.events), func(a, b tenantRun) int { return a.run.Compare(b.run) }) {

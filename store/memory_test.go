@@ -7,20 +7,22 @@ import (
 	"reflect"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/store/storetest"
 )
 
 func TestMemoryConforms(t *testing.T) {
-	storetest.Run(t, func() func() (storetest.Store, error) {
+	storetest.Run(t, func(*rapid.T) func() (storetest.Store, error) {
 		return openMemory(&store.Memory{})
 	})
 }
 
 // Every second result is lost, and every second of these batches is stored nevertheless.
 func TestInterruptedMemoryConforms(t *testing.T) {
-	storetest.Run(t, func() func() (storetest.Store, error) {
+	storetest.Run(t, func(*rapid.T) func() (storetest.Store, error) {
 		appends := 0
 		return openMemory(&store.Memory{Interrupts: func(*store.Batch) (lost, stored bool) {
 			appends++

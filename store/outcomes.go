@@ -69,10 +69,9 @@ func (j *Journal) addOutcome(e Ended) {
 }
 
 // EvictOutcome replaces the oldest complete outcome by a reference. It reports whether
-// an outcome was replaced. An outcome from a snapshot of an earlier version has no
-// known entry, so it stays complete until it expires.
+// an outcome was replaced.
 func (j *Journal) EvictOutcome() bool {
-	if len(j.Ended) == 0 || j.Ended[0].n == 0 {
+	if len(j.Ended) == 0 {
 		return false
 	}
 	j.Evicted = append(j.Evicted, j.Ended[0].evicted())

@@ -51,41 +51,6 @@ func testOutcomeFromEntry(t *testing.T, flushed bool) {
 	}
 }
 
-// The entry of an outcome in a snapshot of an earlier version is unknown. The outcome
-// stays complete in memory and in the next snapshot.
-func TestOutcomesOfVersion1SnapshotAreNotEvicted(t *testing.T) {
-	call := actor.CallID{1}
-	early := Journal{N: 7, Ended: []Ended{{Call: call, Until: actor.Forever, Reply: actor.Reply{Call: call, Status: actor.Succeeded, Parts: actor.Text("early")}}}}
-	w := &encoder{version1: true}
-	if w.journal(&early); w.beyondVersion1 {
-		t.Fatal("version 1 cannot represent the journal")
-	}
-	j, err := DecodeJournal(w.Buf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	later := actor.CallID{2}
-	if err := j.Apply(Ended{Call: later, Until: actor.Forever, Reply: actor.Reply{Call: later}}); err != nil {
-		t.Fatal(err)
-	}
-	w = &encoder{version1: true}
-	if w.journal(&j); !w.beyondVersion1 {
-		t.Error("version 1 represents a reference to an entry")
-	}
-	for range 2 {
-		if j.EvictOutcome() {
-			t.Error("an outcome of an unknown entry was evicted")
-		}
-		reply, _ := j.Outcome(call)
-		if reply == nil || actor.TextOf(reply.Parts) != "early" || !j.HasEnded(later) || j.OutcomeBytes() == 0 {
-			t.Fatalf("unexpected journal: %+v", j)
-		}
-		if j, err = DecodeJournal(EncodeJournal(&j)); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 func TestEvictedOutcomeWithoutEntryIsRejected(t *testing.T) {
 	b := EncodeJournal(&Journal{N: 1, Evicted: []EvictedOutcome{{Call: actor.CallID{1}, N: 9, Until: 9}}})
 	at := bytes.Index(b, []byte{9, 18}) // entry number 9 and Until 9

@@ -524,6 +524,57 @@ func (r Rows) events(tenant string, run actor.CallID, after uint64, limit int) (
 	return events, nil
 }
 
+// Result implements Reader.
+func (r Rows) Result(tenant string, run actor.CallID, seq uint64) (parts []actor.Part, err error) {
+	var tail []span
+	r.with(func(x *Index) {
+		if t := x.runs[tenantRun{tenant, run}]; t != nil {
+			tail = slices.Clone(t.events)
+		}
+	})
+	spans, err := r.spans(eventsKey(tenant, run), eventKey(tenant, run, seq), tail)
+	if err != nil {
+		return nil, err
+	}
+	reader := groupReader{kv: r.KV}
+	for _, s := range spans {
+		if seq < s.first || seq > s.last {
+			continue
+		}
+		s.first, s.last = seq, seq
+		found := func(e *Entry) ([]RunEvent, error) {
+			parts = answerOf(e, seq)
+			return nil, nil
+		}
+		if err := reader.eventsOf(tenant, run, s, eventsBlob(run, s, r.blob), found, nil); err != nil {
+			return nil, err
+		}
+	}
+	return parts, nil
+}
+
+// answerOf returns the content of the answer or outcome that an event of an entry shows.
+func answerOf(e *Entry, seq uint64) []actor.Part {
+	var asks []Asked
+	first := 0 // index of the first ask
+	switch r := e.Record.(type) {
+	case Answered:
+		return actor.CloneParts(r.Answer.Parts)
+	case Ended:
+		return actor.CloneParts(r.Reply.Parts)
+	case Asking:
+		asks = r.Asks
+	case Added:
+		asks, first = []Asked{r.Ask}, int(e.Shown.Index)
+	}
+	for _, v := range e.RunEvents() {
+		if i := int(v.Index) - first; v.Seq == seq && v.Type == runs.ToolResult && i >= 0 && i < len(asks) && asks[i].Answer != nil {
+			return actor.CloneParts(asks[i].Answer.Parts)
+		}
+	}
+	return nil
+}
+
 // events passes the events of a run in a group to the callback each.
 func (g *groupReader) events(tenant string, run actor.CallID, s span, blob blobReader, each func(RunEvent) error) error {
 	return g.eventsOf(tenant, run, s, eventsBlob(run, s, blob), (*Entry).AllEvents, each)

@@ -305,14 +305,14 @@ func TestSnapshotDetectsLargeParts(t *testing.T) {
 		"ask":     run(actor.Call{}, Asked{Ask: actor.Ask{Parts: parts}}),
 		"sent":    run(actor.Call{}, Asked{Sent: &actor.Ask{Parts: parts}}),
 		"answer":  run(actor.Call{}, Asked{Answer: &actor.Answer{Parts: parts}}),
-		"outcome": {Ended: []Ended{{Reply: actor.Reply{Parts: parts}}}},
+		"tail":    {Transcript: Transcript{Tail: []actor.ChatMessage{{Parts: parts}}}},
 	} {
-		if s := SnapshotOf(&j); s.noLargeParts || !hasLarge(s) {
+		if s := SnapshotOf(&j); !hasLarge(s) {
 			t.Errorf("%s: the large part is not detected", name)
 		}
 	}
 	j := run(actor.Call{Parts: actor.Text("x")}, Asked{})
-	if s := SnapshotOf(&j); !s.noLargeParts {
+	if s := SnapshotOf(&j); hasLarge(s) {
 		t.Error("a journal without large parts is searched")
 	}
 }
@@ -409,8 +409,8 @@ func TestCheckFormatRejectsOtherFormats(t *testing.T) {
 	if err := CheckFormat(m); err != nil {
 		t.Error(err)
 	}
-	_ = m.Apply([]Row{{Key: []byte(FormatKey), Value: []byte("3")}})
-	if err := CheckFormat(m); err == nil || !strings.Contains(err.Error(), `store of format "3", this program reads format 2`) {
+	_ = m.Apply([]Row{{Key: []byte(FormatKey), Value: []byte("4")}})
+	if err := CheckFormat(m); err == nil || !strings.Contains(err.Error(), `store of format "4", this program reads format 3`) {
 		t.Error(err)
 	}
 }

@@ -27,10 +27,33 @@ type Reader interface {
 	// Events returns at most limit events of a run, in order, with numbers greater than
 	// the argument after.
 	Events(tenant string, run actor.CallID, after uint64, limit int) ([]RunEvent, error)
+	// Result returns the whole content of the answer whose event has this number. Events
+	// shorten it. It is nil if the event shows no answer to an earlier ask.
+	Result(tenant string, run actor.CallID, seq uint64) ([]actor.Part, error)
 	// Runs returns a page of the runs of a tenant that a filter selects: at most limit
 	// runs that are older than the argument before. If before is zero, it starts at the
 	// newest run. The work for a page is bounded for any filter.
 	Runs(tenant string, f runs.Filter, before actor.CallID, limit int) (runs.Page, error)
+	// Blob returns a page of an actor's transcript, or a part that a page refers to.
+	Blob(id actor.ID, name actor.Hash) ([]byte, error)
+	// Tenants returns the tenants that may have sessions, sorted.
+	Tenants() ([]string, error)
+	// Sessions returns at most limit names of sessions of a tenant that come after the
+	// argument before, if it is not empty. They are in the descending order of their names
+	// with a slash at the end. If there are more, next is the name to continue at.
+	Sessions(tenant, before string, limit int) (names []string, next string, err error)
+	// SessionActors returns the actors of a session, sorted. The error is Gone if the
+	// session was deleted.
+	SessionActors(tenant, session string) ([]actor.ID, error)
+	// SessionEvents returns at most limit events of the runs of a session, without those of
+	// the runtime's own actors, that follow a cursor, in the order of the log: those of a call between the event that shows the call
+	// and the one that shows its outcome. The order between the logs of several nodes is that
+	// of their names. The error is Gone if the session was deleted, and SessionEventsDropped
+	// if some of the events may have been cut.
+	SessionEvents(tenant, session string, after runs.SessionCursor, limit int) ([]SessionEvent, error)
+	// SessionEnd returns a cursor behind all events of a session. The error is Gone if the
+	// session was deleted.
+	SessionEnd(tenant, session string) (runs.SessionCursor, error)
 }
 
 // EachRun calls the callback each for every run of a tenant that a filter selects,

@@ -86,6 +86,18 @@ type Resumed struct {
 	N     uint64
 }
 
+// Resolved decides about an ask that waits for a decision. If it is approved, the ask is
+// performed with the time left. Otherwise Answered follows in the same step.
+type Resolved struct {
+	Run    actor.CallID
+	Step   uint32
+	Index  uint16
+	At     actor.Time
+	Status runs.ApprovalStatus
+	Left   actor.Duration // of an approved ask
+	Detail string         // reason that the person gave, or why it expired
+}
+
 // Parked stops a run whose turn diverged from its recorded asks during replay. The
 // run stays open until its deadline.
 type Parked struct {
@@ -107,7 +119,7 @@ type Ended struct {
 	Until        actor.Time
 	Idempotency  actor.Idempotency
 	StateUpdates []actor.StateItem
-	n            uint64 // number of the entry with this record; 0 if unknown or not yet in a journal
+	n            uint64 // number of the entry with this record; 0 if not yet in a journal
 }
 
 // Buried is a tombstone: the call was cancelled before it arrived. The call MUST NOT
@@ -118,16 +130,23 @@ type Buried struct {
 	Until actor.Time
 }
 
+// Appended adds a message to the transcript of an actor, without a run.
+type Appended struct {
+	At      actor.Time
+	Message actor.ChatMessage // Message.Call is the call that appended it
+}
+
 // Snapshot is the fold of all earlier records of the actor. It has no entry number
 // of its own. It refers to the entries that hold outcomes, so these entries are kept.
 type Snapshot struct {
 	Journal      []byte
-	noLargeParts bool // no part exceeds BlobBytesMin, so the search for blobs is skipped
+	Pages        [][]byte // pages of the transcript that are in no earlier snapshot, and the parts that they refer to; stored as blobs
+	noLargeParts bool     // no part of the journal exceeds BlobBytesMin, so the search for blobs is skipped
 }
 
 // SnapshotOf returns a snapshot of the current state of the journal.
 func SnapshotOf(j *Journal) Snapshot {
-	s := Snapshot{Journal: EncodeJournal(j), noLargeParts: true}
+	s := Snapshot{Journal: EncodeJournal(j), Pages: j.Transcript.blobs(), noLargeParts: true}
 	check := func(parts []actor.Part) { s.noLargeParts = s.noLargeParts && !anyLarge(parts) }
 	for _, run := range j.Runs {
 		check(run.Call.Parts)
@@ -135,10 +154,8 @@ func SnapshotOf(j *Journal) Snapshot {
 			visitAskParts(run.Steps[i].Asks, check)
 		}
 	}
-	for i := range j.Ended {
-		if j.Ended[i].n == 0 {
-			check(j.Ended[i].Reply.Parts)
-		}
+	for i := range j.Transcript.Tail {
+		check(j.Transcript.Tail[i].Parts)
 	}
 	return s
 }
@@ -176,10 +193,12 @@ func (r Answered) at() actor.Time  { return r.At }
 func (r Retried) at() actor.Time   { return r.At }
 func (r Held) at() actor.Time      { return r.At }
 func (r Resumed) at() actor.Time   { return r.At }
+func (r Resolved) at() actor.Time  { return r.At }
 func (r Parked) at() actor.Time    { return r.At }
 func (r Rebased) at() actor.Time   { return r.At }
 func (r Ended) at() actor.Time     { return r.At }
 func (r Buried) at() actor.Time    { return r.At }
+func (r Appended) at() actor.Time  { return r.At }
 func (Snapshot) at() actor.Time    { return 0 }
 func (r Cut) at() actor.Time       { return r.At }
 func (r Forgotten) at() actor.Time { return r.At }
@@ -207,8 +226,8 @@ type Entry struct {
 	// Summary is the summary of the run after the entry, if the entry changes it. An
 	// entry that was read from a log has only part of it: see summaryChange.
 	Summary *runs.Summary
-	// Shown is the part of the derived events that Record lacks. Events are those that an
-	// earlier version wrote.
+	// Shown is the part of the derived events that Record lacks. Events are others, which
+	// have a body; no cell writes any.
 	Shown Shown
 	// First is set in the first entry of a step: its entries and their events belong
 	// together.

@@ -38,12 +38,11 @@ const PartBytesMax = 64 << 10
 
 // rowWriter encodes batches as rows. It owns the scratch buffers for the encoding.
 type rowWriter struct {
-	node     actor.NodeID
-	salts    *rand.ChaCha8
-	version1 bool          // write the format of version 1 where it can represent the entry
-	content  actor.Encoder // content of the current value
-	entry    encoder       // current entry
-	log      actor.Encoder // groups of the batch, concatenated
+	node    actor.NodeID
+	salts   *rand.ChaCha8
+	content actor.Encoder // content of the current value
+	entry   encoder       // current entry
+	log     actor.Encoder // groups of the batch, concatenated
 
 	byActor      lists
 	actors       map[actor.ID]int // index in byActor of the actor's current list
@@ -83,7 +82,7 @@ func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
 // a digest exceeds that of an entry.
 //
 //	entries   groups by actor, in parts of the log
-//	Snapshot  the actor's only snapshot row: the last of the batch
+//	Snapshot  the actor's only snapshot row: the last of the batch; of others only the blobs
 //	Kept      one row each
 //	blobs     one row each
 func (w *rowWriter) write(batch uint64, entries []Entry, record func([]Payload) []byte) (rows []Row, link []byte, places []Place) {
@@ -155,9 +154,9 @@ func (w *rowWriter) groupEntries(entries []Entry) {
 	byActor.reset(len(entries))
 	for i := range entries {
 		e := &entries[i]
-		switch e.Record.(type) {
+		switch r := e.Record.(type) {
 		case Snapshot:
-			if i == w.lastSnapshot[e.Actor] {
+			if i == w.lastSnapshot[e.Actor] || len(r.Pages) > 0 {
 				byActor.begin(i, 0)
 			}
 			continue
@@ -230,7 +229,9 @@ func (w *rowWriter) putList(entries []Entry, list int, places []Place) {
 	}
 	switch first.Record.(type) {
 	case Snapshot:
-		w.put(snapshotKey(first.Actor), w.content.Buf)
+		if w.byActor.heads[list] == w.lastSnapshot[first.Actor] {
+			w.put(snapshotKey(first.Actor), w.content.Buf)
+		}
 		return
 	case Kept:
 		w.putOnce(keptKey(first.Actor, first.N), w.content.Buf) // copies of an outcome are equal
@@ -331,12 +332,13 @@ func (w *rowWriter) pack(e *Entry) (blobs [][]byte) {
 	if hasLarge(record) {
 		record, places, blobs = extractBlobs(record)
 	}
-	w.entry.Buf = w.entry.Buf[:0]
-	w.entry.version1, w.entry.beyondVersion1 = w.version1, false
-	if w.entry.entry(e, record); w.entry.beyondVersion1 && w.version1 {
-		w.entry.Buf, w.entry.version1 = w.entry.Buf[:0], false
-		w.entry.entry(e, record)
+	if s, ok := record.(Snapshot); ok && len(s.Pages) > 0 {
+		blobs = append(blobs, s.Pages...)
+		s.Pages = nil
+		record = s
 	}
+	w.entry.Buf = w.entry.Buf[:0]
+	w.entry.entry(e, record)
 	w.content.Uint(uint64(len(places)))
 	for _, p := range places {
 		w.content.Uint(uint64(p))
@@ -437,6 +439,8 @@ func visitParts(record Record, each func([]actor.Part)) {
 		each(r.Reply.Parts)
 	case Kept:
 		each(r.Outcome.Reply.Parts)
+	case Appended:
+		each(r.Message.Parts)
 	}
 }
 
@@ -525,6 +529,9 @@ func mapParts(record Record, f func([]actor.Part) ([]actor.Part, error)) (Record
 	case Ended:
 		each(&r.Reply.Parts)
 		record = r
+	case Appended:
+		each(&r.Message.Parts)
+		record = r
 	case Kept:
 		each(&r.Outcome.Reply.Parts)
 		record = r
@@ -539,10 +546,10 @@ func mapParts(record Record, f func([]actor.Part) ([]actor.Part, error)) (Record
 				run.Steps[i].Asks = asks(run.Steps[i].Asks)
 			}
 		}
-		for i := range j.Ended {
-			each(&j.Ended[i].Reply.Parts)
+		for i := range j.Transcript.Tail {
+			each(&j.Transcript.Tail[i].Parts)
 		}
-		record = Snapshot{Journal: EncodeJournal(&j)}
+		record = Snapshot{Journal: EncodeJournal(&j), Pages: r.Pages}
 	}
 	return record, err
 }

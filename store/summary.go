@@ -15,9 +15,8 @@ import (
 // The index row of a run holds its summary. It is put with each entry that changes
 // the run's status, a few times per run.
 
-// summaryVersion is the first byte of an index row. Version 1 has only the actor and
-// the root of the run.
-const summaryVersion = 2
+// summaryVersion is the first byte of an index row.
+const summaryVersion = 3
 
 // ApplySummarized is like Apply. If the record changed the summary of its run, it
 // returns the summary; otherwise changed is false. For a record that ends the run,
@@ -93,6 +92,8 @@ func runOf(r Record) actor.CallID {
 		return r.Run
 	case Held:
 		return r.Run
+	case Resolved:
+		return r.Run
 	case Resumed:
 		return r.Run
 	case Parked:
@@ -122,6 +123,8 @@ func (r *Run) state() runState {
 			if s.wait == nil {
 				s.wait = a
 			}
+		case a.Waits():
+			paused = true
 		case a.IsCall():
 			busy, paused = true, paused || a.Clock.HeldUntil != 0
 		case a.Out().Kind == actor.AskTool || a.Out().Kind == actor.AskWork:
@@ -140,7 +143,7 @@ func (r *Run) state() runState {
 // summary returns the summary of an open run.
 func (r *Run) summary() runs.Summary {
 	c, state := &r.Call, r.state()
-	s := runs.Summary{Run: c.ID, Root: c.Root, Actor: c.To, Depth: c.Depth(), Workflow: c.Workflow, Project: c.Project,
+	s := runs.Summary{Run: c.ID, Root: c.Root, Actor: c.To, User: c.Principal, Depth: c.Depth(), Workflow: c.Workflow, Project: c.Project,
 		Status: state.status, Created: r.At, Started: r.StartedAt, Usage: r.Usage, Tree: r.Tree}
 	if !c.IsRoot() {
 		s.Parent = c.Parent
@@ -188,7 +191,7 @@ type summaryChange struct {
 	n     uint64 // number of the entry
 	run   actor.CallID
 	first *runs.Summary // of the accepted run; nil for other entries
-	state *runs.Summary // as in the entry; nil in an accepting entry of an earlier version
+	state *runs.Summary // as in the entry; nil if another entry of its step has it
 	end   *runs.Summary // of the ended run; nil for other entries
 }
 
@@ -208,15 +211,14 @@ func summaryChangeOf(e *Entry) (c summaryChange, ok bool) {
 
 // after returns the summary after the change. The argument before MUST NOT be nil unless
 // the entry accepts the run. An entry has only those fields that neither its record nor
-// the summary before it has. An entry of an earlier version has none: from then on the
-// status is 0, and events are folded.
+// the summary before it has.
 func (c *summaryChange) after(before *runs.Summary) *runs.Summary {
 	if c.first != nil {
 		before = c.first
 	}
 	after := *before
-	if c.state == nil || c.state.Status == 0 || before.Status == 0 {
-		return &runs.Summary{Run: before.Run, Actor: before.Actor, Root: before.Root}
+	if c.state == nil {
+		return &after
 	}
 	after.Status, after.Started, after.Waits, after.Until = c.state.Status, c.state.Started, c.state.Waits, c.state.Until
 	after.Usage, after.Tree = c.state.Usage, c.state.Tree
@@ -228,11 +230,10 @@ func (c *summaryChange) after(before *runs.Summary) *runs.Summary {
 
 // summary writes the fields of an entry's summary that a read cannot derive.
 func (w *encoder) summary(s *runs.Summary) {
-	if s == nil || s.Status == 0 {
-		w.Bool(false)
+	w.Bool(s != nil)
+	if s == nil {
 		return
 	}
-	w.Bool(true)
 	w.Uint(uint64(s.Status))
 	w.time(s.Started)
 	w.String(s.Waits)
@@ -254,15 +255,12 @@ func (r decoder) summary(run actor.CallID) *runs.Summary {
 	return s
 }
 
-// appendSummary appends the index row of a run to b. The key holds the ID of the run. A
-// summary without status becomes a row of version 1.
+// appendSummary appends the index row of a run to b. The key holds the ID of the run.
 func appendSummary(b []byte, s *runs.Summary) []byte {
-	if s.Status == 0 {
-		return appendOwner(b, s.Actor, s.Root)
-	}
 	e := actor.Encoder{Buf: b}
 	e.Uint(summaryVersion)
 	e.ID(s.Actor)
+	e.String(s.User)
 	e.CallID(s.Root)
 	e.CallID(s.Parent)
 	e.Uint(uint64(s.Depth))
@@ -295,27 +293,15 @@ func summarySum(run actor.CallID, row []byte) (sum [8]byte) {
 	return sum
 }
 
-// appendOwner appends the index row of a run in version 1.
-func appendOwner(b []byte, id actor.ID, root actor.CallID) []byte {
-	e := actor.Encoder{Buf: b}
-	e.Uint(1)
-	e.ID(id)
-	e.CallID(root)
-	return e.Buf
-}
-
-// decodeSummary decodes an index row. The status is 0 if the row has version 1.
+// decodeSummary decodes an index row.
 func decodeSummary(run actor.CallID, value []byte) (runs.Summary, error) {
 	d := newDecoder(value)
 	if err := d.readVersion("owner", summaryVersion); err != nil {
 		return runs.Summary{}, err
 	}
-	s := runs.Summary{Run: run, Actor: d.ID(), Root: d.CallID()}
+	s := runs.Summary{Run: run, Actor: d.ID(), User: d.String(actor.TextBytesMax), Root: d.CallID()}
 	if s.Actor == (actor.ID{}) {
 		d.Fail("run without actor")
-	}
-	if d.version == 1 {
-		return s, d.End()
 	}
 	s.Parent, s.Depth = d.CallID(), int(d.UintMax(actor.ChainMax, "depth"))
 	s.Workflow, s.Project, s.Priority = d.String(actor.TextBytesMax), d.String(actor.TextBytesMax), d.String(actor.NameBytesMax)

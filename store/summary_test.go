@@ -16,7 +16,7 @@ import (
 )
 
 func drawSummary(t *rapid.T) runs.Summary {
-	s := runs.Summary{Run: drawRun(t), Root: drawRun(t), Parent: drawRun(t), Actor: drawID(t), Depth: rapid.IntRange(0, actor.ChainMax).Draw(t, "depth"),
+	s := runs.Summary{Run: drawRun(t), Root: drawRun(t), Parent: drawRun(t), Actor: drawID(t), User: drawName(t), Depth: rapid.IntRange(0, actor.ChainMax).Draw(t, "depth"),
 		Workflow: drawName(t), Project: drawName(t), Priority: drawName(t), Status: runs.Status(rapid.IntRange(1, int(runs.Cancelled)).Draw(t, "status")),
 		Created: drawTime(t), Started: drawTime(t), Ended: drawTime(t), Waits: drawName(t), Until: drawTime(t), Outcome: actor.Partial,
 		Text: drawName(t), Truncated: true, Usage: drawUsage(t), Tree: drawUsage(t)}
@@ -48,15 +48,6 @@ func TestSummaryRoundTrip(t *testing.T) {
 		if name := "runs.Summary." + reflect.TypeFor[runs.Summary]().Field(i).Name; !seen[name] {
 			t.Errorf("%s is always zero after decoding", name)
 		}
-	}
-}
-
-// Rows of version 1 have only an actor and a root.
-func TestSummaryOfVersion1(t *testing.T) {
-	id, run := actor.NewID("alice", "s-1"), actor.CallID{7}
-	got, err := decodeSummary(run, appendOwner(nil, id, run))
-	if want := (runs.Summary{Run: run, Root: run, Actor: id}); err != nil || got != want {
-		t.Errorf("got %+v, error %v, want %+v", got, err, want)
 	}
 }
 

@@ -24,7 +24,6 @@ type WriterConfig struct {
 	BatchBytesMax   int              `sim:"1KiB..4MiB"` // approximate maximum batch size; 0 means BatchBytesMax; a single Append may exceed it
 	BatchesInFlight int              `sim:"1..4"`       // maximum number of batches that are taken but not yet synced; 0 means BatchesInFlight
 	Failpoints      failpoint.Points // set only by the simulator
-	WriteVersion1   bool             // write each entry in version 1 if that version can represent the entry; set only by the simulator
 }
 
 // Writer groups the entries of a node's log into batches and computes the position
@@ -68,8 +67,6 @@ type Batch struct {
 	Places  []Place // of each entry; unset for a Snapshot
 	Rows    []Row   // the batch for a Log that stores rows
 	Hash    actor.Hash
-
-	version1 bool // in the format of version 1, which has no summaries
 }
 
 // Mark returns the mark of the batch.
@@ -84,9 +81,8 @@ func NewWriter(config WriterConfig) *Writer {
 	if config.BatchesInFlight == 0 {
 		config.BatchesInFlight = BatchesInFlight
 	}
-	rows := newRowWriter(config.Node, config.Seed)
-	rows.version1 = config.WriteVersion1
-	return &Writer{config: config, end: config.From.Pos, released: config.From.Pos, taken: config.From, chain: chain{config.From, rows}}
+	return &Writer{config: config, end: config.From.Pos, released: config.From.Pos, taken: config.From,
+		chain: chain{config.From, newRowWriter(config.Node, config.Seed)}}
 }
 
 // Append adds the entries of one step to the log and returns its new end.
@@ -144,7 +140,7 @@ func (w *Writer) Take() (Batch, bool) {
 // MUST be sealed in order.
 func (w *Writer) Seal(b *Batch) {
 	invariant.Check(b.No == w.chain.last.Batch+1, "store: batch %d sealed after batch %d", b.No, w.chain.last.Batch)
-	b.From, b.Shards, b.version1 = w.chain.last, shardsOf(b.Entries), w.config.WriteVersion1
+	b.From, b.Shards = w.chain.last, shardsOf(b.Entries)
 	w.chain.seal(b)
 }
 
@@ -206,6 +202,9 @@ func entrySize(e *Entry) int {
 	n := 512
 	if r, ok := e.Record.(Snapshot); ok {
 		n += len(r.Journal)
+		for _, b := range r.Pages {
+			n += len(b)
+		}
 	}
 	visitParts(e.Record, func(parts []actor.Part) {
 		for i := range parts {

@@ -77,7 +77,7 @@ func (x *trial) cut() {
 // forget deletes a session, or expects the refusal that the model gives a reason for.
 func (x *trial) forget() {
 	log := x.forgetter()
-	id := rapid.SampledFrom(ids).Draw(x.t, "session")
+	id := rapid.SampledFrom(slices.DeleteFunc(slices.Clone(ids), func(id actor.ID) bool { return id.Key == actor.DefaultKey })).Draw(x.t, "session")
 	open, known := false, false
 	for _, other := range ids {
 		if other.Tenant == id.Tenant && other.Key == id.Key {
@@ -111,6 +111,7 @@ func (x *trial) forget() {
 	for _, other := range ids {
 		if other.Tenant == id.Tenant && other.Key == id.Key {
 			x.history.journals[other] = &store.Journal{}
+			x.history.transcripts[other] = nil
 		}
 	}
 	x.erased = false

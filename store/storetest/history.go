@@ -25,28 +25,32 @@ const (
 	refuse                    // set the outcome of a call without a run
 	bury                      // set a tombstone
 	snapshot                  // evict some outcomes and write a snapshot
+	chat                      // many messages: those of runs with their answers, or appended ones
 )
 
-// ids are the actors of a history. In text, unlike field by field, a/b sorts after a-b/b.
+// ids are the actors of a history. In text, unlike field by field, a/b sorts after a-b/b. The
+// last one belongs to no session.
 var ids = []actor.ID{
 	{Tenant: "default", Agent: "a", Key: "b"}, {Tenant: "default", Agent: "a-b", Key: "b"}, {Tenant: "default", Agent: "a", Key: "a"},
-	{Tenant: "other", Agent: "a", Key: "b"}, {Tenant: "other", Agent: "z.1", Key: "c"},
+	{Tenant: "default", Agent: "a", Key: "a-b"}, {Tenant: "other", Agent: "a", Key: "b"}, {Tenant: "other", Agent: "z.1", Key: "c"},
+	{Tenant: "other", Agent: "a", Key: actor.DefaultKey},
 }
 
 // history draws the entries of several actors. The entries of an actor can be folded.
 type history struct {
-	t        *rapid.T
-	calls    uint64
-	runs     []store.RunOwner // all accepted calls
-	journals map[actor.ID]*store.Journal
-	events   map[actor.CallID]uint64 // number of the last event of each run
-	accepted map[actor.CallID]*actor.Call
-	now      actor.Time
-	isFree   func(actor.ID) bool // the session of an actor is not deleted
+	t           *rapid.T
+	transcripts map[actor.ID][]actor.ChatMessage
+	calls       uint64
+	runs        []store.RunOwner // all accepted calls
+	journals    map[actor.ID]*store.Journal
+	events      map[actor.CallID]uint64 // number of the last event of each run
+	accepted    map[actor.CallID]*actor.Call
+	now         actor.Time
+	isFree      func(actor.ID) bool // the session of an actor is not deleted
 }
 
 func newHistory(t *rapid.T) *history {
-	h := &history{t: t, journals: map[actor.ID]*store.Journal{}, events: map[actor.CallID]uint64{}, accepted: map[actor.CallID]*actor.Call{}, now: 1}
+	h := &history{t: t, transcripts: map[actor.ID][]actor.ChatMessage{}, journals: map[actor.ID]*store.Journal{}, events: map[actor.CallID]uint64{}, accepted: map[actor.CallID]*actor.Call{}, now: 1}
 	for _, id := range ids {
 		h.journals[id] = &store.Journal{}
 	}
@@ -56,22 +60,55 @@ func newHistory(t *rapid.T) *history {
 // shard returns the shard of an actor. All sessions b share one.
 func shard(id actor.ID) uint16 { return uint16(id.Key[0]) }
 
-// draw returns the next entry, of one of these operations.
-func (h *history) draw(operations []operation) store.Entry {
+// draw returns the next entries, of one of these operations.
+func (h *history) draw(operations []operation) []store.Entry {
 	id := rapid.SampledFrom(slices.DeleteFunc(slices.Clone(ids), func(id actor.ID) bool { return !h.isFree(id) })).Draw(h.t, "actor")
 	j := h.journals[id]
 	h.now += actor.Time(rapid.IntRange(0, 3).Draw(h.t, "time"))
-	e := store.Entry{Actor: id, Shard: shard(id), Epoch: 3, WasDue: j.Due()}
-	op := rapid.SampledFrom(operations).Draw(h.t, "operation")
-	if op == snapshot {
+	switch op := rapid.SampledFrom(operations).Draw(h.t, "operation"); op {
+	case snapshot:
 		for range rapid.IntRange(0, 4).Draw(h.t, "evicted") {
 			j.EvictOutcome()
 		}
-		e.N, e.Record, e.Due = j.N, store.SnapshotOf(j), j.Due()
-		return e
+		e := store.Entry{Actor: id, Shard: shard(id), Epoch: 3, N: j.N, Record: store.SnapshotOf(j), WasDue: j.Due(), Due: j.Due()}
+		j.Transcript.Stored()
+		return []store.Entry{e}
+	case chat:
+		return h.chat(id)
+	default:
+		record, run := h.record(id, j, op)
+		return []store.Entry{h.entry(id, record, run)}
 	}
-	var run actor.CallID
-	e.Record, run = h.record(id, j, op)
+}
+
+// chat draws messages to an actor, enough for a page of its transcript.
+func (h *history) chat(id actor.ID) (all []store.Entry) {
+	text := rapid.SampledFrom([]string{"", "x", strings.Repeat("large ", store.BlobBytesMin/5), strings.Repeat("huge ", store.PageBytesMax/16)}).Draw(h.t, "text")
+	n, appends := 5, rapid.Bool().Draw(h.t, "appended")
+	if appends && len(text) < store.BlobBytesMin {
+		n = 40
+	}
+	for i := range rapid.IntRange(1, n).Draw(h.t, "messages") {
+		h.now++
+		text := fmt.Sprint(text, i)
+		if appends {
+			m := actor.ChatMessage{Call: h.call(), Role: actor.RoleTool, Source: actor.FromOperator, At: h.now, Parts: actor.Text(text)}
+			all = append(all, h.entry(id, store.Appended{At: h.now, Message: m}, actor.CallID{}))
+			continue
+		}
+		run := h.accept(id, text, false)
+		all = append(all, h.entry(id, run, run.Call.ID))
+		end := h.ended(run.Call.ID, rapid.SampledFrom([]actor.Status{actor.Succeeded, actor.Failed}).Draw(h.t, "status"))
+		all = append(all, h.entry(id, end, end.Call))
+	}
+	return all
+}
+
+// entry returns the next entry of an actor, and applies it. The run of its events may be zero.
+func (h *history) entry(id actor.ID, record store.Record, run actor.CallID) store.Entry {
+	j := h.journals[id]
+	e := store.Entry{Actor: id, Shard: shard(id), Epoch: 3, Record: record, WasDue: j.Due()}
+	h.converse(id, record)
 	summary, changed, err := j.ApplySummarized(e.Record)
 	if err != nil {
 		h.t.Fatalf("the drawn record %+v is not valid: %v", e.Record, err)
@@ -81,7 +118,7 @@ func (h *history) draw(operations []operation) store.Entry {
 	}
 	switch {
 	case run.IsZero():
-	case rapid.Bool().Draw(h.t, "of an earlier version"):
+	case rapid.Bool().Draw(h.t, "with bodies"):
 		for range rapid.IntRange(0, 3).Draw(h.t, "events") {
 			h.events[run]++
 			e.Events = append(e.Events, store.RunEvent{Run: run, Seq: h.events[run], Body: fmt.Appendf(nil, `{"%d":%q}`, h.events[run], h.text())})
@@ -96,6 +133,27 @@ func (h *history) draw(operations []operation) store.Entry {
 	}
 	e.N, e.Due = j.N, j.Due()
 	return e
+}
+
+// converse adds the messages of a record to the transcript of an actor.
+func (h *history) converse(id actor.ID, record store.Record) {
+	add := func(m actor.ChatMessage) {
+		m.Parts = actor.CloneParts(m.Parts)
+		h.transcripts[id] = append(h.transcripts[id], m)
+	}
+	switch r := record.(type) {
+	case store.Appended:
+		add(r.Message)
+	case store.Ended:
+		run := h.journals[id].Run(r.Call)
+		if run == nil || !run.Call.Parent.IsZero() {
+			return // no message of a client
+		}
+		add(actor.ChatMessage{Call: r.Call, Role: actor.RoleUser, Source: actor.FromUser, At: run.At, Parts: run.Call.Parts})
+		if r.Reply.Status == actor.Succeeded {
+			add(actor.ChatMessage{Call: r.Call, Role: actor.RoleAssistant, Source: actor.FromAgent, At: r.At, Parts: r.Reply.Parts})
+		}
+	}
 }
 
 // show sets the part of the derived events of an entry that its record lacks.
@@ -142,7 +200,11 @@ func derivedEvents(e *store.Entry) (all []event) {
 		add(r.Run, runs.ToolResult, r.Answer.Parts)
 	case store.Ended:
 		began(r.Call)
-		add(r.Call, runs.RunDone, r.Reply.Parts)
+		if r.Reply.Refusal != nil {
+			add(r.Call, runs.RunFailed, nil)
+		} else {
+			add(r.Call, runs.RunDone, r.Reply.Parts)
+		}
 	}
 	return all
 }
@@ -183,16 +245,8 @@ func (h *history) record(id actor.ID, j *store.Journal, op operation) (store.Rec
 	case op == bury:
 		return store.Buried{Call: h.call(), At: h.now, Until: h.now + 5}, actor.CallID{}
 	case op == accept || run == nil:
-		c := actor.Call{ID: h.call(), To: id, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal,
-			Left: actor.Duration(rapid.IntRange(1, 20).Draw(h.t, "left")), Attempt: 1, Origin: actor.Human, Budget: 9, Parts: actor.Text(h.text())}
-		c.Root = c.ID
-		if len(h.runs) > 0 && rapid.Bool().Draw(h.t, "child") {
-			parent := rapid.SampledFrom(h.runs).Draw(h.t, "parent")
-			c.Root, c.Parent, c.Chain = parent.Root, parent.Run, []actor.ID{parent.Actor}
-		}
-		h.runs = append(h.runs, store.RunOwner{Run: c.ID, Root: c.Root, Actor: id})
-		h.accepted[c.ID] = &c
-		return store.Accepted{Call: c, At: h.now, Definition: actor.HashOf([]byte(id.Agent))}, c.ID
+		a := h.accept(id, h.text(), rapid.Bool().Draw(h.t, "child"))
+		return a, a.Call.ID
 	case op == end:
 		return h.ended(run.Call.ID, actor.Succeeded), run.Call.ID
 	case len(run.Last()) > 0 && run.Last()[0].Open():
@@ -200,6 +254,20 @@ func (h *history) record(id actor.ID, j *store.Journal, op operation) (store.Rec
 	default:
 		return store.Asking{Run: run.Call.ID, At: h.now, Asks: []store.Asked{{Ask: actor.Ask{Kind: actor.AskTool, Name: "look", Parts: actor.Text(h.text())}, Attempt: 1}}}, run.Call.ID
 	}
+}
+
+// accept returns the record of a call: of a client, or if possible of an earlier run.
+func (h *history) accept(id actor.ID, text string, child bool) store.Accepted {
+	c := actor.Call{ID: h.call(), To: id, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal,
+		Left: actor.Duration(rapid.IntRange(1, 20).Draw(h.t, "left")), Attempt: 1, Origin: actor.Human, Budget: 9, Parts: actor.Text(text)}
+	c.Root = c.ID
+	if len(h.runs) > 0 && child {
+		parent := rapid.SampledFrom(h.runs).Draw(h.t, "parent")
+		c.Root, c.Parent, c.Chain = parent.Root, parent.Run, []actor.ID{parent.Actor}
+	}
+	h.runs = append(h.runs, store.RunOwner{Run: c.ID, Root: c.Root, Actor: id})
+	h.accepted[c.ID] = &c
+	return store.Accepted{Call: c, At: h.now, Definition: actor.HashOf([]byte(id.Agent))}
 }
 
 func (h *history) ended(call actor.CallID, status actor.Status) store.Ended {
@@ -330,7 +398,9 @@ func (w written) due(shards []uint16) (all []actor.ID) {
 	last := map[actor.ID]store.Entry{}
 	for _, id := range ids {
 		for _, e := range w.of(id) {
-			last[id] = e.Entry
+			if e.N >= last[id].N { // a snapshot before a Cut may be older
+				last[id] = e.Entry
+			}
 		}
 		if e := last[id]; e.Due != 0 && slices.Contains(shards, e.Shard) {
 			all = append(all, id)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -45,15 +46,16 @@ var scenarios = []struct {
 	{"reopened", []operation{accept, ask, end, refuse, bury, snapshot}, true, false},
 	{"cut", []operation{accept, ask, end, end, refuse, bury, snapshot}, false, true},
 	{"cut and reopened", []operation{accept, ask, end, end, refuse}, true, true},
+	{"transcripts", []operation{accept, end, chat, chat, snapshot}, true, true},
 }
 
-// Run tests an implementation. The function create makes an empty store and returns a
-// function that opens it. A store is opened again only after it was closed.
-func Run(t *testing.T, create func() (open func() (Store, error))) {
+// Run tests an implementation. The function create makes an empty store, whose options it may
+// draw, and returns a function that opens it. A store is opened again only after it was closed.
+func Run(t *testing.T, create func(*rapid.T) (open func() (Store, error))) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
-				x := &trial{t: t, open: create(), history: newHistory(t), erased: true}
+				x := &trial{t: t, open: create(t), history: newHistory(t), erased: true}
 				x.history.isFree = func(id actor.ID) bool { return !x.written.isDeleted(id) }
 				x.reopen()
 				for range rapid.IntRange(1, 8).Draw(t, "batches") {
@@ -130,7 +132,7 @@ func (x *trial) append(operations []operation) {
 	}
 	var entries []store.Entry
 	for range rapid.IntRange(1, 12).Draw(x.t, "entries") {
-		entries = append(entries, x.history.draw(operations))
+		entries = append(entries, x.history.draw(operations)...)
 	}
 	x.write(entries)
 }
@@ -181,8 +183,13 @@ func overwrite(e *store.Entry) {
 		overwriteParts(r.Answer.Parts)
 	case store.Ended:
 		overwriteParts(r.Reply.Parts)
+	case store.Appended:
+		overwriteParts(r.Message.Parts)
 	case store.Snapshot:
 		clear(r.Journal)
+		for _, b := range r.Pages {
+			clear(b)
+		}
 	}
 }
 
@@ -205,6 +212,10 @@ func (x *trial) compare() {
 		}
 		x.compareDue()
 		for _, tenant := range []string{"default", "other", "absent"} {
+			x.compareSessions(tenant)
+			x.compareSessionEvents(tenant)
+		}
+		for _, tenant := range []string{"default", "other", "absent"} {
 			x.compareRuns(tenant)
 		}
 	}
@@ -221,14 +232,18 @@ func (x *trial) compareActor(id actor.ID) {
 		if a, b := store.EncodeEntry(got.Entries[i]), store.EncodeEntry(want.Entries[i]); !bytes.Equal(a, b) {
 			x.t.Fatalf("load %s: got entry %+v, want %+v", id, got.Entries[i], want.Entries[i])
 		}
-		overwrite(&got.Entries[i])
 	}
-	journal, err := store.Fold(x.written.load(id))
+	journal, err := store.Fold(got)
 	if err != nil {
 		x.t.Fatalf("fold %s: %v", id, err)
 	}
+	x.compareTranscript(id, &journal.Transcript, got.Snapshot)
+	for i := range got.Entries {
+		overwrite(&got.Entries[i])
+	}
 	clear(got.Snapshot)
-	for n := range journal.N + 3 {
+	stride := 1 + journal.N/32
+	for n := rapid.Uint64Range(0, stride-1).Draw(x.t, "first"); n < journal.N+3; n += stride {
 		x.compareOutcome(id, n)
 	}
 }
@@ -330,7 +345,27 @@ func (x *trial) compareEvents(tenant string, run actor.CallID) {
 		x.t.Fatalf("%d events of run %s after %d: got %v, error %v, want %v", limit, run, after, got, err, want)
 	}
 	for i := range got {
+		x.checkResult(tenant, &got[i])
 		clear(got[i].Body)
+	}
+}
+
+// checkResult checks that the result of a tool is the content of which its event shows the
+// beginning.
+func (x *trial) checkResult(tenant string, got *store.RunEvent) {
+	if runs.TypeOf(got.Body) != runs.ToolResult {
+		return
+	}
+	e, err := runs.Decode(got.Body)
+	if err != nil {
+		x.t.Fatalf("event %d of run %s: %v", got.Seq, got.Run, err)
+	}
+	parts, err := x.store.Reader.Result(tenant, got.Run, got.Seq)
+	if parts == nil && err == nil { // the event shows no answer, or it was written with its text
+		return
+	}
+	if text := actor.TextOf(parts); err != nil || !strings.HasPrefix(text, e.Text) || !e.Truncated && text != e.Text {
+		x.t.Fatalf("result of event %d of run %s: got %d bytes, error %v, want those that begin with %q", got.Seq, got.Run, len(text), err, e.Text)
 	}
 }
 

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// A batch holds the entries of an actor together. The events of a call are shown between
+// the call and its outcome nevertheless, whichever of them earlier batches hold.
+func TestEventsOfACallAreBetweenItsEvents(t *testing.T) {
+	ids := map[byte]actor.CallID{}
+	for _, name := range []byte("abcd") {
+		ids[name] = actor.CallID{name}
+	}
+	for _, c := range []struct{ name, events, want string }{
+		{"one run", "a1 a2 a3", "a1 a2 a3"},
+		{"whole call", "a1 a2>b a3<b a4 b1 b2", "a1 a2 b1 b2 a3 a4"},
+		{"caller sorts last", "b1 b2 a1 a2>b a3<b", "a1 a2 b1 b2 a3"},
+		{"called in an earlier batch", "a3<b a4 b2 b3", "b2 b3 a3 a4"},
+		{"not answered yet", "a1>b b1 a2", "a1 b1 a2"},
+		{"two levels", "c1 b1 b2>c b3<c a1>b a2<b", "a1 b1 b2 c1 b3 a2"},
+		{"two calls at once", "a1>b a2>c a3<c a4<b b1 c1", "a1 b1 a2 c1 a3 a4"},
+		{"runs one after the other", "a1 d1 d2 a2", "a1 a2 d1 d2"},
+		{"damaged: they call each other", "a1>b b1>a", "a1 b1"},
+	} {
+		var b sessionBatch
+		for text := range strings.FieldsSeq(c.events) {
+			e := batchEvent{RunEvent: RunEvent{Run: ids[text[0]], Seq: uint64(text[1] - '0')}, kind: runs.RunStarted}
+			switch {
+			case len(text) > 2 && text[2] == '>':
+				e.kind, e.child = runs.AgentCalledChild, ids[text[3]]
+			case len(text) > 2:
+				e.kind, e.child = runs.AgentChildDone, ids[text[3]]
+			}
+			b.add([]batchEvent{e})
+		}
+		var got []string
+		for _, e := range b.events() {
+			got = append(got, string(e.Run[:1])+string(rune('0'+e.Seq)))
+		}
+		if text := strings.Join(got, " "); text != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, text, c.want)
+		}
+	}
+}
