@@ -29,6 +29,7 @@ type Limits struct {
 	AgentCallTimeoutMax     actor.Duration `sim:"10s..300s"`   // agent_call_timeout_ms_max
 	AgentConcurrentCallsMax int            `sim:"1..10"`       // agent_concurrent_calls_max
 	MaxPendingPerActor      int            `sim:"1..128"`      // max_pending_per_actor
+	MaxActivePerAgent       int            `sim:"16..256"`     // max_active_per_agent; running turns of one agent on a node, apart from turns that wait for a person; an agent may set its own
 	MailboxBytesMax         int            `sim:"1KiB..1MiB"`  // mailbox_bytes_max; an empty mailbox admits any valid message
 	MailboxAgeMax           actor.Duration `sim:"5s..30s"`     // mailbox_age_ms_max; a mailbox whose oldest message exceeds this age refuses new messages
 	MessageBytesMax         int            `sim:"64KiB..1MiB"` // message_bytes_max
@@ -38,7 +39,8 @@ type Limits struct {
 	ToolTimeoutDefault      actor.Duration `sim:"5s..60s"`     // tool_timeout_ms
 	ModelTimeoutDefault     actor.Duration `sim:"10s..120s"`   // model_timeout_ms; for one answer including all attempts
 	InvokeTimeoutDefault    actor.Duration `sim:"10s..120s"`   // invoke_timeout_ms; for one answer of an external agent
-	WaitTimeoutMax          actor.Duration `sim:"5s..35s"`     // approval_timeout_ms; maximum time that a turn waits for a person
+	ApprovalTimeout         actor.Duration `sim:"3s..30s"`     // approval_timeout_ms; time that a turn waits for a person if neither the turn nor the tool has its own
+	WaitTimeoutMax          actor.Duration `sim:"5s..35s"`     // wait_timeout_ms_max; maximum time that a turn waits for a person
 	StepsPerTurnMax         int            `sim:"8..100"`      // steps_per_turn_max; number of actions with asks
 	AsksPerActionMax        int            `sim:"2..64"`       // asks_per_action_max
 	RememberDone            actor.Duration `sim:"60s..120s"`   // remember_done_ms; retention of an outcome for duplicates, after the deadline of its call
@@ -64,6 +66,7 @@ func DefaultLimits() Limits {
 		AgentCallTimeoutMax:     AgentCallTimeoutMSMax * time.Millisecond,
 		AgentConcurrentCallsMax: AgentConcurrentCallsMax,
 		MaxPendingPerActor:      MaxPendingPerActor,
+		MaxActivePerAgent:       256,
 		MailboxBytesMax:         1 << 20,
 		MailboxAgeMax:           30 * time.Second,
 		MessageBytesMax:         actor.MessageBytesMax,
@@ -73,7 +76,8 @@ func DefaultLimits() Limits {
 		ToolTimeoutDefault:      60 * time.Second,
 		ModelTimeoutDefault:     120 * time.Second,
 		InvokeTimeoutDefault:    120 * time.Second,
-		WaitTimeoutMax:          600 * time.Second,
+		ApprovalTimeout:         600 * time.Second,
+		WaitTimeoutMax:          90 * 24 * time.Hour,
 		StepsPerTurnMax:         100, // 50 model answers, each followed by a step for its tools
 		AsksPerActionMax:        64,
 		RememberDone:            60 * time.Second,
@@ -114,6 +118,7 @@ func (l *Limits) rows() []limit {
 		{"agent_call_timeout_ms_default", &l.AgentCallTimeoutDefault, int64(l.AgentCallTimeoutMax)},
 		{"agent_concurrent_calls_max", &l.AgentConcurrentCallsMax, 1 << 16},
 		{"max_pending_per_actor", &l.MaxPendingPerActor, 1 << 20},
+		{"max_active_per_agent", &l.MaxActivePerAgent, 1 << 20},
 		{"mailbox_bytes_max", &l.MailboxBytesMax, 1 << 30},
 		{"mailbox_age_ms_max", &l.MailboxAgeMax, int64(time.Hour)},
 		{"message_bytes_max", &l.MessageBytesMax, actor.MessageBytesMax},
@@ -123,7 +128,8 @@ func (l *Limits) rows() []limit {
 		{"tool_timeout_ms", &l.ToolTimeoutDefault, int64(time.Hour)},
 		{"model_timeout_ms", &l.ModelTimeoutDefault, int64(time.Hour)},
 		{"invoke_timeout_ms", &l.InvokeTimeoutDefault, int64(time.Hour)},
-		{"approval_timeout_ms", &l.WaitTimeoutMax, int64(24 * time.Hour)},
+		{"wait_timeout_ms_max", &l.WaitTimeoutMax, int64(90 * 24 * time.Hour)},
+		{"approval_timeout_ms", &l.ApprovalTimeout, int64(l.WaitTimeoutMax)},
 		{"steps_per_turn_max", &l.StepsPerTurnMax, 1 << 16},
 		{"asks_per_action_max", &l.AsksPerActionMax, 1 << 12},
 		{"remember_done_ms", &l.RememberDone, int64(24 * time.Hour)},

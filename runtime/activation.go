@@ -47,6 +47,7 @@ type activeState struct {
 	joined     []joinedCall   // duplicates of open runs
 	tainted    []actor.CallID // queued calls of a volatile actor that depend on log entries
 	subscribed []actor.CallID // runs of a volatile actor that have a subscriber
+	pageCache  pageCache
 
 	entryBytes    int        // bytes of entries since the last snapshot
 	snapshotBytes int        // size of the last snapshot in bytes
@@ -235,6 +236,7 @@ func (c *Cell) markLoaded(act *activation) {
 // The next owner resumes them from the log.
 func (c *Cell) deactivate(act *activation, reason string) {
 	for _, t := range act.turns {
+		c.active.remove(t)
 		c.stopAgent(t)
 		for i := range t.run.Last() {
 			c.abort(t, i)
@@ -287,6 +289,7 @@ func (c *Cell) loaded(in Loaded) {
 	for _, run := range act.cloneRuns() {
 		if run.Started() && !mutant.On("restart-forgets-open-call") {
 			act.turns = append(act.turns, c.restoreTurn(act, run))
+			c.active.add(act.turns[len(act.turns)-1])
 			if run.Holds > 0 {
 				act.mailbox.SuspendAging(max(run.Clock.Since, run.Clock.HeldUntil))
 			}
@@ -303,7 +306,7 @@ func (c *Cell) loaded(in Loaded) {
 	for _, t := range act.turns {
 		c.resume(t)
 	}
-	c.reprobeQueued(act)
+	c.probeAgain(act, restoredCalls(act))
 	deferred := act.deferred
 	act.deferred = nil
 	for i := range deferred {
@@ -316,7 +319,11 @@ func (c *Cell) loaded(in Loaded) {
 // retries. An actor with open work is loaded again, with back-off.
 func (c *Cell) loadFailed(in LoadFailed) {
 	act := c.actors.find(in.Actor)
-	if act == nil || act.loaded != (in.Outcome > 0) || act.epoch != in.Epoch {
+	if act == nil || act.loaded != (in.Outcome > 0 || in.Page != actor.Hash{}) || act.epoch != in.Epoch {
+		return
+	}
+	if in.Page != (actor.Hash{}) {
+		transcripts{c}.pageFailed(act, in.Page)
 		return
 	}
 	if in.Outcome > 0 {
@@ -366,6 +373,7 @@ func (c *Cell) record(act *activation, r store.Record, shown store.Shown) {
 		if err := act.journal.Apply(r); err != nil {
 			invariant.Check(false, "%s: invalid record: %v", act.id, err)
 		}
+		act.journal.Transcript = store.Transcript{} // a volatile actor keeps none
 		c.publishEvents(act, e)
 		c.journalChanged(act)
 		return
@@ -468,6 +476,8 @@ func entrySize(e *store.Entry) int {
 		n += actor.SizeOf(r.Answer.Parts)
 	case store.Ended:
 		n += actor.SizeOf(r.Reply.Parts)
+	case store.Appended:
+		n += actor.SizeOf(r.Message.Parts)
 	}
 	return n
 }
@@ -492,5 +502,6 @@ func (c *Cell) snapshot(act *activation) {
 	}
 	c.ready.Entries = append(c.ready.Entries, store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, N: act.journal.N,
 		Record: body, WasDue: act.indexedDue, Due: act.indexedDue})
+	act.journal.Transcript.Stored()
 	act.entryBytes, act.snapshotBytes = 0, len(body.Journal)
 }

@@ -47,6 +47,11 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, act.mailbox.RetryAfter(c.now), "the mailbox of %s has no room", act.id))
 		return
 	}
+	interrupted, r := rootAdmission{c}.applyBusyPolicy(act, call)
+	if r != nil {
+		c.refuse(act, call, r)
+		return
+	}
 	if !act.serial && !call.IsRoot() && !c.canBeginTurn(act) { // the call would wait for the first of several turns to end; probes cannot follow such a wait, so the call is refused
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, act.mailbox.RetryAfter(c.now), "%s already runs %d turns at once", act.id, len(act.turns)))
 		return
@@ -56,6 +61,12 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 			c.refuse(act, call, r)
 			return
 		}
+	} else if r := (rootAdmission{c}).checkActive(act, def, interrupted); r != nil {
+		c.refuse(act, call, r)
+		return
+	}
+	for _, run := range interrupted { // the message is accepted in any case
+		c.stopRun(act, run, actor.Refuse(actor.Stopped, "interrupted by the message %s", call.ID))
 	}
 	c.accept(act, call, def, durable)
 }
@@ -227,13 +238,27 @@ func (c *Cell) addJitter(r *actor.Refusal) {
 // signal answers the open wait of the run that has the name given by the signal. It
 // then answers the signal itself.
 func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
+	if call.Operation == Append {
+		transcripts{c}.appendMessage(act, call)
+		return
+	}
 	t := act.turn(call.Parent)
 	if t == nil {
 		c.refuse(act, call, actor.Refuse(actor.NotFound, "%s has no open run %s", act.id, call.Parent))
 		return
 	}
-	if call.Operation == CallAgent {
+	switch call.Operation {
+	case CallAgent:
 		c.callback(t, call, durable)
+		return
+	case AddTool:
+		addedTools{c}.add(t, call, durable)
+		return
+	case Decide:
+		approvals{c}.decide(t, call, durable)
+		return
+	case GiveResult:
+		deviceResults{c}.give(t, call, durable)
 		return
 	}
 	for i := range t.run.Last() {

@@ -33,6 +33,7 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 	share, budget, pending := dispatcher.Share(run.Budget, calls), run.Budget, act.pending()
 	for i := range planned {
 		a := &planned[i]
+		toolCalls{c}.seal(t, a, step, i)
 		if a.Open() && a.Out().Kind == actor.AskCall && c.routeCall(t, a, pending, budget, share) {
 			pending++
 			if !mutant.On("budget-of-action-unspent") {
@@ -72,8 +73,8 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 		case !a.Open():
 		case a.IsCall():
 			c.sendRequest(t, i, 1)
-		case a.Out().RunsOutsideCell():
-			c.perform(t, i)
+		default:
+			toolCalls{c}.begin(t, i)
 		}
 	}
 	c.propagateHold(t, holds)
@@ -103,7 +104,7 @@ func (t *turn) newAsks(asks int) []store.Asked {
 // does not keep the agent's original ask.
 func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
 	run := t.run
-	*a = store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(run)}
+	*a = store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(run), Added: a.Added}
 	left := run.Clock.Remaining(c.now)
 	var out actor.Ask
 	var answer *tools.Result
@@ -117,6 +118,8 @@ func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
 	if answer != nil || ask.Kind == actor.AskCall { // PlanCall has checked the call
 	} else if err := out.Check(c.limits.MessageBytesMax); err != nil {
 		answer = &actor.Answer{Refusal: actor.Refuse(actor.Invalid, "tool %s planned an invalid ask: %v", ask.Name, err)}
+	} else if r := (toolCalls{c}).plan(a, t, &out); r != nil {
+		answer = &actor.Answer{Refusal: r}
 	}
 	if answer != nil {
 		limited := answer.Fit(c.limits.MessageBytesMax)
@@ -130,6 +133,9 @@ func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
 	case !ask.Same(&out):
 		sent := out
 		a.Sent = &sent
+	}
+	if a.Waits() && !mutant.On("performed-before-approval") { // its clock runs to the end of the approval
+		return
 	}
 	if mutant.On("effect-outlives-its-turn") {
 		left = 24 * time.Hour
@@ -150,7 +156,7 @@ func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
 
 // eventsPerAsk is the number of events of an ask, apart from the pieces of its answer,
 // retries and pauses.
-const eventsPerAsk = 4
+const eventsPerAsk = 8
 
 // eventsPerRefused is the number of events of an ask that was refused before it was
 // issued.
@@ -246,7 +252,9 @@ func (c *Cell) emitAsk(t *turn, i, pending int) {
 		e.Chain, e.Left = run.Call.Path(), a.Clock.Left
 		e.Lane, e.Given = a.Ask.Lane, a.Out().Timeout
 	} else if a.Open() {
-		e.Left = a.Clock.Left
+		if e.Left = a.Clock.Left; a.Waits() {
+			e.Why = "approval"
+		}
 	}
 	if refused {
 		e.Kind, e.Reason, e.Scope, e.Detail, e.Why = history.Refuse, a.Answer.Refusal.Reason, a.Answer.Refusal.Scope, a.Answer.Refusal.Detail, "caller"
@@ -267,10 +275,14 @@ func (c *Cell) perform(t *turn, i int) {
 		e.Op = Model{Name: out.Name, Body: t.rawAsks[i].Body, Tools: c.callTools(t.def), Call: t.run.Call, Left: left}
 	case actor.AskInvoke:
 		t.sends[i].due = a.Clock.Due()
-		e.Op = Invoke{Name: out.Name, Target: inlineBytes(out.Parts), Idempotent: out.Idempotent, Call: t.run.Call, Left: t.sends[i].due.Sub(c.now)}
+		e.Op = Invoke{Name: out.Name, Target: inlineBytes(out.Parts), Idempotent: out.Idempotent, Call: t.run.Call, Messages: t.rawAsks[i].Body, Left: t.sends[i].due.Sub(c.now)}
 	default:
-		e.Op = Tool{Name: out.Name, Input: out.Parts[0].Bytes, Left: left,
+		op := Tool{Name: out.Name, Input: out.Parts[0].Bytes, Left: left,
 			Context: tools.NewContext(t.run.Call, t.run.Clock.Remaining(c.now), dispatcher.Asks{})}
+		if tool, ok := c.tools.Tool(out.Name); ok {
+			op.Declared = tool.Declared
+		}
+		e.Op = op
 	}
 	c.inFlight[e.ID] = t.act.id
 	c.addEffect(e)
@@ -374,7 +386,7 @@ func (c *Cell) answerShown(t *turn, i int, answer actor.Answer, budget uint32, a
 		c.emit(e)
 	}
 	c.propagateHold(t, holds)
-	if a.Added {
+	if a.Added && !isAddedTool(a) {
 		c.answerCallbacks(t, i, answer)
 	}
 }
@@ -386,7 +398,7 @@ func (c *Cell) answerInPlace(t *turn, i int, answer actor.Answer, budget uint32)
 	if i < len(t.answers) {
 		slot = &t.answers[i]
 	}
-	*slot = answer
+	*slot = shortened(&t.run.Last()[i], answer)
 	t.run.SetAnswer(c.now, &t.run.Last()[i], slot, budget)
 	c.journalChanged(t.act)
 }
@@ -394,6 +406,10 @@ func (c *Cell) answerInPlace(t *turn, i int, answer actor.Answer, budget uint32)
 // expireAsk answers an ask whose deadline has passed.
 func (c *Cell) expireAsk(t *turn, i int) {
 	a := &t.run.Last()[i]
+	if a.Waits() {
+		approvals{c}.expired(t, i)
+		return
+	}
 	c.emit(history.Event{Kind: history.Expire, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, What: a.Out().Kind.String(),
 		Step: t.step(), Index: uint16(i)})
 	switch a.Out().Kind {
@@ -410,6 +426,9 @@ func (c *Cell) expireAsk(t *turn, i int) {
 			}
 		} else {
 			c.abort(t, i)
+			if a.Verdict.Decision != 0 && !a.Out().Idempotent {
+				refusal.Detail += "; it may have been performed"
+			}
 			c.answerResult(t, i, actor.Answer{Refusal: refusal})
 			c.cancelAdded(t)
 			return
@@ -429,6 +448,10 @@ func (c *Cell) cancelAsk(t *turn, i int) {
 			c.measureCall(a)
 			c.emit(history.Event{Kind: history.Cancel, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Peer: a.To})
 		}
+		return
+	}
+	if a.Waits() {
+		toolCalls{c}.expire(t, i, "the run has ended")
 		return
 	}
 	c.abort(t, i)

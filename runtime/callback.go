@@ -28,7 +28,7 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	for i := range run.Last() {
 		a := &run.Last()[i]
 		switch {
-		case !a.Added || a.Callback != call.ID || mutant.On("callback-not-recognised"):
+		case !a.Added || isAddedTool(a) || a.Callback != call.ID || mutant.On("callback-not-recognised"):
 			continue
 		case !a.Open():
 			reply := t.callbackReply(i, a.Answer)
@@ -131,7 +131,7 @@ func (t *turn) addCallbackWaiter(i int, call *actor.Call, limit int) bool {
 func (a *activation) findAdded(id actor.CallID) (*turn, int) {
 	for _, t := range a.turns {
 		for i := range t.run.Last() {
-			if ask := &t.run.Last()[i]; ask.Added && ask.Open() && ask.Callback == id {
+			if ask := &t.run.Last()[i]; ask.Added && ask.Open() && ask.Callback == id && !isAddedTool(ask) {
 				return t, i
 			}
 		}
@@ -187,9 +187,18 @@ func (c *Cell) cancelAdded(t *turn) {
 	}
 	for i := range asks {
 		if a := &t.run.Last()[i]; a.Added && a.Open() {
-			if a.IsCall() {
+			switch {
+			case isAddedTool(a):
+				refusal := agentEnded()
+				if !a.Waits() {
+					refusal.Detail += ", and the call may have been performed"
+				}
+				c.cancelAsk(t, i)
+				c.answerResult(t, i, actor.Answer{Refusal: refusal})
+				continue
+			case a.IsCall():
 				c.sendCancel(t, i, actor.Stopped)
-			} else {
+			default:
 				c.abort(t, i)
 			}
 			c.answer(t, i, actor.Answer{Refusal: agentEnded()}, 0)

@@ -155,6 +155,12 @@ func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallI
 	if wasHeld != (until > c.now) { // the clock of this call starts or stops; other calls may already hold the run
 		shown.Ask = &store.ShownAsk{Kind: actor.AskCall, Child: call, To: a.To}
 	}
+	if hold.Reason == actor.HoldApproval && t.run.Call.IsRoot() && hold.Subject != a.HeldFor.Subject && until > c.now { // the person is asked at the root
+		shown.Call = &t.run.Call
+		if shown.Ask == nil {
+			shown.Ask = &store.ShownAsk{Kind: actor.AskCall, Child: call, To: a.To, Held: true}
+		}
+	}
 	if until > c.now {
 		c.record(act, store.Held{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n, Until: until, For: hold}, shown)
 		e.Kind, e.Until = history.Hold, until

@@ -20,6 +20,7 @@ type Config struct {
 	Seed       uint64        // seed of the id generator; MUST differ between incarnations
 	Tools      *tools.Registry
 	Failpoints failpoint.Points // nil outside the simulator
+	Cells      int              // number of cells of the node; 0 means 1
 	// EventKinds is the set of history events to emit; 0 means all.
 	EventKinds history.Set
 	// PublishOnDemand restricts the run events of volatile actors to runs that have
@@ -42,6 +43,7 @@ type Cell struct {
 	failpoints      failpoint.Points
 	eventKinds      history.Set
 	publishOnDemand bool
+	cells           int
 	rng             uint64     // state of the id generator
 	lastStamp       actor.Time // last stamp given to a call
 
@@ -58,6 +60,7 @@ type Cell struct {
 	strikes     map[actor.CallID]int    // panics of Step in previous incarnations
 
 	actors        actorTable
+	active        activeTurns
 	idleState     *activeState                // shared by all volatile actors without a state of their own; never changed
 	replyCache    replyCache                  // outcomes of calls to volatile actors
 	waiters       map[actor.CallID]*waiter    // clients that wait here, by call
@@ -93,12 +96,13 @@ type Cell struct {
 // before Boot.
 func NewCell(cfg Config) *Cell {
 	return &Cell{
-		self: cfg.Self, tools: cfg.Tools, failpoints: cfg.Failpoints, rng: cfg.Seed, eventKinds: cfg.EventKinds, publishOnDemand: cfg.PublishOnDemand,
+		self: cfg.Self, tools: cfg.Tools, failpoints: cfg.Failpoints, rng: cfg.Seed, eventKinds: cfg.EventKinds, publishOnDemand: cfg.PublishOnDemand, cells: cfg.Cells,
 		limits:      dispatcher.DefaultLimits(),
 		definitions: newDefinitions(),
 		inherited:   map[actor.EffectID]bool{},
 		strikes:     map[actor.CallID]int{},
 		actors:      newActorTable(),
+		active:      activeTurns{},
 		idleState:   &activeState{},
 		waiters:     map[actor.CallID]*waiter{},
 		inFlight:    map[actor.EffectID]actor.ID{},
@@ -139,6 +143,8 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 		c.loaded(in)
 	case Recalled:
 		c.recalled(in)
+	case PageLoaded:
+		transcripts{c}.pageLoaded(in)
 	case LoadFailed:
 		c.loadFailed(in)
 	case Due:
@@ -209,6 +215,9 @@ func (c *Cell) boot(in Boot) {
 func (c *Cell) setAgents(in Agents) {
 	c.definitions.replace(in.Definitions, in.Former)
 	c.callable = tools.NewAgents(in.Definitions)
+	if in.Tools != nil {
+		c.tools = in.Tools
+	}
 }
 
 // setOwners replaces the table of shard owners. It drops the actors of lost shards.

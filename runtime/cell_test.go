@@ -201,8 +201,8 @@ func TestRunListsCallsThatHoldIt(t *testing.T) {
 	}
 }
 
-// The outcome of a run that was held is retained longer by WaitTimeoutMax, because
-// the caller's clock may have been paused for up to WaitTimeoutMax.
+// The outcome of a run that was held is retained longer, because the caller's clock may
+// be stopped until the end of the wait.
 func TestOutcomeOfHeldRunIsRetainedLonger(t *testing.T) {
 	n := newNode(t, 1, agent("a", waiting(5*time.Minute)), agent("b", echo()))
 	held, other := n.send("a", "x"), n.send("b", "x")
@@ -217,8 +217,8 @@ func TestOutcomeOfHeldRunIsRetainedLonger(t *testing.T) {
 		}
 		return at
 	}
-	if longer := until(held).Sub(until(other)); until(other) == 0 || longer != n.limits.WaitTimeoutMax {
-		t.Errorf("outcome retained %v longer than that of a run not held, want %v", longer, n.limits.WaitTimeoutMax)
+	if longer := until(held).Sub(until(other)); until(other) == 0 || longer != 5*time.Minute {
+		t.Errorf("outcome retained %v longer than that of a run not held, want the time of its wait", longer)
 	}
 }
 
@@ -230,7 +230,7 @@ func TestOutcomeOfRunCancelledWhileHeldIsRetainedLonger(t *testing.T) {
 	before := n.now
 	n.step(n.cells[0], Deliver{actor.Envelope{To: to, Body: actor.Cancel{Call: held, Reason: actor.Stopped}}})
 	n.drain()
-	want := n.limits.RunTimeoutDefault + n.limits.RememberDone + n.limits.WaitTimeoutMax
+	want := n.limits.RunTimeoutDefault + n.limits.RememberDone + 5*time.Minute
 	for _, e := range n.log[to].Entries {
 		if ended, ok := e.Record.(store.Ended); ok && ended.Until.Sub(before) == want {
 			return
@@ -354,7 +354,7 @@ func TestRecoveryFromSnapshot(t *testing.T) {
 	}
 }
 
-// A call that asks for more time than is allowed gets what is allowed, and the run's
+// A call that asks for more time than is allowed gets the allowed time, and the run's
 // stream reports both.
 func TestClampedTimeoutIsReported(t *testing.T) {
 	for asked, want := range map[time.Duration]bool{300 * time.Second: false, 301 * time.Second: true} {

@@ -80,12 +80,19 @@ type (
 		Outcome uint64
 		Reply   actor.Reply
 	}
+	// PageLoaded answers a Load of a page of a transcript.
+	PageLoaded struct {
+		Actor    actor.ID
+		Page     actor.Hash
+		Messages []actor.ChatMessage
+	}
 	// LoadFailed answers a Load that failed. Gone reports that the session of the actor
 	// was deleted.
 	LoadFailed struct {
 		Actor   actor.ID
 		Epoch   actor.Epoch
 		Outcome uint64
+		Page    actor.Hash
 		Why     string
 		Gone    bool
 	}
@@ -99,8 +106,12 @@ type (
 	Owners struct{ Table dispatcher.Table }
 	// Agents replaces the agent definitions. Runs that started under an older
 	// definition keep it. Former holds older definitions, because a new cell has
-	// not received earlier Agents inputs.
-	Agents struct{ Definitions, Former []actor.Definition }
+	// not received earlier Agents inputs. Tools, if not nil, replaces the tools and their
+	// policy.
+	Agents struct {
+		Definitions, Former []actor.Definition
+		Tools               *tools.Registry
+	}
 	// Limits replaces the limits.
 	Limits struct{ Limits dispatcher.Limits }
 	// CellRestarted reports that a cell of this node started a new incarnation.
@@ -116,6 +127,7 @@ func (Outcome) input()       {}
 func (Streamed) input()      {}
 func (Loaded) input()        {}
 func (Recalled) input()      {}
+func (PageLoaded) input()    {}
 func (LoadFailed) input()    {}
 func (Due) input()           {}
 func (Owners) input()        {}
@@ -151,15 +163,17 @@ type (
 	}
 	// Joined reports to a waiting client that its call duplicates the open run Run.
 	Joined struct{ Call, Run actor.CallID }
-	// Publish passes a run event to its subscribers. An event without a body stands for all
+	// Publish passes a run event to its subscribers. An event without a body means all
 	// events of its run up to its number, which are in the log.
 	Publish struct{ Event store.RunEvent }
-	// Tool runs a tool of the registry.
+	// Tool runs a tool of the registry, or the declared one. The answer MUST have one part,
+	// the result, or a refusal.
 	Tool struct {
-		Name    string
-		Input   []byte
-		Context tools.ExecutionContext
-		Left    actor.Duration
+		Name     string
+		Input    []byte
+		Context  tools.ExecutionContext
+		Left     actor.Duration
+		Declared *tools.Declared // nil for a tool with a handler
 	}
 	// Work runs a function supplied by the agent.
 	Work struct {
@@ -185,6 +199,7 @@ type (
 		Target     []byte // location of the agent, as given in the ask
 		Idempotent bool   // invoking it twice is safe
 		Call       actor.Call
+		Messages   []byte // earlier messages, encoded by upstream.EncodeMessages
 		Left       actor.Duration
 	}
 	// Adjust replaces the time left of the Invoke effect with the same ID and
@@ -196,12 +211,13 @@ type (
 	// the previous incarnation started. The actor is loaded, so the driver may
 	// deliver the outcome.
 	Await struct{}
-	// Load reads an actor, or one of its recorded outcomes. It is gated, so that it
+	// Load reads an actor, one of its recorded outcomes, or a page of its transcript. It is gated, so that it
 	// cannot overtake the actor's own entries.
 	Load struct {
 		Actor   actor.ID
 		Epoch   actor.Epoch
-		Outcome uint64 // number of the entry that records the outcome; 0 means the whole actor
+		Outcome uint64     // number of the entry that records the outcome; 0 means the whole actor
+		Page    actor.Hash // of its transcript; zero means none
 	}
 	// Expiries requests the actors of these shards that have open work. The driver
 	// answers with one or more Due inputs.

@@ -50,14 +50,12 @@ func (d *definitions) replace(current, former []actor.Definition) {
 	maps.DeleteFunc(d.byHash, func(_ actor.Hash, def *definition) bool { return d.unused(def) })
 }
 
-// list adds a definition to the version. It copies the definition, because a pointer
-// would retain the whole list of every version from which one definition is in use.
+// list adds a definition to the version. It replaces a former one of the same hash, which
+// was compiled with other tools. It copies the definition, because a pointer would retain
+// the whole list of every version from which one definition is in use.
 func (d *definitions) list(def *actor.Definition) *definition {
 	listed := d.entry(def.Hash)
-	if !listed.known {
-		listed.Definition, listed.known = *def, true
-	}
-	listed.listedIn = d.version
+	listed.Definition, listed.known, listed.listedIn = *def, true, d.version
 	return listed
 }
 

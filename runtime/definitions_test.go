@@ -64,3 +64,15 @@ func TestEarlierListsOfAgentsAreReleased(t *testing.T) {
 	}
 	goruntime.KeepAlive(c)
 }
+
+// A definition that is compiled again, with other tools, has the same hash. The cell uses
+// the newer one.
+func TestRecompiledDefinitionIsReplaced(t *testing.T) {
+	c := newTestCell(Config{}, agent("a", echo()))
+	again := agent("a", echo())
+	again.Doc = "compiled again"
+	c.Step(2, Agents{Definitions: []actor.Definition{again}})
+	if got := c.definitions.current("a").Doc; got != again.Doc {
+		t.Errorf("got the definition %q, want that of the last change", got)
+	}
+}

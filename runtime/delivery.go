@@ -41,7 +41,7 @@ func (c *Cell) deliverToActor(env *actor.Envelope) {
 	}
 	act := c.actors.find(env.To)
 	if _, cancels := env.Body.(actor.Cancel); cancels && act == nil && !c.isClosed(env.To) && c.actors.count < c.limits.ActorsPerCellMax {
-		act = c.activate(env.To, journaled(c.definitions.current(env.To.Agent))) // a run may outlive its agent
+		act = c.activate(env.To, journaled(c.definitions.current(env.To.Agent)) || c.definitions.journaled[env.To.Agent]) // a run may outlive its agent, or its durability
 	}
 	switch {
 	case act == nil:
@@ -95,9 +95,9 @@ func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 	c.request(act, call, durable)
 }
 
-// deferMessage keeps a cancel until its actor is loaded. Replies, probes and clock
-// updates are dropped: once loaded, the actor resends its calls, and their callees
-// send these messages again.
+// deferMessage keeps a cancel until its actor is loaded. Replies and clock updates are
+// dropped: once loaded, the actor resends its calls, and their callees send these
+// messages again. So are probes: the loaded actor sends its own, see restoredCalls.
 func (c *Cell) deferMessage(act *activation, env *actor.Envelope) {
 	switch _, cancels := env.Body.(actor.Cancel); {
 	case !cancels:

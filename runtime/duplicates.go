@@ -112,6 +112,13 @@ func (op Load) Read(log store.Reader) (Input, error) {
 		}
 		return Recalled{Actor: op.Actor, Outcome: op.Outcome, Reply: ended.Reply}, nil
 	}
+	if op.Page != (actor.Hash{}) {
+		messages, err := store.ReadPage(log, op.Actor, op.Page)
+		if err != nil {
+			return op.Failed(err.Error()), err
+		}
+		return PageLoaded{Actor: op.Actor, Page: op.Page, Messages: messages}, nil
+	}
 	saved, err := log.Load(op.Actor)
 	if gone := (store.Gone{}); errors.As(err, &gone) {
 		return LoadFailed{Actor: op.Actor, Epoch: op.Epoch, Why: gone.Error(), Gone: true}, nil
@@ -124,5 +131,5 @@ func (op Load) Read(log store.Reader) (Input, error) {
 
 // Failed returns the input for a Load that failed.
 func (op Load) Failed(reason string) Input {
-	return LoadFailed{Actor: op.Actor, Epoch: op.Epoch, Outcome: op.Outcome, Why: reason}
+	return LoadFailed{Actor: op.Actor, Epoch: op.Epoch, Outcome: op.Outcome, Page: op.Page, Why: reason}
 }

@@ -152,20 +152,29 @@ func TestCopyOfCallFindsRunOfNowVolatileAgent(t *testing.T) {
 	}
 }
 
-// A cancel that arrives before the journal of an actor is read ends its run.
+// A cancel that arrives before the journal of an actor is read ends its run: at once if the
+// former definition of the agent is known.
 func TestCancelReachesRunOfNowVolatileAgent(t *testing.T) {
-	n := newNode(t, 1, agent("a", waiting(time.Minute)))
-	run := n.send("a", "x")
-	n.agents = []actor.Definition{agent("a", waiting(time.Minute), volatile)}
-	n.paused = true
-	n.restart(1)
-	due := n.inputs
-	n.inputs, n.paused = nil, false
-	n.deliver(actor.NewID("a", ""), actor.Cancel{Call: run, Reason: actor.Stopped})
-	n.inputs = due
-	n.drain()
-	if r := n.runs[run]; !r.Status.Ended() {
-		t.Errorf("got status %v, want an ended run", r.Status)
+	for _, known := range []bool{false, true} {
+		n := newNode(t, 1, agent("a", waiting(time.Minute)))
+		run := n.send("a", "x")
+		if known {
+			n.former = n.agents
+		}
+		n.agents = []actor.Definition{agent("a", waiting(time.Minute), volatile, func(d *actor.Definition) { d.Hash = actor.HashOf([]byte("next")) })}
+		n.paused = true
+		n.restart(1)
+		due := n.inputs
+		n.inputs, n.paused = nil, false
+		n.deliver(actor.NewID("a", ""), actor.Cancel{Call: run, Reason: actor.Stopped})
+		if ended := n.runs[run].Status.Ended(); ended != known {
+			t.Errorf("former definition known %v: the run has ended %v before the expiry index was read", known, ended)
+		}
+		n.inputs = due
+		n.drain()
+		if r := n.runs[run]; !r.Status.Ended() {
+			t.Errorf("former definition known %v: got status %v, want an ended run", known, r.Status)
+		}
 	}
 }
 

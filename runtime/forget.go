@@ -103,7 +103,7 @@ func (c *Cell) forget(in Forget) {
 }
 
 func hasOpenRuns(id actor.ID) *actor.Refusal {
-	return actor.Refuse(actor.Rejected, "%s has open runs: wait for their end, or cancel them", id)
+	return &actor.Refusal{Reason: actor.Rejected, Field: actor.BusyField, Detail: id.String() + " has open runs: wait for their end, or cancel them"}
 }
 
 // forgetChecked opens the session again. If the store permits it, the cell first appends
@@ -162,11 +162,16 @@ func (c *Cell) sessionGone(act *activation) {
 	for i := range deferred {
 		env := &deferred[i]
 		if r, ok := env.Body.(actor.Request); ok && r.Call.Attempt == 1 {
-			c.refuse(act, &r.Call, actor.Refuse(actor.NotFound, "session %s was deleted; its name cannot be used yet", act.id.Key))
+			c.refuse(act, &r.Call, sessionDeleted(act.id.Key))
 		} else {
 			c.drop(env, "forgotten")
 		}
 	}
+}
+
+func sessionDeleted(name string) *actor.Refusal {
+	return &actor.Refusal{Reason: actor.NotFound, Field: actor.DeletedField,
+		Detail: "session " + name + " was deleted: choose another name; this one can be used again once the log was cut, as a server with --keep does"}
 }
 
 // session returns the actors of a session, sorted by id.
@@ -194,7 +199,7 @@ func (op MayForget) Check(log interface {
 	case errors.As(err, &open):
 		in.Refusal = hasOpenRuns(open.Actor)
 	case errors.As(err, &gone):
-		in.Refusal = actor.Refuse(actor.NotFound, "%v", gone)
+		in.Refusal = &actor.Refusal{Reason: actor.NotFound, Field: "session_id", Detail: "session " + gone.Session + " was deleted"}
 	case errors.As(err, new(store.SeveralLogs)):
 		in.Refusal = actor.Refuse(actor.Rejected, "%v", err)
 	default:

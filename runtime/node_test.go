@@ -49,6 +49,9 @@ type node struct {
 	eventCounts  map[history.Kind]int
 	childCalls   int // calls made by turns
 	failLoads    int // number of loads that will fail
+	pages        pageStore
+	pageReads    []actor.Hash // pages read from the log
+	failPages    int          // number of reads of pages that will fail
 	trace        bool
 	paused       bool // inputs stay queued: drain does nothing
 	forgotten    map[Session]bool
@@ -64,7 +67,8 @@ type entryKey struct {
 func newNode(t *testing.T, cells int, agents ...actor.Definition) *node {
 	n := &node{t: t, now: actor.Time(1_700_000_000 * time.Second), agents: agents, limits: dispatcher.DefaultLimits(), tools: tools.NewRegistry(),
 		log: map[actor.ID]store.Saved{}, outcomes: map[entryKey]actor.Reply{}, replies: map[actor.CallID]actor.Reply{}, held: map[actor.CallID]actor.Time{},
-		runs: map[actor.CallID]*runs.Record{}, eventCounts: map[history.Kind]int{}, events: map[actor.CallID][]runs.Event{}, joined: map[actor.CallID]actor.CallID{}, expiryIndex: map[actor.ID]actor.Time{}, forgotten: map[Session]bool{}}
+		runs: map[actor.CallID]*runs.Record{}, eventCounts: map[history.Kind]int{}, events: map[actor.CallID][]runs.Event{}, joined: map[actor.CallID]actor.CallID{}, expiryIndex: map[actor.ID]actor.Time{}, forgotten: map[Session]bool{},
+		pages: pageStore{blobs: map[actor.ID]map[actor.Hash][]byte{}}}
 	n.restart(cells)
 	return n
 }
@@ -75,7 +79,7 @@ func (n *node) restart(cells int) {
 	n.cells, n.inputs, n.external = nil, nil, nil
 	table := n.table(cells)
 	for i := range cells {
-		c := NewCell(Config{Self: actor.Address{Node: "n", Cell: uint16(i), Incarnation: uint64(n.epoch)}, Seed: uint64(n.epoch)<<8 | uint64(i), Tools: n.tools})
+		c := NewCell(Config{Self: actor.Address{Node: "n", Cell: uint16(i), Incarnation: uint64(n.epoch)}, Cells: cells, Seed: uint64(n.epoch)<<8 | uint64(i), Tools: n.tools})
 		n.cells = append(n.cells, c)
 		for _, in := range []Input{Limits{n.limits}, Agents{Definitions: n.agents, Former: n.former}, Owners{table}, Boot{}} {
 			n.step(c, in)
@@ -119,6 +123,7 @@ func (n *node) step(c *Cell, in Input) {
 		n.expiryIndex[e.Actor] = e.Due
 		saved := n.log[e.Actor]
 		if s, ok := e.Record.(store.Snapshot); ok {
+			n.pages.put(e.Actor, s.Pages)
 			saved = store.Saved{Snapshot: s.Journal}
 		} else {
 			b := store.EncodeEntry(e)
@@ -137,6 +142,29 @@ func (n *node) step(c *Cell, in Input) {
 	for _, e := range r.Effects {
 		n.perform(c, e)
 	}
+}
+
+// pageStore holds the pages of transcripts. It reads nothing else.
+type pageStore struct {
+	store.Reader
+	blobs map[actor.ID]map[actor.Hash][]byte
+}
+
+func (p pageStore) put(id actor.ID, blobs [][]byte) {
+	if p.blobs[id] == nil {
+		p.blobs[id] = map[actor.Hash][]byte{}
+	}
+	for _, b := range blobs {
+		p.blobs[id][actor.HashOf(b)] = b
+	}
+}
+
+func (p pageStore) Blob(id actor.ID, name actor.Hash) ([]byte, error) {
+	b, ok := p.blobs[id][name]
+	if !ok {
+		return nil, fmt.Errorf("blob %s of %s is missing", name, id)
+	}
+	return b, nil
 }
 
 // fold checks each run's events against the allowed state transitions.
@@ -177,6 +205,21 @@ func (n *node) perform(c *Cell, e Effect) {
 		if n.failLoads > 0 {
 			n.failLoads--
 			later(c, op.Failed("disk failure"))
+			return
+		}
+		if op.Page != (actor.Hash{}) {
+			if !e.Gated {
+				n.t.Errorf("a page of %s is read before the entries of its actor are durable", op.Actor)
+			}
+			if n.failPages > 0 {
+				n.failPages--
+				later(c, op.Failed("disk failure"))
+				return
+			}
+			n.pageReads = append(n.pageReads, op.Page)
+			in, err := op.Read(n.pages)
+			invariant.Check(err == nil, "page %s: %v", op.Page, err)
+			later(c, in)
 			return
 		}
 		if op.Outcome > 0 {
@@ -223,6 +266,10 @@ func (n *node) perform(c *Cell, e Effect) {
 	case Joined:
 		n.joined[op.Call] = op.Run
 	case Tool:
+		if op.Declared != nil {
+			n.external = append(n.external, externalCall{c, e})
+			return
+		}
 		n.toolContexts = append(n.toolContexts, op.Context)
 		later(c, Outcome{ID: e.ID, Attempt: e.Attempt, Answer: n.tools.Execute(n.t.Context(), op.Name, op.Input, op.Context)})
 	}

@@ -21,11 +21,14 @@ type recoveryQueue struct {
 	scans    int        // number of Expiries effects without a last Due
 }
 
+// done reports whether every actor with open work is in memory.
+func (q *recoveryQueue) done() bool { return q.scans+len(q.actors)+q.unloaded == 0 }
+
 // OpenDefinitions returns those of the definitions with which open runs of this cell
 // began. The result is known only if every actor with open work is in memory;
 // otherwise known is false.
 func (c *Cell) OpenDefinitions(of []actor.Hash) (open []actor.Hash, known bool) {
-	if !c.booted || c.recovery.scans+len(c.recovery.actors)+c.recovery.unloaded > 0 {
+	if !c.booted || !c.recovery.done() {
 		return nil, false
 	}
 	for _, hash := range of {
@@ -59,7 +62,7 @@ func (c *Cell) loadNextActors() {
 		act := c.actors.find(id)
 		active := act != nil
 		if !active {
-			act = c.activate(id, true) // its journal holds open work, whatever its agent says now
+			act = c.activate(id, true) // its journal holds open work, whatever its agent states now
 		}
 		c.requireLoad(act)
 		if !act.durable {

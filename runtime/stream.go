@@ -13,7 +13,7 @@ import (
 
 // Streams. Answers of models and external agents arrive in pieces. Each piece is
 // recorded before it is published. If the effect is retried after some pieces were
-// published, an attempt event in the stream tells clients to discard these pieces.
+// published, an attempt event in the stream shows clients to discard these pieces.
 
 // streamed handles a piece of an answer. A piece of an ended attempt is dropped as
 // late.

@@ -147,6 +147,9 @@ func (c *Cell) earliestDeadline(act *activation) actor.Time {
 			}
 		}
 	}
+	if act.pageCache.retryAt != 0 {
+		at = min(at, act.pageCache.retryAt)
+	}
 	if c.needsReprobe(act) {
 		at = min(at, act.reprobeAt)
 	}
@@ -169,6 +172,7 @@ func (c *Cell) fireActorTimer(act *activation) {
 		return
 	}
 	c.expireDue(act)
+	transcripts{c}.retryPages(act)
 	for _, t := range act.turns {
 		for i := range t.run.Last() {
 			if a := &t.run.Last()[i]; a.Open() && c.now >= t.sends[i].retryAt && !mutant.On("call-sent-once") {

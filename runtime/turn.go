@@ -28,6 +28,8 @@ type turn struct {
 	stateItems      []actor.StateItem    // written with the outcome
 	shown           store.Shown          // start and refused asks that the next record of the run shows
 	unrecorded      int                  // number of their events
+	earlier         earlier
+	activeAt        int // index in Cell.active
 	ended           bool
 }
 
@@ -37,6 +39,7 @@ type sendState struct {
 	retryAt actor.Time     // time of the next attempt of the call; Forever means none is scheduled
 	backoff actor.Duration // delay between the next attempt and the attempt after it; doubles with each resend
 	due     actor.Time     // deadline of an external agent as the host knows it; 0 if unknown
+	replays bool           // the effect is repeated once its turn can be replayed
 
 	pieces, pieceBytes int // pieces of a streamed answer, and their bytes
 }
@@ -98,7 +101,9 @@ func (c *Cell) runReady(act *activation) {
 	for {
 		if t := act.readyTurn(); t != nil {
 			c.advance(t)
-		} else if !c.canBeginTurn(act) || !c.beginTurn(act) {
+		} else if t, refusal := act.failedTurn(); t != nil {
+			c.finishTurn(t, failedOutcome(refusal))
+		} else if !c.canBeginTurn(act) || !(transcripts{c}).hasPages(act) || !c.beginTurn(act) {
 			return
 		}
 	}
@@ -108,11 +113,21 @@ func (c *Cell) runReady(act *activation) {
 func (a *activation) readyTurn() *turn {
 	for _, t := range a.turns {
 		open := slices.ContainsFunc(t.run.Last(), func(a store.Asked) bool { return a.Open() })
-		if !open && t.run.Parked == "" {
+		if !open && t.run.FailedBy() == nil && t.run.Parked == "" && !t.earlier.waits {
 			return t
 		}
 	}
 	return nil
+}
+
+// failedTurn returns a turn that a failed tool call ends, and the failure; or nil.
+func (a *activation) failedTurn() (*turn, *actor.Refusal) {
+	for _, t := range a.turns {
+		if refusal := t.run.FailedBy(); refusal != nil {
+			return t, refusal
+		}
+	}
+	return nil, nil
 }
 
 // beginTurn starts the turn of the next message in the mailbox.
@@ -128,6 +143,7 @@ func (c *Cell) beginTurn(act *activation) bool {
 	t := c.newTurn()
 	*t = turn{act: act, run: run, def: c.definitions.of(run), taint: act.untaint(q.Call), sends: t.sends, askBuf: t.askBuf}
 	act.turns = append(act.turns, t)
+	c.active.add(t)
 	call := &run.Call
 	if c.observed(act, call.ID) {
 		t.shown, t.unrecorded = store.Shown{Began: true, Left: run.Clock.Remaining(c.now)}, 1
@@ -151,6 +167,9 @@ func (c *Cell) advance(t *turn) {
 	}
 	if t.def == nil { // the turn was restored before the cell knew the agent
 		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s no longer exists", t.act.id.Agent)))
+		return
+	}
+	if t.agentTurn == nil && !(transcripts{c}).readTranscript(t) {
 		return
 	}
 	if t.run.Started() && t.agentTurn == nil && !c.replay(t) {
@@ -196,7 +215,7 @@ func (c *Cell) beginAgent(t *turn) {
 	if !mutant.On("chain-not-copied") {
 		call.Chain = slices.Clone(call.Chain) // writes by the agent MUST NOT change the real chain
 	}
-	t.agentTurn = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, ActorState: t.act.journal.ActorState})
+	t.agentTurn = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, ActorState: t.act.journal.ActorState, Transcript: t.earlier.messages})
 	c.faultingCall = actor.CallID{}
 }
 
@@ -220,7 +239,7 @@ func collectAnswers(asks []store.Asked) []actor.Answer {
 	answers := make([]actor.Answer, 0, len(asks))
 	for i := range asks {
 		if !asks[i].Added {
-			answers = append(answers, *asks[i].Answer)
+			answers = append(answers, shortened(&asks[i], *asks[i].Answer))
 		}
 	}
 	return answers
@@ -273,7 +292,7 @@ func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
 	for i := range run.Last() {
 		if a := &run.Last()[i]; a.Open() {
 			c.cancelAsk(t, i)
-			if a.Added {
+			if a.Added && !isAddedTool(a) {
 				c.answerCallbacks(t, i, actor.Answer{Refusal: agentEnded()})
 			}
 		}
@@ -281,6 +300,10 @@ func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
 	c.endRun(act, run, out, t.durable())
 	if i := slices.Index(act.turns, t); i >= 0 {
 		act.turns = slices.Delete(act.turns, i, i+1)
+		c.active.remove(t)
+		if len(act.journal.Runs) == 0 {
+			act.pageCache = pageCache{}
+		}
 		c.endedTurns = append(c.endedTurns, t)
 	}
 }
@@ -333,8 +356,8 @@ func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Rep
 	if !isSignal {
 		c.definitions.release(run.Definition)
 	}
-	if !isSignal && run.Holds > 0 { // the caller's clock may have been paused for up to WaitTimeoutMax
-		until = until.Add(c.limits.WaitTimeoutMax)
+	if !isSignal && run.HeldTo > 0 { // the caller's clock may be stopped until then
+		until = max(until, run.HeldTo.Add(call.Left+c.limits.RememberDone))
 	}
 	if !call.Idempotency.IsZero() {
 		until = max(until, c.now.Add(c.limits.RememberKey))
@@ -467,6 +490,7 @@ func (c *Cell) resume(t *turn) {
 			if !mutant.On("unanswered-call-not-sent-again") {
 				c.resendCall(t, i)
 			}
+		case a.Waits():
 		case a.Out().RunsOutsideCell():
 			c.resumeEffect(t, i)
 		}
@@ -475,6 +499,10 @@ func (c *Cell) resume(t *turn) {
 
 func (c *Cell) resumeEffect(t *turn, i int) {
 	a := &t.run.Last()[i]
+	var changed *actor.Refusal // reason why the decision about a tool call does not cover a repeat
+	if a.Verdict.Decision != 0 && !mutant.On("approval-covers-later-tools") {
+		changed = toolCalls{c}.recheck(t, i)
+	}
 	switch {
 	case c.inherited[t.effectID(i)]: // the driver still performs it, or holds its outcome
 		delete(c.inherited, t.effectID(i))
@@ -486,6 +514,12 @@ func (c *Cell) resumeEffect(t *turn, i int) {
 		c.answerResult(t, i, unknown)
 		c.cancelAdded(t)
 	case t.run.Parked != "": // parked runs do not change
+	case changed != nil:
+		c.answerResult(t, i, actor.Answer{Refusal: actor.Refuse(actor.Unknown, "%s %s was running when its node stopped: its outcome is unknown. It is not repeated: %s",
+			a.Out().Kind, a.Out().Name, changed.Detail)})
+		c.cancelAdded(t)
+	case t.agentTurn == nil && a.Ask.NeedsReplay() && !(transcripts{c}).readTranscript(t):
+		t.sends[i].replays = true
 	case t.agentTurn == nil && a.Ask.NeedsReplay() && (t.def == nil || !c.replay(t)):
 	default:
 		c.cancelAdded(t)
@@ -500,11 +534,8 @@ func (c *Cell) resumeEffect(t *turn, i int) {
 	}
 }
 
-// clampWait returns the time that a turn may wait for a signal, at most
-// WaitTimeoutMax.
+// clampWait returns the time that a turn may wait for a signal: ApprovalTimeout if it
+// asks for none, and at most WaitTimeoutMax.
 func (c *Cell) clampWait(timeout time.Duration) time.Duration {
-	if timeout <= 0 || timeout > c.limits.WaitTimeoutMax {
-		return c.limits.WaitTimeoutMax
-	}
-	return timeout
+	return min(orDefault(timeout, c.limits.ApprovalTimeout), c.limits.WaitTimeoutMax)
 }

@@ -26,6 +26,9 @@ import (
 // cycle. That call has never run, so it is refused. The guarantee: all waits listed
 // in the refusal existed together at one instant while the call was queued.
 //
+// A restored call sends a probe too, queued or not: a probe that reaches an actor
+// before it is loaded is dropped.
+//
 // Cells keep no state for the detection. A wait that has ended never reappears with
 // the same call, turn and epoch. A wait seen in both laps has therefore existed all
 // the time between them. The protocol and its proof are in tla/Waits.tla.
@@ -243,26 +246,49 @@ func (c *Cell) scheduleReprobe(act *activation) {
 	}
 }
 
-// reprobe sends new probes for queued calls if the time for new probes has come.
-func (c *Cell) reprobe(act *activation) {
-	if c.needsReprobe(act) && c.now >= act.reprobeAt {
-		c.reprobeQueued(act)
-	}
-}
-
-// reprobeQueued sends new probes for the queued calls. Their last probes may be
-// lost. For calls restored from the journal, a cycle may have closed before the
-// restart.
-func (c *Cell) reprobeQueued(act *activation) {
-	act.reprobeAt = 0
-	if !act.serial || mutant.On("no-re-probe") {
-		return
+// queuedCalls returns the queued calls of turns.
+func queuedCalls(act *activation) (calls []*store.Run) {
+	if !act.serial {
+		return nil
 	}
 	for _, q := range act.mailbox.Calls() {
 		if run := act.journal.Run(q.Call); !run.Call.IsRoot() {
-			c.scheduleReprobe(act)
-			c.emit(history.Event{Kind: history.Reprobe, Actor: act.id, Epoch: act.epoch, Call: q.Call})
-			c.forwardProbe(act, run, actor.Probe{From: q.Call, Branches: actor.BranchesMax})
+			calls = append(calls, run)
 		}
+	}
+	return calls
+}
+
+// restoredCalls returns the calls of a restored actor that send probes: the queued
+// calls, and those whose turns wait for calls. A cycle may have closed before the
+// restart, and probes that arrived during the load were dropped. Of the actors of a
+// cycle, the one that is loaded last thus detects it.
+func restoredCalls(act *activation) []*store.Run {
+	calls := queuedCalls(act)
+	for _, t := range act.turns {
+		if !t.run.Call.IsRoot() && len(openCalls(t)) > 0 {
+			calls = append(calls, t.run)
+		}
+	}
+	return calls
+}
+
+// reprobe sends new probes for queued calls if the time for new probes has come.
+func (c *Cell) reprobe(act *activation) {
+	if c.needsReprobe(act) && c.now >= act.reprobeAt {
+		c.probeAgain(act, queuedCalls(act))
+	}
+}
+
+// probeAgain sends new probes for calls. Their last probes may be lost.
+func (c *Cell) probeAgain(act *activation, calls []*store.Run) {
+	act.reprobeAt = 0
+	if mutant.On("no-re-probe") {
+		return
+	}
+	for _, run := range calls {
+		c.scheduleReprobe(act)
+		c.emit(history.Event{Kind: history.Reprobe, Actor: act.id, Epoch: act.epoch, Call: run.Call.ID})
+		c.forwardProbe(act, run, actor.Probe{From: run.Call.ID, Branches: actor.BranchesMax})
 	}
 }

@@ -232,6 +232,40 @@ func TestWaitCycleIsBrokenAfterRestart(t *testing.T) {
 	}
 }
 
+// A cell loads its actors one after the other and drops the probes to actors that it has
+// not loaded. A restored wait cycle is broken all the same before time passes, whichever
+// of its actors is loaded last: actors are loaded in the order of their names.
+func TestRestoredWaitCycleIsBrokenAtOnce(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		messages []string
+		refused  int
+	}{
+		{"the last actor has a queued call", []string{"a b z", "z a"}, 1},
+		{"the last actor runs a call", []string{"a z c", "c a"}, 1},
+		{"the last actor runs a call and is interleaved", []string{"a zi c", "c a"}, 1},
+		{"the last two actors run calls", []string{"a y z c", "c a"}, 1},
+		{"no cycle", []string{"a z c", "c slow"}, 0},
+	} {
+		n := newNode(t, 16, agent("a", routeByMessage()), agent("b", routeByMessage()), agent("c", routeByMessage()), agent("y", routeByMessage()),
+			agent("z", routeByMessage()), agent("zi", routeByMessage(), interleaved), agent("slow", sleeping(20*time.Second)))
+		n.drop = func(env actor.Envelope) bool {
+			_, probe := env.Body.(actor.Probe)
+			return probe
+		}
+		n.sendTogether(test.messages...)
+		n.drop = nil
+		if n.eventCounts[history.RefuseWaitCycle] != 0 {
+			t.Fatalf("%s: the cycle was broken before the restart", test.name)
+		}
+		n.restart(1)
+		n.drain()
+		if got := n.eventCounts[history.RefuseWaitCycle]; got != test.refused {
+			t.Errorf("%s: %d calls were refused, want %d", test.name, got, test.refused)
+		}
+	}
+}
+
 // A cancel arrives before the messages of the second lap. These messages find the
 // cycle broken, and no call is refused.
 func TestCancelDuringConfirmationPreventsRefusal(t *testing.T) {

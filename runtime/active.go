@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/store"
+)
+
+// activeTurns are the turns of each agent that have begun in this cell. Each session has an
+// actor of its own, so the mailboxes alone would not bound the work of an agent.
+type activeTurns map[string][]*turn
+
+// activeRetainedMax is the number of turns of an agent for which memory is always retained.
+const activeRetainedMax = 64
+
+func (a activeTurns) add(t *turn) {
+	all := a[t.act.id.Agent]
+	t.activeAt = len(all)
+	a[t.act.id.Agent] = append(all, t)
+}
+
+func (a activeTurns) remove(t *turn) {
+	all := a[t.act.id.Agent]
+	if t.activeAt >= len(all) || all[t.activeAt] != t {
+		return
+	}
+	last := len(all) - 1
+	all[t.activeAt] = all[last]
+	all[t.activeAt].activeAt = t.activeAt
+	all[last] = nil
+	if a[t.act.id.Agent] = all[:last]; last == 0 && cap(all) > activeRetainedMax {
+		delete(a, t.act.id.Agent)
+	}
+}
+
+// busy returns the number of turns of an agent that do not wait for a person.
+func (a activeTurns) busy(agent string, now actor.Time) int {
+	n := 0
+	for _, t := range a[agent] {
+		if !t.run.Clock.Held(now) {
+			n++
+		}
+	}
+	return n
+}
+
+// rootAdmission is the part of a cell that decides about messages to busy agents.
+type rootAdmission struct{ *Cell }
+
+// checkActive returns a refusal if the agent already runs as many turns as this cell may
+// run at once: its share of the limit of the node. The turns of runs that the message
+// interrupts do not count.
+func (c rootAdmission) checkActive(act *activation, def *actor.Definition, interrupted []*store.Run) *actor.Refusal {
+	limit := c.limits.MaxActivePerAgent
+	if def.MaxActive > 0 {
+		limit = def.MaxActive
+	}
+	share := c.share(limit)
+	if def.System || len(c.active[def.Name]) < share || mutant.On("active-turns-unbounded") {
+		return nil
+	}
+	n := c.active.busy(def.Name, c.now)
+	for _, run := range interrupted {
+		if act.turn(run.Call.ID) != nil && !run.Clock.Held(c.now) {
+			n--
+		}
+	}
+	if n >= share {
+		share := ""
+		if c.cells > 1 {
+			share = fmt.Sprintf(", which is the share of one of the server's %d cells", c.cells)
+		}
+		return actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s already runs %d turns%s, and its max_active is %d", def.Name, n, share, limit)
+	}
+	return nil
+}
+
+// share returns the turns of a limit of the node that this cell may run. The shares of all
+// cells add up to the limit, or to one turn each if the limit is lower: a cell without a share
+// could serve none of its sessions.
+func (c rootAdmission) share(limit int) int {
+	cells := max(1, c.cells)
+	share := limit / cells
+	if int(c.self.Cell) < limit%cells {
+		share++
+	}
+	return max(1, share)
+}
+
+// applyBusyPolicy returns the open runs of clients that the message of a client interrupts,
+// or a refusal if it wants neither to interrupt them nor to wait.
+func (c rootAdmission) applyBusyPolicy(act *activation, call *actor.Call) (interrupted []*store.Run, r *actor.Refusal) {
+	policy := call.Busy()
+	if policy == actor.BusyQueue || !call.IsRoot() {
+		return nil, nil
+	}
+	for _, run := range act.journal.Runs {
+		if !run.Call.IsRoot() {
+			continue
+		}
+		if policy == actor.BusyReject {
+			return nil, &actor.Refusal{Reason: actor.Rejected, Field: actor.BusyField,
+				Detail: "session " + act.id.Key + " has the open run " + run.Call.ID.String() + " of " + act.id.Agent + `: wait for its end, or send if_busy "queue" or "interrupt"`}
+		}
+		interrupted = append(interrupted, run)
+	}
+	return interrupted, nil
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// Added tool calls. An external agent that works on a run may use declared tools on behalf
+// of the run. It sends a signal with the operation AddTool, which is answered with the ID of
+// the tool call once the call is recorded. The result is read from the events of the run.
+
+// AddTool is the operation of a signal that adds a tool call to its run. Its content is the
+// JSON of an AddedTool, and the answer is that of an AddedToolCall.
+const AddTool = "troupe.tool"
+
+// AddedTool is the content of an AddTool signal.
+type AddedTool struct {
+	Tool string         `json:"tool_name"`
+	Args jsontext.Value `json:"args"`
+}
+
+// AddedToolCall is the content of the answer to an AddTool signal.
+type AddedToolCall struct {
+	ID string `json:"tool_call_id"`
+}
+
+// addedTools adds tool calls to the step in which the external agent of a run was invoked.
+type addedTools struct{ *Cell }
+
+// add handles an AddTool signal. A duplicate of the signal is answered before, with its
+// recorded outcome.
+func (c addedTools) add(t *turn, call *actor.Call, durable bool) {
+	run := t.run
+	if refusal := c.checkEvents(run, eventsPerAsk); refusal != nil {
+		c.refuse(t.act, call, refusal)
+		c.finishTurn(t, failedOutcome(refusal))
+		return
+	}
+	ask, refusal := c.ask(t, call)
+	if refusal == nil {
+		refusal = c.checkCallback(t)
+	}
+	if refusal != nil {
+		c.refuse(t.act, call, refusal)
+		return
+	}
+	i, holds := len(run.Last()), run.Holds
+	a := store.Asked{Added: true}
+	c.planAsk(&a, t, &ask, false)
+	a.Callback, a.CallbackKey = call.ID, call.Idempotency
+	toolCalls(c).seal(t, &a, t.step(), i)
+	t.taint = t.taint || durable
+	c.record(t.act, store.Added{Run: run.Call.ID, At: c.now, Ask: a}, store.Shown{Call: &run.Call, Step: t.step(), Index: uint16(i)})
+	t.rawAsks = append(t.rawAsks, ask)
+	t.sends = append(t.sends, sendState{attempt: 1, retryAt: actor.Forever, backoff: c.limits.ResendAfter})
+	c.emitAsk(t, i, t.act.pending())
+	id := invariant.Must(json.Marshal(AddedToolCall{t.toolCallID(i).String()}))
+	c.recordOutcome(t.act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget,
+		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: id}}}, true)
+	if run.Last()[i].Open() {
+		toolCalls(c).begin(t, i)
+	}
+	c.propagateHold(t, holds)
+}
+
+// ask returns the ask that a signal requests.
+func (c addedTools) ask(t *turn, call *actor.Call) (actor.Ask, *actor.Refusal) {
+	var in AddedTool
+	if len(call.Parts) != 1 || json.Unmarshal(call.Parts[0].Bytes, &in, json.RejectUnknownMembers(true)) != nil {
+		return actor.Ask{}, actor.Refuse(actor.Invalid, "want a tool call")
+	}
+	if tool, ok := c.tools.Tool(in.Tool); !ok || tool.Declared == nil {
+		refusal := actor.Refuse(actor.NotFound, "no declared tool is named %.80q; see GET /v1/tools", in.Tool)
+		refusal.Field = "tool_name" // unlike a refusal about the run
+		return actor.Ask{}, refusal
+	}
+	return actor.Ask{Kind: actor.AskTool, Name: in.Tool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: in.Args}}}, nil
+}
+
+// isAddedTool reports whether an ask was added by AddTool. Its outcome answers no signal.
+func isAddedTool(a *store.Asked) bool { return a.Added && a.Ask.Name != tools.CallAgent }

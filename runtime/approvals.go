@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// Approvals. A tool call that the policy does not simply allow waits for a person. Until the
+// decision the clocks of its run and of the callers above are stopped. The decision arrives as a
+// signal; the first one counts. An approved call is performed once its approval is durable.
+
+// Decide is the operation of a signal that decides about a tool call. Its content is the
+// JSON of a Decision.
+const Decide = "troupe.decide"
+
+// Decision is the content of a Decide signal.
+type Decision struct {
+	Approval string `json:"approval_id"`
+	Approve  bool   `json:"approve"`
+	Reason   string `json:"reason,omitzero"` // given by the person
+}
+
+// Approval is a tool call that waits for a decision.
+type Approval struct {
+	ID        runs.ToolCallID
+	Actor     actor.ID
+	Root      actor.CallID
+	Tool      string
+	Args      []byte // canonical JSON
+	Summary   string
+	Principal string // that the run acts for
+	Created   actor.Time
+	Until     actor.Time
+}
+
+// PendingApprovals returns the tool calls of a namespace that wait for a decision in this
+// cell, in no order. It reports false while the cell is still loading its open runs.
+func PendingApprovals(c *Cell, tenant string) (all []Approval, known bool) {
+	for _, act := range c.actors.ordered() {
+		if act.id.Tenant != tenant {
+			continue
+		}
+		for _, t := range act.turns {
+			for i := range t.run.Last() {
+				if a := &t.run.Last()[i]; a.Waits() {
+					all = append(all, Approval{ID: t.toolCallID(i), Actor: act.id, Root: t.run.Call.Root, Tool: a.Out().Name, Args: inlineBytes(a.Out().Parts),
+						Summary: a.Await.Summary, Principal: t.run.Call.Principal, Created: a.Clock.Since, Until: a.Clock.Due()})
+				}
+			}
+		}
+	}
+	return all, c.booted && c.recovery.done()
+}
+
+// approvals decides about tool calls that wait for a person.
+type approvals struct{ *Cell }
+
+// decide handles a Decide signal to the run of a turn.
+func (c approvals) decide(t *turn, call *actor.Call, durable bool) {
+	d, i, refusal := c.find(t, call)
+	if refusal != nil {
+		c.refuse(t.act, call, refusal)
+		return
+	}
+	calls := toolCalls(c)
+	by := store.ShownAsk{Principal: call.Principal, Origin: call.Origin}
+	t.taint = t.taint || durable
+	switch changed := calls.recheck(t, i); {
+	case d.Approve && changed != nil:
+		calls.expire(t, i, changed.Detail)
+		c.answerResult(t, i, actor.Answer{Refusal: changed})
+		c.refuse(t.act, call, actor.Refuse(actor.ApprovalDecided, "the approval has expired: %s", changed.Detail))
+		return
+	case d.Approve:
+		a := &t.run.Last()[i]
+		left := min(t.run.Clock.Remaining(c.now), orDefault(a.Out().Timeout, c.limits.ToolTimeoutDefault))
+		calls.resolve(t, i, runs.ApprovalStatusApproved, left, d.Reason, by)
+		c.perform(t, i)
+	default:
+		calls.resolve(t, i, runs.ApprovalStatusRejected, 0, d.Reason, by)
+		rejected := "a person rejected the call"
+		if d.Reason != "" {
+			rejected += ": " + d.Reason
+		}
+		c.answerResult(t, i, actor.Answer{Refusal: actor.Refuse(actor.ApprovalRejected, "%s", rejected)})
+	}
+	c.recordOutcome(t.act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget}, true)
+}
+
+// find returns the decision in a signal and the index of the ask that waits for it.
+func (c approvals) find(t *turn, call *actor.Call) (d Decision, i int, refusal *actor.Refusal) {
+	if len(call.Parts) != 1 || json.Unmarshal(call.Parts[0].Bytes, &d, json.RejectUnknownMembers(true)) != nil {
+		return d, 0, actor.Refuse(actor.Invalid, "want a decision about an approval")
+	}
+	id, err := runs.ParseApprovalID(d.Approval)
+	if err != nil || id.Run != t.run.Call.ID || id.Step > t.step() {
+		return d, 0, actor.Refuse(actor.NotFound, "run %s has no approval %.80q", t.run.Call.ID, d.Approval)
+	}
+	asks := t.run.Steps[id.Step-1].Asks
+	if int(id.Index) >= len(asks) || asks[id.Index].Await == nil {
+		return d, 0, actor.Refuse(actor.NotFound, "run %s has no approval %.80q", t.run.Call.ID, d.Approval)
+	}
+	if a := &asks[id.Index]; !a.Waits() && !(a.Open() && mutant.On("approval-used-twice")) {
+		return d, 0, actor.Refuse(actor.ApprovalDecided, "the approval is %s already", a.Await.Status)
+	}
+	return d, int(id.Index), nil
+}
+
+// expired ends a tool call without a decision in time.
+func (c approvals) expired(t *turn, i int) {
+	a := &t.run.Last()[i]
+	c.emit(history.Event{Kind: history.Expire, Actor: t.act.id, Epoch: t.act.epoch, Parent: t.run.Call.ID, What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i)})
+	refusal := &actor.Refusal{Reason: actor.Deadline, Operation: "approve " + a.Out().Name, Timeout: a.Clock.Left,
+		Detail: "nobody decided about the call of " + a.Out().Name + " in " + a.Clock.Left.String()}
+	toolCalls(c).expire(t, i, "nobody decided in time")
+	c.answerResult(t, i, actor.Answer{Refusal: refusal.Fit()})
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// Calls of declared tools. In this order: the input is validated, the policy decides, the
+// guard against loops counts, and the call is performed or waits for a person. The entry of
+// the call holds all of it, so a later change of the tool or of the policy changes nothing
+// that was decided, and a replay needs neither.
+
+// sameCallsMax is the number of calls of a tool with the same input in one turn. Further
+// calls are refused: a model that repeats itself makes no progress.
+const sameCallsMax = 3
+
+// resultHeadMin is the size in bytes of the shortest head of a result.
+const resultHeadMin = 64
+
+// toolCalls checks and ends the calls of declared tools.
+type toolCalls struct{ *Cell }
+
+// plan fills in the fields of an ask for a declared tool with valid input. It returns a
+// refusal of the call, or nil.
+func (c toolCalls) plan(a *store.Asked, t *turn, out *actor.Ask) *actor.Refusal {
+	tool, ok := c.tools.Tool(out.Name)
+	if !ok || tool.Declared == nil || out.Kind != actor.AskTool {
+		return nil
+	}
+	d, input := tool.Declared, out.Parts[0].Bytes
+	a.ResultMax, a.OnDevice = uint32(d.ResultBytesMax()), d.Kind == tools.KindClient
+	a.FailsRun = d.OnFailure == tools.FailRun || a.Added && d.OnFailure != tools.ReturnError
+	verdict := c.tools.Policy().Decide(t.act.id.Agent, &tool, input)
+	a.Verdict = store.Verdict{Decision: verdict.Decision, Rule: actor.FitText(verdict.Rule, actor.TextBytesMax)}
+	if r := c.checkRepeated(t, out.Name, input); r != nil {
+		return r
+	}
+	switch {
+	case verdict.Decision == runs.Block && !mutant.On("policy-after-dispatch"):
+		return actor.Refuse(actor.PolicyBlocked, "the policy blocks this call of %s (%s)", out.Name, verdict.Rule)
+	case verdict.Decision == runs.RequireApproval:
+		timeout := orDefault(actor.Duration(d.ApprovalTimeoutMS)*time.Millisecond, c.limits.ApprovalTimeout)
+		a.Await = &store.Await{Summary: d.Summary(input), Status: runs.ApprovalStatusPending}
+		a.Clock = actor.NewClock(c.now, min(timeout, c.limits.WaitTimeoutMax))
+	}
+	return nil
+}
+
+// checkRepeated refuses a call that the turn has made too often.
+func (c toolCalls) checkRepeated(t *turn, tool string, input []byte) *actor.Refusal {
+	same := 0
+	for i := range t.run.Steps {
+		for j := range t.run.Steps[i].Asks {
+			if out := t.run.Steps[i].Asks[j].Out(); out.Kind == actor.AskTool && out.Name == tool && string(inlineBytes(out.Parts)) == string(input) {
+				same++
+			}
+		}
+	}
+	if same < sameCallsMax {
+		return nil
+	}
+	return actor.Refuse(actor.Rejected, "%s was called %d times in this turn with the same arguments: use its results, or other arguments", tool, same)
+}
+
+// digest returns the hash of all that a person decides about: the definition of the tool, the
+// run, the place in it, and the arguments.
+func (c toolCalls) digest(d *tools.Declared, at runs.ToolCallID, input []byte) actor.Hash {
+	hash := d.Hash()
+	b := append(hash[:], at.Run[:]...)
+	b = binary.BigEndian.AppendUint32(b, at.Step)
+	b = binary.BigEndian.AppendUint16(b, at.Index)
+	return actor.HashOf(append(b, input...))
+}
+
+// seal sets the digest of an ask that waits for a decision.
+func (c toolCalls) seal(t *turn, a *store.Asked, step uint32, i int) {
+	if !a.Waits() {
+		return
+	}
+	if tool, ok := c.tools.Tool(a.Out().Name); ok && tool.Declared != nil {
+		a.Await.Digest = c.digest(tool.Declared, runs.ToolCallID{Run: t.run.Call.ID, Step: step, Index: uint16(i)}, inlineBytes(a.Out().Parts))
+	}
+}
+
+// recheck returns the reason why a call must not be performed now: its tool has changed since
+// a person was asked, or was deleted, or the policy has changed.
+func (c toolCalls) recheck(t *turn, i int) *actor.Refusal {
+	a := &t.run.Last()[i]
+	name, input := a.Out().Name, inlineBytes(a.Out().Parts)
+	tool, ok := c.tools.Tool(name)
+	switch {
+	case !ok || tool.Declared == nil:
+		return actor.Refuse(actor.PolicyBlocked, "the tool %s was deleted", name)
+	case a.Await != nil && c.digest(tool.Declared, t.toolCallID(i), input) != a.Await.Digest && !mutant.On("digest-not-compared"):
+		return actor.Refuse(actor.PolicyBlocked, "the definition of %s has changed since the approval was requested, so another request than the one shown would be sent", name)
+	}
+	switch v := c.tools.Policy().Decide(t.act.id.Agent, &tool, input); {
+	case v.Decision == runs.Block:
+		return actor.Refuse(actor.PolicyBlocked, "the policy blocks this call of %s now (%s)", name, v.Rule)
+	case v.Decision == runs.RequireApproval && a.Await == nil:
+		return actor.Refuse(actor.PolicyBlocked, "the policy requires an approval of this call of %s now (%s)", name, v.Rule)
+	}
+	return nil
+}
+
+func (t *turn) toolCallID(i int) runs.ToolCallID {
+	return runs.ToolCallID{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i)}
+}
+
+// begin performs an ask that has just been recorded, unless it waits for a decision.
+func (c toolCalls) begin(t *turn, i int) {
+	if a := &t.run.Last()[i]; a.Out().RunsOutsideCell() && (!a.Waits() || mutant.On("performed-before-approval")) {
+		c.perform(t, i)
+	}
+}
+
+// expire ends an ask that waits for a decision. Its caller answers the ask.
+func (c toolCalls) expire(t *turn, i int, why string) {
+	c.resolve(t, i, runs.ApprovalStatusExpired, 0, why, store.ShownAsk{})
+}
+
+// resolve records a decision about an ask that waits for one, and ends its hold.
+func (c toolCalls) resolve(t *turn, i int, status runs.ApprovalStatus, left actor.Duration, detail string, by store.ShownAsk) {
+	a, holds := &t.run.Last()[i], t.run.Holds
+	by.Kind, by.Name = a.Out().Kind, a.ShownName()
+	c.record(t.act, store.Resolved{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Status: status, Left: left,
+		Detail: actor.FitText(detail, actor.TextBytesMax)}, store.Shown{Ask: &by})
+	c.emit(history.Event{Kind: history.Resume, Actor: t.act.id, Epoch: t.act.epoch, Call: t.run.Call.ID, Parent: t.run.Call.ID, What: "approval", Step: t.step(), Index: uint16(i), N: 1})
+	if !t.ended && !mutant.On("end-of-approval-not-passed-up") {
+		c.propagateHold(t, holds)
+	}
+}
+
+// shortened returns an answer as the turn gets it: the head of a result above the bound of
+// its tool, with a note of its size. The journal holds the whole result.
+func shortened(a *store.Asked, answer actor.Answer) actor.Answer {
+	size := len(inlineBytes(answer.Parts))
+	if a.ResultMax == 0 || size <= int(a.ResultMax) {
+		return answer
+	}
+	head := actor.FitText(string(answer.Parts[0].Bytes), max(int(a.ResultMax), resultHeadMin))
+	answer.Parts = actor.Text(head)
+	answer.Warnings = append(answer.Warnings[:len(answer.Warnings):len(answer.Warnings)],
+		fmt.Sprintf("the result of %s has %d bytes, and these are the first %d", a.Out().Name, size, len(head)))
+	return answer
+}

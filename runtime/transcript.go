@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/failpoint"
+	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/store"
+)
+
+// Transcripts. The turn of a client's message is given the earlier messages of the
+// conversation: those that the transcript had when the turn began. A replay is given the
+// same. Closed pages of the transcript are not in memory. A message stays in its mailbox
+// until the pages that its turn is given have been read from the log, and so does a restored
+// turn that must be replayed.
+
+// Append is the operation of a signal that adds a message to the transcript of an actor
+// and starts no run.
+const Append = actor.ReservedOperation + "append"
+
+// earlier are the messages of the conversation that a turn is given.
+type earlier struct {
+	messages []actor.ChatMessage
+	complete bool // messages was read
+	waits    bool // for pages
+}
+
+// transcripts is the part of a cell that gives turns their transcripts.
+type transcripts struct{ *Cell }
+
+// pageCache are the pages of an actor's transcript that its open runs need.
+type pageCache struct {
+	pages   map[actor.Hash][]actor.ChatMessage
+	reading []actor.Hash
+	retryAt actor.Time // time at which failed reads are repeated; 0 if none failed
+}
+
+func (p *pageCache) get(name actor.Hash) ([]actor.ChatMessage, bool) {
+	messages, ok := p.pages[name]
+	return messages, ok
+}
+
+// add adds a page that was read. It returns false if no run waits for the page.
+func (p *pageCache) add(name actor.Hash, messages []actor.ChatMessage) bool {
+	i := slices.Index(p.reading, name)
+	if i < 0 {
+		return false
+	}
+	p.reading = slices.Delete(p.reading, i, i+1)
+	if p.pages == nil {
+		p.pages = map[actor.Hash][]actor.ChatMessage{}
+	}
+	p.pages[name] = messages
+	return true
+}
+
+// hasPages reports whether the next message of an actor may begin its turn. If not, it
+// requests the pages that are missing.
+func (c transcripts) hasPages(act *activation) bool {
+	if !act.durable || len(act.journal.Transcript.Pages) == 0 {
+		return true
+	}
+	ready := true
+	for _, run := range act.journal.Runs {
+		if !run.Started() {
+			_, ok := c.earlierMessages(act, run, c.definitions.of(run), act.journal.Transcript.Len())
+			ready = ready && ok
+		}
+	}
+	return ready
+}
+
+// readTranscript gives a turn the earlier messages. It returns false if the turn has to
+// wait for pages of the transcript.
+func (c transcripts) readTranscript(t *turn) bool {
+	e := &t.earlier
+	if e.complete || t.def == nil {
+		return true
+	}
+	n := t.act.journal.Transcript.Len() // Asking records it in Run.Heard, within the step in which the turn begins
+	if t.run.Started() && !mutant.On("replay-hears-later-messages") {
+		n = t.run.Heard
+	}
+	e.messages, e.complete = c.earlierMessages(t.act, t.run, t.def, n)
+	e.waits = !e.complete
+	return e.complete
+}
+
+// earlierMessages returns the messages that the turn of a run is given, of a transcript with
+// n messages. If pages are missing, it requests them and returns false.
+func (c transcripts) earlierMessages(act *activation, run *store.Run, def *actor.Definition, n uint64) ([]actor.ChatMessage, bool) {
+	if def == nil || def.Transcript == actor.TranscriptNone || !act.durable || !run.Call.IsRoot() {
+		return nil, true
+	}
+	messages, missing := act.journal.Transcript.Range(def.Transcript.Window(n), n, act.pageCache.get)
+	if len(missing) == 0 {
+		return messages, true
+	}
+	for _, page := range missing {
+		_, wrong := act.pageCache.get(page)
+		switch {
+		case act.pageCache.retryAt != 0:
+		case wrong: // it has another number of messages than the transcript states
+			delete(act.pageCache.pages, page)
+			act.pageCache.retryAt = c.now.Add(c.limits.ResendAfter)
+		case !slices.Contains(act.pageCache.reading, page):
+			act.pageCache.reading = append(act.pageCache.reading, page)
+			c.loadPage(act, page)
+		}
+	}
+	return nil, false
+}
+
+func (c transcripts) loadPage(act *activation, page actor.Hash) {
+	c.addEffect(Effect{Gated: true, Op: Load{Actor: act.id, Epoch: act.epoch, Page: page}})
+}
+
+// pageLoaded continues the turns that wait for a page.
+func (c transcripts) pageLoaded(in PageLoaded) {
+	act := c.actors.find(in.Actor)
+	switch {
+	case act == nil || !act.loaded:
+		return
+	case c.failpoints.On(failpoint.LoadMisses) && slices.Contains(act.pageCache.reading, in.Page):
+		c.loadPage(act, in.Page)
+		return
+	case !act.pageCache.add(in.Page, in.Messages):
+		return
+	}
+	c.continueTranscripts(act)
+}
+
+// continueTranscripts lets the turns continue that have all their pages, and repeats the
+// effects that waited for them.
+func (c transcripts) continueTranscripts(act *activation) {
+	for _, t := range slices.Clone(act.turns) {
+		if !t.earlier.waits || !c.readTranscript(t) {
+			continue
+		}
+		for i := range t.run.Last() {
+			if a := &t.run.Last()[i]; t.sends[i].replays && a.Open() && !t.ended {
+				t.sends[i].replays = false
+				c.resumeEffect(t, i)
+			}
+		}
+	}
+	c.markDirty(act)
+}
+
+// pageFailed repeats the read of a page later.
+func (c transcripts) pageFailed(act *activation, page actor.Hash) {
+	act.pageCache.reading = slices.DeleteFunc(act.pageCache.reading, func(name actor.Hash) bool { return name == page })
+	act.pageCache.retryAt = c.now.Add(c.limits.ResendAfter)
+	c.markDirty(act)
+}
+
+// retryPages repeats failed reads that are due.
+func (c transcripts) retryPages(act *activation) {
+	if act.pageCache.retryAt != 0 && c.now >= act.pageCache.retryAt {
+		act.pageCache.retryAt = 0
+		c.continueTranscripts(act)
+	}
+}
+
+// appendMessage handles a signal with the operation Append.
+func (c transcripts) appendMessage(act *activation, call *actor.Call) {
+	role := call.AppendedRole()
+	switch def := c.definitions.current(call.To.Agent); {
+	case def == nil || def.System:
+		c.refuse(act, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
+	case !act.durable || !journaled(def):
+		c.refuse(act, call, actor.Refuse(actor.Rejected, "agent %s has durability none, so it keeps no transcript", call.To.Agent))
+	case role == 0:
+		c.refuse(act, call, actor.Refuse(actor.Invalid, "the message has no role"))
+	default:
+		message := actor.ChatMessage{Call: call.ID, Role: role, Source: actor.FromOperator, At: c.now, Parts: call.Parts}
+		c.record(act, store.Appended{At: c.now, Message: message}, store.Shown{})
+		c.recordOutcome(act, call, &actor.Reply{Call: call.ID, Run: call.ID, Status: actor.Succeeded, Budget: call.Budget}, true)
+	}
+}
