@@ -201,6 +201,34 @@ func TestWarningMakesOutcomePartial(t *testing.T) {
 	}
 }
 
+// The changes of a turn leave it with its outcome, and only if the turn succeeds.
+func TestTurnChangesStateWithItsOutcome(t *testing.T) {
+	b := blocking(func(t *agents.Turn) (string, error) {
+		before := string(t.State("n"))
+		t.SetState("n", []byte("2"))
+		t.SetState("old", nil)
+		if _, err := t.Call("helper", ""); err != nil {
+			return "", err
+		}
+		t.SetState("n", append(t.State("n"), '0'))
+		return before + " " + string(t.State("n")) + " " + string(t.State("old")) + string(t.State("none")), nil
+	})
+	in := begin("")
+	in.ActorState = []actor.StateItem{{Name: "a", Value: []byte("x")}, {Name: "n", Value: []byte("1")}, {Name: "old", Value: []byte("y")}}
+	actions, err := agents.Replay(b, in, [][]actor.Answer{{text("")}})
+	if err != nil || len(actions) != 2 || len(actions[0].StateUpdates) != 0 {
+		t.Fatalf("%+v, %v", actions, err)
+	}
+	want := []actor.StateItem{{Name: "n", Value: []byte("20")}, {Name: "old"}}
+	if got := actions[1]; actor.TextOf(got.Done.Parts) != "1 20 " || !reflect.DeepEqual(got.StateUpdates, want) {
+		t.Errorf("outcome %+v, updates %+v", got.Done, got.StateUpdates)
+	}
+	actions, err = agents.Replay(b, in, [][]actor.Answer{{{Refusal: actor.Refuse(actor.NotFound, "no helper")}}})
+	if err != nil || actions[1].Done.Refusal == nil || len(actions[1].StateUpdates) != 0 {
+		t.Errorf("refused turn: %+v, %v", actions, err)
+	}
+}
+
 func TestPanicBecomesErrorNamingAgent(t *testing.T) {
 	for name, b := range map[string]actor.Behavior{
 		"blocking": blocking(func(t *agents.Turn) (string, error) {

@@ -3,7 +3,10 @@
 package agents
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -19,6 +22,7 @@ const (
 	agentPrefix  = "agent/"
 	formerPrefix = "former/"
 	keyPrefix    = "key/"
+	toolPrefix   = "tool/"
 )
 
 // agentRecord is the registry's record of an agent.
@@ -45,6 +49,16 @@ type Catalog struct {
 	Specs       []Spec            // specs of Definitions, in the same order
 	Owners      []string          // owners of Definitions, in the same order
 	Keys        []actor.StateItem // key records with created_at; the name is the key ID
+	Tools       []DeclaredTool    // declared tools, sorted by name
+	Hidden      []string          // declared tools that are left out, because this program has tools of these names
+	Invalid     []InvalidTool     // declared tools that are left out, because this version refuses their definitions
+	Registry    *tools.Registry   // tools of this program and declared tools, with the policy
+}
+
+// InvalidTool is a stored tool whose definition violates the rules of this version.
+type InvalidTool struct {
+	Name string
+	Err  tools.FieldErrors
 }
 
 // AvailabilityWarnings returns warnings that name the tools and the model of the
@@ -71,8 +85,11 @@ func AgentOf(item actor.StateItem) (id string, ok bool) {
 // CatalogReader decodes successive states of the registry. It reuses the compiled
 // definitions of unchanged items.
 type CatalogReader struct {
-	tools    *tools.Registry
-	compiled map[actor.Hash]compiledAgent // by the hash of the item's value
+	tools    *tools.Registry              // of the program
+	declared map[actor.Hash]DeclaredTool  // by the hash of the item's value
+	compiled map[actor.Hash]compiledAgent // likewise
+	registry *tools.Registry              // tools of the compiled agents
+	names    map[string]actor.Hash        // hashes of the items in registry
 }
 
 type compiledAgent struct {
@@ -81,19 +98,25 @@ type compiledAgent struct {
 	def   actor.Definition
 }
 
-// NewCatalogReader returns a reader that compiles agents with the tools of
-// registry.
+// NewCatalogReader returns a reader that compiles agents with the tools and the policy of
+// registry, and with the declared tools in the state.
 func NewCatalogReader(registry *tools.Registry) *CatalogReader {
-	return &CatalogReader{tools: registry, compiled: map[actor.Hash]compiledAgent{}}
+	return &CatalogReader{tools: registry, registry: registry, compiled: map[actor.Hash]compiledAgent{}}
 }
 
 // Read decodes all items of the registry. They MUST be sorted by name.
 func (r *CatalogReader) Read(items []actor.StateItem) (Catalog, error) {
 	var d Catalog
+	if err := r.readTools(items, &d); err != nil {
+		return Catalog{}, err
+	}
 	compiled := make(map[actor.Hash]compiledAgent, len(r.compiled))
 	for _, item := range items {
 		if key, ok := strings.CutPrefix(item.Name, keyPrefix); ok {
 			d.Keys = append(d.Keys, actor.StateItem{Name: key, Value: item.Value})
+			continue
+		}
+		if _, isTool := ToolOf(item); isTool {
 			continue
 		}
 		hash := actor.HashOf(item.Value)
@@ -115,6 +138,52 @@ func (r *CatalogReader) Read(items []actor.StateItem) (Catalog, error) {
 	return d, nil
 }
 
+// readTools decodes the declared tools. If they have changed, all agents are compiled again,
+// because a compiled agent holds the tools that its model is offered.
+func (r *CatalogReader) readTools(items []actor.StateItem, d *Catalog) error {
+	declared, names := map[actor.Hash]DeclaredTool{}, map[string]actor.Hash{}
+	for _, item := range items {
+		name, ok := ToolOf(item)
+		if !ok {
+			continue
+		}
+		if _, taken := r.tools.Tool(name); taken {
+			d.Hidden = append(d.Hidden, name)
+			continue
+		}
+		hash := actor.HashOf(item.Value)
+		tool, known := r.declared[hash]
+		if !known {
+			var err error
+			tool, err = decodeToolRecord(item.Value)
+			var invalid tools.FieldErrors
+			if errors.As(err, &invalid) { // one tool does not prevent the start
+				d.Invalid = append(d.Invalid, InvalidTool{name, invalid})
+				continue
+			}
+			if err != nil || tool.Name != name {
+				return fmt.Errorf("registry item %.80q: %w", item.Name, cmp.Or(err, errors.New("holds another tool")))
+			}
+		}
+		declared[hash], names[name] = tool, hash
+		d.Tools = append(d.Tools, tool)
+	}
+	if !maps.Equal(names, r.names) {
+		all := make([]tools.Declared, 0, len(d.Tools))
+		for _, tool := range d.Tools {
+			all = append(all, tool.Declared)
+		}
+		registry, err := r.tools.With(all, r.tools.Policy())
+		if err != nil {
+			return err
+		}
+		r.registry, r.names, r.compiled = registry, names, map[actor.Hash]compiledAgent{}
+	}
+	r.declared = declared
+	d.Registry = r.registry
+	return nil
+}
+
 func (r *CatalogReader) compile(item actor.StateItem) (a compiledAgent, err error) {
 	switch {
 	case strings.HasPrefix(item.Name, agentPrefix):
@@ -128,11 +197,12 @@ func (r *CatalogReader) compile(item actor.StateItem) (a compiledAgent, err erro
 		return compiledAgent{}, fmt.Errorf("registry item %.80q: unknown to this version, written by a later one", item.Name)
 	}
 	if err == nil {
-		a.def, err = Compile(a.spec, r.tools)
+		a.def, err = Compile(a.spec, r.registry)
 	}
 	if err != nil {
 		return compiledAgent{}, fmt.Errorf("registry item %.80q: %w", item.Name, err)
 	}
+	a.def.Owner = a.owner
 	return a, nil
 }
 

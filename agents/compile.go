@@ -42,6 +42,10 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 			return actor.Definition{}, fmt.Errorf("agent %s: %w", spec.ID, err)
 		}
 	}
+	if def.Transcript, err = actor.ParseTranscriptPolicy(spec.Transcript); err != nil {
+		return actor.Definition{}, fmt.Errorf("agent %s: transcript %w", spec.ID, err)
+	}
+	def.MaxActive, def.OneSession = spec.MaxActive, spec.DefaultSession != ""
 	config := Config{Name: spec.ID, Version: def.Hash.String(), Options: encoded}
 	switch spec.Kind {
 	case KindExternal:
@@ -62,7 +66,8 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 	return def, nil
 }
 
-// toolSpecsOf returns the tool specs that are sent to the model.
+// toolSpecsOf returns the tool specs that are sent to the model. Declared tools are offered
+// under a spelling of their names without dots, unless another tool of the agent has it.
 func toolSpecsOf(spec *Spec, registry *tools.Registry) []upstream.ToolSpec {
 	var offered []upstream.ToolSpec
 	for _, name := range spec.Tools {
@@ -77,7 +82,10 @@ func toolSpecsOf(spec *Spec, registry *tools.Registry) []upstream.ToolSpec {
 				continue
 			}
 		}
-		offered = append(offered, upstream.ToolSpec{Name: t.Name, Description: description, Schema: t.Schema})
+		if t.Declared != nil && !slices.Contains(spec.Tools, tools.ModelName(name)) {
+			name = tools.ModelName(name)
+		}
+		offered = append(offered, upstream.ToolSpec{Name: name, Description: description, Schema: t.Schema})
 	}
 	return slices.Clip(offered)
 }
@@ -96,6 +104,7 @@ func (o externalAgent) next(_ Config, state State) (Action, error) {
 		return Continue("invoking", nil, actor.Ask{
 			Kind: actor.AskInvoke, Name: o.spec.ID, Timeout: millis(o.spec.Limits.InvokeTimeoutMS), Idempotent: o.spec.Retry == RetrySafe,
 			Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.target}},
+			Body:  upstream.EncodeTranscript(upstream.TranscriptMessages(state.Request.Transcript, contentOf)),
 		}), nil
 	}
 	subject := "agent " + o.spec.ID

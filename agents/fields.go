@@ -49,6 +49,9 @@ var specFields = []field{
 	{"turns", "", choice(func(s *Spec) *string { return &s.Turns }, "serial", "interleaved")},
 	{"recursion", "", choice(func(s *Spec) *string { return &s.Recursion }, "by_agent", "by_actor")},
 	{"priority", "", choice(func(s *Spec) *string { return &s.Priority }, "normal", "high", "low", "NORMAL", "HIGH", "LOW")},
+	{"transcript", "", text(actor.NameBytesMax, func(s *Spec) *string { return &s.Transcript }, checkTranscript)},
+	{"default_session", "", choice(func(s *Spec) *string { return &s.DefaultSession }, actor.DefaultKey)},
+	{"max_active", "", integer(1, maxActiveMax, func(s *Spec, n int64) { s.MaxActive = int(n) })},
 	{"limits.steps", KindDeclared, integer(1, modelStepsMax, func(s *Spec, n int64) { s.Limits.Steps = int(n) })},
 	{"limits.model_timeout_ms", KindDeclared, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ModelTimeoutMS = n })},
 	{"limits.tool_timeout_ms", KindDeclared, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ToolTimeoutMS = n })},
@@ -59,6 +62,14 @@ var specFields = []field{
 	{"limits.retry_delay_max_ms", KindExternal, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.RetryDelayMaxMS = n })},
 	{"limits.retry_time_ms", KindExternal, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.RetryTimeMS = n })},
 	{"limits.retry_jitter", KindExternal, boolean(func(s *Spec, b bool) { s.Limits.RetryJitter = &b })},
+}
+
+// maxActiveMax is the largest number of running turns that a spec can allow.
+const maxActiveMax = 1 << 20
+
+func checkTranscript(policy string) error {
+	_, err := actor.ParseTranscriptPolicy(policy)
+	return err
 }
 
 // membersMax is the maximum number of members in a source, valid or not.
@@ -115,6 +126,44 @@ func specOf(members []member) (Spec, error) {
 	s.setDefaults()
 	if n := len(s.Encode()); n > SpecBytesMax {
 		return Spec{}, Problems{{Text: fmt.Sprintf("the spec has %d bytes, at most %d allowed; shorten the prompt", n, SpecBytesMax)}}
+	}
+	return s, nil
+}
+
+// newSpecOf builds a new spec from the members of a source. It refuses a reserved name, and
+// a name or description of which a reader sees something else than its characters. Specs
+// stored by earlier versions may have them, so specOf does not check it.
+func newSpecOf(members []member) (Spec, error) {
+	s, err := specOf(members)
+	if err != nil {
+		return Spec{}, err
+	}
+	var problems Problems
+	report := func(field, text string) {
+		p := Problem{Field: field, Text: text}
+		if i := slices.IndexFunc(members, func(m member) bool { return m.path == field }); i >= 0 {
+			p.Line, p.Column = members[i].line, members[i].col
+		}
+		problems = append(problems, p)
+	}
+	idField := "agent_id"
+	if !slices.ContainsFunc(members, func(m member) bool { return m.path == idField }) {
+		idField = "name" // the default of the ID
+	}
+	if err := actor.CheckUnreserved(s.ID); err != nil {
+		report(idField, err.Error())
+	}
+	if err := actor.CheckUnreserved(s.Name); err != nil && s.Name != s.ID {
+		report("name", err.Error())
+	}
+	for _, f := range []struct{ field, text string }{{"name", s.Name}, {"description", s.Description}} {
+		if i := strings.IndexFunc(f.text, tools.IsInvisible); i >= 0 {
+			c := []rune(f.text[i:])[0]
+			report(f.field, fmt.Sprintf("remove the character %U: it is invisible or changes the direction of the text", c))
+		}
+	}
+	if len(problems) > 0 {
+		return Spec{}, problems
 	}
 	return s, nil
 }

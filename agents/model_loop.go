@@ -35,7 +35,9 @@ const summaryBytesMax = 1000
 
 func (t modelLoop) next(_ Config, state State) (Action, error) {
 	d := conversation{callIDs: map[string]bool{}, latest: contentOf(state.Request.Call.Parts)}
-	d.messages = []upstream.Message{{Role: upstream.System, Text: t.spec.Prompt}, {Role: upstream.User, Text: d.latest}}
+	d.messages = append(d.messages, upstream.Message{Role: upstream.System, Text: t.spec.Prompt})
+	d.messages = append(d.messages, upstream.TranscriptMessages(state.Request.Transcript, contentOf)...)
+	d.messages = append(d.messages, upstream.Message{Role: upstream.User, Text: d.latest})
 	answers := state.Answers
 	var refused []actor.RefusedAsk // tool calls of the last completion that the spec does not allow
 	for steps := 0; len(answers) > 0; steps++ {
@@ -89,12 +91,17 @@ func (t modelLoop) finish(c upstream.Completion, warnings []string) Action {
 func (t modelLoop) askModel(d conversation) Action {
 	prompt := upstream.Prompt{Messages: d.messages, Tools: t.toolSpecs, MaxTokens: t.spec.Parameters.MaxTokens,
 		Temperature: t.spec.Parameters.Temperature, Seed: t.spec.Parameters.Seed}
+	if len(prompt.Messages) > upstream.MessagesMax {
+		return EndRefused(actor.Refuse(actor.Budget, "the prompt of %s has %d messages, at most %d allowed; its setting transcript is %q: choose a smaller one",
+			t.spec.ID, len(prompt.Messages), upstream.MessagesMax, t.spec.Transcript))
+	}
 	if err := prompt.Check(); err != nil {
 		return EndRefused(actor.Refuse(actor.Unavailable, "%s: invalid prompt: %v", t.modelName(), err))
 	}
 	body := prompt.Encode()
 	if len(body) > upstream.PromptBytesMax {
-		return EndRefused(actor.Refuse(actor.Budget, "the prompt of %s has %d bytes, at most %d allowed; send smaller messages", t.spec.ID, len(body), upstream.PromptBytesMax))
+		return EndRefused(actor.Refuse(actor.Budget, "the prompt of %s has %d bytes, at most %d allowed; its setting transcript is %q: choose a smaller one, or send smaller messages",
+			t.spec.ID, len(body), upstream.PromptBytesMax, t.spec.Transcript))
 	}
 	return Continue("thinking", nil, actor.Ask{
 		Kind: actor.AskModel, Name: t.spec.Model, Parts: actor.Text(actor.FitText(d.latest, summaryBytesMax)), Body: body,
@@ -141,8 +148,9 @@ type toolUse struct {
 func (t modelLoop) planToolUses(calls []upstream.ToolCall) []toolUse {
 	uses := make([]toolUse, len(calls))
 	for i, call := range calls {
-		uses[i] = toolUse{call: call}
+		uses[i] = toolUse{call: call} // the next prompt has the name as the model spelled it
 		input := toolInput(call)
+		call.Name = t.toolName(call.Name)
 		uses[i].ask = t.toolAsk(call, input)
 		uses[i].answer.Refusal = t.checkPermitted(call, input)
 		uses[i].pending = uses[i].answer.Refusal == nil
@@ -195,6 +203,15 @@ func (t modelLoop) checkPermitted(call upstream.ToolCall, input []byte) *actor.R
 		return actor.Refuse(actor.Rejected, "%s may not call %.80q: it may call %s", t.spec.ID, target, listOrNobody(t.spec.Agents))
 	}
 	return nil
+}
+
+// toolName returns the name of the tool that a model calls, which may spell the name of a
+// declared tool for models. A name that means no tool of the spec is returned unchanged.
+func (t modelLoop) toolName(called string) string {
+	if name := tools.ToolName(called); !t.hasTool(called) && t.hasTool(name) {
+		return name
+	}
+	return called
 }
 
 // hasTool reports whether the spec has the tool. An agent that can call others has

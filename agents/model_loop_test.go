@@ -283,6 +283,63 @@ func TestUnknownToolIsNotOffered(t *testing.T) {
 	}
 }
 
+// TestDeclaredToolIsSpelledForModels shows that models see and use a spelling without dots,
+// and that the call has the real name.
+func TestDeclaredToolIsSpelledForModels(t *testing.T) {
+	spec, err := agents.ReadTOML("name = \"a\"\ntools = [\"weather.get\", \"text.echo\", \"gone.tool\"]\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compile := func(declared ...tools.Declared) actor.Behavior {
+		registry, err := testTools(t).With(declared, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		def, err := agents.Compile(spec, registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return def.Behavior
+	}
+	weather := tools.Declared{Name: "weather.get", Description: "Current weather.", URL: "http://h"}
+	for _, c := range []struct{ called, planned string }{
+		{"weather__get", "weather.get"},
+		{"weather.get", "weather.get"},
+		{"weather_get", ""},
+		{"gone__tool", "gone.tool"}, // the registry answers that there is none
+		{"unknown__tool", ""},
+	} {
+		f := newLoopFixture(t, toolCompletion(c.called+" {}"), textCompletion("done"))
+		f.execute(compile(weather), "hello")
+		var offered []string
+		for _, tool := range f.prompts[0].Tools {
+			offered = append(offered, tool.Name)
+		}
+		if got := strings.Join(offered, " "); got != "weather__get text.echo" {
+			t.Errorf("offered: %s", got)
+		}
+		planned := ""
+		if len(f.asks) == 3 {
+			planned = f.asks[1].Name
+		}
+		if planned != c.planned {
+			t.Errorf("a call of %s is planned as %q, want %q", c.called, planned, c.planned)
+		}
+		messages := f.prompts[1].Messages
+		if calls := messages[len(messages)-2].Calls; calls[0].Name != c.called {
+			t.Errorf("%s is repeated to the model as %s", c.called, calls[0].Name)
+		}
+		if got := f.toolResults(); c.planned == "" && !strings.Contains(got, fmt.Sprintf("a may not use a tool %q: it has weather.get, text.echo, gone.tool", c.called)) {
+			t.Errorf("%s: got %s", c.called, got)
+		}
+	}
+	f := newLoopFixture(t)
+	f.execute(compile(weather), "use weather.get {}")
+	if len(f.asks) < 2 || f.asks[1].Name != "weather.get" {
+		t.Errorf("the scripted model does not use the tool: %v", f.asks)
+	}
+}
+
 func TestModelAskPartsAreTruncated(t *testing.T) {
 	f := newLoopFixture(t)
 	f.execute(compileTOML(t, `name = "a"`), strings.Repeat("long ", 10_000))
@@ -293,10 +350,11 @@ func TestModelAskPartsAreTruncated(t *testing.T) {
 
 func TestCompileMapsSpecToDefinition(t *testing.T) {
 	for text, want := range map[string]actor.Definition{
-		`name = "a"`: {Kind: actor.Declared},
+		`name = "a"`: {Kind: actor.Declared, Transcript: 100},
 		"name = \"a\"\ndescription = \"x\"\ndurability = \"none\"\nturns = \"interleaved\"\nrecursion = \"by_actor\"": {Kind: actor.Declared, Doc: "x",
 			Durability: actor.Volatile, Turns: actor.Interleaved, Recursion: actor.ByActor},
-		"name = \"a\"\nendpoint = \"http://127.0.0.1:9\"": {Kind: actor.External},
+		"name = \"a\"\nendpoint = \"http://127.0.0.1:9\"\nmax_active = 3\ndefault_session = \"main\"": {Kind: actor.External, Transcript: 50, MaxActive: 3, OneSession: true},
+		"name = \"a\"\ntranscript = \"all\"": {Kind: actor.Declared, Transcript: actor.TranscriptAll},
 	} {
 		spec, err := agents.ReadTOML(text)
 		if err != nil {

@@ -9,10 +9,13 @@ import "strings"
 // so deeper sources are rejected before parsing.
 const nestingMax = 8
 
+// toolNestingMax is nestingMax for the file of a tool, whose schema may be deeper.
+const toolNestingMax = 32
+
 // findExcessNesting returns the offset at which open tables and lists, or the dots of
-// a key, exceed nestingMax. It returns -1 if there is no such offset. Dots and brackets
+// a key, exceed limit. It returns -1 if there is no such offset. Dots and brackets
 // in strings and comments are not counted.
-func findExcessNesting(text string) int {
+func findExcessNesting(text string, limit int) int {
 	depth, dots := 0, 0
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
@@ -26,13 +29,13 @@ func findExcessNesting(text string) int {
 			i = skipString(text, i) - 1
 		case '{', '[':
 			dots = 0
-			if depth++; depth > nestingMax {
+			if depth++; depth > limit {
 				return i
 			}
 		case '}', ']':
 			depth = max(depth-1, 0)
 		case '.':
-			if dots++; dots > nestingMax {
+			if dots++; dots > limit {
 				return i
 			}
 		case '=', ',', '\n':

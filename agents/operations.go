@@ -53,16 +53,22 @@ func (s registryState) apply(operation, body string) (change, *actor.Refusal) {
 			return change{}, refusal
 		}
 		return s.revokeKey(id)
+	case OpPutTool:
+		return s.putTool(body)
+	case OpDeleteTool:
+		name, refusal := nameMember(body, "tool_name")
+		if refusal != nil {
+			return change{}, refusal
+		}
+		return s.deleteTool(name)
 	default:
-		return change{}, actor.Refuse(actor.Invalid, "want operation %s, %s, %s, %s or %s, got %.40q", OpPut, OpRegister, OpDelete, OpCreateKey, OpRevokeKey, operation)
+		all := []string{OpPut, OpRegister, OpDelete, OpCreateKey, OpRevokeKey, OpPutTool, OpDeleteTool}
+		return change{}, actor.Refuse(actor.Invalid, "want operation %s, got %.40q", strings.Join(all, ", "), operation)
 	}
 }
 
 func (s registryState) readSpec(operation, body string) (Spec, *actor.Refusal) {
-	spec, err := ReadJSON([]byte(body))
-	if problems := spec.checkVisible(); err == nil && len(problems) > 0 {
-		err = problems
-	}
+	spec, err := readNewJSON([]byte(body))
 	if err != nil {
 		refusal := actor.Refuse(actor.Invalid, "%v", err)
 		if problems, ok := err.(Problems); ok && len(problems) > 0 {
@@ -79,7 +85,7 @@ func (s registryState) readSpec(operation, body string) (Spec, *actor.Refusal) {
 		refusal := actor.Refuse(actor.Invalid, "endpoint: not allowed for a declared agent; register an external agent instead")
 		refusal.Field = "endpoint"
 		return Spec{}, refusal
-	case spec.ID == RegistryID.Agent || slices.Contains(s.native, spec.ID):
+	case slices.Contains(s.native, spec.ID):
 		return Spec{}, actor.Refuse(actor.Rejected, "%s is part of this program; choose another name", spec.ID)
 	}
 	return spec, nil

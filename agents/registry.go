@@ -13,13 +13,14 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// RegistryID is the system actor that maintains the agents and API keys.
+// RegistryID is the system actor that maintains the agents, the declared tools and the API
+// keys.
 var RegistryID = actor.NewID(actor.SystemAgent, "registry")
 
 // Operator is the principal of the node's own requests to the registry, for agents in
 // its files and on its command line, and of requests with scope admin. It may change
-// the agents of any principal, and then owns them.
-const Operator = "operator"
+// the agents and tools of any principal, and then owns them.
+const Operator = actor.OperatorUser
 
 // Operations of the registry. The request and the reply of each are one JSON part.
 const (
@@ -28,6 +29,9 @@ const (
 	OpDelete    = "agent.delete"   // {"agent_id"}
 	OpCreateKey = "key.create"     // record of a key with the digest of its secret, never the secret
 	OpRevokeKey = "key.revoke"     // {"key_id"}
+
+	OpPutTool    = "tool.put"    // definition of a tool: tools.Declared
+	OpDeleteTool = "tool.delete" // {"tool_name"}
 )
 
 // ToolAnnounce is the tool with which the registry publishes a change to its node:

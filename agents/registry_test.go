@@ -69,7 +69,11 @@ func TestRegistryRejectsInvalidOperations(t *testing.T) {
 		{agents.OpPut, `{"name":"x","model":7}`, actor.Invalid, "model", "want text"},
 		{agents.OpPut, `{"name":"x","endpoint":"http://127.0.0.1:9001"}`, actor.Invalid, "endpoint", "register an external agent"},
 		{agents.OpRegister, `{"name":"x"}`, actor.Invalid, "endpoint", "is missing"},
-		{agents.OpPut, `{"name":"troupe"}`, actor.Rejected, "", "part of this program"},
+		{agents.OpPut, `{"name":"troupe"}`, actor.Invalid, "name", `name: "troupe" is reserved`},
+		{agents.OpPut, `{"agent_id":"troupe.session"}`, actor.Invalid, "agent_id", `such as "team.session"`},
+		{agents.OpPut, `{"agent_id":"Troupe.X","name":"x"}`, actor.Invalid, "agent_id", "is reserved"},
+		{agents.OpPut, `{"agent_id":"x","name":" Troupe.x "}`, actor.Invalid, "name", "is reserved"},
+		{agents.OpRegister, `{"agent_id":"troupe.proxy","endpoint":"http://127.0.0.1:9001"}`, actor.Invalid, "agent_id", "is reserved"},
 		{agents.OpPut, `{"name":"native"}`, actor.Rejected, "", "part of this program"},
 		{agents.OpPut, `{"name":"pythia"}`, actor.Rejected, "", "pythia belongs to key:a"},
 		{agents.OpRegister, `{"name":"helper","endpoint":"http://127.0.0.1:9001"}`, actor.Rejected, "", "helper belongs to key:a"},
@@ -120,6 +124,26 @@ func TestRegistryRejectsInvalidOperations(t *testing.T) {
 		if out := f.apply(agents.OpDelete, `{"agent_id":"`+id+`"}`); out.Refusal == nil || !strings.Contains(out.Refusal.Detail, "belongs to operator") {
 			t.Errorf("%s: %+v", id, out)
 		}
+	}
+}
+
+// An agent of an earlier version that has a reserved name continues to work. It can be
+// deleted, but not changed.
+func TestStoredAgentWithReservedName(t *testing.T) {
+	f := newRegistryFixture(t)
+	for _, f.principal = range []string{"key:a", agents.Operator} {
+		spec, err := agents.ReadJSON([]byte(`{"agent_id":"troupe.session","name":"troupe.session"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.state["agent/troupe.session"] = fmt.Sprintf(`{"spec":%s,"owner":%q,"at":"x"}`, spec.Encode(), f.principal)
+		if got := names(f.catalog().Definitions); !slices.Equal(got, []string{"troupe.session"}) {
+			t.Errorf("agents %v", got)
+		}
+		if out := f.apply(agents.OpPut, `{"name":"troupe.session","prompt":"Be brief."}`); out.Refusal == nil || out.Refusal.Field != "name" {
+			t.Errorf("%s: %+v", f.principal, out)
+		}
+		f.mustApply(agents.OpDelete, `{"agent_id":"troupe.session"}`)
 	}
 }
 

@@ -69,28 +69,37 @@ type unsupported string
 
 // ReadTOML parses a spec in TOML. The error is of type Problems.
 func ReadTOML(text string) (Spec, error) {
-	if len(text) > SourceBytesMax {
-		return Spec{}, Problems{{Text: fmt.Sprintf("the file has %d bytes, at most %d allowed", len(text), SourceBytesMax)}}
-	}
-	if at := findExcessNesting(text); at >= 0 {
-		line := strings.Count(text[:at], "\n") + 1
-		column := utf8.RuneCountInString(text[strings.LastIndexByte(text[:at], '\n')+1:at]) + 1
-		return Spec{}, Problems{{Line: line, Column: column, Text: fmt.Sprintf("nests deeper than %d levels", nestingMax)}}
+	if err := checkSource(text, nestingMax); err != nil {
+		return Spec{}, err
 	}
 	members, err := tomlMembers(text)
 	if err != nil {
 		return Spec{}, Problems{problemOfTOML(err)}
 	}
-	s, err := specOf(members)
-	if problems := s.checkVisible(); err == nil && len(problems) > 0 {
-		return Spec{}, problems
-	}
-	return s, err
+	return newSpecOf(members)
 }
 
-// ReadJSON parses a spec sent by a client or encoded by Encode. The error is of
+// checkSource returns an error if a file is too large, or nests too deeply to be parsed.
+func checkSource(text string, levels int) error {
+	if len(text) > SourceBytesMax {
+		return Problems{{Text: fmt.Sprintf("the file has %d bytes, at most %d allowed", len(text), SourceBytesMax)}}
+	}
+	if at := findExcessNesting(text, levels); at >= 0 {
+		line := strings.Count(text[:at], "\n") + 1
+		column := utf8.RuneCountInString(text[strings.LastIndexByte(text[:at], '\n')+1:at]) + 1
+		return Problems{{Line: line, Column: column, Text: fmt.Sprintf("nests deeper than %d levels", levels)}}
+	}
+	return nil
+}
+
+// ReadJSON parses a spec encoded by Encode, also by an earlier version. The error is of
 // type Problems.
-func ReadJSON(b []byte) (Spec, error) {
+func ReadJSON(b []byte) (Spec, error) { return readJSON(b, specOf) }
+
+// readNewJSON parses a spec sent by a client. The error is of type Problems.
+func readNewJSON(b []byte) (Spec, error) { return readJSON(b, newSpecOf) }
+
+func readJSON(b []byte, specOf func([]member) (Spec, error)) (Spec, error) {
 	if len(b) > SourceBytesMax {
 		return Spec{}, Problems{{Text: fmt.Sprintf("%d bytes, at most %d allowed", len(b), SourceBytesMax)}}
 	}

@@ -42,12 +42,19 @@ type Spec struct {
 	Concurrency int    `json:"concurrency,omitzero"`
 	Auth        Auth   `json:"auth,omitzero"`
 
-	Capabilities []string   `json:"capabilities,omitzero"`
-	Durability   string     `json:"durability"`
-	Turns        string     `json:"turns"`
-	Recursion    string     `json:"recursion"`
-	Priority     string     `json:"priority,omitzero"` // of clients' messages that name none; "" is normal
-	Limits       SpecLimits `json:"limits,omitzero"`
+	Capabilities []string `json:"capabilities,omitzero"`
+	Durability   string   `json:"durability"`
+	Turns        string   `json:"turns"`
+	Recursion    string   `json:"recursion"`
+	Priority     string   `json:"priority,omitzero"` // of clients' messages that name none; "" is normal
+	// Transcript is the part of the conversation that a turn is given: see
+	// actor.ParseTranscriptPolicy.
+	Transcript string `json:"transcript"`
+	// DefaultSession is the session of clients' messages that name none: actor.DefaultKey.
+	// If it is empty, each such message begins a session.
+	DefaultSession string     `json:"default_session,omitzero"`
+	MaxActive      int        `json:"max_active,omitzero"` // running turns on a node; 0 means the limit of the node
+	Limits         SpecLimits `json:"limits,omitzero"`
 }
 
 // Parameters are the model settings of a spec.
@@ -121,6 +128,12 @@ const (
 	reservedToolsPrefix = "troupe." // prefix of Troupe's internal tools
 )
 
+// The defaults of Spec.Transcript.
+const (
+	declaredTranscript = "last:100"
+	externalTranscript = "last:50"
+)
+
 // defaultPrompt returns the prompt of an agent whose author has set none.
 func defaultPrompt(name string) string {
 	return "You are " + name + ", one of several agents that work together. Do what you are asked. " +
@@ -139,13 +152,18 @@ func (s *Spec) setDefaults() {
 	or(&s.Durability, "journaled")
 	or(&s.Turns, "serial")
 	or(&s.Recursion, "by_agent")
+	if s.Durability == "none" {
+		or(&s.Transcript, actor.TranscriptNone.String()) // it keeps no transcript
+	}
 	if s.Kind == KindExternal {
+		or(&s.Transcript, externalTranscript)
 		or(&s.Retry, RetryNever)
 		if s.Concurrency == 0 {
 			s.Concurrency = upstream.ConcurrencyDefault
 		}
 		return
 	}
+	or(&s.Transcript, declaredTranscript)
 	or(&s.Model, upstream.ScriptName)
 	or(&s.Prompt, defaultPrompt(s.Name))
 	or(&s.OnFailure, ReturnError)
@@ -162,7 +180,7 @@ func (s *Spec) Encode() []byte { return invariant.Must(json.Marshal(s, json.Dete
 
 // loopVersion is part of the hash of declared and external agents. It MUST change
 // when the same spec and answers lead to other asks than before.
-const loopVersion = "1"
+const loopVersion = "2"
 
 // Hash returns the identity of the spec's agent.
 func (s *Spec) Hash() actor.Hash {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 
 	"github.com/troupe-run/troupe/actor"
@@ -33,6 +34,7 @@ type Turn struct {
 	yield    func(actor.Action) bool
 	answers  []actor.Answer
 	warnings []string
+	updates  []actor.StateItem // by name, at most one each
 	state    turnState
 }
 
@@ -60,6 +62,35 @@ func (t *Turn) Self() actor.ID { return t.begin.Call.To }
 
 // Caller returns the calling actor, or false if a client made the call.
 func (t *Turn) Caller() (actor.ID, bool) { return t.begin.Call.Caller() }
+
+// Transcript returns the earlier messages of the conversation, oldest first, as the
+// definition of the agent selects them.
+func (t *Turn) Transcript() []actor.ChatMessage { return t.begin.Transcript }
+
+// State returns the value of an item of the actor's state, with the changes of this
+// turn, or nil if there is no such item. The caller MUST NOT change it.
+func (t *Turn) State(name string) []byte {
+	if i := slices.IndexFunc(t.updates, func(item actor.StateItem) bool { return item.Name == name }); i >= 0 {
+		return t.updates[i].Value
+	}
+	i, found := slices.BinarySearchFunc(t.begin.ActorState, name, func(item actor.StateItem, name string) int { return strings.Compare(item.Name, name) })
+	if !found {
+		return nil
+	}
+	return t.begin.ActorState[i].Value
+}
+
+// SetState changes an item of the actor's state. An empty value deletes the item. The
+// changes of a turn, at most actor.StateUpdatesMax, are persisted together with its
+// outcome. A turn that fails, or that ends with a refusal, changes nothing.
+func (t *Turn) SetState(name string, value []byte) {
+	item := actor.StateItem{Name: name, Value: value}
+	if i := slices.IndexFunc(t.updates, func(item actor.StateItem) bool { return item.Name == name }); i >= 0 {
+		t.updates[i] = item
+		return
+	}
+	t.updates = append(t.updates, item)
+}
 
 // Call calls another agent and waits for its answer.
 func (t *Turn) Call(target, message string, opts ...Option) (string, error) {
@@ -158,7 +189,11 @@ func (c *coroutine) Next(answers []actor.Answer) (actor.Action, error) {
 	if c.err != nil {
 		return actor.Action{}, c.err
 	}
-	return actor.Action{Done: &c.outcome}, nil
+	action = actor.Action{Done: &c.outcome}
+	if c.outcome.Refusal == nil {
+		action.StateUpdates = c.turn.updates
+	}
+	return action, nil
 }
 
 // Stop abandons the turn. The function unwinds from its current ask.

@@ -23,10 +23,11 @@ type Scope string
 // The scopes. Each scope grants only itself. Exception: ScopeAdmin grants all
 // scopes.
 const (
-	ScopeCall   Scope = "call"   // send messages to agents; signal and cancel runs
-	ScopeRead   Scope = "read"   // read agents, runs, their events, and metrics
-	ScopeAgents Scope = "agents" // create, register and delete agents
-	ScopeAdmin  Scope = "admin"  // everything, including API keys
+	ScopeCall     Scope = "call"     // send messages to agents; signal and cancel runs
+	ScopeRead     Scope = "read"     // read agents, runs and their events
+	ScopeAgents   Scope = "agents"   // create, register and delete agents
+	ScopeOperator Scope = "operator" // with ScopeRead and ScopeCall: do so in the namespaces of other users; read figures of the whole deployment
+	ScopeAdmin    Scope = "admin"    // everything, including API keys
 )
 
 // DefaultScopes returns the scopes of a key that is created without a list of
@@ -39,7 +40,7 @@ func DefaultScopes(first bool) []Scope {
 }
 
 // Scopes returns all scopes in their canonical order.
-func Scopes() []Scope { return []Scope{ScopeCall, ScopeRead, ScopeAgents, ScopeAdmin} }
+func Scopes() []Scope { return []Scope{ScopeCall, ScopeRead, ScopeAgents, ScopeOperator, ScopeAdmin} }
 
 // Bounds of keys.
 const (
@@ -64,6 +65,10 @@ type Key struct {
 	Scopes  []Scope           // without duplicates, in the order of Scopes
 	Created actor.Time        // time at which the registry accepted the key
 	Expires actor.Time        // 0 means never
+
+	// ActAsUser lets each request name the user that it acts for. Otherwise requests act
+	// for User.
+	ActAsUser bool
 }
 
 // keyRecord is the JSON form in which the registry stores a Key.
@@ -71,6 +76,7 @@ type keyRecord struct {
 	ID      string  `json:"key_id"`
 	Name    string  `json:"name"`
 	User    string  `json:"user,omitzero"`
+	ActAs   bool    `json:"act_as_user,omitzero"`
 	Digest  string  `json:"digest"`
 	Scopes  []Scope `json:"scopes"`
 	Created string  `json:"created_at,omitzero"`
@@ -86,6 +92,11 @@ func NewKey(random [KeyRandomBytes]byte, name, user string, scopes []Scope, now,
 	k := Key{ID: id, Name: name, User: user, Digest: sha256.Sum256([]byte(text)), Scopes: sortScopes(scopes), Expires: expires}
 	if r := k.Check(); r != nil {
 		return Key{}, "", r
+	}
+	if user != "" {
+		if err := actor.CheckNewUser(user); err != nil {
+			return Key{}, "", invalid("user", "%v", err)
+		}
 	}
 	if len(k.Scopes) != len(scopes) {
 		return Key{}, "", invalid("scopes", "contains a duplicate")
@@ -104,8 +115,10 @@ func (k *Key) Check() *actor.Refusal {
 	if len(k.Name) > KeyNameBytesMax || strings.ContainsFunc(k.Name, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return invalid("name", "want at most %d printable ASCII characters", KeyNameBytesMax)
 	}
-	if k.User != "" && (actor.CheckName(k.User) != nil || k.User == operator) {
-		return invalid("user", "want 1 to %d of A-Z a-z 0-9 . _ -, and not %s", actor.NameBytesMax, operator)
+	if k.User != "" {
+		if err := actor.CheckUser(k.User); err != nil {
+			return invalid("user", "%v", err)
+		}
 	}
 	for _, s := range k.Scopes {
 		if !slices.Contains(Scopes(), s) {
@@ -158,17 +171,17 @@ func KeyID(text string) (id string, ok bool) {
 	return id, rest[0] == '_'
 }
 
-// operator is the principal of the node's own changes. No key acts for it.
-const operator = "operator"
-
-// Principal returns the principal of requests with the key. Users of keys have no
-// colon, so a key without a user shares its user with no other.
+// Principal returns the principal of requests with the key. It is in the namespace of the
+// key's user. A key without a user shares its user with no other, because actor.CheckUser
+// refuses actor.KeyUserPrefix, but its namespace with all such keys.
 func (k *Key) Principal() actor.Principal {
 	user := k.User
 	if user == "" {
-		user = "key:" + k.ID
+		user = actor.KeyUserPrefix + k.ID
 	}
-	return actor.NewPrincipal(user, k.ID, ScopeNames(k.Scopes)...)
+	p := actor.NewPrincipal(user, k.ID, ScopeNames(k.Scopes)...)
+	p.Tenant = actor.Namespace(k.User)
+	return p
 }
 
 // ScopeNames returns the scopes as a principal holds them.
@@ -182,7 +195,7 @@ func ScopeNames(scopes []Scope) []string {
 
 // Encode returns the key as it is sent to the registry.
 func (k *Key) Encode() []byte {
-	out := keyRecord{ID: k.ID, Name: k.Name, User: k.User, Digest: hex.EncodeToString(k.Digest[:]), Scopes: k.Scopes}
+	out := keyRecord{ID: k.ID, Name: k.Name, User: k.User, ActAs: k.ActAsUser, Digest: hex.EncodeToString(k.Digest[:]), Scopes: k.Scopes}
 	out.Created, out.Expires = formatTime(k.Created), formatTime(k.Expires)
 	return invariant.Must(json.Marshal(out))
 }
@@ -193,7 +206,7 @@ func DecodeKey(b []byte) (k Key, err error) {
 	if err := json.Unmarshal(b, &in, json.RejectUnknownMembers(true)); err != nil {
 		return Key{}, fmt.Errorf("API key: %w", err)
 	}
-	k.ID, k.Name, k.User, k.Scopes = in.ID, in.Name, in.User, in.Scopes
+	k.ID, k.Name, k.User, k.ActAsUser, k.Scopes = in.ID, in.Name, in.User, in.ActAs, in.Scopes
 	if r := k.Check(); r != nil {
 		return Key{}, fmt.Errorf("API key %.40q: %w", in.ID, r)
 	}

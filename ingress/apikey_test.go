@@ -116,15 +116,37 @@ func TestNewKeyRejectsInvalidInput(t *testing.T) {
 	}
 }
 
+// Keys of earlier versions keep their users, so that a node with them starts.
+func TestReservedUsersOfKeys(t *testing.T) {
+	var random [KeyRandomBytes]byte
+	for _, user := range []string{"local", "default", "troupe.x", "u-0123456789abcdef"} {
+		if _, text, r := NewKey(random, "", user, []Scope{ScopeRead}, 1, 0); r == nil || r.Reason != actor.Invalid || r.Field != "user" || !strings.Contains(r.Detail, "choose another name") || text != "" {
+			t.Errorf("%s: %v", user, r)
+		}
+		k, _ := newKey(t, 1, ScopeRead)
+		k.User = user
+		if back, err := DecodeKey(k.Encode()); err != nil || back.Principal().User != user {
+			t.Errorf("stored key of %s: %+v, error %v", user, back, err)
+		}
+	}
+	k, _ := newKey(t, 1, ScopeRead)
+	for _, k.User = range []string{"operator", "key:0102030405060709", "a\nb"} {
+		if _, err := DecodeKey(k.Encode()); err == nil {
+			t.Errorf("stored key of %q: want an error", k.User)
+		}
+	}
+}
+
 func TestKeyRecordRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		random := [KeyRandomBytes]byte(rapid.SliceOfN(rapid.Byte(), KeyRandomBytes, KeyRandomBytes).Draw(t, "random"))
 		scopes := rapid.SliceOfNDistinct(rapid.SampledFrom(Scopes()), 1, 4, rapid.ID).Draw(t, "scopes")
 		expires := actor.Time(rapid.Int64Range(0, 1<<62).Draw(t, "expires"))
-		k, text, r := NewKey(random, rapid.StringMatching(`[ -~]{0,80}`).Draw(t, "name"), rapid.SampledFrom([]string{"", "alice", "A.b_c-1"}).Draw(t, "user"), scopes, -1, expires)
+		k, text, r := NewKey(random, rapid.StringMatching(`[ -~]{0,80}`).Draw(t, "name"), rapid.SampledFrom([]string{"", "alice", "A.b_c-1", "Zo\u00eb <z@example.com>", strings.Repeat("u", actor.PrincipalTextBytesMax)}).Draw(t, "user"), scopes, -1, expires)
 		if r != nil {
 			t.Fatal(r)
 		}
+		k.ActAsUser = rapid.Bool().Draw(t, "act as user")
 		back, err := DecodeKey(k.Encode())
 		if err != nil || !reflect.DeepEqual(back, k) || !back.Matches(text) || !bytes.Equal(back.Encode(), k.Encode()) {
 			t.Fatalf("%+v becomes %+v: %v", k, back, err)

@@ -64,9 +64,9 @@ func fieldsOf(v any) (names []string) {
 	if t = t.Elem(); t.Kind() != reflect.Struct {
 		return nil
 	}
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if t.Field(i).Tag.Get("alias") == "" && name != "" {
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Tag.Get("alias") == "" && name != "" {
 			names = append(names, name)
 		}
 	}

@@ -5,21 +5,25 @@ package ingress
 import (
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/troupe-run/troupe/actor"
 )
 
 // messageBody is the JSON body of a message request.
 type messageBody struct {
-	Content   *string      `json:"content"`
-	Message   *string      `json:"message" alias:"content"`
-	SessionID *string      `json:"session_id"`
-	Session   *string      `json:"session" alias:"session_id"`
-	Timeout   milliseconds `json:"timeout_ms"`
-	Priority  *string      `json:"priority"`
-	Project   *string      `json:"project_id"`
+	Content   jsontext.Value `json:"content"`
+	Message   jsontext.Value `json:"message" alias:"content"`
+	SessionID *string        `json:"session_id"`
+	Session   *string        `json:"session" alias:"session_id"`
+	Timeout   milliseconds   `json:"timeout_ms"`
+	Priority  *string        `json:"priority"`
+	Project   *string        `json:"project_id"`
+	IfBusy    *string        `json:"if_busy"`
+	User      *string        `json:"user_id"`
 }
 
-// apply sets the lane and the project of the call.
+// apply sets the lane, the project and the policy for a busy actor of the call.
 func (m *messageBody) apply(call *actor.Call) *actor.Refusal {
 	if m.Priority != nil && *m.Priority != "" {
 		lane, err := actor.ParseLane(*m.Priority)
@@ -33,6 +37,13 @@ func (m *messageBody) apply(call *actor.Call) *actor.Refusal {
 			return invalid("project_id", "%v", err)
 		}
 		call.Project = *m.Project
+	}
+	if m.IfBusy != nil && *m.IfBusy != "" {
+		policy, ok := actor.ParseBusyPolicy(*m.IfBusy)
+		if !ok {
+			return invalid(actor.BusyField, "%.40q: want queue, reject or interrupt", *m.IfBusy)
+		}
+		call.SetBusy(policy)
 	}
 	return nil
 }
@@ -71,6 +82,9 @@ func decodeMessageFast(body []byte) (m messageBody, content []byte, ok bool) {
 		case string(name) == "project_id" && m.Project == nil:
 			text, ok = s.readString()
 			m.Project = new(string(text))
+		case string(name) == "user_id" && m.User == nil:
+			text, ok = s.readString()
+			m.User = new(string(text))
 		case string(name) == "timeout_ms" && m.Timeout == nil:
 			m.Timeout, ok = s.readInt()
 		default:

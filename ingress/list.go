@@ -104,11 +104,17 @@ func ParsePageCursor(list, text string) (after string, r *actor.Refusal) {
 	return after, nil
 }
 
-// RunList is a list of the runs of a tenant.
+// EveryUser is the tenant of a list of the runs of all tenants, and the value of the
+// parameter user that asks for it.
+const EveryUser = "*"
+
+// RunList is a list of the runs of a tenant, or of EveryUser: then those of one tenant follow
+// those of another, in the order of the tenants' names.
 type RunList struct {
 	Tenant string
 	Filter runs.Filter
-	Before actor.CallID // the page has older runs; zero for the first page
+	From   string       // of EveryUser: the page begins in this tenant; "" for the first page
+	Before actor.CallID // the page has older runs; zero for the first page of a tenant
 }
 
 // ParseRunList returns the list for the parameters of a request: those of RunFilter and
@@ -126,6 +132,11 @@ func ParseRunList(tenant string, param func(name string) (text string, ok bool))
 	if r != nil {
 		return l, r
 	}
+	if l.Tenant == EveryUser {
+		if l.From, after, _ = strings.Cut(after, "/"); after == "" {
+			return l, nil
+		}
+	}
 	var err error
 	if l.Before, err = actor.ParseCallID(after); err != nil {
 		return l, invalidParam("cursor", err)
@@ -136,8 +147,9 @@ func ParseRunList(tenant string, param func(name string) (text string, ok bool))
 // name identifies the list, whatever its page.
 func (l *RunList) name() string { return fmt.Sprintf("runs %q %#v", l.Tenant, l.Filter) }
 
-// AppendJSON appends a page of the list.
-func (l *RunList) AppendJSON(b []byte, page *runs.Page) []byte {
+// AppendJSON appends a page of the list. The list of EveryUser continues in the tenant from,
+// which is empty after the last page.
+func (l *RunList) AppendJSON(b []byte, page *runs.Page, from string) []byte {
 	b = append(b, `{"runs":[`...)
 	for i := range page.All {
 		if i > 0 {
@@ -146,8 +158,15 @@ func (l *RunList) AppendJSON(b []byte, page *runs.Page) []byte {
 		b = page.All[i].AppendJSON(b)
 	}
 	b = append(b, ']')
+	next := ""
 	if !page.Next.IsZero() {
-		b = append(append(b, `,"next_cursor":"`...), PageCursor(l.name(), page.Next.String())...)
+		next = page.Next.String()
+	}
+	if from != "" {
+		next = from + "/" + next
+	}
+	if next != "" {
+		b = append(append(b, `,"next_cursor":"`...), PageCursor(l.name(), next)...)
 		b = append(b, '"')
 	}
 	return append(b, '}')

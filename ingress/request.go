@@ -26,15 +26,42 @@ const (
 // The functions below decode requests of clients. The returned calls have no id,
 // principal or idempotency yet, because a client must not choose those.
 
-// Message decodes a message of a principal to an agent. The returned call does not alias body.
+// Message decodes a message of a principal to an agent. The returned call does not alias
+// body. A message without session is for the actor under DefaultKey.
 func Message(by actor.Principal, agent string, body []byte) (actor.Call, *actor.Refusal) {
-	m, r := decodeMessage(body)
+	m, r := ClientMessage(by, agent, body)
+	return m.Call, r
+}
+
+// Sent is a message of a client.
+type Sent struct {
+	Call  actor.Call
+	Named bool    // the message names a session
+	User  *string // user that the message names, or nil
+}
+
+// ClientMessage is Message with all that the body names.
+func ClientMessage(by actor.Principal, agent string, body []byte) (Sent, *actor.Refusal) {
+	in, content, ok := decodeMessageFast(body)
+	field := "content"
+	if !ok {
+		var all messageBody // unlike in, on the heap
+		r := Decode(body, &all)
+		if r == nil {
+			content, field, r = all.text(nil)
+		}
+		if r != nil {
+			return Sent{}, r
+		}
+		in = all
+	}
+	m, r := in.message(field, content)
 	if r != nil {
-		return actor.Call{}, r
+		return Sent{}, r
 	}
 	m.call.To = by.ID(agent, m.session)
 	m.call.Parts = []actor.Part{{Media: actor.MediaText, Bytes: bytes.Clone(m.content)}}
-	return m.call, nil
+	return Sent{m.call, m.session != "", in.User}, nil
 }
 
 // message is a decoded body of a message.
@@ -44,44 +71,55 @@ type message struct {
 	call    actor.Call // time left, lane and project
 }
 
-// decodeMessage decodes the body of a message.
-func decodeMessage(body []byte) (m message, r *actor.Refusal) {
-	in, content, ok := decodeMessageFast(body)
-	if !ok {
-		var all messageBody // unlike in, on the heap
-		if r := Decode(body, &all); r != nil {
-			return m, r
-		}
-		in, content = all, nil
-	}
-	text, field, r := oneOf("content", in.Content, "message", in.Message)
+// text returns the content of the message and the name of the field that holds it. The
+// parameter input is the value of a further alias, input_message.
+func (m *messageBody) text(input jsontext.Value) (content []byte, field string, r *actor.Refusal) {
+	text, r := contentText("content", m.Content)
 	if r != nil {
-		return m, r
+		return nil, "", r
+	}
+	field = "content"
+	for _, alias := range [...]struct {
+		name  string
+		value jsontext.Value
+	}{{"message", m.Message}, {"input_message", input}} {
+		other, r := messageText(alias.name, alias.value)
+		if r != nil {
+			return nil, "", r
+		}
+		if text, field, r = oneOf(field, text, alias.name, other); r != nil {
+			return nil, "", r
+		}
 	}
 	if text != nil {
 		content = []byte(*text)
 	}
+	return content, field, nil
+}
+
+// message returns the message with the content that the field holds.
+func (m *messageBody) message(field string, content []byte) (out message, r *actor.Refusal) {
 	if content == nil {
-		return m, invalid("content", `is missing: want {"content": "text for the agent"}`)
+		return out, invalid("content", `is missing: want {"content": "text for the agent"}`)
 	}
 	if len(content) == 0 {
-		return m, invalid(field, "is empty: want text for the agent")
+		return out, invalid(field, "is empty: want text for the agent")
 	}
-	key, name, r := oneOf("session_id", in.SessionID, "session", in.Session)
+	key, name, r := oneOf("session_id", m.SessionID, "session", m.Session)
 	if r != nil {
-		return m, r
+		return out, r
 	}
-	m.content = content
+	out.content = content
 	if key != nil && *key != "" {
 		if err := actor.CheckName(*key); err != nil {
-			return m, invalid(name, "%v", err)
+			return out, invalid(name, "%v", err)
 		}
-		m.session = *key
+		out.session = *key
 	}
-	if m.call.Left, r = in.Timeout.duration(); r != nil {
-		return m, r
+	if out.call.Left, r = m.Timeout.duration(); r != nil {
+		return out, r
 	}
-	return m, in.apply(&m.call)
+	return out, m.apply(&out.call)
 }
 
 // oneOf returns the value of a field that has an alias, and the name it was given
@@ -126,7 +164,7 @@ func Signal(run actor.CallID, body []byte) (actor.Call, *actor.Refusal) {
 	if r := Decode(body, &in); r != nil {
 		return actor.Call{}, r
 	}
-	if err := actor.CheckName(in.Name); err != nil {
+	if err := checkSignalName(in.Name); err != nil {
 		return actor.Call{}, invalid("name", "%v", err)
 	}
 	return actor.Call{Kind: actor.Signal, Parent: run, Operation: in.Name, Parts: payloadParts(in.Payload)}, nil
@@ -150,15 +188,68 @@ func payloadParts(v jsontext.Value) []actor.Part {
 // another agent on behalf of the run that it is working on.
 const CallAgent = "call_agent"
 
+// invokeBody is the JSON body of a call by an external agent: that of a message, or that
+// of an invocation as the agent received it.
+type invokeBody struct {
+	messageBody
+	Input    jsontext.Value            `json:"input_message" alias:"content"`
+	Agent    *string                   `json:"agent_id"`
+	Run      *string                   `json:"run_id"`
+	Messages []jsontext.Value          `json:"messages"`
+	Context  map[string]jsontext.Value `json:"context"`
+}
+
+// RunNamed returns the run that the body of a call by an external agent names, "" if there
+// is none. It does not check the rest of the body.
+func RunNamed(body []byte) string {
+	var in struct {
+		Run string `json:"run_id"`
+	}
+	if !withinDepth(body) || json.Unmarshal(body, &in) != nil {
+		return ""
+	}
+	return in.Run
+}
+
+// check checks the fields that have a value of their own already: the agent in the path
+// of the request, and the run in its token. The callee gets its messages and its context
+// from the server, so those of the body have no effect.
+func (b *invokeBody) check(run actor.CallID, agent string) *actor.Refusal {
+	switch {
+	case b.Agent != nil && *b.Agent != "" && *b.Agent != agent:
+		return invalid("agent_id", "want %s as in the path, or no value", agent)
+	case b.Run != nil && *b.Run != "" && *b.Run != run.String():
+		return invalid("run_id", "want %s, the run of the token, or no value", run)
+	}
+	return nil
+}
+
 // Invoke decodes a call to agent by an external agent. caller and run, the
 // actor and the run that the external agent works for, come from its token. The
 // returned call is a signal to that run, which then calls the actor given by
 // the result to.
 func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call actor.Call, to actor.ID, r *actor.Refusal) {
-	m, r := decodeMessage(body)
+	in, content, ok := decodeMessageFast(body)
+	field := "content"
+	if !ok {
+		var all invokeBody
+		if r = Decode(body, &all); r == nil {
+			r = all.check(run, agent)
+		}
+		if r == nil {
+			content, field, r = all.text(all.Input)
+		}
+		if r != nil {
+			return actor.Call{}, to, r
+		}
+		in = all.messageBody
+	}
+	m, r := in.message(field, content)
 	switch {
 	case r != nil:
 		return actor.Call{}, to, r
+	case in.User != nil && !actor.InNamespace(*in.User, caller.Tenant):
+		return actor.Call{}, to, invalid("user_id", "want the user of the run, or no value: a call acts for the user of its run")
 	case m.call.Project != "":
 		return actor.Call{}, to, invalid("project_id", "want no value: a call belongs to the project of its run")
 	}

@@ -53,18 +53,66 @@ func TestRequestBodies(t *testing.T) {
 	}{
 		{`{"message":"hi"}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
 		{`{"message":" ","session_id":"s-2","timeout_ms":7}`, `{"agent_id":"helper/s-2","message":" ","timeout_ms":7}`, "helper/s-2"},
+		{`{"message":{"role":"user","content":"hi"}}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
+		{`{"input_message":{"role":"user","content":"hi"}}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
+		{`{"input_message":{"role":"user","content":[{"type":"text","text":"hi"}]},"content":"hi"}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
+		{`{"input_message":{"role":"user","content":"hi"},"agent_id":"helper","run_id":"` + run.String() + `","session_id":"s-2",` +
+			`"messages":[{"role":"system","content":"..."}],"context":{"user_id":"u1"},"timeout_ms":7}`, `{"agent_id":"helper/s-2","message":"hi","timeout_ms":7}`, "helper/s-2"},
+		{`{"message":"hi","user_id":"local"}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
+		{`{"input_message":{"content":"hi"},"agent_id":null,"run_id":"","messages":null,"context":{}}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
 	} {
 		call, to, r := ingress.Invoke(run, caller, "helper", []byte(c.body))
 		if r != nil || to.String() != c.to || string(call.Parts[0].Bytes) != c.want || call.To != caller || call.Parent != run || call.Kind != actor.Signal || call.Operation != ingress.CallAgent {
 			t.Errorf("%s: %+v, %v", c.body, call, r)
 		}
 	}
-	for body, field := range map[string]string{`{}`: "content", `{"message":""}`: "message", `{"message":"x","session_id":"a/b"}`: "session_id", `{"message":"x","timeout_ms":-1}`: "timeout_ms", `{"message":"x","agent_id":"y"}`: "agent_id"} {
+	for body, field := range map[string]string{`{}`: "content", `{"message":""}`: "message", `{"message":"x","session_id":"a/b"}`: "session_id", `{"message":"x","timeout_ms":-1}`: "timeout_ms", `{"message":"x","agent_id":"y"}`: "agent_id",
+		`{"input_message":{"role":"assistant","content":"x"}}`: "input_message", `{"input_message":{"role":"user","content":""}}`: "input_message", `{"input_message":null}`: "content",
+		`{"input_message":{"role":"user","content":"x"},"message":"y"}`: "input_message", `{"content":"x","message":"x","input_message":"y"}`: "input_message",
+		`{"message":"x","run_id":"run1"}`: "run_id", `{"message":"x","messages":{}}`: "messages", `{"message":"x","context":[]}`: "context",
+		`{"message":"x","user_id":"alice"}`: "user_id", `{"message":"x","run":"y"}`: "run", `{"message":"x","message":"x"}`: "message"} {
 		if _, _, r := ingress.Invoke(run, caller, "helper", []byte(body)); r == nil || r.Field != field || r.Reason != actor.Invalid {
 			t.Errorf("invoke %s: %v", body, r)
 		}
 	}
 	acme := actor.Principal{Tenant: "acme"}
+	for body, want := range map[string]string{
+		`{"content":[{"type":"text","text":"hi"}]}`:                                          "hi",
+		`{"content":[{"type":"text","text":"h"},{"text":"\u0069","type":"text"}]}`:           "hi",
+		`{"message":[{"type":"text","text":"hi"}],"content":"hi"}`:                           "hi",
+		`{"message":{"role":"user","content":"hi"}}`:                                         "hi",
+		`{"message":{"content":[{"type":"text","text":""},{"type":"text","text":"hi"}]}}`:    "hi",
+		`{"message":{"content":"hi","role":"user"},"content":[{"type":"text","text":"hi"}]}`: "hi",
+	} {
+		if call, r := ingress.Message(acme, "helper", []byte(body)); r != nil || actor.TextOf(call.Parts) != want {
+			t.Errorf("message %s: got %q, %v", body, actor.TextOf(call.Parts), r)
+		}
+	}
+	for body, want := range map[string]string{
+		`{"content":[{"type":"image_url","image_url":{"url":"http://a"}}]}`: `content: part 0 has the type "image_url": want "text"`,
+		`{"content":[{"type":"text","text":"a"},{"type":"audio"}]}`:         `content: part 1 has the type "audio": want "text"`,
+		`{"content":[{"text":"a"}]}`:                                        `content: part 0 has the type "": want "text"`,
+		`{"content":[{"type":7}]}`:                                          `content: part 0: type: wrong JSON type`,
+		`{"content":[{"type":"text"}]}`:                                     `content: part 0: text is missing`,
+		`{"content":[{"type":"text","text":7}]}`:                            `content: part 0: text: wrong JSON type`,
+		`{"content":[{"type":"text","text":"a","name":"b"}]}`:               `content: part 0: name: is unknown; want type, text`,
+		`{"content":["a"]}`:                                                 `content: part 0: want a JSON object`,
+		`{"content":[{"type":"text","text":"a","text":"b"}]}`:               `content: is a duplicate`,
+		`{"content":[]}`:                                                    `content: is empty: want text for the agent`,
+		`{"content":7}`:                                                     `content: want text or a list of parts {"type": "text", "text": "text for the agent"}`,
+		`{"content":{"role":"user","content":"a"}}`:                         `content: want text or a list of parts {"type": "text", "text": "text for the agent"}`,
+		`{"message":{"role":"system","content":"a"}}`:                       `message: the role is "system": want "user"`,
+		`{"message":{"role":"user"}}`:                                       `message: content is missing`,
+		`{"message":{"role":"user","content":[{"type":"file"}]}}`:           `message: part 0 has the type "file": want "text"`,
+		`{"message":{"role":"user","content":"a","name":"b"}}`:              `message: name: is unknown; want role, content`,
+		`{"message":{"role":7,"content":"a"}}`:                              `message: role: wrong JSON type`,
+		`{"message":{"role":"user","content":"a"},"content":"b"}`:           `message: differs from content, which means the same: want one of them`,
+		`{"input_message":{"role":"user","content":"a"}}`:                   `input_message: is unknown; want content, session_id, timeout_ms, priority, project_id, if_busy, user_id`,
+	} {
+		if _, r := ingress.Message(acme, "helper", []byte(body)); r == nil || r.Detail != want || r.Reason != actor.Invalid {
+			t.Errorf("message %s: got %v, want %s", body, r, want)
+		}
+	}
 	for body, want := range map[string]actor.Call{
 		`{"content":"hi","session":"s-1","timeout_ms":1500}`: {To: acme.ID("helper", "s-1"), Left: 1500 * time.Millisecond, Parts: actor.Text("hi")},
 		`{"content":"hi"}`: {To: acme.ID("helper", ""), Parts: actor.Text("hi")},

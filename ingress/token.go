@@ -24,9 +24,9 @@ var tokenEncoding = base64.RawURLEncoding.Strict() // strict: each value has one
 
 // MintToken returns the token that authorizes an external agent to act for one of
 // its runs. It depends only on the secret, the run and the actor, and so remains
-// valid across restarts. It does not expire: the actor rejects calls for a run
-// that has ended. The token is itself a secret and MUST be sent to that agent
-// only.
+// valid across restarts. It does not expire: the gateway and the actor reject what
+// it is used for once its run has ended. The token is itself a secret and MUST be
+// sent to that agent only.
 func MintToken(secret []byte, run actor.CallID, id actor.ID) string {
 	if len(secret) != SecretBytes {
 		panic("ingress: wrong length of the run token secret")
@@ -62,7 +62,9 @@ func ReadToken(secret []byte, token string) (actor.CallID, actor.ID, *actor.Refu
 }
 
 // IsRunToken reports whether text has the form of a run token.
-func IsRunToken(text string) bool { return strings.HasPrefix(text, tokenPrefix) }
+func IsRunToken[T ~string | ~[]byte](text T) bool {
+	return len(text) >= len(tokenPrefix) && string(text[:len(tokenPrefix)]) == tokenPrefix
+}
 
 func tokenMAC(secret, claim []byte) []byte {
 	h := hmac.New(sha256.New, secret)

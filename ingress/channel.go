@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// ChannelMessage is a message of the platform to a user's client. Its fields are those of
+// the channel protocol, and a few that an older client ignores.
+type ChannelMessage struct {
+	Type      string `json:"type"`
+	TS        int64  `json:"ts"` // milliseconds since 1970
+	Request   string `json:"request_id,omitzero"`
+	Run       string `json:"run_id,omitzero"`       // the root run
+	Child     string `json:"child_run_id,omitzero"` // the run below it that the message is about
+	Session   string `json:"session_id,omitzero"`
+	Agent     string `json:"agent_id,omitzero"`
+	Principal string `json:"principal,omitzero"`
+
+	Message  *ChannelText `json:"message,omitzero"` // of run_started: the message of the user
+	Text     string       `json:"text,omitzero"`
+	State    string       `json:"state,omitzero"`
+	RunState string       `json:"run_state,omitzero"`
+	Detail   any          `json:"detail,omitzero"`
+
+	ToolCall string         `json:"tool_call_id,omitzero"`
+	Tool     string         `json:"tool_name,omitzero"`
+	Args     jsontext.Value `json:"args,omitzero"`
+	Deadline int64          `json:"deadline_ts,omitzero"`
+	Approval string         `json:"approval_id,omitzero"`
+	Summary  *string        `json:"args_summary,omitzero"`
+	Expires  int64          `json:"expires_ts,omitzero"`
+
+	Code  string `json:"code,omitzero"`
+	Error string `json:"-"` // the member message of an error, which other types give another form
+
+	Usage  *ChannelUsage `json:"usage,omitzero"`
+	Replay bool          `json:"replay,omitzero"`
+	Cursor string        `json:"cursor,omitzero"`
+}
+
+// ChannelText is the content of a message.
+type ChannelText struct {
+	Role      string `json:"role"`
+	Content   string `json:"content"`
+	Truncated bool   `json:"truncated,omitzero"`
+}
+
+// ChannelUsage is the number of tokens of a run with all runs below it.
+type ChannelUsage struct {
+	Tokens int64 `json:"tokens"`
+	Input  int64 `json:"input_tokens,omitzero"`
+	Output int64 `json:"output_tokens,omitzero"`
+}
+
+// Types of messages to a client.
+const (
+	ChannelRunStarted       = "run_started"
+	ChannelDelta            = "delta"
+	ChannelState            = "state"
+	ChannelToolRequest      = "tool_request"
+	ChannelApprovalRequired = "approval_required"
+	ChannelError            = "error"
+	ChannelDone             = "done"
+)
+
+// States of a state message, besides those that agents report of themselves.
+const (
+	StateRunning         = "RUNNING"
+	StateWaitingApproval = "WAITING_APPROVAL"
+	StateWaitingSignal   = "WAITING_SIGNAL"
+	StateCallingAgent    = "CALLING_AGENT"
+	StateCallingTool     = "CALLING_TOOL"
+	StateRetrying        = "RETRYING"
+	StateReady           = "READY"    // of the connection: the hello was accepted
+	StateLive            = "LIVE"     // of a session: all earlier messages were sent
+	StateAccepted        = "ACCEPTED" // of a request: it was performed
+)
+
+// Append appends the message as JSON.
+func (m *ChannelMessage) Append(b []byte) []byte {
+	if m.Type != ChannelError {
+		return append(b, invariant.Must(json.Marshal(m, json.Deterministic(true)))...)
+	}
+	return append(b, invariant.Must(json.Marshal(&struct {
+		Type    string         `json:"type"`
+		TS      int64          `json:"ts"`
+		Request string         `json:"request_id,omitzero"`
+		Run     string         `json:"run_id,omitzero"`
+		Session string         `json:"session_id,omitzero"`
+		Code    string         `json:"code"`
+		Message string         `json:"message"`
+		Detail  jsontext.Value `json:"detail,omitzero"`
+		Replay  bool           `json:"replay,omitzero"`
+		Cursor  string         `json:"cursor,omitzero"`
+	}{m.Type, m.TS, m.Request, m.Run, m.Session, m.Code, strings.ToValidUTF8(m.Error, "\uFFFD"), detailValue(m.Detail), m.Replay, m.Cursor}, json.Deterministic(true)))...)
+}
+
+func detailValue(v any) jsontext.Value {
+	if v == nil {
+		return nil
+	}
+	return invariant.Must(json.Marshal(v, json.Deterministic(true)))
+}
+
+// Channel maps the events of a session to messages. The same events give the same messages,
+// live, after a reconnect and in a replay.
+//
+//  1. A run begins with run_started and ends with done or error.
+//  2. The deltas of a run end with its whole answer, whether or not the agent has streamed it.
+//  3. The messages are about root runs. Of the runs below them only calls, tool calls and
+//     approvals are shown.
+type Channel struct {
+	session string
+	replay  bool
+	resumed bool // earlier events were read by others
+	runs    map[actor.CallID]*channelRun
+	ended   []actor.CallID // the last root runs that ended
+}
+
+// endedMax is the number of ended root runs that a channel remembers. A run below one of them
+// that ends later has no messages.
+const endedMax = 256
+
+// channelRun is the state of a run and of its messages.
+type channelRun struct {
+	root    *channelRun // itself for a root run; nil if unknown
+	id      actor.CallID
+	seq     uint64
+	agent   string
+	answer  strings.Builder // text of the deltas of the present step
+	deltas  []channelDelta  // of the present step
+	usage   runs.Usage
+	pending []pendingApproval // in the tree
+	waiting bool              // for a signal
+	ended   bool
+}
+
+// pendingApproval is an approval that waits below a run.
+type pendingApproval struct {
+	id    string
+	below actor.CallID // run that the root run has called; zero for a tool call of its own
+}
+
+type channelDelta struct {
+	seq  uint64
+	size int
+}
+
+// NewChannel returns a channel for the events of a session. With replay its messages are
+// marked as those of a replay.
+//
+// If resumed is set, the events begin at a cursor.
+func NewChannel(session string, resumed, replay bool) *Channel {
+	return &Channel{session: session, replay: replay, resumed: resumed, runs: map[actor.CallID]*channelRun{}}
+}
+
+// Missing returns the number of the last event of a run that the channel has not read before
+// an event: 0 if it has read all. The caller passes them to Restore first.
+func (c *Channel) Missing(e *runs.Event) (from, to uint64) {
+	if r := c.runs[e.Run]; r != nil {
+		return r.seq, e.Seq - 1
+	}
+	return 0, e.Seq - 1
+}
+
+// Restore reads an event whose messages were sent earlier.
+func (c *Channel) Restore(e *runs.Event) { c.apply(e) }
+
+// Skip passes over events of a run that cannot be read any more.
+func (c *Channel) Skip(run, root actor.CallID, upto uint64) {
+	r := c.run(run)
+	r.seq, r.root = upto, c.root(root)
+}
+
+// Map returns the messages of the next event of a run. The last one has the cursor.
+func (c *Channel) Map(e *runs.Event, cursor string) []ChannelMessage {
+	all := c.apply(e)
+	for i := range all {
+		m := &all[i]
+		m.TS, m.Session, m.Replay = millisecondsOf(e.At), c.session, c.replay
+	}
+	if len(all) > 0 {
+		all[len(all)-1].Cursor = cursor
+	}
+	return all
+}
+
+func (c *Channel) run(id actor.CallID) *channelRun {
+	r := c.runs[id]
+	if r == nil {
+		r = &channelRun{id: id}
+		c.runs[id] = r
+	}
+	return r
+}
+
+// apply changes the state of a run and returns the messages, without the fields that all have.
+func (c *Channel) apply(e *runs.Event) (all []ChannelMessage) {
+	r := c.run(e.Run)
+	r.seq = e.Seq
+	switch e.Type {
+	case runs.UserInput:
+		r.root, r.agent = r, e.Actor.Agent
+		all = []ChannelMessage{{Type: ChannelRunStarted, Request: e.Request, Agent: r.agent, Principal: e.Principal,
+			Message: &ChannelText{"user", e.Text, e.Truncated}}}
+	case runs.RunStarted:
+		if r.root, r.agent = c.root(e.Root), e.Actor.Agent; r.root == r {
+			all = r.state(StateRunning, nil)
+		}
+	default:
+		if r.root != nil && !r.root.ended {
+			all = c.mapEvent(r, e)
+		}
+	}
+	for i := range all {
+		all[i].Run = r.root.id.String()
+		if r.root != r {
+			all[i].Child = r.id.String()
+		}
+	}
+	if e.Type.Ends() {
+		c.end(r)
+	}
+	return all
+}
+
+// root returns a root run, or nil if it is not known. The first events of a run may have been
+// read before the cursor.
+func (c *Channel) root(id actor.CallID) *channelRun {
+	r := c.runs[id]
+	if r == nil && c.resumed && !slices.Contains(c.ended, id) {
+		r = c.run(id)
+		r.root = r
+	}
+	return r
+}
+
+// end forgets a run. Runs below a root run that has ended have no more messages.
+func (c *Channel) end(r *channelRun) {
+	r.ended = true
+	delete(c.runs, r.id)
+	if r.root != r {
+		return
+	}
+	if c.ended = append(c.ended, r.id); len(c.ended) > endedMax {
+		c.ended = slices.Clone(c.ended[len(c.ended)-endedMax/2:])
+	}
+}
+
+// detail is the member detail of a state message.
+type detail struct {
+	Approval string `json:"approval_id,omitzero"`
+	Decision string `json:"decision,omitzero"`
+	By       string `json:"by,omitzero"`
+	Reason   string `json:"reason,omitzero"`
+	ToolCall string `json:"tool_call_id,omitzero"`
+	Tool     string `json:"tool_name,omitzero"`
+	Child    string `json:"child_run_id,omitzero"`
+	Agent    string `json:"agent_id,omitzero"`
+	Status   string `json:"status,omitzero"`
+	Code     string `json:"code,omitzero"`
+	Name     string `json:"name,omitzero"`
+	Until    int64  `json:"until_ts,omitzero"`
+	Attempt  uint32 `json:"attempt,omitzero"`
+	Void     int    `json:"void_deltas,omitzero"`
+	Text     string `json:"text,omitzero"`
+}
+
+// state returns a state message of a run.
+func (r *channelRun) state(state string, d *detail) []ChannelMessage {
+	m := ChannelMessage{Type: ChannelState, State: state, RunState: r.root.status().String()}
+	if d != nil {
+		m.Detail = d
+	}
+	return []ChannelMessage{m}
+}
+
+// resumed returns the state after one of several causes of a pause has ended.
+func (r *channelRun) resumed(d *detail) []ChannelMessage {
+	switch root := r.root; {
+	case len(root.pending) > 0:
+		return r.state(StateWaitingApproval, d)
+	case root.waiting:
+		return r.state(StateWaitingSignal, d)
+	default:
+		return r.state(StateRunning, d)
+	}
+}
+
+func (r *channelRun) status() runs.Status {
+	switch {
+	case len(r.pending) > 0:
+		return runs.PausedWaitingApproval
+	case r.waiting:
+		return runs.PausedWaitingTool
+	}
+	return runs.Running
+}
+
+func toolCallOf(e *runs.Event) string {
+	return runs.ToolCallID{Run: e.Run, Step: e.Step, Index: e.Index}.String()
+}
+
+// mapEvent maps an event of a run whose root is known.
+func (c *Channel) mapEvent(r *channelRun, e *runs.Event) []ChannelMessage {
+	root, isRoot := r.root, r.root == r
+	switch e.Type {
+	case runs.AgentCalledChild:
+		return r.state(StateCallingAgent, &detail{Agent: e.Actor.Agent, Child: e.Child.String()})
+	case runs.AgentChildDone:
+		r.usage = r.usage.Add(e.Usage)
+		return r.resumed(&detail{Agent: e.Actor.Agent, Child: e.Child.String(), Status: e.Status.String(), Code: codeOf(e.Refusal)})
+	case runs.ToolCallCreated:
+		if e.Kind == runs.KindTool {
+			return r.state(StateCallingTool, &detail{ToolCall: toolCallOf(e), Tool: e.Name})
+		}
+	case runs.ToolResult:
+		if e.Name != "" {
+			return r.resumed(&detail{ToolCall: toolCallOf(e), Tool: e.Name, Status: e.Status.String(), Code: codeOf(e.Refusal)})
+		}
+	case runs.ApprovalRequired:
+		return c.approvalRequired(r, e)
+	case runs.ApprovalDecision:
+		root.decided(e.Approval)
+		return r.resumed(&detail{Approval: e.Approval, Decision: e.Kind, By: e.Principal, Reason: e.Text})
+	case runs.ApprovalExpired:
+		root.decided(e.Approval)
+		return r.resumed(&detail{Approval: e.Approval, Decision: runs.ApprovalStatusExpired.String(), Reason: e.Text})
+	}
+	if isRoot {
+		return r.mapOwn(e)
+	}
+	return nil
+}
+
+func (r *channelRun) decided(approval string) {
+	r.pending = slices.DeleteFunc(r.pending, func(p pendingApproval) bool { return p.id == approval })
+}
+
+func (c *Channel) approvalRequired(r *channelRun, e *runs.Event) []ChannelMessage {
+	r.root.decided(e.Approval)
+	r.root.pending = append(r.root.pending, pendingApproval{e.Approval, e.Child})
+	m := ChannelMessage{Type: ChannelApprovalRequired, Approval: e.Approval, Tool: e.Name, Summary: &e.Text, Expires: millisecondsOf(e.Until)}
+	if id, err := runs.ParseApprovalID(e.Approval); err == nil {
+		if m.ToolCall = id.String(); id.Run != r.id {
+			m.Child = id.Run.String()
+		}
+	}
+	return append(r.state(StateWaitingApproval, &detail{Approval: e.Approval}), m)
+}
+
+// mapOwn maps an event of a root run.
+func (r *channelRun) mapOwn(e *runs.Event) []ChannelMessage {
+	switch e.Type {
+	case runs.LLMCallStarted, runs.AgentInvokeStarted:
+		r.answer.Reset()
+		r.deltas = r.deltas[:0]
+	case runs.AgentStreamDelta:
+		r.answer.WriteString(e.Text)
+		r.deltas = append(r.deltas, channelDelta{e.Seq, len(e.Text)})
+		return []ChannelMessage{{Type: ChannelDelta, Text: e.Text}}
+	case runs.Attempt:
+		if void := r.discard(e.Discards); void > 0 || e.Discards > 0 {
+			return r.state(StateRetrying, &detail{Attempt: e.Attempt, Void: void})
+		}
+	case runs.AgentStateChanged:
+		m := r.state(e.Name, nil)
+		if e.Text != "" {
+			m[0].Detail = agentDetail(e.Text)
+		}
+		return m
+	case runs.RunResumed:
+		if !e.Child.IsZero() { // its approvals were decided
+			r.pending = slices.DeleteFunc(r.pending, func(p pendingApproval) bool { return p.below == e.Child })
+		}
+	case runs.WaitOpened:
+		r.waiting = true
+		return r.state(StateWaitingSignal, &detail{Name: e.Name, Until: millisecondsOf(e.Until)})
+	case runs.SignalReceived, runs.WaitExpired:
+		r.waiting = false
+		return r.resumed(&detail{Name: e.Name})
+	case runs.RunDone:
+		return r.done(e)
+	case runs.RunFailed, runs.RunCancelled:
+		return []ChannelMessage{{Type: ChannelError, Code: codeOf(e.Refusal), Error: e.Refusal.Detail}}
+	}
+	return nil
+}
+
+// agentDetail returns what an agent reports with its state: a JSON object, or a text.
+func agentDetail(text string) any {
+	if v := jsontext.Value(text); v.Kind() == '{' && v.IsValid() {
+		return v
+	}
+	return &detail{Text: text}
+}
+
+// discard drops the deltas after the event that a retry names, and returns their number.
+func (r *channelRun) discard(after uint64) (void int) {
+	text := r.answer.String()
+	for n := len(r.deltas); n > 0 && after > 0 && r.deltas[n-1].seq > after; n = len(r.deltas) {
+		text = text[:len(text)-r.deltas[n-1].size]
+		r.deltas = r.deltas[:n-1]
+		void++
+	}
+	r.answer.Reset()
+	r.answer.WriteString(text)
+	return void
+}
+
+// done returns the rest of the answer and the end of the run.
+func (r *channelRun) done(e *runs.Event) (all []ChannelMessage) {
+	rest, streamed := strings.CutPrefix(e.Text, r.answer.String())
+	if !streamed && strings.TrimSpace(e.Text) == strings.TrimSpace(r.answer.String()) {
+		rest = ""
+	}
+	if rest != "" {
+		all = append(all, ChannelMessage{Type: ChannelDelta, Text: rest})
+	}
+	total := r.usage.Add(e.Usage)
+	return append(all, ChannelMessage{Type: ChannelDone, RunState: runs.Done.String(), Usage: &ChannelUsage{total.Total, total.Input, total.Output}})
+}
+
+// millisecondsOf returns a time in milliseconds since 1970.
+func millisecondsOf(t actor.Time) int64 { return int64(t) / int64(time.Millisecond) }
+
+// codeOf returns the code of a refusal in the protocol, or "".
+func codeOf(r *actor.Refusal) string {
+	if r == nil {
+		return ""
+	}
+	return cmp.Or(r.Reason.Info().Type, "internal")
+}

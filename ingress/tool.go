@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// Operations of signals that are commands of the runtime: runtime.AddTool, runtime.Decide
+// and runtime.GiveResult.
+const (
+	AddTool    = actor.ReservedOperation + "tool"
+	Decide     = actor.ReservedOperation + "decide"
+	GiveResult = actor.ReservedOperation + "result"
+)
+
+// Time that a request waits for the end of a tool call.
+const (
+	ToolWaitDefault = 30 * time.Second
+	ToolWaitMax     = 5 * time.Minute
+)
+
+// reasonBytesMax is the maximum length of the reason of a decision.
+const reasonBytesMax = 1 << 10
+
+// ToolInvocation is the request of an external agent to use a tool on behalf of its run.
+type ToolInvocation struct {
+	Call actor.Call // a signal to the run, without ID, principal and idempotency
+	Key  *string    // idempotency key in the body, or nil
+	Wait time.Duration
+}
+
+// InvokeTool decodes a request to use a tool. caller and run, the actor and the run that the
+// external agent works for, come from its token. timeout_ms limits how long the request
+// waits. The time of the call is that of the tool's definition.
+func InvokeTool(run actor.CallID, caller actor.ID, tool string, body []byte) (out ToolInvocation, r *actor.Refusal) {
+	var in struct {
+		Run     *string        `json:"run_id"`
+		Args    jsontext.Value `json:"args"`
+		Key     *string        `json:"idempotency_key"`
+		Timeout milliseconds   `json:"timeout_ms"`
+	}
+	if r := Decode(body, &in); r != nil {
+		return out, r
+	}
+	if in.Run != nil && *in.Run != "" && *in.Run != run.String() {
+		return out, invalid("run_id", "want %s, the run of the token, or no value", run)
+	}
+	switch in.Args.Kind() {
+	case '{':
+	case 'n', 0: // 0: absent
+		in.Args = jsontext.Value("{}")
+	default:
+		return out, invalid("args", "want an object with the arguments of the tool")
+	}
+	out = ToolInvocation{Key: in.Key, Wait: ToolWaitDefault}
+	if string(in.Timeout) == "0" {
+		out.Wait = 0
+	} else if wait, r := in.Timeout.duration(); r != nil || wait > ToolWaitMax {
+		return out, invalid("timeout_ms", "want a whole number of milliseconds from 0 to %d, or no value", ToolWaitMax.Milliseconds())
+	} else if wait > 0 {
+		out.Wait = wait
+	}
+	content := invariant.Must(json.Marshal(struct {
+		Tool string         `json:"tool_name"`
+		Args jsontext.Value `json:"args"`
+	}{tool, in.Args}))
+	out.Call = actor.Call{To: caller, Kind: actor.Signal, Parent: run, Operation: AddTool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: content}}}
+	return out, nil
+}
+
+// CheckToolName checks that the definition of a tool in a body has the name in the path.
+func CheckToolName(tool string, body []byte) *actor.Refusal {
+	if r := checkShape(body); r != nil {
+		return r
+	}
+	var in struct {
+		ToolName string `json:"tool_name"`
+		Name     string `json:"name"`
+	}
+	if json.Unmarshal(body, &in) != nil || in.ToolName+in.Name != tool {
+		return invalid("tool_name", "want %q as in the path", tool)
+	}
+	return nil
+}
+
+// DecideApproval decodes a decision of a person about a tool call. The returned call is a
+// signal to its run.
+func DecideApproval(id runs.ToolCallID, body []byte) (actor.Call, *actor.Refusal) {
+	var in struct {
+		Decision *string `json:"decision"`
+		Reason   *string `json:"reason"`
+	}
+	if r := Decode(body, &in); r != nil {
+		return actor.Call{}, r
+	}
+	content := struct {
+		Approval string `json:"approval_id"`
+		Approve  bool   `json:"approve"`
+		Reason   string `json:"reason,omitzero"`
+	}{Approval: id.Approval()}
+	switch {
+	case in.Decision == nil:
+		return actor.Call{}, invalid("decision", "is missing: want approve or reject")
+	case *in.Decision != "approve" && *in.Decision != "reject":
+		return actor.Call{}, invalid("decision", "%.40q: want approve or reject", *in.Decision)
+	case in.Reason != nil && len(*in.Reason) > reasonBytesMax:
+		return actor.Call{}, invalid("reason", "%d bytes, at most %d allowed", len(*in.Reason), reasonBytesMax)
+	case in.Reason != nil:
+		content.Reason = *in.Reason
+	}
+	content.Approve = *in.Decision == "approve"
+	return actor.Call{Kind: actor.Signal, Parent: id.Run, Operation: Decide,
+		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(content))}}}, nil
+}
+
+// Statuses of tool calls in the protocol with clients. The state of a call has more words.
+const (
+	ToolSucceeded = "succeeded"
+	ToolPending   = "pending"
+	ToolFailed    = "failed"
+)
+
+// ToolOutcome returns the status word of a tool call in a state.
+func ToolOutcome(s runs.ToolStatus) string {
+	switch {
+	case !s.Ended():
+		return ToolPending
+	case s.Advances():
+		return ToolSucceeded
+	}
+	return ToolFailed
+}
+
+// ToolValue returns arguments or the result of a tool as JSON: JSON as it is, and any other
+// text as a string.
+func ToolValue(text string) jsontext.Value {
+	if v := jsontext.Value(text); v.IsValid() {
+		return v
+	}
+	return invariant.Must(jsontext.AppendQuote(nil, strings.ToValidUTF8(text, "\uFFFD")))
+}
+
+// ToolResult is ToolValue for the whole result of a tool.
+func ToolResult(parts []actor.Part) jsontext.Value {
+	if len(parts) == 1 && parts[0].Media == actor.MediaJSON && jsontext.Value(parts[0].Bytes).IsValid() {
+		return jsontext.Value(parts[0].Bytes)
+	}
+	var e runs.Event
+	e.SetText(parts)
+	return invariant.Must(jsontext.AppendQuote(nil, strings.ToValidUTF8(e.Text, "\uFFFD")))
+}
+
+// GiveToolResult decodes the result of a client tool from a device of the user. The returned
+// call is a signal to the run.
+func GiveToolResult(id runs.ToolCallID, device string, body []byte) (actor.Call, *actor.Refusal) {
+	var in struct {
+		OK     *bool          `json:"ok"`
+		Result jsontext.Value `json:"result"`
+		Error  jsontext.Value `json:"error"`
+	}
+	if r := Decode(body, &in); r != nil {
+		return actor.Call{}, r
+	}
+	content := struct {
+		ToolCall string         `json:"tool_call_id"`
+		OK       bool           `json:"ok"`
+		Result   jsontext.Value `json:"result,omitzero"`
+		Error    string         `json:"error,omitzero"`
+	}{ToolCall: id.String()}
+	switch {
+	case in.OK == nil:
+		return actor.Call{}, invalid("ok", `is missing: want {"ok": true, "result": …} or {"ok": false, "error": {"message": "…"}}`)
+	case *in.OK && len(in.Error) > 0:
+		return actor.Call{}, invalid("error", "not allowed with ok: true")
+	case !*in.OK && len(in.Result) > 0:
+		return actor.Call{}, invalid("result", "not allowed with ok: false")
+	case *in.OK:
+		content.OK, content.Result = true, in.Result
+		if len(in.Result) == 0 {
+			content.Result = jsontext.Value("null")
+		}
+	default:
+		var r *actor.Refusal
+		if content.Error, r = deviceError(in.Error); r != nil {
+			return actor.Call{}, r
+		}
+	}
+	call := actor.Call{Kind: actor.Signal, Parent: id.Run, Operation: GiveResult,
+		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(content))}}}
+	call.SetDevice(device)
+	return call, nil
+}
+
+// deviceError returns the text of an error: a string, or an object with a message and
+// maybe a code.
+func deviceError(v jsontext.Value) (string, *actor.Refusal) {
+	text := ""
+	if len(v) == 0 || json.Unmarshal(v, &text) == nil {
+		return actor.FitText(cmp.Or(text, "the device reports an error"), actor.TextBytesMax), nil
+	}
+	var in struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	}
+	if r := Decode(v, &in); r != nil {
+		return "", invalid("error", "%s", r.Detail)
+	}
+	if text = cmp.Or(in.Message, "the device reports an error"); in.Code != "" {
+		text = in.Code + ": " + text
+	}
+	return actor.FitText(text, actor.TextBytesMax), nil
+}
