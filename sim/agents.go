@@ -70,6 +70,12 @@ func compileAgent(c Entropy, spec map[string]any) actor.Definition {
 	if c.Int(6) == 5 {
 		spec["durability"] = "none"
 	}
+	if policy := [...]string{"", "last:2", "none", "all"}[c.Int(4)]; policy != "" {
+		spec["transcript"] = policy
+	}
+	if c.Int(6) == 5 {
+		spec["max_active"] = 1 + c.Int(4)
+	}
 	if c.Int(5) == 4 {
 		spec["turns"] = "interleaved"
 	}
@@ -118,7 +124,7 @@ func (d generator) message(levels int, to string) string {
 
 // lines draws the lines of a message for a declared or external agent.
 func (d generator) lines(levels int, self string) []string {
-	w, inner := d.w, generator{d.w, true}
+	w, inner := d.w, generator{d.w, d.tenant, true}
 	var all []string
 	for i := range 1 + w.entropy.Int(3) {
 		if i > 0 && w.entropy.Int(4) == 3 {
@@ -155,7 +161,7 @@ func (d generator) line(levels int, self string) string {
 	case 2:
 		return "use " + clockTool + ` {"time":` + strconv.Itoa(w.entropy.Int(3)) + "}"
 	}
-	return "say it is " + strconv.Itoa(w.entropy.Int(100)) + " past nine, ééé"
+	return "say it is " + strconv.Itoa(w.entropy.Int(100)) + " past nine, " + namespaceMarker(d.tenant) + " ééé"
 }
 
 // askLine returns the line that makes a declared or external agent call another agent.

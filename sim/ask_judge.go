@@ -54,8 +54,17 @@ func (s *judgedStep) explainAsk(e *history.Event) {
 			s.same(c, "chain", c.Payload.Chain, names(a.Chain))
 			s.same(c, "depth", c.Payload.Depth, len(a.Chain))
 		}
+		s.take(e.Parent, runs.PolicyDecision, here)
 		if refused || e.Left == 0 {
 			s.sameRefusal(s.want(e, e.Parent, runs.ToolResult, here), e)
+			return
+		}
+		if e.Why == "approval" {
+			w := s.want(e, e.Parent, runs.ApprovalCreated, here)
+			s.same(w, "end", w.Payload.Until, shownTime(e.At.Add(e.Left)))
+			if a, ok := s.admitted[e.Parent]; ok && len(a.Chain) == 0 {
+				s.want(e, e.Parent, runs.ApprovalRequired, anywhere)
+			}
 			return
 		}
 		d := s.want(e, e.Parent, runs.ToolDispatched, here)
@@ -232,16 +241,27 @@ func (p shownPayload) withUsage(u upstream.Usage) shownPayload {
 }
 
 // checkTook checks the duration of an ask. The stamp of an ask may be later than the ask,
-// by the difference of two clocks.
+// by the difference of two clocks. A call that a person approved lasts from the approval, or
+// from its recovery by a node whose clock was behind.
 func (s *judgedStep) checkTook(d *shownEvent) {
+	var from actor.Time
+	skew := time.Duration(0)
 	for _, e := range s.streams[d.run] {
-		if e.Payload.Step == d.Payload.Step && e.Payload.Index == d.Payload.Index && e.at != 0 {
-			took, elapsed := time.Duration(d.Payload.Took)*time.Millisecond, d.at.Sub(e.at)
-			if took > max(elapsed, 0)+time.Millisecond || took < elapsed-s.w.plan.maxSkew()-time.Millisecond {
-				s.fail("publishes %s of run %s, which took %v, want %v", d.Type, d.Run, took, elapsed)
-			}
-			return
+		if e.Payload.Step != d.Payload.Step || e.Payload.Index != d.Payload.Index || e.at == 0 {
+			continue
 		}
+		if approved := e.Type == runs.ApprovalDecision.String(); approved || from == 0 {
+			if from = e.at; approved {
+				skew = s.w.plan.maxSkew()
+			}
+		}
+	}
+	if from == 0 {
+		return
+	}
+	took, elapsed := time.Duration(d.Payload.Took)*time.Millisecond, d.at.Sub(from)
+	if took > max(elapsed, 0)+skew+time.Millisecond || took < elapsed-s.w.plan.maxSkew()-time.Millisecond {
+		s.fail("publishes %s of run %s, which took %v, want %v", d.Type, d.Run, took, elapsed)
 	}
 }
 

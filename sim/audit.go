@@ -30,7 +30,7 @@ const (
 	UpstreamSpared     = "UpstreamSpared"     // an upstream receives no request that it asked to delay, refused, or that its circuit forbids
 	RequestAsAsked     = "RequestAsAsked"     // an upstream receives what its run asked
 	HealthHolds        = "HealthHolds"        // an unhealthy agent is not invoked, and a healthy one is
-	TurnBounded        = "TurnBounded"        // a turn has a bounded number of steps, and each action of asks
+	TurnBounded        = "TurnBounded"        // a turn has a bounded number of steps, each action of asks, and an agent of turns
 	LoadsAsWritten     = "LoadsAsWritten"     // an actor is loaded as the store has committed it
 	EventsMatchSteps   = "EventsMatchSteps"   // the run events of a step show what the step did
 	DurabilityKept     = "DurabilityKept"     // an idle actor has the durability of its agent, and an open run keeps its own
@@ -42,12 +42,19 @@ const (
 	LimitsAsDocumented = "LimitsAsDocumented" // limits have the documented keys, defaults and bounds
 	Deterministic      = "Deterministic"      // the same seed gives the same hash
 
+	// An actor's transcript is the fold of its runs and of appended messages. A turn is given the
+	// part that its agent selects, after a crash the same as at first. No turn begins for a message
+	// that refuses to wait for an open run.
+	TranscriptIsWhatHappened = "TranscriptIsWhatHappened"
+	// No byte of a message of one namespace reaches a client, model or external agent of another.
+	NamespacesApart = "NamespacesApart"
+
 	WorldNeverPanics = "WorldNeverPanics" // the code around the cells does not panic either
 )
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.
@@ -74,13 +81,14 @@ func (w *Simulation) audit() {
 		}
 	}
 	w.auditSummaries()
+	namespaces{w}.auditNamespaces()
 	defer w.setStream(w.setStream(topicAudit))
 	w.auditCodecs()
 	if w.store.kv != nil && w.retention == nil {
 		w.auditCorruption()
 	}
 	for _, c := range w.clients {
-		if err := w.auditRun(c.call); err != nil {
+		if err := w.auditRun(c.to.Tenant, c.call); err != nil {
 			w.fail(StreamsFold, fmt.Sprintf("run %s of client %d: %v", c.call, c.no, err))
 		}
 	}
@@ -92,8 +100,8 @@ const streamEventsMax = 1 << 16
 
 // auditRun checks that the stored events of a run fold to an ended run. A run without
 // events is valid.
-func (w *Simulation) auditRun(run actor.CallID) error {
-	record, err := w.foldRun(run)
+func (w *Simulation) auditRun(tenant string, run actor.CallID) error {
+	record, err := w.foldRun(tenant, run)
 	if w.isDropped(err) {
 		return nil
 	}

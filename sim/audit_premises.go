@@ -32,5 +32,9 @@ type AuditPremises struct {
 	SummariesAgree     int `premise:"a summary is compared with the events of its run"`
 	LimitsAsDocumented int `premise:"limits are compared with their documentation"`
 	Deterministic      int `premise:"a seed runs twice"`
-	WorldNeverPanics   int `premise:"an event of the environment is processed"`
+
+	TranscriptIsWhatHappened int `premise:"a stored transcript with a closed page is compared with what happened"`
+	NamespacesApart          int `premise:"bytes of a message reach a client, model or external agent of its namespace"`
+
+	WorldNeverPanics int `premise:"an event of the environment is processed"`
 }

@@ -140,6 +140,10 @@ func (l *CanonicalLog) input(cell actor.Address, now actor.Time, in runtime.Inpu
 		l.buf = appendID(l.buf, in.Actor)
 		l.buf = strconv.AppendUint(append(l.buf, ' '), in.Outcome, 10)
 		l.digest(l.encodeReply(in.Reply))
+	case runtime.PageLoaded:
+		l.buf = append(l.buf, " page "...)
+		l.buf = appendID(l.buf, in.Actor)
+		l.digest(in.Page[:])
 	case runtime.LoadFailed:
 		l.buf = append(l.buf, " load-failed "...)
 		l.buf = appendID(l.buf, in.Actor)
@@ -240,6 +244,7 @@ func (l *CanonicalLog) effect(e *runtime.Effect, bytes []byte) {
 		l.buf = append(l.buf, ' ')
 		l.buf = strconv.AppendInt(l.buf, int64(op.Left), 10)
 		l.digest(op.Target)
+		l.digest(op.Messages)
 	case runtime.Joined:
 		l.buf = append(l.buf, " joined "...)
 		l.buf = op.Run.AppendTo(l.buf)
@@ -255,6 +260,9 @@ func (l *CanonicalLog) effect(e *runtime.Effect, bytes []byte) {
 		l.buf = appendID(l.buf, op.Actor)
 		if op.Outcome > 0 {
 			l.buf = strconv.AppendUint(append(l.buf, ' '), op.Outcome, 10)
+		}
+		if op.Page != (actor.Hash{}) {
+			l.digest(op.Page[:])
 		}
 	case runtime.MayForget:
 		l.buf = fmt.Appendf(l.buf, " may forget %s", op.Session.Name)
@@ -342,6 +350,8 @@ func recordName(r store.Record) string {
 		return "Held"
 	case store.Resumed:
 		return "Resumed"
+	case store.Resolved:
+		return "Resolved"
 	case store.Parked:
 		return "Parked"
 	case store.Rebased:
@@ -354,6 +364,8 @@ func recordName(r store.Record) string {
 		return "Kept"
 	case store.Ended:
 		return "Ended"
+	case store.Appended:
+		return "Appended"
 	case store.Buried:
 		return "Buried"
 	case store.Snapshot:

@@ -116,9 +116,9 @@ func (n *node) buildCatalog() {
 func (n *node) runtimeAgents() runtime.Agents {
 	all := n.w.builtinAgents()
 	if n.catalog == nil {
-		return runtime.Agents{Definitions: all}
+		return runtime.Agents{Definitions: all, Tools: n.w.tools}
 	}
-	return runtime.Agents{Definitions: slices.Concat(all, []actor.Definition{n.w.registry}, n.catalog.Definitions), Former: n.catalog.Former}
+	return runtime.Agents{Definitions: slices.Concat(all, []actor.Definition{n.w.registry}, n.catalog.Definitions), Former: n.catalog.Former, Tools: n.w.tools}
 }
 
 // announceFuncKey is the context key of the function that publishes an announcement.

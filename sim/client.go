@@ -44,6 +44,7 @@ type client struct {
 	op          *registryOp        // registry operation; nil for a message
 	apiKey      *apiKey            // presented to the gateway; nil for none
 	bodyStyle   int                // formatting of the body; less than bodyStyles
+	busy        actor.BusyPolicy   // effect on open runs of its actor
 	otherBody   bool               // repeats the key of another request with another body
 }
 
@@ -85,6 +86,8 @@ func (w *Simulation) nextArrival() {
 		w.submitWaitCycle()
 	case 29:
 		w.submitTree()
+	case 27, 28:
+		conversations{w}.startConversation()
 	}
 	c := w.drawClient()
 	w.submit(c)
@@ -98,7 +101,7 @@ func (w *Simulation) nextArrival() {
 // drawClient draws a client and its request. Some clients swap a value in the register,
 // and some have another agent swap it.
 func (w *Simulation) drawClient() *client {
-	d := generator{w: w}
+	d := newGenerator(w)
 	if w.team != nil {
 		to, a := d.drawTeamAsk()
 		return w.addClient(to, a.Message, a.Left)
@@ -124,6 +127,9 @@ func (w *Simulation) drawClient() *client {
 	w.assignKey(c)
 	c.bodyStyle = w.entropy.Int(bodyStyles)
 	c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.entropy.Int(3)]
+	if !w.plan.Plain {
+		c.busy = conversations{w}.drawBusyPolicy(32)
+	}
 	switch {
 	case value != "":
 		c.swap = w.judge.BeginSwap(w.now, to, fmt.Sprintf("client %d", c.no), value)
@@ -139,7 +145,7 @@ func (w *Simulation) drawClient() *client {
 // addClient adds a client without submitting its request. Two of three clients have an
 // idempotency key.
 func (w *Simulation) addClient(to actor.ID, text string, left actor.Duration) *client {
-	c := &client{no: len(w.clients), stream: w.queue.stream, to: to, text: cmp.Or(text, " "), left: left, lane: actor.Normal}
+	c := &client{no: len(w.clients), stream: w.queue.stream, to: to, text: namespaces{w}.mark(to, cmp.Or(text, " ")), left: left, lane: actor.Normal}
 	if !w.plan.Plain && w.entropy.Int(3) > 0 {
 		c.key = "key-" + strconv.Itoa(c.no)
 	}
@@ -214,11 +220,13 @@ func (w *Simulation) clientCall(c *client) (actor.Call, *actor.Refusal) {
 	if c.apiKey != nil {
 		by = c.apiKey.record.Principal()
 	}
+	by.Tenant = c.to.Tenant
 	call, refusal := ingress.Message(by, c.to.Agent, body)
 	if refusal != nil {
 		return actor.Call{}, refusal
 	}
 	call.Principal, call.Operation, call.Trace = by.User, actor.HandleMessageFull, w.traceParent(c)
+	call.SetBusy(c.busy)
 	if c.key != "" {
 		call.Idempotency, refusal = ingress.ParseIdempotency(call.Principal, "messages", []string{c.key}, body)
 	}
@@ -317,11 +325,16 @@ func (w *Simulation) deliverReply(n *node, op runtime.Respond) {
 	}
 	reply := op.Reply
 	c.reply = &reply
+	namespaces{w}.checkReplyApart(c.to.Tenant, fmt.Sprintf("client %d", c.no), &reply)
 	w.recordReply(req, &reply)
 	if w.Stats.Replies++; reply.Run != op.Call {
 		w.feelStorm(LoadRetryStorm, op.Call)
 	}
 	w.judgeBody(c, &reply)
+	conversations{w}.judgeBusyReply(c, &reply)
+	if reply.Refusal == nil && c.no >= 0 && c.op == nil && !w.isVolatile(c.to.Agent) {
+		w.transcripts.acknowledged(c.to, &reply)
+	}
 	switch {
 	case c.otherBody:
 	case c.onReply != nil:
@@ -417,7 +430,7 @@ func (w *Simulation) handlePublished(_ *node, e store.RunEvent) {
 	if err != nil {
 		return
 	}
-	owner, ok, err := w.store.Run(actor.DefaultTenant, e.Run)
+	owner, ok, err := w.store.Run(namespaces{w}.namespaceOf(e.Run), e.Run)
 	if !ok || err != nil || w.entropy.Int(8) == 7 {
 		return // the actor of an unjournaled run is unknown, or the signal never comes
 	}

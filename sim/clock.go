@@ -27,6 +27,9 @@ func (c *clock) now(t actor.Time) actor.Time {
 	return c.last
 }
 
+// standsStill reports whether the clock repeats its last reading at virtual time t.
+func (c *clock) standsStill(t actor.Time) bool { return c.raw(t) < c.last }
+
 const million = 1_000_000
 
 const (

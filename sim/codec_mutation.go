@@ -158,7 +158,7 @@ func (w *Simulation) collectCorpus() {
 				w.addToCorpus(entryCodec, store.EncodeEntry(e))
 			}
 		}
-		if events, err := w.store.Events(actor.DefaultTenant, c.call, uint64(w.entropy.Int(8)), 4); err == nil {
+		if events, err := w.store.Events(c.to.Tenant, c.call, uint64(w.entropy.Int(8)), 4); err == nil {
 			for _, e := range events {
 				w.addToCorpus(eventCodec, e.Body)
 			}

@@ -73,7 +73,8 @@ func (d *durableRows) record(w *Simulation, b *store.Batch) {
 	}
 }
 
-// actorsOfRow returns the actors whose entries or snapshot a row of a batch holds.
+// actorsOfRow returns the actors whose entries or snapshot a row of a batch holds. For a blob,
+// these are all actors in the batch that may refer to it.
 func actorsOfRow(key []byte, b *store.Batch) (ids []actor.ID) {
 	parts := strings.Split(string(key), "/")
 	for i := range b.Entries {
@@ -86,6 +87,8 @@ func actorsOfRow(key []byte, b *store.Batch) (ids []actor.ID) {
 			of = err == nil && !snapshot && b.Places[i].Part == uint32(part)
 		case isSnapshotKey(key):
 			of = snapshot && bytes.Equal(key, store.SnapshotKey(e.Actor))
+		case rowKind(key) == "b":
+			of = rowScope(key) == rowScope(store.SnapshotKey(e.Actor))
 		}
 		if of && !slices.Contains(ids, e.Actor) {
 			ids = append(ids, e.Actor)
@@ -130,14 +133,15 @@ func (d *disk) corruptible(rows []durableRow) (own []durableRow) {
 		}
 		rewritten := slices.ContainsFunc(rows[i+1:], func(o durableRow) bool { return bytes.Equal(o.Key, row.Key) })
 		current, ok, err := w.store.kv.Get(row.Key)
-		if ok && err == nil && !rewritten && (!isSnapshotKey(row.Key) || rowWriter(current) == d.n.id && rowWriter(row.Value) == d.n.id) {
+		sealed := isSnapshotKey(row.Key) || rowKind(row.Key) == "b"
+		if ok && err == nil && !rewritten && (!sealed || rowWriter(current) == d.n.id && rowWriter(row.Value) == d.n.id) {
 			own = append(own, row)
 		}
 	}
 	return own
 }
 
-// rowWriter returns the node whose batch wrote a snapshot. The name is part of the value.
+// rowWriter returns the node whose batch wrote a snapshot or a blob. The name is part of the value.
 func rowWriter(value []byte) actor.NodeID {
 	return actor.NodeID(actor.NewDecoder(value).String(actor.NameBytesMax))
 }

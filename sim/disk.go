@@ -3,7 +3,6 @@
 package sim
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -36,23 +35,16 @@ type disk struct {
 	recorded      store.Pos  // position of the last Sync event
 	syncDue       actor.Time // end of the sync in progress without faults
 	recent        durableRows
-	oldBatches    int            // number of batches in the format of an earlier version
 	corruption    *corruption    // damage to the node's rows while it is down; nil if none
 	pendingWrites [][]groupWrite // for each batch of inFlight
 }
 
-// open starts the log of a process after the last batch in the store. If the fault
-// NodeOlderData fires, the process is an earlier version, which writes the older format.
-// The fault is recorded when a newer version starts on that data.
+// open starts the log of a process after the last batch in the store.
 func (d *disk) open(n *node) {
 	config := n.w.plan.Writer
-	config.Failpoints, config.WriteVersion1 = n.w.failpointFires, n.w.faultFires(NodeOlderData) && n.w.acts(NodeOlderData)
-	if !config.WriteVersion1 {
-		recordChange(n.w, NodeOlderData, 0, d.oldBatches, "%s starts on data with %d batches of an earlier version", n.id, d.oldBatches)
-		d.oldBatches = 0
-	}
+	config.Failpoints = n.w.failpointFires
 	config.Node, config.From, config.Seed = n.id, d.mark, seed32(n.w.seed, mix(uint64(n.index), n.process))
-	*d = disk{n: n, mark: d.mark, previous: d.previous, recent: d.recent, oldBatches: d.oldBatches, recorded: d.mark.Pos, writer: store.NewWriter(config)}
+	*d = disk{n: n, mark: d.mark, previous: d.previous, recent: d.recent, recorded: d.mark.Pos, writer: store.NewWriter(config)}
 }
 
 // durable returns the position up to which the log is in the store.
@@ -258,6 +250,7 @@ func (d *disk) append(b *store.Batch, awaited bool) (err error) {
 	recordChange(w, StoreUnknown, false, lost, "the result of batch %d of %s is lost, stored %v", b.No, b.Node, s.keeps)
 	if kept := lost && s.keeps; kept || err == nil && !d.kept {
 		w.loadJudge.commit(b)
+		w.transcripts.commit(b)
 		d.kept = kept
 	}
 	s.fences, s.loses, s.keeps = false, false, false
@@ -268,26 +261,9 @@ func (d *disk) append(b *store.Batch, awaited bool) (err error) {
 func (d *disk) stored() {
 	b := &d.inFlight[0]
 	d.previous = d.mark
-	if d.mark = b.Mark(); d.n.w.plan.Odds[NodeOlderData] > 0 && inOldFormat(b) {
-		d.oldBatches++
-	}
+	d.mark = b.Mark()
 	d.recordWriteEnd(true)
 	d.inFlight, d.written, d.unknown, d.kept = d.inFlight[1:], d.written-1, false, false
-}
-
-// inOldFormat reports whether a row of the batch contains its first entry in the format of
-// version 1.
-func inOldFormat(b *store.Batch) bool {
-	if len(b.Entries) == 0 {
-		return false
-	}
-	first, head := &b.Entries[0], actor.Encoder{}
-	head.Uint(1)
-	head.ID(first.Actor)
-	head.Uint(uint64(first.Shard))
-	head.Uint(uint64(first.Epoch))
-	head.Uint(first.N)
-	return slices.ContainsFunc(b.Rows, func(r store.Row) bool { return bytes.Contains(r.Value, head.Buf) })
 }
 
 // crashesBefore crashes the process if it starts and a crash precedes this operation. It

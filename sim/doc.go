@@ -26,8 +26,9 @@
 //	entropy.go     random streams, record and replay    faults.go        fault kinds and their odds
 //	node.go        processes, cells, effects            placement.go     leases, shard claims, restarts
 //	disk.go        the log on its way to the store      corruption.go    damaged rows
-//	retention.go   cuts of the log, deleted sessions
+//	retention.go   cuts of the log, deleted sessions    namespaces.go    tenants, and what keeps them apart
 //	exchange.go    calls to models and external agents  client.go        clients and their requests
+//	conversation.go  several messages to one actor      approvals.go     declared tools, and people who decide
 //	audit.go       checks at the end of a run           shrink.go        shorter runs that fail alike
 //	*_judge.go     checks of each step, one noun a file
 //	*_form(s).go   generated input, valid and invalid

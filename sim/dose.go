@@ -78,7 +78,7 @@ func (w *Simulation) faultyBytes(f Fault, plain, faulty []byte) []byte {
 	return faulty
 }
 
-// recordChange counts and logs fault f if it changed what is delivered: if the value
+// recordChange counts and logs fault f if it changed the delivery: if the value
 // differs from the value without the fault. It reports whether the values differ. Only
 // recordChange counts faults.
 func recordChange[T comparable](w *Simulation, f Fault, without, delivered T, format string, args ...any) bool {

@@ -92,7 +92,6 @@ var prerequisites = map[Fault][]Fault{
 	DiskLostWrite:     {NodeCrash},
 	DiskTornAnchor:    {NodeCrash},
 	NodeNewerData:     {NodeCrash},
-	NodeOlderData:     {NodeCrash},
 	ClockBehind:       {NodeCrash},
 
 	NodeCrashRetaining: {LogCut, SessionForgotten},
@@ -111,7 +110,7 @@ var indivisibleFaults = [...]struct {
 	{"a process runs or not", []Fault{NodeCrash, NodeStop, NodeCrashUnacked, DiskErrorBefore, DiskErrorAfter, DiskFailed, StoreFenced, NodeCrashRetaining}},
 	{"a log is cut or not", []Fault{LogCut}},
 	{"a session exists or not", []Fault{SessionForgotten}},
-	{"data has one format", []Fault{NodeNewerData, NodeOlderData}},
+	{"data has one format", []Fault{NodeNewerData}},
 	{"a group has one owner", []Fault{ShardMove}},
 	{"a read fails or not", []Fault{DiskReadFailed}},
 	{"a result is lost or not", []Fault{StoreUnknown}},

@@ -321,8 +321,11 @@ func (s *judgedStep) explain(e *history.Event) {
 	case history.Reply:
 		s.explainReply(e)
 	case history.Hold, history.Resume:
-		if e.What == "ask" {
+		switch e.What {
+		case "ask":
 			s.explainHold(e)
+		case "approval":
+			s.explainDecision(e)
 		}
 	}
 }

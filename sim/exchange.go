@@ -127,6 +127,9 @@ func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 	w.addToCorpus(targetCodec, op.Target)
 	n.checkAnswerTime(x, op.Left, "invoke_timeout_ms", max(w.plan.Limits.InvokeTimeoutDefault, registeredInvokeTimeMax))
 	in := upstream.InvocationOf(op.Name, &op.Call, w.mintToken(op.Call.ID, op.Call.To))
+	if in.Messages, err = upstream.DecodeTranscript(op.Messages); err != nil {
+		w.fail(CodecRoundTrip, "messages cannot be decoded: "+err.Error())
+	}
 	if err := secretBindings.Permit(target); err != nil {
 		w.fail(NobodyAstray, fmt.Sprintf("%s may not invoke %s: %v", n.id, op.Name, err))
 	}
@@ -226,13 +229,11 @@ func (x *exchange) finish(o upstream.Outcome) {
 	if !x.judge.config.Model {
 		x.n.recordInvocation(x.call.To.Agent, o.Attempts)
 	}
-	if o.Refusal != nil {
-		x.emit(x.outcome(actor.Answer{Refusal: o.Refusal}))
-		return
+	answer := o.Answer()
+	if o.Refusal == nil {
+		x.n.w.addToCorpus(completionCodec, answer.Parts[0].Bytes)
 	}
-	body := o.Completion.Encode()
-	x.n.w.addToCorpus(completionCodec, body)
-	x.emit(x.outcome(actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}}))
+	x.emit(x.outcome(answer))
 }
 
 func (x *exchange) emitPiece(p actor.Piece) {

@@ -53,6 +53,7 @@ type served struct {
 	pieces  string               // text and states, in order
 	marks   []mark               // ends of complete frames
 	text    string               // the text of pieces
+	unknown []string             // names of events that the API does not define; may have duplicates
 	answer  *upstream.Completion // the whole answer; nil until the server has sent it
 	verdict *verdict             // the meaning of a canned response; nil: an answer
 	forged  bool                 // garbage was inserted: the judge knows nothing
@@ -350,7 +351,7 @@ func (j *exchangeJudge) end(o upstream.Outcome) {
 	}
 	switch {
 	case o.Refusal == nil:
-		j.checkAnswer(a, &o.Completion)
+		j.checkAnswer(a, &o.Completion, o.Warnings)
 	case o.Completion.Finish != upstream.NoFinish:
 		j.fail(AnswerAsSent, "a refused answer has finish reason %s", o.Completion.Finish)
 	case j.x.done: // cancelled, or no longer awaited
@@ -444,8 +445,8 @@ func (j *exchangeJudge) checkReason(a *judgedAttempt, r *actor.Refusal) {
 }
 
 // checkAnswer checks a complete answer: it is what the server sent, all of it was
-// forwarded, and its size is bounded.
-func (j *exchangeJudge) checkAnswer(a *judgedAttempt, c *upstream.Completion) {
+// forwarded, its size is bounded, and a warning names what an agent sent in place of text.
+func (j *exchangeJudge) checkAnswer(a *judgedAttempt, c *upstream.Completion, warnings []string) {
 	if a == nil || j.open() {
 		j.fail(ExchangeEnds, "succeeds without an attempt, or during one")
 		return
@@ -468,9 +469,19 @@ func (j *exchangeJudge) checkAnswer(a *judgedAttempt, c *upstream.Completion) {
 		j.fail(AnswerAsSent, "has the answer %.80q and forwarded %.80q, but the server sent %.80q", c.Text, j.pieces, s.pieces)
 	case c.Finish != s.answer.Finish || c.Model != s.answer.Model || !slices.EqualFunc(c.Calls, s.answer.Calls, sameCall):
 		j.fail(AnswerAsSent, "has finish reason %s of model %q with calls %+v, want %s of %q with %+v", c.Finish, c.Model, c.Calls, s.answer.Finish, s.answer.Model, s.answer.Calls)
+	case !j.config.Model && !s.warned(warnings):
+		j.fail(AnswerAsSent, "has the text %.80q and the warnings %q, but the server sent the events %q, which the API does not define", c.Text, warnings, s.unknown)
 	case c.Usage != s.answer.Usage && !(s.cut && !c.Usage.Known):
 		j.fail(AnswerAsSent, "has usage %+v, want %+v", c.Usage, s.answer.Usage)
 	}
+}
+
+// warned reports whether the warnings are those of the answer of an external agent.
+func (s *served) warned(warnings []string) bool {
+	if s.text != "" || len(s.unknown) == 0 {
+		return len(warnings) == 0
+	}
+	return len(warnings) == 1 && !slices.ContainsFunc(s.unknown, func(name string) bool { return !strings.Contains(warnings[0], fmt.Sprintf("%q", name)) })
 }
 
 func sameCall(got, sent upstream.ToolCall) bool {

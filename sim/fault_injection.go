@@ -239,7 +239,7 @@ func (w *Simulation) publishAgents() {
 // sendBurst submits a burst of slow requests to one actor, each from a client of its
 // own.
 func (w *Simulation) sendBurst() {
-	to := generator{w: w}.target()
+	to := newGenerator(w).target()
 	w.log.note(w.now, "burst of requests to %s", to)
 	text, left := "sleep 400", 5*time.Second
 	if w.team != nil {
@@ -275,6 +275,7 @@ const (
 // is run again meets the same fault.
 func (b faultyAgent) Begin(begin actor.Begin) actor.Turn {
 	w, call := b.w, &begin.Call
+	w.transcripts.beginTurn(begin)
 	f, chosen := w.callFaults[call.ID]
 	if !chosen && !call.IsRoot() {
 		switch {
@@ -389,8 +390,8 @@ func (t *faultyTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	return action, err
 }
 
-// truncatedAnswer returns an answer of a model or external agent that was cut off, or
-// nil if there is none.
+// truncatedAnswer returns an answer of a model or external agent that was cut off or has
+// warnings, or nil if there is none.
 func (t *faultyTurn) truncatedAnswer(answers []actor.Answer) *upstream.Completion {
 	for i := range answers {
 		if i >= len(t.asks) || t.asks[i].Kind != actor.AskModel && t.asks[i].Kind != actor.AskInvoke || answers[i].Refusal != nil {
@@ -399,7 +400,7 @@ func (t *faultyTurn) truncatedAnswer(answers []actor.Answer) *upstream.Completio
 		completion, err := upstream.DecodeCompletion(answers[i].Parts[0].Bytes)
 		switch {
 		case err != nil:
-		case completion.Finish == upstream.NoFinish, completion.Finish == upstream.FinishLength, completion.Finish == upstream.FinishFilter:
+		case len(answers[i].Warnings) > 0, completion.Finish == upstream.NoFinish, completion.Finish == upstream.FinishLength, completion.Finish == upstream.FinishFilter:
 			return &completion
 		}
 	}

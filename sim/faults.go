@@ -44,7 +44,6 @@ const (
 	NodePause        // a process is suspended
 	NodeFreeze       // a process is suspended for longer than its lease lasts
 	NodeNewerData    // an older version of the program starts on data written by a newer one
-	NodeOlderData    // a newer version of the program starts on data written by an older one
 	CellSlow         // each step of a cell takes long for a while
 	CellPanic        // a step panics
 	ClockSkew        // a node's clock jumps
@@ -183,7 +182,6 @@ var faultTable = [faultKinds]struct {
 	NodePause:        {"NodePause", 800, true, false},
 	NodeFreeze:       {"NodeFreeze", 400, true, false},
 	NodeNewerData:    {"NodeNewerData", 3000, false, false},
-	NodeOlderData:    {"NodeOlderData", 6000, false, false},
 	CellSlow:         {"CellSlow", 800, true, false},
 	CellPanic:        {"CellPanic", 40, false, false},
 	ClockSkew:        {"ClockSkew", 1500, true, false},

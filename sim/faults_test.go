@@ -13,10 +13,14 @@ import (
 	"github.com/troupe-run/troupe/specs"
 )
 
-// Each fault can be injected on its own and violates no spec. It is counted with its
-// effect, with half of it, and never without it.
-func TestEachFaultAlone(t *testing.T) {
-	for _, f := range Faults() {
+// A fault can be injected on its own and violates no spec. It is counted with its effect,
+// with half of it, and never without it. make inert checks this of each fault, and in more
+// seeds; this test takes every tenth one.
+func TestFaultAlone(t *testing.T) {
+	for i, f := range Faults() {
+		if i%10 != 0 {
+			continue
+		}
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()
 			c := CountDoses(f, 20, true)
@@ -90,7 +94,7 @@ func TestStreamReaderDetectsBadStreams(t *testing.T) {
 }
 
 // frameSpec describes a frame: the number of its event, its name and its id. An empty id
-// stands for the number. Number -1 is an event of another run. Number -2 is no frame: it
+// means the number. Number -1 is an event of another run. Number -2 is no frame: it
 // rewinds the reader to the start.
 type frameSpec struct {
 	seq      int

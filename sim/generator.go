@@ -4,6 +4,7 @@ package sim
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -12,7 +13,13 @@ import (
 // generator draws the messages of clients.
 type generator struct {
 	w          *Simulation
-	singleLine bool // the message must fit into one line of another message
+	tenant     string // namespace of the client
+	singleLine bool   // the message must fit into one line of another message
+}
+
+// newGenerator draws the namespace of a client.
+func newGenerator(w *Simulation) generator {
+	return generator{w: w, tenant: namespaces{w}.drawNamespace()}
 }
 
 // target draws the actor that receives a message.
@@ -23,7 +30,12 @@ func (d generator) target() actor.ID {
 		return to
 	}
 	def := &w.plan.Agents[w.entropy.Int(w.plan.Targets)]
-	return actor.NewID(def.Name, w.drawKey())
+	return d.actor(def.Name, w.drawKey())
+}
+
+// actor returns an actor in the namespace of the client.
+func (d generator) actor(agent, key string) actor.ID {
+	return actor.ID{Tenant: d.tenant, Agent: agent, Key: key}
 }
 
 // drawKey draws the key of an actor.
@@ -73,6 +85,9 @@ func (d generator) script(levels int, self string) script {
 // levels is 0.
 func (d generator) instruction(levels int, self string) instruction {
 	w := d.w
+	if w.approvals.on && w.entropy.Int(6) == 5 {
+		return w.approvals.instruction()
+	}
 	if levels > 0 && w.entropy.Int(10) >= 4 {
 		return d.call(levels, self)
 	}
@@ -117,5 +132,8 @@ func (d generator) call(levels int, self string) instruction {
 		o.name = [...]string{"ghost", agents.RegistryID.String()}[w.entropy.Int(2)]
 	}
 	o.script = d.message(levels-1, o.name)
+	if agent, _, _ := strings.Cut(o.name, "/"); !d.singleLine || w.agentKind(agent) == actor.Native {
+		o.script = namespaces{w}.mark(d.actor(agent, actor.DefaultKey), o.script)
+	}
 	return o
 }

@@ -102,7 +102,6 @@ var guards = []Guard{
 	{Mutant: "payload-unchecked", Spec: RotIsTold},
 	{Mutant: "unknown-taken-as-stored", Spec: ChainHolds},
 	{Mutant: "newer-format-read", Spec: RotIsTold},
-	{Mutant: "first-version-unread", Spec: StoreReads},
 	{Mutant: "registry-forgets", Spec: RegistryHolds},
 	{Mutant: "revoked-key-kept", Spec: RegistryHolds},
 	{Mutant: "agent-quota-ignored", Spec: RegistryHolds},
@@ -114,6 +113,7 @@ var guards = []Guard{
 	{Mutant: "tries-unbounded", Spec: UpstreamSpared},
 	{Mutant: "end-not-forwarded", Spec: AnswerAsSent},
 	{Mutant: "answer-unbounded", Spec: AnswerAsSent},
+	{Mutant: "unknown-events-unnamed", Spec: AnswerAsSent},
 	{Mutant: "secret-quoted", Spec: NobodyAstray},
 	{Mutant: "broken-arguments-sent", Spec: RequestAsAsked},
 	{Mutant: "unhealthy-agent-invoked", Spec: HealthHolds},
@@ -130,6 +130,17 @@ var guards = []Guard{
 	{Mutant: "mailbox-never-too-old", Spec: specs.MailboxAgeBounded},
 	{Mutant: "body-of-key-unchecked", Spec: specs.KeyBindsBody},
 	{Mutant: "wait-runs-the-clock", Spec: specs.WaitHoldsClock},
+	{Mutant: "active-turns-unbounded", Spec: TurnBounded},
+	{Mutant: "transcript-forgets-a-run", Spec: TranscriptIsWhatHappened},
+	{Mutant: "replay-hears-later-messages", Spec: TranscriptIsWhatHappened},
+	{Mutant: "page-lost", Spec: TranscriptIsWhatHappened},
+	{Mutant: "approval-used-twice", Spec: specs.ApprovalOnce},
+	{Mutant: "approval-covers-later-tools", Spec: specs.ApprovalOnce},
+	{Mutant: "end-of-approval-not-passed-up", Spec: specs.WaitHoldsClock},
+	{Mutant: "digest-not-compared", Spec: specs.ApprovalOnce},
+	{Mutant: "performed-before-approval", Spec: specs.ApprovalOnce},
+	{Mutant: "policy-after-dispatch", Spec: specs.OnlySucceededAdvances},
+	{Mutant: "namespace-ignored", Spec: NamespacesApart},
 }
 
 // Guards returns all guards.

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
@@ -13,6 +14,7 @@ func (s *judgedStep) explainHold(e *history.Event) {
 	if s.isSilent(s.cell, e.Parent) {
 		return
 	}
+	s.take(e.Parent, runs.ApprovalRequired, anywhere)
 	held, certain := s.heldBy(e)
 	child := func(p *shownPayload) bool { return p.Child == e.Call.String() && p.Name == "held" }
 	switch t := runs.RunResumed; {
@@ -32,6 +34,21 @@ func (s *judgedStep) explainHold(e *history.Event) {
 	}
 }
 
+// explainDecision checks the event of a decision about a tool call, or of its expiry.
+func (s *judgedStep) explainDecision(e *history.Event) {
+	here := at(e.Step, e.Index)
+	if s.take(e.Parent, runs.ApprovalExpired, here) != nil {
+		return
+	}
+	d := s.want(e, e.Parent, runs.ApprovalDecision, here)
+	if m, ok := delivered[actor.Request](s.in); ok && m.Call.Operation == runtime.Decide {
+		s.same(d, "principal", d.Payload.Principal, m.Call.Principal)
+	}
+	if d.Payload.Kind == runs.ApprovalStatusApproved.String() {
+		s.want(e, e.Parent, runs.ToolDispatched, here)
+	}
+}
+
 // heldBy reports whether a call holds its run, as the events before the step show it. It
 // is uncertain after a crash, which may have lost the last of them.
 func (s *judgedStep) heldBy(e *history.Event) (held, certain bool) {
@@ -42,7 +59,7 @@ func (s *judgedStep) heldBy(e *history.Event) (held, certain bool) {
 		}
 	}
 	for _, o := range s.streams[e.Parent][:first-1] {
-		if o.Payload.Child == e.Call.String() {
+		if o.Payload.Child == e.Call.String() && o.Type != runs.ApprovalRequired.String() {
 			held = o.Type == runs.RunPaused.String()
 		}
 	}

@@ -43,7 +43,7 @@ func (w *Simulation) sendInvalidCall(n *node, to actor.ID) {
 		if reply.Refusal == nil || reply.Refusal.Reason != m.reason {
 			w.fail(CodecRoundTrip, fmt.Sprintf("a call %s: want a refusal as %s, got %+v", m.name, m.reason, reply))
 		}
-		if _, begun, err := w.store.Run(actor.DefaultTenant, call.ID); err == nil && begun {
+		if _, begun, err := w.store.Run(to.Tenant, call.ID); err == nil && begun {
 			w.fail(CodecRoundTrip, fmt.Sprintf("a refused call %s has begun run %s", m.name, call.ID))
 		}
 	})

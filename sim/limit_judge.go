@@ -28,6 +28,7 @@ var documentedLimits = [...]documentedLimit{
 	{"agent_call_timeout_ms_default", 30000, 300000, func(l *dispatcher.Limits) any { return &l.AgentCallTimeoutDefault }, func(l *dispatcher.Limits) actor.Duration { return l.AgentCallTimeoutMax }},
 	{"agent_concurrent_calls_max", 10, 65536, func(l *dispatcher.Limits) any { return &l.AgentConcurrentCallsMax }, nil},
 	{"max_pending_per_actor", 128, 1048576, func(l *dispatcher.Limits) any { return &l.MaxPendingPerActor }, nil},
+	{"max_active_per_agent", 256, 1048576, func(l *dispatcher.Limits) any { return &l.MaxActivePerAgent }, nil},
 	{"mailbox_bytes_max", 1048576, 1073741824, func(l *dispatcher.Limits) any { return &l.MailboxBytesMax }, nil},
 	{"mailbox_age_ms_max", 30000, 3600000, func(l *dispatcher.Limits) any { return &l.MailboxAgeMax }, nil},
 	{"message_bytes_max", 1048576, 1048576, func(l *dispatcher.Limits) any { return &l.MessageBytesMax }, nil},
@@ -37,7 +38,8 @@ var documentedLimits = [...]documentedLimit{
 	{"tool_timeout_ms", 60000, 3600000, func(l *dispatcher.Limits) any { return &l.ToolTimeoutDefault }, nil},
 	{"model_timeout_ms", 120000, 3600000, func(l *dispatcher.Limits) any { return &l.ModelTimeoutDefault }, nil},
 	{"invoke_timeout_ms", 120000, 3600000, func(l *dispatcher.Limits) any { return &l.InvokeTimeoutDefault }, nil},
-	{"approval_timeout_ms", 600000, 86400000, func(l *dispatcher.Limits) any { return &l.WaitTimeoutMax }, nil},
+	{"wait_timeout_ms_max", 7776000000, 7776000000, func(l *dispatcher.Limits) any { return &l.WaitTimeoutMax }, nil},
+	{"approval_timeout_ms", 600000, 7776000000, func(l *dispatcher.Limits) any { return &l.ApprovalTimeout }, func(l *dispatcher.Limits) actor.Duration { return l.WaitTimeoutMax }},
 	{"steps_per_turn_max", 100, 65536, func(l *dispatcher.Limits) any { return &l.StepsPerTurnMax }, nil},
 	{"asks_per_action_max", 64, 4096, func(l *dispatcher.Limits) any { return &l.AsksPerActionMax }, nil},
 	{"remember_done_ms", 60000, 86400000, func(l *dispatcher.Limits) any { return &l.RememberDone }, nil},
@@ -86,7 +88,7 @@ func (w *Simulation) configureLimits() dispatcher.Limits {
 		w.checkLimit(d, &l)
 		for _, v := range [...]int64{-1, 0, 1, d.most, d.most + 1} {
 			one := dispatcher.DefaultLimits()
-			one.AgentCallTimeoutDefault, one.RunTimeoutDefault = time.Millisecond, time.Millisecond // at most the limit under test
+			one.AgentCallTimeoutDefault, one.RunTimeoutDefault, one.ApprovalTimeout = time.Millisecond, time.Millisecond, time.Millisecond // at most the limit under test
 			err := one.Set(d.key, v)
 			if err == nil {
 				err = one.Check()

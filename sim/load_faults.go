@@ -61,7 +61,7 @@ func (w *Simulation) feelStorm(f Fault, call actor.CallID) {
 func (w *Simulation) injectLoad(f Fault) {
 	switch f {
 	case LoadHotActor:
-		to := generator{w: w}.target()
+		to := newGenerator(w).target()
 		if w.acts(f) {
 			w.holdTurn(to)
 		}
@@ -162,7 +162,7 @@ func (w *Simulation) submitTree() {
 		return "all " + strings.Join(calls, " | ")
 	}
 	path := "tree" + strconv.Itoa(w.treesSubmitted)
-	w.submit(w.addClient(actor.NewID(name(0), path), text(1, path), clientLeftMax))
+	w.submit(w.addClient(newGenerator(w).actor(name(0), path), text(1, path), clientLeftMax))
 }
 
 // trivialMessage returns a message that the agent handles at once, in the syntax of
@@ -179,7 +179,7 @@ func (w *Simulation) trivialMessage(agent string) string {
 
 // drawNativeActor draws an actor whose agent runs scripts.
 func (w *Simulation) drawNativeActor() actor.ID {
-	id := generator{w: w}.target()
+	id := newGenerator(w).target()
 	if w.agentKind(id.Agent) != actor.Native {
 		id.Agent = w.plan.Agents[0].Name
 	}
@@ -243,7 +243,7 @@ func (w *Simulation) injectFanOut() {
 // injectDeadlocks makes each of several agents call each of the others. This creates
 // many wait cycles at once, and no single call closes all of them.
 func (w *Simulation) injectDeadlocks() {
-	n, key := min(w.plan.Targets, 3+w.entropy.Int(3)), w.drawKey()
+	d, n, key := newGenerator(w), min(w.plan.Targets, 3+w.entropy.Int(3)), w.drawKey()
 	first := w.entropy.Int(w.plan.Targets)
 	name := func(i int) string { return w.plan.Agents[(first+i)%w.plan.Targets].Name }
 	s := &storm{LoadDeadlocks, fmt.Sprintf("%d agents call each other, with key %s", n, key), 1}
@@ -252,7 +252,7 @@ func (w *Simulation) injectDeadlocks() {
 		if j >= i {
 			j++
 		}
-		return actor.NewID(name(i), key), w.callMessage(name(i), name(j), key), clientLeftMax
+		return d.actor(name(i), key), w.callMessage(name(i), name(j), key), clientLeftMax
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -24,6 +25,7 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 		w.fail(CodecRoundTrip, "a model received an invalid prompt: "+err.Error())
 		return
 	}
+	s.checkApart(r)
 	s.checkModelRequest(r, &prompt)
 	if wantKey := strings.HasPrefix(r.URL, "http://"+modelNames[1]); wantKey != presentsSecret(r, modelKey) {
 		w.fail(NobodyAstray, "a model received the key of another model, or not its own: "+r.URL)
@@ -154,16 +156,16 @@ func offersTool(p *upstream.Prompt, tool string) bool {
 // the message line by line, as the scripted model does. It calls other agents through
 // the run for which it was invoked, with the token of that run.
 func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
-	var in struct {
-		Agent string `json:"agent_id"`
-		Input string `json:"input_message"`
-	}
-	if err := json.Unmarshal(r.Body, &in); err != nil {
+	in, err := readInvocation(r.Body)
+	if err != nil {
 		w.fail(CodecRoundTrip, "an external agent received an invalid invocation: "+err.Error())
 		return
 	}
-	s.checkInvocation(r)
-	if in.Agent == externalNames[1] != presentsSecret(r, authSecret(authEnv)) {
+	agent := in[exampleAgent]
+	s.checkInvocation(r, in)
+	s.checkHeardMessages(r.Body)
+	s.checkApart(r)
+	if agent == externalNames[1] != presentsSecret(r, authSecret(authEnv)) {
 		w.fail(NobodyAstray, "an external agent received the credential of another agent, or not its own: "+r.URL)
 	}
 	reset, sent := s.drawReset(&agentStreamFaults)
@@ -191,13 +193,13 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 	if reset {
 		return
 	}
-	e := &externalCall{w: w, conn: s, agent: in.Agent}
+	e := &externalCall{w: w, conn: s, agent: agent}
 	for _, h := range r.Headers {
 		if h.Name == "x-run-token" {
 			e.token = h.Value
 		}
 	}
-	e.response, e.format = w.agentCompletion(in.Agent, in.Input), w.newStreamFormat()
+	e.response, e.format = w.agentCompletion(agent, in[exampleContent]), w.newStreamFormat()
 	s.drawStreamFaults(&agentStreamFaults, 400)
 	s.startEventStream(delay)
 	if w.faultFires(AgentGiant) {
@@ -264,6 +266,9 @@ func (e *externalCall) scheduleAdvance() {
 
 func (e *externalCall) advance() {
 	w := e.w
+	if w.approvals.addTool(e) {
+		return
+	}
 	if e.nextCall < len(e.response.Calls) {
 		call := e.response.Calls[e.nextCall]
 		e.nextCall++
@@ -285,7 +290,7 @@ func (e *externalCall) advance() {
 		})
 		return
 	}
-	e.writeText(textOr(e.response.Text, "Done."))
+	e.writeAnswer(textOr(e.response.Text, "Done."))
 	end := agentEnds[w.entropy.Int(len(agentEnds))]
 	if w.faultFires(AgentDoneUnheard) && w.acts(AgentDoneUnheard) && !e.conn.finished {
 		e.conn.breakConnection(0, AgentDoneUnheard, true, "connection lost before the last frame")
@@ -322,6 +327,7 @@ var agentEnds = [...]struct {
 }{
 	{`{"usage":{"tokens":7}}`, upstream.Usage{Known: true, Total: 7}},
 	{`{"usage":{"input_tokens":3,"output_tokens":4}}`, upstream.Usage{Known: true, Input: 3, Output: 4, Total: 7}},
+	{`{"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":8}}`, upstream.Usage{Known: true, Input: 3, Output: 4, Total: 8}},
 	{"{}", upstream.Usage{}},
 }
 
@@ -330,6 +336,17 @@ func textOr(text, other string) string {
 		return text
 	}
 	return other
+}
+
+// writeAnswer sends the final text. Some agents send it in an event that the API does not
+// define, so it is lost.
+func (e *externalCall) writeAnswer(text string) {
+	if e.w.team != nil || e.format.picker.Int(8) < 7 {
+		e.writeText(text)
+		return
+	}
+	e.conn.served.unknown = append(e.conn.served.unknown, "token")
+	e.writeFrame("token", string(invariant.Must(json.Marshal(map[string]string{"text": text}))))
 }
 
 // writeText sends a text in a few pieces.
@@ -358,7 +375,9 @@ func (e *externalCall) writeFrame(name, data string) {
 
 // write appends a frame to the plain response and sends it.
 func (e *externalCall) write(frame []byte) {
-	frame = e.format.frame(frame)
+	if frame = e.format.frame(frame); e.format.pinged {
+		e.conn.served.unknown = append(e.conn.served.unknown, "ping")
+	}
 	e.conn.plain.body = append(e.conn.plain.body, frame...)
 	e.conn.writeBody(e.w.between(0, 60*time.Millisecond), noFault, frame)
 	e.conn.served.mark(e.conn.bodyBytes)

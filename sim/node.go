@@ -142,7 +142,7 @@ func (n *node) start() {
 func (n *node) newCell(index uint16, incarnation uint64) *cell {
 	self := actor.Address{Node: n.id, Cell: index, Incarnation: incarnation}
 	c := &cell{n: n, index: index, self: self, restarted: incarnation != 1<<16,
-		core: runtime.NewCell(runtime.Config{Self: self, Tools: n.w.tools, Failpoints: n.w.failpointFires, PublishOnDemand: n.w.plan.OnDemand,
+		core: runtime.NewCell(runtime.Config{Self: self, Cells: n.w.plan.Cells[n.index], Tools: n.w.tools, Failpoints: n.w.failpointFires, PublishOnDemand: n.w.plan.OnDemand,
 			Seed: mix(mix(n.w.seed, uint64(n.index)<<16|uint64(index)), incarnation)})}
 	c.runStepFunc = c.runStep
 	return c
@@ -240,6 +240,7 @@ func (c *cell) step(in input) {
 	if in.ownersVersion > 0 {
 		c.ownersVersion = in.ownersVersion
 	}
+	w.transcripts.cell, w.transcripts.begun = c, nil
 	ready, ok := c.stepCore(now, in.in)
 	w.Stats.Steps++
 	if w.plan.Steps > 0 && !w.recovering {
@@ -249,6 +250,8 @@ func (c *cell) step(in input) {
 		return
 	}
 	w.deriveEvents(&ready)
+	w.approvals.step(c, in.in, &ready)
+	w.transcripts.stepped(ready.Entries)
 	for i := range ready.Entries {
 		w.log.entry(&ready.Entries[i])
 	}
@@ -262,6 +265,7 @@ func (c *cell) step(in input) {
 	w.observeReports(c, &ready)
 	w.eventJudge.step(c, in.in, &ready)
 	w.durabilityJudge.step(c, in.in, ready.Events)
+	w.active.step(c, ready.Events)
 	w.Stats.countStep(c, in.in, ready.Events)
 	attempt := pieceAttempt(in.in)
 	w.recordRetracted(c, ready.Effects)
@@ -429,7 +433,8 @@ func (n *node) perform(g gatedEffect) {
 		w.handlePublished(n, op.Event)
 	case runtime.Tool:
 		tool, _ := w.tools.Tool(op.Name)
-		w.emitPerform(&g, "tool", onceMark(tool.Idempotent), e.ID.Run, 0, 0)
+		w.approvals.performed(e.ID, &op)
+		w.emitPerform(&g, "tool", onceMark(tool.Idempotent || op.Declared != nil && op.Declared.Idempotent), e.ID.Run, 0, 0)
 		if op.Name == agents.ToolAnnounce {
 			n.performAnnounce(&g, op)
 			return

@@ -223,6 +223,7 @@ func (w *Simulation) restart(n *node) {
 		w.after(wait, func() { w.restart(n) })
 		return
 	}
+	w.transcripts.checkStored(restartReads)
 	if w.retention != nil && !w.retention.start(n) {
 		w.after(reopenDelay, func() { w.restart(n) })
 		return

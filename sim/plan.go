@@ -32,7 +32,8 @@ type Plan struct {
 	Steps            int            // target number of cell steps in a long run, spread over the tenths of Span; 0: no target
 	FaultInterval    actor.Duration // between rounds of periodic faults
 	ArrivalInterval  actor.Duration // mean time between arrivals
-	Keys             int            // number of actors of each agent: one under actor.DefaultKey, and sessions
+	Keys             int            // number of actors of each agent in a namespace: one under actor.DefaultKey, and sessions
+	Namespaces       int            // number of namespaces: the default tenant, and users
 	Busy             bool           // clients of a long run arrive at least once a minute, regardless of draws
 	Plain            bool           // clients send each request once, without a key, and waits for a signal are not answered
 	Drift            []int64        // of each node's clock, in parts per million
@@ -44,6 +45,7 @@ type Plan struct {
 	Index            store.IndexConfig
 	Entries          bool // the store holds entries, not rows
 	Retention        bool // the log is cut and sessions are deleted; the run has one node
+	Approvals        bool // agents use declared tools, and people decide about their calls
 	OnDemand         bool // runs of volatile actors publish events only for a subscriber
 	Schedule         Schedule
 	Failpoints       []failpoint.Point // failpoints enabled in production code
@@ -68,7 +70,7 @@ func (p Plan) withDefaults(o Options) Plan {
 	if p.Quotas == (agents.Quotas{}) {
 		p.Quotas = agents.DefaultQuotas()
 	}
-	p.Keys = max(p.Keys, 1)
+	p.Keys, p.Namespaces = max(p.Keys, 1), max(p.Namespaces, 1)
 	p.FaultInterval = max(p.FaultInterval, time.Second)
 	p.Agents = slices.Clone(p.Agents)
 	p.Targets = len(p.Agents)
@@ -107,6 +109,8 @@ const (
 	planQuotas
 	planDurability
 	planRetention
+	planNamespaces
+	planApprovals
 )
 
 // drawPlan draws the plan of a seed. The options Faultless, Odds and Registry replace values that
@@ -192,6 +196,10 @@ func drawPlan(c Entropy, o Options) Plan {
 	p.DurabilityChanges = p.RegistryInterval > 0 && c.Int(4) == 3
 	c.SetStream(planRetention)
 	p.drawRetention(c, o)
+	c.SetStream(planNamespaces)
+	p.Namespaces = 2 + c.Int(2)
+	c.SetStream(planApprovals)
+	p.Approvals = c.Int(3) == 2 && !o.Plain && o.Team == nil
 	c.SetStream(planLength)
 	if o.Plain {
 		p.makePlain(c)
@@ -203,7 +211,7 @@ func drawPlan(c Entropy, o Options) Plan {
 }
 
 // rowFaults are the faults that need a store of rows.
-var rowFaults = append(corruptionFaults[:], DiskTornAnchor, NodeNewerData, NodeOlderData)
+var rowFaults = append(corruptionFaults[:], DiskTornAnchor, NodeNewerData)
 
 // drawStore draws the form of the store: one in five holds entries. An enabled fault of
 // one form decides it.
@@ -264,7 +272,13 @@ func drawAgents(c Entropy) []actor.Definition {
 		if c.Int(5) == 4 {
 			def.Recursion = actor.ByActor
 		}
-		def.Hash = actor.HashOf([]byte{byte(def.Durability), byte(def.Turns), byte(def.Recursion), name[0]})
+		if c.Int(6) == 5 {
+			def.MaxActive = 1 + c.Int(4)
+		}
+		if def.Durability == actor.Journaled {
+			def.Transcript = [...]actor.TranscriptPolicy{actor.TranscriptNone, actor.TranscriptAll, 3, 100}[c.Int(4)]
+		}
+		def.Hash = actor.HashOf([]byte{byte(def.Durability), byte(def.Turns), byte(def.Recursion), byte(def.Transcript), name[0]})
 		all = append(all, def)
 	}
 	if c.Int(4) == 3 {
@@ -281,6 +295,7 @@ func drawLimits(c Entropy, odds *[faultKinds]int) dispatcher.Limits {
 	l := dispatcher.DefaultLimits()
 	drawConfig(c, &l)
 	l.AgentCallTimeoutDefault = min(l.AgentCallTimeoutDefault, l.AgentCallTimeoutMax)
+	l.ApprovalTimeout = min(l.ApprovalTimeout, l.WaitTimeoutMax)
 	if odds[AgentBusy] > 0 {
 		l.MaxPendingPerActor = min(l.MaxPendingPerActor, burstPendingMax)
 	}
@@ -290,7 +305,7 @@ func drawLimits(c Entropy, odds *[faultKinds]int) dispatcher.Limits {
 // String describes the plan, with a line for each subject.
 func (p *Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "cells %v, %d groups of shards, %d sessions of each agent\nagents", p.Cells, p.Groups, p.Keys)
+	fmt.Fprintf(&b, "cells %v, %d groups of shards, %d namespaces with %d sessions of each agent\nagents", p.Cells, p.Groups, p.Namespaces, p.Keys)
 	for i := range p.Agents {
 		def := &p.Agents[i]
 		fmt.Fprintf(&b, " %s:%s", def.Name, def.Kind)
@@ -316,7 +331,7 @@ func (p *Plan) String() string {
 	if p.Entries {
 		form = "entries"
 	}
-	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand)
+	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v, approvals %v\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand, p.Approvals)
 	return b.String()
 }
 

@@ -116,7 +116,7 @@ func drawRetrySettings(c Entropy, spec map[string]any) {
 	}
 }
 
-// checkRetryPolicy checks that the invocations of an agent are repeated as its spec says.
+// checkRetryPolicy checks that the invocations of an agent are repeated as its spec states.
 func (w *Simulation) checkRetryPolicy(agent string, got upstream.RetryPolicy) {
 	limits, ok := w.plan.Specs[agent]["limits"].(map[string]any)
 	if !ok {

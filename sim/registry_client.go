@@ -99,7 +99,7 @@ func (rc *registryClient) runNext() {
 func (rc *registryClient) callSessions(agent string, delay actor.Duration) {
 	w := rc.w
 	for i := range 3 {
-		c := w.addClient(actor.NewID(agent, "s"+strconv.Itoa(i)), strings.Repeat("use "+clockTool+"\n", 1+i), 20*time.Second)
+		c := w.addClient(newGenerator(w).actor(agent, "s"+strconv.Itoa(i)), strings.Repeat("use "+clockTool+"\n", 1+i), 20*time.Second)
 		w.after(w.between(0, delay+1), func() { w.submit(c) })
 	}
 }
@@ -306,7 +306,7 @@ func (o *registryOp) itemName() string {
 // agent MUST be found, and a deleted agent MUST NOT be found.
 func (rc *registryClient) checkAgent(o *registryOp) {
 	w := rc.w
-	c := w.addClient(actor.NewID(o.subject, "s0"), "use "+clockTool, 5*time.Second)
+	c := w.addClient(newGenerator(w).actor(o.subject, "s0"), "use "+clockTool, 5*time.Second)
 	c.key = ""
 	c.onReply = func(reply *actor.Reply) {
 		defer w.setStream(w.setStream(topicRegistry))
@@ -351,6 +351,7 @@ func (rc *registryClient) drawOp() *registryOp {
 			volatile, o.wantRefusals = !volatile, []actor.Reason{actor.Rejected}
 		}
 		o.body = rc.drawSpec(name, kind, volatile)
+		w.transcripts.learnBody(o.body)
 		if !rc.present[name] && rc.changed[name] && principal != agents.Operator { // a former definition has another durability
 			o.wantRefusals = []actor.Reason{actor.Rejected}
 		} else if !rc.present[name] && rc.quotaUsedUp(principal) {
@@ -548,7 +549,7 @@ var invalidOps = [...]struct {
 }{
 	{"agent.praise", `{}`, actor.Invalid},
 	{agents.OpPut, `{"agent_id":"NATIVE","prompt":"be me"}`, actor.Rejected},
-	{agents.OpPut, `{"agent_id":"troupe"}`, actor.Rejected},
+	{agents.OpPut, `{"agent_id":"troupe.session"}`, actor.Invalid},
 	{agents.OpPut, `{"agent_id":"rex","endpoint":"http://rex.example"}`, actor.Invalid},
 	{agents.OpRegister, `{"agent_id":"xeno"}`, actor.Invalid},
 	{agents.OpPut, `{"agent_id":"rex","modle":"m"}`, actor.Invalid},

@@ -50,12 +50,27 @@ var (
 
 // messageFields are the fields of a message, except its project.
 var messageFields = []formField{
-	{name: "content", alias: "message", required: true, bad: append([]string{`""`}, notText...),
-		good: append(plainValues("a", "and so on", "\u00e9\U0001F600", strings.Repeat("a", 300), "{\u2028}"), formValue{`"a\u0062\n\"\\\/"`, "ab\n\"\\/"}, formValue{`" "`, " "}, formValue{`"\ud83d\ude00"`, "\U0001F600"})},
+	{name: "content", alias: "message", required: true, bad: slices.Concat([]string{`""`}, badParts, notText),
+		good: append(plainValues("a", "and so on", "\u00e9\U0001F600", strings.Repeat("a", 300), "{\u2028}"), formValue{`"a\u0062\n\"\\\/"`, "ab\n\"\\/"}, formValue{`" "`, " "}, formValue{`"\ud83d\ude00"`, "\U0001F600"},
+			formValue{`[{"type":"text","text":"a"},{"text":"\u0062","type":"text"}]`, "ab"}, formValue{`[{"type":"text","text":" "}]`, " "})},
 	{name: "session_id", alias: "session", good: goodNames, bad: badNames},
 	{name: "timeout_ms", good: []formValue{{"1", "1ms"}, {"30000", "30s"}, {"86400000", "24h0m0s"}, {"1234567", "20m34.567s"}, {"90", "90ms"}},
 		bad: append([]string{"0", "-1", "86400001", "999999999999999999", "9223372036854775807", "1e3", "-0"}, notNumber...)},
 	{name: "priority", good: plainValues("high", "normal", "low"), bad: append([]string{`"urgent"`, `"High"`, `"highest"`, `"lo"`, `" low"`}, notText...)},
+}
+
+// badParts are lists of parts that no content may be, and badObjects are objects that no
+// message may be.
+var (
+	badParts   = []string{`[{"type":"image_url","image_url":{"url":"http://a.example"}}]`, `[{"type":"text","text":"a"},{"type":"audio","text":"b"}]`, `[{"text":"a"}]`, `[{"type":"text"}]`, `[{"type":"text","text":7}]`, `[{"type":"text","text":"a","id":"1"}]`, `[{"type":"text","text":""}]`, "[[]]"}
+	badObjects = []string{`{"role":"assistant","content":"a"}`, `{"role":"system","content":"a"}`, `{"role":7,"content":"a"}`, `{"role":"user"}`, `{"role":"user","content":""}`, `{"role":"user","content":{"role":"user","content":"a"}}`, `{"role":"user","content":"a","name":"b"}`,
+		`{"role":"user","content":[{"type":"file"}]}`}
+)
+
+// objectField returns the field of a message that is an object with a role.
+func objectField(name string) formField {
+	return formField{name: name, required: true, missing: "content", bad: slices.Concat([]string{`""`}, badObjects, badParts, notText),
+		good: []formValue{{`{"role":"user","content":"a"}`, "a"}, {`{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"role":"user"}`, "ab"}, {`{"role":null,"content":" "}`, " "}, {`"a"`, "a"}}}
 }
 
 // callValues returns the meaning of a decoded message.
@@ -119,6 +134,40 @@ var requestForms = append([]*jsonForm{
 			v["content"] = in.Message
 			return v, nil
 		}},
+	{name: "message of a user", fields: append([]formField{objectField("message")}, messageFields[1:]...),
+		read: func(body []byte) (formValues, *actor.Refusal) {
+			call, refusal := ingress.Message(actor.NewPrincipal("", ""), "ana", body)
+			if refusal != nil {
+				return nil, refusal
+			}
+			clear(body)
+			v := callValues(&call, strings.TrimSuffix(call.To.Key, actor.DefaultKey))
+			v["message"] = actor.TextOf(call.Parts)
+			return v, nil
+		}},
+	{name: "forwarded invocation", fields: []formField{objectField("input_message"),
+		{name: "agent_id", good: []formValue{{`"ana"`, ""}, {`""`, ""}}, bad: append([]string{`"bo"`, `"Ana"`, `" ana"`}, notText...)},
+		{name: "run_id", good: []formValue{{`"` + actor.CallID{1}.String() + `"`, ""}, {`""`, ""}}, bad: append([]string{`"run1"`, `"` + actor.CallID{2}.String() + `"`}, notText...)},
+		{name: "messages", good: []formValue{{"[]", ""}, {`[{"role":"system","content":"s"},{"role":"user","content":"u"}]`, ""}, {"[7]", ""}}, bad: []string{"7", `"a"`, "{}", "true"}},
+		{name: "context", good: []formValue{{"{}", ""}, {`{"user_id":"u1"}`, ""}, {`{"a":[1]}`, ""}}, bad: []string{"7", `"a"`, "[]", "true"}},
+	}, read: func(body []byte) (formValues, *actor.Refusal) {
+		call, to, refusal := ingress.Invoke(actor.CallID{1}, actor.NewID("xan", "s0"), "ana", body)
+		if refusal != nil {
+			return nil, refusal
+		}
+		clear(body)
+		var in struct {
+			Agent   string `json:"agent_id"`
+			Message string `json:"message"`
+		}
+		if err := json.Unmarshal(call.Parts[0].Bytes, &in); err != nil {
+			return nil, invalidRefusal(err)
+		}
+		if to != actor.NewID("ana", "s0") || in.Agent != "ana" {
+			return nil, actor.Refuse(actor.Rejected, "it calls %s, and checks %s", in.Agent, to)
+		}
+		return formValues{"input_message": in.Message}, nil
+	}},
 	{name: "signal", fields: []formField{
 		{name: "name", required: true, good: goodNames, bad: append([]string{`""`}, badNames...)},
 		{name: "payload", good: []formValue{{`"on"`, "text/plain on"}, {`""`, "text/plain "}, {`{"a":[1,"b"]}`, `application/json {"a":[1,"b"]}`}, {"7", "application/json 7"}, {"false", "application/json false"},
@@ -183,7 +232,7 @@ var (
 			bad: append([]string{`""`, `"a.example"`, `"ftp://a.example"`, `"http://"`, `"http://me@a.example"`, `"http://me:pw@a.example"`, `"http://a.example/?q=1"`, `"http://a.example/#f"`, `"http://a.example:0"`, `"http://a.example:65536"`,
 				`"http://a.example:x"`, `"http://a b"`, `"http://a..b"`, `"http://[fe80::1%25eth0]"`, `"http://[1.2.3.4]"`, `"http://1.2.3"`, `"http://%zz"`, `"http://` + strings.Repeat("a.", 1024) + `b"`}, notText...)},
 		{name: "retry", absent: "never", good: plainValues("never", "safe"), bad: append([]string{`""`, `"always"`}, notText...)},
-		bounded("concurrency", 1024, "16"),
+		bounded("concurrency", 1024, "64"),
 		{name: "auth.env", good: plainValues("TROUPE_AUTH_A", "TROUPE_AUTH_X_9"), bad: append([]string{`""`, `"HOME"`, `"TROUPE_AUTH_"`, `"TROUPE_AUTH_a"`, `"troupe_auth_A"`, `"TROUPE_AUTH_A B"`}, notText...)},
 		bounded("limits.invoke_timeout_ms", 3_600_000, ""), bounded("limits.retry_attempts", 20, ""),
 		{name: "limits.retry_jitter", good: numbers("true", "false"), bad: []string{`"true"`, "1", "{}", "[]"}},

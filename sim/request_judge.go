@@ -5,7 +5,6 @@ package sim
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -82,11 +81,61 @@ func (s *upstreamConn) checkModelRequest(r upstream.Request, received *upstream.
 	}
 	s.checkWire("tools", toolNames(received), toolNames(p))
 	if s.exchange.n.w.team == nil { // a team's agent may transform its message
-		last := slices.IndexFunc(p.Messages, func(m upstream.Message) bool { return m.Role == upstream.User })
-		s.checkWire("the message", p.Messages[last].Text, strings.ToValidUTF8(actor.TextOf(s.exchange.call.Parts), "\uFFFD"))
+		s.checkHeard(received)
 	}
 	s.checkConversation(received)
 	s.checkPromptBytes(r.Body)
+}
+
+// checkHeard checks the messages that a prompt has after its system message: the earlier ones
+// that the agent is given, and that of the run.
+func (s *upstreamConn) checkHeard(p *upstream.Prompt) {
+	heard := s.exchange.n.w.transcripts.heard(s.exchange.call)
+	if len(p.Messages) < len(heard)+2 {
+		s.checkWire("a prompt of", fmt.Sprint(len(p.Messages), " messages"), fmt.Sprint(len(heard)+2, " or more"))
+		return
+	}
+	for i := range heard {
+		m := &p.Messages[i+1]
+		s.checkWire(fmt.Sprintf("earlier message %d", i), m.Role.String()+" "+m.Text, wireRole(heard[i].Role)+" "+wireText(heard[i].Parts))
+	}
+	m := &p.Messages[len(heard)+1]
+	s.checkWire("the message", m.Role.String()+" "+m.Text, "user "+wireText(s.exchange.call.Parts))
+}
+
+// wireRole returns the role of an earlier message as an upstream sees it. A result of a tool
+// without its tool call is a message of the user.
+func wireRole(r actor.Role) string {
+	return [...]string{actor.RoleUser: "user", actor.RoleAssistant: "assistant", actor.RoleSystem: "system", actor.RoleTool: "user"}[r]
+}
+
+// wireText returns the content of a message as an upstream sees it.
+func wireText(parts []actor.Part) string {
+	var b strings.Builder
+	for _, p := range parts {
+		if p.Media == actor.MediaText || p.Media == actor.MediaJSON {
+			b.Write(p.Bytes)
+		} else {
+			fmt.Fprintf(&b, "[%s, %d bytes]", p.Media, len(p.Bytes))
+		}
+	}
+	return strings.ToValidUTF8(b.String(), "\uFFFD")
+}
+
+// checkHeardMessages checks the earlier messages of an invocation.
+func (s *upstreamConn) checkHeardMessages(body []byte) {
+	w := s.exchange.n.w
+	var wire struct {
+		Messages []struct{ Role, Content string } `json:"messages"`
+	}
+	if err := json.Unmarshal(body, &wire); err != nil || w.team != nil {
+		return
+	}
+	heard := w.transcripts.heard(s.exchange.call)
+	s.checkWire("the number of earlier messages", fmt.Sprint(len(wire.Messages)), fmt.Sprint(len(heard)))
+	for i := range min(len(wire.Messages), len(heard)) {
+		s.checkWire(fmt.Sprintf("earlier message %d", i), wire.Messages[i].Role+" "+wire.Messages[i].Content, wireRole(heard[i].Role)+" "+wireText(heard[i].Parts))
+	}
 }
 
 // checkMessage compares one message of a prompt. Arguments that are no JSON object are
@@ -162,34 +211,17 @@ func toolNames(p *upstream.Prompt) string {
 
 // checkInvocation checks a request as an external agent receives it, against the call
 // that caused it.
-func (s *upstreamConn) checkInvocation(r upstream.Request) {
+func (s *upstreamConn) checkInvocation(r upstream.Request, in invocation) {
 	w, call := s.exchange.n.w, s.exchange.call
-	var wire struct {
-		Agent    string `json:"agent_id"`
-		Session  string `json:"session_id"`
-		Run      string `json:"run_id"`
-		Input    string `json:"input_message"`
-		Messages *[]any `json:"messages"`
-		Context  struct {
-			User    string `json:"user_id"`
-			Project string `json:"project_id"`
-		} `json:"context"`
-	}
-	if err := json.Unmarshal(r.Body, &wire); err != nil {
-		s.checkWire("a body", err.Error(), "JSON")
-		return
-	}
 	if w.team == nil {
 		s.checkHead(r, "http://"+call.To.Agent+hostSuffix+"/invoke")
 	}
 	run := call.ID.String()
-	s.checkWire("the ids", fmt.Sprint(wire.Agent, " ", wire.Session, " ", wire.Run), fmt.Sprint(call.To.Agent, " ", call.To.Key, " ", run))
+	s.checkWire("the ids", fmt.Sprint(in[exampleAgent], " ", in[exampleSession], " ", in[exampleRun]), fmt.Sprint(call.To.Agent, " ", call.To.Key, " ", run))
 	s.checkWire("the id headers", wireHeader(r, "x-session-id")+" "+wireHeader(r, "x-run-id"), call.To.Key+" "+run)
-	s.checkWire("the message", wire.Input, strings.ToValidUTF8(actor.TextOf(call.Parts), "\uFFFD"))
-	s.checkWire("the context", wire.Context.User+" "+wire.Context.Project, call.Principal+" "+call.Project)
-	if wire.Messages == nil {
-		s.checkWire("messages", "null", "a list")
-	}
+	s.checkWire("the role", in[exampleRole], exampleRole)
+	s.checkWire("the message", in[exampleContent], strings.ToValidUTF8(actor.TextOf(call.Parts), "\uFFFD"))
+	s.checkWire("the context", in[exampleUser]+" "+in[projectMember], call.Principal+" "+call.Project)
 	trace, state, _ := strings.Cut(call.Trace, " ")
 	if trace == "" {
 		trace = fmt.Sprintf("00-%x-%x-00", call.Root[:], call.ID[8:])

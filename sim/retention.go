@@ -53,7 +53,7 @@ func (p *Plan) drawRetention(c Entropy, o Options) {
 		if i := slices.Index(retentionFaults[:], given.Fault); i >= 0 {
 			odds[i], explicit = given.Per, explicit || given.Per > 0
 		} else if given.Per > 0 { // a fault of the network needs several nodes
-			wanted = wanted && len(p.Cells) == 1 && !slices.Contains(damagingFaults, given.Fault)
+			wanted = wanted && len(p.Cells) == 1 && !slices.Contains(corruptionFaults[:], given.Fault)
 		}
 	}
 	if !wanted && !explicit {
@@ -61,17 +61,13 @@ func (p *Plan) drawRetention(c Entropy, o Options) {
 	}
 	p.Retention = true
 	p.Cells, p.Drift, p.Offset = p.Cells[:1], p.Drift[:1], p.Offset[:1]
-	for _, f := range damagingFaults {
+	for _, f := range corruptionFaults { // a backup would not have the rows that are deleted
 		p.Odds[f] = 0
 	}
 	for i, f := range retentionFaults {
 		p.Odds[f] = odds[i]
 	}
 }
-
-// damagingFaults are excluded: a backup would not have the rows that are deleted, and an
-// earlier version cannot read the entries.
-var damagingFaults = append(corruptionFaults[:], NodeOlderData)
 
 func (w *Simulation) startRetention() {
 	if !w.plan.Retention {
@@ -90,8 +86,9 @@ func (r *retention) arrive() {
 	}
 	w.after(w.between(w.plan.ArrivalInterval, 4*w.plan.ArrivalInterval), r.arrive)
 	def := &w.plan.Agents[w.entropy.Int(w.plan.Targets)]
-	to := actor.NewID(def.Name, forgottenSession(w.entropy.Int(forgottenSessions)))
-	text := generator{w: w}.message(2, to.Agent)
+	d := newGenerator(w)
+	to := d.actor(def.Name, forgottenSession(w.entropy.Int(forgottenSessions)))
+	text := d.message(2, to.Agent)
 	if w.entropy.Int(2) == 1 {
 		text = instruction{verb: "big", ms: 6}.String() // the answer is stored as a blob
 	}
@@ -120,9 +117,10 @@ func (r *retention) crashes(n *node, step string) bool {
 		w.endProcess(NodeCrashRetaining, n, func() { w.crash(n, "crash") }, "%s crashes before it %s", n.id, step)
 }
 
-// append appends entries, and calls then once they are durable.
+// append appends entries, and calls then once they are durable, unless another cut or deletion
+// has begun by then.
 func (r *retention) append(n *node, entries []store.Entry, then func()) {
-	w := r.w
+	w, begun := r.w, r.busyUntil
 	for i := range entries {
 		e := &entries[i]
 		if _, ok := e.Record.(store.Cut); !ok {
@@ -142,7 +140,9 @@ func (r *retention) append(n *node, entries []store.Entry, then func()) {
 			n.after(time.Millisecond, wait)
 			return
 		}
-		then()
+		if r.busyUntil == begun {
+			then()
+		}
 	}
 	n.after(w.between(time.Microsecond, 2*time.Millisecond), wait)
 }
@@ -202,21 +202,23 @@ func (r *retention) refused(err error) bool {
 // forget has a cell delete a session that has entries.
 func (r *retention) forget(n *node) {
 	w := r.w
-	first, name := w.entropy.Int(forgottenSessions), ""
+	var session runtime.Session
+	first, tenant := w.entropy.Int(forgottenSessions), namespaces{w}.drawNamespace()
 	for i := range forgottenSessions {
-		if next := forgottenSession((first + i) % forgottenSessions); name == "" && r.judge.hasEntries(next) {
-			name = next
+		next := runtime.Session{Tenant: tenant, Name: forgottenSession((first + i) % forgottenSessions)}
+		if session.Name == "" && r.judge.hasEntries(next) {
+			session = next
 		}
 	}
-	if name == "" {
+	if session.Name == "" {
 		return
 	}
-	shard := dispatcher.ShardOf(store.ForgottenEntry(actor.DefaultTenant, name, 0, 0, 0).Actor)
+	shard := dispatcher.ShardOf(store.ForgottenEntry(session.Tenant, session.Name, 0, 0, 0).Actor)
 	cl := &w.claims.groups[w.claims.groupOf(shard)]
 	if cl.node != n || !w.acts(SessionForgotten) || !r.begin() {
 		return
 	}
-	n.cells[cl.cell].enqueue(input{orderGroup: unordered, in: runtime.Forget{Session: runtime.Session{Tenant: actor.DefaultTenant, Name: name}}})
+	n.cells[cl.cell].enqueue(input{orderGroup: unordered, in: runtime.Forget{Session: session}})
 }
 
 // check answers a MayForget.

@@ -4,6 +4,7 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -23,13 +25,13 @@ type retentionJudge struct {
 	cut     store.Mark // last batch that was cut
 	cutAt   actor.Time // outcomes that are needed until an earlier time may be lost
 	batches map[actor.ID][]uint64
-	dead    map[string]*deadSession // deleted sessions whose names cannot be used yet
-	former  []*deadSession          // others
+	dead    map[runtime.Session]*deadSession // deleted sessions whose names cannot be used yet
+	former  []*deadSession                   // others
 }
 
 // deadSession is a deleted session.
 type deadSession struct {
-	name    string
+	session runtime.Session
 	batch   uint64 // with its entry Forgotten
 	process uint64 // that appended the entry
 	erased  bool
@@ -39,7 +41,7 @@ type deadSession struct {
 }
 
 func newRetentionJudge(w *Simulation) retentionJudge {
-	return retentionJudge{w: w, batches: map[actor.ID][]uint64{}, dead: map[string]*deadSession{}}
+	return retentionJudge{w: w, batches: map[actor.ID][]uint64{}, dead: map[runtime.Session]*deadSession{}}
 }
 
 // commit records an entry that the store has taken, before loadJudge does. It reports
@@ -52,10 +54,10 @@ func (j *retentionJudge) commit(b *store.Batch, e *store.Entry) (numbered bool) 
 		j.recordCut(b, r)
 		return false
 	case store.Forgotten:
-		j.recordForgotten(b, e.Actor.Key)
+		j.recordForgotten(b, runtime.Session{Tenant: e.Actor.Tenant, Name: e.Actor.Key})
 		return false
 	}
-	if session, ok := e.Actor.Session(); ok && j.dead[session] != nil {
+	if session := sessionOf(e.Actor); j.dead[session] != nil {
 		j.fail("entry %d of %s is appended, but batch %d has deleted its session", e.N, e.Actor, j.dead[session].batch)
 	}
 	j.batches[e.Actor] = append(j.batches[e.Actor], b.No)
@@ -65,22 +67,22 @@ func (j *retentionJudge) commit(b *store.Batch, e *store.Entry) (numbered bool) 
 func (j *retentionJudge) recordCut(b *store.Batch, c store.Cut) {
 	recordChange(j.w, LogCut, j.cut.Batch, c.Upto.Batch, "batch %d of %s cuts its log behind batch %d", b.No, b.Node, c.Upto.Batch)
 	j.cut, j.cutAt = c.Upto, max(j.cutAt, c.At)
-	for _, name := range slices.Sorted(maps.Keys(j.dead)) {
-		if d := j.dead[name]; d.batch <= c.Upto.Batch {
+	for _, session := range j.deadSessions() {
+		if d := j.dead[session]; d.batch <= c.Upto.Batch {
 			if !d.erased {
-				j.fail("the cut behind batch %d passes the deletion of session %s, which is not erased", c.Upto.Batch, name)
+				j.fail("the cut behind batch %d passes the deletion of session %s, which is not erased", c.Upto.Batch, session)
 			}
-			delete(j.dead, name)
+			delete(j.dead, session)
 			j.former = append(j.former, d)
 		}
 	}
 }
 
-func (j *retentionJudge) recordForgotten(b *store.Batch, name string) {
-	d := &deadSession{name: name, batch: b.No, process: j.w.nodes[0].process}
+func (j *retentionJudge) recordForgotten(b *store.Batch, session runtime.Session) {
+	d := &deadSession{session: session, batch: b.No, process: j.w.nodes[0].process}
 	entries := j.w.loadJudge.entries
 	for id := range entries {
-		if session, ok := id.Session(); ok && session == name {
+		if sessionOf(id) == session {
 			d.ids = append(d.ids, id)
 		}
 	}
@@ -99,14 +101,29 @@ func (j *retentionJudge) recordForgotten(b *store.Batch, name string) {
 		delete(entries, id)
 		delete(j.batches, id)
 	}
-	j.dead[name] = d
+	j.dead[session] = d
+}
+
+// sessionOf returns the session of an actor, or the zero Session.
+func sessionOf(id actor.ID) runtime.Session {
+	if name, ok := id.Session(); ok {
+		return runtime.Session{Tenant: id.Tenant, Name: name}
+	}
+	return runtime.Session{}
+}
+
+// deadSessions returns the sessions whose names cannot be used yet, sorted.
+func (j *retentionJudge) deadSessions() []runtime.Session {
+	return slices.SortedFunc(maps.Keys(j.dead), func(a, b runtime.Session) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name))
+	})
 }
 
 // hasEntries reports whether a session can be deleted.
-func (j *retentionJudge) hasEntries(name string) bool {
+func (j *retentionJudge) hasEntries(session runtime.Session) bool {
 	for id := range j.w.loadJudge.entries {
-		if session, ok := id.Session(); ok && session == name {
-			return j.dead[name] == nil
+		if sessionOf(id) == session {
+			return j.dead[session] == nil
 		}
 	}
 	return false
@@ -124,13 +141,13 @@ func (j *retentionJudge) erasing() bool {
 
 // erased records that no step of a deletion is left.
 func (j *retentionJudge) erased(n *node) {
-	for _, name := range slices.Sorted(maps.Keys(j.dead)) {
-		d := j.dead[name]
+	for _, session := range j.deadSessions() {
+		d := j.dead[session]
 		if d.erased || d.batch > n.log.mark.Batch {
 			continue
 		}
 		d.erased = true
-		recordChange(j.w, SessionForgotten, len(d.runs), j.found(d), "session %s with %d runs is deleted", name, len(d.runs))
+		recordChange(j.w, SessionForgotten, len(d.runs), j.found(d), "session %s with %d runs is deleted", session, len(d.runs))
 	}
 	j.checkForgotten()
 }
@@ -138,7 +155,7 @@ func (j *retentionJudge) erased(n *node) {
 // found returns the number of runs of a deleted session that are found.
 func (j *retentionJudge) found(d *deadSession) (count int) {
 	for _, run := range d.runs {
-		if _, found, err := j.w.store.Run(actor.DefaultTenant, run); found || err != nil {
+		if _, found, err := j.w.store.Run(d.session.Tenant, run); found || err != nil {
 			count++
 		}
 	}
@@ -259,8 +276,8 @@ func (j *retentionJudge) checkOutcomes(id actor.ID, got, want *store.Journal) {
 
 // checkForgotten checks that nothing of a deleted session is found.
 func (j *retentionJudge) checkForgotten() {
-	for _, name := range slices.Sorted(maps.Keys(j.dead)) {
-		d := j.dead[name]
+	for _, session := range j.deadSessions() {
+		d := j.dead[session]
 		for _, id := range d.ids {
 			if _, err := j.w.store.Load(id); !errors.As(err, new(store.Gone)) {
 				j.fail("%s is loaded, but its session is deleted: error %v", id, err)
@@ -279,15 +296,15 @@ func (j *retentionJudge) checkForgotten() {
 // checkRuns checks that no run of a deleted session is found, listed, or has events.
 func (j *retentionJudge) checkRuns(d *deadSession) {
 	for _, run := range d.runs {
-		_, found, err := j.w.store.Run(actor.DefaultTenant, run)
-		events, eventsErr := j.w.store.Events(actor.DefaultTenant, run, 0, 1)
+		_, found, err := j.w.store.Run(d.session.Tenant, run)
+		events, eventsErr := j.w.store.Events(d.session.Tenant, run, 0, 1)
 		if found || len(events) > 0 || err != nil || eventsErr != nil {
-			j.fail("run %s of the deleted session %s is found: %v, with %d events; errors %v, %v", run, d.name, found, len(events), err, eventsErr)
+			j.fail("run %s of the deleted session %s is found: %v, with %d events; errors %v, %v", run, d.session, found, len(events), err, eventsErr)
 		}
 	}
-	err := store.EachRun(j.w.store, actor.DefaultTenant, runs.Filter{Calls: true, System: true}, func(s *runs.Summary) {
+	err := store.EachRun(j.w.store, d.session.Tenant, runs.Filter{Calls: true, System: true}, func(s *runs.Summary) {
 		if slices.Contains(d.runs, s.Run) {
-			j.fail("run %s of the deleted session %s is listed", s.Run, d.name)
+			j.fail("run %s of the deleted session %s is listed", s.Run, d.session)
 		}
 	})
 	if err != nil {
@@ -310,16 +327,16 @@ func (j *retentionJudge) checkRows(d *deadSession) {
 	for id := range j.w.loadJudge.entries {
 		living[rowScope(store.SnapshotKey(id))] = true
 	}
-	prefix := []byte("t/" + actor.DefaultTenant + "/s/" + d.name + "/")
+	prefix := []byte("t/" + d.session.Tenant + "/s/" + d.session.Name + "/")
 	err := j.w.store.kv.Scan([]byte("t/"), []byte("u"), func(key, value []byte) bool {
 		if bytes.HasPrefix(key, prefix) {
-			j.fail("the row %s of the deleted session %s is left", key, d.name)
+			j.fail("the row %s of the deleted session %s is left", key, d.session)
 		}
 		if !slices.ContainsFunc(d.answers, func(answer []byte) bool { return bytes.Contains(value, answer) }) {
 			return j.w.violation == nil
 		}
 		if !living[rowScope(key)] {
-			j.fail("the row %s holds an answer of the deleted session %s", key, d.name)
+			j.fail("the row %s holds an answer of the deleted session %s", key, d.session)
 		}
 		return j.w.violation == nil
 	})

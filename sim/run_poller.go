@@ -17,6 +17,7 @@ import (
 type runPoller struct {
 	w       *Simulation
 	records map[actor.CallID]runs.Record
+	tenant  string       // namespace whose pages it reads
 	cursor  actor.CallID // last run of the previous page; zero: start with the newest run
 }
 
@@ -54,8 +55,11 @@ func (p *runPoller) poll() {
 	if w.isCorrupt() {
 		return
 	}
+	if p.cursor.IsZero() {
+		p.tenant = namespaces{w}.drawNamespace()
+	}
 	rootsOnly := w.entropy.Int(2) == 0
-	newest, err := w.store.Runs(actor.DefaultTenant, runs.Filter{Calls: !rootsOnly, System: true}, p.cursor, pollPageSize)
+	newest, err := w.store.Runs(p.tenant, runs.Filter{Calls: !rootsOnly, System: true}, p.cursor, pollPageSize)
 	if err != nil {
 		w.fail(StoreReads, "listing the newest runs: "+err.Error())
 		return
@@ -85,7 +89,7 @@ func (p *runPoller) fail(run actor.CallID, format string, args ...any) {
 // checkRun reads the events of a run since the last poll, and those of its child runs.
 func (p *runPoller) checkRun(run actor.CallID, depth int) {
 	r := p.records[run]
-	stored, err := p.w.store.Events(actor.DefaultTenant, run, r.Seq, streamEventsMax)
+	stored, err := p.w.store.Events(p.tenant, run, r.Seq, streamEventsMax)
 	if err != nil {
 		p.fail(run, "cannot be read after event %d: %v", r.Seq, err)
 		return
@@ -117,6 +121,7 @@ func (p *runPoller) checkRun(run actor.CallID, depth int) {
 		} `json:"children"`
 	}
 	body := r.AppendJSON(nil)
+	namespaces{p.w}.checkApart(p.tenant, "a client that polls a run", string(body))
 	if err := json.Unmarshal(body, &rendered); err != nil {
 		p.fail(run, "is rendered as invalid JSON: %v: %s", err, body)
 		return

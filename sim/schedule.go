@@ -179,6 +179,8 @@ func (in *input) owner() string {
 		return i.Actor.Agent + "/" + i.Actor.Key
 	case runtime.Recalled:
 		return i.Actor.Agent + "/" + i.Actor.Key
+	case runtime.PageLoaded:
+		return i.Actor.Agent + "/" + i.Actor.Key
 	case runtime.Outcome:
 		return string(i.ID.Run[:])
 	case runtime.Streamed:

@@ -24,7 +24,9 @@ import (
 //	step         instruction, or: all instruction | instruction | …    asked in one action
 //	instruction  call agent[/key][@ms] {script}
 //	             sleep ms, work name ms, once name ms (not idempotent), tool name
+//	             use name n                    declared tool, see sim/approvals.go
 //	             wait ms                       for the signal go
+//	             say text                      add the text to the response
 //	             big KiB                       pad the response by this size
 //	             bad n (call the post tool with its invalid input n),
 //	             odd n (the invalid ask n), end n (the invalid outcome n), fail,
@@ -69,9 +71,9 @@ func (o instruction) String() string {
 		return "call " + o.name + within + " {" + o.script + "}"
 	case "sleep", "wait", "big", "bad", "odd", "end":
 		return o.verb + " " + strconv.Itoa(o.ms)
-	case "work", "once":
+	case "work", "once", "use":
 		return o.verb + " " + o.name + " " + strconv.Itoa(o.ms)
-	case "tool":
+	case "tool", "say":
 		return o.verb + " " + o.name
 	}
 	return o.verb
@@ -139,11 +141,11 @@ func parseInstruction(text string) (o instruction, err error) {
 		o.script = rest[1 : len(rest)-1]
 	case "sleep", "wait", "big", "bad", "odd", "end":
 		o.ms, err = strconv.Atoi(rest)
-	case "work", "once":
+	case "work", "once", "use":
 		name, ms, _ := strings.Cut(rest, " ")
 		o.name = name
 		o.ms, err = strconv.Atoi(ms)
-	case "tool":
+	case "tool", "say":
 		o.name = rest
 	case "fail", "panic", "poison":
 	default:
@@ -197,6 +199,7 @@ func (p *scriptTurn) Next(answers []actor.Answer) (actor.Action, error) {
 		st := p.script[p.nextStep]
 		p.nextStep++
 		switch st[0].verb {
+		case "say":
 		case "big":
 			p.paddingKiB += st[0].ms
 		case "fail":
@@ -223,6 +226,11 @@ func (p *scriptTurn) Next(answers []actor.Answer) (actor.Action, error) {
 
 func (p *scriptTurn) response() string {
 	text := "response from " + p.agent
+	for _, st := range p.script {
+		if st[0].verb == "say" {
+			text += " " + st[0].name
+		}
+	}
 	if len(p.refusals) > 0 {
 		text += " without " + strings.Join(p.refusals, ", ")
 	}
@@ -261,9 +269,10 @@ func blockingScriptAgent(t *agents.Turn) (string, error) {
 	if err != nil {
 		return "", actor.Refuse(actor.Invalid, "%v", err)
 	}
-	p := scriptTurn{agent: t.Self().Agent}
+	p := scriptTurn{agent: t.Self().Agent, script: s}
 	for _, st := range s {
 		switch st[0].verb {
+		case "say":
 		case "big":
 			p.paddingKiB += st[0].ms
 		case "fail":
@@ -319,6 +328,8 @@ func (o instruction) perform(t *agents.Turn) (err error) {
 		_, err = t.Do(o.name, simulatedWork(o.name, o.ms))
 	case "tool":
 		_, err = t.Tool(o.name, struct{}{})
+	case "use":
+		_, err = t.Tool(o.name, o.input())
 	case "bad":
 		_, err = t.Tool(postTool, []byte(o.invalidPostInput()))
 	}
@@ -350,6 +361,8 @@ func (o instruction) ask() actor.Ask {
 		return actor.Ask{Kind: actor.AskWork, Name: o.name, Idempotent: o.verb == "work", Work: simulatedWork(o.name, o.ms)}
 	case "tool":
 		return actor.Ask{Kind: actor.AskTool, Name: o.name}
+	case "use":
+		return actor.Ask{Kind: actor.AskTool, Name: o.name, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.input()}}}
 	case "bad":
 		return actor.Ask{Kind: actor.AskTool, Name: postTool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(o.invalidPostInput())}}}
 	}

@@ -64,7 +64,8 @@ var documentedReasons = map[actor.Reason]struct {
 	actor.Invalid: {"Invalid", "InvalidInput", "invalid_request", 400}, actor.Unknown: {"Unknown", "AgentReplyLost", "outcome_unknown", 502},
 	actor.NoDevice: {"NoDevice", "NoDevice", "client_offline", 409}, actor.EventsExceeded: {"EventsExceeded", "EventsExceeded", "events_exceeded", 402},
 	actor.ModelAuth: {"ModelAuth", "ModelAuthFailed", "model_auth", 502}, actor.ModelNotFound: {"ModelNotFound", "ModelNotFound", "model_not_found", 502},
-	actor.ModelRejected: {"ModelRejected", "ModelRequestRejected", "model_rejected", 502},
+	actor.ModelRejected: {"ModelRejected", "ModelRequestRejected", "model_rejected", 502}, actor.PolicyBlocked: {"PolicyBlocked", "PolicyBlocked", "policy_blocked", 403},
+	actor.ApprovalRejected: {"ApprovalRejected", "ApprovalRejected", "approval_rejected", 403}, actor.ApprovalDecided: {"ApprovalDecided", "ApprovalDecided", "approval_decided", 409},
 }
 
 var documentedScopes = map[actor.Scope]string{actor.ScopeCaller: "caller", actor.ScopeCallee: "callee", actor.ScopeNode: "node"}
@@ -166,6 +167,7 @@ func checkShownSummary(s *runs.Summary) error {
 	want := shown{"run_id": s.Run.String(), "root_run_id": s.Root.String(), "call_depth": s.Depth, "created_at": shownTime(s.Created)}
 	want.addID("parent_run_id", s.Parent)
 	want.addActor(s.Actor)
+	want.add("principal", s.User)
 	want.addStatus(s.Status, s.Refusal, s.Priority)
 	want.add("workflow_id", s.Workflow)
 	want.add("project_id", s.Project)
@@ -191,6 +193,7 @@ func checkShownRecord(r *runs.Record) error {
 	want.addID("root_run_id", r.Root)
 	want.addID("parent_run_id", r.Parent)
 	want.addActor(r.Actor)
+	want.add("principal", r.User)
 	want.addStatus(r.Status, r.Refusal, r.Priority)
 	want.add("project_id", r.Project)
 	want.add("trace_id", r.Trace)
@@ -217,6 +220,13 @@ func checkShownRecord(r *runs.Record) error {
 		o.addTime("ended_at", c.Ended)
 		o.addRefusal(c.Refusal)
 		children = append(children, o)
+	}
+	var approvals []shown
+	for _, c := range r.Approvals() {
+		approvals = append(approvals, shown{"approval_id": c.ID.Approval(), "tool_name": c.Name, "args_summary": c.Approval.Summary, "until": shownTime(c.Approval.Until)})
+	}
+	if approvals != nil {
+		want["approvals"] = approvals
 	}
 	if paused != nil {
 		want["paused"] = paused

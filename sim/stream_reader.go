@@ -24,6 +24,7 @@ type streamReader struct {
 	no           int
 	choiceStream StreamID // entropy stream of the reader's choices
 	run          actor.CallID
+	tenant       string
 	tree         bool
 	agentKind    actor.AgentKind
 	keyNumber    int // number of the API key that it uses
@@ -75,7 +76,7 @@ func (w *Simulation) maybeReadStream(run actor.CallID, c *client) {
 	if w.manual || w.plan.Retention || w.isVolatile(to.Agent) || !w.wantsStream() {
 		return
 	}
-	r := &streamReader{w: w, no: len(w.streamReaders), choiceStream: w.queue.stream, run: run, tree: w.entropy.Int(3) == 2, agentKind: w.agentKind(to.Agent), keyNumber: w.readerKeyNumber, progress: []runProgress{{run: run}}}
+	r := &streamReader{w: w, no: len(w.streamReaders), choiceStream: w.queue.stream, run: run, tenant: to.Tenant, tree: w.entropy.Int(3) == 2, agentKind: w.agentKind(to.Agent), keyNumber: w.readerKeyNumber, progress: []runProgress{{run: run}}}
 	w.streamReaders = append(w.streamReaders, r)
 	w.openReaders++
 	wait := w.between(0, 100*time.Millisecond)
@@ -218,7 +219,7 @@ func (c *streamConn) readEvents(r ingress.Read) {
 			return
 		}
 	}
-	stored, err := w.store.Events(actor.DefaultTenant, r.Run, r.After, r.Limit)
+	stored, err := w.store.Events(c.reader.tenant, r.Run, r.After, r.Limit)
 	if err != nil {
 		w.fail(StoreReads, err.Error())
 		return
@@ -345,6 +346,7 @@ func (r *streamReader) fail(format string, args ...any) {
 
 // receiveFrame checks a frame against the events read so far and records it.
 func (r *streamReader) receiveFrame(f runs.Frame) {
+	namespaces{r.w}.checkApart(r.tenant, fmt.Sprintf("stream reader %d", r.no), f.Data)
 	e, err := runs.Decode([]byte(f.Data))
 	if err != nil {
 		r.fail("received an invalid event: %v", err)

@@ -15,11 +15,23 @@ import (
 // summary against its events. The pages have the limit of a client, so cursors are checked
 // too.
 func (w *Simulation) auditSummaries() {
-	const limit = 7
 	missing := w.loadJudge.accepted()
+	for i := range w.plan.Namespaces {
+		namespaces{w}.auditNamespaceSummaries(namespaceName(i), missing)
+	}
+	if len(missing) > 0 {
+		first := slices.SortedFunc(maps.Keys(missing), actor.CallID.Compare)[0]
+		w.fail(SummariesAgree, fmt.Sprintf("%d runs are not listed, the first one %s of %s", len(missing), first, missing[first]))
+	}
+}
+
+// auditNamespaceSummaries is auditSummaries for one namespace. It removes the runs that are
+// listed from those that are missing.
+func (w namespaces) auditNamespaceSummaries(tenant string, missing map[actor.CallID]actor.ID) {
+	const limit = 7
 	var last actor.CallID
 	for {
-		page, err := w.store.Runs(actor.DefaultTenant, runs.Filter{Calls: true, System: true}, last, limit)
+		page, err := w.store.Runs(tenant, runs.Filter{Calls: true, System: true}, last, limit)
 		if err != nil {
 			w.fail(StoreReads, fmt.Sprintf("list of runs: %v", err))
 			return
@@ -34,7 +46,7 @@ func (w *Simulation) auditSummaries() {
 				w.fail(SummariesAgree, fmt.Sprintf("run %s of %s is listed, which the store has accepted of %q", s.Run, s.Actor, id))
 			}
 			delete(missing, s.Run)
-			record, err := w.foldRun(s.Run)
+			record, err := w.foldRun(tenant, s.Run)
 			if err == nil {
 				err = w.checkSummary(s, &record)
 			}
@@ -44,13 +56,9 @@ func (w *Simulation) auditSummaries() {
 			w.Stats.Points[SummaryAudited]++
 		}
 		if page.Next.IsZero() {
-			break
+			return
 		}
 		last = page.Next
-	}
-	if len(missing) > 0 {
-		first := slices.SortedFunc(maps.Keys(missing), actor.CallID.Compare)[0]
-		w.fail(SummariesAgree, fmt.Sprintf("%d runs are not listed, the first one %s of %s", len(missing), first, missing[first]))
 	}
 }
 
@@ -72,7 +80,7 @@ func (w *Simulation) checkSummary(s *runs.Summary, record *runs.Record) error {
 		}
 		want.Created = s.Created
 		if record.Started == 0 {
-			want.Actor, want.Project, want.Priority = s.Actor, s.Project, s.Priority
+			want.Actor, want.User, want.Project, want.Priority = s.Actor, s.User, s.Project, s.Priority
 		}
 	}
 	if record.Ended == 0 { // an open run has the usage at its last change of status
@@ -94,8 +102,8 @@ func (w *Simulation) checkSummary(s *runs.Summary, record *runs.Record) error {
 }
 
 // foldRun returns the record of a run by its stored events.
-func (w *Simulation) foldRun(run actor.CallID) (runs.Record, error) {
-	stored, err := w.store.Events(actor.DefaultTenant, run, 0, streamEventsMax)
+func (w *Simulation) foldRun(tenant string, run actor.CallID) (runs.Record, error) {
+	stored, err := w.store.Events(tenant, run, 0, streamEventsMax)
 	if err != nil {
 		return runs.Record{}, err
 	}

@@ -96,5 +96,5 @@ func (d generator) failingSwap() string {
 }
 
 func (d generator) swapTarget() actor.ID {
-	return actor.NewID(swapRegisterName, d.w.drawKey())
+	return d.actor(swapRegisterName, d.w.drawKey())
 }

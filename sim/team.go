@@ -88,7 +88,7 @@ func (d generator) drawTeamAsk() (actor.ID, TeamAsk) {
 	if a.Left == 0 {
 		a.Left = clientLeftMax
 	}
-	return actor.NewID(a.Agent, w.drawKey()), a
+	return d.actor(a.Agent, w.drawKey()), a
 }
 
 // teamMessageFor returns a message that clients send to the agent, or a short default

@@ -59,9 +59,9 @@ const (
 // the post tool is not.
 func newBuiltinTools() *tools.Registry {
 	r := tools.NewRegistry()
-	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: clockTool, Description: "Returns a fixed text.", Schema: anyObject, Idempotent: true,
+	invariant.Must(0, r.Register(tools.Tool{Name: clockTool, Description: "Returns a fixed text.", Schema: anyObject, Idempotent: true,
 		Handler: func(ctx context.Context, _ []byte) tools.Result { return toolResult(ctx, "it is late") }}))
-	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: postTool, Description: "Posts a letter.", Schema: postSchema,
+	invariant.Must(0, r.Register(tools.Tool{Name: postTool, Description: "Posts a letter.", Schema: postSchema,
 		Handler: func(ctx context.Context, _ []byte) tools.Result { return toolResult(ctx, "posted") }}))
 	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Announces the registered agents and API keys to all nodes.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: handleAnnounce}))
@@ -138,18 +138,22 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 		}
 	}
 	ctx := context.WithValue(context.Background(), randKey{}, w.entropy)
-	if fault == noFault {
-		n.startEffect(h, op.Left, func() actor.Answer { return w.tools.Execute(ctx, op.Name, op.Input, op.Context) })
+	id, attempt, cell := h.effect.ID, h.effect.Attempt, h.cell.index
+	if fault == noFault && op.Declared != nil {
+		w.approvals.perform(ctx, h, op)
 		return
 	}
-	call, name := &toolCall{w: w, fault: fault}, op.Name
+	if fault == noFault {
+		n.startEffect(h, op.Left, func() actor.Answer { return w.approvals.execute(ctx, id, op) })
+		return
+	}
+	call := &toolCall{w: w, fault: fault}
+	what := fmt.Sprintf("%s for run %s", op.Name, id.Run.Short())
 	ctx = context.WithValue(ctx, toolCallKey{}, call)
 	if fault == ToolAbsent && w.acts(fault) {
-		name += "-of-old"
+		op.Name, op.Declared = op.Name+"-of-old", nil
 	}
-	run := func() actor.Answer { return w.tools.Execute(ctx, name, op.Input, op.Context) }
-	what := fmt.Sprintf("%s for run %s", op.Name, h.effect.ID.Run.Short())
-	id, attempt, cell := h.effect.ID, h.effect.Attempt, h.cell.index
+	run := func() actor.Answer { return w.approvals.execute(ctx, id, op) }
 	due := w.between(50*time.Microsecond, 40*time.Millisecond)
 	r := n.trackEffect(h)
 	switch fault {

@@ -111,7 +111,7 @@ func (p *Plan) makePlain(c Entropy) {
 	}
 	p.Agents = p.Agents[:4]
 	p.Targets = len(p.Agents)
-	p.Keys, p.Plain = 1, true
+	p.Keys, p.Namespaces, p.Plain = 1, 1, true
 	p.Calls = min(p.Calls, plainCalls)
 	p.ArrivalInterval = 400 * time.Millisecond // short, so that calls are still open when a node crashes
 	if c.Int(3) > 0 {

@@ -4,6 +4,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
@@ -31,9 +32,66 @@ func (w *Simulation) checkAsk(e *history.Event) {
 	if int(e.Step) > l.StepsPerTurnMax {
 		w.fail(TurnBounded, fmt.Sprintf("%s makes step %d of run %s, at most %d allowed", e.Actor, e.Step, e.Parent, l.StepsPerTurnMax))
 	}
-	if isEffect(e.What) && e.Left > e.ParentLeft {
+	if isEffect(e.What) && e.Why != "approval" && e.Left > e.ParentLeft {
 		w.fail(specs.TimeLeftShrinks, fmt.Sprintf("%s gives a %s %v, but run %s has %v left", e.Actor, e.What, e.Left, e.Parent, e.ParentLeft))
 	}
+}
+
+// activeJudge checks that a cell admits no call for a turn beyond those that it may run of an
+// agent at once. It knows the turns that began in each incarnation of a cell.
+type activeJudge struct {
+	w     *Simulation
+	turns map[actor.Address]map[actor.CallID]actor.ID // apart from those that may wait for a person
+}
+
+// step checks the calls whose turns begin in the step that admits them: nothing else bounds
+// them.
+func (j *activeJudge) step(c *cell, events []history.Event) {
+	turns := j.turns[c.self]
+	if turns == nil {
+		turns = map[actor.CallID]actor.ID{}
+		j.turns[c.self] = turns
+	}
+	running := map[actor.CallID]int{} // other turns of the agent when a call was admitted to an empty mailbox
+	ended := map[actor.ID]bool{}      // actors of which a turn has ended: the next one may take its place
+	for i := range events {
+		switch e := &events[i]; e.Kind {
+		case history.Admit:
+			if e.Count == 1 && !ended[e.Actor] {
+				running[e.Call] = j.count(turns, e.Actor.Agent)
+			}
+		case history.Start:
+			if limit, n := j.limit(c, e.Actor.Agent), running[e.Call]; n >= limit && !actor.IsSystemAgent(e.Actor.Agent) {
+				j.w.fail(TurnBounded, fmt.Sprintf("%s begins turn %s of %s beside %d others of its agent, at most %d allowed in all", c.self, e.Call, e.Actor, n, limit))
+			}
+			turns[e.Call] = e.Actor
+		case history.Reply: // calls that waited for this turn were admitted to the mailbox
+			delete(turns, e.Call)
+			clear(running)
+			ended[e.Actor] = true
+		case history.Hold, history.Deactivate:
+			maps.DeleteFunc(turns, func(_ actor.CallID, id actor.ID) bool { return id == e.Actor })
+		}
+	}
+}
+
+func (j *activeJudge) count(turns map[actor.CallID]actor.ID, agent string) (n int) {
+	for _, id := range turns {
+		if id.Agent == agent {
+			n++
+		}
+	}
+	return n
+}
+
+// limit returns the share of a cell in the turns that its node may run of an agent.
+func (j *activeJudge) limit(c *cell, agent string) int {
+	p := &j.w.plan
+	limit := p.Limits.MaxActivePerAgent
+	if i := slices.IndexFunc(p.Agents, func(d actor.Definition) bool { return d.Name == agent }); i >= 0 && p.Agents[i].MaxActive > 0 {
+		limit = p.Agents[i].MaxActive
+	}
+	return max(1, (limit+p.Cells[c.n.index]-1-int(c.index))/p.Cells[c.n.index])
 }
 
 func isEffect(what string) bool {

@@ -61,7 +61,8 @@ var storedForms = [...]*jsonForm{
 	{name: "key", unnamed: true, fields: []formField{
 		{name: "key_id", required: true, good: plainValues("0123456789abcdef"), bad: append([]string{`""`, `"0123456789abcde"`, `"0123456789abcdeg"`, `"0123456789ABCDEF"`, `"0123456789abcdef0"`}, notText...)},
 		{name: "name", good: append(plainValues("a key", strings.Repeat("k", ingress.KeyNameBytesMax)), formValue{`""`, ""}), bad: append([]string{long(ingress.KeyNameBytesMax + 1), `"a\nb"`, `"\u00e9"`}, notText...)},
-		{name: "user", good: goodNames, bad: append([]string{`"operator"`}, badNames...)},
+		{name: "user", good: append(plainValues("alice@example.com", "a b/c", "local", strings.Repeat("u", 256)), formValue{`"Zo\u00eb"`, "Zo\u00eb"}),
+			bad: append([]string{`"operator"`, `"key:0123456789abcdef"`, long(257), `" a"`, `"a\nb"`, `"a\u0000"`, `"a\u202e"`}, notText...)},
 		{name: "digest", required: true, good: plainValues(strings.Repeat("0f", 32)), bad: append([]string{`""`, `"` + strings.Repeat("0f", 31) + `"`, `"` + strings.Repeat("0g", 32) + `"`, `"` + strings.Repeat("0f", 33) + `"`}, notText...)},
 		{name: "scopes", required: true, good: []formValue{{`["call"]`, "call"}, {`["call","read"]`, "call read"}, {`["admin"]`, "admin"}}, bad: append([]string{"[]", `["all"]`, `["call","call"]`, `["read","call"]`}, notList...)},
 		{name: "created_at", good: plainValues("2026-01-01T00:00:00.000000000Z"), bad: append([]string{`"now"`, `"2026-13-01T00:00:00.000000000Z"`}, notText...)},

@@ -78,13 +78,13 @@ func (w *Simulation) submitLongWaitCycle() {
 		return
 	}
 	w.longWaitCycles++
-	first := w.entropy.Int(len(names))
+	d, first := newGenerator(w), w.entropy.Int(len(names))
 	id := func(i int) actor.ID {
 		agent := i % 2
 		if i == n-1 {
 			agent = 2
 		}
-		return actor.NewID(names[(first+agent)%len(names)], fmt.Sprintf("ring%d-%d", w.longWaitCycles, i))
+		return d.actor(names[(first+agent)%len(names)], fmt.Sprintf("ring%d-%d", w.longWaitCycles, i))
 	}
 	for i := range n {
 		next := id((i + 1) % n)
@@ -125,9 +125,9 @@ func (w *Simulation) submitWaitCycle() {
 		return
 	}
 	n := 2 + w.entropy.Int(2)
-	first, key := w.entropy.Int(w.plan.Targets), w.drawKey()
+	d, first, key := newGenerator(w), w.entropy.Int(w.plan.Targets), w.drawKey()
 	id := func(i int) actor.ID {
-		return actor.NewID(w.plan.Agents[(first+i%n)%w.plan.Targets].Name, key)
+		return d.actor(w.plan.Agents[(first+i%n)%w.plan.Targets].Name, key)
 	}
 	for i := range n {
 		w.submit(w.addClient(id(i), w.callMessage(id(i).Agent, id(i+1).Agent, key), clientLeftMax))

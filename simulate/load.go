@@ -76,6 +76,9 @@ func (t *Team) readAgents(dir string) error {
 		if err != nil {
 			return fmt.Errorf("simulate: %w", err)
 		}
+		if agents.IsToolTOML(string(text)) { // the rules replace its tool
+			continue
+		}
 		spec, err := agents.ReadTOML(string(text))
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)

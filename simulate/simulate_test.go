@@ -37,7 +37,7 @@ func TestExampleProjectHasCycle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.OK() || !strings.Contains(r.Failures[0].Property, "Cycle") || !strings.Contains(r.Failures[0].Detail, "→ billing/") {
+	if r.OK() || !strings.Contains(r.Failures[0].Property, "Cycle") || !strings.Contains(r.Failures[0].Detail, "billing/") {
 		t.Fatalf("failures %+v, want a Cycle at billing", r.Failures)
 	}
 	var b strings.Builder
@@ -166,6 +166,8 @@ func TestInvalidTeamsAreRejected(t *testing.T) {
 		want string
 	}{
 		"no agents":                     {Team{}, "no agents"},
+		"reserved name":                 {Team{Agents: []actor.Definition{clerk, agents.Define("troupe.x", "1", "", agents.Blocking(agents.Helper{}))}}, `agent "troupe.x" is reserved`},
+		"reserved tool name":            {Team{Agents: []actor.Definition{clerk}, Tools: []Tool{{Name: "troupe.x"}}}, `tool "troupe.x" is reserved`},
 		"duplicate name":                {Team{Agents: []actor.Definition{clerk, clerk}}, "two agents"},
 		"an unknown agent":              {Team{Agents: []actor.Definition{clerk}, Asks: []Ask{{Agent: "clark"}}}, `ask 1: unknown agent "clark"`},
 		"excessive timeout":             {Team{Agents: []actor.Definition{clerk}, Asks: []Ask{{Agent: "clerk", TimeoutMS: 60_001}}}, "timeout_ms"},

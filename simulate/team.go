@@ -110,6 +110,9 @@ func (t *Team) check() error {
 		if slices.Contains(names[:i], name) {
 			return fmt.Errorf("two agents are named %q", name)
 		}
+		if err := actor.CheckUnreserved(name); err != nil {
+			return fmt.Errorf("agent %w", err)
+		}
 	}
 	for i, a := range t.Asks {
 		if err := checkAgent(fmt.Sprintf("ask %d", i+1), a.Agent); err != nil {
@@ -161,7 +164,7 @@ func (t *Team) build() (*sim.Team, error) {
 		results := tool.Says
 		stub := sim.StandIn(tools.Tool{Name: tool.Name, Description: textOr(tool.Description, "A stub."), Schema: tool.Schema, Idempotent: tool.Idempotent},
 			func(c sim.Rand, _ []byte) string { return pick(c, results, "done") })
-		if err := registry.RegisterBuiltin(stub); err != nil {
+		if err := registry.Register(stub); err != nil {
 			return nil, fmt.Errorf("simulate: %w", err)
 		}
 	}

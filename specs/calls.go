@@ -164,7 +164,7 @@ func (c *Checker) ask(e *history.Event) {
 	case r == nil || r.actor != a || !r.started || r.ended:
 		c.fail(Structured, "%s asks for a %s in run %s, which has no turn", a.id, e.What, e.Parent)
 		return
-	case e.What == "wait":
+	case e.What == "wait" || e.Why == "approval":
 		c.openWait(r, e)
 		return
 	case e.Call.IsZero() || !c.agentExists(e.Peer):
@@ -418,6 +418,9 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 		a.agingFrom = max(until, e.At)
 		c.clockChanged = append(c.clockChanged, r)
 		c.waiting = append(c.waiting, r)
+	case e.What == "approval" && r != nil && r.actor == a && !r.ended:
+		c.requireEntries(a, 1)
+		c.closeWait(r, e)
 	case e.What == "ask" && k != nil && k.parent.actor == a && k.open:
 		c.requireEntries(a, 1)
 		if e.N <= k.lastHold {
@@ -536,7 +539,7 @@ func (c *Checker) askClient(e *history.Event) { c.expectResponse(e, e.Peer) }
 
 // expectResponse records that a client expects one more response.
 func (c *Checker) expectResponse(e *history.Event, to actor.ID) {
-	key := clientKey{e.Call, e.From.Node}
+	key := clientKeyOf(e)
 	at := c.cell(e.From)
 	cl := c.clients[key]
 	if cl == nil {

@@ -3,6 +3,7 @@
 package specs
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -95,9 +96,13 @@ func (c *Checker) End() *Violation {
 	return c.violation
 }
 
+func clientKeyOf(e *history.Event) clientKey {
+	return clientKey{e.Call, e.From.Node, e.From.Cell}
+}
+
 func (k clientKey) compare(other clientKey) int {
 	if n := k.call.Compare(other.call); n != 0 {
 		return n
 	}
-	return slices.Compare([]byte(k.node), []byte(other.node))
+	return cmp.Or(cmp.Compare(k.node, other.node), cmp.Compare(k.cell, other.cell))
 }

@@ -57,7 +57,7 @@ func (c *Checker) perform(e *history.Event) {
 			c.fail(ReplyToCallerOnly, "a client at %s receives an answer to call %s that differs from the outcome recorded by %s", e.From, e.Call, r.actor.id)
 			return
 		}
-		key := clientKey{e.Call, e.From.Node}
+		key := clientKeyOf(e)
 		switch cl := c.clients[key]; {
 		case cl == nil:
 			c.fail(OneAnswer, "a client at %s receives a response to call %s and waits for none", e.From, e.Call)
@@ -108,7 +108,7 @@ func (c *Checker) ungated(n *node, e *history.Event) bool {
 			return true // held: a volatile actor may reveal that it has admitted the call
 		}
 		if r == nil {
-			cl := c.clients[clientKey{e.Call, e.From.Node}]
+			cl := c.clients[clientKeyOf(e)]
 			return cl != nil && c.limits.Agents[cl.to.Agent].Volatile
 		}
 	case "send":

@@ -187,6 +187,18 @@ func heldCall(after actor.Duration) *historyBuilder {
 	return t
 }
 
+// approvedCall: a tool call of alice waits for a decision, which arrives after 10 s.
+func approvedCall() *historyBuilder {
+	t := newHistory()
+	t.step("n1", 0, history.Event{Kind: history.Claim, Epoch: 1, ShardHi: 4096}, clientCall(alice))
+	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
+		history.Event{Kind: history.Ask, What: "tool", Why: "approval", Actor: alice, Parent: root, Step: 1, Left: 50 * time.Second}, holdEvent(history.Hold, "run", alice, root, 1, t.now.Add(50*time.Second)))
+	t.advance(10 * time.Second)
+	decided := holdEvent(history.Resume, "approval", alice, root, 1, 0)
+	decided.Step = 1
+	return t.step("n1", 1, decided, holdEvent(history.Resume, "run", alice, root, 2, 0))
+}
+
 // callerCrash: alice has called bob. Her node crashes, loses unsynced entries and restarts.
 func callerCrash(again bool) *historyBuilder {
 	t := callerOnly()

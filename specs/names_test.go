@@ -33,11 +33,7 @@ func properties(config string) (names []string) {
 func TestSpecNamesMatchTLA(t *testing.T) {
 	inModels := map[string]bool{}
 	for _, path := range globbed(t, "../tla/*.cfg") {
-		text := readFile(t, path)
-		if !strings.HasPrefix(text, `\* expect: holds`) {
-			continue // checks other properties to reach a goal
-		}
-		for _, name := range properties(text) {
+		for _, name := range properties(readFile(t, path)) {
 			inModels[name] = true
 		}
 	}
@@ -68,11 +64,6 @@ func TestSpecNamesMatchTLA(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(modelOnly)) {
 		if inGo[name] || !regexp.MustCompile(`(?m)^`+name+`\b.*==`).MatchString(modules) {
 			t.Errorf("%s is listed under Model-only, but All lists it (%v) or no module defines it", name, inGo[name])
-		}
-	}
-	for _, s := range modelOnlySpecs {
-		if !modelOnly[s.Name] {
-			t.Errorf("%s checks walks of the model alone, but is not listed under Model-only", s.Name)
 		}
 	}
 	if len(inModels) < 20 || len(modelOnly) == 0 || len(goOnly) == 0 {

@@ -58,6 +58,10 @@ const (
 	MailboxAgeBounded    = "MailboxAgeBounded"
 	KeyBindsBody         = "KeyBindsBody"
 	WaitHoldsClock       = "WaitHoldsClock"
+
+	// Those of Work.
+	OnlySucceededAdvances = "OnlySucceededAdvances"
+	ApprovalOnce          = "ApprovalOnce"
 )
 
 var all = []Spec{
@@ -100,7 +104,9 @@ var all = []Spec{
 	{NoLaneStarves, "The first call of a lane is overtaken by a bounded number of calls of higher lanes."},
 	{MailboxAgeBounded, "A mailbox whose oldest message has waited for too long admits no call."},
 	{KeyBindsBody, "A request that repeats an idempotency key with another body is refused; with the same body it is not."},
-	{WaitHoldsClock, "The clock of a run is held while its turn waits for a person."},
+	{WaitHoldsClock, "The clock of a run is held while its turn waits for a person, and not afterwards."},
+	{OnlySucceededAdvances, "A run continues with a result only if the tool call succeeded."},
+	{ApprovalOnce, "A decision on an approval is final and in time, and permits one tool call with the arguments that were shown."},
 }
 
 // All returns the specs: those checked by a Checker and those of package linear, which checks
@@ -128,7 +134,7 @@ func (v *Violation) String() string {
 	if v.Event.Kind != 0 {
 		s += "\n  " + v.Event.String()
 	}
-	for _, spec := range slices.Concat(all, modelOnlySpecs) {
+	for _, spec := range all {
 		if spec.Name == v.Spec {
 			s += "\n  " + spec.Meaning
 		}

@@ -249,6 +249,8 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		{WaitHoldsClock, "clock restarted while waiting", heldCall(80 * time.Second), func(t *historyBuilder) {
 			t.steps = slices.Insert(t.steps, len(t.steps)-1, newHistory().step("n2", 0, holdEvent(history.Resume, "run", bob, child, 2, 0)).steps...)
 		}},
+		{WaitHoldsClock, "clock not held for an approval", approvedCall(), func(t *historyBuilder) { t.drop(history.Hold, 0) }},
+		{WaitHoldsClock, "clock held after a decision", approvedCall(), func(t *historyBuilder) { t.drop(history.Resume, 1) }},
 		{EveryCallEnds, "open call not resent", callerCrash(true), func(t *historyBuilder) { *t = *callerCrash(false) }},
 	} {
 		if _, v := check(testLimits(), test.builder.steps); v != nil {
@@ -267,9 +269,10 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		}
 		detected[test.spec] = true
 	}
-	detected[TurnComesBack], detected[OwnedAgain] = true, true // in TestEndReportsOpenWork
-	detected[ClampReported] = true                             // in TestUnreportedClampIsDetected
-	detected[KeyBindsBody] = true                              // checked by package sim, which knows the bodies
+	detected[TurnComesBack], detected[OwnedAgain] = true, true           // in TestEndReportsOpenWork
+	detected[ClampReported] = true                                       // in TestUnreportedClampIsDetected
+	detected[KeyBindsBody] = true                                        // checked by package sim, which knows the bodies
+	detected[OnlySucceededAdvances], detected[ApprovalOnce] = true, true // in TestWorkDetectsModelDefects
 	for _, s := range linear.Specs() {
 		detected[s[0]] = true // in specs/linear
 	}

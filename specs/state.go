@@ -98,9 +98,12 @@ type client struct {
 
 func (c *client) waiting() bool { return c.expected > 0 && c.generation == c.cell.generation }
 
+// clientKey identifies a client call. A call may wait at several cells of a node: one that does
+// not own the actor passes a request on as its client.
 type clientKey struct {
 	call actor.CallID
 	node actor.NodeID
+	cell uint16
 }
 
 // cell is one cell of a node, across its incarnations.

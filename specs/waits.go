@@ -30,12 +30,18 @@ func (c *Checker) closeWait(r *run, e *history.Event) {
 	i := slices.IndexFunc(r.waits, func(w *wait) bool { return w.open && w.step == e.Step && w.index == e.Index })
 	if i >= 0 {
 		r.waits[i].open = false
+		c.waiting = append(c.waiting, r)
 		c.recordChange(change{kind: waitClosed, run: r, wait: r.waits[i]})
 	}
 }
 
-// checkWaitsHold checks that the clock of a run is held until its open waits are due.
+// checkWaitsHold checks that the clock of a run is held until its open waits are due, and is
+// not held if neither it nor a call below it waits.
 func (c *Checker) checkWaitsHold(r *run) {
+	if r.clock.heldUntil > c.now && !r.ended && !slices.ContainsFunc(r.waits, func(w *wait) bool { return w.open }) &&
+		!slices.ContainsFunc(r.asks, func(k *ask) bool { return k.open && k.clock.heldUntil != 0 }) {
+		c.fail(WaitHoldsClock, "the clock of call %s at %s is held until %v, but its turn no longer waits for a person", r.id, r.actor.id, r.clock.heldUntil)
+	}
 	for _, w := range r.waits {
 		if w.open && !r.ended && w.due > c.now && r.clock.heldUntil < w.due.Add(-c.slack(&r.clock, r.actor.cell.node)) {
 			c.fail(WaitHoldsClock, "the clock of call %s at %s is held until %v, want until %v: its turn waits for a person", r.id, r.actor.id, r.clock.heldUntil, w.due)

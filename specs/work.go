@@ -9,18 +9,6 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// Names of the specs of Work. No simulation requests an approval, so All does not list them:
-// they check walks of the model.
-const (
-	OnlySucceededAdvances = "OnlySucceededAdvances"
-	ApprovalOnce          = "ApprovalOnce"
-)
-
-var modelOnlySpecs = []Spec{
-	{OnlySucceededAdvances, "A run continues with a result only if the tool call succeeded."},
-	{ApprovalOnce, "A decision on an approval is final and in time, and permits one tool call with the arguments that were shown."},
-}
-
 // WorkKind is the kind of an event in the life of a tool call.
 type WorkKind uint8
 

@@ -3,8 +3,6 @@
 package specs
 
 import (
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -93,21 +91,12 @@ func TestWorkDetectsModelDefects(t *testing.T) {
 		"lateclick":      append(waitingForApproval[:2:2], WorkEvent{Kind: WorkExpired, Run: root, Step: 1, Number: 1}, approvalTo(1, approved, original)),
 	}
 	defects := map[string]bool{}
-	for _, spec := range []string{OnlySucceededAdvances, ApprovalOnce} {
-		configs, err := filepath.Glob("../tla/broken/Work_" + spec + "*_broken.cfg")
-		if err != nil || len(configs) == 0 {
-			t.Fatal(configs, err)
-		}
-		for _, path := range configs {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			bug := regexp.MustCompile(`Bug = "(\w+)"`).FindStringSubmatch(string(text))[1]
-			defects[bug] = true
-			if v := checkWork(mutants[bug]...); v == nil || v.Spec != spec {
-				t.Errorf("%s (%s): %v, want %s", bug, filepath.Base(path), v, spec)
-			}
+	row := regexp.MustCompile(`(?m)^Work_(` + OnlySucceededAdvances + "|" + ApprovalOnce + `)_\w+ +\w+ +Bug=(\w+)$`)
+	for _, m := range row.FindAllStringSubmatch(readFile(t, "../tla/derived.txt"), -1) {
+		spec, bug := m[1], m[2]
+		defects[bug] = true
+		if v := checkWork(mutants[bug]...); v == nil || v.Spec != spec {
+			t.Errorf("%s: %v, want %s", bug, v, spec)
 		}
 	}
 	for bug := range mutants {
