@@ -72,15 +72,16 @@ func (d *Disk) removeFiles() error {
 // backup in which Examine finds anything wrong.
 func Restore(from, dir string, options Options, progress func(keys uint64)) (store.Examination, error) {
 	to := &Disk{dir: dir, options: options.withDefaults(dir)}
-	x, err := examineWith(from, options, progress, func(*Disk, store.Examination) error { return to.copyFrom(from) })
+	x, err := examineWith(from, options, progress, func(d *Disk, _ store.Examination) error { return to.copyFrom(from, d.checkUnused) })
 	if err == nil && x.Wrong > 0 {
-		return x, fmt.Errorf("backup %s: %d findings, the first at %s: %s", from, x.Wrong, x.Findings[0].Where, x.Findings[0].What)
+		return x, &DamageError{fmt.Errorf("backup %s: %d findings, the first at %s: %s", from, x.Wrong, x.Findings[0].Where, x.Findings[0].What)}
 	}
 	return x, err
 }
 
-// copyFrom copies the store in from into the disk's directory, durably.
-func (d *Disk) copyFrom(from string) error {
+// copyFrom copies the store in from into the disk's directory, durably. It fails if the
+// callback unchanged returns an error after the copy.
+func (d *Disk) copyFrom(from string, unchanged func() error) error {
 	fs := d.options.fs
 	if names, err := fs.List(d.dir); err == nil && len(names) > 0 {
 		return fmt.Errorf("directory %s: is not empty: name one that does not exist yet, or move its content away", d.dir)
@@ -93,27 +94,25 @@ func (d *Disk) copyFrom(from string) error {
 	if err := d.narrow(); err != nil {
 		return fmt.Errorf("directory %s: %w", d.dir, err)
 	}
-	for _, name := range []string{pebbleDir, anchorFile, formatFile} { // FORMAT last: it marks the directory as a store
-		if err := copyTree(fs, fs.PathJoin(from, name), d.path(name)); err != nil {
-			return fmt.Errorf("directory %s: %w", d.dir, errors.Join(err, d.removeFiles()))
-		}
+	err := copyFiles(fs, fs.PathJoin(from, pebbleDir), d.path(pebbleDir))
+	if err == nil {
+		err = copyFile(fs, fs.PathJoin(from, anchorFile), d.path(anchorFile))
 	}
-	file, err := fs.OpenDir(d.dir)
+	if err == nil {
+		err = unchanged()
+	}
+	if err == nil { // last: it marks the directory as a store
+		err = copyFile(fs, fs.PathJoin(from, formatFile), d.path(formatFile))
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("directory %s: %w", d.dir, errors.Join(err, d.removeFiles()))
 	}
 	d.syncParents()
-	return errors.Join(file.Sync(), file.Close())
+	return syncDir(fs, d.dir)
 }
 
-func copyTree(fs vfs.FS, from, to string) error {
-	info, err := fs.Stat(from)
-	if err != nil {
-		return err
-	}
-	if !info.IsDir() {
-		return copyFile(fs, from, to)
-	}
+// copyFiles copies the files of a directory, which has no others below it, durably.
+func copyFiles(fs vfs.FS, from, to string) error {
 	names, err := fs.List(from)
 	if err != nil {
 		return err
@@ -122,15 +121,11 @@ func copyTree(fs vfs.FS, from, to string) error {
 		return err
 	}
 	for _, name := range names {
-		if err := copyTree(fs, fs.PathJoin(from, name), fs.PathJoin(to, name)); err != nil {
+		if err := copyFile(fs, fs.PathJoin(from, name), fs.PathJoin(to, name)); err != nil {
 			return err
 		}
 	}
-	file, err := fs.OpenDir(to)
-	if err != nil {
-		return err
-	}
-	return errors.Join(file.Sync(), file.Close())
+	return syncDir(fs, to)
 }
 
 func copyFile(fs vfs.FS, from, to string) error {

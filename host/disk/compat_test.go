@@ -3,15 +3,14 @@
 package disk
 
 import (
-	"bytes"
 	"flag"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -20,11 +19,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite testdata/v2; only allowed whi
 // testdata/v2 is a store of format 2. Every later version of that format MUST open it
 // and find its content. That content, including the output of entryGenerator, never
 // changes. A version that stores more kinds of data gets its own directory under testdata.
-// testdata/v1 is a store of format 1 with the same content.
-const (
-	fixture       = "testdata/v2"
-	formerFixture = "testdata/v1"
-)
+const fixture = "testdata/v2"
 
 // Carol's runs cover every kind of record.
 var (
@@ -39,26 +34,11 @@ var (
 
 const hour = actor.Duration(3_600_000_000_000)
 
-// A store of format 1 is not opened and not changed. The error names the command that
-// copies it into the current format.
-func TestFormerFormatNamesMigrate(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(formerFixture)); err != nil {
-		t.Fatal(err)
-	}
-	before := readFiles(t, dir)
-	want := "store " + dir + ": file FORMAT: is of format 1, this program writes format 2: type `troupe migrate " + dir + " NEW`; nothing was changed"
-	_, read := Open(dir, "", Options{ReadOnly: true})
-	_, opened := Open(dir, "n1", Options{})
-	_, examined := Examine(dir, Options{}, nil)
-	for _, err := range []error{read, opened, examined} {
-		if err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
-	}
-	if after := readFiles(t, dir); !maps.EqualFunc(before, after, bytes.Equal) {
-		t.Errorf("got files %v, want %v, unchanged", slices.Sorted(maps.Keys(after)), slices.Sorted(maps.Keys(before)))
-	}
+// secondEvents are the events of the run second.
+var secondEvents = [2]string{
+	string(runs.Encode(runs.Event{Run: second, Seq: 1, At: 1_000_000_000_000, Type: runs.RunStarted, Actor: carol, Kind: actor.Waiting.String(),
+		Operation: actor.HandleMessageFull, Origin: actor.Human.String(), Root: first, Parent: first, Chain: []actor.ID{dave}, Depth: 1, Left: hour})),
+	string(runs.Encode(runs.Event{Run: second, Seq: 2, At: 1_000_000_000_000, Type: runs.RunPaused, Name: "held", Child: child, Until: actor.Time(1_000_000_000_000).Add(hour)})),
 }
 
 func TestFixtureStaysReadable(t *testing.T) {
@@ -85,6 +65,17 @@ func TestFixtureStaysReadable(t *testing.T) {
 		t.Errorf("got %d entries, error %v, want 22", n, err)
 	}
 	mustClose(t, l)
+}
+
+// The fixture is a whole store: an examination finds nothing wrong with it.
+func TestFixtureIsWhole(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(fixture)); err != nil {
+		t.Fatal(err)
+	}
+	if x := examine(t, dir); x.Wrong != 0 || x.Entries != 34 || x.Events != 23 {
+		t.Errorf("got %+v", x)
+	}
 }
 
 func readFixture(t *testing.T, d *Disk) {
@@ -139,7 +130,7 @@ func readFixture(t *testing.T, d *Disk) {
 		t.Errorf("second: got owner %+v, %v, error %v", owner, ok, err)
 	}
 	events, err := d.Events(actor.DefaultTenant, second, 0, 9)
-	if err != nil || len(events) != 2 || string(events[1].Body) != `{"type":"held"}` {
+	if err != nil || len(events) != 2 || string(events[0].Body) != secondEvents[0] || string(events[1].Body) != secondEvents[1] {
 		t.Errorf("second: got events %v, error %v", events, err)
 	}
 	if n, err := d.Load(dave); err != nil || len(n.Entries) != 1 {
@@ -181,7 +172,7 @@ func writeFixture(t *testing.T) {
 	due := at.Add(hour)
 	commit(l,
 		entry(due, store.Accepted{Call: root, At: at, Definition: actor.HashOf([]byte("v1"))}),
-		entry(due, store.Accepted{Call: call(second), At: at}, store.RunEvent{Run: second, Seq: 1, Body: []byte(`{"type":"run_started"}`)}),
+		entry(due, store.Accepted{Call: call(second), At: at}, store.RunEvent{Run: second, Seq: 1, Body: []byte(secondEvents[0])}),
 		entry(due, store.Ended{Call: first, At: at, Until: actor.Forever, Idempotency: root.Idempotency,
 			Reply: actor.Reply{Call: first, Run: first, Status: actor.Partial, Parts: actor.Text(entryText(7)), Warnings: []string{"slow"}}}))
 	commit(l,
@@ -190,7 +181,7 @@ func writeFixture(t *testing.T) {
 			{Ask: actor.Ask{Kind: actor.AskTool, Name: "look", Parts: actor.Text(entryText(7)), Idempotent: true}, Sent: &actor.Ask{Kind: actor.AskTool, Name: "look_up"}, Clock: actor.NewClock(at, hour), Attempt: 1},
 		}}),
 		entry(due, store.Retried{Run: second, Step: 1, Index: 1, At: at, Attempt: 2}),
-		entry(due, store.Held{Run: second, Step: 1, At: at, N: 1, Until: at.Add(hour)}, store.RunEvent{Run: second, Seq: 2, Body: []byte(`{"type":"held"}`)}),
+		entry(due, store.Held{Run: second, Step: 1, At: at, N: 1, Until: at.Add(hour)}, store.RunEvent{Run: second, Seq: 2, Body: []byte(secondEvents[1])}),
 		entry(due, store.Resumed{Run: second, Step: 1, At: at, N: 2}),
 		entry(due, store.Answered{Run: second, Step: 1, At: at, Answer: actor.Answer{Parts: actor.Text(entryText(14))}, Budget: 30}),
 		entry(due, store.Accepted{Call: call(parked), At: at}))
@@ -212,7 +203,7 @@ func writeFixture(t *testing.T) {
 		commit(l, alice.next())
 	}
 	mustClose(t, l, d)
-	for _, name := range []string{lockFile, holderFile, filepath.Join(pebbleDir, lockFile)} {
+	for _, name := range []string{lockFile, filepath.Join(pebbleDir, lockFile)} {
 		if err := os.Remove(filepath.Join(fixture, name)); err != nil {
 			t.Fatal(err)
 		}

@@ -9,12 +9,30 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/troupe-run/troupe/store"
 )
+
+// DamageError is the error of a store that is damaged. Examine describes all damage.
+type DamageError struct{ Err error }
+
+func (e *DamageError) Error() string { return e.Err.Error() }
+func (e *DamageError) Unwrap() error { return e.Err }
+
+// damaged returns the error of reading a store as a DamageError, unless the environment
+// is its cause.
+func damaged(err error) error {
+	for _, other := range []error{nil, os.ErrPermission, syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
+		if errors.Is(err, other) {
+			return err
+		}
+	}
+	return &DamageError{err}
+}
 
 // openError adds to Pebble's error the names of the WAL files and the newest
 // batch of the anchor, which Pebble does not report.

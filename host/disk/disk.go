@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -75,10 +76,12 @@ type Disk struct {
 	unsynced  chan write // appended batches, at most store.BatchesInFlight
 	synced    uint64     // number of the last synced batch
 	closeOnce sync.Once
-	former    bool // of format 1, to be migrated
+
+	neverLocked bool // opened read-only without LOCK
 
 	indexMu sync.Mutex // protects Rows.Index
 	writing sync.Mutex // excludes Append during a step of Erase
+	stale   stale
 }
 
 var (
@@ -97,7 +100,7 @@ func Open(dir string, node actor.NodeID, options Options) (d *Disk, err error) {
 	defer func() {
 		// Pebble panics on some kinds of corruption.
 		if p := recover(); p != nil {
-			err = fmt.Errorf("store %s: damaged: %v", dir, p)
+			err = &DamageError{fmt.Errorf("store %s: damaged: %v", dir, p)}
 		}
 		if err != nil {
 			d.release()
@@ -163,9 +166,6 @@ func (d *Disk) open() error {
 			return err
 		}
 	}
-	if err := d.writeHolder(); err != nil {
-		return err
-	}
 	fresh, err := d.inspect()
 	if err != nil {
 		return err
@@ -180,22 +180,22 @@ func (d *Disk) open() error {
 			return err
 		}
 	}
-	damaged := d.options.ReadOnly && d.options.Damaged
+	tolerant := d.options.ReadOnly && d.options.Damaged
 	mark, err := d.readAnchor()
-	if err != nil && !damaged {
-		return err
+	if err != nil && !tolerant {
+		return damaged(err)
 	}
 	if err := d.preserveWAL(); err != nil {
 		return err
 	}
 	if d.db, err = pebble.Open(d.path(pebbleDir), d.pebbleOptions(mark)); err != nil {
 		err = d.openError(err, mark)
-		if !damaged || d.openTablesOnly(mark) != nil {
-			return err
+		if !tolerant || d.openTablesOnly(mark) != nil {
+			return damaged(err)
 		}
 	}
 	if err := d.checkFormat(mark); err != nil {
-		return err
+		return damaged(err)
 	}
 	d.end, err = store.Verify(d, d.node, mark)
 	d.synced = d.end.Batch
@@ -209,14 +209,17 @@ func (d *Disk) open() error {
 		err = indexErr
 	}
 	switch {
-	case damaged:
+	case tolerant:
 		return nil
 	case err != nil && !d.options.ReadOnly:
-		return fmt.Errorf("%w%s", err, d.preservedNote())
+		return damaged(fmt.Errorf("%w%s", err, d.preservedNote()))
 	case err != nil:
-		return err
+		return damaged(err)
 	}
 	if err := d.dropPreserved(); err != nil || d.options.ReadOnly {
+		return err
+	}
+	if err := (purger{d}).recoverPurge(); err != nil {
 		return err
 	}
 	d.createBallast()
@@ -299,7 +302,9 @@ func (d *Disk) withIndex(read func()) {
 func (d *Disk) Erase(node actor.NodeID, durable uint64) (more bool, err error) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	return d.Rows.Erase(node, durable)
+	r := d.Rows
+	r.KV = eraser{d}
+	return r.Erase(node, durable)
 }
 
 // index adds a written batch to the index, and flushes the index once it is large.
@@ -310,8 +315,19 @@ func (d *Disk) index(b *store.Batch) error {
 	if !full {
 		return nil
 	}
-	// Only this goroutine changes the index. Readers find the same data in both places
-	// until it is cleared.
+	return d.writeIndex()
+}
+
+// flushIndex flushes the index, so that the log can be cut.
+func (d *Disk) flushIndex() error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	return d.writeIndex()
+}
+
+// writeIndex flushes the index. d.writing is held, so no other goroutine changes the index.
+// Readers find the same data in both places until it is cleared.
+func (d *Disk) writeIndex() error {
 	if err := d.writeUnsynced(d.Index.Rows()); err != nil {
 		return err
 	}
@@ -371,6 +387,11 @@ func (d *Disk) Append(b *store.Batch) error {
 	rows, err := d.StoredRows(b)
 	if err != nil {
 		return err
+	}
+	if slices.ContainsFunc(b.Entries, isCut) {
+		if err := (purger{d}).owePurge(rows); err != nil {
+			return err
+		}
 	}
 	w, err := d.write(rows)
 	if err != nil {

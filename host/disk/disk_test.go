@@ -49,7 +49,7 @@ func TestReadOnlyOpenChangesNothing(t *testing.T) {
 	if _, err := Open(dir, "", Options{ReadOnly: true}); err == nil || !strings.Contains(err.Error(), "holds no store") {
 		t.Errorf("empty directory: got %v", err)
 	}
-	if _, err := Open(filepath.Join(dir, "nowhere"), "", Options{ReadOnly: true}); err == nil || !strings.Contains(err.Error(), "holds no store") {
+	if _, err := Open(filepath.Join(dir, "nowhere"), "", Options{ReadOnly: true}); err == nil || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("missing directory: got %v", err)
 	}
 	d := mustOpen(t, dir, Options{})
@@ -142,13 +142,13 @@ func TestOpenRefusesForeignDirectory(t *testing.T) {
 	}{
 		"pebble":      {foreign, "holds a foreign Pebble or RocksDB store"},
 		"other files": {file("thesis.doc", "x"), "holds other files (thesis.doc) and no FORMAT"},
-		"newer": {ours(file("FORMAT", formatLine(3, "n1"))),
-			"file FORMAT: is of format 3, this program reads format 2: use a newer program; nothing was changed"},
+		"newer": {ours(file("FORMAT", formatLine(4, "n1"))),
+			"file FORMAT: is of format 4, this program reads format 3: use a newer program; nothing was changed"},
 		"newer, different wording": {ours(file("FORMAT", sumFormat("troupe store 31, cluster c of n1"))), "is of format 31"},
 		"newer, no checksum":       {ours(file("FORMAT", "troupe store 3 of node n1\n")), "file FORMAT: is damaged"},
-		"older":                    {ours(file("FORMAT", formatLine(1, "n1"))), "file FORMAT: is of format 1, this program writes format 2: type `troupe migrate "},
-		"another node":             {ours(file("FORMAT", formatLine(2, "n2"))), "file FORMAT: belongs to node n2, not n1"},
-		"malformed":                {ours(file("FORMAT", "hello\n")), `file FORMAT: is damaged: reads "hello\n"`},
+		"older":                    {ours(file("FORMAT", formatLine(1, "n1"))), "file FORMAT: is of format 1, this program reads format 3: use the program that wrote it; nothing was changed"},
+		"another node":             {ours(file("FORMAT", formatLine(3, "n2"))), "file FORMAT: belongs to node n2, not n1"},
+		"malformed":                {ours(file("FORMAT", "hello\n")), `file FORMAT: is damaged: is no line such as "troupe store 3 of node NAME" with its checksum`},
 		"no format":                {ours(remove("FORMAT")), "holds other files (ANCHOR, pebble) and no FORMAT"},
 		"no anchor":                {ours(remove("ANCHOR")), "ANCHOR is missing"},
 		"anchor truncated":         {ours(file("ANCHOR", "x")), "anchor: slot 0 is cut off"},
@@ -178,7 +178,7 @@ func TestOpenChecksFormatKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustClose(t, d)
-	if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), `store of format "7", this program reads format 2`) {
+	if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), `store of format "7", this program reads format 3`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -6,7 +6,7 @@
 //	DIR/FORMAT   node and format of the store; read before anything is written
 //	DIR/ANCHOR   position up to which the log was synced, at most 100 ms old; two alternating slots
 //	DIR/SECRET   32 secret bytes, created when first needed
-//	DIR/LOCK     held by the one process that may open the store; DIR/HOLDER names it
+//	DIR/LOCK     locked by the one process that may change the store, or by those that read it
 //	DIR/pebble/  the keys
 //	DIR/BALLAST  reserved space, released by Open if the disk is full
 //	DIR.new      store that Migrate has not completed
@@ -15,6 +15,9 @@
 // The files have mode 0600 and the directories 0700, whatever the umask is. Open
 // narrows a directory that is open to other users and logs a warning; it refuses
 // one whose mode it cannot change. The same holds for a copy.
+//
+// A link, or anything else but a regular file, in place of one of these files is refused.
+// A read-only open creates and changes nothing, also no LOCK.
 //
 // A Disk implements store.KV. A Log is the only way to append entries: the
 // entries passed to Commit are durable when the callback of that Commit runs.

@@ -22,7 +22,8 @@ func Examine(dir string, options Options, progress func(keys uint64)) (store.Exa
 }
 
 // examineWith examines a store. If nothing is wrong with it, the callback then is
-// called before the lock on the store is released.
+// called before the lock on the store is released. It MUST call checkUnused after it has
+// read files.
 func examineWith(dir string, options Options, progress func(keys uint64), then func(*Disk, store.Examination) error) (x store.Examination, err error) {
 	options.ReadOnly = true
 	d := &Disk{dir: dir, options: options.withDefaults(dir)}
@@ -43,9 +44,6 @@ func examineWith(dir string, options Options, progress func(keys uint64), then f
 		x = appendFinding(x, formatFile, err, "")
 	}
 	if err := d.acquireLock(); err != nil {
-		return x, fmt.Errorf("store %s: %w", dir, err)
-	}
-	if err := d.writeHolder(); err != nil {
 		return x, fmt.Errorf("store %s: %w", dir, err)
 	}
 	mark, err := d.readAnchor()
@@ -78,6 +76,9 @@ func examineWith(dir string, options Options, progress func(keys uint64), then f
 		x = appendBlocking(x, pebbleDir, err)
 	}
 	examined = true
+	if err := d.checkUnused(); err != nil {
+		return x, fmt.Errorf("store %s: %w", dir, err)
+	}
 	if x.Wrong > 0 {
 		return x, nil
 	}

@@ -40,6 +40,9 @@ func (l *Log) Cut(batch uint64, now actor.Time) error {
 		return err
 	}
 	l.commitWait(entries)
+	if err := l.disk.flushIndex(); err != nil { // it must cover the batch
+		return err
+	}
 	if err := l.disk.MayCut(l.disk.node, c); err != nil {
 		return err
 	}

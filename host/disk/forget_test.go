@@ -4,6 +4,7 @@ package disk
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -143,6 +144,94 @@ func TestEraseContinuesAfterStart(t *testing.T) {
 	x, err := Examine("/data", forgettingOptions(fs), nil)
 	if err != nil || x.Wrong > 0 || x.Runs != 0 || x.Entries != 0 || x.Blobs != 0 {
 		t.Errorf("error %v, %+v", err, x)
+	}
+}
+
+// A power failure at any point of a purge, and before it, loses nothing of other sessions,
+// and the next process owes the purge until one has ended.
+func TestPurgeSurvivesCrashes(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	d := mustOpen(t, "/data", forgettingOptions(fs))
+	l, a, b := NewLog(d), newEntryGenerator("a"), newEntryGenerator("b")
+	b.id.Key = "s-2"
+	commit(l, append(nextEntries(a, 14), nextEntries(b, 14)...)...)
+	want := readsOf(t, d, b.id)
+	if err := l.Forget("default", "s-1", uint16('a'), 1, 9); err != nil {
+		t.Fatal(err)
+	}
+	owed := func(what string, wantOwed bool) {
+		t.Helper()
+		left := fs.CrashClone(vfs.CrashCloneCfg{})
+		r := mustOpen(t, "/data", forgettingOptions(left))
+		if r.PurgeOwed() != wantOwed {
+			t.Errorf("%s: a purge is owed: %v", what, !wantOwed)
+		}
+		for range 2 {
+			if got := readsOf(t, r, b.id); got != want {
+				t.Errorf("%s: got\n%.400s\nwant\n%.400s", what, got, want)
+			}
+			if err := r.Purge(t.Context()); err != nil || r.PurgeOwed() {
+				t.Errorf("%s: error %v, a purge is still owed: %v", what, err, r.PurgeOwed())
+			}
+		}
+		mustClose(t, r)
+		if x, err := Examine("/data", forgettingOptions(left), nil); err != nil || x.Wrong > 0 {
+			t.Errorf("%s: error %v, %+v", what, err, x.Findings)
+		}
+	}
+	owed("before the deletion of rows", false)
+	if err := l.Erase(); err != nil {
+		t.Fatal(err)
+	}
+	owed("after the deletion of rows", true)
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	if err := d.Purge(stopped); err == nil || !d.PurgeOwed() {
+		t.Errorf("a stopped purge: error %v, owed %v", err, d.PurgeOwed())
+	}
+	owed("after a stopped purge", true)
+	if err := d.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	owed("after a purge", false)
+	end := l.mark().Batch
+	commit(l, nextEntries(b, 4)...)
+	want = readsOf(t, d, b.id)
+	if err := l.Cut(end, 0); err != nil {
+		t.Fatal(err)
+	}
+	owed("after a cut", true)
+	mustClose(t, l, d)
+}
+
+// Ranges are disjoint, in order, bounded, and cover all that was added.
+func TestStaleRanges(t *testing.T) {
+	var s stale
+	var rows []store.Row
+	for i := range 500 {
+		rows = append(rows, store.Row{Key: fmt.Appendf(nil, "l/n1/%04d", i*7919%5000), Delete: true})
+	}
+	rows = append(rows, store.Row{Key: []byte("t/a/s/1/"), To: []byte("t/a/s/10"), Delete: true}, store.Row{Key: []byte("t/a/s/1/b"), Delete: true})
+	s.add(rows)
+	if len(s.ranges) != staleRangesMax {
+		t.Errorf("got %d ranges, want %d", len(s.ranges), staleRangesMax)
+	}
+	for i := 1; i < len(s.ranges); i++ {
+		if bytes.Compare(s.ranges[i-1].to, s.ranges[i].from) >= 0 {
+			t.Errorf("range %d ends at %s, the next begins at %s", i-1, s.ranges[i-1].to, s.ranges[i].from)
+		}
+	}
+	for _, row := range rows {
+		covered := false
+		for _, r := range s.ranges {
+			covered = covered || bytes.Compare(r.from, row.Key) <= 0 && bytes.Compare(row.Key, r.to) < 0 && (row.To == nil || bytes.Compare(row.To, r.to) <= 0)
+		}
+		if !covered {
+			t.Errorf("key %s is in no range", row.Key)
+		}
+	}
+	if last := s.ranges[len(s.ranges)-1]; string(last.from) < "t/" {
+		t.Errorf("the last range begins at %s: a log and a session were merged", last.from)
 	}
 }
 

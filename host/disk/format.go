@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"regexp"
 	"strings"
 
 	"github.com/troupe-run/troupe/actor"
@@ -14,16 +15,16 @@ import (
 
 // The file FORMAT is one line with a checksum, such as
 //
-//	troupe store 1 of node n1, crc32c e7c28392
-//
-// Stores of early programs have no checksum. They are all of format 1, so a line of
-// another format without a checksum is damaged.
+//	troupe store 3 of node n1, crc32c 85212bf2
 const (
-	formatFile      = "FORMAT"
-	formatSum       = ", crc32c "
-	formatBytesMax  = 4096
-	unsummedVersion = 1
+	formatFile     = "FORMAT"
+	formatSum      = ", crc32c "
+	formatBytesMax = 128 // of the longest name of a node, and of the line of a later format
 )
+
+// formatPattern matches a line of any format, whether or not its checksum is right. Nothing
+// else is shown in an error: FORMAT may be a file of another program.
+var formatPattern = regexp.MustCompile(`^troupe store [0-9]{1,9} of node [A-Za-z0-9._-]{1,64}(` + formatSum + `[0-9a-f]{8})?\n$`)
 
 // errFormatDamaged is the error of a FORMAT that no program has written.
 var errFormatDamaged = errors.New("is damaged")
@@ -46,18 +47,18 @@ func sumFormat(text string) string {
 func parseFormat(content string) (version int, node actor.NodeID, err error) {
 	text, _, _ := strings.Cut(content, formatSum)
 	text = strings.TrimSuffix(text, "\n")
-	summed, unsummed := content == sumFormat(text), content == text+"\n"
 	var name string
 	if n, _ := fmt.Sscanf(text, "troupe store %d of node %s", &version, &name); n == 2 && text == unsummedFormat(version, actor.NodeID(name)) {
 		node = actor.NodeID(name)
 	}
-	switch {
-	case summed && (node != "" || version > store.FormatVersion):
-	case unsummed && node != "" && version == unsummedVersion:
-	default:
-		return 0, "", fmt.Errorf("file %s: %w: reads %.80q, want %q with its checksum", formatFile, errFormatDamaged, content, unsummedFormat(store.FormatVersion, "NAME"))
+	if content == sumFormat(text) && (node != "" || version > store.FormatVersion) {
+		return version, node, nil
 	}
-	return version, node, nil
+	found := "is no line such as"
+	if formatPattern.MatchString(content) {
+		found = fmt.Sprintf("reads %q, want", content)
+	}
+	return 0, "", fmt.Errorf("file %s: %w: %s %q with its checksum", formatFile, errFormatDamaged, found, unsummedFormat(store.FormatVersion, "NAME"))
 }
 
 // checkFormatFile checks that this program can read the store and that the store
@@ -70,13 +71,11 @@ func (d *Disk) checkFormatFile() error {
 	version, node, err := parseFormat(string(b))
 	switch {
 	case err != nil:
-		return err
+		return &DamageError{err}
 	case version > store.FormatVersion:
 		return fmt.Errorf("file %s: is of format %d, this program reads format %d: use a newer program; nothing was changed", formatFile, version, store.FormatVersion)
-	case d.former && version == 1:
-		d.node = node
 	case version < store.FormatVersion:
-		return fmt.Errorf("file %s: is of format %d, this program writes format %d: type `troupe migrate %s NEW`; nothing was changed", formatFile, version, store.FormatVersion, d.dir)
+		return fmt.Errorf("file %s: is of format %d, this program reads format %d: use the program that wrote it; nothing was changed", formatFile, version, store.FormatVersion)
 	case d.node == "" && d.options.ReadOnly:
 		d.node = node
 	case d.node != node:

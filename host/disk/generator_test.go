@@ -5,6 +5,7 @@ package disk
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -65,7 +66,8 @@ func nextEntries(s *entryGenerator, count int) (all []store.Entry) {
 }
 
 // checkEntries checks that each entry of the actor in a store is the one that
-// its generator produces. It returns the number of entries.
+// its generator produces, and each message of its transcript. It returns the number of
+// entries.
 func checkEntries(log store.Reader, id actor.ID) (uint64, error) {
 	saved, err := log.Load(id)
 	if err != nil {
@@ -93,8 +95,18 @@ func checkEntries(log store.Reader, id actor.ID) (uint64, error) {
 			return s.n, fmt.Errorf("entry %d: got events %v, error %v", s.n, events, err)
 		}
 	}
-	if _, err := store.Fold(saved); err != nil {
+	j, err := store.Fold(saved)
+	if err != nil {
 		return s.n, err
+	}
+	messages, err := store.ReadTranscript(log, id, &j.Transcript, 0, j.Transcript.Len())
+	if err != nil || len(messages) != int(s.n/2*2) {
+		return s.n, errors.Join(err, fmt.Errorf("%d messages after %d entries", len(messages), s.n))
+	}
+	for i := range messages {
+		if got := actor.TextOf(messages[i].Parts); got != entryText(uint64(i+1)) {
+			return s.n, fmt.Errorf("message %d is %.40q, want %.40q", i, got, entryText(uint64(i+1)))
+		}
 	}
 	return s.n, nil
 }

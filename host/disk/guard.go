@@ -75,8 +75,15 @@ func (g guardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) 
 	return g.file(name, f, err)
 }
 
-// ReuseForWrite implements vfs.FS.
+// ReuseForWrite implements vfs.FS. While a Purge is under way, the old file is not reused:
+// it may hold deleted content, which writes replace only as far as they reach.
 func (g guardFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if g.disk.stale.draining.Load() {
+		if err := g.check("remove", old, g.FS.Remove(old)); err != nil {
+			return nil, err
+		}
+		return g.Create(name, c)
+	}
 	f, err := g.FS.ReuseForWrite(old, name, c)
 	return g.file(name, f, err)
 }

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	iofs "io/fs"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -19,10 +21,14 @@ import (
 const (
 	anchorFile = "ANCHOR"
 	lockFile   = "LOCK"
-	holderFile = "HOLDER"
+	holderFile = "HOLDER" // written by earlier programs
 	pebbleDir  = "pebble"
 	tempSuffix = ".new" // suffix of a file that is still being written
 )
+
+// storeFiles are the types of the files of a store.
+var storeFiles = map[string]iofs.FileMode{formatFile: 0, anchorFile: 0, secretFile: 0, lockFile: 0, holderFile: 0, ballastFile: 0,
+	formatFile + tempSuffix: 0, anchorFile + tempSuffix: 0, secretFile + tempSuffix: 0, pebbleDir: iofs.ModeDir, preservedDir: iofs.ModeDir}
 
 func (d *Disk) path(name string) string { return d.options.fs.PathJoin(d.dir, name) }
 
@@ -34,14 +40,21 @@ func (d *Disk) inspect() (fresh bool, err error) {
 		return false, err
 	}
 	slices.Sort(names)
+	if err := d.checkTypes(names); err != nil {
+		return false, err
+	}
 	if !slices.Contains(names, formatFile) {
 		own := []string{formatFile + tempSuffix, lockFile, holderFile}
 		names = slices.DeleteFunc(names, func(n string) bool { return slices.Contains(own, n) })
 		switch {
-		case len(names) > 0:
-			return false, foreignError(names)
+		case err != nil && d.options.ReadOnly:
+			return false, noStoreError("does not exist")
+		case d.options.ReadOnly && len(names) > 0:
+			return false, noStoreError("holds no store, but " + foreignContent(names))
 		case d.options.ReadOnly:
-			return false, errors.New("holds no store")
+			return false, ErrNoStore
+		case len(names) > 0:
+			return false, fmt.Errorf("holds %s and no FORMAT: name an empty directory", foreignContent(names))
 		}
 		if err := actor.CheckName(string(d.node)); err != nil {
 			return false, fmt.Errorf("node %w", err)
@@ -53,50 +66,97 @@ func (d *Disk) inspect() (fresh bool, err error) {
 	}
 	if !slices.Contains(names, anchorFile) {
 		if slices.Contains(names, pebbleDir) {
-			return false, errors.New("ANCHOR is missing: the expected end of the log is unknown")
+			return false, &DamageError{errors.New("ANCHOR is missing: the expected end of the log is unknown")}
 		}
 		if !d.options.ReadOnly {
 			return true, nil // a crash prevented the creation of ANCHOR after FORMAT
 		}
-		return false, errors.New("holds no store")
+		return false, noStoreError("holds no store")
 	}
 	return false, nil
 }
 
-func foreignError(names []string) error {
+// ErrNoStore is the error of a read-only open of a directory that holds no store.
+var ErrNoStore error = noStoreError("holds no store")
+
+// noStoreError describes what a directory holds instead.
+type noStoreError string
+
+func (e noStoreError) Error() string { return string(e) }
+
+// Is makes each noStoreError match ErrNoStore.
+func (e noStoreError) Is(target error) bool { return target == ErrNoStore }
+
+// foreignContent describes files that do not belong to a store.
+func foreignContent(names []string) string {
 	for _, n := range names {
 		if n == "CURRENT" || strings.HasPrefix(n, "MANIFEST-") || strings.HasPrefix(n, "OPTIONS-") || strings.HasPrefix(n, "marker.") {
-			return fmt.Errorf("holds a foreign Pebble or RocksDB store (%s): name an empty directory", n)
+			return fmt.Sprintf("a foreign Pebble or RocksDB store (%s)", n)
 		}
 	}
-	shown := names[:min(len(names), 3)]
-	return fmt.Errorf("holds other files (%s) and no FORMAT: name an empty directory", strings.Join(shown, ", "))
+	return fmt.Sprintf("other files (%s)", strings.Join(names[:min(len(names), 3)], ", "))
 }
 
-// acquireLock locks the directory.
-func (d *Disk) acquireLock() error {
-	lock, err := d.options.fs.Lock(d.path(lockFile))
-	switch {
+// checkTypes returns an error if one of the named files of the store is a link, or of
+// another type.
+func (d *Disk) checkTypes(names []string) error {
+	if _, ok := d.options.fs.(privateFS); !ok {
+		return nil // a file system in memory has no links
+	}
+	for _, name := range names {
+		want, ok := storeFiles[name]
+		if !ok {
+			continue
+		}
+		if err := checkType(d.path(name), want); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("file %s: %w", name, cause(err))
+		}
+	}
+	return nil
+}
+
+// acquireLock locks the directory. For a read-only open it creates no file. Without LOCK,
+// no process has opened the store before, and none is excluded: see checkUnused.
+func (d *Disk) acquireLock() (err error) {
+	if d.options.ReadOnly {
+		d.lock, err = d.lockToRead()
+	} else {
+		d.lock, err = d.options.fs.Lock(d.path(lockFile))
+	}
+	switch held, ok := errors.AsType[heldError](err); {
 	case err == nil:
-		d.lock = lock
-	case d.options.ReadOnly && (errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "read-only file system")):
-		return nil // a directory that cannot be written cannot be locked either
-	default:
-		holder, readErr := d.readFile(holderFile, 4096)
-		if readErr != nil {
-			holder = []byte("another process")
-		}
-		return fmt.Errorf("is in use by %s (%w)", strings.TrimSpace(string(holder)), err)
+		return nil
+	case ok:
+		return fmt.Errorf("is in use by %w", held)
+	case d.options.ReadOnly && (errors.Is(err, os.ErrPermission) || errors.Is(err, syscall.EROFS)):
+		return nil // a directory of another user is read without a lock
 	}
-	return nil
+	return fmt.Errorf("file %s: cannot be locked: %w", lockFile, cause(err))
 }
 
-// writeHolder names this process as the holder of the lock.
-func (d *Disk) writeHolder() error {
-	if err := d.writeFile(holderFile, fmt.Appendf(nil, "process %d\n", os.Getpid())); err != nil && !d.options.ReadOnly {
-		return err
+func (d *Disk) lockToRead() (io.Closer, error) {
+	p, ok := d.options.fs.(privateFS)
+	if !ok {
+		return nil, nil
 	}
-	return nil
+	lock, err := p.lockShared(d.path(lockFile))
+	if errors.Is(err, os.ErrNotExist) {
+		d.neverLocked = true
+		return nil, nil
+	}
+	return lock, err
+}
+
+// checkUnused returns an error if a process has opened the store since a read-only open
+// that found no LOCK.
+func (d *Disk) checkUnused() error {
+	if !d.neverLocked {
+		return nil
+	}
+	if _, err := os.Lstat(d.path(lockFile)); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return errors.New("was opened by another process while it was read: repeat the command")
 }
 
 // noLockFS is the file system of a read-only store. Pebble would take a lock of

@@ -9,10 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -23,8 +19,8 @@ const (
 	migrateInFlight = 4
 )
 
-// Migrate copies the entries of a store that is not in use into a new store of the
-// current format. The directory dir MUST NOT exist. The chain of the new store begins
+// Migrate copies the entries of a store that is not in use into a new store. The
+// directory dir MUST NOT exist. The chain of the new store begins
 // where that of the old one ends, so the numbers of batches, entries and epochs
 // continue. Migrate does not modify the old store. It refuses an old store in which
 // Examine finds anything wrong, and returns the examination of the new store.
@@ -47,12 +43,6 @@ func Migrate(from, dir string, options Options, progress func(keys uint64)) (sto
 		}
 	}
 	var made store.Examination
-	if former, err := migrateFormer(from, dir, options, progress); former != nil || err != nil {
-		if former != nil {
-			made = *former
-		}
-		return made, err
-	}
 	old, err := examineWith(from, options, progress, func(d *Disk, x store.Examination) (err error) {
 		made, err = d.migrateTo(dir, x, options, progress)
 		return err
@@ -85,115 +75,16 @@ func resolve(name string) string {
 	}
 }
 
-// migrateTo copies the store, of which x is the examination.
+// migrateTo copies the store, of which x is the examination, and compares both.
 func (d *Disk) migrateTo(dir string, x store.Examination, options Options, progress func(keys uint64)) (store.Examination, error) {
-	return d.migrateEntries(d.Rows, dir, options, progress, func() store.Examination { return x }, x.End)
-}
-
-// migrateFormer copies a store of format 1. It returns nil if the store has another
-// format. Everything is verified that is copied: the chain, the payloads, and the order of
-// the entries of each actor.
-func migrateFormer(from, dir string, options Options, progress func(keys uint64)) (x *store.Examination, err error) {
-	options.ReadOnly = true
-	d := &Disk{dir: from, options: options.withDefaults(from), former: true}
-	defer func() {
-		if p := recover(); p != nil { // Pebble panics on some kinds of corruption
-			err = fmt.Errorf("store %s: damaged: %v", from, p)
-		}
-		d.release() //nolint:errcheck // it was only read
-	}()
-	b, err := d.readFile(formatFile, formatBytesMax)
-	if err != nil {
-		return nil, nil //nolint:nilerr // reported by the examination
-	}
-	if version, _, err := parseFormat(string(b)); err != nil || version != 1 {
-		return nil, nil //nolint:nilerr // likewise
-	}
-	mark, err := d.openFormer()
-	if err != nil {
-		return nil, fmt.Errorf("store %s: %w", from, err)
-	}
-	old := store.Format1{KV: d}
-	end, err := old.Verify(d.node, mark)
-	if err != nil {
-		return nil, fmt.Errorf("store %s: %w", from, err)
-	}
-	counted := &formerExport{exporter: old}
-	options.ReadOnly = false
-	made, err := d.migrateEntries(counted, dir, options, progress, func() store.Examination { return counted.Examination }, end)
-	return &made, err
-}
-
-// openFormer opens a store of format 1 to be read, and returns its anchor.
-func (d *Disk) openFormer() (mark store.Mark, err error) {
-	if _, err := d.inspect(); err != nil {
-		return mark, err
-	}
-	if err := d.acquireLock(); err != nil {
-		return mark, err
-	}
-	if err := d.writeHolder(); err != nil {
-		return mark, err
-	}
-	if mark, err = d.readAnchor(); err != nil {
-		return mark, err
-	}
-	if d.db, err = pebble.Open(d.path(pebbleDir), d.pebbleOptions(mark)); err != nil {
-		return mark, d.openError(err, mark)
-	}
-	value, _, err := d.Get([]byte(store.FormatKey))
-	if err == nil && string(value) != "1" {
-		err = fmt.Errorf("key %s: is %.20q, want 1", store.FormatKey, value)
-	}
-	return mark, err
-}
-
-// exporter passes all entries of a log to a callback.
-type exporter interface {
-	Export(each func(store.Entry) error) error
-}
-
-// formerExport passes on the entries of a store of format 1, in which an actor had another
-// shard, and counts them.
-type formerExport struct {
-	exporter
-	store.Examination
-	last actor.ID
-}
-
-// Export implements exporter.
-func (c *formerExport) Export(each func(store.Entry) error) error {
-	return c.exporter.Export(func(e store.Entry) error {
-		e.Shard = dispatcher.ShardOf(e.Actor)
-		if e.Actor != c.last {
-			c.Actors, c.last = c.Actors+1, e.Actor
-		}
-		switch e.Record.(type) {
-		case store.Snapshot:
-			return each(e)
-		case store.Accepted:
-			c.Runs, c.Open = c.Runs+1, c.Open+1
-		case store.Ended:
-			if e.Summary != nil { // of a run
-				c.Open--
-			}
-		}
-		c.Entries, c.Events = c.Entries+1, c.Events+uint64(e.EventCount())
-		return each(e)
-	})
-}
-
-// migrateEntries copies the entries into a new store whose chain begins at origin, and
-// compares it with the examination that the callback old returns afterwards.
-func (d *Disk) migrateEntries(from exporter, dir string, options Options, progress func(keys uint64), old func() store.Examination, origin store.Mark) (store.Examination, error) {
 	next, fs := dir+tempSuffix, d.options.fs
-	err := d.importInto(next, from, origin, options)
+	err := d.exportTo(next, x.End, options)
 	var made store.Examination
 	if err == nil {
 		made, err = Examine(next, options, progress)
 	}
 	if err == nil {
-		err = checkMigration(old(), made)
+		err = checkMigration(x, made)
 	}
 	if err == nil {
 		err = errors.Join(fs.Rename(next, dir), syncDir(fs, fs.PathDir(dir)))
@@ -204,9 +95,8 @@ func (d *Disk) migrateEntries(from exporter, dir string, options Options, progre
 	return made, nil
 }
 
-// importInto writes the exported entries of the store into a new store whose chain begins
-// at origin.
-func (d *Disk) importInto(dir string, from exporter, origin store.Mark, options Options) (err error) {
+// exportTo writes the entries of the store into a new store whose chain begins at origin.
+func (d *Disk) exportTo(dir string, origin store.Mark, options Options) (err error) {
 	to, err := Open(dir, d.node, options)
 	if err != nil {
 		return err
@@ -225,7 +115,7 @@ func (d *Disk) importInto(dir string, from exporter, origin store.Mark, options 
 		}
 	}
 	l := NewLog(to)
-	return errors.Join(l.importFrom(from), l.Close())
+	return errors.Join(l.importFrom(d.Rows), l.Close())
 }
 
 // begin makes the chain of an empty store begin at origin.
@@ -241,7 +131,7 @@ func (d *Disk) begin(origin store.Mark) error {
 }
 
 // importFrom appends all entries of another log.
-func (l *Log) importFrom(from exporter) error {
+func (l *Log) importFrom(from store.Rows) error {
 	inFlight := make(chan struct{}, migrateInFlight)
 	var entries []store.Entry
 	size := 0

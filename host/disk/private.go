@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -60,12 +61,32 @@ func (p privateFS) setMode(name string, mode os.FileMode) {
 	}
 }
 
-// OpenReadWrite implements vfs.FS.
+// Open implements vfs.FS. It refuses everything but a regular file.
+func (p privateFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	if err := checkType(name, 0); err != nil {
+		return nil, err
+	}
+	return p.FS.Open(name, opts...)
+}
+
+// OpenReadWrite implements vfs.FS. It refuses everything but a regular file.
 func (p privateFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	if err := p.createEmpty(name); err != nil && !errors.Is(err, os.ErrExist) {
+	err := p.createEmpty(name)
+	if errors.Is(err, os.ErrExist) {
+		err = checkType(name, 0)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return p.FS.OpenReadWrite(name, c, opts...)
+}
+
+// ReuseForWrite implements vfs.FS. That of Pebble would open the file past OpenReadWrite.
+func (p privateFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := checkType(old, 0); err != nil {
+		return nil, err
+	}
+	return p.FS.ReuseForWrite(old, name, c)
 }
 
 // MkdirAll implements vfs.FS. It ignores perm.
@@ -88,13 +109,17 @@ func (p privateFS) MkdirAll(dir string, _ os.FileMode) error {
 	return err
 }
 
-// Lock implements vfs.FS.
+// Lock implements vfs.FS. It creates the file, but does not change one that exists.
 func (p privateFS) Lock(name string) (io.Closer, error) {
-	lock, err := p.FS.Lock(name)
-	if err == nil {
-		p.setMode(name, fileMode) // by name: closing a second descriptor would release the lock
+	if err := p.createEmpty(name); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, err
 	}
-	return lock, err
+	return lockRegular(name, os.O_RDWR, syscall.F_WRLCK)
+}
+
+// lockShared locks a file that exists against Lock.
+func (privateFS) lockShared(name string) (io.Closer, error) {
+	return lockRegular(name, os.O_RDONLY, syscall.F_RDLCK)
 }
 
 // Unwrap implements vfs.FS.

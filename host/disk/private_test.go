@@ -153,7 +153,7 @@ func TestWideFolderOfAnotherUserIsRefused(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), "store "+dir+": ") || !strings.Contains(err.Error(), "mode 0755") || !strings.Contains(err.Error(), "chmod 700 "+dir) {
 		t.Errorf("got %v", err)
 	}
-	if names, err := os.ReadDir(dir); err != nil || len(names) > 2 { // LOCK and HOLDER
+	if names, err := os.ReadDir(dir); err != nil || len(names) > 1 { // LOCK
 		t.Errorf("files %v, error %v", names, err)
 	}
 }

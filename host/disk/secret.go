@@ -13,8 +13,7 @@ import (
 )
 
 // The file holds the secret and its checksum. Without the checksum one flipped
-// bit would make another secret and silently invalidate all tokens. Files of an
-// earlier version have no checksum.
+// bit would make another secret and silently invalidate all tokens.
 const (
 	secretFile          = "SECRET"
 	secretBytes         = 32
@@ -46,8 +45,6 @@ func (d *Disk) Secret() ([]byte, error) {
 func checkSecret(content []byte) ([]byte, error) {
 	const remedy = "restore the file from a copy, or remove it, which invalidates the tokens of all open runs"
 	switch {
-	case len(content) == secretBytes:
-		return content, nil
 	case len(content) != secretBytes+secretChecksumBytes:
 		return nil, fmt.Errorf("has %d bytes, want %d: %s", len(content), secretBytes+secretChecksumBytes, remedy)
 	case !bytes.Equal(content[secretBytes:], secretChecksum(content[:secretBytes])):

@@ -10,6 +10,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // definitions holds the current agents and the version that each cell has
@@ -65,8 +66,9 @@ func (d *definitions) appliedByAll(version uint64) (bool, <-chan struct{}) {
 // holds older definitions that open runs may still use. A cell that restarts
 // before Define returns starts with the latest agents. If ctx ends first,
 // Define returns its error, but the change still takes effect.
-func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definition) error {
-	version := e.agents.replace(runtime.Agents{Definitions: definitions, Former: former})
+func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definition, registry *tools.Registry) error {
+	version := e.agents.replace(runtime.Agents{Definitions: definitions, Former: former, Tools: registry})
+	e.labels.setAgents(definitions)
 	for _, c := range e.cells {
 		c.mailbox.postCompletion(completion{run: c.updateAgents})
 	}
@@ -88,23 +90,34 @@ func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definit
 // OpenDefinitions returns those of the definitions with which open runs began. It
 // fails while a cell is still loading its open runs.
 func (e *Engine) OpenDefinitions(ctx context.Context, of []actor.Hash) ([]actor.Hash, error) {
+	return ofOpenRuns(ctx, e, func(c *runtime.Cell) ([]actor.Hash, bool) { return c.OpenDefinitions(of) })
+}
+
+// Approvals returns the tool calls of a namespace that wait for a decision. It fails while
+// a cell is still loading its open runs.
+func (e *Engine) Approvals(ctx context.Context, tenant string) ([]runtime.Approval, error) {
+	return ofOpenRuns(ctx, e, func(c *runtime.Cell) ([]runtime.Approval, bool) { return runtime.PendingApprovals(c, tenant) })
+}
+
+// ofOpenRuns joins the results of a function for each cell. It fails if one is not known,
+// because the cell is still loading its open runs.
+func ofOpenRuns[T any](ctx context.Context, e *Engine, find func(*runtime.Cell) ([]T, bool)) (all []T, err error) {
 	type result struct {
-		open  []actor.Hash
+		found []T
 		known bool
 	}
-	var all []actor.Hash
 	for _, c := range e.cells {
 		results := make(chan result, 1)
 		c.mailbox.postCompletion(completion{run: func() {
-			open, known := c.core.OpenDefinitions(of)
-			results <- result{open, known}
+			found, known := find(c.core)
+			results <- result{found, known}
 		}})
 		select {
 		case r := <-results:
 			if !r.known {
 				return nil, actor.RefuseUnavailable(time.Second, "a cell of this node is still loading its open runs")
 			}
-			all = append(all, r.open...)
+			all = append(all, r.found...)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-e.done:

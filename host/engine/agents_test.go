@@ -37,7 +37,7 @@ func TestDefineUpdatesEveryCell(t *testing.T) {
 		t.Errorf("before Define: got %+v, want old", a.Reply)
 	}
 	next := append(agents.Builtin(), wordAgent("agent", "new"), bomb)
-	if err := n.Define(testContext(t), next, []actor.Definition{old}); err != nil {
+	if err := n.Define(testContext(t), next, []actor.Definition{old}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 64 {
@@ -100,7 +100,7 @@ func TestDefineHonoursContext(t *testing.T) {
 	<-started
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := n.Define(ctx, nil, nil); !errors.Is(err, context.Canceled) {
+	if err := n.Define(ctx, nil, nil, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("Define with a cancelled context: got %v", err)
 	}
 	if _, err := n.State(ctx); !errors.Is(err, context.Canceled) {
@@ -109,11 +109,11 @@ func TestDefineHonoursContext(t *testing.T) {
 	close(release)
 	<-answer
 	// The cancelled change still took effect, before any later change.
-	if err := n.Define(testContext(t), nil, nil); err != nil {
+	if err := n.Define(testContext(t), nil, nil, nil); err != nil {
 		t.Error(err)
 	}
 	n.close()
-	if err := n.Define(context.Background(), nil, nil); !errors.Is(err, ErrClosed) {
+	if err := n.Define(context.Background(), nil, nil, nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("Define after Close: got %v, want ErrClosed", err)
 	}
 }

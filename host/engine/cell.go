@@ -130,7 +130,7 @@ func (c *cell) startIncarnation() {
 	crand.Read(seed[:]) //nolint:errcheck // never fails
 	c.incarnation++
 	self := actor.Address{Node: e.config.Node, Cell: c.n, Incarnation: uint64(e.epochOf(c.incarnation))}
-	c.core = runtime.NewCell(runtime.Config{Self: self, Seed: binary.LittleEndian.Uint64(seed[:]), Tools: e.config.Tools,
+	c.core = runtime.NewCell(runtime.Config{Self: self, Cells: e.config.Cells, Seed: binary.LittleEndian.Uint64(seed[:]), Tools: e.config.Tools,
 		EventKinds: e.eventKinds(), PublishOnDemand: true})
 	c.timerAt = 0
 	c.tally.startIncarnation(c.incarnation)

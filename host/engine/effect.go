@@ -9,6 +9,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // effectKey identifies one attempt of an effect.
@@ -160,8 +161,20 @@ func (do effectFunc) runRecovered(ctx context.Context, pass func(actor.Piece)) (
 	return do(ctx, pass)
 }
 
-func (c *cell) tool(op runtime.Tool) effectFunc {
+func (c *cell) tool(id actor.EffectID, attempt uint32, op runtime.Tool) effectFunc {
+	out := c.engine.config.Outbound
+	if devices := c.engine.config.Devices; devices != nil && op.Declared != nil && op.Declared.Kind == tools.KindClient {
+		return func(ctx context.Context, _ func(actor.Piece)) actor.Answer {
+			return devices.Perform(ctx, id, attempt, op)
+		}
+	}
+	if op.Declared != nil && out == nil {
+		return noOutbound
+	}
 	return func(ctx context.Context, _ func(actor.Piece)) actor.Answer {
+		if op.Declared != nil {
+			return out.Tool(ctx, id, op)
+		}
 		return c.engine.config.Tools.Execute(ctx, op.Name, op.Input, op.Context)
 	}
 }
@@ -212,7 +225,7 @@ func (c *cell) invoke(op runtime.Invoke, adjusted <-chan actor.Duration) effectF
 }
 
 func noOutbound(context.Context, func(actor.Piece)) actor.Answer {
-	return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "this node is not configured to call models or external agents")}
+	return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "this node is not configured to call models, external agents or tools")}
 }
 
 // read returns a function that reads the disk on a reader goroutine. The result

@@ -57,6 +57,15 @@ type Log interface {
 type Outbound interface {
 	Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer
 	Invoke(ctx context.Context, op runtime.Invoke, adjusted <-chan actor.Duration, pass func(actor.Piece)) actor.Answer
+	// Tool performs a declared tool. The ID of the effect is its idempotency key.
+	Tool(ctx context.Context, id actor.EffectID, op runtime.Tool) actor.Answer
+}
+
+// Devices passes the calls of client tools to the devices of users.
+type Devices interface {
+	// Perform waits until ctx is done: the result of a call is a signal to its run. It returns
+	// earlier with a refusal. The first attempt has the number 1.
+	Perform(ctx context.Context, id actor.EffectID, attempt uint32, op runtime.Tool) actor.Answer
 }
 
 // Config is the configuration of a node.
@@ -74,6 +83,10 @@ type Config struct {
 	Tools    *tools.Registry
 	// Outbound calls models and external agents; nil if the node has none.
 	Outbound Outbound
+	// Devices performs client tools; nil if the node has no devices.
+	Devices Devices
+	// Models are the names of the models of Outbound. Others share one series.
+	Models []string
 	// Trace receives the node's history, a few events at a time. It MUST NOT
 	// block, and it may retain the events. nil disables tracing.
 	Trace  func([]history.Event)
@@ -153,9 +166,10 @@ func Start(config Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{config: config, log: config.Logger, clock: newClock(), clients: newClients(config.ClientsMax),
-		agents: newDefinitions(runtime.Agents{Definitions: config.Agents, Former: config.Former}, config.Cells), readers: newReaders(readersCount),
+		agents: newDefinitions(runtime.Agents{Definitions: config.Agents, Former: config.Former, Tools: config.Tools}, config.Cells), readers: newReaders(readersCount),
 		admission: admission{lagMax: config.DiskLagMax}, garbage: newGarbage(), done: make(chan struct{})}
-	e.labels, e.tracing.emit = newLabels(e.clock.now), config.Trace
+	e.labels, e.tracing.emit = newLabels(e.clock.now, config.Models), config.Trace
+	e.labels.setAgents(config.Agents)
 	for i := range e.effectCounters {
 		e.effectCounters[i].took.bounds = command.DurationBounds
 	}
@@ -293,9 +307,23 @@ func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 func (e *Engine) Watch(run actor.CallID) (news <-chan struct{}, stop func(), err error) {
 	w := e.watchers.add(run, e.config.WatchersMax)
 	if w == nil {
-		return nil, nil, actor.RefuseBusy(actor.ScopeNode, e.watchers.turnover.retryAfter(e.clock.now()), "%d subscriptions to runs are open at this node", e.config.WatchersMax)
+		return nil, nil, e.tooManyWatchers()
 	}
 	return w.updates, func() { e.watchers.remove(run, w) }, nil
+}
+
+// WatchSession is Watch for the runs of a session.
+func (e *Engine) WatchSession(tenant, name string) (news <-chan struct{}, stop func(), err error) {
+	key := session{tenant, name}
+	w := addWatcher(&e.watchers, &e.watchers.sessions, key, e.config.WatchersMax)
+	if w == nil {
+		return nil, nil, e.tooManyWatchers()
+	}
+	return w.updates, func() { removeWatcher(&e.watchers, e.watchers.sessions, key, w) }, nil
+}
+
+func (e *Engine) tooManyWatchers() *actor.Refusal {
+	return actor.RefuseBusy(actor.ScopeNode, e.watchers.turnover.retryAfter(e.clock.now()), "%d subscriptions to runs are open at this node", e.config.WatchersMax)
 }
 
 // Read passes the store to the given function. If Read returns nil, everything

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -29,6 +30,20 @@ type forgetting struct {
 type forgetWaiter struct {
 	session runtime.Session
 	answer  chan runtime.Forgot
+	may     func() error // see ForgetIf; may be nil
+}
+
+// check adds the condition of a ForgetIf to the answer of the store.
+func (f *forgetting) check(op runtime.MayForget, in runtime.Input) runtime.Input {
+	w := f.waiter.Load()
+	checked, ok := in.(runtime.ForgetChecked)
+	if !ok || checked.Refusal != nil || w == nil || w.session != op.Session || w.may == nil {
+		return in
+	}
+	if err := w.may(); err != nil && !errors.As(err, &checked.Refusal) {
+		checked.Refusal = actor.Refuse(actor.Unavailable, "session %s: %v", op.Session.Name, err)
+	}
+	return checked
 }
 
 // end passes the answer of a cell to the caller that waits for it.
@@ -45,12 +60,19 @@ func (f *forgetting) end(op runtime.Forgot) {
 // is left, and its content in the log is blanked. A refusal is an *actor.Refusal. If ctx
 // ends first, the deletion may still take effect; the next start completes it.
 func (e *Engine) Forget(ctx context.Context, tenant, session string) error {
+	return e.ForgetIf(ctx, tenant, session, nil)
+}
+
+// ForgetIf is like Forget, but deletes the session only if the function may returns nil. No
+// entry of the session is appended between its call and the deletion. It must not wait for
+// a cell.
+func (e *Engine) ForgetIf(ctx context.Context, tenant, session string, may func() error) error {
 	if e.config.Sessions == nil {
 		return actor.Refuse(actor.Rejected, "the log of this node cannot delete sessions")
 	}
 	e.forgetting.mu.Lock()
 	defer e.forgetting.mu.Unlock()
-	w := &forgetWaiter{runtime.Session{Tenant: tenant, Name: session}, make(chan runtime.Forgot, 1)}
+	w := &forgetWaiter{runtime.Session{Tenant: tenant, Name: session}, make(chan runtime.Forgot, 1), may}
 	e.forgetting.waiter.Store(w)
 	defer e.forgetting.waiter.Store(nil)
 	c := e.cellOf(store.ForgottenEntry(tenant, session, 0, 0, 0).Actor)
@@ -75,6 +97,7 @@ func (c *cell) checkForget(op runtime.MayForget) func() {
 		if err != nil {
 			c.engine.log.Error("cannot check session", "session", op.Session.Name, "error", err.Error())
 		}
+		in = c.engine.forgetting.check(op, in)
 		deliver(in)
 	})
 }

@@ -83,6 +83,7 @@ func (s *series) add(o *series) {
 	}
 	s.input.Add(o.input.Load())
 	s.output.Add(o.output.Load())
+	s.outstanding.Add(o.outstanding.Load())
 }
 
 func (s *series) recordUsage(u upstream.Usage) {
@@ -95,24 +96,78 @@ const sweepEvery = time.Hour
 
 // labels admits the names of a node's series. It bounds their number, and thereby
 // the size of a scrape. If a kind has no room, the names unused since its last sweep
-// are freed: the figures of their series move to that of StatsOther.
+// are freed: the figures of their series move to that of StatsOther. Clients choose the
+// names of agents and of their models, so deleted agents and unknown models have no series
+// of their own.
 type labels struct {
 	now      func() actor.Time
-	mu       sync.Mutex // locked before the mutexes of the measures
+	models   map[string]bool // names of the models that exist; does not change
+	mu       sync.Mutex      // locked before the mutexes of the measures
+	agents   map[string]bool // names of the agents that exist
 	cells    []*measures
 	admitted map[seriesKey]bool
 	count    [actor.AskInvoke + 1]int        // admitted names by kind
 	swept    [actor.AskInvoke + 1]actor.Time // last sweeps by kind
 }
 
-func newLabels(now func() actor.Time) *labels {
-	return &labels{now: now, admitted: map[seriesKey]bool{}}
+func newLabels(now func() actor.Time, models []string) *labels {
+	l := &labels{now: now, models: map[string]bool{}, admitted: map[seriesKey]bool{}}
+	for _, name := range models {
+		l.models[name] = true
+	}
+	return l
+}
+
+// setAgents replaces the agents that exist, and frees the names of the others.
+func (l *labels) setAgents(definitions []actor.Definition) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.agents = make(map[string]bool, len(definitions))
+	for i := range definitions {
+		l.agents[definitions[i].Name] = true
+	}
+	for _, m := range l.cells {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+	}
+	for key := range l.admitted {
+		if !l.exists(key) {
+			l.free(key)
+		}
+	}
+}
+
+// exists reports whether the agent or the model of a series exists. The caller holds mu.
+func (l *labels) exists(key seriesKey) bool {
+	switch key.kind {
+	case actor.AskCall:
+		return l.agents[key.name]
+	case actor.AskModel:
+		return l.models[key.name]
+	}
+	return true
+}
+
+// free moves the figures of a name to the series of the others. The caller holds mu and
+// the mutexes of the measures.
+func (l *labels) free(key seriesKey) {
+	for _, m := range l.cells {
+		if s := m.all[key]; s != nil {
+			m.open(seriesKey{key.kind, command.StatsOther}).add(s)
+			delete(m.all, key)
+		}
+	}
+	delete(l.admitted, key)
+	l.count[key.kind]--
 }
 
 // admit returns the key of the series for a name. The caller holds mu.
 func (l *labels) admit(key seriesKey) seriesKey {
 	if l.admitted[key] {
 		return key
+	}
+	if !l.exists(key) {
+		return seriesKey{key.kind, command.StatsOther}
 	}
 	if l.count[key.kind] >= command.StatsNamesMax {
 		l.sweep(key.kind)
@@ -144,17 +199,9 @@ func (l *labels) sweep(kind actor.AskKind) {
 		for _, m := range l.cells {
 			used = m.all[key].takeUsed() || used
 		}
-		if used {
-			continue
+		if !used {
+			l.free(key)
 		}
-		for _, m := range l.cells {
-			if s := m.all[key]; s != nil {
-				m.open(seriesKey{kind, command.StatsOther}).add(s)
-				delete(m.all, key)
-			}
-		}
-		delete(l.admitted, key)
-		l.count[kind]--
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -29,6 +30,10 @@ func (o fakeOutbound) Model(ctx context.Context, op runtime.Model, pass func(act
 
 func (o fakeOutbound) Invoke(ctx context.Context, op runtime.Invoke, _ <-chan actor.Duration, pass func(actor.Piece)) actor.Answer {
 	return o(ctx, fmt.Sprintf("invoke %s %s %v", op.Name, op.Target, op.Idempotent), op.Left, pass)
+}
+
+func (o fakeOutbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool) actor.Answer {
+	return o(ctx, fmt.Sprintf("tool %s %s", op.Name, op.Input), op.Left, func(actor.Piece) {})
 }
 
 func modelReply(text string) actor.Answer {
@@ -118,6 +123,37 @@ func TestOutboundFailuresAreRefused(t *testing.T) {
 	n.config.Outbound = nil
 	if r := n.ask("thinker", "s", "x").Reply.Refusal; r == nil || r.Reason != actor.Unavailable || !strings.Contains(r.Error(), "not configured to call") {
 		t.Errorf("without an Outbound: got %v", r)
+	}
+}
+
+// The metrics of a declared tool have its outcomes and the time to its answers.
+func TestDeclaredToolIsMeasured(t *testing.T) {
+	declared := []tools.Declared{{Name: "weather.get", Kind: tools.KindServer, Via: tools.ViaHTTP, URL: "http://127.0.0.1:9"}}
+	registry, err := tools.NewRegistry().With(declared, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := startNode(t, t.TempDir(), func(c *Config) {
+		c.Tools = registry
+		c.Outbound = fakeOutbound(func(_ context.Context, what string, _ actor.Duration, _ func(actor.Piece)) actor.Answer {
+			if what == `tool weather.get {"city":"Graz"}` {
+				return tools.Text("warm")
+			}
+			return actor.Answer{Refusal: actor.Refuse(actor.Rejected, "%s", what)}
+		})
+	}, blockingAgent("asker", func(turn *agents.Turn) (string, error) {
+		for _, input := range []string{`{"city":"Graz"}`, `{"city":"Graz"}`, `{}`} {
+			turn.All(actor.Ask{Kind: actor.AskTool, Name: "weather.get", Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(input)}}})
+		}
+		return "done", nil
+	}))
+	if a := n.ask("asker", "s", "x"); replyText(a) != "done" {
+		t.Fatalf("got %+v", a.Reply)
+	}
+	want := []command.OutcomeStats{{Count: 2}, {Reason: actor.Rejected, Count: 1}}
+	s := n.Stats().Targets
+	if len(s) != 1 || s[0].Kind != actor.AskTool || s[0].Name != "weather.get" || !slices.Equal(s[0].Outcomes, want) || s[0].Took.Sum <= 0 {
+		t.Errorf("got %+v, want outcomes %+v", s, want)
 	}
 }
 

@@ -23,6 +23,7 @@ func (c *cell) perform(ready runtime.Ready, end uint64) {
 	c.registerWaiter() // the answer may come from the log's goroutine
 	var gated []func()
 	var published []actor.CallID // runs with new events in the log; the sync finds those that are watched
+	changed := changedSessionsOf(ready.Entries)
 	trace, self := &c.engine.tracing, c.core.Self()
 	now := make([]func(), 0, len(ready.Effects))
 	for _, e := range ready.Effects {
@@ -46,6 +47,7 @@ func (c *cell) perform(ready runtime.Ready, end uint64) {
 				trace.recordSync(self, c.engine.clock.now(), end)
 			}
 			c.engine.watchers.notify(published...)
+			c.engine.watchers.notifySessions(&changed)
 			for _, fn := range gated {
 				fn()
 			}
@@ -131,7 +133,7 @@ func (c *cell) prepare(e runtime.Effect) func() {
 	case runtime.Publish:
 		return func() { c.engine.watchers.notify(op.Event.Run) }
 	case runtime.Tool:
-		return c.prepareEffect(e, actor.AskTool, op.Left, c.tool(op))
+		return c.prepareEffect(e, actor.AskTool, op.Left, c.tool(e.ID, e.Attempt, op))
 	case runtime.Work:
 		return c.prepareEffect(e, actor.AskWork, op.Left, work(op))
 	case runtime.Model:

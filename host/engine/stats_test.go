@@ -128,11 +128,52 @@ func queuedCall(t *testing.T, n *node) actor.CallID {
 	return actor.CallID{}
 }
 
+// agentsNamed returns agents with the names agent-0 to agent-n and others.
+func agentsNamed(n int, others ...string) (all []actor.Definition) {
+	for i := range n {
+		all = append(all, actor.Definition{Name: fmt.Sprint("agent-", i)})
+	}
+	for _, name := range others {
+		all = append(all, actor.Definition{Name: name})
+	}
+	return all
+}
+
+// Agents that are deleted, and models that do not exist, take no name of others, however
+// many there are. No figure is lost, and no unanswered call of a deleted agent.
+func TestGoneNamesTakeNoSeries(t *testing.T) {
+	n := startNode(t, t.TempDir(), nil)
+	if _, err := n.State(testContext(t)); err != nil { // the start of a cell resets its gauges
+		t.Fatal(err)
+	}
+	n.labels.models = map[string]bool{"big": true}
+	n.labels.setAgents(agentsNamed(0, "kept"))
+	record := func(all ...runtime.Measure) { n.cells[1].tally.record(all) }
+	record(runtime.Measure{Kind: runtime.MeasureRun, Name: "kept"}, runtime.Measure{Kind: runtime.MeasureModel, Name: "big"})
+	const gone = 2 * command.StatsNamesMax
+	for i := range gone {
+		name := fmt.Sprint("brief-", i)
+		n.labels.setAgents(agentsNamed(0, "kept", name))
+		record(runtime.Measure{Kind: runtime.MeasureRun, Name: name}, runtime.Measure{Kind: runtime.MeasureOutstanding, Name: name, Change: 1},
+			runtime.Measure{Kind: runtime.MeasureModel, Name: name, Reason: actor.ModelNotFound})
+	}
+	n.labels.setAgents(agentsNamed(0, "kept", "last"))
+	record(runtime.Measure{Kind: runtime.MeasureRun, Name: "last"}, runtime.Measure{Kind: runtime.MeasureOutstanding, Name: "brief-0", Change: -1})
+	s := n.Stats()
+	if len(s.Agents) != 3 || s.Agents[0].Agent != "kept" || s.Agents[1].Agent != "last" || s.Agents[2].Agent != command.StatsOther || s.Agents[2].Runs[0].Count != gone || s.Agents[2].Outstanding != gone-1 {
+		t.Errorf("got agents %+v, want kept, last, and %d others", s.Agents, gone)
+	}
+	if len(s.Targets) != 2 || s.Targets[0].Name != "big" || s.Targets[1].Name != command.StatsOther || s.Targets[1].Outcomes[0].Count != gone {
+		t.Errorf("got models %+v, want big and %d others", s.Targets, gone)
+	}
+}
+
 // However many agents, tools and models a node meets, the number of series stays
 // bounded, and no figure is lost.
 func TestSeriesAreBounded(t *testing.T) {
 	const names = command.StatsNamesMax + 300
 	n := startNode(t, t.TempDir(), nil)
+	n.labels.setAgents(agentsNamed(names))
 	for i := range names {
 		for j, c := range n.cells {
 			c.tally.record([]runtime.Measure{{Kind: runtime.MeasureRun, Name: fmt.Sprint("agent-", i), Took: actor.Duration(i)},
@@ -168,6 +209,7 @@ func TestSeriesAreBounded(t *testing.T) {
 func TestUnusedNamesAreFreed(t *testing.T) {
 	n := startNode(t, t.TempDir(), nil)
 	now := actor.Time(time.Hour)
+	n.labels.setAgents(agentsNamed(command.StatsNamesMax, "waiting", "used"))
 	n.labels.now = func() actor.Time { return now }
 	run := func(name string) {
 		for _, c := range n.cells {

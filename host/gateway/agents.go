@@ -81,13 +81,14 @@ func displayName(d command.Agent) string {
 type agentView struct {
 	ID         string         `json:"agent_id"`
 	Name       string         `json:"name"`
+	Endpoint   string         `json:"endpoint,omitempty"` // external agents only
+	Tags       []string       `json:"capabilities"`
+	Status     string         `json:"status"`                      // healthy or unhealthy
+	LastSeen   string         `json:"last_heartbeat_at,omitempty"` // external agents only
 	Kind       string         `json:"kind"`
 	Doc        string         `json:"doc"`
 	Definition string         `json:"definition"`
-	Tags       []string       `json:"capabilities,omitempty"`
-	Healthy    *bool          `json:"healthy,omitempty"`      // external agents only
-	LastSeen   string         `json:"last_seen_at,omitempty"` // likewise
-	Served     *uint64        `json:"served_runs,omitempty"`  // see servedRuns
+	Served     *uint64        `json:"served_runs,omitempty"` // see servedRuns
 	Spec       jsontext.Value `json:"spec,omitzero"`
 	Actors     []actorView    `json:"actors,omitzero"`
 }
@@ -119,16 +120,18 @@ type waitView struct {
 }
 
 func (s *Server) newAgentView(d command.Agent) agentView {
-	v := agentView{ID: d.Name, Name: displayName(d), Kind: d.Kind.String(), Doc: d.Doc, Definition: d.Hash.String()}
+	v := agentView{ID: d.Name, Name: displayName(d), Tags: []string{}, Status: "healthy", Kind: d.Kind.String(), Doc: d.Doc, Definition: d.Hash.String()}
 	var spec struct {
+		Endpoint     string   `json:"endpoint"`
 		Capabilities []string `json:"capabilities"`
 	}
 	if d.Spec != nil && json.Unmarshal(d.Spec, &spec) == nil {
-		v.Tags = spec.Capabilities
+		v.Endpoint, v.Tags = spec.Endpoint, append(v.Tags, spec.Capabilities...)
 	}
 	if d.Kind == actor.External && s.config.External != nil {
-		healthy := s.config.External.Healthy(d.Name)
-		v.Healthy = &healthy
+		if !s.config.External.Healthy(d.Name) {
+			v.Status = "unhealthy"
+		}
 		if at := s.config.External.LastSeen(d.Name); at != 0 {
 			v.LastSeen = runs.FormatTime(at)
 		}
@@ -137,10 +140,13 @@ func (s *Server) newAgentView(d command.Agent) agentView {
 }
 
 // servedRuns returns the number of runs that each agent has ended since the node
-// started. Once the node has met more than command.StatsNamesMax agents, it counts some
+// started, for operators only. Once the node has met more than command.StatsNamesMax agents, it counts some
 // together: all is then false, the number of an agent that is not in the map is unknown,
 // and that of an agent whose figures were freed is too low.
 func (s *Server) servedRuns(by caller) (served map[string]uint64, all bool, err error) {
+	if !ingress.Allows(by.Principal, ingress.ScopeOperator) { // they count the runs of all users
+		return nil, false, nil
+	}
 	stats, err := lookup(s, by, command.StatsQuery{})
 	served, all = countServed(stats.Agents)
 	return served, all, err
@@ -266,18 +272,7 @@ func (s *Server) putAgent(ctx *fasthttp.RequestCtx, operation string) {
 		p.write(ctx)
 		return
 	}
-	answer, stop := s.callRegistry(ctx, operation, spec)
-	if stop {
-		return
-	}
-	var out struct {
-		Created bool `json:"created"`
-	}
-	status := http.StatusOK
-	if json.Unmarshal(answer, &out) == nil && out.Created {
-		status = http.StatusCreated
-	}
-	respond(ctx, status, answer)
+	putInRegistry(s, ctx, operation, spec)
 }
 
 // checkSecret refuses a spec that names a secret that may not be sent to its endpoint.

@@ -28,8 +28,9 @@ type agentResponse struct {
 	ID           string         `json:"agent_id"`
 	Name         string         `json:"name"`
 	Kind         string         `json:"kind"`
-	Healthy      *bool          `json:"healthy"`
-	LastSeen     string         `json:"last_seen_at"`
+	Endpoint     string         `json:"endpoint"`
+	Status       string         `json:"status"`
+	LastSeen     string         `json:"last_heartbeat_at"`
 	Capabilities []string       `json:"capabilities"`
 	Served       *uint64        `json:"served_runs"`
 	Spec         map[string]any `json:"spec"`
@@ -72,7 +73,7 @@ func TestAgentLifecycle(t *testing.T) {
 	if status, _, body := d.do("POST", "/v1/agents/Zweiter/messages", `{"content":"hello"}`); status != 409 || !strings.Contains(body, "use the agent_id") {
 		t.Errorf("message by an ambiguous name: %d %s", status, body)
 	}
-	for body, want := range map[string]string{`{"name":"x","modell":"y"}`: `"field":"modell"`, `{}`: `"field":"name"`, `{"name":"troupe"}`: "call_rejected",
+	for body, want := range map[string]string{`{"name":"x","modell":"y"}`: `"field":"modell"`, `{}`: `"field":"name"`, `{"name":"troupe"}`: `"field":"name"`,
 		`{"name":"x","name":"y"}`: "is a duplicate", `[]`: "want a JSON object", `{"name":"helper"}`: "call_rejected", `{"name":"x","endpoint":"http://127.0.0.1:1"}`: `"field":"endpoint"`} {
 		if status, _, answer := d.do("POST", "/v1/agents", body); status < 400 || status > 499 || !strings.Contains(answer, want) {
 			t.Errorf("%s: %d %s", body, status, answer)
@@ -235,7 +236,7 @@ func TestServedRunsOfFreedNamesAreUnknown(t *testing.T) {
 		t.Errorf("with freed names: got %v, all: %t", served, all)
 	}
 	if _, all := countServed(make([]command.AgentStats, command.StatsNamesMax)); all {
-		t.Error("a full table is said to have all names")
+		t.Error("a full table claims to have all names")
 	}
 }
 
@@ -275,7 +276,7 @@ func TestExternalAgentCallback(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	var one agentResponse
-	if d.doJSON(&one, "GET", "/v1/agents/outside", ""); one.Kind != "external" || one.Healthy == nil || !*one.Healthy || one.LastSeen == "" || !slices.Equal(one.Capabilities, []string{"talk"}) {
+	if d.doJSON(&one, "GET", "/v1/agents/outside", ""); one.Kind != "external" || one.Endpoint != agent.URL || one.Status != "healthy" || one.LastSeen == "" || !slices.Equal(one.Capabilities, []string{"talk"}) {
 		t.Errorf("%+v", one)
 	}
 	s := d.openStream("POST", "/v1/agents/outside/messages", `{"content":"ask the helper"}`)
@@ -487,7 +488,7 @@ func TestAgentCallsAgentByName(t *testing.T) {
 		d.createAgent(name)
 	}
 	var m messageResponse
-	status := d.doJSON(&m, "POST", "/v1/agents/organizer/messages", `{"content":"Ask the assistant agent what 2+2 is"}`)
+	status := d.doJSON(&m, "POST", "/v1/agents/organizer/messages", `{"content":"Ask the assistant agent what 2+2 is","session_id":"main"}`)
 	if status != 200 || !strings.Contains(m.Content, "2+2") {
 		t.Fatalf("%d %+v", status, m)
 	}
@@ -498,5 +499,32 @@ func TestAgentCallsAgentByName(t *testing.T) {
 	}
 	if d.doJSON(&record, "GET", "/v1/runs/"+m.Run, ""); len(record.Children) != 1 || record.Children[0].Target != actor.NewID("assistant", "").String() {
 		t.Errorf("%+v", record)
+	}
+}
+
+// Clients cannot create an agent with a name of the runtime's own agents. A session may have
+// such a name.
+func TestReservedNamesOfAgents(t *testing.T) {
+	d := startGateway(t)
+	for _, name := range []string{"troupe", "Troupe", "troupe.session", "TROUPE.x", "troupe."} {
+		for path, body := range map[string]string{
+			"/v1/agents":          `{"agent_id":"` + name + `"}`,
+			"/v1/agents/register": `{"agent_id":"` + name + `","endpoint":"http://127.0.0.1:1"}`,
+		} {
+			status, _, answer := d.do("POST", path, body)
+			if status != 400 || !strings.Contains(answer, `"field":"agent_id"`) || !strings.Contains(answer, "is reserved") || !strings.Contains(answer, "choose another name, such as") {
+				t.Errorf("POST %s %s: %d %s", path, body, status, answer)
+			}
+		}
+		if status, _, answer := d.do("POST", "/v1/agents", `{"agent_id":"x","name":"`+name+`"}`); status != 400 || !strings.Contains(answer, `"field":"name"`) {
+			t.Errorf("name %s: %d %s", name, status, answer)
+		}
+		var m messageResponse
+		if status := d.doJSON(&m, "POST", "/v1/agents/helper/messages", `{"content":"x","session_id":"`+name+`"}`); status != 200 || m.Session != name {
+			t.Errorf("session %s: %d %+v", name, status, m)
+		}
+	}
+	for _, name := range []string{"troupes", "troupe-session", "my.troupe"} {
+		d.createAgent(name)
 	}
 }

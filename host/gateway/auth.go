@@ -3,7 +3,10 @@
 package gateway
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -13,101 +16,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fasthttp/router"
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 )
-
-// Requirements of a route that are not scopes of API keys.
-const (
-	scopePublic    ingress.Scope = "public"            // no credentials: health checks
-	scopeRunToken  ingress.Scope = "run token"         // the token of an open run
-	scopeCallOrRun ingress.Scope = "call or run token" // the token of an open run if one is presented; otherwise ScopeCall
-)
-
-// routeScopes is the single table of access rules. A route without an entry
-// cannot be registered.
-var routeScopes = map[string]ingress.Scope{
-	"GET /healthz": scopePublic,
-	"GET /readyz":  scopePublic,
-	"GET /metrics": ingress.ScopeRead,
-
-	"GET /v1/agents":                 ingress.ScopeRead,
-	"GET /v1/agents/{id}":            ingress.ScopeRead,
-	"POST /v1/agents":                ingress.ScopeAgents,
-	"POST /v1/agents/register":       ingress.ScopeAgents,
-	"POST /v1/agents/{id}:heartbeat": ingress.ScopeAgents,
-	"DELETE /v1/agents/{id}":         ingress.ScopeAgents,
-	"POST /v1/agents/{id}/messages":  scopeCallOrRun,
-	"POST /v1/agents/{id}:invoke":    scopeRunToken,
-
-	"GET /v1/runs":              ingress.ScopeRead,
-	"GET /v1/runs/{id}":         ingress.ScopeRead,
-	"GET /v1/runs/{id}/events":  ingress.ScopeRead,
-	"POST /v1/runs/{id}:signal": ingress.ScopeCall,
-	"POST /v1/runs/{id}:cancel": ingress.ScopeCall,
-
-	"GET /v1/keys":         ingress.ScopeAdmin,
-	"POST /v1/keys":        ingress.ScopeAdmin,
-	"DELETE /v1/keys/{id}": ingress.ScopeAdmin,
-	"POST /v1/backups":     ingress.ScopeAdmin,
-}
-
-// addRoute registers a route protected by routeScopes and returns the protected
-// handler.
-func (s *Server) addRoute(r *router.Router, method, path string, handle fasthttp.RequestHandler) fasthttp.RequestHandler {
-	behind := s.withScope(method+" "+path, handle)
-	r.Handle(method, path, behind)
-	return behind
-}
-
-// withScope returns a handler that requires the scope of the route before it
-// calls the handler handle.
-func (s *Server) withScope(route string, handle fasthttp.RequestHandler) fasthttp.RequestHandler {
-	scope, ok := routeScopes[route]
-	if !ok {
-		panic(route + " has no entry in routeScopes")
-	}
-	observers := s.metrics.newRouteObservers(route)
-	return func(ctx *fasthttp.RequestCtx) {
-		ctx.SetUserValue(routeKey, observers)
-		c, p := s.authorize(&ctx.Request.Header, scope, ctx.Conn())
-		if p != nil {
-			s.throttle(ctx, p).write(ctx)
-			return
-		}
-		if p := checkQuery(ctx, routeParams[route]); p != nil && scope != scopePublic { // load balancers add parameters to health checks
-			p.write(ctx)
-			return
-		}
-		ctx.SetUserValue(callerKey, c)
-		handle(ctx)
-		if c.Key != "" && ctx.IsGet() && !ctx.Hijacked() && !s.config.Keys.Valid(c.Key) { // the key may have expired during a long poll
-			invalidKey().write(ctx)
-		}
-	}
-}
-
-// addVerbRoutes registers the routes path:verb of a resource.
-func (s *Server) addVerbRoutes(r *router.Router, path string, handles map[string]fasthttp.RequestHandler) {
-	all := map[string]fasthttp.RequestHandler{}
-	for verb, handle := range handles {
-		all[verb] = s.withScope("POST "+path+":"+verb, handle)
-	}
-	known := ":" + strings.Join(slices.Sorted(maps.Keys(all)), ", :")
-	r.POST(path, func(ctx *fasthttp.RequestCtx) {
-		id, verb, _ := strings.Cut(pathParam(ctx, "id"), ":")
-		handle, ok := all[verb]
-		if !ok {
-			newProblem(http.StatusNotFound, "not_found", "no such path", "unknown action: append one of these to the id: "+known).write(ctx)
-			return
-		}
-		ctx.SetUserValue("id", id)
-		handle(ctx)
-	})
-}
 
 // caller is the authenticated origin of a request. All keys of the tenant that have
 // the same scopes see the same runs.
@@ -115,10 +29,25 @@ type caller struct {
 	actor.Principal
 	Run   actor.CallID // run authorized by the token, if any
 	Actor actor.ID     // actor of that run
+
+	namesUsers bool   // its requests may name any user
+	namedBy    string // share key of the caller whose request named this one; empty if none did
 }
 
-// localUser is the user of clients without a key.
-const localUser = "local"
+// shareKey returns the key under which the caller takes shares: its user, or the external
+// agent that works on a run. A caller that names users takes its own shares for all of them.
+func (c *caller) shareKey() string {
+	switch {
+	case !c.Run.IsZero():
+		return "agent:" + c.Actor.Agent
+	case c.namedBy != "":
+		return c.namedBy
+	}
+	return c.User
+}
+
+// isAdmin reports whether the caller may do everything.
+func (c *caller) isAdmin() bool { return ingress.Allows(c.Principal, ingress.ScopeAdmin) }
 
 // LocalPrincipal returns the principal of the data folder's owner.
 func LocalPrincipal() actor.Principal { return ownerCaller.Principal }
@@ -128,18 +57,19 @@ func LocalPrincipal() actor.Principal { return ownerCaller.Principal }
 // ownerCaller is a process of the data folder's owner, who could change the store
 // itself.
 var (
-	localCaller  = newCaller(localUser, ingress.ScopeCall, ingress.ScopeRead, ingress.ScopeAgents)
-	ownerCaller  = newCaller(localUser, ingress.Scopes()...)
+	localCaller  = newCaller(actor.LocalUser, ingress.ScopeCall, ingress.ScopeRead, ingress.ScopeAgents, ingress.ScopeOperator)
+	ownerCaller  = newCaller(actor.LocalUser, ingress.Scopes()...)
 	publicCaller = newCaller("")
 )
 
 func newCaller(user string, scopes ...ingress.Scope) caller {
-	return caller{Principal: actor.NewPrincipal(user, "", ingress.ScopeNames(scopes)...)}
+	return caller{Principal: actor.NewPrincipal(user, "", ingress.ScopeNames(scopes)...), namesUsers: true}
 }
 
+// callerKey is the user value in which protect stores the caller of a request.
 const callerKey = "caller"
 
-// callerOf returns the caller that withScope has stored in the request.
+// callerOf returns the caller of a request.
 func callerOf(ctx *fasthttp.RequestCtx) caller {
 	if c, ok := ctx.UserValue(callerKey).(*caller); ok {
 		return *c
@@ -148,23 +78,42 @@ func callerOf(ctx *fasthttp.RequestCtx) caller {
 }
 
 // authorize authenticates a request and checks that it may use the scope. A
-// presented key is always verified, even if no key is required. The connection may
+// presented key is always verified, even if no key is required. A request with a run
+// token has the rights of that run only, whatever else it presents. The connection may
 // be nil. The scope "" means any scope.
 func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn net.Conn) (*caller, *problem) {
 	presented := h.Peek(fasthttp.HeaderAuthorization)
 	switch {
 	case scope == scopePublic:
 		return &publicCaller, nil
-	case scope == scopeRunToken, scope == scopeCallOrRun && hasRunToken(h):
-		return s.authorizeRun(runTokenOf(h))
+	case hasRunToken(h):
+		c, p := s.authorizeRun(runTokenOf(h))
+		switch {
+		case p == nil && scope == scopePerson:
+			return nil, actsForRun()
+		case p == nil && scope != "" && !forRuns(scope):
+			return nil, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
+				"a request with a run token may call agents, use tools, read the conversation of its run and use the contexts of its session: send this one without "+RunToken)
+		}
+		return c, p
+	case scope == scopePerson && (len(h.PeekAll(runHeader)) > 0 || len(h.PeekAll(egressHeader)) > 0):
+		return nil, actsForRun()
+	case scope == scopePerson:
+		scope = ingress.ScopeCall
+	case scope == scopeRunToken && len(h.Peek(runHeader)) > 0: // before the body; see forwardedRuns
+		scope = ingress.ScopeCall
+	case scope == scopeRunToken:
+		return s.authorizeRun("")
 	case scope == scopeCallOrRun:
 		scope = ingress.ScopeCall
+	case scope == scopeReadOrRun:
+		scope = ingress.ScopeRead
 	}
 	if anonymous := len(presented) == 0; anonymous || isForeignBearer(presented) {
 		if isOwner(conn) {
 			return &ownerCaller, nil
 		}
-		switch reason := s.keyRequired(h); {
+		switch reason := cmp.Or(embeddedKeyRequired(conn), s.keyRequired(h)); {
 		case reason == "" && scope != "" && !ingress.Allows(localCaller.Principal, scope):
 			return nil, unauthorized(fmt.Sprintf("over TCP this request needs an API key with the scope %s; the owner of the data folder needs none: `troupe keys` and `troupe backup` take --data DIR while the server runs", scope))
 		case reason == "":
@@ -199,10 +148,24 @@ func (s *Server) authorizeRun(token string) (*caller, *problem) {
 	return &caller{Principal: actor.Principal{Tenant: id.Tenant, User: "run:" + run.String()}, Run: run, Actor: id}, nil
 }
 
+// requireOpenRun refuses a request for a run that has ended.
+func requireOpenRun(s *Server, ctx *fasthttp.RequestCtx, c *caller) *problem {
+	_, err := lookup(s, *c, command.OpenRunQuery{Run: c.Run})
+	if r := (*actor.Refusal)(nil); errors.As(err, &r) && r.Reason == actor.NotFound {
+		p := refusalProblem(actor.Refuse(actor.NotFound, "run %s is not open: its token is no longer valid", c.Run))
+		p.setRunNotFound()
+		return p
+	}
+	if err != nil {
+		return s.errorProblem(ctx, err)
+	}
+	return nil
+}
+
 // hasRunToken reports whether a request presents a run token, valid or not. An empty
 // header counts: a service that lost its token MUST NOT start a tree of its own.
 func hasRunToken(h *fasthttp.RequestHeader) bool {
-	return len(h.PeekAll(RunToken)) > 0 || ingress.IsRunToken(bearerToken(h.Peek(fasthttp.HeaderAuthorization)))
+	return len(h.PeekAll(RunToken)) > 0 || ingress.IsRunToken(bearerBytes(h.Peek(fasthttp.HeaderAuthorization)))
 }
 
 // hasCredential reports whether the request carries a valid key or token, with
@@ -216,13 +179,15 @@ func (s *Server) hasCredential(h *fasthttp.RequestHeader) bool {
 }
 
 // bearerToken returns the token of an Authorization header, or "".
-func bearerToken(header []byte) string {
-	const scheme = "Bearer "
-	text := string(header)
-	if len(text) < len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) {
-		return ""
+func bearerToken(header []byte) string { return string(bearerBytes(header)) }
+
+// bearerBytes returns the token of an Authorization header as a part of it, or nil.
+func bearerBytes(header []byte) []byte {
+	scheme := []byte("Bearer ")
+	if len(header) < len(scheme) || !bytes.EqualFold(header[:len(scheme)], scheme) {
+		return nil
 	}
-	return strings.TrimSpace(text[len(scheme):])
+	return bytes.TrimSpace(header[len(scheme):])
 }
 
 func runTokenOf(h *fasthttp.RequestHeader) string {
@@ -231,6 +196,10 @@ func runTokenOf(h *fasthttp.RequestHeader) string {
 	}
 	return bearerToken(h.Peek(fasthttp.HeaderAuthorization))
 }
+
+// egressHeader is the header of each request that a server sends, for an agent or a tool.
+// TestToolCannotApprove checks that the sender writes the same name.
+const egressHeader = "x-troupe-egress"
 
 // RunToken is the header that carries the run token of an external agent.
 const RunToken = "x-run-token"
@@ -250,6 +219,7 @@ func wallTime() actor.Time { return actor.Time(time.Now().UnixNano()) }
 // concurrent use.
 type Keys struct {
 	table atomic.Pointer[map[string]*keyEntry]
+	last  atomic.Pointer[keyCache] // last key presented before a body
 }
 
 // keyEntry is a key with the caller that it authenticates.
@@ -262,7 +232,7 @@ type keyEntry struct {
 func (k *Keys) Set(all []ingress.Key) {
 	table := make(map[string]*keyEntry, len(all))
 	for _, key := range all {
-		table[key.ID] = &keyEntry{key, caller{Principal: key.Principal()}}
+		table[key.ID] = &keyEntry{key, caller{Principal: key.Principal(), namesUsers: key.ActAsUser}}
 	}
 	k.table.Store(&table)
 }
@@ -294,8 +264,9 @@ func (k *Keys) entries() map[string]*keyEntry {
 	return nil
 }
 
-// keyCache is the last key presented on a connection, with the exact header. It
-// saves hashing the same key again, as long as the key table is unchanged.
+// keyCache is the last key presented on a connection, or before a body on any of them,
+// with the exact header. It saves hashing the same key again, as long as the key table is
+// unchanged.
 type keyCache struct {
 	header []byte
 	table  *map[string]*keyEntry
@@ -303,16 +274,23 @@ type keyCache struct {
 }
 
 // authenticate returns the valid key presented in an Authorization header. If
-// conn is not nil, it uses the key cache of that connection.
+// conn is not the server's own, as before a body, it uses the last key instead of that of
+// the connection.
 func (k *Keys) authenticate(conn net.Conn, header []byte) (*keyEntry, bool) {
 	c, _ := conn.(*connection)
-	table := k.table.Load()
-	if c != nil && table != nil && c.cachedKey.table == table && subtle.ConstantTimeCompare(c.cachedKey.header, header) == 1 {
-		return c.cachedKey.entry, c.cachedKey.entry.Expires == 0 || !c.cachedKey.entry.Expired(wallTime())
+	table, cached := k.table.Load(), k.last.Load()
+	if c != nil {
+		cached = &c.cachedKey
+	}
+	if cached != nil && table != nil && cached.table == table && subtle.ConstantTimeCompare(cached.header, header) == 1 {
+		return cached.entry, cached.entry.Expires == 0 || !cached.entry.Expired(wallTime())
 	}
 	key, ok := k.lookup(bearerToken(header), wallTime())
-	if ok && c != nil {
+	switch {
+	case ok && c != nil:
 		c.cachedKey = keyCache{append(c.cachedKey.header[:0], header...), table, key}
+	case ok:
+		k.last.Store(&keyCache{bytes.Clone(header), table, key})
 	}
 	return key, ok
 }

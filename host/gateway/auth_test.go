@@ -13,9 +13,12 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -112,11 +115,10 @@ func TestOffLoopbackRequiresKey(t *testing.T) {
 			}
 		})
 	}
-	// With a valid key the body is read completely, even if the scope does not
-	// suffice.
-	status, _, closes, _ := b.sendRaw(t, post+"Authorization: Bearer "+text+"\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat(" ", 100000))
-	if status != 403 || closes {
-		t.Errorf("with a read key: %d, closes: %v", status, closes)
+	// With a valid key whose scope suffices the body is read.
+	status, _, closes, _ := b.sendRaw(t, strings.Replace(post, "/messages", "/frob", 1)+"Authorization: Bearer "+text+"\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat(" ", 100000))
+	if status != 404 || closes {
+		t.Errorf("with a valid key: %d, closes: %v", status, closes)
 	}
 }
 
@@ -303,9 +305,28 @@ func TestIdempotencyKeysOutliveRotation(t *testing.T) {
 			t.Errorf("%s shares a run with another user", body)
 		}
 	}
-	for _, user := range []string{agents.Operator, "a b", "key:0123456789abcdef", "run:x", "a/b", strings.Repeat("u", 65)} {
-		if status, _, body := d.owner().do("POST", "/v1/keys", `{"user":"`+user+`"}`); status != 400 || !strings.Contains(body, `"field":"user"`) {
-			t.Errorf("user %q: %d %s", user, status, body)
+	for user, want := range map[string]string{agents.Operator: "is reserved", "key:0123456789abcdef": "is reserved", "local": "is reserved", "Default": "is reserved", "troupe": "is reserved", "TROUPE.alice": "is reserved",
+		"u-0123456789abcdef": "is reserved", `a\nb`: "cannot be printed", `a\u202eb`: "cannot be printed", " alice": "begins or ends with a space", strings.Repeat("u", 257): "257 bytes, want 1 to 256", strings.Repeat("u", 10<<10): "10240 bytes, want 1 to 256"} {
+		if status, _, body := d.owner().do("POST", "/v1/keys", `{"user":"`+user+`"}`); status != 400 || !strings.Contains(body, `"field":"user"`) || !strings.Contains(body, want) || len(body) > 1<<10 {
+			t.Errorf("user %.80q: %d %.2000s, want %q", user, status, body, want)
+		}
+	}
+	for _, user := range []string{"alice@example.com", "Zo\u00eb / \"z\"", strings.Repeat("u", 256)} {
+		body, _ := json.Marshal(map[string]any{"user": user, "scopes": []string{"call", "agents"}})
+		text := create(string(body))
+		if again := run(create(string(body))); again != run(text) {
+			t.Errorf("user %.80q: another key ran the message again", user)
+		}
+		var a struct {
+			Changed bool `json:"changed"`
+		}
+		for range 2 { // the owner is the same
+			if status := d.doJSON(&a, "POST", "/v1/agents", `{"name":"own","prompt":"`+strconv.Itoa(len(user))+`"}`, "Authorization", "Bearer "+text); status >= 300 {
+				t.Errorf("user %.80q: %d", user, status)
+			}
+		}
+		if status, _, body := d.do("DELETE", "/v1/agents/own", "", "Authorization", "Bearer "+text); status != 200 {
+			t.Errorf("user %.80q: %d %s", user, status, body)
 		}
 	}
 }

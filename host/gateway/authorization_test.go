@@ -17,8 +17,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/fasthttp/router"
 	"github.com/go-json-experiment/json"
+	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
@@ -34,10 +34,22 @@ var rights = map[string]string{
 	"send messages":   callOrRun,
 	"send signals":    "call",
 	"cancel":          "call",
+	"change sessions": "call",
+	"see sessions":    "read",
+	"see messages":    readOrRun,
+	"append messages": "operator",
+	"store contexts":  callOrRun,
+	"see contexts":    readOrRun,
+	"see tools":       "read",
+	"change tools":    "operator",
+	"see tool calls":  readOrRun,
+	"see approvals":   "read",
+	"decide":          callNoRun,
+	"give results":    callNoRun,
 	"see agents":      "read",
 	"see runs":        "read",
 	"see events":      "read",
-	"see metrics":     "read",
+	"see metrics":     "operator",
 	"create agents":   "agents",
 	"register agents": "agents",
 	"delete agents":   "agents",
@@ -46,6 +58,7 @@ var rights = map[string]string{
 	"make backups":    "admin",
 
 	"see health":    anyone,
+	"open a socket": anyone, // the hello or the handshake is authorized
 	"act for a run": runToken,
 }
 
@@ -53,49 +66,95 @@ const (
 	anyone    = "anyone"            // no credential needed
 	runToken  = "run token"         // the token of a run, which no key replaces
 	callOrRun = "call or run token" // a presented token is used, and must be that of a run; without one the scope call is needed
+	readOrRun = "read or run token" // likewise with the scope read
+	callNoRun = "call, no run"      // the scope call, and a code of its own for the token of a run
 )
 
 // promisedRights are lines of docs/api.md from which rights is written. If one
 // changes, rights and routeRights need the same change.
 var promisedRights = []string{
-	"| `call` | messages, signals, cancellation |",
-	"| `read` | agents, runs, events, metrics |",
+	"| `call` | messages, signals, cancellation; creation and deletion of sessions; decisions about tool calls |",
+	"| `read` | agents, runs, events, sessions, tools and their calls, approvals |",
 	"| `agents` | creation, registration and deletion of agents; heartbeats |",
+	"| `operator` | metrics, `served_runs` of agents, changes of tools, appended messages; with `read` and `call` also what belongs to other users |",
 	"| `admin` | everything, including keys and backups |",
 	"Such a request has all scopes but `admin`; a bearer that does not begin with `troupe_` is ignored there.",
-	"A message with `x-run-token`, or with a bearer that begins with `troupe-run.`, needs no key but a valid token, as `:invoke` does.",
+	"A request with `x-run-token`, or with a bearer that begins with `troupe-run.`, needs no key but the valid token of an open run. It acts in",
 	"The Unix socket `SOCKET` in that folder admits its owner only, without a key and with all scopes.",
 }
+
+// refusedRunToken is the code of the refusal of a run token where a person must ask.
+const refusedRunToken = `"code":"forbidden"`
 
 // routeRight is a route, the right that it needs, and a request that succeeds
 // and has an effect.
 type routeRight struct {
 	route, right string
-	path, body   string // {run}, {doomed} and {key} are replaced by a run that waits, an agent and a key
+	path, body   string // {run}, {session}, {context}, {doomed}, {tool}, {approval}, {call} and {key} are replaced by a run that waits, its session, a context, an agent, a tool, an approval, a tool call and a key
 	status       int
+	ownership    ownership
 }
 
+// ownership is the answer to a request of a user who has all scopes and to whom the run
+// or the session of the request does not belong.
+type ownership string
+
+const (
+	shared    ownership = ""                       // no user owns what the request reads or changes
+	own       ownership = "own"                    // the request acts in the namespace of its user, whatever it names
+	noRun     ownership = `"code":"run_not_found"` // as if it did not exist
+	noSession ownership = `"code":"session_not_found"`
+	noContext ownership = `"code":"context_not_found"`
+
+	noApproval ownership = `"code":"approval_not_found"`
+	noToolCall ownership = `"code":"tool_call_not_found"`
+)
+
 var routeRights = []routeRight{
-	{"GET /v1/agents", "see agents", "/v1/agents", "", 200},
-	{"GET /v1/agents/{id}", "see agents", "/v1/agents/helper", "", 200},
-	{"POST /v1/agents", "create agents", "/v1/agents", `{"name":"made"}`, 201},
-	{"POST /v1/agents/register", "register agents", "/v1/agents/register", `{"agent_id":"registered","endpoint":"http://127.0.0.1:1"}`, 201},
-	{"POST /v1/agents/{id}:heartbeat", "send heartbeats", "/v1/agents/outside:heartbeat", "", 200},
-	{"DELETE /v1/agents/{id}", "delete agents", "/v1/agents/{doomed}", "", 200},
-	{"POST /v1/agents/{id}/messages", "send messages", "/v1/agents/helper/messages", `{"content":"x"}`, 200},
-	{"POST /v1/agents/{id}:invoke", "act for a run", "/v1/agents/helper:invoke", `{"message":"x"}`, 200},
-	{"GET /v1/runs", "see runs", "/v1/runs", "", 200},
-	{"GET /v1/runs/{id}", "see runs", "/v1/runs/{run}", "", 200},
-	{"GET /v1/runs/{id}/events", "see events", "/v1/runs/{run}/events", "", 200},
-	{"POST /v1/runs/{id}:signal", "send signals", "/v1/runs/{run}:signal", `{"name":"go"}`, 200},
-	{"POST /v1/runs/{id}:cancel", "cancel", "/v1/runs/{run}:cancel", "", 200},
-	{"GET /v1/keys", "manage keys", "/v1/keys", "", 200},
-	{"POST /v1/keys", "manage keys", "/v1/keys", `{"scopes":["admin"]}`, 201},
-	{"DELETE /v1/keys/{id}", "manage keys", "/v1/keys/{key}", "", 200},
-	{"POST /v1/backups", "make backups", "/v1/backups", `{"name":"backup"}`, 201},
-	{"GET /metrics", "see metrics", "/metrics", "", 200},
-	{"GET /healthz", "see health", "/healthz", "", 200},
-	{"GET /readyz", "see health", "/readyz", "", 200},
+	{"GET /v1/agents", "see agents", "/v1/agents", "", 200, shared},
+	{"GET /v1/agents/{id}", "see agents", "/v1/agents/helper", "", 200, shared},
+	{"POST /v1/agents", "create agents", "/v1/agents", `{"name":"made"}`, 201, shared},
+	{"POST /v1/agents/register", "register agents", "/v1/agents/register", `{"agent_id":"registered","endpoint":"http://127.0.0.1:1"}`, 201, shared},
+	{"POST /v1/agents/{id}:heartbeat", "send heartbeats", "/v1/agents/outside:heartbeat", "", 200, shared},
+	{"DELETE /v1/agents/{id}", "delete agents", "/v1/agents/{doomed}", "", 200, shared},
+	{"POST /v1/agents/{id}/messages", "send messages", "/v1/agents/helper/messages", `{"content":"x","session_id":"{session}"}`, 200, own},
+	{"POST /v1/agents/{id}:invoke", "act for a run", "/v1/agents/helper:invoke", `{"message":"x"}`, 200, own},
+	{"GET /v1/runs", "see runs", "/v1/runs", "", 200, own},
+	{"GET /v1/runs/{id}", "see runs", "/v1/runs/{run}", "", 200, noRun},
+	{"GET /v1/runs/{id}/events", "see events", "/v1/runs/{run}/events", "", 200, noRun},
+	{"POST /v1/runs/{id}:signal", "send signals", "/v1/runs/{run}:signal", `{"name":"go"}`, 200, noRun},
+	{"POST /v1/runs/{id}:cancel", "cancel", "/v1/runs/{run}:cancel", "", 200, noRun},
+	{"GET /v1/sessions", "see sessions", "/v1/sessions", "", 200, own},
+	{"POST /v1/sessions", "change sessions", "/v1/sessions", `{"title":"x","session_id":"{session}"}`, 201, own},
+	{"GET /v1/sessions/{id}", "see sessions", "/v1/sessions/{session}", "", 200, noSession},
+	{"DELETE /v1/sessions/{id}", "change sessions", "/v1/sessions/{session}?cancel=1", "", 204, noSession},
+	{"GET /v1/sessions/{id}/messages", "see messages", "/v1/sessions/{session}/messages", "", 200, noSession},
+	{"GET /v1/sessions/{id}/events", "see events", "/v1/sessions/{session}/events", "", 200, noSession},
+	{"GET /v1/ws", "open a socket", "/v1/ws", "", 426, shared},
+	{"POST /v1/context", "store contexts", "/v1/context", `{"data":1,"session_id":"{session}"}`, 201, own},
+	{"GET /v1/context/{id}", "see contexts", "/v1/context/{context}", "", 200, noContext},
+	{"PUT /v1/context/{id}", "store contexts", "/v1/context/{context}", `{"data":2}`, 200, noContext},
+	{"DELETE /v1/context/{id}", "store contexts", "/v1/context/{context}", "", 204, noContext},
+	{"POST /v1/sessions/{id}/messages", "append messages", "/v1/sessions/{session}/messages", `{"role":"user","content":"x","agent_id":"helper"}`, 201, own},
+	{"GET /v1/tools", "see tools", "/v1/tools", "", 200, shared},
+	{"POST /v1/tools", "change tools", "/v1/tools", `{"tool_name":"made","url":"http://127.0.0.1:1/"}`, 201, shared},
+	{"GET /v1/tools/{id}", "see tools", "/v1/tools/asked", "", 200, shared},
+	{"PUT /v1/tools/{id}", "change tools", "/v1/tools/replaced", `{"tool_name":"replaced","url":"http://127.0.0.1:1/"}`, 201, shared},
+	{"DELETE /v1/tools/{id}", "change tools", "/v1/tools/{tool}", "", 200, shared},
+	{"POST /v1/tools/{id}:invoke", "act for a run", "/v1/tools/blocked:invoke", `{"args":{}}`, 200, own},
+	{"GET /v1/tool_calls/{id}", "see tool calls", "/v1/tool_calls/{call}", "", 200, noToolCall},
+	{"POST /v1/tool_calls/{id}:wait", "see tool calls", "/v1/tool_calls/{call}:wait?timeout_ms=0", "", 200, noToolCall},
+	{"POST /v1/tool_calls/{id}:result", "give results", "/v1/tool_calls/{call}:result", `{"ok":true}`, 409, noToolCall}, // no device performs it
+	{"GET /v1/approvals", "see approvals", "/v1/approvals", "", 200, own},
+	{"GET /v1/approvals/{id}", "see approvals", "/v1/approvals/{approval}", "", 200, noApproval},
+	{"POST /v1/approvals/{id}:decide", "decide", "/v1/approvals/{approval}:decide", `{"decision":"reject"}`, 200, noApproval},
+	{"GET /v1/keys", "manage keys", "/v1/keys", "", 200, shared},
+	{"POST /v1/keys", "manage keys", "/v1/keys", `{"scopes":["admin"]}`, 201, shared},
+	{"DELETE /v1/keys/{id}", "manage keys", "/v1/keys/{key}", "", 200, shared},
+	{"POST /v1/backups", "make backups", "/v1/backups", `{"name":"backup"}`, 201, shared},
+	{"GET /metrics", "see metrics", "/metrics", "", 200, shared},
+	{"GET /healthz", "see health", "/healthz", "", 200, shared},
+	{"GET /readyz", "see health", "/readyz", "", 200, shared},
 }
 
 // credential is what a request presents to be authorized.
@@ -112,18 +171,22 @@ type credential struct {
 
 // mayUse returns the status of a refusal, or 0 if the credential has the right.
 func (c credential) mayUse(right string) int {
-	scope := rights[right]
-	switch {
-	case scope != callOrRun:
-	case c.run:
-		return 0
-	case c.noRun:
-		return 401
-	default:
+	scope, forRuns := strings.CutSuffix(rights[right], " or run token")
+	if scope == callNoRun {
 		scope = "call"
 	}
 	switch {
-	case scope == anyone, scope == runToken && c.run, scope != runToken && scope != "admin" && c.local, scope != runToken && c.owner:
+	case scope == anyone:
+		return 0
+	case c.noRun:
+		return 401
+	case c.run && !forRuns && scope != runToken: // also with a key beside it
+		return 403
+	case c.run:
+		return 0
+	}
+	switch {
+	case scope != runToken && scope != "admin" && c.local, scope != runToken && c.owner:
 		return 0
 	case scope == runToken || len(c.scopes) == 0:
 		return 401
@@ -144,12 +207,14 @@ type authorization struct {
 	token    string // of an open run
 	run      string // a run that waits
 	sessions int    // sessions of such runs so far
-	doomed   int    // agents to delete so far
+	session  string // session of the run of the token
+	doomed   int    // agents and tools to delete so far
+	approval string // a tool call that waits
 	backups  atomic.Int32
 }
 
 func newAuthorization(t *testing.T) *authorization {
-	m := &authorization{texts: map[string]string{}}
+	m := &authorization{texts: map[string]string{}, session: "of-token"}
 	seed := byte(0)
 	add := func(expires actor.Time, scopes ...string) string {
 		var list []ingress.Scope
@@ -161,13 +226,13 @@ func newAuthorization(t *testing.T) *authorization {
 		m.keys = append(m.keys, key)
 		return text
 	}
-	for _, scopes := range []string{"call", "read", "agents", "admin", "call,read", "call,agents", "read,agents", "call,read,agents", "call,read,agents,admin"} {
+	for _, scopes := range []string{"call", "read", "agents", "admin", "call,read", "call,agents", "read,agents", "call,read,agents", "call,read,agents,admin", "operator", "call,read,operator"} {
 		m.texts[scopes] = add(0, strings.Split(scopes, ",")...)
 	}
 	m.expired = add(1, "call", "read", "agents", "admin")
 	m.revoked = add(0, "admin")
 	m.keys = m.keys[:len(m.keys)-1]
-	m.testGateway = startGatewayWith(t, Config{Keys: new(Keys), Backup: func(name string) (string, error) { m.backups.Add(1); return name, nil }})
+	m.testGateway = startGatewayWith(t, Config{Keys: new(Keys), Backup: func(name string) (string, error) { m.backups.Add(1); return name, nil }}, newBuyer())
 	m.server.config.Keys.Set(m.keys)
 	tokens, ended := make(chan string, 1), make(chan struct{})
 	agent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -178,16 +243,30 @@ func newAuthorization(t *testing.T) *authorization {
 	}))
 	t.Cleanup(agent.Close)
 	t.Cleanup(func() { close(ended) })
-	m.prepare("POST", "/v1/agents/register", `{"agent_id":"outside","endpoint":"`+agent.URL+`"}`)
-	m.openStream("POST", "/v1/agents/outside/messages", `{"content":"x","timeout_ms":300000}`)
+	m.prepare("POST", "/v1/agents/register", `{"agent_id":"outside","endpoint":"`+agent.URL+`","limits":{"invoke_timeout_ms":1800000}}`)
+	m.openStream("POST", "/v1/agents/outside/messages", `{"content":"x","timeout_ms":1800000,"session_id":"`+m.session+`"}`)
 	m.token = <-tokens
+	for _, policy := range []string{"require_approval", "block"} {
+		name := map[string]string{"require_approval": "asked", "block": "blocked"}[policy]
+		m.prepare("POST", "/v1/tools", `{"tool_name":"`+name+`","url":"http://127.0.0.1:1/","on_failure":"return_error","policy":"`+policy+`"}`)
+	}
 	return m
 }
 
 // prepare sends a request that must succeed, as an administrator.
 func (m *authorization) prepare(method, path, body string) string {
 	m.Helper()
-	status, _, answer := m.do(method, path, body, "Authorization", "Bearer "+m.texts["admin"])
+	return m.prepareAs("", method, path, body)
+}
+
+// prepareAs is prepare for a user.
+func (m *authorization) prepareAs(user, method, path, body string) string {
+	m.Helper()
+	headers := []string{"Authorization", "Bearer " + m.texts["admin"]}
+	if user != "" {
+		headers = []string{userHeader, user} // on loopback a client without key may name any user
+	}
+	status, _, answer := m.do(method, path, body, headers...)
 	if status >= 300 {
 		m.Fatalf("%s %s: %d %s", method, path, status, answer)
 	}
@@ -205,22 +284,63 @@ func (m *authorization) decode(answer string, v any) {
 // serveAgain starts another gateway for the node.
 func (m *authorization) serveAgain(wrap func(net.Listener) net.Listener) *testGateway {
 	m.Helper()
+	return m.serveRoutes(func(*route) {}, wrap)
+}
+
+// serveRoutes starts another gateway for the node, with changed routes.
+func (m *authorization) serveRoutes(change func(*route), wrap func(net.Listener) net.Listener) *testGateway {
+	m.Helper()
 	s := New(m.server.node, slog.New(slog.DiscardHandler), m.server.config)
 	s.wrongKeys.now = patientClock()
+	changed := s.routes()
+	for i := range changed {
+		change(&changed[i])
+	}
+	s.setRoutes(changed)
 	return m.serve(s, wrap)
 }
 
 // request returns method, path and body of a request that succeeds, and creates
-// what the request changes. An agent belongs to its creator, here the credential.
-func (m *authorization) request(d *testGateway, r routeRight, c credential) (method, path, body string) {
+// what the request changes. An agent belongs to its creator, here the credential, and runs
+// and sessions to the user, "" for that of keys without user.
+func (m *authorization) request(d *testGateway, r routeRight, c credential, user string) (method, path, body string) {
 	var key struct {
 		ID string `json:"key_id"`
 	}
+	session := m.session
 	switch path = r.path; {
-	case strings.Contains(path, "{run}"):
+	case strings.Contains(path, "{context}"):
+		var made contextResponse
+		m.decode(m.prepareAs(user, "POST", "/v1/context", `{"data":1,"session_id":"`+session+`"}`), &made)
+		path = strings.Replace(path, "{context}", made.Key, 1)
+	case strings.Contains(path+r.body, "{session}") && c.run && (rights[r.right] == readOrRun || r.right == "store contexts"): // a token gives access to the session of its run
+	case strings.Contains(path+r.body, "{run}"), strings.Contains(path+r.body, "{session}"):
+		m.sessions++
+		session = fmt.Sprint("s-", m.sessions)
 		var response messageResponse
-		m.decode(m.prepare("POST", "/v1/agents/coordinator/messages", fmt.Sprintf(`{"content":"xyzzy","session":"s-%d"}`, m.sessions)), &response)
-		m.sessions, m.run = m.sessions+1, response.Run
+		m.decode(m.prepareAs(user, "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy","session":"`+session+`"}`), &response)
+		m.run = response.Run
+	case strings.Contains(path, "{call}") && c.run: // a token gives access to the calls of its run
+		var call toolCallResponse
+		if status := m.doJSON(&call, "POST", "/v1/tools/blocked:invoke", `{"args":{}}`, "x-run-token", m.token); status != 200 {
+			m.Fatalf("%d %+v", status, call)
+		}
+		m.approval = "ap_" + strings.TrimPrefix(call.ID, "tc_")
+	case strings.Contains(path, "{approval}"), strings.Contains(path, "{call}"):
+		var held heldResponse
+		m.decode(m.prepareAs(user, "POST", "/v1/agents/buyer/messages", `{"content":"asked {}"}`), &held)
+		m.run, m.approval = held.Run, held.Approvals[0].ID
+	case strings.Contains(path, "{tool}"):
+		m.doomed++
+		tool := fmt.Sprintf(`{"tool_name":"doomed-%d","url":"http://127.0.0.1:1/"}`, m.doomed)
+		status := 0
+		if c.name != "" {
+			status, _, _ = d.do("POST", "/v1/tools"+c.query, tool, c.headers...)
+		}
+		if status != 201 { // the row of POST /v1/tools reports it
+			m.prepare("POST", "/v1/tools", tool)
+		}
+		m.server.config.Keys.Set(m.keys)
 	case strings.Contains(path, "{doomed}"):
 		m.doomed++
 		agent := fmt.Sprintf(`{"name":"doomed-%d"}`, m.doomed)
@@ -236,7 +356,9 @@ func (m *authorization) request(d *testGateway, r routeRight, c credential) (met
 		m.decode(m.prepare("POST", "/v1/keys", `{"scopes":["read"]}`), &key)
 	}
 	method, _, _ = strings.Cut(r.route, " ")
-	return method, strings.NewReplacer("{run}", m.run, "{doomed}", fmt.Sprint("doomed-", m.doomed), "{key}", key.ID).Replace(path), r.body
+	fill := strings.NewReplacer("{run}", m.run, "{session}", session, "{doomed}", fmt.Sprint("doomed-", m.doomed), "{key}", key.ID,
+		"{tool}", fmt.Sprint("doomed-", m.doomed), "{approval}", m.approval, "{call}", "tc_"+strings.TrimPrefix(m.approval, "ap_"))
+	return method, fill.Replace(path), fill.Replace(r.body)
 }
 
 // state returns all that the requests of routeRights can change.
@@ -254,11 +376,20 @@ func (m *authorization) state() string {
 	m.server.config.Keys.Set(m.keys)
 	m.decode(m.prepare("GET", "/v1/agents", ""), &agents)
 	m.decode(m.prepare("GET", "/v1/runs?limit=200", ""), &list)
-	text := fmt.Sprintf("%d keys, %d backups, runs %v, agents", keys, m.backups.Load(), list.Runs)
+	text := fmt.Sprintf("%d keys, %d backups, runs %v, sessions %s, tools %s, approvals %s, agents", keys, m.backups.Load(), list.Runs, m.prepare("GET", "/v1/sessions?limit=200", ""),
+		m.prepare("GET", "/v1/tools?limit=1000", ""), m.prepare("GET", "/v1/approvals", ""))
 	for _, a := range agents.Agents {
 		text += " " + a.ID
 	}
 	return text
+}
+
+// withQuery adds a query to a path that may have one.
+func withQuery(path, query string) string {
+	if strings.Contains(path, "?") {
+		query = strings.Replace(query, "?", "&", 1)
+	}
+	return path + query
 }
 
 // check sends the request of a route with each credential and returns what
@@ -268,16 +399,24 @@ func (m *authorization) check(d *testGateway, r routeRight, credentials []creden
 	fault := func(c credential, format string, args ...any) {
 		faults = append(faults, r.route+" with "+c.name+": "+fmt.Sprintf(format, args...))
 	}
-	method, path, body := m.request(d, r, credential{})
+	method, path, body := m.request(d, r, credential{}, "")
 	before := m.state()
 	for _, c := range credentials {
 		want := c.mayUse(r.right)
 		if want == 0 {
 			continue
 		}
-		code := map[int]string{401: `"code":"unauthorized"`, 403: `"code":"forbidden_scope"`}[want]
-		status, headers, answer := d.do(method, path+c.query, body, c.headers...)
-		if status != want || !strings.Contains(answer, code) || want == 403 && !strings.Contains(answer, strings.TrimSuffix(rights[r.right], " or run token")) {
+		code, lacks := map[int]string{401: `"code":"unauthorized"`, 403: `"code":"forbidden_scope"`}[want], strings.TrimSuffix(rights[r.right], " or run token")
+		if rights[r.right] == callNoRun {
+			if lacks = "call"; c.run && want == 403 {
+				code = refusedRunToken
+			}
+		}
+		status, headers, answer := d.do(method, withQuery(path, c.query), body, c.headers...)
+		if c.run {
+			lacks = "x-run-token"
+		}
+		if status != want || !strings.Contains(answer, code) || want == 403 && !strings.Contains(answer, lacks) {
 			fault(c, "%d %s, want %d", status, answer, want)
 		}
 		if (want == 401) != (headers.Get("Www-Authenticate") == "Bearer") {
@@ -291,8 +430,8 @@ func (m *authorization) check(d *testGateway, r routeRight, credentials []creden
 		if c.mayUse(r.right) != 0 {
 			continue
 		}
-		method, path, body := m.request(d, r, c)
-		status, _, answer := d.do(method, path+c.query, body, c.headers...)
+		method, path, body := m.request(d, r, c, "")
+		status, _, answer := d.do(method, withQuery(path, c.query), body, c.headers...)
 		m.server.config.Keys.Set(m.keys)
 		if status != r.status && !(r.status == 201 && status == 200) { // 200: it existed
 			fault(c, "%d %s, want %d", status, answer, r.status)
@@ -373,6 +512,7 @@ func (m *authorization) localCredentials() []credential {
 		{name: "scope call", headers: bearer(m.texts["call"]), scopes: []string{"call"}},
 		{name: "scope read", headers: bearer(m.texts["read"]), scopes: []string{"read"}},
 		{name: "scope agents", headers: bearer(m.texts["agents"]), scopes: []string{"agents"}},
+		{name: "scope operator", headers: bearer(m.texts["operator"]), scopes: []string{"operator"}},
 		{name: "scope admin", headers: bearer(m.texts["admin"]), scopes: []string{"admin"}},
 	}
 	for _, text := range []string{"sk-0123456789abcdef", "undefined"} {
@@ -430,21 +570,16 @@ func TestAuthorizationMatrix(t *testing.T) {
 // A gateway whose routes require something else fails the matrix at each of
 // them.
 func TestAuthorizationMatrixFindsWrongScopes(t *testing.T) {
-	m := newAuthorization(t)
-	credentials := m.credentials()
-	product := maps.Clone(routeScopes)
-	defer func() { routeScopes = product }()
-	for wrong, means := range map[ingress.Scope]string{scopePublic: anyone, scopeRunToken: runToken, scopeCallOrRun: callOrRun, "call": "call", "read": "read", "agents": "agents", "admin": "admin"} {
-		routeScopes = map[string]ingress.Scope{}
-		for route := range product {
-			routeScopes[route] = wrong
-		}
-		d := m.serveAgain(offLoopback)
-		for _, r := range routeRights {
-			if rights[r.right] != means && len(m.check(d, r, credentials)) == 0 {
-				t.Errorf("%s with the requirement %s passes", r.route, wrong)
+	for wrong, means := range map[ingress.Scope]string{scopePublic: anyone, scopeRunToken: runToken, scopeCallOrRun: callOrRun, scopeReadOrRun: readOrRun, scopePerson: callNoRun, "call": "call", "read": "read", "agents": "agents", "operator": "operator", "admin": "admin"} {
+		t.Run(string(wrong), func(t *testing.T) { // each with a node of its own, whose lists are short
+			m := newAuthorization(t)
+			d, credentials := m.serveRoutes(func(r *route) { r.scope = wrong }, offLoopback), m.credentials()
+			for _, r := range routeRights {
+				if rights[r.right] != means && len(m.check(d, r, credentials)) == 0 {
+					t.Errorf("%s with the requirement %s passes", r.route, wrong)
+				}
 			}
-		}
+		})
 	}
 }
 
@@ -478,7 +613,7 @@ func TestAuthorizationMatrixHasAllRoutes(t *testing.T) {
 	}
 	for _, quoted := range strings.Split(string(page), "`") {
 		method, path, _ := strings.Cut(quoted, " ")
-		if slices.Contains(methods, method) && strings.HasPrefix(path, "/") && !strings.ContainsAny(path, "\n ") {
+		if slices.Contains(methods, method) && strings.HasPrefix(path, "/") && !strings.ContainsAny(path, "\n ") && path != "/invoke" { // which external agents serve
 			path, _, _ = strings.Cut(path, "?")
 			documented = append(documented, method+" "+path)
 		}
@@ -522,12 +657,99 @@ func TestAuthorizationMatrixHasAllRoutes(t *testing.T) {
 	}
 }
 
-func TestRouteWithoutScopePanics(t *testing.T) {
-	defer func() {
-		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "no entry") {
-			t.Errorf("got %v, want a panic", p)
+func TestRouteTableIsChecked(t *testing.T) {
+	handle := func(*fasthttp.RequestCtx) {}
+	good := route{"GET", "/v1/things/{id}", "read", []string{"limit", "cursor"}, handle}
+	if err := checkRoutes([]route{good, {"POST", "/v1/things/{id}:mend", "call", nil, handle}}); err != nil {
+		t.Error(err)
+	}
+	for want, change := range map[string]func(*route){
+		"unknown scope":       func(r *route) { r.scope = "" },
+		"unknown method":      func(r *route) { r.method = "FETCH" },
+		"malformed path":      func(r *route) { r.path = "/v1/things/{name}" },
+		"has no handler":      func(r *route) { r.handle = nil },
+		"is a duplicate":      func(r *route) { r.path = good.path },
+		"parameter limit is":  func(r *route) { r.params = []string{"limit", "limit"} },
+		"parameter colour is": func(r *route) { r.params = []string{"colour"} },
+	} {
+		bad := good
+		bad.path = "/v1/things"
+		change(&bad)
+		if err := checkRoutes([]route{good, bad}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
 		}
-	}()
-	s := New(nil, slog.New(slog.DiscardHandler), Config{})
-	s.addRoute(router.New(), "GET", "/v1/secrets", s.getMetrics)
+	}
+	for _, path := range []string{"", "v1", "/v1/things/{id}:mend", "/v1/{id}/{id}"} { // a verb needs POST
+		if err := checkRoutes([]route{{"GET", path, "read", nil, handle}}); err == nil || !strings.Contains(err.Error(), "malformed path") {
+			t.Errorf("path %q: got %v", path, err)
+		}
+	}
+}
+
+// What belongs to a user does not exist for another one, even with all scopes.
+func TestUsersAreApart(t *testing.T) {
+	m := newAuthorization(t)
+	add := func(seed byte, user string) credential {
+		random := [ingress.KeyRandomBytes]byte(bytes.Repeat([]byte{seed}, ingress.KeyRandomBytes))
+		key, text, r := ingress.NewKey(random, "", user, []ingress.Scope{"admin"}, 0, 0)
+		if r != nil {
+			t.Fatal(r)
+		}
+		m.keys = append(m.keys, key)
+		return credential{name: user, headers: []string{"Authorization", "Bearer " + text}, scopes: []string{"admin"}}
+	}
+	alice, bob := add(201, "alice"), add(202, "bob")
+	d := m.serveAgain(offLoopback)
+	seen := func(c credential) string {
+		_, _, runs := d.do("GET", "/v1/runs?limit=200", "", c.headers...)
+		_, _, sessions := d.do("GET", "/v1/sessions?limit=200", "", c.headers...)
+		return runs + sessions
+	}
+	m.server.config.Keys.Set(m.keys)
+	for _, r := range routeRights {
+		method, path, body := m.request(d, r, alice, "alice")
+		of := seen(alice)
+		status, _, answer := d.do(method, path, body, bob.headers...)
+		m.server.config.Keys.Set(m.keys)
+		switch r.ownership {
+		case noRun, noSession, noContext, noApproval, noToolCall:
+			if status != 404 || !strings.Contains(answer, string(r.ownership)) {
+				t.Errorf("%s by another user: %d %s, want 404 with %s", r.route, status, answer, r.ownership)
+			}
+			if r.right == "see events" {
+				for _, query := range []string{"", "?tree=1"} {
+					if status, _, answer := d.do(method, path+query, "", append(bob.headers, "Accept", ingress.EventStream)...); status != 404 {
+						t.Errorf("stream%s by another user: %d %s, want 404", query, status, answer)
+					}
+				}
+				if status, _, answer := d.do(method, path+"?after=999&wait_ms=60000", "", bob.headers...); status != 404 { // at once
+					t.Errorf("long poll by another user: %d %s, want 404", status, answer)
+				}
+			}
+			if r.right == "see runs" {
+				if status, _, answer := d.do(method, path+"?tree=1", "", bob.headers...); status != 404 {
+					t.Errorf("tree by another user: %d %s, want 404", status, answer)
+				}
+			}
+		case own:
+			if want := r.status; status != want && r.right != "act for a run" || m.run != "" && strings.Contains(answer, m.run) {
+				t.Errorf("%s by another user: %d %s, want %d without %s", r.route, status, answer, want, m.run)
+			}
+		}
+		if r.right == "delete agents" || r.right == "change tools" || r.right == "manage keys" { // they are the deployment's
+			continue
+		}
+		if after := seen(alice); after != of {
+			t.Errorf("%s by another user changed %s to %s", r.route, of, after)
+		}
+		if strings.Contains(seen(bob), m.run) && m.run != "" {
+			t.Errorf("%s: bob sees %s", r.route, m.run)
+		}
+		if r.ownership == shared || r.right == "act for a run" {
+			continue
+		}
+		if status, _, answer := d.do(method, path, body, alice.headers...); status != r.status {
+			t.Errorf("%s by the owner: %d %s, want %d", r.route, status, answer, r.status)
+		}
+	}
 }

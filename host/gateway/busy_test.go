@@ -50,7 +50,7 @@ func TestBusyRefusalDoesNotReadStore(t *testing.T) {
 		var all sync.WaitGroup
 		for range dispatcher.MaxPendingPerActor + 1 {
 			all.Go(func() {
-				r, _ := http.NewRequestWithContext(ctx, "POST", "http://"+d.address+"/v1/agents/slow/messages", strings.NewReader(`{"content":"x"}`))
+				r, _ := http.NewRequestWithContext(ctx, "POST", "http://"+d.address+"/v1/agents/slow/messages", strings.NewReader(`{"content":"x","session_id":"s"}`))
 				r.Header.Set("Content-Type", "application/json")
 				if response, err := d.client.Do(r); err == nil {
 					_ = response.Body.Close()
@@ -60,7 +60,7 @@ func TestBusyRefusalDoesNotReadStore(t *testing.T) {
 		// Requests wait and time out until the mailbox is full.
 		for status := 0; status != http.StatusTooManyRequests; {
 			one, stop := context.WithTimeout(ctx, 100*time.Millisecond)
-			r, _ := http.NewRequestWithContext(one, "POST", "http://"+d.address+"/v1/agents/slow/messages", strings.NewReader(`{"content":"x"}`))
+			r, _ := http.NewRequestWithContext(one, "POST", "http://"+d.address+"/v1/agents/slow/messages", strings.NewReader(`{"content":"x","session_id":"s"}`))
 			r.Header.Set("Content-Type", "application/json")
 			if response, err := d.client.Do(r); err == nil {
 				status = response.StatusCode
@@ -69,7 +69,7 @@ func TestBusyRefusalDoesNotReadStore(t *testing.T) {
 			stop()
 		}
 		before := node.reads.Load()
-		status, headers, body := d.do("POST", "/v1/agents/slow/messages", `{"content":"x"}`)
+		status, headers, body := d.do("POST", "/v1/agents/slow/messages", `{"content":"x","session_id":"s"}`)
 		if status != http.StatusTooManyRequests || headers.Get("Retry-After") == "" || !strings.Contains(body, `"scope":"callee"`) || strings.Contains(body, "run_id") {
 			t.Errorf("%v: %d %v %s", durability, status, headers, body)
 		}

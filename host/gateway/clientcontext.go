@@ -56,7 +56,11 @@ var clientContexts = sync.Pool{New: func() any {
 // before it answers the request, and MUST NOT use the context afterwards.
 func (s *Server) newClientContext(ctx *fasthttp.RequestCtx, timeout time.Duration) *clientContext {
 	w := clientContexts.Get().(*clientContext)
-	w.server, w.conn, w.keyID, w.deadline = s, ctx.Conn(), callerOf(ctx).Key, ctx.Time().Add(timeout)
+	began := ctx.Time()
+	if began.IsZero() { // it arrived over a socket
+		began = time.Now()
+	}
+	w.server, w.conn, w.keyID, w.deadline = s, ctx.Conn(), callerOf(ctx).Key, began.Add(timeout)
 	return w
 }
 

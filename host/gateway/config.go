@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // Config configures a Server. The zero value serves loopback clients without API
@@ -25,6 +27,9 @@ type Config struct {
 	// accepted. Off loopback an empty list accepts any name, since every client
 	// needs a key there.
 	Hosts []string
+	// scope that a decision about a tool call needs in addition to ScopeCall; "" means
+	// none
+	ApprovalScope ingress.Scope
 	// health of external agents; nil if external agents are not supported
 	External External
 	// copies the store into a new folder with the given name and returns its path;

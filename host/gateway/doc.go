@@ -12,6 +12,10 @@
 //	POST   /v1/agents/{id}:heartbeat, :invoke      for external agents
 //	GET    /v1/runs, /v1/runs/{id}, /v1/runs/{id}/events
 //	POST   /v1/runs/{id}:signal, :cancel
+//	GET    /v1/tools, /v1/tools/{id}  POST /v1/tools  PUT, DELETE /v1/tools/{id}
+//	POST   /v1/tools/{id}:invoke                   for external agents
+//	GET    /v1/tool_calls/{id}  POST /v1/tool_calls/{id}:wait
+//	GET    /v1/approvals, /v1/approvals/{id}  POST /v1/approvals/{id}:decide
 //	GET    /v1/keys  POST /v1/keys  DELETE /v1/keys/{id}
 //	GET    /healthz, /readyz, /metrics
 //

@@ -181,6 +181,10 @@ func TestNodeBehindPipe(t *testing.T) {
 		"KeyRevocationEndsPendingRequests":   TestKeyRevocationEndsPendingRequests,
 		"MutualCallsBreakWaitCycle":          TestMutualCallsBreakWaitCycle,
 		"WaitCycleHasRetryAfter":             TestWaitCycleHasRetryAfter,
+		"ToolIsDeclared":                     TestToolIsDeclared,
+		"ToolCallByExternalAgent":            TestToolCallByExternalAgent,
+		"ToolCallOutlastsItsRequest":         TestToolCallOutlastsItsRequest,
+		"ApprovalIsListedAndDecided":         TestApprovalIsListedAndDecided,
 	} {
 		t.Run(name, test)
 	}
@@ -354,7 +358,7 @@ func (n shortTimeoutNode) Invoke(ctx context.Context, c command.Invoke, joined f
 }
 
 // If a run lasts longer than its client waits, the answer is the id of the run.
-// A repeated message has no id of its own: its answer tells the client to retry
+// A repeated message has no id of its own: its answer shows the client to retry
 // later.
 func TestSlowRunIsAcceptedAfterTimeout(t *testing.T) {
 	d := startGateway(t, agents.Define("slow", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
@@ -489,7 +493,7 @@ func TestOversizedBodyIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := fmt.Fprintf(c, "POST /v1/agents/helper/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n{", BodyBytesMax+1); err != nil {
+	if _, err := fmt.Fprintf(c, "POST /v1/agents/helper/messages HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n{", d.address, BodyBytesMax+1); err != nil {
 		t.Fatal(err)
 	}
 	response, err := http.ReadResponse(bufio.NewReader(c), nil)

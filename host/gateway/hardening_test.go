@@ -67,7 +67,7 @@ func TestCheckFraming(t *testing.T) {
 func TestTrailersAreRefused(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for _, trailer := range []string{"X-A: b", "Idempotency-Key: k", "X-Run-Token: t", "Origin: http://localhost", "Sec-Fetch-Site: none", "User-Agent: a", "Accept: text/event-stream"} {
-		status, body, closes, _ := b.sendRaw(t, post+"Accept: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"+trailer+"\r\n\r\n")
+		status, body, closes, _ := b.sendRaw(t, b.named(post+"Accept: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"+trailer+"\r\n\r\n"))
 		if status != http.StatusBadRequest || !strings.Contains(body, "trailers are not supported") || !closes {
 			t.Errorf("%s: %d %s", trailer, status, body)
 		}
@@ -135,7 +135,7 @@ func TestMediaTypeChecks(t *testing.T) {
 		}
 	}
 	for _, coding := range []string{"gzip", "br", "identity", "deflate", "zstd", "x"} {
-		if status, body, _, _ := b.sendRaw(t, post+"Content-Encoding: "+coding+"\r\nContent-Length: 2\r\n\r\n{}"); status != http.StatusUnsupportedMediaType {
+		if status, body, _, _ := b.sendRaw(t, b.named(post)+"Content-Encoding: "+coding+"\r\nContent-Length: 2\r\n\r\n{}"); status != http.StatusUnsupportedMediaType {
 			t.Errorf("%s: %d %s", coding, status, body)
 		}
 	}
@@ -178,7 +178,7 @@ func TestSlowRequestsAreDisconnected(t *testing.T) {
 	for range 20 {
 		for _, raw := range incomplete {
 			c := b.dial(t)
-			if _, err := io.WriteString(c, raw); err != nil {
+			if _, err := io.WriteString(c, b.named(raw)); err != nil {
 				t.Fatal(err)
 			}
 			open = append(open, c)

@@ -5,7 +5,6 @@ package gateway
 import (
 	"bytes"
 	"strconv"
-	"strings"
 
 	"github.com/valyala/fasthttp"
 )
@@ -105,14 +104,13 @@ func (s *Server) isLocalHost(host []byte) bool {
 // isForeignBearer reports whether an Authorization header has a bearer token that
 // is not an API key of Troupe. Clients made for other services always send one.
 func isForeignBearer(header []byte) bool {
-	const scheme = "Bearer"
-	text := string(header)
-	if len(text) < len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) {
+	scheme := []byte("Bearer")
+	if len(header) < len(scheme) || !bytes.EqualFold(header[:len(scheme)], scheme) {
 		return false
 	}
-	token := text[len(scheme):]
-	if token != "" && token[0] != ' ' && token[0] != '\t' {
+	token := header[len(scheme):]
+	if len(token) > 0 && token[0] != ' ' && token[0] != '\t' {
 		return false
 	}
-	return !strings.HasPrefix(strings.Trim(token, " \t"), "troupe_")
+	return !bytes.HasPrefix(bytes.Trim(token, " \t"), []byte("troupe_"))
 }

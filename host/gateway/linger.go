@@ -5,20 +5,29 @@ package gateway
 import (
 	"io"
 	"net"
+	"net/netip"
 	"time"
+
+	"github.com/troupe-run/troupe/actor"
 )
 
 // Bounds of a lingering close.
 const (
-	lingerBytesMax     = 16 << 20
-	lingerTimeout      = 2 * time.Second
-	lingeringMax       = 512 // served connections that linger at once
-	lingeringExcessMax = 64  // connections over a limit that linger at once
+	lingerBytesMax = 16 << 20
+	lingerTimeout  = 2 * time.Second
 )
 
-// lingerer closes connections whose peer may still be sending. Its capacity is
-// the maximum number of connections that linger at once.
-type lingerer chan struct{}
+// Bounds of the connections that linger at once, in all and of one client address: served
+// ones, and those over a limit.
+const (
+	lingeringMax, lingeringEach             = 1024, 64
+	lingeringExcessMax, lingeringExcessEach = 256, 32
+)
+
+// lingerer closes connections whose peer may still be sending.
+type lingerer struct{ *shares[netip.Prefix] }
+
+func newLingerer(max, each int64) lingerer { return lingerer{newShares[netip.Prefix](max, each, 0)} }
 
 // close closes a connection after its last answer. The kernel resets a connection
 // that is closed with unread bytes, and the reset discards an answer that the
@@ -31,12 +40,11 @@ func (l lingerer) close(c net.Conn) error {
 	if !ok {
 		return c.Close()
 	}
-	select {
-	case l <- struct{}{}:
-		defer func() { <-l }()
-	default:
+	address := clientPrefix(c)
+	if l.take(address, 1, false) != actor.NoScope {
 		return c.Close()
 	}
+	defer l.give(address, 1)
 	if half.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(lingerTimeout)) == nil {
 		_, _ = io.CopyN(io.Discard, c, lingerBytesMax)
 	}

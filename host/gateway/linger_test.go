@@ -10,11 +10,16 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/troupe-run/troupe/actor"
 )
 
 // A client that writes its whole request before it reads receives the answer to a
@@ -53,7 +58,7 @@ func TestEarlyRefusalReachesWritingClient(t *testing.T) {
 				conn := c.at.dial(t)
 				clients.Go(func() {
 					defer func() { _ = conn.Close() }()
-					if _, err := conn.Write(append([]byte(c.head), body...)); err != nil {
+					if _, err := conn.Write(append([]byte(c.at.named(c.head)), body...)); err != nil {
 						t.Errorf("write: %v", err)
 						return
 					}
@@ -81,11 +86,11 @@ func TestLingeringCloseIsBounded(t *testing.T) {
 	}{"in bytes": {false, 8 << 20, 48 << 20}, "in connections": {true, 0, 14 << 20}} {
 		t.Run(name, func(t *testing.T) {
 			b := startBareGateway(t, Config{}, nil)
-			for c.full && len(b.server.lingering) < cap(b.server.lingering) {
-				b.server.lingering <- struct{}{}
+			loopback := netip.MustParsePrefix("127.0.0.1/32")
+			for c.full && b.server.lingering.take(loopback, 1, false) == actor.NoScope {
 			}
 			conn := b.dial(t)
-			if _, err := io.WriteString(conn, post+"Content-Length: 99999999\r\n\r\n"); err != nil {
+			if _, err := io.WriteString(conn, b.named(post+"Content-Length: 99999999\r\n\r\n")); err != nil {
 				t.Fatal(err)
 			}
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -105,6 +110,67 @@ func TestLingeringCloseIsBounded(t *testing.T) {
 	}
 }
 
+// Strangers that leave refused connections open take no place of a client with another
+// address: it receives its answer.
+func TestLingeringStrangersSpareOthers(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has every address of 127.0.0.0/8")
+	}
+	b := startBareGateway(t, Config{}, nil)
+	head := b.named(post + "Content-Length: 99999999\r\n\r\n")
+	stranger := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}}
+	stop := make(chan struct{})
+	var strangers, refused sync.WaitGroup
+	for range 700 {
+		refused.Add(1)
+		strangers.Go(func() {
+			first := sync.OnceFunc(refused.Done)
+			defer first()
+			for {
+				conn, err := stranger.Dial("tcp", b.address)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := io.WriteString(conn, head); err == nil {
+					_, _ = conn.Read(make([]byte, 1))
+					first()
+					_, _ = io.Copy(io.Discard, conn) // until the gateway closes
+				}
+				_ = conn.Close()
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		})
+	}
+	refused.Wait()
+	body := bytes.Repeat([]byte("a"), 8<<20)
+	var lost atomic.Int64
+	var clients sync.WaitGroup
+	for range 60 {
+		conn := b.dial(t)
+		clients.Go(func() {
+			defer func() { _ = conn.Close() }()
+			_, err := conn.Write(append([]byte(head), body...))
+			if err == nil {
+				_, err = http.ReadResponse(bufio.NewReader(conn), nil)
+			}
+			if err != nil {
+				lost.Add(1)
+			}
+		})
+	}
+	clients.Wait()
+	close(stop)
+	strangers.Wait()
+	if n := lost.Load(); n > 0 {
+		t.Errorf("%d of 60 clients got no answer", n)
+	}
+}
+
 // halfClosed is a connection that records its read deadline.
 type halfClosed struct {
 	net.Conn
@@ -115,12 +181,13 @@ func (c *halfClosed) CloseWrite() error                 { return nil }
 func (c *halfClosed) SetReadDeadline(t time.Time) error { c.deadline = t; return nil }
 func (c *halfClosed) Read([]byte) (int, error)          { return 0, io.EOF }
 func (c *halfClosed) Close() error                      { return nil }
+func (c *halfClosed) RemoteAddr() net.Addr              { return &net.UnixAddr{} }
 
 // A refused client gets two seconds for the rest of its request.
 func TestLingeringCloseIsBoundedInTime(t *testing.T) {
 	c := &halfClosed{}
 	before := time.Now()
-	if err := make(lingerer, 1).close(c); err != nil {
+	if err := newLingerer(1, 1).close(c); err != nil {
 		t.Fatal(err)
 	}
 	if c.deadline.Before(before.Add(2*time.Second)) || c.deadline.After(time.Now().Add(2*time.Second)) {

@@ -10,8 +10,10 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // Bounds of the lists in responses.
@@ -63,12 +65,24 @@ func (s *Server) listRuns(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	s.scan(ctx, func(reading context.Context) func() {
-		found, err := command.Find(reading, s.node, by.Principal, command.RunsQuery{Filter: list.Filter, Before: list.Before, Limit: int(limit)})
+		page, from, err := readRuns(reading, s.node, by, &list, int(limit))
 		if err != nil {
 			return func() { s.respondError(ctx, err) }
 		}
-		return func() { respond(ctx, http.StatusOK, list.AppendJSON(nil, &found.Page)) }
+		return func() { respond(ctx, http.StatusOK, list.AppendJSON(nil, &page, from)) }
 	})
+}
+
+// readRuns returns a page of a list of runs. The list of all users continues in the
+// namespace from.
+func readRuns(ctx context.Context, n command.Node, by caller, list *ingress.RunList, limit int) (page runs.Page, from string, err error) {
+	if list.Tenant != ingress.EveryUser {
+		found, err := command.Find(ctx, n, by.Principal, command.RunsQuery{Filter: list.Filter, Before: list.Before, Limit: limit})
+		return found.Page, "", err
+	}
+	by.Tenant = actor.DefaultTenant
+	found, err := command.Find(ctx, n, by.Principal, command.EveryRunQuery{Filter: list.Filter, From: list.From, Before: list.Before, Limit: limit})
+	return found.Page, found.From, err
 }
 
 // namesPage returns the page of a list that a request asks for, and the cursor of the

@@ -20,6 +20,8 @@ import (
 // listedRun holds some fields of a run in a list.
 type listedRun struct {
 	Run     string `json:"run_id"`
+	Actor   string `json:"actor"`
+	User    string `json:"principal"`
 	Root    string `json:"root_run_id"`
 	Parent  string `json:"parent_run_id"`
 	Agent   string `json:"agent_id"`
@@ -100,7 +102,7 @@ func TestRunListFilters(t *testing.T) {
 	if !slices.Equal(append(after, before...), helpers) || len(before) == 0 || len(after) == 0 {
 		t.Errorf("%d runs before %s and %d after it, want all %d", len(before), middle, len(after), len(helpers))
 	}
-	system, _ := d.listAll("system=true&agent_id=troupe")
+	system, _ := d.owner().listAll("system=true&agent_id=troupe")
 	if len(system) != 1 || system[0].Session != "registry" {
 		t.Errorf("runs of the registry: %+v", system)
 	}
@@ -109,7 +111,7 @@ func TestRunListFilters(t *testing.T) {
 // The runs of an agent whose name begins like that of the system agent are listed.
 func TestRunListHidesSystemAgentOnly(t *testing.T) {
 	d := startGateway(t)
-	for _, name := range []string{"troupe.x", "troupe-x", "Troupe"} {
+	for _, name := range []string{"troupes", "troupe-x", "team.troupe"} {
 		d.createAgent(name)
 		d.do("POST", "/v1/agents/"+name+"/messages", `{"content":"x"}`)
 	}
@@ -118,7 +120,7 @@ func TestRunListHidesSystemAgentOnly(t *testing.T) {
 	for _, r := range all {
 		listed = append(listed, r.Agent)
 	}
-	if want := []string{"Troupe", "troupe-x", "troupe.x"}; !slices.Equal(listed, want) {
+	if want := []string{"team.troupe", "troupe-x", "troupes"}; !slices.Equal(listed, want) {
 		t.Errorf("got runs of %v, want %v", listed, want)
 	}
 	found, err := command.Find(t.Context(), d.server.node, actor.NewPrincipal("alice", ""), command.AgentsQuery{})

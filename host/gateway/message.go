@@ -37,11 +37,16 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 		s.invoke(ctx)
 		return
 	}
-	call, r := ingress.Message(callerOf(ctx).Principal, pathParam(ctx, "id"), ctx.PostBody())
-	p := badRequest(r)
+	message, r := ingress.ClientMessage(callerOf(ctx).Principal, pathParam(ctx, "id"), ctx.PostBody())
+	call, p := message.Call, badRequest(r)
+	if p == nil && message.User != nil {
+		p = actFor(ctx, *message.User)
+		call.To.Tenant = callerOf(ctx).Tenant
+	}
 	streams := ingress.WantsStream(header(ctx, fasthttp.HeaderAccept))
+	var agent command.Agent
 	if p == nil {
-		p = s.resolveAgent(ctx, &call, streams)
+		agent, p = s.resolveAgent(ctx, &call, streams || prefersAsync(&ctx.Request.Header))
 	}
 	if p == nil {
 		p = fillRequestContext(ctx, "POST /v1/agents/{id}/messages", &call)
@@ -50,9 +55,22 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
+	if !message.Named {
+		beginSession(s.node, &call, agent)
+	}
+	device, p := deviceNamed(&ctx.Request.Header)
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	call.SetDevice(device)
 	call.ID, call.Claimed = s.node.NewCallID(), claimedRun(ctx)
 	if streams {
-		s.streamMessage(ctx, call)
+		messageRoutes{s}.streamMessage(ctx, call)
+		return
+	}
+	if prefersAsync(&ctx.Request.Header) {
+		messageRoutes{s}.acceptMessage(ctx, call)
 		return
 	}
 	waitCtx := s.newClientContext(ctx, AnswerTimeout)
@@ -93,13 +111,13 @@ func noAnswerYet() *actor.Refusal {
 
 // resolveAgent finds the agent of a call. A volatile agent stores no events, so
 // its runs cannot be streamed.
-func (s *Server) resolveAgent(ctx *fasthttp.RequestCtx, call *actor.Call, streams bool) *problem {
+func (s *Server) resolveAgent(ctx *fasthttp.RequestCtx, call *actor.Call, streams bool) (command.Agent, *problem) {
 	d, p := s.findAgent(ctx, call.To.Agent)
 	call.To.Agent = d.Name
 	if p == nil && streams && d.Durability == actor.Volatile {
-		p = invalid(http.StatusNotAcceptable, "accept", d.Name+" has durability none, so its runs have no events to stream: omit Accept: "+ingress.EventStream)
+		p = invalid(http.StatusNotAcceptable, "accept", d.Name+" has durability none, so its runs have no events to stream: omit Accept: "+ingress.EventStream+" and Prefer: "+respondAsync)
 	}
-	return p
+	return d, p
 }
 
 // respondAnswer sends the outcome of a call.
@@ -165,30 +183,31 @@ func appendQuoted[T ~string | ~[]byte](b []byte, text T) []byte {
 	return invariant.Must(jsontext.AppendQuote(b, text)) // it fails on invalid UTF-8 only
 }
 
-// streamMessage sends a message and streams the events of its run. A repeated
-// message streams the run of the first message. Errors before the run exists
-// are sent as problems.
-func (s *Server) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
+// messageRoutes answers messages before their runs end.
+type messageRoutes struct{ *Server }
+
+// begunMessage is a message whose run can be read, or that has failed before.
+type begunMessage struct {
+	run      actor.CallID
+	repeated bool // the run is that of an earlier message with the same idempotency key
+	visible  bool // clients can read the run
+	answer   *command.Answer
+	err      error
+	cause    error  // the client does not wait any more
+	release  func() // ends the wait for the answer; the run continues
+}
+
+// begin sends a message and returns once the events of its run can be read. The caller MUST
+// release the result.
+func (s messageRoutes) begin(ctx *fasthttp.RequestCtx, call actor.Call) (b begunMessage) {
 	by := callerOf(ctx)
-	after, p := requestCursor(ctx)
-	if p == nil {
-		if r := s.streams.acquire(); r != nil {
-			p = refusalProblem(r)
-		}
-	}
-	if p != nil {
-		p.write(ctx)
-		return
+	appended, unfollow, err := s.follow(by, call.ID)
+	if err != nil {
+		return begunMessage{err: err, release: func() {}}
 	}
 	type outcome struct {
 		answer command.Answer
 		err    error
-	}
-	appended, unfollow, err := s.follow(by, call.ID)
-	if err != nil {
-		s.streams.release()
-		s.respondError(ctx, err)
-		return
 	}
 	joined, results := make(chan actor.CallID, 1), make(chan outcome, 1)
 	// The call lasts only as long as the client listens. Otherwise a draining
@@ -199,36 +218,112 @@ func (s *Server) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
 		results <- outcome{a, err}
 	}()
 	waitCtx := s.newClientContext(ctx, AnswerTimeout)
-	run, visible := call.ID, true
-	var o outcome
+	b = begunMessage{run: call.ID, visible: true, release: cancelAsk}
 	select {
 	case <-appended:
-	case run = <-joined:
-	case o = <-results:
-		if run = o.answer.Reply.Run; o.err == nil {
-			visible = s.isVisibleRun(by, run, o.answer)
+	case b.run = <-joined:
+	case o := <-results:
+		if b.err = o.err; b.err == nil {
+			b.answer, b.run = &o.answer, o.answer.Reply.Run
+			b.visible = s.isVisibleRun(by, b.run, o.answer)
 		}
 	case <-waitCtx.Done():
 	case <-s.stopping:
-		o.err = command.ErrClosed
+		b.err = command.ErrClosed
 	}
-	cause := waitCtx.cause()
+	b.repeated = b.run != call.ID
+	b.cause = waitCtx.cause()
 	waitCtx.stop()
 	unfollow()
-	switch {
-	case respondAborted(ctx, cause):
-	case cause != nil:
-		refusalProblem(noAnswerYet()).write(ctx)
-	case o.err != nil:
-		s.respondError(ctx, o.err)
-	case !visible:
-		s.respondAnswer(ctx, call.To, o.answer)
-	default:
-		s.streamRun(ctx, run, false, after, cancelAsk)
+	return b
+}
+
+// streamMessage sends a message and streams the events of its run. A repeated
+// message streams the run of the first message. Errors before the run exists
+// are sent as problems.
+func (s messageRoutes) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
+	after, p := requestCursor(ctx)
+	if p == nil {
+		if r := s.streams.acquire(); r != nil {
+			p = refusalProblem(r)
+		}
+	}
+	if p != nil {
+		p.write(ctx)
 		return
 	}
-	s.streams.release()
-	cancelAsk()
+	b := s.begin(ctx, call)
+	if s.respondUnbegun(ctx, call.To, &b) {
+		s.streams.release()
+		b.release()
+		return
+	}
+	s.streamRun(ctx, b.run, false, after, b.release)
+}
+
+// respondUnbegun answers a message that has no run which clients can read. It reports false
+// if there is one.
+func (s messageRoutes) respondUnbegun(ctx *fasthttp.RequestCtx, to actor.ID, b *begunMessage) bool {
+	switch {
+	case respondAborted(ctx, b.cause):
+	case b.cause != nil:
+		refusalProblem(noAnswerYet()).write(ctx)
+	case b.err != nil:
+		s.respondError(ctx, b.err)
+	case !b.visible:
+		s.respondAnswer(ctx, to, *b.answer)
+	default:
+		return false
+	}
+	return true
+}
+
+// Preferences of a request: RFC 7240.
+const (
+	preferHeader  = "Prefer"
+	appliedHeader = "Preference-Applied"
+	respondAsync  = "respond-async"
+)
+
+// prefersAsync reports whether a request prefers an answer before its run ends.
+func prefersAsync(h *fasthttp.RequestHeader) bool {
+	for _, value := range h.PeekAll(preferHeader) {
+		for one := range strings.SplitSeq(string(value), ",") {
+			name, _, _ := strings.Cut(one, ";")
+			if strings.EqualFold(strings.TrimSpace(name), respondAsync) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// acceptMessage sends a message and answers as soon as its run is durable: with the path of
+// the run, which continues. A message that is refused before has the same answer as without
+// the preference.
+func (s messageRoutes) acceptMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
+	b := s.begin(ctx, call)
+	defer b.release()
+	if s.respondUnbegun(ctx, call.To, &b) {
+		return
+	}
+	out := struct {
+		Run      string `json:"run_id"`
+		Agent    string `json:"agent_id"`
+		Session  string `json:"session_id"`
+		Status   string `json:"status"`
+		Path     string `json:"path"`
+		Repeated bool   `json:"repeated,omitzero"`
+	}{b.run.String(), call.To.Agent, call.To.Key, runs.Running.String(), "/v1/runs/" + b.run.String(), b.repeated}
+	if b.answer != nil {
+		out.Status = runs.Done.String()
+		if b.answer.Reply.Refusal != nil {
+			out.Status = runs.Failed.String()
+		}
+	}
+	ctx.Response.Header.Set(appliedHeader, respondAsync)
+	ctx.Response.Header.Set(fasthttp.HeaderLocation, out.Path)
+	respondJSON(ctx, http.StatusAccepted, out)
 }
 
 // replyText returns the text and JSON parts of a reply as one valid UTF-8 text.
@@ -251,7 +346,7 @@ func replyText(parts []actor.Part) []byte {
 }
 
 // respondAccepted answers that a run continues and where to follow it. If the run
-// waits for a signal, the response describes that signal.
+// waits for a signal or for the approval of a tool call, the response describes it.
 func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 	type signal struct {
 		Run    string `json:"run_id"`
@@ -267,7 +362,9 @@ func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 		Detail string  `json:"detail"`
 		Path   string  `json:"path"`
 		Signal *signal `json:"signal,omitzero"`
-	}{Run: run.String(), Status: runs.Running.String(), Detail: "the run continues; follow it at path", Path: "/v1/runs/" + run.String()}
+
+		Approvals []waitingApproval `json:"approvals,omitempty"`
+	}{Run: run.String(), Status: runs.Running.String(), Detail: "the run continues: read it at path", Path: "/v1/runs/" + run.String()}
 	w, err := lookup(s, callerOf(ctx), command.WaitingQuery{Run: run})
 	var r *actor.Refusal
 	switch {
@@ -282,6 +379,12 @@ func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 		out.Detail = fmt.Sprintf("the run waits for the signal %s", w.Name)
 		body, _ := json.Marshal(map[string]string{"name": w.Name})
 		out.Signal = &signal{w.Run.String(), w.Name, runs.FormatTime(w.Until), "POST", "/v1/runs/" + w.Run.String() + ":signal", string(body)}
+	}
+	if out.Status == runs.PausedWaitingApproval.String() {
+		out.Approvals = approvalRoutes{s}.below(callerOf(ctx), run)
+	}
+	if len(out.Approvals) > 0 && !w.Found {
+		out.Detail = "the run waits for a person to decide about a call of " + out.Approvals[0].Tool + `: POST {"decision": "approve"} or {"decision": "reject"} to /v1/approvals/` + out.Approvals[0].ID + ":decide"
 	}
 	ctx.Response.Header.Set(fasthttp.HeaderLocation, out.Path)
 	respondJSON(ctx, http.StatusAccepted, out)

@@ -40,7 +40,7 @@ func newMetrics(s *Server) *metrics {
 	return m
 }
 
-// routeKey is the user value in which withScope stores the routeObservers of a
+// routeKey is the user value in which protect stores the routeObservers of a
 // request.
 const routeKey = "route"
 

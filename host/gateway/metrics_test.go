@@ -232,3 +232,40 @@ func TestMetricsOfNode(t *testing.T) {
 		}
 	}
 }
+
+// A deleted agent and a model that the configuration lacks have no series. Their figures
+// are counted with the others.
+func TestMetricsForgetDeletedAgentsAndUnknownModels(t *testing.T) {
+	d := startGateway(t)
+	const names = 3
+	for i := range names {
+		name := fmt.Sprint("brief-", i)
+		if status, _, body := d.do("POST", "/v1/agents", fmt.Sprintf(`{"name":%q,"model":"nosuch-%d"}`, name, i)); status != 201 && status != 200 {
+			t.Fatalf("%d %s", status, body)
+		}
+		if status, _, body := d.do("POST", "/v1/agents/"+name+"/messages", `{"content":"hello"}`); status < 400 || !strings.Contains(body, "model_not_found") {
+			t.Fatalf("%d %s", status, body)
+		}
+		if status, _, body := d.do("DELETE", "/v1/agents/"+name, ""); status != 200 {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	if status, _, body := d.do("POST", "/v1/agents/helper/messages", `{"content":"hello"}`); status != 200 {
+		t.Fatalf("%d %s", status, body)
+	}
+	values := d.scrape()
+	for key := range values {
+		if strings.Contains(key, "brief-") || strings.Contains(key, "nosuch-") {
+			t.Errorf("%s has a series", key)
+		}
+	}
+	for key, want := range map[string]float64{
+		"troupe_agent_runs_total{agent=other,status=FAILED}":            names,
+		"troupe_model_calls_total{model=other,outcome=model_not_found}": names,
+		"troupe_agent_runs_total{agent=helper,status=DONE}":             1,
+	} {
+		if values[key] != want {
+			t.Errorf("%s: got %g, want %g", key, values[key], want)
+		}
+	}
+}

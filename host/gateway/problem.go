@@ -41,8 +41,25 @@ func refusalProblem(r *actor.Refusal) *problem {
 	out := r.Reason.Info()
 	p := newProblem(r.HTTP(), out.Type, out.Error, r.Detail)
 	p.Field, p.Scope = r.Field, r.Scope.String()
-	if r.Field == ingress.IdempotencyKey {
+	switch {
+	case r.Reason == actor.Stopped:
+		p.Title = "Cancelled" // its name in records is that of a failure
+	case r.Field == ingress.IdempotencyKey:
 		p.Status = http.StatusUnprocessableEntity
+	case r.Field == actor.BusyField && r.Reason == actor.Rejected:
+		p.Code, p.Title, p.Type, p.Status = "session_busy", "SessionBusy", "urn:troupe:problem:session_busy", http.StatusConflict
+	case r.Field == "tool_call_id" && r.Reason == actor.Rejected:
+		p.Code, p.Title, p.Type, p.Status = "tool_call_ended", "ToolCallEnded", "urn:troupe:problem:tool_call_ended", http.StatusConflict
+	case r.Field == "context_key" && r.Reason == actor.NotFound:
+		p.setNotFound("context_not_found", "ContextNotFound")
+	case r.Field == "version" && r.Reason == actor.Rejected:
+		p.Code, p.Title, p.Type, p.Status = "context_version", "ContextVersion", "urn:troupe:problem:context_version", http.StatusConflict
+	case r.Field == actor.DeletedField && r.Reason == actor.NotFound:
+		p.Code, p.Title, p.Type, p.Status, p.Field = "session_deleted", "SessionDeleted", "urn:troupe:problem:session_deleted", http.StatusGone, "session_id"
+	case r.Field == toolField && r.Reason == actor.NotFound:
+		p.setNotFound("tool_not_found", "ToolNotFound")
+	case r.Field == "session_id" && r.Reason == actor.NotFound:
+		p.setNotFound("session_not_found", "SessionNotFound")
 	}
 	for _, id := range r.Chain {
 		p.Chain = append(p.Chain, id.String())
@@ -78,9 +95,11 @@ func eventsDropped(e command.EventsDropped) *problem {
 }
 
 // setRunNotFound makes a NotFound problem that of a run.
-func (p *problem) setRunNotFound() {
-	p.Code, p.Title = "run_not_found", "RunNotFound"
-	p.Type = "urn:troupe:problem:" + p.Code
+func (p *problem) setRunNotFound() { p.setNotFound("run_not_found", "RunNotFound") }
+
+// setNotFound sets the code of a NotFound problem that is not about an agent.
+func (p *problem) setNotFound(code, title string) {
+	p.Code, p.Title, p.Type = code, title, "urn:troupe:problem:"+code
 }
 
 // append appends the problem as JSON. It avoids reflection, because a refusal

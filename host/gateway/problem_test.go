@@ -37,3 +37,10 @@ func TestProblemEncodingMatchesJSON(t *testing.T) {
 		t.Errorf("%v %+v", err, back)
 	}
 }
+
+// A cancelled run has not failed, although records show it so.
+func TestProblemOfCancelledRunIsTitledCancelled(t *testing.T) {
+	if p := refusalProblem(actor.Refuse(actor.Stopped, "interrupted")); p.Title != "Cancelled" || p.Code != "cancelled" || p.Status != 409 {
+		t.Errorf("%+v", p)
+	}
+}

@@ -255,3 +255,34 @@ func TestMessageWithoutRunTokenShowsClaim(t *testing.T) {
 		s.readUntil("")
 	}
 }
+
+// The token of a run that has ended reaches nothing, neither the conversation nor the contexts.
+func TestTokenOfEndedRunIsRefused(t *testing.T) {
+	d := startGateway(t)
+	outer := newExternalService(d, "outer")
+	in := outer.begin("outer", `{"content":"x","session_id":"s-7"}`)
+	var c contextResponse
+	if status := d.doJSON(&c, "POST", "/v1/context", `{"data":{}}`, RunToken, in.token); status != 201 {
+		t.Fatalf("%d %+v", status, c)
+	}
+	requests := []struct{ method, path, body string }{
+		{"GET", "/v1/sessions/s-7/messages", ""},
+		{"GET", "/v1/context/" + c.Key, ""},
+		{"PUT", "/v1/context/" + c.Key, `{"data":{}}`},
+		{"POST", "/v1/context", `{"data":{}}`},
+		{"DELETE", "/v1/context/" + c.Key, ""},
+	}
+	for _, r := range requests[:4] {
+		if status, _, answer := d.do(r.method, r.path, r.body, RunToken, in.token); status >= 300 {
+			t.Errorf("%s %s of an open run: %d %s", r.method, r.path, status, answer)
+		}
+	}
+	outer.answers <- "done"
+	d.openStream("GET", "/v1/runs/"+in.run+"/events", "").readUntil("run_done")
+	for _, r := range requests {
+		status, _, answer := d.do(r.method, r.path, r.body, RunToken, in.token)
+		if status != 404 || !strings.Contains(answer, `"code":"run_not_found"`) || !strings.Contains(answer, "no longer valid") {
+			t.Errorf("%s %s: %d %s, want 404", r.method, r.path, status, answer)
+		}
+	}
+}

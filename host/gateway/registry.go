@@ -23,6 +23,23 @@ import (
 // registry.
 const registryTimeout = 30 * time.Second
 
+// putInRegistry performs a registry operation that puts an object, and answers the request
+// with 201 if the object is new.
+func putInRegistry(s *Server, ctx *fasthttp.RequestCtx, operation string, body []byte) {
+	answer, stop := s.callRegistry(ctx, operation, body)
+	if stop {
+		return
+	}
+	var out struct {
+		Created bool `json:"created"`
+	}
+	status := http.StatusOK
+	if json.Unmarshal(answer, &out) == nil && out.Created {
+		status = http.StatusCreated
+	}
+	respond(ctx, status, answer)
+}
+
 // callRegistry performs a registry operation for the caller and returns its
 // answer. On any other outcome it answers the request and returns stop = true.
 // The path parameter is part of the idempotency route, because the body alone
@@ -71,6 +88,7 @@ type keyView struct {
 	Key     string          `json:"key,omitzero"`
 	Name    string          `json:"name"`
 	User    string          `json:"user"`
+	ActAs   bool            `json:"act_as_user,omitzero"`
 	Scopes  []ingress.Scope `json:"scopes"`
 	Created string          `json:"created_at,omitzero"`
 	Expires string          `json:"expires_at,omitzero"`
@@ -78,7 +96,7 @@ type keyView struct {
 }
 
 func newKeyView(k ingress.Key) keyView {
-	v := keyView{ID: k.ID, Name: k.Name, User: k.Principal().User, Scopes: k.Scopes, Expired: k.Expired(wallTime())}
+	v := keyView{ID: k.ID, Name: k.Name, User: k.Principal().User, ActAs: k.ActAsUser, Scopes: k.Scopes, Expired: k.Expired(wallTime())}
 	for _, at := range []struct {
 		text *string
 		time actor.Time
@@ -112,6 +130,7 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	var in struct {
 		Name    string          `json:"name"`
 		User    string          `json:"user"`
+		ActAs   bool            `json:"act_as_user"`
 		Scopes  []ingress.Scope `json:"scopes"`
 		Expires string          `json:"expires_at"`
 	}
@@ -137,6 +156,7 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 		}
 		var r *actor.Refusal
 		key, text, r = ingress.NewKey(random, in.Name, in.User, in.Scopes, wallTime(), expires)
+		key.ActAsUser = in.ActAs
 		p = badRequest(r)
 	}
 	if p == nil && len(headers(ctx, ingress.IdempotencyKey)) > 0 {

@@ -50,16 +50,6 @@ func headers(ctx *fasthttp.RequestCtx, name string) (all []string) {
 	return all
 }
 
-// routeParams lists the query parameters of each route. A route without an entry
-// takes none.
-var routeParams = map[string][]string{
-	"GET /v1/agents":           {"limit", "cursor"},
-	"GET /v1/keys":             {"limit", "cursor"},
-	"GET /v1/runs":             slices.Concat([]string{"limit", "cursor"}, ingress.RunParams),
-	"GET /v1/runs/{id}":        {"tree"},
-	"GET /v1/runs/{id}/events": {"after", "limit", "wait_ms", "tree"},
-}
-
 // checkQuery rejects parameters that the route does not have, and duplicates: a
 // misspelt parameter would be ignored without notice.
 func checkQuery(ctx *fasthttp.RequestCtx, known []string) *problem {
@@ -127,9 +117,14 @@ func pathRunID(ctx *fasthttp.RequestCtx) (actor.CallID, *problem) {
 // fillRequestContext sets the principal, trace and idempotency of a call from the
 // headers of its request.
 func fillRequestContext(ctx *fasthttp.RequestCtx, route string, call *actor.Call) *problem {
+	return fillKeyedContext(ctx, route, headers(ctx, ingress.IdempotencyKey), call)
+}
+
+// fillKeyedContext is fillRequestContext with the idempotency keys of the request.
+func fillKeyedContext(ctx *fasthttp.RequestCtx, route string, keys []string, call *actor.Call) *problem {
 	var r *actor.Refusal
 	call.Principal = callerOf(ctx).User
 	call.Trace = ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate"))
-	call.Idempotency, r = ingress.ParseIdempotency(call.Principal, route, headers(ctx, ingress.IdempotencyKey), ctx.PostBody())
+	call.Idempotency, r = ingress.ParseIdempotency(call.Principal, route, keys, ctx.PostBody())
 	return badRequest(r)
 }

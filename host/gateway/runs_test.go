@@ -92,7 +92,7 @@ func TestVolatileAgentHasNoStream(t *testing.T) {
 
 // Runs of the registry can be neither cancelled nor signalled.
 func TestRegistryRunsCannotBeChanged(t *testing.T) {
-	d := startGateway(t)
+	d := startGateway(t).owner()
 	d.createAgent("maker")
 	var all struct {
 		Runs []struct {

@@ -48,6 +48,9 @@ type External interface {
 	// Permit returns an error if the secret in the environment variable authEnv may
 	// not be sent to a URL.
 	Permit(url, authEnv string) error
+	// PermitDefinition returns an error if a tool with this definition cannot be
+	// performed, or may not be sent the secrets in its headers.
+	PermitDefinition(definition []byte) error
 }
 
 // Server serves the HTTP API of a node.
@@ -61,12 +64,15 @@ type Server struct {
 	agentNames atomic.Pointer[agentNames]
 	http       *fasthttp.Server // of Serve
 	ownerHTTP  *fasthttp.Server // of ServeOwner
-	router     *router.Router   // all routes
+	table      routeTable
+	router     *router.Router          // of the table
+	handle     fasthttp.RequestHandler // of the router, before validation
 	streams    limiter
 	scans      limiter // requests that read lists and trees of runs
 	wrongKeys  wrongKeys
 	lingering  lingerer // served connections
 	excess     lingerer // connections over a limit
+	bodies     *bodies
 	metrics    *metrics
 	drainOnce  sync.Once
 	clock      func() time.Time
@@ -78,42 +84,12 @@ type Server struct {
 // New returns a server for node.
 func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s := &Server{node: node, log: log, config: config.withDefaults(), clock: time.Now, draining: make(chan struct{}), stopping: make(chan struct{}),
-		lingering: make(lingerer, lingeringMax), excess: make(lingerer, lingeringExcessMax)}
+		lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies()}
 	s.streams.maxOpen, s.streams.remedy = s.config.Streams, "event streams are open, which is the limit: close some, or request JSON with Accept: application/json"
 	s.scans.maxOpen, s.scans.remedy = ScansMax, "requests read lists of runs, which is the limit: repeat this one later"
 	s.wrongKeys.now, s.wrongKeys.debts = time.Now, map[netip.Prefix]time.Time{}
 	s.metrics = newMetrics(s)
-	r := router.New()
-	r.RedirectTrailingSlash, r.RedirectFixedPath, r.HandleOPTIONS = false, false, false
-	r.NotFound = func(ctx *fasthttp.RequestCtx) {
-		newProblem(http.StatusNotFound, "not_found", "no such path", "this path does not exist; docs/api.md lists the paths").write(ctx)
-	}
-	r.MethodNotAllowed = func(ctx *fasthttp.RequestCtx) {
-		allowed := allowedMethods(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)))
-		ctx.Response.Header.Set(fasthttp.HeaderAllow, allowed)
-		newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed", "this path supports "+allowed).write(ctx)
-	}
-	s.addRoute(r, http.MethodGet, "/v1/agents", s.listAgents)
-	s.addRoute(r, http.MethodPost, "/v1/agents", s.createAgent)
-	s.addRoute(r, http.MethodPost, "/v1/agents/register", s.registerAgent)
-	s.addRoute(r, http.MethodGet, "/v1/agents/{id}", s.getAgent)
-	s.addRoute(r, http.MethodDelete, "/v1/agents/{id}", s.deleteAgent)
-	s.addVerbRoutes(r, "/v1/agents/{id}", map[string]fasthttp.RequestHandler{"heartbeat": s.heartbeat, "invoke": s.invoke})
-	message := s.addRoute(r, http.MethodPost, "/v1/agents/{id}/messages", s.postMessage)
-	s.addRoute(r, http.MethodGet, "/v1/runs", s.listRuns)
-	s.addRoute(r, http.MethodGet, "/v1/runs/{id}", s.getRun)
-	s.addRoute(r, http.MethodGet, "/v1/runs/{id}/events", s.getEvents)
-	s.addVerbRoutes(r, "/v1/runs/{id}", map[string]fasthttp.RequestHandler{"signal": s.signalRun, "cancel": s.cancelRun})
-	s.addRoute(r, http.MethodGet, "/v1/keys", s.listKeys)
-	s.addRoute(r, http.MethodPost, "/v1/keys", s.createKey)
-	s.addRoute(r, http.MethodDelete, "/v1/keys/{id}", s.revokeKey)
-	s.addRoute(r, http.MethodPost, "/v1/backups", s.backup)
-	s.addRoute(r, http.MethodGet, "/healthz", func(ctx *fasthttp.RequestCtx) { respond(ctx, http.StatusOK, []byte(`{"status":"ok"}`)) })
-	s.addRoute(r, http.MethodGet, "/readyz", s.readyz)
-	s.addRoute(r, http.MethodGet, "/metrics", s.getMetrics)
-	s.router = r
-	handler := s.handler(messageFastPath(r.Handler, message))
-	s.http, s.ownerHTTP = s.newHTTP(handler, false), s.newHTTP(handler, true)
+	s.setRoutes(s.routes())
 	return s
 }
 
@@ -193,9 +169,8 @@ func allowedMethods(allow string) string {
 	return strings.Join(slices.DeleteFunc(strings.Split(allow, ", "), func(m string) bool { return m == http.MethodOptions }), ", ")
 }
 
-// handler wraps every route with request validation, panic recovery, metrics and
-// logging.
-func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
+// observed wraps a handler with panic recovery, metrics and logging.
+func observed(s *Server, next fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		defer func() {
 			if p := recover(); p != nil {
@@ -222,6 +197,22 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 			}
 			s.log.LogAttrs(ctx, level, "request", attrs...)
 		}()
+		next(ctx)
+	}
+}
+
+// handler wraps every route with request validation, and with observed.
+func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
+	return observed(s, func(ctx *fasthttp.RequestCtx) {
+		if h := &ctx.Request.Header; takesBodyShare(h) {
+			s.bodies.received(h, int64(len(ctx.PostBody())))
+			defer func() {
+				if ctx.Hijacked() { // the stream keeps the request
+					ctx.Request.ResetBody()
+				}
+				s.bodies.release(h)
+			}()
+		}
 		if c, ok := ctx.Conn().(*connection); ok && c.bareLineFeed {
 			malformed("the request line does not end with CR LF").write(ctx)
 			ctx.SetConnectionClose()
@@ -241,7 +232,7 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 			return
 		}
 		next(ctx)
-	}
+	})
 }
 
 // handleReadError answers a request that fasthttp failed to read.
@@ -249,9 +240,9 @@ func (s *Server) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var net net.Error
 	p := invalid(http.StatusBadRequest, "", "malformed request")
-	var refused *problem
-	if len(ctx.Request.Header.RawHeaders()) > 0 { // the head was received completely
-		refused = s.validateBeforeBody(&ctx.Request.Header, isOwner(ctx.Conn()))
+	refused := s.bodies.release(&ctx.Request.Header)
+	if refused == nil && len(ctx.Request.Header.RawHeaders()) > 0 { // the head was received completely
+		_, refused = s.validateBeforeBody(&ctx.Request.Header, isOwner(ctx.Conn()))
 	}
 	switch {
 	case refused != nil:
@@ -329,6 +320,8 @@ func (s *Server) errorProblem(ctx *fasthttp.RequestCtx, err error) *problem {
 func internalProblem() *problem {
 	return newProblem(http.StatusInternalServerError, "internal", "internal error", "unexpected error; see the server log")
 }
+
+func healthz(ctx *fasthttp.RequestCtx) { respond(ctx, http.StatusOK, []byte(`{"status":"ok"}`)) }
 
 func (s *Server) readyz(ctx *fasthttp.RequestCtx) {
 	health, err := lookup(s, callerOf(ctx), command.HealthQuery{})

@@ -250,7 +250,7 @@ func TestRequestSmugglingIsRefused(t *testing.T) {
 	}
 	for name, raw := range all {
 		t.Run(name, func(t *testing.T) {
-			status, body, closes, rest := b.sendRaw(t, raw+canary)
+			status, body, closes, rest := b.sendRaw(t, b.named(raw)+canary)
 			if status < 400 || status > 499 || !strings.Contains(body, `"code":`) && !strings.HasPrefix(raw, "HEAD") {
 				t.Errorf("%d %s", status, body)
 			}
@@ -349,7 +349,7 @@ func TestRefusedBodyIsNotRead(t *testing.T) {
 		"no chunks":       post + "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, body, closes, _ := b.sendRaw(t, raw)
+			status, body, closes, _ := b.sendRaw(t, b.named(raw))
 			if status < 400 || status > 499 || status == http.StatusRequestTimeout || strings.Contains(raw, "gzip") && status != 415 || !closes || !strings.Contains(body, `"code":`) {
 				t.Errorf("%d %s, closes: %v", status, body, closes)
 			}
@@ -378,7 +378,7 @@ func TestRefusedExpectationGetsNoContinue(t *testing.T) {
 		"proxied without a key": {local, post + "X-Forwarded-For: 203.0.113.9\r\n" + tail, 401},
 		"invalid key":           {local, post + "Authorization: Bearer troupe_x_y\r\n" + tail, 401},
 		"key lacks the scope":   {local, post + read + tail, 403},
-		"no token":              {local, strings.Replace(post, "/messages", ":invoke", 1) + tail, 401},
+		"no token":              {outside, strings.Replace(post, "/messages", ":invoke", 1) + tail, 401},
 		"no key off loopback":   {outside, post + tail, 401},
 		"scope, off loopback":   {outside, post + read + tail, 403},
 		"scope of keys":         {outside, strings.Replace(post, "/v1/agents/a/messages", "/v1/keys", 1) + read + tail, 403},

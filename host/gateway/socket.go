@@ -67,6 +67,13 @@ func ListenOwner(dir string) (net.Listener, error) {
 
 // DialOwner connects to the server that uses a data folder.
 func DialOwner(ctx context.Context, dir string) (net.Conn, error) {
+	info, err := os.Lstat(filepath.Join(dir, OwnerSocket))
+	if err == nil && info.Mode().Type() != fs.ModeSocket { // a link could lead to another program
+		err = fmt.Errorf("%s is not a socket", filepath.Join(dir, OwnerSocket))
+	}
+	if err != nil {
+		return nil, err
+	}
 	address, release, err := socketAddress(dir)
 	if err != nil {
 		return nil, err

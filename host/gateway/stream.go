@@ -160,7 +160,7 @@ func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool
 	case t.end.Refusal != nil:
 		refusalProblem(t.end.Refusal).write(ctx)
 	case t.end.Reason == ingress.RunEnded:
-		ctx.SetStatusCode(fasthttp.StatusNoContent) // 204 tells an SSE client not to reconnect
+		ctx.SetStatusCode(fasthttp.StatusNoContent) // 204 shows an SSE client not to reconnect
 	}
 	t.cleanup()
 }

@@ -12,8 +12,6 @@ import (
 	"strings"
 
 	"github.com/valyala/fasthttp"
-
-	"github.com/troupe-run/troupe/ingress"
 )
 
 // Bounds of the head of a request.
@@ -46,48 +44,32 @@ func (s *Server) validateHead(h *fasthttp.RequestHeader) (p *problem, hangUp boo
 	return p, false
 }
 
-// validateBeforeBody validates the head before the body is read. If every client
-// needs a key, it also requires valid credentials. A client that awaits a 100
-// Continue needs the scope of the route too. No memory is allocated for the body
-// of a request that it refuses.
-func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader, owner bool) *problem {
-	p, _ := s.validateHead(h)
-	keyless := s.onLoopback.Load() && !s.config.KeysRequired
-	expects := len(h.Peek(fasthttp.HeaderExpect)) > 0
-	if p != nil || owner || !expects && (keyless || s.hasCredential(h)) {
-		return p
+// validateBeforeBody validates the head before the body is read, and checks the scope of
+// the route. It returns the caller. No memory is allocated for the body of a request that
+// it refuses.
+func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader, owner bool) (*caller, *problem) {
+	if p, _ := s.validateHead(h); p != nil {
+		return nil, p
 	}
-	scope := ingress.Scope("")
-	if expects {
-		path, _, _ := bytes.Cut(h.RequestURI(), questionMark)
-		known := false
-		if scope, known = routeScope(string(h.Method()), string(path)); !known && (keyless || s.hasCredential(h)) {
-			return nil
-		}
+	path, _, _ := bytes.Cut(h.RequestURI(), questionMark)
+	scope, known := s.table.scope(h.Method(), path)
+	switch {
+	case owner:
+		return &ownerCaller, nil
+	case !known && (s.onLoopback.Load() && !s.config.KeysRequired || s.hasCredential(h)): // no such path
+		return &publicCaller, nil
 	}
-	_, p = s.authorize(h, scope, nil)
-	return p
-}
-
-// routeScope returns the scope that routeScopes requires for a request.
-func routeScope(method, path string) (scope ingress.Scope, ok bool) {
-	request := method + " " + path
-	for route, scope := range routeScopes {
-		prefix, suffix, hasID := strings.Cut(route, "{id}")
-		id, hasPrefix := strings.CutPrefix(request, prefix)
-		id, hasSuffix := strings.CutSuffix(id, suffix)
-		if hasPrefix && hasSuffix && hasID != (id == "") && !strings.ContainsAny(id, "/:") {
-			return scope, true
-		}
+	if scope == scopeRunToken && !hasRunToken(h) {
+		return forwardedRuns{s}.authorizeHead(h)
 	}
-	return "", false
+	return s.authorize(h, scope, nil)
 }
 
 // headerReceived configures how fasthttp reads the body, once the head has
 // arrived.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader, owner bool) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: s.config.BodyTimeout}
-	if n := h.ContentLength(); n > BodyBytesMax || (n > 0 || n == -1) && s.validateBeforeBody(h, owner) != nil {
+	if n := bodyLength(h); n > 0 && !(bodyAdmission{s}).admit(h, n, owner) {
 		// The body MUST NOT be read, and the client MUST NOT get a 100 Continue. An
 		// oversized length makes fasthttp reject the request, and handleReadError sends
 		// the actual reason.
@@ -108,7 +90,7 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader, owner bool) fasthttp.
 // header is repeated, a parser that uses its first value and a parser that uses
 // its last value see different requests.
 var singletonHeaders = [...]string{"authorization", "connection", "content-encoding", "content-length", "content-type", "expect", "host", "idempotency-key",
-	"last-event-id", "origin", "sec-fetch-site", "trailer", "transfer-encoding", "upgrade", "user-agent", "x-run-token"}
+	"last-event-id", "origin", "sec-fetch-site", "trailer", "transfer-encoding", "upgrade", "user-agent", "x-run-token", "x-user-id"}
 
 // Indexes into singletonHeaders of the headers that this file examines.
 const (
@@ -291,7 +273,7 @@ func checkTarget(h *fasthttp.RequestHeader) *problem {
 	case !consistsOf(path, &pathBytes):
 		detail = "the path may contain only letters, digits, '.', '_', ':', '-' and '/', and no escapes"
 	case !consistsOf(query, &queryBytes):
-		detail = "the query may contain only letters, digits, '.', '_', ':', '-', '=' and '&', and no escapes"
+		detail = "the query may contain only letters, digits, '.', '_', ':', '-', '*', '=' and '&', and no escapes"
 	default:
 		for from, i := 1, 1; i <= len(path); i++ {
 			if i < len(path) && path[i] != '/' {
@@ -312,7 +294,7 @@ func checkTarget(h *fasthttp.RequestHeader) *problem {
 var questionMark = []byte("?")
 
 // Bytes allowed in paths, in queries and in host names.
-var pathBytes, queryBytes, hostBytes = alphanumericAnd("/._:-"), alphanumericAnd("._:=&-"), alphanumericAnd(".-_")
+var pathBytes, queryBytes, hostBytes = alphanumericAnd("/._:-"), alphanumericAnd("._:=&*-"), alphanumericAnd(".-_")
 
 // alphanumericAnd returns the set of ASCII letters, digits and the bytes of the
 // argument more.

@@ -30,7 +30,7 @@ type agents struct {
 	backoffConfig upstream.BackoffConfig
 	known         map[string]*knownAgent
 	backoffs      map[string]*sharedBackoff // by endpoint URL, while referenced
-	invocations   map[string]int            // number of open invocations by agent
+	queues        map[string]*agentQueue    // by agent, while it has invocations
 }
 
 type knownAgent struct {
@@ -41,7 +41,13 @@ type knownAgent struct {
 }
 
 func newAgents(backoff upstream.BackoffConfig) *agents {
-	return &agents{backoffConfig: backoff, known: map[string]*knownAgent{}, backoffs: map[string]*sharedBackoff{}, invocations: map[string]int{}}
+	return &agents{backoffConfig: backoff, known: map[string]*knownAgent{}, backoffs: map[string]*sharedBackoff{}, queues: map[string]*agentQueue{}}
+}
+
+// agentQueue is the queue of an agent. refs counts its invocations, open and waiting.
+type agentQueue struct {
+	queue
+	refs int
 }
 
 // retainBackoff returns the back-off of an endpoint and adds a reference to it,
@@ -69,6 +75,7 @@ type invocation struct {
 	name, url string
 	backoff   *sharedBackoff
 	stats     *statCounter
+	queue     *agentQueue
 }
 
 // pacer returns the pacer of the invocation.
@@ -83,10 +90,10 @@ func (s *agents) pacer(i *invocation) upstream.Pacer {
 	}}
 }
 
-// acquire admits an invocation, or refuses it if the agent is at its limit.
-func (s *agents) acquire(name string, target upstream.Target, now actor.Time) (*invocation, *actor.Refusal) {
+// acquire admits an invocation once the agent is below its limit. It refuses the
+// invocation if too many wait already, or if ctx ends first.
+func (s *agents) acquire(ctx context.Context, name string, target upstream.Target, now func() actor.Time) (*invocation, *actor.Refusal) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	k := s.known[name]
 	limit := target.Concurrency
 	if limit == 0 {
@@ -96,22 +103,36 @@ func (s *agents) acquire(name string, target upstream.Target, now actor.Time) (*
 	if k != nil {
 		stats = k.stats
 	}
-	if s.invocations[name] >= limit {
-		return nil, busyRefusal("agent", name, limit, stats.refuse(now))
+	q := s.queues[name]
+	if q == nil {
+		q = &agentQueue{}
+		s.queues[name] = q
 	}
-	s.invocations[name]++
-	stats.acquire(0, now)
-	return &invocation{name, target.URL, s.retainBackoff(target.URL), stats}, nil
+	q.refs++
+	i := &invocation{name, target.URL, s.retainBackoff(target.URL), stats, q}
+	s.mu.Unlock()
+	if err := q.acquire(ctx, limit); err != nil {
+		s.drop(i)
+		return nil, queueRefusal("agent", name, limit, err, stats.refuse(now()))
+	}
+	stats.acquire(0, now())
+	return i, nil
+}
+
+// drop removes the references of an invocation.
+func (s *agents) drop(i *invocation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i.queue.refs--; i.queue.refs == 0 {
+		delete(s.queues, i.name)
+	}
+	s.releaseBackoff(i.url)
 }
 
 func (s *agents) release(i *invocation) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	i.stats.release()
-	if s.invocations[i.name]--; s.invocations[i.name] == 0 {
-		delete(s.invocations, i.name)
-	}
-	s.releaseBackoff(i.url)
+	i.queue.release()
+	s.drop(i)
 }
 
 // SetAgents replaces the registered agents. A new agent, or one with a new

@@ -51,20 +51,20 @@ func TestExternalAgentInvocation(t *testing.T) {
 		if c.Text != "hello" || h.text != "hello" || fmt.Sprint(h.states) != `[thinking{"step":1}]` || c.Usage.Total != 3 || c.Finish != upstream.FinishStop {
 			t.Errorf("%+v %+v", c, h)
 		}
-		want := `POST /py/invoke {"agent_id":"py","session_id":"s-42","run_id":"` + callID.String() + `","input_message":"hi ` + promptCanary + `","messages":[],"context":{"user_id":"u-1","project_id":"p-1"}}`
+		want := `POST /py/invoke {"agent_id":"py","session_id":"s-42","run_id":"` + callID.String() + `","input_message":{"role":"user","content":"hi ` + promptCanary + `"},"messages":[],"context":{"user_id":"u-1","project_id":"p-1"}}`
 		if body != want {
 			t.Errorf("%s\nwant\n%s", body, want)
 		}
 		for name, want := range map[string]string{
 			"X-Session-Id": "s-42", "X-Run-Id": callID.String(), "X-Run-Token": testToken(callID, actor.NewID("py", "s-42")), "Authorization": "Bearer " + authCanary,
 			"Traceparent": "00-" + strings.ReplaceAll(rootID.String(), "-", "") + "-8000000000000004-00", "Accept": "text/event-stream",
-			"Content-Type": "application/json", "User-Agent": "troupe", "Content-Length": fmt.Sprint(len(body) - len("POST /py/invoke ")),
+			"Content-Type": "application/json", "User-Agent": "troupe", "X-Troupe-Egress": "1", "Content-Length": fmt.Sprint(len(body) - len("POST /py/invoke ")),
 		} {
 			if got := headers.Values(name); len(got) != 1 || got[0] != want {
 				t.Errorf("%s: %q, want %q", name, got, want)
 			}
 		}
-		if len(headers) != 9 {
+		if len(headers) != 10 {
 			t.Errorf("%v", headers)
 		}
 		checkNoSecrets(t, h, w.log)
@@ -188,7 +188,7 @@ func TestAgentConcurrencyLimit(t *testing.T) {
 				most = upstream.ConcurrencyDefault
 			}
 			var done atomic.Int64
-			for range most {
+			for range (1 + queueFactor) * most { // most at once, the others in order of arrival
 				go func() {
 					if h := invoke(context.Background(), w.Outbound, target, false, testTimeout); h.Refusal == nil {
 						done.Add(1)
@@ -198,18 +198,20 @@ func TestAgentConcurrencyLimit(t *testing.T) {
 			synctest.Wait()
 			h := invoke(t.Context(), w.Outbound, target, false, testTimeout)
 			if r := h.Refusal; r == nil || r.Reason != actor.Busy || r.Scope != actor.ScopeCallee || r.RetryAfter <= 0 || h.took > 0 ||
-				r.Detail != fmt.Sprintf("agent py is at its limit of concurrent requests (%d)", most) {
+				r.Detail != fmt.Sprintf("agent py is at its limit of concurrent requests (%d), and %d wait", most, queueFactor*most) {
 				t.Errorf("%+v", r)
 			}
-			<-time.After(2 * time.Minute) // of bubble time
-			if n := int(done.Load()); n != most {
-				t.Errorf("%d requests were answered, want %d", n, most)
+			for batch := 1; batch <= 1+queueFactor; batch++ { // of bubble time
+				<-time.After(time.Minute + time.Second)
+				if n := int(done.Load()); n != batch*most {
+					t.Errorf("%d requests were answered after %d minutes, want %d", n, batch, batch*most)
+				}
 			}
 		}
-		if s := w.Stats()[1]; s.Kind != "agent" || s.Name != "py" || s.Refused != 2 || s.Attempts != 18 || s.InProgress != 0 || s.Took != 18*time.Minute {
+		if s := w.Stats()[1]; s.Kind != "agent" || s.Name != "py" || s.Refused != 2 || s.Attempts != 330 || s.InProgress != 0 || s.Took != 330*time.Minute {
 			t.Errorf("%+v", s)
 		}
-		if n := len(w.agents.invocations); n > 0 {
+		if n := len(w.agents.queues); n > 0 {
 			t.Errorf("%d agents still have open invocations", n)
 		}
 		w.close()
@@ -349,7 +351,7 @@ func TestCallWaitsForUnhealthyAgent(t *testing.T) {
 			}
 			<-beat
 		}
-		if n := len(w.agents.invocations); n > 0 {
+		if n := len(w.agents.queues); n > 0 {
 			t.Errorf("%d agents still have open invocations", n)
 		}
 		w.close()

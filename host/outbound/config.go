@@ -75,7 +75,8 @@ type Model struct {
 	MaxTokens int `toml:"max_tokens"`
 	// temperature for prompts without one, 0 to 2; nil: the provider's default
 	Temperature *float64 `toml:"temperature"`
-	// maximum number of concurrent prompts; 0: no bound
+	// maximum number of concurrent prompts; 0: ModelConcurrency. Four times as many wait in
+	// order of arrival
 	Concurrency int `toml:"concurrency"`
 	// maximum time until an answer begins (HeadTimeout), and maximum silence
 	// within an answer (IdleTimeout); 0: as in Config.Patience
@@ -98,7 +99,10 @@ func (m *Model) retryPolicy() upstream.RetryPolicy {
 
 // Bounds of a configuration.
 const (
-	ModelsMax      = 256
+	ModelsMax = 256
+	// ModelConcurrency is the default for Model.Concurrency.
+	ModelConcurrency = 256
+
 	exchangesMax   = 1024
 	concurrencyMax = 1 << 16
 )
@@ -110,6 +114,9 @@ func (c *Config) Validate() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
 		if err := actor.CheckName(name); err != nil {
+			return fmt.Errorf("models: %w", err)
+		}
+		if err := actor.CheckUnreserved(name); err != nil {
 			return fmt.Errorf("models: %w", err)
 		}
 		if name == upstream.ScriptName {
@@ -156,7 +163,7 @@ func (m *Model) validate() error {
 	case m.Temperature != nil && !(*m.Temperature >= 0 && *m.Temperature <= 2):
 		return fmt.Errorf("temperature: got %v, want 0 to 2", *m.Temperature)
 	case m.Concurrency < 0 || m.Concurrency > concurrencyMax:
-		return fmt.Errorf("concurrency: got %d, want 1 to %d, or 0 for no limit", m.Concurrency, concurrencyMax)
+		return fmt.Errorf("concurrency: got %d, want 1 to %d, or 0 for %d", m.Concurrency, concurrencyMax, ModelConcurrency)
 	case m.HeadTimeout < 0 || m.IdleTimeout < 0:
 		return fmt.Errorf("head_timeout, idle_timeout: want a positive duration, or 0 for the default")
 	}

@@ -23,7 +23,7 @@ const (
 	addressesMax   = 4 // maximum number of addresses tried for a name
 )
 
-// dialer opens every connection to models and agents.
+// dialer opens every connection to models, agents and tools.
 type dialer struct {
 	egress  upstream.Egress
 	resolve func(ctx context.Context, name string) ([]netip.Addr, error)

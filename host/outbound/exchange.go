@@ -42,10 +42,7 @@ func (o *Outbound) runExchange(ctx context.Context, order upstream.ExchangeConfi
 		o.logAttempt(order.Upstream, i+1, a)
 		stats.countAttempt(a)
 	}
-	if x.outcome.Refusal != nil {
-		return refusedAnswer(x.outcome.Refusal), x.outcome.Attempts
-	}
-	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: x.outcome.Completion.Encode()}}}, x.outcome.Attempts
+	return x.outcome.Answer(), x.outcome.Attempts
 }
 
 // logAttempt logs one attempt. Nothing else about an exchange is logged; see
@@ -238,7 +235,8 @@ func (a *attempt) read(body io.Reader) {
 	}
 }
 
-// newRequest returns a request with exactly the headers of r and a User-Agent.
+// newRequest returns a request with exactly the headers of r, a User-Agent and
+// upstream.EgressHeader, which r cannot change.
 func newRequest(ctx context.Context, r upstream.Request) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, r.Method, r.URL, bytes.NewReader(r.Body))
 	if err != nil {
@@ -246,10 +244,20 @@ func newRequest(ctx context.Context, r upstream.Request) (*http.Request, error) 
 	}
 	request.Header.Set("User-Agent", "troupe")
 	for _, h := range r.Headers {
+		if h.Name == idempotencyKey {
+			request.Header[h.Name] = []string{h.Value}
+			continue
+		}
 		request.Header.Set(h.Name, h.Value)
 	}
+	request.Header.Set(upstream.EgressHeader, "1")
 	return request, nil
 }
+
+// idempotencyKey is a header that is sent in lower case. Otherwise the transport would
+// repeat a request with it by itself, although only the exchange knows whether it may be
+// repeated.
+const idempotencyKey = "idempotency-key"
 
 // firstHeaders returns the first value of each header field.
 func firstHeaders(header http.Header) []upstream.Header {

@@ -366,7 +366,7 @@ func TestModelConfigIsApplied(t *testing.T) {
 		w := newFixture(t, Config{Models: models, ExchangesMax: 2, PrincipalExchangesMax: 2}, func(w http.ResponseWriter, r *http.Request) {
 			b, _ := io.ReadAll(r.Body)
 			body = string(b)
-			if len(r.Header) != 4 || r.Header.Get("User-Agent") != "troupe" || r.Header.Get("Accept") == "" || r.Header.Get("Accept-Encoding") != "" || r.Header.Get("Cookie") != "" {
+			if len(r.Header) != 5 || r.Header.Get("X-Troupe-Egress") != "1" || r.Header.Get("User-Agent") != "troupe" || r.Header.Get("Accept") == "" || r.Header.Get("Accept-Encoding") != "" || r.Header.Get("Cookie") != "" {
 				t.Errorf("%v", r.Header)
 			}
 			if strings.Contains(body, "hold") {
@@ -387,8 +387,8 @@ func TestModelConfigIsApplied(t *testing.T) {
 		for _, name := range []string{"m", "local"} {
 			go askModel(t.Context(), w.Outbound, name, "hold", testTimeout)
 			synctest.Wait()
-			h := askModel(t.Context(), w.Outbound, "m", "hi", testTimeout)
-			want, scope := "model m is at its limit", actor.ScopeCallee
+			h := askModel(t.Context(), w.Outbound, "m", "hi", 30*time.Second) // waits for the held prompt
+			want, scope := "model m is at its limit of concurrent requests (1): no place became free in time", actor.ScopeCallee
 			if name == "local" {
 				want, scope = "2 requests to models", actor.ScopeNode
 			}

@@ -3,7 +3,9 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -19,7 +21,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Outbound calls models and external agents. It implements engine.Outbound.
+// Outbound calls models, external agents and tools. It implements engine.Outbound.
 type Outbound struct {
 	config    Config
 	log       *slog.Logger
@@ -28,6 +30,7 @@ type Outbound struct {
 	transport *http.Transport
 	models    map[string]*model
 	agents    *agents
+	tools     toolSet
 
 	ctx        context.Context
 	cancel     context.CancelFunc
@@ -46,6 +49,7 @@ type model struct {
 	patience upstream.AttemptLimits
 	backoff  *sharedBackoff
 	stats    statCounter
+	queue    queue
 }
 
 // New validates the configuration, reads the keys of the models from the
@@ -54,7 +58,7 @@ func New(config Config) (*Outbound, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("outbound: %w", err)
 	}
-	o := &Outbound{config: config.withDefaults(), started: time.Now(), principals: map[string]*load{}}
+	o := &Outbound{config: config.withDefaults(), started: time.Now(), principals: map[string]*load{}, tools: toolSet{known: map[string]*tool{}}}
 	o.log = o.config.Logger
 	d, err := newDialer(&o.config)
 	if err != nil {
@@ -153,9 +157,14 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 		return refusedAnswer(refusal)
 	}
 	defer o.release(op.Call.Principal)
-	if retryAfter := m.stats.acquire(m.config.Concurrency, o.now()); retryAfter > 0 {
-		return refusedAnswer(busyRefusal("model", m.name, m.config.Concurrency, retryAfter))
+	limit := cmp.Or(m.config.Concurrency, ModelConcurrency)
+	waiting, cancel := context.WithTimeout(ctx, op.Left)
+	err = m.queue.acquire(waiting, limit)
+	if cancel(); err != nil {
+		return refusedAnswer(queueRefusal("model", m.name, limit, err, m.stats.refuse(o.now())))
 	}
+	defer m.queue.release()
+	m.stats.acquire(0, o.now())
 	defer m.stats.release()
 	var roundTripper http.RoundTripper = o.transport
 	if m.name == upstream.ScriptName {
@@ -184,7 +193,11 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-cha
 	if o.config.Token != nil {
 		token = upstream.Secret(o.config.Token(op.Call.ID, op.Call.To))
 	}
-	order, refusal := upstream.Agent{URL: target.URL, Auth: auth}.Exchange(upstream.InvocationOf(op.Name, &op.Call, token), op.Idempotent,
+	invocation := upstream.InvocationOf(op.Name, &op.Call, token)
+	if invocation.Messages, err = upstream.DecodeTranscript(op.Messages); err != nil {
+		return refusedAnswer(actor.Refuse(actor.Invalid, "agent %s: messages: %v", op.Name, err))
+	}
+	order, refusal := upstream.Agent{URL: target.URL, Auth: auth}.Exchange(invocation, op.Idempotent,
 		o.deadline(ctx, op.Left), upstream.AttemptLimits{Head: o.config.Patience.Head, Idle: o.config.Patience.Idle, Retry: target.Retry.Or(o.config.Patience.Retry)})
 	if refusal != nil {
 		return refusedAnswer(refusal)
@@ -193,8 +206,9 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-cha
 		return refusedAnswer(refusal)
 	}
 	defer o.release(op.Call.Principal)
-	a, refusal := o.agents.acquire(op.Name, target, o.now())
-	if refusal != nil {
+	waiting, cancel := context.WithTimeout(ctx, op.Left)
+	a, refusal := o.agents.acquire(waiting, op.Name, target, o.now)
+	if cancel(); refusal != nil {
 		return refusedAnswer(refusal)
 	}
 	defer o.agents.release(a)
@@ -222,7 +236,7 @@ func (o *Outbound) acquire(principal string) *actor.Refusal {
 		return actor.RefuseUnavailable(time.Second, "this node is stopping")
 	}
 	if retryAfter := o.open.acquire(o.config.ExchangesMax, o.now()); retryAfter > 0 {
-		return actor.RefuseBusy(actor.ScopeNode, retryAfter, "%d requests to models and agents are open, which is the limit", o.open.count)
+		return actor.RefuseBusy(actor.ScopeNode, retryAfter, "%d requests to models, agents and tools are open, which is the limit", o.open.count)
 	}
 	p := o.principals[principal]
 	if p == nil {
@@ -231,7 +245,7 @@ func (o *Outbound) acquire(principal string) *actor.Refusal {
 	}
 	if retryAfter := p.acquire(o.config.PrincipalExchangesMax, o.now()); retryAfter > 0 {
 		o.open.count--
-		return actor.RefuseBusy(actor.ScopeCaller, retryAfter, "%d requests of this user to models and agents are open, which is the limit for one user", p.count)
+		return actor.RefuseBusy(actor.ScopeCaller, retryAfter, "%d requests of this user to models, agents and tools are open, which is the limit for one user", p.count)
 	}
 	o.work.Add(1)
 	return nil
@@ -270,9 +284,13 @@ func (l *load) release() {
 	l.done++
 }
 
-// busyRefusal returns the refusal of a model or an agent that is at its limit.
-func busyRefusal(kind, name string, limit int, retryAfter actor.Duration) *actor.Refusal {
-	return actor.RefuseBusy(actor.ScopeCallee, retryAfter, "%s %s is at its limit of concurrent requests (%d)", kind, name, limit)
+// queueRefusal returns the refusal of a request that a model, agent or tool at its limit did
+// not take, or not in time.
+func queueRefusal(kind, name string, limit int, err error, retryAfter actor.Duration) *actor.Refusal {
+	if errors.Is(err, full{}) {
+		return actor.RefuseBusy(actor.ScopeCallee, retryAfter, "%s %s is at its limit of concurrent requests (%d), and %d wait", kind, name, limit, queueFactor*limit)
+	}
+	return actor.RefuseBusy(actor.ScopeCallee, retryAfter, "%s %s is at its limit of concurrent requests (%d): no place became free in time", kind, name, limit)
 }
 
 func refusedAnswer(refusal *actor.Refusal) actor.Answer { return actor.Answer{Refusal: refusal} }

@@ -45,20 +45,27 @@ func (b *scriptBody) Read(p []byte) (int, error) {
 	if len(b.remaining) == 0 {
 		return 0, io.EOF
 	}
-	if b.pieceDelay > 0 {
+	n := len(b.remaining)
+	if end := bytes.Index(b.remaining, []byte("\n\n")); end >= 0 {
+		n = end + 2
+	}
+	if b.pieceDelay > 0 && isPiece(b.remaining[:n]) {
 		select {
 		case <-time.After(b.pieceDelay):
 		case <-b.ctx.Done():
 			return 0, b.ctx.Err()
 		}
 	}
-	n := len(b.remaining)
-	if end := bytes.Index(b.remaining, []byte("\n\n")); end >= 0 {
-		n = end + 2
-	}
 	n = copy(p, b.remaining[:n])
 	b.remaining = b.remaining[n:]
 	return n, nil
+}
+
+// isPiece reports whether an event begins that has text of the answer, or the name of a called
+// tool. The other events of a stream are no pieces of an answer: its role, arguments, reason
+// to finish, usage and end.
+func isPiece(event []byte) bool {
+	return bytes.HasPrefix(event, []byte("data:")) && (bytes.Contains(event, []byte(`"content":"`)) || bytes.Contains(event, []byte(`"name":"`)))
 }
 
 // Close implements io.Closer.

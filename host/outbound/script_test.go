@@ -46,6 +46,11 @@ func TestScriptedModelStreams(t *testing.T) {
 		if h.pieces < 60 || h.took < 6*time.Second || h.took > 8*time.Second {
 			t.Errorf("%d pieces in %v", h.pieces, h.took)
 		}
+		for text, pieces := range map[string]time.Duration{"say hi": 1, "say " + strings.Repeat("x", 40): 3, "ask the helper agent to count": 1} {
+			if h = askModel(t.Context(), slow, upstream.ScriptName, text, testTimeout); h.took != pieces*100*time.Millisecond {
+				t.Errorf("%s: answered after %v, want %d times 100ms", text, h.took, pieces)
+			}
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		h = askModel(ctx, slow, upstream.ScriptName, "say "+long, testTimeout)
@@ -70,6 +75,8 @@ func TestConfigValidation(t *testing.T) {
 	}{
 		{Config{Models: map[string]Model{"a b": {}}}, "only letters"},
 		{Config{Models: map[string]Model{"scripted": {URL: "http://h"}}}, "scripted is built in"},
+		{Config{Models: map[string]Model{"troupe": {URL: "http://h"}}}, `models: "troupe" is reserved`},
+		{Config{Models: map[string]Model{"Troupe.big": {URL: "http://h"}}}, `such as "team.big"`},
 		{model(Model{}), "models.m.url: want http or https"},
 		{model(Model{URL: "http://127.1"}), "models.m.url: host \"127.1\": ends in a number"},
 		{model(Model{URL: "http://h", KeyEnv: "sk-123 456"}), "models.m.key_env: want the name"},

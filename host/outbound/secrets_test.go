@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -78,5 +79,54 @@ func TestTruncationDoesNotSplitSecrets(t *testing.T) {
 				w.close()
 			})
 		})
+	}
+}
+
+// TestToolsDoNotQuoteSecrets lets a tool repeat the secret in its header, with other letters
+// and escapes, in results and errors.
+func TestToolsDoNotQuoteSecrets(t *testing.T) {
+	escape := func(secret string) (text string) {
+		for i, c := range secret {
+			text += fmt.Sprintf(map[bool]string{true: `\u%04x`, false: `\u%04X`}[i%2 == 0], c)
+		}
+		return text
+	}
+	forms := map[string]func(string) string{"same": func(s string) string { return s }, "upper": strings.ToUpper, "lower": strings.ToLower, "escaped": escape}
+	for name, c := range map[string]struct {
+		media, body string // with %s for the secret
+		status      int
+		want        string
+	}{
+		"JSON":       {"application/json", `{"n":1.50,"seen":["Bearer %s"]}`, 200, `application/json {"n":1.50,"seen":["***"]}`},
+		"name":       {"application/json", `{"%s":"\u0061"}`, 200, `application/json {"***":"\u0061"}`},
+		"text":       {"text/plain", "seen %s.", 200, "text/plain seen ***."},
+		"names":      {"application/json", `{"%[1]s":1,"x":{"%[1]s":1,"***":2}}`, 200, "secret"},
+		"media type": {"image/%s", "x", 200, `"image/***"`},
+		"error":      {"application/json", `{"error":"%s"}`, 400, `{"error":"***"}`},
+	} {
+		for form, of := range forms {
+			if form == "escaped" && c.media != "application/json" {
+				continue
+			}
+			t.Run(name+" "+form, func(t *testing.T) {
+				f := newToolFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+					secret := of(strings.TrimPrefix(r.Header.Get("X-Key"), "Bearer "))
+					w.Header().Set("Content-Type", strings.Replace(c.media, "%s", secret, 1))
+					w.WriteHeader(c.status)
+					_, _ = io.WriteString(w, strings.NewReplacer("%[1]s", secret, "%s", secret).Replace(c.body))
+				})
+				h := f.perform(t, tools.Declared{Headers: map[string]tools.Header{"X-Key": {Env: "TROUPE_AUTH_A"}}}, `{}`)
+				if text := strings.ToLower(h.allText()); strings.Contains(text, strings.ToLower(authCanary)) || strings.Contains(text, strings.ToLower(escape(authCanary))) {
+					t.Fatal(text)
+				}
+				if got := fmt.Sprint(h.Refusal) + h.allText(); len(h.Parts) == 1 {
+					if got := h.Parts[0].Media + " " + string(h.Parts[0].Bytes); strings.Replace(got, "Bearer ***", "***", 1) != c.want {
+						t.Errorf("%s, want %s", got, c.want)
+					}
+				} else if !strings.Contains(got, c.want) {
+					t.Errorf("%s, want %s", got, c.want)
+				}
+			})
+		}
 	}
 }

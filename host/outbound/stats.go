@@ -15,7 +15,7 @@ import (
 
 // Stat counts the exchanges with one upstream since the node first knew it.
 type Stat struct {
-	Kind       string // "model" or "agent"
+	Kind       string // "model", "agent" or "tool"
 	Name       string
 	InProgress int    // open exchanges
 	Refused    uint64 // exchanges refused because the upstream was at its limit
@@ -75,7 +75,7 @@ func (t *statCounter) snapshot(kind, name string) Stat {
 	return stat
 }
 
-// Stats returns the statistics of each model and each registered agent.
+// Stats returns the statistics of each model, each registered agent and each tool in use.
 func (o *Outbound) Stats() []Stat {
 	var all []Stat
 	for name, m := range o.models {
@@ -86,6 +86,11 @@ func (o *Outbound) Stats() []Stat {
 		all = append(all, k.stats.snapshot("agent", name))
 	}
 	o.agents.mu.Unlock()
+	o.tools.mu.Lock()
+	for name, t := range o.tools.known {
+		all = append(all, t.stats.snapshot("tool", name))
+	}
+	o.tools.mu.Unlock()
 	slices.SortFunc(all, func(a, b Stat) int { return cmp.Or(-cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
 	return all
 }

@@ -188,7 +188,7 @@ func TestPanicReleasesConnection(t *testing.T) {
 			}()
 			w.Invoke(t.Context(), invocationOf(upstream.Target{URL: agentURL}, false, testTimeout), nil, func(actor.Piece) { panic("oops") })
 		}()
-		if w.open.count != 0 || len(w.agents.invocations) != 0 {
+		if w.open.count != 0 || len(w.agents.queues) != 0 {
 			t.Error("the invocation is still counted")
 		}
 		w.close()

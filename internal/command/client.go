@@ -220,7 +220,9 @@ func (c *Client) dispatch(f Frame) error {
 			}
 			break
 		}
-		_, expected = r.body.(Cancel)
+		_, cancel := r.body.(Cancel)
+		_, forget := r.body.(Forget)
+		expected = cancel || forget
 		c.endIf(expected, r, n)
 	case Answer:
 		_, invoke := r.body.(Invoke)
@@ -414,6 +416,12 @@ func answerOf(call actor.CallID, body Body, err error) (Answer, error) {
 
 // Cancel implements Node.
 func (c *Client) Cancel(ctx context.Context, in Cancel) error {
+	_, err := c.do(ctx, in)
+	return err
+}
+
+// Forget implements Node.
+func (c *Client) Forget(ctx context.Context, in Forget) error {
 	_, err := c.do(ctx, in)
 	return err
 }

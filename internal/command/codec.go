@@ -90,6 +90,18 @@ const (
 	tagActors
 	tagHealth
 	tagStats
+	tagSessions
+	tagSession
+	tagMessages
+	tagContext
+	tagOpenRun
+	tagEveryRun
+	tagTools
+	tagToolCall
+	tagApprovals
+	tagSessionEvents
+	tagSessionEnd
+	tagDeviceCalls
 )
 
 func (e *encoder) query(q Query) {
@@ -99,12 +111,21 @@ func (e *encoder) query(q Query) {
 	case OwnerQuery:
 		e.Uint(tagOwner)
 		e.CallID(q.Run)
+	case OpenRunQuery:
+		e.Uint(tagOpenRun)
+		e.CallID(q.Run)
 	case RunQuery:
 		e.Uint(tagRun)
 		e.CallID(q.Run)
 	case RunsQuery:
 		e.Uint(tagRuns)
 		e.filter(&q.Filter)
+		e.CallID(q.Before)
+		e.Int(int64(q.Limit))
+	case EveryRunQuery:
+		e.Uint(tagEveryRun)
+		e.filter(&q.Filter)
+		e.String(q.From)
 		e.CallID(q.Before)
 		e.Int(int64(q.Limit))
 	case WaitingQuery:
@@ -124,6 +145,47 @@ func (e *encoder) query(q Query) {
 		e.Uint(tagHealth)
 	case StatsQuery:
 		e.Uint(tagStats)
+	case SessionsQuery:
+		e.Uint(tagSessions)
+		e.String(q.Before)
+		e.Int(int64(q.Limit))
+	case SessionQuery:
+		e.Uint(tagSession)
+		e.String(q.Session)
+	case ContextQuery:
+		e.Uint(tagContext)
+		e.String(q.Session)
+		e.String(q.ID)
+		e.Uint(q.Version)
+	case MessagesQuery:
+		e.Uint(tagMessages)
+		e.String(q.Session)
+		e.String(q.Agent)
+		e.CallID(q.Before.Call)
+		e.Bool(q.Before.Answer)
+		e.Int(int64(q.Limit))
+	case SessionEventsQuery:
+		e.Uint(tagSessionEvents)
+		e.String(q.Session)
+		e.cursor(q.After)
+		e.Int(int64(q.Limit))
+	case SessionEndQuery:
+		e.Uint(tagSessionEnd)
+		e.String(q.Session)
+	case DeviceCallsQuery:
+		e.Uint(tagDeviceCalls)
+		e.String(q.Device)
+	case ToolsQuery:
+		e.Uint(tagTools)
+	case ToolCallQuery:
+		e.Uint(tagToolCall)
+		e.toolCallID(q.ID)
+	case ApprovalsQuery:
+		e.Uint(tagApprovals)
+		e.CallID(q.Root)
+		e.Int(int64(q.After.Created))
+		e.toolCallID(q.After.ID)
+		e.Int(int64(q.Limit))
 	default:
 		e.Uint(0) // no query has this tag
 	}
@@ -135,10 +197,14 @@ func (d *decoder) query() Query {
 		return AgentsQuery{}
 	case tagOwner:
 		return OwnerQuery{d.CallID()}
+	case tagOpenRun:
+		return OpenRunQuery{d.CallID()}
 	case tagRun:
 		return RunQuery{d.CallID()}
 	case tagRuns:
 		return RunsQuery{d.filter(), d.CallID(), int(d.Int())}
+	case tagEveryRun:
+		return EveryRunQuery{d.filter(), d.text(), d.CallID(), int(d.Int())}
 	case tagWaiting:
 		return WaitingQuery{d.CallID()}
 	case tagEvents:
@@ -149,6 +215,26 @@ func (d *decoder) query() Query {
 		return HealthQuery{}
 	case tagStats:
 		return StatsQuery{}
+	case tagSessions:
+		return SessionsQuery{d.text(), int(d.Int())}
+	case tagSession:
+		return SessionQuery{d.text()}
+	case tagContext:
+		return ContextQuery{d.text(), d.text(), d.Uint()}
+	case tagMessages:
+		return MessagesQuery{d.text(), d.text(), actor.MessageID{Call: d.CallID(), Answer: d.Bool()}, int(d.Int())}
+	case tagSessionEvents:
+		return SessionEventsQuery{d.text(), d.cursor(), int(d.Int())}
+	case tagSessionEnd:
+		return SessionEndQuery{d.text()}
+	case tagDeviceCalls:
+		return DeviceCallsQuery{d.text()}
+	case tagTools:
+		return ToolsQuery{}
+	case tagToolCall:
+		return ToolCallQuery{d.toolCallID()}
+	case tagApprovals:
+		return ApprovalsQuery{d.CallID(), ApprovalPosition{d.time(), d.toolCallID()}, int(d.Int())}
 	default:
 		d.Fail("unknown query %d", tag)
 		return nil
@@ -170,6 +256,11 @@ func (e *encoder) result(r Result) {
 		e.Uint(tagRuns)
 		list(e, r.Page.All, e.summary)
 		e.CallID(r.Page.Next)
+	case EveryRun:
+		e.Uint(tagEveryRun)
+		list(e, r.Page.All, e.summary)
+		e.CallID(r.Page.Next)
+		e.String(r.From)
 	case Waiting:
 		e.Uint(tagWaiting)
 		e.Uint(uint64(r.Status))
@@ -192,6 +283,42 @@ func (e *encoder) result(r Result) {
 	case Stats:
 		e.Uint(tagStats)
 		e.stats(&r)
+	case Sessions:
+		e.Uint(tagSessions)
+		list(e, r.All, e.session)
+		e.String(r.Next)
+	case Session:
+		e.Uint(tagSession)
+		e.session(&r)
+	case Context:
+		e.Uint(tagContext)
+		e.String(r.OwnerType)
+		e.String(r.OwnerID)
+		e.Uint(r.Version)
+		e.Int(int64(r.At))
+		e.Bytes(r.Value)
+	case Messages:
+		e.Uint(tagMessages)
+		e.messages(&r)
+	case SessionEvents:
+		e.Uint(tagSessionEvents)
+		e.sessionEvents(&r)
+	case SessionEnd:
+		e.Uint(tagSessionEnd)
+		e.cursor(r.Cursor)
+	case DeviceCalls:
+		e.Uint(tagDeviceCalls)
+		list(e, r.All, e.deviceCall)
+	case Tools:
+		e.Uint(tagTools)
+		list(e, r.All, e.tool)
+	case ToolCall:
+		e.Uint(tagToolCall)
+		e.toolCall(&r)
+	case Approvals:
+		e.Uint(tagApprovals)
+		list(e, r.All, e.approval)
+		e.Bool(r.More)
 	default:
 		e.Uint(0) // no result has this tag
 	}
@@ -207,6 +334,8 @@ func (d *decoder) result() Result {
 		return d.run()
 	case tagRuns:
 		return Runs{runs.Page{All: listOf(d, d.summary), Next: d.CallID()}}
+	case tagEveryRun:
+		return EveryRun{runs.Page{All: listOf(d, d.summary), Next: d.CallID()}, d.text()}
 	case tagWaiting:
 		return Waiting{d.status(), d.Bool(), d.CallID(), d.text(), d.time()}
 	case tagEvents:
@@ -217,6 +346,26 @@ func (d *decoder) result() Result {
 		return Health{d.text()}
 	case tagStats:
 		return d.stats()
+	case tagSessions:
+		return Sessions{listOf(d, d.session), d.text()}
+	case tagSession:
+		return d.session()
+	case tagContext:
+		return Context{d.text(), d.text(), d.Uint(), d.time(), d.Bytes(bytesMax)}
+	case tagMessages:
+		return d.messages()
+	case tagSessionEvents:
+		return d.sessionEvents()
+	case tagSessionEnd:
+		return SessionEnd{d.cursor()}
+	case tagDeviceCalls:
+		return DeviceCalls{listOf(d, d.deviceCall)}
+	case tagTools:
+		return Tools{listOf(d, d.tool)}
+	case tagToolCall:
+		return d.toolCall()
+	case tagApprovals:
+		return Approvals{listOf(d, d.approval), d.Bool()}
 	default:
 		d.Fail("unknown result %d", tag)
 		return nil
@@ -237,11 +386,13 @@ func (e *encoder) agent(a *Agent) {
 	e.Bytes(a.Spec)
 	e.Bool(a.System)
 	e.Uint(uint64(a.Durability))
+	e.Bool(a.OneSession)
+	e.String(a.Owner)
 }
 
 func (d *decoder) agent() Agent {
 	return Agent{Name: d.text(), Hash: d.Hash(), Doc: d.text(), Kind: actor.AgentKind(d.UintMax(uint64(actor.External), "kind of agent")),
-		Spec: d.Bytes(bytesMax), System: d.Bool(), Durability: actor.Durability(d.UintMax(uint64(actor.Volatile), "durability"))}
+		Spec: d.Bytes(bytesMax), System: d.Bool(), Durability: actor.Durability(d.UintMax(uint64(actor.Volatile), "durability")), OneSession: d.Bool(), Owner: d.text()}
 }
 
 func (e *encoder) owner(o Owner) {
@@ -262,6 +413,7 @@ func (e *encoder) run(r *Run) {
 	e.IDs(v.Chain)
 	e.Int(int64(v.Left))
 	e.Uint(uint64(v.Attempt))
+	e.String(v.User)
 	e.String(v.Project)
 	e.String(v.Priority)
 	e.String(v.Trace)
@@ -288,7 +440,7 @@ func (d *decoder) run() Run {
 	r := Run{Owner: d.owner()}
 	v := &r.Record
 	v.Run, v.Root, v.Parent, v.Actor, v.Chain = d.CallID(), d.CallID(), d.CallID(), d.ID(), d.IDs()
-	v.Left, v.Attempt, v.Project, v.Priority = d.duration(), uint32(d.UintMax(math.MaxUint32, "attempt")), d.text(), d.text()
+	v.Left, v.Attempt, v.User, v.Project, v.Priority = d.duration(), uint32(d.UintMax(math.MaxUint32, "attempt")), d.text(), d.text(), d.text()
 	v.Trace, v.Claimed = d.text(), d.CallID()
 	v.Status, v.Seq = d.status(), d.Uint()
 	v.Created, v.Started, v.Ended = d.time(), d.time(), d.time()
@@ -323,6 +475,7 @@ func (e *encoder) summary(s *runs.Summary) {
 	e.CallID(s.Root)
 	e.CallID(s.Parent)
 	e.ID(s.Actor)
+	e.String(s.User)
 	e.int(s.Depth)
 	e.String(s.Workflow)
 	e.String(s.Project)
@@ -342,7 +495,7 @@ func (e *encoder) summary(s *runs.Summary) {
 }
 
 func (d *decoder) summary() runs.Summary {
-	return runs.Summary{Run: d.CallID(), Root: d.CallID(), Parent: d.CallID(), Actor: d.ID(), Depth: d.int(), Workflow: d.text(), Project: d.text(),
+	return runs.Summary{Run: d.CallID(), Root: d.CallID(), Parent: d.CallID(), Actor: d.ID(), User: d.text(), Depth: d.int(), Workflow: d.text(), Project: d.text(),
 		Priority: d.text(), Status: d.status(), Created: d.time(), Started: d.time(), Ended: d.time(),
 		Waits: d.text(), Until: d.time(), Outcome: d.outcome(), Text: d.text(), Truncated: d.Bool(), Refusal: d.Refusal(),
 		Usage: d.Usage(), Tree: d.Usage()}

@@ -43,6 +43,9 @@ type Node interface {
 	// Cancel requests the cancellation of a run and returns without waiting for
 	// its end. It has no effect on a run that has ended.
 	Cancel(ctx context.Context, c Cancel) error
+	// Forget deletes a session. Once it returns nil, nothing of the session can be read,
+	// and a restart does not bring it back.
+	Forget(ctx context.Context, c Forget) error
 	// Follow subscribes to a run until stop is called. The run need not exist
 	// yet. updates receives a value when the run has new events to look up; one
 	// value may cover several events. updates is closed if the connection to
@@ -75,11 +78,13 @@ type Cancel struct {
 	Actor actor.ID // owner of the run
 }
 
-// Follow subscribes to the new events of a run. The runs below it are followed
-// one by one, as their events name them.
+// Follow subscribes to the new events of a run, or of all runs of a session. The runs below a
+// run are followed one by one, as their events name them.
 type Follow struct {
-	By  actor.Principal
-	Run actor.CallID
+	By      actor.Principal
+	Run     actor.CallID
+	Session string // if it is not empty, Run is ignored
+	Device  string // if it is not empty: announces a device of the user, and subscribes to its calls
 }
 
 // Lookup asks the node a query.

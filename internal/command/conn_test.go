@@ -62,6 +62,13 @@ func (n *testNode) Cancel(_ context.Context, c Cancel) error {
 	return nil
 }
 
+func (n *testNode) Forget(_ context.Context, c Forget) error {
+	if c.Session != "s-1" {
+		return errTest
+	}
+	return nil
+}
+
 func (n *testNode) Follow(_ context.Context, c Follow) (<-chan struct{}, func(), error) {
 	if c.Run != testRun {
 		return nil, nil, errTest
@@ -73,15 +80,16 @@ func (n *testNode) Follow(_ context.Context, c Follow) (<-chan struct{}, func(),
 
 // testResults holds a result for each query.
 var testResults = map[Query]Result{
-	AgentsQuery{}:                    Agents{[]Agent{{Name: "helper", Doc: "a test agent", Spec: []byte("{}")}}},
-	OwnerQuery{testRun}:              Owner{testRun, testRun, testActor},
-	RunQuery{testRun}:                Run{Owner{testRun, testRun, testActor}, runs.Record{Run: testRun, Seq: 1, Status: runs.Done, Text: "hello", Refusal: errTest}},
-	RunsQuery{Limit: 7}:              Runs{runs.Page{All: []runs.Summary{{Run: testRun}}}},
-	WaitingQuery{testRun}:            Waiting{Status: runs.Running, Found: true, Run: testRun, Name: "go", Until: 8},
-	EventsQuery{testRun, 1, 9, true}: Events{testRun, 2, []Event{{2, []byte(`{"seq":2}`)}}, true},
-	ActorsQuery{"helper", 3}:         Actors{},
-	HealthQuery{}:                    Health{"the disk is full"},
-	StatsQuery{}:                     Stats{Cells: []CellStats{{Actors: 3}}, Clients: 1},
+	AgentsQuery{}:                          Agents{[]Agent{{Name: "helper", Doc: "a test agent", Spec: []byte("{}")}}},
+	OwnerQuery{testRun}:                    Owner{testRun, testRun, testActor},
+	RunQuery{testRun}:                      Run{Owner{testRun, testRun, testActor}, runs.Record{Run: testRun, Seq: 1, Status: runs.Done, Text: "hello", Refusal: errTest}},
+	EveryRunQuery{From: "alice", Limit: 7}: EveryRun{runs.Page{All: []runs.Summary{{Run: testRun}}}, "bob"},
+	RunsQuery{Limit: 7}:                    Runs{runs.Page{All: []runs.Summary{{Run: testRun}}}},
+	WaitingQuery{testRun}:                  Waiting{Status: runs.Running, Found: true, Run: testRun, Name: "go", Until: 8},
+	EventsQuery{testRun, 1, 9, true}:       Events{testRun, 2, []Event{{2, []byte(`{"seq":2}`)}}, true},
+	ActorsQuery{"helper", 3}:               Actors{},
+	HealthQuery{}:                          Health{"the disk is full"},
+	StatsQuery{}:                           Stats{Cells: []CellStats{{Actors: 3}}, Clients: 1},
 }
 
 func (n *testNode) Lookup(_ context.Context, c Lookup) (Result, error) {
@@ -112,7 +120,8 @@ func session(ctx context.Context, c Node) (failed []error, wrong error) {
 	a, err = c.Signal(ctx, Signal{testBy, testCall(actor.Signal, "go")})
 	check("signal", reflect.DeepEqual(a.Reply.Refusal, errTest), err)
 	check("cancel", true, c.Cancel(ctx, Cancel{testBy, testRun, testActor}))
-	updates, stop, err := c.Follow(ctx, Follow{testBy, testRun})
+	check("forget", true, c.Forget(ctx, Forget{testBy, "s-1"}))
+	updates, stop, err := c.Follow(ctx, Follow{By: testBy, Run: testRun})
 	check("follow", err == nil, err)
 	if err == nil {
 		<-updates
@@ -213,7 +222,7 @@ func TestContextEndsCommand(t *testing.T) {
 // Open commands end with the connection, at both ends.
 func TestCloseEndsOpenCommands(t *testing.T) {
 	c, n, _, _, stop := serveTest(t, unlimited, unlimited)
-	updates, _, err := c.Follow(t.Context(), Follow{testBy, testRun})
+	updates, _, err := c.Follow(t.Context(), Follow{By: testBy, Run: testRun})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// CodecVersion is the first byte of every frame. DecodeFrame also reads the version
-// before it, and rejects all others.
+// CodecVersion is the first byte of every frame. DecodeFrame rejects all others.
 //
 //  1. initial version
 //  2. extensions of calls and replies
@@ -26,7 +25,7 @@ type Frame struct {
 	Body   Body
 }
 
-// Body is the content of a frame. From the client it is Invoke, Signal, Cancel,
+// Body is the content of a frame. From the client it is Invoke, Signal, Cancel, Forget,
 // Follow, Lookup or Stop. From the node it is one of the notices Joined and
 // Updated, or one that ends the command: Answer, Done, Found or Failure.
 type Body interface{ body() }
@@ -38,7 +37,7 @@ type (
 	Joined struct{ Run actor.CallID }
 	// Updated is the notice that a followed run has new events.
 	Updated struct{}
-	// Done ends a Cancel, and a Follow that the node has accepted: notices
+	// Done ends a Cancel or a Forget, and a Follow that the node has accepted: notices
 	// follow until the client sends Stop.
 	Done struct{}
 	// Found is the result of a Lookup.
@@ -68,6 +67,7 @@ const (
 func (Invoke) body()  {}
 func (Signal) body()  {}
 func (Cancel) body()  {}
+func (Forget) body()  {}
 func (Follow) body()  {}
 func (Lookup) body()  {}
 func (Stop) body()    {}
@@ -92,6 +92,7 @@ const (
 	tagDone
 	tagFound
 	tagFailure
+	tagForget
 )
 
 // AppendFrame appends the encoding of f to b. It returns an error for a frame
@@ -114,10 +115,16 @@ func AppendFrame(b []byte, f Frame) ([]byte, error) {
 		e.principal(m.By)
 		e.CallID(m.Run)
 		e.ID(m.Actor)
+	case Forget:
+		e.Uint(tagForget)
+		e.principal(m.By)
+		e.String(m.Session)
 	case Follow:
 		e.Uint(tagFollow)
 		e.principal(m.By)
 		e.CallID(m.Run)
+		e.String(m.Session)
+		e.String(m.Device)
 	case Lookup:
 		e.Uint(tagLookup)
 		e.principal(m.By)
@@ -155,8 +162,8 @@ func AppendFrame(b []byte, f Frame) ([]byte, error) {
 	return e.Buf, nil
 }
 
-// DecodeFrame parses one frame. It never panics and does not retain b. A frame of the
-// current version that it accepts encodes to the same bytes.
+// DecodeFrame parses one frame. It never panics and does not retain b. A frame that it
+// accepts encodes to the same bytes.
 func DecodeFrame(b []byte) (Frame, error) {
 	d := &decoder{actor.NewDecoder(b)}
 	f := d.frame(len(b))
@@ -170,31 +177,29 @@ func (d *decoder) frame(size int) (f Frame) {
 	if size > FrameBytesMax {
 		d.Fail("at most %d bytes allowed", FrameBytesMax)
 	}
-	switch v := d.Raw(1); {
-	case v == nil || v[0] == CodecVersion:
-	case v[0] == CodecVersion-1:
-		d.ReadWithoutExtensions()
-	default:
-		d.Fail("written in version %d, this program reads versions %d and %d", v[0], CodecVersion-1, CodecVersion)
+	if v := d.Raw(1); v != nil && v[0] != CodecVersion {
+		d.Fail("written in version %d, this program reads version %d", v[0], CodecVersion)
 	}
 	f.Number = d.Uint()
 	switch tag := d.Uint(); tag {
 	case tagInvoke:
 		by, call := d.principal(), d.Call()
 		d.require(call.Kind != actor.Signal, "invoked call is a signal")
-		d.require(call.To.Tenant == by.Tenant, "actor of another tenant")
+		d.require(by.CheckTenant(call.To) == nil, "actor of another tenant")
 		f.Body = Invoke{by, call}
 	case tagSignal:
 		by, call := d.principal(), d.Call()
 		d.require(call.Kind == actor.Signal, "signal of another kind")
-		d.require(call.To.Tenant == by.Tenant, "actor of another tenant")
+		d.require(by.CheckTenant(call.To) == nil, "actor of another tenant")
 		f.Body = Signal{by, call}
 	case tagCancel:
 		m := Cancel{d.principal(), d.CallID(), d.ID()}
-		d.require(m.Actor.Tenant == m.By.Tenant, "actor of another tenant")
+		d.require(m.By.CheckTenant(m.Actor) == nil, "actor of another tenant")
 		f.Body = m
+	case tagForget:
+		f.Body = Forget{d.principal(), d.text()}
 	case tagFollow:
-		f.Body = Follow{d.principal(), d.CallID()}
+		f.Body = Follow{d.principal(), d.CallID(), d.text(), d.text()}
 	case tagLookup:
 		f.Body = Lookup{d.principal(), d.query()}
 	case tagStop:

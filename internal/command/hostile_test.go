@@ -189,7 +189,7 @@ func TestSecondDoneEndsClient(t *testing.T) {
 		_, _ = conn.send(Frame{f.Number, Done{}}), conn.send(Frame{f.Number, Done{}})
 		_, closed = conn.receive()
 	}()
-	updates, _, err := c.Follow(t.Context(), Follow{testBy, testRun})
+	updates, _, err := c.Follow(t.Context(), Follow{By: testBy, Run: testRun})
 	if err == nil {
 		<-updates // closed by the failure
 	}

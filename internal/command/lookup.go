@@ -51,6 +51,8 @@ type (
 	AgentsQuery struct{}
 	// OwnerQuery asks for the owner of a run.
 	OwnerQuery struct{ Run actor.CallID }
+	// OpenRunQuery asks for the owner of an open run, in the namespace of any user.
+	OpenRunQuery struct{ Run actor.CallID }
 	// RunQuery asks for the state of a run.
 	RunQuery struct{ Run actor.CallID }
 	// RunsQuery asks for a page of the runs that a filter selects, newest first:
@@ -60,12 +62,21 @@ type (
 		Before actor.CallID // zero: from the newest run
 		Limit  int
 	}
+	// EveryRunQuery is RunsQuery for the runs of all namespaces: those of one follow those
+	// of another, in the order of the namespaces' names. It needs ingress.ScopeOperator.
+	EveryRunQuery struct {
+		Filter runs.Filter
+		From   string       // namespace at which the page begins; "": the first one
+		Before actor.CallID // zero: from the newest run of that namespace
+		Limit  int
+	}
 	// WaitingQuery asks for the signal that a run waits for.
 	WaitingQuery struct{ Run actor.CallID }
 	// EventsQuery asks for the events of a run that follow the event numbered
 	// After. A strict query refuses a run or a number After that does not
-	// exist; only its result tells whether the run has ended. Any other query
-	// returns no events then.
+	// exist; only its result shows whether the run has ended. Any other query
+	// returns no events then, and MUST follow a query for the owner, which checks
+	// that the principal may see the run.
 	EventsQuery struct {
 		Run    actor.CallID
 		After  uint64 // 0: from the first event
@@ -83,35 +94,40 @@ type (
 	StatsQuery struct{}
 )
 
-func (AgentsQuery) query()  {}
-func (OwnerQuery) query()   {}
-func (RunQuery) query()     {}
-func (RunsQuery) query()    {}
-func (WaitingQuery) query() {}
-func (EventsQuery) query()  {}
-func (ActorsQuery) query()  {}
-func (HealthQuery) query()  {}
-func (StatsQuery) query()   {}
+func (AgentsQuery) query()   {}
+func (OwnerQuery) query()    {}
+func (OpenRunQuery) query()  {}
+func (RunQuery) query()      {}
+func (RunsQuery) query()     {}
+func (EveryRunQuery) query() {}
+func (WaitingQuery) query()  {}
+func (EventsQuery) query()   {}
+func (ActorsQuery) query()   {}
+func (HealthQuery) query()   {}
+func (StatsQuery) query()    {}
 
-func (AgentsQuery) returns(Agents)   {}
-func (OwnerQuery) returns(Owner)     {}
-func (RunQuery) returns(Run)         {}
-func (RunsQuery) returns(Runs)       {}
-func (WaitingQuery) returns(Waiting) {}
-func (EventsQuery) returns(Events)   {}
-func (ActorsQuery) returns(Actors)   {}
-func (HealthQuery) returns(Health)   {}
-func (StatsQuery) returns(Stats)     {}
+func (AgentsQuery) returns(Agents)     {}
+func (OwnerQuery) returns(Owner)       {}
+func (OpenRunQuery) returns(Owner)     {}
+func (RunQuery) returns(Run)           {}
+func (RunsQuery) returns(Runs)         {}
+func (EveryRunQuery) returns(EveryRun) {}
+func (WaitingQuery) returns(Waiting)   {}
+func (EventsQuery) returns(Events)     {}
+func (ActorsQuery) returns(Actors)     {}
+func (HealthQuery) returns(Health)     {}
+func (StatsQuery) returns(Stats)       {}
 
-func (Agents) result()  {}
-func (Owner) result()   {}
-func (Run) result()     {}
-func (Runs) result()    {}
-func (Waiting) result() {}
-func (Events) result()  {}
-func (Actors) result()  {}
-func (Health) result()  {}
-func (Stats) result()   {}
+func (Agents) result()   {}
+func (Owner) result()    {}
+func (Run) result()      {}
+func (Runs) result()     {}
+func (EveryRun) result() {}
+func (Waiting) result()  {}
+func (Events) result()   {}
+func (Actors) result()   {}
+func (Health) result()   {}
+func (Stats) result()    {}
 
 // Agents lists the agents of a node. It is shared and MUST NOT be changed.
 type Agents struct{ All []Agent }
@@ -125,6 +141,8 @@ type Agent struct {
 	Spec       []byte // source spec as JSON; nil for a native agent
 	System     bool   // part of Troupe itself; clients must not call it
 	Durability actor.Durability
+	OneSession bool   // see actor.Definition
+	Owner      string // likewise
 }
 
 // Owner is the actor that accepted a run, and the root of the run's tree.
@@ -156,6 +174,12 @@ func (r *Run) Shorten() {
 
 // Runs is a page of a list of runs.
 type Runs struct{ Page runs.Page }
+
+// EveryRun is a page of the list of the runs of all namespaces.
+type EveryRun struct {
+	Page runs.Page
+	From string // namespace in which the list continues; "" if the page is the last one
+}
 
 // Waiting describes the signal that a run, or the descendant that holds it,
 // waits for.

@@ -123,6 +123,8 @@ func (s *server) performer(f Frame) func(context.Context) (Body, error) {
 		return func(ctx context.Context) (Body, error) { return s.node.Signal(ctx, c) }
 	case Cancel:
 		return func(ctx context.Context) (Body, error) { return Done{}, s.node.Cancel(ctx, c) }
+	case Forget:
+		return func(ctx context.Context) (Body, error) { return Done{}, s.node.Forget(ctx, c) }
 	case Follow:
 		return func(ctx context.Context) (Body, error) { return s.follow(ctx, f.Number, c) }
 	case Lookup:
@@ -158,6 +160,9 @@ func (s *server) follow(ctx context.Context, number uint64, c Follow) (Body, err
 
 // fit shortens a page of events to the size of a frame: the rest is a later page.
 func fit(r Result) Result {
+	if page, ok := r.(SessionEvents); ok {
+		return page.fit()
+	}
 	page, ok := r.(Events)
 	if !ok {
 		return r

@@ -25,7 +25,7 @@ type Stats struct {
 
 // Bounds of the names in Stats. Of each kind StatsNamesMax names have figures of their
 // own. The others are counted together as StatsOther, as are names unused for an hour
-// that have made room for new ones.
+// that have made room for new ones, deleted agents, and models that do not exist.
 const (
 	StatsNamesMax = 1024
 	StatsOther    = "other"

@@ -14,6 +14,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/ingress"
@@ -22,12 +23,12 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// catalogSync publishes the agents and API keys of the registry to the cells, the
-// gateway and the egress. It reads the registry's journal once, before the cells
+// catalogSync publishes the agents, declared tools and API keys of the registry to the
+// cells, the gateway and the egress. It reads the registry's journal once, before the cells
 // start. After that the registry announces each change.
 type catalogSync struct {
 	log    *slog.Logger
-	tools  *tools.Registry
+	tools  *tools.Registry    // of this program, with the policy; the catalog has the declared ones as well
 	native []actor.Definition // agents that the registry does not store, and the registry itself
 	keys   Keys               // nil: keys are not published
 
@@ -55,14 +56,14 @@ func (e *ConflictError) Error() string {
 }
 
 // loadCatalog reads the registry's journal. It returns a *ConflictError if a stored agent
-// has the name of a native one.
-func loadCatalog(stored store.Reader, native []actor.Definition, keys Keys, log *slog.Logger) (*catalogSync, error) {
+// has the name of a native one. The policy decides about calls of declared tools.
+func loadCatalog(stored store.Reader, native []actor.Definition, policy *tools.Policy, keys Keys, log *slog.Logger) (*catalogSync, error) {
 	var names []string
 	for _, def := range native {
 		names = append(names, def.Name)
 	}
-	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(native), agents.Registry(agents.DefaultQuotas(), names...)), keys: keys, items: map[string][]byte{}}
-	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Publishes the agents and API keys of the registry to this node.",
+	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(native), agents.Registry(agents.DefaultQuotas(), names...), agents.Session(), agents.Contexts()), keys: keys, items: map[string][]byte{}}
+	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Publishes the agents, tools and API keys of the registry to this node.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: c.announce})
 	if err != nil {
 		return nil, err
@@ -72,14 +73,17 @@ func loadCatalog(stored store.Reader, native []actor.Definition, keys Keys, log 
 	if err != nil {
 		return nil, err
 	}
+	if c.tools, err = c.tools.With(nil, policy); err != nil {
+		return nil, err
+	}
 	c.reader, c.attached = agents.NewCatalogReader(c.tools), make(chan struct{})
 	saved, err := stored.Load(agents.RegistryID)
 	if err != nil {
-		return nil, fmt.Errorf("registry: %w", err)
+		return nil, &disk.DamageError{Err: fmt.Errorf("registry: %w", err)}
 	}
 	journal, err := store.Fold(saved)
 	if err != nil {
-		return nil, fmt.Errorf("registry: %w", err)
+		return nil, &disk.DamageError{Err: fmt.Errorf("registry: %w", err)}
 	}
 	for _, item := range journal.EffectiveState() {
 		c.items[item.Name] = item.Value
@@ -93,6 +97,12 @@ func loadCatalog(stored store.Reader, native []actor.Definition, keys Keys, log 
 		}
 	}
 	return c, nil
+}
+
+// ReadKeys reads the API keys of a store that no node has open.
+func ReadKeys(stored store.Reader, keys Keys) error {
+	_, err := loadCatalog(stored, nil, nil, keys, slog.New(slog.DiscardHandler))
+	return err
 }
 
 // compile decodes the items into the catalog and publishes the keys.
@@ -120,24 +130,60 @@ func (c *catalogSync) compile() error {
 	return nil
 }
 
-// warnMissing logs and returns a warning for each tool and model that is missing on
-// this node, and for each secret that it may not send. It covers the agents with a matching ID.
-func (c *catalogSync) warnMissing(match func(id string) bool) (warnings []string) {
-	for _, s := range c.catalog.Specs {
-		if !match(s.ID) {
+// warnMissing logs and returns a warning for each tool and model that is missing on this
+// node, and for each secret that it may not send. It covers the changed agents and tools,
+// and all of them if changed is nil.
+func (c *catalogSync) warnMissing(changed *changes) (warnings []string) {
+	warn := func(text string) {
+		c.log.Warn(text)
+		warnings = append(warnings, text)
+	}
+	for _, name := range c.catalog.Hidden {
+		if changed == nil || changed.tools[name] {
+			warn(fmt.Sprintf("tool %s: this program has a tool of this name, which is used instead; delete the declared one", name))
+		}
+	}
+	for _, tool := range c.catalog.Invalid {
+		if changed == nil || changed.tools[tool.Name] {
+			warn(fmt.Sprintf("tool %s: its stored definition is not valid and left out; declare it again or delete it: %.500v", tool.Name, tool.Err))
+		}
+	}
+	for i := range c.catalog.Tools {
+		d := &c.catalog.Tools[i]
+		if changed != nil && !changed.tools[d.Name] {
 			continue
 		}
-		found := s.AvailabilityWarnings(c.tools, c.outbound.Models())
-		if err := c.outbound.Permit(s.Endpoint, s.Auth.Env); err != nil {
-			found = append(found, fmt.Sprintf("agent %s: %v", s.ID, err))
+		if err := c.permitTool(&d.Declared); err != nil {
+			warn(fmt.Sprintf("tool %s: %v", d.Name, err))
 		}
-		for _, text := range found {
-			c.log.Warn(text)
-			warnings = append(warnings, text)
+	}
+	for i := range c.catalog.Specs {
+		s := &c.catalog.Specs[i]
+		if changed != nil && !changed.agents[s.ID] && !slices.ContainsFunc(s.MissingTools(c.catalog.Registry), func(name string) bool { return changed.tools[name] }) {
+			continue
+		}
+		for _, text := range s.AvailabilityWarnings(c.catalog.Registry, c.outbound.Models()) {
+			warn(text)
+		}
+		if err := c.outbound.Permit(s.Endpoint, s.Auth.Env); err != nil {
+			warn(fmt.Sprintf("agent %s: %v", s.ID, err))
 		}
 	}
 	return warnings
 }
+
+// permitTool returns an error if this node cannot perform a server tool, or may not send a
+// secret of its headers to its URL.
+func (c *catalogSync) permitTool(d *tools.Declared) error {
+	if d.Kind == tools.KindClient {
+		return nil
+	}
+	return c.outbound.PermitTool(d)
+}
+
+// changes are the IDs of the agents and the names of the declared tools that an
+// announcement has changed.
+type changes struct{ agents, tools map[string]bool }
 
 // definitions returns the current agents, and former ones that open runs may still
 // use.
@@ -163,7 +209,7 @@ func (c *catalogSync) attach(e *engine.Engine, out *outbound.Outbound, trace *tr
 	defer c.mu.Unlock()
 	c.engine, c.outbound, c.trace = e, out, trace
 	close(c.attached)
-	c.warnMissing(func(string) bool { return true })
+	c.warnMissing(nil)
 }
 
 // publish sends the catalog to all receivers. It returns after every cell has
@@ -172,7 +218,7 @@ func (c *catalogSync) publish(ctx context.Context) error {
 	current, former := c.definitions()
 	c.trace.addAgents(current)
 	c.outbound.SetAgents(c.externalAgents())
-	return c.engine.Define(ctx, current, former)
+	return c.engine.Define(ctx, current, former, c.catalog.Registry)
 }
 
 // announce implements the tool through which the registry reports changed items. An
@@ -189,10 +235,13 @@ func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	changed := map[string]bool{}
+	changed := changes{map[string]bool{}, map[string]bool{}}
 	for _, item := range items {
 		if id, ok := agents.AgentOf(item); ok {
-			changed[id] = true
+			changed.agents[id] = true
+		}
+		if name, ok := agents.ToolOf(item); ok {
+			changed.tools[name] = true
 		}
 		if len(item.Value) == 0 {
 			delete(c.items, item.Name)
@@ -213,7 +262,7 @@ func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 		}
 	}
 	result := tools.JSON([]byte("{}"))
-	result.Warnings = c.warnMissing(func(id string) bool { return changed[id] })
+	result.Warnings = c.warnMissing(&changed)
 	return result
 }
 
@@ -238,6 +287,13 @@ func (c *catalogSync) openDefinitions(ctx context.Context, input []byte) tools.R
 		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
 	}
 	return tools.JSON(agents.EncodeOpen(open))
+}
+
+// declaredTools returns the declared tools, sorted by name.
+func (c *catalogSync) declaredTools() []agents.DeclaredTool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.catalog.Tools)
 }
 
 // spec returns the stored agent of this ID and its owner; false if there is none.

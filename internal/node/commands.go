@@ -9,9 +9,15 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/devices"
 	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -19,6 +25,9 @@ import (
 type Commands struct {
 	engine *engine.Engine
 	agents atomic.Pointer[agentList]
+	tools  func() []agents.DeclaredTool // sorted by name; nil: the node has none
+
+	devices *devices.Devices // nil: the node has none
 
 	store  sync.RWMutex // held for reading while the store is read
 	closed bool         // the store must not be read
@@ -64,8 +73,28 @@ func (c *Commands) Signal(ctx context.Context, in command.Signal) (command.Answe
 	if in.Call.Kind != actor.Signal {
 		return refused(in.Call.ID, actor.Refuse(actor.Invalid, "kind: want %s", actor.Signal)), nil
 	}
+	if in.Call.Operation == ingress.GiveResult {
+		if r := c.checkDevice(&in.Call); r != nil {
+			return refused(in.Call.ID, r), nil
+		}
+	}
 	a, err := c.engine.Ask(ctx, in.Call)
 	return command.Answer(a), errorOf(err)
+}
+
+// checkDevice refuses the result of a tool call from a device that was not asked.
+func (c *Commands) checkDevice(call *actor.Call) *actor.Refusal {
+	var in struct {
+		ToolCall string `json:"tool_call_id"`
+	}
+	if c.devices == nil || len(call.Parts) != 1 || json.Unmarshal(call.Parts[0].Bytes, &in) != nil {
+		return nil // the run refuses it
+	}
+	id, err := runs.ParseToolCallID(in.ToolCall)
+	if err != nil {
+		return nil
+	}
+	return c.devices.Check(call.To.Tenant, call.Device(), id)
 }
 
 func refused(call actor.CallID, r *actor.Refusal) command.Answer {
@@ -83,9 +112,23 @@ func (c *Commands) Cancel(_ context.Context, in command.Cancel) error {
 	return nil
 }
 
+// Forget implements command.Node.
+func (c *Commands) Forget(ctx context.Context, in command.Forget) error {
+	return errorOf(c.engine.Forget(ctx, in.By.Tenant, in.Session))
+}
+
 // Follow implements command.Node. It fails only if there are too many
 // subscriptions, and updates is never closed.
 func (c *Commands) Follow(_ context.Context, in command.Follow) (updates <-chan struct{}, stop func(), err error) {
+	if in.Device != "" {
+		if c.devices == nil {
+			return nil, nil, actor.Refuse(actor.Rejected, "this node serves no devices")
+		}
+		return c.devices.Connect(in.By.Tenant, in.Device)
+	}
+	if in.Session != "" {
+		return c.engine.WatchSession(in.By.Tenant, in.Session)
+	}
 	return c.engine.Watch(in.Run)
 }
 
@@ -95,15 +138,45 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 	case command.AgentsQuery:
 		return c.listAgents(), nil
 	case command.OwnerQuery:
-		return read(ctx, c, in.By.Tenant, func(v View) (command.Owner, error) { return v.Owner(q.Run) })
+		return read(ctx, c, &in.By, func(v View) (command.Owner, error) { return v.Owner(q.Run) })
+	case command.OpenRunQuery:
+		return read(ctx, c, &in.By, func(v View) (command.Owner, error) { return v.OpenRun(q.Run) })
 	case command.RunQuery:
-		return read(ctx, c, in.By.Tenant, func(v View) (command.Run, error) { return v.Run(q.Run) })
+		return read(ctx, c, &in.By, func(v View) (command.Run, error) { return v.Run(q.Run) })
 	case command.RunsQuery:
-		return read(ctx, c, in.By.Tenant, func(v View) (command.Runs, error) { return v.Runs(q) })
+		return read(ctx, c, &in.By, func(v View) (command.Runs, error) { return v.Runs(q) })
+	case command.EveryRunQuery:
+		if !ingress.Allows(in.By, ingress.ScopeOperator) {
+			return nil, actor.Refuse(actor.Rejected, "the runs of all users need the scope %s", ingress.ScopeOperator)
+		}
+		return read(ctx, c, &in.By, func(v View) (command.EveryRun, error) { return v.EveryRun(q) })
 	case command.WaitingQuery:
-		return read(ctx, c, in.By.Tenant, func(v View) (command.Waiting, error) { return v.Waiting(q.Run) })
+		return read(ctx, c, &in.By, func(v View) (command.Waiting, error) { return v.Waiting(q.Run) })
 	case command.EventsQuery:
-		return read(ctx, c, in.By.Tenant, func(v View) (command.Events, error) { return v.Events(q) })
+		return read(ctx, c, &in.By, func(v View) (command.Events, error) { return v.Events(q) })
+	case command.SessionsQuery:
+		return read(ctx, c, &in.By, func(v View) (command.Sessions, error) { return v.Sessions(q) })
+	case command.SessionQuery:
+		return read(ctx, c, &in.By, func(v View) (command.Session, error) { return v.Session(q.Session) })
+	case command.SessionEventsQuery:
+		return read(ctx, c, &in.By, func(v View) (command.SessionEvents, error) { return v.SessionEvents(q) })
+	case command.SessionEndQuery:
+		return read(ctx, c, &in.By, func(v View) (command.SessionEnd, error) {
+			end, err := v.Log.SessionEnd(v.Tenant, q.Session)
+			return command.SessionEnd{Cursor: end}, orNotFound(err, q.Session)
+		})
+	case command.MessagesQuery:
+		return read(ctx, c, &in.By, func(v View) (command.Messages, error) { return v.Messages(q) })
+	case command.ContextQuery:
+		return read(ctx, c, &in.By, func(v View) (command.Context, error) { return v.Context(q) })
+	case command.ToolCallQuery:
+		return read(ctx, c, &in.By, func(v View) (command.ToolCall, error) { return v.ToolCall(q.ID) })
+	case command.ApprovalsQuery:
+		return toolCommands{c}.approvals(ctx, in.By.Tenant, q)
+	case command.DeviceCallsQuery:
+		return c.deviceCalls(in.By.Tenant, q), nil
+	case command.ToolsQuery:
+		return toolCommands{c}.list(), nil
 	case command.ActorsQuery:
 		return c.listActors(ctx, in.By.Tenant, q)
 	case command.HealthQuery:
@@ -119,7 +192,7 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 }
 
 // read returns a result once everything that it shows is durable.
-func read[R command.Result](ctx context.Context, c *Commands, tenant string, get func(View) (R, error)) (command.Result, error) {
+func read[R command.Result](ctx context.Context, c *Commands, by *actor.Principal, get func(View) (R, error)) (command.Result, error) {
 	var r R
 	if err := ctx.Err(); err != nil { // the client of a long scan has gone
 		return nil, err
@@ -130,7 +203,7 @@ func read[R command.Result](ctx context.Context, c *Commands, tenant string, get
 		if c.closed {
 			return engine.ErrClosed
 		}
-		r, err = get(View{clientReader{log, ctx}, tenant})
+		r, err = get(View{clientReader{log, ctx}, by.Tenant, ingress.Allows(*by, ingress.ScopeAdmin)})
 		return err
 	})
 	if err != nil {
@@ -169,6 +242,18 @@ func errorOf(err error) error {
 	return err
 }
 
+// deviceCalls returns the open calls of a device. They are durable: each was passed to the
+// device after its entry.
+func (c *Commands) deviceCalls(tenant string, q command.DeviceCallsQuery) (out command.DeviceCalls) {
+	if c.devices == nil {
+		return out
+	}
+	for _, call := range c.devices.Calls(tenant, q.Device) {
+		out.All = append(out.All, command.DeviceCall(call))
+	}
+	return out
+}
+
 // listAgents returns the agents. Every message needs them, so the list is built
 // once for each set of definitions.
 func (c *Commands) listAgents() command.Result {
@@ -179,7 +264,7 @@ func (c *Commands) listAgents() command.Result {
 	var out command.Agents
 	for i := range definitions {
 		d := &definitions[i]
-		out.All = append(out.All, command.Agent{Name: d.Name, Hash: d.Hash, Doc: d.Doc, Kind: d.Kind, Spec: d.Spec, System: d.System, Durability: d.Durability})
+		out.All = append(out.All, command.Agent{Name: d.Name, Hash: d.Hash, Doc: d.Doc, Kind: d.Kind, Spec: d.Spec, System: d.System, Durability: d.Durability, OneSession: d.OneSession, Owner: d.Owner})
 	}
 	l := &agentList{definitions, out}
 	c.agents.Store(l)

@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // testBy is the principal of commands.
@@ -147,5 +149,81 @@ func TestAgentListFollowsRegistry(t *testing.T) {
 	}
 	if allocs := testing.AllocsPerRun(100, func() { list() }); allocs > 0 {
 		t.Errorf("a lookup of the agents allocates %v times, want 0", allocs)
+	}
+}
+
+// The runs of all namespaces are an operator's. A page reads 64 namespaces at most, and
+// the list continues when the namespace of its cursor has gone.
+func TestRunsOfEveryNamespace(t *testing.T) {
+	n := openTestNode(t)
+	const namespaces = namespacesPerPage + 6
+	for i := range namespaces {
+		by := actor.Principal{Tenant: fmt.Sprintf("u%03d", i)}
+		call := actor.Call{ID: n.NewCallID(), To: by.ID("helper", "s"), Left: time.Minute, Parts: actor.Text("hello")}
+		if a, err := n.Invoke(t.Context(), command.Invoke{By: by, Call: call}, nil); err != nil || a.Reply.Refusal != nil {
+			t.Fatal(a, err)
+		}
+	}
+	var r *actor.Refusal
+	if _, err := n.Lookup(t.Context(), command.Lookup{By: testBy, Query: command.EveryRunQuery{Limit: 1}}); !errors.As(err, &r) || r.Reason != actor.Rejected {
+		t.Errorf("without the scope operator: %v", err)
+	}
+	operator := actor.NewPrincipal("olga", "", "operator")
+	find := func(q command.EveryRunQuery) command.EveryRun {
+		page, err := command.Find(t.Context(), n, operator, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return page
+	}
+	if _, err := n.Lookup(t.Context(), command.Lookup{By: operator, Query: command.EveryRunQuery{Limit: command.RunsMax + 1}}); !errors.As(err, &r) || r.Reason != actor.Invalid {
+		t.Errorf("above the limit: %v", err)
+	}
+	first := find(command.EveryRunQuery{Limit: command.RunsMax})
+	if len(first.Page.All) != namespacesPerPage || first.From != fmt.Sprintf("u%03d", namespacesPerPage) || !first.Page.Next.IsZero() {
+		t.Errorf("first page: %d runs, next %q", len(first.Page.All), first.From)
+	}
+	rest := find(command.EveryRunQuery{From: first.From, Limit: command.RunsMax})
+	if len(rest.Page.All) != namespaces-namespacesPerPage || rest.From != "" || rest.Page.All[0].Actor.Tenant != first.From {
+		t.Errorf("last page: %d runs, next %q", len(rest.Page.All), rest.From)
+	}
+	if gone := find(command.EveryRunQuery{From: "u064-gone", Before: actor.NewCallID(1, 2, 3), Limit: command.RunsMax}); len(gone.Page.All) != namespaces-namespacesPerPage-1 {
+		t.Errorf("after a namespace that has gone: %d runs", len(gone.Page.All))
+	}
+	if one := find(command.EveryRunQuery{From: "u001", Limit: 1}); len(one.Page.All) != 1 || one.From != "u002" {
+		t.Errorf("page of one run: %+v", one)
+	}
+}
+
+// A list of approvals can be read to its end, and those of a root run are found behind any
+// number of others.
+func TestApprovalsBeyondOnePage(t *testing.T) {
+	const count = 2*command.ApprovalsMax + 1
+	all := func() (all []command.Approval) {
+		for i := range count {
+			id := runs.ToolCallID{Run: actor.CallID{1, byte(i)}, Step: uint32(count - i)}
+			all = append(all, command.Approval{ID: id, Root: actor.CallID{byte(1 + i/(count-1))}, Created: actor.Time(1 + i/4)})
+		}
+		return all
+	}
+	if page := pageOf(all(), command.ApprovalsQuery{Root: actor.CallID{2}}); len(page.All) != 1 || page.More || page.All[0].Root != (actor.CallID{2}) {
+		t.Errorf("%d approvals of the root run, more %t", len(page.All), page.More)
+	}
+	for limit, pages := range map[int]int{0: 3, 1 << 20: 3, 500: 5} {
+		seen := map[runs.ToolCallID]bool{}
+		q, read := command.ApprovalsQuery{Limit: limit}, 0
+		for more := true; more; read++ {
+			page := pageOf(all(), q)
+			for _, a := range page.All {
+				if a.Position().Compare(q.After) <= 0 {
+					t.Fatalf("%v follows %v", a.Position(), q.After)
+				}
+				q.After, seen[a.ID] = a.Position(), true
+			}
+			more = page.More
+		}
+		if len(seen) != count || read != pages {
+			t.Errorf("limit %d: %d approvals in %d pages", limit, len(seen), read)
+		}
 	}
 }

@@ -16,7 +16,7 @@ func TestReadsEndWithTheirClient(t *testing.T) {
 	n := openTestNode(t)
 	ctx, leave := context.WithCancel(t.Context())
 	query := command.EventsQuery{Run: n.NewCallID(), Limit: 1}
-	if _, err := read(ctx, n.Commands, testBy.Tenant, func(v View) (command.Events, error) {
+	if _, err := read(ctx, n.Commands, &testBy, func(v View) (command.Events, error) {
 		if _, err := v.Events(query); err != nil {
 			t.Error(err)
 		}
@@ -25,7 +25,7 @@ func TestReadsEndWithTheirClient(t *testing.T) {
 	}); !errors.Is(err, context.Canceled) {
 		t.Errorf("next page of events: got error %v, want %v", err, context.Canceled)
 	}
-	if _, err := read(ctx, n.Commands, testBy.Tenant, func(View) (command.Events, error) {
+	if _, err := read(ctx, n.Commands, &testBy, func(View) (command.Events, error) {
 		t.Error("a read has started")
 		return command.Events{}, nil
 	}); !errors.Is(err, context.Canceled) {

@@ -13,11 +13,14 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/devices"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // Config is the configuration of a node.
@@ -29,6 +32,7 @@ type Config struct {
 	// Outbound configures the egress. Open sets its token and its logger.
 	Outbound outbound.Config
 	Native   []actor.Definition // agents written in Go
+	Policy   *tools.Policy      // decides about calls of declared tools; nil: no rules
 	Trace    string             // path of the history trace; empty for none
 	Keys     Keys               // receives the API keys of the registry; may be nil
 	// free space in bytes below which new work is refused; 0 means
@@ -42,6 +46,9 @@ type Config struct {
 	DiskLagMax time.Duration
 	// folder in which backups are made; created by the first one
 	Backups string
+	// time after its last change at which a session is deleted and the log is cut, at least
+	// KeepMin; 0 keeps everything
+	Keep time.Duration
 }
 
 // Node is a running node: disk, log, agents, egress and cells. It has no
@@ -57,6 +64,7 @@ type Node struct {
 	catalog  *catalogSync
 	outbound *outbound.Outbound
 	trace    *traceFile
+	retained *retention
 
 	closeOnce sync.Once
 	closeErr  error // result of Close
@@ -91,7 +99,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if err = checkExpiryIndex(n.disk); err != nil {
 		return nil, fmt.Errorf("store %s: %w", c.Data, err)
 	}
-	if n.catalog, err = loadCatalog(n.disk, c.Native, c.Keys, log); err != nil {
+	if n.catalog, err = loadCatalog(n.disk, c.Native, c.Policy, c.Keys, log); err != nil {
 		return nil, err
 	}
 	c.Outbound.Logger = log
@@ -106,16 +114,20 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		}
 	}
 	n.outbound.SetAgents(n.catalog.externalAgents()) // before a run can call them
+	present := devices.New(func() actor.Time { return actor.Time(time.Now().UnixNano()) })
 	e, err := engine.Start(engine.Config{
 		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Sessions: n.log, Agents: definitions, Former: former,
-		Tools: n.catalog.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells, DiskLagMax: c.DiskLagMax,
+		Tools: n.catalog.catalog.Registry, Outbound: n.outbound, Devices: present, Models: n.outbound.Models(), Limits: c.Limits, Logger: log, Cells: c.Cells, DiskLagMax: c.DiskLagMax,
 		Trace: n.trace.recorder(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	n.Commands = NewCommands(e)
+	n.Commands.tools, n.Commands.devices = n.catalog.declaredTools, present
 	n.catalog.attach(e, n.outbound, n.trace)
+	n.retained = &retention{engine: e, disk: n.disk, log: n.log, keep: c.Keep, logger: log}
+	n.retained.start()
 	return n, nil
 }
 
@@ -127,7 +139,7 @@ func checkExpiryIndex(log store.Reader) error {
 		shards[i] = uint16(i)
 	}
 	if err := log.Due(shards, func(actor.ID) {}); err != nil {
-		return fmt.Errorf("expiry index: %w", err)
+		return &disk.DamageError{Err: fmt.Errorf("expiry index: %w", err)}
 	}
 	return nil
 }
@@ -160,10 +172,26 @@ func (n *Node) Err() error { return errorOf(n.engine.Err()) }
 // continue.
 func (n *Node) Drain(ctx context.Context) { n.engine.Drain(ctx) }
 
-// Close stops the cells, the egress, the log, the disk and the trace, in this
+// Forget implements command.Node. The content leaves the files a short while later.
+func (n *Node) Forget(ctx context.Context, in command.Forget) error {
+	err := n.Commands.Forget(ctx, in)
+	if err == nil {
+		n.retained.noteDeletion()
+	}
+	return err
+}
+
+// Retain performs one pass of the retention, as if the time was now.
+func (n *Node) Retain(ctx context.Context, now actor.Time) { n.retained.Retain(ctx, now) }
+
+// Purge removes deleted content from the files of the store at once.
+func (n *Node) Purge(ctx context.Context) error { return n.disk.Purge(ctx) }
+
+// Close stops the retention, the cells, the egress, the log, the disk and the trace, in this
 // order. Clients that still wait are refused, and so are later commands. Open runs stay in the log.
 func (n *Node) Close(ctx context.Context) error {
 	n.closeOnce.Do(func() {
+		n.retained.stop()
 		err := n.engine.Close(ctx)
 		n.outbound.Close()
 		n.Commands.close()

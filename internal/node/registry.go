@@ -6,10 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // RegistryTimeout is the maximum duration of a registry operation.
@@ -51,6 +54,37 @@ func (n *Node) PutAgent(ctx context.Context, spec agents.Spec) (changed bool, wa
 		return err
 	})
 	return err == nil, warnings, err
+}
+
+// PutTool stores a declared tool of the operator in the registry, unless it is stored
+// already. It retries while the registry is busy for a short time.
+func (n *Node) PutTool(ctx context.Context, d tools.Declared) (changed bool, warnings []string, err error) {
+	if err := n.catalog.permitTool(&d); err != nil {
+		return false, nil, err
+	}
+	if known, ok := n.Tool(d.Name); ok && known.Hash() == d.Hash() && known.Owner == agents.Operator {
+		return false, nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, RegistryTimeout)
+	defer cancel()
+	err = retryBusy(ctx, func() (err error) {
+		_, warnings, err = n.CallRegistry(ctx, agents.OpPutTool, d.Encode())
+		return err
+	})
+	return err == nil, warnings, err
+}
+
+// Tools returns the declared tools with their owners, sorted by name.
+func (n *Node) Tools() []agents.DeclaredTool { return n.catalog.declaredTools() }
+
+// Tool returns the declared tool of this name; false if there is none.
+func (n *Node) Tool(name string) (agents.DeclaredTool, bool) {
+	all := n.Tools()
+	i, ok := slices.BinarySearchFunc(all, name, func(d agents.DeclaredTool, name string) int { return strings.Compare(d.Name, name) })
+	if !ok {
+		return agents.DeclaredTool{}, false
+	}
+	return all[i], true
 }
 
 // Agent returns the stored agent of this ID; false if there is none.

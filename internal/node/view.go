@@ -5,8 +5,10 @@ package node
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -17,15 +19,46 @@ import (
 type View struct {
 	Log    store.Reader
 	Tenant string
+	// Registry shows the runs of the registry too. Their records are those of API keys, so
+	// they are an administrator's.
+	Registry bool
 }
+
+// shows reports whether the runs of an actor are shown.
+func (v View) shows(id actor.ID) bool { return v.Registry || id != agents.RegistryID }
 
 // Owner returns the owner of a run, or a NotFound refusal.
 func (v View) Owner(run actor.CallID) (command.Owner, error) {
 	owner, ok, err := v.Log.Run(v.Tenant, run)
-	if err == nil && !ok {
-		err = actor.Refuse(actor.NotFound, "run %s not found; GET /v1/runs lists the newest runs", run)
+	if err == nil && !(ok && v.shows(owner.Actor)) {
+		owner, err = store.RunOwner{}, actor.Refuse(actor.NotFound, "run %s not found; GET /v1/runs lists the newest runs", run)
 	}
 	return command.Owner(owner), err
+}
+
+// OpenRun returns the owner of an open run, in whichever tenant it is, or a NotFound
+// refusal. It looks in the view's tenant first.
+func (v View) OpenRun(run actor.CallID) (command.Owner, error) {
+	notFound := actor.Refuse(actor.NotFound, "no open run %s", run)
+	tenants, err := v.Log.Tenants()
+	if err != nil {
+		return command.Owner{}, err
+	}
+	for _, tenant := range append([]string{v.Tenant}, tenants...) {
+		owner, ok, err := v.Log.Run(tenant, run)
+		if err != nil {
+			return command.Owner{}, err
+		}
+		if !ok {
+			continue
+		}
+		j, err := v.journal(owner.Actor)
+		if err == nil && j.Run(run) == nil {
+			err = notFound
+		}
+		return command.Owner(owner), err
+	}
+	return command.Owner{}, notFound
 }
 
 // Run returns the state of a run, computed from its events.
@@ -44,7 +77,44 @@ func (v View) Runs(q command.RunsQuery) (command.Runs, error) {
 		return command.Runs{}, err
 	}
 	page, err := v.Log.Runs(v.Tenant, q.Filter, q.Before, q.Limit)
+	page.All = slices.DeleteFunc(page.All, func(s runs.Summary) bool { return !v.shows(s.Actor) })
 	return command.Runs{Page: page}, err
+}
+
+// namespacesPerPage is the maximum number of namespaces that one page of EveryRun reads.
+const namespacesPerPage = 64
+
+// EveryRun returns a page of the runs of all namespaces.
+func (v View) EveryRun(q command.EveryRunQuery) (out command.EveryRun, err error) {
+	if err := checkLimit(q.Limit, command.RunsMax); err != nil {
+		return out, err
+	}
+	all, err := v.Log.Tenants()
+	if err != nil {
+		return out, err
+	}
+	at, found := slices.BinarySearch(all, q.From)
+	before := q.Before
+	if !found { // the namespace has gone since the page before
+		before = actor.CallID{}
+	}
+	for i, tenant := range all[at:] {
+		if len(out.Page.All) == q.Limit || i == namespacesPerPage {
+			out.From = tenant
+			return out, nil
+		}
+		v.Tenant = tenant
+		page, err := v.Runs(command.RunsQuery{Filter: q.Filter, Before: before, Limit: q.Limit - len(out.Page.All)})
+		if err != nil {
+			return out, err
+		}
+		out.Page.All, before = append(out.Page.All, page.Page.All...), actor.CallID{}
+		if !page.Page.Next.IsZero() {
+			out.Page.Next, out.From = page.Page.Next, tenant
+			return out, nil
+		}
+	}
+	return out, nil
 }
 
 // Events returns a page of events.

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// startBrowser starts a gateway with an agent that uses the client tool browser.open.
+func startBrowser(t *testing.T, fields string) *testGateway {
+	t.Helper()
+	d := startGatewayWith(t, Config{}, newBuyer())
+	if status, _, body := d.do("POST", "/v1/tools", `{"tool_name":"browser.open","kind":"client_tool","on_failure":"return_error"`+fields+`}`); status != 201 {
+		t.Fatal(status, body)
+	}
+	return d
+}
+
+const openPage = `{"type":"agent_invoke","request_id":%q,"session_id":%q,"agent_id":"buyer","message":{"role":"user","content":"browser.open {\"url\":\"https://a.example\"}"}}`
+
+// A client tool is performed by the device that began the run. Without a device, it fails at
+// once.
+func TestDevicePerformsClientTools(t *testing.T) {
+	d := startBrowser(t, "")
+	if status, _, body := d.do("POST", "/v1/agents/buyer/messages", `{"content":"browser.open {}","session_id":"s0"}`); status == 200 || !strings.Contains(body, "client_offline") || !strings.Contains(body, "no active client") {
+		t.Errorf("%d %s", status, body)
+	}
+	phone := d.channel(`{"type":"hello","user_id":"ann","device_id":"phone"}`, nil)
+	phone.until("state", "READY")
+	tablet := d.channel(`{"type":"hello","user_id":"ann","client_meta":{"device_id":"tablet"}}`, nil)
+	tablet.until("state", "READY")
+	d.channel(`{"type":"hello","user_id":"bob","device_id":"other"}`, nil).until("state", "READY")
+
+	phone.send(fmt.Sprintf(openPage, "r1", "s1"))
+	asked := phone.until("tool_request", "")
+	if asked.Tool != "browser.open" || asked.Args["url"] != "https://a.example" || asked.Session != "s1" || asked.Deadline < asked.TS || !strings.HasPrefix(asked.ToolCall, "tc_") {
+		t.Errorf("%+v", asked)
+	}
+	var view struct {
+		State string `json:"state"`
+		Kind  string `json:"kind"`
+		Code  string `json:"code"`
+	}
+	if status := d.doJSON(&view, "GET", "/v1/tool_calls/"+asked.ToolCall, "", userHeader, "ann"); status != 200 || view.State != "WAITING_CLIENT" || view.Kind != "client_tool" {
+		t.Errorf("%d %+v", status, view)
+	}
+	result := fmt.Sprintf(`{"type":"tool_result","request_id":"x","run_id":%q,"tool_call_id":%q,"ok":true,"result":{"x":1}}`, asked.Run, asked.ToolCall)
+	tablet.send(result)
+	if m := tablet.until("error", ""); m.Code != "tool_call_ended" || !strings.Contains(fmt.Sprint(m.Message), "another device") {
+		t.Errorf("%+v", m)
+	}
+	if status := d.doJSON(&view, "POST", "/v1/tool_calls/"+asked.ToolCall+":result", `{"ok":true}`, userHeader, "bob", deviceHeader, "phone"); status != 404 {
+		t.Errorf("a foreign user: %d %+v", status, view)
+	}
+	phone.send(result)
+	phone.send(result) // repeated: the same answer
+	phone.send(strings.Replace(result, `"request_id":"x",`, "", 1))
+	done := phone.until("done", "")
+	if text := phone.text(done.Run); text != `{"x":1}` {
+		t.Errorf("answer %q", text)
+	}
+	if m := phone.until("error", ""); m.Code != "tool_call_ended" {
+		t.Errorf("a second result: %+v", m)
+	}
+	accepted := 0
+	for _, m := range phone.got {
+		if m.State == "ACCEPTED" && m.Request == "x" {
+			accepted++
+		}
+	}
+	if accepted != 2 {
+		t.Errorf("%d of 2 repeated results accepted: %+v", accepted, phone.got)
+	}
+
+	_ = phone.conn.Close() // the last one connected
+	tablet.send(`{"type":"agent_invoke","session_id":"s2","agent_id":"buyer","message":{"role":"user","content":"browser.open {}"}}`)
+	asked = tablet.until("tool_request", "")
+	tablet.send(fmt.Sprintf(`{"type":"tool_result","tool_call_id":%q,"ok":false,"error":{"code":"denied","message":"the person refused"}}`, asked.ToolCall))
+	if m := tablet.until("error", ""); !strings.Contains(fmt.Sprint(m.Message), "denied: the person refused") {
+		t.Errorf("%+v", m)
+	}
+}
+
+// A device that comes back gets its open calls again, also after a restart of the node.
+func TestDeviceGetsItsOpenCallsAgain(t *testing.T) {
+	dir := t.TempDir()
+	var call string
+	t.Run("before", func(t *testing.T) {
+		d := startGatewayOn(t, dir, Config{}, newBuyer())
+		if status, _, body := d.do("POST", "/v1/tools", `{"tool_name":"browser.open","kind":"client_tool"}`); status != 201 {
+			t.Fatal(status, body)
+		}
+		phone := d.channel(`{"type":"hello","device_id":"phone"}`, nil)
+		phone.send(fmt.Sprintf(openPage, "r1", "s1"))
+		call = phone.until("tool_request", "").ToolCall
+		_ = phone.conn.Close()
+		again := d.channel(`{"type":"hello","device_id":"phone"}`, nil)
+		if m := again.until("tool_request", ""); m.ToolCall != call {
+			t.Errorf("%+v, want %s", m, call)
+		}
+	})
+	d := startGatewayOn(t, dir, Config{}, newBuyer())
+	phone := d.channel(`{"type":"hello","device_id":"phone","resume":{"session_id":"s1"}}`, nil)
+	m := phone.until("tool_request", "")
+	if m.ToolCall != call {
+		t.Errorf("%+v, want %s", m, call)
+	}
+	phone.send(fmt.Sprintf(`{"type":"tool_result","tool_call_id":%q,"ok":true,"result":"page"}`, call))
+	if done := phone.until("done", ""); phone.text(done.Run) != "page" {
+		t.Errorf("%+v", phone.got)
+	}
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+)
+
+// forwardedRuns authorizes requests that a service makes during a run without the token of
+// the run. Such a service knows the printed protocol only: it names the run in x-run-id.
+type forwardedRuns struct{ *Server }
+
+// authorize returns the external agent that works on the run in x-run-id or in the field
+// run_id, if the request has the credentials of the principal that registered this agent. A
+// run that has ended and one of another agent look alike. Without either the request needs a
+// run token.
+func (s forwardedRuns) authorize(ctx *fasthttp.RequestCtx) (*caller, *problem) {
+	h, conn := &ctx.Request.Header, ctx.Conn()
+	text, field, p := runNamed(ctx)
+	if text == "" && p == nil {
+		return s.authorizeRun("")
+	}
+	by, refused := s.Server.authorize(h, ingress.ScopeCall, conn)
+	if refused != nil {
+		return nil, refused
+	}
+	if p != nil {
+		return nil, p
+	}
+	run, err := actor.ParseCallID(text)
+	if err != nil {
+		return nil, invalid(fasthttp.StatusBadRequest, field, field+": "+err.Error())
+	}
+	return s.workingOn(by, run)
+}
+
+// workingOn returns the external agent that works on an open run, in whichever namespace, if
+// by is the principal that registered this agent.
+func (s forwardedRuns) workingOn(by *caller, run actor.CallID) (*caller, *problem) {
+	notFound := refusalProblem(actor.Refuse(actor.NotFound, "run %s is not open, or its agent was registered by another principal", run))
+	notFound.setRunNotFound()
+	owner, err := lookup(s.Server, *by, command.OpenRunQuery{Run: run})
+	var r *actor.Refusal
+	switch {
+	case errors.As(err, &r) && r.Reason == actor.NotFound:
+		return nil, notFound
+	case err != nil:
+		s.log.Error("cannot look up a run", "run", run.String(), "error", err.Error())
+		return nil, internalProblem()
+	}
+	ok, err := s.registered(*by, owner.Actor.Agent)
+	switch {
+	case err != nil:
+		s.log.Error("cannot look up an agent", "error", err.Error())
+		return nil, internalProblem()
+	case !ok:
+		return nil, notFound
+	}
+	return &caller{Principal: actor.Principal{Tenant: owner.Actor.Tenant, User: fmt.Sprintf("run:%s", run), Key: by.Key}, Run: run, Actor: owner.Actor}, nil
+}
+
+// authorizeHead returns the caller whose request may have a body that names a run. A key that
+// may not name one needs a run token, unless its head has named a run.
+func (s forwardedRuns) authorizeHead(h *fasthttp.RequestHeader) (*caller, *problem) {
+	by, p := s.Server.authorize(h, ingress.ScopeCall, nil)
+	if p != nil && p.Status == fasthttp.StatusForbidden && len(h.PeekAll(runHeader)) == 0 {
+		return s.authorizeRun("")
+	}
+	return by, p
+}
+
+// runNamed returns the run that a request names, and the header or field that names it.
+func runNamed(ctx *fasthttp.RequestCtx) (run, field string, p *problem) {
+	named := ctx.Request.Header.PeekAll(runHeader)
+	inBody := ingress.RunNamed(ctx.PostBody())
+	switch {
+	case len(named) > 1:
+		return "", "", invalid(fasthttp.StatusBadRequest, runHeader, "the header "+runHeader+" is a duplicate")
+	case len(named) == 0:
+		return inBody, runField, nil
+	case inBody != "" && inBody != string(named[0]):
+		p := newProblem(fasthttp.StatusForbidden, "forbidden_run", "forbidden run", runField+": differs from the header "+runHeader+": want one run")
+		p.Field = runField
+		return "", "", p
+	}
+	return string(named[0]), runHeader, nil
+}
+
+// registered reports whether a principal registered an external agent.
+func (s forwardedRuns) registered(by caller, agent string) (bool, error) {
+	owner, ok, err := s.owner(by, agent)
+	return ok && (owner == by.User || by.isAdmin()), err
+}
+
+// owner returns the principal that registered an external agent; false if there is no such
+// agent.
+func (s forwardedRuns) owner(by caller, agent string) (principal string, ok bool, err error) {
+	found, err := lookup(s.Server, by, command.AgentsQuery{})
+	for i := range found.All {
+		if a := &found.All[i]; a.Name == agent {
+			return a.Owner, a.Kind == actor.External, err
+		}
+	}
+	return "", false, err
+}
+
+// Names of the run that an external agent works on, in the head and the body of a request.
+const (
+	runHeader = "x-run-id"
+	runField  = "run_id"
+)

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/fasthttp/router"
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/ingress"
+)
+
+// route is a request that clients may send. Its scope and its query parameters are checked
+// before it is handled.
+type route struct {
+	method string
+	path   string // may have one {id}, which a verb may follow: /v1/runs/{id}:cancel
+	scope  ingress.Scope
+	params []string // query parameters
+	handle fasthttp.RequestHandler
+}
+
+// Requirements of a route that are not scopes of API keys.
+const (
+	scopePublic    ingress.Scope = "public"            // no credentials: health checks
+	scopeRunToken  ingress.Scope = "run token"         // the token of an open run
+	scopeCallOrRun ingress.Scope = "call or run token" // the token of an open run if one is presented; otherwise ScopeCall
+	scopeReadOrRun ingress.Scope = "read or run token" // likewise with ScopeRead
+	scopePerson    ingress.Scope = "call, for no run"  // ScopeCall, in a request that acts for no run
+)
+
+// forRuns reports whether the token of a run meets a requirement.
+func forRuns(scope ingress.Scope) bool {
+	return scope == scopeRunToken || scope == scopeCallOrRun || scope == scopeReadOrRun
+}
+
+// routes returns the single table of routes.
+func (s *Server) routes() []route {
+	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
+	const call, read, agents, operator, admin = ingress.ScopeCall, ingress.ScopeRead, ingress.ScopeAgents, ingress.ScopeOperator, ingress.ScopeAdmin
+	page, user := []string{"limit", "cursor"}, []string{userParam}
+	return []route{
+		{get, "/healthz", scopePublic, nil, healthz},
+		{get, "/readyz", scopePublic, nil, s.readyz},
+		{get, "/metrics", operator, nil, s.getMetrics},
+
+		{get, "/v1/agents", read, page, s.listAgents},
+		{post, "/v1/agents", agents, nil, s.createAgent},
+		{post, "/v1/agents/register", agents, nil, s.registerAgent},
+		{get, "/v1/agents/{id}", read, nil, s.getAgent},
+		{del, "/v1/agents/{id}", agents, nil, s.deleteAgent},
+		{post, "/v1/agents/{id}:heartbeat", agents, nil, s.heartbeat},
+		{post, "/v1/agents/{id}:invoke", scopeRunToken, nil, s.invoke},
+		{post, "/v1/agents/{id}/messages", scopeCallOrRun, nil, s.postMessage},
+
+		{get, "/v1/runs", read, slices.Concat(page, user, ingress.RunParams), s.listRuns},
+		{get, "/v1/runs/{id}", read, []string{"tree", userParam}, s.getRun},
+		{get, "/v1/runs/{id}/events", read, []string{"after", "limit", "wait_ms", "tree", userParam}, s.getEvents},
+		{post, "/v1/runs/{id}:signal", call, user, s.signalRun},
+		{post, "/v1/runs/{id}:cancel", call, user, s.cancelRun},
+
+		{get, "/v1/sessions", read, slices.Concat(page, user), sessionRoutes{s}.listSessions},
+		{post, "/v1/sessions", call, nil, sessionRoutes{s}.createSession},
+		{get, "/v1/sessions/{id}", read, user, sessionRoutes{s}.getSession},
+		{del, "/v1/sessions/{id}", call, []string{"cancel"}, sessionRoutes{s}.deleteSession},
+		{get, "/v1/sessions/{id}/events", read, []string{"after", "limit", "wait_ms", userParam}, sessionRoutes{s}.getSessionEvents},
+		{get, "/v1/sessions/{id}/messages", scopeReadOrRun, []string{"limit", "before", "agent", "agent_id", userParam}, sessionRoutes{s}.getMessages},
+		{post, "/v1/sessions/{id}/messages", operator, user, sessionRoutes{s}.appendMessage},
+
+		{post, "/v1/context", scopeCallOrRun, nil, contextRoutes{s}.createContext},
+		{get, "/v1/context/{id}", scopeReadOrRun, []string{"version"}, contextRoutes{s}.getContext},
+		{put, "/v1/context/{id}", scopeCallOrRun, nil, contextRoutes{s}.putContext},
+		{del, "/v1/context/{id}", scopeCallOrRun, nil, contextRoutes{s}.deleteContext},
+
+		{get, socketRoute, scopePublic, nil, socketRoutes{s}.upgrade},
+
+		{get, "/v1/tools", read, page, toolRoutes{s}.listTools},
+		{post, "/v1/tools", operator, nil, toolRoutes{s}.createTool},
+		{get, "/v1/tools/{id}", read, nil, toolRoutes{s}.getTool},
+		{put, "/v1/tools/{id}", operator, nil, toolRoutes{s}.replaceTool},
+		{del, "/v1/tools/{id}", operator, nil, toolRoutes{s}.deleteTool},
+		{post, "/v1/tools/{id}:invoke", scopeRunToken, nil, toolCallRoutes{s}.invokeTool},
+		{get, "/v1/tool_calls/{id}", scopeReadOrRun, user, toolCallRoutes{s}.getToolCall},
+		{post, "/v1/tool_calls/{id}:wait", scopeReadOrRun, []string{"timeout_ms", userParam}, toolCallRoutes{s}.waitForToolCall},
+
+		{post, "/v1/tool_calls/{id}:result", scopePerson, nil, toolCallRoutes{s}.giveResult},
+
+		{get, "/v1/approvals", read, slices.Concat(page, user, []string{"status"}), approvalRoutes{s}.listApprovals},
+		{get, "/v1/approvals/{id}", read, user, approvalRoutes{s}.getApproval},
+		{post, "/v1/approvals/{id}:decide", scopePerson, user, approvalRoutes{s}.decideApproval},
+
+		{get, "/v1/keys", admin, page, s.listKeys},
+		{post, "/v1/keys", admin, nil, s.createKey},
+		{del, "/v1/keys/{id}", admin, nil, s.revokeKey},
+		{post, "/v1/backups", admin, nil, s.backup},
+	}
+}
+
+// Routes that other code refers to.
+const (
+	messagesRoute = "/v1/agents/{id}/messages" // the most frequent requests, which messageFastPath routes
+	runsRoute     = "/v1/runs"
+)
+
+// name returns method and path, as metrics show them.
+func (r *route) name() string { return r.method + " " + r.path }
+
+// calls reports whether a request for a run is a call of that run. The actor of the run refuses
+// the call once the run has ended.
+func (r *route) calls() bool { return r.scope == scopeRunToken || r.path == messagesRoute }
+
+// verb splits the verb from the path; it is empty if there is none.
+func (r *route) verb() (path, verb string) {
+	path, verb, _ = strings.Cut(r.path, ":")
+	return path, verb
+}
+
+// matches reports whether the route is that of a request. It allocates nothing.
+func (r *route) matches(method, path []byte) bool {
+	if string(method) != r.method {
+		return false
+	}
+	prefix, suffix, hasID := strings.Cut(r.path, "{id}")
+	if len(path) < len(prefix)+len(suffix) || string(path[:len(prefix)]) != prefix || string(path[len(path)-len(suffix):]) != suffix {
+		return false
+	}
+	id := path[len(prefix) : len(path)-len(suffix)]
+	return hasID != (len(id) == 0) && bytes.IndexByte(id, '/') < 0 && bytes.IndexByte(id, ':') < 0
+}
+
+// routeTable is the table of routes that a server serves.
+type routeTable []route
+
+// scope returns the scope of the route of a request; false if it has no route.
+func (t routeTable) scope(method, path []byte) (scope ingress.Scope, ok bool) {
+	for i := range t {
+		if t[i].matches(method, path) {
+			return t[i].scope, true
+		}
+	}
+	return "", false
+}
+
+// params are the names of all query parameters. A name has one meaning on all routes.
+var params = slices.Concat([]string{"after", "agent", "before", "cancel", "cursor", "limit", "timeout_ms", "tree", userParam, "version", "wait_ms"}, ingress.RunParams)
+
+// checkRoutes returns an error for the first mistake in a table.
+func checkRoutes(all []route) error {
+	scopes := append(ingress.Scopes(), scopePublic, scopeRunToken, scopeCallOrRun, scopeReadOrRun, scopePerson)
+	seen := map[string]bool{}
+	for i := range all {
+		r := &all[i]
+		path, verb := r.verb()
+		at := strings.LastIndex(r.path, "{")
+		switch {
+		case !slices.Contains([]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete}, r.method):
+			return fmt.Errorf("%s: unknown method", r.name())
+		case !strings.HasPrefix(path, "/"), at >= 0 && !strings.HasPrefix(r.path[at:], "{id}"), strings.Count(r.path, "{") > 1,
+			verb != "" && (r.method != http.MethodPost || !strings.HasSuffix(path, "/{id}")):
+			return fmt.Errorf("%s: malformed path", r.name())
+		case seen[r.name()]:
+			return fmt.Errorf("%s: is a duplicate", r.name())
+		case !slices.Contains(scopes, r.scope):
+			return fmt.Errorf("%s: unknown scope %q", r.name(), r.scope)
+		case r.handle == nil:
+			return fmt.Errorf("%s: has no handler", r.name())
+		}
+		for j, name := range r.params {
+			if !slices.Contains(params, name) || slices.Contains(r.params[:j], name) {
+				return fmt.Errorf("%s: query parameter %s is unknown or a duplicate", r.name(), name)
+			}
+		}
+		seen[r.name()] = true
+	}
+	return nil
+}
+
+// setRoutes makes the server serve a table of routes. It panics if the table has a mistake.
+func (s *Server) setRoutes(all []route) {
+	if err := checkRoutes(all); err != nil {
+		panic("route " + err.Error())
+	}
+	r := router.New()
+	r.RedirectTrailingSlash, r.RedirectFixedPath, r.HandleOPTIONS = false, false, false
+	r.NotFound = func(ctx *fasthttp.RequestCtx) {
+		newProblem(http.StatusNotFound, "not_found", "no such path", "this path does not exist; docs/api.md lists the paths").write(ctx)
+	}
+	r.MethodNotAllowed = func(ctx *fasthttp.RequestCtx) {
+		allowed := allowedMethods(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)))
+		ctx.Response.Header.Set(fasthttp.HeaderAllow, allowed)
+		newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed", "this path supports "+allowed).write(ctx)
+	}
+	var message fasthttp.RequestHandler
+	verbs := map[string]verbHandlers{} // by path
+	for _, one := range all {
+		handle := s.protect(one)
+		path, verb := one.verb()
+		switch {
+		case verb == "":
+			r.Handle(one.method, path, handle)
+		case verbs[path] == nil:
+			verbs[path] = verbHandlers{verb: handle}
+			r.POST(path, verbs[path].handle)
+		default:
+			verbs[path][verb] = handle
+		}
+		if one.path == messagesRoute {
+			message = handle
+		}
+	}
+	s.table, s.router = all, r
+	s.handle = messageFastPath(r.Handler, message)
+	handler := s.handler(s.handle)
+	s.http, s.ownerHTTP = s.newHTTP(handler, false), s.newHTTP(handler, true)
+}
+
+// verbHandlers handles the requests to one resource by their verbs.
+type verbHandlers map[string]fasthttp.RequestHandler
+
+func (v verbHandlers) handle(ctx *fasthttp.RequestCtx) {
+	id, verb, _ := strings.Cut(pathParam(ctx, "id"), ":")
+	handle, ok := v[verb]
+	if !ok {
+		known := ":" + strings.Join(slices.Sorted(maps.Keys(v)), ", :")
+		newProblem(http.StatusNotFound, "not_found", "no such path", "unknown action: append one of these to the id: "+known).write(ctx)
+		return
+	}
+	ctx.SetUserValue("id", id)
+	handle(ctx)
+}
+
+// protect returns a handler that checks scope, parameters and user of a request before the
+// route handles it.
+func (s *Server) protect(r route) fasthttp.RequestHandler {
+	observers := s.metrics.newRouteObservers(r.name())
+	return func(ctx *fasthttp.RequestCtx) {
+		ctx.SetUserValue(routeKey, observers)
+		var c *caller
+		var p *problem
+		if h := &ctx.Request.Header; r.scope == scopeRunToken && !hasRunToken(h) {
+			c, p = forwardedRuns{s}.authorize(ctx)
+		} else {
+			c, p = s.authorize(h, r.scope, ctx.Conn())
+		}
+		if p != nil {
+			s.throttle(ctx, p).write(ctx)
+			return
+		}
+		if r.scope != scopePublic { // load balancers add parameters to health checks
+			if p = checkQuery(ctx, r.params); p == nil {
+				c, p = c.named(ctx, r.path)
+			}
+			if p == nil && !c.Run.IsZero() && !r.calls() {
+				p = requireOpenRun(s, ctx, c)
+			}
+			if p != nil {
+				p.write(ctx)
+				return
+			}
+		}
+		ctx.SetUserValue(callerKey, c)
+		r.handle(ctx)
+		if c.Key != "" && ctx.IsGet() && !ctx.Hijacked() && !s.config.Keys.Valid(c.Key) { // the key may have expired during a long poll
+			invalidKey().write(ctx)
+		}
+	}
+}

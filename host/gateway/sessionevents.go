@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// sessionFeed reads the events of all runs of a session in order.
+type sessionFeed struct {
+	server  *Server
+	by      caller
+	session string
+	after   runs.SessionCursor
+	news    <-chan struct{}
+	stop    func()
+}
+
+// getSessionEvents answers with the events of a session that follow a cursor: as a stream, or
+// the existing ones as JSON.
+func (s sessionRoutes) getSessionEvents(ctx *fasthttp.RequestCtx) {
+	name, r := ingress.CheckSession(pathParam(ctx, "id"))
+	p := badRequest(r)
+	var after runs.SessionCursor
+	if p == nil {
+		after, p = sessionCursor(ctx)
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	streams := ingress.WantsStream(header(ctx, fasthttp.HeaderAccept))
+	if _, err := lookup(s.Server, callerOf(ctx), command.SessionQuery{Session: name}); err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	f := &sessionFeed{server: s.Server, by: callerOf(ctx), session: name, after: after}
+	waiting, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	var err error
+	if f.news, f.stop, err = s.node.Follow(waiting, command.Follow{By: f.by.Principal, Session: name}); err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	if streams {
+		f.stream(ctx)
+		return
+	}
+	defer f.stop()
+	f.respond(ctx)
+}
+
+// sessionCursor returns the cursor of the client, as requestCursor does.
+func sessionCursor(ctx *fasthttp.RequestCtx) (runs.SessionCursor, *problem) {
+	field, text := lastEventID, header(ctx, lastEventID)
+	if text == "" {
+		field, text = "after", string(ctx.QueryArgs().Peek("after"))
+	}
+	c, err := runs.ParseSessionCursor(text)
+	if err != nil {
+		return nil, invalid(http.StatusBadRequest, field, field+": "+err.Error())
+	}
+	return c, nil
+}
+
+// eventPage is a page of events and the cursor before the first of them.
+type eventPage struct {
+	after runs.SessionCursor
+	command.SessionEvents
+}
+
+// read returns the next page and moves the cursor behind it.
+func (f *sessionFeed) read(limit int) (page eventPage, p *problem, err error) {
+	page.after = f.after
+	page.SessionEvents, err = lookup(f.server, f.by, command.SessionEventsQuery{Session: f.session, After: f.after, Limit: limit})
+	if len(page.Dropped) > 0 {
+		return page, newProblem(http.StatusGone, "events_dropped", "EventsDropped", "the log was cut: read the events of this session after "+page.Dropped.String()), nil
+	}
+	for _, e := range page.All {
+		f.after = f.after.After(e.At)
+	}
+	return page, nil, err
+}
+
+// respond answers with a page as JSON. If there are no events, it waits for one.
+func (f *sessionFeed) respond(ctx *fasthttp.RequestCtx) {
+	limit, p := queryLimit(ctx, EventsDefault, EventsMax)
+	var wait uint64
+	if p == nil {
+		wait, p = queryUint(ctx, "wait_ms", 0, uint64(pollTimeoutMax/time.Millisecond))
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	waitCtx := f.server.newClientContext(ctx, time.Duration(wait)*time.Millisecond)
+	defer waitCtx.stop()
+	for last := wait == 0; ; {
+		page, p, err := f.read(int(limit))
+		switch {
+		case err != nil:
+			f.server.respondError(ctx, err)
+			return
+		case p != nil:
+			p.write(ctx)
+			return
+		case len(page.All) > 0 || last:
+			respond(ctx, http.StatusOK, page.appendJSON())
+			return
+		}
+		select {
+		case <-f.news:
+		case <-waitCtx.Done():
+			if respondAborted(ctx, waitCtx.cause()) {
+				return
+			}
+			last = true
+		case <-f.server.draining:
+			last = true
+		}
+	}
+}
+
+// appendJSON returns the page as JSON. Each event has the cursor behind it.
+func (page *eventPage) appendJSON() []byte {
+	b, cursor := []byte(`{"events":[`), page.after
+	for i, e := range page.All {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		cursor = cursor.After(e.At)
+		b = append(b, e.Body[:len(e.Body)-1]...)
+		b = append(appendQuoted(append(b, `,"cursor":`...), cursor.String()), '}')
+	}
+	b = appendQuoted(append(b, `],"cursor":`...), cursor.String())
+	return fmt.Appendf(b, `,"more":%t}`, page.More)
+}
+
+// appendFrames appends the page as events of a stream.
+func (page *eventPage) appendFrames(b []byte) []byte {
+	cursor := page.after
+	for _, e := range page.All {
+		cursor = cursor.After(e.At)
+		b = runs.Frame{ID: cursor.String(), Name: runs.TypeOf(e.Body).String(), Data: string(e.Body)}.Append(b)
+	}
+	return b
+}
+
+// sessionPageEvents is the number of events that a stream reads at once.
+const sessionPageEvents = 64
+
+// stream answers with a stream of events that ends when the client leaves.
+func (f *sessionFeed) stream(ctx *fasthttp.RequestCtx) {
+	if r := f.server.streams.acquire(); r != nil {
+		f.stop()
+		refusalProblem(r).write(ctx)
+		return
+	}
+	first, p, err := f.read(sessionPageEvents)
+	cleanup := sync.OnceFunc(func() {
+		f.stop()
+		f.server.streams.release()
+	})
+	switch {
+	case err != nil:
+		cleanup()
+		f.server.respondError(ctx, err)
+		return
+	case p != nil:
+		cleanup()
+		p.write(ctx)
+		return
+	}
+	if c, ok := ctx.Conn().(*connection); ok {
+		c.onClose = cleanup // also if an earlier pipelined answer cannot be sent
+	}
+	conn := ctx.Conn()
+	head := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: %s; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\nConnection: close\r\n\r\n", ingress.EventStream)
+	head = runs.AppendRetry(head, ingress.RetryMean)
+	ctx.SetStatusCode(fasthttp.StatusOK)
+	ctx.HijackSetNoResponse(true)
+	ctx.Hijack(func(net.Conn) {
+		defer cleanup()
+		defer func() {
+			if p := recover(); p != nil {
+				f.server.log.Error("panic while streaming", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			}
+		}()
+		f.serve(conn, head, &first)
+	})
+}
+
+// socketPage is the number of events that a stream reads at once.
+const socketPage = 64
+
+// serve writes the events until the client leaves, is too slow or loses its key, or the server
+// stops.
+func (f *sessionFeed) serve(conn net.Conn, out []byte, page *eventPage) {
+	gone, unwatch := watchPeer(conn)
+	defer unwatch()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		if out = page.appendFrames(out); !f.write(conn, out) {
+			return
+		}
+		out = nil
+		if !page.More && !f.await(conn, gone, timer) {
+			return
+		}
+		next, p, err := f.read(sessionPageEvents)
+		switch {
+		case p != nil:
+			f.end(conn, ingress.Broken, p.Detail)
+			return
+		case err != nil:
+			f.end(conn, ingress.Broken, "the events cannot be read now: reconnect with the id of the last event read as Last-Event-ID")
+			return
+		}
+		page = &next
+	}
+}
+
+// write reports whether the client has taken the bytes in time.
+func (f *sessionFeed) write(conn net.Conn, b []byte) bool {
+	timeout := ingress.WriteTimeout
+	if f.server.config.StreamTimeout > 0 {
+		timeout = f.server.config.StreamTimeout
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(timeout))
+	_, err := conn.Write(b)
+	return err == nil
+}
+
+// await blocks until there are new events. It reports false if the stream has ended.
+func (f *sessionFeed) await(conn net.Conn, gone <-chan struct{}, timer *time.Timer) bool {
+	for pinged := time.Now(); ; {
+		wait := time.Until(pinged.Add(ingress.PingInterval))
+		if f.by.Key != "" {
+			wait = min(wait, keyCheckInterval)
+		}
+		timer.Reset(max(wait, 0))
+		select {
+		case <-f.news:
+			return true
+		case <-gone:
+			return false
+		case <-f.server.stopping:
+			f.end(conn, ingress.Drained, "this server is stopping; reconnect with the id of the last event read as Last-Event-ID")
+			return false
+		case <-timer.C:
+		}
+		if f.by.Key != "" && !f.server.config.Keys.Valid(f.by.Key) {
+			f.end(conn, ingress.NoAccess, "the key was revoked or has expired")
+			return false
+		}
+		if time.Since(pinged) >= ingress.PingInterval {
+			if pinged = time.Now(); !f.write(conn, runs.AppendComment(nil, "ping")) {
+				return false
+			}
+		}
+	}
+}
+
+// end writes the last frame, which has no id.
+func (f *sessionFeed) end(conn net.Conn, reason ingress.EndReason, detail string) {
+	data := appendQuoted(fmt.Appendf(nil, `{"reason":%q,"detail":`, reason), detail)
+	_ = conn.SetWriteDeadline(time.Now().Add(finalWriteTimeout))
+	_, _ = conn.Write(runs.Frame{Name: ingress.StreamClosed, Data: string(append(data, '}'))}.Append(nil))
+}

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+)
+
+// Bounds of lists about sessions.
+const (
+	SessionsMax     = command.SessionsMax
+	SessionsDefault = 50
+	MessagesMax     = command.MessagesMax
+	MessagesDefault = 50
+)
+
+// Time limits of changes of a session.
+const (
+	describeTimeout = 30 * time.Second
+	deleteTimeout   = time.Minute
+)
+
+// beginSession gives a message that names no session one of its own, unless its agent has
+// one session for all such messages.
+func beginSession(node command.Node, call *actor.Call, agent command.Agent) {
+	if !agent.OneSession {
+		call.To.Key = ingress.SessionOf(call.To, call.Idempotency, node.NewCallID())
+	}
+}
+
+// sessionRoutes are the routes about sessions and their transcripts.
+type sessionRoutes struct{ *Server }
+
+// listSessions answers with a page of the caller's sessions.
+func (s sessionRoutes) listSessions(ctx *fasthttp.RequestCtx) {
+	limit, p := queryLimit(ctx, SessionsDefault, SessionsMax)
+	list := "sessions " + callerOf(ctx).Tenant
+	q := command.SessionsQuery{Limit: int(limit)}
+	if cursor := string(ctx.QueryArgs().Peek("cursor")); p == nil && cursor != "" {
+		var r *actor.Refusal
+		q.Before, r = ingress.ParsePageCursor(list, cursor)
+		p = badRequest(r)
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	by := callerOf(ctx)
+	s.scan(ctx, func(reading context.Context) func() {
+		found, err := command.Find(reading, s.node, by.Principal, q)
+		if err != nil {
+			return func() { s.respondError(ctx, err) }
+		}
+		out := struct {
+			Sessions []jsontext.Value `json:"sessions"`
+			Next     string           `json:"next_cursor,omitzero"`
+		}{Sessions: []jsontext.Value{}}
+		for i := range found.All {
+			out.Sessions = append(out.Sessions, found.All[i].AppendJSON(nil))
+		}
+		if found.Next != "" {
+			out.Next = ingress.PageCursor(list, found.Next)
+		}
+		return func() { respondJSON(ctx, http.StatusOK, out) }
+	})
+}
+
+// getSession answers with one session.
+func (s sessionRoutes) getSession(ctx *fasthttp.RequestCtx) {
+	name, p := pathSession(ctx)
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	found, err := lookup(s.Server, callerOf(ctx), command.SessionQuery{Session: name})
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	respond(ctx, http.StatusOK, found.AppendJSON(nil))
+}
+
+// pathSession returns the session in the path.
+func pathSession(ctx *fasthttp.RequestCtx) (string, *problem) {
+	name, r := ingress.CheckSession(pathParam(ctx, "id"))
+	return name, badRequest(r)
+}
+
+// createSession creates a session with a title and metadata, or changes them. The first
+// message of a session creates it too.
+func (s sessionRoutes) createSession(ctx *fasthttp.RequestCtx) {
+	in, p := decodeBody(ctx, ingress.DecodeSession)
+	by := callerOf(ctx)
+	call := actor.Call{To: by.ID(actor.SessionAgent, in.Session), Operation: agents.OpDescribe, Left: describeTimeout,
+		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: in.Description}}}
+	if p == nil {
+		p = fillRequestContext(ctx, "POST /v1/sessions", &call)
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	call.ID = s.node.NewCallID()
+	if in.Session == "" {
+		call.To.Key = ingress.SessionOf(call.To, call.Idempotency, call.ID)
+	}
+	waitCtx := s.newClientContext(ctx, describeTimeout)
+	answer, err := s.node.Invoke(waitCtx, command.Invoke{By: by.Principal, Call: call}, nil)
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	switch {
+	case respondAborted(ctx, cause):
+		return
+	case err != nil:
+		s.respondError(ctx, err)
+		return
+	case answer.Reply.Refusal != nil:
+		refusalProblem(answer.Reply.Refusal).write(ctx)
+		return
+	}
+	found, err := lookup(s.Server, by, command.SessionQuery{Session: call.To.Key})
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	ctx.Response.Header.Set(fasthttp.HeaderLocation, "/v1/sessions/"+call.To.Key)
+	respond(ctx, http.StatusCreated, found.AppendJSON(nil))
+}
+
+// deleteSession deletes a session with its transcripts, runs and events. A session with
+// open runs is refused, unless the parameter cancel asks to cancel them first.
+func (s sessionRoutes) deleteSession(ctx *fasthttp.RequestCtx) {
+	name, p := pathSession(ctx)
+	cancel := false
+	if p == nil {
+		cancel, p = queryFlag(ctx, "cancel")
+	}
+	if p == nil {
+		p = requireEmptyBody(ctx)
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	waitCtx := s.newClientContext(ctx, deleteTimeout)
+	waitCtx.Done() // starts to watch the client
+	err := s.forgetSession(waitCtx, callerOf(ctx), name, cancel)
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	switch {
+	case respondAborted(ctx, cause):
+	case err != nil && !errors.Is(err, context.Canceled):
+		p := s.errorProblem(ctx, err)
+		if p.Code == "session_busy" { // the refusal of a message names its field
+			p.Field = ""
+		}
+		p.write(ctx)
+	case err != nil:
+		s.respondError(ctx, err)
+	default:
+		ctx.SetStatusCode(http.StatusNoContent)
+	}
+}
+
+func (s sessionRoutes) forgetSession(ctx context.Context, by caller, name string, cancel bool) error {
+	for {
+		found, err := command.Find(ctx, s.node, by.Principal, command.SessionQuery{Session: name})
+		if err != nil {
+			return err
+		}
+		run, agent, open := openRun(&found)
+		switch {
+		case open && !cancel:
+			return &actor.Refusal{Reason: actor.Rejected, Field: actor.BusyField,
+				Detail: fmt.Sprintf("session %s has the open run %s: wait for its end, or delete with ?cancel=1 (troupe sessions delete --cancel)", name, run)}
+		case open:
+			if err := s.cancelAndWait(ctx, by, run, by.ID(agent, name)); err != nil {
+				return err
+			}
+			continue
+		}
+		err = s.node.Forget(ctx, command.Forget{By: by.Principal, Session: name})
+		var r *actor.Refusal
+		if cancel && errors.As(err, &r) && r.Reason == actor.Rejected && ctx.Err() == nil { // a run began in the meantime
+			continue
+		}
+		return err
+	}
+}
+
+// openRun returns an open run of a session.
+func openRun(s *command.Session) (run actor.CallID, agent string, ok bool) {
+	for i := range s.Agents {
+		if a := &s.Agents[i]; len(a.Open) > 0 {
+			return a.Open[0], a.Agent, true
+		}
+	}
+	return actor.CallID{}, "", false
+}
+
+// cancelAndWait cancels a run and waits for its end.
+func (s sessionRoutes) cancelAndWait(ctx context.Context, by caller, run actor.CallID, owner actor.ID) error {
+	updates, stop, err := s.follow(by, run)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if err := s.node.Cancel(ctx, command.Cancel{By: by.Principal, Run: run, Actor: owner}); err != nil {
+		return err
+	}
+	for {
+		found, err := command.Find(ctx, s.node, by.Principal, command.RunQuery{Run: run})
+		if err != nil || found.Record.Status.Ended() {
+			return err
+		}
+		select {
+		case <-updates:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// getMessages answers with the latest messages of a transcript, oldest first, or those
+// before a message. An external agent that asks during its run gets the transcript of the
+// agent that the user talks to.
+func (s sessionRoutes) getMessages(ctx *fasthttp.RequestCtx) {
+	by := callerOf(ctx)
+	q := command.MessagesQuery{Session: pathParam(ctx, "id")}
+	limit, p := queryLimit(ctx, MessagesDefault, MessagesMax)
+	q.Limit = int(limit)
+	if p == nil && actor.CheckName(q.Session) != nil {
+		p = invalid(http.StatusBadRequest, "", actor.CheckName(q.Session).Error())
+	}
+	var unknown *problem // for an agent without messages
+	if p == nil {
+		if q.Agent, p = queryAgent(ctx); q.Agent != "" {
+			var d command.Agent
+			if d, unknown = s.findAgent(ctx, q.Agent); unknown == nil {
+				q.Agent = d.Name
+			}
+		}
+	}
+	if before := string(ctx.QueryArgs().Peek("before")); p == nil && before != "" {
+		var err error
+		if q.Before, err = actor.ParseMessageID(before); err != nil {
+			p = invalid(http.StatusBadRequest, "before", err.Error())
+		}
+	}
+	if p == nil && !by.Run.IsZero() {
+		p = s.setRootAgent(ctx, by, &q)
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	s.scan(ctx, func(reading context.Context) func() {
+		found, err := command.Find(reading, s.node, by.Principal, q)
+		if err != nil {
+			return func() { s.respondError(ctx, err) }
+		}
+		if unknown != nil && found.Total == 0 && len(found.Open) == 0 {
+			return func() { unknown.write(ctx) }
+		}
+		return func() { respond(ctx, http.StatusOK, found.AppendJSON(nil)) }
+	})
+}
+
+// queryAgent returns the agent in the query of a list of messages.
+func queryAgent(ctx *fasthttp.RequestCtx) (string, *problem) {
+	param := func(name string) *string {
+		if !ctx.QueryArgs().Has(name) {
+			return nil
+		}
+		text := string(ctx.QueryArgs().Peek(name))
+		return &text
+	}
+	agent, r := ingress.TranscriptAgent(param("agent_id"), param("agent"))
+	return agent, badRequest(r)
+}
+
+// setRootAgent directs a query of an external agent to the root of its run.
+func (s sessionRoutes) setRootAgent(ctx *fasthttp.RequestCtx, by caller, q *command.MessagesQuery) *problem {
+	owner, err := s.runOwner(by, by.Run)
+	if err == nil && owner.Root != owner.Run {
+		owner, err = s.runOwner(by, owner.Root)
+	}
+	if err != nil {
+		return s.errorProblem(ctx, err)
+	}
+	if q.Session != owner.Actor.Key {
+		return sessionNotFound(q.Session)
+	}
+	if q.Agent == "" {
+		q.Agent = owner.Actor.Agent
+	}
+	return nil
+}
+
+func sessionNotFound(name string) *problem {
+	r := actor.Refuse(actor.NotFound, "session %s not found", name)
+	p := refusalProblem(r)
+	p.setNotFound("session_not_found", "SessionNotFound")
+	return p
+}
+
+// appendMessage adds a message to a transcript and starts no run.
+func (s sessionRoutes) appendMessage(ctx *fasthttp.RequestCtx) {
+	name, p := pathSession(ctx)
+	var call actor.Call
+	if p == nil {
+		call, p = decodeBody(ctx, ingress.DecodeAppend)
+	}
+	by := callerOf(ctx)
+	if p == nil && call.To.Agent == "" {
+		call.To.Agent, p = s.onlyAgent(ctx, by, name)
+	}
+	if p == nil {
+		var d command.Agent
+		d, p = s.findAgent(ctx, call.To.Agent)
+		call.To = by.ID(d.Name, name)
+	}
+	if p == nil {
+		p = fillRequestContext(ctx, "POST /v1/sessions/{id}/messages", &call)
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	call.ID = s.node.NewCallID()
+	waitCtx := s.newClientContext(ctx, signalTimeout)
+	answer, err := s.node.Signal(waitCtx, command.Signal{By: by.Principal, Call: call})
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	switch {
+	case respondAborted(ctx, cause):
+	case err != nil:
+		s.respondError(ctx, err)
+	case answer.Reply.Refusal != nil:
+		refusalProblem(answer.Reply.Refusal).write(ctx)
+	default:
+		id := actor.MessageID{Call: answer.Reply.Run}
+		respondJSON(ctx, http.StatusCreated, struct {
+			Session string `json:"session_id"`
+			Agent   string `json:"agent_id"`
+			Message string `json:"message_id"`
+		}{name, call.To.Agent, id.String()})
+	}
+}
+
+// onlyAgent returns the agent of a session that has one.
+func (s sessionRoutes) onlyAgent(ctx *fasthttp.RequestCtx, by caller, session string) (string, *problem) {
+	found, err := lookup(s.Server, by, command.MessagesQuery{Session: session, Limit: 1})
+	switch {
+	case err != nil:
+		return "", s.errorProblem(ctx, err)
+	case found.Agent == "":
+		return "", invalid(http.StatusBadRequest, "agent_id", "agent_id: is missing: no agent has a transcript in session "+session+" yet")
+	}
+	return found.Agent, nil
+}

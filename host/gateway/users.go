@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+)
+
+// userHeader is the header with which a request names the user that it acts for.
+const userHeader = "X-User-Id"
+
+// userNamed returns the user in the header of a request; false if there is none.
+func userNamed(h *fasthttp.RequestHeader) (user string, ok bool) {
+	if all := h.PeekAll(userHeader); len(all) > 0 {
+		return string(all[0]), true // checkFraming has refused a second one
+	}
+	return "", false
+}
+
+// actingFor returns the caller for a request that names its user in a header or field. A
+// caller may repeat its own user. Only some may name another one.
+func (c *caller) actingFor(user, field string) (*caller, *problem) {
+	if user == c.User {
+		return c, nil
+	}
+	if !c.Run.IsZero() { // the tenant is that of the run, whatever the request names
+		if actor.InNamespace(user, c.Tenant) {
+			return c, nil
+		}
+		return nil, forbiddenUser(field, "the request acts for a run of another user: omit "+field)
+	}
+	if err := actor.CheckNewUser(user); err != nil {
+		return nil, invalid(http.StatusBadRequest, field, field+": "+err.Error())
+	}
+	if !c.namesUsers {
+		return nil, forbiddenUser(field, fmt.Sprintf("the API key %s acts for %.80q only: omit %s, or use a key of `troupe keys create --act-as-user`", c.Key, c.User, field))
+	}
+	other := *c
+	other.User, other.Tenant, other.namedBy = user, actor.Namespace(user), c.shareKey()
+	return &other, nil
+}
+
+func forbiddenUser(field, detail string) *problem {
+	p := newProblem(http.StatusForbidden, "forbidden_user", "forbidden user", detail)
+	p.Field = field
+	return p
+}
+
+// named returns the caller for a request, which may name its user in a header, and in the
+// parameter user the user whose namespace it reads or changes.
+func (c *caller) named(ctx *fasthttp.RequestCtx, path string) (_ *caller, p *problem) {
+	if user, ok := userNamed(&ctx.Request.Header); ok {
+		if c, p = c.actingFor(user, userHeader); p != nil {
+			return nil, p
+		}
+	}
+	if ctx.QueryArgs().Has(userParam) {
+		return c.in(string(ctx.QueryArgs().Peek(userParam)), path == runsRoute)
+	}
+	return c, nil
+}
+
+// userParam is the query parameter with which an operator names the user whose namespace a
+// request is about. The request keeps its own user.
+const userParam = "user"
+
+// in returns the caller in the namespace of another user. The list of runs alone may be that
+// of ingress.EveryUser.
+func (c *caller) in(user string, lists bool) (*caller, *problem) {
+	namespace, err := actor.FindNamespace(user)
+	switch {
+	case user == ingress.EveryUser && lists:
+		namespace, err = user, nil
+	case user == ingress.EveryUser:
+		err = errors.New("want one user: only GET " + runsRoute + " lists the runs of all")
+	}
+	switch {
+	case err != nil:
+		return nil, invalid(http.StatusBadRequest, userParam, userParam+": "+err.Error())
+	case namespace == c.Tenant:
+		return c, nil
+	case !ingress.Allows(c.Principal, ingress.ScopeOperator) && (!c.namesUsers || user == ingress.EveryUser):
+		return nil, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
+			fmt.Sprintf("the parameter %s needs the scope %s; `troupe keys create --scope %[2]s` makes a key that has it", userParam, ingress.ScopeOperator))
+	}
+	other := *c
+	other.Tenant = namespace
+	return &other, nil
+}
+
+// actFor makes a request act for the user in its body.
+func actFor(ctx *fasthttp.RequestCtx, user string) *problem {
+	if named, ok := userNamed(&ctx.Request.Header); ok && named != user {
+		return invalid(http.StatusBadRequest, "user_id", "user_id: differs from the header "+userHeader+", which means the same: want one of them")
+	}
+	by := callerOf(ctx)
+	c, p := by.actingFor(user, "user_id")
+	if p == nil {
+		ctx.SetUserValue(callerKey, c)
+	}
+	return p
+}

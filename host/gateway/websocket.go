@@ -1,0 +1,557 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/fasthttp/websocket"
+	"github.com/go-json-experiment/json"
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
+)
+
+const (
+	// socketRoute is the path of the channel protocol.
+	socketRoute = "/v1/ws"
+	// socketProtocol is the subprotocol that the server speaks. A client that offers none is
+	// accepted.
+	socketProtocol = "troupe.v1+json"
+
+	protocolHeader    = "Sec-Websocket-Protocol"
+	socketBufferBytes = 1 << 10
+	closeWait         = 250 * time.Millisecond
+)
+
+// socketRoutes serves the channel protocol over WebSocket.
+type socketRoutes struct{ *Server }
+
+// upgrade answers a handshake. The client is authenticated by it, or by its hello.
+func (s socketRoutes) upgrade(ctx *fasthttp.RequestCtx) {
+	if !websocket.FastHTTPIsWebSocketUpgrade(ctx) {
+		ctx.Response.Header.Set("Upgrade", "websocket")
+		newProblem(http.StatusUpgradeRequired, "upgrade_required", "UpgradeRequired", "this path speaks WebSocket: connect to ws://…"+socketRoute+" with the subprotocol "+socketProtocol).write(ctx)
+		return
+	}
+	var head fasthttp.RequestHeader
+	ctx.Request.Header.CopyTo(&head)
+	known, p := s.presented(ctx, &head)
+	if p == nil {
+		if r := s.streams.acquire(); r != nil {
+			p = refusalProblem(r)
+		}
+	}
+	if p != nil {
+		s.throttle(ctx, p).write(ctx)
+		return
+	}
+	d := newSocketDriver(s.Server, &head, ctx.Conn())
+	release := sync.OnceFunc(func() {
+		d.cancel()
+		s.streams.release()
+	})
+	if c, ok := ctx.Conn().(*connection); ok {
+		c.onClose = release // also if the hijacked connection is closed before serve
+	}
+	upgrader := websocket.FastHTTPUpgrader{ReadBufferSize: socketBufferBytes, WriteBufferSize: socketBufferBytes, WriteBufferPool: &socketBuffers, Subprotocols: []string{socketProtocol},
+		CheckOrigin: func(*fasthttp.RequestCtx) bool { return true }, // the head was validated, with its origin
+		Error: func(ctx *fasthttp.RequestCtx, status int, reason error) {
+			invalid(status, "", reason.Error()).write(ctx)
+		}}
+	err := upgrader.Upgrade(ctx, func(c *websocket.Conn) {
+		defer release()
+		d.serve(c, known)
+	})
+	if err != nil {
+		release()
+	}
+}
+
+var socketBuffers sync.Pool
+
+// presented checks the credentials of a handshake: in the Authorization header, or as a
+// subprotocol, because pages in browsers cannot send headers. It reports false if there are
+// none.
+func (s socketRoutes) presented(ctx *fasthttp.RequestCtx, head *fasthttp.RequestHeader) (known bool, p *problem) {
+	offered, own := 0, false
+	for _, value := range head.PeekAll(protocolHeader) {
+		for name := range strings.SplitSeq(string(value), ",") {
+			switch name = strings.TrimSpace(name); {
+			case name == "":
+			case strings.HasPrefix(name, "troupe_"):
+				if len(head.Peek(fasthttp.HeaderAuthorization)) > 0 {
+					return false, invalid(http.StatusBadRequest, protocolHeader, "a key in "+protocolHeader+" and one in Authorization: want one of them")
+				}
+				head.Set(fasthttp.HeaderAuthorization, "Bearer "+name)
+			default:
+				offered++
+				own = own || name == socketProtocol
+			}
+		}
+	}
+	if offered > 0 && !own {
+		return false, invalid(http.StatusBadRequest, protocolHeader, "want the subprotocol "+socketProtocol+", or none")
+	}
+	head.Del(protocolHeader)
+	if hasRunToken(head) {
+		return false, actsForRun()
+	}
+	if len(head.Peek(fasthttp.HeaderAuthorization)) == 0 {
+		return false, nil
+	}
+	_, p = s.authorize(head, ingress.ScopeRead, ctx.Conn())
+	return p == nil, p
+}
+
+// detachedConn is the connection of a request that arrived over a socket. It has no data of its
+// own: the socket itself notices that its client has gone.
+type detachedConn struct{ net.Conn }
+
+func (detachedConn) Close() error { return nil }
+
+// socketDriver is the driver of an ingress.Socket on one connection.
+type socketDriver struct {
+	server  *Server
+	socket  *ingress.Socket
+	head    *fasthttp.RequestHeader // of the handshake
+	from    net.Conn                // for requests: has the rights of the connection
+	by      caller
+	conn    *websocket.Conn
+	started time.Time
+	ctx     context.Context
+	cancel  context.CancelFunc
+
+	inputs  chan ingress.SocketInput
+	results []ingress.SocketInput // answers to actions performed at once
+	end     *ingress.Close
+
+	mu   sync.Mutex
+	news []string // sessions with new events
+	wake chan struct{}
+
+	device  string
+	updates <-chan struct{}   // the calls of the device have changed
+	asked   []runs.ToolCallID // open calls that were sent
+}
+
+func newSocketDriver(s *Server, head *fasthttp.RequestHeader, conn net.Conn) *socketDriver {
+	d := &socketDriver{server: s, socket: ingress.NewSocket(), head: head, started: s.clock(), inputs: make(chan ingress.SocketInput, 4), wake: make(chan struct{}, 1)}
+	d.from = detachedConn{conn}
+	if own, ok := conn.(*connection); ok {
+		d.from = &connection{Conn: detachedConn{own}, owner: own.owner}
+	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	return d
+}
+
+// now returns the time of a monotonic clock that started at the wall time of the connection.
+func (d *socketDriver) now() actor.Time {
+	return actor.Time(d.started.UnixNano()).Add(d.server.clock().Sub(d.started))
+}
+
+// serve runs the socket until it is closed.
+func (d *socketDriver) serve(c *websocket.Conn, known bool) {
+	d.conn = c
+	defer func() {
+		if p := recover(); p != nil {
+			d.server.log.Error("panic while serving a socket", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		}
+		_ = c.Close()
+	}()
+	go d.receive()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for d.step(ingress.SocketOpened{Known: known}); d.end == nil; {
+		d.awaitInput(timer)
+	}
+	deadline := time.Now().Add(closeWait)
+	_ = c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(d.end.Code, d.end.Reason), deadline)
+	d.drain(deadline)
+	d.server.log.Debug("socket closed", "user", d.by.User, "code", d.end.Code, "reason", d.end.Reason, "ms", time.Duration(d.now()-actor.Time(d.started.UnixNano())).Milliseconds())
+}
+
+// drain reads until the client closes too, so that it gets the close code rather than a reset.
+func (d *socketDriver) drain(deadline time.Time) {
+	timeout := time.NewTimer(time.Until(deadline))
+	defer timeout.Stop()
+	for {
+		select {
+		case in := <-d.inputs:
+			if _, gone := in.(ingress.SocketFailed); gone {
+				return
+			}
+		case <-timeout.C:
+			return
+		}
+	}
+}
+
+// receive passes on the messages of the client.
+func (d *socketDriver) receive() {
+	c := d.conn
+	c.SetReadLimit(ingress.SocketMessageBytesMax)
+	heard := func(string) error { d.pass(ingress.SocketHeard{}); return nil }
+	c.SetPongHandler(heard)
+	answerPing := c.PingHandler()
+	c.SetPingHandler(func(data string) error {
+		d.pass(ingress.SocketHeard{})
+		return answerPing(data)
+	})
+	for {
+		kind, body, err := c.ReadMessage()
+		switch {
+		case err != nil:
+			d.pass(failedRead(err))
+			return
+		case kind != websocket.TextMessage:
+			d.pass(ingress.SocketFailed{Code: ingress.CloseUnsupported, Reason: "messages are text, not binary"})
+			return
+		case !utf8.Valid(body):
+			d.pass(ingress.SocketFailed{Code: ingress.CloseUTF8, Reason: "the message is not valid UTF-8"})
+			return
+		}
+		d.pass(ingress.SocketText{Body: body})
+	}
+}
+
+func (d *socketDriver) pass(in ingress.SocketInput) {
+	select {
+	case d.inputs <- in:
+	case <-d.ctx.Done():
+	}
+}
+
+// failedRead returns the input for an error of the connection.
+func failedRead(err error) ingress.SocketFailed {
+	var closed *websocket.CloseError
+	switch {
+	case errors.Is(err, websocket.ErrReadLimit):
+		return ingress.SocketFailed{Code: ingress.CloseTooBig, Reason: fmt.Sprintf("the message exceeds %d bytes", ingress.SocketMessageBytesMax)}
+	case errors.As(err, &closed):
+		return ingress.SocketFailed{Code: ingress.CloseNormal}
+	case errors.Is(err, net.ErrClosed):
+		return ingress.SocketFailed{Code: ingress.CloseNormal}
+	}
+	return ingress.SocketFailed{Code: ingress.CloseProtocol, Reason: "the connection failed"}
+}
+
+// step passes an input to the socket and performs its actions.
+func (d *socketDriver) step(in ingress.SocketInput) {
+	d.results = append(d.results, in)
+	for len(d.results) > 0 && d.end == nil {
+		in, d.results = d.results[0], d.results[1:]
+		for _, out := range d.socket.Step(d.now(), in) {
+			d.perform(out)
+		}
+	}
+}
+
+func (d *socketDriver) answer(in ingress.SocketInput) { d.results = append(d.results, in) }
+
+func (d *socketDriver) perform(out ingress.SocketOutput) {
+	switch out := out.(type) {
+	case ingress.Admit:
+		d.answer(d.admit(&out.Hello))
+	case ingress.Attach:
+		d.answer(d.attach(out))
+	case ingress.ReadSession:
+		d.answer(d.readSession(out))
+	case ingress.ReadRun:
+		d.answer(d.readRun(out))
+	case ingress.Perform:
+		go func() { d.pass(d.request(&out.Request)) }()
+	case ingress.Send:
+		d.send(out.Messages)
+	case ingress.SendPing:
+		_ = d.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeSliceMax))
+	case ingress.Close:
+		d.end = &out
+	}
+}
+
+// awaitInput blocks until the socket has an input.
+func (d *socketDriver) awaitInput(timer *time.Timer) {
+	wait := d.socket.NextDeadline().Sub(d.now())
+	if d.by.Key != "" {
+		wait = min(wait, keyCheckInterval)
+	}
+	timer.Reset(max(wait, 0))
+	select {
+	case in := <-d.inputs:
+		d.step(in)
+	case _, open := <-d.updates:
+		if !open {
+			d.updates = nil // the next read returns the reason
+		}
+		d.askTools()
+	case <-d.wake:
+		d.mu.Lock()
+		news := d.news
+		d.news = nil
+		d.mu.Unlock()
+		for _, session := range news {
+			d.step(ingress.SessionNews{Session: session})
+		}
+	case <-d.server.stopping:
+		d.step(ingress.Draining{})
+	case <-timer.C:
+		if d.by.Key != "" && !d.server.config.Keys.Valid(d.by.Key) {
+			d.step(ingress.Revoked{})
+			return
+		}
+		d.step(ingress.Tick{})
+	}
+}
+
+// send writes messages within the time that a client has to take them.
+func (d *socketDriver) send(messages [][]byte) {
+	timeout := ingress.WriteTimeout
+	if d.server.config.StreamTimeout > 0 {
+		timeout = d.server.config.StreamTimeout
+	}
+	_ = d.conn.SetWriteDeadline(time.Now().Add(timeout))
+	for _, m := range messages {
+		if err := d.conn.WriteMessage(websocket.TextMessage, m); err != nil {
+			d.answer(ingress.SocketFailed{Code: ingress.CloseTryLater, Reason: "the client did not read in time: reconnect and resume behind the last cursor"})
+			return
+		}
+	}
+	d.answer(ingress.SocketSent{})
+}
+
+// admit authenticates the client by its hello.
+func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
+	if h.Key != nil && *h.Key != "" {
+		switch presented := bearerToken(d.head.Peek(fasthttp.HeaderAuthorization)); presented {
+		case "", *h.Key:
+			d.head.Set(fasthttp.HeaderAuthorization, "Bearer "+*h.Key)
+		default:
+			return ingress.Admitted{Code: "unauthorized", Detail: "api_key: differs from the key of the handshake"}
+		}
+	}
+	if hasRunToken(d.head) {
+		return refusedHello(actsForRun())
+	}
+	c, p := d.server.authorize(d.head, "", d.from)
+	if p == nil && !ingress.Allows(c.Principal, ingress.ScopeRead) {
+		p = newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope", "the channel needs an API key with the scope "+string(ingress.ScopeRead))
+	}
+	if user, named := userNamed(d.head); p == nil && named {
+		c, p = c.actingFor(user, userHeader)
+	}
+	if p == nil && h.User != nil && *h.User != "" {
+		if c, p = c.actingFor(*h.User, "user_id"); p == nil {
+			d.head.Set(userHeader, *h.User)
+		}
+	}
+	if p != nil {
+		return refusedHello(p)
+	}
+	d.by = *c
+	device := h.Device
+	if device == "" {
+		device = fmt.Sprintf("socket-%x", rand.Uint64())
+	}
+	d.device = device
+	d.head.Set(deviceHeader, device)
+	ctx, cancel := context.WithTimeout(d.ctx, readTimeout)
+	defer cancel()
+	updates, stop, err := d.server.node.Follow(ctx, command.Follow{By: d.by.Principal, Device: device})
+	if r := d.refusalOf(err); r != nil {
+		return refusedHello(refusalProblem(r))
+	}
+	d.updates = updates
+	context.AfterFunc(d.ctx, stop)
+	return ingress.Admitted{User: d.by.User, Device: device}
+}
+
+// askTools passes on the calls of the device that were not sent yet.
+func (d *socketDriver) askTools() {
+	calls, err := lookup(d.server, d.by, command.DeviceCallsQuery{Device: d.device})
+	if err != nil {
+		d.step(ingress.SocketFailed{Code: ingress.CloseTryLater, Reason: "the calls of the device cannot be read now: reconnect later"})
+		return
+	}
+	open := make([]runs.ToolCallID, 0, len(calls.All))
+	for i := range calls.All {
+		c := &calls.All[i]
+		if open = append(open, c.ID); !slices.Contains(d.asked, c.ID) {
+			d.step(ingress.ToolAsked{Run: c.Root, Child: c.ID.Run, Session: c.Session, Call: c.ID.String(), Tool: c.Tool, Args: c.Args, Deadline: c.Deadline})
+		}
+	}
+	d.asked = open
+}
+
+func refusedHello(p *problem) ingress.Admitted {
+	return ingress.Admitted{Code: p.Code, Detail: p.Detail}
+}
+
+// attach subscribes to a session.
+func (d *socketDriver) attach(out ingress.Attach) ingress.Attached {
+	in := ingress.Attached{Session: out.Session}
+	ctx, cancel := context.WithTimeout(d.ctx, readTimeout)
+	defer cancel()
+	news, stop, err := d.server.node.Follow(ctx, command.Follow{By: d.by.Principal, Session: out.Session})
+	if err == nil && out.End {
+		var end command.SessionEnd
+		if end, err = command.Find(ctx, d.server.node, d.by.Principal, command.SessionEndQuery{Session: out.Session}); err != nil {
+			stop()
+		}
+		in.End = end.Cursor
+	}
+	if in.Refusal = d.refusalOf(err); in.Refusal == nil {
+		go d.forward(out.Session, news, stop)
+	}
+	return in
+}
+
+// forward passes on the news of a session.
+func (d *socketDriver) forward(session string, news <-chan struct{}, stop func()) {
+	defer stop()
+	for {
+		select {
+		case _, open := <-news:
+			if !open {
+				news = nil // the last read returns the reason
+			}
+			d.mu.Lock()
+			d.news = append(d.news, session)
+			d.mu.Unlock()
+			select {
+			case d.wake <- struct{}{}:
+			default: // a wake-up is already pending
+			}
+		case <-d.ctx.Done():
+			return
+		}
+	}
+}
+
+// refusalOf returns the refusal for an error of the node.
+func (d *socketDriver) refusalOf(err error) *actor.Refusal {
+	var r *actor.Refusal
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &r):
+		return r
+	case errors.Is(err, command.ErrClosed):
+		return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is stopping"}
+	}
+	d.server.log.Error("cannot read the events of a session", "error", err.Error())
+	return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "the messages of the session cannot be read now: reconnect later"}
+}
+
+func (d *socketDriver) readSession(out ingress.ReadSession) ingress.SessionPage {
+	in := ingress.SessionPage{Session: out.Session}
+	page, err := lookup(d.server, d.by, command.SessionEventsQuery{Session: out.Session, After: out.After, Limit: out.Limit})
+	for _, e := range page.All {
+		in.All = append(in.All, ingress.SessionItem{At: e.At, Body: e.Body})
+	}
+	in.More, in.Dropped, in.Refusal = page.More, page.Dropped, d.refusalOf(err)
+	return in
+}
+
+// readRun reads events of a run that precede those of a page.
+func (d *socketDriver) readRun(out ingress.ReadRun) (in ingress.RunPage) {
+	for after := out.After; after < out.To; {
+		page, err := lookup(d.server, d.by, command.EventsQuery{Run: out.Run, After: after, Limit: int(min(out.To-after, EventsMax))})
+		if err != nil || len(page.All) == 0 {
+			owner, _ := d.server.runOwner(d.by, out.Run)
+			return ingress.RunPage{Root: owner.Root}
+		}
+		for _, e := range page.All {
+			in.Bodies, after = append(in.Bodies, e.Body), e.Seq
+		}
+	}
+	return in
+}
+
+// request performs a request of the client as one of the HTTP API.
+func (d *socketDriver) request(r *ingress.SocketRequest) ingress.Performed {
+	if p := d.checkRun(r); p != nil {
+		return performedWith(p.Code, p.Detail, p.RetryAfter)
+	}
+	ctx := &fasthttp.RequestCtx{}
+	ctx.Init2(d.from, httpLog{d.server.log}, true)
+	d.head.CopyTo(&ctx.Request.Header)
+	h := &ctx.Request.Header
+	for _, name := range []string{"Upgrade", "Connection", "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions", fasthttp.HeaderAccept, ingress.IdempotencyKey} {
+		h.Del(name)
+	}
+	h.SetMethod(r.Method)
+	h.SetContentType("application/json")
+	ctx.Request.SetRequestURI(r.Path)
+	ctx.Request.SetBody(r.Body)
+	if r.ID != "" {
+		h.Set(ingress.IdempotencyKey, r.ID)
+	}
+	if r.Type == ingress.SocketInvoke {
+		h.Set(preferHeader, respondAsync)
+	}
+	d.server.handle(ctx)
+	var out struct {
+		Code       string `json:"code"`
+		Detail     string `json:"detail"`
+		RetryAfter int64  `json:"retry_after"`
+		Run        string `json:"run_id"`
+		Session    string `json:"session_id"`
+		Agent      string `json:"agent_id"`
+		Repeated   bool   `json:"repeated"`
+	}
+	if err := json.Unmarshal(ctx.Response.Body(), &out); err != nil && len(ctx.Response.Body()) > 0 {
+		d.server.log.Error("cannot decode an answer", "request", r.String(), "error", err.Error())
+	}
+	if ctx.Response.StatusCode() >= http.StatusBadRequest {
+		return performedWith(out.Code, out.Detail, out.RetryAfter)
+	}
+	in := ingress.Performed{Session: out.Session, Agent: out.Agent, Repeated: out.Repeated}
+	in.Run, _ = actor.ParseCallID(out.Run)
+	return in
+}
+
+func performedWith(code, detail string, retryAfter int64) ingress.Performed {
+	if code == "" {
+		code = "internal"
+	}
+	return ingress.Performed{Code: code, Detail: detail, RetryAfter: retryAfter}
+}
+
+// checkRun checks that a decision or a result names the root run of its tool call, or the run
+// itself, if it names one.
+func (d *socketDriver) checkRun(r *ingress.SocketRequest) *problem {
+	id, err := runs.ToolCallID{}, error(nil)
+	switch {
+	case r.Run.IsZero():
+		return nil
+	case r.Type == ingress.SocketDecision:
+		id, err = runs.ParseApprovalID(strings.TrimSuffix(strings.TrimPrefix(r.Path, "/v1/approvals/"), ":decide"))
+	case r.Type == ingress.SocketToolResult:
+		id, err = runs.ParseToolCallID(strings.TrimSuffix(strings.TrimPrefix(r.Path, "/v1/tool_calls/"), ":result"))
+	default:
+		return nil
+	}
+	if err != nil || id.Run == r.Run {
+		return nil
+	}
+	owner, err := d.server.runOwner(d.by, id.Run)
+	if err == nil && owner.Root != r.Run {
+		return invalid(http.StatusBadRequest, "run_id", fmt.Sprintf("run_id: want %s, the run of the call, or no value", owner.Root))
+	}
+	return nil // the request itself refuses a run that does not exist
+}

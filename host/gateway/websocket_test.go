@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fasthttp/websocket"
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+)
+
+// channelClient is a client of the channel protocol.
+type channelClient struct {
+	*testing.T
+	conn *websocket.Conn
+	got  []channelMessage
+}
+
+// channelMessage is a message as a client decodes it.
+type channelMessage struct {
+	Type     string           `json:"type"`
+	TS       int64            `json:"ts"`
+	Request  string           `json:"request_id"`
+	Run      string           `json:"run_id"`
+	Child    string           `json:"child_run_id"`
+	Session  string           `json:"session_id"`
+	Agent    string           `json:"agent_id"`
+	Text     string           `json:"text"`
+	State    string           `json:"state"`
+	RunState string           `json:"run_state"`
+	Detail   map[string]any   `json:"detail"`
+	ToolCall string           `json:"tool_call_id"`
+	Tool     string           `json:"tool_name"`
+	Args     map[string]any   `json:"args"`
+	Deadline int64            `json:"deadline_ts"`
+	Approval string           `json:"approval_id"`
+	Summary  string           `json:"args_summary"`
+	Code     string           `json:"code"`
+	Message  any              `json:"message"`
+	Usage    map[string]int64 `json:"usage"`
+	Cursor   string           `json:"cursor"`
+}
+
+// channel opens a socket, and sends the hello if it is not empty.
+func (d *testGateway) channel(hello string, headers http.Header) *channelClient {
+	d.Helper()
+	dialer := websocket.Dialer{Subprotocols: headers["Sec-Websocket-Protocol"]}
+	delete(headers, "Sec-Websocket-Protocol")
+	conn, answer, err := dialer.Dial("ws://"+d.address+socketRoute, headers)
+	if err != nil {
+		d.Fatalf("%v: %v", err, answer)
+	}
+	d.Cleanup(func() { _ = conn.Close() })
+	c := &channelClient{T: d.T, conn: conn}
+	if hello != "" {
+		c.send(hello)
+	}
+	return c
+}
+
+func (c *channelClient) send(text string) {
+	c.Helper()
+	if err := c.conn.WriteMessage(websocket.TextMessage, []byte(text)); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// next returns the next message, or the close code.
+func (c *channelClient) next() (m channelMessage, code int) {
+	c.Helper()
+	_ = c.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_, b, err := c.conn.ReadMessage()
+	if closed, ok := err.(*websocket.CloseError); ok {
+		return m, closed.Code
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &m)
+	}
+	if err != nil {
+		c.Fatalf("%v after %+v", err, c.got)
+	}
+	c.got = append(c.got, m)
+	return m, 0
+}
+
+// until reads until a message of this type, and with this state if it is not empty.
+func (c *channelClient) until(kind, state string) channelMessage {
+	c.Helper()
+	for {
+		m, code := c.next()
+		if code != 0 {
+			c.Fatalf("closed with %d after %+v", code, c.got)
+		}
+		if m.Type == kind && (state == "" || m.State == state) {
+			return m
+		}
+	}
+}
+
+// text returns the text of the deltas of a run.
+func (c *channelClient) text(run string) (text string) {
+	for _, m := range c.got {
+		if m.Type == "delta" && m.Run == run {
+			text += m.Text
+		}
+	}
+	return text
+}
+
+// The messages of the fifth seed pass as they are: without request ids where it has none, and
+// with ts 0.
+func TestChannelSpeaksTheSeedsMessages(t *testing.T) {
+	d, s := startBuyer(t, Config{}, "")
+	c := d.channel(`{"type":"hello","ts":0,"user_id":"u1","client_meta":{"app":"web"}}`, nil)
+	if m := c.until("state", "READY"); m.Detail["user_id"] != "u1" || m.Detail["device_id"] == "" {
+		t.Errorf("%+v", m)
+	}
+	c.send(`{"type":"agent_invoke","ts":0,"request_id":"r1","session_id":"s1","agent_id":"buyer","message":{"role":"user","content":"refund {\"cents\":5}"}}`)
+	run := c.until("run_started", "")
+	if run.Request != "r1" || run.Session != "s1" || run.Agent != "buyer" || run.Run == "" || run.Cursor == "" || run.TS < 1e12 {
+		t.Errorf("%+v", run)
+	}
+	state := c.until("state", "WAITING_APPROVAL")
+	asked := c.until("approval_required", "")
+	if state.Detail["approval_id"] != asked.Approval || state.RunState != "PAUSED_WAITING_APPROVAL" || asked.Run != run.Run || asked.Tool != "refund" || asked.Summary != "refund of 5" || !strings.HasPrefix(asked.ToolCall, "tc_") {
+		t.Errorf("%+v %+v", state, asked)
+	}
+	c.send(fmt.Sprintf(`{"type":"approval_decision","ts":0,"run_id":%q,"approval_id":%q,"decision":"approve","reason":"ok"}`, run.Run, asked.Approval))
+	done := c.until("done", "")
+	if done.Run != run.Run || done.Usage == nil || s.count("/refund") != 1 {
+		t.Errorf("%+v, %d effects", done, s.count("/refund"))
+	}
+	if got := c.text(run.Run); got == "" {
+		t.Errorf("no text in %+v", c.got)
+	}
+	for _, other := range []string{run.Run, "01939c3e-0000-7000-8000-000000000000"} {
+		c.send(fmt.Sprintf(`{"type":"approval_decision","ts":0,"request_id":"again","run_id":%q,"approval_id":%q,"decision":"reject"}`, other, asked.Approval))
+		if m := c.until("error", ""); m.Request != "again" || (m.Code != "approval_decided") != (other != run.Run) {
+			t.Errorf("%+v", m)
+		}
+	}
+
+	c.send(`{"type":"agent_invoke","ts":0,"request_id":"r2","session_id":"s1","agent_id":"buyer","message":{"role":"user","content":"refund {\"cents\":7}"}}`)
+	run = c.until("run_started", "")
+	c.until("approval_required", "")
+	c.send(fmt.Sprintf(`{"type":"cancel_run","ts":0,"run_id":%q}`, run.Run))
+	if m := c.until("error", ""); m.Run != run.Run || m.Code == "" || m.Message == nil {
+		t.Errorf("%+v", m)
+	}
+}
+
+// A socket that resumes behind the cursor of any message gets exactly the messages that follow
+// it, and every socket of the user gets them in the same order.
+func TestChannelResumesBehindEveryCursor(t *testing.T) {
+	d, _ := startBuyer(t, Config{}, "")
+	c := d.channel(`{"type":"hello"}`, nil)
+	for i := range 3 {
+		c.send(fmt.Sprintf(`{"type":"agent_invoke","request_id":"r%d","session_id":"s1","agent_id":"buyer","message":{"role":"user","content":"refund {\"cents\":5}"}}`, i))
+		asked := c.until("approval_required", "")
+		c.send(fmt.Sprintf(`{"type":"approval_decision","approval_id":%q,"decision":"approve"}`, asked.Approval))
+		c.until("done", "")
+	}
+	shown := func(all []channelMessage) (out []string) {
+		for _, m := range all {
+			if m.Run != "" && m.State != "ACCEPTED" {
+				out = append(out, fmt.Sprintf("%+v", m))
+			}
+		}
+		return out
+	}
+	want := shown(c.got)
+	at := 0
+	for _, m := range c.got {
+		if m.Run == "" || m.State == "ACCEPTED" {
+			continue
+		}
+		if at++; m.Cursor == "" {
+			continue // another message of the same event follows
+		}
+		again := d.channel(fmt.Sprintf(`{"type":"hello","resume":{"session_id":"s1","after":%q}}`, m.Cursor), nil)
+		again.until("state", "LIVE")
+		if got := shown(again.got); fmt.Sprint(got) != fmt.Sprint(want[at:]) {
+			t.Fatalf("after message %d:\ngot  %v\nwant %v", at, got, want[at:])
+		}
+		_ = again.conn.Close()
+	}
+	if at != len(want) || at < 20 {
+		t.Errorf("%d messages", at)
+	}
+}
+
+// A repeated request is performed once, on the same socket and on another one.
+func TestChannelRequestsAreIdempotent(t *testing.T) {
+	d := startGateway(t, echoAgent("echo", actor.Journaled))
+	invoke := `{"type":"agent_invoke","request_id":"r1","session_id":"s1","agent_id":"echo","message":{"role":"user","content":"hello"}}`
+	c := d.channel(`{"type":"hello"}`, nil)
+	c.send(invoke)
+	first := c.until("done", "")
+	c.send(invoke)
+	if m := c.until("state", "ACCEPTED"); m.Run != first.Run {
+		t.Errorf("%+v, want run %s", m, first.Run)
+	}
+	other := d.channel(`{"type":"hello"}`, nil)
+	other.send(invoke)
+	if m := other.until("done", ""); m.Run != first.Run {
+		t.Errorf("%+v, want run %s", m, first.Run)
+	}
+	other.send(strings.Replace(invoke, "hello", "other", 1))
+	if m := other.until("error", ""); m.Code != "invalid_request" || m.Request != "r1" {
+		t.Errorf("%+v", m)
+	}
+}
+
+// Each violation has its close code, and each mistake its error. No other socket is disturbed.
+func TestChannelRefusesBadInput(t *testing.T) {
+	d := startGateway(t, echoAgent("echo", actor.Journaled))
+	witness := d.channel(`{"type":"hello"}`, nil)
+	witness.until("state", "READY")
+	for name, c := range map[string]struct {
+		hello, text string
+		kind        int
+		code        int    // of the close
+		failure     string // code of an error
+	}{
+		"no hello":              {"", `{"type":"cancel_run"}`, websocket.TextMessage, 1008, ""},
+		"two hellos":            {`{"type":"hello"}`, `{"type":"hello"}`, websocket.TextMessage, 1002, ""},
+		"wrong key":             {"", `{"type":"hello","api_key":"troupe_wrong"}`, websocket.TextMessage, 1008, "unauthorized"},
+		"wrong hello":           {"", `{"type":"hello","resume":{"session_id":"a/b"}}`, websocket.TextMessage, 1008, "invalid_request"},
+		"wrong cursor":          {"", `{"type":"hello","resume":{"session_id":"a","after":"x"}}`, websocket.TextMessage, 1008, "invalid_request"},
+		"binary":                {`{"type":"hello"}`, `{"type":"cancel_run"}`, websocket.BinaryMessage, 1003, ""},
+		"invalid UTF-8":         {`{"type":"hello"}`, "{\"type\":\"\xff\"}", websocket.TextMessage, 1007, ""},
+		"too big":               {`{"type":"hello"}`, strings.Repeat(" ", ingress.SocketMessageBytesMax+1), websocket.TextMessage, 1009, ""},
+		"no JSON":               {`{"type":"hello"}`, `{`, websocket.TextMessage, 0, "invalid_request"},
+		"unknown type":          {`{"type":"hello"}`, `{"type":"agent_invok"}`, websocket.TextMessage, 0, "invalid_request"},
+		"unknown member":        {`{"type":"hello"}`, `{"type":"cancel_run","run":"1"}`, websocket.TextMessage, 0, "invalid_request"},
+		"unknown agent":         {`{"type":"hello"}`, `{"type":"agent_invoke","agent_id":"nobody","message":{"role":"user","content":"x"}}`, websocket.TextMessage, 0, "agent_not_found"},
+		"path in an agent":      {`{"type":"hello"}`, `{"type":"agent_invoke","agent_id":"../keys","message":{"role":"user","content":"x"}}`, websocket.TextMessage, 0, "invalid_request"},
+		"foreign run":           {`{"type":"hello"}`, `{"type":"cancel_run","run_id":"01939c3e-0000-7000-8000-000000000000"}`, websocket.TextMessage, 0, "run_not_found"},
+		"approval of nobody":    {`{"type":"hello"}`, `{"type":"approval_decision","approval_id":"ap_01939c3e-0000-7000-8000-000000000000.1.0","decision":"approve"}`, websocket.TextMessage, 0, "approval_not_found"},
+		"message without text":  {`{"type":"hello"}`, `{"type":"agent_invoke","agent_id":"buyer"}`, websocket.TextMessage, 0, "invalid_request"},
+		"request id of control": {`{"type":"hello"}`, `{"type":"agent_invoke","request_id":"a\nb","agent_id":"buyer","message":{"role":"user","content":"x"}}`, websocket.TextMessage, 0, "invalid_request"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := d.channel(c.hello, nil)
+			k.T = t
+			if c.hello != "" {
+				k.until("state", "READY")
+			}
+			_ = k.conn.WriteMessage(c.kind, []byte(c.text))
+			m, code := k.next()
+			if c.failure != "" && m.Code != c.failure {
+				t.Errorf("got %+v, want the error %s", m, c.failure)
+			}
+			if c.code != 0 && code == 0 {
+				_, code = k.next()
+			}
+			if code != c.code {
+				t.Errorf("closed with %d, want %d", code, c.code)
+			}
+		})
+	}
+	witness.send(`{"type":"agent_invoke","agent_id":"echo","message":{"role":"user","content":"hello"}}`)
+	witness.until("done", "")
+}
+
+// The events of all runs of a session are read in order, as JSON and as a stream that resumes
+// behind any of them.
+func TestSessionEventsAreReadInOrder(t *testing.T) {
+	d := startGateway(t, echoAgent("echo", actor.Journaled), echoAgent("echo2", actor.Journaled))
+	for _, agent := range []string{"echo", "echo2", "echo"} {
+		if status, _, body := d.do("POST", "/v1/agents/"+agent+"/messages", `{"content":"hello","session_id":"s1"}`); status != 200 {
+			t.Fatal(status, body)
+		}
+	}
+	type page struct {
+		Events []struct {
+			Run    string `json:"run_id"`
+			Type   string `json:"type"`
+			Cursor string `json:"cursor"`
+		} `json:"events"`
+		Cursor string `json:"cursor"`
+		More   bool   `json:"more"`
+		Code   string `json:"code"`
+	}
+	var all page
+	if status := d.doJSON(&all, "GET", "/v1/sessions/s1/events", ""); status != 200 || len(all.Events) != 9 || all.More || all.Cursor != all.Events[8].Cursor {
+		t.Fatalf("%d %+v", status, all)
+	}
+	for i, want := range []string{"user_input", "run_started", "run_done", "user_input", "run_started", "run_done", "user_input", "run_started", "run_done"} {
+		if e := all.Events[i]; e.Type != want || e.Run != all.Events[i/3*3].Run {
+			t.Errorf("event %d: %+v, want %s", i, e, want)
+		}
+	}
+	for i, e := range all.Events {
+		var rest page
+		if status := d.doJSON(&rest, "GET", "/v1/sessions/s1/events?limit=2&after="+e.Cursor, ""); status != 200 || len(rest.Events) != min(2, 8-i) || rest.More != (i <= 6) {
+			t.Errorf("after event %d: %d %+v", i, status, rest)
+		}
+	}
+	stream := d.openStream("GET", "/v1/sessions/s1/events", "", "Accept", ingress.EventStream, "Last-Event-ID", all.Events[5].Cursor)
+	if e := stream.readUntil("run_done"); !strings.Contains(fmt.Sprint(e), all.Events[8].Run) {
+		t.Errorf("%v", e)
+	}
+	if status, _, body := d.do("POST", "/v1/agents/echo/messages", `{"content":"more","session_id":"s1"}`); status != 200 {
+		t.Fatal(status, body)
+	}
+	stream.readUntil("run_done")
+	for path, want := range map[string]string{"/v1/sessions/none/events": "session_not_found", "/v1/sessions/s1/events?after=x": "invalid_request"} {
+		var p page
+		if d.doJSON(&p, "GET", path, ""); p.Code != want {
+			t.Errorf("%s: %+v", path, p)
+		}
+	}
+	var p page
+	if d.doJSON(&p, "GET", "/v1/sessions/s1/events", "", userHeader, "bob"); p.Code != "session_not_found" {
+		t.Errorf("another user: %+v", p)
+	}
+}

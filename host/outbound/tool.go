@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outbound
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// toolSet holds the tools that were performed, by name. It keeps at most tools.ToolsMax of
+// them, and those with open calls.
+type toolSet struct {
+	mu    sync.Mutex
+	known map[string]*tool
+	uses  uint64 // number of calls so far
+}
+
+// tool is a declared tool with its back-off and statistics.
+type tool struct {
+	url     string // the back-off belongs to it
+	backoff *sharedBackoff
+	stats   statCounter
+	queue   queue
+	calls   int    // open and waiting
+	used    uint64 // value of toolSet.uses at the last call
+}
+
+// retain returns the tool of that name and counts a call of it, which MUST be released.
+func (s *toolSet) retain(name, url string, config upstream.BackoffConfig) (*tool, *sharedBackoff) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.known[name]
+	if t == nil {
+		s.evict()
+		t = &tool{}
+		s.known[name] = t
+	}
+	if t.url != url || t.backoff == nil { // failures at another address do not count for this one
+		t.url, t.backoff = url, newSharedBackoff(config)
+	}
+	s.uses++
+	t.calls, t.used = t.calls+1, s.uses
+	return t, t.backoff
+}
+
+// evict makes room for a tool: it removes the one without open calls that was not used for
+// the longest time.
+func (s *toolSet) evict() {
+	if len(s.known) < tools.ToolsMax {
+		return
+	}
+	oldest := ""
+	for name, t := range s.known {
+		if t.calls == 0 && (oldest == "" || t.used < s.known[oldest].used) {
+			oldest = name
+		}
+	}
+	delete(s.known, oldest)
+}
+
+func (s *toolSet) release(t *tool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.calls--
+}
+
+// Tool performs a declared tool and returns its result.
+func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool) actor.Answer {
+	d := op.Declared
+	switch {
+	case d.Kind == tools.KindClient:
+		return refusedAnswer(actor.Refuse(actor.NoDevice, "tool %s: no active client", d.Name))
+	case d.Via != tools.ViaHTTP:
+		return refusedAnswer(actor.Refuse(actor.Unavailable, "tool %s: this node performs no tools via %.40q", d.Name, d.Via))
+	}
+	request := httpTool(d)
+	var refusal *actor.Refusal
+	if request.Headers, refusal = o.toolHeaders(d); refusal != nil {
+		return refusedAnswer(refusal)
+	}
+	call := &op.Context.Call
+	input := upstream.ToolInput{Arguments: op.Input, Trace: call.Trace}
+	if id != (actor.EffectID{}) { // unlike its String, the key holds the whole run ID
+		input.Key = fmt.Sprintf("%s.%d.%d", id.Run, id.Step, id.Index)
+	}
+	order, refusal := request.Exchange(input, o.deadline(ctx, op.Left), upstream.AttemptLimits{Retry: o.config.Patience.Retry})
+	if refusal != nil {
+		return refusedAnswer(refusal)
+	}
+	if refusal := o.acquire(call.Principal); refusal != nil {
+		return refusedAnswer(refusal)
+	}
+	defer o.release(call.Principal)
+	t, backoff := o.tools.retain(d.Name, d.URL, o.config.Backoff)
+	defer o.tools.release(t)
+	limit := cmp.Or(d.Concurrency, tools.ConcurrencyDefault)
+	waiting, cancel := context.WithTimeout(ctx, op.Left)
+	err := t.queue.acquire(waiting, limit)
+	if cancel(); err != nil {
+		return refusedAnswer(queueRefusal("tool", d.Name, limit, err, t.stats.refuse(o.now())))
+	}
+	defer t.queue.release()
+	t.stats.acquire(0, o.now())
+	defer t.stats.release()
+	answer, _ := o.runExchange(ctx, order, o.transport, backoff, &t.stats, nil, func(actor.Piece) {})
+	return answer
+}
+
+// httpTool returns a tool without its headers.
+func httpTool(d *tools.Declared) upstream.HTTPTool {
+	return upstream.HTTPTool{Name: d.Name, URL: d.URL, Method: d.Method, Body: d.Body, Idempotent: d.Idempotent}
+}
+
+// PermitTool returns an error unless requests can be made of the definition of a tool, and
+// the server may send the secrets in its headers to its URL.
+func (o *Outbound) PermitTool(d *tools.Declared) error {
+	if err := httpTool(d).Check(); err != nil {
+		return err
+	}
+	return o.permitHeaders(d)
+}
+
+// PermitDefinition is PermitTool for a definition as JSON. It returns nil for an invalid
+// one, whose mistakes the registry names.
+func (o *Outbound) PermitDefinition(definition []byte) error {
+	d, err := tools.ReadDeclared(definition)
+	if err != nil || d.Via != tools.ViaHTTP {
+		return nil
+	}
+	return o.PermitTool(&d)
+}
+
+func (o *Outbound) permitHeaders(d *tools.Declared) error {
+	for _, name := range slices.Sorted(maps.Keys(d.Headers)) {
+		env := d.Headers[name].Env
+		if env == "" {
+			continue
+		}
+		if !strings.HasPrefix(env, upstream.AuthEnvPrefix) { // no other variable can be bound to an address
+			return fmt.Errorf("headers.%s: env: want the name of a variable like %sHELPER, got %.80q", name, upstream.AuthEnvPrefix, env)
+		}
+		url, err := upstream.HTTPTool{URL: d.URL}.FixedURL()
+		if err != nil {
+			return fmt.Errorf("url: %w", err)
+		}
+		if err := o.Permit(url, env); err != nil {
+			return fmt.Errorf("headers.%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// toolHeaders returns the headers that a tool declares. Values from the environment are
+// secrets, which are read for each call.
+func (o *Outbound) toolHeaders(d *tools.Declared) (all []upstream.Header, refusal *actor.Refusal) {
+	if err := o.permitHeaders(d); err != nil {
+		return nil, actor.Refuse(actor.Rejected, "tool %s: %v", d.Name, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Headers)) {
+		h := d.Headers[name]
+		header := upstream.Header{Name: strings.ToLower(name), Value: h.Value, Secret: h.Env != ""}
+		if header.Secret {
+			secret, err := o.config.secret(h.Env)
+			if err != nil {
+				return nil, actor.Refuse(actor.Unavailable, "tool %s: header %s: %v", d.Name, name, err)
+			}
+			header.Value = secret.Reveal()
+		}
+		all = append(all, header)
+	}
+	return all, nil
+}

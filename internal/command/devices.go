@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
+
+type (
+	// DeviceCallsQuery asks for the open calls of client tools that a device performs.
+	DeviceCallsQuery struct{ Device string }
+	// DeviceCalls lists them in the order of their calls.
+	DeviceCalls struct{ All []DeviceCall }
+	// DeviceCall is a call of a client tool.
+	DeviceCall struct {
+		ID       runs.ToolCallID
+		Root     actor.CallID
+		Session  string
+		Tool     string
+		Args     []byte // JSON
+		Deadline actor.Time
+	}
+)
+
+func (DeviceCallsQuery) query()              {}
+func (DeviceCallsQuery) returns(DeviceCalls) {}
+func (DeviceCalls) result()                  {}
+
+func (e *encoder) deviceCall(c *DeviceCall) {
+	e.toolCallID(c.ID)
+	e.CallID(c.Root)
+	e.String(c.Session)
+	e.String(c.Tool)
+	e.Bytes(c.Args)
+	e.Int(int64(c.Deadline))
+}
+
+func (d *decoder) deviceCall() DeviceCall {
+	return DeviceCall{d.toolCallID(), d.CallID(), d.text(), d.text(), d.Bytes(bytesMax), d.time()}
+}

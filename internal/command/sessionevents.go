@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"math"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
+
+type (
+	// SessionEventsQuery asks for the events of all runs of a session that follow a cursor, at
+	// most EventsMax. A session that does not exist yet has none.
+	SessionEventsQuery struct {
+		Session string
+		After   runs.SessionCursor
+		Limit   int
+	}
+	// SessionEndQuery asks for the cursor behind all events of a session.
+	SessionEndQuery struct{ Session string }
+	// SessionEnd is a cursor behind all events of a session that exist.
+	SessionEnd struct{ Cursor runs.SessionCursor }
+	// SessionEvents is a page of the events of a session.
+	SessionEvents struct {
+		All     []SessionEvent
+		More    bool               // more events may follow the last one
+		Dropped runs.SessionCursor // the page is empty, because events were dropped; they are complete from this cursor on
+	}
+	// SessionEvent is an event of a run as it was recorded, and its place in the session.
+	SessionEvent struct {
+		At   runs.Position
+		Run  actor.CallID
+		Seq  uint64
+		Body []byte // see runs.Decode
+	}
+)
+
+func (SessionEventsQuery) query()                {}
+func (SessionEventsQuery) returns(SessionEvents) {}
+func (SessionEvents) result()                    {}
+func (SessionEndQuery) query()                   {}
+func (SessionEndQuery) returns(SessionEnd)       {}
+func (SessionEnd) result()                       {}
+
+// fit returns the page without the events that no frame can carry with the others.
+func (s SessionEvents) fit() SessionEvents {
+	size := 0
+	for i, e := range s.All {
+		if size += len(e.Body); size > FrameBytesMax/2 && i > 0 {
+			return SessionEvents{All: s.All[:i], More: true}
+		}
+	}
+	return s
+}
+
+func (e *encoder) position(p *runs.Position) {
+	e.String(string(p.Node))
+	e.Uint(p.Batch)
+	e.Uint(uint64(p.Index))
+}
+
+func (d *decoder) position() runs.Position {
+	return runs.Position{Node: actor.NodeID(d.text()), Batch: d.Uint(), Index: uint32(d.UintMax(math.MaxUint32, "index"))}
+}
+
+func (e *encoder) cursor(c runs.SessionCursor) { list(e, c, e.position) }
+
+func (d *decoder) cursor() runs.SessionCursor { return listOf(d, d.position) }
+
+func (e *encoder) sessionEvents(s *SessionEvents) {
+	list(e, s.All, func(v *SessionEvent) {
+		e.position(&v.At)
+		e.CallID(v.Run)
+		e.Uint(v.Seq)
+		e.Bytes(v.Body)
+	})
+	e.Bool(s.More)
+	e.cursor(s.Dropped)
+}
+
+func (d *decoder) sessionEvents() SessionEvents {
+	return SessionEvents{listOf(d, func() SessionEvent { return SessionEvent{d.position(), d.CallID(), d.Uint(), d.Bytes(bytesMax)} }), d.Bool(), d.cursor()}
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Bounds of results about sessions. A query for more is refused as Invalid.
+const (
+	SessionsMax = 200 // sessions of a list
+	MessagesMax = 200 // messages of a page
+)
+
+type (
+	// Forget deletes a session with all that it contains. A session with open runs is
+	// refused as Rejected.
+	Forget struct {
+		By      actor.Principal
+		Session string
+	}
+
+	// SessionsQuery asks for a page of the sessions of the principal's namespace, in
+	// descending order of their names: those before the name Before.
+	SessionsQuery struct {
+		Before string // "": from the last name
+		Limit  int
+	}
+	// SessionQuery asks for one session.
+	SessionQuery struct{ Session string }
+	// MessagesQuery asks for messages of the transcript of an agent in a session, the
+	// newest first. If Agent is empty, the session MUST have one agent with messages.
+	MessagesQuery struct {
+		Session, Agent string
+		Before         actor.MessageID // zero: from the newest message
+		Limit          int
+	}
+	// ContextQuery asks for a version of a context; 0 means the newest.
+	ContextQuery struct {
+		Session, ID string
+		Version     uint64
+	}
+)
+
+func (SessionsQuery) query() {}
+func (SessionQuery) query()  {}
+func (MessagesQuery) query() {}
+func (ContextQuery) query()  {}
+
+func (SessionsQuery) returns(Sessions) {}
+func (SessionQuery) returns(Session)   {}
+func (MessagesQuery) returns(Messages) {}
+func (ContextQuery) returns(Context)   {}
+
+func (Sessions) result() {}
+func (Session) result()  {}
+func (Messages) result() {}
+func (Context) result()  {}
+
+// Context is a version of a context.
+type Context struct {
+	OwnerType, OwnerID string
+	Version            uint64
+	At                 actor.Time
+	Value              []byte // JSON
+}
+
+// Sessions is a page of a list of sessions.
+type Sessions struct {
+	All  []Session
+	Next string // name to continue before; "" if the page is the last one
+}
+
+// Session is a session and the agents that have a transcript or open runs in it.
+type Session struct {
+	Name     string
+	Title    string
+	Metadata []byte     // JSON object; nil if there is none
+	Created  actor.Time // 0 if unknown
+	Last     actor.Time // time of the last message; 0 if there is none
+	Updated  actor.Time // time of the last change; 0 if unknown
+	Agents   []SessionAgent
+}
+
+// SessionAgent is an agent in a session.
+type SessionAgent struct {
+	Agent    string
+	Messages uint64
+	Runs     uint64         // ended runs of clients
+	Open     []actor.CallID // open runs, in order of acceptance
+	Usage    actor.Usage    // of the ended runs, with the runs below them
+}
+
+// Usage returns the sum of all agents.
+func (s *Session) Usage() (total actor.Usage) {
+	for i := range s.Agents {
+		total = total.Add(s.Agents[i].Usage)
+	}
+	return total
+}
+
+// Messages is a page of a transcript.
+type Messages struct {
+	Session, Agent string
+	All            []actor.ChatMessage // newest first
+	More           bool                // there are older messages
+	Total          uint64              // messages of the transcript
+	Open           []actor.ChatMessage // messages of clients whose runs are open, in order of acceptance
+}
+
+func (e *encoder) session(s *Session) {
+	e.String(s.Name)
+	e.String(s.Title)
+	e.Bytes(s.Metadata)
+	e.Int(int64(s.Created))
+	e.Int(int64(s.Last))
+	e.Int(int64(s.Updated))
+	list(e, s.Agents, func(a *SessionAgent) {
+		e.String(a.Agent)
+		e.Uint(a.Messages)
+		e.Uint(a.Runs)
+		e.callIDs(a.Open)
+		e.Usage(a.Usage)
+	})
+}
+
+func (d *decoder) session() Session {
+	return Session{Name: d.text(), Title: d.text(), Metadata: d.Bytes(bytesMax), Created: d.time(), Last: d.time(), Updated: d.time(),
+		Agents: listOf(d, func() SessionAgent { return SessionAgent{d.text(), d.Uint(), d.Uint(), listOf(d, d.CallID), d.Usage()} })}
+}
+
+func (e *encoder) messages(m *Messages) {
+	e.String(m.Session)
+	e.String(m.Agent)
+	list(e, m.All, e.ChatMessage)
+	e.Bool(m.More)
+	e.Uint(m.Total)
+	list(e, m.Open, e.ChatMessage)
+}
+
+func (d *decoder) messages() Messages {
+	return Messages{Session: d.text(), Agent: d.text(), All: listOf(d, d.ChatMessage), More: d.Bool(), Total: d.Uint(), Open: listOf(d, d.ChatMessage)}
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// toolCommands performs the queries about tools.
+type toolCommands struct{ *Commands }
+
+// approvals lists tool calls of a namespace that wait for a person. It waits until the
+// requests for them are durable.
+func (c toolCommands) approvals(ctx context.Context, tenant string, q command.ApprovalsQuery) (out command.Approvals, err error) {
+	pending, err := c.engine.Approvals(ctx, tenant)
+	if err == nil {
+		err = c.engine.Read(ctx, func(store.Reader) error { return nil })
+	}
+	if err != nil {
+		return out, errorOf(err)
+	}
+	for _, a := range pending {
+		out.All = append(out.All, command.Approval{ID: a.ID, Actor: a.Actor, Root: a.Root, Tool: a.Tool, Args: a.Args, Summary: a.Summary,
+			Principal: a.Principal, Created: a.Created, Until: a.Until})
+	}
+	return pageOf(out.All, q), nil
+}
+
+// pageOf returns the approvals that a query asks for.
+func pageOf(all []command.Approval, q command.ApprovalsQuery) (out command.Approvals) {
+	out.All = slices.DeleteFunc(all, func(a command.Approval) bool {
+		return !q.Root.IsZero() && a.Root != q.Root || a.Position().Compare(q.After) <= 0
+	})
+	slices.SortFunc(out.All, func(a, b command.Approval) int { return a.Position().Compare(b.Position()) })
+	limit := command.ApprovalsMax
+	if q.Limit > 0 {
+		limit = min(limit, q.Limit)
+	}
+	if out.More = len(out.All) > limit; out.More {
+		out.All = out.All[:limit]
+	}
+	return out
+}
+
+// list returns the declared tools.
+func (c toolCommands) list() (out command.Tools) {
+	if c.tools == nil {
+		return out
+	}
+	for _, d := range c.tools() {
+		out.All = append(out.All, command.Tool{Name: d.Name, Hash: d.Hash(), Owner: d.Owner, Definition: d.Encode()})
+	}
+	return out
+}
+
+// ToolCall returns the state of a tool call by the events of its run.
+func (v View) ToolCall(id runs.ToolCallID) (out command.ToolCall, err error) {
+	notFound := actor.Refuse(actor.NotFound, "no tool call %s", id)
+	if out.Owner, err = v.Owner(id.Run); err != nil {
+		return out, err
+	}
+	var events []runs.Event
+	answered := uint64(0) // number of the event with the result
+	cut := false          // the arguments are truncated
+	for after := uint64(0); ; {
+		page, err := v.Log.Events(v.Tenant, id.Run, after, command.EventsMax)
+		if err != nil {
+			return out, err
+		}
+		for _, raw := range page {
+			e, err := runs.Decode(raw.Body)
+			if err != nil {
+				return out, fmt.Errorf("run %s: event %d: %w", id.Run, raw.Seq, err)
+			}
+			if e.Step == id.Step && e.Index == id.Index || e.Type.Ends() {
+				events = append(events, e)
+				switch e.Type {
+				case runs.ToolCallCreated:
+					cut = e.Truncated
+				case runs.ToolResult:
+					answered = e.Seq
+				}
+			}
+			after = e.Seq
+		}
+		if len(page) < command.EventsMax {
+			break
+		}
+	}
+	call, found, err := runs.FoldToolCall(events, id)
+	out.Call = call
+	out.Call.Truncated = cut // the result is read as a whole
+	switch {
+	case err != nil:
+	case !found:
+		err = notFound
+	case answered > 0:
+		out.Result, err = v.Log.Result(v.Tenant, id.Run, answered)
+	}
+	if err == nil && cut {
+		out.Call.Args, out.Call.Truncated, err = v.toolArgs(&out)
+	}
+	return out, err
+}
+
+// toolArgs returns the arguments of a tool call, of which its event shows the beginning. Those
+// of a run that has ended remain truncated.
+func (v View) toolArgs(call *command.ToolCall) (args string, truncated bool, err error) {
+	id := call.Call.ID
+	j, err := v.journal(call.Owner.Actor)
+	if errors.As(err, new(store.Gone)) { // its session was deleted after the events were read
+		return call.Call.Args, true, nil
+	}
+	run := j.Run(id.Run)
+	if err != nil || run == nil || int(id.Step) > len(run.Steps) || int(id.Index) >= len(run.Steps[id.Step-1].Asks) {
+		return call.Call.Args, true, err
+	}
+	var shown runs.Event
+	shown.SetText(run.Steps[id.Step-1].Asks[id.Index].Out().Parts)
+	return shown.Text, false, nil
+}

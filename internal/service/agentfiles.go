@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// AgentFilesMax is the maximum number of agent files in a folder.
+const AgentFilesMax = agents.AgentsMax
+
+// AgentFiles holds the agents and the declared tools of a folder, one per file named
+// *.toml. The file of a tool has a table [tool].
+type AgentFiles struct {
+	Agents   []AgentFile
+	Tools    []ToolFile
+	Problems []FileProblem // ordered by file and line
+}
+
+// AgentFile is an agent and the file that declares it.
+type AgentFile struct {
+	Path string
+	Spec agents.Spec
+}
+
+// ToolFile is a tool and the file that declares it.
+type ToolFile struct {
+	Path     string
+	Declared tools.Declared
+}
+
+// FileProblem is an error in an agent file, or a warning about it.
+type FileProblem struct {
+	File    string `json:"file"`
+	Line    int    `json:"line,omitzero"`
+	Column  int    `json:"column,omitzero"`
+	Field   string `json:"field,omitzero"`
+	Text    string `json:"text"`
+	Warning bool   `json:"warning,omitzero"`
+}
+
+// String formats the problem as compilers do: file:line:column: field: text.
+func (p FileProblem) String() string {
+	s := p.File
+	if p.Line > 0 {
+		s += fmt.Sprintf(":%d:%d", p.Line, p.Column)
+	}
+	if p.Warning {
+		s += ": warning"
+	}
+	if p.Field != "" {
+		s += ": " + p.Field
+	}
+	return s + ": " + p.Text
+}
+
+// HasErrors reports whether a problem is more than a warning.
+func (f *AgentFiles) HasErrors() bool {
+	return slices.ContainsFunc(f.Problems, func(p FileProblem) bool { return !p.Warning })
+}
+
+// ReadAgentFiles reads all agents of a folder and checks the references between
+// them. It returns an error only for the folder itself. Errors in the files are
+// collected as problems.
+func ReadAgentFiles(dir string) (*AgentFiles, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, syscall.ENOTDIR) {
+		return nil, fmt.Errorf("agents: %s is not a folder; its folder is %s", dir, filepath.Dir(dir))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("agents: %w", err)
+	}
+	f := &AgentFiles{}
+	count := 0
+	for _, entry := range entries {
+		if entry.IsDir() || filepath.Ext(entry.Name()) != ".toml" || strings.HasPrefix(entry.Name(), ".") {
+			continue
+		}
+		if count++; count > AgentFilesMax {
+			return nil, fmt.Errorf("agents: %s contains more than %d files named *.toml", dir, AgentFilesMax)
+		}
+		f.read(filepath.Join(dir, entry.Name()))
+	}
+	if count == 0 {
+		return nil, fmt.Errorf("agents: %s contains no file named *.toml; a minimal agent file has the line name = \"helper\"", dir)
+	}
+	f.checkReferences()
+	return f, nil
+}
+
+// ReadToolFiles reads files that each declare a tool. Errors in them are collected as
+// problems.
+func ReadToolFiles(paths []string) *AgentFiles {
+	f := &AgentFiles{}
+	for _, path := range paths {
+		if text, ok := f.readText(path); ok {
+			f.readTool(path, text)
+		}
+	}
+	return f
+}
+
+// readText returns the text of a file, or false if it cannot be read.
+func (f *AgentFiles) readText(path string) (string, bool) {
+	text, err := []byte(nil), disk.CheckRegular(path)
+	if err == nil {
+		text, err = ReadFile(path, agents.SourceBytesMax)
+	}
+	if err != nil {
+		f.Problems = append(f.Problems, FileProblem{File: path, Text: err.Error()})
+	}
+	return string(text), err == nil
+}
+
+func (f *AgentFiles) read(path string) {
+	text, ok := f.readText(path)
+	if !ok {
+		return
+	}
+	if agents.IsToolTOML(text) {
+		f.readTool(path, text)
+		return
+	}
+	spec, err := agents.ReadTOML(text)
+	if err != nil {
+		f.addError(path, err)
+	} else {
+		if i := slices.IndexFunc(f.Agents, func(a AgentFile) bool { return a.Spec.ID == spec.ID }); i >= 0 {
+			f.Problems = append(f.Problems, FileProblem{File: path, Field: "agent_id", Text: fmt.Sprintf("%s is already defined in %s; rename one of them", spec.ID, f.Agents[i].Path)})
+			return
+		}
+		f.Agents = append(f.Agents, AgentFile{path, spec})
+	}
+}
+
+func (f *AgentFiles) readTool(path, text string) {
+	d, err := agents.ReadToolTOML(text)
+	i := slices.IndexFunc(f.Tools, func(t ToolFile) bool { return t.Declared.Name == d.Name })
+	switch {
+	case err != nil:
+		f.addError(path, err)
+	case i >= 0:
+		f.Problems = append(f.Problems, FileProblem{File: path, Field: "tool_name", Text: fmt.Sprintf("%s is already declared in %s; rename one of them", d.Name, f.Tools[i].Path)})
+	case len(f.Tools) == agents.DeclaredToolsMax:
+		f.Problems = append(f.Problems, FileProblem{File: path, Text: fmt.Sprintf("a folder declares at most %d tools", agents.DeclaredToolsMax)})
+	default:
+		f.Tools = append(f.Tools, ToolFile{path, d})
+	}
+}
+
+// addError adds the problems of an error in a file.
+func (f *AgentFiles) addError(path string, err error) {
+	var problems agents.Problems
+	if !errors.As(err, &problems) {
+		problems = agents.Problems{{Text: err.Error()}}
+	}
+	for _, p := range problems {
+		f.Problems = append(f.Problems, FileProblem{File: path, Line: p.Line, Column: p.Column, Field: p.Field, Text: p.Text})
+	}
+}
+
+// Registry returns the tools of this program and of the files, with the policy.
+func (f *AgentFiles) Registry(policy *tools.Policy) *tools.Registry {
+	var declared []tools.Declared
+	for _, t := range f.Tools {
+		declared = append(declared, t.Declared)
+	}
+	// The names and schemas were checked when the files were read.
+	return invariant.Must(tools.NewRegistry().With(declared, policy))
+}
+
+// checkReferences adds warnings for missing tools, undeclared callees and call
+// cycles. One file alone does not show these problems.
+func (f *AgentFiles) checkReferences() {
+	var specs []agents.Spec
+	for _, a := range f.Agents {
+		specs = append(specs, a.Spec)
+	}
+	registry := f.Registry(nil)
+	for _, a := range f.Agents {
+		for _, name := range a.Spec.MissingTools(registry) {
+			f.warn(a.Path, "tools", "no file here declares %s, and this program has no such tool; the agent runs without it", name)
+		}
+		for _, target := range a.Spec.Agents {
+			if !slices.ContainsFunc(specs, func(s agents.Spec) bool { return s.ID == target }) {
+				f.warn(a.Path, "agents", "no file here declares %s; calls to it are refused until it exists", target)
+			}
+		}
+	}
+	for _, cycle := range agents.CallCycles(specs) {
+		first, _, _ := strings.Cut(cycle, " ->")
+		i := slices.IndexFunc(f.Agents, func(a AgentFile) bool { return a.Spec.ID == first })
+		f.warn(f.Agents[i].Path, "agents", "possible call cycle: %s; the call that closes it is refused", cycle)
+	}
+}
+
+// CheckModels adds a warning for each agent whose model is not in the list known.
+func (f *AgentFiles) CheckModels(known []string) {
+	for _, a := range f.Agents {
+		if a.Spec.Kind == agents.KindDeclared && !slices.Contains(known, a.Spec.Model) {
+			f.warn(a.Path, "model", "the configuration has no model %s; want one of %s", a.Spec.Model, strings.Join(known, ", "))
+		}
+	}
+}
+
+func (f *AgentFiles) warn(file, field, format string, args ...any) {
+	f.Problems = append(f.Problems, FileProblem{File: file, Field: field, Text: fmt.Sprintf(format, args...), Warning: true})
+}
+
+// ReadFile reads a file of at most limit bytes. A larger file is an error.
+func ReadFile(path string, limit int) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	b, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
+	if err == nil && len(b) > limit {
+		err = fmt.Errorf("file has more than %d bytes", limit)
+	}
+	return b, err
+}
+
+// AgentStore is the part of a node that stores agents and tools.
+type AgentStore interface {
+	PutTool(ctx context.Context, d tools.Declared) (changed bool, warnings []string, err error)
+	Tool(name string) (agents.DeclaredTool, bool)
+	PutAgent(ctx context.Context, spec agents.Spec) (changed bool, warnings []string, err error)
+	Agent(id string) (agents.Spec, bool)
+}
+
+// Apply stores the tools and then the agents of the files on a node. Unchanged ones are
+// skipped. An agent or a tool whose file is gone stays. If the registry refuses to change a
+// stored one because it is busy, this keeps its definition.
+func (f *AgentFiles) Apply(n AgentStore, log *slog.Logger) error {
+	for _, file := range f.Tools {
+		name := file.Declared.Name
+		changed, warnings, err := n.PutTool(context.Background(), file.Declared)
+		_, known := n.Tool(name)
+		if err := applied(log.With("tool", name, "file", file.Path), "tool", known, changed, warnings, err); err != nil {
+			return fmt.Errorf("%s: %w", file.Path, err)
+		}
+	}
+	for _, file := range f.Agents {
+		changed, warnings, err := n.PutAgent(context.Background(), file.Spec)
+		_, known := n.Agent(file.Spec.ID)
+		if err := applied(log.With("agent", file.Spec.ID, "file", file.Path), "agent", known, changed, warnings, err); err != nil {
+			return fmt.Errorf("%s: %w", file.Path, err)
+		}
+	}
+	return nil
+}
+
+// applied logs the result of storing an agent or a tool and returns its error, if that
+// prevents the start.
+func applied(log *slog.Logger, kind string, known, changed bool, warnings []string, err error) error {
+	var refusal *actor.Refusal
+	switch {
+	case known && errors.As(err, &refusal) && refusal.Reason == actor.Busy:
+		log.Warn(kind+" file not applied: the registry is busy, the "+kind+" is unchanged", "error", err.Error())
+	case err != nil:
+		return err
+	case changed:
+		log.Info(kind+" file applied", "warnings", warnings)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/internal/node"
+)
+
+// URLFile is the file in a data folder with the URL of the server that uses it.
+const (
+	URLFile     = "SERVER"
+	urlBytesMax = 1024
+)
+
+// shutdownTimeout is the maximum time to close the gateway, and also the maximum time
+// to close the node.
+const shutdownTimeout = 10 * time.Second
+
+// Config is the configuration of a node with its gateway.
+type Config struct {
+	Node node.Config // Open sets Keys; if Backups is empty, it is DefaultBackups
+	// Open sets the fields that the node provides: Keys, Secret, External, Backup
+	Gateway gateway.Config
+}
+
+// Service is a running node and its gateway. The gateway serves no connection before
+// Serve or ServeOwner.
+type Service struct {
+	*node.Node
+	Gateway *gateway.Server
+	Keys    *gateway.Keys // API keys of the node
+	log     *slog.Logger
+}
+
+// DefaultBackups returns the default folder for backups of a data folder.
+func DefaultBackups(data string) string { return filepath.Clean(data) + "-backups" }
+
+// Open opens the node and its gateway. The caller MUST stop the service.
+func Open(c Config, log *slog.Logger) (*Service, error) {
+	backups, err := node.CheckBackups(cmp.Or(c.Node.Backups, DefaultBackups(c.Node.Data)), c.Node.Data)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{Keys: new(gateway.Keys), log: log}
+	c.Node.Backups, c.Node.Keys = backups, s.Keys
+	if s.Node, err = node.Open(c.Node, log); err != nil {
+		return nil, err
+	}
+	c.Gateway.Keys, c.Gateway.Secret, c.Gateway.External, c.Gateway.Backup = s.Keys, s.Secret(), s.External(), s.Backup
+	s.Gateway = gateway.New(s.Node, log, c.Gateway)
+	return s, nil
+}
+
+// Announce writes the URL of a listener to the data folder, for the error of a process
+// that finds the folder in use, and returns it.
+func (s *Service) Announce(addr net.Addr) string {
+	url := urlOf(addr)
+	if err := disk.WriteFile(filepath.Join(s.Dir(), URLFile), []byte(url+"\n")); err != nil {
+		s.log.Warn("cannot write the server URL to the data folder", "error", err.Error())
+	}
+	return url
+}
+
+// URL returns the URL of the server that uses a data folder, as Announce has written it.
+func URL(dir string) (text string, ok bool) {
+	b, err := disk.ReadFile(filepath.Join(dir, URLFile), urlBytesMax)
+	text = strings.TrimSpace(string(b))
+	at, parseErr := url.Parse(text)
+	return text, err == nil && parseErr == nil && at.Host != ""
+}
+
+// urlOf returns the URL of a listener. For one on all addresses it is that of
+// loopback, because the listener's own address cannot be dialed everywhere.
+func urlOf(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return fmt.Sprintf("http://127.0.0.1:%d", tcp.Port)
+	}
+	return "http://" + addr.String()
+}
+
+// ServeOwner serves the socket in the data folder in the background. It passes the
+// result to the callback ended, unless the socket cannot be opened.
+func (s *Service) ServeOwner(ended func(error)) {
+	socket, err := gateway.ListenOwner(s.Dir())
+	if err != nil {
+		s.log.Warn("cannot open the socket in the data folder: keys can be created only with an API key", "error", err.Error())
+		return
+	}
+	go func() { ended(s.Gateway.ServeOwner(socket)) }()
+}
+
+// Stop waits until no client waits for an answer, or until ctx ends. Then it stops the
+// gateway and the node. A client that has not finished after shutdownTimeout is
+// disconnected. Open runs stay in the store.
+func (s *Service) Stop(ctx context.Context) error {
+	s.Gateway.Drain()
+	s.Drain(ctx)
+	// Shutdown waits for active requests, so that ready answers are delivered.
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	if err := s.Gateway.Shutdown(ctx); err != nil {
+		s.log.Warn("clients disconnected", "error", err.Error())
+	}
+	_ = os.Remove(filepath.Join(s.Dir(), URLFile))
+	ctx, cancel = context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	return s.Close(ctx)
+}
