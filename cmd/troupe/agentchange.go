@@ -78,27 +78,42 @@ func putAgent(s streams, server ServerFlags, path, fields string, asJSON bool, a
 	if err != nil || asJSON {
 		return printJSONOrError(s.out, body, err)
 	}
-	var out struct {
-		ID       string   `json:"agent_id"`
-		Created  bool     `json:"created"`
-		Changed  bool     `json:"changed"`
-		Warnings []string `json:"warnings"`
-	}
-	if err := json.Unmarshal(body, &out); err != nil {
+	out, err := readPutAnswer(s, body)
+	if err != nil {
 		return err
 	}
-	for _, w := range out.Warnings {
+	fmt.Fprintf(s.err, "agent %s %s; to call it:\n  %s\n", out.ID, out.effect(), server.hint("call", []string{out.ID, "hello"}))
+	return nil
+}
+
+// putAnswer is the answer to a request that puts an agent or a tool.
+type putAnswer struct {
+	ID       string   `json:"agent_id"` // of an agent
+	Created  bool     `json:"created"`
+	Changed  bool     `json:"changed"`
+	Warnings []string `json:"warnings"`
+}
+
+// readPutAnswer decodes an answer and prints its warnings.
+func readPutAnswer(s streams, body []byte) (a putAnswer, err error) {
+	if err := json.Unmarshal(body, &a); err != nil {
+		return a, err
+	}
+	for _, w := range a.Warnings {
 		fmt.Fprintln(s.err, "warning:", w)
 	}
-	did := "is unchanged"
+	return a, nil
+}
+
+// effect describes the effect of the request.
+func (a *putAnswer) effect() string {
 	switch {
-	case out.Created:
-		did = "is created"
-	case out.Changed:
-		did = "is changed"
+	case a.Created:
+		return "is created"
+	case a.Changed:
+		return "is changed"
 	}
-	fmt.Fprintf(s.err, "agent %s %s; to call it:\n  %s\n", out.ID, did, server.hint("call", []string{out.ID, "hello"}))
-	return nil
+	return "is unchanged"
 }
 
 // AgentsDeleteCmd deletes an agent.

@@ -14,6 +14,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/internal/node"
+	"github.com/troupe-run/troupe/internal/service"
 )
 
 // An agent that the registry refuses to change keeps its definition, and the node
@@ -40,8 +41,8 @@ func TestAgentFileChangedTooOftenIsSkipped(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, _ := n.Agent("helper")
-	files := &agentFiles{Agents: []agentFile{{Path: "helper.toml", Spec: spec(`{"name":"helper","prompt":"again"}`)}, {Path: "other.toml", Spec: spec(`{"name":"other"}`)}}}
-	if err := files.apply(busyRegistry{n}, log); err != nil {
+	files := &service.AgentFiles{Agents: []service.AgentFile{{Path: "helper.toml", Spec: spec(`{"name":"helper","prompt":"again"}`)}, {Path: "other.toml", Spec: spec(`{"name":"other"}`)}}}
+	if err := files.Apply(busyRegistry{n}, log); err != nil {
 		t.Error(err)
 	}
 	if now, _ := n.Agent("helper"); now.Hash() != before.Hash() {

@@ -31,7 +31,7 @@ type AgentsListCmd struct {
 
 // Help returns the text shown below the flags.
 func (AgentsListCmd) Help() string {
-	return `Prints the status and the last heartbeat of external agents, and the number of runs that each agent
+	return `Prints the status of each agent, the last heartbeat of external ones, and the number of runs that each agent
 has ended since the server started.
 
 Examples:
@@ -64,7 +64,7 @@ func (c *AgentsListCmd) Run(s streams) error {
 		if err := json.Unmarshal(raw, &a); err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, a.Kind, cmp.Or(a.healthText(), "-"), cmp.Or(a.LastSeen, "-"), a.servedText(), a.Doc)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", a.ID, a.Kind, a.Status, cmp.Or(a.LastSeen, "-"), a.servedText(), a.Doc)
 	}
 	return w.Flush()
 }
@@ -76,8 +76,8 @@ type agentView struct {
 	Kind       string         `json:"kind"`
 	Doc        string         `json:"doc"`
 	Definition string         `json:"definition"`
-	Healthy    *bool          `json:"healthy"`
-	LastSeen   string         `json:"last_seen_at"`
+	Status     string         `json:"status"`
+	LastSeen   string         `json:"last_heartbeat_at"`
 	Served     *uint64        `json:"served_runs"`
 	Spec       jsontext.Value `json:"spec"`
 	Actors     []struct {
@@ -96,18 +96,6 @@ type agentView struct {
 			} `json:"waits_for"`
 		} `json:"turns"`
 	} `json:"actors"`
-}
-
-// healthText returns the health of an external agent, or "".
-func (a *agentView) healthText() string {
-	switch {
-	case a.Healthy == nil:
-		return ""
-	case *a.Healthy:
-		return "healthy"
-	default:
-		return "not healthy"
-	}
 }
 
 // servedText returns the number of runs that the agent has served, or "-" if it is
@@ -156,8 +144,9 @@ func (c *AgentsShowCmd) Run(s streams) error {
 func (a *agentView) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "agent\t%s\nkind\t%s\n", a.ID, a.Kind)
-	if a.Healthy != nil {
-		fmt.Fprintf(w, "status\t%s\nheartbeat\t%s\n", a.healthText(), cmp.Or(a.LastSeen, "-"))
+	fmt.Fprintf(w, "status\t%s\n", a.Status)
+	if a.LastSeen != "" {
+		fmt.Fprintf(w, "heartbeat\t%s\n", a.LastSeen)
 	}
 	if a.Name != a.ID {
 		fmt.Fprintf(w, "name\t%s\n", a.Name)

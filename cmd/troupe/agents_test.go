@@ -17,10 +17,10 @@ import (
 func TestAgentsListAndShow(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/agents" {
-			fmt.Fprint(w, `{"agents":[{"agent_id":"planner","kind":"declared","doc":"Plans."},{"agent_id":"pythia","kind":"external","healthy":false,"last_seen_at":"2026-11-21T09:00:00.000000000Z","served_runs":12,"doc":""}]}`)
+			fmt.Fprint(w, `{"agents":[{"agent_id":"planner","kind":"declared","status":"healthy","doc":"Plans."},{"agent_id":"pythia","kind":"external","status":"unhealthy","last_heartbeat_at":"2026-11-21T09:00:00.000000000Z","served_runs":12,"doc":""}]}`)
 			return
 		}
-		fmt.Fprint(w, `{"agent_id":"planner","name":"The Planner","kind":"external","healthy":true,"served_runs":0,"doc":"Plans.","definition":"4a47","spec":{"agent_id":"planner"},"actors":[
+		fmt.Fprint(w, `{"agent_id":"planner","name":"The Planner","kind":"external","status":"healthy","last_heartbeat_at":"2026-11-21T09:00:00.000000000Z","served_runs":0,"doc":"Plans.","definition":"4a47","spec":{"agent_id":"planner"},"actors":[
 			{"session_id":"s-1","mailbox":["01a20010-0000-7000-8000-000000000003"],"turns":[{"run_id":"01a20010-0000-7000-8000-000000000001","status":"RUNNING",
 			"started_at":"2026-11-21T10:00:00.000000000Z","time_left_ms":600000,"deadline_at":"2026-11-21T10:20:00.000000000Z","waits_for":[{"run_id":"01a20010-0000-7000-8000-000000000002","target":"research/s-1","since":"2026-11-21T10:00:01.500000000Z","time_left_ms":30000,"deadline_at":"2026-11-21T10:15:00.000000000Z"}]}]},
 			{"session_id":"s-2","mailbox":[],"turns":[]}]}`)
@@ -30,14 +30,14 @@ func TestAgentsListAndShow(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"agents", "list"}, `AGENT    KIND      STATUS       LAST HEARTBEAT                  SERVED  DESCRIPTION
-planner  declared  -            -                               -       Plans.
-pythia   external  not healthy  2026-11-21T09:00:00.000000000Z  12      
+		{[]string{"agents", "list"}, `AGENT    KIND      STATUS     LAST HEARTBEAT                  SERVED  DESCRIPTION
+planner  declared  healthy    -                               -       Plans.
+pythia   external  unhealthy  2026-11-21T09:00:00.000000000Z  12      
 `},
 		{[]string{"agents", "show", "planner"}, `agent       planner
 kind        external
 status      healthy
-heartbeat   -
+heartbeat   2026-11-21T09:00:00.000000000Z
 name        The Planner
 doc         Plans.
 served      0

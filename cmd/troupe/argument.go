@@ -17,6 +17,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/internal/service"
 )
 
 // readArgument returns the text of an argument: - reads standard input, @FILE a file,
@@ -36,7 +37,7 @@ func readArgument(name, text string) (string, error) {
 	case strings.HasPrefix(text, "@@"):
 		return text[1:], nil
 	case strings.HasPrefix(text, "@"):
-		b, err = readFileMax(text[1:], limit)
+		b, err = service.ReadFile(text[1:], limit)
 	default:
 		b = []byte(text)
 	}

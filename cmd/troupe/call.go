@@ -26,9 +26,12 @@ import (
 // CallCmd sends a message to an agent and waits for the answer.
 type CallCmd struct {
 	ServerFlags
+	User     string        `placeholder:"NAME" help:"User of the message; needs a key of keys create --act-as-user, or a server on this machine that admits requests without a key."`
 	Agent    string        `arg:"" help:"Agent to call."`
 	Message  string        `arg:"" help:"Message text; - reads standard input, @FILE a file, @@ begins a text with @."`
-	Session  string        `aliases:"session-id" help:"Session of the message (main)."`
+	Session  string        `aliases:"session-id" xor:"session" help:"Session that the message continues or begins; a new one if absent."`
+	Continue bool          `xor:"session" help:"Continue the last session with this agent."`
+	IfBusy   string        `placeholder:"queue|reject|interrupt" help:"What to do while the session has an open run: wait, fail, or cancel that run (queue)."`
 	Timeout  time.Duration `help:"Maximum duration of the run; the server's default if absent."`
 	Priority string        `placeholder:"high|normal|low" help:"Place in the mailbox; the agent's own if absent. Calls made for the answer inherit it."`
 	Project  string        `aliases:"project-id" placeholder:"ID" help:"Project of the run, shown in its events and to tools and external agents."`
@@ -39,15 +42,44 @@ type CallCmd struct {
 
 // Help returns the text shown below the flags.
 func (CallCmd) Help() string {
-	return `Exits with code 1 if the agent refuses, and with 130 after Ctrl-C, while the run continues. If the run waits for a signal, prints the command to send it and
-exits; with --stream, keeps waiting. A broken stream is resumed after the last event received.
+	return `Exits with code 1 if the agent refuses, with 3 if there is no answer yet, and with 130 after Ctrl-C; in both cases the
+run continues. There is no answer yet if the run waits for a signal or for the approval of a tool call, whose commands
+are printed, or if it takes longer than two minutes. With --stream, keeps waiting. A broken stream is resumed after the
+last event received.
 
 Examples:
   troupe call helper "hello"
+  troupe call helper "and in French?" --continue
   troupe call coordinator "find xyzzy" --session s-42 --tree
   troupe call helper hello --json | jq -r .content
   troupe call helper - < question.txt
-  troupe call helper hello --stream --json | jq -r .type`
+  troupe call helper hello --stream --json | jq -r .type
+  troupe call helper hello --user alice@example.com`
+}
+
+// about returns flags for commands about the runs of the call.
+func (c *CallCmd) about() UserFlags { return UserFlags{c.ServerFlags, c.User} }
+
+func (c *CallCmd) hint(command string, arguments []string, flags ...string) string {
+	return c.about().hint(command, arguments, flags...)
+}
+
+// client returns a client that acts for the user of the message.
+func (c *CallCmd) client() client {
+	to := c.ServerFlags.client()
+	to.flags, to.user = c.about(), c.User
+	return to
+}
+
+// Validate returns an error for a name that no user has.
+func (c *CallCmd) Validate() error {
+	if c.User == "" {
+		return nil
+	}
+	if err := actor.CheckNewUser(c.User); err != nil {
+		return fmt.Errorf("--user: %w", err)
+	}
+	return nil
 }
 
 type messageBody struct {
@@ -56,6 +88,7 @@ type messageBody struct {
 	Timeout  int64  `json:"timeout_ms,omitzero"`
 	Priority string `json:"priority,omitzero"`
 	Project  string `json:"project_id,omitzero"`
+	IfBusy   string `json:"if_busy,omitzero"`
 }
 
 // Run executes the command. On SIGINT or SIGTERM it stops waiting; the run continues
@@ -65,11 +98,16 @@ func (c *CallCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(messageBody{text, c.Session, c.Timeout.Milliseconds(), c.Priority, c.Project})
+	path, err := agentPath(c.ServerFlags, c.Agent)
 	if err != nil {
 		return err
 	}
-	path, err := agentPath(c.ServerFlags, c.Agent)
+	if c.Continue {
+		if c.Session, err = lastSession(c.client(), c.Agent); err != nil {
+			return err
+		}
+	}
+	body, err := json.Marshal(messageBody{text, c.Session, c.Timeout.Milliseconds(), c.Priority, c.Project, c.IfBusy})
 	if err != nil {
 		return err
 	}
@@ -89,8 +127,10 @@ func (c *CallCmd) Run(s streams) error {
 			run = m.findRun()
 		}
 		return c.reportInterrupt(s, run, m.written.Load())
-	case err == nil && c.Tree && !c.JSON:
-		return printTree(s.out, c.client(), run)
+	case c.Tree && !c.JSON && (err == nil || errors.Is(err, exitCode(exitWaiting))):
+		if treeErr := printTree(s.out, c.client(), run); treeErr != nil {
+			return treeErr
+		}
 	}
 	return err
 }
@@ -160,7 +200,7 @@ func (m *message) findRun() (run actor.CallID) {
 // sendStreaming prints the answer while it is generated.
 func (c *CallCmd) sendStreaming(ctx context.Context, s streams, m *message) (run actor.CallID, err error) {
 	var runErr error
-	t := answerPrinter{flags: c.ServerFlags}
+	t := answerPrinter{flags: c.about()}
 	err = m.client.follow(m.trace(ctx), http.MethodPost, m.path, m.body, func(e runs.Event) error {
 		run = e.Run
 		if e.Refusal != nil && e.Type.Ends() {
@@ -205,9 +245,16 @@ func (c *CallCmd) sendBlocking(ctx context.Context, s streams, m *message) (run 
 			Run  string `json:"run_id"`
 			Name string `json:"name"`
 		} `json:"signal"`
+		Approvals []approvalView `json:"approvals"`
 	}
 	if err := json.Unmarshal(body, &out); err != nil {
 		return run, err
+	}
+	if run, err = actor.ParseCallID(out.Run); err != nil {
+		return run, err
+	}
+	if status == http.StatusAccepted {
+		err = exitCode(exitWaiting)
 	}
 	show := c.hint("runs show", []string{out.Run})
 	switch {
@@ -218,6 +265,12 @@ func (c *CallCmd) sendBlocking(ctx context.Context, s streams, m *message) (run 
 	case status == http.StatusAccepted && out.Signal != nil:
 		fmt.Fprintf(s.err, "run %s waits for the signal %s; to continue:\n  %s\nand then:\n  %s\n",
 			out.Run, out.Signal.Name, c.hint("runs signal", []string{out.Signal.Run, out.Signal.Name}), show)
+	case status == http.StatusAccepted && len(out.Approvals) > 0:
+		for i := range out.Approvals {
+			a := &out.Approvals[i]
+			fmt.Fprintln(s.err, approvalRequest(c.about(), out.Run, a.ID, a.Tool, a.Summary))
+		}
+		fmt.Fprintf(s.err, "and then:\n  %s\n", show)
 	case status == http.StatusAccepted:
 		fmt.Fprintf(s.err, "%s:\n  %s\n", out.Detail, show)
 	default:
@@ -226,5 +279,5 @@ func (c *CallCmd) sendBlocking(ctx context.Context, s streams, m *message) (run 
 			fmt.Fprintln(s.err, "warning:", w)
 		}
 	}
-	return actor.ParseCallID(out.Run)
+	return run, err
 }

@@ -19,6 +19,7 @@ type runView struct {
 	Run      string   `json:"run_id"`
 	Root     string   `json:"root_run_id"`
 	Actor    string   `json:"actor"`
+	User     string   `json:"principal"`
 	Status   string   `json:"status"`
 	Project  string   `json:"project_id"`
 	Trace    string   `json:"trace_id"`
@@ -77,6 +78,9 @@ func (r *runView) print(w io.Writer) {
 	fmt.Fprintf(w, "\ncreated  %s\n", r.Created)
 	if r.Ended != "" {
 		fmt.Fprintf(w, "ended    %s\n", r.Ended)
+	}
+	if r.User != "" {
+		fmt.Fprintf(w, "user     %s\n", r.User)
 	}
 	if r.Priority != "" && r.Priority != "normal" {
 		fmt.Fprintf(w, "priority %s\n", r.Priority)

@@ -7,25 +7,29 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/troupe-run/troupe/internal/service"
+	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// CheckCmd checks agent files for errors.
+// CheckCmd checks the files of agents and tools for errors.
 type CheckCmd struct {
-	Dir    string `arg:"" type:"path" help:"Folder with agent files named *.toml."`
-	Config string `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"Server configuration with the models that agents use."`
+	Dir    string `arg:"" type:"path" help:"Folder with files of agents and tools named *.toml."`
+	Config string `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"Server configuration with the models that agents use, and the policy of tools."`
 	JSON   bool   `help:"Print JSON."`
 }
 
 // Help returns the text shown below the flags.
 func (CheckCmd) Help() string {
-	return `Reads every file and prints all errors as file:line:column: field: text. Warnings report a tool that this
-program does not have, a model missing in --config, a call to an undeclared agent, and a call cycle.
-Exits with code 1 if there are errors, and with 0 if there are only warnings.
+	return `Reads every file and prints all errors as file:line:column: field: text. Warnings report a tool that
+neither a file nor this program has, a model missing in --config, a call to an undeclared agent, and a call cycle.
+For each agent and each of its tools that a file declares, shows the decision of the policy in --config and the
+rule that leads to it. Exits with code 1 if there are errors, and with 0 if there are only warnings.
 
 Examples:
   troupe check agents/
@@ -36,22 +40,26 @@ Examples:
 // Run executes the command.
 func (c *CheckCmd) Run(s streams) error {
 	config, configErr := readConfig(c.Config)
-	files, err := readAgentFiles(c.Dir)
+	files, err := service.ReadAgentFiles(c.Dir)
 	if err != nil {
 		return errors.Join(configErr, err)
 	}
 	switch {
 	case configErr != nil: // an error there hides none in the agent files
 		for line := range strings.SplitSeq(configErr.Error(), "\n") {
-			files.Problems = append(files.Problems, fileProblem{File: c.Config, Text: strings.TrimPrefix(line, c.Config+": ")})
+			files.Problems = append(files.Problems, configProblem(c.Config, line))
 		}
 	case c.Config != "":
-		files.checkModels(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
+		files.CheckModels(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
+	}
+	decisions := []toolDecision{}
+	if configErr == nil { // otherwise the policy is unknown
+		decisions = decisionsOf(files, config.Policy)
 	}
 	if c.JSON {
-		err = c.printJSON(s, files)
+		err = c.printJSON(s, files, decisions)
 	} else {
-		err = c.print(s, files)
+		err = c.print(s, files, decisions)
 	}
 	if err == nil && files.HasErrors() {
 		return exitCode(exitFailed)
@@ -59,7 +67,45 @@ func (c *CheckCmd) Run(s streams) error {
 	return err
 }
 
-func (c *CheckCmd) print(s streams, files *agentFiles) error {
+// configProblem returns a problem of the configuration, whose line begins with the path and
+// may continue with the number of a line.
+func configProblem(path, line string) service.FileProblem {
+	p := service.FileProblem{File: path, Text: strings.TrimPrefix(line, path+": ")}
+	number, rest, ok := strings.Cut(strings.TrimPrefix(line, path+":"), ": ")
+	if n, err := strconv.Atoi(number); ok && err == nil {
+		p.Line, p.Column, p.Text = n, 1, rest
+	}
+	return p
+}
+
+// toolDecision is a decision that the policy can make about calls of a tool by an agent.
+type toolDecision struct {
+	Agent    string `json:"agent_id"`
+	Tool     string `json:"tool_name"`
+	Decision string `json:"decision"`
+	Rule     string `json:"rule"` // includes its condition
+}
+
+// decisionsOf returns the decisions about declared tools, by agent and tool in the order of
+// the files, and then in the order of the rules.
+func decisionsOf(files *service.AgentFiles, policy *tools.Policy) []toolDecision {
+	all := []toolDecision{}
+	registry := files.Registry(policy)
+	for _, a := range files.Agents {
+		for _, name := range a.Spec.Tools {
+			tool, ok := registry.Tool(name)
+			if !ok || tool.Declared == nil {
+				continue
+			}
+			for _, v := range policy.Possible(a.Spec.ID, &tool) {
+				all = append(all, toolDecision{a.Spec.ID, name, v.Decision.String(), v.Rule})
+			}
+		}
+	}
+	return all
+}
+
+func (c *CheckCmd) print(s streams, files *service.AgentFiles, decisions []toolDecision) error {
 	for _, p := range files.Problems {
 		if _, err := fmt.Fprintln(s.out, p); err != nil {
 			return err
@@ -68,32 +114,52 @@ func (c *CheckCmd) print(s streams, files *agentFiles) error {
 	for _, a := range files.Agents {
 		fmt.Fprintf(s.err, "%s: %s\n", a.Path, a.Spec.String())
 	}
+	for _, t := range files.Tools {
+		fmt.Fprintf(s.err, "%s: %s\n", t.Path, t.Declared.String())
+	}
+	if c.Config == "" && len(decisions) > 0 {
+		fmt.Fprintln(s.err, "no rules of a policy were read: --config names the file with them")
+	}
+	for _, d := range decisions {
+		fmt.Fprintf(s.err, "%s uses %s: %s by %s\n", d.Agent, d.Tool, d.Decision, d.Rule)
+	}
 	wrong := 0
 	for _, p := range files.Problems {
 		if !p.Warning {
 			wrong++
 		}
 	}
-	_, err := fmt.Fprintf(s.err, "agents=%d mistakes=%d warnings=%d\n", len(files.Agents), wrong, len(files.Problems)-wrong)
+	_, err := fmt.Fprintf(s.err, "agents=%d tools=%d mistakes=%d warnings=%d\n", len(files.Agents), len(files.Tools), wrong, len(files.Problems)-wrong)
 	return err
 }
 
-func (c *CheckCmd) printJSON(s streams, files *agentFiles) error {
+func (c *CheckCmd) printJSON(s streams, files *service.AgentFiles, decisions []toolDecision) error {
 	type agent struct {
 		File       string `json:"file"`
 		ID         string `json:"agent_id"`
 		Kind       string `json:"kind"`
 		Definition string `json:"definition"`
 	}
+	type tool struct {
+		File       string `json:"file"`
+		Name       string `json:"tool_name"`
+		Kind       string `json:"kind"`
+		Definition string `json:"definition"`
+	}
 	out := struct {
-		Agents   []agent       `json:"agents"`
-		Problems []fileProblem `json:"problems"`
-	}{[]agent{}, files.Problems}
+		Agents    []agent               `json:"agents"`
+		Tools     []tool                `json:"tools"`
+		Decisions []toolDecision        `json:"decisions"`
+		Problems  []service.FileProblem `json:"problems"`
+	}{[]agent{}, []tool{}, decisions, files.Problems}
 	for _, a := range files.Agents {
 		out.Agents = append(out.Agents, agent{a.Path, a.Spec.ID, a.Spec.Kind, a.Spec.Hash().String()})
 	}
+	for _, t := range files.Tools {
+		out.Tools = append(out.Tools, tool{t.Path, t.Declared.Name, t.Declared.Kind, t.Declared.Hash().String()})
+	}
 	if out.Problems == nil {
-		out.Problems = []fileProblem{}
+		out.Problems = []service.FileProblem{}
 	}
 	b, err := json.Marshal(out)
 	if err != nil {

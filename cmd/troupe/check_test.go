@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/internal/service"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the transcripts")
@@ -85,7 +86,7 @@ func checkJSON(t *testing.T, title, dir string, want int) {
 		Agents []struct {
 			ID string `json:"agent_id"`
 		} `json:"agents"`
-		Problems []fileProblem `json:"problems"`
+		Problems []service.FileProblem `json:"problems"`
 	}
 	if err := json.Unmarshal(stdout.Bytes(), &in); err != nil {
 		t.Fatalf("%s: invalid JSON: %v in %s", title, err, stdout.Bytes())
@@ -109,19 +110,19 @@ func TestAgentFilesAreBounded(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "big.toml"), bytes.Repeat([]byte("#\n"), agents.SourceBytesMax), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	files, err := readAgentFiles(dir)
+	files, err := service.ReadAgentFiles(dir)
 	if err != nil || !files.HasErrors() || !strings.Contains(files.Problems[0].Text, "more than 131072 bytes") {
 		t.Errorf("large file: want a problem, got %+v, %v", files, err)
 	}
-	for n := range agentFilesMax {
+	for n := range service.AgentFilesMax {
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.toml", n)), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := readAgentFiles(dir); err == nil || !strings.Contains(err.Error(), "more than 1024 files") {
+	if _, err := service.ReadAgentFiles(dir); err == nil || !strings.Contains(err.Error(), "more than 1024 files") {
 		t.Errorf("too many files: want an error, got %v", err)
 	}
-	if _, err := readAgentFiles(filepath.Join(dir, "none")); err == nil {
+	if _, err := service.ReadAgentFiles(filepath.Join(dir, "none")); err == nil {
 		t.Error("missing folder: want an error, got none")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -162,7 +163,7 @@ func commandsInMessages(t *testing.T) (all []shownCommand) {
 					if n.Kind != token.STRING || err != nil || strings.Contains(text, "Examples:\n") {
 						return true
 					}
-					text = strings.ReplaceAll(text, "--scope %[2]s", "--scope read")
+					text = strings.NewReplacer("--scope %[1]s", "--scope read", "--scope %[2]s", "--scope read").Replace(text)
 					text = formatVerb.ReplaceAllString(text, exampleRun)
 					for _, code := range inlineCode.FindAllString(text, -1) {
 						for _, words := range commandsInShell(strings.Trim(code, "`")) {
@@ -258,7 +259,8 @@ func newExampleFolder(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	for name, text := range map[string]string{"troupe.toml": "agents = \"examples/team\"\n", "scout.json": `{"prompt": "Look around."}`} {
+	for name, text := range map[string]string{"troupe.toml": "agents = \"examples/team\"\n", "scout.json": `{"prompt": "Look around."}`,
+		"weather.toml": "[tool]\ntool_name = \"weather.get\"\nurl = \"http://127.0.0.1:9000/w\"\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -281,10 +283,14 @@ func inFolder(dir string, words []string) []string {
 
 // parsedOnly holds the commands that are parsed and not executed, with the reason.
 var parsedOnly = map[string]string{
-	"load":        "runs for minutes",
-	"replay":      "needs the folder of a failed seed",
-	"sim":         "runs for minutes; the tests of sim run it",
-	"keys revoke": "the tests of keys revoke a key that exists",
+	"approvals":    "the tests of approvals have some",
+	"load":         "runs for minutes",
+	"replay":       "needs the folder of a failed seed",
+	"sim":          "runs for minutes; the tests of sim run it",
+	"keys revoke":  "the tests of keys revoke a key that exists",
+	"tools call":   "needs the server of the tool; the tests of tools have one",
+	"tools show":   "the tests of tools show one that exists",
+	"tools delete": "the tests of tools delete one that exists",
 }
 
 // Every command in docs, help texts and messages is one that the program accepts.
@@ -336,6 +342,16 @@ func TestShownCommandsAreAccepted(t *testing.T) {
 				t.Fatal(status, err)
 			}
 			run = held.Run
+		}
+		if words[0] == "sessions" && len(words) > 2 && !strings.HasPrefix(words[2], "-") {
+			words[2] += strconv.Itoa(len(executed)) // the name of a session that an example deleted cannot be used again
+			agent := "helper"
+			if i := slices.Index(words, "--agent"); i > 0 {
+				agent = words[i+1]
+			}
+			if status, err := team.request("POST", "/v1/agents/"+agent+"/messages", `{"content":"x","session":"`+words[2]+`"}`, "", nil); status != 200 {
+				t.Fatal(line, status, err)
+			}
 		}
 		for i, w := range words {
 			words[i] = strings.ReplaceAll(w, exampleRun, run)

@@ -11,13 +11,14 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 )
 
-// CompleteCmd prints words for the completion of a shell: names of agents or IDs of
-// runs. It prints nothing if the server does not answer in time.
+// CompleteCmd prints words for the completion of a shell: names of agents and tools, or IDs
+// of runs and pending approvals. It prints nothing if the server does not answer in time.
 type CompleteCmd struct {
 	ServerFlags
-	What string `arg:"" enum:"agents,runs" help:"agents or runs."`
+	What string `arg:"" enum:"agents,runs,tools,approvals" help:"agents, runs, tools or approvals."`
 }
 
 // completeTimeout is the maximum time that the completion of a word waits.
@@ -32,11 +33,13 @@ func (CompleteCmd) Help() string {
 func (c *CompleteCmd) Run(s streams) error {
 	ctx, cancel := context.WithTimeout(context.Background(), completeTimeout)
 	defer cancel()
-	path := map[string]string{"agents": "/v1/agents", "runs": "/v1/runs?limit=20"}[c.What]
+	path := map[string]string{"agents": "/v1/agents", "runs": "/v1/runs?limit=20", "tools": "/v1/tools", "approvals": "/v1/approvals"}[c.What]
 	_, body, err := c.client().do(ctx, http.MethodGet, path, nil)
 	var in struct {
-		Agents []agentView `json:"agents"`
-		Runs   []runView   `json:"runs"`
+		Agents    []agentView    `json:"agents"`
+		Runs      []runView      `json:"runs"`
+		Tools     []toolView     `json:"tools"`
+		Approvals []approvalView `json:"approvals"`
 	}
 	if err != nil || json.Unmarshal(body, &in) != nil {
 		return nil
@@ -51,6 +54,16 @@ func (c *CompleteCmd) Run(s streams) error {
 			fmt.Fprintln(s.out, id)
 		}
 	}
+	for _, t := range in.Tools {
+		if actor.CheckName(t.Name) == nil {
+			fmt.Fprintln(s.out, t.Name)
+		}
+	}
+	for _, a := range in.Approvals {
+		if id, err := runs.ParseApprovalID(a.ID); err == nil {
+			fmt.Fprintln(s.out, id.Approval())
+		}
+	}
 	return nil
 }
 
@@ -62,6 +75,10 @@ func completedBy(command string) string {
 		return "agents"
 	case "runs show", "runs events", "runs signal", "runs cancel":
 		return "runs"
+	case "tools show", "tools delete":
+		return "tools"
+	case "approvals show", "approvals approve", "approvals reject":
+		return "approvals"
 	}
 	return ""
 }

@@ -19,13 +19,15 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/internal/nearest"
+	"github.com/troupe-run/troupe/internal/service"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // configBytesMax is the maximum size of a configuration file in bytes.
 const configBytesMax = 1 << 20
 
-// configFile is the path of a configuration file. The file sets flags, models and
-// limits. A flag on the command line or its environment variable takes precedence.
+// configFile is the path of a configuration file. The file sets flags, models, limits and
+// the policy of tools. A flag on the command line or its environment variable takes precedence.
 //
 //	listen = "127.0.0.1:8283"
 //	agents = "agents"
@@ -39,6 +41,13 @@ const configBytesMax = 1 << 20
 //
 //	[auth]
 //	TROUPE_AUTH_SCRIBE = "127.0.0.1:9001"
+//
+//	[[policy]]
+//	tool = "payments.*"
+//	decision = "require_approval"
+//
+//	[approvals]
+//	scope = "operator"
 type configFile string
 
 // configuration is the content of a configuration file.
@@ -46,6 +55,9 @@ type configuration struct {
 	flags  map[string]any
 	Models map[string]outbound.Model
 	Limits dispatcher.Limits
+	Policy *tools.Policy // of declared tools
+
+	ApprovalScope string // of decisions about tool calls, in addition to call; may be empty
 }
 
 // BeforeResolve adds a resolver. The resolver reads from the file each flag that is
@@ -67,7 +79,7 @@ func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 			delete(flags, "config")
 			delete(flags, "help")
 			delete(flags, "version")
-			return fmt.Errorf("%s: %s is unknown; want one of %s, or the tables models, limits and auth", path, name, strings.Join(slices.Sorted(maps.Keys(flags)), ", "))
+			return fmt.Errorf("%s: %s is unknown; want one of %s, or the tables models, limits, auth, approvals, policy and policy_default", path, name, strings.Join(slices.Sorted(maps.Keys(flags)), ", "))
 		}
 	}
 	ctx.AddResolver(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
@@ -129,7 +141,7 @@ func readConfig(path string) (configuration, error) {
 	if path == "" {
 		return c, nil
 	}
-	text, err := readFileMax(path, configBytesMax)
+	text, err := service.ReadFile(path, configBytesMax)
 	if err != nil {
 		return c, configError(path, err)
 	}
@@ -137,6 +149,9 @@ func readConfig(path string) (configuration, error) {
 		Models map[string]outbound.Model `toml:"models"`
 		Limits map[string]int64          `toml:"limits"`
 		Auth   map[string]string         `toml:"auth"` // read as the flag --auth
+		policyTables
+
+		Approvals map[string]string `toml:"approvals"`
 	}
 	meta, err := toml.Decode(string(text), &tables)
 	if err != nil {
@@ -145,10 +160,11 @@ func readConfig(path string) (configuration, error) {
 	var unknown []error
 	for _, key := range meta.Undecoded() {
 		switch {
+		case key[0] == "policy" || key[0] == "policy_default": // policyTables reads them
 		case len(key) == 3 && key[0] == "models":
 			unknown = append(unknown, fmt.Errorf("%s: %s %s", path, key, unknownModelField(key[2])))
 		case len(key) > 1 || strings.EqualFold(key[0], "models") || strings.EqualFold(key[0], "limits"):
-			unknown = append(unknown, fmt.Errorf("%s: %s is unknown; want [models.NAME], [limits] or [auth] as tables", path, key))
+			unknown = append(unknown, fmt.Errorf("%s: %s is unknown; want [models.NAME], [limits], [auth], [approvals], [[policy]] or [policy_default] as tables", path, key))
 		}
 	}
 	if len(unknown) > 0 {
@@ -162,6 +178,15 @@ func readConfig(path string) (configuration, error) {
 	}
 	delete(c.flags, "models")
 	delete(c.flags, "limits")
+	delete(c.flags, "policy")
+	delete(c.flags, "policy_default")
+	if c.Policy, err = tables.read(path, &meta); err != nil {
+		return c, err
+	}
+	delete(c.flags, "approvals")
+	if c.ApprovalScope, err = decisionScope(tables.Approvals); err != nil {
+		return c, fmt.Errorf("%s: approvals: %w", path, err)
+	}
 	c.Models = tables.Models
 	if err := setLimits(&c.Limits, tables.Limits); err != nil {
 		return c, fmt.Errorf("%s: limits: %w", path, err)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/troupe-run/troupe/tools"
 )
 
 // parseServe parses the command serve with a configuration file, the environment and
@@ -66,6 +69,8 @@ func TestConfigErrors(t *testing.T) {
 		{"[limits]\nagent_call_depth_max = 0", "agent_call_depth_max is 0: want 1 to"},
 		{"[limits]\nrun_timeout_ms = -1", "run_timeout_ms: -1 is out of range"},
 		{"[limits]\nrun_timeout_ms = \"long\"", "limits"},
+		{"[approvals]\nscope = \"admin\"", "approvals: scope: want call or operator, got \"admin\""},
+		{"[approvals]\nscopes = \"call\"", "approvals: scopes is unknown; want scope"},
 		{"cells = 1\ncells = 2", "already been defined"},
 		{"cells = ", "expected value"},
 	} {
@@ -80,7 +85,7 @@ func TestConfigErrors(t *testing.T) {
 
 func TestConfigModelsAndLimits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "troupe.toml")
-	text := "[models.big]\nurl = \"https://api.example.com/v1\"\nkey_env = \"BIG_KEY\"\nhead_timeout = \"20s\"\n[limits]\nagent_call_depth_max = 3\nrun_timeout_ms = 5000\ncalls_per_tree_max = 7\n"
+	text := "[models.big]\nurl = \"https://api.example.com/v1\"\nkey_env = \"BIG_KEY\"\nhead_timeout = \"20s\"\n[limits]\nagent_call_depth_max = 3\nrun_timeout_ms = 5000\ncalls_per_tree_max = 7\n[approvals]\nscope = \"operator\"\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -88,12 +93,15 @@ func TestConfigModelsAndLimits(t *testing.T) {
 	if err != nil || c.Models["big"].KeyEnv != "BIG_KEY" || c.Models["big"].HeadTimeout != 20*time.Second {
 		t.Errorf("models: got %+v, %v", c.Models, err)
 	}
+	if c.ApprovalScope != "operator" {
+		t.Errorf("scope of approvals: got %q", c.ApprovalScope)
+	}
 	if c.Limits.AgentCallDepthMax != 3 || c.Limits.RunTimeoutDefault != 5*time.Second || c.Limits.CallsPerTreeMax != 7 || c.Limits.MaxPendingPerActor != 128 {
 		t.Errorf("limits: got %+v", c.Limits)
 	}
 }
 
-// A configuration in which a number stands for a duration, or a value of another
+// A configuration in which a number means a duration, or a value of another
 // type for a word, names the key and the type it wants.
 func TestConfigRefusesWrongTypes(t *testing.T) {
 	for _, c := range []struct{ file, want string }{
@@ -110,5 +118,76 @@ func TestConfigRefusesWrongTypes(t *testing.T) {
 	}
 	if c, err := parseServe(t, "grace = \"5s\"\nkeyless = \"off\"\n[models.big]\nurl = \"https://api.example.com/v1\"\nhead_timeout = \"5s\"\nretry_attempts = 3\n"); err != nil || c.Keyless != "off" {
 		t.Errorf("values of the right types: got %+v, %v", c, err)
+	}
+}
+
+func TestConfigPolicy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "troupe.toml")
+	text := "cells = 2\n[[policy]]\ntool = \"payments.*\"\nagent = \"planner\"\nwhen = \"args.amount > 100\"\ndecision = \"require_approval\"\n" +
+		"[[policy]]\ntool = \"*.drop\"\ndecision = \"block\"\n[policy_default]\nclient_tool = \"block\"\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := readConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range []struct{ agent, tool, kind, input, want string }{
+		{"planner", "payments.send", tools.KindServer, `{"amount":101}`, "require_approval: rule 1 (payments.*)"},
+		{"planner", "payments.send", tools.KindServer, `{"amount":1}`, "allow: default of server_tool"},
+		{"other", "table.drop", tools.KindServer, `{}`, "block: rule 2 (*.drop)"},
+		{"other", "camera", tools.KindClient, `{}`, "block: default of client_tool"},
+	} {
+		tool := &tools.Tool{Name: call.tool, Declared: &tools.Declared{Name: call.tool, Kind: call.kind}}
+		if v := c.Policy.Decide(call.agent, tool, []byte(call.input)); v.Decision.String()+": "+v.Rule != call.want {
+			t.Errorf("%+v: got %s: %s", call, v.Decision, v.Rule)
+		}
+	}
+	if _, err := parseServe(t, text); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "guide-agents.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, guide, ok := strings.Cut(string(page), "```toml\n[[policy]]")
+	guide, _, _ = strings.Cut("[[policy]]"+guide, "```")
+	if _, err := parseServe(t, guide); err != nil || !ok {
+		t.Errorf("the rules in the guide: %v", err)
+	}
+	for _, c := range []struct{ file, want string }{
+		{"[[policy]]\ntool = \"a\"\ndecision = \"allow\"\n[[policy]]\ntool = \"*\"\nwhen = \"amount > 1\"\ndecision = \"block\"", "troupe.toml:6: rule 2: when: want a comparison like args.amount > 100"},
+		{"\n[[policy]]\ntool = \"a\"", "troupe.toml:2: rule 1: decision: is missing; want one of allow, require_approval and block"},
+		{"[[policy]]\ntool = \"a\"\ndecisions = \"allow\"", "troupe.toml:3: rule 1: decisions is unknown; did you mean decision?"},
+		{"[[policy]]\ntool = [\"a\"]\ndecision = \"deny\"", "troupe.toml:2: rule 1: tool: want text in quotes, got [a]"},
+		{"[policy]\ntool = \"a\"", "policy"},
+		{"policy = [5]", "rule 1: want a table [[policy]]"},
+		{"[policy_default]\nserver_tool = \"deny\"", `troupe.toml:2: policy_default: server_tool: want one of allow, require_approval and block, got "deny"`},
+		{"[policy_default]\nserver = \"allow\"", "troupe.toml:2: policy_default: server is unknown; known fields: server_tool, client_tool"},
+		{"policy_default = 5", "policy_default"},
+		{strings.Repeat("[[policy]]\ntool = \"a\"\ndecision = \"allow\"\n", 257), "policy: 257 rules, at most 256 allowed"},
+	} {
+		if _, err := parseServe(t, c.file); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "troupe.toml") {
+			t.Errorf("%.80q: got %v, want %s", c.file, err, c.want)
+		}
+	}
+}
+
+// troupe check shows the decisions of the policy in the configuration.
+func TestCheckShowsPolicy(t *testing.T) {
+	dir := writeFiles(t, ">> a.toml\nname = \"a\"\ntools = [\"pay\"]\n>> pay.toml\n[tool]\ntool_name = \"pay\"\nurl = \"http://h\"\npolicy = \"block\"")
+	config := filepath.Join(t.TempDir(), "troupe.toml")
+	if err := os.WriteFile(config, []byte("[[policy]]\ntool = \"p*\"\nwhen = \"args.n < 5\"\ndecision = \"allow\""), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run([]string{"check", dir, "--config", config}, streams{&stdout, &stderr}); code != 0 ||
+		!strings.Contains(stderr.String(), "a uses pay: allow by rule 1 (p*) when args.n < 5\na uses pay: block by policy of the tool\n") {
+		t.Errorf("exit code %d\n%s%s", code, stdout.String(), stderr.String())
+	}
+	stdout.Reset()
+	if code := run([]string{"check", dir, "--config", config, "--json"}, streams{&stdout, &stderr}); code != 0 ||
+		!strings.Contains(stdout.String(), `"tool_name": "pay"`) || !strings.Contains(stdout.String(), `"rule": "rule 1 (p*) when args.n < 5"`) {
+		t.Errorf("exit code %d\n%s", code, stdout.String())
 	}
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -164,7 +166,7 @@ func (c *BackupCmd) Run(s streams) error {
 	default:
 		dir := c.Name
 		if filepath.Base(dir) == dir {
-			dir = filepath.Join(defaultBackups(c.Data), dir)
+			dir = filepath.Join(service.DefaultBackups(c.Data), dir)
 		}
 		if _, err := disk.Restore(c.Data, dir, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err)); err != nil {
 			return storeError(c.Data, err, insteadOfData)
@@ -204,10 +206,13 @@ Examples:
 // Run executes the command.
 func (c *RestoreCmd) Run(s streams) error {
 	x, err := disk.Restore(c.From, c.Data, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err))
-	if err != nil {
-		if x.Wrong > 0 {
-			printExamination(s.err, c.From, x)
-		}
+	switch {
+	case errors.Is(err, disk.ErrNoStore):
+		return fmt.Errorf("%w; want a folder that `troupe backup` has made", err)
+	case err != nil && x.Wrong > 0:
+		printExamination(s.err, c.From, x)
+		return err
+	case err != nil:
 		return err
 	}
 	printExamination(s.out, c.From, x)

@@ -68,7 +68,7 @@ func TestFirstCommands(t *testing.T) {
 		ids[agent.Name] = agent.ID
 	}
 	code, out, message := runProgram(t, "runs", "show", last.Run, "--tree", "--server", s.url)
-	if code != 0 || !bytes.Contains([]byte(out), []byte("└─ helper/main  DONE")) {
+	if code != 0 || !bytes.Contains([]byte(out), []byte("└─ helper/"+last.Session+"  DONE")) {
 		t.Errorf("exit code %d, %s%s\nwant a call of the helper", code, out, message)
 	}
 }

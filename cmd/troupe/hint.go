@@ -17,10 +17,21 @@ func (a ServerFlags) hint(command string, arguments []string, flags ...string) s
 	return hint(command, arguments, flags)
 }
 
+// hint returns a command line about the same user.
+func (u UserFlags) hint(command string, arguments []string, flags ...string) string {
+	if u.User != "" {
+		flags = append(flags, "--user", u.User)
+	}
+	return u.ServerFlags.hint(command, arguments, flags...)
+}
+
 // hint returns a command line that reads the same server or data folder.
 func (s SourceFlags) hint(command string, arguments []string, flags ...string) string {
 	if s.Data == "" {
-		return s.ServerFlags.hint(command, arguments, flags...)
+		return s.UserFlags.hint(command, arguments, flags...)
+	}
+	if s.User != "" {
+		flags = append(flags, "--user", s.User)
 	}
 	if flags = append(flags, "--data", s.Data); s.Damaged {
 		flags = append(flags, "--damaged")

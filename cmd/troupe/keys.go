@@ -10,10 +10,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -28,6 +28,7 @@ import (
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/node"
+	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -41,7 +42,7 @@ type KeysCmd struct {
 // KeysFlags selects the keys of a server or of a data folder.
 type KeysFlags struct {
 	ServerFlags
-	Data string `type:"path" placeholder:"DIR" help:"Use this data folder, whether or not a server uses it; needs no API key. Created if absent."`
+	Data string `type:"path" placeholder:"DIR" help:"Use this data folder, whether or not a server uses it; needs no API key."`
 	Node string `env:"TROUPE_NODE" default:"n1" help:"With --data: name of the folder's node (${default})."`
 }
 
@@ -51,6 +52,7 @@ type key struct {
 	Text     string   `json:"key,omitzero"`
 	Name     string   `json:"name"`
 	User     string   `json:"user,omitzero"`
+	ActAs    bool     `json:"act_as_user,omitzero"`
 	Scopes   []string `json:"scopes"`
 	Created  string   `json:"created_at,omitzero"`
 	Expires  string   `json:"expires_at,omitzero"`
@@ -62,8 +64,9 @@ type key struct {
 type KeysCreateCmd struct {
 	KeysFlags
 	Name    string        `help:"Purpose of the key, shown in the list."`
-	User    string        `help:"User that the key acts for; several keys may share one. Default: the key is a user of its own."`
-	Scope   []string      `enum:"call,read,agents,admin" help:"Permission: call (send messages; signal, cancel), read (runs, events, metrics), agents (create, register, delete), admin (all of these, and keys). Repeatable; default: admin for the first key, then call and read."`
+	User    string        `help:"User that the key acts for, at most 256 bytes; several keys may share one. Users do not see each other's runs and sessions; all keys without a user share theirs."`
+	ActAs   bool          `name:"act-as-user" help:"Each request with the key may name the user that it acts for, in the header X-User-Id or the field user_id of a message: for a service that has authenticated its users."`
+	Scope   []string      `enum:"call,read,agents,operator,admin" help:"Permission: call (send messages; signal, cancel; decide about tool calls), read (runs, events), agents (create, register, delete), operator (with read and call: those of other users; tools; metrics), admin (all of these, and keys). Repeatable; default: admin for the first key, then call and read."`
 	Expires time.Duration `help:"Validity, for example 720h; unlimited if absent."`
 	JSON    bool          `help:"Print JSON."`
 }
@@ -72,12 +75,14 @@ type KeysCreateCmd struct {
 func (KeysCreateCmd) Help() string {
 	return `Prints only the key to standard output. The store holds a digest of it: a lost key cannot be recovered.
 Clients send the header Authorization: Bearer KEY; troupe itself reads the key from TROUPE_KEY.
-The owner of the data folder creates keys with --data, also while the server runs. The first key is for admin:
-with it, --server creates others from elsewhere.
+The owner of the data folder creates keys with --data, also while the server runs; a folder that does not exist is
+created. The first key is for admin: with it, --server creates others from elsewhere.
 
 Examples:
   troupe keys create --data /var/lib/troupe --name operator
   troupe keys create --name ci --scope call --scope read --expires 720h
+  troupe keys create --user alice@example.com
+  troupe keys create --act-as-user --name chat-app
   TROUPE_KEY=$(troupe keys create --data data) troupe runs list`
 }
 
@@ -90,8 +95,8 @@ func (c *KeysCreateCmd) Run(s streams) error {
 	if c.Expires > 0 {
 		expires = actor.Time(time.Now().Add(c.Expires).UnixNano())
 	}
-	return c.withKeys(func(k keyStore) error {
-		made, err := k.create(c.Name, c.User, c.Scope, expires)
+	return c.withKeys(func() (dataDirKeys, error) { return openKeys(c.Data, c.Node, true) }, func(k keyStore) error {
+		made, err := k.create(newKey{c.Name, c.User, c.ActAs, c.Scope, expires})
 		if err != nil {
 			return err
 		}
@@ -104,6 +109,12 @@ func (c *KeysCreateCmd) Run(s streams) error {
 		why := ""
 		if len(c.Scope) == 0 && slices.Contains(made.Scopes, string(ingress.ScopeAdmin)) {
 			why = ", as the first key"
+		}
+		switch {
+		case c.User == "" && c.ActAs:
+			fmt.Fprintf(s.err, "requests that name no user act in the namespace %s and see the runs and sessions of all keys without --user\n", actor.DefaultTenant)
+		case c.User == "":
+			fmt.Fprintf(s.err, "without --user the key acts in the namespace %s and sees the runs and sessions of all such keys\n", actor.DefaultTenant)
 		}
 		fmt.Fprintf(s.err, "key %s for %s%s; it is shown only once:\n", made.ID, strings.Join(made.Scopes, ", "), why)
 		_, err = fmt.Fprintln(s.out, made.Text)
@@ -124,7 +135,7 @@ func (KeysListCmd) Help() string {
 
 // Run executes the command.
 func (c *KeysListCmd) Run(s streams) error {
-	return c.withKeys(func(k keyStore) error {
+	return c.withKeys(func() (dataDirKeys, error) { return readKeys(c.Data, c.Node) }, func(k keyStore) error {
 		all, err := k.list()
 		if err != nil {
 			return err
@@ -141,7 +152,11 @@ func (c *KeysListCmd) Run(s streams) error {
 			case k.Expires != "":
 				until = "until " + k.Expires
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, strings.Join(k.Scopes, ","), k.Created, until, k.User, k.Name)
+			user := k.User
+			if k.ActAs {
+				user += ", any user"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, strings.Join(k.Scopes, ","), k.Created, until, user, k.Name)
 		}
 		return w.Flush()
 	})
@@ -166,7 +181,7 @@ func (c *KeysRevokeCmd) Run(s streams) error {
 	if err := actor.CheckName(c.ID); err != nil {
 		return fmt.Errorf("key %w", err)
 	}
-	return c.withKeys(func(k keyStore) error {
+	return c.withKeys(func() (dataDirKeys, error) { return openKeys(c.Data, c.Node, false) }, func(k keyStore) error {
 		warnings, err := k.revoke(c.ID)
 		if err != nil {
 			return err
@@ -181,24 +196,33 @@ func (c *KeysRevokeCmd) Run(s streams) error {
 
 // keyStore is the set of API keys of a server or a data folder.
 type keyStore interface {
-	create(name, user string, scopes []string, expires actor.Time) (key, error)
+	create(newKey) (key, error)
 	list() ([]key, error)
 	revoke(id string) (warnings []string, err error)
 	close() error
 }
 
-// withKeys calls fn with the selected key store, and closes the data folder
-// afterwards. A server that uses the folder is asked on the folder's socket.
-func (a KeysFlags) withKeys(fn func(keyStore) error) error {
+// newKey describes a key to create.
+type newKey struct {
+	name, user string
+	actAs      bool
+	scopes     []string // empty: the default
+	expires    actor.Time
+}
+
+// withKeys calls fn with the selected key store. A server that uses the data folder is
+// asked on the folder's socket. Without one the callback open opens the folder, which is
+// closed afterwards.
+func (a KeysFlags) withKeys(open func() (dataDirKeys, error), fn func(keyStore) error) error {
 	if owner, ok := a.ownerClient(a.Data); ok {
 		return fn(serverKeys{owner})
 	}
 	if a.Data == "" {
 		return fn(serverKeys{a.client()})
 	}
-	keys, err := openKeys(a.Data, a.Node)
+	keys, err := open()
 	if err != nil {
-		return inUseError(a.Data, err, insteadOfData)
+		return storeError(a.Data, err, insteadOfData)
 	}
 	return errors.Join(fn(keys), keys.close())
 }
@@ -212,7 +236,7 @@ func (a ServerFlags) ownerClient(dir string) (c client, ok bool) {
 			return c, false
 		}
 		dir = cmp.Or(os.Getenv("TROUPE_DATA"), "data")
-		if url, err := os.ReadFile(filepath.Join(dir, serverFile)); err != nil || strings.TrimSpace(string(url)) != strings.TrimSuffix(a.Server, "/") {
+		if url, ok := service.URL(dir); !ok || url != strings.TrimSuffix(a.Server, "/") {
 			return c, false
 		}
 	}
@@ -229,17 +253,18 @@ func (a ServerFlags) ownerClient(dir string) (c client, ok bool) {
 // serverKeys is the key store of a server.
 type serverKeys struct{ client }
 
-func (k serverKeys) create(name, user string, scopes []string, expires actor.Time) (made key, err error) {
-	in := key{Name: name, User: user, Scopes: scopes}
-	if expires != 0 {
-		in.Expires = runs.FormatTime(expires)
+func (k serverKeys) create(n newKey) (made key, err error) {
+	expires := ""
+	if n.expires != 0 {
+		expires = runs.FormatTime(n.expires)
 	}
 	_, body, err := k.post("/v1/keys", struct {
 		Name    string   `json:"name"`
 		User    string   `json:"user,omitzero"`
+		ActAs   bool     `json:"act_as_user,omitzero"`
 		Scopes  []string `json:"scopes,omitempty"`
 		Expires string   `json:"expires_at,omitzero"`
-	}{in.Name, in.User, in.Scopes, in.Expires})
+	}{n.name, n.user, n.actAs, n.scopes, expires})
 	if err != nil {
 		return key{}, err
 	}
@@ -274,19 +299,21 @@ func (k serverKeys) revoke(id string) ([]string, error) {
 // dataDirKeys is the key store of a data folder. Its node runs without a gateway
 // until close.
 type dataDirKeys struct {
-	node *node.Node
+	node *node.Node // nil: the keys were read from the folder and cannot be changed
 	keys *gateway.Keys
 }
 
 // openKeys starts the node of a data folder to use its registry only. The folder
 // MUST have no open runs: this node has no configuration and would resume them
-// without their models and agents.
-func openKeys(dir, name string) (dataDirKeys, error) {
-	if _, err := os.Stat(filepath.Join(dir, "FORMAT")); err == nil {
-		d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
-		if err != nil {
-			return dataDirKeys{}, err
-		}
+// without their models and agents. It creates a store if create is set and the folder
+// holds none.
+func openKeys(dir, name string, create bool) (dataDirKeys, error) {
+	d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
+	switch {
+	case errors.Is(err, disk.ErrNoStore) && create:
+	case err != nil:
+		return dataDirKeys{}, err
+	default:
 		shards := make([]uint16, dispatcher.Shards)
 		for i := range shards {
 			shards[i] = uint16(i)
@@ -305,26 +332,43 @@ func openKeys(dir, name string) (dataDirKeys, error) {
 	return dataDirKeys{n, keys}, err
 }
 
+// readKeys reads the keys of a data folder, without changing it.
+func readKeys(dir, name string) (dataDirKeys, error) {
+	d, err := disk.Open(dir, actor.NodeID(name), disk.Options{ReadOnly: true})
+	if err != nil {
+		return dataDirKeys{}, err
+	}
+	keys := new(gateway.Keys)
+	if err = node.ReadKeys(d, keys); err != nil {
+		err = fmt.Errorf("store %s: %w", dir, err)
+	}
+	return dataDirKeys{keys: keys}, errors.Join(err, d.Close())
+}
+
 func (k dataDirKeys) close() error {
+	if k.node == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), node.RegistryTimeout)
 	defer cancel()
 	return k.node.Close(ctx)
 }
 
-func (k dataDirKeys) create(name, user string, scopes []string, expires actor.Time) (key, error) {
+func (k dataDirKeys) create(n newKey) (key, error) {
 	var random [ingress.KeyRandomBytes]byte
 	_, _ = rand.Read(random[:]) // never fails
 	var want []ingress.Scope
-	if len(scopes) == 0 {
+	if len(n.scopes) == 0 {
 		want = ingress.DefaultScopes(k.keys.Count() == 0)
 	}
-	for _, s := range scopes {
+	for _, s := range n.scopes {
 		want = append(want, ingress.Scope(s))
 	}
-	made, text, r := ingress.NewKey(random, name, user, want, actor.Time(time.Now().UnixNano()), expires)
+	made, text, r := ingress.NewKey(random, n.name, n.user, want, actor.Time(time.Now().UnixNano()), n.expires)
 	if r != nil {
 		return key{}, r
 	}
+	made.ActAsUser = n.actAs
 	warnings, err := k.callRegistry(agents.OpCreateKey, made.Encode())
 	if err != nil {
 		return key{}, err
@@ -358,7 +402,7 @@ func (k dataDirKeys) callRegistry(operation string, body []byte) ([]string, erro
 }
 
 func keyView(k ingress.Key) key {
-	out := key{ID: k.ID, Name: k.Name, User: k.Principal().User, Expired: k.Expired(actor.Time(time.Now().UnixNano()))}
+	out := key{ID: k.ID, Name: k.Name, User: k.Principal().User, ActAs: k.ActAsUser, Expired: k.Expired(actor.Time(time.Now().UnixNano()))}
 	for _, s := range k.Scopes {
 		out.Scopes = append(out.Scopes, string(s))
 	}
@@ -377,4 +421,20 @@ func writeJSON(to io.Writer, v any) error {
 		return err
 	}
 	return printJSON(to, body)
+}
+
+// decisionScope returns the scope that the table approvals of a configuration requires of
+// decisions about tool calls, in addition to call.
+func decisionScope(table map[string]string) (scope string, err error) {
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		switch scope = table[key]; {
+		case key != "scope":
+			return "", fmt.Errorf("%s is unknown; want scope", key)
+		case scope == string(ingress.ScopeCall):
+			scope = "" // required anyway
+		case scope != string(ingress.ScopeOperator):
+			return "", fmt.Errorf("scope: want %s or %s, got %.40q", ingress.ScopeCall, ingress.ScopeOperator, scope)
+		}
+	}
+	return scope, nil
 }

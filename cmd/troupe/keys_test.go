@@ -29,6 +29,13 @@ func TestKeyLifecycle(t *testing.T) {
 		}
 		return strings.TrimSpace(out)
 	}
+	check(0, "troupe_", "the namespace default and sees the runs and sessions of all such keys\nkey ", "keys", "create", "--data", dir, "--scope", "admin")
+	if _, _, stderr := runProgram(t, "keys", "create", "--data", dir, "--user", "alice"); !strings.HasPrefix(stderr, "key ") {
+		t.Errorf("key of a user: %s", stderr)
+	}
+	channel := check(0, "troupe_", "requests that name no user act in the namespace default", "keys", "create", "--data", dir, "--act-as-user", "--scope", "call", "--scope", "read")
+	channelID, _ := ingress.KeyID(channel)
+	check(0, "key:"+channelID+", any user", "", "keys", "list", "--data", dir)
 	admin := check(0, "troupe_", "for admin; it is shown only once", "keys", "create", "--data", dir, "--name", "operator", "--scope", "admin")
 	adminID, _ := ingress.KeyID(admin)
 	check(0, adminID+"  admin  ", "", "keys", "list", "--data", dir)
@@ -40,12 +47,19 @@ func TestKeyLifecycle(t *testing.T) {
 	check(1, "", "only letters", "keys", "revoke", "a/b")
 	check(1, "", "a positive duration", "keys", "create", "--data", dir, "--expires=-1h")
 	check(1, "", "printable ASCII", "keys", "create", "--data", dir, "--name", "gr\u00fcn")
+	check(1, "", `user: "local" is reserved`, "keys", "create", "--data", dir, "--user", "local")
+	check(1, "", `choose another name, such as "team.alice"`, "keys", "create", "--data", dir, "--user", "troupe.alice")
+	check(1, "", "has 10240 bytes, want 1 to 256", "keys", "create", "--data", dir, "--user", strings.Repeat("u", 10<<10))
 	check(2, "", "must be one of", "keys", "create", "--data", dir, "--scope", "root")
 	check(1, "", "belongs to node n1, not n2", "keys", "list", "--data", dir, "--node", "n2")
 
 	s := startServerWithBuiltins(t, dir, "--log-level", "debug", "--ready")
 	at := []string{"--server", s.url}
 	with := func(args ...string) []string { return append(args, at...) }
+	made := check(0, `"act_as_user": true`, "", "keys", "create", "--data", dir, "--act-as-user", "--user", "alice", "--json")
+	if !strings.Contains(made, `"user": "alice"`) {
+		t.Errorf("got %s", made)
+	}
 	check(0, adminID, "", "keys", "list", "--data", dir)
 	check(1, "", "over TCP this request needs an API key with the scope admin", with("keys", "list")...)
 	check(1, "", "over TCP this request needs an API key with the scope admin", with("keys", "create")...)
@@ -55,6 +69,8 @@ func TestKeyLifecycle(t *testing.T) {
 	check(0, `"expires_at": "2`, "", "keys", "list", "--json", "--data", dir)
 	check(0, "helper", "", with("agents", "list", "--key", reader)...)
 	check(1, "", "forbidden_scope: the API key "+readerID+" lacks the scope call", with("call", "helper", "hello", "--key", reader)...)
+	check(1, "", `user: "default" is reserved`, with("keys", "create", "--user", "default", "--key", admin)...)
+	check(1, "", `name: "troupe.session" is reserved`, with("agents", "create", "troupe.session", "--key", admin)...)
 	check(1, "", "forbidden_scope", with("keys", "create", "--key", reader)...)
 	wrong := reader[:len(reader)-1] + "g"
 	check(1, "", "unauthorized: invalid API key", with("agents", "list", "--key", wrong)...)
@@ -78,11 +94,11 @@ func TestKeyLifecycle(t *testing.T) {
 		}
 	}
 	message := "coordinator waits"
-	check(0, "", "waits for the signal go", with("call", "coordinator", message)...)
+	check(3, "", "waits for the signal go", with("call", "coordinator", message, "--session", "s-1")...)
 	if code := s.stop(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code after SIGTERM: want 0, got %d", code)
 	}
-	check(1, "", "coordinator/main has an open run: start its server", "keys", "create", "--data", dir)
+	check(1, "", "coordinator/s-1 has an open run: start its server", "keys", "create", "--data", dir)
 
 	log, err := os.ReadFile(filepath.Join(filepath.Dir(dir), "server.log"))
 	if err != nil || !strings.Contains(string(log), `"path":"/v1/keys"`) {

@@ -23,6 +23,12 @@ type CLI struct {
 	Agents AgentsCmd `cmd:"" help:"List, show, create and delete agents."`
 	Check  CheckCmd  `cmd:"" help:"Check agent files for errors."`
 	Runs   RunsCmd   `cmd:"" help:"List, show, signal and cancel runs."`
+
+	Sessions SessionsCmd `cmd:"" help:"List, show and delete conversations."`
+
+	Tools     ToolsCmd     `cmd:"" help:"List, show, check, call, add and delete declared tools."`
+	Approvals ApprovalsCmd `cmd:"" help:"List, show and decide about tool calls that wait for a person."`
+
 	Keys   KeysCmd   `cmd:"" help:"Create, list and revoke API keys."`
 	Sim    SimCmd    `cmd:"" help:"Run simulations from seeds."`
 	Replay ReplayCmd `cmd:"" help:"Replay a failed seed from its folder."`
@@ -46,10 +52,12 @@ type exitCode int
 func (e exitCode) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
 // The exit codes other than 0. exitFailed reports a failure or a refusal. exitUsage
-// reports a command line that cannot be parsed.
+// reports a command line that cannot be parsed. exitWaiting reports a call that ended
+// without an answer, because its run waits or takes longer.
 const (
 	exitFailed      = 1
 	exitUsage       = 2
+	exitWaiting     = 3
 	exitInterrupted = 130 // SIGINT or SIGTERM, as in shells
 )
 

@@ -8,7 +8,7 @@ import (
 	"github.com/troupe-run/troupe/host/disk"
 )
 
-// MigrateCmd copies a store into a new one of the current format.
+// MigrateCmd copies a store into a new one.
 type MigrateCmd struct {
 	Old string `arg:"" type:"existingdir" help:"Data folder to copy; no server may be using it."`
 	New string `arg:"" type:"path" help:"Data folder to create; must not exist."`
@@ -16,7 +16,7 @@ type MigrateCmd struct {
 
 // Help returns the text shown below the flags.
 func (MigrateCmd) Help() string {
-	return `Copies all entries into a new store of the format that this program writes. The old store is verified first, and never changed; a damaged one is refused. The new store continues the numbers of the old one, and open runs resume in it as after a restart. Its size on disk is about that of the old one.
+	return `Copies all entries into a new store. The old store is verified first, and never changed; a damaged one is refused. The new store continues the numbers of the old one, and open runs resume in it as after a restart. Its size on disk is about that of the old one.
 
 Examples:
   troupe migrate data data-new
@@ -26,10 +26,11 @@ Examples:
 // Run executes the command.
 func (c *MigrateCmd) Run(s streams) error {
 	x, err := disk.Migrate(c.Old, c.New, disk.Options{Logger: warnings(s.err)}, scanProgress(s.err))
-	if err != nil {
-		if x.Wrong > 0 {
-			printExamination(s.err, c.Old, x)
-		}
+	switch {
+	case err != nil && x.Wrong > 0:
+		printExamination(s.err, c.Old, x)
+		return err
+	case err != nil:
 		return storeError(c.Old, err, "stop it first")
 	}
 	printExamination(s.out, c.New, x)

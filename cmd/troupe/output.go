@@ -10,6 +10,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
 // output is the writer of everything that a command prints. Answers, errors and log
@@ -123,8 +125,7 @@ func isTerminal(w io.Writer) bool {
 	case *output:
 		return w.terminal
 	case *os.File:
-		info, err := w.Stat()
-		return err == nil && info.Mode()&os.ModeCharDevice != 0
+		return term.IsTerminal(int(w.Fd())) // a character device such as /dev/null is none
 	}
 	return false
 }

@@ -101,11 +101,24 @@ func hostileServer(t *testing.T) *httptest.Server {
 	const bad = `\u001b]0;x\u0007\u009b\u202e`
 	run := fmt.Sprintf(`{"run_id":"%s","actor":"%[1]s","status":"%[1]s","created_at":"%[1]s","ended_at":"%[1]s","call_chain":["%[1]s"],"text":"%[1]s",`+
 		`"waiting_for":[{"name":"%[1]s"}],"error":{"message":"%[1]s"},"children":[{"target":"%[1]s","error":{"message":"%[1]s"}}]}`, bad)
+	approval := fmt.Sprintf(`{"approval_id":"%s","status":"%[1]s","tool_call_id":"x","tool_name":"%[1]s","args":{"%[1]s":"%[1]s"},"args_summary":"%[1]s","run_id":"%[1]s","agent_id":"%[1]s",`+
+		`"session_id":"%[1]s","principal":"%[1]s","created_at":"%[1]s","expires_at":"%[1]s","decided_by":"%[1]s","reason":"%[1]s"}`, bad)
+	tool := fmt.Sprintf(`{"tool_name":"%s","kind":"%[1]s","via":"%[1]s","policy":"%[1]s","description":"%[1]s","owner":"%[1]s","url":"%[1]s","headers":{"%[1]s":{"env":"%[1]s"}},"metadata":{"x":"%[1]s"}}`, bad)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := run
 		switch path := r.URL.Path; {
 		case path == "/v1/runs":
 			body = `{"runs":[` + run + `]}`
+		case path == "/v1/tools":
+			body = `{"tools":[` + tool + `]}`
+		case strings.HasPrefix(path, "/v1/tools/"):
+			body = tool
+		case path == "/v1/approvals":
+			body = `{"approvals":[` + approval + `]}`
+		case strings.HasPrefix(path, "/v1/approvals/"):
+			body = approval
+		case strings.HasPrefix(path, "/v1/tool_calls/"):
+			body = fmt.Sprintf(`{"tool_name":"%s","state":"%[1]s","error":{"message":"%[1]s"}}`, bad)
 		case path == "/v1/agents":
 			body = fmt.Sprintf(`{"agents":[{"agent_id":"%s","kind":"%[1]s","doc":"%[1]s"}]}`, bad)
 		case path == "/v1/agents/x":
@@ -125,7 +138,10 @@ func hostileServer(t *testing.T) *httptest.Server {
 			body = "\x1b]0;x\x07\x9b\u202e"
 		case strings.HasSuffix(path, "signal/messages"):
 			w.WriteHeader(http.StatusAccepted)
-			body = fmt.Sprintf(`{"run_id":"%s","signal":{"run_id":"%[1]s","name":"%[1]s"}}`, bad)
+			body = fmt.Sprintf(`{"run_id":"`+exampleRun+`","signal":{"run_id":"%s","name":"%[1]s"}}`, bad)
+		case strings.HasSuffix(path, "approval/messages"):
+			w.WriteHeader(http.StatusAccepted)
+			body = `{"run_id":"` + exampleRun + `","approvals":[` + approval + `]}`
 		case strings.HasSuffix(path, "stream/messages"):
 			w.Header().Set("Content-Type", "text/event-stream")
 			events := numberEvents(llmCallStarted(1), streamDelta(1, "\x1b"), streamDelta(1, "[2J\u009b"), streamDelta(1, "\u202e"),
@@ -145,14 +161,16 @@ func hostileServer(t *testing.T) *httptest.Server {
 
 func TestNoCommandWritesControlCharacters(t *testing.T) {
 	s := hostileServer(t)
-	const id = "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+	const id, approval = exampleRun, "ap_" + exampleRun + ".1.0"
 	t.Setenv("NO_COLOR", "1")
 	for _, args := range [][]string{
-		{"call", "x", "hi"}, {"call", "x", "hi", "--json"}, {"call", "problem", "hi"}, {"call", "problem", "hi", "--json"}, {"call", "raw", "hi"}, {"call", "signal", "hi"},
+		{"call", "x", "hi"}, {"call", "x", "hi", "--json"}, {"call", "problem", "hi"}, {"call", "problem", "hi", "--json"}, {"call", "raw", "hi"}, {"call", "signal", "hi"}, {"call", "approval", "hi"},
 		{"call", "stream", "hi", "--stream"}, {"call", "stream", "hi", "--stream", "--json"}, {"call", "\x1b\u202e", "hi"},
 		{"runs", "list"}, {"runs", "list", "--json"}, {"runs", "show", id}, {"runs", "show", id, "--tree"}, {"runs", "events", id}, {"runs", "events", id, "--json"},
 		{"runs", "signal", id, "\x1b\u202e"}, {"runs", "cancel", id},
 		{"agents", "list"}, {"agents", "show", "x"}, {"agents", "show", "x", "--json"},
+		{"tools", "list"}, {"tools", "show", "x"}, {"tools", "show", "x", "--json"}, {"approvals", "list"}, {"approvals", "list", "--json"}, {"approvals", "show", approval},
+		{"approvals", "approve", approval}, {"approvals", "reject", approval},
 		{"keys", "list"}, {"keys", "create"}, {"keys", "revoke", "\x1b\u202e"}, {"backup", "\x1b\u202e"}, {"check", "\x1b\u202e"}, {"frob\x1b\u202e"},
 	} {
 		stdout, screen := newScreen()
@@ -190,7 +208,7 @@ func TestCommandsWriteToOutputOnly(t *testing.T) {
 		"log":     {"Print", "Printf", "Println", "Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Default"},
 		"slog":    {"Default", "Debug", "Info", "Warn", "Error", "Log"},
 		"syscall": {"Stdout", "Stderr", "Write"}}
-	mayControl := []string{"writeStatus", "scanProgress", "newProgressBar", "reportFailure", "update", "clear", "runProject"}
+	mayControl := []string{"writeStatus", "scanProgress", "newProgressBar", "reportFailure", "update", "clear", "runProject", "ring"}
 	for _, path := range files {
 		if strings.HasSuffix(path, "_test.go") {
 			continue

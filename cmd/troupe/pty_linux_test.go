@@ -108,3 +108,63 @@ func TestStatusIsColouredOnTerminal(t *testing.T) {
 		t.Errorf("%v, screen %q", err, screen)
 	}
 }
+
+// On a terminal, approvals watch shows the arguments and asks about each approval.
+func TestWatchAsksOnTerminal(t *testing.T) {
+	p := startPayments(t, "")
+	ids := []string{p.pay("payer", "1"), p.pay("payer", "2"), p.pay("payer", "3")}
+	c := programCmd("approvals", "watch", "--bell", "--server", p.server.url)
+	master := startOnTerminal(t, c)
+	defer master.Close()
+	screen, chunk := "", make([]byte, 4096)
+	// read reads until the screen contains one of the texts, which it returns with the screen
+	// before it.
+	read := func(texts ...string) (found, before string) {
+		t.Helper()
+		for {
+			at := len(screen)
+			for _, text := range texts {
+				if i := strings.Index(screen, text); i >= 0 && i < at {
+					found, at = text, i
+				}
+			}
+			if found != "" {
+				before, screen = screen[:at], screen[at+len(found):]
+				return found, before
+			}
+			n, err := master.Read(chunk)
+			if err != nil {
+				t.Fatalf("%v; want one of %q on the screen %q", err, texts, screen)
+			}
+			screen += string(chunk[:n])
+		}
+	}
+	// answer types an answer until it counts: one that comes too early does not.
+	answer := func(text, sign string) {
+		t.Helper()
+		for {
+			read("[y/n/s] ")
+			if _, err := io.WriteString(master, text+"\n"); err != nil {
+				t.Fatal(err)
+			}
+			if found, _ := read(sign, "too early"); found == sign {
+				return
+			}
+		}
+	}
+	if _, before := read("approve payments.transfer?"); strings.Count(before, "\a") != 3 || !strings.Contains(before, `"amount": 1`) || !strings.Contains(before, "agent payer, session ") {
+		t.Errorf("screen %q", before)
+	}
+	answer("y", "approved payments.transfer: pays 1 to anna")
+	answer("s", `"amount": 3`)
+	answer("n", "rejected payments.transfer: pays 3 to anna")
+	for i, want := range []string{"APPROVED", "PENDING", "REJECTED"} {
+		p.run(0, []string{"status     " + want}, nil, "approvals", "show", ids[i])
+	}
+	p.run(0, []string{"approved"}, nil, "approvals", "approve", ids[1])
+	read(ids[1] + "  payments.transfer  APPROVED")
+	_ = c.Process.Signal(syscall.SIGINT)
+	if _ = c.Wait(); c.ProcessState.ExitCode() != exitInterrupted {
+		t.Errorf("exit code %d", c.ProcessState.ExitCode())
+	}
+}

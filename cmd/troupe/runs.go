@@ -3,14 +3,18 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -52,12 +56,68 @@ func (c *RunsShowCmd) Run(s streams) error {
 			return err
 		}
 		r.print(s.out)
+		if err := c.printApprovals(s, from, &r, id); err != nil {
+			return err
+		}
 		if c.Tree {
 			fmt.Fprintln(s.out)
 			return printTree(s.out, from, id)
 		}
 		return nil
 	})
+}
+
+// printApprovals prints the tool calls whose approval a run waits for.
+func (c *RunsShowCmd) printApprovals(s streams, from source, r *runView, id actor.CallID) error {
+	if r.Status != runs.PausedWaitingApproval.String() {
+		return nil
+	}
+	waits, err := openApprovals(from, id)
+	if err != nil {
+		return err
+	}
+	for i := range waits {
+		e := &waits[i]
+		line := fmt.Sprintf("approval %s  %s  until %s  %s", e.Approval, cmp.Or(e.Name, "of a run below"), runs.FormatTime(e.Until), oneLine(e.Text))
+		fmt.Fprintln(s.out, strings.TrimRight(line, " "))
+	}
+	if len(waits) > 0 && c.Data == "" {
+		_, err = fmt.Fprintf(s.err, "to see the arguments, to approve or to reject:\n  %s\n  %s\n  %s\n", c.UserFlags.hint("approvals show", []string{waits[0].Approval}),
+			c.UserFlags.hint("approvals approve", []string{waits[0].Approval}), c.UserFlags.hint("approvals reject", []string{waits[0].Approval}))
+	}
+	return err
+}
+
+// openApprovals returns the events that requested the approvals which a run, or one below
+// it, waits for.
+func openApprovals(from source, id actor.CallID) (open []runs.Event, err error) {
+	ended := func(match func(*runs.Event) bool) {
+		open = slices.DeleteFunc(open, func(e runs.Event) bool { return match(&e) })
+	}
+	for after := uint64(0); ; {
+		page, err := readEvents(from, id, after, 0)
+		if err != nil || len(page.Events) == 0 {
+			return open, err
+		}
+		for _, raw := range page.Events {
+			e, err := runs.Decode(raw)
+			if err != nil {
+				return open, err
+			}
+			switch e.Type {
+			case runs.ApprovalCreated, runs.ApprovalRequired:
+				ended(func(one *runs.Event) bool { return one.Approval == e.Approval }) // a root has both events
+				open = append(open, e)
+			case runs.ApprovalDecision, runs.ApprovalExpired:
+				ended(func(one *runs.Event) bool { return one.Approval == e.Approval })
+			case runs.RunResumed:
+				ended(func(one *runs.Event) bool { return !e.Child.IsZero() && one.Child == e.Child })
+			}
+		}
+		if after = page.Next; page.Ended {
+			return open, nil
+		}
+	}
 }
 
 // RunsEventsCmd prints the events of a run.
@@ -111,7 +171,7 @@ const followPollTimeout = 30 * time.Second
 
 // RunsCancelCmd cancels a run.
 type RunsCancelCmd struct {
-	ServerFlags
+	UserFlags
 	ID   string `arg:"" help:"Run ID, or its beginning."`
 	JSON bool   `help:"Print the JSON response of the server."`
 }
@@ -155,7 +215,7 @@ func (c *RunsCancelCmd) Run(s streams) error {
 
 // RunsSignalCmd sends a signal to a run that waits for it.
 type RunsSignalCmd struct {
-	ServerFlags
+	UserFlags
 	ID      string `arg:"" help:"ID of the waiting run, or its beginning."`
 	Name    string `arg:"" help:"Name of the signal it waits for."`
 	Payload string `arg:"" optional:"" help:"Text sent with the signal."`

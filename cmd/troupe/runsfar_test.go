@@ -13,7 +13,7 @@ import (
 )
 
 // writeRuns makes a data folder with open runs, the oldest of alice and the others of
-// bob. They have no summaries, so that a page of a list reads only 40 of them.
+// bob.
 func writeRuns(t *testing.T, n int) (dir, oldest string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "data")
@@ -23,6 +23,12 @@ func writeRuns(t *testing.T, n int) (dir, oldest string) {
 	}
 	l := disk.NewLog(d)
 	var all []store.Entry
+	durable := make(chan struct{})
+	commit := func() {
+		l.Commit(all, func() { durable <- struct{}{} })
+		<-durable
+		all = nil
+	}
 	for i := range n {
 		id, run := actor.NewID("bob", "s-1"), actor.NewCallID(actor.Time(i+1)*1_000_000_000, 1, uint64(i))
 		if i == 0 {
@@ -30,10 +36,11 @@ func writeRuns(t *testing.T, n int) (dir, oldest string) {
 		}
 		call := actor.Call{ID: run, Root: run, To: id, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Left: 1_000_000_000, Attempt: 1, Origin: actor.Human}
 		all = append(all, store.Entry{Actor: id, Epoch: 1, N: uint64(max(i, 1)), Record: store.Accepted{Call: call, At: actor.Time(i + 1)}})
+		if len(all) == 5000 {
+			commit()
+		}
 	}
-	durable := make(chan struct{})
-	l.Commit(all, func() { close(durable) })
-	<-durable
+	commit()
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +52,7 @@ func writeRuns(t *testing.T, n int) (dir, oldest string) {
 
 // A list reads on behind pages whose runs its filter does not select.
 func TestRunsListReadsEmptyPages(t *testing.T) {
-	dir, oldest := writeRuns(t, 100)
+	dir, oldest := writeRuns(t, store.ListedRowsMax+100)
 	code, out, stderr := runProgram(t, "runs", "list", "--data", dir, "--agent", "alice")
 	if code != 0 || !strings.HasPrefix(out, oldest) || strings.Count(out, "\n") != 1 || stderr != "" {
 		t.Errorf("exit code %d, want run %s:\n%s%s", code, oldest, out, stderr)
@@ -58,7 +65,7 @@ func TestRunsListReadsEmptyPages(t *testing.T) {
 
 // A list stops after 50 pages, and prints how to continue.
 func TestRunsListIsBounded(t *testing.T) {
-	dir, oldest := writeRuns(t, 2100)
+	dir, oldest := writeRuns(t, 50*store.ListedRowsMax+100)
 	code, out, stderr := runProgram(t, "runs", "list", "--data", dir, "--agent", "alice", "--limit", "3")
 	report, next, _ := strings.Cut(stderr, "\n")
 	if code != 0 || out != "" || report != "0 of 3 runs found in 50 pages; older runs were not read" {

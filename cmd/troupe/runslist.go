@@ -42,7 +42,9 @@ Examples:
   troupe runs list
   troupe runs list --agent helper --status FAILED --since 1h
   troupe runs list --root 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55
-  troupe runs list --data data --limit 5`
+  troupe runs list --data data --limit 5
+  troupe runs list --user alice
+  troupe runs list --user '*'`
 }
 
 // listPagesMax is the maximum number of pages that a command reads for one list. A page
@@ -110,17 +112,25 @@ func (c *RunsListCmd) read(from source, q url.Values) (runsList, error) {
 	return all, nil
 }
 
-// printRuns prints one line for each run.
+// printRuns prints one line for each run, with its user if they differ.
 func printRuns(out io.Writer, all []jsontext.Value) error {
 	var columns strings.Builder
 	w := tabwriter.NewWriter(&columns, 0, 0, 2, ' ', 0)
-	views := make([]runView, len(all))
+	views, users := make([]runView, len(all)), map[string]bool{}
 	for i, raw := range all {
 		r := &views[i]
 		if err := json.Unmarshal(raw, r); err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t\n", r.Run, r.Created, r.Actor)
+		users[r.User] = true
+	}
+	for i := range views {
+		r := &views[i]
+		fmt.Fprintf(w, "%s\t%s\t%s\t", r.Run, r.Created, r.Actor)
+		if len(users) > 1 {
+			fmt.Fprintf(w, "%s\t", r.User)
+		}
+		fmt.Fprintln(w)
 	}
 	if err := w.Flush(); err != nil {
 		return err

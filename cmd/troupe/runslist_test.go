@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // listPages runs a list and then each command line that it prints as next. It returns
@@ -76,4 +78,20 @@ func TestRunsListPages(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 	check("--data", dir)
+}
+
+// A list of runs of several users has a column for them.
+func TestRunsListShowsUsersThatDiffer(t *testing.T) {
+	row := func(actor, user string) jsontext.Value {
+		return jsontext.Value(fmt.Sprintf(`{"run_id":"r","created_at":"now","actor":%q,"principal":%q,"status":"DONE"}`, actor, user))
+	}
+	for want, rows := range map[string][]jsontext.Value{
+		"r  now  helper/s-1  DONE\n": {row("helper/s-1", "alice@example.com")},
+		"r  now  u-ff/helper/s-1  alice@example.com  DONE\nr  now  bob/helper/s-1   bob                DONE\n": {row("u-ff/helper/s-1", "alice@example.com"), row("bob/helper/s-1", "bob")},
+	} {
+		var out strings.Builder
+		if err := printRuns(&out, rows); err != nil || out.String() != want {
+			t.Errorf("got %q, %v, want %q", out.String(), err, want)
+		}
+	}
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -20,20 +19,19 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/node"
+	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// serverFile is the file in a data folder with the URL of the server that uses it.
-const serverFile = "SERVER"
-
 // ServeCmd runs a node with a gateway until it receives a signal.
 type ServeCmd struct {
-	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models, limits and auth."`
+	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models, limits, auth, approvals, policy and policy_default."`
 	Data    string        `env:"TROUPE_DATA" default:"data" type:"path" help:"Data folder; created if absent (${default})."`
 	Listen  string        `env:"TROUPE_LISTEN" default:"127.0.0.1:8283" help:"Address to listen on; port 0 picks a free port (${default})."`
 	Backups string        `env:"TROUPE_BACKUPS" type:"path" placeholder:"DIR" help:"Folder in which backups are made; outside of the data folder. Default: the data folder with -backups appended."`
-	Agents  string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Folder with agent files named *.toml."`
+	Agents  string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Folder with files of agents and tools named *.toml."`
 	Allow   []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Host, address or prefix where models and external agents may be called. Loopback is allowed if the server listens on loopback."`
 	Hosts   []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Host names accepted in requests, in addition to those of loopback."`
 	Origin  []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins of web pages that may call this server, for example of a TLS proxy in front of it; no CORS headers are sent."`
@@ -45,6 +43,7 @@ type ServeCmd struct {
 	Buffer  uint64        `env:"TROUPE_WRITE_BUFFER_MIB" name:"write-buffer-mib" default:"32" help:"MiB of one write buffer of the store, of which up to three are in memory (${default})."`
 	Ready   bool          `env:"TROUPE_READY" help:"Serve the built-in agents coordinator and helper."`
 	Trace   string        `env:"TROUPE_TRACE" type:"path" placeholder:"FILE" help:"Write the node's history to this file as JSON lines, at most 1 GiB; it contains names of actors and calls, and no messages."`
+	Keep    string        `env:"TROUPE_KEEP" placeholder:"TIME" help:"Delete sessions that were not changed for this time, such as 30d or 12h, at least 1m, and what the log holds from before. Default: keep everything."`
 	Grace   time.Duration `env:"TROUPE_GRACE" default:"10s" help:"Maximum time for clients to receive their answers when the node stops (${default})."`
 	Level   slog.Level    `env:"TROUPE_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error (${default})."`
 
@@ -59,7 +58,37 @@ func (c *ServeCmd) Validate() error {
 	if c.Buffer < 1 || c.Buffer > bufferMiBMax {
 		return fmt.Errorf("--write-buffer-mib: want 1 to %d, got %d", bufferMiBMax, c.Buffer)
 	}
-	return nil
+	_, err := parseKeep(c.Keep)
+	return err
+}
+
+// parseKeep parses the value of --keep: a duration, in which d means days of 24 hours. The
+// value "" keeps everything.
+func parseKeep(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	days, rest, hasDays := strings.Cut(text, "d")
+	if !hasDays {
+		days, rest = "", text
+	}
+	var keep time.Duration
+	var err error
+	if hasDays {
+		var n uint64
+		if n, err = strconv.ParseUint(days, 10, 16); err == nil {
+			keep = time.Duration(n) * 24 * time.Hour
+		}
+	}
+	if err == nil && rest != "" {
+		var part time.Duration
+		part, err = time.ParseDuration(rest)
+		keep += part
+	}
+	if err != nil || keep < node.KeepMin || strings.HasPrefix(rest, "-") {
+		return 0, fmt.Errorf("--keep: want a time such as 30d or 12h, at least %s, got %q", "1m", text)
+	}
+	return keep, nil
 }
 
 // Help returns the text shown below the flags.
@@ -67,9 +96,9 @@ func (ServeCmd) Help() string {
 	return `Prints its URL as the only line on standard output when it is ready; logs go to standard error as JSON.
 On SIGTERM it answers waiting clients and exits with code 0. Open runs resume at the next start.
 
-The store keeps all runs and their events, so it grows with use; new work is refused while less than 256 MiB are
-free. Agents are stored: at each start those in --agents are updated from their files. An agent without a file
-stays until it is deleted. To create one without a file, send {"name":"helper"} to /v1/agents.
+Without --keep the store keeps all runs and their events, so it grows with use; new work is refused while less
+than 256 MiB are free. Agents and tools are stored: at each start those in --agents are updated from their files. One without
+a file stays until it is deleted. To create an agent without a file, send {"name":"helper"} to /v1/agents.
 The model named scripted needs no key and no network. Define other models in the file of --config:
 
   [models.big]
@@ -80,6 +109,7 @@ Examples:
   troupe serve
   troupe serve --agents agents/
   troupe serve --data /var/lib/troupe --listen 127.0.0.1:0 --config /etc/troupe.toml
+  troupe serve --keep 30d
   TROUPE_LOG_LEVEL=warn troupe serve`
 }
 
@@ -112,25 +142,18 @@ func (c *ServeCmd) Run(s streams) error {
 	}
 }
 
-// defaultBackups returns the default folder for backups of a data folder.
-func defaultBackups(data string) string { return filepath.Clean(data) + "-backups" }
-
-// urlOf returns the URL of a listener. For one on all addresses it is that of
-// loopback, because the listener's own address cannot be dialed everywhere.
-func urlOf(addr net.Addr) string {
-	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
-		return fmt.Sprintf("http://127.0.0.1:%d", tcp.Port)
-	}
-	return "http://" + addr.String()
+// nodeServer is a running service and its listener.
+type nodeServer struct {
+	*service.Service
+	url    string
+	served chan error // results of serving the listener and the socket
 }
 
-// nodeServer is a node with a gateway.
-type nodeServer struct {
-	*node.Node
-	url     string
-	gateway *gateway.Server
-	served  chan error // results of gateway.Serve and gateway.ServeOwner
-	logger  *slog.Logger
+// stop stops the service. It waits up to grace for clients to receive their answers.
+func (n *nodeServer) stop(grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	return n.Stop(ctx)
 }
 
 // open reads the configuration and the agent files, opens the node and starts the
@@ -144,9 +167,9 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	if err := gateway.CheckNames(c.Hosts, c.Origin); err != nil {
 		return nil, err
 	}
-	var files *agentFiles
+	var files *service.AgentFiles
 	if c.Agents != "" {
-		if files, err = readAgentFiles(c.Agents); err != nil {
+		if files, err = service.ReadAgentFiles(c.Agents); err != nil {
 			return nil, err
 		}
 		for _, p := range files.Problems {
@@ -173,12 +196,14 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	if c.Ready {
 		native = agents.Builtin()
 	}
-	backups, err := node.CheckBackups(cmp.Or(c.Backups, defaultBackups(c.Data)), c.Data)
+	keep, err := parseKeep(c.Keep)
 	if err != nil {
 		return nil, err
 	}
-	keys := new(gateway.Keys)
-	base, err := node.Open(node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace, Keys: keys, Backups: backups, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20}, log)
+	base, err := service.Open(service.Config{
+		Node:    node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Policy: config.Policy, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
+		Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", ApprovalScope: ingress.Scope(config.ApprovalScope)},
+	}, log)
 	var conflict *node.ConflictError
 	switch {
 	case errors.As(err, &conflict):
@@ -186,64 +211,32 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	case err != nil && strings.Contains(err.Error(), "is in use by"):
 		return nil, fmt.Errorf("%w: stop that process, or choose another --data", err)
 	case err != nil:
-		return nil, err
+		return nil, storeError(c.Data, err, "")
 	}
+	opened := &nodeServer{Service: base, served: make(chan error, 2)}
+	n = opened
 	defer func() {
 		if err != nil {
-			ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
-			defer cancel()
-			err = errors.Join(err, base.Close(ctx))
+			err = errors.Join(err, opened.stop(0))
 		}
 	}()
-	if err := gateway.CheckListenAddress(c.Listen, keys.Count()); err != nil {
+	if err := gateway.CheckListenAddress(c.Listen, n.Keys.Count()); err != nil {
 		return nil, fmt.Errorf("%s", strings.ReplaceAll(err.Error(), "--data DIR", "--data "+shellQuote(c.Data)))
 	}
 	if files != nil {
-		if err := files.apply(base, log); err != nil {
+		if err := files.Apply(n, log); err != nil {
 			return nil, err
 		}
 	}
-	n = &nodeServer{Node: base, url: urlOf(listener.Addr()), served: make(chan error, 2), logger: log}
-	n.gateway = gateway.New(n, log, gateway.Config{Keys: keys, Secret: n.Secret(), External: n.External(), Backup: n.Backup, Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off"})
 	if c.Keyless == "on" && gateway.CheckListenAddress(c.Listen, 0) == nil {
 		log.Warn("clients on loopback need no API key; a proxy on this machine that adds no header lets everyone in: behind a proxy, serve with --keyless=off")
 	}
-	if err := os.WriteFile(filepath.Join(n.Dir(), serverFile), []byte(n.url+"\n"), 0o600); err != nil {
-		log.Warn("cannot write the server URL to the data folder", "error", err.Error())
-	}
-	if socket, err := gateway.ListenOwner(n.Dir()); err != nil {
-		log.Warn("cannot open the socket in the data folder: keys can be created only with an API key", "error", err.Error())
-	} else {
-		go func() { n.served <- n.gateway.ServeOwner(socket) }()
-	}
-	go func() { n.served <- n.gateway.Serve(listener) }()
+	n.url = n.Announce(listener.Addr())
+	n.ServeOwner(func(err error) { n.served <- err })
+	go func() { n.served <- n.Gateway.Serve(listener) }()
 	batches, entries := n.End()
 	log.Info("serving", "url", n.url, "data", c.Data, "batches", batches, "entries", entries, "start_ms", time.Since(start).Milliseconds())
 	return n, nil
-}
-
-// shutdownTimeout is the maximum time to close the gateway, and also the maximum time
-// to close the node.
-const shutdownTimeout = 10 * time.Second
-
-// stop waits up to grace for clients to receive their answers. Then it stops the
-// gateway and the node. A client that has not finished after shutdownTimeout is
-// disconnected.
-func (n *nodeServer) stop(grace time.Duration) error {
-	drainCtx, cancel := context.WithTimeout(context.Background(), grace)
-	defer cancel()
-	n.gateway.Drain()
-	n.Drain(drainCtx)
-	// Shutdown waits for active requests, so that ready answers are delivered.
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
-	defer cancel()
-	if err := n.gateway.Shutdown(ctx); err != nil {
-		n.logger.Warn("clients disconnected", "error", err.Error())
-	}
-	_ = os.Remove(filepath.Join(n.Dir(), serverFile))
-	ctx, cancel = context.WithTimeout(context.Background(), shutdownTimeout)
-	defer cancel()
-	return n.Close(ctx)
 }
 
 // inUseError adds to the error of a locked data folder the URL of the server that
@@ -253,11 +246,10 @@ func inUseError(dir string, err error, remedy string) error {
 	if err == nil || !strings.Contains(err.Error(), "is in use by") {
 		return err
 	}
-	b, readErr := os.ReadFile(filepath.Join(dir, serverFile))
-	if readErr != nil {
+	url, ok := service.URL(dir)
+	if !ok {
 		return err
 	}
-	url := strings.TrimSpace(string(b))
 	return fmt.Errorf("%w: it serves at %s: %s", err, url, strings.ReplaceAll(remedy, "URL", url))
 }
 

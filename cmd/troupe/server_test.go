@@ -59,7 +59,13 @@ func startServerWithBuiltins(t *testing.T, dir string, args ...string) *server {
 // startServer starts a server without built-in agents.
 func startServer(t *testing.T, dir string, args ...string) *server {
 	t.Helper()
-	cmd := programCmd(append([]string{"serve", "--data", dir, "--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...)
+	return startServerAt(t, dir, "127.0.0.1:0", args...)
+}
+
+// startServerAt starts a server at an address.
+func startServerAt(t *testing.T, dir, address string, args ...string) *server {
+	t.Helper()
+	cmd := programCmd(append([]string{"serve", "--data", dir, "--listen", address, "--log-level", "warn"}, args...)...)
 	log, err := os.OpenFile(filepath.Join(filepath.Dir(dir), "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -153,11 +159,11 @@ func TestCommandsAgainstServer(t *testing.T) {
 	with := func(args ...string) []string { return append(args, at...) }
 
 	check(0, "response from helper: hello\n", "", with("call", "helper", "hello")...)
-	check(0, "helper/main  DONE  depth 0  time left 10m0s", "", with("call", "helper", "hello", "--tree")...)
+	check(0, "helper/main  DONE  depth 0  time left 10m0s", "", with("call", "helper", "hello", "--tree", "--session", "main")...)
 	check(0, `"content": "response from helper: hello"`, "", with("call", "helper", "hello", "--json")...)
 	check(0, "helper ", "", with("agents", "list")...)
 	check(0, `"agent_id": "coordinator"`, "", with("agents", "list", "--json")...)
-	check(0, "", "waits for the signal go", with("call", "coordinator", "xyzzy", "--session", "s-1")...)
+	check(3, "", "waits for the signal go", with("call", "coordinator", "xyzzy", "--session", "s-1")...)
 	run, _, _ := strings.Cut(check(0, "coordinator/s-1  PAUSED_WAITING_APPROVAL, waits for the signal go", "next: troupe runs list --limit 1 --cursor ", with("runs", "list", "--limit", "1")...), " ")
 	check(1, "", "call_rejected: run "+run+" does not wait for \"stop\"", with("runs", "signal", run, "stop")...)
 	check(0, "", "has the signal go", with("runs", "signal", run, "go")...)
@@ -196,14 +202,14 @@ func TestDrainAnswersWaitingClients(t *testing.T) {
 		Detail string `json:"detail"`
 	}
 	var held answer
-	if status, err := s.request("POST", "/v1/agents/coordinator/messages", `{"content":"one"}`, "", &held); status != 202 || err != nil {
+	if status, err := s.request("POST", "/v1/agents/coordinator/messages", `{"content":"one","session_id":"s-1"}`, "", &held); status != 202 || err != nil {
 		t.Fatal(status, err)
 	}
 	// The second message queues behind the first turn, which waits for a signal.
 	queued := make(chan string, 1)
 	go func() {
 		var a answer
-		status, err := s.request("POST", "/v1/agents/coordinator/messages", `{"content":"two"}`, "", &a)
+		status, err := s.request("POST", "/v1/agents/coordinator/messages", `{"content":"two","session_id":"s-1"}`, "", &a)
 		if err != nil {
 			t.Error(err)
 		}

@@ -35,7 +35,6 @@ type SimCmd struct {
 	Events   bool          `help:"Print the canonical log instead of columns."`
 	HTML     string        `type:"path" placeholder:"FILE" help:"Also write the simulation of one seed to this HTML page."`
 	Premises bool          `help:"With --runs: print how often each spec could have been violated, not only the lowest counts."`
-	Hashes   string        `type:"path" placeholder:"FILE" help:"With --runs: write one line per seed, the seed and its hash, to this file."`
 	Trace    string        `type:"path" placeholder:"FILE" help:"Write the history as JSON lines to this file; with --runs, to one file per seed in this folder."`
 	Plain    bool          `help:"Run small simulations within the scope of tla/Trace.tla: one clock, journaled agents without interleaved turns."`
 	Project  string        `placeholder:"DIR" help:"Simulate your own agents: DIR/agents and DIR/sim.toml; see docs/guide-testing.md."`
@@ -79,8 +78,6 @@ func (c *SimCmd) Validate() error {
 		return errors.New("--project can be combined only with --seed, --seeds, --runs, --faults, --fault, --strategy and --dir")
 	case c.Registry == "on" && (c.Plain || c.Project != ""):
 		return errors.New("--registry on: --plain and --project have no registry, want --registry off or none of them")
-	case c.Hashes != "" && c.Runs == 0:
-		return errors.New("--hashes requires --runs")
 	case (c.Runs > 0 || c.Budget > 0) && (c.Events || c.HTML != ""):
 		return errors.New("--events and --html require a single seed: want --seed N, without --runs and --budget")
 	}

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -67,32 +66,10 @@ func TestSimPrintsRandomSeed(t *testing.T) {
 	}
 }
 
-// The line of each seed in the file of --hashes has the hash of a single run.
-func TestSimWritesHashesBySeed(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "hashes")
-	runSim(t, "--seed", "6", "--runs", "3", "--hashes", path)
-	list, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := ""
-	for _, seed := range []string{"6", "7", "8"} {
-		out, _ := runSim(t, "--seed", seed)
-		want += seed + " " + parseHash(t, out) + "\n"
-	}
-	if string(list) != want {
-		t.Errorf("--hashes: got\n%swant\n%s", list, want)
-	}
-	var out, stderr bytes.Buffer
-	if code := run([]string{"sim", "--hashes", path}, streams{&out, &stderr}); code == 0 || !strings.Contains(stderr.String(), "--hashes requires --runs") {
-		t.Errorf("--hashes without --runs: exit code %d, stderr %s", code, stderr.String())
-	}
-}
-
 // The simulated disk and Pebble produce the same history, including crashes.
 func TestSimStoresAgree(t *testing.T) {
-	out, _ := runSim(t, "--runs", "8", "--store", "pebble")
-	if !strings.Contains(out, "8 seeds ok, 0 violations") || strings.Contains(out, "a crash and restart in 0\n") {
+	out, _ := runSim(t, "--runs", "4", "--store", "pebble")
+	if !strings.Contains(out, "4 seeds ok, 0 violations") || strings.Contains(out, "a crash and restart in 0\n") {
 		t.Error(out)
 	}
 }
@@ -114,8 +91,8 @@ func TestSimFaultFlag(t *testing.T) {
 // Cells stepped directly and cells behind real mailboxes and supervision produce the
 // same history, including panics.
 func TestSimEnginesAgree(t *testing.T) {
-	out, _ := runSim(t, "--runs", "8", "--engine", "proto")
-	if !strings.Contains(out, "8 seeds ok, 0 violations") {
+	out, _ := runSim(t, "--runs", "4", "--engine", "proto")
+	if !strings.Contains(out, "4 seeds ok, 0 violations") {
 		t.Error(out)
 	}
 	if m := regexp.MustCompile(`point +cell restarted +(\d+)`).FindStringSubmatch(out); m == nil || m[1] == "0" {
@@ -151,9 +128,9 @@ func TestSimBudget(t *testing.T) {
 // --registry decides for all seeds whether agents and keys are registered during
 // the run.
 func TestSimRegistry(t *testing.T) {
-	plans := func(setting string) (with, without int) {
-		for seed := range 6 {
-			out, _ := runSim(t, "--registry", setting, "--seed", fmt.Sprint(seed+6), "--faults", "none")
+	plans := func(setting string, seeds int) (with, without int) {
+		for seed := range seeds {
+			out, _ := runSim(t, "--registry", setting, "--seed", fmt.Sprint(seed+10), "--faults", "none")
 			if strings.Contains(out, "troupe/registry") {
 				with++
 			} else {
@@ -162,13 +139,13 @@ func TestSimRegistry(t *testing.T) {
 		}
 		return with, without
 	}
-	if with, without := plans("on"); without > 0 {
+	if with, without := plans("on", 2); without > 0 {
 		t.Errorf("on: %d of %d seeds have no registry", without, with+without)
 	}
-	if with, without := plans("off"); with > 0 {
+	if with, without := plans("off", 2); with > 0 {
 		t.Errorf("off: %d of %d seeds have a registry", with, with+without)
 	}
-	if with, without := plans("drawn"); with == 0 || without == 0 {
+	if with, without := plans("drawn", 6); with == 0 || without == 0 {
 		t.Errorf("drawn: %d seeds have a registry and %d none", with, without)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/sim"
 	simulation "github.com/troupe-run/troupe/simulate"
 	"github.com/troupe-run/troupe/tools"
@@ -17,7 +18,7 @@ import (
 // first.
 func (c *SimCmd) runProject(out *bufio.Writer, stderr io.Writer) error {
 	if dir := simulation.AgentsIn(c.Project); dir != "" {
-		files, err := readAgentFiles(dir)
+		files, err := service.ReadAgentFiles(dir)
 		if err != nil {
 			return err
 		}

@@ -32,9 +32,42 @@ type ServerFlags struct {
 	Key    string `env:"TROUPE_KEY" help:"API key. Prefer the environment: other users can see arguments."`
 }
 
+// UserFlags selects a server, and the user whose runs and sessions a command is about.
+type UserFlags struct {
+	ServerFlags
+	User string `placeholder:"NAME" help:"User whose runs and sessions the command is about; needs the scope operator, unless it is the user of the key."`
+}
+
+// Validate returns an error for a name that is not that of a user or a namespace.
+func (u UserFlags) Validate() error {
+	if u.User == "" {
+		return nil
+	}
+	if _, err := actor.FindNamespace(u.User); err != nil {
+		return fmt.Errorf("--user: %w", err)
+	}
+	return nil
+}
+
+// namespace returns the namespace of the user, or ingress.EveryUser.
+func (u UserFlags) namespace() string {
+	if u.User == "" || u.User == ingress.EveryUser {
+		return u.User
+	}
+	namespace, _ := actor.FindNamespace(u.User) // Validate has checked it
+	return namespace
+}
+
+// client returns a client whose requests are about the user.
+func (u UserFlags) client() client {
+	c := u.ServerFlags.client()
+	c.flags, c.namespace = u, u.namespace()
+	return c
+}
+
 // SourceFlags selects a server, or a data folder that no server uses.
 type SourceFlags struct {
-	ServerFlags
+	UserFlags
 	Data    string `type:"existingdir" help:"Read this data folder instead; no server may be using it."`
 	Damaged bool   `help:"With --data: read the intact part of a damaged folder."`
 }
@@ -52,7 +85,7 @@ func (s SourceFlags) open() (source, error) {
 		if s.Damaged {
 			return nil, errors.New("--damaged requires --data")
 		}
-		c := s.ServerFlags.client()
+		c := s.client()
 		c.readsData = true
 		return c, nil
 	}
@@ -60,7 +93,7 @@ func (s SourceFlags) open() (source, error) {
 	if err != nil {
 		return nil, storeError(s.Data, err, insteadOfData)
 	}
-	return dataDir{d, node.View{Log: d, Tenant: gateway.LocalPrincipal().Tenant}}, nil
+	return dataDir{d, node.View{Log: d, Tenant: cmp.Or(s.namespace(), actor.DefaultTenant), Registry: true}}, nil
 }
 
 // dataDir reads a store that no server uses.
@@ -80,8 +113,12 @@ func (f dataDir) runs(q url.Values) ([]byte, error) {
 	if r != nil {
 		return nil, r
 	}
+	if list.Tenant == ingress.EveryUser {
+		found, err := f.view.EveryRun(command.EveryRunQuery{Filter: list.Filter, From: list.From, Before: list.Before, Limit: limit})
+		return list.AppendJSON(nil, &found.Page, found.From), err
+	}
 	found, err := f.view.Runs(command.RunsQuery{Filter: list.Filter, Before: list.Before, Limit: limit})
-	return list.AppendJSON(nil, &found.Page), err
+	return list.AppendJSON(nil, &found.Page, ""), err
 }
 
 func (f dataDir) run(id actor.CallID) ([]byte, error) {
@@ -104,17 +141,28 @@ func (a ServerFlags) url() string { return strings.TrimSuffix(cmp.Or(a.Server, d
 type client struct {
 	server, key string
 	http        *http.Client // nil: http.DefaultClient
-	flags       ServerFlags
-	readsData   bool // the command can read a data folder instead
+	flags       UserFlags
+	readsData   bool   // the command can read a data folder instead
+	user        string // user that requests act for; "": that of the key
+	namespace   string // value of the parameter user of requests for runs and sessions
 }
 
-func (a ServerFlags) client() client { return client{server: a.url(), key: a.Key, flags: a} }
+func (a ServerFlags) client() client {
+	return client{server: a.url(), key: a.Key, flags: UserFlags{ServerFlags: a}}
+}
 
 // newRequest returns a request with the API key, if one is set, and further headers
 // as names and values.
 func (c client) newRequest(ctx context.Context, method, path string, body []byte, header ...string) (*http.Request, error) {
 	if u, err := url.Parse(c.server); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("--server %s: want an address like %s", c.server, defaultServer)
+	}
+	if c.namespace != "" {
+		separator := "?"
+		if strings.Contains(path, "?") {
+			separator = "&"
+		}
+		path += separator + "user=" + c.namespace // names have no characters that need an escape
 	}
 	r, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
 	if err != nil {
@@ -125,6 +173,9 @@ func (c client) newRequest(ctx context.Context, method, path string, body []byte
 	}
 	if c.key != "" {
 		r.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	if c.user != "" {
+		r.Header.Set("X-User-Id", c.user)
 	}
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
@@ -226,8 +277,9 @@ type problem struct {
 	Detail string `json:"detail"`
 	Code   string `json:"code"`
 	Run    string `json:"run_id"`
+	Retry  int64  `json:"retry_after"` // seconds; 0: the request need not be repeated
 	body   []byte
-	flags  ServerFlags
+	flags  UserFlags
 }
 
 // Error returns the sentence of the problem and a command to type next. The sentences
@@ -246,7 +298,13 @@ func (p *problem) Error() string {
 	case p.Run != "":
 		return text + detail + " (see: " + p.flags.hint("runs show", []string{p.Run}) + ")"
 	case p.Code == "agent_not_found" && strings.Contains(p.Detail, "GET /v1/agents"):
-		return text + detail + " (see: " + p.flags.hint("agents list", nil) + ")"
+		return text + detail + " (see: " + p.flags.ServerFlags.hint("agents list", nil) + ")"
+	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/tools"):
+		return text + detail + " (see: " + p.flags.ServerFlags.hint("tools list", nil) + ")"
+	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/approvals"):
+		return text + detail + " (see: " + p.flags.hint("approvals list", nil) + ")"
+	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/sessions"):
+		return text + detail + " (see: " + p.flags.hint("sessions list", nil) + ")"
 	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/runs"):
 		return text + detail + " (see: " + p.flags.hint("runs list", nil) + ")"
 	}
@@ -262,9 +320,12 @@ func (c client) problem(status int, body []byte) error {
 	return p
 }
 
-// storeError adds the next step to the error of a data folder that cannot be read.
+// storeError adds the next step to the error of a data folder that cannot be used.
 func storeError(dir string, err error, remedy string) error {
-	if err != nil && strings.HasSuffix(err.Error(), "holds no store") {
+	switch damage := new(disk.DamageError); {
+	case errors.As(err, &damage):
+		return fmt.Errorf("%w; to see what is lost: %s", err, hint("doctor", []string{dir}, nil))
+	case errors.Is(err, disk.ErrNoStore):
 		return fmt.Errorf("%w; want the folder that `troupe serve --data` uses", err)
 	}
 	return inUseError(dir, err, remedy)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,8 +113,9 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 // note follows with the valid text.
 type answerPrinter struct {
 	answer  runs.AnswerText
-	midLine bool // the last text printed did not end its line
-	flags   ServerFlags
+	midLine bool         // the last text printed did not end its line
+	holder  actor.CallID // run below whose approval was the last one required
+	flags   UserFlags
 }
 
 // render returns the text that an event adds to the answer, and a note for standard
@@ -138,7 +140,17 @@ func (t *answerPrinter) render(e *runs.Event) (text, note string) {
 	case runs.WaitOpened:
 		text = t.endLine()
 		note = fmt.Sprintf("run %s waits for the signal %s; to continue:\n  %s", e.Run, e.Name, t.flags.hint("runs signal", []string{e.Run.String(), e.Name}))
+	case runs.ApprovalRequired:
+		text, t.holder = t.endLine(), e.Child
+		note = approvalRequest(t.flags, e.Run.String(), e.Approval, e.Name, e.Text)
+	case runs.ApprovalDecision:
+		note = fmt.Sprintf("%s: %s by %s", e.Name, e.Kind, cmp.Or(e.Principal, "a person"))
+	case runs.ApprovalExpired:
+		note = fmt.Sprintf("%s: the approval has expired: %s", e.Name, e.Text)
 	case runs.RunPaused:
+		if !e.Child.IsZero() && e.Child == t.holder { // the note about its approval gives the reason
+			return "", ""
+		}
 		text = t.endLine()
 		note = fmt.Sprintf("run %s is paused (%s); to see why:\n  %s", e.Run, e.Name, t.flags.hint("runs show", []string{e.Run.String()}, "--tree"))
 	case runs.RunDone:

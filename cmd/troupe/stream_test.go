@@ -51,6 +51,10 @@ func TestAnswerPrinter(t *testing.T) {
 		{"final text is longer", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runDone("Hello")), "Hello\n", ""},
 		{"final text differs", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runDone("Good day")), "Hel\nGood day\n", ""},
 		{"refused run", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Busy, "full")}), "Hel\n", ""},
+		{"approval", numberEvents(streamDelta(1, "Hm"), runs.Event{Type: runs.ApprovalRequired, Name: "pay", Text: "pays 5", Until: 9, Approval: "ap_x"}), "Hm\n",
+			"waits for the approval of pay (pays 5); to see its arguments, to approve or to reject it:"},
+		{"decision", numberEvents(runs.Event{Type: runs.ApprovalDecision, Name: "pay", Kind: "REJECTED", Principal: "bob", Step: 2, Approval: "ap_x"}), "", "pay: REJECTED by bob"},
+		{"expired approval", numberEvents(runs.Event{Type: runs.ApprovalExpired, Name: "pay", Text: "late", Step: 2, Approval: "ap_x"}), "", "pay: the approval has expired: late"},
 		{"waiting run", numberEvents(streamDelta(1, "Hm"), runs.Event{Type: runs.WaitOpened, Name: "go", Step: 2, Until: 9}), "Hm\n", "waits for the signal go; to continue:"},
 	} {
 		var teller answerPrinter

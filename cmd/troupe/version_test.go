@@ -3,7 +3,6 @@
 package main
 
 import (
-	"net"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -55,22 +54,6 @@ func TestBuiltProgramPrintsVersion(t *testing.T) {
 
 // The address that a server prints can be used by clients on its machine.
 func TestPrintedURLCanBeUsed(t *testing.T) {
-	for listen, want := range map[string]string{
-		"0.0.0.0:8290":     "http://127.0.0.1:8290",
-		"[::]:8290":        "http://127.0.0.1:8290",
-		"127.0.0.1:8290":   "http://127.0.0.1:8290",
-		"[::1]:8290":       "http://[::1]:8290",
-		"192.0.2.1:8290":   "http://192.0.2.1:8290",
-		"[2001:db8::1]:80": "http://[2001:db8::1]:80",
-	} {
-		addr, err := net.ResolveTCPAddr("tcp", listen)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := urlOf(addr); got != want {
-			t.Errorf("%s: got %s, want %s", listen, got, want)
-		}
-	}
 	dir := filepath.Join(t.TempDir(), "data")
 	if code, _, stderr := runProgram(t, "keys", "create", "--data", dir); code != 0 {
 		t.Fatal(stderr)

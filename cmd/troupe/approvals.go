@@ -1,0 +1,545 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// ApprovalsCmd groups the commands about tool calls that wait for a person.
+type ApprovalsCmd struct {
+	List    ApprovalsListCmd    `cmd:"" help:"List the tool calls that wait for a person."`
+	Show    ApprovalsShowCmd    `cmd:"" help:"Show an approval with all arguments of its tool call."`
+	Approve ApprovalsApproveCmd `cmd:"" help:"Approve a tool call, which is then performed."`
+	Reject  ApprovalsRejectCmd  `cmd:"" help:"Reject a tool call; its agent gets the reason."`
+	Watch   ApprovalsWatchCmd   `cmd:"" help:"Print approvals as they are requested and decided."`
+}
+
+// approvalView holds the fields of an approval that the commands print.
+type approvalView struct {
+	ID       string         `json:"approval_id"`
+	Status   string         `json:"status"`
+	ToolCall string         `json:"tool_call_id"`
+	Tool     string         `json:"tool_name"`
+	Args     jsontext.Value `json:"args"`
+	Summary  string         `json:"args_summary"`
+	Run      string         `json:"run_id"`
+	Root     string         `json:"root_run_id"`
+	Agent    string         `json:"agent_id"`
+	Session  string         `json:"session_id"`
+	User     string         `json:"principal"`
+	Created  string         `json:"created_at"`
+	Expires  string         `json:"expires_at"`
+	By       string         `json:"decided_by"`
+	Decided  string         `json:"decided_at"`
+	Reason   string         `json:"reason"`
+
+	raw       jsontext.Value // as the server sent it
+	namespace string         // in which it was found; "" means that of the key
+}
+
+// decision returns who decided and why, or how the approval ended without a decision.
+func (a *approvalView) decision() string {
+	text := a.Status
+	if a.By != "" {
+		text += " by " + a.By
+	}
+	if a.Decided != "" {
+		text += " at " + a.Decided
+	}
+	if a.Reason != "" {
+		text += ": " + oneLine(a.Reason)
+	}
+	return text
+}
+
+// approvalRequest returns the note that a run waits for an approval, with the commands that
+// decide about it.
+func approvalRequest(flags UserFlags, run, id, tool, summary string) string {
+	what := "a tool call"
+	if tool != "" {
+		what = tool
+	}
+	if summary != "" {
+		what += " (" + oneLine(summary) + ")"
+	}
+	ids := []string{id}
+	return fmt.Sprintf("run %s waits for the approval of %s; to see its arguments, to approve or to reject it:\n  %s\n  %s\n  %s", run, what,
+		flags.hint("approvals show", ids), flags.hint("approvals approve", ids), flags.hint("approvals reject", ids))
+}
+
+// oneLine returns a text without line ends, so that it cannot look like other output.
+func oneLine(text string) string {
+	return strings.NewReplacer("\n", `\n`, "\r", `\r`, "\t", `\t`).Replace(text)
+}
+
+// since returns the time between now and a time of the server, or "-" if it has none.
+func since(now time.Time, at string) string {
+	t, err := runs.ParseTime(at)
+	if err != nil {
+		return "-"
+	}
+	return max(now.Sub(time.Unix(0, int64(t))), 0).Round(time.Second).String()
+}
+
+// left returns the time until a time of the server, or "-" if it has none.
+func left(now time.Time, at string) string {
+	t, err := runs.ParseTime(at)
+	if err != nil {
+		return "-"
+	}
+	return max(time.Unix(0, int64(t)).Sub(now), 0).Round(time.Second).String()
+}
+
+// approvalList is a page of GET /v1/approvals, or several of them.
+type approvalList struct {
+	Approvals []jsontext.Value `json:"approvals"`
+	Next      string           `json:"next_cursor,omitzero"`
+}
+
+// Time for which a server that is loading its runs is asked again, and the delay between
+// two requests.
+const (
+	startWait     = 5 * time.Second
+	startInterval = 200 * time.Millisecond
+)
+
+// retryStarting repeats a request while its server asks for that, up to startWait.
+func retryStarting(request func() error) error {
+	for end := time.Now().Add(startWait); ; time.Sleep(startInterval) {
+		err := request()
+		var p *problem
+		if !errors.As(err, &p) || p.status != http.StatusServiceUnavailable || p.Retry == 0 || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// approvals returns the tool calls that wait for a person, the oldest first, as JSON and
+// decoded.
+func (c client) approvals() (list approvalList, all []approvalView, err error) {
+	namespaces := []string{c.namespace}
+	if c.namespace == ingress.EveryUser {
+		namespaces, err = c.waitingUsers()
+	}
+	list.Approvals = []jsontext.Value{}
+	for _, namespace := range namespaces {
+		if err != nil {
+			return list, nil, err
+		}
+		c.namespace = namespace
+		err = c.pages("/v1/approvals", func(body []byte) (next string, err error) {
+			var page approvalList
+			err = json.Unmarshal(body, &page)
+			for _, raw := range page.Approvals {
+				a := approvalView{raw: raw, namespace: namespace}
+				err = cmp.Or(err, json.Unmarshal(raw, &a))
+				all = append(all, a)
+			}
+			return page.Next, err
+		})
+	}
+	slices.SortStableFunc(all, func(a, b approvalView) int { return strings.Compare(a.Created, b.Created) })
+	for i := range all {
+		list.Approvals = append(list.Approvals, all[i].raw)
+	}
+	return list, all, err
+}
+
+// waitingUsers returns the namespaces with runs that wait for a person. A server lists the
+// approvals of one namespace, but the runs of all.
+func (c client) waitingUsers() (namespaces []string, err error) {
+	q := url.Values{"status": {runs.PausedWaitingApproval.String()}, "limit": {strconv.Itoa(gateway.RunsMax)}}
+	for range listPagesMax {
+		body, err := c.runs(q)
+		if err != nil {
+			return nil, err
+		}
+		var page runsList
+		if err := json.Unmarshal(body, &page); err != nil {
+			return nil, err
+		}
+		for _, raw := range page.Runs {
+			var r runView
+			if err := json.Unmarshal(raw, &r); err != nil {
+				return nil, err
+			}
+			namespace, rest, _ := strings.Cut(r.Actor, "/")
+			if !strings.Contains(rest, "/") { // the actor has an agent and a session only
+				namespace = actor.DefaultTenant
+			}
+			if !slices.Contains(namespaces, namespace) {
+				namespaces = append(namespaces, namespace)
+			}
+		}
+		if page.Next == "" {
+			break
+		}
+		q.Set("cursor", page.Next)
+	}
+	return namespaces, nil
+}
+
+// approval returns one approval, as JSON and decoded.
+func (c client) approval(id string) (body []byte, a approvalView, err error) {
+	if body, err = c.get("/v1/approvals/" + id); err == nil {
+		err = json.Unmarshal(body, &a)
+	}
+	return body, a, err
+}
+
+// approvalArg is the ID of an approval, or a beginning of it.
+type approvalArg string
+
+// Bounds of the beginning of the ID of an approval, without the prefix ap_. Since IDs begin
+// with a time, a short beginning would also be that of an approval requested later. A
+// decision therefore needs the whole time.
+const (
+	showPrefixMin   = 4
+	decidePrefixMin = 13 // digits and hyphen of the time, to the millisecond
+)
+
+var approvalPrefix = regexp.MustCompile(`^[0-9a-f]{4}[0-9a-f.-]*$`)
+
+// Validate returns an error for a text that no approval begins with.
+func (a approvalArg) Validate() error {
+	text := strings.TrimPrefix(strings.ToLower(string(a)), "ap_")
+	if _, err := runs.ParseApprovalID("ap_" + text); err != nil && !approvalPrefix.MatchString(text) {
+		return fmt.Errorf("%.80q: want the ID of an approval such as ap_0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55.1.0, or its beginning", string(a))
+	}
+	return nil
+}
+
+// resolve returns the ID of the approval. A beginning of at least shortest characters must be
+// that of one pending approval only.
+func (a approvalArg) resolve(c client, shortest int) (string, error) {
+	text := strings.TrimPrefix(strings.ToLower(string(a)), "ap_")
+	if _, err := runs.ParseApprovalID("ap_" + text); err == nil {
+		return "ap_" + text, nil
+	}
+	list := c.flags.hint("approvals list", nil)
+	if len(text) < shortest {
+		return "", fmt.Errorf("%s: write at least the first %d characters of the ID, without ap_ (see: %s)", text, shortest, list)
+	}
+	_, all, err := c.approvals()
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, one := range all {
+		if strings.HasPrefix(one.ID, "ap_"+text) {
+			found = append(found, one.ID)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("no pending approval begins with %s; write the whole ID (see: %s)", text, list)
+	case 1:
+		return found[0], nil
+	}
+	more := ""
+	if n := len(found) - candidatesShown; n > 0 {
+		found, more = found[:candidatesShown], fmt.Sprintf("\n  and %d more", n)
+	}
+	return "", errors.New(text + " is the beginning of several approvals; write more of the ID:\n  " + strings.Join(found, "\n  ") + more)
+}
+
+// ApprovalsListCmd lists pending approvals.
+type ApprovalsListCmd struct {
+	UserFlags
+	JSON bool `help:"Print JSON."`
+}
+
+// Help returns the text shown below the flags.
+func (ApprovalsListCmd) Help() string {
+	return `Lists the tool calls that wait for a person, the oldest first: those of the key's user, or with --user those of
+another one, or of all with '*'.
+
+Examples:
+  troupe approvals list
+  troupe approvals list --user '*'
+  troupe approvals list --json | jq -r '.approvals[].approval_id'`
+}
+
+// Run executes the command.
+func (c *ApprovalsListCmd) Run(s streams) error {
+	var list approvalList
+	var all []approvalView
+	err := retryStarting(func() (err error) {
+		list, all, err = c.client().approvals()
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case c.JSON:
+		return writeJSON(s.out, list)
+	case len(all) == 0:
+		_, err := fmt.Fprintln(s.err, "no tool call waits for a person; calls appear here that the policy require_approval of a tool or a rule holds")
+		return err
+	}
+	now := time.Now()
+	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	user := func(string) string { return "" }
+	if c.User == ingress.EveryUser {
+		user = func(name string) string { return oneLine(name) + "\t" }
+	}
+	fmt.Fprintf(w, "APPROVAL\tTOOL\t%sAGENT\tWAITING\tEXPIRES IN\tSUMMARY\n", user("USER"))
+	for i := range all {
+		a := &all[i]
+		fmt.Fprintf(w, "%s\t%s\t%s%s\t%s\t%s\t%s\n", a.ID, a.Tool, user(a.User), a.Agent, since(now, a.Created), left(now, a.Expires), oneLine(a.Summary))
+	}
+	return w.Flush()
+}
+
+// ApprovalsShowCmd shows one approval.
+type ApprovalsShowCmd struct {
+	UserFlags
+	ID   approvalArg `arg:"" help:"Approval ID, or its beginning."`
+	JSON bool        `help:"Print the JSON response of the server."`
+}
+
+// Help returns the text shown below the flags.
+func (ApprovalsShowCmd) Help() string {
+	return `Shows all arguments of the call exactly as the tool gets them, its user and its run, and after a decision the author,
+the time and the reason.
+
+Examples:
+  troupe approvals show ap_0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55.1.0
+  troupe approvals show 0190d5b2-7c3e --json | jq .args`
+}
+
+// Validate returns an error for a name that is not that of one user.
+func (c *ApprovalsShowCmd) Validate() error { return c.validateOne() }
+
+// Run executes the command.
+func (c *ApprovalsShowCmd) Run(s streams) error {
+	id, err := c.ID.resolve(c.client(), showPrefixMin)
+	if err != nil {
+		return err
+	}
+	body, a, err := c.client().approval(id)
+	if err != nil || c.JSON {
+		return printJSONOrError(s.out, body, err)
+	}
+	return a.print(s.out)
+}
+
+func (a *approvalView) print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, row := range [][2]string{
+		{"approval", a.ID}, {"status", a.decision()}, {"tool", a.Tool}, {"summary", a.Summary}, {"agent", a.Agent}, {"session", a.Session},
+		{"user", a.User}, {"run", a.Run}, {"root", a.Root}, {"tool call", a.ToolCall}, {"requested", a.Created}, {"expires", a.Expires},
+	} {
+		if row[1] != "" {
+			fmt.Fprintf(w, "%s\t%s\n", row[0], oneLine(row[1]))
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return printArgs(out, a.Args)
+}
+
+// printArgs prints arguments, indented. Their texts and numbers are unchanged.
+func printArgs(out io.Writer, args jsontext.Value) error {
+	if len(args) == 0 {
+		return nil
+	}
+	args = args.Clone()
+	if err := args.Indent(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s\n", args)
+	return err
+}
+
+// DecideFlags are the arguments of a decision.
+type DecideFlags struct {
+	UserFlags
+	ID     approvalArg   `arg:"" help:"Approval ID, or its first 13 or more characters without ap_."`
+	Reason string        `help:"Reason, which the agent gets if the call is rejected; at most 1 KiB."`
+	Wait   time.Duration `default:"10s" help:"Maximum time to wait for the end of the tool call (${default})."`
+	NoWait bool          `help:"Do not wait for the end of the tool call."`
+	JSON   bool          `help:"Print the JSON response of the server, and do not wait."`
+}
+
+// waitMax is the maximum time that one request waits for the end of a tool call.
+const waitMax = 5 * time.Minute
+
+// Validate returns an error for a time that no request can wait.
+func (d *DecideFlags) Validate() error {
+	if d.Wait < 0 || d.Wait > waitMax {
+		return fmt.Errorf("--wait: want 0s to %s, got %s", waitMax, d.Wait)
+	}
+	return d.UserFlags.validateOne()
+}
+
+// validateOne is Validate for a command that is about one user.
+func (u UserFlags) validateOne() error {
+	if u.User == ingress.EveryUser {
+		return errors.New("--user: want one user")
+	}
+	return u.Validate()
+}
+
+// ApprovalsApproveCmd approves a tool call.
+type ApprovalsApproveCmd struct{ DecideFlags }
+
+// Help returns the text shown below the flags.
+func (ApprovalsApproveCmd) Help() string {
+	return `The call is performed with exactly the arguments that the approval shows, if its tool has not changed since.
+Prints the tool and the arguments, of which ` + "`show`" + ` prints all, then approves the call, waits for its end and prints
+its state. Needs the scopes call and read. Exits with code 0 once the decision counts, however the call
+ends, and with 1 if the approval has a decision already, or is unknown.
+
+Examples:
+  troupe approvals approve ap_0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55.1.0
+  troupe approvals approve 0190d5b2-7c3e --reason "checked with Anna" --no-wait`
+}
+
+// Run executes the command.
+func (c *ApprovalsApproveCmd) Run(s streams) error { return c.decide(s, "approve") }
+
+// ApprovalsRejectCmd rejects a tool call.
+type ApprovalsRejectCmd struct{ DecideFlags }
+
+// Help returns the text shown below the flags.
+func (ApprovalsRejectCmd) Help() string {
+	return `The call is not performed. Its agent gets the reason and continues. Exits with code 0 once the decision counts,
+and with 1 if the approval has a decision already, or is unknown.
+
+Examples:
+  troupe approvals reject ap_0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55.1.0
+  troupe approvals reject 0190d5b2-7c3e --reason "the amount is wrong"`
+}
+
+// Run executes the command.
+func (c *ApprovalsRejectCmd) Run(s streams) error { return c.decide(s, "reject") }
+
+// decide sends a decision and prints its effect.
+func (d *DecideFlags) decide(s streams, decision string) error {
+	c := d.client()
+	id, err := d.ID.resolve(c, decidePrefixMin)
+	if err != nil {
+		return err
+	}
+	if decision == "approve" {
+		_, a, err := c.approval(id)
+		if err == nil && a.Status == runs.ApprovalStatusPending.String() {
+			out := s.out
+			if d.JSON {
+				out = s.err
+			}
+			err = a.printCall(out)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	body, a, err := c.decide(id, decision, d.Reason)
+	if err != nil || d.JSON {
+		return printJSONOrError(s.out, body, err)
+	}
+	if err := a.printDecision(s.out); err != nil || d.NoWait || d.Wait == 0 {
+		return err
+	}
+	call, err := c.waitToolCall(a.ToolCall, d.Wait)
+	if err != nil {
+		fmt.Fprintf(s.err, "the decision counts, but the state of the call is unknown: %v; to see it:\n  %s\n", err, d.hint("runs show", []string{a.Run}))
+		return nil
+	}
+	return call.print(s, d.UserFlags)
+}
+
+// decide sends a decision about an approval, and returns its new state.
+func (c client) decide(id, decision, reason string) (body []byte, a approvalView, err error) {
+	_, body, err = c.post("/v1/approvals/"+id+":decide", struct {
+		Decision string `json:"decision"`
+		Reason   string `json:"reason,omitzero"`
+	}{decision, reason})
+	if err == nil {
+		err = json.Unmarshal(body, &a)
+	}
+	return body, a, err
+}
+
+// callArgsBytesMax is the maximum length of arguments that are printed before a decision.
+const callArgsBytesMax = 512
+
+// printCall prints the tool, the summary and the beginning of the arguments of a call.
+func (a *approvalView) printCall(out io.Writer) error {
+	args := a.Args.Clone()
+	if err := args.Compact(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s: %s\n%s\n", a.Tool, oneLine(a.Summary), actor.FitText(string(args), callArgsBytesMax))
+	return err
+}
+
+// printDecision prints the decision and the call.
+func (a *approvalView) printDecision(out io.Writer) error {
+	_, err := fmt.Fprintf(out, "%s %s: %s\n", strings.ToLower(a.Status), a.Tool, oneLine(a.Summary))
+	return err
+}
+
+// toolCallView holds the fields of a tool call that the commands print.
+type toolCallView struct {
+	ID     string         `json:"tool_call_id"`
+	State  string         `json:"state"`
+	Tool   string         `json:"tool_name"`
+	Run    string         `json:"run_id"`
+	Result jsontext.Value `json:"result"`
+	Error  *runError      `json:"error"`
+}
+
+// waitToolCall waits until a tool call has ended, or for the given time.
+func (c client) waitToolCall(id string, wait time.Duration) (call toolCallView, err error) {
+	_, body, err := c.do(context.Background(), http.MethodPost, "/v1/tool_calls/"+url.PathEscape(id)+":wait?timeout_ms="+strconv.FormatInt(wait.Milliseconds(), 10), nil)
+	if err == nil {
+		err = json.Unmarshal(body, &call)
+	}
+	return call, err
+}
+
+// callResultRunesMax is the maximum length of a result that is printed after a decision.
+const callResultRunesMax = 200
+
+// print prints the state of the call and the beginning of its result.
+func (t *toolCallView) print(s streams, flags UserFlags) error {
+	state, err := runs.ParseToolStatus(t.State)
+	text := cmp.Or(t.Tool, t.ID) + " " + t.State
+	switch {
+	case t.Error != nil:
+		text += ": " + oneLine(t.Error.Message)
+	case len(t.Result) > 0:
+		text += ": " + cutLine(string(t.Result), callResultRunesMax)
+	}
+	if _, err := fmt.Fprintln(s.out, text); err != nil {
+		return err
+	}
+	if err == nil && !state.Ended() {
+		fmt.Fprintf(s.err, "the call has not ended; to see its run:\n  %s\n", flags.hint("runs show", []string{t.Run}))
+	}
+	return nil
+}
