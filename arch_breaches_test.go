@@ -3,6 +3,7 @@
 package troupe
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -120,6 +121,15 @@ var breaches = []struct {
 	{"rows are known behind the seam only", tiny{"host/engine/x_test.go": "package engine\n\nvar x = store.Rows{}"}, "host/engine/x_test.go:5", "store.Reader"},
 	{"only the engine makes Props", tiny{"host/x.go": "package host\nvar p = actor.Props" + "FromFunc(nil)"}, "host/x.go:4", "host/engine"},
 
+	{"large types do not grow", tiny{"store/x.go": "package store\ntype x int\n" + methods("x", typeMethodsMax+1)}, "store.x", "has 61 methods"},
+	{"large types do not grow", tiny{"runtime/x.go": "package runtime\n" + methods("*Cell", methodsMax["runtime.Cell"]+1)}, "runtime.Cell", "a type of its own"},
+	{"large types do not grow", tiny{"runtime/x.go": "package runtime\n" + methods("*Cell", methodsMax["runtime.Cell"]-1)}, "runtime.Cell", "lower its"},
+	{"large types do not grow", tiny{"specs/x.go": "package specs\n" + methods("Checker[T]", typeMethodsMax)}, "specs.Checker", "remove its row"},
+
+	{"machinery does not grow", tiny{"go.mod": "", "store/x.go": lines(98), "sim/x.go": lines(machineryPercentMax - 1)}, "arch_size_test.go", "the maximum is"},
+	{"machinery does not grow", tiny{"go.mod": "", "store/x.go": lines(98), "tla/X.cfg": strings.Repeat("\n", machineryPercentMax+1)}, "arch_size_test.go", "the maximum is"},
+	{"machinery does not grow", tiny{"go.mod": "", "store/x.go": lines(98), "sim/testdata/x.txt": "\n"}, "arch_size_test.go", "lower machineryPercentMax"},
+
 	{"paths in docs exist", tiny{"docs/A.md": "see `sim/net.go`"}, "docs/A.md:1", "sim/net.go"},
 	{"paths in docs exist", tiny{"README.md": "\nsee `LICENSE.md`"}, "README.md:2", "LICENSE.md"},
 	{"paths in docs exist", tiny{"AGENTS.md": "see `docs/`"}, "AGENTS.md:1", "docs/"},
@@ -150,7 +160,8 @@ var breaches = []struct {
 	{"external names are found where docs/NAMES.md says", tiny{"docs/NAMES.md": "| `agent_poll` | `later`, `tools` | x |", "tools/x.go": "package tools\nconst name = \"agent_poll\""},
 		"docs/NAMES.md:1", "agent_poll is found in tools"},
 
-	{"the stages of CI end in time", tiny{".ci/run": "stage 4000 make test\nstage 600 make race\n"}, ".ci/run", "4600 s"},
+	{"the stages of CI end in time", tiny{".ci/run": "stage 1000 make test\nstage 600 make race\n"}, ".ci/run", "the stages take 1600 s"},
+	{"the stages of CI end in time", tiny{".ci/run": "stage 1000 make test\nstage 2100 bin/lane tla make tla\n"}, ".ci/run", "with all lanes the stages take 3100 s"},
 	{"the stages of CI end in time", tiny{".ci/run": "stage make test\n"}, ".ci/run:1", "expected seconds"},
 
 	{"docs/compat.md names what exists", tiny{"docs/compat.md": "| K1 calls | `call_agent` | `TestCall` |", "tools/x.go": "package tools\nconst name = \"call_agent\""},
@@ -175,10 +186,22 @@ var breaches = []struct {
 		"internal/tools/purity/purity.go", `"tools" is missing`},
 }
 
+// methods returns n methods of a type.
+func methods(receiver string, n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "func (%s) m%d() {}\n", receiver, i)
+	}
+	return b.String()
+}
+
+// lines returns a Go file with n lines after those that build adds.
+func lines(n int) string { return "package x\n" + strings.Repeat("\n", n-1) }
+
 // goodTree has borderline cases of the rules and breaks none.
 var goodTree = tiny{
 	"Makefile": "test: ## run\nhelp:\n",
-	".ci/run":  "stage() {\n}\nstage 4500 make test\n",
+	".ci/run":  "stage() {\n}\nstage 1500 make test\nstage 1500 bin/lane tla make tla\n",
 	"docs/ARCHITECTURE.md": "Packages: `actor`, `agents`, `runtime`, `host/engine`, `internal/mutant`, tla/tlc. See `actor/doc.go`, `bin/troupe`, `planner/s-42`, " +
 		"`net/http`, `/v1/agents`, `*.md`, `actor.ID`, `time.Now`. We make do; `make test`.\n",
 	"docs/NAMES.md":     "| name | where | inside |\n|---|---|---|\n| `call_depth` | `actor` | Call |\n| `agent_call` | `later`, `actor` | |\n",

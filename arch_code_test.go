@@ -44,7 +44,7 @@ func mayNotImport(f *file, p string) string {
 	}
 	switch {
 	case p == module || strings.HasPrefix(p, module+"/"):
-		to := rowOf(strings.TrimPrefix(strings.TrimPrefix(p, module), "/"))
+		to := rowOf(path.Clean(strings.TrimPrefix(strings.TrimPrefix(p, module), "/")))
 		if to == f.row() || slices.Contains(r.ours, to) || slices.Contains(common, to) {
 			return ""
 		}

@@ -1,11 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package troupe is the root of a runtime for AI agents. Agents are virtual
-// actors that call each other safely. An agent always exists by name, is
-// activated by its first message, processes one turn at a time and survives a
-// kill -9. It may call other agents with a call chain, a depth, a deadline and a
-// budget that it cannot forge. A simulator with seeded random input tests the
-// same code that runs in production. This package exports nothing: the packages
-// below implement the runtime, cmd/troupe is the command, and arch_test.go
-// checks the import table.
+// Package troupe runs AI agents written in Go in the process of a program. An agent is a
+// virtual actor: it exists by name, is activated by its first message, processes one message
+// at a time and survives a kill -9.
+//
+// A [Server] is one node in a data folder. [Open] opens it, and [Server.Call] sends a message:
+//
+//	server, err := troupe.Open(troupe.Config{Data: "data", Agents: []troupe.Agent{
+//		{Name: "helper", Func: func(t *troupe.Turn) (string, error) { return "echo: " + t.Message(), nil }},
+//	}})
+//	if err != nil {
+//		return err
+//	}
+//	defer server.Close()
+//	reply, err := server.Call(ctx, "helper", "hello")
+//
+// The server can serve the HTTP API too ([Server.Serve], [Server.Handler]), with the same agents
+// and sessions. A folder is used by one process at a time, which may also be the command
+// troupe serve; both show the same runs.
+//
+// # Agents
+//
+// An [Agent] is a function, or a value with a method Turn. It processes one message and returns
+// the answer. It calls other agents, waits for signals and does slow work through its [Turn].
+// These asks are persisted. After a crash the function runs again from its start, and each ask
+// returns the answer that it had. So between two asks an agent MUST depend only on its message,
+// state and answers: no clock, no randomness, no goroutine, no variable that another turn
+// writes. Such code belongs in [Turn.Do]. If a repeated function makes other asks, its run is parked
+// for inspection.
+//
+// # Sessions and users
+//
+// A session is a conversation, with an actor of its own for each agent in it. Messages of a
+// session are processed one by one, those of different sessions concurrently. A call that names
+// no [Session] begins one, and [Reply] names it. [Turn.Transcript] returns the earlier messages,
+// and [State] a value that the agent keeps between the turns of the session. [Server.Sessions]
+// lists, reads and deletes sessions.
+//
+// Each [User] has a namespace. Sessions and runs of another user are not found. A program that
+// names no user acts as the clients of the HTTP API that need no key.
+//
+// # Errors
+//
+// A foreseen failure is a [*Refusal], found by [errors.As]: no such agent, no capacity, a deadline,
+// an error of the agent. A run that waits for a signal is a [*Waiting]. If a context ends, its
+// error is returned and the run continues; [Server.Await] waits for it again. [ErrClosed] means that
+// the server has stopped. Open runs resume when its folder is opened again.
+//
+// A failed write to the data folder ends the process with exit code 1, because the server could acknowledge nothing
+// from then on. If less than 256 MiB are free, new calls are refused with [CodeUnavailable].
+//
+// # Limits
+//
+// Sizes are in bytes. All limits have an error, and none loses an acknowledged message.
+//
+//	message, answer, payload of a signal    1 MiB (message_bytes_max)
+//	state of an agent in a session          1 MiB (StateBytesMax)
+//	answers to the asks of a turn           4 MiB together
+//	asks of a turn                          50 steps of 64 asks
+//	time of a call, without Timeout         10 min (run_timeout_ms)
+//	time of a call between agents           30 s (agent_call_timeout_ms_default)
+//	depth of calls                          5 (agent_call_depth_max)
+//	calls below one call                    100 (calls_per_tree_max)
+//	messages that wait in a session         128 (max_pending_per_actor)
+//	running turns of an agent               256 (max_active_per_agent)
+//	calls that wait at a server             16,384
+//
+// [Config.Limits] changes the limits with a name.
 package troupe

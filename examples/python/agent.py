@@ -104,9 +104,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             length = int(self.headers.get("Content-Length", ""))
             if not 0 <= length <= BODY_BYTES_MAX:
                 return self.respond(413, {"code": "too_large"})
-            message = json.loads(self.rfile.read(length))["input_message"]
+            message = json.loads(self.rfile.read(length))["input_message"]["content"]
         except (ValueError, KeyError, TypeError):
-            return self.respond(400, {"code": "invalid_request", "message": "want a JSON object with input_message"})
+            return self.respond(400, {"code": "invalid_request", "message": "want a JSON object with input_message.content"})
         token = self.headers.get("x-run-token", "")
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")

@@ -61,7 +61,7 @@ func (b *bench) loopRow(name, durability string) (r row, err error) {
 	defer remove()
 	var toolCalls atomic.Int64
 	registry := tools.NewRegistry()
-	err = registry.RegisterBuiltin(tools.Tool{Name: "look_up", Description: "Looks a word up.", Idempotent: true,
+	err = registry.Register(tools.Tool{Name: "look_up", Description: "Looks a word up.", Idempotent: true,
 		Schema: `{"type":"object","properties":{"word":{"type":"string"}},"required":["word"],"additionalProperties":false}`,
 		Handler: func(context.Context, []byte) tools.Result {
 			toolCalls.Add(1)
@@ -108,11 +108,7 @@ func (b *bench) loopRow(name, durability string) (r row, err error) {
 	if err != nil {
 		return r, errors.Join(err, n.close())
 	}
-	added := make([]roundCost, len(rounds))
-	for i, p := range rounds {
-		added[i] = roundCost{ours: p.ours - p.theirs, theirs: p.theirs, oursCPU: p.oursCPU, theirsCPU: p.theirsCPU}
-	}
-	r = latencyRow(name, "the tool, called directly", added, atMost(loopFloor))
+	r = latencyRow(name, "the tool, called directly", addedCosts(rounds), atMost(loopFloor))
 	r.Ratio = 0 // an added duration has no ratio
 	err = b.addPercentiles(&r, 1, loop, tool)
 	modelCalls := modelAttempts(out)

@@ -43,6 +43,7 @@ var studies = []study{
 	{"durable", studyDurable},
 	{"http", studyHTTP},
 	{"loop", studyLoop},
+	{"tool", studyTool},
 	{"sim", studySim},
 }
 

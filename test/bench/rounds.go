@@ -120,6 +120,15 @@ func (b *bench) runRounds(d comparison) ([]roundCost, error) {
 	return all, b.maybeProfile(d.name, d.ours, n[0])
 }
 
+// addedCosts returns the rounds with the time that ours adds to the counterpart.
+func addedCosts(rounds []roundCost) []roundCost {
+	added := slices.Clone(rounds)
+	for i := range added {
+		added[i].ours -= added[i].theirs
+	}
+	return added
+}
+
 // calibrate returns the number of operations that take about the duration in the
 // parameter each. Its trial runs also warm the side up.
 func (b *bench) calibrate(side workload, each time.Duration) (int, error) {

@@ -22,8 +22,8 @@ type contents map[string]actor.Hash
 // shardCount is the number of shards.
 const shardCount = 4096
 
-// readContents reads a store as a server does: the folded journal of every actor,
-// the owner and events of every run, and the actors that are due. It returns the
+// readContents reads a store as a server does: the folded journal of every actor, its
+// transcript, the owner and events of every run, and the actors that are due. It returns the
 // first error, as a server would.
 func readContents(d *disk.Disk) (contents, error) {
 	all := contents{}
@@ -41,6 +41,15 @@ func readContents(d *disk.Disk) (contents, error) {
 			return fmt.Errorf("actor %s: %w", id, err)
 		}
 		all["actor "+id.String()] = actor.HashOf(fmt.Appendf(bytes.Clone(saved.Snapshot), " %d", journal.N))
+		messages, err := store.ReadTranscript(d, id, &journal.Transcript, 0, journal.Transcript.Len())
+		if err != nil {
+			return err
+		}
+		for i := range messages {
+			var e actor.Encoder
+			e.ChatMessage(&messages[i])
+			all[fmt.Sprintf("message %d of %s", i, id)] = actor.HashOf(e.Buf)
+		}
 		for _, a := range journal.Evicted {
 			ended, err := d.Outcome(id, a.N)
 			if err != nil {

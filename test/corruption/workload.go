@@ -16,6 +16,7 @@ import (
 
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/internal/servertest"
+	"github.com/troupe-run/troupe/store"
 )
 
 // The workload that creates the store. In each round several clients send messages to
@@ -127,6 +128,8 @@ func sendMessage(ctx context.Context, url string, round, n, i int) error {
 	switch {
 	case i%8 == 0:
 		agent, session = "coordinator", fmt.Sprintf("r%d-%d-%d", round, n, i)
+	case round == 0 && n == 0 && i == 7:
+		text = strings.Repeat("a long letter ", store.PageBytesMax/14+1) // closes a page of the transcript
 	case i%5 == 0:
 		text = strings.Repeat(fmt.Sprintf("many words %d %d ", n, i), 400) // stored separately under its digest
 	}

@@ -37,7 +37,7 @@ func checkKeys(t *testing.T, keys []string, want string) {
 	}
 }
 
-// A refusal says that the server did nothing, so the client repeats the request.
+// A refusal states that the server did nothing, so the client repeats the request.
 func TestClientRepeatsRefusedRequests(t *testing.T) {
 	full := runEvents()
 	for _, stream := range []bool{false, true} {
@@ -77,7 +77,7 @@ func TestBrokerRepeatsRefusedCalls(t *testing.T) {
 	}
 	t.Cleanup(o.close)
 	o.busyPause = 0
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, o.url+"/"+broker+"/invoke", strings.NewReader(`{"run_id":"r1","input_message":"hello"}`))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, o.url+"/"+broker+"/invoke", strings.NewReader(`{"run_id":"r1","input_message":{"role":"user","content":"hello"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

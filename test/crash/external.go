@@ -20,7 +20,8 @@ import (
 
 // externalAgents serves the external agents over HTTP. The porter and the broker
 // may be invoked twice for a run, the clerk at most once. The broker calls the
-// teller through the server. All stream their answers slowly, in pieces.
+// teller through the server. The buyer uses a tool through it, and may be invoked
+// twice. All stream their answers slowly, in pieces.
 type externalAgents struct {
 	url         string
 	server      *http.Server
@@ -38,7 +39,7 @@ func newExternalAgents(back string) (*externalAgents, error) {
 		return nil, err
 	}
 	o := &externalAgents{url: "http://" + listener.Addr().String(), callbackURL: back, busyPause: busyPause,
-		client: &http.Client{Timeout: requestWithin, Transport: &http.Transport{DisableKeepAlives: true}}, invocations: map[string]map[string]int{porter: {}, clerk: {}, broker: {}}}
+		client: &http.Client{Timeout: requestWithin, Transport: &http.Transport{DisableKeepAlives: true}}, invocations: map[string]map[string]int{porter: {}, clerk: {}, broker: {}, buyer: {}}}
 	mux := http.NewServeMux()
 	for name := range o.invocations {
 		mux.HandleFunc("POST /"+name+"/invoke", func(w http.ResponseWriter, r *http.Request) { o.invoke(name, w, r) })
@@ -60,9 +61,11 @@ func externalAnswer(name, input string) string { return name + " received " + in
 
 func (o *externalAgents) invoke(name string, w http.ResponseWriter, r *http.Request) {
 	var in struct {
-		Run   string         `json:"run_id"`
-		Input string         `json:"input_message"`
-		Rest  jsontext.Value `json:",unknown"`
+		Run   string `json:"run_id"`
+		Input struct {
+			Content string `json:"content"`
+		} `json:"input_message"`
+		Rest jsontext.Value `json:",unknown"`
 	}
 	b, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	if err == nil {
@@ -81,13 +84,13 @@ func (o *externalAgents) invoke(name string, w http.ResponseWriter, r *http.Requ
 	_, _ = io.WriteString(h, in.Run)
 	pause := time.NewTicker(time.Millisecond + time.Duration(h.Sum32()%16)*time.Millisecond)
 	defer pause.Stop()
-	if name == broker {
-		if in.Input, err = o.callBack(r, in.Run, in.Input); err != nil {
+	if back := map[string]func(*http.Request, string, string) (string, error){broker: o.callBack, buyer: o.useTool}[name]; back != nil {
+		if in.Input.Content, err = back(r, in.Run, in.Input.Content); err != nil {
 			writeEvent(w, "error", map[string]string{"code": "unavailable", "message": err.Error()})
 			return
 		}
 	}
-	for piece := range strings.SplitAfterSeq(externalAnswer(name, in.Input), " ") {
+	for piece := range strings.SplitAfterSeq(externalAnswer(name, in.Input.Content), " ") {
 		select {
 		case <-pause.C:
 		case <-r.Context().Done():
@@ -104,29 +107,69 @@ func (o *externalAgents) invoke(name string, w http.ResponseWriter, r *http.Requ
 // the same run calls back with the same Idempotency-Key, and so does the
 // repetition of a call that the server refused as busy.
 func (o *externalAgents) callBack(r *http.Request, run, input string) (string, error) {
-	body, err := json.Marshal(map[string]any{"message": "say " + input, "timeout_ms": 300_000}, json.Deterministic(true))
-	if err != nil {
-		return "", err
+	var a answer
+	err := o.post(r, "/v1/agents/"+teller+":invoke", run, map[string]any{"message": "say " + input, "timeout_ms": 300_000}, &a)
+	return a.Content, err
+}
+
+// useTool uses the tool that the input names, with the token of the run, and waits for
+// the end of the call. A repeated invocation uses the same idempotency_key.
+func (o *externalAgents) useTool(r *http.Request, run, input string) (string, error) {
+	tool, word, _ := strings.Cut(input, " ")
+	var call struct {
+		ID     string         `json:"tool_call_id"`
+		Status string         `json:"status"`
+		Result jsontext.Value `json:"result"`
+		Error  struct {
+			Code string `json:"code"`
+		} `json:"error"`
+	}
+	err := o.post(r, "/v1/tools/"+tool+":invoke", "", map[string]any{"args": toolArgs{word}, "idempotency_key": run, "timeout_ms": 100}, &call)
+	for err == nil && call.Status == "pending" {
+		err = o.post(r, "/v1/tool_calls/"+call.ID+":wait?timeout_ms=30000", "", nil, &call)
+	}
+	if call.Status == "failed" {
+		return "error " + call.Error.Code, err
+	}
+	return string(call.Result), err
+}
+
+// post sends a request with the token of the run, again while the server is busy.
+// An answer other than 200 and 202 is an error.
+func (o *externalAgents) post(r *http.Request, path, key string, body, into any) error {
+	var b []byte
+	if body != nil {
+		var err error
+		if b, err = json.Marshal(body, json.Deterministic(true)); err != nil {
+			return err
+		}
 	}
 	response, err := whileBusy(func() (*http.Response, error) {
-		q, err := http.NewRequestWithContext(r.Context(), http.MethodPost, o.callbackURL+"/v1/agents/"+teller+":invoke", bytes.NewReader(body))
+		q, err := http.NewRequestWithContext(r.Context(), http.MethodPost, o.callbackURL+path, bytes.NewReader(b))
 		if err != nil {
 			return nil, err
 		}
-		q.Header.Set("Content-Type", "application/json")
-		q.Header.Set("Idempotency-Key", run)
 		q.Header.Set("x-run-token", r.Header.Get("x-run-token"))
+		if body != nil {
+			q.Header.Set("Content-Type", "application/json")
+		}
+		if key != "" {
+			q.Header.Set("Idempotency-Key", key)
+		}
 		return o.client.Do(q)
 	}, func() error { return pause(r.Context(), o.busyPause) })
 	if err != nil {
-		return "", err
+		return err
 	}
-	var a answer
-	status, err := readJSON(response, &a)
-	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("%d %s: %s", status, a.Code, a.Detail)
+	var text jsontext.Value
+	status, err := readJSON(response, &text)
+	if err != nil {
+		return err
 	}
-	return a.Content, err
+	if status != http.StatusOK && status != http.StatusAccepted {
+		return fmt.Errorf("POST %s: %d %s", path, status, text)
+	}
+	return json.Unmarshal(text, into)
 }
 
 func writeEvent(w http.ResponseWriter, event string, data any) bool {

@@ -180,6 +180,15 @@ func (inst *instance) ask(q request, into any) (status int, err error) {
 	return status, nil
 }
 
+// askOnce sends a request once, and counts neither it nor its answer.
+func (inst *instance) askOnce(q request, into any) (status int, err error) {
+	response, err := inst.sendOnce(q)
+	if err != nil {
+		return 0, err
+	}
+	return readJSON(response, into)
+}
+
 func readJSON(response *http.Response, into any) (status int, err error) {
 	defer response.Body.Close()
 	b, err := io.ReadAll(response.Body)

@@ -3,8 +3,9 @@
 // Command crash kills the real server repeatedly and checks that no acknowledged work is lost, duplicated or reordered.
 //
 // The server is bin/troupe in a process of its own. Its clients use HTTP and event
-// streams, and three of its agents run in this process. The clients record every
-// acknowledgement in a ledger. SIGKILL comes at random moments. The next instance
+// streams. Four of its agents and its tools run in this process, and deciders approve
+// or reject the calls of the tools. The clients record every acknowledgement in a
+// ledger, the tools every request. SIGKILL comes at random moments. The next instance
 // starts on the same data folder and is checked against the ledger. The program
 // ends with a table, and with exit code 1 after a violation.
 package main
@@ -56,12 +57,15 @@ type harness struct {
 	listen   string // address of every instance; external agents call back there
 	ledger   *ledger
 	external *externalAgents
+	tools    *toolService
 	cycles   []cycle
+	messages int // in conversations at the end
 }
 
 // cycle records the state of one instance when it was killed.
 type cycle struct {
 	acks, open, nested int64
+	waiting, running   int64         // approvals, and requests to tools
 	ready              time.Duration // from process start until /readyz answers 200
 	early              bool
 }
@@ -103,7 +107,14 @@ func (c *harness) run(ctx context.Context, out, stderr io.Writer) (good bool, er
 		return false, err
 	}
 	defer c.external.close()
+	if c.tools, err = newToolService(c.ledger, c.seed); err != nil {
+		return false, err
+	}
+	defer c.tools.close()
 	if err := writeTeam(filepath.Join(c.dir, agentsDir), c.external.url); err != nil {
+		return false, err
+	}
+	if err := c.tools.writeTools(filepath.Join(c.dir, agentsDir)); err != nil {
 		return false, err
 	}
 	clients := newClients(c)
@@ -136,7 +147,7 @@ func (c *harness) cycle(ctx context.Context, clients []*client, n int) error {
 	defer s.terminate(syscall.SIGKILL)
 	inst := newInstance(ctx, s.Line, filepath.Join(c.dir, dataDir), s.Exited(), killAfter)
 	defer inst.close()
-	worked := inst.work(clients)
+	worked, waitDeciders := inst.work(clients), c.tools.decide(ctx, inst)
 	select {
 	case <-inst.targetReached:
 		<-time.After(delay)
@@ -146,11 +157,12 @@ func (c *harness) cycle(ctx context.Context, clients []*client, n int) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	seen := cycle{acks: inst.acks.Load(), open: inst.open.Load(), nested: inst.nested.Load(), ready: s.ready}
+	seen := cycle{acks: inst.acks.Load(), open: inst.open.Load(), nested: inst.nested.Load(), waiting: c.tools.waiting.Load(), running: c.tools.running.Load(), ready: s.ready}
 	if killed, state := s.terminate(syscall.SIGKILL); !killed {
 		return fmt.Errorf("the server exited before the kill: %s: %s", state, tail(c.dir))
 	}
 	<-worked
+	waitDeciders()
 	c.cycles = append(c.cycles, seen)
 	return nil
 }
@@ -183,11 +195,20 @@ func (c *harness) finalInstance(ctx context.Context, clients []*client) error {
 	defer s.terminate(syscall.SIGKILL)
 	inst := newInstance(ctx, s.Line, filepath.Join(c.dir, dataDir), s.Exited(), 0)
 	defer inst.close()
+	deciding, stop := context.WithCancel(ctx)
+	waitDeciders := c.tools.decide(deciding, inst)
 	inst.finishPending(clients)
-	if err := c.ledger.waitIdle(inst); err != nil {
+	err = c.ledger.waitIdle(inst)
+	stop()
+	waitDeciders()
+	if err != nil {
 		return err
 	}
 	c.ledger.audit(inst)
+	c.tools.audit(inst)
+	if c.messages = c.ledger.auditConversations(inst); c.messages == 0 {
+		c.ledger.report(wrong, "no conversation has a message")
+	}
 	if _, state := s.terminate(syscall.SIGTERM); !state.Success() {
 		return fmt.Errorf("after SIGTERM the server exited with %s: %s", state, tail(c.dir))
 	}

@@ -35,13 +35,16 @@ func (c *harness) report(out io.Writer, took time.Duration) bool {
 	ready = slices.DeleteFunc(ready, func(ms int64) bool { return ms == 0 })
 	enough := c.percent(func(y cycle) bool { return y.acks >= acksWanted && y.open >= openWanted })
 	under := c.percent(func(y cycle) bool { return y.nested > 0 })
+	waiting, running := c.column(func(y cycle) int64 { return y.waiting }), c.column(func(y cycle) int64 { return y.running })
+	paused := c.percent(func(y cycle) bool { return y.waiting > 0 })
+	performing := c.percent(func(y cycle) bool { return y.running > 0 })
 	early := c.percent(func(y cycle) bool { return y.early })
 
 	fmt.Fprintf(out, "\n%-28s %8s %8s %8s %8s %8s\n", "at each kill", "min", "median", "p90", "p99", "max")
 	for _, row := range []struct {
 		what string
 		of   []int64
-	}{{"acknowledged", acks}, {"requests open", open}, {"nested calls open", nested}, {"time to ready, ms", ready}} {
+	}{{"acknowledged", acks}, {"requests open", open}, {"nested calls open", nested}, {"approvals waiting", waiting}, {"tools running", running}, {"time to ready, ms", ready}} {
 		fmt.Fprintf(out, "%-28s %8d %8d %8d %8d %8d\n", row.what, percentile(row.of, 0), percentile(row.of, 50), percentile(row.of, 90), percentile(row.of, 99), percentile(row.of, 100))
 	}
 	withRun, keyed, cancelled, unknown := 0, 0, 0, 0
@@ -60,16 +63,18 @@ func (c *harness) report(out io.Writer, took time.Duration) bool {
 		}
 	}
 	fmt.Fprintf(out, "\n%d kills in %v, seed %d; %d%% before the server was ready\n", len(c.cycles), took.Round(time.Second), c.seed, early)
-	fmt.Fprintf(out, "%d%% with at least %d acknowledged and %d requests open (want %d%%), %d%% with a nested call open (want %d%%)\n", enough, acksWanted, openWanted, busyCyclesPercent, under, nestedCyclesPercent)
+	fmt.Fprintf(out, "%d%% with at least %d acknowledged and %d requests open (want %d%%), %d%% with a nested call open, %d%% with an approval waiting and %d%% with a tool running (want %d%% each)\n", enough, acksWanted, openWanted, busyCyclesPercent, under, paused, performing, nestedCyclesPercent)
 	fmt.Fprintf(out, "%d runs acknowledged, %d messages with an Idempotency-Key, %d without an answer or a retry, %d refused for lack of capacity\n", withRun, keyed, unknown, l.rejected)
 	fmt.Fprintf(out, "%d cancellations, %d agents and API keys created; external agents invoked for %d runs\n", cancelled, len(l.resources), c.external.runCount())
+	fmt.Fprintln(out, c.tools.summary())
+	fmt.Fprintf(out, "%d messages in conversations\n", c.messages)
 	fmt.Fprintf(out, "%d of %d streamed answers equal their deltas\n", l.matching, l.streamed)
 	var sum int64
 	for _, n := range acks {
 		sum += n
 	}
 	fmt.Fprintf(out, "acked=%d lost=%d duplicated=%d reordered=%d wrong=%d\n", sum, l.counts[lost], l.counts[duplicated], l.counts[reordered], l.counts[wrong])
-	return enough >= busyCyclesPercent && under >= nestedCyclesPercent && l.counts == [kinds]int{} && l.matching == l.streamed && l.streamed > 0
+	return enough >= busyCyclesPercent && under >= nestedCyclesPercent && paused >= nestedCyclesPercent && performing >= nestedCyclesPercent && l.counts == [kinds]int{} && l.matching == l.streamed && l.streamed > 0
 }
 
 func (c *harness) column(of func(cycle) int64) []int64 {
@@ -102,5 +107,5 @@ func percentile(sorted []int64, percent int) int64 {
 func (o *externalAgents) runCount() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.invocations[porter]) + len(o.invocations[clerk]) + len(o.invocations[broker])
+	return len(o.invocations[porter]) + len(o.invocations[clerk]) + len(o.invocations[broker]) + len(o.invocations[buyer])
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // The agents. Two are Go agents of the server: the helper, and the coordinator,
-// which asks the helper and waits for a signal. Two use the scripted model: the
-// teller repeats its input, and the asker calls other agents. The rest are external
+// which asks the helper and waits for a signal. Three use the scripted model: the
+// teller repeats its input, the asker calls other agents, and the payer uses tools. The rest are external
 // agents of this process; see externalAgents.
 const (
 	helper      = "helper"
@@ -21,6 +21,8 @@ const (
 	porter      = "porter"
 	clerk       = "clerk"
 	broker      = "broker"
+	payer       = "payer"
+	buyer       = "buyer"
 )
 
 // writeTeam writes the files of the agents that are not built into the server.
@@ -28,9 +30,12 @@ func writeTeam(dir, url string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for name, retry := range map[string]string{teller: "", asker: "", porter: "safe", clerk: "never", broker: "safe"} {
+	for name, retry := range map[string]string{teller: "", asker: "", porter: "safe", clerk: "never", broker: "safe", payer: "", buyer: "safe"} {
 		// Repeated kills may hit the same run. Long timeouts keep it from expiring.
 		text := fmt.Sprintf("name = %q\nlimits.call_timeout_ms = 300000\n", name)
+		if name == payer {
+			text += fmt.Sprintf("tools = [%q, %q]\n", payOnce, paySafe)
+		}
 		if retry != "" {
 			text = fmt.Sprintf("name = %q\nkind = \"external\"\nendpoint = \"%s/%s\"\nretry = %q\nconcurrency = 64\nlimits.invoke_timeout_ms = 300000\n", name, url, name, retry)
 		}
@@ -45,9 +50,10 @@ func writeTeam(dir, url string) error {
 type scenario struct {
 	agent        string
 	stream       bool
-	calls        int  // number of nested calls of its run
-	mayBeUnknown bool // after a kill the outcome may be reported as unknown
-	cancels      bool // the client cancels the run
+	calls        int    // number of nested calls of its run
+	mayBeUnknown bool   // after a kill the outcome may be reported as unknown
+	cancels      bool   // the client cancels the run
+	tool         string // tool that its run uses once
 	// compose returns the message for a word, and the expected answer. The answer
 	// is "" if it varies.
 	compose func(word string) (content, want string)
@@ -61,7 +67,7 @@ func (e *exchange) allowsFailure(code string) bool {
 
 // scenariosOf returns the scenarios of a client. It performs them in turn.
 func scenariosOf(id int) []scenario {
-	switch id % 8 {
+	switch id % 10 {
 	case 0:
 		return []scenario{tellerCall, askerCall, signalledCall}
 	case 1:
@@ -76,8 +82,12 @@ func scenariosOf(id int) []scenario {
 		return []scenario{askerToTwo.withStream(), askerToBroker.withStream(), askerCall.withStream()}
 	case 6:
 		return []scenario{cancelledCall.withStream(), porterCall.withStream()}
-	default:
+	case 7:
 		return []scenario{signalledCall.withStream(), askerToTwo}
+	case 8:
+		return []scenario{payerCall(payOnce), payerCall(paySafe).withStream(), buyerCall(payOnce).withStream(), buyerCall(paySafe)}
+	default:
+		return []scenario{askerToPayer(payOnce).withStream(), askerToPayer(paySafe), buyerCall(paySafe).withStream(), payerCall(payOnce).withStream()}
 	}
 }
 
@@ -108,6 +118,21 @@ var (
 		return "ask porter: " + word + "\nask teller: " + sayCommand(word), externalAnswer(porter, word) + "\n" + repeatWord(word)
 	}}
 )
+
+// useCommand returns the instruction for the scripted model to use a tool.
+func useCommand(tool, word string) string { return fmt.Sprintf(`use %s {"word":%q}`, tool, word) }
+
+func payerCall(tool string) scenario {
+	return scenario{agent: payer, tool: tool, compose: func(word string) (string, string) { return useCommand(tool, word), "" }}
+}
+
+func askerToPayer(tool string) scenario {
+	return scenario{agent: asker, calls: 1, tool: tool, compose: func(word string) (string, string) { return "ask payer: " + useCommand(tool, word), "" }}
+}
+
+func buyerCall(tool string) scenario {
+	return scenario{agent: buyer, tool: tool, compose: func(word string) (string, string) { return tool + " " + word, "" }}
+}
 
 func (j scenario) withStream() scenario {
 	j.stream = true

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command demo shows, in a few seconds, two agents that call each other and a streamed answer that survives a kill -9 of its server.
+// With -approval it shows instead a payment that waits for a person across a kill -9.
 //
 // All parts are real. The server is bin/troupe in a process of its own, used over
 // HTTP, killed with SIGKILL and restarted on the same data folder. The demo checks
@@ -40,11 +41,29 @@ func main() {
 	word := flag.String("word", "xyzzy", "word that the helper is asked to say")
 	bin := flag.String("bin", "bin/troupe", "server binary")
 	clean := flag.Bool("clean", false, "remove the data folder at the end")
+	approval := flag.Bool("approval", false, "show a payment that a person approves")
+	payments := flag.String("payments", "", "only run the payment service of "+approvalDir+" at this address")
+	ledger := flag.String("ledger", "payments.txt", "file to which -payments appends the payments")
 	flag.Parse()
+	if *payments != "" {
+		fmt.Fprintln(os.Stderr, "demo:", servePayments(*payments, *ledger))
+		os.Exit(1)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
 	d := &demo{ctx: ctx, bin: *bin, word: strings.TrimSpace(*word)}
-	err := d.run()
+	if d.word == "" || strings.ContainsAny(d.word, "\r\n") {
+		fmt.Fprintln(os.Stderr, "demo: the word must be one non-empty line: make demo WORD=xyzzy")
+		os.Exit(1)
+	}
+	show := d.run
+	if *approval {
+		show = d.runApproval
+	}
+	err := d.prepare()
+	if err == nil {
+		err = show()
+	}
 	d.stop(syscall.SIGKILL)
 	switch {
 	case err != nil:
@@ -76,15 +95,15 @@ type demo struct {
 // teamDir is the folder with the agent files.
 const teamDir = "examples/team"
 
-func (d *demo) run() (err error) {
-	if d.word == "" || strings.ContainsAny(d.word, "\r\n") {
-		return errors.New("the word must be one non-empty line: make demo WORD=xyzzy")
-	}
-	if d.dir, err = os.MkdirTemp("", "troupe-demo-"); err != nil {
-		return err
-	}
+// prepare makes a folder for the data of the demo.
+func (d *demo) prepare() (err error) {
+	d.dir, err = os.MkdirTemp("", "troupe-demo-")
 	d.data, d.log, d.listen = filepath.Join(d.dir, "data"), filepath.Join(d.dir, "server.log"), "127.0.0.1:0"
+	return err
+}
 
+// run shows two agents that call each other, and a recovery.
+func (d *demo) run() error {
 	printStep("Start a server without agents. Its built-in scripted model follows simple\ncommands, slowly, and needs no API key. The data folder is\n%s.", d.data)
 	if err := d.start(); err != nil {
 		return err
@@ -321,6 +340,12 @@ func (d *demo) checkStore() error {
 
 // command runs the binary as a user would and prints its output.
 func (d *demo) command(args ...string) error {
+	_, err := d.output(args...)
+	return err
+}
+
+// output is command, and returns the output.
+func (d *demo) output(args ...string) (string, error) {
 	shown := slices.Clone(args)
 	for i, arg := range shown {
 		if strings.ContainsAny(arg, " '") {
@@ -332,7 +357,7 @@ func (d *demo) command(args ...string) error {
 	for line := range strings.Lines(string(out)) {
 		fmt.Print("  ", line)
 	}
-	return err
+	return string(out), err
 }
 
 func (d *demo) post(path string, body, answer any) error {

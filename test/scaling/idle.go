@@ -132,7 +132,7 @@ func (m *measurement) changeAgents(n *node) (took []time.Duration, err error) {
 		former := *last
 		*last = agents.Define(last.Name, fmt.Sprint(i+2), last.Doc, echoAgent{})
 		began := time.Now()
-		if err := n.engine.Define(m.ctx, all, []actor.Definition{former}); err != nil {
+		if err := n.engine.Define(m.ctx, all, []actor.Definition{former}, nil); err != nil {
 			return nil, err
 		}
 		took = append(took, time.Since(began))

@@ -36,6 +36,7 @@ var studies = []study{
 	{"resident", (*measurement).resident},
 	{"callers", (*measurement).callers},
 	{"actors", (*measurement).actors},
+	{"conversation", (*measurement).conversation},
 }
 
 type study struct {

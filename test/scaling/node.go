@@ -41,7 +41,7 @@ func openNodeWith(dir string, passivate time.Duration, buffer uint64) (*node, er
 	}
 	n := &node{disk: d, log: disk.NewLog(d), work: &longWork{began: make(chan time.Time, 1024)}}
 	limits := dispatcher.DefaultLimits()
-	limits.PassivateAfter, limits.ActorsPerCellMax = passivate, 1<<21
+	limits.PassivateAfter, limits.ActorsPerCellMax, limits.MaxActivePerAgent = passivate, 1<<21, 1<<20
 	n.engine, err = engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: n.definitions(),
 		Tools: tools.NewRegistry(), Limits: limits, Logger: quiet, QueueSlots: 4096})
 	if err != nil {
@@ -62,6 +62,7 @@ func (n *node) definitions() []actor.Definition {
 	volatile.Durability = actor.Volatile
 	return []actor.Definition{volatile,
 		agents.Define("journaled", "1", "Replies and appends entries to the log.", echoAgent{}),
+		agents.Define("talker", "1", "Holds conversations.", talkAgent{}),
 		agents.Define("open", "1", "Waits for hours. Some of its runs start long work, which the next start repeats.",
 			agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 				if n, _ := strconv.Atoi(t.Self().Key); n%workInterval > 0 {

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package troupe
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+)
+
+// Agent defines an agent written in Go. Name and either Func or Handler are required.
+type Agent struct {
+	// address of the agent: 1 to 64 letters, digits, '.', '_' and '-'; not troupe, and no name
+	// that begins with "troupe."
+	Name string
+	// version of the code, shown as part of its definition; default "1"
+	Version string
+	// one line for lists of agents
+	Doc string
+
+	// Func processes a message and returns the answer. An error fails the run. It is called
+	// concurrently for different sessions.
+	Func func(t *Turn) (string, error)
+	// Handler is the alternative to Func.
+	Handler Handler
+
+	// earlier messages of the session that a turn is given: "none" (default), "all", or "last:N"
+	// with N from 1 to 100,000
+	Transcript string
+	// OneSession makes all messages that name no session share the session "main", which cannot
+	// be deleted. Otherwise each begins a session.
+	OneSession bool
+	// maximum number of running turns, apart from those that wait for a signal; a message beyond it
+	// is refused with CodeBusy. The cells of the server share it, each at least one turn. 0 means
+	// the limit max_active_per_agent.
+	MaxActive int
+
+	// version of the type that the agent keeps with SetState
+	StateVersion int
+	// Migrate converts a state of another version to the present version, both as JSON. If it is
+	// nil, such a state is refused with CodeRejected. It MUST depend on its arguments alone.
+	Migrate func(version int, state []byte) ([]byte, error)
+}
+
+// Handler processes the messages of an agent. One value serves all sessions concurrently, so it
+// MUST NOT keep data of a turn.
+type Handler interface {
+	Turn(t *Turn) (string, error)
+}
+
+// definition returns the agent for the runtime.
+func (a Agent) definition() (actor.Definition, error) {
+	turn := a.Func
+	if a.Handler != nil {
+		turn = a.Handler.Turn
+	}
+	transcript, err := actor.ParseTranscriptPolicy(cmp.Or(a.Transcript, actor.TranscriptNone.String()))
+	switch {
+	case actor.CheckName(a.Name) != nil:
+		err = fmt.Errorf("name %w", actor.CheckName(a.Name))
+	case actor.CheckUnreserved(a.Name) != nil:
+		err = actor.CheckUnreserved(a.Name)
+	case (a.Func == nil) == (a.Handler == nil):
+		err = fmt.Errorf("want one of Func and Handler")
+	case err != nil:
+		err = fmt.Errorf("Transcript: %w", err)
+	case a.MaxActive < 0:
+		err = fmt.Errorf("MaxActive: got %d, want at least 1, or 0 for the limit of the server", a.MaxActive)
+	case a.StateVersion < 0:
+		err = fmt.Errorf("StateVersion: got %d, want 0 or more", a.StateVersion)
+	}
+	if err != nil {
+		return actor.Definition{}, fmt.Errorf("agent %.80q: %w", a.Name, err)
+	}
+	behavior := agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		text, err := turn(&Turn{turn: t, agent: &a})
+		return text, agentError(err)
+	}))
+	def := agents.Define(a.Name, cmp.Or(a.Version, "1"), a.Doc, behavior)
+	def.Transcript, def.OneSession, def.MaxActive = transcript, a.OneSession, a.MaxActive
+	return def, nil
+}
+
+// definitions returns the agents for the runtime.
+func definitions(all []Agent) (out []actor.Definition, err error) {
+	names := map[string]bool{}
+	for _, a := range all {
+		def, err := a.definition()
+		if err != nil {
+			return nil, err
+		}
+		if names[a.Name] {
+			return nil, fmt.Errorf("two agents are named %s", a.Name)
+		}
+		names[a.Name] = true
+		out = append(out, def)
+	}
+	return out, nil
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package troupe
+
+// Rules about sizes. Each limit is the present value and only goes down, so that a
+// new feature arrives as a type of its own and checks grow no faster than the product.
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// typeMethodsMax is the maximum number of methods of a type without a row in methodsMax.
+const typeMethodsMax = 60
+
+// methodsMax is the number of methods of each larger type, without those in tests.
+var methodsMax = map[string]int{
+	"host/gateway.Server": 67,
+	"runtime.Cell":        192,
+	"sim.Simulation":      217,
+	"specs.Checker":       81,
+}
+
+// machinery are the folders with code and data that check the product. They are not part of it.
+var machinery = strings.Fields(`.ci internal/failpoint internal/load internal/mdsection internal/mutant internal/servertest
+	internal/svgplot internal/tools sim specs store/storetest test tla`)
+
+// machineryPercentMax is the maximum number of lines of machinery per 100 lines of the
+// product. It must be lowered when it is machineryPercentSlack above the measured value.
+const (
+	machineryPercentMax   = 88
+	machineryPercentSlack = 5
+)
+
+func typesDoNotGrow(c *checkout) (found []string) {
+	methods := map[string]int{}
+	for _, f := range c.goFiles() {
+		if f.isTest() {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil {
+				methods[f.dir()+"."+receiver(fn.Recv.List[0].Type)]++
+			}
+		}
+	}
+	for name, n := range methods {
+		limit := cmp.Or(methodsMax[name], typeMethodsMax)
+		switch {
+		case n > limit:
+			found = append(found, fmt.Sprintf("%s has %d methods, the maximum is %d; give the new code a type of its own", name, n, limit))
+		case n <= typeMethodsMax && limit > typeMethodsMax:
+			found = append(found, fmt.Sprintf("%s has %d methods; remove its row in arch_size_test.go", name, n))
+		case n < limit && limit > typeMethodsMax:
+			found = append(found, fmt.Sprintf("%s has %d methods; lower its %d in arch_size_test.go", name, n, limit))
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// receiver returns the name of the type of a receiver.
+func receiver(t ast.Expr) string {
+	switch t := t.(type) {
+	case *ast.StarExpr:
+		return receiver(t.X)
+	case *ast.IndexExpr:
+		return receiver(t.X)
+	case *ast.IndexListExpr:
+		return receiver(t.X)
+	case *ast.Ident:
+		return t.Name
+	}
+	return ""
+}
+
+// machineryDoesNotGrow compares the lines of machinery with those of the product.
+func machineryDoesNotGrow(c *checkout) []string {
+	lines := c.linesByPurpose()
+	if !c.has("go.mod") || lines["product"] == 0 {
+		return nil // part of a checkout
+	}
+	const page = "arch_size_test.go"
+	switch percent := 100 * lines["machinery"] / lines["product"]; {
+	case percent > machineryPercentMax:
+		return []string{fmt.Sprintf("%s: %d lines of machinery are %d %% of %d lines of product, the maximum is %d %%; delete checks that find nothing",
+			page, lines["machinery"], percent, lines["product"], machineryPercentMax)}
+	case percent < machineryPercentMax-machineryPercentSlack:
+		return []string{fmt.Sprintf("%s: machinery is %d %% of the product; lower machineryPercentMax to it", page, percent)}
+	}
+	return nil
+}
+
+// linesByPurpose counts the lines of product, tests and machinery. Pages, examples and
+// generated figures are not counted.
+func (c *checkout) linesByPurpose() map[string]int {
+	lines := map[string]int{}
+	fs.WalkDir(c.tree, ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			if err == nil && (d.Name() == ".git" || slices.Contains(ignored, p)) {
+				return fs.SkipDir
+			}
+			return err
+		}
+		if to := purpose(p); to != "" {
+			lines[to] += strings.Count(c.text(p), "\n")
+		}
+		return nil
+	})
+	return lines
+}
+
+// purpose returns the purpose of a file, or "" if its lines are not counted.
+func purpose(p string) string {
+	in := func(dir string) bool { return strings.HasPrefix(p, dir+"/") }
+	first, _, _ := strings.Cut(p, "/")
+	switch ext := path.Ext(p); {
+	case slices.Contains([]string{".gz", ".svg", ".sum", ".mod"}, ext) || first == "docs" || first == "examples":
+		return ""
+	case slices.ContainsFunc(machinery, in) || strings.HasPrefix(p, "arch_") || p == "Makefile":
+		return "machinery"
+	case strings.HasSuffix(p, "_test.go") || strings.Contains(p, "testdata/"):
+		return "tests"
+	case ext == ".go":
+		return "product"
+	}
+	return ""
+}

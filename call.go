@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package troupe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// Option is an optional property of a call or an ask. The documentation of each method names the
+// options that it takes; another one is refused with CodeInvalid.
+type Option struct {
+	name string
+	set  func(*options) error
+}
+
+type options struct {
+	session, user, key string
+	timeout            time.Duration
+	busy               actor.BusyPolicy
+	idempotent         bool
+}
+
+// The names of the options.
+const (
+	optionSession        = "Session"
+	optionUser           = "User"
+	optionIdempotencyKey = "IdempotencyKey"
+	optionTimeout        = "Timeout"
+	optionIfBusy         = "IfBusy"
+	optionIdempotent     = "Idempotent"
+)
+
+// Session selects the session of a message: 1 to 64 letters, digits, '.', '_' and '-'. Its first
+// message creates it.
+func Session(id string) Option {
+	return Option{optionSession, func(o *options) error {
+		o.session = id
+		if err := actor.CheckName(id); err != nil {
+			return invalid("session_id", "session %v", err)
+		}
+		return nil
+	}}
+}
+
+// User names the user of a command: 1 to 256 bytes of printable UTF-8. The sessions and runs of a user
+// are visible with the same User only.
+func User(name string) Option {
+	return Option{optionUser, func(o *options) error {
+		o.user = name
+		if err := actor.CheckNewUser(name); err != nil {
+			return invalid("user", "user %v", err)
+		}
+		return nil
+	}}
+}
+
+// IdempotencyKey makes a repeated call have no second effect: a call with the key of an earlier one,
+// of the same user to the same agent, gets the outcome of that one. It is remembered for 24 h
+// (remember_key_ms). Another message with the same key is refused with CodeInvalid. The key has 1 to 255
+// printable ASCII characters.
+func IdempotencyKey(key string) Option {
+	return Option{optionIdempotencyKey, func(o *options) error {
+		o.key = key
+		_, r := ingress.ParseIdempotency("", "", []string{key}, nil)
+		if r != nil {
+			return invalid(ingress.IdempotencyKey, "IdempotencyKey: want 1 to 255 printable ASCII characters")
+		}
+		return nil
+	}}
+}
+
+// Timeout sets the time of a call, more than 0. The server may allow less. It does not count while the run
+// waits for a signal. After it the run ends with CodeTimeout.
+func Timeout(d time.Duration) Option {
+	return Option{optionTimeout, func(o *options) error {
+		if o.timeout = d; d <= 0 {
+			return invalid("timeout_ms", "Timeout: got %v, want more than 0", d)
+		}
+		return nil
+	}}
+}
+
+// Busy is the effect of a message on a session whose agent has an open run.
+type Busy string
+
+// The effects.
+const (
+	BusyQueue     Busy = "queue"     // the message waits; the default
+	BusyReject    Busy = "reject"    // the message is refused with CodeSessionBusy
+	BusyInterrupt Busy = "interrupt" // the open run is cancelled
+)
+
+// IfBusy sets the effect of a message on a session whose agent has an open run.
+func IfBusy(effect Busy) Option {
+	return Option{optionIfBusy, func(o *options) error {
+		var ok bool
+		if o.busy, ok = actor.ParseBusyPolicy(string(effect)); !ok {
+			return invalid(actor.BusyField, "IfBusy: got %.40q, want queue, reject or interrupt", string(effect))
+		}
+		return nil
+	}}
+}
+
+// Idempotent declares that the code of Do may run twice, so it is repeated after a crash.
+func Idempotent() Option {
+	return Option{optionIdempotent, func(o *options) error { o.idempotent = true; return nil }}
+}
+
+// collect applies the options of a method.
+func collect(method string, opts []Option, allowed ...string) (o options, err error) {
+	for _, option := range opts {
+		if !slices.Contains(allowed, option.name) {
+			return o, invalid("", "%s does not take the option %s, but %s", method, option.name, strings.Join(allowed, ", "))
+		}
+		if err := option.set(&o); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// principal returns the principal of a command.
+func (o *options) principal() actor.Principal {
+	if o.user == "" {
+		return actor.NewPrincipal(actor.LocalUser, "")
+	}
+	return actor.Principal{Tenant: actor.Namespace(o.user), User: o.user}
+}
+
+// Reply is the answer to a call.
+type Reply struct {
+	Text      string
+	Session   string   // ID of the session, for the next message
+	Run       string   // ID of the run
+	Warnings  []string // warnings of the agent about missing parts
+	Usage     Usage    // of the run itself
+	TreeUsage Usage    // of the run and of all calls below it
+}
+
+// Usage is the number of tokens of models and external agents.
+type Usage struct{ Input, Output int64 }
+
+func newUsage(u actor.Usage) Usage { return Usage{u.Input, u.Output} }
+
+// Waiting is the error of a call whose run waits for a signal, possibly in an agent that it has
+// called. The run continues: send the signal with Server.Signal, then get the reply with
+// Server.Await.
+type Waiting struct {
+	Run     string // ID of the called run, for Await
+	Session string
+	Signal  string    // name of the signal
+	To      string    // ID of the run that waits, for Signal; it may be one below Run
+	Until   time.Time // end of the wait
+}
+
+// Error returns a description of the signal.
+func (w *Waiting) Error() string {
+	return fmt.Sprintf("run %s waits for the signal %s to run %s until %s", w.Run, w.Signal, w.To, w.Until.UTC().Format(time.RFC3339))
+}
+
+// Call sends a message to an agent and waits for the answer. Its options are Session, User,
+// IdempotencyKey, Timeout and IfBusy.
+//
+// The error is a *Refusal, a *Waiting, ErrClosed or the error of ctx. In the last case the run
+// continues, and the Reply has its Run. The Reply has the Session whenever the options are valid.
+func (s *Server) Call(ctx context.Context, agent, message string, opts ...Option) (Reply, error) {
+	o, err := collect("Call", opts, optionSession, optionUser, optionIdempotencyKey, optionTimeout, optionIfBusy)
+	if err != nil {
+		return Reply{}, err
+	}
+	if !utf8.ValidString(message) || message == "" {
+		return Reply{}, invalid("content", "the message is empty or not UTF-8: want text for the agent")
+	}
+	by := o.principal()
+	known, err := s.find(ctx, by, agent)
+	if err != nil {
+		return Reply{}, err
+	}
+	call := actor.Call{ID: s.node().NewCallID(), To: by.ID(agent, o.session), Left: o.timeout, Principal: by.User, Parts: actor.Text(message), Idempotency: o.idempotency(by, "call", message)}
+	call.SetBusy(o.busy)
+	if o.session == "" && !known.OneSession {
+		call.To.Key = ingress.SessionOf(call.To, call.Idempotency, s.node().NewCallID())
+	}
+	reply := Reply{Session: call.To.Key, Run: call.ID.String()}
+	answer, err := s.node().Invoke(ctx, command.Invoke{By: by, Call: call}, func(run actor.CallID) { reply.Run = run.String() })
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return reply, continues(ctx, reply.Run)
+	case err != nil:
+		return reply, errorOf(err)
+	case answer.HeldUntil != 0:
+		return s.await(ctx, by, answer.Reply.Run)
+	}
+	reply.Run = answer.Reply.Run.String()
+	if answer.Reply.Refusal != nil {
+		r := newRefusal(answer.Reply.Refusal)
+		if answer.Durable {
+			r.Run = reply.Run
+		}
+		return reply, s.stopped(r)
+	}
+	reply.Text, reply.Warnings = contentOf(answer.Reply.Parts), answer.Reply.Warnings
+	reply.Usage, reply.TreeUsage = newUsage(answer.Reply.Usage), newUsage(answer.Reply.Tree)
+	return reply, nil
+}
+
+// idempotency returns the identity of a request with an idempotency key.
+func (o *options) idempotency(by actor.Principal, route, body string) actor.Idempotency {
+	if o.key == "" {
+		return actor.Idempotency{}
+	}
+	return actor.Idempotency{Principal: by.User, Route: "go " + route, Key: o.key, Body: actor.HashOf([]byte(body))}
+}
+
+// find returns an agent that clients may call.
+func (s *Server) find(ctx context.Context, by actor.Principal, name string) (command.Agent, error) {
+	found, err := command.Find(ctx, s.node(), by, command.AgentsQuery{})
+	if err != nil {
+		return command.Agent{}, errorOf(err)
+	}
+	for i := range found.All {
+		if a := &found.All[i]; a.Name == name && !a.System {
+			return *a, nil
+		}
+	}
+	return command.Agent{}, Refuse(CodeAgentNotFound, "no agent is named %.80q", name)
+}
+
+// contentOf returns the text and JSON parts of an answer as one text.
+func contentOf(parts []actor.Part) string {
+	var b strings.Builder
+	for _, p := range parts {
+		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
+			b.Write(p.Bytes)
+		}
+	}
+	return strings.ToValidUTF8(b.String(), "\uFFFD")
+}
+
+// signalTimeout is the default of the option Timeout for signals.
+const signalTimeout = 30 * time.Second
+
+// Signal delivers a signal to a run that waits for it, and returns once it is persisted. The payload
+// has at most 1 MiB. Its options are User, IdempotencyKey and Timeout. A run that does not wait for the signal
+// refuses it with CodeRejected.
+func (s *Server) Signal(ctx context.Context, run, name string, payload []byte, opts ...Option) error {
+	o, err := collect("Signal", opts, optionUser, optionIdempotencyKey, optionTimeout)
+	if err != nil {
+		return err
+	}
+	by := o.principal()
+	owner, err := s.owner(ctx, by, run)
+	switch {
+	case err != nil:
+		return err
+	case actor.CheckName(name) != nil:
+		return invalid("name", "signal %v", actor.CheckName(name))
+	case strings.HasPrefix(name, actor.ReservedOperation) || name == ingress.CallAgent:
+		return invalid("name", "the signal %s is reserved", name)
+	}
+	call := actor.Call{ID: s.node().NewCallID(), Kind: actor.Signal, Parent: owner.Run, To: owner.Actor, Operation: name, Principal: by.User,
+		Left: max(o.timeout, 0), Idempotency: o.idempotency(by, "signal "+run, name+"\n"+string(payload))}
+	if call.Left == 0 {
+		call.Left = signalTimeout
+	}
+	if len(payload) > 0 {
+		call.Parts = []actor.Part{{Media: actor.MediaText, Bytes: slices.Clone(payload)}}
+		if !utf8.Valid(payload) {
+			call.Parts[0].Media = "application/octet-stream"
+		}
+	}
+	answer, err := s.node().Signal(ctx, command.Signal{By: by, Call: call})
+	switch refused := answer.Reply.Refusal; {
+	case err != nil:
+		return errorOf(err)
+	case refused != nil && refused.Reason == actor.NotFound: // the run has no open turn
+		return Refuse(CodeRejected, "run %s has ended or has not started, so it takes no signal", run)
+	case refused != nil:
+		return newRefusal(refused)
+	}
+	return nil
+}
+
+// Cancel cancels a run and all calls below it, and waits for its end, which is a *Refusal with
+// CodeCancelled for Await. A run that has ended stays as it is. Its option is User. If ctx ends first, the
+// run may still be cancelled.
+func (s *Server) Cancel(ctx context.Context, run string, opts ...Option) error {
+	o, err := collect("Cancel", opts, optionUser)
+	if err != nil {
+		return err
+	}
+	by := o.principal()
+	owner, err := s.owner(ctx, by, run)
+	if err != nil {
+		return err
+	}
+	_, err = s.follow(ctx, by, owner.Run, func() error {
+		return s.node().Cancel(ctx, command.Cancel{By: by, Run: owner.Run, Actor: owner.Actor})
+	}, func(*command.Run) error { return nil })
+	return err
+}
+
+// owner returns the actor of a run.
+func (s *Server) owner(ctx context.Context, by actor.Principal, run string) (command.Owner, error) {
+	id, err := actor.ParseCallID(run)
+	if err != nil {
+		return command.Owner{}, invalid("run_id", "%v", err)
+	}
+	owner, err := command.Find(ctx, s.node(), by, command.OwnerQuery{Run: id})
+	return owner, runError(err)
+}
+
+// runError returns the error of a command about a run.
+func runError(err error) error {
+	err = errorOf(err)
+	var r *Refusal
+	if errors.As(err, &r) && r.Code == CodeAgentNotFound {
+		r.Code = CodeRunNotFound
+		r.Detail, _, _ = strings.Cut(r.Detail, "; GET ")
+	}
+	return err
+}
+
+// Await waits for the end of a run and returns its reply. A run that has ended is found as long as its
+// session exists. Its option is User, and its errors are those of Call.
+func (s *Server) Await(ctx context.Context, run string, opts ...Option) (Reply, error) {
+	o, err := collect("Await", opts, optionUser)
+	if err != nil {
+		return Reply{}, err
+	}
+	by := o.principal()
+	owner, err := s.owner(ctx, by, run)
+	if err != nil {
+		return Reply{}, err
+	}
+	return s.await(ctx, by, owner.Run)
+}
+
+func (s *Server) await(ctx context.Context, by actor.Principal, run actor.CallID) (Reply, error) {
+	reply := Reply{Run: run.String()}
+	found, err := s.follow(ctx, by, run, func() error { return nil }, func(found *command.Run) error {
+		reply.Session = found.Owner.Actor.Key
+		if found.Record.Status != runs.PausedWaitingApproval {
+			return nil
+		}
+		return s.waiting(ctx, by, reply, &found.Record)
+	})
+	if err != nil {
+		return reply, err
+	}
+	reply.Session = found.Owner.Actor.Key
+	return ended(reply, &found.Record)
+}
+
+// follow waits for the end of a run. It calls begin once it observes the run, and each for every
+// state that is not the end.
+func (s *Server) follow(ctx context.Context, by actor.Principal, run actor.CallID, begin func() error, each func(*command.Run) error) (found command.Run, err error) {
+	updates, stop, err := s.node().Follow(ctx, command.Follow{By: by, Run: run})
+	if err != nil {
+		return found, errorOf(err)
+	}
+	defer stop()
+	if err := begin(); err != nil {
+		return found, errorOf(err)
+	}
+	for {
+		found, err = command.Find(ctx, s.node(), by, command.RunQuery{Run: run})
+		if err == nil && !found.Record.Status.Ended() {
+			err = each(&found)
+		}
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return found, continues(ctx, run.String())
+		case err != nil:
+			return found, runError(err)
+		case found.Record.Status.Ended():
+			return found, nil
+		}
+		select {
+		case _, ok := <-updates:
+			if !ok {
+				return found, ErrClosed
+			}
+		case <-s.service.Done():
+			return found, ErrClosed
+		case <-ctx.Done():
+			return found, continues(ctx, run.String())
+		}
+	}
+}
+
+// ended completes the reply of a run that has ended.
+func ended(reply Reply, record *runs.Record) (Reply, error) {
+	reply.Usage, reply.TreeUsage = newUsage(record.Usage), newUsage(record.Tree)
+	if record.Refusal != nil {
+		r := newRefusal(record.Refusal)
+		r.Run = reply.Run
+		return reply, r
+	}
+	reply.Text, reply.Warnings = record.Text, record.Warnings
+	return reply, nil
+}
+
+// waiting returns a *Waiting if a run, or one below it, waits for a signal, and a refusal if it is
+// parked. It returns nil if the run continues.
+func (s *Server) waiting(ctx context.Context, by actor.Principal, reply Reply, record *runs.Record) error {
+	w, err := command.Find(ctx, s.node(), by, command.WaitingQuery{Run: record.Run})
+	if err != nil {
+		return runError(err)
+	}
+	if w.Found {
+		return &Waiting{Run: reply.Run, Session: reply.Session, Signal: w.Name, To: w.Run.String(), Until: time.Unix(0, int64(w.Until))}
+	}
+	for _, p := range record.Pauses {
+		if p.Child.IsZero() {
+			r := Refuse(CodeUnavailable, "run %s is parked: after a restart its agent made other asks than before; inspect it, then cancel it", reply.Run)
+			r.Run = reply.Run
+			return r
+		}
+	}
+	return nil
+}
+
+// node returns the node that accepts the commands of the server.
+func (s *Server) node() command.Node { return s.service }

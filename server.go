@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package troupe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/internal/node"
+	"github.com/troupe-run/troupe/internal/service"
+)
+
+// Config is the configuration of a Server. Data or Temporary is required.
+type Config struct {
+	// folder for everything that the server keeps; created if it does not exist
+	Data string
+	// Temporary keeps everything in a new temporary folder instead, which Close deletes.
+	Temporary bool
+
+	// agents written in Go. The other agents of the server are those stored in the folder: from
+	// AgentFiles, from POST /v1/agents and from external services.
+	Agents []Agent
+	// folder with declared agents, one per file named *.toml; empty for none. They are stored:
+	// an agent stays when its file is removed.
+	AgentFiles string
+	// models for declared agents, by name. The model "scripted" is built in.
+	Models map[string]Model
+	// hosts, addresses or prefixes where models and external agents may be called in addition
+	// to public addresses, such as "127.0.0.1" for those on this machine
+	Allow []string
+	// hosts to which the secrets of external agents may be sent, by the name of the environment
+	// variable with the secret
+	Auth map[string]string
+	// limits by their names in docs/limits.md; a duration is in milliseconds
+	Limits map[string]int64
+
+	// Keep deletes each session that was not changed for this time, at least 1 minute, and what
+	// the store holds from before. 0 keeps everything.
+	Keep time.Duration
+
+	// log of the server; its handler MUST NOT block. Each run has two lines at level Info. nil means
+	// warnings and errors on standard error
+	Log *slog.Logger
+	// name of the node; each folder belongs to one. Default "n1", as for troupe serve
+	Node string
+	// folder in which backups are made, outside of Data; default Data with "-backups" appended
+	Backups string
+
+	// KeysRequired requires an API key of HTTP clients on loopback too.
+	KeysRequired bool
+	// additional host names in HTTP requests; those of loopback are always accepted by Serve
+	Hosts []string
+	// origins of web pages that may call the HTTP API, such as "https://console.example"
+	Origins []string
+}
+
+// Model configures a model with an API for chat completions. URL is required.
+type Model struct {
+	URL           string            // base URL, such as https://api.example.com/v1
+	Headers       map[string]string // further headers, with their values
+	HeaderEnv     map[string]string // the same, with environment variables that hold the values
+	KeyEnv        string            // environment variable with the API key; empty for no key
+	Model         string            // name at the provider; default: the key in Config.Models
+	MaxTokensName string            // field with the token limit: max_tokens (default) or max_completion_tokens
+	MaxTokens     int               // token limit of prompts without one; 0: that of the provider
+	Temperature   *float64          // temperature of prompts without one, 0 to 2; nil: that of the provider
+	Concurrency   int               // maximum number of concurrent prompts; 0: no bound
+	HeadTimeout   time.Duration     // maximum time until an answer begins; 0: 1 minute
+	IdleTimeout   time.Duration     // maximum silence within an answer; 0: 30 s
+	RetryAttempts int               // attempts that reach the model, at most 20; 0: 5
+	RetryDelay    time.Duration     // maximum of the first delay, doubled for each further one; 0: 2 s
+	RetryDelayMax time.Duration     // maximum delay; 0: 15 s
+	RetryTime     time.Duration     // from the first failure to the last attempt; 0: 30 s
+	RetryJitter   *bool             // false: each delay is its maximum
+}
+
+// Server is one node in a data folder. Its methods are safe for concurrent use.
+type Server struct {
+	service   *service.Service
+	temporary string // folder to delete; empty for none
+	stopOnce  sync.Once
+	stopErr   error
+
+	mu       sync.Mutex
+	served   bool // Serve was called
+	stopping bool
+}
+
+// Open opens a server. Open runs of an earlier process resume at once. The caller MUST close the
+// server.
+func Open(c Config) (s *Server, err error) {
+	nc, err := c.node()
+	if err != nil {
+		return nil, fmt.Errorf("troupe: %w", err)
+	}
+	log := c.Log
+	if log == nil {
+		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	var files *service.AgentFiles
+	if c.AgentFiles != "" {
+		if files, err = readAgentFiles(c.AgentFiles, log); err != nil {
+			return nil, fmt.Errorf("troupe: %w", err)
+		}
+	}
+	s = &Server{}
+	if c.Temporary {
+		if s.temporary, err = os.MkdirTemp("", "troupe-"); err != nil {
+			return nil, fmt.Errorf("troupe: %w", err)
+		}
+		nc.Data = s.temporary
+	}
+	s.service, err = service.Open(service.Config{Node: nc, Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origins, KeysRequired: c.KeysRequired}}, log)
+	var conflict *node.ConflictError
+	switch {
+	case errors.As(err, &conflict):
+		err = fmt.Errorf("%w; rename it, choose another Data, or delete the one in the store (troupe agents delete %s)", err, conflict.Name)
+	case err != nil && strings.Contains(err.Error(), "is in use by"):
+		err = fmt.Errorf("%w: stop that process, or choose another Data", err)
+	case err == nil && files != nil:
+		if err = files.Apply(s.service, log); err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("troupe: %w", err), s.removeTemporary())
+	}
+	if !c.Temporary {
+		s.service.ServeOwner(func(err error) {
+			if err != nil {
+				log.Error("the socket in the data folder failed", "error", err.Error())
+			}
+		})
+	}
+	return s, nil
+}
+
+// node returns the configuration of the node.
+func (c *Config) node() (node.Config, error) {
+	native, err := definitions(c.Agents)
+	if err != nil {
+		return node.Config{}, err
+	}
+	out := node.Config{Data: c.Data, Name: cmp.Or(c.Node, "n1"), Limits: dispatcher.DefaultLimits(), Native: native, Backups: c.Backups, Keep: c.Keep,
+		Outbound: outbound.Config{Models: map[string]outbound.Model{}, Allow: slices.Clone(c.Allow), Auth: c.Auth}}
+	switch {
+	case c.Data == "" && !c.Temporary:
+		return out, errors.New("Config.Data is empty: name a folder, or set Config.Temporary")
+	case c.Data != "" && c.Temporary:
+		return out, errors.New("Config has both Data and Temporary: want one of them")
+	case c.Keep != 0 && c.Keep < node.KeepMin:
+		return out, fmt.Errorf("Config.Keep is %v: want at least %v, or 0 to keep everything", c.Keep, node.KeepMin)
+	}
+	for name, m := range c.Models {
+		out.Outbound.Models[name] = outbound.Model(m)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Limits)) {
+		if err := out.Limits.Set(name, c.Limits[name]); err != nil {
+			return out, fmt.Errorf("limits: %w", err)
+		}
+	}
+	if err := out.Limits.Check(); err != nil {
+		return out, fmt.Errorf("limits: %w", err)
+	}
+	if err := gateway.CheckNames(c.Hosts, c.Origins); err != nil {
+		return out, errors.New(strings.NewReplacer("--hosts", "Config.Hosts", "--origin", "Config.Origins").Replace(err.Error()))
+	}
+	return out, nil
+}
+
+// readAgentFiles reads a folder of agents. Its error lists all errors in the files.
+func readAgentFiles(dir string, log *slog.Logger) (*service.AgentFiles, error) {
+	files, err := service.ReadAgentFiles(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range files.Problems {
+		if p.Warning {
+			log.Warn("agent file", "problem", p.String())
+		} else {
+			err = errors.Join(err, errors.New(p.String()))
+		}
+	}
+	return files, err
+}
+
+// Serve serves the HTTP API on a listener until the server is closed, and returns nil then. It may
+// be called once, and it closes the listener. Off loopback, every client needs an API key, and Serve
+// fails if none exists: troupe keys create --data DIR makes one, also while the server is open.
+func (s *Server) Serve(l net.Listener) error {
+	s.mu.Lock()
+	served, stopping := s.served, s.stopping
+	s.served = true
+	s.mu.Unlock()
+	switch addr := l.Addr().String(); {
+	case stopping:
+		return errors.Join(ErrClosed, l.Close())
+	case served:
+		return errors.Join(errors.New("troupe: Serve was called before: a server has one listener"), l.Close())
+	case gateway.CheckListenAddress(addr, s.service.Keys.Count()) != nil:
+		return errors.Join(fmt.Errorf("troupe: serve %s: want an address of loopback, such as 127.0.0.1:8283, or an API key for other clients: troupe keys create --data %s makes one", addr, s.service.Dir()), l.Close())
+	}
+	s.service.Announce(l.Addr())
+	ended := make(chan error, 1)
+	go func() { ended <- s.service.Gateway.Serve(l) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-s.service.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("%w: %w", ErrClosed, s.service.Err()), l.Close())
+}
+
+// ListenAndServe listens on an address, such as "127.0.0.1:8283", and calls Serve.
+func (s *Server) ListenAndServe(addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("troupe: %w", err)
+	}
+	return s.Serve(l)
+}
+
+// Handler returns the HTTP API for an HTTP server of the program. It serves the paths /v1/…, /healthz,
+// /readyz and /metrics. Every client needs an API key, also on loopback, because the handler cannot
+// know how its clients connect. A page on another origin than http:// and the Host header needs Config.Origins. Shut the HTTP
+// server down before Close.
+func (s *Server) Handler() fasthttp.RequestHandler { return gateway.Handler(s.service.Gateway) }
+
+// Shutdown stops the server after the clients that wait have got their answers, or at once when ctx
+// ends. New calls are refused from the beginning. Open runs resume when the folder is opened again.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.stopOnce.Do(func() {
+		s.mu.Lock()
+		s.stopping = true
+		s.mu.Unlock()
+		s.stopErr = errors.Join(s.service.Stop(ctx), s.removeTemporary())
+	})
+	return s.stopErr
+}
+
+// Close stops the server. Calls that wait get ErrClosed, as later ones do. Open runs resume when the folder is opened again.
+func (s *Server) Close() error {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	return s.Shutdown(ended)
+}
+
+// stopped returns the error of a refused call. A call that a stop has ended is ErrClosed too.
+func (s *Server) stopped(r *Refusal) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping && r.Code == CodeUnavailable {
+		return fmt.Errorf("%w: %w", ErrClosed, r)
+	}
+	return r
+}
+
+func (s *Server) removeTemporary() error {
+	if s.temporary == "" {
+		return nil
+	}
+	return os.RemoveAll(s.temporary)
+}

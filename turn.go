@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package troupe
+
+import (
+	"context"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+)
+
+// Turn is the processing of one message by an agent. Its asking methods (Call, All, Wait, Sleep,
+// Do) return once the answer is there; a waiting turn holds no thread. Only the function that
+// receives a Turn may use it. It MUST NOT use it in another goroutine, inside Do, or after its end.
+type Turn struct {
+	turn  *agents.Turn
+	agent *Agent
+}
+
+// Message returns the text of the message.
+func (t *Turn) Message() string { return t.turn.Message() }
+
+// Session returns the ID of the session.
+func (t *Turn) Session() string { return t.turn.Self().Key }
+
+// Run returns the ID of the run, which is the processing of this message over all restarts.
+func (t *Turn) Run() string { return t.turn.Request().ID.String() }
+
+// User returns the user of the run: the name in User, or "local".
+func (t *Turn) User() string { return t.turn.Request().Principal }
+
+// Caller returns the name of the calling agent, or "" if a client sent the message.
+func (t *Turn) Caller() string {
+	id, _ := t.turn.Caller()
+	return id.Agent
+}
+
+// Transcript returns the earlier messages of the session, oldest first, as Agent.Transcript selects
+// them. A turn that another agent has called gets none.
+func (t *Turn) Transcript() []Message { return newMessages(t.turn.Transcript()) }
+
+// Call calls another agent and waits for its answer. The called agent works in the same session, or
+// in that of the option Session. The other option is Timeout; the default is 30 s.
+func (t *Turn) Call(agent, message string, opts ...Option) (string, error) {
+	return t.ask(Call(agent, message, opts...)).Text()
+}
+
+// Do runs slow or impure code and waits for its result, which is persisted. The code runs in a
+// goroutine of its own, and ctx is cancelled if the run is. After a crash during the code it is
+// repeated if it has the option Idempotent; otherwise Do returns a refusal with CodeOutcomeUnknown.
+// The name appears in the events of the run: 1 to 64 letters, digits, '.', '_' and '-'.
+func (t *Turn) Do(name string, work func(ctx context.Context) ([]byte, error), opts ...Option) ([]byte, error) {
+	return t.ask(Do(name, work, opts...)).Bytes()
+}
+
+// Wait waits for a signal with a name and returns its payload. The clocks of the run and of its
+// callers are paused in the meantime. After the given time, at most 10 minutes (the limit
+// approval_timeout_ms), Wait returns a refusal with CodeTimeout.
+func (t *Turn) Wait(signal string, expires time.Duration) ([]byte, error) {
+	return t.ask(Wait(signal, expires)).Bytes()
+}
+
+// Sleep waits for the given time.
+func (t *Turn) Sleep(d time.Duration) error { return t.ask(Sleep(d)).Err() }
+
+// All makes several asks at once and waits for all answers, which are in the order of the asks.
+func (t *Turn) All(asks ...Ask) []Answer {
+	answers := make([]Answer, len(asks))
+	var issued []actor.Ask
+	for _, a := range asks {
+		if a.err == nil {
+			issued = append(issued, a.ask)
+		}
+	}
+	answered := t.turn.All(issued...)
+	for i, a := range asks {
+		if a.err != nil {
+			answers[i] = Answer{err: a.err}
+			continue
+		}
+		answers[i] = newAnswer(answered[0])
+		answered = answered[1:]
+	}
+	return answers
+}
+
+func (t *Turn) ask(a Ask) Answer { return t.All(a)[0] }
+
+// Warn adds a warning about missing parts of the answer; see Reply.Warnings.
+func (t *Turn) Warn(format string, args ...any) { t.turn.Warn(format, args...) }
+
+// Ask is an ask for All.
+type Ask struct {
+	ask actor.Ask
+	err error // of an option
+}
+
+// Call returns the ask of Turn.Call.
+func Call(agent, message string, opts ...Option) Ask {
+	o, err := collect("Call", opts, optionSession, optionTimeout)
+	if o.session != "" {
+		agent += "/" + o.session
+	}
+	return Ask{agents.Call(agent, message, agents.Within(o.timeout)), err}
+}
+
+// Do returns the ask of Turn.Do.
+func Do(name string, work func(ctx context.Context) ([]byte, error), opts ...Option) Ask {
+	o, err := collect("Do", opts, optionIdempotent)
+	ask := agents.Do(name, work)
+	ask.Idempotent = o.idempotent
+	return Ask{ask, err}
+}
+
+// Wait returns the ask of Turn.Wait.
+func Wait(signal string, expires time.Duration) Ask { return Ask{agents.Wait(signal, expires), nil} }
+
+// Sleep returns the ask of Turn.Sleep.
+func Sleep(d time.Duration) Ask { return Ask{agents.Sleep(d), nil} }
+
+// Answer is the answer to an ask: content, possibly with warnings, or an error.
+type Answer struct {
+	text     string
+	bytes    []byte
+	warnings []string
+	err      error
+}
+
+func newAnswer(a agents.Answer) Answer {
+	text, err := a.Text()
+	bytes, _ := a.Bytes()
+	return Answer{text, bytes, a.Warnings, turnError(err)}
+}
+
+// Err returns the error, usually a *Refusal, or nil.
+func (a Answer) Err() error { return a.err }
+
+// Text returns the answer of an agent as text.
+func (a Answer) Text() (string, error) { return a.text, a.err }
+
+// Bytes returns the result of Do, or the payload of a signal.
+func (a Answer) Bytes() ([]byte, error) { return a.bytes, a.err }
+
+// Warnings returns the warnings of a called agent about missing parts of its answer.
+func (a Answer) Warnings() []string { return a.warnings }

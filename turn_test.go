@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package troupe_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe"
+)
+
+// notes is a state of many chunks.
+type notes struct {
+	Lines []string       `json:"lines,omitempty"`
+	Count map[string]int `json:"count"`
+}
+
+// keeper adds its message to its notes, and answers with their sizes.
+func keeper(t *troupe.Turn) (string, error) {
+	n, err := troupe.State[notes](t)
+	if err != nil {
+		return "", err
+	}
+	if n.Count == nil {
+		n.Count = map[string]int{}
+	}
+	switch text, rest, _ := strings.Cut(t.Message(), " "); text {
+	case "add":
+		n.Lines = append(n.Lines, rest)
+		n.Count[rest[:1]]++
+	case "clear":
+		n = notes{}
+	}
+	if err := troupe.SetState(t, n); err != nil {
+		return "", err
+	}
+	if again, err := troupe.State[notes](t); err != nil || len(again.Lines) != len(n.Lines) {
+		return "", fmt.Errorf("read back: %+v, %w", again, err)
+	}
+	if t.Message() == "fail" {
+		return "", errors.New("after SetState")
+	}
+	b, err := json.Marshal(n)
+	return fmt.Sprint(len(n.Lines), " ", len(b)), err
+}
+
+func TestStateIsKeptBetweenTurns(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	agent := troupe.Agent{Name: "keeper", Func: keeper}
+	s := open(t, dir, agent)
+	session := troupe.Session("s")
+	long := func(first string, n int) string { return "add " + first + strings.Repeat("x", n-1) }
+	for i, c := range []struct{ message, want string }{
+		{long("a", 200<<10), "1 204830"},
+		{long("b", 300<<10), "2 512039"},
+		{"reopen", "2 512039"},
+		{"clear", "0 14"},
+		{long("a", 10), "1 40"},
+		{long("b", 900<<10), "2 921649"},
+	} {
+		if c.message == "reopen" {
+			closeServer(t, s)
+			s = open(t, dir, agent)
+		}
+		if r := call(t, s, "keeper", c.message, session); r.Text != c.want {
+			t.Errorf("%d: got %s, want %s", i, r.Text, c.want)
+		}
+	}
+	_, err := s.Call(t.Context(), "keeper", long("c", 200<<10), session)
+	if r := wantCode(t, "state over its limit", err, troupe.CodeBudgetExceeded); !strings.Contains(r.Detail, "at most 1048576 allowed") || !strings.HasPrefix(r.Detail, "state of keeper in session s: ") {
+		t.Errorf("detail %q", r.Detail)
+	}
+	_, err = s.Call(t.Context(), "keeper", "fail", session)
+	wantCode(t, "failed turn", err, troupe.CodeUnavailable)
+	if r := call(t, s, "keeper", "read", session); r.Text != "2 921649" {
+		t.Errorf("after failed turns: %s", r.Text)
+	}
+	if r := call(t, s, "keeper", "read"); r.Text != "0 12" {
+		t.Errorf("another session: %s", r.Text)
+	}
+	if err := s.Sessions().Delete(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStateOfAnotherVersionIsMigratedOrRefused(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := open(t, dir, troupe.Agent{Name: "keeper", StateVersion: 1, Func: func(t *troupe.Turn) (string, error) {
+		return "", troupe.SetState(t, "seven")
+	}})
+	call(t, s, "keeper", "x", troupe.Session("s"))
+	closeServer(t, s)
+
+	counter := func(t *troupe.Turn) (string, error) {
+		if t.Message() == "overwrite" {
+			return "", troupe.SetState(t, 1)
+		}
+		n, err := troupe.State[int](t)
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprint(n), troupe.SetState(t, n+1)
+	}
+	s = open(t, dir, troupe.Agent{Name: "keeper", StateVersion: 2, Func: counter})
+	for _, message := range []string{"read", "overwrite"} {
+		_, err := s.Call(t.Context(), "keeper", message, troupe.Session("s"))
+		if r := wantCode(t, message, err, troupe.CodeRejected); !strings.Contains(r.Detail, "it has version 1, and this program has version 2: set Agent.Migrate") {
+			t.Errorf("%s: %s", message, r.Detail)
+		}
+	}
+	closeServer(t, s)
+
+	migrations := 0
+	s = open(t, dir, troupe.Agent{Name: "keeper", StateVersion: 2, Func: counter, Migrate: func(version int, state []byte) ([]byte, error) {
+		migrations++
+		if version != 1 || string(state) != `"seven"` {
+			return nil, fmt.Errorf("version %d, state %s", version, state)
+		}
+		return []byte("7"), nil
+	}})
+	for _, want := range []string{"7", "8"} {
+		if r := call(t, s, "keeper", "x", troupe.Session("s")); r.Text != want {
+			t.Errorf("got %s, want %s", r.Text, want)
+		}
+	}
+	if migrations != 1 {
+		t.Errorf("%d migrations, want 1", migrations)
+	}
+	closeServer(t, s)
+	s = open(t, dir, troupe.Agent{Name: "keeper", StateVersion: 2, Func: func(t *troupe.Turn) (string, error) {
+		_, err := troupe.State[[]string](t)
+		return "", err
+	}})
+	_, err := s.Call(t.Context(), "keeper", "x", troupe.Session("s"))
+	if r := wantCode(t, "state of another type", err, troupe.CodeUnavailable); !strings.Contains(r.Detail, "state of keeper in session s: json: ") {
+		t.Errorf("%s", r.Detail)
+	}
+}
+
+// team is an agent with the method Turn.
+type team struct{ greeting string }
+
+func (a team) Turn(t *troupe.Turn) (string, error) {
+	answers := t.All(
+		troupe.Call("echo", "one"),
+		troupe.Call("echo", "two", troupe.Session("other"), troupe.Timeout(time.Minute)),
+		troupe.Call("ghost", "three"),
+		troupe.Do("count", func(context.Context) ([]byte, error) { return []byte("4"), nil }, troupe.Idempotent()),
+		troupe.Do("broken", func(context.Context) ([]byte, error) { return nil, errors.New("no disk") }),
+		troupe.Sleep(time.Millisecond),
+		troupe.Call("echo", "seven", troupe.User("alice")),
+		troupe.Wait("never", time.Millisecond),
+	)
+	var out []string
+	for _, a := range answers {
+		b, _ := a.Bytes()
+		text, err := a.Text()
+		var r *troupe.Refusal
+		switch {
+		case errors.As(err, &r):
+			text = string(r.Code)
+		case err != nil || a.Err() != nil:
+			return "", err
+		case text == "":
+			text = string(b)
+		}
+		out = append(out, text)
+		for _, w := range a.Warnings() {
+			t.Warn("%s: %s", text, w)
+		}
+	}
+	none := t.All()
+	return fmt.Sprintf("%s %s, %d", a.greeting, strings.Join(out, ", "), len(none)), nil
+}
+
+func TestTurnMakesEveryKindOfAsk(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "data"),
+		troupe.Agent{Name: "team", Handler: team{"answers:"}},
+		troupe.Agent{Name: "echo", Func: func(t *troupe.Turn) (string, error) {
+			if t.Message() == "two" {
+				t.Warn("nothing from %d", 2)
+			}
+			return strings.Join([]string{t.Message(), t.Caller(), t.Session(), t.User()}, "/"), nil
+		}})
+	r, err := s.Call(t.Context(), "team", "x", troupe.Session("s"), troupe.User("bob"))
+	for w := new(troupe.Waiting); errors.As(err, &w); { // its wait has not ended yet
+		r, err = s.Await(t.Context(), w.Run, troupe.User("bob"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "answers: one/team/s/bob, two/team/other/bob, agent_not_found, 4, agent_unavailable, , invalid_request, timeout, 0"
+	if r.Text != want || len(r.Warnings) != 1 || r.Warnings[0] != "two/team/other/bob: nothing from 2" {
+		t.Errorf("got  %q\nwant %q, warnings %q", r.Text, want, r.Warnings)
+	}
+	direct := call(t, s, "echo", "two")
+	if direct.Text != "two//"+direct.Session+"/local" || len(direct.Warnings) != 1 {
+		t.Errorf("%+v", direct)
+	}
+}
+
+// An agent runs again from its start after each restart, with the answers that it had.
+func TestTurnContinuesAfterRestart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	begun, worked := 0, 0
+	agent := troupe.Agent{Name: "a", Transcript: "all", Func: func(t *troupe.Turn) (string, error) {
+		begun++
+		run := t.Run()
+		b, err := t.Do("work", func(context.Context) ([]byte, error) {
+			worked++
+			return []byte(fmt.Sprint(worked)), nil
+		})
+		if err != nil {
+			return "", err
+		}
+		heard := len(t.Transcript())
+		if err := troupe.SetState(t, run); err != nil {
+			return "", err
+		}
+		signal, err := t.Wait("go", time.Minute)
+		return fmt.Sprintf("work %s, heard %d, %s, same run %v", b, heard, signal, run == t.Run()), err
+	}}
+	s := open(t, dir, agent)
+	_, err := s.Call(t.Context(), "a", "x", troupe.Session("s"))
+	var w *troupe.Waiting
+	if !errors.As(err, &w) {
+		t.Fatal(err)
+	}
+	if _, err := s.Sessions().Append(t.Context(), "s", "a", troupe.Message{Role: troupe.RoleUser, Text: "later"}); err != nil {
+		t.Fatal(err)
+	}
+	closeServer(t, s)
+	s = open(t, dir, agent)
+	if err := s.Signal(t.Context(), w.To, "go", []byte("on")); err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Await(t.Context(), w.Run)
+	if err != nil || r.Text != "work 1, heard 0, on, same run true" || begun != 2 || worked != 1 {
+		t.Errorf("%+v, %v; begun %d, worked %d", r, err, begun, worked)
+	}
+}
+
+// A program whose agent makes other asks than before cannot continue the run.
+func TestChangedAgentIsParked(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := open(t, dir, troupe.Agent{Name: "a", Func: func(t *troupe.Turn) (string, error) {
+		_, err := t.Wait("go", time.Minute)
+		return "", err
+	}})
+	r, err := s.Call(t.Context(), "a", "x")
+	if !errors.As(err, new(*troupe.Waiting)) {
+		t.Fatal(err)
+	}
+	closeServer(t, s)
+	s = open(t, dir, troupe.Agent{Name: "a", Version: "2", Func: func(t *troupe.Turn) (string, error) {
+		return "", t.Sleep(time.Hour)
+	}})
+	if err := s.Signal(t.Context(), r.Run, "go", nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Await(t.Context(), r.Run)
+	if r := wantCode(t, "parked run", err, troupe.CodeUnavailable); !strings.Contains(r.Detail, "is parked") {
+		t.Error(r.Detail)
+	}
+	if err := s.Cancel(t.Context(), r.Run); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Await(t.Context(), r.Run)
+	wantCode(t, "cancelled run", err, troupe.CodeCancelled)
+}
