@@ -10,7 +10,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -593,9 +592,6 @@ func (s *Socket) mapPending() {
 		}
 		f.pending = f.pending[1:]
 		f.cursor = f.cursor.After(item.At)
-		if mutant.On("event-sent-twice-after-resume") && len(f.pending) == 0 {
-			f.cursor = f.cursor.After(runs.Position{Node: item.At.Node, Batch: item.At.Batch, Index: item.At.Index - 1})
-		}
 		for _, m := range f.channel.Map(&e, f.cursor.String()) {
 			if m.Type == ChannelRunStarted {
 				f.started = append(f.started[max(0, len(f.started)-startedMax+1):], e.Run)

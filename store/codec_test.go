@@ -122,6 +122,7 @@ func drawAsks(t *rapid.T) []Asked {
 		}
 		if rapid.Bool().Draw(t, "tool") {
 			a.Verdict, a.ResultMax, a.FailsRun = Verdict{runs.Allow, drawName(t)}, 7, rapid.Bool().Draw(t, "fails run")
+			a.OnDevice = rapid.Bool().Draw(t, "on a device")
 		}
 		if rapid.Bool().Draw(t, "waits") {
 			a.Await = &Await{actor.HashOf(nil), drawName(t), runs.ApprovalStatusPending}

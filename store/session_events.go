@@ -302,7 +302,8 @@ func (m *Memory) SessionEvents(tenant, session string, after runs.SessionCursor,
 		}
 	}
 	first := after
-	for node, cut := range m.cuts {
+	for _, node := range slices.Sorted(maps.Keys(m.cuts)) {
+		cut := m.cuts[node]
 		if snapshot && cut > 0 && after.At(node).Batch <= cut {
 			first = first.After(runs.Position{Node: node, Batch: cut + 1})
 			err = SessionEventsDropped{tenant, session, first}

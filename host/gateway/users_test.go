@@ -224,6 +224,9 @@ func TestRequestsNameTheirUser(t *testing.T) {
 	}
 }
 
+// handshake are the headers of a WebSocket handshake.
+var handshake = []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}
+
 // A key without act_as_user may repeat its own user only.
 func TestKeysCannotNameOtherUsers(t *testing.T) {
 	d := startGateway(t)
@@ -237,7 +240,7 @@ func TestKeysCannotNameOtherUsers(t *testing.T) {
 		}
 		for _, r := range routeRights {
 			method, _, _ := strings.Cut(r.route, " ")
-			if r.right == "see health" {
+			if r.right == "see health" || r.route == "GET "+socketRoute { // not a handshake
 				continue
 			}
 			path := strings.NewReplacer("{run}", "01a20f00-1aeb-7791-84a0-d6b7700bd6ef", "{session}", "s-1", "{context}", "c-1", "{doomed}", "x", "{key}", "0123456789abcdef", "{tool}", "x", "{approval}", "x", "{call}", "x").Replace(r.path)
@@ -252,6 +255,9 @@ func TestKeysCannotNameOtherUsers(t *testing.T) {
 		}
 		if status, body := u.do("POST", "/v1/agents/helper/messages", `{"content":"x","user_id":"bob"}`); status != 403 || !strings.Contains(body, `"forbidden_user"`) || !strings.Contains(body, `"field":"user_id"`) {
 			t.Errorf("%s: in the body: %d %s", name, status, body)
+		}
+		if status, body := u.do("GET", socketRoute, "", append(slices.Clone(handshake), userHeader, "bob")...); status != 403 || !strings.Contains(body, `"forbidden_user"`) {
+			t.Errorf("%s: in a handshake: %d %s", name, status, body)
 		}
 		if status, body := u.do("GET", "/v1/runs", "", userHeader, own); status != 200 {
 			t.Errorf("%s repeats its own user: %d %s", name, status, body)

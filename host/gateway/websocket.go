@@ -114,7 +114,10 @@ func (s socketRoutes) presented(ctx *fasthttp.RequestCtx, head *fasthttp.Request
 	if len(head.Peek(fasthttp.HeaderAuthorization)) == 0 {
 		return false, nil
 	}
-	_, p = s.authorize(head, ingress.ScopeRead, ctx.Conn())
+	c, p := s.authorize(head, ingress.ScopeRead, ctx.Conn())
+	if user, named := userNamed(head); p == nil && named {
+		_, p = c.actingFor(user, userHeader)
+	}
 	return p == nil, p
 }
 
