@@ -202,9 +202,6 @@ func (f *sessionFeed) stream(ctx *fasthttp.RequestCtx) {
 	})
 }
 
-// socketPage is the number of events that a stream reads at once.
-const socketPage = 64
-
 // serve writes the events until the client leaves, is too slow or loses its key, or the server
 // stops.
 func (f *sessionFeed) serve(conn net.Conn, out []byte, page *eventPage) {
