@@ -126,7 +126,7 @@ func TestBusySessionRejectsMessage(t *testing.T) {
 }
 
 // A message that interrupts ends the open runs of clients, running or queued. A call of another
-// agent goes on.
+// agent continues.
 func TestMessageInterruptsRuns(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(10*time.Second)), agent("caller", calling("a")))
 	call := n.send("caller/s", "x")

@@ -69,7 +69,7 @@ func TestReadingCommandsChangeNothing(t *testing.T) {
 	}
 }
 
-// The files that commands write and read beside a store are opened without following
+// The files that commands write and read next to a store are opened without following
 // links: another file is neither written, nor shown, nor connected to.
 func TestFilesOfServerFollowNoLinks(t *testing.T) {
 	dir, outside := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "notes")

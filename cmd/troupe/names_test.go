@@ -127,7 +127,7 @@ func (m *toolModel) setScript(script ...[]string) {
 }
 
 // A model asks for a tool that its agent may not use and calls an agent that it may not
-// call, alone and beside a permitted call. The run's events show each refusal once.
+// call, alone and with a permitted call. The run's events show each refusal once.
 func TestRefusedToolsAreEvents(t *testing.T) {
 	m, s := startToolModel(t)
 	s.putAgent(`{"name":"a","model":"big","agents":["helper"]}`)

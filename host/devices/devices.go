@@ -3,7 +3,7 @@
 // Package devices passes the calls of client tools to the devices of users.
 //
 // A call goes to the device whose message began the run, if it is connected; otherwise to
-// the one of the user that connected last. A device that comes back gets its open calls
+// the one of the user that connected last. A device that reconnects gets its open calls
 // again, also after a restart of the node, which asks for them again. Presence is in memory
 // only: each connection announces its device.
 package devices
@@ -159,7 +159,7 @@ func (d *Devices) Check(namespace, device string, id runs.ToolCallID) *actor.Ref
 
 // Perform passes a call to a device and waits for ctx: the run ends the wait once it has the
 // result. If no device is connected, the first attempt is refused at once. A later one follows
-// a restart, after which devices need time to come back.
+// a restart, after which devices need time to reconnect.
 func (d *Devices) Perform(ctx context.Context, id actor.EffectID, attempt uint32, op runtime.Tool) actor.Answer {
 	of := &op.Context.Call
 	session, _ := of.To.Session()

@@ -180,7 +180,7 @@ func (c credential) mayUse(right string) int {
 		return 0
 	case c.noRun:
 		return 401
-	case c.run && !forRuns && scope != runToken: // also with a key beside it
+	case c.run && !forRuns && scope != runToken: // also together with a key
 		return 403
 	case c.run:
 		return 0

@@ -136,7 +136,7 @@ func bodyLength(h *fasthttp.RequestHeader) int {
 }
 
 // takesBodyShare reports whether the body of a request that was received may have taken
-// a share. A chunked body has no length any more, but closes the connection.
+// a share. A chunked body has lost its length, but closes the connection.
 func takesBodyShare(h *fasthttp.RequestHeader) bool {
 	return h.ContentLength() > bodyFree || h.ContentLength() == -1 || h.ConnectionClose() && string(h.Method()) != http.MethodGet
 }

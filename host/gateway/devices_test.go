@@ -86,7 +86,7 @@ func TestDevicePerformsClientTools(t *testing.T) {
 	}
 }
 
-// A device that comes back gets its open calls again, also after a restart of the node.
+// A device that reconnects gets its open calls again, also after a restart of the node.
 func TestDeviceGetsItsOpenCallsAgain(t *testing.T) {
 	dir := t.TempDir()
 	var call string

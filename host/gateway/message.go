@@ -193,7 +193,7 @@ type begunMessage struct {
 	visible  bool // clients can read the run
 	answer   *command.Answer
 	err      error
-	cause    error  // the client does not wait any more
+	cause    error  // the client has stopped waiting
 	release  func() // ends the wait for the answer; the run continues
 }
 
