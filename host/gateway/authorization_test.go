@@ -58,6 +58,7 @@ var rights = map[string]string{
 	"make backups":    "admin",
 
 	"see health":    anyone,
+	"see pages":     anyone, // no data: the requests of a page are authorized
 	"open a socket": anyone, // the hello or the handshake is authorized
 	"act for a run": runToken,
 }
@@ -153,6 +154,8 @@ var routeRights = []routeRight{
 	{"DELETE /v1/keys/{id}", "manage keys", "/v1/keys/{key}", "", 200, shared},
 	{"POST /v1/backups", "make backups", "/v1/backups", `{"name":"backup"}`, 201, shared},
 	{"GET /metrics", "see metrics", "/metrics", "", 200, shared},
+	{"GET /chat", "see pages", "/chat", "", 200, shared},
+	{"GET /assets/{id}", "see pages", "/assets/chat.js", "", 200, shared},
 	{"GET /healthz", "see health", "/healthz", "", 200, shared},
 	{"GET /readyz", "see health", "/readyz", "", 200, shared},
 }

@@ -49,6 +49,8 @@ func (s *Server) routes() []route {
 		{get, "/healthz", scopePublic, nil, healthz},
 		{get, "/readyz", scopePublic, nil, s.readyz},
 		{get, "/metrics", operator, nil, s.getMetrics},
+		{get, "/chat", scopePublic, nil, chatPage},
+		{get, "/assets/{id}", scopePublic, nil, webAsset},
 
 		{get, "/v1/agents", read, page, s.listAgents},
 		{post, "/v1/agents", agents, nil, s.createAgent},

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"io/fs"
+	"net/http"
+	"path"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/internal/invariant"
+)
+
+// webFiles are the pages for browsers and the scripts and styles that they load. They contain
+// no secrets: a page asks for an API key if the requests that it sends need one.
+//
+//go:embed web
+var webFiles embed.FS
+
+// pagePolicy permits a page to load scripts and styles of this server and to send requests to
+// it, and nothing else: no inline scripts, no frames, no HTML made of texts.
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// webTypes are the media types of the files by their extensions.
+var webTypes = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+// webFile is a file with the entity tag of its content.
+type webFile struct {
+	content   []byte
+	mediaType string
+	tag       string
+}
+
+// webTable holds all files by name.
+var webTable = newWebTable()
+
+func newWebTable() map[string]webFile {
+	table := map[string]webFile{}
+	for _, e := range invariant.Must(fs.ReadDir(webFiles, "web")) {
+		content := invariant.Must(fs.ReadFile(webFiles, path.Join("web", e.Name())))
+		sum := sha256.Sum256(content)
+		table[e.Name()] = webFile{content, webTypes[path.Ext(e.Name())], `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}
+	}
+	return table
+}
+
+// chatPage answers with the chat page.
+func chatPage(ctx *fasthttp.RequestCtx) { webTable["chat.html"].write(ctx) }
+
+// webAsset answers with a script, a style or an image of a page.
+func webAsset(ctx *fasthttp.RequestCtx) {
+	f, ok := webTable[pathParam(ctx, "id")]
+	if !ok || path.Ext(pathParam(ctx, "id")) == ".html" {
+		newProblem(http.StatusNotFound, "not_found", "no such path", "no file of a page has this name").write(ctx)
+		return
+	}
+	f.write(ctx)
+}
+
+// write answers with the file. Browsers ask each time whether it has changed, so that a page
+// and its scripts are those of the same version.
+func (f webFile) write(ctx *fasthttp.RequestCtx) {
+	h := &ctx.Response.Header
+	h.Set("Content-Security-Policy", pagePolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("ETag", f.tag)
+	if header(ctx, fasthttp.HeaderIfNoneMatch) == f.tag {
+		ctx.SetStatusCode(http.StatusNotModified)
+		return
+	}
+	h.SetContentType(f.mediaType)
+	ctx.SetBody(f.content)
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests to the HTTP API with the key of this tab.
+
+const slot = "troupe.key";
+
+export const apiKey = () => sessionStorage.getItem(slot) ?? "";
+export function setApiKey(key) {
+  if (key) sessionStorage.setItem(slot, key);
+  else sessionStorage.removeItem(slot);
+}
+
+// Problem is an answer of the server that refuses a request.
+export class Problem extends Error {
+  constructor(status, body) {
+    super(body.detail || `the server answered ${status}`);
+    this.status = status;
+    this.code = body.code ?? "";
+  }
+}
+
+// request sends a request and returns the decoded answer.
+export async function request(method, path, body) {
+  const headers = {};
+  if (apiKey()) headers.Authorization = `Bearer ${apiKey()}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const answer = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  const decoded = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Problem(answer.status, decoded);
+  return decoded;
+}

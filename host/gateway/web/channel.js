@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client of the channel protocol, docs/channel.md. It reconnects by itself, resumes each session behind the
+// last cursor, and repeats requests that were not answered, with the same request_id.
+
+import { apiKey } from "./api.js";
+
+const delayMin = 500;
+const delayMax = 10000;
+
+// Channel emits the events "status" {state, wait, reason}, "message" (a message of the server),
+// "answer" {request, message} and "ready" {user_id, device_id}.
+export class Channel extends EventTarget {
+  constructor(device) {
+    super();
+    this.device = device;
+    this.cursors = new Map(); // sessions that are followed, with the cursor behind what was emitted
+    this.unfinished = new Map(); // messages of a session since its last cursor
+    this.requests = new Map(); // by request_id, not answered
+    this.delay = delayMin;
+    this.closed = false;
+    addEventListener("online", () => this.retryNow());
+    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.retryNow());
+  }
+
+  emit(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+
+  status(state, more = {}) {
+    this.state = state;
+    this.emit("status", { state, ...more });
+  }
+
+  connect() {
+    clearTimeout(this.timer);
+    this.closed = false;
+    this.detach();
+    this.status("connecting");
+    const protocols = ["troupe.v1+json"];
+    if (apiKey()) protocols.push(apiKey());
+    const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/ws`, protocols);
+    this.socket = socket;
+    this.unfinished.clear();
+    socket.onopen = () => {
+      const resume = [...this.cursors].map(([session_id, after]) => ({ session_id, after }));
+      this.write({ type: "hello", ts: Date.now(), device_id: this.device, client_meta: { app: "troupe-chat" }, resume });
+    };
+    socket.onmessage = (e) => this.receive(JSON.parse(e.data));
+    socket.onclose = (e) => this.lost(e);
+  }
+
+  // detach forgets the present connection without an event.
+  detach() {
+    if (!this.socket) return;
+    this.socket.onopen = this.socket.onmessage = this.socket.onclose = null;
+    this.socket.close(1000);
+    this.socket = null;
+  }
+
+  close() {
+    this.closed = true;
+    clearTimeout(this.timer);
+    this.detach();
+    this.status("closed");
+  }
+
+  retryNow() {
+    if (this.state === "waiting" && !this.closed) this.connect();
+  }
+
+  lost(e) {
+    this.socket = null;
+    if (this.closed) return;
+    if (e.code === 1008) {
+      this.status("refused", { reason: e.reason });
+      return;
+    }
+    const wait = this.delay * (0.75 + Math.random() / 2);
+    this.delay = Math.min(this.delay * 2, delayMax);
+    this.status("waiting", { wait, reason: e.reason });
+    this.timer = setTimeout(() => this.connect(), wait);
+  }
+
+  write(message) {
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
+  }
+
+  // follow begins to follow a session; with after "" from its first message. The messages of a
+  // connection name the sessions in hello, so another connection is opened.
+  follow(session, after = "") {
+    if (this.cursors.has(session)) return;
+    if (this.cursors.size >= 60) this.cursors.delete(this.cursors.keys().next().value);
+    this.cursors.set(session, after);
+    if (this.state !== "closed" && this.state !== "refused") this.connect();
+  }
+
+  // send sends a request, now or once the connection is open, until it is answered.
+  send(type, fields) {
+    const request = { type, ts: Date.now(), request_id: crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`, ...fields };
+    this.requests.set(request.request_id, request);
+    if (type === "agent_invoke" && request.session_id && !this.cursors.has(request.session_id)) this.cursors.set(request.session_id, "");
+    if (this.state === "ready") this.write(request);
+    return request.request_id;
+  }
+
+  receive(m) {
+    if (m.type === "state" && m.state === "READY") {
+      this.delay = delayMin;
+      this.status("ready");
+      this.emit("ready", m.detail);
+      for (const request of this.requests.values()) this.write(request);
+      return;
+    }
+    if (m.request_id && ((m.type === "state" && m.state === "ACCEPTED") || m.type === "error")) {
+      const request = this.requests.get(m.request_id);
+      this.requests.delete(m.request_id);
+      if (request) this.emit("answer", { request, message: m });
+      return;
+    }
+    if (!m.cursor && m.run_id && (m.type === "delta" || m.type === "state")) {
+      // Another message of the same event follows: both count, or none.
+      const held = this.unfinished.get(m.session_id) ?? [];
+      held.push(m);
+      this.unfinished.set(m.session_id, held);
+      return;
+    }
+    const before = this.unfinished.get(m.session_id) ?? [];
+    if (m.cursor && m.type !== "tool_request") {
+      this.unfinished.delete(m.session_id);
+      for (const held of before) this.emit("message", held);
+      this.cursors.set(m.session_id, m.cursor);
+    }
+    this.emit("message", m);
+  }
+}

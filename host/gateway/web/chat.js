@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// The chat page: agents, conversations, and the runs of one of them.
+
+import { apiKey, request, setApiKey } from "./api.js";
+import { Channel } from "./channel.js";
+import { ago, announce, byId, el } from "./dom.js";
+import { RunView } from "./run.js";
+import { useTheme } from "./theme.js";
+
+const runsShown = 200; // runs of a conversation that the page keeps
+const randomName = () => Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16).padStart(2, "0")).join("");
+
+function deviceName() {
+  const name = sessionStorage.getItem("troupe.device") ?? `chat-${randomName()}`;
+  sessionStorage.setItem("troupe.device", name);
+  return name;
+}
+
+const channel = new Channel(deviceName());
+const conversations = new Map(); // by session
+let agents = [];
+let current = null;
+
+class Conversation {
+  constructor(id) {
+    this.id = id;
+    this.title = "";
+    this.updated = Date.now();
+    this.agents = [];
+    this.runs = new Map();
+    this.pending = []; // messages that the server has not accepted, as views
+    this.live = false;
+    this.root = el("div", { class: "conversation" });
+  }
+
+  get openRuns() {
+    return [...this.runs.values()].filter((r) => r.open);
+  }
+
+  get waits() {
+    return [...this.runs.values()].some((r) => r.waits);
+  }
+
+  view(id) {
+    let v = this.runs.get(id);
+    if (!v) {
+      v = new RunView(id, this.id, { send: (type, fields) => channel.send(type, fields), change: () => changed(this), grown });
+      this.add(v, id);
+    }
+    return v;
+  }
+
+  add(v, id) {
+    this.runs.set(id, v);
+    this.root.append(v.root);
+    while (this.runs.size > runsShown) {
+      const [oldest, view] = this.runs.entries().next().value;
+      if (view.open) break;
+      view.root.remove();
+      this.runs.delete(oldest);
+    }
+  }
+
+  // adopt gives the view of a message that was just sent to the run of that message.
+  adopt(requestID, run) {
+    const i = this.pending.findIndex((p) => p.request === requestID);
+    if (i < 0) return;
+    const [{ view }] = this.pending.splice(i, 1);
+    const other = this.runs.get(run);
+    if (other) {
+      view.root.remove();
+      return;
+    }
+    view.id = run;
+    this.add(view, run);
+  }
+
+  handle(m) {
+    if (m.type === "state" && m.state === "LIVE") {
+      this.live = true;
+      changed(this);
+      return;
+    }
+    if (m.type === "error" && !m.run_id) {
+      this.root.append(el("div", { class: "notice failed", text: m.message }));
+      return;
+    }
+    if (!m.run_id) return;
+    if (m.type === "run_started") {
+      if (m.request_id) this.adopt(m.request_id, m.run_id);
+      this.updated = Math.max(m.ts, this.live ? this.updated : 0);
+      if (!this.title && m.message) this.title = titleOf(m.message.content);
+      if (m.agent_id && !this.agents.includes(m.agent_id)) this.agents.push(m.agent_id);
+    }
+    this.view(m.run_id).handle(m, this.live);
+  }
+}
+
+const titleOf = (text) => {
+  const line = text.trim().split("\n")[0];
+  return line.length > 60 ? line.slice(0, 59) + "…" : line;
+};
+
+function conversation(id) {
+  let c = conversations.get(id);
+  if (!c) conversations.set(id, (c = new Conversation(id)));
+  return c;
+}
+
+// Lists
+
+let listing = 0;
+function changed(c) {
+  listing ||= requestAnimationFrame(() => {
+    listing = 0;
+    showList();
+    showControls();
+  });
+  if (c === current) grown();
+}
+
+function showList() {
+  const all = [...conversations.values()].sort((a, b) => b.updated - a.updated);
+  byId("no-sessions").hidden = all.length > 0;
+  const focused = document.activeElement?.dataset?.session;
+  byId("sessions").replaceChildren(...all.map((c) =>
+    el("li", {}, el("button", { class: "session", type: "button", "data-session": c.id, "aria-current": c === current ? "true" : null, onclick: () => openConversation(c.id) },
+      el("span", { class: "session-title", text: c.title || "Untitled conversation" }),
+      el("span", { class: "session-meta small" }, el("span", { class: "muted", text: [c.agents.join(", "), ago(c.updated)].filter(Boolean).join(" · ") }),
+        c.waits ? el("span", { class: "badge", text: "needs you" }) : c.openRuns.length ? el("span", { class: "badge busy", text: "working" }) : null)))));
+  if (focused) byId("sessions").querySelector(`[data-session="${CSS.escape(focused)}"]`)?.focus();
+}
+
+function showControls() {
+  const empty = !current || (current.runs.size === 0 && current.pending.length === 0);
+  byId("welcome").hidden = !empty || (current && !current.live);
+  byId("title").textContent = current?.title || "New conversation";
+  document.title = `${current?.waits ? "● " : ""}${current?.title || "Chat"} · Troupe`;
+  byId("stop").hidden = !current?.openRuns.length;
+  byId("send").disabled = !byId("composer").value.trim() || !byId("agent").value;
+}
+
+function openConversation(id) {
+  current = id ? conversation(id) : null;
+  byId("messages").replaceChildren(...(current ? [current.root] : []));
+  if (current) {
+    channel.follow(current.id, "");
+    if (current.agents.length && agents.some((a) => a.agent_id === current.agents.at(-1))) byId("agent").value = current.agents.at(-1);
+  }
+  history.replaceState(null, "", id ? `#${encodeURIComponent(id)}` : location.pathname);
+  showSidebar(false);
+  showList();
+  showControls();
+  toEnd();
+}
+
+// Scrolling: the end stays in view unless the reader has left it.
+
+let following = true;
+const timeline = byId("timeline");
+function grown() {
+  if (following) timeline.scrollTop = timeline.scrollHeight;
+}
+function toEnd() {
+  following = true;
+  byId("to-end").hidden = true;
+  grown();
+}
+timeline.addEventListener("scroll", () => {
+  following = timeline.scrollHeight - timeline.scrollTop - timeline.clientHeight < 80;
+  byId("to-end").hidden = following;
+}, { passive: true });
+byId("to-end").addEventListener("click", toEnd);
+new ResizeObserver(grown).observe(byId("messages"));
+
+// The connection
+
+channel.addEventListener("status", ({ detail: s }) => {
+  const texts = { connecting: "Connecting", ready: "Connected", waiting: "Reconnecting", refused: "Not connected", closed: "Not connected" };
+  const status = byId("status");
+  if (status.dataset.state === s.state) return;
+  status.dataset.state = s.state;
+  status.title = s.reason ?? "";
+  byId("status-text").textContent = texts[s.state];
+  if (s.state === "refused") askForKey(s.reason);
+});
+
+channel.addEventListener("message", ({ detail: m }) => {
+  if (!m.session_id) {
+    if (m.type === "error" && m.code !== "session_not_found") announce(m.message);
+    return;
+  }
+  const c = conversation(m.session_id);
+  c.handle(m);
+  if (m.type === "tool_request") channel.follow(c.id, "");
+  changed(c);
+});
+
+channel.addEventListener("answer", ({ detail: { request: r, message: m } }) => {
+  for (const c of conversations.values()) {
+    const sent = c.pending.find((p) => p.request === r.request_id);
+    if (sent && m.type === "error") {
+      c.pending = c.pending.filter((p) => p !== sent);
+      sent.view.fail(m, true);
+      changed(c);
+    } else if (sent && m.run_id) {
+      c.adopt(r.request_id, m.run_id);
+    }
+    for (const v of c.runs.values()) if (v.answered(r.request_id, m)) return;
+  }
+  if (m.type === "error") announce(m.message);
+});
+
+// Requests of the person
+
+function sendMessage() {
+  const box = byId("composer");
+  const text = box.value.trim();
+  const agent = byId("agent").value;
+  if (!text || !agent) return;
+  localStorage.setItem("troupe.agent", agent);
+  const fresh = !current;
+  if (fresh) {
+    current = conversation(randomName());
+    current.live = true;
+    current.title = titleOf(text);
+    openConversation(current.id);
+  }
+  const c = current;
+  const view = new RunView("", c.id, { send: (type, fields) => channel.send(type, fields), change: () => changed(c), grown });
+  view.setAgent(agent);
+  view.showMessage(text);
+  c.root.append(view.root);
+  c.updated = Date.now();
+  c.pending.push({ view, request: channel.send("agent_invoke", { session_id: c.id, agent_id: agent, message: { role: "user", content: text } }) });
+  if (fresh) request("POST", "/v1/sessions", { session_id: c.id, title: c.title }).catch(() => {}); // the title is a courtesy
+  box.value = "";
+  fit();
+  toEnd();
+  changed(c);
+}
+
+function fit() {
+  const box = byId("composer");
+  box.style.height = "auto";
+  box.style.height = `${Math.min(box.scrollHeight, 240)}px`;
+  showControls();
+}
+
+byId("composer").addEventListener("input", fit);
+byId("composer").addEventListener("keydown", (e) => {
+  if (e.key !== "Enter" || e.shiftKey || e.isComposing) return;
+  e.preventDefault();
+  sendMessage();
+});
+byId("composer-form").addEventListener("submit", (e) => {
+  e.preventDefault();
+  sendMessage();
+  byId("composer").focus();
+});
+byId("stop").addEventListener("click", () => {
+  for (const r of current?.openRuns ?? []) channel.send("cancel_run", { run_id: r.id });
+  byId("composer").focus();
+});
+byId("new-chat").addEventListener("click", () => {
+  openConversation(null);
+  byId("composer").focus();
+});
+
+// The list on narrow screens
+
+function showSidebar(on) {
+  const narrow = matchMedia("(max-width: 760px)").matches;
+  document.body.classList.toggle("sidebar-open", on);
+  byId("scrim").hidden = !on;
+  byId("sidebar").inert = narrow && !on;
+  byId("open-sidebar").setAttribute("aria-expanded", String(on));
+  if (on) byId("close-sidebar").focus();
+}
+byId("open-sidebar").addEventListener("click", () => showSidebar(true));
+for (const id of ["close-sidebar", "scrim"]) {
+  byId(id).addEventListener("click", () => {
+    showSidebar(false);
+    byId("open-sidebar").focus();
+  });
+}
+addEventListener("keydown", (e) => {
+  if (e.key === "Escape" && document.body.classList.contains("sidebar-open")) showSidebar(false);
+});
+matchMedia("(max-width: 760px)").addEventListener("change", () => showSidebar(false));
+
+// Keys
+
+function askForKey(reason) {
+  byId("key-error").textContent = apiKey() ? reason : "";
+  setApiKey("");
+  if (!byId("key-dialog").open) byId("key-dialog").showModal();
+}
+byId("key-dialog").addEventListener("cancel", (e) => e.preventDefault());
+byId("key-form").addEventListener("submit", (e) => {
+  e.preventDefault();
+  const key = byId("key").value.trim();
+  if (!/^troupe_[\w.-]+$/.test(key)) {
+    byId("key-error").textContent = "A key begins with troupe_.";
+    return;
+  }
+  setApiKey(key);
+  byId("key").value = "";
+  start();
+});
+byId("forget-key").addEventListener("click", () => {
+  setApiKey("");
+  location.reload();
+});
+
+// The start
+
+function showAgents() {
+  const chosen = localStorage.getItem("troupe.agent");
+  byId("agent").replaceChildren(...agents.map((a) => el("option", { value: a.agent_id, text: a.name || a.agent_id, selected: a.agent_id === chosen })));
+  byId("cards").replaceChildren(...agents.slice(0, 6).map((a) =>
+    el("button", { class: "agent-card", type: "button", onclick: () => {
+      byId("agent").value = a.agent_id;
+      byId("composer").focus();
+      showControls();
+    } }, el("strong", { text: a.name || a.agent_id }), el("span", { class: "muted small", text: a.doc || "" }))));
+  if (!agents.length) byId("cards").replaceChildren(el("p", { class: "muted" }, "This server has no agents yet. ", el("code", { text: "troupe serve --agents DIR" }), " adds some."));
+}
+
+async function start() {
+  try {
+    const [found, list] = await Promise.all([request("GET", "/v1/agents?limit=200"), request("GET", "/v1/sessions?limit=100")]);
+    agents = found.agents ?? [];
+    for (const s of list.sessions ?? []) {
+      const c = conversation(s.session_id);
+      c.title ||= s.title ?? "";
+      c.updated = Date.parse(s.updated_at) || c.updated;
+      c.agents = (s.agents ?? []).map((a) => a.agent_id);
+    }
+  } catch (e) {
+    if (e.status === 401 || e.status === 403) askForKey(e.message);
+    else setTimeout(start, 2000);
+    return;
+  }
+  if (byId("key-dialog").open) byId("key-dialog").close();
+  byId("forget-key").hidden = !apiKey();
+  showAgents();
+  channel.connect();
+  const wanted = decodeURIComponent(location.hash.slice(1));
+  openConversation(/^[\w.-]{1,64}$/.test(wanted) ? wanted : null);
+  byId("composer").focus();
+}
+
+setInterval(() => {
+  for (const r of current?.runs.values() ?? []) r.tick();
+}, 5000);
+useTheme(byId("theme"));
+showSidebar(false);
+showControls();
+start();

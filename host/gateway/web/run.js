@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shows a run: the message of the user, its activity, approvals, calls of client tools, and the answer.
+
+import { announce, el, json } from "./dom.js";
+import { Markdown } from "./markdown.js";
+import { request } from "./api.js";
+
+const stateTexts = {
+  RUNNING: "Working",
+  WAITING_APPROVAL: "Waiting for your approval",
+  WAITING_SIGNAL: "Waiting for a signal",
+  CALLING_AGENT: "Asking another agent",
+  CALLING_TOOL: "Using a tool",
+  RETRYING: "Trying again",
+};
+
+// left returns the time until a deadline as text.
+function left(until) {
+  const seconds = Math.round((until - Date.now()) / 1000);
+  if (seconds <= 0) return "expired";
+  if (seconds < 90) return `expires in ${seconds} s`;
+  if (seconds < 5400) return `expires in ${Math.round(seconds / 60)} min`;
+  return `expires in ${Math.round(seconds / 3600)} h`;
+}
+
+// RunView shows a run. actions has send(type, fields) and change(), called when what it waits for changes.
+export class RunView {
+  constructor(id, session, actions) {
+    Object.assign(this, { id, session, actions });
+    this.agent = "";
+    this.open = true;
+    this.segments = []; // {text, pieces, markdown}
+    this.calls = new Map(); // activity by id
+    this.cards = new Map(); // approvals and calls of client tools
+    this.body = el("div", { class: "run-body" });
+    this.name = el("span", { class: "run-agent" });
+    this.phase = el("span", { class: "phase" }, el("span", { class: "spinner", "aria-hidden": "true" }), (this.phaseText = el("span", { text: "Working" })));
+    this.foot = el("div", { class: "run-foot" }, this.phase);
+    this.user = el("div", { class: "user-message", hidden: true });
+    this.root = el("section", { class: "run", "aria-label": "Message and answer" }, this.user,
+      el("div", { class: "run-head" }, el("span", { class: "avatar", "aria-hidden": "true" }), this.name), this.body, this.foot);
+  }
+
+  get waits() {
+    return [...this.cards.values()].some((c) => c.open);
+  }
+
+  setAgent(agent) {
+    if (!agent || this.agent) return;
+    this.agent = agent;
+    this.name.textContent = agent;
+    const hue = [...agent].reduce((h, c) => (h * 31 + c.codePointAt(0)) % 360, 7);
+    const avatar = this.root.querySelector(".avatar");
+    avatar.textContent = agent[0].toUpperCase();
+    avatar.style.setProperty("--hue", hue);
+  }
+
+  // showMessage shows the message of the user, also before the server has accepted it.
+  showMessage(text, truncated) {
+    this.user.hidden = false;
+    this.user.replaceChildren(el("span", { class: "visually-hidden", text: "You: " }), el("div", { class: "bubble", text: truncated ? text + " …" : text }));
+  }
+
+  handle(m, live) {
+    switch (m.type) {
+      case "run_started":
+        this.setAgent(m.agent_id);
+        if (m.message) this.showMessage(m.message.content, m.message.truncated);
+        break;
+      case "delta":
+        this.append(m.text);
+        break;
+      case "state":
+        this.state(m);
+        break;
+      case "approval_required":
+        this.approval(m, live);
+        break;
+      case "tool_request":
+        this.toolRequest(m, live);
+        break;
+      case "done":
+        this.end();
+        this.foot.append(el("span", { class: "muted small", text: m.usage?.tokens ? `${m.usage.tokens.toLocaleString()} tokens` : "" }), this.copyButton());
+        if (live) announce(`${this.agent} answered: ${this.text.slice(0, 500)}`);
+        break;
+      case "error":
+        this.fail(m, live);
+        break;
+    }
+    this.actions.change();
+  }
+
+  get text() {
+    return this.segments.map((s) => s.text).join("\n\n");
+  }
+
+  append(text) {
+    let s = this.segments.at(-1);
+    if (!s || s.closed) {
+      const root = el("div", { class: "prose answer" });
+      s = { text: "", pieces: [], root, markdown: new Markdown(root) };
+      s.markdown.onrender = this.actions.grown;
+      this.segments.push(s);
+      this.body.append(root);
+    }
+    s.pieces.push(text);
+    s.text += text;
+    s.markdown.set(s.text);
+    this.phaseText.textContent = "Answering";
+  }
+
+  // discard removes the last pieces of the answer, which is generated again.
+  discard(count) {
+    for (; count > 0 && this.segments.length; count--) {
+      const s = this.segments.at(-1);
+      s.pieces.pop();
+      s.text = s.pieces.join("");
+      s.markdown.set(s.text);
+      if (!s.pieces.length) {
+        s.root.remove();
+        this.segments.pop();
+      }
+    }
+  }
+
+  closeSegment() {
+    const s = this.segments.at(-1);
+    if (s) s.closed = true;
+  }
+
+  state(m) {
+    const d = m.detail ?? {};
+    this.phaseText.textContent = stateTexts[m.state] ?? (typeof d.text === "string" ? d.text : m.state);
+    switch (m.state) {
+      case "RETRYING":
+        this.discard(d.void_deltas ?? 0);
+        break;
+      case "CALLING_AGENT":
+        this.activity(d.child_run_id, "agent", d.agent_id);
+        break;
+      case "CALLING_TOOL":
+        this.activity(d.tool_call_id, "tool", d.tool_name);
+        break;
+    }
+    if (d.decision) this.decided(d);
+    const call = this.calls.get(d.tool_call_id ?? d.child_run_id);
+    if (call && d.status) {
+      const ok = d.status === "SUCCEEDED" || d.status === "succeeded" || d.status === "DONE" || d.status === "partial";
+      call.dataset.state = ok ? "ok" : "failed";
+      call.querySelector(".activity-status").textContent = ok ? "done" : d.code || d.status.toLowerCase();
+    }
+    const card = this.cards.get(d.tool_call_id);
+    if (card?.open && d.status) card.finish(d.code ? `Ended: ${d.code}` : "Answered", !d.code);
+  }
+
+  activity(id, kind, name) {
+    this.closeSegment();
+    if (!id || this.calls.has(id)) return;
+    const row = el("div", { class: "activity", "data-state": "open" }, el("span", { class: "activity-icon", "aria-hidden": "true", text: kind === "agent" ? "↳" : "⚙" }),
+      el("span", { class: "activity-name", text: name ?? "" }), el("span", { class: "activity-status", text: kind === "agent" ? "asked" : "running" }));
+    this.calls.set(id, row);
+    this.body.append(row);
+  }
+
+  // card adds a card that asks the person.
+  card(id, title, kind, ...content) {
+    this.closeSegment();
+    const head = el("div", { class: "card-head" }, el("strong", { text: title }), el("span", { class: "card-note muted small" }));
+    const root = el("div", { class: `card ${kind}`, role: "group", "aria-label": title }, head, ...content);
+    const card = { root, open: true, note: head.querySelector(".card-note") };
+    card.finish = (text, ok) => {
+      card.open = false;
+      for (const part of root.querySelectorAll(".card-form")) part.remove();
+      root.dataset.state = ok ? "ok" : "failed";
+      card.note.textContent = "";
+      root.append(el("p", { class: "card-result", text }));
+      this.actions.change();
+    };
+    this.cards.set(id, card);
+    this.body.append(root);
+    this.actions.grown();
+    return card;
+  }
+
+  approval(m, live) {
+    if (this.cards.has(m.approval_id)) return;
+    const reason = el("input", { type: "text", class: "input", maxlength: "1000", placeholder: "Reason (optional)", "aria-label": "Reason" });
+    const error = el("p", { class: "error-text", role: "alert" });
+    const args = el("pre", { class: "args", tabindex: "0", "aria-label": "Arguments" });
+    const details = el("details", { class: "card-details", ontoggle: () => details.open && load() }, el("summary", { text: "Arguments" }), args);
+    const approve = el("button", { class: "button primary", type: "button", text: "Approve", onclick: () => decide("approve") });
+    const reject = el("button", { class: "button danger", type: "button", text: "Reject", onclick: () => decide("reject") });
+    const form = el("div", { class: "card-form" }, reason, el("div", { class: "row" }, approve, reject), error);
+    const card = this.card(m.approval_id, `Approve ${m.tool_name}?`, "approval", el("p", { class: "card-text", text: m.args_summary || m.tool_name }),
+      m.child_run_id ? el("p", { class: "muted small", text: "Needed by an agent that was asked for help." }) : null, details, form);
+    card.until = m.expires_ts;
+    card.tick = () => card.open && (card.note.textContent = left(card.until));
+    card.tick();
+    const enable = (on) => [reason, approve, reject].forEach((e) => (e.disabled = !on));
+    const decide = (decision) => {
+      enable(false);
+      error.textContent = "";
+      card.request = this.actions.send("approval_decision", { run_id: this.id, approval_id: m.approval_id, decision, reason: reason.value.trim() || undefined });
+    };
+    card.refused = (answer) => {
+      enable(true);
+      error.textContent = answer.message;
+      if (answer.code === "approval_decided") card.finish(answer.message, false);
+    };
+    const load = async () => {
+      if (args.textContent) return;
+      try {
+        args.textContent = json((await request("GET", `/v1/approvals/${encodeURIComponent(m.approval_id)}`)).args);
+      } catch (e) {
+        args.textContent = e.message;
+      }
+    };
+    if (live) announce(`${m.tool_name} needs your approval: ${m.args_summary ?? ""}`);
+  }
+
+  decided(d) {
+    const card = this.cards.get(d.approval_id);
+    if (!card?.open) return;
+    const word = { approve: "Approved", approved: "Approved", reject: "Rejected", rejected: "Rejected", EXPIRED: "Expired" }[d.decision] ?? d.decision;
+    card.finish([word, d.by ? ` by ${d.by}` : "", d.reason ? `: ${d.reason}` : ""].join(""), word === "Approved");
+  }
+
+  // toolRequest asks the person for the result of a client tool. A tool with the argument
+  // "question" is a question; with "choices" too, a choice.
+  toolRequest(m, live) {
+    if (this.cards.has(m.tool_call_id)) return;
+    const args = m.args && typeof m.args === "object" ? m.args : {};
+    const question = typeof args.question === "string" ? args.question : "";
+    const choices = Array.isArray(args.choices) ? args.choices.filter((c) => typeof c === "string").slice(0, 20) : [];
+    const error = el("p", { class: "error-text", role: "alert" });
+    const field = el("textarea", { class: "field", rows: question ? "2" : "3", "aria-label": question || `Result of ${m.tool_name}`, placeholder: question ? "Your answer" : "Result: text or JSON" });
+    const answer = (fields) => {
+      enable(false);
+      error.textContent = "";
+      card.request = this.actions.send("tool_result", { run_id: this.id, tool_call_id: m.tool_call_id, ...fields });
+      card.given = fields.ok ? `You answered: ${json(fields.result)}` : "You declined";
+    };
+    const value = () => {
+      const text = field.value.trim();
+      if (question) return text;
+      try {
+        return JSON.parse(text);
+      } catch {
+        return text;
+      }
+    };
+    const give = () => (field.value.trim() ? answer({ ok: true, result: value() }) : field.focus());
+    field.addEventListener("keydown", (e) => {
+      if (e.key !== "Enter" || e.shiftKey || e.isComposing) return;
+      e.preventDefault();
+      give();
+    });
+    const buttons = choices.map((c) => el("button", { class: "button choice", type: "button", text: c, onclick: () => answer({ ok: true, result: c }) }));
+    const send = el("button", { class: "button primary", type: "button", text: "Answer", onclick: give });
+    const decline = el("button", { class: "button quiet", type: "button", text: "Decline", onclick: () => answer({ ok: false, error: { code: "declined", message: "the person declined" } }) });
+    const form = el("div", { class: "card-form" }, buttons.length ? el("div", { class: "row" }, ...buttons) : null, field, el("div", { class: "row" }, send, decline), error);
+    const card = this.card(m.tool_call_id, question ? `${this.agent || "The agent"} asks` : m.tool_name, "question", el("p", { class: "card-text", text: question || "This tool runs on your device. Give its result." }),
+      question ? null : el("pre", { class: "args", tabindex: "0", "aria-label": "Arguments", text: json(m.args) }), form);
+    card.until = m.deadline_ts;
+    card.tick = () => card.open && (card.note.textContent = left(card.until));
+    card.tick();
+    const enable = (on) => [field, send, decline, ...buttons].forEach((e) => (e.disabled = !on));
+    card.accepted = () => card.open && card.finish(card.given, true);
+    card.refused = (a) => {
+      enable(true);
+      error.textContent = a.message;
+      if (a.code === "tool_call_ended") card.finish(a.message, false);
+    };
+    if (live) announce(question || `${m.tool_name} needs a result`);
+  }
+
+  // answered passes the answer to a request that a card has sent.
+  answered(requestID, m) {
+    for (const card of this.cards.values()) {
+      if (card.request !== requestID) continue;
+      if (m.type === "error") card.refused(m);
+      else card.accepted?.();
+      return true;
+    }
+    return false;
+  }
+
+  fail(m, live) {
+    this.end();
+    const cancelled = m.code === "cancelled";
+    const detail = m.detail?.retry_after ? ` Try again in ${m.detail.retry_after} s.` : "";
+    this.body.append(el("div", { class: cancelled ? "notice" : "notice failed" }, el("strong", { text: cancelled ? "Stopped" : m.code.replaceAll("_", " ") }), el("span", { text: ` ${m.message}${detail}` })));
+    if (live) announce(`${cancelled ? "Stopped" : "Failed"}: ${m.message}`);
+  }
+
+  end() {
+    this.open = false;
+    this.phase.remove();
+    for (const card of this.cards.values()) if (card.open) card.finish("Ended with the run", false);
+    for (const row of this.calls.values()) if (row.dataset.state === "open") row.dataset.state = "ok";
+    this.actions.grown();
+  }
+
+  copyButton() {
+    const b = el("button", { class: "button quiet small", type: "button", text: "Copy", onclick: async () => {
+      await navigator.clipboard?.writeText(this.text);
+      b.textContent = "Copied";
+      setTimeout(() => (b.textContent = "Copy"), 1500);
+    } });
+    return b;
+  }
+
+  tick() {
+    for (const card of this.cards.values()) card.tick?.();
+  }
+}
