@@ -4,6 +4,8 @@
 
 import { apiKey } from "./api.js";
 
+const randomName = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
+
 const delayMin = 500;
 const delayMax = 10000;
 
@@ -18,6 +20,7 @@ export class Channel extends EventTarget {
     this.requests = new Map(); // by request_id, not answered
     this.delay = delayMin;
     this.closed = false;
+    this.state = "idle";
     addEventListener("online", () => this.retryNow());
     document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.retryNow());
   }
@@ -31,11 +34,13 @@ export class Channel extends EventTarget {
     this.emit("status", { state, ...more });
   }
 
-  connect() {
+  // connect opens a connection in place of the present one. quiet marks a change that the person
+  // did not ask for and need not see.
+  connect(quiet = false) {
     clearTimeout(this.timer);
     this.closed = false;
     this.detach();
-    this.status("connecting");
+    this.status("connecting", { quiet });
     const protocols = ["troupe.v1+json"];
     if (apiKey()) protocols.push(apiKey());
     const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/ws`, protocols);
@@ -91,12 +96,12 @@ export class Channel extends EventTarget {
     if (this.cursors.has(session)) return;
     if (this.cursors.size >= 60) this.cursors.delete(this.cursors.keys().next().value);
     this.cursors.set(session, after);
-    if (this.state !== "closed" && this.state !== "refused") this.connect();
+    if (this.socket?.readyState === WebSocket.OPEN) this.connect(true); // otherwise the next hello names it
   }
 
   // send sends a request, now or once the connection is open, until it is answered.
   send(type, fields) {
-    const request = { type, ts: Date.now(), request_id: crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`, ...fields };
+    const request = { type, ts: Date.now(), request_id: randomName(), ...fields };
     this.requests.set(request.request_id, request);
     if (type === "agent_invoke" && request.session_id && !this.cursors.has(request.session_id)) this.cursors.set(request.session_id, "");
     if (this.state === "ready") this.write(request);

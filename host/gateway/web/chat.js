@@ -78,6 +78,8 @@ class Conversation {
   handle(m) {
     if (m.type === "state" && m.state === "LIVE") {
       this.live = true;
+      const last = [...this.runs.values()].at(-1)?.agent;
+      if (this === current && agents.some((a) => a.agent_id === last)) byId("agent").value = last;
       changed(this);
       return;
     }
@@ -159,7 +161,8 @@ function openConversation(id) {
 let following = true;
 const timeline = byId("timeline");
 function grown() {
-  if (following) timeline.scrollTop = timeline.scrollHeight;
+  if (!current) timeline.scrollTop = 0;
+  else if (following) timeline.scrollTop = timeline.scrollHeight;
 }
 function toEnd() {
   following = true;
@@ -178,7 +181,7 @@ new ResizeObserver(grown).observe(byId("messages"));
 channel.addEventListener("status", ({ detail: s }) => {
   const texts = { connecting: "Connecting", ready: "Connected", waiting: "Reconnecting", refused: "Not connected", closed: "Not connected" };
   const status = byId("status");
-  if (status.dataset.state === s.state) return;
+  if (status.dataset.state === s.state || s.quiet) return;
   status.dataset.state = s.state;
   status.title = s.reason ?? "";
   byId("status-text").textContent = texts[s.state];
@@ -187,7 +190,9 @@ channel.addEventListener("status", ({ detail: s }) => {
 
 channel.addEventListener("message", ({ detail: m }) => {
   if (!m.session_id) {
-    if (m.type === "error" && m.code !== "session_not_found") announce(m.message);
+    if (m.code === "session_not_found") for (const c of conversations.values()) c.live ||= !c.runs.size; // a link to one that does not exist
+    else if (m.type === "error") announce(m.message);
+    showControls();
     return;
   }
   const c = conversation(m.session_id);
@@ -345,9 +350,9 @@ async function start() {
   if (byId("key-dialog").open) byId("key-dialog").close();
   byId("forget-key").hidden = !apiKey();
   showAgents();
-  channel.connect();
   const wanted = decodeURIComponent(location.hash.slice(1));
   openConversation(/^[\w.-]{1,64}$/.test(wanted) ? wanted : null);
+  channel.connect();
   byId("composer").focus();
 }
 

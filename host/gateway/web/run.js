@@ -108,6 +108,7 @@ export class RunView {
     s.text += text;
     s.markdown.set(s.text);
     this.phaseText.textContent = "Answering";
+    this.actions.grown();
   }
 
   // discard removes the last pieces of the answer, which is generated again.
@@ -150,6 +151,7 @@ export class RunView {
       call.dataset.state = ok ? "ok" : "failed";
       call.querySelector(".activity-status").textContent = ok ? "done" : d.code || d.status.toLowerCase();
     }
+    if (m.state === "RUNNING" && this.waits) this.phaseText.textContent = "Waiting for you";
     const card = this.cards.get(d.tool_call_id);
     if (card?.open && d.status) card.finish(d.code ? `Ended: ${d.code}` : "Answered", !d.code);
   }
@@ -172,6 +174,8 @@ export class RunView {
     card.finish = (text, ok) => {
       card.open = false;
       for (const part of root.querySelectorAll(".card-form")) part.remove();
+      for (const part of root.querySelectorAll("details")) part.open = false;
+      if (kind === "approval") head.querySelector("strong").textContent = title.replace(/^Approve (.*)\?$/, "$1");
       root.dataset.state = ok ? "ok" : "failed";
       card.note.textContent = "";
       root.append(el("p", { class: "card-result", text }));
@@ -222,14 +226,15 @@ export class RunView {
   decided(d) {
     const card = this.cards.get(d.approval_id);
     if (!card?.open) return;
-    const word = { approve: "Approved", approved: "Approved", reject: "Rejected", rejected: "Rejected", EXPIRED: "Expired" }[d.decision] ?? d.decision;
-    card.finish([word, d.by ? ` by ${d.by}` : "", d.reason ? `: ${d.reason}` : ""].join(""), word === "Approved");
+    const word = { APPROVED: "Approved", REJECTED: "Rejected", EXPIRED: "Expired" }[d.decision] ?? d.decision;
+    card.finish([word, d.by ? ` by ${d.by}` : "", d.reason ? `: ${d.reason}` : ""].join(""), d.decision === "APPROVED");
   }
 
   // toolRequest asks the person for the result of a client tool. A tool with the argument
   // "question" is a question; with "choices" too, a choice.
   toolRequest(m, live) {
     if (this.cards.has(m.tool_call_id)) return;
+    this.phaseText.textContent = "Waiting for your answer";
     const args = m.args && typeof m.args === "object" ? m.args : {};
     const question = typeof args.question === "string" ? args.question : "";
     const choices = Array.isArray(args.choices) ? args.choices.filter((c) => typeof c === "string").slice(0, 20) : [];
