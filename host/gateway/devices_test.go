@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/fasthttp/websocket"
 )
 
 // startBrowser starts a gateway with an agent that uses the client tool browser.open.
@@ -114,4 +117,25 @@ func TestDeviceGetsItsOpenCallsAgain(t *testing.T) {
 	if done := phone.until("done", ""); phone.text(done.Run) != "page" {
 		t.Errorf("%+v", phone.got)
 	}
+}
+
+// A device that has closed its connection gets no more calls: those of its runs go to another device.
+func TestClosedDeviceGetsNoCalls(t *testing.T) {
+	d := startBrowser(t, "")
+	tablet := d.channel(`{"type":"hello","device_id":"tablet"}`, nil)
+	tablet.until("state", "READY")
+	phone := d.channel(`{"type":"hello","device_id":"phone"}`, nil)
+	phone.until("state", "READY")
+	if err := phone.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(1000, ""), time.Now().Add(20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, code := phone.next(); code != 1000 {
+		t.Errorf("closed with %d", code)
+	}
+	if status, _, body := d.do("POST", "/v1/agents/buyer/messages", `{"content":"browser.open {}","session_id":"s1"}`, deviceHeader, "phone", preferHeader, respondAsync); status != 202 {
+		t.Fatal(status, body)
+	}
+	asked := tablet.until("tool_request", "")
+	tablet.send(fmt.Sprintf(`{"type":"tool_result","tool_call_id":%q,"ok":true,"result":"page"}`, asked.ToolCall))
+	tablet.until("state", "ACCEPTED")
 }

@@ -149,11 +149,14 @@ type socketDriver struct {
 
 	device  string
 	updates <-chan struct{}   // the calls of the device have changed
+	leave   func()            // the device is not connected by this socket any longer
+	silent  chan struct{}     // closed when nothing more is received
 	asked   []runs.ToolCallID // open calls that were sent
 }
 
 func newSocketDriver(s *Server, head *fasthttp.RequestHeader, conn net.Conn) *socketDriver {
-	d := &socketDriver{server: s, socket: ingress.NewSocket(), head: head, started: s.clock(), inputs: make(chan ingress.SocketInput, 4), wake: make(chan struct{}, 1)}
+	d := &socketDriver{server: s, socket: ingress.NewSocket(), head: head, started: s.clock(), inputs: make(chan ingress.SocketInput, 4), wake: make(chan struct{}, 1),
+		leave: func() {}, silent: make(chan struct{})}
 	d.from = detachedConn{conn}
 	if own, ok := conn.(*connection); ok {
 		d.from = &connection{Conn: detachedConn{own}, owner: own.owner}
@@ -182,6 +185,7 @@ func (d *socketDriver) serve(c *websocket.Conn, known bool) {
 	for d.step(ingress.SocketOpened{Known: known}); d.end == nil; {
 		d.awaitInput(timer)
 	}
+	d.leave() // before the client sees the end, after which calls go to other devices
 	deadline := time.Now().Add(closeWait)
 	_ = c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(d.end.Code, d.end.Reason), deadline)
 	d.drain(deadline)
@@ -198,6 +202,8 @@ func (d *socketDriver) drain(deadline time.Time) {
 			if _, gone := in.(ingress.SocketFailed); gone {
 				return
 			}
+		case <-d.silent:
+			return
 		case <-timeout.C:
 			return
 		}
@@ -206,6 +212,7 @@ func (d *socketDriver) drain(deadline time.Time) {
 
 // receive passes on the messages of the client.
 func (d *socketDriver) receive() {
+	defer close(d.silent)
 	c := d.conn
 	c.SetReadLimit(ingress.SocketMessageBytesMax)
 	heard := func(string) error { d.pass(ingress.SocketHeard{}); return nil }
@@ -378,7 +385,7 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 	if r := d.refusalOf(err); r != nil {
 		return refusedHello(refusalProblem(r))
 	}
-	d.updates = updates
+	d.updates, d.leave = updates, stop
 	context.AfterFunc(d.ctx, stop)
 	return ingress.Admitted{User: d.by.User, Device: device}
 }
