@@ -377,14 +377,14 @@ class Agent:
             stop = asyncio.Event()
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, stop.set)
-            await self._serve_until(stop.wait(), server, listen, key, lambda url: print(f"registered {self.agent_id} at {url}", flush=True))
+            await self._serve_until(stop, server, listen, key, lambda url: print(f"registered {self.agent_id} at {url}", flush=True))
 
         try:
             asyncio.run(main())
         except TroupeError as e:
             raise SystemExit(f"{self.agent_id}: {e}") from None
 
-    async def _serve_until(self, stop: Awaitable[Any], server: str | None, listen: str, key: str | None, ready: Callable[[str], None]) -> None:
+    async def _serve_until(self, stop: asyncio.Event, server: str | None, listen: str, key: str | None, ready: Callable[[str], None]) -> None:
         if self._auth_env and not os.environ.get(self._auth_env):
             raise TroupeError("invalid_request", f"the variable {self._auth_env} is not set: set it to the secret that the server sends")
         host, _, port = listen.rpartition(":")
@@ -397,7 +397,7 @@ class Agent:
             raise TroupeError("invalid_request", f"cannot listen on {listen}: {e}: choose another port") from e
         bound, number = http.address
         url = self._endpoint or (f"http://[{bound}]:{number}" if ":" in bound else f"http://{bound}:{number}")
-        stopped = asyncio.ensure_future(stop)
+        stopped = asyncio.create_task(stop.wait())
         try:
             await self.open(server, key, url)
             assert self.registered is not None and self._registration is not None
@@ -433,7 +433,7 @@ class Running:
         def main() -> None:
             asyncio.set_event_loop(self._loop)
             try:
-                self._loop.run_until_complete(agent._serve_until(self._stop.wait(), server, listen, key, ready))
+                self._loop.run_until_complete(agent._serve_until(self._stop, server, listen, key, ready))
             except BaseException as e:
                 self._error = e
             finally:

@@ -54,9 +54,12 @@ class Parser:
             self._line(buffer[start:at].decode("utf-8", "replace"), frames)
             start = at + (2 if buffer[at : at + 2] == b"\r\n" else 1)
         self._rest = buffer[start:]
-        if len(self._rest) + self._size > FRAME_BYTES_MAX:
-            raise Refusal("not_an_answer", f"an event has more than {FRAME_BYTES_MAX} bytes")
+        self._check(len(self._rest))
         return frames
+
+    def _check(self, more: int) -> None:
+        if self._size + more > FRAME_BYTES_MAX:
+            raise Refusal("not_an_answer", f"an event has more than {FRAME_BYTES_MAX} bytes")
 
     def _line(self, line: str, frames: list[Frame]) -> None:
         if not line:
@@ -71,6 +74,7 @@ class Parser:
         elif name == "data":
             self._data.append(value)
             self._size += len(value)
+            self._check(0)
         elif name == "id" and "\0" not in value:
             self._id = value
 

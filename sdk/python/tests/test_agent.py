@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents and clients against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from conftest import Ledger
+
+import troupe
+from troupe import Agent, AsyncClient, AsyncTurn, Turn, agent
+from troupe.testing import TroupeServer, find_binary
+
+
+def test_conversation(troupe_server: TroupeServer) -> None:
+    @agent
+    def parrot(turn: Turn) -> str:
+        """Repeats everything."""
+        turn.state("thinking", {"messages": len(turn.messages)})
+        return ", ".join([m.content for m in turn.messages if m.role == "user"] + [turn.message])
+
+    client = troupe_server.client
+    with parrot.start(troupe_server.url):
+        first = client.call("parrot", "one")
+        second = client.call("parrot", "two", session=first.session_id)
+        assert (first.text, second.text) == ("one", "one, two")
+        assert [m.content for m in client.sessions.messages(first.session_id)] == ["one", "one", "two", "one, two"]
+        assert [m.content for m in client.sessions.history(first.session_id)] == ["one, two", "two", "one", "one"]
+        assert [s.session_id for s in client.sessions.list()] == [first.session_id]
+        states = [e.payload["name"] for e in client.runs.events(second.run_id) if e.type == "agent_state"]
+        assert len(states) == 1
+        assert [a.agent_id for a in client.agents.list()] == ["parrot"]
+        assert client.agents.get("parrot").raw["doc"] == "Repeats everything."
+        client.sessions.delete(first.session_id)
+        with pytest.raises(troupe.NotFound) as e:
+            client.sessions.get(first.session_id)
+        assert e.value.code == "session_not_found"
+
+
+def test_pieces_and_usage(troupe_server: TroupeServer) -> None:
+    @agent("gen")
+    def generator(turn: Turn) -> Iterator[str]:
+        turn.usage(input_tokens=3)
+        yield "a"
+        turn.usage(input_tokens=1, output_tokens=2)
+        yield "b"
+
+    @agent("agen")
+    async def coroutine(turn: AsyncTurn) -> AsyncIterator[str]:
+        yield "x"
+        turn.delta("y")
+        yield (await turn.call("gen", "go")).text
+
+    client = troupe_server.client
+    with generator.start(troupe_server.url), coroutine.start(troupe_server.url):
+        with client.stream("agen", "go") as stream:
+            pieces = [e.text for e in stream if e.type == "agent_stream_delta"]
+        assert "".join(pieces) == stream.text == "xyab"
+        answer = client.runs.wait(stream.run_id)
+        assert (answer.tree_usage.input_tokens, answer.tree_usage.output_tokens) == (4, 2)
+
+
+def test_failures_have_codes(troupe_server: TroupeServer, caplog: pytest.LogCaptureFixture) -> None:
+    @agent("broken")
+    def broken(turn: Turn) -> str:
+        raise ValueError("no such word")
+
+    @agent("asks")
+    def asks(turn: Turn) -> str:
+        try:
+            return turn.call(turn.message, "x").text
+        except troupe.Refusal as e:
+            return f"{e.code} of {e.run_id[:3]}" if turn.message == "broken" else e.code
+
+    client = troupe_server.client
+    with broken.start(troupe_server.url), asks.start(troupe_server.url):
+        with pytest.raises(troupe.TroupeError) as e:
+            client.call("broken", "x")
+        assert (e.value.code, "no such word" in e.value.message) == ("call_rejected", True)
+        assert "ValueError" in caplog.text
+        with pytest.raises(troupe.RunFailed) as f:
+            client.stream("broken", "x").answer()
+        assert (f.value.code, f.value.run_id != "") == ("call_rejected", True)
+        assert client.call("asks", "broken").text.startswith("call_rejected of ")
+        assert client.call("asks", "nobody").text == "agent_not_found"
+        assert client.call("asks", "asks").text == "call_cycle"
+    with pytest.raises(troupe.NotFound):
+        client.call("nobody", "x")
+
+
+def test_rejected_and_blocked_tools(troupe_server: TroupeServer, ledger: Ledger) -> None:
+    @agent("payer")
+    def payer(turn: Turn) -> str:
+        try:
+            return str(turn.tool.invoke(turn.message, {"to": "anna"}))
+        except troupe.ToolFailed as e:
+            return f"{e.code}: {e.remedy}"
+
+    client = troupe_server.client
+    client.tools.declare(tool_name="pay", url=ledger.url, policy="require_approval", on_failure="return_error")
+    client.tools.declare(tool_name="steal", url=ledger.url, policy="block", on_failure="return_error")
+    client.tools.declare(tool_name="note", url=ledger.url)
+    assert sorted(t.tool_name for t in client.tools.list()) == ["note", "pay", "steal"]
+    with payer.start(troupe_server.url):
+        assert client.call("payer", "note").text == "{'receipt': 1}"
+        assert client.call("payer", "steal").text.startswith("policy_blocked: ")
+        with pytest.raises(troupe.RunOpen) as e:
+            client.call("payer", "pay", timeout=0.5)
+        approval = next(client.approvals.list())
+        assert approval.root_run_id == e.value.run_id
+        client.approvals.reject(approval.approval_id, "too late")
+        assert client.runs.wait(e.value.run_id).text.startswith("approval_rejected: ")
+        with pytest.raises(troupe.Conflict) as again:
+            client.approvals.approve(approval.approval_id)
+        assert again.value.code == "approval_decided"
+    assert len(ledger.entries) == 1
+
+
+def test_context_of_a_turn(troupe_server: TroupeServer) -> None:
+    @agent("notes")
+    def notes(turn: Turn) -> str:
+        made = turn.context.create({"words": []})
+        put = turn.context.put(made.context_key, {"words": [turn.message]}, made.version)
+        try:
+            turn.context.put(made.context_key, None, made.version)
+        except troupe.Conflict as e:
+            assert e.code == "context_version"
+        assert turn.context.get(made.context_key).data == {"words": [turn.message]}
+        assert turn.context.get(made.context_key, 1).data == {"words": []}
+        return f"{put.context_key} {put.version}"
+
+    client = troupe_server.client
+    with notes.start(troupe_server.url):
+        key, version = client.call("notes", "hi").text.split()
+    assert client.contexts.get(key, int(version)).data == {"words": ["hi"]}
+    client.contexts.delete(key)
+    with pytest.raises(troupe.NotFound):
+        client.contexts.get(key)
+
+
+def test_same_key_is_one_operation(troupe_server: TroupeServer, ledger: Ledger) -> None:
+    @agent("payer")
+    def payer(turn: Turn) -> str:
+        receipts = {turn.tool.invoke("pay", {"n": 1}, key="pay-1")["receipt"] for _ in range(3)}
+        try:
+            turn.tool.invoke("pay", {"n": 2}, key="pay-1")
+        except troupe.TurnDiverged:
+            return f"{receipts}"
+        return "a second payment"
+
+    client = troupe_server.client
+    client.tools.declare(tool_name="pay", url=ledger.url)
+    with payer.start(troupe_server.url):
+        assert client.call("payer", "go").text == "{1}"
+    assert len(ledger.entries) == 1
+
+
+def test_key_of_a_message(troupe_server: TroupeServer) -> None:
+    client = troupe_server.client
+    client.agents.create("helper")
+    first, second = (client.call("helper", "say a", key="k", session="s") for _ in range(2))
+    assert first.run_id == second.run_id
+    with pytest.raises(troupe.InvalidRequest) as e:
+        client.call("helper", "say b", key="k", session="s")
+    assert e.value.status == 422
+
+
+def test_trace_reaches_agent_and_call(troupe_server: TroupeServer) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    seen: list[str] = []
+
+    @agent("inner")
+    def inner(turn: Turn) -> str:
+        seen.append(turn.traceparent)
+        return "ok"
+
+    @agent("outer")
+    def outer(turn: Turn) -> str:
+        seen.append(turn.traceparent)
+        return turn.call("inner", "x").text
+
+    with inner.start(troupe_server.url), outer.start(troupe_server.url):
+        headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+        r = httpx.post(troupe_server.url + "/v1/agents/outer/messages", json={"content": "x"}, headers=headers)
+        assert r.json()["content"] == "ok"
+    assert [t.split("-")[1] for t in seen] == [trace, trace]
+
+
+def test_secret_of_an_agent(troupe_servers: troupe.testing.Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    @agent("guarded", auth_env="TROUPE_AUTH_GUARDED")
+    def guarded(turn: Turn) -> str:
+        return "hi"
+
+    with pytest.raises(troupe.TroupeError, match="TROUPE_AUTH_GUARDED is not set"):
+        guarded.start("http://127.0.0.1:1")
+    monkeypatch.setenv("TROUPE_AUTH_GUARDED", "s3cret")
+    server = troupe_servers(flags=["--auth=TROUPE_AUTH_GUARDED=127.0.0.1"])
+    with guarded.start(server.url) as running:
+        assert server.client.call("guarded", "x").text == "hi"
+        assert httpx.post(running.endpoint + "/invoke", content=b"{}").status_code == 401
+
+
+def test_wrong_requests_of_the_server() -> None:
+    """The agent refuses what is not the protocol, also without a server."""
+
+    @agent("echo")
+    def echo(turn: Turn) -> str:
+        return turn.message
+
+    async def main() -> None:
+        transport = httpx.ASGITransport(app=echo)
+        async with httpx.AsyncClient(transport=transport, base_url="http://agent") as http:
+            assert (await http.get("/health")).status_code == 200
+            assert (await http.get("/invoke")).status_code == 405
+            assert (await http.get("/other")).status_code == 404
+            for body in (b"", b"[]", b"{", b'{"run_id":"r","input_message":{"content":3}}', b'{"input_message":{"content":"x"}}'):
+                assert (await http.post("/invoke", content=body)).status_code == 400, body
+
+    asyncio.run(main())
+
+
+def test_agent_in_another_server(troupe_server: TroupeServer) -> None:
+    """An ASGI server, here that of the package, runs the life of the application itself."""
+    from troupe._server import Server
+
+    @agent("hosted")
+    def hosted(turn: Turn) -> str:
+        return "hosted " + turn.message
+
+    async def main() -> None:
+        messages: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        answers: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        server = Server(hosted)
+        await server.listen("127.0.0.1", 0)
+        hosted._endpoint, hosted._server_url = "http://%s:%d" % server.address, troupe_server.url
+        life = asyncio.create_task(hosted({"type": "lifespan"}, messages.get, answers.put))  # type: ignore[arg-type]
+        await messages.put({"type": "lifespan.startup"})
+        assert (await answers.get())["type"] == "lifespan.startup.complete"
+        assert hosted.registered is not None
+        await asyncio.wait_for(hosted.registered.wait(), 30)
+        async with AsyncClient(troupe_server.url) as client:
+            assert (await client.call("hosted", "x")).text == "hosted x"
+            stream = client.stream("hosted", "y")
+            assert [e.text async for e in stream if e.type == "run_done"] == ["hosted y"]
+            assert [r.agent_id async for r in client.runs.list(limit=1)] == ["hosted", "hosted"]
+        await messages.put({"type": "lifespan.shutdown"})
+        assert (await answers.get())["type"] == "lifespan.shutdown.complete"
+        await life
+        await server.close()
+
+    asyncio.run(main())
+
+
+def test_application_needs_its_address() -> None:
+    lost: Agent = agent("lost")(lambda turn: "")
+
+    async def main() -> None:
+        answers: list[dict[str, str]] = []
+
+        async def receive() -> dict[str, str]:
+            return {"type": "lifespan.startup"}
+
+        async def send(message: dict[str, str]) -> None:
+            answers.append(message)
+
+        await lost({"type": "lifespan"}, receive, send)  # type: ignore[arg-type]
+        assert answers[0]["type"] == "lifespan.startup.failed" and "TROUPE_ENDPOINT" in answers[0]["message"]
+
+    asyncio.run(main())
+
+
+def test_agent_registers_again(troupe_servers: troupe.testing.Factory) -> None:
+    """An agent waits for a server that starts later."""
+    server = troupe_servers()
+    server.kill()
+
+    @agent("early")
+    def early(turn: Turn) -> str:
+        return "here"
+
+    restarted = threading.Thread(target=server.start)
+    restarted.start()
+    with early.start(server.url):
+        restarted.join()
+        assert server.client.call("early", "x").text == "here"
+
+
+def test_wrong_registration_is_reported_at_once(troupe_server: TroupeServer) -> None:
+    with pytest.raises(troupe.InvalidRequest) as e:
+        agent("two words")(lambda turn: "").start(troupe_server.url)
+    assert e.value.code == "invalid_request"
+
+
+def test_many_turns_at_once(troupe_server: TroupeServer) -> None:
+    @agent("fan")
+    async def fan(turn: AsyncTurn) -> str:
+        answers = await asyncio.gather(*(turn.call("leaf", str(i)) for i in range(4)))
+        return " ".join(a.text for a in answers)
+
+    @agent("leaf")
+    async def leaf(turn: AsyncTurn) -> str:
+        return turn.message
+
+    with fan.start(troupe_server.url), leaf.start(troupe_server.url):
+        assert troupe_server.client.call("fan", "x").text == " ".join(str(i) for i in range(4))
+
+
+def test_missing_binary_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TROUPE_BIN", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(troupe.TroupeError, match="set TROUPE_BIN"):
+        find_binary()
+    monkeypatch.setenv("TROUPE_BIN", str(tmp_path / "nothing"))
+    with pytest.raises(troupe.TroupeError, match="make build"):
+        find_binary()
+
+
+def test_unreachable_server_has_a_remedy() -> None:
+    with troupe.Client("http://127.0.0.1:1", patience=0.2) as client, pytest.raises(troupe.Unreachable) as e:
+        client.call("a", "b")
+    assert "TROUPE_SERVER" in e.value.remedy and json.dumps(e.value.code)
