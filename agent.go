@@ -99,3 +99,10 @@ func definitions(all []Agent) (out []actor.Definition, err error) {
 	}
 	return out, nil
 }
+
+func agentNames(all []Agent) (names []string) {
+	for _, a := range all {
+		names = append(names, a.Name)
+	}
+	return names
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // Option is an optional property of a call or an ask. The documentation of each method names the
@@ -26,9 +27,11 @@ type Option struct {
 
 type options struct {
 	session, user, key string
+	by                 string
 	timeout            time.Duration
 	busy               actor.BusyPolicy
 	idempotent         bool
+	tool               tools.Declared // options of NewTool
 }
 
 // The names of the options.
@@ -39,6 +42,12 @@ const (
 	optionTimeout        = "Timeout"
 	optionIfBusy         = "IfBusy"
 	optionIdempotent     = "Idempotent"
+	optionBy             = "By"
+	optionPolicy         = "Policy"
+	optionApprovalTime   = "ApprovalTimeout"
+	optionSummary        = "Summary"
+	optionMaxResult      = "MaxResult"
+	optionFailRun        = "FailRun"
 )
 
 // Session selects the session of a message: 1 to 64 letters, digits, '.', '_' and '-'. Its first
@@ -112,7 +121,7 @@ func IfBusy(effect Busy) Option {
 	}}
 }
 
-// Idempotent declares that the code of Do may run twice, so it is repeated after a crash.
+// Idempotent declares that the code of Do or of a tool may run twice, so it is repeated after a crash.
 func Idempotent() Option {
 	return Option{optionIdempotent, func(o *options) error { o.idempotent = true; return nil }}
 }
@@ -153,20 +162,26 @@ type Usage struct{ Input, Output int64 }
 
 func newUsage(u actor.Usage) Usage { return Usage{u.Input, u.Output} }
 
-// Waiting is the error of a call whose run waits for a signal, possibly in an agent that it has
-// called. The run continues: send the signal with Server.Signal, then get the reply with
-// Server.Await.
+// Waiting is the error of a call whose run waits for a person, possibly in an agent that it has
+// called: for a signal, or for decisions about calls of tools. The run continues: send the signal with
+// Server.Signal or decide with Server.Decide, then get the reply with Server.Await.
 type Waiting struct {
-	Run     string // ID of the called run, for Await
-	Session string
-	Signal  string    // name of the signal
-	To      string    // ID of the run that waits, for Signal; it may be one below Run
-	Until   time.Time // end of the wait
+	Run       string // ID of the called run, for Await
+	Session   string
+	Signal    string     // name of the signal; empty if the run waits for decisions only
+	To        string     // ID of the run that waits, for Signal; it may be one below Run
+	Until     time.Time  // end of the wait
+	Approvals []Approval // calls of tools that wait in the tree of calls, at most PageMax
 }
 
-// Error returns a description of the signal.
+// Error returns a description of the signal, or of the first decision.
 func (w *Waiting) Error() string {
-	return fmt.Sprintf("run %s waits for the signal %s to run %s until %s", w.Run, w.Signal, w.To, w.Until.UTC().Format(time.RFC3339))
+	until := w.Until.UTC().Format(time.RFC3339)
+	if w.Signal == "" && len(w.Approvals) > 0 {
+		a := &w.Approvals[0]
+		return fmt.Sprintf("run %s waits until %s for a decision about %s, a call of %s: %s", w.Run, until, a.ID, a.Tool, a.Summary)
+	}
+	return fmt.Sprintf("run %s waits for the signal %s to run %s until %s", w.Run, w.Signal, w.To, until)
 }
 
 // Call sends a message to an agent and waits for the answer. Its options are Session, User,
@@ -412,15 +427,21 @@ func ended(reply Reply, record *runs.Record) (Reply, error) {
 	return reply, nil
 }
 
-// waiting returns a *Waiting if a run, or one below it, waits for a signal, and a refusal if it is
+// waiting returns a *Waiting if a run, or one below it, waits for a person, and a refusal if it is
 // parked. It returns nil if the run continues.
 func (s *Server) waiting(ctx context.Context, by actor.Principal, reply Reply, record *runs.Record) error {
 	w, err := command.Find(ctx, s.node(), by, command.WaitingQuery{Run: record.Run})
 	if err != nil {
 		return runError(err)
 	}
-	if w.Found {
-		return &Waiting{Run: reply.Run, Session: reply.Session, Signal: w.Name, To: w.Run.String(), Until: time.Unix(0, int64(w.Until))}
+	approvals, err := s.pending(ctx, by, record.Root)
+	switch {
+	case err != nil:
+		return err
+	case w.Found:
+		return &Waiting{Run: reply.Run, Session: reply.Session, Signal: w.Name, To: w.Run.String(), Until: newTime(w.Until), Approvals: approvals}
+	case len(approvals) > 0:
+		return &Waiting{Run: reply.Run, Session: reply.Session, Until: approvals[0].Expires, Approvals: approvals}
 	}
 	for _, p := range record.Pauses {
 		if p.Child.IsZero() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // ErrClosed is the error of a call to a server that was closed or has failed.
@@ -21,27 +22,32 @@ type Code string
 
 // The codes. docs/errors.md describes each with its remedy.
 const (
-	CodeAgentNotFound   Code = "agent_not_found"
-	CodeBudgetExceeded  Code = "budget_exceeded" // the calls or the sizes that a tree of calls may use
-	CodeBusy            Code = "agent_busy"      // no capacity now, at the agent or on the server
-	CodeCancelled       Code = "cancelled"
-	CodeClientOffline   Code = "client_offline"
-	CodeCycle           Code = "call_cycle" // the called agent is among the callers
-	CodeDepth           Code = "call_depth"
-	CodeEventsExceeded  Code = "events_exceeded"
-	CodeInvalid         Code = "invalid_request"
-	CodeModelAuth       Code = "model_auth"
-	CodeModelNotFound   Code = "model_not_found"
-	CodeModelRejected   Code = "model_rejected"
-	CodeOutcomeUnknown  Code = "outcome_unknown" // a crash interrupted work that is not Idempotent
-	CodeRejected        Code = "call_rejected"
-	CodeRunNotFound     Code = "run_not_found"
-	CodeSessionBusy     Code = "session_busy"    // the session has an open run
-	CodeSessionDeleted  Code = "session_deleted" // its name cannot be used yet
-	CodeSessionNotFound Code = "session_not_found"
-	CodeTimeout         Code = "timeout"
-	CodeUnavailable     Code = "agent_unavailable" // also an error or a panic of the agent
-	CodeWaitCycle       Code = "call_wait_cycle"   // agents would wait for each other
+	CodeAgentNotFound    Code = "agent_not_found"
+	CodeApprovalDecided  Code = "approval_decided" // an earlier decision counts
+	CodeApprovalNotFound Code = "approval_not_found"
+	CodeApprovalRejected Code = "approval_rejected" // a person rejected the call of a tool
+	CodeBlocked          Code = "policy_blocked"    // the policy does not allow the call of a tool
+	CodeBudgetExceeded   Code = "budget_exceeded"   // the calls or the sizes that a tree of calls may use
+	CodeBusy             Code = "agent_busy"        // no capacity now, at the agent or on the server
+	CodeCancelled        Code = "cancelled"
+	CodeClientOffline    Code = "client_offline"
+	CodeCycle            Code = "call_cycle" // the called agent is among the callers
+	CodeDepth            Code = "call_depth"
+	CodeEventsExceeded   Code = "events_exceeded"
+	CodeInvalid          Code = "invalid_request"
+	CodeModelAuth        Code = "model_auth"
+	CodeModelNotFound    Code = "model_not_found"
+	CodeModelRejected    Code = "model_rejected"
+	CodeOutcomeUnknown   Code = "outcome_unknown" // a crash interrupted work that is not Idempotent
+	CodeRejected         Code = "call_rejected"
+	CodeRunNotFound      Code = "run_not_found"
+	CodeSessionBusy      Code = "session_busy"    // the session has an open run
+	CodeSessionDeleted   Code = "session_deleted" // its name cannot be used yet
+	CodeSessionNotFound  Code = "session_not_found"
+	CodeTimeout          Code = "timeout"
+	CodeToolNotFound     Code = "tool_not_found"
+	CodeUnavailable      Code = "agent_unavailable" // also an error or a panic of the agent
+	CodeWaitCycle        Code = "call_wait_cycle"   // agents would wait for each other
 )
 
 // Refusal is a foreseen failure. Find it with errors.As:
@@ -92,6 +98,8 @@ func codeOf(r *actor.Refusal) Code {
 		return CodeSessionDeleted
 	case r.Reason == actor.NotFound && r.Field == "session_id":
 		return CodeSessionNotFound
+	case r.Reason == actor.NotFound && r.Field == tools.NameField:
+		return CodeToolNotFound
 	}
 	return Code(r.Reason.Info().Type)
 }

@@ -35,6 +35,12 @@ type Config struct {
 	// agents written in Go. The other agents of the server are those stored in the folder: from
 	// AgentFiles, from POST /v1/agents and from external services.
 	Agents []Agent
+	// tools that functions of the program perform. Agents list them by name, declared agents and
+	// external ones too.
+	Tools []Tool
+	// rules that decide about calls of tools, in order: the first that matches. Then the option Policy of
+	// the tool decides.
+	Policy []PolicyRule
 	// folder with declared agents, one per file named *.toml; empty for none. They are stored:
 	// an agent stays when its file is removed.
 	AgentFiles string
@@ -114,7 +120,7 @@ func Open(c Config) (s *Server, err error) {
 	}
 	var files *service.AgentFiles
 	if c.AgentFiles != "" {
-		if files, err = readAgentFiles(c.AgentFiles, log); err != nil {
+		if files, err = readAgentFiles(c.AgentFiles, service.Program{Agents: agentNames(c.Agents), Tools: nc.Tools}, log); err != nil {
 			return nil, fmt.Errorf("troupe: %w", err)
 		}
 	}
@@ -156,7 +162,11 @@ func (c *Config) node() (node.Config, error) {
 	if err != nil {
 		return node.Config{}, err
 	}
-	out := node.Config{Data: c.Data, Name: cmp.Or(c.Node, "n1"), Limits: dispatcher.DefaultLimits(), Native: native, Backups: c.Backups, Keep: c.Keep,
+	local, policy, err := c.tools()
+	if err != nil {
+		return node.Config{}, err
+	}
+	out := node.Config{Data: c.Data, Name: cmp.Or(c.Node, "n1"), Limits: dispatcher.DefaultLimits(), Native: native, Tools: local, Policy: policy, Backups: c.Backups, Keep: c.Keep,
 		Outbound: outbound.Config{Models: map[string]outbound.Model{}, Allow: slices.Clone(c.Allow), Auth: c.Auth}}
 	switch {
 	case c.Data == "" && !c.Temporary:
@@ -184,8 +194,8 @@ func (c *Config) node() (node.Config, error) {
 }
 
 // readAgentFiles reads a folder of agents. Its error lists all errors in the files.
-func readAgentFiles(dir string, log *slog.Logger) (*service.AgentFiles, error) {
-	files, err := service.ReadAgentFiles(dir)
+func readAgentFiles(dir string, program service.Program, log *slog.Logger) (*service.AgentFiles, error) {
+	files, err := service.ReadAgentFilesOf(dir, program)
 	if err != nil {
 		return nil, err
 	}

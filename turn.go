@@ -3,15 +3,17 @@
 package troupe
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 )
 
-// Turn is the processing of one message by an agent. Its asking methods (Call, All, Wait, Sleep,
-// Do) return once the answer is there; a waiting turn holds no thread. Only the function that
+// Turn is the processing of one message by an agent. Its asking methods (Call, Tool, Model, All, Wait,
+// Sleep, Do) return once the answer is there; a waiting turn holds no thread. Only the function that
 // receives a Turn may use it. It MUST NOT use it in another goroutine, inside Do, or after its end.
 type Turn struct {
 	turn  *agents.Turn
@@ -52,6 +54,13 @@ func (t *Turn) Call(agent, message string, opts ...Option) (string, error) {
 // The name appears in the events of the run: 1 to 64 letters, digits, '.', '_' and '-'.
 func (t *Turn) Do(name string, work func(ctx context.Context) ([]byte, error), opts ...Option) ([]byte, error) {
 	return t.ask(Do(name, work, opts...)).Bytes()
+}
+
+// Tool calls a tool and waits for its result. The arguments are encoded as JSON; a []byte or
+// json.RawMessage is JSON already, and nil means no arguments. A call that needs the approval of a
+// person waits for it. The option is Timeout, whose time does not include that wait.
+func (t *Turn) Tool(name string, args any, opts ...Option) ([]byte, error) {
+	return t.ask(UseTool(name, args, opts...)).Bytes()
 }
 
 // Wait waits for a signal with a name and returns its payload. The clocks of the run and of its
@@ -113,6 +122,27 @@ func Do(name string, work func(ctx context.Context) ([]byte, error), opts ...Opt
 	return Ask{ask, err}
 }
 
+// UseTool returns the ask of Turn.Tool.
+func UseTool(name string, args any, opts ...Option) Ask {
+	o, err := collect("Tool", opts, optionTimeout)
+	input, encodeErr := encodeArgs(args)
+	if encodeErr != nil {
+		err = cmp.Or(err, error(invalid("args", "arguments of tool %.80s: %v", name, encodeErr)))
+	}
+	return Ask{agents.Tool(name, input, agents.Within(o.timeout)), err}
+}
+
+// encodeArgs encodes the arguments of a tool.
+func encodeArgs(args any) ([]byte, error) {
+	switch v := args.(type) {
+	case nil:
+		return []byte("{}"), nil
+	case []byte:
+		return v, nil
+	}
+	return json.Marshal(args)
+}
+
 // Wait returns the ask of Turn.Wait.
 func Wait(signal string, expires time.Duration) Ask { return Ask{agents.Wait(signal, expires), nil} }
 
@@ -139,7 +169,7 @@ func (a Answer) Err() error { return a.err }
 // Text returns the answer of an agent as text.
 func (a Answer) Text() (string, error) { return a.text, a.err }
 
-// Bytes returns the result of Do, or the payload of a signal.
+// Bytes returns the result of Do or of a tool, or the payload of a signal.
 func (a Answer) Bytes() ([]byte, error) { return a.bytes, a.err }
 
 // Warnings returns the warnings of a called agent about missing parts of its answer.

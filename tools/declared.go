@@ -22,7 +22,8 @@ const (
 	KindClient = "client_tool"
 )
 
-// ViaHTTP means that a request to a URL performs a server tool. It is the only way so far.
+// ViaHTTP means that a request to a URL performs a server tool. It is the only way that users can
+// declare; see ViaGo.
 const ViaHTTP = "http"
 
 // Values of OnFailure. If it is absent, agents of this server get the error, and the run of
@@ -103,6 +104,9 @@ func (d *Declared) Hash() actor.Hash { return actor.HashOf(d.Encode()) }
 func (d *Declared) String() string {
 	if d.Kind == KindClient {
 		return d.Name + " " + d.Kind
+	}
+	if d.IsLocal() {
+		return d.Name + " " + KindServer + ", a function of this program"
 	}
 	return fmt.Sprintf("%s %s, %s %s", d.Name, KindServer, cmp.Or(d.Method, Methods[0]), d.URL)
 }

@@ -310,7 +310,9 @@ func (f *declaredField) number(d *Declared) int64 {
 func (d *Declared) setDefaults() {
 	d.Kind = cmp.Or(d.Kind, KindServer)
 	if d.Kind == KindServer {
-		d.Via, d.Method = cmp.Or(d.Via, ViaHTTP), cmp.Or(d.Method, Methods[0])
+		if d.Via = cmp.Or(d.Via, ViaHTTP); d.Via == ViaHTTP {
+			d.Method = cmp.Or(d.Method, Methods[0])
+		}
 	}
 	if len(d.Headers) == 0 {
 		d.Headers = nil

@@ -56,7 +56,8 @@ type Tool struct {
 	// interrupted idempotent tool is executed again. The ask for any other
 	// interrupted tool is answered with the refusal Unknown.
 	Idempotent bool
-	// Exactly one of Handler, ContextHandler and Declared is set.
+	// Exactly one of Handler, ContextHandler and Declared is set, or Handler and Declared of a
+	// tool that Local has made.
 	Handler        Handler
 	ContextHandler ContextHandler
 	Declared       *Declared // of a tool that a user declares; the host performs it
@@ -215,6 +216,11 @@ func (t *Tool) checkRun(input []byte, ec ExecutionContext) *actor.Refusal {
 	return nil
 }
 
+// NameField is the field of a refusal that says that there is no such tool.
+const NameField = "tool_name"
+
 func unknownTool(name string) *actor.Refusal {
-	return actor.Refuse(actor.NotFound, "no tool is named %.80q", name)
+	r := actor.Refuse(actor.NotFound, "no tool is named %.80q", name)
+	r.Field = NameField
+	return r
 }

@@ -168,14 +168,15 @@ func (c *cell) tool(id actor.EffectID, attempt uint32, op runtime.Tool) effectFu
 			return devices.Perform(ctx, id, attempt, op)
 		}
 	}
-	if op.Declared != nil && out == nil {
+	remote := op.Declared != nil && !op.Declared.IsLocal()
+	if remote && out == nil {
 		return noOutbound
 	}
 	return func(ctx context.Context, _ func(actor.Piece)) actor.Answer {
-		if op.Declared != nil {
+		if remote {
 			return out.Tool(ctx, id, op)
 		}
-		return c.engine.config.Tools.Execute(ctx, op.Name, op.Input, op.Context)
+		return c.engine.config.Tools.Execute(withToolCall(ctx, id, &op), op.Name, op.Input, op.Context)
 	}
 }
 

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,8 +57,9 @@ func (e *ConflictError) Error() string {
 }
 
 // loadCatalog reads the registry's journal. It returns a *ConflictError if a stored agent
-// has the name of a native one. The policy decides about calls of declared tools.
-func loadCatalog(stored store.Reader, native []actor.Definition, policy *tools.Policy, keys Keys, log *slog.Logger) (*catalogSync, error) {
+// has the name of a native one. The local tools are those of the program. The policy decides about
+// calls of declared and local tools.
+func loadCatalog(stored store.Reader, native []actor.Definition, local []tools.Tool, policy *tools.Policy, keys Keys, log *slog.Logger) (*catalogSync, error) {
 	var names []string
 	for _, def := range native {
 		names = append(names, def.Name)
@@ -72,6 +74,11 @@ func loadCatalog(stored store.Reader, native []actor.Definition, policy *tools.P
 		Schema: agents.OpenSchema, Idempotent: true, Handler: c.openDefinitions})
 	if err != nil {
 		return nil, err
+	}
+	for _, t := range local {
+		if err := c.tools.Register(t); err != nil {
+			return nil, err
+		}
 	}
 	if c.tools, err = c.tools.With(nil, policy); err != nil {
 		return nil, err
@@ -101,7 +108,7 @@ func loadCatalog(stored store.Reader, native []actor.Definition, policy *tools.P
 
 // ReadKeys reads the API keys of a store that no node has open.
 func ReadKeys(stored store.Reader, keys Keys) error {
-	_, err := loadCatalog(stored, nil, nil, keys, slog.New(slog.DiscardHandler))
+	_, err := loadCatalog(stored, nil, nil, nil, keys, slog.New(slog.DiscardHandler))
 	return err
 }
 
@@ -294,6 +301,19 @@ func (c *catalogSync) declaredTools() []agents.DeclaredTool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.catalog.Tools)
+}
+
+// listedTools returns the declared tools and those of the program that are like them, sorted by
+// name. The latter belong to the operator.
+func (c *catalogSync) listedTools() []agents.DeclaredTool {
+	all := c.declaredTools()
+	for _, t := range c.tools.Tools() {
+		if t.Declared != nil {
+			all = append(all, agents.DeclaredTool{Declared: *t.Declared, Owner: agents.Operator})
+		}
+	}
+	slices.SortFunc(all, func(a, b agents.DeclaredTool) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
 // spec returns the stored agent of this ID and its owner; false if there is none.

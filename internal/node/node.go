@@ -32,6 +32,7 @@ type Config struct {
 	// Outbound configures the egress. Open sets its token and its logger.
 	Outbound outbound.Config
 	Native   []actor.Definition // agents written in Go
+	Tools    []tools.Tool       // made with tools.Local
 	Policy   *tools.Policy      // decides about calls of declared tools; nil: no rules
 	Trace    string             // path of the history trace; empty for none
 	Keys     Keys               // receives the API keys of the registry; may be nil
@@ -99,7 +100,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if err = checkExpiryIndex(n.disk); err != nil {
 		return nil, fmt.Errorf("store %s: %w", c.Data, err)
 	}
-	if n.catalog, err = loadCatalog(n.disk, c.Native, c.Policy, c.Keys, log); err != nil {
+	if n.catalog, err = loadCatalog(n.disk, c.Native, c.Tools, c.Policy, c.Keys, log); err != nil {
 		return nil, err
 	}
 	c.Outbound.Logger = log
@@ -124,7 +125,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		return nil, err
 	}
 	n.Commands = NewCommands(e)
-	n.Commands.tools, n.Commands.devices = n.catalog.declaredTools, present
+	n.Commands.tools, n.Commands.devices = n.catalog.listedTools, present
 	n.catalog.attach(e, n.outbound, n.trace)
 	n.retained = &retention{engine: e, disk: n.disk, log: n.log, keep: c.Keep, logger: log}
 	n.retained.start()

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -16,6 +17,9 @@ import (
 
 // toolCommands performs the queries about tools.
 type toolCommands struct{ *Commands }
+
+// ToolCallOf returns the call that the handler of a tool performs, by its context.
+func ToolCallOf(ctx context.Context) (engine.ToolCall, bool) { return engine.ToolCallOf(ctx) }
 
 // approvals lists tool calls of a namespace that wait for a person. It waits until the
 // requests for them are durable.

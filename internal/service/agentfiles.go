@@ -77,7 +77,16 @@ func (f *AgentFiles) HasErrors() bool {
 // ReadAgentFiles reads all agents of a folder and checks the references between
 // them. It returns an error only for the folder itself. Errors in the files are
 // collected as problems.
-func ReadAgentFiles(dir string) (*AgentFiles, error) {
+func ReadAgentFiles(dir string) (*AgentFiles, error) { return ReadAgentFilesOf(dir, Program{}) }
+
+// Program has what a program adds to the agents and tools in files.
+type Program struct {
+	Agents []string // names
+	Tools  []tools.Tool
+}
+
+// ReadAgentFilesOf is ReadAgentFiles for a program with agents and tools of its own.
+func ReadAgentFilesOf(dir string, program Program) (*AgentFiles, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, syscall.ENOTDIR) {
 		return nil, fmt.Errorf("agents: %s is not a folder; its folder is %s", dir, filepath.Dir(dir))
@@ -99,7 +108,7 @@ func ReadAgentFiles(dir string) (*AgentFiles, error) {
 	if count == 0 {
 		return nil, fmt.Errorf("agents: %s contains no file named *.toml; a minimal agent file has the line name = \"helper\"", dir)
 	}
-	f.checkReferences()
+	f.checkReferences(program)
 	return f, nil
 }
 
@@ -184,20 +193,35 @@ func (f *AgentFiles) Registry(policy *tools.Policy) *tools.Registry {
 	return invariant.Must(tools.NewRegistry().With(declared, policy))
 }
 
+// toolPath returns the file that declares a tool; "" if there is none.
+func (f *AgentFiles) toolPath(name string) string {
+	for _, t := range f.Tools {
+		if t.Declared.Name == name {
+			return t.Path
+		}
+	}
+	return ""
+}
+
 // checkReferences adds warnings for missing tools, undeclared callees and call
 // cycles. One file alone does not show these problems.
-func (f *AgentFiles) checkReferences() {
+func (f *AgentFiles) checkReferences(program Program) {
+	registry := f.Registry(nil)
+	for _, t := range program.Tools {
+		if err := registry.Register(t); err != nil { // the program has checked its tools
+			f.Problems = append(f.Problems, FileProblem{File: f.toolPath(t.Name), Field: "tool_name", Text: "this program has a tool named " + t.Name + "; choose another name"})
+		}
+	}
 	var specs []agents.Spec
 	for _, a := range f.Agents {
 		specs = append(specs, a.Spec)
 	}
-	registry := f.Registry(nil)
 	for _, a := range f.Agents {
 		for _, name := range a.Spec.MissingTools(registry) {
 			f.warn(a.Path, "tools", "no file here declares %s, and this program has no such tool; the agent runs without it", name)
 		}
 		for _, target := range a.Spec.Agents {
-			if !slices.ContainsFunc(specs, func(s agents.Spec) bool { return s.ID == target }) {
+			if !slices.Contains(program.Agents, target) && !slices.ContainsFunc(specs, func(s agents.Spec) bool { return s.ID == target }) {
 				f.warn(a.Path, "agents", "no file here declares %s; calls to it are refused until it exists", target)
 			}
 		}
