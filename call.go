@@ -28,6 +28,8 @@ type Option struct {
 type options struct {
 	session, user, key string
 	by                 string
+	after              ingress.Cursor
+	tree               bool
 	timeout            time.Duration
 	busy               actor.BusyPolicy
 	idempotent         bool
@@ -190,32 +192,18 @@ func (w *Waiting) Error() string {
 // The error is a *Refusal, a *Waiting, ErrClosed or the error of ctx. In the last case the run
 // continues, and the Reply has its Run. The Reply has the Session whenever the options are valid.
 func (s *Server) Call(ctx context.Context, agent, message string, opts ...Option) (Reply, error) {
-	o, err := collect("Call", opts, optionSession, optionUser, optionIdempotencyKey, optionTimeout, optionIfBusy)
+	m, reply, err := s.newMessage(ctx, "Call", agent, message, opts)
 	if err != nil {
-		return Reply{}, err
+		return reply, err
 	}
-	if !utf8.ValidString(message) || message == "" {
-		return Reply{}, invalid("content", "the message is empty or not UTF-8: want text for the agent")
-	}
-	by := o.principal()
-	known, err := s.find(ctx, by, agent)
-	if err != nil {
-		return Reply{}, err
-	}
-	call := actor.Call{ID: s.node().NewCallID(), To: by.ID(agent, o.session), Left: o.timeout, Principal: by.User, Parts: actor.Text(message), Idempotency: o.idempotency(by, "call", message)}
-	call.SetBusy(o.busy)
-	if o.session == "" && !known.OneSession {
-		call.To.Key = ingress.SessionOf(call.To, call.Idempotency, s.node().NewCallID())
-	}
-	reply := Reply{Session: call.To.Key, Run: call.ID.String()}
-	answer, err := s.node().Invoke(ctx, command.Invoke{By: by, Call: call}, func(run actor.CallID) { reply.Run = run.String() })
+	answer, err := s.node().Invoke(ctx, m, func(run actor.CallID) { reply.Run = run.String() })
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return reply, continues(ctx, reply.Run)
 	case err != nil:
 		return reply, errorOf(err)
 	case answer.HeldUntil != 0:
-		return s.await(ctx, by, answer.Reply.Run)
+		return s.await(ctx, m.By, answer.Reply.Run)
 	}
 	reply.Run = answer.Reply.Run.String()
 	if answer.Reply.Refusal != nil {
@@ -228,6 +216,80 @@ func (s *Server) Call(ctx context.Context, agent, message string, opts ...Option
 	reply.Text, reply.Warnings = contentOf(answer.Reply.Parts), answer.Reply.Warnings
 	reply.Usage, reply.TreeUsage = newUsage(answer.Reply.Usage), newUsage(answer.Reply.Tree)
 	return reply, nil
+}
+
+// newMessage returns the command that sends a message, and the reply with its Session and Run.
+func (s *Server) newMessage(ctx context.Context, method, agent, message string, opts []Option) (m command.Invoke, reply Reply, err error) {
+	o, err := collect(method, opts, optionSession, optionUser, optionIdempotencyKey, optionTimeout, optionIfBusy)
+	if err != nil {
+		return m, reply, err
+	}
+	if !utf8.ValidString(message) || message == "" {
+		return m, reply, invalid("content", "the message is empty or not UTF-8: want text for the agent")
+	}
+	by := o.principal()
+	known, err := s.find(ctx, by, agent)
+	if err != nil {
+		return m, reply, err
+	}
+	call := actor.Call{ID: s.node().NewCallID(), To: by.ID(agent, o.session), Left: o.timeout, Principal: by.User, Parts: actor.Text(message), Idempotency: o.idempotency(by, "call", message)}
+	call.SetBusy(o.busy)
+	if o.session == "" && !known.OneSession {
+		call.To.Key = ingress.SessionOf(call.To, call.Idempotency, s.node().NewCallID())
+	}
+	return command.Invoke{By: by, Call: call}, Reply{Session: call.To.Key, Run: call.ID.String()}, nil
+}
+
+// Begin sends a message to an agent as Call does, and returns once it is persisted, without waiting for
+// the answer. The Reply has the Run and the Session only: Stream shows the run, and Await
+// returns its outcome. The options and the errors are those of Call, without *Waiting. If ctx ends first,
+// the message may have been accepted; with an IdempotencyKey it can be sent again.
+func (s *Server) Begin(ctx context.Context, agent, message string, opts ...Option) (Reply, error) {
+	m, reply, err := s.newMessage(ctx, "Begin", agent, message, opts)
+	if err != nil {
+		return reply, err
+	}
+	updates, stop, err := s.node().Follow(ctx, command.Follow{By: m.By, Run: m.Call.ID})
+	if err != nil {
+		return reply, errorOf(err)
+	}
+	defer stop()
+	type outcome struct {
+		answer command.Answer
+		err    error
+	}
+	ended, joined := make(chan outcome, 1), make(chan actor.CallID, 1)
+	waiting, abandon := context.WithCancel(ctx)
+	defer abandon() // the run continues
+	go func() {
+		answer, err := s.node().Invoke(waiting, m, func(run actor.CallID) { joined <- run })
+		ended <- outcome{answer, err}
+	}()
+	for {
+		select {
+		case run := <-joined:
+			reply.Run = run.String()
+			return reply, nil
+		case _, ok := <-updates:
+			if !ok { // the outcome has the reason
+				updates = nil
+				continue
+			}
+			return reply, nil
+		case o := <-ended:
+			switch {
+			case o.err != nil && ctx.Err() != nil:
+				return reply, continues(ctx, reply.Run)
+			case o.err != nil:
+				return reply, errorOf(o.err)
+			}
+			reply.Run = o.answer.Reply.Run.String()
+			if o.answer.Reply.Refusal != nil && !o.answer.Durable {
+				return reply, s.stopped(newRefusal(o.answer.Reply.Refusal))
+			}
+			return reply, nil
+		}
+	}
 }
 
 // idempotency returns the identity of a request with an idempotency key.
