@@ -5,9 +5,11 @@ package troupe
 import (
 	"cmp"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // Agent defines an agent written in Go. Name and either Func or Handler are required.
@@ -29,6 +31,9 @@ type Agent struct {
 	// earlier messages of the session that a turn is given: "none" (default), "all", or "last:N"
 	// with N from 1 to 100,000
 	Transcript string
+	// tools that Turn.Model offers to models, by name: those of Config.Tools, declared ones, and call_agent
+	// and list_agents to call other agents. One that the server does not have is left out.
+	Tools []string
 	// OneSession makes all messages that name no session share the session "main", which cannot
 	// be deleted. Otherwise each begins a session.
 	OneSession bool
@@ -51,7 +56,7 @@ type Handler interface {
 }
 
 // definition returns the agent for the runtime.
-func (a Agent) definition() (actor.Definition, error) {
+func (a Agent) definition(box *toolbox) (actor.Definition, error) {
 	turn := a.Func
 	if a.Handler != nil {
 		turn = a.Handler.Turn
@@ -66,6 +71,8 @@ func (a Agent) definition() (actor.Definition, error) {
 		err = fmt.Errorf("want one of Func and Handler")
 	case err != nil:
 		err = fmt.Errorf("Transcript: %w", err)
+	case len(a.Tools) > agents.SpecToolsMax:
+		err = fmt.Errorf("Tools: %d names, at most %d allowed", len(a.Tools), agents.SpecToolsMax)
 	case a.MaxActive < 0:
 		err = fmt.Errorf("MaxActive: got %d, want at least 1, or 0 for the limit of the server", a.MaxActive)
 	case a.StateVersion < 0:
@@ -75,7 +82,7 @@ func (a Agent) definition() (actor.Definition, error) {
 		return actor.Definition{}, fmt.Errorf("agent %.80q: %w", a.Name, err)
 	}
 	behavior := agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
-		text, err := turn(&Turn{turn: t, agent: &a})
+		text, err := turn(&Turn{turn: t, agent: &a, tools: box})
 		return text, agentError(err)
 	}))
 	def := agents.Define(a.Name, cmp.Or(a.Version, "1"), a.Doc, behavior)
@@ -83,11 +90,19 @@ func (a Agent) definition() (actor.Definition, error) {
 	return def, nil
 }
 
+// toolbox holds the present tools of a server.
+type toolbox struct {
+	current atomic.Pointer[tools.Registry]
+}
+
+// registry returns the present tools.
+func (b *toolbox) registry() *tools.Registry { return b.current.Load() }
+
 // definitions returns the agents for the runtime.
-func definitions(all []Agent) (out []actor.Definition, err error) {
+func definitions(all []Agent, box *toolbox) (out []actor.Definition, err error) {
 	names := map[string]bool{}
 	for _, a := range all {
-		def, err := a.definition()
+		def, err := a.definition(box)
 		if err != nil {
 			return nil, err
 		}

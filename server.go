@@ -110,7 +110,8 @@ type Server struct {
 // Open opens a server. Open runs of an earlier process resume at once. The caller MUST close the
 // server.
 func Open(c Config) (s *Server, err error) {
-	nc, err := c.node()
+	box := &toolbox{}
+	nc, err := c.node(box)
 	if err != nil {
 		return nil, fmt.Errorf("troupe: %w", err)
 	}
@@ -146,6 +147,13 @@ func Open(c Config) (s *Server, err error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("troupe: %w", err), s.removeTemporary())
 	}
+	for _, a := range c.Agents {
+		for _, name := range a.Tools {
+			if _, ok := box.current.Load().Tool(name); !ok {
+				log.Warn("agent " + a.Name + ": the tool " + name + " does not exist, so models are not offered it; add it to Config.Tools, or declare it")
+			}
+		}
+	}
 	if !c.Temporary {
 		s.service.ServeOwner(func(err error) {
 			if err != nil {
@@ -157,8 +165,8 @@ func Open(c Config) (s *Server, err error) {
 }
 
 // node returns the configuration of the node.
-func (c *Config) node() (node.Config, error) {
-	native, err := definitions(c.Agents)
+func (c *Config) node(box *toolbox) (node.Config, error) {
+	native, err := definitions(c.Agents, box)
 	if err != nil {
 		return node.Config{}, err
 	}
@@ -166,7 +174,7 @@ func (c *Config) node() (node.Config, error) {
 	if err != nil {
 		return node.Config{}, err
 	}
-	out := node.Config{Data: c.Data, Name: cmp.Or(c.Node, "n1"), Limits: dispatcher.DefaultLimits(), Native: native, Tools: local, Policy: policy, Backups: c.Backups, Keep: c.Keep,
+	out := node.Config{Data: c.Data, Name: cmp.Or(c.Node, "n1"), Limits: dispatcher.DefaultLimits(), Native: native, Tools: local, Registry: &box.current, Policy: policy, Backups: c.Backups, Keep: c.Keep,
 		Outbound: outbound.Config{Models: map[string]outbound.Model{}, Allow: slices.Clone(c.Allow), Auth: c.Auth}}
 	switch {
 	case c.Data == "" && !c.Temporary:

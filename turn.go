@@ -18,6 +18,7 @@ import (
 type Turn struct {
 	turn  *agents.Turn
 	agent *Agent
+	tools *toolbox
 }
 
 // Message returns the text of the message.

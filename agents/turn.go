@@ -34,7 +34,8 @@ type Turn struct {
 	yield    func(actor.Action) bool
 	answers  []actor.Answer
 	warnings []string
-	updates  []actor.StateItem // by name, at most one each
+	updates  []actor.StateItem  // by name, at most one each
+	refused  []actor.RefusedAsk // of models, since the last action
 	state    turnState
 }
 
@@ -148,7 +149,9 @@ func (t *Turn) ask(asks []actor.Ask) []actor.Answer {
 	}
 	invariant.Check(t.state == running, "a turn was used outside its function: in a goroutine, inside Do, or after its end")
 	t.state = awaiting
-	if !t.yield(actor.Action{Asks: asks}) {
+	action := actor.Action{Asks: asks, Refused: t.refused}
+	t.refused = nil
+	if !t.yield(action) {
 		t.state = cancelled
 		panic(unwind{})
 	}
@@ -189,7 +192,7 @@ func (c *coroutine) Next(answers []actor.Answer) (actor.Action, error) {
 	if c.err != nil {
 		return actor.Action{}, c.err
 	}
-	action = actor.Action{Done: &c.outcome}
+	action = actor.Action{Done: &c.outcome, Refused: c.turn.refused}
 	if c.outcome.Refusal == nil {
 		action.StateUpdates = c.turn.updates
 	}

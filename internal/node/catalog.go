@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -29,9 +30,10 @@ import (
 // start. After that the registry announces each change.
 type catalogSync struct {
 	log    *slog.Logger
-	tools  *tools.Registry    // of this program, with the policy; the catalog has the declared ones as well
-	native []actor.Definition // agents that the registry does not store, and the registry itself
-	keys   Keys               // nil: keys are not published
+	tools  *tools.Registry                 // of this program, with the policy; the catalog has the declared ones as well
+	native []actor.Definition              // agents that the registry does not store, and the registry itself
+	keys   Keys                            // nil: keys are not published
+	shared *atomic.Pointer[tools.Registry] // see Config.Registry
 
 	reader   *agents.CatalogReader
 	attached chan struct{} // closed by attach; announcements wait for it
@@ -131,10 +133,20 @@ func (c *catalogSync) compile() error {
 		keys = append(keys, key)
 	}
 	c.catalog = compiled
+	if c.shared != nil {
+		c.shared.Store(compiled.Registry)
+	}
 	if c.keys != nil {
 		c.keys.Set(keys)
 	}
 	return nil
+}
+
+// share makes a pointer follow the tools of the catalog.
+func (c *catalogSync) share(with *atomic.Pointer[tools.Registry]) {
+	if c.shared = with; with != nil {
+		with.Store(c.catalog.Registry)
+	}
 }
 
 // warnMissing logs and returns a warning for each tool and model that is missing on this

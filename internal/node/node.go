@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,9 +34,11 @@ type Config struct {
 	Outbound outbound.Config
 	Native   []actor.Definition // agents written in Go
 	Tools    []tools.Tool       // made with tools.Local
-	Policy   *tools.Policy      // decides about calls of declared tools; nil: no rules
-	Trace    string             // path of the history trace; empty for none
-	Keys     Keys               // receives the API keys of the registry; may be nil
+	// Registry receives the tools of the node: before the cells start, and after each change. It may be nil.
+	Registry *atomic.Pointer[tools.Registry]
+	Policy   *tools.Policy // decides about calls of declared tools; nil: no rules
+	Trace    string        // path of the history trace; empty for none
+	Keys     Keys          // receives the API keys of the registry; may be nil
 	// free space in bytes below which new work is refused; 0 means
 	// disk.FreeFloor, 1 disables the limit
 	FreeFloor uint64
@@ -103,6 +106,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if n.catalog, err = loadCatalog(n.disk, c.Native, c.Tools, c.Policy, c.Keys, log); err != nil {
 		return nil, err
 	}
+	n.catalog.share(c.Registry)
 	c.Outbound.Logger = log
 	c.Outbound.Token = func(run actor.CallID, id actor.ID) string { return ingress.MintToken(n.secret, run, id) }
 	if n.outbound, err = outbound.New(c.Outbound); err != nil {
