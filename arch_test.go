@@ -64,7 +64,7 @@ const (
 // packages is the import table: a package may import the packages of its row and
 // those of common. Layers 0 to 2 are pure.
 var packages = map[string]pkg{
-	".": {layer: 4, ours: []string{"actor", "agents", "dispatcher", "ingress", "runs", "host/gateway", "host/outbound", "internal/command", "internal/node", "internal/service", "tools", "upstream"},
+	".": {layer: 4, ours: []string{"actor", "agents", "dispatcher", "ingress", "runs", "host/gateway", "host/outbound", "internal/command", "internal/node", "internal/program", "internal/service", "tools"},
 		theirs: []string{"github.com/valyala/fasthttp", "github.com/google/jsonschema-go"}},
 
 	"actor": {layer: 0},
@@ -96,6 +96,7 @@ var packages = map[string]pkg{
 
 	"simulate":   {layer: 4, ours: every},
 	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/load", "internal/servertest", "internal/service", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3", "golang.org/x/term"}},
+	"troupetest": {layer: 4, ours: []string{".", "actor", "agents", "internal/program", "simulate", "tools"}},
 	"examples":   {layer: 4, ours: []string{"."}},
 
 	"store/storetest":      {layer: 3, ours: []string{"actor", "runs", "store"}, theirs: []string{"pgregory.net/rapid"}},
@@ -103,6 +104,7 @@ var packages = map[string]pkg{
 	"internal/nearest":     {layer: 0},
 	"internal/failpoint":   {layer: 0},
 	"internal/command":     {layer: 3, ours: []string{"actor", "history", "runs"}}, // it knows neither the engine nor a store
+	"internal/program":     {layer: 4, ours: []string{"actor", "tools"}},
 	"internal/node":        {layer: 3, ours: wired},
 	"internal/service":     {layer: 4, ours: slices.Concat(wired, []string{"host/gateway", "internal/node"})},
 	"internal/mutant":      {layer: 0, std: []string{"os"}}, // os in the mutants build alone

@@ -62,7 +62,22 @@ func stateError(t *Turn, err error) error {
 // stateItemsMax is the maximum number of items of a state.
 const stateItemsMax = StateBytesMax/actor.StateItemValueBytesMax + 1
 
-func stateItem(i int) string { return fmt.Sprintf("state/%02d", i) }
+// stateItemPrefix is the prefix of the names of its items.
+const stateItemPrefix = "state/"
+
+func stateItem(i int) string { return fmt.Sprintf("%s%02d", stateItemPrefix, i) }
+
+// stateValues returns the values of the items of a state.
+func stateValues(version int, state []byte) (values [][]byte) {
+	all := append(strconv.AppendInt(nil, int64(version), 10), '\n')
+	all = append(all, state...)
+	for len(all) > 0 {
+		n := min(len(all), actor.StateItemValueBytesMax)
+		values = append(values, all[:n:n])
+		all = all[n:]
+	}
+	return values
+}
 
 // readState returns the stored state and its version; nil if there is none. It refuses a version that
 // the agent cannot read.
@@ -86,13 +101,14 @@ func readState(t *Turn) (version int, state []byte, err error) {
 
 // writeState changes the items that differ.
 func writeState(t *Turn, version int, state []byte) {
-	all := append(strconv.AppendInt(nil, int64(version), 10), '\n')
-	all = append(all, state...)
+	values := stateValues(version, state)
 	for i := range stateItemsMax {
-		n := min(len(all), actor.StateItemValueBytesMax)
-		if !bytes.Equal(t.turn.State(stateItem(i)), all[:n]) {
-			t.turn.SetState(stateItem(i), all[:n:n])
+		var value []byte
+		if i < len(values) {
+			value = values[i]
 		}
-		all = all[n:]
+		if !bytes.Equal(t.turn.State(stateItem(i)), value) {
+			t.turn.SetState(stateItem(i), value)
+		}
 	}
 }

@@ -145,3 +145,22 @@ func StandIn(t tools.Tool, answer func(c Rand, input []byte) string) tools.Tool 
 	}
 	return t
 }
+
+// Local returns a team's tool that a function of the user performs. Its results MUST depend on its input
+// alone. The tool faults apply to it.
+func Local(t tools.Tool) tools.Tool {
+	perform := t.Handler
+	t.Declared = nil // neither a policy nor a person decides about its calls
+	t.Handler = func(ctx context.Context, input []byte) tools.Result {
+		result := perform(ctx, input)
+		if result.Refusal != nil {
+			return result
+		}
+		var text []byte
+		for _, p := range result.Parts {
+			text = append(text, p.Bytes...)
+		}
+		return toolResult(ctx, string(text))
+	}
+	return t
+}

@@ -17,5 +17,6 @@
 //		simulate.Test(t, team, simulate.Options{Seeds: 50})
 //	}
 //
-// troupe sim --project does the same for a team of declared agents.
+// troupe sim --project does the same for a team of declared agents. Programs with agents of package troupe
+// use package troupetest, which runs their teams here; this package has no promise of compatibility.
 package simulate

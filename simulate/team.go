@@ -23,6 +23,7 @@ type Team struct {
 	Models   []Rule
 	Services []Rule // external agents
 	Tools    []Tool
+	Local    []tools.Tool // of the program; a stub in Tools with the name of one replaces it
 	Signals  []Signal
 	Expect   []Expect
 }
@@ -165,6 +166,14 @@ func (t *Team) build() (*sim.Team, error) {
 		stub := sim.StandIn(tools.Tool{Name: tool.Name, Description: textOr(tool.Description, "A stub."), Schema: tool.Schema, Idempotent: tool.Idempotent},
 			func(c sim.Rand, _ []byte) string { return pick(c, results, "done") })
 		if err := registry.Register(stub); err != nil {
+			return nil, fmt.Errorf("simulate: %w", err)
+		}
+	}
+	for _, tool := range t.Local {
+		if _, stub := registry.Tool(tool.Name); stub {
+			continue
+		}
+		if err := registry.Register(sim.Local(tool)); err != nil {
 			return nil, fmt.Errorf("simulate: %w", err)
 		}
 	}

@@ -16,4 +16,7 @@
 // A turn that ends is replayed with the same answers, as after a crash. If the
 // replay makes any other ask, the test fails. A test also fails if its turn still
 // waits at the end of the test. Exception: the test has called [Turn.Cancel].
+//
+// It is for the agents in this module. Programs with agents of package troupe use package troupetest,
+// which runs their turns here; this package has no promise of compatibility.
 package agentstest

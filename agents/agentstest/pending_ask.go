@@ -64,6 +64,12 @@ func (a *PendingAsk) AnswerEmpty() {
 	a.answerWith(actor.Answer{})
 }
 
+// AnswerAs answers with content or a refusal of any form.
+func (a *PendingAsk) AnswerAs(answer actor.Answer) {
+	a.turn.tb.Helper()
+	a.answerWith(answer)
+}
+
 // Use is a tool call of a model, with its input as JSON.
 type Use struct{ Tool, Input string }
 

@@ -223,6 +223,12 @@ func describeOutcome(o *actor.Outcome) string {
 	return s
 }
 
+// Request returns the call that the turn answers.
+func (t *Turn) Request() actor.Call { return t.begin.Call }
+
+// Updates returns the changes of the actor's state so far.
+func (t *Turn) Updates() []actor.StateItem { return slices.Clone(t.stateUpdates) }
+
 // Ends runs the turn to its end and returns the outcome.
 func (t *Turn) Ends() actor.Outcome {
 	t.tb.Helper()

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package program gives package troupetest what package troupe does not export: the form in which the
+// runtime has the agents and tools of a program. Package troupe sets its variable.
+package program
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// Program has the agents and tools of a program.
+type Program struct {
+	Agents []actor.Definition
+	Tools  *tools.Registry // the tools of the program and call_agent, with the policy
+	Local  []tools.Tool    // the tools of the program
+}
+
+// Troupe are functions of package troupe.
+var Troupe struct {
+	// New returns the program with a []troupe.Agent, a []troupe.Tool and a []troupe.PolicyRule.
+	New func(agents, tools, policy any) (Program, error)
+	// Refusal returns the refusal of an error that an agent or a tool returns; nil if it is none.
+	Refusal func(err error) *actor.Refusal
+	// Code returns the troupe.Code of a refusal.
+	Code func(r *actor.Refusal) string
+	// EncodeState returns the items of a state with a version, as JSON.
+	EncodeState func(version int, state []byte) []actor.StateItem
+	// DecodeState returns the state in items as JSON; nil if there is none.
+	DecodeState func(items []actor.StateItem) []byte
+}
