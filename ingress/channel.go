@@ -86,6 +86,7 @@ const (
 	StateReady           = "READY"    // of the connection: the hello was accepted
 	StateLive            = "LIVE"     // of a session: all earlier messages were sent
 	StateAccepted        = "ACCEPTED" // of a request: it was performed
+	StateReplayed        = "REPLAYED" // of a replay: all its messages were sent
 )
 
 // Append appends the message as JSON.
@@ -119,32 +120,24 @@ func detailValue(v any) jsontext.Value {
 //
 //  1. A run begins with run_started and ends with done or error.
 //  2. The deltas of a run end with its whole answer, whether or not the agent has streamed it.
-//  3. The messages are about root runs. Of the runs below them only calls, tool calls and
-//     approvals are shown.
+//  3. The messages are those of root runs. A root run shows the calls that it makes and the
+//     approvals that wait in its tree, so the runs below it have no messages of their own.
 type Channel struct {
 	session string
 	replay  bool
-	resumed bool // earlier events were read by others
-	runs    map[actor.CallID]*channelRun
-	ended   []actor.CallID // the last root runs that ended
+	runs    map[actor.CallID]*channelRun // open ones
 }
-
-// endedMax is the number of ended root runs that a channel remembers. A run below one of them
-// that ends later has no messages.
-const endedMax = 256
 
 // channelRun is the state of a run and of its messages.
 type channelRun struct {
-	root    *channelRun // itself for a root run; nil if unknown
 	id      actor.CallID
 	seq     uint64
-	agent   string
+	root    bool            // has messages
 	answer  strings.Builder // text of the deltas of the present step
 	deltas  []channelDelta  // of the present step
 	usage   runs.Usage
 	pending []pendingApproval // in the tree
 	waiting bool              // for a signal
-	ended   bool
 }
 
 // pendingApproval is an approval that waits below a run.
@@ -160,14 +153,13 @@ type channelDelta struct {
 
 // NewChannel returns a channel for the events of a session. With replay its messages are
 // marked as those of a replay.
-//
-// If resumed is set, the events begin at a cursor.
-func NewChannel(session string, resumed, replay bool) *Channel {
-	return &Channel{session: session, replay: replay, resumed: resumed, runs: map[actor.CallID]*channelRun{}}
+func NewChannel(session string, replay bool) *Channel {
+	return &Channel{session: session, replay: replay, runs: map[actor.CallID]*channelRun{}}
 }
 
-// Missing returns the number of the last event of a run that the channel has not read before
-// an event: 0 if it has read all. The caller passes them to Restore first.
+// Missing returns the events of a run that precede an event and that the channel has not read,
+// because they precede the cursor: those behind from, up to to. The caller passes them to
+// Restore first.
 func (c *Channel) Missing(e *runs.Event) (from, to uint64) {
 	if r := c.runs[e.Run]; r != nil {
 		return r.seq, e.Seq - 1
@@ -181,7 +173,7 @@ func (c *Channel) Restore(e *runs.Event) { c.apply(e) }
 // Skip passes over events of a run that cannot be read any more.
 func (c *Channel) Skip(run, root actor.CallID, upto uint64) {
 	r := c.run(run)
-	r.seq, r.root = upto, c.root(root)
+	r.seq, r.root = upto, root == run
 }
 
 // Map returns the messages of the next event of a run. The last one has the cursor.
@@ -189,7 +181,7 @@ func (c *Channel) Map(e *runs.Event, cursor string) []ChannelMessage {
 	all := c.apply(e)
 	for i := range all {
 		m := &all[i]
-		m.TS, m.Session, m.Replay = millisecondsOf(e.At), c.session, c.replay
+		m.TS, m.Session, m.Run, m.Replay = millisecondsOf(e.At), c.session, e.Run.String(), c.replay
 	}
 	if len(all) > 0 {
 		all[len(all)-1].Cursor = cursor
@@ -210,53 +202,22 @@ func (c *Channel) run(id actor.CallID) *channelRun {
 func (c *Channel) apply(e *runs.Event) (all []ChannelMessage) {
 	r := c.run(e.Run)
 	r.seq = e.Seq
-	switch e.Type {
-	case runs.UserInput:
-		r.root, r.agent = r, e.Actor.Agent
-		all = []ChannelMessage{{Type: ChannelRunStarted, Request: e.Request, Agent: r.agent, Principal: e.Principal,
+	switch {
+	case e.Type == runs.UserInput:
+		r.root = true
+		all = []ChannelMessage{{Type: ChannelRunStarted, Request: e.Request, Agent: e.Actor.Agent, Principal: e.Principal,
 			Message: &ChannelText{"user", e.Text, e.Truncated}}}
-	case runs.RunStarted:
-		if r.root, r.agent = c.root(e.Root), e.Actor.Agent; r.root == r {
+	case e.Type == runs.RunStarted:
+		if r.root = e.Root == e.Run; r.root {
 			all = r.state(StateRunning, nil)
 		}
-	default:
-		if r.root != nil && !r.root.ended {
-			all = c.mapEvent(r, e)
-		}
-	}
-	for i := range all {
-		all[i].Run = r.root.id.String()
-		if r.root != r {
-			all[i].Child = r.id.String()
-		}
+	case r.root:
+		all = c.mapEvent(r, e)
 	}
 	if e.Type.Ends() {
-		c.end(r)
+		delete(c.runs, r.id)
 	}
 	return all
-}
-
-// root returns a root run, or nil if it is not known. The first events of a run may have been
-// read before the cursor.
-func (c *Channel) root(id actor.CallID) *channelRun {
-	r := c.runs[id]
-	if r == nil && c.resumed && !slices.Contains(c.ended, id) {
-		r = c.run(id)
-		r.root = r
-	}
-	return r
-}
-
-// end forgets a run. Runs below a root run that has ended have no more messages.
-func (c *Channel) end(r *channelRun) {
-	r.ended = true
-	delete(c.runs, r.id)
-	if r.root != r {
-		return
-	}
-	if c.ended = append(c.ended, r.id); len(c.ended) > endedMax {
-		c.ended = slices.Clone(c.ended[len(c.ended)-endedMax/2:])
-	}
 }
 
 // detail is the member detail of a state message.
@@ -280,7 +241,7 @@ type detail struct {
 
 // state returns a state message of a run.
 func (r *channelRun) state(state string, d *detail) []ChannelMessage {
-	m := ChannelMessage{Type: ChannelState, State: state, RunState: r.root.status().String()}
+	m := ChannelMessage{Type: ChannelState, State: state, RunState: r.status().String()}
 	if d != nil {
 		m.Detail = d
 	}
@@ -289,10 +250,10 @@ func (r *channelRun) state(state string, d *detail) []ChannelMessage {
 
 // resumed returns the state after one of several causes of a pause has ended.
 func (r *channelRun) resumed(d *detail) []ChannelMessage {
-	switch root := r.root; {
-	case len(root.pending) > 0:
+	switch {
+	case len(r.pending) > 0:
 		return r.state(StateWaitingApproval, d)
-	case root.waiting:
+	case r.waiting:
 		return r.state(StateWaitingSignal, d)
 	default:
 		return r.state(StateRunning, d)
@@ -313,9 +274,8 @@ func toolCallOf(e *runs.Event) string {
 	return runs.ToolCallID{Run: e.Run, Step: e.Step, Index: e.Index}.String()
 }
 
-// mapEvent maps an event of a run whose root is known.
+// mapEvent maps an event of a root run.
 func (c *Channel) mapEvent(r *channelRun, e *runs.Event) []ChannelMessage {
-	root, isRoot := r.root, r.root == r
 	switch e.Type {
 	case runs.AgentCalledChild:
 		return r.state(StateCallingAgent, &detail{Agent: e.Actor.Agent, Child: e.Child.String()})
@@ -323,7 +283,10 @@ func (c *Channel) mapEvent(r *channelRun, e *runs.Event) []ChannelMessage {
 		r.usage = r.usage.Add(e.Usage)
 		return r.resumed(&detail{Agent: e.Actor.Agent, Child: e.Child.String(), Status: e.Status.String(), Code: codeOf(e.Refusal)})
 	case runs.ToolCallCreated:
-		if e.Kind == runs.KindTool {
+		switch {
+		case e.Kind == runs.KindClient && c.replay: // live, its device is asked
+			return []ChannelMessage{{Type: ChannelToolRequest, ToolCall: toolCallOf(e), Tool: e.Name, Args: argsOf(e.Text)}}
+		case e.Kind == runs.KindTool:
 			return r.state(StateCallingTool, &detail{ToolCall: toolCallOf(e), Tool: e.Name})
 		}
 	case runs.ToolResult:
@@ -331,27 +294,24 @@ func (c *Channel) mapEvent(r *channelRun, e *runs.Event) []ChannelMessage {
 			return r.resumed(&detail{ToolCall: toolCallOf(e), Tool: e.Name, Status: e.Status.String(), Code: codeOf(e.Refusal)})
 		}
 	case runs.ApprovalRequired:
-		return c.approvalRequired(r, e)
+		return r.approvalRequired(e)
 	case runs.ApprovalDecision:
-		root.decided(e.Approval)
+		r.decided(e.Approval)
 		return r.resumed(&detail{Approval: e.Approval, Decision: e.Kind, By: e.Principal, Reason: e.Text})
 	case runs.ApprovalExpired:
-		root.decided(e.Approval)
+		r.decided(e.Approval)
 		return r.resumed(&detail{Approval: e.Approval, Decision: runs.ApprovalStatusExpired.String(), Reason: e.Text})
 	}
-	if isRoot {
-		return r.mapOwn(e)
-	}
-	return nil
+	return r.mapOwn(e)
 }
 
 func (r *channelRun) decided(approval string) {
 	r.pending = slices.DeleteFunc(r.pending, func(p pendingApproval) bool { return p.id == approval })
 }
 
-func (c *Channel) approvalRequired(r *channelRun, e *runs.Event) []ChannelMessage {
-	r.root.decided(e.Approval)
-	r.root.pending = append(r.root.pending, pendingApproval{e.Approval, e.Child})
+func (r *channelRun) approvalRequired(e *runs.Event) []ChannelMessage {
+	r.decided(e.Approval)
+	r.pending = append(r.pending, pendingApproval{e.Approval, e.Child})
 	m := ChannelMessage{Type: ChannelApprovalRequired, Approval: e.Approval, Tool: e.Name, Summary: &e.Text, Expires: millisecondsOf(e.Until)}
 	if id, err := runs.ParseApprovalID(e.Approval); err == nil {
 		if m.ToolCall = id.String(); id.Run != r.id {
@@ -361,7 +321,7 @@ func (c *Channel) approvalRequired(r *channelRun, e *runs.Event) []ChannelMessag
 	return append(r.state(StateWaitingApproval, &detail{Approval: e.Approval}), m)
 }
 
-// mapOwn maps an event of a root run.
+// mapOwn maps an event of the run's own work.
 func (r *channelRun) mapOwn(e *runs.Event) []ChannelMessage {
 	switch e.Type {
 	case runs.LLMCallStarted, runs.AgentInvokeStarted:
@@ -382,8 +342,15 @@ func (r *channelRun) mapOwn(e *runs.Event) []ChannelMessage {
 		}
 		return m
 	case runs.RunResumed:
-		if !e.Child.IsZero() { // its approvals were decided
-			r.pending = slices.DeleteFunc(r.pending, func(p pendingApproval) bool { return p.below == e.Child })
+		if !e.Child.IsZero() && len(r.pending) > 0 { // its approvals were decided
+			d := &detail{Child: e.Child.String()}
+			r.pending = slices.DeleteFunc(r.pending, func(p pendingApproval) bool {
+				if p.below == e.Child {
+					d.Approval = p.id
+				}
+				return p.below == e.Child
+			})
+			return r.resumed(d)
 		}
 	case runs.WaitOpened:
 		r.waiting = true
@@ -397,6 +364,14 @@ func (r *channelRun) mapOwn(e *runs.Event) []ChannelMessage {
 		return []ChannelMessage{{Type: ChannelError, Code: codeOf(e.Refusal), Error: e.Refusal.Detail}}
 	}
 	return nil
+}
+
+// argsOf returns the arguments of a tool call: JSON, or a text.
+func argsOf(text string) jsontext.Value {
+	if v := jsontext.Value(text); v.IsValid() {
+		return v
+	}
+	return invariant.Must(json.Marshal(strings.ToValidUTF8(text, "\uFFFD")))
 }
 
 // agentDetail returns what an agent reports with its state: a JSON object, or a text.

@@ -6,9 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -92,6 +89,12 @@ type (
 		Agent        string
 		Repeated     bool // an earlier request with the same id has made the run
 	}
+	// Located answers a Locate.
+	Located struct {
+		Session string       // of the run; "" if it has none
+		Root    actor.CallID // of its tree
+		Refusal *actor.Refusal
+	}
 	// ToolAsked is a call of a tool that this device performs.
 	ToolAsked struct {
 		Run, Child actor.CallID
@@ -114,6 +117,7 @@ func (SessionNews) socketInput()  {}
 func (SessionPage) socketInput()  {}
 func (RunPage) socketInput()      {}
 func (Performed) socketInput()    {}
+func (Located) socketInput()      {}
 func (ToolAsked) socketInput()    {}
 func (SocketSent) socketInput()   {}
 func (Tick) socketInput()         {}
@@ -150,6 +154,8 @@ type (
 		Run       actor.CallID
 		After, To uint64
 	}
+	// Locate asks for the session of a run.
+	Locate struct{ Run actor.CallID }
 	// Perform asks for a request to be performed. The next one follows its answer.
 	Perform struct{ Request SocketRequest }
 	// Send sends messages. The next Send follows SocketSent.
@@ -168,6 +174,7 @@ func (Attach) socketOutput()      {}
 func (ReadSession) socketOutput() {}
 func (ReadRun) socketOutput()     {}
 func (Perform) socketOutput()     {}
+func (Locate) socketOutput()      {}
 func (Send) socketOutput()        {}
 func (SendPing) socketOutput()    {}
 func (Close) socketOutput()       {}
@@ -191,6 +198,8 @@ type Socket struct {
 	reading  *followed       // of the outstanding ReadSession or ReadRun
 	requests []SocketRequest // that wait to be performed
 	performs *performing
+	replay   *followed // the running replay, one of sessions; or nil
+	locating *Replay   // waits for its session
 
 	queue     [][]byte
 	queued    int // bytes in queue
@@ -221,6 +230,7 @@ type followed struct {
 	news     bool           // events may follow the cursor
 	live     bool           // LIVE was sent
 	pending  []SessionItem  // read, not mapped
+	replay   *replay        // the messages are a replay; or nil
 	started  []actor.CallID // the last runs whose run_started was sent
 }
 
@@ -259,6 +269,8 @@ func (s *Socket) Step(now actor.Time, in SocketInput) []SocketOutput {
 		s.restore(&in)
 	case Performed:
 		s.performed(&in)
+	case Located:
+		s.located(&in)
 	case ToolAsked:
 		s.askTool(&in)
 	case SocketSent:
@@ -280,6 +292,9 @@ func (s *Socket) NextDeadline() actor.Time {
 	}
 	if s.sending {
 		due = min(due, s.sendBy)
+	}
+	if s.replay != nil && len(s.replay.replay.held) > 0 {
+		due = min(due, s.replay.replay.next)
 	}
 	return due
 }
@@ -339,6 +354,10 @@ func (s *Socket) receive(body []byte) {
 			return
 		}
 		s.close(ClosePolicy, `the first message must be {"type": "hello"}`)
+		return
+	}
+	if kind == SocketReplay {
+		s.startReplay(request, body)
 		return
 	}
 	out, r := DecodeSocketRequest(kind, body)
@@ -410,7 +429,7 @@ func (s *Socket) fail(request, code, detail string) {
 }
 
 func (s *Socket) find(session string) *followed {
-	i := slices.IndexFunc(s.sessions, func(f *followed) bool { return f.name == session })
+	i := slices.IndexFunc(s.sessions, func(f *followed) bool { return f.name == session && f.replay == nil })
 	if i < 0 {
 		return nil
 	}
@@ -419,7 +438,7 @@ func (s *Socket) find(session string) *followed {
 
 // follow begins to follow a session.
 func (s *Socket) follow(session string, after runs.SessionCursor, end bool) *followed {
-	f := &followed{name: session, cursor: after, end: end, channel: NewChannel(session, end || len(after) > 0, false), news: true}
+	f := &followed{name: session, cursor: after, end: end, channel: NewChannel(session, false), news: true}
 	s.sessions = append(s.sessions, f)
 	s.emit(Attach{session, end})
 	return f
@@ -427,6 +446,9 @@ func (s *Socket) follow(session string, after runs.SessionCursor, end bool) *fol
 
 func (s *Socket) unfollow(f *followed) {
 	s.sessions = slices.DeleteFunc(s.sessions, func(o *followed) bool { return o == f })
+	if s.replay == f {
+		s.replay = nil
+	}
 }
 
 func (s *Socket) attached(in *Attached) {
@@ -506,7 +528,7 @@ func (s *Socket) performed(in *Performed) {
 	}
 	switch {
 	case f != nil && in.Repeated: // its messages may precede the end of the session
-		f.cursor, f.channel = nil, NewChannel(f.name, false, false)
+		f.cursor, f.channel = nil, NewChannel(f.name, false)
 	case f == nil && s.find(in.Session) == nil && in.Session != "" && len(s.sessions) < SocketSessionsMax:
 		s.follow(in.Session, nil, false) // a new one
 	case f == nil && in.Repeated && !s.hasStarted(in.Session, in.Run): // the client may have missed it
@@ -523,10 +545,7 @@ func (s *Socket) hasStarted(session string, run actor.CallID) bool {
 // askTool sends a request to the device.
 func (s *Socket) askTool(in *ToolAsked) {
 	m := ChannelMessage{Type: ChannelToolRequest, Run: in.Run.String(), Session: in.Session, ToolCall: in.Call, Tool: in.Tool,
-		Args: jsontext.Value(in.Args), Deadline: millisecondsOf(in.Deadline)}
-	if !m.Args.IsValid() {
-		m.Args, _ = json.Marshal(string(in.Args))
-	}
+		Args: argsOf(string(in.Args)), Deadline: millisecondsOf(in.Deadline)}
 	if in.Child != in.Run {
 		m.Child = in.Child.String()
 	}
@@ -541,8 +560,17 @@ func (s *Socket) readNext() {
 	if s.reading != nil || s.queued >= SocketQueueBytesMax {
 		return
 	}
+	if f := s.replay; f != nil && len(f.replay.held) > 0 {
+		if all := f.replay.release(s.now); len(all) > 0 {
+			s.reading = f
+			s.show(all)
+			s.mapPending()
+			s.readNext()
+			return
+		}
+	}
 	for i, f := range s.sessions {
-		if !f.attached || f.held || !f.news {
+		if !f.attached || f.held || !f.news || f.replay != nil && len(f.replay.held) > 0 {
 			continue
 		}
 		s.sessions = append(slices.Delete(slices.Clone(s.sessions), i, i+1), f)
@@ -562,12 +590,12 @@ func (s *Socket) page(in *SessionPage) {
 	case in.Refusal != nil:
 		s.reading = nil
 		s.unfollow(f)
-		s.send(&ChannelMessage{Type: ChannelError, Session: f.name, Code: codeOf(in.Refusal), Error: in.Refusal.Detail})
+		s.send(&ChannelMessage{Type: ChannelError, Request: f.requestID(), Session: f.name, Code: codeOf(in.Refusal), Error: in.Refusal.Detail, Replay: f.replay != nil})
 		return
 	case len(in.Dropped) > 0:
 		s.reading = nil
-		s.send(&ChannelMessage{Type: ChannelError, Session: f.name, Code: "events_dropped", Error: "messages of this session were dropped: those that are left follow, behind the cursor", Cursor: in.Dropped.String()})
-		f.cursor, f.news, f.channel = in.Dropped, true, NewChannel(f.name, true, false)
+		s.send(&ChannelMessage{Type: ChannelError, Session: f.name, Code: "events_dropped", Error: "messages of this session were dropped: those that are left follow, behind the cursor", Cursor: in.Dropped.String(), Replay: f.replay != nil})
+		f.cursor, f.news, f.channel = in.Dropped, true, NewChannel(f.name, f.replay != nil)
 		return
 	}
 	f.pending = in.All
@@ -592,18 +620,45 @@ func (s *Socket) mapPending() {
 		}
 		f.pending = f.pending[1:]
 		f.cursor = f.cursor.After(item.At)
-		for _, m := range f.channel.Map(&e, f.cursor.String()) {
-			if m.Type == ChannelRunStarted {
-				f.started = append(f.started[max(0, len(f.started)-startedMax+1):], e.Run)
-			}
-			s.enqueue(&m)
+		if f.replay == nil {
+			s.show(f.channel.Map(&e, f.cursor.String()))
+			continue
+		}
+		s.show(f.replay.hold(f.channel.Map(&e, ""), s.now))
+		if len(f.replay.held) > 0 {
+			s.reading = nil
+			return
 		}
 	}
-	s.reading = nil
-	if !f.news && !f.live {
+	switch s.reading = nil; {
+	case f.news:
+	case f.replay != nil:
+		s.endReplay(f)
+	case !f.live:
 		f.live = true
 		s.send(&ChannelMessage{Type: ChannelState, Session: f.name, State: StateLive, Cursor: f.cursor.String()})
 	}
+}
+
+// show queues messages of the session that is read.
+func (s *Socket) show(all []ChannelMessage) {
+	f := s.reading
+	for i := range all {
+		if m := &all[i]; m.Type == ChannelRunStarted {
+			if run, err := actor.ParseCallID(m.Run); err == nil && f.replay == nil {
+				f.started = append(f.started[max(0, len(f.started)-startedMax+1):], run)
+			}
+		}
+		s.enqueue(&all[i])
+	}
+}
+
+// requestID returns the request_id of a replay.
+func (f *followed) requestID() string {
+	if f.replay == nil {
+		return ""
+	}
+	return f.replay.request.ID
 }
 
 // restore handles the answer to a ReadRun.

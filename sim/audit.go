@@ -48,13 +48,16 @@ const (
 	TranscriptIsWhatHappened = "TranscriptIsWhatHappened"
 	// No byte of a message of one namespace reaches a client, model or external agent of another.
 	NamespacesApart = "NamespacesApart"
+	// A client of the channel protocol reads the messages of each event of its session, once and
+	// in order, over all its connections.
+	ClientSeesAll = "ClientSeesAll"
 
 	WorldNeverPanics = "WorldNeverPanics" // the code around the cells does not panic either
 )
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

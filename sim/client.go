@@ -411,6 +411,7 @@ func (w *Simulation) handleJoined(op runtime.Joined) {
 	w.feelStorm(LoadRetryStorm, op.Call)
 	if i := slices.IndexFunc(w.pending, func(req *pendingRequest) bool { return req.call == op.Call }); i >= 0 {
 		w.maybeReadStream(op.Run, w.pending[i].client)
+		w.sockets.maybeFollow(w.pending[i].client)
 	}
 }
 
@@ -418,9 +419,11 @@ func (w *Simulation) handleJoined(op runtime.Joined) {
 // shows that the run waits for a signal, handlePublished usually schedules one.
 func (w *Simulation) handlePublished(_ *node, e store.RunEvent) {
 	w.notifyStreams(e.Run)
+	w.sockets.notify(e.Run)
 	if e.Seq == 1 {
 		if i := slices.IndexFunc(w.pending, func(req *pendingRequest) bool { return req.call == e.Run }); i >= 0 {
 			w.maybeReadStream(e.Run, w.pending[i].client)
+			w.sockets.maybeFollow(w.pending[i].client)
 		}
 	}
 	if w.manual || w.plan.Plain || runs.TypeOf(e.Body) != runs.WaitOpened {

@@ -49,6 +49,7 @@ const (
 	topicAudit                           // choices of audits
 	topicRetention                       // clients of deleted sessions
 	topicApproval                        // people who decide about tool calls, and changes of the tools
+	topicSocket                          // clients that follow sessions
 
 	topicMask = 0xff << 24
 	ownerMask = 1<<24 - 1
@@ -65,7 +66,7 @@ func (id StreamID) withCause(cause StreamID) StreamID {
 	return id&^causeMask | cause<<causeShift
 }
 
-var topicNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare", "clerk", "audit", "retention", "approval"}
+var topicNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare", "clerk", "audit", "retention", "approval", "socket"}
 
 // String formats the stream as in fault.17, or fault.17 for arrival.3 if it has a
 // cause.

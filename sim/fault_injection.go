@@ -143,6 +143,7 @@ func (w *Simulation) stopNode(n *node) {
 		for _, c := range slices.Clone(n.streams) {
 			c.step(ingress.Draining{})
 		}
+		w.sockets.drain(n)
 	}
 	n.after(w.between(time.Millisecond, 500*time.Millisecond), func() {
 		w.endProcess(NodeStop, n, func() { w.halt(n, "stop") }, "%s shuts down; it had %d open streams", n.id, open)

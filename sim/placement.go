@@ -195,6 +195,7 @@ func (w *Simulation) crash(n *node, why string) {
 	n.gated, n.running, n.upstreams.exchanges = nil, nil, nil
 	w.dropRequests(func(l *pendingRequest) bool { return l.cell.n == n })
 	w.dropStreams(n)
+	w.sockets.drop(n)
 	down := w.between(50*time.Millisecond, 6*time.Second)
 	if w.startCrashes.concern(n) {
 		down = reopenDelay

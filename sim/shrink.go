@@ -416,7 +416,7 @@ func (s *shrinker) renumberArrivals(to func(StreamID) (StreamID, bool)) (all Cho
 		if topicOf(cause) == topicArrival {
 			cause, ok = to(cause)
 		}
-		if topic := topicOf(st.ID); ok && (topic == topicArrival || topic == topicReader && owner != ownerMask) {
+		if topic := topicOf(st.ID); ok && (topic == topicArrival || topic == topicReader && owner != ownerMask || topic == topicSocket) {
 			var reader StreamID
 			reader, ok = to(topicArrival + owner)
 			owner = reader & ownerMask

@@ -132,6 +132,7 @@ type Simulation struct {
 	callIDs          uint64
 	nodeDraws        uint64 // number of random numbers drawn by nodes
 	streamReaders    []*streamReader
+	sockets          sockets
 	openReaders      int // number of stream readers that have not read to the end
 	readerKeyNumber  int // number of the key that currently permits reading streams
 	registry         actor.Definition
@@ -210,6 +211,7 @@ func New(o Options) *Simulation {
 	}
 	w.openStore(o.Backends.Store)
 	w.startRetention()
+	w.sockets.w = w
 	w.setStream(topicWorld)
 	w.build(o.adjustLimits)
 	if !w.manual {
@@ -627,6 +629,7 @@ func (w *Simulation) finishWhenIdle() {
 	if w.violation == nil && w.retention != nil {
 		w.retention.judge.check(w.nodes[0])
 	}
+	w.sockets.audit()
 	if w.violation == nil && w.auditEnabled() {
 		w.audit()
 	}
@@ -643,6 +646,8 @@ func (w *Simulation) pendingWork() string {
 		return fmt.Sprintf("clients: %d pending requests, %d scheduled retries, last request %v ago", len(w.pending), w.retriesScheduled, w.now.Sub(w.lastRequestAt))
 	case w.openReaders > 0:
 		return "a client has not read a stream to its end"
+	case w.sockets.pending() != "":
+		return w.sockets.pending()
 	case w.externalCalls > 0:
 		return "an external agent is processing a call"
 	case len(w.net.flights) > 0:

@@ -59,6 +59,7 @@ const (
 	MessageAppended             // a message was appended to a transcript
 	BusyRejected                // a message was refused because a run is open
 	RunInterrupted              // a message cancelled an open run
+	SessionFollowed             // a client followed a session over the channel protocol
 
 	Passivated      // an idle actor left memory
 	ActorLost       // an actor left memory because another node owns its shard
@@ -118,6 +119,7 @@ var pointNames = [points]string{
 	MessageAppended:       "message appended",
 	BusyRejected:          "message rejected, actor busy",
 	RunInterrupted:        "run interrupted",
+	SessionFollowed:       "session followed",
 	Passivated:            "actor passivated",
 	ActorLost:             "actor lost",
 	CallResent:            "call sent again",

@@ -283,6 +283,8 @@ func (d *socketDriver) perform(out ingress.SocketOutput) {
 		d.answer(d.readSession(out))
 	case ingress.ReadRun:
 		d.answer(d.readRun(out))
+	case ingress.Locate:
+		d.answer(d.locate(out.Run))
 	case ingress.Perform:
 		go func() { d.pass(d.request(&out.Request)) }()
 	case ingress.Send:
@@ -440,7 +442,9 @@ func (d *socketDriver) forward(session string, news <-chan struct{}, stop func()
 				news = nil // the last read returns the reason
 			}
 			d.mu.Lock()
-			d.news = append(d.news, session)
+			if !slices.Contains(d.news, session) {
+				d.news = append(d.news, session)
+			}
 			d.mu.Unlock()
 			select {
 			case d.wake <- struct{}{}:
@@ -488,6 +492,16 @@ func (d *socketDriver) readRun(out ingress.ReadRun) (in ingress.RunPage) {
 		for _, e := range page.All {
 			in.Bodies, after = append(in.Bodies, e.Body), e.Seq
 		}
+	}
+	return in
+}
+
+// locate returns the session of a run.
+func (d *socketDriver) locate(run actor.CallID) ingress.Located {
+	owner, err := d.server.runOwner(d.by, run)
+	in := ingress.Located{Root: owner.Root, Refusal: d.refusalOf(err)}
+	if session, ok := owner.Actor.Session(); ok {
+		in.Session = session
 	}
 	return in
 }

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// storedSession stands for a store with one session.
+type storedSession struct {
+	name  string
+	all   []SessionItem
+	owner map[actor.CallID]int // number of events of each run
+}
+
+func newStoredSession() *storedSession {
+	return &storedSession{name: "s1", owner: map[actor.CallID]int{}}
+}
+
+// add appends an event, which has the next number of its run.
+func (s *storedSession) add(e runs.Event) {
+	s.owner[e.Run]++
+	e.Seq = uint64(s.owner[e.Run])
+	if e.At == 0 {
+		e.At = actor.Time(len(s.all)+1) * actor.Time(time.Second)
+	}
+	batch := uint64(len(s.all)/3 + 1)
+	s.all = append(s.all, SessionItem{runs.Position{Node: "n1", Batch: batch, Index: uint32(len(s.all)%3 + 1)}, runs.Encode(e)})
+}
+
+func (s *storedSession) after(cursor runs.SessionCursor, limit int) (page SessionPage) {
+	page.Session = s.name
+	from := cursor.At("n1")
+	for _, item := range s.all {
+		if item.At.Batch < from.Batch || item.At.Batch == from.Batch && item.At.Index <= from.Index {
+			continue
+		}
+		if len(page.All) == limit {
+			page.More = true
+			break
+		}
+		page.All = append(page.All, item)
+	}
+	return page
+}
+
+func (s *storedSession) run(r ReadRun) (page RunPage) {
+	for _, item := range s.all {
+		if e, err := runs.Decode(item.Body); err == nil && e.Run == r.Run && e.Seq > r.After && e.Seq <= r.To {
+			page.Bodies = append(page.Bodies, item.Body)
+		}
+	}
+	return page
+}
+
+// socketPeer performs the operations of a socket at once, and collects what it sends.
+type socketPeer struct {
+	socket *Socket
+	store  *storedSession
+	now    actor.Time
+	got    []string
+	held   []SocketInput // answers that were not given yet, if holds is set
+	holds  bool
+	end    *Close
+}
+
+func (p *socketPeer) step(in SocketInput) {
+	for inputs := []SocketInput{in}; len(inputs) > 0; inputs = inputs[1:] {
+		for _, out := range p.socket.Step(p.now, inputs[0]) {
+			switch out := out.(type) {
+			case Admit:
+				inputs = append(inputs, Admitted{User: "ann", Device: "phone"})
+			case Attach:
+				inputs = append(inputs, Attached{Session: out.Session})
+			case ReadSession:
+				inputs = append(inputs, p.store.after(out.After, out.Limit))
+			case ReadRun:
+				inputs = append(inputs, p.store.run(out))
+			case Locate:
+				inputs = append(inputs, Located{Session: p.store.name, Root: out.Run})
+			case Send:
+				for _, m := range out.Messages {
+					p.got = append(p.got, string(m))
+				}
+				inputs = append(inputs, SocketSent{})
+			case Close:
+				p.end = &out
+			}
+		}
+	}
+}
+
+func (p *socketPeer) text(format string, args ...any) {
+	p.step(SocketText{fmt.Appendf(nil, format, args...)})
+}
+
+func newSocketPeer(s *storedSession, after string) *socketPeer {
+	p := &socketPeer{socket: NewSocket(), store: s}
+	p.step(SocketOpened{})
+	p.text(`{"type":"hello","resume":{"session_id":"s1","after":%q}}`, after)
+	return p
+}
+
+// channelFields are the members that these tests read.
+type channelFields struct {
+	Type, State, Text, Code, Cursor string
+	Run                             string `json:"run_id"`
+	Child                           string `json:"child_run_id"`
+	RunState                        string `json:"run_state"`
+	Request                         string `json:"request_id"`
+	Replay                          bool
+	TS                              int64
+	Deadline                        int64  `json:"deadline_ts"`
+	Tool                            string `json:"tool_name"`
+	Args                            json.RawMessage
+	Message                         any
+	Usage                           struct{ Tokens int64 }
+	Detail                          struct {
+		Approval string `json:"approval_id"`
+		Decision string
+		Void     int `json:"void_deltas"`
+	}
+}
+
+func decodeAll(t interface{ Fatalf(string, ...any) }, texts []string) (all []channelFields) {
+	for _, text := range texts {
+		var m channelFields
+		if err := json.Unmarshal([]byte(text), &m); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// ofSession returns the messages of the session, without those of the connection.
+func ofSession(texts []string) []string {
+	return slices.DeleteFunc(slices.Clone(texts), func(m string) bool {
+		return strings.Contains(m, `"state":"READY"`) || strings.Contains(m, `"state":"LIVE"`)
+	})
+}
+
+func testRun(n byte) actor.CallID { return actor.CallID{0: 1, 15: n} }
+
+// drawSession draws a session of several runs, some below others, with pieces of answers that
+// are void, approvals and waits.
+func drawSession(t *rapid.T) *storedSession {
+	s := newStoredSession()
+	type open struct {
+		id      actor.CallID
+		root    actor.CallID
+		started bool
+		deltas  []uint64
+		text    string
+		step    uint32
+	}
+	var all []*open
+	begin := func(root actor.CallID) *open {
+		o := &open{id: testRun(byte(len(s.owner) + 1)), step: 1}
+		if o.root = root; root.IsZero() {
+			o.root = o.id
+		}
+		if o.root == o.id {
+			s.add(runs.Event{Run: o.id, Type: runs.UserInput, Actor: actor.NewID("buyer", "s1"), Text: "hello", Principal: "ann"})
+		}
+		s.add(runs.Event{Run: o.id, Type: runs.RunStarted, Actor: actor.NewID("buyer", "s1"), Root: o.root, Kind: "waiting", Operation: "HandleMessage", Origin: "human"})
+		all = append(all, o)
+		return o
+	}
+	for range rapid.IntRange(1, 40).Draw(t, "events") {
+		if len(all) == 0 || len(s.owner) < 20 && rapid.IntRange(0, 5).Draw(t, "new") == 0 {
+			begin(actor.CallID{})
+			continue
+		}
+		i := rapid.IntRange(0, len(all)-1).Draw(t, "run")
+		o := all[i]
+		isRoot := o.root == o.id
+		switch rapid.IntRange(0, 7).Draw(t, "event") {
+		case 0:
+			if isRoot && len(s.owner) < 20 {
+				child := testRun(byte(len(s.owner) + 1))
+				s.add(runs.Event{Run: o.id, Step: o.step, Type: runs.AgentCalledChild, Actor: actor.NewID("helper", "s1"), Child: child})
+				begin(o.id)
+			}
+		case 1:
+			o.step++
+			o.deltas, o.text = nil, ""
+			s.add(runs.Event{Run: o.id, Type: runs.LLMCallStarted, Step: o.step, Name: "m"})
+		case 2, 3:
+			if isRoot {
+				piece := fmt.Sprintf("piece %d. ", len(s.all))
+				s.add(runs.Event{Run: o.id, Step: o.step, Type: runs.AgentStreamDelta, Text: piece})
+				o.deltas, o.text = append(o.deltas, uint64(s.owner[o.id])), o.text+piece
+			}
+		case 4:
+			id := runs.ToolCallID{Run: o.id, Step: o.step}
+			approval := "ap_" + strings.TrimPrefix(id.String(), "tc_")
+			s.add(runs.Event{Run: o.id, Type: runs.ApprovalRequired, Name: "pay", Text: "pays", Approval: approval, Until: 7})
+			if rapid.Bool().Draw(t, "decided") {
+				s.add(runs.Event{Run: o.id, Type: runs.ApprovalDecision, Step: o.step, Name: "pay", Kind: "approve", Principal: "ann", Approval: approval})
+			}
+		case 5:
+			s.add(runs.Event{Run: o.id, Type: runs.WaitOpened, Step: o.step, Name: "news", Until: 7})
+		default:
+			e := runs.Event{Run: o.id, Type: runs.RunDone, Status: actor.Succeeded, Text: o.text + "end"}
+			if rapid.Bool().Draw(t, "failed") {
+				e = runs.Event{Run: o.id, Type: runs.RunFailed, Refusal: actor.Refuse(actor.Rejected, "no")}
+			}
+			s.add(e)
+			all = slices.Delete(all, i, i+1)
+		}
+	}
+	return s
+}
+
+// A client that resumes behind any cursor reads what an undisturbed client reads behind it.
+func TestSocketResumesBehindEachCursor(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSession(t)
+		whole := newSocketPeer(s, "")
+		want := ofSession(whole.got)
+		for i, m := range decodeAll(t, want) {
+			if m.Cursor == "" {
+				continue
+			}
+			again := ofSession(newSocketPeer(s, m.Cursor).got)
+			if !slices.Equal(again, want[i+1:]) {
+				t.Fatalf("behind message %d, %s:\n%s\nwant\n%s", i, want[i], strings.Join(again, "\n"), strings.Join(want[i+1:], "\n"))
+			}
+		}
+	})
+}
+
+// A client that is connected while events are added reads the same messages as one that comes
+// later.
+func TestSocketIsSentNewsInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSession(t)
+		later := newSocketPeer(s, "")
+		all := s.all
+		s.all = nil
+		live := newSocketPeer(s, "")
+		for _, item := range all {
+			s.all = append(s.all, item)
+			if rapid.Bool().Draw(t, "notified") {
+				live.step(SessionNews{"s1"})
+			}
+		}
+		live.step(SessionNews{"s1"})
+		if got, want := ofSession(live.got), ofSession(later.got); !slices.Equal(got, want) {
+			t.Fatalf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
