@@ -300,7 +300,9 @@ func TestShownCommandsAreAccepted(t *testing.T) {
 	data := filepath.Join(dir, "data")
 	team := startServer(t, data, "--agents", "../../examples/team")
 	team.putAgent(`{"name":"scout"}`)
-	team.putAgent(`{"name":"planner"}`)
+	for _, name := range []string{"planner", "cashier", "concierge"} {
+		team.putAgent(`{"name":"` + name + `"}`)
+	}
 	_, reply := team.call("helper", "say hi")
 	if code, _, stderr := runProgram(t, "backup", "intact", "--data", data); code != 0 {
 		t.Fatal(stderr)

@@ -168,3 +168,45 @@ func TestWatchAsksOnTerminal(t *testing.T) {
 		t.Errorf("exit code %d", c.ProcessState.ExitCode())
 	}
 }
+
+// On a terminal, chat prompts for messages and asks about approvals; /cancel ends a run.
+func TestChatOnTerminal(t *testing.T) {
+	s := startConcierge(t, filepath.Join(t.TempDir(), "data"), "127.0.0.1:0")
+	c := programCmd("chat", "concierge", "--server", s.url)
+	master := startOnTerminal(t, c)
+	defer master.Close()
+	screen, chunk := "", make([]byte, 4096)
+	read := func(text string) {
+		t.Helper()
+		for !strings.Contains(screen, text) {
+			n, err := master.Read(chunk)
+			if err != nil {
+				t.Fatalf("%v; want %q on the screen %q", err, text, screen)
+			}
+			screen += string(chunk[:n])
+		}
+		_, screen, _ = strings.Cut(screen, text)
+	}
+	answer := func(text string) {
+		t.Helper()
+		if _, err := io.WriteString(master, text+"\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read("/help lists the commands")
+	read("> ")
+	answer("say hello")
+	read("\nhello\r\n> ")
+	answer(`use user.pay {"amount": 20}`)
+	read("user.pay: pays 20")
+	read(`"amount": 20`)
+	read("[y/n, and a reason] ")
+	answer("/cancel")
+	read("cancelled")
+	read("> ")
+	answer("/quit")
+	read("troupe chat concierge --session")
+	if err := c.Wait(); err != nil {
+		t.Error(err)
+	}
+}

@@ -153,7 +153,7 @@ export class RunView {
     }
     if (m.state === "RUNNING" && this.waits) this.phaseText.textContent = "Waiting for you";
     const card = this.cards.get(d.tool_call_id);
-    if (card?.open && d.status) card.finish(d.code ? `Ended: ${d.code}` : "Answered", !d.code);
+    if (card?.open && d.status) card.finish(d.code ? `Ended: ${d.code}` : (card.given ?? "Answered"), !d.code);
   }
 
   activity(id, kind, name) {
