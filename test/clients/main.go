@@ -8,7 +8,11 @@
 // with the ID of the last event they received. Each client must receive every event
 // exactly once, in order.
 //
-// Before that, haproxy and nginx forward to servers on loopback, and no request
+// Clients of the channel protocol, with the packages websockets of Python and ws of npm, invoke agents, approve,
+// perform a client tool, cancel and resume, while their connections are cut at random bytes and the server is
+// killed. The chat page does the same in a browser.
+//
+// Before the streams, haproxy and nginx forward to servers on loopback, and no request
 // without a key may pass them.
 package main
 
@@ -41,8 +45,8 @@ import (
 )
 
 // timeLimit is the maximum duration of the whole test, including the downloads of
-// npm.
-const timeLimit = 3 * time.Minute
+// npm and pip.
+const timeLimit = 8 * time.Minute
 
 var (
 	//go:embed read.py
@@ -55,10 +59,12 @@ var (
 
 func main() {
 	bin := flag.String("bin", "bin/troupe", "server binary")
+	shots := flag.String("shots", "", "folder for screenshots of the chat page; empty: none is kept")
+	only := flag.Bool("channel", false, "check clients of the channel protocol only")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
-	h := &harness{ctx: ctx, bin: *bin, release: make(chan struct{})}
+	h := &harness{ctx: ctx, bin: *bin, shots: *shots, channelOnly: *only, release: make(chan struct{}), releases: &releases{}}
 	err := h.run()
 	h.close()
 	if err != nil {
@@ -78,6 +84,12 @@ type harness struct {
 	agent   *http.Server
 	release chan struct{} // closed when the agent may finish its answer
 	readers []*reader
+
+	key         string // sent with requests, if not empty
+	shots       string
+	channelOnly bool
+	releases    *releases // of the answers of the agent for channels
+	channels    func() error
 }
 
 // reader is one client and the events it received.
@@ -132,10 +144,13 @@ func (h *harness) run() (err error) {
 	if err := h.findClients(); err != nil {
 		return err
 	}
-	if err := h.checkProxies(); err != nil {
+	if err := h.startAgent(); err != nil {
 		return err
 	}
-	if err := h.startAgent(); err != nil {
+	if err := h.channels(); err != nil || h.channelOnly {
+		return err
+	}
+	if err := h.checkProxies(); err != nil {
 		return err
 	}
 	if err := h.startServer("127.0.0.1:0"); err != nil {
@@ -233,6 +248,7 @@ func (h *harness) findClients() error {
 	if err != nil {
 		return err
 	}
+	h.channels = func() error { return h.checkChannels(python, node, npm, chromium) }
 	h.readers = []*reader{h.curl(curl), h.program("Python's urllib", false, python, "-c", readPython),
 		h.program("npm's eventsource", true, node, filepath.Join(h.dir, "npm", "read.mjs")), h.browser(chromium)}
 	return nil
@@ -366,6 +382,8 @@ func (h *harness) startAgent() error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /streamer/health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("POST /streamer/invoke", h.stream)
 	mux.HandleFunc("POST /invoke", func(w http.ResponseWriter, q *http.Request) {
 		run := q.Header.Get("x-run-id")
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -437,6 +455,9 @@ func (h *harness) post(path string, body any) error {
 		return err
 	}
 	q.Header.Set("Content-Type", "application/json")
+	if h.key != "" {
+		q.Header.Set("Authorization", "Bearer "+h.key)
+	}
 	response, err := http.DefaultClient.Do(q)
 	if err != nil {
 		return err

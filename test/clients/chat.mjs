@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drives the chat page in a browser: node chat.mjs URL KEY CHROMIUM FOLDER. The folder gets screenshots.
+import { mkdirSync } from "node:fs";
+import { createInterface } from "node:readline";
+import { chromium } from "playwright-core";
+
+const [url, key, executablePath, shots] = process.argv.slice(2);
+mkdirSync(shots, { recursive: true });
+const input = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+const ask = async (word) => {
+  console.log(word);
+  await input.next();
+};
+
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+const context = await browser.newContext({ viewport: { width: 1280, height: 860 }, colorScheme: "light", reducedMotion: "reduce" });
+const page = await context.newPage();
+page.setDefaultTimeout(20000);
+const complaints = [];
+page.on("pageerror", (e) => complaints.push(e.message));
+page.on("console", (m) => {
+  // Requests without a key are refused, and so are connections to a server that was killed.
+  if (m.type() === "error" && !/401|ERR_CONNECTION|WebSocket connection/.test(m.text())) complaints.push(m.text());
+});
+const shot = (name) => page.screenshot({ path: `${shots}/${name}.png` });
+const say = async (agent, text) => {
+  await page.selectOption("#agent", agent);
+  await page.fill("#composer", text);
+  await page.press("#composer", "Enter");
+};
+const idle = () => page.waitForFunction(() => !document.querySelector(".spinner"));
+const ready = () => page.waitForSelector('#status[data-state="ready"]');
+const answers = () => page.locator(".answer").allInnerTexts();
+const want = (what, ok) => {
+  if (!ok) throw new Error(`want ${what}`);
+};
+
+try {
+  await page.goto(`${url}/chat`);
+  await page.waitForSelector("#key-dialog[open]");
+  await page.fill("#key", "troupe_wrong");
+  await page.press("#key", "Enter");
+  await page.waitForFunction(() => document.querySelector("#key-error").textContent.includes("key"));
+  await shot("key");
+  await page.fill("#key", key);
+  await page.press("#key", "Enter");
+  await ready();
+  await shot("welcome");
+
+  await say("concierge", "say **bold** and `code`, [a link](https://example.com/) [no link](javascript:alert(1)) <img src=x onerror=alert(1)>");
+  await idle();
+  want("a safe rendering", await page.evaluate(() => {
+    const a = [...document.querySelectorAll(".answer")].at(-1);
+    return a.querySelector("strong").textContent === "bold" && a.querySelector("code").textContent === "code" && a.querySelectorAll("a").length === 1 && !a.querySelector("img") && a.textContent.includes("<img src=x");
+  }));
+
+  await say("concierge", 'use user.ask {"question": "Which room do you prefer?", "choices": ["sea view", "garden"]}');
+  await page.waitForSelector(".card.question .choice");
+  await shot("question");
+  await page.getByRole("button", { name: "garden" }).click();
+  await idle();
+  want("the answer of the person", (await answers()).at(-1).includes("garden"));
+
+  await say("concierge", 'use user.pay {"amount": 20}');
+  await page.waitForSelector(".card.approval .card-form");
+  await page.click(".card.approval summary");
+  await page.waitForFunction(() => document.querySelector(".card.approval .args").textContent.includes("20"));
+  await shot("approval");
+  await page.fill(".card.approval input", "asked Anna");
+  await page.getByRole("button", { name: "Approve" }).click();
+  await page.waitForSelector(".card.question:not([data-state]) textarea");
+  await page.fill(".card.question:not([data-state]) textarea", '{"paid": true}');
+  await page.press(".card.question:not([data-state]) textarea", "Enter");
+  await idle();
+  want("the decision", (await page.locator(".card.approval .card-result").innerText()).includes("asked Anna"));
+  want("the result", (await answers()).at(-1).includes("paid"));
+
+  await say("concierge", 'use user.pay {"amount": 21}');
+  await page.getByRole("button", { name: "Reject" }).click();
+  await idle();
+  want("the rejection", (await page.locator(".card.approval .card-result").last().innerText()).includes("Rejected"));
+
+  const words = Array.from({ length: 30 }, (_, i) => `word${i}`).join(" ");
+  await say("concierge", `say ${words}`);
+  await page.waitForFunction(() => [...document.querySelectorAll(".answer")].at(-1).textContent.includes("word1"));
+  await ask("restart");
+  await ready();
+  await idle();
+  want("the whole answer once, after a kill -9", (await answers()).at(-1).trim() === words);
+
+  await say("streamer", "endless");
+  await page.waitForFunction(() => [...document.querySelectorAll(".answer")].at(-1).textContent.includes("first piece"));
+  await page.click("#stop");
+  await page.waitForSelector(".notice");
+  await idle();
+
+  const before = await page.locator("#messages").innerText();
+  await page.reload();
+  await ready();
+  await page.waitForFunction((n) => document.querySelectorAll(".run").length === n && !document.querySelector(".spinner"), 6);
+  const clean = (text) => text.replaceAll(/You answered:.*|Answered/g, "");
+  want(`the same conversation after a reload`, clean(await page.locator("#messages").innerText()) === clean(before));
+  await shot("light");
+  await page.emulateMedia({ colorScheme: "dark" });
+  await shot("dark");
+  await page.setViewportSize({ width: 390, height: 844 });
+  await shot("dark-390");
+  want("no horizontal scrolling at 390 px", await page.evaluate(() => document.documentElement.scrollWidth <= 390));
+  await page.click("#open-sidebar");
+  await shot("sidebar-390");
+  await page.keyboard.press("Escape");
+  await page.emulateMedia({ colorScheme: "light" });
+  await shot("light-390");
+
+  await page.setViewportSize({ width: 1280, height: 860 });
+  await page.focus("#new-chat");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector("#welcome:not([hidden])");
+  await page.keyboard.type("say by keyboard");
+  await page.selectOption("#agent", "concierge");
+  await page.press("#composer", "Enter");
+  await idle();
+  want("the answer in a second conversation", (await answers()).at(-1).includes("by keyboard") && (await page.locator(".session").count()) === 2);
+  want(`no complaints, got ${complaints}`, complaints.length === 0);
+} catch (e) {
+  await shot("failed");
+  console.error(e.message, complaints);
+  process.exitCode = 1;
+}
+await browser.close();
+input.return();
+process.stdin.destroy();
