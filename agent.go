@@ -5,6 +5,8 @@ package troupe
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"sync/atomic"
 
 	"github.com/troupe-run/troupe/actor"
@@ -82,6 +84,7 @@ func (a Agent) definition(box *toolbox) (actor.Definition, error) {
 		return actor.Definition{}, fmt.Errorf("agent %.80q: %w", a.Name, err)
 	}
 	behavior := agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		defer box.logPanic("agent " + a.Name)
 		text, err := turn(&Turn{turn: t, agent: &a, tools: box})
 		return text, agentError(err)
 	}))
@@ -93,6 +96,20 @@ func (a Agent) definition(box *toolbox) (actor.Definition, error) {
 // toolbox holds the present tools of a server.
 type toolbox struct {
 	current atomic.Pointer[tools.Registry]
+	log     *slog.Logger // nil: panics are not logged
+}
+
+// logPanic logs a panic of the code of the program with its stack, and lets it continue: the runtime
+// answers it with a refusal. It is called by defer.
+func (b *toolbox) logPanic(what string) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	if b.log != nil && !agents.IsUnwind(p) {
+		b.log.Error(what+" panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	}
+	panic(p)
 }
 
 // registry returns the present tools.

@@ -177,7 +177,7 @@ func (s *Server) Decide(ctx context.Context, approval string, v Verdict, reason 
 	}
 	refusal = answer.Reply.Refusal
 	if refusal != nil && refusal.Reason != actor.ApprovalDecided && refusal.Reason != actor.NotFound { // NotFound: the run has ended
-		return Approval{}, newRefusal(refusal)
+		return Approval{}, s.stopped(newRefusal(refusal))
 	}
 	if found, err = s.approval(ctx, by, approval); err != nil {
 		return Approval{}, err

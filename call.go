@@ -191,6 +191,9 @@ func (w *Waiting) Error() string {
 //
 // The error is a *Refusal, a *Waiting, ErrClosed or the error of ctx. In the last case the run
 // continues, and the Reply has its Run. The Reply has the Session whenever the options are valid.
+//
+// The function of an agent MUST NOT use a Server, because that would block other agents: it uses
+// Turn.Call. Work in Do may use it.
 func (s *Server) Call(ctx context.Context, agent, message string, opts ...Option) (Reply, error) {
 	m, reply, err := s.newMessage(ctx, "Call", agent, message, opts)
 	if err != nil {
@@ -364,7 +367,7 @@ func (s *Server) Signal(ctx context.Context, run, name string, payload []byte, o
 	case refused != nil && refused.Reason == actor.NotFound: // the run has no open turn
 		return Refuse(CodeRejected, "run %s has ended or has not started, so it takes no signal", run)
 	case refused != nil:
-		return newRefusal(refused)
+		return s.stopped(newRefusal(refused))
 	}
 	return nil
 }
@@ -516,4 +519,9 @@ func (s *Server) waiting(ctx context.Context, by actor.Principal, reply Reply, r
 }
 
 // node returns the node that accepts the commands of the server.
-func (s *Server) node() command.Node { return s.service }
+func (s *Server) node() command.Node {
+	if s == nil || s.service == nil {
+		panic("troupe: the Server was not made by Open, or Open returned an error")
+	}
+	return s.service
+}

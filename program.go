@@ -18,7 +18,7 @@ func init() {
 		return newProgram(&Config{Agents: agents.([]Agent), Tools: tools.([]Tool), Policy: policy.([]PolicyRule)})
 	}
 	program.Troupe.Refusal = func(err error) (out *actor.Refusal) {
-		errors.As(agentError(err), &out)
+		errors.As(workError(err), &out)
 		return out
 	}
 	program.Troupe.Code = func(r *actor.Refusal) string { return string(codeOf(r)) }
@@ -46,7 +46,7 @@ func newProgram(c *Config) (p program.Program, err error) {
 	if p.Agents, err = definitions(c.Agents, box); err != nil {
 		return p, err
 	}
-	local, policy, err := c.tools()
+	local, policy, err := c.tools(box)
 	if err != nil {
 		return p, err
 	}

@@ -162,6 +162,20 @@ func agentError(err error) error {
 	return r.toActor()
 }
 
+// workError returns the error of work or a tool for the runtime. The text that wraps a refusal becomes
+// part of its sentence.
+func workError(err error) error {
+	var r *Refusal
+	if !errors.As(err, &r) {
+		return err
+	}
+	out := *r.toActor()
+	if prefix, ok := strings.CutSuffix(err.Error(), r.Error()); ok {
+		out.Detail = prefix + out.Detail
+	}
+	return &out
+}
+
 // invalid returns the refusal of an invalid option.
 func invalid(field, format string, args ...any) *Refusal {
 	r := Refuse(CodeInvalid, format, args...)

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -103,21 +104,23 @@ type Server struct {
 	stopErr   error
 
 	mu       sync.Mutex
-	served   bool // Serve was called
+	unclosed runtime.Cleanup // logs that the program forgot to close the server
+	served   bool            // Serve was called
 	stopping bool
 }
 
 // Open opens a server. Open runs of an earlier process resume at once. The caller MUST close the
-// server.
+// server. If the process ends without Close, nothing that was acknowledged is lost; but a folder that a
+// Server of this process uses cannot be opened again.
 func Open(c Config) (s *Server, err error) {
-	box := &toolbox{}
-	nc, err := c.node(box)
-	if err != nil {
-		return nil, fmt.Errorf("troupe: %w", err)
-	}
 	log := c.Log
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	box := &toolbox{log: log}
+	nc, err := c.node(box)
+	if err != nil {
+		return nil, fmt.Errorf("troupe: %w", err)
 	}
 	var files *service.AgentFiles
 	if c.AgentFiles != "" {
@@ -137,6 +140,8 @@ func Open(c Config) (s *Server, err error) {
 	switch {
 	case errors.As(err, &conflict):
 		err = fmt.Errorf("%w; rename it, choose another Data, or delete the one in the store (troupe agents delete %s)", err, conflict.Name)
+	case err != nil && strings.Contains(err.Error(), fmt.Sprintf("is in use by process %d", os.Getpid())):
+		err = fmt.Errorf("%w, which is this program: a Server that it has opened was not closed; share that one, or close it first", err)
 	case err != nil && strings.Contains(err.Error(), "is in use by"):
 		err = fmt.Errorf("%w: stop that process, or choose another Data", err)
 	case err == nil && files != nil:
@@ -154,6 +159,9 @@ func Open(c Config) (s *Server, err error) {
 			}
 		}
 	}
+	s.unclosed = runtime.AddCleanup(s, func(dir string) {
+		log.Warn("a troupe.Server was not closed, and the program has no reference to it any more: keep it, and call Close", "data", dir)
+	}, s.service.Dir())
 	if !c.Temporary {
 		s.service.ServeOwner(func(err error) {
 			if err != nil {
@@ -170,7 +178,7 @@ func (c *Config) node(box *toolbox) (node.Config, error) {
 	if err != nil {
 		return node.Config{}, err
 	}
-	local, policy, err := c.tools()
+	local, policy, err := c.tools(box)
 	if err != nil {
 		return node.Config{}, err
 	}
@@ -262,7 +270,13 @@ func (s *Server) ListenAndServe(addr string) error {
 // /readyz and /metrics. Every client needs an API key, also on loopback, because the handler cannot
 // know how its clients connect. A page on another origin than http:// and the Host header needs Config.Origins. Shut the HTTP
 // server down before Close.
-func (s *Server) Handler() fasthttp.RequestHandler { return gateway.Handler(s.service.Gateway) }
+func (s *Server) Handler() fasthttp.RequestHandler {
+	handle := gateway.Handler(s.service.Gateway)
+	return func(ctx *fasthttp.RequestCtx) {
+		handle(ctx)
+		runtime.KeepAlive(s) // a program may keep the handler alone
+	}
+}
 
 // Shutdown stops the server after the clients that wait have got their answers, or at once when ctx
 // ends. New calls are refused from the beginning. Open runs resume when the folder is opened again.
@@ -271,6 +285,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.mu.Lock()
 		s.stopping = true
 		s.mu.Unlock()
+		s.unclosed.Stop()
 		s.stopErr = errors.Join(s.service.Stop(ctx), s.removeTemporary())
 	})
 	return s.stopErr

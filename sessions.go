@@ -239,7 +239,7 @@ func (s Sessions) Append(ctx context.Context, session, agent string, m Message) 
 	case err != nil:
 		return "", errorOf(err)
 	case answer.Reply.Refusal != nil:
-		return "", newRefusal(answer.Reply.Refusal)
+		return "", s.server.stopped(newRefusal(answer.Reply.Refusal))
 	}
 	return actor.MessageID{Call: answer.Reply.Run}.String(), nil
 }

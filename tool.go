@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -96,14 +95,10 @@ func inputSchema[In any]() ([]byte, error) {
 
 // toolRefusal returns the refusal of a call whose function has failed.
 func toolRefusal(ctx context.Context, name string, err error) *actor.Refusal {
-	var r *Refusal
+	var r *actor.Refusal
 	switch {
-	case errors.As(err, &r):
-		out := *r.toActor()
-		if prefix, ok := strings.CutSuffix(err.Error(), r.Error()); ok {
-			out.Detail = prefix + out.Detail
-		}
-		return &out
+	case errors.As(workError(err), &r):
+		return r
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
 		return &actor.Refusal{Reason: actor.Deadline, Operation: name, Detail: "the tool " + name + " took longer than its timeout"}
 	}
@@ -205,7 +200,7 @@ type PolicyRule struct {
 }
 
 // tools returns the tools of the program and the policy.
-func (c *Config) tools() (all []tools.Tool, policy *tools.Policy, err error) {
+func (c *Config) tools(box *toolbox) (all []tools.Tool, policy *tools.Policy, err error) {
 	var rules []tools.Rule
 	for _, r := range c.Policy {
 		rules = append(rules, tools.Rule{Tool: r.Tool, Agent: r.Agent, When: r.When, Decision: string(r.Decision)})
@@ -214,7 +209,7 @@ func (c *Config) tools() (all []tools.Tool, policy *tools.Policy, err error) {
 		return nil, nil, fmt.Errorf("Config.Policy: %w", err)
 	}
 	for i := range c.Tools {
-		t, err := c.Tools[i].local()
+		t, err := c.Tools[i].local(box)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -224,14 +219,17 @@ func (c *Config) tools() (all []tools.Tool, policy *tools.Policy, err error) {
 }
 
 // local returns the tool for the runtime.
-func (t *Tool) local() (tools.Tool, error) {
+func (t *Tool) local(box *toolbox) (tools.Tool, error) {
 	if t.handler == nil {
 		return tools.Tool{}, errors.New("a tool of Config.Tools is zero: make it with NewTool")
 	}
 	if t.err != nil {
 		return tools.Tool{}, fmt.Errorf("tool %.80q: %w", t.declared.Name, t.err)
 	}
-	out, err := tools.Local(t.declared, t.handler)
+	out, err := tools.Local(t.declared, func(ctx context.Context, input []byte) tools.Result {
+		defer box.logPanic("tool " + t.declared.Name)
+		return t.handler(ctx, input)
+	})
 	if err != nil {
 		return tools.Tool{}, fmt.Errorf("tool %.80q: %w", t.declared.Name, err)
 	}

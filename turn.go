@@ -80,7 +80,7 @@ func (t *Turn) All(asks ...Ask) []Answer {
 	var issued []actor.Ask
 	for _, a := range asks {
 		if a.err == nil {
-			issued = append(issued, a.ask)
+			issued = append(issued, t.watched(a.ask))
 		}
 	}
 	answered := t.turn.All(issued...)
@@ -93,6 +93,18 @@ func (t *Turn) All(asks ...Ask) []Answer {
 		answered = answered[1:]
 	}
 	return answers
+}
+
+// watched returns an ask whose work logs its panic.
+func (t *Turn) watched(ask actor.Ask) actor.Ask {
+	if work := ask.Work; work != nil {
+		what := "work " + ask.Name + " of agent " + t.agent.Name
+		ask.Work = func(ctx context.Context) ([]byte, error) {
+			defer t.tools.logPanic(what)
+			return work(ctx)
+		}
+	}
+	return ask
 }
 
 func (t *Turn) ask(a Ask) Answer { return t.All(a)[0] }
@@ -118,7 +130,13 @@ func Call(agent, message string, opts ...Option) Ask {
 // Do returns the ask of Turn.Do.
 func Do(name string, work func(ctx context.Context) ([]byte, error), opts ...Option) Ask {
 	o, err := collect("Do", opts, optionIdempotent)
-	ask := agents.Do(name, work)
+	ask := agents.Do(name, func(ctx context.Context) ([]byte, error) {
+		b, err := work(ctx)
+		return b, workError(err)
+	})
+	if work == nil {
+		err = cmp.Or(err, error(invalid("work", "Do: the function is nil")))
+	}
 	ask.Idempotent = o.idempotent
 	return Ask{ask, err}
 }

@@ -52,6 +52,10 @@ const (
 // unwind is the panic value that unwinds the function of a stopped turn.
 type unwind struct{}
 
+// IsUnwind reports whether a panic value unwinds the function of a stopped turn. A function that recovers
+// it MUST panic with it again.
+func IsUnwind(p any) bool { return p == any(unwind{}) }
+
 // Message returns the text of the message.
 func (t *Turn) Message() string { return actor.TextOf(t.begin.Call.Parts) }
 
