@@ -108,6 +108,8 @@ var breaches = []struct {
 		"store/x.go": "// Package store decides.\npackage store", "store/y.go": "// Package store decides.\npackage store"},
 		"store/y.go", "a second package comment"},
 
+	{"importable packages name their promise", tiny{"store/x.go": "// Package store decides.\npackage store"}, "store:", "move the package below internal"},
+
 	{"every Go file has the licence line", tiny{"store/x.go": "\n// Package store decides.\npackage store"}, "store/x.go:1", "SPDX"},
 
 	{"no file has an open task mark", tiny{"store/x.go": "package store\n// TO" + "DO: more"}, "store/x.go:4", "do it now"},
@@ -206,14 +208,14 @@ var goodTree = tiny{
 		"`net/http`, `/v1/agents`, `*.md`, `actor.ID`, `time.Now`. We make do; `make test`.\n",
 	"docs/NAMES.md":     "| name | where | inside |\n|---|---|---|\n| `call_depth` | `actor` | Call |\n| `agent_call` | `later`, `actor` | |\n",
 	"CHANGELOG.md":      "gone: `actor/old.go`",
-	"actor/doc.go":      "// Package actor holds the types: call_depth.\npackage actor\n\nimport \"time\"\n\ntype ID struct{}\n\nconst Limit = time.Second\n",
+	"actor/doc.go":      "// Package actor holds the types: call_depth.\n// It has no promise of compatibility.\npackage actor\n\nimport \"time\"\n\ntype ID struct{}\n\nconst Limit = time.Second\n",
 	"actor/doc_test.go": "package actor_test\n\nimport (\n_ \"os\"\n_ \"pgregory.net/rapid\"\n)\n\nvar c = make(chan int)\n",
-	"agents/doc.go": "// Package agents decides.\npackage agents\n\nimport (\n\"context\"\n\"iter\"\n\"" + module + "/actor\"\n" +
+	"agents/doc.go": "// Package agents decides.\n// It has no promise of compatibility.\npackage agents\n\nimport (\n\"context\"\n\"iter\"\n\"" + module + "/actor\"\n" +
 		"\"" + module + "/internal/mutant\"\n\"github.com/go-json-experiment/json/jsontext\"\n)\n\nfunc f(context.Context, iter.Seq[int]) {}\n",
-	"runtime/doc.go":      "// Package runtime steps.\npackage runtime\n\nimport \"math/rand/v2\"\n\nvar r = rand.New(rand.NewPCG(1, 2))\n",
+	"runtime/doc.go":      "// Package runtime steps.\n// It has no promise of compatibility.\npackage runtime\n\nimport \"math/rand/v2\"\n\nvar r = rand.New(rand.NewPCG(1, 2))\n",
 	"tla/tlc/x_test.go":   "package main\n\nimport _ \"" + module + "/history\"\n",
 	"runtime/doc_test.go": "package runtime\n\nimport _ \"" + module + "/agents\"\n",
-	"host/engine/doc.go": "// Package engine runs.\npackage engine\n\nimport (\n\"time\"\n\"" + protoactor + "/actor\"\n)\n\nfunc f() {\n" +
+	"host/engine/doc.go": "// Package engine runs.\n// It has no promise of compatibility.\npackage engine\n\nimport (\n\"time\"\n\"" + protoactor + "/actor\"\n)\n\nfunc f() {\n" +
 		"go f()\ntime.Sleep(1)\nactor.Props" + "FromFunc(nil)\n}\n",
 	"internal/mutant/on.go": "// Package mutant removes.\npackage mutant\n\nimport _ \"os\"\n",
 }

@@ -182,6 +182,27 @@ func everyPackageHasAComment(c *checkout) (found []string) {
 	return found
 }
 
+// promised are the packages whose API is for programs. The others that programs can import say that
+// they are not.
+var promised = []string{".", "troupetest"}
+
+func everyPackageNamesItsPromise(c *checkout) (found []string) {
+	comment := map[string]string{} // by folder
+	for _, f := range c.goFiles() {
+		dir := f.dir()
+		if f.isTest() || f.ast.Name.Name == "main" || slices.Contains(promised, dir) || slices.Contains(strings.Split(dir, "/"), "internal") {
+			continue
+		}
+		comment[dir] += strings.Join(strings.Fields(f.ast.Doc.Text()), " ")
+	}
+	for _, dir := range sorted(comment) {
+		if !strings.Contains(comment[dir], "promise of compatibility") {
+			found = append(found, fmt.Sprintf("%s: the package comment does not say that there is no promise of compatibility; add that sentence, or move the package below internal", dir))
+		}
+	}
+	return found
+}
+
 func everyFileHasTheLicenceLine(c *checkout) (found []string) {
 	for _, f := range c.goFiles() {
 		const line = "// SPDX-License-Identifier: Apache-2.0\n"

@@ -276,6 +276,7 @@ var rules = []rule{
 	{"pure layers use pure names", pureLayersUsePureNames},
 	{"pure layers have no concurrency", pureLayersHaveNoConcurrency},
 	{"every package has a package comment", everyPackageHasAComment},
+	{"importable packages name their promise", everyPackageNamesItsPromise},
 	{"every Go file has the licence line", everyFileHasTheLicenceLine},
 	{"no file has an open task mark", noOpenTaskMarks},
 	{"tests do not sleep", testsDoNotSleep},

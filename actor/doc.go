@@ -8,4 +8,6 @@
 // the transport of a message, or the disk. A value that leaves a cell is encoded
 // by Encode and parsed by Decode. Decode rejects unknown input and reports the
 // offset of the offending byte.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package actor

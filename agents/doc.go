@@ -42,4 +42,6 @@
 //   - A turn makes at most [StepsMax] steps. The [SameToolMax]-th ask for one tool
 //     with the same input is refused. The data of a turn is limited to
 //     [StateBytesMax].
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package agents

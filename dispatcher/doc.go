@@ -7,4 +7,6 @@
 // Mailbox performs the last check at the callee's cell: capacity by count, bytes and
 // age. Table maps each shard to its owner and epoch. A failed check is an
 // actor.Refusal.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package dispatcher

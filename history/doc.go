@@ -6,4 +6,6 @@
 // carries all data that the specs need to check the event. Histories are the input of
 // the specs, of trace validation and of the columns that a simulation prints.
 // Histories are not durable, and clients never see them.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package history

@@ -25,4 +25,6 @@
 // stream opened with that cursor delivers each later event exactly once, in the
 // order of its run. Ending a stream therefore loses nothing. A slow reader is
 // disconnected instead of being waited for.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package ingress

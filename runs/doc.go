@@ -23,4 +23,6 @@
 //
 // Events are for people, clients and replay. The protocol's own records are in
 // packages history and store.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package runs

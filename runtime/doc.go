@@ -81,4 +81,6 @@
 //	cancel.txt        a run cancelled by its client, with the calls below it
 //	restart.txt       a run resumed after a crash
 //	callback.txt      a call added by an external agent
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package runtime

@@ -33,4 +33,6 @@
 //	*_judge.go     checks of each step, one noun a file
 //	*_form(s).go   generated input, valid and invalid
 //	page.go        a run as an HTML diagram             inevitability.go the choice that decided a failure
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package sim

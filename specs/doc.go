@@ -29,4 +29,6 @@
 //     Restart of a cell whose node is still up sets the new incarnation. A Restart
 //     of a node sets no further fields.
 //  6. Claim and Lose set From, Epoch and the range of shards.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package specs

@@ -17,4 +17,6 @@
 // as one row of the log, in parts of 64 KiB, and rows for snapshots and blobs. An Index
 // finds entries by actor, run and deadline. Its rows are written in larger steps, and the
 // rest is recovered from the log. key.go has the layout of the keys.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package store

@@ -20,4 +20,6 @@
 // that a float can represent, at most DepthMax levels. The schema decides whether
 // unknown members are allowed. Error messages are deterministic. Schemas MUST NOT
 // refer to external documents.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package tools

@@ -37,4 +37,6 @@
 //
 // A request to an agent that did not declare retries safe is not repeated once the
 // agent may have received it. Its outcome is then Unknown.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package upstream

@@ -6,6 +6,8 @@
 // the one of the user that connected last. A device that reconnects gets its open calls
 // again, also after a restart of the node, which asks for them again. Presence is in memory
 // only: each connection announces its device.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package devices
 
 import (

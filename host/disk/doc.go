@@ -31,4 +31,6 @@
 // store is unchanged, or DIR/kept holds its original write-ahead log. A loss
 // within the last 100 ms before a crash cannot be distinguished from entries
 // that were never synced.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package disk

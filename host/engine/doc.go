@@ -59,4 +59,6 @@
 // are coroutines, and resuming one from a locked thread ends the process. The
 // host's goroutines meet both conditions. An API for embedders would have to
 // enqueue its calls and leave them to the cell's worker.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package engine

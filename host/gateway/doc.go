@@ -34,4 +34,6 @@
 // reader is disconnected with a reason and can resume at the same position. When
 // a client disconnects, its resources are released at once. Its run continues:
 // only :cancel ends a run early.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package gateway

@@ -31,4 +31,6 @@
 // A registered agent (SetAgents) is polled for its health every 15 s, or sends
 // heartbeats itself (Heartbeat). An agent that was silent for 45 s or reports
 // itself unhealthy is refused without a request.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package outbound

@@ -20,4 +20,6 @@
 // provably preserves the verdict. The histories of a simulation are thus checked within
 // milliseconds. A history that is not decided within the time limit counts as undecided, which is
 // not a pass.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package linear

@@ -3,6 +3,8 @@
 // Package storetest is the conformance suite for implementations of store.Log and
 // store.Reader: drawn histories are stored, and every answer is compared with a list of
 // the entries. All implementations that pass give equal answers.
+//
+// It is a part of the server without a promise of compatibility: programs use package troupe.
 package storetest
 
 import (
