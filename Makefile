@@ -2,7 +2,8 @@
 #
 # `make` prints the everyday targets, `make help-all` all of them. Go and make
 # suffice for all but race (a C compiler), tla, tla-big and trace (a Java runtime
-# and Maven), demo-python (python3) and clients (curl, python3, npm, Chromium, haproxy, nginx).
+# and Maven), demo-python (python3 with venv) and clients (curl, python3 with venv, npm, Chromium,
+# haproxy, nginx).
 
 GO       ?= go
 WORD     ?= xyzzy
@@ -23,7 +24,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden demo demo-approval demo-python clients crash recovery load growth rot mutants inert bench allocs vuln check
+.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden demo demo-approval demo-python sdk-python clients crash recovery load growth rot mutants inert bench allocs vuln check
 
 # A comment with ## marks an everyday target, one with #+ any other.
 help:
@@ -130,10 +131,32 @@ demo: build ## call an agent on a real server, kill -9 it, and recover: WORD=
 demo-approval: build ## send money by a tool that a person must approve, across a kill -9; the ledger has one payment
 	@$(GO) run ./test/demo -approval
 
-demo-python: build #+ call an agent in Python that calls back; needs python3: WORD=
-	@$(GO) run ./test/demo/python -word "$$WORD"
+# bin/venv has the Python SDK as pip installs it. Each of its files is a stamp.
+PYTHON ?= python3
+bin/venv/sdk: sdk/python/pyproject.toml sdk/python/README.md $(wildcard sdk/python/src/troupe/*)
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: on Debian, apt-get install python3 python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "$(PYTHON) is older than 3.10: set PYTHON to a newer one" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv: on Debian, apt-get install python3-venv" >&2; exit 1; }
+	@[ -x bin/venv/bin/pip ] || $(PYTHON) -m venv bin/venv
+	@bin/venv/bin/pip install -q --disable-pip-version-check ./sdk/python && \
+	bin/venv/bin/pip install -q --disable-pip-version-check --force-reinstall --no-deps ./sdk/python || \
+	{ echo "pip cannot install ./sdk/python: it needs a package index, or PIP_INDEX_URL" >&2; exit 1; }
+	@touch $@
 
-clients: build #+ resume streams across a kill -9 with curl, Python, npm's EventSource and a browser, and try to pass haproxy and nginx without a key; needs them
+bin/venv/examples: bin/venv/sdk
+	@bin/venv/bin/pip install -q --disable-pip-version-check './sdk/python[test,examples]' || \
+	{ echo "pip cannot install the packages of the examples: it needs a package index, or PIP_INDEX_URL" >&2; exit 1; }
+	@touch $@
+
+demo-python: build bin/venv/sdk #+ call an agent in Python that calls back; needs python3 with venv: WORD=
+	@$(GO) run ./test/demo/python -python bin/venv/bin/python -word "$$WORD"
+
+sdk-python: build bin/venv/examples #+ check the types of the Python SDK, and kill servers and agents under it, LangGraph and the OpenAI Agents SDK; needs python3 with venv: ARGS=
+	@cd sdk/python && MYPYPATH=tests ../../bin/venv/bin/mypy --strict --cache-dir ../../bin/mypy src tests
+	@for d in python langgraph openai-agents; do (cd examples/$$d && ../../bin/venv/bin/mypy --strict --cache-dir ../../bin/mypy agent.py) || exit 1; done
+	@cd sdk/python && TROUPE_BIN="$(CURDIR)/bin/troupe" ../../bin/venv/bin/pytest -q -p no:cacheprovider -p no:anyio $(ARGS)
+
+clients: sdk-python #+ likewise, and resume streams across a kill -9 with curl, Python, npm's EventSource and a browser, and try to pass haproxy and nginx without a key; needs them
 	@$(GO) run ./test/clients
 
 crash: build ## kill the real server N (20) times and simulate power failures; no acknowledged work may be lost

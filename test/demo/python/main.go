@@ -32,10 +32,11 @@ const timeLimit = time.Minute
 func main() {
 	word := flag.String("word", "xyzzy", "word that the scribe is asked about")
 	bin := flag.String("bin", "bin/troupe", "server binary")
+	python := flag.String("python", "bin/venv/bin/python", "Python that has the package troupe-sdk")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
-	d := &demo{ctx: ctx, bin: *bin, word: strings.TrimSpace(*word)}
+	d := &demo{ctx: ctx, bin: *bin, python: *python, word: strings.TrimSpace(*word)}
 	err := d.run()
 	err = errors.Join(err, d.stop())
 	if err != nil {
@@ -47,6 +48,7 @@ func main() {
 type demo struct {
 	ctx       context.Context
 	bin, word string
+	python    string
 	dir, url  string
 	running   []*servertest.Process // stopped in reverse order
 }
@@ -55,9 +57,8 @@ func (d *demo) run() (err error) {
 	if d.word == "" {
 		return errors.New("the word must not be empty: make demo-python WORD=xyzzy")
 	}
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		return errors.New("python3 is missing: on Debian, apt-get install python3")
+	if _, err := os.Stat(d.python); err != nil {
+		return fmt.Errorf("%w: make demo-python installs it", err)
 	}
 	if d.dir, err = os.MkdirTemp("", "troupe-python-"); err != nil {
 		return err
@@ -66,8 +67,8 @@ func (d *demo) run() (err error) {
 	if d.url, err = d.start(d.bin, "serve", "--data", filepath.Join(d.dir, "data"), "--listen", "127.0.0.1:0", "--agents", "examples/team", "--log-level", "warn"); err != nil {
 		return err
 	}
-	printStep("Start an external agent in Python, which needs only the standard library. It\nregisters itself.")
-	registered, err := d.start(python, "examples/python/agent.py", "--server", d.url, "--agent-id", "scribe", "--ask", "helper")
+	printStep("Start an agent in Python, a function with the package troupe-sdk. It registers itself.")
+	registered, err := d.start(d.python, "examples/python/agent.py", "--server", d.url, "--agent-id", "scribe", "--ask", "helper")
 	if err != nil {
 		return err
 	}

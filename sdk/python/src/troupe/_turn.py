@@ -291,6 +291,8 @@ class _Base:
             if not call.ended:
                 call = yield from self._ops.wait_tool_call(call.tool_call_id, None, self._headers())
             if call.status != "succeeded":
+                if call.error_code == "cancelled":  # with its run, whose connection is about to close
+                    yield Sleep(5.0)
                 raise ToolFailed(call.error_code or "call_rejected", call.error_message or f"{name} failed", tool_call_id=call.tool_call_id)
             return call.result
 
@@ -321,7 +323,11 @@ class Turn(_Base):
         self.context = TurnContexts(self)
 
     def _do(self, flow: Flow[T]) -> T:
-        return drive(flow, self._http, lambda seconds: None if self._x.cancelled.wait(seconds) else None)
+        return drive(flow, self._http, self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        if self._x.cancelled.wait(seconds):
+            raise TurnCancelled("the run has ended")
 
     def call(
         self,
