@@ -134,7 +134,7 @@ class Agent:
             try:
                 await drive_async(request("POST", path, body=body, headers=credentials, patience=Patience(0.0, 0.0)), self._http)
                 if not known:
-                    log.info("registered %s at %s", self.agent_id, endpoint)
+                    log.debug("registered %s at %s", self.agent_id, endpoint)
                 known, failures = True, 0
                 self.registered.set()
                 await asyncio.sleep(HEARTBEAT_SECONDS)
