@@ -176,6 +176,8 @@ var breaches = []struct {
 		"docs/compat.md:1", "--calls is not found"},
 	{"docs/compat.md names what exists", tiny{"docs/compat.md": "| K35 later | `agent_poll` | `planned` |", "tools/x.go": "package tools\nconst name = \"agent_poll\""},
 		"docs/compat.md:1", "`agent_poll` exists"},
+	{"docs/compat.md names what exists", tiny{"docs/compat.md": "| K1 calls | `call_agent` | `test_call` |", "tools/x.go": "package tools\nconst name = \"call_agent\"", "sdk/python/tests/test_x.py": "def test_calls():\n"},
+		"docs/compat.md:1", "no test named test_call;"},
 	{"docs/compat.md names what exists", tiny{"docs/compat.md": "| K1 calls | – | – |"}, "docs/compat.md:1", "want a surface and a test"},
 	{"docs/errors.md matches the table of refusals", tiny{"actor/refusal.go": "package actor\nvar t = [...]row{Busy: {\"Busy\", \"agent_busy\", 429}}",
 		"docs/errors.md": "| `Busy` | agent_busy | 428 |"}, "docs/errors.md", "lacks 429"},

@@ -300,7 +300,7 @@ func compatNamesWhatStands(c *checkout) (found []string) {
 			breach("want a surface and a test in backticks, or `planned`")
 		}
 		for _, m := range names {
-			if !tests[m[1]] {
+			if !tests[m[1]] && !(strings.HasPrefix(m[1], "test_") && c.contains("sdk/python/tests", "def "+m[1])) {
 				breach("no test named %s; correct the name", m[1])
 			}
 		}
