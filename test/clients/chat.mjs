@@ -94,12 +94,13 @@ try {
   await page.waitForSelector(".notice");
   await idle();
 
-  const before = await page.locator("#messages").innerText();
+  const shown = async () => JSON.stringify(await page.locator(".bubble, .answer, .notice, .card.approval").allInnerTexts());
+  const before = await shown();
   await page.reload();
   await ready();
   await page.waitForFunction((n) => document.querySelectorAll(".run").length === n && !document.querySelector(".spinner"), 6);
-  const clean = (text) => text.replaceAll(/You answered:.*|Answered/g, "");
-  want(`the same conversation after a reload`, clean(await page.locator("#messages").innerText()) === clean(before));
+  const after = await shown();
+  want(`the same conversation after a reload as before:\n${before}\ngot\n${after}`, after === before);
   await shot("light");
   await page.emulateMedia({ colorScheme: "dark" });
   await shot("dark");

@@ -65,6 +65,7 @@ export class RunView {
     switch (m.type) {
       case "run_started":
         this.setAgent(m.agent_id);
+        this.principal = m.principal;
         if (m.message) this.showMessage(m.message.content, m.message.truncated);
         break;
       case "delta":
@@ -145,6 +146,8 @@ export class RunView {
         break;
     }
     if (d.decision) this.decided(d);
+    // The request of a client tool is no message of the session, so a page that comes later sees its end only.
+    if (d.tool_call_id && d.tool_name && d.status && !this.cards.has(d.tool_call_id)) this.activity(d.tool_call_id, "tool", d.tool_name);
     const call = this.calls.get(d.tool_call_id ?? d.child_run_id);
     if (call && d.status) {
       const ok = d.status === "SUCCEEDED" || d.status === "succeeded" || d.status === "DONE" || d.status === "partial";
@@ -227,7 +230,7 @@ export class RunView {
     const card = this.cards.get(d.approval_id);
     if (!card?.open) return;
     const word = { APPROVED: "Approved", REJECTED: "Rejected", EXPIRED: "Expired" }[d.decision] ?? d.decision;
-    card.finish([word, d.by ? ` by ${d.by}` : "", d.reason ? `: ${d.reason}` : ""].join(""), d.decision === "APPROVED");
+    card.finish([word, d.by ? ` by ${d.by === this.principal ? "you" : d.by}` : "", d.reason ? `: ${d.reason}` : ""].join(""), d.decision === "APPROVED");
   }
 
   // toolRequest asks the person for the result of a client tool. A tool with the argument
@@ -295,8 +298,13 @@ export class RunView {
     this.end();
     const cancelled = m.code === "cancelled";
     const detail = m.detail?.retry_after ? ` Try again in ${m.detail.retry_after} s.` : "";
-    this.body.append(el("div", { class: cancelled ? "notice" : "notice failed" }, el("strong", { text: cancelled ? "Stopped" : m.code.replaceAll("_", " ") }), el("span", { text: ` ${m.message}${detail}` })));
+    this.body.append(el("div", { class: cancelled ? "notice" : "notice failed" }, el("strong", { text: cancelled ? "Stopped" : m.code.replaceAll("_", " ") }), el("span", { text: ` ${this.own(m.message)}${detail}` })));
     if (live) announce(`${cancelled ? "Stopped" : "Failed"}: ${m.message}`);
+  }
+
+  // own returns a text with the name of the person at its beginning replaced.
+  own(text) {
+    return this.principal && text.startsWith(`${this.principal} `) ? `You ${text.slice(this.principal.length + 1)}` : text;
   }
 
   end() {
