@@ -94,6 +94,55 @@ def test_failures_have_codes(troupe_server: TroupeServer, caplog: pytest.LogCapt
         client.call("nobody", "x")
 
 
+def test_outcome_of_a_call_is_not_awaited_again(troupe_server: TroupeServer) -> None:
+    """A call that timed out or whose agent is down has failed: it is no state of the server."""
+    release = threading.Event()
+
+    @agent("slow")
+    def slow(turn: Turn) -> str:
+        release.wait(30)
+        return "late"
+
+    @agent("asks")
+    def asks(turn: Turn) -> str:
+        codes = []
+        for name in ("slow", "down"):
+            try:
+                turn.call(name, "x", timeout=1)
+            except troupe.Refusal as e:
+                codes.append(e.code)
+        return " ".join(codes)
+
+    client = troupe_server.client
+    client.agents.register("down", "http://127.0.0.1:1", retry="safe", limits={"retry_time_ms": 100, "retry_delay_ms": 10})
+    with slow.start(troupe_server.url), asks.start(troupe_server.url):
+        try:
+            assert client.call("asks", "x").text in ("timeout agent_unavailable", "timeout timeout")
+        finally:
+            release.set()
+
+
+def test_answer_of_many_pieces(troupe_server: TroupeServer) -> None:
+    @agent("long")
+    def long(turn: Turn) -> Iterator[str]:
+        for i in range(20_000):
+            yield f"{i} "
+        turn.state("counted")
+        yield "end"
+
+    @agent("huge")
+    def huge(turn: Turn) -> Iterator[str]:
+        while True:
+            yield "x" * 100_000
+
+    client = troupe_server.client
+    with long.start(troupe_server.url), huge.start(troupe_server.url):
+        assert client.call("long", "go").text == "".join(f"{i} " for i in range(20_000)) + "end"
+        with pytest.raises(troupe.TroupeError) as e:
+            client.call("huge", "go")
+        assert e.value.code in ("call_rejected", "events_exceeded")
+
+
 def test_rejected_and_blocked_tools(troupe_server: TroupeServer, ledger: Ledger) -> None:
     @agent("payer")
     def payer(turn: Turn) -> str:
@@ -289,6 +338,13 @@ def test_agent_registers_again(troupe_servers: troupe.testing.Factory) -> None:
     with early.start(server.url):
         restarted.join()
         assert server.client.call("early", "x").text == "here"
+
+
+def test_wrong_addresses_are_reported_at_once() -> None:
+    silent: Agent = agent("silent")(lambda turn: "")
+    for listen, remedy in (("9001", "want HOST:PORT"), ("0.0.0.0:0", "TROUPE_ENDPOINT"), ("192.0.2.1:0", "cannot listen")):
+        with pytest.raises(troupe.TroupeError, match=remedy):
+            silent.start("http://127.0.0.1:1", listen=listen)
 
 
 def test_wrong_registration_is_reported_at_once(troupe_server: TroupeServer) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from conftest import Ledger
 
-from troupe import Agent, Approval, AsyncTurn, Client, Event, Turn, agent
+from troupe import Agent, Approval, AsyncTurn, Client, Event, RunCancelled, Turn, agent
 from troupe.testing import TroupeServer
 
 
@@ -275,6 +275,9 @@ def test_cancelled_run_ends_its_turn(troupe_server: TroupeServer, ledger: Ledger
         await_approval(client, run_id)
         client.runs.cancel(run_id)
         assert ended.wait(60)
+        with pytest.raises(RunCancelled) as e:
+            client.runs.wait(run_id)
+        assert (e.value.code, e.value.run_id) == ("cancelled", run_id)
     assert [type(f).__name__ for f in author.failures] == ["TurnCancelled"]
     assert ledger.entries == []
 

@@ -121,7 +121,7 @@ def test_retries_are_bounded() -> None:
     with pytest.raises(troupe.Busy):
         drive([problem(429, "agent_busy")] * 20, Patience(busy=5.0))
     with pytest.raises(Refusal, match="not_an_answer"):
-        drive([Reply(502, {}, b"<html>")] * 20, Patience(outage=5.0))
+        drive([Reply(502, {}, b"<html>")] * 20, Patience(refused=5.0))
 
 
 def test_every_code_of_the_server_has_a_remedy() -> None:

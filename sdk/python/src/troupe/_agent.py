@@ -19,7 +19,7 @@ from typing import Any, Union, overload
 
 import httpx
 
-from ._client import default_headers, limits, server_url
+from ._client import default_headers, limits, server_url, trusts_environment
 from ._errors import InvalidRequest, Refusal, TroupeError, TurnCancelled, Unreachable
 from ._flow import Patience, backoff, drive_async, request
 
@@ -103,8 +103,9 @@ class Agent:
         url = server_url(server or self._server_url)
         headers = default_headers(None, None)
         key = key if key is not None else self._api_key
-        self._http = httpx.AsyncClient(base_url=url, headers={"accept-encoding": "identity"}, limits=limits(), trust_env=False)
-        self._blocking = httpx.Client(base_url=url, headers={"accept-encoding": "identity"}, limits=limits(), trust_env=False)
+        plain, trusts = {"accept-encoding": "identity"}, trusts_environment(url)
+        self._http = httpx.AsyncClient(base_url=url, headers=plain, limits=limits(), trust_env=trusts)
+        self._blocking = httpx.Client(base_url=url, headers=plain, limits=limits(), trust_env=trusts)
         self.registered = asyncio.Event()
         endpoint = endpoint or self._endpoint
         if endpoint:
@@ -390,6 +391,9 @@ class Agent:
         host, _, port = listen.rpartition(":")
         if not host or not port.isdigit():
             raise TroupeError("invalid_request", f"listen {listen!r}: want HOST:PORT, such as 127.0.0.1:9001")
+        if host.strip("[]") in ("0.0.0.0", "::") and not self._endpoint:
+            text = f"listen {listen!r} is no address that the server can call: set endpoint= of @agent or TROUPE_ENDPOINT to one"
+            raise TroupeError("invalid_request", text)
         http = Server(self)
         try:
             await http.listen(host.strip("[]"), int(port))

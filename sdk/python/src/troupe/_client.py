@@ -38,6 +38,11 @@ def default_headers(key: str | None, user: str | None) -> dict[str, str]:
     return headers
 
 
+def trusts_environment(url: str) -> bool:
+    """Reports whether the variables for proxies apply: a server on this machine is reached directly."""
+    return httpx.URL(url).host not in ("localhost", "127.0.0.1", "::1")
+
+
 def limits() -> httpx.Limits:
     return httpx.Limits(max_connections=None, max_keepalive_connections=16)
 
@@ -53,7 +58,7 @@ class Client:
     def __init__(self, url: str | None = None, *, key: str | None = None, user: str | None = None, patience: float = 60.0) -> None:
         self.url = server_url(url)
         self._ops = Ops(Patience(outage=patience))
-        self._http = httpx.Client(base_url=self.url, headers=default_headers(key, user), limits=limits(), trust_env=False)
+        self._http = httpx.Client(base_url=self.url, headers=default_headers(key, user), limits=limits(), trust_env=trusts_environment(self.url))
         self.agents = Agents(self)
         self.approvals = Approvals(self)
         self.contexts = Contexts(self)

@@ -79,6 +79,7 @@ class Patience:
 
     outage: float = 60.0  # time that the server may be unreachable
     busy: float = 30.0  # time that a limit may be exceeded
+    refused: float = 30.0  # time that a server may refuse because of its own state
 
 
 def backoff(attempt: int) -> float:
@@ -160,7 +161,7 @@ def request(
             yield Sleep(max(refused.retry_after * random.uniform(1.0, 1.2), backoff(attempt)))
         elif is_transient(refused):
             busy_since, failing_since = -1.0, began if failing_since < 0 or clock() - began > 10 else failing_since
-            if clock() - failing_since > patience.outage:
+            if clock() - failing_since > patience.refused:
                 raise refused
             yield Sleep(max(min(refused.retry_after, 5.0), backoff(attempt)))
         else:

@@ -160,12 +160,15 @@ class Ops:
 
     def wait_approval(self, approval_id: str, timeout: float | None) -> Flow[Approval]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        after = 0
+        after = -1
         while True:
             approval = yield from self.approval(approval_id)
             left = remaining(deadline)
             if approval.status != "PENDING" or left <= 0:
                 return approval
+            if after < 0:  # the decision may come now: the approval is read again behind this event
+                after = int((yield from self.run(approval.run_id)).raw.get("last_seq") or 0)
+                continue
             while left > 0:
                 events, after, ended = yield from self.events_page(approval.run_id, after, min(POLL_MS, round(left * 1000)))
                 decided = ("approval_decision", "approval_expired")

@@ -24,6 +24,11 @@ T = TypeVar("T")
 EVENTS_MAX = 5000
 EVENT_BYTES_MAX = 4 << 20
 
+# Pieces of an answer that are events of their own; later ones are joined up to a size, so that an
+# answer of any number of pieces has at most EVENTS_MAX events.
+SINGLE_PIECES_MAX = 1000
+JOINED_BYTES = 2 << 10
+
 # Time that a server may be away while a turn works, in seconds. The turn is cancelled before.
 OUTAGE_SECONDS = 600.0
 
@@ -71,6 +76,11 @@ class Invocation:
         )
 
 
+def frame_of(event: str, data: Mapping[str, Any]) -> bytes:
+    """Returns an event as bytes."""
+    return f"event: {event}\ndata: {json.dumps(data)}\n\n".encode()
+
+
 class Execution:
     """The execution of one turn.
 
@@ -89,22 +99,55 @@ class Execution:
         self._loop = loop
         self._lock = threading.Lock()
         self._frames: list[bytes] = []
+        self._pieces = 0
+        self._joined, self._joined_size = list[str](), 0
         self._readers: set[asyncio.Event] = set()
 
     def emit(self, event: str, data: Mapping[str, Any]) -> None:
         """Adds an event of the answer; from any thread."""
         try:
-            frame = f"event: {event}\ndata: {json.dumps(data)}\n\n".encode()
+            frame = frame_of(event, data)
         except (TypeError, ValueError) as e:
             raise InvalidRequest("invalid_request", f"the data of the event {event} is no JSON: {e}") from None
         with self._lock:
             if self.finished:
                 return
-            if event in ("delta", "state") and (len(self._frames) >= EVENTS_MAX or self.size + len(frame) > EVENT_BYTES_MAX):
-                raise TroupeError("events_exceeded", f"the answer has more than {EVENTS_MAX} events or {EVENT_BYTES_MAX} bytes")
-            self._frames.append(frame)
-            self.size += len(frame)
+            self._flush()
+            if event == "state":
+                self._check(frame)
+            self._append(frame)
             self.finished = event in ("done", "error")
+        self._notify()
+
+    def piece(self, text: str) -> None:
+        """Adds a piece of the answer; from any thread."""
+        with self._lock:
+            if self.finished:
+                return
+            self._pieces += 1
+            self._joined.append(text)
+            self._joined_size += len(text)
+            if self._pieces > SINGLE_PIECES_MAX and self._joined_size < JOINED_BYTES:
+                return
+            self._flush()
+        self._notify()
+
+    def _flush(self) -> None:
+        if self._joined:
+            frame = frame_of("delta", {"text": "".join(self._joined), "run_id": self.invocation.run_id})
+            self._joined, self._joined_size = [], 0
+            self._check(frame)
+            self._append(frame)
+
+    def _check(self, frame: bytes) -> None:
+        if len(self._frames) >= EVENTS_MAX or self.size + len(frame) > EVENT_BYTES_MAX:
+            raise TroupeError("events_exceeded", f"the answer has more than {EVENTS_MAX} events or {EVENT_BYTES_MAX} bytes")
+
+    def _append(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self.size += len(frame)
+
+    def _notify(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:  # the loop is closed: the agent stops
@@ -194,7 +237,7 @@ class _Base:
     def delta(self, text: str) -> None:
         """Adds a piece of the answer, which clients see at once."""
         if text:
-            self._x.emit("delta", {"text": text, "run_id": self.run_id})
+            self._x.piece(text)
 
     def state(self, state: str, detail: Json = None) -> None:
         """Shows a state to clients, such as "searching"."""
