@@ -138,6 +138,7 @@ type channelRun struct {
 	usage   runs.Usage
 	pending []pendingApproval // in the tree
 	waiting bool              // for a signal
+	device  []ChannelMessage  // in a replay: requests to devices; live, the devices are asked
 }
 
 // pendingApproval is an approval that waits below a run.
@@ -284,10 +285,15 @@ func (c *Channel) mapEvent(r *channelRun, e *runs.Event) []ChannelMessage {
 		return r.resumed(&detail{Agent: e.Actor.Agent, Child: e.Child.String(), Status: e.Status.String(), Code: codeOf(e.Refusal)})
 	case runs.ToolCallCreated:
 		switch {
-		case e.Kind == runs.KindClient && c.replay: // live, its device is asked
-			return []ChannelMessage{{Type: ChannelToolRequest, ToolCall: toolCallOf(e), Tool: e.Name, Args: argsOf(e.Text)}}
+		case e.Kind == runs.KindClient && c.replay:
+			r.device = append(r.device, ChannelMessage{Type: ChannelToolRequest, ToolCall: toolCallOf(e), Tool: e.Name, Args: argsOf(e.Text)})
 		case e.Kind == runs.KindTool:
 			return r.state(StateCallingTool, &detail{ToolCall: toolCallOf(e), Tool: e.Name})
+		}
+	case runs.ToolDispatched:
+		id := toolCallOf(e)
+		if i := slices.IndexFunc(r.device, func(m ChannelMessage) bool { return m.ToolCall == id }); i >= 0 {
+			return r.device[i : i+1]
 		}
 	case runs.ToolResult:
 		if e.Name != "" {

@@ -45,8 +45,8 @@ func (s *Socket) located(in *Located) {
 	s.locating = nil
 	switch {
 	case request == nil:
-	case in.Refusal != nil:
-		s.fail(request.ID, codeOf(in.Refusal), in.Refusal.Detail)
+	case in.Code != "":
+		s.fail(request.ID, in.Code, in.Detail)
 	case request.Session != "" && request.Session != in.Session:
 		s.fail(request.ID, "invalid_request", "session_id: the run belongs to session "+in.Session)
 	case in.Session == "":

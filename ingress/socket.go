@@ -91,9 +91,9 @@ type (
 	}
 	// Located answers a Locate.
 	Located struct {
-		Session string       // of the run; "" if it has none
-		Root    actor.CallID // of its tree
-		Refusal *actor.Refusal
+		Code, Detail string       // of the refusal; "": the run was found
+		Session      string       // of the run; "" if it has none
+		Root         actor.CallID // of its tree
 	}
 	// ToolAsked is a call of a tool that this device performs.
 	ToolAsked struct {

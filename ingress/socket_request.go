@@ -315,8 +315,8 @@ func DecodeReplay(body []byte) (out Replay, r *actor.Refusal) {
 		return out, r
 	}
 	out.ID, out.Run = of.ID, of.Run
-	if len(in.Speed) > 0 && (json.Unmarshal(in.Speed, &out.Speed) != nil || out.Speed < 0 || out.Speed > replaySpeedMax) {
-		return out, invalid("speed", "want a number from 0, for no delays, to %d times the original speed", replaySpeedMax)
+	if len(in.Speed) > 0 && (json.Unmarshal(in.Speed, &out.Speed) != nil || out.Speed < 0 || out.Speed > ReplaySpeedMax) {
+		return out, invalid("speed", "want a number from 0, for no delays, to %d times the original speed", ReplaySpeedMax)
 	}
 	switch {
 	case out.Run.IsZero() && (in.Session == nil || *in.Session == ""):
@@ -327,7 +327,8 @@ func DecodeReplay(body []byte) (out Replay, r *actor.Refusal) {
 	return out, r
 }
 
-const replaySpeedMax = 1000
+// ReplaySpeedMax is the maximum speed of a replay.
+const ReplaySpeedMax = 1000
 
 // String returns the request as its route.
 func (out *SocketRequest) String() string { return fmt.Sprintf("%s %s", out.Method, out.Path) }

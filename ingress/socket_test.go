@@ -262,3 +262,99 @@ func TestSocketIsSentNewsInOrder(t *testing.T) {
 		}
 	})
 }
+
+// A replay sends the messages of a session again, marked and without cursors. A replay of a run
+// sends those of the run.
+func TestReplaySendsTheSameMessages(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawSession(t)
+		p := newSocketPeer(s, "")
+		live := ofSession(p.got)
+		run := decodeAll(t, live)
+		p.got = nil
+		want, request := live, `{"type":"replay","request_id":"p","session_id":"s1"}`
+		if len(run) > 0 && rapid.Bool().Draw(t, "of a run") {
+			id := run[rapid.IntRange(0, len(run)-1).Draw(t, "run")].Run
+			request = fmt.Sprintf(`{"type":"replay","request_id":"p","run_id":%q,"ts":0}`, id)
+			want = slices.DeleteFunc(slices.Clone(live), func(m string) bool { return !strings.Contains(m, `"run_id":"`+id+`"`) })
+		}
+		p.text("%s", request)
+		got := p.got
+		if len(got) == 0 || decodeAll(t, got[len(got)-1:])[0].State != StateReplayed || decodeAll(t, got[len(got)-1:])[0].Request != "p" {
+			t.Fatalf("the replay does not end: %s", strings.Join(got, "\n"))
+		}
+		if got = got[:len(got)-1]; len(got) != len(want) {
+			t.Fatalf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		for i := range got {
+			if g, w := withoutReplay(t, got[i]), withoutReplay(t, want[i]); g != w || !strings.Contains(got[i], `"replay":true`) || strings.Contains(got[i], `"cursor"`) {
+				t.Fatalf("got %s, want %s", got[i], want[i])
+			}
+		}
+		p.got = nil
+		if p.step(SessionNews{"s1"}); len(ofSession(p.got)) > 0 {
+			t.Fatalf("after the replay: %v", p.got)
+		}
+	})
+}
+
+func withoutReplay(t *rapid.T, m string) string {
+	var members map[string]any
+	if err := json.Unmarshal([]byte(m), &members); err != nil {
+		t.Fatal(err)
+	}
+	delete(members, "replay")
+	delete(members, "cursor")
+	b, _ := json.Marshal(members)
+	return string(b)
+}
+
+// A replay keeps the delays of the original, divided by the speed, and at most five seconds each.
+func TestReplayKeepsDelays(t *testing.T) {
+	s, run := newStoredSession(), testRun(1)
+	for _, e := range []struct {
+		at time.Duration
+		runs.Event
+	}{
+		{0, runs.Event{Type: runs.UserInput, Actor: actor.NewID("buyer", "s1"), Text: "hello"}},
+		{2 * time.Second, runs.Event{Type: runs.AgentStreamDelta, Step: 1, Text: "a"}},
+		{time.Hour, runs.Event{Type: runs.AgentStreamDelta, Step: 1, Text: "b"}},
+		{time.Hour + time.Second, runs.Event{Type: runs.RunDone, Status: actor.Succeeded, Text: "ab"}},
+	} {
+		e.Event.Run, e.Event.At = run, actor.Time(time.Minute).Add(e.at)
+		s.add(e.Event)
+	}
+	p := newSocketPeer(s, "")
+	p.got = nil
+	p.text(`{"type":"replay","run_id":%q,"speed":2}`, run)
+	var sentAt []time.Duration
+	for len(p.got) < 5 && p.now < actor.Time(time.Minute) {
+		for range len(p.got) - len(sentAt) {
+			sentAt = append(sentAt, time.Duration(p.now))
+		}
+		p.now = p.socket.NextDeadline()
+		p.step(SocketHeard{})
+	}
+	sentAt = append(sentAt, time.Duration(p.now), time.Duration(p.now))
+	if want := []time.Duration{0, time.Second, 6 * time.Second, 6500 * time.Millisecond, 6500 * time.Millisecond}; !slices.Equal(sentAt, want) {
+		t.Errorf("sent at %v, want %v: %s", sentAt, want, strings.Join(p.got, "\n"))
+	}
+}
+
+func TestReplayRefusals(t *testing.T) {
+	for request, want := range map[string]string{
+		`{"type":"replay"}`: "run_id or session_id",
+		`{"type":"replay","session_id":"s1","speed":-1}`:                           "speed",
+		`{"type":"replay","session_id":"s1","speed":"fast"}`:                       "speed",
+		`{"type":"replay","session_id":"s1","pace":1}`:                             "pace",
+		`{"type":"replay","run_id":"x"}`:                                           "run_id",
+		fmt.Sprintf(`{"type":"replay","session_id":"s2","run_id":%q}`, testRun(1)): "belongs to session s1",
+	} {
+		p := newSocketPeer(newStoredSession(), "")
+		p.got = nil
+		p.text("%s", request)
+		if all := decodeAll(t, p.got); len(all) != 1 || all[0].Code != "invalid_request" || !strings.Contains(fmt.Sprint(all[0].Message), want) || p.end != nil {
+			t.Errorf("%s: %v %v, want an error about %s", request, p.got, p.end, want)
+		}
+	}
+}

@@ -73,7 +73,7 @@ func completedBy(command string) string {
 	switch command {
 	case "call", "agents show", "agents delete":
 		return "agents"
-	case "runs show", "runs events", "runs signal", "runs cancel":
+	case "runs show", "runs events", "runs replay", "runs signal", "runs cancel":
 		return "runs"
 	case "tools show", "tools delete":
 		return "tools"

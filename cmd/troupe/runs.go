@@ -23,6 +23,7 @@ type RunsCmd struct {
 	List   RunsListCmd   `cmd:"" help:"List runs, newest first."`
 	Show   RunsShowCmd   `cmd:"" help:"Show a run; with --tree, also the runs it called."`
 	Events RunsEventsCmd `cmd:"" help:"Print the events of a run."`
+	Replay RunsReplayCmd `cmd:"" help:"Show a run again, at its original speed."`
 	Signal RunsSignalCmd `cmd:"" help:"Send a signal to a waiting run."`
 	Cancel RunsCancelCmd `cmd:"" help:"Cancel a run and the runs it waits for."`
 }

@@ -499,7 +499,14 @@ func (d *socketDriver) readRun(out ingress.ReadRun) (in ingress.RunPage) {
 // locate returns the session of a run.
 func (d *socketDriver) locate(run actor.CallID) ingress.Located {
 	owner, err := d.server.runOwner(d.by, run)
-	in := ingress.Located{Root: owner.Root, Refusal: d.refusalOf(err)}
+	in := ingress.Located{Root: owner.Root}
+	if r := d.refusalOf(err); r != nil {
+		p := refusalProblem(r)
+		if p.Status == http.StatusNotFound {
+			p.setRunNotFound()
+		}
+		in.Code, in.Detail = p.Code, p.Detail
+	}
 	if session, ok := owner.Actor.Session(); ok {
 		in.Session = session
 	}
