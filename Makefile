@@ -151,13 +151,13 @@ bin/venv/examples: bin/venv/sdk
 demo-python: build bin/venv/sdk #+ call an agent in Python that calls back; needs python3 with venv: WORD=
 	@$(GO) run ./test/demo/python -python bin/venv/bin/python -word "$$WORD"
 
-sdk-python: build bin/venv/examples #+ check the types of the Python SDK, and kill servers and agents under it, LangGraph and the OpenAI Agents SDK; needs python3 with venv: ARGS=
+sdk-python: build bin/venv/examples #+ check the types of the Python SDK, and kill servers and agents under it, LangGraph and the OpenAI Agents SDK; needs python3 with venv: PYTEST=
 	@cd sdk/python && MYPYPATH=tests ../../bin/venv/bin/mypy --strict --cache-dir ../../bin/mypy src tests
 	@for d in python langgraph openai-agents; do (cd examples/$$d && ../../bin/venv/bin/mypy --strict --cache-dir ../../bin/mypy agent.py) || exit 1; done
-	@cd sdk/python && TROUPE_BIN="$(CURDIR)/bin/troupe" ../../bin/venv/bin/pytest -q -p no:cacheprovider -p no:anyio $(ARGS)
+	@cd sdk/python && TROUPE_BIN="$(CURDIR)/bin/troupe" ../../bin/venv/bin/pytest -q -p no:cacheprovider -p no:anyio $(PYTEST)
 
-clients: sdk-python #+ likewise, and resume streams across a kill -9 with curl, Python, npm's EventSource and a browser, and try to pass haproxy and nginx without a key; needs them
-	@$(GO) run ./test/clients
+clients: sdk-python #+ likewise, and resume streams across a kill -9 with curl, Python, npm's EventSource and a browser, talk over WebSockets that are cut, drive the chat page, and try to pass haproxy and nginx without a key; needs them: ARGS=-channel
+	@$(GO) run ./test/clients $(ARGS)
 
 crash: build ## kill the real server N (20) times and simulate power failures; no acknowledged work may be lost
 	@$(GO) run ./test/crash $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))

@@ -298,7 +298,7 @@ export class RunView {
     this.end();
     const cancelled = m.code === "cancelled";
     const detail = m.detail?.retry_after ? ` Try again in ${m.detail.retry_after} s.` : "";
-    this.body.append(el("div", { class: cancelled ? "notice" : "notice failed" }, el("strong", { text: cancelled ? "Stopped" : m.code.replaceAll("_", " ") }), el("span", { text: ` ${this.own(m.message)}${detail}` })));
+    this.body.append(el("div", { class: cancelled ? "notice" : "notice failed" }, el("strong", { text: `${cancelled ? "Stopped" : m.code.replaceAll("_", " ")}.` }), el("span", { text: ` ${this.own(m.message)}${detail}` })));
     if (live) announce(`${cancelled ? "Stopped" : "Failed"}: ${m.message}`);
   }
 

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"net/http"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// The chat page and its files load only one another, with a policy that forbids everything else. Browsers use
+// their copies while the files are unchanged.
+func TestChatPageLoadsItsOwnFilesOnly(t *testing.T) {
+	d := startGateway(t, echoAgent("echo", actor.Journaled))
+	get := func(target string, headers ...string) (int, http.Header, string) {
+		t.Helper()
+		status, header, body := d.do("GET", target, "", headers...)
+		return status, header, body
+	}
+	loaded := regexp.MustCompile(`(?:src|href)="([^"]*)"|from "([^"]*)"`)
+	seen, next := map[string]bool{}, []string{"/chat"}
+	for len(next) > 0 {
+		target := next[0]
+		if next = next[1:]; seen[target] || strings.HasPrefix(target, "#") {
+			continue
+		}
+		seen[target] = true
+		status, header, body := get(target)
+		if status != 200 || header.Get("Content-Type") == "" || header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: %d %v", target, status, header)
+		}
+		for _, part := range []string{"default-src 'none'", "script-src 'self';", "style-src 'self';", "frame-ancestors 'none'", "require-trusted-types-for 'script'"} {
+			if !strings.Contains(header.Get("Content-Security-Policy"), part) {
+				t.Errorf("%s: policy %q, want %q", target, header.Get("Content-Security-Policy"), part)
+			}
+		}
+		if status, _, body := get(target, "If-None-Match", header.Get("ETag")); status != 304 || body != "" {
+			t.Errorf("%s with its tag: %d, %d bytes", target, status, len(body))
+		}
+		for _, m := range loaded.FindAllStringSubmatch(body, -1) {
+			to := m[1] + m[2]
+			if strings.HasPrefix(to, "./") {
+				to = path.Join(path.Dir(target), to)
+			}
+			next = append(next, to)
+		}
+		for _, wrong := range []string{"innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "new Function", "style=\"", "<style", " onclick=\"", "javascript:"} {
+			if strings.Contains(body, wrong) {
+				t.Errorf("%s contains %s", target, wrong)
+			}
+		}
+	}
+	for name := range webTable {
+		if name != "chat.html" && !seen["/assets/"+name] {
+			t.Errorf("no page loads %s", name)
+		}
+	}
+	for _, target := range []string{"/assets/chat.html", "/assets/none.js", "/assets/..", "/chat/"} {
+		if status, _, _ := get(target); status != 404 && status != 400 {
+			t.Errorf("%s: %d", target, status)
+		}
+	}
+}
