@@ -646,8 +646,6 @@ func (w *Simulation) pendingWork() string {
 		return fmt.Sprintf("clients: %d pending requests, %d scheduled retries, last request %v ago", len(w.pending), w.retriesScheduled, w.now.Sub(w.lastRequestAt))
 	case w.openReaders > 0:
 		return "a client has not read a stream to its end"
-	case w.sockets.pending() != "":
-		return w.sockets.pending()
 	case w.externalCalls > 0:
 		return "an external agent is processing a call"
 	case len(w.net.flights) > 0:
@@ -677,7 +675,7 @@ func (w *Simulation) pendingWork() string {
 			}
 		}
 	}
-	return ""
+	return w.sockets.pending()
 }
 
 func (w *Simulation) fail(spec, detail string) {

@@ -444,7 +444,10 @@ func (k *socketClient) roots() (all []actor.CallID) {
 		if last.Type != runs.RunDone.String() && last.Type != runs.RunFailed.String() && last.Type != runs.RunCancelled.String() {
 			continue
 		}
-		if events[0].Type == runs.UserInput.String() {
+		if events[0].Type != runs.UserInput.String() {
+			continue
+		}
+		if _, stored, err := k.w.store.Run(at.Tenant, run); err == nil && stored { // or the batch with its events was lost
 			all = append(all, run)
 		}
 	}
