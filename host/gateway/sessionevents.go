@@ -81,7 +81,7 @@ type eventPage struct {
 	command.SessionEvents
 }
 
-// read returns the next page and moves the cursor behind it.
+// read returns the next page and moves the cursor past it.
 func (f *sessionFeed) read(limit int) (page eventPage, p *problem, err error) {
 	page.after = f.after
 	page.SessionEvents, err = lookup(f.server, f.by, command.SessionEventsQuery{Session: f.session, After: f.after, Limit: limit})
@@ -133,7 +133,7 @@ func (f *sessionFeed) respond(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// appendJSON returns the page as JSON. Each event has the cursor behind it.
+// appendJSON returns the page as JSON. Each event has the cursor that follows it.
 func (page *eventPage) appendJSON() []byte {
 	b, cursor := []byte(`{"events":[`), page.after
 	for i, e := range page.All {
