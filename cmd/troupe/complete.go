@@ -71,7 +71,7 @@ func (c *CompleteCmd) Run(s streams) error {
 // command's first argument; empty if there is none.
 func completedBy(command string) string {
 	switch command {
-	case "call", "agents show", "agents delete":
+	case "call", "chat", "agents show", "agents delete":
 		return "agents"
 	case "runs show", "runs events", "runs replay", "runs signal", "runs cancel":
 		return "runs"
