@@ -719,13 +719,17 @@ func TestUsersAreApart(t *testing.T) {
 			if status != 404 || !strings.Contains(answer, string(r.ownership)) {
 				t.Errorf("%s by another user: %d %s, want 404 with %s", r.route, status, answer, r.ownership)
 			}
-			if r.right == "see events" && r.ownership == noRun {
-				for _, query := range []string{"", "?tree=1"} {
+			if r.right == "see events" {
+				queries, after := []string{"", "?tree=1"}, "999"
+				if r.ownership == noSession {
+					queries, after = []string{""}, "n1:999.1"
+				}
+				for _, query := range queries {
 					if status, _, answer := d.do(method, path+query, "", append(bob.headers, "Accept", ingress.EventStream)...); status != 404 {
 						t.Errorf("stream%s by another user: %d %s, want 404", query, status, answer)
 					}
 				}
-				if status, _, answer := d.do(method, path+"?after=999&wait_ms=60000", "", bob.headers...); status != 404 { // at once
+				if status, _, answer := d.do(method, path+"?after="+after+"&wait_ms=60000", "", bob.headers...); status != 404 { // at once
 					t.Errorf("long poll by another user: %d %s, want 404", status, answer)
 				}
 			}
