@@ -146,12 +146,12 @@ const (
 	Reject  Verdict = "reject"  // the agent gets a refusal with CodeApprovalRejected and the reason
 )
 
-// Decide decides about a call that waits, and returns once the decision is persisted. The reason may be
+// Decide approves or rejects a call that waits, and returns once the decision is persisted. The reason may be
 // empty. The first decision counts: a later one, and one after the expiry, is refused with
 // CodeApprovalDecided. The run continues; Server.Await waits for its end. Its options are User, the user
 // of the run, and By, who decides.
 //
-// Decide trusts its caller: the program checks who may decide.
+// Decide trusts its caller: the program authorizes the person.
 func (s *Server) Decide(ctx context.Context, approval string, v Verdict, reason string, opts ...Option) (Approval, error) {
 	o, err := collect("Decide", opts, optionUser, optionBy)
 	if err != nil {

@@ -182,8 +182,8 @@ func everyPackageHasAComment(c *checkout) (found []string) {
 	return found
 }
 
-// promised are the packages whose API is for programs. The others that programs can import say that
-// they are not.
+// promised are the packages whose API is for programs. Each other importable package denies
+// a promise in its comment.
 var promised = []string{".", "troupetest"}
 
 func everyPackageNamesItsPromise(c *checkout) (found []string) {
@@ -197,7 +197,7 @@ func everyPackageNamesItsPromise(c *checkout) (found []string) {
 	}
 	for _, dir := range sorted(comment) {
 		if !strings.Contains(comment[dir], "promise of compatibility") {
-			found = append(found, fmt.Sprintf("%s: the package comment does not say that there is no promise of compatibility; add that sentence, or move the package below internal", dir))
+			found = append(found, fmt.Sprintf("%s: the package comment does not deny a promise of compatibility; add that sentence, or move the package below internal", dir))
 		}
 	}
 	return found

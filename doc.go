@@ -29,6 +29,17 @@
 // writes. Such code belongs in [Turn.Do]. If a repeated function makes other asks, its run is parked
 // for inspection.
 //
+// # Tools and models
+//
+// [NewTool] makes a [Tool] of a function; the schema of its arguments comes from their type. Tools are listed
+// in Config.Tools. [Turn.Tool] calls one. [Turn.Model] prompts a model, which is offered the tools in
+// Agent.Tools, and runs those that it calls. Declared agents list them by name. A call may need the approval
+// of a person, by the option [Policy] or by Config.Policy: [Server.Approvals] lists such calls, and
+// [Server.Decide] decides. [Server.Begin] and [Server.Stream] show a run while it works, with the pieces of
+// answers.
+//
+// Package troupetest tests agents: one turn, ask by ask, and a team under faults.
+//
 // # Sessions and users
 //
 // A session is a conversation, with an actor of its own for each agent in it. Messages of a
@@ -43,12 +54,13 @@
 // # Errors
 //
 // A foreseen failure is a [*Refusal], found by [errors.As]: no such agent, no capacity, a deadline,
-// an error of the agent. A run that waits for a signal is a [*Waiting]. If a context ends, its
+// an error of the agent. A run that waits for a person is a [*Waiting]. If a context ends, its
 // error is returned and the run continues; [Server.Await] waits for it again. [ErrClosed] means that
 // the server has stopped. Open runs resume when its folder is opened again.
 //
 // A failed write to the data folder ends the process with exit code 1, because the server could acknowledge nothing
-// from then on. If less than 256 MiB are free, new calls are refused with [CodeUnavailable].
+// from then on. A panic of an agent, of work or of a tool fails its run alone and is logged with its stack; one in
+// a goroutine that they start ends the process, as in any program. If less than 256 MiB are free, new calls are refused with [CodeUnavailable].
 //
 // # Limits
 //
@@ -57,7 +69,9 @@
 //	message, answer, payload of a signal    1 MiB (message_bytes_max)
 //	state of an agent in a session          1 MiB (StateBytesMax)
 //	answers to the asks of a turn           4 MiB together
-//	asks of a turn                          50 steps of 64 asks
+//	asks of a turn                          50 steps of 64 asks; a prompt or its tool calls are a step
+//	result of a tool                        1 MiB; the agent gets the first 64 KiB (MaxResult)
+//	time of a tool call, without Timeout    60 s
 //	time of a call, without Timeout         10 min (run_timeout_ms)
 //	time of a call between agents           30 s (agent_call_timeout_ms_default)
 //	depth of calls                          5 (agent_call_depth_max)

@@ -204,7 +204,7 @@ func TestSecondServerOnOneFolder(t *testing.T) {
 	}
 }
 
-// A program that forgets Close is told so, and loses nothing.
+// A program that forgets Close gets a warning and loses nothing.
 func TestForgottenClose(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	output, err := forget(t, dir, "forget")
@@ -217,7 +217,7 @@ func TestForgottenClose(t *testing.T) {
 	}
 }
 
-// forgetEnv names what TestForgetfulProgram does.
+// forgetEnv is the variable with the action of TestForgetfulProgram.
 const forgetEnv = "TROUPE_TEST_FORGET"
 
 // forget runs TestForgetfulProgram in a process of its own.

@@ -158,3 +158,123 @@ func ExampleTurn_All() {
 	// Output:
 	// read two papers on whales [nothing from the archive] <nil>
 }
+
+// A tool is a function. Its schema comes from the type of its arguments. The built-in model of this
+// example follows the instructions in a message; another is configured in Config.Models.
+func ExampleNewTool() {
+	type place struct {
+		City string `json:"city" jsonschema:"name of the city"`
+	}
+	weather := troupe.NewTool("weather.get", "Current weather of a city.",
+		func(_ context.Context, p place) (string, error) { return "sunny in " + p.City, nil },
+		troupe.Idempotent(), troupe.Timeout(10*time.Second))
+	server, err := troupe.Open(troupe.Config{Temporary: true, Tools: []troupe.Tool{weather}, Agents: []troupe.Agent{
+		{Name: "advisor", Tools: []string{"weather.get"}, Func: func(t *troupe.Turn) (string, error) {
+			return t.Model(troupe.Prompt{Model: "scripted", Instructions: "Advise travellers."})
+		}},
+		{Name: "station", Func: func(t *troupe.Turn) (string, error) {
+			b, err := t.Tool("weather.get", place{t.Message()})
+			return string(b), err
+		}},
+	}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+
+	ctx := context.Background()
+	reply, err := server.Call(ctx, "advisor", `use weather.get {"city": "Oslo"}`)
+	fmt.Println(reply.Text, err)
+	reply, err = server.Call(ctx, "station", "Bergen")
+	fmt.Println(reply.Text, err)
+
+	// Output:
+	// sunny in Oslo <nil>
+	// sunny in Bergen <nil>
+}
+
+// A call of a tool waits for a person.
+func ExampleServer_Decide() {
+	type transfer struct {
+		To     string `json:"to"`
+		Amount int    `json:"amount"`
+	}
+	pay := troupe.NewTool("payments.transfer", "Pays an amount.",
+		func(ctx context.Context, p transfer) (string, error) { return "paid", nil },
+		troupe.Policy(troupe.RequireApproval), troupe.Summary("pays {{amount}} to {{to}}"))
+	server, err := troupe.Open(troupe.Config{Temporary: true, Tools: []troupe.Tool{pay}, Agents: []troupe.Agent{
+		{Name: "cashier", Func: func(t *troupe.Turn) (string, error) {
+			b, err := t.Tool("payments.transfer", transfer{To: t.Message(), Amount: 5})
+			return string(b), err
+		}},
+	}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+
+	ctx := context.Background()
+	for _, decide := range []troupe.Verdict{troupe.Approve, troupe.Reject} {
+		_, err = server.Call(ctx, "cashier", "Ada")
+		var waiting *troupe.Waiting
+		if !errors.As(err, &waiting) {
+			fmt.Println(err)
+			return
+		}
+		approval := waiting.Approvals[0] // Server.Approvals lists those of all runs
+		fmt.Println(approval.Tool, "-", approval.Summary)
+		if _, err := server.Decide(ctx, approval.ID, decide, "asked Anna"); err != nil {
+			fmt.Println(err)
+		}
+		reply, err := server.Await(ctx, waiting.Run)
+		fmt.Println(reply.Text, err)
+	}
+
+	// Output:
+	// payments.transfer - pays 5 to Ada
+	// paid <nil>
+	// payments.transfer - pays 5 to Ada
+	//  approval_rejected: a person rejected the call: asked Anna
+}
+
+// The pieces of an answer are shown while the model writes it.
+func ExampleServer_Stream() {
+	server, err := troupe.Open(troupe.Config{Temporary: true, Agents: []troupe.Agent{
+		{Name: "writer", Func: func(t *troupe.Turn) (string, error) { return t.Model(troupe.Prompt{Model: "scripted"}) }},
+	}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+
+	ctx := context.Background()
+	reply, err := server.Begin(ctx, "writer", "say It was a dark and stormy night.")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	cursor := ""
+	for event, err := range server.Stream(ctx, reply.Run) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		if event.Type == troupe.EventDelta {
+			fmt.Print(event.Text)
+		}
+		cursor = event.Cursor // After(cursor) continues here, also in another process
+		if event.Type == troupe.EventDone {
+			fmt.Println("\nend:", event.Text)
+		}
+	}
+	for range server.Stream(ctx, reply.Run, troupe.After(cursor)) {
+		fmt.Println("nothing is repeated")
+	}
+
+	// Output:
+	// It was a dark and stormy night.
+	// end: It was a dark and stormy night.
+}

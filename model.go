@@ -31,7 +31,7 @@ type Prompt struct {
 
 // Model prompts a model and returns its answer. If the model calls tools, they run, and the next prompt
 // has their results, until the model answers with text. Each answer of the model and each result of a
-// tool is persisted: after a crash, Model continues behind the last one. Pieces of answers are events
+// tool is persisted: after a crash, Model continues after the last one. Pieces of answers are events
 // of the run with the type EventDelta; see Server.Stream. An answer that the model did not complete
 // adds a warning; see Reply.Warnings.
 //

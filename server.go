@@ -160,7 +160,7 @@ func Open(c Config) (s *Server, err error) {
 		}
 	}
 	s.unclosed = runtime.AddCleanup(s, func(dir string) {
-		log.Warn("a troupe.Server was not closed, and the program has no reference to it any more: keep it, and call Close", "data", dir)
+		log.Warn("a troupe.Server was not closed, and the program has dropped all references to it: keep it, and call Close", "data", dir)
 	}, s.service.Dir())
 	if !c.Temporary {
 		s.service.ServeOwner(func(err error) {

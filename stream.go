@@ -49,7 +49,7 @@ const (
 	optionTree  = "Tree"
 )
 
-// After makes Stream begin behind an event, by its Cursor.
+// After makes Stream begin after an event, by its Cursor.
 func After(cursor string) Option {
 	return Option{optionAfter, func(o *options) error {
 		var r *actor.Refusal
@@ -68,7 +68,7 @@ func Tree() Option {
 
 // Stream returns the events of a run, of which each is persisted: those after the option After, or all,
 // and then each new one until the run has ended. An error ends the sequence: a *Refusal, ErrClosed or
-// that of ctx. A program that stops reading, or restarts, continues behind the last event that it
+// that of ctx. A program that stops reading, or restarts, continues after the last event that it
 // has processed, with its Cursor. The other options are User and Tree.
 //
 //	reply, err := server.Begin(ctx, "helper", "hello")

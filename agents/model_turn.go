@@ -14,7 +14,7 @@ import (
 // with tool calls, and a blocking agent has StepsMax of both.
 const ModelStepsDefault = StepsMax / 2
 
-// ModelRequest is what a blocking agent asks of a model.
+// ModelRequest is a prompt of a blocking agent to a model.
 type ModelRequest struct {
 	Model      string
 	Prompt     string              // instructions; "" means those of a declared agent without any

@@ -216,7 +216,7 @@ func (t *Tool) checkRun(input []byte, ec ExecutionContext) *actor.Refusal {
 	return nil
 }
 
-// NameField is the field of a refusal that says that there is no such tool.
+// NameField is the field of the refusal of a tool that does not exist.
 const NameField = "tool_name"
 
 func unknownTool(name string) *actor.Refusal {

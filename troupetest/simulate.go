@@ -11,8 +11,8 @@ import (
 	"github.com/troupe-run/troupe/simulate"
 )
 
-// Team is a set of agents with stubs of their environment. Where no rule of a stub applies, the seed
-// decides what it answers.
+// Team is a set of agents with stubs of their environment. Where no rule of a stub applies, its answer
+// depends on the seed.
 type Team struct {
 	Agents []troupe.Agent
 	Tools  []troupe.Tool // their functions run; policies are not simulated: every call is allowed
@@ -24,7 +24,7 @@ type Team struct {
 	Models   []Rule    // answers of models; the first rule that matches
 	Services []Rule    // answers of external agents, likewise
 	Stubs    []Stub    // results of tools; one with the name of a tool in Tools replaces it
-	Signals  []Signal  // content of signals of persons; default: "go on"
+	Signals  []Signal  // content of signals of persons; there is a default
 	Expect   []Expect
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package program gives package troupetest what package troupe does not export: the form in which the
-// runtime has the agents and tools of a program. Package troupe sets its variable.
+// Package program passes the agents and tools of a program to package troupetest, in the form of the
+// runtime, which package troupe does not export. Package troupe sets its variable.
 package program
 
 import (

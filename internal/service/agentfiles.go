@@ -79,7 +79,7 @@ func (f *AgentFiles) HasErrors() bool {
 // collected as problems.
 func ReadAgentFiles(dir string) (*AgentFiles, error) { return ReadAgentFilesOf(dir, Program{}) }
 
-// Program has what a program adds to the agents and tools in files.
+// Program lists the agents and tools that a program adds to those in files.
 type Program struct {
 	Agents []string // names
 	Tools  []tools.Tool
