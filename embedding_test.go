@@ -217,6 +217,69 @@ func TestForgottenClose(t *testing.T) {
 	}
 }
 
+// A kill -9 in the middle of a tool repeats it if it is idempotent, and never otherwise.
+func TestKillDuringTool(t *testing.T) {
+	for what, want := range map[string]struct {
+		performed int
+		text      string
+		code      troupe.Code
+	}{
+		"once":       {1, "", troupe.CodeOutcomeUnknown},
+		"idempotent": {2, "performed 2", ""},
+	} {
+		dir := filepath.Join(t.TempDir(), "data")
+		if output, err := forget(t, dir, what); err == nil || !strings.Contains(err.Error(), "killed") {
+			t.Fatalf("%v: %s", err, output)
+		}
+		s := openWith(t, killed(dir, what, false))
+		r, err := s.Call(t.Context(), "a", "x", troupe.IdempotencyKey("k")) // it joins the run of the killed process
+		if want.code != "" {
+			wantCode(t, what, err, want.code)
+		} else if err != nil || r.Text != want.text {
+			t.Errorf("%s: %+v, %v", what, r, err)
+		}
+		if b, err := os.ReadFile(dir + ".ledger"); err != nil || strings.Count(string(b), "\n") != want.performed {
+			t.Errorf("%s: performed %q, want %d; %v", what, b, want.performed, err)
+		}
+	}
+}
+
+// killed returns the configuration of a program whose tool adds a line to a ledger outside of the folder. Then it may
+// kill its process.
+func killed(dir, what string, kill bool) troupe.Config {
+	var opts []troupe.Option
+	if what == "idempotent" {
+		opts = append(opts, troupe.Idempotent())
+	}
+	tool := troupe.NewTool("ledger.add", "", func(ctx context.Context, _ struct{}) (string, error) {
+		f, err := os.OpenFile(dir+".ledger", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		if _, err := fmt.Fprintln(f, troupe.ToolCallOf(ctx).ID); err != nil {
+			return "", err
+		}
+		if kill {
+			p, err := os.FindProcess(os.Getpid())
+			if err == nil {
+				err = p.Kill()
+			}
+			return "", err
+		}
+		b, err := os.ReadFile(f.Name())
+		lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+		if lines[0] != lines[len(lines)-1] {
+			return "", errors.New("a repeated call has another ID")
+		}
+		return fmt.Sprint("performed ", len(lines)), err
+	}, opts...)
+	return troupe.Config{Data: dir, Tools: []troupe.Tool{tool}, Agents: []troupe.Agent{{Name: "a", Func: func(t *troupe.Turn) (string, error) {
+		b, err := t.Tool("ledger.add", nil)
+		return string(b), err
+	}}}}
+}
+
 // forgetEnv is the variable with the action of TestForgetfulProgram.
 const forgetEnv = "TROUPE_TEST_FORGET"
 
@@ -234,6 +297,14 @@ func TestForgetfulProgram(t *testing.T) {
 	what, dir, ok := strings.Cut(os.Getenv(forgetEnv), ":")
 	if !ok {
 		return // it runs in processes of other tests
+	}
+	if what == "once" || what == "idempotent" {
+		s, err := troupe.Open(killed(dir, what, true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Call(t.Context(), "a", "x", troupe.IdempotencyKey("k"))
+		t.Fatalf("not killed: %v", err)
 	}
 	var out logBuffer
 	forgetServer(t, troupe.Config{Data: dir, Agents: []troupe.Agent{diary}, Log: slog.New(slog.NewTextHandler(&out, nil))})

@@ -126,6 +126,26 @@ func TestDeclaredAgentUsesGoTool(t *testing.T) {
 	if err = errors.Join(err, json.Unmarshal(b, &listed)); err != nil || len(listed.Tools) != 1 || listed.Tools[0].Name != "bank.pay" || listed.Tools[0].Via != "go" || listed.Tools[0].Timeout != 5000 {
 		t.Errorf("%s, %v", b, err)
 	}
+	for _, change := range []struct{ method, path, body string }{
+		{"DELETE", "/bank.pay", ""},
+		{"POST", "", `{"tool_name": "bank.pay", "url": "http://127.0.0.1:1/x"}`},
+		{"PUT", "/bank.pay", `{"name": "bank.pay", "url": "http://127.0.0.1:1/x"}`},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), change.method, "http://"+listener.Addr().String()+"/v1/tools"+change.path, strings.NewReader(change.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		if response.StatusCode != http.StatusForbidden || !strings.Contains(string(b), "is part of this program") {
+			t.Errorf("%s: %d %s", change.method, response.StatusCode, b)
+		}
+	}
 	r := call(t, s, "clerk", `use bank.pay {"to": "ada", "amount": 7}`)
 	if !strings.Contains(r.Text, `"paid":7`) || len(l.calls) != 1 {
 		t.Errorf("%+v, calls %q", r, l.calls)

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -113,12 +114,47 @@ func (s toolRoutes) putTool(ctx *fasthttp.RequestCtx, check func([]byte) *actor.
 	if p == nil {
 		p = s.checkSecrets(definition)
 	}
+	if p == nil {
+		p = s.checkDeclarable(ctx, nameOf(definition))
+	}
 	if p != nil {
 		p.write(ctx)
 		return
 	}
 	putInRegistry(s.Server, ctx, agents.OpPutTool, definition)
 }
+
+// nameOf returns the name of the tool in a definition; "" if it has none.
+func nameOf(definition []byte) string {
+	var in struct {
+		Name  string `json:"tool_name"`
+		Other string `json:"name"`
+	}
+	if json.Unmarshal(definition, &in) != nil { // the registry names its mistakes
+		return ""
+	}
+	return cmp.Or(in.Name, in.Other)
+}
+
+// checkDeclarable refuses the name of a tool of the program, which users neither replace nor delete.
+func (s toolRoutes) checkDeclarable(ctx *fasthttp.RequestCtx, name string) *problem {
+	found, p := s.findTool(ctx, name)
+	if p != nil {
+		return nil // the registry answers
+	}
+	var in struct {
+		Via string `json:"via"`
+	}
+	if err := json.Unmarshal(found.Definition, &in); err != nil || in.Via != viaGo {
+		return nil
+	}
+	r := actor.Refuse(actor.Rejected, "%s is part of this program, which alone changes it; choose another name", name)
+	r.Field = toolField
+	return refusalProblem(r)
+}
+
+// viaGo is the value of via of a tool of the program.
+const viaGo = "go"
 
 // checkSecrets refuses a definition that names a secret which may not be sent to its URL. An
 // invalid definition is left to the registry.
@@ -140,6 +176,9 @@ func (s toolRoutes) deleteTool(ctx *fasthttp.RequestCtx) {
 	t, p := s.findTool(ctx, pathParam(ctx, "id"))
 	if p == nil {
 		p = requireEmptyBody(ctx)
+	}
+	if p == nil {
+		p = s.checkDeclarable(ctx, t.Name)
 	}
 	if p != nil {
 		p.write(ctx)
