@@ -74,7 +74,7 @@ func (a Agent) definition(box *toolbox) (actor.Definition, error) {
 	case err != nil:
 		err = fmt.Errorf("Transcript: %w", err)
 	case len(a.Tools) > agents.SpecToolsMax:
-		err = fmt.Errorf("Tools: %d names, at most %d allowed", len(a.Tools), agents.SpecToolsMax)
+		err = fmt.Errorf("the list Tools has %d names, at most %d allowed", len(a.Tools), agents.SpecToolsMax)
 	case a.MaxActive < 0:
 		err = fmt.Errorf("MaxActive: got %d, want at least 1, or 0 for the limit of the server", a.MaxActive)
 	case a.StateVersion < 0:

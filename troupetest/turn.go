@@ -27,7 +27,7 @@ type TB interface {
 }
 
 // Option is an optional property of the turn of Start.
-type Option func(*start)
+type Option struct{ apply func(*start) }
 
 type start struct {
 	tools   []troupe.Tool
@@ -37,30 +37,30 @@ type start struct {
 
 // WithTools gives the turn the tools of Config.Tools.
 func WithTools(all ...troupe.Tool) Option {
-	return func(s *start) { s.tools = append(s.tools, all...) }
+	return Option{func(s *start) { s.tools = append(s.tools, all...) }}
 }
 
 // InSession sets the session. The default is main.
 func InSession(id string) Option {
-	return func(s *start) { s.options = append(s.options, agentstest.To(id)) }
+	return Option{func(s *start) { s.options = append(s.options, agentstest.To(id)) }}
 }
 
 // CalledBy makes another agent call, in place of a client. The nearest caller is last.
 func CalledBy(agents ...string) Option {
-	return func(s *start) { s.options = append(s.options, agentstest.From(agents...)) }
+	return Option{func(s *start) { s.options = append(s.options, agentstest.From(agents...)) }}
 }
 
 // ByUser sets the user of the run. The default is test.
 func ByUser(name string) Option {
-	return func(s *start) {
+	return Option{func(s *start) {
 		s.options = append(s.options, func(b *actor.Begin) { b.Call.Principal = name })
-	}
+	}}
 }
 
 // WithTranscript sets the earlier messages of the session, of which a turn is given those that
 // Agent.Transcript selects.
 func WithTranscript(all ...troupe.Message) Option {
-	return func(s *start) {
+	return Option{func(s *start) {
 		s.options = append(s.options, func(b *actor.Begin) {
 			for _, m := range all {
 				role, err := actor.ParseRole(m.Role)
@@ -70,11 +70,11 @@ func WithTranscript(all ...troupe.Message) Option {
 				b.Transcript = append(b.Transcript, actor.ChatMessage{Role: role, Parts: actor.Text(m.Text)})
 			}
 		})
-	}
+	}}
 }
 
 // WithState sets the value that troupe.State returns.
-func WithState(value any) Option { return func(s *start) { s.state = value } }
+func WithState(value any) Option { return Option{func(s *start) { s.state = value }} }
 
 // Turn is a turn that a test runs.
 type Turn struct {
@@ -88,7 +88,9 @@ func Start(tb TB, agent troupe.Agent, message string, opts ...Option) *Turn {
 	tb.Helper()
 	s := start{}
 	for _, o := range opts {
-		o(&s)
+		if o.apply != nil {
+			o.apply(&s)
+		}
 	}
 	p, err := program.Troupe.New([]troupe.Agent{agent}, s.tools, []troupe.PolicyRule(nil))
 	if err != nil {
