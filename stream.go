@@ -36,7 +36,7 @@ type Event struct {
 // Types of events that most programs need.
 const (
 	EventInput     = "user_input"         // the message
-	EventDelta     = "agent_stream_delta" // a piece of the answer of a model or external agent
+	EventDelta     = "agent_stream_delta" // a piece of the answer of a model or external agent, or text of Emit
 	EventAttempt   = "attempt"            // a request is repeated: discards_after in the payload is the Seq after which its deltas are void
 	EventDone      = "run_done"           // end of a run: its answer
 	EventFailed    = "run_failed"         // end of a run

@@ -4,6 +4,7 @@ package troupe_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"iter"
 	"os"
@@ -195,5 +196,65 @@ func TestBeginDoesNotWaitForTheAnswer(t *testing.T) {
 	}
 	if again, err = s.Begin(ctx, "a", "x", key, troupe.Session("s")); err != nil || again.Run != first.Run {
 		t.Errorf("after the end: %+v, %v", again, err)
+	}
+}
+
+// Work emits pieces, which are void once it is repeated.
+func TestWorkEmitsPieces(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	long := strings.Repeat("é", 3000)
+	emitted := make(chan struct{}, 2)
+	server := func(wait bool) *troupe.Server {
+		return open(t, dir, troupe.Agent{Name: "a", Func: func(t *troupe.Turn) (string, error) {
+			b, err := t.Do("write", func(ctx context.Context) ([]byte, error) {
+				if err := errors.Join(troupe.Emit(ctx, "once "), troupe.Emit(ctx, long)); err != nil {
+					return nil, err
+				}
+				emitted <- struct{}{}
+				if wait {
+					<-ctx.Done()
+				}
+				return []byte("once " + long), ctx.Err()
+			}, troupe.Idempotent())
+			return string(b), err
+		}})
+	}
+	s := server(true)
+	reply, err := s.Begin(t.Context(), "a", "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-emitted
+	closeServer(t, s)
+	s = server(false)
+	text, voided := "", 0
+	var pieces []troupe.Event
+	for _, e := range collect(t, s.Stream(t.Context(), reply.Run)) {
+		switch e.Type {
+		case troupe.EventDelta:
+			pieces = append(pieces, e)
+		case troupe.EventAttempt:
+			var in struct {
+				Discards uint64 `json:"discards_after"`
+			}
+			if err := json.Unmarshal(e.Payload, &in); err != nil {
+				t.Fatal(err)
+			}
+			n := len(pieces)
+			pieces = slices.DeleteFunc(pieces, func(p troupe.Event) bool { return in.Discards > 0 && p.Seq > in.Discards })
+			voided += n - len(pieces)
+		case troupe.EventDone:
+			text = e.Text
+		}
+	}
+	all := ""
+	for _, p := range pieces {
+		all += p.Text
+	}
+	if all != text || all != "once "+long || voided != 3 || len(pieces) != 3 {
+		t.Errorf("%d pieces with %d bytes, %d voided, answer of %d bytes", len(pieces), len(all), voided, len(text))
+	}
+	if err := troupe.Emit(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "not that of work in Do") {
+		t.Error(err)
 	}
 }

@@ -6,10 +6,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/internal/node"
 )
 
 // Turn is the processing of one message by an agent. Its asking methods (Call, Tool, Model, All, Wait,
@@ -55,6 +58,31 @@ func (t *Turn) Call(agent, message string, opts ...Option) (string, error) {
 // The name appears in the events of the run: 1 to 64 letters, digits, '.', '_' and '-'.
 func (t *Turn) Do(name string, work func(ctx context.Context) ([]byte, error), opts ...Option) ([]byte, error) {
 	return t.ask(Do(name, work, opts...)).Bytes()
+}
+
+// emittedBytesMax is the length of one piece of Emit in bytes; the event of a longer one would be cut.
+const emittedBytesMax = 4 << 10
+
+// Emit shows text while work in Do runs, for example the answer of a model that the program calls itself: each call is
+// an event of the run with the type EventDelta, or several if the text has more than 4 KiB. It returns once the
+// run has recorded it. The ctx is that of the work; another is refused with CodeInvalid. If the work is repeated
+// after a crash, the event EventAttempt voids its pieces. A run whose work emits more than
+// stream_events_max pieces fails with CodeEventsExceeded.
+func Emit(ctx context.Context, text string) error {
+	for text = strings.ToValidUTF8(text, "\uFFFD"); text != ""; {
+		n := min(len(text), emittedBytesMax)
+		for n < len(text) && !utf8.RuneStart(text[n]) {
+			n--
+		}
+		if !node.Emit(ctx, text[:n]) {
+			return invalid("ctx", "Emit: the context is not that of work in Do")
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		text = text[n:]
+	}
+	return nil
 }
 
 // Tool calls a tool and waits for its result. The arguments are encoded as JSON; a []byte or

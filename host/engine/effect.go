@@ -182,8 +182,8 @@ func (c *cell) tool(id actor.EffectID, attempt uint32, op runtime.Tool) effectFu
 
 // work runs a function that belongs to the agent.
 func work(op runtime.Work) effectFunc {
-	return func(ctx context.Context, _ func(actor.Piece)) actor.Answer {
-		b, err := op.Func(ctx)
+	return func(ctx context.Context, pass func(actor.Piece)) actor.Answer {
+		b, err := op.Func(withEmitter(ctx, pass))
 		var refusal *actor.Refusal
 		switch {
 		case err == nil && len(b) > actor.MessageBytesMax:
