@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import httpcore
 import httpx
 import pytest
 from conftest import Ledger
@@ -120,6 +122,33 @@ def test_outcome_of_a_call_is_not_awaited_again(troupe_server: TroupeServer) -> 
             assert client.call("asks", "x").text in ("timeout agent_unavailable", "timeout timeout")
         finally:
             release.set()
+
+
+def test_abandoned_stream_does_not_block_the_client(troupe_server: TroupeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector closes an abandoned stream while a request holds the lock of the pool."""
+    client = troupe_server.client
+    client.agents.create("helper")
+    assign = httpcore.ConnectionPool._assign_requests_to_connections
+
+    def assign_and_collect(pool: httpcore.ConnectionPool) -> object:
+        gc.collect()
+        return assign(pool)
+
+    monkeypatch.setattr(httpcore.ConnectionPool, "_assign_requests_to_connections", assign_and_collect)
+    stream = client.stream("helper", "say a")
+    assert next(stream).type == "user_input"
+    gc.disable()
+    try:
+        cycle: list[object] = [stream]
+        cycle.append(cycle)
+        del stream, cycle
+        answers: list[str] = []
+        caller = threading.Thread(target=lambda: answers.append(client.call("helper", "say x").text), daemon=True)
+        caller.start()
+        caller.join(30)
+        assert answers == ["x"]
+    finally:
+        gc.enable()
 
 
 def test_answer_of_many_pieces(troupe_server: TroupeServer) -> None:

@@ -338,7 +338,8 @@ class Agent:
                 result = None
             self._finish(turn, result)
         except TurnCancelled:
-            execution._loop.call_soon_threadsafe(execution.cancel)
+            execution.cancelled.set()
+            execution.wake()
         except Exception as e:
             self._fail(execution, e)
 

@@ -58,13 +58,19 @@ class Client:
     def __init__(self, url: str | None = None, *, key: str | None = None, user: str | None = None, patience: float = 60.0) -> None:
         self.url = server_url(url)
         self._ops = Ops(Patience(outage=patience))
-        self._http = httpx.Client(base_url=self.url, headers=default_headers(key, user), limits=limits(), trust_env=trusts_environment(self.url))
+        self._headers, self._tls = default_headers(key, user), httpx.create_ssl_context()
+        self._http = self._connect()
         self.agents = Agents(self)
         self.approvals = Approvals(self)
         self.contexts = Contexts(self)
         self.runs = Runs(self)
         self.sessions = Sessions(self)
         self.tools = Tools(self)
+
+    def _connect(self) -> httpx.Client:
+        return httpx.Client(
+            base_url=self.url, headers=self._headers, limits=limits(), verify=self._tls, trust_env=trusts_environment(self.url)
+        )
 
     def _do(self, flow: Flow[T]) -> T:
         return drive(flow, self._http)
@@ -126,7 +132,7 @@ class Client:
     ) -> Stream:
         """Sends a message and returns the events of its run as they happen."""
         path, body = self._ops.message(agent, content, session, run_timeout, if_busy, priority)
-        return Stream(self._http, self._ops.follow(path, body, key or new_key()))
+        return Stream(self._connect, self._ops.follow(path, body, key or new_key()))
 
     def close(self) -> None:
         """Closes the connections."""
@@ -177,7 +183,7 @@ class Runs(_Part):
 
     def events(self, run_id: str, *, after: str = "", tree: bool = False) -> Stream:
         """Returns the events of a run behind a cursor: those that exist, then those to come."""
-        return Stream(self._client._http, Follower(None, run_id, after, tree, self._ops.patience))
+        return Stream(self._client._connect, Follower(None, run_id, after, tree, self._ops.patience))
 
 
 class Sessions(_Part):

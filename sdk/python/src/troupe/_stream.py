@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import httpx
@@ -245,26 +245,17 @@ class _Handle:
         return self._follower.answer_text.text
 
 
-class Stream(_Handle):
-    """The events of a run, each once and in order, over restarts of the server."""
+def _read(connect: Callable[[], httpx.Client], f: Follower) -> Iterator[Event]:
+    """Reads the events of a follower.
 
-    def __init__(self, http: httpx.Client, follower: Follower) -> None:
-        super().__init__(follower)
-        self._http = http
-        self._events = self._read()
-
-    def __iter__(self) -> Iterator[Event]:
-        return self._events
-
-    def __next__(self) -> Event:
-        return next(self._events)
-
-    def _read(self) -> Iterator[Event]:
-        f = self._follower
+    The connection is not one of the client's pool: an abandoned generator is closed by the garbage
+    collector, in a thread that may hold the lock of that pool.
+    """
+    with connect() as http:
         while not f.ended:
             send = f.connect()
             try:
-                with self._http.stream(
+                with http.stream(
                     send.method, send.path, content=send.body, headers=send.headers, params=send.params or None, timeout=_timeout()
                 ) as r:
                     if r.status_code == 204:
@@ -281,6 +272,44 @@ class Stream(_Handle):
             except httpx.TransportError as lost:
                 delay = f.failed(lost)
             time.sleep(delay)
+
+
+async def _read_async(http: httpx.AsyncClient, f: Follower) -> AsyncIterator[Event]:
+    while not f.ended:
+        send = f.connect()
+        try:
+            async with http.stream(
+                send.method, send.path, content=send.body, headers=send.headers, params=send.params or None, timeout=_timeout()
+            ) as r:
+                if r.status_code == 204:
+                    return
+                if r.status_code >= 400:
+                    delay = f.refused(Reply(r.status_code, r.headers, await r.aread()))
+                else:
+                    f.opened(r.headers)
+                    async for data in r.aiter_raw():
+                        for e in f.feed(data):
+                            yield e
+                        if f.ended:
+                            return
+                    delay = f.failed(None)
+        except httpx.TransportError as lost:
+            delay = f.failed(lost)
+        await asyncio.sleep(delay)
+
+
+class Stream(_Handle):
+    """The events of a run, each once and in order, over restarts of the server."""
+
+    def __init__(self, connect: Callable[[], httpx.Client], follower: Follower) -> None:
+        super().__init__(follower)
+        self._events = _read(connect, follower)
+
+    def __iter__(self) -> Iterator[Event]:
+        return self._events
+
+    def __next__(self) -> Event:
+        return next(self._events)
 
     def answer(self) -> Answer:
         """Reads to the end and returns the answer, or raises RunFailed."""
@@ -306,38 +335,13 @@ class AsyncStream(_Handle):
 
     def __init__(self, http: httpx.AsyncClient, follower: Follower) -> None:
         super().__init__(follower)
-        self._http = http
-        self._events = self._read()
+        self._events = _read_async(http, follower)
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self._events
 
     async def __anext__(self) -> Event:
         return await self._events.__anext__()
-
-    async def _read(self) -> AsyncIterator[Event]:
-        f = self._follower
-        while not f.ended:
-            send = f.connect()
-            try:
-                async with self._http.stream(
-                    send.method, send.path, content=send.body, headers=send.headers, params=send.params or None, timeout=_timeout()
-                ) as r:
-                    if r.status_code == 204:
-                        return
-                    if r.status_code >= 400:
-                        delay = f.refused(Reply(r.status_code, r.headers, await r.aread()))
-                    else:
-                        f.opened(r.headers)
-                        async for data in r.aiter_raw():
-                            for e in f.feed(data):
-                                yield e
-                            if f.ended:
-                                return
-                        delay = f.failed(None)
-            except httpx.TransportError as lost:
-                delay = f.failed(lost)
-            await asyncio.sleep(delay)
 
     async def answer(self) -> Answer:
         """Reads to the end and returns the answer, or raises RunFailed."""

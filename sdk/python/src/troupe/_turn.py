@@ -117,7 +117,7 @@ class Execution:
                 self._check(frame)
             self._append(frame)
             self.finished = event in ("done", "error")
-        self._notify()
+        self.wake()
 
     def piece(self, text: str) -> None:
         """Adds a piece of the answer; from any thread."""
@@ -130,7 +130,7 @@ class Execution:
             if self._pieces > SINGLE_PIECES_MAX and self._joined_size < JOINED_BYTES:
                 return
             self._flush()
-        self._notify()
+        self.wake()
 
     def _flush(self) -> None:
         if self._joined:
@@ -147,7 +147,8 @@ class Execution:
         self._frames.append(frame)
         self.size += len(frame)
 
-    def _notify(self) -> None:
+    def wake(self) -> None:
+        """Lets the connections read on; from any thread."""
         try:
             self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:  # the loop is closed: the agent stops
