@@ -75,7 +75,7 @@ const (
 	ChannelDone             = "done"
 )
 
-// States of a state message, besides those that agents report of themselves.
+// States of a state message. Agents report others of themselves.
 const (
 	StateRunning         = "RUNNING"
 	StateWaitingApproval = "WAITING_APPROVAL"
@@ -171,7 +171,7 @@ func (c *Channel) Missing(e *runs.Event) (from, to uint64) {
 // Restore reads an event whose messages were sent earlier.
 func (c *Channel) Restore(e *runs.Event) { c.apply(e) }
 
-// Skip passes over events of a run that cannot be read any more.
+// Skip passes over events of a run that can no longer be read.
 func (c *Channel) Skip(run, root actor.CallID, upto uint64) {
 	r := c.run(run)
 	r.seq, r.root = upto, root == run

@@ -15,7 +15,7 @@ const (
 	SocketMessageBytesMax = 1 << 20          // message of a client
 	SocketSessionsMax     = 64               // sessions that a socket follows
 	SocketRequestsMax     = 64               // requests that wait to be performed
-	SocketQueueBytesMax   = 256 << 10        // messages that wait for the client, besides one page of events
+	SocketQueueBytesMax   = 256 << 10        // messages that wait for the client, with one page of events
 	HelloTimeout          = 5 * time.Second  // time from the connection to the hello
 	SocketPing            = 20 * time.Second // silence after which a ping is sent
 	SocketSilence         = 60 * time.Second // silence of a client after which its socket is closed

@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// storedSession stands for a store with one session.
+// storedSession is a store with one session.
 type storedSession struct {
 	name  string
 	all   []SessionItem
@@ -69,8 +69,6 @@ type socketPeer struct {
 	store  *storedSession
 	now    actor.Time
 	got    []string
-	held   []SocketInput // answers that were not given yet, if holds is set
-	holds  bool
 	end    *Close
 }
 
@@ -157,12 +155,11 @@ func testRun(n byte) actor.CallID { return actor.CallID{0: 1, 15: n} }
 func drawSession(t *rapid.T) *storedSession {
 	s := newStoredSession()
 	type open struct {
-		id      actor.CallID
-		root    actor.CallID
-		started bool
-		deltas  []uint64
-		text    string
-		step    uint32
+		id     actor.CallID
+		root   actor.CallID
+		deltas []uint64
+		text   string
+		step   uint32
 	}
 	var all []*open
 	begin := func(root actor.CallID) *open {

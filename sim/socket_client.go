@@ -32,7 +32,7 @@ type socketClient struct {
 	conn         *socketConn
 	cursor       string
 	messages     []string       // up to the cursor
-	unconfirmed  []shownMessage // behind it: the server sends them again after a lost connection
+	unconfirmed  []shownMessage // after the cursor: the server sends them again after a lost connection
 	shown        map[string]*shownRun
 	live         bool
 }
@@ -379,7 +379,7 @@ func (k *socketClient) apply(m *shownMessage) {
 	r := k.shown[m.Run]
 	switch {
 	case m.Type == ingress.ChannelRunStarted && r != nil:
-		k.fail("is told of the begin of run %s twice", m.Run)
+		k.fail("reads the begin of run %s twice", m.Run)
 	case m.Type == ingress.ChannelRunStarted:
 		k.shown[m.Run] = &shownRun{}
 	case r == nil:
@@ -390,7 +390,7 @@ func (k *socketClient) apply(m *shownMessage) {
 		r.deltas = append(r.deltas, m.Text)
 	case m.Type == ingress.ChannelState && m.State == ingress.StateRetrying:
 		if m.Detail.Void > len(r.deltas) {
-			k.fail("is told that %d of %d deltas of run %s are void", m.Detail.Void, len(r.deltas), m.Run)
+			k.fail("reads that %d of %d deltas of run %s are void", m.Detail.Void, len(r.deltas), m.Run)
 			return
 		}
 		r.deltas = r.deltas[:len(r.deltas)-m.Detail.Void]
@@ -405,7 +405,7 @@ func (k *socketClient) checkEnd(m *shownMessage, r *shownRun) {
 	run, err := actor.ParseCallID(m.Run)
 	events := k.w.eventJudge.streams[run]
 	if err != nil || len(events) == 0 {
-		k.fail("is told of the end of run %q, which has no events", m.Run)
+		k.fail("reads the end of run %q, which has no events", m.Run)
 		return
 	}
 	last := &events[len(events)-1]
@@ -415,7 +415,7 @@ func (k *socketClient) checkEnd(m *shownMessage, r *shownRun) {
 	}
 	text := strings.Join(r.deltas, "")
 	if m.Type != want || want == ingress.ChannelDone && !last.Payload.Truncated && !strings.HasSuffix(strings.TrimSpace(text), strings.TrimSpace(last.Payload.Text)) {
-		k.fail("is told of the end of run %s by %.200q after the text %.200q, but its last event is %s with the text %.200q", run, m.text, text, last.Type, last.Payload.Text)
+		k.fail("reads the end of run %s by %.200q after the text %.200q, but its last event is %s with the text %.200q", run, m.text, text, last.Type, last.Payload.Text)
 	}
 }
 
