@@ -141,6 +141,7 @@ var guards = []Guard{
 	{Mutant: "performed-before-approval", Spec: specs.ApprovalOnce},
 	{Mutant: "policy-after-dispatch", Spec: specs.OnlySucceededAdvances},
 	{Mutant: "namespace-ignored", Spec: NamespacesApart},
+	{Mutant: "event-sent-twice-after-resume", Spec: ClientSeesAll},
 }
 
 // Guards returns all guards.
