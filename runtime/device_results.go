@@ -7,7 +7,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
 )
 
 // A device of the user performs a client tool and gives its result: a signal to the run with
@@ -62,14 +64,21 @@ func (c deviceResults) find(t *turn, call *actor.Call) (given GivenResult, i int
 		return given, 0, actor.Refuse(actor.Invalid, "want the result of a client tool")
 	}
 	id, err := runs.ParseToolCallID(given.ToolCall)
-	if err != nil || id.Run != t.run.Call.ID || id.Step > t.step() || int(id.Index) >= len(t.run.Steps[id.Step-1].Asks) {
+	var asks []store.Asked
+	if err == nil && id.Run == t.run.Call.ID && id.Step > 0 && id.Step <= t.step() {
+		asks = t.run.Steps[id.Step-1].Asks
+	}
+	if i = int(id.Index); mutant.On("result-of-another-call-taken") {
+		i %= max(len(asks), 1)
+	}
+	if i >= len(asks) {
 		return given, 0, actor.Refuse(actor.NotFound, "run %s has no tool call %.80q", t.run.Call.ID, given.ToolCall)
 	}
-	a := &t.run.Steps[id.Step-1].Asks[id.Index]
+	a := &asks[i]
 	if !a.OnDevice || !a.Open() || a.Waits() || id.Step != t.step() {
 		r := actor.Refuse(actor.Rejected, "the call of %s takes no result: it has ended, or it is not performed by a device now", a.ShownName())
 		r.Field = ToolCallField
 		return given, 0, r
 	}
-	return given, int(id.Index), nil
+	return given, i, nil
 }

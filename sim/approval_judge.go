@@ -33,6 +33,7 @@ type approvalJudge struct {
 // judgedTool is a call of a declared tool that its policy has decided about.
 type judgedTool struct {
 	needs    bool   // an approval
+	client   bool   // a device performs it
 	number   uint32 // of its approval, 0 if it has none
 	approval runs.ApprovalStatus
 	by       actor.CallID // decision that was acknowledged
@@ -123,7 +124,7 @@ func (a *approvals) asked(c *cell, of actor.ID, id runs.ToolCallID, ask *store.A
 	} else {
 		a.of[of] = append(a.of[of], id)
 	}
-	t := &judgedTool{needs: v.decision(d) == runs.RequireApproval}
+	t := &judgedTool{needs: v.decision(d) == runs.RequireApproval, client: d.Kind == tools.KindClient}
 	a.calls[id] = t
 	a.enter(id, runs.ToolStatusCreated, runs.ToolStatusPolicyChecked)
 	switch {
@@ -162,7 +163,9 @@ func (a *approvals) answered(id runs.ToolCallID, answer *actor.Answer) {
 	}
 	a.enter(id, endOf(answer)...)
 	a.observeWork(id, specs.WorkEvent{Kind: specs.WorkAdvanced, Result: answer.Refusal == nil})
-	if answer.Refusal != nil {
+	if a.calls[id].client {
+		a.devices.observe(id, answer)
+	} else if answer.Refusal != nil {
 		a.checker.Premises.OnlySucceededAdvances++
 	} else if key := id.Run.String() + id.String()[len("tc_")+len(id.Run.String()):]; !slices.Contains(a.results[key], string(answer.Parts[0].Bytes)) {
 		a.fail(specs.OnlySucceededAdvances, fmt.Sprintf("tool call %s succeeds with %.80q, which its server did not answer", id, answer.Parts[0].Bytes))

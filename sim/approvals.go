@@ -27,6 +27,7 @@ type approvals struct {
 	served  map[string][]string      // bodies of the requests that the server performed, by idempotency key
 	results map[string][]string      // results that left the server, by the same
 	approvalJudge
+	devices devices
 }
 
 // toolVersion is a version of the declared tools and of the policy.
@@ -57,6 +58,7 @@ var declaredTools = []tools.Declared{
 	{Name: "mail.send", Policy: "allow"}, {Name: "door.open", Policy: "block"},
 	{Name: "bulk.read", Policy: "allow", Idempotent: true, MaxResultBytes: 64, OnFailure: tools.FailRun},
 	{Name: "pay.out", Policy: "require_approval", OnFailure: tools.FailRun},
+	{Name: askTool, Kind: tools.KindClient, Policy: "allow", OnFailure: tools.ReturnError},
 	{Name: "pay.note", Policy: "require_approval", Idempotent: true, ApprovalTimeoutMS: 6000, ArgsSummary: "note {{n}}", OnFailure: tools.ReturnError},
 }
 
@@ -65,7 +67,9 @@ func newToolVersion(changes int) *toolVersion {
 	v := &toolVersion{declared: slices.Clone(declaredTools)}
 	for i := range v.declared {
 		d := &v.declared[i]
-		d.Kind, d.Via, d.URL = tools.KindServer, tools.ViaHTTP, "http://tools"+hostSuffix+"/"+d.Name
+		if d.Kind == "" {
+			d.Kind, d.Via, d.URL = tools.KindServer, tools.ViaHTTP, "http://tools"+hostSuffix+"/"+d.Name
+		}
 		d.InputSchema = []byte(`{"type":"object","properties":{"n":{"type":"integer","minimum":0}}}`)
 		if changes&1 > 0 && d.Policy == "require_approval" {
 			d.URL += "/v2"
@@ -84,7 +88,9 @@ func newToolVersion(changes int) *toolVersion {
 }
 
 func newApprovals(w *Simulation) *approvals {
-	return &approvals{Simulation: w, seen: map[runs.ToolCallID]bool{}, served: map[string][]string{}, results: map[string][]string{}, approvalJudge: newApprovalJudge(w)}
+	a := &approvals{Simulation: w, seen: map[runs.ToolCallID]bool{}, served: map[string][]string{}, results: map[string][]string{}, approvalJudge: newApprovalJudge(w)}
+	a.devices = newDevices(a)
+	return a
 }
 
 // start declares the tools and lets people look for approvals.

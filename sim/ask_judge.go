@@ -49,7 +49,11 @@ func (s *judgedStep) explainAsk(e *history.Event) {
 		}
 	case "tool", "work":
 		c := s.want(e, e.Parent, runs.ToolCallCreated, here)
-		s.same(c, "kind", c.Payload.Kind, e.What)
+		if c.Payload.Name != askTool {
+			s.same(c, "kind", c.Payload.Kind, e.What)
+		} else if !refused {
+			s.same(c, "kind", c.Payload.Kind, "client_tool")
+		}
 		if a, ok := s.admitted[e.Parent]; ok {
 			s.same(c, "chain", c.Payload.Chain, names(a.Chain))
 			s.same(c, "depth", c.Payload.Depth, len(a.Chain))

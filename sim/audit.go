@@ -51,13 +51,15 @@ const (
 	// A client of the channel protocol reads the messages of each event of its session, once and
 	// in order, over all its connections.
 	ClientSeesAll = "ClientSeesAll"
+	// A call of a client tool takes the result of one device, once, and its run is given that one.
+	DeviceOnce = "DeviceOnce"
 
 	WorldNeverPanics = "WorldNeverPanics" // the code around the cells does not panic either
 )
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

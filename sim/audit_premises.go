@@ -36,6 +36,7 @@ type AuditPremises struct {
 	TranscriptIsWhatHappened int `premise:"a stored transcript with a closed page is compared with what happened"`
 	NamespacesApart          int `premise:"bytes of a message reach a client, model or external agent of its namespace"`
 	ClientSeesAll            int `premise:"the messages of a client are compared with those of an undisturbed one"`
+	DeviceOnce               int `premise:"the result of a device is taken"`
 
 	WorldNeverPanics int `premise:"an event of the environment is processed"`
 }

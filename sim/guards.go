@@ -142,6 +142,7 @@ var guards = []Guard{
 	{Mutant: "policy-after-dispatch", Spec: specs.OnlySucceededAdvances},
 	{Mutant: "namespace-ignored", Spec: NamespacesApart},
 	{Mutant: "event-sent-twice-after-resume", Spec: ClientSeesAll},
+	{Mutant: "result-of-another-call-taken", Spec: DeviceOnce},
 }
 
 // Guards returns all guards.

@@ -130,6 +130,10 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 	if op.Name == postTool && w.team == nil {
 		w.checkPostInput(op.Input)
 	}
+	if op.Declared != nil && op.Declared.Kind == tools.KindClient {
+		w.approvals.devices.perform(h, op)
+		return
+	}
 	fault := noFault
 	for _, f := range toolFaults {
 		if w.faultFires(f) {
