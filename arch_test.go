@@ -40,7 +40,7 @@ var (
 
 	below2 = slices.Concat(layer0, layer1)
 	below3 = slices.Concat(below2, layer2)
-	every  = slices.Concat(below3, []string{"sim", "host", "host/engine", "host/disk", "host/gateway", "host/outbound", "host/devices"})
+	every  = slices.Concat(below3, []string{"sim", "host", "host/engine", "host/disk", "host/gateway", "host/outbound", "host/devices", "host/mcp"})
 	// host are the packages that host packages may import: all but the simulator and the specs.
 	host = slices.DeleteFunc(slices.Clone(every), func(r string) bool {
 		return r == "sim" || strings.HasPrefix(r, "specs")
@@ -59,6 +59,7 @@ const (
 	porcupine  = "github.com/anishathalye/porcupine"
 	protoactor = "github.com/asynkron/protoactor-go"
 	pebble     = "github.com/cockroachdb/pebble/v2"
+	mcpSDK     = "github.com/modelcontextprotocol/go-sdk"
 )
 
 // packages is the import table: a package may import the packages of its row and
@@ -88,6 +89,7 @@ var packages = map[string]pkg{
 	"host/disk":     {layer: 3, ours: host, theirs: []string{pebble}, tests: []string{"store/storetest"}},
 	"host/outbound": {layer: 3, ours: host},
 	"host/devices":  {layer: 3, ours: host},
+	"host/mcp":      {layer: 3, ours: host, theirs: []string{mcpSDK}},
 	// The gateway reaches a node by commands only, so that it can run apart from it.
 	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "history", "ingress", "runs", "internal/command"}, theirs: []string{
 		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",
@@ -137,7 +139,7 @@ var pureModules = []string{
 }
 
 // testModules may be imported by the tests of any package.
-var testModules = []string{"pgregory.net/rapid", porcupine}
+var testModules = []string{"pgregory.net/rapid", porcupine, mcpSDK}
 
 // pureStd are the standard packages allowed in the pure layers: their results
 // depend on their arguments only, or pureNames restricts the names that may be used.

@@ -23,7 +23,7 @@ const (
 )
 
 // ViaHTTP means that a request to a URL performs a server tool. It is the only way that users can
-// declare; see ViaGo.
+// declare; see ViaGo and ViaMCP.
 const ViaHTTP = "http"
 
 // Values of OnFailure. If it is absent, agents of this server get the error, and the run of
@@ -104,6 +104,9 @@ func (d *Declared) Hash() actor.Hash { return actor.HashOf(d.Encode()) }
 func (d *Declared) String() string {
 	if d.Kind == KindClient {
 		return d.Name + " " + d.Kind
+	}
+	if d.Via == ViaMCP {
+		return d.Name + " " + KindServer + " of an MCP server"
 	}
 	if d.IsLocal() {
 		return d.Name + " " + KindServer + ", a function of this program"

@@ -8,11 +8,20 @@ import "slices"
 // such a tool.
 const ViaGo = "go"
 
+// ViaMCP means that a server of the Model Context Protocol performs a server tool. Users declare
+// the server, and it lists its tools.
+const ViaMCP = "mcp"
+
 // Local returns a tool that a function of this program performs. The policy decides about its
 // calls as about those of a declared tool. Fields of requests MUST be zero. The error is of type
 // FieldErrors.
-func Local(d Declared, handler Handler) (Tool, error) {
-	d.Kind, d.Via = KindServer, ViaGo
+func Local(d Declared, handler Handler) (Tool, error) { return handled(d, ViaGo, handler) }
+
+// OfServer is Local for a tool of an MCP server, which the handler calls.
+func OfServer(d Declared, handler Handler) (Tool, error) { return handled(d, ViaMCP, handler) }
+
+func handled(d Declared, via string, handler Handler) (Tool, error) {
+	d.Kind, d.Via = KindServer, via
 	problems := d.checkLocal()
 	if len(problems) > 0 {
 		return Tool{}, problems
@@ -35,5 +44,5 @@ func (d *Declared) checkLocal() (problems FieldErrors) {
 	return slices.Clip(problems)
 }
 
-// IsLocal reports whether a function of this program performs the tool.
-func (d *Declared) IsLocal() bool { return d.Via == ViaGo }
+// IsLocal reports whether the tool has a handler, which this program runs.
+func (d *Declared) IsLocal() bool { return d.Via == ViaGo || d.Via == ViaMCP }

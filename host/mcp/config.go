@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/troupe-run/troupe/tools"
+)
+
+// Bounds of a configuration.
+const (
+	ServersMax    = 32
+	argsMax       = 128
+	envMax        = 64
+	textBytesMax  = 4 << 10 // length of a command and of an argument
+	nameBytesMax  = 24      // length of a server's name: models accept 64 characters for it and the tool
+	defaultAtOnce = 16
+)
+
+// Config is the configuration of one MCP server: a command, or a URL.
+type Config struct {
+	Command string   // program, found by the PATH of this process
+	Args    []string // its arguments; no shell reads them
+	Env     []string // names of the variables that it gets from this process; it gets no others
+
+	URL     string                  // endpoint of streamable HTTP
+	Headers map[string]tools.Header // sent with each request to the URL
+
+	TimeoutMS      int64  // maximum time of a call; 0: tools.TimeoutDefault
+	MaxResultBytes int    // size of a result that an agent gets as a whole; 0: tools.ResultBytesDefault
+	Concurrency    int    // calls at once; 0: 16. Further calls wait
+	Policy         string // decision about calls of its tools; "": the default of the deployment
+	// TrustAnnotations means that a tool which its server calls read-only or idempotent may be
+	// performed twice.
+	TrustAnnotations bool
+}
+
+// CheckName returns an error unless a server may have the name. Names of tools begin with it.
+func CheckName(name string) error {
+	if name == "" || len(name) > nameBytesMax || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" ||
+		strings.Contains(name, "__") || strings.Trim(name, "_") != name {
+		return fmt.Errorf("%.80q: want 1 to %d small letters, digits, '-' and single '_' within, like files", name, nameBytesMax)
+	}
+	return nil
+}
+
+// Check returns all errors of the configuration as tools.FieldErrors, or nil.
+func (c *Config) Check() error {
+	var problems tools.FieldErrors
+	report := func(field, format string, args ...any) {
+		problems = append(problems, tools.FieldError{Field: field, Text: fmt.Sprintf(format, args...)})
+	}
+	if (c.Command == "") == (c.URL == "") {
+		report("command", "want either command, the program of the server, or url, its address")
+	}
+	if c.Command != "" {
+		if c.Headers != nil {
+			report("headers", "not allowed with command; use env for the variables of the process")
+		}
+	} else if len(c.Args)+len(c.Env) > 0 {
+		report("command", "is missing; args and env belong to it")
+	}
+	if len(c.Args) > argsMax {
+		report("args", "%d arguments, at most %d allowed", len(c.Args), argsMax)
+	}
+	for _, text := range append([]string{c.Command}, c.Args...) {
+		if len(text) > textBytesMax || strings.Contains(text, "\x00") {
+			report("args", "want texts of at most %d bytes without NUL", textBytesMax)
+			break
+		}
+	}
+	if len(c.Env) > envMax {
+		report("env", "%d variables, at most %d allowed", len(c.Env), envMax)
+	}
+	for _, name := range c.Env {
+		if name == "" || len(name) > tools.NameBytesMax || strings.ContainsAny(name, "= \x00") {
+			report("env", "%.80q: want the name of an environment variable, not its value", name)
+		}
+	}
+	// The rules of the other fields are those of a tool.
+	as := tools.Declared{Name: "x", URL: cmp.Or(c.URL, "http://localhost"), Headers: c.Headers, TimeoutMS: c.TimeoutMS,
+		MaxResultBytes: c.MaxResultBytes, Concurrency: c.Concurrency, Policy: c.Policy}
+	if c.Command != "" {
+		as.Headers = nil
+	}
+	var further tools.FieldErrors
+	if errors.As(as.Check(), &further) {
+		problems = append(problems, further...)
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return problems
+}
+
+func (c *Config) atOnce() int { return cmp.Or(c.Concurrency, defaultAtOnce) }
+
+// String returns a short description of the server without its secrets.
+func (c *Config) String() string {
+	if c.URL != "" {
+		return "MCP server at " + c.URL
+	}
+	return "MCP server " + strings.Join(append([]string{c.Command}, c.Args...), " ")
+}
+
+// Times of servers. Tests shorten them.
+type times struct {
+	connect    time.Duration // to start a server and read its list
+	grace      time.Duration // for a process to end, before each signal
+	backoff    time.Duration // delay after the first failure
+	backoffMax time.Duration
+	relist     time.Duration // between two lists of a server over HTTP
+	watch      time.Duration // between two looks at the files of accepted lists
+}
+
+var defaultTimes = times{connect: 30 * time.Second, grace: 2 * time.Second, backoff: time.Second, backoffMax: time.Minute,
+	relist: time.Minute, watch: 2 * time.Second}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Bounds of the output of a process.
+const (
+	messageBytesMax  = 8 << 20
+	garbageMax       = 1000 // lines on standard output that are no messages
+	garbageLogged    = 5
+	errorLineBytes   = 1 << 10
+	errorLinesMax    = 100 // lines of standard error in the log per errorLinesTime
+	errorLinesTime   = time.Minute
+	readAfterEndTime = time.Second // for output that a process left in its pipes
+)
+
+// process is a running server that exchanges messages over its standard streams.
+type process struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	out    *io.PipeReader // its messages, one per line
+	grace  time.Duration
+	log    *slog.Logger
+	ended  chan struct{} // closed once the process and its group have ended
+	silent chan struct{} // closed once it has no further messages
+	why    error         // io.EOF, or the mistake in its output; valid once silent is closed
+	work   sync.WaitGroup
+	ending sync.Once
+
+	mu       sync.Mutex
+	lastLine string // of standard error
+	state    string // such as "exit status 1"; valid once ended is closed
+}
+
+// startProcess starts the command of a configuration. The caller MUST stop it.
+func startProcess(c *Config, env func(string) (string, bool), grace time.Duration, log *slog.Logger) (*process, error) {
+	p := &process{cmd: exec.Command(c.Command, c.Args...), grace: grace, log: log, ended: make(chan struct{}), silent: make(chan struct{})}
+	p.cmd.Env = []string{} // nil means all variables
+	for _, name := range c.Env {
+		value, ok := env(name)
+		if !ok {
+			return nil, fmt.Errorf("the environment variable %s, which env names, is not set: set it and restart", name)
+		}
+		p.cmd.Env = append(p.cmd.Env, name+"="+value)
+	}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var parents, children []*os.File
+	closeAll := func(files []*os.File) {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}
+	for range 3 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			closeAll(append(parents, children...))
+			return nil, err
+		}
+		if len(parents) == 0 { // standard input
+			r, w = w, r
+		}
+		parents, children = append(parents, r), append(children, w)
+	}
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = children[0], children[1], children[2]
+	err := p.cmd.Start()
+	closeAll(children)
+	if err != nil {
+		closeAll(parents)
+		return nil, fmt.Errorf("command: %w", err)
+	}
+	p.stdin = parents[0]
+	out, w := io.Pipe()
+	p.out = out
+	p.work.Go(func() { p.filter(parents[1], w) })
+	p.work.Go(func() { p.logErrors(parents[2]) })
+	p.work.Go(func() { p.reap(parents[1], parents[2]) })
+	return p, nil
+}
+
+// reap waits for the end of the process, and ends what it started.
+func (p *process) reap(outputs ...*os.File) {
+	state, err := p.cmd.Process.Wait()
+	p.signal(syscall.SIGKILL) // the rest of its group
+	p.mu.Lock()
+	if p.state = "ended"; err == nil {
+		p.state = state.String()
+	}
+	p.mu.Unlock()
+	for _, f := range outputs { // a process outside of the group may hold them open
+		_ = f.SetReadDeadline(time.Now().Add(readAfterEndTime))
+	}
+	close(p.ended)
+}
+
+// signal sends a signal to the group of the process. It may have ended.
+func (p *process) signal(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) }
+
+// stop ends the process: it closes its input, and after each grace period sends a stronger
+// signal. It returns once nothing of it remains.
+func (p *process) stop() {
+	p.ending.Do(func() {
+		_ = p.stdin.Close()
+		_ = p.out.Close()
+		for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+			timer := time.NewTimer(p.grace)
+			select {
+			case <-p.ended:
+			case <-timer.C:
+				p.signal(s)
+			}
+			timer.Stop()
+		}
+		p.work.Wait()
+	})
+}
+
+// Read and Write carry the messages.
+func (p *process) Read(b []byte) (int, error)  { return p.out.Read(b) }
+func (p *process) Write(b []byte) (int, error) { return p.stdin.Write(b) }
+
+// Close closes the streams; stop ends the process.
+func (p *process) Close() error {
+	_ = p.out.Close()
+	_ = p.stdin.Close()
+	return nil
+}
+
+// cause returns why the process cannot be used, with its last line of standard error.
+func (p *process) cause(err error) error {
+	select {
+	case <-p.silent:
+	default:
+		return err
+	}
+	if !errors.Is(p.why, io.EOF) {
+		return p.why
+	}
+	timer := time.NewTimer(p.grace) // it closed its output, and so is about to end
+	defer timer.Stop()
+	select {
+	case <-p.ended:
+	case <-timer.C:
+		return errors.New("the process closed its standard output")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := "the process ended: " + p.state
+	if p.lastLine != "" {
+		text += ": " + p.lastLine
+	}
+	return errors.New(text)
+}
+
+// filter passes the messages of the process on, one per line, and drops other lines.
+func (p *process) filter(from *os.File, to *io.PipeWriter) {
+	defer from.Close()
+	in := bufio.NewReaderSize(from, 64<<10)
+	p.why = p.pass(in, to)
+	close(p.silent)
+	_ = to.CloseWithError(p.why)
+	_, _ = io.Copy(io.Discard, in) // so that the process can end
+}
+
+// pass returns why it ended.
+func (p *process) pass(in *bufio.Reader, to io.Writer) error {
+	for garbage := 0; ; {
+		line, whole, err := readLine(in, messageBytesMax)
+		line = bytes.TrimSpace(line)
+		switch {
+		case !whole:
+			return fmt.Errorf("printed a line of more than %d bytes", messageBytesMax)
+		case len(line) == 0:
+		case isMessage(line):
+			if _, err := to.Write(append(line, '\n')); err != nil {
+				return err
+			}
+		default:
+			if garbage++; garbage <= garbageLogged {
+				p.log.Warn("MCP server printed a line that is no message; standard output is for messages only", "line", actor.FitText(string(line), 200), "count", garbage)
+			}
+			if garbage == garbageMax {
+				return fmt.Errorf("printed %d lines that are no messages", garbageMax)
+			}
+		}
+		if err != nil {
+			return io.EOF
+		}
+	}
+}
+
+// readLine returns the next line without its end, or the part up to the limit.
+func readLine(in *bufio.Reader, limit int) (line []byte, whole bool, err error) {
+	for {
+		part, err := in.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > limit:
+			return line, false, err
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return line, true, err
+		}
+	}
+}
+
+// isMessage reports whether a line is a JSON-RPC message, or a list of some.
+func isMessage(line []byte) bool {
+	value := jsontext.Value(line)
+	if !value.IsValid() {
+		return false
+	}
+	if value.Kind() == '[' {
+		return true
+	}
+	_, err := jsonrpc.DecodeMessage(line)
+	return err == nil
+}
+
+// logErrors logs the standard error of the process.
+func (p *process) logErrors(from *os.File) {
+	defer from.Close()
+	in := bufio.NewReaderSize(from, errorLineBytes+1)
+	start, lines := time.Now(), 0
+	for {
+		line, _, err := readLine(in, errorLineBytes)
+		text := strings.TrimSpace(actor.FitText(string(line), errorLineBytes))
+		if now := time.Now(); now.Sub(start) >= errorLinesTime {
+			start, lines = now, 0
+		}
+		if text != "" {
+			p.mu.Lock()
+			p.lastLine = actor.FitText(text, 256)
+			p.mu.Unlock()
+			switch lines++; {
+			case lines < errorLinesMax:
+				p.log.Info("MCP server wrote to standard error", "line", text)
+			case lines == errorLinesMax:
+				p.log.Warn("MCP server wrote many lines to standard error; those of the next minute are dropped")
+			}
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return
+		}
+	}
+}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// timeoutsMax is the number of calls in a row without an answer in time after which a process is
+// started again.
+const timeoutsMax = 3
+
+// server is one MCP server with its session, if it has one.
+type server struct {
+	name   string
+	config Config
+	set    *Servers
+	log    *slog.Logger
+	slots  chan struct{} // one per call at once
+	listed chan struct{} // capacity 1: the server has announced a changed list
+	tried  chan struct{} // closed once it has an accepted list, or was tried once
+
+	mu       sync.Mutex
+	link     *link         // nil: none
+	changed  chan struct{} // closed when link or retryAt changes
+	retryAt  time.Time     // start of the next attempt; zero: one is under way
+	err      error         // why there is no session
+	accepted *Listing
+	offered  *Listing // differs from accepted; nil: none
+	timeouts int      // calls in a row without an answer in time
+	stats    Stats
+}
+
+// link is a session and what carries it.
+type link struct {
+	*sdk.ClientSession
+	process *process        // nil over HTTP
+	broken  chan error      // capacity 1: a call has found that the session is of no use
+	ctx     context.Context // of its calls
+	cancel  context.CancelFunc
+}
+
+// giveUp ends the use of a session.
+func (l *link) giveUp(err error) {
+	select {
+	case l.broken <- err:
+	default:
+	}
+}
+
+func newServer(s *Servers, name string, c Config, accepted *Listing) *server {
+	o := &server{name: name, config: c, set: s, log: s.log.With("mcp", name), slots: make(chan struct{}, c.atOnce()),
+		listed: make(chan struct{}, 1), tried: make(chan struct{}), changed: make(chan struct{}), accepted: accepted}
+	if accepted != nil {
+		close(o.tried)
+	}
+	return o
+}
+
+// run keeps a session with the server until the servers are closed.
+func (s *server) run() {
+	ctx, t := s.set.ctx, &s.set.options.times
+	delay := t.backoff
+	tried := s.accepted == nil
+	for ctx.Err() == nil {
+		s.setLink(nil, nil, time.Time{})
+		begin := time.Now()
+		err := s.serve(ctx)
+		if tried {
+			tried = false
+			s.closeTried()
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if time.Since(begin) > t.backoffMax {
+			delay = t.backoff
+		}
+		wait := delay/2 + rand.N(delay/2+1)
+		delay = min(2*delay, t.backoffMax)
+		s.setLink(nil, err, time.Now().Add(wait))
+		s.log.Warn("MCP server is not available; it is started again after a delay", "error", actor.FitText(err.Error(), 500), "delay", wait.String())
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+	s.closeTried()
+	s.setLink(nil, errors.New("this node is stopping"), time.Now())
+}
+
+func (s *server) closeTried() {
+	select {
+	case <-s.tried:
+	default:
+		close(s.tried)
+	}
+}
+
+// serve opens a session and returns the reason of its end.
+func (s *server) serve(ctx context.Context) error {
+	starting, cancel := context.WithTimeout(ctx, s.set.options.times.connect)
+	defer cancel()
+	l, err := s.connect(starting)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	if err := s.relist(starting, l); err != nil {
+		return l.cause(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- l.Wait() }() // ends with l.close
+	s.setLink(l, nil, time.Time{})
+	defer s.setLink(nil, nil, time.Time{}) // calls wait for run while the session is closed
+	s.closeTried()
+	s.log.Info("MCP server is available")
+	var relist <-chan time.Time
+	if l.process == nil {
+		ticker := time.NewTicker(s.set.options.times.relist)
+		defer ticker.Stop()
+		relist = ticker.C
+	}
+	for {
+		select {
+		case err := <-ended:
+			if err == nil {
+				err = errors.New("it closed the session")
+			}
+			return l.cause(err)
+		case err := <-l.broken:
+			return l.cause(err)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-relist:
+		case <-s.listed:
+		}
+		listing, cancel := context.WithTimeout(ctx, s.set.options.times.connect)
+		err := s.relist(listing, l)
+		cancel()
+		if err != nil {
+			return l.cause(err)
+		}
+	}
+}
+
+// connect starts the server, if it is a process, and opens a session.
+func (s *server) connect(ctx context.Context) (*link, error) {
+	o := &s.set.options
+	l := &link{broken: make(chan error, 1)}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	var transport sdk.Transport
+	var err error
+	if s.config.URL != "" {
+		transport, err = newWeb(o, &s.config)
+	} else if l.process, err = startProcess(&s.config, o.Env, o.times.grace, s.log); err == nil {
+		transport = &sdk.IOTransport{Reader: l.process, Writer: l.process, MaxLineLength: messageBytesMax + 1}
+	}
+	if err != nil {
+		l.cancel()
+		return nil, err
+	}
+	client := sdk.NewClient(&sdk.Implementation{Name: "troupe", Version: "1"}, &sdk.ClientOptions{
+		Logger:       slog.New(slog.DiscardHandler),
+		Capabilities: &sdk.ClientCapabilities{}, // no sampling, elicitation or roots
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {
+			select {
+			case s.listed <- struct{}{}:
+			default:
+			}
+		},
+	})
+	if l.ClientSession, err = client.Connect(ctx, transport, nil); err == nil {
+		return l, nil
+	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("it did not open a session within %s", o.times.connect)
+	}
+	err = l.cause(err)
+	l.close()
+	return nil, err
+}
+
+// close ends the calls first, because the SDK waits for them.
+func (l *link) close() {
+	l.cancel()
+	if l.process != nil {
+		l.process.stop()
+	}
+	if l.ClientSession != nil {
+		_ = l.Close()
+	}
+}
+
+func (l *link) cause(err error) error {
+	if l.process == nil {
+		return err
+	}
+	return l.process.cause(err)
+}
+
+// relist reads the list of the server and compares it with the accepted one.
+func (s *server) relist(ctx context.Context, l *link) error {
+	listed, err := list(ctx, l.ClientSession)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	accepted, offered := s.accepted, s.offered
+	s.mu.Unlock()
+	switch hash := listed.Hash(); {
+	case accepted == nil:
+		if err := s.set.pins.write(s.set.pins.accepted(s.name), listed); err != nil {
+			return fmt.Errorf("its list of tools cannot be stored: %w", err)
+		}
+		s.setLists(listed, nil)
+		s.log.Info("the first list of tools of an MCP server is accepted", "tools", len(listed.Tools), "hash", hash.String())
+		s.set.republish()
+	case hash == accepted.Hash():
+		s.setLists(accepted, nil)
+	case offered == nil || hash != offered.Hash():
+		if err := s.set.pins.write(s.set.pins.offered(s.name), listed); err != nil {
+			return fmt.Errorf("its list of tools cannot be stored: %w", err)
+		}
+		s.setLists(accepted, listed)
+		changes := Diff(accepted, listed)
+		s.log.Warn("MCP server has changed its tools; the accepted ones remain in use until: troupe tools accept "+s.name, "changes", len(changes), "first", changes[0].Kind+" "+changes[0].Name(), "hash", hash.String())
+	}
+	return nil
+}
+
+func (s *server) setLists(accepted, offered *Listing) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.accepted, s.offered = accepted, offered
+}
+
+// readAccepted uses the accepted list in the file of the server. It reports whether that has
+// changed.
+func (s *server) readAccepted() bool {
+	s.mu.Lock()
+	offered := s.offered
+	s.mu.Unlock()
+	if offered == nil {
+		return false
+	}
+	l, err := readPin(s.set.pins.accepted(s.name))
+	if err != nil || l == nil || l.Hash() != offered.Hash() {
+		return false
+	}
+	s.setLists(l, nil)
+	s.log.Info("the changed tools of an MCP server are accepted", "hash", l.Hash().String())
+	return true
+}
+
+func (s *server) setLink(l *link, err error, retryAt time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l != nil {
+		s.stats.Restarts++
+	}
+	s.link, s.err, s.retryAt, s.timeouts = l, err, retryAt, 0
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// session waits for the session of the server. If the server has failed and is not being started,
+// it returns a refusal: at once, or if patient after the next attempt to start it.
+func (s *server) session(ctx context.Context, patient bool) (*link, *actor.Refusal) {
+	var awaited time.Time // start of the attempt that is waited for
+	for {
+		s.mu.Lock()
+		l, changed, err, retryAt := s.link, s.changed, s.err, s.retryAt
+		s.mu.Unlock()
+		switch {
+		case l != nil:
+			return l, nil
+		case err != nil && patient && (awaited.IsZero() || awaited.Equal(retryAt)) && s.set.ctx.Err() == nil:
+			awaited = retryAt
+		case err != nil:
+			after := max(time.Until(retryAt), 0).Truncate(time.Millisecond) + time.Millisecond
+			return nil, actor.RefuseUnavailable(after, "the MCP server %s is not available: %.300s; it is started again in %s", s.name, err, after)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, actor.RefuseUnavailable(time.Second, "the MCP server %s is starting, and has not answered in time", s.name)
+		}
+	}
+}
+
+// tools returns the accepted tools, and why others are left out.
+func (s *server) tools() (all []tools.Tool, left []string) {
+	s.mu.Lock()
+	accepted := s.accepted
+	s.mu.Unlock()
+	if accepted == nil {
+		return nil, nil
+	}
+	for i := range accepted.Tools {
+		own := &accepted.Tools[i]
+		d := s.config.declared(s.name, own)
+		t, err := tools.OfServer(d, func(ctx context.Context, input []byte) tools.Result {
+			return s.call(ctx, own.Name, d.Idempotent, input)
+		})
+		if err != nil {
+			left = append(left, actor.FitText(d.Name+": "+err.Error(), 300))
+			continue
+		}
+		all = append(all, t)
+	}
+	return all, left
+}
+
+func (s *server) snapshot() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.stats
+	out.Name, out.Up, out.Changed = s.name, s.link != nil, s.offered != nil
+	if s.accepted != nil {
+		out.Tools = len(s.accepted.Tools)
+	}
+	if out.Restarts > 0 {
+		out.Restarts-- // the first session is none
+	}
+	if s.err != nil {
+		out.Error = actor.FitText(s.err.Error(), 300)
+	}
+	return out
+}
