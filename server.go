@@ -135,7 +135,7 @@ func Open(c Config) (s *Server, err error) {
 		}
 		nc.Data = s.temporary
 	}
-	s.service, err = service.Open(service.Config{Node: nc, Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origins, KeysRequired: c.KeysRequired}}, log)
+	s.service, err = service.Open(service.Config{Node: nc, Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origins, KeysRequired: c.KeysRequired}, MCP: files.MCP()}, log)
 	var conflict *node.ConflictError
 	switch {
 	case errors.As(err, &conflict):

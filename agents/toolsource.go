@@ -23,13 +23,18 @@ const toolTable = "tool"
 
 // IsToolTOML reports whether a file declares a tool, and not an agent. A text that is not
 // TOML declares none.
-func IsToolTOML(text string) bool {
+func IsToolTOML(text string) bool { return hasTable(text, toolTable) }
+
+// IsServerTOML reports whether a file declares MCP servers. A text that is not TOML declares none.
+func IsServerTOML(text string) bool { return hasTable(text, "mcp") }
+
+func hasTable(text, name string) bool {
 	if len(text) > SourceBytesMax || findExcessNesting(text, toolNestingMax) >= 0 {
 		return false
 	}
 	var top map[string]toml.Primitive
 	_, err := toml.Decode(text, &top)
-	_, ok := top[toolTable]
+	_, ok := top[name]
 	return err == nil && ok
 }
 

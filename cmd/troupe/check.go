@@ -117,6 +117,9 @@ func (c *CheckCmd) print(s streams, files *service.AgentFiles, decisions []toolD
 	for _, t := range files.Tools {
 		fmt.Fprintf(s.err, "%s: %s\n", t.Path, t.Declared.String())
 	}
+	for _, m := range files.Servers {
+		fmt.Fprintf(s.err, "%s: %s %s\n", m.Path, m.Name, m.Config.String())
+	}
 	if c.Config == "" && len(decisions) > 0 {
 		fmt.Fprintln(s.err, "no rules of a policy were read: --config names the file with them")
 	}

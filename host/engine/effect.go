@@ -176,7 +176,8 @@ func (c *cell) tool(id actor.EffectID, attempt uint32, op runtime.Tool) effectFu
 		if remote {
 			return out.Tool(ctx, id, op)
 		}
-		return c.engine.config.Tools.Execute(withToolCall(ctx, id, &op), op.Name, op.Input, op.Context)
+		current, _ := c.engine.agents.current()
+		return current.Tools.Execute(withToolCall(ctx, id, &op), op.Name, op.Input, op.Context)
 	}
 }
 

@@ -112,6 +112,17 @@ func (d *dialer) transport(config *Config) *http.Transport {
 	}
 }
 
+// NewTransport returns a round tripper with the dialer of a node with this configuration, for
+// protocols that package upstream does not have.
+func NewTransport(config Config) (http.RoundTripper, error) {
+	config = config.withDefaults()
+	d, err := newDialer(&config)
+	if err != nil {
+		return nil, fmt.Errorf("outbound: %w", err)
+	}
+	return d.transport(&config), nil
+}
+
 // resolveError returns an error whose text does not name the DNS server.
 func resolveError(err error) error {
 	var dns *net.DNSError

@@ -30,7 +30,8 @@ import (
 // start. After that the registry announces each change.
 type catalogSync struct {
 	log    *slog.Logger
-	tools  *tools.Registry                 // of this program, with the policy; the catalog has the declared ones as well
+	own    *tools.Registry                 // of this program, with the policy
+	tools  *tools.Registry                 // own, and the tools of MCP servers; the catalog has the declared ones as well
 	native []actor.Definition              // agents that the registry does not store, and the registry itself
 	keys   Keys                            // nil: keys are not published
 	shared *atomic.Pointer[tools.Registry] // see Config.Registry
@@ -59,9 +60,9 @@ func (e *ConflictError) Error() string {
 }
 
 // loadCatalog reads the registry's journal. It returns a *ConflictError if a stored agent
-// has the name of a native one. The local tools are those of the program. The policy decides about
-// calls of declared and local tools.
-func loadCatalog(stored store.Reader, native []actor.Definition, local []tools.Tool, policy *tools.Policy, keys Keys, log *slog.Logger) (*catalogSync, error) {
+// has the name of a native one. The local tools are those of the program, and the remote ones those of
+// MCP servers. The policy decides about calls of all of them.
+func loadCatalog(stored store.Reader, native []actor.Definition, local, remote []tools.Tool, policy *tools.Policy, keys Keys, log *slog.Logger) (*catalogSync, error) {
 	var names []string
 	for _, def := range native {
 		names = append(names, def.Name)
@@ -82,10 +83,13 @@ func loadCatalog(stored store.Reader, native []actor.Definition, local []tools.T
 			return nil, err
 		}
 	}
-	if c.tools, err = c.tools.With(nil, policy); err != nil {
+	if c.own, err = c.tools.With(nil, policy); err != nil {
 		return nil, err
 	}
-	c.reader, c.attached = agents.NewCatalogReader(c.tools), make(chan struct{})
+	c.attached = make(chan struct{})
+	if err := c.addRemote(remote); err != nil {
+		return nil, err
+	}
 	saved, err := stored.Load(agents.RegistryID)
 	if err != nil {
 		return nil, &disk.DamageError{Err: fmt.Errorf("registry: %w", err)}
@@ -108,9 +112,53 @@ func loadCatalog(stored store.Reader, native []actor.Definition, local []tools.T
 	return c, nil
 }
 
+// addRemote replaces the tools of MCP servers. One with the name of a tool of this program is left
+// out.
+func (c *catalogSync) addRemote(remote []tools.Tool) error {
+	next, err := c.own.With(nil, c.own.Policy())
+	if err != nil {
+		return err
+	}
+	for _, t := range remote {
+		if err := next.Register(t); err != nil {
+			c.log.Warn("tool of an MCP server left out", "error", err.Error())
+		}
+	}
+	c.tools, c.reader = next, agents.NewCatalogReader(next)
+	return nil
+}
+
+// setRemote is addRemote for a running node. It returns after every cell has the tools.
+func (c *catalogSync) setRemote(ctx context.Context, remote []tools.Tool) error {
+	select {
+	case <-c.attached:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	changed := changes{map[string]bool{}, map[string]bool{}}
+	for _, t := range append(c.tools.Tools(), remote...) {
+		if t.Declared != nil && t.Declared.Via == tools.ViaMCP {
+			changed.tools[t.Name] = true
+		}
+	}
+	if err := c.addRemote(remote); err != nil {
+		return err
+	}
+	if err := c.compile(); err != nil {
+		return err
+	}
+	if err := c.publish(ctx); err != nil {
+		return err
+	}
+	c.warnMissing(&changed)
+	return nil
+}
+
 // ReadKeys reads the API keys of a store that no node has open.
 func ReadKeys(stored store.Reader, keys Keys) error {
-	_, err := loadCatalog(stored, nil, nil, nil, keys, slog.New(slog.DiscardHandler))
+	_, err := loadCatalog(stored, nil, nil, nil, nil, keys, slog.New(slog.DiscardHandler))
 	return err
 }
 
@@ -319,7 +367,10 @@ func (c *catalogSync) declaredTools() []agents.DeclaredTool {
 // name. The latter belong to the operator.
 func (c *catalogSync) listedTools() []agents.DeclaredTool {
 	all := c.declaredTools()
-	for _, t := range c.tools.Tools() {
+	c.mu.Lock()
+	own := c.tools
+	c.mu.Unlock()
+	for _, t := range own.Tools() {
 		if t.Declared != nil {
 			all = append(all, agents.DeclaredTool{Declared: *t.Declared, Owner: agents.Operator})
 		}

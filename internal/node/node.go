@@ -34,6 +34,7 @@ type Config struct {
 	Outbound outbound.Config
 	Native   []actor.Definition // agents written in Go
 	Tools    []tools.Tool       // made with tools.Local
+	Remote   []tools.Tool       // made with tools.OfServer; SetRemote replaces them
 	// Registry receives the tools of the node: before the cells start, and after each change. It may be nil.
 	Registry *atomic.Pointer[tools.Registry]
 	Policy   *tools.Policy // decides about calls of declared tools; nil: no rules
@@ -103,7 +104,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if err = checkExpiryIndex(n.disk); err != nil {
 		return nil, fmt.Errorf("store %s: %w", c.Data, err)
 	}
-	if n.catalog, err = loadCatalog(n.disk, c.Native, c.Tools, c.Policy, c.Keys, log); err != nil {
+	if n.catalog, err = loadCatalog(n.disk, c.Native, c.Tools, c.Remote, c.Policy, c.Keys, log); err != nil {
 		return nil, err
 	}
 	n.catalog.share(c.Registry)

@@ -74,6 +74,13 @@ func (n *Node) PutTool(ctx context.Context, d tools.Declared) (changed bool, war
 	return err == nil, warnings, err
 }
 
+// SetRemote replaces the tools of MCP servers. It returns once agents are offered them.
+func (n *Node) SetRemote(ctx context.Context, remote []tools.Tool) error {
+	ctx, cancel := context.WithTimeout(ctx, RegistryTimeout)
+	defer cancel()
+	return n.catalog.setRemote(ctx, remote)
+}
+
 // Tools returns the declared tools with their owners, sorted by name.
 func (n *Node) Tools() []agents.DeclaredTool { return n.catalog.declaredTools() }
 

@@ -25,10 +25,11 @@ import (
 const AgentFilesMax = agents.AgentsMax
 
 // AgentFiles holds the agents and the declared tools of a folder, one per file named
-// *.toml. The file of a tool has a table [tool].
+// *.toml. The file of a tool has a table [tool], one of MCP servers has tables [mcp.NAME].
 type AgentFiles struct {
 	Agents   []AgentFile
 	Tools    []ToolFile
+	Servers  []ServerFile
 	Problems []FileProblem // ordered by file and line
 }
 
@@ -145,6 +146,10 @@ func (f *AgentFiles) read(path string) {
 		f.readTool(path, text)
 		return
 	}
+	if agents.IsServerTOML(text) {
+		f.readServers(path, text)
+		return
+	}
 	spec, err := agents.ReadTOML(text)
 	if err != nil {
 		f.addError(path, err)
@@ -217,7 +222,7 @@ func (f *AgentFiles) checkReferences(program Program) {
 		specs = append(specs, a.Spec)
 	}
 	for _, a := range f.Agents {
-		for _, name := range a.Spec.MissingTools(registry) {
+		for _, name := range slices.DeleteFunc(a.Spec.MissingTools(registry), f.ofServer) {
 			f.warn(a.Path, "tools", "no file here declares %s, and this program has no such tool; the agent runs without it", name)
 		}
 		for _, target := range a.Spec.Agents {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/host/mcp"
+	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/internal/node"
 )
 
@@ -34,7 +36,11 @@ type Config struct {
 	Node node.Config // Open sets Keys; if Backups is empty, it is DefaultBackups
 	// Open sets the fields that the node provides: Keys, Secret, External, Backup
 	Gateway gateway.Config
+	MCP     map[string]mcp.Config // MCP servers by name
 }
+
+// MCPFolder returns the folder of a data folder with the lists of tools of MCP servers.
+func MCPFolder(data string) string { return filepath.Join(data, "mcp") }
 
 // Service is a running node and its gateway. The gateway serves no connection before
 // Serve or ServeOwner.
@@ -42,6 +48,7 @@ type Service struct {
 	*node.Node
 	Gateway *gateway.Server
 	Keys    *gateway.Keys // API keys of the node
+	mcp     *mcp.Servers
 	log     *slog.Logger
 }
 
@@ -56,12 +63,29 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	}
 	s := &Service{Keys: new(gateway.Keys), log: log}
 	c.Node.Backups, c.Node.Keys = backups, s.Keys
-	if s.Node, err = node.Open(c.Node, log); err != nil {
+	if s.mcp, err = openMCP(&c, log); err != nil {
 		return nil, err
 	}
+	c.Node.Remote = s.mcp.Tools()
+	if s.Node, err = node.Open(c.Node, log); err != nil {
+		s.mcp.Close()
+		return nil, err
+	}
+	s.mcp.Start(s.SetRemote)
 	c.Gateway.Keys, c.Gateway.Secret, c.Gateway.External, c.Gateway.Backup = s.Keys, s.Secret(), s.External(), s.Backup
 	s.Gateway = gateway.New(s.Node, log, c.Gateway)
 	return s, nil
+}
+
+// openMCP reads the lists of the MCP servers. Requests to them are subject to the same rules as
+// those to tools.
+func openMCP(c *Config, log *slog.Logger) (*mcp.Servers, error) {
+	transport, err := outbound.NewTransport(c.Node.Outbound)
+	if err != nil {
+		return nil, err
+	}
+	return mcp.Open(mcp.Options{Servers: c.MCP, Dir: MCPFolder(c.Node.Data), Transport: transport, Auth: c.Node.Outbound.Auth,
+		Env: c.Node.Outbound.Env, Logger: log})
 }
 
 // Announce writes the URL of a listener to the data folder, for the error of a process
@@ -117,5 +141,7 @@ func (s *Service) Stop(ctx context.Context) error {
 	_ = os.Remove(filepath.Join(s.Dir(), URLFile))
 	ctx, cancel = context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	return s.Close(ctx)
+	err := s.Close(ctx)
+	s.mcp.Close() // later, so that calls of its tools resume at the next start
+	return err
 }
