@@ -99,7 +99,7 @@ var packages = map[string]pkg{
 	"simulate":   {layer: 4, ours: every},
 	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/load", "internal/servertest", "internal/service", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/fasthttp/websocket", "github.com/schollz/progressbar/v3", "golang.org/x/term"}},
 	"troupetest": {layer: 4, ours: []string{".", "actor", "agents", "internal/program", "simulate", "tools"}},
-	"examples":   {layer: 4, ours: []string{"."}},
+	"examples":   {layer: 4, ours: []string{"."}, theirs: []string{mcpSDK}},
 
 	"store/storetest":      {layer: 3, ours: []string{"actor", "runs", "store"}, theirs: []string{"pgregory.net/rapid"}},
 	"internal/invariant":   {layer: 0},

@@ -291,6 +291,7 @@ var parsedOnly = map[string]string{
 	"tools call":   "needs the server of the tool; the tests of tools have one",
 	"tools show":   "the tests of tools show one that exists",
 	"tools delete": "the tests of tools delete one that exists",
+	"tools accept": "the tests of tools accept a list that exists",
 }
 
 // Every command in docs, help texts and messages is one that the program accepts.
@@ -300,7 +301,7 @@ func TestShownCommandsAreAccepted(t *testing.T) {
 	data := filepath.Join(dir, "data")
 	team := startServer(t, data, "--agents", "../../examples/team")
 	team.putAgent(`{"name":"scout"}`)
-	for _, name := range []string{"planner", "cashier", "concierge"} {
+	for _, name := range []string{"planner", "cashier", "concierge", "secretary"} {
 		team.putAgent(`{"name":"` + name + `"}`)
 	}
 	_, reply := team.call("helper", "say hi")

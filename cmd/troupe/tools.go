@@ -32,6 +32,7 @@ type ToolsCmd struct {
 	Call   ToolsCallCmd   `cmd:"" help:"Perform the tool of a file once, without a server."`
 	Add    ToolsAddCmd    `cmd:"" help:"Create or change a tool by its file."`
 	Delete ToolsDeleteCmd `cmd:"" help:"Delete a tool."`
+	Accept ToolsAcceptCmd `cmd:"" help:"Accept the changed tools of an MCP server."`
 }
 
 // ToolsListCmd lists declared tools.
@@ -42,7 +43,7 @@ type ToolsListCmd struct {
 
 // Help returns the text shown below the flags.
 func (ToolsListCmd) Help() string {
-	return `Lists the tools that users declared, not those of the program. The policy is that of the tool; rules of the
+	return `Lists the tools that users declared and those of MCP servers, not those of the program. The policy is that of the tool; rules of the
 server's configuration come before it. Long descriptions are cut.
 
 Examples:

@@ -117,6 +117,10 @@ var (
 	modelCallsDesc       = newDesc("model_calls_total", "Model calls by model and outcome: ok, or the code of the refusal.", "model", "outcome")
 	modelTokensDesc      = newDesc("model_tokens_total", "Tokens reported by models.", "model", "direction")
 	waitDurationDesc     = newDesc("wait_duration_seconds", "Time that runs waited for a signal or an approval.")
+	mcpUpDesc            = newDesc("mcp_server_up", "1 if the MCP server is available, else 0.", "server")
+	mcpToolsDesc         = newDesc("mcp_server_tools", "Tools of the accepted list of the MCP server.", "server")
+	mcpChangedDesc       = newDesc("mcp_server_list_changed", "1 if a changed list of tools waits for troupe tools accept, else 0.", "server")
+	mcpRestartsDesc      = newDesc("mcp_server_restarts_total", "Times that the MCP server became available after the first.", "server")
 	waitsDesc            = newDesc("waits_total", "Waits for a signal or an approval by outcome: ok, or the code of the refusal.", "outcome")
 )
 
@@ -126,7 +130,7 @@ const outstandingAgentsMax = 10
 // Describe implements prometheus.Collector.
 func (f *nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mailboxDesc, actorsDesc, queuedDesc, outstandingDesc, stepsDesc, longestStepDesc, restartsDesc, clientsDesc, streamsDesc, backlogDesc, refusalsDesc, runsEndedDesc, asksOpenDesc, askDurationDesc,
-		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc} {
+		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc} {
 		out <- d
 	}
 }
@@ -193,10 +197,23 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 			put(calls, counter, float64(o.Count), t.Name, outcomeLabel(o.Reason))
 		}
 	}
+	for _, m := range stats.MCP {
+		put(mcpUpDesc, gauge, oneIf(m.Up), m.Name)
+		put(mcpToolsDesc, gauge, float64(m.Tools), m.Name)
+		put(mcpChangedDesc, gauge, oneIf(m.Changed), m.Name)
+		put(mcpRestartsDesc, counter, float64(m.Restarts), m.Name)
+	}
 	histogram(waitDurationDesc, stats.Waits.Took, command.WaitBounds)
 	for _, o := range stats.Waits.Outcomes {
 		put(waitsDesc, counter, float64(o.Count), outcomeLabel(o.Reason))
 	}
+}
+
+func oneIf(holds bool) float64 {
+	if holds {
+		return 1
+	}
+	return 0
 }
 
 // outcomeLabel returns the code of a refusal, or ok.

@@ -136,7 +136,8 @@ func nameOf(definition []byte) string {
 	return cmp.Or(in.Name, in.Other)
 }
 
-// checkDeclarable refuses the name of a tool of the program, which users neither replace nor delete.
+// checkDeclarable refuses the name of a tool of the program or of an MCP server, which users neither
+// replace nor delete.
 func (s toolRoutes) checkDeclarable(ctx *fasthttp.RequestCtx, name string) *problem {
 	found, p := s.findTool(ctx, name)
 	if p != nil {
@@ -145,16 +146,27 @@ func (s toolRoutes) checkDeclarable(ctx *fasthttp.RequestCtx, name string) *prob
 	var in struct {
 		Via string `json:"via"`
 	}
-	if err := json.Unmarshal(found.Definition, &in); err != nil || in.Via != viaGo {
+	if err := json.Unmarshal(found.Definition, &in); err != nil {
 		return nil
 	}
-	r := actor.Refuse(actor.Rejected, "%s is part of this program, which alone changes it; choose another name", name)
+	var r *actor.Refusal
+	switch in.Via {
+	case viaGo:
+		r = actor.Refuse(actor.Rejected, "%s is part of this program, which alone changes it; choose another name", name)
+	case viaMCP:
+		r = actor.Refuse(actor.Rejected, "%s is a tool of an MCP server, whose file declares it; choose another name", name)
+	default:
+		return nil
+	}
 	r.Field = toolField
 	return refusalProblem(r)
 }
 
-// viaGo is the value of via of a tool of the program.
-const viaGo = "go"
+// Values of via of tools that users do not declare.
+const (
+	viaGo  = "go"  // of the program
+	viaMCP = "mcp" // of an MCP server
+)
 
 // checkSecrets refuses a definition that names a secret which may not be sent to its URL. An
 // invalid definition is left to the registry.

@@ -579,6 +579,13 @@ func (e *encoder) stats(s *Stats) {
 	})
 	e.histogram(&s.Waits.Took)
 	e.outcomes(s.Waits.Outcomes)
+	list(e, s.MCP, func(m *MCPStats) {
+		e.String(m.Name)
+		e.Bool(m.Up)
+		e.int(m.Tools)
+		e.Bool(m.Changed)
+		e.Uint(m.Restarts)
+	})
 }
 
 func (e *encoder) runStats(all []RunStats) {
@@ -619,6 +626,7 @@ func (d *decoder) stats() Stats {
 			return TargetStats{d.askKind(), d.text(), d.histogram(), d.outcomes(), d.Uint(), d.Uint()}
 		}),
 		Waits: WaitStats{d.histogram(), d.outcomes()},
+		MCP:   listOf(d, func() MCPStats { return MCPStats{d.text(), d.Bool(), d.int(), d.Bool(), d.Uint()} }),
 	}
 }
 

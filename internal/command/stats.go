@@ -21,6 +21,16 @@ type Stats struct {
 	Agents   []AgentStats // in order of their names
 	Targets  []TargetStats
 	Waits    WaitStats
+	MCP      []MCPStats // in order of their names
+}
+
+// MCPStats holds the figures of one MCP server.
+type MCPStats struct {
+	Name     string
+	Up       bool   // it is available
+	Tools    int    // tools of the accepted list
+	Changed  bool   // a changed list waits for acceptance
+	Restarts uint64 // times that it became available after the first
 }
 
 // Bounds of the names in Stats. Of each kind StatsNamesMax names have figures of their

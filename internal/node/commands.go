@@ -27,7 +27,8 @@ type Commands struct {
 	agents atomic.Pointer[agentList]
 	tools  func() []agents.DeclaredTool // sorted by name; nil: the node has none
 
-	devices *devices.Devices // nil: the node has none
+	devices *devices.Devices          // nil: the node has none
+	remote  func() []command.MCPStats // nil: the node has no MCP servers
 
 	store  sync.RWMutex // held for reading while the store is read
 	closed bool         // the store must not be read
@@ -185,7 +186,11 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 		}
 		return command.Health{}, nil
 	case command.StatsQuery:
-		return c.engine.Stats(), nil
+		stats := c.engine.Stats()
+		if c.remote != nil {
+			stats.MCP = c.remote()
+		}
+		return stats, nil
 	default:
 		return nil, fmt.Errorf("lookup: unknown query %T", q)
 	}

@@ -35,6 +35,8 @@ type Config struct {
 	Native   []actor.Definition // agents written in Go
 	Tools    []tools.Tool       // made with tools.Local
 	Remote   []tools.Tool       // made with tools.OfServer; SetRemote replaces them
+	// RemoteStats returns the figures of the MCP servers; nil: there are none.
+	RemoteStats func() []command.MCPStats
 	// Registry receives the tools of the node: before the cells start, and after each change. It may be nil.
 	Registry *atomic.Pointer[tools.Registry]
 	Policy   *tools.Policy // decides about calls of declared tools; nil: no rules
@@ -130,7 +132,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		return nil, err
 	}
 	n.Commands = NewCommands(e)
-	n.Commands.tools, n.Commands.devices = n.catalog.listedTools, present
+	n.Commands.tools, n.Commands.devices, n.Commands.remote = n.catalog.listedTools, present, c.RemoteStats
 	n.catalog.attach(e, n.outbound, n.trace)
 	n.retained = &retention{engine: e, disk: n.disk, log: n.log, keep: c.Keep, logger: log}
 	n.retained.start()

@@ -18,6 +18,7 @@ import (
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/mcp"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/node"
 )
 
@@ -66,7 +67,7 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	if s.mcp, err = openMCP(&c, log); err != nil {
 		return nil, err
 	}
-	c.Node.Remote = s.mcp.Tools()
+	c.Node.Remote, c.Node.RemoteStats = s.mcp.Tools(), s.mcpStats
 	if s.Node, err = node.Open(c.Node, log); err != nil {
 		s.mcp.Close()
 		return nil, err
@@ -86,6 +87,13 @@ func openMCP(c *Config, log *slog.Logger) (*mcp.Servers, error) {
 	}
 	return mcp.Open(mcp.Options{Servers: c.MCP, Dir: MCPFolder(c.Node.Data), Transport: transport, Auth: c.Node.Outbound.Auth,
 		Env: c.Node.Outbound.Env, Logger: log})
+}
+
+func (s *Service) mcpStats() (all []command.MCPStats) {
+	for _, m := range s.mcp.Stats() {
+		all = append(all, command.MCPStats{Name: m.Name, Up: m.Up, Tools: m.Tools, Changed: m.Changed, Restarts: m.Restarts})
+	}
+	return all
 }
 
 // Announce writes the URL of a listener to the data folder, for the error of a process
