@@ -5,8 +5,8 @@ package mcp
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
+	"sync/atomic"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -48,9 +48,9 @@ func (s *server) call(ctx context.Context, tool string, repeatable bool, input [
 			refusal.Detail = name + ": " + refusal.Detail
 			return tools.Refused(refusal)
 		}
-		got, err := l.callTool(ctx, &sdk.CallToolParams{Meta: metaOf(ctx), Name: tool, Arguments: jsontext.Value(input)})
+		var unsent atomic.Bool
+		got, err := l.callTool(context.WithValue(ctx, unsentKey{}, &unsent), &sdk.CallToolParams{Meta: metaOf(ctx), Name: tool, Arguments: jsontext.Value(input)})
 		var wire *jsonrpc.Error
-		var dial *net.OpError
 		switch {
 		case err == nil:
 			s.noteAnswer()
@@ -64,16 +64,16 @@ func (s *server) call(ctx context.Context, tool string, repeatable bool, input [
 				return tools.Refused(&actor.Refusal{Reason: actor.Deadline, Operation: "invoke " + name, Detail: name + ": no answer of the MCP server in time"})
 			}
 			return tools.Refused(actor.Refuse(actor.Unknown, "%s: no answer of the MCP server in time; it may have performed the call", name))
-		case errors.As(err, &wire):
+		case errors.As(err, &wire) && !ofTransport(wire):
 			s.noteAnswer()
 			answered = true
 			return tools.Refused(actor.Refuse(actor.Rejected, "%s: the MCP server refused the call: %s (%d)", name, actor.FitText(wire.Message, errorTextMax), wire.Code))
 		}
 		l.giveUp(err)
 		s.waitForEnd(ctx, l)
-		switch unsent := errors.As(err, &dial) && dial.Op == "dial"; {
-		case (repeatable || unsent) && attempt == 1:
-		case repeatable || unsent:
+		switch harmless := repeatable || unsent.Load(); {
+		case harmless && attempt == 1:
+		case harmless:
 			return tools.Refused(actor.Refuse(actor.Unavailable, "%s: the MCP server ended before it answered: %.300v", name, l.cause(err)))
 		default:
 			return tools.Refused(actor.Refuse(actor.Unknown, "%s: the MCP server ended before it answered, and may have performed the call: %.300v", name, l.cause(err)))
@@ -87,6 +87,13 @@ func (l *link) callTool(ctx context.Context, params *sdk.CallToolParams) (*sdk.C
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
 	return l.CallTool(ctx, params)
+}
+
+// ofTransport reports whether an error with a code comes from the SDK, which lost the connection, and
+// not from the server.
+func ofTransport(err *jsonrpc.Error) bool {
+	const clientClosing, rejectedByTransport = -32003, -32005
+	return rejectedByTransport <= err.Code && err.Code <= clientClosing
 }
 
 // waitForEnd waits until an abandoned session is no longer used.

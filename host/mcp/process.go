@@ -42,6 +42,7 @@ type process struct {
 	log    *slog.Logger
 	ended  chan struct{} // closed once the process and its group have ended
 	silent chan struct{} // closed once it has no further messages
+	quiet  chan struct{} // closed once its standard error is read
 	why    error         // io.EOF, or the mistake in its output; valid once silent is closed
 	work   sync.WaitGroup
 	ending sync.Once
@@ -53,7 +54,7 @@ type process struct {
 
 // startProcess starts the command of a configuration. The caller MUST stop it.
 func startProcess(c *Config, env func(string) (string, bool), grace time.Duration, log *slog.Logger) (*process, error) {
-	p := &process{cmd: exec.Command(c.Command, c.Args...), grace: grace, log: log, ended: make(chan struct{}), silent: make(chan struct{})}
+	p := &process{cmd: exec.Command(c.Command, c.Args...), grace: grace, log: log, ended: make(chan struct{}), silent: make(chan struct{}), quiet: make(chan struct{})}
 	p.cmd.Env = []string{} // nil means all variables
 	for _, name := range c.Env {
 		value, ok := env(name)
@@ -161,6 +162,10 @@ func (p *process) cause(err error) error {
 	case <-timer.C:
 		return errors.New("the process closed its standard output")
 	}
+	select {
+	case <-p.quiet:
+	case <-timer.C:
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	text := "the process ended: " + p.state
@@ -236,6 +241,7 @@ func isMessage(line []byte) bool {
 
 // logErrors logs the standard error of the process.
 func (p *process) logErrors(from *os.File) {
+	defer close(p.quiet)
 	defer from.Close()
 	in := bufio.NewReaderSize(from, errorLineBytes+1)
 	start, lines := time.Now(), 0

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -22,6 +24,9 @@ type web struct {
 	base    http.RoundTripper
 	headers http.Header
 }
+
+// unsentKey is the context key of an *atomic.Bool that is set if no connection could be made.
+type unsentKey struct{}
 
 // newWeb reads the headers, whose secrets come from the environment.
 func newWeb(o *Options, c *Config) (*sdk.StreamableClientTransport, error) {
@@ -50,6 +55,10 @@ func (w *web) RoundTrip(r *http.Request) (*http.Response, error) {
 	maps.Copy(r.Header, w.headers)
 	response, err := w.base.RoundTrip(r)
 	if err != nil {
+		var dial *net.OpError
+		if unsent, ok := r.Context().Value(unsentKey{}).(*atomic.Bool); ok && errors.As(err, &dial) && dial.Op == "dial" {
+			unsent.Store(true)
+		}
 		return nil, err
 	}
 	if !strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream") { // events are bounded one by one
