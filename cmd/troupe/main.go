@@ -18,6 +18,7 @@ import (
 // CLI defines all commands and their flags. An environment variable TROUPE_… can
 // replace a flag.
 type CLI struct {
+	Init   InitCmd   `cmd:"" help:"Create the folder of a new team."`
 	Serve  ServeCmd  `cmd:"" help:"Run a node and serve its agents over HTTP."`
 	Call   CallCmd   `cmd:"" help:"Send a message to an agent and print its answer."`
 	Chat   ChatCmd   `cmd:"" help:"Talk to an agent: streamed answers, approvals and questions."`

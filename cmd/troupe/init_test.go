@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/internal/service"
+)
+
+// The files of a new project are served, called and simulated as the output of the command says.
+func TestInit(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "my team")
+	code, out, message := runProgram(t, "init", dir)
+	for _, want := range []string{"serve --config troupe.toml\n", `call coordinator "Ask the helper agent to say hello" --tree` + "\n", "sim --project . --seeds 20\n", "  cd '" + dir + "'\n"} {
+		if !strings.Contains(message, want) {
+			t.Errorf("the output does not have %q:\n%s", want, message)
+		}
+	}
+	for _, name := range []string{".gitignore", "README.md", "agents/coordinator.toml", "agents/helper.toml", "sim.toml", "troupe.toml"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil || !strings.Contains(out, filepath.Join(dir, name)+"\n") {
+			t.Errorf("%s: %v, output\n%s", name, err, out)
+		}
+	}
+	if code != 0 || strings.Count(out, "\n") != 6 {
+		t.Fatalf("exit code %d, %s%s", code, out, message)
+	}
+	t.Chdir(dir)
+	if code, out, message := runProgram(t, "check", "agents", "--config", "troupe.toml"); code != 0 || !strings.Contains(out+message, "agents=2 tools=0 mistakes=0 warnings=0") {
+		t.Errorf("check: exit code %d: %s%s", code, out, message)
+	}
+	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--config", "troupe.toml")
+	code, out, message = runProgram(t, "call", "coordinator", "Ask the helper agent to say hello", "--tree", "--server", s.url)
+	if code != 0 || !strings.HasPrefix(out, "hello\n") || !strings.Contains(out, "└─ helper/") {
+		t.Errorf("call: exit code %d: %s%s", code, out, message)
+	}
+	if code, out, message = runProgram(t, "call", "coordinator", "List my messages", "--continue", "--server", s.url); code != 0 || out != "1. Ask the helper agent to say hello\n" {
+		t.Errorf("call --continue: exit code %d: %s%s", code, out, message)
+	}
+	for _, flags := range [][]string{{"--seeds", "20"}, {"--seeds", "2", "--faults", "none"}} {
+		code, out, message := runProgram(t, append([]string{"sim", "--project", "."}, flags...)...)
+		if code != 0 || !strings.Contains(out, "all was as expected") || message != "" {
+			t.Errorf("sim %v: exit code %d: %s%s", flags, code, out, message)
+		}
+	}
+}
+
+// With a model, both agents use it, and the key stays in the environment.
+func TestInitWithModel(t *testing.T) {
+	m := &toolModel{}
+	m.Server = httptest.NewServer(http.HandlerFunc(m.serve))
+	t.Cleanup(m.Close)
+	dir := filepath.Join(t.TempDir(), "team")
+	code, _, message := runProgram(t, "init", dir, "--model", m.URL+"/v1", "--key-env", "INIT_TEST_KEY", "--model-name", `big "2"`)
+	if code != 0 || !strings.Contains(message, "  export INIT_TEST_KEY=") {
+		t.Fatalf("exit code %d: %s", code, message)
+	}
+	t.Setenv("INIT_TEST_KEY", "secret")
+	t.Chdir(dir)
+	config, err := readConfig("troupe.toml")
+	if got := config.Models["main"]; err != nil || got.URL != m.URL+"/v1" || got.KeyEnv != "INIT_TEST_KEY" || got.Model != `big "2"` {
+		t.Errorf("model %+v, error %v", got, err)
+	}
+	files, err := service.ReadAgentFiles("agents")
+	if err != nil || len(files.Agents) != 2 || files.Agents[0].Spec.Model != "main" || files.Agents[1].Spec.Model != "main" {
+		t.Fatalf("%+v %v", files, err)
+	}
+	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--config", "troupe.toml")
+	if status, reply := s.call("helper", "hello"); status != 200 || reply.Content != "done" || len(m.take()) != 1 {
+		t.Errorf("%d %+v", status, reply)
+	}
+}
+
+// A folder with files is refused and unchanged; flags that say nothing are refused.
+func TestInitRefuses(t *testing.T) {
+	used, empty := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(used, "notes.txt"), []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(empty, ".git"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{used}, exitFailed, "has files, such as notes.txt; want the name of a new folder"},
+		{[]string{filepath.Join(used, "notes.txt")}, exitFailed, "notes.txt is a file; want the name of a new folder"},
+		{[]string{filepath.Join(used, "a"), "--key-env", "X"}, exitUsage, "--key-env requires --model URL"},
+		{[]string{filepath.Join(used, "a"), "--model-name", "X"}, exitUsage, "--model-name requires --model URL"},
+		{[]string{filepath.Join(used, "a"), "--model", "api.example.com"}, exitUsage, "--model: url: "},
+		{[]string{filepath.Join(used, "a"), "--model", "https://api.example.com/v1", "--key-env", "sk 123"}, exitUsage, "not the key"},
+		{[]string{filepath.Join(used, "a"), "--model", "https://api.example.com/v1", "--model-name", "a\nb"}, exitUsage, "cannot be printed"},
+		{[]string{empty}, 0, "serve --config troupe.toml"},
+	} {
+		if code, _, message := runProgram(t, append([]string{"init"}, c.args...)...); code != c.code || !strings.Contains(message, c.want) {
+			t.Errorf("%q: exit code %d, want %d: %s", c.args, code, c.code, message)
+		}
+	}
+	if entries, err := os.ReadDir(used); err != nil || len(entries) != 1 {
+		t.Errorf("the folder has %v, %v", entries, err)
+	}
+}
