@@ -36,6 +36,7 @@ type CallCmd struct {
 	Priority string        `placeholder:"high|normal|low" help:"Place in the mailbox; the agent's own if absent. Calls made for the answer inherit it."`
 	Project  string        `aliases:"project-id" placeholder:"ID" help:"Project of the run, shown in its events and to tools and external agents."`
 	Stream   *bool         `negatable:"" help:"Print the answer while it is generated; the default on a terminal."`
+	Async    bool          `help:"Print the ID of the run as soon as it is on disk, and do not wait for the answer."`
 	Tree     bool          `help:"Print the tree of calls made for the answer."`
 	JSON     bool          `help:"Print the JSON response of the server; with --stream, one event per line."`
 }
@@ -47,6 +48,9 @@ run continues. There is no answer yet if the run waits for a signal or for the a
 are printed, or if it takes longer than two minutes. With --stream, keeps waiting. A broken stream is resumed after the
 last event received.
 
+With --async the server answers once the message is on disk. Standard output has only the ID of the run, or the JSON
+response with --json; the commands that follow the run go to standard error. The exit code is then 0.
+
 Examples:
   troupe call helper "hello"
   troupe call helper "and in French?" --continue
@@ -54,6 +58,7 @@ Examples:
   troupe call helper hello --json | jq -r .content
   troupe call helper - < question.txt
   troupe call helper hello --stream --json | jq -r .type
+  troupe call helper hello --async
   troupe call helper hello --user alice@example.com`
 }
 
@@ -71,8 +76,15 @@ func (c *CallCmd) client() client {
 	return to
 }
 
-// Validate returns an error for a name that no user has.
+// Validate returns an error for a name that no user has, and for flags that wait although
+// --async does not.
 func (c *CallCmd) Validate() error {
+	switch {
+	case c.Async && c.Stream != nil && *c.Stream:
+		return errors.New("--async does not wait for an answer: omit --stream, or follow the run with troupe runs events RUN --follow")
+	case c.Async && c.Tree:
+		return errors.New("--async does not wait for an answer: omit --tree, or print the tree later with troupe runs show RUN --tree")
+	}
 	if c.User == "" {
 		return nil
 	}
@@ -115,7 +127,9 @@ func (c *CallCmd) Run(s streams) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	send := c.sendBlocking
-	if c.Stream == nil && isTerminal(s.out) && !c.JSON || c.Stream != nil && *c.Stream {
+	if c.Async {
+		send = c.sendAsync
+	} else if c.Stream == nil && isTerminal(s.out) && !c.JSON || c.Stream != nil && *c.Stream {
 		send = c.sendStreaming
 	}
 	run, err := send(ctx, s, &m)
@@ -223,6 +237,42 @@ func (c *CallCmd) sendStreaming(ctx context.Context, s streams, m *message) (run
 		fmt.Fprintln(s.out)
 	}
 	return run, errors.Join(err, runErr)
+}
+
+// sendAsync prints the run of the message as soon as it is durable. A server answers with the
+// result instead if the run cannot be read later; it goes to standard error.
+func (c *CallCmd) sendAsync(ctx context.Context, s streams, m *message) (run actor.CallID, err error) {
+	status, body, err := m.client.do(m.trace(ctx), http.MethodPost, m.path, m.body, append(m.headers(), "Prefer", "respond-async")...)
+	var p *problem
+	if c.JSON && errors.As(err, &p) {
+		return run, errors.Join(printJSON(s.out, p.body), exitCode(exitFailed))
+	}
+	if err != nil {
+		return run, err
+	}
+	var out struct {
+		Run     string `json:"run_id"`
+		Content string `json:"content"`
+	}
+	if err := json.Unmarshal(body, &out); err != nil {
+		return run, err
+	}
+	if run, err = actor.ParseCallID(out.Run); err != nil {
+		return run, err
+	}
+	if c.JSON {
+		err = printJSON(s.out, body)
+	} else {
+		_, err = fmt.Fprintln(s.out, run)
+	}
+	if status != http.StatusAccepted {
+		fmt.Fprintf(s.err, "the run has ended already; its answer:\n%s\n", out.Content)
+		return run, err
+	}
+	id := []string{out.Run}
+	fmt.Fprintf(s.err, "the run continues. To follow it, to see its answer, or to cancel it:\n  %s\n  %s\n  %s\n",
+		c.hint("runs events", id, "--follow"), c.hint("runs show", id), c.hint("runs cancel", id))
+	return run, err
 }
 
 // sendBlocking waits for the answer. The server may reply 202 instead, when the

@@ -221,3 +221,46 @@ func TestCallHintsNameServer(t *testing.T) {
 		}
 	}
 }
+
+// With --async a call ends while its run works. It prints the ID of the run alone, or the
+// response as JSON, and the commands that follow it.
+func TestAsyncCall(t *testing.T) {
+	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--pace", "1m")
+	s.putAgent(`{"name":"slow"}`)
+	code, out, stderr := runProgram(t, "call", "slow", "say something", "--async", "--session", "one", "--server", s.url)
+	run, rest, _ := strings.Cut(out, "\n")
+	if code != 0 || rest != "" || len(run) != len(exampleRun) {
+		t.Fatalf("exit code %d, stdout %q, stderr %q", code, out, stderr)
+	}
+	hints := hintedCommands(t, stderr)
+	if len(hints) != 3 {
+		t.Fatalf("want commands to follow, show and cancel, got %q", stderr)
+	}
+	if code, out, stderr := runProgram(t, hints[1]...); code != 0 || !strings.Contains(out, "status   RUNNING") || !strings.Contains(out, run) {
+		t.Errorf("%q: exit code %d, %s%s", hints[1], code, out, stderr)
+	}
+	if code, out, stderr := runProgram(t, hints[2]...); code != 0 {
+		t.Errorf("%q: exit code %d, %s%s", hints[2], code, out, stderr)
+	}
+	if code, out, stderr := runProgram(t, hints[0]...); code != 0 || !strings.Contains(out, "run_cancelled") {
+		t.Errorf("%q: exit code %d, %s%s", hints[0], code, out, stderr)
+	}
+	code, out, stderr = runProgram(t, "call", "slow", "say more", "--async", "--json", "--session", "two", "--server", s.url)
+	_, id, _ := strings.Cut(out, `"run_id": "`)
+	if code != 0 || !strings.Contains(out, `"session_id": "two"`) || !strings.Contains(out, `"path": "/v1/runs/`+id[:min(len(exampleRun), len(id))]+`"`) || len(hintedCommands(t, stderr)) != 3 {
+		t.Errorf("--json: exit code %d, %s%s", code, out, stderr)
+	}
+	for _, c := range []struct {
+		code int
+		want string
+		args []string
+	}{
+		{exitFailed, "agent_not_found", []string{"call", "nobody", "hi", "--async"}},
+		{exitUsage, "omit --stream", []string{"call", "slow", "hi", "--async", "--stream"}},
+		{exitUsage, "omit --tree", []string{"call", "slow", "hi", "--async", "--tree"}},
+	} {
+		if code, out, stderr := runProgram(t, append(c.args, "--server", s.url)...); code != c.code || !strings.Contains(stderr, c.want) || out != "" {
+			t.Errorf("%q: exit code %d, %s%s", c.args, code, out, stderr)
+		}
+	}
+}

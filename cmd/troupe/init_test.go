@@ -13,7 +13,7 @@ import (
 	"github.com/troupe-run/troupe/internal/service"
 )
 
-// The files of a new project are served, called and simulated as the output of the command says.
+// The files of a new project can be served, called and simulated with the commands that it prints.
 func TestInit(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "my team")
 	code, out, message := runProgram(t, "init", dir)
@@ -76,7 +76,7 @@ func TestInitWithModel(t *testing.T) {
 	}
 }
 
-// A folder with files is refused and unchanged; flags that say nothing are refused.
+// A folder with files is refused and unchanged, and so are flags without a model.
 func TestInitRefuses(t *testing.T) {
 	used, empty := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(used, "notes.txt"), []byte("mine"), 0o600); err != nil {
