@@ -37,7 +37,7 @@ type Config struct {
 	// in use, fs.ErrPermission if the server may not write there, syscall.ENOSPC if
 	// the disk is full, or a refusal.
 	Backup func(name string) (dir string, err error)
-	// additional web origins whose pages may call the API, such as
+	// additional web origins whose pages may call the API and read its answers, such as
 	// https://console.example
 	Origins []string
 

@@ -217,7 +217,7 @@ func (s *Server) setRoutes(all []route) {
 		}
 	}
 	s.table, s.router = all, r
-	s.handle = messageFastPath(r.Handler, message)
+	s.handle = crossOrigin{s.config.Origins, all}.handler(messageFastPath(r.Handler, message))
 	handler := s.handler(s.handle)
 	s.http, s.ownerHTTP = s.newHTTP(handler, false), s.newHTTP(handler, true)
 }

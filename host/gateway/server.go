@@ -177,6 +177,7 @@ func observed(s *Server, next fasthttp.RequestHandler) fasthttp.RequestHandler {
 				s.log.Error("panic while handling a request", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 				internalProblem().write(ctx)
 			}
+			allowOrigin(ctx, s.config.Origins)
 			elapsed := time.Since(ctx.Time())
 			s.metrics.observe(ctx, elapsed)
 			status := ctx.Response.StatusCode()
@@ -255,6 +256,7 @@ func (s *Server) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 		p = invalid(http.StatusRequestTimeout, "", "the request did not arrive in time")
 	}
 	p.write(ctx)
+	allowOrigin(ctx, s.config.Origins)
 	ctx.SetConnectionClose()
 	if p.Status != http.StatusRequestTimeout { // a slow client gets no more time
 		lingerOnClose(ctx)

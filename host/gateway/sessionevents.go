@@ -187,8 +187,9 @@ func (f *sessionFeed) stream(ctx *fasthttp.RequestCtx) {
 		c.onClose = cleanup // also if an earlier pipelined answer cannot be sent
 	}
 	conn := ctx.Conn()
-	head := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: %s; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\nConnection: close\r\n\r\n", ingress.EventStream)
-	head = runs.AppendRetry(head, ingress.RetryMean)
+	head := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: %s; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n", ingress.EventStream)
+	head = appendAllowOrigin(head, listedOrigin(f.server.config.Origins, &ctx.Request.Header))
+	head = runs.AppendRetry(append(head, "Connection: close\r\n\r\n"...), ingress.RetryMean)
 	ctx.SetStatusCode(fasthttp.StatusOK)
 	ctx.HijackSetNoResponse(true)
 	ctx.Hijack(func(net.Conn) {

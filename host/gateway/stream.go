@@ -116,6 +116,7 @@ type streamConn struct {
 	by      caller
 	conn    net.Conn
 	started time.Time
+	origin  string // listed origin of the page that reads the stream; may be empty
 
 	pendingRead *ingress.Read
 	unwritten   []byte // bytes of the outstanding Write
@@ -135,7 +136,7 @@ type streamConn struct {
 // has acquired a slot of the limiter. onEnd is called exactly once, when the
 // stream has ended.
 func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool, cursor ingress.Cursor, onEnd func()) {
-	t := &streamConn{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: cursor, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}), run: run, by: callerOf(ctx), conn: ctx.Conn(), started: s.clock(),
+	t := &streamConn{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: cursor, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}), run: run, by: callerOf(ctx), conn: ctx.Conn(), started: s.clock(), origin: listedOrigin(s.config.Origins, &ctx.Request.Header),
 		childAppended: make(chan struct{}, 1), closed: make(chan struct{})}
 	t.cleanups = append(t.cleanups, s.streams.release, func() { close(t.closed) }, onEnd)
 	t.cleanup = sync.OnceFunc(func() {
@@ -289,8 +290,8 @@ func (t *streamConn) responseHead(http10 bool) []byte {
 	}
 	b := fmt.Appendf(nil, "%s 200 OK\r\nDate: ", version)
 	b = fasthttp.AppendHTTPDate(b, time.Now())
-	return fmt.Appendf(b, "\r\nContent-Type: %s; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\nX-Run-Id: %s\r\nConnection: close\r\n\r\n",
-		ingress.EventStream, t.run)
+	b = fmt.Appendf(b, "\r\nContent-Type: %s; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\nX-Run-Id: %s\r\n", ingress.EventStream, t.run)
+	return append(appendAllowOrigin(b, t.origin), "Connection: close\r\n\r\n"...)
 }
 
 // flush writes the head and the pending bytes for at most writeSliceMax. The
