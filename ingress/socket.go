@@ -78,8 +78,9 @@ type (
 	// RunPage answers a ReadRun. Bodies may be fewer than asked for. If there are none, they
 	// were dropped; Root is then the root of the run.
 	RunPage struct {
-		Bodies [][]byte
-		Root   actor.CallID
+		Bodies  [][]byte
+		Root    actor.CallID
+		Refusal *actor.Refusal
 	}
 	// Performed answers a Perform.
 	Performed struct {
@@ -457,7 +458,11 @@ func (s *Socket) attached(in *Attached) {
 	if f == nil {
 		return
 	}
-	if in.Refusal != nil {
+	switch {
+	case isUnavailable(in.Refusal):
+		s.close(CloseTryLater, in.Refusal.Detail)
+		return
+	case in.Refusal != nil:
 		s.unfollow(f)
 		s.fail("", codeOf(in.Refusal), in.Refusal.Detail)
 		if p := s.performs; p != nil && p.session == f {
@@ -588,6 +593,9 @@ func (s *Socket) page(in *SessionPage) {
 		return
 	}
 	switch {
+	case isUnavailable(in.Refusal):
+		s.close(CloseTryLater, in.Refusal.Detail)
+		return
 	case in.Refusal != nil:
 		s.reading = nil
 		s.unfollow(f)
@@ -666,10 +674,18 @@ func (f *followed) requestID() string {
 	return f.replay.request.ID
 }
 
+// isUnavailable reports whether a read may succeed later. The socket is closed then, because a
+// client that reconnects misses nothing.
+func isUnavailable(r *actor.Refusal) bool { return r != nil && r.Reason == actor.Unavailable }
+
 // restore handles the answer to a ReadRun.
 func (s *Socket) restore(in *RunPage) {
 	f := s.reading
 	if f == nil || len(f.pending) == 0 {
+		return
+	}
+	if in.Refusal != nil {
+		s.close(CloseTryLater, in.Refusal.Detail)
 		return
 	}
 	next, err := runs.Decode(f.pending[0].Body)

@@ -204,7 +204,6 @@ func (c *socketConn) readSession(r ingress.ReadSession) {
 			before := c.closed
 			if w.acts(DiskReadFailed) {
 				c.step(ingress.SessionPage{Session: r.Session, Refusal: actor.Refuse(actor.Unavailable, "the messages of the session cannot be read now")})
-				c.close()
 			}
 			if recordChange(w, DiskReadFailed, before, c.closed, "%s cannot read the events of session %s", c.node.id, r.Session) {
 				return

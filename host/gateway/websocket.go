@@ -485,9 +485,15 @@ func (d *socketDriver) readSession(out ingress.ReadSession) ingress.SessionPage 
 func (d *socketDriver) readRun(out ingress.ReadRun) (in ingress.RunPage) {
 	for after := out.After; after < out.To; {
 		page, err := lookup(d.server, d.by, command.EventsQuery{Run: out.Run, After: after, Limit: int(min(out.To-after, EventsMax))})
-		if err != nil || len(page.All) == 0 {
-			owner, _ := d.server.runOwner(d.by, out.Run)
-			return ingress.RunPage{Root: owner.Root}
+		var dropped command.EventsDropped
+		if err == nil && len(page.All) == 0 || errors.As(err, &dropped) {
+			var owner command.Owner
+			owner, err = d.server.runOwner(d.by, out.Run)
+			in = ingress.RunPage{Root: owner.Root}
+			after = out.To
+		}
+		if in.Refusal = d.refusalOf(err); in.Refusal != nil {
+			return in
 		}
 		for _, e := range page.All {
 			in.Bodies, after = append(in.Bodies, e.Body), e.Seq

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devices
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+// performed is a call that a test performs.
+type performed struct {
+	id     runs.ToolCallID
+	cancel context.CancelFunc
+	answer chan actor.Answer
+}
+
+// perform begins a call for a run that a device began, and returns once it is open or refused.
+func perform(t *testing.T, d *Devices, device string, n byte, attempt uint32) *performed {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &performed{runs.ToolCallID{Run: actor.CallID{0: 1, 15: n}, Step: 1}, cancel, make(chan actor.Answer, 1)}
+	op := runtime.Tool{Name: "user.ask", Left: actor.Duration(1e9)}
+	op.Context.Call.To = actor.NewID("buyer", "s1")
+	op.Context.Call.SetDevice(device)
+	go func() { p.answer <- d.Perform(ctx, actor.EffectID(p.id), attempt, op) }()
+	synctest.Wait()
+	return p
+}
+
+// A call goes to the device that began its run, or else to the one that connected last. It is
+// that of one device until that one is gone and the call is performed again.
+func TestCallGoesToOneDevice(t *testing.T) { synctest.Test(t, testCallGoesToOneDevice) }
+
+func testCallGoesToOneDevice(t *testing.T) {
+	const tenant = actor.DefaultTenant
+	d := New(func() actor.Time { return 0 })
+	if p := perform(t, d, "phone", 1, 1); (<-p.answer).Refusal.Reason != actor.NoDevice {
+		t.Error("a call without a device is not refused at once")
+	}
+	_, stop, err := d.Connect(tenant, "phone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tablet, _, _ := d.Connect(tenant, "tablet")
+	<-tablet // at once
+	for n, c := range []struct{ began, want string }{{"phone", "phone"}, {"tablet", "tablet"}, {"watch", "tablet"}, {"", "tablet"}} {
+		p := perform(t, d, c.began, byte(n), 1)
+		other := map[string]string{"phone": "tablet", "tablet": "phone"}[c.want]
+		if got := d.Calls(tenant, c.want); len(got) != 1 || got[0].ID != p.id || got[0].Session != "s1" || got[0].Tool != "user.ask" {
+			t.Errorf("began by %q: %s has the calls %+v", c.began, c.want, got)
+		}
+		if r := d.Check(tenant, other, p.id); len(d.Calls(tenant, other)) != 0 || r == nil || r.Field != runtime.ToolCallField {
+			t.Errorf("began by %q: %s may answer: %v", c.began, other, r)
+		}
+		if r := d.Check(tenant, c.want, p.id); r != nil {
+			t.Error(r)
+		}
+		if len(d.Calls("u-other", c.want)) != 0 {
+			t.Error("another user sees the call")
+		}
+		p.cancel()
+		if a := <-p.answer; a.Refusal.Reason != actor.Deadline || len(d.Calls(tenant, c.want)) != 0 {
+			t.Errorf("%+v, %v", a, d.Calls(tenant, c.want))
+		}
+	}
+	stop()
+	p := perform(t, d, "phone", 9, 2) // after a restart
+	if calls := d.Calls(tenant, "tablet"); len(calls) != 1 {
+		t.Errorf("the call goes to %v", calls)
+	}
+	p.cancel()
+	<-p.answer
+}
+
+// A call that a restart has asked for again waits for a device.
+func TestCallWaitsForDeviceAfterRestart(t *testing.T) {
+	synctest.Test(t, testCallWaitsForDeviceAfterRestart)
+}
+
+func testCallWaitsForDeviceAfterRestart(t *testing.T) {
+	d := New(func() actor.Time { return 0 })
+	p := perform(t, d, "phone", 1, 2)
+	updates, stop, err := d.Connect(actor.DefaultTenant, "phone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-updates
+	if got := d.Calls(actor.DefaultTenant, "phone"); len(got) != 1 || got[0].ID != p.id {
+		t.Errorf("%+v", got)
+	}
+	stop()
+	p.cancel()
+	<-p.answer
+	if len(d.users) != 0 {
+		t.Errorf("left over: %+v", d.users)
+	}
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	d := New(func() actor.Time { return 0 })
+	for range PerUserMax {
+		if _, _, err := d.Connect(actor.DefaultTenant, "phone"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var r *actor.Refusal
+	if _, _, err := d.Connect(actor.DefaultTenant, "phone"); !errors.As(err, &r) || r.Reason != actor.Busy {
+		t.Errorf("connection beyond the limit: %v", err)
+	}
+	if _, _, err := d.Connect("u-other", "phone"); err != nil {
+		t.Errorf("another user: %v", err)
+	}
+}
