@@ -202,7 +202,7 @@ func (m *message) findRun() (run actor.CallID) {
 	if err != nil {
 		return run
 	}
-	response, err := http.DefaultClient.Do(r)
+	response, err := m.client.send(r)
 	if err != nil {
 		return run
 	}

@@ -156,6 +156,9 @@ func (c *channel) pass(ctx context.Context, m channelMessage) bool {
 
 // dial opens a connection. A refusal is an error of the type problem.
 func (c *channel) dial(ctx context.Context) (*websocket.Conn, error) {
+	if c.to.invalid != nil {
+		return nil, c.to.invalid
+	}
 	address, err := url.Parse(c.to.server)
 	if err != nil {
 		return nil, fmt.Errorf("--server %s: %w; want an address like %s", c.to.server, err, defaultServer)
@@ -169,7 +172,7 @@ func (c *channel) dial(ctx context.Context) (*websocket.Conn, error) {
 	if c.to.user != "" {
 		head.Set("X-User-Id", c.to.user)
 	}
-	dialer := websocket.Dialer{Subprotocols: []string{"troupe.v1+json"}, HandshakeTimeout: channelTimeout}
+	dialer := websocket.Dialer{Subprotocols: []string{"troupe.v1+json"}, HandshakeTimeout: channelTimeout, TLSClientConfig: c.to.trust}
 	conn, answer, err := dialer.DialContext(ctx, address.String(), head)
 	if answer != nil && errors.Is(err, websocket.ErrBadHandshake) {
 		body, _ := io.ReadAll(io.LimitReader(answer.Body, responseBytesMax))

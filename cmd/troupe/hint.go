@@ -14,6 +14,9 @@ func (a ServerFlags) hint(command string, arguments []string, flags ...string) s
 	if a.url() != (ServerFlags{Server: os.Getenv("TROUPE_SERVER")}).url() {
 		flags = append(flags, "--server", a.url())
 	}
+	if a.CA != "" && a.CA != os.Getenv("TROUPE_CA") {
+		flags = append(flags, "--ca", a.CA)
+	}
 	return hint(command, arguments, flags)
 }
 

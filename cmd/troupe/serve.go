@@ -35,6 +35,8 @@ type ServeCmd struct {
 	Allow   []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Host, address or prefix where models and external agents may be called. Loopback is allowed if the server listens on loopback."`
 	Hosts   []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Host names accepted in requests, in addition to those of loopback."`
 	Origin  []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins of web pages that may call this server and read its answers (CORS), for example https://console.example."`
+	TLSCert string        `env:"TROUPE_TLS_CERT" name:"tls-cert" type:"path" placeholder:"FILE" help:"Certificate with its chain in PEM: serve over TLS. Read again when it changes."`
+	TLSKey  string        `env:"TROUPE_TLS_KEY" name:"tls-key" type:"path" placeholder:"FILE" help:"Key of --tls-cert in PEM."`
 	Keyless string        `env:"TROUPE_KEYLESS" enum:"on,off" default:"on" help:"on: direct clients on loopback need no API key. off: all clients need one; use it behind a proxy (${default})."`
 	Node    string        `env:"TROUPE_NODE" default:"n1" help:"Name of this node; it cannot be changed later (${default})."`
 	Cells   int           `env:"TROUPE_CELLS" default:"0" help:"Number of cells; 0 means one per processor."`
@@ -57,6 +59,9 @@ const bufferMiBMax = 1024
 func (c *ServeCmd) Validate() error {
 	if c.Buffer < 1 || c.Buffer > bufferMiBMax {
 		return fmt.Errorf("--write-buffer-mib: want 1 to %d, got %d", bufferMiBMax, c.Buffer)
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return errors.New("--tls-cert and --tls-key: want both, or none")
 	}
 	_, err := parseKeep(c.Keep)
 	return err
@@ -110,6 +115,7 @@ Examples:
   troupe serve --agents agents/
   troupe serve --data /var/lib/troupe --listen 127.0.0.1:0 --config /etc/troupe.toml
   troupe serve --keep 30d
+  troupe serve --listen 0.0.0.0:8283 --tls-cert cert.pem --tls-key key.pem
   TROUPE_LOG_LEVEL=warn troupe serve`
 }
 
@@ -179,6 +185,12 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 			return nil, fmt.Errorf("the agent files in %s have errors; see also: troupe check %[1]s", c.Agents)
 		}
 	}
+	var certificate *gateway.Certificate
+	if c.TLSCert != "" {
+		if certificate, err = gateway.LoadCertificate(c.TLSCert, c.TLSKey, log); err != nil {
+			return nil, err
+		}
+	}
 	out := outbound.Config{Models: config.Models, Allow: c.Allow, Pace: c.Pace, Auth: c.Auth}
 	if gateway.CheckListenAddress(c.Listen, 0) == nil {
 		out.Allow = append(out.Allow, upstream.AllowLoopback()...)
@@ -202,7 +214,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	}
 	base, err := service.Open(service.Config{
 		Node:    node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Policy: config.Policy, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
-		Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", ApprovalScope: ingress.Scope(config.ApprovalScope)},
+		Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", ApprovalScope: ingress.Scope(config.ApprovalScope), Certificate: certificate},
 		MCP:     files.MCP(),
 	}, log)
 	var conflict *node.ConflictError
@@ -231,6 +243,9 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	}
 	if c.Keyless == "on" && gateway.CheckListenAddress(c.Listen, 0) == nil {
 		log.Warn("clients on loopback need no API key; a proxy on this machine that adds no header lets everyone in: behind a proxy, serve with --keyless=off")
+	}
+	if certificate == nil && gateway.CheckListenAddress(c.Listen, 0) != nil {
+		log.Warn("API keys and messages cross the network unencrypted: serve with --tls-cert and --tls-key, or listen on 127.0.0.1 behind a TLS proxy")
 	}
 	n.url = n.Announce(listener.Addr())
 	n.ServeOwner(func(err error) { n.served <- err })

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -24,12 +26,14 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/node"
+	"github.com/troupe-run/troupe/internal/service"
 )
 
 // ServerFlags selects the server that a command calls.
 type ServerFlags struct {
 	Server string `env:"TROUPE_SERVER" default:"http://127.0.0.1:8283" help:"Server URL (${default})."`
 	Key    string `env:"TROUPE_KEY" help:"API key. Prefer the environment: other users can see arguments."`
+	CA     string `env:"TROUPE_CA" name:"ca" type:"path" placeholder:"FILE" help:"With an https URL: file in PEM with a further certificate authority, or with the server's own certificate."`
 }
 
 // UserFlags selects a server, and the user whose runs and sessions a command is about.
@@ -141,6 +145,8 @@ func (a ServerFlags) url() string { return strings.TrimSuffix(cmp.Or(a.Server, d
 type client struct {
 	server, key string
 	http        *http.Client // nil: http.DefaultClient
+	trust       *tls.Config  // nil: the authorities of the system
+	invalid     error        // of --ca, returned by each request
 	flags       UserFlags
 	readsData   bool   // the command can read a data folder instead
 	user        string // user that requests act for; "": that of the key
@@ -148,12 +154,50 @@ type client struct {
 }
 
 func (a ServerFlags) client() client {
-	return client{server: a.url(), key: a.Key, flags: UserFlags{ServerFlags: a}}
+	c := client{server: a.url(), key: a.Key, flags: UserFlags{ServerFlags: a}}
+	if a.CA == "" {
+		return c
+	}
+	if c.trust, c.invalid = readAuthorities(a.CA); c.invalid != nil {
+		return c
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = c.trust
+	c.http = &http.Client{Transport: transport}
+	return c
+}
+
+// authoritiesBytesMax is the maximum size of a file of certificates in bytes.
+const authoritiesBytesMax = 1 << 20
+
+// readAuthorities returns a configuration that trusts the certificates of a file, in addition
+// to the authorities of the system.
+func readAuthorities(path string) (*tls.Config, error) {
+	text, err := service.ReadFile(path, authoritiesBytesMax)
+	if err != nil {
+		return nil, fmt.Errorf("--ca: %w", err)
+	}
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		roots = x509.NewCertPool() // a system without authorities
+	}
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("--ca %s: want certificates in PEM", path)
+	}
+	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
+}
+
+// send sends a request.
+func (c client) send(r *http.Request) (*http.Response, error) {
+	return cmp.Or(c.http, http.DefaultClient).Do(r)
 }
 
 // newRequest returns a request with the API key, if one is set, and further headers
 // as names and values.
 func (c client) newRequest(ctx context.Context, method, path string, body []byte, header ...string) (*http.Request, error) {
+	if c.invalid != nil {
+		return nil, c.invalid
+	}
 	if u, err := url.Parse(c.server); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("--server %s: want an address like %s", c.server, defaultServer)
 	}
@@ -238,7 +282,7 @@ func (c client) do(ctx context.Context, method, path string, body []byte, header
 	if err != nil {
 		return 0, nil, err
 	}
-	response, err := cmp.Or(c.http, http.DefaultClient).Do(r)
+	response, err := c.send(r)
 	if err != nil {
 		return 0, nil, c.connectionError(err)
 	}
@@ -266,6 +310,9 @@ func (c client) connectionError(err error) error {
 	}
 	if strings.Contains(err.Error(), "HTTP response to HTTPS client") {
 		return fmt.Errorf("server %s: it has no TLS: use --server http%s", c.server, strings.TrimPrefix(c.server, "https"))
+	}
+	if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) {
+		return fmt.Errorf("server %s: %w: name the file of its certificate authority with --ca", c.server, err)
 	}
 	return fmt.Errorf("server %s: %w", c.server, err)
 }

@@ -68,7 +68,7 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 	if err != nil {
 		return wait, err
 	}
-	response, err := http.DefaultClient.Do(r)
+	response, err := c.send(r)
 	if err != nil {
 		return wait, c.connectionError(err)
 	}

@@ -245,7 +245,7 @@ func (d *testGateway) dial() net.Conn {
 	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		d.Fatal(err)
 	}
-	return c
+	return overTLS(c)
 }
 
 // An idempotency key belongs to its principal: the same key of another principal

@@ -41,6 +41,9 @@ type Config struct {
 	// https://console.example
 	Origins []string
 
+	// certificate of the listeners of Serve; nil: they serve without TLS
+	Certificate *Certificate
+
 	// maximum time from the first byte of a request to the end of its head;
 	// default 5 s
 	HeadTimeout time.Duration

@@ -73,7 +73,7 @@ func startGatewayOn(t *testing.T, dir string, config Config, definitions ...acto
 		t.Fatal(err)
 	}
 	config.Keys.Set(keys) // the registry has none of these keys
-	config.External, config.Secret = n.External(), n.Secret()
+	config.External, config.Secret, config.Certificate = n.External(), n.Secret(), testCertificate
 	served, disconnect := command.Node(n), func() error { return nil }
 	if behindPipe {
 		served, disconnect = connect(n)
@@ -91,7 +91,7 @@ func startGatewayOn(t *testing.T, dir string, config Config, definitions ...acto
 	ended := make(chan error, 2)
 	go func() { ended <- s.Serve(listener) }()
 	go func() { ended <- s.ServeOwner(socket) }()
-	client := &http.Client{Transport: &http.Transport{}, Timeout: 30 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DialContext: dialMaybeTLS}, Timeout: 30 * time.Second}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()

@@ -88,14 +88,16 @@ type seenHost struct {
 }
 
 // isLocalHost reports whether a Host header is a loopback name with the port of
-// this server. A missing port means 80.
+// this server. A missing port means that of the scheme.
 func (s *Server) isLocalHost(host []byte) bool {
 	if last := s.lastHost.Load(); last != nil && string(host) == last.text {
 		return last.local
 	}
 	name, port, ok := splitHost(string(host))
 	if port == "" {
-		port = "80"
+		if port = "80"; s.tls != nil {
+			port = "443"
+		}
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	return ok && err == nil && uint32(n) == s.port.Load() && isLoopback(name)

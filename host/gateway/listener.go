@@ -25,6 +25,7 @@ type limitedListener struct {
 	slack                  time.Duration // slack of the deadlines of each connection
 	owner                  bool          // its clients are processes of the data folder's owner
 	closeOnce              func() error
+	tls                    *decrypter // nil: without TLS
 	lingering, excess      lingerer
 
 	mu            sync.Mutex
@@ -35,7 +36,7 @@ type limitedListener struct {
 }
 
 func (s *Server) limitConnections(l net.Listener) net.Listener {
-	b := &limitedListener{Listener: l, maxOpen: s.config.Connections, maxPerAddress: s.config.PerAddress, slack: s.config.deadlineSlack(), closeOnce: sync.OnceValue(l.Close), lingering: s.lingering, excess: s.excess, openByAddress: map[netip.Prefix]int{}}
+	b := &limitedListener{Listener: l, maxOpen: s.config.Connections, maxPerAddress: s.config.PerAddress, slack: s.config.deadlineSlack(), closeOnce: sync.OnceValue(l.Close), tls: s.tls, lingering: s.lingering, excess: s.excess, openByAddress: map[netip.Prefix]int{}}
 	if b.maxPerAddress == 0 && !s.onLoopback.Load() {
 		b.maxPerAddress = 256
 	}
@@ -54,13 +55,30 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		failures = 0
 		prefix := clientPrefix(c)
-		if refused := l.admit(prefix); refused != nil {
-			l.refuse(c, refused)
+		refused := l.admit(prefix)
+		if refused != nil && l.tls != nil { // it can read no answer before the handshake
+			_ = c.Close()
 			continue
 		}
-		return &connection{Conn: c, owner: l.owner, lingering: l.lingering, release: sync.OnceFunc(func() { l.release(prefix) }), readDeadline: lazyDeadline{slack: l.slack}, writeDeadline: lazyDeadline{slack: l.slack}}, nil
+		if refused != nil {
+			l.refuse(c, refused)
+			failures = 0
+			continue
+		}
+		release := sync.OnceFunc(func() { l.release(prefix) })
+		if l.tls != nil {
+			decrypted, err := l.tls.start(c, release)
+			if err != nil { // no descriptors: as if Accept had failed
+				_ = c.Close()
+				release()
+				failures++
+				time.Sleep(min(time.Duration(failures)*5*time.Millisecond, time.Second))
+				continue
+			}
+			c, release = decrypted, func() {} // it is released when the client's connection is closed
+		}
+		return &connection{Conn: c, owner: l.owner, lingering: l.lingering, release: release, readDeadline: lazyDeadline{slack: l.slack}, writeDeadline: lazyDeadline{slack: l.slack}}, nil
 	}
 }
 

@@ -70,8 +70,9 @@ type Server struct {
 	streams    limiter
 	scans      limiter // requests that read lists and trees of runs
 	wrongKeys  wrongKeys
-	lingering  lingerer // served connections
-	excess     lingerer // connections over a limit
+	lingering  lingerer   // served connections
+	excess     lingerer   // connections over a limit
+	tls        *decrypter // nil: connections are not encrypted
 	bodies     *bodies
 	metrics    *metrics
 	drainOnce  sync.Once
@@ -87,6 +88,7 @@ func New(node command.Node, log *slog.Logger, config Config) *Server {
 		lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies()}
 	s.streams.maxOpen, s.streams.remedy = s.config.Streams, "event streams are open, which is the limit: close some, or request JSON with Accept: application/json"
 	s.scans.maxOpen, s.scans.remedy = ScansMax, "requests read lists of runs, which is the limit: repeat this one later"
+	s.tls = newDecrypter(s.config)
 	s.wrongKeys.now, s.wrongKeys.debts = time.Now, map[netip.Prefix]time.Time{}
 	s.metrics = newMetrics(s)
 	s.setRoutes(s.routes())
@@ -160,7 +162,7 @@ func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.stopOnce.Do(func() { close(s.stopping) })
-	return errors.Join(s.http.ShutdownWithContext(ctx), s.ownerHTTP.ShutdownWithContext(ctx), s.streams.waitIdle(ctx))
+	return errors.Join(s.http.ShutdownWithContext(ctx), s.ownerHTTP.ShutdownWithContext(ctx), s.streams.waitIdle(ctx), s.tls.waitIdle(ctx))
 }
 
 // allowedMethods returns the methods listed by the router, without OPTIONS, which

@@ -35,8 +35,17 @@ func longAnswerAgent() actor.Definition {
 	})))
 }
 
+// smallBufferConn is a connection with a small receive buffer.
+type smallBufferConn struct {
+	net.Conn
+	tcp interface {
+		SetReadBuffer(bytes int) error
+		SetLinger(sec int) error
+	}
+}
+
 // dialSmallBuffer opens a connection with a small receive buffer.
-func (d *testGateway) dialSmallBuffer() *net.TCPConn {
+func (d *testGateway) dialSmallBuffer() smallBufferConn {
 	d.Helper()
 	dialer := net.Dialer{Timeout: 10 * time.Second}
 	c, err := dialer.Dial("tcp", d.address)
@@ -48,7 +57,7 @@ func (d *testGateway) dialSmallBuffer() *net.TCPConn {
 	if err := errors.Join(tcp.SetReadBuffer(32<<10), tcp.SetDeadline(time.Now().Add(30*time.Second))); err != nil {
 		d.Fatal(err)
 	}
-	return tcp
+	return smallBufferConn{overTLS(tcp), tcp}
 }
 
 // slowReaders is a listener of a gateway whose clock advances only when a client
@@ -125,7 +134,7 @@ func TestSlowReaderIsDisconnectedAndResumes(t *testing.T) {
 	if err := slow.server.streams.waitIdle(slow.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadBuffer(1 << 20)
+	_ = c.tcp.SetReadBuffer(1 << 20)
 	b, _ := io.ReadAll(response.Body)
 	frames, refusal := upstream.NewParser(upstream.StreamLimits{Line: 4 << 20, Event: 4 << 20, Total: 16 << 20}).Parse(b)
 	if refusal != nil || len(frames) != 2 || frames[1].ID != "2" || len(b) > 900_000 {
@@ -169,7 +178,7 @@ func TestSlowReaderGetsCloseReason(t *testing.T) {
 	if err := slow.server.streams.waitIdle(slow.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadBuffer(1 << 20)
+	_ = c.tcp.SetReadBuffer(1 << 20)
 	b, _ := io.ReadAll(c)
 	_, b, _ = bytes.Cut(b, []byte("\r\n\r\n"))
 	frames, refusal := upstream.NewParser(upstream.StreamLimits{}).Parse(b)

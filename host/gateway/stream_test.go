@@ -344,7 +344,7 @@ func TestClientDisconnectKeepsRun(t *testing.T) {
 			}
 		}
 		if what == "news" { // with a reset instead of a regular close
-			_ = c.SetLinger(0)
+			_ = c.tcp.SetLinger(0)
 		}
 		c.Close()
 		if what == "message" {

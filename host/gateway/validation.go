@@ -351,11 +351,15 @@ func isLoopback(name string) bool {
 
 // checkOrigin rejects requests that a browser sends for a page of another origin.
 func (s *Server) checkOrigin(h *fasthttp.RequestHeader) *problem {
+	scheme := "http://"
+	if s.tls != nil {
+		scheme = "https://"
+	}
 	origin, site := string(h.Peek(fasthttp.HeaderOrigin)), string(h.Peek("Sec-Fetch-Site"))
 	switch {
 	case origin != "" && slices.Contains(s.config.Origins, origin):
 		return nil
-	case origin != "" && origin != "http://"+string(h.Host()):
+	case origin != "" && origin != scheme+string(h.Host()):
 		return newProblem(http.StatusForbidden, "forbidden_origin", "forbidden origin",
 			fmt.Sprintf("requests from pages of %.80q are not allowed; the flag --origin of the server allows them", origin))
 	case site != "" && site != "same-origin" && site != "none":

@@ -51,7 +51,7 @@ type channelMessage struct {
 // channel opens a socket, and sends the hello if it is not empty.
 func (d *testGateway) channel(hello string, headers http.Header) *channelClient {
 	d.Helper()
-	dialer := websocket.Dialer{Subprotocols: headers["Sec-Websocket-Protocol"]}
+	dialer := websocket.Dialer{Subprotocols: headers["Sec-Websocket-Protocol"], NetDialContext: dialMaybeTLS}
 	delete(headers, "Sec-Websocket-Protocol")
 	conn, answer, err := dialer.Dial("ws://"+d.address+socketRoute, headers)
 	if err != nil {

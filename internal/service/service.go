@@ -51,6 +51,7 @@ type Service struct {
 	Keys    *gateway.Keys // API keys of the node
 	mcp     *mcp.Servers
 	log     *slog.Logger
+	scheme  string // of URLs of listeners
 }
 
 // DefaultBackups returns the default folder for backups of a data folder.
@@ -62,7 +63,10 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{Keys: new(gateway.Keys), log: log}
+	s := &Service{Keys: new(gateway.Keys), log: log, scheme: "http://"}
+	if c.Gateway.Certificate != nil {
+		s.scheme = "https://"
+	}
 	c.Node.Backups, c.Node.Keys = backups, s.Keys
 	if s.mcp, err = openMCP(&c, log); err != nil {
 		return nil, err
@@ -99,7 +103,7 @@ func (s *Service) mcpStats() (all []command.MCPStats) {
 // Announce writes the URL of a listener to the data folder, for the error of a process
 // that finds the folder in use, and returns it.
 func (s *Service) Announce(addr net.Addr) string {
-	url := urlOf(addr)
+	url := s.scheme + hostOf(addr)
 	if err := disk.WriteFile(filepath.Join(s.Dir(), URLFile), []byte(url+"\n")); err != nil {
 		s.log.Warn("cannot write the server URL to the data folder", "error", err.Error())
 	}
@@ -114,13 +118,13 @@ func URL(dir string) (text string, ok bool) {
 	return text, err == nil && parseErr == nil && at.Host != ""
 }
 
-// urlOf returns the URL of a listener. For one on all addresses it is that of
-// loopback, because the listener's own address cannot be dialed everywhere.
-func urlOf(addr net.Addr) string {
+// hostOf returns the host and port of a listener. For one on all addresses they are those
+// of loopback, because the listener's own address cannot be dialed everywhere.
+func hostOf(addr net.Addr) string {
 	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
-		return fmt.Sprintf("http://127.0.0.1:%d", tcp.Port)
+		return fmt.Sprintf("127.0.0.1:%d", tcp.Port)
 	}
-	return "http://" + addr.String()
+	return addr.String()
 }
 
 // ServeOwner serves the socket in the data folder in the background. It passes the

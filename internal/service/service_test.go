@@ -20,7 +20,7 @@ func TestURLOfListenerCanBeDialed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := urlOf(addr); got != want {
+		if got := "http://" + hostOf(addr); got != want {
 			t.Errorf("%s: got %s, want %s", listen, got, want)
 		}
 	}
