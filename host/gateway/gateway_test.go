@@ -91,7 +91,8 @@ func startGatewayOn(t *testing.T, dir string, config Config, definitions ...acto
 	ended := make(chan error, 2)
 	go func() { ended <- s.Serve(listener) }()
 	go func() { ended <- s.ServeOwner(socket) }()
-	client := &http.Client{Transport: &http.Transport{DialContext: dialMaybeTLS}, Timeout: 30 * time.Second}
+	// Well before the server does, a connection is no longer used, which could fail a request.
+	client := &http.Client{Transport: &http.Transport{DialContext: dialMaybeTLS, IdleConnTimeout: 30 * time.Second}, Timeout: 30 * time.Second}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
