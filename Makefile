@@ -24,7 +24,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden demo demo-approval demo-python sdk-python clients crash recovery load growth rot mutants inert bench allocs vuln check
+.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-python sdk-python clients crash recovery load growth rot mutants inert bench allocs vuln check
 
 # A comment with ## marks an everyday target, one with #+ any other.
 help:
@@ -124,6 +124,9 @@ golden: ## rewrite the transcripts; review the diff before committing
 	@dirs=$$(grep -rlE --include='*_test.go' 'flag\.Bool\("rewrite"' . | xargs -r -n1 dirname | sort -u | grep -v '^./host/disk$$'); \
 	[ -n "$$dirs" ] || { echo "no package has the test flag -rewrite" >&2; exit 1; }; \
 	$(GO) test $$dirs -count=1 -rewrite
+
+deploy-check: #+ check the container file and the unit in deploy, as far as this machine can
+	@deploy/check.sh
 
 demo: build ## call an agent on a real server, kill -9 it, and recover: WORD=
 	@$(GO) run ./test/demo -word "$$WORD"

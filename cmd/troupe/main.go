@@ -36,6 +36,7 @@ type CLI struct {
 	Replay ReplayCmd `cmd:"" help:"Replay a failed seed from its folder."`
 	Load   LoadCmd   `cmd:"" help:"Measure a node under load."`
 
+	Health  HealthCmd  `cmd:"" help:"Report whether a server accepts work."`
 	Doctor  DoctorCmd  `cmd:"" help:"Verify a store and print the damage found."`
 	Backup  BackupCmd  `cmd:"" help:"Back up the store of a running server."`
 	Restore RestoreCmd `cmd:"" help:"Create a data folder from a backup."`
