@@ -259,6 +259,12 @@ func newExampleFolder(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
+	certFile, keyFile := writeCertificate(t)
+	for _, path := range []string{certFile, keyFile} {
+		if err := os.Symlink(path, filepath.Join(dir, filepath.Base(path))); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, text := range map[string]string{"troupe.toml": "agents = \"examples/team\"\n", "scout.json": `{"prompt": "Look around."}`,
 		"weather.toml": "[tool]\ntool_name = \"weather.get\"\nurl = \"http://127.0.0.1:9000/w\"\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

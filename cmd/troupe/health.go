@@ -22,7 +22,7 @@ reason and exits with code 1. A container or a script has no other program for i
 
 Examples:
   troupe health
-  troupe health --server http://127.0.0.1:8283 --timeout 1s`
+  troupe health --timeout 1s`
 }
 
 // Run executes the command.
