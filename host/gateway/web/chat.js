@@ -332,6 +332,22 @@ function showAgents() {
   if (!agents.length) byId("cards").replaceChildren(el("p", { class: "muted" }, "This server has no agents yet. ", el("code", { text: "troupe serve --agents DIR" }), " adds some."));
 }
 
+// The latest conversations are named by a message of theirs, until they are opened.
+async function nameConversations() {
+  const untitled = [...conversations.values()].filter((c) => !c.title).sort((a, b) => b.updated - a.updated);
+  for (const c of untitled.slice(0, 30)) {
+    try {
+      const agent = c.agents.length > 1 ? `&agent=${encodeURIComponent(c.agents.at(-1))}` : "";
+      const page = await request("GET", `/v1/sessions/${encodeURIComponent(c.id)}/messages?limit=20${agent}`);
+      const first = [...(page.messages ?? []), ...(page.open ?? [])].find((m) => m.role === "user");
+      if (!c.title && first) c.title = titleOf(first.content);
+    } catch {
+      continue; // deleted meanwhile, or too many requests: it keeps its place without a name
+    }
+    changed(c);
+  }
+}
+
 async function start() {
   try {
     const [found, list] = await Promise.all([request("GET", "/v1/agents?limit=200"), request("GET", "/v1/sessions?limit=100")]);
@@ -353,6 +369,7 @@ async function start() {
   const wanted = decodeURIComponent(location.hash.slice(1));
   openConversation(/^[\w.-]{1,64}$/.test(wanted) ? wanted : null);
   channel.connect();
+  nameConversations();
   byId("composer").focus();
 }
 
