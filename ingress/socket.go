@@ -16,6 +16,8 @@ const (
 	SocketMessageBytesMax = 1 << 20          // message of a client
 	SocketSessionsMax     = 64               // sessions that a socket follows
 	SocketRequestsMax     = 64               // requests that wait to be performed
+	SocketWaitingBytesMax = 2 << 20          // bytes of these, if there are several
+	HelloBytesMax         = 64 << 10         // hello of a client that the handshake has not authenticated
 	SocketQueueBytesMax   = 256 << 10        // messages that wait for the client, with one page of events
 	HelloTimeout          = 5 * time.Second  // time from the connection to the hello
 	SocketPing            = 20 * time.Second // silence after which a ping is sent
@@ -199,12 +201,14 @@ type Socket struct {
 	sessions []*followed
 	reading  *followed       // of the outstanding ReadSession or ReadRun
 	requests []SocketRequest // that wait to be performed
+	waiting  int             // bytes of requests
 	performs *performing
 	replay   *followed // the running replay, one of sessions; or nil
 	locating *Replay   // waits for its session
 
 	queue     [][]byte
 	queued    int // bytes in queue
+	answers   int // bytes of these that answer the client
 	sending   bool
 	sendBy    actor.Time
 	lastHeard actor.Time
@@ -335,13 +339,17 @@ func (s *Socket) advance() {
 	if !s.sending && len(s.queue) > 0 {
 		s.sending, s.sendBy = true, s.now.Add(WriteTimeout)
 		s.emit(Send{s.queue})
-		s.queue, s.queued = nil, 0
+		s.queue, s.queued, s.answers = nil, 0, 0
 	}
 }
 
 // receive handles a message of the client.
 func (s *Socket) receive(body []byte) {
 	kind, request, r := socketType(body)
+	if r != nil && !s.greeted {
+		s.close(ClosePolicy, `the first message must be {"type": "hello"}: `+r.Detail)
+		return
+	}
 	if r != nil {
 		s.fail(request, "invalid_request", r.Detail)
 		return
@@ -366,10 +374,10 @@ func (s *Socket) receive(body []byte) {
 	switch {
 	case r != nil:
 		s.fail(request, "invalid_request", r.Detail)
-	case len(s.requests) >= SocketRequestsMax:
+	case len(s.requests) >= SocketRequestsMax, len(s.requests) > 0 && s.waiting+len(out.Body) > SocketWaitingBytesMax:
 		s.fail(request, "agent_busy", "too many requests wait on this socket: send this one later")
 	default:
-		s.requests = append(s.requests, out)
+		s.requests, s.waiting = append(s.requests, out), s.waiting+len(out.Body)
 	}
 }
 
@@ -417,7 +425,11 @@ func (s *Socket) admitted(in *Admitted) {
 // send queues a message that has no place among the events of a session.
 func (s *Socket) send(m *ChannelMessage) {
 	m.TS = millisecondsOf(s.now)
+	before := s.queued
 	s.enqueue(m)
+	if s.answers += s.queued - before; s.answers > SocketQueueBytesMax {
+		s.close(CloseTryLater, "the client does not read the answers to its requests: reconnect and resume behind the last cursor")
+	}
 }
 
 func (s *Socket) enqueue(m *ChannelMessage) {
@@ -464,7 +476,7 @@ func (s *Socket) attached(in *Attached) {
 		return
 	case in.Refusal != nil:
 		s.unfollow(f)
-		s.fail("", codeOf(in.Refusal), in.Refusal.Detail)
+		s.fail("", sessionCode(in.Refusal), in.Refusal.Detail)
 		if p := s.performs; p != nil && p.session == f {
 			p.session = nil
 			s.emit(Perform{p.request})
@@ -487,7 +499,7 @@ func (s *Socket) performNext() {
 		return
 	}
 	next := s.requests[0]
-	s.requests = s.requests[1:]
+	s.requests, s.waiting = s.requests[1:], s.waiting-len(next.Body)
 	s.performs = &performing{request: next}
 	if next.Type == SocketInvoke && next.Session != "" && s.find(next.Session) == nil {
 		if len(s.sessions) >= SocketSessionsMax {
@@ -599,7 +611,7 @@ func (s *Socket) page(in *SessionPage) {
 	case in.Refusal != nil:
 		s.reading = nil
 		s.unfollow(f)
-		s.send(&ChannelMessage{Type: ChannelError, Request: f.requestID(), Session: f.name, Code: codeOf(in.Refusal), Error: in.Refusal.Detail, Replay: f.replay != nil})
+		s.send(&ChannelMessage{Type: ChannelError, Request: f.requestID(), Session: f.name, Code: sessionCode(in.Refusal), Error: in.Refusal.Detail, Replay: f.replay != nil})
 		return
 	case len(in.Dropped) > 0:
 		s.reading = nil
@@ -672,6 +684,14 @@ func (f *followed) requestID() string {
 		return ""
 	}
 	return f.replay.request.ID
+}
+
+// sessionCode returns the code of the refusal to read a session.
+func sessionCode(r *actor.Refusal) string {
+	if r.Reason == actor.NotFound {
+		return "session_not_found"
+	}
+	return codeOf(r)
 }
 
 // isUnavailable reports whether a read may succeed later. The socket is closed then, because a

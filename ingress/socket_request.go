@@ -93,7 +93,9 @@ func socketType(body []byte) (kind, request string, r *actor.Refusal) {
 		Request jsontext.Value `json:"request_id"`
 	}
 	_ = json.Unmarshal(body, &in)
-	_ = json.Unmarshal(in.Request, &request)
+	if json.Unmarshal(in.Request, &request) != nil || len(request) > requestIDBytesMax {
+		request = "" // refused by the rules of its message
+	}
 	switch {
 	case in.Type == nil:
 		return "", request, invalid("type", "is missing: want one of %s", strings.Join(socketTypes, ", "))

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/troupe-run/troupe/host/mcp"
@@ -70,7 +71,11 @@ func (c *ToolsAcceptCmd) Run(s streams) error {
 // printChange prints a change of a tool. Texts of the server are quoted, because they may contain
 // control characters.
 func printChange(s streams, server string, c mcp.Change) error {
-	if _, err := fmt.Fprintf(s.out, "%s %s.%s\n", c.Kind, server, c.Name()); err != nil {
+	name := server + "." + c.Name()
+	if quoted := strconv.QuoteToASCII(name); quoted != `"`+name+`"` {
+		name = quoted
+	}
+	if _, err := fmt.Fprintf(s.out, "%s %s\n", c.Kind, name); err != nil {
 		return err
 	}
 	for _, part := range []struct{ name, before, after string }{

@@ -251,7 +251,7 @@ func (s *Server) protect(r route) fasthttp.RequestHandler {
 			c, p = s.authorize(h, r.scope, ctx.Conn())
 		}
 		if p != nil {
-			s.throttle(ctx, p).write(ctx)
+			s.throttle(ctx.Conn(), p).write(ctx)
 			return
 		}
 		if r.scope != scopePublic { // load balancers add parameters to health checks

@@ -249,7 +249,7 @@ func (s *Server) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	}
 	switch {
 	case refused != nil:
-		p = s.throttle(ctx, refused)
+		p = s.throttle(ctx.Conn(), refused)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		p = invalid(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body exceeds %d bytes", BodyBytesMax))
 	case errors.As(err, &small):

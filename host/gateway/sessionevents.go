@@ -26,6 +26,7 @@ type sessionFeed struct {
 	after   runs.SessionCursor
 	news    <-chan struct{}
 	stop    func()
+	checked time.Time // last look at the key of by
 }
 
 // getSessionEvents answers with the events of a session that follow a cursor: as a stream, or
@@ -250,6 +251,12 @@ func (f *sessionFeed) await(conn net.Conn, gone <-chan struct{}, timer *time.Tim
 			wait = min(wait, keyCheckInterval)
 		}
 		timer.Reset(max(wait, 0))
+		if f.by.Key != "" && time.Since(f.checked) >= keyCheckInterval {
+			if f.checked = time.Now(); !f.server.config.Keys.Valid(f.by.Key) {
+				f.end(conn, ingress.NoAccess, "the key was revoked or has expired")
+				return false
+			}
+		}
 		select {
 		case <-f.news:
 			return true
@@ -259,10 +266,6 @@ func (f *sessionFeed) await(conn net.Conn, gone <-chan struct{}, timer *time.Tim
 			f.end(conn, ingress.Drained, "this server is stopping; reconnect with the id of the last event read as Last-Event-ID")
 			return false
 		case <-timer.C:
-		}
-		if f.by.Key != "" && !f.server.config.Keys.Valid(f.by.Key) {
-			f.end(conn, ingress.NoAccess, "the key was revoked or has expired")
-			return false
 		}
 		if time.Since(pinged) >= ingress.PingInterval {
 			if pinged = time.Now(); !f.write(conn, runs.AppendComment(nil, "ping")) {

@@ -4,11 +4,10 @@ package gateway
 
 import (
 	"maps"
+	"net"
 	"net/netip"
 	"sync"
 	"time"
-
-	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -57,8 +56,8 @@ func (w *wrongKeys) add(address netip.Prefix) (exceeded bool) {
 
 // throttle returns the problem to answer instead of p: if p refuses a wrong key and
 // the client has presented too many, it is a 429.
-func (s *Server) throttle(ctx *fasthttp.RequestCtx, p *problem) *problem {
-	if !p.wrongKey || isOwner(ctx.Conn()) || !s.wrongKeys.add(clientPrefix(ctx.Conn())) {
+func (s *Server) throttle(conn net.Conn, p *problem) *problem {
+	if !p.wrongKey || isOwner(conn) || !s.wrongKeys.add(clientPrefix(conn)) {
 		return p
 	}
 	return refusalProblem(actor.RefuseBusy(actor.ScopeCaller, time.Second,

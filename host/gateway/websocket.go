@@ -57,7 +57,7 @@ func (s socketRoutes) upgrade(ctx *fasthttp.RequestCtx) {
 		}
 	}
 	if p != nil {
-		s.throttle(ctx, p).write(ctx)
+		s.throttle(ctx.Conn(), p).write(ctx)
 		return
 	}
 	d := newSocketDriver(s.Server, &head, ctx.Conn())
@@ -134,6 +134,7 @@ type socketDriver struct {
 	head    *fasthttp.RequestHeader // of the handshake
 	from    net.Conn                // for requests: has the rights of the connection
 	by      caller
+	checked time.Time // last look at the key of by
 	conn    *websocket.Conn
 	started time.Time
 	ctx     context.Context
@@ -147,16 +148,17 @@ type socketDriver struct {
 	news []string // sessions with new events
 	wake chan struct{}
 
-	device  string
-	updates <-chan struct{}   // the calls of the device have changed
-	leave   func()            // the device is not connected by this socket any longer
-	silent  chan struct{}     // closed when nothing more is received
-	asked   []runs.ToolCallID // open calls that were sent
+	device   string
+	updates  <-chan struct{}   // the calls of the device have changed
+	leave    func()            // the device is not connected by this socket any longer
+	silent   chan struct{}     // closed when nothing more is received
+	admitted chan struct{}     // closed when the hello was accepted
+	asked    []runs.ToolCallID // open calls that were sent
 }
 
 func newSocketDriver(s *Server, head *fasthttp.RequestHeader, conn net.Conn) *socketDriver {
-	d := &socketDriver{server: s, socket: ingress.NewSocket(), head: head, started: s.clock(), inputs: make(chan ingress.SocketInput, 4), wake: make(chan struct{}, 1),
-		leave: func() {}, silent: make(chan struct{})}
+	d := &socketDriver{server: s, socket: ingress.NewSocket(), head: head, started: s.clock(), inputs: make(chan ingress.SocketInput, 1), wake: make(chan struct{}, 1),
+		leave: func() {}, silent: make(chan struct{}), admitted: make(chan struct{})}
 	d.from = detachedConn{conn}
 	if own, ok := conn.(*connection); ok {
 		d.from = &connection{Conn: detachedConn{own}, owner: own.owner}
@@ -177,9 +179,12 @@ func (d *socketDriver) serve(c *websocket.Conn, known bool) {
 		if p := recover(); p != nil {
 			d.server.log.Error("panic while serving a socket", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 		}
+		d.cancel()
+		_ = c.SetReadDeadline(time.Unix(1, 0))
+		<-d.silent // fasthttp gives the buffers of the connection to others once serve returns
 		_ = c.Close()
 	}()
-	go d.receive()
+	go d.receive(known)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for d.step(ingress.SocketOpened{Known: known}); d.end == nil; {
@@ -211,10 +216,21 @@ func (d *socketDriver) drain(deadline time.Time) {
 }
 
 // receive passes on the messages of the client.
-func (d *socketDriver) receive() {
+//
+// Before the client is known, it may send one small message, the hello.
+func (d *socketDriver) receive(known bool) {
 	defer close(d.silent)
+	defer func() {
+		if p := recover(); p != nil {
+			d.server.log.Error("panic while reading from a socket", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			d.pass(ingress.SocketFailed{Code: ingress.CloseBroken, Reason: "the message could not be read"})
+		}
+	}()
 	c := d.conn
 	c.SetReadLimit(ingress.SocketMessageBytesMax)
+	if !known {
+		c.SetReadLimit(ingress.HelloBytesMax)
+	}
 	heard := func(string) error { d.pass(ingress.SocketHeard{}); return nil }
 	c.SetPongHandler(heard)
 	answerPing := c.PingHandler()
@@ -235,7 +251,15 @@ func (d *socketDriver) receive() {
 			d.pass(ingress.SocketFailed{Code: ingress.CloseUTF8, Reason: "the message is not valid UTF-8"})
 			return
 		}
-		d.pass(ingress.SocketText{Body: body})
+		if d.pass(ingress.SocketText{Body: body}); !known {
+			select {
+			case <-d.admitted:
+			case <-d.ctx.Done():
+				return
+			}
+			known = true
+			c.SetReadLimit(ingress.SocketMessageBytesMax)
+		}
 	}
 }
 
@@ -265,10 +289,23 @@ func (d *socketDriver) step(in ingress.SocketInput) {
 	d.results = append(d.results, in)
 	for len(d.results) > 0 && d.end == nil {
 		in, d.results = d.results[0], d.results[1:]
+		if d.revoked() {
+			in = ingress.Revoked{}
+		}
 		for _, out := range d.socket.Step(d.now(), in) {
 			d.perform(out)
 		}
 	}
+}
+
+// revoked reports whether the key of the client was revoked or has expired. It looks at most once in
+// keyCheckInterval.
+func (d *socketDriver) revoked() bool {
+	if d.by.Key == "" || time.Since(d.checked) < keyCheckInterval {
+		return false
+	}
+	d.checked = time.Now()
+	return !d.server.config.Keys.Valid(d.by.Key)
 }
 
 func (d *socketDriver) answer(in ingress.SocketInput) { d.results = append(d.results, in) }
@@ -322,10 +359,6 @@ func (d *socketDriver) awaitInput(timer *time.Timer) {
 	case <-d.server.stopping:
 		d.step(ingress.Draining{})
 	case <-timer.C:
-		if d.by.Key != "" && !d.server.config.Keys.Valid(d.by.Key) {
-			d.step(ingress.Revoked{})
-			return
-		}
 		d.step(ingress.Tick{})
 	}
 }
@@ -359,10 +392,7 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 	if hasRunToken(d.head) {
 		return refusedHello(actsForRun())
 	}
-	c, p := d.server.authorize(d.head, "", d.from)
-	if p == nil && !ingress.Allows(c.Principal, ingress.ScopeRead) {
-		p = newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope", "the channel needs an API key with the scope "+string(ingress.ScopeRead))
-	}
+	c, p := d.server.authorize(d.head, ingress.ScopeRead, d.from)
 	if user, named := userNamed(d.head); p == nil && named {
 		c, p = c.actingFor(user, userHeader)
 	}
@@ -372,7 +402,7 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 		}
 	}
 	if p != nil {
-		return refusedHello(p)
+		return refusedHello(d.server.throttle(d.from, p))
 	}
 	d.by = *c
 	device := h.Device
@@ -381,6 +411,10 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 	}
 	d.device = device
 	d.head.Set(deviceHeader, device)
+	close(d.admitted)
+	if !ingress.Allows(d.by.Principal, ingress.ScopeCall) { // it cannot give results
+		return ingress.Admitted{User: d.by.User, Device: device}
+	}
 	ctx, cancel := context.WithTimeout(d.ctx, readTimeout)
 	defer cancel()
 	updates, stop, err := d.server.node.Follow(ctx, command.Follow{By: d.by.Principal, Device: device})

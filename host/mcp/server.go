@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"time"
 
@@ -230,6 +232,9 @@ func (s *server) relist(ctx context.Context, l *link) error {
 		s.log.Info("the first list of tools of an MCP server is accepted", "tools", len(listed.Tools), "hash", hash.String())
 		s.set.republish()
 	case hash == accepted.Hash():
+		if err := os.Remove(s.set.pins.offered(s.name)); err != nil && !errors.Is(err, fs.ErrNotExist) { // withdrawn
+			return fmt.Errorf("its former list of tools cannot be deleted: %w", err)
+		}
 		s.setLists(accepted, nil)
 	case offered == nil || hash != offered.Hash():
 		if err := s.set.pins.write(s.set.pins.offered(s.name), listed); err != nil {

@@ -322,7 +322,7 @@ class Agent:
         except asyncio.CancelledError:
             execution.cancel()
             raise
-        except Exception as e:
+        except (Exception, SystemExit) as e:  # the process serves other runs
             self._fail(execution, e)
 
     def _run_blocking(self, execution: Execution) -> None:
@@ -340,7 +340,7 @@ class Agent:
         except TurnCancelled:
             execution.cancelled.set()
             execution.wake()
-        except Exception as e:
+        except (Exception, SystemExit) as e:  # the process serves other runs
             self._fail(execution, e)
 
     def _finish(self, turn: Turn | AsyncTurn, result: Any) -> None:
@@ -348,7 +348,7 @@ class Agent:
             turn.delta(result.text if isinstance(result, Answer) else str(result))
         turn._x.emit("done", {"usage": turn._usage} if turn._usage else {})
 
-    def _fail(self, execution: Execution, e: Exception) -> None:
+    def _fail(self, execution: Execution, e: BaseException) -> None:
         if execution.cancelled.is_set():
             return
         if isinstance(e, TroupeError):
