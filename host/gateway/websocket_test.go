@@ -323,3 +323,89 @@ func TestSessionEventsAreReadInOrder(t *testing.T) {
 		t.Errorf("another user: %+v", p)
 	}
 }
+
+// A key needs the scope read for the channel. Only one that may call is a device and may ask for
+// something.
+func TestChannelNeedsScopes(t *testing.T) {
+	d := startBrowser(t, "")
+	open := func(scopes, device string) *channelClient {
+		u := d.newUser(`"user":"carol","scopes":[` + scopes + `]`)
+		return d.channel(fmt.Sprintf(`{"type":"hello","api_key":%q,"device_id":%q}`, u.key, device), nil)
+	}
+	phone := open(`"read","call"`, "phone")
+	phone.until("state", "READY")
+	reader := open(`"read"`, "phone") // the last one that connects, under the same name
+	reader.until("state", "READY")
+	reader.send(`{"type":"agent_invoke","request_id":"r1","agent_id":"buyer","message":{"role":"user","content":"x"}}`)
+	if m := reader.until("error", ""); m.Code != "forbidden_scope" || m.Request != "r1" {
+		t.Errorf("%+v", m)
+	}
+	phone.send(fmt.Sprintf(openPage, "r2", "s1"))
+	asked := phone.until("tool_request", "")
+	phone.send(fmt.Sprintf(`{"type":"tool_result","tool_call_id":%q,"ok":true,"result":"page"}`, asked.ToolCall))
+	if done := phone.until("done", ""); phone.text(done.Run) != "page" {
+		t.Errorf("%+v", phone.got)
+	}
+	reader.send(`{"type":"replay","request_id":"r3","session_id":"s1"}`)
+	reader.until("state", "REPLAYED")
+	for _, m := range reader.got {
+		if m.Type == "tool_request" && m.Cursor == "" && m.Deadline > 0 {
+			t.Errorf("a client without the scope call is asked %+v", m)
+		}
+	}
+	if m, code := open(`"call"`, "x").next(); m.Code != "forbidden_scope" || code != 0 {
+		t.Errorf("without the scope read: %+v, %d", m, code)
+	}
+}
+
+// A revoked key ends a socket and a stream that never fall silent.
+func TestRevokedKeyEndsBusyChannel(t *testing.T) {
+	d := startGateway(t, echoAgent("echo", actor.Journaled))
+	u := d.newUser(`"user":"carol","scopes":["read","call"]`)
+	c := d.channel(fmt.Sprintf(`{"type":"hello","api_key":%q,"resume":{"session_id":"s1"}}`, u.key), nil)
+	c.until("state", "LIVE")
+	other := d.newUser(`"user":"carol","scopes":["read","call"]`)
+	id, _ := ingress.KeyID(u.key)
+	if status, _, body := d.owner().do("DELETE", "/v1/keys/"+id, ""); status != 200 && status != 204 {
+		t.Fatal(status, body)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				other.do("POST", "/v1/agents/echo/messages", `{"content":"x","session_id":"s1"}`)
+			}
+		}
+	}()
+	code := 0
+	for n := 0; code == 0 && n < 100_000; n++ {
+		_, code = c.next()
+	}
+	close(stop)
+	<-stopped
+	if code != ingress.ClosePolicy {
+		t.Errorf("closed with %d, want %d", code, ingress.ClosePolicy)
+	}
+}
+
+// What a client sends before its hello is accepted costs little: it is bounded, and not echoed.
+func TestChannelBoundsStrangers(t *testing.T) {
+	d := startGatewayWith(t, Config{KeysRequired: true})
+	long := strings.Repeat("a", 2*ingress.HelloBytesMax)
+	for text, want := range map[string]int{
+		`{"type":"x","request_id":"a"}`:                       ingress.ClosePolicy,
+		`{"type":"hello","api_key":"troupe_` + long + `"}`:    ingress.CloseTooBig,
+		`{"type":"agent_invoke","request_id":"` + long + `"}`: ingress.CloseTooBig,
+	} {
+		c := d.channel("", nil)
+		_ = c.conn.WriteMessage(websocket.TextMessage, []byte(text))
+		_, answer, err := c.conn.ReadMessage()
+		if closed, ok := err.(*websocket.CloseError); err == nil || ok && closed.Code != want {
+			t.Errorf("%.40s: %.200s, %v, want the end with %d", text, answer, err, want)
+		}
+	}
+}
