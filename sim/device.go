@@ -59,11 +59,12 @@ func (d *devices) perform(h *gatedEffect, op runtime.Tool) {
 		if a.entropy.Int(6) == 5 {
 			body = `{"ok":false,"error":{"code":"denied","message":"no"}}`
 		}
-		a.after(after, func() { d.give(to, of, of == id, fmt.Sprintf("device-%d", i), body) })
+		a.after(after, func() { d.give(to, of, of.Index == id.Index, fmt.Sprintf("device-%d", i), body) })
 	}
 }
 
-// give sends the result of a device.
+// give sends the result of a device. It names a call that does not exist, or, with the next step, one
+// that may.
 func (d *devices) give(to actor.ID, id runs.ToolCallID, exists bool, device, body string) {
 	a := d.a
 	signal, refusal := ingress.GiveToolResult(id, device, []byte(body))

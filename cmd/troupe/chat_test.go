@@ -136,11 +136,12 @@ func TestChatResumesAfterCrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	err = c.Wait()
 	got := string(first) + string(rest)
 	if _, after, again := strings.Cut(got, "\n"); again && strings.Contains(notes.String(), "generated again") {
 		got = after // the model began from nothing
 	}
-	if err := c.Wait(); err != nil || got != words+"\nmore\n" || !strings.Contains(notes.String(), "connected again") {
+	if err != nil || got != words+"\nmore\n" || !strings.Contains(notes.String(), "connected again") {
 		t.Errorf("%v\nstdout: %s\nstderr: %s", err, string(first)+string(rest), notes.String())
 	}
 }
