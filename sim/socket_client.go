@@ -157,7 +157,8 @@ func (c *socketConn) perform(out ingress.SocketOutput) {
 	case ingress.Close:
 		w.log.note(w.now, "the socket of client %d is closed with %d: %s", c.client.no, out.Code, out.Reason)
 		c.countSlow("is disconnected as too slow")
-		if out.Code != ingress.CloseTryLater && out.Code != ingress.CloseGoingAway {
+		late := strings.HasPrefix(out.Reason, "no hello") // the node was paused
+		if out.Code != ingress.CloseTryLater && out.Code != ingress.CloseGoingAway && !late {
 			c.client.fail("is closed with %d: %s", out.Code, out.Reason)
 		}
 		c.detach()
