@@ -36,6 +36,9 @@ func (s *server) call(ctx context.Context, tool string, repeatable bool, input [
 	defer cancel()
 	defer context.AfterFunc(s.set.ctx, cancel)()
 	name := s.name + "." + tool
+	if ctx.Err() != nil {
+		return tools.Refused(actor.RefuseUnavailable(0, "%s: its time was over before the request was sent", name))
+	}
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()

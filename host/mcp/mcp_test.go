@@ -118,7 +118,7 @@ func serveProcess(behaviour string, args []string) {
 		os.Exit(3)
 	case "many":
 		s := sdk.NewServer(&sdk.Implementation{Name: "many", Version: "1"}, nil)
-		for i := range 10_000 {
+		for i := range 1000 {
 			sdk.AddTool(s, &sdk.Tool{Name: fmt.Sprintf("t%d", i)}, func(context.Context, *sdk.CallToolRequest, textInput) (*sdk.CallToolResult, any, error) {
 				return textResult(""), nil, nil
 			})
@@ -372,8 +372,9 @@ func TestCancellationReachesServer(t *testing.T) {
 // A process that answers no more calls is started again.
 func TestProcessThatDoesNotAnswerIsStartedAgain(t *testing.T) {
 	b := start(t, t.TempDir(), map[string]Config{"s": command("plain")})
+	b.up("s")
 	for range timeoutsMax {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		b.want(b.call(ctx, "s.block", ""), actor.Unknown, "in time")
 		cancel()
 	}
@@ -394,6 +395,7 @@ func TestServersThatAreOfNoUse(t *testing.T) {
 			t.Parallel()
 			b := start(t, t.TempDir(), map[string]Config{"bad": command(behaviour), "good": overHTTP(t)})
 			b.waitForLog(want)
+			b.up("good")
 			b.want(b.call(t.Context(), "good.echo", "fine"), 0, "fine")
 			if all := names(b.Tools()); slices.ContainsFunc(all, func(name string) bool { return strings.HasPrefix(name, "bad.") }) {
 				t.Errorf("got tools %v", all)

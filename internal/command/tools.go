@@ -129,6 +129,7 @@ func (e *encoder) toolCall(t *ToolCall) {
 	e.String(c.Args)
 	e.String(c.Result)
 	e.Bool(c.Truncated)
+	e.Bool(c.OnDevice)
 	e.Refusal(c.Refusal)
 	e.Uint(uint64(c.Attempt))
 	e.Int(int64(c.Created))
@@ -147,7 +148,7 @@ func (d *decoder) toolCall() ToolCall {
 		c.Approval = &runs.Approval{Status: runs.ApprovalStatus(d.UintMax(uint64(runs.ApprovalStatusExpired), "status of an approval")),
 			Summary: d.text(), By: d.text(), Reason: d.text(), Created: d.time(), Until: d.time(), Decided: d.time()}
 	}
-	c.Args, c.Result, c.Truncated, c.Refusal = d.text(), d.text(), d.Bool(), d.Refusal()
+	c.Args, c.Result, c.Truncated, c.OnDevice, c.Refusal = d.text(), d.text(), d.Bool(), d.Bool(), d.Refusal()
 	c.Attempt = uint32(d.UintMax(1<<32-1, "attempt"))
 	c.Created, c.Dispatched, c.Ended = d.time(), d.time(), d.time()
 	t.Result = d.Parts()
