@@ -76,13 +76,13 @@ func (d *devices) give(to actor.ID, id runs.ToolCallID, exists bool, device, bod
 }
 
 // judgeReply judges the reply to a device. At most one result of a call is taken, and it is the
-// one that the run was given.
+// one that the run was given. A run without a journal may begin again, and with it its calls.
 func (d *devices) judgeReply(id runs.ToolCallID, exists bool, call *actor.Call, reply *actor.Reply) {
 	namespaces{d.a.Simulation}.checkReplyApart(call.To.Tenant, "a device", reply)
 	if reply.Refusal != nil {
 		return
 	}
-	if by, ok := d.taken[id]; !exists || ok && by != call.ID {
+	if by, ok := d.taken[id]; !exists || ok && by != call.ID && d.a.calls[id] != nil {
 		d.a.fail(DeviceOnce, fmt.Sprintf("tool call %s takes the result %s of %s; before, it took %s", id, d.results[call.ID], call.ID, d.results[by]))
 		return
 	}
