@@ -355,3 +355,38 @@ func TestReplayRefusals(t *testing.T) {
 		}
 	}
 }
+
+// A client that does not read holds a bounded number of bytes: its requests wait, and its socket is
+// closed once too many answers do.
+func TestSocketBoundsClientsThatDoNotRead(t *testing.T) {
+	opened := func() *Socket {
+		s := NewSocket()
+		s.Step(0, SocketOpened{})
+		s.Step(0, SocketText{[]byte(`{"type":"hello"}`)})
+		s.Step(0, Admitted{User: "ann"}) // its Send is never answered
+		return s
+	}
+	s, body := opened(), fmt.Appendf(nil, `{"type":"agent_invoke","session_id":"s1","agent_id":"a","message":{"role":"user","content":%q}}`, strings.Repeat("x", SocketMessageBytesMax/2))
+	for n := 0; s.answers == 0; n++ {
+		if n > SocketWaitingBytesMax/len(body)+2 {
+			t.Fatalf("%d requests of %d bytes wait", n, len(body))
+		}
+		s.Step(0, SocketText{body})
+	}
+	if last := string(s.queue[len(s.queue)-1]); !strings.Contains(last, "agent_busy") {
+		t.Errorf("got %s", last)
+	}
+	s = opened()
+	for n := 0; ; n++ {
+		outputs := s.Step(0, SocketText{[]byte(`{"type":"x"}`)})
+		if len(outputs) > 0 {
+			if c, ok := outputs[0].(Close); !ok || c.Code != CloseTryLater {
+				t.Errorf("got %+v", outputs)
+			}
+			return
+		}
+		if n > SocketQueueBytesMax {
+			t.Fatalf("%d answers of %d bytes wait", len(s.queue), s.queued)
+		}
+	}
+}

@@ -4,8 +4,11 @@ package gateway
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -407,5 +410,79 @@ func TestChannelBoundsStrangers(t *testing.T) {
 		if closed, ok := err.(*websocket.CloseError); err == nil || ok && closed.Code != want {
 			t.Errorf("%.40s: %.200s, %v, want the end with %d", text, answer, err, want)
 		}
+	}
+}
+
+// activeReads fails a test if a connection is closed while somebody reads from it: its buffers are
+// given to the next connection then.
+type activeReads struct {
+	net.Listener
+	t *testing.T
+}
+
+func (l activeReads) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return &readConn{Conn: c, t: l.t}, err
+}
+
+type readConn struct {
+	net.Conn
+	t     *testing.T
+	reads atomic.Int32
+}
+
+func (c *readConn) Read(b []byte) (int, error) {
+	c.reads.Add(1)
+	defer c.reads.Add(-1)
+	return c.Conn.Read(b)
+}
+
+func (c *readConn) Close() error {
+	if n := c.reads.Load(); n > 0 {
+		c.t.Errorf("a connection is closed with %d active reads", n)
+	}
+	return c.Conn.Close()
+}
+
+func TestSocketEndsItsReaderFirst(t *testing.T) {
+	b := startBareGateway(t, Config{}, func(l net.Listener) net.Listener { return activeReads{l, t} })
+	c := b.dial(t)
+	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\n", socketRoute, b.address)
+	for i := 0; i < len(handshake); i += 2 {
+		fmt.Fprintf(c, "%s: %s\r\n", handshake[i], handshake[i+1])
+	}
+	fmt.Fprint(c, "\r\n\x81\x82\x00\x00\x00\x00{}") // no hello: the server closes, and the client does not answer
+	if answer, err := io.ReadAll(c); err != nil || !strings.Contains(string(answer), "the first message must be") {
+		t.Errorf("%q, %v", answer, err)
+	}
+}
+
+// Wrong keys in hellos count as those in requests do.
+func TestWrongKeysInHellosAreThrottled(t *testing.T) {
+	d := startGatewayWith(t, Config{KeysRequired: true})
+	now := time.Now()
+	d.server.wrongKeys.now = func() time.Time { return now }
+	for n := 0; ; n++ {
+		m, _ := d.channel(`{"type":"hello","api_key":"troupe_0123456789abcdef_wrong"}`, nil).next()
+		if m.Code == "agent_busy" {
+			return
+		}
+		if m.Code != "unauthorized" || n > wrongKeysPerSecond {
+			t.Fatalf("hello %d: %+v", n, m)
+		}
+	}
+}
+
+func TestChannelOfDeletedSession(t *testing.T) {
+	d := startGateway(t, echoAgent("echo", actor.Journaled))
+	if status, _, body := d.do("POST", "/v1/agents/echo/messages", `{"content":"hello","session_id":"s1"}`); status != 200 {
+		t.Fatal(status, body)
+	}
+	if status, _, body := d.do("DELETE", "/v1/sessions/s1", ""); status != 200 && status != 204 {
+		t.Fatal(status, body)
+	}
+	c := d.channel(`{"type":"hello","resume":{"session_id":"s1"}}`, nil)
+	if m := c.until("error", ""); m.Code != "session_not_found" {
+		t.Errorf("%+v", m)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -112,7 +113,10 @@ func serveProcess(behaviour string, args []string) {
 			}
 		}
 	case "hang":
-		select {}
+		// An empty select is a fatal error of a process without other goroutines.
+		hung, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		<-hung.Done()
 	case "dead":
 		fmt.Fprintln(os.Stderr, "want a licence key")
 		os.Exit(3)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -80,8 +81,14 @@ def test_failures_have_codes(troupe_server: TroupeServer, caplog: pytest.LogCapt
         except troupe.Refusal as e:
             return f"{e.code} of {e.run_id[:3]}" if turn.message == "broken" else e.code
 
+    @agent("exits")
+    def exits(turn: Turn) -> str:
+        sys.exit("no more words")
+
     client = troupe_server.client
-    with broken.start(troupe_server.url), asks.start(troupe_server.url):
+    with broken.start(troupe_server.url), asks.start(troupe_server.url), exits.start(troupe_server.url):
+        with pytest.raises(troupe.TroupeError, match="no more words"):
+            client.call("exits", "x")
         with pytest.raises(troupe.TroupeError) as e:
             client.call("broken", "x")
         assert (e.value.code, "no such word" in e.value.message) == ("call_rejected", True)
