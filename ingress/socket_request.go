@@ -241,7 +241,8 @@ func decodeInvoke(body []byte) (out SocketRequest, r *actor.Refusal) {
 		Content jsontext.Value `json:"content,omitzero"`
 		Timeout jsontext.Value `json:"timeout_ms,omitzero"`
 	}{out.Session, in.Message, in.Content, in.Timeout}))
-	return out, out.with(&in.common)
+	r = out.with(&in.common)
+	return out, r
 }
 
 func decodeDecision(body []byte) (out SocketRequest, r *actor.Refusal) {
@@ -262,7 +263,8 @@ func decodeDecision(body []byte) (out SocketRequest, r *actor.Refusal) {
 		Decision jsontext.Value `json:"decision,omitzero"`
 		Reason   jsontext.Value `json:"reason,omitzero"`
 	}{in.Decision, in.Reason}))
-	return out, out.with(&in.common)
+	r = out.with(&in.common)
+	return out, r
 }
 
 func decodeCancel(body []byte) (out SocketRequest, r *actor.Refusal) {
@@ -300,7 +302,8 @@ func decodeToolResult(body []byte) (out SocketRequest, r *actor.Refusal) {
 		Result jsontext.Value `json:"result,omitzero"`
 		Error  jsontext.Value `json:"error,omitzero"`
 	}{in.OK, in.Result, in.Error}))
-	return out, out.with(&in.common)
+	r = out.with(&in.common)
+	return out, r
 }
 
 // DecodeReplay decodes a replay.

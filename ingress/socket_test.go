@@ -54,8 +54,12 @@ func (s *storedSession) after(cursor runs.SessionCursor, limit int) (page Sessio
 	return page
 }
 
+// run returns the first two of the events that are asked for.
 func (s *storedSession) run(r ReadRun) (page RunPage) {
 	for _, item := range s.all {
+		if len(page.Bodies) == 2 {
+			break
+		}
 		if e, err := runs.Decode(item.Body); err == nil && e.Run == r.Run && e.Seq > r.After && e.Seq <= r.To {
 			page.Bodies = append(page.Bodies, item.Body)
 		}
@@ -388,5 +392,103 @@ func TestSocketBoundsClientsThatDoNotRead(t *testing.T) {
 		if n > SocketQueueBytesMax {
 			t.Fatalf("%d answers of %d bytes wait", len(s.queue), s.queued)
 		}
+	}
+}
+
+// greetedSocket returns a socket whose client was admitted, and has read everything.
+func greetedSocket() *Socket {
+	s := NewSocket()
+	for _, in := range []SocketInput{SocketOpened{}, SocketText{[]byte(`{"type":"hello"}`)}, Admitted{User: "ann"}, SocketSent{}} {
+		s.Step(0, in)
+	}
+	return s
+}
+
+func TestSocketRefusesMoreSessions(t *testing.T) {
+	s := greetedSocket()
+	for n := range SocketSessionsMax {
+		s.follow(fmt.Sprintf("s%d", n), nil, false)
+	}
+	for _, session := range []string{"", "another"} {
+		outputs := s.Step(0, SocketText{fmt.Appendf(nil, `{"type":"agent_invoke","session_id":%q,"agent_id":"a","message":{"role":"user","content":"x"}}`, session)})
+		send, ok := outputs[0].(Send)
+		if !ok || !strings.Contains(string(send.Messages[0]), "which is the limit") {
+			t.Errorf("in session %q: %+v", session, outputs)
+		}
+		s.Step(0, SocketSent{})
+	}
+}
+
+// Arguments of tools are as large as messages of clients may be, and wait for a place in the queue.
+func TestSocketAsksForLargeTools(t *testing.T) {
+	s, args := greetedSocket(), fmt.Appendf(nil, "%q", strings.Repeat("x", SocketQueueBytesMax))
+	var sent int
+	for n := range 4 {
+		for _, out := range s.Step(0, ToolAsked{Call: fmt.Sprint(n), Args: args}) {
+			if _, closed := out.(Close); closed {
+				t.Fatalf("%+v", out)
+			}
+			if send, ok := out.(Send); ok {
+				sent += len(send.Messages)
+			}
+		}
+	}
+	if sent != 1 || len(s.queue) != 1 || len(s.tools) != 2 {
+		t.Errorf("%d sent, %d in the queue, %d wait", sent, len(s.queue), len(s.tools))
+	}
+	for range 3 {
+		for _, out := range s.Step(0, SocketSent{}) {
+			sent += len(out.(Send).Messages)
+		}
+	}
+	if sent != 4 {
+		t.Errorf("%d were sent", sent)
+	}
+}
+
+func TestSocketClosesWithCodes(t *testing.T) {
+	closed := func(s *Socket, now actor.Time, inputs ...SocketInput) (c Close) {
+		for _, in := range inputs {
+			for _, out := range s.Step(now, in) {
+				c, _ = out.(Close)
+			}
+		}
+		return c
+	}
+	hello := []SocketInput{SocketOpened{}, SocketText{[]byte(`{"type":"hello"}`)}}
+	long := strings.Repeat("é", closeReasonMax)
+	for _, c := range []struct {
+		in   Admitted
+		want Close
+	}{
+		{Admitted{Code: "unauthorized", Detail: "no"}, Close{ClosePolicy, "no"}},
+		{Admitted{Code: "agent_busy", Detail: "later", Later: true}, Close{CloseTryLater, "later"}},
+		{Admitted{Code: "unauthorized", Detail: long}, Close{ClosePolicy, long[:closeReasonMax-1]}},
+	} {
+		if got := closed(NewSocket(), 0, append(hello, c.in)...); got != c.want {
+			t.Errorf("%+v: %+v", c.in, got)
+		}
+	}
+	// Time in which a client takes messages is no silence; time after it is.
+	s, start := NewSocket(), actor.Time(time.Second)
+	closed(s, start, append(hello, Admitted{User: "ann"})...)
+	s.sendBy = start.Add(time.Hour)
+	s.Step(start.Add(SocketSilence-1), Tick{})
+	s.sendBy = start.Add(WriteTimeout)
+	if c := closed(s, start.Add(SocketSilence), SocketSent{}); c != (Close{}) {
+		t.Errorf("a client that took a minute to read: %+v", c)
+	}
+	if c := closed(s, start.Add(3*SocketSilence), Tick{}); c.Code != CloseGoingAway {
+		t.Errorf("a silent client: %+v", c)
+	}
+}
+
+func TestSocketDetachesFromRefusedSession(t *testing.T) {
+	s := greetedSocket()
+	s.follow("s1", nil, false)
+	s.Step(0, Attached{Session: "s1"})
+	outputs := s.Step(0, SessionPage{Session: "s1", Refusal: actor.Refuse(actor.NotFound, "deleted")})
+	if !slices.Contains(outputs, SocketOutput(Detach{"s1"})) {
+		t.Errorf("%+v", outputs)
 	}
 }

@@ -224,9 +224,11 @@ func (c *socketConn) readRun(r ingress.ReadRun) {
 	c.whenReadable(func() { c.step(c.client.runPage(r)) })
 }
 
-// runPage reads events of a run.
+const runPageEvents = 4
+
+// runPage reads the first events of a run that were asked for.
 func (k *socketClient) runPage(r ingress.ReadRun) (in ingress.RunPage) {
-	stored, err := k.w.store.Events(k.to.Tenant, r.Run, r.After, int(r.To-r.After))
+	stored, err := k.w.store.Events(k.to.Tenant, r.Run, r.After, int(min(r.To-r.After, runPageEvents)))
 	k.check(err)
 	for i := range stored {
 		in.Bodies = append(in.Bodies, stored[i].Body)

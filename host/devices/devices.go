@@ -4,8 +4,9 @@
 //
 // A call goes to the device whose message began the run, if it is connected; otherwise to
 // the one of the user that connected last. A device that reconnects gets its open calls
-// again, also after a restart of the node, which asks for them again. Presence is in memory
-// only: each connection announces its device.
+// again, also after a restart of the node, which asks for them again: it has ReconnectTime to
+// come back before its calls go to another one. Presence is in memory only: each connection
+// announces its device.
 //
 // It is a part of the server without a promise of compatibility: programs use package troupe.
 package devices
@@ -14,6 +15,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
@@ -22,6 +24,9 @@ import (
 
 // PerUserMax is the maximum number of connections of one user's devices.
 const PerUserMax = 256
+
+// ReconnectTime is the time that the device of a call has to reconnect after a restart.
+const ReconnectTime = 15 * time.Second
 
 // Call is a call of a client tool.
 type Call struct {
@@ -55,6 +60,7 @@ type openCall struct {
 	Call
 	wanted string // device that began the run
 	device string // that performs the call; "": none is connected
+	held   bool   // only wanted may perform it
 }
 
 // New returns an empty Devices.
@@ -72,7 +78,7 @@ func (d *Devices) Connect(namespace, device string) (updates <-chan struct{}, st
 	c := &connection{device, make(chan struct{}, 1)}
 	u.connections = append(u.connections, c)
 	for _, call := range u.open {
-		if call.device == "" {
+		if call.device == "" && (!call.held || call.wanted == device) {
 			call.device = device
 		}
 	}
@@ -172,6 +178,7 @@ func (d *Devices) Perform(ctx context.Context, id actor.EffectID, attempt uint32
 		return actor.Answer{Refusal: actor.Refuse(actor.NoDevice, "no active client")}
 	}
 	defer d.end(namespace, c)
+	defer time.AfterFunc(ReconnectTime, func() { d.offer(namespace, c) }).Stop()
 	<-ctx.Done()
 	return actor.Answer{Refusal: &actor.Refusal{Reason: actor.Deadline, Operation: "perform " + op.Name, Timeout: op.Left,
 		Detail: "the device gave no result of " + op.Name + " in " + op.Left.String()}}
@@ -182,6 +189,9 @@ func (d *Devices) begin(namespace string, c *openCall, waits bool) bool {
 	defer d.mu.Unlock()
 	u := d.user(namespace)
 	c.device = u.choose(c.wanted)
+	if waits && c.wanted != "" && c.device != c.wanted {
+		c.device, c.held = "", true
+	}
 	if c.device == "" && !waits {
 		d.clean(namespace, u)
 		return false
@@ -189,6 +199,17 @@ func (d *Devices) begin(namespace string, c *openCall, waits bool) bool {
 	u.open = append(u.open, c)
 	u.notify(c.device)
 	return true
+}
+
+// offer gives a call to any device if the one it was held for has not connected.
+func (d *Devices) offer(namespace string, c *openCall) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	u := d.users[namespace]
+	if u != nil && c.held && c.device == "" && slices.Contains(u.open, c) {
+		c.held, c.device = false, u.choose(c.wanted)
+		u.notify(c.device)
+	}
 }
 
 func (d *Devices) end(namespace string, c *openCall) {

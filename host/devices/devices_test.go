@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
@@ -71,8 +72,16 @@ func testCallGoesToOneDevice(t *testing.T) {
 	}
 	stop()
 	p := perform(t, d, "phone", 9, 2) // after a restart
-	if calls := d.Calls(tenant, "tablet"); len(calls) != 1 {
-		t.Errorf("the call goes to %v", calls)
+	if calls := d.Calls(tenant, "tablet"); len(calls) != 0 {
+		t.Errorf("the call does not wait for the device that began its run: %v", calls)
+	}
+	if _, _, err := d.Connect(tenant, "watch"); err != nil || len(d.Calls(tenant, "watch")) != 0 {
+		t.Errorf("the call goes to a device that has just connected: %v", err)
+	}
+	<-time.NewTimer(ReconnectTime).C
+	synctest.Wait()
+	if calls := d.Calls(tenant, "watch"); len(calls) != 1 {
+		t.Errorf("the device that began the run is gone: the call goes to %v", calls)
 	}
 	p.cancel()
 	<-p.answer

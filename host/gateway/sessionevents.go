@@ -216,7 +216,7 @@ func (f *sessionFeed) serve(conn net.Conn, out []byte, page *eventPage) {
 			return
 		}
 		out = nil
-		if !page.More && !f.await(conn, gone, timer) {
+		if !f.await(conn, gone, timer, page.More) {
 			return
 		}
 		next, p, err := f.read(sessionPageEvents)
@@ -243,8 +243,9 @@ func (f *sessionFeed) write(conn net.Conn, b []byte) bool {
 	return err == nil
 }
 
-// await blocks until there are new events. It reports false if the stream has ended.
-func (f *sessionFeed) await(conn net.Conn, gone <-chan struct{}, timer *time.Timer) bool {
+// await blocks until there are new events, or with ready not at all. It reports false if the
+// stream has ended.
+func (f *sessionFeed) await(conn net.Conn, gone <-chan struct{}, timer *time.Timer, ready bool) bool {
 	for pinged := time.Now(); ; {
 		wait := time.Until(pinged.Add(ingress.PingInterval))
 		if f.by.Key != "" {
@@ -258,13 +259,21 @@ func (f *sessionFeed) await(conn net.Conn, gone <-chan struct{}, timer *time.Tim
 			}
 		}
 		select {
-		case <-f.news:
-			return true
 		case <-gone:
 			return false
 		case <-f.server.stopping:
 			f.end(conn, ingress.Drained, "this server is stopping; reconnect with the id of the last event read as Last-Event-ID")
 			return false
+		default:
+		}
+		if ready {
+			return true
+		}
+		select {
+		case <-f.news:
+			return true
+		case <-gone:
+		case <-f.server.stopping:
 		case <-timer.C:
 		}
 		if time.Since(pinged) >= ingress.PingInterval {

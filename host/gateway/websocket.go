@@ -35,6 +35,7 @@ const (
 
 	protocolHeader    = "Sec-Websocket-Protocol"
 	socketBufferBytes = 1 << 10
+	socketRunEvents   = 256 // earlier events of a run that are read at once
 	closeWait         = 250 * time.Millisecond
 )
 
@@ -144,9 +145,10 @@ type socketDriver struct {
 	results []ingress.SocketInput // answers to actions performed at once
 	end     *ingress.Close
 
-	mu   sync.Mutex
-	news []string // sessions with new events
-	wake chan struct{}
+	mu    sync.Mutex
+	news  []string // sessions with new events
+	wake  chan struct{}
+	stops map[string]context.CancelFunc // of subscriptions, by session
 
 	device   string
 	updates  <-chan struct{}   // the calls of the device have changed
@@ -158,7 +160,7 @@ type socketDriver struct {
 
 func newSocketDriver(s *Server, head *fasthttp.RequestHeader, conn net.Conn) *socketDriver {
 	d := &socketDriver{server: s, socket: ingress.NewSocket(), head: head, started: s.clock(), inputs: make(chan ingress.SocketInput, 1), wake: make(chan struct{}, 1),
-		leave: func() {}, silent: make(chan struct{}), admitted: make(chan struct{})}
+		stops: map[string]context.CancelFunc{}, leave: func() {}, silent: make(chan struct{}), admitted: make(chan struct{})}
 	d.from = detachedConn{conn}
 	if own, ok := conn.(*connection); ok {
 		d.from = &connection{Conn: detachedConn{own}, owner: own.owner}
@@ -176,9 +178,7 @@ func (d *socketDriver) now() actor.Time {
 func (d *socketDriver) serve(c *websocket.Conn, known bool) {
 	d.conn = c
 	defer func() {
-		if p := recover(); p != nil {
-			d.server.log.Error("panic while serving a socket", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-		}
+		d.recovered("panic while serving a socket", recover())
 		d.cancel()
 		_ = c.SetReadDeadline(time.Unix(1, 0))
 		<-d.silent // fasthttp gives the buffers of the connection to others once serve returns
@@ -195,6 +195,14 @@ func (d *socketDriver) serve(c *websocket.Conn, known bool) {
 	_ = c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(d.end.Code, d.end.Reason), deadline)
 	d.drain(deadline)
 	d.server.log.Debug("socket closed", "user", d.by.User, "code", d.end.Code, "reason", d.end.Reason, "ms", time.Duration(d.now()-actor.Time(d.started.UnixNano())).Milliseconds())
+}
+
+// recovered logs the value of recover, and reports whether there was a panic.
+func (d *socketDriver) recovered(what string, p any) bool {
+	if p != nil {
+		d.server.log.Error(what, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	}
+	return p != nil
 }
 
 // drain reads until the client closes too, so that it gets the close code rather than a reset.
@@ -221,16 +229,15 @@ func (d *socketDriver) drain(deadline time.Time) {
 func (d *socketDriver) receive(known bool) {
 	defer close(d.silent)
 	defer func() {
-		if p := recover(); p != nil {
-			d.server.log.Error("panic while reading from a socket", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		if d.recovered("panic while reading from a socket", recover()) {
 			d.pass(ingress.SocketFailed{Code: ingress.CloseBroken, Reason: "the message could not be read"})
 		}
 	}()
-	c := d.conn
-	c.SetReadLimit(ingress.SocketMessageBytesMax)
+	c, limit := d.conn, int64(ingress.SocketMessageBytesMax)
 	if !known {
-		c.SetReadLimit(ingress.HelloBytesMax)
+		limit = ingress.HelloBytesMax
 	}
+	c.SetReadLimit(limit)
 	heard := func(string) error { d.pass(ingress.SocketHeard{}); return nil }
 	c.SetPongHandler(heard)
 	answerPing := c.PingHandler()
@@ -242,7 +249,7 @@ func (d *socketDriver) receive(known bool) {
 		kind, body, err := c.ReadMessage()
 		switch {
 		case err != nil:
-			d.pass(failedRead(err))
+			d.pass(failedRead(err, limit))
 			return
 		case kind != websocket.TextMessage:
 			d.pass(ingress.SocketFailed{Code: ingress.CloseUnsupported, Reason: "messages are text, not binary"})
@@ -257,8 +264,8 @@ func (d *socketDriver) receive(known bool) {
 			case <-d.ctx.Done():
 				return
 			}
-			known = true
-			c.SetReadLimit(ingress.SocketMessageBytesMax)
+			known, limit = true, ingress.SocketMessageBytesMax
+			c.SetReadLimit(limit)
 		}
 	}
 }
@@ -270,12 +277,12 @@ func (d *socketDriver) pass(in ingress.SocketInput) {
 	}
 }
 
-// failedRead returns the input for an error of the connection.
-func failedRead(err error) ingress.SocketFailed {
+// failedRead returns the input for an error of the connection. limit is that of a message.
+func failedRead(err error, limit int64) ingress.SocketFailed {
 	var closed *websocket.CloseError
 	switch {
 	case errors.Is(err, websocket.ErrReadLimit):
-		return ingress.SocketFailed{Code: ingress.CloseTooBig, Reason: fmt.Sprintf("the message exceeds %d bytes", ingress.SocketMessageBytesMax)}
+		return ingress.SocketFailed{Code: ingress.CloseTooBig, Reason: fmt.Sprintf("the message exceeds %d bytes", limit)}
 	case errors.As(err, &closed):
 		return ingress.SocketFailed{Code: ingress.CloseNormal}
 	case errors.Is(err, net.ErrClosed):
@@ -284,17 +291,28 @@ func failedRead(err error) ingress.SocketFailed {
 	return ingress.SocketFailed{Code: ingress.CloseProtocol, Reason: "the connection failed"}
 }
 
-// step passes an input to the socket and performs its actions.
+// step passes an input to the socket and performs its actions. A socket that reads many pages
+// also gets what its client sends meanwhile, such as signs of life.
 func (d *socketDriver) step(in ingress.SocketInput) {
-	d.results = append(d.results, in)
-	for len(d.results) > 0 && d.end == nil {
+	for d.apply(in); len(d.results) > 0 && d.end == nil; {
 		in, d.results = d.results[0], d.results[1:]
-		if d.revoked() {
-			in = ingress.Revoked{}
+		d.apply(in)
+		select {
+		case in = <-d.inputs:
+			d.apply(in)
+		case <-d.server.stopping:
+			d.apply(ingress.Draining{})
+		default:
 		}
-		for _, out := range d.socket.Step(d.now(), in) {
-			d.perform(out)
-		}
+	}
+}
+
+func (d *socketDriver) apply(in ingress.SocketInput) {
+	if d.revoked() {
+		in = ingress.Revoked{}
+	}
+	for _, out := range d.socket.Step(d.now(), in) {
+		d.perform(out)
 	}
 }
 
@@ -316,6 +334,9 @@ func (d *socketDriver) perform(out ingress.SocketOutput) {
 		d.answer(d.admit(&out.Hello))
 	case ingress.Attach:
 		d.answer(d.attach(out))
+	case ingress.Detach:
+		d.stops[out.Session]()
+		delete(d.stops, out.Session)
 	case ingress.ReadSession:
 		d.answer(d.readSession(out))
 	case ingress.ReadRun:
@@ -323,7 +344,7 @@ func (d *socketDriver) perform(out ingress.SocketOutput) {
 	case ingress.Locate:
 		d.answer(d.locate(out.Run))
 	case ingress.Perform:
-		go func() { d.pass(d.request(&out.Request)) }()
+		go d.performRequest(&out.Request)
 	case ingress.Send:
 		d.send(out.Messages)
 	case ingress.SendPing:
@@ -369,8 +390,8 @@ func (d *socketDriver) send(messages [][]byte) {
 	if d.server.config.StreamTimeout > 0 {
 		timeout = d.server.config.StreamTimeout
 	}
-	_ = d.conn.SetWriteDeadline(time.Now().Add(timeout))
 	for _, m := range messages {
+		_ = d.conn.SetWriteDeadline(time.Now().Add(timeout))
 		if err := d.conn.WriteMessage(websocket.TextMessage, m); err != nil {
 			d.answer(ingress.SocketFailed{Code: ingress.CloseTryLater, Reason: "the client did not read in time: reconnect and resume behind the last cursor"})
 			return
@@ -444,7 +465,7 @@ func (d *socketDriver) askTools() {
 }
 
 func refusedHello(p *problem) ingress.Admitted {
-	return ingress.Admitted{Code: p.Code, Detail: p.Detail}
+	return ingress.Admitted{Code: p.Code, Detail: p.Detail, Later: p.Status >= http.StatusTooManyRequests}
 }
 
 // attach subscribes to a session.
@@ -461,13 +482,15 @@ func (d *socketDriver) attach(out ingress.Attach) ingress.Attached {
 		in.End = end.Cursor
 	}
 	if in.Refusal = d.refusalOf(err); in.Refusal == nil {
-		go d.forward(out.Session, news, stop)
+		forwards, end := context.WithCancel(d.ctx)
+		d.stops[out.Session] = end
+		go d.forward(forwards, out.Session, news, stop)
 	}
 	return in
 }
 
-// forward passes on the news of a session.
-func (d *socketDriver) forward(session string, news <-chan struct{}, stop func()) {
+// forward passes on the news of a session until ctx ends.
+func (d *socketDriver) forward(ctx context.Context, session string, news <-chan struct{}, stop func()) {
 	defer stop()
 	for {
 		select {
@@ -484,7 +507,7 @@ func (d *socketDriver) forward(session string, news <-chan struct{}, stop func()
 			case d.wake <- struct{}{}:
 			default: // a wake-up is already pending
 			}
-		case <-d.ctx.Done():
+		case <-ctx.Done():
 			return
 		}
 	}
@@ -517,21 +540,16 @@ func (d *socketDriver) readSession(out ingress.ReadSession) ingress.SessionPage 
 
 // readRun reads events of a run that precede those of a page.
 func (d *socketDriver) readRun(out ingress.ReadRun) (in ingress.RunPage) {
-	for after := out.After; after < out.To; {
-		page, err := lookup(d.server, d.by, command.EventsQuery{Run: out.Run, After: after, Limit: int(min(out.To-after, EventsMax))})
-		var dropped command.EventsDropped
-		if err == nil && len(page.All) == 0 || errors.As(err, &dropped) {
-			var owner command.Owner
-			owner, err = d.server.runOwner(d.by, out.Run)
-			in = ingress.RunPage{Root: owner.Root}
-			after = out.To
-		}
-		if in.Refusal = d.refusalOf(err); in.Refusal != nil {
-			return in
-		}
-		for _, e := range page.All {
-			in.Bodies, after = append(in.Bodies, e.Body), e.Seq
-		}
+	page, err := lookup(d.server, d.by, command.EventsQuery{Run: out.Run, After: out.After, Limit: int(min(out.To-out.After, socketRunEvents))})
+	var dropped command.EventsDropped
+	if err == nil && len(page.All) == 0 || errors.As(err, &dropped) {
+		var owner command.Owner
+		owner, err = d.server.runOwner(d.by, out.Run)
+		in.Root = owner.Root
+	}
+	in.Refusal = d.refusalOf(err)
+	for _, e := range page.All {
+		in.Bodies = append(in.Bodies, e.Body)
 	}
 	return in
 }
@@ -551,6 +569,16 @@ func (d *socketDriver) locate(run actor.CallID) ingress.Located {
 		in.Session = session
 	}
 	return in
+}
+
+// performRequest performs a request of the client.
+func (d *socketDriver) performRequest(r *ingress.SocketRequest) {
+	in := performedWith("internal", "the request could not be performed: the log of the server has the reason", 0)
+	defer func() {
+		d.recovered("panic while performing a request of a socket", recover())
+		d.pass(in)
+	}()
+	in = d.request(r)
 }
 
 // request performs a request of the client as one of the HTTP API.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fasthttp/websocket"
 	"github.com/go-json-experiment/json"
+	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
@@ -485,4 +486,25 @@ func TestChannelOfDeletedSession(t *testing.T) {
 	if m := c.until("error", ""); m.Code != "session_not_found" {
 		t.Errorf("%+v", m)
 	}
+}
+
+func TestPanicFailsRequestOfSocket(t *testing.T) {
+	d := startGateway(t, echoAgent("echo", actor.Journaled))
+	handle, fails := d.server.handle, atomic.Bool{}
+	fails.Store(true)
+	d.server.handle = func(ctx *fasthttp.RequestCtx) {
+		if fails.Load() && string(ctx.Path()) == "/v1/agents/echo/messages" {
+			panic("secret of the node")
+		}
+		handle(ctx)
+	}
+	c := d.channel(`{"type":"hello"}`, nil)
+	const invoke = `{"type":"agent_invoke","request_id":"r1","session_id":"s1","agent_id":"echo","message":{"role":"user","content":"hi"}}`
+	c.send(invoke)
+	if m := c.until("error", ""); m.Code != "internal" || strings.Contains(fmt.Sprint(m.Message), "secret") {
+		t.Errorf("%+v", m)
+	}
+	fails.Store(false)
+	c.send(invoke)
+	c.until("state", "ACCEPTED")
 }

@@ -41,14 +41,13 @@ export class Channel extends EventTarget {
     this.closed = false;
     this.detach();
     this.status("connecting", { quiet });
-    const protocols = ["troupe.v1+json"];
-    if (apiKey()) protocols.push(apiKey());
-    const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/ws`, protocols);
+    const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/ws`, ["troupe.v1+json"]);
     this.socket = socket;
     this.unfinished.clear();
     socket.onopen = () => {
       const resume = [...this.cursors].map(([session_id, after]) => ({ session_id, after }));
-      this.write({ type: "hello", ts: Date.now(), device_id: this.device, client_meta: { app: "troupe-chat" }, resume });
+      // A page does not see why a handshake was refused, so the key is in the hello.
+      this.write({ type: "hello", ts: Date.now(), device_id: this.device, client_meta: { app: "troupe-chat" }, resume, ...(apiKey() && { api_key: apiKey() }) });
     };
     socket.onmessage = (e) => this.receive(JSON.parse(e.data));
     socket.onclose = (e) => this.lost(e);
@@ -130,7 +129,7 @@ export class Channel extends EventTarget {
       return;
     }
     const before = this.unfinished.get(m.session_id) ?? [];
-    if (m.cursor && m.type !== "tool_request") {
+    if (m.cursor) {
       this.unfinished.delete(m.session_id);
       for (const held of before) this.emit("message", held);
       this.cursors.set(m.session_id, m.cursor);
