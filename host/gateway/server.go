@@ -74,6 +74,7 @@ type Server struct {
 	excess     lingerer   // connections over a limit
 	tls        *decrypter // nil: connections are not encrypted
 	bodies     *bodies
+	registry   registryCalls
 	metrics    *metrics
 	drainOnce  sync.Once
 	clock      func() time.Time
@@ -85,7 +86,7 @@ type Server struct {
 // New returns a server for node.
 func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s := &Server{node: node, log: log, config: config.withDefaults(), clock: time.Now, draining: make(chan struct{}), stopping: make(chan struct{}),
-		lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies()}
+		lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies(), registry: newRegistryCalls()}
 	s.streams.maxOpen, s.streams.remedy = s.config.Streams, "event streams are open, which is the limit: close some, or request JSON with Accept: application/json"
 	s.scans.maxOpen, s.scans.remedy = ScansMax, "requests read lists of runs, which is the limit: repeat this one later"
 	s.tls = newDecrypter(s.config)

@@ -3,13 +3,20 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 func TestSharesAreBounded(t *testing.T) {
@@ -55,9 +62,65 @@ func TestLimitsPageListsShares(t *testing.T) {
 		"refused connections whose client may still be sending | addresses":                                             numbersOf(b.lingering.shares),
 		"connections over a limit whose client may still be sending | addresses":                                        numbersOf(b.excess.shares),
 		"bytes of request bodies longer than 8 KiB, from the end of the head to the answer | users and external agents": numbersOf(b.bodies.shares),
+		"changes of agents, tools and keys under way | users and external agents":                                       numbersOf(b.registry.shares),
 	} {
 		if row := "| " + divided + " | " + numbers + " |"; !strings.Contains(string(page), row) {
 			t.Errorf("docs/limits.md lacks the row %s", row)
 		}
 	}
+}
+
+// A key that changes agents over many connections leaves places for the administrator.
+func TestRegistryHasPlacesForAdministrators(t *testing.T) {
+	d := startGatewayWith(t, Config{KeysRequired: true})
+	var admin, flooding struct {
+		Key string `json:"key"`
+	}
+	for scope, key := range map[ingress.Scope]any{ingress.ScopeAdmin: &admin, ingress.ScopeAgents: &flooding} {
+		if status := d.owner().doJSON(key, "POST", "/v1/keys", fmt.Sprintf(`{"scopes":[%q]}`, scope)); status != http.StatusCreated {
+			t.Fatal(status)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	var flood sync.WaitGroup
+	var busy atomic.Bool
+	refused := make(chan struct{})
+	for i := range 160 {
+		flood.Go(func() {
+			for n := 0; ctx.Err() == nil && n < 20; n++ {
+				body := fmt.Sprintf(`{"agent_id":"a%d","endpoint":"http://127.0.0.1:1/%d"}`, i%8, n)
+				r := invariant.Must(http.NewRequestWithContext(ctx, "POST", "http://"+d.address+"/v1/agents/register", strings.NewReader(body)))
+				r.Header.Set("Authorization", "Bearer "+flooding.Key)
+				r.Header.Set("Content-Type", "application/json")
+				answer, err := d.client.Do(r)
+				if err != nil {
+					continue
+				}
+				text, _ := io.ReadAll(answer.Body)
+				_ = answer.Body.Close()
+				if strings.Contains(string(text), "changes of agents, tools and keys from you are under way") && busy.CompareAndSwap(false, true) {
+					close(refused)
+				}
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() { flood.Wait(); close(ended) }()
+	select {
+	case <-refused:
+	case <-ended:
+		t.Fatal("no change is refused")
+	}
+	for range 5 {
+		var key struct {
+			ID string `json:"key_id"`
+		}
+		created := d.doJSON(&key, "POST", "/v1/keys", `{"scopes":["read"]}`, "Authorization", "Bearer "+admin.Key)
+		if revoked, _, body := d.do("DELETE", "/v1/keys/"+key.ID, "", "Authorization", "Bearer "+admin.Key); created != http.StatusCreated || revoked != http.StatusOK {
+			t.Errorf("%d, %d %s", created, revoked, body)
+		}
+	}
+	stop()
+	<-ended
 }
