@@ -108,7 +108,7 @@ var packages = map[string]pkg{
 	"internal/command":     {layer: 3, ours: []string{"actor", "history", "runs"}}, // it knows neither the engine nor a store
 	"internal/program":     {layer: 4, ours: []string{"actor", "tools"}},
 	"internal/node":        {layer: 3, ours: wired},
-	"internal/service":     {layer: 4, ours: slices.Concat(wired, []string{"host/gateway", "internal/node"})},
+	"internal/service":     {layer: 4, ours: slices.Concat(wired, []string{"host/gateway", "internal/node"}), theirs: []string{"github.com/fsnotify/fsnotify"}},
 	"internal/mutant":      {layer: 0, std: []string{"os"}}, // os in the mutants build alone
 	"test/demo":            {layer: 4, ours: programs},
 	"test/crash":           {layer: 4, ours: programs},

@@ -32,6 +32,7 @@ type ServeCmd struct {
 	Listen  string        `env:"TROUPE_LISTEN" default:"127.0.0.1:8283" help:"Address to listen on; port 0 picks a free port (${default})."`
 	Backups string        `env:"TROUPE_BACKUPS" type:"path" placeholder:"DIR" help:"Folder in which backups are made; outside of the data folder. Default: the data folder with -backups appended."`
 	Agents  string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Folder with files of agents, tools and MCP servers named *.toml."`
+	Watch   bool          `env:"TROUPE_WATCH" help:"Apply the files of --agents again whenever they change."`
 	Allow   []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Host, address or prefix where models and external agents may be called. Loopback is allowed if the server listens on loopback."`
 	Hosts   []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Host names accepted in requests, in addition to those of loopback."`
 	Origin  []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins of web pages that may call this server and read its answers (CORS), for example https://console.example."`
@@ -62,6 +63,9 @@ func (c *ServeCmd) Validate() error {
 	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return errors.New("--tls-cert and --tls-key: want both, or none")
+	}
+	if c.Watch && c.Agents == "" {
+		return errors.New("--watch requires --agents DIR")
 	}
 	_, err := parseKeep(c.Keep)
 	return err
@@ -103,7 +107,8 @@ On SIGTERM it answers waiting clients and exits with code 0. Open runs resume at
 
 Without --keep the store keeps all runs and their events, so it grows with use; new work is refused while less
 than 256 MiB are free. Agents and tools are stored: at each start those in --agents are updated from their files. One without
-a file stays until it is deleted. To create an agent without a file, send {"name":"helper"} to /v1/agents.
+a file stays until it is deleted. With --watch the files are applied again whenever they change, and the log names
+what changed; while a file has errors nothing changes. To create an agent without a file, send {"name":"helper"} to /v1/agents.
 The model named scripted needs no key and no network. Define other models in the file of --config:
 
   [models.big]
@@ -112,7 +117,7 @@ The model named scripted needs no key and no network. Define other models in the
 
 Examples:
   troupe serve
-  troupe serve --agents agents/
+  troupe serve --agents agents/ --watch
   troupe serve --data /var/lib/troupe --listen 127.0.0.1:0 --config /etc/troupe.toml
   troupe serve --keep 30d
   troupe serve --listen 0.0.0.0:8283 --tls-cert cert.pem --tls-key key.pem
@@ -151,12 +156,30 @@ func (c *ServeCmd) Run(s streams) error {
 // nodeServer is a running service and its listener.
 type nodeServer struct {
 	*service.Service
-	url    string
-	served chan error // results of serving the listener and the socket
+	url      string
+	served   chan error // results of serving the listener and the socket
+	endWatch func()     // ends the watch of agent files and waits for it; nil if there is none
+}
+
+// startWatch applies changed agent files until stop.
+func (n *nodeServer) startWatch(w *service.Watch) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.Run(ctx)
+	}()
+	n.endWatch = func() {
+		cancel()
+		<-done
+	}
 }
 
 // stop stops the service. It waits up to grace for clients to receive their answers.
 func (n *nodeServer) stop(grace time.Duration) error {
+	if n.endWatch != nil {
+		n.endWatch()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	return n.Stop(ctx)
@@ -240,6 +263,13 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		if err := files.Apply(n, log); err != nil {
 			return nil, err
 		}
+	}
+	if c.Watch {
+		w, err := service.NewWatch(c.Agents, files, n, log)
+		if err != nil {
+			return nil, err
+		}
+		opened.startWatch(w)
 	}
 	if c.Keyless == "on" && gateway.CheckListenAddress(c.Listen, 0) == nil {
 		log.Warn("clients on loopback need no API key; a proxy on this machine that adds no header lets everyone in: behind a proxy, serve with --keyless=off")

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+)
+
+// The files of agents and tools apply while the server runs. Each answer of the model is
+// the first message of its prompt, the system prompt.
+func TestWatchAppliesChangedFiles(t *testing.T) {
+	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var request modelRequest
+		body, _ := io.ReadAll(r.Body)
+		if err := json.Unmarshal(body, &request); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		delta, _ := json.Marshal(request.Messages[0].Content)
+		writeEvents(w, `data: {"choices":[{"index":0,"delta":{"content":`+string(delta)+`}}]}`, `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`, "data: [DONE]")
+	}))
+	defer model.Close()
+	agents := writeFiles(t, ">> planner.toml\nname = \"planner\"\nmodel = \"big\"\nprompt = \"first\"")
+	dir := t.TempDir()
+	config := filepath.Join(dir, "troupe.toml")
+	if err := os.WriteFile(config, []byte("[models.big]\nurl = \""+model.URL+"/v1\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, filepath.Join(dir, "data"), "--agents", agents, "--config", config, "--watch", "--log-level", "info")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(agents, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	logged := func(want string) {
+		t.Helper()
+		waitUntil(t, "log line "+want, func() bool {
+			b, err := os.ReadFile(s.log)
+			return err == nil && strings.Contains(string(b), want)
+		})
+	}
+	answers := func(agent, want string) {
+		t.Helper()
+		if status, a := s.call(agent, "hello"); status != 200 || !strings.Contains(a.Content, want) {
+			t.Errorf("%s: status %d, answer %q, want %q", agent, status, a.Content, want)
+		}
+	}
+	answers("planner", "first")
+
+	write("planner.toml", "name = \"planner\"\nmodel = \"big\"\nprompt = \"second\"\nagents = [\"planner\"]\n")
+	logged(`"agent planner: agents, prompt changed"`)
+	answers("planner", "second")
+
+	write("pay.toml", "[tool]\ntool_name = \"pay\"\nurl = \"http://127.0.0.1:9/pay\"\n\n[tool.input_schema]\ntype = \"object\"\n")
+	logged(`"tool pay: added"`)
+	write("pay.toml", "[tool]\ntool_name = \"pay\"\nurl = \"http://127.0.0.1:9/pay\"\npolicy = \"block\"\n\n[tool.input_schema]\ntype = \"object\"\n")
+	logged(`"tool pay: policy changed"`)
+
+	// A broken file is named. Nothing changes, not even by the files that are right.
+	write("scout.toml", "name = \"scout\"\nprompt = 7\n")
+	logged("scout.toml:2:")
+	write("planner.toml", "name = \"planner\"\nmodel = \"big\"\nprompt = \"third\"\n")
+	logged("not applied: all definitions stay")
+	answers("planner", "second")
+	write("scout.toml", "name = \"scout\"\nmodel = \"big\"\nprompt = \"I look\"\n")
+	logged(`"agent scout: added"`)
+	answers("scout", "I look")
+	answers("planner", "third")
+
+	// As at a start, an agent without a file stays.
+	if err := os.Remove(filepath.Join(agents, "scout.toml")); err != nil {
+		t.Fatal(err)
+	}
+	logged("agent scout: no file declares it any more; it stays until it is deleted: troupe agents delete scout")
+	answers("scout", "I look")
+
+	// A folder that was replaced is watched again.
+	if err := os.Rename(agents, agents+"-old"); err != nil {
+		t.Fatal(err)
+	}
+	logged("agent files not read: all definitions stay")
+	if err := os.Mkdir(agents, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write("planner.toml", "name = \"planner\"\nmodel = \"big\"\nprompt = \"fourth\"\n")
+	logged(`"agent planner: prompt changed","node":"n1","file":"` + filepath.Join(agents, "planner.toml"))
+	waitUntil(t, "the fourth prompt", func() bool {
+		_, a := s.call("planner", "hello")
+		return strings.Contains(a.Content, "fourth")
+	})
+	if code := s.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestWatchRequiresAgents(t *testing.T) {
+	if code, _, stderr := runProgram(t, "serve", "--watch", "--data", t.TempDir()); code != 2 || !strings.Contains(stderr, "--watch requires --agents DIR") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+}
+
+// A file behind a link changes without a change of the folder with the link.
+func TestWatchFollowsLinks(t *testing.T) {
+	target := writeFiles(t, ">> a.toml\nname = \"a\"\nprompt = \"first\"")
+	agents := t.TempDir()
+	if err := os.Symlink(filepath.Join(target, "a.toml"), filepath.Join(agents, "a.toml")); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--agents", agents, "--watch")
+	before := s.definition("a")
+	if err := os.WriteFile(filepath.Join(target, "a.toml"), []byte("name = \"a\"\nprompt = \"second\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, "the changed definition", func() bool { return s.definition("a") != before })
+}
+
+// definition returns the hash of an agent's definition.
+func (s *server) definition(agent string) string {
+	s.Helper()
+	var a struct {
+		Definition string `json:"definition"`
+	}
+	if status, err := s.request("GET", "/v1/agents/"+agent, "", "", &a); status != 200 || a.Definition == "" {
+		s.Fatalf("%d %v", status, err)
+	}
+	return a.Definition
+}
+
