@@ -100,7 +100,7 @@ func (c *InitCmd) Run(s streams) error {
 	if c.KeyEnv != "" && os.Getenv(c.KeyEnv) == "" {
 		key = "  export " + c.KeyEnv + "=…   # the key of the model\n"
 	}
-	fmt.Fprintf(s.err, "\nNext, start the server:\n%s%s  %s serve --config troupe.toml\n\nIn another terminal, send a message:\n  %[3]s call coordinator \"Ask the helper agent to say hello\" --tree\n\nTest the team under faults, without server and model:\n%[1]s  %[3]s sim --project . --seeds 20\n",
+	fmt.Fprintf(s.err, "\nNext, start the server:\n%s%s  %s serve --config troupe.toml --watch\n\nIn another terminal, send a message:\n  %[3]s call coordinator \"Ask the helper agent to say hello\" --tree\n\nTest the team under faults, without server and model:\n%[1]s  %[3]s sim --project . --seeds 20\n",
 		cd, key, troupe)
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 func TestInit(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "my team")
 	code, out, message := runProgram(t, "init", dir)
-	for _, want := range []string{"serve --config troupe.toml\n", `call coordinator "Ask the helper agent to say hello" --tree` + "\n", "sim --project . --seeds 20\n", "  cd '" + dir + "'\n"} {
+	for _, want := range []string{"serve --config troupe.toml --watch\n", `call coordinator "Ask the helper agent to say hello" --tree` + "\n", "sim --project . --seeds 20\n", "  cd '" + dir + "'\n"} {
 		if !strings.Contains(message, want) {
 			t.Errorf("the output does not have %q:\n%s", want, message)
 		}

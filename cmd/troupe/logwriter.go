@@ -17,6 +17,7 @@ const logPendingBytesMax = 1 << 20
 // dropped and counted.
 type logWriter struct {
 	out          io.Writer
+	droppedLine  string // format of the line for dropped ones, with their number
 	mu           sync.Mutex
 	pending      []byte
 	dropped      int
@@ -26,8 +27,12 @@ type logWriter struct {
 	closeTimeout time.Duration // maximum duration of the final write
 }
 
-func newLogWriter(to io.Writer) *logWriter {
-	w := &logWriter{out: to, wake: make(chan struct{}, 1), done: make(chan struct{}), closeTimeout: time.Second}
+func newLogWriter(to io.Writer, asText bool) *logWriter {
+	dropped := `{"level":"WARN","msg":"log lines dropped: the output is too slow","lines":%d}`
+	if asText {
+		dropped = "WARN log lines dropped: the output is too slow  lines=%d"
+	}
+	w := &logWriter{out: to, droppedLine: dropped + "\n", wake: make(chan struct{}, 1), done: make(chan struct{}), closeTimeout: time.Second}
 	go w.run()
 	return w
 }
@@ -61,7 +66,7 @@ func (w *logWriter) run() {
 		w.dropped = 0
 		w.mu.Unlock()
 		if dropped > 0 {
-			b = fmt.Appendf(b, `{"level":"WARN","msg":"log lines dropped: the output is too slow","lines":%d}`+"\n", dropped)
+			b = fmt.Appendf(b, w.droppedLine, dropped)
 		}
 		w.out.Write(b) //nolint:errcheck // no place to report it
 	}

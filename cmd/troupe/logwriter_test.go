@@ -23,7 +23,7 @@ func (s *blockedWriter) Write(b []byte) (int, error) {
 
 func TestLogWriterDoesNotBlock(t *testing.T) {
 	out := &blockedWriter{release: make(chan struct{})}
-	w := newLogWriter(out)
+	w := newLogWriter(out, false)
 	line := []byte(strings.Repeat("x", 1023) + "\n")
 	for range 4 * logPendingBytesMax / len(line) {
 		if n, err := w.Write(line); n != len(line) || err != nil {
@@ -40,7 +40,7 @@ func TestLogWriterDoesNotBlock(t *testing.T) {
 
 func TestLogWriterCloseTimesOut(t *testing.T) {
 	out := &blockedWriter{release: make(chan struct{})}
-	w := newLogWriter(out)
+	w := newLogWriter(out, false)
 	w.closeTimeout = time.Millisecond
 	fmt.Fprintln(w, "x")
 	w.close()

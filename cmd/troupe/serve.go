@@ -49,6 +49,7 @@ type ServeCmd struct {
 	Keep    string        `env:"TROUPE_KEEP" placeholder:"TIME" help:"Delete sessions that were not changed for this time, such as 30d or 12h, at least 1m, and what the log holds from before. Default: keep everything."`
 	Grace   time.Duration `env:"TROUPE_GRACE" default:"10s" help:"Maximum time for clients to receive their answers when the node stops (${default})."`
 	Level   slog.Level    `env:"TROUPE_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error (${default})."`
+	Format  string        `env:"TROUPE_LOG_FORMAT" name:"log-format" enum:"auto,text,json" default:"auto" help:"text, json, or auto: text on a terminal and JSON elsewhere (${default})."`
 
 	Auth map[string]string `placeholder:"NAME=HOST" help:"Host, host:port or beginning of a URL to which the secret in the variable TROUPE_AUTH_… may be sent; several are separated by commas."`
 }
@@ -102,7 +103,8 @@ func parseKeep(text string) (time.Duration, error) {
 
 // Help returns the text shown below the flags.
 func (ServeCmd) Help() string {
-	return `Prints its URL as the only line on standard output when it is ready; logs go to standard error as JSON.
+	return `Prints its URL as the only line on standard output when it is ready; logs go to standard error, as text on
+a terminal and as JSON elsewhere (--log-format).
 On SIGTERM it answers waiting clients and exits with code 0. Open runs resume at the next start.
 
 Without --keep the store keeps all runs and their events, so it grows with use; new work is refused while less
@@ -126,9 +128,13 @@ Examples:
 
 // Run executes the command.
 func (c *ServeCmd) Run(s streams) error {
-	out := newLogWriter(s.err)
+	asText := c.Format == "text" || c.Format == "auto" && isTerminal(s.err)
+	out := newLogWriter(s.err, asText)
 	defer out.close()
-	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.Level})).With("node", c.Node)
+	log := slog.New(newLogText(out, c.Level))
+	if !asText {
+		log = slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.Level})).With("node", c.Node)
+	}
 	defer redirectStandardLog(log)()
 	n, err := c.open(s, log)
 	if err != nil {
