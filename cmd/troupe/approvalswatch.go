@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // ApprovalsWatchCmd prints approvals as they come and go.
@@ -55,6 +57,7 @@ type watch struct {
 	bell    bool
 	pending []approvalView
 	answers <-chan string // lines typed; nil: there are no questions
+	input   *typedLines   // of answers
 	asked   *approvalView // approval of the open question
 	from    time.Time     // earlier answers are ignored
 	skipped map[string]bool
@@ -66,7 +69,8 @@ func (c *ApprovalsWatchCmd) Run(s streams) error {
 	defer stop()
 	w := watch{streams: s, client: c.client(), bell: c.Bell, skipped: map[string]bool{}}
 	if c.Ask == nil && isTerminal(os.Stdin) && isTerminal(s.out) || c.Ask != nil && *c.Ask {
-		w.answers = readLines(os.Stdin)
+		w.input = readLines(os.Stdin)
+		w.answers = w.input.lines
 	}
 	if err := retryStarting(w.poll); err != nil { // such as a key without permission
 		return err
@@ -80,7 +84,7 @@ func (c *ApprovalsWatchCmd) Run(s streams) error {
 			return exitCode(exitInterrupted)
 		case line, ok := <-w.answers:
 			if !ok {
-				return nil
+				return w.input.err
 			}
 			w.answer(strings.TrimSpace(line))
 		case <-time.After(delay):
@@ -101,13 +105,30 @@ func (c *ApprovalsWatchCmd) Run(s streams) error {
 	}
 }
 
-// readLines returns a channel of the lines of a reader, which is closed at its end.
-func readLines(r io.Reader) <-chan string {
-	all := make(chan string)
+// lineBytesMax is the maximum size of a line in bytes: no server accepts a longer message.
+const lineBytesMax = ingress.SocketMessageBytesMax
+
+// typedLines are the lines of the standard input.
+type typedLines struct {
+	lines chan string // closed at the end
+	err   error       // of reading, once lines is closed
+}
+
+// readLines returns the lines of a reader.
+func readLines(r io.Reader) *typedLines {
+	all := &typedLines{lines: make(chan string)}
 	go func() {
-		defer close(all)
-		for in := bufio.NewScanner(r); in.Scan(); {
-			all <- in.Text()
+		defer close(all.lines)
+		in := bufio.NewScanner(r)
+		in.Buffer(nil, lineBytesMax+1) // with the end of the line
+		for in.Scan() {
+			all.lines <- in.Text()
+		}
+		switch err := in.Err(); {
+		case errors.Is(err, bufio.ErrTooLong):
+			all.err = fmt.Errorf("standard input: a line has more than %d bytes, which no server accepts; split it", lineBytesMax)
+		case err != nil:
+			all.err = fmt.Errorf("standard input: %w", err)
 		}
 	}()
 	return all

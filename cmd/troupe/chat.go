@@ -103,7 +103,8 @@ func (c *ChatCmd) Run(s streams) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	chat := &chat{streams: s, client: to, command: c, device: cmp.Or(c.Device, "terminal-"+strings.ToLower(rand.Text()[:16])), lines: readLines(os.Stdin),
+	input := readLines(os.Stdin)
+	chat := &chat{streams: s, client: to, command: c, device: cmp.Or(c.Device, "terminal-"+strings.ToLower(rand.Text()[:16])), input: input, lines: input.lines,
 		interactive: isTerminal(os.Stdin) && !c.JSON, streaming: !c.JSON && (c.Stream == nil && isTerminal(s.out) || c.Stream != nil && *c.Stream), runs: map[string]*chatRun{}}
 	return chat.talk(ctx)
 }
@@ -129,7 +130,8 @@ type chat struct {
 	device      string
 	interactive bool
 	streaming   bool
-	lines       <-chan string // nil: the input has ended
+	input       *typedLines
+	lines       <-chan string // of the input; nil: it has ended
 	channel     *channel
 	stop        context.CancelFunc // of the channel
 
@@ -199,6 +201,11 @@ func (c *chat) talk(ctx context.Context) error {
 		case line, open := <-lines:
 			c.prompted = false
 			if !open {
+				if c.input.err != nil {
+					c.endLine()
+					c.reportOpen()
+					return c.input.err
+				}
 				c.lines = nil
 				continue
 			}

@@ -86,6 +86,23 @@ func TestChatReadsPipe(t *testing.T) {
 	}
 }
 
+// A long line reaches the agent as a whole. One that no server accepts is an error, not the end of the input.
+func TestChatReadsLongLines(t *testing.T) {
+	s := startConcierge(t, filepath.Join(t.TempDir(), "data"), "127.0.0.1:0")
+	for _, c := range []struct {
+		bytes, code int
+		out, err    string
+	}{
+		{100 << 10, 0, strings.Repeat("x", 100<<10) + "\nb\n", ""},
+		{lineBytesMax, exitFailed, "a\n", "standard input: a line has more than 1048576 bytes"},
+	} {
+		code, out, err := runChat(t, "say a\nsay "+strings.Repeat("x", c.bytes)+"\nsay b\n", "concierge", "--server", s.url)
+		if code != c.code || !strings.HasSuffix(out, c.out) || !strings.Contains(err, c.err) {
+			t.Errorf("%d bytes: exit code %d, %d bytes of output, error %.200s", c.bytes, code, len(out), err)
+		}
+	}
+}
+
 // A conversation continues an approval that another one left, and the earlier messages are not repeated.
 func TestChatContinuesSession(t *testing.T) {
 	s := startConcierge(t, filepath.Join(t.TempDir(), "data"), "127.0.0.1:0")

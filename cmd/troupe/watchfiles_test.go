@@ -135,4 +135,3 @@ func (s *server) definition(agent string) string {
 	}
 	return a.Definition
 }
-
