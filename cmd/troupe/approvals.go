@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -515,7 +514,7 @@ type toolCallView struct {
 
 // waitToolCall waits until a tool call has ended, or for the given time.
 func (c client) waitToolCall(id string, wait time.Duration) (call toolCallView, err error) {
-	_, body, err := c.do(context.Background(), http.MethodPost, "/v1/tool_calls/"+url.PathEscape(id)+":wait?timeout_ms="+strconv.FormatInt(wait.Milliseconds(), 10), nil)
+	_, body, err := c.do(c.context(), http.MethodPost, "/v1/tool_calls/"+url.PathEscape(id)+":wait?timeout_ms="+strconv.FormatInt(wait.Milliseconds(), 10), nil)
 	if err == nil {
 		err = json.Unmarshal(body, &call)
 	}

@@ -67,12 +67,15 @@ type watch struct {
 func (c *ApprovalsWatchCmd) Run(s streams) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	c.ctx = ctx
 	w := watch{streams: s, client: c.client(), bell: c.Bell, skipped: map[string]bool{}}
 	if c.Ask == nil && isTerminal(os.Stdin) && isTerminal(s.out) || c.Ask != nil && *c.Ask {
 		w.input = readLines(os.Stdin)
 		w.answers = w.input.lines
 	}
-	if err := retryStarting(w.poll); err != nil { // such as a key without permission
+	if err := retryStarting(w.poll); ctx.Err() != nil {
+		return exitCode(exitInterrupted)
+	} else if err != nil { // such as a key without permission
 		return err
 	}
 	fmt.Fprintf(s.err, "%d pending; interrupt to stop\n", len(w.pending))
@@ -91,6 +94,8 @@ func (c *ApprovalsWatchCmd) Run(s streams) error {
 			err := w.poll()
 			var p *problem
 			switch {
+			case ctx.Err() != nil:
+				return exitCode(exitInterrupted)
 			case err == nil:
 				delay = watchInterval
 			case errors.As(err, &p) && p.status < 500 && p.status != http.StatusTooManyRequests:

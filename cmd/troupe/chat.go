@@ -103,6 +103,7 @@ func (c *ChatCmd) Run(s streams) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	to.ctx, to.flags.ctx = ctx, ctx
 	input := readLines(os.Stdin)
 	chat := &chat{streams: s, client: to, command: c, device: cmp.Or(c.Device, "terminal-"+strings.ToLower(rand.Text()[:16])), input: input, lines: input.lines,
 		interactive: isTerminal(os.Stdin) && !c.JSON, streaming: !c.JSON && (c.Stream == nil && isTerminal(s.out) || c.Stream != nil && *c.Stream), runs: map[string]*chatRun{}}
@@ -186,6 +187,9 @@ func (c *chat) talk(ctx context.Context) error {
 	}
 	for {
 		c.ask()
+		if ctx.Err() != nil { // during a request
+			return c.interrupt()
+		}
 		var lines <-chan string
 		if c.live && (c.interactive || c.idle() || len(c.questions) > 0) { // others are read later
 			if lines = c.lines; lines == nil {
@@ -195,9 +199,7 @@ func (c *chat) talk(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			c.endLine()
-			c.reportOpen()
-			return exitCode(exitInterrupted)
+			return c.interrupt()
 		case line, open := <-lines:
 			c.prompted = false
 			if !open {
@@ -222,6 +224,13 @@ func (c *chat) talk(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// interrupt returns the exit code after a signal.
+func (c *chat) interrupt() error {
+	c.endLine()
+	c.reportOpen()
+	return exitCode(exitInterrupted)
 }
 
 // idle reports whether nothing of the session is open.

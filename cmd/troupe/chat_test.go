@@ -5,6 +5,10 @@ package main
 import (
 	"bytes"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -160,5 +164,42 @@ func TestChatResumesAfterCrash(t *testing.T) {
 	}
 	if err != nil || got != words+"\nmore\n" || !strings.Contains(notes.String(), "connected again") {
 		t.Errorf("%v\nstdout: %s\nstderr: %s", err, string(first)+string(rest), notes.String())
+	}
+}
+
+// An interruption ends a request whose answer does not come.
+func TestInterruptEndsRequest(t *testing.T) {
+	s := startConcierge(t, filepath.Join(t.TempDir(), "data"), "127.0.0.1:0")
+	to, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{}, 8)
+	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/approvals" || r.URL.Path == "/v1/sessions" {
+			asked <- struct{}{}
+			<-r.Context().Done()
+			return
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	defer proxy.Close()
+	for _, c := range []struct {
+		input string
+		args  []string
+	}{{"/sessions\n", []string{"chat", "concierge"}}, {"", []string{"approvals", "watch"}}} {
+		cmd := programCmd(append(c.args, "--server", proxy.URL)...)
+		cmd.Stdin = strings.NewReader(c.input)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		<-asked
+		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Error(err)
+		}
+		if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != exitInterrupted {
+			t.Errorf("%v: exit code %d", c.args, cmd.ProcessState.ExitCode())
+		}
 	}
 }

@@ -34,6 +34,8 @@ type ServerFlags struct {
 	Server string `env:"TROUPE_SERVER" default:"http://127.0.0.1:8283" help:"Server URL (${default})."`
 	Key    string `env:"TROUPE_KEY" help:"API key. Prefer the environment: other users can see arguments."`
 	CA     string `env:"TROUPE_CA" name:"ca" type:"path" placeholder:"FILE" help:"With an https URL: file in PEM with a further certificate authority, or with the server's own certificate."`
+
+	ctx context.Context // ends the requests of a command that catches signals; nil: nothing does
 }
 
 // UserFlags selects a server, and the user whose runs and sessions a command is about.
@@ -151,10 +153,20 @@ type client struct {
 	readsData   bool   // the command can read a data folder instead
 	user        string // user that requests act for; "": that of the key
 	namespace   string // value of the parameter user of requests for runs and sessions
+
+	ctx context.Context // of the requests without one of their own; nil: nothing ends them early
+}
+
+// context returns the context of a request without one of its own.
+func (c client) context() context.Context {
+	if c.ctx == nil {
+		return context.Background()
+	}
+	return c.ctx
 }
 
 func (a ServerFlags) client() client {
-	c := client{server: a.url(), key: a.Key, flags: UserFlags{ServerFlags: a}}
+	c := client{server: a.url(), key: a.Key, flags: UserFlags{ServerFlags: a}, ctx: a.ctx}
 	if a.CA == "" {
 		return c
 	}
@@ -236,7 +248,7 @@ func (c client) events(id actor.CallID, after uint64, wait time.Duration) ([]byt
 }
 
 func (c client) get(path string) ([]byte, error) {
-	_, body, err := c.do(context.Background(), http.MethodGet, path, nil)
+	_, body, err := c.do(c.context(), http.MethodGet, path, nil)
 	return body, err
 }
 
@@ -266,7 +278,7 @@ func (c client) post(path string, body any) (status int, answer []byte, err erro
 	if err != nil {
 		return 0, nil, err
 	}
-	return c.do(context.Background(), http.MethodPost, path, b)
+	return c.do(c.context(), http.MethodPost, path, b)
 }
 
 // responseBytesMax is the maximum response size in bytes. No response of a Troupe
