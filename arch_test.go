@@ -65,7 +65,7 @@ const (
 // packages is the import table: a package may import the packages of its row and
 // those of common. Layers 0 to 2 are pure.
 var packages = map[string]pkg{
-	".": {layer: 4, ours: []string{"actor", "agents", "dispatcher", "ingress", "runs", "host/gateway", "host/outbound", "internal/command", "internal/node", "internal/program", "internal/service", "tools"},
+	".": {layer: 4, ours: []string{"actor", "agents", "dispatcher", "ingress", "runs", "host/disk", "host/gateway", "host/outbound", "internal/command", "internal/node", "internal/program", "internal/service", "tools"},
 		theirs: []string{"github.com/valyala/fasthttp", "github.com/google/jsonschema-go"}},
 
 	"actor": {layer: 0},

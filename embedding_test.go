@@ -204,6 +204,20 @@ func TestSecondServerOnOneFolder(t *testing.T) {
 	}
 }
 
+// A folder is in use because of its lock, not because of its name.
+func TestFolderNamedInUse(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), fmt.Sprintf("is in use by process %d", os.Getpid()))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "other"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := troupe.Open(troupe.Config{Data: dir}); err == nil || strings.Contains(err.Error(), "which is this program") {
+		t.Errorf("%v", err)
+	}
+}
+
 // A program that forgets Close gets a warning and loses nothing.
 func TestForgottenClose(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")

@@ -20,6 +20,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/internal/node"
@@ -137,12 +138,13 @@ func Open(c Config) (s *Server, err error) {
 	}
 	s.service, err = service.Open(service.Config{Node: nc, Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origins, KeysRequired: c.KeysRequired}, MCP: files.MCP()}, log)
 	var conflict *node.ConflictError
+	inUse, isInUse := errors.AsType[disk.InUseError](err)
 	switch {
 	case errors.As(err, &conflict):
 		err = fmt.Errorf("%w; rename it, choose another Data, or delete the one in the store (troupe agents delete %s)", err, conflict.Name)
-	case err != nil && strings.Contains(err.Error(), fmt.Sprintf("is in use by process %d", os.Getpid())):
+	case isInUse && inUse.PID == os.Getpid():
 		err = fmt.Errorf("%w, which is this program: a Server that it has opened was not closed; share that one, or close it first", err)
-	case err != nil && strings.Contains(err.Error(), "is in use by"):
+	case isInUse:
 		err = fmt.Errorf("%w: stop that process, or choose another Data", err)
 	case err == nil && files != nil:
 		if err = files.Apply(s.service, log); err != nil {

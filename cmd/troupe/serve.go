@@ -17,6 +17,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/ingress"
@@ -250,7 +251,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	switch {
 	case errors.As(err, &conflict):
 		return nil, fmt.Errorf("%w; choose another --data, or serve without --ready and delete the one in the store (troupe agents delete %s)", err, conflict.Name)
-	case err != nil && strings.Contains(err.Error(), "is in use by"):
+	case errors.As(err, new(disk.InUseError)):
 		return nil, fmt.Errorf("%w: stop that process, or choose another --data", err)
 	case err != nil:
 		return nil, storeError(c.Data, err, "")
@@ -295,7 +296,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 // uses it, and the remedy followed by --server and that URL. Other errors are
 // returned unchanged.
 func inUseError(dir string, err error, remedy string) error {
-	if err == nil || !strings.Contains(err.Error(), "is in use by") {
+	if !errors.As(err, new(disk.InUseError)) {
 		return err
 	}
 	url, ok := service.URL(dir)

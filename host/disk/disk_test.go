@@ -3,6 +3,7 @@
 package disk
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,7 +96,8 @@ func TestLockExcludesSecondProcess(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, dir, Options{})
 	for _, options := range []Options{{}, {ReadOnly: true}} {
-		if _, err := Open(dir, "n1", options); err == nil || !strings.Contains(err.Error(), "is in use by process ") || strings.Contains(err.Error(), "\n") {
+		_, err := Open(dir, "n1", options)
+		if held, ok := errors.AsType[InUseError](err); !ok || held.PID != os.Getpid() || !strings.Contains(err.Error(), "is in use by process ") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("second open: got %v", err)
 		}
 	}

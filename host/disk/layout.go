@@ -123,11 +123,11 @@ func (d *Disk) acquireLock() (err error) {
 	} else {
 		d.lock, err = d.options.fs.Lock(d.path(lockFile))
 	}
-	switch held, ok := errors.AsType[heldError](err); {
+	switch held, ok := errors.AsType[InUseError](err); {
 	case err == nil:
 		return nil
 	case ok:
-		return fmt.Errorf("is in use by %w", held)
+		return held
 	case d.options.ReadOnly && (errors.Is(err, os.ErrPermission) || errors.Is(err, syscall.EROFS)):
 		return nil // a directory of another user is read without a lock
 	}

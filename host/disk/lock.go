@@ -12,15 +12,17 @@ import (
 	"syscall"
 )
 
-// heldError reports that a process has locked a file. The number is 0 if it is unknown,
-// for instance that of a process in another container.
-type heldError int
+// InUseError reports that a process has the store of a directory open.
+type InUseError struct {
+	PID int // 0: unknown, for instance that of a process in another container
+}
 
-func (e heldError) Error() string {
-	if e == 0 {
-		return "another process"
+// Error implements error.
+func (e InUseError) Error() string {
+	if e.PID == 0 {
+		return "is in use by another process"
 	}
-	return fmt.Sprintf("process %d", int(e))
+	return fmt.Sprintf("is in use by process %d", e.PID)
 }
 
 // fileLock is a locked file, until Close.
@@ -47,7 +49,7 @@ func lockRegular(name string, flag int, kind int16) (io.Closer, error) {
 		return nil, err
 	}
 	if slices.ContainsFunc(locks.held, func(l fileLock) bool { return os.SameFile(l.info, info) }) {
-		return nil, heldError(os.Getpid())
+		return nil, InUseError{os.Getpid()}
 	}
 	f, err := openRegular(name, flag)
 	if err != nil {
@@ -69,12 +71,12 @@ func lockRegular(name string, flag int, kind int16) (io.Closer, error) {
 }
 
 // holderOf returns the process whose lock prevents one of this kind.
-func holderOf(f *os.File, kind int16) heldError {
+func holderOf(f *os.File, kind int16) InUseError {
 	found := syscall.Flock_t{Type: kind, Whence: io.SeekStart}
 	if syscall.FcntlFlock(f.Fd(), syscall.F_GETLK, &found) != nil || found.Type == syscall.F_UNLCK || found.Pid < 0 {
-		return 0
+		return InUseError{}
 	}
-	return heldError(found.Pid)
+	return InUseError{int(found.Pid)}
 }
 
 // Close implements io.Closer. It releases the lock.
