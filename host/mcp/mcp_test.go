@@ -465,6 +465,45 @@ func TestChangedListWaitsForAcceptance(t *testing.T) {
 	later.want(later.call(t.Context(), "s.echo", ""), actor.Unavailable, "want a licence key")
 }
 
+// A list that was accepted while the server changed it once more is used, and the newer one waits.
+func TestAcceptedListWhileServerChangesAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mcp")
+	b := start(t, dir, map[string]Config{"s": command("plain")})
+	<-b.published
+	offerOf := func(description string) (offer *Offer) {
+		t.Helper()
+		b.want(b.call(t.Context(), "s.change", description), 0, "changed")
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+			var err error
+			if offer, err = ReadOffer(dir, "s"); err == nil && len(Diff(offer.Accepted, offer.Offered)) == 1 && Diff(offer.Accepted, offer.Offered)[0].New.Description == description {
+				return offer
+			}
+		}
+		t.Fatalf("%s is not offered", description)
+		return nil
+	}
+	first := offerOf("first")
+	second := offerOf("second")
+	if err := first.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-b.published:
+	case <-time.After(time.Minute):
+		t.Fatal("the accepted list is not used")
+	}
+	offer, err := ReadOffer(dir, "s")
+	if err != nil || offer.Hash() != second.Hash() || offer.Accepted.Hash() != first.Hash() || !b.Stats()[0].Changed {
+		t.Errorf("%+v, error %v, %+v", offer, err, b.Stats())
+	}
+
+	if err := os.WriteFile(filepath.Join(dir, "s.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.waitForLog("the accepted list of an MCP server cannot be used")
+	b.want(b.call(t.Context(), "s.echo", "still"), 0, "still")
+}
+
 // Close ends processes that ignore signals, and the calls in them.
 func TestCloseEndsProcesses(t *testing.T) {
 	at, lines := reports(t)

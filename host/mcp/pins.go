@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/disk"
 )
 
 // pins are the files with the lists of servers, in a folder of their own. The node writes the first
@@ -22,16 +23,13 @@ func (p pins) offered(server string) string  { return filepath.Join(p.dir, serve
 
 // readPin returns the list in a file; nil if there is none.
 func readPin(path string) (*Listing, error) {
-	info, err := os.Lstat(path)
+	const limit = 2 * listingBytesMax
+	b, err := disk.ReadFile(path, limit+1)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err == nil && (!info.Mode().IsRegular() || info.Size() > 2*listingBytesMax) {
-		err = errors.New("want a regular file that the server has written")
-	}
-	var b []byte
-	if err == nil {
-		b, err = os.ReadFile(path)
+	if err == nil && len(b) > limit {
+		err = fmt.Errorf("file has more than %d bytes", limit)
 	}
 	var l *Listing
 	if err == nil {

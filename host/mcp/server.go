@@ -42,6 +42,9 @@ type server struct {
 	offered  *Listing // differs from accepted; nil: none
 	timeouts int      // calls in a row without an answer in time
 	stats    Stats
+
+	lists sync.Mutex  // held while a list is compared with accepted and offered
+	seen  os.FileInfo // of the file with the accepted list, when it was read last
 }
 
 // link is a session and what carries it.
@@ -220,9 +223,9 @@ func (s *server) relist(ctx context.Context, l *link) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	accepted, offered := s.accepted, s.offered
-	s.mu.Unlock()
+	s.lists.Lock()
+	defer s.lists.Unlock()
+	accepted, offered := s.acceptedAndOffered()
 	switch hash := listed.Hash(); {
 	case accepted == nil:
 		if err := s.set.pins.write(s.set.pins.accepted(s.name), listed); err != nil {
@@ -253,21 +256,43 @@ func (s *server) setLists(accepted, offered *Listing) {
 	s.accepted, s.offered = accepted, offered
 }
 
-// readAccepted uses the accepted list in the file of the server. It reports whether that has
-// changed.
-func (s *server) readAccepted() bool {
+func (s *server) acceptedAndOffered() (accepted, offered *Listing) {
 	s.mu.Lock()
-	offered := s.offered
-	s.mu.Unlock()
-	if offered == nil {
+	defer s.mu.Unlock()
+	return s.accepted, s.offered
+}
+
+// readAccepted uses the accepted list in the file of the server. It reports whether that has
+// changed. The list may be an older one than the server offers now: then that one still waits.
+func (s *server) readAccepted() bool {
+	s.lists.Lock()
+	defer s.lists.Unlock()
+	accepted, offered := s.acceptedAndOffered()
+	path := s.set.pins.accepted(s.name)
+	info, err := os.Lstat(path)
+	if accepted == nil || errors.Is(err, fs.ErrNotExist) || // deleted, which applies at the next start
+		err == nil && s.seen != nil && os.SameFile(info, s.seen) && info.ModTime().Equal(s.seen.ModTime()) {
 		return false
 	}
-	l, err := readPin(s.set.pins.accepted(s.name))
-	if err != nil || l == nil || l.Hash() != offered.Hash() {
+	s.seen = info
+	l, err := readPin(path)
+	switch {
+	case err != nil:
+		s.log.Error("the accepted list of an MCP server cannot be used; the former one remains in use", "error", err.Error())
 		return false
+	case l == nil || l.Hash() == accepted.Hash():
+		return false
+	case offered == nil:
+	case l.Hash() == offered.Hash():
+		offered = nil
+	default: // Accept may have deleted the file of this newer list
+		if err := s.set.pins.write(s.set.pins.offered(s.name), offered); err != nil {
+			s.log.Error("a changed list of tools cannot be stored; the next connection tries again", "error", err.Error())
+			offered = nil
+		}
 	}
-	s.setLists(l, nil)
-	s.log.Info("the changed tools of an MCP server are accepted", "hash", l.Hash().String())
+	s.setLists(l, offered)
+	s.log.Info("the changed tools of an MCP server are accepted", "hash", l.Hash().String(), "changed_again", offered != nil)
 	return true
 }
 
