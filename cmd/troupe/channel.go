@@ -73,6 +73,60 @@ func (m *channelMessage) answers() bool {
 	return m.Request != "" && (m.Type == ingress.ChannelError || m.is(ingress.StateAccepted))
 }
 
+// stateDetail is the detail of a state of a run.
+type stateDetail struct {
+	state    string
+	Approval string `json:"approval_id"`
+	Decision string `json:"decision"`
+	By       string `json:"by"`
+	Reason   string `json:"reason"`
+	ToolCall string `json:"tool_call_id"`
+	Tool     string `json:"tool_name"`
+	Agent    string `json:"agent_id"`
+	Status   string `json:"status"`
+	Code     string `json:"code"`
+	Name     string `json:"name"`
+	Void     int    `json:"void_deltas"`
+}
+
+// stateDetail returns the detail of a state message.
+func (m *channelMessage) stateDetail() (d stateDetail) {
+	if json.Unmarshal(m.Detail, &d) != nil { // an external agent reports what it likes
+		d = stateDetail{}
+	}
+	d.state = m.State
+	return d
+}
+
+// ended reports whether a tool call has ended.
+func (d *stateDetail) ended() bool { return d.Status != "" && d.ToolCall != "" }
+
+// text describes the state for a reader of the conversation; "" means that there is nothing to say.
+func (d *stateDetail) text() string {
+	switch {
+	case d.Decision != "":
+		text := strings.ToLower(d.Decision)
+		if d.By != "" { // none if it has expired
+			text += " by " + d.By
+		}
+		if d.Reason != "" {
+			text += ": " + oneLine(d.Reason)
+		}
+		return text
+	case d.ended() && d.Code != "":
+		return d.Tool + ": " + d.Code
+	case d.ended():
+		return ""
+	case d.state == ingress.StateCallingAgent && d.Agent != "":
+		return "asks " + d.Agent
+	case d.state == ingress.StateCallingTool && d.Tool != "":
+		return "uses " + d.Tool
+	case d.state == ingress.StateWaitingSignal && d.Name != "":
+		return "waits for the signal " + d.Name
+	}
+	return ""
+}
+
 // text returns the member message if it is a text, or else its content.
 func (m *channelMessage) text() (text string) {
 	var message struct {

@@ -472,20 +472,7 @@ func (c *chat) endRun(m *channelMessage, run *chatRun) {
 
 // takeState handles the state of a run.
 func (c *chat) takeState(m *channelMessage, run *chatRun) error {
-	var d struct {
-		Approval string `json:"approval_id"`
-		Decision string `json:"decision"`
-		By       string `json:"by"`
-		Reason   string `json:"reason"`
-		ToolCall string `json:"tool_call_id"`
-		Tool     string `json:"tool_name"`
-		Agent    string `json:"agent_id"`
-		Status   string `json:"status"`
-		Code     string `json:"code"`
-		Name     string `json:"name"`
-		Void     int    `json:"void_deltas"`
-	}
-	_ = json.Unmarshal(m.Detail, &d) // an external agent reports what it likes
+	d := m.stateDetail()
 	switch {
 	case m.State == ingress.StateRetrying:
 		run.deltas = run.deltas[:max(0, len(run.deltas)-d.Void)]
@@ -493,27 +480,17 @@ func (c *chat) takeState(m *channelMessage, run *chatRun) error {
 			c.note("the answer is generated again")
 			return c.print(strings.Join(run.deltas, ""))
 		}
+		return nil
 	case d.Decision != "":
 		c.withdraw(d.Approval)
-		text := fmt.Sprintf("%s by %s", strings.ToLower(d.Decision), d.By)
-		if d.By == "" {
-			text = strings.ToLower(d.Decision)
-		}
-		if d.Reason != "" {
-			text += ": " + oneLine(d.Reason)
+	case d.ended():
+		c.withdraw(d.ToolCall)
+	}
+	if text := d.text(); text != "" {
+		if m.State == ingress.StateWaitingSignal {
+			text += "; to continue:\n  " + c.flags.hint("runs signal", []string{m.Run, d.Name})
 		}
 		c.status(text)
-	case d.Status != "" && d.ToolCall != "":
-		c.withdraw(d.ToolCall)
-		if d.Code != "" {
-			c.status(fmt.Sprintf("%s: %s", d.Tool, d.Code))
-		}
-	case m.State == ingress.StateCallingAgent && d.Agent != "":
-		c.status("asks " + d.Agent)
-	case m.State == ingress.StateCallingTool && d.Tool != "":
-		c.status("uses " + d.Tool)
-	case m.State == ingress.StateWaitingSignal:
-		c.status(fmt.Sprintf("waits for the signal %s; to continue:\n  %s", d.Name, c.flags.hint("runs signal", []string{m.Run, d.Name})))
 	}
 	return nil
 }

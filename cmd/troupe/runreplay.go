@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -84,7 +85,7 @@ func (c *RunsReplayCmd) Run(s streams) error {
 		case m.Type == ingress.ChannelError && m.Run == "":
 			return errors.New(m.Code + ": " + m.text())
 		case m.is(ingress.StateReplayed):
-			return out.end()
+			return out.finish()
 		case m.ready():
 		case c.ToChannel:
 			_, err = fmt.Fprintf(s.out, "%s\n", body)
@@ -103,22 +104,36 @@ type replayed struct {
 	streams
 	deltas  []string
 	midLine bool
+	waits   []replayedWait // open
+	open    bool           // the run has not ended
 }
+
+// replayedWait is what a run waits for.
+type replayedWait struct{ key, text string }
+
+// signalWait is the key of the wait for a signal. A run waits for one at a time.
+const signalWait = "signal"
 
 func (r *replayed) show(m *channelMessage) error {
 	switch m.Type {
 	case ingress.ChannelRunStarted:
+		r.open = true
 		return r.line("> " + oneLine(m.text()))
 	case ingress.ChannelDelta:
 		r.deltas = append(r.deltas, m.Text)
 		r.midLine = !strings.HasSuffix(m.Text, "\n")
 		_, err := fmt.Fprint(r.out, m.Text)
 		return err
+	case ingress.ChannelDone:
+		r.open = false
 	case ingress.ChannelError:
+		r.open = false
 		return r.note("%s: %s", m.Code, m.text())
 	case ingress.ChannelApprovalRequired:
-		return r.note("%s waits for a person: %s", m.Tool, m.Summary)
+		r.waits = append(r.waits, replayedWait{m.Approval, "the approval of " + m.Tool + ", " + m.Approval})
+		return r.note("%s waits for a person: %s", m.Tool, oneLine(m.Summary))
 	case ingress.ChannelToolRequest:
+		r.waits = append(r.waits, replayedWait{m.ToolCall, "a device that performs " + m.Tool})
 		return r.note("a device performs %s %s", m.Tool, m.Args)
 	case ingress.ChannelState:
 		return r.state(m)
@@ -128,15 +143,8 @@ func (r *replayed) show(m *channelMessage) error {
 
 // state prints a state that a reader of the conversation wants to know.
 func (r *replayed) state(m *channelMessage) error {
-	var d struct {
-		Tool     string `json:"tool_name"`
-		Agent    string `json:"agent_id"`
-		Decision string `json:"decision"`
-		By       string `json:"by"`
-		Name     string `json:"name"`
-		Void     int    `json:"void_deltas"`
-	}
-	_ = json.Unmarshal(m.Detail, &d) // an external agent reports what it likes
+	d := m.stateDetail()
+	r.over(d.Approval)
 	switch {
 	case m.State == ingress.StateRetrying:
 		r.deltas = r.deltas[:max(0, len(r.deltas)-d.Void)]
@@ -144,16 +152,38 @@ func (r *replayed) state(m *channelMessage) error {
 			return err
 		}
 		return r.line(strings.Join(r.deltas, ""))
-	case d.Decision != "":
-		return r.note("%s by %s", strings.ToLower(d.Decision), d.By)
-	case m.State == ingress.StateCallingAgent:
-		return r.note("asks %s", d.Agent)
-	case m.State == ingress.StateCallingTool:
-		return r.note("uses %s", d.Tool)
-	case m.State == ingress.StateWaitingSignal:
-		return r.note("waits for the signal %s", d.Name)
+	case d.ended():
+		r.over(d.ToolCall)
+	case m.State == ingress.StateWaitingSignal && d.Name != "":
+		r.over(signalWait)
+		r.waits = append(r.waits, replayedWait{signalWait, "the signal " + d.Name})
+	case d.Name != "":
+		r.over(signalWait)
+	}
+	if text := d.text(); text != "" {
+		return r.note("%s", text)
 	}
 	return nil
+}
+
+// over removes a wait that has ended.
+func (r *replayed) over(key string) {
+	r.waits = slices.DeleteFunc(r.waits, func(w replayedWait) bool { return w.key == key })
+}
+
+// finish ends the output with the state of a run that has not ended.
+func (r *replayed) finish() error {
+	if err := r.end(); err != nil || !r.open {
+		return err
+	}
+	var all []string
+	for _, w := range r.waits {
+		all = append(all, w.text)
+	}
+	if all == nil {
+		return r.note("the run has not ended")
+	}
+	return r.note("the run waits for %s", strings.Join(all, "; and for "))
 }
 
 // line prints a line of the conversation.

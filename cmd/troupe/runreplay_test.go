@@ -3,12 +3,48 @@
 package main
 
 import (
+	"bytes"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json"
 )
+
+// The replay of a run that has not ended says what it waits for, and that of an expired approval names nobody.
+func TestReplayNamesWaits(t *testing.T) {
+	message := func(text string) *channelMessage {
+		var m channelMessage
+		if err := json.Unmarshal([]byte(text), &m); err != nil {
+			t.Fatal(err)
+		}
+		return &m
+	}
+	const started, approval = `{"type":"run_started","message":{"content":"x"}}`, `{"type":"approval_required","approval_id":"ap_1","tool_name":"pay","args_summary":"pays 20"}`
+	for want, all := range map[string][]string{
+		"· the run has not ended":                                              {started},
+		"· the run waits for the approval of pay, ap_1":                        {started, approval},
+		"· expired: too late\n· the run has not ended":                         {started, approval, `{"type":"state","state":"RUNNING","detail":{"approval_id":"ap_1","decision":"EXPIRED","reason":"too late"}}`},
+		"· approved by bob":                                                    {started, approval, `{"type":"state","state":"RUNNING","detail":{"approval_id":"ap_1","decision":"APPROVED","by":"bob"}}`, `{"type":"done"}`},
+		"· the run waits for the signal go":                                    {started, `{"type":"state","state":"WAITING_SIGNAL","detail":{"name":"go"}}`},
+		"· waits for the signal go\n· the run has not ended":                   {started, `{"type":"state","state":"WAITING_SIGNAL","detail":{"name":"go"}}`, `{"type":"state","state":"RUNNING","detail":{"name":"go"}}`},
+		"· the run waits for a device that performs ask":                       {started, `{"type":"tool_request","tool_call_id":"c1","tool_name":"ask","args":{}}`},
+		"· ask: client_offline\n· the run has not ended":                       {started, `{"type":"tool_request","tool_call_id":"c1","tool_name":"ask","args":{}}`, `{"type":"state","state":"RUNNING","detail":{"tool_call_id":"c1","tool_name":"ask","status":"FAILED","code":"client_offline"}}`},
+		"· the run waits for the approval of pay, ap_1; and for the signal go": {started, approval, `{"type":"state","state":"WAITING_SIGNAL","detail":{"name":"go"}}`},
+		"· cancelled: by its caller":                                           {started, approval, `{"type":"error","run_id":"1","code":"cancelled","message":"by its caller"}`},
+	} {
+		var out, notes bytes.Buffer
+		r := replayed{streams: streams{&out, &notes}}
+		for _, text := range all {
+			if err := r.show(message(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.finish(); err != nil || !strings.HasSuffix(notes.String(), want+"\n") {
+			t.Errorf("error %v, notes\n%s\nwant\n%s", err, notes.String(), want)
+		}
+	}
+}
 
 // A replay shows what a client was shown, and repeats no tool call.
 func TestRunsReplay(t *testing.T) {
@@ -39,6 +75,9 @@ func TestRunsReplay(t *testing.T) {
 			t.Errorf("%q lacks %q", notes, want)
 		}
 	}
+	if strings.Contains(notes, "the run ") {
+		t.Errorf("the notes are about a wait that has ended: %q", notes)
+	}
 	code, out, _ = replay(run, "--speed", "0", "--to-channel")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	for i, line := range lines {
@@ -57,8 +96,23 @@ func TestRunsReplay(t *testing.T) {
 	if code, _, notes := replay(run, "--speed", "-1"); code != exitUsage || !strings.Contains(notes, "--speed") {
 		t.Errorf("%d %s", code, notes)
 	}
+	if code, _, err := runChat(t, "use user.pay {\"amount\":7}\n", append([]string{"concierge", "--session", "s2"}, at...)...); code != exitWaiting {
+		t.Fatal(code, err)
+	}
+	_, waiting, _ := runProgram(t, append([]string{"runs", "list", "--json", "--limit", "1"}, at...)...)
+	var newest struct {
+		Runs []struct {
+			ID string `json:"run_id"`
+		} `json:"runs"`
+	}
+	if err := json.Unmarshal([]byte(waiting), &newest); err != nil || len(newest.Runs) != 1 {
+		t.Fatal(err, waiting)
+	}
+	if code, _, notes := replay(newest.Runs[0].ID, "--speed", "0"); code != 0 || !strings.Contains(notes, "· the run waits for the approval of user.pay, ap_") {
+		t.Errorf("%d %s", code, notes)
+	}
 	_, again, _ := runProgram(t, append([]string{"runs", "list", "--json"}, at...)...)
-	if err := json.Unmarshal([]byte(again), &list); err != nil || len(list.Runs) != 1 {
+	if err := json.Unmarshal([]byte(again), &list); err != nil || len(list.Runs) != 2 {
 		t.Errorf("the replays began runs: %s", again)
 	}
 }
