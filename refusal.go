@@ -11,7 +11,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/command"
-	"github.com/troupe-run/troupe/tools"
 )
 
 // ErrClosed is the error of a call to a server that was closed or has failed.
@@ -33,6 +32,7 @@ const (
 	CodeClientOffline    Code = "client_offline"
 	CodeCycle            Code = "call_cycle" // the called agent is among the callers
 	CodeDepth            Code = "call_depth"
+	CodeEventsDropped    Code = "events_dropped" // the log was cut: see Config.Keep
 	CodeEventsExceeded   Code = "events_exceeded"
 	CodeInvalid          Code = "invalid_request"
 	CodeModelAuth        Code = "model_auth"
@@ -90,19 +90,7 @@ func newRefusal(r *actor.Refusal) *Refusal {
 }
 
 // codeOf returns the code that the gateway shows for a refusal.
-func codeOf(r *actor.Refusal) Code {
-	switch {
-	case r.Reason == actor.Rejected && r.Field == actor.BusyField:
-		return CodeSessionBusy
-	case r.Reason == actor.NotFound && r.Field == actor.DeletedField:
-		return CodeSessionDeleted
-	case r.Reason == actor.NotFound && r.Field == "session_id":
-		return CodeSessionNotFound
-	case r.Reason == actor.NotFound && r.Field == tools.NameField:
-		return CodeToolNotFound
-	}
-	return Code(r.Reason.Info().Type)
-}
+func codeOf(r *actor.Refusal) Code { return Code(r.Info().Type) }
 
 // toActor returns the refusal of the runtime from which r was made, or one with its code and
 // sentence.
@@ -135,7 +123,7 @@ func errorOf(err error) error {
 	case errors.As(err, &refused):
 		return newRefusal(refused)
 	case errors.As(err, &dropped):
-		return Refuse("events_dropped", "%v", dropped)
+		return Refuse(CodeEventsDropped, "%v", dropped)
 	}
 	return err
 }

@@ -131,13 +131,44 @@ func (r Reason) Info() ReasonInfo {
 	return reasons[r]
 }
 
+// narrow lists the refusals whose field says what they are about, with the names that replace
+// those of the reason.
+var narrow = [...]struct {
+	reason      Reason
+	field       string
+	error, code string
+	http        int
+}{
+	{NotFound, "session_id", "SessionNotFound", "session_not_found", 404},
+	{NotFound, DeletedField, "SessionDeleted", "session_deleted", 410},
+	{NotFound, "tool_name", "ToolNotFound", "tool_not_found", 404},
+	{NotFound, "context_key", "ContextNotFound", "context_not_found", 404},
+	{Rejected, BusyField, "SessionBusy", "session_busy", 409},
+	{Rejected, "tool_call_id", "ToolCallEnded", "tool_call_ended", 409},
+	{Rejected, "version", "ContextVersion", "context_version", 409},
+}
+
+// Info returns the names of the refusal on each external surface: those of its reason, unless
+// its field says more.
+func (r *Refusal) Info() ReasonInfo {
+	out := r.Reason.Info()
+	if r.Field != "" {
+		for i := range narrow {
+			if n := &narrow[i]; n.reason == r.Reason && n.field == r.Field {
+				out.Error, out.Type, out.HTTP = n.error, n.code, n.http
+			}
+		}
+	}
+	return out
+}
+
 // HTTP returns the HTTP status code of the refusal: 503 for a full node, 429 for a
 // full agent.
 func (r *Refusal) HTTP() int {
 	if r.Reason == Busy && r.Scope == ScopeNode {
 		return 503
 	}
-	return r.Reason.Info().HTTP
+	return r.Info().HTTP
 }
 
 // Error returns the name and the sentence, as in

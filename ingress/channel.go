@@ -422,5 +422,5 @@ func codeOf(r *actor.Refusal) string {
 	if r == nil {
 		return ""
 	}
-	return cmp.Or(r.Reason.Info().Type, "internal")
+	return cmp.Or(r.Info().Type, "internal")
 }

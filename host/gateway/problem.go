@@ -38,7 +38,7 @@ func newProblem(status int, code, title, detail string) *problem {
 
 // refusalProblem converts a refusal to a problem.
 func refusalProblem(r *actor.Refusal) *problem {
-	out := r.Reason.Info()
+	out := r.Info()
 	p := newProblem(r.HTTP(), out.Type, out.Error, r.Detail)
 	p.Field, p.Scope = r.Field, r.Scope.String()
 	switch {
@@ -46,20 +46,8 @@ func refusalProblem(r *actor.Refusal) *problem {
 		p.Title = "Cancelled" // its name in records is that of a failure
 	case r.Field == ingress.IdempotencyKey:
 		p.Status = http.StatusUnprocessableEntity
-	case r.Field == actor.BusyField && r.Reason == actor.Rejected:
-		p.Code, p.Title, p.Type, p.Status = "session_busy", "SessionBusy", "urn:troupe:problem:session_busy", http.StatusConflict
-	case r.Field == "tool_call_id" && r.Reason == actor.Rejected:
-		p.Code, p.Title, p.Type, p.Status = "tool_call_ended", "ToolCallEnded", "urn:troupe:problem:tool_call_ended", http.StatusConflict
-	case r.Field == "context_key" && r.Reason == actor.NotFound:
-		p.setNotFound("context_not_found", "ContextNotFound")
-	case r.Field == "version" && r.Reason == actor.Rejected:
-		p.Code, p.Title, p.Type, p.Status = "context_version", "ContextVersion", "urn:troupe:problem:context_version", http.StatusConflict
 	case r.Field == actor.DeletedField && r.Reason == actor.NotFound:
-		p.Code, p.Title, p.Type, p.Status, p.Field = "session_deleted", "SessionDeleted", "urn:troupe:problem:session_deleted", http.StatusGone, "session_id"
-	case r.Field == toolField && r.Reason == actor.NotFound:
-		p.setNotFound("tool_not_found", "ToolNotFound")
-	case r.Field == "session_id" && r.Reason == actor.NotFound:
-		p.setNotFound("session_not_found", "SessionNotFound")
+		p.Field = "session_id"
 	}
 	for _, id := range r.Chain {
 		p.Chain = append(p.Chain, id.String())
