@@ -46,20 +46,21 @@ func codeBlocks(t *testing.T, page, heading, language string) (blocks []string) 
 	}
 }
 
-// The program of the README prints what the README shows.
-func TestProgramOfREADME(t *testing.T) {
-	programs := codeBlocks(t, "README.md", "## A Go program", "go")
-	outputs := codeBlocks(t, "README.md", "## A Go program", "text")
-	if len(programs) != 1 || len(outputs) != 1 {
-		t.Fatalf("%d programs and %d outputs, want one of each", len(programs), len(outputs))
-	}
-	source := filepath.Join(t.TempDir(), "main.go")
-	if err := os.WriteFile(source, []byte(programs[0]), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	binary := buildProgram(t, source)
-	if got := runIn(t, t.TempDir(), binary); got != outputs[0] {
-		t.Errorf("the program prints\n%s\nthe README shows\n%s", got, outputs[0])
+// The programs of the pages print what the pages show.
+func TestProgramsOfPages(t *testing.T) {
+	for page, heading := range map[string]string{"README.md": "## A Go program", "docs/guide-go.md": "### Approvals"} {
+		programs, outputs := codeBlocks(t, page, heading, "go"), codeBlocks(t, page, heading, "text")
+		if len(programs) != 1 || len(outputs) != 1 {
+			t.Fatalf("%s: %d programs and %d outputs, want one of each", page, len(programs), len(outputs))
+		}
+		source := filepath.Join(t.TempDir(), "main.go")
+		if err := os.WriteFile(source, []byte(programs[0]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		binary := buildProgram(t, source)
+		if got := runIn(t, t.TempDir(), binary); got != outputs[0] {
+			t.Errorf("the program prints\n%s\n%s shows\n%s", got, page, outputs[0])
+		}
 	}
 }
 

@@ -131,7 +131,7 @@ func (r Reason) Info() ReasonInfo {
 	return reasons[r]
 }
 
-// narrow lists the refusals whose field says what they are about, with the names that replace
+// narrow lists the refusals whose field names their subject, with the names that replace
 // those of the reason.
 var narrow = [...]struct {
 	reason      Reason

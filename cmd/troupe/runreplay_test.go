@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// The replay of a run that has not ended says what it waits for, and that of an expired approval names nobody.
+// The replay of a run that has not ended shows what it waits for, and that of an expired approval names nobody.
 func TestReplayNamesWaits(t *testing.T) {
 	message := func(text string) *channelMessage {
 		var m channelMessage

@@ -117,7 +117,7 @@ func TestOverTLS(t *testing.T) {
 	}
 }
 
-// A client without TLS is told to use it. Pages of the server's own origin are those of https.
+// A client without TLS gets the advice to use it. Pages of the server's own origin are those of https.
 func TestClientWithoutTLS(t *testing.T) {
 	useTLS(t)
 	d := startGateway(t)
