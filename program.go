@@ -12,16 +12,16 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// Package troupetest tests the agents of a program without a server.
+// Package troupetest runs the agents of a program without a server. It needs their form of the
+// runtime, which this package does not export.
 func init() {
-	program.Troupe.New = func(agents, tools, policy any) (program.Program, error) {
-		return newProgram(&Config{Agents: agents.([]Agent), Tools: tools.([]Tool), Policy: policy.([]PolicyRule)})
+	program.Troupe.New = func(agents, tools any) (program.Program, error) {
+		return newProgram(&Config{Agents: agents.([]Agent), Tools: tools.([]Tool)})
 	}
 	program.Troupe.Refusal = func(err error) (out *actor.Refusal) {
 		errors.As(workError(err), &out)
 		return out
 	}
-	program.Troupe.Code = func(r *actor.Refusal) string { return string(codeOf(r)) }
 	program.Troupe.EncodeState = func(version int, state []byte) (items []actor.StateItem) {
 		for i, value := range stateValues(version, state) {
 			items = append(items, actor.StateItem{Name: stateItem(i), Value: value})

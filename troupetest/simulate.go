@@ -147,7 +147,7 @@ func Test(tb TB, team Team, o Options) *Report {
 
 // build returns the team for the simulator.
 func (t *Team) build() (*simulate.Team, error) {
-	p, err := program.Troupe.New(t.Agents, t.Tools, []troupe.PolicyRule(nil))
+	p, err := program.Troupe.New(t.Agents, t.Tools)
 	if err != nil {
 		return nil, err
 	}

@@ -160,6 +160,9 @@ func TestFailuresNameTheProblem(t *testing.T) {
 	wantFailure(t, "only a tool and work have a function", func(tb troupetest.TB) {
 		troupetest.Start(tb, impure, "x").Expect(troupetest.Call("b")).Perform()
 	})
+	wantFailure(t, `WithTranscript: message 2: Role: got "king", want user, assistant, system or tool`, func(tb troupetest.TB) {
+		troupetest.Start(tb, impure, "x", troupetest.WithTranscript(troupe.Message{Role: troupe.RoleUser, Text: "a"}, troupe.Message{Role: "king", Text: "b"}))
+	})
 	wantFailure(t, "has set no state", func(tb troupetest.TB) {
 		turn := troupetest.Start(tb, impure, "x")
 		turn.Cancel()

@@ -33,6 +33,7 @@ type start struct {
 	tools   []troupe.Tool
 	options []agentstest.Option
 	state   any
+	err     error // of an option
 }
 
 // WithTools gives the turn the tools of Config.Tools.
@@ -58,18 +59,19 @@ func ByUser(name string) Option {
 }
 
 // WithTranscript sets the earlier messages of the session, of which a turn is given those that
-// Agent.Transcript selects.
+// Agent.Transcript selects. A message with another role than those of package troupe fails the test.
 func WithTranscript(all ...troupe.Message) Option {
 	return Option{func(s *start) {
-		s.options = append(s.options, func(b *actor.Begin) {
-			for _, m := range all {
-				role, err := actor.ParseRole(m.Role)
-				if err != nil {
-					role = actor.RoleUser
-				}
-				b.Transcript = append(b.Transcript, actor.ChatMessage{Role: role, Parts: actor.Text(m.Text)})
+		var transcript []actor.ChatMessage
+		for i, m := range all {
+			role, err := actor.ParseRole(m.Role)
+			if err != nil {
+				s.err = fmt.Errorf("WithTranscript: message %d: Role: got %.40q, want %s, %s, %s or %s", i+1, m.Role, troupe.RoleUser, troupe.RoleAssistant, troupe.RoleSystem, troupe.RoleTool)
+				return
 			}
-		})
+			transcript = append(transcript, actor.ChatMessage{Role: role, Parts: actor.Text(m.Text)})
+		}
+		s.options = append(s.options, func(b *actor.Begin) { b.Transcript = append(b.Transcript, transcript...) })
 	}}
 }
 
@@ -92,7 +94,11 @@ func Start(tb TB, agent troupe.Agent, message string, opts ...Option) *Turn {
 			o.apply(&s)
 		}
 	}
-	p, err := program.Troupe.New([]troupe.Agent{agent}, s.tools, []troupe.PolicyRule(nil))
+	if s.err != nil {
+		tb.Fatalf("troupetest: %v", s.err)
+		return nil
+	}
+	p, err := program.Troupe.New([]troupe.Agent{agent}, s.tools)
 	if err != nil {
 		tb.Fatalf("troupetest: %v", err)
 		return nil

@@ -12,18 +12,16 @@ import (
 // Program has the agents and tools of a program.
 type Program struct {
 	Agents []actor.Definition
-	Tools  *tools.Registry // the tools of the program and call_agent, with the policy
+	Tools  *tools.Registry // the tools of the program and call_agent
 	Local  []tools.Tool    // the tools of the program
 }
 
 // Troupe are functions of package troupe.
 var Troupe struct {
-	// New returns the program with a []troupe.Agent, a []troupe.Tool and a []troupe.PolicyRule.
-	New func(agents, tools, policy any) (Program, error)
+	// New returns the program with a []troupe.Agent and a []troupe.Tool.
+	New func(agents, tools any) (Program, error)
 	// Refusal returns the refusal of an error that an agent or a tool returns; nil if it is none.
 	Refusal func(err error) *actor.Refusal
-	// Code returns the troupe.Code of a refusal.
-	Code func(r *actor.Refusal) string
 	// EncodeState returns the items of a state with a version, as JSON.
 	EncodeState func(version int, state []byte) []actor.StateItem
 	// DecodeState returns the state in items as JSON; nil if there is none.
