@@ -109,6 +109,22 @@ func (b *mcpBed) request(path, body string) string {
 	if err != nil {
 		b.Fatal(err)
 	}
+	return b.do(r)
+}
+
+// stream returns the events of a run up to its end.
+func (b *mcpBed) stream(run string) string {
+	b.Helper()
+	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+"/v1/runs/"+run+"/events", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r.Header.Set("Accept", "text/event-stream")
+	return b.do(r)
+}
+
+func (b *mcpBed) do(r *http.Request) string {
+	b.Helper()
 	r.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -181,10 +197,8 @@ func TestMCPServerOfFile(t *testing.T) {
 	b.want(b.request("/metrics", ""), `troupe_mcp_server_list_changed{server="calc"} 1`)
 	b.want(b.use(`use calc.add {"a":2,"b":3}`), `{\"sum\":5}`)
 	b.want(b.request("/v1/approvals/"+pending.Approvals[0].ID+":decide", `{"decision":"approve"}`), `"APPROVED"`)
-	events := ""
-	for !strings.Contains(events, "run_done") {
-		events = b.request("/v1/runs/"+pending.Approvals[0].Run+"/events", "")
-	}
+	events := b.stream(pending.Approvals[0].Run)
+	b.want(events, "run_done")
 	b.want(events, `{\"sum\":4}`)
 	b.stop()
 
