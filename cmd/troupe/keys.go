@@ -144,6 +144,9 @@ func (c *KeysListCmd) Run(s streams) error {
 			return writeJSON(s.out, map[string][]key{"keys": all})
 		}
 		w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+		if isTerminal(s.out) && len(all) > 0 {
+			fmt.Fprintln(w, "KEY\tSCOPES\tCREATED\tEXPIRY\tUSER\tNAME")
+		}
 		for _, k := range all {
 			until := "does not expire"
 			switch {

@@ -109,6 +109,30 @@ func TestStatusIsColouredOnTerminal(t *testing.T) {
 	}
 }
 
+// Lists have the names of their columns on a terminal, and only there.
+func TestListsHaveTitlesOnTerminal(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := startServer(t, dir)
+	s.putAgent(`{"name":"helper"}`)
+	s.call("helper", "say hi")
+	if code, _, err := runProgram(t, "keys", "create", "--name", "k", "--data", dir); code != 0 {
+		t.Fatal(err)
+	}
+	for title, args := range map[string][]string{
+		"RUN      CREATED  ACTOR  STATUS":            {"runs", "list", "--server", s.url},
+		"SESSION  LAST CHANGE  AGENTS  USAGE  TITLE": {"sessions", "list", "--server", s.url},
+		"KEY  SCOPES  CREATED  EXPIRY  USER  NAME":   {"keys", "list", "--data", dir},
+	} {
+		_, screen := runOnTerminal(t, args...)
+		if first, _, _ := strings.Cut(screen, "\n"); strings.Join(strings.Fields(first), " ") != strings.Join(strings.Fields(title), " ") || strings.Count(screen, "\n") != 2 {
+			t.Errorf("%v on a terminal:\n%s\nwant the titles %s", args, screen, title)
+		}
+		if code, out, _ := runProgram(t, args...); code != 0 || strings.Count(out, "\n") != 1 {
+			t.Errorf("%v in a pipe: exit code %d\n%s", args, code, out)
+		}
+	}
+}
+
 // On a terminal, approvals watch shows the arguments and asks about each approval.
 func TestWatchAsksOnTerminal(t *testing.T) {
 	p := startPayments(t, "")

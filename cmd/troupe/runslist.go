@@ -112,10 +112,12 @@ func (c *RunsListCmd) read(from source, q url.Values) (runsList, error) {
 	return all, nil
 }
 
-// printRuns prints one line for each run, with its user if they differ.
+// printRuns prints one line for each run, with its user if they differ, on a terminal below the
+// names of the columns.
 func printRuns(out io.Writer, all []jsontext.Value) error {
 	var columns strings.Builder
 	w := tabwriter.NewWriter(&columns, 0, 0, 2, ' ', 0)
+	titles := isTerminal(out) && len(all) > 0
 	views, users := make([]runView, len(all)), map[string]bool{}
 	for i, raw := range all {
 		r := &views[i]
@@ -123,6 +125,13 @@ func printRuns(out io.Writer, all []jsontext.Value) error {
 			return err
 		}
 		users[r.User] = true
+	}
+	if titles {
+		fmt.Fprint(w, "RUN\tCREATED\tACTOR\t")
+		if len(users) > 1 {
+			fmt.Fprint(w, "USER\t")
+		}
+		fmt.Fprintln(w)
 	}
 	for i := range views {
 		r := &views[i]
@@ -136,6 +145,10 @@ func printRuns(out io.Writer, all []jsontext.Value) error {
 		return err
 	}
 	lines := strings.Split(columns.String(), "\n")
+	if titles {
+		fmt.Fprintln(out, lines[0]+"STATUS")
+		lines = lines[1:]
+	}
 	for i := range views {
 		fmt.Fprint(out, lines[i])
 		views[i].writeStatus(out)

@@ -75,6 +75,9 @@ func (c *SessionsListCmd) Run(s streams) error {
 		return err
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	if isTerminal(s.out) && len(page.Sessions) > 0 {
+		fmt.Fprintln(w, "SESSION\tLAST CHANGE\tAGENTS\tUSAGE\tTITLE")
+	}
 	for i := range page.Sessions {
 		v := &page.Sessions[i]
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d tokens\t%s\n", v.Session, v.Last, v.agents(), v.Usage.Total, v.Title)

@@ -15,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
@@ -27,14 +28,14 @@ type ToolsCallCmd struct {
 	Args   string            `default:"{}" help:"Arguments as a JSON object; - reads standard input, @FILE a file (${default})."`
 	Allow  []string          `placeholder:"HOST" help:"Host, address or prefix that the tool may reach, as of troupe serve. Loopback is allowed."`
 	Auth   map[string]string `placeholder:"NAME=HOST" help:"Host to which the secret in the variable TROUPE_AUTH_… may be sent, as of troupe serve."`
-	Config string            `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"Server configuration, for its allow and auth."`
+	Config string            `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"Server configuration, for its allow, auth and policy."`
 }
 
 // Help returns the text shown below the flags.
 func (ToolsCallCmd) Help() string {
 	return `Checks the arguments, sends the request that an agent's call would send, and prints the result as an agent gets it.
 The request, and the status and the duration of each attempt, go to standard error, without headers. The policy is
-not applied. Exits with code 1 if an agent would get an error.
+not applied: if a call of an agent would wait for a person or be blocked, a line says so. Exits with code 1 if an agent would get an error.
 
 Examples:
   troupe tools call weather.toml --args '{"city": "Oslo"}'
@@ -51,7 +52,7 @@ func (c *ToolsCallCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	config, err := c.outbound(s.err)
+	config, policy, err := c.outbound(s.err)
 	if err != nil {
 		return err
 	}
@@ -61,12 +62,20 @@ func (c *ToolsCallCmd) Run(s streams) error {
 	}
 	defer out.Close()
 	caller := tools.NewContext(actor.Call{To: actor.ID{Agent: "nobody"}}, d.Timeout(), nil) // a tool does not see it
-	ask, refused := invariant.Must(tools.NewRegistry().With([]tools.Declared{*d}, nil)).Plan(caller,
+	registry := invariant.Must(tools.NewRegistry().With([]tools.Declared{*d}, nil))
+	ask, refused := registry.Plan(caller,
 		actor.Ask{Kind: actor.AskTool, Name: d.Name, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(args)}}})
 	if refused != nil {
 		return fmt.Errorf("--args: %w", refused.Refusal)
 	}
 	input := ask.Parts[0].Bytes
+	tool, _ := registry.Tool(d.Name)
+	switch v := policy.Decide("", &tool, input); v.Decision {
+	case runs.RequireApproval:
+		fmt.Fprintf(s.err, "without approval: the same call of an agent waits for a person: %s\n", v.Rule)
+	case runs.Block:
+		fmt.Fprintf(s.err, "without a policy: the same call of an agent is blocked: %s\n", v.Rule)
+	}
 	if err := printToolRequest(s.err, d, input); err != nil {
 		return err
 	}
@@ -94,8 +103,8 @@ func (c *ToolsCallCmd) Run(s streams) error {
 	return err
 }
 
-// outbound returns the configuration of the connection, which logs each attempt.
-func (c *ToolsCallCmd) outbound(log io.Writer) (outbound.Config, error) {
+// outbound returns the configuration of the connection, which logs each attempt, and the policy.
+func (c *ToolsCallCmd) outbound(log io.Writer) (outbound.Config, *tools.Policy, error) {
 	handler := slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		switch a.Key {
 		case slog.TimeKey, slog.LevelKey, slog.MessageKey, "upstream":
@@ -106,7 +115,7 @@ func (c *ToolsCallCmd) outbound(log io.Writer) (outbound.Config, error) {
 	config := outbound.Config{Allow: append(upstream.AllowLoopback(), c.Allow...), Auth: c.Auth, Logger: slog.New(handler)}
 	file, err := readConfig(c.Config)
 	if err != nil {
-		return config, err
+		return config, nil, err
 	}
 	hosts, _ := file.flags["allow"].([]any)
 	for _, host := range hosts {
@@ -121,7 +130,7 @@ func (c *ToolsCallCmd) outbound(log io.Writer) (outbound.Config, error) {
 			config.Auth[name] = fmt.Sprint(host)
 		}
 	}
-	return config, nil
+	return config, file.Policy, nil
 }
 
 // printToolRequest prints the request of a tool without its headers, which may hold secrets.

@@ -110,6 +110,11 @@ type = "integer"
 tool_name = "pay"
 url = "URL/pay"
 headers = { Authorization = { env = "TROUPE_AUTH_PAY" } }
+>> careful.toml
+[tool]
+tool_name = "careful"
+url = "URL/careful"
+policy = "require_approval"
 >> conflict.toml
 [tool]
 tool_name = "conflict"
@@ -121,7 +126,11 @@ kind = "client_tool"
 >> troupe.toml
 listen = "127.0.0.1:0"
 [auth]
-TROUPE_AUTH_PAY = "HOST"`, "URL", service.URL))
+TROUPE_AUTH_PAY = "HOST"
+[[policy]]
+tool = "care*"
+when = "args.amount > 5"
+decision = "block"`, "URL", service.URL))
 	config := filepath.Join(dir, "troupe.toml")
 	text, err := os.ReadFile(config)
 	if err == nil {
@@ -140,6 +149,12 @@ TROUPE_AUTH_PAY = "HOST"`, "URL", service.URL))
 	c.run(1, nil, []string{"JSON"}, "tools", "call", file("weather.toml"), "--args", "Oslo")
 	c.run(1, nil, []string{"attempt=1 status=409", "failed after ", "conflict answers 409"}, "tools", "call", file("conflict.toml"))
 	c.run(1, nil, []string{"a device of the user performs a client_tool"}, "tools", "call", file("device.toml"))
+
+	c.run(0, []string{"did"}, []string{"without approval: the same call of an agent waits for a person: policy of the tool\n"}, "tools", "call", file("careful.toml"), "--config", config, "--args", `{"amount": 5}`)
+	c.run(0, []string{"did"}, []string{"without a policy: the same call of an agent is blocked: rule 1 (care*)\n"}, "tools", "call", file("careful.toml"), "--config", config, "--args", `{"amount": 6}`)
+	if _, stderr := c.run(0, []string{"did"}, []string{"POST"}, "tools", "call", file("weather.toml"), "--args", `{"city": "Oslo"}`); strings.Contains(stderr, "without ") {
+		t.Errorf("an allowed call: %s", stderr)
+	}
 
 	out, stderr := c.run(0, []string{`"secret":true`}, []string{"POST " + service.URL + "/pay\n{}\n"}, "tools", "call", file("pay.toml"), "--config", config)
 	if strings.Contains(out+stderr, "s3cret") {
