@@ -40,15 +40,15 @@ build: ## compile the troupe binary into bin/
 test: ## run all tests and list the skipped ones; needs only Go: STRICT=1 (fail on a skip)
 	@$(GO) run ./test/internal/gotest $(if $(STRICT),-strict) -- -timeout 25m ./...
 
-# Packages below layer 3 start no goroutine: the purity analyzer checks it. Simulations
-# and crashes at single operations run on one goroutine and have lanes of their own. The matrices of
+# Packages below layer 3 start no goroutine: the purity analyzer checks it. Simulations,
+# crashes at single operations and the conformance of stores run on one goroutine. The matrices of
 # authorization make requests one after the other, thousands of them.
 RACED = . ./host/... ./internal/... ./cmd/... ./simulate/... ./tools
 race: ## run the tests of packages that start goroutines under the race detector; needs a C compiler: ALL=1 (all tests)
 	@command -v "$$($(GO) env CC)" >/dev/null || { \
 	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
 	@CGO_ENABLED=1 $(GO) run ./test/internal/gotest $(if $(STRICT),-strict) -accept 'test/bench TestAllocations' -- \
-	  -race $(if $(ALL),-timeout 40m ./...,-timeout 25m -skip '^Test(Sim|Recovery|Authorization)' $(RACED))
+	  -race $(if $(ALL),-timeout 40m ./...,-timeout 25m -skip '^Test(Sim|Recovery|Authorization|DiskConforms)' $(RACED))
 
 sim: build ## simulate seeds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=1 (percent run twice) STORE= ENGINE= STRATEGY= REGISTRY=off FAULT=kind:p FAULTS=none EVENTS=1 PREMISES=1
 	@bin/troupe sim $(SIMFLAGS)
