@@ -218,7 +218,7 @@ func (x *exchange) step(a connInput) {
 			w.recordUpstream(x, "pass", uint64(x.conn.attempt))
 			x.emitPiece(actor.Piece{Text: op.Delta.Text, State: op.Delta.State, Detail: op.Delta.Detail})
 		case upstream.Retry:
-			x.emitPiece(actor.Piece{Retry: op.Failure.Refusal})
+			x.emitPiece(actor.Piece{Retry: op.Refusal(w.now)})
 		case upstream.Ended:
 			x.finish(op.Outcome)
 		}

@@ -155,6 +155,13 @@ type Retry struct {
 	At      actor.Time
 }
 
+// Refusal returns the refusal of the failed attempt, with the time until the next one.
+func (r *Retry) Refusal(now actor.Time) *actor.Refusal {
+	out := *r.Failure.Refusal
+	out.RetryAfter = max(r.At.Sub(now), 0)
+	return &out
+}
+
 // Ended is the last operation. It holds the outcome of the exchange.
 type Ended struct{ Outcome Outcome }
 

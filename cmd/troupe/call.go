@@ -46,7 +46,7 @@ func (CallCmd) Help() string {
 	return `Exits with code 1 if the agent refuses, with 3 if there is no answer yet, and with 130 after Ctrl-C; in both cases the
 run continues. There is no answer yet if the run waits for a signal or for the approval of a tool call, whose commands
 are printed, or if it takes longer than two minutes. With --stream, keeps waiting. A broken stream is resumed after the
-last event received.
+last event received. After two seconds without an answer, failed attempts of models and agents are printed.
 
 With --async the server answers once the message is on disk. Standard output has only the ID of the run, or the JSON
 response with --json; the commands that follow the run go to standard error. The exit code is then 0.
@@ -132,13 +132,16 @@ func (c *CallCmd) Run(s streams) error {
 	} else if c.Stream == nil && isTerminal(s.out) && !c.JSON || c.Stream != nil && *c.Stream {
 		send = c.sendStreaming
 	}
+	m.notes = &attemptNotes{message: &m, to: s}
+	stopNotes := m.notes.start(ctx)
 	run, err := send(ctx, s, &m)
 	interrupted := ctx.Err() != nil
+	stopNotes()
 	stop() // from here a signal ends the process at once
 	switch {
 	case err != nil && interrupted:
 		if run.IsZero() {
-			run = m.findRun()
+			run = m.findRun(context.Background())
 		}
 		return c.reportInterrupt(s, run, m.written.Load())
 	case c.Tree && !c.JSON && (err == nil || errors.Is(err, exitCode(exitWaiting))):
@@ -171,7 +174,9 @@ type message struct {
 	path    string
 	body    []byte
 	key     string
-	written atomic.Bool // the request has been sent
+	written atomic.Bool                  // the request has been sent
+	run     atomic.Pointer[actor.CallID] // nil: not known yet
+	notes   *attemptNotes
 }
 
 // headers returns the headers of a request that sends the message.
@@ -192,11 +197,11 @@ const findRunTimeout = 3 * time.Second
 // findRun returns the run of a message that was sent. It repeats the message with the
 // same idempotency key as a stream, whose header names the run. The zero ID means that
 // it cannot be found, for example because the agent has no stream.
-func (m *message) findRun() (run actor.CallID) {
+func (m *message) findRun(ctx context.Context) (run actor.CallID) {
 	if !m.written.Load() {
 		return run
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), findRunTimeout)
+	ctx, cancel := context.WithTimeout(ctx, findRunTimeout)
 	defer cancel()
 	r, err := m.client.newRequest(ctx, http.MethodPost, m.path, m.body, append(m.headers(), "Accept", ingress.EventStream)...)
 	if err != nil {
@@ -217,6 +222,7 @@ func (c *CallCmd) sendStreaming(ctx context.Context, s streams, m *message) (run
 	t := answerPrinter{flags: c.about()}
 	err = m.client.follow(m.trace(ctx), http.MethodPost, m.path, m.body, func(e runs.Event) error {
 		run = e.Run
+		m.run.Store(&e.Run)
 		if e.Refusal != nil && e.Type.Ends() {
 			runErr = fmt.Errorf("%s: %s (see: %s)", e.Refusal.Reason.Info().Type, e.Refusal.Detail, c.hint("runs show", []string{run.String()}))
 		}
@@ -225,6 +231,9 @@ func (c *CallCmd) sendStreaming(ctx context.Context, s streams, m *message) (run
 			return err
 		}
 		text, note := t.render(&e)
+		if text != "" || note != "" {
+			m.notes.quiet.Store(true)
+		}
 		if _, err := io.WriteString(s.out, text); err != nil {
 			return err
 		}

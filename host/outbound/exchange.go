@@ -126,7 +126,7 @@ func (x *exchange) step(now actor.Time, in upstream.Input) {
 		case upstream.Forward:
 			x.onPiece(actor.Piece{Text: op.Delta.Text, State: op.Delta.State, Detail: op.Delta.Detail})
 		case upstream.Retry:
-			x.onPiece(actor.Piece{Retry: op.Failure.Refusal})
+			x.onPiece(actor.Piece{Retry: op.Refusal(now)})
 		case upstream.Ended:
 			x.outcome = &op.Outcome
 		}
