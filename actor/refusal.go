@@ -131,7 +131,7 @@ func (r Reason) Info() ReasonInfo {
 	return reasons[r]
 }
 
-// narrow lists the refusals whose field names their subject, with the names that replace
+// narrow lists the refusals whose field is narrower than their reason, with the names that replace
 // those of the reason.
 var narrow = [...]struct {
 	reason      Reason
@@ -148,8 +148,8 @@ var narrow = [...]struct {
 	{Rejected, "version", "ContextVersion", "context_version", 409},
 }
 
-// Info returns the names of the refusal on each external surface: those of its reason, unless
-// its field says more.
+// Info returns the names of the refusal on each external surface: those of its reason, or
+// narrower ones by its field.
 func (r *Refusal) Info() ReasonInfo {
 	out := r.Reason.Info()
 	if r.Field != "" {

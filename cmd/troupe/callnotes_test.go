@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A call whose model cannot be reached says why it takes time, also if another agent asks the model.
+// A call prints the failed attempts to reach its model, also if another agent asks the model.
 func TestCallPrintsFailedAttempts(t *testing.T) {
 	dir := t.TempDir()
 	config, text, files := filepath.Join(dir, "troupe.toml"), "", ">> boss.toml\nname = \"boss\""

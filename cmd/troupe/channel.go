@@ -101,7 +101,7 @@ func (m *channelMessage) stateDetail() (d stateDetail) {
 // ended reports whether a tool call has ended.
 func (d *stateDetail) ended() bool { return d.Status != "" && d.ToolCall != "" }
 
-// text describes the state for a reader of the conversation; "" means that there is nothing to say.
+// text describes the state for a reader of the conversation; it may be empty.
 func (d *stateDetail) text() string {
 	switch {
 	case d.Decision != "":

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Log lines are text on a terminal and JSON elsewhere, unless a flag selects one of them.
+// Log lines are text on a terminal and JSON elsewhere. A flag sets one form.
 func TestServeLogFormat(t *testing.T) {
 	const text, asJSON = " INFO serving  ", `"msg":"serving"`
 	for _, c := range []struct {

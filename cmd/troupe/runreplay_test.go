@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// The replay of a run that has not ended shows what it waits for, and that of an expired approval names nobody.
+// The replay of an open run names its waits. The end of an expired approval has no author.
 func TestReplayNamesWaits(t *testing.T) {
 	message := func(text string) *channelMessage {
 		var m channelMessage

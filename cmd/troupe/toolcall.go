@@ -35,7 +35,7 @@ type ToolsCallCmd struct {
 func (ToolsCallCmd) Help() string {
 	return `Checks the arguments, sends the request that an agent's call would send, and prints the result as an agent gets it.
 The request, and the status and the duration of each attempt, go to standard error, without headers. The policy is
-not applied: if a call of an agent would wait for a person or be blocked, a line says so. Exits with code 1 if an agent would get an error.
+not applied: a line warns if a call of an agent would wait for a person or be blocked. Exits with code 1 if an agent would get an error.
 
 Examples:
   troupe tools call weather.toml --args '{"city": "Oslo"}'
