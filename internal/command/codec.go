@@ -102,6 +102,10 @@ const (
 	tagSessionEvents
 	tagSessionEnd
 	tagDeviceCalls
+	tagGateway
+	tagExternal
+	tagPermit
+	tagBackup
 )
 
 func (e *encoder) query(q Query) {
@@ -186,6 +190,21 @@ func (e *encoder) query(q Query) {
 		e.Int(int64(q.After.Created))
 		e.toolCallID(q.After.ID)
 		e.Int(int64(q.Limit))
+	case GatewayQuery:
+		e.Uint(tagGateway)
+		e.Uint(q.After)
+	case ExternalQuery:
+		e.Uint(tagExternal)
+		e.String(q.Name)
+		e.Bool(q.Heartbeat)
+	case PermitQuery:
+		e.Uint(tagPermit)
+		e.String(q.URL)
+		e.String(q.AuthEnv)
+		e.Bytes(q.Definition)
+	case BackupQuery:
+		e.Uint(tagBackup)
+		e.String(q.Name)
 	default:
 		e.Uint(0) // no query has this tag
 	}
@@ -235,6 +254,14 @@ func (d *decoder) query() Query {
 		return ToolCallQuery{d.toolCallID()}
 	case tagApprovals:
 		return ApprovalsQuery{d.CallID(), ApprovalPosition{d.time(), d.toolCallID()}, int(d.Int())}
+	case tagGateway:
+		return GatewayQuery{d.Uint()}
+	case tagExternal:
+		return ExternalQuery{d.text(), d.Bool()}
+	case tagPermit:
+		return PermitQuery{d.text(), d.text(), d.Bytes(bytesMax)}
+	case tagBackup:
+		return BackupQuery{d.text()}
 	default:
 		d.Fail("unknown query %d", tag)
 		return nil
@@ -319,6 +346,18 @@ func (e *encoder) result(r Result) {
 		e.Uint(tagApprovals)
 		list(e, r.All, e.approval)
 		e.Bool(r.More)
+	case Gateway:
+		e.Uint(tagGateway)
+		e.gateway(&r)
+	case External:
+		e.Uint(tagExternal)
+		e.external(r)
+	case Permit:
+		e.Uint(tagPermit)
+		e.String(r.Problem)
+	case Backup:
+		e.Uint(tagBackup)
+		e.backup(&r)
 	default:
 		e.Uint(0) // no result has this tag
 	}
@@ -366,6 +405,14 @@ func (d *decoder) result() Result {
 		return d.toolCall()
 	case tagApprovals:
 		return Approvals{listOf(d, d.approval), d.Bool()}
+	case tagGateway:
+		return d.gateway()
+	case tagExternal:
+		return External{d.Bool(), d.Bool(), d.time()}
+	case tagPermit:
+		return Permit{d.text()}
+	case tagBackup:
+		return d.backup()
 	default:
 		d.Fail("unknown result %d", tag)
 		return nil

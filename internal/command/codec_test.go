@@ -19,8 +19,8 @@ var bodies = []Body{Invoke{}, Signal{}, Cancel{}, Forget{}, Follow{}, Lookup{}, 
 
 // queries and results list every query with its result.
 var (
-	queries = []Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{}, SessionsQuery{}, SessionQuery{}, MessagesQuery{}, SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, ContextQuery{}, OpenRunQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{}}
-	results = []Result{Agents{}, Owner{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{}, Sessions{}, Session{}, Messages{}, SessionEvents{}, SessionEnd{}, DeviceCalls{}, Context{}, EveryRun{}, Tools{}, ToolCall{}, Approvals{}}
+	queries = []Query{AgentsQuery{}, OwnerQuery{}, RunQuery{}, RunsQuery{}, WaitingQuery{}, EventsQuery{}, ActorsQuery{}, HealthQuery{}, StatsQuery{}, SessionsQuery{}, SessionQuery{}, MessagesQuery{}, SessionEventsQuery{}, SessionEndQuery{}, DeviceCallsQuery{}, ContextQuery{}, OpenRunQuery{}, EveryRunQuery{}, ToolsQuery{}, ToolCallQuery{}, ApprovalsQuery{}, GatewayQuery{}, ExternalQuery{}, PermitQuery{}, BackupQuery{}}
+	results = []Result{Agents{}, Owner{}, Run{}, Runs{}, Waiting{}, Events{}, Actors{}, Health{}, Stats{}, Sessions{}, Session{}, Messages{}, SessionEvents{}, SessionEnd{}, DeviceCalls{}, Context{}, EveryRun{}, Tools{}, ToolCall{}, Approvals{}, Gateway{}, External{}, Permit{}, Backup{}}
 )
 
 // bounds holds the largest value of types whose decoder checks it.
@@ -28,7 +28,7 @@ var bounds = map[reflect.Type]uint64{
 	reflect.TypeFor[runs.Status](): uint64(runs.Cancelled), reflect.TypeFor[actor.AgentKind](): uint64(actor.External),
 	reflect.TypeFor[actor.Durability](): uint64(actor.Volatile), reflect.TypeFor[actor.Scope](): uint64(actor.ScopeNode),
 	reflect.TypeFor[actor.AskKind](): uint64(actor.AskInvoke), reflect.TypeFor[runs.ToolStatus](): uint64(runs.ToolStatusTimeout),
-	reflect.TypeFor[runs.ApprovalStatus](): uint64(runs.ApprovalStatusExpired),
+	reflect.TypeFor[runs.ApprovalStatus](): uint64(runs.ApprovalStatusExpired), reflect.TypeFor[BackupFailure](): uint64(BackupDiskFull),
 }
 
 // drawInto fills in every exported field of v, so that a field without an

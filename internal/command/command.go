@@ -13,6 +13,22 @@ import (
 // ErrClosed is the error of a command to a node that has stopped.
 var ErrClosed = errors.New("the node has stopped")
 
+// AwayError is the error of a command to a node that is not connected now and will be again.
+// It is ErrClosed, and a refusal too.
+type AwayError struct {
+	Back    <-chan struct{} // closed once the node is connected
+	Refusal *actor.Refusal
+}
+
+// Error implements error.
+func (e *AwayError) Error() string { return e.Refusal.Error() }
+
+// Unwrap returns the refusal.
+func (e *AwayError) Unwrap() error { return e.Refusal }
+
+// Is reports whether target is ErrClosed.
+func (e *AwayError) Is(target error) bool { return target == ErrClosed }
+
 // EventsDropped is the error of a query for events of a run that the node has deleted.
 type EventsDropped struct {
 	Run   actor.CallID

@@ -14,8 +14,8 @@
 //	Lookup   read one thing: an agent, a run, events, statistics
 //
 // Serve performs the commands of a connection, and Dial returns the node at its
-// other end. Neither knows what the connection is; nothing in Troupe opens one
-// yet.
+// other end. Neither knows what the connection is: internal/link opens those between
+// processes.
 //
 // Every command carries the principal that made it, and is refused if it names an
 // actor of another tenant. Every list in

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// The queries of a gateway in a process of its own. A node answers them only over a
+// connection whose peer it has authenticated: the peer names the principals of all commands.
+type (
+	// GatewayQuery asks for the secrets and the API keys, once their version differs from After.
+	GatewayQuery struct{ After uint64 } // 0: at once
+	// ExternalQuery asks for the health of an external agent. With Heartbeat it also records
+	// a heartbeat of the agent.
+	ExternalQuery struct {
+		Name      string
+		Heartbeat bool
+	}
+	// PermitQuery asks whether the secret in the variable AuthEnv may be sent to a URL or, if
+	// Definition is not empty, whether a tool with this definition can be performed.
+	PermitQuery struct {
+		URL, AuthEnv string
+		Definition   []byte // JSON
+	}
+	// BackupQuery makes a copy of the store and asks for its path.
+	BackupQuery struct{ Name string }
+)
+
+// GatewayBeat is the maximum time to the answer of a GatewayQuery. After it the version is
+// still After, and the answer has no other field.
+const GatewayBeat = 5 * time.Second
+
+type (
+	// Gateway is what a gateway needs to know before it serves a client.
+	Gateway struct {
+		Version       uint64 // from 1
+		Secret        []byte // signs run tokens
+		ApprovalScope string // needed to decide about a tool call; may be empty
+		Keys          [][]byte
+	}
+	// External is the health of an external agent.
+	External struct {
+		Known, Healthy bool
+		LastSeen       actor.Time // 0: never
+	}
+	// Permit is the answer to a PermitQuery.
+	Permit struct{ Problem string } // "": permitted
+	// Backup is a copy of the store, or the reason why there is none.
+	Backup struct {
+		Dir     string
+		Failed  BackupFailure
+		Problem string // set if Failed is
+	}
+)
+
+// BackupFailure is a foreseen failure of a backup; 0 means none.
+type BackupFailure uint8
+
+// The failures of backups.
+const (
+	BackupExists    BackupFailure = iota + 1 // fs.ErrExist
+	BackupForbidden                          // fs.ErrPermission
+	BackupDiskFull                           // syscall.ENOSPC
+)
+
+func (GatewayQuery) query()  {}
+func (ExternalQuery) query() {}
+func (PermitQuery) query()   {}
+func (BackupQuery) query()   {}
+
+func (GatewayQuery) returns(Gateway)   {}
+func (ExternalQuery) returns(External) {}
+func (PermitQuery) returns(Permit)     {}
+func (BackupQuery) returns(Backup)     {}
+
+func (Gateway) result()  {}
+func (External) result() {}
+func (Permit) result()   {}
+func (Backup) result()   {}
+
+func (e *encoder) gateway(g *Gateway) {
+	e.Uint(g.Version)
+	e.Bytes(g.Secret)
+	e.String(g.ApprovalScope)
+	list(e, g.Keys, func(k *[]byte) { e.Bytes(*k) })
+}
+
+func (d *decoder) gateway() Gateway {
+	return Gateway{d.Uint(), d.Bytes(bytesMax), d.text(), listOf(d, func() []byte { return d.Bytes(bytesMax) })}
+}
+
+func (e *encoder) external(x External) {
+	e.Bool(x.Known)
+	e.Bool(x.Healthy)
+	e.Int(int64(x.LastSeen))
+}
+
+func (e *encoder) backup(b *Backup) {
+	e.String(b.Dir)
+	e.Uint(uint64(b.Failed))
+	e.String(b.Problem)
+}
+
+func (d *decoder) backup() Backup {
+	return Backup{d.text(), BackupFailure(d.UintMax(uint64(BackupDiskFull), "failure of a backup")), d.text()}
+}
