@@ -37,19 +37,27 @@ type ownerListener struct {
 // ListenOwner opens the socket of a data folder. The caller MUST hold the lock of
 // the folder: a socket that exists is left over from a process that was killed.
 func ListenOwner(dir string) (net.Listener, error) {
-	path := filepath.Join(dir, OwnerSocket)
+	return ListenSocket(filepath.Join(dir, OwnerSocket))
+}
+
+// ListenSocket opens a Unix socket for processes of this user and of root. A socket that exists
+// and has no listener is replaced.
+func ListenSocket(path string) (net.Listener, error) {
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, err
 	case info.Mode().Type() != fs.ModeSocket:
-		return nil, fmt.Errorf("%s is not a socket: move it out of the data folder", path)
+		return nil, fmt.Errorf("%s is not a socket: move it to another folder", path)
 	default:
+		if c, err := DialSocket(context.Background(), path); err == nil {
+			return nil, errors.Join(fmt.Errorf("%s is in use by another process", path), c.Close())
+		}
 		if err := os.Remove(path); err != nil {
 			return nil, err
 		}
 	}
-	address, release, err := socketAddress(dir)
+	address, release, err := socketAddress(path)
 	if err != nil {
 		return nil, err
 	}
@@ -67,14 +75,19 @@ func ListenOwner(dir string) (net.Listener, error) {
 
 // DialOwner connects to the server that uses a data folder.
 func DialOwner(ctx context.Context, dir string) (net.Conn, error) {
-	info, err := os.Lstat(filepath.Join(dir, OwnerSocket))
+	return DialSocket(ctx, filepath.Join(dir, OwnerSocket))
+}
+
+// DialSocket connects to a Unix socket.
+func DialSocket(ctx context.Context, path string) (net.Conn, error) {
+	info, err := os.Lstat(path)
 	if err == nil && info.Mode().Type() != fs.ModeSocket { // a link could lead to another program
-		err = fmt.Errorf("%s is not a socket", filepath.Join(dir, OwnerSocket))
+		err = fmt.Errorf("%s is not a socket", path)
 	}
 	if err != nil {
 		return nil, err
 	}
-	address, release, err := socketAddress(dir)
+	address, release, err := socketAddress(path)
 	if err != nil {
 		return nil, err
 	}
@@ -83,22 +96,21 @@ func DialOwner(ctx context.Context, dir string) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", address.Name)
 }
 
-// socketAddress returns the address of the socket of a folder. A path that does not
+// socketAddress returns the address of a socket. A path that does not
 // fit into an address is abbreviated by a descriptor of the folder, which is open
 // until release.
-func socketAddress(dir string) (_ *net.UnixAddr, release func(), err error) {
-	path := filepath.Join(dir, OwnerSocket)
+func socketAddress(path string) (_ *net.UnixAddr, release func(), err error) {
 	if len(path) <= socketPathMax {
 		return &net.UnixAddr{Name: path, Net: "unix"}, func() {}, nil
 	}
 	if runtime.GOOS != "linux" {
-		return nil, nil, fmt.Errorf("the path %s has %d bytes, and a socket may have at most %d: choose a shorter --data", path, len(path), socketPathMax)
+		return nil, nil, fmt.Errorf("the path %s has %d bytes, and a socket may have at most %d: choose a shorter folder", path, len(path), socketPathMax)
 	}
-	f, err := os.Open(dir)
+	f, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return nil, nil, err
 	}
-	return &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), OwnerSocket), Net: "unix"}, func() { _ = f.Close() }, nil
+	return &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), filepath.Base(path)), Net: "unix"}, func() { _ = f.Close() }, nil
 }
 
 // Accept implements net.Listener.
