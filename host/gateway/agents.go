@@ -282,12 +282,20 @@ func (s *Server) checkSecret(body []byte) *problem {
 	if err != nil || s.config.External == nil {
 		return nil
 	}
-	if err := s.config.External.Permit(spec.Endpoint, spec.Auth.Env); err != nil {
-		r := actor.Refuse(actor.Rejected, "%v", err)
-		r.Field = "auth.env"
-		return refusalProblem(r)
+	return permitProblem(s.config.External.Permit(spec.Endpoint, spec.Auth.Env), "auth.env")
+}
+
+// permitProblem returns the problem for an error of Permit or PermitDefinition, or nil.
+func permitProblem(err error, field string) *problem {
+	var r *actor.Refusal
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &r): // else the node could not be asked
+		r = actor.Refuse(actor.Rejected, "%v", err)
+		r.Field = field
 	}
-	return nil
+	return refusalProblem(r)
 }
 
 // deleteAgent deletes an agent. Its open runs complete, and new calls get a 404

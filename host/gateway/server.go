@@ -331,7 +331,10 @@ func healthz(ctx *fasthttp.RequestCtx) { respond(ctx, http.StatusOK, []byte(`{"s
 func (s *Server) readyz(ctx *fasthttp.RequestCtx) {
 	health, err := lookup(s, callerOf(ctx), command.HealthQuery{})
 	reason := health.Reason
+	away := (*command.AwayError)(nil)
 	switch {
+	case errors.As(err, &away):
+		reason = away.Refusal.Detail
 	case errors.Is(err, command.ErrClosed):
 		reason = command.ErrClosed.Error()
 	case err != nil:

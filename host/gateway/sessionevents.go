@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -220,10 +221,13 @@ func (f *sessionFeed) serve(conn net.Conn, out []byte, page *eventPage) {
 			return
 		}
 		next, p, err := f.read(sessionPageEvents)
+		away := (*command.AwayError)(nil)
 		switch {
 		case p != nil:
 			f.end(conn, ingress.Broken, p.Detail)
 			return
+		case errors.As(err, &away): // news follows once the node is back
+			next = eventPage{}
 		case err != nil:
 			f.end(conn, ingress.Broken, "the events cannot be read now: reconnect with the id of the last event read as Last-Event-ID")
 			return

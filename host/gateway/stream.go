@@ -119,8 +119,10 @@ type streamConn struct {
 	origin  string // listed origin of the page that reads the stream; may be empty
 
 	pendingRead *ingress.Read
-	unwritten   []byte // bytes of the outstanding Write
+	back        <-chan struct{} // closed once the node is back for pendingRead; nil unless it is away
+	unwritten   []byte          // bytes of the outstanding Write
 	end         *ingress.End
+	serving     bool  // the head of the response was sent, or is about to be
 	followErr   error // a subscription failed: the stream would miss events
 
 	rootAppended  <-chan struct{} // signals new events of the root run
@@ -225,6 +227,10 @@ func (t *streamConn) readEvents() {
 	in := *t.pendingRead
 	t.pendingRead = nil
 	page, err := lookup(t.server, t.by, command.EventsQuery{Run: in.Run, After: in.After, Limit: in.Limit})
+	if away := (*command.AwayError)(nil); errors.As(err, &away) && t.serving && t.followErr == nil {
+		t.pendingRead, t.back = &in, away.Back
+		return
+	}
 	if err = errors.Join(err, t.followErr); err != nil {
 		t.fail(in.Run, err)
 		return
@@ -263,13 +269,14 @@ func (t *streamConn) serve(http10 bool) {
 	gone, unwatch := watchPeer(t.conn)
 	defer unwatch()
 	setSendBuffer(t.conn, sendBufferBytes)
+	t.serving = true
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for t.flush(t.responseHead(http10)); t.end == nil; {
 		switch {
 		case len(t.unwritten) > 0:
 			t.flush(nil)
-		case t.pendingRead != nil:
+		case t.pendingRead != nil && t.back == nil:
 			t.readEvents()
 		default:
 			t.awaitInput(gone, timer)
@@ -338,6 +345,8 @@ func (t *streamConn) awaitInput(gone <-chan struct{}, timer *time.Timer) {
 		for _, run := range appended {
 			t.step(ingress.Appended{Run: run})
 		}
+	case <-t.back:
+		t.back = nil
 	case <-gone:
 	case <-t.server.stopping:
 	case <-timer.C:

@@ -174,12 +174,7 @@ func (s toolRoutes) checkSecrets(definition []byte) *problem {
 	if s.config.External == nil {
 		return nil
 	}
-	if err := s.config.External.PermitDefinition(definition); err != nil {
-		r := actor.Refuse(actor.Rejected, "%v", err)
-		r.Field = "headers"
-		return refusalProblem(r)
-	}
-	return nil
+	return permitProblem(s.config.External.PermitDefinition(definition), "headers")
 }
 
 // deleteTool deletes a tool. Calls that were made of it end as they would have, but those

@@ -145,6 +145,10 @@ type socketDriver struct {
 	results []ingress.SocketInput // answers to actions performed at once
 	end     *ingress.Close
 
+	away      *command.AwayError     // why the last read has failed, if the node is away
+	postponed []ingress.SocketOutput // reads that wait for the node; at most two for each session
+	back      <-chan struct{}        // closed once the node is back; nil if nothing is postponed
+
 	mu    sync.Mutex
 	news  []string // sessions with new events
 	wake  chan struct{}
@@ -333,16 +337,16 @@ func (d *socketDriver) perform(out ingress.SocketOutput) {
 	case ingress.Admit:
 		d.answer(d.admit(&out.Hello))
 	case ingress.Attach:
-		d.answer(d.attach(out))
+		d.read(out, func() ingress.SocketInput { return d.attach(out) })
 	case ingress.Detach:
 		d.stops[out.Session]()
 		delete(d.stops, out.Session)
 	case ingress.ReadSession:
-		d.answer(d.readSession(out))
+		d.read(out, func() ingress.SocketInput { return d.readSession(out) })
 	case ingress.ReadRun:
-		d.answer(d.readRun(out))
+		d.read(out, func() ingress.SocketInput { return d.readRun(out) })
 	case ingress.Locate:
-		d.answer(d.locate(out.Run))
+		d.read(out, func() ingress.SocketInput { return d.locate(out.Run) })
 	case ingress.Perform:
 		go d.performRequest(&out.Request)
 	case ingress.Send:
@@ -352,6 +356,28 @@ func (d *socketDriver) perform(out ingress.SocketOutput) {
 	case ingress.Close:
 		d.end = &out
 	}
+}
+
+// read performs an action that reads from the node. If the node is away, the action is postponed
+// until it is back: the socket stays open.
+func (d *socketDriver) read(out ingress.SocketOutput, perform func() ingress.SocketInput) {
+	d.away = nil
+	in := perform()
+	if d.away == nil {
+		d.answer(in)
+		return
+	}
+	d.postponed, d.back = append(d.postponed, out), d.away.Back
+}
+
+// resume performs the postponed actions.
+func (d *socketDriver) resume() {
+	postponed := d.postponed
+	d.postponed, d.back = nil, nil
+	for _, out := range postponed {
+		d.perform(out)
+	}
+	d.step(ingress.Tick{})
 }
 
 // awaitInput blocks until the socket has an input.
@@ -377,6 +403,8 @@ func (d *socketDriver) awaitInput(timer *time.Timer) {
 		for _, session := range news {
 			d.step(ingress.SessionNews{Session: session})
 		}
+	case <-d.back:
+		d.resume()
 	case <-d.server.stopping:
 		d.step(ingress.Draining{})
 	case <-timer.C:
@@ -450,6 +478,9 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 // askTools passes on the calls of the device that were not sent yet.
 func (d *socketDriver) askTools() {
 	calls, err := lookup(d.server, d.by, command.DeviceCallsQuery{Device: d.device})
+	if away := (*command.AwayError)(nil); errors.As(err, &away) {
+		return // an update follows once the node is back
+	}
 	if err != nil {
 		d.step(ingress.SocketFailed{Code: ingress.CloseTryLater, Reason: "the calls of the device cannot be read now: reconnect later"})
 		return
@@ -516,6 +547,7 @@ func (d *socketDriver) forward(ctx context.Context, session string, news <-chan 
 // refusalOf returns the refusal for an error of the node.
 func (d *socketDriver) refusalOf(err error) *actor.Refusal {
 	var r *actor.Refusal
+	errors.As(err, &d.away)
 	switch {
 	case err == nil:
 		return nil
