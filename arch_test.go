@@ -97,7 +97,7 @@ var packages = map[string]pkg{
 		tests: slices.Concat(host, []string{"internal/node"})},
 
 	"simulate":   {layer: 4, ours: every},
-	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/load", "internal/servertest", "internal/service", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/fasthttp/websocket", "github.com/schollz/progressbar/v3", "golang.org/x/term"}},
+	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/link", "internal/load", "internal/servertest", "internal/service", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/fasthttp/websocket", "github.com/schollz/progressbar/v3", "golang.org/x/term"}},
 	"troupetest": {layer: 4, ours: []string{".", "actor", "agents", "internal/program", "simulate", "tools"}},
 	"examples":   {layer: 4, ours: []string{"."}, theirs: []string{mcpSDK}},
 
@@ -108,7 +108,8 @@ var packages = map[string]pkg{
 	"internal/command":     {layer: 3, ours: []string{"actor", "history", "runs"}}, // it knows neither the engine nor a store
 	"internal/program":     {layer: 4, ours: []string{"actor", "tools"}},
 	"internal/node":        {layer: 3, ours: wired},
-	"internal/service":     {layer: 4, ours: slices.Concat(wired, []string{"host/gateway", "internal/node"}), theirs: []string{"github.com/fsnotify/fsnotify"}},
+	"internal/link":        {layer: 4, ours: []string{"actor", "host/gateway", "ingress", "internal/command"}, tests: slices.Concat(wired, []string{"internal/node"})},
+	"internal/service":     {layer: 4, ours: slices.Concat(wired, []string{"host/gateway", "internal/link", "internal/node"}), theirs: []string{"github.com/fsnotify/fsnotify"}},
 	"internal/mutant":      {layer: 0, std: []string{"os"}}, // os in the mutants build alone
 	"test/demo":            {layer: 4, ours: programs},
 	"test/crash":           {layer: 4, ours: programs},

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -52,6 +51,8 @@ type ServeCmd struct {
 	Level   slog.Level    `env:"TROUPE_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error (${default})."`
 	Format  string        `env:"TROUPE_LOG_FORMAT" name:"log-format" enum:"auto,text,json" default:"auto" help:"text, json, or auto: text on a terminal and JSON elsewhere (${default})."`
 
+	roleFlags `embed:""`
+
 	Auth map[string]string `placeholder:"NAME=HOST" help:"Host, host:port or beginning of a URL to which the secret in the variable TROUPE_AUTH_… may be sent; several are separated by commas."`
 }
 
@@ -68,6 +69,9 @@ func (c *ServeCmd) Validate() error {
 	}
 	if c.Watch && c.Agents == "" {
 		return errors.New("--watch requires --agents DIR")
+	}
+	if err := c.checkRole(); err != nil {
+		return err
 	}
 	_, err := parseKeep(c.Keep)
 	return err
@@ -105,7 +109,7 @@ func parseKeep(text string) (time.Duration, error) {
 // Help returns the text shown below the flags.
 func (ServeCmd) Help() string {
 	return `Prints its URL as the only line on standard output when it is ready; logs go to standard error, as text on
-a terminal and as JSON elsewhere (--log-format).
+a terminal and as JSON elsewhere (--log-format). An orchestrator prints the value of --orchestrator instead.
 On SIGTERM it answers waiting clients and exits with code 0. Open runs resume at the next start.
 
 Without --keep the store keeps all runs and their events, so it grows with use; new work is refused while less
@@ -124,6 +128,8 @@ Examples:
   troupe serve --data /var/lib/troupe --listen 127.0.0.1:0 --config /etc/troupe.toml
   troupe serve --keep 30d
   troupe serve --listen 0.0.0.0:8283 --tls-cert cert.pem --tls-key key.pem
+  troupe serve --role orchestrator --data data
+  troupe serve --role ingress --orchestrator data/LINK --listen 127.0.0.1:0
   TROUPE_LOG_LEVEL=warn troupe serve`
 }
 
@@ -137,6 +143,12 @@ func (c *ServeCmd) Run(s streams) error {
 		log = slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.Level})).With("node", c.Node)
 	}
 	defer redirectStandardLog(log)()
+	if c.Role == roleIngress {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+		context.AfterFunc(ctx, stop) // a second signal ends the process at once
+		defer stop()
+		return c.runIngress(ctx, s, log)
+	}
 	n, err := c.open(s, log)
 	if err != nil {
 		return err
@@ -163,7 +175,7 @@ func (c *ServeCmd) Run(s streams) error {
 // nodeServer is a running service and its listener.
 type nodeServer struct {
 	*service.Service
-	url      string
+	url      string     // with the role orchestrator: the address of the link
 	served   chan error // results of serving the listener and the socket
 	endWatch func()     // ends the watch of agent files and waits for it; nil if there is none
 }
@@ -200,9 +212,6 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := gateway.CheckNames(c.Hosts, c.Origin); err != nil {
-		return nil, err
-	}
 	var files *service.AgentFiles
 	if c.Agents != "" {
 		if files, err = service.ReadAgentFiles(c.Agents); err != nil {
@@ -215,22 +224,16 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 			return nil, fmt.Errorf("the agent files in %s have errors; see also: troupe check %[1]s", c.Agents)
 		}
 	}
-	var certificate *gateway.Certificate
-	if c.TLSCert != "" {
-		if certificate, err = gateway.LoadCertificate(c.TLSCert, c.TLSKey, log); err != nil {
-			return nil, err
-		}
-	}
 	out := outbound.Config{Models: config.Models, Allow: c.Allow, Pace: c.Pace, Auth: c.Auth}
-	if gateway.CheckListenAddress(c.Listen, 0) == nil {
+	if c.Role == roleAll && gateway.CheckListenAddress(c.Listen, 0) == nil { // an ingress may listen anywhere
 		out.Allow = append(out.Allow, upstream.AllowLoopback()...)
 	}
-	listener, err := net.Listen("tcp", c.Listen)
+	listener, certificate, err := c.listen(log)
 	if err != nil {
-		return nil, fmt.Errorf("%w; choose another --listen, or --listen 127.0.0.1:0 for a free port", err)
+		return nil, err
 	}
 	defer func() {
-		if err != nil {
+		if err != nil && listener != nil {
 			err = errors.Join(err, listener.Close())
 		}
 	}()
@@ -256,14 +259,14 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	case err != nil:
 		return nil, storeError(c.Data, err, "")
 	}
-	opened := &nodeServer{Service: base, served: make(chan error, 2)}
+	opened := &nodeServer{Service: base, served: make(chan error, 3)}
 	n = opened
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, opened.stop(0))
 		}
 	}()
-	if err := gateway.CheckListenAddress(c.Listen, n.Keys.Count()); err != nil {
+	if err := gateway.CheckListenAddress(c.Listen, n.Keys.Count()); err != nil && listener != nil {
 		return nil, fmt.Errorf("%s", strings.ReplaceAll(err.Error(), "--data DIR", "--data "+shellQuote(c.Data)))
 	}
 	if files != nil {
@@ -278,17 +281,18 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		}
 		opened.startWatch(w)
 	}
-	if c.Keyless == "on" && gateway.CheckListenAddress(c.Listen, 0) == nil {
-		log.Warn("clients on loopback need no API key; a proxy on this machine that adds no header lets everyone in: behind a proxy, serve with --keyless=off")
+	linked, err := c.serveLink(n)
+	if err != nil {
+		return nil, err
 	}
-	if certificate == nil && gateway.CheckListenAddress(c.Listen, 0) != nil {
-		log.Warn("API keys and messages cross the network unencrypted: serve with --tls-cert and --tls-key, or listen on 127.0.0.1 behind a TLS proxy")
-	}
-	n.url = n.Announce(listener.Addr())
 	n.ServeOwner(func(err error) { n.served <- err })
-	go func() { n.served <- n.Gateway.Serve(listener) }()
+	if n.url = linked; listener != nil {
+		c.warnAboutClients(certificate, log)
+		n.url = n.Announce(listener.Addr())
+		go func() { n.served <- n.Gateway.Serve(listener) }()
+	}
 	batches, entries := n.End()
-	log.Info("serving", "url", n.url, "data", c.Data, "batches", batches, "entries", entries, "start_ms", time.Since(start).Milliseconds())
+	log.Info("serving", "role", c.Role, "url", n.url, "orchestrator", linked, "data", c.Data, "batches", batches, "entries", entries, "start_ms", time.Since(start).Milliseconds())
 	return n, nil
 }
 

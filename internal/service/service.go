@@ -19,6 +19,7 @@ import (
 	"github.com/troupe-run/troupe/host/mcp"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/internal/link"
 	"github.com/troupe-run/troupe/internal/node"
 )
 
@@ -49,6 +50,8 @@ type Service struct {
 	*node.Node
 	Gateway *gateway.Server
 	Keys    *gateway.Keys // API keys of the node
+	links   *link.Orchestrator
+	link    *link.Server // nil: no ingress can connect
 	mcp     *mcp.Servers
 	log     *slog.Logger
 	scheme  string // of URLs of listeners
@@ -63,11 +66,9 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{Keys: new(gateway.Keys), log: log, scheme: "http://"}
-	if c.Gateway.Certificate != nil {
-		s.scheme = "https://"
-	}
-	c.Node.Backups, c.Node.Keys = backups, s.Keys
+	s := &Service{Keys: new(gateway.Keys), log: log, scheme: schemeOf(c.Gateway)}
+	keys := &link.Keys{To: s.Keys}
+	c.Node.Backups, c.Node.Keys = backups, keys
 	if s.mcp, err = openMCP(&c, log); err != nil {
 		return nil, err
 	}
@@ -79,7 +80,16 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	s.mcp.Start(s.SetRemote)
 	c.Gateway.Keys, c.Gateway.Secret, c.Gateway.External, c.Gateway.Backup = s.Keys, s.Secret(), s.External(), s.Backup
 	s.Gateway = gateway.New(s.Node, log, c.Gateway)
+	s.links = &link.Orchestrator{Node: s.Node, Keys: keys, Secret: s.Secret(), ApprovalScope: c.Gateway.ApprovalScope, External: s.External(), Backup: s.Backup}
 	return s, nil
+}
+
+// schemeOf returns the beginning of URLs of listeners.
+func schemeOf(c gateway.Config) string {
+	if c.Certificate != nil {
+		return "https://"
+	}
+	return "http://"
 }
 
 // openMCP reads the lists of the MCP servers. Requests to them are subject to the same rules as
@@ -138,6 +148,18 @@ func (s *Service) ServeOwner(ended func(error)) {
 	go func() { ended(s.Gateway.ServeOwner(socket)) }()
 }
 
+// ServeLink serves the service to ingress processes in the background. It passes the result to
+// the callback ended, unless the address cannot be opened, and returns the address.
+func (s *Service) ServeLink(a link.Address, ended func(error)) (net.Addr, error) {
+	l, err := link.Listen(a)
+	if err != nil {
+		return nil, err
+	}
+	s.link = link.NewServer(a, l, s.links, s.log)
+	go func() { ended(s.link.Serve()) }()
+	return l.Addr(), nil
+}
+
 // Stop waits until no client waits for an answer, or until ctx ends. Then it stops the
 // gateway and the node. A client that has not finished after shutdownTimeout is
 // disconnected. Open runs stay in the store.
@@ -149,6 +171,11 @@ func (s *Service) Stop(ctx context.Context) error {
 	defer cancel()
 	if err := s.Gateway.Shutdown(ctx); err != nil {
 		s.log.Warn("clients disconnected", "error", err.Error())
+	}
+	if s.link != nil {
+		if err := s.link.Close(); err != nil {
+			s.log.Warn("cannot close the listener for ingress processes", "error", err.Error())
+		}
 	}
 	_ = os.Remove(filepath.Join(s.Dir(), URLFile))
 	ctx, cancel = context.WithTimeout(context.Background(), shutdownTimeout)

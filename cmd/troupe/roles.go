@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+
+	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/internal/link"
+	"github.com/troupe-run/troupe/internal/service"
+)
+
+// The roles of a process.
+const (
+	roleAll          = "all"
+	roleIngress      = "ingress"
+	roleOrchestrator = "orchestrator"
+)
+
+// roleFlags are the flags of roles that run as processes of their own.
+type roleFlags struct {
+	Role               string `env:"TROUPE_ROLE" enum:"all,ingress,orchestrator" default:"all" help:"all: one process. ingress: serve clients, with the store and the agents of --orchestrator. orchestrator: serve processes with the role ingress (${default})."`
+	Orchestrator       string `env:"TROUPE_ORCHESTRATOR" placeholder:"ADDR" help:"Of an ingress: the orchestrator, as the path of its Unix socket, or host:port."`
+	ListenOrchestrator string `env:"TROUPE_LISTEN_ORCHESTRATOR" placeholder:"ADDR" help:"Where an ingress can connect: path of a Unix socket, or host:port. Default with the role orchestrator: LINK in the data folder."`
+	LinkCert           string `env:"TROUPE_LINK_CERT" type:"path" placeholder:"FILE" help:"Certificate of this process for host:port of the two flags above, in PEM. Read for each connection, as are the next two."`
+	LinkKey            string `env:"TROUPE_LINK_KEY" type:"path" placeholder:"FILE" help:"Key of --link-cert in PEM."`
+	LinkCA             string `env:"TROUPE_LINK_CA" name:"link-ca" type:"path" placeholder:"FILE" help:"Authority of the certificates of both sides in PEM. Whoever has one of them may do everything."`
+}
+
+// check returns an error if the flags do not fit to the role.
+func (c *ServeCmd) checkRole() error {
+	ingress := c.Role == roleIngress
+	switch {
+	case ingress && c.Orchestrator == "":
+		return fmt.Errorf("--role ingress: want --orchestrator with the address of an orchestrator, such as data/%s", link.SocketName)
+	case !ingress && c.Orchestrator != "":
+		return errors.New("--orchestrator: belongs to --role ingress; an orchestrator has --listen-orchestrator")
+	case ingress && c.ListenOrchestrator != "":
+		return errors.New("--listen-orchestrator: belongs to --role orchestrator; an ingress has --orchestrator")
+	}
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{{"--agents", c.Agents != ""}, {"--ready", c.Ready}, {"--keep", c.Keep != ""}, {"--trace", c.Trace != ""}, {"--backups", c.Backups != ""}} {
+		if ingress && f.set {
+			return fmt.Errorf("%s: belongs to the orchestrator, which has the store and the agents: give it there", f.name)
+		}
+	}
+	return nil
+}
+
+// linkAddress returns the address of the link, and false if this process has none.
+func (c *ServeCmd) linkAddress() (a link.Address, ok bool, err error) {
+	flag, text := "--listen-orchestrator", c.ListenOrchestrator
+	switch {
+	case c.Role == roleIngress:
+		flag, text = "--orchestrator", c.Orchestrator
+	case c.Role == roleOrchestrator && text == "":
+		text = filepath.Join(c.Data, link.SocketName)
+	case text == "":
+		return a, false, nil
+	}
+	a, err = link.ParseAddress(flag, text, link.Files{Certificate: c.LinkCert, Key: c.LinkKey, Authority: c.LinkCA})
+	return a, true, err
+}
+
+// serveLink serves the node to ingress processes and returns the value of their --orchestrator.
+func (c *ServeCmd) serveLink(n *nodeServer) (string, error) {
+	a, ok, err := c.linkAddress()
+	if !ok || err != nil {
+		return "", err
+	}
+	addr, err := n.ServeLink(a, func(err error) { n.served <- err })
+	if err != nil {
+		return "", fmt.Errorf("--listen-orchestrator %s: %w", a, err)
+	}
+	if a.Path != "" {
+		return a.Path, nil
+	}
+	return addr.String(), nil
+}
+
+// listen opens the listener for clients, with its certificate, or nil for an orchestrator.
+func (c *ServeCmd) listen(log *slog.Logger) (net.Listener, *gateway.Certificate, error) {
+	if err := gateway.CheckNames(c.Hosts, c.Origin); err != nil || c.Role == roleOrchestrator {
+		return nil, nil, err
+	}
+	var certificate *gateway.Certificate
+	var err error
+	if c.TLSCert != "" {
+		if certificate, err = gateway.LoadCertificate(c.TLSCert, c.TLSKey, log); err != nil {
+			return nil, nil, err
+		}
+	}
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w; choose another --listen, or --listen 127.0.0.1:0 for a free port", err)
+	}
+	return l, certificate, nil
+}
+
+// warnAboutClients logs a warning for each setting that a proxy or a network can make unsafe.
+func (c *ServeCmd) warnAboutClients(certificate *gateway.Certificate, log *slog.Logger) {
+	loopback := gateway.CheckListenAddress(c.Listen, 0) == nil
+	if c.Keyless == "on" && loopback {
+		log.Warn("clients on loopback need no API key; a proxy on this machine that adds no header lets everyone in: behind a proxy, serve with --keyless=off")
+	}
+	if certificate == nil && !loopback {
+		log.Warn("API keys and messages cross the network unencrypted: serve with --tls-cert and --tls-key, or listen on 127.0.0.1 behind a TLS proxy")
+	}
+}
+
+// runIngress serves clients with the orchestrator of another process until ctx ends.
+func (c *ServeCmd) runIngress(ctx context.Context, s streams, log *slog.Logger) (err error) {
+	a, _, err := c.linkAddress()
+	if err != nil {
+		return err
+	}
+	l, certificate, err := c.listen(log)
+	if err != nil {
+		return err
+	}
+	n, err := service.OpenIngress(ctx, a, gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", Certificate: certificate}, log)
+	if err != nil {
+		if err = errors.Join(err, l.Close()); ctx.Err() != nil { // stopped while it waited
+			return nil
+		}
+		return err
+	}
+	if err := gateway.CheckListenAddress(c.Listen, n.Keys.Count()); err != nil {
+		return errors.Join(fmt.Errorf("%s", strings.ReplaceAll(err.Error(), "--data DIR", "--data with the folder of the orchestrator")), l.Close(), n.Stop(ctx))
+	}
+	c.warnAboutClients(certificate, log)
+	served := make(chan error, 1)
+	go func() { served <- n.Gateway.Serve(l) }()
+	_, err = fmt.Fprintln(s.out, n.URL(l.Addr()))
+	log.Info("serving", "role", c.Role, "url", n.URL(l.Addr()), "orchestrator", a.String())
+	if err == nil {
+		select {
+		case <-ctx.Done():
+			log.Info("stopping", "grace", c.Grace.String())
+		case <-n.Done():
+			err = n.Err()
+		case err = <-served:
+		}
+	}
+	grace, cancel := context.WithTimeout(context.Background(), c.Grace)
+	defer cancel()
+	return errors.Join(err, n.Stop(grace))
+}

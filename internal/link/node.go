@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+)
+
+// Bounds of the delay between two attempts to connect.
+const (
+	backoffMin = 50 * time.Millisecond
+	backoffMax = 2 * time.Second
+)
+
+// followRetry is the delay before a subscription is tried again that the orchestrator has
+// refused after a restart.
+const followRetry = time.Second
+
+// self is the principal of queries by the ingress itself.
+var self = actor.NewPrincipal("", "")
+
+// Node is the orchestrator at the other end of a link, which Node opens again whenever it
+// fails. While there is none, each command returns a *command.AwayError at once. A subscription
+// lasts: it receives an update after each new connection, because events may have been missed.
+type Node struct {
+	address Address
+	keys    *gateway.Keys
+	log     *slog.Logger
+	ctx     context.Context
+	cancel  context.CancelFunc
+	work    sync.WaitGroup
+	first   command.Gateway // of the first connection
+	done    chan struct{}   // closed when the node has failed
+	err     error           // set before done is closed
+
+	mu     sync.Mutex
+	client *command.Client // nil: not connected
+	back   chan struct{}   // closed at the next connection; set while client is nil
+}
+
+// Connect waits for the orchestrator, or for ctx. It returns a *RefusedError at once if a
+// configuration must change first. The API keys are in keys then, and follow those of the
+// orchestrator. The caller MUST close the node.
+func Connect(ctx context.Context, a Address, keys *gateway.Keys, log *slog.Logger) (*Node, error) {
+	n := &Node{address: a, keys: keys, log: log, done: make(chan struct{}), back: make(chan struct{})}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	client, state, err := n.reconnect(ctx, true)
+	if err != nil {
+		n.cancel()
+		return nil, err
+	}
+	n.first = state
+	n.connected(client)
+	n.work.Go(func() { n.run(client, state.Version) })
+	return n, nil
+}
+
+// Gateway sets the fields of a configuration that the orchestrator provides.
+func (n *Node) Gateway(c *gateway.Config) {
+	c.Keys, c.Secret, c.ApprovalScope = n.keys, n.first.Secret, ingress.Scope(n.first.ApprovalScope)
+	c.External, c.Backup = external{n}, n.backup
+}
+
+// Done returns a channel that is closed once the node has failed for good. Err returns the
+// reason.
+func (n *Node) Done() <-chan struct{} { return n.done }
+
+// Err returns the reason why the node has failed. It is valid once Done is closed.
+func (n *Node) Err() error { return n.err }
+
+// Close closes the link. Runs continue.
+func (n *Node) Close() {
+	n.cancel()
+	n.work.Wait()
+}
+
+// run follows the API keys over one connection after the other.
+func (n *Node) run(client *command.Client, version uint64) {
+	defer func() { n.lose(client) }()
+	for {
+		state, err := gatewayState(n.ctx, client, version)
+		if err == nil && state.Version != version {
+			version, err = state.Version, n.setKeys(&state)
+		}
+		switch {
+		case n.ctx.Err() != nil:
+			return
+		case err == nil:
+			continue
+		}
+		n.lose(client)
+		n.log.Warn("the orchestrator is not connected: requests are refused until it is again", "orchestrator", n.address.String(), "error", err.Error())
+		began := time.Now()
+		if client, state, err = n.reconnect(n.ctx, false); err != nil {
+			return
+		}
+		if !bytes.Equal(state.Secret, n.first.Secret) || state.ApprovalScope != n.first.ApprovalScope {
+			client.Close()
+			n.err = fmt.Errorf("the orchestrator at %s has another store or configuration than before: start this ingress again", n.address)
+			close(n.done)
+			return
+		}
+		version = state.Version
+		n.log.Info("the orchestrator is connected again", "orchestrator", n.address.String(), "ms", time.Since(began).Milliseconds())
+		n.connected(client)
+	}
+}
+
+// reconnect connects and sets the keys, so that no connection is used with former ones. It
+// repeats the attempt until ctx ends; the first time also until a *RefusedError.
+func (n *Node) reconnect(ctx context.Context, first bool) (*command.Client, command.Gateway, error) {
+	for delay := backoffMin; ; delay = min(2*delay, backoffMax) {
+		client, state, err := n.attempt(ctx)
+		var refused *RefusedError
+		switch {
+		case err == nil:
+			return client, state, nil
+		case ctx.Err() != nil:
+			return nil, command.Gateway{}, ctx.Err()
+		case first && errors.As(err, &refused):
+			return nil, command.Gateway{}, fmt.Errorf("--orchestrator %s: %w", n.address, err)
+		}
+		if delay >= backoffMax || errors.As(err, &refused) {
+			n.log.Warn("cannot connect to the orchestrator: will try again", "orchestrator", n.address.String(), "error", err.Error())
+		}
+		timer := time.NewTimer(delay/2 + rand.N(delay/2))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+func (n *Node) attempt(ctx context.Context) (*command.Client, command.Gateway, error) {
+	dialing, cancel := context.WithTimeout(ctx, greetingTimeout)
+	defer cancel()
+	c, err := dial(dialing, n.address)
+	if err != nil {
+		return nil, command.Gateway{}, refusedOf(err)
+	}
+	if err := greet(c); err != nil {
+		return nil, command.Gateway{}, errors.Join(err, c.Close())
+	}
+	client := command.Dial(boundedConn{c})
+	state, err := gatewayState(ctx, client, 0)
+	if err == nil {
+		err = n.setKeys(&state)
+	}
+	if err != nil {
+		client.Close()
+	}
+	return client, state, err
+}
+
+func gatewayState(ctx context.Context, client *command.Client, after uint64) (command.Gateway, error) {
+	return command.Find(ctx, client, self, command.GatewayQuery{After: after})
+}
+
+func (n *Node) setKeys(state *command.Gateway) error {
+	var all []ingress.Key
+	for _, encoded := range state.Keys {
+		key, err := ingress.DecodeKey(encoded)
+		if err != nil {
+			return fmt.Errorf("the orchestrator has an API key that this version cannot decode: %w", err)
+		}
+		all = append(all, key)
+	}
+	n.keys.Set(all)
+	return nil
+}
+
+func (n *Node) connected(client *command.Client) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.client = client
+	close(n.back)
+}
+
+// lose closes a connection that has failed.
+func (n *Node) lose(client *command.Client) {
+	if client == nil {
+		return
+	}
+	n.mu.Lock()
+	if n.client == client {
+		n.client, n.back = nil, make(chan struct{})
+	}
+	n.mu.Unlock()
+	client.Close()
+}
+
+// current returns the connection, or an error if there is none.
+func (n *Node) current() (*command.Client, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.client == nil {
+		return nil, n.away()
+	}
+	return n.client, nil
+}
+
+// away returns the error of commands without a connection. The caller MUST hold mu.
+func (n *Node) away() error {
+	return &command.AwayError{Back: n.back, Refusal: actor.RefuseUnavailable(time.Second, "the orchestrator is not connected: retry later")}
+}
+
+// failed returns the error of a command. A node that has stopped is like a connection that has
+// failed.
+func (n *Node) failed(client *command.Client, err error) error {
+	if !errors.Is(err, command.ErrClosed) {
+		return err
+	}
+	n.lose(client)
+	if r := (*actor.Refusal)(nil); errors.As(err, &r) {
+		return err // a call was sent, and its run may continue
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.away()
+}
+
+// NewCallID implements command.Node, according to the clock of this process.
+func (n *Node) NewCallID() actor.CallID {
+	return actor.NewCallID(actor.Time(time.Now().UnixNano()), rand.Uint64(), rand.Uint64())
+}
+
+// Invoke implements command.Node.
+func (n *Node) Invoke(ctx context.Context, in command.Invoke, joined func(run actor.CallID)) (command.Answer, error) {
+	client, err := n.current()
+	if err != nil {
+		return command.Answer{}, err
+	}
+	answer, err := client.Invoke(ctx, in, joined)
+	return answer, n.failed(client, err)
+}
+
+// Signal implements command.Node.
+func (n *Node) Signal(ctx context.Context, in command.Signal) (command.Answer, error) {
+	client, err := n.current()
+	if err != nil {
+		return command.Answer{}, err
+	}
+	answer, err := client.Signal(ctx, in)
+	return answer, n.failed(client, err)
+}
+
+// Cancel implements command.Node.
+func (n *Node) Cancel(ctx context.Context, in command.Cancel) error {
+	client, err := n.current()
+	if err != nil {
+		return err
+	}
+	return n.failed(client, client.Cancel(ctx, in))
+}
+
+// Forget implements command.Node.
+func (n *Node) Forget(ctx context.Context, in command.Forget) error {
+	client, err := n.current()
+	if err != nil {
+		return err
+	}
+	return n.failed(client, client.Forget(ctx, in))
+}
+
+// Lookup implements command.Node.
+func (n *Node) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
+	client, err := n.current()
+	if err != nil {
+		return nil, err
+	}
+	found, err := client.Lookup(ctx, in)
+	return found, n.failed(client, err)
+}
+
+// Follow implements command.Node. updates is closed by stop, and when the node is closed.
+func (n *Node) Follow(ctx context.Context, in command.Follow) (updates <-chan struct{}, stop func(), err error) {
+	source, unfollow, err := n.follow(ctx, in)
+	if err != nil {
+		return nil, nil, err
+	}
+	lasting, cancel := context.WithCancel(n.ctx)
+	out := make(chan struct{}, 1)
+	n.work.Go(func() {
+		defer close(out)
+		for {
+			select {
+			case _, open := <-source:
+				if !open {
+					if source, unfollow = n.followAgain(lasting, in, out); source == nil {
+						return
+					}
+				}
+				notify(out)
+			case <-lasting.Done():
+				unfollow()
+				return
+			}
+		}
+	})
+	return out, cancel, nil
+}
+
+func (n *Node) follow(ctx context.Context, in command.Follow) (updates <-chan struct{}, stop func(), err error) {
+	client, err := n.current()
+	if err != nil {
+		return nil, nil, err
+	}
+	updates, stop, err = client.Follow(ctx, in)
+	return updates, stop, n.failed(client, err)
+}
+
+// followAgain subscribes again, once that is possible. A refusal is repeated; each is an update
+// too, so that the subscriber misses nothing meanwhile. It returns nil when ctx has ended.
+func (n *Node) followAgain(ctx context.Context, in command.Follow, out chan struct{}) (updates <-chan struct{}, stop func()) {
+	for {
+		updates, stop, err := n.follow(ctx, in)
+		if err == nil {
+			return updates, stop
+		}
+		retry, back := time.NewTimer(followRetry), (<-chan struct{})(nil)
+		if away := (*command.AwayError)(nil); errors.As(err, &away) {
+			retry.Stop()
+			back = away.Back
+		}
+		select {
+		case <-back:
+		case <-retry.C:
+			notify(out)
+		case <-ctx.Done():
+			retry.Stop()
+			return nil, nil
+		}
+	}
+}
+
+// notify sends an update unless one is pending.
+func notify(out chan struct{}) {
+	select {
+	case out <- struct{}{}:
+	default:
+	}
+}
+
+var _ command.Node = (*Node)(nil)
+
+// externalTimeout is the maximum duration of a query about an external agent.
+const externalTimeout = 10 * time.Second
+
+// external is the gateway.External of an orchestrator.
+type external struct{ *Node }
+
+func find[R command.Result](n *Node, q command.QueryFor[R]) (R, error) {
+	ctx, cancel := context.WithTimeout(n.ctx, externalTimeout)
+	defer cancel()
+	return command.Find(ctx, n, self, q)
+}
+
+// Heartbeat implements gateway.External. It returns false too if the link has failed: the agent
+// registers again.
+func (e external) Heartbeat(name string) bool {
+	x, err := find(e.Node, command.ExternalQuery{Name: name, Heartbeat: true})
+	return err == nil && x.Known
+}
+
+// Healthy implements gateway.External. An agent is unhealthy while the link has failed.
+func (e external) Healthy(name string) bool {
+	x, err := find(e.Node, command.ExternalQuery{Name: name})
+	return err == nil && x.Healthy
+}
+
+// LastSeen implements gateway.External.
+func (e external) LastSeen(name string) actor.Time {
+	x, _ := find(e.Node, command.ExternalQuery{Name: name})
+	return x.LastSeen
+}
+
+// Permit implements gateway.External.
+func (e external) Permit(url, authEnv string) error {
+	return permitted(find(e.Node, command.PermitQuery{URL: url, AuthEnv: authEnv}))
+}
+
+// PermitDefinition implements gateway.External.
+func (e external) PermitDefinition(definition []byte) error {
+	return permitted(find(e.Node, command.PermitQuery{Definition: definition}))
+}
+
+func permitted(answer command.Permit, err error) error {
+	if err == nil && answer.Problem != "" {
+		err = errors.New(answer.Problem)
+	}
+	return err
+}
+
+// backup makes a backup. It takes as long as the disk of the orchestrator.
+func (n *Node) backup(name string) (dir string, err error) {
+	b, err := command.Find(n.ctx, n, self, command.BackupQuery{Name: name})
+	switch b.Failed {
+	case command.BackupExists:
+		err = fmt.Errorf("%s: %w", b.Problem, fs.ErrExist)
+	case command.BackupForbidden:
+		err = fmt.Errorf("%s: %w", b.Problem, fs.ErrPermission)
+	case command.BackupDiskFull:
+		err = fmt.Errorf("%s: %w", b.Problem, syscall.ENOSPC)
+	}
+	return b.Dir, err
+}

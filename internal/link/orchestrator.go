@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+)
+
+// Orchestrator is a node with all that an ingress needs beside its commands.
+type Orchestrator struct {
+	command.Node
+	Keys          *Keys
+	Secret        []byte
+	ApprovalScope ingress.Scope
+	External      gateway.External
+	Backup        func(name string) (dir string, err error)
+}
+
+// Lookup implements command.Node.
+func (o *Orchestrator) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
+	switch q := in.Query.(type) {
+	case command.GatewayQuery:
+		version, keys, err := o.Keys.await(ctx, q.After)
+		if err != nil || version == q.After {
+			return command.Gateway{Version: version}, err
+		}
+		return command.Gateway{Version: version, Secret: o.Secret, ApprovalScope: string(o.ApprovalScope), Keys: keys}, nil
+	case command.ExternalQuery:
+		known := q.Heartbeat && o.External.Heartbeat(q.Name)
+		return command.External{Known: known, Healthy: o.External.Healthy(q.Name), LastSeen: o.External.LastSeen(q.Name)}, nil
+	case command.PermitQuery:
+		err := error(nil)
+		if len(q.Definition) > 0 {
+			err = o.External.PermitDefinition(q.Definition)
+		} else {
+			err = o.External.Permit(q.URL, q.AuthEnv)
+		}
+		if err != nil {
+			return command.Permit{Problem: err.Error()}, nil
+		}
+		return command.Permit{}, nil
+	case command.BackupQuery:
+		dir, err := o.Backup(q.Name)
+		failed := command.BackupFailure(0)
+		switch {
+		case errors.Is(err, fs.ErrExist):
+			failed = command.BackupExists
+		case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+			failed = command.BackupDiskFull
+		case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+			failed = command.BackupForbidden
+		case err != nil:
+			return nil, err
+		default:
+			return command.Backup{Dir: dir}, nil
+		}
+		return command.Backup{Failed: failed, Problem: err.Error()}, nil
+	}
+	return o.Node.Lookup(ctx, in)
+}
+
+// Keys passes the API keys of a node on to the gateway of this process and to each ingress.
+type Keys struct {
+	To interface{ Set([]ingress.Key) }
+
+	mu      sync.Mutex
+	version uint64 // of encoded; 0: nothing was set
+	encoded [][]byte
+	changed chan struct{} // closed by the next Set; nil if nothing waits
+}
+
+// Set replaces all keys.
+func (k *Keys) Set(all []ingress.Key) {
+	k.To.Set(all)
+	encoded := make([][]byte, 0, len(all))
+	for i := range all {
+		encoded = append(encoded, all[i].Encode())
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.version, k.encoded = k.version+1, encoded
+	if k.changed != nil {
+		close(k.changed)
+		k.changed = nil
+	}
+}
+
+// await returns the keys once their version differs from after, or at the latest after
+// command.GatewayBeat.
+func (k *Keys) await(ctx context.Context, after uint64) (version uint64, encoded [][]byte, err error) {
+	beat := time.NewTimer(command.GatewayBeat)
+	defer beat.Stop()
+	for over := false; ; {
+		k.mu.Lock()
+		version, encoded = k.version, k.encoded
+		if k.changed == nil {
+			k.changed = make(chan struct{})
+		}
+		changed := k.changed
+		k.mu.Unlock()
+		if over || version != after {
+			return version, encoded, nil
+		}
+		select {
+		case <-changed:
+		case <-beat.C:
+			over = true
+		case <-ctx.Done():
+			return 0, nil, ctx.Err()
+		}
+	}
+}
