@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -219,16 +220,7 @@ func TestOrchestratorRestartsUnderOpenConnections(t *testing.T) {
 	live := s.socket(`{"type":"hello","device_id":"phone"}`)
 	live.send(`{"type":"agent_invoke","request_id":"r1","session_id":"s1","agent_id":"concierge","message":{"role":"user","content":"say %send\nuse user.ask {\"question\":\"Which?\"}"}}`, strings.Repeat("word ", 60))
 	run := live.untilType("run_started").Run
-	stream, err := http.NewRequest("GET", s.url+"/v1/runs/"+run+"/events", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream.Header.Set("Accept", "text/event-stream")
-	events, err := http.DefaultClient.Do(stream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer events.Body.Close()
+	events, session := s.events("/v1/runs/"+run+"/events"), s.events("/v1/sessions/s1/events")
 	asked := live.untilType("tool_request")
 	r.crash()
 	for request := 2; ; request++ { // refused until the orchestrator is connected
@@ -261,20 +253,38 @@ func TestOrchestratorRestartsUnderOpenConnections(t *testing.T) {
 	if requests != 1 {
 		t.Errorf("%d requests to the device, want 1", requests)
 	}
-	next := 1
-	for lines := bufio.NewScanner(events.Body); lines.Scan(); {
-		if id, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
-			if id != fmt.Sprint(next) {
-				t.Fatalf("the stream continues with event %s, want %d", id, next)
-			}
-			next++
-		}
-		if strings.Contains(lines.Text(), "stream_closed") {
-			t.Errorf("the stream has ended: %s", lines.Text())
+	all := events(1 << 20)
+	for i, event := range all {
+		if !strings.Contains(event, fmt.Sprintf(`"seq":%d,`, i+1)) {
+			t.Fatalf("event %d of the stream is %s", i+1, event)
 		}
 	}
-	if next < 12 {
-		t.Errorf("the stream has %d events", next-1)
+	if of := session(len(all)); len(all) < 12 || !slices.Equal(of, all) {
+		t.Errorf("the stream of the session has %d events\n%s\nthat of its run %d\n%s", len(of), strings.Join(of, "\n"), len(all), strings.Join(all, "\n"))
+	}
+}
+
+// events opens a stream and returns a function that reads events up to a number of them, or to
+// the end of the stream.
+func (s *server) events(path string) func(n int) []string {
+	s.Helper()
+	r, err := http.NewRequest("GET", s.url+path, nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	r.Header.Set("Accept", "text/event-stream")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = answer.Body.Close() })
+	return func(n int) (all []string) {
+		for lines := bufio.NewScanner(answer.Body); len(all) < n && lines.Scan(); {
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				all = append(all, data)
+			}
+		}
+		return all
 	}
 }
 

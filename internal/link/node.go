@@ -24,6 +24,8 @@ import (
 const (
 	backoffMin = 50 * time.Millisecond
 	backoffMax = 2 * time.Second
+
+	warnInterval = time.Minute // between two warnings about them
 )
 
 // followRetry is the delay before a subscription is tried again that the orchestrator has
@@ -84,7 +86,9 @@ func (n *Node) Err() error { return n.err }
 
 // Close closes the link. Runs continue.
 func (n *Node) Close() {
+	n.mu.Lock()
 	n.cancel()
+	n.mu.Unlock()
 	n.work.Wait()
 }
 
@@ -123,6 +127,7 @@ func (n *Node) run(client *command.Client, version uint64) {
 // reconnect connects and sets the keys, so that no connection is used with former ones. It
 // repeats the attempt until ctx ends; the first time also until a *RefusedError.
 func (n *Node) reconnect(ctx context.Context, first bool) (*command.Client, command.Gateway, error) {
+	var warned time.Time
 	for delay := backoffMin; ; delay = min(2*delay, backoffMax) {
 		client, state, err := n.attempt(ctx)
 		var refused *RefusedError
@@ -134,7 +139,8 @@ func (n *Node) reconnect(ctx context.Context, first bool) (*command.Client, comm
 		case first && errors.As(err, &refused):
 			return nil, command.Gateway{}, fmt.Errorf("--orchestrator %s: %w", n.address, err)
 		}
-		if delay >= backoffMax || errors.As(err, &refused) {
+		if (delay >= backoffMax || errors.As(err, &refused)) && time.Since(warned) >= warnInterval {
+			warned = time.Now()
 			n.log.Warn("cannot connect to the orchestrator: will try again", "orchestrator", n.address.String(), "error", err.Error())
 		}
 		timer := time.NewTimer(delay/2 + rand.N(delay/2))
@@ -293,26 +299,35 @@ func (n *Node) Follow(ctx context.Context, in command.Follow) (updates <-chan st
 	if err != nil {
 		return nil, nil, err
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ctx.Err() != nil { // Close does not wait for new work
+		unfollow()
+		return nil, nil, n.away()
+	}
 	lasting, cancel := context.WithCancel(n.ctx)
 	out := make(chan struct{}, 1)
-	n.work.Go(func() {
-		defer close(out)
-		for {
-			select {
-			case _, open := <-source:
-				if !open {
-					if source, unfollow = n.followAgain(lasting, in, out); source == nil {
-						return
-					}
-				}
-				notify(out)
-			case <-lasting.Done():
-				unfollow()
-				return
-			}
-		}
-	})
+	n.work.Go(func() { n.forward(lasting, in, source, unfollow, out) })
 	return out, cancel, nil
+}
+
+// forward passes updates on until ctx ends. It subscribes again after each new connection.
+func (n *Node) forward(ctx context.Context, in command.Follow, source <-chan struct{}, unfollow func(), out chan struct{}) {
+	defer close(out)
+	for {
+		select {
+		case _, open := <-source:
+			if !open {
+				if source, unfollow = n.followAgain(ctx, in, out); source == nil {
+					return
+				}
+			}
+			notify(out)
+		case <-ctx.Done():
+			unfollow()
+			return
+		}
+	}
 }
 
 func (n *Node) follow(ctx context.Context, in command.Follow) (updates <-chan struct{}, stop func(), err error) {
