@@ -30,10 +30,10 @@ type roleFlags struct {
 	ListenOrchestrator string `env:"TROUPE_LISTEN_ORCHESTRATOR" placeholder:"ADDR" help:"Where an ingress can connect: path of a Unix socket, or host:port. Default with the role orchestrator: LINK in the data folder."`
 	LinkCert           string `env:"TROUPE_LINK_CERT" type:"path" placeholder:"FILE" help:"Certificate of this process for host:port of the two flags above, in PEM. Read for each connection, as are the next two."`
 	LinkKey            string `env:"TROUPE_LINK_KEY" type:"path" placeholder:"FILE" help:"Key of --link-cert in PEM."`
-	LinkCA             string `env:"TROUPE_LINK_CA" name:"link-ca" type:"path" placeholder:"FILE" help:"Authority of the certificates of both sides in PEM. Whoever has one of them may do everything."`
+	LinkCA             string `env:"TROUPE_LINK_CA" name:"link-ca" type:"path" placeholder:"FILE" help:"Authority of the certificates of both sides in PEM. A process with one of them may do everything."`
 }
 
-// check returns an error if the flags do not fit to the role.
+// checkRole returns an error if the flags do not fit the role.
 func (c *ServeCmd) checkRole() error {
 	ingress := c.Role == roleIngress
 	switch {

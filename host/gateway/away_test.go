@@ -75,7 +75,7 @@ func (n *awayNode) Follow(ctx context.Context, in command.Follow) (<-chan struct
 }
 
 // A read that fails because the node is away is repeated once it is back, and the socket stays open.
-// Requests are refused meanwhile, as is a new socket, which may reconnect.
+// Until then requests are refused, as is a new socket, which may reconnect.
 func TestSocketWaitsForNodeThatIsAway(t *testing.T) {
 	direct := startGateway(t)
 	n := &awayNode{Node: direct.server.node, refused: make(chan string, 1000)}

@@ -22,7 +22,7 @@ const (
 // greeting is the first line that each side sends. Both sides must be of the same version.
 var greeting = fmt.Sprintf("troupe link %d", command.CodecVersion)
 
-// readLine reads a line of at most greetingBytesMax bytes and nothing behind it.
+// readLine reads a line of at most greetingBytesMax bytes and reads nothing after it.
 func readLine(r io.Reader) (string, error) {
 	var line []byte
 	for one := make([]byte, 1); len(line) < greetingBytesMax; line = append(line, one[0]) {

@@ -335,7 +335,7 @@ func TestOtherStoreEndsIngress(t *testing.T) {
 	}
 }
 
-// What a gateway needs beside the commands crosses the link with its types of errors.
+// Keys, health, permissions and backups cross the link with their types of errors.
 func TestGatewayNeedsCrossLink(t *testing.T) {
 	a := Address{Path: filepath.Join(privateDir(t), SocketName)}
 	serve(t, &a, &testNode{})

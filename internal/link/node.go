@@ -340,7 +340,7 @@ func (n *Node) follow(ctx context.Context, in command.Follow) (updates <-chan st
 }
 
 // followAgain subscribes again, once that is possible. A refusal is repeated; each is an update
-// too, so that the subscriber misses nothing meanwhile. It returns nil when ctx has ended.
+// too, so that the subscriber misses no event. It returns nil when ctx has ended.
 func (n *Node) followAgain(ctx context.Context, in command.Follow, out chan struct{}) (updates <-chan struct{}, stop func()) {
 	for {
 		updates, stop, err := n.follow(ctx, in)

@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/internal/command"
 )
 
-// Orchestrator is a node with all that an ingress needs beside its commands.
+// Orchestrator is a node and the other things that an ingress needs.
 type Orchestrator struct {
 	command.Node
 	Keys          *Keys
