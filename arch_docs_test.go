@@ -71,7 +71,7 @@ func pathsInDocsExist(c *checkout) (found []string) {
 				found = append(found, fmt.Sprintf("%s:%d: no file %s; correct the path, or remove the backticks", f.path, line, s))
 			}
 		})
-		for _, m := range link.FindAllStringSubmatch(f.text, -1) {
+		for _, m := range link.FindAllStringSubmatch(fences.ReplaceAllString(f.text, ""), -1) {
 			if to := path.Join(f.dir(), m[1]); !strings.Contains(m[1], ":") && !c.exists(to) {
 				found = append(found, fmt.Sprintf("%s: broken link to %s; correct it", f.path, to))
 			}
