@@ -317,7 +317,7 @@ func (c *checkout) hasSurface(name string, words map[string]bool) bool {
 	switch {
 	case strings.Contains(name, " /"):
 		method, path, _ := strings.Cut(name, " ")
-		row := "{" + strings.TrimSuffix(strings.ToLower(method), "ete") + ", " + strconv.Quote(path) + "," // del stands for DELETE
+		row := "{" + strings.TrimSuffix(strings.ToLower(method), "ete") + ", " + strconv.Quote(path) + "," // del means DELETE
 		return strings.Contains(c.text("host/gateway/routes.go"), row)
 	case isFlag:
 		field := regexp.MustCompile(`(?mi)^\s+` + strings.ReplaceAll(flag, "-", "") + `\s+\S.*help:"`)

@@ -25,7 +25,7 @@ const (
 
 // HTTPTool is a tool that an HTTP server performs.
 //
-// A {name} in the path or the query of the URL stands for the escaped argument of that
+// A {name} in the path or the query of the URL is replaced with the escaped argument of that
 // name. It cannot change the host or the structure of the path. Without Body, the other
 // arguments are the JSON body, or parameters of the query of a GET or DELETE.
 type HTTPTool struct {

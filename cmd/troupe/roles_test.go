@@ -213,7 +213,7 @@ func textOf(c *socket) (text string) {
 }
 
 // The orchestrator is killed several times during a run, under a WebSocket and an event stream. Both
-// stay open and get everything once and in order: the same as clients that come later.
+// stay open and get everything once and in order: the same as later clients.
 func TestOrchestratorRestartsUnderOpenConnections(t *testing.T) {
 	r := startRoles(t, "20ms")
 	s := r.ingress()

@@ -258,7 +258,7 @@ func TestPeersOverSocketAreChecked(t *testing.T) {
 
 // While the orchestrator is away commands are refused at once. A subscription lasts: it receives an
 // update after the connection is back. Keys are those of the orchestrator.
-func TestLinkComesBack(t *testing.T) {
+func TestLinkReconnects(t *testing.T) {
 	a := Address{Path: filepath.Join(privateDir(t), SocketName)}
 	source, stop := serve(t, &a, &testNode{})
 	keys := new(gateway.Keys)
