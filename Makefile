@@ -42,8 +42,9 @@ test: ## run all tests and list the skipped ones; needs only Go: STRICT=1 (fail 
 
 # Packages below layer 3 start no goroutine: the purity analyzer checks it. Simulations,
 # crashes at single operations and the conformance of stores run on one goroutine. The matrices of
-# authorization make requests one after the other, thousands of them.
-RACED = . ./host/... ./internal/... ./cmd/... ./simulate/... ./tools
+# authorization make requests one after the other, thousands of them. The command is tested as
+# processes, whose packages are all here.
+RACED = . ./host/... ./internal/... ./simulate/... ./tools
 race: ## run the tests of packages that start goroutines under the race detector; needs a C compiler: ALL=1 (all tests)
 	@command -v "$$($(GO) env CC)" >/dev/null || { \
 	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
