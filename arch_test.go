@@ -113,7 +113,7 @@ var packages = map[string]pkg{
 	"internal/mutant":      {layer: 0, std: []string{"os"}}, // os in the mutants build alone
 	"test/demo":            {layer: 4, ours: programs},
 	"test/crash":           {layer: 4, ours: programs},
-	"test/clients":         {layer: 4, ours: programs, theirs: []string{"github.com/fasthttp/websocket"}},
+	"test/clients":         {layer: 4, ours: programs, tests: []string{"."}, theirs: []string{"github.com/fasthttp/websocket"}},
 	"tla/tlc":              {layer: 4, ours: []string{"internal/servertest"}},
 	"test/corruption":      {layer: 4, ours: slices.Concat(writers, []string{"internal/servertest"}), theirs: []string{pebble}},
 	"internal/mdsection":   {layer: 4},

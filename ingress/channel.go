@@ -120,6 +120,8 @@ func detailValue(v any) jsontext.Value {
 //
 //  1. A run begins with run_started and ends with done or error.
 //  2. The deltas of a run end with its whole answer, whether or not the agent has streamed it.
+//     The message done has the answer if other deltas precede it, such as remarks of a model
+//     that then calls a tool.
 //  3. The messages are those of root runs. A root run shows the calls that it makes and the
 //     approvals that wait in its tree, so the runs below it have no messages of their own.
 type Channel struct {
@@ -135,6 +137,7 @@ type channelRun struct {
 	root    bool            // has messages
 	answer  strings.Builder // text of the deltas of the present step
 	deltas  []channelDelta  // of the present step
+	remarks bool            // an earlier step had deltas, which are not part of the answer
 	usage   runs.Usage
 	pending []pendingApproval // in the tree
 	waiting bool              // for a signal
@@ -331,6 +334,7 @@ func (r *channelRun) approvalRequired(e *runs.Event) []ChannelMessage {
 func (r *channelRun) mapOwn(e *runs.Event) []ChannelMessage {
 	switch e.Type {
 	case runs.LLMCallStarted, runs.AgentInvokeStarted:
+		r.remarks = r.remarks || len(r.deltas) > 0
 		r.answer.Reset()
 		r.deltas = r.deltas[:0]
 	case runs.AgentStreamDelta:
@@ -411,7 +415,14 @@ func (r *channelRun) done(e *runs.Event) (all []ChannelMessage) {
 		all = append(all, ChannelMessage{Type: ChannelDelta, Text: rest})
 	}
 	total := r.usage.Add(e.Usage)
-	return append(all, ChannelMessage{Type: ChannelDone, RunState: runs.Done.String(), Usage: &ChannelUsage{total.Total, total.Input, total.Output}})
+	m := ChannelMessage{Type: ChannelDone, RunState: runs.Done.String(), Usage: &ChannelUsage{total.Total, total.Input, total.Output}}
+	switch {
+	case r.remarks && streamed:
+		m.Text = r.answer.String() + rest
+	case r.remarks:
+		m.Text = e.Text
+	}
+	return append(all, m)
 }
 
 // millisecondsOf returns a time in milliseconds since 1970.

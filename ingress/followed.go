@@ -122,7 +122,7 @@ func (s *Socket) page(in *SessionPage) {
 		return
 	case len(in.Dropped) > 0:
 		s.reading = nil
-		s.send(&ChannelMessage{Type: ChannelError, Session: f.name, Code: "events_dropped", Error: "messages of this session were dropped: those that are left follow, behind the cursor", Cursor: in.Dropped.String(), Replay: f.replay != nil})
+		s.send(&ChannelMessage{Type: ChannelError, Session: f.name, Code: "events_dropped", Error: "messages of this session are gone, because the log was cut or the store was restored: those that are left follow, behind this cursor", Cursor: in.Dropped.String(), Replay: f.replay != nil})
 		f.cursor, f.news, f.channel = in.Dropped, true, NewChannel(f.name, f.replay != nil)
 		return
 	}

@@ -27,6 +27,9 @@ const (
 // SessionOf returns the session that a message begins which names none. Messages with
 // the same idempotency key to the same agent begin the same session, so that a repeat
 // reaches the actor that knows the first one. A message without key begins the drawn one.
+//
+// Lists of sessions are in the order of their names. The names of drawn sessions begin with
+// their time, and those of keys that are UUIDv7 with that of the key.
 func SessionOf(to actor.ID, key actor.Idempotency, drawn actor.CallID) string {
 	if key.IsZero() {
 		return drawn.String()
@@ -40,6 +43,9 @@ func SessionOf(to actor.ID, key actor.Idempotency, drawn actor.CallID) string {
 	}
 	var id actor.CallID // UUIDv8
 	copy(id[:], h.Sum(nil))
+	if ordered, err := actor.ParseCallID(key.Key); err == nil && ordered.Version() == 7 {
+		copy(id[:6], ordered[:6])
+	}
 	id[6] = 0x80 | id[6]&0x0f
 	id[8] = 0x80 | id[8]&0x3f
 	return id.String()

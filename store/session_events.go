@@ -21,7 +21,7 @@ type SessionEvent struct {
 }
 
 // SessionEventsDropped is the error of a read that begins before events of the session that
-// were cut.
+// were cut, or behind the end of the log, as after the store was restored from a backup.
 type SessionEventsDropped struct {
 	Tenant, Session string
 	First           runs.SessionCursor // position before the first event that is left
@@ -143,7 +143,44 @@ func (r Rows) SessionEvents(tenant, session string, after runs.SessionCursor, li
 	if dropped := r.sessionDropped(tenant, session, after); dropped != nil { // also if they are cut during the read
 		return nil, dropped
 	}
+	if err == nil && len(page) == 0 {
+		err = aheadOfLog(tenant, session, after, r.lastBatch)
+	}
 	return page, err
+}
+
+// aheadOfLog returns an error if a cursor is behind the end of a log.
+func aheadOfLog(tenant, session string, after runs.SessionCursor, lastBatch func(actor.NodeID) (uint64, error)) error {
+	first, ahead := after, false
+	for _, p := range after {
+		last, err := lastBatch(p.Node)
+		if err != nil {
+			return err
+		}
+		if p.Batch > last+1 { // a cut at the end of the log leaves cursors before the next batch
+			first, ahead = first.After(runs.Position{Node: p.Node, Batch: last, Index: math.MaxUint32}), true
+		}
+	}
+	if !ahead {
+		return nil
+	}
+	return SessionEventsDropped{tenant, session, first}
+}
+
+// lastBatch returns the number of the last batch in the log of a node.
+func (r Rows) lastBatch(node actor.NodeID) (last uint64, err error) {
+	origin, err := Origin(r.KV, node)
+	if err != nil {
+		return 0, err
+	}
+	last = origin.Batch
+	prefix := logKey(node)
+	var failure error
+	err = r.KV.ScanBack(prefix, prefixEnd(prefix), func(key, _ []byte) bool {
+		last, _, failure = parsePartKey(key, len(prefix))
+		return false
+	})
+	return last, cmp.Or(failure, err)
 }
 
 func (r Rows) sessionEvents(tenant, session string, after runs.SessionCursor, limit int) (page []SessionEvent, err error) {
@@ -320,7 +357,10 @@ func (m *Memory) SessionEvents(tenant, session string, after runs.SessionCursor,
 			page = batches[at].appendAfter(page, at, from, limit)
 		}
 	}
-	return page, nil
+	if len(page) == 0 {
+		err = aheadOfLog(tenant, session, after, func(node actor.NodeID) (uint64, error) { return m.ends[node].Batch, nil })
+	}
+	return page, err
 }
 
 // batchEvents returns events with their bodies. Those whose bodies were cut have none.

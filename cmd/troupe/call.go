@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -123,7 +124,7 @@ func (c *CallCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	m := message{client: c.client(), path: path + "/messages", body: body, key: rand.Text()}
+	m := message{client: c.client(), path: path + "/messages", body: body, key: newRequestID()}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	send := c.sendBlocking
@@ -165,6 +166,14 @@ func (c *CallCmd) reportInterrupt(s streams, run actor.CallID, written bool) err
 			c.hint("runs events", id, "--follow"), c.hint("runs show", id), c.hint("runs cancel", id))
 	}
 	return exitCode(exitInterrupted)
+}
+
+// newRequestID returns a new idempotency key, a UUIDv7: the time in it orders the session that the
+// message begins.
+func newRequestID() string {
+	var random [16]byte
+	_, _ = rand.Read(random[:]) // never fails: it crashes the process instead
+	return actor.NewCallID(actor.Time(time.Now().UnixNano()), binary.BigEndian.Uint64(random[:8]), binary.BigEndian.Uint64(random[8:])).String()
 }
 
 // message is a message to an agent. Its idempotency key identifies the run before

@@ -334,7 +334,7 @@ func (c *chat) line(ctx context.Context, line string) (done bool) {
 	case strings.HasPrefix(text, "/") && !strings.HasPrefix(text, "//"):
 		c.note("%s is no command (see: /help); begin a message with // for a slash", name)
 	default:
-		c.channel.send(channelRequest{Type: "agent_invoke", ID: rand.Text(), Session: c.channel.where(), Agent: c.command.Agent,
+		c.channel.send(channelRequest{Type: "agent_invoke", ID: newRequestID(), Session: c.channel.where(), Agent: c.command.Agent,
 			Message: map[string]string{"role": "user", "content": strings.Replace(text, "//", "/", boolCount(strings.HasPrefix(text, "//")))}})
 	}
 	return false
@@ -449,7 +449,7 @@ func (c *chat) endRun(m *channelMessage, run *chatRun) {
 	c.ended = append(c.ended[max(0, len(c.ended)-endedRuns+1):], m.Run)
 	c.questions = slices.DeleteFunc(c.questions, func(q *question) bool { return q.message.Run == m.Run })
 	c.asked = c.asked && len(c.questions) > 0
-	text := strings.Join(run.deltas, "")
+	text := cmp.Or(m.Text, strings.Join(run.deltas, ""))
 	if m.Type == ingress.ChannelError {
 		text = fmt.Sprintf("%s: %s", m.Code, m.text())
 	}

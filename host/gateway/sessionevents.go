@@ -88,7 +88,7 @@ func (f *sessionFeed) read(limit int) (page eventPage, p *problem, err error) {
 	page.after = f.after
 	page.SessionEvents, err = lookup(f.server, f.by, command.SessionEventsQuery{Session: f.session, After: f.after, Limit: limit})
 	if len(page.Dropped) > 0 {
-		return page, newProblem(http.StatusGone, "events_dropped", "EventsDropped", "the log was cut: read the events of this session after "+page.Dropped.String()), nil
+		return page, newProblem(http.StatusGone, "events_dropped", "EventsDropped", "the log was cut, or the store was restored from a backup: read the events of this session after "+page.Dropped.String()), nil
 	}
 	for _, e := range page.All {
 		f.after = f.after.After(e.At)

@@ -508,3 +508,25 @@ func TestPanicFailsRequestOfSocket(t *testing.T) {
 	c.send(invoke)
 	c.until("state", "ACCEPTED")
 }
+
+// A cursor of a log that was replaced, as by an older backup, is refused with one to continue with.
+func TestCursorBehindEndOfLog(t *testing.T) {
+	d := startGateway(t, echoAgent("echo", actor.Journaled))
+	if status, _, body := d.do("POST", "/v1/agents/echo/messages", `{"content":"hello","session_id":"s1"}`); status != 200 {
+		t.Fatal(status, body)
+	}
+	if status, _, body := d.do("GET", "/v1/sessions/s1/events?after=n1:99999.1", ""); status != http.StatusGone || !strings.Contains(body, "restored from a backup") {
+		t.Errorf("%d %s", status, body)
+	}
+	c := d.channel(`{"type":"hello","resume":{"session_id":"s1","after":"n1:99999.1"}}`, nil)
+	gone := c.until("error", "")
+	if live := c.until("state", "LIVE"); gone.Code != "events_dropped" || live.Cursor != gone.Cursor || strings.Contains(gone.Cursor, "99999") {
+		t.Errorf("%+v, %+v", gone, live)
+	}
+	c.send(`{"type":"agent_invoke","session_id":"s1","agent_id":"echo","message":{"role":"user","content":"again"}}`)
+	done := c.until("done", "")
+	c = d.channel(`{"type":"hello","resume":{"session_id":"s1","after":"`+gone.Cursor+`"}}`, nil)
+	if m := c.until("done", ""); m.Run != done.Run || m.Cursor != done.Cursor {
+		t.Errorf("%+v, want %+v", m, done)
+	}
+}

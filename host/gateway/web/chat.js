@@ -8,6 +8,11 @@ import { RunView } from "./run.js";
 import { useTheme } from "./theme.js";
 
 const runsShown = 200; // runs of a conversation that the page keeps
+// newSession returns a name that begins with the time: lists are in the order of names.
+const newSession = () => {
+  const time = Date.now().toString(16).padStart(12, "0");
+  return `${time.slice(0, 8)}-${time.slice(8)}-${randomName()}`;
+};
 const randomName = () => Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16).padStart(2, "0")).join("");
 
 function deviceName() {
@@ -226,7 +231,7 @@ function sendMessage() {
   localStorage.setItem("troupe.agent", agent);
   const fresh = !current;
   if (fresh) {
-    current = conversation(randomName());
+    current = conversation(newSession());
     current.live = true;
     current.title = titleOf(text);
     openConversation(current.id);

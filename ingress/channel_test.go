@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// The end of a run has the answer if its deltas have more than that.
+func TestChannelSeparatesRemarksFromAnswer(t *testing.T) {
+	const started, delta, remark, answer = runs.LLMCallStarted, runs.AgentStreamDelta, "Let me check. ", "It is 3."
+	for _, c := range []struct {
+		name   string
+		events []runs.Event
+		deltas string
+		text   string
+	}{
+		{"one step", []runs.Event{{Type: started}, {Type: delta, Text: answer}}, answer, ""},
+		{"not streamed", []runs.Event{{Type: started}}, answer, ""},
+		{"a remark", []runs.Event{{Type: started}, {Type: delta, Text: remark}, {Type: started}, {Type: delta, Text: answer}}, remark + answer, answer},
+		{"the answer is not streamed", []runs.Event{{Type: started}, {Type: delta, Text: remark}, {Type: started}, {Type: delta, Text: "It "}}, remark + answer, answer},
+		{"repeated", []runs.Event{{Type: started}, {Type: delta, Text: "It i"}, {Type: runs.Attempt, Attempt: 2, Discards: 1}, {Type: started}, {Type: delta, Text: answer}}, "It i" + answer, ""},
+	} {
+		channel, run := NewChannel("s1", false), testRun(1)
+		events := append([]runs.Event{{Type: runs.UserInput, Actor: actor.NewID("buyer", "s1")}}, c.events...)
+		var deltas string
+		var done ChannelMessage
+		for i, e := range append(events, runs.Event{Type: runs.RunDone, Status: actor.Succeeded, Text: answer}) {
+			e.Run, e.Seq = run, uint64(i+1)
+			for _, m := range channel.Map(&e, "") {
+				if m.Type == ChannelDelta {
+					deltas += m.Text
+				}
+				done = m
+			}
+		}
+		if deltas != c.deltas || done.Type != ChannelDone || done.Text != c.text {
+			t.Errorf("%s: deltas %q, %s with %q", c.name, deltas, done.Type, done.Text)
+		}
+	}
+}
+
+// Sessions that keys with a time begin are listed in the order of these.
+func TestSessionsHaveTheTimeOfTheirKey(t *testing.T) {
+	to, at := actor.NewID("helper", ""), actor.Time(1_796_000_000_000_000_000)
+	session := func(key string) string {
+		return SessionOf(to, actor.Idempotency{Principal: "ann", Key: key}, actor.CallID{})
+	}
+	first, second := session(actor.NewCallID(at, 1, 2).String()), session(actor.NewCallID(at.Add(1e6), 0, 0).String())
+	if prefix := actor.FirstCallID(at).String()[:13]; first[:13] != prefix || first >= second || first != session(actor.NewCallID(at, 1, 2).String()) {
+		t.Errorf("%s and %s, want names from %s on", first, second, prefix)
+	}
+	if first == session(actor.NewCallID(at, 1, 3).String()) || session("a") == session("b") {
+		t.Error("two keys begin one session")
+	}
+}
