@@ -296,7 +296,7 @@ func failedRead(err error, limit int64) ingress.SocketFailed {
 }
 
 // step passes an input to the socket and performs its actions. A socket that reads many pages
-// also gets what its client sends meanwhile, such as signs of life.
+// also gets what its client sends during that time, such as signs of life.
 func (d *socketDriver) step(in ingress.SocketInput) {
 	for d.apply(in); len(d.results) > 0 && d.end == nil; {
 		in, d.results = d.results[0], d.results[1:]
