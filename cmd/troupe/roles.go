@@ -122,15 +122,24 @@ func (c *ServeCmd) runIngress(ctx context.Context, s streams, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
+	// The address is checked at once, and is bound when requests can be answered.
 	l, certificate, err := c.listen(log)
+	if err == nil {
+		err = l.Close()
+	}
 	if err != nil {
 		return err
 	}
 	n, err := service.OpenIngress(ctx, a, gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", Certificate: certificate}, log)
-	if err != nil {
-		if err = errors.Join(err, l.Close()); ctx.Err() != nil { // stopped while it waited
-			return nil
+	if ctx.Err() != nil && err != nil { // stopped while it waited
+		return nil
+	}
+	if err == nil {
+		if l, err = net.Listen("tcp", c.Listen); err != nil {
+			err = errors.Join(err, n.Stop(ctx))
 		}
+	}
+	if err != nil {
 		return err
 	}
 	if err := gateway.CheckListenAddress(c.Listen, n.Keys.Count()); err != nil {

@@ -5,8 +5,11 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -337,6 +340,42 @@ func TestRevokedKeyIsRefusedByEveryIngress(t *testing.T) {
 	}
 	if got := status(a, revoked); got != 401 && got != 429 {
 		t.Errorf("status %d for a revoked key after a restart", got)
+	}
+}
+
+// An ingress accepts no connection before it can answer.
+func TestIngressListensOnceItIsConnected(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, data := l.Addr().String(), filepath.Join(t.TempDir(), "data")
+	if err := errors.Join(l.Close(), os.Mkdir(data, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := programCmd("serve", "--role", "ingress", "--orchestrator", filepath.Join(data, link.SocketName), "--listen", address)
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := servertest.Launch(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Stop(syscall.SIGKILL) })
+	lines := bufio.NewScanner(log)
+	if !lines.Scan() || !strings.Contains(lines.Text(), "orchestrator") {
+		t.Fatalf("%s %v", lines.Text(), lines.Err())
+	}
+	if c, err := net.Dial("tcp", address); err == nil {
+		t.Error("it accepts a connection without an orchestrator")
+		_ = c.Close()
+	}
+	startServer(t, data, "--role", "orchestrator")
+	for lines.Scan() && !strings.Contains(lines.Text(), `"serving"`) {
+	}
+	if answer, err := http.Get("http://" + address + "/readyz"); err != nil || answer.StatusCode != http.StatusOK {
+		t.Errorf("%v %v", answer, err)
 	}
 }
 

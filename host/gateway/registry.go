@@ -3,9 +3,7 @@
 package gateway
 
 import (
-	"context"
 	"crypto/rand"
-	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -24,56 +22,6 @@ import (
 // registryTimeout is the maximum time until all cells know a change of the
 // registry.
 const registryTimeout = 30 * time.Second
-
-// Bounds of the registry operations under way. Their sum is less than the mailbox of the
-// registry holds by default.
-const (
-	registryMax      = 96
-	registryEach     = 32
-	registryReserved = 32
-)
-
-// registryCalls are the registry operations under way. An operation takes its share until the
-// registry has answered, also if its client leaves before.
-type registryCalls struct{ *shares[string] }
-
-func newRegistryCalls() registryCalls {
-	return registryCalls{newShares[string](registryMax, registryEach, registryReserved)}
-}
-
-// invoke performs an operation, and waits for it until ctx ends.
-func (r registryCalls) invoke(ctx context.Context, node command.Node, by caller, call actor.Call) (command.Answer, error) {
-	key := by.shareKey()
-	switch scope := r.take(key, 1, by.isAdmin()); scope {
-	case actor.ScopeCaller:
-		return command.Answer{}, actor.RefuseBusy(scope, time.Second, "%d changes of agents, tools and keys from you are under way, which is the limit: wait for their answers", registryEach)
-	case actor.ScopeNode:
-		return command.Answer{}, actor.RefuseBusy(scope, time.Second, "%d changes of agents, tools and keys are under way, which is the limit: retry later", registryMax-registryReserved)
-	}
-	type answer struct {
-		command.Answer
-		error
-	}
-	answered := make(chan answer, 1)
-	deadline, _ := ctx.Deadline()
-	go func() {
-		defer r.give(key, 1)
-		waiting, cancel := context.WithDeadline(context.Background(), deadline)
-		defer cancel()
-		a, err := node.Invoke(waiting, command.Invoke{By: by.Principal, Call: call}, nil)
-		answered <- answer{a, err}
-	}()
-	select {
-	case a := <-answered:
-		return a.Answer, a.error
-	case <-ctx.Done():
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			a := <-answered // the same deadline ends the wait for it
-			return a.Answer, a.error
-		}
-		return command.Answer{}, ctx.Err()
-	}
-}
 
 // putInRegistry performs a registry operation that puts an object, and answers the request
 // with 201 if the object is new.
@@ -107,7 +55,7 @@ func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body [
 	}
 	call.ID = s.node.NewCallID()
 	waitCtx := s.newClientContext(ctx, registryTimeout)
-	a, err := s.registry.invoke(waitCtx, s.node, callerOf(ctx), call)
+	a, err := s.node.Invoke(waitCtx, command.Invoke{By: callerOf(ctx).Principal, Call: call}, nil)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {

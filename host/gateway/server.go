@@ -33,7 +33,8 @@ const (
 	// ConnectionsMax is the default for Config.Connections.
 	ConnectionsMax = 8192
 
-	readTimeout = 30 * time.Second
+	readTimeout  = 30 * time.Second
+	readyTimeout = 2 * time.Second // of /readyz: probes wait a few seconds at most
 )
 
 // External tracks the health of external agents. outbound.Outbound implements it.
@@ -74,7 +75,6 @@ type Server struct {
 	excess     lingerer   // connections over a limit
 	tls        *decrypter // nil: connections are not encrypted
 	bodies     *bodies
-	registry   registryCalls
 	metrics    *metrics
 	drainOnce  sync.Once
 	clock      func() time.Time
@@ -86,7 +86,7 @@ type Server struct {
 // New returns a server for node.
 func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s := &Server{node: node, log: log, config: config.withDefaults(), clock: time.Now, draining: make(chan struct{}), stopping: make(chan struct{}),
-		lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies(), registry: newRegistryCalls()}
+		lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies()}
 	s.streams.maxOpen, s.streams.remedy = s.config.Streams, "event streams are open, which is the limit: close some, or request JSON with Accept: application/json"
 	s.scans.maxOpen, s.scans.remedy = ScansMax, "requests read lists of runs, which is the limit: repeat this one later"
 	s.tls = newDecrypter(s.config)
@@ -329,7 +329,9 @@ func internalProblem() *problem {
 func healthz(ctx *fasthttp.RequestCtx) { respond(ctx, http.StatusOK, []byte(`{"status":"ok"}`)) }
 
 func (s *Server) readyz(ctx *fasthttp.RequestCtx) {
-	health, err := lookup(s, callerOf(ctx), command.HealthQuery{})
+	waiting, cancel := context.WithTimeout(context.Background(), readyTimeout)
+	defer cancel()
+	health, err := command.Find(waiting, s.node, callerOf(ctx).Principal, command.HealthQuery{})
 	reason := health.Reason
 	away := (*command.AwayError)(nil)
 	switch {
@@ -337,6 +339,8 @@ func (s *Server) readyz(ctx *fasthttp.RequestCtx) {
 		reason = away.Refusal.Detail
 	case errors.Is(err, command.ErrClosed):
 		reason = command.ErrClosed.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		reason = fmt.Sprintf("the node has not answered for %v", readyTimeout)
 	case err != nil:
 		s.log.Error("cannot read the health of the node", "error", err.Error())
 		reason = "the node does not report its health; see the server log"

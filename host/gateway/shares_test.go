@@ -17,6 +17,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/internal/node"
 )
 
 func TestSharesAreBounded(t *testing.T) {
@@ -62,7 +63,7 @@ func TestLimitsPageListsShares(t *testing.T) {
 		"refused connections whose client may still be sending | addresses":                                             numbersOf(b.lingering.shares),
 		"connections over a limit whose client may still be sending | addresses":                                        numbersOf(b.excess.shares),
 		"bytes of request bodies longer than 8 KiB, from the end of the head to the answer | users and external agents": numbersOf(b.bodies.shares),
-		"changes of agents, tools and keys under way | users and external agents":                                       numbersOf(b.registry.shares),
+		"changes of agents, tools and keys under way | API keys, and users without one":                                 fmt.Sprintf("%d | %d | %d", node.RegistryCallsMax, node.RegistryCallsEach, node.RegistryCallsReserved),
 	} {
 		if row := "| " + divided + " | " + numbers + " |"; !strings.Contains(string(page), row) {
 			t.Errorf("docs/limits.md lacks the row %s", row)

@@ -377,3 +377,39 @@ func privateDir(t *testing.T) string {
 	}
 	return dir
 }
+
+// Connections that send nothing are closed in time, also while the files of TLS cannot be read.
+func TestSilentStrangersAreClosed(t *testing.T) {
+	t.Parallel()
+	ours := newAuthority(t)
+	a := Address{Host: "127.0.0.1:0", Files: ours.files(x509.ExtKeyUsageServerAuth, "server")}
+	serve(t, &a, &testNode{})
+	ca := a.Files.Authority
+	if err := os.Rename(ca, ca+".off"); err != nil {
+		t.Fatal(err)
+	}
+	strangers := make([]net.Conn, greetingsMax)
+	for i := range strangers {
+		c, err := net.Dial("tcp", a.Host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		strangers[i] = c
+	}
+	for _, c := range strangers { // closed for writing by the server: each was refused
+		if b, err := io.ReadAll(c); len(b) > 0 {
+			t.Fatalf("%q %v", b, err)
+		}
+	}
+	if err := os.Rename(ca+".off", ca); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*greetingTimeout)
+	defer cancel()
+	n, err := Connect(ctx, Address{Host: a.Host, Files: ours.files(x509.ExtKeyUsageClientAuth, "client")}, new(gateway.Keys), quietly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Close()
+}

@@ -74,6 +74,9 @@ func (s *Server) serve(raw net.Conn) {
 		delete(s.connected, raw)
 		_ = raw.Close()
 	}()
+	if err := raw.SetDeadline(time.Now().Add(greetingTimeout)); err != nil {
+		return
+	}
 	from := s.address.String()
 	if s.address.Path == "" {
 		from = raw.RemoteAddr().String()
@@ -110,9 +113,6 @@ func (s *Server) authenticate(raw net.Conn) (net.Conn, error) {
 		return nil, err
 	}
 	c := tls.Server(raw, config)
-	if err := c.SetDeadline(time.Now().Add(greetingTimeout)); err != nil {
-		return nil, err
-	}
 	return c, c.Handshake()
 }
 

@@ -30,6 +30,8 @@ type Commands struct {
 	devices *devices.Devices          // nil: the node has none
 	remote  func() []command.MCPStats // nil: the node has no MCP servers
 
+	registry registryCalls
+
 	store  sync.RWMutex // held for reading while the store is read
 	closed bool         // the store must not be read
 }
@@ -61,6 +63,10 @@ func (c *Commands) Invoke(ctx context.Context, in command.Invoke, joined func(ru
 	}
 	if in.Call.Kind == actor.Signal {
 		return refused(in.Call.ID, actor.Refuse(actor.Invalid, "kind: %s is not invoked: send a Signal", in.Call.Kind)), nil
+	}
+	if in.Call.To == agents.RegistryID {
+		a, err := c.registry.invoke(ctx, c.engine, in.By, in.Call)
+		return command.Answer(a), errorOf(err)
 	}
 	a, err := c.engine.AskStream(ctx, in.Call, joined)
 	return command.Answer(a), errorOf(err)

@@ -133,7 +133,7 @@ func (w *Watch) listen(ctx context.Context, changed chan<- struct{}) {
 		case <-ctx.Done():
 			return
 		case e := <-w.watcher.Events:
-			report = e.Op != fsnotify.Chmod
+			report = true // also if a file has become readable
 			if e.Name == w.dir && (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) {
 				lost = true
 			}
