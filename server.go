@@ -141,7 +141,7 @@ func Open(c Config) (s *Server, err error) {
 	inUse, isInUse := errors.AsType[disk.InUseError](err)
 	switch {
 	case errors.As(err, &conflict):
-		err = fmt.Errorf("%w; rename it, choose another Data, or delete the one in the store (troupe agents delete %s)", err, conflict.Name)
+		err = fmt.Errorf("%w; rename it, choose another Data, or delete the one in the store (troupe agents delete %s --data %s)", err, conflict.Name, nc.Data)
 	case isInUse && inUse.PID == os.Getpid():
 		err = fmt.Errorf("%w, which is this program: a Server that it has opened was not closed; share that one, or close it first", err)
 	case isInUse:

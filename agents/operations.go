@@ -174,10 +174,24 @@ func durabilityRefusal(id, durability string) *actor.Refusal {
 // checkOwner permits a change of an agent to its owner and to the operator only. A
 // change by the operator makes the operator the owner; no other change moves an agent.
 func (s registryState) checkOwner(id, owner string) *actor.Refusal {
-	if s.principal == Operator || owner == s.self() && owner != "" {
+	if s.owns(owner) {
 		return nil
 	}
 	return actor.Refuse(actor.Rejected, "%s belongs to %s: only that principal or a key with scope admin may change or delete it; choose another name", id, ownerOrUnknown(owner))
+}
+
+// checkDelete permits a deletion to the owner of the agent or tool and to the operator only.
+// The command is that of the owner of the data folder.
+func (s registryState) checkDelete(command, id, owner string) *actor.Refusal {
+	if s.owns(owner) {
+		return nil
+	}
+	return actor.Refuse(actor.Rejected, "%s belongs to %s: only that principal or a key with scope admin may delete it, or the owner of the data folder by: troupe %s %s --data DIR",
+		id, ownerOrUnknown(owner), command, id)
+}
+
+func (s registryState) owns(owner string) bool {
+	return s.principal == Operator || owner == s.self() && owner != ""
 }
 
 // checkID rejects a new ID that is the name of an agent of another principal.
@@ -245,7 +259,7 @@ func (s registryState) deleteAgent(id string) (change, *actor.Refusal) {
 		return s.announceAbsent(agentPrefix+id, actor.Refuse(actor.NotFound, "no agent is named %s; see GET /v1/agents", id)), nil
 	}
 	owner := s.owner(id)
-	if refusal := s.checkOwner(id, owner); refusal != nil {
+	if refusal := s.checkDelete("agents delete", id, owner); refusal != nil {
 		return change{}, refusal
 	}
 	// The former definition takes the place of the agent in every quota, so a

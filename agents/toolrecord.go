@@ -150,7 +150,7 @@ func (s registryState) deleteTool(name string) (change, *actor.Refusal) {
 		return s.announceAbsent(toolPrefix+name, actor.Refuse(actor.NotFound, "no declared tool is named %s", name)), nil
 	}
 	owner, _ := ownerOf(stored)
-	if refusal := s.checkOwner(name, owner); refusal != nil {
+	if refusal := s.checkDelete("tools delete", name, owner); refusal != nil {
 		return change{}, refusal
 	}
 	return change{updates: []actor.StateItem{{Name: toolPrefix + name}}, answer: struct {

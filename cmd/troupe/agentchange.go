@@ -4,10 +4,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // AgentsCreateCmd creates or changes a declared agent.
@@ -118,13 +122,19 @@ func (a *putAnswer) effect() string {
 
 // AgentsDeleteCmd deletes an agent.
 type AgentsDeleteCmd struct {
-	ServerFlags
+	OwnerFlags
 	ID string `arg:"" help:"Agent ID."`
 }
 
 // Help returns the text shown below the flags.
 func (AgentsDeleteCmd) Help() string {
-	return "Deletes an agent. Its open runs finish; new calls are refused.\n\nExamples:\n  troupe agents delete scout"
+	return `Deletes an agent; needs the scope agents, or admin for an agent of another owner or of the folder of serve --agents.
+The owner of the data folder deletes any agent with --data, also while the server runs. Open runs of the agent finish;
+new calls are refused. While its file is in the folder of serve --agents, the next start creates it again.
+
+Examples:
+  troupe agents delete scout
+  troupe agents delete scout --data data`
 }
 
 // Run executes the command.
@@ -133,9 +143,32 @@ func (c *AgentsDeleteCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	if _, _, err := c.client().do(context.Background(), http.MethodDelete, path, nil); err != nil {
+	if err := c.deleteFromRegistry(s, path, agents.OpDelete, map[string]string{"agent_id": c.ID}); err != nil {
 		return err
 	}
 	fmt.Fprintf(s.err, "agent %s is deleted\n", c.ID)
 	return nil
+}
+
+// deleteFromRegistry deletes an agent or a tool. Like withKeys it asks the server that uses
+// the data folder on the folder's socket, and opens the folder if there is none. The path is
+// that of the request to a server; the operation and its input are those of the registry.
+func (a OwnerFlags) deleteFromRegistry(s streams, path, operation string, input map[string]string) error {
+	at, ok := a.ownerClient(a.Data)
+	if !ok && a.Data != "" {
+		folder, err := openKeys(a.Data, a.Node, false)
+		if err != nil {
+			return storeError(a.Data, err, insteadOfData)
+		}
+		warnings, err := folder.callRegistry(operation, invariant.Must(json.Marshal(input)))
+		for _, w := range warnings {
+			fmt.Fprintln(s.err, "warning:", w)
+		}
+		return errors.Join(err, folder.close())
+	}
+	if !ok {
+		at = a.client()
+	}
+	_, _, err := at.do(context.Background(), http.MethodDelete, path, nil)
+	return err
 }

@@ -39,8 +39,8 @@ type KeysCmd struct {
 	Revoke KeysRevokeCmd `cmd:"" help:"Revoke an API key."`
 }
 
-// KeysFlags selects the keys of a server or of a data folder.
-type KeysFlags struct {
+// OwnerFlags selects a server or a data folder whose owner needs no API key.
+type OwnerFlags struct {
 	ServerFlags
 	Data string `type:"path" placeholder:"DIR" help:"Use this data folder, whether or not a server uses it; needs no API key."`
 	Node string `env:"TROUPE_NODE" default:"n1" help:"With --data: name of the folder's node (${default})."`
@@ -62,7 +62,7 @@ type key struct {
 
 // KeysCreateCmd creates an API key.
 type KeysCreateCmd struct {
-	KeysFlags
+	OwnerFlags
 	Name    string        `help:"Purpose of the key, shown in the list."`
 	User    string        `help:"User that the key acts for, at most 256 bytes; several keys may share one. Users do not see each other's runs and sessions; all keys without a user share theirs."`
 	ActAs   bool          `name:"act-as-user" help:"Each request with the key may name the user that it acts for, in the header X-User-Id or the field user_id of a message: for a service that has authenticated its users."`
@@ -124,7 +124,7 @@ func (c *KeysCreateCmd) Run(s streams) error {
 
 // KeysListCmd lists the API keys.
 type KeysListCmd struct {
-	KeysFlags
+	OwnerFlags
 	JSON bool `help:"Print JSON."`
 }
 
@@ -167,7 +167,7 @@ func (c *KeysListCmd) Run(s streams) error {
 
 // KeysRevokeCmd revokes an API key.
 type KeysRevokeCmd struct {
-	KeysFlags
+	OwnerFlags
 	ID string `arg:"" help:"Key ID, as shown by keys list."`
 }
 
@@ -216,7 +216,7 @@ type newKey struct {
 // withKeys calls fn with the selected key store. A server that uses the data folder is
 // asked on the folder's socket. Without one the callback open opens the folder, which is
 // closed afterwards.
-func (a KeysFlags) withKeys(open func() (dataDirKeys, error), fn func(keyStore) error) error {
+func (a OwnerFlags) withKeys(open func() (dataDirKeys, error), fn func(keyStore) error) error {
 	if owner, ok := a.ownerClient(a.Data); ok {
 		return fn(serverKeys{owner})
 	}

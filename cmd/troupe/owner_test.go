@@ -68,6 +68,36 @@ func TestOwnerManagesKeysWhileServing(t *testing.T) {
 	}
 }
 
+// The owner of a data folder deletes agents and tools that belong to the folder of serve
+// --agents, whether or not a server uses the data folder.
+func TestOwnerDeletesAgentsAndTools(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	files := writeFiles(t, ">> a.toml\nname = \"a\"\n>> b.toml\nname = \"b\"\n>> pay.toml\n[tool]\ntool_name = \"pay\"\nurl = \"https://pay.example/\"\n[tool.input_schema]\ntype = \"object\"\n>> ask.toml\n[tool]\ntool_name = \"ask\"\nurl = \"https://ask.example/\"\n[tool.input_schema]\ntype = \"object\"\n")
+	remove := func(wantCode int, want string, args ...string) {
+		t.Helper()
+		if code, _, message := runProgram(t, append(args, "--data", dir)...); code != wantCode || !strings.Contains(message, want) {
+			t.Errorf("troupe %v: exit code %d, %s\nwant %d, %s", args, code, message, wantCode, want)
+		}
+	}
+	remove(1, "does not exist", "agents", "delete", "a")
+	s := startServer(t, dir, "--agents", files)
+	remove(0, "agent a is deleted", "agents", "delete", "a")
+	remove(0, "tool pay is deleted", "tools", "delete", "pay")
+	remove(1, "no agent is named a", "agents", "delete", "a")
+	if code := s.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	remove(0, "agent b is deleted", "agents", "delete", "b") // in the folder itself
+	remove(0, "tool ask is deleted", "tools", "delete", "ask")
+	remove(1, "no declared tool is named ask", "tools", "delete", "ask")
+	s = startServer(t, dir)
+	for _, path := range []string{"/v1/agents/a", "/v1/agents/b", "/v1/tools/pay", "/v1/tools/ask"} {
+		if status, err := s.request("GET", path, "", "", nil); status != 404 {
+			t.Errorf("%s: %d %v", path, status, err)
+		}
+	}
+}
+
 // Started in the folder of its server, a command without --data finds the folder, if the
 // server selected by --server uses it.
 func TestOwnerFindsFolderOfServer(t *testing.T) {

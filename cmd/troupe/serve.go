@@ -253,7 +253,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	var conflict *node.ConflictError
 	switch {
 	case errors.As(err, &conflict):
-		return nil, fmt.Errorf("%w; choose another --data, or serve without --ready and delete the one in the store (troupe agents delete %s)", err, conflict.Name)
+		return nil, fmt.Errorf("%w; choose another --data, or delete the one in the store: %s", err, hint("agents delete", []string{conflict.Name}, nil)+" "+strings.Join(c.ownerFlags(), " "))
 	case errors.As(err, new(disk.InUseError)):
 		return nil, fmt.Errorf("%w: stop that process, or choose another --data", err)
 	case err != nil:
@@ -275,7 +275,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		}
 	}
 	if c.Watch {
-		w, err := service.NewWatch(c.Agents, files, n, log)
+		w, err := service.NewWatch(c.Agents, strings.Join(c.ownerFlags(), " "), files, n, log)
 		if err != nil {
 			return nil, err
 		}
@@ -294,6 +294,16 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	batches, entries := n.End()
 	log.Info("serving", "role", c.Role, "url", n.url, "orchestrator", linked, "data", c.Data, "batches", batches, "entries", entries, "start_ms", time.Since(start).Milliseconds())
 	return n, nil
+}
+
+// ownerFlags returns the flags with which commands find the data folder of the server, quoted
+// for a shell.
+func (c *ServeCmd) ownerFlags() []string {
+	flags := []string{"--data", shellQuote(c.Data)}
+	if c.Node != "n1" {
+		flags = append(flags, "--node", shellQuote(c.Node))
+	}
+	return flags
 }
 
 // inUseError adds to the error of a locked data folder the URL of the server that

@@ -20,6 +20,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -286,22 +287,24 @@ func (c *ToolsAddCmd) Run(s streams) error {
 
 // ToolsDeleteCmd deletes a tool.
 type ToolsDeleteCmd struct {
-	ServerFlags
+	OwnerFlags
 	Name string `arg:"" help:"Name of the tool."`
 }
 
 // Help returns the text shown below the flags.
 func (ToolsDeleteCmd) Help() string {
 	return `Deletes a tool; needs the scope operator, or admin for a tool of another owner or of the folder of serve --agents.
-Agents that list it run without it. Calls that have started finish; those that wait for an approval are not performed.
+The owner of the data folder deletes any tool with --data, also while the server runs. Agents that list the tool run
+without it. Calls that have started finish; those that wait for an approval are not performed.
 
 Examples:
-  troupe tools delete weather.get`
+  troupe tools delete weather.get
+  troupe tools delete weather.get --data data`
 }
 
 // Run executes the command.
 func (c *ToolsDeleteCmd) Run(s streams) error {
-	if _, _, err := c.client().do(context.Background(), http.MethodDelete, toolPath(c.Name), nil); err != nil {
+	if err := c.deleteFromRegistry(s, toolPath(c.Name), agents.OpDeleteTool, map[string]string{"tool_name": c.Name}); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(s.err, "tool %s is deleted\n", c.Name)

@@ -81,8 +81,23 @@ func TestWatchAppliesChangedFiles(t *testing.T) {
 	if err := os.Remove(filepath.Join(agents, "scout.toml")); err != nil {
 		t.Fatal(err)
 	}
-	logged("agent scout: no file declares it any more; it stays until it is deleted: troupe agents delete scout")
+	logged("agent scout: no file declares it any more; it stays until it is deleted: troupe agents delete scout --data " + filepath.Join(dir, "data"))
 	answers("scout", "I look")
+	if err := os.Remove(filepath.Join(agents, "pay.toml")); err != nil {
+		t.Fatal(err)
+	}
+	logged("tool pay: no file declares it any more; it stays until it is deleted: troupe tools delete pay --data " + filepath.Join(dir, "data"))
+	for _, command := range [][]string{{"agents", "delete", "scout"}, {"tools", "delete", "pay"}} { // as the log suggests
+		if code, _, message := runProgram(t, append(command, "--server", s.url)...); code != 1 || !strings.Contains(message, strings.Join(command, " ")+" --data DIR") || strings.Contains(message, "choose another") {
+			t.Errorf("troupe %v as a client: exit code %d, %s", command, code, message)
+		}
+		if code, _, message := runProgram(t, append(command, "--data", filepath.Join(dir, "data"))...); code != 0 || !strings.Contains(message, command[2]+" is deleted") {
+			t.Errorf("troupe %v as the owner: exit code %d, %s", command, code, message)
+		}
+	}
+	if status, _ := s.call("scout", "hello"); status != 404 {
+		t.Errorf("the deleted agent: status %d", status)
+	}
 
 	// A folder that was replaced is watched again.
 	if err := os.Rename(agents, agents+"-old"); err != nil {

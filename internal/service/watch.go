@@ -41,6 +41,7 @@ const (
 // the node: their changes are reported and not applied.
 type Watch struct {
 	dir     string
+	data    string // flags of the commands that the log suggests
 	store   AgentStore
 	log     *slog.Logger
 	watcher *fsnotify.Watcher
@@ -53,13 +54,14 @@ type Watch struct {
 	broken   string        // error of the newest reading of the folder
 }
 
-// NewWatch watches a folder whose files were applied to a node. The caller MUST call Run.
-func NewWatch(dir string, applied *AgentFiles, store AgentStore, log *slog.Logger) (*Watch, error) {
+// NewWatch watches a folder whose files were applied to a node. The caller MUST call Run. The
+// flags data select the data folder of the node in commands that the log suggests.
+func NewWatch(dir, data string, applied *AgentFiles, store AgentStore, log *slog.Logger) (*Watch, error) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w; serve without --watch", dir, err)
 	}
-	w := &Watch{dir: filepath.Clean(dir), store: store, log: log, watcher: watcher, agents: map[string]actor.Hash{}, tools: map[string]actor.Hash{}, servers: applied.MCP(), warned: map[FileProblem]bool{}}
+	w := &Watch{dir: filepath.Clean(dir), data: data, store: store, log: log, watcher: watcher, agents: map[string]actor.Hash{}, tools: map[string]actor.Hash{}, servers: applied.MCP(), warned: map[FileProblem]bool{}}
 	for _, a := range applied.Agents {
 		if now, ok := store.Agent(a.Spec.ID); ok && now.Hash() == a.Spec.Hash() { // the registry may have been busy
 			w.agents[a.Spec.ID] = now.Hash()
@@ -310,13 +312,13 @@ func (w *Watch) reportGone(files *AgentFiles) {
 	for _, id := range slices.Sorted(maps.Keys(w.agents)) {
 		if !slices.ContainsFunc(files.Agents, func(a AgentFile) bool { return a.Spec.ID == id }) {
 			delete(w.agents, id)
-			w.log.Warn(fmt.Sprintf("agent %s: no file declares it any more; it stays until it is deleted: troupe agents delete %[1]s", id))
+			w.log.Warn(fmt.Sprintf("agent %s: no file declares it any more; it stays until it is deleted: troupe agents delete %[1]s %[2]s", id, w.data))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.tools)) {
 		if !slices.ContainsFunc(files.Tools, func(t ToolFile) bool { return t.Declared.Name == name }) {
 			delete(w.tools, name)
-			w.log.Warn(fmt.Sprintf("tool %s: no file declares it any more; it stays until it is deleted: troupe tools delete %[1]s", name))
+			w.log.Warn(fmt.Sprintf("tool %s: no file declares it any more; it stays until it is deleted: troupe tools delete %[1]s %[2]s", name, w.data))
 		}
 	}
 }
