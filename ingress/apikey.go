@@ -31,9 +31,10 @@ const (
 )
 
 // DefaultScopes returns the scopes of a key that is created without a list of
-// scopes. The first key can create others.
-func DefaultScopes(first bool) []Scope {
-	if first {
+// scopes for a user, or for none if user is empty. The first key can create others, unless it
+// is that of a user.
+func DefaultScopes(first bool, user string) []Scope {
+	if first && user == "" {
 		return []Scope{ScopeAdmin}
 	}
 	return []Scope{ScopeCall, ScopeRead}

@@ -66,7 +66,7 @@ type KeysCreateCmd struct {
 	Name    string        `help:"Purpose of the key, shown in the list."`
 	User    string        `help:"User that the key acts for, at most 256 bytes; several keys may share one. Users do not see each other's runs and sessions; all keys without a user share theirs."`
 	ActAs   bool          `name:"act-as-user" help:"Each request with the key may name the user that it acts for, in the header X-User-Id or the field user_id of a message: for a service that has authenticated its users."`
-	Scope   []string      `enum:"call,read,agents,operator,admin" help:"Permission: call (send messages; signal, cancel; decide about tool calls), read (runs, events), agents (create, register, delete), operator (with read and call: those of other users; tools; metrics), admin (all of these, and keys). Repeatable; default: admin for the first key, then call and read."`
+	Scope   []string      `enum:"call,read,agents,operator,admin" help:"Permission: call (send messages; signal, cancel; decide about tool calls), read (runs, events), agents (create, register, delete), operator (with read and call: those of other users; tools; metrics), admin (all of these, and keys). Repeatable; default: admin for the first key if it has no --user, else call and read."`
 	Expires time.Duration `help:"Validity, for example 720h; unlimited if absent."`
 	JSON    bool          `help:"Print JSON."`
 }
@@ -76,7 +76,7 @@ func (KeysCreateCmd) Help() string {
 	return `Prints only the key to standard output. The store holds a digest of it: a lost key cannot be recovered.
 Clients send the header Authorization: Bearer KEY; troupe itself reads the key from TROUPE_KEY.
 The owner of the data folder creates keys with --data, also while the server runs; a folder that does not exist is
-created. The first key is for admin: with it, --server creates others from elsewhere.
+created. The first key is for admin unless it has --user or --scope: with it, --server creates others from elsewhere.
 
 Examples:
   troupe keys create --data /var/lib/troupe --name operator
@@ -362,7 +362,7 @@ func (k dataDirKeys) create(n newKey) (key, error) {
 	_, _ = rand.Read(random[:]) // never fails
 	var want []ingress.Scope
 	if len(n.scopes) == 0 {
-		want = ingress.DefaultScopes(k.keys.Count() == 0)
+		want = ingress.DefaultScopes(k.keys.Count() == 0, n.user)
 	}
 	for _, s := range n.scopes {
 		want = append(want, ingress.Scope(s))

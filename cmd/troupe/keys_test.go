@@ -129,6 +129,21 @@ func TestKeyLifecycle(t *testing.T) {
 	}
 }
 
+// The first key is an administrator's unless it is that of a user.
+func TestFirstKeyOfUserIsNotForAdmin(t *testing.T) {
+	folder, served := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "data")
+	startServer(t, served)
+	for _, dir := range []string{folder, served} {
+		if code, _, stderr := runProgram(t, "keys", "create", "--data", dir, "--user", "alice"); code != 0 || !strings.Contains(stderr, "for call, read; it") {
+			t.Errorf("%s: exit code %d, %s", dir, code, stderr)
+		}
+	}
+	other := filepath.Join(t.TempDir(), "data")
+	if code, _, stderr := runProgram(t, "keys", "create", "--data", other); code != 0 || !strings.Contains(stderr, "for admin, as the first key;") {
+		t.Errorf("without a user: exit code %d, %s", code, stderr)
+	}
+}
+
 // secretTail returns the second half of a secret's random part, which occurs nowhere
 // else.
 func secretTail(secret string) string { return secret[len(secret)-33 : len(secret)-1] }

@@ -152,7 +152,7 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 		var random [ingress.KeyRandomBytes]byte
 		_, _ = rand.Read(random[:]) // never fails: it crashes the process instead
 		if in.Scopes == nil {
-			in.Scopes = ingress.DefaultScopes(s.config.Keys.Count() == 0)
+			in.Scopes = ingress.DefaultScopes(s.config.Keys.Count() == 0, in.User)
 		}
 		var r *actor.Refusal
 		key, text, r = ingress.NewKey(random, in.Name, in.User, in.Scopes, wallTime(), expires)
