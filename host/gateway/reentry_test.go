@@ -210,7 +210,9 @@ func TestMessageWithBadRunTokenIsRefused(t *testing.T) {
 	}
 	outer.answers <- "done"
 	outer.answers <- "done"
-	d.openStream("GET", "/v1/runs/"+in.run+"/events", "").readUntil("run_done")
+	for _, run := range []string{in.run, other.run} {
+		d.openStream("GET", "/v1/runs/"+run+"/events", "").readUntil("run_done")
+	}
 	before = list()
 	if status, _, answer := d.do("POST", path, body, RunToken, in.token); status != 404 || !strings.Contains(answer, "no open run") {
 		t.Errorf("token of an ended run: %d %s", status, answer)
