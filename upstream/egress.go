@@ -3,9 +3,11 @@
 package upstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -173,10 +175,38 @@ func (e Egress) Check(host string, addrs []netip.Addr) error {
 	named := slices.Contains(e.names, strings.ToLower(host))
 	for _, a := range addrs {
 		if what := e.forbiddenRange(a.Unmap(), named); what != "" && !mutant.On("egress-unchecked-after-dns") {
-			return fmt.Errorf("%.253s: its address is %s, which is not allowed", host, what)
+			return fmt.Errorf("%.253s: its address is %s, which is not allowed%s", host, what, e.remedy(host, what))
 		}
 	}
 	return nil
+}
+
+// remedy returns the end of the error about a host in the range what. There is none for ranges
+// that only an allowed prefix opens, because no service of one's own is there.
+func (e Egress) remedy(host, what string) string {
+	for _, s := range nonPublic {
+		if s.what == what && s.inner {
+			return fmt.Sprintf("; to allow it: troupe serve --allow %.253s", host)
+		}
+	}
+	return ""
+}
+
+// CheckURL returns an error if the host of a URL is localhost or an address, and not allowed.
+// Other names are checked once they are resolved, and an invalid URL by its own check.
+func (e Egress) CheckURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil
+	}
+	name, addr, err := ParseHost(u.Hostname())
+	if name == "localhost" {
+		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	if err != nil || !addr.IsValid() {
+		return nil
+	}
+	return e.Check(cmp.Or(name, addr.String()), []netip.Addr{addr})
 }
 
 // forbiddenRange returns the description of the forbidden range that contains a,

@@ -98,6 +98,33 @@ var publicAddrs = strings.Fields(`
 	192.0.3.0 192.167.255.255 192.169.0.0 198.17.255.255 198.20.0.0 203.0.112.255 203.0.114.0 223.255.255.255
 	2001:200::1 2001:4860:4860::8888 2003::1 2606:4700::1111 2a00::1 3ffe:ffff::1 ::ffff:8.8.8.8`)
 
+// The error names the flag that allows a service of one's own, and none for other ranges.
+func TestEgressNamesItsRemedy(t *testing.T) {
+	var none upstream.Egress
+	for url, want := range map[string]string{
+		"http://127.0.0.1:9/{id}":  "127.0.0.1: its address is loopback, which is not allowed; to allow it: troupe serve --allow 127.0.0.1",
+		"http://localhost/x":       "localhost: its address is loopback, which is not allowed; to allow it: troupe serve --allow localhost",
+		"http://[::1]:9":           "::1: its address is loopback, which is not allowed; to allow it: troupe serve --allow ::1",
+		"http://10.1.2.3":          "10.1.2.3: its address is private, which is not allowed; to allow it: troupe serve --allow 10.1.2.3",
+		"http://169.254.169.254/x": "169.254.169.254: its address is link-local, which is not allowed",
+		"http://pay.example":       "", "http://8.8.8.8": "", "http://%zz": "", "": "",
+	} {
+		got := ""
+		if err := none.CheckURL(url); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", url, got, want)
+		}
+		if _, host, ok := strings.Cut(want, "--allow "); ok {
+			allowed, err := upstream.NewEgress([]string{host})
+			if err != nil || allowed.CheckURL(url) != nil {
+				t.Errorf("%s with --allow %s: %v, %v", url, host, err, allowed.CheckURL(url))
+			}
+		}
+	}
+}
+
 func TestEgressAllowsOnlyPublicAddresses(t *testing.T) {
 	var none upstream.Egress
 	for _, text := range nonPublicAddrs {

@@ -59,6 +59,31 @@ planner/s-2  mailbox 0
 	}
 }
 
+const localTool = ">> pay.toml\n[tool]\ntool_name = \"pay\"\nurl = \"http://127.0.0.1:9/pay\"\n[tool.input_schema]\ntype = \"object\"\n"
+
+// A check with the configuration of a server warns about addresses that it may not reach.
+func TestCheckWarnsAboutAddresses(t *testing.T) {
+	files := writeFiles(t, localTool+">> lab.toml\nname = \"lab\"\nendpoint = \"http://10.1.2.3:9\"\n")
+	loopback := "pay.toml: warning: url: 127.0.0.1: its address is loopback, which is not allowed; to allow it: troupe serve --allow 127.0.0.1\n"
+	private := "lab.toml: warning: endpoint: 10.1.2.3: its address is private, which is not allowed; to allow it: troupe serve --allow 10.1.2.3\n"
+	for config, want := range map[string][2]bool{
+		"":                         {false, true},
+		"allow = [\"10.0.0.0/8\"]": {false, false},
+		"allow = \"10.1.2.3\"\nrole = \"orchestrator\"": {true, false},
+		"listen = \"0.0.0.0:8283\"":                     {true, true},
+	} {
+		path := filepath.Join(writeFiles(t, ">> troupe.toml\n"+config), "troupe.toml")
+		code, out, stderr := runProgram(t, "check", files, "--config", path)
+		if code != 0 || strings.Contains(out, loopback) != want[0] || strings.Contains(out, private) != want[1] {
+			t.Errorf("%s: exit code %d, %s%s", config, code, out, stderr)
+		}
+	}
+	path := filepath.Join(writeFiles(t, ">> troupe.toml\nallow = [\"a b\"]"), "troupe.toml")
+	if code, out, _ := runProgram(t, "check", files, "--config", path); code != exitFailed || !strings.Contains(out, path+": allow: \"a b\"") {
+		t.Errorf("exit code %d, %s", code, out)
+	}
+}
+
 // One check reports all errors: those of the configuration and of each file.
 func TestCheckReportsErrorsOfAllFiles(t *testing.T) {
 	files := writeFiles(t, ">> a.toml\nname = \"a\"\npromt = \"x\"\nlimits.steps = 0")

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -27,7 +28,8 @@ type CheckCmd struct {
 // Help returns the text shown below the flags.
 func (CheckCmd) Help() string {
 	return `Reads every file and prints all errors as file:line:column: field: text. Warnings report a tool that
-neither a file nor this program has, a model missing in --config, a call to an undeclared agent, and a call cycle.
+neither a file nor this program has, a call to an undeclared agent, and a call cycle; with --config also a missing
+model, and an address that the server may not reach.
 For each agent and each of its tools that a file declares, shows the decision of the policy in --config and the
 rule that leads to it. Exits with code 1 if there are errors, and with 0 if there are only warnings.
 
@@ -50,6 +52,11 @@ func (c *CheckCmd) Run(s streams) error {
 			files.Problems = append(files.Problems, configProblem(c.Config, line))
 		}
 	case c.Config != "":
+		if egress, err := configuredEgress(config); err != nil {
+			files.Problems = append(files.Problems, configProblem(c.Config, err.Error()))
+		} else {
+			files.CheckAddresses(egress.CheckURL)
+		}
 		files.CheckModels(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
 	}
 	decisions := []toolDecision{}
@@ -76,6 +83,27 @@ func configProblem(path, line string) service.FileProblem {
 		p.Line, p.Column, p.Text = n, 1, rest
 	}
 	return p
+}
+
+// configuredEgress returns the egress of a server with the flags of a configuration.
+func configuredEgress(c configuration) (upstream.Egress, error) {
+	text := func(flag, otherwise string) string {
+		value, _ := c.flags[flag].(string)
+		return cmp.Or(value, otherwise)
+	}
+	var allow []string
+	switch hosts := c.flags["allow"].(type) {
+	case []any:
+		for _, host := range hosts {
+			allow = append(allow, fmt.Sprint(host))
+		}
+	case string:
+		allow = strings.Split(hosts, ",")
+	}
+	if allowsLoopback(text("role", roleAll), text("listen", "127.0.0.1:8283")) {
+		allow = append(allow, upstream.AllowLoopback()...)
+	}
+	return upstream.NewEgress(allow)
 }
 
 // toolDecision is a decision that the policy can make about calls of a tool by an agent.

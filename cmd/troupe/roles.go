@@ -55,6 +55,12 @@ func (c *ServeCmd) checkRole() error {
 	return nil
 }
 
+// allowsLoopback reports whether tools and models on loopback are allowed without --allow. They
+// are not at an orchestrator, because an ingress may listen anywhere.
+func allowsLoopback(role, listen string) bool {
+	return role == roleAll && gateway.CheckListenAddress(listen, 0) == nil
+}
+
 // linkAddress returns the address of the link, and false if this process has none.
 func (c *ServeCmd) linkAddress() (a link.Address, ok bool, err error) {
 	flag, text := "--listen-orchestrator", c.ListenOrchestrator

@@ -225,7 +225,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		}
 	}
 	out := outbound.Config{Models: config.Models, Allow: c.Allow, Pace: c.Pace, Auth: c.Auth}
-	if c.Role == roleAll && gateway.CheckListenAddress(c.Listen, 0) == nil { // an ingress may listen anywhere
+	if allowsLoopback(c.Role, c.Listen) {
 		out.Allow = append(out.Allow, upstream.AllowLoopback()...)
 	}
 	listener, certificate, err := c.listen(log)

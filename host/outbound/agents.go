@@ -178,6 +178,10 @@ func (o *Outbound) Permit(url, authEnv string) error {
 	return o.config.Auth.Permit(upstream.Target{URL: url, AuthEnv: authEnv})
 }
 
+// CheckAddress returns an error if the host of a URL is an address that this node may not reach.
+// Names are checked when they are called.
+func (o *Outbound) CheckAddress(url string) error { return o.dialer.egress.CheckURL(url) }
+
 // Heartbeat records a heartbeat of an agent. It reports whether an agent of that
 // name exists.
 func (o *Outbound) Heartbeat(name string) bool {

@@ -214,7 +214,7 @@ func TestForbiddenAddressIsNotRetried(t *testing.T) {
 	}}, &logBuffer{})
 	defer o.Close()
 	h := invoke(t.Context(), o, upstream.Target{URL: "http://kubernetes"}, true, testTimeout)
-	want := "agent py cannot be reached: kubernetes: its address is private, which is not allowed"
+	want := "agent py cannot be reached: kubernetes: its address is private, which is not allowed; to allow it: troupe serve --allow kubernetes"
 	if h.Refusal == nil || h.Refusal.Reason != actor.Rejected || h.Refusal.Detail != want || resolved != 1 || strings.Contains(h.allText(), "10.0.0.1") {
 		t.Errorf("%v after %d lookups, want %s", h.Refusal, resolved, want)
 	}
@@ -266,7 +266,7 @@ func TestSocketChecksAddressAgain(t *testing.T) {
 		o := newOutbound(t, config, &logBuffer{})
 		conn, err := o.dialer.connectSocket(t.Context(), "h", netip.MustParseAddrPort("127.0.0.1:"+trap.port))
 		if detail, final := "", false; err != nil {
-			if detail, final = lossDetail(err); !final || detail != "h: its address is loopback, which is not allowed" {
+			if detail, final = lossDetail(err); !final || detail != "h: its address is loopback, which is not allowed; to allow it: troupe serve --allow h" {
 				t.Errorf("%v: %s", err, detail)
 			}
 		}

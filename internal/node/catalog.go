@@ -198,7 +198,7 @@ func (c *catalogSync) share(with *atomic.Pointer[tools.Registry]) {
 }
 
 // warnMissing logs and returns a warning for each tool and model that is missing on this
-// node, and for each secret that it may not send. It covers the changed agents and tools,
+// node, for each secret that it may not send, and for each address that it may not reach. It covers the changed agents and tools,
 // and all of them if changed is nil.
 func (c *catalogSync) warnMissing(changed *changes) (warnings []string) {
 	warn := func(text string) {
@@ -220,7 +220,7 @@ func (c *catalogSync) warnMissing(changed *changes) (warnings []string) {
 		if changed != nil && !changed.tools[d.Name] {
 			continue
 		}
-		if err := c.permitTool(&d.Declared); err != nil {
+		if err := cmp.Or(c.permitTool(&d.Declared), c.outbound.CheckAddress(d.URL)); err != nil {
 			warn(fmt.Sprintf("tool %s: %v", d.Name, err))
 		}
 	}
@@ -232,7 +232,7 @@ func (c *catalogSync) warnMissing(changed *changes) (warnings []string) {
 		for _, text := range s.AvailabilityWarnings(c.catalog.Registry, c.outbound.Models()) {
 			warn(text)
 		}
-		if err := c.outbound.Permit(s.Endpoint, s.Auth.Env); err != nil {
+		if err := cmp.Or(c.outbound.Permit(s.Endpoint, s.Auth.Env), c.outbound.CheckAddress(s.Endpoint)); err != nil {
 			warn(fmt.Sprintf("agent %s: %v", s.ID, err))
 		}
 	}

@@ -247,6 +247,21 @@ func (f *AgentFiles) CheckModels(known []string) {
 	}
 }
 
+// CheckAddresses adds a warning for each tool and external agent at an address that check, which
+// is that of a server's egress, refuses.
+func (f *AgentFiles) CheckAddresses(check func(url string) error) {
+	for _, t := range f.Tools {
+		if err := check(t.Declared.URL); err != nil {
+			f.warn(t.Path, "url", "%v", err)
+		}
+	}
+	for _, a := range f.Agents {
+		if err := check(a.Spec.Endpoint); err != nil {
+			f.warn(a.Path, "endpoint", "%v", err)
+		}
+	}
+}
+
 func (f *AgentFiles) warn(file, field, format string, args ...any) {
 	f.Problems = append(f.Problems, FileProblem{File: file, Field: field, Text: fmt.Sprintf(format, args...), Warning: true})
 }

@@ -277,7 +277,9 @@ func (w *Watch) applied(what, path string, before, after []byte, changed bool, w
 		log.Info(what + ": " + changedFields(before, after))
 	}
 	for _, text := range warnings {
-		log.Warn(what + ": " + text)
+		if !strings.HasPrefix(text, "agent ") && !strings.HasPrefix(text, "tool ") { // the node has logged those
+			log.Warn(what + ": " + text)
+		}
 	}
 	return err == nil
 }
