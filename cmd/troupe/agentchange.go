@@ -134,7 +134,7 @@ new calls are refused. While its file is in the folder of serve --agents, the ne
 
 Examples:
   troupe agents delete scout
-  troupe agents delete scout --data data`
+  troupe agents delete secretary --data data`
 }
 
 // Run executes the command.
