@@ -59,6 +59,9 @@ type ServeCmd struct {
 // bufferMiBMax is the maximum size of a write buffer of the store.
 const bufferMiBMax = 1024
 
+// projectConfig is the name of the configuration that troupe init writes.
+const projectConfig = "troupe.toml"
+
 // Validate implements kong's validation.
 func (c *ServeCmd) Validate() error {
 	if c.Buffer < 1 || c.Buffer > bufferMiBMax {
@@ -68,6 +71,9 @@ func (c *ServeCmd) Validate() error {
 		return errors.New("--tls-cert and --tls-key: want both, or none")
 	}
 	if c.Watch && c.Agents == "" {
+		if info, err := os.Stat(projectConfig); c.Config == "" && err == nil && info.Mode().IsRegular() {
+			return fmt.Errorf("--watch requires --agents DIR; with the configuration in this folder: troupe serve --config %s --watch", projectConfig)
+		}
 		return errors.New("--watch requires --agents DIR")
 	}
 	if err := c.checkRole(); err != nil {

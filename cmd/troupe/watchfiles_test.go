@@ -124,6 +124,18 @@ func TestWatchRequiresAgents(t *testing.T) {
 	}
 }
 
+// In a folder of troupe init the error names its configuration.
+func TestWatchWithoutAgentsNamesConfiguration(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "team")
+	if code, _, stderr := runProgram(t, "init", dir); code != 0 {
+		t.Fatal(stderr)
+	}
+	t.Chdir(dir)
+	if code, _, stderr := runProgram(t, "serve", "--watch"); code != 2 || !strings.Contains(stderr, "troupe serve --config troupe.toml --watch") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+}
+
 // A file behind a link changes without a change of the folder with the link.
 func TestWatchFollowsLinks(t *testing.T) {
 	target := writeFiles(t, ">> a.toml\nname = \"a\"\nprompt = \"first\"")
