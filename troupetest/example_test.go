@@ -56,7 +56,7 @@ func TestPlanningUnderFaults(t *testing.T) {
 		Agents: []troupe.Agent{planner, research},
 		Tools:  []troupe.Tool{search},
 		Asks:   []troupetest.Request{{Agent: "planner", Message: "whales"}},
-		Expect: []troupetest.Expect{{Refusals: "Cycle"}, {DepthAtMost: 1}},
+		Expect: []troupetest.Expect{{SucceededPercent: 50}, {Refusals: "Cycle"}, {DepthAtMost: 1}},
 	}, troupetest.Options{Seeds: 3})
 }
 

@@ -474,6 +474,19 @@ func TestWrongKeysInHellosAreThrottled(t *testing.T) {
 	}
 }
 
+// A session without messages is followed: it is LIVE at once, and its first message arrives.
+func TestChannelResumesUnknownSession(t *testing.T) {
+	d := startGateway(t, echoAgent("echo", actor.Journaled))
+	c := d.channel(`{"type":"hello","resume":{"session_id":"s1"}}`, nil)
+	c.until("state", "LIVE")
+	if status, _, body := d.do("POST", "/v1/agents/echo/messages", `{"content":"hello","session_id":"s1"}`); status != 200 {
+		t.Fatal(status, body)
+	}
+	if m := c.until("run_started", ""); m.Session != "s1" {
+		t.Errorf("%+v", m)
+	}
+}
+
 func TestChannelOfDeletedSession(t *testing.T) {
 	d := startGateway(t, echoAgent("echo", actor.Journaled))
 	if status, _, body := d.do("POST", "/v1/agents/echo/messages", `{"content":"hello","session_id":"s1"}`); status != 200 {
