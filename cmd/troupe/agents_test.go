@@ -84,6 +84,22 @@ func TestCheckWarnsAboutAddresses(t *testing.T) {
 	}
 }
 
+// A mistake in a file of MCP servers has its place, and a missing command is a warning.
+func TestCheckOfMCPServers(t *testing.T) {
+	for text, want := range map[string]string{
+		"[mcp.a]\ncommand = \"sh\"\n\n[mcp.b]\ncommand = \"sh\"\n  comand = \"x\"\n": "servers.toml:6:3: mcp.b.comand: is unknown; did you mean command?",
+		"[mcp.a]\ncommand = \"sh\"\nfoo = 1\n[mcp.b]\ncommand = \"sh\"\n":            "servers.toml:3:1: mcp.a.foo: is unknown; known fields: command, args",
+		"[mcp.a]\ncommand = \"sh\"\n[other]\nx = 1\n":                                "servers.toml:3:1: other: is unknown in a file of MCP servers",
+		"[mcp.a]\ncommand = \"no-such-command\"\n":                                   "servers.toml: warning: mcp.a.command: exec: \"no-such-command\": executable file not found in $PATH; its tools are missing",
+		"[mcp.a]\ncommand = \"sh\"\n":                                                "",
+	} {
+		code, out, stderr := runProgram(t, "check", writeFiles(t, ">> servers.toml\n"+text))
+		if !strings.Contains(out, want) || want == "" && out != "" || (code != 0) == (want == "" || strings.Contains(want, "warning")) {
+			t.Errorf("%s\nexit code %d, %s%s\nwant %s", text, code, out, stderr, want)
+		}
+	}
+}
+
 // One check reports all errors: those of the configuration and of each file.
 func TestCheckReportsErrorsOfAllFiles(t *testing.T) {
 	files := writeFiles(t, ">> a.toml\nname = \"a\"\npromt = \"x\"\nlimits.steps = 0")

@@ -28,10 +28,10 @@ type CheckCmd struct {
 // Help returns the text shown below the flags.
 func (CheckCmd) Help() string {
 	return `Reads every file and prints all errors as file:line:column: field: text. Warnings report a tool that
-neither a file nor this program has, a call to an undeclared agent, and a call cycle; with --config also a missing
-model, and an address that the server may not reach.
-For each agent and each of its tools that a file declares, shows the decision of the policy in --config and the
-rule that leads to it. Exits with code 1 if there are errors, and with 0 if there are only warnings.
+neither a file nor this program has, a call to an undeclared agent, a call cycle, and an MCP server whose command is
+not found; with --config also a missing model, and an address that the server may not reach. For each agent and
+each of its tools that a file declares, shows the decision of the policy in --config and the rule that leads to it.
+Exits with code 1 if there are errors, and with 0 if there are only warnings.
 
 Examples:
   troupe check agents/
@@ -46,6 +46,7 @@ func (c *CheckCmd) Run(s streams) error {
 	if err != nil {
 		return errors.Join(configErr, err)
 	}
+	files.CheckCommands()
 	switch {
 	case configErr != nil: // an error there hides none in the agent files
 		for line := range strings.SplitSeq(configErr.Error(), "\n") {

@@ -66,6 +66,14 @@ func TestWatchAppliesChangedFiles(t *testing.T) {
 	write("pay.toml", "[tool]\ntool_name = \"pay\"\nurl = \"http://127.0.0.1:9/pay\"\npolicy = \"block\"\n\n[tool.input_schema]\ntype = \"object\"\n")
 	logged(`"tool pay: policy changed"`)
 
+	// The warning of a change is logged once.
+	write("warned.toml", "name = \"warned\"\nmodel = \"big\"\ntools = [\"gone\"]\n")
+	logged(`"agent warned: added"`)
+	b, err := os.ReadFile(s.log)
+	if n := strings.Count(string(b), "agent warned: tools"); err != nil || n != 1 || strings.Contains(string(b), "warned: agent warned") {
+		t.Errorf("%v, %d warnings in\n%s", err, n, b)
+	}
+
 	// A broken file is named. Nothing changes, not even by the files that are right.
 	write("scout.toml", "name = \"scout\"\nprompt = 7\n")
 	logged("scout.toml:2:")

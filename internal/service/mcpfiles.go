@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os/exec"
 	"slices"
 	"strings"
 
@@ -41,8 +42,11 @@ var mcpFields = []string{"command", "args", "env", "url", "headers", "timeout_ms
 
 // readServers reads the MCP servers of a file, the tables [mcp.NAME].
 func (f *AgentFiles) readServers(path, text string) {
+	reportAt := func(line, column int, field, format string, args ...any) {
+		f.Problems = append(f.Problems, FileProblem{File: path, Line: line, Column: column, Field: fmt.Sprintf("%.120s", field), Text: fmt.Sprintf(format, args...)})
+	}
 	report := func(line int, field, format string, args ...any) {
-		f.Problems = append(f.Problems, FileProblem{File: path, Line: line, Column: min(line, 1), Field: fmt.Sprintf("%.120s", field), Text: fmt.Sprintf(format, args...)})
+		reportAt(line, min(line, 1), field, format, args...)
 	}
 	var file struct {
 		MCP map[string]mcpTable `toml:"mcp"`
@@ -58,14 +62,15 @@ func (f *AgentFiles) readServers(path, text string) {
 		return
 	}
 	for _, key := range meta.Undecoded() {
+		line, column := positionOf(text, key)
 		switch name := key[len(key)-1]; {
 		case len(key) > 3 && key[2] == "headers": // checked below
 		case len(key) != 3:
-			report(0, key.String(), "is unknown in a file of MCP servers; want tables [mcp.NAME] only")
+			reportAt(line, column, key.String(), "is unknown in a file of MCP servers; want tables [mcp.NAME] only")
 		case nearest.Of(name, mcpFields) != "":
-			report(0, key.String(), "is unknown; did you mean %s?", nearest.Of(name, mcpFields))
+			reportAt(line, column, key.String(), "is unknown; did you mean %s?", nearest.Of(name, mcpFields))
 		default:
-			report(0, key.String(), "is unknown; known fields: %s", strings.Join(mcpFields, ", "))
+			reportAt(line, column, key.String(), "is unknown; known fields: %s", strings.Join(mcpFields, ", "))
 		}
 	}
 	if len(file.MCP) == 0 {
@@ -109,6 +114,44 @@ func lineOf(text, name string) int {
 		}
 	}
 	return 0
+}
+
+// positionOf returns the line and column of a key, a field of a server or one outside of the
+// tables; 0 if it is spelled in another way.
+func positionOf(text string, key toml.Key) (line, column int) {
+	before := 0
+	switch len(key) {
+	case 1:
+	case 3:
+		if before = lineOf(text, key[1]); before == 0 {
+			return 0, 0
+		}
+	default:
+		return 0, 0
+	}
+	for i, l := range strings.Split(text, "\n")[before:] {
+		words := strings.TrimLeft(l, " \t")
+		if strings.HasPrefix(words, "[") && len(key) == 3 {
+			break // the next table
+		}
+		rest, ok := strings.CutPrefix(words, key[len(key)-1])
+		if ok && strings.HasPrefix(strings.TrimLeft(rest, " \t"), "=") || len(key) == 1 && strings.HasPrefix(words, "["+key[0]+"]") {
+			return before + i + 1, len(l) - len(words) + 1
+		}
+	}
+	return 0, 0
+}
+
+// CheckCommands adds a warning for each MCP server whose command is not found on this machine.
+func (f *AgentFiles) CheckCommands() {
+	for _, s := range f.Servers {
+		if s.Config.Command == "" {
+			continue
+		}
+		if _, err := exec.LookPath(s.Config.Command); err != nil {
+			f.warn(s.Path, "mcp."+s.Name+".command", "%v; its tools are missing where it is not installed", err)
+		}
+	}
 }
 
 // readHeaders reads headers: each is a text, or a table with the name of a variable.
