@@ -95,9 +95,13 @@ func TestServeRejectsDuplicateAgentName(t *testing.T) {
 	s.putAgent(`{"name":"helper"}`)
 	s.stop(syscall.SIGTERM)
 	code, out, stderr := runProgram(t, "serve", "--ready", "--data", dir, "--listen", "127.0.0.1:0")
-	if code != exitFailed || out != "" || !strings.Contains(stderr, "two agents are named helper") || !strings.Contains(stderr, "without --ready") {
+	if code != exitFailed || out != "" || !strings.Contains(stderr, "two agents are named helper") || !strings.Contains(stderr, "troupe agents delete helper --data "+dir) {
 		t.Errorf("exit code %d, stdout %q, stderr %s", code, out, stderr)
 	}
+	if code, _, stderr := runProgram(t, "agents", "delete", "helper", "--data", dir); code != 0 {
+		t.Errorf("exit code %d, stderr %s", code, stderr)
+	}
+	startServer(t, dir, "--ready")
 }
 
 // putAgent creates or replaces an agent.
