@@ -114,6 +114,7 @@ try {
   await shot("light-390");
 
   await page.setViewportSize({ width: 1280, height: 860 });
+  await page.waitForFunction(() => !document.querySelector("#sidebar").inert); // it takes no focus before
   await page.focus("#new-chat");
   await page.keyboard.press("Enter");
   await page.waitForSelector("#welcome:not([hidden])");
