@@ -321,6 +321,10 @@ func (s *Server) heartbeat(ctx *fasthttp.RequestCtx) {
 	if p == nil {
 		p = requireEmptyBody(ctx)
 	}
+	// Anybody who may register agents reports for those of the operator, who does not run them.
+	if by := callerOf(ctx); p == nil && d.Owner != "" && d.Owner != by.User && d.Owner != agents.Operator && !by.isAdmin() {
+		p = refusalProblem(actor.Refuse(actor.Rejected, "%s belongs to %s: only its owner and administrators send its heartbeat", d.Name, d.Owner))
+	}
 	if p == nil && (s.config.External == nil || !s.config.External.Heartbeat(d.Name)) {
 		p = refusalProblem(actor.Refuse(actor.Rejected, "%s is %s and needs no heartbeat: only agents registered by POST /v1/agents/register send one", d.Name, d.Kind))
 	}

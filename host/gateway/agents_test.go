@@ -528,3 +528,32 @@ func TestReservedNamesOfAgents(t *testing.T) {
 		d.createAgent(name)
 	}
 }
+
+// Another user cannot bring an agent back to life by its heartbeat.
+func TestHeartbeatOfAnotherUser(t *testing.T) {
+	keys := new(Keys)
+	var all []ingress.Key
+	text := map[string]string{}
+	for i, user := range []string{"ann", "bob", "boss"} {
+		scope := ingress.ScopeAgents
+		if user == "boss" {
+			scope = ingress.ScopeAdmin
+		}
+		key, secret, r := ingress.NewKey([ingress.KeyRandomBytes]byte{byte(i + 1)}, "", user, []ingress.Scope{scope}, 0, 0)
+		if r != nil {
+			t.Fatal(r)
+		}
+		all, text[user] = append(all, key), secret
+	}
+	keys.Set(all)
+	d := startGatewayWith(t, Config{Keys: keys, KeysRequired: true})
+	if status, _, body := d.do("POST", "/v1/agents/register", `{"agent_id":"remote","endpoint":"http://127.0.0.1:1"}`, "Authorization", "Bearer "+text["ann"]); status != 201 {
+		t.Fatal(status, body)
+	}
+	keys.Set(all) // the registry, which has none of them, has published its keys
+	for user, want := range map[string]int{"ann": 200, "bob": 403, "boss": 200} {
+		if status, _, body := d.do("POST", "/v1/agents/remote:heartbeat", "", "Authorization", "Bearer "+text[user]); status != want || want == 403 && !strings.Contains(body, "belongs to ann") {
+			t.Errorf("%s: %d %s", user, status, body)
+		}
+	}
+}

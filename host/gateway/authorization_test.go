@@ -76,7 +76,7 @@ const (
 var promisedRights = []string{
 	"| `call` | messages, signals, cancellation; creation and deletion of sessions; decisions about tool calls |",
 	"| `read` | agents, runs, events, sessions, tools and their calls, approvals |",
-	"| `agents` | creation, registration and deletion of agents; heartbeats |",
+	"| `agents` | creation, registration and deletion of agents; heartbeats of own agents and those of the operator |",
 	"| `operator` | metrics, `served_runs` of agents, changes of tools, appended messages; with `read` and `call` also what belongs to other users |",
 	"| `admin` | everything, including keys and backups |",
 	"Such a request has all scopes but `admin`; a bearer that does not begin with `troupe_` is ignored there.",
