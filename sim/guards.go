@@ -92,7 +92,6 @@ var guards = []Guard{
 	{Mutant: "cut-before-snapshot", Spec: CutKeepsOpen},
 	{Mutant: "forgotten-session-back-after-a-crash", Spec: ForgottenStays},
 	{Mutant: "blob-across-sessions", Spec: ForgottenStays},
-	{Mutant: "log-may-end-early", Spec: RotIsTold},
 	{Mutant: "truncated-events-read", Spec: StoreHolds},
 	{Mutant: "unread-outcome-empty", Spec: StoreHolds},
 	{Mutant: "bytes-not-copied", Spec: EventsMatchSteps},
