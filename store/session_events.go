@@ -157,7 +157,7 @@ func aheadOfLog(tenant, session string, after runs.SessionCursor, lastBatch func
 		if err != nil {
 			return err
 		}
-		if p.Batch > last+1 { // a cut at the end of the log leaves cursors before the next batch
+		if p.Batch > last+1 || p.Batch == last+1 && p.Index > 0 { // a cut leaves cursors before the next batch
 			first, ahead = first.After(runs.Position{Node: p.Node, Batch: last, Index: math.MaxUint32}), true
 		}
 	}

@@ -140,7 +140,7 @@ func (x *trial) compareSessionEvents(tenant string) {
 		if rest, failed := x.store.Reader.SessionEvents(tenant, session, end, 10); err != nil || failed != nil && x.cutUpto == 0 || len(rest) > 0 {
 			x.t.Fatalf("events of session %s of %s after its end %s: got %v, errors %v, %v", session, tenant, end, rest, err, failed)
 		}
-		ahead := runs.SessionCursor{}.After(runs.Position{Node: Node, Batch: x.end.Batch + 2})
+		ahead := runs.SessionCursor{}.After(runs.Position{Node: Node, Batch: x.end.Batch + 1, Index: 1})
 		dropped := store.SessionEventsDropped{}
 		if page, err := x.store.Reader.SessionEvents(tenant, session, ahead, 10); !errors.As(err, &dropped) || dropped.First.At(Node).Batch != x.end.Batch {
 			x.t.Fatalf("events of session %s of %s after the end of the log %+v: got %v, error %v", session, tenant, x.end, page, err)
