@@ -65,7 +65,7 @@ const (
 // packages is the import table: a package may import the packages of its row and
 // those of common. Layers 0 to 2 are pure.
 var packages = map[string]pkg{
-	".": {layer: 4, ours: []string{"actor", "agents", "dispatcher", "ingress", "runs", "host/disk", "host/gateway", "host/outbound", "internal/command", "internal/node", "internal/program", "internal/service", "tools"},
+	".": {layer: 4, ours: []string{"actor", "agents", "dispatcher", "ingress", "runs", "host/disk", "host/gateway", "host/outbound", "internal/command", "internal/emitter", "internal/node", "internal/program", "internal/service", "tools"},
 		theirs: []string{"github.com/valyala/fasthttp", "github.com/google/jsonschema-go"}},
 
 	"actor": {layer: 0},
@@ -83,9 +83,9 @@ var packages = map[string]pkg{
 	"specs":        {layer: 2, ours: []string{"actor", "history", "runs", "specs/linear"}},
 	"specs/linear": {layer: 2, ours: []string{"actor", "history", "runs"}, theirs: []string{porcupine}},
 
-	"sim":           {layer: 3, ours: below3, theirs: []string{"github.com/cespare/xxhash/v2"}},
+	"sim":           {layer: 3, ours: slices.Concat(below3, []string{"internal/emitter"}), theirs: []string{"github.com/cespare/xxhash/v2"}},
 	"host":          {layer: 3, ours: host},
-	"host/engine":   {layer: 3, ours: slices.Concat(host, []string{"internal/command"}), theirs: []string{protoactor}},
+	"host/engine":   {layer: 3, ours: slices.Concat(host, []string{"internal/command", "internal/emitter"}), theirs: []string{protoactor}},
 	"host/disk":     {layer: 3, ours: host, theirs: []string{pebble}, tests: []string{"store/storetest"}},
 	"host/outbound": {layer: 3, ours: host},
 	"host/devices":  {layer: 3, ours: host},
@@ -98,7 +98,7 @@ var packages = map[string]pkg{
 
 	"simulate":   {layer: 4, ours: every},
 	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/link", "internal/load", "internal/servertest", "internal/service", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/fasthttp/websocket", "github.com/schollz/progressbar/v3", "golang.org/x/term"}},
-	"troupetest": {layer: 4, ours: []string{".", "actor", "agents", "internal/program", "simulate", "tools"}},
+	"troupetest": {layer: 4, ours: []string{".", "actor", "agents", "internal/emitter", "internal/program", "simulate", "tools"}},
 	"examples":   {layer: 4, ours: []string{"."}, theirs: []string{mcpSDK}},
 
 	"store/storetest":      {layer: 3, ours: []string{"actor", "runs", "store"}, theirs: []string{"pgregory.net/rapid"}},
@@ -106,6 +106,7 @@ var packages = map[string]pkg{
 	"internal/nearest":     {layer: 0},
 	"internal/failpoint":   {layer: 0},
 	"internal/command":     {layer: 3, ours: []string{"actor", "history", "runs"}}, // it knows neither the engine nor a store
+	"internal/emitter":     {layer: 3},
 	"internal/program":     {layer: 4, ours: []string{"actor", "tools"}},
 	"internal/node":        {layer: 3, ours: wired},
 	"internal/link":        {layer: 4, ours: []string{"actor", "host/gateway", "ingress", "internal/command"}, tests: slices.Concat(wired, []string{"internal/node"})},

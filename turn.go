@@ -12,7 +12,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
-	"github.com/troupe-run/troupe/internal/node"
+	"github.com/troupe-run/troupe/internal/emitter"
 )
 
 // Turn is the processing of one message by an agent. Its asking methods (Call, Tool, Model, All, Wait,
@@ -53,7 +53,8 @@ func (t *Turn) Call(agent, message string, opts ...Option) (string, error) {
 }
 
 // Do runs slow or impure code and waits for its result, which is persisted. The code runs in a
-// goroutine of its own, and ctx is cancelled if the run is. After a crash during the code it is
+// goroutine of its own, and ctx is cancelled if the run is, and after a minute (the limit
+// tool_timeout_ms). After a crash during the code it is
 // repeated if it has the option Idempotent; otherwise Do returns a refusal with CodeOutcomeUnknown.
 // The name appears in the events of the run: 1 to 64 letters, digits, '.', '_' and '-'.
 func (t *Turn) Do(name string, work func(ctx context.Context) ([]byte, error), opts ...Option) ([]byte, error) {
@@ -67,14 +68,14 @@ const emittedBytesMax = 4 << 10
 // an event of the run with the type EventDelta, or several if the text has more than 4 KiB. It returns once the
 // run has recorded it. The ctx is that of the work; another is refused with CodeInvalid. If the work is repeated
 // after a crash, the event EventAttempt voids its pieces. A run whose work emits more than
-// stream_events_max pieces fails with CodeEventsExceeded.
+// stream_events_max pieces fails with CodeEventsExceeded. In tests with package troupetest it has no effect.
 func Emit(ctx context.Context, text string) error {
 	for text = strings.ToValidUTF8(text, "\uFFFD"); text != ""; {
 		n := min(len(text), emittedBytesMax)
 		for n < len(text) && !utf8.RuneStart(text[n]) {
 			n--
 		}
-		if !node.Emit(ctx, text[:n]) {
+		if !emitter.Emit(ctx, text[:n]) {
 			return invalid("ctx", "Emit: the context is not that of work in Do")
 		}
 		if ctx.Err() != nil {

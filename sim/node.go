@@ -14,6 +14,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/emitter"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
@@ -444,7 +445,8 @@ func (n *node) perform(g gatedEffect) {
 	case runtime.Work:
 		w.emitPerform(&g, "work", "", e.ID.Run, 0, 0)
 		n.startEffect(&g, op.Left, func() actor.Answer {
-			out, err := op.Func(context.Background())
+			// Pieces of work are not shown: a team has no clients that stream.
+			out, err := op.Func(emitter.With(context.Background(), func(string) {}))
 			if err != nil {
 				return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "%s: %v", op.Name, err)}
 			}

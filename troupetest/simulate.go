@@ -128,8 +128,8 @@ func Simulate(team Team, o Options) (*Report, error) {
 	return r, nil
 }
 
-// Test runs the team as part of a test, which fails if a rule or an expectation is violated. The log of
-// the test has the report.
+// Test runs the team as part of a test, which fails if a rule or an expectation is violated, and if
+// no request of a client succeeded: refusals alone violate no rule. The log of the test has the report.
 func Test(tb TB, team Team, o Options) *Report {
 	tb.Helper()
 	r, err := Simulate(team, o)
@@ -139,6 +139,8 @@ func Test(tb TB, team Team, o Options) *Report {
 		return nil
 	case len(r.Failures) > 0:
 		tb.Fatalf("%s", r)
+	case r.Requests > 0 && r.Succeeded == 0:
+		tb.Fatalf("none of %d requests of clients succeeded; run a turn with Start to see the error of an agent\n%s", r.Requests, r)
 	default:
 		tb.Logf("%s", r)
 	}

@@ -36,7 +36,7 @@ var shop = troupe.Agent{Name: "shop", Tools: []string{"stock.reserve"}, StateVer
 	answers := t.All(
 		troupe.UseTool("stock.reserve", order{t.Message(), 2}, troupe.Timeout(time.Second)),
 		troupe.Call("prices", t.Message()),
-		troupe.Do("number", func(context.Context) ([]byte, error) { return []byte("no. 7"), nil }),
+		troupe.Do("number", func(ctx context.Context) ([]byte, error) { return []byte("no. 7"), troupe.Emit(ctx, "no. 7") }),
 	)
 	reserved, err := answers[0].Text()
 	if err != nil {
@@ -175,6 +175,10 @@ func TestFailuresNameTheProblem(t *testing.T) {
 		troupetest.Test(tb, troupetest.Team{Agents: []troupe.Agent{asks("left", "right"), asks("right", "left")}, Expect: []troupetest.Expect{{Refusals: "Cycle"}}},
 			troupetest.Options{Seeds: 1, Faultless: true})
 	})
+	wantFailure(t, "requests of clients succeeded", func(tb troupetest.TB) {
+		fails := troupe.Agent{Name: "fails", Func: func(*troupe.Turn) (string, error) { return "", errors.New("broken") }}
+		troupetest.Test(tb, troupetest.Team{Agents: []troupe.Agent{fails}}, troupetest.Options{Seeds: 1, Faultless: true})
+	})
 	wantFailure(t, "the team has no agents", func(tb troupetest.TB) { troupetest.Test(tb, troupetest.Team{}, troupetest.Options{}) })
 }
 
@@ -188,8 +192,9 @@ func TestTeamUnderFaults(t *testing.T) {
 		return fmt.Sprint(n + 1), troupe.SetState(t, n+1)
 	}}
 	desk := troupe.Agent{Name: "desk", Tools: []string{"stock.reserve"}, Func: func(t *troupe.Turn) (string, error) {
-		answers := t.All(troupe.UseTool("stock.reserve", order{"lamp", 1}), troupe.Call("counter", "next"))
-		if err := errors.Join(answers[0].Err(), answers[1].Err()); err != nil {
+		answers := t.All(troupe.UseTool("stock.reserve", order{"lamp", 1}), troupe.Call("counter", "next"),
+			troupe.Do("show", func(ctx context.Context) ([]byte, error) { return nil, troupe.Emit(ctx, "one moment") }))
+		if err := errors.Join(answers[0].Err(), answers[1].Err(), answers[2].Err()); err != nil {
 			return "", err
 		}
 		return t.Model(troupe.Prompt{Model: "big"})

@@ -12,6 +12,7 @@ import (
 	"github.com/troupe-run/troupe"
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents/agentstest"
+	"github.com/troupe-run/troupe/internal/emitter"
 	"github.com/troupe-run/troupe/internal/program"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -244,7 +245,7 @@ func (a *Ask) Perform() {
 	ask := a.ask.Ask()
 	switch ask.Kind {
 	case actor.AskWork:
-		b, err := ask.Work(context.Background())
+		b, err := ask.Work(emitter.With(context.Background(), func(string) {}))
 		answer := actor.Answer{Parts: []actor.Part{{Media: actor.MediaText, Bytes: b}}}
 		if err != nil {
 			if answer = (actor.Answer{Refusal: program.Troupe.Refusal(err)}); answer.Refusal == nil {

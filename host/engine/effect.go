@@ -5,9 +5,11 @@ package engine
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/emitter"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -184,7 +186,12 @@ func (c *cell) tool(id actor.EffectID, attempt uint32, op runtime.Tool) effectFu
 // work runs a function that belongs to the agent.
 func work(op runtime.Work) effectFunc {
 	return func(ctx context.Context, pass func(actor.Piece)) actor.Answer {
-		b, err := op.Func(withEmitter(ctx, pass))
+		var emits sync.Mutex // pieces are passed one after the other
+		b, err := op.Func(emitter.With(ctx, func(text string) {
+			emits.Lock()
+			defer emits.Unlock()
+			pass(actor.Piece{Text: text})
+		}))
 		var refusal *actor.Refusal
 		switch {
 		case err == nil && len(b) > actor.MessageBytesMax:

@@ -4,7 +4,6 @@ package engine
 
 import (
 	"context"
-	"sync"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
@@ -29,30 +28,4 @@ func withToolCall(ctx context.Context, id actor.EffectID, op *runtime.Tool) cont
 func ToolCallOf(ctx context.Context) (ToolCall, bool) {
 	call, ok := ctx.Value(toolCallKey{}).(ToolCall)
 	return call, ok
-}
-
-// emitKey is the context key of the emitter of work.
-type emitKey struct{}
-
-// emitter passes pieces of the answer of an effect, one after the other.
-type emitter struct {
-	mu   sync.Mutex
-	pass func(actor.Piece)
-}
-
-// withEmitter returns a context for Emit.
-func withEmitter(ctx context.Context, pass func(actor.Piece)) context.Context {
-	return context.WithValue(ctx, emitKey{}, &emitter{pass: pass})
-}
-
-// Emit passes a piece of text to the run of work, by its context, and waits until the cell has recorded it.
-// It reports false for another context.
-func Emit(ctx context.Context, text string) bool {
-	e, ok := ctx.Value(emitKey{}).(*emitter)
-	if ok {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.pass(actor.Piece{Text: text})
-	}
-	return ok
 }

@@ -21,9 +21,6 @@ type toolCommands struct{ *Commands }
 // ToolCallOf returns the call that the handler of a tool performs, by its context.
 func ToolCallOf(ctx context.Context) (engine.ToolCall, bool) { return engine.ToolCallOf(ctx) }
 
-// Emit passes a piece of text to the run of work, by its context; see engine.Emit.
-func Emit(ctx context.Context, text string) bool { return engine.Emit(ctx, text) }
-
 // approvals lists tool calls of a namespace that wait for a person. It waits until the
 // requests for them are durable.
 func (c toolCommands) approvals(ctx context.Context, tenant string, q command.ApprovalsQuery) (out command.Approvals, err error) {
