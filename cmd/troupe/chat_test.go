@@ -28,10 +28,8 @@ func runChat(t *testing.T, input string, args ...string) (code int, out, err str
 	return c.ProcessState.ExitCode(), o.String(), e.String()
 }
 
-// startConcierge starts a server with an agent that asks its user, which needs an approval for payments.
-func startConcierge(t *testing.T, dir, address string, args ...string) *server {
-	t.Helper()
-	return startServerAt(t, dir, address, append([]string{"--agents", writeFiles(t, `>> concierge.toml
+// conciergeFiles are an agent that asks its user, and the client tools that it uses.
+const conciergeFiles = `>> concierge.toml
 name = "concierge"
 tools = ["user.ask", "user.pay"]
 >> ask.toml
@@ -45,7 +43,12 @@ kind = "client_tool"
 policy = "require_approval"
 args_summary = "pays {{amount}}"
 input_schema = '{"type": "object", "properties": {"amount": {"type": "number"}}}'
-`)}, args...)...)
+`
+
+// startConcierge starts a server with an agent that asks its user, which needs an approval for payments.
+func startConcierge(t *testing.T, dir, address string, args ...string) *server {
+	t.Helper()
+	return startServerAt(t, dir, address, append([]string{"--agents", writeFiles(t, conciergeFiles)}, args...)...)
 }
 
 // Lines of a pipe are messages, and answers to the questions of agents and approvals. The exit code shows

@@ -47,9 +47,18 @@ func (c *ServeCmd) checkRole() error {
 	for _, f := range []struct {
 		name string
 		set  bool
-	}{{"--agents", c.Agents != ""}, {"--ready", c.Ready}, {"--keep", c.Keep != ""}, {"--trace", c.Trace != ""}, {"--backups", c.Backups != ""}} {
-		if ingress && f.set {
+		role string // without use for the flag
+	}{
+		{"--agents", c.Agents != "", roleIngress}, {"--ready", c.Ready, roleIngress}, {"--keep", c.Keep != "", roleIngress},
+		{"--trace", c.Trace != "", roleIngress}, {"--backups", c.Backups != "", roleIngress},
+		{"--tls-cert", c.TLSCert != "", roleOrchestrator}, {"--origin", len(c.Origin) > 0, roleOrchestrator}, {"--hosts", len(c.Hosts) > 0, roleOrchestrator},
+	} {
+		switch {
+		case !f.set || c.Role != f.role:
+		case ingress:
 			return fmt.Errorf("%s: belongs to the orchestrator, which has the store and the agents: give it there", f.name)
+		default:
+			return fmt.Errorf("%s: belongs to an ingress, which serves the clients: give it there", f.name)
 		}
 	}
 	return nil

@@ -37,19 +37,7 @@ type roles struct {
 // approve user.pay.
 func startRoles(t *testing.T, pace string) *roles {
 	t.Helper()
-	r := &roles{T: t, data: filepath.Join(t.TempDir(), "data"), pace: pace, files: writeFiles(t, `>> concierge.toml
-name = "concierge"
-tools = ["user.ask", "user.pay"]
->> ask.toml
-[tool]
-tool_name = "user.ask"
-kind = "client_tool"
->> pay.toml
-[tool]
-tool_name = "user.pay"
-kind = "client_tool"
-policy = "require_approval"
-`)}
+	r := &roles{T: t, data: filepath.Join(t.TempDir(), "data"), pace: pace, files: writeFiles(t, conciergeFiles)}
 	r.start()
 	return r
 }
@@ -386,6 +374,7 @@ func TestMistakesWithRoles(t *testing.T) {
 		"such as ./LINK, or host:port":                   {"--role", "ingress", "--orchestrator", "LINK"},
 		"use a Unix socket, such as --orchestrator data": {"--role", "ingress", "--orchestrator", "127.0.0.1:1"},
 		"--ready: belongs to the orchestrator":           {"--role", "ingress", "--orchestrator", "./LINK", "--ready"},
+		"--origin: belongs to an ingress":                {"--role", "orchestrator", "--origin", "https://a.example"},
 		"an orchestrator has --listen-orchestrator":      {"--orchestrator", "./LINK"},
 		"an ingress has --orchestrator":                  {"--role", "ingress", "--orchestrator", "./LINK", "--listen-orchestrator", "./LINK"},
 		"--listen-orchestrator 0.0.0.0:1: over TCP":      {"--role", "orchestrator", "--listen-orchestrator", "0.0.0.0:1", "--data", filepath.Join(t.TempDir(), "d")},
