@@ -259,7 +259,11 @@ func (s *Server) Serve(l net.Listener) error {
 	return errors.Join(fmt.Errorf("%w: %w", ErrClosed, s.service.Err()), l.Close())
 }
 
-// ListenAndServe listens on an address, such as "127.0.0.1:8283", and calls Serve.
+// ListenAndServe listens on an address, such as "127.0.0.1:8283", and calls Serve. A message over HTTP:
+//
+//	curl http://127.0.0.1:8283/v1/agents/helper/messages -H 'Content-Type: application/json' -d '{"content": "hello", "session_id": "s1"}'
+//
+// The answer is the member content. With the header Accept: text/event-stream it is a stream of events.
 func (s *Server) ListenAndServe(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

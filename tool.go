@@ -145,7 +145,8 @@ const (
 	Block           Decision = "block"            // the call ends with CodeBlocked
 )
 
-// Policy decides about all calls of a tool that no rule of Config.Policy matches.
+// Policy decides about all calls of a tool that no rule of Config.Policy matches: Allow, RequireApproval
+// or Block.
 func Policy(d Decision) Option {
 	return Option{optionPolicy, func(o *options) error {
 		o.tool.Policy = string(d)

@@ -321,7 +321,7 @@ func (s *Server) heartbeat(ctx *fasthttp.RequestCtx) {
 	if p == nil {
 		p = requireEmptyBody(ctx)
 	}
-	// Anybody who may register agents reports for those of the operator, who does not run them.
+	// Agents of the operator run elsewhere, under any key with the scope agents.
 	if by := callerOf(ctx); p == nil && d.Owner != "" && d.Owner != by.User && d.Owner != agents.Operator && !by.isAdmin() {
 		p = refusalProblem(actor.Refuse(actor.Rejected, "%s belongs to %s: only its owner and administrators send its heartbeat", d.Name, d.Owner))
 	}

@@ -191,7 +191,7 @@ func (s *Server) setRoutes(all []route) {
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath, r.HandleOPTIONS = false, false, false
 	r.NotFound = func(ctx *fasthttp.RequestCtx) {
-		newProblem(http.StatusNotFound, "not_found", "no such path", "this path does not exist; docs/api.md lists the paths").write(ctx)
+		newProblem(http.StatusNotFound, "not_found", "no such path", "this path does not exist: a message is sent by POST /v1/agents/{id}/messages; docs/api.md lists all paths").write(ctx)
 	}
 	r.MethodNotAllowed = func(ctx *fasthttp.RequestCtx) {
 		allowed := allowedMethods(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)))
@@ -230,7 +230,11 @@ func (v verbHandlers) handle(ctx *fasthttp.RequestCtx) {
 	handle, ok := v[verb]
 	if !ok {
 		known := ":" + strings.Join(slices.Sorted(maps.Keys(v)), ", :")
-		newProblem(http.StatusNotFound, "not_found", "no such path", "unknown action: append one of these to the id: "+known).write(ctx)
+		detail := "unknown action: append one of these to the id: " + known
+		if bytes.HasPrefix(ctx.Path(), agentsPath) {
+			detail = "a message is sent by POST /v1/agents/{id}/messages; " + detail
+		}
+		newProblem(http.StatusNotFound, "not_found", "no such path", detail).write(ctx)
 		return
 	}
 	ctx.SetUserValue("id", id)
