@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from conftest import ROOT, Ledger
 
-from troupe.testing import Factory
+from troupe.testing import Factory, TroupeServer
 
 
 def programs() -> dict[str, str]:
@@ -29,34 +31,44 @@ def test_agent_and_its_test(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_tool_file(tmp_path: Path, troupe_servers: Factory, ledger: Ledger) -> None:
+@contextmanager
+def cashier(folder: Path, servers: Factory, ledger: Ledger, policy: str) -> Iterator[TroupeServer]:
+    """A server with the tool of the page and that policy, and the agent of the page beside it."""
     text = programs()
-    (tmp_path / "cashier.py").write_text(text["cashier.py"].replace("127.0.0.1:9001", "127.0.0.1:0"))
-    agents = tmp_path / "agents"
+    (folder / "cashier.py").write_text(text["cashier.py"].replace("127.0.0.1:9001", "127.0.0.1:0"))
+    agents = folder / "agents"
     agents.mkdir()
-    (agents / "transfer.toml").write_text(text["transfer.toml"].replace("http://127.0.0.1:9000/payments", ledger.url))
-    server = troupe_servers(agents=agents)
+    tool = text["transfer.toml"].replace("http://127.0.0.1:9000/payments", ledger.url).replace("require_approval", policy)
+    (agents / "transfer.toml").write_text(tool)
+    server = servers(agents=agents)
     env = {**os.environ, "TROUPE_SERVER": server.url}
-    process = subprocess.Popen([sys.executable, "cashier.py"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "cashier.py"], cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None and process.stdout.readline().startswith("registered cashier")
+        assert process.stdout.readline().startswith("registered cashier")
+        yield server
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+
+
+def test_tool_file(tmp_path: Path, troupe_servers: Factory, ledger: Ledger) -> None:
+    with cashier(tmp_path, troupe_servers, ledger, "require_approval") as server:
         run = server.client.start("cashier", "anna")
         for e in server.client.runs.events(run):
             if e.type == "approval_required":
                 server.client.approvals.approve(str(e.payload["approval_id"]))
         assert server.client.runs.wait(run).text == "Paid, receipt 1."
-    finally:
-        process.terminate()
-        process.wait(30)
-        assert process.stdout is not None
-        process.stdout.close()
     assert len(ledger.entries) == 1
 
 
-def test_client(tmp_path: Path, troupe_servers: Factory) -> None:
+def test_client(tmp_path: Path, troupe_servers: Factory, ledger: Ledger) -> None:
     (tmp_path / "client.py").write_text(programs()["client.py"])
-    server = troupe_servers(agents=ROOT / "examples" / "team")
-    env = {**os.environ, "TROUPE_SERVER": server.url}
-    done = subprocess.run([sys.executable, "client.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    with cashier(tmp_path, troupe_servers, ledger, "allow") as server:
+        env = {**os.environ, "TROUPE_SERVER": server.url}
+        done = subprocess.run([sys.executable, "client.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("xyzzy ") and lines[-1] == "1. Ask the helper agent to say xyzzy", done.stdout + done.stderr
+    assert len(lines) == 3, done.stdout + done.stderr
+    assert lines[0].startswith("Paid, receipt 1. ") and lines[1] == "Paid, receipt 2."
+    assert ['"anna"' in body for _, body in ledger.entries] == [True, False]
