@@ -384,3 +384,36 @@ func TestAddedToolCallHoldsItsAgent(t *testing.T) {
 		t.Errorf("got %v, %d aborted", r.Refusal, len(n.aborted))
 	}
 }
+
+// A call of 30 s to an external agent ends well although a person approves its tool call
+// only after 200 s, also over a restart. The tool is performed once.
+func TestApprovalBelowExternalAgent(t *testing.T) {
+	n := newNode(t, 2, agent("top", calling("worker")), externalAgent(true))
+	n.tools = declared(pay)
+	n.restart(2)
+	root := n.send("top/s", "go", func(c *actor.Call) { c.Left = 30 * time.Second })
+	invoked := n.external[0].effect.Op.(Invoke).Call
+	n.send(invoked.To.String(), "", func(c *actor.Call) {
+		c.Kind, c.Operation, c.Parent = actor.Signal, AddTool, invoked.ID
+		c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"tool_name":"payments.transfer","args":{"amount":1.5}}`)}}
+	})
+	n.advance(100 * time.Second)
+	n.restart(2)
+	n.advance(100 * time.Second)
+	if n.runs[root].Status != runs.PausedWaitingApproval {
+		t.Fatalf("got status %s of the root", n.runs[root].Status)
+	}
+	n.decide(n.pending()[0], true)
+	if len(n.external) != 2 {
+		t.Fatalf("%d effects, want the repeated invocation and the tool", len(n.external))
+	}
+	n.sendOutcome(n.external[1], actor.Answer{Parts: actor.Text("sent")})
+	n.sendOutcome(n.external[0], completion("sent"))
+	n.advance(time.Second)
+	if state := n.runs[root]; state.Status != runs.Done || state.Text != "top(sent)" {
+		t.Errorf("got %s %q", state.Status, state.Text)
+	}
+	if len(n.external) != 2 {
+		t.Errorf("got effects %+v after the first two", n.external[2:])
+	}
+}
