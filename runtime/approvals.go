@@ -40,11 +40,11 @@ type Approval struct {
 	Until     actor.Time
 }
 
-// PendingApprovals returns the tool calls of a namespace that wait for a decision in this
-// cell, in no order. It reports false while the cell is still loading its open runs.
+// PendingApprovals returns the tool calls of a namespace, or with "" of all, that wait for a
+// decision in this cell, in no order. It reports false while the cell is still loading its open runs.
 func PendingApprovals(c *Cell, tenant string) (all []Approval, known bool) {
 	for _, act := range c.actors.ordered() {
-		if act.id.Tenant != tenant {
+		if tenant != "" && act.id.Tenant != tenant {
 			continue
 		}
 		for _, t := range act.turns {

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -20,7 +19,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -44,6 +42,7 @@ type approvalView struct {
 	Summary  string         `json:"args_summary"`
 	Run      string         `json:"run_id"`
 	Root     string         `json:"root_run_id"`
+	Actor    string         `json:"actor"`
 	Agent    string         `json:"agent_id"`
 	Session  string         `json:"session_id"`
 	User     string         `json:"principal"`
@@ -53,8 +52,7 @@ type approvalView struct {
 	Decided  string         `json:"decided_at"`
 	Reason   string         `json:"reason"`
 
-	raw       jsontext.Value // as the server sent it
-	namespace string         // in which it was found; "" means that of the key
+	namespace string // in which it was found; "" means that of the key
 }
 
 // decision returns who decided and why, or how the approval ended without a decision.
@@ -137,66 +135,30 @@ func retryStarting(request func() error) error {
 // approvals returns the tool calls that wait for a person, the oldest first, as JSON and
 // decoded.
 func (c client) approvals() (list approvalList, all []approvalView, err error) {
-	namespaces := []string{c.namespace}
-	if c.namespace == ingress.EveryUser {
-		namespaces, err = c.waitingUsers()
-	}
 	list.Approvals = []jsontext.Value{}
-	for _, namespace := range namespaces {
-		if err != nil {
-			return list, nil, err
-		}
-		c.namespace = namespace
-		err = c.pages("/v1/approvals", func(body []byte) (next string, err error) {
-			var page approvalList
-			err = json.Unmarshal(body, &page)
-			for _, raw := range page.Approvals {
-				a := approvalView{raw: raw, namespace: namespace}
-				err = cmp.Or(err, json.Unmarshal(raw, &a))
-				all = append(all, a)
+	err = c.pages("/v1/approvals", func(body []byte) (next string, err error) {
+		var page approvalList
+		err = json.Unmarshal(body, &page)
+		for _, raw := range page.Approvals {
+			a := approvalView{namespace: c.namespace}
+			err = cmp.Or(err, json.Unmarshal(raw, &a))
+			if c.namespace == ingress.EveryUser {
+				a.namespace = namespaceOf(a.Actor)
 			}
-			return page.Next, err
-		})
-	}
-	slices.SortStableFunc(all, func(a, b approvalView) int { return strings.Compare(a.Created, b.Created) })
-	for i := range all {
-		list.Approvals = append(list.Approvals, all[i].raw)
-	}
+			list.Approvals, all = append(list.Approvals, raw), append(all, a)
+		}
+		return page.Next, err
+	})
 	return list, all, err
 }
 
-// waitingUsers returns the namespaces with runs that wait for a person. A server lists the
-// approvals of one namespace, but the runs of all.
-func (c client) waitingUsers() (namespaces []string, err error) {
-	q := url.Values{"status": {runs.PausedWaitingApproval.String()}, "limit": {strconv.Itoa(gateway.RunsMax)}}
-	for range listPagesMax {
-		body, err := c.runs(q)
-		if err != nil {
-			return nil, err
-		}
-		var page runsList
-		if err := json.Unmarshal(body, &page); err != nil {
-			return nil, err
-		}
-		for _, raw := range page.Runs {
-			var r runView
-			if err := json.Unmarshal(raw, &r); err != nil {
-				return nil, err
-			}
-			namespace, rest, _ := strings.Cut(r.Actor, "/")
-			if !strings.Contains(rest, "/") { // the actor has an agent and a session only
-				namespace = actor.DefaultTenant
-			}
-			if !slices.Contains(namespaces, namespace) {
-				namespaces = append(namespaces, namespace)
-			}
-		}
-		if page.Next == "" {
-			break
-		}
-		q.Set("cursor", page.Next)
+// namespaceOf returns the namespace of an actor in the JSON of the server.
+func namespaceOf(actorID string) string {
+	namespace, rest, _ := strings.Cut(actorID, "/")
+	if !strings.Contains(rest, "/") { // it has an agent and a session only
+		return actor.DefaultTenant
 	}
-	return namespaces, nil
+	return namespace
 }
 
 // approval returns one approval, as JSON and decoded.

@@ -93,8 +93,8 @@ func (e *Engine) OpenDefinitions(ctx context.Context, of []actor.Hash) ([]actor.
 	return ofOpenRuns(ctx, e, func(c *runtime.Cell) ([]actor.Hash, bool) { return c.OpenDefinitions(of) })
 }
 
-// Approvals returns the tool calls of a namespace that wait for a decision. It fails while
-// a cell is still loading its open runs.
+// Approvals returns the tool calls of a namespace, or with "" of all, that wait for a
+// decision. It fails while a cell is still loading its open runs.
 func (e *Engine) Approvals(ctx context.Context, tenant string) ([]runtime.Approval, error) {
 	return ofOpenRuns(ctx, e, func(c *runtime.Cell) ([]runtime.Approval, bool) { return runtime.PendingApprovals(c, tenant) })
 }

@@ -32,6 +32,7 @@ type approvalView struct {
 	Summary   string         `json:"args_summary"`
 	Run       string         `json:"run_id"`
 	Root      string         `json:"root_run_id"`
+	Actor     string         `json:"actor"` // with its namespace
 	Agent     string         `json:"agent_id"`
 	Session   string         `json:"session_id"`
 	Principal string         `json:"principal,omitzero"`
@@ -43,7 +44,7 @@ type approvalView struct {
 }
 
 func newApprovalView(id runs.ToolCallID, of actor.ID) approvalView {
-	return approvalView{ID: id.Approval(), Status: runs.ApprovalStatusPending.String(), Call: id.String(), Run: id.Run.String(), Agent: of.Agent, Session: of.Key}
+	return approvalView{ID: id.Approval(), Status: runs.ApprovalStatusPending.String(), Call: id.String(), Run: id.Run.String(), Actor: of.String(), Agent: of.Agent, Session: of.Key}
 }
 
 // actsForRun returns the problem of a decision by a request that acts for a run, or that a
@@ -66,8 +67,12 @@ func (s approvalRoutes) listApprovals(ctx *fasthttp.RequestCtx) {
 	if p == nil {
 		p = checkPending(ctx)
 	}
+	by := callerOf(ctx)
+	list := "approvals " + by.Tenant
 	q := command.ApprovalsQuery{Limit: int(limit)}
-	list := "approvals " + callerOf(ctx).Tenant
+	if q.EveryUser = by.Tenant == ingress.EveryUser; q.EveryUser {
+		by.Tenant = actor.DefaultTenant
+	}
 	if cursor := string(ctx.QueryArgs().Peek("cursor")); cursor != "" && p == nil {
 		q.After, p = parseApprovalCursor(list, cursor)
 	}
@@ -75,7 +80,7 @@ func (s approvalRoutes) listApprovals(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	found, err := lookup(s.Server, callerOf(ctx), q)
+	found, err := lookup(s.Server, by, q)
 	if err != nil {
 		s.respondError(ctx, err)
 		return

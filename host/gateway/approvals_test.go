@@ -3,10 +3,13 @@
 package gateway
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/ingress"
 )
@@ -424,6 +427,56 @@ func TestRegistrarDoesNotDecide(t *testing.T) {
 	}
 	if n := s.count("/pay"); n != 0 {
 		t.Errorf("%d effects", n)
+	}
+}
+
+// An operator lists the approvals of all users, the oldest first, and decides with the
+// namespace that each names. Other keys cannot, also those that may act for users.
+func TestOperatorsListEveryApproval(t *testing.T) {
+	d, s := startBuyer(t, Config{}, "")
+	operator, channel := d.newUser(`"user":"olga","scopes":["call","read","operator"]`), d.newUser(`"act_as_user":true,"scopes":["call","read"]`)
+	var want, got []string
+	for _, name := range []string{"bob", "alice@example.com", "bob"} {
+		want = append(want, d.buy(userHeader, name).ID)
+	}
+	want = append(want, d.buy().ID)
+	for cursor := ""; ; {
+		var list struct {
+			Approvals []struct {
+				ID    string `json:"approval_id"`
+				Actor string `json:"actor"`
+				User  string `json:"principal"`
+			} `json:"approvals"`
+			Next string `json:"next_cursor"`
+		}
+		if status, body := operator.do("GET", "/v1/approvals?user=*&limit=1"+cursor, ""); status != 200 || json.Unmarshal([]byte(body), &list) != nil {
+			t.Fatalf("%d %s", status, body)
+		}
+		for _, a := range list.Approvals {
+			got = append(got, a.ID)
+			namespace := map[string]string{"bob": "bob", "alice@example.com": "u-ff8d9819fc0e12bf"}[a.User]
+			if !strings.HasPrefix(a.Actor, strings.TrimPrefix(namespace+"/buyer/", "/")) {
+				t.Errorf("got %s of %q", a.Actor, a.User)
+			}
+			if status, body := operator.do("POST", "/v1/approvals/"+a.ID+":decide?user="+cmp.Or(namespace, "default"), reject); status != 200 {
+				t.Errorf("%d %s", status, body)
+			}
+		}
+		if list.Next == "" {
+			break
+		}
+		cursor = "&cursor=" + list.Next
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if n := s.count("/refund"); n != 0 {
+		t.Errorf("%d effects of rejected calls", n)
+	}
+	for _, u := range []user{channel, d.newUser(`"user":"bob","scopes":["read"]`)} {
+		if status, body := u.do("GET", "/v1/approvals?user=*", ""); status != 403 || !strings.Contains(body, "forbidden_scope") {
+			t.Errorf("%d %s", status, body)
+		}
 	}
 }
 

@@ -93,7 +93,7 @@ func (s *Server) routes() []route {
 
 		{post, "/v1/tool_calls/{id}:result", scopePerson, nil, toolCallRoutes{s}.giveResult},
 
-		{get, "/v1/approvals", read, slices.Concat(page, user, []string{"status"}), approvalRoutes{s}.listApprovals},
+		{get, approvalsRoute, read, slices.Concat(page, user, []string{"status"}), approvalRoutes{s}.listApprovals},
 		{get, "/v1/approvals/{id}", read, user, approvalRoutes{s}.getApproval},
 		{post, "/v1/approvals/{id}:decide", scopePerson, user, approvalRoutes{s}.decideApproval},
 
@@ -106,8 +106,9 @@ func (s *Server) routes() []route {
 
 // Routes that other code refers to.
 const (
-	messagesRoute = "/v1/agents/{id}/messages" // the most frequent requests, which messageFastPath routes
-	runsRoute     = "/v1/runs"
+	messagesRoute  = "/v1/agents/{id}/messages" // the most frequent requests, which messageFastPath routes
+	runsRoute      = "/v1/runs"
+	approvalsRoute = "/v1/approvals"
 )
 
 // name returns method and path, as metrics show them.

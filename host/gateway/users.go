@@ -62,7 +62,7 @@ func (c *caller) named(ctx *fasthttp.RequestCtx, path string) (_ *caller, p *pro
 		}
 	}
 	if ctx.QueryArgs().Has(userParam) {
-		return c.in(string(ctx.QueryArgs().Peek(userParam)), path == runsRoute)
+		return c.in(string(ctx.QueryArgs().Peek(userParam)), path == runsRoute || path == approvalsRoute)
 	}
 	return c, nil
 }
@@ -71,15 +71,15 @@ func (c *caller) named(ctx *fasthttp.RequestCtx, path string) (_ *caller, p *pro
 // request is about. The request keeps its own user.
 const userParam = "user"
 
-// in returns the caller in the namespace of another user. The list of runs alone may be that
-// of ingress.EveryUser.
+// in returns the caller in the namespace of another user. The lists of runs and of approvals
+// may be those of ingress.EveryUser.
 func (c *caller) in(user string, lists bool) (*caller, *problem) {
 	namespace, err := actor.FindNamespace(user)
 	switch {
 	case user == ingress.EveryUser && lists:
 		namespace, err = user, nil
 	case user == ingress.EveryUser:
-		err = errors.New("want one user: only GET " + runsRoute + " lists the runs of all")
+		err = errors.New("want one user: only GET " + runsRoute + " and GET " + approvalsRoute + " list those of all")
 	}
 	switch {
 	case err != nil:

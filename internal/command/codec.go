@@ -190,6 +190,7 @@ func (e *encoder) query(q Query) {
 		e.Int(int64(q.After.Created))
 		e.toolCallID(q.After.ID)
 		e.Int(int64(q.Limit))
+		e.Bool(q.EveryUser)
 	case GatewayQuery:
 		e.Uint(tagGateway)
 		e.Uint(q.After)
@@ -253,7 +254,7 @@ func (d *decoder) query() Query {
 	case tagToolCall:
 		return ToolCallQuery{d.toolCallID()}
 	case tagApprovals:
-		return ApprovalsQuery{d.CallID(), ApprovalPosition{d.time(), d.toolCallID()}, int(d.Int())}
+		return ApprovalsQuery{d.CallID(), ApprovalPosition{d.time(), d.toolCallID()}, int(d.Int()), d.Bool()}
 	case tagGateway:
 		return GatewayQuery{d.Uint()}
 	case tagExternal:

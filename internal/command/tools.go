@@ -20,9 +20,10 @@ type (
 	// ApprovalsQuery asks for the tool calls of the principal's namespace that wait for a
 	// person, the oldest first. It is refused while the node is loading its open runs.
 	ApprovalsQuery struct {
-		Root  actor.CallID // only those in the tree of this root run; zero for all
-		After ApprovalPosition
-		Limit int // at most ApprovalsMax, which is the default
+		Root      actor.CallID // only those in the tree of this root run; zero for all
+		After     ApprovalPosition
+		Limit     int  // at most ApprovalsMax, which is the default
+		EveryUser bool // of all namespaces, which needs the scope operator
 	}
 )
 

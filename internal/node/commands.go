@@ -179,7 +179,7 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 	case command.ToolCallQuery:
 		return read(ctx, c, &in.By, func(v View) (command.ToolCall, error) { return v.ToolCall(q.ID) })
 	case command.ApprovalsQuery:
-		return toolCommands{c}.approvals(ctx, in.By.Tenant, q)
+		return toolCommands{c}.approvals(ctx, &in.By, q)
 	case command.DeviceCallsQuery:
 		return c.deviceCalls(in.By.Tenant, q), nil
 	case command.ToolsQuery:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -21,9 +22,16 @@ type toolCommands struct{ *Commands }
 // ToolCallOf returns the call that the handler of a tool performs, by its context.
 func ToolCallOf(ctx context.Context) (engine.ToolCall, bool) { return engine.ToolCallOf(ctx) }
 
-// approvals lists tool calls of a namespace that wait for a person. It waits until the
-// requests for them are durable.
-func (c toolCommands) approvals(ctx context.Context, tenant string, q command.ApprovalsQuery) (out command.Approvals, err error) {
+// approvals lists tool calls that wait for a person. It waits until the requests for them
+// are durable.
+func (c toolCommands) approvals(ctx context.Context, by *actor.Principal, q command.ApprovalsQuery) (out command.Approvals, err error) {
+	tenant := by.Tenant
+	if q.EveryUser {
+		if !ingress.Allows(*by, ingress.ScopeOperator) {
+			return out, actor.Refuse(actor.Rejected, "the approvals of all users need the scope %s", ingress.ScopeOperator)
+		}
+		tenant = ""
+	}
 	pending, err := c.engine.Approvals(ctx, tenant)
 	if err == nil {
 		err = c.engine.Read(ctx, func(store.Reader) error { return nil })
