@@ -64,6 +64,11 @@ type configuration struct {
 // given neither on the command line nor in the environment.
 func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 	path, _ := ctx.FlagValue(trace.Flag).(configFile)
+	return path.resolve(ctx)
+}
+
+// resolve adds the resolver of a file.
+func (path configFile) resolve(ctx *kong.Context) error {
 	c, err := readConfig(string(path))
 	if err != nil {
 		return err

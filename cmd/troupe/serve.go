@@ -9,10 +9,14 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -32,7 +36,7 @@ type ServeCmd struct {
 	Listen  string        `env:"TROUPE_LISTEN" default:"127.0.0.1:8283" help:"Address to listen on; port 0 picks a free port (${default})."`
 	Backups string        `env:"TROUPE_BACKUPS" type:"path" placeholder:"DIR" help:"Folder in which backups are made; outside of the data folder. Default: the data folder with -backups appended."`
 	Agents  string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Folder with files of agents, tools and MCP servers named *.toml."`
-	Watch   bool          `env:"TROUPE_WATCH" help:"Apply the files of --agents again whenever they change."`
+	Watch   bool          `env:"TROUPE_WATCH" help:"Apply the files of --agents again whenever they change. Without --agents and --config, those of the configuration troupe.toml in the working folder."`
 	Allow   []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Host, address or prefix where models and external agents may be called. Loopback is allowed if the server listens on loopback."`
 	Hosts   []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Host names accepted in requests, in addition to those of loopback."`
 	Origin  []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins of web pages that may call this server and read its answers (CORS), for example https://console.example."`
@@ -62,6 +66,27 @@ const bufferMiBMax = 1024
 // projectConfig is the name of the configuration that troupe init writes.
 const projectConfig = "troupe.toml"
 
+// BeforeResolve reads the configuration of the working folder for --watch that names neither
+// agents nor a configuration. Without --watch no file is read that nobody named: it may start programs.
+func (c *ServeCmd) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
+	given := map[string]bool{}
+	for _, flag := range trace.Command.Flags {
+		given[flag.Name] = !reflect.ValueOf(ctx.FlagValue(flag)).IsZero()
+	}
+	if !given["watch"] || given["agents"] || given["config"] {
+		return nil
+	}
+	if info, err := os.Stat(projectConfig); err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
+	path, err := filepath.Abs(projectConfig)
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	c.Config = configFile(path)
+	return c.Config.resolve(ctx)
+}
+
 // Validate implements kong's validation.
 func (c *ServeCmd) Validate() error {
 	if c.Buffer < 1 || c.Buffer > bufferMiBMax {
@@ -71,10 +96,10 @@ func (c *ServeCmd) Validate() error {
 		return errors.New("--tls-cert and --tls-key: want both, or none")
 	}
 	if c.Watch && c.Agents == "" {
-		if info, err := os.Stat(projectConfig); c.Config == "" && err == nil && info.Mode().IsRegular() {
-			return fmt.Errorf("--watch requires --agents DIR; with the configuration in this folder: troupe serve --config %s --watch", projectConfig)
+		if c.Config != "" {
+			return fmt.Errorf("--watch requires --agents DIR, or agents = \"DIR\" in %s", c.Config)
 		}
-		return errors.New("--watch requires --agents DIR")
+		return fmt.Errorf("--watch requires --agents DIR, or a folder with %s, as troupe init writes it", projectConfig)
 	}
 	if err := c.checkRole(); err != nil {
 		return err
@@ -130,6 +155,7 @@ The model named scripted needs no key and no network. Define other models in the
 
 Examples:
   troupe serve
+  troupe serve --watch
   troupe serve --agents agents/ --watch
   troupe serve --data /var/lib/troupe --listen 127.0.0.1:0 --config /etc/troupe.toml
   troupe serve --keep 30d
@@ -217,6 +243,9 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	config, err := readConfig(string(c.Config))
 	if err != nil {
 		return nil, err
+	}
+	if c.Config != "" {
+		log.Info("configuration read", "file", string(c.Config))
 	}
 	var files *service.AgentFiles
 	if c.Agents != "" {

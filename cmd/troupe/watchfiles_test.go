@@ -132,15 +132,55 @@ func TestWatchRequiresAgents(t *testing.T) {
 	}
 }
 
-// In a folder of troupe init the error names its configuration.
-func TestWatchWithoutAgentsNamesConfiguration(t *testing.T) {
+// In a folder of troupe init, --watch alone serves its agents. Any flag, variable or agents that
+// name other files take precedence, and without --watch nothing is read.
+func TestWatchServesProject(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "team")
 	if code, _, stderr := runProgram(t, "init", dir); code != 0 {
 		t.Fatal(stderr)
 	}
 	t.Chdir(dir)
-	if code, _, stderr := runProgram(t, "serve", "--watch"); code != 2 || !strings.Contains(stderr, "troupe serve --config troupe.toml --watch") {
-		t.Errorf("exit code %d, %s", code, stderr)
+	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--watch", "--log-level", "info")
+	if status, a := s.call("coordinator", "Ask the helper agent to say hello"); status != 200 || a.Content != "hello" {
+		t.Errorf("status %d, answer %q", status, a.Content)
+	}
+	if log, err := os.ReadFile(s.log); err != nil || !strings.Contains(string(log), filepath.Join(dir, "troupe.toml")) {
+		t.Errorf("%v, no configuration in\n%s", err, log)
+	}
+	other := filepath.Join(t.TempDir(), "other.toml")
+	if err := os.WriteFile(other, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ env, want string }{
+		{"", ""},
+		{"TROUPE_CONFIG=" + other, "or agents = \"DIR\" in " + other},
+		{"TROUPE_AGENTS=agents", ""},
+	} {
+		name, value, set := strings.Cut(c.env, "=")
+		if set {
+			t.Setenv(name, value)
+		}
+		var cli CLI
+		_, err := newParser(&cli, streams{io.Discard, io.Discard}).Parse([]string{"serve", "--watch"})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v", c.env, err)
+		}
+		if wantConfig := !set; (string(cli.Serve.Config) == filepath.Join(dir, "troupe.toml")) != wantConfig {
+			t.Errorf("%q: configuration %q", c.env, cli.Serve.Config)
+		}
+		if set {
+			os.Unsetenv(name)
+		}
+	}
+	var cli CLI
+	if _, err := newParser(&cli, streams{io.Discard, io.Discard}).Parse([]string{"serve"}); err != nil || cli.Serve.Config != "" || cli.Serve.Agents != "" {
+		t.Errorf("without --watch: configuration %q, agents %q, error %v", cli.Serve.Config, cli.Serve.Agents, err)
+	}
+	if err := os.WriteFile("troupe.toml", []byte("lisen = \"x\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := runProgram(t, "serve", "--watch"); code == 0 || !strings.Contains(stderr, "troupe.toml: lisen is unknown") {
+		t.Errorf("broken configuration: exit code %d, %s", code, stderr)
 	}
 }
 
