@@ -6,7 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -70,6 +72,59 @@ func BenchmarkChannel(b *testing.B) {
 	b.ReportMetric(float64(all[len(all)/2].Microseconds()), "µs-p50")
 	b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), "µs-p99")
 	b.ReportMetric(float64(len(all))/float64(b.N), "messages/op")
+}
+
+// BenchmarkIdle opens 1,000 sockets and prints the memory that each holds once it is idle: heap and stacks of the
+// server, with the connection of the client, which reads nothing.
+func BenchmarkIdle(b *testing.B) {
+	const sockets = 1000
+	server, err := troupe.Open(troupe.Config{Data: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer server.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	go func() { _ = server.Serve(l) }()
+	idle(b, l.Addr().String(), 50) // what the first ones allocate stays
+	before, ends := held(), []io.Closer(nil)
+	for b.Loop() {
+		ends = append(ends, idle(b, l.Addr().String(), sockets)...)
+	}
+	b.ReportMetric(float64(held()-before)/float64(len(ends)), "B/socket")
+	for _, c := range ends {
+		_ = c.Close()
+	}
+}
+
+// idle opens sockets whose clients have said hello.
+func idle(b *testing.B, address string, n int) (all []io.Closer) {
+	for range n {
+		c, _, err := websocket.DefaultDialer.Dial("ws://"+address+"/v1/ws", nil)
+		if err == nil {
+			all = append(all, c.NetConn())
+			err = c.WriteMessage(websocket.TextMessage, []byte(`{"type":"hello"}`))
+		}
+		if err == nil {
+			_, _, err = c.ReadMessage() // the answer
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	return all
+}
+
+// held returns the bytes of live objects and of stacks.
+func held() int64 {
+	var m runtime.MemStats
+	for range 4 { // a collection shrinks a stack by half
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
 }
 
 // delays sends a message over a socket and returns the delay of each piece of the answer.
