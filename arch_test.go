@@ -138,6 +138,7 @@ var pureModules = []string{
 	"github.com/BurntSushi/toml",
 	"github.com/go-json-experiment/json",
 	"github.com/santhosh-tekuri/jsonschema/v6",
+	"golang.org/x/text",
 }
 
 // testModules may be imported by the tests of any package.

@@ -94,13 +94,13 @@ func IsSystemAgent(agent string) bool {
 	return agent == SystemAgent || strings.HasPrefix(agent, SystemAgent+".")
 }
 
-// CheckUnreserved returns an error if a name is SystemAgent or begins with it and a dot, in
-// upper or lower case, with or without white space around it. An agent, tool, model or user
-// MUST NOT get such a name, because the runtime uses them for its own. It does not restrict
-// keys: a session may have such a name.
+// CheckUnreserved returns an error if a name is SystemAgent or begins with it and a dot, in any
+// spelling that FoldName makes equal. An agent, tool, model or user MUST NOT get such a name,
+// because the runtime uses them for its own. It does not restrict keys: a session may have such a
+// name.
 func CheckUnreserved(name string) error {
 	const prefix = SystemAgent + "."
-	lower := strings.ToLower(strings.TrimSpace(name))
+	lower := FoldName(name)
 	if lower != SystemAgent && !strings.HasPrefix(lower, prefix) {
 		return nil
 	}

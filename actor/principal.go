@@ -71,8 +71,8 @@ func CheckNewUser(user string) error {
 	if err := CheckUnreserved(user); err != nil {
 		return err
 	}
-	lower := strings.ToLower(user)
-	if isUserHash(lower) || slices.Contains([]string{DefaultTenant, LocalUser, OperatorUser}, lower) {
+	lower := FoldName(user)
+	if isUserHash(lower) || strings.HasPrefix(lower, KeyUserPrefix) || slices.Contains([]string{DefaultTenant, LocalUser, OperatorUser}, lower) {
 		return reservedUser(user)
 	}
 	return nil

@@ -130,8 +130,8 @@ func specOf(members []member) (Spec, error) {
 	return s, nil
 }
 
-// newSpecOf builds a new spec from the members of a source. It refuses a reserved name, and
-// a name or description of which a reader sees something else than its characters. Specs
+// newSpecOf builds a new spec from the members of a source. It refuses a reserved name, a name of
+// mixed scripts, and a name or description of which a reader sees something else than its characters. Specs
 // stored by earlier versions may have them, so specOf does not check it.
 func newSpecOf(members []member) (Spec, error) {
 	s, err := specOf(members)
@@ -154,6 +154,9 @@ func newSpecOf(members []member) (Spec, error) {
 		report(idField, err.Error())
 	}
 	if err := actor.CheckUnreserved(s.Name); err != nil && s.Name != s.ID {
+		report("name", err.Error())
+	}
+	if err := actor.CheckScripts(s.Name); err != nil {
 		report("name", err.Error())
 	}
 	for _, f := range []struct{ field, text string }{{"name", s.Name}, {"description", s.Description}} {

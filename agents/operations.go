@@ -3,7 +3,6 @@
 package agents
 
 import (
-	"bytes"
 	"cmp"
 	"slices"
 	"strings"
@@ -85,7 +84,7 @@ func (s registryState) readSpec(operation, body string) (Spec, *actor.Refusal) {
 		refusal := actor.Refuse(actor.Invalid, "endpoint: not allowed for a declared agent; register an external agent instead")
 		refusal.Field = "endpoint"
 		return Spec{}, refusal
-	case slices.Contains(s.native, spec.ID):
+	case slices.Contains(s.native, spec.ID): // also if the registry has an agent of this ID
 		return Spec{}, actor.Refuse(actor.Rejected, "%s is part of this program; choose another name", spec.ID)
 	}
 	return spec, nil
@@ -110,7 +109,7 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 		return change{}, refusal
 	}
 	if !exists {
-		if refusal := cmp.Or(s.checkID(spec.ID), s.checkName(spec, previous)); refusal != nil {
+		if refusal := s.checkNames(spec, previous, true); refusal != nil {
 			return change{}, refusal
 		}
 		item.Value = s.encodeAgent(spec)
@@ -125,7 +124,7 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 		}
 		return change{updates: []actor.StateItem{item}, answer: answer}, nil
 	}
-	if refusal := cmp.Or(s.checkOwner(spec.ID, owner), s.checkName(spec, previous)); refusal != nil {
+	if refusal := cmp.Or(s.checkOwner(spec.ID, owner), s.checkNames(spec, previous, false)); refusal != nil {
 		return change{}, refusal
 	}
 	if previous.Kind != spec.Kind && s.principal != Operator {
@@ -192,52 +191,6 @@ func (s registryState) checkDelete(command, id, owner string) *actor.Refusal {
 
 func (s registryState) owns(owner string) bool {
 	return s.principal == Operator || owner == s.self() && owner != ""
-}
-
-// checkID rejects a new ID that is the name of an agent of another principal.
-// Clients may address an agent by its name, and an ID precedes names, so the new
-// agent would receive their messages.
-func (s registryState) checkID(id string) *actor.Refusal {
-	other, owner, found := s.foreign(id, func(spec Spec) bool { return spec.Name == id })
-	if !found {
-		return nil
-	}
-	return actor.Refuse(actor.Rejected, "%s is the name of agent %s, which belongs to %s; choose another agent_id", id, other.ID, ownerOrUnknown(owner))
-}
-
-// checkName rejects a new name that is the name or the ID of an agent of another
-// principal. A name of two agents addresses neither. The operator may use any name.
-func (s registryState) checkName(spec, previous Spec) *actor.Refusal {
-	if spec.Name == previous.Name || spec.Name == spec.ID {
-		return nil
-	}
-	other, owner, found := s.foreign(spec.Name, func(other Spec) bool {
-		return other.ID != spec.ID && (other.Name == spec.Name || other.ID == spec.Name)
-	})
-	if !found {
-		return nil
-	}
-	refusal := actor.Refuse(actor.Rejected, "name: %s is that of agent %s, which belongs to %s; choose another name", spec.Name, other.ID, ownerOrUnknown(owner))
-	refusal.Field = "name"
-	return refusal
-}
-
-// foreign returns the first agent of another principal that matches, and its owner. Its
-// record contains the text in JSON. The operator is not restricted, so it gets none.
-func (s registryState) foreign(text string, match func(Spec) bool) (other Spec, owner string, found bool) {
-	if s.principal == Operator {
-		return Spec{}, "", false
-	}
-	quoted := invariant.Must(json.Marshal(text))
-	for _, item := range s.items {
-		if !strings.HasPrefix(item.Name, agentPrefix) || !bytes.Contains(item.Value, quoted) {
-			continue
-		}
-		if other, owner, err := decodeAgentRecord(item.Value); err == nil && owner != s.self() && match(other) {
-			return other, owner, true
-		}
-	}
-	return Spec{}, "", false
 }
 
 // self returns the principal of the operation as records hold it.
@@ -307,9 +260,43 @@ func (s registryState) createKey(body string) (change, *actor.Refusal) {
 		if s.count(keyPrefix) >= KeysMax {
 			return change{}, actor.Refuse(actor.Budget, "%d keys exist, at most %d allowed; revoke one first", KeysMax, KeysMax)
 		}
+		if refusal := s.checkUser(record["user"]); refusal != nil {
+			return change{}, refusal
+		}
 		item.Value = invariant.Must(json.Marshal(record, json.Deterministic(true)))
 	}
 	return change{updates: []actor.StateItem{item}, answer: keyAnswer{true, id}}, nil
+}
+
+// checkUser rejects a new key for a user that looks like the user of another key. Keys for the
+// very same user are accepted, also if earlier versions have accepted both users.
+func (s registryState) checkUser(value jsontext.Value) *actor.Refusal {
+	var user, alike, id string
+	if json.Unmarshal(value, &user) != nil || user == "" {
+		return nil
+	}
+	form := actor.FoldName(user)
+	for _, item := range s.items {
+		var key struct {
+			User string `json:"user"`
+		}
+		name, ok := strings.CutPrefix(item.Name, keyPrefix)
+		if !ok || json.Unmarshal(item.Value, &key) != nil {
+			continue
+		}
+		if key.User == user {
+			return nil
+		}
+		if actor.FoldName(key.User) == form {
+			alike, id = key.User, name
+		}
+	}
+	if alike == "" {
+		return nil
+	}
+	r := actor.Refuse(actor.Rejected, "user: %.80q looks like %.80q, the user of key %s: use that spelling for the same user, or choose another name", user, alike, id)
+	r.Field = "user"
+	return r
 }
 
 type keyAnswer struct {

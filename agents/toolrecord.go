@@ -93,12 +93,31 @@ func (s registryState) putTool(body string) (change, *actor.Refusal) {
 		if refusal := s.checkOwner(d.Name, owner); refusal != nil {
 			return change{}, refusal
 		}
+	} else if refusal := s.checkToolName(d.Name); refusal != nil {
+		return change{}, refusal
 	}
 	item.Value = record
 	if refusal := s.checkToolQuota(item, stored); refusal != nil {
 		return change{}, refusal
 	}
 	return change{updates: []actor.StateItem{item}, answer: answer}, nil
+}
+
+// checkToolName rejects the name of a new tool that differs from that of another tool in upper and
+// lower case only. The tools of other principals do not restrict the operator.
+func (s registryState) checkToolName(name string) *actor.Refusal {
+	for _, item := range s.items {
+		other, ok := strings.CutPrefix(item.Name, toolPrefix)
+		if !ok || actor.FoldName(other) != actor.FoldName(name) {
+			continue
+		}
+		if owner, _ := ownerOf(item.Value); s.principal != Operator || owner == Operator {
+			r := actor.Refuse(actor.Rejected, "tool_name: %s looks like the tool %s, which belongs to %s; choose another name", name, other, ownerOrUnknown(owner))
+			r.Field = "tool_name"
+			return r
+		}
+	}
+	return nil
 }
 
 // checkToolQuota returns a refusal if a quota of tools is exceeded once item has replaced the

@@ -3,6 +3,7 @@
 package ingress
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -95,7 +96,7 @@ func NewKey(random [KeyRandomBytes]byte, name, user string, scopes []Scope, now,
 		return Key{}, "", r
 	}
 	if user != "" {
-		if err := actor.CheckNewUser(user); err != nil {
+		if err := cmp.Or(actor.CheckNewUser(user), actor.CheckUserScripts(user)); err != nil {
 			return Key{}, "", invalid("user", "%v", err)
 		}
 	}
