@@ -345,7 +345,8 @@ func (a Agent) HealthRequest() (Request, *actor.Refusal) {
 // error status. A missing health endpoint (404, 405) counts as neither success nor
 // error.
 type Health struct {
-	lastSeen    actor.Time // last heartbeat or successful poll
+	lastSeen    actor.Time // last heartbeat or successful poll; at first the start of the observation
+	heard       bool       // lastSeen is no longer the start
 	lastPoll    actor.Time
 	unwellSince actor.Time // first of the consecutive polls that returned an error; 0 if none
 
@@ -353,12 +354,13 @@ type Health struct {
 	unreachedSince, unreached actor.Time
 }
 
-// NewHealth returns a healthy state for an agent that has just registered.
+// NewHealth returns a healthy state for an agent that is observed from now on. Nothing has been
+// heard of it yet.
 func NewHealth(now actor.Time) Health { return Health{lastSeen: now, lastPoll: now} }
 
 // Heartbeat records a heartbeat.
 func (h *Health) Heartbeat(now actor.Time) {
-	h.lastSeen, h.unwellSince = now, 0
+	h.lastSeen, h.heard, h.unwellSince = now, true, 0
 	h.RecordReached()
 }
 
@@ -391,9 +393,12 @@ func (h *Health) RecordPoll(now actor.Time, status int) {
 	}
 }
 
-// LastSeen returns the time of the registration, the last heartbeat or the last
-// successful poll.
+// LastSeen returns the time of the last heartbeat or successful poll, or the start of the
+// observation if there is none.
 func (h *Health) LastSeen() actor.Time { return h.lastSeen }
+
+// Heard reports whether there was a heartbeat or a successful poll.
+func (h *Health) Heard() bool { return h.heard }
 
 // Healthy reports whether the agent answers, as far as known.
 func (h *Health) Healthy(now actor.Time) bool { return h.unreached == 0 && h.responsive(now) }

@@ -83,7 +83,7 @@ type agentView struct {
 	Name       string         `json:"name"`
 	Endpoint   string         `json:"endpoint,omitempty"` // external agents only
 	Tags       []string       `json:"capabilities"`
-	Status     string         `json:"status"`                      // healthy or unhealthy
+	Status     string         `json:"status"`                      // healthy, unhealthy, or unknown until something was heard of it
 	LastSeen   string         `json:"last_heartbeat_at,omitempty"` // external agents only
 	Kind       string         `json:"kind"`
 	Doc        string         `json:"doc"`
@@ -129,10 +129,14 @@ func (s *Server) newAgentView(d command.Agent) agentView {
 		v.Endpoint, v.Tags = spec.Endpoint, append(v.Tags, spec.Capabilities...)
 	}
 	if d.Kind == actor.External && s.config.External != nil {
-		if !s.config.External.Healthy(d.Name) {
+		at := s.config.External.LastSeen(d.Name)
+		switch {
+		case !s.config.External.Healthy(d.Name):
 			v.Status = "unhealthy"
+		case at == 0:
+			v.Status = "unknown"
 		}
-		if at := s.config.External.LastSeen(d.Name); at != 0 {
+		if at != 0 {
 			v.LastSeen = runs.FormatTime(at)
 		}
 	}

@@ -199,12 +199,12 @@ func (o *Outbound) Heartbeat(name string) bool {
 }
 
 // LastSeen returns the time of the last registration, heartbeat or successful poll of
-// an agent; 0 if there is none of that name.
+// an agent since the start; 0 if there was none, or there is no agent of that name.
 func (o *Outbound) LastSeen(name string) actor.Time {
 	s := o.agents
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k := s.known[name]; k != nil {
+	if k := s.known[name]; k != nil && k.health.Heard() {
 		return k.health.LastSeen()
 	}
 	return 0

@@ -212,7 +212,10 @@ func TestNodeRestartKeepsExternalAgents(t *testing.T) {
 	if n, err = Open(config, log); err != nil {
 		t.Fatal(err)
 	}
-	if !n.outbound.Heartbeat("ext") {
+	if at := n.outbound.LastSeen("ext"); at != 0 {
+		t.Errorf("agent ext was seen at %v, although nothing was heard of it since the restart", at)
+	}
+	if !n.outbound.Heartbeat("ext") || n.outbound.LastSeen("ext") == 0 {
 		t.Error("agent ext is unknown to the egress after a restart")
 	}
 	if err := n.Close(t.Context()); err != nil {

@@ -269,7 +269,7 @@ class AgentInfo:
     name: str = ""
     kind: str = ""
     endpoint: str = ""
-    status: str = ""  # healthy or unhealthy
+    status: str = ""  # healthy, unhealthy or unknown
     capabilities: tuple[str, ...] = ()
     raw: Object = field(default_factory=dict, repr=False, compare=False)
 
