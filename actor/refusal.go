@@ -143,6 +143,7 @@ var narrow = [...]struct {
 	{NotFound, DeletedField, "SessionDeleted", "session_deleted", 410},
 	{NotFound, "tool_name", "ToolNotFound", "tool_not_found", 404},
 	{NotFound, "context_key", "ContextNotFound", "context_not_found", 404},
+	{NotFound, "key_id", "KeyNotFound", "key_not_found", 404},
 	{Rejected, BusyField, "SessionBusy", "session_busy", 409},
 	{Rejected, "tool_call_id", "ToolCallEnded", "tool_call_ended", 409},
 	{Rejected, "version", "ContextVersion", "context_version", 409},

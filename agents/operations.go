@@ -306,7 +306,9 @@ type keyAnswer struct {
 
 func (s registryState) revokeKey(id string) (change, *actor.Refusal) {
 	if s.value(keyPrefix+id) == nil {
-		return s.announceAbsent(keyPrefix+id, actor.Refuse(actor.NotFound, "no key is named %s; see `troupe keys list`", id)), nil
+		unknown := actor.Refuse(actor.NotFound, "no key is named %s; see `troupe keys list`", id)
+		unknown.Field = "key_id"
+		return s.announceAbsent(keyPrefix+id, unknown), nil
 	}
 	if mutant.On("revoked-key-kept") {
 		return change{answer: keyAnswer{true, id}}, nil

@@ -91,7 +91,7 @@ func TestRegistryRejectsInvalidOperations(t *testing.T) {
 		{agents.OpCreateKey, strings.Replace(keyRecord("k2", "a"), `{`, `{"secret":"x",`, 1), actor.Invalid, "", "send only its digest"},
 		{agents.OpCreateKey, strings.Replace(keyRecord("k2", "a"), `{`, `{"note":"`+strings.Repeat("x", 5000)+`",`, 1), actor.Invalid, "", "at most 4096 bytes"},
 		{agents.OpCreateKey, `{"digest":"x"}`, actor.Invalid, "key_id", "is missing"},
-		{agents.OpRevokeKey, `{"key_id":"k9"}`, actor.NotFound, "", "troupe keys list"},
+		{agents.OpRevokeKey, `{"key_id":"k9"}`, actor.NotFound, "key_id", "troupe keys list"},
 		{"agent.frob", `{}`, actor.Invalid, "", "want operation agent.put"},
 	} {
 		out := f.apply(c.operation, c.body)

@@ -401,6 +401,9 @@ func (k dataDirKeys) callRegistry(operation string, body []byte) ([]string, erro
 	ctx, cancel := context.WithTimeout(context.Background(), node.RegistryTimeout)
 	defer cancel()
 	_, warnings, err := k.node.CallRegistry(ctx, operation, body)
+	if r := (*actor.Refusal)(nil); errors.As(err, &r) { // with the code that a server answers
+		err = fmt.Errorf("%s: %s", r.Info().Type, r.Detail)
+	}
 	return warnings, err
 }
 

@@ -43,7 +43,11 @@ func TestKeyLifecycle(t *testing.T) {
 	standard := check(0, "troupe_", "for call, read", "keys", "create", "--data", dir)
 	shortID, _ := ingress.KeyID(standard)
 	check(0, "", "key "+shortID+" is revoked", "keys", "revoke", shortID, "--data", dir)
-	check(1, "", "no key is named "+shortID, "keys", "revoke", shortID, "--data", dir)
+	check(1, "", "key_not_found: no key is named "+shortID, "keys", "revoke", shortID, "--data", dir)
+	for _, key := range []string{"sk-123", "troupe.x"} { // a server on loopback would ignore it
+		check(2, "", "--key: want one of `troupe keys create`, which begins with troupe_", "agents", "list", "--key", key)
+		check(2, "", "--key: want one of", "load", "--url", "http://127.0.0.1:9", "--rate", "1", "--key", key)
+	}
 	check(1, "", "only letters", "keys", "revoke", "a/b")
 	check(1, "", "a positive duration", "keys", "create", "--data", dir, "--expires=-1h")
 	check(1, "", "printable ASCII", "keys", "create", "--data", dir, "--name", "gr\u00fcn")

@@ -84,7 +84,7 @@ func (c *LoadCmd) Validate() error {
 	case c.Timeout < 0:
 		return errors.New("--timeout: want more than 0")
 	}
-	return nil
+	return checkKey(c.Key)
 }
 
 // Run executes the command.

@@ -38,6 +38,18 @@ type ServerFlags struct {
 	ctx context.Context // ends the requests of a command that catches signals; nil: nothing does
 }
 
+// Validate implements kong's validation.
+func (a ServerFlags) Validate() error { return checkKey(a.Key) }
+
+// checkKey returns an error for a key that is none of Troupe: a server on loopback ignores
+// bearers of other services. The error does not quote the key.
+func checkKey(key string) error {
+	if key != "" && !strings.HasPrefix(key, "troupe_") && !strings.HasPrefix(key, "troupe-run.") {
+		return errors.New("--key: want one of `troupe keys create`, which begins with troupe_; check the variable TROUPE_KEY too")
+	}
+	return nil
+}
+
 // UserFlags selects a server, and the user whose runs and sessions a command is about.
 type UserFlags struct {
 	ServerFlags
@@ -46,8 +58,8 @@ type UserFlags struct {
 
 // Validate returns an error for a name that is not that of a user or a namespace.
 func (u UserFlags) Validate() error {
-	if u.User == "" {
-		return nil
+	if err := u.ServerFlags.Validate(); err != nil || u.User == "" {
+		return err
 	}
 	if _, err := actor.FindNamespace(u.User); err != nil {
 		return fmt.Errorf("--user: %w", err)

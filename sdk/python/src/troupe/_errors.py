@@ -42,6 +42,7 @@ REMEDIES: dict[str, str] = {
     "tool_call_ended": "None: the tool call has its result.",
     "approval_not_found": "List the approvals that wait with client.approvals.list().",
     "context_not_found": "Check the key. Contexts are deleted with their session.",
+    "key_not_found": "List the keys with `troupe keys list`.",
     "not_found": "Check the URL of the server and its version.",
     "events_dropped": "Read from first_seq on, those of a session after the cursor in the message.",
     "upgrade_required": "Connect to this path with a WebSocket.",
