@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,6 +73,112 @@ func BenchmarkChannel(b *testing.B) {
 	b.ReportMetric(float64(all[len(all)/2].Microseconds()), "µs-p50")
 	b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), "µs-p99")
 	b.ReportMetric(float64(len(all))/float64(b.N), "messages/op")
+}
+
+// BenchmarkReconnect cuts 200 sockets while answers are streamed to them, connects all at once again behind their
+// last cursors, and prints the time until each has a new message. No piece is missing or doubled.
+func BenchmarkReconnect(b *testing.B) {
+	const sockets, pieces, before, every = 200, 40, 10, 100 * time.Millisecond
+	counter := troupe.Agent{Name: "clock", Func: func(t *troupe.Turn) (string, error) {
+		_, err := t.Do("emit", func(ctx context.Context) ([]byte, error) {
+			next := time.NewTicker(every)
+			defer next.Stop()
+			for i := range pieces {
+				<-next.C
+				if err := troupe.Emit(ctx, strconv.Itoa(i)+" "); err != nil {
+					return nil, err
+				}
+			}
+			return nil, nil
+		})
+		return "", err
+	}}
+	server, err := troupe.Open(troupe.Config{Data: b.TempDir(), Agents: []troupe.Agent{counter}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer server.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	go func() { _ = server.Serve(l) }()
+	var want string
+	for i := range pieces {
+		want += strconv.Itoa(i) + " "
+	}
+	var longest atomic.Int64
+	for b.Loop() {
+		var ready, done sync.WaitGroup
+		ready.Add(sockets)
+		for i := range sockets {
+			done.Go(func() {
+				session := fmt.Sprintf("s%d", i)
+				hello := `{"type":"hello"}`
+				invoke := fmt.Sprintf(`{"type":"agent_invoke","session_id":%q,"agent_id":"clock","message":{"role":"user","content":"go"}}`, session)
+				first, cursor, err := receive(l.Addr().String(), before, hello, invoke)
+				ready.Done()
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				ready.Wait()
+				start := time.Now()
+				var rest, all string
+				hello = fmt.Sprintf(`{"type":"hello","resume":{"session_id":%q,"after":%q}}`, session, cursor)
+				if rest, cursor, err = receive(l.Addr().String(), 1, hello); err == nil {
+					took := int64(time.Since(start))
+					for now := longest.Load(); took > now && !longest.CompareAndSwap(now, took); now = longest.Load() {
+					}
+					hello = fmt.Sprintf(`{"type":"hello","resume":{"session_id":%q,"after":%q}}`, session, cursor)
+					all, _, err = receive(l.Addr().String(), pieces, hello)
+				}
+				if got := first + rest + all; err != nil || got != want {
+					b.Errorf("got %q, error %v", got, err)
+				}
+			})
+		}
+		done.Wait()
+	}
+	b.ReportMetric(float64(time.Duration(longest.Load()).Milliseconds()), "ms-max")
+}
+
+// receive sends messages over a new socket, and returns at least the next n pieces of the answer, or those until its end, and the
+// cursor behind them.
+func receive(address string, n int, messages ...string) (text, cursor string, err error) {
+	c, _, err := websocket.DefaultDialer.Dial("ws://"+address+"/v1/ws", nil)
+	if err != nil {
+		return "", "", err
+	}
+	defer c.Close()
+	for _, m := range messages {
+		if err := c.WriteMessage(websocket.TextMessage, []byte(m)); err != nil {
+			return "", "", err
+		}
+	}
+	for n > 0 {
+		_, raw, err := c.ReadMessage()
+		var m struct{ Type, Text, Cursor, Code string }
+		if err == nil {
+			err = json.Unmarshal(raw, &m)
+		}
+		if err != nil {
+			return text, cursor, err
+		}
+		if m.Code == "agent_busy" { // the user has too many connections until the server has noticed the ends of the former ones
+			return receive(address, n, messages...)
+		}
+		switch m.Type {
+		case "delta":
+			text, cursor = text+m.Text, m.Cursor
+			n--
+		case "done":
+			return text, m.Cursor, nil
+		case "error":
+			return text, cursor, fmt.Errorf("%s", raw)
+		}
+	}
+	return text, cursor, nil
 }
 
 // BenchmarkIdle opens 1,000 sockets and prints the memory that each holds once it is idle: heap and stacks of the
