@@ -168,7 +168,9 @@ func TestBodySharesAreReturned(t *testing.T) {
 				if len(held) > 100 {
 					t.Fatalf("%s: 100 bodies of 1 MB are admitted", name)
 				}
-				status, _, _ = d.tryLarge(path, large, texts[0])
+				if len(held) > 60 { // of the 67 that the share has room for
+					status, _, _ = d.tryLarge(path, large, texts[0])
+				}
 			}
 			if status, headers, body := d.tryLarge(path, large, texts[0]); status != http.StatusTooManyRequests || headers.Get("Retry-After") == "" || !strings.Contains(body, "bodies of requests") {
 				t.Errorf("%s: got %d %s", name, status, body)
