@@ -369,17 +369,19 @@ func TestClientDisconnectKeepsRun(t *testing.T) {
 
 func TestShutdownEndsStreams(t *testing.T) {
 	d := startGateway(t)
-	s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
+	s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"x","session_id":"ends"}`)
 	s.readUntil("wait_opened")
 	d.server.Drain()
 	second := d.openStream("GET", "/v1/runs/"+s.response.Header.Get("X-Run-Id")+"/events", "")
 	second.readUntil("wait_opened")
+	session := d.openStream("GET", "/v1/sessions/ends/events", "", "Accept", ingress.EventStream)
+	session.readUntil("wait_opened")
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if err := d.server.Shutdown(ctx); err != nil {
 		t.Error(err)
 	}
-	for _, s := range []*streamClient{s, second} {
+	for _, s := range []*streamClient{s, second, session} {
 		if s.readUntil(""); s.frames[len(s.frames)-1].Name != ingress.StreamClosed || !strings.Contains(s.frames[len(s.frames)-1].Data, `"reason":"draining"`) {
 			t.Error(s.frameNames())
 		}

@@ -5,6 +5,7 @@ package gateway
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -359,6 +360,19 @@ func TestChannelNeedsScopes(t *testing.T) {
 	}
 	if m, code := open(`"call"`, "x").next(); m.Code != "forbidden_scope" || code != 0 {
 		t.Errorf("without the scope read: %+v, %d", m, code)
+	}
+}
+
+// A socket that reads page after page takes what its client sends in between, so that the client does not seem silent.
+func TestReadingSocketHearsItsClient(t *testing.T) {
+	s := New(silentNode{}, slog.New(slog.DiscardHandler), Config{Keys: new(Keys)})
+	d := newSocketDriver(s, new(fasthttp.RequestHeader), nil)
+	d.apply(ingress.SocketOpened{Known: true})
+	d.results = []ingress.SocketInput{ingress.Tick{}, ingress.Tick{}} // as two pages
+	d.inputs <- ingress.SocketHeard{}
+	d.step(ingress.Tick{})
+	if len(d.inputs) > 0 {
+		t.Error("the client was not heard")
 	}
 }
 
