@@ -9,7 +9,9 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-// Prompt is a prompt to a model. Model is required.
+// Prompt is a prompt to a model. Model is required. The model "scripted" follows instructions in the
+// last message, one per line: ask the AGENT agent TEXT, use TOOL JSON, say TEXT, list my messages; then between
+// calls that wait for each other. It repeats a message without them.
 type Prompt struct {
 	Model        string // name in Config.Models, or "scripted", the built-in model
 	Instructions string // system message; default: one with the name of the agent

@@ -52,13 +52,16 @@ func (x *Expect) check() error {
 	}
 	var names []string
 	for _, r := range actor.Reasons() {
-		if r.String() == x.Refusals {
+		if x.names(r) {
 			return nil
 		}
 		names = append(names, r.String())
 	}
-	return fmt.Errorf("refusals is %q, want any, or one of %s", x.Refusals, strings.Join(names, ", "))
+	return fmt.Errorf("refusals is %q, want any, a code such as call_cycle, or one of %s", x.Refusals, strings.Join(names, ", "))
 }
+
+// names reports whether the expectation names a reason, by its name or its code.
+func (x *Expect) names(r actor.Reason) bool { return x.Refusals == r.String() || x.Refusals == r.Info().Type }
 
 // String returns a description of the expectation.
 func (x *Expect) String() string {
@@ -94,7 +97,7 @@ func (x *Expect) violation(r *sim.Report) string {
 	}
 	times, first := 0, ""
 	for _, c := range r.Refusals {
-		if (x.Refusals == anyReason || c.Reason.String() == x.Refusals) && (x.Agent == "" || c.Agent == x.Agent) {
+		if (x.Refusals == anyReason || x.names(c.Reason)) && (x.Agent == "" || c.Agent == x.Agent) {
 			if times += c.Count; first == "" {
 				first = fmt.Sprintf("%s, %s", c.Reason, c.FirstExample)
 			}

@@ -175,7 +175,7 @@ func TestInvalidTeamsAreRejected(t *testing.T) {
 		"empty rule":                    {Team{Agents: []actor.Definition{clerk}, Services: []Rule{{}}}, "service 1 has no answers"},
 		"invalid tool name":             {Team{Agents: []actor.Definition{clerk}, Tools: []Tool{{Name: "a b"}}}, "a b"},
 		"empty expectation":             {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{}}}, "expect 1: want one of"},
-		"unknown reason":                {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{Refusals: "Boredom"}}}, "want any, or one of Busy"},
+		"unknown reason":                {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{Refusals: "Boredom"}}}, "want any, a code such as call_cycle, or one of Busy"},
 		"negative percentage":           {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{SucceededPercent: &none}}}, "0 to 100"},
 		"expectation for unknown agent": {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{Refusals: "any", Agent: "x"}}}, `unknown agent "x"`},
 		"tool call of a service":        {Team{Agents: []actor.Definition{clerk}, Services: []Rule{{Uses: []Use{{Tool: "t"}}}}}, "service 1 uses a tool"},
@@ -287,6 +287,7 @@ func TestExpectations(t *testing.T) {
 		want string
 	}{
 		{Expect{Refusals: "Cycle", AtMost: 2}, ""},
+		{Expect{Refusals: "call_cycle", AtMost: 2}, ""},
 		{Expect{Refusals: "Cycle", AtMost: 1}, "2, the first: Cycle, x → a"},
 		{Expect{Refusals: "Cycle", Agent: "b"}, ""},
 		{Expect{Refusals: "any", AtMost: 4}, "5, the first"},

@@ -71,7 +71,7 @@ type Signal struct {
 // SucceededPercent, DepthAtMost and FanOutAtMost is set.
 type Expect struct {
 	Agent            string // only calls of this agent; empty: all
-	Refusals         string // reason of docs/errors.md, such as Cycle, or any; at most AtMost of them in one simulation
+	Refusals         string // code of a refusal such as call_cycle, its reason such as Cycle, or any; at most AtMost of them in one simulation
 	AtMost           int
 	SucceededPercent int // minimum, of the requests of clients in all simulations
 	DepthAtMost      int // calls above any call

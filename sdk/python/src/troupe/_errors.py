@@ -54,6 +54,7 @@ REMEDIES: dict[str, str] = {
     "forbidden_folder": "Start the server with another --backups.",
     "internal": "Read the log of the server, which has the details.",
     # Codes of this package.
+    "program_missing": "Set TROUPE_BIN to the server's program; `make build` makes bin/troupe.",
     "server_unreachable": "Start the server, or set TROUPE_SERVER to its URL.",
     "not_an_answer": "Check the URL: this is not the answer of a Troupe server.",
     "run_open": "Wait longer: the run continues. client.runs.wait() follows it.",

@@ -33,11 +33,11 @@ def find_binary() -> str:
     named = os.environ.get("TROUPE_BIN")
     if named:
         if not os.access(named, os.X_OK):
-            raise TroupeError("not_found", f"TROUPE_BIN is {named}, which is no program: build it with `make build`")
+            raise TroupeError("program_missing", f"TROUPE_BIN is {named}, which is no program")
         return str(Path(named).resolve())
     found = shutil.which("troupe")
     if found is None:
-        raise TroupeError("not_found", "no program troupe in PATH: set TROUPE_BIN to it; `make build` makes bin/troupe")
+        raise TroupeError("program_missing", "no program troupe in PATH")
     return found
 
 
