@@ -10,7 +10,7 @@ import (
 )
 
 // Prompt is a prompt to a model. Model is required. The model "scripted" follows instructions in the
-// last message, one per line: ask the AGENT agent TEXT, use TOOL JSON, say TEXT, list my messages; then between
+// last message, one per line: ask the AGENT agent TEXT, use TOOL JSON, list my messages; then between
 // calls that wait for each other. It repeats a message without them.
 type Prompt struct {
 	Model        string // name in Config.Models, or "scripted", the built-in model

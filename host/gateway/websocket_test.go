@@ -364,7 +364,7 @@ func TestChannelNeedsScopes(t *testing.T) {
 }
 
 // A socket that reads page after page takes what its client sends in between, so that the client does not seem silent.
-func TestReadingSocketHearsItsClient(t *testing.T) {
+func TestReadingSocketTakesInputs(t *testing.T) {
 	s := New(silentNode{}, slog.New(slog.DiscardHandler), Config{Keys: new(Keys)})
 	d := newSocketDriver(s, new(fasthttp.RequestHeader), nil)
 	d.apply(ingress.SocketOpened{Known: true})
@@ -372,7 +372,7 @@ func TestReadingSocketHearsItsClient(t *testing.T) {
 	d.inputs <- ingress.SocketHeard{}
 	d.step(ingress.Tick{})
 	if len(d.inputs) > 0 {
-		t.Error("the client was not heard")
+		t.Error("an input of the client is left")
 	}
 }
 

@@ -206,7 +206,7 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-// idle opens sockets whose clients have said hello.
+// idle opens sockets whose clients have sent hello.
 func idle(b *testing.B, address string, n int) (all []io.Closer) {
 	for range n {
 		c, _, err := websocket.DefaultDialer.Dial("ws://"+address+"/v1/ws", nil)
