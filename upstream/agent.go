@@ -354,8 +354,8 @@ type Health struct {
 	unreachedSince, unreached actor.Time
 }
 
-// NewHealth returns a healthy state for an agent that is observed from now on. Nothing has been
-// heard of it yet.
+// NewHealth returns a healthy state for an agent that is observed from now on. It has shown no
+// sign of life yet.
 func NewHealth(now actor.Time) Health { return Health{lastSeen: now, lastPoll: now} }
 
 // Heartbeat records a heartbeat.
