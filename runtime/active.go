@@ -39,9 +39,13 @@ func (a activeTurns) remove(t *turn) {
 
 // busy returns the number of turns of an agent that do not wait for a person.
 func (a activeTurns) busy(agent string, now actor.Time) int {
+	return a.count(agent, now, func(*turn) bool { return true })
+}
+
+func (a activeTurns) count(agent string, now actor.Time, counts func(*turn) bool) int {
 	n := 0
 	for _, t := range a[agent] {
-		if !t.run.Clock.Held(now) {
+		if !t.run.Clock.Held(now) && counts(t) {
 			n++
 		}
 	}
@@ -51,23 +55,43 @@ func (a activeTurns) busy(agent string, now actor.Time) int {
 // rootAdmission is the part of a cell that decides about messages to busy agents.
 type rootAdmission struct{ *Cell }
 
+// activeDividedMin is the smallest number of turns of a cell that principals divide.
+const activeDividedMin = 8
+
+// ofPrincipal returns the turns that one principal may have of those that a cell may run: three
+// quarters, so that the messages of one do not refuse those of all others.
+func ofPrincipal(share int) int {
+	if share < activeDividedMin {
+		return share
+	}
+	return share - share/4
+}
+
 // checkActive returns a refusal if the agent already runs as many turns as this cell may
-// run at once: its share of the limit of the node. The turns of runs that the message
-// interrupts do not count.
-func (c rootAdmission) checkActive(act *activation, def *actor.Definition, interrupted []*store.Run) *actor.Refusal {
+// run at once: its share of the limit of the node, or what one principal may have of it. The turns
+// of runs that the message interrupts do not count.
+func (c rootAdmission) checkActive(act *activation, call *actor.Call, def *actor.Definition, interrupted []*store.Run) *actor.Refusal {
 	limit := c.limits.MaxActivePerAgent
 	if def.MaxActive > 0 {
 		limit = def.MaxActive
 	}
 	share := c.share(limit)
-	if def.System || len(c.active[def.Name]) < share || mutant.On("active-turns-unbounded") {
+	each := ofPrincipal(share)
+	if def.System || len(c.active[def.Name]) < each || mutant.On("active-turns-unbounded") {
 		return nil
 	}
-	n := c.active.busy(def.Name, c.now)
+	own := func(t *turn) bool { return t.act.id.Tenant == act.id.Tenant && t.run.Call.Principal == call.Principal }
+	n, owned := c.active.busy(def.Name, c.now), c.active.count(def.Name, c.now, own)
 	for _, run := range interrupted {
-		if act.turn(run.Call.ID) != nil && !run.Clock.Held(c.now) {
+		if t := act.turn(run.Call.ID); t != nil && !run.Clock.Held(c.now) {
 			n--
+			if own(t) {
+				owned--
+			}
 		}
+	}
+	if n < share && owned >= each {
+		return actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s already runs %d turns for this principal, which is its share of the %d turns of max_active in this cell", def.Name, owned, share)
 	}
 	if n >= share {
 		share := ""

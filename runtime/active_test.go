@@ -61,6 +61,28 @@ func TestActiveTurnsAreBounded(t *testing.T) {
 	}
 }
 
+// One principal has at most three quarters of the turns of an agent. Another one gets the rest.
+func TestActiveTurnsAreDivided(t *testing.T) {
+	n := newNode(t, 1, agent("a", sleeping(time.Minute), maxActive(12)))
+	of := func(user string) func(*actor.Call) { return func(c *actor.Call) { c.Principal = user } }
+	for i := range 9 {
+		n.send(fmt.Sprint("a/m", i), "x", of("mallory"))
+	}
+	refused := n.send("a/m9", "x", of("mallory"))
+	n.want(refused, "Busy")
+	if r := n.replies[refused].Refusal; r.RetryAfter <= 0 || !strings.Contains(r.Detail, "9 turns for this principal") {
+		t.Errorf("got %v", r)
+	}
+	n.want(n.send("a/m0", "x", of("mallory"), ifBusy(actor.BusyInterrupt)), "nothing") // in place of a turn
+	for i := range 3 {
+		n.want(n.send(fmt.Sprint("a/b", i), "x", of("bob")), "nothing")
+	}
+	n.want(n.send("a/b3", "x", of("bob")), "Busy")
+	n.advance(2 * time.Minute)
+	n.want(n.send("a/m9", "x", of("mallory")), "nothing")
+	n.advance(2 * time.Minute)
+}
+
 // The cells of a node together run as many turns of an agent as its limit states, or one each.
 func TestSharesOfCellsAddUpToLimit(t *testing.T) {
 	for cells := 1; cells <= 5; cells++ {

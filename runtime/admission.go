@@ -61,7 +61,7 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 			c.refuse(act, call, r)
 			return
 		}
-	} else if r := (rootAdmission{c}).checkActive(act, def, interrupted); r != nil {
+	} else if r := (rootAdmission{c}).checkActive(act, call, def, interrupted); r != nil {
 		c.refuse(act, call, r)
 		return
 	}
