@@ -47,7 +47,7 @@ var (
 	})
 	// A node wires the host packages together. It does not import the gateway: a
 	// node without one listens on no socket.
-	wired = slices.Concat(slices.DeleteFunc(slices.Clone(host), func(r string) bool { return r == "host/gateway" }), []string{"internal/command"})
+	wired = slices.Concat(slices.DeleteFunc(slices.Clone(host), func(r string) bool { return r == "host/gateway" }), []string{"internal/command", "internal/shares"})
 	// Programs open nodes and send them commands.
 	nodes = []string{"internal/command", "internal/node"}
 	// writers are the packages for programs that write tables and plots into a page.
@@ -91,7 +91,7 @@ var packages = map[string]pkg{
 	"host/devices":  {layer: 3, ours: host},
 	"host/mcp":      {layer: 3, ours: host, theirs: []string{mcpSDK}},
 	// The gateway reaches a node by commands only, so that it can run apart from it.
-	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "history", "ingress", "runs", "internal/command"}, theirs: []string{
+	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "history", "ingress", "runs", "internal/command", "internal/shares"}, theirs: []string{
 		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",
 		"github.com/prometheus/client_golang", "github.com/prometheus/common"},
 		tests: slices.Concat(host, []string{"internal/node"})},
@@ -107,6 +107,7 @@ var packages = map[string]pkg{
 	"internal/failpoint":   {layer: 0},
 	"internal/command":     {layer: 3, ours: []string{"actor", "history", "runs"}}, // it knows neither the engine nor a store
 	"internal/emitter":     {layer: 3},
+	"internal/shares":      {layer: 3, ours: []string{"actor"}},
 	"internal/program":     {layer: 4, ours: []string{"actor", "tools"}},
 	"internal/node":        {layer: 3, ours: wired},
 	"internal/link":        {layer: 4, ours: []string{"actor", "host/gateway", "ingress", "internal/command"}, tests: slices.Concat(wired, []string{"internal/node"})},

@@ -112,6 +112,7 @@ const (
 	NoAccess                        // the client's permission was revoked
 	Drained                         // the server is shutting down
 	Broken                          // stored events cannot be read or streamed
+	Busy                            // too many subscriptions are open
 )
 
 var endReasons = [...]struct{ name, detail string }{
@@ -122,6 +123,7 @@ var endReasons = [...]struct{ name, detail string }{
 	NoAccess:   {"revoked", "the key was revoked or has expired; reconnect with another key and the id of the last event read as Last-Event-ID"},
 	Drained:    {"draining", "this server is stopping; reconnect with the id of the last event read as Last-Event-ID"},
 	Broken:     {"broken", ""},
+	Busy:       {"busy", ""},
 }
 
 // String returns the name of the reason.
@@ -347,7 +349,13 @@ func (s *Stream) handleWrote(n int) {
 
 // fail ends the stream because of an error. Before the stream has started, the
 // error may be the client's and becomes a refusal.
-func (s *Stream) fail(r *actor.Refusal) { s.end(End{Reason: Broken, Refusal: r}) }
+func (s *Stream) fail(r *actor.Refusal) {
+	reason := Broken
+	if r.Reason == actor.Busy {
+		reason = Busy
+	}
+	s.end(End{Reason: reason, Refusal: r})
+}
 
 func (s *Stream) end(e End) {
 	if s.ended {
@@ -364,7 +372,7 @@ func (s *Stream) end(e End) {
 		detail = e.Refusal.Detail
 	}
 	rest := s.pending
-	if e.Reason == Drained || e.Reason == Broken {
+	if e.Reason == Drained || e.Reason == Broken || e.Reason == Busy {
 		e.Final, rest = rest, nil
 	}
 	endSent := s.rootEnded && len(rest) == 0

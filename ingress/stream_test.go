@@ -380,7 +380,8 @@ func TestReaderWithinWriteTimeoutStays(t *testing.T) {
 
 func TestStreamEndReasons(t *testing.T) {
 	for reason, in := range map[string]ingress.StreamInput{"revoked": ingress.Revoked{}, "draining": ingress.Draining{},
-		"broken": ingress.ReadFailed{Refusal: actor.Refuse(actor.Unavailable, "the disk is \"gone\"")}} {
+		"broken": ingress.ReadFailed{Refusal: actor.Refuse(actor.Unavailable, "the disk is \"gone\"")},
+		"busy":   ingress.ReadFailed{Refusal: actor.RefuseBusy(actor.ScopeNode, 0, "the disk is \"gone\"")}} {
 		tree := newRunTree()
 		tree.appendDelta(tree.root(), "x")
 		l := openStream(tree, false, "")

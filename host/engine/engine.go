@@ -68,6 +68,9 @@ type Devices interface {
 	Perform(ctx context.Context, id actor.EffectID, attempt uint32, op runtime.Tool) actor.Answer
 }
 
+// WatchersMax is the default for Config.WatchersMax.
+const WatchersMax = 65_536
+
 // Config is the configuration of a node.
 type Config struct {
 	Node actor.NodeID
@@ -96,7 +99,7 @@ type Config struct {
 	Cells      int // number of cells, at most CellsMax; 0 means GOMAXPROCS
 	QueueSlots int // minimum size of each cell's queue; 0 means 1024
 	ClientsMax int // maximum number of waiting clients; 0 means 16,384
-	// WatchersMax is the maximum number of subscriptions to runs; 0 means 65,536.
+	// WatchersMax is the maximum number of subscriptions to runs; 0 means the constant.
 	WatchersMax int
 	EffectsMax  int // maximum number of running effects: calls of tools, work, models and external agents; 0 means 1,024
 	// DiskLagMax is the maximum delay of a sync, beyond which new work is
@@ -108,7 +111,7 @@ func (c *Config) check() error {
 	for _, d := range []struct {
 		value *int
 		or    int
-	}{{&c.Cells, goruntime.GOMAXPROCS(0)}, {&c.QueueSlots, 1024}, {&c.ClientsMax, 16_384}, {&c.WatchersMax, 65_536}, {&c.EffectsMax, 1024}} {
+	}{{&c.Cells, goruntime.GOMAXPROCS(0)}, {&c.QueueSlots, 1024}, {&c.ClientsMax, 16_384}, {&c.WatchersMax, WatchersMax}, {&c.EffectsMax, 1024}} {
 		if *d.value == 0 {
 			*d.value = d.or
 		}

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -80,11 +81,17 @@ func (s approvalRoutes) listApprovals(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	found, err := lookup(s.Server, by, q)
-	if err != nil {
-		s.respondError(ctx, err)
-		return
-	}
+	s.scan(ctx, func(reading context.Context) func() {
+		found, err := command.Find(reading, s.node, by.Principal, q)
+		if err != nil {
+			return func() { s.respondError(ctx, err) }
+		}
+		return func() { respondApprovals(ctx, list, found) }
+	})
+}
+
+// respondApprovals answers with a page of a list of approvals.
+func respondApprovals(ctx *fasthttp.RequestCtx, list string, found command.Approvals) {
 	out := struct {
 		Approvals []approvalView `json:"approvals"`
 		Next      string         `json:"next_cursor,omitzero"`

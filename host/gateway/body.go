@@ -10,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/shares"
 )
 
 // Bounds of the memory for the bodies of requests, in bytes.
@@ -29,7 +30,7 @@ const bodySweepPeriod = 100 * time.Millisecond
 // allocates the body, until the request is handled. fasthttp reuses a head, but not
 // before its request has ended, so the address of the head identifies a request.
 type bodies struct {
-	*shares[string]
+	*shares.Shares[string]
 
 	mu    sync.Mutex
 	held  map[*fasthttp.RequestHeader]heldBody
@@ -45,7 +46,7 @@ type heldBody struct {
 }
 
 func newBodies() *bodies {
-	return &bodies{shares: newShares[string](bodiesMax, bodiesEach, bodiesReserved), held: map[*fasthttp.RequestHeader]heldBody{}}
+	return &bodies{Shares: shares.New[string](shares.Bounds{Max: bodiesMax, Each: bodiesEach, Reserved: bodiesReserved}), held: map[*fasthttp.RequestHeader]heldBody{}}
 }
 
 // admit takes a share for a body of at most n bytes that arrives until a time. If it
@@ -55,7 +56,7 @@ func (b *bodies) admit(h *fasthttp.RequestHeader, key string, n int64, privilege
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.drop(h) // the former request with this head has ended
-	scope := b.take(key, n, privileged)
+	scope := b.Take(key, n, privileged)
 	if now := time.Now(); scope != actor.NoScope && now.Sub(b.swept) >= bodySweepPeriod {
 		b.swept = now
 		for h, body := range b.held {
@@ -63,7 +64,7 @@ func (b *bodies) admit(h *fasthttp.RequestHeader, key string, n int64, privilege
 				b.drop(h)
 			}
 		}
-		scope = b.take(key, n, privileged)
+		scope = b.Take(key, n, privileged)
 	}
 	body := heldBody{key: key, bytes: n, until: until}
 	switch scope {
@@ -84,7 +85,7 @@ func (b *bodies) received(h *fasthttp.RequestHeader, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if body, ok := b.held[h]; ok {
-		b.give(body.key, body.bytes-n)
+		b.Give(body.key, body.bytes-n)
 		body.bytes, body.until = n, time.Time{}
 		b.held[h] = body
 	}
@@ -102,7 +103,7 @@ func (b *bodies) release(h *fasthttp.RequestHeader) *problem {
 
 func (b *bodies) drop(h *fasthttp.RequestHeader) {
 	if body, ok := b.held[h]; ok {
-		b.give(body.key, body.bytes)
+		b.Give(body.key, body.bytes)
 		delete(b.held, h)
 	}
 }

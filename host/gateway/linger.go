@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/shares"
 )
 
 // Bounds of a lingering close.
@@ -25,9 +26,11 @@ const (
 )
 
 // lingerer closes connections whose peer may still be sending.
-type lingerer struct{ *shares[netip.Prefix] }
+type lingerer struct{ *shares.Shares[netip.Prefix] }
 
-func newLingerer(max, each int64) lingerer { return lingerer{newShares[netip.Prefix](max, each, 0)} }
+func newLingerer(max, each int64) lingerer {
+	return lingerer{shares.New[netip.Prefix](shares.Bounds{Max: max, Each: each})}
+}
 
 // close closes a connection after its last answer. The kernel resets a connection
 // that is closed with unread bytes, and the reset discards an answer that the
@@ -41,10 +44,10 @@ func (l lingerer) close(c net.Conn) error {
 		return c.Close()
 	}
 	address := clientPrefix(c)
-	if l.take(address, 1, false) != actor.NoScope {
+	if l.Take(address, 1, false) != actor.NoScope {
 		return c.Close()
 	}
-	defer l.give(address, 1)
+	defer l.Give(address, 1)
 	if half.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(lingerTimeout)) == nil {
 		_, _ = io.CopyN(io.Discard, c, lingerBytesMax)
 	}

@@ -86,7 +86,7 @@ func TestLingeringCloseIsBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := startBareGateway(t, Config{}, nil)
 			loopback := netip.MustParsePrefix("127.0.0.1/32")
-			for c.full && b.server.lingering.take(loopback, 1, false) == actor.NoScope {
+			for c.full && b.server.lingering.Take(loopback, 1, false) == actor.NoScope {
 			}
 			conn := b.dial(t)
 			if _, err := io.WriteString(conn, b.named(post+"Content-Length: 99999999\r\n\r\n")); err != nil {
@@ -113,7 +113,7 @@ func TestLingeringCloseIsBounded(t *testing.T) {
 // address: it receives its answer.
 func TestLingeringStrangersSpareOthers(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
-	for stranger := netip.MustParsePrefix("127.0.0.2/32"); b.server.lingering.take(stranger, 1, false) == actor.NoScope; {
+	for stranger := netip.MustParsePrefix("127.0.0.2/32"); b.server.lingering.Take(stranger, 1, false) == actor.NoScope; {
 	}
 	head := b.named(post + "Content-Length: 99999999\r\n\r\n")
 	body := bytes.Repeat([]byte("a"), 8<<20)

@@ -28,17 +28,23 @@ const (
 
 // ScansMax is the maximum number of requests that read lists and trees of runs at the
 // same time.
-const ScansMax = 16
+const (
+	ScansMax      = 16
+	scansEach     = 8
+	scansReserved = 4
+)
 
 // scan performs a request that reads many runs. It refuses the request while there are
-// ScansMax others. The context ends when the client disconnects. The request is
+// too many others. The context ends when the client disconnects. The request is
 // answered by the function that perform returns, unless its client has gone.
 func (s *Server) scan(ctx *fasthttp.RequestCtx, perform func(context.Context) (respond func())) {
-	if r := s.scans.acquire(); r != nil {
+	by := callerOf(ctx)
+	release, r := s.scans.acquire(&by)
+	if r != nil {
 		refusalProblem(r).write(ctx)
 		return
 	}
-	defer s.scans.release()
+	defer release()
 	waitCtx := s.newClientContext(ctx, readTimeout)
 	waitCtx.Done() // starts to watch the client
 	respond := perform(waitCtx)

@@ -215,30 +215,38 @@ func (n heldNode) Lookup(ctx context.Context, l command.Lookup) (command.Result,
 	return nil, ctx.Err()
 }
 
-// At most ScansMax requests read lists at once. A request whose client has gone ends
-// its reading.
+// A principal reads at most scansEach lists at once, and all of them leave places for
+// administrators. A request whose client has gone ends its reading.
 func TestScansAreBounded(t *testing.T) {
 	d := startGateway(t)
+	users := []user{d.newUser(`"user":"ann","scopes":["read"]`), d.newUser(`"user":"bob","scopes":["read"]`), d.newUser(`"user":"eve","scopes":["read"]`)}
 	held := heldNode{d.server.node, make(chan struct{}), make(chan struct{})}
 	d.server.node = held
 	var conns []net.Conn
-	for range ScansMax {
-		conn, err := net.Dial("tcp", d.address)
-		if err != nil {
-			t.Fatal(err)
+	read := func(u user, n int) {
+		for range n {
+			conn, err := net.Dial("tcp", d.address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			conns = append(conns, conn)
+			fmt.Fprintf(conn, "GET /v1/runs HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n\r\n", d.address, u.key)
+			<-held.begun
 		}
-		defer conn.Close()
-		conns = append(conns, conn)
-		fmt.Fprintf(conn, "GET /v1/runs HTTP/1.1\r\nHost: %s\r\n\r\n", d.address)
-		<-held.begun
 	}
-	status, header, body := d.do("GET", "/v1/runs", "")
-	if status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || !strings.Contains(body, fmt.Sprintf("%d requests read lists of runs", ScansMax)) {
-		t.Errorf("one more list: %d %v %s", status, header, body)
+	read(users[0], scansEach)
+	for _, path := range []string{"/v1/runs", "/v1/runs/0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55?tree=1", "/v1/sessions", "/v1/approvals"} {
+		if status, body := users[0].do("GET", path, ""); status != http.StatusTooManyRequests || !strings.Contains(body, fmt.Sprintf("%d requests for lists of yours", scansEach)) {
+			t.Errorf("one more of the same user: %s: %d %s", path, status, body)
+		}
 	}
-	if status, _, body := d.do("GET", "/v1/runs/0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55?tree=1", ""); status != http.StatusServiceUnavailable {
-		t.Errorf("a tree: %d %s", status, body)
+	read(users[1], ScansMax-scansReserved-scansEach)
+	status, headers, body := d.do("GET", "/v1/runs", "", "Authorization", "Bearer "+users[2].key)
+	if status != http.StatusServiceUnavailable || headers.Get("Retry-After") == "" || !strings.Contains(body, "requests for lists are open") {
+		t.Errorf("one more of another user: %d %v %s", status, headers, body)
 	}
+	read(d.newUser(`"scopes":["admin"]`), scansReserved)
 	for _, conn := range conns {
 		_ = conn.Close()
 	}

@@ -243,8 +243,11 @@ func (s messageRoutes) begin(ctx *fasthttp.RequestCtx, call actor.Call) (b begun
 // are sent as problems.
 func (s messageRoutes) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
 	after, p := requestCursor(ctx)
+	var release func()
 	if p == nil {
-		if r := s.streams.acquire(); r != nil {
+		var r *actor.Refusal
+		by := callerOf(ctx)
+		if release, r = s.streams.acquire(&by); r != nil {
 			p = refusalProblem(r)
 		}
 	}
@@ -254,11 +257,14 @@ func (s messageRoutes) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) 
 	}
 	b := s.begin(ctx, call)
 	if s.respondUnbegun(ctx, call.To, &b) {
-		s.streams.release()
+		release()
 		b.release()
 		return
 	}
-	s.streamRun(ctx, b.run, false, after, b.release)
+	s.streamRun(ctx, b.run, false, after, func() {
+		b.release()
+		release()
+	})
 }
 
 // respondUnbegun answers a message that has no run which clients can read. It reports false

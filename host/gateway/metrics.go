@@ -162,7 +162,7 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 		put(restartsDesc, counter, float64(cellRestarts(c)), cell)
 	}
 	put(clientsDesc, gauge, float64(stats.Clients))
-	put(streamsDesc, gauge, float64(f.server.streams.count()))
+	put(streamsDesc, gauge, float64(f.server.streams.Taken()))
 	put(backlogDesc, gauge, float64(stats.Backlog))
 	for _, r := range stats.Refusals {
 		put(refusalsDesc, counter, float64(r.Count), r.Reason.Info().Type, r.Scope.String())

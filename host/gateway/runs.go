@@ -42,6 +42,32 @@ func (s *Server) follow(by caller, run actor.CallID) (updates <-chan struct{}, s
 	return s.node.Follow(ctx, command.Follow{By: by.Principal, Run: run})
 }
 
+// pollInterval is the time after which a run is read again that could not be followed.
+const pollInterval = 100 * time.Millisecond
+
+// changesOf returns a function that waits until a run may have changed, or reports false once its
+// context ends. A cancellation needs no subscription: while too many are open, the function waits
+// for pollInterval.
+func changesOf(s *Server, by caller, run actor.CallID) (changed func(context.Context) bool, stop func(), err error) {
+	var busy *actor.Refusal
+	updates, unfollow, err := s.follow(by, run)
+	if errors.As(err, &busy) && busy.Reason == actor.Busy {
+		ticker := time.NewTicker(pollInterval)
+		return func(ctx context.Context) bool { return received(ctx, ticker.C) }, ticker.Stop, nil
+	}
+	return func(ctx context.Context) bool { return received(ctx, updates) }, unfollow, err
+}
+
+// received reports whether a value was received before ctx ends.
+func received[T any](ctx context.Context, from <-chan T) bool {
+	select {
+	case <-from:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
 	id, p := pathRunID(ctx)
 	tree := false
@@ -143,12 +169,23 @@ func (s *Server) getEvents(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	appended, unfollow, err := s.follow(callerOf(ctx), id)
-	if err != nil {
-		s.respondError(ctx, err)
-		return
+	var appended <-chan struct{}
+	if wait > 0 {
+		by := callerOf(ctx)
+		release, r := s.streams.acquire(&by)
+		if r != nil {
+			refusalProblem(r).write(ctx)
+			return
+		}
+		defer release()
+		var unfollow func()
+		var err error
+		if appended, unfollow, err = s.follow(by, id); err != nil {
+			s.respondError(ctx, err)
+			return
+		}
+		defer unfollow()
 	}
-	defer unfollow()
 	waitCtx := s.newClientContext(ctx, time.Duration(wait)*time.Millisecond)
 	defer waitCtx.stop()
 	for last := wait == 0; ; {
@@ -198,11 +235,13 @@ func (s *Server) streamEvents(ctx *fasthttp.RequestCtx, id actor.CallID) {
 		s.respondError(ctx, err)
 		return
 	}
-	if r := s.streams.acquire(); r != nil {
+	by := callerOf(ctx)
+	release, r := s.streams.acquire(&by)
+	if r != nil {
 		refusalProblem(r).write(ctx)
 		return
 	}
-	s.streamRun(ctx, id, tree, after, func() {})
+	s.streamRun(ctx, id, tree, after, release)
 }
 
 // registryRunRefusal is the refusal to signal or cancel a run of the registry. An
@@ -295,12 +334,12 @@ func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 		refusalProblem(registryRunRefusal()).write(ctx)
 		return
 	}
-	appended, unfollow, err := s.follow(callerOf(ctx), id)
+	changed, stop, err := changesOf(s, callerOf(ctx), id)
 	if err != nil {
 		s.respondError(ctx, err)
 		return
 	}
-	defer unfollow()
+	defer stop()
 	waitCtx := s.newClientContext(ctx, cancelTimeout)
 	defer waitCtx.stop()
 	for requested := false; ; {
@@ -322,9 +361,7 @@ func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 			respondJSON(ctx, http.StatusOK, out)
 			return
 		}
-		select {
-		case <-appended:
-		case <-waitCtx.Done():
+		if !changed(waitCtx) {
 			if respondAborted(ctx, waitCtx.cause()) {
 				return
 			}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/internal/shares"
 )
 
 const (
@@ -68,8 +69,8 @@ type Server struct {
 	table      routeTable
 	router     *router.Router          // of the table
 	handle     fasthttp.RequestHandler // of the router, before validation
-	streams    limiter
-	scans      limiter // requests that read lists and trees of runs
+	streams    *limiter                // streams, sockets and requests that wait for events
+	scans      *limiter                // requests that read lists and trees of runs
 	wrongKeys  wrongKeys
 	lingering  lingerer   // served connections
 	excess     lingerer   // connections over a limit
@@ -87,8 +88,9 @@ type Server struct {
 func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s := &Server{node: node, log: log, config: config.withDefaults(), clock: time.Now, draining: make(chan struct{}), stopping: make(chan struct{}),
 		lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies()}
-	s.streams.maxOpen, s.streams.remedy = s.config.Streams, "event streams are open, which is the limit: close some, or request JSON with Accept: application/json"
-	s.scans.maxOpen, s.scans.remedy = ScansMax, "requests read lists of runs, which is the limit: repeat this one later"
+	streams := int64(s.config.Streams)
+	s.streams = newLimiter(shares.Bounds{Max: streams, Each: max(1, streams/4), Reserved: streams / 8}, "event streams, sockets and requests that wait", "close some, or request JSON with Accept: application/json and without wait_ms")
+	s.scans = newLimiter(shares.Bounds{Max: ScansMax, Each: scansEach, Reserved: scansReserved}, "requests for lists", "wait for an answer, and repeat this one")
 	s.tls = newDecrypter(s.config)
 	s.wrongKeys.now, s.wrongKeys.debts = time.Now, map[netip.Prefix]time.Time{}
 	s.metrics = newMetrics(s)

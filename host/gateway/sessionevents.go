@@ -48,20 +48,46 @@ func (s sessionRoutes) getSessionEvents(ctx *fasthttp.RequestCtx) {
 		s.respondError(ctx, err)
 		return
 	}
-	f := &sessionFeed{server: s.Server, by: callerOf(ctx), session: name, after: after}
+	f := &sessionFeed{server: s.Server, by: callerOf(ctx), session: name, after: after, stop: func() {}}
+	var limit, wait uint64
+	if !streams {
+		limit, p = queryLimit(ctx, EventsDefault, EventsMax)
+		if p == nil {
+			wait, p = queryUint(ctx, "wait_ms", 0, uint64(pollTimeoutMax/time.Millisecond))
+		}
+	}
+	if p == nil && (streams || wait > 0) {
+		p = f.follow(ctx)
+	}
+	switch {
+	case p != nil:
+		p.write(ctx)
+	case streams:
+		f.stream(ctx)
+	default:
+		defer f.stop()
+		f.respond(ctx, int(limit), time.Duration(wait)*time.Millisecond)
+	}
+}
+
+// follow takes a place among the streams and subscribes to the session, until stop.
+func (f *sessionFeed) follow(ctx *fasthttp.RequestCtx) *problem {
+	release, r := f.server.streams.acquire(&f.by)
+	if r != nil {
+		return refusalProblem(r)
+	}
 	waiting, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	var err error
-	if f.news, f.stop, err = s.node.Follow(waiting, command.Follow{By: f.by.Principal, Session: name}); err != nil {
-		s.respondError(ctx, err)
-		return
+	news, unfollow, err := f.server.node.Follow(waiting, command.Follow{By: f.by.Principal, Session: f.session})
+	if err != nil {
+		release()
+		return f.server.errorProblem(ctx, err)
 	}
-	if streams {
-		f.stream(ctx)
-		return
-	}
-	defer f.stop()
-	f.respond(ctx)
+	f.news, f.stop = news, sync.OnceFunc(func() {
+		unfollow()
+		release()
+	})
+	return nil
 }
 
 // sessionCursor returns the cursor of the client, as requestCursor does.
@@ -97,20 +123,11 @@ func (f *sessionFeed) read(limit int) (page eventPage, p *problem, err error) {
 }
 
 // respond answers with a page as JSON. If there are no events, it waits for one.
-func (f *sessionFeed) respond(ctx *fasthttp.RequestCtx) {
-	limit, p := queryLimit(ctx, EventsDefault, EventsMax)
-	var wait uint64
-	if p == nil {
-		wait, p = queryUint(ctx, "wait_ms", 0, uint64(pollTimeoutMax/time.Millisecond))
-	}
-	if p != nil {
-		p.write(ctx)
-		return
-	}
-	waitCtx := f.server.newClientContext(ctx, time.Duration(wait)*time.Millisecond)
+func (f *sessionFeed) respond(ctx *fasthttp.RequestCtx, limit int, wait time.Duration) {
+	waitCtx := f.server.newClientContext(ctx, wait)
 	defer waitCtx.stop()
 	for last := wait == 0; ; {
-		page, p, err := f.read(int(limit))
+		page, p, err := f.read(limit)
 		switch {
 		case err != nil:
 			f.server.respondError(ctx, err)
@@ -165,16 +182,8 @@ const sessionPageEvents = 64
 
 // stream answers with a stream of events that ends when the client leaves.
 func (f *sessionFeed) stream(ctx *fasthttp.RequestCtx) {
-	if r := f.server.streams.acquire(); r != nil {
-		f.stop()
-		refusalProblem(r).write(ctx)
-		return
-	}
 	first, p, err := f.read(sessionPageEvents)
-	cleanup := sync.OnceFunc(func() {
-		f.stop()
-		f.server.streams.release()
-	})
+	cleanup := f.stop
 	switch {
 	case err != nil:
 		cleanup()

@@ -212,7 +212,7 @@ func openRun(s *command.Session) (run actor.CallID, agent string, ok bool) {
 
 // cancelAndWait cancels a run and waits for its end.
 func (s sessionRoutes) cancelAndWait(ctx context.Context, by caller, run actor.CallID, owner actor.ID) error {
-	updates, stop, err := s.follow(by, run)
+	changed, stop, err := changesOf(s.Server, by, run)
 	if err != nil {
 		return err
 	}
@@ -225,9 +225,7 @@ func (s sessionRoutes) cancelAndWait(ctx context.Context, by caller, run actor.C
 		if err != nil || found.Record.Status.Ended() {
 			return err
 		}
-		select {
-		case <-updates:
-		case <-ctx.Done():
+		if !changed(ctx) {
 			return ctx.Err()
 		}
 	}

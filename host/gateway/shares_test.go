@@ -14,42 +14,14 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/node"
+	"github.com/troupe-run/troupe/internal/shares"
 )
 
-func TestSharesAreBounded(t *testing.T) {
-	s := newShares[string](10, 4, 3)
-	for i, c := range []struct {
-		key        string
-		n          int64
-		privileged bool
-		want       actor.Scope
-	}{
-		{"a", 4, false, actor.NoScope}, {"a", 1, false, actor.ScopeCaller}, // the share of a is taken
-		{"b", 3, false, actor.NoScope}, {"c", 1, false, actor.ScopeNode}, // the rest is reserved
-		{"b", 2, false, actor.ScopeCaller}, {"a", 3, true, actor.NoScope}, {"a", 1, true, actor.ScopeNode},
-	} {
-		if got := s.take(c.key, c.n, c.privileged); got != c.want {
-			t.Errorf("take %d of %s: got %s, want %s", i, c.key, got, c.want)
-		}
-	}
-	s.give("b", 3)
-	s.give("a", 3)
-	if got := s.take("c", 3, false); got != actor.NoScope {
-		t.Errorf("after give: got %s", got)
-	}
-	s.give("a", 4)
-	s.give("c", 3)
-	if s.taken != 0 || len(s.by) != 0 {
-		t.Errorf("got %d taken by %v, want nothing", s.taken, s.by)
-	}
-}
-
-func numbersOf[K comparable](s *shares[K]) string {
-	return fmt.Sprintf("%d | %d | %d", s.max, s.each, s.reserved)
+func numbersOf(b shares.Bounds) string {
+	return fmt.Sprintf("%d | %d | %d", b.Max, b.Each, b.Reserved)
 }
 
 // The page has the numbers of all shares.
@@ -59,13 +31,17 @@ func TestLimitsPageListsShares(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := New(nil, slog.New(slog.DiscardHandler), Config{})
-	for divided, numbers := range map[string]string{
-		"refused connections whose client may still be sending | addresses":                                             numbersOf(b.lingering.shares),
-		"connections over a limit whose client may still be sending | addresses":                                        numbersOf(b.excess.shares),
-		"bytes of request bodies longer than 8 KiB, from the end of the head to the answer | users and external agents": numbersOf(b.bodies.shares),
-		"changes of agents, tools and keys under way | API keys, and users without one":                                 fmt.Sprintf("%d | %d | %d", node.RegistryCallsMax, node.RegistryCallsEach, node.RegistryCallsReserved),
+	const principals, byKey = "users and external agents", "API keys, and users without one"
+	for divided, numbers := range map[string]shares.Bounds{
+		"refused connections whose client may still be sending | addresses":                                          b.lingering.Bounds(),
+		"connections over a limit whose client may still be sending | addresses":                                     b.excess.Bounds(),
+		"bytes of request bodies longer than 8 KiB, from the end of the head to the answer | " + principals:          b.bodies.Bounds(),
+		"event streams, sockets, and requests that wait for events | " + principals + "; addresses before the hello": b.streams.Bounds(),
+		"requests for lists and trees of runs, sessions and approvals | " + principals:                               b.scans.Bounds(),
+		"subscriptions to open runs and to sessions | " + byKey:                                                      node.SubscriptionShares,
+		"changes of agents, tools and keys under way | " + byKey:                                                     node.RegistryShares,
 	} {
-		if row := "| " + divided + " | " + numbers + " |"; !strings.Contains(string(page), row) {
+		if row := "| " + divided + " | " + numbersOf(numbers) + " |"; !strings.Contains(string(page), row) {
 			t.Errorf("docs/limits.md lacks the row %s", row)
 		}
 	}

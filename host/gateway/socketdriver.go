@@ -38,6 +38,7 @@ type socketDriver struct {
 	from    net.Conn                // for requests: has the rights of the connection
 	by      caller
 	checked time.Time // last look at the key of by
+	seat    *place    // of its address, then of by
 	conn    *websocket.Conn
 	started time.Time
 	ctx     context.Context
@@ -354,6 +355,13 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 	}
 	if p != nil {
 		return refusedHello(d.server.throttle(d.from, p))
+	}
+	if key := c.shareKey(); key != d.seat.key {
+		release, r := d.server.streams.acquire(c)
+		if r != nil {
+			return refusedHello(refusalProblem(r))
+		}
+		d.seat.move(release)
 	}
 	d.by = *c
 	device := h.Device

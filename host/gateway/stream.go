@@ -3,9 +3,9 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -19,6 +19,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
 )
 
 const (
@@ -32,63 +33,6 @@ const (
 	finalSendBufferBytes = 128 << 10 // requested send buffer for the final bytes to a reader that is being disconnected
 	lastEventID          = "Last-Event-ID"
 )
-
-// limiter bounds the number of open streams.
-type limiter struct {
-	maxOpen  int
-	remedy   string // end of the sentence of a refusal, which begins with the number
-	mu       sync.Mutex
-	open     int
-	idle     chan struct{} // non-nil while waitIdle waits; closed when no stream is open
-	done     uint64        // those that have ended
-	turnover actor.Turnover
-}
-
-func (s *limiter) acquire() *actor.Refusal {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open >= s.maxOpen {
-		return actor.RefuseBusy(actor.ScopeNode, s.turnover.RetryAfter(wallTime(), s.done, rand.Uint64()), "%d %s", s.open, s.remedy)
-	}
-	s.open++
-	return nil
-}
-
-func (s *limiter) release() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.done++
-	if s.open--; s.open == 0 && s.idle != nil {
-		close(s.idle)
-		s.idle = nil
-	}
-}
-
-func (s *limiter) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.open
-}
-
-// waitIdle waits until no stream is open, or until ctx is done.
-func (s *limiter) waitIdle(ctx context.Context) error {
-	s.mu.Lock()
-	if s.open == 0 {
-		s.mu.Unlock()
-		return nil
-	}
-	if s.idle == nil {
-		s.idle = make(chan struct{})
-	}
-	none := s.idle
-	s.mu.Unlock()
-	select {
-	case <-none:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // requestCursor returns the cursor of the client. The Last-Event-ID header takes
 // precedence over the query: a reconnecting client updates the header and repeats
@@ -130,17 +74,17 @@ type streamConn struct {
 	mu            sync.Mutex
 	appendedRuns  []actor.CallID
 	closed        chan struct{}
+	follows       map[actor.CallID]func() // ends the subscriptions to open runs
 	cleanups      []func()
 	cleanup       func() // runs all cleanups once, in reverse order
 }
 
-// streamRun answers with a stream of the events that follow a cursor. The caller
-// has acquired a slot of the limiter. onEnd is called exactly once, when the
-// stream has ended.
+// streamRun answers with a stream of the events that follow a cursor. onEnd is called exactly
+// once, when the stream has ended: it frees the place that the stream takes.
 func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool, cursor ingress.Cursor, onEnd func()) {
 	t := &streamConn{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: cursor, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}), run: run, by: callerOf(ctx), conn: ctx.Conn(), started: s.clock(), origin: listedOrigin(s.config.Origins, &ctx.Request.Header),
-		childAppended: make(chan struct{}, 1), closed: make(chan struct{})}
-	t.cleanups = append(t.cleanups, s.streams.release, func() { close(t.closed) }, onEnd)
+		childAppended: make(chan struct{}, 1), closed: make(chan struct{}), follows: map[actor.CallID]func(){}}
+	t.cleanups = append(t.cleanups, onEnd, func() { close(t.closed) }, t.unwatchAll)
 	t.cleanup = sync.OnceFunc(func() {
 		for _, stop := range slices.Backward(t.cleanups) {
 			stop()
@@ -151,6 +95,8 @@ func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool
 		t.readEvents()
 	}
 	switch {
+	case t.followErr != nil && t.end == nil: // nothing was sent yet
+		s.respondError(ctx, t.followErr)
 	case t.end == nil:
 		http10 := !ctx.Request.Header.IsHTTP11()
 		if c, ok := t.conn.(*connection); ok {
@@ -186,7 +132,7 @@ func (t *streamConn) step(in ingress.StreamInput) {
 	}
 }
 
-// watch subscribes to new events of a run. A stream has at most
+// watch subscribes to new events of a run until its last event was read. A stream has at most
 // ingress.TreeRunsMax subscriptions.
 func (t *streamConn) watch(run actor.CallID) {
 	appended, unfollow, err := t.server.follow(t.by, run)
@@ -194,11 +140,16 @@ func (t *streamConn) watch(run actor.CallID) {
 		t.followErr = err
 		return
 	}
-	t.cleanups = append(t.cleanups, unfollow)
 	if run == t.run {
+		t.setFollow(run, unfollow)
 		t.rootAppended = appended
 		return
 	}
+	ended := make(chan struct{})
+	t.setFollow(run, func() {
+		unfollow()
+		close(ended)
+	})
 	go func() {
 		for {
 			select {
@@ -215,11 +166,39 @@ func (t *streamConn) watch(run actor.CallID) {
 				case t.childAppended <- struct{}{}:
 				default: // a wake-up is already pending
 				}
+			case <-ended:
+				return
 			case <-t.closed:
 				return
 			}
 		}
 	}()
+}
+
+func (t *streamConn) setFollow(run actor.CallID, unfollow func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.follows[run] = unfollow
+}
+
+// unwatch ends the subscription to a run, if there is one.
+func (t *streamConn) unwatch(run actor.CallID) {
+	t.mu.Lock()
+	unfollow := t.follows[run]
+	delete(t.follows, run)
+	t.mu.Unlock()
+	if unfollow != nil {
+		unfollow()
+	}
+}
+
+func (t *streamConn) unwatchAll() {
+	t.mu.Lock()
+	runs := slices.Collect(maps.Keys(t.follows))
+	t.mu.Unlock()
+	for _, run := range runs {
+		t.unwatch(run)
+	}
 }
 
 // readEvents performs the outstanding Read.
@@ -239,6 +218,9 @@ func (t *streamConn) readEvents() {
 	for _, e := range page.All {
 		bodies = append(bodies, e.Body)
 	}
+	if n := len(bodies); n > 0 && runs.TypeOf(bodies[n-1]).Ends() {
+		t.unwatch(in.Run) // nothing follows
+	}
 	t.step(ingress.Events{Bodies: bodies})
 }
 
@@ -250,6 +232,10 @@ func (t *streamConn) fail(run actor.CallID, err error) {
 	}
 	if dropped := (command.EventsDropped{}); errors.As(err, &dropped) {
 		t.step(ingress.ReadFailed{Refusal: actor.Refuse(actor.NotFound, "%v", dropped)})
+		return
+	}
+	if r := (*actor.Refusal)(nil); errors.As(err, &r) && r.Reason == actor.Busy {
+		t.step(ingress.ReadFailed{Refusal: r})
 		return
 	}
 	t.server.log.Error("cannot read the events of a run", "run", run.String(), "error", err.Error())

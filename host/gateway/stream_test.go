@@ -257,7 +257,7 @@ func TestStreamRequestErrors(t *testing.T) {
 			t.Errorf("%s: %d %s", name, status, body)
 		}
 	}
-	if n := d.server.streams.count(); n != 0 {
+	if n := d.server.streams.Taken(); n != 0 {
 		t.Errorf("%d streams are still open", n)
 	}
 }
@@ -269,7 +269,7 @@ func TestStreamLimit(t *testing.T) {
 	run := s.response.Header.Get("X-Run-Id")
 	for _, c := range [][3]string{{"GET", "/v1/runs/" + run + "/events", ""}, {"POST", "/v1/agents/helper/messages", `{"content":"x"}`}} {
 		status, headers, body := d.do(c[0], c[1], c[2], "Accept", ingress.EventStream)
-		if status != 503 || headers.Get("Retry-After") == "" || !strings.Contains(body, `"code":"agent_busy"`) {
+		if status != 429 || headers.Get("Retry-After") == "" || !strings.Contains(body, `"code":"agent_busy"`) {
 			t.Errorf("%s %s: %d %s", c[0], c[1], status, body)
 		}
 	}
@@ -521,7 +521,7 @@ func TestManyStreamsResumeAtOnce(t *testing.T) {
 			t.Fatal("not all streams started")
 		}
 	}
-	if n := d.server.streams.count(); n != clients {
+	if n := d.server.streams.Taken(); n != clients {
 		t.Errorf("%d streams open", n)
 	}
 	d.do("POST", m.Signal.Path, m.Signal.Body)

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/troupe-run/troupe/internal/shares"
 )
 
 // Certificate is a certificate in two files, which are read again when they change.
@@ -99,7 +101,7 @@ type decrypter struct {
 	config       *tls.Config
 	handshakeMax time.Duration // maximum duration of a handshake
 	writeMax     time.Duration // maximum time for the client to take a record
-	open         limiter       // connections that are decrypted
+	open         *limiter      // connections that are decrypted
 }
 
 func newDecrypter(c Config) *decrypter {
@@ -108,7 +110,7 @@ func newDecrypter(c Config) *decrypter {
 	}
 	d := &decrypter{handshakeMax: c.HeadTimeout, writeMax: c.WriteTimeout, config: &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: c.Certificate.get}}
-	d.open.maxOpen = c.Connections
+	d.open = newLimiter(shares.Bounds{Max: int64(c.Connections), Each: int64(c.Connections)}, "encrypted connections", "repeat this one later")
 	return d
 }
 
@@ -142,16 +144,17 @@ func (c *decryptedConn) SetWriteBuffer(bytes int) error {
 
 // start returns the server's end of a connection. release is called when the connection is closed.
 func (d *decrypter) start(raw net.Conn, release func()) (net.Conn, error) {
-	if r := d.open.acquire(); r != nil {
+	free, r := d.open.acquireFor("", false)
+	if r != nil {
 		return nil, r
 	}
 	server, plain, err := newSocketPair()
 	if err != nil {
-		d.open.release()
+		free()
 		return nil, err
 	}
 	go func() {
-		defer d.open.release()
+		defer free()
 		defer release()
 		d.serve(tls.Server(raw, d.config), raw, plain)
 	}()

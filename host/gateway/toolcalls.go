@@ -201,12 +201,16 @@ func addedToolCall(answer command.Answer, err error) (runs.ToolCallID, error) {
 // await returns the state of a tool call that satisfies done, or the state after the time.
 // If it cannot be read or the client has gone, it answers the request.
 func (s toolCallRoutes) await(ctx *fasthttp.RequestCtx, by caller, id runs.ToolCallID, wait time.Duration, done func(*runs.ToolCall) bool) (found command.ToolCall, answered bool) {
-	appended, unfollow, err := s.follow(by, id.Run)
-	if err != nil {
-		s.respondError(ctx, err)
-		return found, true
+	var appended <-chan struct{}
+	var err error
+	if wait > 0 {
+		var unfollow func()
+		if appended, unfollow, err = s.follow(by, id.Run); err != nil {
+			s.respondError(ctx, err)
+			return found, true
+		}
+		defer unfollow()
 	}
-	defer unfollow()
 	waitCtx := s.newClientContext(ctx, wait)
 	defer waitCtx.stop()
 	after := uint64(0)
@@ -377,6 +381,12 @@ func (s toolCallRoutes) waitForToolCall(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	if !found.Call.Status.Ended() {
+		release, r := s.streams.acquire(&by)
+		if r != nil {
+			refusalProblem(r).write(ctx)
+			return
+		}
+		defer release()
 		var answered bool
 		if found, answered = s.await(ctx, by, found.Call.ID, time.Duration(wait)*time.Millisecond, func(c *runs.ToolCall) bool { return c.Status.Ended() }); answered {
 			return

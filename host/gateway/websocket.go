@@ -11,6 +11,7 @@ import (
 	"github.com/fasthttp/websocket"
 	"github.com/valyala/fasthttp"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
 )
 
@@ -40,8 +41,16 @@ func (s socketRoutes) upgrade(ctx *fasthttp.RequestCtx) {
 	var head fasthttp.RequestHeader
 	ctx.Request.Header.CopyTo(&head)
 	known, p := s.presented(ctx, &head)
+	seat := &place{}
 	if p == nil {
-		if r := s.streams.acquire(); r != nil {
+		var r *actor.Refusal
+		if known != nil {
+			seat.key = known.shareKey()
+			seat.release, r = s.streams.acquire(known)
+		} else {
+			seat.release, r = s.streams.acquireFor("address "+clientPrefix(ctx.Conn()).String(), isOwner(ctx.Conn()))
+		}
+		if r != nil {
 			p = refusalProblem(r)
 		}
 	}
@@ -50,9 +59,10 @@ func (s socketRoutes) upgrade(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	d := newSocketDriver(s.Server, &head, ctx.Conn())
+	d.seat = seat
 	release := sync.OnceFunc(func() {
 		d.cancel()
-		s.streams.release()
+		seat.free()
 	})
 	if c, ok := ctx.Conn().(*connection); ok {
 		c.onClose = release // also if the hijacked connection is closed before serve
@@ -64,7 +74,7 @@ func (s socketRoutes) upgrade(ctx *fasthttp.RequestCtx) {
 		}}
 	err := upgrader.Upgrade(ctx, func(c *websocket.Conn) {
 		defer release()
-		d.serve(c, known)
+		d.serve(c, known != nil)
 	})
 	if err != nil {
 		release()
@@ -74,9 +84,9 @@ func (s socketRoutes) upgrade(ctx *fasthttp.RequestCtx) {
 var socketBuffers sync.Pool
 
 // presented checks the credentials of a handshake: in the Authorization header, or as a
-// subprotocol, because pages in browsers cannot send headers. It reports false if there are
+// subprotocol, because pages in browsers cannot send headers. It returns nil if there are
 // none.
-func (s socketRoutes) presented(ctx *fasthttp.RequestCtx, head *fasthttp.RequestHeader) (known bool, p *problem) {
+func (s socketRoutes) presented(ctx *fasthttp.RequestCtx, head *fasthttp.RequestHeader) (known *caller, p *problem) {
 	offered, own := 0, false
 	for _, value := range head.PeekAll(protocolHeader) {
 		for name := range strings.SplitSeq(string(value), ",") {
@@ -84,7 +94,7 @@ func (s socketRoutes) presented(ctx *fasthttp.RequestCtx, head *fasthttp.Request
 			case name == "":
 			case strings.HasPrefix(name, "troupe_"):
 				if len(head.Peek(fasthttp.HeaderAuthorization)) > 0 {
-					return false, invalid(http.StatusBadRequest, protocolHeader, "a key in "+protocolHeader+" and one in Authorization: want one of them")
+					return nil, invalid(http.StatusBadRequest, protocolHeader, "a key in "+protocolHeader+" and one in Authorization: want one of them")
 				}
 				head.Set(fasthttp.HeaderAuthorization, "Bearer "+name)
 			default:
@@ -94,18 +104,18 @@ func (s socketRoutes) presented(ctx *fasthttp.RequestCtx, head *fasthttp.Request
 		}
 	}
 	if offered > 0 && !own {
-		return false, invalid(http.StatusBadRequest, protocolHeader, "want the subprotocol "+socketProtocol+", or none")
+		return nil, invalid(http.StatusBadRequest, protocolHeader, "want the subprotocol "+socketProtocol+", or none")
 	}
 	head.Del(protocolHeader)
 	if hasRunToken(head) {
-		return false, actsForRun()
+		return nil, actsForRun()
 	}
 	if len(head.Peek(fasthttp.HeaderAuthorization)) == 0 {
-		return false, nil
+		return nil, nil
 	}
 	c, p := s.authorize(head, ingress.ScopeRead, ctx.Conn())
 	if user, named := userNamed(head); p == nil && named {
-		_, p = c.actingFor(user, userHeader)
+		c, p = c.actingFor(user, userHeader)
 	}
-	return p == nil, p
+	return c, p
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/internal/shares"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
@@ -30,7 +32,8 @@ type Commands struct {
 	devices *devices.Devices          // nil: the node has none
 	remote  func() []command.MCPStats // nil: the node has no MCP servers
 
-	registry registryCalls
+	registry      registryCalls
+	subscriptions *shares.Shares[string]
 
 	store  sync.RWMutex // held for reading while the store is read
 	closed bool         // the store must not be read
@@ -51,7 +54,9 @@ type agentList struct {
 }
 
 // NewCommands returns the command.Node of an engine.
-func NewCommands(e *engine.Engine) *Commands { return &Commands{engine: e} }
+func NewCommands(e *engine.Engine) *Commands {
+	return &Commands{engine: e, registry: registryCalls{shares.New[string](RegistryShares)}, subscriptions: shares.New[string](SubscriptionShares)}
+}
 
 // NewCallID implements command.Node.
 func (c *Commands) NewCallID() actor.CallID { return c.engine.NewCallID() }
@@ -133,10 +138,26 @@ func (c *Commands) Follow(_ context.Context, in command.Follow) (updates <-chan 
 		}
 		return c.devices.Connect(in.By.Tenant, in.Device)
 	}
-	if in.Session != "" {
-		return c.engine.WatchSession(in.By.Tenant, in.Session)
+	key := shareKey(&in.By)
+	if scope := c.subscriptions.Take(key, 1, ingress.Allows(in.By, ingress.ScopeAdmin)); scope == actor.ScopeCaller {
+		return nil, nil, actor.RefuseBusy(scope, time.Second, "%d subscriptions to runs and sessions of yours are open, which is the limit: close some streams", SubscriptionShares.Each)
+	} else if scope != actor.NoScope {
+		return nil, nil, actor.RefuseBusy(scope, time.Second, "%d subscriptions to runs and sessions are open at this node, which is the limit: retry later", c.subscriptions.Taken())
 	}
-	return c.engine.Watch(in.Run)
+	var unwatch func()
+	if in.Session != "" {
+		updates, unwatch, err = c.engine.WatchSession(in.By.Tenant, in.Session)
+	} else {
+		updates, unwatch, err = c.engine.Watch(in.Run)
+	}
+	if err != nil {
+		c.subscriptions.Give(key, 1)
+		return nil, nil, err
+	}
+	return updates, sync.OnceFunc(func() {
+		unwatch()
+		c.subscriptions.Give(key, 1)
+	}), nil
 }
 
 // Lookup implements command.Node.

@@ -6,64 +6,46 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/shares"
 )
 
-// Bounds of the commands under way that change agents, tools and keys. Their sum is less than
-// the mailbox of the registry holds by default, so no client keeps an administrator from
-// revoking a key. A test compares docs/limits.md with them.
-const (
-	RegistryCallsMax      = 96
-	RegistryCallsEach     = 32
-	RegistryCallsReserved = 32 // for administrators, whom RegistryCallsEach does not bound
+// The shares of a node. A test compares docs/limits.md with them.
+var (
+	// RegistryShares are the commands under way that change agents, tools and keys. Their sum is
+	// less than the mailbox of the registry holds by default, so no client keeps an administrator
+	// from revoking a key.
+	RegistryShares = shares.Bounds{Max: 96, Each: 32, Reserved: 32}
+	// SubscriptionShares are the subscriptions to runs and sessions.
+	SubscriptionShares = shares.Bounds{Max: engine.WatchersMax, Each: engine.WatchersMax / 4, Reserved: engine.WatchersMax / 8}
 )
 
-// registryCalls are these commands. One takes its share until the registry has answered, also if
-// its client leaves before.
-type registryCalls struct {
-	mu    sync.Mutex
-	taken int
-	by    map[string]int // by API key, or user without one
-}
+// shareKey returns the key under which a principal takes shares: its API key, or its user if it
+// has none.
+func shareKey(by *actor.Principal) string { return cmp.Or(by.Key, "user "+by.User) }
 
-func (r *registryCalls) take(key string, admin bool) *actor.Refusal {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	limit := RegistryCallsMax
-	if !admin {
-		limit -= RegistryCallsReserved
-	}
-	switch {
-	case !admin && r.by[key] >= RegistryCallsEach:
-		return actor.RefuseBusy(actor.ScopeCaller, time.Second, "%d changes of agents, tools and keys from you are under way, which is the limit: wait for their answers", RegistryCallsEach)
-	case r.taken >= limit:
-		return actor.RefuseBusy(actor.ScopeNode, time.Second, "%d changes of agents, tools and keys are under way, which is the limit: retry later", limit)
-	}
-	if r.by == nil {
-		r.by = map[string]int{}
-	}
-	r.taken++
-	r.by[key]++
-	return nil
-}
+// registryCalls are the commands that change the registry. One takes its share until the registry
+// has answered, also if its client leaves before.
+type registryCalls struct{ *shares.Shares[string] }
 
-func (r *registryCalls) give(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.taken--
-	if r.by[key]--; r.by[key] == 0 {
-		delete(r.by, key)
+func (r registryCalls) take(key string, admin bool) *actor.Refusal {
+	switch scope := r.Take(key, 1, admin); scope {
+	case actor.NoScope:
+		return nil
+	case actor.ScopeCaller:
+		return actor.RefuseBusy(scope, time.Second, "%d changes of agents, tools and keys from you are under way, which is the limit: wait for their answers", RegistryShares.Each)
+	default:
+		return actor.RefuseBusy(scope, time.Second, "%d changes of agents, tools and keys are under way, which is the limit: retry later", r.Taken())
 	}
 }
 
 // invoke asks the registry and waits for the answer until ctx ends.
-func (r *registryCalls) invoke(ctx context.Context, e *engine.Engine, by actor.Principal, call actor.Call) (engine.Answer, error) {
-	key := cmp.Or(by.Key, "user "+by.User)
+func (r registryCalls) invoke(ctx context.Context, e *engine.Engine, by actor.Principal, call actor.Call) (engine.Answer, error) {
+	key := shareKey(&by)
 	if busy := r.take(key, ingress.Allows(by, ingress.ScopeAdmin)); busy != nil {
 		return engine.Answer{Reply: actor.Fail(call.ID, busy)}, nil
 	}
@@ -78,7 +60,7 @@ func (r *registryCalls) invoke(ctx context.Context, e *engine.Engine, by actor.P
 	}
 	go func() {
 		defer cancel()
-		defer r.give(key)
+		defer r.Give(key, 1)
 		a, err := e.Ask(waiting, call)
 		answered <- answer{a, err}
 	}()

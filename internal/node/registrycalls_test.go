@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/shares"
 )
 
 // One key takes its share, many keys take what is not reserved, and an administrator the rest. What ends is
 // free again.
 func TestSharesOfRegistryCalls(t *testing.T) {
-	var r registryCalls
+	r := registryCalls{shares.New[string](RegistryShares)}
 	take := func(key string, admin bool) (n int, refused *actor.Refusal) {
 		for ; refused == nil; n++ {
 			refused = r.take(key, admin)
@@ -33,8 +34,8 @@ func TestSharesOfRegistryCalls(t *testing.T) {
 	if n, refused := take("admin", true); n != 32 || refused.Scope != actor.ScopeNode {
 		t.Errorf("an administrator has %d, then %v", n, refused)
 	}
-	r.give("a")
-	r.give("admin")
+	r.Give("a", 1)
+	r.Give("admin", 1)
 	if n, _ := take("admin", true); n != 2 {
 		t.Errorf("%d places are free after two ends", n)
 	}
