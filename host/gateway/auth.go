@@ -126,6 +126,9 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 	}
 	held, ok := s.config.Keys.authenticate(conn, presented)
 	if !ok {
+		if id, expired := s.config.Keys.expired(bearerToken(presented), wallTime()); expired {
+			return nil, unauthorized("the API key " + id + " has expired; `troupe keys create` makes another one")
+		}
 		p := invalidKey()
 		p.wrongKey = strings.HasPrefix(bearerToken(presented), "troupe_")
 		return nil, p
@@ -293,6 +296,14 @@ func (k *Keys) authenticate(conn net.Conn, header []byte) (*keyEntry, bool) {
 		k.last.Store(&keyCache{bytes.Clone(header), table, key})
 	}
 	return key, ok
+}
+
+// expired reports whether a text is that of a key that has expired. Its holder has guessed nothing,
+// so it does not count as a wrong key of its address.
+func (k *Keys) expired(text string, at actor.Time) (id string, ok bool) {
+	id, ok = ingress.KeyID(text)
+	key, known := k.entries()[id]
+	return id, ok && known && key.Matches(text) && key.Expired(at)
 }
 
 // unknownKey has a digest that no text has. lookup compares with it if no key

@@ -390,4 +390,15 @@ func TestExpiredKeyIsRefused(t *testing.T) {
 			t.Errorf("%s: %d, want 401", request, status)
 		}
 	}
+	// Clients with expired keys may share an address with others.
+	clock := &testClock{time.Unix(1000, 0)}
+	d.server.wrongKeys.now = clock.now
+	for range 3 * wrongKeysPerSecond {
+		if status, _, body := d.do("GET", "/v1/agents", "", "Authorization", "Bearer "+text); status != 401 || !strings.Contains(body, "the API key "+expired.ID+" has expired") {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	if status, _, body := d.do("GET", "/v1/agents", "", "Authorization", "Bearer "+text[:len(text)-1]+"x"); status != 401 { // takes the allowance, of which nothing is used
+		t.Errorf("the first wrong key: %d %s", status, body)
+	}
 }

@@ -178,10 +178,11 @@ func respondAborted(ctx *fasthttp.RequestCtx, cause error) bool {
 }
 
 // abandonRequest closes the connection of a request whose client has
-// disconnected.
+// disconnected, without an answer: the client may still read.
 func abandonRequest(ctx *fasthttp.RequestCtx) {
 	ctx.SetStatusCode(statusClientClosed)
-	ctx.SetConnectionClose()
+	ctx.HijackSetNoResponse(true)
+	ctx.Hijack(func(net.Conn) {})
 }
 
 // statusClientClosed marks a disconnected client in logs and metrics. It is never
