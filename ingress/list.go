@@ -3,6 +3,8 @@
 package ingress
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
 	"slices"
@@ -78,27 +80,32 @@ func parseTime(text string) (actor.Time, error) {
 	return 0, fmt.Errorf("%.40q: want a time in UTC such as 2027-01-31T12:00:00Z", text)
 }
 
+// CursorKey is the secret with which the cursors of lists are made. A client without it makes none,
+// and so cannot read on in a list of which it has read no page.
+type CursorKey []byte
+
 // A page cursor begins with a letter, so that a command does not take it for a flag. The
-// rest is the base64 form of a checksum and of the item after which the list continues. The
-// checksum binds the cursor to its list: a list with another filter or of another tenant
+// rest is the base64 form of a keyed hash and of the item after which the list continues. The
+// hash binds the cursor to its list: a list with another filter or of another tenant
 // refuses it.
-const cursorSumBytes = 8
+const cursorSumBytes = 12
 
 // PageCursor returns the cursor that continues a list after an item. The argument list
 // identifies the list with its tenant and filter.
-func PageCursor(list, after string) string {
-	sum := actor.HashOf([]byte(list + "\x00" + after))
-	return "c" + base64.RawURLEncoding.EncodeToString(append(sum[:cursorSumBytes:cursorSumBytes], after...))
+func (k CursorKey) PageCursor(list, after string) string {
+	h := hmac.New(sha256.New, k)
+	_, _ = fmt.Fprintf(h, "page cursor %d %s%s", len(list), list, after) // differs from the text of every run token
+	return "c" + base64.RawURLEncoding.EncodeToString(append(h.Sum(nil)[:cursorSumBytes:cursorSumBytes], after...))
 }
 
 // ParsePageCursor returns the item after which a list continues. It refuses any text
 // that PageCursor did not return for the same list.
-func ParsePageCursor(list, text string) (after string, r *actor.Refusal) {
+func (k CursorKey) ParsePageCursor(list, text string) (after string, r *actor.Refusal) {
 	raw, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(text, "c"))
 	if err == nil && len(raw) > cursorSumBytes {
 		after = string(raw[cursorSumBytes:])
 	}
-	if after == "" || PageCursor(list, after) != text {
+	if after == "" || !hmac.Equal([]byte(k.PageCursor(list, after)), []byte(text)) {
 		return "", invalidParam("cursor", fmt.Errorf("%.80q does not continue this list: send the next_cursor of the page before, with the same parameters", text))
 	}
 	return after, nil
@@ -115,12 +122,13 @@ type RunList struct {
 	Filter runs.Filter
 	From   string       // of EveryUser: the page begins in this tenant; "" for the first page
 	Before actor.CallID // the page has older runs; zero for the first page of a tenant
+	Key    CursorKey
 }
 
 // ParseRunList returns the list for the parameters of a request: those of RunFilter and
 // the cursor.
-func ParseRunList(tenant string, param func(name string) (text string, ok bool)) (l RunList, r *actor.Refusal) {
-	l.Tenant = tenant
+func ParseRunList(key CursorKey, tenant string, param func(name string) (text string, ok bool)) (l RunList, r *actor.Refusal) {
+	l.Tenant, l.Key = tenant, key
 	if l.Filter, r = RunFilter(param); r != nil {
 		return l, r
 	}
@@ -128,7 +136,7 @@ func ParseRunList(tenant string, param func(name string) (text string, ok bool))
 	if text == "" {
 		return l, nil
 	}
-	after, r := ParsePageCursor(l.name(), text)
+	after, r := key.ParsePageCursor(l.name(), text)
 	if r != nil {
 		return l, r
 	}
@@ -144,8 +152,13 @@ func ParseRunList(tenant string, param func(name string) (text string, ok bool))
 	return l, nil
 }
 
-// name identifies the list, whatever its page.
-func (l *RunList) name() string { return fmt.Sprintf("runs %q %#v", l.Tenant, l.Filter) }
+// name identifies the list, whatever its page. Its text is part of the hash in cursors, which clients
+// keep over upgrades: it has no names of fields.
+func (l *RunList) name() string {
+	f := &l.Filter
+	return fmt.Sprintf("runs %q agent %q session %q status %s since %d until %d root %s parent %s system %t calls %t",
+		l.Tenant, f.Agent, f.Session, f.Status, f.Since, f.Until, f.Root, f.Parent, f.System, f.Calls)
+}
 
 // AppendJSON appends a page of the list. The list of EveryUser continues in the tenant from,
 // which is empty after the last page.
@@ -166,7 +179,7 @@ func (l *RunList) AppendJSON(b []byte, page *runs.Page, from string) []byte {
 		next = from + "/" + next
 	}
 	if next != "" {
-		b = append(append(b, `,"next_cursor":"`...), PageCursor(l.name(), next)...)
+		b = append(append(b, `,"next_cursor":"`...), l.Key.PageCursor(l.name(), next)...)
 		b = append(b, '"')
 	}
 	return append(b, '}')

@@ -3,6 +3,7 @@
 package ingress
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -33,21 +34,39 @@ func TestPageCursor(t *testing.T) {
 		f := runs.Filter{Agent: rapid.StringMatching("[a-c]{1,2}").Draw(t, "agent"), System: rapid.Bool().Draw(t, "system")}
 		name := func(tenant string, f runs.Filter) string { return (&RunList{Tenant: tenant, Filter: f}).name() }
 		list, after := name("default", f), rapid.StringN(1, 40, 40).Draw(t, "after")
-		cursor := PageCursor(list, after)
-		if got, r := ParsePageCursor(list, cursor); r != nil || got != after {
+		key := CursorKey("a secret")
+		cursor := key.PageCursor(list, after)
+		if got, r := key.ParsePageCursor(list, cursor); r != nil || got != after {
 			t.Fatalf("got %q, %v, want %q", got, r, after)
 		}
 		other := f
 		other.Calls = true
 		for _, foreign := range []string{name("default", other), name("acme", f), "agents default"} {
-			if got, r := ParsePageCursor(foreign, cursor); r == nil || r.Field != "cursor" {
+			if got, r := key.ParsePageCursor(foreign, cursor); r == nil || r.Field != "cursor" {
 				t.Fatalf("list %s accepts the cursor of %s: %q", foreign, list, got)
 			}
 		}
 		damaged := []byte(cursor)
 		damaged[rapid.IntRange(0, len(damaged)-1).Draw(t, "at")] ^= 1
-		if got, r := ParsePageCursor(list, string(damaged)); r == nil {
+		if got, r := key.ParsePageCursor(list, string(damaged)); r == nil {
 			t.Fatalf("%s for %s is accepted: %q", damaged, cursor, got)
 		}
+		for _, other := range []CursorKey{nil, CursorKey("another secret")} {
+			if got, r := key.ParsePageCursor(list, other.PageCursor(list, after)); r == nil {
+				t.Fatalf("a cursor of the key %q is accepted: %q", other, got)
+			}
+		}
 	})
+}
+
+// The text of a cursor is the same in later versions: clients keep it over upgrades.
+func TestPageCursorIsStable(t *testing.T) {
+	f := runs.Filter{Agent: "a", Session: "s", Since: 1, Until: 2, System: true, Calls: true}
+	list := (&RunList{Tenant: "alice", Filter: f}).name()
+	if want := `runs "alice" agent "a" session "s" status ` + f.Status.String() + ` since 1 until 2 root 00000000-0000-0000-0000-000000000000 parent 00000000-0000-0000-0000-000000000000 system true calls true`; list != want {
+		t.Errorf("got %s, want %s", list, want)
+	}
+	if v := reflect.TypeFor[runs.Filter](); v.NumField() != 9 {
+		t.Errorf("runs.Filter has %d fields: the name of a list must have each of them", v.NumField())
+	}
 }

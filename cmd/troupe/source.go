@@ -127,7 +127,7 @@ func (f dataDir) runs(q url.Values) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, r := ingress.ParseRunList(f.view.Tenant, queryParam(q))
+	list, r := ingress.ParseRunList(nil, f.view.Tenant, queryParam(q))
 	if r != nil {
 		return nil, r
 	}

@@ -190,7 +190,7 @@ func (s *Server) listAgents(ctx *fasthttp.RequestCtx) {
 	}
 	all = slices.DeleteFunc(slices.Clone(all), func(d command.Agent) bool { return d.System })
 	slices.SortFunc(all, func(a, b command.Agent) int { return strings.Compare(a.Name, b.Name) })
-	page, next, p := namesPage(ctx, "agents", all, func(d *command.Agent) string { return d.Name })
+	page, next, p := namesPage(ctx, ingress.CursorKey(s.config.Secret), "agents", all, func(d *command.Agent) string { return d.Name })
 	if p != nil {
 		p.write(ctx)
 		return

@@ -75,7 +75,7 @@ func (s approvalRoutes) listApprovals(ctx *fasthttp.RequestCtx) {
 		by.Tenant = actor.DefaultTenant
 	}
 	if cursor := string(ctx.QueryArgs().Peek("cursor")); cursor != "" && p == nil {
-		q.After, p = parseApprovalCursor(list, cursor)
+		q.After, p = parseApprovalCursor(ingress.CursorKey(s.config.Secret), list, cursor)
 	}
 	if p != nil {
 		p.write(ctx)
@@ -86,18 +86,18 @@ func (s approvalRoutes) listApprovals(ctx *fasthttp.RequestCtx) {
 		if err != nil {
 			return func() { s.respondError(ctx, err) }
 		}
-		return func() { respondApprovals(ctx, list, found) }
+		return func() { respondApprovals(ctx, ingress.CursorKey(s.config.Secret), list, found) }
 	})
 }
 
 // respondApprovals answers with a page of a list of approvals.
-func respondApprovals(ctx *fasthttp.RequestCtx, list string, found command.Approvals) {
+func respondApprovals(ctx *fasthttp.RequestCtx, key ingress.CursorKey, list string, found command.Approvals) {
 	out := struct {
 		Approvals []approvalView `json:"approvals"`
 		Next      string         `json:"next_cursor,omitzero"`
 	}{Approvals: []approvalView{}}
 	if found.More {
-		out.Next = approvalCursor(list, found.All[len(found.All)-1].Position())
+		out.Next = approvalCursor(key, list, found.All[len(found.All)-1].Position())
 	}
 	for i := range found.All {
 		a := &found.All[i]
@@ -110,13 +110,13 @@ func respondApprovals(ctx *fasthttp.RequestCtx, list string, found command.Appro
 }
 
 // approvalCursor returns the cursor that continues a list after an approval.
-func approvalCursor(list string, at command.ApprovalPosition) string {
-	return ingress.PageCursor(list, strconv.FormatInt(int64(at.Created), 10)+" "+at.ID.Approval())
+func approvalCursor(key ingress.CursorKey, list string, at command.ApprovalPosition) string {
+	return key.PageCursor(list, strconv.FormatInt(int64(at.Created), 10)+" "+at.ID.Approval())
 }
 
 // parseApprovalCursor returns the place at which a list continues.
-func parseApprovalCursor(list, cursor string) (at command.ApprovalPosition, p *problem) {
-	after, r := ingress.ParsePageCursor(list, cursor)
+func parseApprovalCursor(key ingress.CursorKey, list, cursor string) (at command.ApprovalPosition, p *problem) {
+	after, r := key.ParsePageCursor(list, cursor)
 	if r != nil {
 		return at, badRequest(r)
 	}

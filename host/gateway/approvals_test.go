@@ -505,7 +505,7 @@ func TestApprovalsArePaged(t *testing.T) {
 	if pages != 3 || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%d pages with %q, want %q", pages, got, want)
 	}
-	for query, field := range map[string]string{"?limit=0": "limit", "?limit=1001": "limit", "?cursor=x": "cursor", "?cursor=" + ingress.PageCursor("approvals default", "x y"): "cursor"} {
+	for query, field := range map[string]string{"?limit=0": "limit", "?limit=1001": "limit", "?cursor=x": "cursor", "?cursor=" + ingress.CursorKey(d.server.config.Secret).PageCursor("approvals default", "x y"): "cursor"} {
 		if status, _, body := d.do("GET", "/v1/approvals"+query, ""); status != 400 || !strings.Contains(body, `"field":"`+field+`"`) {
 			t.Errorf("%s: %d %s", query, status, body)
 		}

@@ -63,7 +63,7 @@ func (s *Server) listRuns(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	by := callerOf(ctx)
-	list, r := ingress.ParseRunList(by.Tenant, func(name string) (string, bool) {
+	list, r := ingress.ParseRunList(ingress.CursorKey(s.config.Secret), by.Tenant, func(name string) (string, bool) {
 		return string(ctx.QueryArgs().Peek(name)), ctx.QueryArgs().Has(name)
 	})
 	if r != nil {
@@ -93,14 +93,14 @@ func readRuns(ctx context.Context, n command.Node, by caller, list *ingress.RunL
 
 // namesPage returns the page of a list that a request asks for, and the cursor of the
 // next one, "" after the last. The items are sorted by their names.
-func namesPage[T any](ctx *fasthttp.RequestCtx, list string, all []T, name func(*T) string) (page []T, next string, p *problem) {
+func namesPage[T any](ctx *fasthttp.RequestCtx, key ingress.CursorKey, list string, all []T, name func(*T) string) (page []T, next string, p *problem) {
 	limit, p := queryLimit(ctx, NamesDefault, NamesMax)
 	if p != nil {
 		return nil, "", p
 	}
 	list += " " + callerOf(ctx).Tenant
 	if cursor := string(ctx.QueryArgs().Peek("cursor")); cursor != "" {
-		after, r := ingress.ParsePageCursor(list, cursor)
+		after, r := key.ParsePageCursor(list, cursor)
 		if r != nil {
 			return nil, "", badRequest(r)
 		}
@@ -112,7 +112,7 @@ func namesPage[T any](ctx *fasthttp.RequestCtx, list string, all []T, name func(
 	}
 	if len(all) > int(limit) {
 		all = all[:limit]
-		next = ingress.PageCursor(list, name(&all[limit-1]))
+		next = key.PageCursor(list, name(&all[limit-1]))
 	}
 	return all, next, nil
 }

@@ -18,7 +18,7 @@ func namesAfter(tenant, cursor string, all ...string) ([]string, string, *proble
 	ctx.SetUserValue(callerKey, &caller{Principal: actor.Principal{Tenant: tenant}})
 	ctx.QueryArgs().Set("limit", "2")
 	ctx.QueryArgs().Set("cursor", cursor)
-	return namesPage(ctx, "agents", all, func(name *string) string { return *name })
+	return namesPage(ctx, nil, "agents", all, func(name *string) string { return *name })
 }
 
 // A list continues at the next name if the last name of its page was deleted, and

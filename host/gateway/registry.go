@@ -113,7 +113,7 @@ func (s *Server) listKeys(ctx *fasthttp.RequestCtx) {
 		Keys []keyView `json:"keys"`
 		Next string    `json:"next_cursor,omitzero"`
 	}{Keys: []keyView{}}
-	page, next, p := namesPage(ctx, "keys", s.config.Keys.All(), func(k *ingress.Key) string { return k.ID })
+	page, next, p := namesPage(ctx, ingress.CursorKey(s.config.Secret), "keys", s.config.Keys.All(), func(k *ingress.Key) string { return k.ID })
 	if p != nil {
 		p.write(ctx)
 		return

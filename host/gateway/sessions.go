@@ -50,7 +50,7 @@ func (s sessionRoutes) listSessions(ctx *fasthttp.RequestCtx) {
 	q := command.SessionsQuery{Limit: int(limit)}
 	if cursor := string(ctx.QueryArgs().Peek("cursor")); p == nil && cursor != "" {
 		var r *actor.Refusal
-		q.Before, r = ingress.ParsePageCursor(list, cursor)
+		q.Before, r = ingress.CursorKey(s.config.Secret).ParsePageCursor(list, cursor)
 		p = badRequest(r)
 	}
 	if p != nil {
@@ -71,7 +71,7 @@ func (s sessionRoutes) listSessions(ctx *fasthttp.RequestCtx) {
 			out.Sessions = append(out.Sessions, found.All[i].AppendJSON(nil))
 		}
 		if found.Next != "" {
-			out.Next = ingress.PageCursor(list, found.Next)
+			out.Next = ingress.CursorKey(s.config.Secret).PageCursor(list, found.Next)
 		}
 		return func() { respondJSON(ctx, http.StatusOK, out) }
 	})

@@ -30,7 +30,7 @@ func (s toolRoutes) listTools(ctx *fasthttp.RequestCtx) {
 		s.respondError(ctx, err)
 		return
 	}
-	page, next, p := namesPage(ctx, "tools", found.All, func(t *command.Tool) string { return t.Name })
+	page, next, p := namesPage(ctx, ingress.CursorKey(s.config.Secret), "tools", found.All, func(t *command.Tool) string { return t.Name })
 	if p != nil {
 		p.write(ctx)
 		return
