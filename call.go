@@ -372,6 +372,33 @@ func (s *Server) Signal(ctx context.Context, run, name string, payload []byte, o
 	return nil
 }
 
+// Retry replays a run that is parked, because its agent made other asks than before when it was
+// replayed after a restart. If the agent makes the same ones now, for example with its former code, the run
+// continues; otherwise the refusal has CodeRejected and names the place. A run that is not parked is unchanged.
+// Its option is User.
+func (s *Server) Retry(ctx context.Context, run string, opts ...Option) error {
+	o, err := collect("Retry", opts, optionUser)
+	if err != nil {
+		return err
+	}
+	by := o.principal()
+	owner, err := s.owner(ctx, by, run)
+	if err != nil {
+		return err
+	}
+	answer, err := s.node().Signal(ctx, command.Signal{By: by, Call: actor.Call{ID: s.node().NewCallID(), Kind: actor.Signal, Parent: owner.Run, To: owner.Actor,
+		Operation: ingress.Retry, Principal: by.User, Left: signalTimeout}})
+	switch refused := answer.Reply.Refusal; {
+	case err != nil:
+		return errorOf(err)
+	case refused != nil && refused.Reason == actor.NotFound: // the run has no open turn
+		return Refuse(CodeRejected, "run %s has ended or has not started", run)
+	case refused != nil:
+		return s.stopped(newRefusal(refused))
+	}
+	return nil
+}
+
 // Cancel cancels a run and all calls below it, and waits for its end, which is a *Refusal with
 // CodeCancelled for Await. A run that has ended stays as it is. Its option is User. If ctx ends first, the
 // run may still be cancelled.
@@ -509,8 +536,8 @@ func (s *Server) waiting(ctx context.Context, by actor.Principal, reply Reply, r
 		return &Waiting{Run: reply.Run, Session: reply.Session, Until: approvals[0].Expires, Approvals: approvals}
 	}
 	for _, p := range record.Pauses {
-		if p.Child.IsZero() {
-			r := Refuse(CodeUnavailable, "run %s is parked: after a restart its agent made other asks than before; inspect it, then cancel it", reply.Run)
+		if p.Child.IsZero() && record.Refusal != nil {
+			r := Refuse(CodeUnavailable, "run %s is parked: after a restart its agent made other asks than before: %s; correct the agent and use Retry, or Cancel", reply.Run, record.Refusal.Detail)
 			r.Run = reply.Run
 			return r
 		}

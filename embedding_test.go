@@ -126,6 +126,7 @@ func TestEveryMethodOfClosedServer(t *testing.T) {
 		"Await":     func() error { _, err := s.Await(ctx, w.Run); return err },
 		"Signal":    func() error { return s.Signal(ctx, w.Run, "go", nil) },
 		"Cancel":    func() error { return s.Cancel(ctx, w.Run) },
+		"Retry":     func() error { return s.Retry(ctx, w.Run) },
 		"Approvals": func() error { _, err := s.Approvals(ctx, troupe.Page{}); return err },
 		"Approval":  func() error { _, err := s.Approval(ctx, w.Approvals[0].ID); return err },
 		"Decide":    func() error { _, err := s.Decide(ctx, w.Approvals[0].ID, troupe.Approve, ""); return err },
@@ -163,6 +164,7 @@ func TestEveryMethodWithEndedContext(t *testing.T) {
 		"Await":     func() error { _, err := s.Await(ctx, run); return err },
 		"Signal":    func() error { return s.Signal(ctx, run, "go", nil) },
 		"Cancel":    func() error { return s.Cancel(ctx, run) },
+		"Retry":     func() error { return s.Retry(ctx, run) },
 		"Approvals": func() error { _, err := s.Approvals(ctx, troupe.Page{}); return err },
 		"List":      func() error { _, err := s.Sessions().List(ctx, troupe.Page{}); return err },
 		"Stream": func() (last error) {

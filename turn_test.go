@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -243,6 +244,63 @@ func TestTurnContinuesAfterRestart(t *testing.T) {
 	r, err := s.Await(t.Context(), w.Run)
 	if err != nil || r.Text != "work 1, heard 0, on, same run true" || begun != 2 || worked != 1 {
 		t.Errorf("%+v, %v; begun %d, worked %d", r, err, begun, worked)
+	}
+}
+
+// A parked run continues once the former code is back, also if operations were open when it was
+// parked. Until then the log and the refusals have the reason.
+func TestParkedRunIsRetried(t *testing.T) {
+	dir, logs := filepath.Join(t.TempDir(), "data"), new(logBuffer)
+	former := troupe.Agent{Name: "a", Func: func(t *troupe.Turn) (string, error) {
+		signal, err := t.Wait("go", time.Minute)
+		if err != nil {
+			return "", err
+		}
+		b, err := t.Call("b", string(signal))
+		return "after " + b, err
+	}}
+	b := troupe.Agent{Name: "b", Func: func(t *troupe.Turn) (string, error) { return "b " + t.Message(), nil }}
+	serve := func(a troupe.Agent) *troupe.Server {
+		return openWith(t, troupe.Config{Data: dir, Agents: []troupe.Agent{a, b}, Log: slog.New(slog.NewTextHandler(logs, nil))})
+	}
+	s := serve(former)
+	r, err := s.Call(t.Context(), "a", "x", troupe.Session("one"))
+	if !errors.As(err, new(*troupe.Waiting)) {
+		t.Fatal(err)
+	}
+	closeServer(t, s)
+	s = serve(troupe.Agent{Name: "a", Version: "2", Func: func(t *troupe.Turn) (string, error) { return "", t.Sleep(time.Hour) }})
+	if err := s.Retry(t.Context(), r.Run); err != nil {
+		t.Errorf("a run that is not parked: %v", err)
+	}
+	if err := s.Signal(t.Context(), r.Run, "go", []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Await(t.Context(), r.Run)
+	if r := wantCode(t, "parked run", err, troupe.CodeUnavailable); !strings.Contains(r.Detail, "is parked") || !strings.Contains(r.Detail, "step 1") {
+		t.Error(r.Detail)
+	}
+	wantCode(t, "retry with other code", s.Retry(t.Context(), r.Run), troupe.CodeRejected)
+	if n := strings.Count(logs.String(), "level=WARN msg=\"run parked"); n != 1 {
+		t.Errorf("%d warnings when the run was parked, log\n%s", n, logs)
+	}
+	closeServer(t, s)
+	s = serve(former)
+	_, err = s.Await(t.Context(), r.Run)
+	wantCode(t, "parked run after a restart", err, troupe.CodeUnavailable)
+	if n := strings.Count(logs.String(), "level=WARN msg=\"run parked"); n != 2 {
+		t.Errorf("%d warnings after the restart, log\n%s", n, logs)
+	}
+	wantCode(t, "retry by another user", s.Retry(t.Context(), r.Run, troupe.User("bob")), troupe.CodeRunNotFound)
+	if err := s.Retry(t.Context(), r.Run); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Await(t.Context(), r.Run); err != nil || got.Text != "after b hello" {
+		t.Errorf("%+v %v", got, err)
+	}
+	wantCode(t, "retry of an ended run", s.Retry(t.Context(), r.Run), troupe.CodeRejected)
+	if _, err := s.Call(t.Context(), "a", "y", troupe.Session("one")); !errors.As(err, new(*troupe.Waiting)) {
+		t.Errorf("the session is blocked: %v", err)
 	}
 }
 

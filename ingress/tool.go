@@ -15,12 +15,13 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// Operations of signals that are commands of the runtime: runtime.AddTool, runtime.Decide
-// and runtime.GiveResult.
+// Operations of signals that are commands of the runtime: runtime.AddTool, runtime.Decide,
+// runtime.GiveResult and runtime.Retry.
 const (
 	AddTool    = actor.ReservedOperation + "tool"
 	Decide     = actor.ReservedOperation + "decide"
 	GiveResult = actor.ReservedOperation + "result"
+	Retry      = actor.ReservedOperation + "retry"
 )
 
 // Time that a request waits for the end of a tool call.

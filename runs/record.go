@@ -38,7 +38,7 @@ type Record struct {
 	Text      string       // the answer
 	Truncated bool
 	Warnings  []string
-	Refusal   *actor.Refusal // reason of a failure
+	Refusal   *actor.Refusal // reason of a failure; of an open run, why it is parked
 	Usage     Usage          // of the run, by the answers of its models and external agents so far
 	Tree      Usage          // of the run and of the calls that it has answers to, with all below them
 
@@ -85,7 +85,7 @@ func (r *Record) Depth() int { return len(r.Chain) }
 func (r *Record) CallState() string { return CallState(r.Status, r.Refusal) }
 
 // AgentState returns the state of the agent that serves the run.
-func (r *Record) AgentState() string { return AgentState(r.Status) }
+func (r *Record) AgentState() string { return AgentState(r.Status, r.Started, r.Refusal) }
 
 // Fold derives the record of a run from all its events, starting with the first.
 func Fold(events []Event) (Record, error) {
@@ -167,8 +167,14 @@ func (r *Record) update(e *Event) error {
 	case RunPaused:
 		r.resume(e.Child)
 		r.Pauses = append(r.Pauses, Pause{e.Name, e.Child, e.Until})
+		if e.Refusal != nil {
+			r.Refusal = e.Refusal
+		}
 	case RunResumed:
 		r.resume(e.Child)
+		if e.Child.IsZero() {
+			r.Refusal = nil
+		}
 	case RunDone:
 		r.end(e, e.Status)
 	case RunFailed, RunCancelled:
@@ -300,7 +306,9 @@ func (r *Record) AppendJSON(b []byte) []byte {
 	}
 	o.int("call_depth", int64(r.Depth()))
 	o.chain("call_chain", r.Chain)
-	o.millis("time_left_ms", r.Left)
+	if r.Started != 0 {
+		o.millis("time_left_ms", r.Left)
+	}
 	o.int("attempt", int64(r.Attempt))
 	o.time("created_at", r.Created)
 	if r.Started != 0 {

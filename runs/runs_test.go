@@ -61,6 +61,7 @@ func TestCallAndAgentState(t *testing.T) {
 		want   string
 	}{
 		{Running, nil, "Pending Running"},
+		{PausedWaitingApproval, actor.Refuse(actor.Unavailable, "diverged"), "Pending Parked"},
 		{PausedWaitingTool, nil, "Pending Waiting"},
 		{PausedWaitingApproval, nil, "Pending Paused"},
 		{Done, nil, "Completed "},
@@ -69,9 +70,12 @@ func TestCallAndAgentState(t *testing.T) {
 		{Failed, busy, "Failed "},
 		{Cancelled, busy, "Failed "},
 	} {
-		if got := CallState(c.status, c.why) + " " + AgentState(c.status); got != c.want {
+		if got := CallState(c.status, c.why) + " " + AgentState(c.status, 1, c.why); got != c.want {
 			t.Errorf("%s, %v: %q, want %q", c.status, c.why, got, c.want)
 		}
+	}
+	if got := AgentState(Running, 0, nil); got != AgentQueued {
+		t.Errorf("before the turn: %s", got)
 	}
 }
 

@@ -78,9 +78,11 @@ const (
 	CallTimedOut  = "TimedOut"
 	CallFailed    = "Failed"
 
+	AgentQueued  = "Queued" // its mailbox has the call, which has not begun
 	AgentRunning = "Running"
 	AgentWaiting = "Waiting"
 	AgentPaused  = "Paused"
+	AgentParked  = "Parked" // the agent took another course when the run was replayed
 )
 
 // CallState returns the state of the call that a run answers. The parameter why is
@@ -99,8 +101,16 @@ func CallState(s Status, why *actor.Refusal) string {
 }
 
 // AgentState returns the state of the agent that serves a run, or "" if the run
-// has ended.
-func AgentState(s Status) string {
+// has ended. The time started is 0 before the turn, and why is the reason of a run that
+// is parked, or nil.
+func AgentState(s Status, started actor.Time, why *actor.Refusal) string {
+	switch {
+	case s.Ended():
+	case why != nil:
+		return AgentParked
+	case s == Running && started == 0:
+		return AgentQueued
+	}
 	switch s {
 	case Running:
 		return AgentRunning

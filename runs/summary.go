@@ -35,8 +35,8 @@ type Summary struct {
 	Outcome   actor.Status // set with Ended
 	Text      string       // beginning of the answer, at most ListedTextMax
 	Truncated bool
-	Refusal   *actor.Refusal
-	Usage     Usage // see Record
+	Refusal   *actor.Refusal // reason of a failure; of an open run, why it is parked
+	Usage     Usage          // see Record
 	Tree      Usage
 }
 
@@ -103,7 +103,7 @@ func (s *Summary) AppendJSON(b []byte) []byte {
 	}
 	o.text("status", s.Status.String())
 	o.text("call_state", CallState(s.Status, s.Refusal))
-	if state := AgentState(s.Status); state != "" {
+	if state := AgentState(s.Status, s.Started, s.Refusal); state != "" {
 		o.text("agent_state", state)
 	}
 	if s.Workflow != "" {

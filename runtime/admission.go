@@ -260,6 +260,9 @@ func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 	case GiveResult:
 		deviceResults{c}.give(t, call, durable)
 		return
+	case Retry:
+		parking{c}.retry(t, call, durable)
+		return
 	}
 	for i := range t.run.Last() {
 		a := &t.run.Last()[i]

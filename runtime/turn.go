@@ -3,7 +3,6 @@
 package runtime
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -249,30 +248,9 @@ func collectAnswers(asks []store.Asked) []actor.Answer {
 // If the turn diverges from the recorded asks, the run is parked until an operator
 // intervenes.
 func (c *Cell) replay(t *turn) bool {
-	c.beginAgent(t)
-	var recorded []actor.Answer
-	for i, step := range t.run.Steps {
-		asks := make([]actor.Ask, 0, len(step.Asks))
-		for j := range step.Asks {
-			if !step.Asks[j].Added {
-				asks = append(asks, step.Asks[j].Ask)
-			}
-		}
-		action, err := c.nextAction(t, recorded)
-		if err == nil && action.Done != nil {
-			err = fmt.Errorf("the turn now ends")
-		}
-		if err == nil {
-			err = actor.SameAsks(asks, action.Asks)
-		}
-		if err != nil {
-			c.park(t, fmt.Sprintf("step %d: replay diverged: %v", i+1, err))
-			return false
-		}
-		t.rawAsks = action.Asks
-		if i < len(t.run.Steps)-1 {
-			recorded = collectAnswers(step.Asks)
-		}
+	if detail := (parking{c}).divergence(t); detail != "" {
+		c.park(t, detail)
+		return false
 	}
 	return true
 }

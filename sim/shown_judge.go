@@ -133,9 +133,16 @@ func (s shown) addUsage(name string, u runs.Usage) {
 }
 
 // addStatus adds the status of a run and the states derived from it.
-func (s shown) addStatus(status runs.Status, r *actor.Refusal, priority string) {
+func (s shown) addStatus(status runs.Status, r *actor.Refusal, priority string, started actor.Time) {
 	d := documentedStatus[status]
 	s["status"], s["call_state"] = d.name, callState(status, r)
+	switch {
+	case d.agent == "":
+	case r != nil:
+		d.agent = "Parked"
+	case status == runs.Running && started == 0:
+		d.agent = "Queued"
+	}
 	s.add("agent_state", d.agent)
 	if s["priority"] = priority; priority == "" {
 		s["priority"] = "normal"
@@ -168,7 +175,7 @@ func checkShownSummary(s *runs.Summary) error {
 	want.addID("parent_run_id", s.Parent)
 	want.addActor(s.Actor)
 	want.add("principal", s.User)
-	want.addStatus(s.Status, s.Refusal, s.Priority)
+	want.addStatus(s.Status, s.Refusal, s.Priority, s.Started)
 	want.add("workflow_id", s.Workflow)
 	want.add("project_id", s.Project)
 	want.addTime("started_at", s.Started)
@@ -188,13 +195,16 @@ func checkShownSummary(s *runs.Summary) error {
 
 // checkShownRecord checks a run as a request for it shows it.
 func checkShownRecord(r *runs.Record) error {
-	want := shown{"run_id": r.Run.String(), "call_depth": len(r.Chain), "call_chain": append([]string{}, names(r.Chain)...), "time_left_ms": millis(r.Left),
+	want := shown{"run_id": r.Run.String(), "call_depth": len(r.Chain), "call_chain": append([]string{}, names(r.Chain)...),
 		"attempt": r.Attempt, "created_at": shownTime(r.Created), "last_seq": r.Seq}
 	want.addID("root_run_id", r.Root)
 	want.addID("parent_run_id", r.Parent)
 	want.addActor(r.Actor)
 	want.add("principal", r.User)
-	want.addStatus(r.Status, r.Refusal, r.Priority)
+	want.addStatus(r.Status, r.Refusal, r.Priority, r.Started)
+	if r.Started != 0 {
+		want["time_left_ms"] = millis(r.Left)
+	}
 	want.add("project_id", r.Project)
 	want.add("trace_id", r.Trace)
 	want.addID("claimed_run_id", r.Claimed)

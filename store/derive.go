@@ -194,9 +194,11 @@ func (d *derivation) derive() {
 			d.add(runs.RunResumed, func(v *runs.Event) { v.Name, v.Child = heldName, s.Ask.Child })
 		}
 	case Parked:
-		d.add(runs.RunPaused, func(v *runs.Event) {
-			v.Name, v.Refusal = parkedName, &actor.Refusal{Reason: actor.Unavailable, Detail: r.Detail}
-		})
+		if r.Detail == "" {
+			d.add(runs.RunResumed, func(v *runs.Event) { v.Name = parkedName })
+			break
+		}
+		d.add(runs.RunPaused, func(v *runs.Event) { v.Name, v.Refusal = parkedName, parkedRefusal(r.Detail) })
 	case Ended:
 		if s.Call != nil { // it ends a run
 			d.begun()
@@ -204,6 +206,11 @@ func (d *derivation) derive() {
 			d.ended(&r.Reply)
 		}
 	}
+}
+
+// parkedRefusal returns the reason of a parked run as its events show it.
+func parkedRefusal(detail string) *actor.Refusal {
+	return &actor.Refusal{Reason: actor.Unavailable, Detail: detail}
 }
 
 // Names of pauses.

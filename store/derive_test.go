@@ -135,6 +135,7 @@ func shownEntries() []Entry {
 		{Record: Ended{Call: root, At: at + 8*second, Reply: done}, Shown: Shown{Call: &client, Began: true, Left: 22 * second, Step: 1, Refused: []Asked{RefusedAsk(&refused.Ask, refused.Answer.Refusal, at+8*second)}}},
 		{Record: Ended{Call: sender, At: at + 8*second, Reply: done}},
 		{Record: Buried{Call: child, At: at}},
+		{Record: Parked{Run: run, At: at + 6*second}},
 	}
 	seq := map[actor.CallID]uint64{}
 	for i := range entries {

@@ -99,7 +99,8 @@ type Resolved struct {
 }
 
 // Parked stops a run whose turn diverged from its recorded asks during replay. The
-// run stays open until its deadline.
+// run stays open until its deadline, or until a further record without a detail
+// resumes it.
 type Parked struct {
 	Run    actor.CallID
 	At     actor.Time

@@ -109,11 +109,12 @@ type runState struct {
 	started bool
 	status  runs.Status
 	wait    *Asked // first open wait for a signal
+	parked  string // see Run.Parked
 }
 
 // state returns the state of an open run, as its events show it.
 func (r *Run) state() runState {
-	s := runState{started: r.Started(), status: runs.Running}
+	s := runState{started: r.Started(), status: runs.Running, parked: r.Parked}
 	paused, busy := r.Parked != "", false
 	asks := r.Last()
 	for i := range asks {
@@ -156,13 +157,16 @@ func (r *Run) summary() runs.Summary {
 			s.Until = 0
 		}
 	}
+	if r.Parked != "" {
+		s.SetRefusal(parkedRefusal(r.Parked))
+	}
 	return s
 }
 
 // endSummary returns the summary of a run after its outcome.
 func (r *Run) endSummary(e *Ended) runs.Summary {
 	s := r.summary()
-	s.Waits, s.Until = "", 0
+	s.Waits, s.Until, s.Refusal = "", 0, nil
 	s.Ended, s.Outcome = e.At, e.Reply.Status
 	switch refusal := e.Reply.Refusal; {
 	case refusal == nil:
@@ -193,6 +197,7 @@ type summaryChange struct {
 	first *runs.Summary // of the accepted run; nil for other entries
 	state *runs.Summary // as in the entry; nil if another entry of its step has it
 	end   *runs.Summary // of the ended run; nil for other entries
+	park  *Parked       // of the parked or resumed run; nil for other entries
 }
 
 // summaryChangeOf returns false if the entry changes no summary.
@@ -205,6 +210,8 @@ func summaryChangeOf(e *Entry) (c summaryChange, ok bool) {
 	case Ended:
 		end := (&Run{}).endSummary(&r)
 		c.end = &end
+	case Parked:
+		c.park = &r
 	}
 	return c, !c.run.IsZero() && (c.first != nil || c.state != nil)
 }
@@ -222,6 +229,13 @@ func (c *summaryChange) after(before *runs.Summary) *runs.Summary {
 	}
 	after.Status, after.Started, after.Waits, after.Until = c.state.Status, c.state.Started, c.state.Waits, c.state.Until
 	after.Usage, after.Tree = c.state.Usage, c.state.Tree
+	switch {
+	case c.park == nil:
+	case c.park.Detail == "":
+		after.Refusal = nil
+	default:
+		after.SetRefusal(parkedRefusal(c.park.Detail))
+	}
 	if c.end != nil {
 		after.Ended, after.Outcome, after.Text, after.Truncated, after.Refusal = c.end.Ended, c.end.Outcome, c.end.Text, c.end.Truncated, c.end.Refusal
 	}

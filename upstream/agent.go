@@ -346,7 +346,7 @@ func (a Agent) HealthRequest() (Request, *actor.Refusal) {
 // error.
 type Health struct {
 	lastSeen    actor.Time // last heartbeat or successful poll; at first the start of the observation
-	heard       bool       // lastSeen is no longer the start
+	contacted   bool       // lastSeen is no longer the start
 	lastPoll    actor.Time
 	unwellSince actor.Time // first of the consecutive polls that returned an error; 0 if none
 
@@ -354,13 +354,13 @@ type Health struct {
 	unreachedSince, unreached actor.Time
 }
 
-// NewHealth returns a healthy state for an agent that is observed from now on. It has shown no
-// sign of life yet.
+// NewHealth returns a healthy state for an agent that is observed from now on. There was
+// no contact yet.
 func NewHealth(now actor.Time) Health { return Health{lastSeen: now, lastPoll: now} }
 
 // Heartbeat records a heartbeat.
 func (h *Health) Heartbeat(now actor.Time) {
-	h.lastSeen, h.heard, h.unwellSince = now, true, 0
+	h.lastSeen, h.contacted, h.unwellSince = now, true, 0
 	h.RecordReached()
 }
 
@@ -397,8 +397,8 @@ func (h *Health) RecordPoll(now actor.Time, status int) {
 // observation if there is none.
 func (h *Health) LastSeen() actor.Time { return h.lastSeen }
 
-// Heard reports whether there was a heartbeat or a successful poll.
-func (h *Health) Heard() bool { return h.heard }
+// Contacted reports whether there was a heartbeat or a successful poll.
+func (h *Health) Contacted() bool { return h.contacted }
 
 // Healthy reports whether the agent answers, as far as known.
 func (h *Health) Healthy(now actor.Time) bool { return h.unreached == 0 && h.responsive(now) }

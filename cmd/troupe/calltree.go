@@ -21,6 +21,10 @@ type runView struct {
 	Actor    string   `json:"actor"`
 	User     string   `json:"principal"`
 	Status   string   `json:"status"`
+	State    string   `json:"agent_state"`
+	Place    int      `json:"queue_place"`
+	Outcome  string   `json:"outcome"`
+	Warnings []string `json:"warnings"`
 	Project  string   `json:"project_id"`
 	Trace    string   `json:"trace_id"`
 	Claimed  string   `json:"claimed_run_id"`
@@ -61,9 +65,20 @@ type runError struct {
 	Message string `json:"message"`
 }
 
-// writeStatus writes the status of the run with its open waits and its error.
+// writeStatus writes the status of the run with its open waits and its error. A run that has
+// not begun is QUEUED, and one whose replay diverged is PARKED.
 func (r *runView) writeStatus(w io.Writer) {
-	writeStatus(w, r.Status)
+	status := r.Status
+	if r.State == runs.AgentQueued || r.State == runs.AgentParked {
+		status = strings.ToUpper(r.State)
+	}
+	writeStatus(w, status)
+	if r.Place > 0 {
+		fmt.Fprintf(w, ", place %d in the mailbox", r.Place)
+	}
+	if r.Outcome == actor.Partial.String() {
+		fmt.Fprint(w, ", partial")
+	}
 	for _, wait := range r.Waits {
 		fmt.Fprintf(w, ", waits for the signal %s until %s", wait.Name, wait.Until)
 	}
@@ -105,6 +120,9 @@ func (r *runView) print(w io.Writer) {
 	}
 	if r.Text != "" {
 		fmt.Fprintf(w, "answer   %s\n", r.Text)
+	}
+	for _, warning := range r.Warnings {
+		fmt.Fprintf(w, "warning  %s\n", warning)
 	}
 }
 

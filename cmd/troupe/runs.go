@@ -26,6 +26,7 @@ type RunsCmd struct {
 	Replay RunsReplayCmd `cmd:"" help:"Show a run again, at its original speed."`
 	Signal RunsSignalCmd `cmd:"" help:"Send a signal to a waiting run."`
 	Cancel RunsCancelCmd `cmd:"" help:"Cancel a run and the runs it waits for."`
+	Retry  RunsRetryCmd  `cmd:"" help:"Replay a parked run again."`
 }
 
 // RunsShowCmd shows one run.
@@ -57,6 +58,10 @@ func (c *RunsShowCmd) Run(s streams) error {
 			return err
 		}
 		r.print(s.out)
+		if r.State == runs.AgentParked && c.Data == "" {
+			fmt.Fprintf(s.err, "to replay it again once its agent is corrected, or to cancel it:\n  %s\n  %s\n",
+				c.UserFlags.hint("runs retry", []string{r.Run}), c.UserFlags.hint("runs cancel", []string{r.Run}))
+		}
 		if err := c.printApprovals(s, from, &r, id); err != nil {
 			return err
 		}
@@ -169,6 +174,38 @@ func (c *RunsEventsCmd) Run(s streams) error {
 
 // followPollTimeout is the time that one request waits for further events.
 const followPollTimeout = 30 * time.Second
+
+// RunsRetryCmd resumes a parked run.
+type RunsRetryCmd struct {
+	UserFlags
+	ID   string `arg:"" help:"Run ID, or its beginning."`
+	JSON bool   `help:"Print the JSON response of the server."`
+}
+
+// Help returns the text shown below the flags.
+func (RunsRetryCmd) Help() string {
+	return "Replays a run that is parked because its agent made other asks after a restart. If it makes the same ones now, for example with the former code, the run continues. Otherwise the error names the place.\n\nExamples:\n  troupe runs retry 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+}
+
+// Run executes the command.
+func (c *RunsRetryCmd) Run(s streams) error {
+	id, err := resolveRun(c.client(), c.ID, c.hint("runs list", nil))
+	if err != nil {
+		return err
+	}
+	_, body, err := c.client().post("/v1/runs/"+id.String()+":retry", struct{}{})
+	if err != nil || c.JSON {
+		return printJSONOrError(s.out, body, err)
+	}
+	var out struct {
+		Status string `json:"status"`
+	}
+	if err := json.Unmarshal(body, &out); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(s.err, "run %s is not parked: it is %s; to see it:\n  %s\n", id, out.Status, c.hint("runs show", []string{id.String()}))
+	return err
+}
 
 // RunsCancelCmd cancels a run.
 type RunsCancelCmd struct {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// An external agent that is dead when the server starts again is not shown as healthy: it has
-// shown no sign of life.
+// An external agent that is dead when the server starts again is not shown as healthy
+// before the first contact.
 func TestDeadAgentIsUnknownAfterRestart(t *testing.T) {
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -250,6 +250,11 @@ func (e *Engine) load(op runtime.Load, deliver func(runtime.Input)) {
 	if err != nil {
 		e.log.Error("cannot load actor", "actor", op.Actor.String(), "error", err.Error())
 	}
+	if loaded, ok := in.(runtime.Loaded); ok {
+		for _, r := range loaded.ParkedRuns() {
+			e.logParked(op.Actor, r)
+		}
+	}
 	deliver(in)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/store"
 )
 
 // The event kinds that are counted, and those that are logged at each level.
@@ -50,6 +51,25 @@ func (e *Engine) logEvent(ev *history.Event) {
 	if e.log.Enabled(e.ctx, level) {
 		e.log.LogAttrs(e.ctx, level, message, eventAttrs(ev)...)
 	}
+}
+
+const parkedMessage = "run parked: its agent made other asks when the run was replayed; it continues after `troupe runs retry RUN` with the former code, or ends with `troupe runs cancel RUN`"
+
+// logParking logs the runs that a step parks or resumes.
+func (e *Engine) logParking(entries []store.Entry) {
+	for i := range entries {
+		switch r, ok := entries[i].Record.(store.Parked); {
+		case !ok:
+		case r.Detail == "":
+			e.log.Info("parked run resumed", "actor", entries[i].Actor.String(), "run", r.Run.String())
+		default:
+			e.logParked(entries[i].Actor, r)
+		}
+	}
+}
+
+func (e *Engine) logParked(id actor.ID, r store.Parked) {
+	e.log.Warn(parkedMessage, "actor", id.String(), "run", r.Run.String(), "detail", r.Detail)
 }
 
 func eventAttrs(ev *history.Event) []slog.Attr {

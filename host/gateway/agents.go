@@ -83,7 +83,7 @@ type agentView struct {
 	Name       string         `json:"name"`
 	Endpoint   string         `json:"endpoint,omitempty"` // external agents only
 	Tags       []string       `json:"capabilities"`
-	Status     string         `json:"status"`                      // healthy, unhealthy, or unknown until a sign of life
+	Status     string         `json:"status"`                      // healthy, unhealthy, or unknown before the first contact
 	LastSeen   string         `json:"last_heartbeat_at,omitempty"` // external agents only
 	Kind       string         `json:"kind"`
 	Doc        string         `json:"doc"`

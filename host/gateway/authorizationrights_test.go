@@ -12,6 +12,7 @@ var rights = map[string]string{
 	"send messages":   callOrRun,
 	"send signals":    "call",
 	"cancel":          "call",
+	"retry":           "call",
 	"change sessions": "call",
 	"see sessions":    "read",
 	"see messages":    readOrRun,
@@ -52,7 +53,7 @@ const (
 // promisedRights are lines of docs/api.md from which rights is written. If one
 // changes, rights and routeRights need the same change.
 var promisedRights = []string{
-	"| `call` | messages, signals, cancellation; creation and deletion of sessions; decisions about tool calls |",
+	"| `call` | messages, signals, cancellation and retries of runs; creation and deletion of sessions; decisions about tool calls |",
 	"| `read` | agents, runs, events, sessions, tools and their calls, approvals |",
 	"| `agents` | creation, registration and deletion of agents; heartbeats of own agents and those of the operator |",
 	"| `operator` | metrics, `served_runs` of agents, changes of tools, appended messages; with `read` and `call` also what belongs to other users |",
@@ -103,6 +104,7 @@ var routeRights = []routeRight{
 	{"GET /v1/runs/{id}/events", "see events", "/v1/runs/{run}/events", "", 200, noRun},
 	{"POST /v1/runs/{id}:signal", "send signals", "/v1/runs/{run}:signal", `{"name":"go"}`, 200, noRun},
 	{"POST /v1/runs/{id}:cancel", "cancel", "/v1/runs/{run}:cancel", "", 200, noRun},
+	{"POST /v1/runs/{id}:retry", "retry", "/v1/runs/{run}:retry", "", 200, noRun},
 	{"GET /v1/sessions", "see sessions", "/v1/sessions", "", 200, own},
 	{"POST /v1/sessions", "change sessions", "/v1/sessions", `{"title":"x","session_id":"{session}"}`, 201, own},
 	{"GET /v1/sessions/{id}", "see sessions", "/v1/sessions/{session}", "", 200, noSession},

@@ -11,7 +11,7 @@
 //	POST   /v1/agents/{id}/messages                the answer or, by Accept, the events of the run
 //	POST   /v1/agents/{id}:heartbeat, :invoke      for external agents
 //	GET    /v1/runs, /v1/runs/{id}, /v1/runs/{id}/events
-//	POST   /v1/runs/{id}:signal, :cancel
+//	POST   /v1/runs/{id}:signal, :cancel, :retry
 //	GET    /v1/tools, /v1/tools/{id}  POST /v1/tools  PUT, DELETE /v1/tools/{id}
 //	POST   /v1/tools/{id}:invoke                   for external agents
 //	GET    /v1/tool_calls/{id}  POST /v1/tool_calls/{id}:wait

@@ -66,6 +66,7 @@ func (s *Server) routes() []route {
 		{get, "/v1/runs/{id}/events", read, []string{"after", "limit", "wait_ms", "tree", userParam}, s.getEvents},
 		{post, "/v1/runs/{id}:signal", call, user, s.signalRun},
 		{post, "/v1/runs/{id}:cancel", call, user, s.cancelRun},
+		{post, "/v1/runs/{id}:retry", call, user, retryRoute{s}.retryRun},
 
 		{get, "/v1/sessions", read, slices.Concat(page, user), sessionRoutes{s}.listSessions},
 		{post, "/v1/sessions", call, nil, sessionRoutes{s}.createSession},

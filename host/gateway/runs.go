@@ -15,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
 )
 
 const (
@@ -94,7 +95,11 @@ func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
 		s.respondError(ctx, err)
 		return
 	}
-	respond(ctx, http.StatusOK, run.AppendJSON(nil))
+	body := run.AppendJSON(nil)
+	if record := run.Current(); record.Status == runs.Running && record.Started == 0 {
+		body = appendPlace(s, callerOf(ctx), body, &record)
+	}
+	respond(ctx, http.StatusOK, body)
 }
 
 // appendTree returns a run and the runs below it as JSON, each before those that it

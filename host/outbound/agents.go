@@ -204,7 +204,7 @@ func (o *Outbound) LastSeen(name string) actor.Time {
 	s := o.agents
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k := s.known[name]; k != nil && k.health.Heard() {
+	if k := s.known[name]; k != nil && k.health.Contacted() {
 		return k.health.LastSeen()
 	}
 	return 0

@@ -213,7 +213,7 @@ func TestNodeRestartKeepsExternalAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	if at := n.outbound.LastSeen("ext"); at != 0 {
-		t.Errorf("agent ext was seen at %v, although it has shown no sign of life since the restart", at)
+		t.Errorf("agent ext was seen at %v, although it had no contact since the restart", at)
 	}
 	if !n.outbound.Heartbeat("ext") || n.outbound.LastSeen("ext") == 0 {
 		t.Error("agent ext is unknown to the egress after a restart")

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"net/http"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+)
+
+// retryRoute is the route that resumes parked runs.
+type retryRoute struct{ *Server }
+
+// retryRun replays a parked run. A run that still diverges is refused with the place.
+func (s retryRoute) retryRun(ctx *fasthttp.RequestCtx) {
+	id, p := pathRunID(ctx)
+	if p == nil {
+		p = requireEmptyBody(ctx)
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	owner, err := s.runOwner(callerOf(ctx), id)
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	if owner.Actor == agents.RegistryID {
+		refusalProblem(registryRunRefusal()).write(ctx)
+		return
+	}
+	by := callerOf(ctx).Principal
+	call := actor.Call{ID: s.node.NewCallID(), Kind: actor.Signal, Parent: id, Operation: ingress.Retry, To: owner.Actor, Left: signalTimeout, Principal: by.User, Origin: actor.Human}
+	waitCtx := s.newClientContext(ctx, signalTimeout)
+	answer, err := s.node.Signal(waitCtx, command.Signal{By: by, Call: call})
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	if respondAborted(ctx, cause) {
+		return
+	}
+	var run command.Run
+	if err == nil {
+		run, err = lookup(s.Server, callerOf(ctx), command.RunQuery{Run: id})
+	}
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	record, r := run.Current(), answer.Reply.Refusal
+	if r != nil && r.Reason == actor.NotFound { // the run has no open turn
+		r = actor.Refuse(actor.Rejected, "run %s has the status %s and cannot be parked", id, record.Status)
+	}
+	if r != nil {
+		p := refusalProblem(r)
+		p.Run = id.String()
+		p.write(ctx)
+		return
+	}
+	respondJSON(ctx, http.StatusOK, struct {
+		Run    string `json:"run_id"`
+		Status string `json:"status"`
+	}{id.String(), record.Status.String()})
+}
