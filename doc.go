@@ -77,7 +77,7 @@
 //	depth of calls                          5 (agent_call_depth_max)
 //	calls below one call                    100 (calls_per_tree_max)
 //	messages that wait in a session         128 (max_pending_per_actor)
-//	running turns of an agent               256 (max_active_per_agent)
+//	running turns of an agent and a user    256 (max_active_per_agent)
 //	calls that wait at a server             16,384
 //
 // [Config.Limits] changes the limits with a name.

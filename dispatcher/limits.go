@@ -29,7 +29,7 @@ type Limits struct {
 	AgentCallTimeoutMax     actor.Duration `sim:"10s..300s"`   // agent_call_timeout_ms_max
 	AgentConcurrentCallsMax int            `sim:"1..10"`       // agent_concurrent_calls_max
 	MaxPendingPerActor      int            `sim:"1..128"`      // max_pending_per_actor
-	MaxActivePerAgent       int            `sim:"16..256"`     // max_active_per_agent; running turns of one agent on a node, apart from turns that wait for a person; an agent may set its own
+	MaxActivePerAgent       int            `sim:"16..256"`     // max_active_per_agent; running turns of one agent and user on a node, apart from turns that wait for a person; an agent may set its own
 	MailboxBytesMax         int            `sim:"1KiB..1MiB"`  // mailbox_bytes_max; an empty mailbox admits any valid message
 	MailboxAgeMax           actor.Duration `sim:"5s..30s"`     // mailbox_age_ms_max; a mailbox whose oldest message exceeds this age refuses new messages
 	MessageBytesMax         int            `sim:"64KiB..1MiB"` // message_bytes_max

@@ -55,29 +55,18 @@ func (a activeTurns) count(agent string, now actor.Time, counts func(*turn) bool
 // rootAdmission is the part of a cell that decides about messages to busy agents.
 type rootAdmission struct{ *Cell }
 
-// activeDividedMin is the smallest number of turns of a cell that principals divide.
-const activeDividedMin = 8
-
-// ofPrincipal returns the turns that one principal may have of those that a cell may run: three
-// quarters, so that the messages of one do not refuse those of all others.
-func ofPrincipal(share int) int {
-	if share < activeDividedMin {
-		return share
-	}
-	return share - share/4
-}
-
 // checkActive returns a refusal if the agent already runs as many turns as this cell may
-// run at once: its share of the limit of the node, or what one principal may have of it. The turns
-// of runs that the message interrupts do not count.
+// run at once: its share of the limit of the node. An agent's own limit is for all its turns. The
+// default is for those of one principal, and all principals have a quarter more: otherwise the
+// messages of one could refuse those of all others. The turns of runs that the message interrupts do
+// not count.
 func (c rootAdmission) checkActive(act *activation, call *actor.Call, def *actor.Definition, interrupted []*store.Run) *actor.Refusal {
-	limit := c.limits.MaxActivePerAgent
-	if def.MaxActive > 0 {
+	limit, divided := c.limits.MaxActivePerAgent, def.MaxActive == 0
+	if !divided {
 		limit = def.MaxActive
 	}
 	share := c.share(limit)
-	each := ofPrincipal(share)
-	if def.System || len(c.active[def.Name]) < each || mutant.On("active-turns-unbounded") {
+	if def.System || len(c.active[def.Name]) < share || mutant.On("active-turns-unbounded") {
 		return nil
 	}
 	own := func(t *turn) bool { return t.act.id.Tenant == act.id.Tenant && t.run.Call.Principal == call.Principal }
@@ -90,10 +79,14 @@ func (c rootAdmission) checkActive(act *activation, call *actor.Call, def *actor
 			}
 		}
 	}
-	if n < share && owned >= each {
-		return actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s already runs %d turns for this principal, which is its share of the %d turns of max_active in this cell", def.Name, owned, share)
+	all := share
+	if divided {
+		all += share / 4
 	}
-	if n >= share {
+	if divided && owned >= share && n < all {
+		return actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s already runs %d turns of this user, which is the share of one user in this cell: max_active_per_agent is %d", def.Name, owned, limit)
+	}
+	if n >= all {
 		share := ""
 		if c.cells > 1 {
 			share = fmt.Sprintf(", which is the share of one of the server's %d cells", c.cells)

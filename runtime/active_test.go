@@ -61,23 +61,30 @@ func TestActiveTurnsAreBounded(t *testing.T) {
 	}
 }
 
-// One principal has at most three quarters of the turns of an agent. Another one gets the rest.
+// One principal has the default number of turns, and all principals a quarter more. The limit that an
+// agent sets is for all.
 func TestActiveTurnsAreDivided(t *testing.T) {
-	n := newNode(t, 1, agent("a", sleeping(time.Minute), maxActive(12)))
+	n := newNode(t, 1, agent("a", sleeping(time.Minute)), agent("limited", sleeping(time.Minute), maxActive(12)))
+	n.limits.MaxActivePerAgent = 9
+	n.restart(1)
 	of := func(user string) func(*actor.Call) { return func(c *actor.Call) { c.Principal = user } }
 	for i := range 9 {
 		n.send(fmt.Sprint("a/m", i), "x", of("mallory"))
 	}
 	refused := n.send("a/m9", "x", of("mallory"))
 	n.want(refused, "Busy")
-	if r := n.replies[refused].Refusal; r.RetryAfter <= 0 || !strings.Contains(r.Detail, "9 turns for this principal") {
+	if r := n.replies[refused].Refusal; r.RetryAfter <= 0 || !strings.Contains(r.Detail, "9 turns of this user") {
 		t.Errorf("got %v", r)
 	}
 	n.want(n.send("a/m0", "x", of("mallory"), ifBusy(actor.BusyInterrupt)), "nothing") // in place of a turn
-	for i := range 3 {
+	for i := range 2 {
 		n.want(n.send(fmt.Sprint("a/b", i), "x", of("bob")), "nothing")
 	}
-	n.want(n.send("a/b3", "x", of("bob")), "Busy")
+	n.want(n.send("a/b2", "x", of("bob")), "Busy")
+	for i := range 12 {
+		n.want(n.send(fmt.Sprint("limited/m", i), "x", of("mallory")), "nothing")
+	}
+	n.want(n.send("limited/b", "x", of("bob")), "Busy")
 	n.advance(2 * time.Minute)
 	n.want(n.send("a/m9", "x", of("mallory")), "nothing")
 	n.advance(2 * time.Minute)

@@ -84,14 +84,16 @@ func (j *activeJudge) count(turns map[actor.CallID]actor.ID, agent string) (n in
 	return n
 }
 
-// limit returns the share of a cell in the turns that its node may run of an agent.
+// limit returns the share of a cell in the turns that its node may run of an agent: of one that
+// sets no limit, a quarter more than one principal may have.
 func (j *activeJudge) limit(c *cell, agent string) int {
 	p := &j.w.plan
-	limit := p.Limits.MaxActivePerAgent
+	share := func(limit int) int { return max(1, (limit+p.Cells[c.n.index]-1-int(c.index))/p.Cells[c.n.index]) }
 	if i := slices.IndexFunc(p.Agents, func(d actor.Definition) bool { return d.Name == agent }); i >= 0 && p.Agents[i].MaxActive > 0 {
-		limit = p.Agents[i].MaxActive
+		return share(p.Agents[i].MaxActive)
 	}
-	return max(1, (limit+p.Cells[c.n.index]-1-int(c.index))/p.Cells[c.n.index])
+	each := share(p.Limits.MaxActivePerAgent)
+	return each + each/4
 }
 
 func isEffect(what string) bool {
