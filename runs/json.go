@@ -111,7 +111,7 @@ func (o *object) field(f fields, e *Event) {
 	case fTook:
 		o.millis("took_ms", e.Took)
 	case fUsage:
-		o.usage("usage", e.Usage)
+		o.usage("usage", e.Usage, e.Type == AgentInvokeDone)
 	case fPriority:
 		o.text("priority", e.Priority)
 	case fTrace:
@@ -198,12 +198,16 @@ func (o *object) chain(name string, chain []actor.ID) {
 	o.b = append(o.b, ']')
 }
 
-func (o *object) usage(name string, u Usage) {
+// usage encodes usage. It is claimed if an external agent has reported it: no budget is reduced by it.
+func (o *object) usage(name string, u Usage, claimed bool) {
 	o.name(name)
 	p := object{b: append(o.b, '{')}
 	p.int("input_tokens", u.Input)
 	p.int("output_tokens", u.Output)
 	p.int("total_tokens", u.Total)
+	if claimed {
+		p.flag("claimed", true)
+	}
 	o.b = append(p.b, '}')
 }
 
@@ -218,10 +222,10 @@ func AppendUsage(b []byte, run, tree Usage) []byte {
 // usages encodes the usage of a run and of its tree, each if it is known.
 func (o *object) usages(run, tree Usage) {
 	if run != (Usage{}) {
-		o.usage("usage", run)
+		o.usage("usage", run, false)
 	}
 	if tree != (Usage{}) {
-		o.usage("tree_usage", tree)
+		o.usage("tree_usage", tree, false)
 	}
 }
 
@@ -374,6 +378,8 @@ type eventJSON struct {
 			Input  int64 `json:"input_tokens"`
 			Output int64 `json:"output_tokens"`
 			Total  int64 `json:"total_tokens"`
+
+			Claimed bool `json:"claimed"` // follows from the type
 		} `json:"usage"`
 		Priority string `json:"priority"`
 		Trace    string `json:"trace_id"`
@@ -402,7 +408,7 @@ func (l *eventJSON) event() (e Event, err error) {
 	e = Event{
 		Seq: l.Seq, Kind: p.Kind, Operation: p.Operation, Principal: p.Principal, Origin: p.Origin, Project: p.Project,
 		Depth: p.Depth, Step: p.Step, Index: p.Index, Name: p.Name, Attempt: p.Attempt,
-		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage(p.Usage), Priority: p.Priority, Trace: p.Trace, Approval: p.Approval, Request: p.Request,
+		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage{Input: p.Usage.Input, Output: p.Usage.Output, Total: p.Usage.Total}, Priority: p.Priority, Trace: p.Trace, Approval: p.Approval, Request: p.Request,
 	}
 	parseInto(&err, &e.Run, l.Run, actor.ParseCallID)
 	parseInto(&err, &e.At, l.TS, ParseTime)

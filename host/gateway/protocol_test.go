@@ -16,6 +16,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -87,6 +88,14 @@ func TestExternalAgentProtocol(t *testing.T) {
 	}
 	if d.doJSON(&record, "GET", "/v1/runs/"+run, ""); record.Usage.Total != 123 {
 		t.Errorf("got usage %+v", record.Usage)
+	}
+	for _, f := range stream.frames {
+		if claimed := strings.Contains(f.Data, `"claimed":true`); claimed != (f.Name == "agent_invoke_done") {
+			t.Errorf("%s: usage is marked as claimed: %t: %s", f.Name, claimed, f.Data)
+		}
+		if _, err := runs.Decode([]byte(f.Data)); f.Name == "agent_invoke_done" && err != nil {
+			t.Error(err)
+		}
 	}
 	var got, want map[string]any
 	if err := json.Unmarshal([]byte(s.body), &got); err != nil {
