@@ -66,8 +66,7 @@ func (c transcripts) hasPages(act *activation) bool {
 	ready := true
 	for _, run := range act.journal.Runs {
 		if !run.Started() {
-			_, ok := c.earlierMessages(act, run, c.definitions.of(run), act.journal.Transcript.Len())
-			ready = ready && ok
+			ready = c.hasEarlierPages(act, run, c.definitions.of(run)) && ready
 		}
 	}
 	return ready
@@ -96,9 +95,26 @@ func (c transcripts) earlierMessages(act *activation, run *store.Run, def *actor
 		return nil, true
 	}
 	messages, missing := act.journal.Transcript.Range(def.Transcript.Window(n), n, act.pageCache.get)
-	if len(missing) == 0 {
-		return messages, true
+	c.requestPages(act, missing)
+	if len(missing) > 0 {
+		return nil, false
 	}
+	return messages, true
+}
+
+// hasEarlierPages is earlierMessages for a run that has not begun. It decodes no page.
+func (c transcripts) hasEarlierPages(act *activation, run *store.Run, def *actor.Definition) bool {
+	if def == nil || def.Transcript == actor.TranscriptNone || !run.Call.IsRoot() {
+		return true
+	}
+	n := act.journal.Transcript.Len()
+	missing := act.journal.Transcript.Missing(def.Transcript.Window(n), n, act.pageCache.get)
+	c.requestPages(act, missing)
+	return len(missing) == 0
+}
+
+// requestPages requests the pages that are missing.
+func (c transcripts) requestPages(act *activation, missing []actor.Hash) {
 	for _, page := range missing {
 		_, wrong := act.pageCache.get(page)
 		switch {
@@ -111,7 +127,6 @@ func (c transcripts) earlierMessages(act *activation, run *store.Run, def *actor
 			c.loadPage(act, page)
 		}
 	}
-	return nil, false
 }
 
 func (c transcripts) loadPage(act *activation, page actor.Hash) {

@@ -157,6 +157,23 @@ func (t *Transcript) Range(from, to uint64, page func(actor.Hash) ([]actor.ChatM
 	return all, missing
 }
 
+// Missing returns the pages that Range would list as missing. It decodes no page.
+func (t *Transcript) Missing(from, to uint64, page func(actor.Hash) ([]actor.ChatMessage, bool)) (missing []actor.Hash) {
+	at := uint64(0)
+	for i := range t.Pages {
+		p := &t.Pages[i]
+		first := at
+		at += uint64(p.Messages)
+		if at <= from || first >= to || from >= to || p.content != nil {
+			continue
+		}
+		if messages, ok := page(p.Hash); !ok || len(messages) != int(p.Messages) {
+			missing = append(missing, p.Hash)
+		}
+	}
+	return missing
+}
+
 // messages returns the messages of a page whose content no snapshot has stored yet.
 func (p *Page) messages() ([]actor.ChatMessage, bool) {
 	if p.content == nil {

@@ -125,10 +125,16 @@ func TestTranscriptRange(t *testing.T) {
 		if _, missing = c.Range(r.from, r.to, func(actor.Hash) ([]actor.ChatMessage, bool) { return nil, false }); !slices.Equal(missing, want) {
 			t.Errorf("%d to %d: %d pages are missing, want %d", r.from, r.to, len(missing), len(want))
 		}
+		if again := c.Missing(r.from, r.to, func(actor.Hash) ([]actor.ChatMessage, bool) { return nil, false }); !slices.Equal(again, missing) {
+			t.Errorf("%d to %d: Missing lists %d pages, Range %d", r.from, r.to, len(again), len(missing))
+		}
 	}
 	short := func(page actor.Hash) ([]actor.ChatMessage, bool) { return pages[page][1:], true }
 	if _, missing := c.Range(0, 1, short); len(missing) != 1 {
 		t.Error("a page that lacks a message is not missing")
+	}
+	if missing := c.Missing(0, 1, short); len(missing) != 1 {
+		t.Error("a page that lacks a message is not missing, for Missing")
 	}
 }
 
