@@ -35,7 +35,7 @@ func isASCII(s string) bool {
 }
 
 // mixedScripts are the sets of scripts that one name may have. Their letters do not look like each
-// other. These are the highly restrictive sets of Unicode Technical Standard 39.
+// other. These are the highly restrictive sets of UTS 39.
 var mixedScripts = [][]string{{"Han", "Hiragana", "Katakana", "Latin"}, {"Bopomofo", "Han", "Latin"}, {"Han", "Hangul", "Latin"}}
 
 // scriptNames are the scripts whose letters count: not those of all and of combining characters.

@@ -121,7 +121,7 @@ func detailValue(v any) jsontext.Value {
 //  1. A run begins with run_started and ends with done or error.
 //  2. The deltas of a run end with its whole answer, whether or not the agent has streamed it.
 //     The message done has the answer if other deltas precede it, such as remarks of a model
-//     that then calls a tool, or what an agent has emitted beside its answer.
+//     that then calls a tool, or other text that an agent has emitted.
 //  3. The messages are those of root runs. A root run shows the calls that it makes and the
 //     approvals that wait in its tree, so the runs below it have no messages of their own.
 type Channel struct {

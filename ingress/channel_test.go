@@ -22,7 +22,7 @@ func TestChannelSeparatesRemarksFromAnswer(t *testing.T) {
 		{"not streamed", []runs.Event{{Type: started}}, answer, ""},
 		{"a remark", []runs.Event{{Type: started}, {Type: delta, Text: remark}, {Type: started}, {Type: delta, Text: answer}}, remark + answer, answer},
 		{"the answer is not streamed", []runs.Event{{Type: started}, {Type: delta, Text: remark}, {Type: started}, {Type: delta, Text: "It "}}, remark + answer, answer},
-		{"emitted beside the answer", []runs.Event{{Type: delta, Text: "thinking... "}}, "thinking... " + answer, answer},
+		{"emitted, and not in the answer", []runs.Event{{Type: delta, Text: "thinking... "}}, "thinking... " + answer, answer},
 		{"with other white space", []runs.Event{{Type: delta, Text: answer + "\n"}}, answer + "\n", ""},
 		{"repeated", []runs.Event{{Type: started}, {Type: delta, Text: "It i"}, {Type: runs.Attempt, Attempt: 2, Discards: 1}, {Type: started}, {Type: delta, Text: answer}}, "It i" + answer, ""},
 	} {

@@ -102,7 +102,7 @@ func (c toolCalls) recheck(t *turn, i int) *actor.Refusal {
 	case !ok || tool.Declared == nil:
 		return actor.Refuse(actor.PolicyBlocked, "the tool %s was deleted", name)
 	case a.Await != nil && c.digest(tool.Declared, t.toolCallID(i), input) != a.Await.Digest && !mutant.On("digest-not-compared"):
-		return actor.Refuse(actor.PolicyBlocked, "the definition of %s has changed since the approval was requested, so another request than the one shown would be sent", name)
+		return actor.Refuse(actor.PolicyBlocked, "the definition of %s has changed since the approval was requested: a person approves it as it was shown, so the agent has to ask again", name)
 	}
 	switch v := c.tools.Policy().Decide(t.act.id.Agent, &tool, input); {
 	case v.Decision == runs.Block:

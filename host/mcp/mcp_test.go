@@ -392,7 +392,7 @@ func TestServersThatAreOfNoUse(t *testing.T) {
 		"garbage": "printed 1000 lines that are no messages",
 		"endless": "printed a line of more than",
 		"hang":    "did not open a session within",
-		"dead":    "exit status 3: want a licence key",
+		"dead":    "exit status 3; its last line of output: want a licence key",
 		"many":    "more than 256 tools",
 	} {
 		t.Run(behaviour, func(t *testing.T) {

@@ -170,7 +170,7 @@ func (p *process) cause(err error) error {
 	defer p.mu.Unlock()
 	text := "the process ended: " + p.state
 	if p.lastLine != "" {
-		text += ": " + p.lastLine
+		text += "; its last line of output: " + p.lastLine
 	}
 	return errors.New(text)
 }
