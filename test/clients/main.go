@@ -61,10 +61,11 @@ func main() {
 	bin := flag.String("bin", "bin/troupe", "server binary")
 	shots := flag.String("shots", "", "folder for screenshots of the chat page; empty: none is kept")
 	only := flag.Bool("channel", false, "check clients of the channel protocol only")
+	chat := flag.Bool("chat", false, "check the chat page only")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
-	h := &harness{ctx: ctx, bin: *bin, shots: *shots, channelOnly: *only, release: make(chan struct{}), releases: &releases{}}
+	h := &harness{ctx: ctx, bin: *bin, shots: *shots, channelOnly: *only || *chat, chatOnly: *chat, release: make(chan struct{}), releases: &releases{}}
 	err := h.run()
 	h.close()
 	if err != nil {
@@ -88,6 +89,7 @@ type harness struct {
 	key         string // sent with requests, if not empty
 	shots       string
 	channelOnly bool
+	chatOnly    bool
 	releases    *releases // of the answers of the agent for channels
 	channels    func() error
 }
