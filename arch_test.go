@@ -128,6 +128,8 @@ var packages = map[string]pkg{
 	"test/internal/lane":   {layer: 4},
 	"test/internal/prose":  {layer: 4},
 	"internal/tools":       {layer: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
+
+	"test/internal/overlay": {layer: 4},
 }
 
 // common packages may be imported by every package.
