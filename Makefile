@@ -92,7 +92,7 @@ tla-big: #+ model-check with larger bounds; takes hours, not in CI: ARGS=
 	@$(GO) run ./tla/tlc -big $(ARGS)
 
 trace: build ## validate simulated histories against tla/Calls.tla, and walks of it against the code: ARGS=
-	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
+	@$(GO) run ./test/internal/overlay build -tags mutants -o bin/troupe-mutants ./cmd/troupe
 	@$(GO) run ./tla/tlc traces $(ARGS)
 	@$(GO) run ./tla/tlc walks
 	@$(GO) run ./tla/tlc walks -work
@@ -111,7 +111,7 @@ fuzz: #+ run each fuzz target for FUZZTIME (20s)
 lint: ## gofmt, vet, staticcheck, the purity analyzer, prose and commit titles
 	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "gofmt -w would change:"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
-	$(GO) vet -tags mutants ./...
+	$(GO) run ./test/internal/overlay vet -tags mutants ./...
 	cd internal/tools && $(GO) vet ./... && $(GO) test ./...
 	cd internal/tools && $(GO) build -o ../../bin/ honnef.co/go/tools/cmd/staticcheck ./purity/cmd/purity
 	$(GO) vet -vettool="$(CURDIR)/bin/purity" ./...
@@ -178,12 +178,12 @@ rot: build #+ corrupt a store in every way a disk does; every loss must be detec
 	@$(GO) run ./test/corruption -write docs/PERFORMANCE.md $(ARGS)
 
 mutants: ## remove each guard in turn; the simulator must detect each removal: SHRINK=1 ONLY=guard
-	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
+	@$(GO) run ./test/internal/overlay build -tags mutants -o bin/troupe-mutants ./cmd/troupe
 	@bin/troupe-mutants mutants $(if $(SHRINK),--shrink) $(foreach m,$(ONLY),--only $(m))
 
 # At most 10 minutes on two cores; QUICK=1 takes at most 3.
 inert: ## remove the effect of each fault in turn; the simulator must no longer count it: ONLY=fault QUICK=1
-	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
+	@$(GO) run ./test/internal/overlay build -tags mutants -o bin/troupe-mutants ./cmd/troupe
 	@bin/troupe-mutants inert $(if $(QUICK),--quick) $(foreach f,$(ONLY),--only $(f))
 
 # Ends within 10 minutes.

@@ -68,6 +68,7 @@ var breaches = []struct {
 	{"every package has a row in the table", tiny{"utils/x.go": "package utils"}, "utils/x.go", "no row"},
 
 	{"packages import what their row allows", tiny{"actor/x.go": "package actor\nimport _ \"" + module + "/store\""}, "actor/x.go:4", "imports no package of this module"},
+	{"packages import what their row allows", tiny{"runtime/x.go": "package runtime\nimport _ \"" + module + "/internal/mutant\""}, "runtime/x.go:4", "runtime may not import"},
 	{"packages import what their row allows", tiny{"sim/x.go": "package sim\nimport _ \"" + module + "/host/disk\""}, "sim/x.go:4", "sim may not import"},
 	{"packages import what their row allows", tiny{"host/x_test.go": "package host\nimport _ \"" + module + "/sim\""}, "host/x_test.go:4", "host may not import"},
 	{"packages import what their row allows", tiny{"host/disk/x.go": "package disk\nimport _ \"" + module + "/specs\""}, "host/disk/x.go:4", "troupe/specs"},
@@ -213,7 +214,7 @@ var goodTree = tiny{
 	"actor/doc.go":      "// Package actor holds the types: call_depth.\n// It has no promise of compatibility.\npackage actor\n\nimport \"time\"\n\ntype ID struct{}\n\nconst Limit = time.Second\n",
 	"actor/doc_test.go": "package actor_test\n\nimport (\n_ \"os\"\n_ \"pgregory.net/rapid\"\n)\n\nvar c = make(chan int)\n",
 	"agents/doc.go": "// Package agents decides.\n// It has no promise of compatibility.\npackage agents\n\nimport (\n\"context\"\n\"iter\"\n\"" + module + "/actor\"\n" +
-		"\"" + module + "/internal/mutant\"\n\"github.com/go-json-experiment/json/jsontext\"\n)\n\nfunc f(context.Context, iter.Seq[int]) {}\n",
+		"\"" + module + "/internal/failpoint\"\n\"github.com/go-json-experiment/json/jsontext\"\n)\n\nfunc f(context.Context, iter.Seq[int]) {}\n",
 	"runtime/doc.go":      "// Package runtime steps.\n// It has no promise of compatibility.\npackage runtime\n\nimport \"math/rand/v2\"\n\nvar r = rand.New(rand.NewPCG(1, 2))\n",
 	"tla/tlc/x_test.go":   "package main\n\nimport _ \"" + module + "/history\"\n",
 	"runtime/doc_test.go": "package runtime\n\nimport _ \"" + module + "/agents\"\n",

@@ -97,7 +97,7 @@ var packages = map[string]pkg{
 		tests: slices.Concat(host, []string{"internal/node"})},
 
 	"simulate":   {layer: 4, ours: every},
-	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/link", "internal/load", "internal/servertest", "internal/service", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/fasthttp/websocket", "github.com/schollz/progressbar/v3", "golang.org/x/term"}},
+	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/link", "internal/load", "internal/mutant", "internal/servertest", "internal/service", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/fasthttp/websocket", "github.com/schollz/progressbar/v3", "golang.org/x/term"}},
 	"troupetest": {layer: 4, ours: []string{".", "actor", "agents", "internal/emitter", "internal/program", "simulate", "tools"}},
 	"examples":   {layer: 4, ours: []string{"."}, theirs: []string{mcpSDK}},
 
@@ -112,7 +112,7 @@ var packages = map[string]pkg{
 	"internal/node":        {layer: 3, ours: wired},
 	"internal/link":        {layer: 4, ours: []string{"actor", "host/gateway", "ingress", "internal/command"}, tests: slices.Concat(wired, []string{"internal/node"})},
 	"internal/service":     {layer: 4, ours: slices.Concat(wired, []string{"host/gateway", "internal/link", "internal/node"}), theirs: []string{"github.com/fsnotify/fsnotify"}},
-	"internal/mutant":      {layer: 0, std: []string{"os"}}, // os in the mutants build alone
+	"internal/mutant":      {layer: 4},
 	"test/demo":            {layer: 4, ours: programs},
 	"test/crash":           {layer: 4, ours: programs},
 	"test/clients":         {layer: 4, ours: programs, tests: []string{"."}, theirs: []string{"github.com/fasthttp/websocket"}},
@@ -133,7 +133,7 @@ var packages = map[string]pkg{
 }
 
 // common packages may be imported by every package.
-var common = []string{"internal/invariant", "internal/mutant", "internal/failpoint", "internal/nearest"}
+var common = []string{"internal/invariant", "internal/failpoint", "internal/nearest"}
 
 // pureModules are external modules whose results depend on their arguments only. Any package
 // may import them. A new module needs an entry in docs/RATIONALE.md.

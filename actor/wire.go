@@ -6,8 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"unicode/utf8"
-
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // Encoder appends encoded fields to a buffer. All encodings of Troupe use it.
@@ -127,9 +125,6 @@ func (d *Decoder) Bytes(limit int) []byte {
 	b := d.Raw(int(n))
 	if len(b) == 0 {
 		return nil
-	}
-	if mutant.On("bytes-not-copied") {
-		return b
 	}
 	return append([]byte(nil), b...)
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -146,7 +145,7 @@ func endTurn(subject string, c upstream.Completion, warnings []string) Action {
 		warning = "answer incomplete: " + subject + " stopped early"
 	}
 	switch {
-	case warning == "" && len(warnings) == 0 || mutant.On("part-for-whole"):
+	case warning == "" && len(warnings) == 0:
 		return Complete(c.Text)
 	case c.Text == "" && c.Finish == upstream.FinishFilter:
 		return EndRefused(actor.Refuse(actor.Rejected, "the upstream of %s filtered the whole answer (content_filter)", subject))

@@ -12,7 +12,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -309,9 +308,6 @@ func (s registryState) revokeKey(id string) (change, *actor.Refusal) {
 		unknown := actor.Refuse(actor.NotFound, "no key is named %s; see `troupe keys list`", id)
 		unknown.Field = "key_id"
 		return s.announceAbsent(keyPrefix+id, unknown), nil
-	}
-	if mutant.On("revoked-key-kept") {
-		return change{answer: keyAnswer{true, id}}, nil
 	}
 	return change{updates: []actor.StateItem{{Name: keyPrefix + id}}, answer: keyAnswer{true, id}}, nil
 }

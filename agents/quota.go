@@ -14,7 +14,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -156,7 +155,7 @@ func (s registryState) makeRoom(id string, c change) (change, *actor.Refusal) {
 	if self == Operator {
 		most, who = all, "the operator"
 	}
-	switch created := s.value(agentPrefix+id) == nil && !mutant.On("agent-quota-ignored"); {
+	switch created := s.value(agentPrefix+id) == nil; {
 	case created && own.after.agents > most.agents:
 		return change{}, actor.Refuse(actor.Budget, "%s has %d agents, which is the maximum; delete one first", who, most.agents)
 	case created && share.after.agents > all.agents:

@@ -10,7 +10,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // RegistryID is the system actor that maintains the agents, the declared tools and the API
@@ -91,9 +90,7 @@ func registryStep(quotas Quotas, native []string, state State) (Action, error) {
 	}
 	if len(answers) == 0 {
 		action := Continue("announcing", nil, Tool(ToolAnnounce, encodeAnnouncement(c.updates)))
-		if action.StateUpdates = c.updates; mutant.On("registry-forgets") {
-			action.StateUpdates = nil
-		}
+		action.StateUpdates = c.updates
 		return action, nil
 	}
 	announced := state.Last()[0]

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // laneCapMax is the maximum capacity that an empty lane retains.
@@ -65,19 +64,16 @@ func (m *Mailbox) SuspendAging(until actor.Time) { m.agingFrom = until }
 // Admit returns a refusal if the mailbox cannot accept a message of this size now. It
 // does not change the mailbox.
 func (m *Mailbox) Admit(l Limits, now actor.Time, id actor.ID, bytes int) *actor.Refusal {
-	if mutant.On("unbounded-mailbox") {
-		return nil
-	}
 	n := m.Count()
 	switch {
 	case n == 0:
 		return nil
 	case n >= l.MaxPendingPerActor:
 		return actor.RefuseBusy(actor.ScopeCallee, m.RetryAfter(now), "%s has %d messages waiting, at most %d allowed", id, n, l.MaxPendingPerActor)
-	case m.bytes+bytes > l.MailboxBytesMax && !mutant.On("mailbox-weighs-nothing"):
+	case m.bytes+bytes > l.MailboxBytesMax:
 		return actor.RefuseBusy(actor.ScopeCallee, m.RetryAfter(now), "%s has %d bytes waiting, %d more exceed the limit of %d", id, m.bytes, bytes, l.MailboxBytesMax)
 	}
-	if age := now.Sub(max(m.oldest(), m.agingFrom)); age > l.MailboxAgeMax && !mutant.On("mailbox-never-too-old") {
+	if age := now.Sub(max(m.oldest(), m.agingFrom)); age > l.MailboxAgeMax {
 		return actor.RefuseBusy(actor.ScopeCallee, m.RetryAfter(now), "the oldest message of %s has waited %v, at most %v allowed", id, age, l.MailboxAgeMax)
 	}
 	return nil
@@ -126,11 +122,7 @@ func (m *Mailbox) oldest() actor.Time {
 // Push appends a message to its lane. It checks no limits.
 func (m *Mailbox) Push(q Queued) {
 	lane := max(q.Lane, actor.High) - 1
-	if mutant.On("lane-is-a-stack") {
-		m.lanes[lane] = slices.Insert(m.lanes[lane], 0, q)
-	} else {
-		m.lanes[lane] = append(m.lanes[lane], q)
-	}
+	m.lanes[lane] = append(m.lanes[lane], q)
 	m.bytes += q.Bytes
 }
 
@@ -143,7 +135,7 @@ func (m *Mailbox) Pop(now actor.Time) (Queued, bool) {
 		if len(m.lanes[i]) == 0 {
 			continue
 		}
-		if pick < 0 || m.overtaken[i] >= OvertakenMax && !mutant.On("lane-starves") {
+		if pick < 0 || m.overtaken[i] >= OvertakenMax {
 			pick = i
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // answerWait is the retry delay of a caller at its limit of outstanding calls. The time
@@ -37,7 +36,7 @@ func (c Caller) ChainOf() []actor.ID { return append(slices.Clone(c.Chain), c.Se
 func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked actor.Duration) (actor.Duration, *actor.Refusal) {
 	var buf [8]actor.ID // stays on the stack; refusals copy the chain
 	chain := append(append(buf[:0], c.Chain...), c.Self)
-	if (def == nil || def.System && !mutant.On("system-actor-called")) && !mutant.On("target-exists-check") {
+	if def == nil || def.System {
 		return 0, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", target.Agent)
 	}
 	if r := ValidateCallContext(l, chain, target, def); r != nil {
@@ -48,7 +47,7 @@ func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked act
 		return 0, &actor.Refusal{Reason: actor.Deadline, Chain: c.ChainOf(), Operation: "invoke " + target.String(), Timeout: left,
 			Detail: "timeout: less than 1 ms is left for a call to " + target.String()}
 	}
-	if c.Outstanding >= l.AgentConcurrentCallsMax && !mutant.On("outstanding-limit") {
+	if c.Outstanding >= l.AgentConcurrentCallsMax {
 		return 0, actor.RefuseBusy(actor.ScopeCaller, answerWait, "%s has %d calls outstanding, at most %d allowed: wait for an answer first",
 			c.Self, c.Outstanding, l.AgentConcurrentCallsMax)
 	}
@@ -62,14 +61,11 @@ func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked act
 // chain holds the callers of the call to target, oldest first.
 func ValidateCallContext(l Limits, chain []actor.ID, target actor.ID, def *actor.Definition) *actor.Refusal {
 	// The limit applies to the depth of the caller: A→B→C→D→E→F is permitted, F→G is not.
-	if len(chain)-1 >= l.AgentCallDepthMax && !mutant.On("depth-check") {
+	if len(chain)-1 >= l.AgentCallDepthMax {
 		return actor.RefuseDepth(slices.Clone(chain), target, l.AgentCallDepthMax)
 	}
 	byActor := def != nil && def.Recursion == actor.ByActor
-	for i, above := range chain {
-		if i == len(chain)-1 && mutant.On("self-call") || i < len(chain)-1 && mutant.On("cycle-check") {
-			continue
-		}
+	for _, above := range chain {
 		if byActor && above == target || !byActor && above.Tenant == target.Tenant && above.Agent == target.Agent {
 			return actor.RefuseCycle(slices.Clone(chain), target)
 		}
@@ -81,13 +77,7 @@ func timeLeft(l Limits, left, asked actor.Duration) actor.Duration {
 	if asked == 0 {
 		asked = l.AgentCallTimeoutDefault
 	}
-	if !mutant.On("clamp") {
-		asked = min(asked, l.AgentCallTimeoutMax)
-	}
-	if mutant.On("time-left-shrinks") {
-		return asked
-	}
-	return min(asked, left)
+	return min(asked, l.AgentCallTimeoutMax, left)
 }
 
 // Share returns the budget that each of n calls of one action receives. Each call

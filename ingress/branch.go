@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -42,9 +41,6 @@ func (s *Stream) restoreNext() {
 			return
 		}
 		b.cursorSeq, s.cursor = s.cursor[0], s.cursor[1:]
-		if b.cursorSeq > 0 && mutant.On("cursor-off-by-one") {
-			b.cursorSeq--
-		}
 		if b.cursorSeq > 0 {
 			if !s.tree {
 				b.lastSeq = b.cursorSeq - 1

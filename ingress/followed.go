@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -148,10 +147,6 @@ func (s *Socket) mapPending() {
 		}
 		f.pending = f.pending[1:]
 		f.cursor = f.cursor.After(item.At)
-		if mutant.On("event-sent-twice-after-resume") {
-			item.At.Index--
-			f.cursor = f.cursor.After(item.At)
-		}
 		if f.replay == nil {
 			s.show(f.channel.Map(&e, f.cursor.String()))
 			continue

@@ -11,7 +11,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -216,9 +215,7 @@ func (s *Stream) Step(now actor.Time, in StreamInput) []StreamOutput {
 	case Closed:
 		s.end(End{Reason: ClientGone})
 	case Revoked:
-		if !mutant.On("revoked-key-honoured") {
-			s.end(End{Reason: NoAccess})
-		}
+		s.end(End{Reason: NoAccess})
 	case Draining:
 		s.end(End{Reason: Drained})
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
@@ -102,7 +101,7 @@ type joinedCall struct {
 
 // idle reports whether the actor has no open work.
 func (a *activation) idle() bool {
-	return a.loaded && len(a.outcomeWaiters) == 0 && (len(a.journal.Runs) == 0 || mutant.On("idle-with-open-work"))
+	return a.loaded && len(a.outcomeWaiters) == 0 && len(a.journal.Runs) == 0
 }
 
 // journalLoaded reports whether the journal holds the actor's entries of the log.
@@ -117,7 +116,7 @@ func (a *activation) pending() int {
 	n := 0
 	for _, t := range a.turns {
 		for i := range t.run.Last() {
-			if ask := &t.run.Last()[i]; ask.IsCall() && (ask.Open() || mutant.On("outstanding-not-released")) && !t.ended {
+			if ask := &t.run.Last()[i]; ask.IsCall() && ask.Open() && !t.ended {
 				n++
 			}
 		}
@@ -287,13 +286,13 @@ func (c *Cell) loaded(in Loaded) {
 		c.record(act, store.Rebased{At: c.now}, store.Shown{})
 	}
 	for _, run := range act.cloneRuns() {
-		if run.Started() && !mutant.On("restart-forgets-open-call") {
+		if run.Started() {
 			act.turns = append(act.turns, c.restoreTurn(act, run))
 			c.active.add(act.turns[len(act.turns)-1])
 			if run.Holds > 0 {
 				act.mailbox.SuspendAging(max(run.Clock.Since, run.Clock.HeldUntil))
 			}
-		} else if !run.Started() {
+		} else {
 			act.mailbox.Push(queued(run, c.now))
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -16,7 +15,7 @@ import (
 // protocol: cancelled, duplicate, poisoned, agent, time left, capacity. The first
 // attempt that passes is accepted. Later attempts of the same call are duplicates.
 func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
-	if act.journal.IsBuried(call.ID) && !mutant.On("tombstone-ignored") {
+	if act.journal.IsBuried(call.ID) {
 		c.refuse(act, call, actor.Refuse(actor.Stopped, "the call was cancelled before it arrived"))
 		return
 	}
@@ -76,25 +75,25 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 // was such a duplicate.
 func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 	reply, n := act.journal.Outcome(call.ID)
-	if known := reply != nil || n > 0 && !mutant.On("put-away-forgotten"); known && !mutant.On("dedup-forgotten") {
+	if reply != nil || n > 0 {
 		c.replyOutcome(act, call, reply, n)
 		return true
 	}
 	if !act.durable && (call.Attempt > 1 || c.remote) { // within a node a first attempt is delivered once, so the cache need not be searched
-		if reply := c.replyCache.find(call.ID, act.epoch); reply != nil && !mutant.On("dedup-forgotten") {
+		if reply := c.replyCache.find(call.ID, act.epoch); reply != nil {
 			c.replyTo(act, call, reply, true)
 			return true
 		}
 	}
-	if run := act.journal.Run(call.ID); run != nil && !mutant.On("open-call-taken-twice") {
+	if run := act.journal.Run(call.ID); run != nil {
 		c.replyOpen(act, call, run)
 		return true
 	}
 	id, body, ok := act.journal.FindByKey(call.Idempotency)
-	if !ok || mutant.On("key-ignored") {
+	if !ok {
 		return false
 	}
-	if body != call.Idempotency.Body && !mutant.On("body-of-key-unchecked") {
+	if body != call.Idempotency.Body {
 		c.refuse(act, call, &actor.Refusal{Reason: actor.Invalid, Field: "Idempotency-Key",
 			Detail: "the key was used with a different body; use a new key for a new request"})
 		return true
@@ -158,10 +157,6 @@ func (c *Cell) joinRun(act *activation, run actor.CallID, call *actor.Call) {
 // accept accepts a call. If its turn begins in the same step, its first decisions
 // are appended to the log together with the acceptance.
 func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, durable bool) {
-	if mutant.On("accepted-not-journaled") {
-		n := len(c.ready.Entries)
-		defer func() { c.ready.Entries = c.ready.Entries[:n] }()
-	}
 	if cl := c.currentWaiter; cl != nil && cl.subscribed && cl.call.ID == call.ID && c.publishOnDemand && !act.durable {
 		act.subscribed = append(act.subscribed, call.ID)
 	}
@@ -220,9 +215,7 @@ func poisonRefusal(panics int) *actor.Refusal {
 // passes through all checks again.
 func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
 	c.addJitter(r)
-	if !mutant.On("refusal-not-recorded") {
-		c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Detail: r.Detail, Why: "callee", Chain: call.Chain, Attempt: call.Attempt})
-	}
+	c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Detail: r.Detail, Why: "callee", Chain: call.Chain, Attempt: call.Attempt})
 	reply := actor.Fail(call.ID, r)
 	reply.Budget = call.Budget
 	c.replyTo(act, call, &reply, false)

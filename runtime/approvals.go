@@ -7,7 +7,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
@@ -107,7 +106,7 @@ func (c approvals) find(t *turn, call *actor.Call) (d Decision, i int, refusal *
 	if int(id.Index) >= len(asks) || asks[id.Index].Await == nil {
 		return d, 0, actor.Refuse(actor.NotFound, "run %s has no approval %.80q", t.run.Call.ID, d.Approval)
 	}
-	if a := &asks[id.Index]; !a.Waits() && !(a.Open() && mutant.On("approval-used-twice")) {
+	if a := &asks[id.Index]; !a.Waits() {
 		return d, 0, actor.Refuse(actor.ApprovalDecided, "the approval is %s already", a.Await.Status)
 	}
 	return d, int(id.Index), nil

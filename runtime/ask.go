@@ -4,13 +4,11 @@ package runtime
 
 import (
 	"slices"
-	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -36,9 +34,7 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 		toolCalls{c}.seal(t, a, step, i)
 		if a.Open() && a.Out().Kind == actor.AskCall && c.routeCall(t, a, pending, budget, share) {
 			pending++
-			if !mutant.On("budget-of-action-unspent") {
-				budget -= min(budget, 1+a.Budget)
-			}
+			budget -= min(budget, 1+a.Budget)
 		}
 		if c.isClamped(a) {
 			t.shown.Clamped = append(t.shown.Clamped, uint16(i))
@@ -82,7 +78,7 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 
 // isClamped reports whether a call asked for more time than is allowed.
 func (c *Cell) isClamped(a *store.Asked) bool {
-	return a.IsCall() && a.Out().Timeout > c.limits.AgentCallTimeoutMax && !mutant.On("clamp-not-reported")
+	return a.IsCall() && a.Out().Timeout > c.limits.AgentCallTimeoutMax
 }
 
 // newAsks returns space for the asks of the next step. A volatile turn reuses its own
@@ -134,11 +130,8 @@ func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
 		sent := out
 		a.Sent = &sent
 	}
-	if a.Waits() && !mutant.On("performed-before-approval") { // its clock runs to the end of the approval
+	if a.Waits() { // its clock runs to the end of the approval
 		return
-	}
-	if mutant.On("effect-outlives-its-turn") {
-		left = 24 * time.Hour
 	}
 	switch out.Kind {
 	case actor.AskTool, actor.AskWork:
@@ -173,9 +166,9 @@ func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 	}
 	asks := action.Asks
 	switch {
-	case len(t.run.Steps) >= c.limits.StepsPerTurnMax && !mutant.On("steps-unbounded"):
+	case len(t.run.Steps) >= c.limits.StepsPerTurnMax:
 		return actor.Refuse(actor.Budget, "the turn has made %d steps, at most %d allowed", len(t.run.Steps), c.limits.StepsPerTurnMax)
-	case len(asks) > c.limits.AsksPerActionMax && !mutant.On("asks-unbounded"):
+	case len(asks) > c.limits.AsksPerActionMax:
 		return actor.Refuse(actor.Budget, "the action has %d asks, at most %d allowed", len(asks), c.limits.AsksPerActionMax)
 	}
 	if r := c.checkEvents(t.run, t.unrecorded+eventsPerAsk*len(asks)+eventsPerRefused*min(len(action.Refused), refusedPerActionMax)); r != nil {
@@ -266,7 +259,7 @@ func (c *Cell) emitAsk(t *turn, i, pending int) {
 // external agent.
 func (c *Cell) perform(t *turn, i int) {
 	a := &t.run.Last()[i]
-	e := Effect{ID: t.effectID(i), Attempt: t.sends[i].attempt, Gated: t.durable() && !mutant.On("effect-before-its-gate")}
+	e := Effect{ID: t.effectID(i), Attempt: t.sends[i].attempt, Gated: t.durable()}
 	left := a.Clock.Remaining(c.now)
 	switch out := a.Out(); out.Kind {
 	case actor.AskWork:
@@ -293,15 +286,9 @@ func (c *Cell) outcome(in Outcome) {
 	act := c.actors.find(c.inFlight[in.ID])
 	if act != nil {
 		t, i := act.turn(in.ID.Run), int(in.ID.Index)
-		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && (t.sends[i].attempt == in.Attempt || mutant.On("former-attempt-answers")) {
+		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && t.sends[i].attempt == in.Attempt {
 			delete(c.inFlight, in.ID)
 			answer := in.Answer.Fit(c.limits.MessageBytesMax)
-			switch {
-			case mutant.On("intact-answer-refused"):
-				answer = in.Answer.Fit(0)
-			case mutant.On("large-answer-accepted"):
-				answer = in.Answer.Fit(actor.MessageBytesMax)
-			}
 			if t.run.Last()[i].Out().Kind == actor.AskModel {
 				answer = c.resolveTargets(t, answer)
 			}
@@ -421,9 +408,7 @@ func (c *Cell) expireAsk(t *turn, i int) {
 		refusal := actor.RefuseDeadline(t.act.id, a.Out().Name, a.Out().Timeout)
 		if a.IsCall() {
 			refusal = actor.RefuseDeadline(a.To, a.Out().Operation, a.Clock.Left)
-			if !mutant.On("expired-call-not-cancelled") {
-				c.sendCancel(t, i, actor.Deadline)
-			}
+			c.sendCancel(t, i, actor.Deadline)
 		} else {
 			c.abort(t, i)
 			if a.Verdict.Decision != 0 && !a.Out().Idempotent {
@@ -443,11 +428,9 @@ func (c *Cell) expireAsk(t *turn, i int) {
 func (c *Cell) cancelAsk(t *turn, i int) {
 	a := &t.run.Last()[i]
 	if a.IsCall() {
-		if !mutant.On("cancel-not-passed-down") {
-			c.sendCancel(t, i, actor.Stopped)
-			c.measureCall(a)
-			c.emit(history.Event{Kind: history.Cancel, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Peer: a.To})
-		}
+		c.sendCancel(t, i, actor.Stopped)
+		c.measureCall(a)
+		c.emit(history.Event{Kind: history.Cancel, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Peer: a.To})
 		return
 	}
 	if a.Waits() {
@@ -458,7 +441,7 @@ func (c *Cell) cancelAsk(t *turn, i int) {
 }
 
 func (c *Cell) abort(t *turn, i int) {
-	if a := &t.run.Last()[i]; a.Open() && a.Out().RunsOutsideCell() && !mutant.On("effect-not-aborted") {
+	if a := &t.run.Last()[i]; a.Open() && a.Out().RunsOutsideCell() {
 		delete(c.inFlight, t.effectID(i))
 		c.addEffect(Effect{ID: t.effectID(i), Attempt: t.sends[i].attempt, Op: Abort{}})
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -28,7 +27,7 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	for i := range run.Last() {
 		a := &run.Last()[i]
 		switch {
-		case !a.Added || isAddedTool(a) || a.Callback != call.ID || mutant.On("callback-not-recognised"):
+		case !a.Added || isAddedTool(a) || a.Callback != call.ID:
 			continue
 		case !a.Open():
 			reply := t.callbackReply(i, a.Answer)

@@ -8,7 +8,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -36,9 +35,6 @@ func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
 	if attempt > 1 || !c.sendLocalRequest(t, a) {
 		var m actor.Request
 		t.run.Child(&m.Call, a, a.Clock.Remaining(c.now), attempt)
-		if attempt > 1 && mutant.On("chain-dropped-on-retry") {
-			m.Call.Chain = m.Call.Chain[len(m.Call.Chain)-1:]
-		}
 		c.send(t.effectID(i), attempt, t.act.id, a.To, t.durable(), t.durable(), m)
 	}
 	t.sends[i].retryAt = c.now.Add(t.sends[i].backoff)
@@ -79,10 +75,7 @@ func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 		c.dropLateAnswer(act, reply)
 		return
 	}
-	if a := &t.run.Last()[i]; !a.Open() {
-		if late := a.Answer.Refusal != nil; late && mutant.On("late-reply-delivered") || !late && mutant.On("reply-delivered-twice") {
-			c.emit(history.Event{Kind: history.Answer, Actor: act.id, Epoch: act.epoch, Call: reply.Call, Parent: t.run.Call.ID, What: "call", Status: reply.Status, Pending: act.pending()})
-		}
+	if !t.run.Last()[i].Open() {
 		c.dropLateAnswer(act, reply)
 		return
 	}
@@ -96,11 +89,7 @@ func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 	if r := reply.Refusal; r != nil && (r.RetryAfter > 0 || r.Reason == actor.NotFound) && c.mayArriveAgain(&t.sends[i]) {
 		budget = 0 // the run of the other request could spend it
 	}
-	status := reply.Status
-	if mutant.On("partial-answer-whole") && status == actor.Partial {
-		status = actor.Succeeded
-	}
-	c.answerAs(t, i, status, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal, Usage: reply.Tree}, budget)
+	c.answerAs(t, i, reply.Status, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal, Usage: reply.Tree}, budget)
 }
 
 // mayArriveAgain reports whether another request of a call that was refused may be
@@ -123,7 +112,7 @@ func (c *Cell) cancelled(act *activation, m actor.Cancel) {
 	switch run := act.journal.Run(m.Call); {
 	case run != nil:
 		c.stopRun(act, run, refusal)
-	case (!act.journal.HasEnded(m.Call) || mutant.On("ended-call-cancelled")) && !act.journal.IsBuried(m.Call):
+	case !act.journal.HasEnded(m.Call) && !act.journal.IsBuried(m.Call):
 		c.record(act, store.Buried{Call: m.Call, At: c.now, Until: c.now.Add(c.limits.AgentCallTimeoutMax + c.limits.RememberDone)}, store.Shown{})
 	}
 }
@@ -143,12 +132,10 @@ func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallI
 		return
 	}
 	a := &t.run.Last()[i]
-	if n <= a.Holds || mutant.On("held-ignored") {
+	if n <= a.Holds {
 		return
 	}
-	if !mutant.On("hold-unbounded") {
-		until = min(until, c.now.Add(c.limits.WaitTimeoutMax))
-	}
+	until = min(until, c.now.Add(c.limits.WaitTimeoutMax))
 	holdsBefore, wasHeld := t.run.Holds, a.Clock.HeldUntil != 0
 	e := history.Event{Kind: history.Resume, Actor: act.id, Epoch: act.epoch, Call: call, Parent: t.run.Call.ID, N: n, What: "ask"}
 	var shown store.Shown

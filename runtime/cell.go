@@ -8,7 +8,6 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
@@ -206,9 +205,7 @@ func (c *Cell) boot(in Boot) {
 	for _, s := range in.Strikes {
 		c.strikes[s.Call] = s.Times
 	}
-	if !mutant.On("boot-looks-for-nobody") {
-		c.requestExpiries(c.table.Shards(c.self.Node, c.self.Cell))
-	}
+	c.requestExpiries(c.table.Shards(c.self.Node, c.self.Cell))
 }
 
 // setAgents replaces the agent definitions. It visits no actor.
@@ -228,9 +225,6 @@ func (c *Cell) setOwners(table dispatcher.Table) {
 	c.table = table
 	for _, act := range c.actors.ordered() {
 		if o, ok := c.ownerOf(act.id); !ok || !c.owns(o) || o.Epoch != act.epoch {
-			if mutant.On("lost-shard-kept") {
-				continue
-			}
 			c.deactivate(act, "lost")
 		}
 	}

@@ -5,7 +5,6 @@ package runtime
 import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // deliver routes a message, in this order: a reply to a waiting client, a request
@@ -25,7 +24,7 @@ func (c *Cell) deliver(env *actor.Envelope) {
 		return
 	}
 	o, ok := c.ownerOf(env.To)
-	if !ok || !c.owns(o) || o.Epoch != env.Epoch && !mutant.On("old-epoch") {
+	if !ok || !c.owns(o) || o.Epoch != env.Epoch {
 		c.drop(env, "epoch")
 		return
 	}
@@ -111,7 +110,7 @@ func (c *Cell) deferMessage(act *activation, env *actor.Envelope) {
 
 func (c *Cell) deferCall(act *activation, call *actor.Call, durable bool) {
 	switch full := len(act.deferred) >= c.limits.MaxPendingPerActor; {
-	case full && call.Attempt > 1 && !mutant.On("repeat-refused-while-loading"): // dropped, not refused: the log may hold the run of the call, and its caller retries
+	case full && call.Attempt > 1: // dropped, not refused: the log may hold the run of the call, and its caller retries
 		c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
 	case full:
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages already wait", act.id, len(act.deferred)))

@@ -7,7 +7,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
@@ -68,10 +67,7 @@ func (c deviceResults) find(t *turn, call *actor.Call) (given GivenResult, i int
 	if err == nil && id.Run == t.run.Call.ID && id.Step > 0 && id.Step <= t.step() {
 		asks = t.run.Steps[id.Step-1].Asks
 	}
-	if i = int(id.Index); mutant.On("result-of-another-call-taken") {
-		i %= max(len(asks), 1)
-	}
-	if i >= len(asks) {
+	if i = int(id.Index); i >= len(asks) {
 		return given, 0, actor.Refuse(actor.NotFound, "run %s has no tool call %.80q", t.run.Call.ID, given.ToolCall)
 	}
 	a := &asks[i]

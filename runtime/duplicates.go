@@ -8,7 +8,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -74,7 +73,7 @@ func (c *Cell) outcomeLoaded(act *activation, n uint64, outcome *actor.Reply) {
 	act.outcomeWaiters = nil
 	for i := range waiters {
 		switch r := &waiters[i]; {
-		case r.entry != n && !mutant.On("outcome-of-another"):
+		case r.entry != n:
 			act.outcomeWaiters = append(act.outcomeWaiters, *r)
 		case outcome == nil: // the read failed; the callers retry
 			c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: r.call.ID, What: "request", Why: "unread"})
@@ -89,7 +88,7 @@ func (c *Cell) outcomeLoaded(act *activation, n uint64, outcome *actor.Reply) {
 // load requests a read of the actor, or of the outcome in its n-th entry. It is
 // gated, so that it cannot overtake the actor's own entries.
 func (c *Cell) load(act *activation, n uint64) {
-	c.addEffect(Effect{Gated: !mutant.On("load-before-its-gate"), Op: Load{Actor: act.id, Epoch: act.epoch, Outcome: n}})
+	c.addEffect(Effect{Gated: true, Op: Load{Actor: act.id, Epoch: act.epoch, Outcome: n}})
 }
 
 // evictOutcomes evicts the oldest outcomes of the actor until the cell is within

@@ -5,7 +5,6 @@ package runtime
 import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -61,7 +60,7 @@ func (c *Cell) sendLocalRequest(t *turn, a *store.Asked) bool {
 	}
 	m := c.enqueueLocal(to, epoch)
 	t.run.Child(&m.call, a, a.Clock.Remaining(c.now), 1)
-	if call := &m.call; c.emits(history.Send) && !mutant.On("local-send-not-recorded") {
+	if call := &m.call; c.emits(history.Send) {
 		c.emit(history.Event{Kind: history.Send, Actor: t.act.id, Peer: a.To, Call: call.ID, What: "request", Attempt: 1,
 			Left: call.Left, Chain: call.Chain, Parent: call.Parent})
 	}

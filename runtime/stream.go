@@ -5,7 +5,6 @@ package runtime
 import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
@@ -46,9 +45,6 @@ func (c *Cell) streamed(in Streamed) {
 	if refusal := c.checkStream(t.run, a, s); refusal != nil {
 		c.finishTurn(t, failedOutcome(refusal))
 		return
-	}
-	if p.Retry != nil && mutant.On("retry-not-announced") {
-		shown = nil
 	}
 	c.record(t.act, record, store.Shown{Ask: shown})
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // timer is the earliest time at which an actor or a waiting client has work due.
@@ -175,7 +174,7 @@ func (c *Cell) fireActorTimer(act *activation) {
 	transcripts{c}.retryPages(act)
 	for _, t := range act.turns {
 		for i := range t.run.Last() {
-			if a := &t.run.Last()[i]; a.Open() && c.now >= t.sends[i].retryAt && !mutant.On("call-sent-once") {
+			if a := &t.run.Last()[i]; a.Open() && c.now >= t.sends[i].retryAt {
 				c.resendCall(t, i)
 			}
 		}
@@ -186,13 +185,13 @@ func (c *Cell) fireActorTimer(act *activation) {
 // expireDue ends the runs and answers the asks whose deadline has passed.
 func (c *Cell) expireDue(act *activation) {
 	for _, run := range act.cloneRuns() {
-		if c.now >= run.Clock.Due() && !mutant.On("run-outlives-its-time") {
+		if c.now >= run.Clock.Due() {
 			c.expireRun(act, run)
 		}
 	}
 	for _, t := range act.turns {
 		for i := range t.run.Last() {
-			if a := &t.run.Last()[i]; a.Open() && (c.now >= a.Clock.Due() || mutant.On("ask-expires-early") && 10*a.Clock.Remaining(c.now) < a.Clock.Left) {
+			if a := &t.run.Last()[i]; a.Open() && c.now >= a.Clock.Due() {
 				c.expireAsk(t, i)
 			}
 		}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
@@ -46,7 +45,7 @@ func (c toolCalls) plan(a *store.Asked, t *turn, out *actor.Ask) *actor.Refusal 
 		return r
 	}
 	switch {
-	case verdict.Decision == runs.Block && !mutant.On("policy-after-dispatch"):
+	case verdict.Decision == runs.Block:
 		return actor.Refuse(actor.PolicyBlocked, "the policy blocks this call of %s (%s)", out.Name, verdict.Rule)
 	case verdict.Decision == runs.RequireApproval:
 		timeout := orDefault(actor.Duration(d.ApprovalTimeoutMS)*time.Millisecond, c.limits.ApprovalTimeout)
@@ -101,7 +100,7 @@ func (c toolCalls) recheck(t *turn, i int) *actor.Refusal {
 	switch {
 	case !ok || tool.Declared == nil:
 		return actor.Refuse(actor.PolicyBlocked, "the tool %s was deleted", name)
-	case a.Await != nil && c.digest(tool.Declared, t.toolCallID(i), input) != a.Await.Digest && !mutant.On("digest-not-compared"):
+	case a.Await != nil && c.digest(tool.Declared, t.toolCallID(i), input) != a.Await.Digest:
 		return actor.Refuse(actor.PolicyBlocked, "the definition of %s has changed since the approval was requested: a person approves it as it was shown, so the agent has to ask again", name)
 	}
 	switch v := c.tools.Policy().Decide(t.act.id.Agent, &tool, input); {
@@ -119,7 +118,7 @@ func (t *turn) toolCallID(i int) runs.ToolCallID {
 
 // begin performs an ask that has just been recorded, unless it waits for a decision.
 func (c toolCalls) begin(t *turn, i int) {
-	if a := &t.run.Last()[i]; a.Out().RunsOutsideCell() && (!a.Waits() || mutant.On("performed-before-approval")) {
+	if a := &t.run.Last()[i]; a.Out().RunsOutsideCell() && !a.Waits() {
 		c.perform(t, i)
 	}
 }
@@ -136,7 +135,7 @@ func (c toolCalls) resolve(t *turn, i int, status runs.ApprovalStatus, left acto
 	c.record(t.act, store.Resolved{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Status: status, Left: left,
 		Detail: actor.FitText(detail, actor.TextBytesMax)}, store.Shown{Ask: &by})
 	c.emit(history.Event{Kind: history.Resume, Actor: t.act.id, Epoch: t.act.epoch, Call: t.run.Call.ID, Parent: t.run.Call.ID, What: "approval", Step: t.step(), Index: uint16(i), N: 1})
-	if !t.ended && !mutant.On("end-of-approval-not-passed-up") {
+	if !t.ended {
 		c.propagateHold(t, holds)
 	}
 }

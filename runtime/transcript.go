@@ -7,7 +7,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/failpoint"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -80,7 +79,7 @@ func (c transcripts) readTranscript(t *turn) bool {
 		return true
 	}
 	n := t.act.journal.Transcript.Len() // Asking records it in Run.Heard, within the step in which the turn begins
-	if t.run.Started() && !mutant.On("replay-hears-later-messages") {
+	if t.run.Started() {
 		n = t.run.Heard
 	}
 	e.messages, e.complete = c.earlierMessages(t.act, t.run, t.def, n)

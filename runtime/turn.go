@@ -8,7 +8,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -52,7 +51,7 @@ func (t *turn) effectID(i int) actor.EffectID {
 // durable reports whether output of the turn must wait for the log: the actor is
 // journaled, or the turn depends on log entries.
 func (t *turn) durable() bool {
-	return t.act.durable || t.taint && !mutant.On("gate-skipped-for-taint")
+	return t.act.durable || t.taint
 }
 
 func (t *turn) stop() {
@@ -211,9 +210,7 @@ func (c *Cell) advance(t *turn) {
 func (c *Cell) beginAgent(t *turn) {
 	c.faultingCall = t.run.Call.ID
 	call := t.run.Call
-	if !mutant.On("chain-not-copied") {
-		call.Chain = slices.Clone(call.Chain) // writes by the agent MUST NOT change the real chain
-	}
+	call.Chain = slices.Clone(call.Chain) // writes by the agent MUST NOT change the real chain
 	t.agentTurn = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, ActorState: t.act.journal.ActorState, Transcript: t.earlier.messages})
 	c.faultingCall = actor.CallID{}
 }
@@ -359,7 +356,7 @@ func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Rep
 		return
 	}
 	ended := store.Ended{Call: call.ID, At: c.now, Reply: *reply, Until: until, Idempotency: call.Idempotency}
-	if t := act.turn(call.ID); t != nil && (reply.Refusal == nil || mutant.On("state-of-failed-turn-kept")) {
+	if t := act.turn(call.ID); t != nil && reply.Refusal == nil {
 		ended.StateUpdates = t.stateItems
 	}
 	c.record(act, ended, shown)
@@ -395,9 +392,6 @@ func (c *Cell) replyTo(act *activation, call *actor.Call, reply *actor.Reply, du
 	}
 	if !call.IsRoot() {
 		caller, _ := call.Caller()
-		if mutant.On("reply-to-another") {
-			caller = call.Chain[0]
-		}
 		if to := c.localCaller(call, durable); to != nil {
 			c.sendLocalReply(call.To, to, reply)
 			return
@@ -465,9 +459,7 @@ func (c *Cell) resume(t *turn) {
 		}
 		switch {
 		case a.IsCall():
-			if !mutant.On("unanswered-call-not-sent-again") {
-				c.resendCall(t, i)
-			}
+			c.resendCall(t, i)
 		case a.Waits():
 		case a.Out().RunsOutsideCell():
 			c.resumeEffect(t, i)
@@ -478,7 +470,7 @@ func (c *Cell) resume(t *turn) {
 func (c *Cell) resumeEffect(t *turn, i int) {
 	a := &t.run.Last()[i]
 	var changed *actor.Refusal // reason why the decision about a tool call does not cover a repeat
-	if a.Verdict.Decision != 0 && !mutant.On("approval-covers-later-tools") {
+	if a.Verdict.Decision != 0 {
 		changed = toolCalls{c}.recheck(t, i)
 	}
 	switch {
@@ -486,7 +478,7 @@ func (c *Cell) resumeEffect(t *turn, i int) {
 		delete(c.inherited, t.effectID(i))
 		c.inFlight[t.effectID(i)] = t.act.id
 		c.addEffect(Effect{ID: t.effectID(i), Attempt: a.Attempt, Op: Await{}})
-	case !a.Out().Idempotent && a.Out().Kind != actor.AskModel && !mutant.On("unsafe-effect-done-again"): // repeating a model request costs money but is safe
+	case !a.Out().Idempotent && a.Out().Kind != actor.AskModel: // repeating a model request costs money but is safe
 		unknown := actor.Answer{Refusal: actor.Refuse(actor.Unknown,
 			"%s %s was running when its node stopped: its outcome is unknown", a.Out().Kind, a.Out().Name)}
 		c.answerResult(t, i, unknown)
@@ -502,10 +494,7 @@ func (c *Cell) resumeEffect(t *turn, i int) {
 	default:
 		c.cancelAdded(t)
 		attempt := a.Attempt + 1
-		var shown store.Shown
-		if !mutant.On("attempt-not-announced") {
-			shown.Ask = &store.ShownAsk{Kind: a.Out().Kind, Attempt: 2 + a.Retries, Discards: a.StreamedAfter}
-		}
+		shown := store.Shown{Ask: &store.ShownAsk{Kind: a.Out().Kind, Attempt: 2 + a.Retries, Discards: a.StreamedAfter}}
 		c.record(t.act, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: attempt}, shown)
 		t.sends[i].attempt = attempt
 		c.perform(t, i)

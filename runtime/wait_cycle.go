@@ -10,7 +10,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/failpoint"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -82,7 +81,7 @@ func openCalls(t *turn) []*store.Asked {
 // startProbe sends a probe from a queued call to the calls that its holders wait
 // for. A client's call needs no probe, because no turn waits for that call.
 func (c *Cell) startProbe(act *activation, run *store.Run) {
-	if run.Call.IsRoot() || mutant.On("second-in-queue-does-not-probe") && act.mailbox.Count() > 1 {
+	if run.Call.IsRoot() {
 		return
 	}
 	c.scheduleReprobe(act)
@@ -103,16 +102,13 @@ func (c *Cell) forwardProbe(act *activation, run *store.Run, p actor.Probe) {
 // for. The probe ends in three cases: the turn waits for no call, the probe has
 // visited the turn before, or it has made HopsMax hops.
 func (c *Cell) forwardProbeVia(act *activation, run *store.Run, t *turn, p actor.Probe) {
-	if len(p.Hops) == actor.HopsMax && !mutant.On("probe-unbounded") || slices.ContainsFunc(p.Hops, func(h actor.Hop) bool { return h.Turn == t.run.Call.ID }) {
+	if len(p.Hops) == actor.HopsMax || slices.ContainsFunc(p.Hops, func(h actor.Hop) bool { return h.Turn == t.run.Call.ID }) {
 		return
 	}
 	p.Hops = append(slices.Clone(p.Hops), actor.Hop{Call: run.Call.ID, Actor: act.id, Turn: t.run.Call.ID, Epoch: act.epoch, Stamp: run.Call.Stamp})
 	open := c.selectBranches(openCalls(t), p.Branches)
 	p.Branches /= max(1, uint32(len(open)))
-	for i, a := range open {
-		if i > 0 && mutant.On("one-branch-only") {
-			return
-		}
+	for _, a := range open {
 		p.To = a.Call
 		c.sendProbe(act, a.To, p)
 	}
@@ -180,16 +176,10 @@ func (c *Cell) probeReturned(act *activation, p actor.Probe) {
 			victim = i
 		}
 	}
-	if mutant.On("prober-is-victim") {
-		victim = 0
-	}
 	cycle := slices.Concat(p.Hops[victim+1:], p.Hops[:victim+1])
 	c.emit(history.Event{Kind: history.ProbeHome, Actor: act.id, Epoch: act.epoch, Call: p.From, N: uint64(len(cycle))})
 	p.Hops, p.Confirm = cycle, 1
-	if mutant.On("no-second-lap") {
-		p.Confirm = uint32(len(cycle))
-	}
-	c.sendProbe(act, cycle[p.Confirm-1].Actor, p)
+	c.sendProbe(act, cycle[0].Actor, p)
 }
 
 func newer(a, b actor.Hop) bool {
@@ -202,7 +192,7 @@ func (c *Cell) confirmWait(act *activation, p actor.Probe) {
 	n := int(p.Confirm)
 	h, next := p.Hops[n-1], p.Hops[n%len(p.Hops)]
 	run := act.journal.Run(h.Call)
-	if run == nil || act.epoch != h.Epoch && !mutant.On("epoch-not-confirmed") {
+	if run == nil || act.epoch != h.Epoch {
 		return
 	}
 	confirmed := func(t *turn) bool {
@@ -234,7 +224,7 @@ const cycleRetryAfter = 500 * time.Millisecond
 // calls.
 func (c *Cell) needsReprobe(act *activation) bool {
 	waiting := func(t *turn) bool { return len(openCalls(t)) > 0 }
-	return act.reprobeAt != 0 && act.mailbox.Count() > 0 && slices.ContainsFunc(holders(act), waiting) && !mutant.On("no-re-probe")
+	return act.reprobeAt != 0 && act.mailbox.Count() > 0 && slices.ContainsFunc(holders(act), waiting)
 }
 
 func (c *Cell) scheduleReprobe(act *activation) {
@@ -283,9 +273,6 @@ func (c *Cell) reprobe(act *activation) {
 // probeAgain sends new probes for calls. Their last probes may be lost.
 func (c *Cell) probeAgain(act *activation, calls []*store.Run) {
 	act.reprobeAt = 0
-	if mutant.On("no-re-probe") {
-		return
-	}
 	for _, run := range calls {
 		c.scheduleReprobe(act)
 		c.emit(history.Event{Kind: history.Reprobe, Actor: act.id, Epoch: act.epoch, Call: run.Call.ID})

@@ -7,8 +7,8 @@ import (
 	"github.com/troupe-run/troupe/specs/linear"
 )
 
-// Guard is a check in the core that a build with the tag mutants can disable. Spec
-// is the property that MUST then fail within a thousand seeds.
+// Guard is a check in the core that a mutant of test/mutants disables. Spec is the
+// property that MUST then fail within a thousand seeds.
 type Guard struct{ Mutant, Spec string }
 
 var guards = []Guard{

@@ -8,7 +8,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -139,12 +138,8 @@ func (w *encoder) journal(j *Journal) {
 		w.run(run)
 	}
 	w.outcomes(j)
-	buried := j.Buried
-	if mutant.On("snapshot-forgets-tombstones") {
-		buried = nil
-	}
-	w.Uint(uint64(len(buried)))
-	for _, b := range buried {
+	w.Uint(uint64(len(j.Buried)))
+	for _, b := range j.Buried {
 		w.buried(b)
 	}
 	w.items(j.ActorState)
@@ -158,9 +153,6 @@ func (w *encoder) outcomes(j *Journal) {
 	evicted := slices.Clone(j.Evicted)
 	for i := range j.Ended {
 		evicted = append(evicted, j.Ended[i].evicted())
-	}
-	if mutant.On("snapshot-forgets-outcomes") {
-		evicted = nil
 	}
 	w.Uint(uint64(len(evicted)))
 	for i := range evicted {

@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // A log is cut from its front:
@@ -169,9 +168,6 @@ func (r Rows) MayCut(node actor.NodeID, c Cut) error {
 		if !ok || t.stage < stageBlanked {
 			return CannotCut{NotErased, e}
 		}
-	}
-	if mutant.On("cut-before-snapshot") {
-		return nil
 	}
 	for _, id := range front.ids {
 		err := front.retain(id, func(e Entry) error {
@@ -391,7 +387,7 @@ func (f *front) retain(id actor.ID, each func(Entry) error) error {
 // refers to are in its batch or in a later one.
 func (f *front) losesPage(id actor.ID, p *Page) (bool, error) {
 	key := blobKey(id, p.Hash)
-	if !f.blobs[string(key)] || mutant.On("page-lost") {
+	if !f.blobs[string(key)] {
 		return false, nil
 	}
 	value, ok, err := f.rows.KV.Get(key)

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -224,11 +223,7 @@ func (d *derivation) add(t runs.Type, fill func(*runs.Event)) {
 	if d.n++; d.counting {
 		return
 	}
-	seq := d.entry.Shown.Seq
-	if mutant.On("event-derived-under-another-sequence") {
-		seq = d.entry.N
-	}
-	d.events = append(d.events, runs.Event{Run: eventsOf(d.entry.Record), Seq: seq + uint64(d.n) - 1, At: d.entry.Record.at(), Type: t})
+	d.events = append(d.events, runs.Event{Run: eventsOf(d.entry.Record), Seq: d.entry.Shown.Seq + uint64(d.n) - 1, At: d.entry.Record.at(), Type: t})
 	fill(&d.events[len(d.events)-1])
 }
 
@@ -335,7 +330,7 @@ func (d *derivation) asked(a *Asked, index uint16) {
 			}
 		case !a.Open():
 			add(runs.ToolResult, func(v *runs.Event) { setResult(v, out.Kind, shownName(out), d.elapsed(a), a.Answer) })
-		case !mutant.On("dispatch-not-published"):
+		default:
 			add(runs.ToolDispatched, func(v *runs.Event) { v.Name, v.Attempt, v.Left = out.Name, 1, a.Clock.Left })
 		}
 	case out.Streams():

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // A session is deleted in steps, each of which a start continues after a crash:
@@ -132,7 +131,7 @@ func (x *Index) skips(kv KV, e *Entry, node actor.NodeID, batch uint64) (bool, e
 // isDeleted reports whether the rows of an actor are deleted with its session.
 func (x *Index) isDeleted(kv KV, id actor.ID) (bool, error) {
 	of, ok := sessionOf(id)
-	if !ok || mutant.On("forgotten-session-back-after-a-crash") {
+	if !ok {
 		return false, nil
 	}
 	deleted, known := x.deleted[of]

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -138,9 +137,6 @@ func (x *Index) recover(kv KV, node actor.NodeID, write func([]Row) error) error
 		}
 	}
 	x.marks = append(x.marks, nodeMark{node, mark.batch, mark.batch})
-	if mutant.On("tail-not-read") {
-		return nil
-	}
 	next := max(mark.flushed, origin.Batch) + 1
 	for {
 		var failure error
@@ -348,9 +344,6 @@ func (x *Index) Add(b *Batch) (full bool) {
 }
 
 func (x *Index) mark(node actor.NodeID, batch uint64) {
-	if mutant.On("index-ahead-of-the-log") {
-		batch++
-	}
 	for i := range x.marks {
 		if x.marks[i].node == node {
 			x.marks[i].batch = batch

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -168,12 +167,6 @@ func (r *Run) Child(call *actor.Call, a *Asked, left actor.Duration, attempt uin
 		Chain: c.Path(), Kind: actor.Waiting, Lane: max(c.Lane, a.Ask.Lane), Left: left, Attempt: attempt,
 		Principal: c.Principal, Origin: actor.Agent, Project: c.Project, Budget: a.Budget,
 		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: actor.CloneParts(a.Out().Parts), Extensions: c.Extensions.Inherited()}
-	if mutant.On("child-loses-lane") {
-		call.Lane = actor.Normal
-	}
-	if mutant.On("child-loses-trace") {
-		call.Trace = ""
-	}
 }
 
 // Run returns the open run of a call, or nil.
@@ -260,7 +253,7 @@ func (j *Journal) Apply(r Record) error {
 		case a.Await == nil:
 			return fmt.Errorf("ask %d.%d of run %s waits for no decision", r.Step, r.Index, r.Run)
 		}
-		if err := runs.ApprovalTransition(a.Await.Status, r.Status); err != nil && !mutant.On("approval-used-twice") {
+		if err := runs.ApprovalTransition(a.Await.Status, r.Status); err != nil {
 			return err
 		}
 		await := *a.Await
@@ -296,7 +289,7 @@ func (j *Journal) Apply(r Record) error {
 			run.rebase(r.At)
 		}
 	case Ended:
-		if run := j.Run(r.Call); run != nil && !mutant.On("kept-with-asks-lost") {
+		if run := j.Run(r.Call); run != nil {
 			j.updateState(run.StateUpdates)
 		}
 		j.updateState(r.StateUpdates)
@@ -336,7 +329,7 @@ func (r *Run) AddStep(at actor.Time, asks []Asked) {
 			sent.Work = nil
 			asks[i].Sent = &sent
 		}
-		if asks[i].IsCall() && !mutant.On("budget-of-run-unspent") {
+		if asks[i].IsCall() {
 			r.Budget -= min(r.Budget, 1+asks[i].Budget)
 		}
 	}
@@ -358,15 +351,13 @@ func (r *Run) SetAnswer(at actor.Time, a *Asked, answer *actor.Answer, budget ui
 
 // addUsage adds the usage of an answered ask.
 func (r *Run) addUsage(a *Asked) {
-	if a.Open() || mutant.On("usage-not-summed") {
+	if a.Open() {
 		return
 	}
 	if !a.IsCall() {
 		r.Usage = r.Usage.Add(a.Answer.Usage)
 	}
-	if !a.IsCall() || !mutant.On("usage-of-calls-lost") {
-		r.Tree = r.Tree.Add(a.Answer.Usage)
-	}
+	r.Tree = r.Tree.Add(a.Answer.Usage)
 }
 
 // Close removes the run of a call and returns that run, or nil if the call has no open
@@ -437,7 +428,7 @@ func (r *Run) updateClock(at actor.Time) {
 			if a.Added {
 				addedUntil = max(addedUntil, a.Clock.Due())
 			}
-		case a.Ask.Kind == actor.AskWait && !mutant.On("wait-runs-the-clock"):
+		case a.Ask.Kind == actor.AskWait:
 			until = max(until, a.Clock.Due())
 		case a.IsCall() && a.Clock.Held(at):
 			until = max(until, a.Clock.HeldUntil)

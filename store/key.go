@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // FormatVersion is the version of the layout of keys, values and the chain.
@@ -112,9 +111,6 @@ func tombstoneKey(tenant, session string) []byte {
 }
 
 func blobKey(id actor.ID, blob actor.Hash) []byte {
-	if mutant.On("blob-across-sessions") {
-		id.Agent, id.Key = actor.SystemAgent, "blobs"
-	}
 	return hex.AppendEncode(scopeKey(id).kind(kindBlob), blob[:])
 }
 

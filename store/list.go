@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -141,9 +140,7 @@ type listing struct {
 // add adds a run if the filter selects it. It returns false if the page is complete.
 func (l *listing) add(s runs.Summary) bool {
 	if len(l.page.All) >= l.limit || l.budget <= 0 {
-		if !mutant.On("list-ends-with-its-page") {
-			l.page.Next = l.previous
-		}
+		l.page.Next = l.previous
 		return false
 	}
 	l.budget--

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -284,10 +283,7 @@ func (r Rows) loggedOutcome(id actor.ID, n uint64) (Ended, error) {
 		}
 		return nil
 	})
-	switch {
-	case mutant.On("unread-outcome-empty"):
-		err = nil
-	case err == nil && outcome.Call.IsZero():
+	if err == nil && outcome.Call.IsZero() {
 		err = fmt.Errorf("key %s: entry %d of %s is not an outcome", spans[i].at.key(), n, id)
 	}
 	return outcome, err
@@ -353,14 +349,6 @@ func Fold(saved Saved) (Journal, error) {
 	for _, e := range saved.Entries {
 		if err := j.ApplyEntry(e); err != nil {
 			return Journal{}, fmt.Errorf("%s: %w", e.Actor, err)
-		}
-	}
-	if mutant.On("key-forgotten-at-restart") {
-		for i := range j.Ended {
-			j.Ended[i].Idempotency = actor.Idempotency{}
-		}
-		for i := range j.Evicted {
-			j.Evicted[i].Idempotency = nil
 		}
 	}
 	return j, nil
@@ -513,7 +501,7 @@ func (r Rows) events(tenant string, run actor.CallID, after uint64, limit int) (
 			return nil
 		})
 		switch {
-		case errors.Is(err, errEnough), err != nil && mutant.On("truncated-events-read"):
+		case errors.Is(err, errEnough):
 			return events, nil
 		case err != nil:
 			return nil, err
@@ -640,7 +628,7 @@ func CheckFormat(kv KV) error {
 	if err != nil {
 		return err
 	}
-	if want := FormatRow().Value; ok && !bytes.Equal(value, want) && !mutant.On("newer-format-read") {
+	if want := FormatRow().Value; ok && !bytes.Equal(value, want) {
 		return fmt.Errorf("store of format %.20q, this program reads format %s", value, want)
 	}
 	return nil

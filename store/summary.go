@@ -8,7 +8,6 @@ import (
 	"math"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -37,11 +36,9 @@ func (j *Journal) ApplySummarized(r Record) (s runs.Summary, changed bool, err e
 			return s, false, nil
 		}
 		return run.summary(), true, nil
-	case ends && mutant.On("summary-of-end-lost"):
-		return s, false, nil
 	case ends:
 		return run.endSummary(&ended), true, nil
-	case run.state() == before || mutant.On("summary-of-open-run-kept"):
+	case run.state() == before:
 		return s, false, nil
 	}
 	return run.summary(), true, nil
@@ -153,9 +150,7 @@ func (r *Run) summary() runs.Summary {
 		s.Priority = c.Lane.Priority()
 	}
 	if state.wait != nil {
-		if s.Waits, s.Until = state.wait.Out().Name, state.wait.Clock.Due(); mutant.On("end-of-wait-not-listed") {
-			s.Until = 0
-		}
+		s.Waits, s.Until = state.wait.Out().Name, state.wait.Clock.Due()
 	}
 	if r.Parked != "" {
 		s.SetRefusal(parkedRefusal(r.Parked))

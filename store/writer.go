@@ -6,7 +6,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // Defaults of the bounds in WriterConfig.
@@ -158,9 +157,6 @@ func (w *Writer) Written(no uint64) {
 	for i := range w.inFlight {
 		if w.inFlight[i].no == no {
 			w.inFlight[i].written = true
-			if mutant.On("released-at-written") && !w.failed {
-				w.released = w.inFlight[i].pos
-			}
 			return
 		}
 		invariant.Check(w.inFlight[i].written, "store: batch %d written before batch %d", no, w.inFlight[i].no)

@@ -10,7 +10,6 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // CallAgent is the name of the tool with which agents call each other.
@@ -119,9 +118,6 @@ func PlanCall(ask actor.Ask, self actor.ID) (actor.Ask, *Result) {
 func Target(name string, caller actor.ID) (actor.ID, error) {
 	agent, key, outright := strings.Cut(name, "/")
 	id := actor.ID{Tenant: caller.Tenant, Agent: agent, Key: key}
-	if mutant.On("namespace-ignored") {
-		id.Tenant = actor.DefaultTenant
-	}
 	if !outright && actor.CheckName(agent) == nil { // the other parts come from the caller, so they are valid
 		id.Key = caller.Key
 		return id, nil

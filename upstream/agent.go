@@ -12,7 +12,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -166,7 +165,7 @@ func (d *AgentDecoder) Completion() Completion {
 // Warnings returns a warning if the response is complete and has no text, but events
 // that were skipped. The agent probably sends its text in them.
 func (d *AgentDecoder) Warnings() []string {
-	if !d.done || d.text.Len() > 0 || len(d.unknown) == 0 || mutant.On("unknown-events-unnamed") {
+	if !d.done || d.text.Len() > 0 || len(d.unknown) == 0 {
 		return nil
 	}
 	var names strings.Builder
@@ -237,7 +236,7 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 			return d.failMalformed(e, "text is missing")
 		case w.Run != "" && w.Run != d.run:
 			return d.failMalformed(e, "run_id %q is that of another run", d.secrets.quote(w.Run, mediaBytesMax))
-		case d.jsonBytes+jsonBytesMax(*w.Text) > OutputBytesMax && !mutant.On("answer-unbounded"):
+		case d.jsonBytes+jsonBytesMax(*w.Text) > OutputBytesMax:
 			d.failure = fail(Refused, actor.Rejected, "%s: output exceeds %d bytes", d.name, OutputBytesMax)
 			return Delta{}
 		}
@@ -415,7 +414,7 @@ func (h *Health) Admit(now actor.Time) Admission {
 	if wait := h.unreached.Add(unreachedPause).Sub(now); h.unreached != 0 && wait > 0 {
 		return Admission{Refusal: actor.RefuseUnavailable(wait, "unhealthy: its address accepted no connection"), Since: h.unreachedSince}
 	}
-	if h.responsive(now) || mutant.On("unhealthy-agent-invoked") {
+	if h.responsive(now) {
 		return Admission{}
 	}
 	refusal := actor.RefuseUnavailable(max(h.NextPoll().Sub(now), time.Second), "unhealthy: last contact %v ago", now.Sub(h.lastSeen).Truncate(time.Second))

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // BackoffConfig configures a Backoff. A zero field means its default.
@@ -102,11 +101,11 @@ type Admission struct {
 // attempt.
 func (b *Backoff) Admit(now actor.Time, draw uint64) Admission {
 	switch {
-	case b.open && now < b.openUntil && !mutant.On("circuit-stays-closed"):
+	case b.open && now < b.openUntil:
 		return Admission{Refusal: b.refuse(b.openUntil.Sub(now)), Since: b.failingSince}
 	case b.open && b.probing:
 		return Admission{Refusal: b.refuse(b.config.Base), Since: b.failingSince}
-	case now < b.notBefore && !mutant.On("requested-delay-not-shared"):
+	case now < b.notBefore:
 		// Jitter spreads the attempts that wait for the same instant.
 		return Admission{At: b.notBefore.Add(jitter(b.window(), draw))}
 	case b.open:
@@ -189,9 +188,7 @@ func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 	if at >= r.By || r.Until != 0 && (at > r.Until || now >= r.Until) || b.retryCredit < credit {
 		return Advice{}
 	}
-	if !mutant.On("retries-unbudgeted") {
-		b.retryCredit -= credit
-	}
+	b.retryCredit -= credit
 	return Advice{Retry: true, At: at}
 }
 

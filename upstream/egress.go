@@ -10,8 +10,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // Egress decides which addresses may be reached from this node: public addresses
@@ -174,7 +172,7 @@ func (e Egress) Check(host string, addrs []netip.Addr) error {
 	}
 	named := slices.Contains(e.names, strings.ToLower(host))
 	for _, a := range addrs {
-		if what := e.forbiddenRange(a.Unmap(), named); what != "" && !mutant.On("egress-unchecked-after-dns") {
+		if what := e.forbiddenRange(a.Unmap(), named); what != "" {
 			return fmt.Errorf("%.253s: its address is %s, which is not allowed%s", host, what, e.remedy(host, what))
 		}
 	}

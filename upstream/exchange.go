@@ -8,7 +8,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // ExchangeConfig describes one request and how to perform it.
@@ -229,7 +228,6 @@ type Exchange struct {
 	reached       int        // number of failed attempts that may have reached the upstream
 	giveUp        actor.Time // latest start of an attempt; 0 before the first failure
 	probe         bool
-	forwarded     bool // deltas of the current attempt
 	chunker       Chunker
 	decoder       Decoder
 	status        int
@@ -372,7 +370,7 @@ func (m exchangeStep) startAttempt() {
 		m.phaseDeadline = pass.At
 	default:
 		m.attempts = append(m.attempts, Attempt{At: m.now})
-		m.probe, m.forwarded, m.decoder, m.body, m.status = pass.Probe, false, nil, nil, 0
+		m.probe, m.decoder, m.body, m.status = pass.Probe, nil, nil, 0
 		m.chunker = Chunker{} // the first piece of each attempt is forwarded at once
 		m.phase, m.phaseDeadline, m.lastContact = awaitingHead, m.now.Add(m.limits.Head), m.now
 		m.ops = append(m.ops, Send{len(m.attempts), m.order.Request})
@@ -467,7 +465,6 @@ func (m exchangeStep) forwardDecoded(deltas []Delta, failure *Failure) {
 }
 
 func (m exchangeStep) forward(d Delta) {
-	m.forwarded = true
 	m.ops = append(m.ops, Forward{d})
 }
 
@@ -525,8 +522,8 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	}
 	once := m.order.Tool && !m.order.Safe && f.Class != Unreached
 	answered := m.order.Tool && m.phase == readingErrorBody // the response states the outcome
-	uncertain := f.Class == Broken && !m.order.Safe && !answered && !(m.forwarded && mutant.On("retry-after-a-token")) && !mutant.On("unsafe-agent-tried-again")
-	retry := f.Class != Refused && !uncertain && !once && policy.Tries > 1 && (m.reached < policy.Tries || mutant.On("tries-unbounded")) && len(m.attempts) < unreachableMax
+	uncertain := f.Class == Broken && !m.order.Safe && !answered
+	retry := f.Class != Refused && !uncertain && !once && policy.Tries > 1 && m.reached < policy.Tries && len(m.attempts) < unreachableMax
 	report := Report{Failure: f}
 	if retry {
 		report.By, report.Until, report.Window, report.Exact = m.order.Deadline, m.giveUp, policy.window(len(m.attempts)), policy.Exact
@@ -585,9 +582,7 @@ func (m exchangeStep) report(r Report) Advice {
 }
 
 func (m exchangeStep) finish(refusal *actor.Refusal) {
-	if !mutant.On("end-not-forwarded") {
-		m.flush()
-	}
+	m.flush()
 	outcome := Outcome{Refusal: refusal, Attempts: m.attempts}
 	if m.decoder != nil {
 		outcome.Completion, outcome.Warnings = m.decoder.Completion(), m.decoder.Warnings()

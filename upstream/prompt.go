@@ -15,7 +15,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // Bounds of a prompt.
@@ -283,7 +282,7 @@ func (w *wirePrompt) normalizeArguments(p Prompt) {
 	for i, m := range p.Messages {
 		for j, c := range m.Calls {
 			input, refusal := c.Input()
-			if refusal != nil && !mutant.On("broken-arguments-sent") {
+			if refusal != nil {
 				input = []byte("{}")
 			}
 			w.Messages[i].Calls[j].Function.Arguments = string(input)

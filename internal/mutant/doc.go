@@ -2,10 +2,11 @@
 
 // Package mutant removes one guard at a time, to show that the simulator detects its absence.
 //
-// A guard in layers 0-2 whose removal the simulator must detect reads
+// No source of the product imports it. The rows of test/mutants change the guards of layers 0
+// to 2 to conditions such as
 //
 //	if !mutant.On("cycle-check") && cycle(...) { refuse }
 //
-// In a normal build On is constant false and costs nothing. A build with the tag
-// "mutants" selects one name at run time.
+// and test/internal/overlay compiles them with the tag "mutants". Without the tag, On is
+// missing.
 package mutant

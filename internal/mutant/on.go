@@ -6,8 +6,8 @@ package mutant
 
 import "os"
 
-// Now is the name of the enabled mutant; "" is the unmutated program. It exists
-// only in the mutants build, where the command mutants sets it between runs.
+// Now is the name of the enabled mutant; "" is the unmutated program. The command
+// mutants sets it between runs.
 var Now = os.Getenv("MUTANT")
 
 // On reports whether the named mutant is enabled.

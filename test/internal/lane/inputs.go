@@ -26,10 +26,10 @@ type inputs struct {
 // lanes are the inputs of each lane that may be skipped.
 var lanes = map[string]inputs{
 	"tla": everyLane.with(inputs{programs: []string{"./tla/tlc"}, files: models, tools: java}),
-	"trace": everyLane.with(inputs{programs: []string{"./tla/tlc", "./cmd/troupe"}, tests: []string{"./runtime", "./specs"},
-		files: slices.Concat(models, []string{"runtime/testdata/*", "specs/testdata/*"}), tools: java}),
-	"mutants": everyLane.with(inputs{programs: []string{"./cmd/troupe"}}),
-	"inert":   everyLane.with(inputs{programs: []string{"./cmd/troupe"}}),
+	"trace": everyLane.with(inputs{programs: []string{"./tla/tlc"}, tests: []string{"./runtime", "./specs"},
+		files: slices.Concat(models, []string{"runtime/testdata/*", "specs/testdata/*"}), tools: java}).with(mutants),
+	"mutants": everyLane.with(mutants),
+	"inert":   everyLane.with(mutants),
 }
 
 var (
@@ -39,6 +39,9 @@ var (
 		files:    []string{".ci/run", "Makefile", "go.mod", "go.sum"},
 		tools:    [][]string{{"go", "version"}, {"go", "env", "GOFLAGS", "GOEXPERIMENT", "GOWORK", "CGO_ENABLED"}},
 	}
+	// mutants are the inputs of the programs with and without mutants.
+	mutants = inputs{programs: []string{"./cmd/troupe", "./test/internal/overlay"}, files: []string{"test/mutants/*/*.txt"}}
+
 	models = []string{"tla/*.tla", "tla/*.cfg", "tla/derived.txt"}
 	java   = [][]string{{"java", "-version"}}
 )

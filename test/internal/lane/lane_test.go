@@ -162,11 +162,21 @@ func TestLanesOfCI(t *testing.T) {
 			t.Errorf(".ci/run has a lane %s without inputs", m[1])
 		}
 	}
+	var mutants string // the inputs of the program with mutants alone
+	if err := filepath.WalkDir(filepath.Join(root, "test/mutants"), func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			mutants += " " + strings.TrimPrefix(filepath.ToSlash(path), root+"/")
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	mutants += " test/internal/overlay/main.go internal/mutant/on.go"
 	for name, want := range map[string]string{
 		"tla":     "tla/Calls.tla tla/Calls_chain.cfg tla/derived.txt tla/tlc/run.go",
-		"trace":   "tla/Trace.tla tla/tlc/traces.go runtime/cell.go runtime/walk_test.go specs/work_walks_test.go internal/mutant/on.go internal/mutant/off.go host/gateway/server.go runtime/testdata/walks.json",
-		"mutants": "cmd/troupe/mutants_on.go sim/guards.go specs/calls.go sim/page/page.html runtime/cell.go internal/failpoint/failpoint.go",
-		"inert":   "cmd/troupe/inert_on.go sim/faults.go",
+		"trace":   "tla/Trace.tla tla/tlc/traces.go runtime/cell.go runtime/walk_test.go specs/work_walks_test.go host/gateway/server.go runtime/testdata/walks.json" + mutants,
+		"mutants": "cmd/troupe/mutants_on.go sim/guards.go specs/calls.go sim/page/page.html runtime/cell.go internal/failpoint/failpoint.go" + mutants,
+		"inert":   "cmd/troupe/inert_on.go sim/faults.go" + mutants,
 	} {
 		if !strings.Contains(script, "bin/lane "+name+" ") {
 			t.Errorf(".ci/run has no lane %s", name)
