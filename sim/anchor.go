@@ -58,7 +58,7 @@ func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	switch {
 	case w.doses[DiskTornAnchor] == HalfDose: // one damaged byte may lie in the unused part of the file
 	case err == nil && m != want || err != nil && want != (store.Mark{}):
-		w.fail(RotIsTold, fmt.Sprintf("%s uses the anchor of batch %d, error %v; it wrote anchors of batches %d and %d, the last one damaged: %s", n.id, m.Batch, err, d.previous.Batch, d.mark.Batch, what))
+		w.fail(CorruptionReported, fmt.Sprintf("%s uses the anchor of batch %d, error %v; it wrote anchors of batches %d and %d, the last one damaged: %s", n.id, m.Batch, err, d.previous.Batch, d.mark.Batch, what))
 	}
 	recordChange(w, DiskTornAnchor, d.mark, m, "%s starts from batch %d instead of %d, error %v: %s", n.id, m.Batch, d.mark.Batch, err, what)
 	if err != nil {

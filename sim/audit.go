@@ -18,13 +18,13 @@ const (
 	CellNeverPanics    = "CellNeverPanics"
 	CodecRoundTrip     = "CodecRoundTrip"     // encoded values decode to themselves; malformed bytes are rejected
 	StoreReads         = "StoreReads"         // all rows of the store can be read
-	RotIsTold          = "RotIsTold"          // a starting node reports lost or corrupt data
+	CorruptionReported = "CorruptionReported" // a starting node reports lost or corrupt data
 	ChainHolds         = "ChainHolds"         // the batches of a node's log form one chain
 	StoreHolds         = "StoreHolds"         // all rows of the store agree with each other
 	RegistryHolds      = "RegistryHolds"      // gateways and cells agree with the operations that the registry acknowledged
 	NobodyAstray       = "NobodyAstray"       // a node connects only to allowed addresses, and sends a secret only to its own endpoint
 	SameTurns          = "SameTurns"          // replaying a turn yields the same actions
-	PartsAreSaid       = "PartsAreSaid"       // a truncated answer is not reported as complete
+	TruncationReported = "TruncationReported" // a truncated answer is not reported as complete
 	AnswerAsSent       = "AnswerAsSent"       // an exchange forwards and returns what its server sent
 	ExchangeEnds       = "ExchangeEnds"       // an exchange ends once and in time, and makes one attempt at a time
 	UpstreamSpared     = "UpstreamSpared"     // an upstream receives no request that it asked to delay, refused, or that its circuit forbids
@@ -59,7 +59,7 @@ const (
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, CorruptionReported, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, TruncationReported, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

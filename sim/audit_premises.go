@@ -9,13 +9,13 @@ type AuditPremises struct {
 	CellNeverPanics    int `premise:"a cell makes a step"`
 	CodecRoundTrip     int `premise:"a mutated encoding is decoded"`
 	StoreReads         int `premise:"an actor with entries is read"`
-	RotIsTold          int `premise:"a node starts on corrupt rows"`
+	CorruptionReported int `premise:"a node starts on corrupt rows"`
 	ChainHolds         int `premise:"a log with batches is verified"`
 	StoreHolds         int `premise:"the rows of a store are examined"`
 	RegistryHolds      int `premise:"an acknowledged operation is compared with the stored registry"`
 	NobodyAstray       int `premise:"a host name resolves to forbidden addresses"`
 	SameTurns          int `premise:"a turn with answers is replayed"`
-	PartsAreSaid       int `premise:"an agent receives a truncated answer"`
+	TruncationReported int `premise:"an agent receives a truncated answer"`
 	AnswerAsSent       int `premise:"an exchange returns the answer of its server"`
 	ExchangeEnds       int `premise:"an exchange makes another attempt"`
 	UpstreamSpared     int `premise:"an exchange is refused because its upstream asked for a delay or its circuit is open"`

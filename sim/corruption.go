@@ -233,7 +233,7 @@ func (n *node) startDelay() time.Duration {
 			return w.between(500*time.Millisecond, 5*time.Second)
 		}
 		if w.acts(NodeNewerData) {
-			w.fail(RotIsTold, fmt.Sprintf("%s starts on data with an unknown format", n.id))
+			w.fail(CorruptionReported, fmt.Sprintf("%s starts on data with an unknown format", n.id))
 		}
 	}
 	if d.corruption != nil {
@@ -264,7 +264,7 @@ func (n *node) startDelay() time.Duration {
 // then restored.
 func (d *disk) verifyCorruptStart() {
 	w, n, r := d.n.w, d.n, d.corruption
-	w.Stats.Audit.RotIsTold++
+	w.Stats.Audit.CorruptionReported++
 	others := slices.ContainsFunc(w.nodes, func(o *node) bool { return o != n && o.log.corruption != nil }) // whose damage recovery would meet, too
 	end, err := store.Verify(w.store.kv, n.id, d.mark)
 	if err == nil && !others {
@@ -272,14 +272,14 @@ func (d *disk) verifyCorruptStart() {
 	}
 	var before []string
 	if err == nil && end != d.mark {
-		w.fail(RotIsTold, fmt.Sprintf("%s starts after batch %d, but had committed batch %d: %s", n.id, end.Batch, d.mark.Batch, r.description))
+		w.fail(CorruptionReported, fmt.Sprintf("%s starts after batch %d, but had committed batch %d: %s", n.id, end.Batch, d.mark.Batch, r.description))
 	}
 	if err == nil {
 		before = readActors(w.store, r.actors)
 	} else if w.examinations++; w.examinations > examinationsMax {
 		w.log.note(w.now, "%s: examination skipped after %d examinations of the store", n.id, examinationsMax)
 	} else if x, examineErr := store.Examine(w.store.kv, n.id, d.mark, nil, nil); examineErr != nil || x.Wrong == 0 {
-		w.fail(RotIsTold, fmt.Sprintf("%s does not start: %v; the examination has %d findings, want at least one; error %v", n.id, err, x.Wrong, examineErr))
+		w.fail(CorruptionReported, fmt.Sprintf("%s does not start: %v; the examination has %d findings, want at least one; error %v", n.id, err, x.Wrong, examineErr))
 	}
 	w.restoreRows(r.original)
 	d.corruption = nil
@@ -299,7 +299,7 @@ func (d *disk) verifyCorruptStart() {
 			if before[i] == "" {
 				state = "unreadable"
 			}
-			w.fail(RotIsTold, fmt.Sprintf("%s starts without an error, but %s is %s: %s", n.id, r.actors[i], state, r.description))
+			w.fail(CorruptionReported, fmt.Sprintf("%s starts without an error, but %s is %s: %s", n.id, r.actors[i], state, r.description))
 			return
 		}
 	}

@@ -378,11 +378,11 @@ func (t *faultyTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	action, err := t.turn.Next(answers)
 	part := t.truncatedAnswer(answers)
 	if part != nil {
-		t.w.Stats.Audit.PartsAreSaid++
+		t.w.Stats.Audit.TruncationReported++
 	}
 	if err == nil && action.Done != nil && action.Done.Status == actor.Succeeded {
 		if part != nil {
-			t.w.fail(PartsAreSaid, fmt.Sprintf("%s reports a truncated answer as complete, finish reason %q: %.80q", t.agent, part.Finish, part.Text))
+			t.w.fail(TruncationReported, fmt.Sprintf("%s reports a truncated answer as complete, finish reason %q: %.80q", t.agent, part.Finish, part.Text))
 		}
 	}
 	if t.asks = action.Asks; t.check != nil && err == nil {
