@@ -24,7 +24,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-python sdk-python clients crash recovery load growth rot mutants inert bench allocs vuln check
+.PHONY: help help-all build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden deploy-check demo demo-approval demo-python sdk-python clients crash recovery load growth corruption mutants inert bench allocs vuln check
 
 # A comment with ## marks an everyday target, one with #+ any other.
 help:
@@ -56,7 +56,7 @@ sim: build ## simulate seeds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=1 (percent run
 
 # The seed of the simulations is the day, so that each night runs others.
 NIGHTLY = "sim LONG=1 TWICE=1 BUDGET=35m SEED=$$(date -u +%Y%m%d)" "sim RUNS=500 STORE=pebble" "mutants SHRINK=1" inert \
-          machines "fuzz FUZZTIME=60s" rot "crash N=200" "race ALL=1" "recovery N=5" sim-cover tla trace
+          machines "fuzz FUZZTIME=60s" corruption "crash N=200" "race ALL=1" "recovery N=5" sim-cover tla trace
 nightly: #+ run the long form of every lane, each for at most an hour, and list the lanes that failed
 	@failed=; for lane in $(NIGHTLY); do \
 	  echo "== make $$lane"; timeout --foreground 1h $(MAKE) $$lane || failed="$$failed; make $$lane"; \
@@ -174,7 +174,7 @@ recovery: #+ crash at every single operation of a recovery, and within the recov
 load: build ## load-test a node, up to five times its peak: ARGS=
 	@bin/troupe load --plot docs --page docs/PERFORMANCE.md $(ARGS)
 
-rot: build #+ corrupt a store in every way a disk does; every loss must be detected: ARGS=
+corruption: build #+ corrupt a store in every way a disk does; every loss must be detected: ARGS=
 	@$(GO) run ./test/corruption -write docs/PERFORMANCE.md $(ARGS)
 
 mutants: ## remove each guard in turn; the simulator must detect each removal: SHRINK=1 ONLY=guard

@@ -40,7 +40,7 @@ met. Exit 1: a floor missed, or a failed measurement. Exit 2: usage error.
   -only KIND    try only damages of this kind, such as flip, rollback, transplant,
                 "transplanted row" or "swapped rows"
   -json         print the report as JSON
-  -write FILE   also write the report into the section "rot" of that page
+  -write FILE   also write the report into the section "corruption" of that page
   -trust        read with Pebble alone, without verification, to show that
                 silent damage would be noticed
   -within TIME  time limit (default 10m); later trials are not counted
@@ -48,9 +48,9 @@ met. Exit 1: a floor missed, or a failed measurement. Exit 2: usage error.
 
 Examples:
 
-  make rot
-  make rot ARGS='-every 20'
-  make rot ARGS='-trust'     # must fail
+  make corruption
+  make corruption ARGS='-every 20'
+  make corruption ARGS='-trust'     # must fail
 `
 
 // sweep is one run of this program.
@@ -110,7 +110,7 @@ func main() {
 }
 
 func (s *sweep) run(ctx context.Context, out, stderr io.Writer) (good bool, err error) {
-	dir, err := os.MkdirTemp(scratchParent(), "rot")
+	dir, err := os.MkdirTemp(scratchParent(), "corruption")
 	if err != nil {
 		return false, err
 	}
@@ -159,7 +159,7 @@ func (s *sweep) run(ctx context.Context, out, stderr io.Writer) (good bool, err 
 		_, err = io.WriteString(out, r.text())
 	}
 	if err == nil && s.write != "" {
-		err = mdsection.Replace(s.write, "rot", r.markdown())
+		err = mdsection.Replace(s.write, "corruption", r.markdown())
 	}
 	return r.missed() == 0, err
 }
@@ -183,7 +183,7 @@ func forgeriesOf(dir string, count int, random *rand.Rand) (_ []damage, err erro
 func scratchParent() string {
 	const shm = "/dev/shm"
 	if info, err := os.Stat(shm); err == nil && info.IsDir() {
-		if probe, err := os.MkdirTemp(shm, "rot"); err == nil {
+		if probe, err := os.MkdirTemp(shm, "corruption"); err == nil {
 			_ = os.Remove(probe)
 			return shm
 		}

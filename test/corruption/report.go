@@ -216,7 +216,7 @@ func firstLine(s string) string {
 // markdown returns the section of the page.
 func (r *report) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "## Damaged stores\n\nWritten by `make rot` on %s in %.0f s. Each trial damages one file of a store or a backup, then opens, reads, examines or restores it.\n\n",
+	fmt.Fprintf(&b, "## Damaged stores\n\nWritten by `make corruption` on %s in %.0f s. Each trial damages one file of a store or a backup, then opens, reads, examines or restores it.\n\n",
 		r.began.UTC().Format("2006-01-02"), r.Seconds)
 	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
 	line(r.header())
