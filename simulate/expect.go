@@ -61,7 +61,9 @@ func (x *Expect) check() error {
 }
 
 // names reports whether the expectation names a reason, by its name or its code.
-func (x *Expect) names(r actor.Reason) bool { return x.Refusals == r.String() || x.Refusals == r.Info().Type }
+func (x *Expect) names(r actor.Reason) bool {
+	return x.Refusals == r.String() || x.Refusals == r.Info().Type
+}
 
 // String returns a description of the expectation.
 func (x *Expect) String() string {
