@@ -216,13 +216,20 @@ func (g *groupReader) group(at location) ([]byte, error) {
 	return content, nil
 }
 
-// entries passes the entries of a span to the callback each. Errors name the key.
+// entries passes the entries of a span to the callback each. It reads the blobs of no others.
+// Errors name the key.
 func (g *groupReader) entries(id actor.ID, s span, blob blobReader, each func(Entry) error) error {
 	content, err := g.group(s.at)
 	if err != nil {
 		return err
 	}
-	err = unpackEntries(content, blob, func(e Entry) error {
+	within := func(e *Entry, name actor.Hash) ([]byte, error) {
+		if e.N < s.first || e.N > s.last {
+			return nil, nil
+		}
+		return blob(e, name)
+	}
+	err = unpackEntries(content, within, func(e Entry) error {
 		switch {
 		case e.Actor != id:
 			return fmt.Errorf("holds an entry of %s, want %s", e.Actor, id)

@@ -212,7 +212,7 @@ func (r Rows) sessionEvents(tenant, session string, after runs.SessionCursor, li
 			}
 			var batch sessionBatch
 			for _, s := range places[node][no] {
-				if err := reader.entries(s.id, s.span, r.blob, func(e Entry) error {
+				if err := reader.entries(s.id, s.span, r.shownBlob, func(e Entry) error {
 					events, err := e.batchEvents()
 					batch.add(events)
 					return err
@@ -224,6 +224,14 @@ func (r Rows) sessionEvents(tenant, session string, after runs.SessionCursor, li
 		}
 	}
 	return page, nil
+}
+
+// shownBlob is a blobReader for those entries only that show events.
+func (r Rows) shownBlob(e *Entry, name actor.Hash) ([]byte, error) {
+	if e.EventCount() == 0 {
+		return nil, nil
+	}
+	return r.blob(e, name)
 }
 
 // SessionEnd implements Reader.

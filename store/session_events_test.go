@@ -48,3 +48,37 @@ func TestEventsOfACallAreBetweenItsEvents(t *testing.T) {
 		}
 	}
 }
+
+// blobCounter counts the reads of blobs.
+type blobCounter struct {
+	KV
+	reads int
+}
+
+func (c *blobCounter) Get(key []byte) ([]byte, bool, error) {
+	if k, ok := parseScoped(key); ok && k.kind == kindBlob {
+		c.reads++
+	}
+	return c.KV.Get(key)
+}
+
+// A page of events reads the blobs of entries with events only, and no others of their batch.
+func TestPageOfEventsReadsBlobsOfEventsOnly(t *testing.T) {
+	l, a, b := newTestLog(t), newEntryBuilder(t, "a"), newEntryBuilder(t, "b")
+	appended := func(s *entryBuilder, i uint64) Entry {
+		id := s.run(1000 + i)
+		return s.entry(Appended{s.at, actor.ChatMessage{Call: id, Role: actor.RoleUser, Source: actor.FromUser, At: s.at, Parts: actor.Text(large)}}, s.due)
+	}
+	l.write(appended(a, 1), appended(b, 1))
+	l.write(a.accept(large), appended(b, 2))
+	kv := &blobCounter{KV: l.m}
+	l.Rows.KV = kv
+	page, err := l.SessionEvents(a.id.Tenant, a.id.Key, nil, 10)
+	if err != nil || len(page) != 2 || kv.reads > 1 {
+		t.Errorf("%d events, %v: %d blobs were read, want at most 1", len(page), err, kv.reads)
+	}
+	kv.reads = 0
+	if _, err := l.Load(a.id); err != nil || kv.reads == 0 {
+		t.Errorf("%v: loading reads %d blobs", err, kv.reads)
+	}
+}
