@@ -26,15 +26,15 @@ const (
 	NamesDefault  = 200
 )
 
-// ScansMax is the maximum number of requests that read lists and trees of runs at the
-// same time.
+// ScansMax is the maximum number of requests that read lists, trees of runs, sessions and their
+// events at the same time.
 const (
 	ScansMax      = 16
 	scansEach     = 8
 	scansReserved = 4
 )
 
-// scan performs a request that reads many runs. It refuses the request while there are
+// scan performs a request that reads much. It refuses the request while there are
 // too many others. The context ends when the client disconnects. The request is
 // answered by the function that perform returns, unless its client has gone.
 func (s *Server) scan(ctx *fasthttp.RequestCtx, perform func(context.Context) (respond func())) {

@@ -44,8 +44,13 @@ func (s sessionRoutes) getSessionEvents(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	streams := ingress.WantsStream(header(ctx, fasthttp.HeaderAccept))
-	if _, err := lookup(s.Server, callerOf(ctx), command.SessionQuery{Session: name}); err != nil {
+	end, err := lookup(s.Server, callerOf(ctx), command.SessionEndQuery{Session: name})
+	switch {
+	case err != nil:
 		s.respondError(ctx, err)
+		return
+	case !end.Exists:
+		sessionNotFound(name).write(ctx)
 		return
 	}
 	f := &sessionFeed{server: s.Server, by: callerOf(ctx), session: name, after: after, stop: func() {}}
@@ -64,6 +69,11 @@ func (s sessionRoutes) getSessionEvents(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 	case streams:
 		f.stream(ctx)
+	case wait == 0:
+		s.scan(ctx, func(context.Context) func() {
+			page, p, err := f.read(int(limit))
+			return func() { s.respondPage(ctx, &page, p, err) }
+		})
 	default:
 		defer f.stop()
 		f.respond(ctx, int(limit), time.Duration(wait)*time.Millisecond)
@@ -109,6 +119,12 @@ type eventPage struct {
 	command.SessionEvents
 }
 
+// readInTurn is read for a feed that has a place among the streams.
+func (f *sessionFeed) readInTurn(limit int) (page eventPage, p *problem, err error) {
+	defer f.server.turns.take(&f.by)()
+	return f.read(limit)
+}
+
 // read returns the next page and moves the cursor past it.
 func (f *sessionFeed) read(limit int) (page eventPage, p *problem, err error) {
 	page.after = f.after
@@ -122,21 +138,26 @@ func (f *sessionFeed) read(limit int) (page eventPage, p *problem, err error) {
 	return page, nil, err
 }
 
+// respondPage answers with a page as JSON.
+func (s sessionRoutes) respondPage(ctx *fasthttp.RequestCtx, page *eventPage, p *problem, err error) {
+	switch {
+	case err != nil:
+		s.respondError(ctx, err)
+	case p != nil:
+		p.write(ctx)
+	default:
+		respond(ctx, http.StatusOK, page.appendJSON())
+	}
+}
+
 // respond answers with a page as JSON. If there are no events, it waits for one.
 func (f *sessionFeed) respond(ctx *fasthttp.RequestCtx, limit int, wait time.Duration) {
 	waitCtx := f.server.newClientContext(ctx, wait)
 	defer waitCtx.stop()
-	for last := wait == 0; ; {
-		page, p, err := f.read(limit)
-		switch {
-		case err != nil:
-			f.server.respondError(ctx, err)
-			return
-		case p != nil:
-			p.write(ctx)
-			return
-		case len(page.All) > 0 || last:
-			respond(ctx, http.StatusOK, page.appendJSON())
+	for last := false; ; {
+		page, p, err := f.readInTurn(limit)
+		if err != nil || p != nil || len(page.All) > 0 || last {
+			sessionRoutes{f.server}.respondPage(ctx, &page, p, err)
 			return
 		}
 		select {
@@ -182,7 +203,7 @@ const sessionPageEvents = 64
 
 // stream answers with a stream of events that ends when the client leaves.
 func (f *sessionFeed) stream(ctx *fasthttp.RequestCtx) {
-	first, p, err := f.read(sessionPageEvents)
+	first, p, err := f.readInTurn(sessionPageEvents)
 	cleanup := f.stop
 	switch {
 	case err != nil:
@@ -229,7 +250,7 @@ func (f *sessionFeed) serve(conn net.Conn, out []byte, page *eventPage) {
 		if !f.await(conn, gone, timer, page.More) {
 			return
 		}
-		next, p, err := f.read(sessionPageEvents)
+		next, p, err := f.readInTurn(sessionPageEvents)
 		away := (*command.AwayError)(nil)
 		switch {
 		case p != nil:

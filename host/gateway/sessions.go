@@ -84,12 +84,14 @@ func (s sessionRoutes) getSession(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	found, err := lookup(s.Server, callerOf(ctx), command.SessionQuery{Session: name})
-	if err != nil {
-		s.respondError(ctx, err)
-		return
-	}
-	respond(ctx, http.StatusOK, found.AppendJSON(nil))
+	by := callerOf(ctx)
+	s.scan(ctx, func(reading context.Context) func() {
+		found, err := command.Find(reading, s.node, by.Principal, command.SessionQuery{Session: name})
+		if err != nil {
+			return func() { s.respondError(ctx, err) }
+		}
+		return func() { respond(ctx, http.StatusOK, found.AppendJSON(nil)) }
+	})
 }
 
 // pathSession returns the session in the path.
@@ -308,7 +310,7 @@ func (s sessionRoutes) setRootAgent(ctx *fasthttp.RequestCtx, by caller, q *comm
 }
 
 func sessionNotFound(name string) *problem {
-	r := actor.Refuse(actor.NotFound, "session %s not found", name)
+	r := actor.Refuse(actor.NotFound, "session %s not found; GET /v1/sessions lists yours", name)
 	p := refusalProblem(r)
 	p.setNotFound("session_not_found", "SessionNotFound")
 	return p

@@ -472,7 +472,9 @@ func (d *socketDriver) refusalOf(err error) *actor.Refusal {
 
 func (d *socketDriver) readSession(out ingress.ReadSession) ingress.SessionPage {
 	in := ingress.SessionPage{Session: out.Session}
+	done := d.server.turns.take(&d.by)
 	page, err := lookup(d.server, d.by, command.SessionEventsQuery{Session: out.Session, After: out.After, Limit: out.Limit})
+	done()
 	for _, e := range page.All {
 		in.All = append(in.All, ingress.SessionItem{At: e.At, Body: e.Body})
 	}

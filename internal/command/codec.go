@@ -334,6 +334,7 @@ func (e *encoder) result(r Result) {
 	case SessionEnd:
 		e.Uint(tagSessionEnd)
 		e.cursor(r.Cursor)
+		e.Bool(r.Exists)
 	case DeviceCalls:
 		e.Uint(tagDeviceCalls)
 		list(e, r.All, e.deviceCall)
@@ -397,7 +398,7 @@ func (d *decoder) result() Result {
 	case tagSessionEvents:
 		return d.sessionEvents()
 	case tagSessionEnd:
-		return SessionEnd{d.cursor()}
+		return SessionEnd{d.cursor(), d.Bool()}
 	case tagDeviceCalls:
 		return DeviceCalls{listOf(d, d.deviceCall)}
 	case tagTools:

@@ -20,7 +20,10 @@ type (
 	// SessionEndQuery asks for the cursor behind all events of a session.
 	SessionEndQuery struct{ Session string }
 	// SessionEnd is a cursor behind all events of a session that exist.
-	SessionEnd struct{ Cursor runs.SessionCursor }
+	SessionEnd struct {
+		Cursor runs.SessionCursor
+		Exists bool // the session exists; the cursor is empty while it has no events
+	}
 	// SessionEvents is a page of the events of a session.
 	SessionEvents struct {
 		All     []SessionEvent

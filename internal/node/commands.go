@@ -189,10 +189,7 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 	case command.SessionEventsQuery:
 		return read(ctx, c, &in.By, func(v View) (command.SessionEvents, error) { return v.SessionEvents(q) })
 	case command.SessionEndQuery:
-		return read(ctx, c, &in.By, func(v View) (command.SessionEnd, error) {
-			end, err := v.Log.SessionEnd(v.Tenant, q.Session)
-			return command.SessionEnd{Cursor: end}, orNotFound(err, q.Session)
-		})
+		return read(ctx, c, &in.By, func(v View) (command.SessionEnd, error) { return v.SessionEnd(q.Session) })
 	case command.MessagesQuery:
 		return read(ctx, c, &in.By, func(v View) (command.Messages, error) { return v.Messages(q) })
 	case command.ContextQuery:

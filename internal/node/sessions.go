@@ -155,6 +155,16 @@ func (v View) SessionEvents(q command.SessionEventsQuery) (out command.SessionEv
 	return out, orNotFound(err, q.Session)
 }
 
+// SessionEnd returns the end of the events of a session, and whether it exists.
+func (v View) SessionEnd(name string) (out command.SessionEnd, err error) {
+	ids, err := v.Log.SessionActors(v.Tenant, name)
+	if err == nil && len(ids) > 0 {
+		out.Exists = true
+		out.Cursor, err = v.Log.SessionEnd(v.Tenant, name)
+	}
+	return out, orNotFound(err, name)
+}
+
 // messagesBytesMax is the approximate maximum size in bytes of the messages of a page. A
 // larger message is a page of its own.
 const messagesBytesMax = 8 << 20
