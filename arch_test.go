@@ -151,8 +151,8 @@ var testModules = []string{"pgregory.net/rapid", porcupine, mcpSDK}
 // depend on their arguments only, or pureNames restricts the names that may be used.
 var pureStd = strings.Fields(`bytes cmp container/heap container/list context crypto/hmac crypto/sha256 crypto/subtle
 	encoding encoding/base64 encoding/binary encoding/hex encoding/json errors fmt hash hash/crc32 hash/fnv
-	hash/maphash html io maps math math/big math/bits math/rand/v2 net/netip net/url reflect regexp slices sort strconv
-	strings text/tabwriter text/template time unicode unicode/utf8 unicode/utf16`)
+	hash/maphash html io maps math math/big math/bits math/rand/v2 net/netip net/url reflect regexp regexp/syntax slices sort
+	strconv strings text/tabwriter text/template time unicode unicode/utf8 unicode/utf16`)
 
 // pureNames are the only names the pure layers may use of a package that also
 // offers a clock, a random generator or goroutines.

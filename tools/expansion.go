@@ -27,6 +27,7 @@ const (
 type expansion struct {
 	subschemas int
 	constants  int
+	steps      int                         // of patterns
 	open       map[*jsonschema.Schema]bool // subschemas that contain the current one
 }
 
@@ -38,6 +39,7 @@ func (s *schema) bound() error {
 		return err
 	}
 	s.valuesMax = min(InputValuesMax, validationMax/e.subschemas)
+	s.bytesMax = min(InputBytesMax, matchMax/max(e.steps, 1))
 	return nil
 }
 
@@ -56,11 +58,15 @@ func (e *expansion) add(s *jsonschema.Schema) error {
 	if s.Enum != nil {
 		e.constants += len(s.Enum.Values)
 	}
+	e.steps += stepsOfSchema(s)
 	switch {
 	case e.subschemas > SubschemasMax:
 		return fmt.Errorf("more than %d subschemas, counted with every $ref replaced by its target", SubschemasMax)
 	case e.constants > constantsMax:
 		return fmt.Errorf("more than %d entries of enum and required, counted with every $ref replaced by its target", constantsMax)
+	}
+	if e.steps > PatternStepsMax {
+		return fmt.Errorf("patterns with more than %d instructions, counted with every {n,m} written out and every $ref replaced by its target", PatternStepsMax)
 	}
 	e.open[s] = true
 	defer delete(e.open, s)
@@ -70,6 +76,22 @@ func (e *expansion) add(s *jsonschema.Schema) error {
 		}
 	}
 	return nil
+}
+
+// stepsOfSchema returns the instructions of the patterns of a schema without its subschemas.
+func stepsOfSchema(s *jsonschema.Schema) (steps int) {
+	if p, ok := s.Pattern.(*pattern); ok {
+		steps = p.steps
+	}
+	for _, p := range namePatterns(s) {
+		steps += p.(*pattern).steps
+	}
+	return steps
+}
+
+// namePatterns returns the patterns of names of properties.
+func namePatterns(s *jsonschema.Schema) []jsonschema.Regexp {
+	return slices.SortedFunc(maps.Keys(s.PatternProperties), func(a, b jsonschema.Regexp) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // children returns the subschemas of a schema and the target of its reference.
@@ -82,9 +104,8 @@ func children(s *jsonschema.Schema) []*jsonschema.Schema {
 			all = append(all, named[name])
 		}
 	}
-	byText := func(a, b jsonschema.Regexp) int { return strings.Compare(a.String(), b.String()) }
-	for _, pattern := range slices.SortedFunc(maps.Keys(s.PatternProperties), byText) {
-		all = append(all, s.PatternProperties[pattern])
+	for _, p := range namePatterns(s) {
+		all = append(all, s.PatternProperties[p])
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Dependencies)) {
 		if child, ok := s.Dependencies[name].(*jsonschema.Schema); ok {

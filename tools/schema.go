@@ -34,6 +34,7 @@ const (
 type schema struct {
 	*jsonschema.Schema
 	valuesMax int // maximum number of JSON values of the input; 0 means no bound
+	bytesMax  int // maximum size of the input; 0 means InputBytesMax
 }
 
 // compile compiles a schema. It rejects external references.
@@ -52,11 +53,17 @@ func compile(text string) (*schema, error) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(refLoader{})
+	expressions := &patterns{known: map[string]*pattern{}}
+	c.UseRegexpEngine(expressions.compile)
 	if err := c.AddResource(url, doc); err != nil {
 		return nil, err
 	}
 	compiled, err := c.Compile(url)
-	if err != nil {
+	expressions.known = nil
+	switch {
+	case expressions.failed != nil:
+		return nil, expressions.failed
+	case err != nil:
 		return nil, err
 	}
 	return &schema{Schema: compiled}, nil
@@ -74,6 +81,9 @@ func (refLoader) Load(url string) (any, error) {
 func (t *Tool) validate(input []byte) *actor.Refusal {
 	if len(input) > InputBytesMax {
 		return invalid(t.Name, "", fmt.Sprintf("%d bytes exceed the maximum of %d", len(input), InputBytesMax))
+	}
+	if most := t.schema.bytesMax; most > 0 && len(input) > most {
+		return invalid(t.Name, "", fmt.Sprintf("%d bytes exceed the maximum of %d, which the patterns of the schema leave", len(input), most))
 	}
 	if most := t.schema.valuesMax; most > 0 && moreValues(input, most) {
 		return invalid(t.Name, "", fmt.Sprintf("more than %d JSON values; send fewer at once", most))

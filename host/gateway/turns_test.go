@@ -69,7 +69,7 @@ func (n *busyReads) Lookup(ctx context.Context, l command.Lookup) (command.Resul
 	return n.Node.Lookup(ctx, l)
 }
 
-// Many streams of one user read one after the other, and those of another user meanwhile. None
+// Many streams of one user wait for each other, and not those of another user. None
 // is refused.
 func TestStreamsOfOneUserReadInTurn(t *testing.T) {
 	d := startGateway(t)
