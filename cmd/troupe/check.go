@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/internal/service"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
@@ -22,6 +22,7 @@ import (
 type CheckCmd struct {
 	Dir    string `arg:"" type:"path" help:"Folder with files of agents and tools named *.toml."`
 	Config string `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"Server configuration with the models that agents use, and the policy of tools."`
+	Strict bool   `help:"Exit with code 1 for warnings too."`
 	JSON   bool   `help:"Print JSON."`
 }
 
@@ -31,11 +32,16 @@ func (CheckCmd) Help() string {
 neither a file nor this program has, a call to an undeclared agent, a call cycle, and an MCP server whose command is
 not found; with --config also a missing model, and an address that the server may not reach. For each agent and
 each of its tools that a file declares, shows the decision of the policy in --config and the rule that leads to it.
-Exits with code 1 if there are errors, and with 0 if there are only warnings.
+
+With --config the values of flags, models and secrets are checked as serve does at its start, with variables of this
+environment; in CI set the variable of a key to any text. Only a start can check the data folder with the agents stored in it,
+the files of TLS and the address to listen on. Exits with code 1 if there are errors, and with 0 if there are only warnings,
+or with 1 with --strict.
 
 Examples:
   troupe check agents/
   troupe check agents/ --config troupe.toml
+  troupe check agents/ --config troupe.toml --strict
   troupe check agents/ --json | jq .problems`
 }
 
@@ -47,19 +53,30 @@ func (c *CheckCmd) Run(s streams) error {
 		return errors.Join(configErr, err)
 	}
 	files.CheckCommands()
-	switch {
-	case configErr != nil: // an error there hides none in the agent files
-		for line := range strings.SplitSeq(configErr.Error(), "\n") {
+	var native []string
+	if c.Config != "" {
+		serve, problems := startProblems(c.Config, c.Dir, &config)
+		if configErr != nil { // an error there hides none elsewhere
+			problems = append(strings.Split(configErr.Error(), "\n"), problems...)
+		}
+		for _, line := range problems {
 			files.Problems = append(files.Problems, configProblem(c.Config, line))
 		}
-	case c.Config != "":
-		if egress, err := configuredEgress(config); err != nil {
-			files.Problems = append(files.Problems, configProblem(c.Config, err.Error()))
-		} else {
-			files.CheckAddresses(egress.CheckURL)
+		if configErr == nil {
+			egress := serve.egress(config.Models)
+			if rules, err := upstream.NewEgress(egress.Allow); err == nil {
+				files.CheckAddresses(rules.CheckURL)
+			}
+			files.CheckSecrets(&egress)
+			files.CheckModels(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
 		}
-		files.CheckModels(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
+		if serve.Ready {
+			for _, def := range agents.Builtin() {
+				native = append(native, def.Name)
+			}
+		}
 	}
+	files.CheckNames(native)
 	decisions := []toolDecision{}
 	if configErr == nil { // otherwise the policy is unknown
 		decisions = decisionsOf(files, config.Policy)
@@ -69,7 +86,7 @@ func (c *CheckCmd) Run(s streams) error {
 	} else {
 		err = c.print(s, files, decisions)
 	}
-	if err == nil && files.HasErrors() {
+	if err == nil && (files.HasErrors() || c.Strict && len(files.Problems) > 0) {
 		return exitCode(exitFailed)
 	}
 	return err
@@ -84,27 +101,6 @@ func configProblem(path, line string) service.FileProblem {
 		p.Line, p.Column, p.Text = n, 1, rest
 	}
 	return p
-}
-
-// configuredEgress returns the egress of a server with the flags of a configuration.
-func configuredEgress(c configuration) (upstream.Egress, error) {
-	text := func(flag, otherwise string) string {
-		value, _ := c.flags[flag].(string)
-		return cmp.Or(value, otherwise)
-	}
-	var allow []string
-	switch hosts := c.flags["allow"].(type) {
-	case []any:
-		for _, host := range hosts {
-			allow = append(allow, fmt.Sprint(host))
-		}
-	case string:
-		allow = strings.Split(hosts, ",")
-	}
-	if allowsLoopback(text("role", roleAll), text("listen", "127.0.0.1:8283")) {
-		allow = append(allow, upstream.AllowLoopback()...)
-	}
-	return upstream.NewEgress(allow)
 }
 
 // toolDecision is a decision that the policy can make about calls of a tool by an agent.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/go-json-experiment/json"
@@ -137,5 +138,62 @@ func TestCheckWarnsOfUnknownModel(t *testing.T) {
 	code := run([]string{"check", dir, "--config", config}, streams{&stdout, &stderr})
 	if want := filepath.Join(dir, "c.toml") + ": warning: model: the configuration has no model small; want one of big, scripted\n"; code != 0 || stdout.String() != want {
 		t.Errorf("exit code %d, stdout %q, want %q", code, stdout.String(), want)
+	}
+}
+
+// With --config check reports all errors with which serve does not start, and serve starts without
+// them.
+func TestCheckValidatesAsServe(t *testing.T) {
+	t.Setenv("TROUPE_TEST_CHECK_KEY", "x")
+	good := ">> ok.toml\nname = \"ok\"\n>> far.toml\nname = \"far\"\nendpoint = \"https://far.example\"\nauth.env = \"TROUPE_AUTH_FAR\""
+	valid := "cells = 1\nkeep = \"30d\"\nkeyless = \"off\"\nallow = [\"10.0.0.0/8\"]\nready = true\nwatch = true\n[models.big]\nurl = \"https://x.example/v1\"\nkey_env = \"TROUPE_TEST_CHECK_KEY\"\n" +
+		"[auth]\nTROUPE_AUTH_FAR = \"far.example\"\n"
+	for _, c := range []struct {
+		files, config string
+		want          []string // none: serve starts
+	}{
+		{good, valid, nil},
+		{good, strings.Replace(valid, "TROUPE_AUTH_FAR =", "TROUPE_AUTH_NEAR =", 1), []string{"auth.env: the server may not send the secret TROUPE_AUTH_FAR"}},
+		{good, "foo = 1\nbar = 2\n" + valid, []string{"troupe.toml: foo is unknown; want one of agents, allow,", "troupe.toml: bar is unknown"}},
+		{good, strings.Replace(valid, "30d", "1s", 1), []string{"troupe.toml: --keep: want a time such as 30d"}},
+		{good, "listen = 5\ngrace = 1\n" + strings.Replace(valid, `"off"`, `"maybe"`, 1), []string{"listen: want text in quotes, got 5", "grace: want a duration", `keyless: want one of on,off, got "maybe"`}},
+		{good, "listen = \"x\"\nhosts = [\"a/b\"]\n" + valid, []string{"--listen x: want host:port", "--hosts: got"}},
+		{good, "role = \"ingress\"\n" + strings.Replace(valid, "watch = true\n", "", 1), []string{"--role ingress: want --orchestrator"}},
+		{good, strings.Replace(valid, "https://x", "ftp://x", 1) + "[models.scripted]\nurl = \"https://x.example\"\n[models.many]\nurl = \"https://x.example\"\nretry_attempts = 99\n[models.bare]\nurl = \"https://x.example\"\nkey_env = \"TROUPE_TEST_UNSET_KEY\"\n",
+			[]string{"models.big.url: ", "models: scripted is built in", "models.many.retry_attempts: ", "models.bare.key_env: the environment variable TROUPE_TEST_UNSET_KEY is not set"}},
+		{good, valid + "PATH = \"a.example\"\n[limits]\nrun_timeout_ms = -1\n", []string{"auth: want the name of a variable like TROUPE_AUTH_HELPER", "limits: run_timeout_ms"}},
+		{good + "\n>> ok2.toml\nname = \"OK\"\n>> x.toml\nname = \"Far\"\nagent_id = \"x\"", valid, []string{"ok2.toml: agent_id: OK looks like the agent ok in ", "x.toml: name: Far looks like the agent far in "}},
+		{good + "\n>> helper.toml\nname = \"helper\"", valid, []string{"helper.toml: agent_id: helper looks like helper, an agent of this program"}},
+	} {
+		dir := writeFiles(t, c.files)
+		config := filepath.Join(t.TempDir(), "troupe.toml")
+		if err := os.WriteFile(config, []byte(c.config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var stdout, stderr bytes.Buffer
+		code := run([]string{"check", dir, "--config", config}, streams{&stdout, &stderr})
+		if (code != 0) != (len(c.want) > 0) {
+			t.Errorf("%q: exit code %d\n%s%s", c.config, code, &stdout, &stderr)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(stdout.String(), want) {
+				t.Errorf("%q: want %q in\n%s", c.config, want, &stdout)
+			}
+		}
+		if data := filepath.Join(t.TempDir(), "data"); len(c.want) == 0 {
+			startServer(t, data, "--agents", dir, "--config", config).stop(syscall.SIGTERM)
+		} else if code, out, _ := runProgram(t, "serve", "--data", data, "--agents", dir, "--config", config); code == 0 || out != "" {
+			t.Errorf("%q: serve: exit code %d, %s", c.config, code, out)
+		}
+	}
+}
+
+func TestCheckStrict(t *testing.T) {
+	dir := writeFiles(t, ">> a.toml\nname = \"a\"\nagents = [\"gone\"]")
+	for args, want := range map[string]int{"": 0, "--strict": 1, "--strict --json": 1} {
+		var out bytes.Buffer
+		if code := run(append([]string{"check", dir}, strings.Fields(args)...), streams{&out, &out}); code != want {
+			t.Errorf("%q: exit code %d, want %d\n%s", args, code, want, &out)
+		}
 	}
 }

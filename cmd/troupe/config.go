@@ -73,19 +73,14 @@ func (path configFile) resolve(ctx *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	flags := map[string]bool{}
+	flags := map[string]*kong.Flag{}
 	for _, p := range ctx.Path {
 		for _, flag := range p.Flags {
-			flags[configName(flag.Name)] = true
+			flags[configName(flag.Name)] = flag
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.flags)) {
-		if !flags[name] || name == "config" || name == "help" || name == "version" {
-			delete(flags, "config")
-			delete(flags, "help")
-			delete(flags, "version")
-			return fmt.Errorf("%s: %s is unknown; want one of %s, or the tables models, limits, auth, approvals, policy and policy_default", path, name, strings.Join(slices.Sorted(maps.Keys(flags)), ", "))
-		}
+	if unknown := c.unknown(string(path), flags); len(unknown) > 0 {
+		return unknown[0]
 	}
 	ctx.AddResolver(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 		for _, env := range flag.Envs {
@@ -100,6 +95,20 @@ func (path configFile) resolve(ctx *kong.Context) error {
 		return value, nil
 	}))
 	return nil
+}
+
+// unknown returns an error for each name that is none of the flags, by name in the file.
+func (c *configuration) unknown(path string, flags map[string]*kong.Flag) (all []error) {
+	known := maps.Clone(flags)
+	for _, name := range []string{"config", "help", "version"} {
+		delete(known, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.flags)) {
+		if known[name] == nil {
+			all = append(all, fmt.Errorf("%s: %s is unknown; want one of %s, or the tables models, limits, auth, approvals, policy and policy_default", path, name, strings.Join(slices.Sorted(maps.Keys(known)), ", ")))
+		}
+	}
+	return all
 }
 
 // wantDuration is the error text for a number without a unit.
@@ -140,7 +149,8 @@ func checkModelDurations(path string, meta toml.MetaData) error {
 
 func configName(flag string) string { return strings.ReplaceAll(flag, "-", "_") }
 
-// readConfig reads a configuration file. The path "" means an empty file.
+// readConfig reads a configuration file and returns all errors in it, one per line. The path ""
+// means an empty file.
 func readConfig(path string) (configuration, error) {
 	c := configuration{flags: map[string]any{}, Limits: dispatcher.DefaultLimits()}
 	if path == "" {
@@ -162,21 +172,18 @@ func readConfig(path string) (configuration, error) {
 	if err != nil {
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
-	var unknown []error
+	var problems []error
 	for _, key := range meta.Undecoded() {
 		switch {
 		case key[0] == "policy" || key[0] == "policy_default": // policyTables reads them
 		case len(key) == 3 && key[0] == "models":
-			unknown = append(unknown, fmt.Errorf("%s: %s %s", path, key, unknownModelField(key[2])))
+			problems = append(problems, fmt.Errorf("%s: %s %s", path, key, unknownModelField(key[2])))
 		case len(key) > 1 || strings.EqualFold(key[0], "models") || strings.EqualFold(key[0], "limits"):
-			unknown = append(unknown, fmt.Errorf("%s: %s is unknown; want [models.NAME], [limits], [auth], [approvals], [[policy]] or [policy_default] as tables", path, key))
+			problems = append(problems, fmt.Errorf("%s: %s is unknown; want [models.NAME], [limits], [auth], [approvals], [[policy]] or [policy_default] as tables", path, key))
 		}
 	}
-	if len(unknown) > 0 {
-		return c, errors.Join(unknown...)
-	}
 	if err := checkModelDurations(path, meta); err != nil {
-		return c, err
+		problems = append(problems, err)
 	}
 	if _, err := toml.Decode(string(text), &c.flags); err != nil {
 		return c, fmt.Errorf("%s: %w", path, err)
@@ -186,17 +193,17 @@ func readConfig(path string) (configuration, error) {
 	delete(c.flags, "policy")
 	delete(c.flags, "policy_default")
 	if c.Policy, err = tables.read(path, &meta); err != nil {
-		return c, err
+		problems = append(problems, err)
 	}
 	delete(c.flags, "approvals")
 	if c.ApprovalScope, err = decisionScope(tables.Approvals); err != nil {
-		return c, fmt.Errorf("%s: approvals: %w", path, err)
+		problems = append(problems, fmt.Errorf("%s: approvals: %w", path, err))
 	}
 	c.Models = tables.Models
 	if err := setLimits(&c.Limits, tables.Limits); err != nil {
-		return c, fmt.Errorf("%s: limits: %w", path, err)
+		problems = append(problems, fmt.Errorf("%s: limits: %w", path, err))
 	}
-	return c, nil
+	return c, errors.Join(problems...)
 }
 
 // unknownModelField returns an error text for an unknown field of a model. A name

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -259,10 +260,6 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 			return nil, fmt.Errorf("the agent files in %s have errors; see also: troupe check %[1]s", c.Agents)
 		}
 	}
-	out := outbound.Config{Models: config.Models, Allow: c.Allow, Pace: c.Pace, Auth: c.Auth}
-	if allowsLoopback(c.Role, c.Listen) {
-		out.Allow = append(out.Allow, upstream.AllowLoopback()...)
-	}
 	listener, certificate, err := c.listen(log)
 	if err != nil {
 		return nil, err
@@ -281,7 +278,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		return nil, err
 	}
 	base, err := service.Open(service.Config{
-		Node:    node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Policy: config.Policy, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
+		Node:    node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: c.egress(config.Models), Native: native, Policy: config.Policy, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
 		Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", ApprovalScope: ingress.Scope(config.ApprovalScope), Certificate: certificate},
 		MCP:     files.MCP(),
 	}, log)
@@ -329,6 +326,15 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	batches, entries := n.End()
 	log.Info("serving", "role", c.Role, "url", n.url, "orchestrator", linked, "data", c.Data, "batches", batches, "entries", entries, "start_ms", time.Since(start).Milliseconds())
 	return n, nil
+}
+
+// egress returns the configuration of requests to models, agents and tools.
+func (c *ServeCmd) egress(models map[string]outbound.Model) outbound.Config {
+	out := outbound.Config{Models: models, Allow: slices.Clone(c.Allow), Pace: c.Pace, Auth: c.Auth}
+	if allowsLoopback(c.Role, c.Listen) {
+		out.Allow = append(out.Allow, upstream.AllowLoopback()...)
+	}
+	return out
 }
 
 // ownerFlags returns the flags with which commands find the data folder of the server, quoted

@@ -175,7 +175,12 @@ func (s *agents) resetBackoff(k *knownAgent, before bool, now actor.Time) {
 
 // Permit returns an error if the secret in a variable may not be sent to a URL.
 func (o *Outbound) Permit(url, authEnv string) error {
-	return o.config.Auth.Permit(upstream.Target{URL: url, AuthEnv: authEnv})
+	return o.config.Permit(url, authEnv)
+}
+
+// Permit returns an error if the secret in a variable may not be sent to a URL.
+func (c *Config) Permit(url, authEnv string) error {
+	return c.Auth.Permit(upstream.Target{URL: url, AuthEnv: authEnv})
 }
 
 // CheckAddress returns an error if the host of a URL is an address that this node may not reach.

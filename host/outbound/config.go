@@ -3,6 +3,7 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"fmt"
@@ -107,41 +108,64 @@ const (
 	concurrencyMax = 1 << 16
 )
 
-// Validate returns an error that names the invalid setting and its model.
+// Validate returns the first of Errors, or nil.
 func (c *Config) Validate() error {
+	if all := c.Errors(); len(all) > 0 {
+		return all[0]
+	}
+	return nil
+}
+
+// Errors returns an error for each invalid setting, and one for each invalid model.
+func (c *Config) Errors() (all []error) {
+	report := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 	if len(c.Models) > ModelsMax {
-		return fmt.Errorf("models: got %d, want at most %d", len(c.Models), ModelsMax)
+		report("models: got %d, want at most %d", len(c.Models), ModelsMax)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
-		if err := actor.CheckName(name); err != nil {
-			return fmt.Errorf("models: %w", err)
-		}
-		if err := actor.CheckUnreserved(name); err != nil {
-			return fmt.Errorf("models: %w", err)
-		}
-		if name == upstream.ScriptName {
-			return fmt.Errorf("models: %s is built in: choose another name", name)
-		}
 		model := c.Models[name]
-		if err := model.validate(); err != nil {
-			return fmt.Errorf("models.%s.%w", name, err)
+		if err := cmp.Or(actor.CheckName(name), actor.CheckUnreserved(name)); err != nil {
+			report("models: %w", err)
+		} else if name == upstream.ScriptName {
+			report("models: %s is built in: choose another name", name)
+		} else if err := model.validate(); err != nil {
+			report("models.%s.%w", name, err)
 		}
 	}
-	switch {
-	case c.ExchangesMax < 0:
-		return fmt.Errorf("exchanges: got %d, want at least 1, or 0 for %d", c.ExchangesMax, exchangesMax)
-	case c.PrincipalExchangesMax < 0:
-		return fmt.Errorf("exchanges of a principal: got %d, want at least 1, or 0 for half of all", c.PrincipalExchangesMax)
-	case c.Pace < 0 || c.Pace > time.Minute:
-		return fmt.Errorf("pace: got %v, want 0 to 1m", c.Pace)
+	if c.ExchangesMax < 0 {
+		report("exchanges: got %d, want at least 1, or 0 for %d", c.ExchangesMax, exchangesMax)
+	}
+	if c.PrincipalExchangesMax < 0 {
+		report("exchanges of a principal: got %d, want at least 1, or 0 for half of all", c.PrincipalExchangesMax)
+	}
+	if c.Pace < 0 || c.Pace > time.Minute {
+		report("pace: got %v, want 0 to 1m", c.Pace)
 	}
 	if _, err := upstream.NewEgress(c.Allow); err != nil {
-		return err
+		report("%w", err)
 	}
 	if err := c.Auth.Check(); err != nil {
-		return fmt.Errorf("auth: %w", err)
+		report("auth: %w", err)
 	}
-	return c.Backoff.Validate()
+	if err := c.Backoff.Validate(); err != nil {
+		all = append(all, err)
+	}
+	return all
+}
+
+// MissingSecrets returns an error for each secret of a model that the environment does not have.
+func (c *Config) MissingSecrets() (all []error) {
+	with := c.withDefaults()
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		model := c.Models[name]
+		if _, err := with.secret(model.KeyEnv); err != nil {
+			all = append(all, fmt.Errorf("models.%s.key_env: %w", name, err))
+		}
+		if _, err := with.headers(&model); err != nil {
+			all = append(all, fmt.Errorf("models.%s.header_env.%w", name, err))
+		}
+	}
+	return all
 }
 
 func (m *Model) validate() error {

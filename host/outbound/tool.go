@@ -123,11 +123,15 @@ func httpTool(d *tools.Declared) upstream.HTTPTool {
 
 // PermitTool returns an error unless requests can be made of the definition of a tool, and
 // the server may send the secrets in its headers to its URL.
-func (o *Outbound) PermitTool(d *tools.Declared) error {
+func (o *Outbound) PermitTool(d *tools.Declared) error { return o.config.PermitTool(d) }
+
+// PermitTool returns an error unless requests can be made of the definition of a tool, and its
+// secrets may be sent to its URL.
+func (c *Config) PermitTool(d *tools.Declared) error {
 	if err := httpTool(d).Check(); err != nil {
 		return err
 	}
-	return o.permitHeaders(d)
+	return c.permitHeaders(d)
 }
 
 // PermitDefinition is PermitTool for a definition as JSON. It returns nil for an invalid
@@ -140,7 +144,7 @@ func (o *Outbound) PermitDefinition(definition []byte) error {
 	return o.PermitTool(&d)
 }
 
-func (o *Outbound) permitHeaders(d *tools.Declared) error {
+func (c *Config) permitHeaders(d *tools.Declared) error {
 	for _, name := range slices.Sorted(maps.Keys(d.Headers)) {
 		env := d.Headers[name].Env
 		if env == "" {
@@ -153,7 +157,7 @@ func (o *Outbound) permitHeaders(d *tools.Declared) error {
 		if err != nil {
 			return fmt.Errorf("url: %w", err)
 		}
-		if err := o.Permit(url, env); err != nil {
+		if err := c.Permit(url, env); err != nil {
 			return fmt.Errorf("headers.%s: %w", name, err)
 		}
 	}
@@ -163,7 +167,7 @@ func (o *Outbound) permitHeaders(d *tools.Declared) error {
 // toolHeaders returns the headers that a tool declares. Values from the environment are
 // secrets, which are read for each call.
 func (o *Outbound) toolHeaders(d *tools.Declared) (all []upstream.Header, refusal *actor.Refusal) {
-	if err := o.permitHeaders(d); err != nil {
+	if err := o.config.permitHeaders(d); err != nil {
 		return nil, actor.Refuse(actor.Rejected, "tool %s: %v", d.Name, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Headers)) {

@@ -17,6 +17,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -258,6 +259,64 @@ func (f *AgentFiles) CheckAddresses(check func(url string) error) {
 	for _, a := range f.Agents {
 		if err := check(a.Spec.Endpoint); err != nil {
 			f.warn(a.Path, "endpoint", "%v", err)
+		}
+	}
+}
+
+// CheckNames adds an error for each agent and tool that a server with an empty store refuses,
+// because its name looks like another: that of a file before it, or of a native agent.
+func (f *AgentFiles) CheckNames(native []string) {
+	report := func(path, field, text, other string) {
+		f.Problems = append(f.Problems, FileProblem{File: path, Field: field, Text: fmt.Sprintf("%s looks like %s; rename one of them", text, other)})
+	}
+	for i, a := range f.Agents {
+		for _, name := range native {
+			if actor.FoldName(name) == actor.FoldName(a.Spec.ID) {
+				report(a.Path, "agent_id", a.Spec.ID, name+", an agent of this program")
+			}
+		}
+		for _, other := range f.Agents[:i] {
+			switch {
+			case looksLike(a.Spec.ID, other.Spec):
+				report(a.Path, "agent_id", a.Spec.ID, "the agent "+other.Spec.ID+" in "+other.Path)
+			case a.Spec.Name != a.Spec.ID && looksLike(a.Spec.Name, other.Spec):
+				report(a.Path, "name", a.Spec.Name, "the agent "+other.Spec.ID+" in "+other.Path)
+			}
+		}
+	}
+	for i, t := range f.Tools {
+		for _, other := range f.Tools[:i] {
+			if actor.FoldName(t.Declared.Name) == actor.FoldName(other.Declared.Name) {
+				report(t.Path, "tool_name", t.Declared.Name, "the tool "+other.Declared.Name+" in "+other.Path)
+			}
+		}
+	}
+}
+
+// looksLike reports whether a text is not the ID or the name of an agent, but looks like one of
+// them. Agents of one owner may share a name.
+func looksLike(text string, other agents.Spec) bool {
+	if text == other.ID || text == other.Name {
+		return false
+	}
+	form := actor.FoldName(text)
+	return actor.FoldName(other.ID) == form || actor.FoldName(other.Name) == form
+}
+
+// CheckSecrets adds an error for each agent and tool with a secret that a server with this egress
+// may not send to its address.
+func (f *AgentFiles) CheckSecrets(egress *outbound.Config) {
+	for _, t := range f.Tools {
+		if t.Declared.Via != tools.ViaHTTP {
+			continue
+		}
+		if err := egress.PermitTool(&t.Declared); err != nil {
+			f.Problems = append(f.Problems, FileProblem{File: t.Path, Text: err.Error()})
+		}
+	}
+	for _, a := range f.Agents {
+		if err := egress.Permit(a.Spec.Endpoint, a.Spec.Auth.Env); err != nil {
+			f.Problems = append(f.Problems, FileProblem{File: a.Path, Field: "auth.env", Text: err.Error()})
 		}
 	}
 }
