@@ -92,13 +92,13 @@ func TestStreamResumesAfterDisconnect(t *testing.T) {
 		var heads []string
 		s := newBreakingServer(t, events, after, &heads)
 		var out, stderr bytes.Buffer
-		code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL, "--key", "k"}, streams{&out, &stderr})
+		code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL, "--key", "troupe_k"}, streams{&out, &stderr})
 		if code != 0 || out.String() != "Hello\n" || stderr.Len() > 0 {
 			t.Errorf("break after %d events: exit code %d, stdout %q, stderr %q", after, code, out.String(), stderr.String())
 		}
-		want := []string{"POST /v1/agents/helper/messages Bearer k"}
+		want := []string{"POST /v1/agents/helper/messages Bearer troupe_k"}
 		for n := after; n < len(events); n += after {
-			want = append(want, fmt.Sprintf("GET /v1/runs/%s/events %dBearer k", events[0].Run, n))
+			want = append(want, fmt.Sprintf("GET /v1/runs/%s/events %dBearer troupe_k", events[0].Run, n))
 		}
 		if strings.Join(heads, "\n") != strings.Join(want, "\n") {
 			t.Errorf("break after %d events: requests\n%s\nwant\n%s", after, strings.Join(heads, "\n"), strings.Join(want, "\n"))
