@@ -94,6 +94,8 @@ func (c *ApprovalsWatchCmd) Run(s streams) error {
 			err := w.poll()
 			var p *problem
 			switch {
+			case writeError(w.out) != nil:
+				return writeError(w.out)
 			case ctx.Err() != nil:
 				return exitCode(exitInterrupted)
 			case err == nil:

@@ -225,6 +225,11 @@ func (m *message) findRun(ctx context.Context) (run actor.CallID) {
 	return run
 }
 
+// notPrinted returns the error of printing the answer of a run.
+func (c *CallCmd) notPrinted(run actor.CallID, err error) error {
+	return fmt.Errorf("the answer is not printed: %w; to see it:\n  %s", err, c.hint("runs show", []string{run.String()}))
+}
+
 // sendStreaming prints the answer while it is generated.
 func (c *CallCmd) sendStreaming(ctx context.Context, s streams, m *message) (run actor.CallID, err error) {
 	var runErr error
@@ -236,15 +241,17 @@ func (c *CallCmd) sendStreaming(ctx context.Context, s streams, m *message) (run
 			runErr = fmt.Errorf("%s: %s (see: %s)", e.Refusal.Reason.Info().Type, e.Refusal.Detail, c.hint("runs show", []string{run.String()}))
 		}
 		if c.JSON {
-			_, err := fmt.Fprintf(s.out, "%s\n", runs.Encode(e))
-			return err
+			if _, err := fmt.Fprintf(s.out, "%s\n", runs.Encode(e)); err != nil {
+				return c.notPrinted(run, err)
+			}
+			return nil
 		}
 		text, note := t.render(&e)
 		if text != "" || note != "" {
 			m.notes.quiet.Store(true)
 		}
 		if _, err := io.WriteString(s.out, text); err != nil {
-			return err
+			return c.notPrinted(run, err)
 		}
 		if note != "" {
 			fmt.Fprintln(s.err, note)
@@ -328,7 +335,7 @@ func (c *CallCmd) sendBlocking(ctx context.Context, s streams, m *message) (run 
 	switch {
 	case c.JSON:
 		if err := printJSON(s.out, body); err != nil {
-			return run, err
+			return run, c.notPrinted(run, err)
 		}
 	case status == http.StatusAccepted && out.Signal != nil:
 		fmt.Fprintf(s.err, "run %s waits for the signal %s; to continue:\n  %s\nand then:\n  %s\n",
@@ -342,7 +349,9 @@ func (c *CallCmd) sendBlocking(ctx context.Context, s streams, m *message) (run 
 	case status == http.StatusAccepted:
 		fmt.Fprintf(s.err, "%s:\n  %s\n", out.Detail, show)
 	default:
-		fmt.Fprintln(s.out, out.Content)
+		if _, err := fmt.Fprintln(s.out, out.Content); err != nil {
+			return run, c.notPrinted(run, err)
+		}
 		for _, w := range out.Warnings {
 			fmt.Fprintln(s.err, "warning:", w)
 		}

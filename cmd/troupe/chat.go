@@ -222,6 +222,9 @@ func (c *chat) talk(ctx context.Context) error {
 				c.endLine()
 				return err
 			}
+			if err := writeError(c.out); err != nil {
+				return err
+			}
 		}
 	}
 }

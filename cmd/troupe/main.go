@@ -71,12 +71,23 @@ func main() {
 	os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr}))
 }
 
-// run executes the command line and returns the exit code.
-func run(args []string, s streams) (code int) {
+// run executes the command line and returns the exit code. A command whose output is lost fails.
+func run(args []string, s streams) int {
 	out, stderr := newOutput(s.out), newOutput(s.err)
-	defer out.flush()
 	defer stderr.flush()
-	s = streams{out, stderr}
+	code := runCommand(args, streams{out, stderr})
+	out.flush()
+	if code != 0 && code != exitWaiting {
+		return code
+	}
+	if err := out.err(); err != nil {
+		fmt.Fprintln(stderr, "troupe: standard output:", err)
+		return exitFailed
+	}
+	return code
+}
+
+func runCommand(args []string, s streams) (code int) {
 	parser := newParser(&CLI{}, s)
 	defer func() { // --help and --version exit during parsing
 		if p := recover(); p != nil {
@@ -91,7 +102,10 @@ func run(args []string, s streams) (code int) {
 		args = []string{"--help"}
 	}
 	ctx, err := parser.Parse(args)
-	if err != nil {
+	switch {
+	case err != nil && writeError(s.out) != nil: // of --help
+		return 0 // run reports it
+	case err != nil:
 		command := "troupe"
 		var parseErr *kong.ParseError
 		if errors.As(err, &parseErr) && parseErr.Context.Selected() != nil {

@@ -24,6 +24,32 @@ type output struct {
 	terminal bool
 	cut      []byte // start of a character whose remaining bytes are in the next write
 	previous rune   // last character written
+	failed   error  // first error of w
+}
+
+// write writes to the file and keeps its first error: most commands print several lines, and run
+// reports at their end that some were lost.
+func (o *output) write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	if o.failed == nil {
+		o.failed = err
+	}
+	return n, err
+}
+
+// err returns the first error of writing.
+func (o *output) err() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.failed
+}
+
+// writeError returns the first error of writing to the output of a command.
+func writeError(w io.Writer) error {
+	if o, ok := w.(*output); ok {
+		return o.err()
+	}
+	return nil
 }
 
 // newOutput returns the output that writes to w.
@@ -39,7 +65,7 @@ func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.terminal {
-		return o.w.Write(p)
+		return o.write(p)
 	}
 	b := append(o.cut, p...)
 	o.cut = nil
@@ -64,7 +90,7 @@ func (o *output) Write(p []byte) (int, error) {
 		}
 		o.previous, b = r, b[n:]
 	}
-	if _, err := o.w.Write(escaped); err != nil {
+	if _, err := o.write(escaped); err != nil {
 		return 0, err
 	}
 	return len(p), nil
@@ -96,7 +122,7 @@ func (o *output) flush() {
 
 func (o *output) writeCut() {
 	for _, b := range o.cut {
-		fmt.Fprintf(o.w, `\x%02x`, b)
+		_, _ = o.write(fmt.Appendf(nil, `\x%02x`, b))
 	}
 	o.cut = nil
 }
@@ -116,7 +142,7 @@ func (c controlWriter) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writeCut()
-	return c.w.Write(p)
+	return c.write(p)
 }
 
 // isTerminal reports whether w is a terminal.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"unicode"
 	"unicode/utf8"
@@ -237,6 +238,37 @@ func TestCommandsWriteToOutputOnly(t *testing.T) {
 				}
 				return true
 			})
+		}
+	}
+}
+
+// fullDisk is a file that takes no bytes.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// A command whose output is lost fails and says why.
+func TestLostOutputIsAFailure(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := startServerWithBuiltins(t, dir)
+	var called struct {
+		Run string `json:"run_id"`
+	}
+	if status, err := s.request("POST", "/v1/agents/helper/messages", `{"content":"hi"}`, "", &called); status != 200 || err != nil {
+		t.Fatal(status, err)
+	}
+	for _, args := range [][]string{
+		{"call", "helper", "hi"}, {"call", "helper", "hi", "--json"}, {"call", "helper", "hi", "--stream"}, {"call", "helper", "hi", "--stream", "--json"}, {"call", "helper", "hi", "--tree"}, {"call", "helper", "hi", "--async"},
+		{"runs", "list"}, {"runs", "show", called.Run}, {"runs", "show", called.Run, "--tree"}, {"runs", "events", called.Run, "--follow"}, {"agents", "list"}, {"agents", "show", "helper"}, {"keys", "create", "--data", dir}, {"backup", "one", "--data", dir},
+		{"init", filepath.Join(t.TempDir(), "new")}, {"completion", "bash"}, {"--help"}, {"--version"},
+	} {
+		line := args
+		if !slices.Contains([]string{"init", "completion", "--help", "--version", "keys", "backup"}, args[0]) {
+			line = append(args, "--server", s.url)
+		}
+		var stderr bytes.Buffer
+		if code := run(line, streams{fullDisk{}, &stderr}); code != exitFailed || strings.Count(stderr.String(), syscall.ENOSPC.Error()) != 1 {
+			t.Errorf("%q: exit code %d, %s", args, code, &stderr)
 		}
 	}
 }

@@ -23,18 +23,23 @@ const reconnectsMax = 20
 
 // follow sends a request that is answered with a stream of a run's events, and calls fn
 // for each event. It returns after the last event of the run. A broken stream is
-// resumed after the last event received, up to reconnectsMax times without progress.
+// resumed after the last event received, up to reconnectsMax times without progress. An error of
+// fn ends it.
 func (c client) follow(ctx context.Context, method, path string, body []byte, fn func(runs.Event) error, header ...string) error {
 	var run actor.CallID
 	var seen uint64
 	ended := false
+	var failed error // of fn
 	for quiet := 0; ; quiet++ {
 		wait, err := c.streamOnce(ctx, method, path, body, seen, func(e runs.Event) error {
 			run, seen, ended, quiet = e.Run, e.Seq, e.Type.Ends(), 0
-			return fn(e)
+			failed = fn(e)
+			return failed
 		}, header...)
 		var p *problem
 		switch {
+		case failed != nil:
+			return failed
 		case ended && err == nil:
 			return nil
 		case errors.As(err, &p) || run.IsZero() || ctx.Err() != nil:
