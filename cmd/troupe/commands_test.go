@@ -414,11 +414,15 @@ func executeShown(t *testing.T, c shownCommand, words []string, s *server, intac
 		return // the tests of the link have certificates
 	case words[0] == "serve":
 		if slices.Contains(words, "ingress") {
-			*value("--orchestrator") = startServer(t, filepath.Join(t.TempDir(), "data"), "--role", "orchestrator").url
+			*value("--orchestrator") = startServerAt(t, filepath.Join(t.TempDir(), "data"), "", "--role", "orchestrator").url
 		}
 		data := filepath.Join(t.TempDir(), "data")
-		args := append(words[1:len(words):len(words)], "--data", data, "--listen", "127.0.0.1:0")
-		startServer(t, data, args...).stop(syscall.SIGKILL)
+		args := append(words[1:len(words):len(words)], "--data", data)
+		if slices.Contains(words, "orchestrator") {
+			startServerAt(t, data, "", args...).stop(syscall.SIGKILL)
+			return
+		}
+		startServer(t, data, append(args, "--listen", "127.0.0.1:0")...).stop(syscall.SIGKILL)
 		return
 	case words[0] == "call" && (words[1] == "echo" || strings.Contains(strings.Join(words, " "), "scribe")):
 		return // an agent that the reader writes, and one in Python

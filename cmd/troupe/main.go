@@ -129,6 +129,6 @@ func runCommand(args []string, s streams) (code int) {
 
 func newParser(cli *CLI, s streams) *kong.Kong {
 	return invariant.Must(kong.New(cli, mutantsOption(), kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
-		kong.Vars{"version": version()}, kong.Writers(s.out, s.err), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Vars{"version": version(), "listen": defaultListen}, kong.Writers(s.out, s.err), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Bind(s), kong.Exit(func(code int) { panic(exitCode(code)) })))
 }

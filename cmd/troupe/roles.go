@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -43,6 +44,8 @@ func (c *ServeCmd) checkRole() error {
 		return errors.New("--orchestrator: belongs to --role ingress; an orchestrator has --listen-orchestrator")
 	case ingress && c.ListenOrchestrator != "":
 		return errors.New("--listen-orchestrator: belongs to --role orchestrator; an ingress has --orchestrator")
+	case c.Role == roleOrchestrator && (c.givenListen || c.Listen != defaultListen && c.Listen != os.Getenv("TROUPE_LISTEN")): // which an image may set for each role
+		return errors.New("--listen: belongs to an ingress, which serves the clients; did you mean --listen-orchestrator?")
 	}
 	for _, f := range []struct {
 		name string

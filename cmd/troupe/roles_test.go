@@ -375,9 +375,10 @@ func TestMistakesWithRoles(t *testing.T) {
 		"use a Unix socket, such as --orchestrator data": {"--role", "ingress", "--orchestrator", "127.0.0.1:1"},
 		"--ready: belongs to the orchestrator":           {"--role", "ingress", "--orchestrator", "./LINK", "--ready"},
 		"--origin: belongs to an ingress":                {"--role", "orchestrator", "--origin", "https://a.example"},
-		"an orchestrator has --listen-orchestrator":      {"--orchestrator", "./LINK"},
-		"an ingress has --orchestrator":                  {"--role", "ingress", "--orchestrator", "./LINK", "--listen-orchestrator", "./LINK"},
-		"--listen-orchestrator 0.0.0.0:1: over TCP":      {"--role", "orchestrator", "--listen-orchestrator", "0.0.0.0:1", "--data", filepath.Join(t.TempDir(), "d")},
+		"--listen: belongs to an ingress, which serves the clients; did you mean --listen-orchestrator?": {"--role", "orchestrator", "--listen", "127.0.0.1:8283"},
+		"an orchestrator has --listen-orchestrator":                                                      {"--orchestrator", "./LINK"},
+		"an ingress has --orchestrator":                                                                  {"--role", "ingress", "--orchestrator", "./LINK", "--listen-orchestrator", "./LINK"},
+		"--listen-orchestrator 0.0.0.0:1: over TCP":                                                      {"--role", "orchestrator", "--listen-orchestrator", "0.0.0.0:1", "--data", filepath.Join(t.TempDir(), "d")},
 	} {
 		if code, _, err := runProgram(t, append([]string{"serve"}, args...)...); code == 0 || !strings.Contains(err, want) {
 			t.Errorf("%v: exit code %d, %s, want %s", args, code, err, want)

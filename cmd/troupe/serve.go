@@ -34,7 +34,7 @@ import (
 type ServeCmd struct {
 	Config  configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"TOML file with values for these flags, and the tables models, limits, auth, approvals, policy and policy_default."`
 	Data    string        `env:"TROUPE_DATA" default:"data" type:"path" help:"Data folder; created if absent (${default})."`
-	Listen  string        `env:"TROUPE_LISTEN" default:"127.0.0.1:8283" help:"Address to listen on; port 0 picks a free port (${default})."`
+	Listen  string        `env:"TROUPE_LISTEN" default:"${listen}" help:"Address to listen on; port 0 picks a free port (${default})."`
 	Backups string        `env:"TROUPE_BACKUPS" type:"path" placeholder:"DIR" help:"Folder in which backups are made; outside of the data folder. Default: the data folder with -backups appended."`
 	Agents  string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Folder with files of agents, tools and MCP servers named *.toml."`
 	Watch   bool          `env:"TROUPE_WATCH" help:"Apply the files of --agents again whenever they change. Without --agents and --config, those of the configuration troupe.toml in the working folder."`
@@ -58,11 +58,16 @@ type ServeCmd struct {
 
 	roleFlags `embed:""`
 
+	givenListen bool // on the command line
+
 	Auth map[string]string `placeholder:"NAME=HOST" help:"Host, host:port or beginning of a URL to which the secret in the variable TROUPE_AUTH_… may be sent; several are separated by commas."`
 }
 
 // bufferMiBMax is the maximum size of a write buffer of the store.
 const bufferMiBMax = 1024
+
+// defaultListen is the default of --listen.
+const defaultListen = "127.0.0.1:8283"
 
 // projectConfig is the name of the configuration that troupe init writes.
 const projectConfig = "troupe.toml"
@@ -70,6 +75,7 @@ const projectConfig = "troupe.toml"
 // BeforeResolve reads the configuration of the working folder for --watch that names neither
 // agents nor a configuration. Without --watch no file is read that nobody named: it may start programs.
 func (c *ServeCmd) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
+	c.givenListen = slices.ContainsFunc(ctx.Path, func(p *kong.Path) bool { return p.Flag != nil && p.Flag.Name == "listen" })
 	given := map[string]bool{}
 	for _, flag := range trace.Command.Flags {
 		given[flag.Name] = !reflect.ValueOf(ctx.FlagValue(flag)).IsZero()

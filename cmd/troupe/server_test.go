@@ -62,10 +62,13 @@ func startServer(t *testing.T, dir string, args ...string) *server {
 	return startServerAt(t, dir, "127.0.0.1:0", args...)
 }
 
-// startServerAt starts a server at an address.
+// startServerAt starts a server at an address; "" is for an orchestrator.
 func startServerAt(t *testing.T, dir, address string, args ...string) *server {
 	t.Helper()
-	cmd := programCmd(append([]string{"serve", "--data", dir, "--listen", address, "--log-level", "warn"}, args...)...)
+	if address != "" {
+		args = append([]string{"--listen", address}, args...)
+	}
+	cmd := programCmd(append([]string{"serve", "--data", dir, "--log-level", "warn"}, args...)...)
 	log, err := os.OpenFile(filepath.Join(filepath.Dir(dir), "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
