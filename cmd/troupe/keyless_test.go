@@ -39,3 +39,33 @@ func TestKeylessFlag(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, message)
 	}
 }
+
+// Who gives users keys learns that a client on the machine needs none: with the key, and at each start
+// of the server that admits such clients.
+func TestKeylessClientsOfUsersAreNamed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	const warning = "a client on this machine without a key may act as any of them"
+	for i, c := range []struct {
+		create, serve []string
+		hint          string
+		warns         bool
+	}{
+		{nil, nil, "", false},
+		{[]string{"--user", "alice"}, nil, "that send no key act as any user, alice too; troupe serve --keyless=off ends that", true},
+		{nil, []string{"--keyless=off"}, "", false},
+	} {
+		code, out, stderr := runProgram(t, append([]string{"keys", "create", "--data", dir}, c.create...)...)
+		if code != 0 || strings.Count(out, "\n") != 1 || !strings.Contains(stderr, c.hint) || c.hint == "" && strings.Contains(stderr, "--keyless") {
+			t.Errorf("%d: exit code %d, %s%s", i, code, out, stderr)
+		}
+		s := startServer(t, dir, c.serve...)
+		s.stop(syscall.SIGTERM)
+		log, err := os.ReadFile(s.log)
+		if err != nil || strings.Contains(string(log), warning) != c.warns {
+			t.Errorf("%d: %s %v", i, log, err)
+		}
+		if err := os.Remove(s.log); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

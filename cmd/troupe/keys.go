@@ -116,6 +116,9 @@ func (c *KeysCreateCmd) Run(s streams) error {
 		case c.User == "":
 			fmt.Fprintf(s.err, "without --user the key acts in the namespace %s and sees the runs and sessions of all such keys\n", actor.DefaultTenant)
 		}
+		if c.User != "" {
+			fmt.Fprintf(s.err, "a server on loopback still lets clients on this machine that send no key act as any user, %s too; troupe serve --keyless=off ends that\n", c.User)
+		}
 		fmt.Fprintf(s.err, "key %s for %s%s; it is shown only once:\n", made.ID, strings.Join(made.Scopes, ", "), why)
 		_, err = fmt.Fprintln(s.out, made.Text)
 		return err
@@ -196,6 +199,9 @@ func (c *KeysRevokeCmd) Run(s streams) error {
 		return nil
 	})
 }
+
+// forUser reports whether a key is that of one user.
+func forUser(k ingress.Key) bool { return k.User != "" }
 
 // keyStore is the set of API keys of a server or a data folder.
 type keyStore interface {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/troupe-run/troupe/host/gateway"
@@ -124,10 +125,13 @@ func (c *ServeCmd) listen(log *slog.Logger) (net.Listener, *gateway.Certificate,
 }
 
 // warnAboutClients logs a warning for each setting that a proxy or a network can make unsafe.
-func (c *ServeCmd) warnAboutClients(certificate *gateway.Certificate, log *slog.Logger) {
+func (c *ServeCmd) warnAboutClients(certificate *gateway.Certificate, keys *gateway.Keys, log *slog.Logger) {
 	loopback := gateway.CheckListenAddress(c.Listen, 0) == nil
 	if c.Keyless == "on" && loopback {
 		log.Warn("clients on loopback need no API key; a proxy on this machine that adds no header lets everyone in: behind a proxy, serve with --keyless=off")
+		if slices.ContainsFunc(keys.All(), forUser) {
+			log.Warn("users have keys, but a client on this machine without a key may act as any of them: to end that, serve with --keyless=off")
+		}
 	}
 	if certificate == nil && !loopback {
 		log.Warn("API keys and messages cross the network unencrypted: serve with --tls-cert and --tls-key, or listen on 127.0.0.1 behind a TLS proxy")
@@ -163,7 +167,7 @@ func (c *ServeCmd) runIngress(ctx context.Context, s streams, log *slog.Logger) 
 	if err := gateway.CheckListenAddress(c.Listen, n.Keys.Count()); err != nil {
 		return errors.Join(fmt.Errorf("%s", strings.ReplaceAll(err.Error(), "--data DIR", "--data with the folder of the orchestrator")), l.Close(), n.Stop(ctx))
 	}
-	c.warnAboutClients(certificate, log)
+	c.warnAboutClients(certificate, n.Keys, log)
 	served := make(chan error, 1)
 	go func() { served <- n.Gateway.Serve(l) }()
 	_, err = fmt.Fprintln(s.out, n.URL(l.Addr()))

@@ -325,7 +325,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	}
 	n.ServeOwner(func(err error) { n.served <- err })
 	if n.url = linked; listener != nil {
-		c.warnAboutClients(certificate, log)
+		c.warnAboutClients(certificate, n.Keys, log)
 		n.url = n.Announce(listener.Addr())
 		go func() { n.served <- n.Gateway.Serve(listener) }()
 	}
