@@ -123,6 +123,13 @@ try {
   await page.press("#composer", "Enter");
   await idle();
   want("the answer in a second conversation", (await answers()).at(-1).includes("by keyboard") && (await page.locator(".session").count()) === 2);
+
+  // A link whose name cannot be decoded is none. (Another document, so that the page starts again.)
+  await page.goto("about:blank");
+  await page.goto(`${url}/chat#%zz`);
+  await ready();
+  await page.waitForSelector("#welcome:not([hidden])");
+
   want(`no complaints, got ${complaints}`, complaints.length === 0);
 } catch (e) {
   await shot("failed");

@@ -353,6 +353,16 @@ async function nameConversations() {
   }
 }
 
+// linked returns the session that the address names, or null.
+function linked() {
+  try {
+    const name = decodeURIComponent(location.hash.slice(1));
+    return /^[\w.-]{1,64}$/.test(name) ? name : null;
+  } catch {
+    return null; // a percent sign without two digits
+  }
+}
+
 async function start() {
   try {
     const [found, list] = await Promise.all([request("GET", "/v1/agents?limit=200"), request("GET", "/v1/sessions?limit=100")]);
@@ -371,8 +381,7 @@ async function start() {
   if (byId("key-dialog").open) byId("key-dialog").close();
   byId("forget-key").hidden = !apiKey();
   showAgents();
-  const wanted = decodeURIComponent(location.hash.slice(1));
-  openConversation(/^[\w.-]{1,64}$/.test(wanted) ? wanted : null);
+  openConversation(linked());
   channel.connect();
   nameConversations();
   byId("composer").focus();
