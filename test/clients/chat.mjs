@@ -130,6 +130,31 @@ try {
   await ready();
   await page.waitForSelector("#welcome:not([hidden])");
 
+  // More conversations than a connection follows: the first one is read again, and shown once.
+  const api = async (method, path, body) => {
+    const r = await fetch(url + path, { method, headers: { Authorization: `Bearer ${key}`, "Content-Type": "application/json" }, body: body && JSON.stringify(body) });
+    want(`${method} ${path} accepted, got ${r.status}`, r.ok);
+    return r.json().catch(() => ({}));
+  };
+  await say("concierge", "say the first answer");
+  await idle();
+  const first = await page.evaluate(() => decodeURIComponent(location.hash.slice(1)));
+  for (let i = 0; i < 105; i++) await api("POST", "/v1/sessions", { session_id: `many-${String(i).padStart(3, "0")}`, title: `Conversation ${i}` });
+  await page.reload();
+  await ready();
+  const open = async (session) => {
+    await page.click(`[data-session="${session}"]`);
+    await page.waitForSelector(`[data-session="${session}"][aria-current]`);
+  };
+  await page.waitForSelector(".answer");
+  for (let i = 104; i > 43; i--) await open(`many-${String(i).padStart(3, "0")}`);
+  await ready();
+  await open(first);
+  await page.waitForSelector(".answer");
+  await say("concierge", "say once more");
+  await page.waitForFunction(() => document.querySelectorAll(".run").length === 2 && !document.querySelector(".spinner"));
+  want(`each answer once, got ${await answers()}`, (await answers()).join("|") === "the first answer|once more");
+
   want(`no complaints, got ${complaints}`, complaints.length === 0);
 } catch (e) {
   await shot("failed");

@@ -8,14 +8,16 @@ const randomName = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), 
 
 const delayMin = 500;
 const delayMax = 10000;
+const followedMax = 60; // the server follows 64 on a connection
 
 // Channel emits the events "status" {state, wait, reason}, "message" (a message of the server),
-// "answer" {request, message} and "ready" {user_id, device_id}.
+// "answer" {request, message}, "ready" {user_id, device_id}, and "unfollowed" (a session that made room for
+// another: following it again begins at its first message).
 export class Channel extends EventTarget {
   constructor(device) {
     super();
     this.device = device;
-    this.cursors = new Map(); // sessions that are followed, with the cursor behind what was emitted
+    this.cursors = new Map(); // sessions that are followed, the last used one last, with the cursor behind what was emitted
     this.unfinished = new Map(); // messages of a session since its last cursor
     this.requests = new Map(); // by request_id, not answered
     this.delay = delayMin;
@@ -89,11 +91,24 @@ export class Channel extends EventTarget {
     if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
   }
 
+  get full() {
+    return this.cursors.size >= followedMax;
+  }
+
   // follow begins to follow a session; with after "" from its first message. The messages of a
   // connection name the sessions in hello, so another connection is opened.
   follow(session, after = "") {
-    if (this.cursors.has(session)) return;
-    if (this.cursors.size >= 60) this.cursors.delete(this.cursors.keys().next().value);
+    const followed = this.cursors.get(session);
+    if (followed !== undefined) { // only its place in the order of use changes
+      this.cursors.delete(session);
+      this.cursors.set(session, followed);
+      return;
+    }
+    while (this.full) {
+      const [oldest] = this.cursors.keys();
+      this.cursors.delete(oldest);
+      this.emit("unfollowed", oldest);
+    }
     this.cursors.set(session, after);
     if (this.socket?.readyState === WebSocket.OPEN) this.connect(true); // otherwise the next hello names it
   }
@@ -102,7 +117,7 @@ export class Channel extends EventTarget {
   send(type, fields) {
     const request = { type, ts: Date.now(), request_id: randomName(), ...fields };
     this.requests.set(request.request_id, request);
-    if (type === "agent_invoke" && request.session_id && !this.cursors.has(request.session_id)) this.cursors.set(request.session_id, "");
+    if (type === "agent_invoke" && request.session_id) this.follow(request.session_id);
     if (this.state === "ready") this.write(request);
     return request.request_id;
   }
@@ -121,6 +136,9 @@ export class Channel extends EventTarget {
       if (request) this.emit("answer", { request, message: m });
       return;
     }
+    // A request that is repeated lets the connection follow a session that has made room for another.
+    const ofSession = m.session_id && m.type !== "tool_request" && !(m.type === "error" && !m.run_id);
+    if (ofSession && !this.cursors.has(m.session_id)) return;
     if (!m.cursor && m.run_id && (m.type === "delta" || m.type === "state")) {
       // Another message of the same event follows: both count, or none.
       const held = this.unfinished.get(m.session_id) ?? [];
@@ -132,7 +150,7 @@ export class Channel extends EventTarget {
     if (m.cursor) {
       this.unfinished.delete(m.session_id);
       for (const held of before) this.emit("message", held);
-      this.cursors.set(m.session_id, m.cursor);
+      if (this.cursors.has(m.session_id)) this.cursors.set(m.session_id, m.cursor);
     }
     this.emit("message", m);
   }

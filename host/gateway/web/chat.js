@@ -66,6 +66,13 @@ class Conversation {
     }
   }
 
+  // clear forgets the runs, which are read again when the conversation is opened.
+  clear() {
+    this.live = false;
+    this.runs.clear();
+    this.root.replaceChildren(...this.pending.map((p) => p.view.root));
+  }
+
   // adopt gives the view of a message that was just sent to the run of that message.
   adopt(requestID, run) {
     const i = this.pending.findIndex((p) => p.request === requestID);
@@ -202,7 +209,15 @@ channel.addEventListener("message", ({ detail: m }) => {
   }
   const c = conversation(m.session_id);
   c.handle(m);
-  if (m.type === "tool_request") channel.follow(c.id, "");
+  // Each connection gets the open requests again, so one that is full shows them without the rest of their runs.
+  if (m.type === "tool_request" && !channel.full) channel.follow(c.id, "");
+  changed(c);
+});
+
+channel.addEventListener("unfollowed", ({ detail: id }) => {
+  const c = conversations.get(id);
+  if (!c) return;
+  c.clear();
   changed(c);
 });
 
