@@ -60,7 +60,7 @@ func (s *Socket) attached(in *Attached) {
 		return
 	case in.Refusal != nil:
 		s.unfollow(f)
-		s.fail("", sessionCode(in.Refusal), in.Refusal.Detail)
+		s.send(&ChannelMessage{Type: ChannelError, Session: f.name, Code: sessionCode(in.Refusal), Error: in.Refusal.Detail})
 		if p := s.performs; p != nil && p.session == f {
 			p.session = nil
 			s.emit(Perform{p.request})

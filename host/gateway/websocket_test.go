@@ -510,7 +510,7 @@ func TestChannelOfDeletedSession(t *testing.T) {
 		t.Fatal(status, body)
 	}
 	c := d.channel(`{"type":"hello","resume":{"session_id":"s1"}}`, nil)
-	if m := c.until("error", ""); m.Code != "session_not_found" {
+	if m := c.until("error", ""); m.Code != "session_not_found" || m.Session != "s1" {
 		t.Errorf("%+v", m)
 	}
 }
