@@ -91,10 +91,10 @@ try {
   await say("streamer", "endless");
   await page.waitForFunction(() => [...document.querySelectorAll(".answer")].at(-1).textContent.includes("first piece"));
   await page.click("#stop");
-  await page.waitForSelector(".notice");
+  await page.waitForSelector(".run .notice");
   await idle();
 
-  const shown = async () => JSON.stringify(await page.locator(".bubble, .answer, .notice, .card.approval").allInnerTexts());
+  const shown = async () => JSON.stringify(await page.locator(".bubble, .answer, .run .notice, .card.approval").allInnerTexts());
   const before = await shown();
   await page.reload();
   await ready();
@@ -154,6 +154,20 @@ try {
   await say("concierge", "say once more");
   await page.waitForFunction(() => document.querySelectorAll(".run").length === 2 && !document.querySelector(".spinner"));
   want(`each answer once, got ${await answers()}`, (await answers()).join("|") === "the first answer|once more");
+
+  // A conversation that was deleted elsewhere: the list loses it, and the message begins another.
+  await api("DELETE", `/v1/sessions/${first}`);
+  await say("concierge", "say it again");
+  await page.waitForSelector("#notice:not([hidden])");
+  want("a text for a person", /deleted/.test(await page.innerText("#notice")) && !(await page.innerText("body")).includes("--keep"));
+  want("the conversation dropped from the list", (await page.locator(`[data-session="${first}"]`).count()) === 0);
+  want("the message kept", (await page.inputValue("#composer")) === "say it again");
+  await page.press("#composer", "Enter");
+  await page.waitForFunction(() => document.querySelector(".answer")?.textContent.includes("it again") && !document.querySelector(".spinner"));
+  await page.goto("about:blank");
+  await page.goto(`${url}/chat#${first}`);
+  await page.waitForSelector("#notice:not([hidden])");
+  want("a link to it dropped", !page.url().includes(first) && (await page.locator(`[data-session="${first}"]`).count()) === 0);
 
   want(`no complaints, got ${complaints}`, complaints.length === 0);
 } catch (e) {

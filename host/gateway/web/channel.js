@@ -113,6 +113,13 @@ export class Channel extends EventTarget {
     if (this.socket?.readyState === WebSocket.OPEN) this.connect(true); // otherwise the next hello names it
   }
 
+  // forget drops a session and the requests for it that were not answered.
+  forget(session) {
+    this.cursors.delete(session);
+    this.unfinished.delete(session);
+    for (const [id, r] of this.requests) if (r.session_id === session) this.requests.delete(id);
+  }
+
   // send sends a request, now or once the connection is open, until it is answered.
   send(type, fields) {
     const request = { type, ts: Date.now(), request_id: randomName(), ...fields };

@@ -156,6 +156,7 @@ function showControls() {
 
 function openConversation(id) {
   current = id ? conversation(id) : null;
+  showNotice("");
   byId("messages").replaceChildren(...(current ? [current.root] : []));
   if (current) {
     channel.follow(current.id, "");
@@ -166,6 +167,34 @@ function openConversation(id) {
   showList();
   showControls();
   toEnd();
+}
+
+// Conversations that were deleted, here or elsewhere
+
+const goneText = "This conversation was deleted. Your next message begins a new one.";
+const isGone = (code) => code === "session_deleted" || code === "session_not_found";
+
+// drop forgets a conversation. If it is shown, the page offers a new one, with the messages that were not sent.
+function drop(c, text) {
+  const unsent = c.pending.map((p) => p.text);
+  channel.forget(c.id);
+  conversations.delete(c.id);
+  if (c !== current) {
+    changed(c);
+    return;
+  }
+  openConversation(null);
+  showNotice(text);
+  announce(text);
+  const box = byId("composer");
+  box.value = [...unsent, box.value].filter(Boolean).join("\n\n");
+  fit();
+  box.focus();
+}
+
+function showNotice(text) {
+  byId("notice").textContent = text;
+  byId("notice").hidden = !text;
 }
 
 // Scrolling: the end stays in view unless the reader has left it.
@@ -202,9 +231,12 @@ channel.addEventListener("status", ({ detail: s }) => {
 
 channel.addEventListener("message", ({ detail: m }) => {
   if (!m.session_id) {
-    if (m.code === "session_not_found") for (const c of conversations.values()) c.live ||= !c.runs.size; // a link to one that does not exist
-    else if (m.type === "error") announce(m.message);
-    showControls();
+    if (m.type === "error") announce(m.message);
+    return;
+  }
+  if (isGone(m.code) && !m.run_id) {
+    const c = conversations.get(m.session_id);
+    if (c) drop(c, goneText);
     return;
   }
   const c = conversation(m.session_id);
@@ -225,6 +257,7 @@ channel.addEventListener("answer", ({ detail: { request: r, message: m } }) => {
   for (const c of conversations.values()) {
     const sent = c.pending.find((p) => p.request === r.request_id);
     if (sent && m.type === "error") {
+      if (isGone(m.code)) return drop(c, goneText);
       c.pending = c.pending.filter((p) => p !== sent);
       sent.view.fail(m, true);
       changed(c);
@@ -257,7 +290,7 @@ function sendMessage() {
   view.showMessage(text);
   c.root.append(view.root);
   c.updated = Date.now();
-  c.pending.push({ view, request: channel.send("agent_invoke", { session_id: c.id, agent_id: agent, message: { role: "user", content: text } }) });
+  c.pending.push({ view, text, request: channel.send("agent_invoke", { session_id: c.id, agent_id: agent, message: { role: "user", content: text } }) });
   if (fresh) request("POST", "/v1/sessions", { session_id: c.id, title: c.title }).catch(() => {}); // the title is a courtesy
   box.value = "";
   fit();
@@ -352,9 +385,9 @@ function showAgents() {
   if (!agents.length) byId("cards").replaceChildren(el("p", { class: "muted" }, "This server has no agents yet. ", el("code", { text: "troupe serve --agents DIR" }), " adds some."));
 }
 
-// The latest conversations are named by a message of theirs, until they are opened.
+// The latest conversations are named by a message of theirs, until they are opened. The open one is read anyway.
 async function nameConversations() {
-  const untitled = [...conversations.values()].filter((c) => !c.title).sort((a, b) => b.updated - a.updated);
+  const untitled = [...conversations.values()].filter((c) => !c.title && c !== current).sort((a, b) => b.updated - a.updated);
   for (const c of untitled.slice(0, 30)) {
     try {
       const agent = c.agents.length > 1 ? `&agent=${encodeURIComponent(c.agents.at(-1))}` : "";
