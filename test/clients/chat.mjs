@@ -56,10 +56,13 @@ try {
 
   await say("concierge", 'use user.ask {"question": "Which room do you prefer?", "choices": ["sea view", "garden"]}');
   await page.waitForSelector(".card.question .choice");
+  await say("concierge", "say queued");
+  await page.waitForFunction(() => [...document.querySelectorAll(".run")].at(-1).querySelector(".phase").textContent === "Waiting for the answer above");
   await shot("question");
   await page.getByRole("button", { name: "garden" }).click();
   await idle();
-  want("the answer of the person", (await answers()).at(-1).includes("garden"));
+  want("the message behind the question answered", (await answers()).at(-1).includes("queued"));
+  want("the answer of the person", (await answers()).at(-2).includes("garden"));
 
   await say("concierge", 'use user.pay {"amount": 20}');
   await page.waitForSelector(".card.approval .card-form");
@@ -98,7 +101,7 @@ try {
   const before = await shown();
   await page.reload();
   await ready();
-  await page.waitForFunction((n) => document.querySelectorAll(".run").length === n && !document.querySelector(".spinner"), 6);
+  await page.waitForFunction((n) => document.querySelectorAll(".run").length === n && !document.querySelector(".spinner"), 7);
   const after = await shown();
   want(`the same conversation after a reload as before:\n${before}\ngot\n${after}`, after === before);
   await shot("light");

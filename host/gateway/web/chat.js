@@ -46,6 +46,15 @@ class Conversation {
     return [...this.runs.values()].some((r) => r.waits);
   }
 
+  // showQueue marks the runs behind an open one of the same agent: an agent answers a conversation in order.
+  showQueue() {
+    const busy = new Set();
+    for (const r of [...this.runs.values(), ...this.pending.map((p) => p.view)]) {
+      r.setBehind(busy.has(r.agent));
+      if (r.open) busy.add(r.agent);
+    }
+  }
+
   view(id) {
     let v = this.runs.get(id);
     if (!v) {
@@ -125,6 +134,7 @@ function conversation(id) {
 
 let listing = 0;
 function changed(c) {
+  c.showQueue();
   listing ||= requestAnimationFrame(() => {
     listing = 0;
     showList();

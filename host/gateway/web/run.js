@@ -29,6 +29,7 @@ export class RunView {
     Object.assign(this, { id, session, actions });
     this.agent = "";
     this.open = true;
+    this.begun = false; // its turn has begun: until then it waits for earlier messages to the same agent
     this.segments = []; // {text, pieces, markdown}
     this.calls = new Map(); // activity by id
     this.cards = new Map(); // approvals and calls of client tools
@@ -62,6 +63,7 @@ export class RunView {
   }
 
   handle(m, live) {
+    if (m.type === "state" || m.type === "delta") this.begun = true;
     switch (m.type) {
       case "run_started":
         this.setAgent(m.agent_id);
@@ -90,6 +92,11 @@ export class RunView {
         break;
     }
     this.actions.change();
+  }
+
+  // setBehind shows whether the run waits for an earlier one of the same conversation and agent.
+  setBehind(behind) {
+    if (this.open && !this.begun) this.phaseText.textContent = behind ? "Waiting for the answer above" : "Working";
   }
 
   get text() {
