@@ -470,11 +470,14 @@ func (d *socketDriver) refusalOf(err error) *actor.Refusal {
 	return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "the messages of the session cannot be read now: reconnect later"}
 }
 
+func (d *socketDriver) sessionEvents(q command.SessionEventsQuery) (command.SessionEvents, error) {
+	defer d.server.turns.take(&d.by)()
+	return lookup(d.server, d.by, q)
+}
+
 func (d *socketDriver) readSession(out ingress.ReadSession) ingress.SessionPage {
 	in := ingress.SessionPage{Session: out.Session}
-	done := d.server.turns.take(&d.by)
-	page, err := lookup(d.server, d.by, command.SessionEventsQuery{Session: out.Session, After: out.After, Limit: out.Limit})
-	done()
+	page, err := d.sessionEvents(command.SessionEventsQuery{Session: out.Session, After: out.After, Limit: out.Limit})
 	for _, e := range page.All {
 		in.All = append(in.All, ingress.SessionItem{At: e.At, Body: e.Body})
 	}
