@@ -71,12 +71,17 @@ func TestConfigErrors(t *testing.T) {
 		{"[limits]\nrun_timeout_ms = \"long\"", "limits"},
 		{"[approvals]\nscope = \"admin\"", "approvals: scope: want call or operator, got \"admin\""},
 		{"[approvals]\nscopes = \"call\"", "approvals: scopes is unknown; want scope"},
+		{"cells = -1", "cells (--cells): want 1 to 64, or 0 for one per processor, got -1"},
+		{"cells = 65", "cells (--cells): want 1 to 64, or 0 for one per processor, got 65"},
 		{"cells = 1\ncells = 2", "already been defined"},
 		{"cells = ", "expected value"},
 	} {
 		if _, err := parseServe(t, c.file); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "troupe.toml") && !strings.Contains(err.Error(), "--cells") {
 			t.Errorf("%q: got %v, want %s", c.file, err, c.want)
 		}
+	}
+	if c, err := parseServe(t, "cells = 0"); err != nil || c.Cells != 0 {
+		t.Errorf("0 cells: %v", err)
 	}
 	if _, err := readConfig(filepath.Join(t.TempDir(), "none.toml")); err == nil {
 		t.Error("missing file: want an error, got none")

@@ -22,6 +22,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/ingress"
@@ -45,7 +46,7 @@ type ServeCmd struct {
 	TLSKey  string        `env:"TROUPE_TLS_KEY" name:"tls-key" type:"path" placeholder:"FILE" help:"Key of --tls-cert in PEM."`
 	Keyless string        `env:"TROUPE_KEYLESS" enum:"on,off" default:"on" help:"on: direct clients on loopback need no API key. off: all clients need one; use it behind a proxy (${default})."`
 	Node    string        `env:"TROUPE_NODE" default:"n1" help:"Name of this node; it cannot be changed later (${default})."`
-	Cells   int           `env:"TROUPE_CELLS" default:"0" help:"Number of cells; 0 means one per processor."`
+	Cells   int           `env:"TROUPE_CELLS" default:"0" help:"Number of cells, at most 64; 0 means one per processor."`
 	Pace    time.Duration `env:"TROUPE_PACE" default:"0s" help:"Delay of the scripted model before each piece of its answer (${default})."`
 	Ballast uint64        `env:"TROUPE_BALLAST_MIB" name:"ballast-mib" default:"96" help:"MiB to reserve in the data folder, released if the disk is full at a start; 0 means none (${default})."`
 	Buffer  uint64        `env:"TROUPE_WRITE_BUFFER_MIB" name:"write-buffer-mib" default:"32" help:"MiB of one write buffer of the store, of which up to three are in memory (${default})."`
@@ -98,6 +99,9 @@ func (c *ServeCmd) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 func (c *ServeCmd) Validate() error {
 	if c.Buffer < 1 || c.Buffer > bufferMiBMax {
 		return fmt.Errorf("--write-buffer-mib: want 1 to %d, got %d", bufferMiBMax, c.Buffer)
+	}
+	if c.Cells < 0 || c.Cells > engine.CellsMax {
+		return fmt.Errorf("cells (--cells): want 1 to %d, or 0 for one per processor, got %d", engine.CellsMax, c.Cells)
 	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return errors.New("--tls-cert and --tls-key: want both, or none")

@@ -109,10 +109,15 @@ type Config struct {
 
 func (c *Config) check() error {
 	for _, d := range []struct {
+		name  string
 		value *int
 		or    int
-	}{{&c.Cells, goruntime.GOMAXPROCS(0)}, {&c.QueueSlots, 1024}, {&c.ClientsMax, 16_384}, {&c.WatchersMax, WatchersMax}, {&c.EffectsMax, 1024}} {
-		if *d.value == 0 {
+	}{{"Cells", &c.Cells, goruntime.GOMAXPROCS(0)}, {"QueueSlots", &c.QueueSlots, 1024}, {"ClientsMax", &c.ClientsMax, 16_384},
+		{"WatchersMax", &c.WatchersMax, WatchersMax}, {"EffectsMax", &c.EffectsMax, 1024}} {
+		switch {
+		case *d.value < 0:
+			return fmt.Errorf("%s: want at least 1, or 0 for the default, got %d", d.name, *d.value)
+		case *d.value == 0:
 			*d.value = d.or
 		}
 	}

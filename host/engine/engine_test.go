@@ -605,3 +605,12 @@ func TestFullLogRefusesNewCalls(t *testing.T) {
 	log.backlog.Store(0)
 	until("accepted again", accepted)
 }
+
+// A negative number is refused before anything starts.
+func TestNegativeNumbersAreRefused(t *testing.T) {
+	for name, c := range map[string]Config{"Cells": {Cells: -1}, "QueueSlots": {QueueSlots: -1}, "ClientsMax": {ClientsMax: -1}, "WatchersMax": {WatchersMax: -1}, "EffectsMax": {EffectsMax: -1}} {
+		if _, err := Start(c); err == nil || !strings.Contains(err.Error(), name+": want at least 1, or 0 for the default, got -1") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
