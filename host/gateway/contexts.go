@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -109,6 +110,12 @@ func (s contextRoutes) changeContext(ctx *fasthttp.RequestCtx, operation, sessio
 		p.write(ctx)
 		return
 	}
+	if !c.Create {
+		if err := s.checkContext(by, session, c.ID, !call.Idempotency.IsZero()); err != nil {
+			s.respondError(ctx, err)
+			return
+		}
+	}
 	call.ID = s.node.NewCallID()
 	if c.Create && !call.Idempotency.IsZero() { // a repeat has the same body and key, but drew another ID
 		c.ID = ingress.SessionOf(call.To, call.Idempotency, call.ID)
@@ -140,6 +147,25 @@ func (s contextRoutes) changeContext(ctx *fasthttp.RequestCtx, operation, sessio
 		}
 		respondJSON(ctx, status, out)
 	}
+}
+
+// checkContext returns a NotFound refusal if there is no such context, so that the change, which
+// would be refused, does not create the session. A repeated deletion finds none either: its answer
+// is known to the session, if that exists.
+func (s contextRoutes) checkContext(by caller, session, id string, repeatable bool) error {
+	_, err := lookup(s.Server, by, command.ContextQuery{Session: session, ID: id})
+	var r *actor.Refusal
+	if !repeatable || !errors.As(err, &r) || r.Reason != actor.NotFound {
+		return err
+	}
+	end, failed := lookup(s.Server, by, command.SessionEndQuery{Session: session})
+	switch {
+	case failed != nil:
+		return failed
+	case end.Exists:
+		return nil
+	}
+	return err
 }
 
 // getContext answers with a version of a context, by default the newest.

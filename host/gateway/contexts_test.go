@@ -145,3 +145,46 @@ func TestContextIsDeletedWithItsSession(t *testing.T) {
 		t.Errorf("%d %+v", status, c)
 	}
 }
+
+// A refused request for the context of another user creates no session of that name, and changes
+// none. A repeated deletion gets the answer to the first one.
+func TestRefusedContextRequestChangesNothing(t *testing.T) {
+	d := startGateway(t)
+	alice, bob := d.newUser(`"user":"alice","scopes":["call","read"]`), d.newUser(`"user":"bob","scopes":["call","read"]`)
+	var c, other contextResponse
+	d.doJSON(&c, "POST", "/v1/context", `{"session_id":"s1","data":1}`, "Authorization", "Bearer "+alice.key)
+	refused := func() {
+		t.Helper()
+		for method, body := range map[string]string{"GET": "", "DELETE": "", "PUT": `{"data":2}`} {
+			for _, headers := range [][]string{nil, {"Idempotency-Key", method}} {
+				if method == "GET" && headers != nil {
+					continue
+				}
+				if status, answer := bob.do(method, "/v1/context/"+c.Key, body, headers...); status != 404 || !strings.Contains(answer, "context_not_found") {
+					t.Errorf("%s %v: %d %s", method, headers, status, answer)
+				}
+			}
+		}
+	}
+	refused()
+	if _, list := bob.do("GET", "/v1/sessions", ""); strings.Contains(list, "s1") {
+		t.Errorf("a refused request created a session: %s", list)
+	}
+	d.doJSON(&other, "POST", "/v1/context", `{"session_id":"s1","data":3}`, "Authorization", "Bearer "+bob.key)
+	_, before := bob.do("GET", "/v1/sessions/s1", "")
+	if status, _ := bob.do("DELETE", "/v1/context/"+c.Key, ""); status != 404 {
+		t.Errorf("%d", status)
+	}
+	if _, after := bob.do("GET", "/v1/sessions/s1", ""); after != before {
+		t.Errorf("a refused request changed a session from %s to %s", before, after)
+	}
+	refused()
+	for range 2 {
+		if status, answer := bob.do("DELETE", "/v1/context/"+other.Key, "", "Idempotency-Key", "k"); status != 204 {
+			t.Errorf("a repeated deletion: %d %s", status, answer)
+		}
+	}
+	if status, answer := alice.do("GET", "/v1/context/"+c.Key, ""); status != 200 {
+		t.Errorf("%d %s", status, answer)
+	}
+}
