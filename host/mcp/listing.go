@@ -77,21 +77,43 @@ func (l *Listing) check() error {
 	return nil
 }
 
-// list returns the list of a session's server.
-func list(ctx context.Context, session *sdk.ClientSession) (*Listing, error) {
+// dropDoubled removes the tools that share a name: a call could mean any of them. It returns the
+// reasons.
+func (l *Listing) dropDoubled() (left []string) {
+	times := map[string]int{}
+	for i := range l.Tools {
+		times[l.Tools[i].Name]++
+	}
+	for i := range l.Tools {
+		if name := l.Tools[i].Name; times[name] > 1 {
+			left = append(left, fmt.Sprintf("%.80q: %d tools have this name", name, times[name]))
+			times[name] = 0
+		}
+	}
+	l.Tools = slices.DeleteFunc(l.Tools, func(t Tool) bool { return times[t.Name] == 0 })
+	return left
+}
+
+// list returns the list of a session's server, and why entries are left out of it.
+func list(ctx context.Context, session *sdk.ClientSession) (l *Listing, left []string, err error) {
 	l, cursor := &Listing{}, ""
+	entries := 0
 	for range pagesMax {
 		page, err := session.ListTools(ctx, &sdk.ListToolsParams{Cursor: cursor})
 		if err != nil {
-			return nil, fmt.Errorf("list of tools: %w", err)
+			return nil, nil, fmt.Errorf("list of tools: %w", err)
 		}
-		if len(l.Tools)+len(page.Tools) > ToolsMax {
-			return nil, fmt.Errorf("lists more than %d tools, the most that are allowed", ToolsMax)
+		if entries += len(page.Tools); entries > ToolsMax {
+			return nil, nil, fmt.Errorf("lists more than %d tools, the most that are allowed", ToolsMax)
 		}
 		for _, t := range page.Tools {
+			if entry := malformedOf(t); entry != "" {
+				left = append(left, entry+": is no tool")
+				continue
+			}
 			schema, err := json.Marshal(t.InputSchema, json.Deterministic(true))
 			if err != nil {
-				return nil, fmt.Errorf("list of tools: %.80q: input schema: %w", t.Name, err)
+				return nil, nil, fmt.Errorf("list of tools: %.80q: input schema: %w", t.Name, err)
 			}
 			tool := Tool{Name: t.Name, Description: t.Description, InputSchema: schema}
 			if t.Annotations != nil {
@@ -100,10 +122,11 @@ func list(ctx context.Context, session *sdk.ClientSession) (*Listing, error) {
 			l.Tools = append(l.Tools, tool)
 		}
 		if cursor = page.NextCursor; cursor == "" {
-			return l, l.check()
+			left = append(left, l.dropDoubled()...)
+			return l, left, l.check()
 		}
 	}
-	return nil, errors.New("its list of tools does not end")
+	return nil, nil, errors.New("its list of tools does not end")
 }
 
 // Change is a difference between two lists.

@@ -120,6 +120,13 @@ func serveProcess(behaviour string, args []string) {
 	case "dead":
 		fmt.Fprintln(os.Stderr, "want a licence key")
 		os.Exit(3)
+	case "odd":
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			if answer := oddAnswer(in.Bytes()); answer != "" {
+				fmt.Println(answer)
+			}
+		}
+		return
 	case "many":
 		s := sdk.NewServer(&sdk.Implementation{Name: "many", Version: "1"}, nil)
 		for i := range 1000 {

@@ -195,7 +195,7 @@ func (p *process) pass(in *bufio.Reader, to io.Writer) error {
 			return fmt.Errorf("printed a line of more than %d bytes", messageBytesMax)
 		case len(line) == 0:
 		case isMessage(line):
-			if _, err := to.Write(append(line, '\n')); err != nil {
+			if _, err := to.Write(append(mend(line), '\n')); err != nil {
 				return err
 			}
 		default:

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,6 +45,7 @@ type server struct {
 	stats    Stats
 
 	lists sync.Mutex  // held while a list is compared with accepted and offered
+	left  []string    // why entries of the last list are left out
 	seen  os.FileInfo // of the file with the accepted list, when it was read last
 }
 
@@ -219,12 +221,16 @@ func (l *link) cause(err error) error {
 
 // relist reads the list of the server and compares it with the accepted one.
 func (s *server) relist(ctx context.Context, l *link) error {
-	listed, err := list(ctx, l.ClientSession)
+	listed, left, err := list(ctx, l.ClientSession)
 	if err != nil {
 		return err
 	}
 	s.lists.Lock()
 	defer s.lists.Unlock()
+	if len(left) > 0 && !slices.Equal(left, s.left) {
+		s.log.Warn("entries in the list of an MCP server are left out", "count", len(left), "reasons", left[:min(len(left), leftOutLogged)])
+	}
+	s.left = left
 	accepted, offered := s.acceptedAndOffered()
 	switch hash := listed.Hash(); {
 	case accepted == nil:

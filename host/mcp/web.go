@@ -3,6 +3,7 @@
 package mcp
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -62,7 +63,9 @@ func (w *web) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if !strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream") { // events are bounded one by one
-		response.Body = &bounded{ReadCloser: response.Body, left: messageBytesMax}
+		response.Body = &mendedBody{ReadCloser: &bounded{ReadCloser: response.Body, left: messageBytesMax}}
+	} else {
+		response.Body = &mendedEvents{ReadCloser: response.Body, lines: bufio.NewReader(response.Body)}
 	}
 	return response, nil
 }
