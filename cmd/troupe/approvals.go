@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -191,30 +192,84 @@ func (a approvalArg) Validate() error {
 	return nil
 }
 
-// resolve returns the ID of the approval. A beginning of at least shortest characters must be
-// that of one pending approval only.
-func (a approvalArg) resolve(c client, shortest int) (string, error) {
+// find returns the ID of the approval, and a client for requests about it. A beginning of at least
+// shortest characters must be that of one pending approval only. Without --user an approval that
+// the user of the key does not have is looked up among those of all users, if the key may list them.
+func (a approvalArg) find(flags UserFlags, shortest int) (string, client, error) {
+	c := flags.client()
 	text := strings.TrimPrefix(strings.ToLower(string(a)), "ap_")
-	if _, err := runs.ParseApprovalID("ap_" + text); err == nil {
-		return "ap_" + text, nil
+	_, parseErr := runs.ParseApprovalID("ap_" + text)
+	whole := parseErr == nil
+	if !whole && len(text) < shortest {
+		return "", c, fmt.Errorf("%s: want ap_ and at least %d characters after it (see: %s)", string(a), shortest, flags.hint("approvals list", nil))
 	}
-	list := c.flags.hint("approvals list", nil)
-	if len(text) < shortest {
-		return "", fmt.Errorf("%s: write at least the first %d characters of the ID, without ap_ (see: %s)", text, shortest, list)
+	id, err := "ap_"+text, error(nil)
+	if whole && flags.User == "" {
+		_, _, err = c.approval(id)
+	} else if !whole {
+		_, all, listErr := c.approvals()
+		if id, err = beginsWith(all, text); listErr != nil {
+			return "", c, listErr
+		}
 	}
-	_, all, err := c.approvals()
-	if err != nil {
-		return "", err
+	var p *problem
+	unknown := errors.As(err, &p) && p.status == http.StatusNotFound || errors.As(err, new(noneBegins))
+	if !unknown {
+		return id, c, err
 	}
+	if flags.User == "" {
+		every := c
+		every.namespace = ingress.EveryUser
+		_, all, listErr := every.approvals()
+		at, otherErr := beginsWith(all, text)
+		switch i := slices.IndexFunc(all, func(one approvalView) bool { return one.ID == at }); {
+		case listErr != nil: // usually a key without the scope operator
+		case i >= 0:
+			c.namespace, c.flags.User = all[i].namespace, all[i].user()
+			return at, c, nil
+		case !errors.As(otherErr, new(noneBegins)):
+			return "", c, otherErr
+		}
+	}
+	if errors.As(err, new(noneBegins)) {
+		err = fmt.Errorf("%w; write the whole ID%s", err, flags.otherApprovals())
+	}
+	return "", c, err
+}
+
+// otherApprovals returns a note with the commands that list approvals.
+func (u UserFlags) otherApprovals() string {
+	text := " (see: " + u.hint("approvals list", nil)
+	if u.User == "" {
+		text += "; those of other users, with the scope operator: " + u.hint("approvals list", nil, "--user", ingress.EveryUser)
+	}
+	return text + ")"
+}
+
+// user returns a value of --user for the namespace in which the approval was found.
+func (a *approvalView) user() string {
+	if found, err := actor.FindNamespace(a.User); err == nil && found == a.namespace {
+		return a.User
+	}
+	return a.namespace
+}
+
+// noneBegins is the error for a beginning that no pending approval has.
+type noneBegins struct{ text string }
+
+func (n noneBegins) Error() string { return "no pending approval begins with ap_" + n.text }
+
+// beginsWith returns the ID of the only approval whose ID begins with ap_ and a text.
+func beginsWith(all []approvalView, text string) (string, error) {
 	var found []string
-	for _, one := range all {
-		if strings.HasPrefix(one.ID, "ap_"+text) {
-			found = append(found, one.ID)
+	for i := range all {
+		if strings.HasPrefix(all[i].ID, "ap_"+text) {
+			found = append(found, all[i].ID)
 		}
 	}
 	switch len(found) {
 	case 0:
-		return "", fmt.Errorf("no pending approval begins with %s; write the whole ID (see: %s)", text, list)
+		return "", noneBegins{text}
 	case 1:
 		return found[0], nil
 	}
@@ -295,11 +350,11 @@ func (c *ApprovalsShowCmd) Validate() error { return c.validateOne() }
 
 // Run executes the command.
 func (c *ApprovalsShowCmd) Run(s streams) error {
-	id, err := c.ID.resolve(c.client(), showPrefixMin)
+	id, of, err := c.ID.find(c.UserFlags, showPrefixMin)
 	if err != nil {
 		return err
 	}
-	body, a, err := c.client().approval(id)
+	body, a, err := of.approval(id)
 	if err != nil || c.JSON {
 		return printJSONOrError(s.out, body, err)
 	}
@@ -338,7 +393,7 @@ func printArgs(out io.Writer, args jsontext.Value) error {
 // DecideFlags are the arguments of a decision.
 type DecideFlags struct {
 	UserFlags
-	ID     approvalArg   `arg:"" help:"Approval ID, or its first 13 or more characters without ap_."`
+	ID     approvalArg   `arg:"" help:"Approval ID, or its beginning with at least 13 characters after ap_."`
 	Reason string        `help:"Reason, which the agent gets if the call is rejected; at most 1 KiB."`
 	Wait   time.Duration `default:"10s" help:"Maximum time to wait for the end of the tool call (${default})."`
 	NoWait bool          `help:"Do not wait for the end of the tool call."`
@@ -400,10 +455,12 @@ func (c *ApprovalsRejectCmd) Run(s streams) error { return c.decide(s, "reject")
 
 // decide sends a decision and prints its effect.
 func (d *DecideFlags) decide(s streams, decision string) error {
-	c := d.client()
-	id, err := d.ID.resolve(c, decidePrefixMin)
+	id, c, err := d.ID.find(d.UserFlags, decidePrefixMin)
 	if err != nil {
 		return err
+	}
+	if d.User == "" && c.flags.User != "" {
+		fmt.Fprintf(s.err, "the approval is one of the user %s\n", oneLine(c.flags.User))
 	}
 	if decision == "approve" {
 		_, a, err := c.approval(id)
@@ -427,10 +484,10 @@ func (d *DecideFlags) decide(s streams, decision string) error {
 	}
 	call, err := c.waitToolCall(a.ToolCall, d.Wait)
 	if err != nil {
-		fmt.Fprintf(s.err, "the decision counts, but the state of the call is unknown: %v; to see it:\n  %s\n", err, d.hint("runs show", []string{a.Run}))
+		fmt.Fprintf(s.err, "the decision counts, but the state of the call is unknown: %v; to see it:\n  %s\n", err, c.flags.hint("runs show", []string{a.Run}))
 		return nil
 	}
-	return call.print(s, d.UserFlags)
+	return call.print(s, c.flags)
 }
 
 // decide sends a decision about an approval, and returns its new state.

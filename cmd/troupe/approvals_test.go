@@ -125,7 +125,7 @@ func TestApprovalsAreDecided(t *testing.T) {
 	p.run(0, []string{"status   PAUSED_WAITING_APPROVAL", "approval " + id + "  payments.transfer  until ", "pays 5.1 to anna"}, []string{"troupe approvals approve " + id}, "runs", "show", runID)
 
 	// Beginnings that are too short, shared or unknown decide nothing.
-	p.run(1, nil, []string{"write at least the first 13 characters"}, "approvals", "approve", id[:len("ap_")+12])
+	p.run(1, nil, []string{"want ap_ and at least 13 characters after it"}, "approvals", "approve", id[:len("ap_")+12])
 	p.run(1, nil, []string{"is the beginning of several approvals", id, other}, "approvals", "show", id[:len("ap_")+4])
 	p.run(1, nil, []string{"no pending approval begins with"}, "approvals", "reject", "0000-0000-0000-0000")
 	p.run(2, nil, []string{"want the ID of an approval"}, "approvals", "approve", "xyz")
@@ -287,15 +287,29 @@ func TestApprovalsOfUsers(t *testing.T) {
 	p.run(0, nil, []string{"no tool call waits"}, "approvals", "list")
 	p.run(0, []string{"  payments.transfer  alice@example.com  payer  ", ids["alice@example.com"], ids["bob"]}, nil, "approvals", "list", "--user", "*")
 	p.run(0, []string{ids["bob"]}, nil, "approvals", "list", "--user", "bob")
-	p.run(1, nil, []string{"approval_not_found"}, "approvals", "approve", ids["bob"])
+	p.run(0, []string{"user       bob"}, nil, "approvals", "show", ids["bob"])
+	p.run(0, []string{"user       bob"}, nil, "approvals", "show", ids["bob"][:40])
+	code, made, _ := runProgram(t, "keys", "create", "--data", p.data, "--user", "carol")
+	if code != 0 {
+		t.Fatal(made)
+	}
+	for _, id := range []string{ids["bob"], ids["bob"][:40]} {
+		p.run(1, nil, []string{"troupe approvals list --server " + p.server.url + "; those of other users, with the scope operator: troupe approvals list --user '*'"}, "approvals", "approve", id, "--key", strings.TrimSpace(made))
+	}
+	p.run(1, nil, []string{"approval_not_found"}, "approvals", "show", ids["bob"], "--user", "carol")
+	p.run(1, nil, []string{ids["bob"][:15] + ": want ap_ and at least 13 characters after it"}, "approvals", "approve", ids["bob"][:15])
 	p.run(2, nil, []string{"--user: want one user"}, "approvals", "show", ids["bob"], "--user", "*")
 	lines, stop := p.watched("--user", "*")
-	lines.Scan()
-	lines.Scan()
-	p.run(0, []string{"approved", "SUCCEEDED"}, nil, "approvals", "approve", ids["bob"], "--user", "bob")
-	if lines.Scan(); !strings.Contains(lines.Text(), ids["bob"]+"  payments.transfer  APPROVED") {
+	for _, user := range []string{"alice@example.com", "bob"} {
+		if lines.Scan(); !strings.HasPrefix(lines.Text(), ids[user]+"  payments.transfer  "+user+"  pays 5 to anna  agent payer") {
+			t.Errorf("watch printed %q", lines.Text())
+		}
+	}
+	p.run(0, []string{"approved", "SUCCEEDED"}, []string{"the approval is one of the user bob"}, "approvals", "approve", ids["bob"])
+	if lines.Scan(); !strings.Contains(lines.Text(), ids["bob"]+"  payments.transfer  bob  APPROVED") {
 		t.Errorf("watch printed %q", lines.Text())
 	}
+	p.run(0, []string{"rejected"}, []string{"of the user alice@example.com"}, "approvals", "reject", ids["alice@example.com"][:40])
 	stop()
 }
 

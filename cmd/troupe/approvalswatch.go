@@ -157,7 +157,7 @@ func (w *watch) poll() error {
 	}
 	for i := range all {
 		if a := &all[i]; !has(w.pending, a.ID) {
-			fmt.Fprintf(w.out, "%s  %s  %s  agent %s  expires in %s\n", a.ID, a.Tool, oneLine(a.Summary), a.Agent, left(time.Now(), a.Expires))
+			fmt.Fprintf(w.out, "%s  %s  %s%s  agent %s  expires in %s\n", a.ID, a.Tool, w.userOf(a), oneLine(a.Summary), a.Agent, left(time.Now(), a.Expires))
 			w.ring()
 		}
 	}
@@ -170,6 +170,14 @@ func (w *watch) of(a *approvalView) client {
 	c := w.client
 	c.namespace = a.namespace
 	return c
+}
+
+// userOf returns a column with the user of an approval if those of all users are watched.
+func (w *watch) userOf(a *approvalView) string {
+	if w.namespace != ingress.EveryUser {
+		return ""
+	}
+	return oneLine(a.User) + "  "
 }
 
 // ring rings the bell.
@@ -186,7 +194,7 @@ func (w *watch) printEnd(a *approvalView) {
 	if _, now, err := w.of(a).approval(a.ID); err == nil {
 		text = now.decision()
 	}
-	fmt.Fprintf(w.out, "%s  %s  %s\n", a.ID, a.Tool, text)
+	fmt.Fprintf(w.out, "%s  %s  %s%s\n", a.ID, a.Tool, w.userOf(a), text)
 	if w.asked != nil && w.asked.ID == a.ID {
 		w.asked, w.from = nil, time.Now().Add(answerDelayWithdrawn)
 		fmt.Fprintln(w.err, "the question above needs no answer")

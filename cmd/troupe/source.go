@@ -373,7 +373,7 @@ func (p *problem) Error() string {
 	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/tools"):
 		return text + detail + " (see: " + p.flags.ServerFlags.hint("tools list", nil) + ")"
 	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/approvals"):
-		return text + detail + " (see: " + p.flags.hint("approvals list", nil) + ")"
+		return text + detail + p.flags.otherApprovals()
 	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/sessions"):
 		return text + detail + " (see: " + p.flags.hint("sessions list", nil) + ")"
 	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/runs"):
