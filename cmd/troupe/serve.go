@@ -321,6 +321,9 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		if err != nil {
 			return nil, err
 		}
+		if c.Config != "" {
+			w.AddConfig(string(c.Config), hint("check", []string{c.Agents}, []string{"--config", string(c.Config)}))
+		}
 		opened.startWatch(w)
 	}
 	linked, err := c.serveLink(n)

@@ -107,6 +107,21 @@ func TestWatchAppliesChangedFiles(t *testing.T) {
 		t.Errorf("the deleted agent: status %d", status)
 	}
 
+	// A changed configuration is named, and one that is as before again.
+	before, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(config, []byte("cells = 1\n"+string(before)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	logged(`"configuration changed: this applies at the next start; to check it: troupe check ` + agents + " --config " + config + `"`)
+	if err := os.WriteFile(config, before, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	logged(`"configuration: it is again the one in use"`)
+	answers("planner", "third")
+
 	// A folder that was replaced is watched again.
 	if err := os.Rename(agents, agents+"-old"); err != nil {
 		t.Fatal(err)

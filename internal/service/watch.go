@@ -52,6 +52,10 @@ type Watch struct {
 	warned   map[FileProblem]bool
 	problems []FileProblem // of the newest reading, if it had errors
 	broken   string        // error of the newest reading of the folder
+
+	config               string // path of the configuration of the server; "": none is watched
+	check                string // command that checks it
+	configUsed, configIs string // its text at the start, and that of the newest reading
 }
 
 // NewWatch watches a folder whose files were applied to a node. The caller MUST call Run. The
@@ -80,6 +84,54 @@ func NewWatch(dir, data string, applied *AgentFiles, store AgentStore, log *slog
 	}
 	w.followLinks()
 	return w, nil
+}
+
+// configBytesMax is the maximum size of a configuration in bytes.
+const configBytesMax = 1 << 20
+
+// AddConfig reports changes of the configuration of the server, which apply at its next start. The
+// log suggests the command check. The caller MUST call AddConfig before Run.
+func (w *Watch) AddConfig(path, check string) {
+	w.config, w.check = filepath.Clean(path), check
+	w.configUsed = w.readConfig()
+	w.configIs = w.configUsed
+	if err := w.watcher.Add(filepath.Dir(w.config)); err != nil {
+		w.log.Warn("the configuration is not watched", "file", w.config, "error", err.Error())
+	}
+}
+
+// readConfig returns the text of the configuration; "" if it cannot be read.
+func (w *Watch) readConfig() string {
+	text, err := ReadFile(w.config, configBytesMax)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// reportConfig reports a change of the configuration.
+func (w *Watch) reportConfig() {
+	if w.config == "" {
+		return
+	}
+	text := w.readConfig()
+	if text == w.configIs {
+		return
+	}
+	w.configIs = text
+	log := w.log.With("file", w.config)
+	if text == w.configUsed {
+		log.Info("configuration: it is again the one in use")
+		return
+	}
+	log.Warn("configuration changed: this applies at the next start; to check it: " + w.check)
+}
+
+// concerns reports whether an event may change a file that is watched. The folder of the
+// configuration may have others, such as a log, that change all the time.
+func (w *Watch) concerns(e fsnotify.Event) bool {
+	folder := filepath.Dir(e.Name)
+	return w.config == "" || folder == w.dir || e.Name == w.dir || folder != filepath.Dir(w.config) || filepath.Ext(e.Name) == ".toml" || e.Name == w.config
 }
 
 // followLinks watches the folders of files that are links. A change of such a file is no
@@ -117,6 +169,7 @@ func (w *Watch) Run(ctx context.Context) {
 	for settle(ctx, changed, watchQuiet, watchWaitMax) {
 		w.reload(ctx)
 		w.followLinks()
+		w.reportConfig()
 	}
 	<-done
 	if err := w.watcher.Close(); err != nil {
@@ -135,7 +188,7 @@ func (w *Watch) listen(ctx context.Context, changed chan<- struct{}) {
 		case <-ctx.Done():
 			return
 		case e := <-w.watcher.Events:
-			report = true // also if a file has become readable
+			report = w.concerns(e) // also if a file has become readable
 			if e.Name == w.dir && (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) {
 				lost = true
 			}
