@@ -66,8 +66,11 @@ try {
 
   await say("concierge", 'use user.pay {"amount": 20}');
   await page.waitForSelector(".card.approval .card-form");
-  await page.click(".card.approval summary");
-  await page.waitForFunction(() => document.querySelector(".card.approval .args").textContent.includes("20"));
+  const argsOpen = () => page.waitForFunction(() => document.querySelector(".card.approval details[open] .args")?.textContent.includes("20"));
+  await argsOpen();
+  await page.reload(); // also for who comes later
+  await ready();
+  await argsOpen();
   await shot("approval");
   await page.fill(".card.approval input", "asked Anna");
   await page.getByRole("button", { name: "Approve" }).click();
@@ -78,7 +81,9 @@ try {
   want("the decision", (await page.locator(".card.approval .card-result").innerText()).includes("asked Anna"));
   want("the result", (await answers()).at(-1).includes("paid"));
 
-  await say("concierge", 'use user.pay {"amount": 21}');
+  await say("concierge", `use user.pay {"amount": 21, "note": "${"long ".repeat(500)}"}`);
+  await page.waitForFunction(() => /Arguments \(2,5\d\d characters\)/.test([...document.querySelectorAll(".card.approval summary")].at(-1).textContent));
+  want("long arguments closed", (await page.locator(".card.approval details[open]").count()) === 0);
   await page.getByRole("button", { name: "Reject" }).click();
   await idle();
   want("the rejection", (await page.locator(".card.approval .card-result").last().innerText()).includes("Rejected"));

@@ -99,6 +99,7 @@ class Conversation {
   handle(m) {
     if (m.type === "state" && m.state === "LIVE") {
       this.live = true;
+      for (const r of this.runs.values()) r.showCards();
       const last = [...this.runs.values()].at(-1)?.agent;
       if (this === current && agents.some((a) => a.agent_id === last)) byId("agent").value = last;
       changed(this);

@@ -14,6 +14,8 @@ const stateTexts = {
   RETRYING: "Trying again",
 };
 
+const argsShown = 2048; // characters of arguments that an approval shows at once
+
 // left returns the time until a deadline as text.
 function left(until) {
   const seconds = Math.round((until - Date.now()) / 1000);
@@ -184,7 +186,10 @@ export class RunView {
     card.finish = (text, ok) => {
       card.open = false;
       for (const part of root.querySelectorAll(".card-form")) part.remove();
-      for (const part of root.querySelectorAll("details")) part.open = false;
+      for (const part of root.querySelectorAll("details")) {
+        part.open = false;
+        part.firstChild.textContent = "Arguments";
+      }
       if (kind === "approval") head.querySelector("strong").textContent = title.replace(/^Approve (.*)\?$/, "$1");
       root.dataset.state = ok ? "ok" : "failed";
       card.note.textContent = "";
@@ -202,7 +207,8 @@ export class RunView {
     const reason = el("input", { type: "text", class: "input", maxlength: "1000", placeholder: "Reason (optional)", "aria-label": "Reason" });
     const error = el("p", { class: "error-text", role: "alert" });
     const args = el("pre", { class: "args", tabindex: "0", "aria-label": "Arguments" });
-    const details = el("details", { class: "card-details", ontoggle: () => details.open && load() }, el("summary", { text: "Arguments" }), args);
+    const summary = el("summary", { text: "Arguments" });
+    const details = el("details", { class: "card-details", ontoggle: () => details.open && load() }, summary, args);
     const approve = el("button", { class: "button primary", type: "button", text: "Approve", onclick: () => decide("approve") });
     const reject = el("button", { class: "button danger", type: "button", text: "Reject", onclick: () => decide("reject") });
     const form = el("div", { class: "card-form" }, reason, el("div", { class: "row" }, approve, reject), error);
@@ -222,14 +228,24 @@ export class RunView {
       error.textContent = answer.message;
       if (answer.code === "approval_decided") card.finish(answer.message, false);
     };
+    let loaded = false;
     const load = async () => {
-      if (args.textContent) return;
+      if (loaded) return;
       try {
         args.textContent = json((await request("GET", `/v1/approvals/${encodeURIComponent(m.approval_id)}`)).args);
+        loaded = true;
       } catch (e) {
         args.textContent = e.message;
       }
     };
+    // A person sees what is to be done before approving it. Long arguments say how long they are.
+    card.show = async () => {
+      if (!card.open || loaded) return;
+      await load();
+      if (args.textContent.length > argsShown) summary.textContent = `Arguments (${args.textContent.length.toLocaleString()} characters)`;
+      else if (card.open) details.open = true;
+    };
+    if (live) card.show(); // one of the past is shown if it still waits at the end of the messages
     if (live) announce(`${m.tool_name} needs your approval: ${m.args_summary ?? ""}`);
   }
 
@@ -329,6 +345,11 @@ export class RunView {
       setTimeout(() => (b.textContent = "Copy"), 1500);
     } });
     return b;
+  }
+
+  // showCards completes the cards that wait, once all earlier messages of the session were read.
+  showCards() {
+    for (const card of this.cards.values()) card.show?.();
   }
 
   tick() {
