@@ -20,7 +20,7 @@ const complaints = [];
 page.on("pageerror", (e) => complaints.push(e.message));
 page.on("console", (m) => {
   // Requests without a key are refused, and so are connections to a server that was killed.
-  if (m.type() === "error" && !/401|ERR_CONNECTION|WebSocket connection/.test(m.text())) complaints.push(m.text());
+  if (m.type() === "error" && !/401|409 |ERR_CONNECTION|WebSocket connection/.test(m.text())) complaints.push(m.text());
 });
 const shot = (name) => page.screenshot({ path: `${shots}/${name}.png` });
 const say = async (agent, text) => {
@@ -162,6 +162,38 @@ try {
   await say("concierge", "say once more");
   await page.waitForFunction(() => document.querySelectorAll(".run").length === 2 && !document.querySelector(".spinner"));
   want(`each answer once, got ${await answers()}`, (await answers()).join("|") === "the first answer|once more");
+
+  // Back and a link switch conversations. The list has more than a page.
+  await page.goBack();
+  await page.waitForSelector('[data-session="many-044"][aria-current]');
+  await page.goForward();
+  await page.waitForSelector(`[data-session="${first}"][aria-current]`);
+  await page.evaluate(() => (location.hash = "#many-050"));
+  await page.waitForSelector('[data-session="many-050"][aria-current]');
+  want("one page of the list", (await page.locator(".session").count()) < 108);
+  await page.click("#more");
+  await page.waitForFunction(() => document.querySelectorAll(".session").length === 108 && document.querySelector("#more").hidden);
+
+  await page.click("#rename");
+  await page.fill("#new-title", "Renamed here");
+  await page.press("#new-title", "Enter");
+  await page.waitForFunction(() => document.querySelector("#title").textContent === "Renamed here" && !document.querySelector("dialog[open]"));
+  want("the title stored", (await api("GET", "/v1/sessions/many-050")).title === "Renamed here");
+  await page.click("#delete");
+  await page.click("#delete-dialog [data-close]");
+  want("the conversation kept", (await api("GET", "/v1/sessions/many-050")).session_id === "many-050");
+  await say("streamer", "endless");
+  await page.waitForFunction(() => [...document.querySelectorAll(".answer")].at(-1)?.textContent.includes("first piece"));
+  await page.focus("#delete");
+  await page.keyboard.press("Enter");
+  await page.click("#delete-confirm");
+  await page.waitForFunction(() => document.querySelector("#delete-confirm").textContent === "Stop and delete");
+  await shot("delete");
+  await page.click("#delete-confirm");
+  await page.waitForSelector("#notice:not([hidden])");
+  want("the dialog closed and the conversation gone", (await page.locator("dialog[open]").count()) === 0 && (await page.locator('[data-session="many-050"]').count()) === 0);
+  want("the address without it", !page.url().includes("many-050"));
+  await open(first);
 
   // A conversation that was deleted elsewhere: the list loses it, and the message begins another.
   await api("DELETE", `/v1/sessions/${first}`);

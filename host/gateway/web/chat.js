@@ -161,11 +161,14 @@ function showControls() {
   byId("welcome").hidden = !empty || (current && !current.live);
   byId("title").textContent = current?.title || "New conversation";
   document.title = `${current?.waits ? "● " : ""}${current?.title || "Chat"} · Troupe`;
+  byId("rename").hidden = byId("delete").hidden = !current;
   byId("stop").hidden = !current?.openRuns.length;
   byId("send").disabled = !byId("composer").value.trim() || !byId("agent").value;
 }
 
-function openConversation(id) {
+// openConversation shows a conversation, or with null the place for a new one. It adds an entry to the history of
+// the browser, or replaces the present one.
+function openConversation(id, replace = false) {
   current = id ? conversation(id) : null;
   showNotice("");
   byId("messages").replaceChildren(...(current ? [current.root] : []));
@@ -173,7 +176,9 @@ function openConversation(id) {
     channel.follow(current.id, "");
     if (current.agents.length && agents.some((a) => a.agent_id === current.agents.at(-1))) byId("agent").value = current.agents.at(-1);
   }
-  history.replaceState(null, "", id ? `#${encodeURIComponent(id)}` : location.pathname);
+  const address = `${location.pathname}${id ? `#${encodeURIComponent(id)}` : ""}`;
+  if (replace) history.replaceState(null, "", address);
+  else if (linked() !== id) history.pushState(null, "", address);
   showSidebar(false);
   showList();
   showControls();
@@ -194,7 +199,7 @@ function drop(c, text) {
     changed(c);
     return;
   }
-  openConversation(null);
+  openConversation(null, true);
   showNotice(text);
   announce(text);
   const box = byId("composer");
@@ -207,6 +212,74 @@ function showNotice(text) {
   byId("notice").textContent = text;
   byId("notice").hidden = !text;
 }
+
+function closeDialogs() {
+  for (const d of [byId("rename-dialog"), byId("delete-dialog")]) d.close();
+}
+for (const b of document.querySelectorAll("[data-close]")) b.addEventListener("click", closeDialogs);
+
+// change performs a request of a dialog about the open conversation. A refusal is shown in the dialog.
+async function change(form, perform) {
+  const c = current;
+  if (!c) return closeDialogs();
+  const error = form.querySelector(".error-text");
+  const submit = form.querySelector("[type=submit]");
+  error.textContent = "";
+  submit.disabled = true;
+  try {
+    await perform(c);
+    closeDialogs();
+  } catch (e) {
+    if (isGone(e.code)) {
+      closeDialogs();
+      drop(c, goneText);
+    } else if (e.code === "session_busy" && form === byId("delete-form")) {
+      askToDelete(true);
+    } else {
+      error.textContent = e.status ? e.message : "The server cannot be reached. Try again.";
+    }
+  } finally {
+    submit.disabled = false;
+  }
+}
+
+byId("rename").addEventListener("click", () => {
+  byId("new-title").value = current.title;
+  byId("rename-error").textContent = "";
+  byId("rename-dialog").showModal();
+  byId("new-title").select();
+});
+byId("rename-form").addEventListener("submit", (e) => {
+  e.preventDefault();
+  const title = byId("new-title").value.trim();
+  if (!title) return;
+  change(e.target, async (c) => {
+    await request("POST", "/v1/sessions", { session_id: c.id, title });
+    c.title = title;
+    changed(c);
+  });
+});
+
+let cancels = false; // the person agreed that open runs are cancelled
+function askToDelete(busy) {
+  cancels = busy;
+  byId("delete-text").textContent = busy ? "An answer is not finished, or waits for you. Stop it and delete the conversation?"
+    : `“${current.title || "Untitled conversation"}” is deleted with all its messages. This cannot be undone.`;
+  byId("delete-confirm").textContent = busy ? "Stop and delete" : "Delete";
+  byId("delete-error").textContent = "";
+}
+byId("delete").addEventListener("click", () => {
+  askToDelete(false);
+  byId("delete-dialog").showModal();
+});
+byId("delete-form").addEventListener("submit", (e) => {
+  e.preventDefault();
+  change(e.target, async (c) => {
+    await request("DELETE", `/v1/sessions/${encodeURIComponent(c.id)}${cancels ? "?cancel=1" : ""}`);
+    closeDialogs(); // before the focus moves
+    drop(c, "The conversation was deleted.");
+  });
+});
 
 // Scrolling: the end stays in view unless the reader has left it.
 
@@ -412,6 +485,42 @@ async function nameConversations() {
   }
 }
 
+let nextPage = ""; // cursor of the next page of conversations; empty at the end
+async function listConversations(cursor) {
+  const page = await request("GET", `/v1/sessions?limit=100${cursor && `&cursor=${encodeURIComponent(cursor)}`}`);
+  for (const s of page.sessions ?? []) {
+    const c = conversation(s.session_id);
+    c.title = s.title || c.title;
+    c.updated = Date.parse(s.updated_at) || c.updated;
+    c.agents = (s.agents ?? []).map((a) => a.agent_id);
+  }
+  nextPage = page.next_cursor ?? "";
+  byId("more").hidden = !nextPage;
+}
+
+byId("more").addEventListener("click", async () => {
+  byId("more").disabled = true;
+  try {
+    await listConversations(nextPage);
+    showList();
+  } catch (e) {
+    announce(e.message);
+  } finally {
+    byId("more").disabled = false;
+  }
+  nameConversations();
+});
+
+// Back, Forward and links within the page.
+let started = false;
+for (const event of ["popstate", "hashchange"]) {
+  addEventListener(event, () => {
+    if (!started || linked() === (current?.id ?? null)) return;
+    closeDialogs();
+    openConversation(linked(), true);
+  });
+}
+
 // linked returns the session that the address names, or null.
 function linked() {
   try {
@@ -424,14 +533,8 @@ function linked() {
 
 async function start() {
   try {
-    const [found, list] = await Promise.all([request("GET", "/v1/agents?limit=200"), request("GET", "/v1/sessions?limit=100")]);
+    const [found] = await Promise.all([request("GET", "/v1/agents?limit=200"), listConversations("")]);
     agents = found.agents ?? [];
-    for (const s of list.sessions ?? []) {
-      const c = conversation(s.session_id);
-      c.title ||= s.title ?? "";
-      c.updated = Date.parse(s.updated_at) || c.updated;
-      c.agents = (s.agents ?? []).map((a) => a.agent_id);
-    }
   } catch (e) {
     if (e.status === 401 || e.status === 403) askForKey(e.message);
     else setTimeout(start, 2000);
@@ -440,7 +543,8 @@ async function start() {
   if (byId("key-dialog").open) byId("key-dialog").close();
   byId("forget-key").hidden = !apiKey();
   showAgents();
-  openConversation(linked());
+  openConversation(linked(), true);
+  started = true;
   channel.connect();
   nameConversations();
   byId("composer").focus();
