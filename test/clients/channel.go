@@ -287,7 +287,7 @@ func (h *harness) checkChat(node, file, chromium string) error {
 	if _, err := t.drive(node, file, t.url, t.key, chromium, shots); err != nil {
 		return fmt.Errorf("the chat page: %w", err)
 	}
-	fmt.Printf("  %-22s key, answer, approval, device tool, cancel, kill -9, both themes, 390 px\n", "the chat page")
+	fmt.Printf("  %-22s key, answer, queue, approval, device tool, cancel, kill -9, 106 conversations, rename, delete, both themes, 390 px\n", "the chat page")
 	return nil
 }
 
