@@ -58,7 +58,7 @@ func (c parking) retry(t *turn, call *actor.Call, durable bool) {
 		return
 	}
 	c.stopAgent(t)
-	if !(transcripts{c.Cell}).readTranscript(t) {
+	if !(transcripts(c)).readTranscript(t) {
 		c.refuse(t.act, call, actor.RefuseUnavailable(time.Second, "the conversation of run %s is being read", run.Call.ID))
 		return
 	}
