@@ -201,8 +201,7 @@ func (c *chat) talk(ctx context.Context) error {
 		case <-ctx.Done():
 			return c.interrupt()
 		case line, open := <-lines:
-			c.prompted = false
-			if !open {
+			if !open { // Ctrl-D ends no line
 				if c.input.err != nil {
 					c.endLine()
 					c.reportOpen()
@@ -211,6 +210,7 @@ func (c *chat) talk(ctx context.Context) error {
 				c.lines = nil
 				continue
 			}
+			c.prompted = false
 			if done := c.line(ctx, line); done {
 				return c.end()
 			}

@@ -198,7 +198,7 @@ func TestChatOnTerminal(t *testing.T) {
 	s := startConcierge(t, filepath.Join(t.TempDir(), "data"), "127.0.0.1:0")
 	c := programCmd("chat", "concierge", "--server", s.url)
 	master := startOnTerminal(t, c)
-	defer master.Close()
+	defer func() { _ = master.Close() }()
 	screen, chunk := "", make([]byte, 4096)
 	read := func(text string) {
 		t.Helper()
@@ -229,7 +229,21 @@ func TestChatOnTerminal(t *testing.T) {
 	read("cancelled")
 	read("> ")
 	answer("/quit")
-	read("troupe chat concierge --session")
+	read("\r\nto continue:\r\n  troupe chat concierge --session")
+	if err := c.Wait(); err != nil {
+		t.Error(err)
+	}
+	_ = master.Close()
+
+	c = programCmd("chat", "concierge", "--server", s.url)
+	master, screen = startOnTerminal(t, c), ""
+	read("> ")
+	answer("say hello")
+	read("\nhello\r\n> ")
+	if _, err := io.WriteString(master, "\x04"); err != nil { // Ctrl-D
+		t.Fatal(err)
+	}
+	read("\r\nto continue:\r\n  troupe chat concierge --session")
 	if err := c.Wait(); err != nil {
 		t.Error(err)
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -43,6 +44,15 @@ func (c *ToolsAcceptCmd) Validate() error {
 func (c *ToolsAcceptCmd) Run(s streams) error {
 	offer, err := mcp.ReadOffer(service.MCPFolder(c.Data), c.Server)
 	if errors.Is(err, mcp.ErrNothingOffered) {
+		known, listErr := mcp.PinnedServers(service.MCPFolder(c.Data))
+		switch {
+		case listErr != nil:
+			return listErr
+		case len(known) == 0:
+			return fmt.Errorf("MCP server %s is unknown: none has listed its tools in %s yet; want the data folder of the server, as --data", c.Server, c.Data)
+		case !slices.Contains(known, c.Server):
+			return fmt.Errorf("MCP server %s is unknown: it has not listed its tools in %s; want one of %s", c.Server, c.Data, strings.Join(known, ", "))
+		}
 		return fmt.Errorf("MCP server %s: %w in %s; a running server looks for changes when it connects, and when the MCP server announces some", c.Server, err, c.Data)
 	}
 	if err != nil {

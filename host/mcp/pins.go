@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
@@ -81,6 +83,25 @@ func ReadOffer(dir, server string) (*Offer, error) {
 		o.Accepted, err = readPin(o.pins.accepted(server))
 	}
 	return o, err
+}
+
+// PinnedServers returns the names of the servers that have a list of tools in a folder, accepted or
+// offered, in order.
+func PinnedServers(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), ".json")
+		name = strings.TrimSuffix(name, ".offered")
+		if ok && CheckName(name) == nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
 // Hash returns the identity of the offered list.
