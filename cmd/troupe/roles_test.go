@@ -359,7 +359,7 @@ func TestIngressListensOnceItIsConnected(t *testing.T) {
 		t.Error("it accepts a connection without an orchestrator")
 		_ = c.Close()
 	}
-	startServer(t, data, "--role", "orchestrator")
+	startServerAt(t, data, "", "--role", "orchestrator")
 	for lines.Scan() && !strings.Contains(lines.Text(), `"serving"`) {
 	}
 	if answer, err := http.Get("http://" + address + "/readyz"); err != nil || answer.StatusCode != http.StatusOK {
