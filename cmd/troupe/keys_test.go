@@ -30,7 +30,7 @@ func TestKeyLifecycle(t *testing.T) {
 		return strings.TrimSpace(out)
 	}
 	check(0, "troupe_", "the namespace default and sees the runs and sessions of all such keys\nkey ", "keys", "create", "--data", dir, "--scope", "admin")
-	if _, _, stderr := runProgram(t, "keys", "create", "--data", dir, "--user", "alice"); !strings.HasPrefix(stderr, "key ") {
+	if _, _, stderr := runProgram(t, "keys", "create", "--data", dir, "--user", "alice"); strings.Contains(stderr, "namespace") || !strings.Contains(stderr, "\nkey ") {
 		t.Errorf("key of a user: %s", stderr)
 	}
 	channel := check(0, "troupe_", "requests that name no user act in the namespace default", "keys", "create", "--data", dir, "--act-as-user", "--scope", "call", "--scope", "read")
