@@ -126,8 +126,8 @@ func TestFloodsSpareOtherUsers(t *testing.T) {
 			f.repeat(32, "GET", "/v1/runs?limit=200", func(int) string { return "" })
 		},
 		"messages": func(f *flood, _ actor.Principal, _ string) {
-			f.hold(400, func(i int) string {
-				return fmt.Sprintf("POST /v1/agents/coordinator/messages\nContent-Type: application/json\nContent-Length: 15\n\n{\"content\":\"x\"}")
+			f.hold(400, func(int) string {
+				return "POST /v1/agents/coordinator/messages\nContent-Type: application/json\nContent-Length: 15\n\n{\"content\":\"x\"}"
 			})
 			if refused := f.count("429"); refused == 0 {
 				f.Errorf("no message is refused: %q", f.answers[:5])
