@@ -16,7 +16,7 @@ import (
 
 // FoldName returns the form in which names are compared: NFKC, without a difference between
 // upper and lower case, and without white space at the ends or repeated within. A reader cannot
-// tell names of one form apart.
+// distinguish names of one form.
 func FoldName(name string) string {
 	name = strings.Join(strings.Fields(name), " ")
 	if isASCII(name) {

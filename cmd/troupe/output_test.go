@@ -247,7 +247,7 @@ type fullDisk struct{}
 
 func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-// A command whose output is lost fails and says why.
+// A command whose output is lost fails with the reason.
 func TestLostOutputIsAFailure(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s := startServerWithBuiltins(t, dir)

@@ -12,7 +12,7 @@ import (
 )
 
 // A client that closes its half of the connection while its request waits has gone. It may still read,
-// and reads nothing: no status says that it has gone.
+// and reads nothing: no status reports that it has gone.
 func TestAbandonedRequestIsNotAnswered(t *testing.T) {
 	d := startGateway(t)
 	var m messageResponse

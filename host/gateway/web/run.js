@@ -238,7 +238,7 @@ export class RunView {
         args.textContent = e.message;
       }
     };
-    // A person sees what is to be done before approving it. Long arguments say how long they are.
+    // A person sees what is to be done before approving it. Long arguments show their length.
     card.show = async () => {
       if (!card.open || loaded) return;
       await load();
