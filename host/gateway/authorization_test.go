@@ -80,7 +80,7 @@ type authorization struct {
 	backups  atomic.Int32
 }
 
-func newAuthorization(t *testing.T) *authorization {
+func newAuthorization(t *testing.T, more ...actor.Definition) *authorization {
 	m := &authorization{texts: map[string]string{}, session: "of-token"}
 	seed := byte(0)
 	add := func(expires actor.Time, scopes ...string) string {
@@ -99,7 +99,7 @@ func newAuthorization(t *testing.T) *authorization {
 	m.expired = add(1, "call", "read", "agents", "admin")
 	m.revoked = add(0, "admin")
 	m.keys = m.keys[:len(m.keys)-1]
-	m.testGateway = startGatewayWith(t, Config{Keys: new(Keys), Backup: func(name string) (string, error) { m.backups.Add(1); return name, nil }}, newBuyer())
+	m.testGateway = startGatewayWith(t, Config{Keys: new(Keys), Backup: func(name string) (string, error) { m.backups.Add(1); return name, nil }}, append(more, newBuyer())...)
 	m.server.config.Keys.Set(m.keys)
 	tokens, ended := make(chan string, 1), make(chan struct{})
 	agent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
