@@ -65,8 +65,10 @@ func (s registryState) checkFree(id, field, text string) *actor.Refusal {
 		}
 		switch owner, _ := ownerOf(item.Value); {
 		case owner == s.self() && taken == text, s.principal == Operator && owner != Operator:
-		case taken == text:
-			return refuse("%s is that of agent %s, which belongs to %s", text, otherID, ownerOrUnknown(owner))
+		case otherName == text:
+			return refuse("%s is the name of agent %s, which belongs to %s", text, otherID, ownerOrUnknown(owner))
+		case otherID == text:
+			return refuse("%s is the ID of an agent that belongs to %s", text, ownerOrUnknown(owner))
 		default:
 			return refuse("%q looks like %q, which is that of agent %s and belongs to %s", text, taken, otherID, ownerOrUnknown(owner))
 		}

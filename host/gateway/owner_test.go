@@ -107,7 +107,7 @@ func TestNameOfAgentIsNotTakenAsID(t *testing.T) {
 		{mallory, "POST", "/v1/agents", `{"agent_id":"Billing","name":"x"}`, 403, "Billing is the name of agent billing-1"},
 		{mallory, "POST", "/v1/agents/register", `{"agent_id":"Billing","endpoint":"http://127.0.0.1:1"}`, 403, "Billing is the name of agent billing-1"},
 		{caller, "POST", "/v1/agents/Billing/messages", `{"content":"secret"}`, 200, `"agent_id":"billing-1"`},
-		{mallory, "POST", "/v1/agents", `{"agent_id":"billing","name":"Billing 2"}`, 201, ""},
+		{mallory, "POST", "/v1/agents", `{"agent_id":"billing","name":"Billing 2"}`, 403, `looks like \"Billing\"`},
 		{alice, "POST", "/v1/agents", `{"agent_id":"Billing"}`, 201, ""},
 		{alice, "POST", "/v1/agents", `{"agent_id":"Billing","prompt":"Be brief."}`, 200, ""},
 		{admin, "POST", "/v1/agents", `{"agent_id":"Orders"}`, 201, ""},
