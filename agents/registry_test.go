@@ -252,10 +252,10 @@ func TestClientCannotTakeNameInUse(t *testing.T) {
 		}
 	}
 	f.principal = "mallory"
-	refused(agents.OpPut, `{"agent_id":"m","name":"Billing <&>"}`, "that of agent billing-1, which belongs to key:a; choose another name")
-	refused(agents.OpRegister, `{"agent_id":"m","name":"billing-1","endpoint":"http://127.0.0.1:1"}`, "agent billing-1")
+	refused(agents.OpPut, `{"agent_id":"m","name":"Billing <&>"}`, "the name of agent billing-1, which belongs to key:a; choose another name")
+	refused(agents.OpRegister, `{"agent_id":"m","name":"billing-1","endpoint":"http://127.0.0.1:1"}`, "billing-1 is the ID of an agent")
 	f.mustApply(agents.OpPut, `{"agent_id":"m","name":"Mine"}`)
-	refused(agents.OpPut, `{"agent_id":"m","name":"Billing <&>"}`, "agent billing-1")
+	refused(agents.OpPut, `{"agent_id":"m","name":"Billing <&>"}`, "the name of agent billing-1")
 	f.mustApply(agents.OpPut, `{"agent_id":"m2","name":"Mine"}`)
 	f.principal = agents.Operator
 	f.mustApply(agents.OpPut, `{"agent_id":"o","name":"Mine"}`)
