@@ -406,7 +406,7 @@ def test_many_turns_at_once(troupe_server: TroupeServer) -> None:
 def test_missing_binary_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TROUPE_BIN", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(troupe.TroupeError, match="set TROUPE_BIN"):
+    with pytest.raises(troupe.TroupeError, match="Set TROUPE_BIN"):
         find_binary()
     monkeypatch.setenv("TROUPE_BIN", str(tmp_path / "nothing"))
     with pytest.raises(troupe.TroupeError, match="make build"):
