@@ -8,7 +8,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 )
@@ -18,21 +17,8 @@ type retryRoute struct{ *Server }
 
 // retryRun replays a parked run. A run that still diverges is refused with the place.
 func (s retryRoute) retryRun(ctx *fasthttp.RequestCtx) {
-	id, p := pathRunID(ctx)
-	if p == nil {
-		p = requireEmptyBody(ctx)
-	}
-	if p != nil {
-		p.write(ctx)
-		return
-	}
-	owner, err := s.runOwner(callerOf(ctx), id)
-	if err != nil {
-		s.respondError(ctx, err)
-		return
-	}
-	if owner.Actor == agents.RegistryID {
-		refusalProblem(registryRunRefusal()).write(ctx)
+	id, owner, ok := runToChange(s.Server, ctx)
+	if !ok {
 		return
 	}
 	by := callerOf(ctx).Principal

@@ -319,24 +319,34 @@ func (s *Server) endedProblem(ctx *fasthttp.RequestCtx, id actor.CallID) *proble
 	return refusalProblem(actor.Refuse(actor.Rejected, "run %s has the status %s and waits for no signal; GET /v1/runs/%[1]s shows its waits", id, record.Status))
 }
 
-// cancelRun cancels a run and everything it waits for. It is idempotent: a run
-// that has ended keeps its outcome.
-func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
+// runToChange returns the run in the path of a request without a body, and its owner. If the run is
+// unknown or one of the registry, it answers the request and reports false.
+func runToChange(s *Server, ctx *fasthttp.RequestCtx) (id actor.CallID, owner command.Owner, ok bool) {
 	id, p := pathRunID(ctx)
 	if p == nil {
 		p = requireEmptyBody(ctx)
 	}
 	if p != nil {
 		p.write(ctx)
-		return
+		return id, owner, false
 	}
 	owner, err := s.runOwner(callerOf(ctx), id)
-	if err != nil {
+	switch {
+	case err != nil:
 		s.respondError(ctx, err)
-		return
-	}
-	if owner.Actor == agents.RegistryID {
+	case owner.Actor == agents.RegistryID:
 		refusalProblem(registryRunRefusal()).write(ctx)
+	default:
+		return id, owner, true
+	}
+	return id, owner, false
+}
+
+// cancelRun cancels a run and everything it waits for. It is idempotent: a run
+// that has ended keeps its outcome.
+func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
+	id, owner, ok := runToChange(s, ctx)
+	if !ok {
 		return
 	}
 	changed, stop, err := changesOf(s, callerOf(ctx), id)

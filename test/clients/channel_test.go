@@ -21,17 +21,15 @@ import (
 	"github.com/troupe-run/troupe"
 )
 
-// BenchmarkChannel streams an answer to 200 sockets at the same time, each with a session of its own, and
-// prints the time from the call of Emit to the message at the client.
-func BenchmarkChannel(b *testing.B) {
-	const sockets, pieces, every = 200, 50, 100 * time.Millisecond
-	clock := troupe.Agent{Name: "clock", Func: func(t *troupe.Turn) (string, error) {
+// emitting returns the agent clock, which emits pieces at an interval.
+func emitting(pieces int, every time.Duration, text func(i int) string) troupe.Agent {
+	return troupe.Agent{Name: "clock", Func: func(t *troupe.Turn) (string, error) {
 		_, err := t.Do("emit", func(ctx context.Context) ([]byte, error) {
 			next := time.NewTicker(every)
 			defer next.Stop()
-			for range pieces {
+			for i := range pieces {
 				<-next.C
-				if err := troupe.Emit(ctx, strconv.FormatInt(time.Now().UnixNano(), 10)); err != nil {
+				if err := troupe.Emit(ctx, text(i)); err != nil {
 					return nil, err
 				}
 			}
@@ -39,23 +37,39 @@ func BenchmarkChannel(b *testing.B) {
 		})
 		return "", err
 	}}
-	server, err := troupe.Open(troupe.Config{Data: b.TempDir(), Agents: []troupe.Agent{clock}})
+}
+
+// served returns the address of a server with these agents, which ends with the benchmark.
+func served(b *testing.B, agents ...troupe.Agent) string {
+	server, err := troupe.Open(troupe.Config{Data: b.TempDir(), Agents: agents})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer server.Close()
+	b.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			b.Error(err)
+		}
+	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
 	go func() { _ = server.Serve(l) }()
+	return l.Addr().String()
+}
+
+// BenchmarkChannel streams an answer to 200 sockets at the same time, each with a session of its own, and
+// prints the time from the call of Emit to the message at the client.
+func BenchmarkChannel(b *testing.B) {
+	const sockets, pieces, every = 200, 50, 100 * time.Millisecond
+	address := served(b, emitting(pieces, every, func(int) string { return strconv.FormatInt(time.Now().UnixNano(), 10) }))
 	var mu sync.Mutex
 	var all []time.Duration
 	for b.Loop() {
 		var done sync.WaitGroup
 		for i := range sockets {
 			done.Go(func() {
-				took, err := delays(l.Addr().String(), i)
+				took, err := delays(address, i)
 				if err != nil {
 					b.Error(err)
 				}
@@ -79,30 +93,7 @@ func BenchmarkChannel(b *testing.B) {
 // last cursors, and prints the time until each has a new message. No piece is missing or doubled.
 func BenchmarkReconnect(b *testing.B) {
 	const sockets, pieces, before, every = 200, 40, 10, 100 * time.Millisecond
-	counter := troupe.Agent{Name: "clock", Func: func(t *troupe.Turn) (string, error) {
-		_, err := t.Do("emit", func(ctx context.Context) ([]byte, error) {
-			next := time.NewTicker(every)
-			defer next.Stop()
-			for i := range pieces {
-				<-next.C
-				if err := troupe.Emit(ctx, strconv.Itoa(i)+" "); err != nil {
-					return nil, err
-				}
-			}
-			return nil, nil
-		})
-		return "", err
-	}}
-	server, err := troupe.Open(troupe.Config{Data: b.TempDir(), Agents: []troupe.Agent{counter}})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer server.Close()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	go func() { _ = server.Serve(l) }()
+	address := served(b, emitting(pieces, every, func(i int) string { return strconv.Itoa(i) + " " }))
 	var want string
 	for i := range pieces {
 		want += strconv.Itoa(i) + " "
@@ -116,7 +107,7 @@ func BenchmarkReconnect(b *testing.B) {
 				session := fmt.Sprintf("s%d", i)
 				hello := `{"type":"hello"}`
 				invoke := fmt.Sprintf(`{"type":"agent_invoke","session_id":%q,"agent_id":"clock","message":{"role":"user","content":"go"}}`, session)
-				first, cursor, err := receive(l.Addr().String(), before, hello, invoke)
+				first, cursor, err := receive(address, before, hello, invoke)
 				ready.Done()
 				if err != nil {
 					b.Error(err)
@@ -126,12 +117,12 @@ func BenchmarkReconnect(b *testing.B) {
 				start := time.Now()
 				var rest, all string
 				hello = fmt.Sprintf(`{"type":"hello","resume":{"session_id":%q,"after":%q}}`, session, cursor)
-				if rest, cursor, err = receive(l.Addr().String(), 1, hello); err == nil {
+				if rest, cursor, err = receive(address, 1, hello); err == nil {
 					took := int64(time.Since(start))
 					for now := longest.Load(); took > now && !longest.CompareAndSwap(now, took); now = longest.Load() {
 					}
 					hello = fmt.Sprintf(`{"type":"hello","resume":{"session_id":%q,"after":%q}}`, session, cursor)
-					all, _, err = receive(l.Addr().String(), pieces, hello)
+					all, _, err = receive(address, pieces, hello)
 				}
 				if got := first + rest + all; err != nil || got != want {
 					b.Errorf("got %q, error %v", got, err)
@@ -185,20 +176,11 @@ func receive(address string, n int, messages ...string) (text, cursor string, er
 // server, with the connection of the client, which reads nothing.
 func BenchmarkIdle(b *testing.B) {
 	const sockets = 1000
-	server, err := troupe.Open(troupe.Config{Data: b.TempDir()})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer server.Close()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	go func() { _ = server.Serve(l) }()
-	idle(b, l.Addr().String(), 50) // what the first ones allocate stays
+	address := served(b)
+	idle(b, address, 50) // what the first ones allocate stays
 	before, ends := held(), []io.Closer(nil)
 	for b.Loop() {
-		ends = append(ends, idle(b, l.Addr().String(), sockets)...)
+		ends = append(ends, idle(b, address, sockets)...)
 	}
 	b.ReportMetric(float64(held()-before)/float64(len(ends)), "B/socket")
 	for _, c := range ends {
