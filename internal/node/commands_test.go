@@ -165,8 +165,10 @@ func TestRunsOfEveryNamespace(t *testing.T) {
 		}
 	}
 	var r *actor.Refusal
-	if _, err := n.Lookup(t.Context(), command.Lookup{By: testBy, Query: command.EveryRunQuery{Limit: 1}}); !errors.As(err, &r) || r.Reason != actor.Rejected {
-		t.Errorf("without the scope operator: %v", err)
+	for _, q := range []command.Query{command.EveryRunQuery{Limit: 1}, command.ApprovalsQuery{EveryUser: true}} {
+		if _, err := n.Lookup(t.Context(), command.Lookup{By: testBy, Query: q}); !errors.As(err, &r) || r.Reason != actor.Rejected {
+			t.Errorf("%T without the scope operator: %v", q, err)
+		}
 	}
 	operator := actor.NewPrincipal("olga", "", "operator")
 	find := func(q command.EveryRunQuery) command.EveryRun {
