@@ -229,3 +229,30 @@ func TestApprovalsBeyondOnePage(t *testing.T) {
 		}
 	}
 }
+
+// A subscription that has ended leaves its share, and one too many is refused.
+func TestEndedSubscriptionsAreReturned(t *testing.T) {
+	n := openTestNode(t)
+	follow := func() (stop func(), err error) {
+		_, stop, err = n.Follow(t.Context(), command.Follow{By: testBy, Run: n.NewCallID()})
+		return stop, err
+	}
+	for range 2 {
+		var stops []func()
+		for range SubscriptionShares.Each {
+			stop, err := follow()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stops = append(stops, stop)
+		}
+		var r *actor.Refusal
+		if _, err := follow(); !errors.As(err, &r) || r.Scope != actor.ScopeCaller {
+			t.Errorf("one more: %v", err)
+		}
+		for _, stop := range stops {
+			stop()
+			stop() // has no effect
+		}
+	}
+}
