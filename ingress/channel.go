@@ -334,6 +334,9 @@ func (r *channelRun) approvalRequired(e *runs.Event) []ChannelMessage {
 func (r *channelRun) mapOwn(e *runs.Event) []ChannelMessage {
 	switch e.Type {
 	case runs.LLMCallStarted, runs.AgentInvokeStarted:
+		if !e.StartsAnswer() {
+			break
+		}
 		r.remarks = r.remarks || len(r.deltas) > 0
 		r.answer.Reset()
 		r.deltas = r.deltas[:0]

@@ -27,11 +27,12 @@ type piece struct {
 // prefix of the text after it. If not, a client MUST redraw the whole text.
 func (s *AnswerText) Apply(e *Event) (extends bool) {
 	at := position{e.Step, e.Index}
-	switch e.Type {
-	case LLMCallStarted, AgentInvokeStarted:
+	if e.StartsAnswer() {
 		extends = len(s.pieces) == 0
 		s.pieces = nil
 		return extends
+	}
+	switch e.Type {
 	case AgentStreamDelta:
 		s.pieces = append(s.pieces, piece{at, e.Seq, e.Text})
 	case Attempt:

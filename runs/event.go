@@ -112,7 +112,7 @@ var types = [...]struct {
 	WaitExpired:      {"wait_expired", fName | fPosition, fRefusal},
 	Attempt:          {"attempt", fAttempt, fPosition | fDiscards | fRefusal},
 
-	LLMCallStarted:     {"llm_call_started", fName | fPosition | fLeft | fText, 0},
+	LLMCallStarted:     {"llm_call_started", fName | fPosition | fLeft | fText, fRequest},
 	LLMCallDone:        {"llm_call_done", fName | fPosition | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
 	AgentInvokeStarted: {"agent_invoke_started", fName | fPosition | fLeft | fText, 0},
 	AgentInvokeDone:    {"agent_invoke_done", fName | fPosition | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
@@ -219,7 +219,7 @@ type Event struct {
 	Trace     string       // W3C trace ID sent by the client
 	Claimed   actor.CallID // run that the client names as its cause, without proof
 	Approval  string       // ID of the approval, see ToolCallID
-	Request   string       // the client's id of the request: its idempotency key
+	Request   string       // id of a request: of a client, its idempotency key; of an external agent to a model, that of HTTP
 }
 
 // Usage is the number of tokens that models reported for their answers.
@@ -284,6 +284,12 @@ func cutText(text string, limit int) (string, bool) {
 		return text, false
 	}
 	return strings.ToValidUTF8(text[:limit], ""), true
+}
+
+// StartsAnswer reports whether the pieces that follow belong to a new answer of the run. A
+// request of an external agent to a model has a Request, and is a part of the agent's work.
+func (e *Event) StartsAnswer() bool {
+	return e.Type == AgentInvokeStarted || e.Type == LLMCallStarted && e.Request == ""
 }
 
 // nonZero returns the set of fields that are not zero.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -37,37 +38,48 @@ type addedTools struct{ *Cell }
 // add handles an AddTool signal. A duplicate of the signal is answered before, with its
 // recorded outcome.
 func (c addedTools) add(t *turn, call *actor.Call, durable bool) {
-	run := t.run
-	if refusal := c.checkEvents(run, eventsPerAsk); refusal != nil {
-		c.refuse(t.act, call, refusal)
-		c.finishTurn(t, failedOutcome(refusal))
-		return
-	}
 	ask, refusal := c.ask(t, call)
-	if refusal == nil {
-		refusal = c.checkCallback(t)
-	}
 	if refusal != nil {
 		c.refuse(t.act, call, refusal)
 		return
 	}
-	i, holds := len(run.Last()), run.Holds
-	a := store.Asked{Added: true}
-	c.planAsk(&a, t, &ask, false)
-	a.Callback, a.CallbackKey = call.ID, call.Idempotency
-	toolCalls(c).seal(t, &a, t.step(), i)
-	t.taint = t.taint || durable
-	c.record(t.act, store.Added{Run: run.Call.ID, At: c.now, Ask: a}, store.Shown{Call: &run.Call, Step: t.step(), Index: uint16(i)})
-	t.rawAsks = append(t.rawAsks, ask)
-	t.sends = append(t.sends, sendState{attempt: 1, retryAt: actor.Forever, backoff: c.limits.ResendAfter})
-	c.emitAsk(t, i, t.act.pending())
-	id := invariant.Must(json.Marshal(AddedToolCall{t.toolCallID(i).String()}))
+	holds := t.run.Holds
+	id := c.addAsk(t, call, &ask, durable)
+	if id.Run.IsZero() {
+		return
+	}
 	c.recordOutcome(t.act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget,
-		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: id}}}, true)
-	if run.Last()[i].Open() {
+		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(AddedToolCall{id.String()}))}}}, true)
+	if i := int(id.Index); t.run.Last()[i].Open() {
 		toolCalls(c).begin(t, i)
 	}
 	c.propagateHold(t, holds)
+}
+
+// addAsk adds an ask that the external agent of a run has requested by a signal, and returns
+// its place. It is not performed yet. The place is zero if the signal was refused.
+func (c *Cell) addAsk(t *turn, call *actor.Call, ask *actor.Ask, durable bool) runs.ToolCallID {
+	run := t.run
+	if refusal := c.checkEvents(run, eventsPerAsk); refusal != nil {
+		c.refuse(t.act, call, refusal)
+		c.finishTurn(t, failedOutcome(refusal))
+		return runs.ToolCallID{}
+	}
+	if refusal := c.checkCallback(t); refusal != nil {
+		c.refuse(t.act, call, refusal)
+		return runs.ToolCallID{}
+	}
+	i := len(run.Last())
+	a := store.Asked{Added: true}
+	c.planAsk(&a, t, ask, false)
+	a.Callback, a.CallbackKey = call.ID, call.Idempotency
+	toolCalls{c}.seal(t, &a, t.step(), i)
+	t.taint = t.taint || durable
+	c.record(t.act, store.Added{Run: run.Call.ID, At: c.now, Ask: a}, store.Shown{Call: &run.Call, Step: t.step(), Index: uint16(i)})
+	t.rawAsks = append(t.rawAsks, *ask)
+	t.sends = append(t.sends, sendState{attempt: 1, retryAt: actor.Forever, backoff: c.limits.ResendAfter})
+	c.emitAsk(t, i, t.act.pending())
+	return t.toolCallID(i)
 }
 
 // ask returns the ask that a signal requests.
@@ -84,5 +96,7 @@ func (c addedTools) ask(t *turn, call *actor.Call) (actor.Ask, *actor.Refusal) {
 	return actor.Ask{Kind: actor.AskTool, Name: in.Tool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: in.Args}}}, nil
 }
 
-// isAddedTool reports whether an ask was added by AddTool. Its outcome answers no signal.
-func isAddedTool(a *store.Asked) bool { return a.Added && a.Ask.Name != tools.CallAgent }
+// isCallback reports whether an ask was added by CallAgent. Its outcome answers that signal.
+func isCallback(a *store.Asked) bool {
+	return a.Added && a.Ask.Kind == actor.AskTool && a.Ask.Name == tools.CallAgent
+}

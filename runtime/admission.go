@@ -247,6 +247,12 @@ func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 	case AddTool:
 		addedTools{c}.add(t, call, durable)
 		return
+	case AddModel:
+		addedModels{c}.add(t, call, durable)
+		return
+	case EndModel:
+		addedModels{c}.end(t, call, durable)
+		return
 	case Decide:
 		approvals{c}.decide(t, call, durable)
 		return

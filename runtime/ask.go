@@ -293,8 +293,8 @@ func (c *Cell) outcome(in Outcome) {
 				answer = c.resolveTargets(t, answer)
 			}
 			answer.Usage = actor.Usage{}
-			if t.run.Last()[i].Out().Streams() {
-				answer.Usage = usageOf(completionOf(answer))
+			if t.run.Last()[i].Out().Streams() && !slices.ContainsFunc(t.run.Last(), func(a store.Asked) bool { return isAddedModel(&a) }) {
+				answer.Usage = usageOf(completionOf(answer)) // an agent whose model requests are counted may claim the same tokens
 			}
 			c.answerResult(t, i, answer)
 			c.cancelAdded(t)
@@ -373,7 +373,7 @@ func (c *Cell) answerShown(t *turn, i int, answer actor.Answer, budget uint32, a
 		c.emit(e)
 	}
 	c.propagateHold(t, holds)
-	if a.Added && !isAddedTool(a) {
+	if isCallback(a) {
 		c.answerCallbacks(t, i, answer)
 	}
 }
@@ -441,7 +441,7 @@ func (c *Cell) cancelAsk(t *turn, i int) {
 }
 
 func (c *Cell) abort(t *turn, i int) {
-	if a := &t.run.Last()[i]; a.Open() && a.Out().RunsOutsideCell() {
+	if a := &t.run.Last()[i]; a.Open() && a.Out().RunsOutsideCell() && !isAddedModel(a) {
 		delete(c.inFlight, t.effectID(i))
 		c.addEffect(Effect{ID: t.effectID(i), Attempt: t.sends[i].attempt, Op: Abort{}})
 	}

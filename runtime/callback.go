@@ -27,7 +27,7 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	for i := range run.Last() {
 		a := &run.Last()[i]
 		switch {
-		case !a.Added || isAddedTool(a) || a.Callback != call.ID:
+		case !isCallback(a) || a.Callback != call.ID:
 			continue
 		case !a.Open():
 			reply := t.callbackReply(i, a.Answer)
@@ -130,7 +130,7 @@ func (t *turn) addCallbackWaiter(i int, call *actor.Call, limit int) bool {
 func (a *activation) findAdded(id actor.CallID) (*turn, int) {
 	for _, t := range a.turns {
 		for i := range t.run.Last() {
-			if ask := &t.run.Last()[i]; ask.Added && ask.Open() && ask.Callback == id && !isAddedTool(ask) {
+			if ask := &t.run.Last()[i]; isCallback(ask) && ask.Open() && ask.Callback == id {
 				return t, i
 			}
 		}
@@ -187,7 +187,7 @@ func (c *Cell) cancelAdded(t *turn) {
 	for i := range asks {
 		if a := &t.run.Last()[i]; a.Added && a.Open() {
 			switch {
-			case isAddedTool(a):
+			case !isCallback(a):
 				refusal := agentEnded()
 				if !a.Waits() {
 					refusal.Detail += ", and the call may have been performed"

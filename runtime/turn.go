@@ -267,7 +267,7 @@ func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
 	for i := range run.Last() {
 		if a := &run.Last()[i]; a.Open() {
 			c.cancelAsk(t, i)
-			if a.Added && !isAddedTool(a) {
+			if isCallback(a) {
 				c.answerCallbacks(t, i, actor.Answer{Refusal: agentEnded()})
 			}
 		}
@@ -461,6 +461,8 @@ func (c *Cell) resume(t *turn) {
 		case a.IsCall():
 			c.resendCall(t, i)
 		case a.Waits():
+		case isAddedModel(a):
+			addedModels{c}.interrupt(t, i)
 		case a.Out().RunsOutsideCell():
 			c.resumeEffect(t, i)
 		}

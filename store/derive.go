@@ -338,6 +338,7 @@ func (d *derivation) asked(a *Asked, index uint16) {
 		add(started, func(v *runs.Event) {
 			v.Name, v.Left = shownName(out), a.Clock.Left
 			if out.Kind == actor.AskModel { // the request to an external agent is the run's own message
+				v.Request = modelRequestID(a)
 				v.SetText(out.Parts)
 			} else {
 				v.SetText(nil)

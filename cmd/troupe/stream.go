@@ -135,7 +135,9 @@ func (t *answerPrinter) render(e *runs.Event) (text, note string) {
 	case runs.AgentStreamDelta:
 		text = e.Text
 	case runs.LLMCallStarted, runs.AgentInvokeStarted:
-		text = t.endLine()
+		if e.StartsAnswer() {
+			text = t.endLine()
+		}
 	case runs.Attempt:
 		if !current {
 			text, note = t.endLine(), "the text above is invalid; the corrected text follows"

@@ -88,7 +88,7 @@ class AnswerText:
 
     def apply(self, e: Event) -> None:
         at = (e.payload.get("step"), e.payload.get("index"))
-        if e.type in ("llm_call_started", "agent_invoke_started"):
+        if e.type == "agent_invoke_started" or e.type == "llm_call_started" and "request_id" not in e.payload:
             self._pieces = []
         elif e.type == "agent_stream_delta":
             self._pieces.append((at, e.seq, e.text))

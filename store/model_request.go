@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
+)
+
+// ModelRequest is what a run keeps of a request that its external agent sent to a model
+// through the server: no part of the prompt.
+type ModelRequest struct {
+	ID       string `json:"request_id"` // of the HTTP request
+	Messages int    `json:"messages"`
+	Bytes    int    `json:"bytes"`
+	Stream   bool   `json:"stream,omitzero"`
+}
+
+// Parts returns the content of the ask for the request.
+func (r ModelRequest) Parts() []actor.Part {
+	return []actor.Part{{Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(r))}}
+}
+
+// modelRequestID returns the ID of the request in the content of an added ask, "" if it has
+// none.
+func modelRequestID(a *Asked) string {
+	var r ModelRequest
+	if parts := a.Out().Parts; !a.Added || len(parts) != 1 || json.Unmarshal(parts[0].Bytes, &r) != nil {
+		return ""
+	}
+	return r.ID
+}
