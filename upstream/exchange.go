@@ -20,6 +20,7 @@ type ExchangeConfig struct {
 	// Safe means that the request may be repeated after it was possibly processed.
 	Safe     bool
 	Model    bool // the upstream is a model
+	Verbatim bool // the deltas are passed on as they arrive, and no attempt follows one with deltas
 	Tool     bool // the upstream is a tool: each status 2xx is a success, and an unsafe request is repeated only if it was not sent
 	Deadline actor.Time
 	AttemptLimits
@@ -176,6 +177,7 @@ type Outcome struct {
 	Result     *actor.Part    // of a tool
 	Warnings   []string       // about the content of a complete response
 	Refusal    *actor.Refusal // nil if the response is complete
+	Code       string         // of the error in the last response, if its status was not 200
 	Attempts   []Attempt      // for the record of the call
 }
 
@@ -235,6 +237,8 @@ type Exchange struct {
 	headAt        actor.Time
 	lastContact   actor.Time // last input from the upstream, or time of the last send
 	body          []byte     // of an error response
+	code          string     // of the error in it
+	passed        bool       // deltas of a Verbatim exchange were forwarded
 	lateInputs    int
 	ops           []Op
 }
@@ -370,7 +374,7 @@ func (m exchangeStep) startAttempt() {
 		m.phaseDeadline = pass.At
 	default:
 		m.attempts = append(m.attempts, Attempt{At: m.now})
-		m.probe, m.decoder, m.body, m.status = pass.Probe, nil, nil, 0
+		m.probe, m.decoder, m.body, m.status, m.code = pass.Probe, nil, nil, 0, ""
 		m.chunker = Chunker{} // the first piece of each attempt is forwarded at once
 		m.phase, m.phaseDeadline, m.lastContact = awaitingHead, m.now.Add(m.limits.Head), m.now
 		m.ops = append(m.ops, Send{len(m.attempts), m.order.Request})
@@ -445,6 +449,11 @@ func (m exchangeStep) onEnd() {
 // response is complete.
 func (m exchangeStep) forwardDecoded(deltas []Delta, failure *Failure) {
 	for _, d := range deltas {
+		if m.order.Verbatim {
+			m.passed = true
+			m.forward(d)
+			continue
+		}
 		if d.State != "" {
 			m.flush()
 			m.forward(d)
@@ -503,7 +512,9 @@ func (m exchangeStep) failWithStatus() {
 		m.failAttempt(toolFailure(m.order.Upstream, !m.order.Safe, m.order.Request, m.status, m.headers, m.body, m.headAt))
 		return
 	}
-	m.failAttempt(StatusFailure(m.order.Upstream, m.order.Model, m.status, m.headers, m.body, m.secrets(), m.headAt))
+	f := StatusFailure(m.order.Upstream, m.order.Model, m.status, m.headers, m.body, m.secrets(), m.headAt)
+	m.code = f.Code
+	m.failAttempt(f)
 }
 
 // failAttempt ends an attempt, and ends the exchange unless another attempt is
@@ -523,7 +534,7 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	once := m.order.Tool && !m.order.Safe && f.Class != Unreached
 	answered := m.order.Tool && m.phase == readingErrorBody // the response states the outcome
 	uncertain := f.Class == Broken && !m.order.Safe && !answered
-	retry := f.Class != Refused && !uncertain && !once && policy.Tries > 1 && m.reached < policy.Tries && len(m.attempts) < unreachableMax
+	retry := f.Class != Refused && !uncertain && !once && !m.passed && policy.Tries > 1 && m.reached < policy.Tries && len(m.attempts) < unreachableMax
 	report := Report{Failure: f}
 	if retry {
 		report.By, report.Until, report.Window, report.Exact = m.order.Deadline, m.giveUp, policy.window(len(m.attempts)), policy.Exact
@@ -583,7 +594,7 @@ func (m exchangeStep) report(r Report) Advice {
 
 func (m exchangeStep) finish(refusal *actor.Refusal) {
 	m.flush()
-	outcome := Outcome{Refusal: refusal, Attempts: m.attempts}
+	outcome := Outcome{Refusal: refusal, Code: m.code, Attempts: m.attempts}
 	if m.decoder != nil {
 		outcome.Completion, outcome.Warnings = m.decoder.Completion(), m.decoder.Warnings()
 		if tool, ok := m.decoder.(*ToolDecoder); ok {

@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,6 +41,7 @@ type Failure struct {
 	Class   Class
 	Refusal *actor.Refusal
 	After   actor.Duration // delay requested by the upstream; 0 if none
+	Code    string         // as the upstream reported it, without secrets; may be empty
 }
 
 func fail(class Class, reason actor.Reason, format string, args ...any) *Failure {
@@ -127,6 +129,7 @@ func StatusFailure(name string, model bool, status int, headers []Header, body [
 		f.Refusal.Scope = actor.ScopeCallee
 	}
 	f.Refusal.RetryAfter = f.After
+	f.Code = secrets.quote(cmp.Or(reported.code, reported.kind), NameBytesMax)
 	if model {
 		return f.ofModel(status, reported)
 	}

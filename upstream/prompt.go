@@ -370,6 +370,11 @@ func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
 	if len(body) > PromptBytesMax {
 		return Request{}, actor.Refuse(actor.Invalid, "prompt of %d bytes exceeds the maximum of %d", len(body), PromptBytesMax)
 	}
+	return m.post(body)
+}
+
+// post returns the request with a body in the format of chat completions.
+func (m Model) post(body []byte) (Request, *actor.Refusal) {
 	headers := append([]Header{{Name: "accept", Value: "text/event-stream, application/json"}}, traceHeaders(m.Trace)...)
 	if m.Key != "" {
 		headers = append(headers, Header{Name: "authorization", Value: "Bearer " + m.Key.Reveal(), Secret: true})

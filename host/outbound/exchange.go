@@ -32,9 +32,8 @@ type exchange struct {
 	outcome      *upstream.Outcome
 }
 
-// runExchange performs the requests of an order and returns the answer and the
-// attempts.
-func (o *Outbound) runExchange(ctx context.Context, order upstream.ExchangeConfig, roundTripper http.RoundTripper, pacer upstream.Pacer, stats *statCounter, adjusted <-chan actor.Duration, onPiece func(actor.Piece)) (actor.Answer, []upstream.Attempt) {
+// runExchange performs the requests of an order and returns the outcome.
+func (o *Outbound) runExchange(ctx context.Context, order upstream.ExchangeConfig, roundTripper http.RoundTripper, pacer upstream.Pacer, stats *statCounter, adjusted <-chan actor.Duration, onPiece func(actor.Piece)) *upstream.Outcome {
 	x := &exchange{Outbound: o, machine: upstream.NewExchange(order), roundTripper: roundTripper, pacer: pacer, onPiece: onPiece, adjusted: adjusted,
 		deadline: order.Deadline, inputs: make(chan upstream.Input)}
 	x.run(ctx)
@@ -42,7 +41,7 @@ func (o *Outbound) runExchange(ctx context.Context, order upstream.ExchangeConfi
 		o.logAttempt(order.Upstream, i+1, a)
 		stats.countAttempt(a)
 	}
-	return x.outcome.Answer(), x.outcome.Attempts
+	return x.outcome
 }
 
 // logAttempt logs one attempt. Nothing else about an exchange is logged; see

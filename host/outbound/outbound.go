@@ -133,7 +133,7 @@ func (o *Outbound) Models() []string { return slices.Sorted(maps.Keys(o.models))
 func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(actor.Piece)) actor.Answer {
 	m, ok := o.models[op.Name]
 	if !ok {
-		return refusedAnswer(actor.Refuse(actor.ModelNotFound, "unknown model %.80q: want one of %s; the table [models] of the configuration has the others", op.Name, joinNames(o.Models())))
+		return refusedAnswer(o.unknownModel(op.Name))
 	}
 	prompt, err := upstream.DecodePrompt(op.Body)
 	if err != nil {
@@ -153,25 +153,40 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 	if refusal != nil {
 		return refusedAnswer(refusal)
 	}
-	if refusal := o.acquire(op.Call.Principal); refusal != nil {
+	release, refusal := o.acquireModel(ctx, m, op.Call.Principal, op.Left)
+	if refusal != nil {
 		return refusedAnswer(refusal)
 	}
-	defer o.release(op.Call.Principal)
-	limit := cmp.Or(m.config.Concurrency, ModelConcurrency)
-	waiting, cancel := context.WithTimeout(ctx, op.Left)
-	err = m.queue.acquire(waiting, limit)
-	if cancel(); err != nil {
-		return refusedAnswer(queueRefusal("model", m.name, limit, err, m.stats.refuse(o.now())))
-	}
-	defer m.queue.release()
-	m.stats.acquire(0, o.now())
-	defer m.stats.release()
+	defer release()
 	var roundTripper http.RoundTripper = o.transport
 	if m.name == upstream.ScriptName {
 		roundTripper = scriptTransport{prompt, o.config.Pace}
 	}
-	answer, _ := o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, nil, onPiece)
-	return answer
+	return o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, nil, onPiece).Answer()
+}
+
+func (o *Outbound) unknownModel(name string) *actor.Refusal {
+	return actor.Refuse(actor.ModelNotFound, "unknown model %.80q: want one of %s; the table [models] of the configuration has the others", name, joinNames(o.Models()))
+}
+
+// acquireModel admits an exchange with a model once it is its turn. The caller MUST release it.
+func (o *Outbound) acquireModel(ctx context.Context, m *model, principal string, left actor.Duration) (release func(), refusal *actor.Refusal) {
+	if refusal := o.acquire(principal); refusal != nil {
+		return nil, refusal
+	}
+	limit := cmp.Or(m.config.Concurrency, ModelConcurrency)
+	waiting, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	if err := m.queue.acquire(waiting, limit); err != nil {
+		o.release(principal)
+		return nil, queueRefusal("model", m.name, limit, err, m.stats.refuse(o.now()))
+	}
+	m.stats.acquire(0, o.now())
+	return func() {
+		m.stats.release()
+		m.queue.release()
+		o.release(principal)
+	}, nil
 }
 
 // Invoke sends a call to an external agent and returns its answer. It calls
@@ -212,9 +227,9 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-cha
 		return refusedAnswer(refusal)
 	}
 	defer o.agents.release(a)
-	answer, attempts := o.runExchange(ctx, order, o.transport, o.agents.pacer(a), a.stats, adjusted, onPiece)
-	o.agents.recordInvocation(op.Name, target.URL, attempts, o.now())
-	return answer
+	outcome := o.runExchange(ctx, order, o.transport, o.agents.pacer(a), a.stats, adjusted, onPiece)
+	o.agents.recordInvocation(op.Name, target.URL, outcome.Attempts, o.now())
+	return outcome.Answer()
 }
 
 // deadline returns the time by which an answer is due: the earlier of the

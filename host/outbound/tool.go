@@ -112,8 +112,7 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 	defer t.queue.release()
 	t.stats.acquire(0, o.now())
 	defer t.stats.release()
-	answer, _ := o.runExchange(ctx, order, o.transport, backoff, &t.stats, nil, func(actor.Piece) {})
-	return answer
+	return o.runExchange(ctx, order, o.transport, backoff, &t.stats, nil, func(actor.Piece) {}).Answer()
 }
 
 // httpTool returns a tool without its headers.

@@ -138,7 +138,7 @@ func invokeOver(t *testing.T, o *Outbound, roundTripper roundTripFunc, onPiece f
 	if onPiece == nil {
 		onPiece = h.addPiece
 	}
-	h.Answer, _ = o.runExchange(t.Context(), order, roundTripper, newSharedBackoff(upstream.BackoffConfig{}), &statCounter{}, nil, onPiece)
+	h.Answer = o.runExchange(t.Context(), order, roundTripper, newSharedBackoff(upstream.BackoffConfig{}), &statCounter{}, nil, onPiece).Answer()
 	return h
 }
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outbound
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// ChatRequest is a request of a client to a model, which is passed on.
+type ChatRequest struct {
+	Chat      upstream.Chat
+	Principal string
+	Trace     string // see actor.Call.Trace
+	Left      actor.Duration
+}
+
+// ChatOutcome is the end of a ChatRequest. Either Tail or Refusal is set.
+type ChatOutcome struct {
+	Tail       []byte // last part of the answer; see upstream.ChatReader
+	Streams    bool   // the answer is a stream of events
+	Completion upstream.Completion
+	Refusal    *actor.Refusal
+	Status     int    // of the last response of the model; 0 if there was none
+	Code       string // of the error in it; may be empty
+}
+
+// Chat passes a request on to a model. It calls onPiece with each part of a streamed answer
+// as it arrives, except for the last part. ctx ends when the client has gone.
+func (o *Outbound) Chat(ctx context.Context, in ChatRequest, onPiece func(text string)) ChatOutcome {
+	m, ok := o.models[in.Chat.Model]
+	if !ok {
+		return ChatOutcome{Refusal: o.unknownModel(in.Chat.Model)}
+	}
+	endpoint := m.endpoint
+	endpoint.Trace = in.Trace
+	order, reader, refusal := endpoint.Chat(&in.Chat, m.config.Model, o.deadline(ctx, in.Left), m.patience)
+	var roundTripper http.RoundTripper = o.transport
+	if refusal == nil && m.name == upstream.ScriptName {
+		var prompt upstream.Prompt
+		prompt, refusal = in.Chat.Prompt()
+		roundTripper = scriptTransport{prompt, o.config.Pace}
+		if !in.Chat.Stream {
+			roundTripper = scriptAnswer(prompt)
+		}
+	}
+	if refusal != nil {
+		return ChatOutcome{Refusal: refusal}
+	}
+	release, refusal := o.acquireModel(ctx, m, in.Principal, in.Left)
+	if refusal != nil {
+		return ChatOutcome{Refusal: refusal}
+	}
+	defer release()
+	outcome := o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, nil, func(p actor.Piece) {
+		if p.Retry == nil {
+			onPiece(p.Text)
+		}
+	})
+	out := ChatOutcome{Tail: reader.Tail(), Streams: reader.Streams(), Completion: outcome.Completion, Refusal: outcome.Refusal, Code: outcome.Code}
+	if n := len(outcome.Attempts); n > 0 {
+		out.Status = outcome.Attempts[n-1].Status
+	}
+	return out
+}
+
+// scriptAnswer is the scripted model for a request without stream.
+type scriptAnswer upstream.Prompt
+
+// RoundTrip implements http.RoundTripper.
+func (s scriptAnswer) RoundTrip(*http.Request) (*http.Response, error) {
+	answer := upstream.AppendAnswer(nil, upstream.Script(upstream.Prompt(s)))
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(strings.NewReader(string(answer)))}, nil
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// ChatReader reads the answer to a Chat while it is passed on. It changes nothing but the
+// usage that the client has not asked for.
+//
+//  1. The deltas of a streamed answer are its events up to the one with a finish reason.
+//     Tail is that event and those behind it, or an answer that is not streamed. So the
+//     outcome can be recorded before the client can act on it.
+//  2. Completion has no text and no tool calls.
+//  3. After a failure Tail is empty.
+type ChatReader struct {
+	name    string
+	secrets Secrets
+	added   bool    // the usage is not for the client
+	parser  *Parser // nil: the body is one JSON value
+	body    []byte
+	tail    []byte
+	finish  Finish
+	usage   Usage
+	model   string
+	done    bool
+	failure *Failure
+}
+
+// restart begins the answer of the next attempt.
+func (r *ChatReader) restart(contentType string) (*ChatReader, *Failure) {
+	*r = ChatReader{name: r.name, secrets: r.secrets, added: r.added}
+	switch media := mediaType(contentType); media {
+	case "text/event-stream":
+		r.parser = NewParser(StreamLimits{})
+	case "application/json":
+	default:
+		return nil, fail(Broken, actor.Unavailable, "%s answers with %q: want an event stream or JSON", r.name, r.secrets.quote(media, mediaBytesMax))
+	}
+	return r, nil
+}
+
+// Streams reports whether the answer is a stream of events.
+func (r *ChatReader) Streams() bool { return r.parser != nil }
+
+// Tail returns the last part of a complete answer; see the type.
+func (r *ChatReader) Tail() []byte {
+	if !r.done {
+		return nil
+	}
+	return r.tail
+}
+
+// Decode implements Decoder.
+func (r *ChatReader) Decode(b []byte) (deltas []Delta, failure *Failure) {
+	if r.failure != nil || r.done {
+		return nil, r.failure
+	}
+	if r.parser == nil {
+		if len(r.body)+len(b) > BodyBytesMax {
+			r.fail(fail(Refused, actor.ModelRejected, "%s: response exceeds %d bytes", r.name, BodyBytesMax))
+		} else {
+			r.body = append(r.body, b...)
+		}
+		return nil, r.failure
+	}
+	events, refusal := r.parser.Parse(b)
+	for _, e := range events {
+		if text := r.read(e); text != "" {
+			deltas = append(deltas, Delta{Text: text})
+		}
+		if r.done || r.failure != nil {
+			return deltas, r.failure
+		}
+	}
+	if refusal != nil {
+		r.fail(&Failure{Class: Refused, Refusal: actor.Refuse(actor.ModelRejected, "%s: %s", r.name, refusal.Detail)})
+	}
+	return deltas, r.failure
+}
+
+// End implements Decoder.
+func (r *ChatReader) End() ([]Delta, *Failure) {
+	switch {
+	case r.failure != nil || r.done:
+	case r.parser == nil:
+		r.readBody()
+	case r.finish == NoFinish:
+		r.fail(fail(Broken, actor.Unavailable, "%s: response ended without a finish reason", r.name))
+	default:
+		r.done = true
+	}
+	return nil, r.failure
+}
+
+// HasFinish implements Decoder.
+func (r *ChatReader) HasFinish() bool {
+	return r.parser != nil && r.finish != NoFinish && r.failure == nil
+}
+
+// Done implements Decoder.
+func (r *ChatReader) Done() bool { return r.done }
+
+// Completion implements Decoder.
+func (r *ChatReader) Completion() Completion {
+	c := Completion{Usage: r.usage, Model: r.model}
+	if r.done {
+		c.Finish = r.finish
+	}
+	return c
+}
+
+// Warnings implements Decoder.
+func (r *ChatReader) Warnings() []string { return nil }
+
+func (r *ChatReader) fail(f *Failure) {
+	if r.failure == nil {
+		r.failure = f
+	}
+}
+
+// chatChunk is the part of an answer that the server reads.
+type chatChunk struct {
+	Model   string         `json:"model"`
+	Error   jsontext.Value `json:"error"`
+	Usage   *wireUsage     `json:"usage"`
+	Choices []struct {
+		Finish string `json:"finish_reason"`
+	} `json:"choices"`
+}
+
+// read reads one event of a stream and returns it if it is passed on now.
+func (r *ChatReader) read(e runs.Frame) string {
+	if strings.TrimSpace(e.Data) == "[DONE]" {
+		if r.finish == NoFinish {
+			r.fail(fail(Broken, actor.Unavailable, "%s: response ended without a finish reason", r.name))
+			return ""
+		}
+		r.tail = runs.Frame{Data: "[DONE]"}.Append(r.tail)
+		r.done = true
+		return ""
+	}
+	data, ok := r.readChunk([]byte(e.Data))
+	if !ok || data == nil {
+		return ""
+	}
+	event := runs.Frame{Data: string(data)}
+	if r.finish != NoFinish {
+		if r.tail = event.Append(r.tail); len(r.tail) > BodyBytesMax {
+			r.fail(fail(Refused, actor.ModelRejected, "%s: %d bytes follow the finish reason", r.name, len(r.tail)))
+		}
+		return ""
+	}
+	return string(event.Append(nil))
+}
+
+// readChunk reads one JSON value of the answer and returns what the client gets of it, nil
+// for nothing. It returns false after a failure.
+func (r *ChatReader) readChunk(data []byte) (pass []byte, ok bool) {
+	var c chatChunk
+	if err := unmarshal(data, &c); err != nil {
+		r.fail(fail(Broken, actor.Unavailable, "%s: %s", r.name, r.secrets.quoteError(err)))
+		return nil, false
+	}
+	if len(c.Error) > 0 && c.Error.Kind() != 'n' {
+		r.fail(parseErrorMember(c.Error).failure(r.name, r.secrets))
+		return nil, false
+	}
+	if r.model == "" {
+		r.model = actor.FitText(c.Model, NameBytesMax)
+	}
+	if u := c.Usage; u != nil && u.Input >= 0 && u.Output >= 0 && u.Total >= 0 && max(u.Input, u.Output, u.Total) <= tokensMax {
+		r.usage = Usage{true, u.Input, u.Output, max(u.Total, u.Input+u.Output)}
+	}
+	for _, choice := range c.Choices {
+		if f := parseFinish(choice.Finish); f != NoFinish && r.finish == NoFinish {
+			r.finish = f
+		}
+	}
+	switch {
+	case !r.added || r.parser == nil:
+		return data, true
+	case c.Usage != nil && len(c.Choices) == 0: // exists only because the server asked for it
+		return nil, true
+	}
+	return withoutMember(data, "usage"), true
+}
+
+// readBody reads an answer that is not streamed.
+func (r *ChatReader) readBody() {
+	body, ok := r.readChunk(r.body)
+	switch {
+	case !ok:
+	case r.finish == NoFinish:
+		r.fail(fail(Broken, actor.Unavailable, "%s: response without a finish reason", r.name))
+	default:
+		r.tail, r.done = body, true
+	}
+}
+
+// withoutMember returns a JSON object without one of its members.
+func withoutMember(object []byte, name string) []byte {
+	var all members
+	at, ok := member{}, false
+	if all.read(object) == nil {
+		at, ok = all[name]
+	}
+	if !ok {
+		return object
+	}
+	before, after := object[:at.name], bytes.TrimLeft(object[at.value.to:], " \t\r\n")
+	if rest, more := bytes.CutPrefix(after, []byte(",")); more {
+		after = rest
+	} else {
+		before = bytes.TrimSuffix(bytes.TrimRight(before, " \t\r\n"), []byte(","))
+	}
+	return slices.Concat(before, after)
+}
