@@ -315,7 +315,23 @@ func (t *tally) recordUsage(model, agent string, answer actor.Answer) {
 	if model != "" {
 		t.measures.update(actor.AskModel, model, func(s *series) { s.recordUsage(completion.Usage) })
 	}
-	t.measures.update(actor.AskCall, agent, func(s *series) { s.recordUsage(completion.Usage) })
+	if agent != "" {
+		t.measures.update(actor.AskCall, agent, func(s *series) { s.recordUsage(completion.Usage) })
+	}
+}
+
+// RecordChat counts a request to a model that no cell performed. agent is the external agent
+// that sent it for a run, whose cell counts the request but not its tokens; "" if there is none.
+func (e *Engine) RecordChat(model, agent string, took actor.Duration, answer actor.Answer) {
+	t := &e.cells[0].tally
+	if agent == "" {
+		m := runtime.Measure{Name: model, Took: took}
+		if answer.Refusal != nil {
+			m.Reason = answer.Refusal.Reason
+		}
+		t.measures.record(actor.AskModel, &m)
+	}
+	t.recordUsage(model, agent, answer)
 }
 
 // addSeries adds the series of all cells to the statistics.

@@ -93,7 +93,7 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 			return nil, actsForRun()
 		case p == nil && scope != "" && !forRuns(scope):
 			return nil, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
-				"a request with a run token may call agents, use tools, read the conversation of its run and use the contexts of its session: send this one without "+RunToken)
+				"a request with a run token may call agents, use tools and models, read the conversation of its run and use the contexts of its session: send this one without "+RunToken)
 		}
 		return c, p
 	case scope == scopePerson && (len(h.PeekAll(runHeader)) > 0 || len(h.PeekAll(egressHeader)) > 0):
@@ -108,6 +108,10 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 		scope = ingress.ScopeCall
 	case scope == scopeReadOrRun:
 		scope = ingress.ScopeRead
+	case scope == scopeModels && len(h.Peek(runHeader)) > 0: // completion.bind finds the run
+		scope = ingress.ScopeCall
+	case scope == scopeModels:
+		scope = ingress.ScopeAgents
 	}
 	if anonymous := len(presented) == 0; anonymous || isForeignBearer(presented) {
 		if isOwner(conn) {

@@ -129,10 +129,15 @@ const loggedProblem = "problem"
 func (p *problem) write(ctx *fasthttp.RequestCtx) {
 	buf := bufferPool.Get().(*[]byte)
 	defer bufferPool.Put(buf)
-	*buf = p.append((*buf)[:0])
 	ctx.SetUserValue(loggedProblem, p)
 	ctx.SetStatusCode(p.Status)
-	ctx.SetContentType("application/problem+json")
+	if isOpenAI(ctx.Path()) {
+		*buf = p.appendOpenAI((*buf)[:0])
+		ctx.SetContentType("application/json")
+	} else {
+		*buf = p.append((*buf)[:0])
+		ctx.SetContentType("application/problem+json")
+	}
 	if p.Status == http.StatusUnauthorized {
 		ctx.Response.Header.Set(fasthttp.HeaderWWWAuthenticate, "Bearer")
 	}

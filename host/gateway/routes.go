@@ -33,11 +33,12 @@ const (
 	scopeCallOrRun ingress.Scope = "call or run token" // the token of an open run if one is presented; otherwise ScopeCall
 	scopeReadOrRun ingress.Scope = "read or run token" // likewise with ScopeRead
 	scopePerson    ingress.Scope = "call, for no run"  // ScopeCall, in a request that acts for no run
+	scopeModels    ingress.Scope = "agents, or a run"  // the token of an open run, ScopeCall in a request that names one, otherwise ScopeAgents
 )
 
 // forRuns reports whether the token of a run meets a requirement.
 func forRuns(scope ingress.Scope) bool {
-	return scope == scopeRunToken || scope == scopeCallOrRun || scope == scopeReadOrRun
+	return scope == scopeRunToken || scope == scopeCallOrRun || scope == scopeReadOrRun || scope == scopeModels
 }
 
 // routes returns the single table of routes.
@@ -93,6 +94,10 @@ func (s *Server) routes() []route {
 		{post, "/v1/tool_calls/{id}:wait", scopeReadOrRun, []string{"timeout_ms", userParam}, toolCallRoutes{s}.waitForToolCall},
 
 		{post, "/v1/tool_calls/{id}:result", scopePerson, nil, toolCallRoutes{s}.giveResult},
+
+		{post, completionsRoute, scopeModels, nil, completionRoutes{s}.complete},
+		{get, modelsRoute, scopeModels, nil, completionRoutes{s}.listModels},
+		{get, modelsRoute + "/{id}", scopeModels, nil, completionRoutes{s}.getModel},
 
 		{get, approvalsRoute, read, slices.Concat(page, user, []string{"status"}), approvalRoutes{s}.listApprovals},
 		{get, "/v1/approvals/{id}", read, user, approvalRoutes{s}.getApproval},
@@ -156,7 +161,7 @@ var params = slices.Concat([]string{"after", "agent", "before", "cancel", "curso
 
 // checkRoutes returns an error for the first mistake in a table.
 func checkRoutes(all []route) error {
-	scopes := append(ingress.Scopes(), scopePublic, scopeRunToken, scopeCallOrRun, scopeReadOrRun, scopePerson)
+	scopes := append(ingress.Scopes(), scopePublic, scopeRunToken, scopeCallOrRun, scopeReadOrRun, scopePerson, scopeModels)
 	seen := map[string]bool{}
 	for i := range all {
 		r := &all[i]

@@ -30,6 +30,14 @@ type ChatOutcome struct {
 	Code       string // of the error in it; may be empty
 }
 
+// CheckModel returns a refusal if there is no model of a name.
+func (o *Outbound) CheckModel(name string) *actor.Refusal {
+	if _, ok := o.models[name]; !ok {
+		return o.unknownModel(name)
+	}
+	return nil
+}
+
 // Chat passes a request on to a model. It calls onPiece with each part of a streamed answer
 // as it arrives, except for the last part. ctx ends when the client has gone.
 func (o *Outbound) Chat(ctx context.Context, in ChatRequest, onPiece func(text string)) ChatOutcome {

@@ -106,6 +106,9 @@ const (
 	tagExternal
 	tagPermit
 	tagBackup
+	tagModels
+	tagChat
+	tagChatPart
 )
 
 func (e *encoder) query(q Query) {
@@ -206,6 +209,18 @@ func (e *encoder) query(q Query) {
 	case BackupQuery:
 		e.Uint(tagBackup)
 		e.String(q.Name)
+	case ModelsQuery:
+		e.Uint(tagModels)
+	case ChatQuery:
+		e.Uint(tagChat)
+		e.Bytes(q.Body)
+		e.String(q.Trace)
+		e.String(q.Share)
+		e.String(q.Agent)
+	case ChatPartQuery:
+		e.Uint(tagChatPart)
+		e.CallID(q.Chat)
+		e.Bool(q.Cancel)
 	default:
 		e.Uint(0) // no query has this tag
 	}
@@ -263,6 +278,12 @@ func (d *decoder) query() Query {
 		return PermitQuery{d.text(), d.text(), d.Bytes(bytesMax)}
 	case tagBackup:
 		return BackupQuery{d.text()}
+	case tagModels:
+		return ModelsQuery{}
+	case tagChat:
+		return ChatQuery{d.Bytes(bytesMax), d.text(), d.text(), d.text()}
+	case tagChatPart:
+		return ChatPartQuery{d.CallID(), d.Bool()}
 	default:
 		d.Fail("unknown query %d", tag)
 		return nil
@@ -360,6 +381,18 @@ func (e *encoder) result(r Result) {
 	case Backup:
 		e.Uint(tagBackup)
 		e.backup(&r)
+	case Models:
+		e.Uint(tagModels)
+		list(e, r.All, func(name *string) { e.String(*name) })
+	case Chat:
+		e.Uint(tagChat)
+		e.CallID(r.ID)
+		e.String(r.Model)
+		e.Uint(r.Messages)
+		e.Bool(r.Stream)
+	case ChatPart:
+		e.Uint(tagChatPart)
+		e.chatPart(&r)
 	default:
 		e.Uint(0) // no result has this tag
 	}
@@ -415,6 +448,12 @@ func (d *decoder) result() Result {
 		return Permit{d.text()}
 	case tagBackup:
 		return d.backup()
+	case tagModels:
+		return Models{listOf(d, d.text)}
+	case tagChat:
+		return Chat{d.CallID(), d.text(), d.Uint(), d.Bool()}
+	case tagChatPart:
+		return d.chatPart()
 	default:
 		d.Fail("unknown result %d", tag)
 		return nil

@@ -31,6 +31,7 @@ type Commands struct {
 
 	devices *devices.Devices          // nil: the node has none
 	remote  func() []command.MCPStats // nil: the node has no MCP servers
+	chats   *chats                    // nil: the node has no models
 
 	registry      registryCalls
 	subscriptions *shares.Shares[string]
@@ -204,6 +205,8 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 		return toolCommands{c}.list(), nil
 	case command.ActorsQuery:
 		return c.listActors(ctx, in.By.Tenant, q)
+	case command.ModelsQuery, command.ChatQuery, command.ChatPartQuery:
+		return c.chats.lookup(ctx, &in)
 	case command.HealthQuery:
 		if err := c.engine.Ready(); err != nil {
 			return command.Health{Reason: err.Error()}, nil

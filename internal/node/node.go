@@ -133,6 +133,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	}
 	n.Commands = NewCommands(e)
 	n.Commands.tools, n.Commands.devices, n.Commands.remote = n.catalog.listedTools, present, c.RemoteStats
+	n.Commands.chats = newChats(n.outbound, e, c.Limits.ModelTimeoutDefault)
 	n.catalog.attach(e, n.outbound, n.trace)
 	n.retained = &retention{engine: e, disk: n.disk, log: n.log, keep: c.Keep, logger: log}
 	n.retained.start()

@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// completionRoutes are the routes of the OpenAI API: clients of that API use the models of
+// this server. A request that an external agent sends during a run is recorded in the run.
+type completionRoutes struct{ *Server }
+
+// Paths of the OpenAI API. Their errors have its form.
+const (
+	completionsRoute = "/v1/chat/completions"
+	modelsRoute      = "/v1/models"
+)
+
+const (
+	// completionTimeout ends the wait for a part of an answer. The node ends requests earlier.
+	completionTimeout = 2 * time.Hour
+
+	requestIDHeader = "X-Request-Id"
+)
+
+type modelView struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"` // unknown
+	OwnedBy string `json:"owned_by"`
+}
+
+func newModelView(name string) modelView { return modelView{name, "model", 0, "troupe"} }
+
+// listModels lists the models of the server.
+func (s completionRoutes) listModels(ctx *fasthttp.RequestCtx) {
+	found, err := lookup(s.Server, callerOf(ctx), command.ModelsQuery{})
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	out := struct {
+		Object string      `json:"object"`
+		Data   []modelView `json:"data"`
+	}{"list", []modelView{}}
+	for _, name := range found.All {
+		out.Data = append(out.Data, newModelView(name))
+	}
+	respondJSON(ctx, http.StatusOK, out)
+}
+
+// getModel describes one model.
+func (s completionRoutes) getModel(ctx *fasthttp.RequestCtx) {
+	found, err := lookup(s.Server, callerOf(ctx), command.ModelsQuery{})
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	for _, name := range found.All {
+		if name == pathParam(ctx, "id") {
+			respondJSON(ctx, http.StatusOK, newModelView(name))
+			return
+		}
+	}
+	p := refusalProblem(actor.Refuse(actor.ModelNotFound, "unknown model %.80q: GET /v1/models lists those of this server", pathParam(ctx, "id")))
+	p.Status, p.Field = http.StatusNotFound, "model"
+	p.write(ctx)
+}
+
+// completion is one request to a model while its answer is passed on.
+type completion struct {
+	server  *Server
+	by      caller
+	id      actor.CallID // of the chat at the node
+	request ingress.ModelRequest
+	call    string // ID of the request in its run; empty if it has none
+	began   time.Time
+	ended   bool
+}
+
+// complete passes a request on to a model.
+func (s completionRoutes) complete(ctx *fasthttp.RequestCtx) {
+	c := &completion{server: s.Server, by: callerOf(ctx), began: time.Now()}
+	p := c.bind(ctx)
+	release, r := s.streams.acquire(&c.by)
+	switch {
+	case p != nil:
+	case r != nil:
+		p = refusalProblem(r)
+	default:
+		if p = c.begin(ctx); p == nil {
+			c.answer(ctx, release)
+			return
+		}
+	}
+	if r == nil {
+		release()
+	}
+	p.write(ctx)
+}
+
+// bind finds the run that the request belongs to.
+func (c *completion) bind(ctx *fasthttp.RequestCtx) *problem {
+	if c.request.ID = header(ctx, requestIDHeader); c.request.ID == "" || len(c.request.ID) > actor.NameBytesMax || !isPrintable(c.request.ID) {
+		c.request.ID = "req_" + c.server.node.NewCallID().String()
+	}
+	ctx.Response.Header.Set(requestIDHeader, c.request.ID)
+	named := headers(ctx, runHeader)
+	switch {
+	case !c.by.Run.IsZero() && len(named) > 0 && named[0] != c.by.Run.String():
+		p := newProblem(http.StatusForbidden, "forbidden_run", "forbidden run", runHeader+": differs from the run of the token")
+		p.Field = runHeader
+		return p
+	case len(named) > 1:
+		return invalid(http.StatusBadRequest, runHeader, "the header "+runHeader+" is a duplicate")
+	case c.by.Run.IsZero() && len(named) == 1:
+		run, err := actor.ParseCallID(named[0])
+		if err != nil {
+			return invalid(http.StatusBadRequest, runHeader, runHeader+": "+err.Error())
+		}
+		agent, p := forwardedRuns{c.server}.workingOn(&c.by, run)
+		if p != nil {
+			return p
+		}
+		c.by = *agent
+	}
+	c.request.Run, c.request.Actor = c.by.Run, c.by.Actor
+	return nil
+}
+
+func isPrintable(text string) bool {
+	return strings.Trim(text, "!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~") == ""
+}
+
+// begin checks the request and records it in its run.
+func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
+	q := command.ChatQuery{Body: append([]byte(nil), ctx.PostBody()...), Trace: ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate")), Share: c.by.shareKey(), Agent: c.by.Actor.Agent}
+	chat, err := lookup(c.server, c.by, q)
+	if err != nil {
+		p := c.server.errorProblem(ctx, err)
+		if p.Code == actor.ModelNotFound.Info().Type {
+			p.Status, p.Field = http.StatusNotFound, "model"
+		}
+		return p
+	}
+	c.id, c.request.Model, c.request.Messages, c.request.Bytes, c.request.Stream = chat.ID, chat.Model, chat.Messages, len(q.Body), chat.Stream
+	if c.by.Run.IsZero() || c.isVolatile(ctx) {
+		return nil
+	}
+	answer, err := c.signal(c.request.Add())
+	switch r := answer.Reply.Refusal; {
+	case err != nil:
+		c.cancel()
+		return c.server.errorProblem(ctx, err)
+	case r != nil:
+		c.cancel()
+		p := refusalProblem(r)
+		if r.Reason == actor.NotFound {
+			p.setRunNotFound()
+		}
+		return p
+	}
+	c.call = ingress.AddedModelRequest(answer.Reply.Parts)
+	return nil
+}
+
+// isVolatile reports whether the runs of the agent have no events, in which the request could
+// be recorded.
+func (c *completion) isVolatile(ctx *fasthttp.RequestCtx) bool {
+	all, err := c.server.agents(ctx)
+	for i := range all {
+		if all[i].Name == c.by.Actor.Agent {
+			return all[i].Durability == actor.Volatile
+		}
+	}
+	return err != nil
+}
+
+// signal sends a signal to the run of the request.
+func (c *completion) signal(call actor.Call) (command.Answer, error) {
+	call.ID, call.Left, call.Principal = c.server.node.NewCallID(), signalTimeout, c.by.User
+	waiting, cancel := context.WithTimeout(context.Background(), signalTimeout)
+	defer cancel()
+	return c.server.node.Signal(waiting, command.Signal{By: c.by.Principal, Call: call})
+}
+
+// next returns the next part of the answer, empty after command.ChatBeat.
+func (c *completion) next(ctx context.Context) (command.ChatPart, error) {
+	return command.Find(ctx, c.server.node, c.by.Principal, command.ChatPartQuery{Chat: c.id})
+}
+
+// cancel ends the request at the model, unless it has ended.
+func (c *completion) cancel() {
+	waiting, cancel := context.WithTimeout(context.Background(), signalTimeout)
+	defer cancel()
+	_, _ = command.Find(waiting, c.server.node, c.by.Principal, command.ChatPartQuery{Chat: c.id, Cancel: true})
+}
+
+// end records the outcome once. The caller reads the end of the answer afterwards.
+func (c *completion) end(last *command.ChatPart) {
+	if c.ended {
+		return
+	}
+	c.ended = true
+	if c.call != "" {
+		answer, err := c.signal(c.request.End(c.call, last.Completion, last.Refusal))
+		if r := answer.Reply.Refusal; err != nil || r != nil && r.Reason != actor.NotFound { // the run may have ended
+			c.server.log.Warn("cannot record the end of a model request", "run", c.request.Run.String(), "request", c.request.ID, "error", fmt.Sprint(err, r))
+		}
+		return
+	}
+	code := "ok"
+	if last.Refusal != nil {
+		code = last.Refusal.Reason.Info().Type
+	}
+	c.server.log.Info("model request", "request", c.request.ID, "user", c.by.User, "model", c.request.Model, "code", code, "ms", time.Since(c.began).Milliseconds())
+}
+
+// abandon cancels the request because its client has gone.
+func (c *completion) abandon(why string) {
+	c.cancel()
+	c.end(&command.ChatPart{Refusal: actor.Refuse(actor.Stopped, "%s", why)})
+}
+
+// answer answers the request: at once if the answer is one value or the request has failed,
+// and with a stream of events otherwise.
+func (c *completion) answer(ctx *fasthttp.RequestCtx, release func()) {
+	waitCtx := c.server.newClientContext(ctx, completionTimeout)
+	part, err := c.next(waitCtx)
+	for err == nil && !part.Last && len(part.Bytes) == 0 && waitCtx.Err() == nil {
+		part, err = c.next(waitCtx)
+	}
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	if err == nil && !part.Last && cause == nil {
+		c.stream(ctx, &part, release)
+		return
+	}
+	defer release()
+	switch {
+	case cause != nil:
+		c.abandon("the client has gone")
+		if !respondAborted(ctx, cause) {
+			refusalProblem(actor.Refuse(actor.Deadline, "the model did not answer in time")).write(ctx)
+		}
+	case err != nil:
+		c.abandon("the server has lost the request")
+		c.server.respondError(ctx, err)
+	default:
+		c.end(&part)
+		if part.Refusal != nil {
+			completionProblem(&part).write(ctx)
+			return
+		}
+		respond(ctx, http.StatusOK, part.Bytes)
+		if part.Streams {
+			ctx.SetContentType(ingress.EventStream + "; charset=utf-8")
+		}
+	}
+}
+
+// completionProblem returns the problem of a request that a model did not answer. A client
+// acts on the status and the code of the model's own server, except for those about the key
+// of this server.
+func completionProblem(last *command.ChatPart) *problem {
+	p := refusalProblem(last.Refusal)
+	switch last.Status {
+	case http.StatusBadRequest, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity, http.StatusTooManyRequests:
+		p.Status = int(last.Status)
+		if last.Code != "" {
+			p.Code = last.Code
+		}
+	}
+	return p
+}
+
+// stream answers with a stream of events that ends when the answer ends or the client leaves.
+func (c *completion) stream(ctx *fasthttp.RequestCtx, first *command.ChatPart, release func()) {
+	conn := ctx.Conn()
+	if own, ok := conn.(*connection); ok {
+		own.onClose = release // also if an earlier pipelined answer cannot be sent
+	}
+	head := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: %s; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s: %s\r\n", ingress.EventStream, requestIDHeader, c.request.ID)
+	head = appendAllowOrigin(head, listedOrigin(c.server.config.Origins, &ctx.Request.Header))
+	head = append(append(head, "Connection: close\r\n\r\n"...), first.Bytes...)
+	ctx.SetStatusCode(fasthttp.StatusOK)
+	ctx.HijackSetNoResponse(true)
+	ctx.Hijack(func(net.Conn) {
+		defer release()
+		defer func() {
+			if p := recover(); p != nil {
+				c.server.log.Error("panic while streaming", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			}
+		}()
+		c.serve(conn, head)
+	})
+}
+
+// serve writes the parts of the answer. It reads the next one in the background, so that it
+// notices at once when the client leaves.
+func (c *completion) serve(conn net.Conn, out []byte) {
+	gone, unwatch := watchPeer(conn)
+	defer unwatch()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	type read struct {
+		command.ChatPart
+		err error
+	}
+	parts := make(chan read)
+	go func() {
+		defer close(parts)
+		for {
+			part, err := c.next(ctx)
+			select {
+			case parts <- read{part, err}:
+			case <-ctx.Done():
+				return
+			}
+			if part.Last || err != nil {
+				return
+			}
+		}
+	}()
+	check := time.NewTicker(keyCheckInterval)
+	defer check.Stop()
+	for {
+		if len(out) > 0 && !c.write(conn, out) {
+			c.abandon("the client has gone")
+			return
+		}
+		out = nil
+		select {
+		case part := <-parts:
+			switch {
+			case part.err != nil:
+				c.abandon("the server has lost the request")
+				c.fail(conn, refusalProblem(actor.RefuseUnavailable(time.Second, "the server has lost the request: retry it")))
+				return
+			case part.Last:
+				c.end(&part.ChatPart)
+				if part.Refusal != nil {
+					c.fail(conn, completionProblem(&part.ChatPart))
+					return
+				}
+				c.write(conn, part.Bytes)
+				return
+			case len(part.Bytes) == 0:
+				out = runs.AppendComment(nil, "ping")
+			default:
+				out = part.Bytes
+			}
+		case <-check.C:
+			if c.by.Key != "" && !c.server.config.Keys.Valid(c.by.Key) {
+				c.abandon("the key was revoked or has expired")
+				c.fail(conn, invalidKey())
+				return
+			}
+		case <-gone:
+			c.abandon("the client has gone")
+			return
+		case <-c.server.stopping:
+			c.abandon("the server is stopping")
+			c.fail(conn, refusalProblem(actor.RefuseUnavailable(time.Second, "this server is stopping: retry the request")))
+			return
+		}
+	}
+}
+
+// write reports whether the client has taken the bytes in time.
+func (c *completion) write(conn net.Conn, b []byte) bool {
+	timeout := ingress.WriteTimeout
+	if c.server.config.StreamTimeout > 0 {
+		timeout = c.server.config.StreamTimeout
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(timeout))
+	_, err := conn.Write(b)
+	return err == nil
+}
+
+// fail ends a stream with an error. No [DONE] follows, so the client does not take the answer
+// for a complete one.
+func (c *completion) fail(conn net.Conn, p *problem) {
+	_ = conn.SetWriteDeadline(time.Now().Add(finalWriteTimeout))
+	_, _ = conn.Write(runs.Frame{Data: string(p.appendOpenAI(nil))}.Append(nil))
+}
+
+// isOpenAI reports whether a path belongs to the OpenAI API.
+func isOpenAI(path []byte) bool {
+	text := string(path)
+	return text == completionsRoute || text == modelsRoute || strings.HasPrefix(text, modelsRoute+"/")
+}
+
+// appendOpenAI appends the problem in the form of the OpenAI API.
+func (p *problem) appendOpenAI(b []byte) []byte {
+	kind := "invalid_request_error"
+	switch {
+	case p.Status == http.StatusUnauthorized:
+		kind = "authentication_error"
+	case p.Status == http.StatusForbidden:
+		kind = "permission_error"
+	case p.Status == http.StatusTooManyRequests:
+		kind = "rate_limit_error"
+	case p.Status >= 500:
+		kind = "server_error"
+	}
+	b = appendQuoted(append(b, `{"error":{"message":`...), strings.ToValidUTF8(p.Detail, "\uFFFD"))
+	b = appendQuoted(append(b, `,"type":`...), kind)
+	b = append(b, `,"param":`...)
+	if p.Field == "" {
+		b = append(b, "null"...)
+	} else {
+		b = appendQuoted(b, strings.ToValidUTF8(p.Field, "\uFFFD"))
+	}
+	b = appendQuoted(append(b, `,"code":`...), p.Code)
+	if p.RetryAfter != 0 {
+		b = strconv.AppendInt(append(b, `,"retry_after":`...), p.RetryAfter, 10)
+	}
+	return append(b, "}}"...)
+}

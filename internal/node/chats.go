@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+const (
+	// ChatsMax is the maximum number of open requests of clients to models.
+	ChatsMax = 4096
+
+	chatIdleMax      = 3 * command.ChatBeat // time without a reader after which a request is cancelled
+	chatPartBytesMax = 64 << 10             // size of a part, except for the last one
+)
+
+// chats are the open requests of clients to models.
+type chats struct {
+	outbound *outbound.Outbound
+	engine   *engine.Engine
+	left     actor.Duration // maximum time of a request
+
+	mu   sync.Mutex
+	open map[actor.CallID]*chat
+}
+
+func newChats(o *outbound.Outbound, e *engine.Engine, left actor.Duration) *chats {
+	return &chats{outbound: o, engine: e, left: left, open: map[actor.CallID]*chat{}}
+}
+
+// chat is one request. Its parts wait for a reader, so a slow client slows the model.
+type chat struct {
+	by     actor.Principal
+	in     outbound.ChatRequest
+	agent  string
+	cancel context.CancelFunc
+	begin  func()           // performs the request once
+	parts  chan string      // closed at the end, when last is set
+	last   command.ChatPart // valid once parts is closed
+	idle   *time.Timer      // cancels the request
+	reader sync.Mutex       // held by the reader of a part
+}
+
+// lookup performs a query about models.
+func (c *chats) lookup(ctx context.Context, in *command.Lookup) (command.Result, error) {
+	if c == nil {
+		return nil, actor.Refuse(actor.Rejected, "this node passes no requests on to models")
+	}
+	switch q := in.Query.(type) {
+	case command.ChatQuery:
+		return c.add(in.By, q)
+	case command.ChatPartQuery:
+		return c.part(ctx, in.By, q)
+	}
+	return command.Models{All: c.outbound.Models()}, nil
+}
+
+// add checks a request and keeps it until its first part is asked for.
+func (c *chats) add(by actor.Principal, q command.ChatQuery) (command.Chat, error) {
+	in, refusal := upstream.ReadChat(q.Body)
+	if refusal == nil {
+		refusal = c.outbound.CheckModel(in.Model)
+	}
+	if refusal != nil {
+		return command.Chat{}, refusal
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	one := &chat{by: by, agent: q.Agent, cancel: cancel, parts: make(chan string, 16),
+		in: outbound.ChatRequest{Chat: in, Principal: q.Share, Trace: q.Trace, Left: c.left}}
+	one.begin = sync.OnceFunc(func() { go c.run(ctx, one) })
+	id := c.engine.NewCallID()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.open) >= ChatsMax {
+		cancel()
+		return command.Chat{}, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d requests to models are open, which is the limit", ChatsMax)
+	}
+	one.idle = time.AfterFunc(chatIdleMax, func() { c.end(id, one) })
+	c.open[id] = one
+	return command.Chat{ID: id, Model: in.Model, Messages: uint64(in.Messages), Stream: in.Stream}, nil
+}
+
+// run performs a request.
+func (c *chats) run(ctx context.Context, o *chat) {
+	defer close(o.parts)
+	began := time.Now()
+	outcome := c.outbound.Chat(ctx, o.in, func(text string) {
+		select {
+		case o.parts <- text:
+		case <-ctx.Done():
+		}
+	})
+	o.last = command.ChatPart{Bytes: outcome.Tail, Last: true, Streams: outcome.Streams, Refusal: outcome.Refusal, Status: uint64(outcome.Status), Code: outcome.Code}
+	answer := actor.Answer{Refusal: outcome.Refusal}
+	if outcome.Refusal == nil {
+		o.last.Completion = outcome.Completion.Encode()
+		answer.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: o.last.Completion}}
+	}
+	c.engine.RecordChat(o.in.Chat.Model, o.agent, time.Since(began), answer)
+}
+
+// end cancels a request and forgets it.
+func (c *chats) end(id actor.CallID, o *chat) {
+	c.mu.Lock()
+	delete(c.open, id)
+	c.mu.Unlock()
+	o.idle.Stop()
+	o.cancel()
+}
+
+// part returns the next part of an answer.
+func (c *chats) part(ctx context.Context, by actor.Principal, q command.ChatPartQuery) (command.ChatPart, error) {
+	c.mu.Lock()
+	one := c.open[q.Chat]
+	c.mu.Unlock()
+	if one == nil || one.by.Tenant != by.Tenant || one.by.User != by.User {
+		return command.ChatPart{}, actor.Refuse(actor.NotFound, "no request %s to a model is open", q.Chat)
+	}
+	if q.Cancel {
+		c.end(q.Chat, one)
+		return command.ChatPart{}, nil
+	}
+	one.reader.Lock()
+	defer one.reader.Unlock()
+	one.idle.Stop()
+	one.begin()
+	part, last := one.next(ctx)
+	if last {
+		c.end(q.Chat, one)
+		return one.last, nil
+	}
+	one.idle.Reset(chatIdleMax)
+	return command.ChatPart{Bytes: part}, nil
+}
+
+// next waits for the next part. Those that have arrived together are returned together.
+func (o *chat) next(ctx context.Context) (part []byte, last bool) {
+	beat := time.NewTimer(command.ChatBeat)
+	defer beat.Stop()
+	select {
+	case text, open := <-o.parts:
+		if !open {
+			return nil, true
+		}
+		part = append(part, text...)
+	case <-beat.C:
+		return nil, false
+	case <-ctx.Done():
+		return nil, false
+	}
+	for len(part) < chatPartBytesMax {
+		select {
+		case text, open := <-o.parts:
+			if !open { // the next query finds it closed
+				return part, false
+			}
+			part = append(part, text...)
+		default:
+			return part, false
+		}
+	}
+	return part, false
+}
