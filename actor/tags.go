@@ -8,6 +8,8 @@ const (
 	TagDevice uint64 = 1 // of a client's call: device that sent it
 	TagBusy   uint64 = 2 // of a client's call: see BusyPolicy
 	TagRole   uint64 = 4 // of a signal that appends a message: its Role
+	TagKey    uint64 = 6 // of a change of the registry: ID of the API key that made it
+	TagAdmin  uint64 = 8 // of a change of the registry: it has the rights of the operator
 )
 
 // ReservedOperation begins the operations of signals that are commands of the runtime. No
@@ -91,4 +93,26 @@ func (c *Call) AppendedRole() Role {
 		return 0
 	}
 	return Role(v[0])
+}
+
+// SetAuthority sets the API key that makes a change of the registry, and whether the change has the
+// rights of the operator. It replaces all extensions, so nothing of a client is among them.
+func (c *Call) SetAuthority(key string, admin bool) {
+	c.Extensions = ""
+	if key != "" {
+		c.Extensions = c.Extensions.With(TagKey, []byte(key))
+	}
+	if admin {
+		c.Extensions = c.Extensions.With(TagAdmin, nil)
+	}
+}
+
+// Authority returns the values of SetAuthority.
+func (c *Call) Authority() (key string, admin bool) {
+	if c.Extensions == "" {
+		return "", false
+	}
+	id, _ := c.Extensions.Get(TagKey)
+	_, admin = c.Extensions.Get(TagAdmin)
+	return string(id), admin
 }

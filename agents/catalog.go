@@ -30,7 +30,8 @@ type agentRecord struct {
 	Spec       jsontext.Value `json:"spec"`
 	Owner      string         `json:"owner"` // principal that may change and delete the agent
 	At         string         `json:"at"`
-	AcceptedBy string         `json:"accepted_by,omitzero"` // principal of the last request for this definition; unknown in older records
+	AcceptedBy string         `json:"accepted_by,omitzero"`        // user of the last request for this definition; unknown in older records
+	Key        string         `json:"accepted_by_key_id,omitzero"` // ID of its API key
 }
 
 // formerRecord is the registry's record of a replaced or deleted definition.
@@ -39,6 +40,7 @@ type formerRecord struct {
 	Replaced   string         `json:"replaced_at"`
 	Owner      string         `json:"owner,omitzero"`       // owner of the agent at that time; unknown in older records
 	AcceptedBy string         `json:"accepted_by,omitzero"` // see agentRecord
+	Key        string         `json:"accepted_by_key_id,omitzero"`
 }
 
 // Catalog is the decoded state of the registry, as cells, gateways and the

@@ -19,7 +19,8 @@ import (
 type registryState struct {
 	items     []actor.StateItem // sorted by name
 	now       actor.Time
-	principal string
+	principal string // whose rights the operation has: Operator for an administrator
+	by        maker
 	native    []string
 	quotas    Quotas
 
@@ -27,6 +28,12 @@ type registryState struct {
 	// definitions count as open for FormerRetention.
 	open  map[string]bool
 	asked bool
+}
+
+// maker is the client that made a change, in a record of the registry.
+type maker struct {
+	User string
+	Key  string // ID of its API key; empty if it has none
 }
 
 func (s registryState) apply(operation, body string) (change, *actor.Refusal) {
@@ -248,7 +255,12 @@ func (s registryState) createKey(body string) (change, *actor.Refusal) {
 		return change{}, refusal
 	}
 	item := actor.StateItem{Name: keyPrefix + id, Value: s.value(keyPrefix + id)}
-	record["created_at"] = invariant.Must(json.Marshal(runs.FormatTime(s.now)))
+	delete(record, "created_by_key_id")
+	for member, value := range map[string]string{"created_at": runs.FormatTime(s.now), "created_by": s.by.User, "created_by_key_id": s.by.Key} {
+		if value != "" {
+			record[member] = invariant.Must(json.Marshal(value))
+		}
+	}
 	if item.Value != nil {
 		var previous map[string]jsontext.Value
 		_ = json.Unmarshal(item.Value, &previous)
@@ -335,7 +347,7 @@ func (s registryState) owner(id string) string {
 }
 
 func (s registryState) encodeAgent(spec Spec) []byte {
-	return invariant.Must(json.Marshal(agentRecord{spec.Encode(), s.self(), runs.FormatTime(s.now), s.self()}))
+	return invariant.Must(json.Marshal(agentRecord{spec.Encode(), s.self(), runs.FormatTime(s.now), s.by.User, s.by.Key}))
 }
 
 func (s registryState) count(prefix string) int {

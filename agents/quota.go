@@ -101,7 +101,7 @@ func (s registryState) retired(previous Spec, owner string) actor.StateItem {
 	var record agentRecord
 	_ = json.Unmarshal(s.value(agentPrefix+previous.ID), &record)
 	return actor.StateItem{Name: formerPrefix + previous.ID + "/" + previous.Hash().String(),
-		Value: invariant.Must(json.Marshal(formerRecord{previous.Encode(), runs.FormatTime(s.now), owner, record.AcceptedBy}))}
+		Value: invariant.Must(json.Marshal(formerRecord{previous.Encode(), runs.FormatTime(s.now), owner, record.AcceptedBy, record.Key}))}
 }
 
 // ownerOf returns the owner and the time in a record of an agent or of a former

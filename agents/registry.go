@@ -10,6 +10,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // RegistryID is the system actor that maintains the agents, the declared tools and the API
@@ -17,8 +18,8 @@ import (
 var RegistryID = actor.NewID(actor.SystemAgent, "registry")
 
 // Operator is the principal of the node's own requests to the registry, for agents in
-// its files and on its command line, and of requests with scope admin. It may change
-// the agents and tools of any principal, and then owns them.
+// its files and on its command line. It may change the agents and tools of any principal,
+// and then owns them. Requests with scope admin have its rights; records name who made them.
 const Operator = actor.OperatorUser
 
 // Operations of the registry. The request and the reply of each are one JSON part.
@@ -75,6 +76,11 @@ type change struct {
 func registryStep(quotas Quotas, native []string, state State) (Action, error) {
 	call := state.Request.Call
 	s := registryState{items: state.Request.ActorState, now: state.Request.At, principal: call.Principal, native: native, quotas: quotas}
+	var admin bool
+	s.by.User = actor.FitText(call.Principal, runs.NameBytesMax)
+	if s.by.Key, admin = call.Authority(); admin {
+		s.principal = Operator
+	}
 	c, refusal := s.apply(call.Operation, contentOf(call.Parts))
 	answers := state.Answers
 	if refusal == nil && len(c.candidates) > 0 {

@@ -28,6 +28,8 @@ type registryFixture struct {
 	open          func(hash string) bool // whether an open run needs the definition; nil: unknown
 	now           actor.Time
 	principal     string
+	key           string // see actor.Call.SetAuthority
+	admin         bool
 }
 
 func newRegistryFixture(t interface{ Fatalf(string, ...any) }) *registryFixture {
@@ -89,6 +91,7 @@ func (f *registryFixture) begin(operation, body string) actor.Begin {
 	b := begin("")
 	b.Call.To, b.Call.Chain, b.Call.Operation, b.Call.Principal = agents.RegistryID, nil, operation, f.principal
 	b.Call.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}
+	b.Call.SetAuthority(f.key, f.admin)
 	b.At, b.ActorState = f.now, f.items()
 	return b
 }

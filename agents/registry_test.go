@@ -3,6 +3,7 @@
 package agents_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -342,6 +343,44 @@ func BenchmarkReadCatalog(b *testing.B) {
 	for b.Loop() {
 		if _, err := reader.Read(items); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// Records name the user and the key that made a change, also if it has the rights of the operator.
+// No member of a request replaces them.
+func TestRecordsNameTheirMaker(t *testing.T) {
+	f := newRegistryFixture(t)
+	record := func(name string) (r struct {
+		Owner   string `json:"owner"`
+		By      string `json:"accepted_by"`
+		Key     string `json:"accepted_by_key_id"`
+		Created string `json:"created_by"`
+		WithKey string `json:"created_by_key_id"`
+	}) {
+		if err := json.Unmarshal([]byte(f.state[name]), &r); err != nil {
+			t.Fatalf("%s: %q: %v", name, f.state[name], err)
+		}
+		return r
+	}
+	digest := strings.Repeat("0a", 32)
+	forged := `"created_by":"operator","created_by_key_id":"ff"`
+	for _, c := range []struct {
+		key         string
+		admin       bool
+		owner, name string
+	}{{"k1", true, agents.Operator, "x1"}, {"k2", false, "alice", "x2"}, {"", false, "alice", "x3"}} {
+		f.principal, f.key, f.admin = "alice", c.key, c.admin
+		f.apply(agents.OpPut, `{"agent_id":"`+c.name+`"}`)
+		f.apply(agents.OpPutTool, `{"tool_name":"`+c.name+`","url":"http://127.0.0.1:1/"}`)
+		f.apply(agents.OpCreateKey, `{"key_id":"`+c.name+`","digest":"`+digest+`",`+forged+`}`)
+		for _, prefix := range []string{"agent/", "tool/"} {
+			if r := record(prefix + c.name); r.Owner != c.owner || r.By != "alice" || r.Key != c.key {
+				t.Errorf("%s%s: %+v, want owner %s and maker alice with key %q", prefix, c.name, r, c.owner, c.key)
+			}
+		}
+		if r := record("key/" + c.name); r.Created != "alice" || r.WithKey != c.key {
+			t.Errorf("key %s: %+v, want maker alice with key %q", c.name, r, c.key)
 		}
 	}
 }

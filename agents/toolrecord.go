@@ -31,6 +31,8 @@ type toolRecord struct {
 	Spec  jsontext.Value `json:"spec"`
 	Owner string         `json:"owner"` // principal that may change and delete the tool
 	At    string         `json:"at"`
+	By    string         `json:"accepted_by,omitzero"`        // see agentRecord
+	Key   string         `json:"accepted_by_key_id,omitzero"` // likewise
 }
 
 // DeclaredTool is a tool that a user has declared, and its owner.
@@ -79,7 +81,7 @@ func (s registryState) putTool(body string) (change, *actor.Refusal) {
 	previous, err := decodeToolRecord(stored)
 	exists := stored != nil && err == nil
 	answer := putToolAnswer{true, d.Name, d.Kind, d.Hash().String(), stored == nil, true}
-	record := invariant.Must(json.Marshal(toolRecord{d.Encode(), s.self(), runs.FormatTime(s.now)}))
+	record := invariant.Must(json.Marshal(toolRecord{d.Encode(), s.self(), runs.FormatTime(s.now), s.by.User, s.by.Key}))
 	if exists && previous.Hash() == d.Hash() {
 		answer.Changed = false
 		item.Value = stored

@@ -71,6 +71,9 @@ type Key struct {
 	// ActAsUser lets each request name the user that it acts for. Otherwise requests act
 	// for User.
 	ActAsUser bool
+
+	CreatedBy    string // user that created the key; empty for a key of an earlier version
+	CreatedByKey string // ID of that user's key, if any
 }
 
 // keyRecord is the JSON form in which the registry stores a Key.
@@ -83,6 +86,8 @@ type keyRecord struct {
 	Scopes  []Scope `json:"scopes"`
 	Created string  `json:"created_at,omitzero"`
 	Expires string  `json:"expires_at,omitzero"`
+	By      string  `json:"created_by,omitzero"`
+	ByKey   string  `json:"created_by_key_id,omitzero"`
 }
 
 // NewKey returns a new key and the text that its holder presents: "troupe_", the
@@ -199,6 +204,7 @@ func ScopeNames(scopes []Scope) []string {
 func (k *Key) Encode() []byte {
 	out := keyRecord{ID: k.ID, Name: k.Name, User: k.User, ActAs: k.ActAsUser, Digest: hex.EncodeToString(k.Digest[:]), Scopes: k.Scopes}
 	out.Created, out.Expires = formatTime(k.Created), formatTime(k.Expires)
+	out.By, out.ByKey = k.CreatedBy, k.CreatedByKey
 	return invariant.Must(json.Marshal(out))
 }
 
@@ -209,6 +215,7 @@ func DecodeKey(b []byte) (k Key, err error) {
 		return Key{}, fmt.Errorf("API key: %w", err)
 	}
 	k.ID, k.Name, k.User, k.ActAsUser, k.Scopes = in.ID, in.Name, in.User, in.ActAs, in.Scopes
+	k.CreatedBy, k.CreatedByKey = in.By, in.ByKey
 	if r := k.Check(); r != nil {
 		return Key{}, fmt.Errorf("API key %.40q: %w", in.ID, r)
 	}

@@ -81,8 +81,9 @@ const (
 	fClaimed
 	fApproval
 	fRequest
+	fKey
 
-	fAll = fRequest<<1 - 1
+	fAll = fKey<<1 - 1
 	// zeroAllowed are the fields whose zero value is meaningful and therefore encoded.
 	zeroAllowed = fDepth | fLeft | fAsked | fText | fTook
 )
@@ -93,7 +94,7 @@ var types = [...]struct {
 	name     string
 	has, may fields
 }{
-	UserInput:        {"user_input", fActor | fText, fPrincipal | fOrigin | fProject | fPriority | fTrace | fClaimed | fRequest},
+	UserInput:        {"user_input", fActor | fText, fPrincipal | fOrigin | fProject | fPriority | fTrace | fClaimed | fRequest | fKey},
 	RunStarted:       {"run_started", fActor | fKind | fOperation | fOrigin | fRoot | fDepth | fLeft, fPrincipal | fProject | fParent | fAttempt | fPriority},
 	RunPaused:        {"run_paused", fName, fUntil | fRefusal | fChild},
 	RunResumed:       {"run_resumed", 0, fName | fChild},
@@ -220,6 +221,7 @@ type Event struct {
 	Claimed   actor.CallID // run that the client names as its cause, without proof
 	Approval  string       // ID of the approval, see ToolCallID
 	Request   string       // id of a request: of a client, its idempotency key; of an external agent to a model, that of HTTP
+	Key       string       // ID of the API key that changes the registry
 }
 
 // Usage is the number of tokens that models reported for their answers.
@@ -258,7 +260,7 @@ func (e *Event) fit() {
 	var cut bool
 	e.Text, cut = cutText(e.Text, limit)
 	e.Truncated = e.Truncated || cut
-	for _, s := range [...]*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project, &e.Priority, &e.Trace, &e.Request} {
+	for _, s := range [...]*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project, &e.Priority, &e.Trace, &e.Request, &e.Key} {
 		*s, _ = cutText(*s, NameBytesMax)
 	}
 	e.Left, e.Asked = e.Left.Truncate(time.Millisecond), e.Asked.Truncate(time.Millisecond)
@@ -299,7 +301,7 @@ func (e *Event) nonZero() fields {
 		e.Actor != actor.ID{}, e.Kind != "", e.Operation != "", e.Principal != "", e.Origin != "", e.Project != "",
 		!e.Root.IsZero(), !e.Parent.IsZero(), e.Depth != 0 || len(e.Chain) > 0, e.Left != 0, e.Asked != 0,
 		e.Step != 0 || e.Index != 0, e.Name != "", !e.Child.IsZero(), e.Until != 0, e.Attempt != 0, e.Status != 0,
-		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil, e.Discards != 0, e.Took != 0, e.Usage != Usage{}, e.Priority != "", e.Trace != "", !e.Claimed.IsZero(), e.Approval != "", e.Request != "",
+		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil, e.Discards != 0, e.Took != 0, e.Usage != Usage{}, e.Priority != "", e.Trace != "", !e.Claimed.IsZero(), e.Approval != "", e.Request != "", e.Key != "",
 	} {
 		if there {
 			f |= 1 << i
@@ -341,7 +343,7 @@ func (e *Event) Check() error {
 
 var fieldNames = [...]string{"actor", "kind", "operation", "principal", "origin", "project_id", "root_run_id", "parent_run_id",
 	"call_chain", "time_left_ms", "asked_ms", "step", "name", "child_run_id", "until", "attempt", "status", "text", "warnings", "error",
-	"discards_after", "took_ms", "usage", "priority", "trace_id", "claimed_run_id", "approval_id", "request_id"}
+	"discards_after", "took_ms", "usage", "priority", "trace_id", "claimed_run_id", "approval_id", "request_id", "key_id"}
 
 func (f fields) names() string {
 	var all []string
@@ -368,6 +370,10 @@ func (e *Event) String() string {
 	if e.Type == PolicyDecision || e.Type == ApprovalDecision {
 		put(fKind, "%s", e.Kind)
 		put(fPrincipal, "by %s", e.Principal)
+	}
+	if e.Type == UserInput && e.Actor.Agent == actor.SystemAgent {
+		put(fPrincipal, "by %s", e.Principal)
+		put(fKey, "with key %s", e.Key)
 	}
 	put(fChild, "run %s", e.Child.Short())
 	put(fApproval, "%s", e.Approval)

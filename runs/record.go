@@ -20,6 +20,7 @@ type Record struct {
 	Left     actor.Duration // time left when the run started
 	Attempt  uint32         // highest attempt of the run or of any operation it repeated
 	User     string         // principal that the run acts for
+	Key      string         // ID of the API key that changes the registry
 	Project  string         // project_id; may be empty
 	Priority string         // actor.Lane as text; "" means normal
 	Trace    string         // W3C trace ID sent by the client; may be empty
@@ -157,7 +158,7 @@ func (r *Record) update(e *Event) error {
 		if r.Seq != 1 {
 			return fmt.Errorf("user_input after the first event")
 		}
-		r.Actor, r.User, r.Project, r.Priority, r.Trace, r.Claimed = e.Actor, e.Principal, e.Project, e.Priority, e.Trace, e.Claimed
+		r.Actor, r.User, r.Key, r.Project, r.Priority, r.Trace, r.Claimed = e.Actor, e.Principal, e.Key, e.Project, e.Priority, e.Trace, e.Claimed
 	case RunStarted:
 		if r.Started != 0 {
 			return fmt.Errorf("started twice")
@@ -288,6 +289,9 @@ func (r *Record) AppendJSON(b []byte) []byte {
 	}
 	if r.User != "" {
 		o.text("principal", r.User)
+	}
+	if r.Key != "" {
+		o.text("key_id", r.Key)
 	}
 	o.text("status", r.Status.String())
 	o.text("call_state", r.CallState())

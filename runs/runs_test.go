@@ -461,6 +461,7 @@ func drawEvent(t *rapid.T) Event {
 	text(fText, &e.Text, 1)
 	text(fApproval, &e.Approval, 0)
 	text(fRequest, &e.Request, 0)
+	text(fKey, &e.Key, 0)
 	span := func() time.Duration { return time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "duration")) }
 	set(fActor, func() { e.Actor = bob })
 	set(fRoot, func() { e.Root = parent })

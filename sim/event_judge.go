@@ -89,6 +89,7 @@ type shownPayload struct {
 	Priority string `json:"priority"`
 	Trace    string `json:"trace_id"`
 	Claimed  string `json:"claimed_run_id"`
+	Key      string `json:"key_id"`
 }
 
 // judgedStep is one step, with the run events that no operation has explained yet.

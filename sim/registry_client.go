@@ -118,8 +118,16 @@ func (o *registryOp) request(c *client) (actor.Call, *actor.Refusal) {
 	if refusal := ingress.CheckObject(o.body); refusal != nil {
 		return actor.Call{}, refusal
 	}
-	return actor.Call{To: c.to, Operation: o.operation, Left: c.left, Principal: o.principal,
-		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.body}}}, nil
+	call := actor.Call{To: c.to, Operation: o.operation, Left: c.left, Principal: o.principal,
+		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.body}}}
+	switch {
+	case o.principal == agents.Operator && c.no%2 == 1: // an administrator has its rights
+		call.Principal = "client-1"
+		call.SetAuthority("ad", true)
+	case o.principal != agents.Operator:
+		call.SetAuthority("ab", false)
+	}
+	return call, nil
 }
 
 // handleReply handles the reply to an operation. A nil reply means that the outcome is

@@ -24,6 +24,8 @@ func (s *judgedStep) explainAdmit(e *history.Event) {
 	if call := s.requests[e.Call]; call != nil {
 		s.sameText(u, call.Parts)
 		s.same(u, "principal", u.Payload.Principal, call.Principal)
+		key, _ := call.Authority()
+		s.same(u, "key", u.Payload.Key, key)
 		s.same(u, "origin", u.Payload.Origin, call.Origin)
 		s.same(u, "project", u.Payload.Project, call.Project)
 		trace := ""

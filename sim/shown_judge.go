@@ -201,6 +201,7 @@ func checkShownRecord(r *runs.Record) error {
 	want.addID("parent_run_id", r.Parent)
 	want.addActor(r.Actor)
 	want.add("principal", r.User)
+	want.add("key_id", r.Key)
 	want.addStatus(r.Status, r.Refusal, r.Priority, r.Started)
 	if r.Started != 0 {
 		want["time_left_ms"] = millis(r.Left)

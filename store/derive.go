@@ -235,6 +235,7 @@ func (d *derivation) accepted(r *Accepted) {
 	d.add(runs.UserInput, func(v *runs.Event) {
 		v.Actor, v.Principal, v.Origin, v.Project = call.To, call.Principal, call.Origin.String(), call.Project
 		v.Priority, v.Trace, v.Claimed, v.Request = shownPriority(call), call.TraceID(), call.Claimed, call.Idempotency.Key
+		v.Key, _ = call.Authority()
 		v.SetText(call.Parts)
 	})
 }

@@ -20,6 +20,7 @@ type runView struct {
 	Root     string   `json:"root_run_id"`
 	Actor    string   `json:"actor"`
 	User     string   `json:"principal"`
+	Key      string   `json:"key_id"`
 	Status   string   `json:"status"`
 	State    string   `json:"agent_state"`
 	Place    int      `json:"queue_place"`
@@ -96,6 +97,9 @@ func (r *runView) print(w io.Writer) {
 	}
 	if r.User != "" {
 		fmt.Fprintf(w, "user     %s\n", r.User)
+	}
+	if r.Key != "" {
+		fmt.Fprintf(w, "key      %s\n", r.Key)
 	}
 	if r.Priority != "" && r.Priority != "normal" {
 		fmt.Fprintf(w, "priority %s\n", r.Priority)

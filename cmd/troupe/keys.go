@@ -57,6 +57,8 @@ type key struct {
 	Created  string   `json:"created_at,omitzero"`
 	Expires  string   `json:"expires_at,omitzero"`
 	Expired  bool     `json:"expired,omitzero"`
+	By       string   `json:"created_by,omitzero"`
+	ByKey    string   `json:"created_by_key_id,omitzero"`
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -414,7 +416,7 @@ func (k dataDirKeys) callRegistry(operation string, body []byte) ([]string, erro
 }
 
 func keyView(k ingress.Key) key {
-	out := key{ID: k.ID, Name: k.Name, User: k.Principal().User, ActAs: k.ActAsUser, Expired: k.Expired(actor.Time(time.Now().UnixNano()))}
+	out := key{ID: k.ID, Name: k.Name, User: k.Principal().User, ActAs: k.ActAsUser, Expired: k.Expired(actor.Time(time.Now().UnixNano())), By: k.CreatedBy, ByKey: k.CreatedByKey}
 	for _, s := range k.Scopes {
 		out.Scopes = append(out.Scopes, string(s))
 	}

@@ -50,9 +50,6 @@ func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body [
 		p.write(ctx)
 		return nil, true
 	}
-	if ingress.Allows(callerOf(ctx).Principal, ingress.ScopeAdmin) { // manages the agents of every principal
-		call.Principal = agents.Operator
-	}
 	call.ID = s.node.NewCallID()
 	waitCtx := s.newClientContext(ctx, registryTimeout)
 	a, err := s.node.Invoke(waitCtx, command.Invoke{By: callerOf(ctx).Principal, Call: call}, nil)
@@ -93,10 +90,12 @@ type keyView struct {
 	Created string          `json:"created_at,omitzero"`
 	Expires string          `json:"expires_at,omitzero"`
 	Expired bool            `json:"expired,omitzero"`
+	By      string          `json:"created_by,omitzero"`
+	ByKey   string          `json:"created_by_key_id,omitzero"`
 }
 
 func newKeyView(k ingress.Key) keyView {
-	v := keyView{ID: k.ID, Name: k.Name, User: k.Principal().User, ActAs: k.ActAsUser, Scopes: k.Scopes, Expired: k.Expired(wallTime())}
+	v := keyView{ID: k.ID, Name: k.Name, User: k.Principal().User, ActAs: k.ActAsUser, Scopes: k.Scopes, Expired: k.Expired(wallTime()), By: k.CreatedBy, ByKey: k.CreatedByKey}
 	for _, at := range []struct {
 		text *string
 		time actor.Time

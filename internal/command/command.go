@@ -74,7 +74,7 @@ type Node interface {
 
 // Invoke calls an actor. The node fills in unset fields of the call, except its
 // ID. The caller MUST NOT change the content of the call afterwards.
-// Call.Principal names the user, or the operator for an administrator.
+// Call.Principal names the user. A change of the registry has the rights of By.
 type Invoke struct {
 	By   actor.Principal
 	Call actor.Call // Kind is not actor.Signal
