@@ -9,7 +9,7 @@ const (
 	TagBusy   uint64 = 2 // of a client's call: see BusyPolicy
 	TagRole   uint64 = 4 // of a signal that appends a message: its Role
 	TagKey    uint64 = 6 // of a change of the registry: ID of the API key that made it
-	TagAdmin  uint64 = 8 // of a change of the registry: it has the rights of the operator
+	TagRights uint64 = 8 // of a change of the registry: its Rights
 )
 
 // ReservedOperation begins the operations of signals that are commands of the runtime. No
@@ -95,24 +95,36 @@ func (c *Call) AppendedRole() Role {
 	return Role(v[0])
 }
 
-// SetAuthority sets the API key that makes a change of the registry, and whether the change has the
-// rights of the operator. It replaces all extensions, so nothing of a client is among them.
-func (c *Call) SetAuthority(key string, admin bool) {
+// Rights are the rights of a change of the registry beyond those of its principal.
+type Rights uint8
+
+// The rights. Each includes those before it.
+const (
+	NoRights   Rights = iota
+	NameRights        // new agents may have the names that are reserved for agents of the program
+	AllRights         // those of the operator
+)
+
+// SetAuthority sets the API key that makes a change of the registry, and the rights of the change.
+// It replaces all extensions, so nothing of a client is among them.
+func (c *Call) SetAuthority(key string, r Rights) {
 	c.Extensions = ""
 	if key != "" {
 		c.Extensions = c.Extensions.With(TagKey, []byte(key))
 	}
-	if admin {
-		c.Extensions = c.Extensions.With(TagAdmin, nil)
+	if r != NoRights {
+		c.Extensions = c.Extensions.With(TagRights, []byte{byte(r)})
 	}
 }
 
 // Authority returns the values of SetAuthority.
-func (c *Call) Authority() (key string, admin bool) {
+func (c *Call) Authority() (key string, r Rights) {
 	if c.Extensions == "" {
-		return "", false
+		return "", NoRights
 	}
 	id, _ := c.Extensions.Get(TagKey)
-	_, admin = c.Extensions.Get(TagAdmin)
-	return string(id), admin
+	if v, ok := c.Extensions.Get(TagRights); ok && len(v) == 1 && Rights(v[0]) <= AllRights {
+		r = Rights(v[0])
+	}
+	return string(id), r
 }

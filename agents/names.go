@@ -44,6 +44,11 @@ func (s registryState) checkFree(id, field, text string) *actor.Refusal {
 			return refuse("%q looks like %s, an agent of this program", text, native)
 		}
 	}
+	for _, reserved := range s.reserved {
+		if actor.FoldName(reserved) == form {
+			return refuse("%q is reserved for %s, an agent of this program, unless a key has the scope operator or admin", text, reserved)
+		}
+	}
 	for _, item := range s.items {
 		if !strings.HasPrefix(item.Name, agentPrefix) {
 			continue

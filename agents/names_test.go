@@ -85,3 +85,37 @@ func TestLookAlikeToolsAreRefused(t *testing.T) {
 	f.principal = agents.Operator
 	f.mustApply(agents.OpPutTool, `{"tool_name":"Weather.get","url":"http://127.0.0.1:1/"}`)
 }
+
+// The names of agents of the program that the node does not serve are reserved for the operator and
+// for keys with the scope operator. Agents that have one already keep it.
+func TestNamesOfUnservedAgentsAreReserved(t *testing.T) {
+	bodies := map[string]string{`{"agent_id":"unserved"}`: "agent_id", `{"agent_id":"Unserved"}`: "agent_id", `{"agent_id":"x","name":"ｕnserved"}`: "name"}
+	for _, c := range []struct {
+		principal string
+		rights    actor.Rights
+		refused   bool
+	}{
+		{"key:a", actor.NoRights, true}, {"key:a", actor.NameRights, false}, {"key:a", actor.AllRights, false}, {agents.Operator, actor.NoRights, false},
+	} {
+		for body, field := range bodies {
+			f := newRegistryFixture(t)
+			f.principal, f.rights = c.principal, c.rights
+			out := f.apply(agents.OpPut, body)
+			switch r := out.Refusal; {
+			case !c.refused && r != nil:
+				t.Errorf("%s of %s with rights %d: %v", body, c.principal, c.rights, r)
+			case c.refused && (r == nil || r.Field != field || !strings.Contains(r.Detail, "is reserved for unserved, an agent of this program")):
+				t.Errorf("%s of %s: %v", body, c.principal, r)
+			}
+		}
+	}
+	f := newRegistryFixture(t)
+	f.principal, f.rights = "key:a", actor.NameRights
+	f.mustApply(agents.OpPut, `{"agent_id":"unserved"}`)
+	f.rights = actor.NoRights
+	f.mustApply(agents.OpPut, `{"agent_id":"unserved","prompt":"new"}`)
+	f.mustApply(agents.OpDelete, `{"agent_id":"unserved"}`)
+	if out := f.apply(agents.OpPut, `{"agent_id":"unserved"}`); out.Refusal == nil {
+		t.Error("a deleted agent is created again")
+	}
+}

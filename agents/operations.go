@@ -22,6 +22,7 @@ type registryState struct {
 	principal string // whose rights the operation has: Operator for an administrator
 	by        maker
 	native    []string
+	reserved  []string // names of the program that a new agent must not have
 	quotas    Quotas
 
 	// The result of ToolOpen; asked reports whether there is one. Without a result,

@@ -204,7 +204,7 @@ func TestRegistryLimits(t *testing.T) {
 	if out := f.apply(agents.OpCreateKey, keyRecord("more", "b")); out.Refusal == nil || out.Refusal.Reason != actor.Budget {
 		t.Errorf("%+v", out)
 	}
-	if !agents.Registry(agents.DefaultQuotas()).System {
+	if !agents.Registry(agents.DefaultQuotas(), agents.NativeNames{}).System {
 		t.Error("the registry is not a system agent")
 	}
 }

@@ -51,9 +51,14 @@ const (
 	keyBytesMax = 4 << 10
 )
 
-// Registry returns the definition of the registry with these quotas. The native agents
-// with the given names are part of the program and cannot be replaced.
-func Registry(quotas Quotas, native ...string) actor.Definition {
+// NativeNames are the names of the agents that are part of the program.
+type NativeNames struct {
+	Served   []string // no other agent has one
+	Reserved []string // of agents that are not served: a new agent has one only with actor.NameRights
+}
+
+// Registry returns the definition of the registry with these quotas.
+func Registry(quotas Quotas, native NativeNames) actor.Definition {
 	next := func(_ Config, state State) (Action, error) { return registryStep(quotas, native, state) }
 	def := Define(RegistryID.Agent, "1", "Maintains the agents and API keys.", Pure(Config{Name: RegistryID.Agent, Version: "1"}, next))
 	def.System = true
@@ -73,13 +78,16 @@ type change struct {
 // first asks which former definitions open runs need. It persists the change, then announces it,
 // and then replies. An unchanged item is announced too: a client may repeat an
 // operation because an earlier announcement was lost.
-func registryStep(quotas Quotas, native []string, state State) (Action, error) {
+func registryStep(quotas Quotas, native NativeNames, state State) (Action, error) {
 	call := state.Request.Call
-	s := registryState{items: state.Request.ActorState, now: state.Request.At, principal: call.Principal, native: native, quotas: quotas}
-	var admin bool
+	s := registryState{items: state.Request.ActorState, now: state.Request.At, principal: call.Principal, native: native.Served, quotas: quotas}
 	s.by.User = actor.FitText(call.Principal, runs.NameBytesMax)
-	if s.by.Key, admin = call.Authority(); admin {
+	var rights actor.Rights
+	if s.by.Key, rights = call.Authority(); rights == actor.AllRights {
 		s.principal = Operator
+	}
+	if rights == actor.NoRights && s.principal != Operator {
+		s.reserved = native.Reserved
 	}
 	c, refusal := s.apply(call.Operation, contentOf(call.Parts))
 	answers := state.Answers

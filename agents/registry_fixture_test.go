@@ -29,11 +29,11 @@ type registryFixture struct {
 	now           actor.Time
 	principal     string
 	key           string // see actor.Call.SetAuthority
-	admin         bool
+	rights        actor.Rights
 }
 
 func newRegistryFixture(t interface{ Fatalf(string, ...any) }) *registryFixture {
-	f := &registryFixture{t: t, def: agents.Registry(agents.DefaultQuotas(), "native"), tools: tools.NewRegistry(), state: map[string]string{}, announced: map[string]string{}, now: actor.Time(time.Hour), principal: "key:a"}
+	f := &registryFixture{t: t, def: agents.Registry(agents.DefaultQuotas(), agents.NativeNames{Served: []string{"native"}, Reserved: []string{"unserved"}}), tools: tools.NewRegistry(), state: map[string]string{}, announced: map[string]string{}, now: actor.Time(time.Hour), principal: "key:a"}
 	f.reader = agents.NewCatalogReader(f.tools)
 	err := f.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Schema: agents.AnnounceSchema, Idempotent: true, Handler: f.announce})
 	if err == nil {
@@ -91,7 +91,7 @@ func (f *registryFixture) begin(operation, body string) actor.Begin {
 	b := begin("")
 	b.Call.To, b.Call.Chain, b.Call.Operation, b.Call.Principal = agents.RegistryID, nil, operation, f.principal
 	b.Call.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}
-	b.Call.SetAuthority(f.key, f.admin)
+	b.Call.SetAuthority(f.key, f.rights)
 	b.At, b.ActorState = f.now, f.items()
 	return b
 }

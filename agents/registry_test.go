@@ -367,10 +367,10 @@ func TestRecordsNameTheirMaker(t *testing.T) {
 	forged := `"created_by":"operator","created_by_key_id":"ff"`
 	for _, c := range []struct {
 		key         string
-		admin       bool
+		rights      actor.Rights
 		owner, name string
-	}{{"k1", true, agents.Operator, "x1"}, {"k2", false, "alice", "x2"}, {"", false, "alice", "x3"}} {
-		f.principal, f.key, f.admin = "alice", c.key, c.admin
+	}{{"k1", actor.AllRights, agents.Operator, "x1"}, {"k2", actor.NameRights, "alice", "x2"}, {"", actor.NoRights, "alice", "x3"}} {
+		f.principal, f.key, f.rights = "alice", c.key, c.rights
 		f.apply(agents.OpPut, `{"agent_id":"`+c.name+`"}`)
 		f.apply(agents.OpPutTool, `{"tool_name":"`+c.name+`","url":"http://127.0.0.1:1/"}`)
 		f.apply(agents.OpCreateKey, `{"key_id":"`+c.name+`","digest":"`+digest+`",`+forged+`}`)

@@ -47,7 +47,7 @@ func (w *Simulation) registryDefinition() actor.Definition {
 	for i := range w.plan.Agents {
 		native = append(native, w.plan.Agents[i].Name)
 	}
-	def := agents.Registry(w.plan.Quotas, native...)
+	def := agents.Registry(w.plan.Quotas, agents.NativeNames{Served: native})
 	def.Behavior = faultyAgent{w, def.Behavior}
 	return def
 }

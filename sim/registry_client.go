@@ -123,9 +123,9 @@ func (o *registryOp) request(c *client) (actor.Call, *actor.Refusal) {
 	switch {
 	case o.principal == agents.Operator && c.no%2 == 1: // an administrator has its rights
 		call.Principal = "client-1"
-		call.SetAuthority("ad", true)
+		call.SetAuthority("ad", actor.AllRights)
 	case o.principal != agents.Operator:
-		call.SetAuthority("ab", false)
+		call.SetAuthority("ab", actor.NoRights)
 	}
 	return call, nil
 }

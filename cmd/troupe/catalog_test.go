@@ -104,6 +104,46 @@ func TestServeRejectsDuplicateAgentName(t *testing.T) {
 	startServer(t, dir, "--ready")
 }
 
+// Without --ready a key with the scope agents alone cannot take the name of a built-in agent, and so
+// cannot keep a server with --ready from starting. The first commands of a new user need no key.
+func TestNamesOfBuiltinAgentsAreReserved(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := startServer(t, dir)
+	for _, c := range []struct {
+		scopes []string // of the key; empty: none
+		want   int
+	}{
+		{[]string{"call", "read", "agents"}, http.StatusForbidden}, {[]string{"agents", "operator"}, http.StatusCreated}, {[]string{"admin"}, http.StatusCreated}, {nil, http.StatusCreated},
+	} {
+		s.apiKey = ""
+		if len(c.scopes) > 0 {
+			args := []string{"keys", "create", "--data", dir}
+			for _, scope := range c.scopes {
+				args = append(args, "--scope", scope)
+			}
+			code, out, stderr := runProgram(t, args...)
+			if s.apiKey = strings.TrimSpace(out); code != 0 {
+				t.Fatal(code, stderr)
+			}
+		}
+		for body, want := range map[string]int{`{"name":"helper"}`: c.want, `{"name":"Coordinator"}`: c.want, `{"agent_id":"x","name":"Helper"}`: c.want, `{"name":"free"}`: http.StatusCreated} {
+			var a struct {
+				ID     string `json:"agent_id"`
+				Detail string `json:"detail"`
+			}
+			if status, err := s.request("POST", "/v1/agents", body, "", &a); err != nil || status != want || want == http.StatusForbidden && !strings.Contains(a.Detail, "an agent of this program") {
+				t.Errorf("%s with %q: %d %q %v, want %d", body, c.scopes, status, a.Detail, err, want)
+			}
+			if a.ID == "" {
+				continue
+			}
+			if status, err := s.request("DELETE", "/v1/agents/"+a.ID, "", "", &a); err != nil || status != http.StatusOK {
+				t.Errorf("delete %s: %d %v", a.ID, status, err)
+			}
+		}
+	}
+}
+
 // putAgent creates or replaces an agent.
 func (s *server) putAgent(body string) {
 	s.Helper()

@@ -280,15 +280,20 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		}
 	}()
 	var native []actor.Definition
-	if c.Ready {
-		native = agents.Builtin()
+	var reserved []string
+	for _, def := range agents.Builtin() {
+		if c.Ready {
+			native = append(native, def)
+		} else {
+			reserved = append(reserved, def.Name)
+		}
 	}
 	keep, err := parseKeep(c.Keep)
 	if err != nil {
 		return nil, err
 	}
 	base, err := service.Open(service.Config{
-		Node:    node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: c.egress(config.Models), Native: native, Policy: config.Policy, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
+		Node:    node.Config{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: c.egress(config.Models), Native: native, Reserved: reserved, Policy: config.Policy, Trace: c.Trace, Backups: c.Backups, Keep: keep, Ballast: c.Ballast << 20, WriteBuffer: c.Buffer << 20},
 		Gateway: gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", ApprovalScope: ingress.Scope(config.ApprovalScope), Certificate: certificate},
 		MCP:     files.MCP(),
 	}, log)

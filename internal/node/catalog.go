@@ -60,14 +60,14 @@ func (e *ConflictError) Error() string {
 }
 
 // loadCatalog reads the registry's journal. It returns a *ConflictError if a stored agent
-// has the name of a native one. The local tools are those of the program, and the remote ones those of
+// has the name of a native one. Other names are reserved. The local tools are those of the program, and the remote ones those of
 // MCP servers. The policy decides about calls of all of them.
-func loadCatalog(stored store.Reader, native []actor.Definition, local, remote []tools.Tool, policy *tools.Policy, keys Keys, log *slog.Logger) (*catalogSync, error) {
+func loadCatalog(stored store.Reader, native []actor.Definition, reserved []string, local, remote []tools.Tool, policy *tools.Policy, keys Keys, log *slog.Logger) (*catalogSync, error) {
 	var names []string
 	for _, def := range native {
 		names = append(names, def.Name)
 	}
-	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(native), agents.Registry(agents.DefaultQuotas(), names...), agents.Session(), agents.Contexts()), keys: keys, items: map[string][]byte{}}
+	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(slices.Clip(native), agents.Registry(agents.DefaultQuotas(), agents.NativeNames{Served: names, Reserved: reserved}), agents.Session(), agents.Contexts()), keys: keys, items: map[string][]byte{}}
 	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Publishes the agents, tools and API keys of the registry to this node.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: c.announce})
 	if err != nil {
@@ -158,7 +158,7 @@ func (c *catalogSync) setRemote(ctx context.Context, remote []tools.Tool) error 
 
 // ReadKeys reads the API keys of a store that no node has open.
 func ReadKeys(stored store.Reader, keys Keys) error {
-	_, err := loadCatalog(stored, nil, nil, nil, nil, keys, slog.New(slog.DiscardHandler))
+	_, err := loadCatalog(stored, nil, nil, nil, nil, nil, keys, slog.New(slog.DiscardHandler))
 	return err
 }
 

@@ -33,6 +33,7 @@ type Config struct {
 	// Outbound configures the egress. Open sets its token and its logger.
 	Outbound outbound.Config
 	Native   []actor.Definition // agents written in Go
+	Reserved []string           // names of agents written in Go that the node does not serve; see agents.NativeNames
 	Tools    []tools.Tool       // made with tools.Local
 	Remote   []tools.Tool       // made with tools.OfServer; SetRemote replaces them
 	// RemoteStats returns the figures of the MCP servers; nil: there are none.
@@ -106,7 +107,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	if err = checkExpiryIndex(n.disk); err != nil {
 		return nil, fmt.Errorf("store %s: %w", c.Data, err)
 	}
-	if n.catalog, err = loadCatalog(n.disk, c.Native, c.Tools, c.Remote, c.Policy, c.Keys, log); err != nil {
+	if n.catalog, err = loadCatalog(n.disk, c.Native, c.Reserved, c.Tools, c.Remote, c.Policy, c.Keys, log); err != nil {
 		return nil, err
 	}
 	n.catalog.share(c.Registry)

@@ -46,8 +46,14 @@ func (r registryCalls) take(key string, admin bool) *actor.Refusal {
 // invoke asks the registry and waits for the answer until ctx ends. The change is that of the
 // principal, which alone determines its rights; calls of other actors inherit none.
 func (r registryCalls) invoke(ctx context.Context, e *engine.Engine, by actor.Principal, call actor.Call) (engine.Answer, error) {
-	key, admin := shareKey(&by), ingress.Allows(by, ingress.ScopeAdmin)
-	call.SetAuthority(by.Key, admin)
+	key, admin, rights := shareKey(&by), ingress.Allows(by, ingress.ScopeAdmin), actor.NoRights
+	switch {
+	case admin:
+		rights = actor.AllRights
+	case ingress.Allows(by, ingress.ScopeOperator):
+		rights = actor.NameRights
+	}
+	call.SetAuthority(by.Key, rights)
 	if busy := r.take(key, admin); busy != nil {
 		return engine.Answer{Reply: actor.Fail(call.ID, busy)}, nil
 	}
