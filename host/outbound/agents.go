@@ -90,9 +90,9 @@ func (s *agents) pacer(i *invocation) upstream.Pacer {
 	}}
 }
 
-// acquire admits an invocation once the agent is below its limit. It refuses the
+// acquire admits an invocation of a user once the agent is below its limit. It refuses the
 // invocation if too many wait already, or if ctx ends first.
-func (s *agents) acquire(ctx context.Context, name string, target upstream.Target, now func() actor.Time) (*invocation, *actor.Refusal) {
+func (s *agents) acquire(ctx context.Context, user, name string, target upstream.Target, now func() actor.Time) (*invocation, *actor.Refusal) {
 	s.mu.Lock()
 	k := s.known[name]
 	limit := target.Concurrency
@@ -111,7 +111,7 @@ func (s *agents) acquire(ctx context.Context, name string, target upstream.Targe
 	q.refs++
 	i := &invocation{name, target.URL, s.retainBackoff(target.URL), stats, q}
 	s.mu.Unlock()
-	if err := q.acquire(ctx, limit); err != nil {
+	if err := q.acquire(ctx, user, limit); err != nil {
 		s.drop(i)
 		return nil, queueRefusal("agent", name, limit, err, stats.refuse(now()))
 	}

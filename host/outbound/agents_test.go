@@ -188,9 +188,11 @@ func TestAgentConcurrencyLimit(t *testing.T) {
 				most = upstream.ConcurrencyDefault
 			}
 			var done atomic.Int64
-			for range (1 + queueFactor) * most { // most at once, the others in order of arrival
+			for n := range (1 + queueFactor) * most { // most at once, the others in turns of two users
 				go func() {
-					if h := invoke(context.Background(), w.Outbound, target, false, testTimeout); h.Refusal == nil {
+					op := invocationOf(target, false, testTimeout)
+					op.Call.Principal = fmt.Sprint("user ", n%2)
+					if a := w.Invoke(context.Background(), op, nil, func(actor.Piece) {}); a.Refusal == nil {
 						done.Add(1)
 					}
 				}()

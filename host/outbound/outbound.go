@@ -177,7 +177,7 @@ func (o *Outbound) acquireModel(ctx context.Context, m *model, principal string,
 	limit := cmp.Or(m.config.Concurrency, ModelConcurrency)
 	waiting, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	if err := m.queue.acquire(waiting, limit); err != nil {
+	if err := m.queue.acquire(waiting, principal, limit); err != nil {
 		o.release(principal)
 		return nil, queueRefusal("model", m.name, limit, err, m.stats.refuse(o.now()))
 	}
@@ -222,7 +222,7 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-cha
 	}
 	defer o.release(op.Call.Principal)
 	waiting, cancel := context.WithTimeout(ctx, op.Left)
-	a, refusal := o.agents.acquire(waiting, op.Name, target, o.now)
+	a, refusal := o.agents.acquire(waiting, op.Call.Principal, op.Name, target, o.now)
 	if cancel(); refusal != nil {
 		return refusedAnswer(refusal)
 	}
@@ -302,8 +302,12 @@ func (l *load) release() {
 // queueRefusal returns the refusal of a request that a model, agent or tool at its limit did
 // not take, or not in time.
 func queueRefusal(kind, name string, limit int, err error, retryAfter actor.Duration) *actor.Refusal {
-	if errors.Is(err, full{}) {
-		return actor.RefuseBusy(actor.ScopeCallee, retryAfter, "%s %s is at its limit of concurrent requests (%d), and %d wait", kind, name, limit, queueFactor*limit)
+	var queue full
+	switch {
+	case errors.As(err, &queue) && queue.scope == actor.ScopeCaller:
+		return actor.RefuseBusy(queue.scope, retryAfter, "%s %s is at its limit of concurrent requests (%d), and %d of this user wait, which is the limit for one user", kind, name, limit, userQueueFactor*limit)
+	case errors.As(err, &queue):
+		return actor.RefuseBusy(queue.scope, retryAfter, "%s %s is at its limit of concurrent requests (%d), and %d wait", kind, name, limit, queueFactor*limit)
 	}
 	return actor.RefuseBusy(actor.ScopeCallee, retryAfter, "%s %s is at its limit of concurrent requests (%d): no place became free in time", kind, name, limit)
 }

@@ -105,7 +105,7 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 	defer o.tools.release(t)
 	limit := cmp.Or(d.Concurrency, tools.ConcurrencyDefault)
 	waiting, cancel := context.WithTimeout(ctx, op.Left)
-	err := t.queue.acquire(waiting, limit)
+	err := t.queue.acquire(waiting, call.Principal, limit)
 	if cancel(); err != nil {
 		return refusedAnswer(queueRefusal("tool", d.Name, limit, err, t.stats.refuse(o.now())))
 	}

@@ -382,7 +382,7 @@ func TestToolConcurrency(t *testing.T) {
 		calls.Go(func() { f.perform(t, d, `{}`).check(t, "text/plain ", 0) })
 		<-arrived
 	}
-	for range 2 * queueFactor {
+	for range 2 * userQueueFactor {
 		calls.Go(func() { f.perform(t, d, `{}`).check(t, "text/plain ", 0) })
 	}
 	queued := func() int {
@@ -391,23 +391,23 @@ func TestToolConcurrency(t *testing.T) {
 		q := &f.tools.known["weather.get"].queue
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		return len(q.waiting)
+		return q.waiting
 	}
-	for queued() < 2*queueFactor {
+	for queued() < 2*userQueueFactor {
 		goruntime.Gosched()
 	}
 	h := f.perform(t, d, `{}`)
-	h.check(t, "at its limit of concurrent requests (2), and 8 wait", actor.Busy)
-	if h.Refusal == nil || h.Refusal.RetryAfter <= 0 || h.Refusal.Scope != actor.ScopeCallee {
+	h.check(t, "at its limit of concurrent requests (2), and 6 of this user wait", actor.Busy)
+	if h.Refusal == nil || h.Refusal.RetryAfter <= 0 || h.Refusal.Scope != actor.ScopeCaller {
 		t.Errorf("got %+v", h.Refusal)
 	}
 	close(release)
 	calls.Wait()
-	if most.Load() != 2 || f.hits.Load() != 2+2*queueFactor {
+	if most.Load() != 2 || f.hits.Load() != 2+2*userQueueFactor {
 		t.Errorf("got %d requests at once, %d in total", most.Load(), f.hits.Load())
 	}
 	for _, s := range f.Stats() {
-		if s.Kind == "tool" && (s.Name != "weather.get" || s.Attempts != 2+2*queueFactor || s.Refused != 1 || s.Failures != 0 || s.InProgress != 0 || s.Took <= 0) {
+		if s.Kind == "tool" && (s.Name != "weather.get" || s.Attempts != 2+2*userQueueFactor || s.Refused != 1 || s.Failures != 0 || s.InProgress != 0 || s.Took <= 0) {
 			t.Errorf("got %+v", s)
 		}
 	}
