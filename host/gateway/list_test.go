@@ -237,14 +237,14 @@ func TestScansAreBounded(t *testing.T) {
 		}
 	}
 	read(users[0], scansEach)
-	for _, path := range []string{"/v1/runs", "/v1/runs/0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55?tree=1", "/v1/sessions", "/v1/approvals", "/v1/sessions/s1", "/v1/sessions/s1/events"} {
-		if status, body := users[0].do("GET", path, ""); status != http.StatusTooManyRequests || !strings.Contains(body, fmt.Sprintf("%d requests for lists and sessions of yours", scansEach)) {
+	for _, path := range []string{"/v1/runs", "/v1/runs/0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55?tree=1", "/v1/sessions", "/v1/approvals", "/v1/sessions/s1", "/v1/sessions/s1/events", "/v1/runs/0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55/events"} {
+		if status, body := users[0].do("GET", path, ""); status != http.StatusTooManyRequests || !strings.Contains(body, fmt.Sprintf("%d requests for lists, sessions and events of yours", scansEach)) {
 			t.Errorf("one more of the same user: %s: %d %s", path, status, body)
 		}
 	}
 	read(users[1], ScansMax-scansReserved-scansEach)
 	status, headers, body := d.do("GET", "/v1/runs", "", "Authorization", "Bearer "+users[2].key)
-	if status != http.StatusServiceUnavailable || headers.Get("Retry-After") == "" || !strings.Contains(body, "requests for lists and sessions are open") {
+	if status != http.StatusServiceUnavailable || headers.Get("Retry-After") == "" || !strings.Contains(body, "requests for lists, sessions and events are open") {
 		t.Errorf("one more of another user: %d %v %s", status, headers, body)
 	}
 	read(d.newUser(`"scopes":["admin"]`), scansReserved)

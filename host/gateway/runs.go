@@ -148,10 +148,13 @@ func (s *Server) nextRun(ctx context.Context, by caller, stack []actor.CallID) (
 	return command.Run{}, nil, nil
 }
 
+// eventRoutes handles the requests for events of a run.
+type eventRoutes struct{ *Server }
+
 // getEvents answers with the events of a run that follow the event whose number
 // is the parameter after. The answer is a stream, or the existing events as
 // JSON. If none exist, the JSON form waits at most wait_ms for an event.
-func (s *Server) getEvents(ctx *fasthttp.RequestCtx) {
+func (s eventRoutes) getEvents(ctx *fasthttp.RequestCtx) {
 	id, p := pathRunID(ctx)
 	if p == nil && ingress.WantsStream(header(ctx, fasthttp.HeaderAccept)) {
 		s.streamEvents(ctx, id)
@@ -174,33 +177,53 @@ func (s *Server) getEvents(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	var appended <-chan struct{}
+	query := command.EventsQuery{Run: id, After: after, Limit: int(limit), Strict: true}
 	if wait > 0 {
-		by := callerOf(ctx)
-		release, r := s.streams.acquire(&by)
-		if r != nil {
-			refusalProblem(r).write(ctx)
-			return
-		}
-		defer release()
-		var unfollow func()
-		var err error
-		if appended, unfollow, err = s.follow(by, id); err != nil {
-			s.respondError(ctx, err)
-			return
-		}
-		defer unfollow()
+		s.awaitEvents(ctx, query, time.Duration(wait)*time.Millisecond)
+		return
 	}
-	waitCtx := s.newClientContext(ctx, time.Duration(wait)*time.Millisecond)
+	by := callerOf(ctx)
+	s.scan(ctx, func(reading context.Context) func() {
+		page, err := command.Find(reading, s.node, by.Principal, query)
+		return func() { s.respondEvents(ctx, &page, err) }
+	})
+}
+
+// respondEvents answers with a page of events as JSON.
+func (s eventRoutes) respondEvents(ctx *fasthttp.RequestCtx, page *command.Events, err error) {
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	respond(ctx, http.StatusOK, page.AppendJSON(nil))
+}
+
+// awaitEvents answers with a page of events. If there are none, it waits for one. It takes a place
+// among the streams and reads in turn with those of its principal.
+func (s eventRoutes) awaitEvents(ctx *fasthttp.RequestCtx, query command.EventsQuery, wait time.Duration) {
+	by := callerOf(ctx)
+	release, r := s.streams.acquire(&by)
+	if r != nil {
+		refusalProblem(r).write(ctx)
+		return
+	}
+	defer release()
+	appended, unfollow, err := s.follow(by, query.Run)
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	defer unfollow()
+	read := func() (command.Events, error) {
+		defer s.turns.take(&by)()
+		return lookup(s.Server, by, query)
+	}
+	waitCtx := s.newClientContext(ctx, wait)
 	defer waitCtx.stop()
-	for last := wait == 0; ; {
-		page, err := lookup(s, callerOf(ctx), command.EventsQuery{Run: id, After: after, Limit: int(limit), Strict: true})
-		if err != nil {
-			s.respondError(ctx, err)
-			return
-		}
-		if len(page.All) > 0 || page.Ended || last {
-			respond(ctx, http.StatusOK, page.AppendJSON(nil))
+	for last := false; ; {
+		page, err := read()
+		if err != nil || len(page.All) > 0 || page.Ended || last {
+			s.respondEvents(ctx, &page, err)
 			return
 		}
 		select {

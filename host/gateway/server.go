@@ -91,7 +91,7 @@ func New(node command.Node, log *slog.Logger, config Config) *Server {
 		lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies()}
 	streams := int64(s.config.Streams)
 	s.streams = newLimiter(shares.Bounds{Max: streams, Each: max(1, streams/4), Reserved: streams / 8}, "event streams, sockets and requests that wait", "close some, or request JSON with Accept: application/json and without wait_ms")
-	s.scans = newLimiter(shares.Bounds{Max: ScansMax, Each: scansEach, Reserved: scansReserved}, "requests for lists and sessions", "wait for an answer, and repeat this one")
+	s.scans = newLimiter(shares.Bounds{Max: ScansMax, Each: scansEach, Reserved: scansReserved}, "requests for lists, sessions and events", "wait for an answer, and repeat this one")
 	s.tls = newDecrypter(s.config)
 	s.wrongKeys.now, s.wrongKeys.debts = time.Now, map[netip.Prefix]time.Time{}
 	s.metrics = newMetrics(s)

@@ -37,7 +37,7 @@ func TestLimitsPageListsShares(t *testing.T) {
 		"connections over a limit whose client may still be sending | addresses":                                     b.excess.Bounds(),
 		"bytes of request bodies longer than 8 KiB, from the end of the head to the answer | " + principals:          b.bodies.Bounds(),
 		"event streams, sockets, and requests that wait for events | " + principals + "; addresses before the hello": b.streams.Bounds(),
-		"requests for lists and trees of runs, sessions, their events and approvals | " + principals:                 b.scans.Bounds(),
+		"requests for lists and trees of runs, sessions, events of both and approvals | " + principals:               b.scans.Bounds(),
 		"subscriptions to open runs and to sessions | " + byKey:                                                      node.SubscriptionShares,
 		"changes of agents, tools and keys under way | " + byKey:                                                     node.RegistryShares,
 	} {
@@ -45,7 +45,7 @@ func TestLimitsPageListsShares(t *testing.T) {
 			t.Errorf("docs/limits.md lacks the row %s", row)
 		}
 	}
-	if text := fmt.Sprintf("read at most %d pages of session events at the same time", turnsEach); !strings.Contains(string(page), text) {
+	if text := fmt.Sprintf("read at most %d pages of events at the same time", turnsEach); !strings.Contains(string(page), text) {
 		t.Errorf("docs/limits.md lacks: %s", text)
 	}
 }

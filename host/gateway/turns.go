@@ -4,7 +4,7 @@ package gateway
 
 import "sync"
 
-// turnsEach is the maximum number of pages of session events that the streams, sockets and
+// turnsEach is the maximum number of pages of events that the streams of sessions, sockets and
 // requests that wait of one principal read at the same time.
 const turnsEach = 2
 

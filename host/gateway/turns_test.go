@@ -50,7 +50,7 @@ func TestReadersWaitForTheirTurn(t *testing.T) {
 	})
 }
 
-// busyReads holds the reads of session events of one user, and counts them.
+// busyReads holds the reads of events of one user, and counts them.
 type busyReads struct {
 	command.Node
 	user      string
@@ -59,7 +59,9 @@ type busyReads struct {
 }
 
 func (n *busyReads) Lookup(ctx context.Context, l command.Lookup) (command.Result, error) {
-	if _, ok := l.Query.(command.SessionEventsQuery); ok && l.By.User == n.user {
+	_, ofSession := l.Query.(command.SessionEventsQuery)
+	_, ofRun := l.Query.(command.EventsQuery)
+	if (ofSession || ofRun) && l.By.User == n.user {
 		now := n.now.Add(1)
 		for most := n.most.Load(); now > most && !n.most.CompareAndSwap(most, now); most = n.most.Load() {
 		}
@@ -69,40 +71,54 @@ func (n *busyReads) Lookup(ctx context.Context, l command.Lookup) (command.Resul
 	return n.Node.Lookup(ctx, l)
 }
 
-// Many streams of one user wait for each other, and not those of another user. None
-// is refused.
-func TestStreamsOfOneUserReadInTurn(t *testing.T) {
-	d := startGateway(t)
-	const opened = 12
-	ann, bob := d.newUser(`"user":"ann","scopes":["call","read"]`), d.newUser(`"user":"bob","scopes":["call","read"]`)
-	for _, u := range []user{ann, bob} {
-		u.ask("helper", `{"content":"x","session_id":"s1"}`)
-	}
-	n := &busyReads{Node: d.server.node, user: "ann", end: make(chan struct{})}
-	d.server.node = n
-	answered := make(chan string, opened)
-	for range opened {
-		go func() {
-			r := invariant.Must(http.NewRequestWithContext(t.Context(), "GET", "http://"+d.address+"/v1/sessions/s1/events", http.NoBody))
-			r.Header.Set("Authorization", "Bearer "+ann.key)
-			r.Header.Set("Accept", ingress.EventStream)
-			answer, err := d.client.Do(r)
-			if err != nil {
-				answered <- err.Error()
-				return
+// Many streams of a session, or requests that wait for events of a run, of one user wait for each
+// other, and not those of another user. None is refused.
+func TestReadersOfOneUserTakeTurns(t *testing.T) {
+	for name, of := range map[string]func(run string) (path, accept string){
+		"streams of a session": func(string) (path, accept string) { return "/v1/sessions/s1/events", ingress.EventStream },
+		"long polls of a run":  func(run string) (path, accept string) { return "/v1/runs/" + run + "/events?wait_ms=60000", "*/*" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := startGateway(t)
+			const opened = 12
+			ann, bob := d.newUser(`"user":"ann","scopes":["call","read"]`), d.newUser(`"user":"bob","scopes":["call","read"]`)
+			runs := map[user]string{}
+			for _, u := range []user{ann, bob} {
+				runs[u] = u.ask("helper", `{"content":"x","session_id":"s1"}`).Run
 			}
-			answered <- answer.Status
-			_ = answer.Body.Close()
-		}()
-	}
-	d.openStream("GET", "/v1/sessions/s1/events", "", "Authorization", "Bearer "+bob.key).readUntil("run_done")
-	close(n.end)
-	for range opened {
-		if status := <-answered; status != "200 OK" {
-			t.Errorf("a stream: %s", status)
-		}
-	}
-	if most := n.most.Load(); most > turnsEach {
-		t.Errorf("%d reads at the same time, want at most %d", most, turnsEach)
+			n := &busyReads{Node: d.server.node, user: "ann", end: make(chan struct{})}
+			d.server.node = n
+			answered := make(chan string, opened)
+			path, accept := of(runs[ann])
+			for range opened {
+				go func() {
+					r := invariant.Must(http.NewRequestWithContext(t.Context(), "GET", "http://"+d.address+path, http.NoBody))
+					r.Header.Set("Authorization", "Bearer "+ann.key)
+					r.Header.Set("Accept", accept)
+					answer, err := d.client.Do(r)
+					if err != nil {
+						answered <- err.Error()
+						return
+					}
+					answered <- answer.Status
+					_ = answer.Body.Close()
+				}()
+			}
+			d.openStream("GET", "/v1/sessions/s1/events", "", "Authorization", "Bearer "+bob.key).readUntil("run_done")
+			for _, path := range []string{"/v1/runs/" + runs[bob] + "/events", "/v1/runs/" + runs[bob] + "/events?wait_ms=60000"} {
+				if status, body := bob.do("GET", path, ""); status != 200 {
+					t.Errorf("%s of another user: %d %s", path, status, body)
+				}
+			}
+			close(n.end)
+			for range opened {
+				if status := <-answered; status != "200 OK" {
+					t.Errorf("a reader: %s", status)
+				}
+			}
+			if most := n.most.Load(); most > turnsEach {
+				t.Errorf("%d reads at the same time, want at most %d", most, turnsEach)
+			}
+		})
 	}
 }
