@@ -95,7 +95,8 @@ func (t *Turn) Tool(name string, args any, opts ...Option) ([]byte, error) {
 
 // Wait waits for a signal with a name and returns its payload. The clocks of the run and of its
 // callers are paused in the meantime. After the given time, at most 90 days (the limit
-// wait_timeout_ms_max), Wait returns a refusal with CodeTimeout.
+// wait_timeout_ms_max), Wait returns a refusal with CodeTimeout. The event timeout_clamped reports a
+// longer time.
 func (t *Turn) Wait(signal string, expires time.Duration) ([]byte, error) {
 	return t.ask(Wait(signal, expires)).Bytes()
 }

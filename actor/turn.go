@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // AskKind is the kind of an ask.
@@ -93,6 +94,10 @@ type StateItem struct {
 	Name  string // [A-Za-z0-9._-/]
 	Value []byte // empty: the item is deleted
 }
+
+// WaitTimeoutMax is the maximum time that a turn waits for a person or an event. The limit
+// wait_timeout_ms_max may be lower.
+const WaitTimeoutMax = 90 * 24 * time.Hour
 
 // Limits of an actor's state.
 const (

@@ -68,7 +68,8 @@ func Sleep(d actor.Duration) actor.Ask { return actor.Ask{Kind: actor.AskSleep, 
 
 // Wait returns an ask for a signal by name, from a person or an event. The wait
 // expires after the given time. During the wait, the clocks of the turn and of the
-// callers that wait for the turn are held.
+// callers that wait for the turn are held. A server shortens a wait to the limit
+// wait_timeout_ms_max, at most actor.WaitTimeoutMax, and reports it.
 func Wait(name string, expires actor.Duration) actor.Ask {
 	return actor.Ask{Kind: actor.AskWait, Name: name, Timeout: expires}
 }

@@ -77,7 +77,7 @@ func DefaultLimits() Limits {
 		ModelTimeoutDefault:     120 * time.Second,
 		InvokeTimeoutDefault:    120 * time.Second,
 		ApprovalTimeout:         600 * time.Second,
-		WaitTimeoutMax:          90 * 24 * time.Hour,
+		WaitTimeoutMax:          actor.WaitTimeoutMax,
 		StepsPerTurnMax:         100, // 50 model answers, each followed by a step for its tools
 		AsksPerActionMax:        64,
 		RememberDone:            60 * time.Second,
@@ -128,7 +128,7 @@ func (l *Limits) rows() []limit {
 		{"tool_timeout_ms", &l.ToolTimeoutDefault, int64(time.Hour)},
 		{"model_timeout_ms", &l.ModelTimeoutDefault, int64(time.Hour)},
 		{"invoke_timeout_ms", &l.InvokeTimeoutDefault, int64(time.Hour)},
-		{"wait_timeout_ms_max", &l.WaitTimeoutMax, int64(90 * 24 * time.Hour)},
+		{"wait_timeout_ms_max", &l.WaitTimeoutMax, int64(actor.WaitTimeoutMax)},
 		{"approval_timeout_ms", &l.ApprovalTimeout, int64(l.WaitTimeoutMax)},
 		{"steps_per_turn_max", &l.StepsPerTurnMax, 1 << 16},
 		{"asks_per_action_max", &l.AsksPerActionMax, 1 << 12},

@@ -108,7 +108,7 @@ type Event struct {
 	Chain  []actor.ID
 	// Left is the time left of the call. ParentLeft is the time left of the caller's
 	// turn, excluding holds (Ask). Given is the initial time left of the expired clock
-	// (Expire), or the requested time of a call (Ask).
+	// (Expire), or the requested time of a call or a wait (Ask).
 	Left, ParentLeft, Given actor.Duration
 	Attempt                 uint32
 	Status                  actor.Status

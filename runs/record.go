@@ -34,6 +34,7 @@ type Record struct {
 	Waits    []Wait  // open waits for signals
 	Pauses   []Pause // other reasons why the run is paused
 	Children []Child // the calls it made, in order
+	Clamped  []Clamp // the first clampedMax calls and waits with less time than requested
 
 	Outcome   actor.Status // set with Ended
 	Text      string       // the answer
@@ -52,6 +53,15 @@ type Wait struct {
 	Until    actor.Time
 	position position
 }
+
+// Clamp is a call or a wait that was given less time than it requested.
+type Clamp struct {
+	Name        string // the callee or the signal; may be empty
+	Asked, Left actor.Duration
+}
+
+// clampedMax is the maximum number of clamps in a record.
+const clampedMax = 16
 
 // Pause is a reason why a run is paused: it is held by a call below it, or parked.
 type Pause struct {
@@ -103,6 +113,7 @@ func Fold(events []Event) (Record, error) {
 func (r *Record) Apply(e *Event) error {
 	next := *r
 	next.Waits, next.Pauses = slices.Clone(r.Waits), slices.Clone(r.Pauses)
+	next.Clamped = slices.Clone(r.Clamped)
 	next.Children, next.openTools = slices.Clone(r.Children), slices.Clone(r.openTools)
 	if err := next.apply(e); err != nil {
 		return applyError(e, err)
@@ -208,6 +219,10 @@ func (r *Record) update(e *Event) error {
 		}
 		if e.Type == ToolResult {
 			r.openTools = slices.Delete(r.openTools, i, i+1)
+		}
+	case TimeoutClamped:
+		if len(r.Clamped) < clampedMax {
+			r.Clamped = append(r.Clamped, Clamp{e.Name, e.Asked, e.Left})
 		}
 	case WaitOpened:
 		r.Waits = append(r.Waits, Wait{e.Name, e.Until, at})
@@ -334,6 +349,9 @@ func (r *Record) AppendJSON(b []byte) []byte {
 	if len(r.Children) > 0 {
 		list(&o, "children", r.Children, func(p *object, c Child) { p.child(c) })
 	}
+	if len(r.Clamped) > 0 {
+		list(&o, "clamped", r.Clamped, func(p *object, c Clamp) { p.clamp(c) })
+	}
 	if r.Status == Done {
 		o.text("outcome", r.Outcome.String())
 		o.text("text", r.Text)
@@ -352,6 +370,14 @@ func (r *Record) AppendJSON(b []byte) []byte {
 func (o *object) wait(w Wait) {
 	o.text("name", w.Name)
 	o.time("until", w.Until)
+}
+
+func (o *object) clamp(c Clamp) {
+	if c.Name != "" {
+		o.text("name", c.Name)
+	}
+	o.millis("asked_ms", c.Asked)
+	o.millis("time_left_ms", c.Left)
 }
 
 func (o *object) openApproval(c ToolCall) {

@@ -214,6 +214,25 @@ func TestRecordListsOpenWaits(t *testing.T) {
 	}
 }
 
+// A record lists the first calls and waits that were given less time than they requested.
+func TestRecordListsClampedTimes(t *testing.T) {
+	events := sampleRun()[:2]
+	for i := range clampedMax + 1 {
+		e := Event{Run: parent, Seq: uint64(len(events) + 1), At: events[1].At, Type: TimeoutClamped, Step: 1, Index: uint16(i), Asked: time.Hour, Left: time.Minute}
+		if i > 0 {
+			e.Name = "go"
+		}
+		events = append(events, e)
+	}
+	r, err := Fold(events)
+	if err != nil || len(r.Clamped) != clampedMax {
+		t.Fatalf("%v, got %+v, want %d", err, r.Clamped, clampedMax)
+	}
+	if js := string(r.AppendJSON(nil)); !strings.Contains(js, `"clamped":[{"asked_ms":3600000,"time_left_ms":60000},{"name":"go","asked_ms":3600000,"time_left_ms":60000},`) {
+		t.Errorf("got JSON %s", js)
+	}
+}
+
 func TestRunResumesAfterLastPause(t *testing.T) {
 	other := actor.NewCallID(1_700_000_000_000_000_000, 5, 6)
 	r, err := Fold(sampleRun()[:5])

@@ -76,8 +76,11 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 	c.propagateHold(t, holds)
 }
 
-// isClamped reports whether a call asked for more time than is allowed.
+// isClamped reports whether a call or a wait asked for more time than is allowed.
 func (c *Cell) isClamped(a *store.Asked) bool {
+	if a.Out().Kind == actor.AskWait {
+		return a.Open() && a.Out().Timeout > c.limits.WaitTimeoutMax
+	}
 	return a.IsCall() && a.Out().Timeout > c.limits.AgentCallTimeoutMax
 }
 
@@ -245,8 +248,11 @@ func (c *Cell) emitAsk(t *turn, i, pending int) {
 		e.Chain, e.Left = run.Call.Path(), a.Clock.Left
 		e.Lane, e.Given = a.Ask.Lane, a.Out().Timeout
 	} else if a.Open() {
-		if e.Left = a.Clock.Left; a.Waits() {
+		switch e.Left = a.Clock.Left; {
+		case a.Waits():
 			e.Why = "approval"
+		case a.Out().Kind == actor.AskWait:
+			e.Given = a.Out().Timeout
 		}
 	}
 	if refused {

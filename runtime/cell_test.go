@@ -375,3 +375,37 @@ func TestClampedTimeoutIsReported(t *testing.T) {
 		}
 	}
 }
+
+// A wait for a signal that asks for more time than is allowed ends after the allowed time, and the
+// run's stream reports both. A wait that names no time gets the default.
+func TestClampedWaitIsReported(t *testing.T) {
+	const longest = 90 * 24 * time.Hour
+	for _, test := range []struct {
+		asked, granted time.Duration
+		reported       bool
+	}{{0, 10 * time.Minute, false}, {time.Hour, time.Hour, false}, {longest, longest, false}, {longest + time.Millisecond, longest, true}, {2 * longest, longest, true}} {
+		n := newNode(t, 1, agent("a", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if len(answers) == 0 {
+				return actor.Action{Asks: []actor.Ask{{Kind: actor.AskWait, Name: "approved", Timeout: test.asked}}}, nil
+			}
+			return actor.Complete(answers[0][0].Parts), nil
+		}))
+		id := n.send("a", "x")
+		var got []runs.Event
+		for _, e := range n.events[id] {
+			if e.Type == runs.TimeoutClamped || e.Type == runs.WaitOpened {
+				got = append(got, e)
+			}
+		}
+		if test.reported {
+			if len(got) != 2 || got[0].Type != runs.TimeoutClamped || got[0].Asked != test.asked || got[0].Left != test.granted || got[0].Name != "approved" {
+				t.Errorf("asked for %v: %v, want a report of %v", test.asked, got, test.granted)
+				continue
+			}
+			got = got[1:]
+		}
+		if len(got) != 1 || got[0].Type != runs.WaitOpened || got[0].Until.Sub(got[0].At) != test.granted {
+			t.Errorf("asked for %v: %v, want a wait of %v", test.asked, got, test.granted)
+		}
+	}
+}

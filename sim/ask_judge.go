@@ -101,6 +101,11 @@ func (s *judgedStep) explainAsk(e *history.Event) {
 		s.same(b, "time left", b.Payload.Left, e.Left.Milliseconds())
 	case "wait":
 		if !refused {
+			if e.Given > s.w.plan.Limits.WaitTimeoutMax {
+				c := s.want(e, e.Parent, runs.TimeoutClamped, here)
+				s.same(c, "requested time", c.Payload.Asked, e.Given.Milliseconds())
+				s.same(c, "time left", c.Payload.Left, e.Left.Milliseconds())
+			}
 			o := s.want(e, e.Parent, runs.WaitOpened, here)
 			s.same(o, "end", o.Payload.Until, shownTime(e.At.Add(e.Left)))
 		}

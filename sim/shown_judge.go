@@ -245,6 +245,15 @@ func checkShownRecord(r *runs.Record) error {
 	if children != nil {
 		want["children"] = children
 	}
+	var clamped []shown
+	for _, c := range r.Clamped {
+		o := shown{"asked_ms": millis(c.Asked), "time_left_ms": millis(c.Left)}
+		o.add("name", c.Name)
+		clamped = append(clamped, o)
+	}
+	if clamped != nil {
+		want["clamped"] = clamped
+	}
 	if r.Status == runs.Done {
 		want["outcome"], want["text"] = r.Outcome.String(), r.Text
 		want.add("truncated", r.Truncated)

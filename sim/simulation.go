@@ -471,9 +471,9 @@ func (w *Simulation) failAt(e *history.Event, spec, detail string) {
 // observeReports passes the run events that a step publishes to the specs. A run that
 // publishes nothing needs no report.
 func (w *Simulation) observeReports(c *cell, ready *runtime.Ready) {
-	clamped := 0
+	clamped, limits := 0, specs.Limits{AgentCallTimeoutMax: w.plan.Limits.AgentCallTimeoutMax, WaitTimeoutMax: w.plan.Limits.WaitTimeoutMax}
 	for i := range ready.Events {
-		if e := &ready.Events[i]; e.Kind == history.Ask && e.Given > w.plan.Limits.AgentCallTimeoutMax && w.eventJudge.isSilent(c, e.Parent) {
+		if e := &ready.Events[i]; e.Kind == history.Ask && limits.Clamps(e) && w.eventJudge.isSilent(c, e.Parent) {
 			clamped++
 		}
 	}

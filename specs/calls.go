@@ -159,6 +159,10 @@ func (c *Checker) ask(e *history.Event) {
 		return
 	}
 	c.requireAskEntry(a, e)
+	if c.limits.Clamps(e) {
+		c.clamped++
+		c.Premises.ClampReported++
+	}
 	r := c.runs[e.Parent]
 	switch {
 	case r == nil || r.actor != a || !r.started || r.ended:
@@ -191,10 +195,6 @@ func (c *Checker) ask(e *history.Event) {
 		c.fail(TimeLeftShrinks, "%s calls %s with %v left while its own turn has %v left", a.id, k.to, e.Left, left)
 	case e.Left > c.limits.AgentCallTimeoutMax:
 		c.fail(TimeLeftShrinks, "%s calls %s with %v left, at most %v allowed", a.id, k.to, e.Left, c.limits.AgentCallTimeoutMax)
-	}
-	if e.Given > c.limits.AgentCallTimeoutMax {
-		c.clamped++
-		c.Premises.ClampReported++
 	}
 	c.countCall(e)
 	r.asks = append(r.asks, k)

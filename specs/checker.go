@@ -89,7 +89,7 @@ type Checker struct {
 	trees           map[actor.CallID]*tree         // by call of the client
 	cancelled       map[actor.CallID]*cancellation // calls cancelled before their turn
 	waiting         []*run                         // runs whose waits for a person are checked after this step
-	clamped         int                            // calls of this step that request more time than the maximum
+	clamped         int                            // calls and waits of this step that request more time than the maximum
 	lostRuns        map[actor.CallID]*run          // runs lost by volatile actors; their effects may continue
 	formerConfirmed map[actor.CallID][]actor.Epoch // confirmed, of runs that a crash undid
 	revoked         map[int]bool                   // clients whose key is revoked

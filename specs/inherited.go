@@ -7,8 +7,16 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// This file checks what a call inherits from its caller, and the reports of calls that got less
-// time than requested.
+// This file checks what a call inherits from its caller, and the reports of calls and waits that
+// got less time than requested.
+
+// Clamps reports whether an ask, a call or a wait, requests more time than the maximum.
+func (l *Limits) Clamps(e *history.Event) bool {
+	if e.What == actor.AskWait.String() {
+		return l.WaitTimeoutMax > 0 && e.Given > l.WaitTimeoutMax
+	}
+	return e.Given > l.AgentCallTimeoutMax
+}
 
 // checkInherited checks an admitted call against the turn that made it. An ask may lower the
 // priority of its call, but not raise it.
@@ -29,11 +37,11 @@ func (c *Checker) checkInherited(e *history.Event, k *ask) {
 }
 
 // ObserveReports checks the run events published by the step that was observed last: one of them
-// reports each call whose requested time was reduced to the maximum. The argument clamped is the
-// number of these reports.
+// reports each call or wait whose requested time was reduced to the maximum. The argument clamped
+// is the number of these reports.
 func (c *Checker) ObserveReports(clamped int) *Violation {
 	if c.clamped != clamped {
-		c.fail(ClampReported, "a step makes %d calls with more than %v requested, and reports %d", c.clamped, c.limits.AgentCallTimeoutMax, clamped)
+		c.fail(ClampReported, "a step makes %d calls or waits with more time than allowed requested, and reports %d", c.clamped, clamped)
 	}
 	return c.violation
 }

@@ -96,7 +96,7 @@ var all = []Spec{
 	{OwnedAgain, "A shard without an owner gets one again, once nodes run and messages arrive in time."},
 	{LaneInherited, "A call has the lane of its caller, or the lower one that its ask requests."},
 	{ContextInherited, "A call has the principal, project, workflow and trace of its caller."},
-	{ClampReported, "The events of a run report each call that requests more time than the maximum."},
+	{ClampReported, "The events of a run report each call or wait that requests more time than the maximum."},
 	{ChainKept, "A call carries the chain it was made with, even if an agent writes to its copy."},
 	{TreeBudgetKept, "The calls of a tree do not exceed its budget."},
 	{CancelledNeverStarts, "A call whose cancel has reached its actor never has a turn, even if it arrives later."},

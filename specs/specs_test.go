@@ -283,16 +283,22 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 	}
 }
 
-// A call that requests more than the maximum is reported by the step that makes it.
+// A call or a wait that requests more than the maximum is reported by the step that makes it.
 func TestUnreportedClampIsDetected(t *testing.T) {
-	long := completeCall()
+	long, longWait := completeCall(), func(given time.Duration) *historyBuilder {
+		w := heldCall(0)
+		w.nth(history.Ask, 2).Given = given
+		return w
+	}
 	long.nth(history.Ask, 1).Given = 41 * time.Second
 	for _, test := range []struct {
 		builder *historyBuilder
+		steps   int
 		reports int
 		spec    string
-	}{{completeCall(), 0, ""}, {long, 1, ""}, {long, 0, ClampReported}, {completeCall(), 1, ClampReported}} {
-		c, _ := check(testLimits(), test.builder.steps[:3])
+	}{{completeCall(), 3, 0, ""}, {long, 3, 1, ""}, {long, 3, 0, ClampReported}, {completeCall(), 3, 1, ClampReported},
+		{longWait(time.Minute), 6, 0, ""}, {longWait(time.Minute + 1), 6, 1, ""}, {longWait(time.Minute + 1), 6, 0, ClampReported}, {longWait(time.Minute), 6, 1, ClampReported}} {
+		c, _ := check(testLimits(), test.builder.steps[:test.steps])
 		if v := c.ObserveReports(test.reports); specOf(v) != test.spec {
 			t.Errorf("%d reports: %v, want %q", test.reports, v, test.spec)
 		}

@@ -27,7 +27,7 @@ type Shown struct {
 	Step    uint32         // step of the record's asks
 	Index   uint16         // index of an added ask
 	Refused []Asked        // asks that the agent's own rules refused; they precede the other events of the step
-	Clamped []uint16       // indexes of calls whose timeout exceeded the limit
+	Clamped []uint16       // indexes of calls and waits whose timeout exceeded the limit
 	Ask     *ShownAsk      // ask that the record changes; nil if the change has no event
 }
 
@@ -286,12 +286,15 @@ func (d *derivation) asked(a *Asked, index uint16) {
 			fill(v)
 		})
 	}
+	clamped := func(name string) {
+		if slices.Contains(s.Clamped, index) {
+			add(runs.TimeoutClamped, func(v *runs.Event) { v.Asked, v.Left, v.Name = out.Timeout, a.Clock.Left, name })
+		}
+	}
 	path := func() []actor.ID { return append(slices.Clip(chain), d.entry.Actor) }
 	switch {
 	case a.IsCall():
-		if slices.Contains(s.Clamped, index) {
-			add(runs.TimeoutClamped, func(v *runs.Event) { v.Asked, v.Left, v.Name = out.Timeout, a.Clock.Left, a.To.String() })
-		}
+		clamped(a.To.String())
 		add(runs.AgentCalledChild, func(v *runs.Event) {
 			v.Actor, v.Child, v.Left, v.Chain = a.To, a.Call, a.Clock.Left, path()
 			v.Depth = len(v.Chain)
@@ -349,6 +352,7 @@ func (d *derivation) asked(a *Asked, index uint16) {
 			add(done, func(v *runs.Event) { setResult(v, out.Kind, shownName(out), d.elapsed(a), a.Answer) })
 		}
 	case out.Kind == actor.AskWait && a.Open():
+		clamped(shownName(out))
 		add(runs.WaitOpened, func(v *runs.Event) { v.Name, v.Until = out.Name, a.Clock.Due() })
 	}
 }

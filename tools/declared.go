@@ -42,7 +42,7 @@ const (
 	ConcurrencyDefault  = 64
 	ConcurrencyMax      = 10_000
 	TimeoutMax          = time.Hour
-	ApprovalTimeoutMax  = 90 * 24 * time.Hour
+	ApprovalTimeoutMax  = actor.WaitTimeoutMax
 	HeadersMax          = 16
 	HeaderBytesMax      = 4 << 10 // length of a header's value
 	SummaryBytesMax     = 512     // length of args_summary, and of the text that it makes

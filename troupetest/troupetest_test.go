@@ -151,6 +151,15 @@ func TestFailuresNameTheProblem(t *testing.T) {
 		turn.Expect(troupetest.Call("b")).Answer("y")
 		turn.Completes("y")
 	})
+	wantFailure(t, `waits 2160h0m0.001s for the signal "go", at most 2160h0m0s is allowed`, func(tb troupetest.TB) {
+		patient := troupe.Agent{Name: "a", Func: func(t *troupe.Turn) (string, error) {
+			_, err := t.Wait("go", 90*24*time.Hour+time.Millisecond)
+			return "", err
+		}}
+		turn := troupetest.Start(tb, patient, "x")
+		turn.Expect(troupetest.Wait("go")).AnswerEmpty()
+		turn.Completes("")
+	})
 	wantFailure(t, "left waiting", func(tb troupetest.TB) {
 		turn := troupetest.Start(tb, impure, "x")
 		turn.Expect(troupetest.Call("b"))

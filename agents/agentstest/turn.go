@@ -146,6 +146,9 @@ func (t *Turn) advance() {
 	t.stateUpdates = append(t.stateUpdates, action.StateUpdates...)
 	t.done = action.Done
 	for _, ask := range action.Asks {
+		if ask.Kind == actor.AskWait && ask.Timeout > actor.WaitTimeoutMax {
+			t.tb.Errorf("the turn of %s waits %v for the signal %q, at most %v is allowed (limit wait_timeout_ms_max): a server would end the wait then", t.begin.Call.To, ask.Timeout, ask.Name, actor.WaitTimeoutMax)
+		}
 		t.asks = append(t.asks, &PendingAsk{turn: t, ask: ask})
 	}
 }

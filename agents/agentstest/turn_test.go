@@ -55,6 +55,12 @@ var asker = agents.Define("asker", "1", "", agents.Blocking(agents.Func(func(t *
 		panic("requested panic")
 	case "fail":
 		return "", errors.New("something broke")
+	case "wait":
+		_, err := t.Wait("go", actor.WaitTimeoutMax)
+		return "went", err
+	case "wait too long":
+		_, err := t.Wait("go", actor.WaitTimeoutMax+time.Second)
+		return "went", err
 	case "nap":
 		return "woke", t.Sleep(time.Second)
 	}
@@ -91,6 +97,16 @@ func TestTurnExpectations(t *testing.T) {
 		"other timeout":     {func(tb TB) { Start(tb, asker, "nap").Expect(Sleep(2 * time.Second)) }, "its timeout is 1s"},
 		"other kind":        {func(tb TB) { Start(tb, asker, "").Expect(Call("search")) }, "expected: call search"},
 		"ask after the end": {func(tb TB) { Start(tb, counter, "").Expect(Call("search")) }, `got:      outcome: succeeded, "1"`},
+		"longest wait": {func(tb TB) {
+			u := Start(tb, asker, "wait")
+			u.Expect(Wait("go")).AnswerEmpty()
+			u.Completes("went")
+		}, ""},
+		"wait above the maximum": {func(tb TB) {
+			u := Start(tb, asker, "wait too long")
+			u.Expect(Wait("go")).AnswerEmpty()
+			u.Completes("went")
+		}, `waits 2160h0m1s for the signal "go", at most 2160h0m0s is allowed (limit wait_timeout_ms_max)`},
 		"matching sleep": {func(tb TB) {
 			u := Start(tb, asker, "nap")
 			u.Expect(Sleep(time.Second)).AnswerEmpty()

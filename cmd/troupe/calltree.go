@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -40,6 +41,11 @@ type runView struct {
 		Name  string `json:"name"`
 		Until string `json:"until"`
 	} `json:"waiting_for"`
+	Clamped []struct {
+		Name  string `json:"name"`
+		Asked int64  `json:"asked_ms"`
+		Left  int64  `json:"time_left_ms"`
+	} `json:"clamped"`
 	Children []struct {
 		Run    string    `json:"child_run_id"`
 		Target string    `json:"target"`
@@ -124,6 +130,9 @@ func (r *runView) print(w io.Writer) {
 	}
 	if r.Text != "" {
 		fmt.Fprintf(w, "answer   %s\n", r.Text)
+	}
+	for _, c := range r.Clamped {
+		fmt.Fprintf(w, "warning  %s has %s, less than the %s requested\n", cmp.Or(c.Name, "a call"), formatMillis(c.Left), formatMillis(c.Asked))
 	}
 	for _, warning := range r.Warnings {
 		fmt.Fprintf(w, "warning  %s\n", warning)

@@ -72,6 +72,46 @@ func TestShownRunHasWarnings(t *testing.T) {
 	}
 }
 
+// runs show warns of a wait, and of a call, that got less time than requested.
+func TestShownRunHasClampedTimes(t *testing.T) {
+	const longest = actor.WaitTimeoutMax
+	def := func(name string, a agents.Func) actor.Definition {
+		return agents.Define(name, "1", "", agents.Blocking(a))
+	}
+	wait := func(d time.Duration) agents.Func {
+		return func(t *agents.Turn) (string, error) {
+			_, err := t.Wait("approved", d)
+			return "", err
+		}
+	}
+	n, err := service.Open(service.Config{Node: node.Config{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), FreeFloor: 1,
+		Native: []actor.Definition{def("longest", wait(longest)), def("longer", wait(longest+time.Hour)), def("caller", func(t *agents.Turn) (string, error) {
+			return t.Call("echo", "hi", agents.Within(time.Hour))
+		}), def("echo", func(t *agents.Turn) (string, error) { return t.Message(), nil })}}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = n.Stop(t.Context()) }()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = n.Gateway.Serve(l) }()
+	url := "http://" + l.Addr().String()
+	for name, want := range map[string]string{
+		"longest": "", "caller": "warning  echo/", "longer": "warning  approved has 2160h0m0s, less than the 2161h0m0s requested\n"} {
+		_, out, stderr := runProgram(t, "call", name, "x", "--json", "--server", url)
+		var reply messageReply
+		if err := json.Unmarshal([]byte(out), &reply); err != nil {
+			t.Fatal(err, out, stderr)
+		}
+		code, out, stderr := runProgram(t, "runs", "show", reply.Run, "--server", url)
+		if code != 0 || !strings.Contains(out, want) || strings.Contains(out, "warning") != (want != "") {
+			t.Errorf("%s: exit code %d, %s%s\nwant %q", name, code, out, stderr, want)
+		}
+	}
+}
+
 // A parked run is shown as parked in every view, and continues by the command that its view prints.
 func TestParkedRunIsShownAndRetried(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
