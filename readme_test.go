@@ -3,15 +3,22 @@
 package troupe_test
 
 import (
+	"bufio"
+	"encoding/json"
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"go/types"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/troupe-run/troupe"
 )
 
 // checkSource type-checks a package of one file.
@@ -105,5 +112,107 @@ func TestExampleEmbed(t *testing.T) {
 	source, err := os.ReadFile("examples/embed/main.go")
 	if n := strings.Count(string(source), "\n"); err != nil || n > 60 {
 		t.Errorf("the example has %d lines, want at most 60: %v", n, err)
+	}
+}
+
+// The external agent of the guide, which has the standard library only, answers, calls another agent and
+// passes a refusal on.
+func TestExternalAgentOfGuide(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("python3 not found: apt-get install python3 on Debian")
+	}
+	blocks := codeBlocks(t, "docs/guide-agents.md", "## External agents", "python")
+	if len(blocks) != 1 {
+		t.Fatalf("%d programs in Python, want one", len(blocks))
+	}
+	server, err := troupe.Open(troupe.Config{Temporary: true, Allow: []string{"127.0.0.1"}, Agents: []troupe.Agent{{Name: "helper", Func: func(t *troupe.Turn) (string, error) {
+		if t.Message() == "fail" {
+			return "", troupe.Refuse(troupe.CodeInvalid, "no idea")
+		}
+		return "heard " + t.Message(), nil
+	}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(free.Addr().String())
+	free.Close()
+	source := filepath.Join(t.TempDir(), "scribe.py")
+	text := strings.NewReplacer("127.0.0.1:8283", listener.Addr().String(), "9001", port).Replace(blocks[0])
+	if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	agent := exec.CommandContext(t.Context(), python, "-u", source)
+	out, err := agent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	agent.Stderr = &log
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := sync.OnceFunc(func() {
+		_ = agent.Process.Kill()
+		_ = agent.Wait()
+	})
+	defer stop()
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "scribe is registered\n" {
+		stop()
+		t.Fatalf("the agent prints %q, %v\n%s", line, err, log.String())
+	}
+	if reply, err := server.Call(t.Context(), "scribe", "to be or not"); err != nil || reply.Text != "4 words. The helper answered: heard to be or not" {
+		t.Errorf("got %q, %v", reply.Text, err)
+	}
+	var refusal *troupe.Refusal
+	if _, err := server.Call(t.Context(), "scribe", "fail"); !errors.As(err, &refusal) || !strings.Contains(refusal.Error(), "no idea") {
+		t.Errorf("got %v, want the refusal of the helper", err)
+	}
+}
+
+// The agent in Go of the guide compiles in the folder that the guide names.
+func TestGoAgentOfGuide(t *testing.T) {
+	blocks := codeBlocks(t, "docs/guide-agents.md", "## Agents in Go", "go")
+	if len(blocks) != 2 {
+		t.Fatalf("%d blocks in Go, want the file and the line of Builtin", len(blocks))
+	}
+	builtin, err := os.ReadFile("agents/builtin.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const list = "return []actor.Definition{\n"
+	if strings.Count(string(builtin), list) != 1 {
+		t.Fatalf("agents/builtin.go has no single %q", list)
+	}
+	dir, replace := t.TempDir(), map[string]string{}
+	for name, content := range map[string]string{"planner.go": blocks[0], "builtin.go": strings.Replace(string(builtin), list, list+blocks[1], 1)} {
+		at, err := filepath.Abs(filepath.Join("agents", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		replace[at] = filepath.Join(dir, name)
+		if err := os.WriteFile(replace[at], []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "vet", "-overlay", filepath.Join(dir, "overlay.json"), "./agents").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -22,16 +22,16 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// crossOriginPage is a page of another origin. Its script is that of the API's documentation, and it
-// tells its own server what it sees, one line each. It then resumes the stream behind the first event,
-// and sends a message in a request that needs no preflight.
+// crossOriginPage is a page of another origin with the script of the API's documentation. It reports
+// each event to its own server. It then resumes the stream behind the first event, and sends a message
+// in a request that needs no preflight.
 const crossOriginPage = `<!doctype html>
 <title>Page of another origin</title>
 <script>
-let told = Promise.resolve()
-const tell = (line) => { told = told.then(() => fetch("/tell", { method: "POST", body: line })) }
+let sent = Promise.resolve()
+const report = (line) => { sent = sent.then(() => fetch("/report", { method: "POST", body: line })) }
 const [server, agent, key, text] = %s
-const show = (event) => tell((resumed ? "again " : "") + event.type)
+const show = (event) => report((resumed ? "again " : "") + event.type)
 let resumed = false
 const read = async () => {
   %s
@@ -44,9 +44,9 @@ const run = async () => {
   resumed = true
   for (const line of (await again.text()).split("\n")) if (line.startsWith("data:")) show(JSON.parse(line.slice(5)))
 }
-run().catch((e) => tell("refused: " + e))
+run().catch((e) => report("refused: " + e))
   .then(() => fetch(server + "/v1/agents/" + agent + "/messages", { method: "POST", mode: "no-cors", body: JSON.stringify({ content: "unasked" }) }))
-  .then(() => tell("end"), (e) => tell("end: " + e))
+  .then(() => report("end"), (e) => report("end: " + e))
 </script>
 `
 
@@ -95,7 +95,7 @@ func TestBrowserStreamsFromOtherOrigin(t *testing.T) {
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = io.WriteString(w, content)
 	})
-	pages.HandleFunc("POST /tell", func(_ http.ResponseWriter, q *http.Request) {
+	pages.HandleFunc("POST /report", func(_ http.ResponseWriter, q *http.Request) {
 		line, _ := io.ReadAll(io.LimitReader(q.Body, 1<<10))
 		lines <- string(line)
 	})
@@ -113,8 +113,8 @@ func TestBrowserStreamsFromOtherOrigin(t *testing.T) {
 	}
 	content = fmt.Sprintf(crossOriginPage, values, code[1])
 
-	// visit loads the page from an origin until it ends, and returns what it told.
-	visit := func(origin string, each func(line string)) (told []string) {
+	// visit loads the page from an origin until it ends, and returns what it reported.
+	visit := func(origin string, each func(line string)) (reported []string) {
 		t.Helper()
 		profile, err := os.MkdirTemp("", "troupe-browser-")
 		if err != nil {
@@ -134,16 +134,16 @@ func TestBrowserStreamsFromOtherOrigin(t *testing.T) {
 		for {
 			select {
 			case line := <-lines:
-				if told = append(told, line); strings.HasPrefix(line, "end") {
-					return told
+				if reported = append(reported, line); strings.HasPrefix(line, "end") {
+					return reported
 				}
 				each(line)
 			case <-ctx.Done():
-				t.Fatalf("the page of %s did not end, and told %q", origin, told)
+				t.Fatalf("the page of %s did not end, and reported %q", origin, reported)
 			}
 		}
 	}
-	told := visit(listed.URL, func(line string) {
+	reported := visit(listed.URL, func(line string) {
 		if line == "agent_stream_delta" {
 			proceed()
 		}
@@ -153,11 +153,11 @@ func TestBrowserStreamsFromOtherOrigin(t *testing.T) {
 	for _, name := range stream[1:] {
 		want = append(want, "again "+name)
 	}
-	if !slices.Equal(told, append(want, "end")) {
-		t.Errorf("a listed origin: the page told\n%q, want\n%q", told, append(want, "end"))
+	if !slices.Equal(reported, append(want, "end")) {
+		t.Errorf("a listed origin: the page reported\n%q, want\n%q", reported, append(want, "end"))
 	}
-	if told := visit(other.URL, func(string) {}); len(told) != 2 || !strings.HasPrefix(told[0], "refused: TypeError") {
-		t.Errorf("another origin: the page told %q, want a refusal", told)
+	if reported := visit(other.URL, func(string) {}); len(reported) != 2 || !strings.HasPrefix(reported[0], "refused: TypeError") {
+		t.Errorf("another origin: the page reported %q, want a refusal", reported)
 	}
 	var list struct {
 		Runs []struct {
