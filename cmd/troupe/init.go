@@ -146,7 +146,7 @@ func projectFiles(m projectModel) (files []projectFile, err error) {
 		switch {
 		case name == "gitignore": // under its own name it would apply to this repository
 			name = ".gitignore"
-		case filepath.Ext(name) == ".toml":
+		case filepath.Ext(name) == ".toml" || filepath.Ext(name) == ".md":
 			t, err := template.New(name).Funcs(template.FuncMap{"quote": strconv.Quote}).Parse(string(text))
 			if err != nil {
 				return err

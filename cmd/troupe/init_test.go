@@ -60,6 +60,11 @@ func TestInitWithModel(t *testing.T) {
 	if code != 0 || !strings.Contains(message, "  export INIT_TEST_KEY=") {
 		t.Fatalf("exit code %d: %s", code, message)
 	}
+	for folder, want := range map[string]string{dir: "Both agents use the model `main` of `troupe.toml`.", writeProject(t): "The built-in model `scripted`"} {
+		if page, err := os.ReadFile(filepath.Join(folder, "README.md")); err != nil || strings.Count(string(page), want) != 1 || strings.Contains(string(page), "{{") {
+			t.Errorf("%v: the page of the project:\n%s\nwant %q", err, page, want)
+		}
+	}
 	t.Setenv("INIT_TEST_KEY", "secret")
 	t.Chdir(dir)
 	config, err := readConfig("troupe.toml")
@@ -96,6 +101,8 @@ func TestInitRefuses(t *testing.T) {
 		{[]string{filepath.Join(used, "a"), "--model-name", "X"}, exitUsage, "--model-name requires --model URL"},
 		{[]string{filepath.Join(used, "a"), "--model", "api.example.com"}, exitUsage, "--model: url: "},
 		{[]string{filepath.Join(used, "a"), "--model", "https://api.example.com/v1", "--key-env", "sk 123"}, exitUsage, "not the key"},
+		{[]string{filepath.Join(used, "a"), "--model", "https://api.example.com/v1", "--key-env", "sk-123"}, exitUsage, "key_env: want the name of an environment variable"},
+		{[]string{filepath.Join(used, "a"), "--model", "https://api.example.com/v1/chat/completions"}, exitUsage, "url: ends in /chat/completions, which the server adds; want https://api.example.com/v1\n"},
 		{[]string{filepath.Join(used, "a"), "--model", "https://api.example.com/v1", "--model-name", "a\nb"}, exitUsage, "cannot be printed"},
 		{[]string{empty}, 0, "serve --config troupe.toml"},
 	} {
@@ -106,4 +113,14 @@ func TestInitRefuses(t *testing.T) {
 	if entries, err := os.ReadDir(used); err != nil || len(entries) != 1 {
 		t.Errorf("the folder has %v, %v", entries, err)
 	}
+}
+
+// writeProject writes a new project with the built-in model and returns its folder.
+func writeProject(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "team")
+	if code, _, message := runProgram(t, "init", dir); code != 0 {
+		t.Fatalf("exit code %d: %s", code, message)
+	}
+	return dir
 }

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -172,6 +173,13 @@ func (m *Model) validate() error {
 	if err := upstream.CheckModelURL(m.URL); err != nil {
 		return fmt.Errorf("url: %w", err)
 	}
+	path, query, _ := strings.Cut(m.URL, "?")
+	if base, ok := strings.CutSuffix(strings.TrimRight(path, "/"), completionsPath); ok {
+		if query != "" {
+			base += "?" + query
+		}
+		return fmt.Errorf("url: ends in %s, which the server adds; want %.200s", completionsPath, base)
+	}
 	if err := m.validateHeaders(); err != nil {
 		return err
 	}
@@ -194,8 +202,15 @@ func (m *Model) validate() error {
 	return m.retryPolicy().Check("retry_attempts", "retry_delay", "retry_delay_max", "retry_time")
 }
 
+// completionsPath is the path that requests to a model add to its URL.
+const completionsPath = "/chat/completions"
+
+// envName matches the name of a variable that a shell can set, and no usual form of a key.
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// isEnvName reports whether a name is empty or that of an environment variable.
 func isEnvName(name string) bool {
-	return !strings.ContainsAny(name, "= \x00") && len(name) <= upstream.NameBytesMax
+	return name == "" || envName.MatchString(name) && len(name) <= upstream.NameBytesMax
 }
 
 func (m *Model) validateHeaders() error {
