@@ -55,7 +55,7 @@ func (c addedModels) add(t *turn, call *actor.Call, durable bool) {
 		c.refuse(t.act, call, actor.Refuse(actor.Invalid, "want a model request"))
 		return
 	}
-	id := c.addAsk(t, call, &actor.Ask{Kind: actor.AskModel, Name: in.Model, Parts: in.Request.Parts()}, durable)
+	id := addedAsks(c).add(t, call, &actor.Ask{Kind: actor.AskModel, Name: in.Model, Parts: in.Request.Parts()}, durable)
 	if id.Run.IsZero() {
 		return
 	}

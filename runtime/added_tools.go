@@ -32,7 +32,7 @@ type AddedToolCall struct {
 	ID string `json:"tool_call_id"`
 }
 
-// addedTools adds tool calls to the step in which the external agent of a run was invoked.
+// addedTools adds tool calls.
 type addedTools struct{ *Cell }
 
 // add handles an AddTool signal. A duplicate of the signal is answered before, with its
@@ -44,7 +44,7 @@ func (c addedTools) add(t *turn, call *actor.Call, durable bool) {
 		return
 	}
 	holds := t.run.Holds
-	id := c.addAsk(t, call, &ask, durable)
+	id := addedAsks(c).add(t, call, &ask, durable)
 	if id.Run.IsZero() {
 		return
 	}
@@ -56,9 +56,12 @@ func (c addedTools) add(t *turn, call *actor.Call, durable bool) {
 	c.propagateHold(t, holds)
 }
 
-// addAsk adds an ask that the external agent of a run has requested by a signal, and returns
-// its place. It is not performed yet. The place is zero if the signal was refused.
-func (c *Cell) addAsk(t *turn, call *actor.Call, ask *actor.Ask, durable bool) runs.ToolCallID {
+// addedAsks adds asks to the step in which the external agent of a run was invoked.
+type addedAsks struct{ *Cell }
+
+// add adds an ask that a signal requests, and returns its place. It is not performed yet. The
+// place is zero if the signal was refused.
+func (c addedAsks) add(t *turn, call *actor.Call, ask *actor.Ask, durable bool) runs.ToolCallID {
 	run := t.run
 	if refusal := c.checkEvents(run, eventsPerAsk); refusal != nil {
 		c.refuse(t.act, call, refusal)
@@ -73,7 +76,7 @@ func (c *Cell) addAsk(t *turn, call *actor.Call, ask *actor.Ask, durable bool) r
 	a := store.Asked{Added: true}
 	c.planAsk(&a, t, ask, false)
 	a.Callback, a.CallbackKey = call.ID, call.Idempotency
-	toolCalls{c}.seal(t, &a, t.step(), i)
+	toolCalls(c).seal(t, &a, t.step(), i)
 	t.taint = t.taint || durable
 	c.record(t.act, store.Added{Run: run.Call.ID, At: c.now, Ask: a}, store.Shown{Call: &run.Call, Step: t.step(), Index: uint16(i)})
 	t.rawAsks = append(t.rawAsks, *ask)

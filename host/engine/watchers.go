@@ -24,7 +24,7 @@ type session struct{ tenant, name string }
 
 type watcher struct{ updates chan struct{} }
 
-// watchedBy holds subscriptions by the key of what they watch.
+// watchedBy holds subscriptions by the key of their subject.
 type watchedBy[K comparable] map[K]map[*watcher]struct{}
 
 func (w watchedBy[K]) notify(key K) {

@@ -437,7 +437,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 // A gateway whose routes require something else fails the matrix at each of
 // them.
 func TestAuthorizationMatrixFindsWrongScopes(t *testing.T) {
-	for wrong, means := range map[ingress.Scope]string{scopePublic: anyone, scopeRunToken: runToken, scopeCallOrRun: callOrRun, scopeReadOrRun: readOrRun, scopePerson: callNoRun, "call": "call", "read": "read", "agents": "agents", "operator": "operator", "admin": "admin"} {
+	for wrong, means := range map[ingress.Scope]string{scopePublic: anyone, scopeRunToken: runToken, scopeCallOrRun: callOrRun, scopeReadOrRun: readOrRun, scopePerson: callNoRun, scopeModels: agentsOrRun, "call": "call", "read": "read", "agents": "agents", "operator": "operator", "admin": "admin"} {
 		t.Run(string(wrong), func(t *testing.T) { // each with a node of its own, whose lists are short
 			m := newAuthorization(t)
 			d, credentials := m.serveRoutes(func(r *route) { r.scope = wrong }, offLoopback), m.credentials()

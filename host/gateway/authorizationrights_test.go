@@ -19,6 +19,7 @@ var rights = map[string]string{
 	"append messages": "operator",
 	"store contexts":  callOrRun,
 	"see contexts":    readOrRun,
+	"use models":      agentsOrRun,
 	"see tools":       "read",
 	"change tools":    "operator",
 	"see tool calls":  readOrRun,
@@ -48,6 +49,8 @@ const (
 	callOrRun = "call or run token" // a presented token is used, and must be that of a run; without one the scope call is needed
 	readOrRun = "read or run token" // likewise with the scope read
 	callNoRun = "call, no run"      // the scope call, and a code of its own for the token of a run
+
+	agentsOrRun = "agents or run token" // likewise with the scope agents
 )
 
 // promisedRights are lines of docs/api.md from which rights is written. If one
@@ -55,8 +58,8 @@ const (
 var promisedRights = []string{
 	"| `call` | messages, signals, cancellation and retries of runs; creation and deletion of sessions; decisions about tool calls |",
 	"| `read` | agents, runs, events, sessions, tools and their calls, approvals |",
-	"| `agents` | creation, registration and deletion of agents; heartbeats of own agents and those of the operator |",
-	"| `operator` | metrics, `served_runs` of agents, changes of tools, appended messages; with `read` and `call` also what belongs to other users |",
+	"| `agents` | creation, registration and deletion of agents; heartbeats of own agents and those of the operator; [models](#models) |",
+	"| `operator` | metrics, `served_runs` of agents, changes of tools, names of [built-in agents](guide-agents.md#agents-in-go), appended messages; with `read` and `call` also what belongs to other users |",
 	"| `admin` | everything, including keys and backups |",
 	"Such a request has all scopes but `admin`; a bearer that does not begin with `troupe_` is ignored there.",
 	"A request with `x-run-token`, or with a bearer that begins with `troupe-run.`, needs no key but the valid token of an open run. It acts in",
@@ -117,6 +120,9 @@ var routeRights = []routeRight{
 	{"PUT /v1/context/{id}", "store contexts", "/v1/context/{context}", `{"data":2}`, 200, noContext},
 	{"DELETE /v1/context/{id}", "store contexts", "/v1/context/{context}", "", 204, noContext},
 	{"POST /v1/sessions/{id}/messages", "append messages", "/v1/sessions/{session}/messages", `{"role":"user","content":"x","agent_id":"helper"}`, 201, own},
+	{"POST /v1/chat/completions", "use models", "/v1/chat/completions", `{"model":"scripted","messages":[{"role":"user","content":"x"}]}`, 200, own},
+	{"GET /v1/models", "use models", "/v1/models", "", 200, shared},
+	{"GET /v1/models/{id}", "use models", "/v1/models/scripted", "", 200, shared},
 	{"GET /v1/tools", "see tools", "/v1/tools", "", 200, shared},
 	{"POST /v1/tools", "change tools", "/v1/tools", `{"tool_name":"made","url":"http://127.0.0.1:1/"}`, 201, shared},
 	{"GET /v1/tools/{id}", "see tools", "/v1/tools/asked", "", 200, shared},

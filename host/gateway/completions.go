@@ -24,12 +24,6 @@ import (
 // this server. A request that an external agent sends during a run is recorded in the run.
 type completionRoutes struct{ *Server }
 
-// Paths of the OpenAI API. Their errors have its form.
-const (
-	completionsRoute = "/v1/chat/completions"
-	modelsRoute      = "/v1/models"
-)
-
 const (
 	// completionTimeout ends the wait for a part of an answer. The node ends requests earlier.
 	completionTimeout = 2 * time.Hour
@@ -401,8 +395,8 @@ func (c *completion) fail(conn net.Conn, p *problem) {
 
 // isOpenAI reports whether a path belongs to the OpenAI API.
 func isOpenAI(path []byte) bool {
-	text := string(path)
-	return text == completionsRoute || text == modelsRoute || strings.HasPrefix(text, modelsRoute+"/")
+	rest, models := strings.CutPrefix(string(path), "/v1/models")
+	return models && (rest == "" || rest[0] == '/') || string(path) == "/v1/chat/completions"
 }
 
 // appendOpenAI appends the problem in the form of the OpenAI API.

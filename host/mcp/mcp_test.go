@@ -472,7 +472,7 @@ func TestChangedListWaitsForAcceptance(t *testing.T) {
 	later.want(later.call(t.Context(), "s.echo", ""), actor.Unavailable, "want a licence key")
 }
 
-// A list that was accepted while the server changed it once more is used, and the newer one waits.
+// An accepted list is used even if the server has changed it meanwhile, and the newer one waits.
 func TestAcceptedListWhileServerChangesAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mcp")
 	b := start(t, dir, map[string]Config{"s": command("plain")})

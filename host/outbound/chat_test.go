@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// chat passes a request on and returns what was streamed.
+// chat passes a request on and returns the streamed text.
 func chat(ctx context.Context, t *testing.T, o *Outbound, body string) (passed string, out ChatOutcome) {
 	t.Helper()
 	c, r := upstream.ReadChat([]byte(body))

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+)
+
+// Paths of the OpenAI API.
+const (
+	completionsRoute = "/v1/chat/completions"
+	modelsRoute      = "/v1/models"
+)
+
+const chatBody = `{"model":"scripted","messages":[{"role":"user","content":"hi there"}]}`
+
+// openAIError is an error in the form of the OpenAI API.
+type openAIError struct {
+	Error struct {
+		Message string `json:"message"`
+		Type    string `json:"type"`
+		Param   string `json:"param"`
+		Code    string `json:"code"`
+	} `json:"error"`
+}
+
+// modelEvents returns the events of a run about requests to models, as JSON.
+func (d *testGateway) modelEvents(run string) (all []map[string]any) {
+	d.Helper()
+	var page struct {
+		Events []map[string]any `json:"events"`
+	}
+	if status := d.doJSON(&page, "GET", "/v1/runs/"+run+"/events?limit=100", ""); status != 200 {
+		d.Fatalf("%d %v", status, page)
+	}
+	for _, e := range page.Events {
+		if strings.HasPrefix(e["type"].(string), "llm_call_") {
+			all = append(all, e["payload"].(map[string]any))
+		}
+	}
+	return all
+}
+
+// A request of an agent during a run is recorded there: before the model is asked, and before
+// the agent reads the end of the answer.
+func TestCompletionIsRecordedInRun(t *testing.T) {
+	d := startGateway(t)
+	service := newExternalService(d, "outside")
+	in := service.begin("outside", `{"content":"x"}`)
+	for i, c := range []struct {
+		body    string
+		headers []string
+		want    string
+	}{
+		{chatBody, []string{"Authorization", "Bearer " + in.token}, `"content":"You said: hi there"`},
+		{strings.Replace(chatBody, "{", `{"stream":true,`, 1), []string{RunToken, in.token}, "data: [DONE]\n\n"},
+		{chatBody, []string{runHeader, in.run, requestIDHeader, "mine"}, `"finish_reason":"stop"`},
+	} {
+		status, head, body := d.do("POST", completionsRoute, c.body, c.headers...)
+		if status != 200 || !strings.Contains(body, c.want) || head.Get(requestIDHeader) == "" {
+			t.Fatalf("%v: %d %v %s", c.headers, status, head, body)
+		}
+		events := d.modelEvents(in.run)
+		if len(events) != 2*i+2 {
+			t.Fatalf("%v: got events %v", c.headers, events)
+		}
+		began, done := events[2*i], events[2*i+1]
+		tokens := fmt.Sprint(done["usage"].(map[string]any)["total_tokens"])
+		if id := head.Get(requestIDHeader); began["request_id"] != id || began["name"] != "scripted" || tokens != "7" || strings.Contains(fmt.Sprint(events), "hi there") {
+			t.Errorf("%s: got events %v", id, events)
+		}
+	}
+	if got := d.modelEvents(in.run)[4]["request_id"]; got != "mine" {
+		t.Errorf("got request %v, want that of the client", got)
+	}
+	var metrics string
+	if _, _, metrics = d.do("GET", "/metrics", ""); !strings.Contains(metrics, `troupe_model_tokens_total{direction="input",model="scripted"} 6`) || !strings.Contains(metrics, `troupe_agent_tokens_total{agent="outside",direction="input"} 6`) {
+		t.Errorf("got metrics %s", metrics)
+	}
+	service.answers <- "done"
+	d.waitForEnd(in.run)
+	var out openAIError
+	for _, headers := range [][]string{{"Authorization", "Bearer " + in.token}, {runHeader, in.run}} {
+		if status := d.doJSON(&out, "POST", completionsRoute, chatBody, headers...); status != 404 || out.Error.Code != "run_not_found" {
+			t.Errorf("%v: %d %+v after the end of the run", headers, status, out)
+		}
+	}
+}
+
+// waitForEnd waits until a run has ended.
+func (d *testGateway) waitForEnd(run string) {
+	d.Helper()
+	if status, _, body := d.do("GET", "/v1/runs/"+run+"/events?wait_ms=20000&after=1000", ""); status >= 500 {
+		d.Fatalf("%d %s", status, body)
+	}
+	var out runResponse
+	for range 200 {
+		if d.doJSON(&out, "GET", "/v1/runs/"+run, ""); out.Status == "DONE" {
+			return
+		}
+		_, _, _ = d.do("GET", "/v1/runs/"+run+"/events?wait_ms=100&after=900", "")
+	}
+	d.Fatalf("the run is %s", out.Status)
+}
+
+// Errors have the form of the OpenAI API, also those before the route.
+func TestCompletionErrors(t *testing.T) {
+	d := startGateway(t)
+	service := newExternalService(d, "outside")
+	in, other := service.begin("outside", `{"content":"x"}`), service.begin("outside", `{"content":"x"}`)
+	for _, c := range []struct {
+		name, method, path, body string
+		headers                  []string
+		status                   int
+		kind, param, code        string
+	}{
+		{"an unknown model", "POST", completionsRoute, strings.Replace(chatBody, "scripted", "other", 1), nil, 404, "invalid_request_error", "model", "model_not_found"},
+		{"no messages", "POST", completionsRoute, `{"model":"scripted"}`, nil, 400, "invalid_request_error", "messages", "invalid_request"},
+		{"not JSON", "POST", completionsRoute, `{`, nil, 400, "invalid_request_error", "", "invalid_request"},
+		{"another media type", "POST", completionsRoute, `x`, []string{"Content-Type", "text/plain"}, 415, "invalid_request_error", "Content-Type", "invalid_request"},
+		{"a parameter", "POST", completionsRoute + "?x=1", chatBody, nil, 400, "invalid_request_error", "x", "invalid_request"},
+		{"a wrong key", "POST", completionsRoute, chatBody, []string{"Authorization", "Bearer troupe_wrong"}, 401, "authentication_error", "", "unauthorized"},
+		{"a wrong token", "POST", completionsRoute, chatBody, []string{RunToken, "troupe_run_wrong"}, 401, "authentication_error", "", "unauthorized"},
+		{"no run", "POST", completionsRoute, chatBody, []string{runHeader, "x"}, 400, "invalid_request_error", runHeader, "invalid_request"},
+		{"a token and another run", "POST", completionsRoute, chatBody, []string{RunToken, in.token, runHeader, other.run}, 403, "permission_error", runHeader, "forbidden_run"},
+		{"an unknown model of the list", "GET", modelsRoute + "/other", "", nil, 404, "invalid_request_error", "model", "model_not_found"},
+		{"no such method", "PUT", completionsRoute, chatBody, nil, 405, "invalid_request_error", "", "method_not_allowed"},
+	} {
+		var out openAIError
+		status := d.doJSON(&out, c.method, c.path, c.body, c.headers...)
+		if e := out.Error; status != c.status || e.Type != c.kind || e.Param != c.param || e.Code != c.code || e.Message == "" {
+			t.Errorf("%s: %d %+v", c.name, status, out)
+		}
+	}
+	if events := d.modelEvents(in.run); len(events) != 0 {
+		t.Errorf("refused requests were recorded: %v", events)
+	}
+	if status, _, body := d.do("GET", modelsRoute, "", "Authorization", "Bearer sk-unused"); status != 200 || body != `{"object":"list","data":[{"id":"scripted","object":"model","created":0,"owned_by":"troupe"}]}` {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, body := d.do("GET", modelsRoute+"/scripted", ""); status != 200 || !strings.Contains(body, `"id":"scripted"`) {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+// scriptedNode answers requests to models with prepared parts.
+type scriptedNode struct {
+	command.Node
+	parts     chan command.ChatPart
+	cancelled chan struct{}
+}
+
+// A client that leaves cancels its request at the model. A stream that fails ends with an
+// error, without [DONE].
+func TestCompletionStream(t *testing.T) {
+	d := startGateway(t)
+	node := &scriptedNode{d.server.node, make(chan command.ChatPart, 4), make(chan struct{}, 4)}
+	other := d.serve(New(node, d.server.log, d.server.config), func(l net.Listener) net.Listener { return l })
+	body := strings.Replace(chatBody, "{", `{"stream":true,`, 1)
+	event := []byte("data: {\"choices\":[]}\n\n")
+
+	node.parts <- command.ChatPart{Bytes: event}
+	left := other.openStream("POST", completionsRoute, body)
+	if line, err := bufio.NewReader(left.response.Body).ReadString('\n'); err != nil || left.response.Header.Get("Content-Type") != ingress.EventStream+"; charset=utf-8" {
+		t.Fatal(line, err, left.response.Header)
+	}
+	_ = left.response.Body.Close()
+	select {
+	case <-node.cancelled:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the request was not cancelled")
+	}
+
+	node.parts <- command.ChatPart{Bytes: event}
+	node.parts <- command.ChatPart{}
+	node.parts <- command.ChatPart{Last: true, Refusal: modelDown, Status: 429, Code: "rate_limit_exceeded"}
+	failed := other.openStream("POST", completionsRoute, body)
+	defer failed.response.Body.Close()
+	got, err := io.ReadAll(failed.response.Body)
+	if want := string(event) + ": ping\n\ndata: {\"error\":{\"message\":\"down\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"rate_limit_exceeded\"}}\n\n"; err != nil || string(got) != want {
+		t.Errorf("got %s, %v\nwant %s", got, err, want)
+	}
+}
+
+// modelDown is the refusal of a model that does not answer.
+var modelDown = actor.RefuseUnavailable(0, "down")
+
+// Lookup implements command.Node.
+func (n *scriptedNode) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
+	switch q := in.Query.(type) {
+	case command.ChatQuery:
+		return command.Chat{Model: "scripted", Messages: 1, Stream: true}, nil
+	case command.ChatPartQuery:
+		if q.Cancel {
+			n.cancelled <- struct{}{}
+			return command.ChatPart{}, nil
+		}
+		select {
+		case part := <-n.parts:
+			return part, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return n.Node.Lookup(ctx, in)
+}
