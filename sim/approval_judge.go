@@ -84,11 +84,15 @@ func (a *approvals) step(c *cell, in runtime.Input, ready *runtime.Ready) {
 				a.asked(c, e.Actor, runs.ToolCallID{Run: r.Run, Step: e.Shown.Step, Index: uint16(i)}, &r.Asks[i])
 			}
 		case store.Added:
-			a.asked(c, e.Actor, runs.ToolCallID{Run: r.Run, Step: e.Shown.Step, Index: e.Shown.Index}, &r.Ask)
+			id := runs.ToolCallID{Run: r.Run, Step: e.Shown.Step, Index: e.Shown.Index}
+			a.asked(c, e.Actor, id, &r.Ask)
+			a.models.observe(id, &r.Ask)
 		case store.Resolved:
 			a.resolved(runs.ToolCallID{Run: r.Run, Step: r.Step, Index: r.Index}, r.Status)
 		case store.Answered:
-			a.answered(runs.ToolCallID{Run: r.Run, Step: r.Step, Index: r.Index}, &r.Answer)
+			id := runs.ToolCallID{Run: r.Run, Step: r.Step, Index: r.Index}
+			a.answered(id, &r.Answer)
+			a.models.answered(id, &r.Answer)
 		case store.Ended:
 			for _, id := range a.of[e.Actor] {
 				if id.Run == r.Call {

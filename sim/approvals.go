@@ -28,6 +28,7 @@ type approvals struct {
 	results map[string][]string      // results that left the server, by the same
 	approvalJudge
 	devices devices
+	models  modelRequests
 }
 
 // toolVersion is a version of the declared tools and of the policy.
@@ -89,7 +90,7 @@ func newToolVersion(changes int) *toolVersion {
 
 func newApprovals(w *Simulation) *approvals {
 	a := &approvals{Simulation: w, seen: map[runs.ToolCallID]bool{}, served: map[string][]string{}, results: map[string][]string{}, approvalJudge: newApprovalJudge(w)}
-	a.devices = newDevices(a)
+	a.devices, a.models = newDevices(a), newModelRequests(a)
 	return a
 }
 
@@ -301,18 +302,23 @@ func (a *approvals) send(call actor.Call, try int, judge func(*actor.Reply)) {
 	})
 }
 
-// addTool sometimes adds a tool call to the run of an external agent, which continues some
-// time after. It reports whether it does.
-func (a *approvals) addTool(e *externalCall) bool {
-	if !a.on || a.entropy.Int(3) < 2 {
+// add sometimes adds a tool call or a model request to the run of an external agent, which
+// continues some time after. It reports whether it does.
+func (a *approvals) add(e *externalCall) bool {
+	if !a.on {
 		return false
 	}
+	what := a.entropy.Int(6)
 	n := a.drawNode()
-	if n == nil {
+	if what > 2 || n == nil {
 		return false
 	}
 	run, id, refusal := ingress.ReadToken(a.tokenSecret(), e.token)
 	invariant.Check(refusal == nil, "sim: run token: %v", refusal)
+	if what == 2 {
+		a.models.add(n, e, run, id)
+		return true
+	}
 	use := a.instruction()
 	call := a.signal(id, run, runtime.AddTool, invariant.Must(json.Marshal(map[string]any{"tool_name": use.name, "args": json.RawMessage(use.input())})))
 	call.Principal, call.Origin = "agent:"+e.agent, actor.Agent

@@ -53,13 +53,15 @@ const (
 	ClientSeesAll = "ClientSeesAll"
 	// A call of a client tool takes the result of one device, once, and its run is given that one.
 	DeviceOnce = "DeviceOnce"
+	// A model request of an external agent takes one outcome, and its run keeps that one.
+	ModelRequestEndsOnce = "ModelRequestEndsOnce"
 
 	WorldNeverPanics = "WorldNeverPanics" // the code around the cells does not panic either
 )
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, CorruptionReported, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, TruncationReported, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, CorruptionReported, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, TruncationReported, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, ModelRequestEndsOnce, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

@@ -37,6 +37,7 @@ type AuditPremises struct {
 	NamespacesApart          int `premise:"bytes of a message reach a client, model or external agent of its namespace"`
 	ClientSeesAll            int `premise:"the messages of a client are compared with those of an undisturbed one"`
 	DeviceOnce               int `premise:"the result of a device is taken"`
+	ModelRequestEndsOnce     int `premise:"the outcome of a model request is acknowledged"`
 
 	WorldNeverPanics int `premise:"an event of the environment is processed"`
 }

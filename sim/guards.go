@@ -142,6 +142,8 @@ var guards = []Guard{
 	{Mutant: "namespace-ignored", Spec: NamespacesApart},
 	{Mutant: "event-sent-twice-after-resume", Spec: ClientSeesAll},
 	{Mutant: "result-of-another-call-taken", Spec: DeviceOnce},
+	{Mutant: "model-request-ends-twice", Spec: ModelRequestEndsOnce},
+	{Mutant: "outcome-of-model-request-lost", Spec: ModelRequestEndsOnce},
 }
 
 // Guards returns all guards.

@@ -266,7 +266,7 @@ func (e *externalCall) scheduleAdvance() {
 
 func (e *externalCall) advance() {
 	w := e.w
-	if w.approvals.addTool(e) {
+	if w.approvals.add(e) {
 		return
 	}
 	if e.nextCall < len(e.response.Calls) {
