@@ -186,6 +186,7 @@ func TestNodeBehindPipe(t *testing.T) {
 		"ToolCallByExternalAgent":            TestToolCallByExternalAgent,
 		"ToolCallOutlastsItsRequest":         TestToolCallOutlastsItsRequest,
 		"ApprovalIsListedAndDecided":         TestApprovalIsListedAndDecided,
+		"CompletionIsRecordedInRun":          TestCompletionIsRecordedInRun,
 	} {
 		t.Run(name, test)
 	}
