@@ -104,7 +104,10 @@ func newAuthorization(t *testing.T, more ...actor.Definition) *authorization {
 	tokens, ended := make(chan string, 1), make(chan struct{})
 	agent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/invoke" {
-			tokens <- r.Header.Get("x-run-token")
+			select {
+			case tokens <- r.Header.Get("x-run-token"):
+			case <-ended:
+			}
 			<-ended
 		}
 	}))
