@@ -87,7 +87,7 @@ var packages = map[string]pkg{
 	"host":          {layer: 3, ours: host},
 	"host/engine":   {layer: 3, ours: slices.Concat(host, []string{"internal/command", "internal/emitter"}), theirs: []string{protoactor}},
 	"host/disk":     {layer: 3, ours: host, theirs: []string{pebble}, tests: []string{"store/storetest"}},
-	"host/outbound": {layer: 3, ours: host},
+	"host/outbound": {layer: 3, ours: slices.Concat(host, []string{"internal/shares"})},
 	"host/devices":  {layer: 3, ours: host},
 	"host/mcp":      {layer: 3, ours: host, theirs: []string{mcpSDK}},
 	// The gateway reaches a node by commands only, so that it can run apart from it.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/shares"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -46,7 +47,7 @@ func newAgents(backoff upstream.BackoffConfig) *agents {
 
 // agentQueue is the queue of an agent. refs counts its invocations, open and waiting.
 type agentQueue struct {
-	queue
+	shares.Queue
 	refs int
 }
 
@@ -111,7 +112,7 @@ func (s *agents) acquire(ctx context.Context, user, name string, target upstream
 	q.refs++
 	i := &invocation{name, target.URL, s.retainBackoff(target.URL), stats, q}
 	s.mu.Unlock()
-	if err := q.acquire(ctx, user, limit); err != nil {
+	if err := q.Acquire(ctx, user, queueBounds(limit)); err != nil {
 		s.drop(i)
 		return nil, queueRefusal("agent", name, limit, err, stats.refuse(now()))
 	}
@@ -131,7 +132,7 @@ func (s *agents) drop(i *invocation) {
 
 func (s *agents) release(i *invocation) {
 	i.stats.release()
-	i.queue.release()
+	i.queue.Release()
 	s.drop(i)
 }
 

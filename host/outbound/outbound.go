@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/shares"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -49,7 +50,7 @@ type model struct {
 	patience upstream.AttemptLimits
 	backoff  *sharedBackoff
 	stats    statCounter
-	queue    queue
+	queue    shares.Queue
 }
 
 // New validates the configuration, reads the keys of the models from the
@@ -177,14 +178,14 @@ func (o *Outbound) acquireModel(ctx context.Context, m *model, principal string,
 	limit := cmp.Or(m.config.Concurrency, ModelConcurrency)
 	waiting, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	if err := m.queue.acquire(waiting, principal, limit); err != nil {
+	if err := m.queue.Acquire(waiting, principal, queueBounds(limit)); err != nil {
 		o.release(principal)
 		return nil, queueRefusal("model", m.name, limit, err, m.stats.refuse(o.now()))
 	}
 	m.stats.acquire(0, o.now())
 	return func() {
 		m.stats.release()
-		m.queue.release()
+		m.queue.Release()
 		o.release(principal)
 	}, nil
 }
@@ -299,15 +300,27 @@ func (l *load) release() {
 	l.done++
 }
 
+// Numbers of requests that may wait for an upstream, as multiples of those that it may have open:
+// of all users, and of one.
+const (
+	queueFactor     = 4
+	userQueueFactor = 3
+)
+
+// queueBounds returns the bounds of the queue of an upstream that has limit requests open.
+func queueBounds(limit int) shares.QueueBounds {
+	return shares.QueueBounds{Open: limit, Waiting: queueFactor * limit, Each: userQueueFactor * limit}
+}
+
 // queueRefusal returns the refusal of a request that a model, agent or tool at its limit did
 // not take, or not in time.
 func queueRefusal(kind, name string, limit int, err error, retryAfter actor.Duration) *actor.Refusal {
-	var queue full
+	var queue shares.Full
 	switch {
-	case errors.As(err, &queue) && queue.scope == actor.ScopeCaller:
-		return actor.RefuseBusy(queue.scope, retryAfter, "%s %s is at its limit of concurrent requests (%d), and %d of this user wait, which is the limit for one user", kind, name, limit, userQueueFactor*limit)
+	case errors.As(err, &queue) && queue.Scope == actor.ScopeCaller:
+		return actor.RefuseBusy(queue.Scope, retryAfter, "%s %s is at its limit of concurrent requests (%d), and %d of this user wait, which is the limit for one user", kind, name, limit, userQueueFactor*limit)
 	case errors.As(err, &queue):
-		return actor.RefuseBusy(queue.scope, retryAfter, "%s %s is at its limit of concurrent requests (%d), and %d wait", kind, name, limit, queueFactor*limit)
+		return actor.RefuseBusy(queue.Scope, retryAfter, "%s %s is at its limit of concurrent requests (%d), and %d wait", kind, name, limit, queueFactor*limit)
 	}
 	return actor.RefuseBusy(actor.ScopeCallee, retryAfter, "%s %s is at its limit of concurrent requests (%d): no place became free in time", kind, name, limit)
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/shares"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
@@ -30,7 +31,7 @@ type tool struct {
 	url     string // the back-off belongs to it
 	backoff *sharedBackoff
 	stats   statCounter
-	queue   queue
+	queue   shares.Queue
 	calls   int    // open and waiting
 	used    uint64 // value of toolSet.uses at the last call
 }
@@ -105,11 +106,11 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 	defer o.tools.release(t)
 	limit := cmp.Or(d.Concurrency, tools.ConcurrencyDefault)
 	waiting, cancel := context.WithTimeout(ctx, op.Left)
-	err := t.queue.acquire(waiting, call.Principal, limit)
+	err := t.queue.Acquire(waiting, call.Principal, queueBounds(limit))
 	if cancel(); err != nil {
 		return refusedAnswer(queueRefusal("tool", d.Name, limit, err, t.stats.refuse(o.now())))
 	}
-	defer t.queue.release()
+	defer t.queue.Release()
 	t.stats.acquire(0, o.now())
 	defer t.stats.release()
 	return o.runExchange(ctx, order, o.transport, backoff, &t.stats, nil, func(actor.Piece) {}).Answer()

@@ -388,10 +388,7 @@ func TestToolConcurrency(t *testing.T) {
 	queued := func() int {
 		f.tools.mu.Lock()
 		defer f.tools.mu.Unlock()
-		q := &f.tools.known["weather.get"].queue
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		return q.waiting
+		return f.tools.known["weather.get"].queue.Waiting()
 	}
 	for queued() < 2*userQueueFactor {
 		goruntime.Gosched()

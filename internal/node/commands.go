@@ -56,7 +56,7 @@ type agentList struct {
 
 // NewCommands returns the command.Node of an engine.
 func NewCommands(e *engine.Engine) *Commands {
-	return &Commands{engine: e, registry: registryCalls{shares.New[string](RegistryShares)}, subscriptions: shares.New[string](SubscriptionShares)}
+	return &Commands{engine: e, registry: newRegistryCalls(), subscriptions: shares.New[string](SubscriptionShares)}
 }
 
 // NewCallID implements command.Node.

@@ -20,6 +20,9 @@ var (
 	// less than the mailbox of the registry holds by default, so no client keeps an administrator
 	// from revoking a key.
 	RegistryShares = shares.Bounds{Max: 96, Each: 32, Reserved: 32}
+	// RegistryTurns are those of them that the registry has at the same time. The others wait, and keys
+	// take turns. Administrators do not wait.
+	RegistryTurns = shares.QueueBounds{Open: 2, Waiting: int(RegistryShares.Max), Each: int(RegistryShares.Each)}
 	// SubscriptionShares are the subscriptions to runs and sessions.
 	SubscriptionShares = shares.Bounds{Max: engine.WatchersMax, Each: engine.WatchersMax / 4, Reserved: engine.WatchersMax / 8}
 )
@@ -30,7 +33,14 @@ func shareKey(by *actor.Principal) string { return cmp.Or(by.Key, "user "+by.Use
 
 // registryCalls are the commands that change the registry. One takes its share until the registry
 // has answered, also if its client leaves before.
-type registryCalls struct{ *shares.Shares[string] }
+type registryCalls struct {
+	*shares.Shares[string]
+	turns *shares.Queue
+}
+
+func newRegistryCalls() registryCalls {
+	return registryCalls{shares.New[string](RegistryShares), new(shares.Queue)}
+}
 
 func (r registryCalls) take(key string, admin bool) *actor.Refusal {
 	switch scope := r.Take(key, 1, admin); scope {
@@ -57,6 +67,16 @@ func (r registryCalls) invoke(ctx context.Context, e *engine.Engine, by actor.Pr
 	if busy := r.take(key, admin); busy != nil {
 		return engine.Answer{Reply: actor.Fail(call.ID, busy)}, nil
 	}
+	if !admin {
+		switch err := r.turns.Acquire(ctx, key, RegistryTurns); {
+		case errors.Is(err, context.DeadlineExceeded):
+			r.Give(key, 1)
+			return engine.Answer{Reply: actor.Fail(call.ID, actor.RefuseBusy(actor.ScopeNode, time.Second, "changes of agents, tools and keys took all the time of the request, and it did not begin: retry later"))}, nil
+		case err != nil:
+			r.Give(key, 1)
+			return engine.Answer{}, err
+		}
+	}
 	type answer struct {
 		engine.Answer
 		error
@@ -68,7 +88,12 @@ func (r registryCalls) invoke(ctx context.Context, e *engine.Engine, by actor.Pr
 	}
 	go func() {
 		defer cancel()
-		defer r.Give(key, 1)
+		defer func() {
+			if !admin {
+				r.turns.Release()
+			}
+			r.Give(key, 1)
+		}()
 		a, err := e.Ask(waiting, call)
 		answered <- answer{a, err}
 	}()
