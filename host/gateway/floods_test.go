@@ -121,7 +121,7 @@ func (f *flood) count(status string) (n int) {
 const floodAnswered = 10 * time.Second
 
 // A principal that floods the server with requests of one kind is refused, and each route answers
-// another user while the flood stands.
+// another user during the flood.
 func TestFloodsSpareOtherUsers(t *testing.T) {
 	const streams = StreamsMax / 4
 	sleeper := agents.Define("sleeper", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) { return "", t.Sleep(time.Hour) })))
