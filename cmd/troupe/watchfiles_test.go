@@ -199,19 +199,55 @@ func TestWatchServesProject(t *testing.T) {
 	}
 }
 
-// A file behind a link changes without a change of the folder with the link.
+// A file behind links changes without a change of the folder with the first link: the folder is a link,
+// and so is the folder to which the link of the file leads, as in a mounted volume. A link that is
+// replaced is followed to its new file.
 func TestWatchFollowsLinks(t *testing.T) {
-	target := writeFiles(t, ">> a.toml\nname = \"a\"\nprompt = \"first\"")
-	agents := t.TempDir()
-	if err := os.Symlink(filepath.Join(target, "a.toml"), filepath.Join(agents, "a.toml")); err != nil {
+	root := t.TempDir()
+	at := func(path string) string { return filepath.Join(root, path) }
+	write := func(folder, prompt string) {
+		t.Helper()
+		if err := os.MkdirAll(at(folder), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at(folder+"/a.toml"), []byte("name = \"a\"\nprompt = \""+prompt+"\"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := func(target, path string) {
+		t.Helper()
+		if err := os.Symlink(target, at(path+"-new")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(at(path+"-new"), at(path)); err != nil { // at once, also over a former link
+			t.Fatal(err)
+		}
+	}
+	write("v1", "first")
+	write("v2", "third")
+	write("v3", "fifth")
+	if err := os.Mkdir(at("volume"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--agents", agents, "--watch")
+	link("../v1", "volume/..data")
+	link("..data/a.toml", "volume/a.toml")
+	link("volume", "agents")
+	s := startServer(t, at("data"), "--agents", at("agents"), "--watch")
 	before := s.definition("a")
-	if err := os.WriteFile(filepath.Join(target, "a.toml"), []byte("name = \"a\"\nprompt = \"second\"\n"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, step := range []struct {
+		what   string
+		change func()
+	}{
+		{"the file was written", func() { write("v1", "second") }},
+		{"the link of its folder was replaced", func() { link("../v2", "volume/..data") }},
+		{"the new file was written", func() { write("v2", "fourth") }},
+		{"the link of the file was replaced", func() { link("../v3/a.toml", "volume/a.toml") }},
+		{"the newest file was written", func() { write("v3", "sixth") }},
+	} {
+		step.change()
+		waitUntil(t, "the definition after "+step.what, func() bool { return s.definition("a") != before })
+		before = s.definition("a")
 	}
-	waitUntil(t, "the changed definition", func() bool { return s.definition("a") != before })
 }
 
 // definition returns the hash of an agent's definition.

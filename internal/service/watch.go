@@ -167,8 +167,8 @@ func (w *Watch) Run(ctx context.Context) {
 	}()
 	changed <- struct{}{} // files may have changed since they were read
 	for settle(ctx, changed, watchQuiet, watchWaitMax) {
+		w.followLinks() // before the files are read: a later change is reported
 		w.reload(ctx)
-		w.followLinks()
 		w.reportConfig()
 	}
 	<-done
