@@ -76,6 +76,19 @@ func TestKeyLifecycle(t *testing.T) {
 	check(1, "", `user: "default" is reserved`, with("keys", "create", "--user", "default", "--key", admin)...)
 	check(1, "", `name: "troupe.session" is reserved`, with("agents", "create", "troupe.session", "--key", admin)...)
 	check(1, "", "forbidden_scope", with("keys", "create", "--key", reader)...)
+	for scope, args := range map[string][]string{"admin": {"keys", "list"}, "call": {"call", "helper", "hello"}, "agents": {"agents", "create", "scout"}} { // with a key that the advice makes
+		_, _, stderr := runProgram(t, with(append(args, "--key", reader)...)...)
+		_, advice, _ := strings.Cut(stderr, "`troupe ")
+		advice, _, _ = strings.Cut(advice, "`")
+		if !strings.Contains(advice, "--scope "+scope+" --data DIR") {
+			t.Errorf("%q: %s\nwant a command for the scope %s", args, stderr, scope)
+			continue
+		}
+		made := strings.TrimSpace(check(0, "troupe_", "for "+scope, strings.Fields(strings.Replace(advice, "DIR", dir, 1))...))
+		if code, _, stderr := runProgram(t, with(append(args, "--key", made)...)...); code != 0 {
+			t.Errorf("%q with the key of %q: exit code %d, %s", args, advice, code, stderr)
+		}
+	}
 	wrong := reader[:len(reader)-1] + "g"
 	check(1, "", "unauthorized: invalid API key", with("agents", "list", "--key", wrong)...)
 	check(1, "", "unauthorized", with("agents", "list", "--key", standard)...)

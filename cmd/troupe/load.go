@@ -166,7 +166,7 @@ func (c *LoadCmd) runLoop(ctx context.Context, s streams, name string, target lo
 		name = fmt.Sprintf("%s, %d callers", name, c.Callers)
 		r, err = load.ClosedLoop{Callers: c.Callers, For: c.For}.Run(ctx, target)
 	}
-	if r.Name = name; err != nil {
+	if r.Name, r.Remote = name, c.URL != ""; err != nil {
 		return err
 	}
 	if c.JSON {

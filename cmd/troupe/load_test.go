@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -54,6 +55,25 @@ func TestLoadReportsRefusals(t *testing.T) {
 	}
 	if !strings.Contains(out, "agent_busy (callee)") {
 		t.Errorf("want the scope of the refusals, got\n%s", out)
+	}
+}
+
+// With --url the memory and the processor are those of the load generator, and none is given for the server.
+func TestLoadOfServerNamesItsOwnMemory(t *testing.T) {
+	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"))
+	args := []string{"--url", s.url, "--agent", "helper", "--callers", "1", "--for", "100ms"}
+	code, out, stderr := runLoad(args...)
+	if code != 0 || !strings.Contains(out, "memory of the load generator, not of the server: ") {
+		t.Errorf("exit code %d, %s%s", code, out, stderr)
+	}
+	if rows := strings.Split(out, "\n"); len(rows) < 3 || strings.Count(rows[2], "| – |") == 0 || strings.TrimSpace(strings.Split(rows[2], "|")[3]) != "–" {
+		t.Errorf("want no rate per second of processor, got\n%s", out)
+	}
+	if code, out, _ := runLoad(append(args, "--json")...); code != 0 || !strings.Contains(out, `"remote":true`) && !strings.Contains(out, `"remote": true`) {
+		t.Errorf("exit code %d, %s", code, out)
+	}
+	if _, out, _ := runLoad("--place", "dispatcher", "--durability", "none", "--callers", "1", "--for", "100ms"); strings.Contains(out, "generator") {
+		t.Errorf("a temporary node: %s", out)
 	}
 }
 

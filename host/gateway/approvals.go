@@ -255,7 +255,7 @@ func (s approvalRoutes) checkDecider(ctx *fasthttp.RequestCtx) *problem {
 		return actsForRun()
 	case scope != "" && !ingress.Allows(callerOf(ctx).Principal, scope):
 		return newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
-			fmt.Sprintf("on this server a decision about a tool call needs the scope %s; `troupe keys create --scope %[1]s` makes a key that has it", scope))
+			fmt.Sprintf("on this server a decision about a tool call needs the scope %s; `troupe keys create --scope %[1]s --data DIR` makes a key that has it", scope))
 	}
 	return nil
 }

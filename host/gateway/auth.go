@@ -123,7 +123,7 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 		case reason == "":
 			return &localCaller, nil
 		case anonymous:
-			p := unauthorized(reason + "; `troupe keys create` makes one")
+			p := unauthorized(reason + "; `troupe keys create --data DIR` makes one")
 			p.wrongKey = scope == "" && len(h.Peek(RunToken)) > 0
 			return nil, p
 		}
@@ -131,7 +131,7 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 	held, ok := s.config.Keys.authenticate(conn, presented)
 	if !ok {
 		if id, expired := s.config.Keys.expired(bearerToken(presented), wallTime()); expired {
-			return nil, unauthorized("the API key " + id + " has expired; `troupe keys create` makes another one")
+			return nil, unauthorized("the API key " + id + " has expired; `troupe keys create --data DIR` makes another one")
 		}
 		p := invalidKey()
 		p.wrongKey = strings.HasPrefix(bearerToken(presented), "troupe_")
@@ -139,7 +139,7 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 	}
 	if !ingress.Allows(held.caller.Principal, scope) {
 		return nil, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
-			fmt.Sprintf("the API key %s lacks the scope %s; `troupe keys create --scope %[2]s` makes one that has it", held.ID, scope))
+			fmt.Sprintf("the API key %s lacks the scope %s; `troupe keys create --scope %[2]s --data DIR` makes one that has it", held.ID, scope))
 	}
 	return &held.caller, nil
 }

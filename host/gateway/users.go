@@ -40,7 +40,7 @@ func (c *caller) actingFor(user, field string) (*caller, *problem) {
 		return nil, invalid(http.StatusBadRequest, field, field+": "+err.Error())
 	}
 	if !c.namesUsers {
-		return nil, forbiddenUser(field, fmt.Sprintf("the API key %s acts for %.80q only: omit %s, or use a key of `troupe keys create --act-as-user`", c.Key, c.User, field))
+		return nil, forbiddenUser(field, fmt.Sprintf("the API key %s acts for %.80q only: omit %s, or use a key of `troupe keys create --act-as-user --data DIR`", c.Key, c.User, field))
 	}
 	other := *c
 	other.User, other.Tenant, other.namedBy = user, actor.Namespace(user), c.shareKey()
@@ -88,7 +88,7 @@ func (c *caller) in(user string, lists bool) (*caller, *problem) {
 		return c, nil
 	case !ingress.Allows(c.Principal, ingress.ScopeOperator) && (!c.namesUsers || user == ingress.EveryUser):
 		return nil, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
-			fmt.Sprintf("the parameter %s needs the scope %s; `troupe keys create --scope %[2]s` makes a key that has it", userParam, ingress.ScopeOperator))
+			fmt.Sprintf("the parameter %s needs the scope %s; `troupe keys create --scope %[2]s --data DIR` makes a key that has it", userParam, ingress.ScopeOperator))
 	}
 	other := *c
 	other.Tenant = namespace

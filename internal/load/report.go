@@ -128,6 +128,10 @@ func (r *Result) Print(w io.Writer) error {
 	if why := r.refusalText(); why != "" {
 		text += "\n" + why + "\n"
 	}
-	_, err := fmt.Fprintf(w, "%smemory %s at first, %s at most, %+.2f MB/s in the second half\n", text, megabytes(r.Memory.First), megabytes(r.Memory.Max), r.Memory.Slope/1e6)
+	of := "memory"
+	if r.Remote {
+		of = "memory of the load generator, not of the server:"
+	}
+	_, err := fmt.Fprintf(w, "%s%s %s at first, %s at most, %+.2f MB/s in the second half\n", text, of, megabytes(r.Memory.First), megabytes(r.Memory.Max), r.Memory.Slope/1e6)
 	return err
 }

@@ -30,6 +30,7 @@ type Result struct {
 	GivenUp  int       `json:"given_up,omitzero"` // refused calls without a further retry
 	Waiting  int       `json:"waiting,omitzero"`  // retries pending at the end
 
+	Remote    bool          `json:"remote,omitzero"` // another process served the calls; Memory and Processor are those of the generator alone
 	Memory    Memory        `json:"memory"`
 	Processor time.Duration `json:"processor_ns"` // processor time of the process
 }
@@ -81,8 +82,12 @@ func (r *Result) row() string {
 	if r.Rate > 0 {
 		lag = formatDuration(r.Lag.P99)
 	}
+	perProcessor := formatRate(r.PerProcessor())
+	if r.Remote {
+		perProcessor = "–"
+	}
 	l := r.Latency
-	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Name, formatRate(r.PerSecond), formatRate(r.PerProcessor()), formatDuration(l.P50), formatDuration(l.P90), formatDuration(l.P99), formatDuration(l.P999), formatDuration(l.Max), lag, refused, unsent)
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Name, formatRate(r.PerSecond), perProcessor, formatDuration(l.P50), formatDuration(l.P90), formatDuration(l.P99), formatDuration(l.P999), formatDuration(l.Max), lag, refused, unsent)
 }
 
 // refusalText returns the refusals by reason and the retries; empty if there are none.
