@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -50,5 +51,25 @@ func TestSimProject(t *testing.T) {
 	}
 	if code, _, stderr := sim("--project", invalid); code != exitFailed || !strings.Contains(stderr, "a.toml:1:1") {
 		t.Errorf("invalid agent file: exit code %d: %s", code, stderr)
+	}
+}
+
+// The pages show the report of the example in the form that the command prints. Its numbers change with the
+// simulator.
+func TestPagesShowReportOfProject(t *testing.T) {
+	t.Chdir(filepath.Join("..", ".."))
+	var out, stderr bytes.Buffer
+	if code := run([]string{"sim", "--dir", t.TempDir(), "--project", "examples/project", "--seeds", "2"}, streams{&out, &stderr}); code != exitFailed {
+		t.Fatalf("exit code %d: %s%s", code, &out, &stderr)
+	}
+	form := regexp.MustCompile(`(?m)^ *FAILED in \d+ of \d+ simulations: at most 0 Cycle refusals in a simulation\n` +
+		` +seeds 1(, \d+)*(, …)?\n +seed 1: \d+, the first: Cycle, \S+ → \S+ → \S+ → \S+ at [0-9.ms]+\n +troupe sim --project examples/project --seed 1$`)
+	if !form.Match(out.Bytes()) {
+		t.Errorf("the command prints\n%s", &out)
+	}
+	for _, page := range []string{"docs/guide-testing.md", "examples/project/README.md"} {
+		if text, err := os.ReadFile(page); err != nil || !form.Match(text) {
+			t.Errorf("%s: want the form that the command prints, %v", page, err)
+		}
 	}
 }
