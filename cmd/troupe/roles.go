@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/link"
 	"github.com/troupe-run/troupe/internal/service"
 )
@@ -138,30 +139,38 @@ func (c *ServeCmd) warnAboutClients(certificate *gateway.Certificate, keys *gate
 	}
 }
 
+// openIngress waits for the orchestrator. Until then, clients get the answer that it is not connected:
+// the API keys are not known yet.
+func openIngress(ctx context.Context, a link.Address, l net.Listener, config gateway.Config, log *slog.Logger) (*service.Ingress, error) {
+	tcp, ok := l.(*net.TCPListener)
+	invariant.Check(ok, "a listener of %T", l)
+	waiting, err := gateway.ServeWaiting(tcp, config, log)
+	if err != nil {
+		return nil, err
+	}
+	n, err := service.OpenIngress(ctx, a, config, log)
+	if closeErr := waiting.Stop(); closeErr != nil && err == nil {
+		err = errors.Join(closeErr, n.Stop(ctx))
+	}
+	return n, err
+}
+
 // runIngress serves clients with the orchestrator of another process until ctx ends.
 func (c *ServeCmd) runIngress(ctx context.Context, s streams, log *slog.Logger) (err error) {
 	a, _, err := c.linkAddress()
 	if err != nil {
 		return err
 	}
-	// The address is checked at once, and is bound when requests can be answered.
 	l, certificate, err := c.listen(log)
-	if err == nil {
-		err = l.Close()
-	}
 	if err != nil {
 		return err
 	}
-	n, err := service.OpenIngress(ctx, a, gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", Certificate: certificate}, log)
-	if ctx.Err() != nil && err != nil { // stopped while it waited
-		return nil
-	}
-	if err == nil {
-		if l, err = net.Listen("tcp", c.Listen); err != nil {
-			err = errors.Join(err, n.Stop(ctx))
-		}
-	}
+	n, err := openIngress(ctx, a, l, gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", Certificate: certificate}, log)
 	if err != nil {
+		_ = l.Close()
+		if ctx.Err() != nil { // stopped while it waited
+			return nil
+		}
 		return err
 	}
 	if err := gateway.CheckListenAddress(c.Listen, n.Keys.Count()); err != nil {

@@ -5,8 +5,11 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -331,8 +334,14 @@ func TestRevokedKeyIsRefusedByEveryIngress(t *testing.T) {
 	}
 }
 
-// An ingress accepts no connection before it can answer.
-func TestIngressListensOnceItIsConnected(t *testing.T) {
+// An ingress that starts before its orchestrator refuses requests, also over TLS, and serves once it is connected.
+func TestIngressWaitsForItsOrchestrator(t *testing.T) {
+	for _, scheme := range []string{"http", "https"} {
+		t.Run(scheme, func(t *testing.T) { testWaitingIngress(t, scheme) })
+	}
+}
+
+func testWaitingIngress(t *testing.T, scheme string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -341,7 +350,39 @@ func TestIngressListensOnceItIsConnected(t *testing.T) {
 	if err := errors.Join(l.Close(), os.Mkdir(data, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	cmd := programCmd("serve", "--role", "ingress", "--orchestrator", filepath.Join(data, link.SocketName), "--listen", address)
+	args, client := []string{"serve", "--role", "ingress", "--orchestrator", filepath.Join(data, link.SocketName), "--listen", address}, &http.Client{}
+	if scheme == "https" {
+		certFile, keyFile := writeCertificate(t)
+		args = append(args, "--tls-cert", certFile, "--tls-key", keyFile)
+		pem, err := os.ReadFile(certFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(pem)
+		client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}
+	}
+	// answer returns the status and the body of the answer to a request.
+	answer := func(method, path string) (int, string) {
+		t.Helper()
+		var body io.Reader
+		if method == "POST" {
+			body = strings.NewReader(`{"content":"hello"}`)
+		}
+		request, err := http.NewRequest(method, scheme+"://"+address+path, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "application/json")
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, _ := io.ReadAll(response.Body)
+		return response.StatusCode, string(text)
+	}
+	cmd := programCmd(args...)
 	log, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -355,15 +396,25 @@ func TestIngressListensOnceItIsConnected(t *testing.T) {
 	if !lines.Scan() || !strings.Contains(lines.Text(), "orchestrator") {
 		t.Fatalf("%s %v", lines.Text(), lines.Err())
 	}
-	if c, err := net.Dial("tcp", address); err == nil {
-		t.Error("it accepts a connection without an orchestrator")
-		_ = c.Close()
+	idle, err := net.Dial("tcp", address) // does not delay the start
+	if err != nil {
+		t.Fatal(err)
 	}
-	startServerAt(t, data, "", "--role", "orchestrator")
+	defer idle.Close()
+	for path, want := range map[string]int{"GET /healthz": 200, "GET /readyz": 503, "GET /v1/agents": 503, "POST /v1/agents/helper/messages": 503, "GET /chat": 503} {
+		method, path, _ := strings.Cut(path, " ")
+		if status, body := answer(method, path); status != want || status == 503 && (!strings.Contains(body, `"code":"agent_unavailable"`) || !strings.Contains(body, "the orchestrator is not connected")) {
+			t.Errorf("%s without an orchestrator: %d %s", path, status, body)
+		}
+	}
+	startServerAt(t, data, "", "--role", "orchestrator", "--ready")
 	for lines.Scan() && !strings.Contains(lines.Text(), `"serving"`) {
 	}
-	if answer, err := http.Get("http://" + address + "/readyz"); err != nil || answer.StatusCode != http.StatusOK {
-		t.Errorf("%v %v", answer, err)
+	for path, want := range map[string]int{"GET /healthz": 200, "GET /readyz": 200, "GET /v1/agents": 200, "POST /v1/agents/helper/messages": 200, "GET /chat": 200} {
+		method, path, _ := strings.Cut(path, " ")
+		if status, body := answer(method, path); status != want {
+			t.Errorf("%s with its orchestrator: %d %s", path, status, body)
+		}
 	}
 }
 
