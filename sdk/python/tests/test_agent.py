@@ -17,7 +17,7 @@ import pytest
 from conftest import Ledger
 
 import troupe
-from troupe import Agent, AsyncClient, AsyncTurn, Turn, agent
+from troupe import Agent, AsyncClient, AsyncTurn, NotFound, Refusal, Turn, agent
 from troupe.testing import TroupeServer, find_binary
 
 
@@ -417,3 +417,31 @@ def test_unreachable_server_has_a_remedy() -> None:
     with troupe.Client("http://127.0.0.1:1", patience=0.2) as client, pytest.raises(troupe.Unreachable) as e:
         client.call("a", "b")
     assert "TROUPE_SERVER" in e.value.remedy and json.dumps(e.value.code)
+
+
+def test_retry_of_a_run_that_is_not_parked(troupe_server: TroupeServer, ledger: Ledger) -> None:
+    @agent("payer")
+    def payer(turn: Turn) -> str:
+        return str(turn.tool.invoke("payments.transfer", {"amount": 20, "to": "anna"}))
+
+    async def main(run_id: str) -> str:
+        async with AsyncClient(troupe_server.url) as client:
+            return await client.runs.retry(run_id)
+
+    client = troupe_server.client
+    client.tools.declare(tool_name="payments.transfer", url=ledger.url, policy="require_approval")
+    with payer.start(troupe_server.url):
+        run_id = client.start("payer", "pay")
+        for e in client.runs.events(run_id):
+            if e.type == "approval_required":
+                break
+        assert client.runs.retry(run_id) == asyncio.run(main(run_id)) == client.runs.get(run_id).status  # nothing happened
+        client.runs.cancel(run_id)
+        with pytest.raises(Refusal) as ended:
+            client.runs.retry(run_id)
+        assert (ended.value.code, ended.value.run_id) == ("call_rejected", run_id)
+        with pytest.raises(Refusal) as ended:
+            asyncio.run(main(run_id))
+        assert "CANCELLED" in str(ended.value)
+    with pytest.raises(NotFound):
+        client.runs.retry("0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55")

@@ -143,6 +143,13 @@ class AsyncRuns(_AsyncPart):
         """Cancels a run and the calls it waits for. Returns its status."""
         return await self._do(self._ops.cancel(run_id))
 
+    async def retry(self, run_id: str) -> str:
+        """Replays a parked run again, after its agent was corrected, and returns its status.
+
+        It raises a Refusal with the code call_rejected if the run still diverges, and names where.
+        """
+        return await self._do(self._ops.retry(run_id))
+
     async def signal(self, run_id: str, name: str, payload: Any = None, *, key: str | None = None) -> None:
         """Answers a run that waits for a signal."""
         await self._do(self._ops.signal(run_id, name, payload, key or new_key()))

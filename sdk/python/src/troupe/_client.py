@@ -177,6 +177,13 @@ class Runs(_Part):
         """Cancels a run and the calls it waits for. Returns its status."""
         return self._do(self._ops.cancel(run_id))
 
+    def retry(self, run_id: str) -> str:
+        """Replays a parked run again, after its agent was corrected, and returns its status.
+
+        It raises a Refusal with the code call_rejected if the run still diverges, and names where.
+        """
+        return self._do(self._ops.retry(run_id))
+
     def signal(self, run_id: str, name: str, payload: Any = None, *, key: str | None = None) -> None:
         """Answers a run that waits for a signal."""
         self._do(self._ops.signal(run_id, name, payload, key or new_key()))

@@ -124,6 +124,9 @@ class Ops:
     def cancel(self, run_id: str) -> Flow[str]:
         return single(self._do("POST", f"/v1/runs/{segment(run_id)}:cancel"), lambda o: str(o["status"]))
 
+    def retry(self, run_id: str) -> Flow[str]:
+        return single(self._do("POST", f"/v1/runs/{segment(run_id)}:retry"), lambda o: str(o["status"]))
+
     def signal(self, run_id: str, name: str, payload: Any, key: str) -> Flow[None]:
         body = {"name": name} if payload is None else {"name": name, "payload": payload}
         return nothing(self._do("POST", f"/v1/runs/{segment(run_id)}:signal", body=body, key=key))
