@@ -90,6 +90,7 @@ type shownPayload struct {
 	Trace    string `json:"trace_id"`
 	Claimed  string `json:"claimed_run_id"`
 	Key      string `json:"key_id"`
+	Request  string `json:"request_id"`
 }
 
 // judgedStep is one step, with the run events that no operation has explained yet.
