@@ -120,6 +120,7 @@ var guards = []Guard{
 	{Mutant: "child-loses-lane", Spec: specs.LaneInherited},
 	{Mutant: "child-loses-trace", Spec: specs.ContextInherited},
 	{Mutant: "clamp-not-reported", Spec: specs.ClampReported},
+	{Mutant: "clamped-wait-not-reported", Spec: specs.ClampReported},
 	{Mutant: "chain-not-copied", Spec: specs.ChainKept},
 	{Mutant: "budget-of-action-unspent", Spec: specs.TreeBudgetKept},
 	{Mutant: "budget-of-run-unspent", Spec: specs.TreeBudgetKept},
