@@ -193,7 +193,15 @@ func (c *RunsRetryCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	_, body, err := c.client().post("/v1/runs/"+id.String()+":retry", struct{}{})
+	var before runView
+	body, err := c.client().run(id)
+	if err == nil {
+		err = json.Unmarshal(body, &before)
+	}
+	if err != nil {
+		return err
+	}
+	_, body, err = c.client().post("/v1/runs/"+id.String()+":retry", struct{}{})
 	if err != nil || c.JSON {
 		return printJSONOrError(s.out, body, err)
 	}
@@ -203,7 +211,11 @@ func (c *RunsRetryCmd) Run(s streams) error {
 	if err := json.Unmarshal(body, &out); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(s.err, "run %s is not parked: it is %s; to see it:\n  %s\n", id, out.Status, c.hint("runs show", []string{id.String()}))
+	what := "is not parked"
+	if before.State == runs.AgentParked {
+		what = "was parked and continues"
+	}
+	_, err = fmt.Fprintf(s.err, "run %s %s: it is %s; to see it:\n  %s\n", id, what, out.Status, c.hint("runs show", []string{id.String()}))
 	return err
 }
 

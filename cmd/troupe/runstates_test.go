@@ -163,11 +163,19 @@ func TestParkedRunIsShownAndRetried(t *testing.T) {
 	if len(hints) != 2 || hints[0][1] != "retry" {
 		t.Fatalf("want commands to retry and to cancel, got %q", stderr)
 	}
-	if code, _, stderr := runProgram(t, hints[0]...); code != 0 || !strings.Contains(stderr, "is not parked") {
+	if code, _, stderr := runProgram(t, hints[0]...); code != 0 || !strings.Contains(stderr, "was parked and continues: it is ") {
 		t.Errorf("%q: exit code %d, %s", hints[0], code, stderr)
 	}
 	if code, out, stderr := runProgram(t, "runs", "events", reply.Run, "--follow", "--server", url); code != 0 || !strings.Contains(out, "run_done") {
 		t.Errorf("exit code %d, %s%s", code, out, stderr)
+	}
+	_, out, stderr = runProgram(t, "call", "a", "x", "--json", "--server", url)
+	var waiting messageReply
+	if err := json.Unmarshal([]byte(out), &waiting); err != nil {
+		t.Fatal(err, out, stderr)
+	}
+	if code, _, stderr := runProgram(t, "runs", "retry", waiting.Run, "--server", url); code != 0 || !strings.Contains(stderr, "is not parked: it is PAUSED_WAITING_APPROVAL") {
+		t.Errorf("retry of a run that waits for a signal: exit code %d, %s", code, stderr)
 	}
 	if code, _, stderr := runProgram(t, "runs", "retry", reply.Run, "--server", url); code != exitFailed || !strings.Contains(stderr, "has the status DONE") {
 		t.Errorf("retry of an ended run: exit code %d, %s", code, stderr)
