@@ -14,6 +14,7 @@ type followed struct {
 	name     string
 	cursor   runs.SessionCursor
 	channel  *Channel
+	foreign  bool // the client has resumed behind a cursor that is not of this session
 	attached bool
 	end      bool           // begins behind all events
 	held     bool           // not read before the request that follows it is performed
@@ -68,6 +69,9 @@ func (s *Socket) attached(in *Attached) {
 		return
 	}
 	f.attached = true
+	if f.foreign {
+		s.send(&ChannelMessage{Type: ChannelError, Session: f.name, Code: "events_dropped", Error: ForeignCursor + ": the session follows from its first message"})
+	}
 	if f.end {
 		f.cursor = in.End
 	}
@@ -121,7 +125,7 @@ func (s *Socket) page(in *SessionPage) {
 		return
 	case len(in.Dropped) > 0:
 		s.reading = nil
-		s.send(&ChannelMessage{Type: ChannelError, Session: f.name, Code: "events_dropped", Error: "messages of this session are gone, because the log was cut or the store was restored: those that are left follow, behind this cursor", Cursor: in.Dropped.String(), Replay: f.replay != nil})
+		s.send(&ChannelMessage{Type: ChannelError, Session: f.name, Code: "events_dropped", Error: "messages of this session are gone, because the log was cut or the store was restored: those that are left follow, behind this cursor", Cursor: s.cursors.Text(f.name, in.Dropped), Replay: f.replay != nil})
 		f.cursor, f.news, f.channel = in.Dropped, true, NewChannel(f.name, f.replay != nil)
 		return
 	}
@@ -148,7 +152,7 @@ func (s *Socket) mapPending() {
 		f.pending = f.pending[1:]
 		f.cursor = f.cursor.After(item.At)
 		if f.replay == nil {
-			s.show(f.channel.Map(&e, f.cursor.String()))
+			s.show(f.channel.Map(&e, s.cursors.Text(f.name, f.cursor)))
 			continue
 		}
 		s.show(f.replay.hold(f.channel.Map(&e, ""), s.now))
@@ -163,7 +167,7 @@ func (s *Socket) mapPending() {
 		s.endReplay(f)
 	case !f.live:
 		f.live = true
-		s.send(&ChannelMessage{Type: ChannelState, Session: f.name, State: StateLive, Cursor: f.cursor.String()})
+		s.send(&ChannelMessage{Type: ChannelState, Session: f.name, State: StateLive, Cursor: s.cursors.Text(f.name, f.cursor)})
 	}
 }
 

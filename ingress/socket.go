@@ -53,6 +53,7 @@ type Socket struct {
 	greeted  bool // a hello was received
 	ready    bool // and accepted
 	hello    Hello
+	cursors  SessionCursors
 	sessions []*followed
 	reading  *followed       // of the outstanding ReadSession or ReadRun
 	requests []SocketRequest // that wait to be performed
@@ -254,14 +255,15 @@ func (s *Socket) admitted(in *Admitted) {
 		s.flushAndClose(code, in.Detail)
 		return
 	}
-	s.ready = true
+	s.ready, s.cursors = true, in.Cursors
 	m := ChannelMessage{Type: ChannelState, State: StateReady, Detail: &struct {
 		User   string `json:"user_id"`
 		Device string `json:"device_id"`
 	}{in.User, in.Device}}
 	s.send(&m)
 	for _, r := range s.hello.Resume {
-		s.follow(r.Session, r.After, r.End)
+		at, known := s.cursors.Find(r.Session, r.After)
+		s.follow(r.Session, at, r.End).foreign = !known
 	}
 }
 

@@ -29,6 +29,7 @@ type (
 		Code, Detail string // of the refusal; "" admits the client
 		Later        bool   // the refused client may be admitted later
 		User, Device string
+		Cursors      SessionCursors
 	}
 	// Attached answers an Attach.
 	Attached struct {

@@ -40,8 +40,8 @@ type Hello struct {
 // Resume asks for the messages of a session behind a cursor.
 type Resume struct {
 	Session string
-	After   runs.SessionCursor // empty: from the first message
-	End     bool               // behind all messages that exist
+	After   string // empty: from the first message; see CheckSessionCursor
+	End     bool   // behind all messages that exist
 }
 
 // SocketRequest is a message of a client that changes something. It is performed as a request
@@ -166,7 +166,7 @@ func decodeResume(v jsontext.Value) (all []Resume, r *actor.Refusal) {
 		if in.After != nil {
 			var err error
 			if next.End = *in.After == "end"; !next.End {
-				if next.After, err = runs.ParseSessionCursor(*in.After); err != nil {
+				if next.After, err = *in.After, CheckSessionCursor(*in.After); err != nil {
 					return nil, invalid("resume", "after: %v", err)
 				}
 			}

@@ -24,6 +24,7 @@ type sessionFeed struct {
 	server  *Server
 	by      caller
 	session string
+	cursors ingress.SessionCursors
 	after   runs.SessionCursor
 	news    <-chan struct{}
 	stop    func()
@@ -35,7 +36,7 @@ type sessionFeed struct {
 func (s sessionRoutes) getSessionEvents(ctx *fasthttp.RequestCtx) {
 	name, r := ingress.CheckSession(pathParam(ctx, "id"))
 	p := badRequest(r)
-	var after runs.SessionCursor
+	var after string
 	if p == nil {
 		after, p = sessionCursor(ctx)
 	}
@@ -53,7 +54,13 @@ func (s sessionRoutes) getSessionEvents(ctx *fasthttp.RequestCtx) {
 		sessionNotFound(name).write(ctx)
 		return
 	}
-	f := &sessionFeed{server: s.Server, by: callerOf(ctx), session: name, after: after, stop: func() {}}
+	f := &sessionFeed{server: s.Server, by: callerOf(ctx), session: name, stop: func() {}}
+	f.cursors = sessionCursors(s.Server, &f.by)
+	known := false
+	if f.after, known = f.cursors.Find(name, after); !known {
+		newProblem(http.StatusGone, "events_dropped", "EventsDropped", ingress.ForeignCursor+": read the events of this session from the first one, without a cursor").write(ctx)
+		return
+	}
 	var limit, wait uint64
 	if !streams {
 		limit, p = queryLimit(ctx, EventsDefault, EventsMax)
@@ -100,22 +107,27 @@ func (f *sessionFeed) follow(ctx *fasthttp.RequestCtx) *problem {
 	return nil
 }
 
+// sessionCursors makes the cursors of the sessions of a caller.
+func sessionCursors(s *Server, by *caller) ingress.SessionCursors {
+	return ingress.SessionCursors{Key: ingress.CursorKey(s.config.Secret), Tenant: by.Tenant}
+}
+
 // sessionCursor returns the cursor of the client, as requestCursor does.
-func sessionCursor(ctx *fasthttp.RequestCtx) (runs.SessionCursor, *problem) {
+func sessionCursor(ctx *fasthttp.RequestCtx) (string, *problem) {
 	field, text := lastEventID, header(ctx, lastEventID)
 	if text == "" {
 		field, text = "after", string(ctx.QueryArgs().Peek("after"))
 	}
-	c, err := runs.ParseSessionCursor(text)
-	if err != nil {
-		return nil, invalid(http.StatusBadRequest, field, field+": "+err.Error())
+	if err := ingress.CheckSessionCursor(text); err != nil {
+		return "", invalid(http.StatusBadRequest, field, field+": "+err.Error())
 	}
-	return c, nil
+	return text, nil
 }
 
 // eventPage is a page of events and the cursor before the first of them.
 type eventPage struct {
 	after runs.SessionCursor
+	text  func(runs.SessionCursor) string // of a cursor
 	command.SessionEvents
 }
 
@@ -128,9 +140,10 @@ func (f *sessionFeed) readInTurn(limit int) (page eventPage, p *problem, err err
 // read returns the next page and moves the cursor past it.
 func (f *sessionFeed) read(limit int) (page eventPage, p *problem, err error) {
 	page.after = f.after
+	page.text = func(at runs.SessionCursor) string { return f.cursors.Text(f.session, at) }
 	page.SessionEvents, err = lookup(f.server, f.by, command.SessionEventsQuery{Session: f.session, After: f.after, Limit: limit})
 	if len(page.Dropped) > 0 {
-		return page, newProblem(http.StatusGone, "events_dropped", "EventsDropped", "the log was cut, or the store was restored from a backup: read the events of this session after "+page.Dropped.String()), nil
+		return page, newProblem(http.StatusGone, "events_dropped", "EventsDropped", "the log was cut, or the store was restored from a backup: read the events of this session after "+f.cursors.Text(f.session, page.Dropped)), nil
 	}
 	for _, e := range page.All {
 		f.after = f.after.After(e.At)
@@ -182,9 +195,9 @@ func (page *eventPage) appendJSON() []byte {
 		}
 		cursor = cursor.After(e.At)
 		b = append(b, e.Body[:len(e.Body)-1]...)
-		b = append(appendQuoted(append(b, `,"cursor":`...), cursor.String()), '}')
+		b = append(appendQuoted(append(b, `,"cursor":`...), page.text(cursor)), '}')
 	}
-	b = appendQuoted(append(b, `],"cursor":`...), cursor.String())
+	b = appendQuoted(append(b, `],"cursor":`...), page.text(cursor))
 	return fmt.Appendf(b, `,"more":%t}`, page.More)
 }
 
@@ -193,7 +206,7 @@ func (page *eventPage) appendFrames(b []byte) []byte {
 	cursor := page.after
 	for _, e := range page.All {
 		cursor = cursor.After(e.At)
-		b = runs.Frame{ID: cursor.String(), Name: runs.TypeOf(e.Body).String(), Data: string(e.Body)}.Append(b)
+		b = runs.Frame{ID: page.text(cursor), Name: runs.TypeOf(e.Body).String(), Data: string(e.Body)}.Append(b)
 	}
 	return b
 }

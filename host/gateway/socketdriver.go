@@ -372,7 +372,7 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 	d.head.Set(deviceHeader, device)
 	close(d.admitted)
 	if !ingress.Allows(d.by.Principal, ingress.ScopeCall) { // it cannot give results
-		return ingress.Admitted{User: d.by.User, Device: device}
+		return ingress.Admitted{User: d.by.User, Device: device, Cursors: sessionCursors(d.server, &d.by)}
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, readTimeout)
 	defer cancel()
@@ -382,7 +382,7 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 	}
 	d.updates, d.leave = updates, stop
 	context.AfterFunc(d.ctx, stop)
-	return ingress.Admitted{User: d.by.User, Device: device}
+	return ingress.Admitted{User: d.by.User, Device: device, Cursors: sessionCursors(d.server, &d.by)}
 }
 
 // askTools passes on the calls of the device that were not sent yet.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // channelClient is a client of the channel protocol.
@@ -542,10 +543,11 @@ func TestCursorBehindEndOfLog(t *testing.T) {
 	if status, _, body := d.do("POST", "/v1/agents/echo/messages", `{"content":"hello","session_id":"s1"}`); status != 200 {
 		t.Fatal(status, body)
 	}
-	if status, _, body := d.do("GET", "/v1/sessions/s1/events?after=n1:99999.1", ""); status != http.StatusGone || !strings.Contains(body, "restored from a backup") {
+	ahead := ingress.SessionCursors{Key: ingress.CursorKey(d.server.config.Secret), Tenant: actor.DefaultTenant}.Text("s1", runs.SessionCursor{{Node: "n1", Batch: 99999, Index: 1}})
+	if status, _, body := d.do("GET", "/v1/sessions/s1/events?after="+ahead, ""); status != http.StatusGone || !strings.Contains(body, "restored from a backup") {
 		t.Errorf("%d %s", status, body)
 	}
-	c := d.channel(`{"type":"hello","resume":{"session_id":"s1","after":"n1:99999.1"}}`, nil)
+	c := d.channel(`{"type":"hello","resume":{"session_id":"s1","after":"`+ahead+`"}}`, nil)
 	gone := c.until("error", "")
 	if live := c.until("state", "LIVE"); gone.Code != "events_dropped" || live.Cursor != gone.Cursor || strings.Contains(gone.Cursor, "99999") {
 		t.Errorf("%+v, %+v", gone, live)

@@ -106,6 +106,7 @@ class Conversation {
       return;
     }
     if (m.type === "error" && !m.run_id) {
+      if (m.code === "events_dropped" && !m.cursor) this.clear(); // all messages follow again
       this.root.append(el("div", { class: "notice failed", text: m.message }));
       return;
     }

@@ -44,7 +44,7 @@ REMEDIES: dict[str, str] = {
     "context_not_found": "Check the key. Contexts are deleted with their session.",
     "key_not_found": "List the keys with `troupe keys list`.",
     "not_found": "Check the URL of the server and its version.",
-    "events_dropped": "Read from first_seq on, those of a session after the cursor in the message.",
+    "events_dropped": "Read from first_seq on, those of a session after the cursor in the message, or without a cursor if it has none.",
     "upgrade_required": "Connect to this path with a WebSocket.",
     "method_not_allowed": "Check the URL of the server and its version.",
     "session_busy": "Wait for the end of the run, or send if_busy='queue' or 'interrupt'.",
