@@ -99,10 +99,8 @@ func (m *modelRequests) judgeReply(id runs.ToolCallID, call *actor.Call, reply *
 
 // observe follows the requests in journals.
 func (m *modelRequests) observe(id runs.ToolCallID, ask *store.Asked) {
-	if ask.Out().Kind == actor.AskModel {
-		m.open[id] = true
-		delete(m.ended, id) // an entry that a crash has lost
-	}
+	m.open[id] = ask.Out().Kind == actor.AskModel
+	delete(m.ended, id) // a crash may have lost the entry of a former one
 }
 
 // answered follows the answers in journals.
