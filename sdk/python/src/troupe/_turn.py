@@ -188,8 +188,9 @@ class Execution:
 class _Base:
     """What both kinds of turns share. Its flows perform no I/O."""
 
-    def __init__(self, execution: Execution) -> None:
+    def __init__(self, execution: Execution, server: httpx.URL) -> None:
         self._x = execution
+        self._server = server
         self._ops = Ops(Patience(outage=OUTAGE_SECONDS, busy=60.0))
         self._count = 0
         self._lock = threading.Lock()
@@ -229,6 +230,25 @@ class _Base:
     def traceparent(self) -> str:
         """W3C trace context of the run, for your own requests. Requests of the turn have it."""
         return self._x.invocation.traceparent
+
+    @property
+    def openai(self) -> dict[str, Any]:
+        """Arguments of a client of the package openai, which then uses the models of the server.
+
+            client = OpenAI(**turn.openai)  # or AsyncOpenAI, or ChatOpenAI of langchain-openai
+            client.chat.completions.create(model="scripted", messages=[{"role": "user", "content": turn.message}])
+
+        The run records each request with its tokens, and neither prompt nor answer. The key is that of
+        the run and ends with it, so make a client for each turn.
+        """
+        i = self._x.invocation
+        if not i.token:
+            raise InvalidRequest("invalid_request", "the request of the server had no header x-run-token: pass it on to /invoke unchanged")
+        arguments: dict[str, Any] = {"base_url": str(self._server).rstrip("/") + "/v1", "api_key": i.token}
+        trace = {name: value for name, value in (("traceparent", i.traceparent), ("tracestate", i.tracestate)) if i.traceparent and value}
+        if trace:
+            arguments["default_headers"] = trace
+        return arguments
 
     @property
     def cancelled(self) -> bool:
@@ -361,7 +381,7 @@ class Turn(_Base):
     """A turn of a function that blocks. Its operations may be made by several threads, with `key`."""
 
     def __init__(self, execution: Execution, http: httpx.Client) -> None:
-        super().__init__(execution)
+        super().__init__(execution, http.base_url)
         self._http = http
         self.tool = ToolUse(self)
         self.context = TurnContexts(self)
@@ -433,7 +453,7 @@ class AsyncTurn(_Base):
     """A turn of a coroutine."""
 
     def __init__(self, execution: Execution, http: httpx.AsyncClient) -> None:
-        super().__init__(execution)
+        super().__init__(execution, http.base_url)
         self._http = http
         self.tool = AsyncToolUse(self)
         self.context = AsyncTurnContexts(self)
