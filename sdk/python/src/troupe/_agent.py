@@ -373,7 +373,8 @@ class Agent:
         """
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-        logging.getLogger("httpx").setLevel(logging.WARNING)
+        for name in ("httpx", "httpx2"):  # the second: of the package openai
+            logging.getLogger(name).setLevel(logging.WARNING)
 
         async def main() -> None:
             stop = asyncio.Event()
