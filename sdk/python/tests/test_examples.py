@@ -16,7 +16,7 @@ from conftest import ROOT, Ledger
 
 from troupe.testing import TroupeServer
 
-FRAMEWORKS = {"langgraph": ("graph", "langgraph"), "openai-agents": ("treasurer", "agents")}
+FRAMEWORKS = {"langgraph": ("graph", "langchain_openai"), "openai-agents": ("treasurer", "agents")}
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def test_python(troupe_server: TroupeServer) -> None:
 def test_framework(name: str, troupe_server: TroupeServer, ledger: Ledger) -> None:
     agent_id, package = FRAMEWORKS[name]
     if importlib.util.find_spec(package) is None:
-        pytest.skip(f"pip install {name}")
+        pytest.skip(f"the packages of examples/{name} are not installed")
     client = troupe_server.client
     client.agents.create("helper")
     client.tools.declare(tool_name="payments.transfer", url=ledger.url, policy="require_approval", on_failure="return_error")
@@ -78,4 +78,7 @@ def test_framework(name: str, troupe_server: TroupeServer, ledger: Ledger) -> No
             run_id = client.start(agent_id, 'use transfer {"to": "bob", "amount": 1}', session="trip")
             client.approvals.reject(approval_of(run_id), "no")
             assert "approval_rejected" in client.runs.wait(run_id, 120).text
+            requests = [e.payload for e in client.runs.events(run_id) if e.type == "llm_call_started"]
+            assert [(r["name"], "request_id" in r) for r in requests] == [("scripted", True)] * 2
+            assert client.runs.get(run_id).usage.total_tokens > 0
     assert len(ledger.entries) == 1
