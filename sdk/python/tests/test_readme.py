@@ -18,9 +18,9 @@ from troupe.testing import Factory, TroupeServer
 
 def programs() -> dict[str, str]:
     page = (ROOT / "sdk" / "python" / "README.md").read_text()
-    cashier, test, client = re.findall(r"```python\n(.*?)```", page, re.S)
+    cashier, test, writer, client = re.findall(r"```python\n(.*?)```", page, re.S)
     (tool,) = re.findall(r"```toml\n(.*?)```", page, re.S)
-    return {"cashier.py": cashier, "test_cashier.py": test, "client.py": client, "transfer.toml": tool}
+    return {"cashier.py": cashier, "test_cashier.py": test, "writer.py": writer, "client.py": client, "transfer.toml": tool}
 
 
 def test_agent_and_its_test(tmp_path: Path) -> None:
@@ -72,3 +72,19 @@ def test_client(tmp_path: Path, troupe_servers: Factory, ledger: Ledger) -> None
     assert len(lines) == 3, done.stdout + done.stderr
     assert lines[0].startswith("Paid, receipt 1. ") and lines[1] == "Paid, receipt 2."
     assert ['"anna"' in body for _, body in ledger.entries] == [True, False]
+
+
+def test_model(tmp_path: Path, troupe_server: TroupeServer) -> None:
+    (tmp_path / "writer.py").write_text(programs()["writer.py"])
+    client, env = troupe_server.client, {**os.environ, "TROUPE_SERVER": troupe_server.url}
+    process = subprocess.Popen([sys.executable, "writer.py"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().startswith("registered writer")
+        first = client.call("writer", "say hello")
+        assert first.text == "hello" and first.usage.total_tokens > 0
+        assert client.call("writer", "list my messages", session=first.session_id).text == "1. say hello"
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
