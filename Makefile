@@ -161,7 +161,7 @@ sdk-python: build bin/venv/examples #+ check the types of the Python SDK, and ki
 	@for d in python langgraph openai-agents; do (cd examples/$$d && ../../bin/venv/bin/mypy --strict --cache-dir ../../bin/mypy agent.py) || exit 1; done
 	@cd sdk/python && TROUPE_BIN="$(CURDIR)/bin/troupe" ../../bin/venv/bin/pytest -q -p no:cacheprovider -p no:anyio $(PYTEST)
 
-clients: sdk-python #+ likewise, and resume streams across a kill -9 with curl, Python, npm's EventSource and a browser, talk over WebSockets that are cut, drive the chat page, and try to pass haproxy and nginx without a key; needs them: ARGS=-channel, or ARGS=-chat for the chat page
+clients: sdk-python #+ likewise, and resume streams across a kill -9 with curl, Python, npm's EventSource and a browser, talk over WebSockets that are cut, drive the chat page, ask models with npm's openai, and try to pass haproxy and nginx without a key; needs them: ARGS=-channel, ARGS=-chat for the chat page, or ARGS=-openai
 	@$(GO) run ./test/clients $(ARGS)
 
 crash: build ## kill the real server N (20) times and simulate power failures; no acknowledged work may be lost

@@ -10,7 +10,7 @@
 //
 // Clients of the channel protocol, with the packages websockets of Python and ws of npm, invoke agents, approve,
 // perform a client tool, cancel and resume, while their connections are cut at random bytes and the server is
-// killed. The chat page does the same in a browser.
+// killed. The chat page does the same in a browser. The package openai of npm asks the models of a server.
 //
 // Before the streams, haproxy and nginx forward to servers on loopback, and no request
 // without a key may pass them.
@@ -62,10 +62,11 @@ func main() {
 	shots := flag.String("shots", "", "folder for screenshots of the chat page; empty: none is kept")
 	only := flag.Bool("channel", false, "check clients of the channel protocol only")
 	chat := flag.Bool("chat", false, "check the chat page only")
+	openAI := flag.Bool("openai", false, "check the client of the OpenAI API only, which needs npm alone")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
-	h := &harness{ctx: ctx, bin: *bin, shots: *shots, channelOnly: *only || *chat, chatOnly: *chat, release: make(chan struct{}), releases: &releases{}}
+	h := &harness{ctx: ctx, bin: *bin, shots: *shots, channelOnly: *only || *chat, chatOnly: *chat, openAIOnly: *openAI, release: make(chan struct{}), releases: &releases{}}
 	err := h.run()
 	h.close()
 	if err != nil {
@@ -90,6 +91,7 @@ type harness struct {
 	shots       string
 	channelOnly bool
 	chatOnly    bool
+	openAIOnly  bool
 	releases    *releases // of the answers of the agent for channels
 	channels    func() error
 }
@@ -142,6 +144,17 @@ func (r *reader) await(ctx context.Context, what string, ok func(seen []string) 
 func (h *harness) run() (err error) {
 	if h.dir, err = os.MkdirTemp("", "troupe-clients-"); err != nil {
 		return err
+	}
+	if h.openAIOnly {
+		npm, err := exec.LookPath("npm")
+		if err != nil {
+			return fmt.Errorf("missing: npm: on Debian, apt-get install npm")
+		}
+		node, err := h.fetchNode(npm)
+		if err != nil {
+			return err
+		}
+		return h.checkOpenAI(npm, node)
 	}
 	if err := h.findClients(); err != nil {
 		return err
@@ -250,7 +263,14 @@ func (h *harness) findClients() error {
 	if err != nil {
 		return err
 	}
-	h.channels = func() error { return h.checkChannels(python, node, npm, chromium) }
+	h.channels = func() error {
+		if !h.channelOnly {
+			if err := h.checkOpenAI(npm, node); err != nil {
+				return err
+			}
+		}
+		return h.checkChannels(python, node, npm, chromium)
+	}
 	h.readers = []*reader{h.curl(curl), h.program("Python's urllib", false, python, "-c", readPython),
 		h.program("npm's eventsource", true, node, filepath.Join(h.dir, "npm", "read.mjs")), h.browser(chromium)}
 	return nil
