@@ -84,6 +84,7 @@ type completion struct {
 	call    string // ID of the request in its run; empty if it has none
 	began   time.Time
 	ended   bool
+	chunked bool // the client reads a stream in chunks
 }
 
 // complete passes a request on to a model.
@@ -283,6 +284,8 @@ func completionProblem(last *command.ChatPart) *problem {
 }
 
 // stream answers with a stream of events that ends when the answer ends or the client leaves.
+// Clients of the OpenAI API take the end of a connection for the end of the answer. The stream
+// is chunked, so that one cut short, as by a crash of the server, is an error to them.
 func (c *completion) stream(ctx *fasthttp.RequestCtx, first *command.ChatPart, release func()) {
 	conn := ctx.Conn()
 	if own, ok := conn.(*connection); ok {
@@ -290,7 +293,10 @@ func (c *completion) stream(ctx *fasthttp.RequestCtx, first *command.ChatPart, r
 	}
 	head := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: %s; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s: %s\r\n", ingress.EventStream, requestIDHeader, c.request.ID)
 	head = appendAllowOrigin(head, listedOrigin(c.server.config.Origins, &ctx.Request.Header))
-	head = append(append(head, "Connection: close\r\n\r\n"...), first.Bytes...)
+	if c.chunked = ctx.Request.Header.IsHTTP11(); c.chunked {
+		head = append(head, "Transfer-Encoding: chunked\r\n"...)
+	}
+	head = append(append(head, "Connection: close\r\n\r\n"...), c.chunk(first.Bytes)...)
 	ctx.SetStatusCode(fasthttp.StatusOK)
 	ctx.HijackSetNoResponse(true)
 	ctx.Hijack(func(net.Conn) {
@@ -351,12 +357,12 @@ func (c *completion) serve(conn net.Conn, out []byte) {
 					c.fail(conn, completionProblem(&part.ChatPart))
 					return
 				}
-				c.write(conn, part.Bytes)
+				c.write(conn, c.lastChunk(part.Bytes))
 				return
 			case len(part.Bytes) == 0:
-				out = runs.AppendComment(nil, "ping")
+				out = c.chunk(runs.AppendComment(nil, "ping"))
 			default:
-				out = part.Bytes
+				out = c.chunk(part.Bytes)
 			}
 		case <-check.C:
 			if c.by.Key != "" && !c.server.config.Keys.Valid(c.by.Key) {
@@ -390,7 +396,23 @@ func (c *completion) write(conn net.Conn, b []byte) bool {
 // for a complete one.
 func (c *completion) fail(conn net.Conn, p *problem) {
 	_ = conn.SetWriteDeadline(time.Now().Add(finalWriteTimeout))
-	_, _ = conn.Write(runs.Frame{Data: string(p.appendOpenAI(nil))}.Append(nil))
+	_, _ = conn.Write(c.lastChunk(runs.Frame{Data: string(p.appendOpenAI(nil))}.Append(nil)))
+}
+
+// chunk returns the bytes of a stream that are sent for a part of it.
+func (c *completion) chunk(part []byte) []byte {
+	if !c.chunked || len(part) == 0 {
+		return part
+	}
+	return append(append(fmt.Appendf(nil, "%x\r\n", len(part)), part...), "\r\n"...)
+}
+
+// lastChunk returns the bytes that are sent for the last part.
+func (c *completion) lastChunk(part []byte) []byte {
+	if !c.chunked {
+		return part
+	}
+	return append(c.chunk(part), "0\r\n\r\n"...)
 }
 
 // isOpenAI reports whether a path belongs to the OpenAI API.

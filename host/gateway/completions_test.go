@@ -193,6 +193,60 @@ func TestCompletionStream(t *testing.T) {
 	}
 }
 
+// A stream that is cut is an error for a client of HTTP/1.1, not a short answer.
+func TestCutCompletionStreamIsAnError(t *testing.T) {
+	keys := new(Keys)
+	d := startGatewayWith(t, Config{Keys: keys})
+	key, text := newTestKey(t, 1, 0, ingress.ScopeAgents)
+	keys.Set([]ingress.Key{key})
+	node := &scriptedNode{d.server.node, make(chan command.ChatPart, 4), make(chan struct{}, 4)}
+	accepted := make(chan net.Conn, 4)
+	other := d.serve(New(node, d.server.log, d.server.config), func(l net.Listener) net.Listener { return keptListener{l, accepted} })
+	body := strings.Replace(chatBody, "{", `{"stream":true,`, 1)
+	event := "data: {\"choices\":[]}\n\n"
+
+	node.parts <- command.ChatPart{Bytes: []byte(event)}
+	cut := other.openStream("POST", completionsRoute, body)
+	defer cut.response.Body.Close()
+	if line, err := bufio.NewReader(cut.response.Body).ReadString('\n'); err != nil {
+		t.Fatal(line, err)
+	}
+	_ = (<-accepted).Close()
+	if rest, err := io.ReadAll(cut.response.Body); err != io.ErrUnexpectedEOF {
+		t.Errorf("got %q, %v; want an error", rest, err)
+	}
+	node.parts <- command.ChatPart{Bytes: []byte(event)} // which cannot be written
+	<-node.cancelled
+
+	for version, want := range map[string]string{
+		"HTTP/1.1": "\r\n\r\n16\r\n" + event + "\r\ne\r\ndata: [DONE]\n\n\r\n0\r\n\r\n",
+		"HTTP/1.0": "\r\n\r\n" + event + "data: [DONE]\n\n",
+	} {
+		node.parts <- command.ChatPart{Bytes: []byte(event)}
+		node.parts <- command.ChatPart{Bytes: []byte("data: [DONE]\n\n"), Last: true}
+		conn := other.dial()
+		_, _ = fmt.Fprintf(conn, "POST %s %s\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", completionsRoute, version, other.address, text, len(body), body)
+		if got, err := io.ReadAll(conn); err != nil || !strings.HasSuffix(string(got), want) {
+			t.Errorf("%s: got %q, %v; want the end %q", version, got, err, want)
+		}
+		_ = conn.Close()
+	}
+}
+
+// keptListener keeps the connections that it has accepted.
+type keptListener struct {
+	net.Listener
+	all chan net.Conn
+}
+
+func (l keptListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.all <- conn
+	}
+	return conn, err
+}
+
 // modelDown is the refusal of a model that does not answer.
 var modelDown = actor.RefuseUnavailable(0, "down")
 
