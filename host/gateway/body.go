@@ -113,7 +113,7 @@ type bodyAdmission struct{ *Server }
 
 // admit reports whether a body of up to n bytes may be read.
 func (s bodyAdmission) admit(h *fasthttp.RequestHeader, n int, owner bool) bool {
-	if n > BodyBytesMax {
+	if n > bodyMax(h) {
 		return false
 	}
 	by, p := s.validateBeforeBody(h, owner)
@@ -131,7 +131,7 @@ func bodyLength(h *fasthttp.RequestHeader) int {
 		return n
 	}
 	if h.ContentLength() == -1 {
-		return BodyBytesMax
+		return bodyMax(h)
 	}
 	return 0
 }

@@ -154,6 +154,24 @@ func TestCompletionErrors(t *testing.T) {
 	}
 }
 
+// A request to a model may be longer than others: it has a whole conversation.
+func TestLongCompletion(t *testing.T) {
+	d := startGateway(t)
+	long := func(n int) string {
+		return `{"model":"scripted","messages":[{"role":"user","content":"` + strings.Repeat("x", n-len(`{"model":"scripted","messages":[{"role":"user","content":""}]}`)) + `"}]}`
+	}
+	if status, _, body := d.do("POST", completionsRoute, long(ChatBytesMax)); status != 200 {
+		t.Errorf("%d %.200s", status, body)
+	}
+	var out openAIError
+	if status := d.doJSON(&out, "POST", completionsRoute, long(ChatBytesMax+1)); status != 413 || !strings.Contains(out.Error.Message, "8388608") {
+		t.Errorf("%d %+v", status, out)
+	}
+	if status, _, _ := d.do("POST", "/v1/agents/helper/messages", long(BodyBytesMax+1)); status != 413 {
+		t.Errorf("another request: %d", status)
+	}
+}
+
 // scriptedNode answers requests to models with prepared parts.
 type scriptedNode struct {
 	command.Node

@@ -45,8 +45,8 @@ func validateEmbedded(s *Server, ctx *fasthttp.RequestCtx) (p *problem, hangUp b
 		return invalid(http.StatusBadRequest, "Host", "Host: want a name or an address, with an optional port"), false
 	case len(s.config.Hosts) > 0 && !slices.ContainsFunc(s.config.Hosts, func(own string) bool { return strings.EqualFold(own, name) || strings.EqualFold(own, name+":"+port) }):
 		return newProblem(http.StatusForbidden, "forbidden_host", "forbidden host", fmt.Sprintf("the Host header names %.80q, which is not a name of this server", h.Host())), false
-	case len(ctx.Request.Body()) > BodyBytesMax:
-		return invalid(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body exceeds %d bytes", BodyBytesMax)), false
+	case len(ctx.Request.Body()) > bodyMax(&ctx.Request.Header):
+		return invalid(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body exceeds %d bytes", bodyMax(&ctx.Request.Header))), false
 	}
 	if p = checkTarget(h); p == nil && present&(1<<singletonOrigin|1<<singletonSite) != 0 {
 		p = s.checkOrigin(h)

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"slices"
@@ -14,8 +15,20 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-// BodyBytesMax is the maximum length of a request body in bytes.
-const BodyBytesMax = 1 << 20
+// Maximum length of a request body in bytes: of a request to a model, which has a whole
+// conversation, and of any other.
+const (
+	ChatBytesMax = 8 << 20
+	BodyBytesMax = 1 << 20
+)
+
+// bodyMax returns the maximum length of the body of a request.
+func bodyMax(h *fasthttp.RequestHeader) int {
+	if path, _, _ := bytes.Cut(h.RequestURI(), questionMark); string(path) == "/v1/chat/completions" {
+		return ChatBytesMax
+	}
+	return BodyBytesMax
+}
 
 // All values taken from a request are copied, because fasthttp reuses its
 // buffers.

@@ -255,7 +255,7 @@ func (s *Server) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	case refused != nil:
 		p = s.throttle(ctx.Conn(), refused)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		p = invalid(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body exceeds %d bytes", BodyBytesMax))
+		p = invalid(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body exceeds %d bytes", bodyMax(&ctx.Request.Header)))
 	case errors.As(err, &small):
 		p = invalid(http.StatusRequestHeaderFieldsTooLarge, "", fmt.Sprintf("the headers exceed %d bytes", HeaderBytesMax))
 	case errors.As(err, &net) && net.Timeout():

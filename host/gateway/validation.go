@@ -68,12 +68,12 @@ func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader, owner bool) (*cal
 // headerReceived configures how fasthttp reads the body, once the head has
 // arrived.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader, owner bool) fasthttp.RequestConfig {
-	c := fasthttp.RequestConfig{ReadTimeout: s.config.BodyTimeout}
+	c := fasthttp.RequestConfig{ReadTimeout: s.config.BodyTimeout, MaxRequestBodySize: bodyMax(h)}
 	if n := bodyLength(h); n > 0 && !(bodyAdmission{s}).admit(h, n, owner) {
 		// The body MUST NOT be read, and the client MUST NOT get a 100 Continue. An
 		// oversized length makes fasthttp reject the request, and handleReadError sends
 		// the actual reason.
-		h.SetContentLength(BodyBytesMax + 1)
+		h.SetContentLength(bodyMax(h) + 1)
 		if len(h.Peek(fasthttp.HeaderExpect)) > 0 {
 			h.Set(fasthttp.HeaderExpect, "refused") // handleReadError validates the head again
 		}
