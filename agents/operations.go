@@ -257,9 +257,9 @@ func (s registryState) createKey(body string) (change, *actor.Refusal) {
 	}
 	item := actor.StateItem{Name: keyPrefix + id, Value: s.value(keyPrefix + id)}
 	delete(record, "created_by_key_id")
-	for member, value := range map[string]string{"created_at": runs.FormatTime(s.now), "created_by": s.by.User, "created_by_key_id": s.by.Key} {
-		if value != "" {
-			record[member] = invariant.Must(json.Marshal(value))
+	for _, member := range [...][2]string{{"created_at", runs.FormatTime(s.now)}, {"created_by", s.by.User}, {"created_by_key_id", s.by.Key}} {
+		if member[1] != "" {
+			record[member[0]] = invariant.Must(json.Marshal(member[1]))
 		}
 	}
 	if item.Value != nil {
