@@ -26,9 +26,13 @@ ADD: ChatCompletionFunctionToolParam = {"type": "function", "function": {"name":
 
 
 @contextmanager
-def upstream(status: int, answer: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, dict[str, Any]]]]]:
-    """A model elsewhere with one answer. It returns its URL, and the traces and bodies of its requests."""
+def upstream(status: int, answer: dict[str, Any], streams: bool = False) -> Iterator[tuple[str, list[tuple[str, dict[str, Any]]]]]:
+    """A model elsewhere with one answer, or with a stream that begins with it and does not end.
+
+    It returns its URL, and the traces and bodies of its requests.
+    """
     requests: list[tuple[str, dict[str, Any]]] = []
+    closed = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -36,6 +40,12 @@ def upstream(status: int, answer: dict[str, Any]) -> Iterator[tuple[str, list[tu
             requests.append((self.headers.get("traceparent", ""), json.loads(body)))
             data = json.dumps(answer).encode()
             self.send_response(status)
+            if streams:
+                self.send_header("Content-Type", "text/event-stream")
+                self.end_headers()
+                self.wfile.write(b"data: " + data + b"\n\n")
+                closed.wait(60)
+                return
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -50,6 +60,7 @@ def upstream(status: int, answer: dict[str, Any]) -> Iterator[tuple[str, list[tu
     try:
         yield f"http://127.0.0.1:{http.server_address[1]}/v1", requests
     finally:
+        closed.set()
         http.shutdown()
         http.server_close()
         thread.join()
@@ -251,6 +262,42 @@ def test_request_of_a_model(tmp_path: Path, troupe_servers: Factory) -> None:
     }
     assert trace.split("-")[1] == traces[0].split("-")[1]
     assert (answer.text, answer.usage) == ("hi", troupe.Usage(5, 2, 7))
+
+
+def test_restarts_of_the_server(tmp_path: Path, troupe_servers: Factory) -> None:
+    """A request outlasts a restart, and a stream that ends in the middle is an error, not a short answer."""
+    asked, released, cut = threading.Event(), threading.Event(), threading.Event()
+
+    @agent
+    def asker(turn: Turn) -> str:
+        prompt: Any = [{"role": "user", "content": "say hello"}]
+        with OpenAI(**turn.openai, max_retries=10) as client:
+            before = client.chat.completions.create(model="scripted", messages=prompt).choices[0].message.content
+            asked.set()
+            released.wait(60)
+            after = client.chat.completions.create(model="scripted", messages=prompt).choices[0].message.content
+            with pytest.raises(openai.APIConnectionError):
+                for chunk in client.chat.completions.create(model="big", messages=prompt, stream=True):
+                    assert chunk.choices[0].delta.content == "part"
+                    cut.set()
+        return f"{before} {after}"
+
+    part = {"id": "c-1", "object": "chat.completion.chunk", "created": 7, "model": "big-2", "choices": [{"index": 0, "delta": {"content": "part"}}]}
+    with upstream(200, part, streams=True) as (url, _):
+        server = with_model(troupe_servers, tmp_path, url)
+        with asker.start(server.url):
+            run_id = server.client.start("asker", "x")
+            assert asked.wait(60)
+            server.kill()
+            restarted = threading.Thread(target=server.start)
+            released.set()
+            restarted.start()
+            assert cut.wait(60)
+            restarted.join()
+            server.restart()
+            assert server.client.runs.wait(run_id, 120).text == "hello hello"
+            done = [e.payload for e in model_events(server.client, run_id) if e.type == "llm_call_done"]
+    assert [d["status"] for d in done] == ["succeeded", "succeeded", "failed"] and done[2]["error"]["code"] == "outcome_unknown"
 
 
 def test_turn_without_token() -> None:
