@@ -415,10 +415,22 @@ func (c *completion) lastChunk(part []byte) []byte {
 	return append(c.chunk(part), "0\r\n\r\n"...)
 }
 
-// isOpenAI reports whether a path belongs to the OpenAI API.
+// isOpenAI reports whether a path belongs to the OpenAI API, also to a part that this server
+// does not have: clients show the message of an error only if it has the form of that API.
 func isOpenAI(path []byte) bool {
 	rest, models := strings.CutPrefix(string(path), "/v1/models")
-	return models && (rest == "" || rest[0] == '/') || string(path) == "/v1/chat/completions"
+	return models && (rest == "" || rest[0] == '/') || isForeignOpenAI(path) || string(path) == "/v1/chat/completions"
+}
+
+// isForeignOpenAI reports whether a path without route is that of a client of the OpenAI API:
+// one of another part of it, or of a wrong base URL.
+func isForeignOpenAI(path []byte) bool {
+	switch text := string(path); text {
+	case "/v1/responses", "/v1/completions", "/v1/embeddings":
+		return true
+	default:
+		return strings.HasSuffix(text, "/chat/completions") && text != "/v1/chat/completions"
+	}
 }
 
 // appendOpenAI appends the problem in the form of the OpenAI API.

@@ -135,6 +135,9 @@ func TestCompletionErrors(t *testing.T) {
 		{"no run", "POST", completionsRoute, chatBody, []string{runHeader, "x"}, 400, "invalid_request_error", runHeader, "invalid_request"},
 		{"a token and another run", "POST", completionsRoute, chatBody, []string{RunToken, in.token, runHeader, other.run}, 403, "permission_error", runHeader, "forbidden_run"},
 		{"an unknown model of the list", "GET", modelsRoute + "/other", "", nil, 404, "invalid_request_error", "model", "model_not_found"},
+		{"another part of the API", "POST", "/v1/responses", chatBody, nil, 404, "invalid_request_error", "", "not_found"},
+		{"a base URL without /v1", "POST", "/chat/completions", chatBody, nil, 404, "invalid_request_error", "", "not_found"},
+		{"a base URL with /v1 twice", "POST", "/v1" + completionsRoute, chatBody, nil, 404, "invalid_request_error", "", "not_found"},
 		{"no such method", "PUT", completionsRoute, chatBody, nil, 405, "invalid_request_error", "", "method_not_allowed"},
 	} {
 		var out openAIError

@@ -198,7 +198,11 @@ func (s *Server) setRoutes(all []route) {
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath, r.HandleOPTIONS = false, false, false
 	r.NotFound = func(ctx *fasthttp.RequestCtx) {
-		newProblem(http.StatusNotFound, "not_found", "no such path", "this path does not exist: a message is sent by POST /v1/agents/{id}/messages; docs/api.md lists all paths").write(ctx)
+		detail := "this path does not exist: a message is sent by POST /v1/agents/{id}/messages; docs/api.md lists all paths"
+		if isForeignOpenAI(ctx.Path()) {
+			detail = "this path does not exist: of the OpenAI API this server has POST /v1/chat/completions and GET /v1/models; the base URL of a client ends with /v1"
+		}
+		newProblem(http.StatusNotFound, "not_found", "no such path", detail).write(ctx)
 	}
 	r.MethodNotAllowed = func(ctx *fasthttp.RequestCtx) {
 		allowed := allowedMethods(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)))

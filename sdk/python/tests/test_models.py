@@ -157,6 +157,8 @@ def test_unknown_model(troupe_server: TroupeServer) -> None:
         with pytest.raises(openai.BadRequestError) as bad:
             client.chat.completions.create(model="scripted", messages=[])
         assert bad.value.param == "messages"
+        with pytest.raises(openai.NotFoundError, match="POST /v1/chat/completions"):
+            client.responses.create(model="scripted", input="hi")
 
 
 def test_ended_run(troupe_server: TroupeServer) -> None:
