@@ -302,6 +302,9 @@ func (c *Cell) outcome(in Outcome) {
 			if t.run.Last()[i].Out().Streams() && !slices.ContainsFunc(t.run.Last(), func(a store.Asked) bool { return isAddedModel(&a) }) {
 				answer.Usage = usageOf(completionOf(answer)) // an agent whose model requests are counted may claim the same tokens
 			}
+			if t.run.Last()[i].Invoking() && answer.Usage != (actor.Usage{}) {
+				c.measure(Measure{Kind: MeasureClaim, Name: act.id.Agent, Usage: answer.Usage})
+			}
 			c.answerResult(t, i, answer)
 			c.cancelAdded(t)
 			return

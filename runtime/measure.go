@@ -14,6 +14,7 @@ type Measure struct {
 	Took   actor.Duration // time from the request to the answer or end
 	Reason actor.Reason   // 0 means success
 	Change int            // of MeasureOutstanding: change of the agent's unanswered calls
+	Usage  actor.Usage    // of MeasureClaim: tokens that an external agent reported
 }
 
 // MeasureKind is the kind of a Measure.
@@ -28,6 +29,7 @@ const (
 	MeasureModel                              // answered request to a model
 	MeasureWait                               // wait that was signalled or expired
 	MeasureOutstanding                        // change of an agent's unanswered calls
+	MeasureClaim                              // tokens in the answer of an external agent
 )
 
 // UnknownTool is the name under which calls of unregistered tools are measured. It

@@ -227,9 +227,7 @@ func (c *cell) invoke(op runtime.Invoke, adjusted <-chan actor.Duration) effectF
 		return noOutbound
 	}
 	return func(ctx context.Context, pass func(actor.Piece)) actor.Answer {
-		a := out.Invoke(ctx, op, adjusted, pass)
-		c.tally.recordUsage("", op.Call.To.Agent, a)
-		return a
+		return out.Invoke(ctx, op, adjusted, pass) // the cell decides whether the tokens in the answer count
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -154,6 +156,37 @@ func TestCompletionErrors(t *testing.T) {
 	}
 	if status, _, body := d.do("GET", modelsRoute+"/scripted", ""); status != 200 || !strings.Contains(body, `"id":"scripted"`) {
 		t.Errorf("%d %s", status, body)
+	}
+}
+
+// The tokens that an agent claims count unless its requests to models are counted.
+func TestClaimedTokensCountOnce(t *testing.T) {
+	d := startGateway(t)
+	asks := true // the first invocation asks a model
+	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/invoke" {
+			return
+		}
+		if asks {
+			if status, _, body := d.do("POST", completionsRoute, chatBody, RunToken, r.Header.Get(RunToken)); status != 200 {
+				t.Errorf("%d %s", status, body)
+			}
+		}
+		asks = false
+		w.Header().Set("Content-Type", ingress.EventStream)
+		_, _ = io.WriteString(w, "event: delta\ndata: {\"text\":\"x\"}\n\nevent: done\ndata: {\"usage\":{\"input_tokens\":1000,\"output_tokens\":100}}\n\n")
+	}))
+	t.Cleanup(served.Close)
+	if status, _, body := d.do("POST", "/v1/agents/register", `{"agent_id":"outside","endpoint":"`+served.URL+`"}`); status != 201 {
+		t.Fatal(status, body)
+	}
+	for _, want := range []string{`"input_tokens":2,"output_tokens":5,"total_tokens":7`, `"input_tokens":1000,"output_tokens":100,"total_tokens":1100`} {
+		if status, _, body := d.do("POST", "/v1/agents/outside/messages", `{"content":"x"}`); status != 200 || !strings.Contains(body, want) {
+			t.Errorf("%d %s, want %s", status, body, want)
+		}
+	}
+	if _, _, metrics := d.do("GET", "/metrics", ""); !strings.Contains(metrics, `troupe_agent_tokens_total{agent="outside",direction="input"} 1002`) || !strings.Contains(metrics, `troupe_agent_tokens_total{agent="outside",direction="output"} 105`) {
+		t.Errorf("got metrics %s", metrics)
 	}
 }
 
