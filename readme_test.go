@@ -123,8 +123,8 @@ func TestExternalAgentOfGuide(t *testing.T) {
 		t.Skip("python3 not found: apt-get install python3 on Debian")
 	}
 	blocks := codeBlocks(t, "docs/guide-agents.md", "## External agents", "python")
-	if len(blocks) != 1 {
-		t.Fatalf("%d programs in Python, want one", len(blocks))
+	if len(blocks) == 0 || !strings.Contains(blocks[0], "http.server") {
+		t.Fatalf("got programs %q, want one with the standard library first", blocks)
 	}
 	server, err := troupe.Open(troupe.Config{Temporary: true, Allow: []string{"127.0.0.1"}, Agents: []troupe.Agent{{Name: "helper", Func: func(t *troupe.Turn) (string, error) {
 		if t.Message() == "fail" {

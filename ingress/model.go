@@ -18,18 +18,15 @@ const (
 
 // ModelRequest is a request that an external agent sends to a model for its run.
 type ModelRequest struct {
-	Run      actor.CallID
-	Actor    actor.ID // of the run
-	Model    string
-	ID       string // of the HTTP request
-	Messages uint64
-	Bytes    int
-	Stream   bool
+	Run   actor.CallID
+	Actor actor.ID // of the run
+	Model string
+	ID    string // of the HTTP request
 }
 
 // Add returns the signal that records the request before it is sent.
 func (r *ModelRequest) Add() actor.Call {
-	return r.signal(AddModelRequest, map[string]any{"model": r.Model, "request": map[string]any{"request_id": r.ID, "messages": r.Messages, "bytes": r.Bytes, "stream": r.Stream}})
+	return r.signal(AddModelRequest, map[string]any{"model": r.Model, "request": map[string]any{"request_id": r.ID}})
 }
 
 // AddedModelRequest returns the ID in the answer to Add, "" if there is none.

@@ -382,6 +382,9 @@ func (e *Event) String() string {
 	put(fAsked, "asked %s", e.Asked)
 	put(fUntil, "until %s", FormatTime(e.Until))
 	put(fAttempt, "attempt %d", e.Attempt)
+	if e.Type == LLMCallStarted {
+		put(fRequest, "request %s", e.Request)
+	}
 	put(fStatus, "%s", e.Status)
 	put(fDiscards, "discards after %d", e.Discards)
 	put(fText, "%q", e.Text)

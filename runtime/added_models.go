@@ -16,7 +16,7 @@ import (
 // server. The gateway passes the request on and the answer back, both byte by byte, so the
 // cell performs nothing: a signal with the operation AddModel records the request before it
 // is sent, and one with EndModel its outcome before the agent reads the end of the answer.
-// The run keeps sizes and tokens, neither the prompt nor the answer.
+// The run keeps neither the prompt nor the answer.
 
 // AddModel is the operation of a signal that adds a model request to its run. Its content is
 // the JSON of an AddedModel, and the answer is that of an AddedModelCall.

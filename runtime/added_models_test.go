@@ -31,7 +31,7 @@ func (m modelCalls) signal(operation, content string) actor.Reply {
 }
 
 func (m modelCalls) add(model string) actor.Reply {
-	return m.signal(AddModel, fmt.Sprintf(`{"model":%q,"request":{"request_id":"r7","messages":2,"bytes":90}}`, model))
+	return m.signal(AddModel, fmt.Sprintf(`{"model":%q,"request":{"request_id":"r7"}}`, model))
 }
 
 func (m modelCalls) end(index int, outcome string) actor.Reply {
@@ -64,7 +64,7 @@ func TestAddedModelRequest(t *testing.T) {
 	n.wantStream(m.run, "1 user_input", "2 run_started", "3 agent_invoke_started", "4 llm_call_started", "5 llm_call_done", "6 llm_call_started", "7 llm_call_done",
 		"8 llm_call_started", "9 agent_invoke_done", "10 llm_call_done", "11 run_done")
 	events := n.events[m.run]
-	if e := events[3]; e.Name != "gpt" || e.Request != "r7" || e.Text != `{"request_id":"r7","messages":2,"bytes":90}` || e.Index != 1 {
+	if e := events[3]; e.Name != "gpt" || e.Request != "r7" || e.Text != "" || e.Index != 1 {
 		t.Errorf("got start %+v", e)
 	}
 	tokens := runs.Usage{Input: 30, Output: 4, Total: 34}
@@ -92,7 +92,7 @@ func TestAddedModelRequestErrors(t *testing.T) {
 		t.Fatal(r)
 	}
 	for _, c := range []struct{ operation, content, want string }{
-		{AddModel, `{"model":"m","request":{"messages":1}}`, "want a model request"},
+		{AddModel, `{"model":"m","request":{}}`, "want a model request"},
 		{AddModel, `{"model":1}`, "want a model request"},
 		{AddModel, `{"model":"m","prompt":"x"}`, "want a model request"},
 		{EndModel, `{}`, "no open model request"},

@@ -12,7 +12,7 @@ import (
 
 // checkMeasures compares the figures for statistics with the operations of the step.
 func (s *judgedStep) checkMeasures() {
-	var got, want [runtime.MeasureOutstanding + 1]int
+	var got, want [runtime.MeasureClaim + 1]int
 	var gotRuns, wantRuns []string
 	for i := range s.ready.Measures {
 		m := &s.ready.Measures[i]
@@ -36,7 +36,8 @@ func (s *judgedStep) checkMeasures() {
 			want[runtime.MeasureWait]++
 		}
 	}
-	got[runtime.MeasureTool], got[runtime.MeasureOutstanding] = 0, 0 // a tool may be measured as a call too
+	// A tool may be measured as a call too. The tokens of a claim are those of the agent's answer, whose event is judged.
+	got[runtime.MeasureTool], got[runtime.MeasureOutstanding], got[runtime.MeasureClaim] = 0, 0, 0
 	if got != want || !slices.Equal(gotRuns, wantRuns) {
 		s.fail("measures %v %v, want %v %v", got, gotRuns, want, wantRuns)
 	}

@@ -35,7 +35,7 @@ func newModelRequests(a *approvals) modelRequests {
 // add records a request of an external agent, which continues once the request has ended.
 func (m *modelRequests) add(n *node, e *externalCall, run actor.CallID, of actor.ID) {
 	a := m.a
-	request := ingress.ModelRequest{Run: run, Actor: of, Model: "m", ID: fmt.Sprintf("request-%d", len(m.sent)), Messages: 1, Bytes: 9}
+	request := ingress.ModelRequest{Run: run, Actor: of, Model: "m", ID: fmt.Sprintf("request-%d", len(m.sent))}
 	call := a.signal(of, run, runtime.AddModel, request.Add().Parts[0].Bytes)
 	call.Principal, call.Origin = "agent:"+e.agent, actor.Agent
 	a.submitCall(n, call, func(reply *actor.Reply) {

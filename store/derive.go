@@ -286,15 +286,15 @@ func (d *derivation) asked(a *Asked, index uint16) {
 			fill(v)
 		})
 	}
-	clamped := func(name string) {
+	clamped := func(name func() string) {
 		if slices.Contains(s.Clamped, index) {
-			add(runs.TimeoutClamped, func(v *runs.Event) { v.Asked, v.Left, v.Name = out.Timeout, a.Clock.Left, name })
+			add(runs.TimeoutClamped, func(v *runs.Event) { v.Asked, v.Left, v.Name = out.Timeout, a.Clock.Left, name() })
 		}
 	}
 	path := func() []actor.ID { return append(slices.Clip(chain), d.entry.Actor) }
 	switch {
 	case a.IsCall():
-		clamped(a.To.String())
+		clamped(a.To.String)
 		add(runs.AgentCalledChild, func(v *runs.Event) {
 			v.Actor, v.Child, v.Left, v.Chain = a.To, a.Call, a.Clock.Left, path()
 			v.Depth = len(v.Chain)
@@ -341,8 +341,8 @@ func (d *derivation) asked(a *Asked, index uint16) {
 		started, done := streamTypes(out.Kind)
 		add(started, func(v *runs.Event) {
 			v.Name, v.Left = shownName(out), a.Clock.Left
-			if out.Kind == actor.AskModel { // the request to an external agent is the run's own message
-				v.Request = modelRequestID(a)
+			v.Request = modelRequestID(a)
+			if out.Kind == actor.AskModel && v.Request == "" { // the request to an external agent is the run's own message
 				v.SetText(out.Parts)
 			} else {
 				v.SetText(nil)
@@ -352,7 +352,7 @@ func (d *derivation) asked(a *Asked, index uint16) {
 			add(done, func(v *runs.Event) { setResult(v, out.Kind, shownName(out), d.elapsed(a), a.Answer) })
 		}
 	case out.Kind == actor.AskWait && a.Open():
-		clamped(shownName(out))
+		clamped(func() string { return shownName(out) })
 		add(runs.WaitOpened, func(v *runs.Event) { v.Name, v.Until = out.Name, a.Clock.Due() })
 	}
 }

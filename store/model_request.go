@@ -9,13 +9,10 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// ModelRequest is what a run keeps of a request that its external agent sent to a model
-// through the server: no part of the prompt.
+// ModelRequest is the part of a run about a request that its external agent sent to a model
+// through the server. It has no part of the prompt.
 type ModelRequest struct {
-	ID       string `json:"request_id"` // of the HTTP request
-	Messages int    `json:"messages"`
-	Bytes    int    `json:"bytes"`
-	Stream   bool   `json:"stream,omitzero"`
+	ID string `json:"request_id"` // of the HTTP request
 }
 
 // Parts returns the content of the ask for the request.

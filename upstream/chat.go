@@ -17,13 +17,12 @@ import (
 // server. It is passed on to a model as it is, with two changes: the model has its name at
 // the upstream, and a streamed answer includes the usage.
 type Chat struct {
-	Model    string // name of the model in the configuration
-	Stream   bool
-	Messages int
-	body     []byte
-	model    span // of the value of model
-	usage    bool // the client itself asks for the usage of a streamed answer
-	options  span // of the value of stream_options; empty if there is none
+	Model   string // name of the model in the configuration
+	Stream  bool
+	body    []byte
+	model   span // of the value of model
+	usage   bool // the client itself asks for the usage of a streamed answer
+	options span // of the value of stream_options; empty if there is none
 }
 
 // span is a range of bytes.
@@ -54,12 +53,12 @@ func ReadChat(body []byte) (Chat, *actor.Refusal) {
 	switch {
 	case model.Kind() != '"' || len(scalarText(model)) == 0:
 		return invalid("model", "model: want the name of a model; GET /v1/models lists them")
-	case messages.Kind() != '[' || countElements(messages) == 0:
+	case messages.Kind() != '[' || len(bytes.TrimSpace(messages[1:len(messages)-1])) == 0:
 		return invalid("messages", "messages: want a list of at least one message")
 	case len(stream) > 0 && stream.Kind() != 't' && stream.Kind() != 'f' && stream.Kind() != 'n':
 		return invalid("stream", "stream: want true or false")
 	}
-	c.Model, c.model, c.Messages, c.Stream = scalarText(model), at["model"].value, countElements(messages), stream.Kind() == 't'
+	c.Model, c.model, c.Stream = scalarText(model), at["model"].value, stream.Kind() == 't'
 	if options := at.value(body, "stream_options"); len(options) > 0 {
 		var o struct {
 			Usage bool `json:"include_usage"`
@@ -71,9 +70,6 @@ func ReadChat(body []byte) (Chat, *actor.Refusal) {
 	}
 	return c, nil
 }
-
-// Bytes returns the size of the request.
-func (c *Chat) Bytes() int { return len(c.body) }
 
 // Body returns the request as it was sent.
 func (c *Chat) Body() []byte { return c.body }
@@ -168,21 +164,6 @@ func (m *members) read(object []byte) error {
 func (m members) value(object []byte, name string) jsontext.Value {
 	at := m[name].value
 	return object[at.from:at.to]
-}
-
-// countElements returns the number of elements of a valid JSON array.
-func countElements(array jsontext.Value) (n int) {
-	d := jsontext.NewDecoder(bytes.NewReader(array))
-	if _, err := d.ReadToken(); err != nil {
-		return 0
-	}
-	for d.PeekKind() != ']' {
-		if d.SkipValue() != nil {
-			return 0
-		}
-		n++
-	}
-	return n
 }
 
 // Chat returns the exchange for a request of a client and the reader of its answer. The

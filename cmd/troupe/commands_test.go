@@ -307,7 +307,7 @@ func TestShownCommandsAreAccepted(t *testing.T) {
 	data := filepath.Join(dir, "data")
 	team := startServer(t, data, "--agents", "../../examples/team")
 	team.putAgent(`{"name":"scout"}`)
-	for _, name := range []string{"planner", "cashier", "concierge", "secretary", "graph", "treasurer"} {
+	for _, name := range []string{"planner", "cashier", "concierge", "secretary", "graph", "treasurer", "writer"} {
 		team.putAgent(`{"name":"` + name + `"}`)
 	}
 	_, reply := team.call("helper", "say hi")

@@ -152,7 +152,7 @@ func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
 		}
 		return p
 	}
-	c.id, c.request.Model, c.request.Messages, c.request.Bytes, c.request.Stream = chat.ID, chat.Model, chat.Messages, len(q.Body), chat.Stream
+	c.id, c.request.Model = chat.ID, chat.Model
 	if c.by.Run.IsZero() || c.isVolatile(ctx) {
 		return nil
 	}

@@ -308,7 +308,7 @@ var modelDown = actor.RefuseUnavailable(0, "down")
 func (n *scriptedNode) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
 	switch q := in.Query.(type) {
 	case command.ChatQuery:
-		return command.Chat{Model: "scripted", Messages: 1, Stream: true}, nil
+		return command.Chat{Model: "scripted"}, nil
 	case command.ChatPartQuery:
 		if q.Cancel {
 			n.cancelled <- struct{}{}

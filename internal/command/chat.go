@@ -36,10 +36,8 @@ type (
 	Models struct{ All []string }
 	// Chat is a valid request to a model.
 	Chat struct {
-		ID       actor.CallID
-		Model    string
-		Messages uint64
-		Stream   bool
+		ID    actor.CallID
+		Model string
 	}
 	// ChatPart is a part of an answer. The fields behind Last are set if it is the last one.
 	ChatPart struct {

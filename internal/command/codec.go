@@ -388,8 +388,6 @@ func (e *encoder) result(r Result) {
 		e.Uint(tagChat)
 		e.CallID(r.ID)
 		e.String(r.Model)
-		e.Uint(r.Messages)
-		e.Bool(r.Stream)
 	case ChatPart:
 		e.Uint(tagChatPart)
 		e.chatPart(&r)
@@ -451,7 +449,7 @@ func (d *decoder) result() Result {
 	case tagModels:
 		return Models{listOf(d, d.text)}
 	case tagChat:
-		return Chat{d.CallID(), d.text(), d.Uint(), d.Bool()}
+		return Chat{d.CallID(), d.text()}
 	case tagChatPart:
 		return d.chatPart()
 	default:
@@ -513,6 +511,7 @@ func (e *encoder) run(r *Run) {
 	e.Int(int64(v.Ended))
 	list(e, v.Waits, func(w *runs.Wait) { e.String(w.Name); e.Int(int64(w.Until)) })
 	list(e, v.Pauses, func(p *runs.Pause) { e.String(p.Name); e.CallID(p.Child); e.Int(int64(p.Until)) })
+	list(e, v.Clamped, func(c *runs.Clamp) { e.String(c.Name); e.Int(int64(c.Asked)); e.Int(int64(c.Left)) })
 	list(e, v.Children, e.child)
 	e.Uint(uint64(v.Outcome))
 	e.String(v.Text)
@@ -534,6 +533,9 @@ func (d *decoder) run() Run {
 	v.Created, v.Started, v.Ended = d.time(), d.time(), d.time()
 	v.Waits = listOf(d, func() runs.Wait { return runs.Wait{Name: d.text(), Until: d.time()} })
 	v.Pauses = listOf(d, func() runs.Pause { return runs.Pause{Name: d.text(), Child: d.CallID(), Until: d.time()} })
+	v.Clamped = listOf(d, func() runs.Clamp {
+		return runs.Clamp{Name: d.text(), Asked: actor.Duration(d.Int()), Left: actor.Duration(d.Int())}
+	})
 	v.Children = listOf(d, d.child)
 	v.Outcome, v.Text, v.Truncated = d.outcome(), d.text(), d.Bool()
 	v.Warnings, v.Refusal = listOf(d, d.text), d.Refusal()

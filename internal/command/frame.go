@@ -12,7 +12,8 @@ import (
 //
 //  1. initial version
 //  2. extensions of calls and replies
-const CodecVersion = 2
+//  3. clamped times of a run
+const CodecVersion = 3
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.

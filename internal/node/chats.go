@@ -85,7 +85,7 @@ func (c *chats) add(by actor.Principal, q command.ChatQuery) (command.Chat, erro
 	}
 	one.idle = time.AfterFunc(chatIdleMax, func() { c.end(id, one) })
 	c.open[id] = one
-	return command.Chat{ID: id, Model: in.Model, Messages: uint64(in.Messages), Stream: in.Stream}, nil
+	return command.Chat{ID: id, Model: in.Model}, nil
 }
 
 // run performs a request.
