@@ -250,7 +250,7 @@ func TestOtherVersionIsRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	b[0] = CodecVersion + 1
-	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 3, this program reads version 2") {
+	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 4, this program reads version 3") {
 		t.Error(err)
 	}
 }
