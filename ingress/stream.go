@@ -104,14 +104,15 @@ type EndReason uint8
 
 // The reasons.
 const (
-	RunEnded   EndReason = iota + 1 // the run has ended and nothing follows
-	Refused                         // the stream was refused before anything was written
-	ClientGone                      // the client disconnected
-	TooSlow                         // the client exceeded the write timeout
-	NoAccess                        // the client's permission was revoked
-	Drained                         // the server is shutting down
-	Broken                          // stored events cannot be read or streamed
-	Busy                            // too many subscriptions are open
+	RunEnded       EndReason = iota + 1 // the run has ended and nothing follows
+	Refused                             // the stream was refused before anything was written
+	ClientGone                          // the client disconnected
+	TooSlow                             // the client exceeded the write timeout
+	NoAccess                            // the client's permission was revoked
+	Drained                             // the server is shutting down
+	Broken                              // stored events cannot be read or streamed
+	Busy                                // too many subscriptions are open
+	SessionDeleted                      // the session of a stream of sessions was deleted
 )
 
 var endReasons = [...]struct{ name, detail string }{
@@ -123,6 +124,8 @@ var endReasons = [...]struct{ name, detail string }{
 	Drained:    {"draining", "this server is stopping; reconnect with the id of the last event read as Last-Event-ID"},
 	Broken:     {"broken", ""},
 	Busy:       {"busy", ""},
+
+	SessionDeleted: {"session_deleted", ""},
 }
 
 // String returns the name of the reason.

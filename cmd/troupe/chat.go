@@ -56,6 +56,7 @@ Commands in a conversation:
 
 Without a terminal, lines are read when they are needed: a message after each answer, and an answer to each question. The
 command ends with its input once the last run has ended: with code 1 if a run failed, with 3 if one waits for a person.
+It ends with code 1 if the session is deleted.
 
 Examples:
   troupe chat helper
@@ -390,9 +391,12 @@ func (c *chat) take(m *channelMessage) error {
 		c.showHistory()
 		return nil
 	case m.Type == ingress.ChannelError && m.Run == "":
-		if m.Code == "session_not_found" {
+		switch {
+		case m.Code == "session_not_found":
 			c.showHistory() // the first message begins it
 			return nil
+		case m.Code == "session_deleted" && m.Session == c.channel.where():
+			return fmt.Errorf("session %s was deleted; to begin another:\n  %s", m.Session, c.flags.hint("chat", []string{c.command.Agent}))
 		}
 		c.note("%s: %s", m.Code, m.text())
 		return nil

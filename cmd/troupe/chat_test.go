@@ -126,6 +126,45 @@ func TestChatContinuesSession(t *testing.T) {
 	}
 }
 
+// A conversation ends when its session is deleted elsewhere, and one that was deleted does not begin.
+func TestChatEndsWithDeletedSession(t *testing.T) {
+	s := startConcierge(t, filepath.Join(t.TempDir(), "data"), "127.0.0.1:0")
+	at := []string{"chat", "concierge", "--server", s.url, "--session", "s1"}
+	c := programCmd(at...)
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var notes bytes.Buffer
+	c.Stderr = &notes
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill() })
+	if _, err := io.WriteString(in, "say hello\n"); err != nil { // and the input does not end
+		t.Fatal(err)
+	}
+	first := make([]byte, len("hello\n"))
+	if _, err := io.ReadFull(out, first); err != nil || string(first) != "hello\n" {
+		t.Fatalf("%q %v %s", first, err, notes.String())
+	}
+	if code, _, err := runProgram(t, "sessions", "delete", "s1", "--server", s.url); code != 0 {
+		t.Fatal(err)
+	}
+	const want = "troupe: session s1 was deleted; to begin another:\n  troupe chat concierge"
+	rest, _ := io.ReadAll(out)
+	if _ = c.Wait(); c.ProcessState.ExitCode() != exitFailed || len(rest) > 0 || !strings.Contains(notes.String(), want) || strings.Contains(notes.String(), "to continue") {
+		t.Errorf("exit code %d\nstdout: %s\nstderr: %s", c.ProcessState.ExitCode(), rest, notes.String())
+	}
+	if code, out, err := runChat(t, "say hello\n", at[1:]...); code != exitFailed || out != "" || !strings.Contains(err, want) {
+		t.Errorf("again: exit code %d\nstdout: %s\nstderr: %s", code, out, err)
+	}
+}
+
 // A server that is killed in the middle of an answer, and started again, delivers the rest of it once.
 func TestChatResumesAfterCrash(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")

@@ -320,7 +320,8 @@ func (e *Engine) Watch(run actor.CallID) (news <-chan struct{}, stop func(), err
 	return w.updates, func() { e.watchers.remove(run, w) }, nil
 }
 
-// WatchSession is Watch for the runs of a session.
+// WatchSession is Watch for the runs of a session. Its deletion is news too: later reads refuse
+// the session.
 func (e *Engine) WatchSession(tenant, name string) (news <-chan struct{}, stop func(), err error) {
 	key := session{tenant, name}
 	w := addWatcher(&e.watchers, &e.watchers.sessions, key, e.config.WatchersMax)

@@ -17,8 +17,18 @@ func TestDeletedSession(t *testing.T) {
 	dir := t.TempDir()
 	n := startNode(t, dir, nil, wordAgent("agent", "done"))
 	first := n.ask("agent", "s-1", "x")
+	news, stop, err := n.WatchSession(actor.DefaultTenant, "s-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
 	if err := n.Forget(testContext(t), actor.DefaultTenant, "s-1"); err != nil {
 		t.Fatal(err)
+	}
+	select {
+	case <-news:
+	case <-testContext(t).Done():
+		t.Error("the deletion is no news of the session")
 	}
 	for range 2 {
 		if a := n.ask("agent", "s-1", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.NotFound {

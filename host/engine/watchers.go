@@ -49,8 +49,8 @@ func (w *watchers) notify(runs ...actor.CallID) {
 	}
 }
 
-// changedSessions are the sessions in which a step has written events. Most steps write in
-// one, which needs no memory of its own.
+// changedSessions are the sessions in which a step has written events, or that it has deleted.
+// Most steps write in one, which needs no memory of its own.
 type changedSessions struct {
 	first session
 	rest  []session
@@ -62,7 +62,7 @@ func changedSessionsOf(entries []store.Entry) (all changedSessions) {
 		name, ok := e.Actor.Session()
 		next := session{e.Actor.Tenant, name}
 		switch {
-		case !ok || e.EventCount() == 0 || next == all.first || len(all.rest) > 0 && next == all.rest[len(all.rest)-1]:
+		case !ok || e.EventCount() == 0 && !deletesSession(e) || next == all.first || len(all.rest) > 0 && next == all.rest[len(all.rest)-1]:
 		case all.first == session{}:
 			all.first = next
 		default:
@@ -70,6 +70,11 @@ func changedSessionsOf(entries []store.Entry) (all changedSessions) {
 		}
 	}
 	return all
+}
+
+func deletesSession(e *store.Entry) bool {
+	_, ok := e.Record.(store.Forgotten)
+	return ok
 }
 
 // notifySessions is notify for sessions.

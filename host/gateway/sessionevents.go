@@ -14,6 +14,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
@@ -47,11 +48,11 @@ func (s sessionRoutes) getSessionEvents(ctx *fasthttp.RequestCtx) {
 	streams := ingress.WantsStream(header(ctx, fasthttp.HeaderAccept))
 	end, err := lookup(s.Server, callerOf(ctx), command.SessionEndQuery{Session: name})
 	switch {
+	case deletedSession(err) != nil, err == nil && !end.Exists:
+		sessionNotFound(name).write(ctx)
+		return
 	case err != nil:
 		s.respondError(ctx, err)
-		return
-	case !end.Exists:
-		sessionNotFound(name).write(ctx)
 		return
 	}
 	f := &sessionFeed{server: s.Server, by: callerOf(ctx), session: name, stop: func() {}}
@@ -85,6 +86,15 @@ func (s sessionRoutes) getSessionEvents(ctx *fasthttp.RequestCtx) {
 		defer f.stop()
 		f.respond(ctx, int(limit), time.Duration(wait)*time.Millisecond)
 	}
+}
+
+// deletedSession returns the refusal of a session that was deleted, or nil for other errors.
+func deletedSession(err error) *actor.Refusal {
+	var r *actor.Refusal
+	if errors.As(err, &r) && r.Field == actor.DeletedField {
+		return r
+	}
+	return nil
 }
 
 // follow takes a place among the streams and subscribes to the session, until stop.
@@ -248,8 +258,8 @@ func (f *sessionFeed) stream(ctx *fasthttp.RequestCtx) {
 	})
 }
 
-// serve writes the events until the client leaves, is too slow or loses its key, or the server
-// stops.
+// serve writes the events until the client leaves, is too slow or loses its key, the session is
+// deleted, or the server stops.
 func (f *sessionFeed) serve(conn net.Conn, out []byte, page *eventPage) {
 	gone, unwatch := watchPeer(conn)
 	defer unwatch()
@@ -271,6 +281,9 @@ func (f *sessionFeed) serve(conn net.Conn, out []byte, page *eventPage) {
 			return
 		case errors.As(err, &away): // news follows once the node is back
 			next = eventPage{}
+		case deletedSession(err) != nil:
+			f.end(conn, ingress.SessionDeleted, deletedSession(err).Detail)
+			return
 		case err != nil:
 			f.end(conn, ingress.Broken, "the events cannot be read now: reconnect with the id of the last event read as Last-Event-ID")
 			return

@@ -502,17 +502,90 @@ func TestChannelResumesUnknownSession(t *testing.T) {
 	}
 }
 
+// A session that is deleted, by whichever client, ends on each connection that follows it, with one error. One
+// that resumes it later gets the same error, and messages to it are refused.
 func TestChannelOfDeletedSession(t *testing.T) {
 	d := startGateway(t, echoAgent("echo", actor.Journaled))
 	if status, _, body := d.do("POST", "/v1/agents/echo/messages", `{"content":"hello","session_id":"s1"}`); status != 200 {
 		t.Fatal(status, body)
 	}
-	if status, _, body := d.do("DELETE", "/v1/sessions/s1", ""); status != 200 && status != 204 {
+	const hello = `{"type":"hello","resume":[{"session_id":"s1"},{"session_id":"s2"}]}`
+	followers := []*channelClient{d.channel(hello, nil), d.channel(hello, nil), d.channel(`{"type":"hello","resume":{"session_id":"s1","after":"end"}}`, nil)}
+	for i, c := range followers {
+		for n := range 2 - i/2 {
+			if m := c.until("state", "LIVE"); m.Session == "" {
+				t.Fatalf("client %d, LIVE %d: %+v", i, n, m)
+			}
+		}
+	}
+	if status, _, body := d.do("DELETE", "/v1/sessions/s1", ""); status != 204 {
 		t.Fatal(status, body)
 	}
-	c := d.channel(`{"type":"hello","resume":{"session_id":"s1"}}`, nil)
-	if m := c.until("error", ""); m.Code != "session_not_found" || m.Session != "s1" {
+	later := d.channel(`{"type":"hello","resume":{"session_id":"s1"}}`, nil)
+	atEnd := d.channel(`{"type":"hello","resume":{"session_id":"s1","after":"end"}}`, nil)
+	for i, c := range append(followers, later, atEnd) {
+		if m := c.until("error", ""); m.Code != "session_deleted" || m.Session != "s1" || m.Request != "" || m.Run != "" {
+			t.Errorf("client %d: %+v", i, m)
+		}
+	}
+	// The connection remains open. It follows other sessions, and s1 ended once.
+	c := followers[0]
+	c.send(`{"type":"agent_invoke","request_id":"r1","session_id":"s2","agent_id":"echo","message":{"role":"user","content":"x"}}`)
+	if m := c.until("done", ""); m.Session != "s2" {
 		t.Errorf("%+v", m)
+	}
+	errors := 0
+	for _, m := range c.got {
+		if m.Type == "error" {
+			errors++
+		}
+	}
+	if errors != 1 {
+		t.Errorf("%d errors, want 1: %+v", errors, c.got)
+	}
+	c.send(`{"type":"agent_invoke","request_id":"r2","session_id":"s1","agent_id":"echo","message":{"role":"user","content":"x"}}`)
+	for m := c.until("error", ""); m.Request != "r2"; m = c.until("error", "") {
+		if m.Code != "session_deleted" || m.Session != "s1" {
+			t.Errorf("%+v", m)
+		}
+	}
+	if m := c.got[len(c.got)-1]; m.Code != "session_deleted" {
+		t.Errorf("%+v", m)
+	}
+}
+
+// A stream of a session ends when the session is deleted, as does a request that waits for its next event.
+func TestStreamOfDeletedSession(t *testing.T) {
+	d := startGateway(t, echoAgent("echo", actor.Journaled))
+	if status, _, body := d.do("POST", "/v1/agents/echo/messages", `{"content":"hello","session_id":"s1"}`); status != 200 {
+		t.Fatal(status, body)
+	}
+	s := d.openStream("GET", "/v1/sessions/s1/events", "", "Accept", ingress.EventStream)
+	s.readUntil("run_done")
+	var all struct {
+		Cursor string `json:"cursor"`
+	}
+	if status := d.doJSON(&all, "GET", "/v1/sessions/s1/events", ""); status != 200 {
+		t.Fatal(status)
+	}
+	waited := make(chan string, 1)
+	go func() {
+		status, _, body := d.do("GET", "/v1/sessions/s1/events?wait_ms=60000&after="+all.Cursor, "")
+		waited <- fmt.Sprint(status, " ", body)
+	}()
+	if status, _, body := d.do("DELETE", "/v1/sessions/s1", ""); status != 204 {
+		t.Fatal(status, body)
+	}
+	if f := s.readUntil(ingress.StreamClosed); !strings.Contains(f.Data, `"reason":"session_deleted"`) || !strings.Contains(f.Data, "s1 was deleted") || f.ID != "" {
+		t.Errorf("%+v", f)
+	}
+	s.readUntil("")
+	if got := <-waited; !strings.HasPrefix(got, "410 ") && !strings.HasPrefix(got, "404 ") { // 404 if it was asked after the deletion
+		t.Error(got)
+	}
+	var p problem
+	if status := d.doJSON(&p, "GET", "/v1/sessions/s1/events", ""); status != 404 || p.Code != "session_not_found" {
+		t.Error(status, p)
 	}
 }
 

@@ -92,6 +92,15 @@ func orNotFound(err error, session string) error {
 	return err
 }
 
+// orDeleted returns an error, or a refusal if it states that the session was deleted: a client that
+// follows the session learns why nothing follows.
+func orDeleted(err error, session string) error {
+	if errors.As(err, new(store.Gone)) {
+		return &actor.Refusal{Reason: actor.NotFound, Field: actor.DeletedField, Detail: "session " + session + " was deleted: choose another name to begin one"}
+	}
+	return err
+}
+
 // describe sets what the actor of the session knows.
 func describe(s *command.Session, items []actor.StateItem) {
 	for _, item := range items {
@@ -152,7 +161,7 @@ func (v View) SessionEvents(q command.SessionEventsQuery) (out command.SessionEv
 		out.All = append(out.All, command.SessionEvent{At: e.At, Run: e.Run, Seq: e.Seq, Body: e.Body})
 	}
 	out.More = len(page) == q.Limit && len(page) > 0
-	return out, orNotFound(err, q.Session)
+	return out, orDeleted(err, q.Session)
 }
 
 // SessionEnd returns the end of the events of a session, and whether it exists.
@@ -162,7 +171,7 @@ func (v View) SessionEnd(name string) (out command.SessionEnd, err error) {
 		out.Exists = true
 		out.Cursor, err = v.Log.SessionEnd(v.Tenant, name)
 	}
-	return out, orNotFound(err, name)
+	return out, orDeleted(err, name)
 }
 
 // messagesBytesMax is the approximate maximum size in bytes of the messages of a page. A
