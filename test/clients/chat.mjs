@@ -191,13 +191,24 @@ try {
   await shot("delete");
   await page.click("#delete-confirm");
   await page.waitForSelector("#notice:not([hidden])");
+  want("the text about the own deletion", (await page.innerText("#notice")) === "The conversation was deleted.");
   want("the dialog closed and the conversation gone", (await page.locator("dialog[open]").count()) === 0 && (await page.locator('[data-session="many-050"]').count()) === 0);
   want("the address without it", !page.url().includes("many-050"));
   await open(first);
 
-  // A conversation that was deleted elsewhere: the list loses it, and the message begins another.
+  // A conversation that was deleted elsewhere, which the page learns at once: the list loses it, what was typed
+  // is kept, and the message begins another. A dialog about it closes.
+  await open("many-051");
+  await page.click("#rename");
+  await api("DELETE", "/v1/sessions/many-051");
+  await page.waitForSelector("#notice:not([hidden])");
+  want("the dialog about it closed", (await page.locator("dialog[open]").count()) === 0);
+  want("it dropped from the list", (await page.locator('[data-session="many-051"]').count()) === 0);
+  await open(first);
+  await page.waitForSelector(".answer");
+  await page.selectOption("#agent", "concierge");
+  await page.fill("#composer", "say it again");
   await api("DELETE", `/v1/sessions/${first}`);
-  await say("concierge", "say it again");
   await page.waitForSelector("#notice:not([hidden])");
   want("a text for a person", /deleted/.test(await page.innerText("#notice")) && !(await page.innerText("body")).includes("--keep"));
   want("the conversation dropped from the list", (await page.locator(`[data-session="${first}"]`).count()) === 0);

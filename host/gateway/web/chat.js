@@ -231,7 +231,7 @@ async function change(form, perform) {
     await perform(c);
     closeDialogs();
   } catch (e) {
-    if (isGone(e.code)) {
+    if (isGone(e.code) || c.gone) {
       closeDialogs();
       drop(c, goneText);
     } else if (e.code === "session_busy" && form === byId("delete-form")) {
@@ -276,7 +276,12 @@ byId("delete").addEventListener("click", () => {
 byId("delete-form").addEventListener("submit", (e) => {
   e.preventDefault();
   change(e.target, async (c) => {
-    await request("DELETE", `/v1/sessions/${encodeURIComponent(c.id)}${cancels ? "?cancel=1" : ""}`);
+    c.deleting = true;
+    try {
+      await request("DELETE", `/v1/sessions/${encodeURIComponent(c.id)}${cancels ? "?cancel=1" : ""}`);
+    } finally {
+      c.deleting = false;
+    }
     closeDialogs(); // before the focus moves
     drop(c, "The conversation was deleted.");
   });
@@ -321,7 +326,12 @@ channel.addEventListener("message", ({ detail: m }) => {
   }
   if (isGone(m.code) && !m.run_id) {
     const c = conversations.get(m.session_id);
-    if (c) drop(c, goneText);
+    if (c?.deleting) {
+      c.gone = true; // the answer to the request of this page follows
+    } else if (c) {
+      if (c === current) closeDialogs(); // they are about this conversation
+      drop(c, goneText);
+    }
     return;
   }
   const c = conversation(m.session_id);
