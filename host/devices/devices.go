@@ -149,12 +149,16 @@ func (d *Devices) Calls(namespace, device string) (all []Call) {
 	return all
 }
 
-// Check returns a refusal unless the open call was given to this device.
+// Check returns a refusal unless the open call was given to this device. After a restart a device
+// may give its result before it has connected again.
 func (d *Devices) Check(namespace, device string, id runs.ToolCallID) *actor.Refusal {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if u := d.users[namespace]; u != nil {
 		for _, c := range u.open {
+			if c.ID == id && c.device == "" && (!c.held || c.wanted == device) {
+				c.device = device
+			}
 			if c.ID == id && c.device != device {
 				r := actor.Refuse(actor.Rejected, "another device performs this call: only its result is taken")
 				r.Field = runtime.ToolCallField

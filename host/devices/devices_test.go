@@ -111,6 +111,25 @@ func testCallWaitsForDeviceAfterRestart(t *testing.T) {
 	}
 }
 
+// After a restart the device that began the run gives its result, also before it has connected
+// again. Another one does not while the call is held for it.
+func TestResultBeforeReconnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(func() actor.Time { return 0 })
+		p := perform(t, d, "phone", 1, 2)
+		if r := d.Check(actor.DefaultTenant, "tablet", p.id); r == nil {
+			t.Error("another device may answer")
+		}
+		for range 2 {
+			if r := d.Check(actor.DefaultTenant, "phone", p.id); r != nil {
+				t.Error(r)
+			}
+		}
+		p.cancel()
+		<-p.answer
+	})
+}
+
 func TestConnectionsAreBounded(t *testing.T) {
 	d := New(func() actor.Time { return 0 })
 	for range PerUserMax {
