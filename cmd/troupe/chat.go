@@ -51,6 +51,9 @@ its arguments and asks: y or n, and a reason behind it. A client tool that the a
 connection is lost, it is opened again, and no message is missed. An answer that the server generates again, because a
 model failed in the middle, is printed again.
 
+On a terminal, a line is edited with the arrow keys and Ctrl-A, E, W, U and K, up to 4096 characters; up and down bring earlier lines
+back. Ctrl-C ends, as does Ctrl-D on an empty line.
+
 Commands in a conversation:
   ` + strings.ReplaceAll(chatHelp, "\n", "\n  ") + `
 
@@ -105,9 +108,27 @@ func (c *ChatCmd) Run(s streams) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	to.ctx, to.flags.ctx = ctx, ctx
-	input := readLines(os.Stdin)
-	chat := &chat{streams: s, client: to, command: c, device: cmp.Or(c.Device, "terminal-"+strings.ToLower(rand.Text()[:16])), input: input, lines: input.lines,
+	chat := &chat{streams: s, client: to, command: c, device: cmp.Or(c.Device, "terminal-"+strings.ToLower(rand.Text()[:16])),
 		interactive: isTerminal(os.Stdin) && !c.JSON, streaming: !c.JSON && (c.Stream == nil && isTerminal(s.out) || c.Stream != nil && *c.Stream), runs: map[string]*chatRun{}}
+	if out := terminalFile(s.out); chat.interactive && out != nil && os.Getenv("TERM") != "dumb" {
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGHUP, syscall.SIGQUIT) // they would leave the terminal in raw mode
+		defer stop()
+		ctx, stop = context.WithCancel(ctx)
+		defer stop()
+		to.ctx, to.flags.ctx = ctx, ctx
+		if chat.screen, err = openScreen(os.Stdin, out, stop); err == nil {
+			defer chat.screen.close()
+			chat.client = to
+			chat.out = &output{w: chat.screen, terminal: true}
+			if isTerminal(s.err) {
+				chat.err = &output{w: chat.screen, terminal: true}
+			}
+			return chat.talk(ctx)
+		}
+	}
+	chat.input = readLines(os.Stdin)
+	chat.lines = chat.input.lines
 	return chat.talk(ctx)
 }
 
@@ -132,7 +153,8 @@ type chat struct {
 	device      string
 	interactive bool
 	streaming   bool
-	input       *typedLines
+	screen      *screen       // where the person edits lines; nil: not on a terminal
+	input       *typedLines   // nil until the first line is wanted, if there is a screen
 	lines       <-chan string // of the input; nil: it has ended
 	channel     *channel
 	stop        context.CancelFunc // of the channel
@@ -166,7 +188,10 @@ func (c *chat) open(ctx context.Context, session string) {
 	c.runs, c.answered, c.sent = map[string]*chatRun{}, map[string]bool{}, map[string]*question{}
 	c.channel = newChannel(c.client, c.device, session)
 	ctx, c.stop = context.WithCancel(ctx)
-	go c.channel.run(ctx)
+	go func(channel *channel) {
+		defer c.screen.guard()
+		channel.run(ctx)
+	}(c.channel)
 }
 
 // close ends the channel.
@@ -193,6 +218,10 @@ func (c *chat) talk(ctx context.Context) error {
 		}
 		var lines <-chan string
 		if c.live && (c.interactive || c.idle() || len(c.questions) > 0) { // others are read later
+			if c.input == nil {
+				c.input = c.screen.read(c.promptText())
+				c.lines = c.input.lines
+			}
 			if lines = c.lines; lines == nil {
 				return c.end()
 			}
@@ -266,7 +295,9 @@ func (c *chat) reportOpen() {
 }
 
 func (c *chat) endLine() {
-	if c.midLine || c.prompted {
+	if c.screen != nil {
+		c.screen.endLine()
+	} else if c.midLine || c.prompted {
 		to := c.out
 		if !c.midLine {
 			to = c.err
@@ -287,22 +318,24 @@ func (c *chat) note(format string, args ...any) {
 
 // prompt asks for a line if nothing else is to be printed.
 func (c *chat) prompt() {
-	if !c.interactive || c.prompted || c.midLine || len(c.channel.messages) > 0 {
-		return
-	}
 	switch {
-	case len(c.questions) > 0:
-		text := "answer> "
-		if c.questions[0].message.Approval != "" {
-			text = "approve? [y/n, and a reason] "
-		}
-		fmt.Fprint(c.err, text)
-	case c.idle():
-		fmt.Fprint(c.err, "> ")
-	default:
-		return
+	case c.screen != nil: // which always shows one, below the output
+		c.screen.setPrompt(c.promptText())
+	case !c.interactive || c.prompted || c.midLine || len(c.channel.messages) > 0:
+	case len(c.questions) > 0 || c.idle():
+		fmt.Fprint(c.err, c.promptText())
+		c.prompted = true
 	}
-	c.prompted = true
+}
+
+func (c *chat) promptText() string {
+	switch {
+	case len(c.questions) == 0:
+		return "> "
+	case c.questions[0].message.Approval != "":
+		return "approve? [y/n, and a reason] "
+	}
+	return "answer> "
 }
 
 // line handles a line of the person. It reports whether the conversation ends.

@@ -156,6 +156,17 @@ func isTerminal(w io.Writer) bool {
 	return false
 }
 
+// terminalFile returns the terminal that a command writes to, or nil.
+func terminalFile(w io.Writer) *os.File {
+	if o, ok := w.(*output); ok {
+		w = o.w
+	}
+	if f, ok := w.(*os.File); ok && isTerminal(f) {
+		return f
+	}
+	return nil
+}
+
 // writeStatus writes the status of a run, on a terminal in colour unless NO_COLOR is
 // set.
 func writeStatus(w io.Writer, status string) {

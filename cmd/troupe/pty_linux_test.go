@@ -33,6 +33,18 @@ func runOnTerminal(t *testing.T, args ...string) (code int, screen string) {
 // startOnTerminal starts a program on a new pseudo-terminal and returns the other end.
 func startOnTerminal(t *testing.T, c *exec.Cmd) *os.File {
 	t.Helper()
+	master, terminal := openTerminal(t)
+	defer terminal.Close()
+	c.Stdin, c.Stdout, c.Stderr = terminal, terminal, terminal
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return master
+}
+
+// openTerminal returns both ends of a new pseudo-terminal.
+func openTerminal(t *testing.T) (master, terminal *os.File) {
+	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("no pseudo-terminals here: %v", err)
@@ -43,16 +55,11 @@ func startOnTerminal(t *testing.T, c *exec.Cmd) *os.File {
 			t.Fatal(errno)
 		}
 	}
-	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer terminal.Close()
-	c.Stdin, c.Stdout, c.Stderr = terminal, terminal, terminal
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return master
+	return master, terminal
 }
 
 // Escape sequences that an agent repeats reach a terminal only in escaped form, and a
@@ -190,61 +197,5 @@ func TestWatchAsksOnTerminal(t *testing.T) {
 	_ = c.Process.Signal(syscall.SIGINT)
 	if _ = c.Wait(); c.ProcessState.ExitCode() != exitInterrupted {
 		t.Errorf("exit code %d", c.ProcessState.ExitCode())
-	}
-}
-
-// On a terminal, chat prompts for messages and asks about approvals; /cancel ends a run.
-func TestChatOnTerminal(t *testing.T) {
-	s := startConcierge(t, filepath.Join(t.TempDir(), "data"), "127.0.0.1:0")
-	c := programCmd("chat", "concierge", "--server", s.url)
-	master := startOnTerminal(t, c)
-	defer func() { _ = master.Close() }()
-	screen, chunk := "", make([]byte, 4096)
-	read := func(text string) {
-		t.Helper()
-		for !strings.Contains(screen, text) {
-			n, err := master.Read(chunk)
-			if err != nil {
-				t.Fatalf("%v; want %q on the screen %q", err, text, screen)
-			}
-			screen += string(chunk[:n])
-		}
-		_, screen, _ = strings.Cut(screen, text)
-	}
-	answer := func(text string) {
-		t.Helper()
-		if _, err := io.WriteString(master, text+"\n"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	read("/help lists the commands")
-	read("> ")
-	answer("say hello")
-	read("\nhello\r\n> ")
-	answer(`use user.pay {"amount": 20}`)
-	read("user.pay: pays 20")
-	read(`"amount": 20`)
-	read("[y/n, and a reason] ")
-	answer("/cancel")
-	read("cancelled")
-	read("> ")
-	answer("/quit")
-	read("\r\nto continue:\r\n  troupe chat concierge --session")
-	if err := c.Wait(); err != nil {
-		t.Error(err)
-	}
-	_ = master.Close()
-
-	c = programCmd("chat", "concierge", "--server", s.url)
-	master, screen = startOnTerminal(t, c), ""
-	read("> ")
-	answer("say hello")
-	read("\nhello\r\n> ")
-	if _, err := io.WriteString(master, "\x04"); err != nil { // Ctrl-D
-		t.Fatal(err)
-	}
-	read("\r\nto continue:\r\n  troupe chat concierge --session")
-	if err := c.Wait(); err != nil {
-		t.Error(err)
 	}
 }
