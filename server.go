@@ -174,6 +174,9 @@ func Open(c Config) (s *Server, err error) {
 	return s, nil
 }
 
+// allowing returns the text that allows a host in a program.
+func allowing(host string) string { return fmt.Sprintf("add %q to Config.Allow", host) }
+
 // node returns the configuration of the node.
 func (c *Config) node(box *toolbox) (node.Config, error) {
 	native, err := definitions(c.Agents, box)
@@ -185,7 +188,7 @@ func (c *Config) node(box *toolbox) (node.Config, error) {
 		return node.Config{}, err
 	}
 	out := node.Config{Data: c.Data, Name: cmp.Or(c.Node, "n1"), Limits: dispatcher.DefaultLimits(), Native: native, Tools: local, Registry: &box.current, Policy: policy, Backups: c.Backups, Keep: c.Keep,
-		Outbound: outbound.Config{Models: map[string]outbound.Model{}, Allow: slices.Clone(c.Allow), Auth: c.Auth}}
+		Outbound: outbound.Config{Models: map[string]outbound.Model{}, Allow: slices.Clone(c.Allow), Remedy: allowing, Auth: c.Auth}}
 	switch {
 	case c.Data == "" && !c.Temporary:
 		return out, errors.New("Config.Data is empty: name a folder, or set Config.Temporary")

@@ -229,6 +229,16 @@ func TestSessionIsDeletedWithoutOpenRunsOnly(t *testing.T) {
 	}
 }
 
+// The refusal of an address names what a program changes.
+func TestRefusedAddressNamesConfig(t *testing.T) {
+	s := openWith(t, troupe.Config{Temporary: true, Models: map[string]troupe.Model{"near": {URL: "http://127.0.0.1:9"}}, Agents: []troupe.Agent{
+		{Name: "a", Func: func(t *troupe.Turn) (string, error) { return t.Model(troupe.Prompt{Model: "near"}) }},
+	}})
+	if _, err := s.Call(context.Background(), "a", "x"); err == nil || !strings.Contains(err.Error(), `to allow it: add "127.0.0.1" to Config.Allow`) {
+		t.Error(err)
+	}
+}
+
 func TestRefusalsHaveCodes(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "data"),
 		troupe.Agent{Name: "asks", Func: func(t *troupe.Turn) (string, error) {

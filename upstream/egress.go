@@ -24,6 +24,9 @@ import (
 type Egress struct {
 	prefixes []netip.Prefix
 	names    []string
+
+	// Remedy returns the text that allows a host, for its refusals; nil: that of troupe serve.
+	Remedy func(host string) string
 }
 
 // AllowMax is the maximum number of allowed prefixes and names.
@@ -184,6 +187,9 @@ func (e Egress) Check(host string, addrs []netip.Addr) error {
 func (e Egress) remedy(host, what string) string {
 	for _, s := range nonPublic {
 		if s.what == what && s.inner {
+			if e.Remedy != nil {
+				return "; to allow it: " + e.Remedy(fmt.Sprintf("%.253s", host))
+			}
 			return fmt.Sprintf("; to allow it: troupe serve --allow %.253s", host)
 		}
 	}

@@ -32,6 +32,8 @@ type Config struct {
 	// upstream.NewEgress. A server bound to loopback may add
 	// upstream.AllowLoopback.
 	Allow []string
+	// text that allows a host, for refusals; nil: that of troupe serve
+	Remedy func(host string) string
 	// addresses to which the secrets of external agents may be sent
 	Auth upstream.Bindings
 	// returns the token with which an external agent calls back on behalf of the

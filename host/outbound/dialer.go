@@ -35,6 +35,7 @@ func newDialer(config *Config) (*dialer, error) {
 	if err != nil {
 		return nil, err
 	}
+	egress.Remedy = config.Remedy
 	d := &dialer{egress: egress, resolve: config.Resolve}
 	d.connect = d.connectSocket
 	return d, nil
