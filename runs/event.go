@@ -375,7 +375,7 @@ func (e *Event) String() string {
 		put(fPrincipal, "by %s", e.Principal)
 		put(fKey, "with key %s", e.Key)
 	}
-	put(fChild, "run %s", e.Child.Short())
+	put(fChild, "run %s", e.Child)
 	put(fApproval, "%s", e.Approval)
 	put(fDepth, "chain %s", actor.PathString(e.Chain))
 	put(fLeft, "left %s", e.Left)

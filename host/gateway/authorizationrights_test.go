@@ -59,7 +59,7 @@ var promisedRights = []string{
 	"| `call` | messages, signals, cancellation and retries of runs; creation and deletion of sessions; decisions about tool calls |",
 	"| `read` | agents, runs, events, sessions, tools and their calls, approvals |",
 	"| `agents` | creation, registration and deletion of agents; heartbeats of own agents and those of the operator; [models](#models) |",
-	"| `operator` | metrics, `served_runs` of agents, changes of tools, names of [built-in agents](guide-agents.md#agents-in-go), appended messages; with `read` and `call` also what belongs to other users |",
+	"| `operator` | metrics, `served_runs` of agents, changes of tools, with `agents` also names of [built-in agents](guide-agents.md#agents-in-go), appended messages; with `read` and `call` also what belongs to other users |",
 	"| `admin` | everything, including keys and backups |",
 	"Such a request has all scopes but `admin`; a bearer that does not begin with `troupe_` is ignored there.",
 	"A request with `x-run-token`, or with a bearer that begins with `troupe-run.`, needs no key but the valid token of an open run. It acts in",

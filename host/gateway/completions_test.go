@@ -236,6 +236,15 @@ func TestCompletionStream(t *testing.T) {
 		t.Fatal("the request was not cancelled")
 	}
 
+	node.parts <- command.ChatPart{Last: true, Refusal: actor.Refuse(actor.ModelAuth, "wrong key"), Status: 401, Code: "invalid_api_key"}
+	if status, head, text := other.do("POST", completionsRoute, body); status != 502 || head.Get("X-Should-Retry") != "false" || !strings.Contains(text, `"code":"model_auth"`) {
+		t.Errorf("a rejected key: %d %v %s", status, head, text)
+	}
+	node.parts <- command.ChatPart{Last: true, Refusal: actor.RefuseUnavailable(time.Second, "down"), Status: 503}
+	if status, head, text := other.do("POST", completionsRoute, body); status != 503 || head.Get("X-Should-Retry") != "" || head.Get("Retry-After") != "1" {
+		t.Errorf("a model that is down: %d %v %s", status, head, text)
+	}
+
 	node.parts <- command.ChatPart{Bytes: event}
 	node.parts <- command.ChatPart{}
 	node.parts <- command.ChatPart{Last: true, Refusal: modelDown, Status: 429, Code: "rate_limit_exceeded"}

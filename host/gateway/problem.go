@@ -132,6 +132,9 @@ func (p *problem) write(ctx *fasthttp.RequestCtx) {
 	ctx.SetUserValue(loggedProblem, p)
 	ctx.SetStatusCode(p.Status)
 	if isOpenAI(ctx.Path()) {
+		if p.Status >= 500 && p.RetryAfter == 0 {
+			ctx.Response.Header.Set("X-Should-Retry", "false") // stock clients repeat every 5xx otherwise
+		}
 		*buf = p.appendOpenAI((*buf)[:0])
 		ctx.SetContentType("application/json")
 	} else {
