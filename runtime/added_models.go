@@ -26,6 +26,9 @@ const AddModel = actor.ReservedOperation + "model"
 // content is the JSON of an EndedModel.
 const EndModel = actor.ReservedOperation + "model_end"
 
+// ModelCallField is the field of the refusal of an outcome for a request that is not open.
+const ModelCallField = "llm_call_id"
+
 // AddedModel is the content of an AddModel signal.
 type AddedModel struct {
 	Model   string             `json:"model"`
@@ -84,7 +87,9 @@ func (c addedModels) find(t *turn, call *actor.Call) (i int, answer actor.Answer
 	id, err := runs.ParseToolCallID(in.ID)
 	if i = int(id.Index); err != nil || id.Run != t.run.Call.ID || id.Step != t.step() || i >= len(t.run.Last()) ||
 		!isAddedModel(&t.run.Last()[i]) || !t.run.Last()[i].Open() {
-		return 0, answer, actor.Refuse(actor.NotFound, "run %s has no open model request %.80q", t.run.Call.ID, in.ID)
+		r := actor.Refuse(actor.NotFound, "run %s has no open model request %.80q", t.run.Call.ID, in.ID)
+		r.Field = ModelCallField // the run itself is open
+		return 0, answer, r
 	}
 	if in.Reason != "" {
 		return i, actor.Answer{Refusal: &actor.Refusal{Reason: reasonOf(in.Reason), Detail: actor.FitText(in.Detail, actor.TextBytesMax)}}, nil

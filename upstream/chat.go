@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -49,6 +51,11 @@ func ReadChat(body []byte) (Chat, *actor.Refusal) {
 	if err := at.read(body); err != nil {
 		return invalid("", err.Error())
 	}
+	for _, name := range [...]string{"model", "messages", "stream", "stream_options"} {
+		if other := at.variant(name); other != "" { // the model's own server may read it as the member
+			return invalid(other, "unknown member; want "+name)
+		}
+	}
 	model, messages, stream := at.value(body, "model"), at.value(body, "messages"), at.value(body, "stream")
 	switch {
 	case model.Kind() != '"' || len(scalarText(model)) == 0:
@@ -63,7 +70,8 @@ func ReadChat(body []byte) (Chat, *actor.Refusal) {
 		var o struct {
 			Usage bool `json:"include_usage"`
 		}
-		if unmarshal(options, &o) != nil {
+		var members members
+		if unmarshal(options, &o) != nil || options.Kind() == '{' && (members.read(options) != nil || members.variant("include_usage") != "") {
 			return invalid("stream_options", "stream_options: want an object; include_usage is true or false")
 		}
 		c.options, c.usage = at["stream_options"].value, o.Usage
@@ -158,6 +166,17 @@ func (m *members) read(object []byte) error {
 		return err
 	}
 	return nil
+}
+
+// variant returns another member whose name has the letters of a name in another case, "" if
+// there is none.
+func (m members) variant(name string) string {
+	for _, other := range slices.Sorted(maps.Keys(m)) {
+		if other != name && strings.EqualFold(other, name) {
+			return other
+		}
+	}
+	return ""
 }
 
 // value returns the value of a member, empty if there is none.

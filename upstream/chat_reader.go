@@ -131,9 +131,9 @@ func (r *ChatReader) fail(f *Failure) {
 type chatChunk struct {
 	Model   string         `json:"model"`
 	Error   jsontext.Value `json:"error"`
-	Usage   *wireUsage     `json:"usage"`
+	Usage   jsontext.Value `json:"usage"`
 	Choices []struct {
-		Finish string `json:"finish_reason"`
+		Finish jsontext.Value `json:"finish_reason"`
 	} `json:"choices"`
 }
 
@@ -166,7 +166,7 @@ func (r *ChatReader) read(e runs.Frame) string {
 // for nothing. It returns false after a failure.
 func (r *ChatReader) readChunk(data []byte) (pass []byte, ok bool) {
 	var c chatChunk
-	if err := unmarshal(data, &c); err != nil {
+	if err := unmarshal(data, &c, jsontext.AllowDuplicateNames(true)); err != nil {
 		r.fail(fail(Broken, actor.Unavailable, "%s: %s", r.name, r.secrets.quoteError(err)))
 		return nil, false
 	}
@@ -177,18 +177,20 @@ func (r *ChatReader) readChunk(data []byte) (pass []byte, ok bool) {
 	if r.model == "" {
 		r.model = actor.FitText(c.Model, NameBytesMax)
 	}
-	if u := c.Usage; u != nil && u.Input >= 0 && u.Output >= 0 && u.Total >= 0 && max(u.Input, u.Output, u.Total) <= tokensMax {
+	var u wireUsage
+	hasUsage := len(c.Usage) > 0 && c.Usage.Kind() != 'n'
+	if hasUsage && unmarshal(c.Usage, &u) == nil && u.Input >= 0 && u.Output >= 0 && u.Total >= 0 && max(u.Input, u.Output, u.Total) <= tokensMax {
 		r.usage = Usage{true, u.Input, u.Output, max(u.Total, u.Input+u.Output)}
 	}
 	for _, choice := range c.Choices {
-		if f := parseFinish(choice.Finish); f != NoFinish && r.finish == NoFinish {
+		if f := parseFinish(scalarText(choice.Finish)); f != NoFinish && r.finish == NoFinish {
 			r.finish = f
 		}
 	}
 	switch {
 	case !r.added || r.parser == nil:
 		return data, true
-	case c.Usage != nil && len(c.Choices) == 0: // exists only because the server asked for it
+	case hasUsage && len(c.Choices) == 0: // exists only because the server asked for it
 		return nil, true
 	}
 	return withoutMember(data, "usage"), true

@@ -46,6 +46,9 @@ func TestInvalidChatIsRefused(t *testing.T) {
 		{`{"model":"","messages":[1]}`, "model", "want the name"},
 		{`{"model":["m"],"messages":[1]}`, "model", "want the name"},
 		{`{"model":"m"}`, "messages", "at least one"},
+		{`{"Model":"x","model":"m","messages":[1]}`, "Model", "want model"},
+		{`{"model":"m","messages":[1],"STREAM":true}`, "STREAM", "want stream"},
+		{`{"model":"m","messages":[1],"stream":true,"stream_options":{"Include_usage":false}}`, "stream_options", "include_usage"},
 		{`{"model":"m","messages":[]}`, "messages", "at least one"},
 		{`{"model":"m","messages":{"a":1}}`, "messages", "a list"},
 		{`{"model":"m","messages":[1],"stream":"yes"}`, "stream", "true or false"},
@@ -114,6 +117,30 @@ func TestChatAnswerIsPassedOn(t *testing.T) {
 				t.Fatalf("%s: got %+v", c.name, got)
 			}
 		}
+	}
+}
+
+// A usage that cannot be read, and a member that is a duplicate, leave the answer as it is.
+func TestOddChatAnswerIsPassedOn(t *testing.T) {
+	for _, usage := range []string{`{"prompt_tokens":1.5}`, `{"prompt_tokens":"1"}`, `{"prompt_tokens":99999999999999999999}`, `{"prompt_tokens":-5}`, `7`, `{"x":1,"x":2}`} {
+		body := `{"a":1,"a":2,"choices":[{"finish_reason":"stop"}],"usage":` + usage + `}`
+		r, _ := (&ChatReader{name: "model m"}).restart("application/json")
+		if _, failure := feed(r, body, 1<<20); failure != nil || string(r.Tail()) != body || r.Completion().Usage != (Usage{}) {
+			t.Errorf("%s: %v %s %+v", usage, failure, r.Tail(), r.Completion())
+		}
+	}
+}
+
+// The scripted model takes time and memory in proportion to its message.
+func TestScriptIsLinear(t *testing.T) {
+	tools := []ToolSpec{{Name: "t", Schema: "{}"}}
+	p := Prompt{Tools: tools, Messages: []Message{{Role: User, Text: strings.Repeat("use t\n", 1<<20)}}}
+	if c := Script(p); len(c.Calls) != ToolCallsMax {
+		t.Errorf("%d calls", len(c.Calls))
+	}
+	p = Prompt{Messages: []Message{{Role: User, Text: strings.Repeat("x", 1<<20)}, {Role: User, Text: strings.Repeat("list my messages\n", 1<<18)}}}
+	if c := Script(p); jsonBytesMax(c.Text) > OutputBytesMax || len(c.Text) < OutputBytesMax/2 {
+		t.Errorf("%d bytes", len(c.Text))
 	}
 }
 

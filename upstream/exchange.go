@@ -281,7 +281,9 @@ func (x *Exchange) Step(now actor.Time, in Input, pace Pacer, draw uint64) []Op 
 	if adjust, ok := in.(Adjust); ok {
 		x.order.Deadline = adjust.Deadline
 	}
-	if now >= x.order.Deadline {
+	if now >= x.order.Deadline && x.order.Verbatim && x.decoder != nil && x.decoder.HasFinish() {
+		m.forwardDecoded(x.decoder.End())
+	} else if now >= x.order.Deadline {
 		m.abort(m.deadlineRefusal())
 	} else {
 		m.apply(in)

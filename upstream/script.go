@@ -72,18 +72,24 @@ func (s stage) calls() []instruction {
 
 func parseScript(message string, tools []ToolSpec, earlier []Message) []stage {
 	stages := []stage{nil}
+	calls := 0         // of the last stage
+	var listed *string // the messages of the user, once they were asked for
 	for text := range strings.Lines(message) {
 		text = strings.TrimSpace(text)
 		if rest, ok := cutKeyword(text, "please"); ok {
 			text = rest
 		}
 		if strings.EqualFold(strings.TrimSuffix(text, "."), "list my messages") {
+			if listed == nil {
+				text := listMessages(earlier)
+				listed = &text
+			}
 			at := &stages[len(stages)-1]
-			*at = append(*at, instruction{text: listMessages(earlier)})
+			*at = append(*at, instruction{text: *listed})
 			continue
 		}
 		if strings.EqualFold(text, "then") {
-			stages = append(stages, nil)
+			stages, calls = append(stages, nil), 0
 			continue
 		}
 		if l, ok := parseInstruction(text); ok {
@@ -97,8 +103,10 @@ func parseScript(message string, tools []ToolSpec, earlier []Message) []stage {
 			switch {
 			case l.tool != "" && !offered:
 				l = instruction{text: fmt.Sprintf("I was not given the tool %s.", l.tool)}
-			case l.tool != "" && len(at.calls()) == ToolCallsMax:
+			case l.tool != "" && calls == ToolCallsMax:
 				l = instruction{text: fmt.Sprintf("I make at most %d calls at once.", ToolCallsMax)}
+			case l.tool != "":
+				calls++
 			}
 			*at = append(*at, l)
 		}
@@ -211,8 +219,12 @@ func scriptAnswer(message string, stages []stage, since []Message) string {
 		}
 	}
 	var lines []string
+	size := 0
 	for _, s := range stages {
 		for _, l := range s {
+			if size > OutputBytesMax { // fitOutput cuts the answer there
+				return fitOutput(strings.Join(lines, "\n"))
+			}
 			text := l.text
 			if l.tool != "" {
 				text = "There is no result."
@@ -221,6 +233,7 @@ func scriptAnswer(message string, stages []stage, since []Message) string {
 				}
 			}
 			lines = append(lines, text)
+			size += len(text) + 1
 		}
 	}
 	if len(lines) == 0 {

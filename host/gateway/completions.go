@@ -4,12 +4,14 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -83,15 +85,28 @@ type completion struct {
 	request ingress.ModelRequest
 	call    string // ID of the request in its run; empty if it has none
 	began   time.Time
+	probed  time.Time // last check that the run is open
 	ended   bool
 	chunked bool // the client reads a stream in chunks
 }
 
 // complete passes a request on to a model.
 func (s completionRoutes) complete(ctx *fasthttp.RequestCtx) {
-	c := &completion{server: s.Server, by: callerOf(ctx), began: time.Now()}
+	c := &completion{server: s.Server, by: callerOf(ctx), began: time.Now(), probed: time.Now()}
 	p := c.bind(ctx)
-	release, r := s.streams.acquire(&c.by)
+	free, r := s.streams.acquire(&c.by)
+	release := free
+	if n := int64(len(ctx.PostBody())); r == nil && p == nil && n > bodyFree { // the body is kept until the end, longer than that of other requests
+		key := c.by.shareKey()
+		if s.bodies.Take(key, n, c.by.isAdmin()) != actor.NoScope {
+			p = refusalProblem(actor.RefuseBusy(actor.ScopeCaller, time.Second, "the requests to models under way from you take %d MiB, which is the limit: wait for their answers", bodiesEach>>20))
+		} else {
+			release = sync.OnceFunc(func() {
+				s.bodies.Give(key, n)
+				free()
+			})
+		}
+	}
 	switch {
 	case p != nil:
 	case r != nil:
@@ -143,7 +158,7 @@ func isPrintable(text string) bool {
 
 // begin checks the request and records it in its run.
 func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
-	q := command.ChatQuery{Body: append([]byte(nil), ctx.PostBody()...), Trace: ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate")), Share: c.by.shareKey(), Agent: c.by.Actor.Agent}
+	q := command.ChatQuery{Body: append([]byte(nil), ctx.PostBody()...), Trace: ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate")), Share: c.by.Tenant, Agent: c.by.Actor.Agent}
 	chat, err := lookup(c.server, c.by, q)
 	if err != nil {
 		p := c.server.errorProblem(ctx, err)
@@ -153,7 +168,14 @@ func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
 		return p
 	}
 	c.id, c.request.Model = chat.ID, chat.Model
-	if c.by.Run.IsZero() || c.isVolatile(ctx) {
+	switch {
+	case c.by.Run.IsZero():
+		return nil
+	case c.isVolatile(ctx):
+		if p := requireOpenRun(c.server, ctx, &c.by); p != nil {
+			c.cancel()
+			return p
+		}
 		return nil
 	}
 	answer, err := c.signal(c.request.Add())
@@ -225,6 +247,30 @@ func (c *completion) end(last *command.ChatPart) {
 	c.server.log.Info("model request", "request", c.request.ID, "user", c.by.User, "model", c.request.Model, "code", code, "ms", time.Since(c.began).Milliseconds())
 }
 
+// runEnded reports whether the run of a recorded request has ended. It asks the run at most once
+// in command.ChatBeat, for an outcome of no request.
+func (c *completion) runEnded() bool {
+	if c.call == "" || time.Since(c.probed) < command.ChatBeat {
+		return false
+	}
+	c.probed = time.Now()
+	answer, err := c.signal(c.request.End("", nil, actor.Refuse(actor.Stopped, "probe")))
+	r := answer.Reply.Refusal
+	return err == nil && r != nil && r.Reason == actor.NotFound && r.Field == ""
+}
+
+// interrupted cancels the request because its run has ended, or else because the server stops.
+func (c *completion) interrupted(runEnded bool) *problem {
+	if runEnded {
+		c.abandon("the run has ended")
+		p := refusalProblem(actor.Refuse(actor.NotFound, "run %s has ended, and its request to the model with it", c.request.Run))
+		p.setRunNotFound()
+		return p
+	}
+	c.abandon("the server is stopping")
+	return refusalProblem(actor.RefuseUnavailable(time.Second, "this server is stopping: retry the request"))
+}
+
 // abandon cancels the request because its client has gone.
 func (c *completion) abandon(why string) {
 	c.cancel()
@@ -236,11 +282,24 @@ func (c *completion) abandon(why string) {
 func (c *completion) answer(ctx *fasthttp.RequestCtx, release func()) {
 	waitCtx := c.server.newClientContext(ctx, completionTimeout)
 	part, err := c.next(waitCtx)
-	for err == nil && !part.Last && len(part.Bytes) == 0 && waitCtx.Err() == nil {
-		part, err = c.next(waitCtx)
+	stopping, runEnded := false, false
+	for err == nil && !part.Last && len(part.Bytes) == 0 && waitCtx.Err() == nil && !stopping && !runEnded {
+		select {
+		case <-c.server.draining:
+			stopping = true
+		default:
+			if runEnded = c.runEnded(); !runEnded {
+				part, err = c.next(waitCtx)
+			}
+		}
 	}
 	cause := waitCtx.cause()
 	waitCtx.stop()
+	if stopping || runEnded {
+		defer release()
+		c.interrupted(runEnded).write(ctx)
+		return
+	}
 	if err == nil && !part.Last && cause == nil {
 		c.stream(ctx, &part, release)
 		return
@@ -249,7 +308,9 @@ func (c *completion) answer(ctx *fasthttp.RequestCtx, release func()) {
 	switch {
 	case cause != nil:
 		c.abandon("the client has gone")
-		if !respondAborted(ctx, cause) {
+		if errors.Is(cause, errKeyRevoked) {
+			unauthorized("the API key was revoked or has expired while the answer was pending").write(ctx)
+		} else if !respondAborted(ctx, cause) {
 			refusalProblem(actor.Refuse(actor.Deadline, "the model did not answer in time")).write(ctx)
 		}
 	case err != nil:
@@ -359,10 +420,16 @@ func (c *completion) serve(conn net.Conn, out []byte) {
 				}
 				c.write(conn, c.lastChunk(part.Bytes))
 				return
+			case len(part.Bytes) == 0 && c.runEnded():
+				c.fail(conn, c.interrupted(true))
+				return
 			case len(part.Bytes) == 0:
 				out = c.chunk(runs.AppendComment(nil, "ping"))
 			default:
-				out = c.chunk(part.Bytes)
+				if out = c.chunk(part.Bytes); c.runEnded() {
+					c.fail(conn, c.interrupted(true))
+					return
+				}
 			}
 		case <-check.C:
 			if c.by.Key != "" && !c.server.config.Keys.Valid(c.by.Key) {
@@ -374,8 +441,7 @@ func (c *completion) serve(conn net.Conn, out []byte) {
 			c.abandon("the client has gone")
 			return
 		case <-c.server.stopping:
-			c.abandon("the server is stopping")
-			c.fail(conn, refusalProblem(actor.RefuseUnavailable(time.Second, "this server is stopping: retry the request")))
+			c.fail(conn, c.interrupted(false))
 			return
 		}
 	}

@@ -310,6 +310,60 @@ func (l keptListener) Accept() (net.Conn, error) {
 	return conn, err
 }
 
+// The end of a run ends its requests to models.
+func TestCompletionEndsWithRun(t *testing.T) {
+	d := startGateway(t)
+	service := newExternalService(d, "outside")
+	in := service.begin("outside", `{"content":"x"}`)
+	node := &scriptedNode{d.server.node, make(chan command.ChatPart, 4), make(chan struct{}, 4)}
+	other := d.serve(New(node, d.server.log, d.server.config), func(l net.Listener) net.Listener { return l })
+	event := []byte("data: {\"choices\":[]}\n\n")
+	node.parts <- command.ChatPart{Bytes: event}
+	stream := other.openStream("POST", completionsRoute, strings.Replace(chatBody, "{", `{"stream":true,`, 1), RunToken, in.token)
+	defer stream.response.Body.Close()
+	if status, _, body := d.do("POST", "/v1/runs/"+in.run+":cancel", ""); status != 200 {
+		t.Fatal(status, body)
+	}
+	stop := make(chan struct{})
+	go func() { // the model goes on
+		for {
+			select {
+			case node.parts <- command.ChatPart{Bytes: event}:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	got, err := io.ReadAll(stream.response.Body)
+	close(stop)
+	if err != nil || !strings.Contains(string(got), `"code":"run_not_found"`) || strings.Contains(string(got), "[DONE]") {
+		t.Errorf("got the end %s, %v", got[max(0, len(got)-300):], err)
+	}
+	<-node.cancelled
+}
+
+// A stream keeps its share of the memory for bodies until it ends.
+func TestCompletionKeepsShareOfItsBody(t *testing.T) {
+	d := startGateway(t)
+	node := &scriptedNode{d.server.node, make(chan command.ChatPart, 4), make(chan struct{}, 4)}
+	other := d.serve(New(node, d.server.log, d.server.config), func(l net.Listener) net.Listener { return l })
+	node.parts <- command.ChatPart{Bytes: []byte("data: {\"choices\":[]}\n\n")}
+	const size = 1 << 20
+	stream := other.openStream("POST", completionsRoute, `{"stream":true,"x":"`+strings.Repeat("x", size)+`"}`)
+	if taken := other.server.bodies.Taken(); taken < size {
+		t.Errorf("%d bytes are taken during a stream, want at least %d", taken, size)
+	}
+	_ = stream.response.Body.Close()
+	<-node.cancelled
+	for range 1000 {
+		if other.server.bodies.Taken() == 0 {
+			return
+		}
+		_, _, _ = other.do("GET", "/healthz", "")
+	}
+	t.Errorf("%d bytes are taken after the stream", other.server.bodies.Taken())
+}
+
 // modelDown is the refusal of a model that does not answer.
 var modelDown = actor.RefuseUnavailable(0, "down")
 

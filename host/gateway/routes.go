@@ -122,7 +122,9 @@ func (r *route) name() string { return r.method + " " + r.path }
 
 // calls reports whether a request for a run is a call of that run. The actor of the run refuses
 // the call once the run has ended.
-func (r *route) calls() bool { return r.scope == scopeRunToken || r.path == messagesRoute }
+func (r *route) calls() bool {
+	return r.scope == scopeRunToken || r.path == messagesRoute || r.path == "/v1/chat/completions"
+}
 
 // verb splits the verb from the path; it is empty if there is none.
 func (r *route) verb() (path, verb string) {

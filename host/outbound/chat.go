@@ -47,7 +47,7 @@ func (o *Outbound) Chat(ctx context.Context, in ChatRequest, onPiece func(text s
 	}
 	endpoint := m.endpoint
 	endpoint.Trace = in.Trace
-	order, reader, refusal := endpoint.Chat(&in.Chat, m.config.Model, o.deadline(ctx, in.Left), m.patience)
+	order, reader, refusal := endpoint.Chat(&in.Chat, m.config.Model, o.deadline(ctx, in.Left), m.patience) // has a copy of the body
 	var roundTripper http.RoundTripper = o.transport
 	if refusal == nil && m.name == upstream.ScriptName {
 		var prompt upstream.Prompt
@@ -60,6 +60,7 @@ func (o *Outbound) Chat(ctx context.Context, in ChatRequest, onPiece func(text s
 	if refusal != nil {
 		return ChatOutcome{Refusal: refusal}
 	}
+	in.Chat = upstream.Chat{}
 	release, refusal := o.acquireModel(ctx, m, in.Principal, in.Left)
 	if refusal != nil {
 		return ChatOutcome{Refusal: refusal}

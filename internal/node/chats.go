@@ -40,6 +40,7 @@ func newChats(o *outbound.Outbound, e *engine.Engine, left actor.Duration) *chat
 type chat struct {
 	by     actor.Principal
 	in     outbound.ChatRequest
+	model  string
 	agent  string
 	cancel context.CancelFunc
 	begin  func()           // performs the request once
@@ -73,7 +74,7 @@ func (c *chats) add(by actor.Principal, q command.ChatQuery) (command.Chat, erro
 		return command.Chat{}, refusal
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	one := &chat{by: by, agent: q.Agent, cancel: cancel, parts: make(chan string, 16),
+	one := &chat{by: by, model: in.Model, agent: q.Agent, cancel: cancel, parts: make(chan string, 16),
 		in: outbound.ChatRequest{Chat: in, Principal: q.Share, Trace: q.Trace, Left: c.left}}
 	one.begin = sync.OnceFunc(func() { go c.run(ctx, one) })
 	id := c.engine.NewCallID()
@@ -92,7 +93,9 @@ func (c *chats) add(by actor.Principal, q command.ChatQuery) (command.Chat, erro
 func (c *chats) run(ctx context.Context, o *chat) {
 	defer close(o.parts)
 	began := time.Now()
-	outcome := c.outbound.Chat(ctx, o.in, func(text string) {
+	in := o.in
+	o.in = outbound.ChatRequest{} // the body is that of the request upstream from now on
+	outcome := c.outbound.Chat(ctx, in, func(text string) {
 		select {
 		case o.parts <- text:
 		case <-ctx.Done():
@@ -104,7 +107,7 @@ func (c *chats) run(ctx context.Context, o *chat) {
 		o.last.Completion = outcome.Completion.Encode()
 		answer.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: o.last.Completion}}
 	}
-	c.engine.RecordChat(o.in.Chat.Model, o.agent, time.Since(began), answer)
+	c.engine.RecordChat(o.model, o.agent, time.Since(began), answer)
 }
 
 // end cancels a request and forgets it.
