@@ -68,7 +68,7 @@ func (s *screen) restore() {
 	s.restored.Do(func() { _ = term.Restore(int(s.in.Fd()), s.before) })
 }
 
-// guard is deferred by each goroutine that runs beside the screen: a panic ends the process without
+// guard is deferred by each goroutine of the screen: a panic ends the process without
 // the deferred calls of others, and its report needs the former mode.
 func (s *screen) guard() {
 	if s == nil {
@@ -118,7 +118,7 @@ func (s *screen) read(prompt string) *typedLines {
 	return all
 }
 
-// readKeys passes on what is typed. Ctrl-C counts also while no line is read.
+// readKeys passes the typed keys on. Ctrl-C counts also while no line is read.
 func (s *screen) readKeys() {
 	defer s.guard()
 	defer close(s.keys)

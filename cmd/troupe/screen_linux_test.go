@@ -301,7 +301,7 @@ func TestChatShowsAnswerAboveLine(t *testing.T) {
 	v.wantEnd(0)
 }
 
-// A panic beside the screen leaves the terminal readable.
+// A panic in a goroutine of the screen leaves the terminal readable.
 func TestPanicRestoresTerminal(t *testing.T) {
 	master, terminal := openTerminal(t)
 	defer func() { _, _ = master.Close(), terminal.Close() }()
