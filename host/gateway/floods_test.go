@@ -238,8 +238,12 @@ func TestFloodsSpareOtherUsers(t *testing.T) {
 			}
 			mallory, principal := add(201, "mallory")
 			bob, _ := add(202, "bob")
-			m.server.config.Keys = new(Keys) // no change of the registry replaces them
-			m.server.config.Keys.Set(m.keys)
+			config := m.server.config
+			config.Keys = new(Keys) // no change of the registry replaces them
+			config.Keys.Set(m.keys)
+			flooded := New(m.server.node, m.server.log, config)
+			flooded.wrongKeys.now = patientClock()
+			m.testGateway = m.serve(flooded, func(l net.Listener) net.Listener { return l })
 			var begun messageResponse
 			m.decode(m.prepareAs("mallory", "POST", "/v1/agents/coordinator/messages", `{"content":"x","session_id":"flooded"}`), &begun)
 			start(&flood{testGateway: m.testGateway, authorization: mallory.headers[1]}, principal, begun.Run)
