@@ -79,9 +79,6 @@ func ReadChat(body []byte) (Chat, *actor.Refusal) {
 	return c, nil
 }
 
-// Body returns the request as it was sent.
-func (c *Chat) Body() []byte { return c.body }
-
 // bodyFor returns the request for a model with the given name at its upstream.
 func (c *Chat) bodyFor(model string) []byte {
 	edits := []edit{{c.model, marshal(model)}}

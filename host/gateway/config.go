@@ -93,6 +93,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.BodyTimeout, 30*time.Second)
 	setDefault(&c.WriteTimeout, 30*time.Second)
 	setDefault(&c.IdleTimeout, 2*time.Minute)
+	setDefault(&c.StreamTimeout, ingress.WriteTimeout)
 	if c.Connections == 0 {
 		c.Connections = ConnectionsMax
 	}

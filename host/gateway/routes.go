@@ -95,9 +95,9 @@ func (s *Server) routes() []route {
 
 		{post, "/v1/tool_calls/{id}:result", scopePerson, nil, toolCallRoutes{s}.giveResult},
 
-		{post, "/v1/chat/completions", scopeModels, nil, completionRoutes{s}.complete},
-		{get, "/v1/models", scopeModels, nil, completionRoutes{s}.listModels},
-		{get, "/v1/models/{id}", scopeModels, nil, completionRoutes{s}.getModel},
+		{post, "/v1/chat/completions", scopeModels, nil, openAIRoutes{s}.complete},
+		{get, "/v1/models", scopeModels, nil, openAIRoutes{s}.listModels},
+		{get, "/v1/models/{id}", scopeModels, nil, openAIRoutes{s}.getModel},
 
 		{get, approvalsRoute, read, slices.Concat(page, user, []string{"status"}), approvalRoutes{s}.listApprovals},
 		{get, "/v1/approvals/{id}", read, user, approvalRoutes{s}.getApproval},

@@ -6,9 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -238,74 +236,48 @@ func (f *sessionFeed) stream(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	if c, ok := ctx.Conn().(*connection); ok {
-		c.onClose = cleanup // also if an earlier pipelined answer cannot be sent
-	}
-	conn := ctx.Conn()
-	head := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: %s; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n", ingress.EventStream)
-	head = appendAllowOrigin(head, listedOrigin(f.server.config.Origins, &ctx.Request.Header))
-	head = runs.AppendRetry(append(head, "Connection: close\r\n\r\n"...), ingress.RetryMean)
-	ctx.SetStatusCode(fasthttp.StatusOK)
-	ctx.HijackSetNoResponse(true)
-	ctx.Hijack(func(net.Conn) {
-		defer cleanup()
-		defer func() {
-			if p := recover(); p != nil {
-				f.server.log.Error("panic while streaming", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			}
-		}()
-		f.serve(conn, head, &first)
+	openEventStream(f.server, ctx, "", cleanup, func(e eventStream, head []byte) {
+		f.serve(e, runs.AppendRetry(head, ingress.RetryMean), &first)
 	})
 }
 
 // serve writes the events until the client leaves, is too slow or loses its key, the session is
 // deleted, or the server stops.
-func (f *sessionFeed) serve(conn net.Conn, out []byte, page *eventPage) {
-	gone, unwatch := watchPeer(conn)
+func (f *sessionFeed) serve(e eventStream, out []byte, page *eventPage) {
+	gone, unwatch := watchPeer(e.conn)
 	defer unwatch()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		if out = page.appendFrames(out); !f.write(conn, out) {
+		if out = page.appendFrames(out); !e.write(out) {
 			return
 		}
 		out = nil
-		if !f.await(conn, gone, timer, page.More) {
+		if !f.await(e, gone, timer, page.More) {
 			return
 		}
 		next, p, err := f.readInTurn(sessionPageEvents)
 		away := (*command.AwayError)(nil)
 		switch {
 		case p != nil:
-			f.end(conn, ingress.Broken, p.Detail)
+			f.end(e, ingress.Broken, p.Detail)
 			return
 		case errors.As(err, &away): // news follows once the node is back
 			next = eventPage{}
 		case deletedSession(err) != nil:
-			f.end(conn, ingress.SessionDeleted, deletedSession(err).Detail)
+			f.end(e, ingress.SessionDeleted, deletedSession(err).Detail)
 			return
 		case err != nil:
-			f.end(conn, ingress.Broken, "the events cannot be read now: reconnect with the id of the last event read as Last-Event-ID")
+			f.end(e, ingress.Broken, "the events cannot be read now: reconnect with the id of the last event read as Last-Event-ID")
 			return
 		}
 		page = &next
 	}
 }
 
-// write reports whether the client has taken the bytes in time.
-func (f *sessionFeed) write(conn net.Conn, b []byte) bool {
-	timeout := ingress.WriteTimeout
-	if f.server.config.StreamTimeout > 0 {
-		timeout = f.server.config.StreamTimeout
-	}
-	_ = conn.SetWriteDeadline(time.Now().Add(timeout))
-	_, err := conn.Write(b)
-	return err == nil
-}
-
 // await blocks until there are new events, or with ready not at all. It reports false if the
 // stream has ended.
-func (f *sessionFeed) await(conn net.Conn, gone <-chan struct{}, timer *time.Timer, ready bool) bool {
+func (f *sessionFeed) await(e eventStream, gone <-chan struct{}, timer *time.Timer, ready bool) bool {
 	for pinged := time.Now(); ; {
 		wait := time.Until(pinged.Add(ingress.PingInterval))
 		if f.by.Key != "" {
@@ -314,7 +286,7 @@ func (f *sessionFeed) await(conn net.Conn, gone <-chan struct{}, timer *time.Tim
 		timer.Reset(max(wait, 0))
 		if f.by.Key != "" && time.Since(f.checked) >= keyCheckInterval {
 			if f.checked = time.Now(); !f.server.config.Keys.Valid(f.by.Key) {
-				f.end(conn, ingress.NoAccess, "the key was revoked or has expired")
+				f.end(e, ingress.NoAccess, "the key was revoked or has expired")
 				return false
 			}
 		}
@@ -322,7 +294,7 @@ func (f *sessionFeed) await(conn net.Conn, gone <-chan struct{}, timer *time.Tim
 		case <-gone:
 			return false
 		case <-f.server.stopping:
-			f.end(conn, ingress.Drained, "this server is stopping; reconnect with the id of the last event read as Last-Event-ID")
+			f.end(e, ingress.Drained, "this server is stopping; reconnect with the id of the last event read as Last-Event-ID")
 			return false
 		default:
 		}
@@ -337,7 +309,7 @@ func (f *sessionFeed) await(conn net.Conn, gone <-chan struct{}, timer *time.Tim
 		case <-timer.C:
 		}
 		if time.Since(pinged) >= ingress.PingInterval {
-			if pinged = time.Now(); !f.write(conn, runs.AppendComment(nil, "ping")) {
+			if pinged = time.Now(); !e.write(runs.AppendComment(nil, "ping")) {
 				return false
 			}
 		}
@@ -345,8 +317,7 @@ func (f *sessionFeed) await(conn net.Conn, gone <-chan struct{}, timer *time.Tim
 }
 
 // end writes the last frame, which has no id.
-func (f *sessionFeed) end(conn net.Conn, reason ingress.EndReason, detail string) {
+func (f *sessionFeed) end(e eventStream, reason ingress.EndReason, detail string) {
 	data := appendQuoted(fmt.Appendf(nil, `{"reason":%q,"detail":`, reason), detail)
-	_ = conn.SetWriteDeadline(time.Now().Add(finalWriteTimeout))
-	_, _ = conn.Write(runs.Frame{Name: ingress.StreamClosed, Data: string(append(data, '}'))}.Append(nil))
+	e.writeFinal(runs.Frame{Name: ingress.StreamClosed, Data: string(append(data, '}'))}.Append(nil))
 }

@@ -317,12 +317,8 @@ func (d *socketDriver) awaitInput(timer *time.Timer) {
 
 // send writes messages within the time that a client has to take them.
 func (d *socketDriver) send(messages [][]byte) {
-	timeout := ingress.WriteTimeout
-	if d.server.config.StreamTimeout > 0 {
-		timeout = d.server.config.StreamTimeout
-	}
 	for _, m := range messages {
-		_ = d.conn.SetWriteDeadline(time.Now().Add(timeout))
+		_ = d.conn.SetWriteDeadline(time.Now().Add(d.server.config.StreamTimeout))
 		if err := d.conn.WriteMessage(websocket.TextMessage, m); err != nil {
 			d.answer(ingress.SocketFailed{Code: ingress.CloseTryLater, Reason: "the client did not read in time: reconnect and resume behind the last cursor"})
 			return

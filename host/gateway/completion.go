@@ -6,10 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -22,60 +19,12 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// completionRoutes are the routes of the OpenAI API: clients of that API use the models of
-// this server. A request that an external agent sends during a run is recorded in the run.
-type completionRoutes struct{ *Server }
-
 const (
 	// completionTimeout ends the wait for a part of an answer. The node ends requests earlier.
 	completionTimeout = 2 * time.Hour
 
 	requestIDHeader = "X-Request-Id"
 )
-
-type modelView struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Created int64  `json:"created"` // unknown
-	OwnedBy string `json:"owned_by"`
-}
-
-func newModelView(name string) modelView { return modelView{name, "model", 0, "troupe"} }
-
-// listModels lists the models of the server.
-func (s completionRoutes) listModels(ctx *fasthttp.RequestCtx) {
-	found, err := lookup(s.Server, callerOf(ctx), command.ModelsQuery{})
-	if err != nil {
-		s.respondError(ctx, err)
-		return
-	}
-	out := struct {
-		Object string      `json:"object"`
-		Data   []modelView `json:"data"`
-	}{"list", []modelView{}}
-	for _, name := range found.All {
-		out.Data = append(out.Data, newModelView(name))
-	}
-	respondJSON(ctx, http.StatusOK, out)
-}
-
-// getModel describes one model.
-func (s completionRoutes) getModel(ctx *fasthttp.RequestCtx) {
-	found, err := lookup(s.Server, callerOf(ctx), command.ModelsQuery{})
-	if err != nil {
-		s.respondError(ctx, err)
-		return
-	}
-	for _, name := range found.All {
-		if name == pathParam(ctx, "id") {
-			respondJSON(ctx, http.StatusOK, newModelView(name))
-			return
-		}
-	}
-	p := refusalProblem(actor.Refuse(actor.ModelNotFound, "unknown model %.80q: GET /v1/models lists those of this server", pathParam(ctx, "id")))
-	p.Status, p.Field = http.StatusNotFound, "model"
-	p.write(ctx)
-}
 
 // completion is one request to a model while its answer is passed on.
 type completion struct {
@@ -91,7 +40,7 @@ type completion struct {
 }
 
 // complete passes a request on to a model.
-func (s completionRoutes) complete(ctx *fasthttp.RequestCtx) {
+func (s openAIRoutes) complete(ctx *fasthttp.RequestCtx) {
 	c := &completion{server: s.Server, by: callerOf(ctx), began: time.Now(), probed: time.Now()}
 	p := c.bind(ctx)
 	free, r := s.streams.acquire(&c.by)
@@ -153,7 +102,7 @@ func (c *completion) bind(ctx *fasthttp.RequestCtx) *problem {
 }
 
 func isPrintable(text string) bool {
-	return strings.Trim(text, "!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~") == ""
+	return !strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' })
 }
 
 // begin checks the request and records it in its run.
@@ -348,33 +297,17 @@ func completionProblem(last *command.ChatPart) *problem {
 // Clients of the OpenAI API take the end of a connection for the end of the answer. The stream
 // is chunked, so that one cut short, as by a crash of the server, is an error to them.
 func (c *completion) stream(ctx *fasthttp.RequestCtx, first *command.ChatPart, release func()) {
-	conn := ctx.Conn()
-	if own, ok := conn.(*connection); ok {
-		own.onClose = release // also if an earlier pipelined answer cannot be sent
-	}
-	head := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: %s; charset=utf-8\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s: %s\r\n", ingress.EventStream, requestIDHeader, c.request.ID)
-	head = appendAllowOrigin(head, listedOrigin(c.server.config.Origins, &ctx.Request.Header))
+	more := requestIDHeader + ": " + c.request.ID + "\r\n"
 	if c.chunked = ctx.Request.Header.IsHTTP11(); c.chunked {
-		head = append(head, "Transfer-Encoding: chunked\r\n"...)
+		more += "Transfer-Encoding: chunked\r\n"
 	}
-	head = append(append(head, "Connection: close\r\n\r\n"...), c.chunk(first.Bytes)...)
-	ctx.SetStatusCode(fasthttp.StatusOK)
-	ctx.HijackSetNoResponse(true)
-	ctx.Hijack(func(net.Conn) {
-		defer release()
-		defer func() {
-			if p := recover(); p != nil {
-				c.server.log.Error("panic while streaming", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			}
-		}()
-		c.serve(conn, head)
-	})
+	openEventStream(c.server, ctx, more, release, func(e eventStream, head []byte) { c.serve(e, append(head, c.chunk(first.Bytes)...)) })
 }
 
 // serve writes the parts of the answer. It reads the next one in the background, so that it
 // notices at once when the client leaves.
-func (c *completion) serve(conn net.Conn, out []byte) {
-	gone, unwatch := watchPeer(conn)
+func (c *completion) serve(e eventStream, out []byte) {
+	gone, unwatch := watchPeer(e.conn)
 	defer unwatch()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -384,7 +317,6 @@ func (c *completion) serve(conn net.Conn, out []byte) {
 	}
 	parts := make(chan read)
 	go func() {
-		defer close(parts)
 		for {
 			part, err := c.next(ctx)
 			select {
@@ -400,7 +332,7 @@ func (c *completion) serve(conn net.Conn, out []byte) {
 	check := time.NewTicker(keyCheckInterval)
 	defer check.Stop()
 	for {
-		if len(out) > 0 && !c.write(conn, out) {
+		if len(out) > 0 && !e.write(out) {
 			c.abandon("the client has gone")
 			return
 		}
@@ -410,59 +342,47 @@ func (c *completion) serve(conn net.Conn, out []byte) {
 			switch {
 			case part.err != nil:
 				c.abandon("the server has lost the request")
-				c.fail(conn, refusalProblem(actor.RefuseUnavailable(time.Second, "the server has lost the request: retry it")))
+				c.fail(e, refusalProblem(actor.RefuseUnavailable(time.Second, "the server has lost the request: retry it")))
 				return
 			case part.Last:
 				c.end(&part.ChatPart)
 				if part.Refusal != nil {
-					c.fail(conn, completionProblem(&part.ChatPart))
+					c.fail(e, completionProblem(&part.ChatPart))
 					return
 				}
-				c.write(conn, c.lastChunk(part.Bytes))
+				e.write(c.lastChunk(part.Bytes))
 				return
 			case len(part.Bytes) == 0 && c.runEnded():
-				c.fail(conn, c.interrupted(true))
+				c.fail(e, c.interrupted(true))
 				return
 			case len(part.Bytes) == 0:
 				out = c.chunk(runs.AppendComment(nil, "ping"))
 			default:
 				if out = c.chunk(part.Bytes); c.runEnded() {
-					c.fail(conn, c.interrupted(true))
+					c.fail(e, c.interrupted(true))
 					return
 				}
 			}
 		case <-check.C:
 			if c.by.Key != "" && !c.server.config.Keys.Valid(c.by.Key) {
 				c.abandon("the key was revoked or has expired")
-				c.fail(conn, invalidKey())
+				c.fail(e, invalidKey())
 				return
 			}
 		case <-gone:
 			c.abandon("the client has gone")
 			return
 		case <-c.server.stopping:
-			c.fail(conn, c.interrupted(false))
+			c.fail(e, c.interrupted(false))
 			return
 		}
 	}
 }
 
-// write reports whether the client has taken the bytes in time.
-func (c *completion) write(conn net.Conn, b []byte) bool {
-	timeout := ingress.WriteTimeout
-	if c.server.config.StreamTimeout > 0 {
-		timeout = c.server.config.StreamTimeout
-	}
-	_ = conn.SetWriteDeadline(time.Now().Add(timeout))
-	_, err := conn.Write(b)
-	return err == nil
-}
-
 // fail ends a stream with an error. No [DONE] follows, so the client does not take the answer
 // for a complete one.
-func (c *completion) fail(conn net.Conn, p *problem) {
-	_ = conn.SetWriteDeadline(time.Now().Add(finalWriteTimeout))
-	_, _ = conn.Write(c.lastChunk(runs.Frame{Data: string(p.appendOpenAI(nil))}.Append(nil)))
+func (c *completion) fail(e eventStream, p *problem) {
+	e.writeFinal(c.lastChunk(runs.Frame{Data: string(p.appendOpenAI(nil))}.Append(nil)))
 }
 
 // chunk returns the bytes of a stream that are sent for a part of it.
@@ -479,50 +399,4 @@ func (c *completion) lastChunk(part []byte) []byte {
 		return part
 	}
 	return append(c.chunk(part), "0\r\n\r\n"...)
-}
-
-// isOpenAI reports whether a path belongs to the OpenAI API, also to a part that this server
-// does not have: clients show the message of an error only if it has the form of that API.
-func isOpenAI(path []byte) bool {
-	rest, models := strings.CutPrefix(string(path), "/v1/models")
-	return models && (rest == "" || rest[0] == '/') || isForeignOpenAI(path) || string(path) == "/v1/chat/completions"
-}
-
-// isForeignOpenAI reports whether a path without route is that of a client of the OpenAI API:
-// one of another part of it, or of a wrong base URL.
-func isForeignOpenAI(path []byte) bool {
-	switch text := string(path); text {
-	case "/v1/responses", "/v1/completions", "/v1/embeddings":
-		return true
-	default:
-		return strings.HasSuffix(text, "/chat/completions") && text != "/v1/chat/completions"
-	}
-}
-
-// appendOpenAI appends the problem in the form of the OpenAI API.
-func (p *problem) appendOpenAI(b []byte) []byte {
-	kind := "invalid_request_error"
-	switch {
-	case p.Status == http.StatusUnauthorized:
-		kind = "authentication_error"
-	case p.Status == http.StatusForbidden:
-		kind = "permission_error"
-	case p.Status == http.StatusTooManyRequests:
-		kind = "rate_limit_error"
-	case p.Status >= 500:
-		kind = "server_error"
-	}
-	b = appendQuoted(append(b, `{"error":{"message":`...), strings.ToValidUTF8(p.Detail, "\uFFFD"))
-	b = appendQuoted(append(b, `,"type":`...), kind)
-	b = append(b, `,"param":`...)
-	if p.Field == "" {
-		b = append(b, "null"...)
-	} else {
-		b = appendQuoted(b, strings.ToValidUTF8(p.Field, "\uFFFD"))
-	}
-	b = appendQuoted(append(b, `,"code":`...), p.Code)
-	if p.RetryAfter != 0 {
-		b = strconv.AppendInt(append(b, `,"retry_after":`...), p.RetryAfter, 10)
-	}
-	return append(b, "}}"...)
 }
