@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/upstream"
@@ -22,17 +21,23 @@ const (
 	chatPartBytesMax = 64 << 10             // size of a part, except for the last one
 )
 
+// chatEngine is the part of an engine.Engine that requests to models need.
+type chatEngine interface {
+	NewCallID() actor.CallID
+	RecordChat(model, agent string, took actor.Duration, answer actor.Answer)
+}
+
 // chats are the open requests of clients to models.
 type chats struct {
 	outbound *outbound.Outbound
-	engine   *engine.Engine
+	engine   chatEngine
 	left     actor.Duration // maximum time of a request
 
 	mu   sync.Mutex
 	open map[actor.CallID]*chat
 }
 
-func newChats(o *outbound.Outbound, e *engine.Engine, left actor.Duration) *chats {
+func newChats(o *outbound.Outbound, e chatEngine, left actor.Duration) *chats {
 	return &chats{outbound: o, engine: e, left: left, open: map[actor.CallID]*chat{}}
 }
 
