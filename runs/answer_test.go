@@ -26,6 +26,22 @@ func TestAnswerTextFollowsEvents(t *testing.T) {
 	}
 }
 
+// A request of an external agent to a model is a part of its work, and no new answer.
+func TestAnswerTextContinuesOverModelRequest(t *testing.T) {
+	var s AnswerText
+	for _, e := range []Event{
+		{Type: AgentInvokeStarted, Step: 1}, {Type: AgentStreamDelta, Step: 1, Text: "a"}, {Type: LLMCallStarted, Step: 1, Index: 1, Request: "req_1"},
+		{Type: LLMCallDone, Step: 1, Index: 1}, {Type: AgentStreamDelta, Step: 1, Text: "b"},
+	} {
+		if !s.Apply(&e) {
+			t.Errorf("%s discards the text before it", e.Type)
+		}
+	}
+	if text, _ := s.Streamed(); text != "ab" {
+		t.Errorf("got text %q, want ab", text)
+	}
+}
+
 func TestAttemptDiscardsOnlyPiecesOfItsPosition(t *testing.T) {
 	var s AnswerText
 	for i, e := range []Event{

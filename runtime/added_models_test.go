@@ -99,12 +99,15 @@ func TestAddedModelRequestErrors(t *testing.T) {
 		{EndModel, `{"llm_call_id":"tc_` + m.run.String() + `.1.0","reason":"busy"}`, "no open model request"},
 		{EndModel, `{"llm_call_id":"tc_` + m.run.String() + `.1.9","reason":"busy"}`, "no open model request"},
 		{EndModel, `{"llm_call_id":"tc_` + m.run.String() + `.2.1","reason":"busy"}`, "no open model request"},
+		{EndModel, `{"llm_call_id":"tc_` + actor.CallID{0: 1, 15: 1}.String() + `.1.1","reason":"busy"}`, "no open model request"},
 		{EndModel, `{"llm_call_id":"tc_` + m.run.String() + `.1.1","completion":"x"}`, "completion"},
 		{GiveResult, `{"tool_call_id":"tc_` + m.run.String() + `.1.1","ok":true}`, "takes no result"},
 	} {
 		r := m.signal(c.operation, c.content).Refusal
 		if r == nil || !strings.Contains(r.Detail, c.want) {
 			t.Errorf("%s %s: got %v, want %s", c.operation, c.content, r, c.want)
+		} else if strings.HasPrefix(c.want, "no open") && r.Field != ModelCallField { // without it the run is taken for one that has ended
+			t.Errorf("%s: got the field %q", c.content, r.Field)
 		}
 	}
 	if r := m.end(1, known).Refusal; r != nil {

@@ -107,6 +107,11 @@ func isPrintable(text string) bool {
 
 // begin checks the request and records it in its run.
 func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
+	if !c.by.Run.IsZero() {
+		if p := (toolCallRoutes{c.server}).checkRecorded(ctx, c.by); p != nil {
+			return p
+		}
+	}
 	q := command.ChatQuery{Body: append([]byte(nil), ctx.PostBody()...), Trace: ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate")), Share: c.by.Tenant, Agent: c.by.Actor.Agent}
 	chat, err := lookup(c.server, c.by, q)
 	if err != nil {
@@ -117,14 +122,7 @@ func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
 		return p
 	}
 	c.id, c.request.Model = chat.ID, chat.Model
-	switch {
-	case c.by.Run.IsZero():
-		return nil
-	case c.isVolatile(ctx):
-		if p := requireOpenRun(c.server, ctx, &c.by); p != nil {
-			c.cancel()
-			return p
-		}
+	if c.by.Run.IsZero() {
 		return nil
 	}
 	answer, err := c.signal(c.request.Add())
@@ -142,18 +140,6 @@ func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
 	}
 	c.call = ingress.AddedModelRequest(answer.Reply.Parts)
 	return nil
-}
-
-// isVolatile reports whether the runs of the agent have no events, in which the request could
-// be recorded.
-func (c *completion) isVolatile(ctx *fasthttp.RequestCtx) bool {
-	all, err := c.server.agents(ctx)
-	for i := range all {
-		if all[i].Name == c.by.Actor.Agent {
-			return all[i].Durability == actor.Volatile
-		}
-	}
-	return err != nil
 }
 
 // signal sends a signal to the run of the request.

@@ -159,6 +159,33 @@ func TestCompletionErrors(t *testing.T) {
 	}
 }
 
+// A run without events records no request, so it cannot send one.
+func TestCompletionOfVolatileAgent(t *testing.T) {
+	d := startGateway(t)
+	tokens := make(chan string, 1)
+	served := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/invoke" {
+			_, _ = io.Copy(io.Discard, r.Body) // a server sees that its client left behind the body only
+			tokens <- r.Header.Get(RunToken)
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(served.Close)
+	if status, _, body := d.do("POST", "/v1/agents/register", `{"agent_id":"quick","endpoint":"`+served.URL+`","durability":"none"}`); status != 201 {
+		t.Fatal(status, body)
+	}
+	answered := make(chan string, 1)
+	go func() {
+		_, _, body := d.do("POST", "/v1/agents/quick/messages", `{"content":"x","timeout_ms":3000}`)
+		answered <- body
+	}()
+	var out openAIError
+	if status := d.doJSON(&out, "POST", completionsRoute, chatBody, RunToken, <-tokens); status != 403 || out.Error.Code != "call_rejected" || !strings.Contains(out.Error.Message, "durability none") {
+		t.Errorf("%d %+v", status, out)
+	}
+	<-answered
+}
+
 // The tokens that an agent claims count unless its requests to models are counted.
 func TestClaimedTokensCountOnce(t *testing.T) {
 	d := startGateway(t)

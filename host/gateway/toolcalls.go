@@ -164,8 +164,8 @@ func (s toolCallRoutes) invokeTool(ctx *fasthttp.RequestCtx) {
 	respondJSON(ctx, status, out)
 }
 
-// checkRecorded refuses tool calls of an agent whose runs have no events: no client could read
-// their outcome.
+// checkRecorded refuses tool calls and model requests of an agent whose runs have no events: no
+// client could read their outcome.
 func (s toolCallRoutes) checkRecorded(ctx *fasthttp.RequestCtx, by caller) *problem {
 	all, err := s.agents(ctx)
 	if err != nil {
@@ -173,7 +173,7 @@ func (s toolCallRoutes) checkRecorded(ctx *fasthttp.RequestCtx, by caller) *prob
 	}
 	for i := range all {
 		if all[i].Name == by.Actor.Agent && all[i].Durability == actor.Volatile {
-			return refusalProblem(actor.Refuse(actor.Rejected, "%s has durability none, so its runs record no tool calls", by.Actor.Agent))
+			return refusalProblem(actor.Refuse(actor.Rejected, "%s has durability none, so its runs record no tool calls and no requests to models", by.Actor.Agent))
 		}
 	}
 	return nil
