@@ -5,11 +5,12 @@ package actor
 // The tags of Extensions. A number MUST NOT be reused. Child calls inherit the fields with
 // an odd tag.
 const (
-	TagDevice uint64 = 1 // of a client's call: device that sent it
-	TagBusy   uint64 = 2 // of a client's call: see BusyPolicy
-	TagRole   uint64 = 4 // of a signal that appends a message: its Role
-	TagKey    uint64 = 6 // of a change of the registry: ID of the API key that made it
-	TagRights uint64 = 8 // of a change of the registry: its Rights
+	TagDevice uint64 = 1  // of a client's call: device that sent it
+	TagBusy   uint64 = 2  // of a client's call: see BusyPolicy
+	TagRole   uint64 = 4  // of a signal that appends a message: its Role
+	TagKey    uint64 = 6  // of a change of the registry: ID of the API key that made it
+	TagRights uint64 = 8  // of a change of the registry: its Rights
+	TagSource uint64 = 10 // of a signal that appends a message: its Source
 )
 
 // ReservedOperation begins the operations of signals that are commands of the runtime. No
@@ -93,6 +94,18 @@ func (c *Call) AppendedRole() Role {
 		return 0
 	}
 	return Role(v[0])
+}
+
+// SetSource sets the source of the message that a signal appends.
+func (c *Call) SetSource(s Source) { c.Extensions = c.Extensions.With(TagSource, []byte{byte(s)}) }
+
+// AppendedSource returns the source of the message that a signal appends: FromOperator unless a
+// client appends to its own conversation.
+func (c *Call) AppendedSource() Source {
+	if v, ok := c.Extensions.Get(TagSource); ok && len(v) == 1 && Source(v[0]) == FromUser {
+		return FromUser
+	}
+	return FromOperator
 }
 
 // Rights are the rights of a change of the registry beyond those of its principal.

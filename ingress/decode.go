@@ -23,9 +23,13 @@ const DepthMax = 64
 // Decode decodes client JSON strictly into v, a pointer to a struct. The body
 // must be exactly one object, without duplicate or unknown members.
 func Decode(body []byte, v any) *actor.Refusal {
+	return decode(body, v, json.RejectUnknownMembers(true))
+}
+
+func decode(body []byte, v any, options ...json.Options) *actor.Refusal {
 	var err error
 	if withinDepth(body) {
-		if err = json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err == nil {
+		if err = json.Unmarshal(body, v, options...); err == nil {
 			return nil
 		}
 	}

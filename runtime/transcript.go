@@ -190,7 +190,7 @@ func (c transcripts) appendMessage(act *activation, call *actor.Call) {
 	case role == 0:
 		c.refuse(act, call, actor.Refuse(actor.Invalid, "the message has no role"))
 	default:
-		message := actor.ChatMessage{Call: call.ID, Role: role, Source: actor.FromOperator, At: c.now, Parts: call.Parts}
+		message := actor.ChatMessage{Call: call.ID, Role: role, Source: call.AppendedSource(), At: c.now, Parts: call.Parts}
 		c.record(act, store.Appended{At: c.now, Message: message}, store.Shown{})
 		c.recordOutcome(act, call, &actor.Reply{Call: call.ID, Run: call.ID, Status: actor.Succeeded, Budget: call.Budget}, true)
 	}

@@ -36,7 +36,7 @@ type completion struct {
 	began   time.Time
 	probed  time.Time // last check that the run is open
 	ended   bool
-	chunked bool // the client reads a stream in chunks
+	coding  transferCoding
 }
 
 // complete passes a request on to a model.
@@ -284,10 +284,9 @@ func completionProblem(last *command.ChatPart) *problem {
 // is chunked, so that one cut short, as by a crash of the server, is an error to them.
 func (c *completion) stream(ctx *fasthttp.RequestCtx, first *command.ChatPart, release func()) {
 	more := requestIDHeader + ": " + c.request.ID + "\r\n"
-	if c.chunked = ctx.Request.Header.IsHTTP11(); c.chunked {
-		more += "Transfer-Encoding: chunked\r\n"
-	}
-	openEventStream(c.server, ctx, more, release, func(e eventStream, head []byte) { c.serve(e, append(head, c.chunk(first.Bytes)...)) })
+	c.coding = transferCoding(ctx.Request.Header.IsHTTP11())
+	more += c.coding.header()
+	openEventStream(c.server, ctx, more, release, func(e eventStream, head []byte) { c.serve(e, append(head, c.coding.part(first.Bytes)...)) })
 }
 
 // serve writes the parts of the answer. It reads the next one in the background, so that it
@@ -336,15 +335,15 @@ func (c *completion) serve(e eventStream, out []byte) {
 					c.fail(e, completionProblem(&part.ChatPart))
 					return
 				}
-				e.write(c.lastChunk(part.Bytes))
+				e.write(c.coding.last(part.Bytes))
 				return
 			case len(part.Bytes) == 0 && c.runEnded():
 				c.fail(e, c.interrupted(true))
 				return
 			case len(part.Bytes) == 0:
-				out = c.chunk(runs.AppendComment(nil, "ping"))
+				out = c.coding.part(runs.AppendComment(nil, "ping"))
 			default:
-				if out = c.chunk(part.Bytes); c.runEnded() {
+				if out = c.coding.part(part.Bytes); c.runEnded() {
 					c.fail(e, c.interrupted(true))
 					return
 				}
@@ -368,21 +367,5 @@ func (c *completion) serve(e eventStream, out []byte) {
 // fail ends a stream with an error. No [DONE] follows, so the client does not take the answer
 // for a complete one.
 func (c *completion) fail(e eventStream, p *problem) {
-	e.writeFinal(c.lastChunk(runs.Frame{Data: string(p.appendOpenAI(nil))}.Append(nil)))
-}
-
-// chunk returns the bytes of a stream that are sent for a part of it.
-func (c *completion) chunk(part []byte) []byte {
-	if !c.chunked || len(part) == 0 {
-		return part
-	}
-	return append(append(fmt.Appendf(nil, "%x\r\n", len(part)), part...), "\r\n"...)
-}
-
-// lastChunk returns the bytes that are sent for the last part.
-func (c *completion) lastChunk(part []byte) []byte {
-	if !c.chunked {
-		return part
-	}
-	return append(c.chunk(part), "0\r\n\r\n"...)
+	e.writeFinal(c.coding.last(runs.Frame{Data: string(p.appendOpenAI(nil))}.Append(nil)))
 }

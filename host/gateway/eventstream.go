@@ -54,3 +54,31 @@ func (e eventStream) writeFinal(b []byte) {
 	_ = e.conn.SetWriteDeadline(time.Now().Add(finalWriteTimeout))
 	_, _ = e.conn.Write(b)
 }
+
+// transferCoding reports whether the client of a stream reads it in chunks, so that it notices
+// a stream that was cut.
+type transferCoding bool
+
+// header returns the header line of the response; "" if it needs none.
+func (t transferCoding) header() string {
+	if t {
+		return "Transfer-Encoding: chunked\r\n"
+	}
+	return ""
+}
+
+// part returns the bytes that are sent for a part of a stream.
+func (t transferCoding) part(b []byte) []byte {
+	if !t || len(b) == 0 {
+		return b
+	}
+	return append(append(fmt.Appendf(nil, "%x\r\n", len(b)), b...), "\r\n"...)
+}
+
+// last returns the bytes that are sent for the last part.
+func (t transferCoding) last(b []byte) []byte {
+	if !t {
+		return b
+	}
+	return append(t.part(b), "0\r\n\r\n"...)
+}

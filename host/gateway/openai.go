@@ -24,6 +24,11 @@ type modelView struct {
 	OwnedBy string `json:"owned_by"`
 }
 
+type modelList struct {
+	Object string      `json:"object"`
+	Data   []modelView `json:"data"`
+}
+
 func newModelView(name string) modelView { return modelView{name, "model", 0, "troupe"} }
 
 // listModels lists the models of the server.
@@ -33,10 +38,7 @@ func (s openAIRoutes) listModels(ctx *fasthttp.RequestCtx) {
 		s.respondError(ctx, err)
 		return
 	}
-	out := struct {
-		Object string      `json:"object"`
-		Data   []modelView `json:"data"`
-	}{"list", []modelView{}}
+	out := modelList{"list", []modelView{}}
 	for _, name := range found.All {
 		out.Data = append(out.Data, newModelView(name))
 	}
@@ -64,8 +66,12 @@ func (s openAIRoutes) getModel(ctx *fasthttp.RequestCtx) {
 // isOpenAI reports whether a path belongs to the OpenAI API, also to a part that this server
 // does not have: clients show the message of an error only if it has the form of that API.
 func isOpenAI(path []byte) bool {
-	rest, models := strings.CutPrefix(string(path), "/v1/models")
-	return models && (rest == "" || rest[0] == '/') || isForeignOpenAI(path) || string(path) == "/v1/chat/completions"
+	for _, base := range [...]string{"/v1/models", "/v1/openai"} {
+		if rest, ok := strings.CutPrefix(string(path), base); ok && (rest == "" || rest[0] == '/') {
+			return true
+		}
+	}
+	return isForeignOpenAI(path) || string(path) == "/v1/chat/completions"
 }
 
 // isForeignOpenAI reports whether a path without route is that of a client of the OpenAI API:

@@ -15,8 +15,8 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-// Maximum length of a request body in bytes: of a request to a model, which has a whole
-// conversation, and of any other.
+// Maximum length of a request body in bytes: of a request with a whole conversation, and of any
+// other.
 const (
 	ChatBytesMax = 8 << 20
 	BodyBytesMax = 1 << 20
@@ -24,10 +24,12 @@ const (
 
 // bodyMax returns the maximum length of the body of a request.
 func bodyMax(h *fasthttp.RequestHeader) int {
-	if path, _, _ := bytes.Cut(h.RequestURI(), questionMark); string(path) == "/v1/chat/completions" {
+	switch path, _, _ := bytes.Cut(h.RequestURI(), questionMark); string(path) {
+	case "/v1/chat/completions", agentChatRoute:
 		return ChatBytesMax
+	default:
+		return BodyBytesMax
 	}
-	return BodyBytesMax
 }
 
 // All values taken from a request are copied, because fasthttp reuses its

@@ -99,6 +99,10 @@ func (s *Server) routes() []route {
 		{get, "/v1/models", scopeModels, nil, openAIRoutes{s}.listModels},
 		{get, "/v1/models/{id}", scopeModels, nil, openAIRoutes{s}.getModel},
 
+		{post, "/v1/openai/chat/completions", call, nil, agentModels{s}.complete},
+		{get, "/v1/openai/models", call, nil, agentModels{s}.listModels},
+		{get, "/v1/openai/models/{id}", call, nil, agentModels{s}.getModel},
+
 		{get, approvalsRoute, read, slices.Concat(page, user, []string{"status"}), approvalRoutes{s}.listApprovals},
 		{get, "/v1/approvals/{id}", read, user, approvalRoutes{s}.getApproval},
 		{post, "/v1/approvals/{id}:decide", scopePerson, user, approvalRoutes{s}.decideApproval},
@@ -202,7 +206,7 @@ func (s *Server) setRoutes(all []route) {
 	r.NotFound = func(ctx *fasthttp.RequestCtx) {
 		detail := "this path does not exist: a message is sent by POST /v1/agents/{id}/messages; docs/api.md lists all paths"
 		if isForeignOpenAI(ctx.Path()) {
-			detail = "this path does not exist: of the OpenAI API this server has POST /v1/chat/completions and GET /v1/models; the base URL of a client ends with /v1"
+			detail = "this path does not exist: of the OpenAI API this server has POST /chat/completions and GET /models; the base URL of a client ends with /v1 for models, or with /v1/openai for agents"
 		}
 		newProblem(http.StatusNotFound, "not_found", "no such path", detail).write(ctx)
 	}

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
+)
+
+const (
+	agentChatRoute = "/v1/openai/chat/completions"
+
+	sessionHeader     = "X-Session-Id"
+	shouldRetryHeader = "X-Should-Retry" // obeyed by the stock clients of the OpenAI API
+
+	agentChatTimeout = 2 * time.Hour // ends the wait for an answer; its run continues
+	agentChatPing    = 15 * time.Second
+	agentChatPage    = 256     // events that are read at a time
+	agentChatSentMax = 4 << 20 // bytes of an answer whose conversation is kept
+	chatSessionsMax  = 8192
+)
+
+// agentModels are the routes of the OpenAI API in which each agent is a model.
+type agentModels struct{ *Server }
+
+// listModels answers with the agents that a client can send messages to.
+func (s agentModels) listModels(ctx *fasthttp.RequestCtx) {
+	all, err := s.agents(ctx)
+	if err != nil {
+		s.respondError(ctx, err)
+		return
+	}
+	out := modelList{Object: "list", Data: []modelView{}}
+	for i := range all {
+		if !all[i].System {
+			out.Data = append(out.Data, newModelView(all[i].Name))
+		}
+	}
+	slices.SortFunc(out.Data, func(a, b modelView) int { return strings.Compare(a.ID, b.ID) })
+	respondJSON(ctx, http.StatusOK, out)
+}
+
+func (s agentModels) getModel(ctx *fasthttp.RequestCtx) {
+	agent, p := s.find(ctx, pathParam(ctx, "id"))
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	respondJSON(ctx, http.StatusOK, newModelView(agent.Name))
+}
+
+// find is findAgent for clients to which an agent is a model.
+func (s agentModels) find(ctx *fasthttp.RequestCtx, name string) (command.Agent, *problem) {
+	agent, p := s.findAgent(ctx, name)
+	if p != nil {
+		if p.Field = "model"; p.Status == http.StatusNotFound {
+			p.setNotFound(actor.ModelNotFound.Info().Type, actor.ModelNotFound.Info().Error)
+			p.Detail = "no agent is named " + name + ": GET /v1/openai/models lists those of this server"
+		}
+	}
+	return agent, p
+}
+
+// complete sends the last message of a conversation to an agent.
+func (s agentModels) complete(ctx *fasthttp.RequestCtx) {
+	c := &agentChat{server: s.Server, by: callerOf(ctx)}
+	agent, p := c.parse(ctx)
+	if p == nil && agent.Durability == actor.Volatile {
+		c.askVolatile(ctx)
+		return
+	}
+	release := func() {}
+	if p == nil {
+		free, r := s.streams.acquire(&c.by) // an answer in one piece takes as long as a stream
+		if r != nil {
+			p = refusalProblem(r)
+		} else {
+			release = free
+			p = c.continueSession(ctx)
+		}
+	}
+	if p != nil {
+		release()
+		p.write(ctx)
+		return
+	}
+	ctx.Request.ResetBody() // it may be large, and the answer far away
+	routes := messageRoutes{s.Server}
+	b := routes.begin(ctx, c.call)
+	if routes.respondUnbegun(ctx, c.call.To, &b) {
+		release()
+		b.release()
+		return
+	}
+	c.run, c.head = b.run, ingress.NewChatHead(b.run, time.Now().Unix(), c.model)
+	c.answer(ctx, func() {
+		b.release()
+		release()
+	})
+}
+
+// agentChat is a request to an agent in the form of the OpenAI API.
+type agentChat struct {
+	server    *Server
+	by        caller
+	model     string // name of the agent in the request
+	call      actor.Call
+	earlier   []ingress.ChatText // not in the session yet
+	key       *ingress.ChatKey   // of the conversation up to the message; nil if its client names a session
+	streams   bool
+	withUsage bool
+
+	run     actor.CallID
+	head    ingress.ChatHead
+	coding  transferCoding
+	seq     uint64 // of the last event that was read
+	follows ingress.ChatAnswer
+	record  runs.Record
+	sent    []byte // text that the client has
+	end     *runs.Event
+}
+
+// parse decodes the request and finds its agent. The session of the call is that of a new
+// conversation unless the client names one.
+func (c *agentChat) parse(ctx *fasthttp.RequestCtx) (agent command.Agent, p *problem) {
+	in, p := decodeBody(ctx, ingress.DecodeChat)
+	if p != nil {
+		return agent, p
+	}
+	if agent, p = (agentModels{c.server}).find(ctx, in.Agent); p != nil {
+		return agent, p
+	}
+	c.model, c.streams, c.withUsage = in.Agent, in.Stream, in.StreamUsage
+	c.call = actor.Call{To: c.by.ID(agent.Name, ""), Parts: actor.Text(in.Text)}
+	if p = fillRequestContext(ctx, "POST "+agentChatRoute, &c.call); p != nil {
+		return agent, p
+	}
+	c.call.ID, c.call.Claimed = c.server.node.NewCallID(), claimedRun(ctx)
+	named := headers(ctx, sessionHeader)
+	switch {
+	case len(named) > 1:
+		return agent, invalid(http.StatusBadRequest, sessionHeader, "the header "+sessionHeader+" is a duplicate")
+	case len(named) == 1:
+		session, r := ingress.CheckSession(named[0])
+		if r != nil {
+			return agent, invalid(http.StatusBadRequest, sessionHeader, sessionHeader+": "+r.Detail)
+		}
+		c.call.To.Key = session // which holds the messages before this one
+		return agent, nil
+	}
+	beginSession(c.server.node, &c.call, agent)
+	if agent.OneSession || agent.Durability == actor.Volatile { // it has one conversation with all, or none
+		return agent, nil
+	}
+	key := ingress.NewChatKey(c.call.To, in.Earlier)
+	c.earlier, c.key = in.Earlier, &key
+	return agent, nil
+}
+
+// continueSession sets the session of the call to that of the conversation before its message. If
+// none is known, it gives the messages before it to the new session.
+func (c *agentChat) continueSession(ctx *fasthttp.RequestCtx) *problem {
+	if len(c.earlier) == 0 {
+		return nil
+	}
+	keys := headers(ctx, ingress.IdempotencyKey)
+	if len(keys) == 0 { // otherwise the session follows from the key
+		if session, ok := c.server.chats.take(*c.key); ok {
+			c.call.To.Key, c.earlier = session, nil
+			return nil
+		}
+	}
+	for i, m := range c.earlier[max(len(c.earlier)-ingress.ChatEarlierMax, 0):] {
+		call := ingress.AppendUserMessage(c.call.To, m)
+		if p := fillKeyedContext(ctx, "POST "+agentChatRoute+" "+strconv.Itoa(i), keys, &call); p != nil {
+			return p
+		}
+		call.ID = c.server.node.NewCallID()
+		waiting, cancel := context.WithTimeout(context.Background(), signalTimeout)
+		answer, err := c.server.node.Signal(waiting, command.Signal{By: c.by.Principal, Call: call})
+		cancel()
+		switch r := answer.Reply.Refusal; {
+		case err != nil:
+			return c.server.errorProblem(ctx, err)
+		case r != nil:
+			return refusalProblem(r)
+		}
+	}
+	c.earlier = nil
+	return nil
+}
+
+// askVolatile answers for an agent whose runs have no events: in one piece, also in a stream.
+func (c *agentChat) askVolatile(ctx *fasthttp.RequestCtx) {
+	waitCtx := c.server.newClientContext(ctx, AnswerTimeout)
+	answer, err := c.server.node.Invoke(waitCtx, command.Invoke{By: c.by.Principal, Call: c.call}, nil)
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	switch r := answer.Reply.Refusal; {
+	case respondAborted(ctx, cause):
+		return
+	case err != nil:
+		c.server.respondError(ctx, err)
+		return
+	case r != nil:
+		refusalProblem(r).write(ctx)
+		return
+	}
+	reply := &answer.Reply
+	c.head = ingress.NewChatHead(reply.Run, time.Now().Unix(), c.model)
+	text, finish := string(replyText(reply.Parts)), ingress.ChatFinish(reply.Status)
+	if !c.streams {
+		respond(ctx, http.StatusOK, c.head.Completion(text, finish, reply.Tree))
+		return
+	}
+	c.record.Tree = reply.Tree
+	respond(ctx, http.StatusOK, append(c.head.Chunk(ingress.ChatChunk{Role: "assistant", Text: text}, c.withUsage), c.lastFrames(finish)...))
+	ctx.SetContentType(ingress.EventStream + "; charset=utf-8")
+}
+
+// answer waits for the end of the run, or streams the text until then. The function done ends the
+// wait; the run continues.
+func (c *agentChat) answer(ctx *fasthttp.RequestCtx, done func()) {
+	updates, unfollow, err := c.server.follow(c.by, c.run)
+	if err != nil {
+		done()
+		c.server.respondError(ctx, err)
+		return
+	}
+	end := sync.OnceFunc(func() {
+		unfollow()
+		done()
+	})
+	if c.streams {
+		c.coding = transferCoding(ctx.Request.Header.IsHTTP11())
+		more := runHeader + ": " + c.run.String() + "\r\n" + sessionHeader + ": " + c.call.To.Key + "\r\n" + c.coding.header()
+		openEventStream(c.server, ctx, more, end, func(e eventStream, head []byte) { c.stream(e, head, updates) })
+		return
+	}
+	defer end()
+	waitCtx := c.server.newClientContext(ctx, agentChatTimeout)
+	err = c.wait(waitCtx, updates)
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	ctx.Response.Header.Set(runHeader, c.run.String())
+	ctx.Response.Header.Set(sessionHeader, c.call.To.Key)
+	ctx.Response.Header.Set(shouldRetryHeader, "false") // a repeat would be another run
+	switch {
+	case respondAborted(ctx, cause):
+	case cause != nil:
+		c.continues("the run takes longer than this request may wait").write(ctx)
+	case err != nil:
+		c.problemOf(err).write(ctx)
+	case c.end.Type != runs.RunDone:
+		c.failure().write(ctx)
+	default:
+		c.keep(c.end.Text)
+		respond(ctx, http.StatusOK, c.head.Completion(c.end.Text, ingress.ChatFinish(c.end.Status), c.record.Tree))
+	}
+}
+
+// wait reads the events of the run until its end.
+func (c *agentChat) wait(ctx context.Context, updates <-chan struct{}) error {
+	for {
+		_, more, err := c.read()
+		away := (*command.AwayError)(nil)
+		switch {
+		case errors.As(err, &away):
+			received(ctx, away.Back)
+		case err != nil || c.end != nil:
+			return err
+		case !more:
+			select {
+			case _, open := <-updates:
+				if !open {
+					updates = nil
+				}
+			case <-c.server.draining:
+				return command.ErrClosed
+			case <-ctx.Done():
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+// read reads the next events and returns the text that they add for the client, and whether
+// further events are there.
+func (c *agentChat) read() (text string, more bool, err error) {
+	defer c.server.turns.take(&c.by)()
+	page, err := lookup(c.server, c.by, command.EventsQuery{Run: c.run, After: c.seq, Limit: agentChatPage})
+	if err != nil {
+		return "", false, err
+	}
+	var all strings.Builder
+	for i := range page.All {
+		e, err := runs.Decode(page.All[i].Body)
+		if err == nil {
+			err = c.record.Apply(&e)
+		}
+		if err != nil {
+			return "", false, err
+		}
+		c.seq = e.Seq
+		all.WriteString(c.follows.Apply(&e))
+		if e.Type.Ends() {
+			c.end = &e
+			break
+		}
+	}
+	return all.String(), c.end == nil && len(page.All) == agentChatPage, nil
+}
+
+// stream sends the text as it is read.
+func (c *agentChat) stream(e eventStream, out []byte, updates <-chan struct{}) {
+	gone, unwatch := watchPeer(e.conn)
+	defer unwatch()
+	check := time.NewTicker(keyCheckInterval)
+	defer check.Stop()
+	out = append(out, c.coding.part(c.head.Chunk(ingress.ChatChunk{Role: "assistant"}, c.withUsage))...)
+	var back <-chan struct{} // set while the node is away
+	unread := true
+	for pinged := time.Now(); ; {
+		if unread {
+			text, more, err := c.read()
+			away := (*command.AwayError)(nil)
+			switch unread = more; {
+			case errors.As(err, &away):
+				back = away.Back
+			case err != nil:
+				c.fail(e, out, c.problemOf(err))
+				return
+			case text != "":
+				out = append(out, c.coding.part(c.head.Chunk(ingress.ChatChunk{Text: text}, c.withUsage))...)
+				c.sent = append(c.sent, text...)
+			}
+		}
+		switch {
+		case c.end != nil && c.end.Type == runs.RunDone:
+			c.keep(string(c.sent))
+			e.write(append(out, c.coding.last(c.lastFrames(ingress.ChatFinish(c.end.Status)))...))
+			return
+		case c.end != nil:
+			c.fail(e, out, c.failure())
+			return
+		case len(out) == 0 && time.Since(pinged) >= agentChatPing:
+			out = c.coding.part(runs.AppendComment(nil, "ping"))
+		}
+		if len(out) > 0 {
+			if pinged = time.Now(); !e.write(out) {
+				return
+			}
+			out = nil
+		}
+		if unread {
+			continue
+		}
+		select {
+		case _, open := <-updates:
+			if unread = true; !open {
+				updates = nil // the node has stopped, which the read reports
+			}
+		case <-back:
+			back, unread = nil, true
+		case <-check.C:
+			if c.by.Key != "" && !c.server.config.Keys.Valid(c.by.Key) {
+				c.fail(e, nil, invalidKey())
+				return
+			}
+		case <-gone:
+			return
+		case <-c.server.stopping:
+			c.fail(e, nil, c.problemOf(command.ErrClosed))
+			return
+		}
+	}
+}
+
+// lastFrames are the frames behind the text.
+func (c *agentChat) lastFrames(finish string) []byte {
+	b := c.head.Chunk(ingress.ChatChunk{Finish: finish}, c.withUsage)
+	if c.withUsage {
+		b = append(b, c.head.UsageChunk(c.record.Tree)...)
+	}
+	return append(b, ingress.ChatEnd...)
+}
+
+// fail ends a stream with an error, which clients tell from a complete answer.
+func (c *agentChat) fail(e eventStream, out []byte, p *problem) {
+	e.writeFinal(append(out, c.coding.last(runs.Frame{Data: string(p.appendOpenAI(nil))}.Append(nil))...))
+}
+
+// failure is the problem of a run that has no answer.
+func (c *agentChat) failure() *problem {
+	p := refusalProblem(c.end.Refusal)
+	p.Run = c.run.String()
+	return p
+}
+
+// problemOf is the problem of a run that cannot be followed.
+func (c *agentChat) problemOf(err error) *problem {
+	var r *actor.Refusal
+	switch {
+	case errors.Is(err, command.ErrClosed):
+		return c.continues("this server is stopping")
+	case errors.As(err, &r):
+		return refusalProblem(r)
+	default:
+		c.server.log.Error("cannot read the events of a run", "run", c.run.String(), "error", err.Error())
+		return internalProblem()
+	}
+}
+
+// continues is the problem of a client that has to read the answer elsewhere.
+func (c *agentChat) continues(why string) *problem {
+	p := refusalProblem(actor.RefuseUnavailable(time.Second, "%s; the run continues: read its answer at GET /v1/runs/%s", why, c.run))
+	p.Run = c.run.String()
+	return p
+}
+
+// keep remembers the session for the request that continues the conversation.
+func (c *agentChat) keep(answer string) {
+	if c.key == nil || answer == "" || len(answer) > agentChatSentMax {
+		return
+	}
+	text := string(c.call.Parts[0].Bytes)
+	key := c.key.With(ingress.ChatText{Role: actor.RoleUser, Text: text}).With(ingress.ChatText{Role: actor.RoleAssistant, Text: answer})
+	c.server.chats.put(key, c.call.To.Key)
+}
+
+// chatSessions are the sessions of recent conversations of the OpenAI API, by their messages: a
+// client sends these with each request, and no session. A conversation that is not here, or that
+// its client has changed, gets a session of its own. The zero value is ready to use. It is safe
+// for concurrent use.
+type chatSessions struct {
+	mu      sync.Mutex
+	session map[ingress.ChatKey]string
+	keys    []ingress.ChatKey // ring; if full, the oldest is at next
+	next    int
+}
+
+// take returns the session of a conversation and forgets it, because its messages become others.
+func (c *chatSessions) take(key ingress.ChatKey) (session string, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	session, ok = c.session[key]
+	delete(c.session, key)
+	return session, ok
+}
+
+func (c *chatSessions) put(key ingress.ChatKey, session string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session == nil {
+		c.session = map[ingress.ChatKey]string{}
+	}
+	c.session[key] = session
+	if len(c.keys) < chatSessionsMax {
+		c.keys = append(c.keys, key)
+		return
+	}
+	delete(c.session, c.keys[c.next])
+	c.keys[c.next] = key
+	c.next = (c.next + 1) % len(c.keys)
+}

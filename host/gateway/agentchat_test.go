@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/agents"
+)
+
+// chatAnswer is an answer in the form of the OpenAI API.
+type chatAnswer struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Model   string `json:"model"`
+	Choices []struct {
+		Message chatText `json:"message"`
+		Delta   chatText `json:"delta"`
+		Finish  string   `json:"finish_reason"`
+	} `json:"choices"`
+	Usage *struct {
+		Prompt int `json:"prompt_tokens"`
+		Total  int `json:"total_tokens"`
+	} `json:"usage"`
+}
+
+type chatText struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// chatBodyOf returns the body of a request with messages that alternate between user and assistant.
+func chatBodyOf(agent string, messages ...string) string {
+	var all []chatText
+	for i, text := range messages {
+		all = append(all, chatText{[]string{"user", "assistant"}[i%2], text})
+	}
+	b, _ := json.Marshal(map[string]any{"model": agent, "messages": all})
+	return string(b)
+}
+
+// startScribe starts a gateway with a declared agent that follows the instructions of its messages.
+func startScribe(t *testing.T) *testGateway {
+	t.Helper()
+	d := startGateway(t)
+	if status, _, body := d.do("POST", "/v1/agents", `{"agent_id":"scribe","name":"The scribe","prompt":"Be brief."}`); status != 201 {
+		t.Fatal(status, body)
+	}
+	return d
+}
+
+// ask sends a conversation and returns the answer and the session.
+func (d *testGateway) ask(body string, headers ...string) (text, session string) {
+	d.Helper()
+	status, head, answer := d.do("POST", agentChatRoute, body, headers...)
+	var out chatAnswer
+	if err := json.Unmarshal([]byte(answer), &out); err != nil || status != 200 || len(out.Choices) != 1 {
+		d.Fatalf("%s: %d %s", body, status, answer)
+	}
+	if out.Object != "chat.completion" || out.ID != "chatcmpl-"+head.Get(runHeader) || out.Choices[0].Finish != "stop" || out.Usage == nil {
+		d.Errorf("got %s", answer)
+	}
+	return out.Choices[0].Message.Content, head.Get(sessionHeader)
+}
+
+// A client that sends the whole conversation with each message continues its session. One that
+// changes what was said begins another, in which the agent is given what the client sends.
+func TestAgentChatKeepsConversation(t *testing.T) {
+	d := startScribe(t)
+	first, session := d.ask(chatBodyOf("scribe", "Say plugh"))
+	if first != "plugh" || session == "" {
+		t.Fatalf("got %q in session %q", first, session)
+	}
+	const list = "List my messages"
+	answer, again := d.ask(chatBodyOf("The scribe", "Say plugh", first+"\n", list))
+	if again != session || answer != "1. Say plugh" {
+		t.Errorf("got %q in session %s, want session %s", answer, again, session)
+	}
+	// The same request once more is another way to go on, so the first one is not in its way.
+	repeated, other := d.ask(chatBodyOf("scribe", "Say plugh", first, list))
+	if other == session || repeated != "1. Say plugh" {
+		t.Errorf("got %q in session %s", repeated, other)
+	}
+	edited, third := d.ask(chatBodyOf("scribe", "Say xyzzy", "plugh", list))
+	if third == session || third == other || edited != "1. Say xyzzy" {
+		t.Errorf("got %q in session %s", edited, third)
+	}
+	var messages struct {
+		Messages []struct {
+			Role    string `json:"role"`
+			Origin  string `json:"origin"`
+			Content string `json:"content"`
+		} `json:"messages"`
+	}
+	d.doJSON(&messages, "GET", "/v1/sessions/"+third+"/messages", "")
+	want := "[{user user Say xyzzy} {assistant user plugh} {user user List my messages} {assistant agent 1. Say xyzzy}]"
+	if got := fmt.Sprint(messages.Messages); got != want {
+		t.Errorf("got messages %s, want %s", got, want)
+	}
+	// A client that names the session need not send what is in it.
+	if answer, named := d.ask(chatBodyOf("scribe", list), sessionHeader, session); named != session || answer != "1. Say plugh\n2. List my messages" {
+		t.Errorf("got %q in session %s", answer, named)
+	}
+	// The key of a request makes it safe to repeat.
+	key := []string{"Idempotency-Key", "k1"}
+	_, one := d.ask(chatBodyOf("scribe", "a", "b", list), key...)
+	_, two := d.ask(chatBodyOf("scribe", "a", "b", list), key...)
+	if d.doJSON(&messages, "GET", "/v1/sessions/"+one+"/messages", ""); one != two || len(messages.Messages) != 4 {
+		t.Errorf("got sessions %s and %s with messages %v", one, two, messages.Messages)
+	}
+}
+
+// The sessions of a user are no other's, even if both say the same.
+func TestAgentChatOfUsers(t *testing.T) {
+	d := startScribe(t)
+	first, session := d.ask(chatBodyOf("scribe", "Say plugh"), userHeader, "ann")
+	if _, other := d.ask(chatBodyOf("scribe", "Say plugh", first, "List my messages"), userHeader, "bob"); other == session {
+		t.Error("bob continues the session of ann")
+	}
+	if _, again := d.ask(chatBodyOf("scribe", "Say plugh", first, "List my messages"), userHeader, "ann"); again != session {
+		t.Error("ann does not continue her session")
+	}
+}
+
+func TestAgentChatStreams(t *testing.T) {
+	d := startScribe(t)
+	body := strings.Replace(chatBodyOf("scribe", "Say one two three"), "{", `{"stream":true,"stream_options":{"include_usage":true},`, 1)
+	status, head, stream := d.do("POST", agentChatRoute, body)
+	if status != 200 || !strings.HasPrefix(head.Get("Content-Type"), "text/event-stream") || !strings.HasSuffix(stream, "data: [DONE]\n\n") {
+		t.Fatalf("%d %v %s", status, head, stream)
+	}
+	var text, finish string
+	var usage int
+	frames := strings.Split(strings.TrimSuffix(stream, "data: [DONE]\n\n"), "\n\n")
+	for i, frame := range frames[:len(frames)-1] {
+		var chunk chatAnswer
+		if err := json.Unmarshal([]byte(strings.TrimPrefix(frame, "data: ")), &chunk); err != nil || chunk.ID != "chatcmpl-"+head.Get(runHeader) || chunk.Object != "chat.completion.chunk" {
+			t.Fatalf("frame %d: %s: %v", i, frame, err)
+		}
+		for _, c := range chunk.Choices {
+			text, finish = text+c.Delta.Content, finish+c.Finish
+		}
+		if chunk.Usage != nil {
+			usage = chunk.Usage.Total
+		}
+	}
+	var run runResponse
+	d.doJSON(&run, "GET", "/v1/runs/"+head.Get(runHeader), "")
+	if text != "one two three" || finish != "stop" || usage == 0 || run.Status != "DONE" {
+		t.Errorf("got %q, finish %q, %d tokens, run %+v", text, finish, usage, run)
+	}
+	if _, again := d.ask(chatBodyOf("scribe", "Say one two three", text, "List my messages")); again != head.Get(sessionHeader) {
+		t.Error("the conversation of a stream is not continued")
+	}
+}
+
+// The answer of a run that waits for a person comes when the person has decided.
+func TestAgentChatWaitsForPerson(t *testing.T) {
+	for _, stream := range []string{"", `"stream":true,`} {
+		d := startGateway(t)
+		answered := make(chan string, 1)
+		go func() {
+			_, _, body := d.do("POST", agentChatRoute, strings.Replace(chatBodyOf("coordinator", "xyzzy"), "{", "{"+stream, 1))
+			answered <- body
+		}()
+		run := d.waitForRun("PAUSED_WAITING_APPROVAL")
+		if status, _, body := d.do("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`); status != 200 {
+			t.Fatal(status, body)
+		}
+		if body := <-answered; !strings.Contains(body, "response from helper: xyzzy") {
+			t.Errorf("got %s", body)
+		}
+	}
+}
+
+func TestAgentChatErrors(t *testing.T) {
+	d := startGateway(t, agents.Define("broken", "1", "test agent", agents.Blocking(agents.Func(func(*agents.Turn) (string, error) {
+		return "", fmt.Errorf("no luck")
+	}))))
+	service := newExternalService(d, "outside")
+	in := service.begin("outside", `{"content":"x"}`)
+	for _, c := range []struct {
+		name, method, path, body string
+		headers                  []string
+		status                   int
+		code, param, want        string
+	}{
+		{"unknown agent", "POST", agentChatRoute, chatBodyOf("nobody", "x"), nil, 404, "model_not_found", "model", "/v1/openai/models"},
+		{"unknown model", "GET", "/v1/openai/models/nobody", "", nil, 404, "model_not_found", "model", "/v1/openai/models"},
+		{"system agent", "POST", agentChatRoute, chatBodyOf("troupe.registry", "x"), nil, 404, "model_not_found", "model", "/v1/openai/models"},
+		{"no agent", "POST", agentChatRoute, `{"messages":[{"role":"user","content":"x"}]}`, nil, 400, "invalid_request", "model", "missing"},
+		{"no session", "POST", agentChatRoute, chatBodyOf("helper", "x"), []string{sessionHeader, "a/b"}, 400, "invalid_request", sessionHeader, "a/b"},
+		{"shared session", "POST", agentChatRoute, chatBodyOf("helper", "x"), []string{sessionHeader, "main"}, 400, "invalid_request", sessionHeader, "main"},
+		{"run token", "POST", agentChatRoute, chatBodyOf("helper", "x"), []string{RunToken, in.token}, 403, "forbidden_scope", "", ""},
+		{"failed run", "POST", agentChatRoute, chatBodyOf("broken", "x"), nil, 503, "agent_unavailable", "", "no luck"},
+		{"wrong base URL", "POST", "/v1/openai/v1/chat/completions", chatBodyOf("helper", "x"), nil, 404, "not_found", "", "/v1/openai for agents"},
+	} {
+		var out openAIError
+		status, head, body := d.do(c.method, c.path, c.body, c.headers...)
+		if err := json.Unmarshal([]byte(body), &out); err != nil || status != c.status || out.Error.Code != c.code || out.Error.Param != c.param || !strings.Contains(out.Error.Message, c.want) {
+			t.Errorf("%s: %d %s, want %d %s of %q with %q", c.name, status, body, c.status, c.code, c.param, c.want)
+		}
+		if c.name == "failed run" && (head.Get(shouldRetryHeader) != "false" || head.Get(runHeader) == "") {
+			t.Errorf("%s: got header %v", c.name, head)
+		}
+	}
+	status, _, body := d.do("POST", agentChatRoute, strings.Replace(chatBodyOf("broken", "x"), "{", `{"stream":true,`, 1))
+	if status != 200 || !strings.Contains(body, `data: {"error":{"message":"no luck`) || strings.Contains(body, "[DONE]") {
+		t.Errorf("stream of a failed run: %d %s", status, body)
+	}
+	service.answers <- "done"
+}
+
+func TestAgentsAreListedAsModels(t *testing.T) {
+	d := startScribe(t)
+	var list struct {
+		Object string `json:"object"`
+		Data   []struct {
+			ID     string `json:"id"`
+			Object string `json:"object"`
+		} `json:"data"`
+	}
+	if status := d.doJSON(&list, "GET", "/v1/openai/models", ""); status != http.StatusOK || list.Object != "list" || !strings.Contains(fmt.Sprint(list.Data), "{scribe model}") || strings.Contains(fmt.Sprint(list.Data), "troupe.") {
+		t.Errorf("%d %+v", status, list)
+	}
+	if _, _, body := d.do("GET", "/v1/openai/models/scribe", ""); !strings.HasPrefix(body, `{"id":"scribe","object":"model"`) {
+		t.Errorf("got %s", body)
+	}
+}
+
+// waitForRun waits for a run with a status.
+func (d *testGateway) waitForRun(status string) (run string) {
+	d.Helper()
+	var list struct {
+		Runs []struct {
+			Run string `json:"run_id"`
+		} `json:"runs"`
+	}
+	for range 2000 {
+		if d.doJSON(&list, "GET", "/v1/runs?status="+status, ""); len(list.Runs) > 0 {
+			return list.Runs[0].Run
+		}
+	}
+	d.Fatalf("no run has the status %s", status)
+	return ""
+}
