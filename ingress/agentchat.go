@@ -130,8 +130,8 @@ func AppendUserMessage(to actor.ID, m ChatText) actor.Call {
 	return call
 }
 
-// ChatAnswer follows the events of a run and returns the text that its client is to be sent.
-// What a client has been sent cannot be taken back. Text that the run discards, because an attempt
+// ChatAnswer follows the events of a run and returns the text for its client. Text that was sent
+// cannot be taken back. Text that the run discards, because an attempt
 // failed or a tool is called first, therefore stays before the text that replaces it, and an empty
 // line separates both. A replacement that begins with the same text continues it.
 type ChatAnswer struct {
@@ -140,7 +140,7 @@ type ChatAnswer struct {
 	same  int    // length of the prefix of shown that is valid
 }
 
-// Apply adds the next event, and returns what the client is to be sent.
+// Apply adds the next event and returns the text to send.
 func (a *ChatAnswer) Apply(e *runs.Event) string {
 	extends := a.text.Apply(e)
 	switch {

@@ -61,7 +61,7 @@ func TestChatKeys(t *testing.T) {
 	}
 }
 
-// What a client was sent is a prefix of what it is sent later, and ends with the answer.
+// The text of a stream only grows, and ends with the answer.
 func TestChatAnswer(t *testing.T) {
 	delta := func(text string) runs.Event { return runs.Event{Type: runs.AgentStreamDelta, Step: 1, Text: text} }
 	asks := runs.Event{Type: runs.LLMCallStarted, Step: 1}

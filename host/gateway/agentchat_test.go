@@ -40,7 +40,10 @@ func chatBodyOf(agent string, messages ...string) string {
 	for i, text := range messages {
 		all = append(all, chatText{[]string{"user", "assistant"}[i%2], text})
 	}
-	b, _ := json.Marshal(map[string]any{"model": agent, "messages": all})
+	b, _ := json.Marshal(struct {
+		Model    string     `json:"model"`
+		Messages []chatText `json:"messages"`
+	}{agent, all})
 	return string(b)
 }
 
@@ -69,7 +72,7 @@ func (d *testGateway) ask(body string, headers ...string) (text, session string)
 }
 
 // A client that sends the whole conversation with each message continues its session. One that
-// changes what was said begins another, in which the agent is given what the client sends.
+// changes an earlier message begins another, and the agent is given the messages of the request.
 func TestAgentChatKeepsConversation(t *testing.T) {
 	d := startScribe(t)
 	first, session := d.ask(chatBodyOf("scribe", "Say plugh"))
@@ -81,7 +84,7 @@ func TestAgentChatKeepsConversation(t *testing.T) {
 	if again != session || answer != "1. Say plugh" {
 		t.Errorf("got %q in session %s, want session %s", answer, again, session)
 	}
-	// The same request once more is another way to go on, so the first one is not in its way.
+	// The session has continued since, so the same request begins another one.
 	repeated, other := d.ask(chatBodyOf("scribe", "Say plugh", first, list))
 	if other == session || repeated != "1. Say plugh" {
 		t.Errorf("got %q in session %s", repeated, other)
@@ -102,7 +105,7 @@ func TestAgentChatKeepsConversation(t *testing.T) {
 	if got := fmt.Sprint(messages.Messages); got != want {
 		t.Errorf("got messages %s, want %s", got, want)
 	}
-	// A client that names the session need not send what is in it.
+	// A client that names the session need not send its messages.
 	if answer, named := d.ask(chatBodyOf("scribe", list), sessionHeader, session); named != session || answer != "1. Say plugh\n2. List my messages" {
 		t.Errorf("got %q in session %s", answer, named)
 	}
@@ -115,7 +118,7 @@ func TestAgentChatKeepsConversation(t *testing.T) {
 	}
 }
 
-// The sessions of a user are no other's, even if both say the same.
+// Two users with the same messages have two sessions.
 func TestAgentChatOfUsers(t *testing.T) {
 	d := startScribe(t)
 	first, session := d.ask(chatBodyOf("scribe", "Say plugh"), userHeader, "ann")
@@ -159,7 +162,24 @@ func TestAgentChatStreams(t *testing.T) {
 	}
 }
 
-// The answer of a run that waits for a person comes when the person has decided.
+// An agent without events answers in one piece.
+func TestAgentChatOfVolatileAgent(t *testing.T) {
+	d := startGateway(t)
+	if status, _, body := d.do("POST", "/v1/agents", `{"name":"quick","durability":"none"}`); status != 201 {
+		t.Fatal(status, body)
+	}
+	body := chatBodyOf("quick", "Say a", "a", "Say b")
+	var out chatAnswer
+	if status := d.doJSON(&out, "POST", agentChatRoute, body); status != 200 || out.Choices[0].Message.Content != "b" || out.Usage == nil {
+		t.Errorf("%d %+v", status, out)
+	}
+	status, head, stream := d.do("POST", agentChatRoute, strings.Replace(body, "{", `{"stream":true,`, 1))
+	if status != 200 || !strings.HasPrefix(head.Get("Content-Type"), "text/event-stream") || !strings.Contains(stream, `"content":"b"`) || !strings.HasSuffix(stream, "data: [DONE]\n\n") {
+		t.Errorf("%d %s", status, stream)
+	}
+}
+
+// A run that waits for a person is answered after the decision.
 func TestAgentChatWaitsForPerson(t *testing.T) {
 	for _, stream := range []string{"", `"stream":true,`} {
 		d := startGateway(t)
@@ -198,7 +218,7 @@ func TestAgentChatErrors(t *testing.T) {
 		{"shared session", "POST", agentChatRoute, chatBodyOf("helper", "x"), []string{sessionHeader, "main"}, 400, "invalid_request", sessionHeader, "main"},
 		{"run token", "POST", agentChatRoute, chatBodyOf("helper", "x"), []string{RunToken, in.token}, 403, "forbidden_scope", "", ""},
 		{"failed run", "POST", agentChatRoute, chatBodyOf("broken", "x"), nil, 503, "agent_unavailable", "", "no luck"},
-		{"wrong base URL", "POST", "/v1/openai/v1/chat/completions", chatBodyOf("helper", "x"), nil, 404, "not_found", "", "/v1/openai for agents"},
+		{"wrong base URL", "POST", "/v1/openai/v1/chat/completions", chatBodyOf("helper", "x"), nil, 404, "not_found", "", "ends with /v1 or /v1/openai"},
 	} {
 		var out openAIError
 		status, head, body := d.do(c.method, c.path, c.body, c.headers...)

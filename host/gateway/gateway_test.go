@@ -187,6 +187,9 @@ func TestNodeBehindPipe(t *testing.T) {
 		"ToolCallOutlastsItsRequest":         TestToolCallOutlastsItsRequest,
 		"ApprovalIsListedAndDecided":         TestApprovalIsListedAndDecided,
 		"CompletionIsRecordedInRun":          TestCompletionIsRecordedInRun,
+		"AgentChatKeepsConversation":         TestAgentChatKeepsConversation,
+		"AgentChatStreams":                   TestAgentChatStreams,
+		"AgentChatWaitsForPerson":            TestAgentChatWaitsForPerson,
 	} {
 		t.Run(name, test)
 	}

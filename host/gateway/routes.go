@@ -206,7 +206,7 @@ func (s *Server) setRoutes(all []route) {
 	r.NotFound = func(ctx *fasthttp.RequestCtx) {
 		detail := "this path does not exist: a message is sent by POST /v1/agents/{id}/messages; docs/api.md lists all paths"
 		if isForeignOpenAI(ctx.Path()) {
-			detail = "this path does not exist: of the OpenAI API this server has POST /chat/completions and GET /models; the base URL of a client ends with /v1 for models, or with /v1/openai for agents"
+			detail = "this path does not exist: of the OpenAI API this server has POST /v1/chat/completions and GET /v1/models, and both for agents below /v1/openai; the base URL of a client ends with /v1 or /v1/openai"
 		}
 		newProblem(http.StatusNotFound, "not_found", "no such path", detail).write(ctx)
 	}

@@ -144,6 +144,27 @@ def test_usage_of_a_stream(troupe_server: TroupeServer) -> None:
     assert not counted[-1].choices and counted[-1].usage is not None and counted[-1].usage.total_tokens > 0
 
 
+def test_agents_are_models(troupe_server: TroupeServer) -> None:
+    """The conversation that the client holds is continued in its session."""
+    client = troupe_server.client
+    client.agents.create("scribe")
+    with OpenAI(base_url=troupe_server.url + "/v1/openai", api_key="none") as chat:
+        assert "scribe" in [m.id for m in chat.models.list()]
+        messages: Any = [{"role": "user", "content": "say one two"}]
+        first = chat.chat.completions.with_raw_response.create(model="scribe", messages=messages)
+        answer = first.parse().choices[0].message
+        messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": "list my messages"}]
+        with chat.chat.completions.stream(model="scribe", messages=messages, stream_options={"include_usage": True}) as stream:
+            final = stream.get_final_completion()
+        with pytest.raises(openai.NotFoundError) as e:
+            chat.chat.completions.create(model="nobody", messages=messages)
+    session = first.headers["x-session-id"]
+    assert answer.content == "one two" and final.choices[0].message.content == "1. say one two"
+    assert final.usage is not None and final.usage.total_tokens > 0
+    assert [m.content for m in client.sessions.messages(session)] == ["say one two", "one two", "list my messages", "1. say one two"]
+    assert (e.value.code, e.value.param) == ("model_not_found", "model")
+
+
 def test_unknown_model(troupe_server: TroupeServer) -> None:
     with OpenAI(base_url=troupe_server.url + "/v1", api_key="none") as client:
         assert [m.id for m in client.models.list()] == ["scripted"]
