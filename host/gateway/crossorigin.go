@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
 )
 
 // Headers of the protocol by which browsers let pages of another origin read answers:
@@ -20,9 +22,9 @@ const (
 	exposeHeader        = "Access-Control-Expose-Headers"
 
 	// request headers that a page may send, in addition to those that need no permission
-	pageHeaders = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate, X-Device-Id, X-User-Id"
+	pageHeaders = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate, X-Device-Id, X-Session-Id, X-User-Id"
 	// headers of answers that a page may read, likewise
-	exposedHeaders = "Allow, Location, Preference-Applied, Retry-After, WWW-Authenticate, X-Run-Id"
+	exposedHeaders = "Allow, Location, Preference-Applied, Retry-After, WWW-Authenticate, X-Request-Id, X-Run-Id, X-Session-Id, X-Should-Retry"
 	// time in seconds for which a browser may remember the answer to a preflight request
 	preflightMaxAge = "600"
 )
@@ -84,10 +86,22 @@ func (c crossOrigin) handler(next fasthttp.RequestHandler) fasthttp.RequestHandl
 		}
 		r := &ctx.Response.Header
 		r.Set("Access-Control-Allow-Methods", strings.Join(methods, ", "))
-		r.Set("Access-Control-Allow-Headers", pageHeaders)
+		r.Set("Access-Control-Allow-Headers", pageHeaders+stockHeaders(h))
 		r.Set("Access-Control-Max-Age", preflightMaxAge)
 		ctx.SetStatusCode(http.StatusNoContent)
 	}
+}
+
+// stockHeaders returns the requested headers with which the stock clients of the OpenAI API
+// describe themselves, each after a comma.
+func stockHeaders(h *fasthttp.RequestHeader) string {
+	var all strings.Builder
+	for name := range strings.SplitSeq(string(h.Peek("Access-Control-Request-Headers")), ",") {
+		if name = strings.ToLower(strings.TrimSpace(name)); strings.HasPrefix(name, "x-stainless-") && actor.CheckName(name) == nil {
+			all.WriteString(", " + name)
+		}
+	}
+	return all.String()
 }
 
 // methods returns the methods of a path in alphabetical order.

@@ -59,6 +59,11 @@ func TestPreflightOfEachRoute(t *testing.T) {
 			}
 		}
 	}
+	// The package openai runs in a page too.
+	if _, answer, _ := d.do(http.MethodOptions, agentChatRoute, "", "Origin", "https://console.example", "Access-Control-Request-Method", "POST",
+		"Access-Control-Request-Headers", "authorization,x-other, x-stainless-os,x-stainless-é"); !strings.HasSuffix(answer.Get("Access-Control-Allow-Headers"), "X-User-Id, x-stainless-os") {
+		t.Errorf("headers %v", answer)
+	}
 	if status, answer, _ := d.do(http.MethodOptions, "/v1/nothing", "", "Origin", "https://console.example", "Access-Control-Request-Method", "GET"); status != 404 || len(crossOriginHeaders(answer)) != 2 {
 		t.Errorf("unknown path: %d %v", status, answer)
 	}
