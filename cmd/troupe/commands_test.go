@@ -442,6 +442,9 @@ func executeShown(t *testing.T, c shownCommand, words []string, s *server, intac
 	cmd := programCmd(words...)
 	cmd.Env = append(cmd.Env, "TROUPE_SERVER="+s.url)
 	cmd.Stdin = strings.NewReader("a message") // of `call helper -`
+	if words[0] == "mcp" {
+		cmd.Stdin = nil // it ends with its input
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%s: troupe %s: %v\n%s", c.place, strings.Join(words, " "), err, out)
 	}

@@ -22,6 +22,7 @@ type CLI struct {
 	Serve  ServeCmd  `cmd:"" help:"Run a node and serve its agents over HTTP."`
 	Call   CallCmd   `cmd:"" help:"Send a message to an agent and print its answer."`
 	Chat   ChatCmd   `cmd:"" help:"Talk to an agent: streamed answers, approvals and questions."`
+	MCP    MCPCmd    `cmd:"" name:"mcp" help:"Offer the agents of a server as tools of an MCP server."`
 	Agents AgentsCmd `cmd:"" help:"List, show, create and delete agents."`
 	Check  CheckCmd  `cmd:"" help:"Check agent files for errors."`
 	Runs   RunsCmd   `cmd:"" help:"List, show, signal and cancel runs."`

@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from troupe.testing import Factory
 
 pytest.importorskip("mcp")
+
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
 PROGRAM = str(Path(__file__).with_name("mcp_server.py"))
 
 
@@ -38,3 +45,22 @@ def test_both_transports(tmp_path: Path, troupe_servers: Factory) -> None:
         web.kill()
         web.wait(30)
         web.stdout.close()
+
+
+def test_agents_are_tools(tmp_path: Path, troupe_servers: Factory) -> None:
+    """The client of the package mcp starts troupe mcp, and continues a conversation."""
+    server = troupe_servers()
+    server.client.agents.create("scribe", description="Writes.")
+
+    async def converse() -> tuple[list[str], Any, Any]:
+        program = StdioServerParameters(command=os.environ["TROUPE_BIN"], args=["mcp", "--server", server.url])
+        async with stdio_client(program) as (reader, writer), ClientSession(reader, writer) as session:
+            await session.initialize()
+            names = [tool.name for tool in (await session.list_tools()).tools]
+            first = await session.call_tool("ask_scribe", {"message": "say one"})
+            about = dict(first.structured_content or {})
+            return names, first, await session.call_tool("ask_scribe", {"message": "list my messages", "session_id": about["session_id"]})
+
+    names, first, second = asyncio.run(converse())
+    assert sorted(names) == ["ask_scribe", "cancel_run", "wait_for_run"]
+    assert (first.content[0].text, second.content[0].text) == ("one", "1. say one")
