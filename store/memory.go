@@ -343,6 +343,12 @@ func (m *Memory) Run(tenant string, run actor.CallID) (RunOwner, bool, error) {
 	return RunOwner{s.Run, s.Root, s.Actor}, true, nil
 }
 
+// Ended implements Reader.
+func (m *Memory) Ended(tenant string, run actor.CallID) (bool, error) {
+	at, ok := searchRun(m.runs[tenant], run)
+	return ok && m.runs[tenant][at].Ended != 0, nil
+}
+
 // Events implements Reader.
 func (m *Memory) Events(tenant string, run actor.CallID, after uint64, limit int) ([]RunEvent, error) {
 	var page []RunEvent

@@ -431,6 +431,12 @@ func (r Rows) Run(tenant string, run actor.CallID) (owner RunOwner, ok bool, err
 	return RunOwner{run, s.Root, s.Actor}, true, nil
 }
 
+// Ended implements Reader.
+func (r Rows) Ended(tenant string, run actor.CallID) (bool, error) {
+	s, ok, err := r.summary(tenant, run)
+	return ok && s.Ended != 0, err
+}
+
 // summary returns the summary of a run; ok is false if the run is unknown.
 func (r Rows) summary(tenant string, run actor.CallID) (s runs.Summary, ok bool, err error) {
 	r.with(func(x *Index) {

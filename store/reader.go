@@ -24,6 +24,9 @@ type Reader interface {
 	Due(shards []uint16, each func(actor.ID)) error
 	// Run returns the owner of a run. The bool is false if the run is unknown.
 	Run(tenant string, run actor.CallID) (RunOwner, bool, error)
+	// Ended reports whether a run has ended. It is false if the run is unknown. It reads no
+	// entry, so its cost does not depend on the length of the run.
+	Ended(tenant string, run actor.CallID) (bool, error)
 	// Events returns at most limit events of a run, in order, with numbers greater than
 	// the argument after.
 	Events(tenant string, run actor.CallID, after uint64, limit int) ([]RunEvent, error)

@@ -37,28 +37,35 @@ func (v View) Owner(run actor.CallID) (command.Owner, error) {
 }
 
 // OpenRun returns the owner of an open run, in whichever tenant it is, or a NotFound
-// refusal. It looks in the view's tenant first.
+// refusal. It looks in the view's tenant first. Agents ask it often, so it reads no journal:
+// that of a long run would cost them all.
 func (v View) OpenRun(run actor.CallID) (command.Owner, error) {
-	notFound := actor.Refuse(actor.NotFound, "no open run %s", run)
-	tenants, err := v.Log.Tenants()
+	owner, ok, err := v.Log.Run(v.Tenant, run)
+	if err == nil && !ok {
+		owner, ok, err = v.ownerElsewhere(run)
+	}
 	if err != nil {
 		return command.Owner{}, err
 	}
-	for _, tenant := range append([]string{v.Tenant}, tenants...) {
-		owner, ok, err := v.Log.Run(tenant, run)
-		if err != nil {
-			return command.Owner{}, err
-		}
-		if !ok {
-			continue
-		}
-		j, err := v.journal(owner.Actor)
-		if err == nil && j.Run(run) == nil {
-			err = notFound
-		}
-		return command.Owner(owner), err
+	ended := false
+	if ok {
+		ended, err = v.Log.Ended(owner.Actor.Tenant, run)
 	}
-	return command.Owner{}, notFound
+	if err == nil && (!ok || ended) {
+		err = actor.Refuse(actor.NotFound, "no open run %s", run)
+	}
+	return command.Owner(owner), err
+}
+
+// ownerElsewhere returns the owner of a run in another tenant.
+func (v View) ownerElsewhere(run actor.CallID) (owner store.RunOwner, ok bool, err error) {
+	tenants, err := v.Log.Tenants()
+	for _, tenant := range tenants {
+		if owner, ok, err = v.Log.Run(tenant, run); ok || err != nil {
+			break
+		}
+	}
+	return owner, ok, err
 }
 
 // Run returns the state of a run, computed from its events.
@@ -144,7 +151,7 @@ func (v View) Events(q command.EventsQuery) (command.Events, error) {
 	if len(page) == 0 {
 		last, err = v.event(q.Run, q.After)
 		if errors.As(err, new(store.EventsDropped)) {
-			out.Ended, err = v.hasEnded(q.Run)
+			out.Ended, err = v.Log.Ended(v.Tenant, q.Run)
 			return out, err
 		}
 		if err != nil {
@@ -172,18 +179,6 @@ func (v View) event(run actor.CallID, seq uint64) (store.RunEvent, error) {
 		return store.RunEvent{}, err
 	}
 	return found[0], nil
-}
-
-// hasEnded reports whether a run whose events were dropped has ended, by its summary.
-func (v View) hasEnded(run actor.CallID) (bool, error) {
-	next := run // the next ID, at which the list begins
-	for i := len(next) - 1; i >= 0; i-- {
-		if next[i]++; next[i] != 0 {
-			break
-		}
-	}
-	page, err := v.Log.Runs(v.Tenant, runs.Filter{Since: run.Time(), Calls: true, System: true}, next, 1)
-	return len(page.All) == 1 && page.All[0].Run == run && page.All[0].Ended != 0, err
 }
 
 // Waiting returns the signal that a run waits for, or that the descendant which

@@ -314,10 +314,16 @@ func (x *trial) compareRuns(tenant string) {
 		if got, ok, err := x.store.Reader.Run(tenant, want.Run); err != nil || !ok || got != want {
 			x.t.Fatalf("run %s: got %+v, %v, error %v, want %+v", want.Run, got, ok, err, want)
 		}
+		if ended, err := x.store.Reader.Ended(tenant, want.Run); err != nil || ended != (s.Ended != 0) {
+			x.t.Fatalf("run %s: got ended %v, error %v, want ended at %d", want.Run, ended, err, s.Ended)
+		}
 		x.compareEvents(tenant, want.Run)
 	}
 	if got, ok, err := x.store.Reader.Run(tenant, actor.NewCallID(1, 2, 3)); err != nil || ok {
 		x.t.Fatalf("unknown run: got %+v, %v, error %v", got, ok, err)
+	}
+	if ended, err := x.store.Reader.Ended(tenant, actor.NewCallID(1, 2, 3)); err != nil || ended {
+		x.t.Fatalf("unknown run: got ended %v, error %v", ended, err)
 	}
 }
 
