@@ -47,7 +47,8 @@ func (CallCmd) Help() string {
 	return `Exits with code 1 if the agent refuses, with 3 if there is no answer yet, and with 130 after Ctrl-C; in both cases the
 run continues. There is no answer yet if the run waits for a signal or for the approval of a tool call, whose commands
 are printed, or if it takes longer than two minutes. With --stream, keeps waiting. A broken stream is resumed after the
-last event received. After two seconds without an answer, failed attempts of models and agents are printed.
+last event received. If the connection breaks before an answer that is not streamed, the error has the commands that
+find the run: it is known once the call has asked for it, after two seconds. After two seconds without an answer, failed attempts of models and agents are printed.
 
 With --async the server answers once the message is on disk. Standard output has only the ID of the run, or the JSON
 response with --json; the commands that follow the run go to standard error. The exit code is then 0.
@@ -230,12 +231,27 @@ func (c *CallCmd) notPrinted(run actor.CallID, err error) error {
 	return fmt.Errorf("the answer is not printed: %w; to see it:\n  %s", err, c.hint("runs show", []string{run.String()}))
 }
 
+// lost adds to the error of a connection that broke after the message was sent the commands that
+// find its run. A response without a stream names its run at its end only. The notes may have found it.
+func (c *CallCmd) lost(m *message, err error) error {
+	var p *problem
+	if err == nil || !m.written.Load() || errors.As(err, &p) {
+		return err
+	}
+	if run := m.run.Load(); run != nil {
+		id := []string{run.String()}
+		return fmt.Errorf("%w; run %s may continue. To follow it, or to see its answer:\n  %s\n  %s", err, run,
+			c.hint("runs events", id, "--follow"), c.hint("runs show", id))
+	}
+	return fmt.Errorf("%w; the run may have begun. To find it:\n  %s", err, c.hint("runs list", nil))
+}
+
 // sendStreaming prints the answer while it is generated.
 func (c *CallCmd) sendStreaming(ctx context.Context, s streams, m *message) (run actor.CallID, err error) {
 	var runErr error
 	t := answerPrinter{flags: c.about()}
-	err = m.client.follow(m.trace(ctx), http.MethodPost, m.path, m.body, func(e runs.Event) error {
-		run = e.Run
+	run, err = m.client.follow(m.trace(ctx), http.MethodPost, m.path, m.body, func(e runs.Event) error {
+		run := e.Run
 		m.run.Store(&e.Run)
 		if e.Refusal != nil && e.Type.Ends() {
 			runErr = fmt.Errorf("%s: %s (see: %s)", e.Refusal.Reason.Info().Type, e.Refusal.Detail, c.hint("runs show", []string{run.String()}))
@@ -261,6 +277,9 @@ func (c *CallCmd) sendStreaming(ctx context.Context, s streams, m *message) (run
 	if err != nil && ctx.Err() != nil && t.midLine {
 		fmt.Fprintln(s.out)
 	}
+	if run.IsZero() {
+		err = c.lost(m, err)
+	}
 	return run, errors.Join(err, runErr)
 }
 
@@ -273,7 +292,7 @@ func (c *CallCmd) sendAsync(ctx context.Context, s streams, m *message) (run act
 		return run, errors.Join(printJSON(s.out, p.body), exitCode(exitFailed))
 	}
 	if err != nil {
-		return run, err
+		return run, c.lost(m, err)
 	}
 	var out struct {
 		Run     string `json:"run_id"`
@@ -309,7 +328,7 @@ func (c *CallCmd) sendBlocking(ctx context.Context, s streams, m *message) (run 
 		return run, errors.Join(printJSON(s.out, p.body), exitCode(exitFailed))
 	}
 	if err != nil {
-		return run, err
+		return run, c.lost(m, err)
 	}
 	var out struct {
 		Run      string   `json:"run_id"`

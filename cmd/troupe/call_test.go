@@ -4,14 +4,20 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // hintedCommands returns the command lines that a message prints on lines of their
@@ -83,6 +89,67 @@ func TestInterruptedCallNamesItsRun(t *testing.T) {
 		}
 		if !listSlow() || slow[0].Status != "CANCELLED" {
 			t.Errorf("%s: want no further run, got %+v", mode, slow)
+		}
+	}
+}
+
+// A call whose server is killed before the answer prints how to find its run.
+func TestCallToKilledServer(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	for _, mode := range []string{"--no-stream", "--json"} {
+		s := startServer(t, dir, "--pace", "1m")
+		s.putAgent(`{"name":"slow"}`)
+		c := programCmd("call", "slow", "say something", mode, "--session", "s"+mode, "--server", s.url)
+		var stdout, stderr bytes.Buffer
+		c.Stdout, c.Stderr = &stdout, &stderr
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		waitUntil(t, "run started", func() bool {
+			_, out, _ := runProgram(t, "runs", "list", "--server", s.url)
+			return strings.Contains(out, "slow/s"+mode)
+		})
+		s.stop(syscall.SIGKILL)
+		_ = c.Wait()
+		if code := c.ProcessState.ExitCode(); code != exitFailed || stdout.Len() > 0 || !strings.Contains(stderr.String(), "the run may have begun. To find it:\n") {
+			t.Fatalf("%s: exit code %d, stdout %q, stderr %q", mode, code, stdout.String(), stderr.String())
+		}
+		again := startServerAt(t, dir, strings.TrimPrefix(s.url, "http://"))
+		hint := hintedCommands(t, stderr.String())[0]
+		if code, out, stderr := runProgram(t, hint...); code != 0 || !strings.Contains(out, "slow/s"+mode) {
+			t.Errorf("%q: exit code %d, %s%s", hint, code, out, stderr)
+		}
+		again.stop(syscall.SIGKILL)
+	}
+}
+
+// A call whose server fails after the run is known names the run, and the commands that show it.
+func TestBrokenCallNamesItsRun(t *testing.T) {
+	const run = "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+	for _, mode := range []string{"--no-stream", "--stream"} {
+		broken := make(chan struct{})
+		known := sync.OnceFunc(func() { close(broken) })
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			stream := r.Header.Get("Accept") == ingress.EventStream
+			switch {
+			case r.Method == http.MethodPost && !stream: // until the call has found its run by another request
+				_, _ = io.Copy(io.Discard, r.Body)
+				<-broken
+				panic(http.ErrAbortHandler)
+			case mode == "--no-stream" && r.Method == http.MethodGet:
+				known()
+			}
+			w.Header().Set("Content-Type", ingress.EventStream)
+			w.Header().Set("X-Run-Id", run)
+			_, _ = io.WriteString(w, "retry: 1\n\n") // no event
+		}))
+		code, out, stderr := runProgram(t, "call", "slow", "hi", mode, "--server", s.URL)
+		s.Close()
+		if code != exitFailed || out != "" || !strings.Contains(stderr, run+" ") || !strings.Contains(stderr, "troupe runs events "+run+" --follow") {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q", mode, code, out, stderr)
+		}
+		if show := "troupe runs show " + run; mode == "--no-stream" && !strings.Contains(stderr, show) {
+			t.Errorf("%s: want %q, got %q", mode, show, stderr)
 		}
 	}
 }

@@ -47,12 +47,13 @@ func (n *attemptNotes) print(ctx context.Context) {
 	run := n.message.run.Load()
 	if run == nil {
 		found := n.message.findRun(ctx)
+		if found.IsZero() {
+			return
+		}
+		n.message.run.Store(&found)
 		run = &found
 	}
-	if run.IsZero() {
-		return
-	}
-	_, _ = n.message.client.streamOnce(ctx, http.MethodGet, "/v1/runs/"+run.String()+"/events?tree=1", nil, 0, func(e runs.Event) error {
+	_, _, _ = n.message.client.streamOnce(ctx, http.MethodGet, "/v1/runs/"+run.String()+"/events?tree=1", nil, 0, func(e runs.Event) error {
 		if e.Type == runs.Attempt && e.Refusal != nil && !n.quiet.Load() {
 			fmt.Fprintf(n.to.err, "%s; attempt %d after %s\n", oneLine(e.Refusal.Detail), e.Attempt, e.Refusal.RetryAfter.Round(time.Millisecond))
 		}

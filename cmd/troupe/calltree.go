@@ -41,11 +41,7 @@ type runView struct {
 		Name  string `json:"name"`
 		Until string `json:"until"`
 	} `json:"waiting_for"`
-	Clamped []struct {
-		Name  string `json:"name"`
-		Asked int64  `json:"asked_ms"`
-		Left  int64  `json:"time_left_ms"`
-	} `json:"clamped"`
+	Clamped  []clampView `json:"clamped"`
 	Children []struct {
 		Run    string    `json:"child_run_id"`
 		Target string    `json:"target"`
@@ -55,6 +51,17 @@ type runView struct {
 	Error *runError `json:"error"`
 	Usage tokens    `json:"usage"`
 	Tree  tokens    `json:"tree_usage"`
+}
+
+// clampView is a call or a wait that got less time than it requested.
+type clampView struct {
+	Name  string `json:"name"`
+	Asked int64  `json:"asked_ms"`
+	Left  int64  `json:"time_left_ms"`
+}
+
+func (c clampView) String() string {
+	return fmt.Sprintf("%s has %s, less than the %s requested", cmp.Or(c.Name, "a call"), formatMillis(c.Left), formatMillis(c.Asked))
 }
 
 // tokens is the usage of a run or of a tree.
@@ -132,7 +139,7 @@ func (r *runView) print(w io.Writer) {
 		fmt.Fprintf(w, "answer   %s\n", r.Text)
 	}
 	for _, c := range r.Clamped {
-		fmt.Fprintf(w, "warning  %s has %s, less than the %s requested\n", cmp.Or(c.Name, "a call"), formatMillis(c.Left), formatMillis(c.Asked))
+		fmt.Fprintf(w, "warning  %s\n", c)
 	}
 	for _, warning := range r.Warnings {
 		fmt.Fprintf(w, "warning  %s\n", warning)
@@ -163,6 +170,13 @@ func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix 
 		fmt.Fprintf(w, "  tokens %d of %d", r.Usage.Total, r.Tree.Total)
 	}
 	fmt.Fprintf(w, "  run %s\n", r.Run)
+	for _, c := range r.Clamped {
+		line := "   "
+		if len(r.Children) > 0 {
+			line = "│  "
+		}
+		fmt.Fprintf(w, "%s%swarning: %s\n", childPrefix, line, c)
+	}
 	for i, c := range r.Children {
 		branch, indent := "├─ ", "│  "
 		if i == len(r.Children)-1 {

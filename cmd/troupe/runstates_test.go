@@ -109,6 +109,14 @@ func TestShownRunHasClampedTimes(t *testing.T) {
 		if code != 0 || !strings.Contains(out, want) || strings.Contains(out, "warning") != (want != "") {
 			t.Errorf("%s: exit code %d, %s%s\nwant %q", name, code, out, stderr, want)
 		}
+		code, out, stderr = runProgram(t, "runs", "show", reply.Run, "--tree", "--server", url)
+		line := strings.Replace(want, "warning  ", " warning: ", 1)
+		if code != 0 || !strings.Contains(out, line) || strings.Contains(out, "warning") != (want != "") {
+			t.Errorf("%s: exit code %d, %s%s\nwant %q", name, code, out, stderr, line)
+		}
+		if _, out, _ := runProgram(t, "runs", "show", reply.Run, "--tree", "--server", url); name == "caller" && !strings.Contains(out, "\n│  warning: echo/") {
+			t.Errorf("want the warning above the branch of the call, got\n%s", out)
+		}
 	}
 }
 

@@ -24,31 +24,33 @@ const reconnectsMax = 20
 // follow sends a request that is answered with a stream of a run's events, and calls fn
 // for each event. It returns after the last event of the run. A broken stream is
 // resumed after the last event received, up to reconnectsMax times without progress. An error of
-// fn ends it.
-func (c client) follow(ctx context.Context, method, path string, body []byte, fn func(runs.Event) error, header ...string) error {
-	var run actor.CallID
+// fn ends it. The run is zero if no server named it.
+func (c client) follow(ctx context.Context, method, path string, body []byte, fn func(runs.Event) error, header ...string) (run actor.CallID, err error) {
 	var seen uint64
 	ended := false
 	var failed error // of fn
 	for quiet := 0; ; quiet++ {
-		wait, err := c.streamOnce(ctx, method, path, body, seen, func(e runs.Event) error {
+		of, wait, err := c.streamOnce(ctx, method, path, body, seen, func(e runs.Event) error {
 			run, seen, ended, quiet = e.Run, e.Seq, e.Type.Ends(), 0
 			failed = fn(e)
 			return failed
 		}, header...)
+		if run.IsZero() {
+			run = of
+		}
 		var p *problem
 		switch {
 		case failed != nil:
-			return failed
+			return run, failed
 		case ended && err == nil:
-			return nil
+			return run, nil
 		case errors.As(err, &p) || run.IsZero() || ctx.Err() != nil:
 			if err == nil {
 				err = fmt.Errorf("server %s: the stream ended before its first event", c.server)
 			}
-			return err
+			return run, err
 		case quiet >= reconnectsMax:
-			return fmt.Errorf("the stream of run %s broke %d times (%w); to follow the run:\n  %s", run, quiet, err,
+			return run, fmt.Errorf("the stream of run %s broke %d times (%w); to follow the run:\n  %s", run, quiet, err,
 				c.flags.hint("runs events", []string{run.String()}, "--follow", "--after", strconv.FormatUint(seen, 10)))
 		}
 		header = nil
@@ -56,14 +58,14 @@ func (c client) follow(ctx context.Context, method, path string, body []byte, fn
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return ctx.Err()
+			return run, ctx.Err()
 		}
 	}
 }
 
-// streamOnce reads the events of one connection. It returns the delay before the next
-// connection.
-func (c client) streamOnce(ctx context.Context, method, path string, body []byte, seen uint64, fn func(runs.Event) error, header ...string) (wait time.Duration, err error) {
+// streamOnce reads the events of one connection. It returns the run that the header of the
+// response names, and the delay before the next connection.
+func (c client) streamOnce(ctx context.Context, method, path string, body []byte, seen uint64, fn func(runs.Event) error, header ...string) (run actor.CallID, wait time.Duration, err error) {
 	wait = time.Second
 	header = append(header[:len(header):len(header)], "Accept", "text/event-stream")
 	if seen > 0 {
@@ -71,20 +73,21 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 	}
 	r, err := c.newRequest(ctx, method, path, body, header...)
 	if err != nil {
-		return wait, err
+		return run, wait, err
 	}
 	response, err := c.send(r)
 	if err != nil {
-		return wait, c.connectionError(err)
+		return run, wait, c.connectionError(err)
 	}
 	defer response.Body.Close()
 	if media := response.Header.Get("Content-Type"); response.StatusCode >= 300 || !strings.HasPrefix(media, "text/event-stream") {
 		answer, err := io.ReadAll(io.LimitReader(response.Body, responseBytesMax))
 		if err != nil {
-			return wait, c.connectionError(err)
+			return run, wait, c.connectionError(err)
 		}
-		return wait, c.problem(response.StatusCode, answer)
+		return run, wait, c.problem(response.StatusCode, answer)
 	}
+	run, _ = actor.ParseCallID(response.Header.Get("X-Run-Id"))
 	parser := upstream.NewParser(upstream.StreamLimits{Line: runs.EventBytesMax, Event: runs.EventBytesMax, Total: 1 << 40})
 	chunk := make([]byte, 32<<10)
 	for {
@@ -99,16 +102,16 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 				continue // a control frame, or an event of a later version
 			}
 			if err := fn(e); err != nil {
-				return wait, err
+				return run, wait, err
 			}
 		}
 		switch {
 		case refusal != nil:
-			return wait, refusal
+			return run, wait, refusal
 		case errors.Is(readErr, io.EOF):
-			return wait, nil
+			return run, wait, nil
 		case readErr != nil:
-			return wait, c.connectionError(readErr)
+			return run, wait, c.connectionError(readErr)
 		}
 	}
 }
