@@ -435,13 +435,13 @@ type InvocationPacer struct {
 }
 
 // Admit implements Pacer.
-func (p *InvocationPacer) Admit(now actor.Time, draw uint64) Admission {
+func (p *InvocationPacer) Admit(now actor.Time, w Waiter, draw uint64) Admission {
 	if !p.admitted {
 		if pass := p.Health(now); pass.Refusal != nil {
 			return pass
 		}
 	}
-	pass := p.Pacer.Admit(now, draw)
+	pass := p.Pacer.Admit(now, w, draw)
 	p.admitted = p.admitted || pass.Refusal == nil && pass.At <= now
 	return pass
 }

@@ -63,7 +63,8 @@ func (c BackoffConfig) orDefaults() BackoffConfig {
 //
 //	  1. No attempt is admitted while the circuit is open. One attempt, the probe, is
 //	     admitted while it is half-open.
-//	  2. No attempt is admitted before the time that the upstream requested.
+//	  2. No attempt is admitted before the time that the upstream requested. If it throttles without
+//	     a time, an attempt waits for its own maximum delay at most.
 //	  3. Retries never exceed RetryBurst plus RetryPercent of first attempts.
 type Backoff struct {
 	config       BackoffConfig
@@ -74,6 +75,7 @@ type Backoff struct {
 	failingSince actor.Time // first of the consecutive failures without a usable response
 	openUntil    actor.Time // end of the open state
 	notBefore    actor.Time // earliest next attempt, as requested by the upstream
+	calmUntil    actor.Time // end of the delay that the upstream caused but did not request
 	probing      bool       // half-open, with a probe in progress
 	retryCredit  int        // remaining retry budget, in hundredths of a retry
 }
@@ -97,9 +99,19 @@ type Admission struct {
 	Probe bool // the attempt is a probe of a half-open circuit; the caller MUST copy Probe to its Report
 }
 
+// Waiter describes an attempt that asks for admission.
+type Waiter struct {
+	// Until is the time until which the attempt waits for an upstream that throttles without
+	// a requested time; 0 means without a bound.
+	Until actor.Time
+	// DelayMax is the maximum of the jitter that is added to a requested time; 0 means that of the
+	// BackoffConfig.
+	DelayMax actor.Duration
+}
+
 // Admit decides whether an attempt may start. It MUST be called before each
 // attempt.
-func (b *Backoff) Admit(now actor.Time, draw uint64) Admission {
+func (b *Backoff) Admit(now actor.Time, w Waiter, draw uint64) Admission {
 	switch {
 	case b.open && now < b.openUntil:
 		return Admission{Refusal: b.refuse(b.openUntil.Sub(now)), Since: b.failingSince}
@@ -107,7 +119,13 @@ func (b *Backoff) Admit(now actor.Time, draw uint64) Admission {
 		return Admission{Refusal: b.refuse(b.config.Base), Since: b.failingSince}
 	case now < b.notBefore:
 		// Jitter spreads the attempts that wait for the same instant.
-		return Admission{At: b.notBefore.Add(jitter(b.window(), draw))}
+		return Admission{At: b.notBefore.Add(jitter(min(b.window(), orDefault(w.DelayMax, b.config.Max)), draw))}
+	case now < b.calmUntil && (w.Until == 0 || now < w.Until):
+		at := b.calmUntil.Add(jitter(b.window(), draw))
+		if w.Until != 0 {
+			at = min(at, w.Until)
+		}
+		return Admission{At: at}
 	case b.open:
 		b.probing = true
 		return Admission{Probe: true}
@@ -134,8 +152,9 @@ type Report struct {
 	// Until is the latest useful start of a retry, for which a delay is shortened; 0
 	// means none.
 	Until actor.Time
-	// Window is the maximum delay before a retry; 0 means that of the BackoffConfig.
-	// With Exact the delay is not drawn.
+	// Window is the maximum delay before a retry, and before attempts of others if the upstream
+	// throttles without a requested time; 0 means that of the BackoffConfig. With Exact the delay
+	// is not drawn.
 	Window actor.Duration
 	Exact  bool
 }
@@ -179,7 +198,7 @@ func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 	case r.Failure.After > 0:
 		b.notBefore = max(b.notBefore, earliest)
 	case r.Failure.Class == Throttled: // without Retry-After
-		b.notBefore = max(b.notBefore, at)
+		b.calmUntil = max(b.calmUntil, at)
 	}
 	credit := 100
 	if r.Failure.Class == Unreached { // cost the upstream nothing

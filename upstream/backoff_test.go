@@ -53,15 +53,15 @@ func TestBackoffHonoursRetryAfter(t *testing.T) {
 	if advice.At != actor.Time(3*time.Second) {
 		t.Errorf("retry at %v, want 3s", time.Duration(advice.At))
 	}
-	if p := b.Admit(actor.Time(time.Second), highest); p.Refusal != nil || p.At != actor.Time(3500*time.Millisecond) {
+	if p := b.Admit(actor.Time(time.Second), upstream.Waiter{}, highest); p.Refusal != nil || p.At != actor.Time(3500*time.Millisecond) {
 		t.Errorf("admitted before the requested time: %+v", p)
 	}
 	sooner := &upstream.Failure{Class: upstream.Throttled, Refusal: throttled.Refusal, After: time.Second}
 	b.Report(0, upstream.Report{Failure: sooner}, lowest)
-	if p := b.Admit(actor.Time(2*time.Second), lowest); p.At != actor.Time(3*time.Second) {
+	if p := b.Admit(actor.Time(2*time.Second), upstream.Waiter{}, lowest); p.At != actor.Time(3*time.Second) {
 		t.Errorf("a shorter delay replaced the longer one: %+v", p)
 	}
-	if p := b.Admit(actor.Time(3*time.Second), highest); p != (upstream.Admission{}) {
+	if p := b.Admit(actor.Time(3*time.Second), upstream.Waiter{}, highest); p != (upstream.Admission{}) {
 		t.Errorf("not admitted after the requested time: %+v", p)
 	}
 	if advice := b.Report(0, upstream.Report{Failure: throttled, By: actor.Time(3 * time.Second)}, lowest); advice.Retry {
@@ -72,10 +72,10 @@ func TestBackoffHonoursRetryAfter(t *testing.T) {
 func TestThrottledWithoutRetryAfterDelaysAll(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{})
 	b.Report(0, upstream.Report{Failure: &upstream.Failure{Class: upstream.Throttled, Refusal: throttled.Refusal}}, middle)
-	if p := b.Admit(0, lowest); p.At != actor.Time(250*time.Millisecond) {
+	if p := b.Admit(0, upstream.Waiter{}, lowest); p.At != actor.Time(250*time.Millisecond) {
 		t.Errorf("got admission %+v, want At 250ms", p)
 	}
-	if p := b.Admit(actor.Time(250*time.Millisecond), lowest); p != (upstream.Admission{}) {
+	if p := b.Admit(actor.Time(250*time.Millisecond), upstream.Waiter{}, lowest); p != (upstream.Admission{}) {
 		t.Errorf("got admission %+v, want immediate", p)
 	}
 }
@@ -84,7 +84,7 @@ func TestCircuitBreakerStates(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 3, OpenFor: 5 * time.Second, OpenMax: 2 * time.Minute})
 	second := func(n int) actor.Time { return actor.Time(time.Duration(n) * time.Second) }
 	state := func(now actor.Time) string {
-		p := b.Admit(now, lowest)
+		p := b.Admit(now, upstream.Waiter{}, lowest)
 		switch {
 		case p.Probe:
 			return "probe"
@@ -154,7 +154,7 @@ func TestBackoffInvariants(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond)
 			draw := rapid.Uint64().Draw(t, "draw")
 			if rapid.Bool().Draw(t, "admit") {
-				p := b.Admit(now, draw)
+				p := b.Admit(now, upstream.Waiter{}, draw)
 				if admitted := p.Refusal == nil && p.At == 0; admitted && now < requested {
 					t.Fatalf("admitted at %v, want not before %v", now, requested)
 				} else if admitted {

@@ -78,7 +78,7 @@ const (
 // Pacer is the state shared by the calls to one upstream: a Backoff, with a lock
 // if the host needs one. Step calls each method at most once.
 type Pacer interface {
-	Admit(now actor.Time, draw uint64) Admission
+	Admit(now actor.Time, w Waiter, draw uint64) Admission
 	Report(now actor.Time, r Report, draw uint64) Advice
 }
 
@@ -228,6 +228,7 @@ type Exchange struct {
 	phaseDeadline actor.Time // in the phase waiting: start of the next attempt; in other phases: timeout of the phase
 	attempts      []Attempt
 	reached       int        // number of failed attempts that may have reached the upstream
+	waitsSince    actor.Time // begin of the exchange, or its last failure
 	giveUp        actor.Time // latest start of an attempt; 0 before the first failure
 	probe         bool
 	chunker       Chunker
@@ -276,7 +277,7 @@ func (x *Exchange) Step(now actor.Time, in Input, pace Pacer, draw uint64) []Op 
 	if _, begin := in.(Begin); begin {
 		invariant.Check(x.phase == notStarted, "upstream: exchange has already begun")
 		x.phase = waiting
-		x.phaseDeadline = now
+		x.phaseDeadline, x.waitsSince = now, now
 	}
 	if adjust, ok := in.(Adjust); ok {
 		x.order.Deadline = adjust.Deadline
@@ -358,7 +359,7 @@ func (m exchangeStep) fireTimers() {
 // startAttempt asks the pacer for admission. Depending on the answer, it sends the
 // request, waits, or ends the exchange.
 func (m exchangeStep) startAttempt() {
-	pass := m.pacer.Admit(m.now, m.draw)
+	pass := m.pacer.Admit(m.now, m.waiter(), m.draw)
 	switch {
 	case pass.Refusal != nil && m.canWait(pass):
 		m.phaseDeadline = m.now.Add(m.waitFor(pass))
@@ -381,6 +382,16 @@ func (m exchangeStep) startAttempt() {
 		m.phase, m.phaseDeadline, m.lastContact = awaitingHead, m.now.Add(m.limits.Head), m.now
 		m.ops = append(m.ops, Send{len(m.attempts), m.order.Request})
 	}
+}
+
+// waiter returns the bounds of the wait for the next attempt. The delay after a failure never
+// exceeds that of the policy, whatever other exchanges with the upstream report.
+func (m exchangeStep) waiter() Waiter {
+	w := Waiter{Until: m.waitsSince.Add(m.limits.Retry.DelayMax), DelayMax: m.limits.Retry.DelayMax}
+	if m.giveUp != 0 {
+		w.Until = min(w.Until, m.giveUp)
+	}
+	return w
 }
 
 // canWait reports whether the exchange waits until the upstream may be asked again:
@@ -527,6 +538,7 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	f.Refusal.Detail = m.secrets().redact(f.Refusal.Detail)
 	m.recordAttempt(f.Refusal)
 	policy := m.limits.Retry
+	m.waitsSince = m.now
 	if f.Class != Unreached {
 		m.reached++
 	}
@@ -537,9 +549,9 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	answered := m.order.Tool && m.phase == readingErrorBody // the response states the outcome
 	uncertain := f.Class == Broken && !m.order.Safe && !answered
 	retry := f.Class != Refused && !uncertain && !once && !m.passed && policy.Tries > 1 && m.reached < policy.Tries && len(m.attempts) < unreachableMax
-	report := Report{Failure: f}
+	report := Report{Failure: f, Window: policy.window(len(m.attempts)), Exact: policy.Exact}
 	if retry {
-		report.By, report.Until, report.Window, report.Exact = m.order.Deadline, m.giveUp, policy.window(len(m.attempts)), policy.Exact
+		report.By, report.Until = m.order.Deadline, m.giveUp
 	}
 	advice := m.report(report)
 	switch {

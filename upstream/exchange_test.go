@@ -221,6 +221,58 @@ func TestRefusedConnectionsAreRetriedForTheTotalTime(t *testing.T) {
 	}
 }
 
+// Exchanges that an upstream throttles do not delay each other beyond the maximum of their policy.
+func TestThrottledExchangesWaitForTheirMaximum(t *testing.T) {
+	const delayMax = time.Second
+	pace := upstream.NewBackoff(upstream.BackoffConfig{})
+	type caller struct {
+		*upstream.Exchange
+		since actor.Time // begin, or last failure
+	}
+	var callers []*caller
+	now, failures := actor.Time(0), 0
+	step := func(c *caller, in upstream.Input) {
+		for queue := []upstream.Input{in}; len(queue) > 0; queue = queue[1:] {
+			for _, op := range c.Step(now, queue[0], pace, highest) {
+				send, ok := op.(upstream.Send)
+				if !ok {
+					continue
+				}
+				if wait := now.Sub(c.since); wait > delayMax {
+					t.Fatalf("attempt %d starts %v after the failure before it, want at most %v", send.Attempt, wait, delayMax)
+				}
+				c.since = now
+				failures++
+				queue = append(queue, upstream.Head{Attempt: send.Attempt, Status: 429}, upstream.End{Attempt: send.Attempt})
+			}
+		}
+	}
+	for range 100 { // one begins in each 50 ms
+		config := newExchangeConfig("model", actor.Forever)
+		config.Retry = upstream.RetryPolicy{Tries: 5, Delay: 100 * time.Millisecond, DelayMax: delayMax, Time: time.Hour}
+		callers = append(callers, &caller{upstream.NewExchange(config), now})
+		step(callers[len(callers)-1], upstream.Begin{})
+		for until := now.Add(50 * time.Millisecond); ; {
+			next := callers[0]
+			at := actor.Forever
+			for _, c := range callers {
+				if due, ok := c.NextDeadline(); ok && due < at {
+					next, at = c, due
+				}
+			}
+			if at > until {
+				now = until
+				break
+			}
+			now = at
+			step(next, upstream.Tick{})
+		}
+	}
+	if failures < 200 {
+		t.Errorf("%d attempts, want most exchanges to retry", failures)
+	}
+}
+
 func TestErrorBodyIsBounded(t *testing.T) {
 	x, pace := upstream.NewExchange(newExchangeConfig("model", actor.Forever)), upstream.NewBackoff(upstream.BackoffConfig{})
 	x.Step(0, upstream.Begin{}, pace, 0)

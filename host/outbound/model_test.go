@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -230,6 +231,38 @@ func TestModelFailures(t *testing.T) {
 				}
 				w.close()
 			})
+		})
+	}
+}
+
+// A model that answers 429 without Retry-After delays no attempt for longer than retry_delay_max,
+// neither that of a request that failed before nor that of a later one. A requested delay counts.
+func TestThrottlingModelDelaysAtMostTheMaximum(t *testing.T) {
+	const delayMax, requested = time.Second, 7 * time.Second
+	for _, c := range []struct {
+		header      string
+		least, most time.Duration // of one attempt to the next; each answer to another caller requests a delay again
+	}{{"", 0, delayMax}, {"7", requested, time.Hour}} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newFixture(t, Config{Models: map[string]Model{"m": {URL: "http://models.example/v1", RetryAttempts: 4, RetryDelay: 100 * time.Millisecond,
+				RetryDelayMax: delayMax, RetryTime: time.Hour}}}, func(w http.ResponseWriter, _ *http.Request) {
+				if c.header != "" {
+					w.Header().Set("Retry-After", c.header)
+				}
+				w.WriteHeader(429)
+			})
+			var group sync.WaitGroup
+			for range 8 {
+				group.Go(func() {
+					for range 4 {
+						if h := askModel(t.Context(), w.Outbound, "m", "hi", 24*time.Hour); len(h.retries) != 3 || h.took < 3*c.least || h.took > 4*c.most {
+							t.Errorf("Retry-After %q: %d retries, took %v, want 3 retries in %v to %v", c.header, len(h.retries), h.took, 3*c.least, 4*c.most)
+						}
+					}
+				})
+			}
+			group.Wait()
+			w.close()
 		})
 	}
 }

@@ -348,10 +348,10 @@ func newSharedBackoff(config upstream.BackoffConfig) *sharedBackoff {
 }
 
 // Admit implements upstream.Pacer.
-func (p *sharedBackoff) Admit(now actor.Time, draw uint64) upstream.Admission {
+func (p *sharedBackoff) Admit(now actor.Time, w upstream.Waiter, draw uint64) upstream.Admission {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.backoff.Admit(now, draw)
+	return p.backoff.Admit(now, w, draw)
 }
 
 // Report implements upstream.Pacer.
