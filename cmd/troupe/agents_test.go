@@ -78,6 +78,17 @@ func TestCheckWarnsAboutAddresses(t *testing.T) {
 			t.Errorf("%s: exit code %d, %s%s", config, code, out, stderr)
 		}
 	}
+	servers := writeFiles(t, ">> servers.toml\n[mcp.maps]\nurl = \"http://192.168.7.8/mcp\"\n")
+	models := filepath.Join(writeFiles(t, ">> troupe.toml\nallow = [\"10.0.0.0/8\"]\nlisten = \"0.0.0.0:8283\"\n[models.far]\nurl = \"https://models.example/v1\"\n"+
+		"[models.here]\nurl = \"http://localhost:1/v1\"\n[models.lab]\nurl = \"http://10.1.2.3/v1\"\n[models.near]\nurl = \"http://[::1]:1/v1\"\n"), "troupe.toml")
+	want := models + ": warning: models.here.url: localhost: its address is loopback, which is not allowed; to allow it: troupe serve --allow localhost\n" +
+		models + ": warning: models.near.url: ::1: its address is loopback, which is not allowed; to allow it: troupe serve --allow ::1\n" +
+		"servers.toml: warning: mcp.maps.url: 192.168.7.8: its address is private, which is not allowed; to allow it: troupe serve --allow 192.168.7.8\n"
+	for flag, exits := range map[string]int{"": 0, "--strict": exitFailed} {
+		if code, out, stderr := runProgram(t, strings.Fields("check "+servers+" --config "+models+" "+flag)...); code != exits || strings.ReplaceAll(out, servers+"/", "") != want {
+			t.Errorf("exit code %d, got\n%s%s\nwant\n%s", code, out, stderr, want)
+		}
+	}
 	path := filepath.Join(writeFiles(t, ">> troupe.toml\nallow = [\"a b\"]"), "troupe.toml")
 	if code, out, _ := runProgram(t, "check", files, "--config", path); code != exitFailed || !strings.Contains(out, path+": allow: \"a b\"") {
 		t.Errorf("exit code %d, %s", code, out)

@@ -30,7 +30,7 @@ type CheckCmd struct {
 func (CheckCmd) Help() string {
 	return `Reads every file and prints all errors as file:line:column: field: text. Warnings report a tool that
 neither a file nor this program has, a call to an undeclared agent, a call cycle, and an MCP server whose command is
-not found; with --config also a missing model, and an address that the server may not reach. For each agent and
+not found; with --config also a missing model, and an address of a model, agent, tool or MCP server that the server may not reach. For each agent and
 each of its tools that a file declares, shows the decision of the policy in --config and the rule that leads to it.
 
 With --config the values of flags, models and secrets are checked as serve does at its start, with variables of this
@@ -64,6 +64,11 @@ func (c *CheckCmd) Run(s streams) error {
 		}
 		if configErr == nil {
 			egress := serve.egress(config.Models)
+			for _, err := range egress.UnreachableModels() {
+				p := configProblem(c.Config, err.Error())
+				p.Warning = true
+				files.Problems = append(files.Problems, p)
+			}
 			if rules, err := upstream.NewEgress(egress.Allow); err == nil {
 				files.CheckAddresses(rules.CheckURL)
 			}

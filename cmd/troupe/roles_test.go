@@ -437,11 +437,12 @@ func TestMistakesWithRoles(t *testing.T) {
 	}
 }
 
-// An orchestrator warns at each start about a tool on loopback without --allow.
+// An orchestrator warns at each start about a model and a tool on loopback without --allow.
 func TestOrchestratorWarnsAboutAddresses(t *testing.T) {
 	dir, files := filepath.Join(t.TempDir(), "data"), writeFiles(t, localTool)
+	config := filepath.Join(writeFiles(t, ">> troupe.toml\n[models.near]\nurl = \"http://127.0.0.1:1/v1\""), "troupe.toml")
 	for _, allow := range []string{"192.0.2.1", "192.0.2.1", "127.0.0.1"} {
-		cmd := programCmd("serve", "--role", "orchestrator", "--data", dir, "--agents", files, "--log-level", "warn", "--allow", allow)
+		cmd := programCmd("serve", "--role", "orchestrator", "--data", dir, "--agents", files, "--config", config, "--log-level", "warn", "--allow", allow)
 		var log bytes.Buffer
 		cmd.Stderr = &log
 		p, err := servertest.Start(cmd)
@@ -449,9 +450,11 @@ func TestOrchestratorWarnsAboutAddresses(t *testing.T) {
 			t.Fatal(err, log.String())
 		}
 		_ = p.Stop(syscall.SIGTERM)
-		want := "tool pay: 127.0.0.1: its address is loopback, which is not allowed; to allow it: troupe serve --allow 127.0.0.1"
-		if got := strings.Count(log.String(), want); got != 1 && allow != "127.0.0.1" || got != 0 && allow == "127.0.0.1" {
-			t.Errorf("with --allow %s the log warns %d times:\n%s", allow, got, log.String())
+		for _, what := range []string{"tool pay", "models.near.url"} {
+			want := what + ": 127.0.0.1: its address is loopback, which is not allowed; to allow it: troupe serve --allow 127.0.0.1"
+			if got := strings.Count(log.String(), want); got != 1 && allow != "127.0.0.1" || got != 0 && allow == "127.0.0.1" {
+				t.Errorf("with --allow %s the log warns %d times:\n%s", allow, got, log.String())
+			}
 		}
 	}
 }

@@ -171,6 +171,22 @@ func (c *Config) MissingSecrets() (all []error) {
 	return all
 }
 
+// UnreachableModels returns an error for each model whose URL has an address, or localhost, that
+// is not allowed. Other names are not resolved. It is empty if Allow is invalid.
+func (c *Config) UnreachableModels() (all []error) {
+	rules, err := upstream.NewEgress(c.Allow)
+	if err != nil {
+		return nil
+	}
+	rules.Remedy = c.Remedy
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		if err := rules.CheckURL(c.Models[name].URL); err != nil {
+			all = append(all, fmt.Errorf("models.%s.url: %w", name, err))
+		}
+	}
+	return all
+}
+
 func (m *Model) validate() error {
 	if err := upstream.CheckModelURL(m.URL); err != nil {
 		return fmt.Errorf("url: %w", err)

@@ -69,6 +69,9 @@ func New(config Config) (*Outbound, error) {
 	if o.models, err = newModels(&o.config); err != nil {
 		return nil, fmt.Errorf("outbound: %w", err)
 	}
+	for _, err := range o.config.UnreachableModels() {
+		o.log.Warn(err.Error())
+	}
 	for _, name := range o.Models() {
 		if m := o.models[name]; m.endpoint.Key != "" && m.endpoint.Plaintext() {
 			o.log.Warn("the key of a model is sent unencrypted over plain http", "model", name)

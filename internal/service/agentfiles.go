@@ -248,8 +248,8 @@ func (f *AgentFiles) CheckModels(known []string) {
 	}
 }
 
-// CheckAddresses adds a warning for each tool and external agent at an address that check, which
-// is that of a server's egress, refuses.
+// CheckAddresses adds a warning for each tool, external agent and MCP server at an address that
+// check, which is that of a server's egress, refuses.
 func (f *AgentFiles) CheckAddresses(check func(url string) error) {
 	for _, t := range f.Tools {
 		if err := check(t.Declared.URL); err != nil {
@@ -259,6 +259,11 @@ func (f *AgentFiles) CheckAddresses(check func(url string) error) {
 	for _, a := range f.Agents {
 		if err := check(a.Spec.Endpoint); err != nil {
 			f.warn(a.Path, "endpoint", "%v", err)
+		}
+	}
+	for _, s := range f.Servers {
+		if err := check(s.Config.URL); err != nil {
+			f.warn(s.Path, "mcp."+s.Name+".url", "%v", err)
 		}
 	}
 }
