@@ -17,7 +17,7 @@ import pytest
 from conftest import Ledger
 
 import troupe
-from troupe import Agent, AsyncClient, AsyncTurn, NotFound, Refusal, Turn, agent
+from troupe import Agent, AsyncClient, AsyncTurn, NotFound, Refusal, Run, RunFailed, Turn, agent
 from troupe.testing import TroupeServer, find_binary
 
 
@@ -417,6 +417,38 @@ def test_unreachable_server_has_a_remedy() -> None:
     with troupe.Client("http://127.0.0.1:1", patience=0.2) as client, pytest.raises(troupe.Unreachable) as e:
         client.call("a", "b")
     assert "TROUPE_SERVER" in e.value.remedy and json.dumps(e.value.code)
+
+
+def test_state_and_error_of_a_run(troupe_server: TroupeServer, ledger: Ledger) -> None:
+    @agent("payer")
+    def payer(turn: Turn) -> str:
+        if turn.message == "fail":
+            raise ValueError("no account")
+        return str(turn.tool.invoke("payments.transfer", {"amount": 20, "to": "anna"}))
+
+    async def get(run_id: str) -> Run:
+        async with AsyncClient(troupe_server.url) as client:
+            return await client.runs.get(run_id)
+
+    client = troupe_server.client
+    client.tools.declare(tool_name="payments.transfer", url=ledger.url, policy="require_approval")
+    with payer.start(troupe_server.url):
+        run_id = client.start("payer", "pay")
+        for e in client.runs.events(run_id):
+            if e.type == "approval_required":
+                break
+        waits = client.runs.get(run_id)
+        assert (waits.agent_state, waits.error) == (waits.raw["agent_state"], {}) and waits.agent_state in ("Waiting", "Paused")
+        assert asyncio.run(get(run_id)).agent_state == waits.agent_state
+        client.runs.cancel(run_id)
+        failed = client.start("payer", "fail")
+        with pytest.raises(RunFailed):
+            client.runs.wait(failed)
+        for run in (client.runs.get(failed), asyncio.run(get(failed))):
+            assert run.status == "FAILED" and "no account" in run.error["message"] and run.error["code"] and hash(run)
+        assert [r.error["code"] for r in client.runs.list(status="FAILED")] == [run.error["code"]]
+    parked = Run.of({"run_id": "r", "status": "PAUSED_WAITING_APPROVAL", "agent_state": "Parked", "error": {"message": "step 1: replay diverged"}})
+    assert (parked.agent_state, parked.error["message"], parked.ended) == ("Parked", "step 1: replay diverged", False)
 
 
 def test_retry_of_a_run_that_is_not_parked(troupe_server: TroupeServer, ledger: Ledger) -> None:

@@ -113,6 +113,8 @@ class Run:
     usage: Usage = Usage()
     tree_usage: Usage = Usage()
     raw: Object = field(default_factory=dict, repr=False, compare=False)
+    agent_state: str = ""  # Queued, Running, Waiting, Paused or Parked; "" once the run has ended
+    error: Object = field(default_factory=dict, compare=False)  # code, reason, message, detail: why the run failed or is parked
 
     @property
     def ended(self) -> bool:
@@ -134,6 +136,8 @@ class Run:
             Usage.of(o.get("usage")),
             Usage.of(o.get("tree_usage")),
             o,
+            text("agent_state"),
+            o.get("error") or {},
         )
 
 
