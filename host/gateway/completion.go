@@ -117,7 +117,7 @@ func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
 	if err != nil {
 		p := c.server.errorProblem(ctx, err)
 		if p.Code == actor.ModelNotFound.Info().Type {
-			p.Status, p.Field = http.StatusNotFound, "model"
+			p.setUnknownModel()
 		}
 		return p
 	}
@@ -269,6 +269,9 @@ func (c *completion) answer(ctx *fasthttp.RequestCtx, release func()) {
 // of this server.
 func completionProblem(last *command.ChatPart) *problem {
 	p := refusalProblem(last.Refusal)
+	if last.Refusal.Reason == actor.ModelNotFound && last.Status == 0 { // no server was asked
+		p.setUnknownModel()
+	}
 	switch last.Status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity, http.StatusTooManyRequests:
 		p.Status = int(last.Status)
@@ -278,6 +281,9 @@ func completionProblem(last *command.ChatPart) *problem {
 	}
 	return p
 }
+
+// setUnknownModel makes p the problem of a request to a model that this server does not have.
+func (p *problem) setUnknownModel() { p.Status, p.Field = http.StatusNotFound, "model" }
 
 // stream answers with a stream of events that ends when the answer ends or the client leaves.
 // Clients of the OpenAI API take the end of a connection for the end of the answer. The stream

@@ -159,6 +159,34 @@ func TestCompletionErrors(t *testing.T) {
 	}
 }
 
+// A request for a run to a model that the server does not have is recorded there with its error.
+func TestCompletionOfUnknownModelIsRecorded(t *testing.T) {
+	d := startGateway(t)
+	service := newExternalService(d, "outside")
+	in := service.begin("outside", `{"content":"x"}`)
+	for i, c := range []struct{ model, shown, code string }{
+		{"other", "other", "model_not_found"}, {"vendor/m-1", "vendor/m-1", "invalid_request"}, {strings.Repeat("é", 100), strings.Repeat("é", 38) + "…", "invalid_request"}, // no names of models
+	} {
+		for j, stream := range []string{"{", `{"stream":true,`} {
+			var out openAIError
+			status := d.doJSON(&out, "POST", completionsRoute, strings.Replace(strings.Replace(chatBody, "scripted", c.model, 1), "{", stream, 1), RunToken, in.token)
+			if e := out.Error; status != 404 || e.Type != "invalid_request_error" || e.Param != "model" || e.Code != "model_not_found" || !strings.Contains(e.Message, "want one of scripted") {
+				t.Errorf("%s: %d %+v", c.shown, status, out)
+			}
+			events := d.modelEvents(in.run)
+			if at := 4*i + 2*j; len(events) != at+2 || events[at]["name"] != c.shown || events[at]["request_id"] == "" ||
+				events[at+1]["error"].(map[string]any)["code"] != c.code {
+				t.Fatalf("%s: got events %v", c.shown, events)
+			}
+		}
+	}
+	if status, _, body := d.do("POST", completionsRoute, chatBody, RunToken, in.token); status != 200 {
+		t.Errorf("the next request: %d %s", status, body)
+	}
+	service.answers <- "done"
+	d.waitForEnd(in.run)
+}
+
 // A run without events records no request, so it cannot send one.
 func TestCompletionOfVolatileAgent(t *testing.T) {
 	d := startGateway(t)

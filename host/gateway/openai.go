@@ -59,7 +59,7 @@ func (s openAIRoutes) getModel(ctx *fasthttp.RequestCtx) {
 		}
 	}
 	p := refusalProblem(actor.Refuse(actor.ModelNotFound, "unknown model %.80q: GET /v1/models lists those of this server", pathParam(ctx, "id")))
-	p.Status, p.Field = http.StatusNotFound, "model"
+	p.setUnknownModel()
 	p.write(ctx)
 }
 

@@ -19,6 +19,8 @@ const (
 
 	chatIdleMax      = 3 * command.ChatBeat // time without a reader after which a request is cancelled
 	chatPartBytesMax = 64 << 10             // size of a part, except for the last one
+
+	unknownModelBytesMax = 80 // size of the name in the run
 )
 
 // chatEngine is the part of an engine.Engine that requests to models need.
@@ -53,6 +55,8 @@ type chat struct {
 	last   command.ChatPart // valid once parts is closed
 	idle   *time.Timer      // cancels the request
 	reader sync.Mutex       // held by the reader of a part
+
+	unknown *actor.Refusal // of a request for a run to a model that does not exist; the run records it
 }
 
 // lookup performs a query about models.
@@ -72,14 +76,17 @@ func (c *chats) lookup(ctx context.Context, in *command.Lookup) (command.Result,
 // add checks a request and keeps it until its first part is asked for.
 func (c *chats) add(by actor.Principal, q command.ChatQuery) (command.Chat, error) {
 	in, refusal := upstream.ReadChat(q.Body)
-	if refusal == nil {
-		refusal = c.outbound.CheckModel(in.Model)
-	}
 	if refusal != nil {
 		return command.Chat{}, refusal
 	}
+	model, unknown := in.Model, c.outbound.CheckModel(in.Model)
+	if unknown != nil && q.Agent == "" {
+		return command.Chat{}, unknown
+	} else if unknown != nil {
+		model, in = actor.FitText(model, unknownModelBytesMax), upstream.Chat{}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	one := &chat{by: by, model: in.Model, agent: q.Agent, cancel: cancel, parts: make(chan string, 16),
+	one := &chat{by: by, model: model, agent: q.Agent, unknown: unknown, cancel: cancel, parts: make(chan string, 16),
 		in: outbound.ChatRequest{Chat: in, Principal: q.Share, Trace: q.Trace, Left: c.left}}
 	one.begin = sync.OnceFunc(func() { go c.run(ctx, one) })
 	id := c.engine.NewCallID()
@@ -91,12 +98,16 @@ func (c *chats) add(by actor.Principal, q command.ChatQuery) (command.Chat, erro
 	}
 	one.idle = time.AfterFunc(chatIdleMax, func() { c.end(id, one) })
 	c.open[id] = one
-	return command.Chat{ID: id, Model: in.Model}, nil
+	return command.Chat{ID: id, Model: model}, nil
 }
 
 // run performs a request.
 func (c *chats) run(ctx context.Context, o *chat) {
 	defer close(o.parts)
+	if o.unknown != nil {
+		o.last = command.ChatPart{Last: true, Refusal: o.unknown}
+		return
+	}
 	began := time.Now()
 	in := o.in
 	o.in = outbound.ChatRequest{} // the body is that of the request upstream from now on
