@@ -408,7 +408,7 @@ func (k dataDirKeys) revoke(id string) ([]string, error) {
 func (k dataDirKeys) callRegistry(operation string, body []byte) ([]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), node.RegistryTimeout)
 	defer cancel()
-	_, warnings, err := k.node.CallRegistry(ctx, operation, body)
+	_, warnings, err := k.node.CallRegistryForOwner(ctx, operation, body)
 	if r := (*actor.Refusal)(nil); errors.As(err, &r) { // with the code that a server answers
 		err = fmt.Errorf("%s: %s", r.Info().Type, r.Detail)
 	}

@@ -6,12 +6,15 @@ import (
 	"encoding/hex"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
@@ -147,6 +150,58 @@ func TestKeyLifecycle(t *testing.T) {
 }
 
 // The first key is an administrator's unless it is that of a user.
+// A person at the data folder is the same user, whether a server uses the folder or not.
+func TestChangesAtDataFolderAreLocal(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	create := func(name string) {
+		if code, _, stderr := runProgram(t, "keys", "create", "--data", dir, "--name", name, "--scope", "read"); code != 0 {
+			t.Fatal(stderr)
+		}
+	}
+	create("before")
+	s := startServer(t, dir, "--agents", writeFiles(t, ">> filed.toml\nname = \"filed\""))
+	create("during")
+	s.useAdminKey(dir)
+	s.putAgent(`{"name":"posted"}`)
+	s.stop(syscall.SIGTERM)
+	if code, _, stderr := runProgram(t, "agents", "delete", "filed", "--data", dir); code != 0 {
+		t.Fatal(stderr)
+	}
+	_, out, _ := runProgram(t, "keys", "list", "--data", dir, "--json")
+	var list struct {
+		Keys []key `json:"keys"`
+	}
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Keys) != 3 {
+		t.Fatal(err, out)
+	}
+	admin := ""
+	for _, k := range list.Keys {
+		if k.By != "local" || k.ByKey != "" {
+			t.Errorf("key %s is created by %q with key %q, want local", k.Name, k.By, k.ByKey)
+		}
+		if k.Name != "before" && k.Name != "during" {
+			admin = k.User
+		}
+	}
+	s = startServer(t, dir)
+	s.useAdminKey(dir)
+	var found struct {
+		Runs []struct {
+			User string `json:"principal"`
+		} `json:"runs"`
+	}
+	if status, err := s.request("GET", "/v1/runs?system=true&agent_id=troupe", "", s.apiKey, &found); status != 200 || err != nil {
+		t.Fatal(status, err)
+	}
+	made := map[string]int{}
+	for _, r := range found.Runs {
+		made[r.User]++
+	}
+	if want := map[string]int{"local": 5, "operator": 1, admin: 1}; !maps.Equal(made, want) {
+		t.Errorf("changes are made by %v, want %v: keys and the deletion by local, the file by operator, the agent by the key", made, want)
+	}
+}
+
 func TestFirstKeyOfUserIsNotForAdmin(t *testing.T) {
 	folder, served := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "data")
 	startServer(t, served)

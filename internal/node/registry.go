@@ -18,11 +18,25 @@ import (
 // RegistryTimeout is the maximum duration of a registry operation.
 const RegistryTimeout = 30 * time.Second
 
-// CallRegistry performs a registry operation as the operator and returns the answer
-// as JSON.
+// CallRegistry performs a registry operation as the operator, which the node itself is, and returns
+// the answer as JSON.
 func (n *Node) CallRegistry(ctx context.Context, operation string, body []byte) (answer []byte, warnings []string, err error) {
-	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: agents.RegistryID, Operation: operation, Left: RegistryTimeout,
-		Principal: agents.Operator, Origin: actor.System, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}})
+	return n.callRegistry(ctx, agents.Operator, operation, body)
+}
+
+// CallRegistryForOwner is CallRegistry for a person at the data folder. The change has the rights of
+// the operator and the user that it has through the socket in the folder.
+func (n *Node) CallRegistryForOwner(ctx context.Context, operation string, body []byte) (answer []byte, warnings []string, err error) {
+	return n.callRegistry(ctx, actor.LocalUser, operation, body)
+}
+
+func (n *Node) callRegistry(ctx context.Context, user, operation string, body []byte) (answer []byte, warnings []string, err error) {
+	call := actor.Call{ID: n.engine.NewCallID(), To: agents.RegistryID, Operation: operation, Left: RegistryTimeout,
+		Principal: user, Origin: actor.System, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}}
+	if user != agents.Operator {
+		call.SetAuthority("", actor.AllRights)
+	}
+	a, err := n.engine.Ask(ctx, call)
 	switch {
 	case err != nil:
 		return nil, nil, errorOf(err)
