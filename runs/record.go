@@ -288,6 +288,13 @@ func (r *Record) Approvals() (all []ToolCall) {
 	return all
 }
 
+// WithApprovals returns the record with these calls as those that wait for a person. It can be
+// shown; no event can be applied to it.
+func (r Record) WithApprovals(all []ToolCall) Record {
+	r.openTools = all
+	return r
+}
+
 // AppendJSON appends the record in the format of GET /v1/runs/{id}.
 func (r *Record) AppendJSON(b []byte) []byte {
 	o := object{b: append(b, '{')}

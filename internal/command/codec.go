@@ -500,6 +500,7 @@ func (e *encoder) run(r *Run) {
 	e.Int(int64(v.Left))
 	e.Uint(uint64(v.Attempt))
 	e.String(v.User)
+	e.String(v.Key)
 	e.String(v.Project)
 	e.String(v.Priority)
 	e.String(v.Trace)
@@ -520,6 +521,12 @@ func (e *encoder) run(r *Run) {
 	e.Refusal(v.Refusal)
 	e.Usage(v.Usage)
 	e.Usage(v.Tree)
+	list(e, v.Approvals(), func(c *runs.ToolCall) {
+		e.toolCallID(c.ID)
+		e.String(c.Name)
+		e.String(c.Approval.Summary)
+		e.Int(int64(c.Approval.Until))
+	})
 }
 
 // run reads a run. Its record can be shown; no event can be applied to it.
@@ -527,7 +534,8 @@ func (d *decoder) run() Run {
 	r := Run{Owner: d.owner()}
 	v := &r.Record
 	v.Run, v.Root, v.Parent, v.Actor, v.Chain = d.CallID(), d.CallID(), d.CallID(), d.ID(), d.IDs()
-	v.Left, v.Attempt, v.User, v.Project, v.Priority = d.duration(), uint32(d.UintMax(math.MaxUint32, "attempt")), d.text(), d.text(), d.text()
+	v.Left, v.Attempt, v.User, v.Key = d.duration(), uint32(d.UintMax(math.MaxUint32, "attempt")), d.text(), d.text()
+	v.Project, v.Priority = d.text(), d.text()
 	v.Trace, v.Claimed = d.text(), d.CallID()
 	v.Status, v.Seq = d.status(), d.Uint()
 	v.Created, v.Started, v.Ended = d.time(), d.time(), d.time()
@@ -540,6 +548,9 @@ func (d *decoder) run() Run {
 	v.Outcome, v.Text, v.Truncated = d.outcome(), d.text(), d.Bool()
 	v.Warnings, v.Refusal = listOf(d, d.text), d.Refusal()
 	v.Usage, v.Tree = d.Usage(), d.Usage()
+	r.Record = v.WithApprovals(listOf(d, func() runs.ToolCall {
+		return runs.ToolCall{ID: d.toolCallID(), Name: d.text(), Status: runs.ToolStatusWaitingApproval, Approval: &runs.Approval{Summary: d.text(), Until: d.time()}}
+	}))
 	return r
 }
 

@@ -190,6 +190,40 @@ func TestFrameRoundTrip(t *testing.T) {
 	})
 }
 
+// A run that waits for a person looks the same at an ingress.
+func TestRunHasItsApprovalsAcrossLink(t *testing.T) {
+	id := actor.NewCallID(1, 2, 3)
+	call := runs.ToolCallID{Run: id, Step: 1}
+	bob := actor.ID{Tenant: "default", Agent: "bob", Key: "k"}
+	events := []runs.Event{
+		{Type: runs.UserInput, Actor: bob, Text: "pay"},
+		{Type: runs.RunStarted, Actor: bob, Kind: "waiting", Operation: actor.HandleMessageFull, Origin: "human", Root: id},
+		{Type: runs.ToolCallCreated, Name: "pay", Kind: runs.KindTool, Step: 1, Text: `{"amount":5}`},
+		{Type: runs.PolicyDecision, Name: "pay", Kind: "require_approval", Step: 1, Text: "rule 1"},
+		{Type: runs.ApprovalCreated, Name: "pay", Step: 1, Until: 9e9, Text: "pays 5", Approval: call.Approval()},
+	}
+	for i := range events {
+		events[i].Run, events[i].Seq, events[i].At = id, uint64(i+1), actor.Time(i+1)
+	}
+	record, err := runs.Fold(events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record.Key = "0123456789abcdef"
+	b, err := AppendFrame(nil, Frame{1, Found{Run{Record: record}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := DecodeFrame(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := f.Body.(Found).Result.(Run).Record
+	if want := string(record.AppendJSON(nil)); string(got.AppendJSON(nil)) != want || !strings.Contains(want, `"approvals":[{`) || !strings.Contains(want, `"key_id"`) {
+		t.Errorf("got %s\nwant %s", got.AppendJSON(nil), want)
+	}
+}
+
 // Every proper prefix of a frame is rejected, and so is a frame with one more
 // byte.
 func TestTruncatedFrameIsRejected(t *testing.T) {
@@ -250,7 +284,7 @@ func TestOtherVersionIsRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	b[0] = CodecVersion + 1
-	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 4, this program reads version 3") {
+	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 5, this program reads version 4") {
 		t.Error(err)
 	}
 }

@@ -13,7 +13,8 @@ import (
 //  1. initial version
 //  2. extensions of calls and replies
 //  3. clamped times of a run
-const CodecVersion = 3
+//  4. the key of a run, and the approvals that it waits for
+const CodecVersion = 4
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.
