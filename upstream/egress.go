@@ -182,15 +182,18 @@ func (e Egress) Check(host string, addrs []netip.Addr) error {
 	return nil
 }
 
+// RemedyPrefix begins the part of an error that is for the operator of the server.
+const RemedyPrefix = "; to allow it: "
+
 // remedy returns the end of the error about a host in the range what. There is none for ranges
 // that only an allowed prefix opens, because no service of one's own is there.
 func (e Egress) remedy(host, what string) string {
 	for _, s := range nonPublic {
 		if s.what == what && s.inner {
 			if e.Remedy != nil {
-				return "; to allow it: " + e.Remedy(fmt.Sprintf("%.253s", host))
+				return RemedyPrefix + e.Remedy(fmt.Sprintf("%.253s", host))
 			}
-			return fmt.Sprintf("; to allow it: troupe serve --allow %.253s", host)
+			return RemedyPrefix + fmt.Sprintf("troupe serve --allow %.253s", host)
 		}
 	}
 	return ""

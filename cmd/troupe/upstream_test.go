@@ -114,6 +114,69 @@ func writeEvents(w http.ResponseWriter, events ...string) {
 	w.(http.Flusher).Flush()
 }
 
+// A refusal of POST /v1/chat/completions has the name of the model as its client asked for it, and no
+// address. The events of the run, and the log of a request without a run, have both.
+func TestModelAddressIsForTheOperator(t *testing.T) {
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(400)
+		_, _ = fmt.Fprintf(w, `{"error":{"message":"see http://%s/help"}}`, r.Host)
+	}))
+	defer provider.Close()
+	dir := t.TempDir()
+	config := filepath.Join(dir, "troupe.toml")
+	if err := os.WriteFile(config, []byte("[models.big]\nurl = \""+provider.URL+"/v1\"\nmodel = \"vendor-9\"\n[models.lab]\nurl = \"http://10.1.2.3:8000/v1\"\nmodel = \"vendor-9\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, filepath.Join(dir, "data"), "--config", config, "--log-level", "info")
+	address := strings.TrimPrefix(provider.URL, "http://")
+	ask := func(model string, headers ...string) string {
+		r, _ := http.NewRequest("POST", s.url+"/v1/chat/completions", strings.NewReader(`{"model":"`+model+`","messages":[{"role":"user","content":"hi"}]}`))
+		r.Header.Set("Content-Type", "application/json")
+		for i := 0; i+1 < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		response, err := s.client.Do(r)
+		if err != nil {
+			return err.Error()
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		return string(body)
+	}
+	answers := make(chan string, 4)
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			_, _ = io.ReadAll(r.Body)
+			answers <- ask("big", "x-run-token", r.Header.Get("x-run-token"))
+			answers <- ask("lab", "x-run-token", r.Header.Get("x-run-token"))
+			writeEvents(w, "event: done\ndata: {\"text\":\"ok\"}")
+		}
+	}))
+	defer service.Close()
+	s.registerAgent(`{"agent_id":"outside","endpoint":"` + service.URL + `"}`)
+	events := fmt.Sprintf("%+v", s.stream("outside", "hi", nil))
+	for _, want := range []string{"model vendor-9 answers 400: see http://" + address, "model vendor-9 cannot be reached: 10.1.2.3: its address is private"} {
+		if !strings.Contains(events, want) {
+			t.Errorf("want %q in the events of the run, got %s", want, events)
+		}
+	}
+	answers <- ask("big")
+	answers <- ask("lab")
+	for range 2 {
+		for _, want := range []string{`"model big answers 400: see http://its server/help"`, `"model lab cannot be reached: its server: its address is private, which is not allowed"`} {
+			if got := <-answers; !strings.Contains(got, want) || strings.Contains(got, "vendor-9") || strings.Contains(got, address) || strings.Contains(got, "10.1.2.3") {
+				t.Errorf("a client reads %s, want %s", got, want)
+			}
+		}
+	}
+	log, _ := os.ReadFile(s.log)
+	for _, want := range []string{"model vendor-9 answers 400: see http://" + address, "troupe serve --allow 10.1.2.3"} {
+		if !strings.Contains(string(log), want) {
+			t.Errorf("want %q in the log, got %s", want, log)
+		}
+	}
+}
+
 // quickRetries are the limits of an agent that is asked again at once.
 const quickRetries = `"limits":{"retry_delay_ms":1,"retry_delay_max_ms":5}`
 

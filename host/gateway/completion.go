@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -175,11 +176,11 @@ func (c *completion) end(last *command.ChatPart) {
 		}
 		return
 	}
-	code := "ok"
+	code, log := "ok", c.server.log
 	if last.Refusal != nil {
-		code = last.Refusal.Reason.Info().Type
+		code, log = last.Refusal.Reason.Info().Type, log.With("detail", last.Refusal.Detail)
 	}
-	c.server.log.Info("model request", "request", c.request.ID, "user", c.by.User, "model", c.request.Model, "code", code, "ms", time.Since(c.began).Milliseconds())
+	log.Info("model request", "request", c.request.ID, "user", c.by.User, "model", c.request.Model, "code", code, "ms", time.Since(c.began).Milliseconds())
 }
 
 // runEnded reports whether the run of a recorded request has ended. It asks the run at most once
@@ -269,6 +270,7 @@ func (c *completion) answer(ctx *fasthttp.RequestCtx, release func()) {
 // of this server.
 func completionProblem(last *command.ChatPart) *problem {
 	p := refusalProblem(last.Refusal)
+	p.Detail = cmp.Or(last.Detail, p.Detail)
 	if last.Refusal.Reason == actor.ModelNotFound && last.Status == 0 { // no server was asked
 		p.setUnknownModel()
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/troupe-run/troupe/actor"
@@ -26,6 +27,7 @@ type ChatOutcome struct {
 	Streams    bool   // the answer is a stream of events
 	Completion upstream.Completion
 	Refusal    *actor.Refusal
+	Detail     string // of the refusal, for the client: without the address of the model, and with its name in the configuration
 	Status     int    // of the last response of the model; 0 if there was none
 	Code       string // of the error in it; may be empty
 }
@@ -75,7 +77,34 @@ func (o *Outbound) Chat(ctx context.Context, in ChatRequest, onPiece func(text s
 	if n := len(outcome.Attempts); n > 0 {
 		out.Status = outcome.Attempts[n-1].Status
 	}
+	if out.Refusal != nil {
+		out.Detail = m.detailForClient(out.Refusal.Detail)
+	}
 	return out
+}
+
+// shownServer replaces the address of a model in details for clients.
+const shownServer = "its server"
+
+// detailForClient returns the detail of a refusal for clients that know the model by its name in
+// the configuration. The words of the model's server stay, without its address. The log and the run have the
+// whole detail.
+func (m *model) detailForClient(detail string) string {
+	if rest, ok := strings.CutPrefix(detail, "model "+m.config.Model); ok {
+		detail = "model " + m.name + rest
+	}
+	detail, _, _ = strings.Cut(detail, upstream.RemedyPrefix)
+	if before, _, ok := strings.Cut(detail, invalidCertificate+":"); ok { // the rest may have internal names
+		detail = before + invalidCertificate
+	}
+	if u, err := url.Parse(m.endpoint.URL); err == nil {
+		if host := u.Hostname(); strings.ContainsAny(host, ".:") || host == "localhost" { // another name may be a word of the text
+			detail = strings.ReplaceAll(strings.ReplaceAll(detail, u.Host, shownServer), host, shownServer)
+		} else {
+			detail = strings.ReplaceAll(strings.ReplaceAll(detail, host+":", shownServer+":"), "//"+host, "//"+shownServer)
+		}
+	}
+	return detail
 }
 
 // scriptAnswer is the scripted model for a request without stream.

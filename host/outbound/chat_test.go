@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -123,6 +124,40 @@ func TestCancelledChat(t *testing.T) {
 			t.Errorf("got %v", out.Refusal)
 		}
 		<-gone
+		w.close()
+	})
+}
+
+// A client reads the name that it asked for, and no address. The refusal itself, which is recorded, has both.
+func TestChatRefusalForClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const words = `{"error":{"message":"no gpt-x at http://models.example/v1 (models.example:80)"}}`
+		w := newFixture(t, Config{Models: map[string]Model{
+			"m":    {URL: "http://models.example/v1", Model: "gpt-x"},
+			"near": {URL: "http://10.1.2.3:8000/v1", Model: "gpt-x"},
+			"bare": {URL: "http://vllm:8000/v1", Model: "gpt-x"},
+		}, Resolve: func(_ context.Context, name string) ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr(map[string]string{"models.example": "1.2.3.4", "vllm": "10.1.2.4"}[name])}, nil
+		}}, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(400)
+			_, _ = io.WriteString(w, words)
+		})
+		for _, c := range []struct{ model, recorded, shown string }{
+			{"m", "model gpt-x answers 400: no gpt-x at http://models.example/v1 (models.example:80)", "model m answers 400: no gpt-x at http://its server/v1 (its server:80)"},
+			{"near", "model gpt-x cannot be reached: 10.1.2.3: its address is private, which is not allowed; to allow it: troupe serve --allow 10.1.2.3",
+				"model near cannot be reached: its server: its address is private, which is not allowed"},
+			{"bare", "model gpt-x cannot be reached: vllm: its address is private, which is not allowed; to allow it: troupe serve --allow vllm",
+				"model bare cannot be reached: its server: its address is private, which is not allowed"},
+		} {
+			_, out := chat(t.Context(), t, w.Outbound, strings.Replace(whole, `"m"`, `"`+c.model+`"`, 1))
+			if out.Refusal == nil || out.Refusal.Detail != c.recorded || out.Detail != c.shown {
+				t.Errorf("%s: got %v and %q, want %q and %q", c.model, out.Refusal, out.Detail, c.recorded, c.shown)
+			}
+		}
+		m := w.models["m"]
+		if got := m.detailForClient("model gpt-x cannot be reached: its certificate is invalid: x509: certificate is valid for internal.example, not models.example"); got != "model m cannot be reached: its certificate is invalid" {
+			t.Error(got)
+		}
 		w.close()
 	})
 }

@@ -133,6 +133,9 @@ func resolveError(err error) error {
 	return errors.New("its name cannot be resolved")
 }
 
+// invalidCertificate begins the detail of a connection to a server with another certificate.
+const invalidCertificate = "its certificate is invalid"
+
 // lossDetail returns a description of a failed round trip, without local
 // addresses. The description may quote a few bytes of a malformed response. The
 // result final reports that no retry can succeed.
@@ -145,7 +148,7 @@ func lossDetail(err error) (detail string, final bool) {
 	case errors.As(err, &no):
 		return no.Error(), true
 	case errors.As(err, &cert):
-		return fmt.Sprintf("its certificate is invalid: %v", cert.Err), false
+		return fmt.Sprintf("%s: %v", invalidCertificate, cert.Err), false
 	case errors.As(err, &dns):
 		return resolveError(err).Error(), false
 	case errors.Is(err, syscall.ECONNREFUSED):

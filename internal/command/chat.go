@@ -43,11 +43,12 @@ type (
 	ChatPart struct {
 		Bytes      []byte
 		Last       bool
-		Streams    bool   // the answer is a stream of events
-		Completion []byte // of package upstream; without text
-		Refusal    *actor.Refusal
-		Status     uint64 // of the last response of the model; 0 if there was none
-		Code       string // of the error in it; may be empty
+		Streams    bool           // the answer is a stream of events
+		Completion []byte         // of package upstream; without text
+		Refusal    *actor.Refusal // for the record of the run
+		Detail     string         // of the refusal, for the client; empty: the same
+		Status     uint64         // of the last response of the model; 0 if there was none
+		Code       string         // of the error in it; may be empty
 	}
 )
 
@@ -69,10 +70,11 @@ func (e *encoder) chatPart(p *ChatPart) {
 	e.Bool(p.Streams)
 	e.Bytes(p.Completion)
 	e.Refusal(p.Refusal)
+	e.String(p.Detail)
 	e.Uint(p.Status)
 	e.String(p.Code)
 }
 
 func (d *decoder) chatPart() ChatPart {
-	return ChatPart{d.Bytes(bytesMax), d.Bool(), d.Bool(), d.Bytes(bytesMax), d.Refusal(), d.Uint(), d.text()}
+	return ChatPart{d.Bytes(bytesMax), d.Bool(), d.Bool(), d.Bytes(bytesMax), d.Refusal(), d.text(), d.Uint(), d.text()}
 }

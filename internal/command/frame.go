@@ -14,7 +14,8 @@ import (
 //  2. extensions of calls and replies
 //  3. clamped times of a run
 //  4. the key of a run, and the approvals that it waits for
-const CodecVersion = 4
+//  5. the detail of a refused request to a model for its client
+const CodecVersion = 5
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.
