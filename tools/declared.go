@@ -42,6 +42,7 @@ const (
 	ConcurrencyDefault  = 64
 	ConcurrencyMax      = 10_000
 	TimeoutMax          = time.Hour
+	CacheMax            = 24 * time.Hour
 	ApprovalTimeoutMax  = actor.WaitTimeoutMax
 	HeadersMax          = 16
 	HeaderBytesMax      = 4 << 10 // length of a header's value
@@ -75,6 +76,7 @@ type Declared struct {
 	InputSchema       jsontext.Value `json:"input_schema,omitzero"`
 	TimeoutMS         int64          `json:"timeout_ms,omitzero"`
 	Idempotent        bool           `json:"idempotent,omitzero"`  // may be performed twice
+	CacheMS           int64          `json:"cache_ms,omitzero"`    // time in ms for which a result is given again; 0: none
 	Concurrency       int            `json:"concurrency,omitzero"` // calls at once on a node
 	MaxResultBytes    int            `json:"max_result_bytes,omitzero"`
 	Policy            string         `json:"policy,omitzero"` // a decision by name; "" means the default of the deployment

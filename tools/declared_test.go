@@ -44,6 +44,8 @@ func TestDeclaredErrors(t *testing.T) {
 		{`{` + weather + `,"policy":"ask"}`, `policy: want allow, require_approval or block, got "ask"`},
 		{`{` + weather + `,"on_failure":"retry"}`, `on_failure: want return_error or fail_run, got "retry"`},
 		{`{` + weather + `,"idempotent":"yes"}`, `idempotent: want true or false, got text`},
+		{`{` + weather + `,"cache_ms":5}`, `cache_ms: needs idempotent = true`},
+		{`{` + weather + `,"idempotent":true,"cache_ms":86400001}`, `cache_ms: want a whole number from 1 to 86400000`},
 		{`{` + weather + `,"description":"` + strings.Repeat("x", 4097) + `"}`, `description: 4097 bytes, at most 4096 allowed`},
 		{`{` + weather + `,"description":"a` + "\u202e" + `b"}`, `description: remove the character U+202E`},
 		{`{` + weather + `,"args_summary":"in {{town}}"}`, `args_summary: {{town}} is no property of input_schema`},

@@ -70,6 +70,7 @@ var declaredFields = []declaredField{
 	{name: "input_schema", want: "a JSON schema", target: func(d *Declared) any { return &d.InputSchema }},
 	{name: "timeout_ms", min: 1, max: TimeoutMax.Milliseconds(), target: func(d *Declared) any { return &d.TimeoutMS }},
 	{name: "idempotent", want: "true or false", target: func(d *Declared) any { return &d.Idempotent }},
+	{name: "cache_ms", server: true, min: 1, max: CacheMax.Milliseconds(), target: func(d *Declared) any { return &d.CacheMS }},
 	{name: "concurrency", min: 1, max: ConcurrencyMax, target: func(d *Declared) any { return &d.Concurrency }},
 	{name: "max_result_bytes", min: 1, max: ResultBytesMax, target: func(d *Declared) any { return &d.MaxResultBytes }},
 	{name: "policy", want: "text", target: func(d *Declared) any { return &d.Policy }},
@@ -394,6 +395,9 @@ func (d *Declared) check() (s *schema, problems FieldErrors) {
 		if n := f.number(d); f.max > 0 && n != 0 && (n < f.min || n > f.max) {
 			report(f.name, "want %s, got %d", f.wanted(), n)
 		}
+	}
+	if d.CacheMS != 0 && !d.Idempotent {
+		report("cache_ms", "needs idempotent = true: a result is kept only if another call would have the same effect")
 	}
 	choice("policy", d.Policy, runs.Allow.String(), runs.RequireApproval.String(), runs.Block.String())
 	if err := checkSummary(d.ArgsSummary, known); err != nil {

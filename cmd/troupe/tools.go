@@ -65,6 +65,7 @@ type toolView struct {
 	URL         string         `json:"url"`
 	Method      string         `json:"method"`
 	Idempotent  bool           `json:"idempotent"`
+	Cache       int64          `json:"cache_ms"`
 	Summary     string         `json:"args_summary"`
 	Schema      jsontext.Value `json:"input_schema"`
 	Metadata    jsontext.Value `json:"metadata"`
@@ -176,6 +177,9 @@ func (t *toolView) print(out io.Writer) error {
 	put("timeout", formatMillis(t.Timeout))
 	if t.Idempotent {
 		put("idempotent", "yes")
+	}
+	if t.Cache > 0 {
+		put("cache", formatMillis(t.Cache))
 	}
 	put("policy", t.policyText())
 	put("summary", t.Summary)

@@ -32,6 +32,7 @@ type Outbound struct {
 	models    map[string]*model
 	agents    *agents
 	tools     toolSet
+	results   resultCache
 
 	ctx        context.Context
 	cancel     context.CancelFunc

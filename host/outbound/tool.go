@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/shares"
@@ -75,8 +76,8 @@ func (s *toolSet) release(t *tool) {
 	t.calls--
 }
 
-// Tool performs a declared tool and returns its result.
-func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool) actor.Answer {
+// Tool performs a declared tool and returns its result, or one that was kept for it.
+func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool) (answer actor.Answer) {
 	d := op.Declared
 	switch {
 	case d.Kind == tools.KindClient:
@@ -97,6 +98,13 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 	order, refusal := request.Exchange(input, o.deadline(ctx, op.Left), upstream.AttemptLimits{Retry: o.config.Patience.Retry})
 	if refusal != nil {
 		return refusedAnswer(refusal)
+	}
+	if d.CacheMS > 0 {
+		key := keyOfCall(&op)
+		if kept, ok := o.results.get(key, o.now()); ok {
+			return kept
+		}
+		defer func() { o.results.put(key, &answer, o.now(), time.Duration(d.CacheMS)*time.Millisecond) }()
 	}
 	if refusal := o.acquire(call.Principal); refusal != nil {
 		return refusedAnswer(refusal)
