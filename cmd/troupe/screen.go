@@ -3,10 +3,14 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"unicode"
 	"unicode/utf8"
@@ -28,6 +32,9 @@ const keyInterrupt = 3 // Ctrl-C
 // screen is a terminal in raw mode with a line that the person edits, below all output. The line is
 // cleared for output and drawn again. Output MUST be written to the screen only, until close.
 //
+// The terminal of x/term edits the line: it handles keys, and its drawing is not shown, because it takes each
+// character for one column wide. The screen draws the line itself.
+//
 // mu is a monitor around the terminal: keys are handled between two calls of Read, and output is
 // written while Read waits for keys.
 type screen struct {
@@ -41,12 +48,16 @@ type screen struct {
 
 	mu       sync.Mutex
 	terminal *term.Terminal
+	echo     []byte // drawn by terminal since the last call of readEcho
 	prompt   string
-	drawn    []byte // by terminal, not written yet
+	line     []rune // the edited line
+	position int    // of the cursor in line
+	row      int    // of the cursor, below that in which prompt begins
+	reading  bool   // the line is shown
+	drawn    []byte // not written yet
 	columns  int    // of the terminal
 	column   int    // behind the last line of output, which has no line feed yet; columns: it fills its row
 	unread   []byte // keys that the terminal did not take yet
-	wide     bool   // the edited line may have characters that are not one column wide
 	closed   bool
 }
 
@@ -57,8 +68,10 @@ func openScreen(in, out *os.File, interrupt func()) (*screen, error) {
 		return nil, err
 	}
 	s := &screen{in: in, out: out, before: before, keys: make(chan []byte, screenKeys), interrupt: interrupt}
-	s.terminal = term.NewTerminal(s.device(), "")
+	s.terminal = term.NewTerminal(s.device(), echoPrompt)
 	s.terminal.History = new(enteredLines)
+	_ = s.terminal.SetSize(echoColumns, 1)
+	s.resize()
 	go s.readKeys()
 	return s, nil
 }
@@ -86,8 +99,9 @@ func (s *screen) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
-		s.closed = true
-		_, _ = s.out.WriteString("\r\x1b[K")
+		s.closed, s.reading = true, false
+		s.draw(nil)
+		_ = s.flush()
 	}
 }
 
@@ -102,7 +116,8 @@ func (s *screen) read(prompt string) *typedLines {
 			s.mu.Lock()
 			line, err := s.terminal.ReadLine()
 			if err == nil || errors.Is(err, term.ErrPasteIndicator) {
-				s.column, s.wide, err = 0, false, nil // a cut line of output is continued on a new one
+				s.endEdit(line)
+				s.column, err = 0, nil // a cut line of output is continued on a new one
 			}
 			_ = s.flush()
 			s.mu.Unlock()
@@ -149,9 +164,9 @@ func (s *screen) device() io.ReadWriter { return screenDevice{s} }
 // Read returns keys. While it waits for them, output can be written.
 func (d screenDevice) Read(p []byte) (int, error) {
 	if len(d.unread) == 0 {
-		if d.wide {
-			d.draw(nil) // the terminal counts each character as one column
-		}
+		d.readEcho()
+		d.reading = true
+		d.draw(nil)
 		_ = d.flush()
 		d.mu.Unlock()
 		keys, open := <-d.keys
@@ -165,20 +180,68 @@ func (d screenDevice) Read(p []byte) (int, error) {
 		d.resize()
 	}
 	n := copy(p, d.unread)
-	for _, b := range d.unread[:n] {
-		d.wide = d.wide || b >= utf8.RuneSelf
-	}
 	d.unread = d.unread[n:]
 	return n, nil
 }
 
-// Write collects what the terminal draws, so that the screen is never seen half drawn.
+// Write collects the drawing of the terminal for readEcho.
 func (d screenDevice) Write(p []byte) (int, error) {
-	d.drawn = append(d.drawn, p...)
+	d.echo = append(d.echo, p...)
 	return len(p), nil
 }
 
-// flush writes what the terminal has drawn.
+// The terminal draws one row with a prompt of one character, so its cursor is never in column 0, where
+// it draws nothing.
+const (
+	echoPrompt  = ">"
+	echoColumns = 1 << 20
+)
+
+// echoBack matches the movement of the cursor from the end of the line.
+var echoBack = regexp.MustCompile("\x1b\\[([0-9]*)D$")
+
+// readEcho sets the edited line and the position of the cursor. Only a drawing of the terminal tells them.
+func (s *screen) readEcho() {
+	if bytes.Contains(s.echo, []byte("\x1b[2J")) { // Ctrl-L
+		s.drawn, s.row = append(s.drawn, "\x1b[2J\x1b[H"...), 0
+	}
+	s.echo = s.echo[:0]
+	_, _ = s.terminal.Write(nil)
+	_, text, _ := bytes.Cut(s.echo, []byte("\x1b[K"+echoPrompt))
+	back := 0
+	if m := echoBack.FindSubmatch(text); m != nil {
+		text = text[:len(text)-len(m[0])]
+		if back = 1; len(m[1]) > 0 {
+			back, _ = strconv.Atoi(string(m[1]))
+		}
+	}
+	s.setLine(string(text))
+	s.position = max(len(s.line)-back, 0)
+	s.echo = s.echo[:0]
+}
+
+// setLine sets the edited line with the cursor behind it. A control character, as a paste may have,
+// is shown as another one.
+func (s *screen) setLine(text string) {
+	s.line = []rune(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, text))
+	s.position = len(s.line)
+}
+
+// endEdit leaves an entered line above the output that follows.
+func (s *screen) endEdit(line string) {
+	s.setLine(line)
+	s.echo, s.reading = s.echo[:0], true
+	s.draw(nil)
+	s.drawn = append(s.drawn, "\r\n"...)
+	s.row, s.reading = 0, false
+}
+
+// flush writes what is drawn.
 func (s *screen) flush() error {
 	b := s.drawn
 	s.drawn = s.drawn[:0]
@@ -191,20 +254,62 @@ func (s *screen) flush() error {
 
 // resize adapts to the size of the terminal.
 func (s *screen) resize() {
-	columns, rows, err := term.GetSize(int(s.out.Fd()))
+	columns, _, err := term.GetSize(int(s.out.Fd()))
 	if err != nil || columns <= 0 {
-		columns, rows = screenColumns, 24
+		columns = screenColumns
 	}
-	if columns != s.columns {
-		s.columns = columns
-		_ = s.terminal.SetSize(columns, rows)
+	if columns == s.columns {
+		return
+	}
+	s.columns = columns
+	if s.reading { // terminals keep long lines whole
+		s.row, _ = s.place(s.prompt + string(s.line[:s.position]))
 	}
 }
 
 // draw clears the edited line, writes bytes and draws the line again.
 func (s *screen) draw(p []byte) {
-	s.drawn = append(s.drawn, "\r\x1b[J"...) // the line may be wider than the terminal counts, or continue below the cursor
-	_, _ = s.terminal.Write(p)               // to drawn
+	b := s.drawn
+	if s.row > 0 {
+		b = fmt.Appendf(b, "\x1b[%dA", s.row)
+	}
+	b = append(b, "\r\x1b[J"...)
+	b = append(b, bytes.ReplaceAll(p, []byte("\n"), []byte("\r\n"))...)
+	if s.row = 0; s.reading {
+		text := s.prompt + string(s.line)
+		b = append(b, text...)
+		endRow, endColumn := s.place(text)
+		if endColumn == 0 && endRow > 0 { // a terminal begins the next row with the next character
+			b = append(b, "\r\n"...)
+		}
+		row, column := s.place(s.prompt + string(s.line[:s.position]))
+		if row < endRow {
+			b = fmt.Appendf(b, "\x1b[%dA", endRow-row)
+		}
+		if row < endRow || column < endColumn {
+			b = append(b, '\r')
+			if column > 0 {
+				b = fmt.Appendf(b, "\x1b[%dC", column)
+			}
+		}
+		s.row = row
+	}
+	s.drawn = b
+}
+
+// place returns the place behind a text that begins a row.
+func (s *screen) place(text string) (row, column int) {
+	for _, r := range text {
+		n := cells(r)
+		if column+n > s.columns {
+			row, column = row+1, 0
+		}
+		column += n
+	}
+	if column >= s.columns {
+		row, column = row+1, 0
+	}
+	return row, column
 }
 
 // setPrompt sets the text before the edited line.
@@ -214,9 +319,8 @@ func (s *screen) setPrompt(text string) {
 	if text == s.prompt || s.closed {
 		return
 	}
-	s.prompt = text
-	s.terminal.SetPrompt(text)
 	s.resize()
+	s.prompt = text
 	s.draw(nil)
 	_ = s.flush()
 }
@@ -264,24 +368,31 @@ func (s *screen) endLine() {
 
 // advance moves the column behind a character.
 func (s *screen) advance(r rune) {
-	cells := 1
-	switch {
-	case r == '\n':
+	switch r {
+	case '\n':
 		s.column = 0
 		return
-	case r == '\t':
+	case '\t':
 		s.column = min(s.column/8*8+8, max(s.columns-1, 1))
 		return
-	case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
-		return
 	}
-	if kind := width.LookupRune(r).Kind(); kind == width.EastAsianWide || kind == width.EastAsianFullwidth {
-		cells = 2
-	}
-	if s.column+cells > s.columns { // in the next row
+	n := cells(r)
+	if s.column+n > s.columns { // in the next row
 		s.column = 0
 	}
-	s.column += cells
+	s.column += n
+}
+
+// cells returns the number of columns of a character, as terminals count them.
+func cells(r rune) int {
+	if unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf) {
+		return 0
+	}
+	switch width.LookupRune(r).Kind() {
+	case width.EastAsianWide, width.EastAsianFullwidth:
+		return 2
+	}
+	return 1
 }
 
 // enteredLines is the history of a screen, the oldest line first. It has no empty lines, and no line

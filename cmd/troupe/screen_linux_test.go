@@ -74,6 +74,28 @@ func (v *viewer) until(last ...string) {
 	}
 }
 
+// untilCursor reads until the cursor is in a column and that many rows below the last prompt.
+func (v *viewer) untilCursor(row, column int) {
+	v.Helper()
+	for limit := time.After(20 * time.Second); ; {
+		prompt := 0
+		for i, text := range v.text() {
+			if strings.HasPrefix(text, "> ") {
+				prompt = i
+			}
+		}
+		if v.row-prompt == row && v.column == column && len(v.rest) == 0 {
+			return
+		}
+		select {
+		case b := <-v.written:
+			v.show(b)
+		case <-limit:
+			v.Fatalf("want the cursor in row %d, column %d behind the prompt, got row %d, column %d:\n%s", row, column, v.row-prompt, v.column, strings.Join(v.text(), "\n"))
+		}
+	}
+}
+
 func (v *viewer) text() (all []string) {
 	for _, row := range v.rows {
 		all = append(all, strings.TrimRight(string(row), " "))
@@ -265,6 +287,39 @@ func TestChatEditsLines(t *testing.T) {
 	}
 	v.until("troupe: session s1 was deleted; to begin another:", "  troupe chat concierge --server "+s.url, "")
 	v.wantEnd(exitFailed)
+}
+
+// The cursor moves over characters of two columns and of none as over others, also in the next row.
+func TestChatMovesOverWideCharacters(t *testing.T) {
+	s := startConcierge(t, filepath.Join(t.TempDir(), "data"), "127.0.0.1:0")
+	v := startChat(t, "concierge", "--server", s.url)
+	v.until(">")
+	long := strings.Repeat("界", 39) // fills the row behind the prompt
+	for _, c := range []struct {
+		keys        string
+		row, column int    // of the cursor, from the prompt
+		then, line  string // further keys, and the line behind the prompt
+	}{
+		{"你好", 0, 6, "", "你好"},
+		{"你好" + keyLeft, 0, 4, "们", "你们好"},
+		{"你好" + keyA, 0, 2, "a", "a你好"},
+		{"a😀b" + keyLeft + keyLeft, 0, 3, "\x7f", "😀b"},
+		{"e\u0301x" + keyLeft, 0, 3, "", "e\u0301x"},
+		{long, 1, 0, "", long},
+		{long + keyLeft, 0, 78, "", long},
+		{"a" + long + keyA, 0, 2, "b", "ba" + long},
+		{long + "ab" + keyLeft + keyLeft + keyLeft, 0, 78, "\x7f", long[:len(long)-len("界")] + "ab"},
+	} {
+		v.enter(c.keys)
+		v.untilCursor(c.row, c.column)
+		v.enter(c.then + "\r")
+		v.until(">") // the answer is below the line
+		if text := strings.NewReplacer("\uFFFD", "", "\n", "").Replace(strings.Join(v.text(), "\n")); !strings.Contains(text, "> "+c.line) {
+			t.Errorf("%q: want the line %q in\n%s", c.keys+c.then, c.line, strings.Join(v.text(), "\n"))
+		}
+	}
+	v.enter(keyD)
+	v.wantEnd(0)
 }
 
 // An answer that arrives while a line is edited is shown above the line, and both are whole.
