@@ -191,7 +191,7 @@ func mcpToolName(agent string) string {
 	if name[len("ask_"):] == agent && len(name) <= mcpNameMax {
 		return name
 	}
-	hash := fmt.Sprintf("_%.8x", actor.HashOf([]byte(agent))) // tells agents apart whose names become the same
+	hash := fmt.Sprintf("_%.8x", actor.HashOf([]byte(agent))) // agents whose names become the same have different hashes
 	return name[:min(len(name), mcpNameMax-len(hash))] + hash
 }
 

@@ -199,7 +199,7 @@ func TestMCPToolReturnsBeforeLongRun(t *testing.T) {
 	}
 }
 
-// Without a server an application is told at the first list, and works once there is one.
+// Without a server the first list is an error with its address.
 func TestMCPToolsOfAbsentServer(t *testing.T) {
 	b := startBridge(t, "http://127.0.0.1:1")
 	_, err := b.session.ListTools(t.Context(), nil)
@@ -208,7 +208,7 @@ func TestMCPToolsOfAbsentServer(t *testing.T) {
 	}
 }
 
-// A person who types into it learns who uses the command.
+// Input that is no message is refused with the use of the command.
 func TestMCPInputMustBeMessages(t *testing.T) {
 	c := programCmd("mcp", "--server", "http://127.0.0.1:1")
 	c.Stdin = strings.NewReader("hello\n")

@@ -300,7 +300,7 @@ func (c *agentChat) wait(ctx context.Context, updates <-chan struct{}) error {
 }
 
 // read reads the next events and returns the text that they add for the client, and whether
-// further events are there.
+// further events can be read.
 func (c *agentChat) read() (text string, more bool, err error) {
 	defer c.server.turns.take(&c.by)()
 	page, err := lookup(c.server, c.by, command.EventsQuery{Run: c.run, After: c.seq, Limit: agentChatPage})
@@ -400,7 +400,7 @@ func (c *agentChat) lastFrames(finish string) []byte {
 	return append(b, ingress.ChatEnd...)
 }
 
-// fail ends a stream with an error, which clients tell from a complete answer.
+// fail ends a stream with an error, which no client takes for a complete answer.
 func (c *agentChat) fail(e eventStream, out []byte, p *problem) {
 	e.writeFinal(append(out, c.coding.last(runs.Frame{Data: string(p.appendOpenAI(nil))}.Append(nil))...))
 }
