@@ -98,7 +98,7 @@ func (s agentModels) complete(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	ctx.Request.ResetBody() // it may be large, and the answer far away
-	routes := messageRoutes{s.Server}
+	routes := messageRoutes(s)
 	b := routes.begin(ctx, c.call)
 	if routes.respondUnbegun(ctx, c.call.To, &b) {
 		release()
