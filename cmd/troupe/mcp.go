@@ -71,11 +71,13 @@ func (c *MCPCmd) Run(s streams) error {
 	b := c.bridge()
 	if err := b.refresh(); err != nil { // the first list has the same error, which not every application shows
 		fmt.Fprintln(s.err, "troupe mcp:", err)
+	} else if missing := b.missing(); len(missing) > 0 {
+		fmt.Fprintf(s.err, "troupe mcp: the server has no agent %s now; see: %s\n", strings.Join(missing, ", "), c.hint("agents list", nil))
 	}
 	if isTerminal(os.Stdin) {
 		fmt.Fprintln(s.err, "troupe mcp: applications start this command and write messages to it; Ctrl-C ends it. See troupe mcp --help")
 	}
-	err := b.server.Run(ctx, &mcp.IOTransport{Reader: os.Stdin, Writer: keepOpen{s.out}})
+	err := b.server.Run(ctx, standardIO{s.out})
 	if ctx.Err() != nil || errors.Is(err, io.EOF) {
 		return nil
 	}
@@ -84,11 +86,6 @@ func (c *MCPCmd) Run(s streams) error {
 	}
 	return err
 }
-
-// keepOpen is a writer that its user does not close.
-type keepOpen struct{ io.Writer }
-
-func (keepOpen) Close() error { return nil }
 
 func (c *MCPCmd) bridge() *mcpBridge {
 	to := c.ServerFlags.client()
@@ -101,18 +98,28 @@ func (c *MCPCmd) bridge() *mcpBridge {
 	})
 	b.server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {
-			if method == "tools/list" {
-				if err := b.refresh(); err != nil {
+			call, isCall := r.GetParams().(*mcp.CallToolParamsRaw)
+			if method == "tools/list" || isCall && !b.offers(call.Name) {
+				switch err := b.refresh(); {
+				case err != nil && isCall: // its model reads why the tool is unknown
+					return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: err.Error()}}}, nil
+				case err != nil:
 					return nil, err
 				}
 			}
 			return next(ctx, method, r)
 		}
 	})
-	b.addRunTool("wait_for_run", "Waits for the answer of a run that a former call has begun. Call it again while the run has none.", b.waitForRun)
-	b.addRunTool("cancel_run", "Cancels a run that a former call has begun, with all calls below it.", b.cancelRun)
+	b.addRunTool(waitForRun, "Waits for the answer of a run that a former call has begun. Call it again while the run has none.", b.waitForRun)
+	b.addRunTool(cancelRun, "Cancels a run that a former call has begun, with all calls below it.", b.cancelRun)
 	return b
 }
+
+// Tools about runs.
+const (
+	waitForRun = "wait_for_run"
+	cancelRun  = "cancel_run"
+)
 
 const (
 	mcpPageSize     = 1000
@@ -130,6 +137,21 @@ type mcpBridge struct {
 
 	mu     sync.Mutex
 	agents map[string]string // description by the name of the tool, of those that are offered
+	absent []string          // of only
+}
+
+// offers reports whether a tool is known.
+func (b *mcpBridge) offers(tool string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.agents[tool] != "" || tool == waitForRun || tool == cancelRun
+}
+
+// missing returns the agents that are to be offered and that the server does not have.
+func (b *mcpBridge) missing() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.absent
 }
 
 // mcpAnswer is the structured content of a result.
@@ -161,6 +183,9 @@ func (b *mcpBridge) refresh() error {
 	for name := range b.agents {
 		gone[name] = true
 	}
+	b.absent = slices.DeleteFunc(slices.Clone(b.only), func(name string) bool {
+		return slices.ContainsFunc(all, func(a agentView) bool { return a.ID == name || a.Name == name })
+	})
 	for _, a := range all {
 		if len(b.only) > 0 && !slices.Contains(b.only, a.ID) && !slices.Contains(b.only, a.Name) {
 			continue
@@ -313,7 +338,9 @@ func (b *mcpBridge) follow(ctx context.Context, r *mcp.CallToolRequest, run acto
 		out := mcpAnswer{Run: run.String(), Session: now.Session, Status: now.Status, Answer: now.Text}
 		left := time.Until(end)
 		switch {
-		case err != nil && (ctx.Err() != nil || left <= 0 || !isTransient(err)):
+		case err != nil && isTransient(err) && (ctx.Err() != nil || left <= 0):
+			return nil, mcpAnswer{}, fmt.Errorf("run_id: %s\nThe run may have continued: call %s with this run_id. %w", run, waitForRun, err)
+		case err != nil && !isTransient(err):
 			return nil, mcpAnswer{}, fmt.Errorf("run %s: %w", run, err)
 		case now.Status == runs.Done.String():
 			return mcpResult(out, now.Warnings...)
@@ -322,7 +349,7 @@ func (b *mcpBridge) follow(ctx context.Context, r *mcp.CallToolRequest, run acto
 		case now.Status == runs.PausedWaitingApproval.String() && (!decided || left <= 0):
 			return mcpResult(out, b.waitsFor(run, &now))
 		case err == nil && left <= 0:
-			return mcpResult(out, fmt.Sprintf("The run has no answer after %s and continues: call wait_for_run with this run_id.", b.wait))
+			return mcpResult(out, fmt.Sprintf("The run has no answer after %s and continues: call "+waitForRun+" with this run_id.", b.wait))
 		}
 		if after, err = b.poll(ctx, r, run, after, min(left, mcpPoll)); err != nil && !isTransient(err) {
 			return nil, mcpAnswer{}, fmt.Errorf("run %s: %w", run, err)
@@ -388,13 +415,13 @@ func (b *mcpBridge) waitsFor(run actor.CallID, now *mcpRun) string {
 	if len(all) == 0 {
 		all = append(all, "The run waits for a person.")
 	}
-	return strings.Join(append(all, "Then call wait_for_run with this run_id."), "\n")
+	return strings.Join(append(all, "Then call "+waitForRun+" with this run_id."), "\n")
 }
 
 // mcpResult returns a result whose first text is the answer alone.
 func mcpResult(out mcpAnswer, notes ...string) (*mcp.CallToolResult, mcpAnswer, error) {
 	var content []mcp.Content
-	if out.Status == runs.Done.String() {
+	if out.Answer != "" {
 		content = append(content, &mcp.TextContent{Text: out.Answer})
 	}
 	for _, note := range notes {

@@ -218,6 +218,38 @@ func TestMCPInputMustBeMessages(t *testing.T) {
 	}
 }
 
+// Requests before the end of the input are answered.
+func TestMCPAnswersBeforeItEnds(t *testing.T) {
+	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--agents", writeFiles(t, ">> scribe.toml\nname = \"scribe\"\n"))
+	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+	for _, last := range []string{"", "no message\n"} {
+		c := programCmd("mcp", "--server", s.url)
+		c.Stdin = strings.NewReader(initialize + "\n" + `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" +
+			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ask_scribe","arguments":{"message":"say one"}}}` + "\n" + last)
+		out, _ := c.Output()
+		if !strings.Contains(string(out), `"answer":"one"`) {
+			t.Errorf("got %s", out)
+		}
+	}
+}
+
+// The result of a tool that cannot be known has the reason.
+func TestMCPToolOfWrongKey(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := startServer(t, dir, "--keyless=off", "--agents", writeFiles(t, ">> scribe.toml\nname = \"scribe\"\n"))
+	b := startBridge(t, s.url, "--key", "troupe_wrong")
+	if _, failed, texts := b.call("ask_scribe", map[string]any{"message": "x"}); !failed || !strings.Contains(texts[0], "key") {
+		t.Errorf("got %q", texts)
+	}
+	s.useAdminKey(dir)
+	c := programCmd("mcp", "--server", s.url, "--key", s.apiKey, "--agent", "scrib")
+	var stderr strings.Builder
+	c.Stderr = &stderr
+	if err := c.Run(); err != nil || !strings.Contains(stderr.String(), "no agent scrib now") {
+		t.Errorf("%v: %s", err, stderr.String())
+	}
+}
+
 func TestMCPToolNames(t *testing.T) {
 	long := strings.Repeat("x", 80)
 	for agent, want := range map[string]string{"helper": "ask_helper", "a-b_C9": "ask_a-b_C9"} {
