@@ -75,7 +75,7 @@ func DecodeChat(body []byte) (out ChatRequest, r *actor.Refusal) {
 	for i, m := range in.Messages {
 		text, r := contentText("messages", m.Content)
 		if r != nil {
-			return out, invalid("messages", "message %d: %s", i, r.Detail)
+			return out, invalid("messages", "message %d: %s", i, strings.TrimPrefix(r.Detail, "messages: "))
 		}
 		if text != nil && len(*text) > ChatTextMax {
 			return out, invalid("messages", "message %d has %d bytes: want at most %d", i, len(*text), ChatTextMax)

@@ -42,8 +42,8 @@ the server. The tools wait_for_run and cancel_run are about runs that a call has
 A tool call of an agent that needs a person returns at once with the approval; it is decided elsewhere, as on the page of the
 server or by troupe approvals approve. A call that its client cancels leaves the run to the server.
 
-The application needs a command and, for a server with keys, a key with the scopes call and read:
-  {"mcpServers": {"troupe": {"command": "troupe", "args": ["mcp"], "env": {"TROUPE_KEY": "troupe_…"}}}}
+The application needs the path of this command and, for a server with keys, a key with the scopes call and read:
+  {"mcpServers": {"troupe": {"command": "/usr/local/bin/troupe", "args": ["mcp"], "env": {"TROUPE_KEY": "…"}}}}
 
 Examples:
   troupe mcp

@@ -53,7 +53,7 @@ func checkKey(key string) error {
 // UserFlags selects a server, and the user whose runs and sessions a command is about.
 type UserFlags struct {
 	ServerFlags
-	User string `placeholder:"NAME" help:"User whose runs and sessions the command is about; needs the scope operator, unless it is the user of the key."`
+	User string `placeholder:"NAME" help:"User whose runs and sessions the command is about; needs the scope operator, unless it is the user of the key or the key is of keys create --act-as-user."`
 }
 
 // Validate returns an error for a name that is not that of a user or a namespace.

@@ -4,7 +4,9 @@ package gateway
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -24,7 +26,8 @@ const (
 	agentChatRoute = "/v1/openai/chat/completions"
 
 	sessionHeader     = "X-Session-Id"
-	shouldRetryHeader = "X-Should-Retry" // obeyed by the stock clients of the OpenAI API
+	retryCountHeader  = "X-Stainless-Retry-Count" // of stock clients: how often they have sent the request before
+	shouldRetryHeader = "X-Should-Retry"          // obeyed by the stock clients of the OpenAI API
 
 	agentChatTimeout = 2 * time.Hour // ends the wait for an answer; its run continues
 	agentChatPing    = 15 * time.Second
@@ -92,6 +95,10 @@ func (s agentModels) complete(ctx *fasthttp.RequestCtx) {
 			p = c.continueSession(ctx)
 		}
 	}
+	if p == nil && c.attempt != nil {
+		c.attempt.session = c.call.To.Key
+		s.chats.remember(c.attempt)
+	}
 	if p != nil {
 		release()
 		p.write(ctx)
@@ -120,6 +127,8 @@ type agentChat struct {
 	call      actor.Call
 	earlier   []ingress.ChatText // not in the session yet
 	key       *ingress.ChatKey   // of the conversation up to the message; nil if its client names a session
+	keys      []string           // idempotency keys
+	attempt   *chatAttempt       // nil unless the client repeats requests by itself
 	streams   bool
 	withUsage bool
 
@@ -145,18 +154,29 @@ func (c *agentChat) parse(ctx *fasthttp.RequestCtx) (agent command.Agent, p *pro
 	}
 	c.model, c.streams, c.withUsage = in.Agent, in.Stream, in.StreamUsage
 	c.call = actor.Call{To: c.by.ID(agent.Name, ""), Parts: actor.Text(in.Text)}
-	if p = fillRequestContext(ctx, "POST "+agentChatRoute, &c.call); p != nil {
+	c.keys = headers(ctx, ingress.IdempotencyKey)
+	named, repeats := headers(ctx, sessionHeader), false
+	if count := header(ctx, retryCountHeader); count != "" && len(c.keys) == 0 {
+		c.attempt = newChatAttempt(&c.call, named, ctx.PostBody())
+		if repeats = count != "0" && c.server.chats.recall(c.attempt); !repeats {
+			c.attempt.key = c.server.node.NewCallID().String()
+		}
+	}
+	keys := c.keys
+	if c.attempt != nil {
+		keys = []string{c.attempt.key}
+	}
+	if p = fillKeyedContext(ctx, "POST "+agentChatRoute, keys, &c.call); p != nil {
 		return agent, p
 	}
 	c.call.ID, c.call.Claimed = c.server.node.NewCallID(), claimedRun(ctx)
-	named := headers(ctx, sessionHeader)
 	switch {
 	case len(named) > 1:
 		return agent, invalid(http.StatusBadRequest, sessionHeader, "the header "+sessionHeader+" is a duplicate")
 	case len(named) == 1:
 		session, r := ingress.CheckSession(named[0])
 		if r != nil {
-			return agent, invalid(http.StatusBadRequest, sessionHeader, sessionHeader+": "+r.Detail)
+			return agent, invalid(http.StatusBadRequest, sessionHeader, sessionHeader+strings.TrimPrefix(r.Detail, "session_id"))
 		}
 		c.call.To.Key = session // which holds the messages before this one
 		return agent, nil
@@ -167,6 +187,9 @@ func (c *agentChat) parse(ctx *fasthttp.RequestCtx) (agent command.Agent, p *pro
 	}
 	key := ingress.NewChatKey(c.call.To, in.Earlier)
 	c.earlier, c.key = in.Earlier, &key
+	if repeats { // the session has the messages
+		c.call.To.Key, c.earlier = c.attempt.session, nil
+	}
 	return agent, nil
 }
 
@@ -176,8 +199,7 @@ func (c *agentChat) continueSession(ctx *fasthttp.RequestCtx) *problem {
 	if len(c.earlier) == 0 {
 		return nil
 	}
-	keys := headers(ctx, ingress.IdempotencyKey)
-	if len(keys) == 0 { // otherwise the session follows from the key
+	if len(c.keys) == 0 { // otherwise the session follows from the key
 		if session, ok := c.server.chats.take(*c.key); ok {
 			c.call.To.Key, c.earlier = session, nil
 			return nil
@@ -185,7 +207,7 @@ func (c *agentChat) continueSession(ctx *fasthttp.RequestCtx) *problem {
 	}
 	for i, m := range c.earlier[max(len(c.earlier)-ingress.ChatEarlierMax, 0):] {
 		call := ingress.AppendUserMessage(c.call.To, m)
-		if p := fillKeyedContext(ctx, "POST "+agentChatRoute+" "+strconv.Itoa(i), keys, &call); p != nil {
+		if p := fillKeyedContext(ctx, "POST "+agentChatRoute+" "+strconv.Itoa(i), c.keys, &call); p != nil {
 			return p
 		}
 		call.ID = c.server.node.NewCallID()
@@ -443,38 +465,84 @@ func (c *agentChat) keep(answer string) {
 	c.server.chats.put(key, c.call.To.Key)
 }
 
+// chatAttempt is a request of a client that repeats it by itself, for example after a time-out of its
+// own, and that names no idempotency key. A repeat gets the run of the first attempt.
+type chatAttempt struct {
+	id      [sha256.Size]byte // of user, agent, session and body
+	key     string            // idempotency key that the server has chosen
+	session string            // of the first attempt
+}
+
+func newChatAttempt(call *actor.Call, sessions []string, body []byte) *chatAttempt {
+	h := sha256.New()
+	_, _ = fmt.Fprintf(h, "%s/%s/%q/", call.To.Tenant, call.To.Agent, sessions)
+	_, _ = h.Write(body)
+	return &chatAttempt{id: [sha256.Size]byte(h.Sum(nil))}
+}
+
 // chatSessions are the sessions of recent conversations of the OpenAI API, by their messages: a
 // client sends these with each request, and no session. A conversation that is not here, or that
-// its client has changed, gets a session of its own. The zero value is ready to use. It is safe
-// for concurrent use.
+// its client has changed, gets a session of its own. Recent requests that their clients may repeat
+// are kept too. The zero value is ready to use. It is safe for concurrent use.
 type chatSessions struct {
-	mu      sync.Mutex
-	session map[ingress.ChatKey]string
-	keys    []ingress.ChatKey // ring; if full, the oldest is at next
-	next    int
+	mu       sync.Mutex
+	sessions recent[ingress.ChatKey, string]
+	attempts recent[[sha256.Size]byte, chatAttempt]
 }
 
 // take returns the session of a conversation and forgets it, because its messages become others.
 func (c *chatSessions) take(key ingress.ChatKey) (session string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	session, ok = c.session[key]
-	delete(c.session, key)
+	session, ok = c.sessions.by[key]
+	delete(c.sessions.by, key)
 	return session, ok
 }
 
 func (c *chatSessions) put(key ingress.ChatKey, session string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.session == nil {
-		c.session = map[ingress.ChatKey]string{}
+	c.sessions.put(key, session)
+}
+
+// recall sets key and session of an attempt to those of the last one like it. It reports whether
+// there is one.
+func (c *chatSessions) recall(a *chatAttempt) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	former, ok := c.attempts.by[a.id]
+	if ok {
+		*a = former
 	}
-	c.session[key] = session
-	if len(c.keys) < chatSessionsMax {
-		c.keys = append(c.keys, key)
-		return
+	return ok
+}
+
+func (c *chatSessions) remember(a *chatAttempt) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.attempts.put(a.id, *a)
+}
+
+// recent holds the last chatSessionsMax values that were put. The zero value is ready to use.
+type recent[K comparable, V any] struct {
+	by   map[K]V
+	keys []K // ring; if full, the oldest is at next
+	next int
+}
+
+func (r *recent[K, V]) put(key K, value V) {
+	if r.by == nil {
+		r.by = map[K]V{}
 	}
-	delete(c.session, c.keys[c.next])
-	c.keys[c.next] = key
-	c.next = (c.next + 1) % len(c.keys)
+	_, known := r.by[key]
+	r.by[key] = value
+	switch {
+	case known: // it keeps its place
+	case len(r.keys) < chatSessionsMax:
+		r.keys = append(r.keys, key)
+	default:
+		delete(r.by, r.keys[r.next])
+		r.keys[r.next] = key
+		r.next = (r.next + 1) % len(r.keys)
+	}
 }

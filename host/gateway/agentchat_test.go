@@ -118,6 +118,40 @@ func TestAgentChatKeepsConversation(t *testing.T) {
 	}
 }
 
+// A client that repeats a request by itself gets the run of the first attempt, and another request
+// with the same messages gets a run of its own.
+func TestAgentChatRepeatedByItsClient(t *testing.T) {
+	d := startScribe(t)
+	first, session := d.ask(chatBodyOf("scribe", "Say plugh"))
+	for _, body := range []string{chatBodyOf("scribe", "Say a"), chatBodyOf("scribe", "Say plugh", first, "Say b"), chatBodyOf("scribe", "x", "y", "List my messages")} {
+		runs := map[string]bool{}
+		for _, count := range []string{"0", "1", "2", "0"} {
+			status, head, answer := d.do("POST", agentChatRoute, body, retryCountHeader, count)
+			if status != 200 || head.Get(runHeader) == "" {
+				t.Fatalf("%d %s", status, answer)
+			}
+			runs[head.Get(runHeader)] = true
+			if count == "2" && len(runs) != 1 {
+				t.Errorf("%s: got %d runs after two repeats", body, len(runs))
+			}
+		}
+		if len(runs) != 2 {
+			t.Errorf("%s: got %d runs of two requests", body, len(runs))
+		}
+	}
+	var messages struct {
+		Messages []struct{} `json:"messages"`
+	}
+	if d.doJSON(&messages, "GET", "/v1/sessions/"+session+"/messages", ""); len(messages.Messages) != 4 {
+		t.Errorf("the session has %d messages, want 4", len(messages.Messages))
+	}
+	// A repeat of another user is no repeat.
+	_, ann, _ := d.do("POST", agentChatRoute, chatBodyOf("scribe", "Say c"), retryCountHeader, "0", userHeader, "ann")
+	if _, bob, _ := d.do("POST", agentChatRoute, chatBodyOf("scribe", "Say c"), retryCountHeader, "1", userHeader, "bob"); ann.Get(runHeader) == bob.Get(runHeader) || bob.Get(runHeader) == "" {
+		t.Errorf("bob got run %s of ann", bob.Get(runHeader))
+	}
+}
+
 // Two users with the same messages have two sessions.
 func TestAgentChatOfUsers(t *testing.T) {
 	d := startScribe(t)
@@ -218,6 +252,8 @@ func TestAgentChatErrors(t *testing.T) {
 		{"shared session", "POST", agentChatRoute, chatBodyOf("helper", "x"), []string{sessionHeader, "main"}, 400, "invalid_request", sessionHeader, "main"},
 		{"run token", "POST", agentChatRoute, chatBodyOf("helper", "x"), []string{RunToken, in.token}, 403, "forbidden_scope", "", ""},
 		{"failed run", "POST", agentChatRoute, chatBodyOf("broken", "x"), nil, 503, "agent_unavailable", "", "no luck"},
+		{"part of a message", "POST", agentChatRoute, `{"model":"helper","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, nil, 400, "invalid_request", "messages", "messages: message 0: part 0"},
+		{"another API", "POST", "/v1/openai/responses", `{}`, nil, 404, "not_found", "", "/v1/openai"},
 		{"wrong base URL", "POST", "/v1/openai/v1/chat/completions", chatBodyOf("helper", "x"), nil, 404, "not_found", "", "ends with /v1 or /v1/openai"},
 	} {
 		var out openAIError

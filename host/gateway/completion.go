@@ -285,7 +285,10 @@ func completionProblem(last *command.ChatPart) *problem {
 }
 
 // setUnknownModel makes p the problem of a request to a model that this server does not have.
-func (p *problem) setUnknownModel() { p.Status, p.Field = http.StatusNotFound, "model" }
+func (p *problem) setUnknownModel() {
+	p.Status, p.Field = http.StatusNotFound, "model"
+	p.Detail += "; agents are models at the base URL that ends with /v1/openai"
+}
 
 // stream answers with a stream of events that ends when the answer ends or the client leaves.
 // Clients of the OpenAI API take the end of a connection for the end of the answer. The stream

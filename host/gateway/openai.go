@@ -81,7 +81,7 @@ func isForeignOpenAI(path []byte) bool {
 	case "/v1/responses", "/v1/completions", "/v1/embeddings":
 		return true
 	default:
-		return strings.HasSuffix(text, "/chat/completions") && text != "/v1/chat/completions"
+		return strings.HasPrefix(text, "/v1/openai/") || strings.HasSuffix(text, "/chat/completions") && text != "/v1/chat/completions"
 	}
 }
 
