@@ -32,12 +32,16 @@ type caller struct {
 
 	namesUsers bool   // its requests may name any user
 	namedBy    string // share key of the caller whose request named this one; empty if none did
+	registrar  string // principal that registered the agent that works on Run; empty if none did
 }
 
-// shareKey returns the key under which the caller takes shares: its user, or the external
-// agent that works on a run. A caller that names users takes its own shares for all of them.
+// shareKey returns the key under which the caller takes shares: its user, or for the external
+// agent that works on a run the principal that registered it, which has one share however many
+// agents it registers. A caller that names users takes its own shares for all of them.
 func (c *caller) shareKey() string {
 	switch {
+	case c.registrar != "":
+		return c.registrar
 	case !c.Run.IsZero():
 		return "agent:" + c.Actor.Agent
 	case c.namedBy != "":
@@ -152,7 +156,7 @@ func (s *Server) authorizeRun(token string) (*caller, *problem) {
 		p.wrongKey = token != ""
 		return nil, p
 	}
-	return &caller{Principal: actor.Principal{Tenant: id.Tenant, User: "run:" + run.String()}, Run: run, Actor: id}, nil
+	return &caller{Principal: actor.Principal{Tenant: id.Tenant, User: "run:" + run.String()}, Run: run, Actor: id, registrar: s.owners.of(s.node, id.Agent)}, nil
 }
 
 // requireOpenRun refuses a request for a run that has ended.

@@ -55,15 +55,15 @@ func (s forwardedRuns) workingOn(by *caller, run actor.CallID) (*caller, *proble
 		s.log.Error("cannot look up a run", "run", run.String(), "error", err.Error())
 		return nil, internalProblem()
 	}
-	ok, err := s.registered(*by, owner.Actor.Agent)
+	principal, ok, err := s.owner(*by, owner.Actor.Agent)
 	switch {
 	case err != nil:
 		s.log.Error("cannot look up an agent", "error", err.Error())
 		return nil, internalProblem()
-	case !ok:
+	case !ok || principal != by.User && !by.isAdmin():
 		return nil, notFound
 	}
-	return &caller{Principal: actor.Principal{Tenant: owner.Actor.Tenant, User: fmt.Sprintf("run:%s", run), Key: by.Key}, Run: run, Actor: owner.Actor}, nil
+	return &caller{Principal: actor.Principal{Tenant: owner.Actor.Tenant, User: fmt.Sprintf("run:%s", run), Key: by.Key}, Run: run, Actor: owner.Actor, registrar: registrar(principal)}, nil
 }
 
 // authorizeHead returns the caller whose request may have a body that names a run. A key that
@@ -91,12 +91,6 @@ func runNamed(ctx *fasthttp.RequestCtx) (run, field string, p *problem) {
 		return "", "", p
 	}
 	return string(named[0]), runHeader, nil
-}
-
-// registered reports whether a principal registered an external agent.
-func (s forwardedRuns) registered(by caller, agent string) (bool, error) {
-	owner, ok, err := s.owner(by, agent)
-	return ok && (owner == by.User || by.isAdmin()), err
 }
 
 // owner returns the principal that registered an external agent; false if there is no such

@@ -64,6 +64,7 @@ type Server struct {
 	port       atomic.Uint32 // port of the listener
 	lastHost   atomic.Pointer[seenHost]
 	agentNames atomic.Pointer[agentNames]
+	owners     agentOwners
 	http       *fasthttp.Server // of Serve
 	ownerHTTP  *fasthttp.Server // of ServeOwner
 	table      routeTable

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -15,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/internal/shares"
@@ -106,4 +109,75 @@ func TestRegistryHasPlacesForAdministrators(t *testing.T) {
 	}
 	stop()
 	<-ended
+}
+
+// endlessModel has a model whose answers begin and do not end.
+type endlessModel struct {
+	command.Node
+	begun sync.Map // IDs of requests
+}
+
+func (n *endlessModel) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
+	switch q := in.Query.(type) {
+	case command.ChatQuery:
+		return command.Chat{ID: n.NewCallID(), Model: "scripted"}, nil
+	case command.ChatPartQuery:
+		if _, begun := n.begun.LoadOrStore(q.Chat, true); begun && !q.Cancel {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return command.ChatPart{Bytes: []byte("data: {\"choices\":[]}\n\n")}, nil
+	}
+	return n.Node.Lookup(ctx, in)
+}
+
+// All agents of a principal take its share, so that registering more of them gains nothing.
+// Those of an administrator have shares of their own.
+func TestAgentsTakeShareOfTheirRegistrar(t *testing.T) {
+	d := startGateway(t)
+	tokens, ended := make(chan string, 1), make(chan struct{})
+	served := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/invoke" {
+			tokens <- r.Header.Get(RunToken)
+			<-ended
+		}
+	}))
+	t.Cleanup(served.Close)
+	t.Cleanup(func() { close(ended) })
+	const streams, each = 16, 4
+	config := d.server.config
+	config.Streams = streams
+	limited := d.serve(New(&endlessModel{Node: d.server.node}, d.server.log, config), func(l net.Listener) net.Listener { return l })
+	olga, admin := d.newUser(`"user":"olga","scopes":["call","read","agents"]`), d.newUser(`"scopes":["admin"]`)
+	begin := func(by user, agent string) (token string) {
+		if status, body := by.do("POST", "/v1/agents/register", `{"agent_id":"`+agent+`","endpoint":"`+served.URL+`"}`); status != 201 {
+			t.Fatalf("%d %s", status, body)
+		}
+		stream := d.openStream("POST", "/v1/agents/"+agent+"/messages", `{"content":"x"}`)
+		t.Cleanup(func() { _ = stream.response.Body.Close() })
+		return <-tokens
+	}
+	body := `{"stream":true,"x":"` + strings.Repeat("x", 2*bodyFree) + `"}`
+	open := func(headers ...string) {
+		stream := limited.openStream("POST", completionsRoute, body, headers...)
+		t.Cleanup(func() { _ = stream.response.Body.Close() })
+	}
+	first := begin(olga, "first")
+	open(RunToken, first)
+	second := begin(olga, "second") // the owners of agents are known by now
+	run, _, _ := ingress.ReadToken(config.Secret, second)
+	open(RunToken, second)
+	open(RunToken, second)
+	open(runHeader, run.String(), "Authorization", "Bearer "+olga.key)
+	for name, headers := range map[string][]string{"first": {RunToken, first}, "second": {RunToken, second}, "second by its run": {runHeader, run.String(), "Authorization", "Bearer " + olga.key}, "olga": {"Authorization", "Bearer " + olga.key}} {
+		if status, _, answer := limited.do("POST", completionsRoute, body, headers...); status != 429 || !strings.Contains(answer, fmt.Sprintf("%d event streams", each)) {
+			t.Errorf("%s: %d %s, want 429 after %d streams", name, status, answer, each)
+		}
+	}
+	for _, agent := range []string{"ours", "theirs"} {
+		open(RunToken, begin(admin, agent))
+	}
+	if n := limited.server.bodies.Keys(); n != 3 {
+		t.Errorf("the bodies take %d shares, want one of olga and one of each other agent", n)
+	}
 }
