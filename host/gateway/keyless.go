@@ -81,16 +81,18 @@ func isProxyHeader(line []byte) bool {
 }
 
 // seenHost is an accepted Host header. local reports whether it is a loopback name
-// with the port of this server.
+// with the port of this server, which a request over the owner's socket may precede.
 type seenHost struct {
 	text  string
+	port  uint32
 	local bool
 }
 
 // isLocalHost reports whether a Host header is a loopback name with the port of
 // this server. A missing port means that of the scheme.
 func (s *Server) isLocalHost(host []byte) bool {
-	if last := s.lastHost.Load(); last != nil && string(host) == last.text {
+	own := s.port.Load()
+	if last := s.lastHost.Load(); last != nil && last.port == own && string(host) == last.text {
 		return last.local
 	}
 	name, port, ok := splitHost(string(host))
@@ -100,7 +102,7 @@ func (s *Server) isLocalHost(host []byte) bool {
 		}
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
-	return ok && err == nil && uint32(n) == s.port.Load() && isLoopback(name)
+	return ok && err == nil && uint32(n) == own && isLoopback(name)
 }
 
 // isForeignBearer reports whether an Authorization header has a bearer token that

@@ -5,12 +5,15 @@ package gateway
 import (
 	"bufio"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/troupe-run/troupe/ingress"
+
+	"github.com/valyala/fasthttp"
 )
 
 // rawStatus sends one request with the given header lines on a connection of its
@@ -120,6 +123,22 @@ func TestKeylessRequestNamesServer(t *testing.T) {
 				t.Errorf("Host %q: %d, want %d", host, status, want)
 			}
 		}
+	}
+}
+
+// A request over the owner's socket that comes before the listener's port is known leaves no
+// answer about its host to later requests.
+func TestHostSeenBeforePort(t *testing.T) {
+	s := New(nil, slog.New(slog.DiscardHandler), Config{})
+	s.onLoopback.Store(true)
+	var h fasthttp.RequestHeader
+	h.SetHost("127.0.0.1:4711")
+	if p := s.checkHost(&h); p != nil || s.isLocalHost(h.Host()) {
+		t.Fatal("a host has the port of a server without one", p)
+	}
+	s.port.Store(4711)
+	if !s.isLocalHost(h.Host()) {
+		t.Error("the host of the server needs a key")
 	}
 }
 

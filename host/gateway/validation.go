@@ -321,7 +321,8 @@ func (s *Server) checkHost(h *fasthttp.RequestHeader) *problem {
 		return invalid(http.StatusBadRequest, "Host", "Host: want a name or an address, with an optional port")
 	case isLoopback(name), slices.ContainsFunc(s.config.Hosts, func(own string) bool { return strings.EqualFold(own, name) || strings.EqualFold(own, name+":"+port) }),
 		!s.onLoopback.Load() && len(s.config.Hosts) == 0:
-		s.lastHost.Store(&seenHost{host, s.isLocalHost(h.Host())})
+		own := s.port.Load()
+		s.lastHost.Store(&seenHost{host, own, s.isLocalHost(h.Host())})
 		return nil
 	}
 	return newProblem(http.StatusForbidden, "forbidden_host", "forbidden host",
