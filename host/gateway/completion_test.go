@@ -311,6 +311,63 @@ func TestCompletionStream(t *testing.T) {
 	}
 }
 
+// A request names one run, and an ID that may stand in a header.
+func TestCompletionHeaders(t *testing.T) {
+	d := startGateway(t)
+	service := newExternalService(d, "outside")
+	run, other := service.begin("outside", `{"content":"x"}`).run, service.begin("outside", `{"content":"x"}`).run
+	for name, c := range map[string]struct {
+		headers []string
+		status  int
+	}{
+		"two runs":         {[]string{runHeader + ": " + run, runHeader + ": " + other}, 400},
+		"the same run":     {[]string{runHeader + ": " + run, runHeader + ": " + run}, 400},
+		"an ID with space": {[]string{requestIDHeader + ": a b"}, 200},
+		"a printable ID":   {[]string{requestIDHeader + ": mine"}, 200},
+	} {
+		conn, err := net.Dial("tcp", d.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n%s\r\n\r\n%s", completionsRoute, d.address, len(chatBody), strings.Join(c.headers, "\r\n"), chatBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		id := response.Header.Get(requestIDHeader)
+		if response.StatusCode != c.status || strings.Contains(id, " ") || (id == "mine") != (name == "a printable ID") {
+			t.Errorf("%s: %d with the ID %q, want %d", name, response.StatusCode, id, c.status)
+		}
+		_ = conn.Close()
+	}
+	if events := append(d.modelEvents(run), d.modelEvents(other)...); len(events) != 0 {
+		t.Errorf("refused requests were recorded: %v", events)
+	}
+}
+
+// The revocation of a key ends the streams that it has begun.
+func TestKeyRevocationEndsCompletionStream(t *testing.T) {
+	keys := new(Keys)
+	mine, text := newTestKey(t, 1, 0, ingress.ScopeAgents, ingress.ScopeCall)
+	other, _ := newTestKey(t, 2, 0, ingress.ScopeCall)
+	keys.Set([]ingress.Key{mine, other})
+	d := startGatewayWith(t, Config{Keys: keys})
+	node := &scriptedNode{d.server.node, make(chan command.ChatPart, 1), make(chan struct{}, 1)}
+	served := d.serve(New(node, d.server.log, d.server.config), func(l net.Listener) net.Listener { return l })
+	node.parts <- command.ChatPart{Bytes: []byte("data: {\"choices\":[]}\n\n")}
+	stream := served.openStream("POST", completionsRoute, strings.Replace(chatBody, "{", `{"stream":true,`, 1), "Authorization", "Bearer "+text)
+	defer stream.response.Body.Close()
+	keys.Set([]ingress.Key{other})
+	got, err := io.ReadAll(stream.response.Body)
+	if err != nil || !strings.Contains(string(got), `"code":"unauthorized"`) || strings.Contains(string(got), "[DONE]") {
+		t.Errorf("got %s, %v", got, err)
+	}
+	<-node.cancelled
+}
+
 // A stream that is cut is an error for a client of HTTP/1.1, not a short answer.
 func TestCutCompletionStreamIsAnError(t *testing.T) {
 	keys := new(Keys)
