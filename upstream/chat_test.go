@@ -194,3 +194,25 @@ func TestChatAsPrompt(t *testing.T) {
 		t.Error("the result of an unknown call was accepted")
 	}
 }
+
+// An answer that is complete but for its end survives its deadline, as the client has it.
+func TestFinishedChatAnswerSurvivesDeadline(t *testing.T) {
+	const deadline = actor.Time(1e9)
+	for finish, want := range map[string]bool{`"stop"`: true, `null`: false} {
+		c := readChat(t, `{"model":"m","stream":true,"messages":[1]}`)
+		config, _, r := Model{URL: "http://127.0.0.1:9/v1"}.Chat(&c, "m", deadline, AttemptLimits{})
+		if r != nil {
+			t.Fatal(r)
+		}
+		x, pace := NewExchange(config), NewBackoff(BackoffConfig{})
+		for _, in := range []Input{Begin{}, Head{Attempt: 1, Status: 200, Headers: []Header{{Name: "Content-Type", Value: "text/event-stream"}}},
+			Bytes{Attempt: 1, Bytes: []byte("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"},\"finish_reason\":" + finish + "}]}\n\n")}} {
+			x.Step(1, in, pace, 0)
+		}
+		last := x.Step(deadline, Tick{}, pace, 0)
+		end, ok := last[len(last)-1].(Ended)
+		if !ok || (end.Outcome.Refusal == nil) != want {
+			t.Errorf("finish reason %s: got %+v, want an answer: %v", finish, last, want)
+		}
+	}
+}
