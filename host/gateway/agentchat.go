@@ -4,9 +4,8 @@ package gateway
 
 import (
 	"context"
-	"crypto/sha256"
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -92,12 +91,14 @@ func (s agentModels) complete(ctx *fasthttp.RequestCtx) {
 			p = refusalProblem(r)
 		} else {
 			release = free
-			p = c.continueSession(ctx)
+			if p = c.continueSession(ctx); p != nil {
+				c.forget()
+			}
 		}
 	}
 	if p == nil && c.attempt != nil {
 		c.attempt.session = c.call.To.Key
-		s.chats.remember(c.attempt)
+		s.chats.remember(c.call.To.Tenant, c.attempt)
 	}
 	if p != nil {
 		release()
@@ -108,10 +109,14 @@ func (s agentModels) complete(ctx *fasthttp.RequestCtx) {
 	routes := messageRoutes(s)
 	b := routes.begin(ctx, c.call)
 	if routes.respondUnbegun(ctx, c.call.To, &b) {
+		if b.answer != nil && b.answer.Reply.Refusal != nil {
+			c.forget()
+		}
 		release()
 		b.release()
 		return
 	}
+	c.earlier = nil
 	c.run, c.head = b.run, ingress.NewChatHead(b.run, time.Now().Unix(), c.model)
 	c.answer(ctx, func() {
 		b.release()
@@ -127,7 +132,8 @@ type agentChat struct {
 	call      actor.Call
 	earlier   []ingress.ChatText // not in the session yet
 	key       *ingress.ChatKey   // of the conversation up to the message; nil if its client names a session
-	keys      []string           // idempotency keys
+	keyed     bool               // the client names an idempotency key
+	continued *chatSession       // taken from the sessions of recent conversations
 	attempt   *chatAttempt       // nil unless the client repeats requests by itself
 	streams   bool
 	withUsage bool
@@ -154,16 +160,14 @@ func (c *agentChat) parse(ctx *fasthttp.RequestCtx) (agent command.Agent, p *pro
 	}
 	c.model, c.streams, c.withUsage = in.Agent, in.Stream, in.StreamUsage
 	c.call = actor.Call{To: c.by.ID(agent.Name, ""), Parts: actor.Text(in.Text)}
-	c.keys = headers(ctx, ingress.IdempotencyKey)
+	keys := headers(ctx, ingress.IdempotencyKey)
 	named, repeats := headers(ctx, sessionHeader), false
-	if count := header(ctx, retryCountHeader); count != "" && len(c.keys) == 0 {
-		c.attempt = newChatAttempt(&c.call, named, ctx.PostBody())
-		if repeats = count != "0" && c.server.chats.recall(c.attempt); !repeats {
+	c.keyed = len(keys) > 0
+	if count := header(ctx, retryCountHeader); count != "" && !c.keyed {
+		c.attempt = newChatAttempt(c.call.To.Agent, named, ctx.PostBody())
+		if repeats = count != "0" && c.server.chats.recall(c.call.To.Tenant, c.attempt); !repeats {
 			c.attempt.key = c.server.node.NewCallID().String()
 		}
-	}
-	keys := c.keys
-	if c.attempt != nil {
 		keys = []string{c.attempt.key}
 	}
 	if p = fillKeyedContext(ctx, "POST "+agentChatRoute, keys, &c.call); p != nil {
@@ -187,6 +191,11 @@ func (c *agentChat) parse(ctx *fasthttp.RequestCtx) (agent command.Agent, p *pro
 	}
 	key := ingress.NewChatKey(c.call.To, in.Earlier)
 	c.earlier, c.key = in.Earlier, &key
+	if c.keyed && len(in.Earlier) > 0 { // the same key with other messages changes no session of the former ones
+		of := c.call.Idempotency
+		of.Route += " after " + hex.EncodeToString(key[:])
+		c.call.To.Key = ingress.SessionOf(c.call.To, of, c.call.ID)
+	}
 	if repeats { // the session has the messages
 		c.call.To.Key, c.earlier = c.attempt.session, nil
 	}
@@ -199,21 +208,31 @@ func (c *agentChat) continueSession(ctx *fasthttp.RequestCtx) *problem {
 	if len(c.earlier) == 0 {
 		return nil
 	}
-	if len(c.keys) == 0 { // otherwise the session follows from the key
-		if session, ok := c.server.chats.take(*c.key); ok {
-			c.call.To.Key, c.earlier = session, nil
+	waitCtx := c.server.newClientContext(ctx, AnswerTimeout)
+	p := c.moveEarlier(ctx, waitCtx)
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	if cause != nil {
+		return refusalProblem(actor.RefuseUnavailable(time.Second, "the client has gone, or the messages could not be stored in time"))
+	}
+	return p
+}
+
+func (c *agentChat) moveEarlier(ctx *fasthttp.RequestCtx, waiting context.Context) *problem {
+	if !c.keyed { // otherwise the session follows from the key
+		if known, ok := c.server.chats.take(c.call.To.Tenant, *c.key); ok && c.isLast(waiting, &known) {
+			c.call.To.Key, c.earlier, c.continued = known.name, nil, &known
 			return nil
 		}
 	}
 	for i, m := range c.earlier[max(len(c.earlier)-ingress.ChatEarlierMax, 0):] {
 		call := ingress.AppendUserMessage(c.call.To, m)
-		if p := fillKeyedContext(ctx, "POST "+agentChatRoute+" "+strconv.Itoa(i), c.keys, &call); p != nil {
-			return p
+		call.Principal, call.Trace, call.ID = c.call.Principal, c.call.Trace, c.server.node.NewCallID()
+		if c.keyed {
+			call.Idempotency = c.call.Idempotency
+			call.Idempotency.Route += " " + strconv.Itoa(i)
 		}
-		call.ID = c.server.node.NewCallID()
-		waiting, cancel := context.WithTimeout(context.Background(), signalTimeout)
 		answer, err := c.server.node.Signal(waiting, command.Signal{By: c.by.Principal, Call: call})
-		cancel()
 		switch r := answer.Reply.Refusal; {
 		case err != nil:
 			return c.server.errorProblem(ctx, err)
@@ -221,8 +240,33 @@ func (c *agentChat) continueSession(ctx *fasthttp.RequestCtx) *problem {
 			return refusalProblem(r)
 		}
 	}
-	c.earlier = nil
 	return nil
+}
+
+// isLast reports whether the conversation of a session ends with the answer that was remembered. It
+// does not if the session was deleted, or has further messages that the client has not sent.
+func (c *agentChat) isLast(ctx context.Context, known *chatSession) bool {
+	found, err := command.Find(ctx, c.server.node, c.by.Principal, command.MessagesQuery{Session: known.name, Agent: c.call.To.Agent, Limit: 1})
+	return err == nil && len(found.All) == 1 && found.All[0].Call == known.run && found.All[0].Role == actor.RoleAssistant && len(found.Open) == 0
+}
+
+// forget undoes continueSession for a message that has no run: a session that was known is known
+// again, and a new one is deleted unless a repeat with its key will use it.
+func (c *agentChat) forget() {
+	switch {
+	case c.continued != nil:
+		c.server.chats.put(c.call.To.Tenant, *c.key, *c.continued)
+	case len(c.earlier) > 0 && !c.keyed:
+		if c.attempt != nil {
+			c.server.chats.forget(c.call.To.Tenant, c.attempt)
+		}
+		waiting, cancel := context.WithTimeout(context.Background(), signalTimeout)
+		defer cancel()
+		var r *actor.Refusal
+		if err := c.server.node.Forget(waiting, command.Forget{By: c.by.Principal, Session: c.call.To.Key}); err != nil && !errors.As(err, &r) {
+			c.server.log.Warn("cannot delete the session of a refused message", "session", c.call.To.Key, "error", err.Error())
+		}
+	}
 }
 
 // askVolatile answers for an agent whose runs have no events: in one piece, also in a stream.
@@ -268,7 +312,10 @@ func (c *agentChat) answer(ctx *fasthttp.RequestCtx, done func()) {
 	})
 	if c.streams {
 		c.coding = transferCoding(ctx.Request.Header.IsHTTP11())
-		more := runHeader + ": " + c.run.String() + "\r\n" + sessionHeader + ": " + c.call.To.Key + "\r\n" + c.coding.header()
+		more := runHeader + ": " + c.run.String() + "\r\n" + c.coding.header()
+		if c.call.To.Key != actor.DefaultKey {
+			more += sessionHeader + ": " + c.call.To.Key + "\r\n"
+		}
 		openEventStream(c.server, ctx, more, end, func(e eventStream, head []byte) { c.stream(e, head, updates) })
 		return
 	}
@@ -278,7 +325,9 @@ func (c *agentChat) answer(ctx *fasthttp.RequestCtx, done func()) {
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	ctx.Response.Header.Set(runHeader, c.run.String())
-	ctx.Response.Header.Set(sessionHeader, c.call.To.Key)
+	if c.call.To.Key != actor.DefaultKey { // otherwise no session: see CheckSession
+		ctx.Response.Header.Set(sessionHeader, c.call.To.Key)
+	}
 	ctx.Response.Header.Set(shouldRetryHeader, "false") // a repeat would be another run
 	switch {
 	case respondAborted(ctx, cause):
@@ -462,87 +511,5 @@ func (c *agentChat) keep(answer string) {
 	}
 	text := string(c.call.Parts[0].Bytes)
 	key := c.key.With(ingress.ChatText{Role: actor.RoleUser, Text: text}).With(ingress.ChatText{Role: actor.RoleAssistant, Text: answer})
-	c.server.chats.put(key, c.call.To.Key)
-}
-
-// chatAttempt is a request of a client that repeats it by itself, for example after a time-out of its
-// own, and that names no idempotency key. A repeat gets the run of the first attempt.
-type chatAttempt struct {
-	id      [sha256.Size]byte // of user, agent, session and body
-	key     string            // idempotency key that the server has chosen
-	session string            // of the first attempt
-}
-
-func newChatAttempt(call *actor.Call, sessions []string, body []byte) *chatAttempt {
-	h := sha256.New()
-	_, _ = fmt.Fprintf(h, "%s/%s/%q/", call.To.Tenant, call.To.Agent, sessions)
-	_, _ = h.Write(body)
-	return &chatAttempt{id: [sha256.Size]byte(h.Sum(nil))}
-}
-
-// chatSessions are the sessions of recent conversations of the OpenAI API, by their messages: a
-// client sends these with each request, and no session. A conversation that is not here, or that
-// its client has changed, gets a session of its own. Recent requests that their clients may repeat
-// are kept too. The zero value is ready to use. It is safe for concurrent use.
-type chatSessions struct {
-	mu       sync.Mutex
-	sessions recent[ingress.ChatKey, string]
-	attempts recent[[sha256.Size]byte, chatAttempt]
-}
-
-// take returns the session of a conversation and forgets it, because its messages become others.
-func (c *chatSessions) take(key ingress.ChatKey) (session string, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	session, ok = c.sessions.by[key]
-	delete(c.sessions.by, key)
-	return session, ok
-}
-
-func (c *chatSessions) put(key ingress.ChatKey, session string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sessions.put(key, session)
-}
-
-// recall sets key and session of an attempt to those of the last one like it. It reports whether
-// there is one.
-func (c *chatSessions) recall(a *chatAttempt) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	former, ok := c.attempts.by[a.id]
-	if ok {
-		*a = former
-	}
-	return ok
-}
-
-func (c *chatSessions) remember(a *chatAttempt) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.attempts.put(a.id, *a)
-}
-
-// recent holds the last chatSessionsMax values that were put. The zero value is ready to use.
-type recent[K comparable, V any] struct {
-	by   map[K]V
-	keys []K // ring; if full, the oldest is at next
-	next int
-}
-
-func (r *recent[K, V]) put(key K, value V) {
-	if r.by == nil {
-		r.by = map[K]V{}
-	}
-	_, known := r.by[key]
-	r.by[key] = value
-	switch {
-	case known: // it keeps its place
-	case len(r.keys) < chatSessionsMax:
-		r.keys = append(r.keys, key)
-	default:
-		delete(r.by, r.keys[r.next])
-		r.keys[r.next] = key
-		r.next = (r.next + 1) % len(r.keys)
-	}
+	c.server.chats.put(c.call.To.Tenant, key, chatSession{c.call.To.Key, c.run})
 }

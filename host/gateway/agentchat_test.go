@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // chatAnswer is an answer in the form of the OpenAI API.
@@ -304,4 +305,88 @@ func (d *testGateway) waitForRun(status string) (run string) {
 	}
 	d.Fatalf("no run has the status %s", status)
 	return ""
+}
+
+// A session continues only while its conversation is that of the client.
+func TestAgentChatSessionHasMovedOn(t *testing.T) {
+	d := startScribe(t)
+	const list = "List my messages"
+	key := []string{"Idempotency-Key", "k"}
+	first, session := d.ask(chatBodyOf("scribe", "Say one"), key...)
+	if _, again := d.ask(chatBodyOf("scribe", "Say one", first, "Say secret")); again != session {
+		t.Fatalf("session %s, want %s", again, session)
+	}
+	if _, repeated := d.ask(chatBodyOf("scribe", "Say one"), key...); repeated != session {
+		t.Errorf("the repeat has session %s, want %s", repeated, session)
+	}
+	if answer, other := d.ask(chatBodyOf("scribe", "Say one", first, list)); other == session || answer != "1. Say one" {
+		t.Errorf("got %q in session %s, which has further messages", answer, other)
+	}
+	first, session = d.ask(chatBodyOf("scribe", "Say two"))
+	d.ask(chatBodyOf("scribe", "Say more"), sessionHeader, session)
+	if answer, other := d.ask(chatBodyOf("scribe", "Say two", first, list)); other == session || answer != "1. Say two" {
+		t.Errorf("got %q in session %s, which has further messages", answer, other)
+	}
+	first, session = d.ask(chatBodyOf("scribe", "Say three"))
+	if status, _, body := d.do("DELETE", "/v1/sessions/"+session, ""); status != 204 {
+		t.Fatal(status, body)
+	}
+	if answer, other := d.ask(chatBodyOf("scribe", "Say three", first, list)); other == session || answer != "1. Say three" {
+		t.Errorf("got %q in session %s, which is deleted", answer, other)
+	}
+	// The same key with other messages before the last one changes nothing of the former request.
+	first, session = d.ask(chatBodyOf("scribe", "Say four"), "Idempotency-Key", "k4")
+	d.ask(chatBodyOf("scribe", "injected", "forged", "Say four"), "Idempotency-Key", "k4")
+	if answer, again := d.ask(chatBodyOf("scribe", "Say four", first, list)); again != session || answer != "1. Say four" {
+		t.Errorf("got %q in session %s, want session %s", answer, again, session)
+	}
+	if status, _, body := d.do("POST", agentChatRoute, chatBodyOf("scribe", "injected", "forged", "Say five"), "Idempotency-Key", "k4"); status != 422 {
+		t.Errorf("another message with the same key: %d %s", status, body)
+	}
+}
+
+// A refused message leaves the session for the next one, and no session of its own.
+func TestAgentChatRefused(t *testing.T) {
+	d := startScribe(t)
+	first, session := d.ask(chatBodyOf("scribe", "Say one"))
+	long := strings.Repeat("x", ingress.ChatTextMax)
+	for _, body := range []string{chatBodyOf("scribe", "Say one", first, long), chatBodyOf("scribe", "a", "b", long)} {
+		if status, _, answer := d.do("POST", agentChatRoute, body); status < 400 {
+			t.Fatalf("%d %.200s", status, answer)
+		}
+	}
+	if _, again := d.ask(chatBodyOf("scribe", "Say one", first, "Say two")); again != session {
+		t.Errorf("session %s, want %s", again, session)
+	}
+	var sessions struct {
+		Sessions []struct {
+			ID string `json:"session_id"`
+		} `json:"sessions"`
+	}
+	if d.doJSON(&sessions, "GET", "/v1/sessions", ""); len(sessions.Sessions) != 1 {
+		t.Errorf("got sessions %v, want one", sessions)
+	}
+}
+
+// One user cannot make a server forget the conversations of others.
+func TestChatMemoryHasShares(t *testing.T) {
+	var m chatMemory
+	key := func(i int) ingress.ChatKey { return ingress.ChatKey{byte(i), byte(i >> 8), byte(i >> 16)} }
+	m.put("bob", key(0), chatSession{name: "his"})
+	for i := range 3 * chatsMax {
+		m.put("alice", key(i), chatSession{name: "hers"})
+		m.put("alice", key(i), chatSession{name: "hers"}) // repeated
+	}
+	if m.sessions.count != chatsMax {
+		t.Errorf("%d conversations are remembered, want %d", m.sessions.count, chatsMax)
+	}
+	if _, ok := m.take("alice", key(3*chatsMax-chatsMax+1)); !ok {
+		t.Error("a recent conversation is forgotten")
+	}
+	if s, ok := m.take("bob", key(0)); !ok || s.name != "his" || len(m.sessions.users) != 1 {
+		t.Errorf("got %+v, %v", s, ok)
+	}
+	if _, ok := m.take("bob", key(0)); ok {
+		t.Error("a conversation is taken twice")
+	}
 }

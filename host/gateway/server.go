@@ -73,7 +73,7 @@ type Server struct {
 	streams    *limiter                // streams, sockets and requests that wait for events
 	scans      *limiter                // requests that read lists, trees of runs, sessions and their events
 	turns      turns                   // reads of those that have a place among streams
-	chats      chatSessions
+	chats      chatMemory
 	wrongKeys  wrongKeys
 	lingering  lingerer   // served connections
 	excess     lingerer   // connections over a limit
