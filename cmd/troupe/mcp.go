@@ -5,12 +5,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/signal"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -69,16 +71,28 @@ func (c *MCPCmd) Run(s streams) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	b := c.bridge()
-	if err := b.refresh(); err != nil { // the first list has the same error, which not every application shows
-		fmt.Fprintln(s.err, "troupe mcp:", err)
-	} else if missing := b.missing(); len(missing) > 0 {
-		fmt.Fprintf(s.err, "troupe mcp: the server has no agent %s now; see: %s\n", strings.Join(missing, ", "), c.hint("agents list", nil))
-	}
+	checked := make(chan struct{})
+	go func() {
+		defer close(checked)
+		if err := b.refresh(ctx); err != nil && ctx.Err() == nil { // the first list has the same error, which not every application shows
+			fmt.Fprintln(s.err, "troupe mcp:", err)
+		} else if missing := b.missing(); len(missing) > 0 {
+			fmt.Fprintf(s.err, "troupe mcp: the server has no agent %s now; see: %s\n", strings.Join(missing, ", "), c.hint("agents list", nil))
+		}
+	}()
 	if isTerminal(os.Stdin) {
 		fmt.Fprintln(s.err, "troupe mcp: applications start this command and write messages to it; Ctrl-C ends it. See troupe mcp --help")
 	}
 	err := b.server.Run(ctx, standardIO{s.out})
-	if ctx.Err() != nil || errors.Is(err, io.EOF) {
+	interrupted := ctx.Err() != nil
+	select {
+	case <-checked:
+	case <-ctx.Done():
+	case <-time.After(time.Second): // a slow server keeps no command alive
+	}
+	stop()
+	<-checked
+	if interrupted || errors.Is(err, io.EOF) {
 		return nil
 	}
 	if err != nil {
@@ -100,7 +114,7 @@ func (c *MCPCmd) bridge() *mcpBridge {
 		return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {
 			call, isCall := r.GetParams().(*mcp.CallToolParamsRaw)
 			if method == "tools/list" || isCall && !b.offers(call.Name) {
-				switch err := b.refresh(); {
+				switch err := b.refresh(ctx); {
 				case err != nil && isCall: // its model reads why the tool is unknown
 					return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: err.Error()}}}, nil
 				case err != nil:
@@ -125,6 +139,7 @@ const (
 	mcpPageSize     = 1000
 	mcpNameMax      = 64               // bytes of the name of a tool, as applications accept them
 	mcpPoll         = 10 * time.Second // duration of one request for events
+	mcpRefreshMax   = 20 * time.Second
 	mcpEventsOfPoll = 100
 )
 
@@ -162,10 +177,15 @@ type mcpAnswer struct {
 	Answer  string `json:"answer,omitempty"`
 }
 
-// refresh offers the present agents of the server.
-func (b *mcpBridge) refresh() error {
+// refresh offers the present agents of the server. It does so within mcpRefreshMax, because a server
+// may be slow.
+func (b *mcpBridge) refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, mcpRefreshMax)
+	defer cancel()
+	to := b.to
+	to.ctx = ctx
 	var all []agentView
-	err := b.to.pages("/v1/agents", func(body []byte) (next string, err error) {
+	err := to.pages("/v1/agents", func(body []byte) (next string, err error) {
 		var page struct {
 			Agents []agentView `json:"agents"`
 			Next   string      `json:"next_cursor"`
@@ -186,11 +206,16 @@ func (b *mcpBridge) refresh() error {
 	b.absent = slices.DeleteFunc(slices.Clone(b.only), func(name string) bool {
 		return slices.ContainsFunc(all, func(a agentView) bool { return a.ID == name || a.Name == name })
 	})
+	owners := map[string]string{}
 	for _, a := range all {
 		if len(b.only) > 0 && !slices.Contains(b.only, a.ID) && !slices.Contains(b.only, a.Name) {
 			continue
 		}
 		name, text := mcpToolName(a.ID), mcpDescription(&a)
+		if other := owners[name]; other != "" && other != a.ID {
+			return fmt.Errorf("the agents %s and %s would have the same tool %s: choose some with --agent", other, a.ID, name)
+		}
+		owners[name] = a.ID
 		delete(gone, name)
 		if b.agents[name] != text {
 			b.agents[name] = text
@@ -205,7 +230,8 @@ func (b *mcpBridge) refresh() error {
 }
 
 // mcpToolName returns the name of the tool of an agent. Names of tools have fewer characters than
-// those of agents.
+// those of agents, so some end with a hash of the ID. So do IDs that look like such a name: no agent
+// can take the tool of another one.
 func mcpToolName(agent string) string {
 	name := "ask_" + strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
@@ -213,12 +239,15 @@ func mcpToolName(agent string) string {
 		}
 		return '_'
 	}, agent)
-	if name[len("ask_"):] == agent && len(name) <= mcpNameMax {
+	if name[len("ask_"):] == agent && len(name) <= mcpNameMax && !endsWithHash.MatchString(agent) {
 		return name
 	}
-	hash := fmt.Sprintf("_%.8x", actor.HashOf([]byte(agent))) // agents whose names become the same have different hashes
-	return name[:min(len(name), mcpNameMax-len(hash))] + hash
+	hash := actor.HashOf([]byte(agent))
+	suffix := "_" + hex.EncodeToString(hash[:8])
+	return name[:min(len(name), mcpNameMax-len(suffix))] + suffix
 }
+
+var endsWithHash = regexp.MustCompile(`_[0-9a-f]{16}$`)
 
 func mcpDescription(a *agentView) string {
 	text := "Sends a message to the agent " + cmp.Or(a.Name, a.ID) + " and returns its answer."

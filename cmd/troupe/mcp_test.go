@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -250,6 +252,34 @@ func TestMCPToolOfWrongKey(t *testing.T) {
 	}
 }
 
+// A server that does not answer, or whose list does not end, neither delays the start nor keeps the
+// command from its end.
+func TestMCPToolsOfHostileServer(t *testing.T) {
+	requests := make(chan string, 1)
+	hostile := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/slow/") {
+			requests <- r.URL.Path
+			<-r.Context().Done()
+			return
+		}
+		fmt.Fprint(w, `{"agents":[],"next_cursor":"same"}`)
+	}))
+	t.Cleanup(hostile.Close)
+	b := startBridge(t, hostile.URL+"/slow") // it initializes
+	<-requests
+	if err := b.session.Close(); err != nil { // otherwise it is killed
+		t.Error(err)
+	}
+	b = startBridge(t, hostile.URL)
+	if _, err := b.session.ListTools(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "do not end") {
+		t.Errorf("got %v", err)
+	}
+	code, out, stderr := runProgram(t, "agents", "list", "--server", "http://u:secret@127.0.0.1:1")
+	if code == 0 || !strings.Contains(stderr, "without user") || strings.Contains(out+stderr, "secret") {
+		t.Errorf("%d %s%s", code, out, stderr)
+	}
+}
+
 func TestMCPToolNames(t *testing.T) {
 	long := strings.Repeat("x", 80)
 	for agent, want := range map[string]string{"helper": "ask_helper", "a-b_C9": "ask_a-b_C9"} {
@@ -257,7 +287,7 @@ func TestMCPToolNames(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", agent, got, want)
 		}
 	}
-	for _, pair := range [][2]string{{"a.b", "a_b"}, {"a.b", "a@b"}, {long, long + "y"}} {
+	for _, pair := range [][2]string{{"a.b", "a_b"}, {"a.b", "a@b"}, {long, long + "y"}, {"pay.bot", strings.TrimPrefix(mcpToolName("pay.bot"), "ask_")}} {
 		one, two := mcpToolName(pair[0]), mcpToolName(pair[1])
 		if one == two || len(one) > mcpNameMax || len(two) > mcpNameMax {
 			t.Errorf("%q have the names %s and %s", pair, one, two)

@@ -225,6 +225,9 @@ func (c client) newRequest(ctx context.Context, method, path string, body []byte
 	if u, err := url.Parse(c.server); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("--server %s: want an address like %s", c.server, defaultServer)
 	}
+	if u, _ := url.Parse(c.server); u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("--server: want an address without user, password and query, like %s; the key is that of --key or TROUPE_KEY", defaultServer)
+	}
 	if c.namespace != "" {
 		separator := "?"
 		if strings.Contains(path, "?") {
@@ -278,8 +281,11 @@ func (c client) pages(path string, each func(body []byte) (next string, err erro
 			return err
 		}
 		next, err := each(body)
-		if err != nil || next == "" {
+		switch {
+		case err != nil || next == "":
 			return err
+		case next == q.Get("cursor"):
+			return fmt.Errorf("server %s: the pages of %s do not end; is it a troupe server?", c.server, path)
 		}
 		q.Set("cursor", next)
 	}

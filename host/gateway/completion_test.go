@@ -311,7 +311,7 @@ func TestCompletionStream(t *testing.T) {
 	}
 }
 
-// A request names one run, and an ID that may stand in a header.
+// A request names one run, and an ID that a header may have.
 func TestCompletionHeaders(t *testing.T) {
 	d := startGateway(t)
 	service := newExternalService(d, "outside")

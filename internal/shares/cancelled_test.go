@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 )
 
-// A request that is admitted while it gives up passes its place on.
+// A request that is admitted while it ends passes its place to the next.
 func TestAdmittedAfterCancellationIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queue
