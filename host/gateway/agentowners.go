@@ -47,8 +47,9 @@ func (o *agentOwners) of(node command.Node, agent string) string {
 			o.by[a.Name] = registrar(a.Owner)
 		}
 	}
-	o.read, o.by[agent] = time.Now(), o.by[agent]
-	return o.by[agent]
+	owner := o.by[agent]
+	o.read, o.by[agent] = time.Now(), owner
+	return owner
 }
 
 // registrar returns an owner of an agent, or "" if that is the operator.
