@@ -168,8 +168,9 @@ func TestMCPToolWaitsForPerson(t *testing.T) {
 	}
 	answered := make(chan mcpAnswer, 1)
 	go func() {
-		out, _, _ := b.call("wait_for_run", map[string]any{"run_id": out.Run})
-		answered <- out
+		var end mcpAnswer
+		defer func() { answered <- end }() // also if the call fails
+		end, _, _ = b.call("wait_for_run", map[string]any{"run_id": out.Run})
 	}()
 	p.run(0, []string{"approved payments.transfer"}, nil, "approvals", "approve", id)
 	if out := <-answered; out.Status != "DONE" || !strings.Contains(out.Answer, "receipt") || p.paid.Load() != 1 {

@@ -220,8 +220,9 @@ func TestAgentChatWaitsForPerson(t *testing.T) {
 		d := startGateway(t)
 		answered := make(chan string, 1)
 		go func() {
-			_, _, body := d.do("POST", agentChatRoute, strings.Replace(chatBodyOf("coordinator", "xyzzy"), "{", "{"+stream, 1))
-			answered <- body
+			var body string
+			defer func() { answered <- body }() // also if the request fails
+			_, _, body = d.do("POST", agentChatRoute, strings.Replace(chatBodyOf("coordinator", "xyzzy"), "{", "{"+stream, 1))
 		}()
 		run := d.waitForRun("PAUSED_WAITING_APPROVAL")
 		if status, _, body := d.do("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`); status != 200 {

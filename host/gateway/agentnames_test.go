@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/valyala/fasthttp"
@@ -27,10 +28,14 @@ func namedAgents(n int) (all []actor.Definition) {
 func TestSearchByNameIsIndexed(t *testing.T) {
 	allocations := func(n int, name string) float64 {
 		d := startGateway(t, namedAgents(n)...)
-		return testing.AllocsPerRun(100, func() { d.server.findAgent(&fasthttp.RequestCtx{}, name) })
+		least := math.Inf(1)
+		for range 5 { // goroutines of earlier tests may allocate too
+			least = min(least, testing.AllocsPerRun(100, func() { d.server.findAgent(&fasthttp.RequestCtx{}, name) }))
+		}
+		return least
 	}
 	for _, name := range []string{"unknown", "Agent 3"} {
-		if few, many := allocations(4, name), allocations(256, name); many > few+4 { // another goroutine may allocate too
+		if few, many := allocations(4, name), allocations(256, name); many > few+4 {
 			t.Errorf("%s: got %v allocations with 4 agents and %v with 256", name, few, many)
 		}
 	}

@@ -190,22 +190,30 @@ func TestCompletionOfUnknownModelIsRecorded(t *testing.T) {
 // A run without events records no request, so it cannot send one.
 func TestCompletionOfVolatileAgent(t *testing.T) {
 	d := startGateway(t)
-	tokens := make(chan string, 1)
+	tokens, ended := make(chan string, 1), make(chan struct{})
 	served := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/invoke" {
 			_, _ = io.Copy(io.Discard, r.Body) // a server sees that its client left behind the body only
-			tokens <- r.Header.Get(RunToken)
-			<-r.Context().Done()
+			select {
+			case tokens <- r.Header.Get(RunToken):
+			default: // a second attempt
+			}
+			select {
+			case <-r.Context().Done():
+			case <-ended:
+			}
 		}
 	}))
 	t.Cleanup(served.Close)
+	t.Cleanup(func() { close(ended) })
 	if status, _, body := d.do("POST", "/v1/agents/register", `{"agent_id":"quick","endpoint":"`+served.URL+`","durability":"none"}`); status != 201 {
 		t.Fatal(status, body)
 	}
 	answered := make(chan string, 1)
 	go func() {
-		_, _, body := d.do("POST", "/v1/agents/quick/messages", `{"content":"x","timeout_ms":3000}`)
-		answered <- body
+		var body string
+		defer func() { answered <- body }() // also if the request fails
+		_, _, body = d.do("POST", "/v1/agents/quick/messages", `{"content":"x","timeout_ms":3000}`)
 	}()
 	var out openAIError
 	if status := d.doJSON(&out, "POST", completionsRoute, chatBody, RunToken, <-tokens); status != 403 || out.Error.Code != "call_rejected" || !strings.Contains(out.Error.Message, "durability none") {
