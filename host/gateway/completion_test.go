@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -204,8 +205,9 @@ func TestCompletionOfVolatileAgent(t *testing.T) {
 			}
 		}
 	}))
+	end := sync.OnceFunc(func() { close(ended) })
 	t.Cleanup(served.Close)
-	t.Cleanup(func() { close(ended) })
+	t.Cleanup(end)
 	if status, _, body := d.do("POST", "/v1/agents/register", `{"agent_id":"quick","endpoint":"`+served.URL+`","durability":"none"}`); status != 201 {
 		t.Fatal(status, body)
 	}
@@ -213,12 +215,19 @@ func TestCompletionOfVolatileAgent(t *testing.T) {
 	go func() {
 		var body string
 		defer func() { answered <- body }() // also if the request fails
-		_, _, body = d.do("POST", "/v1/agents/quick/messages", `{"content":"x","timeout_ms":3000}`)
+		_, _, body = d.do("POST", "/v1/agents/quick/messages", `{"content":"x"}`)
 	}()
+	var token string
+	select {
+	case token = <-tokens:
+	case body := <-answered:
+		t.Fatal(body)
+	}
 	var out openAIError
-	if status := d.doJSON(&out, "POST", completionsRoute, chatBody, RunToken, <-tokens); status != 403 || out.Error.Code != "call_rejected" || !strings.Contains(out.Error.Message, "durability none") {
+	if status := d.doJSON(&out, "POST", completionsRoute, chatBody, RunToken, token); status != 403 || out.Error.Code != "call_rejected" || !strings.Contains(out.Error.Message, "durability none") {
 		t.Errorf("%d %+v", status, out)
 	}
+	end()
 	<-answered
 }
 
@@ -363,7 +372,7 @@ func TestKeyRevocationEndsCompletionStream(t *testing.T) {
 	other, _ := newTestKey(t, 2, 0, ingress.ScopeCall)
 	keys.Set([]ingress.Key{mine, other})
 	d := startGatewayWith(t, Config{Keys: keys})
-	node := &scriptedNode{d.server.node, make(chan command.ChatPart, 1), make(chan struct{}, 1)}
+	node := &scriptedNode{d.server.node, make(chan command.ChatPart, 1), make(chan struct{}, 4)}
 	served := d.serve(New(node, d.server.log, d.server.config), func(l net.Listener) net.Listener { return l })
 	node.parts <- command.ChatPart{Bytes: []byte("data: {\"choices\":[]}\n\n")}
 	stream := served.openStream("POST", completionsRoute, strings.Replace(chatBody, "{", `{"stream":true,`, 1), "Authorization", "Bearer "+text)

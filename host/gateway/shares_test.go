@@ -138,8 +138,11 @@ func TestAgentsTakeShareOfTheirRegistrar(t *testing.T) {
 	tokens, ended := make(chan string, 1), make(chan struct{})
 	served := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/invoke" {
-			tokens <- r.Header.Get(RunToken)
-			<-ended
+			select {
+			case tokens <- r.Header.Get(RunToken):
+				<-ended
+			case <-ended: // nobody waits for this attempt
+			}
 		}
 	}))
 	t.Cleanup(served.Close)
