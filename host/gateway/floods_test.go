@@ -32,8 +32,11 @@ type flood struct {
 }
 
 // hold sends n requests, each on a connection that stays open, and records the beginnings of
-// their answers. Those without an answer so far are recorded as "".
-func (f *flood) hold(n int, request func(i int) string) {
+// their answers.
+func (f *flood) hold(n int, request func(i int) string) { f.holdFor(time.Minute, n, request) }
+
+// holdFor is hold for requests some of which get no answer. After the time those are recorded as "".
+func (f *flood) holdFor(wait time.Duration, n int, request func(i int) string) {
 	f.Helper()
 	var sending sync.WaitGroup
 	var mu sync.Mutex
@@ -51,7 +54,7 @@ func (f *flood) hold(n int, request func(i int) string) {
 				f.Error(err)
 				return
 			}
-			_ = c.SetReadDeadline(time.Now().Add(3 * time.Second))
+			_ = c.SetReadDeadline(time.Now().Add(wait))
 			status, _ := bufio.NewReader(c).ReadString('\n')
 			mu.Lock()
 			defer mu.Unlock()
@@ -141,7 +144,7 @@ func TestFloodsSpareOtherUsers(t *testing.T) {
 		"long polls": func(f *flood, _ actor.Principal, run string) {
 			_, _, all := f.do("GET", "/v1/runs/"+run+"/events", "", "Authorization", f.authorization)
 			after := strings.Count(all, `"seq":`)
-			f.hold(streams+100, func(int) string { return fmt.Sprintf("GET /v1/runs/%s/events?after=%d&wait_ms=60000\n\n", run, after) })
+			f.holdFor(10*time.Second, streams+100, func(int) string { return fmt.Sprintf("GET /v1/runs/%s/events?after=%d&wait_ms=60000\n\n", run, after) })
 			if refused := f.count("429"); refused != 100 {
 				f.Errorf("%d long polls are refused: %q", refused, f.answers[:5])
 			}
@@ -171,7 +174,7 @@ func TestFloodsSpareOtherUsers(t *testing.T) {
 			})
 		},
 		"unfinished bodies": func(f *flood, _ actor.Principal, _ string) {
-			f.hold(200, func(int) string {
+			f.holdFor(10*time.Second, 200, func(int) string {
 				return "POST /v1/agents/helper/messages\nContent-Type: application/json\nContent-Length: 1000000\n\n" + strings.Repeat(" ", 10_000)
 			})
 			if refused := f.count("429"); refused != 200-bodiesEach/1_000_000 {
