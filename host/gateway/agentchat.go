@@ -32,7 +32,6 @@ const (
 	agentChatPing    = 15 * time.Second
 	agentChatPage    = 256     // events that are read at a time
 	agentChatSentMax = 4 << 20 // bytes of an answer whose conversation is kept
-	chatSessionsMax  = 8192
 )
 
 // agentModels are the routes of the OpenAI API in which each agent is a model.
@@ -418,7 +417,9 @@ func (c *agentChat) stream(e eventStream, out []byte, updates <-chan struct{}) {
 				return
 			case text != "":
 				out = append(out, c.coding.part(c.head.Chunk(ingress.ChatChunk{Text: text}, c.withUsage))...)
-				c.sent = append(c.sent, text...)
+				if len(c.sent) <= agentChatSentMax { // a longer answer is not kept
+					c.sent = append(c.sent, text...)
+				}
 			}
 		}
 		switch {
