@@ -246,7 +246,7 @@ func (c *agentChat) moveEarlier(ctx *fasthttp.RequestCtx, waiting context.Contex
 // does not if the session was deleted, or has further messages that the client has not sent.
 func (c *agentChat) isLast(ctx context.Context, known *chatSession) bool {
 	found, err := command.Find(ctx, c.server.node, c.by.Principal, command.MessagesQuery{Session: known.name, Agent: c.call.To.Agent, Limit: 1})
-	return err == nil && len(found.All) == 1 && found.All[0].Call == known.run && found.All[0].Role == actor.RoleAssistant && len(found.Open) == 0
+	return err == nil && len(found.All) == 1 && found.All[0].Call == known.run && len(found.Open) == 0
 }
 
 // forget undoes continueSession for a message that has no run: a session that was known is known
