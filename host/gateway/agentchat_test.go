@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -66,7 +67,7 @@ func (d *testGateway) ask(body string, headers ...string) (text, session string)
 	if err := json.Unmarshal([]byte(answer), &out); err != nil || status != 200 || len(out.Choices) != 1 {
 		d.Fatalf("%s: %d %s", body, status, answer)
 	}
-	if out.Object != "chat.completion" || out.ID != "chatcmpl-"+head.Get(runHeader) || out.Choices[0].Finish != "stop" || out.Usage == nil {
+	if head.Get(shouldRetryHeader) != "false" || out.Object != "chat.completion" || out.ID != "chatcmpl-"+head.Get(runHeader) || out.Choices[0].Finish != "stop" || out.Usage == nil {
 		d.Errorf("got %s", answer)
 	}
 	return out.Choices[0].Message.Content, head.Get(sessionHeader)
@@ -389,5 +390,54 @@ func TestChatMemoryHasShares(t *testing.T) {
 	}
 	if _, ok := m.take("bob", key(0)); ok {
 		t.Error("a conversation is taken twice")
+	}
+}
+
+// A session with an open run is not continued: its answer would become part of the conversation.
+func TestAgentChatSessionHasOpenRun(t *testing.T) {
+	d := startGateway(t)
+	first := d.openStream("POST", agentChatRoute, strings.Replace(chatBodyOf("coordinator", "one"), "{", `{"stream":true,`, 1))
+	defer first.response.Body.Close()
+	session := first.response.Header.Get(sessionHeader)
+	if status, _, body := d.do("POST", "/v1/runs/"+d.waitForRun("PAUSED_WAITING_APPROVAL")+":signal", `{"name":"go"}`); status != 200 {
+		t.Fatal(status, body)
+	}
+	if _, err := io.Copy(io.Discard, first.response.Body); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, body := d.do("POST", "/v1/agents/coordinator/messages", `{"content":"open","session_id":"`+session+`"}`, "Prefer", "respond-async"); status != 202 {
+		t.Fatal(status, body)
+	}
+	next := d.openStream("POST", agentChatRoute, strings.Replace(chatBodyOf("coordinator", "one", "response from helper: one", "two"), "{", `{"stream":true,`, 1))
+	defer next.response.Body.Close()
+	if got := next.response.Header.Get(sessionHeader); got == session || got == "" {
+		t.Errorf("got session %q, which has an open run", got)
+	}
+}
+
+// The answer of an agent with one conversation for all names no session.
+func TestAgentChatOfOneSession(t *testing.T) {
+	d := startGateway(t)
+	if status, _, body := d.do("POST", "/v1/agents", `{"name":"one","default_session":"main"}`); status != 201 {
+		t.Fatal(status, body)
+	}
+	if answer, session := d.ask(chatBodyOf("one", "x", "y", "Say a")); answer != "a" || session != "" {
+		t.Errorf("got %q in session %q", answer, session)
+	}
+}
+
+// The revocation of a key ends the streams of agents that it has begun.
+func TestKeyRevocationEndsAgentChat(t *testing.T) {
+	keys := new(Keys)
+	mine, text := newTestKey(t, 1, 0, ingress.ScopeCall)
+	other, _ := newTestKey(t, 2, 0, ingress.ScopeCall)
+	keys.Set([]ingress.Key{mine, other})
+	d := startGatewayWith(t, Config{Keys: keys})
+	stream := d.openStream("POST", agentChatRoute, strings.Replace(chatBodyOf("coordinator", "x"), "{", `{"stream":true,`, 1), "Authorization", "Bearer "+text)
+	defer stream.response.Body.Close()
+	keys.Set([]ingress.Key{other})
+	got, err := io.ReadAll(stream.response.Body)
+	if err != nil || !strings.Contains(string(got), `"code":"unauthorized"`) || strings.Contains(string(got), "[DONE]") {
+		t.Errorf("got %s, %v", got, err)
 	}
 }
