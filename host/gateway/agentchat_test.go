@@ -441,3 +441,29 @@ func TestKeyRevocationEndsAgentChat(t *testing.T) {
 		t.Errorf("got %s, %v", got, err)
 	}
 }
+
+// A server that stops answers the requests that wait, and names the runs that continue.
+func TestStoppingServerAnswersAgentChat(t *testing.T) {
+	d := startGateway(t)
+	answered := make(chan string, 1)
+	go func() {
+		var answer string
+		defer func() { answered <- answer }() // also if the request fails
+		status, _, body := d.do("POST", agentChatRoute, chatBodyOf("coordinator", "x"))
+		answer = fmt.Sprint(status, body)
+	}()
+	run := d.waitForRun("PAUSED_WAITING_APPROVAL")
+	d.server.Drain()
+	if answer := <-answered; !strings.HasPrefix(answer, "503") || !strings.Contains(answer, "/v1/runs/"+run) {
+		t.Errorf("got %s", answer)
+	}
+}
+
+// A conversation may be longer than other bodies.
+func TestLongAgentChat(t *testing.T) {
+	d := startScribe(t)
+	long := strings.Repeat("x", BodyBytesMax/2)
+	if answer, _ := d.ask(chatBodyOf("scribe", long, "a", long, "b", long, "c", "Say d")); answer != "d" {
+		t.Errorf("got %.100q", answer)
+	}
+}
