@@ -405,10 +405,14 @@ func TestAgentChatSessionHasOpenRun(t *testing.T) {
 	if _, err := io.Copy(io.Discard, first.response.Body); err != nil {
 		t.Fatal(err)
 	}
+	var ended struct {
+		Text string `json:"text"`
+	}
+	d.doJSON(&ended, "GET", "/v1/runs/"+first.response.Header.Get(runHeader), "")
 	if status, _, body := d.do("POST", "/v1/agents/coordinator/messages", `{"content":"open","session_id":"`+session+`"}`, "Prefer", "respond-async"); status != 202 {
 		t.Fatal(status, body)
 	}
-	next := d.openStream("POST", agentChatRoute, strings.Replace(chatBodyOf("coordinator", "one", "response from helper: one", "two"), "{", `{"stream":true,`, 1))
+	next := d.openStream("POST", agentChatRoute, strings.Replace(chatBodyOf("coordinator", "one", ended.Text, "two"), "{", `{"stream":true,`, 1))
 	defer next.response.Body.Close()
 	if got := next.response.Header.Get(sessionHeader); got == session || got == "" {
 		t.Errorf("got session %q, which has an open run", got)
