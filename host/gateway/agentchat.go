@@ -29,9 +29,7 @@ const (
 	shouldRetryHeader = "X-Should-Retry"          // obeyed by the stock clients of the OpenAI API
 
 	agentChatTimeout = 2 * time.Hour // ends the wait for an answer; its run continues
-	agentChatPing    = 15 * time.Second
-	agentChatPage    = 256     // events that are read at a time
-	agentChatSentMax = 4 << 20 // bytes of an answer whose conversation is kept
+	agentChatSentMax = 4 << 20       // bytes of an answer whose conversation is kept
 )
 
 // agentModels are the routes of the OpenAI API in which each agent is a model.
@@ -77,7 +75,8 @@ func (s agentModels) find(ctx *fasthttp.RequestCtx, name string) (command.Agent,
 
 // complete sends the last message of a conversation to an agent.
 func (s agentModels) complete(ctx *fasthttp.RequestCtx) {
-	c := &agentChat{server: s.Server, by: callerOf(ctx)}
+	c := &agentChat{agentAnswer: agentAnswer{server: s.Server, by: callerOf(ctx)}}
+	c.keep = c.keepSession
 	agent, p := c.parse(ctx)
 	if p == nil && agent.Durability == actor.Volatile {
 		c.askVolatile(ctx)
@@ -125,8 +124,7 @@ func (s agentModels) complete(ctx *fasthttp.RequestCtx) {
 
 // agentChat is a request to an agent in the form of the OpenAI API.
 type agentChat struct {
-	server    *Server
-	by        caller
+	agentAnswer
 	model     string // name of the agent in the request
 	call      actor.Call
 	earlier   []ingress.ChatText // not in the session yet
@@ -135,16 +133,6 @@ type agentChat struct {
 	continued *chatSession       // taken from the sessions of recent conversations
 	attempt   *chatAttempt       // nil unless the client repeats requests by itself
 	streams   bool
-	withUsage bool
-
-	run     actor.CallID
-	head    ingress.ChatHead
-	coding  transferCoding
-	seq     uint64 // of the last event that was read
-	follows ingress.ChatAnswer
-	record  runs.Record
-	sent    []byte // text that the client has
-	end     *runs.Event
 }
 
 // parse decodes the request and finds its agent. The session of the call is that of a new
@@ -342,171 +330,8 @@ func (c *agentChat) answer(ctx *fasthttp.RequestCtx, done func()) {
 	}
 }
 
-// wait reads the events of the run until its end.
-func (c *agentChat) wait(ctx context.Context, updates <-chan struct{}) error {
-	for {
-		_, more, err := c.read()
-		away := (*command.AwayError)(nil)
-		switch {
-		case errors.As(err, &away):
-			received(ctx, away.Back)
-		case err != nil || c.end != nil:
-			return err
-		case !more:
-			select {
-			case _, open := <-updates:
-				if !open {
-					updates = nil
-				}
-			case <-c.server.draining:
-				return command.ErrClosed
-			case <-ctx.Done():
-			}
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-	}
-}
-
-// read reads the next events and returns the text that they add for the client, and whether
-// further events can be read.
-func (c *agentChat) read() (text string, more bool, err error) {
-	defer c.server.turns.take(&c.by)()
-	page, err := lookup(c.server, c.by, command.EventsQuery{Run: c.run, After: c.seq, Limit: agentChatPage})
-	if err != nil {
-		return "", false, err
-	}
-	var all strings.Builder
-	for i := range page.All {
-		e, err := runs.Decode(page.All[i].Body)
-		if err == nil {
-			err = c.record.Apply(&e)
-		}
-		if err != nil {
-			return "", false, err
-		}
-		c.seq = e.Seq
-		all.WriteString(c.follows.Apply(&e))
-		if e.Type.Ends() {
-			c.end = &e
-			break
-		}
-	}
-	return all.String(), c.end == nil && len(page.All) == agentChatPage, nil
-}
-
-// stream sends the text as it is read.
-func (c *agentChat) stream(e eventStream, out []byte, updates <-chan struct{}) {
-	gone, unwatch := watchPeer(e.conn)
-	defer unwatch()
-	check := time.NewTicker(keyCheckInterval)
-	defer check.Stop()
-	out = append(out, c.coding.part(c.head.Chunk(ingress.ChatChunk{Role: "assistant"}, c.withUsage))...)
-	var back <-chan struct{} // set while the node is away
-	unread := true
-	for pinged := time.Now(); ; {
-		if unread {
-			text, more, err := c.read()
-			away := (*command.AwayError)(nil)
-			switch unread = more; {
-			case errors.As(err, &away):
-				back = away.Back
-			case err != nil:
-				c.fail(e, out, c.problemOf(err))
-				return
-			case text != "":
-				out = append(out, c.coding.part(c.head.Chunk(ingress.ChatChunk{Text: text}, c.withUsage))...)
-				if len(c.sent) <= agentChatSentMax { // a longer answer is not kept
-					c.sent = append(c.sent, text...)
-				}
-			}
-		}
-		switch {
-		case c.end != nil && c.end.Type == runs.RunDone:
-			c.keep(string(c.sent))
-			e.write(append(out, c.coding.last(c.lastFrames(ingress.ChatFinish(c.end.Status)))...))
-			return
-		case c.end != nil:
-			c.fail(e, out, c.failure())
-			return
-		case len(out) == 0 && time.Since(pinged) >= agentChatPing:
-			out = c.coding.part(runs.AppendComment(nil, "ping"))
-		}
-		if len(out) > 0 {
-			if pinged = time.Now(); !e.write(out) {
-				return
-			}
-			out = nil
-		}
-		if unread {
-			continue
-		}
-		select {
-		case _, open := <-updates:
-			if unread = true; !open {
-				updates = nil // the node has stopped, which the read reports
-			}
-		case <-back:
-			back, unread = nil, true
-		case <-check.C:
-			if c.by.Key != "" && !c.server.config.Keys.Valid(c.by.Key) {
-				c.fail(e, nil, invalidKey())
-				return
-			}
-		case <-gone:
-			return
-		case <-c.server.stopping:
-			c.fail(e, nil, c.problemOf(command.ErrClosed))
-			return
-		}
-	}
-}
-
-// lastFrames are the frames behind the text.
-func (c *agentChat) lastFrames(finish string) []byte {
-	b := c.head.Chunk(ingress.ChatChunk{Finish: finish}, c.withUsage)
-	if c.withUsage {
-		b = append(b, c.head.UsageChunk(c.record.Tree)...)
-	}
-	return append(b, ingress.ChatEnd...)
-}
-
-// fail ends a stream with an error, which no client takes for a complete answer.
-func (c *agentChat) fail(e eventStream, out []byte, p *problem) {
-	e.writeFinal(append(out, c.coding.last(runs.Frame{Data: string(p.appendOpenAI(nil))}.Append(nil))...))
-}
-
-// failure is the problem of a run that has no answer.
-func (c *agentChat) failure() *problem {
-	p := refusalProblem(c.end.Refusal)
-	p.Run = c.run.String()
-	return p
-}
-
-// problemOf is the problem of a run that cannot be followed.
-func (c *agentChat) problemOf(err error) *problem {
-	var r *actor.Refusal
-	switch {
-	case errors.Is(err, command.ErrClosed):
-		return c.continues("this server is stopping")
-	case errors.As(err, &r):
-		return refusalProblem(r)
-	default:
-		c.server.log.Error("cannot read the events of a run", "run", c.run.String(), "error", err.Error())
-		return internalProblem()
-	}
-}
-
-// continues is the problem of a client that has to read the answer elsewhere.
-func (c *agentChat) continues(why string) *problem {
-	p := refusalProblem(actor.RefuseUnavailable(time.Second, "%s; the run continues: read its answer at GET /v1/runs/%s", why, c.run))
-	p.Run = c.run.String()
-	return p
-}
-
-// keep remembers the session for the request that continues the conversation.
-func (c *agentChat) keep(answer string) {
+// keepSession remembers the session for the request that continues the conversation.
+func (c *agentChat) keepSession(answer string) {
 	if c.key == nil || answer == "" || len(answer) > agentChatSentMax {
 		return
 	}
