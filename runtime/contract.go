@@ -116,6 +116,14 @@ type (
 	Limits struct{ Limits dispatcher.Limits }
 	// CellRestarted reports that a cell of this node started a new incarnation.
 	CellRestarted struct{ Cell actor.Address }
+	// Forget deletes a session without open runs. The cell answers with Forgot.
+	Forget struct{ Session Session }
+	// ForgetChecked answers a MayForget. Refusal is nil if the session can be deleted.
+	ForgetChecked struct {
+		Session Session
+		Epoch   actor.Epoch
+		Refusal *actor.Refusal
+	}
 	// Tick advances the time.
 	Tick struct{}
 )
@@ -134,6 +142,8 @@ func (Owners) input()        {}
 func (Agents) input()        {}
 func (Limits) input()        {}
 func (CellRestarted) input() {}
+func (Forget) input()        {}
+func (ForgetChecked) input() {}
 func (Tick) input()          {}
 
 // Strike is the number of steps that panicked while handling a call.
@@ -222,18 +232,31 @@ type (
 	// Expiries requests the actors of these shards that have open work. The driver
 	// answers with one or more Due inputs.
 	Expiries struct{ Shards []uint16 }
+	// MayForget checks in the store that a session can be deleted. It is gated.
+	MayForget struct {
+		Session Session
+		Epoch   actor.Epoch
+	}
+	// Forgot ends a Forget. If Refusal is nil, the session stays deleted: the driver then
+	// deletes its rows.
+	Forgot struct {
+		Session Session
+		Refusal *actor.Refusal
+	}
 )
 
-func (Send) op()     {}
-func (Respond) op()  {}
-func (Joined) op()   {}
-func (Publish) op()  {}
-func (Tool) op()     {}
-func (Work) op()     {}
-func (Model) op()    {}
-func (Invoke) op()   {}
-func (Adjust) op()   {}
-func (Abort) op()    {}
-func (Await) op()    {}
-func (Load) op()     {}
-func (Expiries) op() {}
+func (Send) op()      {}
+func (Respond) op()   {}
+func (Joined) op()    {}
+func (Publish) op()   {}
+func (Tool) op()      {}
+func (Work) op()      {}
+func (Model) op()     {}
+func (Invoke) op()    {}
+func (Adjust) op()    {}
+func (Abort) op()     {}
+func (Await) op()     {}
+func (Load) op()      {}
+func (Expiries) op()  {}
+func (MayForget) op() {}
+func (Forgot) op()    {}

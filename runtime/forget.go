@@ -22,36 +22,8 @@ import (
 // The session is closed until ForgetChecked, so no entry follows those that the store has
 // checked. Later its actors cannot be loaded: the store answers that the session is gone.
 
-type (
-	// Session identifies a session.
-	Session struct{ Tenant, Name string }
-
-	// Forget deletes a session without open runs. The cell answers with Forgot.
-	Forget struct{ Session Session }
-	// ForgetChecked answers a MayForget. Refusal is nil if the session can be deleted.
-	ForgetChecked struct {
-		Session Session
-		Epoch   actor.Epoch
-		Refusal *actor.Refusal
-	}
-
-	// MayForget checks in the store that a session can be deleted. It is gated.
-	MayForget struct {
-		Session Session
-		Epoch   actor.Epoch
-	}
-	// Forgot ends a Forget. If Refusal is nil, the session stays deleted: the driver then
-	// deletes its rows.
-	Forgot struct {
-		Session Session
-		Refusal *actor.Refusal
-	}
-)
-
-func (Forget) input()        {}
-func (ForgetChecked) input() {}
-func (MayForget) op()        {}
-func (Forgot) op()           {}
+// Session identifies a session.
+type Session struct{ Tenant, Name string }
 
 // closing is the session that a cell is about to delete; at most one at a time.
 type closing struct {
