@@ -128,6 +128,8 @@ var breaches = []struct {
 	{"large types do not grow", tiny{"runtime/x.go": "package runtime\n" + methods("*Cell", methodsMax["runtime.Cell"]+1)}, "runtime.Cell", "a type of its own"},
 	{"large types do not grow", tiny{"runtime/x.go": "package runtime\n" + methods("*Cell", methodsMax["runtime.Cell"]-1)}, "runtime.Cell", "lower its"},
 	{"large types do not grow", tiny{"specs/x.go": "package specs\n" + methods("Checker[T]", typeMethodsMax)}, "specs.Checker", "remove its row"},
+	{"large types do not grow", tiny{"store/x.go": "package store\ntype x int\ntype y struct{ *x }\n" + methods("x", 40) + methods("y", 21)}, "store.x", "has 61 methods"},
+	{"large types do not grow", tiny{"store/x.go": "package store\ntype x[T any] int\ntype (\n\ty[T any] struct{ x[T] }\n\tz = y[int]\n)\n" + methods("x[T]", 40) + methods("y[T]", 11) + methods("z", 10)}, "store.x", "has 61 methods"},
 
 	{"machinery does not grow", tiny{"go.mod": "", "store/x.go": lines(98), "sim/x.go": lines(machineryPercentMax - 1)}, "arch_size_test.go", "the maximum is"},
 	{"machinery does not grow", tiny{"go.mod": "", "store/x.go": lines(98), "tla/X.cfg": strings.Repeat("\n", machineryPercentMax+1)}, "arch_size_test.go", "the maximum is"},
@@ -189,6 +191,34 @@ var breaches = []struct {
 	{"the analyzer knows the pure packages", tiny{"internal/tools/purity/purity.go": "package purity\nvar packages = map[string]string{" +
 		`"actor":"","dispatcher":"","history":"","runs":"","store":"","upstream":"","runtime":"","agents":"","ingress":"","specs":""}`},
 		"internal/tools/purity/purity.go", `"tools" is missing`},
+
+	{"a list of files is complete", tiny{"store/doc.go": filesDoc("x.go  decides"), "store/x.go": "package store", "store/y.go": "package store"}, "store/doc.go", "lacks y.go"},
+	{"a list of files is complete", tiny{"store/doc.go": filesDoc("x.go  decides"), "store/x_test.go": "package store"}, "store/doc.go", "names x.go, which does not exist"},
+
+	{"the list of routes equals the table", tiny{"host/gateway/doc.go": routesDoc("GET POST  /v1/runs"), "host/gateway/routes.go": routesTable(`{get, runs, 1}, {post, "/v1/runs", 1}, {del, "/v1/runs", 1}`)},
+		"host/gateway/doc.go", "lacks DELETE /v1/runs"},
+	{"the list of routes equals the table", tiny{"host/gateway/doc.go": routesDoc("POST  /v1/runs/{id}:cancel :retry"), "host/gateway/routes.go": routesTable(`{post, "/v1/runs/{id}:cancel", 1}`)},
+		"host/gateway/doc.go", "names POST /v1/runs/{id}:retry, which"},
+
+	{"records in docs exist", tiny{"docs/A.md": "The entry `Asked` is appended.", "store/record.go": "package store\nfunc (Asking) at() int { return 0 }\ntype Asked int"}, "docs/A.md", "no record Asked"},
+	{"records in docs exist", tiny{"docs/ARCHITECTURE.md": "## One call through the packages\n`Asking`, `Done` and the reply\n## Next\n`Step`", "store/record.go": "package store\nfunc (Asking) at() int { return 0 }"},
+		"docs/ARCHITECTURE.md", "no record Done"},
+
+	{"closed sets are in one file", tiny{"runtime/x.go": "package runtime\n\n// Input is closed. The set\n// is closed.\ntype Input interface{ input() }\nfunc (Tick) input() {}", "runtime/y.go": "package runtime\nfunc (*Forget) input() {}"},
+		"runtime/y.go", "Forget belongs to the closed set of runtime/x.go"},
+}
+
+// filesDoc is a package comment with a list of files.
+func filesDoc(list string) string {
+	return "// Package store decides.\n//\n// # Files\n//\n//\t" + list + "\n//\n// # Next\n//\n//\told.go  is no part of the list\npackage store"
+}
+
+// routesDoc is the package comment with a list of routes, and routesTable their table.
+func routesDoc(list string) string {
+	return "// Package gateway serves.\n//\n//\t" + list + "\npackage gateway"
+}
+func routesTable(rows string) string {
+	return "package gateway\nconst runs = \"/v1/runs\"\nvar t = []route{" + rows + "}"
 }
 
 // methods returns n methods of a type.

@@ -302,6 +302,10 @@ var rules = []rule{
 	{"docs/errors.md matches the table of refusals", errorsPageMatchesRefusals},
 	{"docs/ARCHITECTURE.md names every package", architectureNamesEveryPackage},
 	{"the analyzer knows the pure packages", analyzerKnowsThePurePackages},
+	{"a list of files is complete", fileListsAreComplete},
+	{"the list of routes equals the table", routeListIsComplete},
+	{"records in docs exist", recordsInDocsExist},
+	{"closed sets are in one file", closedSetsAreInOneFile},
 }
 
 func TestArchitecture(t *testing.T) {

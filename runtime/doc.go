@@ -51,19 +51,30 @@
 //
 //	contract.go       inputs, effects and their guarantees
 //	cell.go           Cell, Step, agents and shard ownership
+//	definitions.go    agents by version
+//	names.go          addresses of agents: the target of a call
 //	delivery.go       message routing inside the cell
 //	admission.go      admission checks of a call at its callee
 //	duplicates.go     answers to duplicates of ended calls, reads of outcomes
 //	reply_cache.go    outcomes of calls to volatile actors
+//	active.go         limits of turns: those of an agent, those that begin a tree
 //	activation.go     loading, passivation, entries and snapshots
 //	actor_table.go    the actors in memory
 //	recovery.go       loading of actors with open work after a start
+//	transcript.go     earlier messages of a conversation, for its turns
+//	forget.go         deletion of a session
 //	turn.go           turns: begin, advance, replay, end
+//	parking.go        turns that diverged when they were replayed
 //	ask.go            asks of a turn and their answers
 //	calls.go          calls in flight: retries, cancels, paused clocks
 //	local.go          calls between volatile actors of one cell
 //	client.go         clients that wait at this cell
+//	tool_calls.go     calls of declared tools: checks, policy, results
+//	approvals.go      tool calls that wait for a person
+//	device_results.go results of client tools
 //	callback.go       calls that external agents add to their run
+//	added_tools.go    tool calls that they add
+//	added_models.go   model requests that they add
 //	stream.go         streamed answers of models and external agents
 //	wait_cycle.go     detection of wait cycles
 //	timers.go         timers and expiry

@@ -5,19 +5,44 @@
 // and makes no decision about actors. The protocol with clients is defined in
 // package ingress.
 //
-//	POST   /v1/agents, /v1/agents/register         create an agent from a spec; register an external one
-//	GET    /v1/agents, /v1/agents/{id}
-//	DELETE /v1/agents/{id}
-//	POST   /v1/agents/{id}/messages                the answer or, by Accept, the events of the run
-//	POST   /v1/agents/{id}:heartbeat, :invoke      for external agents
-//	GET    /v1/runs, /v1/runs/{id}, /v1/runs/{id}/events
-//	POST   /v1/runs/{id}:signal, :cancel, :retry
-//	GET    /v1/tools, /v1/tools/{id}  POST /v1/tools  PUT, DELETE /v1/tools/{id}
-//	POST   /v1/tools/{id}:invoke                   for external agents
-//	GET    /v1/tool_calls/{id}  POST /v1/tool_calls/{id}:wait
-//	GET    /v1/approvals, /v1/approvals/{id}  POST /v1/approvals/{id}:decide
-//	GET    /v1/keys  POST /v1/keys  DELETE /v1/keys/{id}
-//	GET    /healthz, /readyz, /metrics
+//	GET             /healthz
+//	GET             /readyz
+//	GET             /metrics
+//	GET             /chat
+//	GET             /assets/{id}
+//	GET POST        /v1/agents
+//	POST            /v1/agents/register
+//	GET DELETE      /v1/agents/{id}
+//	POST            /v1/agents/{id}:heartbeat :invoke
+//	POST            /v1/agents/{id}/messages
+//	GET             /v1/runs
+//	GET             /v1/runs/{id}
+//	GET             /v1/runs/{id}/events
+//	POST            /v1/runs/{id}:signal :cancel :retry
+//	GET POST        /v1/sessions
+//	GET DELETE      /v1/sessions/{id}
+//	GET             /v1/sessions/{id}/events
+//	GET POST        /v1/sessions/{id}/messages
+//	POST            /v1/context
+//	GET PUT DELETE  /v1/context/{id}
+//	GET             /v1/ws
+//	GET POST        /v1/tools
+//	GET PUT DELETE  /v1/tools/{id}
+//	POST            /v1/tools/{id}:invoke
+//	GET             /v1/tool_calls/{id}
+//	POST            /v1/tool_calls/{id}:wait :result
+//	GET             /v1/approvals
+//	GET             /v1/approvals/{id}
+//	POST            /v1/approvals/{id}:decide
+//	POST            /v1/chat/completions
+//	GET             /v1/models
+//	GET             /v1/models/{id}
+//	POST            /v1/openai/chat/completions
+//	GET             /v1/openai/models
+//	GET             /v1/openai/models/{id}
+//	GET POST        /v1/keys
+//	DELETE          /v1/keys/{id}
+//	POST            /v1/backups
 //
 // Every answer shows durable state only. Every error is problem+json;
 // docs/errors.md lists the codes, and docs/api.md describes the API. On loopback
