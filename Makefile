@@ -108,7 +108,7 @@ fuzz: #+ run each fuzz target for FUZZTIME (20s)
 
 # The linters are pinned in a module of their own, so that their dependencies stay
 # out of go.mod.
-lint: ## gofmt, vet, staticcheck, the purity analyzer, prose and commit titles
+lint: ## gofmt, vet, staticcheck, the purity analyzer, and messages of commits not on main: COMMITS=report (print them only)
 	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "gofmt -w would change:"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
 	$(GO) run ./test/internal/overlay vet -tags mutants ./...
@@ -117,8 +117,7 @@ lint: ## gofmt, vet, staticcheck, the purity analyzer, prose and commit titles
 	$(GO) vet -vettool="$(CURDIR)/bin/purity" ./...
 	bin/staticcheck ./...
 	cd internal/tools && ../../bin/staticcheck ./...
-	@$(GO) run ./test/internal/prose -worst 20
-	@$(GO) run ./test/internal/prose -titles 200
+	@$(GO) run ./test/internal/commits $(if $(filter report,$(COMMITS)),-report) origin/main main
 
 # The fixture of host/disk is excluded: it is a store of an earlier version that
 # must still open.

@@ -126,9 +126,9 @@ var packages = map[string]pkg{
 	"internal/load":        {layer: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
 	"test/internal/gotest": {layer: 4},
 	"test/internal/lane":   {layer: 4},
-	"test/internal/prose":  {layer: 4},
 	"internal/tools":       {layer: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
 
+	"test/internal/commits": {layer: 4},
 	"test/internal/overlay": {layer: 4},
 }
 
