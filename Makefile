@@ -37,7 +37,7 @@ help-all:
 build: ## compile the troupe binary into bin/
 	@$(GO) build -ldflags '-X main.commit=$(shell git rev-parse HEAD 2>/dev/null)' -o bin/troupe ./cmd/troupe
 
-test: ## run all tests and list the skipped ones; needs only Go: STRICT=1 (fail on a skip)
+test: ## run all tests, print progress, and list the skipped ones; needs only Go: STRICT=1 (fail on a skip)
 	@$(GO) run ./test/internal/gotest $(if $(STRICT),-strict) -- -timeout 25m ./...
 
 # Packages below layer 3 start no goroutine: the purity analyzer checks it. Simulations,

@@ -3,11 +3,15 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // writeModule writes a module with one package of tests and returns its folder.
@@ -31,7 +35,7 @@ func runTests(t *testing.T, dir string) (skipped []skip, printed string) {
 	tests.Dir = dir
 	out, _ := tests.Output() // exits with 1 if a test fails
 	var w strings.Builder
-	skipped, err := report(strings.NewReader(string(out)), &w)
+	skipped, err := report(strings.NewReader(string(out)), nil, &progress{}, &w)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,5 +83,44 @@ func TestFailuresAreShown(t *testing.T) {
 		if _, printed := runTests(t, writeModule(t, body)); !strings.Contains(printed, want) || !strings.Contains(printed, "FAIL") {
 			t.Errorf("%s: printed %q", body, printed)
 		}
+	}
+}
+
+func TestProgressIsPrintedWhenSilent(t *testing.T) {
+	events, writer := io.Pipe()
+	ticks := make(chan time.Time)
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	ended := make(chan string)
+	go func() {
+		var w strings.Builder
+		_, err := report(events, ticks, &progress{packages: 3, start: start}, &w)
+		ended <- fmt.Sprint(w.String(), err)
+	}()
+	send := func(seconds int, action, pkg, test, output string) {
+		text, _ := json.Marshal(event{start.Add(time.Duration(seconds) * time.Second), action, module + pkg, test, output})
+		writer.Write(append(text, '\n'))
+		writer.Write([]byte("{}\n")) // is read after the event was reported
+	}
+	tick := func(seconds int) { ticks <- start.Add(time.Duration(seconds) * time.Second) }
+	tick(14)
+	tick(15)
+	send(16, "run", "host", "TestSlow", "")
+	send(16, "run", "host", "TestSlow/part", "")
+	send(17, "run", "host", "TestParallel", "")
+	send(17, "pause", "host", "TestParallel", "")
+	send(18, "run", "sim", "TestOther", "")
+	tick(29)
+	tick(30)
+	send(31, "output", "sim", "", "ok sim\n")
+	send(31, "pass", "sim", "", "")
+	tick(44)
+	tick(45)
+	writer.Close()
+	want := "0 of 3 packages, 15 s; running: the compiler\n" +
+		"0 of 3 packages, 30 s; running: host TestSlow, sim TestOther\n" +
+		"ok sim\n" +
+		"1 of 3 packages, 45 s; running: host TestSlow\n<nil>"
+	if got := <-ended; got != want {
+		t.Errorf("got %s\nwant %s", got, want)
 	}
 }

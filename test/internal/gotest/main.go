@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gotest runs go test and lists the skipped tests, each with its reason.
+// Command gotest runs go test and lists the skipped tests, each with its reason. When nothing was
+// printed for 15 seconds, it prints which tests run.
 //
 //	gotest [-strict] [-accept 'PACKAGE TEST']... -- ARGUMENT...
 //
@@ -19,6 +20,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 )
 
 const module = "github.com/troupe-run/troupe/"
@@ -55,7 +57,9 @@ func run(accepted map[string]bool, args []string) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	skipped, err := report(out, os.Stdout)
+	ticks := time.NewTicker(time.Second)
+	defer ticks.Stop()
+	skipped, err := report(out, ticks.C, &progress{packages: countPackages(args), start: time.Now()}, os.Stdout)
 	if waited := tests.Wait(); err == nil && waited != nil {
 		code = 1
 		if tests.ProcessState.ExitCode() < 0 {
@@ -73,25 +77,52 @@ func run(accepted map[string]bool, args []string) (code int, err error) {
 
 // event is a line of go test -json.
 type event struct {
+	Time                          time.Time
 	Action, Package, Test, Output string
 }
+
+// testName returns package and test of an event.
+func testName(e event) string { return strings.TrimPrefix(e.Package, module) + " " + e.Test }
 
 // skip is a test that was skipped.
 type skip struct{ name, reason string }
 
-// report copies what plain go test would print from events to w. It returns the
-// skipped tests.
-func report(events io.Reader, w io.Writer) (skipped []skip, err error) {
+// report copies what plain go test would print from events to w, and at a tick the progress. It
+// returns the skipped tests.
+func report(events io.Reader, ticks <-chan time.Time, p *progress, w io.Writer) (skipped []skip, err error) {
 	output := map[string][]string{} // output of each test that has not ended
-	lines := bufio.NewScanner(events)
-	lines.Buffer(nil, 64<<20)
-	for lines.Scan() {
+	w = &lastWrite{w, p}
+	scanned := make(chan string)
+	go func() {
+		lines := bufio.NewScanner(events)
+		lines.Buffer(nil, 64<<20)
+		for lines.Scan() {
+			scanned <- lines.Text()
+		}
+		err = lines.Err()
+		close(scanned)
+	}()
+	for {
+		var line string
+		var ok bool
+		select {
+		case now := <-ticks:
+			if text := p.at(now); text != "" {
+				fmt.Fprintln(w, text)
+			}
+			continue
+		case line, ok = <-scanned:
+		}
+		if !ok {
+			return skipped, err
+		}
 		var e event
-		if json.Unmarshal(lines.Bytes(), &e) != nil { // not all versions of go encode an error before the first test
-			fmt.Fprintln(w, lines.Text())
+		if json.Unmarshal([]byte(line), &e) != nil { // not all versions of go encode an error before the first test
+			fmt.Fprintln(w, line)
 			continue
 		}
-		name := strings.TrimPrefix(e.Package, module) + " " + e.Test
+		p.add(e)
+		name := testName(e)
 		switch {
 		case e.Action == "build-output", e.Action == "output" && e.Test == "" && e.Output != "PASS\n":
 			fmt.Fprint(w, e.Output)
@@ -107,7 +138,6 @@ func report(events io.Reader, w io.Writer) (skipped []skip, err error) {
 			delete(output, name)
 		}
 	}
-	return skipped, lines.Err()
 }
 
 // reason returns the text that a skipped test printed, without the markers of go test.
