@@ -41,23 +41,23 @@ test: ## run all tests, print progress, and list the skipped ones; needs only Go
 	@$(GO) run ./test/internal/gotest $(if $(STRICT),-strict) -- -timeout 25m ./...
 
 # Packages below layer 3 start no goroutine: the purity analyzer checks it. Simulations,
-# crashes at single operations and the conformance of stores run on one goroutine. The matrices of
-# authorization make requests one after the other, thousands of them. The command is tested as
-# processes, whose packages are all here.
+# crashes at single operations, checks of the sources and the conformance of stores run on one
+# goroutine. The matrices of authorization make requests one after the other, thousands of them.
+# The command is tested as processes, whose packages are all here.
 RACED = . ./host/... ./internal/... ./simulate/... ./tools
-race: ## run the tests of packages that start goroutines under the race detector; needs a C compiler: ALL=1 (all tests)
+race: ## run the tests of packages that start goroutines under the race detector; needs a C compiler: ALL=1 (all tests) SHORT=1 RACED="PACKAGES"
 	@command -v "$$($(GO) env CC)" >/dev/null || { \
 	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
 	@CGO_ENABLED=1 $(GO) run ./test/internal/gotest $(if $(STRICT),-strict) -accept 'test/bench TestAllocations' -- \
-	  -race $(if $(ALL),-timeout 40m ./...,-timeout 25m -skip '^Test(Sim|Recovery|Authorization|DiskConforms)' $(RACED))
+	  -race $(if $(SHORT),-short) $(if $(ALL),-timeout 40m ./...,-timeout 25m -skip '^Test(Sim|Recovery|Authorization|DiskConforms|Architecture$$|Rules|APIShows|ProgramsOfPages)' $(RACED))
 
 sim: build ## simulate seeds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=1 (percent run twice) STORE= ENGINE= STRATEGY= REGISTRY=off FAULT=kind:p FAULTS=none EVENTS=1 PREMISES=1
 	@bin/troupe sim $(SIMFLAGS)
 
 # The seed of the simulations is the day, so that each night runs others.
-NIGHTLY = "sim LONG=1 TWICE=1 BUDGET=35m SEED=$$(date -u +%Y%m%d)" "sim RUNS=500 STORE=pebble" "mutants SHRINK=1" inert \
+NIGHTLY = "sim LONG=1 TWICE=1 BUDGET=35m SEED=$$(date -u +%Y%m%d)" "sim RUNS=500 STORE=pebble" "sim RUNS=500 ENGINE=proto" "mutants SHRINK=1" inert \
           machines "fuzz FUZZTIME=60s" corruption "crash N=200" "race ALL=1" "recovery N=5" sim-cover tla trace
-nightly: #+ run the long form of every lane, each for at most an hour, and list the lanes that failed
+nightly: #+ run the long form of each check, each for at most an hour, and list those that failed
 	@failed=; for lane in $(NIGHTLY); do \
 	  echo "== make $$lane"; timeout --foreground 1h $(MAKE) $$lane || failed="$$failed; make $$lane"; \
 	done; [ -z "$$failed" ] || { echo "failed$$failed" >&2; exit 1; }
@@ -203,5 +203,5 @@ vuln: #+ fail on a known vulnerability that the code can reach; needs vuln.go.de
 	case "$$out" in *"fetching vulnerabilities:"*) echo "vuln: not checked: the database of vulnerabilities cannot be reached"; exit 0;; esac; \
 	printf '%s\n' "$$out"; exit $$code
 
-check: ## run everything CI runs, without installing anything
+check: ## run what CI runs for this change, without installing anything
 	@.ci/run --here

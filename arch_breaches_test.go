@@ -165,9 +165,11 @@ var breaches = []struct {
 	{"external names are found where docs/NAMES.md says", tiny{"docs/NAMES.md": "| `agent_poll` | `later`, `tools` | x |", "tools/x.go": "package tools\nconst name = \"agent_poll\""},
 		"docs/NAMES.md:1", "agent_poll is found in tools"},
 
-	{"the stages of CI end in time", tiny{".ci/run": "stage 1000 make test\nstage 600 make race\n"}, ".ci/run", "the stages take 1600 s"},
-	{"the stages of CI end in time", tiny{".ci/run": "stage 1000 make test\nstage 2100 bin/lane tla make tla\n"}, ".ci/run", "with all lanes the stages take 3100 s"},
+	{"the stages of CI end in time", tiny{".ci/run": "stage 700 make test\nif [ \"$core\" = yes ]; then\n\tstage 801 make sim\nfi\n"}, ".ci/run: for a core", "the stages take 1501 s"},
+	{"the stages of CI end in time", tiny{".ci/run": "stage 700 make test\nif [ \"$core\" = yes ]; then\n\tstage 1 make sim\nelse\n\t[ x ] || stage 21 make sim\nfi\n"}, ".ci/run: for any other", "the stages take 721 s"},
+	{"the stages of CI end in time", tiny{".ci/run": "stage 600 make test\nbeside 121 make clients\nstage 20 make sim\njoin\n"}, ".ci/run: for any other", "the stages take 721 s"},
 	{"the stages of CI end in time", tiny{".ci/run": "stage make test\n"}, ".ci/run:1", "expected seconds"},
+	{"the stages of CI end in time", tiny{".ci/run": "\nquick='A_one\nA_two A_three'\n", "tla/A_one.cfg": "", "tla/derived.txt": "A_three  A_one  Bug=x\n"}, ".ci/run", "no configuration A_two"},
 
 	{"docs/compat.md names what exists", tiny{"docs/compat.md": "| K1 calls | `call_agent` | `TestCall` |", "tools/x.go": "package tools\nconst name = \"call_agent\""},
 		"docs/compat.md:1", "no test named TestCall"},
@@ -236,7 +238,7 @@ func lines(n int) string { return "package x\n" + strings.Repeat("\n", n-1) }
 // goodTree has borderline cases of the rules and breaks none.
 var goodTree = tiny{
 	"Makefile": "test: ## run\nhelp:\n",
-	".ci/run":  "stage() {\n}\nstage 1500 make test\nstage 1500 bin/lane tla make tla\n",
+	".ci/run":  "stage() {\n}\nstage 600 make test\nbeside 100 make clients\nif [ \"$core\" = yes ]; then\n\tstage 900 make sim\nelse\n\tstage 120 make sim\nfi\njoin\n",
 	"docs/ARCHITECTURE.md": "Packages: `actor`, `agents`, `runtime`, `host/engine`, `internal/mutant`, tla/tlc. See `actor/doc.go`, `bin/troupe`, `planner/s-42`, " +
 		"`net/http`, `/v1/agents`, `*.md`, `actor.ID`, `time.Now`. We make do; `make test`.\n",
 	"docs/NAMES.md":     "| name | where | inside |\n|---|---|---|\n| `call_depth` | `actor` | Call |\n| `agent_call` | `later`, `actor` | |\n",

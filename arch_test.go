@@ -125,7 +125,7 @@ var packages = map[string]pkg{
 	"test/bench":           {layer: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
 	"internal/load":        {layer: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
 	"test/internal/gotest": {layer: 4},
-	"test/internal/lane":   {layer: 4},
+	"test/internal/change": {layer: 4},
 	"internal/tools":       {layer: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
 
 	"test/internal/commits": {layer: 4},
