@@ -53,7 +53,7 @@ func TestOnlyNewCommitsAreChecked(t *testing.T) {
 	check(0, "none is checked", "origin/main", "main")
 	git("checkout", "-q", "-b", "work")
 	git("commit", "-q", "--allow-empty", "-m", "sim: add faults", "-m", "They were missing.")
-	check(0, "", "origin/main", "main")
+	check(0, "0 of 1 have", "origin/main", "main")
 	git("commit", "-q", "--allow-empty", "-m", "sim: add more")
 	check(1, `"sim: add more": want a body`, "origin/main", "main")
 	git("branch", "-f", "main", "work")

@@ -64,17 +64,20 @@ func run(dir string, bases []string, out io.Writer) (code int, err error) {
 	if err != nil {
 		return 1, fmt.Errorf("git log: %w", err)
 	}
+	checked, problems := 0, 0
 	for commit := range strings.SplitSeq(listed, "\x01") {
 		parts := strings.Split(strings.TrimSpace(commit), "\x00")
 		if len(parts) != 3 {
 			continue
 		}
+		checked++
 		if err := problem(parts[1], parts[2]); err != nil {
 			fmt.Fprintf(out, "commits: %s %q: %v\n", parts[0], parts[1], err)
-			code = 1
+			problems++
 		}
 	}
-	return code, nil
+	fmt.Fprintf(out, "commits: %d of %d have a problem\n", problems, checked)
+	return min(problems, 1), nil
 }
 
 const titleMax = 72 // characters
