@@ -9,10 +9,8 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -81,56 +79,34 @@ func heapBytes() int64 {
 // Unfinished bodies of one principal take its share of memory only. The requests of
 // another principal are answered in the meantime, also those with a large body.
 func TestUnfinishedBodiesAreBounded(t *testing.T) {
-	const unfinished, bytesMax, answered = 1000, 128 << 20, time.Second
-	keys, texts := testPrincipals(t, ingress.ScopeCall, ingress.ScopeCall)
-	d := startGatewayWith(t, Config{Keys: keys})
-	requireKeys(d)
-	for _, n := range []int{1_000_000, -1} {
-		t.Run(map[bool]string{true: "chunked", false: "with a length"}[n < 0], func(t *testing.T) {
+	const unfinished, bytesMax = 300, 128 << 20
+	for name, body := range map[string]struct {
+		size int64
+		head string
+	}{
+		"with a length": {1_000_000, "Content-Length: 1000000\n\n"},
+		"chunked":       {BodyBytesMax, "Transfer-Encoding: chunked\n\nf4240\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keys, texts := testPrincipals(t, ingress.ScopeCall, ingress.ScopeCall)
+			d := startGatewayWith(t, Config{Keys: keys})
+			requireKeys(d)
 			before := heapBytes()
-			var held []net.Conn
-			var dialing sync.WaitGroup
-			var mu sync.Mutex
-			refused := 0
-			for range unfinished {
-				dialing.Go(func() {
-					c, err := net.Dial("tcp", d.address)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					raw := headOf("POST", "/v1/agents/helper/messages", texts[0], n)
-					if n < 0 {
-						raw += "f4240\r\n"
-					}
-					if _, err := io.WriteString(c, raw+strings.Repeat(" ", 100_000)); err != nil && !errors.Is(err, net.ErrClosed) {
-						t.Log(err) // refused
-					}
-					_ = c.SetReadDeadline(time.Now().Add(2 * time.Second))
-					_, err = c.Read(make([]byte, 1))
-					mu.Lock()
-					defer mu.Unlock()
-					held = append(held, c)
-					if !errors.Is(err, os.ErrDeadlineExceeded) {
-						refused++
-					}
-				})
-			}
-			dialing.Wait()
+			f := &flood{testGateway: d, authorization: "Bearer " + texts[0]}
+			f.holdUnanswered(unfinished, int(bodiesEach/body.size), func() int64 { return d.server.bodies.Taken() / body.size }, func(int) string {
+				return "POST /v1/agents/helper/messages\nContent-Type: application/json\n" + body.head + strings.Repeat(" ", 100_000)
+			})
 			grown := heapBytes() - before
-			t.Logf("%d unfinished bodies, %d refused: memory grew by %d MiB", unfinished, refused, grown>>20)
+			t.Logf("%d unfinished bodies: memory grew by %d MiB", unfinished, grown>>20)
 			if grown > bytesMax {
 				t.Errorf("memory grew by %d MiB, want at most %d", grown>>20, bytesMax>>20)
 			}
 			for _, content := range []string{"say small", "say " + strings.Repeat("large ", 100_000)} {
 				began := time.Now()
 				status, _, body := d.do("POST", "/v1/agents/helper/messages", fmt.Sprintf(`{"content":%q}`, content), "Authorization", "Bearer "+texts[1])
-				if took := time.Since(began); status != 200 || took > answered {
+				if took := time.Since(began); status != 200 || took > floodAnswered {
 					t.Errorf("%d bytes of another principal: got %d %.200s after %v", len(content), status, body, took)
 				}
-			}
-			for _, c := range held {
-				_ = c.Close()
 			}
 		})
 	}

@@ -33,35 +33,50 @@ type flood struct {
 
 // hold sends n requests, each on a connection that stays open, and records the beginnings of
 // their answers.
-func (f *flood) hold(n int, request func(i int) string) { f.holdFor(time.Minute, n, request) }
+func (f *flood) hold(n int, request func(i int) string) {
+	f.holdUnanswered(n, 0, func() int64 { return 0 }, request)
+}
 
-// holdFor is hold for requests some of which get no answer. After the time those are recorded as "".
-func (f *flood) holdFor(wait time.Duration, n int, request func(i int) string) {
+// holdUnanswered is hold for requests of which some get no answer: the server counts those.
+func (f *flood) holdUnanswered(n, unanswered int, counted func() int64, request func(i int) string) {
 	f.Helper()
-	var sending sync.WaitGroup
-	var mu sync.Mutex
+	answers := make(chan string, n)
 	for i := range n {
-		sending.Go(func() {
+		go func() {
 			c, err := (&net.Dialer{LocalAddr: f.from}).Dial("tcp", f.address)
 			if err != nil {
-				f.Error(err)
+				answers <- err.Error()
 				return
 			}
 			f.Cleanup(func() { _ = c.Close() })
 			head, body, _ := strings.Cut(request(i), "\n")
 			text := head + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: " + f.authorization + "\r\n" + strings.ReplaceAll(body, "\n", "\r\n")
 			if _, err := io.WriteString(c, text); err != nil {
-				f.Error(err)
+				answers <- err.Error()
 				return
 			}
-			_ = c.SetReadDeadline(time.Now().Add(wait))
 			status, _ := bufio.NewReader(c).ReadString('\n')
-			mu.Lock()
-			defer mu.Unlock()
-			f.answers = append(f.answers, strings.TrimSpace(status))
-		})
+			answers <- strings.TrimSpace(status)
+		}()
 	}
-	sending.Wait()
+	timeout := time.After(time.Minute)
+	for len(f.answers) < n-unanswered {
+		select {
+		case a := <-answers:
+			f.answers = append(f.answers, a)
+		case <-timeout:
+			f.Fatalf("%d of %d requests are answered: %q", len(f.answers), n-unanswered, f.answers)
+		}
+	}
+	for began := time.Now(); counted() != int64(unanswered); {
+		if time.Since(began) > time.Minute {
+			f.Fatalf("%d requests are held, want %d", counted(), unanswered)
+		}
+		_, _, _ = f.do("GET", "/healthz", "")
+	}
+	for len(answers) > 0 {
+		f.answers = append(f.answers, <-answers)
+	}
 }
 
 // repeat sends requests over n connections until the test ends.
@@ -126,34 +141,34 @@ const floodAnswered = 10 * time.Second
 // A principal that floods the server with requests of one kind is refused, and each route answers
 // another user during the flood.
 func TestFloodsSpareOtherUsers(t *testing.T) {
-	const streams = StreamsMax / 4
+	const all, streams = 256, 64 // of the server and of a principal
 	sleeper := agents.Define("sleeper", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) { return "", t.Sleep(time.Hour) })))
 	for name, start := range map[string]func(f *flood, mallory actor.Principal, run string){
 		"streams": func(f *flood, _ actor.Principal, run string) {
-			f.hold(streams+100, func(int) string { return "GET /v1/runs/" + run + "/events\nAccept: text/event-stream\n\n" })
-			if open, refused := f.count("200"), f.count("429"); open != streams || refused != 100 {
+			f.hold(streams+50, func(int) string { return "GET /v1/runs/" + run + "/events\nAccept: text/event-stream\n\n" })
+			if open, refused := f.count("200"), f.count("429"); open != streams || refused != 50 {
 				f.Errorf("%d streams are open, %d refused", open, refused)
 			}
 		},
 		"streams of a session": func(f *flood, _ actor.Principal, _ string) {
-			f.hold(streams+100, func(int) string { return "GET /v1/sessions/flooded/events\nAccept: text/event-stream\n\n" })
-			if open, refused := f.count("200"), f.count("429"); open != streams || refused != 100 {
+			f.hold(streams+50, func(int) string { return "GET /v1/sessions/flooded/events\nAccept: text/event-stream\n\n" })
+			if open, refused := f.count("200"), f.count("429"); open != streams || refused != 50 {
 				f.Errorf("%d streams are open, %d refused", open, refused)
 			}
 		},
 		"long polls": func(f *flood, _ actor.Principal, run string) {
 			_, _, all := f.do("GET", "/v1/runs/"+run+"/events", "", "Authorization", f.authorization)
 			after := strings.Count(all, `"seq":`)
-			f.holdFor(10*time.Second, streams+100, func(int) string { return fmt.Sprintf("GET /v1/runs/%s/events?after=%d&wait_ms=60000\n\n", run, after) })
-			if refused := f.count("429"); refused != 100 {
+			f.holdUnanswered(streams+50, streams, f.server.streams.Taken, func(int) string { return fmt.Sprintf("GET /v1/runs/%s/events?after=%d&wait_ms=60000\n\n", run, after) })
+			if refused := f.count("429"); refused != 50 {
 				f.Errorf("%d long polls are refused: %q", refused, f.answers[:5])
 			}
 		},
 		"sockets": func(f *flood, _ actor.Principal, _ string) {
-			f.hold(streams+100, func(int) string {
+			f.hold(streams+50, func(int) string {
 				return "GET /v1/ws\nConnection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n\n"
 			})
-			if open, refused := f.count("101"), f.count("429"); open != streams || refused != 100 {
+			if open, refused := f.count("101"), f.count("429"); open != streams || refused != 50 {
 				f.Errorf("%d sockets are open, %d refused", open, refused)
 			}
 		},
@@ -174,11 +189,12 @@ func TestFloodsSpareOtherUsers(t *testing.T) {
 			})
 		},
 		"unfinished bodies": func(f *flood, _ actor.Principal, _ string) {
-			f.holdFor(10*time.Second, 200, func(int) string {
+			const each, size = bodiesEach / 1_000_000, 1_000_000
+			f.holdUnanswered(each+50, each, func() int64 { return f.server.bodies.Taken() / size }, func(int) string {
 				return "POST /v1/agents/helper/messages\nContent-Type: application/json\nContent-Length: 1000000\n\n" + strings.Repeat(" ", 10_000)
 			})
-			if refused := f.count("429"); refused != 200-bodiesEach/1_000_000 {
-				f.Errorf("%d of 200 bodies are refused", refused)
+			if refused := f.count("429"); refused != 50 {
+				f.Errorf("%d bodies are refused", refused)
 			}
 		},
 		"refused bodies": func(f *flood, _ actor.Principal, _ string) {
@@ -242,6 +258,7 @@ func TestFloodsSpareOtherUsers(t *testing.T) {
 			mallory, principal := add(201, "mallory")
 			bob, _ := add(202, "bob")
 			config := m.server.config
+			config.Streams = all
 			config.Keys = new(Keys) // no change of the registry replaces them
 			config.Keys.Set(m.keys)
 			flooded := New(m.server.node, m.server.log, config)
