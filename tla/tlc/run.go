@@ -40,7 +40,8 @@ type Result struct {
 	Config Config
 	Report Report
 	Took   time.Duration
-	Output string // file with the output of TLC
+	Used   time.Duration // processor time
+	Output string        // file with the output of TLC
 }
 
 // Mismatch describes how the result differs from the expectation of the config. It returns "" if
@@ -97,7 +98,8 @@ func (t TLC) RunAll(ctx context.Context, configs []Config, done func(Result)) ([
 func (t TLC) Run(ctx context.Context, c Config) Result {
 	start := time.Now()
 	result := Result{Config: c, Output: filepath.Join(t.Output, c.Name+".txt")}
-	output, err := t.output(ctx, c)
+	output, used, err := t.output(ctx, c)
+	result.Used = used
 	result.Took = time.Since(start)
 	result.Report = ParseReport(c, string(output))
 	if writeErr := os.WriteFile(result.Output, output, 0o644); err == nil {
@@ -111,32 +113,35 @@ func (t TLC) Run(ctx context.Context, c Config) Result {
 	return result
 }
 
-func (t TLC) output(ctx context.Context, c Config) ([]byte, error) {
+func (t TLC) output(ctx context.Context, c Config) (text []byte, used time.Duration, err error) {
 	scratch, err := os.MkdirTemp("", "tlc")
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer os.RemoveAll(scratch)
 	// TLC writes its states next to the modules, and newer versions also write error traces there.
 	// TLC therefore runs on a copy.
 	if err := os.CopyFS(scratch, os.DirFS(t.Dir)); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	config, limit := c.Name+".cfg", runTimeout
 	if t.Big {
 		limit = bigRunTimeout
 	}
 	if err := os.WriteFile(filepath.Join(scratch, config), []byte(strings.Join(c.Lines, "\n")+"\n"), 0o644); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not finished after %v", limit))
 	defer cancel()
 	cmd := exec.CommandContext(limited, t.Java, "-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir="+scratch, "-cp", t.Jar, "tlc2.TLC",
 		"-workers", "1", "-config", config, c.Module)
 	cmd.Dir = scratch
-	output, err := cmd.CombinedOutput()
+	text, err = cmd.CombinedOutput()
+	if cmd.ProcessState != nil {
+		used = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	}
 	if limited.Err() != nil {
 		err = context.Cause(limited)
 	}
-	return output, err
+	return text, used, err
 }

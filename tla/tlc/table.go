@@ -12,6 +12,9 @@ import (
 	"time"
 )
 
+// resultsName is the file of the table, in the folder of the configs.
+const resultsName = "RESULTS.md"
+
 const (
 	row   = "%-44s %-34s %9s %6s %6s %6s  %s"
 	intro = `# What TLC finds
