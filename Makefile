@@ -43,13 +43,16 @@ test: ## run all tests, print progress, and list the skipped ones; needs only Go
 # Packages below layer 3 start no goroutine: the purity analyzer checks it. Simulations,
 # crashes at single operations, checks of the sources and the conformance of stores run on one
 # goroutine. The matrices of authorization make requests one after the other, thousands of them.
-# The command is tested as processes, whose packages are all here.
+# The command is tested as processes, whose packages are all here. SHORT=1 leaves out long tests too:
+# damaged stores, power failures and floods.
+RACE_ALONE = Sim|Recovery|Authorization|DiskConforms|Architecture|Rules|APIShows|ProgramsOfPages
+RACE_LONG = Migrate|PowerFailure|Corruption|Damaged|Examine|IndexFlush|TableIsWritten|StoredContent|Floods|ClientCannotFreeze|OpenReadsExpiry|Suite
 RACED = . ./host/... ./internal/... ./simulate/... ./tools
 race: ## run the tests of packages that start goroutines under the race detector; needs a C compiler: ALL=1 (all tests) SHORT=1 RACED="PACKAGES"
 	@command -v "$$($(GO) env CC)" >/dev/null || { \
 	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
 	@CGO_ENABLED=1 $(GO) run ./test/internal/gotest $(if $(STRICT),-strict) -accept 'test/bench TestAllocations' -- \
-	  -race $(if $(SHORT),-short) $(if $(ALL),-timeout 40m ./...,-timeout 25m -skip '^Test(Sim|Recovery|Authorization|DiskConforms|Architecture$$|Rules|APIShows|ProgramsOfPages)' $(RACED))
+	  -race $(if $(ALL),-timeout 40m ./...,-timeout 25m $(if $(SHORT),-short -skip '^Test($(RACE_ALONE)|$(RACE_LONG))',-skip '^Test($(RACE_ALONE))') $(RACED))
 
 sim: build ## simulate seeds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=1 (percent run twice) STORE= ENGINE= STRATEGY= REGISTRY=off FAULT=kind:p FAULTS=none EVENTS=1 PREMISES=1
 	@bin/troupe sim $(SIMFLAGS)

@@ -154,11 +154,11 @@ func targetsInDocsExist(c *checkout) (found []string) {
 }
 
 var (
-	testPattern  = regexp.MustCompile(`-run '\^Test(\w*)(?:\(([^']*)\))?(\$\$)?'`)
+	testPattern  = regexp.MustCompile(`-(?:run|skip) '\^Test(\w*)(?:\(([^']*)\))?(\$\$)?'`)
 	makeVariable = regexp.MustCompile(`(?m)^(\w+) *= *(.*)$`)
 )
 
-// testsInMakefileExist checks each alternative of a pattern after -run. go test
+// testsInMakefileExist checks each alternative of a pattern after -run or -skip. go test
 // passes if a pattern matches no test, so a renamed test would be omitted silently.
 func testsInMakefileExist(c *checkout) (found []string) {
 	var tests []string
@@ -178,7 +178,7 @@ func testsInMakefileExist(c *checkout) (found []string) {
 				return test == name || m[3] == "" && strings.HasPrefix(test, name)
 			}
 			if !slices.ContainsFunc(tests, matches) {
-				found = append(found, fmt.Sprintf("Makefile: no test named %s; correct the pattern after -run", name))
+				found = append(found, fmt.Sprintf("Makefile: no test named %s; correct the pattern", name))
 			}
 		}
 	}
