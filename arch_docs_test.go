@@ -185,14 +185,10 @@ func testsInMakefileExist(c *checkout) (found []string) {
 	return found
 }
 
-var (
-	stageLine   = regexp.MustCompile(`^(?:\[ .* \] \|\| )?(stage|beside) (\S+) `)
-	quickModels = regexp.MustCompile(`(?s)\nquick='(.*?)'`)
-)
+var stageLine = regexp.MustCompile(`^(?:\[ .* \] \|\| )?(stage|beside) (\S+) `)
 
 // stagesEndInTime adds the expected seconds of the stages of .ci/run, for a core change and for
-// any other. Those between beside and join run while the command of beside does. The models that
-// it checks must exist, since TLC is content with any of them.
+// any other. Those between beside and join run while the command of beside does.
 func stagesEndInTime(c *checkout) (found []string) {
 	const script = ".ci/run"
 	text := c.text(script)
@@ -231,13 +227,6 @@ func stagesEndInTime(c *checkout) (found []string) {
 		}
 		if sum > form.most {
 			found = append(found, fmt.Sprintf("%s: %s the stages take %d s, more than %d; move a part to make nightly", script, form.name, sum, form.most))
-		}
-	}
-	if m := quickModels.FindStringSubmatch(text); m != nil {
-		for _, name := range strings.Fields(m[1]) {
-			if !c.has("tla/"+name+".cfg") && !strings.Contains("\n"+c.text("tla/derived.txt"), "\n"+name+" ") {
-				found = append(found, fmt.Sprintf("%s: tla has no configuration %s; correct the list", script, name))
-			}
 		}
 	}
 	return found
