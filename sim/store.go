@@ -3,7 +3,6 @@
 package sim
 
 import (
-	"bytes"
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
@@ -70,11 +69,11 @@ func (k lentRows) ScanBack(from, to []byte, each func(key, value []byte) bool) e
 }
 
 func lend(each func(key, value []byte) bool) func(key, value []byte) bool {
+	var lent []byte
 	return func(key, value []byte) bool {
-		key, value = bytes.Clone(key), bytes.Clone(value)
-		more := each(key, value)
-		overwrite(key)
-		overwrite(value)
+		lent = append(append(lent[:0], key...), value...)
+		more := each(lent[:len(key):len(key)], lent[len(key):])
+		overwrite(lent)
 		return more
 	}
 }
