@@ -35,28 +35,28 @@ func (s *judgedStep) explainAsk(e *history.Event) {
 		s.checkCallee(e)
 		if e.Given > s.w.plan.Limits.AgentCallTimeoutMax {
 			c := s.want(e, e.Parent, runs.TimeoutClamped, here)
-			s.same(c, "requested time", c.Payload.Asked, e.Given.Milliseconds())
-			s.same(c, "time left", c.Payload.Left, e.Left.Milliseconds())
+			same(s, c, "requested time", c.Payload.Asked, e.Given.Milliseconds())
+			same(s, c, "time left", c.Payload.Left, e.Left.Milliseconds())
 		}
 		c := s.want(e, e.Parent, runs.AgentCalledChild, here)
-		s.same(c, "child", c.Payload.Child, e.Call)
-		s.same(c, "callee", c.Payload.Actor, e.Peer)
-		s.same(c, "time left", c.Payload.Left, e.Left.Milliseconds())
-		s.same(c, "chain", c.Payload.Chain, names(e.Chain))
-		s.same(c, "depth", c.Payload.Depth, len(e.Chain))
+		same(s, c, "child", c.Payload.Child, e.Call.String())
+		same(s, c, "callee", c.Payload.Actor, e.Peer.String())
+		same(s, c, "time left", c.Payload.Left, e.Left.Milliseconds())
+		sameList(s, c, "chain", c.Payload.Chain, names(e.Chain))
+		same(s, c, "depth", c.Payload.Depth, len(e.Chain))
 		if call := s.sentCall(e.Call); call != nil {
 			s.sameText(c, call.Parts)
 		}
 	case "tool", "work":
 		c := s.want(e, e.Parent, runs.ToolCallCreated, here)
 		if c.Payload.Name != askTool {
-			s.same(c, "kind", c.Payload.Kind, e.What)
+			same(s, c, "kind", c.Payload.Kind, e.What)
 		} else if !refused {
-			s.same(c, "kind", c.Payload.Kind, "client_tool")
+			same(s, c, "kind", c.Payload.Kind, "client_tool")
 		}
 		if a, ok := s.admitted[e.Parent]; ok {
-			s.same(c, "chain", c.Payload.Chain, names(a.Chain))
-			s.same(c, "depth", c.Payload.Depth, len(a.Chain))
+			sameList(s, c, "chain", c.Payload.Chain, names(a.Chain))
+			same(s, c, "depth", c.Payload.Depth, len(a.Chain))
 		}
 		s.take(e.Parent, runs.PolicyDecision, here)
 		if refused || e.Left == 0 {
@@ -65,22 +65,22 @@ func (s *judgedStep) explainAsk(e *history.Event) {
 		}
 		if e.Why == "approval" {
 			w := s.want(e, e.Parent, runs.ApprovalCreated, here)
-			s.same(w, "end", w.Payload.Until, shownTime(e.At.Add(e.Left)))
+			same(s, w, "end", w.Payload.Until, shownTime(e.At.Add(e.Left)))
 			if a, ok := s.admitted[e.Parent]; ok && len(a.Chain) == 0 {
 				s.want(e, e.Parent, runs.ApprovalRequired, anywhere)
 			}
 			return
 		}
 		d := s.want(e, e.Parent, runs.ToolDispatched, here)
-		s.same(d, "attempt", d.Payload.Attempt, 1)
-		s.same(d, "time left", d.Payload.Left, e.Left.Milliseconds())
-		s.same(d, "name", d.Payload.Name, c.Payload.Name)
+		same(s, d, "attempt", d.Payload.Attempt, 1)
+		same(s, d, "time left", d.Payload.Left, e.Left.Milliseconds())
+		same(s, d, "name", d.Payload.Name, c.Payload.Name)
 		switch op := effect.(type) {
 		case runtime.Tool:
-			s.same(c, "name", c.Payload.Name, op.Name)
+			same(s, c, "name", c.Payload.Name, op.Name)
 			s.sameText(c, []actor.Part{{Media: actor.MediaJSON, Bytes: op.Input}})
 		case runtime.Work:
-			s.same(c, "name", c.Payload.Name, op.Name)
+			same(s, c, "name", c.Payload.Name, op.Name)
 		}
 	case "model", "invoke":
 		t := runs.LLMCallStarted
@@ -90,24 +90,24 @@ func (s *judgedStep) explainAsk(e *history.Event) {
 		b := s.want(e, e.Parent, t, here)
 		switch op := effect.(type) {
 		case runtime.Model:
-			s.same(b, "name", b.Payload.Name, op.Name)
+			same(s, b, "name", b.Payload.Name, op.Name)
 		case runtime.Invoke:
-			s.same(b, "name", b.Payload.Name, op.Name)
+			same(s, b, "name", b.Payload.Name, op.Name)
 		}
 		if refused || e.Left == 0 {
 			s.sameRefusal(s.want(e, e.Parent, t+1, here), e)
 			return
 		}
-		s.same(b, "time left", b.Payload.Left, e.Left.Milliseconds())
+		same(s, b, "time left", b.Payload.Left, e.Left.Milliseconds())
 	case "wait":
 		if !refused {
 			if e.Given > s.w.plan.Limits.WaitTimeoutMax {
 				c := s.want(e, e.Parent, runs.TimeoutClamped, here)
-				s.same(c, "requested time", c.Payload.Asked, e.Given.Milliseconds())
-				s.same(c, "time left", c.Payload.Left, e.Left.Milliseconds())
+				same(s, c, "requested time", c.Payload.Asked, e.Given.Milliseconds())
+				same(s, c, "time left", c.Payload.Left, e.Left.Milliseconds())
 			}
 			o := s.want(e, e.Parent, runs.WaitOpened, here)
-			s.same(o, "end", o.Payload.Until, shownTime(e.At.Add(e.Left)))
+			same(s, o, "end", o.Payload.Until, shownTime(e.At.Add(e.Left)))
 		}
 	}
 }
@@ -117,8 +117,8 @@ func (s *judgedStep) sameRefusal(e *shownEvent, cause *history.Event) {
 	if cause.Reason != 0 {
 		reason, scope = cause.Reason.String(), cause.Scope.String()
 	}
-	s.same(e, "reason", e.Payload.Error.Reason, reason)
-	s.same(e, "scope", e.Payload.Error.Scope, scope)
+	same(s, e, "reason", e.Payload.Error.Reason, reason)
+	same(s, e, "scope", e.Payload.Error.Scope, scope)
 }
 
 // effectOf returns the effect that performs an ask in this step, or nil.
@@ -150,8 +150,8 @@ func (s *judgedStep) explainAnswer(e *history.Event) {
 	switch e.What {
 	case "call":
 		d = s.want(e, e.Parent, runs.AgentChildDone, here)
-		s.same(d, "child", d.Payload.Child, e.Call)
-		s.same(d, "callee", d.Payload.Actor, e.Peer)
+		same(s, d, "child", d.Payload.Child, e.Call.String())
+		same(s, d, "callee", d.Payload.Actor, e.Peer.String())
 		if held, certain := s.heldBy(e); held || !certain {
 			r := s.take(e.Parent, runs.RunResumed, func(p *shownPayload) bool { return p.Child == e.Call.String() })
 			if r == nil && certain && !s.isSilent(s.cell, e.Parent) {
@@ -159,9 +159,9 @@ func (s *judgedStep) explainAnswer(e *history.Event) {
 			}
 		}
 		if m, ok := delivered[actor.Answered](s.in); ok && m.Reply.Call == e.Call && !expired {
-			s.same(d, "status", d.Payload.Status, m.Reply.Status)
+			same(s, d, "status", d.Payload.Status, m.Reply.Status.String())
 			s.sameText(d, m.Reply.Parts)
-			s.same(d, "warnings", d.Payload.Warnings, m.Reply.Warnings)
+			sameList(s, d, "warnings", d.Payload.Warnings, m.Reply.Warnings)
 		}
 	case "tool", "work":
 		d = s.want(e, e.Parent, runs.ToolResult, here)
@@ -173,8 +173,8 @@ func (s *judgedStep) explainAnswer(e *history.Event) {
 		if e.Status != actor.Failed {
 			d = s.want(e, e.Parent, runs.SignalReceived, here)
 			if m, ok := delivered[actor.Request](s.in); ok && m.Call.Kind == actor.Signal {
-				s.same(d, "name", d.Payload.Name, m.Call.Operation)
-				s.same(d, "principal", d.Payload.Principal, m.Call.Principal)
+				same(s, d, "name", d.Payload.Name, m.Call.Operation)
+				same(s, d, "principal", d.Payload.Principal, m.Call.Principal)
 				s.sameText(d, m.Call.Parts)
 			}
 			return
@@ -185,7 +185,7 @@ func (s *judgedStep) explainAnswer(e *history.Event) {
 	default:
 		return
 	}
-	s.same(d, "status", d.Payload.Status, e.Status)
+	same(s, d, "status", d.Payload.Status, e.Status.String())
 	s.sameRefusal(d, e)
 	s.checkTook(d)
 	if o, ok := s.in.(runtime.Outcome); ok && o.ID == (actor.EffectID{Run: e.Parent, Step: e.Step, Index: e.Index}) && !expired {
@@ -213,15 +213,15 @@ func (s *judgedStep) expires(answer *history.Event) bool {
 // message can carry is refused as invalid; every other answer is shown as it is.
 func (s *judgedStep) checkOutcome(d *shownEvent, e *history.Event, answer actor.Answer) {
 	if !s.fits(answer.Parts) {
-		s.same(d, "reason", d.Payload.Error.Reason, actor.Invalid)
+		same(s, d, "reason", d.Payload.Error.Reason, actor.Invalid.String())
 		return
 	}
 	reason, scope, refusal := "", "", answer.Refusal
 	if refusal != nil {
 		reason, scope = refusal.Reason.String(), refusal.Scope.String()
 	}
-	s.same(d, "reason", d.Payload.Error.Reason, reason)
-	s.same(d, "scope", d.Payload.Error.Scope, scope)
+	same(s, d, "reason", d.Payload.Error.Reason, reason)
+	same(s, d, "scope", d.Payload.Error.Scope, scope)
 	switch {
 	case e.What == "tool" || e.What == "work":
 		s.sameText(d, answer.Parts)
@@ -232,12 +232,12 @@ func (s *judgedStep) checkOutcome(d *shownEvent, e *history.Event, answer actor.
 		}
 		s.sameText(d, actor.Text(c.Text))
 		usage := c.Usage
-		if slices.ContainsFunc(s.streams[d.run], func(o shownEvent) bool {
+		if slices.ContainsFunc(s.streams[d.run], func(o *shownEvent) bool {
 			return o.Type == runs.LLMCallStarted.String() && o.Payload.Request != "" && o.Payload.Step == d.Payload.Step
 		}) { // its requests to models count instead
 			usage = upstream.Usage{}
 		}
-		s.same(d, "usage", d.Payload.Tokens, shownPayload{}.withUsage(usage).Tokens)
+		same(s, d, "usage", d.Payload.Tokens, shownPayload{}.withUsage(usage).Tokens)
 	}
 }
 
@@ -307,9 +307,9 @@ func (s *judgedStep) explainPiece() {
 	switch t {
 	case runs.Attempt:
 		s.checkAttempt(e)
-		s.same(e, "reason", e.Payload.Error.Reason, p.Retry.Reason)
+		same(s, e, "reason", e.Payload.Error.Reason, p.Retry.Reason.String())
 	case runs.AgentStateChanged:
-		s.same(e, "name", e.Payload.Name, p.State)
+		same(s, e, "name", e.Payload.Name, p.State)
 		s.sameText(e, actor.Text(p.Detail))
 	default:
 		s.sameText(e, actor.Text(p.Text))
@@ -324,18 +324,18 @@ func (s *judgedStep) checkAttempt(e *shownEvent) {
 			want++
 		}
 	}
-	s.same(e, "attempt", e.Payload.Attempt, want)
+	same(s, e, "attempt", e.Payload.Attempt, want)
 }
 
 // explainRefused removes the events of asks that an agent's own rules refused. They follow
 // the asks of the action.
 func (s *judgedStep) explainRefused() {
-	s.published = slices.DeleteFunc(s.published, func(e shownEvent) bool {
+	s.published = slices.DeleteFunc(s.published, func(e *shownEvent) bool {
 		p := &e.Payload
 		if s.isSilent(s.cell, e.run) || int(p.Index) < s.asks[e.run] {
 			return false
 		}
-		refused := func(o shownEvent) bool {
+		refused := func(o *shownEvent) bool {
 			return o.run == e.run && o.Payload.Step == p.Step && o.Payload.Index == p.Index && o.Type == runs.ToolResult.String() && o.Payload.Error.Reason != ""
 		}
 		switch e.Type {

@@ -22,7 +22,7 @@ import (
 // and each event has its operation. It decodes the events as their readers do.
 type eventJudge struct {
 	w        *Simulation
-	streams  map[actor.CallID][]shownEvent  // events of each run so far
+	streams  map[actor.CallID][]*shownEvent // events of each run so far
 	admitted map[actor.CallID]history.Event // by call
 	requests map[actor.CallID]*actor.Call   // requests of clients
 	reloaded map[actor.ID]bool              // actors that were activated before: a crash may have lost events of their runs
@@ -31,7 +31,7 @@ type eventJudge struct {
 }
 
 func newEventJudge(w *Simulation) *eventJudge {
-	return &eventJudge{w, map[actor.CallID][]shownEvent{}, map[actor.CallID]history.Event{}, map[actor.CallID]*actor.Call{}, map[actor.ID]bool{}, map[cellRun]bool{}, newHistoryJudge()}
+	return &eventJudge{w, map[actor.CallID][]*shownEvent{}, map[actor.CallID]history.Event{}, map[actor.CallID]*actor.Call{}, map[actor.ID]bool{}, map[cellRun]bool{}, newHistoryJudge()}
 }
 
 // cellRun is a run in one incarnation of a cell.
@@ -99,24 +99,25 @@ type judgedStep struct {
 	cell      *cell
 	in        runtime.Input
 	ready     *runtime.Ready
-	published []shownEvent
+	now       string // time of the step as its readers see it; "": the step has no events
+	published []*shownEvent
 	asks      map[actor.CallID]int // number of asks that each run makes in this step
 }
 
 // deriveEvents replaces the events that a step publishes by number with those that their
 // readers derive from its entries.
 func (w *Simulation) deriveEvents(ready *runtime.Ready) {
-	if len(ready.Entries) == 0 {
+	if len(ready.Entries) == 0 || !slices.ContainsFunc(ready.Effects, isNumbered) {
 		return
 	}
 	effects := make([]runtime.Effect, 0, len(ready.Effects))
 	last := map[actor.CallID]uint64{} // first number of the last entry of each run
 	for _, effect := range ready.Effects {
-		p, ok := effect.Op.(runtime.Publish)
-		if !ok || p.Event.Body != nil {
+		if !isNumbered(effect) {
 			effects = append(effects, effect)
 			continue
 		}
+		p := effect.Op.(runtime.Publish)
 		for i := range ready.Entries {
 			e := &ready.Entries[i]
 			if e.Shown.N == 0 || e.EventRun() != p.Event.Run || e.Shown.Seq > p.Event.Seq || e.Shown.Seq <= last[p.Event.Run] {
@@ -135,6 +136,12 @@ func (w *Simulation) deriveEvents(ready *runtime.Ready) {
 		}
 	}
 	ready.Effects = effects
+}
+
+// isNumbered reports whether an effect publishes events of an entry by their number.
+func isNumbered(e runtime.Effect) bool {
+	p, ok := e.Op.(runtime.Publish)
+	return ok && p.Event.Body == nil
 }
 
 // step checks one step.
@@ -156,8 +163,7 @@ func (j *eventJudge) step(c *cell, in runtime.Input, ready *runtime.Ready) {
 		s.explainEntry(&ready.Entries[i])
 	}
 	s.explainRefused()
-	for i := range s.published {
-		e := &s.published[i]
+	for _, e := range s.published {
 		s.fail("publishes %s of run %s, event %d, and does nothing like it", e.Type, e.Run, e.Seq)
 	}
 	s.checkRefusals()
@@ -173,8 +179,8 @@ func (s *judgedStep) fail(format string, args ...any) {
 // read adds an event to the stream of its run. A number that was used before is that of an
 // event that a crash has lost.
 func (s *judgedStep) read(published store.RunEvent) {
-	var e shownEvent
-	if err := json.Unmarshal(published.Body, &e); err != nil {
+	e := new(shownEvent)
+	if err := json.Unmarshal(published.Body, e); err != nil {
 		s.fail("publishes an event that is no JSON: %v", err)
 		return
 	}
@@ -183,8 +189,11 @@ func (s *judgedStep) read(published store.RunEvent) {
 		s.fail("publishes event %d of run %s as event %d of run %s, after event %d", e.Seq, e.Run, published.Seq, published.Run, len(stream))
 		return
 	}
-	if len(s.ready.Events) > 0 && e.At != shownTime(s.ready.Events[0].At) {
-		s.fail("publishes event %d of run %s with the time %s, want %s", e.Seq, e.Run, e.At, shownTime(s.ready.Events[0].At))
+	if s.now == "" && len(s.ready.Events) > 0 {
+		s.now = shownTime(s.ready.Events[0].At)
+	}
+	if s.now != "" && e.At != s.now {
+		s.fail("publishes event %d of run %s with the time %s, want %s", e.Seq, e.Run, e.At, s.now)
 	}
 	if e.run = published.Run; len(s.ready.Events) > 0 {
 		e.at = s.ready.Events[0].At
@@ -228,13 +237,13 @@ func (s *judgedStep) take(run actor.CallID, t runs.Type, fits func(p *shownPaylo
 	if s.isSilent(s.cell, run) {
 		return nil
 	}
-	i := slices.IndexFunc(s.published, func(e shownEvent) bool { return e.run == run && e.Type == t.String() && fits(&e.Payload) })
+	i := slices.IndexFunc(s.published, func(e *shownEvent) bool { return e.run == run && e.Type == t.String() && fits(&e.Payload) })
 	if i < 0 {
 		return nil
 	}
 	e := s.published[i]
 	s.published = slices.Delete(s.published, i, i+1)
-	return &e
+	return e
 }
 
 // want is take for an event that the step must publish because of the history event
@@ -259,9 +268,16 @@ func at(step uint32, index uint16) func(*shownPayload) bool {
 }
 
 // same checks one field of an event.
-func (s *judgedStep) same(e *shownEvent, field string, got, want any) {
-	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w && e.Run != "" {
-		s.fail("publishes %s of run %s with the %s %.200q, want %.200q", e.Type, e.Run, field, g, w)
+func same[T comparable](s *judgedStep, e *shownEvent, field string, got, want T) {
+	if got != want && e.Run != "" {
+		s.fail("publishes %s of run %s with the %s %.200q, want %.200q", e.Type, e.Run, field, fmt.Sprint(got), fmt.Sprint(want))
+	}
+}
+
+// sameList checks a field that is a list.
+func sameList(s *judgedStep, e *shownEvent, field string, got, want []string) {
+	if !slices.Equal(got, want) {
+		same(s, e, field, fmt.Sprint(got), fmt.Sprint(want))
 	}
 }
 
@@ -282,13 +298,13 @@ func (s *judgedStep) sameText(e *shownEvent, parts []actor.Part) {
 	}
 	text, got := strings.ToValidUTF8(b.String(), "\uFFFD"), e.Payload.Text
 	if b.Len() > 0 && len(text) > limit {
-		if s.same(e, "truncation", e.Payload.Truncated, true); len(got) > limit-4 && len(got) <= limit && strings.HasPrefix(text, got) {
+		if same(s, e, "truncation", e.Payload.Truncated, true); len(got) > limit-4 && len(got) <= limit && strings.HasPrefix(text, got) {
 			return
 		}
 	} else {
-		s.same(e, "truncation", e.Payload.Truncated, omitted)
+		same(s, e, "truncation", e.Payload.Truncated, omitted)
 	}
-	s.same(e, "text", got, text)
+	same(s, e, "text", got, text)
 }
 
 func names(ids []actor.ID) (all []string) {

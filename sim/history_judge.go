@@ -16,7 +16,7 @@ import (
 // a few of these fields only; the others are read by people and by tla/Trace.tla.
 type historyJudge struct {
 	calls    map[actor.CallID]madeCall
-	asks     map[actor.EffectID]history.Event
+	asks     map[actor.EffectID]madeAsk
 	steps    map[activeRun]uint32 // number of steps with asks of a turn that began in this activation
 	answered map[cellRun]bool     // calls of clients that have their reply
 }
@@ -33,21 +33,29 @@ type madeCall struct {
 	parent, root   actor.CallID
 }
 
+// madeAsk is an ask as it was made.
+type madeAsk struct {
+	actor, peer actor.ID
+	call, root  actor.CallID
+	what        string
+}
+
 func newHistoryJudge() historyJudge {
-	return historyJudge{map[actor.CallID]madeCall{}, map[actor.EffectID]history.Event{}, map[activeRun]uint32{}, map[cellRun]bool{}}
+	return historyJudge{map[actor.CallID]madeCall{}, map[actor.EffectID]madeAsk{}, map[activeRun]uint32{}, map[cellRun]bool{}}
 }
 
 // checkHistory checks the events of the step. An event that ends a sleep follows the
 // expiry of its ask in the same step.
 func (s *judgedStep) checkHistory() {
-	expired, delivered := map[actor.EffectID]bool{}, false
+	var expired []actor.EffectID
+	delivered := false
 	for i := range s.ready.Events {
 		e := &s.ready.Events[i]
 		if e.Kind == history.Append {
 			continue
 		}
 		ask := actor.EffectID{Run: e.Parent, Step: e.Step, Index: e.Index}
-		s.field(e, "cell", e.From, s.cell.self)
+		field(s, e, "cell", e.From, s.cell.self)
 		switch e.Kind {
 		case history.Activate, history.Deactivate, history.Queue, history.Probe, history.ProbeHome, history.Confirm, history.RefuseWaitCycle,
 			history.Reprobe, history.Admit, history.Start, history.Reply, history.Expire, history.Cancel, history.Answer, history.Hold, history.Resume:
@@ -65,7 +73,7 @@ func (s *judgedStep) checkHistory() {
 				s.present(e, "callee, root and time left", e.Peer != (actor.ID{}) && e.Root == e.Call && e.Left > 0)
 				break
 			}
-			s.history.asks[ask] = *e
+			s.history.asks[ask] = madeAsk{e.Actor, e.Peer, e.Call, e.Root, e.What}
 			s.recordAsk(e)
 			if e.What == "call" {
 				s.history.calls[e.Call] = madeCall{caller: e.Actor, callee: e.Peer, parent: e.Parent, root: e.Root}
@@ -89,31 +97,31 @@ func (s *judgedStep) checkHistory() {
 			s.present(e, "call and the run above or before it", !e.Call.IsZero() && !e.Parent.IsZero())
 		case history.Start, history.Reply:
 			if a, ok := s.admitted[e.Call]; ok {
-				s.field(e, "actor", e.Actor, a.Actor)
-				s.field(e, "parent", e.Parent, a.Parent)
-				s.field(e, "root", e.Root, a.Root)
+				field(s, e, "actor", e.Actor, a.Actor)
+				field(s, e, "parent", e.Parent, a.Parent)
+				field(s, e, "root", e.Root, a.Root)
 			}
 			run := activeRun{cellRun{s.cell.self, e.Call}, e.Epoch}
 			if e.Kind == history.Start {
 				s.history.steps[run] = 0
 			} else if steps, ok := s.history.steps[run]; ok {
-				s.field(e, "number of steps", e.Step, steps)
+				field(s, e, "number of steps", e.Step, steps)
 			}
 		case history.Answer:
 			s.checkOfAsk(e, ask)
-			if e.What == "sleep" && !expired[ask] {
+			if e.What == "sleep" && !slices.Contains(expired, ask) {
 				s.fail("answers a sleep that has not expired\n  %s", e)
 			}
 		case history.Expire:
 			if e.What == "run" {
-				s.field(e, "initial time left", e.Given, s.admitted[e.Call].Left)
+				field(s, e, "initial time left", e.Given, s.admitted[e.Call].Left)
 				break
 			}
-			expired[ask] = true
+			expired = append(expired, ask)
 			s.checkOfAsk(e, ask)
 		case history.Cancel:
 			s.checkMade(e, false)
-			s.field(e, "callee", e.Peer, s.history.calls[e.Call].callee)
+			field(s, e, "callee", e.Peer, s.history.calls[e.Call].callee)
 		case history.Hold, history.Resume:
 			s.present(e, "call and ordinal", !e.Call.IsZero() && e.N > 0 && (e.Kind == history.Hold) == (e.Until > 0))
 			if e.What == "ask" {
@@ -129,9 +137,9 @@ func (s *judgedStep) checkHistory() {
 }
 
 // field checks one field of a history event.
-func (s *judgedStep) field(e *history.Event, name string, got, want any) {
-	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
-		s.fail("records an event with the %s %.200q, want %.200q\n  %s", name, g, w, e)
+func field[T comparable](s *judgedStep, e *history.Event, name string, got, want T) {
+	if got != want {
+		s.fail("records an event with the %s %.200q, want %.200q\n  %s", name, fmt.Sprint(got), fmt.Sprint(want), e)
 	}
 }
 
@@ -150,8 +158,8 @@ func (s *judgedStep) recordAsk(e *history.Event) {
 		s.history.steps[run] = e.Step
 	}
 	if a, ok := s.admitted[e.Parent]; ok {
-		s.field(e, "actor", e.Actor, a.Actor)
-		s.field(e, "root", e.Root, a.Root)
+		field(s, e, "actor", e.Actor, a.Actor)
+		field(s, e, "root", e.Root, a.Root)
 	}
 }
 
@@ -164,10 +172,10 @@ func (s *judgedStep) checkMade(e *history.Event, atCallee bool) {
 	at := c.caller
 	if atCallee {
 		at = c.callee
-		s.field(e, "root", e.Root, c.root)
+		field(s, e, "root", e.Root, c.root)
 	}
-	s.field(e, "actor", e.Actor, at)
-	s.field(e, "parent", e.Parent, c.parent)
+	field(s, e, "actor", e.Actor, at)
+	field(s, e, "parent", e.Parent, c.parent)
 }
 
 // checkOfAsk checks an event of an ask that was made before.
@@ -177,12 +185,12 @@ func (s *judgedStep) checkOfAsk(e *history.Event, id actor.EffectID) {
 		s.fail("records an event of an ask that was not made\n  %s", e)
 		return
 	}
-	s.field(e, "actor", e.Actor, a.Actor)
-	s.field(e, "call", e.Call, a.Call)
-	s.field(e, "kind of ask", e.What, a.What)
+	field(s, e, "actor", e.Actor, a.actor)
+	field(s, e, "call", e.Call, a.call)
+	field(s, e, "kind of ask", e.What, a.what)
 	if e.Kind == history.Answer {
-		s.field(e, "callee", e.Peer, a.Peer)
-		s.field(e, "root", e.Root, a.Root)
+		field(s, e, "callee", e.Peer, a.peer)
+		field(s, e, "root", e.Root, a.root)
 	}
 }
 
@@ -191,7 +199,7 @@ func (s *judgedStep) checkOfAsk(e *history.Event, id actor.EffectID) {
 func (s *judgedStep) checkArrival(e *history.Event) {
 	s.present(e, "attempt", e.Attempt > 0)
 	if call := s.arrivingCall(); call != nil && call.ID == e.Call {
-		s.field(e, "attempt", e.Attempt, max(call.Attempt, 1))
+		field(s, e, "attempt", e.Attempt, max(call.Attempt, 1))
 	}
 }
 
@@ -219,7 +227,7 @@ func (s *judgedStep) checkRefuse(e *history.Event) {
 	case "callee":
 		s.checkArrival(e)
 		if c, ok := s.history.calls[e.Call]; ok && !c.parent.IsZero() {
-			s.field(e, "parent", e.Parent, c.parent)
+			field(s, e, "parent", e.Parent, c.parent)
 			s.present(e, "chain", (len(e.Chain) > 0) == (c.caller != actor.ID{}))
 		}
 	}
@@ -243,15 +251,24 @@ func (s *judgedStep) checkSend(e *history.Event) {
 	switch e.What {
 	case "request":
 		s.present(e, "attempt and time left", e.Attempt > 0 && e.Left > 0)
-		s.field(e, "addressee", e.Peer, c.callee)
-		s.field(e, "parent", e.Parent, c.parent)
-		s.field(e, "sender", e.Actor, c.caller)
+		field(s, e, "addressee", e.Peer, c.callee)
+		field(s, e, "parent", e.Parent, c.parent)
+		field(s, e, "sender", e.Actor, c.caller)
 	case "cancel":
-		s.field(e, "addressee", e.Peer, c.callee)
+		field(s, e, "addressee", e.Peer, c.callee)
 	case "answered":
-		s.field(e, "addressee", e.Peer, c.caller)
-		s.field(e, "sender", e.Actor, c.callee)
+		field(s, e, "addressee", e.Peer, c.caller)
+		field(s, e, "sender", e.Actor, c.callee)
 	}
+}
+
+// deliveredMessage is what an event says of a message.
+type deliveredMessage struct {
+	call    actor.CallID
+	name    string
+	to      actor.ID
+	epoch   actor.Epoch
+	durable bool
 }
 
 // checkDelivered checks the delivery of a message. The first one of a step is its input.
@@ -260,12 +277,12 @@ func (s *judgedStep) checkDelivered(e *history.Event, first bool) {
 	switch in := s.in.(type) {
 	case runtime.Deliver:
 		if m := &in.Envelope; first {
-			s.field(e, "message", fmt.Sprint(e.Call, e.What, e.Actor, e.Epoch, e.Durable), fmt.Sprint(m.Body.Subject(), m.Body.Name(), m.To, m.Epoch, m.Durable))
+			field(s, e, "message", deliveredMessage{e.Call, e.What, e.Actor, e.Epoch, e.Durable}, deliveredMessage{m.Body.Subject(), m.Body.Name(), m.To, m.Epoch, m.Durable})
 			return
 		}
 	case *runtime.Visit:
 		if first {
-			s.field(e, "message", fmt.Sprint(e.Call, e.What, e.Actor), fmt.Sprint(in.Call.ID, "request", in.Call.To))
+			field(s, e, "message", deliveredMessage{call: e.Call, name: e.What, to: e.Actor}, deliveredMessage{call: in.Call.ID, name: "request", to: in.Call.To})
 			return
 		}
 	}

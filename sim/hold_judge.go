@@ -23,7 +23,7 @@ func (s *judgedStep) explainHold(e *history.Event) {
 			return
 		}
 		if p := s.take(e.Parent, t, child); p != nil {
-			s.same(p, "end", p.Payload.Until, shownTime(e.Until))
+			same(s, p, "end", p.Payload.Until, shownTime(e.Until))
 		} else if certain {
 			s.fail("publishes no run_paused of run %s, which %s holds", e.Parent, e.Call)
 		}
@@ -42,7 +42,7 @@ func (s *judgedStep) explainDecision(e *history.Event) {
 	}
 	d := s.want(e, e.Parent, runs.ApprovalDecision, here)
 	if m, ok := delivered[actor.Request](s.in); ok && m.Call.Operation == runtime.Decide {
-		s.same(d, "principal", d.Payload.Principal, m.Call.Principal)
+		same(s, d, "principal", d.Payload.Principal, m.Call.Principal)
 	}
 	if d.Payload.Kind == runs.ApprovalStatusApproved.String() {
 		s.want(e, e.Parent, runs.ToolDispatched, here)

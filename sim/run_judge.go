@@ -18,51 +18,51 @@ func (s *judgedStep) explainAdmit(e *history.Event) {
 		return
 	}
 	u := s.want(e, e.Call, runs.UserInput, anywhere)
-	s.same(u, "number", u.Seq, 1)
-	s.same(u, "actor", u.Payload.Actor, e.Actor)
-	s.same(u, "priority", u.Payload.Priority, lanePriority(e.Lane))
+	same(s, u, "number", u.Seq, 1)
+	same(s, u, "actor", u.Payload.Actor, e.Actor.String())
+	same(s, u, "priority", u.Payload.Priority, lanePriority(e.Lane))
 	if call := s.requests[e.Call]; call != nil {
 		s.sameText(u, call.Parts)
-		s.same(u, "principal", u.Payload.Principal, call.Principal)
+		same(s, u, "principal", u.Payload.Principal, call.Principal)
 		key, _ := call.Authority()
-		s.same(u, "key", u.Payload.Key, key)
-		s.same(u, "origin", u.Payload.Origin, call.Origin)
-		s.same(u, "project", u.Payload.Project, call.Project)
+		same(s, u, "key", u.Payload.Key, key)
+		same(s, u, "origin", u.Payload.Origin, call.Origin.String())
+		same(s, u, "project", u.Payload.Project, call.Project)
 		trace := ""
 		if parts := strings.Split(call.Trace, "-"); len(parts) > 1 {
 			trace = parts[1]
 		}
-		s.same(u, "trace", u.Payload.Trace, trace)
+		same(s, u, "trace", u.Payload.Trace, trace)
 	}
 }
 
 func (s *judgedStep) explainStart(e *history.Event) {
 	r := s.want(e, e.Call, runs.RunStarted, anywhere)
 	p := &r.Payload
-	s.same(r, "actor", p.Actor, e.Actor)
-	s.same(r, "kind", p.Kind, "waiting")
-	s.same(r, "root", p.Root, e.Root)
-	s.same(r, "time left", p.Left, e.Left.Milliseconds())
+	same(s, r, "actor", p.Actor, e.Actor.String())
+	same(s, r, "kind", p.Kind, "waiting")
+	same(s, r, "root", p.Root, e.Root.String())
+	same(s, r, "time left", p.Left, e.Left.Milliseconds())
 	a, ok := s.admitted[e.Call]
 	if !ok {
 		return
 	}
-	s.same(r, "chain", p.Chain, names(a.Chain))
-	s.same(r, "depth", p.Depth, len(a.Chain))
-	s.same(r, "attempt", p.Attempt, a.Attempt)
-	s.same(r, "priority", p.Priority, lanePriority(a.Lane))
+	sameList(s, r, "chain", p.Chain, names(a.Chain))
+	same(s, r, "depth", p.Depth, len(a.Chain))
+	same(s, r, "attempt", p.Attempt, a.Attempt)
+	same(s, r, "priority", p.Priority, lanePriority(a.Lane))
 	parent, origin := "", actor.Human.String()
 	if len(a.Chain) > 0 {
 		parent, origin = a.Parent.String(), actor.Agent.String()
 	}
-	s.same(r, "parent", p.Parent, parent)
+	same(s, r, "parent", p.Parent, parent)
 	if call := s.requests[e.Root]; call != nil {
 		if len(a.Chain) == 0 {
 			origin = call.Origin.String()
 		}
-		s.same(r, "principal", p.Principal, call.Principal)
-		s.same(r, "project", p.Project, call.Project)
-		s.same(r, "origin", p.Origin, origin)
+		same(s, r, "principal", p.Principal, call.Principal)
+		same(s, r, "project", p.Project, call.Project)
+		same(s, r, "origin", p.Origin, origin)
 	}
 }
 
@@ -77,10 +77,10 @@ func (s *judgedStep) explainReply(e *history.Event) {
 	d := s.want(e, e.Call, t, anywhere)
 	if t != runs.RunDone {
 		s.sameRefusal(d, e)
-		s.same(d, "detail", d.Payload.Error.Detail, strings.ToValidUTF8(e.Detail, "\uFFFD"))
+		same(s, d, "detail", d.Payload.Error.Detail, strings.ToValidUTF8(e.Detail, "\uFFFD"))
 		return
 	}
-	s.same(d, "status", d.Payload.Status, e.Status)
+	same(s, d, "status", d.Payload.Status, e.Status.String())
 	var sum shownPayload
 	for _, o := range s.streams[e.Call] {
 		if o.Type == runs.LLMCallDone.String() || o.Type == runs.AgentInvokeDone.String() {
@@ -89,11 +89,11 @@ func (s *judgedStep) explainReply(e *history.Event) {
 			sum.Tokens.Total += o.Payload.Tokens.Total
 		}
 	}
-	s.same(d, "usage", d.Payload.Tokens, sum.Tokens)
+	same(s, d, "usage", d.Payload.Tokens, sum.Tokens)
 	for i := range s.ready.Effects {
 		if r, ok := replyIn(s.ready.Effects[i].Op); ok && r.Call == e.Call && r.Refusal == nil { // another copy of the call may be refused in the same step
 			s.sameText(d, r.Parts)
-			s.same(d, "warnings", d.Payload.Warnings, r.Warnings)
+			sameList(s, d, "warnings", d.Payload.Warnings, r.Warnings)
 		}
 	}
 }

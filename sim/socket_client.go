@@ -410,7 +410,7 @@ func (k *socketClient) checkEnd(m *shownMessage, r *shownRun) {
 		k.fail("reads the end of run %q, which has no events", m.Run)
 		return
 	}
-	last := &events[len(events)-1]
+	last := events[len(events)-1]
 	want := ingress.ChannelError
 	if last.Type == runs.RunDone.String() {
 		want = ingress.ChannelDone
@@ -439,7 +439,7 @@ func (k *socketClient) roots() (all []actor.CallID) {
 	j := k.w.eventJudge
 	for _, run := range slices.SortedFunc(maps.Keys(j.streams), actor.CallID.Compare) {
 		at, events := j.admitted[run].Actor, j.streams[run]
-		last := &events[len(events)-1]
+		last := events[len(events)-1]
 		if at.Tenant != k.to.Tenant || at.Key != k.to.Key || actor.IsSystemAgent(at.Agent) || k.w.isVolatile(at.Agent) || !strings.HasPrefix(last.Type, "run_") {
 			continue
 		}

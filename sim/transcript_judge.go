@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -290,14 +291,20 @@ func (j *transcriptJudge) checkGiven(b *begunTurn, run *heardRun) {
 // differentMessages describes the first difference of two lists of messages, or returns "".
 func differentMessages(got, want []actor.ChatMessage) string {
 	for i := range min(len(got), len(want)) {
-		if g, w := messageText(&got[i]), messageText(&want[i]); g != w {
-			return fmt.Sprintf("%d messages, of which number %d is %.300s, want %.300s", len(got), i, g, w)
+		if g, w := &got[i], &want[i]; g.Role != w.Role || g.Call != w.Call || g.Source != w.Source || g.At != w.At || !sameParts(g.Parts, w.Parts) {
+			return fmt.Sprintf("%d messages, of which number %d is %.300s, want %.300s", len(got), i, messageText(g), messageText(w))
 		}
 	}
 	if len(got) != len(want) {
 		return fmt.Sprintf("%d messages, want %d", len(got), len(want))
 	}
 	return ""
+}
+
+func sameParts(got, want []actor.Part) bool {
+	return slices.EqualFunc(got, want, func(g, w actor.Part) bool {
+		return g.Media == w.Media && bytes.Equal(g.Bytes, w.Bytes) && g.Blob == w.Blob && g.Size == w.Size
+	})
 }
 
 func messageText(m *actor.ChatMessage) string {
@@ -315,9 +322,8 @@ func (j *transcriptJudge) acknowledged(to actor.ID, reply *actor.Reply) {
 	if t == nil { // its session was deleted
 		return
 	}
-	want := textOfValue(reply.Parts)
 	if !slices.ContainsFunc(t.messages, func(m actor.ChatMessage) bool {
-		return m.Call == reply.Run && m.Source != actor.FromUser && (m.Source == actor.FromOperator || textOfValue(m.Parts) == want)
+		return m.Call == reply.Run && m.Source != actor.FromUser && (m.Source == actor.FromOperator || sameParts(m.Parts, reply.Parts))
 	}) {
 		j.fail("the transcript of %s lacks the message of run %s that a client knows", to, reply.Run)
 	}
