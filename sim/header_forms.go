@@ -16,17 +16,6 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// checkHeaders generates the trace headers of a request and the bindings of a secret.
-func (w *Simulation) checkHeaders() {
-	p := &picker{seed: uint64(w.entropy.Int(1 << 24))}
-	if why := checkTrace(p); why != "" {
-		w.fail(CodecRoundTrip, why)
-	}
-	if why := checkBindings(p); why != "" {
-		w.fail(NobodyAstray, why)
-	}
-}
-
 // checkTrace generates trace headers. It returns why the program reads them as another
 // trace than that from which they were generated, or "".
 func checkTrace(p *picker) string {

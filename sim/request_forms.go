@@ -85,13 +85,22 @@ func callValues(call *actor.Call, session string) formValues {
 	return v
 }
 
-// checkForms has a random form read one of its objects.
+// checkForms has a random form read one of its objects, and checks the trace headers of a
+// request and the bindings of a secret.
 func (w *Simulation) checkForms() {
-	p := &picker{seed: uint64(w.entropy.Int(1 << 24))}
+	p, headers := &picker{seed: uint64(w.entropy.Int(1 << 24))}, &picker{seed: uint64(w.entropy.Int(1 << 24))}
+	if !w.auditEnabled() {
+		return
+	}
 	f := requestForms[p.Int(len(requestForms))]
 	o := f.draw(p)
 	w.checkForm(f, &o)
-	w.checkHeaders()
+	if why := checkTrace(headers); why != "" {
+		w.fail(CodecRoundTrip, why)
+	}
+	if why := checkBindings(headers); why != "" {
+		w.fail(NobodyAstray, why)
+	}
 }
 
 // requestForms are the forms of requests to the gateway, and of the inputs of tools.
