@@ -276,14 +276,17 @@ func TestDiskErrorStopsProcess(t *testing.T) {
 	}
 }
 
-// Each operation on the store's files fails in turn, in creation, while logs and
-// tables change, and in compactions. The process always ends with code 1 and one
+// Operations on the store's files fail in turn, every sixth or, with -recovery-runs, each: in
+// creation, while logs and tables change, and in compactions. The process always ends with code 1 and one
 // line that names the file and the error. It never panics.
 func TestEveryFailingOperationStopsProcess(t *testing.T) {
 	const enough = 20_000 // entries, after which a child without an error is stopped
-	points, step := 400, 2
-	if testing.Short() {
+	points, step := 400, 6
+	switch {
+	case testing.Short():
 		step = 30
+	case *recoveryRuns > 0:
+		step = 1
 	}
 	var mu sync.Mutex
 	files, next := map[string]int{}, 1

@@ -10,6 +10,7 @@ package storetest
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"reflect"
 	"slices"
 	"strings"
@@ -54,6 +55,15 @@ var scenarios = []struct {
 // Run tests an implementation. The function create makes an empty store, whose options it may
 // draw, and returns a function that opens it. A store is opened again only after it was closed.
 func Run(t *testing.T, create func(*rapid.T) (open func() (Store, error))) {
+	// There are enough scenarios that a fourth of the usual histories of each suffices, unless the
+	// command says how many.
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		usual := checks.DefValue
+		if err := checks.Value.Set("25"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = checks.Value.Set(usual) })
+	}
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
