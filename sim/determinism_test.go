@@ -42,7 +42,7 @@ func TestHashesEqualAcrossProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	child := []string{self, "-test.run=^" + t.Name() + "$"}
-	processes := map[string][]string{"GOMAXPROCS=1": child, "GOMAXPROCS=2": child, "GOGC=off": child, "GOGC=10": child}
+	processes := map[string][]string{"GOMAXPROCS=1 GOGC=off": child, "GOMAXPROCS=2 GOGC=10": child}
 	if raceEnabled { // a process without the detector must produce the same hashes
 		processes["GOFLAGS=-buildvcs=false"] = []string{"go", "test", "-count=1", "-run=^" + t.Name() + "$", "."}
 	}
@@ -50,7 +50,7 @@ func TestHashesEqualAcrossProcesses(t *testing.T) {
 		t.Run(env, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "hashes")
 			cmd := exec.Command(args[0], args[1:]...)
-			cmd.Env = append(os.Environ(), env, hashesEnv+"="+path)
+			cmd.Env = append(append(os.Environ(), strings.Fields(env)...), hashesEnv+"="+path)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}

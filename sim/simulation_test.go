@@ -134,12 +134,12 @@ func TestOddsApplyToFaultlessRun(t *testing.T) {
 // In ten thousand runs they would otherwise exhaust the memory.
 func TestRunsLeakNoCoroutines(t *testing.T) {
 	crashes := 0
-	for seed := range uint64(12) {
+	for seed := range uint64(5) {
 		r := RunSeed(Options{Seed: seed, Unhashed: true})
 		crashes += r.Stats.Faults[CellPanic] + r.Stats.Points[NodeRestarted]
 	}
 	if n := blockedCoroutines(t); n > 0 || crashes == 0 {
-		t.Errorf("%d coroutines left after 12 runs with %d crashes", n, crashes)
+		t.Errorf("%d coroutines left after 5 runs with %d crashes", n, crashes)
 	}
 }
 
@@ -290,7 +290,7 @@ func TestSaveFailureWritesShrunkRun(t *testing.T) {
 func TestStrategiesProduceDistinctRuns(t *testing.T) {
 	hashes := map[string]string{}
 	for s := range Strategy(strategies) {
-		for seed := range uint64(4) {
+		for seed := range uint64(2) {
 			r := RunSeed(Options{Seed: seed, Strategy: s.String()})
 			if r.Violation != nil {
 				t.Fatalf("seed %d, %s: %v", seed, s, r.Violation)

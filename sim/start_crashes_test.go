@@ -15,8 +15,8 @@ var recoveryRuns = flag.Int("recovery-runs", 0, "number of seeds in which a node
 
 // Every stride-th crash is followed by a crash at each operation of the next start.
 const (
-	shortRecoveries             = 2
-	recoveryStride, shortStride = 4, 40
+	shortRecoveries             = 1
+	recoveryStride, shortStride = 4, 20
 	startOperationsMin          = 10 // minimum number of operations of the start of a seed; others are skipped
 )
 
