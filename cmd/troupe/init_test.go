@@ -42,7 +42,7 @@ func TestInit(t *testing.T) {
 	if code, out, message = runProgram(t, "call", "coordinator", "List my messages", "--continue", "--server", s.url); code != 0 || out != "1. Ask the helper agent to say hello\n" {
 		t.Errorf("call --continue: exit code %d: %s%s", code, out, message)
 	}
-	for _, flags := range [][]string{{"--seeds", "20"}, {"--seeds", "2", "--faults", "none"}} {
+	for _, flags := range [][]string{{"--seeds", "4"}, {"--seeds", "1", "--faults", "none"}} {
 		code, out, message := runProgram(t, append([]string{"sim", "--project", "."}, flags...)...)
 		if code != 0 || !strings.Contains(out, "all was as expected") || message != "" {
 			t.Errorf("sim %v: exit code %d: %s%s", flags, code, out, message)

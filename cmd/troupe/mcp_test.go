@@ -105,11 +105,11 @@ name = "helper.de"
 	if failed || first.Status != "DONE" || first.Answer != "one" || texts[0] != "one" || !strings.Contains(texts[1], first.Session) {
 		t.Fatalf("got %+v, %q", first, texts)
 	}
-	b.mu.Lock()
-	if !strings.Contains(strings.Join(b.progress, "\n"), "agent called child") {
-		t.Errorf("got progress %q", b.progress)
-	}
-	b.mu.Unlock()
+	waitUntil(t, "progress", func() bool { // which may arrive after the answer
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return strings.Contains(strings.Join(b.progress, "\n"), "agent called child")
+	})
 	if again, _, texts := b.call("ask_scribe", map[string]any{"message": "list my messages", "session_id": first.Session}); again.Session != first.Session || texts[0] != "1. ask helper.de: say one" {
 		t.Errorf("got %+v, %q", again, texts)
 	}

@@ -336,8 +336,12 @@ func TestRevokedKeyIsRefusedByEveryIngress(t *testing.T) {
 
 // An ingress that starts before its orchestrator refuses requests, also over TLS, and serves once it is connected.
 func TestIngressWaitsForItsOrchestrator(t *testing.T) {
+	t.Parallel() // it waits for requests that are refused after seconds
 	for _, scheme := range []string{"http", "https"} {
-		t.Run(scheme, func(t *testing.T) { testWaitingIngress(t, scheme) })
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			testWaitingIngress(t, scheme)
+		})
 	}
 }
 

@@ -260,6 +260,7 @@ func waitUntil(t *testing.T, what string, cond func() bool) {
 // A client that does not finish its request is disconnected. Apart from that, the
 // shutdown is clean.
 func TestShutdownCutsOffSlowClient(t *testing.T) {
+	t.Parallel() // it waits for the end of the time to shut down
 	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"))
 	slow, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {

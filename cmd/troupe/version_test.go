@@ -33,21 +33,16 @@ func TestVersionOf(t *testing.T) {
 	}
 }
 
-// The binary of make build names its commit, and one built outside a repository its
-// version.
+// The binary of make build names its commit, and one built outside a repository, such as that of
+// the tests, its version.
 func TestBuiltProgramPrintsVersion(t *testing.T) {
-	commit := "1e1c7330a9d64cbb"
-	for flags, want := range map[string]string{
-		"-ldflags=-X main.commit=" + commit: `^v[0-9.]+-dev \(1e1c7330a9d6\)\n$`,
-		"-ldflags=":                         `^v[0-9.]+-dev\n$`,
-	} {
-		program := filepath.Join(t.TempDir(), "troupe")
-		if out, err := exec.Command("go", "build", "-buildvcs=false", flags, "-o", program, ".").CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		out, err := exec.Command(program, "--version").Output()
-		if err != nil || !regexp.MustCompile(want).Match(out) {
-			t.Errorf("%s: %q, %v", flags, out, err)
+	program := filepath.Join(t.TempDir(), "troupe")
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w -X main.commit=1e1c7330a9d64cbb", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for want, command := range map[string]*exec.Cmd{`^v[0-9.]+-dev \(1e1c7330a9d6\)\n$`: exec.Command(program, "--version"), `^v[0-9.]+-dev\n$`: programCmd("--version")} {
+		if out, err := command.Output(); err != nil || !regexp.MustCompile(want).Match(out) {
+			t.Errorf("%q, %v, want %s", out, err, want)
 		}
 	}
 }

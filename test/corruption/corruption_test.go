@@ -201,7 +201,7 @@ func TestSampleOfDamages(t *testing.T) {
 		for _, name := range []string{storeName, backupName} {
 			all := allDamages(name, h.original[name], rand.New(rand.NewPCG(1, 2)))
 			for i, d := range all {
-				if i%40 == 0 || strings.HasSuffix(d.File, ".log") && d.Kind == "cut" && d.At%4096 == 0 {
+				if i%120 == 0 || strings.HasSuffix(d.File, ".log") && d.Kind == "cut" && d.At%4096 == 0 {
 					some = append(some, d)
 				}
 			}
