@@ -171,8 +171,9 @@ crash: build ## kill the real server N (20) times and simulate power failures; n
 	@$(GO) test ./host/disk -run '^TestPowerFailure' -count=1 -v -args -power-runs 50
 
 recovery: #+ crash at every single operation of a recovery, and within the recovery after it; N= histories, for a longer run with more histories of the stores
-	@$(GO) test ./sim ./host/disk -run '^Test(Recovery$(if $(N),|EveryFailingOperation|DiskConforms))' -count=1 -v -timeout 2h -args $(if $(N),-recovery-runs $(N) -rapid.checks 400)
-	$(if $(N),@$(GO) test ./store -run 'Conforms?$$' -count=1 -args -rapid.checks 400)
+	@$(GO) test ./sim ./host/disk -run '^TestRecovery' -count=1 -v -timeout 2h -args $(if $(N),-recovery-runs $(N))
+	$(if $(N),@$(GO) test ./store ./host/disk -run '^Test(RowsConform|MemoryConforms|DiskConforms)$$' -count=1 -timeout 2h -args -rapid.checks 400)
+	$(if $(N),@$(GO) test ./host/disk -run '^TestEveryFailingOperation' -count=1 -timeout 2h -args -recovery-runs 1)
 
 load: build ## load-test a node, up to five times its peak: ARGS=
 	@bin/troupe load --plot docs --page docs/PERFORMANCE.md $(ARGS)
