@@ -187,7 +187,7 @@ func (o *Outcome) Answer() actor.Answer {
 		return actor.Answer{Refusal: o.Refusal}
 	}
 	if o.Result != nil {
-		return actor.Answer{Parts: []actor.Part{*o.Result}}
+		return actor.Answer{Parts: []actor.Part{*o.Result}, Warnings: o.Warnings}
 	}
 	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.Completion.Encode()}}, Warnings: o.Warnings}
 }
@@ -221,6 +221,8 @@ const (
 //     reach the upstream, or the upstream, unless it is a tool, reported that it did
 //     not accept it.
 //  4. At most one attempt is in progress at any time.
+//  5. A tool of which a response with status 2xx has begun ends with a result, as
+//     Unknown, or because it is Stopped.
 type Exchange struct {
 	order         ExchangeConfig
 	limits        AttemptLimits
@@ -240,6 +242,7 @@ type Exchange struct {
 	body          []byte     // of an error response
 	code          string     // of the error in it
 	passed        bool       // deltas of a Verbatim exchange were forwarded
+	performed     bool       // an attempt of a tool had a response with status 2xx
 	lateInputs    int
 	ops           []Op
 }
@@ -419,6 +422,7 @@ func (m exchangeStep) onHead(in Head) {
 		m.phase, m.phaseDeadline = readingErrorBody, m.now.Add(errorBodyTimeout)
 		return
 	}
+	m.performed = m.order.Tool
 	if coding := lookup(in.Headers, "content-encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
 		m.failAttempt(fail(Broken, actor.Unavailable, "%s: unexpected content coding %q", m.order.Upstream, m.secrets().quote(coding, mediaBytesMax)))
 		return
@@ -606,8 +610,12 @@ func (m exchangeStep) report(r Report) Advice {
 	return m.pacer.Report(m.now, r, m.draw)
 }
 
+// finish ends the exchange. What fails after a tool was performed does not read as if it was not.
 func (m exchangeStep) finish(refusal *actor.Refusal) {
 	m.flush()
+	if m.performed && refusal != nil && refusal.Reason != actor.Unknown && refusal.Reason != actor.Stopped {
+		refusal = actor.Refuse(actor.Unknown, "%s; a response with status 2xx had begun, so the request was performed", refusal.Detail)
+	}
 	outcome := Outcome{Refusal: refusal, Code: m.code, Attempts: m.attempts}
 	if m.decoder != nil {
 		outcome.Completion, outcome.Warnings = m.decoder.Completion(), m.decoder.Warnings()

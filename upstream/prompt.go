@@ -275,6 +275,35 @@ func (p *Prompt) wire(name func(string) string) wirePrompt {
 	return w
 }
 
+// emptyResult is the text of a result without content.
+const emptyResult = "(empty)"
+
+// fillEmpty fills in what some models require: a text of each result, and the member properties of
+// the schema of a tool without arguments.
+func (w *wirePrompt) fillEmpty() {
+	for i := range w.Messages {
+		if m := &w.Messages[i]; m.CallID != "" && m.Content != nil && *m.Content == "" {
+			*m.Content = emptyResult
+		}
+	}
+	for i := range w.Tools {
+		f := &w.Tools[i].Function
+		f.Parameters = withProperties(f.Parameters)
+	}
+}
+
+func withProperties(schema jsontext.Value) jsontext.Value {
+	var top map[string]jsontext.Value
+	if json.Unmarshal(schema, &top) != nil || top["properties"] != nil {
+		return schema
+	}
+	rest, _ := strings.CutSuffix(strings.TrimSpace(string(schema)), "}")
+	if len(top) > 0 {
+		rest += ","
+	}
+	return jsontext.Value(rest + `"properties":{}}`)
+}
+
 // normalizeArguments replaces arguments that are not a JSON object with an empty
 // object. Many upstreams reject a whole prompt whose history contains such
 // arguments. The tool result of the call still describes the error.
@@ -358,6 +387,7 @@ func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
 		return wireName(name)
 	})
 	w.normalizeArguments(p)
+	w.fillEmpty()
 	switch m.MaxTokensName {
 	case "", "max_tokens":
 	case "max_completion_tokens":

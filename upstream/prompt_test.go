@@ -47,11 +47,11 @@ func TestModelRequest(t *testing.T) {
 		`{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"browser_open","arguments":"{\"url\":\"x\"}"}},` +
 		`{"id":"b","type":"function","function":{"name":"gone_tool","arguments":"{}"}}]},` + // invalid arguments are replaced by an empty object
 		`{"role":"tool","content":"a page","tool_call_id":"a"},` +
-		`{"role":"tool","content":"","tool_call_id":"b"},` +
+		`{"role":"tool","content":"(empty)","tool_call_id":"b"},` +
 		`{"role":"assistant","content":"It says: a page"},` +
 		`{"role":"user","content":""}],` +
 		`"tools":[{"type":"function","function":{"name":"browser_open","description":"Opens a page.","parameters":{"type":"object","properties":{"url":{"type":"string"}}}}},` +
-		`{"type":"function","function":{"name":"browser_open_2","parameters":{"type":"object"}}}],` +
+		`{"type":"function","function":{"name":"browser_open_2","parameters":{"type":"object","properties":{}}}}],` +
 		`"max_tokens":100,"temperature":0,"seed":-7,"stream":true,"stream_options":{"include_usage":true}}`
 	if got := string(request.Body); got != want {
 		t.Errorf("body: got\n%s\nwant\n%s", got, want)

@@ -88,6 +88,16 @@ func (s Secrets) redact(text string) string {
 	return text
 }
 
+// cutEnd returns a text of which the rest was not read without its end, in which the begin of a secret
+// is not recognized.
+func (s Secrets) cutEnd(text string) string {
+	longest := 0
+	for _, secret := range s {
+		longest = max(longest, escapeBytesMax*len(secret))
+	}
+	return text[:max(len(text)-longest, 0)]
+}
+
 func redactOne(text, secret string) string {
 	var out []byte
 	from := 0 // bytes before it are in out

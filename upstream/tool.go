@@ -140,21 +140,36 @@ func (t HTTPTool) Exchange(in ToolInput, deadline actor.Time, patience AttemptLi
 	patience.Head, patience.Idle = orDefault(patience.Head, agentTimeoutDefault), orDefault(patience.Idle, agentTimeoutDefault)
 	return ExchangeConfig{Upstream: name, Request: request, Safe: t.Idempotent, Tool: true, Deadline: deadline, AttemptLimits: patience,
 		NewDecoder: func(contentType string) (Decoder, *Failure) {
-			return &ToolDecoder{name: name, secrets: request.secrets(), contentType: contentType}, nil
+			return newToolDecoder(name, request.secrets(), contentType), nil
 		},
 	}, refusal
 }
 
-// ToolDecoder decodes the result of a tool: JSON, text, or nothing, without the secrets of
-// the request. It fails if there is another type of content, or more than ToolResultBytesMax.
+// ToolDecoder decodes the result of a tool, without the secrets of the request. The tool has been
+// performed, so each body is a result: JSON, in its strict form; else text; else a description of
+// the content. Of more than ToolResultBytesMax it is the head, as text with a warning.
 type ToolDecoder struct {
-	name        string
-	secrets     Secrets // of the request
-	contentType string
-	body        []byte // of JSON or text
-	size        int
-	done        bool
-	failure     *Failure
+	name    string
+	secrets Secrets // of the request
+	media   string
+	charset string
+	body    []byte // at most ToolResultBytesMax
+	cut     bool   // the body is longer
+	result  *actor.Part
+}
+
+func newToolDecoder(name string, secrets Secrets, contentType string) *ToolDecoder {
+	return &ToolDecoder{name: name, secrets: secrets, media: mediaType(contentType), charset: charsetOf(contentType)}
+}
+
+// charsetOf returns the parameter charset of a content type, or "".
+func charsetOf(contentType string) string {
+	for parameter := range strings.SplitSeq(contentType, ";") {
+		if name, value, ok := strings.Cut(parameter, "="); ok && strings.EqualFold(strings.TrimSpace(name), "charset") {
+			return strings.Trim(strings.TrimSpace(value), `"`)
+		}
+	}
+	return ""
 }
 
 func isJSON(media string) bool {
@@ -165,81 +180,88 @@ func isText(media string) bool { return isJSON(media) || strings.HasPrefix(media
 
 // Decode consumes the next bytes of the body. There are no deltas.
 func (d *ToolDecoder) Decode(b []byte) ([]Delta, *Failure) {
-	if d.failure != nil || d.done {
-		return nil, d.failure
+	if d.result != nil {
+		return nil, nil
 	}
-	if d.size += len(b); d.size > ToolResultBytesMax {
-		d.body = nil
-		d.failure = fail(Refused, actor.Rejected, "%s answers with more than %d bytes, which is the maximum", d.name, ToolResultBytesMax)
-	} else if isText(mediaType(d.contentType)) {
-		d.body = append(d.body, b...)
+	room := ToolResultBytesMax - len(d.body)
+	d.body = append(d.body, b[:min(len(b), room)]...)
+	if len(b) > room {
+		d.cut = true
+		d.end()
 	}
-	return nil, d.failure
+	return nil, nil
 }
 
 // End reports the end of the body.
 func (d *ToolDecoder) End() ([]Delta, *Failure) {
-	if d.failure != nil || d.done {
-		return nil, d.failure
+	if d.result == nil {
+		d.end()
 	}
-	switch media := mediaType(d.contentType); {
-	case d.size == 0:
-	case media == "":
-		d.failure = fail(Refused, actor.Rejected, "%s answers with %d bytes without a Content-Type: want JSON or text", d.name, d.size)
-	case !isText(media):
-		d.failure = fail(Refused, actor.Rejected, "%s answers with %d bytes of %q: want JSON or text", d.name, d.size, d.secrets.quote(media, mediaBytesMax))
-	case isJSON(media):
-		var value jsontext.Value
-		if err := unmarshal(d.body, &value); err != nil {
-			d.failure = fail(Refused, actor.Unavailable, "%s answered with invalid JSON: %s", d.name, d.secrets.quoteError(err))
-			break
-		}
-		if d.redact(); d.failure == nil && unmarshal(d.body, &value) != nil { // such as a number, or two names
-			d.failure = fail(Refused, actor.Rejected, "%s answers with JSON that repeats a secret header outside of texts", d.name)
-		}
-	case !utf8.Valid(d.body):
-		d.failure = fail(Refused, actor.Unavailable, "%s answered with text that is not UTF-8", d.name)
-	default:
-		d.redact()
-	}
-	d.done = d.failure == nil
-	return nil, d.failure
+	return nil, nil
 }
 
-// redact replaces the secrets of the request in the body. It fails if the result is too long
-// then: a secret may be shorter than its replacement.
-func (d *ToolDecoder) redact() {
-	if text := d.secrets.redact(string(d.body)); len(text) <= ToolResultBytesMax {
-		d.body = []byte(text)
-	} else {
-		d.body = nil
-		d.failure = fail(Refused, actor.Rejected, "%s answers with more than %d bytes, which is the maximum", d.name, ToolResultBytesMax)
+func (d *ToolDecoder) end() {
+	if !d.cut && (isJSON(d.media) || d.media == "") && depthExceededAt(d.body) < 0 {
+		if strict, err := StrictJSON(d.body); err == nil {
+			redacted := []byte(d.secrets.redact(string(strict)))
+			if len(redacted) <= ToolResultBytesMax && jsontext.Value(redacted).IsValid() { // a secret can be a number
+				d.result = &actor.Part{Media: actor.MediaJSON, Bytes: redacted}
+				return
+			}
+		}
 	}
+	text := readableText(d.body, d.charset)
+	if !isText(d.media) && !isReadable(text, d.cut) {
+		size := fmt.Sprintf("%d bytes", len(d.body))
+		if d.cut {
+			size = "more than " + size
+		}
+		text = DescribeContent(d.media, size)
+	}
+	if text = d.secrets.redact(text); d.cut {
+		text = d.secrets.cutEnd(text)
+	}
+	if len(text) > ToolResultBytesMax { // replacements can be longer
+		d.cut = true
+	}
+	d.result = &actor.Part{Media: actor.MediaText, Bytes: []byte(actor.FitText(text, ToolResultBytesMax))}
+}
+
+// DescribeContent returns the text that stands for content which is no text.
+func DescribeContent(media, size string) string {
+	return "[" + actor.FitText(cmp.Or(media, "content without a type"), mediaBytesMax) + ", " + size + "]"
+}
+
+// isReadable reports whether content without a type of text is text. The last character of a head may
+// be incomplete.
+func isReadable(text string, cut bool) bool {
+	if cut {
+		text = text[:max(len(text)-len("\uFFFD")*utf8.UTFMax, 0)]
+	}
+	return !strings.ContainsFunc(text, func(c rune) bool {
+		return c == utf8.RuneError || c == 0x7f || c < ' ' && !strings.ContainsRune("\t\n\f\r\x1b", c)
+	})
 }
 
 // HasFinish returns false: only the end of the body shows that a result is complete.
 func (d *ToolDecoder) HasFinish() bool { return false }
 
 // Done reports whether the result is complete.
-func (d *ToolDecoder) Done() bool { return d.done }
+func (d *ToolDecoder) Done() bool { return d.result != nil }
 
 // Completion returns a zero value: a tool has a Result.
 func (d *ToolDecoder) Completion() Completion { return Completion{} }
 
-// Warnings returns nil.
-func (d *ToolDecoder) Warnings() []string { return nil }
-
-// Result returns the complete result, or nil.
-func (d *ToolDecoder) Result() *actor.Part {
-	if !d.done {
+// Warnings names what the result lacks.
+func (d *ToolDecoder) Warnings() []string {
+	if !d.cut || d.result == nil {
 		return nil
 	}
-	part := actor.Part{Media: actor.MediaText, Bytes: d.body}
-	if d.size > 0 && isJSON(mediaType(d.contentType)) {
-		part.Media = actor.MediaJSON
-	}
-	return &part
+	return []string{fmt.Sprintf("%s answers with more than %d bytes, and these are the first", d.name, ToolResultBytesMax)}
 }
+
+// Result returns the complete result, or nil.
+func (d *ToolDecoder) Result() *actor.Part { return d.result }
 
 // toolFailure returns the failure for the response of a tool with a status that is not
 // 2xx. Once means that the tool is not idempotent.
@@ -282,12 +304,8 @@ func describeBody(headers []Header, body []byte, secrets Secrets) string {
 		return fmt.Sprintf(" with %d bytes of %q", len(body), secrets.quote(mediaType(contentType), mediaBytesMax))
 	}
 	text := secrets.redact(string(body))
-	if len(body) == errorBytesMax { // the rest was not read, so a secret at the end is not recognized
-		longest := 0
-		for _, s := range secrets {
-			longest = max(longest, escapeBytesMax*len(s))
-		}
-		text = text[:max(len(text)-longest, 0)]
+	if len(body) == errorBytesMax {
+		text = secrets.cutEnd(text)
 	}
 	return ": " + actor.FitText(strings.TrimSpace(text), statusQuoteMax)
 }

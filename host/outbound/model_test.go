@@ -409,7 +409,7 @@ func TestModelConfigIsApplied(t *testing.T) {
 			writeStream(w, modelStream("hello world"))
 		})
 		askModel(t.Context(), w.Outbound, "m", "hi", testTimeout).completion(t)
-		if want := `{"model":"gpt-x","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"call_agent","parameters":{"type":"object"}}}],"max_completion_tokens":99,"temperature":0.5,"stream":true,"stream_options":{"include_usage":true}}`; body != want {
+		if want := `{"model":"gpt-x","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"call_agent","parameters":{"type":"object","properties":{}}}}],"max_completion_tokens":99,"temperature":0.5,"stream":true,"stream_options":{"include_usage":true}}`; body != want {
 			t.Errorf("%s\nwant\n%s", body, want)
 		}
 		askModel(t.Context(), w.Outbound, "local", "hi", testTimeout).completion(t)

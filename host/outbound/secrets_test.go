@@ -100,8 +100,8 @@ func TestToolsDoNotQuoteSecrets(t *testing.T) {
 		"JSON":       {"application/json", `{"n":1.50,"seen":["Bearer %s"]}`, 200, `application/json {"n":1.50,"seen":["***"]}`},
 		"name":       {"application/json", `{"%s":"\u0061"}`, 200, `application/json {"***":"\u0061"}`},
 		"text":       {"text/plain", "seen %s.", 200, "text/plain seen ***."},
-		"names":      {"application/json", `{"%[1]s":1,"x":{"%[1]s":1,"***":2}}`, 200, "secret"},
-		"media type": {"image/%s", "x", 200, `"image/***"`},
+		"names":      {"application/json", `{"%[1]s":1,"x":{"%[1]s":1,"***":2}}`, 200, `text/plain {"***":1,"x":{"***":1,"***":2}}`},
+		"media type": {"image/%s", "\x00", 200, "text/plain [image/***, 1 bytes]"},
 		"error":      {"application/json", `{"error":"%s"}`, 400, `{"error":"***"}`},
 	} {
 		for form, of := range forms {
@@ -128,5 +128,18 @@ func TestToolsDoNotQuoteSecrets(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The head of a long result ends before a secret whose rest was not read.
+func TestHeadOfResultHasNoPartOfSecret(t *testing.T) {
+	pad := upstream.ToolResultBytesMax - len(authCanary)/2
+	f := newToolFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = io.WriteString(w, strings.Repeat("x", pad)+r.Header.Get("X-Key")+strings.Repeat("y", 1<<20))
+	})
+	h := f.perform(t, tools.Declared{Headers: map[string]tools.Header{"X-Key": {Env: "TROUPE_AUTH_A"}}}, `{}`)
+	if text := string(h.Parts[0].Bytes); strings.Trim(text, "x") != "" || len(text) < pad-64<<10 {
+		t.Errorf("%d bytes, end %q", len(text), text[max(len(text)-40, 0):])
 	}
 }
