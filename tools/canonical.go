@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -15,59 +14,57 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// canonical returns input in the form of RFC 8785, in which equal inputs have equal bytes: the
-// approved bytes are sent. That form has only numbers that a float64
-// represents exactly as written. Others are refused, because they would change.
+// canonical returns input in a form in which equal inputs have equal bytes: the approved bytes are
+// sent. It is that of RFC 8785, which rounds numbers to a float64, but a whole number keeps its
+// digits. A fraction with more digits than a float64 is refused, because its receivers would
+// read several values.
 func canonical(tool string, input []byte) ([]byte, *actor.Refusal) {
 	d := jsontext.NewDecoder(bytes.NewReader(input))
+	var respelt bytes.Buffer
+	e := jsontext.NewEncoder(&respelt)
 	for {
 		token, err := d.ReadToken()
 		if errors.Is(err, io.EOF) {
 			break
 		}
+		if err == nil && token.Kind() == '0' {
+			spelling, ok := spellNumber(token.String())
+			if !ok {
+				refusal := invalid(tool, "", fmt.Sprintf("the number %.40s has more digits than receivers keep, or is out of their range; send it with at most 15 digits, or as a string", token.String()))
+				refusal.Field = strings.TrimPrefix(string(d.StackPointer()), "/")
+				return nil, refusal
+			}
+			err = e.WriteValue(jsontext.Value(spelling))
+		} else if err == nil {
+			err = e.WriteToken(token)
+		}
 		if err != nil {
 			return nil, invalid(tool, "", "want valid JSON")
 		}
-		if token.Kind() == '0' && !exact(token.String()) {
-			refusal := invalid(tool, "", fmt.Sprintf("the number %.40s would change, because it has more digits than a float64 or is out of its range; send it as a string", token.String()))
-			refusal.Field = strings.TrimPrefix(string(d.StackPointer()), "/")
-			return nil, refusal
-		}
 	}
-	out := jsontext.Value(bytes.Clone(input))
-	if err := out.Canonicalize(); err != nil {
+	out := jsontext.Value(bytes.TrimSpace(respelt.Bytes()))
+	if err := out.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)); err != nil {
 		return nil, invalid(tool, "", "want valid JSON")
 	}
 	return out, nil
 }
 
-// exact reports whether the shortest form of the float64 nearest to a JSON number has the
-// same digits and exponent.
-func exact(number string) bool {
-	f, err := strconv.ParseFloat(number, 64)
+// spellNumber returns the canonical spelling of a number, or false if there is none: that of RFC 8785
+// for a float64, and the digits of another whole number.
+func spellNumber(text string) (string, bool) {
+	number, err := readNumber(text)
 	if err != nil {
-		return false
+		return "", false
 	}
-	digits, exponent := decimal(number)
-	shortest, of := decimal(strconv.FormatFloat(f, 'e', -1, 64))
-	return digits == shortest && exponent == of
-}
-
-// decimal returns the significant digits of a number without leading and trailing zeros,
-// and the power of ten of the first one.
-func decimal(number string) (digits string, exponent int64) {
-	number = strings.TrimPrefix(number, "-")
-	mantissa, power, _ := strings.Cut(strings.ToLower(number), "e")
-	if power != "" {
-		exponent, _ = strconv.ParseInt(power, 10, 32) // out of range only if ParseFloat fails or the number is 0
+	digits, exponent := decimal(text)
+	f, ok := number.(float64)
+	switch {
+	case ok && f == 0:
+		return "0", true // also for -0
+	case ok && isExact(f, text, digits, exponent):
+		return jsontext.Float(f).String(), true
+	case ok:
+		return "", false
 	}
-	whole, fraction, _ := strings.Cut(mantissa, ".")
-	digits = whole + fraction
-	exponent += int64(len(whole)) - 1
-	trimmed := strings.TrimLeft(digits, "0")
-	exponent -= int64(len(digits) - len(trimmed))
-	if trimmed = strings.TrimRight(trimmed, "0"); trimmed == "" {
-		return "", 0
-	}
-	return trimmed, exponent
+	return wholeDigits(text, digits, exponent)
 }

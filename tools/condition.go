@@ -3,6 +3,7 @@
 package tools
 
 import (
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -97,7 +98,6 @@ func (c *condition) checkConstant() (err error) {
 			return fmt.Errorf(`want a list after in, like ["a", "b"]`)
 		}
 	default:
-		_, isNumber := constant.(float64)
 		switch {
 		case c.operator == "in":
 			return fmt.Errorf(`want a list after in, like ["a", "b"]`)
@@ -105,7 +105,7 @@ func (c *condition) checkConstant() (err error) {
 			return fmt.Errorf(`want a regular expression in quotes after matches, like "^prod-"`)
 		case !scalar(constant):
 			return fmt.Errorf("want a number, a text, true, false or null after %s", c.operator)
-		case !isNumber && c.operator != "==" && c.operator != "!=":
+		case !isNumber(constant) && c.operator != "==" && c.operator != "!=":
 			return fmt.Errorf("want a number or a text after %s", c.operator)
 		}
 	}
@@ -123,7 +123,7 @@ func (c *condition) holds(args *arguments, decision runs.Decision) bool {
 }
 
 // compare returns the result of the comparison with a value, and false if it is
-// undetermined. Numbers are compared as floats.
+// undetermined. Numbers are compared by their digits.
 func (c *condition) compare(value any) (result, determined bool) {
 	switch c.operator {
 	case "in":
@@ -141,25 +141,14 @@ func (c *condition) compare(value any) (result, determined bool) {
 	case "==", "!=":
 		return sameScalar(c.constant, value) == (c.operator == "=="), c.constant == nil || sameType(c.constant, value)
 	}
+	if !sameType(c.constant, value) {
+		return false, false
+	}
 	var order int
-	switch constant := c.constant.(type) {
-	case float64:
-		number, ok := value.(float64)
-		if !ok {
-			return false, false
-		}
-		switch {
-		case number < constant:
-			order = -1
-		case number > constant:
-			order = 1
-		}
-	case string:
-		text, ok := value.(string)
-		if !ok {
-			return false, false
-		}
-		order = strings.Compare(text, constant)
+	if constant, ok := c.constant.(string); ok {
+		order = strings.Compare(value.(string), constant)
+	} else {
+		order = compareNumbers(value, c.constant)
 	}
 	switch c.operator {
 	case "<":
@@ -180,8 +169,8 @@ func sameType(constant, value any) (same bool) {
 		return value == nil
 	case bool:
 		_, same = value.(bool)
-	case float64:
-		_, same = value.(float64)
+	case float64, json.Number:
+		same = isNumber(value)
 	case string:
 		_, same = value.(string)
 	}
@@ -196,9 +185,8 @@ func sameScalar(a, b any) bool {
 	case bool:
 		other, ok := b.(bool)
 		return ok && a == other
-	case float64:
-		other, ok := b.(float64)
-		return ok && a == other
+	case float64, json.Number:
+		return isNumber(b) && compareNumbers(a, b) == 0
 	case string:
 		other, ok := b.(string)
 		return ok && a == other

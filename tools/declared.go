@@ -85,7 +85,8 @@ type Declared struct {
 	OnFailure         string         `json:"on_failure,omitzero"`
 	Metadata          jsontext.Value `json:"metadata,omitzero"` // an object of the user
 
-	schema *schema // of InputSchema, compiled by ReadDeclared; nil: With compiles it
+	lenient bool    // a server checks the input as well
+	schema  *schema // of InputSchema, compiled by ReadDeclared; nil: With compiles it
 }
 
 // Header is the value of a header: a text, or the environment variable that holds it.

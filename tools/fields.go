@@ -366,7 +366,7 @@ func (d *Declared) check() (s *schema, problems FieldErrors) {
 	if err := checkText(d.Description, DescriptionBytesMax); err != nil {
 		report("description", "%v", err)
 	}
-	properties, s, err := compileInput(string(d.InputSchema))
+	properties, s, err := compileInput(string(d.InputSchema), d.lenient)
 	if err != nil {
 		report("input_schema", "%v", err)
 	}
@@ -456,9 +456,9 @@ func checkText(text string, limit int) error {
 }
 
 // compileInput compiles an input schema and returns the names of its properties.
-func compileInput(text string) (properties map[string]bool, s *schema, err error) {
+func compileInput(text string, lenient bool) (properties map[string]bool, s *schema, err error) {
 	text = cmp.Or(text, defaultInputSchema)
-	if s, err = compile(text); err != nil {
+	if s, err = compile(text, lenient); err != nil {
 		return nil, nil, fmt.Errorf("want the JSON schema of an object: %.300s", strings.Join(strings.Fields(err.Error()), " "))
 	}
 	if err := s.bound(); err != nil {

@@ -17,11 +17,12 @@ const ViaMCP = "mcp"
 // FieldErrors.
 func Local(d Declared, handler Handler) (Tool, error) { return handled(d, ViaGo, handler) }
 
-// OfServer is Local for a tool of an MCP server, which the handler calls.
+// OfServer is Local for a tool of an MCP server, which the handler calls. Patterns of its schema that
+// cannot be checked here are left to the server.
 func OfServer(d Declared, handler Handler) (Tool, error) { return handled(d, ViaMCP, handler) }
 
 func handled(d Declared, via string, handler Handler) (Tool, error) {
-	d.Kind, d.Via = KindServer, via
+	d.Kind, d.Via, d.lenient = KindServer, via, via == ViaMCP
 	problems := d.checkLocal()
 	if len(problems) > 0 {
 		return Tool{}, problems

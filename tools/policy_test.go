@@ -95,8 +95,14 @@ func TestConditions(t *testing.T) {
 		{`args.n <= -1.5e3`, `{"n":-1500}`, true, true},
 		{`args.n > 100`, `{"n":1e308}`, true, true},
 		{`args.n > 100`, `{"n":18446744073709551617}`, true, true},
-		{`args.n == 9007199254740993`, `{"n":9007199254740992}`, true, true}, // equal as floats
-		{`args.n > 100`, `{"n":1e999}`, true, false},                         // no valid input
+		{`args.n == 9007199254740993`, `{"n":9007199254740992}`, false, false},
+		{`args.n == 9007199254740993`, `{"n":9007199254740993.0}`, true, true},
+		{`args.n > 9007199254740992`, `{"n":9007199254740993}`, true, true},
+		{`args.n <= 9007199254740992`, `{"n":9007199254740993}`, false, false},
+		{`args.n > 18446744073709551616`, `{"n":18446744073709551617}`, true, true},
+		{`args.n < 0.30000000000000000001`, `{"n":0.3}`, true, true},
+		{`args.n in [12345678901234567890]`, `{"n":12345678901234567891}`, false, false},
+		{`args.n > 100`, `{"n":1e999}`, true, false}, // no valid input
 		{`args.n > 100`, `{"n":"101"}`, true, false},
 		{`args.n > 100`, `{"n":[101]}`, true, false},
 		{`args.n > 100`, `{"m":101}`, true, false},

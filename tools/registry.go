@@ -108,7 +108,7 @@ func (r *Registry) RegisterBuiltin(t Tool) error {
 		t.Schema = defaultInputSchema
 	}
 	if t.schema == nil {
-		s, err := compile(t.Schema)
+		s, err := compile(t.Schema, false)
 		if err != nil {
 			return fmt.Errorf("tool %s: schema: %w", t.Name, err)
 		}
@@ -159,6 +159,10 @@ func (t *Tool) check() error {
 	return nil
 }
 
+// Unchecked returns the places of patterns in the schema of a tool of an MCP server that cannot be
+// checked here, and are left to the server.
+func (t *Tool) Unchecked() []string { return t.schema.unchecked }
+
 // Tools returns all tools, sorted by name.
 func (r *Registry) Tools() []Tool { return slices.Clone(r.tools) }
 
@@ -193,10 +197,22 @@ func (r *Registry) Execute(ctx context.Context, name string, input []byte, ec Ex
 			result = Refused(actor.Refuse(actor.Unavailable, "%s: panic: %v", name, p))
 		}
 	}()
-	result = t.Handler(ctx, input)
-	if n := actor.SizeOf(result.Parts); n > ResultBytesMax {
-		return Refused(actor.Refuse(actor.Rejected, "%s: result of %d bytes exceeds the maximum of %d", name, n, ResultBytesMax))
+	return bounded(name, t.Handler(ctx, input))
+}
+
+// bounded returns the head of a result that is too long, as text with a warning: the tool was
+// performed.
+func bounded(name string, result Result) Result {
+	n := actor.SizeOf(result.Parts)
+	switch {
+	case n <= ResultBytesMax:
+		return result
+	case len(result.Parts) > 1:
+		return Refused(actor.Refuse(actor.Unknown, "%s: the result of %d bytes, at most %d allowed, is lost; the call was performed", name, n, ResultBytesMax))
 	}
+	head := actor.FitText(string(result.Parts[0].Bytes), ResultBytesMax-len(actor.MediaText))
+	result.Parts = actor.Text(head)
+	result.Warnings = append(slices.Clip(result.Warnings), fmt.Sprintf("the result of %s has %d bytes, and these are the first %d", name, n, len(head)))
 	return result
 }
 

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"math/big"
 	"slices"
 	"strconv"
@@ -33,12 +32,14 @@ const (
 // schema is a compiled schema.
 type schema struct {
 	*jsonschema.Schema
-	valuesMax int // maximum number of JSON values of the input; 0 means no bound
-	bytesMax  int // maximum size of the input; 0 means InputBytesMax
+	valuesMax int      // maximum number of JSON values of the input; 0 means no bound
+	bytesMax  int      // maximum size of the input; 0 means InputBytesMax
+	unchecked []string // places of patterns that are left to the server of the tool
 }
 
-// compile compiles a schema. It rejects external references.
-func compile(text string) (*schema, error) {
+// compile compiles a schema. It rejects external references, and unless lenient patterns that cannot
+// be checked here.
+func compile(text string, lenient bool) (*schema, error) {
 	if len(text) > SchemaBytesMax {
 		return nil, fmt.Errorf("%d bytes exceed the maximum of %d", len(text), SchemaBytesMax)
 	}
@@ -48,6 +49,10 @@ func compile(text string) (*schema, error) {
 	}
 	if object, ok := doc.(map[string]any); !ok || object["type"] != "object" {
 		return nil, fmt.Errorf(`want "type": "object" at the top`)
+	}
+	var unchecked []string
+	if lenient {
+		unchecked = relaxed(doc)
 	}
 	const url = "troupe:///schema.json"
 	c := jsonschema.NewCompiler()
@@ -66,7 +71,7 @@ func compile(text string) (*schema, error) {
 	case err != nil:
 		return nil, err
 	}
-	return &schema{Schema: compiled}, nil
+	return &schema{Schema: compiled, unchecked: unchecked}, nil
 }
 
 // refLoader rejects references that leave the schema.
@@ -212,6 +217,9 @@ func location(path []string, further ...string) string {
 // describeError returns the message for an error of the validator.
 func describeError(of jsonschema.ErrorKind) string {
 	number := func(r *big.Rat) string {
+		if text := r.RatString(); r.IsInt() && len(text) <= 40 {
+			return text
+		}
 		f, _ := r.Float64()
 		return strconv.FormatFloat(f, 'g', -1, 64)
 	}
@@ -298,12 +306,7 @@ func (p *parser) value() (any, error) {
 	case '"':
 		return token.String(), nil
 	case '0':
-		text := token.String()
-		number, err := strconv.ParseFloat(text, 64)
-		if err != nil || math.IsInf(number, 0) {
-			return nil, fmt.Errorf("%.40s is out of the range of a float", text)
-		}
-		return number, nil
+		return readNumber(token.String())
 	case '{':
 		object := map[string]any{}
 		for p.dec.PeekKind() != '}' {

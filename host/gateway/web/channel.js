@@ -2,7 +2,7 @@
 // A client of the channel protocol, docs/channel.md. It reconnects by itself, resumes each session behind the
 // last cursor, and repeats requests that were not answered, with the same request_id.
 
-import { apiKey } from "./api.js";
+import { apiKey, parse } from "./api.js";
 
 const randomName = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
 
@@ -51,7 +51,7 @@ export class Channel extends EventTarget {
       // A page does not see why a handshake was refused, so the key is in the hello.
       this.write({ type: "hello", ts: Date.now(), device_id: this.device, client_meta: { app: "troupe-chat" }, resume, ...(apiKey() && { api_key: apiKey() }) });
     };
-    socket.onmessage = (e) => this.receive(JSON.parse(e.data));
+    socket.onmessage = (e) => this.receive(parse(e.data));
     socket.onclose = (e) => this.lost(e);
   }
 
