@@ -8,18 +8,13 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/tools"
 )
-
-// errorTextMax is the length of the error of a tool in a refusal.
-const errorTextMax = 1 << 10
 
 // call performs a call of a tool. A call whose tool may be repeated is sent a second time if its
 // session ends without an answer.
@@ -45,21 +40,43 @@ func (s *server) call(ctx context.Context, tool string, repeatable bool, input [
 	case <-ctx.Done():
 		return tools.Refused(actor.RefuseUnavailable(0, "%s: all %d calls that the MCP server may have at once were in use", name, cap(s.slots)))
 	}
-	for attempt := 1; ; attempt++ {
-		l, refusal := s.session(ctx, attempt > 1)
+	attempts, sent, renewed := 0, 0, false
+	for {
+		attempts++
+		l, refusal := s.session(ctx, attempts > 1)
 		if refusal != nil {
 			refusal.Detail = name + ": " + refusal.Detail
 			return tools.Refused(refusal)
 		}
 		var unsent atomic.Bool
 		got, err := l.callTool(context.WithValue(ctx, unsentKey{}, &unsent), &sdk.CallToolParams{Meta: metaOf(ctx), Name: tool, Arguments: jsontext.Value(input)})
-		var wire *jsonrpc.Error
-		switch {
-		case err == nil:
-			s.noteAnswer()
-			answered = true
-			return resultOf(name, got)
-		case ctx.Err() != nil: // the SDK has sent the cancellation
+		l.end()
+		if err == nil {
+			a := answerOf(got)
+			f := a.Failure
+			switch {
+			case f == nil:
+				s.noteAnswer()
+				answered = true
+				return resultOf(name, a)
+			case f.Forgotten && !renewed: // nothing was performed
+				renewed = true
+				s.renew(ctx, l, errForgotten)
+				continue
+			case f.Forgotten:
+				l.giveUp(errForgotten)
+				f.Detail = "does not know the session that it has just opened; nothing was performed"
+			case f.Reason == actor.Unknown: // the list shows whether the session can be used
+				s.check()
+				if sent++; f.Passing && repeatable && sent == 1 {
+					continue
+				} else if f.Passing && repeatable {
+					f.Reason = actor.Unavailable
+				}
+			}
+			return tools.Refused(f.refusal(name))
+		}
+		if ctx.Err() != nil { // the SDK has sent the cancellation
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				s.noteTimeout(l)
 			}
@@ -67,15 +84,18 @@ func (s *server) call(ctx context.Context, tool string, repeatable bool, input [
 				return tools.Refused(&actor.Refusal{Reason: actor.Deadline, Operation: "invoke " + name, Detail: name + ": no answer of the MCP server in time"})
 			}
 			return tools.Refused(actor.Refuse(actor.Unknown, "%s: no answer of the MCP server in time; it may have performed the call", name))
-		case errors.As(err, &wire) && !ofTransport(wire):
-			s.noteAnswer()
-			answered = true
-			return tools.Refused(actor.Refuse(actor.Rejected, "%s: the MCP server refused the call: %s (%d)", name, actor.FitText(wire.Message, errorTextMax), wire.Code))
 		}
-		l.giveUp(err)
-		s.waitForEnd(ctx, l)
-		switch harmless := repeatable || unsent.Load(); {
-		case harmless && attempt == 1:
+		switch {
+		case l.process != nil || unsent.Load():
+			s.renew(ctx, l, err)
+		default: // the connection of this call broke
+			s.check()
+		}
+		if !unsent.Load() {
+			sent++
+		}
+		switch harmless := repeatable || sent == 0; {
+		case harmless && attempts == 1, repeatable && unsent.Load() && attempts == 2:
 		case harmless:
 			return tools.Refused(actor.Refuse(actor.Unavailable, "%s: the MCP server ended before it answered: %.300v", name, l.cause(err)))
 		default:
@@ -84,19 +104,29 @@ func (s *server) call(ctx context.Context, tool string, repeatable bool, input [
 	}
 }
 
+// renew ends the use of a session and waits until it has another one, or none.
+func (s *server) renew(ctx context.Context, l *link, err error) {
+	l.giveUp(err)
+	s.waitForEnd(ctx, l)
+}
+
+// refusal returns the refusal of a call without an answer.
+func (f *failure) refusal(name string) *actor.Refusal {
+	switch f.Reason {
+	case actor.Busy:
+		return actor.RefuseBusy(actor.ScopeCallee, actor.Duration(f.After), "%s: the MCP server %s", name, f.Detail)
+	case actor.Unknown:
+		return actor.Refuse(actor.Unknown, "%s: the MCP server %s; it may have performed the call", name, f.Detail)
+	}
+	return actor.Refuse(f.Reason, "%s: the MCP server %s", name, f.Detail)
+}
+
 // callTool is CallTool that also ends with the link.
 func (l *link) callTool(ctx context.Context, params *sdk.CallToolParams) (*sdk.CallToolResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
 	return l.CallTool(ctx, params)
-}
-
-// ofTransport reports whether an error with a code comes from the SDK, which lost the connection, and
-// not from the server.
-func ofTransport(err *jsonrpc.Error) bool {
-	const clientClosing, rejectedByTransport = -32003, -32005
-	return rejectedByTransport <= err.Code && err.Code <= clientClosing
 }
 
 // waitForEnd waits until an abandoned session is no longer used.
@@ -119,7 +149,7 @@ func (s *server) waitForEnd(ctx context.Context, l *link) {
 func (s *server) noteAnswer() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.timeouts = 0
+	s.timeouts, s.served = 0, true
 }
 
 // noteTimeout abandons a process that no longer answers.
@@ -146,38 +176,4 @@ func metaOf(ctx context.Context) sdk.Meta {
 		}
 	}
 	return meta
-}
-
-// resultOf returns the result of a tool: its structured content, else its text, else all of its
-// content as JSON. An error of the tool is a refusal with its text.
-func resultOf(name string, got *sdk.CallToolResult) tools.Result {
-	var texts []string
-	textOnly := true
-	for _, c := range got.Content {
-		if t, ok := c.(*sdk.TextContent); ok {
-			texts = append(texts, t.Text)
-		} else {
-			textOnly = false
-		}
-	}
-	text := strings.ToValidUTF8(strings.Join(texts, "\n"), "\uFFFD")
-	var value any
-	switch {
-	case got.IsError:
-		if text == "" {
-			text = "the tool reports an error without a text"
-		}
-		return tools.Refused(actor.Refuse(actor.Rejected, "%s: %s", name, actor.FitText(text, errorTextMax)))
-	case got.StructuredContent != nil:
-		value = got.StructuredContent
-	case textOnly:
-		return tools.Text(text)
-	default:
-		value = got.Content
-	}
-	b, err := json.Marshal(value, json.Deterministic(true))
-	if err != nil {
-		return tools.Refused(actor.Refuse(actor.Rejected, "%s: the MCP server sent a result that is not JSON: %.200v", name, err))
-	}
-	return tools.JSON(b)
 }

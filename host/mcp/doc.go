@@ -14,16 +14,18 @@
 //     seen. A later list that differs is stored as the offered one, and is not used until
 //     Accept. The accepted tools remain, also while the server is down.
 //  2. A call that was sent has at most one effect, unless its tool may be repeated. If the server
-//     ends without an answer, a call is repeated once or refused as Unknown.
+//     ends without an answer, or answers what cannot be read, a call is repeated once or refused as
+//     Unknown. One that the server refused because it does not know the session is sent once more.
 //  3. A server that ends, hangs or prints no messages is closed and started again, after a
-//     back-off that doubles up to a minute. It delays no other server.
+//     back-off that doubles up to a minute. It delays no other server. An answer to one call ends no
+//     other call.
 //  4. A process has the environment variables that its configuration names and no others. It is
 //     started without a shell, in a process group of its own, which ends with it.
 //  5. Requests over HTTP use the round tripper of the egress. Secrets appear in no log line and
 //     no refusal.
 //  6. After Close no goroutine and no process remains.
 //
-// Bounds: ServersMax servers, ToolsMax tools of a server and AllToolsMax of all, messages of 8 MiB,
+// Bounds: ServersMax servers, ToolsMax tools of a server and AllToolsMax of all, messages of 8 MiB, 64 MiB of a longer line,
 // 1,000 lines of a process that are no messages, 100 lines of its standard error per minute.
 //
 // It is a part of the server without a promise of compatibility: programs use package troupe.

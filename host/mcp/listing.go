@@ -106,18 +106,12 @@ func list(ctx context.Context, session *sdk.ClientSession) (l *Listing, left []s
 		if entries += len(page.Tools); entries > ToolsMax {
 			return nil, nil, fmt.Errorf("lists more than %d tools, the most that are allowed", ToolsMax)
 		}
-		for _, t := range page.Tools {
-			if entry := malformedOf(t); entry != "" {
-				left = append(left, entry+": is no tool")
+		for i, t := range page.Tools {
+			entry, _ := t.Meta[entryKey].(string)
+			tool, reason := readEntry(jsontext.Value(entry))
+			if reason != "" {
+				left = append(left, fmt.Sprintf("entry %d%s", entries-len(page.Tools)+i+1, reason))
 				continue
-			}
-			schema, err := json.Marshal(t.InputSchema, json.Deterministic(true))
-			if err != nil {
-				return nil, nil, fmt.Errorf("list of tools: %.80q: input schema: %w", t.Name, err)
-			}
-			tool := Tool{Name: t.Name, Description: t.Description, InputSchema: schema}
-			if t.Annotations != nil {
-				tool.ReadOnly, tool.Idempotent = t.Annotations.ReadOnlyHint, t.Annotations.IdempotentHint
 			}
 			l.Tools = append(l.Tools, tool)
 		}
@@ -127,6 +121,56 @@ func list(ctx context.Context, session *sdk.ClientSession) (l *Listing, left []s
 		}
 	}
 	return nil, nil, errors.New("its list of tools does not end")
+}
+
+// readEntry decodes an entry of a list, or returns why it is no tool. The schema is in a canonical form
+// in which whole numbers keep their digits.
+func readEntry(entry jsontext.Value) (t Tool, reason string) {
+	var read struct {
+		Name        string         `json:"name"`
+		Description string         `json:"description"`
+		InputSchema jsontext.Value `json:"inputSchema"`
+		Annotations struct {
+			ReadOnly   bool `json:"readOnlyHint"`
+			Idempotent bool `json:"idempotentHint"`
+		} `json:"annotations"`
+	}
+	if entry.Kind() != '{' || json.Unmarshal(entry, &read) != nil {
+		var named struct {
+			Name jsontext.Value `json:"name"`
+		}
+		if entry.Kind() == '{' && json.Unmarshal(entry, &named) == nil && len(named.Name) > 0 {
+			reason = fmt.Sprintf(" (name %.80s)", named.Name)
+		}
+		return t, reason + ": is no tool"
+	}
+	if len(read.InputSchema) == 0 {
+		read.InputSchema = jsontext.Value("null")
+	}
+	if err := read.InputSchema.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
+		return t, fmt.Sprintf(" (name %.80q): its input schema cannot be read: %.200v", read.Name, err)
+	}
+	return Tool{Name: read.Name, Description: read.Description, InputSchema: read.InputSchema, ReadOnly: read.Annotations.ReadOnly, Idempotent: read.Annotations.Idempotent}, ""
+}
+
+// objectSchema returns the schema of a tool, which is that of an object also if it does not say so.
+func objectSchema(schema jsontext.Value) jsontext.Value {
+	var members map[string]jsontext.Value
+	if json.Unmarshal(schema, &members) != nil { // such as true
+		return schema
+	}
+	var kind any
+	if json.Unmarshal(members["type"], &kind) == nil && kind != nil && kind == "object" {
+		return schema
+	}
+	if all, ok := kind.([]any); kind != nil && !(ok && slices.Contains(all, any("object"))) {
+		return schema
+	}
+	if members == nil {
+		members = map[string]jsontext.Value{}
+	}
+	members["type"] = jsontext.Value(`"object"`)
+	return invariant.Must(json.Marshal(members, json.Deterministic(true)))
 }
 
 // Change is a difference between two lists.
@@ -177,7 +221,7 @@ func (c *Change) Name() string {
 
 // declared returns the definition of a tool of a server.
 func (c *Config) declared(server string, t *Tool) tools.Declared {
-	return tools.Declared{Name: server + "." + t.Name, Description: actor.FitText(t.Description, tools.DescriptionBytesMax), InputSchema: t.InputSchema,
+	return tools.Declared{Name: server + "." + t.Name, Description: actor.FitText(t.Description, tools.DescriptionBytesMax), InputSchema: objectSchema(t.InputSchema),
 		TimeoutMS: c.TimeoutMS, Idempotent: c.TrustAnnotations && (t.ReadOnly || t.Idempotent), Concurrency: c.atOnce(),
 		MaxResultBytes: c.MaxResultBytes, Policy: c.Policy}
 }

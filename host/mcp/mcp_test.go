@@ -127,6 +127,9 @@ func serveProcess(behaviour string, args []string) {
 			}
 		}
 		return
+	case "foreign":
+		serveForeign()
+		return
 	case "many":
 		s := sdk.NewServer(&sdk.Implementation{Name: "many", Version: "1"}, nil)
 		for i := range 1000 {

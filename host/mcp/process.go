@@ -11,13 +11,11 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/go-json-experiment/json/jsontext"
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -31,6 +29,9 @@ const (
 	errorLinesMax    = 100 // lines of standard error in the log per errorLinesTime
 	errorLinesTime   = time.Minute
 	readAfterEndTime = time.Second // for output that a process left in its pipes
+	skippedMax       = 64 << 20    // bytes of a line above messageBytesMax
+	skippedTail      = 4 << 10     // of them in which the ID of a response is looked for
+	openMax          = 4096        // requests without an answer
 )
 
 // process is a running server that exchanges messages over its standard streams.
@@ -48,13 +49,14 @@ type process struct {
 	ending sync.Once
 
 	mu       sync.Mutex
-	lastLine string // of standard error
-	state    string // such as "exit status 1"; valid once ended is closed
+	open     map[string]request // sent and not answered, by ID; at most openMax
+	lastLine string             // of standard error
+	state    string             // such as "exit status 1"; valid once ended is closed
 }
 
 // startProcess starts the command of a configuration. The caller MUST stop it.
 func startProcess(c *Config, env func(string) (string, bool), grace time.Duration, log *slog.Logger) (*process, error) {
-	p := &process{cmd: exec.Command(c.Command, c.Args...), grace: grace, log: log, ended: make(chan struct{}), silent: make(chan struct{}), quiet: make(chan struct{})}
+	p := &process{cmd: exec.Command(c.Command, c.Args...), grace: grace, log: log, ended: make(chan struct{}), silent: make(chan struct{}), quiet: make(chan struct{}), open: map[string]request{}}
 	p.cmd.Env = []string{} // nil means all variables
 	for _, name := range c.Env {
 		value, ok := env(name)
@@ -135,8 +137,26 @@ func (p *process) stop() {
 }
 
 // Read and Write carry the messages.
-func (p *process) Read(b []byte) (int, error)  { return p.out.Read(b) }
-func (p *process) Write(b []byte) (int, error) { return p.stdin.Write(b) }
+func (p *process) Read(b []byte) (int, error) { return p.out.Read(b) }
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	switch r := requestOf(b); {
+	case r.cancel != "":
+		delete(p.open, r.cancel)
+	case r.ID != "" && len(p.open) < openMax:
+		p.open[r.ID] = r
+	}
+	p.mu.Unlock()
+	return p.stdin.Write(b)
+}
+
+// sent returns the open request with an ID.
+func (p *process) sent(id string) (request, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r, ok := p.open[id]
+	return r, ok
+}
 
 // Close closes the streams; stop ends the process.
 func (p *process) Close() error {
@@ -189,16 +209,25 @@ func (p *process) filter(from *os.File, to *io.PipeWriter) {
 func (p *process) pass(in *bufio.Reader, to io.Writer) error {
 	for garbage := 0; ; {
 		line, whole, err := readLine(in, messageBytesMax)
-		line = bytes.TrimSpace(line)
-		switch {
-		case !whole:
-			return fmt.Errorf("printed a line of more than %d bytes", messageBytesMax)
-		case len(line) == 0:
-		case isMessage(line):
-			if _, err := to.Write(append(mend(line), '\n')); err != nil {
+		var all []received
+		if whole {
+			line = bytes.TrimSpace(line)
+			all = p.receive(line)
+		} else if all, err = p.skip(in, line); err != nil {
+			return err
+		}
+		for _, m := range all {
+			if m.line == nil {
+				continue
+			}
+			if _, err := to.Write(append(m.line, '\n')); err != nil {
 				return err
 			}
-		default:
+			p.mu.Lock()
+			delete(p.open, m.id)
+			p.mu.Unlock()
+		}
+		if len(line) > 0 && len(all) == 0 {
 			if garbage++; garbage <= garbageLogged {
 				p.log.Warn("MCP server printed a line that is no message; standard output is for messages only", "line", actor.FitText(string(line), 200), "count", garbage)
 			}
@@ -226,17 +255,48 @@ func readLine(in *bufio.Reader, limit int) (line []byte, whole bool, err error) 
 	}
 }
 
-// isMessage reports whether a line is a JSON-RPC message, or a list of some.
-func isMessage(line []byte) bool {
-	value := jsontext.Value(line)
-	if !value.IsValid() {
-		return false
+// receive returns the messages of a line. A line that is not JSON, and begins as a response, is one
+// that cannot be read.
+func (p *process) receive(line []byte) []received {
+	if len(line) == 0 {
+		return nil
 	}
-	if value.Kind() == '[' {
-		return true
+	all, err := receive(line, "", p.sent)
+	if r, ok := p.sent(idOfHead(line)); err != nil && ok {
+		return p.unread(r, unreadable("answered with what is no JSON: %s", actor.FitText(string(line), quoteMax)))
 	}
-	_, err := jsonrpc.DecodeMessage(line)
-	return err == nil
+	return all
+}
+
+// skip reads the rest of a line that is too long. The response in it, if any, cannot be read.
+func (p *process) skip(in *bufio.Reader, head []byte) ([]received, error) {
+	tail := slices.Clone(head[max(len(head)-skippedTail, 0):])
+	for skipped := 0; !bytes.HasSuffix(head, []byte("\n")); {
+		part, err := in.ReadSlice('\n')
+		tail = append(tail, part...)
+		tail = tail[max(len(tail)-skippedTail, 0):]
+		if skipped += len(part); skipped > skippedMax {
+			return nil, fmt.Errorf("printed a line of more than %d bytes", skippedMax)
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, io.EOF
+		}
+		if err == nil {
+			break
+		}
+	}
+	r, ok := p.sent(idOfHead(head))
+	if m := endOfResponse.FindSubmatch(tail); m != nil && !ok {
+		r, ok = p.sent(string(m[1]))
+	}
+	if !ok {
+		return nil, nil
+	}
+	return p.unread(r, unreadable("answered with a line of more than %d bytes", messageBytesMax)), nil
+}
+
+func (p *process) unread(r request, f *failure) []received {
+	return []received{{r.ID, failureMessage(r, f, statusCode(200))}}
 }
 
 // logErrors logs the standard error of the process.

@@ -11,9 +11,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/troupe-run/troupe/actor"
@@ -42,6 +44,7 @@ type server struct {
 	accepted *Listing
 	offered  *Listing // differs from accepted; nil: none
 	timeouts int      // calls in a row without an answer in time
+	served   bool     // a call in the last session was answered
 	stats    Stats
 
 	lists sync.Mutex  // held while a list is compared with accepted and offered
@@ -53,10 +56,53 @@ type server struct {
 type link struct {
 	*sdk.ClientSession
 	process *process        // nil over HTTP
+	web     *web            // nil for a process
 	broken  chan error      // capacity 1: a call has found that the session is of no use
 	ctx     context.Context // of its calls
 	cancel  context.CancelFunc
+
+	mu     sync.Mutex
+	open   int           // calls
+	ending bool          // no further calls
+	idle   chan struct{} // closed once it is ending and has no open calls
 }
+
+// begin counts a call, unless the session is ending.
+func (l *link) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ending {
+		return false
+	}
+	l.open++
+	return true
+}
+
+func (l *link) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open--; l.ending && l.open == 0 {
+		close(l.idle)
+	}
+}
+
+// drain closes the session once its calls have ended: a server that has forgotten it, or cannot be
+// reached, may still answer them.
+func (l *link) drain(ctx context.Context) {
+	l.mu.Lock()
+	if l.ending = true; l.open == 0 {
+		close(l.idle)
+	}
+	l.mu.Unlock()
+	select {
+	case <-l.idle:
+	case <-ctx.Done():
+	}
+	l.close()
+}
+
+// errForgotten means that the server does not know the session.
+var errForgotten = errors.New("it has forgotten the session")
 
 // giveUp ends the use of a session.
 func (l *link) giveUp(err error) {
@@ -79,7 +125,7 @@ func newServer(s *Servers, name string, c Config, accepted *Listing) *server {
 func (s *server) run() {
 	ctx, t := s.set.ctx, &s.set.options.times
 	delay := t.backoff
-	tried := s.accepted == nil
+	tried, forgotten := s.accepted == nil, false
 	for ctx.Err() == nil {
 		s.setLink(nil, nil, time.Time{})
 		begin := time.Now()
@@ -94,6 +140,9 @@ func (s *server) run() {
 		if time.Since(begin) > t.backoffMax {
 			delay = t.backoff
 		}
+		if forgotten = errors.Is(err, errForgotten) && (s.hasServed() || !forgotten); forgotten {
+			continue // at once, but not if it forgets each session
+		}
 		wait := delay/2 + rand.N(delay/2+1)
 		delay = min(2*delay, t.backoffMax)
 		s.setLink(nil, err, time.Now().Add(wait))
@@ -107,6 +156,12 @@ func (s *server) run() {
 	}
 	s.closeTried()
 	s.setLink(nil, errors.New("this node is stopping"), time.Now())
+}
+
+func (s *server) hasServed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.served
 }
 
 func (s *server) closeTried() {
@@ -125,7 +180,11 @@ func (s *server) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer l.close()
+	if l.process != nil {
+		defer l.close()
+	} else {
+		defer s.set.work.Go(func() { l.drain(ctx) })
+	}
 	if err := s.relist(starting, l); err != nil {
 		return l.cause(err)
 	}
@@ -141,7 +200,7 @@ func (s *server) serve(ctx context.Context) error {
 		defer ticker.Stop()
 		relist = ticker.C
 	}
-	for {
+	for failed := 0; ; {
 		select {
 		case err := <-ended:
 			if err == nil {
@@ -158,21 +217,50 @@ func (s *server) serve(ctx context.Context) error {
 		listing, cancel := context.WithTimeout(ctx, s.set.options.times.connect)
 		err := s.relist(listing, l)
 		cancel()
-		if err != nil {
+		switch {
+		case err == nil:
+			failed = 0
+		case l.web != nil && l.web.forgotten.Load():
+			return errForgotten
+		case isPassing(err) && failed < relistsMax:
+			failed++
+			s.log.Warn("the list of tools of an MCP server cannot be read; it is read again", "error", actor.FitText(err.Error(), 500))
+		default:
 			return l.cause(err)
 		}
+	}
+}
+
+// relistsMax is the number of lists in a row that may fail for a reason that passes.
+const relistsMax = 2
+
+// isPassing reports whether a server refused its list for a reason that says nothing about the session.
+func isPassing(err error) bool {
+	var wire *jsonrpc.Error
+	if !errors.As(err, &wire) {
+		return false
+	}
+	status := statusCode(0) - wire.Code
+	return status == 401 || status == 403 || status == 429 || status >= 500 && status < 600
+}
+
+// check reads the list of the server, which shows whether the session can be used.
+func (s *server) check() {
+	select {
+	case s.listed <- struct{}{}:
+	default:
 	}
 }
 
 // connect starts the server, if it is a process, and opens a session.
 func (s *server) connect(ctx context.Context) (*link, error) {
 	o := &s.set.options
-	l := &link{broken: make(chan error, 1)}
+	l := &link{broken: make(chan error, 1), idle: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	var transport sdk.Transport
 	var err error
 	if s.config.URL != "" {
-		transport, err = newWeb(o, &s.config)
+		l.web, transport, err = newWeb(o, &s.config)
 	} else if l.process, err = startProcess(&s.config, o.Env, o.times.grace, s.log); err == nil {
 		transport = &sdk.IOTransport{Reader: l.process, Writer: l.process, MaxLineLength: messageBytesMax + 1}
 	}
@@ -181,14 +269,9 @@ func (s *server) connect(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	client := sdk.NewClient(&sdk.Implementation{Name: "troupe", Version: "1"}, &sdk.ClientOptions{
-		Logger:       slog.New(slog.DiscardHandler),
-		Capabilities: &sdk.ClientCapabilities{}, // no sampling, elicitation or roots
-		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {
-			select {
-			case s.listed <- struct{}{}:
-			default:
-			}
-		},
+		Logger:                 slog.New(slog.DiscardHandler),
+		Capabilities:           &sdk.ClientCapabilities{}, // no sampling, elicitation or roots
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { s.check() },
 	})
 	if l.ClientSession, err = client.Connect(ctx, transport, nil); err == nil {
 		return l, nil
@@ -228,7 +311,7 @@ func (s *server) relist(ctx context.Context, l *link) error {
 	s.lists.Lock()
 	defer s.lists.Unlock()
 	if len(left) > 0 && !slices.Equal(left, s.left) {
-		s.log.Warn("entries in the list of an MCP server are left out", "count", len(left), "reasons", left[:min(len(left), leftOutLogged)])
+		s.log.Warn("entries in the list of an MCP server are left out", "count", len(left), "reasons", left)
 	}
 	s.left = left
 	accepted, offered := s.acceptedAndOffered()
@@ -307,6 +390,7 @@ func (s *server) setLink(l *link, err error, retryAt time.Time) {
 	defer s.mu.Unlock()
 	if l != nil {
 		s.stats.Restarts++
+		s.served = false
 	}
 	s.link, s.err, s.retryAt, s.timeouts = l, err, retryAt, 0
 	close(s.changed)
@@ -314,7 +398,8 @@ func (s *server) setLink(l *link, err error, retryAt time.Time) {
 }
 
 // session waits for the session of the server. If the server has failed and is not being started,
-// it returns a refusal: at once, or if patient after the next attempt to start it.
+// it returns a refusal: at once, or if patient after the next attempt to start it. The caller MUST end
+// its call in the session.
 func (s *server) session(ctx context.Context, patient bool) (*link, *actor.Refusal) {
 	var awaited time.Time // start of the attempt that is waited for
 	for {
@@ -322,8 +407,9 @@ func (s *server) session(ctx context.Context, patient bool) (*link, *actor.Refus
 		l, changed, err, retryAt := s.link, s.changed, s.err, s.retryAt
 		s.mu.Unlock()
 		switch {
-		case l != nil:
+		case l != nil && l.begin():
 			return l, nil
+		case l != nil: // it is about to be replaced
 		case err != nil && patient && (awaited.IsZero() || awaited.Equal(retryAt)) && s.set.ctx.Err() == nil:
 			awaited = retryAt
 		case err != nil:
@@ -338,13 +424,13 @@ func (s *server) session(ctx context.Context, patient bool) (*link, *actor.Refus
 	}
 }
 
-// tools returns the accepted tools, and why others are left out.
-func (s *server) tools() (all []tools.Tool, left []string) {
+// tools returns the accepted tools, why others are left out, and which patterns are left to the server.
+func (s *server) tools() (all []tools.Tool, left, unchecked []string) {
 	s.mu.Lock()
 	accepted := s.accepted
 	s.mu.Unlock()
 	if accepted == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	for i := range accepted.Tools {
 		own := &accepted.Tools[i]
@@ -356,9 +442,12 @@ func (s *server) tools() (all []tools.Tool, left []string) {
 			left = append(left, actor.FitText(d.Name+": "+err.Error(), 300))
 			continue
 		}
+		if places := t.Unchecked(); len(places) > 0 {
+			unchecked = append(unchecked, actor.FitText(d.Name+": "+strings.Join(places, ", "), 300))
+		}
 		all = append(all, t)
 	}
-	return all, left
+	return all, left, unchecked
 }
 
 func (s *server) snapshot() Stats {

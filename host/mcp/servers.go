@@ -102,21 +102,21 @@ func (s *Servers) Close() {
 // offer is left out and logged.
 func (s *Servers) Tools() (all []tools.Tool) {
 	for _, one := range s.all {
-		own, left := one.tools()
+		own, left, unchecked := one.tools()
 		if room := AllToolsMax - len(all); len(own) > room {
 			one.log.Error("tools of MCP servers are left out: there are too many", "left_out", len(own)-room, "want_at_most", AllToolsMax)
 			own = own[:room]
 		}
 		if len(left) > 0 {
-			one.log.Warn("tools of an MCP server are left out", "count", len(left), "reasons", left[:min(len(left), leftOutLogged)])
+			one.log.Warn("tools of an MCP server are left out", "count", len(left), "reasons", left)
+		}
+		if len(unchecked) > 0 {
+			one.log.Info("patterns in schemas of an MCP server cannot be checked here, and are left to the server", "tools", unchecked)
 		}
 		all = append(all, own...)
 	}
 	return all
 }
-
-// leftOutLogged is the number of tools for which the log has a reason.
-const leftOutLogged = 5
 
 // republish passes the tools on.
 func (s *Servers) republish() {

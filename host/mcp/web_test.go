@@ -50,7 +50,7 @@ func TestHTTPServerEndsAndReturns(t *testing.T) {
 	up()
 	h.Close()
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections() // a request on one of them may have been sent
-	b.want(b.call(t.Context(), "s.fail", ""), actor.Unavailable, "connection refused")
+	b.want(b.call(t.Context(), "s.fail", ""), actor.Unavailable, "the MCP server")
 	listen(h.Addr)
 	up()
 	b.want(b.call(t.Context(), "s.echo", "back"), 0, "back")
