@@ -57,6 +57,9 @@ func (s *upstreamConn) checkPromptBytes(body []byte) {
 	s.checkWire("the number of messages", fmt.Sprint(len(sent.Messages)), fmt.Sprint(len(asked.Messages)))
 	for i := range min(len(sent.Messages), len(asked.Messages)) {
 		got, want := &sent.Messages[i], &asked.Messages[i]
+		if want.CallID != "" && want.Content == "" {
+			want.Content = "(empty)"
+		}
 		s.checkWire(fmt.Sprintf("message %d", i), fmt.Sprint(got.Role, " ", got.Content, " ", got.CallID, len(got.Calls)), fmt.Sprint(want.Role, " ", want.Content, " ", want.CallID, len(want.Calls)))
 		for j := range min(len(got.Calls), len(want.Calls)) {
 			got, want := &got.Calls[j], &want.Calls[j]
@@ -68,7 +71,11 @@ func (s *upstreamConn) checkPromptBytes(body []byte) {
 	}
 	for i := range min(len(sent.Tools), len(asked.Tools)) {
 		got, want := &sent.Tools[i].Function, &asked.Tools[i].Function
-		s.checkWire("the schema of "+got.Name, string(got.Parameters), string(want.Parameters))
+		schema := string(want.Parameters)
+		if !strings.Contains(schema, `"properties":`) {
+			schema = strings.TrimSuffix(schema, "}") + `,"properties":{}}`
+		}
+		s.checkWire("the schema of "+got.Name, string(got.Parameters), schema)
 	}
 	if spec := s.exchange.n.w.plan.Specs[s.exchange.call.To.Agent]; spec != nil {
 		s.checkSpec(&sent, spec)
