@@ -83,7 +83,10 @@ func (c *MCPCmd) Run(s streams) error {
 	if isTerminal(os.Stdin) {
 		fmt.Fprintln(s.err, "troupe mcp: applications start this command and write messages to it; Ctrl-C ends it. See troupe mcp --help")
 	}
-	err := b.server.Run(ctx, standardIO{s.out})
+	input := &standardIO{in: os.Stdin, out: s.out, note: func(format string, args ...any) {
+		fmt.Fprintf(s.err, "troupe mcp: "+format+"\n", args...)
+	}}
+	err := b.server.Run(ctx, input)
 	interrupted := ctx.Err() != nil
 	select {
 	case <-checked:
@@ -92,11 +95,13 @@ func (c *MCPCmd) Run(s streams) error {
 	}
 	stop()
 	<-checked
-	if interrupted || errors.Is(err, io.EOF) {
+	switch {
+	case interrupted:
 		return nil
-	}
-	if err != nil {
-		err = fmt.Errorf("standard input is no message of MCP: %w; an application starts this command, see troupe mcp --help", err)
+	case input.messages == 0 && input.skipped > 0:
+		return errors.New("standard input had no message of MCP; an application starts this command, see troupe mcp --help")
+	case errors.Is(err, io.EOF):
+		return nil
 	}
 	return err
 }

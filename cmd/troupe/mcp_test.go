@@ -221,6 +221,25 @@ func TestMCPInputMustBeMessages(t *testing.T) {
 	}
 }
 
+// A line that is no message is skipped, and a request in it is refused.
+func TestMCPSkipsBadLines(t *testing.T) {
+	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--agents", writeFiles(t, ">> scribe.toml\nname = \"scribe\"\n"))
+	c := programCmd("mcp", "--server", s.url)
+	c.Stdin = strings.NewReader(strings.Join([]string{"hello", "\uFEFF{}", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+		"[]", "[1]", "\x00\xff", `{"jsonrpc":"2.0"}`, `{"jsonrpc":"2.0","id":7,`, `{"jsonrpc":"1.0","id":8,"method":"ping"}`, strings.Repeat("x", inputLineMax+1),
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}`, `{"level":"info"}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ask_scribe","arguments":{"message":"say one"}}}`}, "\n"))
+	var stderr strings.Builder
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil || !strings.Contains(string(out), `"answer":"one"`) || !strings.Contains(string(out), `"id":8,"error":{"code":-32600`) {
+		t.Errorf("%v: %s", err, out)
+	}
+	if n := strings.Count(stderr.String(), "is skipped"); n != skippedLogged {
+		t.Errorf("%d lines are named, want %d:\n%.2000s", n, skippedLogged, stderr.String())
+	}
+}
+
 // Requests before the end of the input are answered.
 func TestMCPAnswersBeforeItEnds(t *testing.T) {
 	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--agents", writeFiles(t, ">> scribe.toml\nname = \"scribe\"\n"))

@@ -3,26 +3,104 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
-	"os"
 	"sync"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+const (
+	inputLineMax  = 16 << 20 // length of a message
+	skippedLogged = 5
 )
 
 // standardIO is the transport of a server whose client may close its output before it has read
-// all answers, as a pipe does.
-type standardIO struct{ out io.Writer }
+// all answers, as a pipe does. A line that is no message is skipped.
+type standardIO struct {
+	in   io.Reader
+	out  io.Writer
+	note func(format string, args ...any) // for people
+	// messages and skipped count lines. They are valid once Run has returned.
+	messages, skipped int
+
+	writing sync.Mutex // held while a message is written
+}
+
+// Write implements io.Writer.
+func (s *standardIO) Write(b []byte) (int, error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	return s.out.Write(b)
+}
 
 // Connect implements mcp.Transport.
-func (s standardIO) Connect(ctx context.Context) (mcp.Connection, error) {
-	c, err := (&mcp.IOTransport{Reader: os.Stdin, Writer: keepOpen{s.out}}).Connect(ctx)
+func (s *standardIO) Connect(ctx context.Context) (mcp.Connection, error) {
+	from, to := io.Pipe()
+	go func() { to.CloseWithError(s.filter(to)) }()
+	c, err := (&mcp.IOTransport{Reader: from, Writer: keepOpen{s}, MaxLineLength: inputLineMax + 2}).Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return &answeringConnection{Connection: c, open: map[any]bool{}, changed: make(chan struct{}, 1), closed: make(chan struct{})}, nil
+}
+
+// filter passes on the lines that are messages. It returns why there are no more.
+func (s *standardIO) filter(to io.Writer) error {
+	in := bufio.NewReaderSize(s.in, 64<<10)
+	for {
+		line, whole, err := s.line(in)
+		switch _, invalid := jsonrpc.DecodeMessage(line); {
+		case len(line) == 0:
+		case whole && invalid == nil:
+			s.messages++
+			if _, err := to.Write(append(line, '\n')); err != nil {
+				return err
+			}
+		default:
+			if s.skipped++; s.skipped <= skippedLogged {
+				s.note("a line of standard input is no message of MCP, and is skipped: %s", actor.FitText(string(line), 200))
+			}
+			s.refuse(line)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// refuse answers a line that is a request as far as it can be read.
+func (s *standardIO) refuse(line []byte) {
+	var r struct {
+		ID     jsontext.Value `json:"id"`
+		Method string         `json:"method"`
+	}
+	if json.Unmarshal(line, &r, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) == nil && r.Method != "" && (r.ID.Kind() == '"' || r.ID.Kind() == '0') {
+		fmt.Fprintf(s, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"the message is not valid JSON-RPC 2.0"}}`+"\n", r.ID)
+	}
+}
+
+// line returns the next line, or the begin of one that is too long.
+func (s *standardIO) line(in *bufio.Reader) (line []byte, whole bool, err error) {
+	for whole = true; ; {
+		part, err := in.ReadSlice('\n')
+		if len(line)+len(part) > inputLineMax {
+			part, whole = part[:0], false
+		}
+		line = append(line, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return bytes.TrimSpace(line), whole, err
+		}
+	}
 }
 
 // keepOpen is a writer that its user does not close.
