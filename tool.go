@@ -194,6 +194,9 @@ func FailRun() Option {
 type PolicyRule struct {
 	Tool  string // names of tools: '*' is any number of characters, '?' is one
 	Agent string // names of agents, likewise; empty for all
+	// user whose agents are meant, or "operator" for those of the program and of its operator. If it is
+	// empty, a rule that allows calls of an Agent means the latter, and any other rule all agents.
+	Owner string
 	// comparison of an argument with a constant, such as "args.amount > 100"; empty for every call. See
 	// docs/guide-agents.md#policy.
 	When     string
@@ -204,7 +207,7 @@ type PolicyRule struct {
 func (c *Config) tools(box *toolbox) (all []tools.Tool, policy *tools.Policy, err error) {
 	var rules []tools.Rule
 	for _, r := range c.Policy {
-		rules = append(rules, tools.Rule{Tool: r.Tool, Agent: r.Agent, When: r.When, Decision: string(r.Decision)})
+		rules = append(rules, tools.Rule{Tool: r.Tool, Agent: r.Agent, Owner: r.Owner, When: r.When, Decision: string(r.Decision)})
 	}
 	if policy, err = tools.NewPolicy(rules, "", ""); err != nil {
 		return nil, nil, fmt.Errorf("Config.Policy: %w", err)

@@ -193,6 +193,7 @@ func (r *CatalogReader) compile(item actor.StateItem) (a compiledAgent, err erro
 	case strings.HasPrefix(item.Name, formerPrefix):
 		var f formerRecord
 		if err = json.Unmarshal(item.Value, &f, json.RejectUnknownMembers(true)); err == nil {
+			a.owner = f.Owner
 			a.spec, err = ReadJSON(f.Spec)
 		}
 	default:

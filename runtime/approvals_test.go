@@ -321,6 +321,41 @@ func TestToolCallChecks(t *testing.T) {
 	}
 }
 
+// The owner of an agent is that of the definition that its turn executes.
+func TestPolicyKnowsOwnerOfAgent(t *testing.T) {
+	policy, err := tools.NewPolicy([]tools.Rule{{Tool: "*", Agent: "pay*", Decision: "allow"}, {Tool: "*", Decision: "block"}}, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(kind actor.AgentKind, owner string) func(*actor.Definition) {
+		return func(d *actor.Definition) { d.Kind, d.Owner = kind, owner }
+	}
+	for _, c := range []struct {
+		as   func(*actor.Definition)
+		want string
+	}{
+		{as(actor.Native, ""), "ok"},
+		{as(actor.Declared, actor.OperatorUser), "ok"},
+		{as(actor.External, actor.OperatorUser), "ok"},
+		{as(actor.Declared, "mallory"), "PolicyBlocked"},
+		{as(actor.External, "mallory"), "PolicyBlocked"},
+		{as(actor.Declared, ""), "PolicyBlocked"},
+	} {
+		n := newNode(t, 1, agent("payer", using(pay.Name, `{"amount":1}`), c.as))
+		registry, err := tools.NewRegistry().With([]tools.Declared{pay}, policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.tools = registry
+		n.restart(1)
+		run := n.send("payer", "go")
+		for _, call := range n.external {
+			n.sendOutcome(call, actor.Answer{Parts: actor.Text("ok")})
+		}
+		n.want(run, c.want)
+	}
+}
+
 // An external agent adds tool calls to its run.
 func TestAddedToolCall(t *testing.T) {
 	open := pay

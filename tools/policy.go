@@ -5,7 +5,9 @@ package tools
 import (
 	"fmt"
 	"strings"
+	"unicode"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -20,9 +22,17 @@ const (
 // Rule is one rule of a policy, as its author writes it.
 type Rule struct {
 	Tool     string // glob of the names of tools: '*' is any number of characters, '?' is one
-	Agent    string // glob of the IDs of agents; "" means all
+	Agent    string // glob of the IDs of agents; "" means all. See Owner
+	Owner    string // principal whose agents are meant; "": with Agent in a rule that allows, the operator, else every one
 	When     string // a comparison of an argument; "" means every call
 	Decision string // name of a runs.Decision
+}
+
+// Caller is the agent that calls a tool. Whoever may register agents chooses their IDs, so
+// only ID and owner together tell whose agent it is.
+type Caller struct {
+	Agent string
+	Owner string // principal that registered it; actor.OperatorUser for those of the operator and of the program; "" if unknown
 }
 
 // Policy decides which tool calls are performed. A nil policy has no rules. It is never
@@ -35,6 +45,7 @@ type Policy struct {
 type policyRule struct {
 	Rule
 	when     *condition // nil: always
+	unowned  bool       // Owner was not written, and is the operator
 	decision runs.Decision
 }
 
@@ -81,6 +92,9 @@ func (r Rule) compile() (policyRule, error) {
 	if r.Tool == "" {
 		return policyRule{}, fmt.Errorf(`tool: is missing; want the names of tools, like "payments.*", or "*" for all`)
 	}
+	if len(r.Owner) > runs.NameBytesMax || strings.ContainsFunc(r.Owner, unicode.IsControl) {
+		return policyRule{}, fmt.Errorf("owner: want the user whose agents are meant, or %q, got %.80q", actor.OperatorUser, r.Owner)
+	}
 	if r.Decision == "" {
 		return policyRule{}, fmt.Errorf("decision: is missing; want one of allow, require_approval and block")
 	}
@@ -89,6 +103,9 @@ func (r Rule) compile() (policyRule, error) {
 		return policyRule{}, fmt.Errorf("decision: %w", err)
 	}
 	compiled := policyRule{Rule: r, decision: decision}
+	if r.Owner == "" && r.Agent != "" && decision == runs.Allow {
+		compiled.Owner, compiled.unowned = actor.OperatorUser, true
+	}
 	if r.When != "" {
 		if compiled.when, err = parseCondition(r.When); err != nil {
 			return policyRule{}, fmt.Errorf("when: %w", err)
@@ -100,14 +117,14 @@ func (r Rule) compile() (policyRule, error) {
 // Decide returns the verdict on a call with valid input. The rules are tried in order, then
 // the policy of the tool itself, then the default of its kind. Tools of this program have no
 // policy.
-func (p *Policy) Decide(agent string, t *Tool, input []byte) Verdict {
+func (p *Policy) Decide(by Caller, t *Tool, input []byte) Verdict {
 	if t.Declared == nil {
 		return Verdict{runs.Allow, "tool of this program"}
 	}
 	if p != nil {
 		args := arguments{input: input}
 		for i := range p.rules {
-			if r := &p.rules[i]; r.applies(agent, t.Name) && (r.when == nil || r.when.holds(&args, r.decision)) {
+			if r := &p.rules[i]; r.applies(by, t.Name) && (r.when == nil || r.when.holds(&args, r.decision)) {
 				return Verdict{r.decision, ruleText(i, r)}
 			}
 		}
@@ -129,11 +146,11 @@ func (p *Policy) Decide(agent string, t *Tool, input []byte) Verdict {
 // Possible returns the verdicts that calls of a tool by an agent can have, in the order in
 // which they are tried. Each but the last depends on the arguments of the call, and its rule
 // includes the condition.
-func (p *Policy) Possible(agent string, t *Tool) (all []Verdict) {
+func (p *Policy) Possible(by Caller, t *Tool) (all []Verdict) {
 	if p != nil && t.Declared != nil {
 		for i := range p.rules {
 			switch r := &p.rules[i]; {
-			case !r.applies(agent, t.Name):
+			case !r.applies(by, t.Name):
 			case r.when == nil:
 				return append(all, Verdict{r.decision, ruleText(i, r)})
 			default:
@@ -144,13 +161,27 @@ func (p *Policy) Possible(agent string, t *Tool) (all []Verdict) {
 	rest := Policy{}
 	if p != nil {
 		rest.defaults = p.defaults
-		return append(all, rest.Decide(agent, t, nil))
+		return append(all, rest.Decide(by, t, nil))
 	}
-	return append(all, p.Decide(agent, t, nil))
+	return append(all, p.Decide(by, t, nil))
 }
 
-func (r *policyRule) applies(agent, tool string) bool {
-	return glob(r.Tool, tool) && (r.Agent == "" || glob(r.Agent, agent))
+func (r *policyRule) applies(by Caller, tool string) bool {
+	return glob(r.Tool, tool) && (r.Agent == "" || glob(r.Agent, by.Agent)) && (r.Owner == "" || r.Owner == by.Owner)
+}
+
+// Narrowed returns the numbers, from 1, of the rules that allow calls of named agents and do not
+// say whose agents these are: they hold for those of the operator.
+func (p *Policy) Narrowed() (numbers []int) {
+	if p == nil {
+		return nil
+	}
+	for i := range p.rules {
+		if r := &p.rules[i]; r.unowned {
+			numbers = append(numbers, i+1)
+		}
+	}
+	return numbers
 }
 
 func ruleText(i int, r *policyRule) string { return fmt.Sprintf("rule %d (%s)", i+1, r.Tool) }

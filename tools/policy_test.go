@@ -4,11 +4,17 @@ package tools_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/tools"
 )
+
+func ofOperator(agent string) tools.Caller {
+	return tools.Caller{Agent: agent, Owner: actor.OperatorUser}
+}
 
 func newPolicy(t *testing.T, rules []tools.Rule, defaults ...string) *tools.Policy {
 	t.Helper()
@@ -40,19 +46,59 @@ func TestPolicyOrder(t *testing.T) {
 		{"planner", "camera", tools.KindClient, "", `{}`, "block by default of client_tool"},
 		{"planner", "camera", tools.KindClient, "allow", `{}`, "allow by policy of the tool"},
 	} {
-		v := p.Decide(c.agent, declared(c.tool, c.kind, c.own), []byte(c.input))
+		v := p.Decide(ofOperator(c.agent), declared(c.tool, c.kind, c.own), []byte(c.input))
 		if got := v.Decision.String() + " by " + v.Rule; got != c.want {
 			t.Errorf("%s %s %s: got %s, want %s", c.agent, c.tool, c.input, got, c.want)
 		}
 	}
 	for _, p := range []*tools.Policy{p, newPolicy(t, []tools.Rule{{Tool: "*", Decision: "block"}}, "block")} {
-		if v := p.Decide("planner", &tools.Tool{Name: tools.CallAgent}, nil); v.Decision.String() != "allow" {
+		if v := p.Decide(ofOperator("planner"), &tools.Tool{Name: tools.CallAgent}, nil); v.Decision.String() != "allow" {
 			t.Errorf("a tool of this program: got %+v", v)
 		}
 	}
 	var none *tools.Policy
-	if v := none.Decide("planner", declared("a", tools.KindClient, ""), nil); v.Decision.String() != "allow" || v.Rule != "default of client_tool" {
+	if v := none.Decide(ofOperator("planner"), declared("a", tools.KindClient, ""), nil); v.Decision.String() != "allow" || v.Rule != "default of client_tool" {
 		t.Errorf("no policy: got %+v", v)
+	}
+}
+
+// A user may give an agent any ID that is free. A rule that allows calls of named agents is not
+// theirs, unless it says so; other rules hold for everyone's agents.
+func TestPolicyAsksWhoseAgent(t *testing.T) {
+	p := newPolicy(t, []tools.Rule{
+		{Tool: "pay", Agent: "audit-*", Decision: "allow"},
+		{Tool: "pay", Agent: "mine-*", Owner: "alice", Decision: "allow"},
+		{Tool: "pay", Owner: "carol", Decision: "block"},
+		{Tool: "pay", Agent: "slow-*", Decision: "require_approval"},
+		{Tool: "read", Decision: "allow"},
+		{Tool: "ship", Agent: "*", Owner: "operator", Decision: "allow"},
+	}, "block")
+	for _, c := range []struct{ owner, agent, tool, want string }{
+		{"operator", "audit-1", "pay", "allow by rule 1 (pay)"},
+		{"mallory", "audit-1", "pay", "block by default of server_tool"},
+		{"", "audit-1", "pay", "block by default of server_tool"}, // a record of an earlier version
+		{"Operator", "audit-1", "pay", "block by default of server_tool"},
+		{"alice", "mine-1", "pay", "allow by rule 2 (pay)"},
+		{"mallory", "mine-1", "pay", "block by default of server_tool"},
+		{"operator", "mine-1", "pay", "block by default of server_tool"},
+		{"carol", "x", "pay", "block by rule 3 (pay)"},
+		{"mallory", "slow-1", "pay", "require_approval by rule 4 (pay)"},
+		{"operator", "slow-1", "pay", "require_approval by rule 4 (pay)"},
+		{"mallory", "x", "read", "allow by rule 5 (read)"},
+		{"operator", "x", "ship", "allow by rule 6 (ship)"},
+		{"mallory", "x", "ship", "block by default of server_tool"},
+	} {
+		by := tools.Caller{Agent: c.agent, Owner: c.owner}
+		v := p.Decide(by, declared(c.tool, tools.KindServer, ""), nil)
+		if got := v.Decision.String() + " by " + v.Rule; got != c.want {
+			t.Errorf("%+v: got %s", c, got)
+		}
+		if possible := p.Possible(by, declared(c.tool, tools.KindServer, "")); len(possible) != 1 || possible[0] != v {
+			t.Errorf("%+v: possible %+v, decided %+v", c, possible, v)
+		}
+	}
+	if got := p.Narrowed(); !slices.Equal(got, []int{1}) {
+		t.Errorf("rules that leave the owner open: %v", got)
 	}
 }
 
@@ -73,7 +119,7 @@ func TestPossibleVerdicts(t *testing.T) {
 		{none, "a", "allow: policy of the tool"},
 	} {
 		var all []string
-		for _, v := range c.p.Possible(c.agent, declared("pay", tools.KindServer, "allow")) {
+		for _, v := range c.p.Possible(ofOperator(c.agent), declared("pay", tools.KindServer, "allow")) {
 			all = append(all, v.Decision.String()+": "+v.Rule)
 		}
 		if got := strings.Join(all, "; "); got != c.want {
@@ -155,7 +201,7 @@ func TestConditions(t *testing.T) {
 	} {
 		for decision, want := range map[string]bool{"block": c.blocks, "require_approval": c.blocks, "allow": c.allow} {
 			p := newPolicy(t, []tools.Rule{{Tool: "*", When: c.when, Decision: decision}})
-			v := p.Decide("a", declared("t", tools.KindServer, "require_approval"), []byte(c.input))
+			v := p.Decide(ofOperator("a"), declared("t", tools.KindServer, "require_approval"), []byte(c.input))
 			if got := v.Rule == "rule 1 (*)"; got != want {
 				t.Errorf("%s with %.60s to %s: applies is %t, want %t", c.when, c.input, decision, got, want)
 			}
@@ -172,6 +218,7 @@ func TestPolicyErrors(t *testing.T) {
 		{tools.Rule{Tool: "pay ments", Decision: "allow"}, "rule 2: tool: want at most 128 letters"},
 		{tools.Rule{Tool: strings.Repeat("*", 129), Decision: "allow"}, "rule 2: tool: want at most 128"},
 		{tools.Rule{Tool: "*", Agent: "a/b", Decision: "allow"}, "rule 2: agent: want at most 128"},
+		{tools.Rule{Tool: "*", Owner: "a\nb", Decision: "allow"}, `rule 2: owner: want the user whose agents are meant, or "operator", got "a\nb"`},
 		{tools.Rule{Tool: "*"}, "rule 2: decision: is missing; want one of allow, require_approval and block"},
 		{tools.Rule{Tool: "*", Decision: "deny"}, `rule 2: decision: want one of allow, require_approval and block, got "deny"`},
 		{when("amount > 1"), "rule 2: when: want a comparison like args.amount > 100"},
@@ -227,7 +274,7 @@ func TestGlobs(t *testing.T) {
 		{strings.Repeat("*a", 64), strings.Repeat("a", 63) + "b", false},
 	} {
 		p := newPolicy(t, []tools.Rule{{Tool: c.glob, Decision: "block"}})
-		if got := p.Decide("x", declared(c.name, tools.KindServer, ""), nil).Decision.String() == "block"; got != c.want {
+		if got := p.Decide(ofOperator("x"), declared(c.name, tools.KindServer, ""), nil).Decision.String() == "block"; got != c.want {
 			t.Errorf("%s matches %s: %t", c.glob, c.name, got)
 		}
 	}
@@ -243,8 +290,8 @@ func FuzzConditions(f *testing.F) {
 			if err != nil {
 				return
 			}
-			first := p.Decide("a", declared("t", tools.KindServer, ""), input)
-			if again := p.Decide("a", declared("t", tools.KindServer, ""), input); again != first {
+			first := p.Decide(ofOperator("a"), declared("t", tools.KindServer, ""), input)
+			if again := p.Decide(ofOperator("a"), declared("t", tools.KindServer, ""), input); again != first {
 				t.Fatal(fmt.Sprint(first, again))
 			}
 		}

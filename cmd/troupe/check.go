@@ -82,6 +82,10 @@ func (c *CheckCmd) Run(s streams) error {
 		}
 	}
 	files.CheckNames(native)
+	for _, rule := range config.Policy.Narrowed() {
+		files.Problems = append(files.Problems, service.FileProblem{File: c.Config, Warning: true,
+			Text: fmt.Sprintf("policy: rule %d: allows calls of agents of the operator only, because any user may give an agent such a name; say owner = %q or owner = \"USER\"", rule, agents.Operator)})
+	}
 	decisions := []toolDecision{}
 	if configErr == nil { // otherwise the policy is unknown
 		decisions = decisionsOf(files, config.Policy)
@@ -127,7 +131,7 @@ func decisionsOf(files *service.AgentFiles, policy *tools.Policy) []toolDecision
 			if !ok || tool.Declared == nil {
 				continue
 			}
-			for _, v := range policy.Possible(a.Spec.ID, &tool) {
+			for _, v := range policy.Possible(tools.Caller{Agent: a.Spec.ID, Owner: agents.Operator}, &tool) {
 				all = append(all, toolDecision{a.Spec.ID, name, v.Decision.String(), v.Rule})
 			}
 		}

@@ -144,7 +144,7 @@ func TestConfigPolicy(t *testing.T) {
 		{"other", "camera", tools.KindClient, `{}`, "block: default of client_tool"},
 	} {
 		tool := &tools.Tool{Name: call.tool, Declared: &tools.Declared{Name: call.tool, Kind: call.kind}}
-		if v := c.Policy.Decide(call.agent, tool, []byte(call.input)); v.Decision.String()+": "+v.Rule != call.want {
+		if v := c.Policy.Decide(tools.Caller{Agent: call.agent}, tool, []byte(call.input)); v.Decision.String()+": "+v.Rule != call.want {
 			t.Errorf("%+v: got %s: %s", call, v.Decision, v.Rule)
 		}
 	}
@@ -174,6 +174,22 @@ func TestConfigPolicy(t *testing.T) {
 	} {
 		if _, err := parseServe(t, c.file); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "troupe.toml") {
 			t.Errorf("%.80q: got %v, want %s", c.file, err, c.want)
+		}
+	}
+}
+
+// An allow rule for named agents that does not say whose they are is warned about.
+func TestCheckWarnsOfAllowRuleWithoutOwner(t *testing.T) {
+	dir := writeFiles(t, ">> a.toml\nname = \"a\"\n")
+	for owner, warns := range map[string]bool{"": true, "owner = \"operator\"\n": false} {
+		config := filepath.Join(t.TempDir(), "troupe.toml")
+		if err := os.WriteFile(config, []byte("[[policy]]\ntool = \"p*\"\nagent = \"a*\"\n"+owner+"decision = \"allow\""), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var stdout, stderr bytes.Buffer
+		code := run([]string{"check", dir, "--config", config, "--strict"}, streams{&stdout, &stderr})
+		if got := strings.Contains(stdout.String(), "policy: rule 1: allows calls of agents of the operator only"); got != warns || (code != 0) != warns {
+			t.Errorf("%q: exit code %d\n%s%s", owner, code, stdout.String(), stderr.String())
 		}
 	}
 }

@@ -71,8 +71,8 @@ func (p *policyTables) read(path string, meta *toml.MetaData) (*tools.Policy, er
 			report(line, "%s: want a table [[policy]]", where)
 			continue
 		}
-		values, lines := texts(where, table, "tool", "agent", "when", "decision")
-		rule := tools.Rule{Tool: values["tool"], Agent: values["agent"], When: values["when"], Decision: values["decision"]}
+		values, lines := texts(where, table, "tool", "agent", "owner", "when", "decision")
+		rule := tools.Rule{Tool: values["tool"], Agent: values["agent"], Owner: values["owner"], When: values["when"], Decision: values["decision"]}
 		if err := rule.Check(); err != nil && len(problems) == before {
 			field, _, _ := strings.Cut(err.Error(), ":")
 			if at, ok := lines[field]; ok {

@@ -70,7 +70,7 @@ func (c *ToolsCallCmd) Run(s streams) error {
 	}
 	input := ask.Parts[0].Bytes
 	tool, _ := registry.Tool(d.Name)
-	switch v := policy.Decide("", &tool, input); v.Decision {
+	switch v := policy.Decide(tools.Caller{}, &tool, input); v.Decision {
 	case runs.RequireApproval:
 		fmt.Fprintf(s.err, "without approval: the same call of an agent waits for a person: %s\n", v.Rule)
 	case runs.Block:
