@@ -200,7 +200,7 @@ func (s approvalRoutes) decideApproval(ctx *fasthttp.RequestCtx) {
 	if p == nil {
 		var found command.ToolCall
 		if found, p = s.find(ctx); p == nil {
-			p = s.checkRegistrar(ctx, found.Owner.Actor.Agent)
+			p = s.checkRegistrar(ctx, found.Call.ID.Run)
 		}
 		if p == nil {
 			call, p = decodeBody(ctx, func(b []byte) (actor.Call, *actor.Refusal) { return ingress.DecideApproval(found.Call.ID, b) })
@@ -260,24 +260,40 @@ func (s approvalRoutes) checkDecider(ctx *fasthttp.RequestCtx) *problem {
 	return nil
 }
 
-// checkRegistrar checks that the caller did not register the external agent whose run made
-// a tool call: that agent may have its key. The principal of clients without a key is not
-// told apart from persons, and operators may decide about every call.
-func (s approvalRoutes) checkRegistrar(ctx *fasthttp.RequestCtx, agent string) *problem {
+// checkRegistrar checks that the caller registered neither the agent whose run made a tool call
+// nor an agent above it, which has chosen the call or its words: an external one may have the
+// caller's key. A deleted agent may have been the caller's. The principal of clients without a key
+// is not told apart from persons, and operators may decide about every call.
+func (s approvalRoutes) checkRegistrar(ctx *fasthttp.RequestCtx, run actor.CallID) *problem {
 	by := callerOf(ctx)
-	user := by.shareKey()
-	if user == actor.LocalUser || ingress.Allows(by.Principal, ingress.ScopeOperator) {
+	if by.shareKey() == actor.LocalUser || ingress.Allows(by.Principal, ingress.ScopeOperator) {
 		return nil
 	}
-	owner, ok, err := forwardedRuns(s).owner(by, agent)
-	switch {
-	case err != nil:
+	found, err := lookup(s.Server, by, command.RunQuery{Run: run})
+	if err != nil {
 		return s.errorProblem(ctx, err)
-	case !ok || owner != user:
-		return nil
 	}
-	return newProblem(http.StatusForbidden, "forbidden", "forbidden",
-		fmt.Sprintf("%.80s registered the agent %.80s and cannot approve its calls: decide with the key of another principal, or with the scope %s", user, agent, ingress.ScopeOperator))
+	all, err := lookup(s.Server, by, command.AgentsQuery{})
+	if err != nil {
+		return s.errorProblem(ctx, err)
+	}
+	owners := make(map[string]string, len(all.All))
+	for i := range all.All {
+		owners[all.All[i].Name] = all.All[i].Owner
+	}
+	for _, id := range append(found.Record.Chain[:len(found.Record.Chain):len(found.Record.Chain)], found.Owner.Actor) {
+		switch owner, exists := owners[id.Agent]; {
+		case !exists:
+			return cannotApprove(fmt.Sprintf("the agent %.80s was deleted, so it is not known who registered it", id.Agent))
+		case owner != "" && (owner == by.User || owner == by.shareKey()):
+			return cannotApprove(fmt.Sprintf("%.80s registered the agent %.80s and cannot approve its calls, nor those of agents that it calls", owner, id.Agent))
+		}
+	}
+	return nil
+}
+
+func cannotApprove(why string) *problem {
+	return newProblem(http.StatusForbidden, "forbidden", "forbidden", fmt.Sprintf("%s: decide with the key of another principal, or with the scope %s", why, ingress.ScopeOperator))
 }
 
 // decidedProblem returns the problem of a decision that came too late.

@@ -430,6 +430,74 @@ func TestRegistrarDoesNotDecide(t *testing.T) {
 	}
 }
 
+// Nor does it decide about calls that its agents cause through agents of others, whether they are
+// external or declared, for itself or for a user that it names, or after it has deleted them.
+func TestRegistrarDoesNotDecideBelow(t *testing.T) {
+	d, s := startBuyer(t, Config{}, "")
+	d.declare(s, "pay", "/pay", `"policy":"require_approval"`)
+	service := newExternalService(d, "outside")
+	const scopes = `"scopes":["call","read","agents"]`
+	bot, alice := d.newUser(`"user":"bot","act_as_user":true,`+scopes), d.newUser(`"user":"alice",`+scopes)
+	_, _, registered := d.do("GET", "/v1/agents/outside", "")
+	_, endpoint, _ := strings.Cut(registered, `"endpoint":"`)
+	endpoint, _, _ = strings.Cut(endpoint, `"`)
+	if status, body := bot.do("POST", "/v1/agents/register", `{"agent_id":"bots","endpoint":"`+endpoint+`"}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status, body := bot.do("POST", "/v1/agents", `{"agent_id":"botd","tools":["call_agent"]}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	held := func(session string) string {
+		for range 2000 {
+			var list struct {
+				Approvals []approvalResponse `json:"approvals"`
+			}
+			if d.doJSON(&list, "GET", "/v1/approvals", "", userHeader, "alice"); len(list.Approvals) > 0 && list.Approvals[0].Session == session {
+				return "/v1/approvals/" + list.Approvals[0].ID + ":decide"
+			}
+		}
+		t.Fatalf("%s: no approval waits", session)
+		return ""
+	}
+	for session, begin := range map[string]func(){
+		"external": func() {
+			in := service.begin("bots", `{"content":"x","session_id":"external"}`, userHeader, "alice")
+			wait.Go(func() { d.do("POST", "/v1/agents/buyer:invoke", `{"message":{"content":"pay {}"}}`, RunToken, in.token) })
+		},
+		"declared": func() {
+			wait.Go(func() {
+				d.do("POST", "/v1/agents/botd/messages", `{"content":"ask buyer: pay {}","session_id":"declared"}`, userHeader, "alice")
+			})
+		},
+	} {
+		begin()
+		path := held(session)
+		if status, body := bot.do("POST", path, approve, userHeader, "alice"); status != 403 || !strings.Contains(body, "nor those of agents that it calls") {
+			t.Errorf("%s: %d %s", session, status, body)
+		}
+		if session == "external" {
+			if status, body := bot.do("DELETE", "/v1/agents/bots", ""); status != 200 {
+				t.Fatalf("%d %s", status, body)
+			}
+			if status, body := bot.do("POST", path, approve, userHeader, "alice"); status != 403 || !strings.Contains(body, "was deleted") {
+				t.Errorf("deleted: %d %s", status, body)
+			}
+			if status, _, body := d.do("POST", path+"?user=alice", reject); status != 200 {
+				t.Errorf("without a key: %d %s", status, body)
+			}
+			continue
+		}
+		if status, body := alice.do("POST", path, reject); status != 200 {
+			t.Errorf("%s, another principal: %d %s", session, status, body)
+		}
+	}
+	if n := s.count("/pay"); n != 0 {
+		t.Errorf("%d effects", n)
+	}
+}
+
 // An operator lists the approvals of all users, the oldest first, and decides with the
 // namespace that each names. Other keys cannot, also those that may act for users.
 func TestOperatorsListEveryApproval(t *testing.T) {
