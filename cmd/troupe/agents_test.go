@@ -71,6 +71,8 @@ func TestCheckWarnsAboutAddresses(t *testing.T) {
 		"allow = [\"10.0.0.0/8\"]": {false, false},
 		"allow = \"10.1.2.3\"\nrole = \"orchestrator\"": {true, false},
 		"listen = \"0.0.0.0:8283\"":                     {true, true},
+		"keyless = \"off\"":                             {true, true},
+		"keyless = \"off\"\nallow = [\"127.0.0.1\"]":    {false, true},
 	} {
 		path := filepath.Join(writeFiles(t, ">> troupe.toml\n"+config), "troupe.toml")
 		code, out, stderr := runProgram(t, "check", files, "--config", path)

@@ -3,10 +3,13 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 )
@@ -67,5 +70,41 @@ func TestKeylessClientsOfUsersAreNamed(t *testing.T) {
 		if err := os.Remove(s.log); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// With --keyless=off, clients come through a proxy: agents that their keys register do not reach the
+// services of the machine, under any spelling of its addresses, unless --allow names them.
+func TestKeylessOffReachesNoLoopback(t *testing.T) {
+	var reached atomic.Int32
+	service := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
+	t.Cleanup(service.Close)
+	_, port, _ := strings.Cut(strings.TrimPrefix(service.URL, "http://"), ":")
+	dir := filepath.Join(t.TempDir(), "data")
+	s := startServer(t, dir, "--keyless=off")
+	code, key, stderr := runProgram(t, "keys", "create", "--user", "alice", "--scope", "call,read,agents", "--data", dir)
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	for i, host := range []string{"127.0.0.1", "localhost", "LOCALHOST.", "127.1", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1", "[64:ff9b::7f00:1]"} {
+		for _, call := range [][2]string{
+			{"/v1/agents/register", fmt.Sprintf(`{"agent_id":"a%d","endpoint":"http://%s:%s"}`, i, host, port)},
+			{fmt.Sprintf("/v1/agents/a%d/messages", i), `{"content":"x","timeout_ms":2000}`},
+		} {
+			request, err := http.NewRequest("POST", s.url+call[0], strings.NewReader(call[1]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(key))
+			request.Header.Set("Content-Type", "application/json")
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+		}
+	}
+	if n := reached.Load(); n != 0 {
+		t.Errorf("a service on loopback got %d requests", n)
 	}
 }

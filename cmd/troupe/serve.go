@@ -44,7 +44,7 @@ type ServeCmd struct {
 	Origin  []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins of web pages that may call this server and read its answers (CORS), for example https://console.example."`
 	TLSCert string        `env:"TROUPE_TLS_CERT" name:"tls-cert" type:"path" placeholder:"FILE" help:"Certificate with its chain in PEM: serve over TLS. Read again when it changes."`
 	TLSKey  string        `env:"TROUPE_TLS_KEY" name:"tls-key" type:"path" placeholder:"FILE" help:"Key of --tls-cert in PEM."`
-	Keyless string        `env:"TROUPE_KEYLESS" enum:"on,off" default:"on" help:"on: direct clients on loopback need no API key. off: all clients need one; use it behind a proxy (${default})."`
+	Keyless string        `env:"TROUPE_KEYLESS" enum:"on,off" default:"on" help:"on: direct clients on loopback need no API key. off: all clients need one, and --allow must name loopback for models, agents and tools there; use it behind a proxy (${default})."`
 	Node    string        `env:"TROUPE_NODE" default:"n1" help:"Name of this node; it cannot be changed later (${default})."`
 	Cells   int           `env:"TROUPE_CELLS" default:"0" help:"Number of cells, at most 64; 0 means one per processor."`
 	Pace    time.Duration `env:"TROUPE_PACE" default:"0s" help:"Delay of the scripted model before each piece of its answer (${default})."`
@@ -349,7 +349,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 // egress returns the configuration of requests to models, agents and tools.
 func (c *ServeCmd) egress(models map[string]outbound.Model) outbound.Config {
 	out := outbound.Config{Models: models, Allow: slices.Clone(c.Allow), Pace: c.Pace, Auth: c.Auth}
-	if allowsLoopback(c.Role, c.Listen) {
+	if c.Keyless != "off" && allowsLoopback(c.Role, c.Listen) {
 		out.Allow = append(out.Allow, upstream.AllowLoopback()...)
 	}
 	return out
