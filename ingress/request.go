@@ -250,13 +250,15 @@ func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call 
 		return actor.Call{}, to, r
 	case in.User != nil && !actor.InNamespace(*in.User, caller.Tenant):
 		return actor.Call{}, to, invalid("user_id", "want the user of the run, or no value: a call acts for the user of its run")
+	case m.session != "" && m.session != caller.Key:
+		_, name, _ := oneOf("session_id", in.SessionID, "session", in.Session)
+		return actor.Call{}, to, invalid(name, "want %s, the session of the run, or no value: an external agent calls others in that session only", caller.Key)
+	case strings.Contains(agent, "/"):
+		return actor.Call{}, to, invalid("agent_id", "%.80q: want an agent without a session: an external agent calls others in the session of its run only", agent)
 	case m.call.Project != "":
 		return actor.Call{}, to, invalid("project_id", "want no value: a call belongs to the project of its run")
 	}
 	to = actor.ID{Tenant: caller.Tenant, Agent: agent, Key: caller.Key}
-	if m.session != "" {
-		agent, to.Key = agent+"/"+m.session, m.session
-	}
 	out := invariant.Must(json.Marshal(struct {
 		Agent   string `json:"agent_id"`
 		Message string `json:"message"`

@@ -52,12 +52,12 @@ func TestRequestBodies(t *testing.T) {
 		body, want, to string
 	}{
 		{`{"message":"hi"}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
-		{`{"message":" ","session_id":"s-2","timeout_ms":7}`, `{"agent_id":"helper/s-2","message":" ","timeout_ms":7}`, "helper/s-2"},
+		{`{"message":" ","session_id":"s-1","timeout_ms":7}`, `{"agent_id":"helper","message":" ","timeout_ms":7}`, "helper/s-1"},
 		{`{"message":{"role":"user","content":"hi"}}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
 		{`{"input_message":{"role":"user","content":"hi"}}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
 		{`{"input_message":{"role":"user","content":[{"type":"text","text":"hi"}]},"content":"hi"}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
-		{`{"input_message":{"role":"user","content":"hi"},"agent_id":"helper","run_id":"` + run.String() + `","session_id":"s-2",` +
-			`"messages":[{"role":"system","content":"..."}],"context":{"user_id":"u1"},"timeout_ms":7}`, `{"agent_id":"helper/s-2","message":"hi","timeout_ms":7}`, "helper/s-2"},
+		{`{"input_message":{"role":"user","content":"hi"},"agent_id":"helper","run_id":"` + run.String() + `","session_id":"s-1",` +
+			`"messages":[{"role":"system","content":"..."}],"context":{"user_id":"u1"},"timeout_ms":7}`, `{"agent_id":"helper","message":"hi","timeout_ms":7}`, "helper/s-1"},
 		{`{"message":"hi","user_id":"local"}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
 		{`{"input_message":{"content":"hi"},"agent_id":null,"run_id":"","messages":null,"context":{}}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
 	} {

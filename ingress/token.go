@@ -66,6 +66,14 @@ func IsRunToken[T ~string | ~[]byte](text T) bool {
 	return len(text) >= len(tokenPrefix) && string(text[:len(tokenPrefix)]) == tokenPrefix
 }
 
+// ServerMark returns the text by which the servers with a secret recognize requests that one of
+// them has sent. It authorizes nothing.
+func ServerMark(secret []byte) string {
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte("troupe egress mark 1\n"))
+	return tokenEncoding.EncodeToString(h.Sum(nil)[:16])
+}
+
 func tokenMAC(secret, claim []byte) []byte {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte(tokenLabel))

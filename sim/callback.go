@@ -91,8 +91,8 @@ func parseInvocation(run actor.CallID, owner actor.ID, body string) (actor.Call,
 	if err := json.Unmarshal([]byte(body), &in); err != nil {
 		return actor.Call{}, actor.Refuse(actor.Invalid, "%v", err)
 	}
-	agent, session, _ := strings.Cut(in.Agent, "/")
-	fields := map[string]any{"message": in.Message, "session_id": session}
+	agent, _, _ := strings.Cut(in.Agent, "/") // the session is that of the run
+	fields := map[string]any{"message": in.Message, "session_id": owner.Key}
 	if in.Timeout != 0 {
 		fields["timeout_ms"] = in.Timeout
 	}

@@ -66,8 +66,8 @@ var endpoints = [...]struct {
 	{"invocation", func(text string) *actor.Refusal {
 		_, _, r := ingress.Invoke(actor.CallID{1}, actor.NewID("xan", "s0"), "ana", []byte(text))
 		return r
-	}, []string{`{"content":"a"}`, `{"message":"a","session_id":"s","timeout_ms":1}`, `{"agent_id":"ana","session_id":"s","input_message":{"role":"user","content":"a"},"messages":[],"context":{}}`},
-		[]string{"", "null", "{}", `{"message":null}`, `{"message":7}`, `{"message":"a","timeout_ms":-1}`, `{"message":"a","session_id":"a/b"}`, `{"message":"a","agent_id":"b"}`, `{"input_message":{"role":"system","content":"a"}}`, `{"input_message":{"role":"user","content":"a"},"run_id":"run1"}`}},
+	}, []string{`{"content":"a"}`, `{"message":"a","session_id":"s0","timeout_ms":1}`, `{"agent_id":"ana","session_id":"s0","input_message":{"role":"user","content":"a"},"messages":[],"context":{}}`},
+		[]string{"", "null", "{}", `{"message":null}`, `{"message":7}`, `{"message":"a","timeout_ms":-1}`, `{"message":"a","session_id":"a/b"}`, `{"message":"a","session_id":"s1"}`, `{"message":"a","agent_id":"b"}`, `{"input_message":{"role":"system","content":"a"}}`, `{"input_message":{"role":"user","content":"a"},"run_id":"run1"}`}},
 	{"cancel", func(text string) *actor.Refusal { return ingress.CheckEmpty([]byte(text)) }, []string{"", "{}"}, []string{"[]", "7", `{"why":"so"}`, "{}{}"}},
 	{"backup", func(text string) *actor.Refusal { _, r := ingress.Backup([]byte(text)); return r },
 		[]string{`{"name":"copy"}`}, []string{"", "{}", `{"name":""}`, `{"name":"/copy"}`, `{"name":"a\u0000b"}`, `{"name":"LONG"}`, `{"name":["a"]}`, `{"dir":"/a"}`}},

@@ -119,7 +119,7 @@ var requestForms = append([]*jsonForm{
 			v["content"] = actor.TextOf(call.Parts)
 			return v, nil
 		}},
-	{name: "invocation", fields: append(slices.Clone(messageFields), formField{name: "project_id", good: []formValue{{`""`, ""}}, bad: append([]string{`"p"`, `"another"`}, badNames...)}),
+	{name: "invocation", fields: append(slices.Concat(messageFields[:1], []formField{{name: "session_id", alias: "session", good: []formValue{{`"s0"`, ""}, {`"\u00730"`, ""}}, bad: append([]string{`"s"`, `"s1"`}, badNames...)}}, messageFields[2:]), formField{name: "project_id", good: []formValue{{`""`, ""}}, bad: append([]string{`"p"`, `"another"`}, badNames...)}),
 		read: func(body []byte) (formValues, *actor.Refusal) {
 			call, to, refusal := ingress.Invoke(actor.CallID{1}, actor.NewID("xan", "s0"), "ana", body)
 			if refusal != nil {

@@ -71,7 +71,8 @@ func (r Request) secrets() Secrets {
 
 // EgressHeader marks each request that a server sends to a model, an agent or a tool. A
 // server refuses decisions about tool calls in such a request: an agent may choose the tool
-// and its arguments.
+// and its arguments. The value is the mark of the server, which begins no run for a request of
+// its own.
 const EgressHeader = "x-troupe-egress"
 
 // Secrets are the secrets of a request. An upstream may quote them.

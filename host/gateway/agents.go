@@ -326,6 +326,9 @@ func (s *Server) heartbeat(ctx *fasthttp.RequestCtx) {
 		p = requireEmptyBody(ctx)
 	}
 	// Agents of the operator run elsewhere, under any key with the scope agents.
+	if p == nil {
+		p = checkOwnName(callerOf(ctx))
+	}
 	if by := callerOf(ctx); p == nil && d.Owner != "" && d.Owner != by.User && d.Owner != agents.Operator && !by.isAdmin() {
 		p = refusalProblem(actor.Refuse(actor.Rejected, "%s belongs to %s: only its owner and administrators send its heartbeat", d.Name, d.Owner))
 	}

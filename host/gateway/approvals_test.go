@@ -464,7 +464,9 @@ func TestRegistrarDoesNotDecideBelow(t *testing.T) {
 	for session, begin := range map[string]func(){
 		"external": func() {
 			in := service.begin("bots", `{"content":"x","session_id":"external"}`, userHeader, "alice")
-			wait.Go(func() { d.do("POST", "/v1/agents/buyer:invoke", `{"message":{"content":"pay {}"}}`, RunToken, in.token) })
+			wait.Go(func() {
+				d.do("POST", "/v1/agents/buyer:invoke", `{"message":{"content":"pay {}"}}`, RunToken, in.token)
+			})
 		},
 		"declared": func() {
 			wait.Go(func() {

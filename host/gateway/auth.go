@@ -112,7 +112,7 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 		scope = ingress.ScopeCall
 	case scope == scopeReadOrRun:
 		scope = ingress.ScopeRead
-	case scope == scopeModels && len(h.Peek(runHeader)) > 0: // completion.bind finds the run
+	case scope == scopeModels && len(h.Peek(runHeader)) > 0: // before the body; see forwardedRuns
 		scope = ingress.ScopeCall
 	case scope == scopeModels:
 		scope = ingress.ScopeAgents

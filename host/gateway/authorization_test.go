@@ -184,7 +184,7 @@ func (m *authorization) request(d *testGateway, r routeRight, c credential, user
 		var made contextResponse
 		m.decode(m.prepareAs(user, "POST", "/v1/context", `{"data":1,"session_id":"`+session+`"}`), &made)
 		path = strings.Replace(path, "{context}", made.Key, 1)
-	case strings.Contains(path+r.body, "{session}") && c.run && (rights[r.right] == readOrRun || r.right == "store contexts"): // a token gives access to the session of its run
+	case strings.Contains(path+r.body, "{session}") && c.run && (rights[r.right] == readOrRun || r.right == "store contexts" || r.right == "send messages"): // a token gives access to the session of its run
 	case strings.Contains(path+r.body, "{run}"), strings.Contains(path+r.body, "{session}"):
 		m.sessions++
 		session = fmt.Sprint("s-", m.sessions)

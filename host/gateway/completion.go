@@ -79,24 +79,10 @@ func (c *completion) bind(ctx *fasthttp.RequestCtx) *problem {
 		c.request.ID = "req_" + c.server.node.NewCallID().String()
 	}
 	ctx.Response.Header.Set(requestIDHeader, c.request.ID)
-	named := headers(ctx, runHeader)
-	switch {
-	case !c.by.Run.IsZero() && len(named) > 0 && named[0] != c.by.Run.String():
+	if named := headers(ctx, runHeader); !c.by.Run.IsZero() && len(named) > 0 && named[0] != c.by.Run.String() {
 		p := newProblem(http.StatusForbidden, "forbidden_run", "forbidden run", runHeader+": differs from the run of the token")
 		p.Field = runHeader
 		return p
-	case len(named) > 1:
-		return invalid(http.StatusBadRequest, runHeader, "the header "+runHeader+" is a duplicate")
-	case c.by.Run.IsZero() && len(named) == 1:
-		run, err := actor.ParseCallID(named[0])
-		if err != nil {
-			return invalid(http.StatusBadRequest, runHeader, runHeader+": "+err.Error())
-		}
-		agent, p := forwardedRuns{c.server}.workingOn(&c.by, run)
-		if p != nil {
-			return p
-		}
-		c.by = *agent
 	}
 	c.request.Run, c.request.Actor = c.by.Run, c.by.Actor
 	return nil

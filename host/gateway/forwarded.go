@@ -38,19 +38,30 @@ func (s forwardedRuns) authorize(ctx *fasthttp.RequestCtx) (*caller, *problem) {
 	if err != nil {
 		return nil, invalid(fasthttp.StatusBadRequest, field, field+": "+err.Error())
 	}
-	return s.workingOn(by, run)
+	c, p := s.workingOn(by, run)
+	if p == nil {
+		if user, ok := userNamed(h); ok && !actor.InNamespace(user, c.Tenant) {
+			return nil, runNotOpen(run)
+		}
+	}
+	return c, p
+}
+
+// runNotOpen returns the problem of a request that names a run which it may not act for.
+func runNotOpen(run actor.CallID) *problem {
+	p := refusalProblem(actor.Refuse(actor.NotFound, "run %s is not open, or its agent was registered by another principal, or it is a run of another user", run))
+	p.setRunNotFound()
+	return p
 }
 
 // workingOn returns the external agent that works on an open run, in whichever namespace, if
 // by is the principal that registered this agent.
 func (s forwardedRuns) workingOn(by *caller, run actor.CallID) (*caller, *problem) {
-	notFound := refusalProblem(actor.Refuse(actor.NotFound, "run %s is not open, or its agent was registered by another principal", run))
-	notFound.setRunNotFound()
 	owner, err := lookup(s.Server, *by, command.OpenRunQuery{Run: run})
 	var r *actor.Refusal
 	switch {
 	case errors.As(err, &r) && r.Reason == actor.NotFound:
-		return nil, notFound
+		return nil, runNotOpen(run)
 	case err != nil:
 		s.log.Error("cannot look up a run", "run", run.String(), "error", err.Error())
 		return nil, internalProblem()
@@ -61,7 +72,7 @@ func (s forwardedRuns) workingOn(by *caller, run actor.CallID) (*caller, *proble
 		s.log.Error("cannot look up an agent", "error", err.Error())
 		return nil, internalProblem()
 	case !ok || principal != by.User && !by.isAdmin():
-		return nil, notFound
+		return nil, runNotOpen(run)
 	}
 	return &caller{Principal: actor.Principal{Tenant: owner.Actor.Tenant, User: fmt.Sprintf("run:%s", run), Key: by.Key}, Run: run, Actor: owner.Actor, registrar: registrar(principal)}, nil
 }

@@ -45,7 +45,7 @@ func TestServiceNamesItsRun(t *testing.T) {
 		"field":                      {owner, inBody, nil, 200, "response from helper: y"},
 		"both":                       {owner, inBody, []string{runHeader, run, userHeader, "alice"}, 200, "response from helper: y"},
 		"two runs":                   {owner, inBody, []string{runHeader, second}, 403, "forbidden_run"},
-		"another user":               {owner, `{"message":"y"}`, []string{runHeader, run, userHeader, "bob"}, 403, "forbidden_user"},
+		"another user":               {owner, `{"message":"y"}`, []string{runHeader, run, userHeader, "bob"}, 404, "run_not_found"},
 		"key of a stranger":          {stranger, `{"message":"y"}`, []string{runHeader, run}, 404, "run_not_found"},
 		"key of a stranger, field":   {stranger, inBody, nil, 404, "run_not_found"},
 		"administrator":              {admin, `{"message":"y"}`, []string{runHeader, run}, 200, "response from helper: y"},

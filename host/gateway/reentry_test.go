@@ -258,6 +258,98 @@ func TestMessageWithoutRunTokenShowsClaim(t *testing.T) {
 	}
 }
 
+// A run token calls agents in the session of its run only.
+func TestRunTokenNamesItsSessionOnly(t *testing.T) {
+	d := startGateway(t)
+	service := newExternalService(d, "outer")
+	in := service.begin("outer", `{"content":"x","session_id":"s-7"}`)
+	for target, body := range map[string]string{
+		"/v1/agents/helper:invoke":         `{"message":{"content":"y"},"session_id":"s-8"}`,
+		"/v1/agents/helper/messages":       `{"content":"y","session_id":"s-8"}`,
+		"/v1/agents/helper%2Fs-8:invoke":   `{"content":"y"}`,
+		"/v1/agents/helper%2Fs-8/messages": `{"content":"y"}`,
+	} {
+		if status, _, answer := d.do("POST", target, body, RunToken, in.token); status/100 != 4 {
+			t.Errorf("%s: %d %s", target, status, answer)
+		}
+	}
+	if status, _, answer := d.do("POST", "/v1/agents/helper:invoke", `{"content":"y","session_id":"s-7"}`, RunToken, in.token); status != 200 {
+		t.Errorf("own session: %d %s", status, answer)
+	}
+	if status, _, answer := d.do("GET", "/v1/sessions/s-8", ""); status != 404 {
+		t.Errorf("a session has begun: %d %s", status, answer)
+	}
+}
+
+// A tool, model or agent at the address of the server begins no run there: the run would have no
+// limits of its caller. Requests of other servers do.
+func TestRequestOfTheServerItselfBeginsNoRun(t *testing.T) {
+	d := startGatewayWith(t, Config{}, newBuyer())
+	key := d.newUser(`"user":"alice","scopes":["call","read","agents"]`).key
+	for name, tool := range map[string]string{
+		"message": `/v1/agents/helper/messages","body":{"content":"x"}`,
+		"chat":    `/v1/openai/chat/completions","body":{"model":"helper","messages":[{"role":"user","content":"x"}]}`,
+	} {
+		if status, _, body := d.do("POST", "/v1/tools", `{"tool_name":"`+name+`","on_failure":"return_error","headers":{"authorization":{"value":"Bearer `+key+`"}},"url":"http://`+d.address+tool+`}`); status != 201 {
+			t.Fatal(status, body)
+		}
+		if status, _, body := d.do("POST", "/v1/agents/buyer/messages", `{"content":"`+name+` {}"}`); !strings.Contains(body, "it begins no run") {
+			t.Errorf("%s: %d %s", name, status, body)
+		}
+	}
+	if status, _, body := d.do("GET", "/v1/runs?user=alice", ""); strings.Contains(body, `"run_id"`) {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, body := d.do("POST", "/v1/agents/helper/messages", `{"content":"x"}`, "X-Troupe-Egress", "1"); status != 200 {
+		t.Errorf("another server: %d %s", status, body)
+	}
+}
+
+// A key that speaks for users is not the owner of their agents: it neither makes, changes nor
+// deletes agents as a user that it names, nor works on runs of that user's agents.
+func TestKeyForUsersIsNoOwner(t *testing.T) {
+	d := startGateway(t)
+	service := newExternalService(d, "outside")
+	const scopes = `"scopes":["call","read","agents"]`
+	alice, bot := d.newUser(`"user":"alice",`+scopes), d.newUser(`"user":"bot","act_as_user":true,`+scopes)
+	_, _, registered := d.do("GET", "/v1/agents/outside", "")
+	_, endpoint, _ := strings.Cut(registered, `"endpoint":"`)
+	endpoint, _, _ = strings.Cut(endpoint, `"`)
+	if status, body := alice.do("POST", "/v1/agents/register", `{"agent_id":"hers","endpoint":"`+endpoint+`"}`); status != 201 {
+		t.Fatal(status, body)
+	}
+	in := service.begin("hers", `{"content":"x"}`, userHeader, "alice")
+	for request, body := range map[string]string{
+		"POST /v1/agents":                `{"agent_id":"as-alice"}`,
+		"POST /v1/agents/register":       `{"agent_id":"hers","endpoint":"` + endpoint + `/other"}`,
+		"DELETE /v1/agents/hers":         ``,
+		"POST /v1/agents/hers:heartbeat": ``,
+		"POST /v1/agents/helper:invoke":  `{"content":"y"}`,
+		"POST /v1/tools/pay:invoke":      `{"args":{}}`,
+		"POST /v1/chat/completions":      `{"model":"scripted","messages":[{"role":"user","content":"x"}]}`,
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		headers := []string{userHeader, "alice"}
+		want := 403
+		if !strings.Contains(path, "/agents/hers") && !strings.HasPrefix(path, "/v1/agents/register") && path != "/v1/agents" {
+			headers, want = append(headers, runHeader, in.run), 404
+		}
+		if status, answer := bot.do(method, path, body, headers...); status != want {
+			t.Errorf("%s: %d %s, want %d", request, status, answer, want)
+		}
+	}
+	// Nor does the owner name another user than that of the run. Each route answers alike.
+	for path, body := range map[string]string{"/v1/agents/helper:invoke": `{"content":"y"}`, "/v1/tools/pay:invoke": `{"args":{}}`,
+		"/v1/chat/completions": `{"model":"scripted","messages":[{"role":"user","content":"x"}]}`} {
+		if status, answer := alice.do("POST", path, body, userHeader, "bob", runHeader, in.run); status != 404 || !strings.Contains(answer, "run_not_found") {
+			t.Errorf("%s for another user: %d %s", path, status, answer)
+		}
+	}
+	if status, answer := alice.do("POST", "/v1/chat/completions", `{"model":"scripted","messages":[{"role":"user","content":"x"}]}`, userHeader, "alice", runHeader, in.run); status != 200 {
+		t.Errorf("owner: %d %s", status, answer)
+	}
+}
+
 // The token of a run that has ended reaches nothing, neither the conversation nor the contexts.
 func TestTokenOfEndedRunIsRefused(t *testing.T) {
 	d := startGateway(t)

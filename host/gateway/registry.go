@@ -46,7 +46,11 @@ func putInRegistry(s *Server, ctx *fasthttp.RequestCtx, operation string, body [
 // may not identify the target.
 func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body []byte) (answer []byte, stop bool) {
 	call := actor.Call{To: agents.RegistryID, Operation: operation, Left: registryTimeout, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}}
-	if p := fillRequestContext(ctx, strings.TrimSpace(operation+" "+pathParam(ctx, "id")), &call); p != nil {
+	p := checkOwnName(callerOf(ctx))
+	if p == nil {
+		p = fillRequestContext(ctx, strings.TrimSpace(operation+" "+pathParam(ctx, "id")), &call)
+	}
+	if p != nil {
 		p.write(ctx)
 		return nil, true
 	}

@@ -266,7 +266,7 @@ func (s *Server) protect(r route) fasthttp.RequestHandler {
 		ctx.SetUserValue(routeKey, observers)
 		var c *caller
 		var p *problem
-		if h := &ctx.Request.Header; r.scope == scopeRunToken && !hasRunToken(h) {
+		if h := &ctx.Request.Header; !hasRunToken(h) && (r.scope == scopeRunToken || r.scope == scopeModels && len(h.PeekAll(runHeader)) > 0) {
 			c, p = forwardedRuns{s}.authorize(ctx)
 		} else {
 			c, p = s.authorize(h, r.scope, ctx.Conn())
@@ -279,8 +279,12 @@ func (s *Server) protect(r route) fasthttp.RequestHandler {
 			if p = checkQuery(ctx, r.params); p == nil {
 				c, p = c.named(ctx, r.path)
 			}
-			if p == nil && !c.Run.IsZero() && !r.calls() {
+			switch {
+			case p != nil:
+			case !c.Run.IsZero() && !r.calls():
 				p = requireOpenRun(s, ctx, c)
+			case c.Run.IsZero() && r.begins():
+				p = checkNotOwn(s.config.Secret, &ctx.Request.Header)
 			}
 			if p != nil {
 				p.write(ctx)

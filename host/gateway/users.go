@@ -47,6 +47,15 @@ func (c *caller) actingFor(user, field string) (*caller, *problem) {
 	return &other, nil
 }
 
+// checkOwnName refuses a request that names a user and would act as the owner of that user's agents:
+// a key that speaks for users does not own what is theirs.
+func checkOwnName(c caller) *problem {
+	if c.namedBy == "" || c.isAdmin() {
+		return nil
+	}
+	return forbiddenUser(userHeader, fmt.Sprintf("agents and tools belong to the user of a key, and this request names %.80q: omit %s", c.User, userHeader))
+}
+
 func forbiddenUser(field, detail string) *problem {
 	p := newProblem(http.StatusForbidden, "forbidden_user", "forbidden user", detail)
 	p.Field = field

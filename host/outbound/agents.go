@@ -315,7 +315,7 @@ func (o *Outbound) poll(a Agent) (status int) {
 	}
 	ctx, cancel := context.WithTimeout(o.ctx, upstream.HealthTimeout)
 	defer cancel()
-	request, err := newRequest(ctx, r)
+	request, err := newRequest(ctx, r, o.config.Server)
 	if err != nil {
 		return 0
 	}

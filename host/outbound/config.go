@@ -39,6 +39,8 @@ type Config struct {
 	// returns the token with which an external agent calls back on behalf of the
 	// given run of the actor id; nil: agents get no token
 	Token func(run actor.CallID, id actor.ID) string
+	// mark of this server in upstream.EgressHeader, by which it recognizes its own requests; "": "1"
+	Server string
 	// looks up an environment variable; nil: os.LookupEnv
 	Env func(name string) (value string, ok bool)
 	// receives one line per attempt at debug level; nil: no log

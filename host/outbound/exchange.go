@@ -4,6 +4,7 @@ package outbound
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -141,6 +142,7 @@ const (
 // attempt is one HTTP request and the goroutine that reads its response.
 type attempt struct {
 	number int
+	server string // see Config.Server
 	ctx    context.Context
 	cancel context.CancelFunc
 	inputs chan<- upstream.Input
@@ -149,7 +151,7 @@ type attempt struct {
 }
 
 func (x *exchange) send(op upstream.Send) {
-	a := &attempt{number: op.Attempt, inputs: x.inputs, closed: make(chan struct{})}
+	a := &attempt{number: op.Attempt, server: x.config.Server, inputs: x.inputs, closed: make(chan struct{})}
 	a.ctx, a.cancel = context.WithCancel(x.ctx)
 	x.attempt = a
 	x.work.Go(func() {
@@ -191,7 +193,7 @@ func (a *attempt) run(roundTripper http.RoundTripper, r upstream.Request) {
 		GetConn: func(string) { sent.Store(false) }, // also called before the transport retries: the previous connection took no byte
 		GotConn: func(httptrace.GotConnInfo) { sent.Store(true) },
 	})
-	request, err := newRequest(ctx, r)
+	request, err := newRequest(ctx, r, a.server)
 	if err != nil {
 		a.deliver(upstream.Loss{Attempt: a.number, Final: true, Detail: "invalid request"})
 		return
@@ -235,8 +237,8 @@ func (a *attempt) read(body io.Reader) {
 }
 
 // newRequest returns a request with exactly the headers of r, a User-Agent and
-// upstream.EgressHeader, which r cannot change.
-func newRequest(ctx context.Context, r upstream.Request) (*http.Request, error) {
+// upstream.EgressHeader with the mark of the server, which r cannot change.
+func newRequest(ctx context.Context, r upstream.Request, server string) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, r.Method, r.URL, bytes.NewReader(r.Body))
 	if err != nil {
 		return nil, err
@@ -249,7 +251,7 @@ func newRequest(ctx context.Context, r upstream.Request) (*http.Request, error) 
 		}
 		request.Header.Set(h.Name, h.Value)
 	}
-	request.Header.Set(upstream.EgressHeader, "1")
+	request.Header.Set(upstream.EgressHeader, cmp.Or(server, "1"))
 	return request, nil
 }
 
