@@ -230,6 +230,12 @@ type Definition struct {
 	Behavior   Behavior
 }
 
+// OfOperator reports whether the agent is the operator's: part of the program, of an agent file,
+// or of an administrator.
+func (d *Definition) OfOperator() bool {
+	return d.Owner == OperatorUser || d.Owner == "" && d.Kind == Native
+}
+
 // AgentKind is the form in which an agent is written.
 type AgentKind uint8
 

@@ -64,7 +64,7 @@ func (c toolCalls) caller(t *turn) tools.Caller {
 	}
 	switch {
 	case def == nil:
-	case def.Owner == "" && def.Kind == actor.Native:
+	case def.OfOperator():
 		by.Owner = actor.OperatorUser
 	default:
 		by.Owner = def.Owner

@@ -102,11 +102,15 @@ func (a *Agents) named(name string, callees []string) []string {
 }
 
 // listFor returns at most n agents that the caller may call, from the first ID after
-// the given one, and whether there are more.
+// the given one, and whether there are more. Without callees these are agents of the operator, of
+// clients of this machine without a key, and of the caller's own owner: the words of others about
+// their agents are not to reach its model.
 func (a *Agents) listFor(caller string, callees []string, after string, n int) (page []*actor.Definition, more bool) {
+	self := a.byID[caller]
 	for _, def := range a.sorted {
 		switch {
 		case def.Name <= after || def.Name == caller || callees != nil && !slices.Contains(callees, def.Name):
+		case callees == nil && !def.OfOperator() && def.Owner != actor.LocalUser && (self == nil || self.OfOperator() || self.Owner != def.Owner):
 		case len(page) == n:
 			return page, true
 		default:
