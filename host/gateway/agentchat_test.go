@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,6 +72,33 @@ func (d *testGateway) ask(body string, headers ...string) (text, session string)
 		d.Errorf("got %s", answer)
 	}
 	return out.Choices[0].Message.Content, head.Get(sessionHeader)
+}
+
+// Two conversations of one key that begin alike continue in sessions of their own: the server cannot
+// know which one a message belongs to. So it is if one has continued before the other begins.
+func TestAlikeAgentChatsAreNotMixed(t *testing.T) {
+	for name, early := range map[string]bool{"at once": false, "one after the other": true} {
+		d := startScribe(t)
+		first, a := d.ask(chatBodyOf("scribe", "Say plugh"))
+		if early {
+			if _, again := d.ask(chatBodyOf("scribe", "Say plugh", first, "Say secret")); again != a {
+				t.Fatalf("%s: got session %s, want %s", name, again, a)
+			}
+		}
+		_, b := d.ask(chatBodyOf("scribe", "Say plugh"))
+		begun := []string{a, b}
+		for _, message := range []string{"Say xyzzy", "List my messages"} {
+			answer, next := d.ask(chatBodyOf("scribe", "Say plugh", first, message))
+			if slices.Contains(begun, next) || message == "List my messages" && answer != "1. Say plugh" {
+				t.Errorf("%s: %s: got %q in session %s, want another one than %v", name, message, answer, next, begun)
+			}
+			begun = append(begun, next)
+		}
+		// From there on they differ, and each continues.
+		if _, next := d.ask(chatBodyOf("scribe", "Say plugh", first, "Say xyzzy", "xyzzy", "Say more")); next != begun[2] {
+			t.Errorf("%s: got session %s, want %s", name, next, begun[2])
+		}
+	}
 }
 
 // A client that sends the whole conversation with each message continues its session. One that

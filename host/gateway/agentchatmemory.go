@@ -23,6 +23,7 @@ const chatsMax = 8192
 type chatMemory struct {
 	mu       sync.Mutex
 	sessions recent[chatSession]
+	named    recent[string] // session of each conversation so far, also of one that has continued; "" if several sessions had the same messages
 	attempts recent[chatAttempt]
 }
 
@@ -56,9 +57,18 @@ func (c *chatMemory) take(user string, key ingress.ChatKey) (session chatSession
 	return session, ok
 }
 
+// put remembers the session of a conversation. If another one had the same messages, it is unknown
+// which of them a client continues, so it gets a new session: an application may send the
+// conversations of many persons with one key.
 func (c *chatMemory) put(user string, key ingress.ChatKey, session chatSession) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if name, ok := c.named.get(user, key); ok && name != session.name {
+		c.sessions.remove(user, key)
+		c.named.put(user, key, "")
+		return
+	}
+	c.named.put(user, key, session.name)
 	c.sessions.put(user, key, session)
 }
 
