@@ -128,6 +128,8 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 		item.Value = s.value(item.Name)
 		if s.principal == Operator && owner != Operator { // the operator takes the agent over
 			item.Value = s.encodeAgent(spec)
+		} else if !s.owns(owner) { // an announcement would be a sign of life of the agent
+			return change{answer: answer}, nil
 		}
 		return change{updates: []actor.StateItem{item}, answer: answer}, nil
 	}

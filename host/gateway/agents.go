@@ -325,12 +325,11 @@ func (s *Server) heartbeat(ctx *fasthttp.RequestCtx) {
 	if p == nil {
 		p = requireEmptyBody(ctx)
 	}
-	// Agents of the operator run elsewhere, under any key with the scope agents.
 	if p == nil {
 		p = checkOwnName(callerOf(ctx))
 	}
-	if by := callerOf(ctx); p == nil && d.Owner != "" && d.Owner != by.User && d.Owner != agents.Operator && !by.isAdmin() {
-		p = refusalProblem(actor.Refuse(actor.Rejected, "%s belongs to %s: only its owner and administrators send its heartbeat", d.Name, d.Owner))
+	if by := callerOf(ctx); p == nil && d.Owner != "" && d.Owner != by.User && !ingress.Allows(by.Principal, ingress.ScopeOperator) {
+		p = refusalProblem(actor.Refuse(actor.Rejected, "%s belongs to %s: only its owner and keys with the scope %s send its heartbeat", d.Name, d.Owner, ingress.ScopeOperator))
 	}
 	if p == nil && (s.config.External == nil || !s.config.External.Heartbeat(d.Name)) {
 		p = refusalProblem(actor.Refuse(actor.Rejected, "%s is %s and needs no heartbeat: only agents registered by POST /v1/agents/register send one", d.Name, d.Kind))

@@ -5,6 +5,7 @@ package gateway
 import (
 	"bytes"
 	"fmt"
+	"hash/crc32"
 	"iter"
 	"log/slog"
 	"maps"
@@ -223,6 +224,17 @@ func (m *authorization) request(d *testGateway, r routeRight, c credential, user
 		if status != 201 { // the row of POST /v1/agents reports it
 			m.prepare("POST", "/v1/agents", agent)
 		}
+	case strings.Contains(path, "{beats}"): // an agent of the credential, if it may register one
+		agent := fmt.Sprintf("beats-%08x", crc32.ChecksumIEEE([]byte(c.name+c.query)))
+		spec, status := `{"agent_id":"`+agent+`","endpoint":"http://127.0.0.1:1"}`, 0
+		if c.name != "" {
+			status, _, _ = d.do("POST", "/v1/agents/register"+c.query, spec, c.headers...)
+			m.server.config.Keys.Set(m.keys)
+		}
+		if status/100 != 2 {
+			m.prepare("POST", "/v1/agents/register", spec)
+		}
+		path = strings.Replace(path, "{beats}", agent, 1)
 	case strings.Contains(path, "{key}"):
 		m.decode(m.prepare("POST", "/v1/keys", `{"scopes":["read"]}`), &key)
 	}

@@ -59,7 +59,7 @@ const (
 var promisedRights = []string{
 	"| `call` | messages, signals, cancellation and retries of runs; creation and deletion of sessions; decisions about tool calls |",
 	"| `read` | agents, runs, events, sessions, tools and their calls, approvals |",
-	"| `agents` | creation, registration and deletion of agents; heartbeats of own agents and those of the operator; [models](#models) |",
+	"| `agents` | creation, registration and deletion of agents; heartbeats of own agents, with `operator` of all; [models](#models) |",
 	"| `operator` | metrics, `served_runs` of agents, changes of tools, with `agents` also names of [built-in agents](guide-agents.md#agents-in-go), appended messages; with `read` and `call` also what belongs to other users |",
 	"| `admin` | everything, including keys and backups |",
 	"Such a request has all scopes but `admin`; a bearer that does not begin with `troupe_` is ignored there.",
@@ -74,7 +74,7 @@ const refusedRunToken = `"code":"forbidden"`
 // and has an effect.
 type routeRight struct {
 	route, right string
-	path, body   string // {run}, {session}, {context}, {doomed}, {tool}, {approval}, {call} and {key} are replaced by a run that waits, its session, a context, an agent, a tool, an approval, a tool call and a key
+	path, body   string // {run}, {session}, {context}, {doomed}, {beats}, {tool}, {approval}, {call} and {key} are replaced by a run that waits, its session, a context, an agent, an external agent, a tool, an approval, a tool call and a key
 	status       int
 	ownership    ownership
 }
@@ -99,7 +99,7 @@ var routeRights = []routeRight{
 	{"GET /v1/agents/{id}", "see agents", "/v1/agents/helper", "", 200, shared},
 	{"POST /v1/agents", "create agents", "/v1/agents", `{"name":"made"}`, 201, shared},
 	{"POST /v1/agents/register", "register agents", "/v1/agents/register", `{"agent_id":"registered","endpoint":"http://127.0.0.1:1"}`, 201, shared},
-	{"POST /v1/agents/{id}:heartbeat", "send heartbeats", "/v1/agents/outside:heartbeat", "", 200, shared},
+	{"POST /v1/agents/{id}:heartbeat", "send heartbeats", "/v1/agents/{beats}:heartbeat", "", 200, shared},
 	{"DELETE /v1/agents/{id}", "delete agents", "/v1/agents/{doomed}", "", 200, shared},
 	{"POST /v1/agents/{id}/messages", "send messages", "/v1/agents/helper/messages", `{"content":"x","session_id":"{session}"}`, 200, own},
 	{"POST /v1/agents/{id}:invoke", "act for a run", "/v1/agents/helper:invoke", `{"message":"x"}`, 200, own},
