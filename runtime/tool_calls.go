@@ -39,7 +39,7 @@ func (c toolCalls) plan(a *store.Asked, t *turn, out *actor.Ask) *actor.Refusal 
 	d, input := tool.Declared, out.Parts[0].Bytes
 	a.ResultMax, a.OnDevice = uint32(d.ResultBytesMax()), d.Kind == tools.KindClient
 	a.FailsRun = d.OnFailure == tools.FailRun || a.Added && d.OnFailure != tools.ReturnError
-	verdict := c.tools.Policy().Decide(c.caller(t), &tool, input)
+	verdict := c.tools.Policy().Decide(callerOf(c.Cell, t), &tool, input)
 	a.Verdict = store.Verdict{Decision: verdict.Decision, Rule: actor.FitText(verdict.Rule, actor.TextBytesMax)}
 	if r := c.checkRepeated(t, out.Name, input); r != nil {
 		return r
@@ -55,8 +55,8 @@ func (c toolCalls) plan(a *store.Asked, t *turn, out *actor.Ask) *actor.Refusal 
 	return nil
 }
 
-// caller returns the agent of a turn, with the owner of the definition that the turn executes.
-func (c toolCalls) caller(t *turn) tools.Caller {
+// callerOf returns the agent of a turn, with the owner of the definition that the turn executes.
+func callerOf(c *Cell, t *turn) tools.Caller {
 	by := tools.Caller{Agent: t.act.id.Agent}
 	def := t.def
 	if def == nil { // the turn was restored before the cell knew the agent
@@ -120,7 +120,7 @@ func (c toolCalls) recheck(t *turn, i int) *actor.Refusal {
 	case a.Await != nil && c.digest(tool.Declared, t.toolCallID(i), input) != a.Await.Digest:
 		return actor.Refuse(actor.PolicyBlocked, "the definition of %s has changed since the approval was requested: a person approves it as it was shown, so the agent has to ask again", name)
 	}
-	switch v := c.tools.Policy().Decide(c.caller(t), &tool, input); {
+	switch v := c.tools.Policy().Decide(callerOf(c.Cell, t), &tool, input); {
 	case v.Decision == runs.Block:
 		return actor.Refuse(actor.PolicyBlocked, "the policy blocks this call of %s now (%s)", name, v.Rule)
 	case v.Decision == runs.RequireApproval && a.Await == nil:
