@@ -132,7 +132,7 @@ func (f *foreign) ServeHTTP(w http.ResponseWriter, h *http.Request) {
 		f.mu.Unlock()
 	}
 	if h.Header.Get("Mcp-Session-Id") != fmt.Sprint("s", f.known.Load()) && r.Method == "tools/call" && text != "hold" {
-		send(http.StatusNotFound, "text/plain", "no such session")
+		send(http.StatusNotFound, "application/json", `{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}`)
 		return
 	}
 	events := "text/event-stream"
@@ -259,6 +259,7 @@ func TestForeignAnswers(t *testing.T) {
 		{"id-fraction", 0, "paid"},
 		{"no-version", 0, "paid"},
 		{"batch", 0, "paid"},
+		{"two-messages", 0, "paid"},
 		{"broken", actor.Unknown, "may have performed"},
 	} {
 		read[c.file] = true

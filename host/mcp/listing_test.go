@@ -81,3 +81,24 @@ func TestOffendingEntriesOfListAreLeftOut(t *testing.T) {
 		})
 	}
 }
+
+// The schema of a tool is that of an object, also if it does not say so, and its whole numbers keep
+// their digits.
+func TestSchemasOfEntries(t *testing.T) {
+	for entry, want := range map[string]string{
+		`{"name":"a"}`:                                                                  `{"type":"object"}`,
+		`{"name":"a","inputSchema":null}`:                                               `{"type":"object"}`,
+		`{"name":"a","inputSchema":{}}`:                                                 `{"type":"object"}`,
+		`{"name":"a","inputSchema":{"type":"object"}}`:                                  `{"type":"object"}`,
+		`{"name":"a","inputSchema":{"properties":{}}}`:                                  `{"properties":{},"type":"object"}`,
+		`{"name":"a","inputSchema":{"type":["object"]}}`:                                `{"type":"object"}`,
+		`{"name":"a","inputSchema":{"type":"string"}}`:                                  `{"type":"string"}`,
+		`{"name":"a","inputSchema":true}`:                                               `true`,
+		`{"name":"a","inputSchema":{"type":"object","maxProperties":9007199254740993}}`: `{"maxProperties":9007199254740993,"type":"object"}`,
+	} {
+		tool, reason := readEntry(jsontext.Value(entry))
+		if got := string(objectSchema(tool.InputSchema)); reason != "" || got != want {
+			t.Errorf("%s: got %s %s, want %s", entry, got, reason, want)
+		}
+	}
+}

@@ -4,8 +4,11 @@ package mcp
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -121,10 +124,13 @@ type received struct {
 // error if the text is not JSON.
 func receive(text []byte, orphan string, sent func(id string) (request, bool)) (all []received, err error) {
 	strict, err := upstream.StrictJSON(text)
-	if err != nil {
-		return nil, err
-	}
 	one := []jsontext.Value{strict}
+	if err != nil {
+		if one = split(text); len(one) < 2 {
+			return nil, err
+		}
+		strict = nil
+	}
 	if jsontext.Value(strict).Kind() == '[' {
 		one = nil
 		if err := json.Unmarshal(strict, &one); err != nil {
@@ -137,6 +143,25 @@ func receive(text []byte, orphan string, sent func(id string) (request, bool)) (
 		}
 	}
 	return all, nil
+}
+
+// split returns the messages of a text that has several, one after the other, or nil.
+func split(text []byte) (all []jsontext.Value) {
+	d := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	for {
+		value, err := d.ReadValue()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			return nil
+		}
+		strict, err := upstream.StrictJSON(value)
+		if err != nil {
+			return nil
+		}
+		all = append(all, slices.Clone(strict))
+	}
 }
 
 func receiveOne(value jsontext.Value, orphan string, sent func(id string) (request, bool)) (received, bool) {
