@@ -3,7 +3,9 @@
 package agents
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +42,7 @@ func (t modelLoop) next(_ Config, state State) (Action, error) {
 	d.messages = append(d.messages, upstream.Message{Role: upstream.User, Text: d.latest})
 	answers := state.Answers
 	var refused []actor.RefusedAsk // tool calls of the last completion that the spec does not allow
+	performed, said := false, ""   // whether a tool call was issued; the last text of the model
 	for steps := 0; len(answers) > 0; steps++ {
 		answer := answers[0][0]
 		c, refusal := completionOf(t.modelName(), answer)
@@ -47,7 +50,7 @@ func (t modelLoop) next(_ Config, state State) (Action, error) {
 		case refusal != nil:
 			return EndRefused(refusal), nil
 		case len(c.Calls) == 0:
-			return t.finish(c, answer.Warnings), nil
+			return t.finish(c, answer.Warnings, performed, said), nil
 		case steps+1 >= t.spec.Limits.Steps: // the spec allows no further prompt, so tool results would be of no use
 			return EndRefused(actor.Refuse(actor.Budget, "%s: %d prompts in one turn without a final answer", t.modelName(), steps+1)), nil
 		}
@@ -61,7 +64,9 @@ func (t modelLoop) next(_ Config, state State) (Action, error) {
 		if len(asks) > 0 {
 			assignAnswers(uses, answers[0])
 			answers, refused = answers[1:], nil // the action with the asks has listed them
+			performed = true
 		}
+		said = cmp.Or(c.Text, said)
 		if failed := firstRefusal(uses); failed != nil && t.spec.OnFailure == FailRun {
 			return withRefused(EndRefused(failed), refused), nil
 		}
@@ -78,10 +83,17 @@ func withRefused(action Action, refused []actor.RefusedAsk) Action {
 func (t modelLoop) modelName() string { return "model " + t.spec.Model + " of " + t.spec.ID }
 
 // finish ends the turn with the last completion. A completion without text is a
-// refusal.
-func (t modelLoop) finish(c upstream.Completion, warnings []string) Action {
+// refusal, unless a tool call was issued: a refusal would invite a client to repeat what
+// the tool has performed. The answer is then the last text of the model, or empty.
+func (t modelLoop) finish(c upstream.Completion, warnings []string, performed bool, said string) Action {
+	if performed {
+		c.Text = cmp.Or(c.Text, said)
+	}
 	action := endTurn(t.modelName(), c, warnings)
-	if c.Text == "" && action.Done.Refusal == nil {
+	switch refusal := action.Done.Refusal; {
+	case performed && refusal != nil:
+		return Action{Action: actor.Action{Done: &actor.Outcome{Status: actor.Partial, Parts: actor.Text(""), Warnings: append(slices.Clone(warnings), refusal.Detail)}}}
+	case !performed && refusal == nil && c.Text == "":
 		return EndRefused(actor.Refuse(actor.Unavailable, "%s returned an empty answer", t.modelName()))
 	}
 	return action

@@ -463,6 +463,37 @@ func TestEmptyCompletionIsRefused(t *testing.T) {
 	}
 }
 
+// A refusal after a performed tool call would invite a client to repeat the call.
+func TestEmptyCompletionAfterToolCallIsAnAnswer(t *testing.T) {
+	for _, c := range []struct {
+		before string
+		last   upstream.Completion
+		status actor.Status
+		want   string
+	}{
+		{"", textCompletion(""), actor.Succeeded, ""},
+		{"I pay.", textCompletion(""), actor.Succeeded, "I pay."},
+		{"I pay.", textCompletion("Paid."), actor.Succeeded, "Paid."},
+		{"I pay.", upstream.Completion{Finish: upstream.FinishCalls}, actor.Succeeded, "I pay."}, // without calls
+		{"I pay.", upstream.Completion{Finish: upstream.FinishLength}, actor.Partial, "I pay."},
+		{"I pay.", upstream.Completion{Finish: upstream.FinishFilter}, actor.Partial, "I pay."},
+		{"", upstream.Completion{Finish: upstream.FinishLength}, actor.Partial, ""},
+		{"", upstream.Completion{Finish: upstream.FinishFilter}, actor.Partial, ""},
+	} {
+		first := toolCompletion(`text.echo {"text":"a"}`)
+		first.Text = c.before
+		out := newLoopFixture(t, first, c.last).execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
+		if out.Status != c.status || out.Refusal != nil || actor.TextOf(out.Parts) != c.want || (c.status == actor.Partial) != (len(out.Warnings) > 0) {
+			t.Errorf("%q, then %+v: ends with %+v", c.before, c.last, out)
+		}
+	}
+	// No tool was performed: the model may be asked again.
+	out := newLoopFixture(t, toolCompletion(`no.such {}`), textCompletion("")).execute(compileTOML(t, `name = "a"`), "go")
+	if out.Refusal == nil || out.Refusal.Reason != actor.Unavailable {
+		t.Errorf("after a refused call: %+v", out)
+	}
+}
+
 func TestFailedModelFailsRun(t *testing.T) {
 	for _, answer := range []actor.Answer{{Refusal: actor.Refuse(actor.Busy, "no quota")}, {}, text("no completion"), {Parts: append(completionAnswer(textCompletion("a")).Parts, completionAnswer(textCompletion("b")).Parts...)},
 		completionAnswer(upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "x"}}}),
