@@ -131,7 +131,7 @@ type conversation struct {
 // add appends a completion with tool calls and their results. A call ID that the
 // model has used before is replaced, so that each result matches one call.
 func (d *conversation) add(c upstream.Completion, uses []toolUse, step int) {
-	message := upstream.Message{Role: upstream.Assistant, Text: c.Text}
+	message := upstream.Message{Role: upstream.Assistant, Text: c.Text, Kept: c.Kept}
 	var results []upstream.Message
 	var summary []string
 	for i, a := range uses {

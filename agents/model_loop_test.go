@@ -494,6 +494,23 @@ func TestEmptyCompletionAfterToolCallIsAnAnswer(t *testing.T) {
 	}
 }
 
+// Thinking models refuse a prompt that lacks what they have sent with their tool calls.
+func TestReasoningGoesBackWithinTheTurn(t *testing.T) {
+	first := toolCompletion(`text.echo {"text":"a"}`)
+	first.Kept = `{"reasoning_content":"Hm"}`
+	first.Calls[0].Kept = `{"extra_content":{"google":{"thought_signature":"c2ln"}}}`
+	f := newLoopFixture(t, first, textCompletion("done"))
+	f.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go") // replays the turn from its answers as well
+	prompt := f.prompts[1]
+	if m := prompt.Messages[2]; m.Kept != first.Kept || len(m.Calls) != 1 || m.Calls[0].Kept != first.Calls[0].Kept {
+		t.Errorf("got %+v", m)
+	}
+	request, refusal := upstream.Model{URL: "http://127.0.0.1:9"}.Request(prompt)
+	if refusal != nil || !strings.Contains(string(request.Body), `"reasoning_content":"Hm"`) || !strings.Contains(string(request.Body), `"extra_content":{"google":{"thought_signature":"c2ln"}}}`) {
+		t.Errorf("%s, %v", request.Body, refusal)
+	}
+}
+
 func TestFailedModelFailsRun(t *testing.T) {
 	for _, answer := range []actor.Answer{{Refusal: actor.Refuse(actor.Busy, "no quota")}, {}, text("no completion"), {Parts: append(completionAnswer(textCompletion("a")).Parts, completionAnswer(textCompletion("b")).Parts...)},
 		completionAnswer(upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "x"}}}),

@@ -221,7 +221,7 @@ func (c *Chat) Prompt() (Prompt, *actor.Refusal) {
 			message.Role, message.CallID = Tool, m.CallID
 		}
 		for _, call := range m.Calls {
-			message.Calls = append(message.Calls, ToolCall{call.ID, call.Function.Name, call.Function.Arguments})
+			message.Calls = append(message.Calls, ToolCall{ID: call.ID, Name: call.Function.Name, Arguments: call.Function.Arguments})
 		}
 		p.Messages = append(p.Messages, message)
 	}
@@ -269,7 +269,7 @@ func AppendAnswer(b []byte, c Completion) []byte {
 		m.Content = nil
 	}
 	for _, call := range c.Calls {
-		m.Calls = append(m.Calls, wireCall{call.ID, "function", wireFunction{call.Name, call.Arguments}})
+		m.Calls = append(m.Calls, wireCall{call.ID, "function", wireFunction{call.Name, call.Arguments}, nil})
 	}
 	return append(b, marshal(struct {
 		ID      string    `json:"id"`
@@ -278,5 +278,5 @@ func AppendAnswer(b []byte, c Completion) []byte {
 		Model   string    `json:"model"`
 		Choices []choice  `json:"choices"`
 		Usage   wireUsage `json:"usage"`
-	}{"chatcmpl-0", "chat.completion", 0, c.Model, []choice{{0, m, c.Finish.String()}}, wireUsage{c.Usage.Input, c.Usage.Output, c.Usage.Total}})...)
+	}{"chatcmpl-0", "chat.completion", 0, c.Model, []choice{{0, m, c.Finish.String()}}, wireUsage{wireCount(c.Usage.Input), wireCount(c.Usage.Output), wireCount(c.Usage.Total)}})...)
 }

@@ -177,11 +177,11 @@ func (r *ChatReader) readChunk(data []byte) (pass []byte, ok bool) {
 	if r.model == "" {
 		r.model = actor.FitText(c.Model, NameBytesMax)
 	}
-	var u wireUsage
-	hasUsage := len(c.Usage) > 0 && c.Usage.Kind() != 'n'
-	if hasUsage && unmarshal(c.Usage, &u) == nil && u.Input >= 0 && u.Output >= 0 && u.Total >= 0 && max(u.Input, u.Output, u.Total) <= tokensMax {
-		r.usage = Usage{true, u.Input, u.Output, max(u.Total, u.Input+u.Output)}
+	usage, ok := readUsage(c.Usage)
+	if ok {
+		r.usage = usage
 	}
+	hasUsage := len(c.Usage) > 0 && c.Usage.Kind() != 'n'
 	for _, choice := range c.Choices {
 		if f := parseFinish(scalarText(choice.Finish)); f != NoFinish && r.finish == NoFinish {
 			r.finish = f

@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,6 +67,7 @@ type Completion struct {
 	Finish Finish
 	Usage  Usage
 	Model  string // name of the responding model at its upstream
+	Kept   Kept   // the reasoning, for the next prompt
 }
 
 // Bounds of a response, in bytes unless noted.
@@ -85,8 +87,9 @@ const (
 func (c Completion) Encode() []byte {
 	wire := completionJSON{Text: strings.ToValidUTF8(c.Text, "\uFFFD"), Finish: c.Finish.String(), Model: strings.ToValidUTF8(c.Model, "\uFFFD")}
 	for _, call := range c.Calls {
-		wire.Calls = append(wire.Calls, toolCallJSON{call.ID, call.Name, strings.ToValidUTF8(call.Arguments, "\uFFFD")})
+		wire.Calls = append(wire.Calls, toolCallJSON{call.ID, call.Name, strings.ToValidUTF8(call.Arguments, "\uFFFD"), call.Kept.value()})
 	}
+	wire.Kept = c.Kept.value()
 	if c.Usage.Known {
 		wire.Usage = &usageJSON{c.Usage.Input, c.Usage.Output, c.Usage.Total}
 	}
@@ -117,8 +120,23 @@ func DecodeCompletion(b []byte) (Completion, error) {
 		return Completion{}, fmt.Errorf("completion: %w", err)
 	}
 	c := Completion{Text: wire.Text, Finish: parseFinish(wire.Finish), Model: wire.Model}
+	kept := []*Kept{&c.Kept}
+	values := []jsontext.Value{wire.Kept}
 	for _, l := range wire.Calls {
-		c.Calls = append(c.Calls, ToolCall(l))
+		c.Calls = append(c.Calls, ToolCall{ID: l.ID, Name: l.Name, Arguments: l.Arguments})
+		values = append(values, l.Kept)
+	}
+	for i := range c.Calls {
+		kept = append(kept, &c.Calls[i].Kept)
+	}
+	for i, value := range values {
+		if len(value) == 0 {
+			continue
+		}
+		if err := checkNestedObject(value); err != nil {
+			return Completion{}, fmt.Errorf("completion: kept: %w", err)
+		}
+		*kept[i] = Kept(value)
 	}
 	if u := wire.Usage; u != nil {
 		c.Usage = Usage{true, u.Input, u.Output, u.Total}
@@ -133,11 +151,13 @@ type (
 		Finish string         `json:"finish,omitzero"`
 		Usage  *usageJSON     `json:"usage,omitzero"`
 		Model  string         `json:"model,omitzero"`
+		Kept   jsontext.Value `json:"kept,omitzero"`
 	}
 	toolCallJSON struct {
-		ID        string `json:"id"`
-		Name      string `json:"name"`
-		Arguments string `json:"arguments"`
+		ID        string         `json:"id"`
+		Name      string         `json:"name"`
+		Arguments string         `json:"arguments"`
+		Kept      jsontext.Value `json:"kept,omitzero"`
 	}
 	usageJSON struct {
 		Input  int64 `json:"input_tokens"`
@@ -154,6 +174,7 @@ type Fragment struct {
 	ID        string
 	Name      string
 	Arguments string
+	Kept      Kept
 }
 
 // NoIndex is the Index of a fragment without one.
@@ -169,13 +190,14 @@ type partialCall struct {
 	index     int // index of its fragments
 	id, name  string
 	arguments []byte
+	kept      Kept
 }
 
 // JSONBytes returns an upper bound of the size of the arguments in JSON.
 func (a *Assembler) JSONBytes() int { return a.jsonBytes }
 
 // Add appends the next fragment. The id and the name arrive in one piece and may
-// be repeated; only arguments are split. An index only distinguishes calls: some
+// be repeated; only arguments are split. The first id of a call stays. An index only distinguishes calls: some
 // models number all their output, others give every call the same index.
 func (a *Assembler) Add(f Fragment) error {
 	if f.Index < NoIndex {
@@ -199,11 +221,16 @@ func (a *Assembler) Add(f Fragment) error {
 			return fmt.Errorf("tool call %d: %s of %d bytes exceeds the maximum of %d", n, part.what, len(part.new), NameBytesMax)
 		case *part.old == "":
 			*part.old = part.new
-		case part.new != "" && part.new != *part.old:
+		case part.what == "name" && part.new != "" && part.new != *part.old:
 			return fmt.Errorf("tool call %d: second %s %q after %q", n, part.what, part.new, *part.old)
 		}
 	}
-	a.jsonBytes += jsonBytesMax(f.Arguments)
+	kept, err := c.kept.merge(f.Kept)
+	if err != nil {
+		return fmt.Errorf("tool call %d: %w", n, err)
+	}
+	a.jsonBytes += jsonBytesMax(f.Arguments) + len(f.Kept)
+	c.kept = kept
 	if a.jsonBytes > OutputBytesMax {
 		return fmt.Errorf("tool call %d: more than %d bytes of arguments", n, OutputBytesMax)
 	}
@@ -216,7 +243,7 @@ func (a *Assembler) Add(f Fragment) error {
 func (a *Assembler) callIndex(f Fragment) int {
 	n := len(a.calls) - 1
 	if f.Index == NoIndex {
-		if f.ID != "" || n < 0 {
+		if n < 0 || f.ID != "" && (f.Name != "" || a.calls[n].name == "") {
 			return n + 1
 		}
 		return n
@@ -230,15 +257,21 @@ func (a *Assembler) callIndex(f Fragment) int {
 	return n
 }
 
-// endsBefore reports whether f, which has the index of c, starts another call. If
-// c or f has an id, f starts another call if both have ids and the ids differ.
-// Otherwise f starts another call if f has a name and arguments, and the arguments
+// endsBefore reports whether f, which has the index of c, starts another call. A fragment
+// without a name continues c, also if its id differs: some models give each piece an id.
+// With two ids f starts another call if they differ, unless the arguments of c have begun and
+// f has the same name, so that f continues them. Without them it does if it has arguments, and those
 // of c are complete JSON.
 func (c *partialCall) endsBefore(f Fragment) bool {
-	if c.id != "" || f.ID != "" {
-		return c.id != "" && f.ID != "" && c.id != f.ID
+	switch {
+	case f.Name == "":
+		return false
+	case c.id != "" && f.ID != "" && c.id != f.ID:
+		return c.name != f.Name || len(c.arguments) == 0 || jsontext.Value(c.arguments).IsValid()
+	case c.id != "" || f.ID != "":
+		return false
 	}
-	return f.Name != "" && f.Arguments != "" && jsontext.Value(c.arguments).IsValid()
+	return f.Arguments != "" && jsontext.Value(c.arguments).IsValid()
 }
 
 // Calls returns the tool calls received so far, each with a name and a unique id.
@@ -248,14 +281,12 @@ func (a *Assembler) Calls() ([]ToolCall, error) {
 		if c.name == "" {
 			return nil, fmt.Errorf("tool call %d has no name", i)
 		}
-		id := c.id
-		if id == "" {
-			id = fmt.Sprintf("call_%d", i)
+		id := cmp.Or(c.id, fmt.Sprintf("call_%d", i))
+		taken := func(o ToolCall) bool { return o.ID == id }
+		for n := i; slices.ContainsFunc(calls, taken); n++ { // such as two calls with the id "" or "0"
+			id = fmt.Sprintf("call_%d_%d", i, n)
 		}
-		if j := slices.IndexFunc(calls, func(o ToolCall) bool { return o.ID == id }); j >= 0 {
-			return nil, fmt.Errorf("tool calls %d and %d have the same id %q", j, i, id)
-		}
-		calls = append(calls, ToolCall{id, c.name, string(c.arguments)})
+		calls = append(calls, ToolCall{id, c.name, validText(string(c.arguments)), c.kept})
 	}
 	return calls, nil
 }

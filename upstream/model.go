@@ -45,12 +45,16 @@ type ModelDecoder struct {
 	secrets   Secrets // of the request
 	tools     []ToolSpec
 	wireNames []string // names of tools as the model sees them
+	sniffed   bool     // the body has begun
+	head      []byte   // white space before it
 	parser    *Parser  // nil: the body is one JSON value
 	body      []byte
 	events    int
 
 	text      strings.Builder
 	jsonBytes int // upper bound of the size of text in JSON
+	half      halfText
+	reasoning reasoning
 	calls     Assembler
 	finish    Finish
 	toolCalls []ToolCall // of a complete response
@@ -64,11 +68,7 @@ type ModelDecoder struct {
 // type.
 func NewModelDecoder(name string, p *Prompt, secrets Secrets, contentType string) (*ModelDecoder, *Failure) {
 	d := &ModelDecoder{name: name, secrets: secrets, tools: p.Tools, wireNames: p.wireNames()}
-	switch media := mediaType(contentType); media {
-	case "text/event-stream":
-		d.parser = NewParser(StreamLimits{})
-	case "application/json":
-	default:
+	if media := mediaType(contentType); !readableMedia(media) {
 		return nil, fail(Broken, actor.Unavailable, "%s answers with %q: want an event stream or JSON", name, secrets.quote(media, mediaBytesMax))
 	}
 	return d, nil
@@ -94,7 +94,7 @@ func (d *ModelDecoder) Done() bool { return d.done }
 func (d *ModelDecoder) Completion() Completion {
 	c := Completion{Text: d.text.String(), Usage: d.usage, Model: d.model}
 	if d.done {
-		c.Calls, c.Finish = d.toolCalls, d.finish
+		c.Calls, c.Finish, c.Kept = d.toolCalls, d.finish, d.reasoning.kept()
 	}
 	return c
 }
@@ -103,6 +103,18 @@ func (d *ModelDecoder) Completion() Completion {
 func (d *ModelDecoder) Decode(b []byte) (deltas []Delta, failure *Failure) {
 	if d.failure != nil || d.done {
 		return nil, d.failure
+	}
+	if !d.sniffed {
+		var events bool
+		if b, events, d.sniffed = sniff(&d.head, b); !d.sniffed {
+			if len(d.head) > BodyBytesMax {
+				d.fail(Refused, actor.ModelRejected, "%s: response exceeds %d bytes", d.name, BodyBytesMax)
+			}
+			return nil, d.failure
+		}
+		if events {
+			d.parser = NewParser(StreamLimits{})
+		}
 	}
 	if d.parser == nil {
 		if len(d.body)+len(b) > BodyBytesMax {
@@ -133,13 +145,15 @@ func (d *ModelDecoder) End() (deltas []Delta, failure *Failure) {
 	if d.failure != nil || d.done {
 		return nil, d.failure
 	}
-	if d.parser == nil {
+	if d.parser == nil && len(d.body) > 0 {
 		if text := d.decodeChunk(d.body); text != "" {
 			deltas = []Delta{{Text: text}}
 		}
 	}
 	if d.failure == nil {
-		d.finishAnswer()
+		if text := d.finishAnswer(); text != "" {
+			deltas = append(deltas, Delta{Text: text})
+		}
 	}
 	return deltas, d.failure
 }
@@ -169,7 +183,8 @@ func (d *ModelDecoder) handleEvent(e runs.Frame) string {
 	case e.Name != "" && e.Name != "message":
 		return ""
 	case data == "[DONE]":
-		d.finishAnswer()
+		return d.finishAnswer()
+	case data == "" || data[0] == ':': // a comment that became data on its way
 		return ""
 	default:
 		return d.decodeChunk([]byte(data))
@@ -181,7 +196,7 @@ type (
 	wireAnswer struct {
 		Model   string         `json:"model"`
 		Choices []wireChoice   `json:"choices"`
-		Usage   *wireUsage     `json:"usage"`
+		Usage   jsontext.Value `json:"usage"`
 		Error   jsontext.Value `json:"error"`
 	}
 	wireChoice struct {
@@ -194,19 +209,22 @@ type (
 		Content wireText       `json:"content"`
 		Refusal string         `json:"refusal"`
 		Calls   []wireFragment `json:"tool_calls"`
+		wireReasoning
 	}
 	wireFragment struct {
 		Index    *int   `json:"index"`
 		ID       string `json:"id"`
+		Type     string `json:"type"`
 		Function struct {
-			Name      string `json:"name"`
-			Arguments string `json:"arguments"`
+			Name      string        `json:"name"`
+			Arguments wireArguments `json:"arguments"`
 		} `json:"function"`
+		Kept jsontext.Value `json:",embed"`
 	}
 	wireUsage struct {
-		Input  int64 `json:"prompt_tokens"`
-		Output int64 `json:"completion_tokens"`
-		Total  int64 `json:"total_tokens"`
+		Input  wireCount `json:"prompt_tokens"`
+		Output wireCount `json:"completion_tokens"`
+		Total  wireCount `json:"total_tokens"`
 	}
 )
 
@@ -217,7 +235,11 @@ type wireText string
 // UnmarshalJSONFrom implements json.UnmarshalerFrom.
 func (t *wireText) UnmarshalJSONFrom(from *jsontext.Decoder) error {
 	if from.PeekKind() != '[' {
-		return json.UnmarshalDecode(from, (*string)(t))
+		value, err := from.ReadValue()
+		if err != nil {
+			return err
+		}
+		return setText((*string)(t), value)
 	}
 	var parts []struct {
 		Type string `json:"type"`
@@ -237,7 +259,10 @@ func (t *wireText) UnmarshalJSONFrom(from *jsontext.Decoder) error {
 // decodeChunk decodes one JSON value of the response and returns its text.
 func (d *ModelDecoder) decodeChunk(b []byte) string {
 	var w wireAnswer
-	if err := unmarshal(b, &w); err != nil {
+	if err := unmarshal(b, &w, lenient); err != nil {
+		if d.parser != nil && d.finish != NoFinish { // the answer is complete
+			return ""
+		}
 		return d.failMalformed("%s", d.secrets.quoteError(err))
 	}
 	if len(w.Error) > 0 && w.Error.Kind() != 'n' {
@@ -247,8 +272,8 @@ func (d *ModelDecoder) decodeChunk(b []byte) string {
 	if d.model == "" {
 		d.model = actor.FitText(w.Model, NameBytesMax)
 	}
-	if w.Usage != nil && !d.setUsage(*w.Usage) {
-		return ""
+	if usage, ok := readUsage(w.Usage); ok {
+		d.usage = usage
 	}
 	if d.parser == nil && len(w.Choices) == 0 {
 		return d.failMalformed("response without choices")
@@ -266,39 +291,22 @@ func (d *ModelDecoder) decodeChunk(b []byte) string {
 		if d.failure != nil {
 			break
 		}
-		if f := parseFinish(c.Finish); f != NoFinish {
-			if d.finish != NoFinish && d.finish != f {
-				return d.failMalformed("two finish reasons, %s and %s", d.finish, f)
-			}
+		if f := parseFinish(c.Finish); rank(f) > rank(d.finish) {
 			d.finish = f
 		}
 	}
 	return text.String()
 }
 
-func (d *ModelDecoder) setUsage(u wireUsage) bool {
-	if u.Total == 0 {
-		u.Total = u.Input + u.Output
-	}
-	for _, n := range []int64{u.Input, u.Output, u.Total} {
-		if n < 0 || n > tokensMax {
-			d.failMalformed("usage: invalid token count %d", n)
-			return false
-		}
-	}
-	d.usage = Usage{true, u.Input, u.Output, u.Total}
-	return true
-}
-
 // addContent appends the content of one choice and returns its text. A refusal by
 // the model counts as its answer.
 func (d *ModelDecoder) addContent(content wireContent) string {
-	text := string(content.Content) + content.Refusal
-	if d.finish != NoFinish && (text != "" || len(content.Calls) > 0) {
-		return d.failMalformed("more output after finish reason %s", d.finish)
+	text := d.half.join(string(content.Content) + content.Refusal)
+	if err := d.reasoning.add(content.wireReasoning); err != nil {
+		return d.failMalformed("%v", err)
 	}
 	for i, w := range content.Calls {
-		f := Fragment{Index: NoIndex, ID: w.ID, Name: w.Function.Name, Arguments: w.Function.Arguments}
+		f := Fragment{Index: NoIndex, ID: w.ID, Name: w.Function.Name, Arguments: string(w.Function.Arguments), Kept: keptOf(w.Kept)}
 		switch {
 		case d.parser == nil: // each call is complete
 			f.Index = i
@@ -312,7 +320,7 @@ func (d *ModelDecoder) addContent(content wireContent) string {
 		}
 	}
 	d.jsonBytes += jsonBytesMax(text)
-	if d.jsonBytes+d.calls.JSONBytes() > OutputBytesMax {
+	if d.jsonBytes+d.calls.JSONBytes()+d.reasoning.size > OutputBytesMax {
 		d.fail(Refused, actor.ModelRejected, "%s: output exceeds %d bytes", d.name, OutputBytesMax)
 		return ""
 	}
@@ -320,17 +328,16 @@ func (d *ModelDecoder) addContent(content wireContent) string {
 	return text
 }
 
-// finishAnswer completes the response. It fails if the response has no finish
-// reason, or if its tool calls are invalid.
-func (d *ModelDecoder) finishAnswer() {
+// finishAnswer completes the response and returns the rest of its text. It fails if the
+// response has no finish reason, or if its tool calls are invalid.
+func (d *ModelDecoder) finishAnswer() string {
 	if d.finish == NoFinish {
 		d.fail(Broken, actor.Unavailable, "%s: response ended after %d bytes of text without a finish reason", d.name, d.text.Len())
-		return
+		return ""
 	}
 	calls, err := d.calls.Calls()
 	if err != nil {
-		d.failMalformed("%v", err)
-		return
+		return d.failMalformed("%v", err)
 	}
 	for i, c := range calls {
 		if j := slices.Index(d.wireNames, c.Name); j >= 0 {
@@ -338,6 +345,9 @@ func (d *ModelDecoder) finishAnswer() {
 		}
 	}
 	d.toolCalls, d.done = calls, true
+	rest := d.half.rest()
+	d.text.WriteString(rest)
+	return rest
 }
 
 // AppendStream appends a completion in the streaming format of a model, in deltas
@@ -390,7 +400,7 @@ func AppendStream(b []byte, c Completion, cut int) []byte {
 	finish := c.Finish.String()
 	send(choice{Finish: &finish}, nil)
 	if u := c.Usage; u.Known {
-		send(nil, wireUsage{u.Input, u.Output, u.Total})
+		send(nil, wireUsage{wireCount(u.Input), wireCount(u.Output), wireCount(u.Total)})
 	}
 	return runs.Frame{Data: "[DONE]"}.Append(b)
 }

@@ -54,6 +54,7 @@ type Message struct {
 	Text   string
 	Calls  []ToolCall // Assistant only: the requested tool calls
 	CallID string     // Tool only: the id of the call that it answers
+	Kept   Kept       // Assistant only: the reasoning of the model
 }
 
 // ToolCall is a tool call requested by a model.
@@ -61,13 +62,14 @@ type ToolCall struct {
 	ID        string
 	Name      string
 	Arguments string // as written by the model; Input parses them
+	Kept      Kept   // other members of the call, which the model expects in the next prompt
 }
 
 // Input returns the arguments as one JSON object; empty arguments are an empty
 // object. The refusal is written for the model, which may correct its call.
 func (c ToolCall) Input() ([]byte, *actor.Refusal) {
 	text := strings.Trim(c.Arguments, " \t\r\n") // JSON white space only
-	if text == "" {
+	if text == "" || text == "null" {
 		return []byte("{}"), nil
 	}
 	if err := checkObject([]byte(text)); err != nil {
@@ -194,8 +196,12 @@ func DecodePrompt(b []byte) (Prompt, error) {
 		if m.Content != nil {
 			message.Text = *m.Content
 		}
+		if err := m.wireReasoning.checkKinds(); err != nil {
+			return Prompt{}, fmt.Errorf("prompt: %w", err)
+		}
+		message.Kept = m.wireReasoning.kept()
 		for _, c := range m.Calls {
-			message.Calls = append(message.Calls, ToolCall{c.ID, c.Function.Name, c.Function.Arguments})
+			message.Calls = append(message.Calls, ToolCall{c.ID, c.Function.Name, c.Function.Arguments, keptOf(c.Kept)})
 		}
 		p.Messages = append(p.Messages, message)
 	}
@@ -229,11 +235,13 @@ type (
 		Content *string    `json:"content"`
 		Calls   []wireCall `json:"tool_calls,omitempty"`
 		CallID  string     `json:"tool_call_id,omitzero"`
+		wireReasoning
 	}
 	wireCall struct {
-		ID       string       `json:"id"`
-		Type     string       `json:"type"`
-		Function wireFunction `json:"function"`
+		ID       string         `json:"id"`
+		Type     string         `json:"type"`
+		Function wireFunction   `json:"function"`
+		Kept     jsontext.Value `json:",embed"`
 	}
 	wireFunction struct {
 		Name      string `json:"name"`
@@ -255,12 +263,13 @@ func (p *Prompt) wire(name func(string) string) wirePrompt {
 	for _, m := range p.Messages {
 		text := strings.ToValidUTF8(m.Text, "\uFFFD")
 		message := wireMessage{Role: m.Role.String(), Content: &text, CallID: m.CallID}
+		message.wireReasoning = m.Kept.reasoning()
 		if text == "" && len(m.Calls) > 0 {
 			message.Content = nil
 		}
 		for _, c := range m.Calls {
 			arguments := strings.ToValidUTF8(c.Arguments, "\uFFFD")
-			message.Calls = append(message.Calls, wireCall{c.ID, "function", wireFunction{name(c.Name), arguments}})
+			message.Calls = append(message.Calls, wireCall{c.ID, "function", wireFunction{name(c.Name), arguments}, c.Kept.value()})
 		}
 		w.Messages = append(w.Messages, message)
 	}

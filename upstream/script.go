@@ -47,7 +47,7 @@ func Script(p Prompt) Completion {
 	c := Completion{Model: ScriptName, Finish: FinishStop}
 	if at := nextStage(stages, p.Messages[last+1:]); at < len(stages) {
 		for i, l := range stages[at].calls() {
-			c.Calls = append(c.Calls, ToolCall{fmt.Sprintf("call_%d_%d", len(p.Messages), i), l.tool, l.arguments})
+			c.Calls = append(c.Calls, ToolCall{ID: fmt.Sprintf("call_%d_%d", len(p.Messages), i), Name: l.tool, Arguments: l.arguments})
 		}
 		c.Finish = FinishCalls
 	} else {
