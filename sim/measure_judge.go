@@ -3,9 +3,9 @@
 package sim
 
 import (
-	"fmt"
 	"slices"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runtime"
 )
@@ -13,11 +13,15 @@ import (
 // checkMeasures compares the figures for statistics with the operations of the step.
 func (s *judgedStep) checkMeasures() {
 	var got, want [runtime.MeasureClaim + 1]int
-	var gotRuns, wantRuns []string
+	type endedRun struct {
+		agent  string
+		reason actor.Reason
+	}
+	var gotRuns, wantRuns []endedRun
 	for i := range s.ready.Measures {
 		m := &s.ready.Measures[i]
 		if got[m.Kind]++; m.Kind == runtime.MeasureRun {
-			gotRuns = append(gotRuns, fmt.Sprint(m.Name, " ", m.Reason))
+			gotRuns = append(gotRuns, endedRun{m.Name, m.Reason})
 		}
 		if m.Took < 0 {
 			s.fail("measures a duration of %v", m.Took)
@@ -27,7 +31,7 @@ func (s *judgedStep) checkMeasures() {
 		switch e := &s.ready.Events[i]; {
 		case e.Kind == history.Reply:
 			want[runtime.MeasureRun]++
-			wantRuns = append(wantRuns, fmt.Sprint(e.Actor.Agent, " ", e.Reason))
+			wantRuns = append(wantRuns, endedRun{e.Actor.Agent, e.Reason})
 		case e.Kind == history.Cancel, e.Kind == history.Answer && e.What == "call":
 			want[runtime.MeasureCall]++
 		case e.Kind == history.Answer && e.What == "model":

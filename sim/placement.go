@@ -224,7 +224,7 @@ func (w *Simulation) restart(n *node) {
 		w.after(wait, func() { w.restart(n) })
 		return
 	}
-	w.transcripts.checkStored(restartReads)
+	w.transcripts.checkStored()
 	if w.retention != nil && !w.retention.start(n) {
 		w.after(reopenDelay, func() { w.restart(n) })
 		return

@@ -29,6 +29,10 @@ type wirePrompt struct {
 	MaxCompletionTokens int      `json:"max_completion_tokens"`
 	Temperature         *float64 `json:"temperature"`
 	Seed                *int64   `json:"seed"`
+	Stream              bool     `json:"stream"`
+	WithUsage           struct {
+		Include bool `json:"include_usage"`
+	} `json:"stream_options"`
 }
 
 // wireMessage is one message of a prompt.
@@ -47,9 +51,9 @@ type wireMessage struct {
 
 // checkPromptBytes compares the request of a model with the prompt as the agent encoded
 // it, and with the spec of the agent.
-func (s *upstreamConn) checkPromptBytes(body []byte) {
-	var sent, asked wirePrompt
-	if json.Unmarshal(body, &sent) != nil || json.Unmarshal(s.exchange.body, &asked) != nil {
+func (s *upstreamConn) checkPromptBytes(sent *wirePrompt) {
+	var asked wirePrompt
+	if json.Unmarshal(s.exchange.body, &asked) != nil {
 		s.checkWire("a body", "other bytes", "JSON")
 		return
 	}
@@ -60,7 +64,9 @@ func (s *upstreamConn) checkPromptBytes(body []byte) {
 		if want.CallID != "" && want.Content == "" {
 			want.Content = "(empty)"
 		}
-		s.checkWire(fmt.Sprintf("message %d", i), fmt.Sprint(got.Role, " ", got.Content, " ", got.CallID, len(got.Calls)), fmt.Sprint(want.Role, " ", want.Content, " ", want.CallID, len(want.Calls)))
+		if got.Role != want.Role || got.Content != want.Content || got.CallID != want.CallID || len(got.Calls) != len(want.Calls) {
+			s.checkWire(fmt.Sprintf("message %d", i), fmt.Sprint(got), fmt.Sprint(want))
+		}
 		for j := range min(len(got.Calls), len(want.Calls)) {
 			got, want := &got.Calls[j], &want.Calls[j]
 			s.checkWire("a call", got.ID+" "+got.Function.Name, want.ID+" "+wireName(want.Function.Name))
@@ -75,11 +81,13 @@ func (s *upstreamConn) checkPromptBytes(body []byte) {
 		if !strings.Contains(schema, `"properties":`) {
 			schema = strings.TrimSuffix(schema, "}") + `,"properties":{}}`
 		}
-		s.checkWire("the schema of "+got.Name, string(got.Parameters), schema)
+		if string(got.Parameters) != schema {
+			s.checkWire("the schema of "+got.Name, string(got.Parameters), schema)
+		}
 	}
 	if spec := s.exchange.n.w.plan.Specs[s.exchange.call.To.Agent]; spec != nil {
-		s.checkSpec(&sent, spec)
-		s.checkResults(&sent)
+		s.checkSpec(sent, spec)
+		s.checkResults(sent)
 	}
 }
 

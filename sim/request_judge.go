@@ -55,15 +55,7 @@ func (s *upstreamConn) checkModelRequest(r upstream.Request, received *upstream.
 	}
 	s.checkHead(r, base+"/chat/completions")
 	s.checkWire("the run token", wireHeader(r, "x-run-token"), "")
-	var wire struct {
-		Model     string `json:"model"`
-		Stream    bool   `json:"stream"`
-		Max       int    `json:"max_tokens"`
-		MaxOther  int    `json:"max_completion_tokens"`
-		WithUsage struct {
-			Include bool `json:"include_usage"`
-		} `json:"stream_options"`
-	}
+	var wire wirePrompt
 	if err := json.Unmarshal(r.Body, &wire); err != nil {
 		s.checkWire("a body", err.Error(), "JSON")
 		return
@@ -72,7 +64,7 @@ func (s *upstreamConn) checkModelRequest(r upstream.Request, received *upstream.
 	if p.Model == modelNames[1] {
 		wantMax, wantOther = 0, p.MaxTokens
 	}
-	s.checkWire("the options", fmt.Sprint(wire.Model, wire.Stream, wire.WithUsage.Include, wire.Max, wire.MaxOther),
+	s.checkWire("the options", fmt.Sprint(wire.Model, wire.Stream, wire.WithUsage.Include, wire.MaxTokens, wire.MaxCompletionTokens),
 		fmt.Sprint(p.Model, true, true, wantMax, wantOther))
 	s.checkWire("the parameters", fmt.Sprint(number(received.Temperature), number(received.Seed)), fmt.Sprint(number(p.Temperature), number(p.Seed)))
 	s.checkWire("the number of messages", fmt.Sprint(len(received.Messages)), fmt.Sprint(len(p.Messages)))
@@ -84,7 +76,7 @@ func (s *upstreamConn) checkModelRequest(r upstream.Request, received *upstream.
 		s.checkHeard(received)
 	}
 	s.checkConversation(received)
-	s.checkPromptBytes(r.Body)
+	s.checkPromptBytes(&wire)
 }
 
 // checkHeard checks the messages that a prompt has after its system message: the earlier ones
@@ -141,8 +133,9 @@ func (s *upstreamConn) checkHeardMessages(body []byte) {
 // checkMessage compares one message of a prompt. Arguments that are no JSON object are
 // not sent: many servers reject them.
 func (s *upstreamConn) checkMessage(i int, got, want *upstream.Message) {
-	s.checkWire(fmt.Sprintf("message %d", i), fmt.Sprint(got.Role, " ", got.Text, " ", got.CallID, len(got.Calls)),
-		fmt.Sprint(want.Role, " ", strings.ToValidUTF8(want.Text, "\uFFFD"), " ", want.CallID, len(want.Calls)))
+	if text := strings.ToValidUTF8(want.Text, "\uFFFD"); got.Role != want.Role || got.Text != text || got.CallID != want.CallID || len(got.Calls) != len(want.Calls) {
+		s.checkWire(fmt.Sprintf("message %d", i), fmt.Sprint(got), fmt.Sprint(want))
+	}
 	for j := range min(len(got.Calls), len(want.Calls)) {
 		call, arguments := want.Calls[j], got.Calls[j].Arguments
 		switch {

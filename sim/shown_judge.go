@@ -3,10 +3,14 @@
 package sim
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
@@ -15,9 +19,6 @@ import (
 
 // shown is a JSON object as its reader decodes it.
 type shown map[string]any
-
-// text returns a canonical encoding, which orders members by name.
-func (s shown) text() string { return string(invariant.Must(json.Marshal(s))) }
 
 // add adds a member unless its value is the zero value of its type.
 func (s shown) add(name string, value any) {
@@ -30,11 +31,12 @@ func (s shown) add(name string, value any) {
 
 // checkShown compares the encoding of the product with the object that a reader expects.
 func checkShown(body []byte, want shown) error {
-	var got shown
-	if err := json.Unmarshal(body, &got); err != nil {
+	canonical, wanted := jsontext.Value(slices.Clone(body)), jsontext.Value(invariant.Must(json.Marshal(want)))
+	if err := canonical.Canonicalize(); err != nil {
 		return fmt.Errorf("is no JSON object: %w: %.200s", err, body)
 	}
-	if got, want := got.text(), want.text(); got != want {
+	invariant.Must(0, wanted.Canonicalize())
+	if got, want := canonical, wanted; !bytes.Equal(got, want) {
 		at := 0
 		for at < min(len(got), len(want)) && got[at] == want[at] {
 			at++

@@ -624,7 +624,7 @@ func (w *Simulation) finishWhenIdle() {
 		w.checkHistories()
 	}
 	if w.violation == nil {
-		w.transcripts.checkStored(len(w.transcripts.actors))
+		w.transcripts.checkStored()
 	}
 	if w.violation == nil && w.retention != nil {
 		w.retention.judge.check(w.nodes[0])

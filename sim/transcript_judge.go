@@ -64,9 +64,9 @@ type entryKey struct {
 
 const givenAll = -1
 
-// restartReads is the number of transcripts that are read at each start of a node: the longest
-// ones.
-const restartReads = 12
+// longestRead is the number of transcripts that are read at each start of a node and at the
+// end: the longest ones.
+const longestRead = 12
 
 func newTranscriptJudge(w *Simulation) transcriptJudge {
 	return transcriptJudge{w: w, actors: map[actor.ID]*judgedTranscript{}, policies: map[actor.Hash]int{}, given: map[entryKey]begunTurn{}}
@@ -329,15 +329,19 @@ func (j *transcriptJudge) acknowledged(to actor.ID, reply *actor.Reply) {
 	}
 }
 
-// checkStored checks the stored transcripts of up to limit actors, and counts those with pages.
-func (j *transcriptJudge) checkStored(limit int) {
+// checkStored checks the longest stored transcripts, in an audited world all, and counts those
+// with pages.
+func (j *transcriptJudge) checkStored() {
 	if j.w.isCorrupt() || j.w.violation != nil {
 		return
 	}
 	ids := slices.SortedFunc(maps.Keys(j.actors), func(a, b actor.ID) int {
 		return cmp.Or(cmp.Compare(len(j.actors[b].messages), len(j.actors[a].messages)), a.Compare(b))
 	})
-	for _, id := range ids[:min(limit, len(ids))] {
+	if !j.w.auditEnabled() {
+		ids = ids[:min(longestRead, len(ids))]
+	}
+	for _, id := range ids {
 		if what := j.checkActor(id, j.actors[id]); what != "" {
 			j.fail("the stored transcript of %s has %s", id, what)
 			return

@@ -152,13 +152,13 @@ func (s *upstreamConn) deliver(after time.Duration, f Fault, in upstream.Input) 
 			recordChange(w, s.lateFault, s.plain.headDue, w.now, "%s arrives %v late", s, w.now.Sub(s.plain.headDue))
 		}
 		s.compare(in)
-		if recordChange(w, s.altered, false, s.diverged, "%s: %s", s, describeInput(in)) {
+		if recordChange(w, s.altered, false, s.diverged, "%s: %s", s, describedInput{in}) {
 			s.altered = noFault
 		}
 		if f == ModelSplit {
-			recordChange(w, f, true, slices.Contains(s.plain.ends, s.received), "%s: %s", s, describeInput(in))
+			recordChange(w, f, true, slices.Contains(s.plain.ends, s.received), "%s: %s", s, describedInput{in})
 		} else {
-			recordChange(w, f, false, s.diverged, "%s: %s", s, describeInput(in))
+			recordChange(w, f, false, s.diverged, "%s: %s", s, describedInput{in})
 		}
 		exchange.receive(s, in)
 	})
@@ -171,8 +171,11 @@ func (s *upstreamConn) receiving() bool {
 	return !s.discarded && n.up && n.process == s.exchange.process && (!s.closed || s.deliverAfterClose)
 }
 
-func describeInput(in upstream.Input) string {
-	switch in := in.(type) {
+// describedInput describes an input when it is printed.
+type describedInput struct{ upstream.Input }
+
+func (d describedInput) String() string {
+	switch in := d.Input.(type) {
 	case upstream.Head:
 		return "status " + strconv.Itoa(in.Status)
 	case upstream.Bytes:
@@ -182,7 +185,7 @@ func describeInput(in upstream.Input) string {
 	case upstream.Loss:
 		return in.Detail
 	}
-	return fmt.Sprintf("%T", in)
+	return fmt.Sprintf("%T", d.Input)
 }
 
 func (s *upstreamConn) sendHead(after time.Duration, f Fault, status int, headers ...upstream.Header) {
