@@ -397,9 +397,12 @@ func blankedGroup(of tenantSession) []byte {
 // blanked returns the session of a group that was blanked.
 func blanked(group []byte) (Gone, bool) {
 	rest, ok := bytes.CutPrefix(group, []byte(blankSalt))
+	if !ok {
+		return Gone{}, false
+	}
 	d := actor.NewDecoder(rest)
 	g := Gone{d.String(actor.NameBytesMax), d.String(actor.NameBytesMax)}
-	return g, ok && d.End() == nil
+	return g, d.End() == nil
 }
 
 // blank replaces groups of a deleted session in the log. Their digests stay in the chain.
