@@ -145,9 +145,6 @@ func TestModelFailures(t *testing.T) {
 		{"a malformed tool call", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, []byte(`data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":-3,"function":{"name":"f"}}]}}]}`+"\n\n"))
 		}, "", actor.Unavailable, "tool call -3: negative index", 5, 0, 30 * time.Second},
-		{"two tool calls of one id", func(w http.ResponseWriter, _ *http.Request, _ int) {
-			writeStream(w, upstream.AppendStream(nil, upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "a", Name: "f"}, {ID: "a", Name: "g"}}}, 9))
-		}, "", actor.Unavailable, "have the same id", 5, 0, 30 * time.Second},
 		{"an error in the middle", func(w http.ResponseWriter, r *http.Request, _ int) {
 			writeStream(w, []byte(half+`data: {"error":{"message":"overloaded with `+r.Header.Get("Authorization")+`","type":"server_error"}}`+"\n\n"))
 		}, "hello ", actor.Unavailable, "sent an error server_error: overloaded with ***", 5, 0, 30 * time.Second},
@@ -169,7 +166,7 @@ func TestModelFailures(t *testing.T) {
 			for r.Context().Err() == nil {
 				_, _ = w.Write(make([]byte, 64<<10))
 			}
-		}, "", actor.ModelRejected, "exceeds 4194304 bytes", 1, 0, 0},
+		}, "", actor.ModelRejected, "a line is longer than 1048576 bytes", 1, 0, 0},
 		{"an endless head", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			conn, _, _ := w.(http.Hijacker).Hijack()
 			defer conn.Close()
