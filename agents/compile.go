@@ -49,7 +49,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 	switch spec.Kind {
 	case KindExternal:
 		def.Kind = actor.External
-		target := upstream.Target{URL: spec.Endpoint, AuthEnv: spec.Auth.Env, Concurrency: spec.Concurrency, Retry: spec.RetryPolicy()}
+		target := upstream.Target{URL: spec.Endpoint, AuthEnv: spec.Auth.Env, Concurrency: spec.Concurrency, Retry: spec.RetryPolicy(), Safe: spec.Retry == RetrySafe}
 		if err := target.Check(); err != nil {
 			return actor.Definition{}, fmt.Errorf("agent %s: %w", spec.ID, err)
 		}
@@ -101,7 +101,7 @@ type externalAgent struct {
 func (o externalAgent) next(_ Config, state State) (Action, error) {
 	if len(state.Answers) == 0 {
 		return Continue("invoking", nil, actor.Ask{
-			Kind: actor.AskInvoke, Name: o.spec.ID, Timeout: millis(o.spec.Limits.InvokeTimeoutMS), Idempotent: o.spec.Retry == RetrySafe,
+			Kind: actor.AskInvoke, Name: o.spec.ID, Timeout: millis(o.spec.Limits.InvokeTimeoutMS), Idempotent: o.spec.Retry != RetryNever,
 			Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.target}},
 			Body:  upstream.EncodeTranscript(upstream.TranscriptMessages(state.Request.Transcript, contentOf)),
 		}), nil

@@ -40,7 +40,7 @@ var specFields = []field{
 	{"parameters.seed", KindDeclared, integer(math.MinInt64, math.MaxInt64, func(s *Spec, n int64) { s.Parameters.Seed = &n })},
 
 	{"endpoint", KindExternal, text(EndpointMax, func(s *Spec) *string { return &s.Endpoint }, upstream.CheckURL)},
-	{"retry", KindExternal, choice(func(s *Spec) *string { return &s.Retry }, RetryNever, RetrySafe)},
+	{"retry", KindExternal, choice(func(s *Spec) *string { return &s.Retry }, RetryNever, RetryMatched, RetrySafe)},
 	{"concurrency", KindExternal, integer(1, upstream.ConcurrencyMax, func(s *Spec, n int64) { s.Concurrency = int(n) })},
 	{"auth.env", KindExternal, text(actor.NameBytesMax, func(s *Spec) *string { return &s.Auth.Env }, checkAuthEnv)},
 

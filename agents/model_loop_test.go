@@ -651,11 +651,13 @@ func TestExternalAgentMakesOneInvocation(t *testing.T) {
 	for _, c := range []struct {
 		more       string
 		idempotent bool
+		timeout    time.Duration
 		target     upstream.Target
 	}{
-		{"", false, upstream.Target{URL: "http://127.0.0.1:9001", Concurrency: upstream.ConcurrencyDefault}},
-		{"retry = \"safe\"\nconcurrency = 2\nauth.env = \"TROUPE_AUTH_X\"\nlimits.invoke_timeout_ms = 1500", true,
-			upstream.Target{URL: "http://127.0.0.1:9001", Concurrency: 2, AuthEnv: "TROUPE_AUTH_X"}},
+		{"", true, 0, upstream.Target{URL: "http://127.0.0.1:9001", Concurrency: upstream.ConcurrencyDefault}},
+		{"retry = \"never\"", false, 0, upstream.Target{URL: "http://127.0.0.1:9001", Concurrency: upstream.ConcurrencyDefault}},
+		{"retry = \"safe\"\nconcurrency = 2\nauth.env = \"TROUPE_AUTH_X\"\nlimits.invoke_timeout_ms = 1500", true, 1500 * time.Millisecond,
+			upstream.Target{URL: "http://127.0.0.1:9001", Concurrency: 2, AuthEnv: "TROUPE_AUTH_X", Safe: true}},
 	} {
 		turn := compileTOML(t, "name = \"pythia\"\nendpoint = \"http://127.0.0.1:9001\"\n"+c.more).Begin(begin("will it rain?"))
 		action, err := turn.Next(nil)
@@ -664,7 +666,7 @@ func TestExternalAgentMakesOneInvocation(t *testing.T) {
 		}
 		ask := action.Asks[0]
 		target, err := upstream.DecodeTarget(ask.Parts[0].Bytes)
-		if err != nil || target != c.target || ask.Kind != actor.AskInvoke || ask.Name != "pythia" || ask.Idempotent != c.idempotent || (ask.Timeout != 0) != c.idempotent {
+		if err != nil || target != c.target || ask.Kind != actor.AskInvoke || ask.Name != "pythia" || ask.Idempotent != c.idempotent || ask.Timeout != c.timeout {
 			t.Errorf("%v to %+v, %v", ask, target, err)
 		}
 		action, err = turn.Next([]actor.Answer{completionAnswer(textCompletion("it will"))})

@@ -106,10 +106,13 @@ const (
 	FailRun     = "fail_run"     // the run fails with the error
 )
 
-// Whether an external agent may receive the same message twice.
+// Whether an external agent may receive the same message twice. After a crash of the server
+// one with RetryMatched is invoked again for the same run, and its requests are matched with
+// those that it made before. One with RetrySafe is, too, when its connection breaks.
 const (
-	RetryNever = "never"
-	RetrySafe  = "safe"
+	RetryNever   = "never"
+	RetryMatched = "matched"
+	RetrySafe    = "safe"
 )
 
 // Limits of a spec.
@@ -157,7 +160,7 @@ func (s *Spec) setDefaults() {
 	}
 	if s.Kind == KindExternal {
 		or(&s.Transcript, externalTranscript)
-		or(&s.Retry, RetryNever)
+		or(&s.Retry, RetryMatched)
 		if s.Concurrency == 0 {
 			s.Concurrency = upstream.ConcurrencyDefault
 		}

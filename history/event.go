@@ -83,6 +83,9 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
+// Parked is the What of a Hold and a Resume of a run that is parked and continues.
+const Parked = "parked"
+
 // Event is one protocol step. The kind determines the fields that are set. Where the
 // kinds are not evident, the comment of a field names them in parentheses or before a
 // colon.
@@ -100,7 +103,7 @@ type Event struct {
 	Parent actor.CallID // run that made Call; Ask, Answer: run of the turn
 	Root   actor.CallID
 	Peer   actor.ID // other actor: callee of an Ask, sender or addressee of a message
-	What   string   // kind of message (request, answered, cancel …), ask (call, tool, work, sleep, wait), effect (respond …) or held clock (run, ask, approval)
+	What   string   // kind of message (request, answered, cancel …), ask (call, tool, work, sleep, wait), effect (respond …) or held clock (run, ask, approval, parked)
 	Why    string   // Drop, Deactivate, Refuse: reason in one word; Ask: "approval" if it waits for a decision
 	// Detail is the sentence of the refusal (Reply, Refuse), for logs. It is free text
 	// and no part of a history.

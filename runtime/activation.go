@@ -26,6 +26,7 @@ type activation struct {
 	durable      bool // journaled; otherwise volatile (durability "none")
 	serial       bool // runs one turn at a time
 	loaded       bool
+	former       []actor.CallID // runs that were open when the actor was loaded
 	dirty        bool
 	*activeState // the cell's shared idleState if a volatile actor has no state of its own; see Cell.ensureActive
 }
@@ -276,6 +277,7 @@ func (c *Cell) loaded(in Loaded) {
 	}
 	for _, run := range journal.Runs {
 		c.definitions.retain(run.Definition)
+		act.former = append(act.former, run.Call.ID)
 	}
 	if act.mustLoad {
 		c.recovery.unloaded--
@@ -302,6 +304,7 @@ func (c *Cell) loaded(in Loaded) {
 			c.stopRun(act, run, poisonRefusal(c.strikes[run.Call.ID]))
 		}
 	}
+	parking{c}.restored(act)
 	for _, t := range act.turns {
 		c.resume(t)
 	}
@@ -396,11 +399,13 @@ func (c *Cell) record(act *activation, r store.Record, shown store.Shown) {
 // numberEvents gives numbers to the events of an entry, unless they have no consumer.
 func (c *Cell) numberEvents(act *activation, e *store.Entry) {
 	id := e.EventRun()
-	if id.IsZero() || !c.observed(act, id) {
+	run := act.journal.Run(id)
+	_, parks := e.Record.(store.Parked)
+	if id.IsZero() || !c.observed(act, id) || parks && run != nil && !run.Started() { // a run without a step is shown as queued
 		e.Shown = store.Shown{}
 		return
 	}
-	if run := act.journal.Run(id); run != nil {
+	if run != nil {
 		run.Seq = e.NumberEvents(run.Seq)
 	} else {
 		e.NumberEvents(0)

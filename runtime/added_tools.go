@@ -38,9 +38,15 @@ type addedTools struct{ *Cell }
 // add handles an AddTool signal. A duplicate of the signal is answered before, with its
 // recorded outcome.
 func (c addedTools) add(t *turn, call *actor.Call, durable bool) {
-	ask, refusal := c.ask(t, call)
+	ask, refusal := addedToolAsk(call)
+	if refusal == nil {
+		refusal = c.check(&ask)
+	}
 	if refusal != nil {
 		c.refuse(t.act, call, refusal)
+		return
+	}
+	if (repeats{c.Cell, t}).take(call, &ask, durable) {
 		return
 	}
 	holds := t.run.Holds
@@ -48,12 +54,18 @@ func (c addedTools) add(t *turn, call *actor.Call, durable bool) {
 	if id.Run.IsZero() {
 		return
 	}
-	c.recordOutcome(t.act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget,
-		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(AddedToolCall{id.String()}))}}}, true)
+	reply := addedToolReply(call, id)
+	c.recordOutcome(t.act, call, &reply, true)
 	if i := int(id.Index); t.run.Last()[i].Open() {
 		toolCalls(c).begin(t, i)
 	}
 	c.propagateHold(t, holds)
+}
+
+// addedToolReply returns the answer to an AddTool signal.
+func addedToolReply(call *actor.Call, id runs.ToolCallID) actor.Reply {
+	return actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget,
+		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(AddedToolCall{id.String()}))}}}
 }
 
 // addedAsks adds asks to the step in which the external agent of a run was invoked.
@@ -85,18 +97,23 @@ func (c addedAsks) add(t *turn, call *actor.Call, ask *actor.Ask, durable bool) 
 	return t.toolCallID(i)
 }
 
-// ask returns the ask that a signal requests.
-func (c addedTools) ask(t *turn, call *actor.Call) (actor.Ask, *actor.Refusal) {
+// addedToolAsk returns the ask that an AddTool signal requests.
+func addedToolAsk(call *actor.Call) (actor.Ask, *actor.Refusal) {
 	var in AddedTool
 	if len(call.Parts) != 1 || json.Unmarshal(call.Parts[0].Bytes, &in, json.RejectUnknownMembers(true)) != nil {
 		return actor.Ask{}, actor.Refuse(actor.Invalid, "want a tool call")
 	}
-	if tool, ok := c.tools.Tool(in.Tool); !ok || tool.Declared == nil {
-		refusal := actor.Refuse(actor.NotFound, "no declared tool is named %.80q; see GET /v1/tools", in.Tool)
-		refusal.Field = "tool_name" // unlike a refusal about the run
-		return actor.Ask{}, refusal
-	}
 	return actor.Ask{Kind: actor.AskTool, Name: in.Tool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: in.Args}}}, nil
+}
+
+// check returns a refusal unless an ask is for a declared tool.
+func (c addedTools) check(ask *actor.Ask) *actor.Refusal {
+	if tool, ok := c.tools.Tool(ask.Name); ok && tool.Declared != nil {
+		return nil
+	}
+	refusal := actor.Refuse(actor.NotFound, "no declared tool is named %.80q; see GET /v1/tools", ask.Name)
+	refusal.Field = "tool_name" // unlike a refusal about the run
+	return refusal
 }
 
 // isCallback reports whether an ask was added by CallAgent. Its outcome answers that signal.

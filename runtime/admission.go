@@ -98,6 +98,7 @@ func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 			Detail: "the key was used with a different body; use a new key for a new request"})
 		return true
 	}
+	act.matchKey(c, id)
 	if act.journal.HasEnded(id) {
 		reply, n := act.journal.Outcome(id)
 		c.replyOutcome(act, call, reply, n)

@@ -42,6 +42,7 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 	}
 	holds := run.Holds
 	t.shown.Step = step
+	t.repetition = repetition{}
 	shown := t.takeShown()
 	if act.durable {
 		c.record(act, store.Asking{Run: run.Call.ID, At: c.now, Asks: planned, StateUpdates: stateItems}, shown)
@@ -294,6 +295,9 @@ func (c *Cell) outcome(in Outcome) {
 		t, i := act.turn(in.ID.Run), int(in.ID.Index)
 		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && t.sends[i].attempt == in.Attempt {
 			delete(c.inFlight, in.ID)
+			if (parking{c}).missesModel(t, &in.Answer) {
+				return
+			}
 			answer := in.Answer.Fit(c.limits.MessageBytesMax)
 			if t.run.Last()[i].Out().Kind == actor.AskModel {
 				answer = c.resolveTargets(t, answer)

@@ -38,6 +38,10 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 		}
 		return
 	}
+	ask := callbackAsk(call)
+	if (repeats{c, t}).take(call, &ask, durable) {
+		return
+	}
 	if refusal := c.checkEvents(run, eventsPerAsk); refusal != nil {
 		c.refuse(t.act, call, refusal)
 		c.finishTurn(t, failedOutcome(refusal))
@@ -47,7 +51,6 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 		c.refuse(t.act, call, refusal)
 		return
 	}
-	ask := actor.Ask{Kind: actor.AskTool, Name: tools.CallAgent, Parts: call.Parts}
 	if call.Lane > run.Call.Lane {
 		ask.Lane = call.Lane
 	}
@@ -77,6 +80,11 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	c.propagateHold(t, holds)
 }
 
+// callbackAsk returns the ask that a CallAgent signal requests.
+func callbackAsk(call *actor.Call) actor.Ask {
+	return actor.Ask{Kind: actor.AskTool, Name: tools.CallAgent, Parts: call.Parts}
+}
+
 // callbackBytesMax is the maximum total size in bytes of all callback requests of a
 // step. Refused requests count too.
 const callbackBytesMax = 16 << 20
@@ -95,6 +103,8 @@ func (c *Cell) checkCallback(t *turn) *actor.Refusal {
 		}
 	}
 	switch {
+	case t.run.Parked != "":
+		return actor.Refuse(actor.Unknown, "run %s is parked: %s", t.run.Call.ID, t.run.Parked)
 	case !invoked:
 		return actor.Refuse(actor.NotFound, "run %s has no active external agent: its token is no longer valid", t.run.Call.ID)
 	case bytes > callbackBytesMax:

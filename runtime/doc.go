@@ -43,7 +43,9 @@
 //   - An actor that cannot be read refuses new calls. If it has open work it is
 //     loaded again, with back-off.
 //   - A turn that takes another course when it is replayed is parked until an
-//     operator intervenes.
+//     operator intervenes, as is one of an external agent that makes other requests when it is
+//     invoked again. A run whose agent or model is absent at a start is parked until a
+//     start that has it.
 //   - A cycle of calls that wait for each other is detected by probes and broken
 //     by one refusal.
 //
@@ -64,7 +66,7 @@
 //	transcript.go     earlier messages of a conversation, for its turns
 //	forget.go         deletion of a session
 //	turn.go           turns: begin, advance, replay, end
-//	parking.go        turns that diverged when they were replayed
+//	parking.go        runs that wait for an operator: the replay diverged, something is absent
 //	ask.go            asks of a turn and their answers
 //	calls.go          calls in flight: retries, cancels, paused clocks
 //	local.go          calls between volatile actors of one cell
@@ -73,6 +75,7 @@
 //	approvals.go      tool calls that wait for a person
 //	device_results.go results of client tools
 //	callback.go       calls that external agents add to their run
+//	repeats.go        matching of the asks of an external agent that is invoked again
 //	added_tools.go    tool calls that they add
 //	added_models.go   model requests that they add
 //	stream.go         streamed answers of models and external agents

@@ -5,22 +5,36 @@ package runtime
 import (
 	"bytes"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/store"
 )
 
 // Retry is the operation of a signal that replays a parked run again. It has no content.
 const Retry = "troupe.retry"
 
-// divergedText is part of the reason of each parked run.
-const divergedText = "replay diverged"
+// Texts of which the reason of each parked run has one.
+const (
+	divergedText  = "replay diverged"
+	unmatchedText = store.UnmatchedText // the external agent made another request than before
+	absentText    = "absent: "          // the agent or its model is not there since the start
+)
+
+// AbsentField is the field of the refusal of a model that the node does not have. A provider's
+// refusal of a model has none.
+const AbsentField = "model"
 
 // ParkedRuns returns the parked runs of an actor that was read from the log. It decodes the
 // snapshot only if that may have one.
 func (in Loaded) ParkedRuns() (all []store.Parked) {
-	found := bytes.Contains(in.Saved.Snapshot, []byte(divergedText))
+	found := false
+	for _, text := range []string{divergedText, unmatchedText, absentText} {
+		found = found || bytes.Contains(in.Saved.Snapshot, []byte(text))
+	}
 	for i := range in.Saved.Entries {
 		_, parks := in.Saved.Entries[i].Record.(store.Parked)
 		found = found || parks
@@ -41,12 +55,13 @@ func (in Loaded) ParkedRuns() (all []store.Parked) {
 }
 
 // parking resumes parked runs.
-type parking struct{ *Cell }
+type parking struct{ cell *Cell }
 
 // retry replays a parked run with the definition that the run has now. If the replay makes the
 // recorded asks, the run continues. Otherwise it stays parked, and the signal is refused with the
 // place where they differ. A run that is not parked is unchanged.
-func (c parking) retry(t *turn, call *actor.Call, durable bool) {
+func (p parking) retry(t *turn, call *actor.Call, durable bool) {
+	c := p.cell
 	run := t.run
 	done := actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget}
 	if run.Parked == "" { // a repeat
@@ -54,15 +69,15 @@ func (c parking) retry(t *turn, call *actor.Call, durable bool) {
 		return
 	}
 	if t.def = c.definitions.of(run); t.def == nil {
-		c.refuse(t.act, call, actor.Refuse(actor.Rejected, "run %s stays parked: agent %s no longer exists", run.Call.ID, t.act.id.Agent))
+		c.refuse(t.act, call, actor.Refuse(actor.Rejected, "run %s stays parked: agent %s is absent", run.Call.ID, t.act.id.Agent))
 		return
 	}
 	c.stopAgent(t)
-	if !(transcripts(c)).readTranscript(t) {
+	if !(transcripts{c}).readTranscript(t) {
 		c.refuse(t.act, call, actor.RefuseUnavailable(time.Second, "the conversation of run %s is being read", run.Call.ID))
 		return
 	}
-	if detail := c.divergence(t); detail != "" {
+	if detail := p.divergence(t); detail != "" {
 		if c.stopAgent(t); detail != run.Parked {
 			c.park(t, detail)
 		}
@@ -70,17 +85,78 @@ func (c parking) retry(t *turn, call *actor.Call, durable bool) {
 		return
 	}
 	t.taint = t.taint || durable
-	c.record(t.act, store.Parked{Run: run.Call.ID, At: c.now}, store.Shown{})
+	p.recordParked(t.act, run, "")
 	c.recordOutcome(t.act, call, &done, true)
 	for i := range run.Last() { // operations that a parked run does not repeat
-		if a := &run.Last()[i]; a.Open() && !a.IsCall() && !a.Waits() && a.Out().RunsOutsideCell() && c.inFlight[t.effectID(i)] == (actor.ID{}) {
+		if a := &run.Last()[i]; a.Open() && !a.IsCall() && !a.Waits() && !isAddedModel(a) && a.Out().RunsOutsideCell() && c.inFlight[t.effectID(i)] == (actor.ID{}) {
 			c.resumeEffect(t, i)
 		}
 	}
 }
 
+// absent parks a turn without its agent, and the messages behind it. A run that was parked for
+// it before stays so.
+func (p parking) absent(t *turn) {
+	p.parkAll(t, absentText+"there is no agent "+t.act.id.Agent+"; start the server with the files that define it")
+}
+
+func (p parking) parkAll(t *turn, detail string) {
+	c := p.cell
+	if !strings.HasPrefix(t.run.Parked, absentText) {
+		c.park(t, detail)
+	}
+	for _, run := range t.act.journal.Runs {
+		if !run.Started() && run.Parked == "" && slices.Contains(t.act.former, run.Call.ID) {
+			p.recordParked(t.act, run, detail)
+		}
+	}
+}
+
+// recordParked records that a run is parked for a reason, or with "" that it continues. Its
+// clock stops or restarts.
+func (p parking) recordParked(act *activation, run *store.Run, detail string) {
+	c := p.cell
+	holds := run.Holds
+	c.record(act, store.Parked{Run: run.Call.ID, At: c.now, Detail: actor.FitText(detail, actor.TextBytesMax)}, store.Shown{})
+	e := history.Event{Kind: history.Resume, Actor: act.id, Epoch: act.epoch, Call: run.Call.ID, What: history.Parked, N: run.Holds}
+	if detail != "" {
+		e.Kind, e.Until = history.Hold, run.Clock.HeldUntil
+	}
+	c.emit(e)
+	switch t := act.turn(run.Call.ID); {
+	case t != nil:
+		c.propagateHold(t, holds)
+	case run.Holds != holds: // a queued run has no turn to tell its caller
+		e.What, e.N = "run", run.Holds
+		c.emit(e)
+	}
+}
+
+// missesModel parks the run of a turn whose model is not there since the start. It reports
+// whether it did. The run of a later message fails: its client is there to correct it.
+func (p parking) missesModel(t *turn, answer *actor.Answer) bool {
+	r := answer.Refusal
+	if !t.restored || r == nil || r.Reason != actor.ModelNotFound || r.Field != AbsentField {
+		return false
+	}
+	p.parkAll(t, absentText+r.Detail)
+	return true
+}
+
+// restored lets the runs of an actor continue that were parked because their agent or model
+// was absent at an earlier start. If something is still absent, they are parked again.
+func (p parking) restored(act *activation) {
+	c := p.cell
+	for _, run := range act.journal.Runs {
+		if strings.HasPrefix(run.Parked, absentText) && c.definitions.of(run) != nil {
+			p.recordParked(act, run, "")
+		}
+	}
+}
+
 // divergence replays a turn. It returns "", or where the turn diverges.
-func (c parking) divergence(t *turn) string {
+func (p parking) divergence(t *turn) string {
+	c := p.cell
 	c.beginAgent(t)
 	var recorded []actor.Answer
 	for i, step := range t.run.Steps {

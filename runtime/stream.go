@@ -29,6 +29,9 @@ func (c *Cell) streamed(in Streamed) {
 	case p.Retry != nil:
 		shown.Attempt, shown.Discards, shown.Piece.Retry = 2+a.Retries, a.StreamedAfter, p.Retry.Fit()
 		record.Retry = true
+		if a.Invoking() {
+			repeats{c, t}.begin()
+		}
 	case p.State != "":
 		shown.Piece.State, shown.Piece.Detail = shownPiece(p.State), shownPiece(p.Detail)
 		bytes = len(p.State) + len(p.Detail)

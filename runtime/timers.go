@@ -139,6 +139,7 @@ func (c *Cell) earliestDeadline(act *activation) actor.Time {
 		at = min(at, run.Clock.Due())
 	}
 	for _, t := range act.turns {
+		at = min(at, t.repetition.due())
 		asks := t.run.Last()
 		for i := range asks {
 			if asks[i].Open() {
@@ -173,6 +174,7 @@ func (c *Cell) fireActorTimer(act *activation) {
 	c.expireDue(act)
 	transcripts{c}.retryPages(act)
 	for _, t := range act.turns {
+		repeats{c, t}.expire()
 		for i := range t.run.Last() {
 			if a := &t.run.Last()[i]; a.Open() && c.now >= t.sends[i].retryAt {
 				c.resendCall(t, i)

@@ -16,12 +16,14 @@ type turn struct {
 	act             *activation
 	run             *store.Run
 	def             *actor.Definition
-	agentTurn       actor.Turn           // nil until the turn continues; after a restart it is created by replay
-	rawAsks         []actor.Ask          // last asks including fields that are not persisted; nil if agentTurn is nil
-	sends           []sendState          // send state of each of the last asks
-	askBuf          []store.Asked        // volatile turns: buffer for the first asks
-	answers         []actor.Answer       // volatile turns: answers to the last asks
+	agentTurn       actor.Turn     // nil until the turn continues; after a restart it is created by replay
+	rawAsks         []actor.Ask    // last asks including fields that are not persisted; nil if agentTurn is nil
+	sends           []sendState    // send state of each of the last asks
+	askBuf          []store.Asked  // volatile turns: buffer for the first asks
+	answers         []actor.Answer // volatile turns: answers to the last asks
+	repetition      repetition
 	callbackWaiters map[int][]actor.Call // by index of the ask: signals that wait for the answer of the call that they added
+	restored        bool                 // its run was accepted before the actor was loaded
 	taint           bool                 // depends on log entries of another actor
 	stateItems      []actor.StateItem    // written with the outcome
 	shown           store.Shown          // start and refused asks that the next record of the run shows
@@ -139,7 +141,7 @@ func (c *Cell) beginTurn(act *activation) bool {
 	}
 	run := act.journal.Run(q.Call)
 	t := c.newTurn()
-	*t = turn{act: act, run: run, def: c.definitions.of(run), taint: act.untaint(q.Call), sends: t.sends, askBuf: t.askBuf}
+	*t = turn{act: act, run: run, def: c.definitions.of(run), restored: slices.Contains(act.former, run.Call.ID), taint: act.untaint(q.Call), sends: t.sends, askBuf: t.askBuf}
 	act.turns = append(act.turns, t)
 	c.active.add(t)
 	call := &run.Call
@@ -151,7 +153,7 @@ func (c *Cell) beginTurn(act *activation) bool {
 			Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable || t.taint})
 	}
 	if t.def == nil {
-		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s no longer exists", act.id.Agent)))
+		parking{c}.absent(t)
 	}
 	return true
 }
@@ -164,7 +166,7 @@ func (c *Cell) advance(t *turn) {
 		t.def = c.definitions.of(t.run)
 	}
 	if t.def == nil { // the turn was restored before the cell knew the agent
-		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s no longer exists", t.act.id.Agent)))
+		parking{c}.absent(t)
 		return
 	}
 	if t.agentTurn == nil && !(transcripts{c}).readTranscript(t) {
@@ -254,8 +256,7 @@ func (c *Cell) replay(t *turn) bool {
 
 func (c *Cell) park(t *turn, detail string) {
 	c.stopAgent(t)
-	refusal := actor.Refuse(actor.Unavailable, "%s", detail)
-	c.record(t.act, store.Parked{Run: t.run.Call.ID, At: c.now, Detail: refusal.Detail}, store.Shown{})
+	parking{c}.recordParked(t.act, t.run, detail)
 }
 
 // finishTurn ends a turn: it cancels the open asks, records the outcome, and
@@ -264,6 +265,7 @@ func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
 	act, run := t.act, t.run
 	t.ended = true
 	c.stopAgent(t)
+	repeats{c, t}.drop(agentEnded())
 	for i := range run.Last() {
 		if a := &run.Last()[i]; a.Open() {
 			c.cancelAsk(t, i)
@@ -442,7 +444,7 @@ func refusalOf(err error) *actor.Refusal {
 // restoreTurn returns a turn as recorded in the journal. Its agent is started when
 // the turn advances.
 func (c *Cell) restoreTurn(act *activation, run *store.Run) *turn {
-	t := &turn{act: act, run: run, def: c.definitions.of(run), sends: make([]sendState, len(run.Last()))}
+	t := &turn{act: act, run: run, def: c.definitions.of(run), sends: make([]sendState, len(run.Last())), restored: true, repetition: repetition{recorded: len(run.Last())}}
 	for i := range run.Last() {
 		t.sends[i] = sendState{attempt: run.Last()[i].Attempt, retryAt: actor.Forever, backoff: c.limits.ResendAfter}
 	}
@@ -476,7 +478,7 @@ func (c *Cell) resumeEffect(t *turn, i int) {
 		changed = toolCalls{c}.recheck(t, i)
 	}
 	switch {
-	case c.inherited[t.effectID(i)]: // the driver still performs it, or holds its outcome
+	case c.inherited[t.effectID(i)] && !(repeats{c, t}).interrupt(i): // the driver still performs it, or holds its outcome
 		delete(c.inherited, t.effectID(i))
 		c.inFlight[t.effectID(i)] = t.act.id
 		c.addEffect(Effect{ID: t.effectID(i), Attempt: a.Attempt, Op: Await{}})
@@ -499,6 +501,9 @@ func (c *Cell) resumeEffect(t *turn, i int) {
 		shown := store.Shown{Ask: &store.ShownAsk{Kind: a.Out().Kind, Attempt: 2 + a.Retries, Discards: a.StreamedAfter}}
 		c.record(t.act, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: attempt}, shown)
 		t.sends[i].attempt = attempt
+		if a.Invoking() {
+			repeats{c, t}.begin()
+		}
 		c.perform(t, i)
 	}
 }

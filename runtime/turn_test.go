@@ -12,6 +12,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
 )
 
 func interleaved(d *actor.Definition) { d.Turns = actor.Interleaved }
@@ -72,16 +73,64 @@ func TestTurnModeChangeAppliesToLoadedActors(t *testing.T) {
 	}
 }
 
-// A turn is in the middle of a call when its agent is deleted and the node
-// restarts. It ends when the answer arrives, and the cell survives.
-func TestTurnOfDeletedAgentEnds(t *testing.T) {
+// A run whose agent is absent at a start waits for a start that has it.
+func TestRunOfAbsentAgentIsParked(t *testing.T) {
 	n := newNode(t, 2, agent("a", calling("b")), agent("b", sleeping(10*time.Second)))
-	run := n.send("a", "x")
-	n.agents = n.agents[1:]
+	run, queued := n.send("a", "x"), n.send("a", "y")
+	all := n.agents
+	for range 2 { // a further start without it changes nothing
+		n.agents = all[1:]
+		n.restart(2)
+		n.advance(time.Hour)
+		if r := n.runs[run]; r.Status.Ended() || r.Refusal == nil || !strings.Contains(r.Refusal.Detail, "no agent a") {
+			t.Fatalf("got run %+v, want a parked one", r)
+		}
+		n.want(n.send("a", "new"), "NotFound")
+	}
+	n.agents = all
 	n.restart(2)
-	n.advance(20 * time.Second)
-	if r := n.runs[run]; !r.Status.Ended() || r.Refusal == nil || r.Refusal.Reason != actor.NotFound {
-		t.Errorf("got run %+v, want NotFound", r)
+	n.advance(time.Minute)
+	for id, want := range map[actor.CallID]string{run: "a(x)", queued: "a(y)"} {
+		if r := n.runs[id]; r.Status != runs.Done || r.Text == "" {
+			t.Errorf("got %s %q %v, want %s", r.Status, r.Text, r.Refusal, want)
+		}
+	}
+}
+
+// A run that began before a start without its model waits for a start that has it. A message
+// after that start fails at once.
+func TestRunOfAbsentModelIsParked(t *testing.T) {
+	n := newNode(t, 1, modelAgent())
+	run := n.send("thinker", "why")
+	absent := actor.Refuse(actor.ModelNotFound, "unknown model m")
+	absent.Field = AbsentField
+	n.restart(1)
+	n.drain()
+	n.sendOutcome(n.external[0], actor.Answer{Refusal: absent})
+	n.advance(time.Hour)
+	if r := n.runs[run]; r.Status.Ended() || !strings.Contains(r.Refusal.Detail, "unknown model m") {
+		t.Fatalf("got run %+v, want a parked one", r)
+	}
+	other := n.send("thinker/other", "why")
+	n.sendOutcome(n.external[1], actor.Answer{Refusal: absent})
+	n.want(other, "ModelNotFound")
+	n.restart(1)
+	n.drain()
+	n.sendOutcome(n.external[0], completion("because"))
+	if r := n.runs[run]; r.Status != runs.Done || r.Text != "because" {
+		t.Errorf("got %s %q", r.Status, r.Text)
+	}
+}
+
+// A provider that does not know its model ends the run also after a restart.
+func TestUnknownModelOfProviderEndsRun(t *testing.T) {
+	n := newNode(t, 1, modelAgent())
+	run := n.send("thinker", "why")
+	n.restart(1)
+	n.drain()
+	n.sendOutcome(n.external[0], actor.Answer{Refusal: actor.Refuse(actor.ModelNotFound, "no such model")})
+	if r := n.runs[run]; !r.Status.Ended() {
+		t.Errorf("got %s", r.Status)
 	}
 }
 
@@ -119,8 +168,10 @@ func TestDivergentReplayParksRun(t *testing.T) {
 	if !strings.Contains(parked, "step 1") || !strings.Contains(parked, "call b") || !strings.Contains(parked, "call c") {
 		t.Errorf("got park detail %q", parked)
 	}
-	n.advance(10 * time.Minute)
-	n.want(id, "Deadline")
+	n.advance(24 * time.Hour)
+	if n.want(id, "nothing"); n.cells[0].actors.find(actor.NewID("a", "")).journal.Runs[0].Parked != parked {
+		t.Error("the parked run has ended in time")
+	}
 }
 
 func TestVolatileActorsWriteNoEntries(t *testing.T) {

@@ -37,7 +37,7 @@ func (p *Plan) drawUpstreamAgents(c Entropy) {
 		p.Agents, p.Specs[name] = append(p.Agents, compileAgent(c, spec)), spec
 	}
 	for _, name := range externalNames[:[...]int{1, 0, 2, 1}[c.Int(4)]] {
-		spec := externalSpec(name, [...]string{agents.RetryNever, agents.RetrySafe}[c.Int(2)])
+		spec := externalSpec(name, [...]string{agents.RetryNever, agents.RetrySafe, agents.RetryMatched}[c.Int(3)])
 		drawRetrySettings(c, spec)
 		p.Agents, p.Specs[name] = append(p.Agents, compileAgent(c, spec)), spec
 	}

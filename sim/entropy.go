@@ -49,6 +49,7 @@ const (
 	topicAudit                           // choices of audits
 	topicRetention                       // clients of deleted sessions
 	topicApproval                        // people who decide about tool calls, and changes of the tools
+	topicOperator                        // the operator of parked runs
 	topicSocket                          // clients that follow sessions
 
 	topicMask = 0xff << 24

@@ -347,19 +347,20 @@ func (s *judgedStep) explain(e *history.Event) {
 			s.explainHold(e)
 		case "approval":
 			s.explainDecision(e)
+		case history.Parked:
+			t := runs.RunPaused
+			if e.Kind == history.Resume {
+				t = runs.RunResumed
+			}
+			s.want(e, e.Call, t, func(p *shownPayload) bool { return p.Name == history.Parked && p.Child == "" })
 		}
 	}
 }
 
 func (s *judgedStep) explainEntry(e *store.Entry) {
-	switch r := e.Record.(type) {
-	case store.Retried:
+	if r, ok := e.Record.(store.Retried); ok {
 		if a := s.take(r.Run, runs.Attempt, at(r.Step, r.Index)); a != nil { // AttemptAnnounced demands it
 			s.checkAttempt(a)
-		}
-	case store.Parked:
-		if s.take(r.Run, runs.RunPaused, func(p *shownPayload) bool { return p.Name == "parked" && p.Child == "" }) == nil {
-			s.fail("publishes no run_paused of run %s, which it parks", r.Run)
 		}
 	}
 }

@@ -32,6 +32,7 @@ type exchange struct {
 	body          []byte           // the prompt as the agent encoded it
 	deadline      actor.Time
 	nonIdempotent bool // a repeated request could do harm
+	repeats       bool // nevertheless it is repeated after a restart
 	machine       *upstream.Exchange
 	judge         *exchangeJudge
 	pacer         upstream.Pacer
@@ -136,8 +137,8 @@ func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 	limits := w.plan.Patience
 	limits.Retry = target.Retry.Or(limits.Retry)
 	w.checkRetryPolicy(op.Name, limits.Retry)
-	order, refusal := upstream.Agent{URL: target.URL, Auth: authSecret(target.AuthEnv)}.Exchange(in, op.Idempotent, x.deadline, limits)
-	x.respond, x.nonIdempotent = w.serveExternalAgent, !op.Idempotent
+	order, refusal := upstream.Agent{URL: target.URL, Auth: authSecret(target.AuthEnv)}.Exchange(in, target.Safe, x.deadline, limits)
+	x.respond, x.nonIdempotent, x.repeats = w.serveExternalAgent, !target.Safe, op.Idempotent
 	x.begin("agent "+op.Name, &upstream.InvocationPacer{Pacer: n.backoff("agent " + op.Name), Health: func(actor.Time) upstream.Admission { return n.agentHealth(op.Name).admit(n, op.Name) }}, order, refusal)
 }
 
@@ -376,7 +377,7 @@ func (n *node) awaitExchange(e *runtime.Effect) {
 func (w *Simulation) recordUpstream(x *exchange, what string, n uint64) {
 	e := history.Event{Kind: history.Perform, At: x.n.clock.now(w.now), From: x.n.cells[x.cell].self, Call: x.id.Run, What: what,
 		Step: x.id.Step, Index: x.id.Index, Attempt: x.attempt, N: n}
-	if x.nonIdempotent {
+	if x.nonIdempotent && !(what == "act" && x.repeats) {
 		e.Why = specs.Once
 	}
 	w.emit(e)

@@ -253,6 +253,7 @@ func (c *cell) step(in input) {
 	w.deriveEvents(&ready)
 	w.approvals.step(c, in.in, &ready)
 	w.transcripts.stepped(ready.Entries)
+	operator{w}.stepped(ready.Events)
 	for i := range ready.Entries {
 		w.log.entry(&ready.Entries[i])
 	}

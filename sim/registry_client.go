@@ -469,7 +469,7 @@ func (rc *registryClient) drawSpec(name string, kind actor.AgentKind, volatile b
 	w := rc.w
 	durability := [...]string{"journaled", "none"}[boolIndex(volatile)]
 	if kind == actor.External {
-		spec := externalSpec(name, [...]string{agents.RetryNever, agents.RetrySafe}[w.entropy.Int(2)])
+		spec := externalSpec(name, [...]string{agents.RetryNever, agents.RetrySafe, agents.RetryMatched}[w.entropy.Int(3)])
 		spec["concurrency"], spec["durability"] = 1+w.entropy.Int(4), durability
 		spec["limits"] = map[string]any{"invoke_timeout_ms": 5000 + w.entropy.Int(5000)} // at most registeredInvokeTimeMax
 		return invariant.Must(json.Marshal(spec))

@@ -240,7 +240,7 @@ var (
 		{name: "endpoint", required: true, good: plainValues("http://a.example", "https://a.example:8443/v1/agent", "http://127.0.0.1:9001", "http://[::1]:80", "http://A-b.example"),
 			bad: append([]string{`""`, `"a.example"`, `"ftp://a.example"`, `"http://"`, `"http://me@a.example"`, `"http://me:pw@a.example"`, `"http://a.example/?q=1"`, `"http://a.example/#f"`, `"http://a.example:0"`, `"http://a.example:65536"`,
 				`"http://a.example:x"`, `"http://a b"`, `"http://a..b"`, `"http://[fe80::1%25eth0]"`, `"http://[1.2.3.4]"`, `"http://1.2.3"`, `"http://%zz"`, `"http://` + strings.Repeat("a.", 1024) + `b"`}, notText...)},
-		{name: "retry", absent: "never", good: plainValues("never", "safe"), bad: append([]string{`""`, `"always"`}, notText...)},
+		{name: "retry", absent: "matched", good: plainValues("never", "safe", "matched"), bad: append([]string{`""`, `"always"`}, notText...)},
 		bounded("concurrency", 1024, "64"),
 		{name: "auth.env", good: plainValues("TROUPE_AUTH_A", "TROUPE_AUTH_X_9"), bad: append([]string{`""`, `"HOME"`, `"TROUPE_AUTH_"`, `"TROUPE_AUTH_a"`, `"troupe_auth_A"`, `"TROUPE_AUTH_A B"`}, notText...)},
 		bounded("limits.invoke_timeout_ms", 3_600_000, ""), bounded("limits.retry_attempts", 20, ""),

@@ -60,6 +60,7 @@ const (
 	BusyRejected                // a message was refused because a run is open
 	RunInterrupted              // a message cancelled an open run
 	SessionFollowed             // a client followed a session over the channel protocol
+	RunParked                   // a run was parked
 
 	Passivated      // an idle actor left memory
 	ActorLost       // an actor left memory because another node owns its shard
@@ -120,6 +121,7 @@ var pointNames = [points]string{
 	BusyRejected:          "message rejected, actor busy",
 	RunInterrupted:        "run interrupted",
 	SessionFollowed:       "session followed",
+	RunParked:             "run parked",
 	Passivated:            "actor passivated",
 	ActorLost:             "actor lost",
 	CallResent:            "call sent again",

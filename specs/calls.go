@@ -421,6 +421,9 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 	case e.What == "approval" && r != nil && r.actor == a && !r.ended:
 		c.requireEntries(a, 1)
 		c.closeWait(r, e)
+	case e.What == history.Parked && r != nil && r.actor == a && !r.ended:
+		c.requireEntries(a, 1)
+		markParked(c, r, e)
 	case e.What == "ask" && k != nil && k.parent.actor == a && k.open:
 		c.requireEntries(a, 1)
 		if e.N <= k.lastHold {

@@ -35,6 +35,20 @@ func (c *Checker) closeWait(r *run, e *history.Event) {
 	}
 }
 
+// parkedIndex is the index of the wait of a parked run, which belongs to no ask.
+const parkedIndex = 1<<16 - 1
+
+// markParked opens or closes the wait of a parked run for a person.
+func markParked(c *Checker, r *run, e *history.Event) {
+	place := *e
+	place.Step, place.Index = 0, parkedIndex
+	c.closeWait(r, &place)
+	if e.Until > 0 {
+		place.Left = e.Until.Sub(e.At)
+		c.openWait(r, &place)
+	}
+}
+
 // checkWaitsHold checks that the clock of a run is held until its open waits are due, and is
 // not held if neither it nor a call below it waits.
 func (c *Checker) checkWaitsHold(r *run) {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
@@ -209,8 +210,15 @@ func (d *derivation) derive() {
 
 // parkedRefusal returns the reason of a parked run as its events show it.
 func parkedRefusal(detail string) *actor.Refusal {
+	if rest, ok := strings.CutPrefix(detail, UnmatchedText); ok {
+		return &actor.Refusal{Reason: actor.Unknown, Detail: rest}
+	}
 	return &actor.Refusal{Reason: actor.Unavailable, Detail: detail}
 }
+
+// UnmatchedText begins the reason of a run whose external agent was invoked again and made
+// another request than before. Whether the former one had an effect is for a person to find out.
+const UnmatchedText = "outcome unknown: "
 
 // Names of pauses.
 const (

@@ -283,7 +283,10 @@ func (j *Journal) Apply(r Record) error {
 		if run == nil {
 			return fmt.Errorf("run %s is not open", r.Run)
 		}
-		run.Parked = r.Detail
+		if run.Parked = r.Detail; r.Detail != "" {
+			run.hold(r.At, r.At.Add(actor.WaitTimeoutMax))
+		}
+		run.updateClock(r.At)
 	case Rebased:
 		for _, run := range j.Runs {
 			run.rebase(r.At)
@@ -415,10 +418,14 @@ func (j *Journal) openAsk(id actor.CallID, step uint32, index uint16) (*Run, *As
 }
 
 // updateClock stops or restarts the run's clock. The clock is stopped until the hold
-// that ends last among the open asks has ended. An AskWait is held from its start
+// that ends last among the open asks has ended, or while the run is parked. An AskWait is held from its start
 // until its deadline, and an ask that waits for a decision until that expires. The clock of an external agent follows the calls that it added.
 func (r *Run) updateClock(at actor.Time) {
-	var until, addedUntil actor.Time
+	var parkedUntil actor.Time
+	if r.Parked != "" {
+		parkedUntil = r.Clock.HeldUntil
+	}
+	until, addedUntil := parkedUntil, parkedUntil
 	asks := r.Last()
 	for i := range asks {
 		switch a := &asks[i]; {
@@ -437,14 +444,22 @@ func (r *Run) updateClock(at actor.Time) {
 			}
 		}
 	}
+	r.hold(at, until)
+	for i := range asks {
+		switch a := &asks[i]; {
+		case a.Invoking():
+			holdClock(&a.Clock, at, addedUntil)
+		case a.Open() && !a.Added && a.Out().Kind == actor.AskModel: // repeated once the run continues
+			holdClock(&a.Clock, at, parkedUntil)
+		}
+	}
+}
+
+// hold stops the run's clock until the given time, or restarts it if that time has passed.
+func (r *Run) hold(at, until actor.Time) {
 	if holdClock(&r.Clock, at, until) {
 		r.Holds++
 		r.HeldTo = max(r.HeldTo, r.Clock.HeldUntil)
-	}
-	for i := range asks {
-		if a := &asks[i]; a.Invoking() {
-			holdClock(&a.Clock, at, addedUntil)
-		}
 	}
 }
 

@@ -111,8 +111,11 @@ type runState struct {
 
 // state returns the state of an open run, as its events show it.
 func (r *Run) state() runState {
-	s := runState{started: r.Started(), status: runs.Running, parked: r.Parked}
-	paused, busy := r.Parked != "", false
+	s := runState{started: r.Started(), status: runs.Running}
+	if s.started { // a run without a step is shown as queued
+		s.parked = r.Parked
+	}
+	paused, busy := s.parked != "", false
 	asks := r.Last()
 	for i := range asks {
 		switch a := &asks[i]; {
@@ -152,8 +155,8 @@ func (r *Run) summary() runs.Summary {
 	if state.wait != nil {
 		s.Waits, s.Until = state.wait.Out().Name, state.wait.Clock.Due()
 	}
-	if r.Parked != "" {
-		s.SetRefusal(parkedRefusal(r.Parked))
+	if state.parked != "" {
+		s.SetRefusal(parkedRefusal(state.parked))
 	}
 	return s
 }

@@ -38,6 +38,8 @@ type Target struct {
 	Concurrency int
 	// Retry is the policy for failed invocations; zero fields mean the defaults.
 	Retry RetryPolicy
+	// Safe means that the agent is invoked again for the same run when its connection breaks.
+	Safe bool
 }
 
 type (
@@ -46,6 +48,7 @@ type (
 		AuthEnv     string    `json:"auth_env,omitzero"`
 		Concurrency int       `json:"concurrency,omitzero"`
 		Retry       retryJSON `json:"retry,omitzero"`
+		Safe        bool      `json:"safe,omitzero"`
 	}
 	retryJSON struct {
 		Tries      int   `json:"attempts,omitzero"`
@@ -77,7 +80,7 @@ func (t Target) Check() error {
 // bytes.
 func (t Target) Encode() []byte {
 	r := t.Retry
-	return marshal(targetJSON{t.URL, t.AuthEnv, t.Concurrency, retryJSON{r.Tries, r.Delay.Milliseconds(), r.DelayMax.Milliseconds(), r.Time.Milliseconds(), r.Exact}})
+	return marshal(targetJSON{t.URL, t.AuthEnv, t.Concurrency, retryJSON{r.Tries, r.Delay.Milliseconds(), r.DelayMax.Milliseconds(), r.Time.Milliseconds(), r.Exact}, t.Safe})
 }
 
 // DecodeTarget decodes the output of Encode and rejects everything else.
@@ -96,7 +99,7 @@ func DecodeTarget(b []byte) (Target, error) {
 		}
 	}
 	millis := func(ms int64) actor.Duration { return actor.Duration(ms) * time.Millisecond }
-	t := Target{wire.URL, wire.AuthEnv, wire.Concurrency, RetryPolicy{r.Tries, millis(r.DelayMS), millis(r.DelayMaxMS), millis(r.TimeMS), r.Exact}}
+	t := Target{wire.URL, wire.AuthEnv, wire.Concurrency, RetryPolicy{r.Tries, millis(r.DelayMS), millis(r.DelayMaxMS), millis(r.TimeMS), r.Exact}, wire.Safe}
 	if err := t.Check(); err != nil {
 		return Target{}, fmt.Errorf("target: %w", err)
 	}

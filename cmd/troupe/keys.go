@@ -314,10 +314,9 @@ type dataDirKeys struct {
 	keys *gateway.Keys
 }
 
-// openKeys starts the node of a data folder to use its registry only. The folder
-// MUST have no open runs: this node has no configuration and would resume them
-// without their models and agents. It creates a store if create is set and the folder
-// holds none.
+// openKeys starts the node of a data folder to use its registry only. Open runs of agents are
+// left as they are: this node has no configuration with which they could continue. It creates
+// a store if create is set and the folder holds none.
 func openKeys(dir, name string, create bool) (dataDirKeys, error) {
 	d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
 	switch {
@@ -325,21 +324,12 @@ func openKeys(dir, name string, create bool) (dataDirKeys, error) {
 	case err != nil:
 		return dataDirKeys{}, err
 	default:
-		shards := make([]uint16, dispatcher.Shards)
-		for i := range shards {
-			shards[i] = uint16(i)
-		}
-		var open []actor.ID
-		err = d.Due(shards, func(id actor.ID) { open = append(open, id) })
-		if err = errors.Join(err, d.Close()); err != nil {
+		if err = d.Close(); err != nil {
 			return dataDirKeys{}, err
-		}
-		if len(open) > 0 {
-			return dataDirKeys{}, fmt.Errorf("store %s: %s has an open run: start its server with `troupe serve --data %s`, and repeat this command", dir, open[0], dir)
 		}
 	}
 	keys := new(gateway.Keys)
-	n, err := node.Open(node.Config{Data: dir, Name: name, Cells: 1, Limits: dispatcher.DefaultLimits(), Keys: keys}, slog.New(slog.DiscardHandler))
+	n, err := node.Open(node.Config{Data: dir, Name: name, Cells: 1, Limits: dispatcher.DefaultLimits(), Keys: keys, RegistryOnly: true}, slog.New(slog.DiscardHandler))
 	return dataDirKeys{n, keys}, err
 }
 

@@ -184,7 +184,7 @@ type RunsRetryCmd struct {
 
 // Help returns the text shown below the flags.
 func (RunsRetryCmd) Help() string {
-	return "Replays a run that is parked because its agent made other asks after a restart. If it makes the same ones now, for example with the former code, the run continues. Otherwise the error names the place.\n\nExamples:\n  troupe runs retry 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+	return "Resumes a run that is parked because its agent made other asks after a restart. A Go agent is replayed: if it makes the same asks now, for example with the former code, the run continues. An external agent is invoked again. Otherwise the error names the place.\n\nExamples:\n  troupe runs retry 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
 }
 
 // Run executes the command.

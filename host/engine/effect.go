@@ -270,6 +270,9 @@ func (e *Engine) findDue(shards []uint16, deliver func(runtime.Input)) {
 		}
 	}
 	err := e.config.Store.Due(shards, func(id actor.ID) {
+		if e.config.Resumes != nil && !e.config.Resumes(id) {
+			return
+		}
 		if batch = append(batch, id); len(batch) == cap(batch) {
 			flush()
 		}
@@ -278,5 +281,7 @@ func (e *Engine) findDue(shards []uint16, deliver func(runtime.Input)) {
 		e.fail(err)
 		return
 	}
-	deliver(runtime.Due{Actors: batch, Last: true})
+	// The cells never know all open runs if some are not resumed, so no definition that these
+	// need is dropped.
+	deliver(runtime.Due{Actors: batch, Last: e.config.Resumes == nil})
 }

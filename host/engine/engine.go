@@ -88,6 +88,9 @@ type Config struct {
 	Outbound Outbound
 	// Devices performs client tools; nil if the node has no devices.
 	Devices Devices
+	// Resumes reports whether the open runs of an actor are resumed at the start; nil means those
+	// of all. Runs of other actors stay in the log as they are until a start that resumes them.
+	Resumes func(actor.ID) bool
 	// Models are the names of the models of Outbound. Others share one series.
 	Models []string
 	// Trace receives the node's history, a few events at a time. It MUST NOT

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"log/slog"
+	"strings"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
@@ -53,7 +54,7 @@ func (e *Engine) logEvent(ev *history.Event) {
 	}
 }
 
-const parkedMessage = "run parked: its agent made other asks when the run was replayed; it continues after `troupe runs retry RUN` with the former code, or ends with `troupe runs cancel RUN`"
+const parkedMessage = "run parked: it waits for `troupe runs retry RUN`, or ends with `troupe runs cancel RUN`"
 
 // logParking logs the runs that a step parks or resumes.
 func (e *Engine) logParking(entries []store.Entry) {
@@ -69,7 +70,8 @@ func (e *Engine) logParking(entries []store.Entry) {
 }
 
 func (e *Engine) logParked(id actor.ID, r store.Parked) {
-	e.log.Warn(parkedMessage, "actor", id.String(), "run", r.Run.String(), "detail", r.Detail)
+	detail, _, _ := strings.Cut(r.Detail, "\n") // further lines have arguments of calls, which are not for a log
+	e.log.Warn(parkedMessage, "actor", id.String(), "run", r.Run.String(), "detail", detail)
 }
 
 func eventAttrs(ev *history.Event) []slog.Attr {

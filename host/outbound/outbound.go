@@ -171,7 +171,9 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 }
 
 func (o *Outbound) unknownModel(name string) *actor.Refusal {
-	return actor.Refuse(actor.ModelNotFound, "unknown model %.80q: want one of %s; the table [models] of the configuration has the others", name, joinNames(o.Models()))
+	r := actor.Refuse(actor.ModelNotFound, "unknown model %.80q: want one of %s; the table [models] of the configuration has the others", name, joinNames(o.Models()))
+	r.Field = runtime.AbsentField
+	return r
 }
 
 // acquireModel admits an exchange with a model once it is its turn. The caller MUST release it.
@@ -217,7 +219,7 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-cha
 	if invocation.Messages, err = upstream.DecodeTranscript(op.Messages); err != nil {
 		return refusedAnswer(actor.Refuse(actor.Invalid, "agent %s: messages: %v", op.Name, err))
 	}
-	order, refusal := upstream.Agent{URL: target.URL, Auth: auth}.Exchange(invocation, op.Idempotent,
+	order, refusal := upstream.Agent{URL: target.URL, Auth: auth}.Exchange(invocation, target.Safe,
 		o.deadline(ctx, op.Left), upstream.AttemptLimits{Head: o.config.Patience.Head, Idle: o.config.Patience.Idle, Retry: target.Retry.Or(o.config.Patience.Retry)})
 	if refusal != nil {
 		return refusedAnswer(refusal)

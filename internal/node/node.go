@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/devices"
 	"github.com/troupe-run/troupe/host/disk"
@@ -57,6 +58,17 @@ type Config struct {
 	// time after its last change at which a session is deleted and the log is cut, at least
 	// KeepMin; 0 keeps everything
 	Keep time.Duration
+	// RegistryOnly leaves the open runs of all other actors in the log as they are: the node has no
+	// configuration with which they could continue.
+	RegistryOnly bool
+}
+
+// resumes returns which actors resume their open runs; nil means all.
+func (c *Config) resumes() func(actor.ID) bool {
+	if !c.RegistryOnly {
+		return nil
+	}
+	return func(id actor.ID) bool { return id == agents.RegistryID }
 }
 
 // Node is a running node: disk, log, agents, egress and cells. It has no
@@ -128,7 +140,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	e, err := engine.Start(engine.Config{
 		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Sessions: n.log, Agents: definitions, Former: former,
 		Tools: n.catalog.catalog.Registry, Outbound: n.outbound, Devices: present, Models: n.outbound.Models(), Limits: c.Limits, Logger: log, Cells: c.Cells, DiskLagMax: c.DiskLagMax,
-		Trace: n.trace.recorder(),
+		Trace: n.trace.recorder(), Resumes: c.resumes(),
 	})
 	if err != nil {
 		return nil, err

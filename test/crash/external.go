@@ -21,7 +21,8 @@ import (
 // externalAgents serves the external agents over HTTP. The porter and the broker
 // may be invoked twice for a run, the clerk at most once. The broker calls the
 // teller through the server. The buyer uses a tool through it, and may be invoked
-// twice. All stream their answers slowly, in pieces.
+// twice. The shopper is a plain program: it uses a tool without a key, and its registration
+// does not name retry. All stream their answers slowly, in pieces.
 type externalAgents struct {
 	url         string
 	server      *http.Server
@@ -39,7 +40,7 @@ func newExternalAgents(back string) (*externalAgents, error) {
 		return nil, err
 	}
 	o := &externalAgents{url: "http://" + listener.Addr().String(), callbackURL: back, busyPause: busyPause,
-		client: &http.Client{Timeout: requestWithin, Transport: &http.Transport{DisableKeepAlives: true}}, invocations: map[string]map[string]int{porter: {}, clerk: {}, broker: {}, buyer: {}}}
+		client: &http.Client{Timeout: requestWithin, Transport: &http.Transport{DisableKeepAlives: true}}, invocations: map[string]map[string]int{porter: {}, clerk: {}, broker: {}, buyer: {}, shopper: {}}}
 	mux := http.NewServeMux()
 	for name := range o.invocations {
 		mux.HandleFunc("POST /"+name+"/invoke", func(w http.ResponseWriter, r *http.Request) { o.invoke(name, w, r) })
@@ -84,7 +85,7 @@ func (o *externalAgents) invoke(name string, w http.ResponseWriter, r *http.Requ
 	_, _ = io.WriteString(h, in.Run)
 	pause := time.NewTicker(time.Millisecond + time.Duration(h.Sum32()%16)*time.Millisecond)
 	defer pause.Stop()
-	if back := map[string]func(*http.Request, string, string) (string, error){broker: o.callBack, buyer: o.useTool}[name]; back != nil {
+	if back := map[string]func(*http.Request, string, string) (string, error){broker: o.callBack, buyer: o.useTool, shopper: o.useToolPlainly}[name]; back != nil {
 		if in.Input.Content, err = back(r, in.Run, in.Input.Content); err != nil {
 			writeEvent(w, "error", map[string]string{"code": "unavailable", "message": err.Error()})
 			return
@@ -115,6 +116,16 @@ func (o *externalAgents) callBack(r *http.Request, run, input string) (string, e
 // useTool uses the tool that the input names, with the token of the run, and waits for
 // the end of the call. A repeated invocation uses the same idempotency_key.
 func (o *externalAgents) useTool(r *http.Request, run, input string) (string, error) {
+	return o.use(r, input, map[string]any{"idempotency_key": run})
+}
+
+// useToolPlainly does the same without a key. The server MUST recognize the request of a
+// repeated invocation.
+func (o *externalAgents) useToolPlainly(r *http.Request, _, input string) (string, error) {
+	return o.use(r, input, map[string]any{})
+}
+
+func (o *externalAgents) use(r *http.Request, input string, body map[string]any) (string, error) {
 	tool, word, _ := strings.Cut(input, " ")
 	var call struct {
 		ID     string         `json:"tool_call_id"`
@@ -124,7 +135,8 @@ func (o *externalAgents) useTool(r *http.Request, run, input string) (string, er
 			Code string `json:"code"`
 		} `json:"error"`
 	}
-	err := o.post(r, "/v1/tools/"+tool+":invoke", "", map[string]any{"args": toolArgs{word}, "idempotency_key": run, "timeout_ms": 100}, &call)
+	body["args"], body["timeout_ms"] = toolArgs{word}, 100
+	err := o.post(r, "/v1/tools/"+tool+":invoke", "", body, &call)
 	for err == nil && call.Status == "pending" {
 		err = o.post(r, "/v1/tool_calls/"+call.ID+":wait?timeout_ms=30000", "", nil, &call)
 	}

@@ -107,5 +107,5 @@ func percentile(sorted []int64, percent int) int64 {
 func (o *externalAgents) runCount() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.invocations[porter]) + len(o.invocations[clerk]) + len(o.invocations[broker]) + len(o.invocations[buyer])
+	return len(o.invocations[porter]) + len(o.invocations[clerk]) + len(o.invocations[broker]) + len(o.invocations[buyer]) + len(o.invocations[shopper])
 }

@@ -23,6 +23,7 @@ const (
 	broker      = "broker"
 	payer       = "payer"
 	buyer       = "buyer"
+	shopper     = "shopper"
 )
 
 // writeTeam writes the files of the agents that are not built into the server.
@@ -30,7 +31,7 @@ func writeTeam(dir, url string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for name, retry := range map[string]string{teller: "", asker: "", porter: "safe", clerk: "never", broker: "safe", payer: "", buyer: "safe"} {
+	for name, retry := range map[string]string{teller: "", asker: "", porter: "safe", clerk: "never", broker: "safe", payer: "", buyer: "safe", shopper: "matched"} {
 		// Repeated kills may hit the same run. Long timeouts keep it from expiring.
 		text := fmt.Sprintf("name = %q\nlimits.call_timeout_ms = 300000\n", name)
 		if name == payer {
@@ -85,9 +86,9 @@ func scenariosOf(id int) []scenario {
 	case 7:
 		return []scenario{signalledCall.withStream(), askerToTwo}
 	case 8:
-		return []scenario{payerCall(payOnce), payerCall(paySafe).withStream(), buyerCall(payOnce).withStream(), buyerCall(paySafe)}
+		return []scenario{payerCall(payOnce), payerCall(paySafe).withStream(), buyerCall(payOnce).withStream(), shopperCall(paySafe)}
 	default:
-		return []scenario{askerToPayer(payOnce).withStream(), askerToPayer(paySafe), buyerCall(paySafe).withStream(), payerCall(payOnce).withStream()}
+		return []scenario{askerToPayer(payOnce).withStream(), askerToPayer(paySafe), buyerCall(paySafe).withStream(), shopperCall(payOnce).withStream()}
 	}
 }
 
@@ -132,6 +133,10 @@ func askerToPayer(tool string) scenario {
 
 func buyerCall(tool string) scenario {
 	return scenario{agent: buyer, tool: tool, compose: func(word string) (string, string) { return tool + " " + word, "" }}
+}
+
+func shopperCall(tool string) scenario {
+	return scenario{agent: shopper, tool: tool, compose: func(word string) (string, string) { return tool + " " + word, "" }}
 }
 
 func (j scenario) withStream() scenario {

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// Repeated asks. An external agent that is invoked again for the same run makes its asks
+// again. An ask that its former invocation made already is matched with the recorded one, and
+// gets that one's answer. A key identifies an ask that has one. Asks without a key are matched
+// by kind, name and arguments, the k-th among equals, in whatever order they come.
+//
+// A tool call or a call of an agent may have an effect. While such a recorded ask is not made
+// again, a different one is not performed, because it may be the same intention in other
+// words. It waits for a moment, as asks made in parallel come in any order. Then the run is
+// parked, and a person sees both.
+
+// repeatWait is the time for which an ask waits for those of the former invocation.
+const repeatWait = 2 * time.Second
+
+// repetition is the progress of an external agent that was invoked again. The zero value is
+// that of an agent in its first invocation.
+type repetition struct {
+	recorded int                  // number of asks of the step when the agent was invoked last
+	made     map[int]actor.CallID // of those, the ones that the agent has made again, with the signal that did it
+	waiting  []waitingSignal
+}
+
+// waitingSignal is a signal with an ask that waits for those of the former invocation.
+type waitingSignal struct {
+	call    actor.Call
+	durable bool
+	until   actor.Time
+}
+
+// isMissing reports whether an ask was recorded, and not made again yet.
+func (r *repetition) isMissing(asks []store.Asked, i int) bool {
+	_, made := r.made[i]
+	return i < r.recorded && !made && asks[i].Added && asks[i].Ask.Kind != actor.AskModel
+}
+
+// find returns the first missing ask that is equal to an ask without a key, or -1.
+func (r *repetition) find(asks []store.Asked, kind actor.AskKind, out *actor.Ask) int {
+	for i := range min(r.recorded, len(asks)) {
+		a := &asks[i]
+		if r.isMissing(asks, i) && a.CallbackKey.IsZero() && a.Ask.Kind == kind && sameRequest(a.Out(), out) {
+			return i
+		}
+	}
+	return -1
+}
+
+// missingEffect returns the first missing ask that may have had an effect, or may still have
+// one, or -1.
+func (r *repetition) missingEffect(asks []store.Asked) int {
+	for i := range min(r.recorded, len(asks)) {
+		if r.isMissing(asks, i) && hasEffect(&asks[i].Ask, asks[i].Out()) && mayHaveActed(&asks[i]) {
+			return i
+		}
+	}
+	return -1
+}
+
+// due returns the time at which the first waiting signal has waited long enough.
+func (r *repetition) due() actor.Time {
+	if len(r.waiting) == 0 {
+		return actor.Forever
+	}
+	return r.waiting[0].until
+}
+
+// sameRequest reports whether two asks request the same.
+func sameRequest(a, b *actor.Ask) bool {
+	return a.Kind == b.Kind && a.Name == b.Name && a.Operation == b.Operation && (a.Kind != actor.AskCall || a.Timeout == b.Timeout) &&
+		slices.EqualFunc(a.Parts, b.Parts, func(x, y actor.Part) bool { return x.Media == y.Media && string(x.Bytes) == string(y.Bytes) })
+}
+
+// hasEffect reports whether an ask, planned as out, must not be performed twice.
+func hasEffect(ask, out *actor.Ask) bool {
+	return ask.Name == tools.CallAgent || !out.Idempotent
+}
+
+// mayHaveActed reports whether an ask has had an effect, or may have one.
+func mayHaveActed(a *store.Asked) bool {
+	switch {
+	case a.Open():
+		return true
+	case a.Await != nil && a.Await.Status != runs.ApprovalStatusApproved:
+		return false
+	case a.Answer.Refusal == nil:
+		return true
+	}
+	switch reason := a.Answer.Refusal.Reason; reason {
+	case actor.Busy, actor.NotFound, actor.Cycle, actor.WaitCycle, actor.Depth, actor.Invalid: // not accepted
+		return false
+	case actor.Unknown, actor.Deadline, actor.Stopped:
+		return true
+	}
+	return a.IsCall() // the callee may have acted before it failed
+}
+
+// repeats matches the asks of an external agent that was invoked again.
+type repeats struct {
+	cell *Cell
+	turn *turn
+}
+
+// begin begins another invocation of the turn's agent.
+func (r repeats) begin() {
+	r.drop(agentEnded())
+	r.turn.repetition = repetition{recorded: len(r.turn.run.Last())}
+}
+
+// interrupt decides about an invocation that continues although its cell was restarted. Asks
+// are its own if it is the first one. Otherwise the cell has forgotten which of the recorded
+// asks it has made again: the invocation is aborted, and interrupt returns true.
+func (r repeats) interrupt(i int) bool {
+	c, t := r.cell, r.turn
+	a := &t.run.Last()[i]
+	if !a.Invoking() {
+		return false
+	}
+	if a.Attempt == 1 && a.Retries == 0 || !a.Out().Idempotent {
+		t.repetition = repetition{}
+		return false
+	}
+	delete(c.inherited, t.effectID(i))
+	c.addEffect(Effect{ID: t.effectID(i), Attempt: a.Attempt, Op: Abort{}})
+	return true
+}
+
+// take handles a signal that adds an ask without a key, if the ask is one of the former
+// invocation or has to wait for one. It reports whether it did.
+func (r repeats) take(call *actor.Call, ask *actor.Ask, durable bool) bool {
+	t := r.turn
+	asks, again := t.run.Last(), &t.repetition
+	if again.recorded == 0 || t.run.Parked != "" {
+		return false
+	}
+	for i, by := range again.made { // at most one has the ID of the signal
+		if by == call.ID {
+			r.answer(i, call)
+			return true
+		}
+	}
+	out := r.plan(ask)
+	if call.Idempotency.IsZero() {
+		if i := again.find(asks, ask.Kind, out); i >= 0 {
+			r.match(i, call.ID)
+			r.answer(i, call)
+			r.release()
+			return true
+		}
+	}
+	if !hasEffect(ask, out) || again.missingEffect(asks) < 0 {
+		return false
+	}
+	r.wait(call, durable)
+	return true
+}
+
+// plan returns an ask as the tools plan it, to be compared.
+func (r repeats) plan(ask *actor.Ask) *actor.Ask {
+	c, t := r.cell, r.turn
+	ec := tools.NewContext(t.run.Call, t.run.Clock.Remaining(c.now), dispatcher.Asks{})
+	ec.Agents, ec.Callees = c.callable, t.callees()
+	if out, refused := c.tools.Plan(ec, *ask); refused == nil {
+		return &out
+	}
+	return ask
+}
+
+func (r repeats) match(i int, by actor.CallID) {
+	again := &r.turn.repetition
+	if again.made == nil {
+		again.made = map[int]actor.CallID{}
+	}
+	again.made[i] = by
+}
+
+// matchKey marks the ask that a signal with the given ID added: the agent has repeated it under
+// its key.
+func (a *activation) matchKey(c *Cell, signal actor.CallID) {
+	for _, t := range a.turns {
+		for i := range t.run.Last() {
+			if t.repetition.isMissing(t.run.Last(), i) && t.run.Last()[i].Callback == signal {
+				repeats{c, t}.match(i, signal)
+				repeats{c, t}.release()
+				return
+			}
+		}
+	}
+}
+
+// answer answers a signal with the recorded ask, as the signal that added the ask was
+// answered.
+func (r repeats) answer(i int, call *actor.Call) {
+	c, t := r.cell, r.turn
+	switch a := &t.run.Last()[i]; {
+	case !isCallback(a):
+		reply := addedToolReply(call, t.toolCallID(i))
+		c.recordOutcome(t.act, call, &reply, true)
+	case !a.Open():
+		reply := t.callbackReply(i, a.Answer)
+		reply.Call = call.ID
+		c.replyTo(t.act, call, &reply, t.act.durable)
+	case !t.addCallbackWaiter(i, call, c.limits.MaxPendingPerActor):
+		c.emit(history.Event{Kind: history.Drop, Actor: t.act.id, Call: call.ID, What: "request", Why: "full"})
+		c.scheduleClientRetry(call.ID)
+	}
+}
+
+// wait keeps a signal until the agent has made the missing asks, at most for repeatWait.
+func (r repeats) wait(call *actor.Call, durable bool) {
+	c, again := r.cell, &r.turn.repetition
+	if i := slices.IndexFunc(again.waiting, func(w waitingSignal) bool { return w.call.ID == call.ID }); i >= 0 {
+		again.waiting[i].call = *call // a retry, perhaps through another cell
+		return
+	}
+	if len(again.waiting) >= c.limits.AsksPerActionMax {
+		c.refuse(r.turn.act, call, actor.RefuseBusy(actor.ScopeCaller, c.limits.ResendAfter, "%d calls of run %s wait for those of its former invocation",
+			len(again.waiting), r.turn.run.Call.ID))
+		return
+	}
+	again.waiting = append(again.waiting, waitingSignal{*call, durable, c.now.Add(repeatWait)})
+	c.markDirty(r.turn.act)
+}
+
+// release handles the waiting signals once no ask is missing that they wait for.
+func (r repeats) release() {
+	again := &r.turn.repetition
+	if len(again.waiting) == 0 || again.missingEffect(r.turn.run.Last()) >= 0 {
+		return
+	}
+	waiting := again.waiting
+	again.waiting = nil
+	for i := range waiting {
+		r.cell.signal(r.turn.act, &waiting[i].call, waiting[i].durable)
+	}
+}
+
+// expire parks the run if a signal has waited long enough. The agent's connection is closed:
+// its answer would rest on a call that was not made.
+func (r repeats) expire() {
+	c, t := r.cell, r.turn
+	if c.now < t.repetition.due() {
+		return
+	}
+	r.release() // the missing ask may have ended without an effect
+	if c.now < t.repetition.due() {
+		return
+	}
+	call := &t.repetition.waiting[0].call
+	missing := &t.run.Last()[t.repetition.missingEffect(t.run.Last())]
+	detail := unmatchedText + fmt.Sprintf("agent %s was invoked again and makes another request than before, so neither is performed until a person decides", t.act.id.Agent) +
+		"\nbefore: " + requestText(missing.Ask.Name, inlineBytes(missing.Ask.Parts)) + "\nnow: " + signalText(call)
+	c.park(t, detail)
+	for i := range t.run.Last() {
+		if t.run.Last()[i].Invoking() {
+			c.abort(t, i)
+		}
+	}
+	r.drop(actor.Refuse(actor.Unknown, "run %s is parked: %s", t.run.Call.ID, detail))
+}
+
+// drop refuses the waiting signals.
+func (r repeats) drop(refusal *actor.Refusal) {
+	waiting := r.turn.repetition.waiting
+	r.turn.repetition.waiting = nil
+	for i := range waiting {
+		r.cell.refuse(r.turn.act, &waiting[i].call, refusal)
+	}
+}
+
+// requestTextMax is the maximum number of bytes of the arguments that the reason of a parked
+// run shows.
+const requestTextMax = 400
+
+func requestText(name string, arguments []byte) string {
+	return name + " " + actor.FitText(string(arguments), requestTextMax)
+}
+
+func signalText(call *actor.Call) string {
+	ask := callbackAsk(call)
+	if call.Operation == AddTool {
+		ask, _ = addedToolAsk(call) // decoded before
+	}
+	return requestText(ask.Name, inlineBytes(ask.Parts))
+}
