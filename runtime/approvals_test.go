@@ -300,7 +300,7 @@ func TestToolCallChecks(t *testing.T) {
 	}{
 		{closed, "payer", "PolicyBlocked"},
 		{open, "payer", "ok"},
-		{open, "precise", "Invalid"},
+		{open, "precise", "ok"}, // whole numbers keep their digits
 		{open, "wrong", "Invalid"},
 		{open, "repeating", "4 Rejected"},
 		{short, "payer", strings.Repeat("x", 97) + "… the result of payments.transfer has 1000 bytes, and these are the first 100"},
