@@ -147,8 +147,8 @@ func (r repeats) take(call *actor.Call, ask *actor.Ask, durable bool) bool {
 	if again.recorded == 0 || t.run.Parked != "" {
 		return false
 	}
-	for i, by := range again.made { // at most one has the ID of the signal
-		if by == call.ID {
+	for i := range min(again.recorded, len(asks)) {
+		if by, ok := again.made[i]; ok && by == call.ID { // a retry of the signal
 			r.answer(i, call)
 			return true
 		}
