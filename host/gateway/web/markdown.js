@@ -4,8 +4,8 @@
 
 import { el } from "./dom.js";
 
-// Each alternative ends at the next delimiter or after a bounded length, so the time is linear in the text.
-const inlinePattern = /(?<!`)(`{1,3})(?!`)([^`]{1,2000})\1(?!`)|\*\*([^\s*](?:[^*]{0,2000}?[^\s*])?)\*\*|\*([^\s*](?:[^*]{0,2000}?[^\s*])?)\*|(?<![\w])_([^\s_](?:[^_]{0,2000}?[^\s_])?)_(?![\w])|\[([^[\]\n]{1,500})\]\((https?:\/\/[^\s)]{1,2000})\)|(https?:\/\/[^\s<>"'`]{1,2000}[^\s<>"'`.,;:!?)\]}])/g;
+// All code here takes time linear in the text, which an agent has chosen: no regular expression can match a
+// text in several ways.
 
 const depthMax = 8;
 
@@ -15,31 +15,138 @@ function link(text, address) {
   return el("a", { href: address, rel: "noopener noreferrer nofollow", target: "_blank", text });
 }
 
+const spanMax = 2000; // characters between two delimiters
+const labelMax = 500; // characters of the text of a link
+const lineMax = 4096; // characters of a line; a longer one is shown as it is
+
+const isSpace = (c) => /^\s$/.test(c);
+const isWord = (c) => c !== undefined && /^\w$/.test(c);
+
+// run returns the number of equal characters at a position.
+function run(text, at) {
+  let n = 1;
+  while (text[at + n] === text[at]) n++;
+  return n;
+}
+
+// spanOf returns the text from a position to the next delimiter, null if it is empty, long, or has a space
+// at an end.
+function spanOf(text, from, delimiter) {
+  const to = text.indexOf(delimiter, from);
+  if (to <= from || to - from > spanMax || isSpace(text[from]) || isSpace(text[to - 1])) return null;
+  return text.slice(from, to);
+}
+
+// code returns the code span at a position: between equal runs of backticks, and without backticks.
+function code(text, at) {
+  const n = run(text, at);
+  const to = n > 3 ? -1 : text.indexOf("`", at + n);
+  if (to < 0 || to - at - n > spanMax || run(text, to) !== n) return { length: n };
+  const inner = text.slice(at + n, to);
+  const trimmed = inner.length > 2 && inner.startsWith(" ") && inner.endsWith(" ") ? inner.slice(1, -1) : inner;
+  return { length: to + n - at, node: () => el("code", { text: trimmed }) };
+}
+
+// star returns the strong or emphasized text at a position.
+function star(text, at, depth) {
+  const strong = text[at + 1] === "*";
+  const n = strong ? 2 : 1;
+  const inner = spanOf(text, at + n, "*");
+  if (inner === null || (strong && text[at + n + inner.length + 1] !== "*")) return { length: 1 };
+  return { length: inner.length + 2 * n, node: () => el(strong ? "strong" : "em", {}, ...inline(inner, depth + 1)) };
+}
+
+// underscore returns the emphasized text at a position, which does not begin or end within a word.
+function underscore(text, at, depth) {
+  const inner = isWord(text[at - 1]) ? null : spanOf(text, at + 1, "_");
+  if (inner === null || isWord(text[at + inner.length + 2])) return { length: 1 };
+  return { length: inner.length + 2, node: () => el("em", {}, ...inline(inner, depth + 1)) };
+}
+
+// addressAt returns the address at a position, up to a character of an expression.
+function addressAt(text, at, end) {
+  const scheme = ["http://", "https://"].find((s) => text.startsWith(s, at));
+  if (!scheme) return "";
+  let to = at + scheme.length;
+  const most = to + spanMax;
+  while (to < text.length && to < most && !end.test(text[to])) to++;
+  return to === at + scheme.length ? "" : text.slice(at, to);
+}
+
+// named returns the link [text](address) at a position.
+function named(text, at) {
+  let to = at + 1;
+  while (to < text.length && to - at <= labelMax && !"[]\n".includes(text[to])) to++;
+  if (to === at + 1 || text[to] !== "]" || text[to + 1] !== "(") return { length: 1 };
+  const address = addressAt(text, to + 2, /[\s)]/);
+  if (!address || text[to + 2 + address.length] !== ")") return { length: 1 };
+  return { length: to + 3 + address.length - at, node: () => link(text.slice(at + 1, to), address) };
+}
+
+// bare returns the address at a position as a link, without punctuation at its end.
+function bare(text, at) {
+  let address = addressAt(text, at, /[\s<>"'`]/);
+  let to = address.length;
+  while (to > 0 && ".,;:!?)]}".includes(address[to - 1])) to--;
+  address = address.slice(0, to);
+  if (address.length < "http://".length + 2) return { length: 4 };
+  return { length: address.length, node: () => link(address, address) };
+}
+
 // inline returns the nodes of a text within a block.
 export function inline(text, depth = 0) {
   const nodes = [];
-  let end = 0;
-  if (depth < depthMax) {
-    for (const m of text.matchAll(inlinePattern)) {
-      if (m.index > end) nodes.push(text.slice(end, m.index));
-      end = m.index + m[0].length;
-      if (m[1] !== undefined) nodes.push(el("code", { text: m[2].replace(/^ (.*) $/s, "$1") }));
-      else if (m[3] !== undefined) nodes.push(el("strong", {}, ...inline(m[3], depth + 1)));
-      else if (m[4] ?? m[5]) nodes.push(el("em", {}, ...inline(m[4] ?? m[5], depth + 1)));
-      else if (m[6] !== undefined) nodes.push(link(m[6], m[7]));
-      else nodes.push(link(m[8], m[8]));
-    }
+  const mark = /[`*_[]|https?:\/\//g;
+  let end = 0; // of the text that has its nodes
+  for (let m; depth < depthMax && (m = mark.exec(text)); ) {
+    const at = m.index;
+    const found = { "`": code, "*": star, _: underscore, "[": named }[m[0]]?.(text, at, depth) ?? bare(text, at);
+    mark.lastIndex = at + found.length;
+    if (!found.node) continue;
+    if (at > end) nodes.push(text.slice(end, at));
+    nodes.push(found.node());
+    end = at + found.length;
   }
   if (end < text.length) nodes.push(text.slice(end));
   return nodes;
 }
 
-const fence = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/;
-const heading = /^ {0,3}(#{1,4})\s+(.*?)\s*#*$/;
-const item = /^( *)(?:([-*+])|(\d{1,9})[.)])\s+(.*)$/;
-const rule = /^ {0,3}([-*_])(?: *\1){2,} *$/;
-const tableRule = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)+\|?\s*$/;
-const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((c) => c.trim());
+// fence returns the fence of a code block and the language; null if the line is none.
+function fence(line) {
+  const m = /^ {0,3}(`{3,}|~{3,})/.exec(line);
+  if (!m || line.includes("`", m[0].length)) return null;
+  return [m[0], m[1], /^[\w+#.-]*/.exec(line.slice(m[0].length).trimStart())[0]];
+}
+
+// heading returns the marks and the text of a heading; null if the line is none.
+function heading(line) {
+  const m = /^ {0,3}(#{1,4})\s/.exec(line);
+  if (!m) return null;
+  let text = line.slice(m[0].length).trim();
+  let to = text.length;
+  while (text[to - 1] === "#") to--;
+  return [m[0], m[1], text.slice(0, to).trimEnd()];
+}
+
+// item returns indentation, mark, number and text of an item of a list; null if the line is none.
+function item(line) {
+  const m = /^( *)(?:([-*+])|(\d{1,9})[.)])\s/.exec(line);
+  return m && [m[0], m[1], m[2], m[3], line.slice(m[0].length).trimStart()];
+}
+
+// isRule reports whether a line is a horizontal rule: three or more equal marks.
+function isRule(line) {
+  const marks = line.trim().replaceAll(" ", "");
+  return marks.length > 2 && "-*_".includes(marks[0]) && run(marks, 0) === marks.length && !line.startsWith("    ");
+}
+
+const cells = (line) => {
+  const t = line.trim();
+  return t.slice(t.startsWith("|") ? 1 : 0, t.length > 1 && t.endsWith("|") ? -1 : t.length).split("|").map((c) => c.trim());
+};
+
+// isTableRule reports whether a line separates the head of a table from its rows.
+const isTableRule = (line) => line.includes("-") && cells(line).length > 1 && cells(line).every((c) => /^:?-+:?$/.test(c));
 
 // blocks returns the elements of a text.
 export function blocks(text) {
@@ -50,37 +157,40 @@ export function blocks(text) {
     let m;
     if (!line.trim()) {
       i++;
-    } else if ((m = fence.exec(line))) {
+    } else if (line.length > lineMax) {
+      out.push(el("p", { class: "line", text: line }));
+      i++;
+    } else if ((m = fence(line))) {
       const code = [];
       for (i++; i < lines.length && !(lines[i].trim().startsWith(m[1]) && !lines[i].trim().slice(m[1].length).replaceAll(m[1][0], "").trim()); i++) code.push(lines[i]);
       i++;
       out.push(el("pre", { tabindex: "0", "aria-label": m[2] ? `Code, ${m[2]}` : "Code" }, el("code", { text: code.join("\n") })));
-    } else if ((m = heading.exec(line))) {
+    } else if ((m = heading(line))) {
       out.push(el(`h${Math.min(m[1].length + 1, 4)}`, {}, ...inline(m[2])));
       i++;
-    } else if (rule.test(line)) {
+    } else if (isRule(line)) {
       out.push(el("hr"));
       i++;
     } else if (/^ {0,3}>/.test(line)) {
       const quoted = [];
       for (; i < lines.length && /^ {0,3}>/.test(lines[i]); i++) quoted.push(lines[i].replace(/^ {0,3}> ?/, ""));
       out.push(el("blockquote", {}, el("p", { class: "line" }, ...inline(quoted.join("\n")))));
-    } else if (line.includes("|") && i + 1 < lines.length && tableRule.test(lines[i + 1])) {
+    } else if (line.includes("|") && i + 1 < lines.length && isTableRule(lines[i + 1])) {
       const head = el("tr", {}, ...cells(line).map((c) => el("th", { scope: "col" }, ...inline(c))));
       const rows = [];
       for (i += 2; i < lines.length && lines[i].includes("|"); i++) rows.push(el("tr", {}, ...cells(lines[i]).map((c) => el("td", {}, ...inline(c)))));
       out.push(el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows)));
-    } else if (item.test(line)) {
+    } else if (item(line)) {
       const items = [];
       for (; i < lines.length && lines[i].trim(); i++) {
-        if ((m = item.exec(lines[i]))) items.push({ indent: m[1].length, start: m[3], text: m[4] });
+        if ((m = item(lines[i]))) items.push({ indent: m[1].length, start: m[3], text: m[4] });
         else if (/^ {2,}/.test(lines[i])) items.at(-1).text += "\n" + lines[i].trim();
         else break;
       }
       out.push(list(items));
     } else {
       const paragraph = [];
-      for (; i < lines.length && lines[i].trim() && !fence.test(lines[i]) && !heading.test(lines[i]) && !(paragraph.length && item.test(lines[i])); i++) paragraph.push(lines[i]);
+      for (; i < lines.length && lines[i].trim() && lines[i].length <= lineMax && !fence(lines[i]) && !heading(lines[i]) && !(paragraph.length && item(lines[i])); i++) paragraph.push(lines[i]);
       out.push(el("p", { class: "line" }, ...inline(paragraph.join("\n"))));
     }
   }
