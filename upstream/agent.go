@@ -129,6 +129,7 @@ type AgentDecoder struct {
 	events    int
 	text      strings.Builder
 	jsonBytes int      // upper bound of the size of text in JSON
+	half      halfText // begin of a character that no piece has completed
 	unknown   []string // distinct names of skipped events, at most unknownEventsMax+1
 	usage     Usage
 	done      bool
@@ -141,7 +142,7 @@ const unknownEventsMax = 8
 // NewAgentDecoder returns a decoder for the response to the invocation of the
 // given run.
 func NewAgentDecoder(name, run string, secrets Secrets, contentType string) (*AgentDecoder, *Failure) {
-	if media := mediaType(contentType); media != "text/event-stream" {
+	if media := mediaType(contentType); !readableMedia(media) || strings.HasSuffix(media, "json") {
 		return nil, fail(Broken, actor.Unavailable, "%s answers with %q: want an event stream", name, secrets.quote(media, mediaBytesMax))
 	}
 	return &AgentDecoder{name: name, run: run, secrets: secrets, parser: NewParser(StreamLimits{})}, nil
@@ -225,54 +226,40 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 	switch e.Name {
 	case "delta":
 		var w struct {
-			Text *string `json:"text"`
-			Run  string  `json:"run_id"`
+			Text agentText `json:"text"`
+			Run  string    `json:"run_id"`
 		}
-		err := unmarshal([]byte(e.Data), &w)
+		err := unmarshal([]byte(e.Data), &w, lenient)
 		switch {
 		case err != nil:
 			return d.failMalformed(e, "%s", d.secrets.quoteError(err))
-		case w.Text == nil:
+		case !w.Text.given:
 			return d.failMalformed(e, "text is missing")
 		case w.Run != "" && w.Run != d.run:
 			return d.failMalformed(e, "run_id %q is that of another run", d.secrets.quote(w.Run, mediaBytesMax))
-		case d.jsonBytes+jsonBytesMax(*w.Text) > OutputBytesMax:
-			d.failure = fail(Refused, actor.Rejected, "%s: output exceeds %d bytes", d.name, OutputBytesMax)
-			return Delta{}
 		}
-		d.jsonBytes += jsonBytesMax(*w.Text)
-		d.text.WriteString(*w.Text)
-		return Delta{Text: *w.Text}
+		return d.addText(d.half.join(string(w.Text.wireText)))
 	case "state":
 		var w struct {
-			State  string         `json:"state"`
+			State  wireText       `json:"state"`
 			Detail jsontext.Value `json:"detail"`
 		}
-		err := unmarshal([]byte(e.Data), &w)
+		err := unmarshal([]byte(e.Data), &w, lenient)
+		state := validText(string(w.State))
 		switch {
 		case err != nil:
 			return d.failMalformed(e, "%s", d.secrets.quoteError(err))
-		case w.State == "" || len(w.State) > stateBytesMax:
+		case state == "" || len(state) > stateBytesMax:
 			return d.failMalformed(e, "want a state of 1 to %d bytes", stateBytesMax)
 		case len(w.Detail) > detailBytesMax:
 			return d.failMalformed(e, "detail of %d bytes exceeds the maximum of %d", len(w.Detail), detailBytesMax)
 		}
-		if w.Detail.Kind() == 'n' {
-			w.Detail = nil
-		}
-		return Delta{State: w.State, Detail: string(w.Detail)}
+		return Delta{State: state, Detail: stateDetail(w.Detail)}
 	case "done":
-		d.finishAnswer(e)
+		return d.finishAnswer(e)
 	case "error":
-		var w struct {
-			Code    string `json:"code"`
-			Message string `json:"message"`
-		}
-		if err := unmarshal([]byte(e.Data), &w); err != nil {
-			return d.failMalformed(e, "%s", d.secrets.quoteError(err))
-		}
-		reported := upstreamError{message: w.Message, code: w.Code}
-		d.failure = fail(Refused, agentReason(w.Code), "%s reported%s", d.name, reported.describe(d.secrets))
+		reported := parseError([]byte(e.Data))
+		d.failure = fail(Refused, agentReason(reported.code), "%s reported%s", d.name, reported.describe(d.secrets))
 		if d.failure.Refusal.Reason == actor.Busy {
 			d.failure.Refusal.Scope = actor.ScopeCallee
 		}
@@ -282,36 +269,82 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 	return Delta{}
 }
 
-// finishAnswer processes the event done. The protocol leaves the members of its usage
-// open: the names are those of this server and those of chat completions.
-func (d *AgentDecoder) finishAnswer(e runs.Frame) {
+// agentText is the text of an event. Null is an empty text.
+type agentText struct {
+	wireText
+	given bool
+}
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (t *agentText) UnmarshalJSONFrom(from *jsontext.Decoder) error {
+	t.given = true
+	return t.wireText.UnmarshalJSONFrom(from)
+}
+
+// addText appends valid text to the answer and returns its delta.
+func (d *AgentDecoder) addText(text string) Delta {
+	if d.jsonBytes+jsonBytesMax(text) > OutputBytesMax {
+		d.failure = fail(Refused, actor.Rejected, "%s: output exceeds %d bytes", d.name, OutputBytesMax)
+		return Delta{}
+	}
+	d.jsonBytes += jsonBytesMax(text)
+	d.text.WriteString(text)
+	return Delta{Text: text}
+}
+
+// stateDetail returns a detail as strict JSON, or "" if there is none or it has doubled members.
+func stateDetail(detail jsontext.Value) string {
+	if detail.IsValid() && detail.Kind() != 'n' {
+		return string(detail)
+	}
+	return string(keptOf(detail))
+}
+
+// finishAnswer processes the event done. The event itself ends the answer, so no content of it is
+// required. Its text continues the pieces that it begins with; without pieces it is the answer. The
+// protocol leaves the members of its usage open: the names are those of this server and those of
+// chat completions.
+func (d *AgentDecoder) finishAnswer(e runs.Frame) Delta {
 	var w struct {
-		Usage struct {
-			Tokens     int64 `json:"tokens"`
-			Total      int64 `json:"total_tokens"`
-			Input      int64 `json:"input_tokens"`
-			Prompt     int64 `json:"prompt_tokens"`
-			Output     int64 `json:"output_tokens"`
-			Completion int64 `json:"completion_tokens"`
-		} `json:"usage"`
+		Text  jsontext.Value `json:"text"`
+		Usage jsontext.Value `json:"usage"`
 	}
-	if err := unmarshal([]byte(e.Data), &w); err != nil {
-		d.failMalformed(e, "%s", d.secrets.quoteError(err))
-		return
+	var text wireText
+	rest := d.half.rest()
+	if unmarshal([]byte(e.Data), &w, lenient) == nil && len(w.Text) > 0 && unmarshal(w.Text, &text, lenient) == nil {
+		if more, ok := strings.CutPrefix(validText(string(text)), d.text.String()+rest); ok {
+			rest += more
+		}
 	}
-	u := Usage{Input: cmp.Or(w.Usage.Input, w.Usage.Prompt), Output: cmp.Or(w.Usage.Output, w.Usage.Completion), Total: cmp.Or(w.Usage.Tokens, w.Usage.Total)}
+	delta := d.addText(rest)
+	if d.failure == nil {
+		d.usage, d.done = agentUsage(w.Usage), true
+	}
+	return delta
+}
+
+// agentUsage returns the usage in a done event. It never decides whether an answer is accepted.
+func agentUsage(value jsontext.Value) Usage {
+	var w struct {
+		Tokens     wireCount `json:"tokens"`
+		Total      wireCount `json:"total_tokens"`
+		Input      wireCount `json:"input_tokens"`
+		Prompt     wireCount `json:"prompt_tokens"`
+		Output     wireCount `json:"output_tokens"`
+		Completion wireCount `json:"completion_tokens"`
+	}
+	if len(value) == 0 || value.Kind() != '{' || unmarshal(value, &w, lenient) != nil {
+		return Usage{}
+	}
+	u := Usage{Input: int64(cmp.Or(w.Input, w.Prompt)), Output: int64(cmp.Or(w.Output, w.Completion)), Total: int64(cmp.Or(w.Tokens, w.Total))}
+	if min(u.Input, u.Output, u.Total) < 0 {
+		return Usage{}
+	}
 	if u.Total == 0 {
 		u.Total = u.Input + u.Output
 	}
-	for _, n := range []int64{u.Input, u.Output, u.Total} {
-		if n < 0 || n > tokensMax {
-			d.failMalformed(e, "usage: invalid token count %d", n)
-			return
-		}
-	}
 	u.Known = u != Usage{}
-	d.usage = u
-	d.done = true
+	return u
 }
 
 // agentReason maps an error code of an agent to a reason. Reasons that only the

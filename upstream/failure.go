@@ -204,26 +204,33 @@ func ParseHTTPDate(text string) (actor.Time, bool) {
 // upstreamError is an error as reported by an upstream.
 type upstreamError struct{ message, kind, code string }
 
-// parseError extracts the error from a response body. It returns a zero value if
-// there is none.
+// parseError extracts the error from a response body or an event. It returns a zero value if
+// there is none. A body that is not JSON is the message, unless it is a page of HTML.
 func parseError(body []byte) upstreamError {
 	var w struct {
 		Error   jsontext.Value `json:"error"`
 		Code    jsontext.Value `json:"code"`
-		Message string         `json:"message"`
+		Message jsontext.Value `json:"message"`
 		Detail  jsontext.Value `json:"detail"`
 	}
-	if unmarshal(body, &w) != nil {
-		return upstreamError{}
+	if unmarshal(body, &w, lenient) != nil {
+		return upstreamError{message: textOnly(body)}
 	}
 	if len(w.Error) > 0 && w.Error.Kind() != 'n' {
 		return parseErrorMember(w.Error)
 	}
-	e := upstreamError{message: w.Message, code: scalarText(w.Code)}
-	if e.message == "" {
-		e.message = scalarText(w.Detail)
+	return upstreamError{message: cmp.Or(scalarText(w.Message), scalarText(w.Detail)), code: scalarText(w.Code)}
+}
+
+// textOnly returns a text that is neither JSON nor a page of HTML, on one line. It returns "" for
+// anything else, such as JSON that was cut.
+func textOnly(body []byte) string {
+	text := strings.TrimSpace(strings.TrimPrefix(string(body), "\uFEFF"))
+	binary := func(r rune) bool { return r < ' ' && !strings.ContainsRune("\t\r\n", r) }
+	if text == "" || strings.Contains("<{[\"", text[:1]) || strings.ContainsFunc(text, binary) {
+		return ""
 	}
-	return e
+	return validText(strings.Join(strings.Fields(text), " "))
 }
 
 // parseErrorMember decodes the JSON member error, an object or a string.
@@ -236,7 +243,7 @@ func parseErrorMember(value jsontext.Value) upstreamError {
 		Type    jsontext.Value `json:"type"`
 		Code    jsontext.Value `json:"code"`
 	}
-	if unmarshal(value, &w) != nil {
+	if unmarshal(value, &w, lenient) != nil {
 		return upstreamError{}
 	}
 	return upstreamError{scalarText(w.Message), scalarText(w.Type), scalarText(w.Code)}
@@ -249,11 +256,11 @@ func scalarText(v jsontext.Value) string {
 	}
 	switch v.Kind() {
 	case '"':
-		b, err := jsontext.AppendUnquote(nil, v)
-		if err != nil {
+		var text string
+		if setText(&text, v) != nil {
 			return ""
 		}
-		return string(b)
+		return validText(text)
 	case '0':
 		return string(v)
 	}
