@@ -50,6 +50,7 @@ type Limits struct {
 	ResendAfter             actor.Duration `sim:"500ms..2s"`   // resend_after_ms; first resend interval of an unanswered call to another node; it doubles each time
 	SnapshotBytes           int            `sim:"2KiB..16KiB"` // snapshot_bytes; minimum bytes of entries since the last snapshot that trigger the next; if the last snapshot is larger, its size counts instead
 	ActorsPerCellMax        int            `sim:"2..1048576"`  // actors_per_cell_max; actors in memory; a call to a further actor is refused with Busy, scope node
+	ActorBytesMax           int            `sim:"16KiB..1MiB"` // actor_memory_bytes_max; bytes of journaled actors in memory per cell; beyond it, idle ones leave memory, and a user whose busy ones exceed half of it gets Busy
 	StrikesMax              int            `sim:"1..3"`        // strikes_max; step panics caused by one message before it is refused as poisoned
 	StateItemsMax           int            `sim:"1024..8192"`  // actor_state_items_max; items in the state of an actor
 	StateBytesMax           int            `sim:"1MiB..32MiB"` // actor_state_bytes_max; names and values in the state of an actor
@@ -87,6 +88,7 @@ func DefaultLimits() Limits {
 		ResendAfter:             time.Second,
 		SnapshotBytes:           64 << 10,
 		ActorsPerCellMax:        1 << 20,
+		ActorBytesMax:           1 << 30,
 		StrikesMax:              3,
 		StateItemsMax:           actor.ActorStateItemsMax,
 		StateBytesMax:           actor.ActorStateBytesMax,
@@ -139,6 +141,7 @@ func (l *Limits) rows() []limit {
 		{"resend_after_ms", &l.ResendAfter, int64(time.Minute)},
 		{"snapshot_bytes", &l.SnapshotBytes, 1 << 30},
 		{"actors_per_cell_max", &l.ActorsPerCellMax, 1 << 30},
+		{"actor_memory_bytes_max", &l.ActorBytesMax, 1 << 40},
 		{"strikes_max", &l.StrikesMax, 100},
 		{"actor_state_items_max", &l.StateItemsMax, 1 << 16},
 		{"actor_state_bytes_max", &l.StateBytesMax, actor.ActorStateBytesMax},

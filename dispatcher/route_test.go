@@ -157,7 +157,7 @@ func TestLimitsSetAndCheckUseConfiguredUnits(t *testing.T) {
 		"max_pending_per_actor": 1 << 20, "max_active_per_agent": 1 << 20, "mailbox_bytes_max": 1 << 30, "mailbox_age_ms_max": 3_600_000, "message_bytes_max": 1 << 20,
 		"calls_per_tree_max": 1 << 20, "run_timeout_ms": 3_600_000, "run_timeout_ms_max": 86_400_000, "tool_timeout_ms": 3_600_000,
 		"model_timeout_ms": 3_600_000, "invoke_timeout_ms": 3_600_000, "approval_timeout_ms": 7_776_000_000, "wait_timeout_ms_max": 7_776_000_000, "steps_per_turn_max": 1 << 16,
-		"asks_per_action_max": 1 << 12, "remember_done_ms": 86_400_000, "remember_key_ms": 30 * 86_400_000, "remember_bytes_max": 1 << 40,
+		"asks_per_action_max": 1 << 12, "remember_done_ms": 86_400_000, "remember_key_ms": 30 * 86_400_000, "remember_bytes_max": 1 << 40, "actor_memory_bytes_max": 1 << 40,
 		"passivate_after_ms": 86_400_000, "resend_after_ms": 60_000, "snapshot_bytes": 1 << 30, "actors_per_cell_max": 1 << 30, "strikes_max": 100,
 		"actor_state_items_max": 1 << 16, "actor_state_bytes_max": 32 << 20, "stream_events_max": 1 << 20, "stream_bytes_max": 1 << 30, "run_events_max": 1 << 24,
 	}
@@ -214,7 +214,7 @@ func TestDefaultLimits(t *testing.T) {
 	want := map[string]int64{
 		"agent_call_depth_max": 5, "agent_concurrent_calls_max": 10, "max_pending_per_actor": 128, "calls_per_tree_max": 100, "run_timeout_ms_max": 3_600_000,
 		"run_timeout_ms": 600_000, "tool_timeout_ms": 60_000, "model_timeout_ms": 120_000, "invoke_timeout_ms": 120_000, "approval_timeout_ms": 600_000,
-		"steps_per_turn_max": 100, "asks_per_action_max": 64, "remember_done_ms": 60_000, "remember_key_ms": 86_400_000, "remember_bytes_max": 16 << 20,
+		"steps_per_turn_max": 100, "asks_per_action_max": 64, "remember_done_ms": 60_000, "remember_key_ms": 86_400_000, "remember_bytes_max": 16 << 20, "actor_memory_bytes_max": 1 << 30,
 		"passivate_after_ms": 300_000, "resend_after_ms": 1000, "snapshot_bytes": 64 << 10, "actors_per_cell_max": 1 << 20,
 	}
 	for _, s := range DefaultLimits().Settings() {

@@ -54,6 +54,7 @@ type activeState struct {
 	indexedDue    actor.Time // deadline in the expiry index
 	reprobeAt     actor.Time // next time to send probes for queued calls; 0 means none
 	counted       Size       // share of Cell.size
+	residence     residence  // in Cell.residents
 }
 
 // freeListMax is the maximum length of each free list: states, turns and runs of

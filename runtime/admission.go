@@ -46,6 +46,12 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, act.mailbox.RetryAfter(c.now), "the mailbox of %s has no room", act.id))
 		return
 	}
+	if act.durable {
+		if r := c.residents.admit(act, call, c.limits.ActorBytesMax, c.limits.ResendAfter); r != nil {
+			c.refuse(act, call, r)
+			return
+		}
+	}
 	interrupted, r := rootAdmission{c}.applyBusyPolicy(act, call)
 	if r != nil {
 		c.refuse(act, call, r)

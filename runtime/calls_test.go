@@ -192,6 +192,7 @@ func TestCallsAgainstModel(t *testing.T) {
 		n.limits = dispatcher.DefaultLimits()
 		n.limits.SnapshotBytes = 600 // so that recovery also reads snapshots
 		n.limits.RememberBytes = rapid.SampledFrom([]int{1, 2000, 1 << 20}).Draw(rt, "remember")
+		n.limits.ActorBytesMax = rapid.SampledFrom([]int{1, 5000, 1 << 30}).Draw(rt, "memory")
 		n.restart(2)
 		n.drain()
 		n.paused = true

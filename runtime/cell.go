@@ -72,6 +72,7 @@ type Cell struct {
 	closing       closing
 	timerSeq      uint64 // sequence number of the last timer set
 	size          Size
+	residents     residents // journaled actors, by the memory that they use
 
 	localProbes     []localProbe   // probes for actors of this cell, to be handled in this step
 	localProbesSent int            // number of them queued in this step
@@ -296,12 +297,19 @@ func (c *Cell) finishStep() {
 			continue
 		}
 		c.snapshot(act)
+		if act.durable {
+			c.residents.update(act, act.memorySize(), act.idle())
+		}
 		if act.durable && act.idle() && c.failpoints.On(failpoint.PassivateNow) {
 			c.deactivate(act, "idle")
 			continue
 		}
 		c.armTimer(act)
 		c.releaseState(act)
+	}
+	for act := c.residents.excess(c.limits.ActorBytesMax); act != nil; act = c.residents.excess(c.limits.ActorBytesMax) {
+		c.deactivate(act, "memory")
+		act.activeState = c.idleState // its timer refers to the actor until it is due
 	}
 	c.dirty, c.localProbesSent, c.localSent = c.dirty[:0], 0, 0
 	c.recycle()

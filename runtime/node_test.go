@@ -340,7 +340,7 @@ func (n *node) send(to, text string, options ...func(*actor.Call)) actor.CallID 
 	}
 	n.calls = append(n.calls, call)
 	n.inputs = append(n.inputs, func() {
-		n.step(n.cells[0], Deliver{actor.Envelope{To: target, Body: actor.Request{Call: call}}})
+		n.step(n.cells[0], Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})
 	})
 	n.drain()
 	return id

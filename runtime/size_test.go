@@ -28,6 +28,18 @@ func (n *node) checkSize(c *Cell) {
 			want.Remembered += act.journal.OutcomeBytes()
 		}
 	}
+	resident := 0
+	for _, act := range c.actors.ordered() {
+		if act.durable && act.loaded {
+			resident += act.memorySize()
+		}
+		if at := act.residence; at.user != nil && (!act.durable || at.idle != act.idle()) {
+			n.t.Fatalf("%v counts %s as idle: %v", c.Self(), act.id, at.idle)
+		}
+	}
+	if c.residents.bytes != resident || c.residents.excess(c.limits.ActorBytesMax) != nil {
+		n.t.Fatalf("%v counts %d bytes of actors, want %d, and none above %d", c.Self(), c.residents.bytes, resident, c.limits.ActorBytesMax)
+	}
 	n.checkDefinitions(c)
 	if want.Remembered > c.limits.RememberBytes {
 		n.t.Fatalf("%v holds %d bytes of outcomes, want at most %d", c.Self(), want.Remembered, c.limits.RememberBytes)

@@ -72,8 +72,9 @@ func (c *Cell) updateSize(act *activation) {
 	}
 }
 
-// removeFromSize subtracts the actor's share from the cell's size.
+// removeFromSize subtracts the actor's share from the cell's size, and from its memory.
 func (c *Cell) removeFromSize(act *activation) {
+	c.residents.remove(act)
 	if act.counted != (Size{}) {
 		c.resize(act, Size{})
 	}

@@ -33,6 +33,7 @@ type transcripts struct{ *Cell }
 // pageCache are the pages of an actor's transcript that its open runs need.
 type pageCache struct {
 	pages   map[actor.Hash][]actor.ChatMessage
+	bytes   int // of pages
 	reading []actor.Hash
 	retryAt actor.Time // time at which failed reads are repeated; 0 if none failed
 }
@@ -53,6 +54,7 @@ func (p *pageCache) add(name actor.Hash, messages []actor.ChatMessage) bool {
 		p.pages = map[actor.Hash][]actor.ChatMessage{}
 	}
 	p.pages[name] = messages
+	p.bytes += pageSize(messages)
 	return true
 }
 

@@ -49,6 +49,7 @@ var documentedLimits = [...]documentedLimit{
 	{"resend_after_ms", 1000, 60000, func(l *dispatcher.Limits) any { return &l.ResendAfter }, nil},
 	{"snapshot_bytes", 65536, 1073741824, func(l *dispatcher.Limits) any { return &l.SnapshotBytes }, nil},
 	{"actors_per_cell_max", 1048576, 1073741824, func(l *dispatcher.Limits) any { return &l.ActorsPerCellMax }, nil},
+	{"actor_memory_bytes_max", 1073741824, 1099511627776, func(l *dispatcher.Limits) any { return &l.ActorBytesMax }, nil},
 	{"strikes_max", 3, 100, func(l *dispatcher.Limits) any { return &l.StrikesMax }, nil},
 	{"actor_state_items_max", 8192, 65536, func(l *dispatcher.Limits) any { return &l.StateItemsMax }, nil},
 	{"actor_state_bytes_max", 33554432, 33554432, func(l *dispatcher.Limits) any { return &l.StateBytesMax }, nil},

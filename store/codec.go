@@ -186,6 +186,7 @@ func DecodeJournal(b []byte) (Journal, error) {
 	j.Evicted = decodeList(r, r.Count(itemsMax, "outcomes"), r.evicted)
 	j.Buried = decodeList(r, r.Count(itemsMax, "tombstones"), r.buried)
 	j.ActorState = r.items(itemsMax)
+	j.stateBytes = itemsSize(j.ActorState)
 	j.Transcript, j.Extensions, j.At = r.transcript(), r.Extensions(), r.time()
 	if err := r.End(); err != nil {
 		return Journal{}, fmt.Errorf("snapshot: %w", err)

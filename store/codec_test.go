@@ -184,6 +184,7 @@ func drawJournal(t *rapid.T) Journal {
 		j.Buried = append(j.Buried, Buried{drawRun(t), drawTime(t), drawTime(t)})
 	}
 	j.ActorState = drawItems(t)
+	j.stateBytes = itemsSize(j.ActorState)
 	j.Transcript, j.Extensions = drawTranscript(t), drawExtensions(t)
 	return j
 }

@@ -25,6 +25,7 @@ type Journal struct {
 	At         actor.Time       // time of the last record; 0 if there is none
 
 	outcomeBytes int           // total memorySize of Ended
+	stateBytes   int           // itemsSize of ActorState
 	index        *outcomeIndex // nil until a lookup needs it
 }
 
@@ -391,6 +392,9 @@ func (j *Journal) updateState(items []actor.StateItem) {
 		default:
 			j.ActorState = slices.Insert(j.ActorState, at, item)
 		}
+	}
+	if len(items) > 0 {
+		j.stateBytes = itemsSize(j.ActorState)
 	}
 }
 
