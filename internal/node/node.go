@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -94,6 +95,7 @@ type Node struct {
 // the cells start, so that open runs resume with their definitions. The caller
 // MUST close the node.
 func Open(c Config, log *slog.Logger) (_ *Node, err error) {
+	c.Limits = boundMemory(c.Limits, c.Cells, os.DirFS("/"))
 	n := &Node{dir: c.Data, backups: c.Backups}
 	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{FreeFloor: c.FreeFloor, Ballast: c.Ballast, WriteBuffer: c.WriteBuffer, Logger: log}); err != nil {
 		return nil, err
