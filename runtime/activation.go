@@ -255,6 +255,7 @@ func (c *Cell) deactivate(act *activation, reason string) {
 	if act.loaded {
 		c.emit(history.Event{Kind: history.Deactivate, Actor: act.id, Epoch: act.epoch, Why: reason})
 	}
+	act.activeState = c.idleState // its timer refers to the actor until it is due
 }
 
 // loaded restores an actor from its log entries and resumes its open runs.

@@ -309,7 +309,6 @@ func (c *Cell) finishStep() {
 	}
 	for act := c.residents.excess(c.limits.ActorBytesMax); act != nil; act = c.residents.excess(c.limits.ActorBytesMax) {
 		c.deactivate(act, "memory")
-		act.activeState = c.idleState // its timer refers to the actor until it is due
 	}
 	c.dirty, c.localProbesSent, c.localSent = c.dirty[:0], 0, 0
 	c.recycle()

@@ -4,8 +4,11 @@ package runtime
 
 import (
 	"fmt"
+	goruntime "runtime"
+	"slices"
 	"strings"
 	"testing"
+	"weak"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -20,8 +23,8 @@ func TestResidentsLeave(t *testing.T) {
 		"all fit":                             {"a1:10 a2:10 b1:10", 30, ""},
 		"unused longest":                      {"a1:10 a2:10 a3:10", 15, "a1 a2"},
 		"a use makes it the newest":           {"a1:10 a2:10 a1:10", 10, "a2"},
-		"of the user with the most":           {"b1:10 a1:10 a2:10 a3:10", 30, "a1"},
-		"down to an equal share":              {"b1:10 b2:10 a1:10 a2:10 a3:10 a4:10", 30, "a1 a2 a3"},
+		"of the user with the most":           {"a1:10 b1:10 b2:10 b3:10", 30, "b1"},
+		"down to an equal share":              {"a1:10 a2:10 b1:10 b2:10 b3:10 b4:10", 30, "b1 b2 a1"},
 		"a smaller one may be older":          {"b1:1 a1:50 a2:50", 51, "a1"},
 		"an actor may shrink":                 {"b1:20 a1:50 a1:5", 20, "b1"},
 		"busy ones stay":                      {"a1:50* a2:10 b1:10", 20, "a2 b1"},
@@ -121,4 +124,35 @@ func TestFloodOfSessionsLeavesOthersInMemory(t *testing.T) {
 		t.Error("the session of the other user left memory")
 	}
 	n.want(n.send("count/s0", "again", of("mallory")), "2")
+}
+
+// Nothing refers to the state of an actor that has left memory, although its timer is not due.
+func TestStateOfActorsThatLeaveIsFreed(t *testing.T) {
+	for name, leave := range map[string]func(n *node){
+		"memory":   func(n *node) { n.send("count/large", strings.Repeat("x", 2000)) },
+		"deletion": func(n *node) { n.step(n.cells[0], Forget{Session{actor.DefaultTenant, "s"}}) },
+		"move":     func(n *node) { n.step(n.cells[0], Owners{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, 1, agent("count", counter()))
+			n.limits.ActorBytesMax = 3000
+			n.restart(1)
+			n.drain()
+			n.want(n.send("count/s", "one"), "1")
+			c, id := n.cells[0], actor.NewID("count", "s")
+			act := c.actors.find(id)
+			state := weak.Make(act.activeState)
+			leave(n)
+			timed := slices.ContainsFunc(c.timers, func(x timer) bool { return x.act == act })
+			if c.actors.find(id) == act || !timed {
+				t.Fatal("the actor is in memory, or has no timer")
+			}
+			goruntime.GC()
+			if state.Value() != nil {
+				t.Error("the state is still in memory")
+			}
+			goruntime.KeepAlive(n)
+			goruntime.KeepAlive(act)
+		})
+	}
 }

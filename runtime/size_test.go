@@ -33,6 +33,13 @@ func (n *node) checkSize(c *Cell) {
 		if act.durable && act.loaded {
 			resident += act.memorySize()
 		}
+		pages := 0
+		for _, messages := range act.pageCache.pages {
+			pages += pageSize(messages)
+		}
+		if act.pageCache.bytes != pages {
+			n.t.Fatalf("%v counts %d bytes of pages of %s, want %d", c.Self(), act.pageCache.bytes, act.id, pages)
+		}
 		if at := act.residence; at.user != nil && (!act.durable || at.idle != act.idle()) {
 			n.t.Fatalf("%v counts %s as idle: %v", c.Self(), act.id, at.idle)
 		}

@@ -58,6 +58,11 @@ func (p *pageCache) add(name actor.Hash, messages []actor.ChatMessage) bool {
 	return true
 }
 
+func (p *pageCache) remove(name actor.Hash) {
+	p.bytes -= pageSize(p.pages[name])
+	delete(p.pages, name)
+}
+
 // hasPages reports whether the next message of an actor may begin its turn. If not, it
 // requests the pages that are missing.
 func (c transcripts) hasPages(act *activation) bool {
@@ -121,7 +126,7 @@ func (c transcripts) requestPages(act *activation, missing []actor.Hash) {
 		switch {
 		case act.pageCache.retryAt != 0:
 		case wrong: // it has another number of messages than the transcript states
-			delete(act.pageCache.pages, page)
+			act.pageCache.remove(page)
 			act.pageCache.retryAt = c.now.Add(c.limits.ResendAfter)
 		case !slices.Contains(act.pageCache.reading, page):
 			act.pageCache.reading = append(act.pageCache.reading, page)
