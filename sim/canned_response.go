@@ -93,7 +93,6 @@ var (
 		{200, headerList("content-encoding", "gzip"), `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`, failing}, {200, headerList("content-type", ""), "", failing},
 		{200, nil, `{"choices":[]}`, failing}, {200, nil, `{"choices":[{},{}]}`, failing}, {200, nil, `{"choices":[{"index":7}]}`, failing}, {200, nil, `{"choices":`, failing}, {200, nil, "", failing}, {200, nil, "null", failing},
 		{200, nil, `{"error":{"message":"internal failure","type":"server_error"}}`, failing}, {200, nil, `{"error":{"message":"invalid key","code":"invalid_api_key"}}`, verdict{class: upstream.Refused, model: actor.ModelAuth, agent: actor.Unavailable}}, {200, nil, strings.Repeat("[", 200), failing},
-		{200, nil, `{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":1e18}}`, failing},
 		{400, nil, `{"error":{"message":"SECRET is unknown","code":"SECRET","type":"SECRET"}}`, rejecting},
 		{400, nil, `{"error":{"message":"` + strings.Repeat("x", 500) + `SECRET"}}`, rejecting},
 		{502, nil, `{"message":"SECRET","code":"SECRET"}`, failing}, {200, nil, `{"SECRET":{"SECRET":}}`, failing},
