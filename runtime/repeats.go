@@ -117,7 +117,7 @@ type repeats struct {
 
 // begin begins another invocation of the turn's agent.
 func (r repeats) begin() {
-	r.drop(agentEnded())
+	r.drop(agentEnded)
 	r.turn.repetition = repetition{recorded: len(r.turn.run.Last())}
 }
 
@@ -270,15 +270,17 @@ func (r repeats) expire() {
 			c.abort(t, i)
 		}
 	}
-	r.drop(actor.Refuse(actor.Unknown, "run %s is parked: %s", t.run.Call.ID, detail))
+	r.drop(func() *actor.Refusal {
+		return actor.Refuse(actor.Unknown, "run %s is parked: %s", t.run.Call.ID, detail)
+	})
 }
 
 // drop refuses the waiting signals.
-func (r repeats) drop(refusal *actor.Refusal) {
+func (r repeats) drop(refusal func() *actor.Refusal) {
 	waiting := r.turn.repetition.waiting
 	r.turn.repetition.waiting = nil
 	for i := range waiting {
-		r.cell.refuse(r.turn.act, &waiting[i].call, refusal)
+		r.cell.refuse(r.turn.act, &waiting[i].call, refusal())
 	}
 }
 

@@ -265,7 +265,7 @@ func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
 	act, run := t.act, t.run
 	t.ended = true
 	c.stopAgent(t)
-	repeats{c, t}.drop(agentEnded())
+	repeats{c, t}.drop(agentEnded)
 	for i := range run.Last() {
 		if a := &run.Last()[i]; a.Open() {
 			c.cancelAsk(t, i)

@@ -228,6 +228,7 @@ func invoke(ctx context.Context, o *Outbound, target upstream.Target, safe bool,
 }
 
 func invocationOf(target upstream.Target, safe bool, left time.Duration) runtime.Invoke {
+	target.Safe = safe
 	call := actor.Call{ID: callID, Root: rootID, To: actor.NewID("py", "s-42"), Principal: "u-1", Project: "p-1", Parts: actor.Text("hi " + promptCanary)}
 	return runtime.Invoke{Name: "py", Target: target.Encode(), Idempotent: safe, Call: call, Left: left}
 }
