@@ -318,7 +318,7 @@ func TestClientPrefix(t *testing.T) {
 		"192.0.2.1:80": "192.0.2.1/32", "[::ffff:192.0.2.1]:80": "192.0.2.1/32", "127.0.0.1:1": "127.0.0.1/32",
 		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "[::1]:80": "::/64",
 	} {
-		if got := clientPrefix(remoteAddr(at)); got.String() != want {
+		if got := ClientPrefix(remoteAddr(at)); got.String() != want {
 			t.Errorf("%s: %s, want %s", at, got, want)
 		}
 	}

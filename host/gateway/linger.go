@@ -43,7 +43,7 @@ func (l lingerer) close(c net.Conn) error {
 	if !ok {
 		return c.Close()
 	}
-	address := clientPrefix(c)
+	address := ClientPrefix(c)
 	if l.Take(address, 1, false) != actor.NoScope {
 		return c.Close()
 	}

@@ -55,7 +55,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		prefix := clientPrefix(c)
+		prefix := ClientPrefix(c)
 		refused := l.admit(prefix)
 		if refused != nil && l.tls != nil { // it can read no answer before the handshake
 			_ = c.Close()
@@ -125,9 +125,9 @@ func (l *limitedListener) release(prefix netip.Prefix) {
 	}
 }
 
-// clientPrefix returns the address range that one client is assumed to control:
+// ClientPrefix returns the address range that one client is assumed to control:
 // an IPv4 address or an IPv6 /64.
-func clientPrefix(c interface{ RemoteAddr() net.Addr }) netip.Prefix {
+func ClientPrefix(c interface{ RemoteAddr() net.Addr }) netip.Prefix {
 	addrPort, err := netip.ParseAddrPort(c.RemoteAddr().String())
 	if err != nil {
 		return netip.Prefix{}

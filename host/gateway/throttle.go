@@ -57,7 +57,7 @@ func (w *wrongKeys) add(address netip.Prefix) (exceeded bool) {
 // throttle returns the problem to answer instead of p: if p refuses a wrong key and
 // the client has presented too many, it is a 429.
 func (s *Server) throttle(conn net.Conn, p *problem) *problem {
-	if !p.wrongKey || isOwner(conn) || !s.wrongKeys.add(clientPrefix(conn)) {
+	if !p.wrongKey || isOwner(conn) || !s.wrongKeys.add(ClientPrefix(conn)) {
 		return p
 	}
 	return refusalProblem(actor.RefuseBusy(actor.ScopeCaller, time.Second,

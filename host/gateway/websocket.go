@@ -48,7 +48,7 @@ func (s socketRoutes) upgrade(ctx *fasthttp.RequestCtx) {
 			seat.key = known.shareKey()
 			seat.release, r = s.streams.acquire(known)
 		} else {
-			seat.release, r = s.streams.acquireFor("address "+clientPrefix(ctx.Conn()).String(), isOwner(ctx.Conn()))
+			seat.release, r = s.streams.acquireFor("address "+ClientPrefix(ctx.Conn()).String(), isOwner(ctx.Conn()))
 		}
 		if r != nil {
 			p = refusalProblem(r)
