@@ -18,7 +18,6 @@ import (
 // Bounds of a server. A connection beyond them is refused, and its ingress tries again.
 const (
 	ConnectionsMax = 64 // ingress processes
-	greetingsMax   = 64 // connections without a greeting yet
 	lingerBytesMax = 64 << 10
 )
 
@@ -30,7 +29,7 @@ type Server struct {
 
 	mu        sync.Mutex
 	listener  net.Listener
-	greeting  map[net.Conn]bool
+	greeting  greetings
 	connected map[net.Conn]bool
 	closed    bool
 	serving   sync.WaitGroup
@@ -38,7 +37,7 @@ type Server struct {
 
 // NewServer returns a server that Serve starts.
 func NewServer(a Address, l net.Listener, node *Orchestrator, log *slog.Logger) *Server {
-	return &Server{address: a, listener: l, node: node, log: log, greeting: map[net.Conn]bool{}, connected: map[net.Conn]bool{}}
+	return &Server{address: a, listener: l, node: node, log: log, connected: map[net.Conn]bool{}}
 }
 
 // Serve serves connections until Close.
@@ -55,10 +54,12 @@ func (s *Server) Serve() error {
 			continue
 		}
 		s.mu.Lock()
-		if s.closed || len(s.greeting) >= greetingsMax {
+		if s.closed {
 			_ = c.Close()
 		} else {
-			s.greeting[c] = true
+			if old := s.greeting.add(c); old != nil {
+				_ = old.Close()
+			}
 			s.serving.Go(func() { s.serve(c) })
 		}
 		s.mu.Unlock()
@@ -70,7 +71,7 @@ func (s *Server) serve(raw net.Conn) {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.greeting, raw)
+		s.greeting.remove(raw)
 		delete(s.connected, raw)
 		_ = raw.Close()
 	}()
@@ -120,7 +121,7 @@ func (s *Server) authenticate(raw net.Conn) (net.Conn, error) {
 func (s *Server) admit(raw net.Conn) (busy string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.greeting, raw)
+	s.greeting.remove(raw)
 	if len(s.connected) >= ConnectionsMax {
 		return fmt.Sprintf("%d ingress processes are connected, which is the limit: stop some", ConnectionsMax)
 	}
@@ -133,10 +134,11 @@ func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	err := s.listener.Close()
-	for _, all := range []map[net.Conn]bool{s.greeting, s.connected} {
-		for c := range all {
-			_ = c.Close()
-		}
+	for _, x := range s.greeting {
+		_ = x.conn.Close()
+	}
+	for c := range s.connected {
+		_ = c.Close()
 	}
 	s.mu.Unlock()
 	s.serving.Wait()
