@@ -113,9 +113,9 @@ func (p *Plan) makePlain(c Entropy) {
 	p.Targets = len(p.Agents)
 	p.Keys, p.Namespaces, p.Plain = 1, 1, true
 	p.Calls = min(p.Calls, plainCalls)
-	p.ArrivalInterval = 400 * time.Millisecond // short, so that calls are still open when a node crashes
+	p.ArrivalInterval, p.FaultInterval = 400*time.Millisecond, 300*time.Millisecond // short, so that calls are still open when a node crashes
 	if c.Int(3) > 0 {
-		p.Odds[NodeCrash] = oddsScale / 2
+		p.Odds[NodeCrash] = oddsScale / 4
 	}
 	if p.Limits.MaxPendingPerActor = 8; c.Int(2) == 1 {
 		p.Limits.MaxPendingPerActor = 1

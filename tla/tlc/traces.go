@@ -20,14 +20,15 @@ import (
 
 const tracesUsage = `usage: go run ./tla/tlc traces [-worlds N] [-no-server] [FILE...]
 
-Checks histories of the simulator and of a real server against module Trace: each
+Checks histories of 200 simulations and of a real server against module Trace: each
 MUST be a behaviour of module Calls. Then it corrupts some of them and simulates
 mutants, which lack a guard. TLC must reject each of these histories at the entry
 that is wrong. With files, checks those and nothing else.
 
 Needs bin/troupe and bin/troupe-mutants (make trace builds both).
 
-  -worlds N    number of simulations (default 200)
+  -worlds N    give only N of the simulated histories to TLC, with as many kinds of
+               events as possible (default: all)
   -no-server   skip the history of a server
 
 examples
@@ -53,8 +54,11 @@ var undetectable = []string{" FAILED EveryCallEnds", " bytes waiting in "}
 // actor resumes its work.
 const crashPercentMin = 20
 
-// A set of at least kindsCheckedFrom histories must contain at least kindsMin kinds of events.
-const kindsCheckedFrom, kindsMin = 200, 30
+// simulationsAll is the number of simulations.
+const simulationsAll = 200
+
+// kindsMin is the minimum number of kinds of events in the simulated histories that TLC checks.
+const kindsMin = 30
 
 // traceCheck implements the command traces.
 type traceCheck struct {
@@ -65,12 +69,15 @@ type traceCheck struct {
 func traces(ctx context.Context, args []string) int {
 	flags := flag.NewFlagSet("traces", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), tracesUsage) }
-	simulations := flags.Int("worlds", 200, "")
+	checked := flags.Int("worlds", simulationsAll, "")
 	noServer := flags.Bool("no-server", false, "")
 	if err := flags.Parse(args); err == flag.ErrHelp {
 		return 0
 	} else if err != nil {
 		return 2
+	}
+	if *checked < 1 || *checked > simulationsAll {
+		return fail(2, fmt.Errorf("-worlds %d: want 1 to %d", *checked, simulationsAll))
 	}
 	java, jar, err := Checker(ctx, cacheDir)
 	if err != nil {
@@ -84,7 +91,7 @@ func traces(ctx context.Context, args []string) int {
 	if flags.NArg() > 0 {
 		err = t.files(ctx, flags.Args())
 	} else {
-		err = t.all(ctx, *simulations, !*noServer)
+		err = t.all(ctx, *checked, !*noServer)
 	}
 	if err != nil {
 		return fail(1, err)
@@ -99,13 +106,14 @@ func (t traceCheck) files(ctx context.Context, paths []string) error {
 	if err != nil {
 		return err
 	}
-	return t.accept(ctx, "given", all)
+	_, err = t.accept(ctx, "given", all)
+	return err
 }
 
-// all checks histories of simulations and, if server is set, of a server. It then checks
-// corrupted histories and those of mutants.
-func (t traceCheck) all(ctx context.Context, simulations int, server bool) error {
-	paths, err := t.simulate(ctx, simulations)
+// all checks histories of simulations, of which TLC gets as many as checked says, and if server is
+// set, of a server. It then checks corrupted histories and those of mutants.
+func (t traceCheck) all(ctx context.Context, checked int, server bool) error {
+	paths, err := t.simulate(ctx)
 	if err != nil {
 		return err
 	}
@@ -123,8 +131,12 @@ func (t traceCheck) all(ctx context.Context, simulations int, server bool) error
 	if resumed*100 < crashPercentMin*len(all) {
 		return fmt.Errorf("want at least %d %%", crashPercentMin)
 	}
-	if err := t.accept(ctx, "simulated", all); err != nil {
+	kinds, err := t.accept(ctx, "simulated", mostKinds(all, checked))
+	if err != nil {
 		return err
+	}
+	if kinds < kindsMin {
+		return fmt.Errorf("want at least %d kinds of events: the histories cover too little", kindsMin)
 	}
 	if server {
 		path := filepath.Join(t.dir, "server.ndjson")
@@ -135,7 +147,7 @@ func (t traceCheck) all(ctx context.Context, simulations int, server bool) error
 		if err != nil {
 			return err
 		}
-		if err := t.accept(ctx, "of a server", recorded); err != nil {
+		if _, err := t.accept(ctx, "of a server", recorded); err != nil {
 			return err
 		}
 	}
@@ -158,12 +170,12 @@ func readTraces(paths []string) ([]trace, error) {
 }
 
 // simulate runs plain simulations and returns the paths of their traces.
-func (t traceCheck) simulate(ctx context.Context, simulations int) ([]string, error) {
+func (t traceCheck) simulate(ctx context.Context) ([]string, error) {
 	dir := filepath.Join(t.dir, "sim")
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "bin/troupe", "sim", "--plain", "--seed", "1", "--runs", fmt.Sprint(simulations), "--trace", dir)
+	cmd := exec.CommandContext(ctx, "bin/troupe", "sim", "--plain", "--seed", "1", "--runs", fmt.Sprint(simulationsAll), "--trace", dir)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("bin/troupe sim: %w\n%s", err, output)
 	}
@@ -195,20 +207,54 @@ func (h *trace) resumed() bool {
 	return false
 }
 
-// accept checks histories that must be behaviours of module Calls.
-func (t traceCheck) accept(ctx context.Context, label string, all []trace) error {
+// mostKinds returns n histories: each time the one that adds most kinds of events, of several the first with an
+// actor that resumes its work.
+func mostKinds(all []trace, n int) []trace {
+	rest, chosen, seen := slices.Clone(all), make([]trace, 0, n), map[string]int{}
+	slices.SortStableFunc(rest, func(a, b trace) int {
+		if a.resumed() == b.resumed() {
+			return 0
+		}
+		if a.resumed() {
+			return -1
+		}
+		return 1
+	})
+	for len(rest) > 0 && len(chosen) < n {
+		best, most := 0, 0
+		for i := range rest {
+			if added := len(rest[i].kinds(maps.Clone(seen))) - len(seen); added > most {
+				best, most = i, added
+			}
+		}
+		rest[best].kinds(seen)
+		chosen = append(chosen, rest[best])
+		rest = slices.Delete(rest, best, best+1)
+	}
+	return chosen
+}
+
+// kinds adds the number of events of each kind and returns the sum.
+func (h *trace) kinds(to map[string]int) map[string]int {
+	for i := range h.Events {
+		to[h.Events[i].name()]++
+	}
+	return to
+}
+
+// accept checks histories that must be behaviours of module Calls. It returns the number of kinds of
+// events in them.
+func (t traceCheck) accept(ctx context.Context, label string, all []trace) (int, error) {
 	translated := make([]*translation, len(all))
 	kinds, entries := map[string]int{}, 0
 	for i := range all {
 		translated[i] = translate(all[i])
 		entries += len(translated[i].entries)
-		for j := range all[i].Events {
-			kinds[all[i].Events[j].name()]++
-		}
+		all[i].kinds(kinds)
 	}
 	verdicts, taken, err := t.check(ctx, label, batches(translated), false)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	rejected := 0
 	for _, v := range verdicts {
@@ -219,13 +265,10 @@ func (t traceCheck) accept(ctx context.Context, label string, all []trace) error
 	}
 	fmt.Printf("%d histories %s: %d accepted, %d rejected; %d entries, %d kinds of events\n", len(all), label, len(all)-rejected, rejected, entries, len(kinds))
 	if rejected > 0 {
-		return fmt.Errorf("histories %s are no behaviours of module Calls", label)
+		return 0, fmt.Errorf("histories %s are no behaviours of module Calls", label)
 	}
 	fmt.Println(coverage(taken))
-	if len(all) >= kindsCheckedFrom && len(kinds) < kindsMin {
-		return fmt.Errorf("want at least %d kinds: the simulations cover too little", kindsMin)
-	}
-	return nil
+	return len(kinds), nil
 }
 
 // name returns the kind of the event in two words.

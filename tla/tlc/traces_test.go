@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -248,6 +249,31 @@ func TestSelectWalks(t *testing.T) {
 		good, broken, err := selectWalks(&selected, bug, walkLines([]byte(output)), false)
 		if err != nil || good != 1 || broken != 1 || selected.String() != want {
 			t.Errorf("%s: %d good, %d broken, %v\n got %s\nwant %s", bug, good, broken, err, selected.String(), want)
+		}
+	}
+}
+
+func TestMostKindsTakesRareEventsThenResumedTurns(t *testing.T) {
+	history := func(name string, kinds ...string) trace {
+		h := trace{Name: name}
+		for _, k := range kinds {
+			h.Events = append(h.Events, event{Kind: k, Node: "n1", Actor: "ana/1", Call: "c"})
+		}
+		return h
+	}
+	all := []trace{history("plain", "Start", "Reply"), history("also plain", "Start", "Reply"), history("resumed", "Start", "Crash", "Activate"),
+		history("rare", "Start", "Expire", "Hold"), history("resumed again", "Start", "Crash", "Activate")}
+	for n, want := range map[int][]string{
+		2: {"resumed", "rare"},
+		4: {"resumed", "rare", "plain", "resumed again"},
+		9: {"resumed", "rare", "plain", "resumed again", "also plain"},
+	} {
+		var got []string
+		for _, h := range mostKinds(all, n) {
+			got = append(got, h.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d histories: got %q, want %q", n, got, want)
 		}
 	}
 }
