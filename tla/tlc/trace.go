@@ -378,8 +378,12 @@ func (t *translation) fields(e *event) []any {
 		return list("k", "Expire", "a", a, "c", t.call(e.Call), "of", e.What)
 	case "Hold", "Resume":
 		k := "HoldRun"
-		if e.What == "ask" {
+		switch e.What {
+		case "run":
+		case "ask":
 			k = "HoldCall"
+		default: // an approval, or a parked run: if the clock of the run changes, another event says so
+			return list("k", "other", "a", a)
 		}
 		left := int64(0)
 		if e.Kind == "Hold" {

@@ -81,6 +81,19 @@ func TestTranslateAgentsAnnouncedLater(t *testing.T) {
 	}
 }
 
+// The clock of a run or call stops and restarts once. The events of an approval and of a parked run, which
+// precede those of the clock, change nothing in module Trace.
+func TestTranslateClocksOnly(t *testing.T) {
+	for what, want := range map[string]string{"run": "HoldRun", "ask": "HoldCall", "approval": "other", history.Parked: "other"} {
+		for _, kind := range []string{"Hold", "Resume"} {
+			got := translate(trace{Events: []event{{Kind: kind, What: what, Actor: "ana/s", Node: "n1", Call: "x", N: 1}}}).entries[0].text
+			if !strings.Contains(got, `k |-> "`+want+`"`) {
+				t.Errorf("%s of %s becomes %s, want %s", kind, what, got, want)
+			}
+		}
+	}
+}
+
 func TestReadTraceRejectsUncheckable(t *testing.T) {
 	for _, test := range []struct{ old, new, want string }{
 		{`"trace":1`, `"trace":9`, "trace version 9"},
