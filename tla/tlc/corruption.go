@@ -103,7 +103,11 @@ func changeEvent(name string, is func(*event) bool, change func(*event)) corrupt
 func sameCall(a, b *event) bool { return a.Call == b.Call }
 
 var corruptions = []corruption{
-	dropEvent("a call's Ask", kindIs("Ask", whatIs("call")), func(e *event) func(*event) bool { return kindIs("Send", whatIs("request"), callIs(e.Call)) }),
+	dropEvent("a call's Ask", kindIs("Ask", whatIs("call")), func(e *event) func(*event) bool {
+		return func(x *event) bool { // the asks of a step are numbered, and precede what it sends
+			return (x.Kind == "Ask" || x.Kind == "Refuse") && x.Parent == e.Parent || x.Kind == "Send" && x.What == "request" && x.Call == e.Call
+		}
+	}),
 	dropEvent("its Admit", kindIs("Admit", nested), func(e *event) func(*event) bool { return kindIs("Start", callIs(e.Call)) }),
 	dropEvent("its Start", kindIs("Start"), func(e *event) func(*event) bool {
 		return func(x *event) bool { // a refusal by the caller's own rules also is a step of the turn

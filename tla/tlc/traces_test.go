@@ -164,6 +164,22 @@ func TestCorruptionsReportLine(t *testing.T) {
 	}
 }
 
+// Without its first ask, a step of several is wrong at the next ask, or at what the first sends.
+func TestDroppedAskIsMissedFirst(t *testing.T) {
+	ask, next := event{Kind: "Ask", What: "call", Call: "c", Parent: "p"}, event{Kind: "Ask", What: "tool", Parent: "p", Index: 1}
+	send, other := event{Kind: "Send", What: "request", Call: "c"}, event{Kind: "Ask", What: "call", Call: "d", Parent: "q"}
+	for _, test := range []struct {
+		events []event
+		line   int
+	}{
+		{[]event{ask, send}, 2}, {[]event{ask, other, send, next}, 3}, {[]event{ask, other, next, send}, 3}, {[]event{ask, other}, 0},
+	} {
+		if _, line := corruptions[0].apply(test.events); line != test.line {
+			t.Errorf("%+v: rejected at line %d, want %d", test.events, line, test.line)
+		}
+	}
+}
+
 func TestBatchesShareLimits(t *testing.T) {
 	h, err := readTrace(writeTrace(t, sampleTrace))
 	if err != nil {
