@@ -5,6 +5,7 @@ package sim
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,6 +59,9 @@ func (s *upstreamConn) checkPromptBytes(sent *wirePrompt) {
 		return
 	}
 	s.checkWire("the parameters", sent.parameters(), asked.parameters())
+	asked.Messages = turns(asked.Messages, func(m *wireMessage) (string, *string, bool) {
+		return m.Role, &m.Content, m.CallID != "" || len(m.Calls) > 0
+	}, wireMessage{Role: "user", Content: startOfConversation})
 	s.checkWire("the number of messages", fmt.Sprint(len(sent.Messages)), fmt.Sprint(len(asked.Messages)))
 	for i := range min(len(sent.Messages), len(asked.Messages)) {
 		got, want := &sent.Messages[i], &asked.Messages[i]
@@ -91,6 +95,28 @@ func (s *upstreamConn) checkPromptBytes(sent *wirePrompt) {
 	}
 }
 
+// startOfConversation is the user's message before an answer that has none.
+const startOfConversation = "(start of the conversation)"
+
+// turns returns the messages as a model expects them: the first one behind the instructions is the
+// user's, and no two neighbours have one role, apart from calls and their results.
+func turns[M any](asked []M, read func(*M) (role string, text *string, apart bool), start M) (all []M) {
+	former, formerApart := "", false
+	for i, m := range asked {
+		role, text, apart := read(&m)
+		if role == "assistant" && (former == "" || former == "system" && len(all) == 1) {
+			all, former = append(all, start), "user"
+		}
+		if i > 0 && role == former && !formerApart && role != "tool" {
+			_, before, _ := read(&all[len(all)-1])
+			*text = strings.Join(slices.DeleteFunc([]string{*before, *text}, func(s string) bool { return s == "" }), "\n\n")
+			all = all[:len(all)-1]
+		}
+		all, former, formerApart = append(all, m), role, apart
+	}
+	return all
+}
+
 func (p *wirePrompt) parameters() string {
 	return fmt.Sprint(number(p.Temperature), " ", number(p.Seed), " ", p.MaxTokens+p.MaxCompletionTokens)
 }
@@ -104,7 +130,8 @@ func (s *upstreamConn) checkSpec(sent *wirePrompt, spec map[string]any) {
 	s.checkWire("the parameters of the spec", sent.parameters(), want)
 	s.checkWire("the model of the spec", sent.Model, fmt.Sprint(spec["model"]))
 	if prompt, ok := spec["prompt"].(string); ok && len(sent.Messages) > 0 {
-		s.checkWire("the prompt of the spec", sent.Messages[0].Role+" "+sent.Messages[0].Content, "system "+prompt)
+		first, _, _ := strings.Cut(sent.Messages[0].Content+"\n\n", prompt+"\n\n") // joined with another of its role
+		s.checkWire("the prompt of the spec", sent.Messages[0].Role+" "+first, "system ")
 	}
 }
 

@@ -67,13 +67,16 @@ func (s *upstreamConn) checkModelRequest(r upstream.Request, received *upstream.
 	s.checkWire("the options", fmt.Sprint(wire.Model, wire.Stream, wire.WithUsage.Include, wire.MaxTokens, wire.MaxCompletionTokens),
 		fmt.Sprint(p.Model, true, true, wantMax, wantOther))
 	s.checkWire("the parameters", fmt.Sprint(number(received.Temperature), number(received.Seed)), fmt.Sprint(number(p.Temperature), number(p.Seed)))
-	s.checkWire("the number of messages", fmt.Sprint(len(received.Messages)), fmt.Sprint(len(p.Messages)))
-	for i := range min(len(received.Messages), len(p.Messages)) {
-		s.checkMessage(i, &received.Messages[i], &p.Messages[i])
+	messages := turns(p.Messages, func(m *upstream.Message) (string, *string, bool) {
+		return m.Role.String(), &m.Text, m.CallID != "" || len(m.Calls) > 0 || m.Kept != ""
+	}, upstream.Message{Role: upstream.User, Text: startOfConversation})
+	s.checkWire("the number of messages", fmt.Sprint(len(received.Messages)), fmt.Sprint(len(messages)))
+	for i := range min(len(received.Messages), len(messages)) {
+		s.checkMessage(i, &received.Messages[i], &messages[i])
 	}
 	s.checkWire("tools", toolNames(received), toolNames(p))
 	if s.exchange.n.w.team == nil { // a team's agent may transform its message
-		s.checkHeard(received)
+		s.checkHeard(p)
 	}
 	s.checkConversation(received)
 	s.checkPromptBytes(&wire)
@@ -89,10 +92,10 @@ func (s *upstreamConn) checkHeard(p *upstream.Prompt) {
 	}
 	for i := range heard {
 		m := &p.Messages[i+1]
-		s.checkWire(fmt.Sprintf("earlier message %d", i), m.Role.String()+" "+m.Text, wireRole(heard[i].Role)+" "+wireText(heard[i].Parts))
+		s.checkWire(fmt.Sprintf("earlier message %d", i), m.Role.String()+" "+strings.ToValidUTF8(m.Text, "\uFFFD"), wireRole(heard[i].Role)+" "+wireText(heard[i].Parts))
 	}
 	m := &p.Messages[len(heard)+1]
-	s.checkWire("the message", m.Role.String()+" "+m.Text, "user "+wireText(s.exchange.call.Parts))
+	s.checkWire("the message", m.Role.String()+" "+strings.ToValidUTF8(m.Text, "\uFFFD"), "user "+wireText(s.exchange.call.Parts))
 }
 
 // wireRole returns the role of an earlier message as an upstream sees it. A result of a tool

@@ -301,6 +301,40 @@ func (w *wirePrompt) fillEmpty() {
 	}
 }
 
+// beginning is the user's message before an answer that has none.
+const beginning = "(start of the conversation)"
+
+// alternate joins neighbours of one role, and lets the messages behind those of System begin with a
+// user's. Strict templates refuse any other order, and after a failed run or a cut of the history
+// they would refuse each later prompt of the session. Results, and answers with calls, stay apart.
+func (w *wirePrompt) alternate() {
+	all := make([]wireMessage, 0, len(w.Messages)+1)
+	user, assistant, system := User.String(), Assistant.String(), System.String()
+	for _, m := range w.Messages {
+		if m.Role == assistant && (len(all) == 0 || all[len(all)-1].Role == system && len(all) == 1) {
+			text := beginning
+			all = append(all, wireMessage{Role: user, Content: &text})
+		}
+		if n := len(all) - 1; n >= 0 && all[n].joins(m) {
+			if *all[n].Content != "" && m.Content != nil && *m.Content != "" {
+				text := *all[n].Content + "\n\n" + *m.Content
+				m.Content = &text
+			} else if *all[n].Content != "" {
+				m.Content = all[n].Content
+			}
+			all[n] = m
+			continue
+		}
+		all = append(all, m)
+	}
+	w.Messages = all
+}
+
+// joins reports whether the next message can be joined with m. The reasoning of m stays.
+func (m wireMessage) joins(next wireMessage) bool {
+	return m.Role == next.Role && m.CallID == "" && len(m.Calls) == 0 && m.Content != nil && m.wireReasoning.kept() == ""
+}
+
 func withProperties(schema jsontext.Value) jsontext.Value {
 	var top map[string]jsontext.Value
 	if json.Unmarshal(schema, &top) != nil || top["properties"] != nil {
@@ -383,7 +417,8 @@ func (m Model) Plaintext() bool {
 }
 
 // Request encodes the prompt as a request for a streamed response that includes
-// usage.
+// usage. What strict models require is made on the wire only, because a prompt is compared with the
+// recorded one when a run is continued.
 func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
 	if err := p.Check(); err != nil {
 		return Request{}, actor.Refuse(actor.Invalid, "%v", err)
@@ -397,6 +432,7 @@ func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
 	})
 	w.normalizeArguments(p)
 	w.fillEmpty()
+	w.alternate()
 	switch m.MaxTokensName {
 	case "", "max_tokens":
 	case "max_completion_tokens":

@@ -253,3 +253,53 @@ func TestToolNamesOnTheWire(t *testing.T) {
 		}
 	}
 }
+
+// Strict templates want a user's message first, and then those of the model and the user in turn.
+func TestModelRequestAlternatesRoles(t *testing.T) {
+	kept := upstream.Kept(`{"reasoning":"r"}`)
+	calls := []upstream.ToolCall{{ID: "1", Name: "f"}, {ID: "2", Name: "f"}}
+	for name, c := range map[string]struct {
+		messages []upstream.Message
+		want     string
+	}{
+		"after a failed run": {[]upstream.Message{{Role: upstream.User, Text: "a"}, {Role: upstream.User, Text: "b"}, {Role: upstream.User, Text: "c"}}, "user a|b|c"},
+		"empty texts":        {[]upstream.Message{{Role: upstream.User, Text: "a"}, {Role: upstream.User}, {Role: upstream.User, Text: "b"}}, "user a|b"},
+		"answers":            {[]upstream.Message{{Role: upstream.User, Text: "a"}, {Role: upstream.Assistant, Text: "b"}, {Role: upstream.Assistant, Text: "c"}}, "user a, assistant b|c"},
+		"instructions":       {[]upstream.Message{{Role: upstream.System, Text: "a"}, {Role: upstream.System, Text: "b"}, {Role: upstream.User, Text: "c"}}, "system a|b, user c"},
+		"an answer first":    {[]upstream.Message{{Role: upstream.Assistant, Text: "b"}, {Role: upstream.User, Text: "c"}}, "user (start of the conversation), assistant b, user c"},
+		"an answer behind instructions": {[]upstream.Message{{Role: upstream.System, Text: "a"}, {Role: upstream.System, Text: "x"}, {Role: upstream.Assistant, Text: "b"}, {Role: upstream.User, Text: "c"}},
+			"system a|x, user (start of the conversation), assistant b, user c"},
+		"instructions later": {[]upstream.Message{{Role: upstream.User, Text: "a"}, {Role: upstream.System, Text: "b"}, {Role: upstream.Assistant, Text: "c"}}, "user a, system b, assistant c"},
+		"only instructions":  {[]upstream.Message{{Role: upstream.System, Text: "a"}}, "system a"},
+		"results of calls": {[]upstream.Message{{Role: upstream.User, Text: "a"}, {Role: upstream.Assistant, Text: "b"}, {Role: upstream.Assistant, Calls: calls},
+			{Role: upstream.Tool, CallID: "1", Text: "x"}, {Role: upstream.Tool, CallID: "2", Text: "y"}}, "user a, assistant b with 2 calls, tool x, tool y"},
+		"calls before an answer": {[]upstream.Message{{Role: upstream.User, Text: "a"}, {Role: upstream.Assistant, Calls: calls}, {Role: upstream.Assistant, Text: "b"}},
+			"user a, assistant  with 2 calls, assistant b"},
+		"reasoning": {[]upstream.Message{{Role: upstream.User, Text: "a"}, {Role: upstream.Assistant, Text: "b", Kept: kept}, {Role: upstream.Assistant, Text: "c"}}, "user a, assistant b, assistant c"},
+	} {
+		p := upstream.Prompt{Messages: c.messages}
+		before := string(p.Encode())
+		request, refusal := upstream.Model{URL: "http://h"}.Request(p)
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		sent, err := upstream.DecodePrompt(request.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, m := range sent.Messages {
+			text := m.Role.String() + " " + strings.ReplaceAll(m.Text, "\n\n", "|")
+			if len(m.Calls) > 0 {
+				text += fmt.Sprintf(" with %d calls", len(m.Calls))
+			}
+			got = append(got, text)
+		}
+		if text := strings.Join(got, ", "); text != c.want {
+			t.Errorf("%s: got %s, want %s", name, text, c.want)
+		}
+		if string(p.Encode()) != before {
+			t.Errorf("%s: the prompt itself has changed", name)
+		}
+	}
+}
