@@ -2,6 +2,8 @@
 
 package actor
 
+import "encoding/binary"
+
 // The tags of Extensions. A number MUST NOT be reused. Child calls inherit the fields with
 // an odd tag.
 const (
@@ -11,7 +13,25 @@ const (
 	TagKey    uint64 = 6  // of a change of the registry: ID of the API key that made it
 	TagRights uint64 = 8  // of a change of the registry: its Rights
 	TagSource uint64 = 10 // of a signal that appends a message: its Source
+
+	TagInvocation uint64 = 12 // of a request of an external agent: its invocation, see WithInvocation
 )
+
+// WithInvocation returns the extensions with the number of the invocation of an external agent
+// in which it makes a request; 0 means unknown.
+func (x Extensions) WithInvocation(n uint32) Extensions {
+	if n == 0 {
+		return x
+	}
+	return x.With(TagInvocation, binary.AppendUvarint(nil, uint64(n)))
+}
+
+// Invocation returns the number that WithInvocation set, or 0.
+func (x Extensions) Invocation() uint32 {
+	value, _ := x.Get(TagInvocation)
+	n, _ := binary.Uvarint(value)
+	return uint32(n)
+}
 
 // ReservedOperation begins the operations of signals that are commands of the runtime. No
 // signal of a client has such a name.

@@ -83,8 +83,12 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Parked is the What of a Hold and a Resume of a run that is parked and continues.
-const Parked = "parked"
+// Parked is the What of a Hold and a Resume of a run that is parked and continues, Queued the
+// Why of one whose turn has made no step.
+const (
+	Parked = "parked"
+	Queued = "queued"
+)
 
 // Event is one protocol step. The kind determines the fields that are set. Where the
 // kinds are not evident, the comment of a field names them in parentheses or before a

@@ -98,15 +98,37 @@ func TestTokenIsBoundToRunAndActor(t *testing.T) {
 
 // signedToken returns a validly signed token for an arbitrary claim.
 func signedToken(secret, claim []byte) string {
-	return tokenPrefix + tokenEncoding.EncodeToString(claim) + "." + tokenEncoding.EncodeToString(tokenMAC(secret, claim))
+	return encodeToken(secret, tokenLabel, claim)
+}
+
+// The token of an invocation has its number, and neither form of a token can be read as the
+// other.
+func TestInvocationToken(t *testing.T) {
+	run, id, secret := actor.NewCallID(1, 2, 3), actor.NewID("a", "k"), testSecret(1)
+	for _, invocation := range []uint32{1, 2, 1<<32 - 1} {
+		token := MintInvocationToken(secret, run, invocation, id)
+		gotRun, gotID, got, r := ReadInvocationToken(secret, token)
+		if r != nil || gotRun != run || gotID != id || got != invocation {
+			t.Errorf("invocation %d: got %v %v %d, %v", invocation, gotRun, gotID, got, r)
+		}
+		if _, _, _, r := ReadInvocationToken(testSecret(2), token); r == nil {
+			t.Error("a token of another secret is read")
+		}
+		if other := MintInvocationToken(secret, run, invocation+1, id); other == token {
+			t.Error("two invocations have one token")
+		}
+	}
+	if _, _, got, r := ReadInvocationToken(secret, MintToken(secret, run, id)); r != nil || got != 0 {
+		t.Errorf("token without an invocation: got %d, %v", got, r)
+	}
 }
 
 func FuzzToken(f *testing.F) {
 	f.Add(MintToken(testSecret(1), actor.NewCallID(1, 2, 3), actor.NewID("a", "k")))
 	f.Add(MintToken(testSecret(2), actor.NewCallID(1, 2, 3), actor.NewID("a", "k")))
 	f.Fuzz(func(t *testing.T, token string) {
-		run, id, r := ReadToken(testSecret(1), token)
-		if r == nil && MintToken(testSecret(1), run, id) != token {
+		run, id, invocation, r := ReadInvocationToken(testSecret(1), token)
+		if r == nil && MintToken(testSecret(1), run, id) != token && MintInvocationToken(testSecret(1), run, invocation, id) != token {
 			t.Fatalf("%q is a second encoding of a token", token)
 		}
 	})

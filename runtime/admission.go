@@ -248,6 +248,13 @@ func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 		return
 	}
 	switch call.Operation {
+	case CallAgent, AddTool, AddModel:
+		if (repeats{c, t}).isFormer(call) {
+			c.refuse(act, call, actor.Refuse(actor.Stopped, "the agent was invoked again for run %s: its former invocation makes no more requests", call.Parent))
+			return
+		}
+	}
+	switch call.Operation {
 	case CallAgent:
 		c.callback(t, call, durable)
 		return

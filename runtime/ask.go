@@ -275,7 +275,7 @@ func (c *Cell) perform(t *turn, i int) {
 		e.Op = Model{Name: out.Name, Body: t.rawAsks[i].Body, Tools: c.callTools(t.def), Call: t.run.Call, Left: left}
 	case actor.AskInvoke:
 		t.sends[i].due = a.Clock.Due()
-		e.Op = Invoke{Name: out.Name, Target: inlineBytes(out.Parts), Idempotent: out.Idempotent, Call: t.run.Call, Messages: t.rawAsks[i].Body, Left: t.sends[i].due.Sub(c.now)}
+		e.Op = Invoke{Name: out.Name, Target: inlineBytes(out.Parts), Idempotent: out.Idempotent, Attempt: e.Attempt, Call: t.run.Call, Messages: t.rawAsks[i].Body, Left: t.sends[i].due.Sub(c.now)}
 	default:
 		op := Tool{Name: out.Name, Input: out.Parts[0].Bytes, Left: left,
 			Context: tools.NewContext(t.run.Call, t.run.Clock.Remaining(c.now), dispatcher.Asks{})}

@@ -208,6 +208,7 @@ type (
 		Name       string
 		Target     []byte // location of the agent, as given in the ask
 		Idempotent bool   // invoking it twice is safe
+		Attempt    uint32 // number of the invocation for its run, from 1
 		Call       actor.Call
 		Messages   []byte // earlier messages, encoded by upstream.EncodeMessages
 		Left       actor.Duration

@@ -119,6 +119,9 @@ func (p parking) recordParked(act *activation, run *store.Run, detail string) {
 	holds := run.Holds
 	c.record(act, store.Parked{Run: run.Call.ID, At: c.now, Detail: actor.FitText(detail, actor.TextBytesMax)}, store.Shown{})
 	e := history.Event{Kind: history.Resume, Actor: act.id, Epoch: act.epoch, Call: run.Call.ID, What: history.Parked, N: run.Holds}
+	if !run.Started() {
+		e.Why = history.Queued
+	}
 	if detail != "" {
 		e.Kind, e.Until = history.Hold, run.Clock.HeldUntil
 	}

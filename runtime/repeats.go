@@ -49,11 +49,15 @@ func (r *repetition) isMissing(asks []store.Asked, i int) bool {
 	return i < r.recorded && !made && asks[i].Added && asks[i].Ask.Kind != actor.AskModel
 }
 
-// find returns the first missing ask that is equal to an ask without a key, or -1.
-func (r *repetition) find(asks []store.Asked, kind actor.AskKind, out *actor.Ask) int {
-	for i := range min(r.recorded, len(asks)) {
+// find returns the first missing ask that is equal to an ask without a key, or -1. A request
+// that does not say from which invocation it comes may be a late one of the former invocation,
+// so it is also taken for an equal one that was made since.
+func (r *repetition) find(asks []store.Asked, kind actor.AskKind, out *actor.Ask, known bool) int {
+	for i := range asks {
 		a := &asks[i]
-		if r.isMissing(asks, i) && a.CallbackKey.IsZero() && a.Ask.Kind == kind && sameRequest(a.Out(), out) {
+		_, made := r.made[i]
+		since := !known && i >= r.recorded && !made && a.Added && a.Ask.Kind != actor.AskModel
+		if (since || r.isMissing(asks, i)) && a.CallbackKey.IsZero() && a.Ask.Kind == kind && sameRequest(a.Out(), out) {
 			return i
 		}
 	}
@@ -139,6 +143,18 @@ func (r repeats) interrupt(i int) bool {
 	return true
 }
 
+// isFormer reports whether a request comes from a former invocation: its process has not noticed
+// that the server was restarted.
+func (r repeats) isFormer(call *actor.Call) bool {
+	n := call.Extensions.Invocation()
+	for i := range r.turn.run.Last() {
+		if r.turn.run.Last()[i].Invoking() {
+			return n > 0 && n < r.turn.sends[i].attempt
+		}
+	}
+	return false
+}
+
 // take handles a signal that adds an ask without a key, if the ask is one of the former
 // invocation or has to wait for one. It reports whether it did.
 func (r repeats) take(call *actor.Call, ask *actor.Ask, durable bool) bool {
@@ -147,7 +163,7 @@ func (r repeats) take(call *actor.Call, ask *actor.Ask, durable bool) bool {
 	if again.recorded == 0 || t.run.Parked != "" {
 		return false
 	}
-	for i := range min(again.recorded, len(asks)) {
+	for i := range asks {
 		if by, ok := again.made[i]; ok && by == call.ID { // a retry of the signal
 			r.answer(i, call)
 			return true
@@ -155,7 +171,7 @@ func (r repeats) take(call *actor.Call, ask *actor.Ask, durable bool) bool {
 	}
 	out := r.plan(ask)
 	if call.Idempotency.IsZero() {
-		if i := again.find(asks, ask.Kind, out); i >= 0 {
+		if i := again.find(asks, ask.Kind, out, call.Extensions.Invocation() > 0); i >= 0 {
 			r.match(i, call.ID)
 			r.answer(i, call)
 			r.release()

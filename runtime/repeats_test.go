@@ -150,6 +150,43 @@ func TestRepeatedRequestGetsRecordedAnswer(t *testing.T) {
 	}
 }
 
+// The process of the former invocation may not notice that the server was restarted. Its
+// requests are refused, so what it asks late is not performed beside what the new one asks. A
+// request that does not name its invocation is taken for an equal one of the other.
+func TestRequestOfFormerInvocation(t *testing.T) {
+	for _, c := range []struct {
+		invocations []uint32 // of two equal requests after a restart
+		results     []string
+		recorded    int
+	}{
+		{[]uint32{1, 2}, []string{"Stopped", "nothing"}, 1},
+		{[]uint32{2, 1}, []string{"nothing", "Stopped"}, 1},
+		{[]uint32{2, 2}, []string{"nothing", "nothing"}, 2}, // the agent means two
+		{[]uint32{0, 0}, []string{"nothing", "nothing"}, 1},
+	} {
+		n, run := repeatingNode(t)
+		n.add(run, "look 9") // the time passes until it notices the request
+		n.restart(1)
+		n.drain()
+		if op := n.external[0].effect.Op.(Invoke); op.Attempt != 2 {
+			t.Fatalf("got invocation %d", op.Attempt)
+		}
+		n.add(run, "look 9")
+		before := len(n.asks(run))
+		for i, invocation := range c.invocations {
+			id := n.send("worker", "", func(call *actor.Call) {
+				call.Kind, call.Operation, call.Parent = actor.Signal, CallAgent, run
+				call.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"helper","message":"a"}`)}}
+				call.Extensions = call.Extensions.WithInvocation(invocation)
+			})
+			n.want(id, c.results[i])
+		}
+		if got := len(n.asks(run)) - before; got != c.recorded {
+			t.Errorf("invocations %v: %d requests recorded, want %d", c.invocations, got, c.recorded)
+		}
+	}
+}
+
 // A parked run keeps its approval, whatever time passes. Once a person has rejected the former
 // request and retries the run, the agent may make another one.
 func TestParkedRepeatContinues(t *testing.T) {

@@ -348,6 +348,9 @@ func (s *judgedStep) explain(e *history.Event) {
 		case "approval":
 			s.explainDecision(e)
 		case history.Parked:
+			if e.Why == history.Queued { // shown as queued
+				break
+			}
 			t := runs.RunPaused
 			if e.Kind == history.Resume {
 				t = runs.RunResumed

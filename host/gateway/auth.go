@@ -30,6 +30,8 @@ type caller struct {
 	Run   actor.CallID // run authorized by the token, if any
 	Actor actor.ID     // actor of that run
 
+	invocation uint32 // of the agent that got the token; 0 if unknown
+
 	namesUsers bool   // its requests may name any user
 	namedBy    string // share key of the caller whose request named this one; empty if none did
 	registrar  string // principal that registered the agent that works on Run; empty if none did
@@ -150,13 +152,13 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 
 // authorizeRun returns the external agent that works on the run of a token.
 func (s *Server) authorizeRun(token string) (*caller, *problem) {
-	run, id, r := ingress.ReadToken(s.config.Secret, token)
+	run, id, invocation, r := ingress.ReadInvocationToken(s.config.Secret, token)
 	if r != nil {
 		p := unauthorized(r.Detail)
 		p.wrongKey = token != ""
 		return nil, p
 	}
-	return &caller{Principal: actor.Principal{Tenant: id.Tenant, User: "run:" + run.String()}, Run: run, Actor: id, registrar: s.owners.of(s.node, id.Agent)}, nil
+	return &caller{Principal: actor.Principal{Tenant: id.Tenant, User: "run:" + run.String()}, Run: run, Actor: id, invocation: invocation, registrar: s.owners.of(s.node, id.Agent)}, nil
 }
 
 // requireOpenRun refuses a request for a run that has ended.

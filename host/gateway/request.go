@@ -138,7 +138,8 @@ func fillRequestContext(ctx *fasthttp.RequestCtx, route string, call *actor.Call
 // fillKeyedContext is fillRequestContext with the idempotency keys of the request.
 func fillKeyedContext(ctx *fasthttp.RequestCtx, route string, keys []string, call *actor.Call) *problem {
 	var r *actor.Refusal
-	call.Principal = callerOf(ctx).User
+	by := callerOf(ctx)
+	call.Principal, call.Extensions = by.User, call.Extensions.WithInvocation(by.invocation)
 	call.Trace = ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate"))
 	call.Idempotency, r = ingress.ParseIdempotency(call.Principal, route, keys, ctx.PostBody())
 	return badRequest(r)

@@ -32,8 +32,8 @@ func agentEvents(events ...string) (b []byte) {
 	return b
 }
 
-func testToken(run actor.CallID, id actor.ID) string {
-	return tokenCanary + "-" + run.Short() + "-" + id.Key
+func testToken(run actor.CallID, invocation uint32, id actor.ID) string {
+	return fmt.Sprint(tokenCanary, "-", invocation, "-") + run.Short() + "-" + id.Key
 }
 
 func TestExternalAgentInvocation(t *testing.T) {
@@ -56,7 +56,7 @@ func TestExternalAgentInvocation(t *testing.T) {
 			t.Errorf("%s\nwant\n%s", body, want)
 		}
 		for name, want := range map[string]string{
-			"X-Session-Id": "s-42", "X-Run-Id": callID.String(), "X-Run-Token": testToken(callID, actor.NewID("py", "s-42")), "Authorization": "Bearer " + authCanary,
+			"X-Session-Id": "s-42", "X-Run-Id": callID.String(), "X-Run-Token": testToken(callID, 0, actor.NewID("py", "s-42")), "Authorization": "Bearer " + authCanary,
 			"Traceparent": "00-" + strings.ReplaceAll(rootID.String(), "-", "") + "-8000000000000004-00", "Accept": "text/event-stream",
 			"Content-Type": "application/json", "User-Agent": "troupe", "X-Troupe-Egress": "1", "Content-Length": fmt.Sprint(len(body) - len("POST /py/invoke ")),
 		} {

@@ -37,8 +37,8 @@ type Config struct {
 	// addresses to which the secrets of external agents may be sent
 	Auth upstream.Bindings
 	// returns the token with which an external agent calls back on behalf of the
-	// given run of the actor id; nil: agents get no token
-	Token func(run actor.CallID, id actor.ID) string
+	// given run of the actor id, in one invocation; nil: agents get no token
+	Token func(run actor.CallID, invocation uint32, id actor.ID) string
 	// mark of this server in upstream.EgressHeader, by which it recognizes its own requests; "": "1"
 	Server string
 	// looks up an environment variable; nil: os.LookupEnv

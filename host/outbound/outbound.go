@@ -213,7 +213,7 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-cha
 	}
 	var token upstream.Secret
 	if o.config.Token != nil {
-		token = upstream.Secret(o.config.Token(op.Call.ID, op.Call.To))
+		token = upstream.Secret(o.config.Token(op.Call.ID, op.Attempt, op.Call.To))
 	}
 	invocation := upstream.InvocationOf(op.Name, &op.Call, token)
 	if invocation.Messages, err = upstream.DecodeTranscript(op.Messages); err != nil {

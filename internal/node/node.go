@@ -127,7 +127,9 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.catalog.share(c.Registry)
 	c.Outbound.Logger = log
 	c.Outbound.Server = ingress.ServerMark(n.secret)
-	c.Outbound.Token = func(run actor.CallID, id actor.ID) string { return ingress.MintToken(n.secret, run, id) }
+	c.Outbound.Token = func(run actor.CallID, invocation uint32, id actor.ID) string {
+		return ingress.MintInvocationToken(n.secret, run, invocation, id)
+	}
 	if n.outbound, err = outbound.New(c.Outbound); err != nil {
 		return nil, err
 	}
