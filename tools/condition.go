@@ -5,6 +5,7 @@ package tools
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,9 +20,10 @@ var operators = []string{"==", "!=", "<=", ">=", "<", ">", "in", "matches"}
 // args.amount > 100.
 //
 // It can be undetermined: if the argument is missing or has another type than the constant,
-// or than all constants of a list, or if a text is too long to be matched. An undetermined
-// comparison is true in a rule that blocks a call or requires approval, and false in a rule
-// that allows it. So a call cannot avoid a rule with an argument that is not comparable.
+// or than all constants of a list, if a text is too long to be matched, or if another argument has
+// a name that is alike. An undetermined comparison is true in a rule that blocks a call or requires
+// approval, and false in a rule that allows it. So a call cannot avoid a rule with an argument that
+// is not comparable.
 type condition struct {
 	path     []string
 	operator string
@@ -194,7 +196,8 @@ func sameScalar(a, b any) bool {
 	return false
 }
 
-// at returns the argument at a path. Input that is not valid has no arguments.
+// at returns the argument at a path. Input that is not valid has no arguments. Nor does it have
+// one whose object has another name that is alike: a service may read either.
 func (a *arguments) at(path []string) (any, bool) {
 	if !a.decoded {
 		a.decoded = true
@@ -211,6 +214,17 @@ func (a *arguments) at(path []string) (any, bool) {
 		if value, ok = object[name]; !ok {
 			return nil, false
 		}
+		if len(object) > 1 && slices.ContainsFunc(slices.Sorted(maps.Keys(object)), func(other string) bool { return other != name && alike(other, name) }) {
+			return nil, false
+		}
 	}
 	return value, true
 }
+
+// alike reports whether two names differ in case, '_' and '-' only. Decoders of JSON take one for
+// the other: that of Go ignores case, and that of Protocol Buffers reads userId as user_id.
+func alike(a, b string) bool {
+	return strings.EqualFold(nameSeparators.Replace(a), nameSeparators.Replace(b))
+}
+
+var nameSeparators = strings.NewReplacer("_", "", "-", "")

@@ -193,6 +193,14 @@ func TestConditions(t *testing.T) {
 		{`args.s matches "prod"`, `{"s":7}`, true, false},
 		{`args.s matches "(a*)*b"`, `{"s":"` + strings.Repeat("a", 16<<10) + `"}`, false, false},
 		{`args.s matches "prod"`, `{"s":"` + strings.Repeat("a", 16<<10+1) + `"}`, true, false}, // too long: undetermined
+		{`args.n < 9`, `{"n":1,"N":100}`, true, false},                                          // another argument is alike: a service may read either
+		{`args.n > 9`, `{"N":100,"n":1}`, true, false},
+		{`args.n > 9`, `{"N":1}`, true, false},
+		{`args.user_id == "a"`, `{"user_id":"a","userId":"b"}`, true, false},
+		{`args.key == "a"`, `{"key":"a","\u212aey":"b"}`, true, false}, // the sign of Kelvin
+		{`args.a.b == 1`, `{"a":{"b":1,"B":2}}`, true, false},
+		{`args.a.b == 1`, `{"A":{"b":2},"a":{"b":1}}`, true, false},
+		{`args.a == 1`, `{"a":1,"aa":2,"b":{"A":3}}`, true, true},
 		{`args.a.b.c == 1`, `{"a":{"b":{"c":1}}}`, true, true},
 		{`args.a.b.c == 1`, `{"a":{"b":1}}`, true, false},
 		{`args.a.b.c == 1`, `{"a":[{"b":{"c":1}}]}`, true, false},
