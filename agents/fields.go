@@ -160,7 +160,7 @@ func newSpecOf(members []member) (Spec, error) {
 		report("name", err.Error())
 	}
 	for _, f := range []struct{ field, text string }{{"name", s.Name}, {"description", s.Description}} {
-		if i := strings.IndexFunc(f.text, tools.IsInvisible); i >= 0 {
+		if i := strings.IndexFunc(f.text, actor.IsInvisible); i >= 0 {
 			c := []rune(f.text[i:])[0]
 			report(f.field, fmt.Sprintf("remove the character %U: it is invisible or changes the direction of the text", c))
 		}

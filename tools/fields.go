@@ -18,6 +18,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/nearest"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -448,7 +449,7 @@ func checkText(text string, limit int) error {
 		return fmt.Errorf("%d bytes, at most %d allowed", len(text), limit)
 	}
 	for _, c := range text {
-		if c == '\uFFFD' || unicode.IsControl(c) && c != '\n' && c != '\t' || IsInvisible(c) {
+		if c == '\uFFFD' || unicode.IsControl(c) && c != '\n' && c != '\t' || actor.IsInvisible(c) {
 			return fmt.Errorf("remove the character %U: only visible text in UTF-8 is allowed", c)
 		}
 	}
@@ -488,7 +489,7 @@ func checkURL(text string, known func(string) bool) error {
 		return fmt.Errorf("%d bytes, at most %d allowed", len(text), urlBytesMax)
 	}
 	for _, c := range text {
-		if c <= ' ' || c == 0x7f || c == '\\' || c == '\uFFFD' || IsInvisible(c) {
+		if c <= ' ' || c == 0x7f || c == '\\' || c == '\uFFFD' || actor.IsInvisible(c) {
 			return fmt.Errorf("contains blanks, control characters or backslashes")
 		}
 	}

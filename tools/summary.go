@@ -103,7 +103,7 @@ func shortArgument(text string, limit int) string {
 			space = true
 			continue
 		}
-		if unicode.IsControl(c) || IsInvisible(c) {
+		if unicode.IsControl(c) || actor.IsInvisible(c) {
 			continue
 		}
 		if runes > argumentRunesMax {
@@ -147,7 +147,7 @@ func summaryLine(text string) string {
 		switch {
 		case c == '\n' || c == '\r' || c == '\t':
 			return ' '
-		case unicode.IsControl(c) || IsInvisible(c):
+		case unicode.IsControl(c) || actor.IsInvisible(c):
 			return -1
 		}
 		return c
