@@ -8,8 +8,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -80,8 +78,8 @@ func DecodeSession(body []byte) (out SessionRequest, r *actor.Refusal) {
 		}
 	}
 	if in.Title != nil {
-		if len(*in.Title) > SessionTitleBytesMax || !utf8.ValidString(*in.Title) || strings.ContainsFunc(*in.Title, unicode.IsControl) {
-			return out, invalid("title", "want one line of at most %d bytes", SessionTitleBytesMax)
+		if len(*in.Title) > SessionTitleBytesMax || !actor.IsLine(*in.Title) {
+			return out, invalid("title", "want one line of at most %d bytes, without invisible characters and those that change the direction of the text", SessionTitleBytesMax)
 		}
 		description.Title = in.Title
 	}

@@ -7,11 +7,12 @@ import (
 	"io"
 	"os"
 	"sync"
-	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/troupe-run/troupe/actor"
 )
 
 // output is the writer of everything that a command prints. Answers, errors and log
@@ -96,18 +97,9 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// harmless reports whether a terminal may receive the character. The two joiners are
-// part of words in scripts without capitals, and of emoji; elsewhere they are invisible.
+// harmless reports whether a terminal may receive the character.
 func (o *output) harmless(r rune) bool {
-	switch r {
-	case '\n', '\t':
-		return true
-	case '\u200c', '\u200d':
-		return unicode.In(o.previous, unicode.Lo, unicode.M, unicode.So, unicode.Sk)
-	case '\u034f', '\u115f', '\u1160', '\u17b4', '\u17b5', '\u3164', '\uffa0': // blank letters and marks
-		return false
-	}
-	return !unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
+	return r == '\n' || r == '\t' || actor.IsShown(o.previous, r)
 }
 
 // flush writes a cut character at the end of the output. It does not wait for a

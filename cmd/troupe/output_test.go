@@ -44,6 +44,7 @@ func TestOutputEscapes(t *testing.T) {
 		"\xed\xa0\x80":                   `\xed\xa0\x80`,
 		"a\u200db\u200c":                 `a\u200db\u200c`,
 		"👩\u200d💻 می\u200cخواهم":         "👩\u200d💻 می\u200cخواهم",
+		"a\ufe0f\u2800❤\ufe0f\ufe0f":     `a\ufe0f\u2800` + "❤\ufe0f" + `\ufe0f`,
 		"\xe2\x80":                       `\xe2\x80`,
 	} {
 		for cut := 0; cut <= len(text); cut++ {

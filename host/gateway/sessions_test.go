@@ -164,7 +164,7 @@ func TestSessionIsDescribedAndDeleted(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	for body, field := range map[string]string{`{"session_id":"main"}`: "session_id", `{"session_id":"a b"}`: "session_id", `{"title":"` + strings.Repeat("x", 300) + `"}`: "title",
-		`{"metadata":[]}`: "metadata", `{"metadata":{"a":"` + strings.Repeat("x", 17<<10) + `"}}`: "metadata", `{"session_id":"` + strings.Repeat("x", 10_000) + `"}`: "session_id"} {
+		`{"title":"pay\u202eecila"}`: "title", `{"title":"a\u200bb"}`: "title", `{"metadata":[]}`: "metadata", `{"metadata":{"a":"` + strings.Repeat("x", 17<<10) + `"}}`: "metadata", `{"session_id":"` + strings.Repeat("x", 10_000) + `"}`: "session_id"} {
 		var c contextResponse
 		if status := d.doJSON(&c, "POST", "/v1/sessions", body); status != 400 || c.Field != field {
 			t.Errorf("%.60s: %d %+v, want 400 for %s", body, status, c, field)

@@ -34,3 +34,9 @@ export function ago(then, now = Date.now()) {
 
 // json returns a value as indented JSON, or a text as it is.
 export const json = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
+
+const invisible = /(?![\n\t])[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]/gu;
+
+// visible returns a text with invisible characters, and those that reorder others, as escapes of JSON.
+export const visible = (text) =>
+  String(text).replace(invisible, (c) => c.split("").map((unit) => "\\u" + unit.charCodeAt(0).toString(16).padStart(4, "0")).join(""));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows a run: the message of the user, its activity, approvals, calls of client tools, and the answer.
 
-import { announce, el, json } from "./dom.js";
+import { announce, el, json, visible } from "./dom.js";
 import { Markdown } from "./markdown.js";
 import { request } from "./api.js";
 
@@ -177,8 +177,9 @@ export class RunView {
     this.body.append(row);
   }
 
-  // card adds a card that asks the person.
-  card(id, title, kind, ...content) {
+  // card adds a card that asks the person, who sees each character of what an agent has chosen.
+  card(id, named, kind, ...content) {
+    const title = visible(named);
     this.closeSegment();
     const head = el("div", { class: "card-head" }, el("strong", { text: title }), el("span", { class: "card-note muted small" }));
     const root = el("div", { class: `card ${kind}`, role: "group", "aria-label": title }, head, ...content);
@@ -193,7 +194,7 @@ export class RunView {
       if (kind === "approval") head.querySelector("strong").textContent = title.replace(/^Approve (.*)\?$/, "$1");
       root.dataset.state = ok ? "ok" : "failed";
       card.note.textContent = "";
-      root.append(el("p", { class: "card-result", text }));
+      root.append(el("p", { class: "card-result", text: visible(text) }));
       this.actions.change();
     };
     this.cards.set(id, card);
@@ -212,7 +213,7 @@ export class RunView {
     const approve = el("button", { class: "button primary", type: "button", text: "Approve", onclick: () => decide("approve") });
     const reject = el("button", { class: "button danger", type: "button", text: "Reject", onclick: () => decide("reject") });
     const form = el("div", { class: "card-form" }, reason, el("div", { class: "row" }, approve, reject), error);
-    const card = this.card(m.approval_id, `Approve ${m.tool_name}?`, "approval", el("p", { class: "card-text", text: m.args_summary || m.tool_name }),
+    const card = this.card(m.approval_id, `Approve ${m.tool_name}?`, "approval", el("p", { class: "card-text", text: visible(m.args_summary || m.tool_name) }),
       m.child_run_id ? el("p", { class: "muted small", text: "Needed by an agent that was asked for help." }) : null, details, form);
     card.until = m.expires_ts;
     card.tick = () => card.open && (card.note.textContent = left(card.until));
@@ -232,7 +233,7 @@ export class RunView {
     const load = async () => {
       if (loaded) return;
       try {
-        args.textContent = json((await request("GET", `/v1/approvals/${encodeURIComponent(m.approval_id)}`)).args);
+        args.textContent = visible(json((await request("GET", `/v1/approvals/${encodeURIComponent(m.approval_id)}`)).args));
         loaded = true;
       } catch (e) {
         args.textContent = e.message;
@@ -246,7 +247,7 @@ export class RunView {
       else if (card.open) details.open = true;
     };
     if (live) card.show(); // one of the past is shown if it still waits at the end of the messages
-    if (live) announce(`${m.tool_name} needs your approval: ${m.args_summary ?? ""}`);
+    if (live) announce(visible(`${m.tool_name} needs your approval: ${m.args_summary ?? ""}`));
   }
 
   decided(d) {
@@ -265,7 +266,7 @@ export class RunView {
     const question = typeof args.question === "string" ? args.question : "";
     const choices = Array.isArray(args.choices) ? args.choices.filter((c) => typeof c === "string").slice(0, 20) : [];
     const error = el("p", { class: "error-text", role: "alert" });
-    const field = el("textarea", { class: "field", rows: question ? "2" : "3", "aria-label": question || `Result of ${m.tool_name}`, placeholder: question ? "Your answer" : "Result: text or JSON" });
+    const field = el("textarea", { class: "field", rows: question ? "2" : "3", "aria-label": visible(question || `Result of ${m.tool_name}`), placeholder: question ? "Your answer" : "Result: text or JSON" });
     const answer = (fields) => {
       enable(false);
       error.textContent = "";
@@ -287,12 +288,12 @@ export class RunView {
       e.preventDefault();
       give();
     });
-    const buttons = choices.map((c) => el("button", { class: "button choice", type: "button", text: c, onclick: () => answer({ ok: true, result: c }) }));
+    const buttons = choices.map((c) => el("button", { class: "button choice", type: "button", text: visible(c), onclick: () => answer({ ok: true, result: c }) }));
     const send = el("button", { class: "button primary", type: "button", text: "Answer", onclick: give });
     const decline = el("button", { class: "button quiet", type: "button", text: "Decline", onclick: () => answer({ ok: false, error: { code: "declined", message: "the person declined" } }) });
     const form = el("div", { class: "card-form" }, buttons.length ? el("div", { class: "row" }, ...buttons) : null, field, el("div", { class: "row" }, send, decline), error);
-    const card = this.card(m.tool_call_id, question ? `${this.agent || "The agent"} asks` : m.tool_name, "question", el("p", { class: "card-text", text: question || "This tool runs on your device. Give its result." }),
-      question ? null : el("pre", { class: "args", tabindex: "0", "aria-label": "Arguments", text: json(m.args) }), form);
+    const card = this.card(m.tool_call_id, question ? `${this.agent || "The agent"} asks` : m.tool_name, "question", el("p", { class: "card-text", text: visible(question) || "This tool runs on your device. Give its result." }),
+      question ? null : el("pre", { class: "args", tabindex: "0", "aria-label": "Arguments", text: visible(json(m.args)) }), form);
     card.until = m.deadline_ts;
     card.tick = () => card.open && (card.note.textContent = left(card.until));
     card.tick();
@@ -303,7 +304,7 @@ export class RunView {
       error.textContent = a.message;
       if (a.code === "tool_call_ended") card.finish(a.message, false);
     };
-    if (live) announce(question || `${m.tool_name} needs a result`);
+    if (live) announce(visible(question || `${m.tool_name} needs a result`));
   }
 
   // answered passes the answer to a request that a card has sent.

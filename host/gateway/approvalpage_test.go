@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// A person who approves on the chat page sees each character of what an agent has chosen.
+func TestApprovalOfThePageHidesNothing(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
+	module, err := filepath.Abs(filepath.Join("web", "run.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const bad = "to\u202e\u2066\u200b\u200d\u2028\ufe0f\u3164\u2800\ue000\u009b\U000e0041ecila"
+	const seen = `to\u202e\u2066\u200b\u200d\u2028\ufe0f\u3164\u2800\ue000\u009b\udb40\udc41ecila`
+	args := map[string]any{bad: bad}
+	in, err := json.Marshal([]map[string]any{
+		{"type": "approval_required", "approval_id": "a", "tool_name": "pay" + bad, "args_summary": "sum" + bad, "args": args},
+		{"type": "tool_request", "tool_call_id": "b", "tool_name": "ask", "args": map[string]any{"question": "q" + bad, "choices": []string{"c" + bad}}},
+		{"type": "tool_request", "tool_call_id": "c", "tool_name": "client" + bad, "args": args},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "approval.mjs"), "file://"+module)
+	command.Stdin = strings.NewReader(string(in))
+	out, err := command.Output()
+	if err != nil {
+		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
+	}
+	var shown string
+	if err := json.Unmarshal(out, &shown); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, want := range []string{"Approve pay" + seen + "?", "sum" + seen, "q" + seen, "c" + seen, "client" + seen, `"` + seen + `": "` + seen + `"`} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	if i := strings.IndexFunc(shown, func(c rune) bool { return c != '\n' && (unicode.IsControl(c) || actor.IsInvisible(c)) }); i >= 0 {
+		t.Errorf("%q is shown", shown[max(i-20, 0):])
+	}
+}
