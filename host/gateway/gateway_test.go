@@ -220,6 +220,9 @@ func (d *testGateway) do(method, path, body string, headers ...string) (int, htt
 	if err != nil {
 		d.Fatal(err)
 	}
+	if h := response.Header; strings.HasSuffix(h.Get("Content-Type"), "json") && (h.Get("Cache-Control") != "no-store" || h.Get("X-Content-Type-Options") != "nosniff") {
+		d.Errorf("%s %s: JSON that caches may keep, or a browser takes for another type: %v", method, path, h)
+	}
 	return response.StatusCode, response.Header, string(b)
 }
 

@@ -141,6 +141,7 @@ func (p *problem) write(ctx *fasthttp.RequestCtx) {
 		*buf = p.append((*buf)[:0])
 		ctx.SetContentType("application/problem+json")
 	}
+	keepFromCaches(ctx)
 	if p.Status == http.StatusUnauthorized {
 		ctx.Response.Header.Set(fasthttp.HeaderWWWAuthenticate, "Bearer")
 	}

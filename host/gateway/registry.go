@@ -172,7 +172,6 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	if _, stop := s.callRegistry(ctx, agents.OpCreateKey, key.Encode()); !stop {
 		out := newKeyView(key)
 		out.Key = text
-		ctx.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
 		respondJSON(ctx, http.StatusCreated, out)
 	}
 }

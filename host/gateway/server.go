@@ -281,7 +281,14 @@ func lingerOnClose(ctx *fasthttp.RequestCtx) {
 func respond(ctx *fasthttp.RequestCtx, status int, body []byte) {
 	ctx.SetStatusCode(status)
 	ctx.SetContentType("application/json")
+	keepFromCaches(ctx)
 	ctx.SetBody(body)
+}
+
+// keepFromCaches marks an answer as one that is of its user only, and that no browser takes for a page.
+func keepFromCaches(ctx *fasthttp.RequestCtx) {
+	ctx.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
+	ctx.Response.Header.Set(fasthttp.HeaderXContentTypeOptions, "nosniff")
 }
 
 func respondJSON(ctx *fasthttp.RequestCtx, status int, v any) {
