@@ -38,6 +38,11 @@ func TestDeployedCommands(t *testing.T) {
 	if len(commands) != 3 {
 		t.Fatalf("want the health check and the command of the image, and that of the unit, got %q", commands)
 	}
+	for _, bound := range []string{`MemoryMax=\d+%`, `TasksMax=\d+`, "ProtectProc=invisible", "LimitCORE=0"} {
+		if !regexp.MustCompile("(?m)^" + bound + "$").MatchString(unit) {
+			t.Errorf("the unit does not bound what the server takes or sees: want %s", bound)
+		}
+	}
 	for _, words := range commands {
 		if strings.HasSuffix(words[0], "/troupe") {
 			words = words[1:]
