@@ -186,6 +186,9 @@ func (c *ServeCmd) Run(s streams) error {
 		log = slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.Level})).With("node", c.Node)
 	}
 	defer redirectStandardLog(log)()
+	if err := confine(); err != nil {
+		log.Warn("the process is less confined than it should be", "error", err.Error())
+	}
 	if c.Role == roleIngress {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 		context.AfterFunc(ctx, stop) // a second signal ends the process at once

@@ -97,6 +97,8 @@ func serveProcess(behaviour string, args []string) {
 		at = args[0]
 	}
 	switch behaviour {
+	case "parent":
+		startSilent(args[0])
 	case "noisy":
 		fmt.Println("Welcome! Listening on standard input…")
 		fmt.Println(`{"level":"info","message":"started"}`)

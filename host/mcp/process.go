@@ -65,7 +65,7 @@ func startProcess(c *Config, env func(string) (string, bool), grace time.Duratio
 		}
 		p.cmd.Env = append(p.cmd.Env, name+"="+value)
 	}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.cmd.SysProcAttr = attributes()
 	var parents, children []*os.File
 	closeAll := func(files []*os.File) {
 		for _, f := range files {

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp
+
+import "syscall"
+
+// attributes puts a process in a group of its own. The kernel kills it when this process ends, also
+// one that ended without a chance to stop it.
+func attributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
