@@ -137,5 +137,6 @@ func (c *clock) simTimeAt(local actor.Time) actor.Time {
 		return local
 	}
 	elapsed := int64(local.Add(-c.offset).Sub(c.since))
-	return c.since.Add(actor.Duration(elapsed*million/(million+c.drift) + 2))
+	rate := million + c.drift
+	return c.since.Add(actor.Duration(elapsed/rate*million + elapsed%rate*million/rate + 2)) // elapsed*million overflows after hours
 }

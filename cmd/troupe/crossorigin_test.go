@@ -104,7 +104,7 @@ func TestBrowserStreamsFromOtherOrigin(t *testing.T) {
 	defer other.Close()
 
 	dir := filepath.Join(t.TempDir(), "data")
-	s := startServer(t, dir, "--origin", listed.URL, "--keyless", "off")
+	s := startServer(t, dir, "--origin", listed.URL, "--keyless", "off", "--allow", "127.0.0.0/8")
 	s.useAdminKey(dir)
 	s.registerAgent(`{"agent_id":"ext","endpoint":"http://` + l.Addr().String() + `"}`)
 	values, err := json.Marshal([]string{s.url, "ext", s.apiKey, "hello"})

@@ -269,7 +269,7 @@ func (t *channelTest) messages(session string) (all []string, err error) {
 // checkChat drives the chat page of a server that requires an API key.
 func (h *harness) checkChat(node, file, chromium string) error {
 	inner := *h
-	t := &channelTest{harness: &inner, dir: filepath.Join(h.dir, "channel-chat"), args: []string{"--keyless", "off", "--pace", "40ms"}}
+	t := &channelTest{harness: &inner, dir: filepath.Join(h.dir, "channel-chat"), args: []string{"--keyless", "off", "--allow", "127.0.0.0/8", "--pace", "40ms"}}
 	defer t.stop()
 	if err := t.createKey(); err != nil {
 		return err
