@@ -37,8 +37,10 @@ help-all:
 build: ## compile the troupe binary into bin/
 	@$(GO) build -ldflags '-X main.commit=$(shell git rev-parse HEAD 2>/dev/null)' -o bin/troupe ./cmd/troupe
 
+# AGAIN is for CI: it names a file for tests that fail once and then pass three times alone.
+GOTEST = $(GO) run ./test/internal/gotest $(if $(STRICT),-strict) $(if $(AGAIN),-again $(AGAIN))
 test: ## run all tests, print progress, and list the skipped ones; needs only Go: STRICT=1 (fail on a skip)
-	@$(GO) run ./test/internal/gotest $(if $(STRICT),-strict) -- -timeout 25m ./...
+	@$(GOTEST) -- -timeout 25m ./...
 
 # Packages below layer 3 start no goroutine: the purity analyzer checks it. Simulations,
 # crashes at single operations, checks of the sources and the conformance of stores run on one
@@ -51,7 +53,7 @@ RACED = . ./host/... ./internal/... ./simulate/... ./tools
 race: ## run the tests of packages that start goroutines under the race detector; needs a C compiler: ALL=1 (all tests) SHORT=1 RACED="PACKAGES"
 	@command -v "$$($(GO) env CC)" >/dev/null || { \
 	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
-	@CGO_ENABLED=1 $(GO) run ./test/internal/gotest $(if $(STRICT),-strict) -accept 'test/bench TestAllocations' -- \
+	@CGO_ENABLED=1 $(GOTEST) -accept 'test/bench TestAllocations' -- \
 	  -race $(if $(ALL),-timeout 40m ./...,-timeout 25m $(if $(SHORT),-short -skip '^Test($(RACE_ALONE)|$(RACE_LONG))',-skip '^Test($(RACE_ALONE))') $(RACED))
 
 sim: build ## simulate seeds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=1 (percent run twice) STORE= ENGINE= STRATEGY= REGISTRY=off FAULT=kind:p FAULTS=none EVENTS=1 PREMISES=1

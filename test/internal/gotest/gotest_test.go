@@ -35,11 +35,11 @@ func runTests(t *testing.T, dir string) (skipped []skip, printed string) {
 	tests.Dir = dir
 	out, _ := tests.Output() // exits with 1 if a test fails
 	var w strings.Builder
-	skipped, err := report(strings.NewReader(string(out)), nil, &progress{}, &w)
+	r, err := report(strings.NewReader(string(out)), nil, &progress{}, &w)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return skipped, w.String()
+	return r.skipped, w.String()
 }
 
 func TestSkipsAreListedAndJudged(t *testing.T) {

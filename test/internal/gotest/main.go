@@ -3,10 +3,12 @@
 // Command gotest runs go test and lists the skipped tests, each with its reason. When nothing was
 // printed for 15 seconds, it prints which tests run.
 //
-//	gotest [-strict] [-accept 'PACKAGE TEST']... -- ARGUMENT...
+//	gotest [-strict] [-accept 'PACKAGE TEST']... [-again FILE] -- ARGUMENT...
 //
 // The arguments are those of go test. With -strict it fails if a test was skipped that
-// no -accept names. The package is given without the module's path.
+// no -accept names. The package is given without the module's path. With -again at most three
+// failed tests are run again, each alone and three times. If they pass, so does the run, and the
+// file names them. Panics, data races and failures outside tests are final.
 package main
 
 import (
@@ -35,11 +37,12 @@ func main() {
 		accepted[name] = true
 		return nil
 	})
+	again := flag.String("again", "", "run up to three failed tests again, and append those that then pass to the `file`")
 	flag.Parse()
 	if !*strict {
 		accepted = nil
 	}
-	code, err := run(accepted, flag.Args())
+	code, err := run(accepted, *again, flag.Args(), os.Stdout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "gotest:", err)
 		code = 2
@@ -47,7 +50,32 @@ func main() {
 	os.Exit(code)
 }
 
-func run(accepted map[string]bool, args []string) (code int, err error) {
+func run(accepted map[string]bool, again string, args []string, w io.Writer) (code int, err error) {
+	r, err := goTest(args, w)
+	if err != nil {
+		return 0, err
+	}
+	judged := judge(w, r.skipped, accepted)
+	if !r.ok && again != "" {
+		if r.ok, err = runAgain(r.failures, args, again, w); err != nil {
+			return 0, err
+		}
+	}
+	if !r.ok || !judged {
+		code = 1
+	}
+	return code, nil
+}
+
+// result is what a run of go test ended with.
+type result struct {
+	ok       bool
+	skipped  []skip
+	failures failures
+}
+
+// goTest runs go test and prints what report does.
+func goTest(args []string, w io.Writer) (r result, err error) {
 	tests := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	tests.Stderr = os.Stderr
 	out, err := tests.StdoutPipe()
@@ -55,24 +83,17 @@ func run(accepted map[string]bool, args []string) (code int, err error) {
 		err = tests.Start()
 	}
 	if err != nil {
-		return 0, err
+		return r, err
 	}
 	ticks := time.NewTicker(time.Second)
 	defer ticks.Stop()
-	skipped, err := report(out, ticks.C, &progress{packages: countPackages(args), start: time.Now()}, os.Stdout)
-	if waited := tests.Wait(); err == nil && waited != nil {
-		code = 1
-		if tests.ProcessState.ExitCode() < 0 {
-			err = waited
-		}
+	r, err = report(out, ticks.C, &progress{packages: countPackages(args), start: time.Now()}, w)
+	waited := tests.Wait()
+	r.ok = waited == nil
+	if err == nil && tests.ProcessState.ExitCode() < 0 {
+		err = waited
 	}
-	if err != nil {
-		return code, err
-	}
-	if !judge(os.Stdout, skipped, accepted) {
-		code = 1
-	}
-	return code, nil
+	return r, err
 }
 
 // event is a line of go test -json.
@@ -88,8 +109,8 @@ func testName(e event) string { return strings.TrimPrefix(e.Package, module) + "
 type skip struct{ name, reason string }
 
 // report copies what plain go test would print from events to w, and at a tick the progress. It
-// returns the skipped tests.
-func report(events io.Reader, ticks <-chan time.Time, p *progress, w io.Writer) (skipped []skip, err error) {
+// returns the skipped and the failed tests.
+func report(events io.Reader, ticks <-chan time.Time, p *progress, w io.Writer) (r result, err error) {
 	output := map[string][]string{} // output of each test that has not ended
 	w = &lastWrite{w, p}
 	scanned := make(chan string)
@@ -114,7 +135,7 @@ func report(events io.Reader, ticks <-chan time.Time, p *progress, w io.Writer) 
 		case line, ok = <-scanned:
 		}
 		if !ok {
-			return skipped, err
+			return r, err
 		}
 		var e event
 		if json.Unmarshal([]byte(line), &e) != nil { // not all versions of go encode an error before the first test
@@ -122,6 +143,7 @@ func report(events io.Reader, ticks <-chan time.Time, p *progress, w io.Writer) 
 			continue
 		}
 		p.add(e)
+		r.failures.add(e)
 		name := testName(e)
 		switch {
 		case e.Action == "build-output", e.Action == "output" && e.Test == "" && e.Output != "PASS\n":
@@ -129,7 +151,7 @@ func report(events io.Reader, ticks <-chan time.Time, p *progress, w io.Writer) 
 		case e.Action == "output" && e.Test != "":
 			output[name] = append(output[name], e.Output)
 		case e.Action == "skip" && e.Test != "":
-			skipped = append(skipped, skip{name, reason(output[name])})
+			r.skipped = append(r.skipped, skip{name, reason(output[name])})
 			delete(output, name)
 		case e.Action == "fail" && e.Test != "":
 			fmt.Fprint(w, strings.Join(output[name], ""))

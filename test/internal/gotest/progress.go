@@ -75,9 +75,12 @@ func (w *lastWrite) Write(b []byte) (int, error) {
 	return w.Writer.Write(b)
 }
 
+// isPath reports whether an argument of go test is a path.
+func isPath(arg string) bool { return strings.HasPrefix(arg, ".") }
+
 // countPackages returns the number of packages of arguments of go test that are paths, 0 if unknown.
 func countPackages(args []string) int {
-	paths := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return !strings.HasPrefix(arg, ".") })
+	paths := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return !isPath(arg) })
 	out, err := exec.Command("go", append([]string{"list"}, paths...)...).Output()
 	if err != nil {
 		return 0 // go test reports it
