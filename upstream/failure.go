@@ -95,17 +95,24 @@ func (f *Failure) ofModel(status int, e upstreamError) *Failure {
 	return f
 }
 
+// statusClass returns the class and the reason of a status.
+func statusClass(status int) (Class, actor.Reason) {
+	if i := slices.IndexFunc(statusRules, func(m statusRule) bool { return m.status == status }); i >= 0 {
+		return statusRules[i].class, statusRules[i].reason
+	}
+	if status >= 500 || status < 300 {
+		return Broken, actor.Unavailable
+	}
+	return Refused, actor.Rejected
+}
+
 // StatusFailure returns the failure for a response with a status other than 200.
 // Body is the part of the body received. Now is the time at which the head
 // arrived. The reasons of a model differ from those of an agent.
 func StatusFailure(name string, model bool, status int, headers []Header, body []byte, secrets Secrets, now actor.Time) *Failure {
-	f := &Failure{Class: Refused}
-	reason := actor.Rejected
-	if i := slices.IndexFunc(statusRules, func(m statusRule) bool { return m.status == status }); i >= 0 {
-		f.Class, reason = statusRules[i].class, statusRules[i].reason
-	} else if status >= 500 || status < 300 {
-		f.Class, reason = Broken, actor.Unavailable
-	}
+	f := &Failure{}
+	var reason actor.Reason
+	f.Class, reason = statusClass(status)
 	reported := parseError(body)
 	if class := reported.retryClass(); class != 0 && status >= 400 {
 		f.Class = class
@@ -219,7 +226,7 @@ func parseError(body []byte) upstreamError {
 	if len(w.Error) > 0 && w.Error.Kind() != 'n' {
 		return parseErrorMember(w.Error)
 	}
-	return upstreamError{message: cmp.Or(scalarText(w.Message), scalarText(w.Detail)), code: scalarText(w.Code)}
+	return upstreamError{message: cmp.Or(errorText(w.Message, errorDepthMax), errorText(w.Detail, errorDepthMax)), code: scalarText(w.Code)}
 }
 
 // textOnly returns a text that is neither JSON nor a page of HTML, on one line. It returns "" for
@@ -233,10 +240,61 @@ func textOnly(body []byte) string {
 	return validText(strings.Join(strings.Fields(text), " "))
 }
 
-// parseErrorMember decodes the JSON member error, an object or a string.
+// errorText returns the message in a value: a text, an object that has one, after the place in the
+// request that it names, or a list of such, at most depth levels deep.
+func errorText(value jsontext.Value, depth int) string {
+	if len(value) == 0 || depth == 0 {
+		return ""
+	}
+	switch value.Kind() {
+	case '[':
+		var all []jsontext.Value
+		if unmarshal(value, &all, lenient) != nil {
+			return ""
+		}
+		var texts []string
+		for _, v := range all[:min(len(all), errorTextsMax)] {
+			if text := errorText(v, depth-1); text != "" {
+				texts = append(texts, text)
+			}
+		}
+		return strings.Join(texts, "; ")
+	case '{':
+		var w struct {
+			Place   []jsontext.Value `json:"loc"`
+			Message jsontext.Value   `json:"message"`
+			Short   jsontext.Value   `json:"msg"`
+			Detail  jsontext.Value   `json:"detail"`
+			Error   jsontext.Value   `json:"error"`
+		}
+		if unmarshal(value, &w, lenient) != nil {
+			return ""
+		}
+		var text string
+		for _, v := range []jsontext.Value{w.Message, w.Short, w.Detail, w.Error} {
+			text = cmp.Or(text, errorText(v, depth-1))
+		}
+		var place []string
+		for _, v := range w.Place[:min(len(w.Place), errorTextsMax)] {
+			place = append(place, scalarText(v))
+		}
+		if text != "" && len(place) > 0 {
+			return strings.Join(place, ".") + ": " + text
+		}
+		return text
+	}
+	return scalarText(value)
+}
+
+const (
+	errorTextsMax = 8 // maximum number of texts of one list that an error quotes
+	errorDepthMax = 5 // maximum depth of such lists and objects
+)
+
+// parseErrorMember decodes the JSON member error: a text, an object or a list of such.
 func parseErrorMember(value jsontext.Value) upstreamError {
-	if text := scalarText(value); text != "" {
-		return upstreamError{message: text}
+	if value.Kind() != '{' {
+		return upstreamError{message: errorText(value, errorDepthMax)}
 	}
 	var w struct {
 		Message jsontext.Value `json:"message"`
@@ -246,7 +304,7 @@ func parseErrorMember(value jsontext.Value) upstreamError {
 	if unmarshal(value, &w, lenient) != nil {
 		return upstreamError{}
 	}
-	return upstreamError{scalarText(w.Message), scalarText(w.Type), scalarText(w.Code)}
+	return upstreamError{errorText(w.Message, errorDepthMax), scalarText(w.Type), scalarText(w.Code)}
 }
 
 // scalarText returns a JSON string or number as text, and "" for other values.
@@ -301,11 +359,16 @@ func (e upstreamError) describe(secrets Secrets) string {
 // failure returns the failure for an error within the response of a model.
 func (e upstreamError) failure(name string, secrets Secrets) *Failure {
 	f := fail(Broken, actor.Unavailable, "%s sent an error%s", name, e.describe(secrets))
+	status := 200
+	if n, ok := parseDigits(e.code); ok && n >= 400 && n <= 599 {
+		status = int(n)
+		f.Class, _ = statusClass(status)
+	}
 	if class := e.retryClass(); class != 0 {
 		f.Class = class
 	}
 	if f.Class == Refused {
 		f.Refusal.Reason = actor.Rejected
 	}
-	return f.ofModel(200, e)
+	return f.ofModel(status, e)
 }

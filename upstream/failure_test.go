@@ -53,7 +53,19 @@ func TestStatusFailure(t *testing.T) {
 		{204, nil, ``, upstream.Broken, actor.Unavailable, 0, "m answers 204"},
 		{302, header("Location", "http://169.254.169.254/"), ``, upstream.Refused, actor.Rejected, 0, "m answers 302"},
 		{0, nil, ``, upstream.Broken, actor.Unavailable, 0, "m answers 0"},
-		{999, nil, `{"error":{"message":["a"],"code":{"b":1}}}`, upstream.Broken, actor.Unavailable, 0, "m answers 999"},
+		{999, nil, `{"error":{"message":["a"],"code":{"b":1}}}`, upstream.Broken, actor.Unavailable, 0, "m answers 999: a"},
+		{422, nil, `{"detail":[{"loc":["body","messages",0],"msg":"Field required","type":"missing"},{"msg":"too long"}]}`, upstream.Refused, actor.Rejected, 0, "m answers 422: body.messages.0: Field required; too long"},
+		{400, nil, `{"error":{"message":{"detail":"no tools"},"code":20015}}`, upstream.Refused, actor.Rejected, 0, "m answers 400 20015: no tools"},
+		{400, nil, `{"error":{"message":[{"message":"a"},"b",null,{}]}}`, upstream.Refused, actor.Rejected, 0, "m answers 400: a; b"},
+		{400, nil, `{"error":["a","b"]}`, upstream.Refused, actor.Rejected, 0, "m answers 400: a; b"},
+		{400, nil, `{"message":{"message":"\ud83d"},"code":7}`, upstream.Refused, actor.Rejected, 0, "m answers 400 7: \uFFFD"},
+		{400, nil, `{"error":[[[{"message":"deep"}]]]}`, upstream.Refused, actor.Rejected, 0, "m answers 400: deep"},
+		{400, nil, `{"error":` + strings.Repeat("[", 9999) + strings.Repeat("]", 9999) + `}`, upstream.Refused, actor.Rejected, 0, "m answers 400"},
+		{400, nil, `{"error":[[[[[["too deep"]]]]]]}`, upstream.Refused, actor.Rejected, 0, "m answers 400"},
+		{500, nil, " Internal\r\nServer Error\xff\n", upstream.Broken, actor.Unavailable, 0, "m answers 500: Internal Server Error\uFFFD"},
+		{500, nil, "\uFEFF <!doctype html>", upstream.Broken, actor.Unavailable, 0, "m answers 500"},
+		{500, nil, `{"error":{"message":"cut`, upstream.Broken, actor.Unavailable, 0, "m answers 500"},
+		{500, nil, "PNG\x00", upstream.Broken, actor.Unavailable, 0, "m answers 500"},
 	} {
 		f := upstream.StatusFailure("m", false, c.status, c.headers, []byte(c.body), nil, 0)
 		r := f.Refusal
