@@ -85,6 +85,7 @@ type Model struct {
 	KeyEnv        string            // environment variable with the API key; empty for no key
 	Model         string            // name at the provider; default: the key in Config.Models
 	MaxTokensName string            // field with the token limit: max_tokens (default) or max_completion_tokens
+	Omit          []string          // optional members that requests lack, such as stream_options
 	MaxTokens     int               // token limit of prompts without one; 0: that of the provider
 	Temperature   *float64          // temperature of prompts without one, 0 to 2; nil: that of the provider
 	Concurrency   int               // maximum number of concurrent prompts; 0: no bound

@@ -80,9 +80,9 @@ func ReadChat(body []byte) (Chat, *actor.Refusal) {
 }
 
 // bodyFor returns the request for a model with the given name at its upstream.
-func (c *Chat) bodyFor(model string) []byte {
+func (c *Chat) bodyFor(model string, omit []string) []byte {
 	edits := []edit{{c.model, marshal(model)}}
-	if c.Stream && !c.usage {
+	if c.Stream && !c.usage && !slices.Contains(omit, optionStreamOptions) {
 		edits = append(edits, c.askForUsage())
 	}
 	return applyEdits(c.body, edits)
@@ -187,9 +187,9 @@ func (m members) value(object []byte, name string) jsontext.Value {
 // bytes were forwarded.
 func (m Model) Chat(c *Chat, model string, deadline actor.Time, patience AttemptLimits) (ExchangeConfig, *ChatReader, *actor.Refusal) {
 	name := "model " + model
-	request, refusal := m.post(c.bodyFor(model))
+	request, refusal := m.post(c.bodyFor(model, m.Omit))
 	r := &ChatReader{name: name, secrets: request.secrets(), added: c.Stream && !c.usage}
-	return ExchangeConfig{Upstream: name, Request: request, Safe: true, Model: true, Verbatim: true, Deadline: deadline, AttemptLimits: patience,
+	return ExchangeConfig{Upstream: name, Request: request, Safe: true, Model: true, Verbatim: true, Deadline: deadline, AttemptLimits: patience, Without: c.without(request),
 		NewDecoder: func(contentType string) (Decoder, *Failure) { return r.restart(contentType) },
 	}, r, refusal
 }

@@ -31,7 +31,7 @@ func TestChatIsPassedOn(t *testing.T) {
 		{`{"model":"m","messages":[1],"stream":false,"stream_options":{}}`, `{"model":"gpt-x","messages":[1],"stream":false,"stream_options":{}}`},
 	} {
 		chat := readChat(t, c.body)
-		if got := string(chat.bodyFor("gpt-x")); got != c.want || chat.Model != "m" {
+		if got := string(chat.bodyFor("gpt-x", nil)); got != c.want || chat.Model != "m" {
 			t.Errorf("%s:\ngot  %s\nwant %s", c.body, got, c.want)
 		}
 	}

@@ -21,6 +21,9 @@ type ExchangeConfig struct {
 	Safe     bool
 	Model    bool // the upstream is a model
 	Verbatim bool // the deltas are passed on as they arrive, and no attempt follows one with deltas
+	// Without returns the request without the given optional members, of which the last is new, and reports
+	// whether it differs; nil: the request has none.
+	Without  func(names []string) (Request, bool)
 	Tool     bool // the upstream is a tool: each status 2xx is a success, and an unsafe request is repeated only if it was not sent
 	Deadline actor.Time
 	AttemptLimits
@@ -31,7 +34,7 @@ type ExchangeConfig struct {
 func (m Model) Exchange(p Prompt, deadline actor.Time, patience AttemptLimits) (ExchangeConfig, *actor.Refusal) {
 	request, refusal := m.Request(p)
 	name := "model " + p.Model
-	return ExchangeConfig{Upstream: name, Request: request, Safe: true, Model: true, Deadline: deadline, AttemptLimits: patience,
+	return ExchangeConfig{Upstream: name, Request: request, Safe: true, Model: true, Deadline: deadline, AttemptLimits: patience, Without: m.without(p),
 		NewDecoder: func(contentType string) (Decoder, *Failure) {
 			return NewModelDecoder(name, &p, request.secrets(), contentType)
 		},
@@ -179,6 +182,7 @@ type Outcome struct {
 	Refusal    *actor.Refusal // nil if the response is complete
 	Code       string         // of the error in the last response, if its status was not 200
 	Attempts   []Attempt      // for the record of the call
+	Omitted    []string       // optional members that the model refused, without which it answered
 }
 
 // Answer returns the outcome as the answer of an ask.
@@ -241,6 +245,7 @@ type Exchange struct {
 	lastContact   actor.Time // last input from the upstream, or time of the last send
 	body          []byte     // of an error response
 	code          string     // of the error in it
+	omitted       []string   // optional members that the model refused
 	passed        bool       // deltas of a Verbatim exchange were forwarded
 	performed     bool       // an attempt of a tool had a response with status 2xx
 	lateInputs    int
@@ -541,6 +546,12 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	m.ops = append(m.ops, Close{len(m.attempts)})
 	f.Refusal.Detail = m.secrets().redact(f.Refusal.Detail)
 	m.recordAttempt(f.Refusal)
+	if m.withoutRefused(f) {
+		m.report(Report{Failure: f})
+		m.phase, m.phaseDeadline, m.decoder = waiting, m.now, nil
+		m.ops = append(m.ops, Retry{len(m.attempts), *f, m.now})
+		return
+	}
 	policy := m.limits.Retry
 	m.waitsSince = m.now
 	if f.Class != Unreached {
@@ -617,6 +628,9 @@ func (m exchangeStep) finish(refusal *actor.Refusal) {
 		refusal = actor.Refuse(actor.Unknown, "%s; a response with status 2xx had begun, so the request was performed", refusal.Detail)
 	}
 	outcome := Outcome{Refusal: refusal, Code: m.code, Attempts: m.attempts}
+	if refusal == nil {
+		outcome.Omitted = m.omitted
+	}
 	if m.decoder != nil {
 		outcome.Completion, outcome.Warnings = m.decoder.Completion(), m.decoder.Warnings()
 		if tool, ok := m.decoder.(*ToolDecoder); ok {

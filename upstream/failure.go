@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -42,6 +43,8 @@ type Failure struct {
 	Refusal *actor.Refusal
 	After   actor.Duration // delay requested by the upstream; 0 if none
 	Code    string         // as the upstream reported it, without secrets; may be empty
+
+	reported upstreamError // as the upstream sent it
 }
 
 func fail(class Class, reason actor.Reason, format string, args ...any) *Failure {
@@ -136,6 +139,7 @@ func StatusFailure(name string, model bool, status int, headers []Header, body [
 		f.Refusal.Scope = actor.ScopeCallee
 	}
 	f.Refusal.RetryAfter = f.After
+	f.reported = reported
 	f.Code = secrets.quote(cmp.Or(reported.code, reported.kind), NameBytesMax)
 	if model {
 		return f.ofModel(status, reported)
@@ -209,16 +213,23 @@ func ParseHTTPDate(text string) (actor.Time, bool) {
 }
 
 // upstreamError is an error as reported by an upstream.
-type upstreamError struct{ message, kind, code string }
+type upstreamError struct{ message, kind, code, param string }
 
 // parseError extracts the error from a response body or an event. It returns a zero value if
 // there is none. A body that is not JSON is the message, unless it is a page of HTML.
 func parseError(body []byte) upstreamError {
+	if text := bytes.TrimSpace(body); len(text) > 0 && text[0] == '[' { // some send a list of one error
+		var all []jsontext.Value
+		if unmarshal(text, &all, lenient) == nil && len(all) == 1 && all[0].Kind() == '{' {
+			body = all[0]
+		}
+	}
 	var w struct {
 		Error   jsontext.Value `json:"error"`
 		Code    jsontext.Value `json:"code"`
 		Message jsontext.Value `json:"message"`
 		Detail  jsontext.Value `json:"detail"`
+		Param   jsontext.Value `json:"param"`
 	}
 	if unmarshal(body, &w, lenient) != nil {
 		return upstreamError{message: textOnly(body)}
@@ -226,7 +237,7 @@ func parseError(body []byte) upstreamError {
 	if len(w.Error) > 0 && w.Error.Kind() != 'n' {
 		return parseErrorMember(w.Error)
 	}
-	return upstreamError{message: cmp.Or(errorText(w.Message, errorDepthMax), errorText(w.Detail, errorDepthMax)), code: scalarText(w.Code)}
+	return upstreamError{message: cmp.Or(errorText(w.Message, errorDepthMax), errorText(w.Detail, errorDepthMax)), code: scalarText(w.Code), param: scalarText(w.Param)}
 }
 
 // textOnly returns a text that is neither JSON nor a page of HTML, on one line. It returns "" for
@@ -300,11 +311,12 @@ func parseErrorMember(value jsontext.Value) upstreamError {
 		Message jsontext.Value `json:"message"`
 		Type    jsontext.Value `json:"type"`
 		Code    jsontext.Value `json:"code"`
+		Param   jsontext.Value `json:"param"`
 	}
 	if unmarshal(value, &w, lenient) != nil {
 		return upstreamError{}
 	}
-	return upstreamError{errorText(w.Message, errorDepthMax), scalarText(w.Type), scalarText(w.Code)}
+	return upstreamError{errorText(w.Message, errorDepthMax), scalarText(w.Type), scalarText(w.Code), scalarText(w.Param)}
 }
 
 // scalarText returns a JSON string or number as text, and "" for other values.

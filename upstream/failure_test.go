@@ -57,6 +57,7 @@ func TestStatusFailure(t *testing.T) {
 		{422, nil, `{"detail":[{"loc":["body","messages",0],"msg":"Field required","type":"missing"},{"msg":"too long"}]}`, upstream.Refused, actor.Rejected, 0, "m answers 422: body.messages.0: Field required; too long"},
 		{400, nil, `{"error":{"message":{"detail":"no tools"},"code":20015}}`, upstream.Refused, actor.Rejected, 0, "m answers 400 20015: no tools"},
 		{400, nil, `{"error":{"message":[{"message":"a"},"b",null,{}]}}`, upstream.Refused, actor.Rejected, 0, "m answers 400: a; b"},
+		{400, nil, `[{"error":{"code":400,"message":"no such field","status":"INVALID_ARGUMENT"}}]`, upstream.Refused, actor.Rejected, 0, "m answers 400 400: no such field"},
 		{400, nil, `{"error":["a","b"]}`, upstream.Refused, actor.Rejected, 0, "m answers 400: a; b"},
 		{400, nil, `{"message":{"message":"\ud83d"},"code":7}`, upstream.Refused, actor.Rejected, 0, "m answers 400 7: \uFFFD"},
 		{400, nil, `{"error":[[[{"message":"deep"}]]]}`, upstream.Refused, actor.Rejected, 0, "m answers 400: deep"},

@@ -403,7 +403,9 @@ type Model struct {
 	// MaxTokensName is the JSON member that bounds the answer: "" means max_tokens,
 	// and some upstreams require max_completion_tokens.
 	MaxTokensName string
-	Trace         string // see actor.Call.Trace; an invalid one is omitted
+	// Omit are the optional members that requests lack; CheckOmit accepts them.
+	Omit  []string
+	Trace string // see actor.Call.Trace; an invalid one is omitted
 }
 
 // Plaintext reports whether requests leave this machine unencrypted.
@@ -441,6 +443,7 @@ func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
 		return Request{}, actor.Refuse(actor.Invalid, "name of max_tokens: want max_tokens or max_completion_tokens, got %.40q", m.MaxTokensName)
 	}
 	w.Stream, w.StreamOptions = true, &wireStreamOptions{IncludeUsage: true}
+	w.omit(m.Omit)
 	body := marshal(w)
 	if len(body) > PromptBytesMax {
 		return Request{}, actor.Refuse(actor.Invalid, "prompt of %d bytes exceeds the maximum of %d", len(body), PromptBytesMax)

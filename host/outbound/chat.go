@@ -47,7 +47,7 @@ func (o *Outbound) Chat(ctx context.Context, in ChatRequest, onPiece func(text s
 	if !ok {
 		return ChatOutcome{Refusal: o.unknownModel(in.Chat.Model)}
 	}
-	endpoint := m.endpoint
+	endpoint := m.refusals.apply(m.endpoint)
 	endpoint.Trace = in.Trace
 	order, reader, refusal := endpoint.Chat(&in.Chat, m.config.Model, o.deadline(ctx, in.Left), m.patience) // has a copy of the body
 	var roundTripper http.RoundTripper = o.transport
@@ -73,6 +73,7 @@ func (o *Outbound) Chat(ctx context.Context, in ChatRequest, onPiece func(text s
 			onPiece(p.Text)
 		}
 	})
+	o.remember(m, outcome)
 	out := ChatOutcome{Tail: reader.Tail(), Streams: reader.Streams(), Completion: outcome.Completion, Refusal: outcome.Refusal, Code: outcome.Code}
 	if n := len(outcome.Attempts); n > 0 {
 		out.Status = outcome.Attempts[n-1].Status

@@ -77,6 +77,8 @@ type Model struct {
 	// name of the request field that holds the token limit: max_tokens or
 	// max_completion_tokens; "": max_tokens
 	MaxTokensName string `toml:"max_tokens_name"`
+	// optional members that requests lack, such as stream_options; upstream.CheckOmit has the others
+	Omit []string `toml:"omit"`
 	// token limit for prompts without one; 0: the provider's default
 	MaxTokens int `toml:"max_tokens"`
 	// temperature for prompts without one, 0 to 2; nil: the provider's default
@@ -210,6 +212,8 @@ func (m *Model) validate() error {
 		return fmt.Errorf("model: got %d bytes, want at most %d", len(m.Model), upstream.NameBytesMax)
 	case !slices.Contains([]string{"", "max_tokens", "max_completion_tokens"}, m.MaxTokensName):
 		return fmt.Errorf("max_tokens_name: want max_tokens or max_completion_tokens, got %.40q", m.MaxTokensName)
+	case upstream.CheckOmit(m.Omit) != nil:
+		return fmt.Errorf("omit: %w", upstream.CheckOmit(m.Omit))
 	case m.MaxTokens < 0 || m.MaxTokens > upstream.MaxTokensMax:
 		return fmt.Errorf("max_tokens: got %d, want 0 to %d", m.MaxTokens, upstream.MaxTokensMax)
 	case m.Temperature != nil && !(*m.Temperature >= 0 && *m.Temperature <= 2):

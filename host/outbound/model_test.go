@@ -436,3 +436,54 @@ func TestModelConfigIsApplied(t *testing.T) {
 		w.close()
 	})
 }
+
+// A member that a model refuses is left out of the next attempt and of all later requests, whatever
+// their kind. One that the configuration omits is never sent.
+func TestRefusedMemberIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var bodies []string
+		models := oneModel("http://models.example/v1")
+		models["omitting"] = Model{URL: "http://models.example/v1", Omit: []string{"stream_options"}}
+		models["stubborn"] = Model{URL: "http://models.example/v1"}
+		w := newFixture(t, Config{Models: models}, func(w http.ResponseWriter, r *http.Request) {
+			b, _ := io.ReadAll(r.Body)
+			bodies = append(bodies, string(b))
+			if strings.Contains(string(b), "stream_options") || strings.Contains(string(b), "stubborn") {
+				w.WriteHeader(422)
+				_, _ = io.WriteString(w, `{"detail":[{"loc":["body","stream_options"],"msg":"Extra inputs are not permitted"}]}`)
+				return
+			}
+			writeStream(w, modelStream("hello"))
+		})
+		asked := func(want int) {
+			t.Helper()
+			if len(bodies) != want || strings.Contains(bodies[want-1], "stream_options") {
+				t.Errorf("asked %d times, want %d, the last without stream_options: %s", len(bodies), want, bodies)
+			}
+			bodies = nil
+		}
+		h := askModel(t.Context(), w.Outbound, "m", "hi", testTimeout)
+		if h.completion(t).Text != "hello" || len(h.retries) != 1 || h.took > 0 {
+			t.Errorf("got %+v", h)
+		}
+		asked(2)
+		if !strings.Contains(w.log.String(), `"model":"m","members":"stream_options"`) {
+			t.Errorf("not logged: %s", w.log)
+		}
+		askModel(t.Context(), w.Outbound, "m", "hi", testTimeout).completion(t)
+		asked(1)
+		if _, out := chat(t.Context(), t, w.Outbound, streamed); out.Refusal != nil {
+			t.Error(out.Refusal)
+		}
+		asked(1)
+		askModel(t.Context(), w.Outbound, "omitting", "hi", testTimeout).completion(t)
+		asked(1)
+		for range 2 { // what did not help is not remembered
+			if h := askModel(t.Context(), w.Outbound, "stubborn", "hi", testTimeout); h.Refusal == nil || h.Refusal.Reason != actor.ModelRejected {
+				t.Errorf("got %v", h.Refusal)
+			}
+			asked(2)
+		}
+		w.close()
+	})
+}

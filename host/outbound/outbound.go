@@ -52,6 +52,7 @@ type model struct {
 	backoff  *sharedBackoff
 	stats    statCounter
 	queue    shares.Queue
+	refusals memberRefusals
 }
 
 // New validates the configuration, reads the keys of the models from the
@@ -108,7 +109,7 @@ func newModels(config *Config) (map[string]*model, error) {
 		}
 		patience.Retry = c.retryPolicy().Or(patience.Retry)
 		models[name] = &model{name: name, config: c, patience: patience, backoff: newSharedBackoff(config.Backoff),
-			endpoint: upstream.Model{URL: c.URL, Key: key, Headers: headers, MaxTokensName: c.MaxTokensName}}
+			endpoint: upstream.Model{URL: c.URL, Key: key, Headers: headers, MaxTokensName: c.MaxTokensName, Omit: c.Omit}}
 	}
 	return models, nil
 }
@@ -152,7 +153,7 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 	if prompt.Temperature == nil {
 		prompt.Temperature = m.config.Temperature
 	}
-	endpoint := m.endpoint
+	endpoint := m.refusals.apply(m.endpoint)
 	endpoint.Trace = op.Call.Trace
 	order, refusal := endpoint.Exchange(prompt, o.deadline(ctx, op.Left), m.patience)
 	if refusal != nil {
@@ -167,7 +168,9 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(act
 	if m.name == upstream.ScriptName {
 		roundTripper = scriptTransport{prompt, o.config.Pace}
 	}
-	return o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, nil, onPiece).Answer()
+	outcome := o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, nil, onPiece)
+	o.remember(m, outcome)
+	return outcome.Answer()
 }
 
 func (o *Outbound) unknownModel(name string) *actor.Refusal {

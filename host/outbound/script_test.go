@@ -86,6 +86,8 @@ func TestConfigValidation(t *testing.T) {
 		{model(Model{URL: "http://h", KeyEnv: "NONE"}), "models.m.key_env: the environment variable NONE is not set"},
 		{model(Model{URL: "http://h", Model: strings.Repeat("m", 257)}), "models.m.model: got 257 bytes"},
 		{model(Model{URL: "http://h", MaxTokensName: "tokens"}), "models.m.max_tokens_name"},
+		{model(Model{URL: "http://h", Omit: []string{"messages"}}), "models.m.omit: messages is required"},
+		{model(Model{URL: "http://h", Omit: []string{"steam_options"}}), "models.m.omit: \"steam_options\" is no optional member of a request; did you mean stream_options"},
 		{model(Model{URL: "http://h", MaxTokens: -1}), "models.m.max_tokens"},
 		{model(Model{URL: "http://h", Temperature: &hot}), "models.m.temperature"},
 		{model(Model{URL: "http://h", Concurrency: -1}), "models.m.concurrency"},
