@@ -24,7 +24,7 @@ const typeMethodsMax = 60
 var methodsMax = map[string]int{
 	"host/disk.Disk":      63,
 	"host/gateway.Server": 133,
-	"runtime.Cell":        226,
+	"runtime.Cell":        215,
 	"sim.Simulation":      230,
 	"specs.Checker":       81,
 }

@@ -35,7 +35,7 @@ type pkg struct {
 
 var (
 	layer0 = []string{"actor"}
-	layer1 = []string{"dispatcher", "history", "runs", "store", "upstream", "tools"}
+	layer1 = []string{"dispatcher", "history", "runs", "signals", "store", "upstream", "tools"}
 	layer2 = []string{"runtime", "agents", "ingress", "specs", "specs/linear"}
 
 	below2 = slices.Concat(layer0, layer1)
@@ -65,7 +65,7 @@ const (
 // packages is the import table: a package may import the packages of its row and
 // those of common. Layers 0 to 2 are pure.
 var packages = map[string]pkg{
-	".": {layer: 4, ours: []string{"actor", "agents", "dispatcher", "ingress", "runs", "host/disk", "host/gateway", "host/outbound", "internal/command", "internal/emitter", "internal/node", "internal/program", "internal/service", "tools"},
+	".": {layer: 4, ours: []string{"actor", "agents", "dispatcher", "ingress", "runs", "signals", "host/disk", "host/gateway", "host/outbound", "internal/command", "internal/emitter", "internal/node", "internal/program", "internal/service", "tools"},
 		theirs: []string{"github.com/valyala/fasthttp", "github.com/google/jsonschema-go"}},
 
 	"actor": {layer: 0},
@@ -73,13 +73,14 @@ var packages = map[string]pkg{
 	"dispatcher": {layer: 1, ours: layer0},
 	"history":    {layer: 1, ours: layer0},
 	"runs":       {layer: 1, ours: layer0},
+	"signals":    {layer: 1, ours: layer0},
 	"store":      {layer: 1, ours: []string{"actor", "runs", "upstream"}, tests: []string{"store/storetest"}},
 	"upstream":   {layer: 1, ours: []string{"actor", "runs"}, std: []string{"embed"}},
 	"tools":      {layer: 1, ours: []string{"actor", "runs"}},
 
 	"runtime":      {layer: 2, ours: below2},
 	"agents":       {layer: 2, ours: []string{"actor", "tools", "runs", "upstream"}, std: []string{"iter"}},
-	"ingress":      {layer: 2, ours: []string{"actor", "runs", "history"}},
+	"ingress":      {layer: 2, ours: []string{"actor", "runs", "history", "signals"}},
 	"specs":        {layer: 2, ours: []string{"actor", "history", "runs", "specs/linear"}},
 	"specs/linear": {layer: 2, ours: []string{"actor", "history", "runs"}, theirs: []string{porcupine}},
 
@@ -91,7 +92,7 @@ var packages = map[string]pkg{
 	"host/devices":  {layer: 3, ours: host},
 	"host/mcp":      {layer: 3, ours: host, theirs: []string{mcpSDK}},
 	// The gateway reaches a node by commands only, so that it can run apart from it.
-	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "history", "ingress", "runs", "internal/command", "internal/shares"}, theirs: []string{
+	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "history", "ingress", "runs", "signals", "internal/command", "internal/shares"}, theirs: []string{
 		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",
 		"github.com/prometheus/client_golang", "github.com/prometheus/common"},
 		tests: slices.Concat(host, []string{"internal/node"})},

@@ -15,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -344,10 +345,8 @@ func (s *Server) Signal(ctx context.Context, run, name string, payload []byte, o
 	switch {
 	case err != nil:
 		return err
-	case actor.CheckName(name) != nil:
-		return invalid("name", "signal %v", actor.CheckName(name))
-	case strings.HasPrefix(name, actor.ReservedOperation) || name == ingress.CallAgent:
-		return invalid("name", "the signal %s is reserved", name)
+	case signals.CheckName(name) != nil:
+		return invalid("name", "signal %v", signals.CheckName(name))
 	}
 	call := actor.Call{ID: s.node().NewCallID(), Kind: actor.Signal, Parent: owner.Run, To: owner.Actor, Operation: name, Principal: by.User,
 		Left: max(o.timeout, 0), Idempotency: o.idempotency(by, "signal "+run, name+"\n"+string(payload))}
@@ -386,8 +385,9 @@ func (s *Server) Retry(ctx context.Context, run string, opts ...Option) error {
 	if err != nil {
 		return err
 	}
-	answer, err := s.node().Signal(ctx, command.Signal{By: by, Call: actor.Call{ID: s.node().NewCallID(), Kind: actor.Signal, Parent: owner.Run, To: owner.Actor,
-		Operation: ingress.Retry, Principal: by.User, Left: signalTimeout}})
+	call := signals.New(owner.Actor, owner.Run, signals.Retry{})
+	call.ID, call.Left, call.Principal = s.node().NewCallID(), signalTimeout, by.User
+	answer, err := s.node().Signal(ctx, command.Signal{By: by, Call: call})
 	switch refused := answer.Reply.Refusal; {
 	case err != nil:
 		return errorOf(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // PageMax is the maximum number of elements of a page.
@@ -231,7 +232,7 @@ func (s Sessions) Append(ctx context.Context, session, agent string, m Message) 
 	if _, err := s.server.find(ctx, s.by, agent); err != nil {
 		return "", err
 	}
-	call := actor.Call{ID: s.server.node().NewCallID(), Kind: actor.Signal, To: s.by.ID(agent, session), Operation: ingress.AppendMessage,
+	call := actor.Call{ID: s.server.node().NewCallID(), Kind: actor.Signal, To: s.by.ID(agent, session), Operation: signals.OpAppend,
 		Left: signalTimeout, Principal: s.by.User, Parts: actor.Text(m.Text)}
 	call.SetRole(role)
 	answer, err := s.server.node().Signal(ctx, command.Signal{By: s.by, Call: call})

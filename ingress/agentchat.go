@@ -12,6 +12,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // The OpenAI API of agents: each agent is a model. Clients of that API hold the conversation and
@@ -124,7 +125,7 @@ func (k ChatKey) With(m ChatText) ChatKey {
 
 // AppendUserMessage returns the signal that adds an earlier message to the transcript of an agent.
 func AppendUserMessage(to actor.ID, m ChatText) actor.Call {
-	call := actor.Call{To: to, Kind: actor.Signal, Operation: AppendMessage, Parts: actor.Text(m.Text)}
+	call := actor.Call{To: to, Kind: actor.Signal, Operation: signals.OpAppend, Parts: actor.Text(m.Text)}
 	call.SetRole(m.Role)
 	call.SetSource(actor.FromUser)
 	return call

@@ -3,17 +3,8 @@
 package ingress
 
 import (
-	"github.com/go-json-experiment/json"
-
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/invariant"
-)
-
-// Operations of signals about the model requests of external agents: runtime.AddModel and
-// runtime.EndModel.
-const (
-	AddModelRequest = actor.ReservedOperation + "model"
-	EndModelRequest = actor.ReservedOperation + "model_end"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // ModelRequest is a request that an external agent sends to a model for its run.
@@ -26,33 +17,21 @@ type ModelRequest struct {
 
 // Add returns the signal that records the request before it is sent.
 func (r *ModelRequest) Add() actor.Call {
-	return r.signal(AddModelRequest, map[string]any{"model": r.Model, "request": map[string]any{"request_id": r.ID}})
-}
-
-// AddedModelRequest returns the ID in the answer to Add, "" if there is none.
-func AddedModelRequest(parts []actor.Part) string {
-	var out struct {
-		ID string `json:"llm_call_id"`
-	}
-	if len(parts) != 1 || json.Unmarshal(parts[0].Bytes, &out) != nil {
-		return ""
-	}
-	return out.ID
+	return r.signal(signals.AddModel{Model: r.Model, Request: signals.ModelRequest{ID: r.ID}})
 }
 
 // End returns the signal with the outcome of the request that has the ID of Add: a completion
 // as package upstream encodes it, or a refusal.
 func (r *ModelRequest) End(id string, completion []byte, refusal *actor.Refusal) actor.Call {
-	content := map[string]any{"llm_call_id": id}
+	content := signals.EndModel{ID: id, Completion: string(completion)}
 	if refusal != nil {
-		content["reason"], content["detail"] = refusal.Reason.Info().Type, refusal.Detail
-	} else {
-		content["completion"] = string(completion)
+		content = signals.EndModel{ID: id, Reason: refusal.Reason.Info().Type, Detail: refusal.Detail}
 	}
-	return r.signal(EndModelRequest, content)
+	return r.signal(content)
 }
 
-func (r *ModelRequest) signal(operation string, content map[string]any) actor.Call {
-	body := invariant.Must(json.Marshal(content, json.Deterministic(true)))
-	return actor.Call{To: r.Actor, Kind: actor.Signal, Parent: r.Run, Operation: operation, Origin: actor.Agent, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}}
+func (r *ModelRequest) signal(c signals.Content) actor.Call {
+	call := signals.New(r.Actor, r.Run, c)
+	call.Origin = actor.Agent
+	return call
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // IdempotencyKey is the header that makes a request safe to retry.
@@ -164,7 +164,7 @@ func Signal(run actor.CallID, body []byte) (actor.Call, *actor.Refusal) {
 	if r := Decode(body, &in); r != nil {
 		return actor.Call{}, r
 	}
-	if err := checkSignalName(in.Name); err != nil {
+	if err := signals.CheckName(in.Name); err != nil {
 		return actor.Call{}, invalid("name", "%v", err)
 	}
 	return actor.Call{Kind: actor.Signal, Parent: run, Operation: in.Name, Parts: payloadParts(in.Payload)}, nil
@@ -183,10 +183,6 @@ func payloadParts(v jsontext.Value) []actor.Part {
 		return []actor.Part{{Media: actor.MediaJSON, Bytes: v.Clone()}}
 	}
 }
-
-// CallAgent is the operation of the signal with which an external agent calls
-// another agent on behalf of the run that it is working on.
-const CallAgent = "call_agent"
 
 // invokeBody is the JSON body of a call by an external agent: that of a message, or that
 // of an invocation as the agent received it.
@@ -259,12 +255,8 @@ func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call 
 		return actor.Call{}, to, invalid("project_id", "want no value: a call belongs to the project of its run")
 	}
 	to = actor.ID{Tenant: caller.Tenant, Agent: agent, Key: caller.Key}
-	out := invariant.Must(json.Marshal(struct {
-		Agent   string `json:"agent_id"`
-		Message string `json:"message"`
-		Timeout int64  `json:"timeout_ms,omitzero"`
-	}{agent, string(m.content), m.call.Left.Milliseconds()}))
-	call = actor.Call{To: caller, Kind: actor.Signal, Parent: run, Operation: CallAgent, Lane: m.call.Lane, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: out}}}
+	call = signals.New(caller, run, signals.CallAgent{Agent: agent, Message: string(m.content), TimeoutMS: m.call.Left.Milliseconds()})
+	call.Lane = m.call.Lane
 	return call, to, nil
 }
 

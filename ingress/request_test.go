@@ -10,6 +10,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/signals"
 )
 
 func TestTraceAcceptsOnlyValidTraceparent(t *testing.T) {
@@ -62,7 +63,7 @@ func TestRequestBodies(t *testing.T) {
 		{`{"input_message":{"content":"hi"},"agent_id":null,"run_id":"","messages":null,"context":{}}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
 	} {
 		call, to, r := ingress.Invoke(run, caller, "helper", []byte(c.body))
-		if r != nil || to.String() != c.to || string(call.Parts[0].Bytes) != c.want || call.To != caller || call.Parent != run || call.Kind != actor.Signal || call.Operation != ingress.CallAgent {
+		if r != nil || to.String() != c.to || string(call.Parts[0].Bytes) != c.want || call.To != caller || call.Parent != run || call.Kind != actor.Signal || call.Operation != signals.OpCallAgent {
 			t.Errorf("%s: %+v, %v", c.body, call, r)
 		}
 	}

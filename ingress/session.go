@@ -6,14 +6,13 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
-	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // Bounds of the description of a session.
@@ -134,7 +133,7 @@ func DecodeAppend(body []byte) (call actor.Call, r *actor.Refusal) {
 	case text == nil || *text == "":
 		return call, invalid("content", "is missing or empty: want the text of the message")
 	}
-	call = actor.Call{Kind: actor.Signal, Operation: AppendMessage, Parts: actor.Text(*text)}
+	call = actor.Call{Kind: actor.Signal, Operation: signals.OpAppend, Parts: actor.Text(*text)}
 	call.SetRole(role)
 	call.To.Agent, r = TranscriptAgent(in.Agent, in.Alias)
 	return call, r
@@ -151,15 +150,4 @@ func TranscriptAgent(agentID, alias *string) (string, *actor.Refusal) {
 		return "", invalid(field, "%v", err)
 	}
 	return *name, nil
-}
-
-// AppendMessage is the operation of the signal that appends a message: runtime.Append.
-const AppendMessage = actor.ReservedOperation + "append"
-
-// checkSignalName refuses the names of signals that are commands of the runtime.
-func checkSignalName(name string) error {
-	if strings.HasPrefix(name, actor.ReservedOperation) {
-		return fmt.Errorf("%.80q: names that begin with %s are reserved", name, actor.ReservedOperation)
-	}
-	return actor.CheckName(name)
 }

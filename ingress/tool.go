@@ -13,15 +13,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
-)
-
-// Operations of signals that are commands of the runtime: runtime.AddTool, runtime.Decide,
-// runtime.GiveResult and runtime.Retry.
-const (
-	AddTool    = actor.ReservedOperation + "tool"
-	Decide     = actor.ReservedOperation + "decide"
-	GiveResult = actor.ReservedOperation + "result"
-	Retry      = actor.ReservedOperation + "retry"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // Time that a request waits for the end of a tool call.
@@ -71,11 +63,7 @@ func InvokeTool(run actor.CallID, caller actor.ID, tool string, body []byte) (ou
 	} else if wait > 0 {
 		out.Wait = wait
 	}
-	content := invariant.Must(json.Marshal(struct {
-		Tool string         `json:"tool_name"`
-		Args jsontext.Value `json:"args"`
-	}{tool, in.Args}))
-	out.Call = actor.Call{To: caller, Kind: actor.Signal, Parent: run, Operation: AddTool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: content}}}
+	out.Call = signals.New(caller, run, signals.AddTool{Tool: tool, Args: in.Args})
 	return out, nil
 }
 
@@ -104,11 +92,7 @@ func DecideApproval(id runs.ToolCallID, body []byte) (actor.Call, *actor.Refusal
 	if r := Decode(body, &in); r != nil {
 		return actor.Call{}, r
 	}
-	content := struct {
-		Approval string `json:"approval_id"`
-		Approve  bool   `json:"approve"`
-		Reason   string `json:"reason,omitzero"`
-	}{Approval: id.Approval()}
+	content := signals.Decide{Approval: id.Approval()}
 	switch {
 	case in.Decision == nil:
 		return actor.Call{}, invalid("decision", "is missing: want approve or reject")
@@ -120,8 +104,7 @@ func DecideApproval(id runs.ToolCallID, body []byte) (actor.Call, *actor.Refusal
 		content.Reason = *in.Reason
 	}
 	content.Approve = *in.Decision == "approve"
-	return actor.Call{Kind: actor.Signal, Parent: id.Run, Operation: Decide,
-		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(content))}}}, nil
+	return signals.New(actor.ID{}, id.Run, content), nil
 }
 
 // Statuses of tool calls in the protocol with clients. The state of a call has more words.
@@ -172,12 +155,7 @@ func GiveToolResult(id runs.ToolCallID, device string, body []byte) (actor.Call,
 	if r := Decode(body, &in); r != nil {
 		return actor.Call{}, r
 	}
-	content := struct {
-		ToolCall string         `json:"tool_call_id"`
-		OK       bool           `json:"ok"`
-		Result   jsontext.Value `json:"result,omitzero"`
-		Error    string         `json:"error,omitzero"`
-	}{ToolCall: id.String()}
+	content := signals.GiveResult{ToolCall: id.String()}
 	switch {
 	case in.OK == nil:
 		return actor.Call{}, invalid("ok", `is missing: want {"ok": true, "result": …} or {"ok": false, "error": {"message": "…"}}`)
@@ -196,8 +174,7 @@ func GiveToolResult(id runs.ToolCallID, device string, body []byte) (actor.Call,
 			return actor.Call{}, r
 		}
 	}
-	call := actor.Call{Kind: actor.Signal, Parent: id.Run, Operation: GiveResult,
-		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(content))}}}
+	call := signals.New(actor.ID{}, id.Run, content)
 	call.SetDevice(device)
 	return call, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 )
 
 func TestInvokeTool(t *testing.T) {
@@ -17,12 +18,12 @@ func TestInvokeTool(t *testing.T) {
 		content, field string
 		wait           time.Duration
 	}{
-		`{}`:                                 {content: `{"tool_name":"pay","args":{}}`, wait: ToolWaitDefault},
-		`{"args":null,"timeout_ms":null}`:    {content: `{"tool_name":"pay","args":{}}`, wait: ToolWaitDefault},
-		`{"args":{"n":1},"timeout_ms":2000}`: {content: `{"tool_name":"pay","args":{"n":1}}`, wait: 2 * time.Second},
-		`{"timeout_ms":0}`:                   {content: `{"tool_name":"pay","args":{}}`},
-		`{"timeout_ms":300000,"run_id":""}`:  {content: `{"tool_name":"pay","args":{}}`, wait: ToolWaitMax},
-		`{"run_id":"` + run.String() + `"}`:  {content: `{"tool_name":"pay","args":{}}`, wait: ToolWaitDefault},
+		`{}`:                                 {content: `{"args":{},"tool_name":"pay"}`, wait: ToolWaitDefault},
+		`{"args":null,"timeout_ms":null}`:    {content: `{"args":{},"tool_name":"pay"}`, wait: ToolWaitDefault},
+		`{"args":{"n":1},"timeout_ms":2000}`: {content: `{"args":{"n":1},"tool_name":"pay"}`, wait: 2 * time.Second},
+		`{"timeout_ms":0}`:                   {content: `{"args":{},"tool_name":"pay"}`},
+		`{"timeout_ms":300000,"run_id":""}`:  {content: `{"args":{},"tool_name":"pay"}`, wait: ToolWaitMax},
+		`{"run_id":"` + run.String() + `"}`:  {content: `{"args":{},"tool_name":"pay"}`, wait: ToolWaitDefault},
 		`{"run_id":"x"}`:                     {field: "run_id"},
 		`{"timeout_ms":300001}`:              {field: "timeout_ms"},
 		`{"timeout_ms":"1"}`:                 {field: "timeout_ms"},
@@ -37,7 +38,7 @@ func TestInvokeTool(t *testing.T) {
 			}
 			continue
 		}
-		if c := in.Call; want.field != "" || in.Wait != want.wait || c.Kind != actor.Signal || c.Operation != AddTool || c.Parent != run || c.To != caller || string(c.Parts[0].Bytes) != want.content {
+		if c := in.Call; want.field != "" || in.Wait != want.wait || c.Kind != actor.Signal || c.Operation != signals.OpAddTool || c.Parent != run || c.To != caller || string(c.Parts[0].Bytes) != want.content {
 			t.Errorf("%s: got %+v with %s, want %+v", body, in, c.Parts[0].Bytes, want)
 		}
 	}
@@ -57,7 +58,7 @@ func TestDecideApproval(t *testing.T) {
 		switch {
 		case r != nil && r.Field != want:
 			t.Errorf("%s: got %v, want field %s", body, r, want)
-		case r == nil && (call.Operation != Decide || call.Parent != id.Run || string(call.Parts[0].Bytes) != want):
+		case r == nil && (call.Operation != signals.OpDecide || call.Parent != id.Run || string(call.Parts[0].Bytes) != want):
 			t.Errorf("%s: got %+v with %s, want %s", body, call, call.Parts[0].Bytes, want)
 		}
 	}

@@ -120,7 +120,7 @@ func TestHeldTurnsAreNotActive(t *testing.T) {
 	first := n.send("a/1", "x")
 	second := n.send("a/2", "x")
 	for i, run := range []actor.CallID{first, second} {
-		n.send(fmt.Sprint("a/", i+1), "yes", signals(run))
+		n.send(fmt.Sprint("a/", i+1), "yes", signalTo(run))
 		if got := n.runs[run].Text; got != "went yes" {
 			t.Errorf("got %q, want %q", got, "went yes")
 		}
@@ -187,7 +187,7 @@ func TestRefusedMessageInterruptsNothing(t *testing.T) {
 	n.step(n.cells[0], Agents{Definitions: []actor.Definition{agent("a", sleeping(time.Minute), maxActive(1), interleaved, func(d *actor.Definition) { d.Hash = actor.HashOf([]byte("later")) }), n.agents[1]}})
 	n.send("a/2", "x")
 	n.want(n.send("a/1", "x", ifBusy(actor.BusyInterrupt)), "Busy")
-	n.send("a/1", "yes", signals(held))
+	n.send("a/1", "yes", signalTo(held))
 	if got := n.runs[held].Text; got != "went yes" {
 		t.Errorf("the run was interrupted by a message that was refused: %q", got)
 	}

@@ -3,90 +3,59 @@
 package runtime
 
 import (
-	"github.com/go-json-experiment/json"
-
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
 
 // Added model requests. An external agent that works on a run may ask a model through this
 // server. The gateway passes the request on and the answer back, both byte by byte, so the
-// cell performs nothing: a signal with the operation AddModel records the request before it
-// is sent, and one with EndModel its outcome before the agent reads the end of the answer.
+// cell performs nothing: the signal AddModel records the request before it
+// is sent, and EndModel its outcome before the agent reads the end of the answer.
 // The run keeps neither the prompt nor the answer.
-
-// AddModel is the operation of a signal that adds a model request to its run. Its content is
-// the JSON of an AddedModel, and the answer is that of an AddedModelCall.
-const AddModel = actor.ReservedOperation + "model"
-
-// EndModel is the operation of a signal with the outcome of an added model request. Its
-// content is the JSON of an EndedModel.
-const EndModel = actor.ReservedOperation + "model_end"
 
 // ModelCallField is the field of the refusal of an outcome for a request that is not open.
 const ModelCallField = "llm_call_id"
 
-// AddedModel is the content of an AddModel signal.
-type AddedModel struct {
-	Model   string             `json:"model"`
-	Request store.ModelRequest `json:"request"`
-}
-
-// AddedModelCall is the content of the answer to an AddModel signal.
-type AddedModelCall struct {
-	ID string `json:"llm_call_id"`
-}
-
-// EndedModel is the content of an EndModel signal.
-type EndedModel struct {
-	ID         string `json:"llm_call_id"`
-	Completion string `json:"completion,omitzero"` // of package upstream, without text
-	Reason     string `json:"reason,omitzero"`     // type of the refusal, if the request has failed
-	Detail     string `json:"detail,omitzero"`
-}
-
-// addedModels records the model requests of external agents.
-type addedModels struct{ *Cell }
-
-// add handles an AddModel signal.
-func (c addedModels) add(t *turn, call *actor.Call, durable bool) {
-	var in AddedModel
-	if len(call.Parts) != 1 || json.Unmarshal(call.Parts[0].Bytes, &in, json.RejectUnknownMembers(true)) != nil || in.Request.ID == "" {
-		c.refuse(t.act, call, actor.Refuse(actor.Invalid, "want a model request"))
-		return
+// addModel records a request to a model.
+func (s received) addModel() *actor.Refusal {
+	in, refusal := signals.Decode[signals.AddModel](s.call)
+	if refusal != nil || in.Request.ID == "" {
+		return actor.Refuse(actor.Invalid, "want a model request")
 	}
-	id := addedAsks(c).add(t, call, &actor.Ask{Kind: actor.AskModel, Name: in.Model, Parts: in.Request.Parts()}, durable)
+	request := store.ModelRequest(in.Request)
+	id, refusal := s.addAsk(&actor.Ask{Kind: actor.AskModel, Name: in.Model, Parts: request.Parts()})
 	if id.Run.IsZero() {
-		return
+		return refusal
 	}
-	c.recordOutcome(t.act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget,
-		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(AddedModelCall{id.String()}))}}}, true)
+	s.done(signals.AddedModel{ID: id.String()}.Parts())
+	return nil
 }
 
-// end handles an EndModel signal.
-func (c addedModels) end(t *turn, call *actor.Call, durable bool) {
-	i, answer, refusal := c.find(t, call)
+// endModel records the outcome of a request to a model.
+func (s received) endModel() *actor.Refusal {
+	i, answer, refusal := s.findModel()
 	if refusal != nil {
-		c.refuse(t.act, call, refusal)
-		return
+		return refusal
 	}
-	t.taint = t.taint || durable
-	c.answerResult(t, i, answer)
-	c.recordOutcome(t.act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget}, true)
+	s.accept()
+	s.cell.answerResult(s.turn, i, answer)
+	s.done(nil)
+	return nil
 }
 
-// find returns the outcome in a signal and the index of the ask that waits for it.
-func (c addedModels) find(t *turn, call *actor.Call) (i int, answer actor.Answer, refusal *actor.Refusal) {
-	var in EndedModel
-	if len(call.Parts) != 1 || json.Unmarshal(call.Parts[0].Bytes, &in, json.RejectUnknownMembers(true)) != nil {
-		return 0, answer, actor.Refuse(actor.Invalid, "want the outcome of a model request")
+// findModel returns the outcome in a signal and the index of the ask that waits for it.
+func (s received) findModel() (i int, answer actor.Answer, refusal *actor.Refusal) {
+	in, refusal := signals.Decode[signals.EndModel](s.call)
+	if refusal != nil {
+		return 0, answer, refusal
 	}
+	t := s.turn
 	id, err := runs.ParseToolCallID(in.ID)
-	if i = int(id.Index); err != nil || id.Run != t.run.Call.ID || id.Step != t.step() || i >= len(t.run.Last()) ||
-		!isAddedModel(&t.run.Last()[i]) || !t.run.Last()[i].Open() {
+	i, ok := s.ask(id)
+	if err != nil || !ok || !isAddedModel(&t.run.Last()[i]) || !t.run.Last()[i].Open() {
 		r := actor.Refuse(actor.NotFound, "run %s has no open model request %.80q", t.run.Call.ID, in.ID)
 		r.Field = ModelCallField // the run itself is open
 		return 0, answer, r
@@ -111,10 +80,10 @@ func reasonOf(text string) actor.Reason {
 	return actor.Unavailable
 }
 
-// interrupt answers a request that was open when its node stopped: its connection is gone.
-func (c addedModels) interrupt(t *turn, i int) {
+// interruptModel answers a request that was open when its node stopped: its connection is gone.
+func interruptModel(c *Cell, t *turn, i int) {
 	c.answerResult(t, i, actor.Answer{Refusal: actor.Refuse(actor.Unknown, "the server stopped during the request to the model: its outcome is unknown")})
 }
 
-// isAddedModel reports whether an ask was added by AddModel. The gateway performs it.
+// isAddedModel reports whether an ask is a recorded model request. The gateway performs it.
 func isAddedModel(a *store.Asked) bool { return a.Added && a.Ask.Kind == actor.AskModel }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // modelCalls adds and ends the model requests of a run.
@@ -31,11 +32,11 @@ func (m modelCalls) signal(operation, content string) actor.Reply {
 }
 
 func (m modelCalls) add(model string) actor.Reply {
-	return m.signal(AddModel, fmt.Sprintf(`{"model":%q,"request":{"request_id":"r7"}}`, model))
+	return m.signal(signals.OpAddModel, fmt.Sprintf(`{"model":%q,"request":{"request_id":"r7"}}`, model))
 }
 
 func (m modelCalls) end(index int, outcome string) actor.Reply {
-	return m.signal(EndModel, fmt.Sprintf(`{"llm_call_id":"%s",%s}`, runs.ToolCallID{Run: m.run, Step: 1, Index: uint16(index)}, outcome))
+	return m.signal(signals.OpEndModel, fmt.Sprintf(`{"llm_call_id":"%s",%s}`, runs.ToolCallID{Run: m.run, Step: 1, Index: uint16(index)}, outcome))
 }
 
 const known = `"completion":"{\"finish\":\"stop\",\"usage\":{\"input_tokens\":30,\"output_tokens\":4,\"total_tokens\":34},\"model\":\"gpt-x-1\"}"`
@@ -92,16 +93,16 @@ func TestAddedModelRequestErrors(t *testing.T) {
 		t.Fatal(r)
 	}
 	for _, c := range []struct{ operation, content, want string }{
-		{AddModel, `{"model":"m","request":{}}`, "want a model request"},
-		{AddModel, `{"model":1}`, "want a model request"},
-		{AddModel, `{"model":"m","prompt":"x"}`, "want a model request"},
-		{EndModel, `{}`, "no open model request"},
-		{EndModel, `{"llm_call_id":"tc_` + m.run.String() + `.1.0","reason":"busy"}`, "no open model request"},
-		{EndModel, `{"llm_call_id":"tc_` + m.run.String() + `.1.9","reason":"busy"}`, "no open model request"},
-		{EndModel, `{"llm_call_id":"tc_` + m.run.String() + `.2.1","reason":"busy"}`, "no open model request"},
-		{EndModel, `{"llm_call_id":"tc_` + actor.CallID{0: 1, 15: 1}.String() + `.1.1","reason":"busy"}`, "no open model request"},
-		{EndModel, `{"llm_call_id":"tc_` + m.run.String() + `.1.1","completion":"x"}`, "completion"},
-		{GiveResult, `{"tool_call_id":"tc_` + m.run.String() + `.1.1","ok":true}`, "takes no result"},
+		{signals.OpAddModel, `{"model":"m","request":{}}`, "want a model request"},
+		{signals.OpAddModel, `{"model":1}`, "want a model request"},
+		{signals.OpAddModel, `{"model":"m","prompt":"x"}`, "want a model request"},
+		{signals.OpEndModel, `{}`, "no open model request"},
+		{signals.OpEndModel, `{"llm_call_id":"tc_` + m.run.String() + `.1.0","reason":"busy"}`, "no open model request"},
+		{signals.OpEndModel, `{"llm_call_id":"tc_` + m.run.String() + `.1.9","reason":"busy"}`, "no open model request"},
+		{signals.OpEndModel, `{"llm_call_id":"tc_` + m.run.String() + `.2.1","reason":"busy"}`, "no open model request"},
+		{signals.OpEndModel, `{"llm_call_id":"tc_` + actor.CallID{0: 1, 15: 1}.String() + `.1.1","reason":"busy"}`, "no open model request"},
+		{signals.OpEndModel, `{"llm_call_id":"tc_` + m.run.String() + `.1.1","completion":"x"}`, "completion"},
+		{signals.OpGiveResult, `{"tool_call_id":"tc_` + m.run.String() + `.1.1","ok":true}`, "takes no result"},
 	} {
 		r := m.signal(c.operation, c.content).Refusal
 		if r == nil || !strings.Contains(r.Detail, c.want) {

@@ -3,28 +3,16 @@
 package runtime
 
 import (
-	"github.com/go-json-experiment/json"
-
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/store"
 )
 
 // Approvals. A tool call that the policy does not simply allow waits for a person. Until the
 // decision the clocks of its run and of the callers above are stopped. The decision arrives as a
 // signal; the first one counts. An approved call is performed once its approval is durable.
-
-// Decide is the operation of a signal that decides about a tool call. Its content is the
-// JSON of a Decision.
-const Decide = "troupe.decide"
-
-// Decision is the content of a Decide signal.
-type Decision struct {
-	Approval string `json:"approval_id"`
-	Approve  bool   `json:"approve"`
-	Reason   string `json:"reason,omitzero"` // given by the person
-}
 
 // Approval is a tool call that waits for a decision.
 type Approval struct {
@@ -58,25 +46,21 @@ func PendingApprovals(c *Cell, tenant string) (all []Approval, known bool) {
 	return all, c.booted && c.recovery.done()
 }
 
-// approvals decides about tool calls that wait for a person.
-type approvals struct{ *Cell }
-
-// decide handles a Decide signal to the run of a turn.
-func (c approvals) decide(t *turn, call *actor.Call, durable bool) {
-	d, i, refusal := c.find(t, call)
+// decide decides about a tool call.
+func (s received) decide() *actor.Refusal {
+	d, i, refusal := s.findApproval()
 	if refusal != nil {
-		c.refuse(t.act, call, refusal)
-		return
+		return refusal
 	}
-	calls := toolCalls(c)
-	by := store.ShownAsk{Principal: call.Principal, Origin: call.Origin}
-	t.taint = t.taint || durable
+	c, t := s.cell, s.turn
+	calls := toolCalls{c}
+	by := store.ShownAsk{Principal: s.call.Principal, Origin: s.call.Origin}
+	s.accept()
 	switch changed := calls.recheck(t, i); {
 	case d.Approve && changed != nil:
 		calls.expire(t, i, changed.Detail)
 		c.answerResult(t, i, actor.Answer{Refusal: changed})
-		c.refuse(t.act, call, actor.Refuse(actor.ApprovalDecided, "the approval has expired: %s", changed.Detail))
-		return
+		return actor.Refuse(actor.ApprovalDecided, "the approval has expired: %s", changed.Detail)
 	case d.Approve:
 		a := &t.run.Last()[i]
 		left := min(t.run.Clock.Remaining(c.now), orDefault(a.Out().Timeout, c.limits.ToolTimeoutDefault))
@@ -90,14 +74,16 @@ func (c approvals) decide(t *turn, call *actor.Call, durable bool) {
 		}
 		c.answerResult(t, i, actor.Answer{Refusal: actor.Refuse(actor.ApprovalRejected, "%s", rejected)})
 	}
-	c.recordOutcome(t.act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget}, true)
+	s.done(nil)
+	return nil
 }
 
-// find returns the decision in a signal and the index of the ask that waits for it.
-func (c approvals) find(t *turn, call *actor.Call) (d Decision, i int, refusal *actor.Refusal) {
-	if len(call.Parts) != 1 || json.Unmarshal(call.Parts[0].Bytes, &d, json.RejectUnknownMembers(true)) != nil {
-		return d, 0, actor.Refuse(actor.Invalid, "want a decision about an approval")
+// findApproval returns the decision in a signal and the index of the ask that waits for it.
+func (s received) findApproval() (d signals.Decide, i int, refusal *actor.Refusal) {
+	if d, refusal = signals.Decode[signals.Decide](s.call); refusal != nil {
+		return d, 0, refusal
 	}
+	t := s.turn
 	id, err := runs.ParseApprovalID(d.Approval)
 	if err != nil || id.Run != t.run.Call.ID || id.Step > t.step() {
 		return d, 0, actor.Refuse(actor.NotFound, "run %s has no approval %.80q", t.run.Call.ID, d.Approval)
@@ -113,11 +99,11 @@ func (c approvals) find(t *turn, call *actor.Call) (d Decision, i int, refusal *
 }
 
 // expired ends a tool call without a decision in time.
-func (c approvals) expired(t *turn, i int) {
+func (c toolCalls) expired(t *turn, i int) {
 	a := &t.run.Last()[i]
 	c.emit(history.Event{Kind: history.Expire, Actor: t.act.id, Epoch: t.act.epoch, Parent: t.run.Call.ID, What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i)})
 	refusal := &actor.Refusal{Reason: actor.Deadline, Operation: "approve " + a.Out().Name, Timeout: a.Clock.Left,
 		Detail: "nobody decided about the call of " + a.Out().Name + " in " + a.Clock.Left.String()}
-	toolCalls(c).expire(t, i, "nobody decided in time")
+	c.expire(t, i, "nobody decided in time")
 	c.answerResult(t, i, actor.Answer{Refusal: refusal.Fit()})
 }

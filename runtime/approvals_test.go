@@ -12,6 +12,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -58,7 +59,7 @@ func (n *node) pending() (all []Approval) {
 // decide sends a decision about an approval.
 func (n *node) decide(a Approval, approve bool) actor.CallID {
 	return n.send(a.Actor.String(), "", func(c *actor.Call) {
-		c.Kind, c.Operation, c.Parent, c.Principal = actor.Signal, Decide, a.ID.Run, "anna"
+		c.Kind, c.Operation, c.Parent, c.Principal = actor.Signal, signals.OpDecide, a.ID.Run, "anna"
 		c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: fmt.Appendf(nil, `{"approval_id":%q,"approve":%v,"reason":"because"}`, a.ID.Approval(), approve)}}
 	})
 }
@@ -366,7 +367,7 @@ func TestAddedToolCall(t *testing.T) {
 	run := n.send("worker", "go")
 	add := func(tool, key string) actor.CallID {
 		return n.send("worker", "", func(c *actor.Call) {
-			c.Kind, c.Operation, c.Parent = actor.Signal, AddTool, run
+			c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpAddTool, run
 			c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: key}
 			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: fmt.Appendf(nil, `{"tool_name":%q,"args":{"amount":2}}`, tool)}}
 		})
@@ -406,7 +407,7 @@ func TestAddedToolCallHoldsItsAgent(t *testing.T) {
 	n.restart(1)
 	run := n.send("worker", "go", func(c *actor.Call) { c.Left = 30 * time.Second })
 	n.send("worker", "", func(c *actor.Call) {
-		c.Kind, c.Operation, c.Parent = actor.Signal, AddTool, run
+		c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpAddTool, run
 		c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"tool_name":"payments.transfer","args":{}}`)}}
 	})
 	n.advance(200 * time.Second)
@@ -429,7 +430,7 @@ func TestApprovalBelowExternalAgent(t *testing.T) {
 	root := n.send("top/s", "go", func(c *actor.Call) { c.Left = 30 * time.Second })
 	invoked := n.external[0].effect.Op.(Invoke).Call
 	n.send(invoked.To.String(), "", func(c *actor.Call) {
-		c.Kind, c.Operation, c.Parent = actor.Signal, AddTool, invoked.ID
+		c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpAddTool, invoked.ID
 		c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"tool_name":"payments.transfer","args":{"amount":1.5}}`)}}
 	})
 	n.advance(100 * time.Second)

@@ -407,7 +407,7 @@ func (c *Cell) answerInPlace(t *turn, i int, answer actor.Answer, budget uint32)
 func (c *Cell) expireAsk(t *turn, i int) {
 	a := &t.run.Last()[i]
 	if a.Waits() {
-		approvals{c}.expired(t, i)
+		toolCalls{c}.expired(t, i)
 		return
 	}
 	c.emit(history.Event{Kind: history.Expire, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, What: a.Out().Kind.String(),

@@ -13,12 +13,9 @@ import (
 )
 
 // Callbacks. An external agent that works on a run may call other agents on behalf
-// of the run. To do so it sends a signal with the operation CallAgent. The
+// of the run. To do so it sends the signal CallAgent. The
 // resulting call inherits the run's chain, depth, time and budget. The answer to
 // the call is the answer to the signal.
-
-// CallAgent is the operation of a signal that adds a call to its run.
-const CallAgent = "call_agent"
 
 // callback adds a call to the step in which the run's external agent was invoked. A
 // duplicate of the signal gets the answer to the call that the first one made.

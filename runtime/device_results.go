@@ -4,43 +4,24 @@ package runtime
 
 import (
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/store"
 )
-
-// A device of the user performs a client tool and gives its result: a signal to the run with
-// the operation GiveResult. The result is durable before the device learns that it was taken.
-// The first one ends the call; later ones are refused.
-
-// GiveResult is the operation of a signal with the result of a client tool. Its content is the
-// JSON of a GivenResult.
-const GiveResult = "troupe.result"
-
-// GivenResult is the content of a GiveResult signal.
-type GivenResult struct {
-	ToolCall string         `json:"tool_call_id"`
-	OK       bool           `json:"ok"`
-	Result   jsontext.Value `json:"result,omitzero"` // if OK
-	Error    string         `json:"error,omitzero"`  // otherwise
-}
 
 // ToolCallField is the field of the refusal of a result for a tool call that takes none.
 const ToolCallField = "tool_call_id"
 
-// deviceResults ends the calls of client tools.
-type deviceResults struct{ *Cell }
-
-// give handles a GiveResult signal to the run of a turn.
-func (c deviceResults) give(t *turn, call *actor.Call, durable bool) {
-	given, i, refusal := c.find(t, call)
+// giveResult ends the call of a client tool with the result of a device. Later results are refused.
+func (s received) giveResult() *actor.Refusal {
+	given, i, refusal := s.findResult()
 	if refusal != nil {
-		c.refuse(t.act, call, refusal)
-		return
+		return refusal
 	}
-	t.taint = t.taint || durable
+	c, t := s.cell, s.turn
+	s.accept()
 	answer := actor.Answer{}
 	if given.OK {
 		answer.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: given.Result}}
@@ -54,14 +35,16 @@ func (c deviceResults) give(t *turn, call *actor.Call, durable bool) {
 	c.abort(t, i)
 	c.answerResult(t, i, answer.Fit(c.limits.MessageBytesMax))
 	c.cancelAdded(t)
-	c.recordOutcome(t.act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget}, true)
+	s.done(nil)
+	return nil
 }
 
-// find returns the result in a signal and the index of the ask that waits for it.
-func (c deviceResults) find(t *turn, call *actor.Call) (given GivenResult, i int, refusal *actor.Refusal) {
-	if len(call.Parts) != 1 || json.Unmarshal(call.Parts[0].Bytes, &given, json.RejectUnknownMembers(true)) != nil {
-		return given, 0, actor.Refuse(actor.Invalid, "want the result of a client tool")
+// findResult returns the result in a signal and the index of the ask that waits for it.
+func (s received) findResult() (given signals.GiveResult, i int, refusal *actor.Refusal) {
+	if given, refusal = signals.Decode[signals.GiveResult](s.call); refusal != nil {
+		return given, 0, refusal
 	}
+	t := s.turn
 	id, err := runs.ParseToolCallID(given.ToolCall)
 	var asks []store.Asked
 	if err == nil && id.Run == t.run.Call.ID && id.Step > 0 && id.Step <= t.step() {

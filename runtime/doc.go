@@ -73,6 +73,7 @@
 //	local.go          calls between volatile actors of one cell
 //	client.go         clients that wait at this cell
 //	tool_calls.go     calls of declared tools: checks, policy, results
+//	signals.go        signals to open runs
 //	approvals.go      tool calls that wait for a person
 //	device_results.go results of client tools
 //	callback.go       calls that external agents add to their run

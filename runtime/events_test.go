@@ -11,6 +11,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -91,7 +92,7 @@ func TestEventsOfRunAreBounded(t *testing.T) {
 	id = n.send("worker/s", "go")
 	for range 100 {
 		n.send("worker/s", "", func(c *actor.Call) {
-			c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, id
+			c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpCallAgent, id
 			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"b","message":""}`)}}
 		})
 	}

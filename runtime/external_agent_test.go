@@ -12,6 +12,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -172,7 +173,7 @@ func TestFormerAttemptsDoNotAnswer(t *testing.T) {
 // sendCallback sends a signal with a run's token, as an external agent does.
 func (n *node) sendCallback(run actor.CallID, body string) actor.CallID {
 	return n.send("worker", "", func(c *actor.Call) {
-		c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
+		c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpCallAgent, run
 		c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}
 	})
 }
@@ -195,7 +196,7 @@ func TestExternalAgentCallback(t *testing.T) {
 	run := op.Call.ID
 	callback := func(body string) actor.CallID {
 		return n.send("worker/s", "", func(c *actor.Call) {
-			c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
+			c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpCallAgent, run
 			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}
 		})
 	}
@@ -309,7 +310,7 @@ func TestCallbackWithKeyMakesOneCall(t *testing.T) {
 	run := n.send("worker", "go")
 	callback := func(message string) actor.CallID {
 		return n.send("worker", "", func(c *actor.Call) {
-			c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
+			c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpCallAgent, run
 			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"helper","message":"` + message + `"}`)}}
 			c.Idempotency = actor.Idempotency{Principal: "run", Route: "invoke", Key: "k", Body: actor.HashOf([]byte(message))}
 		})
@@ -369,7 +370,7 @@ func TestBusyCallbackCanBeRetried(t *testing.T) {
 	n.send("helper", "queued")
 	callback := func() actor.CallID {
 		return n.send("worker", "", func(c *actor.Call) {
-			c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
+			c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpCallAgent, run
 			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"helper","message":"one"}`)}}
 			c.Idempotency = actor.Idempotency{Principal: "run", Route: "invoke", Key: "k"}
 		})
@@ -664,7 +665,7 @@ func TestCopiesOfCallbackAreAllAnswered(t *testing.T) {
 			run := n.send("worker", "go")
 			callCount++
 			id := actor.NewCallID(n.now, 99, callCount)
-			call := actor.Call{ID: id, Root: id, Parent: run, To: n.calls[0].To, Operation: CallAgent, Kind: actor.Signal, Attempt: 1, Origin: actor.Agent,
+			call := actor.Call{ID: id, Root: id, Parent: run, To: n.calls[0].To, Operation: signals.OpCallAgent, Kind: actor.Signal, Attempt: 1, Origin: actor.Agent,
 				Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"helper","message":"one"}`)}}}
 			answers := map[actor.Address]string{}
 			n.onRespond = func(c *Cell, reply *actor.Reply) {

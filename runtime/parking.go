@@ -14,9 +14,6 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// Retry is the operation of a signal that replays a parked run again. It has no content.
-const Retry = "troupe.retry"
-
 // Texts of which the reason of each parked run has one.
 const (
 	divergedText  = "replay diverged"
@@ -60,38 +57,35 @@ type parking struct{ cell *Cell }
 // retry replays a parked run with the definition that the run has now. If the replay makes the
 // recorded asks, the run continues. Otherwise it stays parked, and the signal is refused with the
 // place where they differ. A run that is not parked is unchanged.
-func (p parking) retry(t *turn, call *actor.Call, durable bool) {
-	c := p.cell
-	run := t.run
-	done := actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget}
+func (s received) retry() *actor.Refusal {
+	c, t, run := s.cell, s.turn, s.turn.run
+	p := parking{c}
 	if run.Parked == "" { // a repeat
-		c.recordOutcome(t.act, call, &done, true)
-		return
+		s.done(nil)
+		return nil
 	}
 	if t.def = c.definitions.of(run); t.def == nil {
-		c.refuse(t.act, call, actor.Refuse(actor.Rejected, "run %s stays parked: agent %s is absent", run.Call.ID, t.act.id.Agent))
-		return
+		return actor.Refuse(actor.Rejected, "run %s stays parked: agent %s is absent", run.Call.ID, t.act.id.Agent)
 	}
 	c.stopAgent(t)
 	if !(transcripts{c}).readTranscript(t) {
-		c.refuse(t.act, call, actor.RefuseUnavailable(time.Second, "the conversation of run %s is being read", run.Call.ID))
-		return
+		return actor.RefuseUnavailable(time.Second, "the conversation of run %s is being read", run.Call.ID)
 	}
 	if detail := p.divergence(t); detail != "" {
 		if c.stopAgent(t); detail != run.Parked {
 			c.park(t, detail)
 		}
-		c.refuse(t.act, call, actor.Refuse(actor.Rejected, "run %s stays parked: %s", run.Call.ID, detail))
-		return
+		return actor.Refuse(actor.Rejected, "run %s stays parked: %s", run.Call.ID, detail)
 	}
-	t.taint = t.taint || durable
+	s.accept()
 	p.recordParked(t.act, run, "")
-	c.recordOutcome(t.act, call, &done, true)
+	s.done(nil)
 	for i := range run.Last() { // operations that a parked run does not repeat
 		if a := &run.Last()[i]; a.Open() && !a.IsCall() && !a.Waits() && !isAddedModel(a) && a.Out().RunsOutsideCell() && c.inFlight[t.effectID(i)] == (actor.ID{}) {
 			c.resumeEffect(t, i)
 		}
 	}
+	return nil
 }
 
 // absent parks a turn without its agent, and the messages behind it. A run that was parked for

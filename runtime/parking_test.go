@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // A retried run performs the idempotent operations that were open when it was parked, once each.
@@ -34,7 +35,7 @@ func TestRetryRepeatsOpenOperations(t *testing.T) {
 	restart([]actor.Definition{agent("a", echo())})
 	retry := func(want string) {
 		t.Helper()
-		n.want(n.send("a", "", signals(id), func(c *actor.Call) { c.Operation, c.Parts = Retry, nil }), want)
+		n.want(n.send("a", "", signalTo(id), func(c *actor.Call) { c.Operation, c.Parts = signals.OpRetry, nil }), want)
 	}
 	retry("Rejected")
 	if worked != 0 {

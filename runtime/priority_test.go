@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/signals"
 )
 
 func withLane(l actor.Lane) func(*actor.Call) { return func(c *actor.Call) { c.Lane = l } }
@@ -89,7 +90,7 @@ func TestCallbackLowersPriority(t *testing.T) {
 	root := n.send("worker", "go", withLane(actor.Normal))
 	for lane, want := range map[actor.Lane]string{0: "helper:normal", actor.High: "helper:normal", actor.Normal: "helper:normal", actor.Low: "helper:low"} {
 		n.want(n.send("worker", "", func(c *actor.Call) {
-			c.Kind, c.Operation, c.Parent, c.Lane = actor.Signal, CallAgent, root, lane
+			c.Kind, c.Operation, c.Parent, c.Lane = actor.Signal, signals.OpCallAgent, root, lane
 			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(fmt.Sprintf(`{"agent_id":"helper/%d","message":""}`, lane))}}
 		}), want)
 	}
@@ -103,7 +104,7 @@ func TestCallbackIgnoresDefaultPriority(t *testing.T) {
 	n.setAgents(n.agents...)
 	root := n.send("worker", "go", withLane(actor.Normal))
 	n.want(n.send("worker", "", func(c *actor.Call) {
-		c.Kind, c.Operation, c.Parent, c.Lane = actor.Signal, CallAgent, root, 0
+		c.Kind, c.Operation, c.Parent, c.Lane = actor.Signal, signals.OpCallAgent, root, 0
 		c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"helper","message":""}`)}}
 	}), "helper:normal")
 }

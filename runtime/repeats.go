@@ -11,6 +11,7 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -224,8 +225,7 @@ func (r repeats) answer(i int, call *actor.Call) {
 	c, t := r.cell, r.turn
 	switch a := &t.run.Last()[i]; {
 	case !isCallback(a):
-		reply := addedToolReply(call, t.toolCallID(i))
-		c.recordOutcome(t.act, call, &reply, true)
+		received{c, t, call, false}.done(signals.AddedTool{ID: t.toolCallID(i).String()}.Parts())
 	case !a.Open():
 		reply := t.callbackReply(i, a.Answer)
 		reply.Call = call.ID
@@ -310,7 +310,7 @@ func requestText(name string, arguments []byte) string {
 
 func signalText(call *actor.Call) string {
 	ask := callbackAsk(call)
-	if call.Operation == AddTool {
+	if call.Operation == signals.OpAddTool {
 		ask, _ = addedToolAsk(call) // decoded before
 	}
 	return requestText(ask.Name, inlineBytes(ask.Parts))

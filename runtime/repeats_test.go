@@ -10,6 +10,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -31,10 +32,10 @@ func (n *node) add(run actor.CallID, request string) actor.CallID {
 	request, key, keyed := strings.Cut(request, " #")
 	name, argument, _ := strings.Cut(request, " ")
 	return n.send("worker", "", func(c *actor.Call) {
-		c.Kind, c.Operation, c.Parent = actor.Signal, AddTool, run
+		c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpAddTool, run
 		content := fmt.Appendf(nil, `{"tool_name":%q,"args":{"amount":%s}}`, name, argument)
 		if name == "helper" {
-			c.Operation, content = CallAgent, fmt.Appendf(nil, `{"agent_id":"helper","message":%q}`, argument)
+			c.Operation, content = signals.OpCallAgent, fmt.Appendf(nil, `{"agent_id":"helper","message":%q}`, argument)
 		}
 		if keyed {
 			c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: key, Body: actor.HashOf(content)}
@@ -175,7 +176,7 @@ func TestRequestOfFormerInvocation(t *testing.T) {
 		before := len(n.asks(run))
 		for i, invocation := range c.invocations {
 			id := n.send("worker", "", func(call *actor.Call) {
-				call.Kind, call.Operation, call.Parent = actor.Signal, CallAgent, run
+				call.Kind, call.Operation, call.Parent = actor.Signal, signals.OpCallAgent, run
 				call.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"helper","message":"a"}`)}}
 				call.Extensions = call.Extensions.WithInvocation(invocation)
 			})
@@ -197,7 +198,7 @@ func TestParkedRepeatContinues(t *testing.T) {
 	n.add(run, "payments.transfer 2")
 	n.advance(repeatWait + time.Minute)
 	retry := func() actor.CallID {
-		return n.send("worker", "", func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, Retry, run })
+		return n.send("worker", "", func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpRetry, run })
 	}
 	n.restart(1)
 	n.advance(time.Minute)
@@ -234,7 +235,7 @@ func TestTimeOfParkedRunIsStopped(t *testing.T) {
 	if r := n.runs[run]; r.Status.Ended() {
 		t.Fatalf("the parked run ended: %v", r.Refusal)
 	}
-	n.send("worker", "", func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, Retry, run })
+	n.send("worker", "", func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpRetry, run })
 	n.add(run, "note 1")
 	n.sendOutcome(n.external[len(n.external)-1], completion("done"))
 	n.want(run, "nothing") // its client is gone

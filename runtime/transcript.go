@@ -16,10 +16,6 @@ import (
 // until the pages that its turn is given have been read from the log, and so does a restored
 // turn that must be replayed.
 
-// Append is the operation of a signal that adds a message to the transcript of an actor
-// and starts no run.
-const Append = actor.ReservedOperation + "append"
-
 // earlier are the messages of the conversation that a turn is given.
 type earlier struct {
 	messages []actor.ChatMessage

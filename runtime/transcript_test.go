@@ -11,6 +11,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/failpoint"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -50,10 +51,10 @@ func given(p actor.TranscriptPolicy) func(*actor.Definition) {
 
 // appends makes a message to be sent the signal that appends a message with this role.
 func appends(role actor.Role) func(*actor.Call) {
-	return func(c *actor.Call) { c.Kind, c.Operation = actor.Signal, Append; c.SetRole(role) }
+	return func(c *actor.Call) { c.Kind, c.Operation = actor.Signal, signals.OpAppend; c.SetRole(role) }
 }
 
-func signals(run actor.CallID) func(*actor.Call) {
+func signalTo(run actor.CallID) func(*actor.Call) {
 	return func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, run, "go" }
 }
 
@@ -150,7 +151,7 @@ func TestTranscriptOfFailedRun(t *testing.T) {
 	n.deliver(actor.NewID("a", "s"), actor.Cancel{Call: run, Reason: actor.Stopped})
 	n.drain()
 	run = n.send("a/s", "two")
-	n.want(n.send("a/s", "yes", signals(run)), "")
+	n.want(n.send("a/s", "yes", signalTo(run)), "")
 	n.wantAnswer(run, "went yes")
 	want := []string{"operator tool in between", "user user one", "user user two", "agent assistant went yes"}
 	if got := n.transcript("a/s"); !slices.Equal(got, want) {
@@ -182,8 +183,8 @@ func TestTurnsSharePages(t *testing.T) {
 	if len(n.pageReads) != 2 {
 		t.Errorf("%d pages are read, want 2", len(n.pageReads))
 	}
-	n.send("a/s", "yes", signals(second))
-	n.send("a/s", "yes", signals(first))
+	n.send("a/s", "yes", signalTo(second))
+	n.send("a/s", "yes", signalTo(first))
 	n.wantAnswer(first, messages(0, 132))
 	n.wantAnswer(second, messages(0, 132))
 	if act := n.cells[0].actors.find(actor.NewID("a", "s")); act.pageCache.pages != nil {
@@ -197,7 +198,7 @@ func TestReplayIsGivenTheSame(t *testing.T) {
 	n := longConversation(t, hearingAfterSignal(), given(100), interleaved)
 	run := n.send("a/s", "question")
 	other := n.send("a/s", "another")
-	n.send("a/s", "yes", signals(other))
+	n.send("a/s", "yes", signalTo(other))
 	n.wantAnswer(other, messages(32, 132))
 	n.cells[0].failpoints = func(p failpoint.Point) bool { return p == failpoint.SnapshotNow }
 	for i := range store.PageMessagesMax {
@@ -206,7 +207,7 @@ func TestReplayIsGivenTheSame(t *testing.T) {
 	n.pageReads = nil
 	n.restart(1)
 	n.drain()
-	n.send("a/s", "yes", signals(run))
+	n.send("a/s", "yes", signalTo(run))
 	if n.wantAnswer(run, messages(32, 132)); len(n.pageReads) != 3 {
 		t.Errorf("%d pages are read, want those of the messages 32 to 131", len(n.pageReads))
 	}
@@ -236,7 +237,7 @@ func TestReplayWaitsForPages(t *testing.T) {
 	page := n.inputs
 	n.inputs = nil
 	n.paused = false
-	n.want(n.send("a/s", "yes", signals(run)), "")
+	n.want(n.send("a/s", "yes", signalTo(run)), "")
 	n.advance(10 * time.Second) // timers fire
 	if n.want(run, "nothing"); len(n.external) > 0 {
 		t.Fatal("the request to the model is repeated before the replay")
@@ -350,7 +351,7 @@ func TestAppendMessage(t *testing.T) {
 	for to, reason := range map[string]string{"unknown/s": "NotFound", "v/s": "Rejected", "troupe.session/s": "NotFound"} {
 		n.want(n.send(to, "x", appends(actor.RoleUser)), reason)
 	}
-	n.want(n.send("a/s", "x", func(c *actor.Call) { c.Kind, c.Operation = actor.Signal, Append }), "Invalid")
+	n.want(n.send("a/s", "x", func(c *actor.Call) { c.Kind, c.Operation = actor.Signal, signals.OpAppend }), "Invalid")
 	if got := n.transcript("a/s"); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -464,7 +464,7 @@ func (c *Cell) resume(t *turn) {
 			c.resendCall(t, i)
 		case a.Waits():
 		case isAddedModel(a):
-			addedModels{c}.interrupt(t, i)
+			interruptModel(c, t, i)
 		case a.Out().RunsOutsideCell():
 			c.resumeEffect(t, i)
 		}

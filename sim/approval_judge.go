@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/specs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
@@ -281,10 +280,9 @@ func (a *approvals) judgeAdded(run actor.CallID, reply *actor.Reply) {
 	if reply == nil || reply.Refusal != nil {
 		return
 	}
-	var added runtime.AddedToolCall
-	err := json.Unmarshal(reply.Parts[0].Bytes, &added)
-	if id, bad := runs.ParseToolCallID(added.ID); err != nil || bad != nil || id.Run != run {
-		a.fail(specs.OnlySucceededAdvances, fmt.Sprintf("run %s gets the tool call %.80q: %v, %v", run, added.ID, err, bad))
+	added, ok := signals.ReadAddedTool(reply.Parts)
+	if id, err := runs.ParseToolCallID(added.ID); !ok || err != nil || id.Run != run {
+		a.fail(specs.OnlySucceededAdvances, fmt.Sprintf("run %s gets the tool call %.80q: %v", run, added.ID, err))
 	}
 }
 

@@ -4,7 +4,6 @@ package sim
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -14,8 +13,11 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // approvals is the part of a simulation with declared tools: the server that performs them,
@@ -272,16 +274,16 @@ func (a *approvals) consider(p runtime.Approval) {
 
 // decide sends the decision of a person about the approval with an ID.
 func (a *approvals) decide(p runtime.Approval, id string, approve bool) {
-	body := invariant.Must(json.Marshal(runtime.Decision{Approval: id, Approve: approve, Reason: "because"}))
-	call := a.signal(p.Actor, p.ID.Run, runtime.Decide, body)
+	decision := signals.Decide{Approval: id, Approve: approve, Reason: "because"}
+	call := a.signal(p.Actor, p.ID.Run, decision)
 	call.Principal, call.Origin = "person of "+namespaceMarker(p.Actor.Tenant), actor.Human
 	a.send(call, 1, func(reply *actor.Reply) { a.judgeReply(p, id, approve, &call, reply) })
 }
 
 // signal returns a signal to a run.
-func (a *approvals) signal(to actor.ID, run actor.CallID, operation string, body []byte) actor.Call {
-	call := actor.Call{ID: a.newCallID(), To: to, Parent: run, Kind: actor.Signal, Operation: operation, Lane: actor.Normal, Left: 10 * time.Second, Attempt: 1,
-		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}}
+func (a *approvals) signal(to actor.ID, run actor.CallID, c signals.Content) actor.Call {
+	call := signals.New(to, run, c)
+	call.ID, call.Lane, call.Left, call.Attempt = a.newCallID(), actor.Normal, 10*time.Second, 1
 	call.Root = call.ID
 	return call
 }
@@ -320,7 +322,7 @@ func (a *approvals) add(e *externalCall) bool {
 		return true
 	}
 	use := a.instruction()
-	call := a.signal(id, run, runtime.AddTool, invariant.Must(json.Marshal(map[string]any{"tool_name": use.name, "args": json.RawMessage(use.input())})))
+	call := a.signal(id, run, signals.AddTool{Tool: use.name, Args: jsontext.Value(use.input())})
 	call.Principal, call.Origin = "agent:"+e.agent, actor.Agent
 	a.submitCall(n, call, func(reply *actor.Reply) {
 		a.judgeAdded(run, reply)

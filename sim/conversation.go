@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // conversations is the part of a simulation that holds conversations.
@@ -111,7 +111,7 @@ const appendTriesMax = 4
 // appendMessage appends a message to the transcript of an actor, as an operator does. One in
 // eight has no role, and MUST be refused.
 func (w conversations) appendMessage(to actor.ID) {
-	call := actor.Call{ID: w.newCallID(), To: to, Kind: actor.Signal, Operation: runtime.Append, Lane: actor.Normal, Left: 10 * time.Second,
+	call := actor.Call{ID: w.newCallID(), To: to, Kind: actor.Signal, Operation: signals.OpAppend, Lane: actor.Normal, Left: 10 * time.Second,
 		Attempt: 1, Principal: "operator", Origin: actor.Human}
 	call.Root = call.ID
 	call.Parts = actor.Text(fmt.Sprintf("note %s for %s", call.ID.Short(), namespaceMarker(to.Tenant)))

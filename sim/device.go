@@ -13,6 +13,7 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // askTool is the client tool of a simulation.
@@ -69,7 +70,9 @@ func (d *devices) give(to actor.ID, id runs.ToolCallID, exists bool, device, bod
 	a := d.a
 	signal, refusal := ingress.GiveToolResult(id, device, []byte(body))
 	invariant.Check(refusal == nil, "sim: result of a device: %v", refusal)
-	call := a.signal(to, id.Run, runtime.GiveResult, signal.Parts[0].Bytes)
+	result, refusal := signals.Decode[signals.GiveResult](&signal)
+	invariant.Check(refusal == nil, "sim: result of a device: %v", refusal)
+	call := a.signal(to, id.Run, result)
 	call.Principal, call.Origin = "device of "+namespaceMarker(to.Tenant), actor.Human
 	d.results[call.ID] = body
 	a.send(call, 1, func(reply *actor.Reply) { d.judgeReply(id, exists, &call, reply) })

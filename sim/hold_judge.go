@@ -7,6 +7,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // explainHold checks that a run shows when a call below it begins and ends to hold it.
@@ -41,7 +42,7 @@ func (s *judgedStep) explainDecision(e *history.Event) {
 		return
 	}
 	d := s.want(e, e.Parent, runs.ApprovalDecision, here)
-	if m, ok := delivered[actor.Request](s.in); ok && m.Call.Operation == runtime.Decide {
+	if m, ok := delivered[actor.Request](s.in); ok && m.Call.Operation == signals.OpDecide {
 		same(s, d, "principal", d.Payload.Principal, m.Call.Principal)
 	}
 	if d.Payload.Kind == runs.ApprovalStatusApproved.String() {

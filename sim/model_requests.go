@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
-	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -36,7 +34,7 @@ func newModelRequests(a *approvals) modelRequests {
 func (m *modelRequests) add(n *node, e *externalCall, run actor.CallID, of actor.ID) {
 	a := m.a
 	request := ingress.ModelRequest{Run: run, Actor: of, Model: "m", ID: fmt.Sprintf("request-%d", len(m.sent))}
-	call := a.signal(of, run, runtime.AddModel, request.Add().Parts[0].Bytes)
+	call := a.signal(of, run, signals.AddModel{Model: request.Model, Request: signals.ModelRequest{ID: request.ID}})
 	call.Principal, call.Origin = "agent:"+e.agent, actor.Agent
 	a.submitCall(n, call, func(reply *actor.Reply) {
 		a.after(a.between(time.Millisecond, 3*time.Second), func() {
@@ -53,13 +51,12 @@ func (m *modelRequests) place(run actor.CallID, reply *actor.Reply) (id runs.Too
 	if reply == nil || reply.Refusal != nil {
 		return id, false
 	}
-	var added runtime.AddedModelCall
-	err := json.Unmarshal(reply.Parts[0].Bytes, &added)
-	if id, bad := runs.ParseToolCallID(added.ID); err != nil || bad != nil || id.Run != run {
-		m.a.fail(ModelRequestEndsOnce, fmt.Sprintf("run %s gets the model request %.80q: %v, %v", run, added.ID, err, bad))
+	added, ok := signals.ReadAddedModel(reply.Parts)
+	id, err := runs.ParseToolCallID(added.ID)
+	if !ok || err != nil || id.Run != run {
+		m.a.fail(ModelRequestEndsOnce, fmt.Sprintf("run %s gets the model request %.80q: %v", run, added.ID, err))
 		return id, false
 	}
-	id, _ = runs.ParseToolCallID(added.ID)
 	return id, true
 }
 
@@ -73,8 +70,7 @@ func (m *modelRequests) end(request ingress.ModelRequest, id runs.ToolCallID) {
 		}
 		tokens := 1 + int64(len(m.sent))
 		completion := upstream.Completion{Finish: upstream.FinishStop, Model: "m", Usage: upstream.Usage{Known: true, Input: tokens, Total: tokens}}
-		signal := request.End(of.String(), completion.Encode(), nil)
-		call := a.signal(request.Actor, request.Run, runtime.EndModel, signal.Parts[0].Bytes)
+		call := a.signal(request.Actor, request.Run, signals.EndModel{ID: of.String(), Completion: string(completion.Encode())})
 		call.Origin = actor.Agent
 		m.sent[call.ID] = tokens
 		a.send(call, 1, func(reply *actor.Reply) { m.judgeReply(of, &call, reply) })

@@ -8,6 +8,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // operator looks after parked runs, as no run may wait for ever in a simulation: it retries
@@ -40,7 +41,7 @@ func (o operator) attend(id actor.ID, run actor.CallID) {
 
 func (o operator) retry(id actor.ID, run actor.CallID) {
 	if n := o.w.drawNode(); n != nil {
-		call := o.w.approvals.signal(id, run, runtime.Retry, nil)
+		call := o.w.approvals.signal(id, run, signals.Retry{})
 		call.Parts, call.Origin, call.Principal = nil, actor.Human, "operator"
 		o.w.log.note(o.w.now, "operator retries run %s", run.Short())
 		o.w.submitCall(n, call, func(*actor.Reply) {})

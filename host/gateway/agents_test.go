@@ -22,6 +22,7 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 )
 
 type agentResponse struct {
@@ -310,7 +311,7 @@ func TestExternalAgentCallback(t *testing.T) {
 type shortCallbackNode struct{ command.Node }
 
 func (n shortCallbackNode) Signal(ctx context.Context, c command.Signal) (command.Answer, error) {
-	if c.Call.Operation == ingress.CallAgent {
+	if c.Call.Operation == signals.OpCallAgent {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, 800*time.Millisecond)
 		defer cancel()

@@ -18,6 +18,7 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 )
 
 const (
@@ -125,7 +126,8 @@ func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
 		}
 		return p
 	}
-	c.call = ingress.AddedModelRequest(answer.Reply.Parts)
+	added, _ := signals.ReadAddedModel(answer.Reply.Parts)
+	c.call = added.ID
 	return nil
 }
 

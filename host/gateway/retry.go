@@ -8,8 +8,8 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // retryRoute is the route that resumes parked runs.
@@ -22,7 +22,8 @@ func (s retryRoute) retryRun(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	by := callerOf(ctx).Principal
-	call := actor.Call{ID: s.node.NewCallID(), Kind: actor.Signal, Parent: id, Operation: ingress.Retry, To: owner.Actor, Left: signalTimeout, Principal: by.User, Origin: actor.Human}
+	call := signals.New(owner.Actor, id, signals.Retry{})
+	call.ID, call.Left, call.Principal, call.Origin = s.node.NewCallID(), signalTimeout, by.User, actor.Human
 	waitCtx := s.newClientContext(ctx, signalTimeout)
 	answer, err := s.node.Signal(waitCtx, command.Signal{By: by, Call: call})
 	cause := waitCtx.cause()

@@ -288,9 +288,6 @@ func (s *Server) signalRun(ctx *fasthttp.RequestCtx) {
 	if p == nil {
 		p = fillRequestContext(ctx, "POST /v1/runs/{id}:signal "+id.String(), &call)
 	}
-	if p == nil && call.Operation == ingress.CallAgent {
-		p = invalid(http.StatusBadRequest, "name", "name: "+ingress.CallAgent+" is reserved; an external agent uses POST /v1/agents/{id}:invoke")
-	}
 	if p != nil {
 		p.write(ctx)
 		return

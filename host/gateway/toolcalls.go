@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/valyala/fasthttp"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // toolCallRoutes are the routes about tool calls.
@@ -181,19 +181,14 @@ func (s toolCallRoutes) checkRecorded(ctx *fasthttp.RequestCtx, by caller) *prob
 
 // addedToolCall returns the tool call that a signal has added to its run.
 func addedToolCall(answer command.Answer, err error) (runs.ToolCallID, error) {
-	var out struct {
-		ID string `json:"tool_call_id"`
-	}
+	out, ok := signals.ReadAddedTool(answer.Reply.Parts)
 	switch {
 	case err != nil:
 		return runs.ToolCallID{}, err
 	case answer.Reply.Refusal != nil:
 		return runs.ToolCallID{}, answer.Reply.Refusal
-	case len(answer.Reply.Parts) != 1:
+	case !ok:
 		return runs.ToolCallID{}, errors.New("the answer names no tool call")
-	}
-	if err := json.Unmarshal(answer.Reply.Parts[0].Bytes, &out); err != nil {
-		return runs.ToolCallID{}, err
 	}
 	return runs.ParseToolCallID(out.ID)
 }

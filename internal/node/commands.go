@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/devices"
@@ -20,6 +18,7 @@ import (
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/shares"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -86,7 +85,7 @@ func (c *Commands) Signal(ctx context.Context, in command.Signal) (command.Answe
 	if in.Call.Kind != actor.Signal {
 		return refused(in.Call.ID, actor.Refuse(actor.Invalid, "kind: want %s", actor.Signal)), nil
 	}
-	if in.Call.Operation == ingress.GiveResult {
+	if in.Call.Operation == signals.OpGiveResult {
 		if r := c.checkDevice(&in.Call); r != nil {
 			return refused(in.Call.ID, r), nil
 		}
@@ -97,10 +96,8 @@ func (c *Commands) Signal(ctx context.Context, in command.Signal) (command.Answe
 
 // checkDevice refuses the result of a tool call from a device that was not asked.
 func (c *Commands) checkDevice(call *actor.Call) *actor.Refusal {
-	var in struct {
-		ToolCall string `json:"tool_call_id"`
-	}
-	if c.devices == nil || len(call.Parts) != 1 || json.Unmarshal(call.Parts[0].Bytes, &in) != nil {
+	in, r := signals.Decode[signals.GiveResult](call)
+	if c.devices == nil || r != nil {
 		return nil // the run refuses it
 	}
 	id, err := runs.ParseToolCallID(in.ToolCall)

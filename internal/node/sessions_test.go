@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/internal/command"
-	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // sessionNode is a node with agents that hold conversations.
@@ -65,7 +65,7 @@ func (n sessionNode) invoke(agent, session, text string) actor.CallID {
 
 func (n sessionNode) appendText(agent, session, text string) actor.MessageID {
 	n.t.Helper()
-	call := actor.Call{ID: n.NewCallID(), Kind: actor.Signal, To: testBy.ID(agent, session), Operation: runtime.Append, Left: time.Minute, Parts: actor.Text(text)}
+	call := actor.Call{ID: n.NewCallID(), Kind: actor.Signal, To: testBy.ID(agent, session), Operation: signals.OpAppend, Left: time.Minute, Parts: actor.Text(text)}
 	call.SetRole(actor.RoleSystem)
 	if a, err := n.Signal(n.t.Context(), command.Signal{By: testBy, Call: call}); err != nil || a.Reply.Refusal != nil {
 		n.t.Fatal(err, a.Reply.Refusal)

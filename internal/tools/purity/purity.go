@@ -40,6 +40,7 @@ var purePackages = map[string]bool{
 	"runs":       true,
 	"store":      true,
 	"upstream":   true,
+	"signals":    true,
 	"tools":      true,
 	"runtime":    true,
 	"agents":     true,

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
+	"github.com/troupe-run/troupe/store"
+)
+
+// received is a signal to an open run, with the turn of the run. Each command decodes its content,
+// finds what the content names, and applies it.
+type received struct {
+	cell    *Cell
+	turn    *turn
+	call    *actor.Call
+	durable bool // of the caller
+}
+
+// signal delivers a signal to its run, and answers it.
+func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
+	if call.Operation == signals.OpAppend {
+		transcripts{c}.appendMessage(act, call)
+		return
+	}
+	t := act.turn(call.Parent)
+	if t == nil {
+		c.refuse(act, call, actor.Refuse(actor.NotFound, "%s has no open run %s", act.id, call.Parent))
+		return
+	}
+	if refusal := (received{c, t, call, durable}).apply(); refusal != nil {
+		c.refuse(act, call, refusal)
+	}
+}
+
+// apply performs the command of the signal. Its refusal is nil if the signal was answered, or
+// will be.
+func (s received) apply() *actor.Refusal {
+	switch s.call.Operation {
+	case signals.OpCallAgent, signals.OpAddTool, signals.OpAddModel:
+		if (repeats{s.cell, s.turn}).isFormer(s.call) {
+			return actor.Refuse(actor.Stopped, "the agent was invoked again for run %s: its former invocation makes no more requests", s.call.Parent)
+		}
+	}
+	switch s.call.Operation {
+	case signals.OpCallAgent:
+		s.cell.callback(s.turn, s.call, s.durable)
+		return nil
+	case signals.OpAddTool:
+		return s.addTool()
+	case signals.OpAddModel:
+		return s.addModel()
+	case signals.OpEndModel:
+		return s.endModel()
+	case signals.OpDecide:
+		return s.decide()
+	case signals.OpGiveResult:
+		return s.giveResult()
+	case signals.OpRetry:
+		return s.retry()
+	}
+	return s.answerWait()
+}
+
+// answerWait answers the open wait of the run that has the name given by the signal.
+func (s received) answerWait() *actor.Refusal {
+	t, call := s.turn, s.call
+	for i := range t.run.Last() {
+		a := &t.run.Last()[i]
+		if a.Open() && a.Ask.Kind == actor.AskWait && a.Ask.Name == call.Operation {
+			s.accept()
+			shown := store.ShownAsk{Kind: actor.AskWait, Name: a.Ask.Name, Principal: call.Principal, Origin: call.Origin}
+			s.cell.answerShown(t, i, actor.Answer{Parts: call.Parts}, 0, shown)
+			s.done(nil)
+			return nil
+		}
+	}
+	return actor.Refuse(actor.Rejected, "run %s does not wait for %q", call.Parent, call.Operation)
+}
+
+// accept notes that the turn depends on the caller of the signal.
+func (s received) accept() { s.turn.taint = s.turn.taint || s.durable }
+
+// done records that the signal has succeeded, and answers it.
+func (s received) done(parts []actor.Part) {
+	s.cell.recordOutcome(s.turn.act, s.call, s.reply(parts), true)
+}
+
+func (s received) reply(parts []actor.Part) *actor.Reply {
+	return &actor.Reply{Call: s.call.ID, Run: s.call.Parent, Status: actor.Succeeded, Budget: s.call.Budget, Parts: parts}
+}
+
+// ask returns an ask of the last step by the ID in a content, and whether the run has it.
+func (s received) ask(id runs.ToolCallID) (i int, ok bool) {
+	return int(id.Index), id.Run == s.turn.run.Call.ID && id.Step == s.turn.step() && int(id.Index) < len(s.turn.run.Last())
+}
