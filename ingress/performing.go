@@ -40,6 +40,14 @@ func (s *Socket) performNext() {
 	s.emit(Perform{next})
 }
 
+// HeldBytes returns the bytes of the requests that wait or are performed.
+func (s *Socket) HeldBytes() int {
+	if s.performs == nil {
+		return s.waiting
+	}
+	return s.waiting + len(s.performs.request.Body)
+}
+
 func (s *Socket) performed(in *Performed) {
 	p := s.performs
 	if p == nil {

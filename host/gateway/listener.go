@@ -156,7 +156,8 @@ type connection struct {
 	net.Conn
 	owner                       bool // the client is a process of the data folder's owner
 	release                     func()
-	onClose                     func() // called by Close, if not nil
+	onClose                     func()          // called by Close, if not nil
+	received                    func(int) error // called by Read with the length, if not nil
 	lingering                   lingerer
 	lingers                     bool                      // the peer may be sending a body that is not read
 	bareLineFeed                bool                      // a request line ended with LF instead of CR LF
@@ -198,6 +199,12 @@ func (c *connection) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	n, err := c.Conn.Read(b)
+	if c.received != nil {
+		if refused := c.received(n); refused != nil {
+			return 0, refused
+		}
+		return n, err
+	}
 	c.findBareLineFeed(b[:n])
 	return n, err
 }

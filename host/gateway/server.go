@@ -71,6 +71,7 @@ type Server struct {
 	router     *router.Router          // of the table
 	handle     fasthttp.RequestHandler // of the router, before validation
 	streams    *limiter                // streams, sockets and requests that wait for events
+	strangers  *limiter                // sockets before their hello
 	scans      *limiter                // requests that read lists, trees of runs, sessions and their events
 	turns      turns                   // reads of those that have a place among streams
 	chats      chatMemory
@@ -93,6 +94,7 @@ func New(node command.Node, log *slog.Logger, config Config) *Server {
 		lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies()}
 	streams := int64(s.config.Streams)
 	s.streams = newLimiter(shares.Bounds{Max: streams, Each: max(1, streams/4), Reserved: streams / 8}, "event streams, sockets and requests that wait", "close some, or request JSON with Accept: application/json and without wait_ms")
+	s.strangers = newLimiter(shares.Bounds{Max: strangersMax, Each: strangersEach, Reserved: strangersReserved}, "sockets without a hello", "send it, or the key in the handshake")
 	s.scans = newLimiter(shares.Bounds{Max: ScansMax, Each: scansEach, Reserved: scansReserved}, "requests for lists, sessions and events", "wait for an answer, and repeat this one")
 	s.tls = newDecrypter(s.config)
 	s.wrongKeys.now, s.wrongKeys.debts = time.Now, map[netip.Prefix]time.Time{}
@@ -168,7 +170,7 @@ func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.stopOnce.Do(func() { close(s.stopping) })
-	return errors.Join(s.http.ShutdownWithContext(ctx), s.ownerHTTP.ShutdownWithContext(ctx), s.streams.waitIdle(ctx), s.tls.waitIdle(ctx))
+	return errors.Join(s.http.ShutdownWithContext(ctx), s.ownerHTTP.ShutdownWithContext(ctx), s.streams.waitIdle(ctx), s.strangers.waitIdle(ctx), s.tls.waitIdle(ctx))
 }
 
 // allowedMethods returns the methods listed by the router, without OPTIONS, which

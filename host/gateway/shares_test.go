@@ -36,13 +36,14 @@ func TestLimitsPageListsShares(t *testing.T) {
 	b := New(nil, slog.New(slog.DiscardHandler), Config{})
 	const principals, byKey = "users and external agents", "API keys, and users without one"
 	for divided, numbers := range map[string]shares.Bounds{
-		"refused connections whose client may still be sending | addresses":                                          b.lingering.Bounds(),
-		"connections over a limit whose client may still be sending | addresses":                                     b.excess.Bounds(),
-		"bytes of request bodies longer than 8 KiB, from the end of the head to the answer | " + principals:          b.bodies.Bounds(),
-		"event streams, sockets, and requests that wait for events | " + principals + "; addresses before the hello": b.streams.Bounds(),
-		"requests for lists and trees of runs, sessions, events of both and approvals | " + principals:               b.scans.Bounds(),
-		"subscriptions to open runs and to sessions | " + byKey:                                                      node.SubscriptionShares,
-		"changes of agents, tools and keys under way | " + byKey:                                                     node.RegistryShares,
+		"refused connections whose client may still be sending | addresses":                                 b.lingering.Bounds(),
+		"connections over a limit whose client may still be sending | addresses":                            b.excess.Bounds(),
+		"bytes of request bodies longer than 8 KiB, from the end of the head to the answer | " + principals: b.bodies.Bounds(),
+		"event streams, sockets, and requests that wait for events | " + principals:                         b.streams.Bounds(),
+		"sockets before the hello, without a key in the handshake | addresses":                              b.strangers.Bounds(),
+		"requests for lists and trees of runs, sessions, events of both and approvals | " + principals:      b.scans.Bounds(),
+		"subscriptions to open runs and to sessions | " + byKey:                                             node.SubscriptionShares,
+		"changes of agents, tools and keys under way | " + byKey:                                            node.RegistryShares,
 	} {
 		if row := "| " + divided + " | " + numbersOf(numbers) + " |"; !strings.Contains(string(page), row) {
 			t.Errorf("docs/limits.md lacks the row %s", row)

@@ -39,6 +39,9 @@ type socketDriver struct {
 	by      caller
 	checked time.Time // last look at the key of by
 	seat    *place    // of its address, then of by
+	share   *socketShare
+	held    int64 // bytes of the requests of socket, counted in share
+	reader  socketReader
 	conn    *websocket.Conn
 	started time.Time
 	ctx     context.Context
@@ -63,12 +66,14 @@ type socketDriver struct {
 	silent   chan struct{}     // closed when nothing more is received
 	admitted chan struct{}     // closed when the hello was accepted
 	asked    []runs.ToolCallID // open calls that were sent
+	requests sync.WaitGroup    // that are performed
 }
 
 func newSocketDriver(s *Server, head *fasthttp.RequestHeader, conn net.Conn) *socketDriver {
 	d := &socketDriver{server: s, socket: ingress.NewSocket(), head: head, started: s.clock(), inputs: make(chan ingress.SocketInput, 1), wake: make(chan struct{}, 1),
 		stops: map[string]context.CancelFunc{}, leave: func() {}, silent: make(chan struct{}), admitted: make(chan struct{})}
 	d.from = detachedConn{conn}
+	d.share = &socketShare{bodies: s.bodies.Shares}
 	if own, ok := conn.(*connection); ok {
 		d.from = &connection{Conn: detachedConn{own}, owner: own.owner}
 	}
@@ -90,8 +95,10 @@ func (d *socketDriver) serve(c *websocket.Conn, known bool) {
 		_ = c.SetReadDeadline(time.Unix(1, 0))
 		<-d.silent // fasthttp gives the buffers of the connection to others once serve returns
 		_ = c.Close()
+		d.requests.Wait()
+		d.share.end()
 	}()
-	go d.receive(known)
+	go d.receive()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for d.step(ingress.SocketOpened{Known: known}); d.end == nil; {
@@ -132,28 +139,30 @@ func (d *socketDriver) drain(deadline time.Time) {
 
 // receive passes on the messages of the client.
 //
-// Before the client is known, it may send one small message, the hello.
-func (d *socketDriver) receive(known bool) {
+// The first message is the hello, which is small. No other is read before it was accepted.
+func (d *socketDriver) receive() {
 	defer close(d.silent)
 	defer func() {
 		if d.recovered("panic while reading from a socket", recover()) {
 			d.pass(ingress.SocketFailed{Code: ingress.CloseBroken, Reason: "the message could not be read"})
 		}
 	}()
-	c, limit := d.conn, int64(ingress.SocketMessageBytesMax)
-	if !known {
-		limit = ingress.HelloBytesMax
-	}
+	c, limit, greeted := d.conn, int64(ingress.HelloBytesMax), false
 	c.SetReadLimit(limit)
-	heard := func(string) error { d.pass(ingress.SocketHeard{}); return nil }
+	heard := func(data string) error {
+		d.pass(ingress.SocketHeard{})
+		return d.reader.heard(time.Now(), len(data))
+	}
 	c.SetPongHandler(heard)
 	answerPing := c.PingHandler()
 	c.SetPingHandler(func(data string) error {
-		d.pass(ingress.SocketHeard{})
+		if err := heard(data); err != nil {
+			return err
+		}
 		return answerPing(data)
 	})
 	for {
-		kind, body, err := c.ReadMessage()
+		kind, body, err := d.reader.next(c, limit)
 		switch {
 		case err != nil:
 			d.pass(failedRead(err, limit))
@@ -165,13 +174,14 @@ func (d *socketDriver) receive(known bool) {
 			d.pass(ingress.SocketFailed{Code: ingress.CloseUTF8, Reason: "the message is not valid UTF-8"})
 			return
 		}
-		if d.pass(ingress.SocketText{Body: body}); !known {
+		d.pass(ingress.SocketText{Body: body})
+		if !greeted {
 			select {
 			case <-d.admitted:
 			case <-d.ctx.Done():
 				return
 			}
-			known, limit = true, ingress.SocketMessageBytesMax
+			greeted, limit = true, ingress.SocketMessageBytesMax
 			c.SetReadLimit(limit)
 		}
 	}
@@ -192,6 +202,10 @@ func failedRead(err error, limit int64) ingress.SocketFailed {
 		return ingress.SocketFailed{Code: ingress.CloseTooBig, Reason: fmt.Sprintf("the message exceeds %d bytes", limit)}
 	case errors.As(err, &closed):
 		return ingress.SocketFailed{Code: ingress.CloseNormal}
+	case errors.Is(err, errSocketBodies):
+		return ingress.SocketFailed{Code: ingress.CloseTryLater, Reason: err.Error()}
+	case errors.Is(err, errSocketOverhead), errors.Is(err, errSocketControls):
+		return ingress.SocketFailed{Code: ingress.ClosePolicy, Reason: err.Error()}
 	case errors.Is(err, net.ErrClosed):
 		return ingress.SocketFailed{Code: ingress.CloseNormal}
 	}
@@ -218,9 +232,25 @@ func (d *socketDriver) apply(in ingress.SocketInput) {
 	if d.revoked() {
 		in = ingress.Revoked{}
 	}
-	for _, out := range d.socket.Step(d.now(), in) {
+	outputs := d.socket.Step(d.now(), in)
+	d.count(in)
+	for _, out := range outputs {
 		d.perform(out)
 	}
+}
+
+// count counts the requests that the socket holds. It takes a message over from the reader.
+func (d *socketDriver) count(in ingress.SocketInput) {
+	held := int64(d.socket.HeldBytes())
+	more := held - d.held
+	if text, ok := in.(ingress.SocketText); ok {
+		more -= int64(cap(text.Body))
+	}
+	if !d.share.add(more) { // a request whose JSON is longer than that of its message
+		d.answer(ingress.SocketFailed{Code: ingress.CloseTryLater, Reason: errSocketBodies.Error()})
+		return
+	}
+	d.held = held
 }
 
 // revoked reports whether the key of the client was revoked or has expired. It looks at most once in
@@ -251,7 +281,7 @@ func (d *socketDriver) perform(out ingress.SocketOutput) {
 	case ingress.Locate:
 		d.read(out, func() ingress.SocketInput { return d.locate(out.Run) })
 	case ingress.Perform:
-		go d.performRequest(&out.Request)
+		d.requests.Go(func() { d.performRequest(&out.Request) })
 	case ingress.Send:
 		d.send(out.Messages)
 	case ingress.SendPing:
@@ -358,6 +388,9 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 			return refusedHello(refusalProblem(r))
 		}
 		d.seat.move(release)
+	}
+	if !d.share.pass(c.shareKey(), c.isAdmin()) {
+		return ingress.Admitted{Code: "agent_busy", Detail: errSocketBodies.Error(), Later: true}
 	}
 	d.by = *c
 	device := h.Device

@@ -26,6 +26,11 @@ const (
 	socketBufferBytes = 1 << 10
 	socketRunEvents   = 256 // earlier events of a run that are read at once
 	closeWait         = 250 * time.Millisecond
+
+	// Bounds of the sockets whose client is not known yet: in all, of one address, and for the owner.
+	strangersMax      = 256
+	strangersEach     = 16
+	strangersReserved = 16
 )
 
 // socketRoutes serves the channel protocol over WebSocket.
@@ -38,6 +43,10 @@ func (s socketRoutes) upgrade(ctx *fasthttp.RequestCtx) {
 		newProblem(http.StatusUpgradeRequired, "upgrade_required", "UpgradeRequired", "this path speaks WebSocket: connect to ws://…"+socketRoute+" with the subprotocol "+socketProtocol).write(ctx)
 		return
 	}
+	address := "address " + ClientPrefix(ctx.Conn()).String()
+	if s.onLoopback.Load() { // the clients of a proxy cannot be told apart
+		address = "address " + ctx.RemoteAddr().String()
+	}
 	var head fasthttp.RequestHeader
 	ctx.Request.Header.CopyTo(&head)
 	known, p := s.presented(ctx, &head)
@@ -48,7 +57,7 @@ func (s socketRoutes) upgrade(ctx *fasthttp.RequestCtx) {
 			seat.key = known.shareKey()
 			seat.release, r = s.streams.acquire(known)
 		} else {
-			seat.release, r = s.streams.acquireFor("address "+ClientPrefix(ctx.Conn()).String(), isOwner(ctx.Conn()))
+			seat.release, r = s.strangers.acquireFor(address, isOwner(ctx.Conn()))
 		}
 		if r != nil {
 			p = refusalProblem(r)
@@ -59,13 +68,14 @@ func (s socketRoutes) upgrade(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	d := newSocketDriver(s.Server, &head, ctx.Conn())
-	d.seat = seat
+	d.seat, d.share.by, d.reader.share = seat, address, d.share
 	release := sync.OnceFunc(func() {
 		d.cancel()
 		seat.free()
 	})
 	if c, ok := ctx.Conn().(*connection); ok {
 		c.onClose = release // also if the hijacked connection is closed before serve
+		c.received = d.reader.received
 	}
 	upgrader := websocket.FastHTTPUpgrader{ReadBufferSize: socketBufferBytes, WriteBufferSize: socketBufferBytes, WriteBufferPool: &socketBuffers, Subprotocols: []string{socketProtocol},
 		CheckOrigin: func(*fasthttp.RequestCtx) bool { return true }, // the head was validated, with its origin
