@@ -130,7 +130,7 @@ func (s *Server) describe(ctx context.Context, by actor.Principal, found *comman
 	c, a := &found.Call, found.Call.Approval
 	run, err := command.Find(ctx, s.node(), by, command.RunQuery{Run: c.ID.Run})
 	if err != nil {
-		return Approval{}, runError(err)
+		return Approval{}, errorOf(err)
 	}
 	return Approval{ID: c.ID.Approval(), Status: a.Status.String(), Tool: c.Name, Args: json.RawMessage(c.Args), Summary: a.Summary,
 		Agent: found.Owner.Actor.Agent, Session: found.Owner.Actor.Key, Run: c.ID.Run.String(), Root: found.Owner.Root.String(), User: run.Record.User,

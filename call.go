@@ -4,7 +4,6 @@ package troupe
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -425,18 +424,7 @@ func (s *Server) owner(ctx context.Context, by actor.Principal, run string) (com
 		return command.Owner{}, invalid("run_id", "%v", err)
 	}
 	owner, err := command.Find(ctx, s.node(), by, command.OwnerQuery{Run: id})
-	return owner, runError(err)
-}
-
-// runError returns the error of a command about a run.
-func runError(err error) error {
-	err = errorOf(err)
-	var r *Refusal
-	if errors.As(err, &r) && r.Code == CodeAgentNotFound {
-		r.Code = CodeRunNotFound
-		r.Detail, _, _ = strings.Cut(r.Detail, "; GET ")
-	}
-	return err
+	return owner, errorOf(err)
 }
 
 // Await waits for the end of a run and returns its reply. A run that has ended is found as long as its
@@ -490,7 +478,7 @@ func (s *Server) follow(ctx context.Context, by actor.Principal, run actor.CallI
 		case err != nil && ctx.Err() != nil:
 			return found, continues(ctx, run.String())
 		case err != nil:
-			return found, runError(err)
+			return found, errorOf(err)
 		case found.Record.Status.Ended():
 			return found, nil
 		}
@@ -524,7 +512,7 @@ func ended(reply Reply, record *runs.Record) (Reply, error) {
 func (s *Server) waiting(ctx context.Context, by actor.Principal, reply Reply, record *runs.Record) error {
 	w, err := command.Find(ctx, s.node(), by, command.WaitingQuery{Run: record.Run})
 	if err != nil {
-		return runError(err)
+		return errorOf(err)
 	}
 	approvals, err := s.pending(ctx, by, record.Root)
 	switch {

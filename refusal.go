@@ -83,11 +83,7 @@ func Refuse(code Code, format string, args ...any) *Refusal {
 
 // newRefusal returns the refusal of the runtime.
 func newRefusal(r *actor.Refusal) *Refusal {
-	out := &Refusal{Code: codeOf(r), Detail: r.Detail, Field: r.Field, RetryAfter: r.RetryAfter, reason: r}
-	if out.Code == CodeSessionDeleted {
-		out.Field = "session_id"
-	}
-	return out
+	return &Refusal{Code: codeOf(r), Detail: r.Detail, Field: r.Field, RetryAfter: r.RetryAfter, reason: r}
 }
 
 // codeOf returns the code that the gateway shows for a refusal.

@@ -8,17 +8,16 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/command"
-	"github.com/troupe-run/troupe/tools"
 )
 
 // A refusal has the code that the HTTP API shows for it.
 func TestCodesOfRefusals(t *testing.T) {
 	for want, r := range map[Code]actor.Refusal{
 		CodeAgentNotFound:   {Reason: actor.NotFound},
-		CodeSessionNotFound: {Reason: actor.NotFound, Field: "session_id"},
-		CodeSessionDeleted:  {Reason: actor.NotFound, Field: actor.DeletedField},
-		CodeToolNotFound:    {Reason: actor.NotFound, Field: tools.NameField},
-		"context_not_found": {Reason: actor.NotFound, Field: "context_key"},
+		CodeSessionNotFound: {Reason: actor.NotFound, What: actor.WhatSession},
+		CodeSessionDeleted:  {Reason: actor.NotFound, What: actor.WhatDeleted},
+		CodeToolNotFound:    {Reason: actor.NotFound, What: actor.WhatTool},
+		"context_not_found": {Reason: actor.NotFound, What: actor.WhatContext},
 		CodeRejected:        {Reason: actor.Rejected},
 		CodeSessionBusy:     {Reason: actor.Rejected, Field: actor.BusyField},
 		"tool_call_ended":   {Reason: actor.Rejected, Field: "tool_call_id"},

@@ -218,7 +218,7 @@ func (f *follower) readEvents(ctx context.Context) error {
 	f.read = nil
 	page, err := command.Find(ctx, f.server.node(), f.by, command.EventsQuery{Run: in.Run, After: in.After, Limit: in.Limit})
 	if err != nil {
-		return runError(err)
+		return errorOf(err)
 	}
 	bodies := make([][]byte, len(page.All))
 	for i := range page.All {

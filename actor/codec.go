@@ -442,7 +442,11 @@ func (e *Encoder) Refusal(r *Refusal) {
 		return
 	}
 	e.Uint(uint64(r.Reason))
-	e.Uint(uint64(r.Scope))
+	if r.Reason == NotFound { // which has no scope
+		e.Uint(uint64(r.What))
+	} else {
+		e.Uint(uint64(r.Scope))
+	}
 	e.String(r.Detail)
 	e.String(r.Field)
 	e.IDs(r.Chain)
@@ -456,9 +460,19 @@ func (d *Decoder) Refusal() *Refusal {
 	if !d.Bool() || d.err != nil {
 		return nil
 	}
-	r := &Refusal{Reason: d.reason(), Scope: Scope(d.UintMax(uint64(len(scopeNames)-1), "scope"))}
+	r := &Refusal{Reason: d.reason()}
+	if r.Reason == NotFound {
+		r.What = What(d.UintMax(uint64(len(whats)-1), "what was not found"))
+	} else {
+		r.Scope = Scope(d.UintMax(uint64(len(scopeNames)-1), "scope"))
+	}
 	r.Detail = d.String(TextBytesMax)
 	r.Field = d.String(TextBytesMax)
+	if r.Reason == NotFound && r.What == NoWhat {
+		if r.What = WhatOf(r.Field); r.What != NoWhat {
+			r.Field = whats[r.What].field
+		}
+	}
 	r.Chain = d.IDs()
 	r.RetryAfter = Duration(d.Int())
 	r.Operation = d.String(TextBytesMax)

@@ -83,6 +83,9 @@ func drawReply(t *rapid.T) Reply {
 		r.Status = Failed
 		r.Refusal = &Refusal{Reason: Reason(rapid.IntRange(1, 13).Draw(t, "reason")), Scope: Scope(rapid.IntRange(0, 3).Draw(t, "scope")),
 			Detail: drawName(t), Field: drawName(t), Chain: []ID{drawID(t)}, RetryAfter: 5, Operation: "invoke", Timeout: 7}
+		if r.Refusal.Reason == NotFound { // it has no scope
+			r.Refusal.Scope, r.Refusal.What = NoScope, What(rapid.IntRange(0, len(whats)-1).Draw(t, "what"))
+		}
 	}
 	return r
 }

@@ -115,6 +115,9 @@ func (r *Refusal) Fit() *Refusal {
 	if int(fit.Scope) >= len(scopeNames) {
 		fit.Scope = NoScope
 	}
+	if fit.Reason != NotFound || int(fit.What) >= len(whats) {
+		fit.What = NoWhat
+	}
 	fit.Detail = FitText(fit.Detail, TextBytesMax)
 	fit.Field = FitText(fit.Field, TextBytesMax)
 	fit.Operation = FitText(fit.Operation, TextBytesMax)

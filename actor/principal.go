@@ -161,5 +161,5 @@ func (p *Principal) CheckTenant(id ID) *Refusal {
 	if id.Tenant == p.Tenant || id.Tenant == DefaultTenant && id.Agent == SystemAgent { // the registry of agents and keys is that of all tenants
 		return nil
 	}
-	return Refuse(NotFound, "no agent is named %s; see GET /v1/agents", id.Agent)
+	return AgentNotFound(id.Agent)
 }

@@ -61,6 +61,7 @@ func (s Scope) String() string {
 type Refusal struct {
 	Reason     Reason
 	Scope      Scope    // Busy only
+	What       What     // NotFound only: what does not exist
 	Detail     string   // sentence for people
 	Field      string   // Invalid only: offending input field, if there was one
 	Chain      []ID     // path that formed a cycle, was too deep, or timed out
@@ -139,20 +140,20 @@ var narrow = [...]struct {
 	error, code string
 	http        int
 }{
-	{NotFound, "session_id", "SessionNotFound", "session_not_found", 404},
-	{NotFound, DeletedField, "SessionDeleted", "session_deleted", 410},
-	{NotFound, "tool_name", "ToolNotFound", "tool_not_found", 404},
-	{NotFound, "context_key", "ContextNotFound", "context_not_found", 404},
-	{NotFound, "key_id", "KeyNotFound", "key_not_found", 404},
 	{Rejected, BusyField, "SessionBusy", "session_busy", 409},
 	{Rejected, "tool_call_id", "ToolCallEnded", "tool_call_ended", 409},
 	{Rejected, "version", "ContextVersion", "context_version", 409},
 }
 
 // Info returns the names of the refusal on each external surface: those of its reason, or
-// narrower ones by its field.
+// narrower ones by what it is about or by its field.
 func (r *Refusal) Info() ReasonInfo {
 	out := r.Reason.Info()
+	if r.Reason == NotFound {
+		w := &whats[r.What]
+		out.Error, out.Type, out.HTTP = w.error, w.code, w.http
+		return out
+	}
 	if r.Field != "" {
 		for i := range narrow {
 			if n := &narrow[i]; n.reason == r.Reason && n.field == r.Field {

@@ -40,10 +40,6 @@ const ReservedOperation = SystemAgent + "."
 // BusyField is the field of a request with a BusyPolicy, and of the refusal of BusyReject.
 const BusyField = "if_busy"
 
-// DeletedField is the field of the refusal of a new call to a deleted session. It tells the
-// refusal from that of an unknown session; clients are shown session_id.
-const DeletedField = "session_deleted"
-
 // BusyPolicy is the effect of a client's message on an actor that has an open run.
 type BusyPolicy uint8
 

@@ -138,9 +138,7 @@ func putContext(in *ContextCommand, info ContextInfo, found bool, value []byte, 
 
 // ContextNotFound returns the refusal for an unknown context.
 func ContextNotFound() *actor.Refusal {
-	r := actor.Refuse(actor.NotFound, "no such context: it was deleted, or the key is that of another user")
-	r.Field = "context_key"
-	return r
+	return actor.RefuseNotFound(actor.WhatContext, "no such context: it was deleted, or the key is that of another user")
 }
 
 // VersionNotFound returns the refusal for a version that a context does not have.

@@ -218,7 +218,7 @@ func (s registryState) deleteAgent(id string) (change, *actor.Refusal) {
 		if id == RegistryID.Agent || slices.Contains(s.native, id) {
 			return change{}, actor.Refuse(actor.Rejected, "%s is part of this program and cannot be deleted", id)
 		}
-		return s.announceAbsent(agentPrefix+id, actor.Refuse(actor.NotFound, "no agent is named %s; see GET /v1/agents", id)), nil
+		return s.announceAbsent(agentPrefix+id, actor.AgentNotFound(id)), nil
 	}
 	owner := s.owner(id)
 	if refusal := s.checkDelete("agents delete", id, owner); refusal != nil {
@@ -320,8 +320,7 @@ type keyAnswer struct {
 
 func (s registryState) revokeKey(id string) (change, *actor.Refusal) {
 	if s.value(keyPrefix+id) == nil {
-		unknown := actor.Refuse(actor.NotFound, "no key is named %s; see `troupe keys list`", id)
-		unknown.Field = "key_id"
+		unknown := actor.RefuseNotFound(actor.WhatKey, "no key is named %s", id)
 		return s.announceAbsent(keyPrefix+id, unknown), nil
 	}
 	return change{updates: []actor.StateItem{{Name: keyPrefix + id}}, answer: keyAnswer{true, id}}, nil

@@ -82,7 +82,7 @@ func TestRegistryRejectsInvalidOperations(t *testing.T) {
 		{agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9001","concurrency":3}`, actor.Rejected, "", "pythia belongs to key:a"},
 		{agents.OpDelete, `{"agent_id":"pythia"}`, actor.Rejected, "", "pythia belongs to key:a"},
 		{agents.OpDelete, `{"agent_id":"helper"}`, actor.Rejected, "", "helper belongs to key:a"},
-		{agents.OpDelete, `{"agent_id":"nobody"}`, actor.NotFound, "", "see GET /v1/agents"},
+		{agents.OpDelete, `{"agent_id":"nobody"}`, actor.NotFound, "", "no agent is named nobody"},
 		{agents.OpDelete, `{"agent_id":"native"}`, actor.Rejected, "", "cannot be deleted"},
 		{agents.OpDelete, `{"agent_id":"a/b"}`, actor.Invalid, "agent_id", "only letters"},
 		{agents.OpDelete, `{}`, actor.Invalid, "agent_id", "is missing"},
@@ -92,7 +92,7 @@ func TestRegistryRejectsInvalidOperations(t *testing.T) {
 		{agents.OpCreateKey, strings.Replace(keyRecord("k2", "a"), `{`, `{"secret":"x",`, 1), actor.Invalid, "", "send only its digest"},
 		{agents.OpCreateKey, strings.Replace(keyRecord("k2", "a"), `{`, `{"note":"`+strings.Repeat("x", 5000)+`",`, 1), actor.Invalid, "", "at most 4096 bytes"},
 		{agents.OpCreateKey, `{"digest":"x"}`, actor.Invalid, "key_id", "is missing"},
-		{agents.OpRevokeKey, `{"key_id":"k9"}`, actor.NotFound, "key_id", "troupe keys list"},
+		{agents.OpRevokeKey, `{"key_id":"k9"}`, actor.NotFound, "key_id", "no key is named k9"},
 		{"agent.frob", `{}`, actor.Invalid, "", "want operation agent.put"},
 	} {
 		out := f.apply(c.operation, c.body)

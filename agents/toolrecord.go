@@ -168,7 +168,7 @@ func (s registryState) checkToolQuota(item actor.StateItem, stored []byte) *acto
 func (s registryState) deleteTool(name string) (change, *actor.Refusal) {
 	stored := s.value(toolPrefix + name)
 	if stored == nil {
-		return s.announceAbsent(toolPrefix+name, actor.Refuse(actor.NotFound, "no declared tool is named %s", name)), nil
+		return s.announceAbsent(toolPrefix+name, actor.ToolNotFound(name)), nil
 	}
 	owner, _ := ownerOf(stored)
 	if refusal := s.checkDelete("tools delete", name, owner); refusal != nil {

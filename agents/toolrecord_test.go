@@ -46,7 +46,7 @@ func TestPutChangeAndDeleteTool(t *testing.T) {
 	}{
 		{agents.OpPutTool, `{"tool_name":"weather.get","url":"http://127.0.0.1:6666/w"}`, actor.Rejected, "", "weather.get belongs to key:a: only that principal or a key with scope admin"},
 		{agents.OpDeleteTool, `{"tool_name":"weather.get"}`, actor.Rejected, "", "weather.get belongs to key:a"},
-		{agents.OpDeleteTool, `{"tool_name":"absent"}`, actor.NotFound, "", "no declared tool is named absent"},
+		{agents.OpDeleteTool, `{"tool_name":"absent"}`, actor.NotFound, "tool_name", "no declared tool is named absent"},
 		{agents.OpDeleteTool, `{"name":"weather.get"}`, actor.Invalid, "tool_name", "is missing"},
 		{agents.OpPutTool, `{"tool_name":"x","url":"h"}`, actor.Invalid, "url", "want http or https"},
 		{agents.OpPutTool, `{"tool_name":"troupe.announce","url":"http://h"}`, actor.Invalid, "tool_name", "is reserved"},

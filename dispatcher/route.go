@@ -37,7 +37,7 @@ func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked act
 	var buf [8]actor.ID // stays on the stack; refusals copy the chain
 	chain := append(append(buf[:0], c.Chain...), c.Self)
 	if def == nil || def.System {
-		return 0, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", target.Agent)
+		return 0, actor.AgentNotFound(target.Agent)
 	}
 	if r := ValidateCallContext(l, chain, target, def); r != nil {
 		return 0, r

@@ -194,7 +194,7 @@ func (f *followed) requestID() string {
 
 // sessionCode returns the code of the refusal to read a session.
 func sessionCode(r *actor.Refusal) string {
-	if r.Reason == actor.NotFound && r.Field != actor.DeletedField {
+	if r.Reason == actor.NotFound && r.What != actor.WhatDeleted {
 		return "session_not_found"
 	}
 	return codeOf(r)

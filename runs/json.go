@@ -439,6 +439,9 @@ func (l *refusalJSON) refusal() (*actor.Refusal, error) {
 	var err error
 	parseInto(&err, &r.Reason, l.Reason, parseReason)
 	parseInto(&err, &r.Scope, l.Scope, parseScope)
+	if r.Reason == actor.NotFound {
+		r.What = actor.WhatOf(l.Field)
+	}
 	parseInto(&err, &r.Chain, l.Chain, parseChain)
 	parseInto(&err, &r.RetryAfter, l.RetryAfter, fromMillis)
 	parseInto(&err, &r.Timeout, l.Timeout, fromMillis)

@@ -16,9 +16,6 @@ import (
 // is sent, and EndModel its outcome before the agent reads the end of the answer.
 // The run keeps neither the prompt nor the answer.
 
-// ModelCallField is the field of the refusal of an outcome for a request that is not open.
-const ModelCallField = "llm_call_id"
-
 // addModel records a request to a model.
 func (s received) addModel() *actor.Refusal {
 	in, refusal := signals.Decode[signals.AddModel](s.call)
@@ -56,9 +53,7 @@ func (s received) findModel() (i int, answer actor.Answer, refusal *actor.Refusa
 	id, err := runs.ParseToolCallID(in.ID)
 	i, ok := s.ask(id)
 	if err != nil || !ok || !isAddedModel(&t.run.Last()[i]) || !t.run.Last()[i].Open() {
-		r := actor.Refuse(actor.NotFound, "run %s has no open model request %.80q", t.run.Call.ID, in.ID)
-		r.Field = ModelCallField // the run itself is open
-		return 0, answer, r
+		return 0, answer, actor.RefuseNotFound(actor.WhatModelCall, "run %s has no open model request %.80q", t.run.Call.ID, in.ID)
 	}
 	if in.Reason != "" {
 		return i, actor.Answer{Refusal: &actor.Refusal{Reason: reasonOf(in.Reason), Detail: actor.FitText(in.Detail, actor.TextBytesMax)}}, nil

@@ -73,9 +73,7 @@ func (s received) checkDeclared(ask *actor.Ask) *actor.Refusal {
 	if tool, ok := s.cell.tools.Tool(ask.Name); ok && tool.Declared != nil {
 		return nil
 	}
-	refusal := actor.Refuse(actor.NotFound, "no declared tool is named %.80q; see GET /v1/tools", ask.Name)
-	refusal.Field = "tool_name" // unlike a refusal about the run
-	return refusal
+	return actor.ToolNotFound(ask.Name)
 }
 
 // isCallback reports whether an ask is the call of an agent by an external one. Its outcome answers that signal.

@@ -32,7 +32,7 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 	}
 	def := c.definitions.current(call.To.Agent)
 	if def == nil {
-		c.refuse(act, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
+		c.refuse(act, call, actor.AgentNotFound(call.To.Agent))
 		return
 	}
 	if act.durable && !journaled(def) {

@@ -86,11 +86,11 @@ func (s received) findApproval() (d signals.Decide, i int, refusal *actor.Refusa
 	t := s.turn
 	id, err := runs.ParseApprovalID(d.Approval)
 	if err != nil || id.Run != t.run.Call.ID || id.Step > t.step() {
-		return d, 0, actor.Refuse(actor.NotFound, "run %s has no approval %.80q", t.run.Call.ID, d.Approval)
+		return d, 0, actor.RefuseNotFound(actor.WhatApproval, "run %s has no approval %.80q", t.run.Call.ID, d.Approval)
 	}
 	asks := t.run.Steps[id.Step-1].Asks
 	if int(id.Index) >= len(asks) || asks[id.Index].Await == nil {
-		return d, 0, actor.Refuse(actor.NotFound, "run %s has no approval %.80q", t.run.Call.ID, d.Approval)
+		return d, 0, actor.RefuseNotFound(actor.WhatApproval, "run %s has no approval %.80q", t.run.Call.ID, d.Approval)
 	}
 	if a := &asks[id.Index]; !a.Waits() {
 		return d, 0, actor.Refuse(actor.ApprovalDecided, "the approval is %s already", a.Await.Status)

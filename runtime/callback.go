@@ -103,7 +103,7 @@ func (c *Cell) checkCallback(t *turn) *actor.Refusal {
 	case t.run.Parked != "":
 		return actor.Refuse(actor.Unknown, "run %s is parked: %s", t.run.Call.ID, t.run.Parked)
 	case !invoked:
-		return actor.Refuse(actor.NotFound, "run %s has no active external agent: its token is no longer valid", t.run.Call.ID)
+		return actor.RefuseNotFound(actor.WhatOpenRun, "run %s has no active external agent: its token is no longer valid", t.run.Call.ID)
 	case bytes > callbackBytesMax:
 		return actor.Refuse(actor.Budget, "the callbacks of run %s have %d bytes, at most %d allowed", t.run.Call.ID, bytes, callbackBytesMax)
 	case len(t.run.Last()) >= store.AsksMax-1 || open >= c.limits.AsksPerActionMax:

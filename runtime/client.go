@@ -103,7 +103,7 @@ func (c *Cell) checkClientCall(call *actor.Call) *actor.Refusal {
 	case len(c.waiters) > 0 && c.waiters[call.ID] != nil:
 		return actor.Refuse(actor.Invalid, "call %s is already in progress", call.ID)
 	case c.definitions.current(call.To.Agent) == nil && call.Kind != actor.Signal: // a run may outlive its agent
-		return actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent)
+		return actor.AgentNotFound(call.To.Agent)
 	}
 	if call.Left <= 0 {
 		call.Left = c.limits.RunTimeoutDefault

@@ -68,7 +68,7 @@ func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 			c.refuseClosed(call)
 			return
 		case def == nil && call.Attempt <= 1 && call.Kind != actor.Signal: // retries and signals pass: the journal may hold the outcome of a retried call, and a run may outlive its agent
-			c.refuse(nil, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
+			c.refuse(nil, call, actor.AgentNotFound(call.To.Agent))
 			return
 		case c.actors.count >= c.limits.ActorsPerCellMax && call.Attempt > 1: // dropped, not refused: the call may have been answered, and its caller retries
 			c.emit(history.Event{Kind: history.Drop, Actor: call.To, Call: call.ID, What: "request", Why: "full"})

@@ -51,7 +51,7 @@ func (s received) findResult() (given signals.GiveResult, i int, refusal *actor.
 		asks = t.run.Steps[id.Step-1].Asks
 	}
 	if i = int(id.Index); i >= len(asks) {
-		return given, 0, actor.Refuse(actor.NotFound, "run %s has no tool call %.80q", t.run.Call.ID, given.ToolCall)
+		return given, 0, actor.RefuseNotFound(actor.WhatToolCall, "run %s has no tool call %.80q", t.run.Call.ID, given.ToolCall)
 	}
 	a := &asks[i]
 	if !a.OnDevice || !a.Open() || a.Waits() || id.Step != t.step() {

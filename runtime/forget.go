@@ -142,8 +142,7 @@ func (c *Cell) sessionGone(act *activation) {
 }
 
 func sessionDeleted(name string) *actor.Refusal {
-	return &actor.Refusal{Reason: actor.NotFound, Field: actor.DeletedField,
-		Detail: "session " + name + " was deleted: choose another name; this one can be used again once the log was cut, as a server with --keep does"}
+	return actor.RefuseNotFound(actor.WhatDeleted, "session %s was deleted: choose another name; this one can be used again once the log was cut, as a server with --keep does", name)
 }
 
 // session returns the actors of a session, sorted by id.
@@ -171,7 +170,7 @@ func (op MayForget) Check(log interface {
 	case errors.As(err, &open):
 		in.Refusal = hasOpenRuns(open.Actor)
 	case errors.As(err, &gone):
-		in.Refusal = &actor.Refusal{Reason: actor.NotFound, Field: "session_id", Detail: "session " + gone.Session + " was deleted"}
+		in.Refusal = actor.RefuseNotFound(actor.WhatSession, "session %s was deleted", gone.Session)
 	case errors.As(err, new(store.SeveralLogs)):
 		in.Refusal = actor.Refuse(actor.Rejected, "%v", err)
 	default:

@@ -26,7 +26,7 @@ func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 	}
 	t := act.turn(call.Parent)
 	if t == nil {
-		c.refuse(act, call, actor.Refuse(actor.NotFound, "%s has no open run %s", act.id, call.Parent))
+		c.refuse(act, call, actor.RefuseNotFound(actor.WhatOpenRun, "%s has no open run %s", act.id, call.Parent))
 		return
 	}
 	if refusal := (received{c, t, call, durable}).apply(); refusal != nil {

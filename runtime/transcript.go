@@ -187,7 +187,7 @@ func (c transcripts) appendMessage(act *activation, call *actor.Call) {
 	role := call.AppendedRole()
 	switch def := c.definitions.current(call.To.Agent); {
 	case def == nil || def.System:
-		c.refuse(act, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
+		c.refuse(act, call, actor.AgentNotFound(call.To.Agent))
 	case !act.durable || !journaled(def):
 		c.refuse(act, call, actor.Refuse(actor.Rejected, "agent %s has durability none, so it keeps no transcript", call.To.Agent))
 	case role == 0:

@@ -232,11 +232,6 @@ func (t *Tool) checkRun(input []byte, ec ExecutionContext) *actor.Refusal {
 	return nil
 }
 
-// NameField is the field of the refusal of a tool that does not exist.
-const NameField = "tool_name"
-
 func unknownTool(name string) *actor.Refusal {
-	r := actor.Refuse(actor.NotFound, "no tool is named %.80q", name)
-	r.Field = NameField
-	return r
+	return actor.RefuseNotFound(actor.WhatTool, "no tool is named %.80q", name)
 }

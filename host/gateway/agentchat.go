@@ -66,8 +66,8 @@ func (s agentModels) find(ctx *fasthttp.RequestCtx, name string) (command.Agent,
 	agent, p := s.findAgent(ctx, name)
 	if p != nil {
 		if p.Field = "model"; p.Status == http.StatusNotFound {
-			p.setNotFound(actor.ModelNotFound.Info().Type, actor.ModelNotFound.Info().Error)
-			p.Detail = "no agent is named " + name + ": GET /v1/openai/models lists those of this server"
+			p = refusalProblem(actor.Refuse(actor.ModelNotFound, "no agent is named %s: GET /v1/openai/models lists those of this server", name))
+			p.Status, p.Field = http.StatusNotFound, "model"
 		}
 	}
 	return agent, p

@@ -53,7 +53,7 @@ func (s *Server) findAgent(ctx *fasthttp.RequestCtx, name string) (command.Agent
 	case actor.CheckName(name) != nil:
 		return command.Agent{}, invalid(http.StatusBadRequest, "id", "agent "+actor.CheckName(name).Error())
 	}
-	return command.Agent{}, refusalProblem(actor.Refuse(actor.NotFound, "no agent is named %s; see GET /v1/agents", name))
+	return command.Agent{}, refusalProblem(actor.AgentNotFound(name))
 }
 
 // agents returns the agents of the node. It is called for every message and therefore

@@ -55,11 +55,7 @@ func actsForRun() *problem {
 		"an agent cannot approve its own calls: decide with the credentials of a person, without "+RunToken+", "+runHeader+", "+runField+" and "+egressHeader)
 }
 
-func approvalNotFound(id string) *problem {
-	p := refusalProblem(actor.Refuse(actor.NotFound, "no approval %.80s; GET /v1/approvals lists those that wait", id))
-	p.setNotFound("approval_not_found", "ApprovalNotFound")
-	return p
-}
+func approvalNotFound(id string) *problem { return refusalProblem(actor.ApprovalNotFound(id)) }
 
 // listApprovals answers with a page of the approvals that wait for a decision, the oldest
 // first.

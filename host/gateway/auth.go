@@ -165,9 +165,7 @@ func (s *Server) authorizeRun(token string) (*caller, *problem) {
 func requireOpenRun(s *Server, ctx *fasthttp.RequestCtx, c *caller) *problem {
 	_, err := lookup(s, *c, command.OpenRunQuery{Run: c.Run})
 	if r := (*actor.Refusal)(nil); errors.As(err, &r) && r.Reason == actor.NotFound {
-		p := refusalProblem(actor.Refuse(actor.NotFound, "run %s is not open: its token is no longer valid", c.Run))
-		p.setRunNotFound()
-		return p
+		return refusalProblem(actor.RefuseNotFound(actor.WhatOpenRun, "run %s is not open: its token is no longer valid", c.Run))
 	}
 	if err != nil {
 		return s.errorProblem(ctx, err)

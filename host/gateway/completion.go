@@ -120,11 +120,7 @@ func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
 		return c.server.errorProblem(ctx, err)
 	case r != nil:
 		c.cancel()
-		p := refusalProblem(r)
-		if r.Reason == actor.NotFound {
-			p.setRunNotFound()
-		}
-		return p
+		return refusalProblem(r)
 	}
 	added, _ := signals.ReadAddedModel(answer.Reply.Parts)
 	c.call = added.ID
@@ -180,16 +176,14 @@ func (c *completion) runEnded() bool {
 	c.probed = time.Now()
 	answer, err := c.signal(c.request.End("", nil, actor.Refuse(actor.Stopped, "probe")))
 	r := answer.Reply.Refusal
-	return err == nil && r != nil && r.Reason == actor.NotFound && r.Field == ""
+	return err == nil && r.IsNotFound(actor.WhatOpenRun)
 }
 
 // interrupted cancels the request because its run has ended, or else because the server stops.
 func (c *completion) interrupted(runEnded bool) *problem {
 	if runEnded {
 		c.abandon("the run has ended")
-		p := refusalProblem(actor.Refuse(actor.NotFound, "run %s has ended, and its request to the model with it", c.request.Run))
-		p.setRunNotFound()
-		return p
+		return refusalProblem(actor.RefuseNotFound(actor.WhatOpenRun, "run %s has ended, and its request to the model with it", c.request.Run))
 	}
 	c.abandon("the server is stopping")
 	return refusalProblem(actor.RefuseUnavailable(time.Second, "this server is stopping: retry the request"))

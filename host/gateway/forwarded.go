@@ -49,9 +49,7 @@ func (s forwardedRuns) authorize(ctx *fasthttp.RequestCtx) (*caller, *problem) {
 
 // runNotOpen returns the problem of a request that names a run which it may not act for.
 func runNotOpen(run actor.CallID) *problem {
-	p := refusalProblem(actor.Refuse(actor.NotFound, "run %s is not open, or its agent was registered by another principal, or it is a run of another user", run))
-	p.setRunNotFound()
-	return p
+	return refusalProblem(actor.RefuseNotFound(actor.WhatOpenRun, "run %s is not open, or its agent was registered by another principal, or it is a run of another user", run))
 }
 
 // workingOn returns the external agent that works on an open run, in whichever namespace, if

@@ -39,15 +39,13 @@ func newProblem(status int, code, title, detail string) *problem {
 // refusalProblem converts a refusal to a problem.
 func refusalProblem(r *actor.Refusal) *problem {
 	out := r.Info()
-	p := newProblem(r.HTTP(), out.Type, out.Error, r.Detail)
+	p := newProblem(r.HTTP(), out.Type, out.Error, r.Detail+remedyOf(r))
 	p.Field, p.Scope = r.Field, r.Scope.String()
 	switch {
 	case r.Reason == actor.Stopped:
 		p.Title = "Cancelled" // its name in records is that of a failure
 	case r.Field == ingress.IdempotencyKey:
 		p.Status = http.StatusUnprocessableEntity
-	case r.Field == actor.DeletedField && r.Reason == actor.NotFound:
-		p.Field = "session_id"
 	}
 	for _, id := range r.Chain {
 		p.Chain = append(p.Chain, id.String())
@@ -82,12 +80,26 @@ func eventsDropped(e command.EventsDropped) *problem {
 	return p
 }
 
-// setRunNotFound makes a NotFound problem that of a run.
-func (p *problem) setRunNotFound() { p.setNotFound("run_not_found", "RunNotFound") }
-
-// setNotFound sets the code of a NotFound problem that is not about an agent.
-func (p *problem) setNotFound(code, title string) {
-	p.Code, p.Title, p.Type = code, title, "urn:troupe:problem:"+code
+// remedyOf returns how a client finds what exists, if a refusal says that something does not.
+func remedyOf(r *actor.Refusal) string {
+	if r.Reason != actor.NotFound {
+		return ""
+	}
+	switch r.What {
+	case actor.WhatAgent:
+		return "; GET /v1/agents lists those that are"
+	case actor.WhatRun:
+		return "; GET /v1/runs lists the newest runs"
+	case actor.WhatSession:
+		return "; GET /v1/sessions lists yours"
+	case actor.WhatApproval:
+		return "; GET /v1/approvals lists those that wait"
+	case actor.WhatTool:
+		return "; see GET /v1/tools"
+	case actor.WhatKey:
+		return "; see `troupe keys list`"
+	}
+	return ""
 }
 
 // append appends the problem as JSON. It avoids reflection, because a refusal

@@ -141,7 +141,7 @@ func messageFastPath(router, message fasthttp.RequestHandler) fasthttp.RequestHa
 	}
 }
 
-var agentsPath, messagesPath, runsPath = []byte("/v1/agents/"), []byte("/messages"), []byte("/v1/runs/")
+var agentsPath, messagesPath = []byte("/v1/agents/"), []byte("/messages")
 
 // Serve serves connections of l until Shutdown. Off loopback it returns an error
 // if no API key exists.
@@ -319,11 +319,7 @@ func (s *Server) errorProblem(ctx *fasthttp.RequestCtx, err error) *problem {
 	case errors.As(err, &dropped):
 		return eventsDropped(dropped)
 	case errors.As(err, &r):
-		p := refusalProblem(r)
-		if r.Reason == actor.NotFound && bytes.HasPrefix(ctx.Path(), runsPath) {
-			p.setRunNotFound()
-		}
-		return p
+		return refusalProblem(r)
 	case errors.Is(err, context.DeadlineExceeded):
 		return refusalProblem(actor.Refuse(actor.Deadline, "the node did not answer in time"))
 	case errors.Is(err, command.ErrClosed):

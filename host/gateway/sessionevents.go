@@ -89,7 +89,7 @@ func (s sessionRoutes) getSessionEvents(ctx *fasthttp.RequestCtx) {
 // deletedSession returns the refusal of a session that was deleted, or nil for other errors.
 func deletedSession(err error) *actor.Refusal {
 	var r *actor.Refusal
-	if errors.As(err, &r) && r.Field == actor.DeletedField {
+	if errors.As(err, &r) && r.IsNotFound(actor.WhatDeleted) {
 		return r
 	}
 	return nil

@@ -309,12 +309,7 @@ func (s sessionRoutes) setRootAgent(ctx *fasthttp.RequestCtx, by caller, q *comm
 	return nil
 }
 
-func sessionNotFound(name string) *problem {
-	r := actor.Refuse(actor.NotFound, "session %s not found; GET /v1/sessions lists yours", name)
-	p := refusalProblem(r)
-	p.setNotFound("session_not_found", "SessionNotFound")
-	return p
-}
+func sessionNotFound(name string) *problem { return refusalProblem(actor.SessionNotFound(name)) }
 
 // appendMessage adds a message to a transcript and starts no run.
 func (s sessionRoutes) appendMessage(ctx *fasthttp.RequestCtx) {

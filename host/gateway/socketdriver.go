@@ -536,9 +536,6 @@ func (d *socketDriver) locate(run actor.CallID) ingress.Located {
 	in := ingress.Located{Root: owner.Root}
 	if r := d.refusalOf(err); r != nil {
 		p := refusalProblem(r)
-		if p.Status == http.StatusNotFound {
-			p.setRunNotFound()
-		}
 		in.Code, in.Detail = p.Code, p.Detail
 	}
 	if session, ok := owner.Actor.Session(); ok {

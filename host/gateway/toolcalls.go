@@ -104,11 +104,7 @@ func formatOptional(at actor.Time) string {
 	return runs.FormatTime(at)
 }
 
-func toolCallNotFound(id string) *problem {
-	p := refusalProblem(actor.Refuse(actor.NotFound, "no tool call %.80s", id))
-	p.setNotFound("tool_call_not_found", "ToolCallNotFound")
-	return p
-}
+func toolCallNotFound(id string) *problem { return refusalProblem(actor.ToolCallNotFound(id)) }
 
 // invokeTool uses a tool on behalf of the run that an external agent works on. It answers
 // once the call has ended or waits for a person, or after the time of the request; the call
@@ -146,11 +142,7 @@ func (s toolCallRoutes) invokeTool(ctx *fasthttp.RequestCtx) {
 	}
 	id, err := addedToolCall(answer, err)
 	if err != nil {
-		p := s.errorProblem(ctx, err)
-		if r := (*actor.Refusal)(nil); errors.As(err, &r) && r.Reason == actor.NotFound && r.Field == "" {
-			p.setRunNotFound()
-		}
-		p.write(ctx)
+		s.respondError(ctx, err)
 		return
 	}
 	found, answered := s.await(ctx, from, id, in.Wait, func(c *runs.ToolCall) bool { return c.Status.Ended() || c.Status == runs.ToolStatusWaitingApproval })

@@ -73,19 +73,13 @@ func (s toolRoutes) findTool(ctx *fasthttp.RequestCtx, name string) (command.Too
 	}
 	i, ok := slices.BinarySearchFunc(found.All, name, func(t command.Tool, name string) int { return strings.Compare(t.Name, name) })
 	if !ok {
-		return command.Tool{}, refusalProblem(toolNotFound(name))
+		return command.Tool{}, refusalProblem(actor.ToolNotFound(name))
 	}
 	return found.All[i], nil
 }
 
 // toolField is the field of a refusal that is about a tool.
 const toolField = "tool_name"
-
-func toolNotFound(name string) *actor.Refusal {
-	r := actor.Refuse(actor.NotFound, "no declared tool is named %.80s; see GET /v1/tools", name)
-	r.Field = toolField
-	return r
-}
 
 // getTool answers with the definition of a tool.
 func (s toolRoutes) getTool(ctx *fasthttp.RequestCtx) {

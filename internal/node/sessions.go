@@ -44,7 +44,7 @@ func (v View) Session(name string) (command.Session, error) {
 	s := command.Session{Name: name}
 	ids, err := v.Log.SessionActors(v.Tenant, name)
 	if err == nil && len(ids) == 0 {
-		return s, sessionNotFound(name)
+		return s, actor.SessionNotFound(name)
 	}
 	began := func(at actor.Time) {
 		if at != 0 && (s.Created == 0 || at < s.Created) {
@@ -87,7 +87,7 @@ func (v View) Session(name string) (command.Session, error) {
 // orNotFound returns an error, or a NotFound refusal if it states that the session was deleted.
 func orNotFound(err error, session string) error {
 	if errors.As(err, new(store.Gone)) {
-		return sessionNotFound(session)
+		return actor.SessionNotFound(session)
 	}
 	return err
 }
@@ -96,7 +96,7 @@ func orNotFound(err error, session string) error {
 // follows the session learns why nothing follows.
 func orDeleted(err error, session string) error {
 	if errors.As(err, new(store.Gone)) {
-		return &actor.Refusal{Reason: actor.NotFound, Field: actor.DeletedField, Detail: "session " + session + " was deleted: choose another name to begin one"}
+		return actor.RefuseNotFound(actor.WhatDeleted, "session %s was deleted: choose another name to begin one", session)
 	}
 	return err
 }
@@ -131,12 +131,6 @@ func (v View) Context(q command.ContextQuery) (command.Context, error) {
 		return command.Context{}, agents.ContextNotFound()
 	}
 	return command.Context{OwnerType: info.OwnerType, OwnerID: info.OwnerID, Version: version.Version, At: version.At, Value: value}, nil
-}
-
-func sessionNotFound(name string) *actor.Refusal {
-	r := actor.Refuse(actor.NotFound, "session %s not found; GET /v1/sessions lists yours", name)
-	r.Field = "session_id"
-	return r
 }
 
 func (v View) journal(id actor.ID) (store.Journal, error) {
@@ -227,7 +221,7 @@ func (v View) conversation(q command.MessagesQuery) (id actor.ID, j store.Journa
 	ids := []actor.ID{{Tenant: v.Tenant, Agent: q.Agent, Key: q.Session}}
 	if q.Agent == "" || q.Session != actor.DefaultKey {
 		if ids, err = v.Log.SessionActors(v.Tenant, q.Session); err == nil && len(ids) == 0 {
-			err = sessionNotFound(q.Session)
+			err = actor.SessionNotFound(q.Session)
 		}
 	}
 	var found []string

@@ -75,7 +75,7 @@ func (c toolCommands) list() (out command.Tools) {
 
 // ToolCall returns the state of a tool call by the events of its run.
 func (v View) ToolCall(id runs.ToolCallID) (out command.ToolCall, err error) {
-	notFound := actor.Refuse(actor.NotFound, "no tool call %s", id)
+	notFound := actor.ToolCallNotFound(id.String())
 	if out.Owner, err = v.Owner(id.Run); err != nil {
 		return out, err
 	}

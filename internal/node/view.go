@@ -31,7 +31,7 @@ func (v View) shows(id actor.ID) bool { return v.Registry || id != agents.Regist
 func (v View) Owner(run actor.CallID) (command.Owner, error) {
 	owner, ok, err := v.Log.Run(v.Tenant, run)
 	if err == nil && !(ok && v.shows(owner.Actor)) {
-		owner, err = store.RunOwner{}, actor.Refuse(actor.NotFound, "run %s not found; GET /v1/runs lists the newest runs", run)
+		owner, err = store.RunOwner{}, actor.RunNotFound(run)
 	}
 	return command.Owner(owner), err
 }
@@ -52,7 +52,7 @@ func (v View) OpenRun(run actor.CallID) (command.Owner, error) {
 		ended, err = v.Log.Ended(owner.Actor.Tenant, run)
 	}
 	if err == nil && (!ok || ended) {
-		err = actor.Refuse(actor.NotFound, "no open run %s", run)
+		err = actor.RefuseNotFound(actor.WhatOpenRun, "no open run %s", run)
 	}
 	return command.Owner(owner), err
 }
