@@ -263,7 +263,9 @@ func (r *retention) eraseStep(n *node) (more bool) {
 		r.w.fail(StoreReads, err.Error())
 		return false
 	}
-	if !more {
+	if more {
+		r.judge.checkStart()
+	} else {
 		r.judge.erased(n)
 	}
 	return more

@@ -166,6 +166,27 @@ func (j *retentionJudge) fail(format string, args ...any) {
 	j.w.fail(ForgottenStays, fmt.Sprintf(format, args...))
 }
 
+// checkStart checks that a process which started now, between two steps of a deletion, would
+// find no run that is deleted already.
+func (j *retentionJudge) checkStart() {
+	s := &j.w.store
+	next, err := s.recovered(j.w.plan.Index)
+	if err != nil {
+		j.fail("a start between two steps of a deletion: %v", err)
+		return
+	}
+	for _, session := range j.deadSessions() {
+		for _, run := range j.dead[session].runs {
+			_, now, nowErr := s.Run(session.Tenant, run)
+			_, then, err := next.Run(session.Tenant, run)
+			if err = cmp.Or(nowErr, err); then && !now || err != nil {
+				j.fail("run %s of the deleted session %s is found by a start between two steps of the deletion; error %v", run, session, err)
+				return
+			}
+		}
+	}
+}
+
 // check checks all that a process finds at its start.
 func (j *retentionJudge) check(n *node) {
 	if j.cut.Batch == 0 && len(j.dead)+len(j.former) == 0 {

@@ -137,6 +137,15 @@ func (w *Simulation) recoverIndex() error {
 	return err
 }
 
+// recovered returns the store as a process that started now would find it.
+func (s *sharedStore) recovered(config store.IndexConfig) (store.Reader, error) {
+	if s.memory != nil {
+		return s.memory, nil
+	}
+	index, err := store.RecoverIndex(s.kv, config, nil)
+	return store.Rows{KV: s.kv, Index: index}, err
+}
+
 // crash ends the process of a node.
 func (s *sharedStore) crash() {
 	if s.crashable != nil {
