@@ -75,7 +75,7 @@ var packages = map[string]pkg{
 	"runs":       {layer: 1, ours: layer0},
 	"signals":    {layer: 1, ours: layer0},
 	"store":      {layer: 1, ours: []string{"actor", "runs", "upstream"}, tests: []string{"store/storetest"}},
-	"upstream":   {layer: 1, ours: []string{"actor", "runs"}, std: []string{"embed"}},
+	"upstream":   {layer: 1, ours: []string{"actor", "runs", "dispatcher"}, std: []string{"embed"}},
 	"tools":      {layer: 1, ours: []string{"actor", "runs"}},
 
 	"runtime":      {layer: 2, ours: below2},

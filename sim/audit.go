@@ -31,6 +31,7 @@ const (
 	ExchangeEnds       = "ExchangeEnds"       // an exchange ends once and in time, and makes one attempt at a time
 	UpstreamSpared     = "UpstreamSpared"     // an upstream receives no request that it asked to delay, refused, or that its circuit forbids
 	RequestAsAsked     = "RequestAsAsked"     // an upstream receives what its run asked
+	BreakerIsolates    = "BreakerIsolates"    // an external agent gets no invocation that its circuit forbids, and every one that nothing forbids
 	HealthHolds        = "HealthHolds"        // an unhealthy agent is not invoked, and a healthy one is
 	TurnBounded        = "TurnBounded"        // a turn has a bounded number of steps, each action of asks, and an agent of turns
 	LoadsAsWritten     = "LoadsAsWritten"     // an actor is loaded as the store has committed it
@@ -63,7 +64,7 @@ const (
 
 // Properties returns the names of these properties.
 func Properties() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, CorruptionReported, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, TruncationReported, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, ModelRequestEndsOnce, WorldNeverPanics}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, CorruptionReported, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, TruncationReported, AnswerAsSent, ExchangeEnds, UpstreamSpared, RequestAsAsked, BreakerIsolates, HealthHolds, TurnBounded, LoadsAsWritten, EventsMatchSteps, DurabilityKept, ScriptFollowed, StreamsFold, CutKeepsOpen, ForgottenStays, SummariesAgree, LimitsAsDocumented, Deterministic, TranscriptIsWhatHappened, NamespacesApart, ClientSeesAll, DeviceOnce, ModelRequestEndsOnce, WorldNeverPanics}
 }
 
 // auditEnabled reports whether the run ends with an audit.

@@ -20,6 +20,7 @@ type AuditPremises struct {
 	ExchangeEnds       int `premise:"an exchange makes another attempt"`
 	UpstreamSpared     int `premise:"an exchange is refused because its upstream asked for a delay or its circuit is open"`
 	RequestAsAsked     int `premise:"a request arrives at its server"`
+	BreakerIsolates    int `premise:"an invocation is refused because the circuit of its agent is open"`
 	HealthHolds        int `premise:"an invocation is refused because its agent is unhealthy"`
 	TurnBounded        int `premise:"a turn makes its last allowed step, or an action its last allowed ask"`
 	LoadsAsWritten     int `premise:"an actor with entries is loaded in an audited run"`

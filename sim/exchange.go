@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
@@ -78,6 +79,39 @@ func (h *agentHealth) admit(n *node, agent string) upstream.Admission {
 	return known
 }
 
+// simulatedGate is the health of an external agent for one invocation. Both healths get the same
+// records, so their circuits are the same.
+type simulatedGate struct {
+	n     *node
+	agent string
+}
+
+// Admit implements upstream.AgentGate.
+func (g simulatedGate) Admit(actor.Time) upstream.Admission {
+	return g.n.agentHealth(g.agent).admit(g.n, g.agent)
+}
+
+// Start implements upstream.AgentGate.
+func (g simulatedGate) Start(now actor.Time) (probe bool, refusal *actor.Refusal) {
+	h := g.n.agentHealth(g.agent)
+	_, _ = h.plain.Start(now)
+	return h.known.Start(now)
+}
+
+// Answering implements upstream.AgentGate.
+func (g simulatedGate) Answering(now actor.Time) {
+	h := g.n.agentHealth(g.agent)
+	h.known.Answering(now)
+	h.plain.Answering(now)
+}
+
+// Record implements upstream.AgentGate.
+func (g simulatedGate) Record(now actor.Time, o *upstream.Outcome, probe bool) {
+	h := g.n.agentHealth(g.agent)
+	h.known.Record(now, o, probe)
+	h.plain.Record(now, o, probe)
+}
+
 // upstreamState is the state that a process keeps for its upstreams. It is lost with the
 // process.
 type upstreamState struct {
@@ -88,12 +122,17 @@ type upstreamState struct {
 	judged    map[string]*judgedHealth // like health
 }
 
-// backoff returns the back-off shared by all calls to one upstream.
-func (n *node) backoff(upstreamName string) *upstream.Backoff {
+// backoff returns the back-off shared by all calls to one upstream. That of an external agent has no
+// circuit: its health has one.
+func (n *node) backoff(upstreamName string, external bool) *upstream.Backoff {
 	b := n.upstreams.backoffs[upstreamName]
 	if b == nil {
-		b = upstream.NewBackoff(n.w.plan.Backoff)
-		n.upstreams.backoffs[upstreamName], n.upstreams.pacings[upstreamName] = b, newPacingJudge(n.w)
+		config, pacing := n.w.plan.Backoff, newPacingJudge(n.w)
+		if external {
+			config.NoCircuit, pacing.circuitless = true, true
+		}
+		b = upstream.NewBackoff(config)
+		n.upstreams.backoffs[upstreamName], n.upstreams.pacings[upstreamName] = b, pacing
 	}
 	return b
 }
@@ -113,7 +152,7 @@ func (n *node) callModel(h *gatedEffect, op runtime.Model) {
 	n.checkAnswerTime(x, op.Left, "model_timeout_ms", n.w.plan.Limits.ModelTimeoutDefault)
 	order, refusal := modelConfig(op.Name).Exchange(prompt, x.deadline, n.w.plan.Patience)
 	x.respond = n.w.serveModel
-	x.begin("model "+op.Name, n.backoff("model "+op.Name), order, refusal)
+	x.begin("model "+op.Name, n.backoff("model "+op.Name, false), order, refusal)
 }
 
 // invokeAgent starts the invocation of an external agent. It waits for the health of the
@@ -139,7 +178,7 @@ func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 	w.checkRetryPolicy(op.Name, limits.Retry)
 	order, refusal := upstream.Agent{URL: target.URL, Auth: authSecret(target.AuthEnv)}.Exchange(in, target.Safe, x.deadline, limits)
 	x.respond, x.nonIdempotent, x.repeats = w.serveExternalAgent, !target.Safe, op.Idempotent
-	x.begin("agent "+op.Name, &upstream.InvocationPacer{Pacer: n.backoff("agent " + op.Name), Health: func(actor.Time) upstream.Admission { return n.agentHealth(op.Name).admit(n, op.Name) }}, order, refusal)
+	x.begin("agent "+op.Name, &upstream.InvocationPacer{Pacer: n.backoff("agent "+op.Name, true), Gate: simulatedGate{n, op.Name}}, order, refusal)
 }
 
 // newExchange registers an exchange for an effect. It first cancels an exchange with the
@@ -227,8 +266,8 @@ func (x *exchange) step(a connInput) {
 }
 
 func (x *exchange) finish(o upstream.Outcome) {
-	if !x.judge.config.Model {
-		x.n.recordInvocation(x.call.To.Agent, o.Attempts)
+	if pacer, ok := x.pacer.(*upstream.InvocationPacer); ok {
+		pacer.End(x.n.w.now, &o)
 	}
 	answer := o.Answer()
 	if o.Refusal == nil {
@@ -398,8 +437,8 @@ func onceMark(idempotent bool) string {
 }
 
 // newAgentHealth returns the health of an agent that was healthy at the given time.
-func newAgentHealth(at actor.Time) *agentHealth {
-	fresh := upstream.NewHealth(at)
+func newAgentHealth(at actor.Time, circuit dispatcher.BreakerConfig) *agentHealth {
+	fresh := upstream.NewHealth(at, circuit)
 	return &agentHealth{known: fresh, plain: fresh}
 }
 
@@ -407,29 +446,10 @@ func newAgentHealth(at actor.Time) *agentHealth {
 func (n *node) agentHealth(agent string) *agentHealth {
 	h := n.upstreams.health[agent]
 	if h == nil {
-		h = newAgentHealth(n.w.now)
+		h = newAgentHealth(n.w.now, n.w.plan.Breaker)
 		n.upstreams.health[agent] = h
 	}
 	return h
-}
-
-// recordInvocation records whether the last attempt of an invocation reached the agent,
-// as the host does.
-func (n *node) recordInvocation(agent string, attempts []upstream.Attempt) {
-	if len(attempts) == 0 {
-		return
-	}
-	h, judged := n.agentHealth(agent), n.judgedHealth(agent)
-	switch last := attempts[len(attempts)-1]; {
-	case last.Status != 0:
-		h.known.RecordReached()
-		h.plain.RecordReached()
-		judged.unreached = 0
-	case last.Refusal != nil && last.Refusal.Reason == actor.Unavailable:
-		h.known.RecordUnreached(attempts[0].At, n.w.now)
-		h.plain.RecordUnreached(attempts[0].At, n.w.now)
-		judged.unreached = n.w.now
-	}
 }
 
 // pollAgents polls the external agents for as long as the process lives. The first process
@@ -441,7 +461,7 @@ func (n *node) pollAgents() {
 			continue
 		}
 		if n.process == 1 {
-			n.upstreams.health[def.Name] = newAgentHealth(n.w.now.Add(-n.w.between(0, upstream.HeartbeatEvery)))
+			n.upstreams.health[def.Name] = newAgentHealth(n.w.now.Add(-n.w.between(0, upstream.HeartbeatEvery)), n.w.plan.Breaker)
 		}
 		n.pollAgent(def.Name)
 	}

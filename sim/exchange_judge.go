@@ -30,6 +30,8 @@ type exchangeJudge struct {
 	contact      actor.Time // last input from the server, or start of the attempt
 	ended        bool
 	health       *judgedHealth // of an external agent; nil for a model
+	probes       bool          // the invocation is the probe of a circuit
+	failingSince actor.Time    // the agent was known to be unreachable since then when the exchange began
 }
 
 // judgedAttempt is one attempt and its input.
@@ -142,6 +144,7 @@ func (j *exchangeJudge) input(conn *upstreamConn, in upstream.Input) {
 		if in.Status == 200 {
 			j.x.pacing.head(conn)
 		}
+		j.headArrived(in)
 	case upstream.Bytes:
 		a.bytes += len(in.Bytes)
 		j.contact = j.now()
@@ -223,6 +226,13 @@ func (j *exchangeJudge) send(op upstream.Send) {
 		j.fail(HealthHolds, "begins although the agent was last seen %v ago, unwell %v, and not reached %v ago",
 			j.now().Sub(j.health.seen), j.health.unwell, j.now().Sub(j.health.unreached))
 	}
+	if j.health != nil && len(j.attempts) == 0 {
+		if why := j.health.circuit.forbids(j.now()); why != "" {
+			j.fail(BreakerIsolates, "begins: %s", why)
+		}
+		j.health.circuit.started(j)
+		j.failingSince = j.health.unreachedSince
+	}
 	if why := j.x.pacing.forbids(j.now()); why != "" {
 		j.fail(UpstreamSpared, "attempt %d begins: %s", op.Attempt, why)
 	}
@@ -302,7 +312,11 @@ func (j *exchangeJudge) failed(a *judgedAttempt) (until actor.Time) {
 	if a.class() != upstream.Unreached {
 		j.reached++
 	}
-	if j.firstFailure == 0 {
+	switch {
+	case j.firstFailure != 0:
+	case a.class() == upstream.Unreached && j.failingSince != 0:
+		j.firstFailure = j.failingSince
+	default:
 		j.firstFailure = j.now()
 	}
 	return j.firstFailure.Add(j.config.Retry.Time)
@@ -342,9 +356,9 @@ func (j *exchangeJudge) end(o upstream.Outcome) {
 	a := j.last()
 	j.checkRecord(o)
 	j.checkSecrets(o.Refusal)
-	late := j.now() >= j.deadline
+	late, aborted := j.now() >= j.deadline, false
 	if cancelled := j.x.done && o.Refusal != nil && o.Refusal.Reason == actor.Stopped; a != nil && !a.judged && (late || cancelled || a.barred) {
-		if a.judged = true; len(j.attempts) == 1 {
+		if a.judged, aborted = true, true; len(j.attempts) == 1 {
 			j.x.pacing.first()
 		}
 		j.x.pacing.aborted(a.conn, j.now().Sub(j.contact) >= promisedSilenceIsBroken)
@@ -367,6 +381,9 @@ func (j *exchangeJudge) end(o upstream.Outcome) {
 	default:
 		j.checkFailure(a, o.Refusal)
 	}
+	if j.health != nil {
+		j.recordHealth(&o, aborted)
+	}
 }
 
 // healthy reports whether a model is asked, or the external agent is healthy.
@@ -380,8 +397,14 @@ func (j *exchangeJudge) checkAdmission(r *actor.Refusal) {
 	if !j.x.pacing.admits(j.now()) {
 		j.x.n.w.Stats.Audit.UpstreamSpared++
 	}
-	if j.x.pacing.admits(j.now()) && j.healthy() {
-		j.fail(UpstreamSpared, "refused without an attempt, although nothing forbids one: %v", r)
+	if j.health != nil && j.health.circuit.forbids(j.now()) != "" {
+		j.x.n.w.Stats.Audit.BreakerIsolates++
+	} else if j.x.pacing.admits(j.now()) && j.healthy() {
+		property := UpstreamSpared
+		if j.health != nil {
+			property = BreakerIsolates
+		}
+		j.fail(property, "refused without an attempt, although nothing forbids one: %v", r)
 	}
 	if r.Reason != actor.Unavailable && r.Reason != actor.Busy || r.RetryAfter <= 0 {
 		j.fail(AnswerAsSent, "refused without an attempt as %v, to be repeated after %v", r, r.RetryAfter)

@@ -116,6 +116,8 @@ var guards = []Guard{
 	{Mutant: "secret-quoted", Spec: NobodyAstray},
 	{Mutant: "broken-arguments-sent", Spec: RequestAsAsked},
 	{Mutant: "unhealthy-agent-invoked", Spec: HealthHolds},
+	{Mutant: "breaker-never-probes", Spec: BreakerIsolates},
+	{Mutant: "input-refusal-counts", Spec: BreakerIsolates},
 	{Mutant: "later-stage-skipped", Spec: ScriptFollowed},
 	{Mutant: "child-loses-lane", Spec: specs.LaneInherited},
 	{Mutant: "child-loses-trace", Spec: specs.ContextInherited},

@@ -16,8 +16,9 @@ import (
 type pacingJudge struct {
 	w            *Simulation
 	notBefore    actor.Time
-	broken       int // consecutive attempts without a usable response
-	opened       int // times that the circuit opened since the last usable response
+	broken       int  // consecutive attempts without a usable response
+	opened       int  // times that the circuit opened since the last usable response
+	circuitless  bool // the upstream is an external agent
 	open         bool
 	openUntil    actor.Time
 	probe        *upstreamConn // the attempt that may close the circuit
@@ -133,7 +134,7 @@ func (p *pacingJudge) failed(conn *upstreamConn, class upstream.Class, after act
 	case upstream.Refused, upstream.Throttled:
 		p.close()
 	default:
-		if p.broken++; probed || !p.open && p.broken >= promisedBrokenMax {
+		if p.broken++; !p.circuitless && (probed || !p.open && p.broken >= promisedBrokenMax) {
 			wait := promisedOpenFor
 			for range p.opened {
 				wait = min(2*wait, promisedOpenForMax)

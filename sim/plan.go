@@ -38,9 +38,10 @@ type Plan struct {
 	Plain            bool           // clients send each request once, without a key, and waits for a signal are not answered
 	Drift            []int64        // of each node's clock, in parts per million
 	Offset           []actor.Duration
-	Odds             [faultKinds]int        // of each fault, in ten-thousandths
-	Patience         upstream.AttemptLimits // limits of the attempts that nodes make at an upstream
-	Backoff          upstream.BackoffConfig // of each upstream of a node
+	Odds             [faultKinds]int          // of each fault, in ten-thousandths
+	Patience         upstream.AttemptLimits   // limits of the attempts that nodes make at an upstream
+	Backoff          upstream.BackoffConfig   // of each upstream of a node
+	Breaker          dispatcher.BreakerConfig // of each external agent
 	Writer           store.WriterConfig
 	Index            store.IndexConfig
 	Entries          bool // the store holds entries, not rows
@@ -144,6 +145,8 @@ func drawPlan(c Entropy, o Options) Plan {
 	drawConfig(c, &p.Patience.Retry)
 	p.Backoff.RetryBurst = promisedRetryBurst
 	drawConfig(c, &p.Backoff)
+	p.Breaker = dispatcher.AgentBreaker()
+	drawConfig(c, &p.Breaker)
 	p.Writer = writerDefaults
 	drawConfig(c, &p.Writer)
 	p.Index = indexDefaults
@@ -320,8 +323,8 @@ func (p *Plan) String() string {
 		}
 	}
 	fmt.Fprintf(&b, "\nclients %d, one every %v, for %v\nschedule %s\n", p.Calls, p.ArrivalInterval, p.Span, p.Schedule)
-	fmt.Fprintf(&b, "limits %s\npatience %s %s %s\nwriter %s, index %s\nclock offsets %v, drift %v\nfaults", formatNonDefaults(p.Limits, dispatcher.DefaultLimits()),
-		formatNonDefaults(p.Patience, upstream.AttemptLimits{}), formatNonDefaults(p.Patience.Retry, upstream.RetryPolicy{}), formatNonDefaults(p.Backoff, upstream.BackoffConfig{RetryBurst: promisedRetryBurst}), formatNonDefaults(p.Writer, writerDefaults), formatNonDefaults(p.Index, indexDefaults), p.Offset, p.Drift)
+	fmt.Fprintf(&b, "limits %s\npatience %s %s %s %s\nwriter %s, index %s\nclock offsets %v, drift %v\nfaults", formatNonDefaults(p.Limits, dispatcher.DefaultLimits()),
+		formatNonDefaults(p.Patience, upstream.AttemptLimits{}), formatNonDefaults(p.Patience.Retry, upstream.RetryPolicy{}), formatNonDefaults(p.Backoff, upstream.BackoffConfig{RetryBurst: promisedRetryBurst}), formatNonDefaults(p.Breaker, dispatcher.AgentBreaker()), formatNonDefaults(p.Writer, writerDefaults), formatNonDefaults(p.Index, indexDefaults), p.Offset, p.Drift)
 	for f, per := range p.Odds {
 		if per > 0 {
 			fmt.Fprintf(&b, " %s", Odds{Fault(f), per})

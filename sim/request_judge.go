@@ -236,10 +236,19 @@ func (s *upstreamConn) checkInvocation(r upstream.Request, in invocation) {
 // agent is unhealthy after 45 s without a sign of life, after a poll with an error, and
 // for a second after an invocation that found no service.
 type judgedHealth struct {
-	agent     string
-	seen      actor.Time
-	unwell    bool
-	unreached actor.Time // 0: never
+	agent   string
+	seen    actor.Time
+	unwell  bool
+	circuit judgedCircuit
+
+	// The first and the last invocation that could not connect; 0 after a sign of life.
+	unreachedSince, unreached actor.Time
+}
+
+// reached records a sign of life.
+func (h *judgedHealth) reached() {
+	h.unreachedSince, h.unreached = 0, 0
+	h.circuit.reached()
 }
 
 // judgedHealth returns the health of an agent. A node regards an agent that it does not
@@ -247,25 +256,26 @@ type judgedHealth struct {
 func (n *node) judgedHealth(agent string) *judgedHealth {
 	h := n.upstreams.judged[agent]
 	if h == nil {
-		h = &judgedHealth{agent: agent, seen: n.agentHealth(agent).known.LastSeen()}
+		h = &judgedHealth{agent: agent, seen: n.agentHealth(agent).known.LastSeen(), circuit: judgedCircuit{config: n.w.plan.Breaker}}
 		n.upstreams.judged[agent] = h
 	}
 	return h
 }
 
 func (h *judgedHealth) recordPoll(now actor.Time, status int) {
+	if status != 0 {
+		h.reached()
+	}
 	switch status {
-	case 0:
+	case 0, 404, 405:
 	case 200:
-		h.seen, h.unwell, h.unreached = now, false, 0
-	case 404, 405:
-		h.unreached = 0
+		h.seen, h.unwell = now, false
 	default:
-		h.unwell, h.unreached = true, 0
+		h.unwell = true
 	}
 }
 
-// healthy reports whether the agent may be invoked.
+// healthy reports whether the agent may be invoked as far as its health decides, without its circuit.
 func (h *judgedHealth) healthy(now actor.Time) bool {
 	return !h.unwell && now <= h.seen.Add(45*time.Second) && (h.unreached == 0 || now >= h.unreached.Add(time.Second))
 }

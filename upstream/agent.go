@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -375,8 +376,9 @@ func (a Agent) HealthRequest() (Request, *actor.Refusal) {
 // Health tracks the liveness of an external agent. The agent becomes unhealthy after
 // UnhealthyAfter without a heartbeat or a successful poll, or when a poll returns an
 // error status. A missing health endpoint (404, 405) counts as neither success nor
-// error.
+// error. It holds the circuit breaker of the agent too, of which a sign of life is evidence.
 type Health struct {
+	circuit     dispatcher.Breaker
 	lastSeen    actor.Time // last heartbeat or successful poll; at first the start of the observation
 	contacted   bool       // lastSeen is no longer the start
 	lastPoll    actor.Time
@@ -387,34 +389,59 @@ type Health struct {
 }
 
 // NewHealth returns a healthy state for an agent that is observed from now on. There was
-// no contact yet.
-func NewHealth(now actor.Time) Health { return Health{lastSeen: now, lastPoll: now} }
+// no contact yet, and the circuit is closed.
+func NewHealth(now actor.Time, circuit dispatcher.BreakerConfig) Health {
+	return Health{lastSeen: now, lastPoll: now, circuit: dispatcher.NewBreaker(circuit)}
+}
 
 // Heartbeat records a heartbeat.
 func (h *Health) Heartbeat(now actor.Time) {
 	h.lastSeen, h.contacted, h.unwellSince = now, true, 0
-	h.RecordReached()
+	h.recordReached(now)
 }
 
-// RecordUnreached records that an invocation could not connect from its first attempt,
-// at since, until now. The agent is unhealthy until a sign of life. Invocations are
-// not admitted for a second only, because a restarted service may answer long before
-// the next poll.
-func (h *Health) RecordUnreached(since, now actor.Time) {
-	if h.unreached = max(now, 1); h.unreachedSince == 0 || since < h.unreachedSince {
-		h.unreachedSince = max(since, 1)
+// Record implements AgentGate. If the invocation could not connect, the agent is unhealthy until
+// a sign of life. Invocations are not admitted for a second only, because a restarted service may
+// answer long before the next poll.
+func (h *Health) Record(now actor.Time, o *Outcome, probe bool) {
+	h.circuit.Record(now, o.Evidence, probe)
+	switch n := len(o.Attempts); {
+	case n == 0:
+	case o.Attempts[n-1].Status != 0:
+		h.recordReached(now)
+	case o.Evidence == dispatcher.Unreached:
+		h.unreached = max(now, 1)
+		if since := o.Attempts[0].At; h.unreachedSince == 0 || since < h.unreachedSince {
+			h.unreachedSince = max(since, 1)
+		}
 	}
 }
 
-// RecordReached records that an invocation was answered.
-func (h *Health) RecordReached() { h.unreachedSince, h.unreached = 0, 0 }
+// Start implements AgentGate.
+func (h *Health) Start(now actor.Time) (probe bool, refusal *actor.Refusal) {
+	return h.circuit.Start(now)
+}
+
+// Answering implements AgentGate.
+func (h *Health) Answering(now actor.Time) { h.recordReached(now) }
+
+// recordReached records a sign of life.
+func (h *Health) recordReached(now actor.Time) {
+	h.unreachedSince, h.unreached = 0, 0
+	h.circuit.Record(now, dispatcher.Reached, false)
+}
+
+// Circuit returns the state of the circuit breaker, and how often it opened.
+func (h *Health) Circuit(now actor.Time) (state dispatcher.Circuit, opened uint64) {
+	return h.circuit.Circuit(now), h.circuit.Opened()
+}
 
 // RecordPoll records the result of a poll. Status 0 means no response: the network
 // may be at fault, so the poll counts only as silence.
 func (h *Health) RecordPoll(now actor.Time, status int) {
 	h.lastPoll = now
 	if status != 0 {
-		h.RecordReached()
+		h.recordReached(now)
 	}
 	switch status {
 	case 200:
@@ -432,8 +459,10 @@ func (h *Health) LastSeen() actor.Time { return h.lastSeen }
 // Contacted reports whether there was a heartbeat or a successful poll.
 func (h *Health) Contacted() bool { return h.contacted }
 
-// Healthy reports whether the agent answers, as far as known.
-func (h *Health) Healthy(now actor.Time) bool { return h.unreached == 0 && h.responsive(now) }
+// Healthy reports whether the agent answers, as far as known, and its circuit is closed.
+func (h *Health) Healthy(now actor.Time) bool {
+	return h.unreached == 0 && h.responsive(now) && h.circuit.Circuit(now) == dispatcher.Closed
+}
 
 func (h *Health) responsive(now actor.Time) bool {
 	return h.unwellSince == 0 && now.Sub(h.lastSeen) <= UnhealthyAfter
@@ -442,13 +471,16 @@ func (h *Health) responsive(now actor.Time) bool {
 // NextPoll returns the time of the next poll.
 func (h *Health) NextPoll() actor.Time { return h.lastPoll.Add(HeartbeatEvery) }
 
-// Admit refuses an invocation while the agent is unhealthy.
+// Admit implements AgentGate.
 func (h *Health) Admit(now actor.Time) Admission {
+	if refusal := h.circuit.Refusal(now); refusal != nil {
+		return Admission{Refusal: refusal}
+	}
 	if wait := h.unreached.Add(unreachedPause).Sub(now); h.unreached != 0 && wait > 0 {
 		return Admission{Refusal: actor.RefuseUnavailable(wait, "unhealthy: its address accepted no connection"), Since: h.unreachedSince}
 	}
 	if h.responsive(now) {
-		return Admission{}
+		return Admission{Since: h.unreachedSince}
 	}
 	refusal := actor.RefuseUnavailable(max(h.NextPoll().Sub(now), time.Second), "unhealthy: last contact %v ago", now.Sub(h.lastSeen).Truncate(time.Second))
 	since := h.lastSeen.Add(UnhealthyAfter)
@@ -458,23 +490,57 @@ func (h *Health) Admit(now actor.Time) Admission {
 	return Admission{Refusal: refusal, Since: since, Poll: healthPoll}
 }
 
+// AgentGate admits the invocations of an external agent: a Health, with a lock if the host needs
+// one.
+type AgentGate interface {
+	// Admit refuses an invocation while the agent is unhealthy or its circuit is open. An
+	// Admission without a refusal has Since if the agent is known to be unreachable.
+	Admit(now actor.Time) Admission
+	// Start starts an admitted invocation, unless its circuit has opened meanwhile.
+	Start(now actor.Time) (probe bool, refusal *actor.Refusal)
+	// Answering records that the response to a probe has begun.
+	Answering(now actor.Time)
+	// Record records the end of an invocation.
+	Record(now actor.Time, o *Outcome, probe bool)
+}
+
 // InvocationPacer is the Pacer of one invocation of an external agent. The first
 // attempt waits until the agent is healthy. Later ones do not: they notice sooner than
 // the next poll that the agent has recovered.
 type InvocationPacer struct {
-	Pacer                               // back-off of the endpoint
-	Health   func(actor.Time) Admission // admission by the health of the agent
+	Pacer    // back-off of the endpoint
+	Gate     AgentGate
 	admitted bool
+	probe    bool
 }
 
 // Admit implements Pacer.
 func (p *InvocationPacer) Admit(now actor.Time, w Waiter, draw uint64) Admission {
-	if !p.admitted {
-		if pass := p.Health(now); pass.Refusal != nil {
-			return pass
-		}
+	if p.admitted {
+		return p.Pacer.Admit(now, w, draw)
+	}
+	health := p.Gate.Admit(now)
+	if health.Refusal != nil {
+		return health
 	}
 	pass := p.Pacer.Admit(now, w, draw)
-	p.admitted = p.admitted || pass.Refusal == nil && pass.At <= now
+	if pass.Refusal != nil || pass.At > now {
+		return pass
+	}
+	if pass.Probe, pass.Refusal = p.Gate.Start(now); pass.Refusal != nil {
+		return pass
+	}
+	p.admitted, p.probe, pass.Since = true, pass.Probe, health.Since
 	return pass
 }
+
+// Report implements Pacer.
+func (p *InvocationPacer) Report(now actor.Time, r Report, draw uint64) Advice {
+	if r.Probe && r.Answered {
+		p.Gate.Answering(now)
+	}
+	return p.Pacer.Report(now, r, draw)
+}
+
+// End records the outcome of the invocation. The host MUST call it.
+func (p *InvocationPacer) End(now actor.Time, o *Outcome) { p.Gate.Record(now, o, p.probe) }

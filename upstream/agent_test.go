@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -143,7 +144,7 @@ func TestAgentUsageTotal(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	second := func(n int) actor.Time { return actor.Time(time.Duration(1000+n) * time.Second) }
-	h := upstream.NewHealth(second(0))
+	h := upstream.NewHealth(second(0), dispatcher.AgentBreaker())
 	for _, c := range []struct {
 		at      int
 		status  int // of a poll; -1: heartbeat, -2: neither
@@ -208,10 +209,10 @@ func TestInvocationWaitsForHealth(t *testing.T) {
 		{"no retries", 46, 60.5, 1, 46, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			health := upstream.NewHealth(second(0))
+			health := upstream.NewHealth(second(0), dispatcher.AgentBreaker())
 			in := upstream.Invocation{Agent: "helper", Session: "s", Run: "run-1"}
 			order, _ := upstream.Agent{URL: "http://a"}.Exchange(in, true, second(1000), upstream.AttemptLimits{Retry: upstream.RetryPolicy{Tries: c.tries}})
-			pacer := &upstream.InvocationPacer{Pacer: upstream.NewBackoff(upstream.BackoffConfig{}), Health: health.Admit}
+			pacer := &upstream.InvocationPacer{Pacer: upstream.NewBackoff(upstream.BackoffConfig{}), Gate: &health}
 			x, now, beaten := upstream.NewExchange(order), second(c.begin), false
 			ops := x.Step(now, upstream.Begin{}, pacer, 0)
 			for len(ops) == 0 {
@@ -249,8 +250,8 @@ func TestInvocationWaitsForHealth(t *testing.T) {
 // An agent that could not be reached gets no invocation for one second.
 func TestUnreachedAgentIsSparedForASecond(t *testing.T) {
 	at := actor.Time(1000 * time.Second)
-	h := upstream.NewHealth(at)
-	h.RecordUnreached(at, at)
+	h := upstream.NewHealth(at, dispatcher.AgentBreaker())
+	h.Record(at, &upstream.Outcome{Evidence: dispatcher.Unreached, Attempts: []upstream.Attempt{{At: at}}}, false)
 	if pass := h.Admit(at.Add(time.Second - 1)); pass.Refusal == nil || pass.Refusal.RetryAfter <= 0 {
 		t.Errorf("within the second: got %+v, want a refusal", pass)
 	}

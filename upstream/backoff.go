@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 )
 
 // BackoffConfig configures a Backoff. A zero field means its default.
@@ -19,6 +20,8 @@ type BackoffConfig struct {
 	// OpenAfter is the number of consecutive attempts without a usable response that
 	// opens the circuit. The default is 5.
 	OpenAfter int
+	// NoCircuit means that there is no circuit: external agents have one each, in their Health.
+	NoCircuit bool
 	// OpenFor is the time that the circuit stays open. Each failed probe doubles it,
 	// up to OpenMax. The defaults are 1 s and 5 s: the time lost after the upstream has
 	// recovered is small against RetryPolicy.Time.
@@ -48,8 +51,8 @@ func (c BackoffConfig) Validate() error {
 func (c BackoffConfig) orDefaults() BackoffConfig {
 	return BackoffConfig{
 		Base: orDefault(c.Base, 500*time.Millisecond), Max: orDefault(c.Max, 30*time.Second),
-		OpenAfter: orDefault(c.OpenAfter, 5),
-		OpenFor:   orDefault(c.OpenFor, time.Second), OpenMax: orDefault(c.OpenMax, 5*time.Second),
+		OpenAfter: orDefault(c.OpenAfter, 5), NoCircuit: c.NoCircuit,
+		OpenFor: orDefault(c.OpenFor, time.Second), OpenMax: orDefault(c.OpenMax, 5*time.Second),
 		RetryPercent: orDefault(c.RetryPercent, 10), RetryBurst: orDefault(c.RetryBurst, 500),
 	}
 }
@@ -57,33 +60,28 @@ func (c BackoffConfig) orDefaults() BackoffConfig {
 // Backoff is the health of one upstream, shared by all calls to it: exponential
 // back-off, a circuit breaker and a retry budget.
 //
-//		closed ─ OpenAfter broken in a row ─▶ open ─ time ─▶ half-open ─ one probe ─▶ closed
-//		                                       ▲                            │
-//		                                       └──────── broken again ──────┘
-//
-//	  1. No attempt is admitted while the circuit is open. One attempt, the probe, is
-//	     admitted while it is half-open.
-//	  2. No attempt is admitted before the time that the upstream requested. If it throttles without
-//	     a time, an attempt waits for its own maximum delay at most.
-//	  3. Retries never exceed RetryBurst plus RetryPercent of first attempts.
+//  1. The circuit opens after OpenAfter attempts in a row without a usable response. No attempt
+//     is admitted while it is open, and one at a time, the probe, while it is half-open.
+//  2. No attempt is admitted before the time that the upstream requested. If it throttles without
+//     a time, an attempt waits for its own maximum delay at most.
+//  3. Retries never exceed RetryBurst plus RetryPercent of first attempts.
 type Backoff struct {
-	config       BackoffConfig
-	failures     int // consecutive failures of any class except Refused
-	brokenInARow int // consecutive failures without a usable response
-	opens        int // times the circuit has opened since the last usable response
-	open         bool
-	failingSince actor.Time // first of the consecutive failures without a usable response
-	openUntil    actor.Time // end of the open state
-	notBefore    actor.Time // earliest next attempt, as requested by the upstream
-	calmUntil    actor.Time // end of the delay that the upstream caused but did not request
-	probing      bool       // half-open, with a probe in progress
-	retryCredit  int        // remaining retry budget, in hundredths of a retry
+	config      BackoffConfig
+	circuit     dispatcher.Breaker
+	failures    int        // consecutive failures of any class except Refused
+	notBefore   actor.Time // earliest next attempt, as requested by the upstream
+	calmUntil   actor.Time // end of the delay that the upstream caused but did not request
+	retryCredit int        // remaining retry budget, in hundredths of a retry
 }
 
 // NewBackoff returns a Backoff with a closed circuit and a full retry budget.
 func NewBackoff(config BackoffConfig) *Backoff {
 	config = config.orDefaults()
-	return &Backoff{config: config, retryCredit: 100 * config.RetryBurst}
+	b := &Backoff{config: config, retryCredit: 100 * config.RetryBurst}
+	if !config.NoCircuit {
+		b.circuit = dispatcher.NewBreaker(dispatcher.BreakerConfig{FailuresInARow: config.OpenAfter, OpenFor: config.OpenFor, OpenMax: config.OpenMax, ProbeWait: config.Base})
+	}
+	return b
 }
 
 // Admission is the decision about an attempt. If At and Refusal are zero, the
@@ -92,7 +90,7 @@ func NewBackoff(config BackoffConfig) *Backoff {
 type Admission struct {
 	At      actor.Time
 	Refusal *actor.Refusal
-	Since   actor.Time // with Refusal: time since which the upstream fails; 0 if waiting is useless
+	Since   actor.Time // time since which the upstream fails; with Refusal 0 if waiting is useless
 	// Poll is, with Since, the time until the next request for admission; 0 means
 	// Refusal.RetryAfter.
 	Poll  actor.Duration
@@ -112,11 +110,10 @@ type Waiter struct {
 // Admit decides whether an attempt may start. It MUST be called before each
 // attempt.
 func (b *Backoff) Admit(now actor.Time, w Waiter, draw uint64) Admission {
+	refusal := b.circuit.Refusal(now)
 	switch {
-	case b.open && now < b.openUntil:
-		return Admission{Refusal: b.refuse(b.openUntil.Sub(now)), Since: b.failingSince}
-	case b.open && b.probing:
-		return Admission{Refusal: b.refuse(b.config.Base), Since: b.failingSince}
+	case refusal != nil:
+		return Admission{Refusal: refusal, Since: b.circuit.FailingSince()}
 	case now < b.notBefore:
 		// Jitter spreads the attempts that wait for the same instant.
 		return Admission{At: b.notBefore.Add(jitter(min(b.window(), orDefault(w.DelayMax, b.config.Max)), draw))}
@@ -126,17 +123,9 @@ func (b *Backoff) Admit(now actor.Time, w Waiter, draw uint64) Admission {
 			at = min(at, w.Until)
 		}
 		return Admission{At: at}
-	case b.open:
-		b.probing = true
-		return Admission{Probe: true}
 	}
-	return Admission{}
-}
-
-func (b *Backoff) refuse(wait actor.Duration) *actor.Refusal {
-	refusal := actor.Refuse(actor.Unavailable, "circuit open after %d consecutive failures", b.brokenInARow)
-	refusal.RetryAfter = wait
-	return refusal
+	probe, _ := b.circuit.Start(now)
+	return Admission{Probe: probe}
 }
 
 // Report is the result of an admitted attempt. If neither Answered nor Failure is
@@ -167,9 +156,7 @@ type Advice struct {
 
 // Report records the result of an attempt and decides about a retry.
 func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
-	if r.Probe {
-		b.probing = false
-	}
+	b.circuit.Record(now, r.evidence(), r.Probe)
 	if r.First {
 		b.retryCredit = min(b.retryCredit+b.config.RetryPercent, 100*b.config.RetryBurst)
 	}
@@ -177,12 +164,8 @@ func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 	case r.Failure == nil && !r.Answered:
 		return Advice{}
 	case r.Failure == nil || r.Failure.Class == Refused:
-		b.failures, b.brokenInARow, b.opens, b.open = 0, 0, 0, false
+		b.failures = 0
 		return Advice{}
-	case r.Failure.Class == Throttled:
-		b.brokenInARow, b.opens, b.open = 0, 0, false // a throttling upstream is healthy
-	default:
-		b.countBroken(now, r.Probe)
 	}
 	b.failures++
 	wait := orDefault(r.Window, b.window())
@@ -211,17 +194,19 @@ func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 	return Advice{Retry: true, At: at}
 }
 
-// countBroken opens the circuit after OpenAfter consecutive broken attempts, or
-// after a failed probe.
-func (b *Backoff) countBroken(now actor.Time, probe bool) {
-	if b.brokenInARow++; b.brokenInARow == 1 {
-		b.failingSince = now
+// evidence returns what an attempt states about the upstream: one that throttles is healthy.
+func (r *Report) evidence() dispatcher.Evidence {
+	switch {
+	case r.Answered:
+		return dispatcher.Succeeded
+	case r.Failure == nil:
+		return dispatcher.NoEvidence
+	case r.Failure.Class == Unreached:
+		return dispatcher.Unreached
+	case r.Failure.Class == Broken:
+		return dispatcher.Failed
 	}
-	if probe || !b.open && b.brokenInARow >= b.config.OpenAfter {
-		b.open = true
-		b.openUntil = now.Add(doubled(b.config.OpenFor, b.opens, b.config.OpenMax))
-		b.opens++
-	}
+	return dispatcher.Reached
 }
 
 // window returns the maximum of the next delay.

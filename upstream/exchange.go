@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
@@ -176,13 +177,14 @@ func (Ended) op()   {}
 
 // Outcome is the result of an exchange; there is exactly one.
 type Outcome struct {
-	Completion Completion     // with a refusal: the part received, without Finish
-	Result     *actor.Part    // of a tool
-	Warnings   []string       // about the content of a complete response
-	Refusal    *actor.Refusal // nil if the response is complete
-	Code       string         // of the error in the last response, if its status was not 200
-	Attempts   []Attempt      // for the record of the call
-	Omitted    []string       // optional members that the model refused, without which it answered
+	Completion Completion          // with a refusal: the part received, without Finish
+	Result     *actor.Part         // of a tool
+	Warnings   []string            // about the content of a complete response
+	Refusal    *actor.Refusal      // nil if the response is complete
+	Code       string              // of the error in the last response, if its status was not 200
+	Attempts   []Attempt           // for the record of the call
+	Evidence   dispatcher.Evidence // what the last attempt states about the upstream
+	Omitted    []string            // optional members that the model refused, without which it answered
 }
 
 // Answer returns the outcome as the answer of an ask.
@@ -233,9 +235,11 @@ type Exchange struct {
 	phase         phase
 	phaseDeadline actor.Time // in the phase waiting: start of the next attempt; in other phases: timeout of the phase
 	attempts      []Attempt
-	reached       int        // number of failed attempts that may have reached the upstream
-	waitsSince    actor.Time // begin of the exchange, or its last failure
-	giveUp        actor.Time // latest start of an attempt; 0 before the first failure
+	reached       int                 // number of failed attempts that may have reached the upstream
+	waitsSince    actor.Time          // begin of the exchange, or its last failure
+	giveUp        actor.Time          // latest start of an attempt; 0 before the first failure
+	failingSince  actor.Time          // the upstream was known to be unreachable since then, before the exchange; 0: it was not
+	evidence      dispatcher.Evidence // of the last attempt
 	probe         bool
 	chunker       Chunker
 	decoder       Decoder
@@ -385,7 +389,10 @@ func (m exchangeStep) startAttempt() {
 		m.phaseDeadline = pass.At
 	default:
 		m.attempts = append(m.attempts, Attempt{At: m.now})
-		m.probe, m.decoder, m.body, m.status, m.code = pass.Probe, nil, nil, 0, ""
+		m.probe, m.decoder, m.body, m.status, m.code, m.evidence = pass.Probe, nil, nil, 0, "", dispatcher.NoEvidence
+		if len(m.attempts) == 1 {
+			m.failingSince = pass.Since
+		}
 		m.chunker = Chunker{} // the first piece of each attempt is forwarded at once
 		m.phase, m.phaseDeadline, m.lastContact = awaitingHead, m.now.Add(m.limits.Head), m.now
 		m.ops = append(m.ops, Send{len(m.attempts), m.order.Request})
@@ -491,6 +498,7 @@ func (m exchangeStep) forwardDecoded(deltas []Delta, failure *Failure) {
 		m.ops = append(m.ops, Close{len(m.attempts)})
 		m.recordAttempt(nil)
 		m.report(Report{Answered: true})
+		m.evidence = dispatcher.Succeeded
 		m.finish(nil)
 	}
 }
@@ -546,6 +554,7 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	m.ops = append(m.ops, Close{len(m.attempts)})
 	f.Refusal.Detail = m.secrets().redact(f.Refusal.Detail)
 	m.recordAttempt(f.Refusal)
+	m.evidence = m.evidenceOf(f)
 	if m.withoutRefused(f) {
 		m.report(Report{Failure: f})
 		m.phase, m.phaseDeadline, m.decoder = waiting, m.now, nil
@@ -557,7 +566,11 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	if f.Class != Unreached {
 		m.reached++
 	}
-	if m.giveUp == 0 {
+	switch {
+	case m.giveUp != 0:
+	case f.Class == Unreached && m.failingSince != 0:
+		m.giveUp = m.failingSince.Add(policy.Time)
+	default:
 		m.giveUp = m.now.Add(policy.Time)
 	}
 	once := m.order.Tool && !m.order.Safe && f.Class != Unreached
@@ -583,6 +596,19 @@ func (m exchangeStep) failAttempt(f *Failure) {
 	}
 }
 
+// evidenceOf returns what a failed attempt states about the upstream. An upstream that refuses the
+// request or asks for a delay has not failed, unless its status says that nothing serves requests there.
+func (m exchangeStep) evidenceOf(f *Failure) dispatcher.Evidence {
+	absent := f.Class == Refused && m.phase == readingErrorBody && f.Refusal.Reason == actor.Unavailable
+	switch {
+	case f.Class == Unreached:
+		return dispatcher.Unreached
+	case f.Class == Broken || absent:
+		return dispatcher.Failed
+	}
+	return dispatcher.Reached
+}
+
 // abort ends the exchange before the attempt has ended. The report to the pacer states
 // nothing about the upstream. Exception: a silence of at least silenceIsFailure is
 // reported as a failure of the upstream.
@@ -593,7 +619,7 @@ func (m exchangeStep) abort(refusal *actor.Refusal) {
 		m.recordAttempt(refusal)
 		report := Report{}
 		if m.now.Sub(m.lastContact) >= silenceIsFailure {
-			report.Failure = &Failure{Class: Broken, Refusal: refusal}
+			report.Failure, m.evidence = &Failure{Class: Broken, Refusal: refusal}, dispatcher.Failed
 		}
 		m.report(report)
 	}
@@ -627,7 +653,7 @@ func (m exchangeStep) finish(refusal *actor.Refusal) {
 	if m.performed && refusal != nil && refusal.Reason != actor.Unknown && refusal.Reason != actor.Stopped {
 		refusal = actor.Refuse(actor.Unknown, "%s; a response with status 2xx had begun, so the request was performed", refusal.Detail)
 	}
-	outcome := Outcome{Refusal: refusal, Code: m.code, Attempts: m.attempts}
+	outcome := Outcome{Refusal: refusal, Code: m.code, Attempts: m.attempts, Evidence: m.evidence}
 	if refusal == nil {
 		outcome.Omitted = m.omitted
 	}

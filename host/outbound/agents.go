@@ -5,10 +5,13 @@ package outbound
 import (
 	"context"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/internal/shares"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -42,6 +45,7 @@ type knownAgent struct {
 }
 
 func newAgents(backoff upstream.BackoffConfig) *agents {
+	backoff.NoCircuit = true // each agent has a circuit of its own, also if several share an endpoint
 	return &agents{backoffConfig: backoff, known: map[string]*knownAgent{}, backoffs: map[string]*sharedBackoff{}, queues: map[string]*agentQueue{}}
 }
 
@@ -79,16 +83,42 @@ type invocation struct {
 	queue     *agentQueue
 }
 
-// pacer returns the pacer of the invocation.
-func (s *agents) pacer(i *invocation) upstream.Pacer {
-	return &upstream.InvocationPacer{Pacer: i.backoff, Health: func(now actor.Time) upstream.Admission {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if k := s.known[i.name]; k != nil && k.Target.URL == i.url {
-			return k.health.Admit(now)
-		}
-		return upstream.Admission{}
-	}}
+// healthGate is the health of an agent for one invocation. An invocation of an agent that is no
+// longer registered at that endpoint depends on no health.
+type healthGate struct {
+	agents    *agents
+	name, url string
+}
+
+// use calls f with the health of the agent while it holds mu.
+func (g healthGate) use(f func(*upstream.Health)) {
+	g.agents.mu.Lock()
+	defer g.agents.mu.Unlock()
+	if k := g.agents.known[g.name]; k != nil && k.Target.URL == g.url {
+		f(&k.health)
+	}
+}
+
+// Admit implements upstream.AgentGate.
+func (g healthGate) Admit(now actor.Time) (pass upstream.Admission) {
+	g.use(func(h *upstream.Health) { pass = h.Admit(now) })
+	return pass
+}
+
+// Start implements upstream.AgentGate.
+func (g healthGate) Start(now actor.Time) (probe bool, refusal *actor.Refusal) {
+	g.use(func(h *upstream.Health) { probe, refusal = h.Start(now) })
+	return probe, refusal
+}
+
+// Answering implements upstream.AgentGate.
+func (g healthGate) Answering(now actor.Time) {
+	g.use(func(h *upstream.Health) { h.Answering(now) })
+}
+
+// Record implements upstream.AgentGate.
+func (g healthGate) Record(now actor.Time, o *upstream.Outcome, probe bool) {
+	g.use(func(h *upstream.Health) { h.Record(now, o, probe) })
 }
 
 // acquire admits an invocation of a user once the agent is below its limit. It refuses the
@@ -144,7 +174,7 @@ func (o *Outbound) SetAgents(all []Agent) {
 	defer s.mu.Unlock()
 	next := make(map[string]*knownAgent, len(all))
 	for _, a := range all {
-		k := &knownAgent{Agent: a, health: upstream.NewHealth(o.now()), stats: &statCounter{}}
+		k := &knownAgent{Agent: a, health: upstream.NewHealth(o.now(), dispatcher.AgentBreaker()), stats: &statCounter{}}
 		s.retainBackoff(a.Target.URL)
 		if before := s.known[a.Name]; before != nil {
 			k.stats = before.stats
@@ -216,22 +246,6 @@ func (o *Outbound) LastSeen(name string) actor.Time {
 	return 0
 }
 
-// recordInvocation records whether the last attempt of an invocation reached the agent.
-func (s *agents) recordInvocation(name, url string, attempts []upstream.Attempt, now actor.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := s.known[name]
-	if k == nil || k.Target.URL != url || len(attempts) == 0 {
-		return
-	}
-	switch last := attempts[len(attempts)-1]; {
-	case last.Status != 0:
-		k.health.RecordReached()
-	case last.Refusal != nil && last.Refusal.Reason == actor.Unavailable:
-		k.health.RecordUnreached(attempts[0].At, now)
-	}
-}
-
 // Healthy reports whether an agent is registered and healthy.
 func (o *Outbound) Healthy(name string) bool {
 	s := o.agents
@@ -239,6 +253,40 @@ func (o *Outbound) Healthy(name string) bool {
 	defer s.mu.Unlock()
 	k := s.known[name]
 	return k != nil && k.health.Healthy(o.now())
+}
+
+// Circuit returns the name of the state of the circuit breaker of an agent, or "" if there is no agent
+// of that name.
+func (o *Outbound) Circuit(name string) string {
+	s := o.agents
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.known[name]
+	if k == nil {
+		return ""
+	}
+	state, _ := k.health.Circuit(o.now())
+	return state.String()
+}
+
+// CircuitStat is the circuit breaker of an agent.
+type CircuitStat struct {
+	Agent  string
+	Open   bool // it is open or half-open
+	Opened uint64
+}
+
+// Circuits returns the circuit breaker of each registered agent, in order of their names.
+func (o *Outbound) Circuits() []CircuitStat {
+	s := o.agents
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]CircuitStat, 0, len(s.known))
+	for _, name := range slices.Sorted(maps.Keys(s.known)) {
+		state, opened := s.known[name].health.Circuit(o.now())
+		all = append(all, CircuitStat{name, state != dispatcher.Closed, opened})
+	}
+	return all
 }
 
 // pollAgents polls the health of each agent when it is due, until Close.

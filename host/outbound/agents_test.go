@@ -462,6 +462,114 @@ func TestHealthPollConcurrencyLimit(t *testing.T) {
 	})
 }
 
+// connections lets a test refuse the connections of a fixture, and counts them.
+type connections struct {
+	down    atomic.Bool
+	refused atomic.Int64
+}
+
+func refusable(w *fixture) *connections {
+	c, up := &connections{}, w.dialer.connect
+	w.dialer.connect = func(ctx context.Context, network string, address netip.AddrPort) (net.Conn, error) {
+		if c.down.Load() {
+			c.refused.Add(1)
+			return nil, errors.New("connection refused")
+		}
+		return up(ctx, network, address)
+	}
+	return c
+}
+
+// The first call of an agent that cannot be reached waits for its restart. Later ones do not, and from
+// the third on its circuit is open: calls are refused at once, without a connection, but for a probe
+// from time to time.
+func TestUnreachableAgentIsRefusedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			writeStream(w, agentEvents(`done {}`))
+		})
+		target, network := upstream.Target{URL: agentURL}, refusable(w)
+		network.down.Store(true)
+		w.SetAgents([]Agent{{"py", target}})
+		call := func(circuit string, fast, connects bool) {
+			t.Helper()
+			began, before := time.Now(), network.refused.Load()
+			h := invoke(t.Context(), w.Outbound, target, false, testTimeout)
+			if took := time.Since(began); h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || h.Refusal.RetryAfter <= 0 || (took == 0) != fast || (network.refused.Load() > before) != connects {
+				t.Errorf("got %v after %v and %d connections, want it fast: %v, with connections: %v", h.Refusal, took, network.refused.Load()-before, fast, connects)
+			}
+			if got := w.Circuit("py"); got != circuit {
+				t.Errorf("the circuit is %s, want %s", got, circuit)
+			}
+		}
+		pause := func(d time.Duration) { <-time.After(d); synctest.Wait() }
+		call("closed", false, true)
+		pause(time.Second) // in which invocations are held back, see upstream.Health
+		call("closed", true, true)
+		pause(time.Second)
+		call("open", true, true)
+		for range 5 {
+			call("open", true, false)
+		}
+		if s := w.Circuits(); len(s) != 1 || s[0] != (CircuitStat{"py", true, 1}) || w.Healthy("py") {
+			t.Errorf("got %+v, healthy: %v", s, w.Healthy("py"))
+		}
+		pause(5 * time.Second)
+		if got := w.Circuit("py"); got != "half_open" {
+			t.Errorf("after 5 s the circuit is %s", got)
+		}
+		call("open", true, true) // the probe
+		call("open", true, false)
+		network.down.Store(false)
+		pause(10 * time.Second)
+		if h := invoke(t.Context(), w.Outbound, target, false, testTimeout); h.Refusal != nil || w.Circuit("py") != "closed" || !w.Healthy("py") {
+			t.Errorf("got %v, circuit %s, healthy: %v", h.Refusal, w.Circuit("py"), w.Healthy("py"))
+		}
+		w.close()
+	})
+}
+
+// What an agent refuses, and callers that go away or allow it less than ten seconds, never open its
+// circuit. Failures do, and a heartbeat does not close it then.
+func TestCircuitCountsFailuresOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var status atomic.Int64
+		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			switch s := status.Load(); {
+			case r.Method == "GET":
+			case s == 0:
+				waitOrDisconnect(r, time.Hour)
+			default:
+				w.WriteHeader(int(s))
+			}
+		})
+		target := upstream.Target{URL: agentURL, Retry: upstream.RetryPolicy{Tries: 1}}
+		w.SetAgents([]Agent{{"py", target}})
+		for _, s := range []int64{400, 403, 422, 429, 503, 0} {
+			status.Store(s)
+			for range 12 {
+				if h := invoke(t.Context(), w.Outbound, target, false, 9*time.Second); h.Refusal == nil || w.Circuit("py") != "closed" {
+					t.Fatalf("status %d: got %v, circuit %s", s, h.Refusal, w.Circuit("py"))
+				}
+			}
+		}
+		<-time.After(time.Minute)
+		status.Store(500)
+		for range 10 {
+			invoke(t.Context(), w.Outbound, target, false, testTimeout)
+		}
+		if w.Heartbeat("py"); w.Circuit("py") != "open" {
+			t.Errorf("after ten failures and a heartbeat the circuit is %s", w.Circuit("py"))
+		}
+		h := invoke(t.Context(), w.Outbound, target, false, testTimeout)
+		if h.Refusal == nil || h.Refusal.RetryAfter != 5*time.Second || !strings.Contains(h.Refusal.Detail, "10 of 10 calls") {
+			t.Errorf("got %v", h.Refusal)
+		}
+		w.close()
+	})
+}
+
 // A service that accepts no connection is unhealthy at once. After a restart it is
 // healthy and invoked again with its first heartbeat or answered poll.
 func TestUnreachableAgentIsUnhealthy(t *testing.T) {
@@ -472,20 +580,13 @@ func TestUnreachableAgentIsUnhealthy(t *testing.T) {
 			}
 			writeStream(w, agentEvents(`done {}`))
 		})
-		target, up := upstream.Target{URL: agentURL}, w.dialer.connect
-		var down atomic.Bool
-		w.dialer.connect = func(ctx context.Context, network string, address netip.AddrPort) (net.Conn, error) {
-			if down.Load() {
-				return nil, errors.New("connection refused")
-			}
-			return up(ctx, network, address)
-		}
+		target, network := upstream.Target{URL: agentURL}, refusable(w)
 		w.SetAgents([]Agent{{"py", target}})
 		fail := func() {
 			t.Helper()
 			synctest.Wait() // until the last connection is idle
 			w.transport.CloseIdleConnections()
-			down.Store(true)
+			network.down.Store(true)
 			if h := invoke(t.Context(), w.Outbound, target, false, testTimeout); h.Refusal == nil || w.Healthy("py") {
 				t.Errorf("unreachable: %v, healthy: %v", h.Refusal, w.Healthy("py"))
 			}
@@ -493,7 +594,7 @@ func TestUnreachableAgentIsUnhealthy(t *testing.T) {
 			if h.Refusal == nil { // at once by its health, or later if its circuit is open
 				t.Errorf("right after that: %+v in %v", h.Refusal, h.took)
 			}
-			down.Store(false)
+			network.down.Store(false)
 		}
 		fail()
 		if !w.Heartbeat("py") || !w.Healthy("py") {

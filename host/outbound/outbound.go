@@ -237,8 +237,9 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, adjusted <-cha
 		return refusedAnswer(refusal)
 	}
 	defer o.agents.release(a)
-	outcome := o.runExchange(ctx, order, o.transport, o.agents.pacer(a), a.stats, adjusted, onPiece)
-	o.agents.recordInvocation(op.Name, target.URL, outcome.Attempts, o.now())
+	pacer := &upstream.InvocationPacer{Pacer: a.backoff, Gate: healthGate{o.agents, op.Name, target.URL}}
+	outcome := o.runExchange(ctx, order, o.transport, pacer, a.stats, adjusted, onPiece)
+	pacer.End(o.now(), outcome)
 	return outcome.Answer()
 }
 
