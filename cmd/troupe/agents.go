@@ -78,6 +78,7 @@ type agentView struct {
 	Definition string         `json:"definition"`
 	Status     string         `json:"status"`
 	LastSeen   string         `json:"last_heartbeat_at"`
+	Circuit    string         `json:"circuit"`
 	Served     *uint64        `json:"served_runs"`
 	Spec       jsontext.Value `json:"spec"`
 	Actors     []struct {
@@ -147,6 +148,9 @@ func (a *agentView) print(out io.Writer) error {
 	fmt.Fprintf(w, "status\t%s\n", a.Status)
 	if a.LastSeen != "" {
 		fmt.Fprintf(w, "heartbeat\t%s\n", a.LastSeen)
+	}
+	if a.Circuit != "" {
+		fmt.Fprintf(w, "circuit\t%s\n", a.Circuit)
 	}
 	if a.Name != a.ID {
 		fmt.Fprintf(w, "name\t%s\n", a.Name)

@@ -85,6 +85,7 @@ type agentView struct {
 	Tags       []string       `json:"capabilities"`
 	Status     string         `json:"status"`                      // healthy, unhealthy, or unknown before the first contact
 	LastSeen   string         `json:"last_heartbeat_at,omitempty"` // external agents only
+	Circuit    string         `json:"circuit,omitempty"`           // external agents only
 	Kind       string         `json:"kind"`
 	Doc        string         `json:"doc"`
 	Definition string         `json:"definition"`
@@ -130,6 +131,7 @@ func (s *Server) newAgentView(d command.Agent) agentView {
 	}
 	if d.Kind == actor.External && s.config.External != nil {
 		at := s.config.External.LastSeen(d.Name)
+		v.Circuit = s.config.External.Circuit(d.Name)
 		switch {
 		case !s.config.External.Healthy(d.Name):
 			v.Status = "unhealthy"

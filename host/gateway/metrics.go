@@ -121,6 +121,8 @@ var (
 	mcpToolsDesc         = newDesc("mcp_server_tools", "Tools of the accepted list of the MCP server.", "server")
 	mcpChangedDesc       = newDesc("mcp_server_list_changed", "1 if a changed list of tools waits for troupe tools accept, else 0.", "server")
 	mcpRestartsDesc      = newDesc("mcp_server_restarts_total", "Times that the MCP server became available after the first.", "server")
+	circuitOpenDesc      = newDesc("agent_circuit_open", "1 if the circuit breaker of the external agent is open or half-open, else 0.", "agent")
+	circuitOpenedDesc    = newDesc("agent_circuit_opened_total", "Times that the circuit breaker of the external agent opened.", "agent")
 	waitsDesc            = newDesc("waits_total", "Waits for a signal or an approval by outcome: ok, or the code of the refusal.", "outcome")
 )
 
@@ -130,7 +132,7 @@ const outstandingAgentsMax = 10
 // Describe implements prometheus.Collector.
 func (f *nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mailboxDesc, actorsDesc, queuedDesc, outstandingDesc, stepsDesc, longestStepDesc, restartsDesc, clientsDesc, streamsDesc, backlogDesc, refusalsDesc, runsEndedDesc, asksOpenDesc, askDurationDesc,
-		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc} {
+		agentRunDesc, agentRunsDesc, agentTokensDesc, agentOutstandingDesc, toolDurationDesc, toolCallsDesc, modelDurationDesc, modelCallsDesc, modelTokensDesc, waitDurationDesc, waitsDesc, mcpUpDesc, mcpToolsDesc, mcpChangedDesc, mcpRestartsDesc, circuitOpenDesc, circuitOpenedDesc} {
 		out <- d
 	}
 }
@@ -202,6 +204,10 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 		put(mcpToolsDesc, gauge, float64(m.Tools), m.Name)
 		put(mcpChangedDesc, gauge, oneIf(m.Changed), m.Name)
 		put(mcpRestartsDesc, counter, float64(m.Restarts), m.Name)
+	}
+	for _, c := range stats.Circuits {
+		put(circuitOpenDesc, gauge, oneIf(c.Open), c.Agent)
+		put(circuitOpenedDesc, counter, float64(c.Opened), c.Agent)
 	}
 	histogram(waitDurationDesc, stats.Waits.Took, command.WaitBounds)
 	for _, o := range stats.Waits.Outcomes {

@@ -47,6 +47,9 @@ type External interface {
 	// LastSeen returns the time of the last registration, heartbeat or successful
 	// poll of an agent, or 0.
 	LastSeen(name string) actor.Time
+	// Circuit returns the state of the circuit breaker of an agent: closed, open or half_open; "" if
+	// there is no agent of that name.
+	Circuit(name string) string
 	// Permit returns an error if the secret in the environment variable authEnv may
 	// not be sent to a URL.
 	Permit(url, authEnv string) error

@@ -441,7 +441,7 @@ func (d *decoder) result() Result {
 	case tagGateway:
 		return d.gateway()
 	case tagExternal:
-		return External{d.Bool(), d.Bool(), d.time()}
+		return External{d.Bool(), d.Bool(), d.time(), d.text()}
 	case tagPermit:
 		return Permit{d.text()}
 	case tagBackup:
@@ -687,6 +687,11 @@ func (e *encoder) stats(s *Stats) {
 		e.Bool(m.Changed)
 		e.Uint(m.Restarts)
 	})
+	list(e, s.Circuits, func(c *CircuitStats) {
+		e.String(c.Agent)
+		e.Bool(c.Open)
+		e.Uint(c.Opened)
+	})
 }
 
 func (e *encoder) runStats(all []RunStats) {
@@ -728,6 +733,8 @@ func (d *decoder) stats() Stats {
 		}),
 		Waits: WaitStats{d.histogram(), d.outcomes()},
 		MCP:   listOf(d, func() MCPStats { return MCPStats{d.text(), d.Bool(), d.int(), d.Bool(), d.Uint()} }),
+
+		Circuits: listOf(d, func() CircuitStats { return CircuitStats{d.text(), d.Bool(), d.Uint()} }),
 	}
 }
 

@@ -45,6 +45,7 @@ type (
 	External struct {
 		Known, Healthy bool
 		LastSeen       actor.Time // 0: never
+		Circuit        string     // state of its circuit breaker; "" if the agent is unknown
 	}
 	// Permit is the answer to a PermitQuery.
 	Permit struct{ Problem string } // "": permitted
@@ -96,6 +97,7 @@ func (e *encoder) external(x External) {
 	e.Bool(x.Known)
 	e.Bool(x.Healthy)
 	e.Int(int64(x.LastSeen))
+	e.String(x.Circuit)
 }
 
 func (e *encoder) backup(b *Backup) {

@@ -21,7 +21,15 @@ type Stats struct {
 	Agents   []AgentStats // in order of their names
 	Targets  []TargetStats
 	Waits    WaitStats
-	MCP      []MCPStats // in order of their names
+	MCP      []MCPStats     // in order of their names
+	Circuits []CircuitStats // of external agents, in order of their names
+}
+
+// CircuitStats holds the figures of the circuit breaker of one external agent.
+type CircuitStats struct {
+	Agent  string
+	Open   bool   // calls are refused, but for probes
+	Opened uint64 // times that it opened
 }
 
 // MCPStats holds the figures of one MCP server.

@@ -115,6 +115,7 @@ type testExternal struct{ gateway.External }
 func (testExternal) Heartbeat(name string) bool     { return name == "scribe" }
 func (testExternal) Healthy(name string) bool       { return name == "scribe" }
 func (testExternal) LastSeen(string) actor.Time     { return 7 }
+func (testExternal) Circuit(string) string          { return "half_open" }
 func (testExternal) Permit(_, authEnv string) error { return errors.New(authEnv + " is not permitted") }
 func (testExternal) PermitDefinition(def []byte) error {
 	return errors.New(string(def) + " is not permitted")
@@ -350,7 +351,7 @@ func TestGatewayNeedsCrossLink(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	x := c.External
-	if !x.Heartbeat("scribe") || x.Heartbeat("other") || !x.Healthy("scribe") || x.Healthy("other") || x.LastSeen("scribe") != 7 {
+	if !x.Heartbeat("scribe") || x.Heartbeat("other") || !x.Healthy("scribe") || x.Healthy("other") || x.LastSeen("scribe") != 7 || x.Circuit("scribe") != "half_open" {
 		t.Error("wrong health")
 	}
 	if err := x.Permit("http://x", "TROUPE_AUTH_A"); err == nil || err.Error() != "TROUPE_AUTH_A is not permitted" {

@@ -404,6 +404,12 @@ func (e external) LastSeen(name string) actor.Time {
 	return x.LastSeen
 }
 
+// Circuit implements gateway.External.
+func (e external) Circuit(name string) string {
+	x, _ := find(e.Node, command.ExternalQuery{Name: name})
+	return x.Circuit
+}
+
 // Permit implements gateway.External.
 func (e external) Permit(url, authEnv string) error {
 	return permitted(find(e.Node, command.PermitQuery{URL: url, AuthEnv: authEnv}))

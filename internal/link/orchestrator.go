@@ -36,7 +36,7 @@ func (o *Orchestrator) Lookup(ctx context.Context, in command.Lookup) (command.R
 		return command.Gateway{Version: version, Secret: o.Secret, ApprovalScope: string(o.ApprovalScope), Keys: keys}, nil
 	case command.ExternalQuery:
 		known := q.Heartbeat && o.External.Heartbeat(q.Name)
-		return command.External{Known: known, Healthy: o.External.Healthy(q.Name), LastSeen: o.External.LastSeen(q.Name)}, nil
+		return command.External{Known: known, Healthy: o.External.Healthy(q.Name), LastSeen: o.External.LastSeen(q.Name), Circuit: o.External.Circuit(q.Name)}, nil
 	case command.PermitQuery:
 		err := error(nil)
 		if len(q.Definition) > 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/devices"
 	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/shares"
@@ -31,6 +32,8 @@ type Commands struct {
 	devices *devices.Devices          // nil: the node has none
 	remote  func() []command.MCPStats // nil: the node has no MCP servers
 	chats   *chats                    // nil: the node has no models
+
+	circuits func() []outbound.CircuitStat // nil: the node has no external agents
 
 	registry      registryCalls
 	subscriptions *shares.Shares[string]
@@ -213,6 +216,11 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 		stats := c.engine.Stats()
 		if c.remote != nil {
 			stats.MCP = c.remote()
+		}
+		if c.circuits != nil {
+			for _, s := range c.circuits() {
+				stats.Circuits = append(stats.Circuits, command.CircuitStats(s))
+			}
 		}
 		return stats, nil
 	default:

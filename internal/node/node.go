@@ -151,6 +151,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	}
 	n.Commands = NewCommands(e)
 	n.Commands.tools, n.Commands.devices, n.Commands.remote = n.catalog.listedTools, present, c.RemoteStats
+	n.Commands.circuits = n.outbound.Circuits
 	n.Commands.chats = newChats(n.outbound, e, c.Limits.ModelTimeoutDefault)
 	n.catalog.attach(e, n.outbound, n.trace)
 	n.retained = &retention{engine: e, disk: n.disk, log: n.log, keep: c.Keep, logger: log}
