@@ -107,7 +107,7 @@ var guards = []Guard{
 	{Mutant: "egress-unchecked-after-dns", Spec: NobodyAstray},
 	{Mutant: "part-for-whole", Spec: TruncationReported},
 	{Mutant: "requested-delay-not-shared", Spec: UpstreamSpared},
-	{Mutant: "circuit-stays-closed", Spec: UpstreamSpared},
+	{Mutant: "circuit-stays-closed", Spec: BreakerIsolates},
 	{Mutant: "retries-unbudgeted", Spec: UpstreamSpared},
 	{Mutant: "tries-unbounded", Spec: UpstreamSpared},
 	{Mutant: "end-not-forwarded", Spec: AnswerAsSent},
