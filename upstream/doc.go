@@ -15,7 +15,7 @@
 //	Chunker                                 deltas within the size and delay promised to clients
 //	Backoff                                 health of one upstream, shared by its calls
 //	Exchange                                one request with all its attempts
-//	Health                                  liveness of an external agent
+//	Health                                  liveness and circuit breaker of an external agent
 //	Target, Egress                          address of an agent, and which addresses are allowed
 //	Script                                  a built-in model: no key, no network
 //
