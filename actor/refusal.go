@@ -164,6 +164,14 @@ func (r *Refusal) Info() ReasonInfo {
 	return out
 }
 
+// ContentField is the field of the refusal of a model, or of an external agent, whose prompt was too long.
+const ContentField = "content"
+
+// TooLong reports whether a model, or an external agent, refused a prompt because it was too long.
+func (r *Refusal) TooLong() bool {
+	return r != nil && r.Field == ContentField && (r.Reason == ModelRejected || r.Reason == Rejected)
+}
+
 // HTTP returns the HTTP status code of the refusal: 503 for a full node, 429 for a
 // full agent.
 func (r *Refusal) HTTP() int {

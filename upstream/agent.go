@@ -261,6 +261,7 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 	case "error":
 		reported := parseError([]byte(e.Data))
 		d.failure = fail(Refused, agentReason(reported.code), "%s reported%s", d.name, reported.describe(d.secrets))
+		d.failure.markTooLong(reported)
 		if d.failure.Refusal.Reason == actor.Busy {
 			d.failure.Refusal.Scope = actor.ScopeCallee
 		}

@@ -95,6 +95,10 @@ func (f *Failure) ofModel(status int, e upstreamError) *Failure {
 	if f.Class == Refused && (f.Refusal.Reason == actor.Rejected || status == 404) {
 		f.Refusal.Reason = modelReason(status, e)
 	}
+	if f.Refusal.Reason == actor.ModelRejected && (status == 200 || status == 400 || status == 413 || status == 422) && e.saysTooLong() {
+		f.Refusal.Field = actor.ContentField
+	}
+	f.markTooLong(e)
 	return f
 }
 
@@ -120,6 +124,9 @@ func StatusFailure(name string, model bool, status int, headers []Header, body [
 	if class := reported.retryClass(); class != 0 && status >= 400 {
 		f.Class = class
 	}
+	if f.Class == Refused && reported.hasTooLongCode() { // some servers send it with status 500
+		reason = actor.Rejected
+	}
 	// Official client libraries obey this header, so upstreams rely on it.
 	switch lookup(headers, "x-should-retry") {
 	case "false":
@@ -144,6 +151,7 @@ func StatusFailure(name string, model bool, status int, headers []Header, body [
 	if model {
 		return f.ofModel(status, reported)
 	}
+	f.markTooLong(reported)
 	return f
 }
 
@@ -341,8 +349,11 @@ func scalarText(v jsontext.Value) string {
 // code.
 func (e upstreamError) retryClass() Class {
 	for _, code := range []string{e.code, e.kind} {
+		if slices.Contains(tooLongCodes, code) {
+			return Refused
+		}
 		switch code {
-		case "insufficient_quota", "invalid_request_error", "invalid_api_key", "authentication_error", "permission_error", "model_not_found", "context_length_exceeded", "content_filter":
+		case "insufficient_quota", "invalid_request_error", "invalid_api_key", "authentication_error", "permission_error", "model_not_found", "content_filter":
 			return Refused
 		case "rate_limit_exceeded", "rate_limit_error", "overloaded_error":
 			return Throttled
@@ -378,6 +389,9 @@ func (e upstreamError) failure(name string, secrets Secrets) *Failure {
 	}
 	if class := e.retryClass(); class != 0 {
 		f.Class = class
+	}
+	if f.Class == Broken && e.saysTooLong() {
+		f.Class = Refused
 	}
 	if f.Class == Refused {
 		f.Refusal.Reason = actor.Rejected
