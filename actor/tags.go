@@ -15,6 +15,8 @@ const (
 	TagSource uint64 = 10 // of a signal that appends a message: its Source
 
 	TagInvocation uint64 = 12 // of a request of an external agent: its invocation, see WithInvocation
+
+	TagLeftOut uint64 = 14 // of the recorded reply of a run and of its message in the transcript: see LeftOut
 )
 
 // WithInvocation returns the extensions with the number of the invocation of an external agent
@@ -31,6 +33,19 @@ func (x Extensions) Invocation() uint32 {
 	value, _ := x.Get(TagInvocation)
 	n, _ := binary.Uvarint(value)
 	return uint32(n)
+}
+
+// WithLeftOut returns the extensions with the mark that LeftOut reports.
+func (x Extensions) WithLeftOut() Extensions { return x.With(TagLeftOut, nil) }
+
+// LeftOut reports whether a message is left out of later prompts: its run failed because its
+// prompt was too long for the model.
+func (x Extensions) LeftOut() bool {
+	if x == "" {
+		return false
+	}
+	_, ok := x.Get(TagLeftOut)
+	return ok
 }
 
 // ReservedOperation begins the operations of signals that are commands of the runtime. No

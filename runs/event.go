@@ -47,6 +47,7 @@ const (
 	ApprovalRequired                   // an approval waits in the tree of the run, which is its root
 	ApprovalDecision                   // a person approved or rejected the tool call
 	ApprovalExpired                    // own: the approval ended without a decision
+	MessageLeftOut                     // own: the message of the run is left out of later prompts
 )
 
 // fields is a set of fields of an event.
@@ -125,6 +126,7 @@ var types = [...]struct {
 	ApprovalRequired: {"approval_required", fUntil | fApproval, fName | fChild | fText},
 	ApprovalDecision: {"approval_decision", fName | fKind | fPosition | fText | fApproval, fPrincipal | fOrigin},
 	ApprovalExpired:  {"approval_expired", fName | fPosition | fText | fApproval, 0},
+	MessageLeftOut:   {"message_left_out", fName, 0},
 }
 
 // Types returns all event types in order.

@@ -144,6 +144,7 @@ func sampleRun() []Event {
 		next(Event{Type: AgentInvokeStarted, Step: 3, Index: 1, Name: "carol", Left: time.Minute}),
 		next(Event{Type: AgentStateChanged, Step: 3, Index: 1, Name: "reading", Text: `{"page":1}`}),
 		next(Event{Type: AgentInvokeDone, Step: 3, Index: 1, Name: "carol", Status: actor.Failed, Refusal: actor.Refuse(actor.Unavailable, "gone")}),
+		next(Event{Type: MessageLeftOut, Name: parent.String() + ".0"}),
 		next(Event{Type: RunDone, Status: actor.Partial, Text: "bob says hello", Usage: Usage{Input: 10, Output: 3, Total: 13}, Warnings: []string{"the page was not read"}}),
 	}
 }
@@ -182,11 +183,12 @@ llm_call_done RUNNING
 agent_invoke_started RUNNING
 agent_state RUNNING
 agent_invoke_done RUNNING
+message_left_out RUNNING
 run_done DONE`
 	if got := strings.Join(seen, "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if r.Text != "bob says hello" || r.Outcome != actor.Partial || len(r.Warnings) != 1 || r.Attempt != 2 || r.Seq != 26 {
+	if r.Text != "bob says hello" || r.Outcome != actor.Partial || len(r.Warnings) != 1 || r.Attempt != 2 || r.Seq != 27 {
 		t.Errorf("got final record %+v", r)
 	}
 	if len(r.Children) != 2 || r.Children[0].Run != child || r.Children[0].CallState() != CallCompleted ||
@@ -410,7 +412,7 @@ func TestLongTextIsTruncated(t *testing.T) {
 	if err != nil || !again.Truncated || len(again.Text) != TextBytesMax-1 || !utf8.ValidString(again.Text) {
 		t.Errorf("got %d bytes, truncated %v, error %v", len(again.Text), again.Truncated, err)
 	}
-	end := sampleRun()[25]
+	end := sampleRun()[26]
 	end.Text = long
 	again, err = Decode(Encode(end))
 	if err != nil || !again.Truncated || len(again.Text) != AnswerBytesMax {

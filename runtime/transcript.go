@@ -11,8 +11,8 @@ import (
 )
 
 // Transcripts. The turn of a client's message is given the earlier messages of the
-// conversation: those that the transcript had when the turn began. A replay is given the
-// same. Closed pages of the transcript are not in memory. A message stays in its mailbox
+// conversation: those that the transcript had when the turn began, without those that are left out
+// because a model refused them as too long. A replay is given the same. Closed pages of the transcript are not in memory. A message stays in its mailbox
 // until the pages that its turn is given have been read from the log, and so does a restored
 // turn that must be replayed.
 
@@ -101,7 +101,7 @@ func (c transcripts) earlierMessages(act *activation, run *store.Run, def *actor
 	if len(missing) > 0 {
 		return nil, false
 	}
-	return messages, true
+	return slices.DeleteFunc(messages, func(m actor.ChatMessage) bool { return m.Extensions.LeftOut() }), true
 }
 
 // hasEarlierPages is earlierMessages for a run that has not begun. It decodes no page.

@@ -370,4 +370,9 @@ func (s *judgedStep) explainEntry(e *store.Entry) {
 			s.checkAttempt(a)
 		}
 	}
+	if r, ok := e.Record.(store.Ended); ok && r.Reply.Extensions.LeftOut() && !s.isSilent(s.cell, r.Call) {
+		if s.take(r.Call, runs.MessageLeftOut, func(p *shownPayload) bool { return p.Name == r.Call.String()+".0" }) == nil {
+			s.fail("publishes no %s of run %s", runs.MessageLeftOut, r.Call)
+		}
+	}
 }

@@ -199,7 +199,11 @@ func (t *judgedTranscript) end(run *heardRun, e *store.Ended) {
 	run.ended = true
 	t.ended++
 	t.usage = t.usage.Add(e.Reply.Tree)
-	t.messages = append(t.messages, actor.ChatMessage{Call: call.ID, Role: actor.RoleUser, Source: actor.FromUser, At: run.accepted.At, Parts: call.Parts})
+	m := actor.ChatMessage{Call: call.ID, Role: actor.RoleUser, Source: actor.FromUser, At: run.accepted.At, Parts: call.Parts}
+	if r := e.Reply.Refusal; r != nil && r.Field == "content" && e.Reply.Extensions.LeftOut() { // the prompt was too long
+		m.Extensions = m.Extensions.WithLeftOut()
+	}
+	t.messages = append(t.messages, m)
 	if e.Reply.Refusal == nil {
 		t.messages = append(t.messages, actor.ChatMessage{Call: call.ID, Role: actor.RoleAssistant, Source: actor.FromAgent, At: e.At, Parts: e.Reply.Parts})
 	}
@@ -226,7 +230,7 @@ func (j *transcriptJudge) window(run *heardRun) []actor.ChatMessage {
 	if n == givenAll || n > run.heard {
 		n = run.heard
 	}
-	return t.messages[run.heard-n : run.heard]
+	return slices.DeleteFunc(slices.Clone(t.messages[run.heard-n:run.heard]), func(m actor.ChatMessage) bool { return m.Extensions.LeftOut() })
 }
 
 // heard returns the messages that the run of a call is given. The run of another actor, or of

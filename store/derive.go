@@ -203,6 +203,9 @@ func (d *derivation) derive() {
 		if s.Call != nil { // it ends a run
 			d.begun()
 			d.refused(0)
+			if r.Reply.Extensions.LeftOut() {
+				d.add(runs.MessageLeftOut, func(v *runs.Event) { v.Name = actor.MessageID{Call: r.Call}.String() })
+			}
 			d.ended(&r.Reply)
 		}
 	}

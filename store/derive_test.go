@@ -102,6 +102,8 @@ func shownEntries() []Entry {
 	added.Added, added.Callback = true, sender
 	failed := actor.Fail(run, actor.Refuse(actor.Deadline, "late"))
 	stopped := actor.Fail(run, actor.Refuse(actor.Stopped, "cancelled"))
+	leftOut := actor.Fail(run, &actor.Refusal{Reason: actor.ModelRejected, Field: actor.ContentField, Detail: "too long"})
+	leftOut.Extensions = leftOut.Extensions.WithLeftOut()
 	done := actor.Reply{Call: root, Run: root, Status: actor.Partial, Parts: []actor.Part{{Media: actor.MediaText, Bytes: []byte("bye")}, {Media: "image/png", Bytes: []byte{1}}},
 		Warnings: []string{"slow"}, Usage: actor.Usage{Input: 4, Output: 5, Total: 9}}
 	entries := []Entry{
@@ -136,6 +138,7 @@ func shownEntries() []Entry {
 		{Record: Ended{Call: sender, At: at + 8*second, Reply: done}},
 		{Record: Buried{Call: child, At: at}},
 		{Record: Parked{Run: run, At: at + 6*second}},
+		{Record: Ended{Call: run, At: at + 9*second, Reply: leftOut}, Shown: Shown{Call: &client}},
 	}
 	seq := map[actor.CallID]uint64{}
 	for i := range entries {

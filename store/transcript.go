@@ -272,10 +272,31 @@ func (j *Journal) addRunMessages(run *Run, e *Ended) {
 	}
 	j.Transcript.Runs++
 	j.Transcript.Usage = j.Transcript.Usage.Add(run.Tree)
-	j.Transcript.add(actor.ChatMessage{Call: run.Call.ID, Role: actor.RoleUser, Source: actor.FromUser, At: run.At, Parts: run.Call.Parts})
+	message := actor.ChatMessage{Call: run.Call.ID, Role: actor.RoleUser, Source: actor.FromUser, At: run.At, Parts: run.Call.Parts}
+	if e.Reply.Extensions.LeftOut() {
+		message.Extensions = message.Extensions.WithLeftOut()
+	}
+	j.Transcript.add(message)
 	if e.Reply.Refusal == nil {
 		j.Transcript.add(actor.ChatMessage{Call: run.Call.ID, Role: actor.RoleAssistant, Source: actor.FromAgent, At: e.At, Parts: e.Reply.Parts})
 	}
+}
+
+// LeavesOut reports whether the message of a run that ends with a refusal is left out of later
+// prompts: the prompt was too long, and had nothing of the run but its message. A session would
+// fail for ever otherwise. Results of tools are in no later prompt, so a run that has any keeps its message.
+func (r *Run) LeavesOut(refusal *actor.Refusal) bool {
+	if !refusal.TooLong() || !IsMessage(&r.Call) {
+		return false
+	}
+	for _, step := range r.Steps {
+		for i := range step.Asks {
+			if kind := step.Asks[i].Out().Kind; kind != actor.AskModel && kind != actor.AskInvoke {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // IsMessage reports whether a call is a message of a conversation: one of a client to an agent
