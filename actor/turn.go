@@ -228,6 +228,7 @@ type Definition struct {
 	// under DefaultKey. Otherwise each begins a session.
 	OneSession bool
 	Behavior   Behavior
+	Target     []byte // External only: the encoded address, which may change during a run
 }
 
 // OfOperator reports whether the agent is the operator's: part of the program, of an agent file,

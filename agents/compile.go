@@ -53,7 +53,8 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 		if err := target.Check(); err != nil {
 			return actor.Definition{}, fmt.Errorf("agent %s: %w", spec.ID, err)
 		}
-		def.Behavior = Pure(config, externalAgent{spec, target.Encode()}.next)
+		def.Target = target.Encode()
+		def.Behavior = Pure(config, externalAgent{spec, def.Target}.next)
 	default:
 		def.Kind = actor.Declared
 		if def.Callees = spec.Agents; !spec.canCall() {

@@ -353,7 +353,7 @@ func TestCompileMapsSpecToDefinition(t *testing.T) {
 		`name = "a"`: {Kind: actor.Declared, Transcript: 100},
 		"name = \"a\"\ndescription = \"x\"\ndurability = \"none\"\nturns = \"interleaved\"\nrecursion = \"by_actor\"": {Kind: actor.Declared, Doc: "x",
 			Durability: actor.Volatile, Turns: actor.Interleaved, Recursion: actor.ByActor},
-		"name = \"a\"\nendpoint = \"http://127.0.0.1:9\"\nmax_active = 3\ndefault_session = \"main\"": {Kind: actor.External, Transcript: 50, MaxActive: 3, OneSession: true},
+		"name = \"a\"\nendpoint = \"http://127.0.0.1:9\"\nmax_active = 3\ndefault_session = \"main\"": {Kind: actor.External, Transcript: 50, MaxActive: 3, OneSession: true, Target: upstream.Target{URL: "http://127.0.0.1:9", Concurrency: 64}.Encode()},
 		"name = \"a\"\ntranscript = \"all\"": {Kind: actor.Declared, Transcript: actor.TranscriptAll},
 	} {
 		spec, err := agents.ReadTOML(text)

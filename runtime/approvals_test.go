@@ -429,12 +429,17 @@ func TestApprovalBelowExternalAgent(t *testing.T) {
 	n.restart(2)
 	root := n.send("top/s", "go", func(c *actor.Call) { c.Left = 30 * time.Second })
 	invoked := n.external[0].effect.Op.(Invoke).Call
-	n.send(invoked.To.String(), "", func(c *actor.Call) {
-		c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpAddTool, invoked.ID
-		c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"tool_name":"payments.transfer","args":{"amount":1.5}}`)}}
-	})
+	request := func() {
+		n.send(invoked.To.String(), "", func(c *actor.Call) {
+			c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpAddTool, invoked.ID
+			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"tool_name":"payments.transfer","args":{"amount":1.5}}`)}}
+		})
+	}
+	request()
 	n.advance(100 * time.Second)
 	n.restart(2)
+	n.drain()
+	request()
 	n.advance(100 * time.Second)
 	if n.runs[root].Status != runs.PausedWaitingApproval {
 		t.Fatalf("got status %s of the root", n.runs[root].Status)

@@ -275,7 +275,8 @@ func (c *Cell) perform(t *turn, i int) {
 		e.Op = Model{Name: out.Name, Body: t.rawAsks[i].Body, Tools: c.callTools(t.def), Call: t.run.Call, Left: left}
 	case actor.AskInvoke:
 		t.sends[i].due = a.Clock.Due()
-		e.Op = Invoke{Name: out.Name, Target: inlineBytes(out.Parts), Idempotent: out.Idempotent, Attempt: e.Attempt, Call: t.run.Call, Messages: t.rawAsks[i].Body, Left: t.sends[i].due.Sub(c.now)}
+		t.sends[i].target = targets{c, t}.of(out)
+		e.Op = Invoke{Name: out.Name, Target: t.sends[i].target, Idempotent: out.Idempotent, Attempt: e.Attempt, Call: t.run.Call, Messages: t.rawAsks[i].Body, Left: t.sends[i].due.Sub(c.now)}
 	default:
 		op := Tool{Name: out.Name, Input: out.Parts[0].Bytes, Left: left,
 			Context: tools.NewContext(t.run.Call, t.run.Clock.Remaining(c.now), dispatcher.Asks{})}
@@ -295,7 +296,7 @@ func (c *Cell) outcome(in Outcome) {
 		t, i := act.turn(in.ID.Run), int(in.ID.Index)
 		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && t.sends[i].attempt == in.Attempt {
 			delete(c.inFlight, in.ID)
-			if (parking{c}).missesModel(t, &in.Answer) {
+			if (parking{c}).missesModel(t, &in.Answer) || (targets{c, t}).moves(i, &in.Answer) || (repeats{c, t}).parksEnd(i, &in.Answer) {
 				return
 			}
 			answer := in.Answer.Fit(c.limits.MessageBytesMax)

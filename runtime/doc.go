@@ -78,6 +78,8 @@
 //	device_results.go results of client tools
 //	callback.go       calls that external agents add to their run
 //	repeats.go        matching of the asks of an external agent that is invoked again
+//	unmatched.go      effects that it does not ask for again
+//	targets.go        addresses at which external agents are invoked
 //	added_tools.go    tool calls that they add
 //	added_models.go   model requests that they add
 //	stream.go         streamed answers of models and external agents

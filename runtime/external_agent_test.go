@@ -393,8 +393,9 @@ func TestOnlyIdempotentInvokeIsRepeatedAfterCrash(t *testing.T) {
 		n.drain()
 		r := n.runs[run]
 		if safe {
+			n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
 			n.sendOutcome(n.external[0], completion("again"))
-			if r.Text != "again" || !strings.Contains(n.streamText(run), "attempt 2 discards after 3") {
+			if r = n.runs[run]; r.Text != "again" || !strings.Contains(n.streamText(run), "attempt 2 discards after 3") {
 				t.Errorf("got run %+v\n%s", r, n.streamText(run))
 			}
 		} else if len(n.external) != 0 || r.Refusal == nil || r.Refusal.Reason != actor.Unknown {
@@ -645,6 +646,7 @@ func TestInvocationIsHeldWithItsCalls(t *testing.T) {
 		n.adjusted = nil
 		signal(n)
 		wantAdjusted(n, 20*time.Second)
+		n.sendCallback(run, `{"agent_id":"between","message":"one"}`)
 		n.sendOutcome(again, completion("approved"))
 		if r := n.runs[run]; r.Text != "approved" {
 			t.Errorf("got run %+v", r)

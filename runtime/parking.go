@@ -65,7 +65,7 @@ func (s received) retry() *actor.Refusal {
 		return nil
 	}
 	if t.def = c.definitions.of(run); t.def == nil {
-		return actor.Refuse(actor.Rejected, "run %s stays parked: agent %s is absent", run.Call.ID, t.act.id.Agent)
+		return actor.Refuse(actor.Rejected, "run %s stays parked: %s", run.Call.ID, absentAgent(t.act.id.Agent))
 	}
 	c.stopAgent(t)
 	if !(transcripts{c}).readTranscript(t) {
@@ -78,6 +78,7 @@ func (s received) retry() *actor.Refusal {
 		return actor.Refuse(actor.Rejected, "run %s stays parked: %s", run.Call.ID, detail)
 	}
 	s.accept()
+	t.repetition.accepted = strings.Contains(run.Parked, endedText)
 	p.recordParked(t.act, run, "")
 	s.done(nil)
 	for i := range run.Last() { // operations that a parked run does not repeat
@@ -91,7 +92,11 @@ func (s received) retry() *actor.Refusal {
 // absent parks a turn without its agent, and the messages behind it. A run that was parked for
 // it before stays so.
 func (p parking) absent(t *turn) {
-	p.parkAll(t, absentText+"there is no agent "+t.act.id.Agent+"; start the server with the files that define it")
+	p.parkAll(t, absentAgent(t.act.id.Agent))
+}
+
+func absentAgent(name string) string {
+	return absentText + "there is no agent " + name + "; start the server with the files that define it"
 }
 
 func (p parking) parkAll(t *turn, detail string) {

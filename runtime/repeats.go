@@ -35,6 +35,7 @@ type repetition struct {
 	recorded int                  // number of asks of the step when the agent was invoked last
 	made     map[int]actor.CallID // of those, the ones that the agent has made again, with the signal that did it
 	waiting  []waitingSignal
+	accepted bool // a person has seen what was performed, so the agent may end without asking for it again
 }
 
 // waitingSignal is a signal with an ask that waits for those of the former invocation.
@@ -84,9 +85,10 @@ func (r *repetition) due() actor.Time {
 	return r.waiting[0].until
 }
 
-// sameRequest reports whether two asks request the same.
+// sameRequest reports whether two asks request the same. The time that an agent gives a call is no
+// part of it: it may give the time that it has left.
 func sameRequest(a, b *actor.Ask) bool {
-	return a.Kind == b.Kind && a.Name == b.Name && a.Operation == b.Operation && (a.Kind != actor.AskCall || a.Timeout == b.Timeout) &&
+	return a.Kind == b.Kind && a.Name == b.Name && a.Operation == b.Operation &&
 		slices.EqualFunc(a.Parts, b.Parts, func(x, y actor.Part) bool { return x.Media == y.Media && string(x.Bytes) == string(y.Bytes) })
 }
 
@@ -123,7 +125,7 @@ type repeats struct {
 // begin begins another invocation of the turn's agent.
 func (r repeats) begin() {
 	r.drop(agentEnded)
-	r.turn.repetition = repetition{recorded: len(r.turn.run.Last())}
+	r.turn.repetition = repetition{recorded: len(r.turn.run.Last()), accepted: r.turn.repetition.accepted}
 }
 
 // interrupt decides about an invocation that continues although its cell was restarted. Asks
@@ -278,8 +280,9 @@ func (r repeats) expire() {
 	}
 	call := &t.repetition.waiting[0].call
 	missing := &t.run.Last()[t.repetition.missingEffect(t.run.Last())]
+	before, now := requestTexts(shownRequestOf(missing), shownRequestIn(call))
 	detail := unmatchedText + fmt.Sprintf("agent %s was invoked again and makes another request than before, so neither is performed until a person decides", t.act.id.Agent) +
-		"\nbefore: " + requestText(missing.Ask.Name, inlineBytes(missing.Ask.Parts)) + "\nnow: " + signalText(call)
+		"\nbefore: " + before + "\nnow: " + now
 	c.park(t, detail)
 	for i := range t.run.Last() {
 		if t.run.Last()[i].Invoking() {
@@ -298,20 +301,4 @@ func (r repeats) drop(refusal func() *actor.Refusal) {
 	for i := range waiting {
 		r.cell.refuse(r.turn.act, &waiting[i].call, refusal())
 	}
-}
-
-// requestTextMax is the maximum number of bytes of the arguments that the reason of a parked
-// run shows.
-const requestTextMax = 400
-
-func requestText(name string, arguments []byte) string {
-	return name + " " + actor.FitText(string(arguments), requestTextMax)
-}
-
-func signalText(call *actor.Call) string {
-	ask := callbackAsk(call)
-	if call.Operation == signals.OpAddTool {
-		ask, _ = addedToolAsk(call) // decoded before
-	}
-	return requestText(ask.Name, inlineBytes(ask.Parts))
 }

@@ -16,12 +16,14 @@ import (
 
 // repeatingNode is a node with an external agent that may be invoked twice, tools with and
 // without an approval, and an agent to call.
-func repeatingNode(t *testing.T) (*node, actor.CallID) {
+func repeatingNode(t *testing.T) (*node, actor.CallID) { return nodeRepeating(t, externalAgent(true)) }
+
+func nodeRepeating(t *testing.T, worker actor.Definition) (*node, actor.CallID) {
 	transfer, note, look := pay, pay, pay
 	transfer.OnFailure = tools.ReturnError
 	note.Name, note.Policy, note.OnFailure = "note", "allow", tools.ReturnError
 	look.Name, look.Policy, look.OnFailure, look.Idempotent = "look", "allow", tools.ReturnError, true
-	n := newNode(t, 1, externalAgent(true), slowHelper())
+	n := newNode(t, 1, worker, slowHelper())
 	n.tools = declared(transfer, note, look)
 	n.restart(1)
 	return n, n.send("worker", "go")

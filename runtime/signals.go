@@ -25,6 +25,10 @@ func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 		return
 	}
 	t := act.turn(call.Parent)
+	if run := act.journal.Run(call.Parent); t == nil && run != nil && run.Parked != "" && call.Operation == signals.OpRetry {
+		c.refuse(act, call, actor.Refuse(actor.Rejected, "run %s stays parked: %s", call.Parent, run.Parked))
+		return
+	}
 	if t == nil {
 		c.refuse(act, call, actor.RefuseNotFound(actor.WhatOpenRun, "%s has no open run %s", act.id, call.Parent))
 		return

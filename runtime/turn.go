@@ -40,6 +40,7 @@ type sendState struct {
 	backoff actor.Duration // delay between the next attempt and the attempt after it; doubles with each resend
 	due     actor.Time     // deadline of an external agent as the host knows it; 0 if unknown
 	replays bool           // the effect is repeated once its turn can be replayed
+	target  []byte         // address at which an external agent was invoked last
 
 	pieces, pieceBytes int // pieces of a streamed answer, and their bytes
 }

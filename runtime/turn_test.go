@@ -13,6 +13,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 )
 
 func interleaved(d *actor.Definition) { d.Turns = actor.Interleaved }
@@ -86,6 +87,12 @@ func TestRunOfAbsentAgentIsParked(t *testing.T) {
 			t.Fatalf("got run %+v, want a parked one", r)
 		}
 		n.want(n.send("a", "new"), "NotFound")
+		for _, id := range []actor.CallID{run, queued} {
+			retry := n.send("a", "", func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpRetry, id })
+			if r := n.replies[retry].Refusal; r == nil || !strings.Contains(r.Detail, "stays parked: absent: there is no agent a; start the server with the files") {
+				t.Errorf("got %v", r)
+			}
+		}
 	}
 	n.agents = all
 	n.restart(2)

@@ -79,9 +79,17 @@ type runError struct {
 	Message string `json:"message"`
 }
 
-// writeStatus writes the status of the run with its open waits and its error. A run that has
-// not begun is QUEUED, and one whose replay diverged is PARKED.
+// writeStatus writes the status of the run with its open waits and its error, on one line.
 func (r *runView) writeStatus(w io.Writer) {
+	r.writeState(w)
+	if r.Error != nil {
+		fmt.Fprintf(w, ": %s", oneLine(r.Error.Message))
+	}
+}
+
+// writeState is writeStatus without the error. A run that has not begun is QUEUED, and one that waits
+// for a person to retry it is PARKED.
+func (r *runView) writeState(w io.Writer) {
 	status := r.Status
 	if r.State == runs.AgentQueued || r.State == runs.AgentParked {
 		status = strings.ToUpper(r.State)
@@ -96,14 +104,14 @@ func (r *runView) writeStatus(w io.Writer) {
 	for _, wait := range r.Waits {
 		fmt.Fprintf(w, ", waits for the signal %s until %s", wait.Name, wait.Until)
 	}
-	if r.Error != nil {
-		fmt.Fprintf(w, ": %s", r.Error.Message)
-	}
 }
 
 func (r *runView) print(w io.Writer) {
 	fmt.Fprintf(w, "run      %s\nactor    %s\nstatus   ", r.Run, r.Actor)
-	r.writeStatus(w)
+	r.writeState(w)
+	if r.Error != nil {
+		fmt.Fprintf(w, ": %s", r.Error.Message) // the reason of a parked run has several lines
+	}
 	fmt.Fprintf(w, "\ncreated  %s\n", r.Created)
 	if r.Ended != "" {
 		fmt.Fprintf(w, "ended    %s\n", r.Ended)

@@ -184,7 +184,7 @@ type RunsRetryCmd struct {
 
 // Help returns the text shown below the flags.
 func (RunsRetryCmd) Help() string {
-	return "Resumes a run that is parked because its agent made other asks after a restart. A Go agent is replayed: if it makes the same asks now, for example with the former code, the run continues. An external agent is invoked again. Otherwise the error names the place.\n\nExamples:\n  troupe runs retry 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+	return "Resumes a run that is parked because its agent made other asks after a restart, or because its agent or model was absent. A Go agent is replayed: if it makes the same asks now, for example with the former code, the run continues. An external agent is invoked again. Otherwise the exit code is 1, and the error names the cause.\n\nExamples:\n  troupe runs retry 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
 }
 
 // Run executes the command.
@@ -214,9 +214,40 @@ func (c *RunsRetryCmd) Run(s streams) error {
 	what := "is not parked"
 	if before.State == runs.AgentParked {
 		what = "was parked and continues"
+		if out.Status, err = c.parksAgain(s, id, out.Status); err != nil {
+			return err
+		}
 	}
 	_, err = fmt.Fprintf(s.err, "run %s %s: it is %s; to see it:\n  %s\n", id, what, out.Status, c.hint("runs show", []string{id.String()}))
 	return err
+}
+
+// Bounds of the wait for a run to be parked again, such as because its model is still absent.
+const (
+	parksAgainPolls = 10
+	parksAgainPoll  = 100 * time.Millisecond
+)
+
+// parksAgain returns the status of a run that was retried, or an error if it is parked again.
+func (c *RunsRetryCmd) parksAgain(s streams, id actor.CallID, status string) (string, error) {
+	for range parksAgainPolls {
+		var now runView
+		body, err := c.client().run(id)
+		if err == nil {
+			err = json.Unmarshal(body, &now)
+		}
+		switch {
+		case err != nil:
+			return "", err
+		case now.State == runs.AgentParked && now.Error != nil:
+			return "", fmt.Errorf("run %s is parked again: %s\nafter that is corrected, retry it once more, or cancel it:\n  %s", id, now.Error.Message, c.hint("runs cancel", []string{id.String()}))
+		case now.Ended != "":
+			return now.Status, nil
+		}
+		status = now.Status
+		time.Sleep(parksAgainPoll)
+	}
+	return status, nil
 }
 
 // RunsCancelCmd cancels a run.

@@ -86,7 +86,8 @@ func TestRunsListShowsUsersThatDiffer(t *testing.T) {
 		return jsontext.Value(fmt.Sprintf(`{"run_id":"r","created_at":"now","actor":%q,"principal":%q,"status":"DONE"}`, actor, user))
 	}
 	for want, rows := range map[string][]jsontext.Value{
-		"r  now  helper/s-1  DONE\n": {row("helper/s-1", "alice@example.com")},
+		"r  now  helper/s-1  DONE\n":            {row("helper/s-1", "alice@example.com")},
+		"r  now  a  PARKED: lost\\nbefore: 1\n": {jsontext.Value(`{"run_id":"r","created_at":"now","actor":"a","status":"PAUSED_WAITING_APPROVAL","agent_state":"Parked","error":{"message":"lost\nbefore: 1"}}`)},
 		"r  now  u-ff/helper/s-1  alice@example.com  DONE\nr  now  bob/helper/s-1   bob                DONE\n": {row("u-ff/helper/s-1", "alice@example.com"), row("bob/helper/s-1", "bob")},
 	} {
 		var out strings.Builder
