@@ -112,6 +112,7 @@ const (
 	planRetention
 	planNamespaces
 	planApprovals
+	planBreaker
 )
 
 // drawPlan draws the plan of a seed. The options Faultless, Odds and Registry replace values that
@@ -145,12 +146,13 @@ func drawPlan(c Entropy, o Options) Plan {
 	drawConfig(c, &p.Patience.Retry)
 	p.Backoff.RetryBurst = promisedRetryBurst
 	drawConfig(c, &p.Backoff)
-	p.Breaker = dispatcher.AgentBreaker()
-	drawConfig(c, &p.Breaker)
 	p.Writer = writerDefaults
 	drawConfig(c, &p.Writer)
 	p.Index = indexDefaults
 	drawConfig(c, &p.Index)
+	c.SetStream(planBreaker)
+	p.Breaker = dispatcher.AgentBreaker()
+	drawConfig(c, &p.Breaker)
 	c.SetStream(planClients)
 	p.Calls = 115 + 20*c.Int(4)
 	p.Span = time.Duration(20+c.Int(20)) * time.Second
