@@ -35,7 +35,7 @@ type pkg struct {
 
 var (
 	layer0 = []string{"actor"}
-	layer1 = []string{"dispatcher", "history", "runs", "signals", "store", "upstream", "tools"}
+	layer1 = []string{"contract", "dispatcher", "history", "runs", "signals", "store", "upstream", "tools"}
 	layer2 = []string{"runtime", "agents", "ingress", "specs", "specs/linear"}
 
 	below2 = slices.Concat(layer0, layer1)
@@ -70,6 +70,7 @@ var packages = map[string]pkg{
 
 	"actor": {layer: 0},
 
+	"contract":   {layer: 1, ours: []string{"actor", "tools"}, std: []string{"embed"}},
 	"dispatcher": {layer: 1, ours: layer0},
 	"history":    {layer: 1, ours: layer0},
 	"runs":       {layer: 1, ours: layer0},

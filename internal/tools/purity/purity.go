@@ -35,6 +35,7 @@ const module = "github.com/troupe-run/troupe/"
 // architecture test checks that the list is complete.
 var purePackages = map[string]bool{
 	"actor":      true,
+	"contract":   true,
 	"dispatcher": true,
 	"history":    true,
 	"runs":       true,
