@@ -32,8 +32,8 @@ func (s targets) moves(i int, answer *actor.Answer) bool {
 	if !a.Invoking() || t.run.Parked != "" || answer.Refusal == nil || answer.Refusal.Reason != actor.Unavailable && answer.Refusal.Reason != actor.Busy {
 		return false
 	}
-	if bytes.Equal(t.sends[i].target, s.of(a.Out())) {
-		return false
+	if len(t.rawAsks) == 0 || bytes.Equal(t.sends[i].target, s.of(a.Out())) {
+		return false // without asks the invocation is that of a former cell, whose address is unknown
 	}
 	shown := store.Shown{Ask: &store.ShownAsk{Kind: a.Out().Kind, Attempt: 2 + a.Retries, Discards: a.StreamedAfter}}
 	c.record(t.act, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: a.Attempt + 1}, shown)
