@@ -14,7 +14,8 @@ import (
 )
 
 // ChatReader reads the answer to a Chat while it is passed on. It changes nothing but the
-// usage that the client has not asked for.
+// usage that the client has not asked for, and leaves out comments: some clients take a comment and the
+// empty line behind it for an event without data.
 //
 //  1. The deltas of a streamed answer are its events up to the one with a finish reason.
 //     Tail is that event and those behind it, or an answer that is not streamed. So the
@@ -26,6 +27,8 @@ type ChatReader struct {
 	secrets Secrets
 	added   bool    // the usage is not for the client
 	parser  *Parser // nil: the body is one JSON value
+	raw     []byte  // lines of the event that is being read
+	held    bool    // a CR was received last
 	body    []byte
 	tail    []byte
 	finish  Finish
@@ -72,23 +75,69 @@ func (r *ChatReader) Decode(b []byte) (deltas []Delta, failure *Failure) {
 		}
 		return nil, r.failure
 	}
-	events, refusal := r.parser.Parse(b)
-	for _, e := range events {
-		if text := r.read(e); text != "" {
-			deltas = append(deltas, Delta{Text: text})
-		}
-		if r.done || r.failure != nil {
-			return deltas, r.failure
-		}
+	if r.held { // a line end of two bytes is read at once
+		b = slices.Concat([]byte("\r"), b)
 	}
-	if refusal != nil {
-		r.fail(&Failure{Class: Refused, Refusal: actor.Refuse(actor.ModelRejected, "%s: %s", r.name, refusal.Detail)})
+	if r.held = len(b) > 0 && b[len(b)-1] == '\r'; r.held {
+		b = b[:len(b)-1]
+	}
+	return r.readLines(b)
+}
+
+// readLines reads lines of a stream, of which the last may be incomplete.
+func (r *ChatReader) readLines(b []byte) (deltas []Delta, failure *Failure) {
+	for len(b) > 0 {
+		n := len(b)
+		if end := lineEnd(b); end >= 0 {
+			if n = end + 1; b[end] == '\r' && n < len(b) && b[n] == '\n' {
+				n++
+			}
+		}
+		events, refusal := r.parser.Parse(b[:n])
+		if len(r.raw) <= EventBytesMax { // a longer one is mostly comments
+			r.raw = append(r.raw, b[:n]...)
+		}
+		b = b[n:]
+		for _, e := range events {
+			raw := r.raw
+			if len(events) > 1 || !isOneEvent(raw) {
+				raw = nil
+			}
+			if text := r.read(e, raw); text != "" {
+				deltas = append(deltas, Delta{Text: text})
+			}
+			if r.done || r.failure != nil {
+				return deltas, r.failure
+			}
+		}
+		if len(events) > 0 {
+			r.raw = r.raw[:0]
+		}
+		if refusal != nil {
+			r.fail(&Failure{Class: Refused, Refusal: actor.Refuse(actor.ModelRejected, "%s: %s", r.name, refusal.Detail)})
+			break
+		}
 	}
 	return deltas, r.failure
 }
 
+// isOneEvent reports whether lines are those of one event, without comments and without empty lines before it.
+func isOneEvent(raw []byte) bool {
+	lines := strings.Split(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(string(raw)), "\n")
+	for i, line := range lines { // the last two are the empty line and what follows it
+		if strings.HasPrefix(line, ":") || line == "" && i < len(lines)-2 {
+			return false
+		}
+	}
+	return len(raw) <= EventBytesMax
+}
+
 // End implements Decoder.
-func (r *ChatReader) End() ([]Delta, *Failure) {
+func (r *ChatReader) End() (deltas []Delta, failure *Failure) {
+	if r.held && r.failure == nil && !r.done {
+		r.held = false
+		deltas, _ = r.readLines([]byte("\r"))
+	}
 	switch {
 	case r.failure != nil || r.done:
 	case r.parser == nil:
@@ -98,7 +147,7 @@ func (r *ChatReader) End() ([]Delta, *Failure) {
 	default:
 		r.done = true
 	}
-	return nil, r.failure
+	return deltas, r.failure
 }
 
 // HasFinish implements Decoder.
@@ -137,8 +186,9 @@ type chatChunk struct {
 	} `json:"choices"`
 }
 
-// read reads one event of a stream and returns it if it is passed on now.
-func (r *ChatReader) read(e runs.Frame) string {
+// read reads one event of a stream and returns it if it is passed on now. Raw are its lines, or nil
+// if it has to be written anew.
+func (r *ChatReader) read(e runs.Frame, raw []byte) string {
 	if strings.TrimSpace(e.Data) == "[DONE]" {
 		if r.finish == NoFinish {
 			r.fail(fail(Broken, actor.Unavailable, "%s: response ended without a finish reason", r.name))
@@ -148,18 +198,33 @@ func (r *ChatReader) read(e runs.Frame) string {
 		r.done = true
 		return ""
 	}
+	if e.Name == "error" {
+		f := parseError([]byte(e.Data)).failure(r.name, r.secrets)
+		f.Object = errorObject([]byte(e.Data), r.secrets)
+		r.fail(f)
+		return ""
+	}
 	data, ok := r.readChunk([]byte(e.Data))
 	if !ok || data == nil {
 		return ""
 	}
-	event := runs.Frame{Data: string(data)}
+	pass := func(b []byte) []byte {
+		if raw != nil && string(data) == e.Data {
+			return append(b, raw...)
+		}
+		event := runs.Frame{Name: e.Name, Data: string(data)}
+		if event.Check() != nil {
+			event.Name = ""
+		}
+		return event.Append(b)
+	}
 	if r.finish != NoFinish {
-		if r.tail = event.Append(r.tail); len(r.tail) > BodyBytesMax {
+		if r.tail = pass(r.tail); len(r.tail) > BodyBytesMax {
 			r.fail(fail(Refused, actor.ModelRejected, "%s: %d bytes follow the finish reason", r.name, len(r.tail)))
 		}
 		return ""
 	}
-	return string(event.Append(nil))
+	return string(pass(nil))
 }
 
 // readChunk reads one JSON value of the answer and returns what the client gets of it, nil
@@ -171,7 +236,9 @@ func (r *ChatReader) readChunk(data []byte) (pass []byte, ok bool) {
 		return nil, false
 	}
 	if len(c.Error) > 0 && c.Error.Kind() != 'n' {
-		r.fail(parseErrorMember(c.Error).failure(r.name, r.secrets))
+		f := parseErrorMember(c.Error).failure(r.name, r.secrets)
+		f.Object = errorObject(data, r.secrets)
+		r.fail(f)
 		return nil, false
 	}
 	if r.model == "" {

@@ -84,7 +84,11 @@ func feed(r *ChatReader, body string, n int) (passed string, failure *Failure) {
 		body = body[n:]
 	}
 	if failure == nil && !r.Done() {
-		_, failure = r.End()
+		var deltas []Delta
+		deltas, failure = r.End()
+		for _, d := range deltas {
+			passed += d.Text
+		}
 	}
 	return passed, failure
 }
@@ -101,6 +105,9 @@ func TestChatAnswerIsPassedOn(t *testing.T) {
 	}{
 		{"usage asked for", "text/event-stream; charset=utf-8", ": hi\r\n\r\n" + streamPieces + streamFinish + streamUsage + streamDone + "data: late\n\n", false, streamPieces, streamFinish + streamUsage + streamDone},
 		{"usage added", "text/event-stream", streamPieces + streamFinish + streamUsage + streamDone, true, without(streamPieces), without(streamFinish) + streamDone},
+		{"names, ids and other spellings", "text/event-stream", "event: chunk\r\nid: 7\r\ndata:{\"a\":1}\r\n\r\n" + streamFinish + "data:[DONE]\n\n", false, "event: chunk\r\nid: 7\r\ndata:{\"a\":1}\r\n\r\n", streamFinish + streamDone},
+		{"comments between and within events", "text/event-stream", ": ping\n\nevent: chunk\n: ping\ndata: {\"a\":1}\n\n: ping\n" + streamFinish + streamDone, false, "event: chunk\ndata: {\"a\":1}\n\n", streamFinish + streamDone},
+		{"lines that end in CR", "text/event-stream", strings.ReplaceAll(streamPieces+streamFinish, "\n", "\r"), false, strings.ReplaceAll(streamPieces, "\n", "\r"), strings.ReplaceAll(streamFinish, "\n", "\r")},
 		{"without the last event", "text/event-stream", streamPieces + streamFinish + streamUsage, false, streamPieces, streamFinish + streamUsage},
 		{"one value", "application/json", whole, true, "", whole},
 	} {
@@ -112,6 +119,9 @@ func TestChatAnswerIsPassedOn(t *testing.T) {
 			passed, failure := feed(r, c.body, n)
 			if failure != nil || passed != c.passed || string(r.Tail()) != c.tail {
 				t.Fatalf("%s, in pieces of %d: %v\npassed %s\nwant   %s\ntail %s\nwant %s", c.name, n, failure, passed, c.passed, r.Tail(), c.tail)
+			}
+			if !strings.Contains(c.body, "prompt_tokens") {
+				continue
 			}
 			if got, want := r.Completion(), (Completion{Finish: FinishStop, Model: "gpt-x-1", Usage: Usage{true, 7, 3, 10}}); got.Finish != want.Finish || got.Model != want.Model || got.Usage != want.Usage || got.Text != "" {
 				t.Fatalf("%s: got %+v", c.name, got)

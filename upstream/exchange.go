@@ -182,6 +182,7 @@ type Outcome struct {
 	Warnings   []string            // about the content of a complete response
 	Refusal    *actor.Refusal      // nil if the response is complete
 	Code       string              // of the error in the last response, if its status was not 200
+	Object     []byte              // error in the last response, see Failure
 	Attempts   []Attempt           // for the record of the call
 	Evidence   dispatcher.Evidence // what the last attempt states about the upstream
 	Omitted    []string            // optional members that the model refused, without which it answered
@@ -249,6 +250,7 @@ type Exchange struct {
 	lastContact   actor.Time // last input from the upstream, or time of the last send
 	body          []byte     // of an error response
 	code          string     // of the error in it
+	object        []byte     // of the last failure, see Failure
 	omitted       []string   // optional members that the model refused
 	passed        bool       // deltas of a Verbatim exchange were forwarded
 	performed     bool       // an attempt of a tool had a response with status 2xx
@@ -389,7 +391,7 @@ func (m exchangeStep) startAttempt() {
 		m.phaseDeadline = pass.At
 	default:
 		m.attempts = append(m.attempts, Attempt{At: m.now})
-		m.probe, m.decoder, m.body, m.status, m.code, m.evidence = pass.Probe, nil, nil, 0, "", dispatcher.NoEvidence
+		m.probe, m.decoder, m.body, m.status, m.code, m.object, m.evidence = pass.Probe, nil, nil, 0, "", nil, dispatcher.NoEvidence
 		if len(m.attempts) == 1 {
 			m.failingSince = pass.Since
 		}
@@ -551,6 +553,7 @@ func (m exchangeStep) failWithStatus() {
 // allowed.
 func (m exchangeStep) failAttempt(f *Failure) {
 	m.flush()
+	m.object = f.Object
 	m.ops = append(m.ops, Close{len(m.attempts)})
 	f.Refusal.Detail = m.secrets().redact(f.Refusal.Detail)
 	m.recordAttempt(f.Refusal)
@@ -656,6 +659,8 @@ func (m exchangeStep) finish(refusal *actor.Refusal) {
 	outcome := Outcome{Refusal: refusal, Code: m.code, Attempts: m.attempts, Evidence: m.evidence}
 	if refusal == nil {
 		outcome.Omitted = m.omitted
+	} else {
+		outcome.Object = m.object
 	}
 	if m.decoder != nil {
 		outcome.Completion, outcome.Warnings = m.decoder.Completion(), m.decoder.Warnings()

@@ -44,6 +44,8 @@ type Failure struct {
 	After   actor.Duration // delay requested by the upstream; 0 if none
 	Code    string         // as the upstream reported it, without secrets; may be empty
 
+	Object []byte // JSON object with the error as the upstream sent it, without secrets; nil if there is none
+
 	reported upstreamError // as the upstream sent it
 }
 
@@ -146,7 +148,7 @@ func StatusFailure(name string, model bool, status int, headers []Header, body [
 		f.Refusal.Scope = actor.ScopeCallee
 	}
 	f.Refusal.RetryAfter = f.After
-	f.reported = reported
+	f.reported, f.Object = reported, errorObject(body, secrets)
 	f.Code = secrets.quote(cmp.Or(reported.code, reported.kind), NameBytesMax)
 	if model {
 		return f.ofModel(status, reported)
@@ -226,12 +228,7 @@ type upstreamError struct{ message, kind, code, param string }
 // parseError extracts the error from a response body or an event. It returns a zero value if
 // there is none. A body that is not JSON is the message, unless it is a page of HTML.
 func parseError(body []byte) upstreamError {
-	if text := bytes.TrimSpace(body); len(text) > 0 && text[0] == '[' { // some send a list of one error
-		var all []jsontext.Value
-		if unmarshal(text, &all, lenient) == nil && len(all) == 1 && all[0].Kind() == '{' {
-			body = all[0]
-		}
-	}
+	body = onlyError(body)
 	var w struct {
 		Error   jsontext.Value `json:"error"`
 		Code    jsontext.Value `json:"code"`
@@ -246,6 +243,38 @@ func parseError(body []byte) upstreamError {
 		return parseErrorMember(w.Error)
 	}
 	return upstreamError{message: cmp.Or(errorText(w.Message, errorDepthMax), errorText(w.Detail, errorDepthMax)), code: scalarText(w.Code), param: scalarText(w.Param)}
+}
+
+// onlyError returns the error in a list of one, which some servers send, and other bodies unchanged.
+func onlyError(body []byte) []byte {
+	if text := bytes.TrimSpace(body); len(text) > 0 && text[0] == '[' {
+		var all []jsontext.Value
+		if unmarshal(text, &all, lenient) == nil && len(all) == 1 && all[0].Kind() == '{' {
+			return all[0]
+		}
+	}
+	return body
+}
+
+// errorObjectMax is the maximum size in bytes of an error that is passed on.
+const errorObjectMax = 16 << 10
+
+// errorObject returns an object with a member error to be passed on as it is, but for secrets. It returns
+// nil for anything else.
+func errorObject(body []byte, secrets Secrets) []byte {
+	body = bytes.TrimSpace(onlyError(body))
+	if len(body) == 0 || len(body) > errorObjectMax || body[0] != '{' {
+		return nil
+	}
+	object := []byte(secrets.redact(string(body)))
+	var at members
+	if at.read(object) != nil {
+		return nil
+	}
+	if kind := at.value(object, "error").Kind(); kind != '{' && kind != '"' {
+		return nil
+	}
+	return object
 }
 
 // textOnly returns a text that is neither JSON nor a page of HTML, on one line. It returns "" for

@@ -125,7 +125,7 @@ func (a *agentAnswer) stream(e eventStream, out []byte, updates <-chan struct{})
 			a.fail(e, out, a.failure())
 			return
 		case len(out) == 0 && time.Since(pinged) >= agentChatPing:
-			out = a.coding.part(runs.AppendComment(nil, "ping"))
+			out = a.coding.part([]byte(openAIPing))
 		}
 		if len(out) > 0 {
 			if pinged = time.Now(); !e.write(out) {

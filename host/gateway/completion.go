@@ -38,6 +38,8 @@ type completion struct {
 	began   time.Time
 	probed  time.Time // last check that the run is open
 	ended   bool
+	runEnd  <-chan struct{} // closed when the run of a recorded request has ended; else nil
+	unwatch func()          // ends the wait for that; nil if there is none
 	coding  transferCoding
 }
 
@@ -124,6 +126,8 @@ func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
 	}
 	added, _ := signals.ReadAddedModel(answer.Reply.Parts)
 	c.call = added.ID
+	watching, cancel := context.WithCancel(context.Background())
+	c.runEnd, c.unwatch = watchRunEnd(watching, c.server, c.by, c.request.Run), cancel
 	return nil
 }
 
@@ -153,6 +157,9 @@ func (c *completion) end(last *command.ChatPart) {
 		return
 	}
 	c.ended = true
+	if c.unwatch != nil {
+		c.unwatch()
+	}
 	if c.call != "" {
 		answer, err := c.signal(c.request.End(c.call, last.Completion, last.Refusal))
 		if r := answer.Reply.Refusal; err != nil || r != nil && r.Reason != actor.NotFound { // the run may have ended
@@ -199,6 +206,16 @@ func (c *completion) abandon(why string) {
 // and with a stream of events otherwise.
 func (c *completion) answer(ctx *fasthttp.RequestCtx, release func()) {
 	waitCtx := c.server.newClientContext(ctx, completionTimeout)
+	answered := make(chan struct{})
+	if c.runEnd != nil {
+		go func() {
+			select {
+			case <-c.runEnd:
+				c.cancel() // ends the wait for a part
+			case <-answered:
+			}
+		}()
+	}
 	part, err := c.next(waitCtx)
 	stopping, runEnded := false, false
 	for err == nil && !part.Last && len(part.Bytes) == 0 && waitCtx.Err() == nil && !stopping && !runEnded {
@@ -211,8 +228,14 @@ func (c *completion) answer(ctx *fasthttp.RequestCtx, release func()) {
 			}
 		}
 	}
+	close(answered)
 	cause := waitCtx.cause()
 	waitCtx.stop()
+	select {
+	case <-c.runEnd:
+		runEnded = true
+	default:
+	}
 	if stopping || runEnded {
 		defer release()
 		c.interrupted(runEnded).write(ctx)
@@ -253,6 +276,7 @@ func (c *completion) answer(ctx *fasthttp.RequestCtx, release func()) {
 func completionProblem(last *command.ChatPart) *problem {
 	p := refusalProblem(last.Refusal)
 	p.Detail = cmp.Or(last.Detail, p.Detail)
+	p.openAI = last.Error
 	if last.Refusal.Reason == actor.ModelNotFound && last.Status == 0 { // no server was asked
 		p.setUnknownModel()
 	}
@@ -317,6 +341,12 @@ func (c *completion) serve(e eventStream, out []byte) {
 		out = nil
 		select {
 		case part := <-parts:
+			select {
+			case <-c.runEnd: // the reason of what follows
+				c.fail(e, c.interrupted(true))
+				return
+			default:
+			}
 			switch {
 			case part.err != nil:
 				c.abandon("the server has lost the request")
@@ -334,7 +364,7 @@ func (c *completion) serve(e eventStream, out []byte) {
 				c.fail(e, c.interrupted(true))
 				return
 			case len(part.Bytes) == 0:
-				out = c.coding.part(runs.AppendComment(nil, "ping"))
+				out = c.coding.part([]byte(openAIPing))
 			default:
 				if out = c.coding.part(part.Bytes); c.runEnded() {
 					c.fail(e, c.interrupted(true))
@@ -347,6 +377,9 @@ func (c *completion) serve(e eventStream, out []byte) {
 				c.fail(e, invalidKey())
 				return
 			}
+		case <-c.runEnd:
+			c.fail(e, c.interrupted(true))
+			return
 		case <-gone:
 			c.abandon("the client has gone")
 			return

@@ -323,7 +323,7 @@ func TestCompletionStream(t *testing.T) {
 	failed := other.openStream("POST", completionsRoute, body)
 	defer failed.response.Body.Close()
 	got, err := io.ReadAll(failed.response.Body)
-	if want := string(event) + ": ping\n\ndata: {\"error\":{\"message\":\"down\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"rate_limit_exceeded\"}}\n\n"; err != nil || string(got) != want {
+	if want := string(event) + ": ping\ndata: {\"error\":{\"message\":\"down\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"rate_limit_exceeded\"}}\n\n"; err != nil || string(got) != want {
 		t.Errorf("got %s, %v\nwant %s", got, err, want)
 	}
 }
@@ -514,4 +514,37 @@ func (n *scriptedNode) Lookup(ctx context.Context, in command.Lookup) (command.R
 		}
 	}
 	return n.Node.Lookup(ctx, in)
+}
+
+// The end of a run ends its requests to a silent model at once, before and within the answer.
+func TestSilentCompletionEndsWithRun(t *testing.T) {
+	event := []byte("data: {\"choices\":[]}\n\n")
+	for _, streams := range []bool{false, true} {
+		d := startGateway(t)
+		service := newExternalService(d, "outside")
+		in := service.begin("outside", `{"content":"x"}`)
+		node := &scriptedNode{d.server.node, make(chan command.ChatPart, 4), make(chan struct{}, 4)}
+		other := d.serve(New(node, d.server.log, d.server.config), func(l net.Listener) net.Listener { return l })
+		if streams {
+			node.parts <- command.ChatPart{Bytes: event}
+		}
+		done := make(chan string, 1)
+		go func() {
+			status, _, text := other.do("POST", completionsRoute, strings.Replace(chatBody, "{", `{"stream":true,`, 1), RunToken, in.token)
+			done <- fmt.Sprint(status, " ", text)
+		}()
+		for len(d.modelEvents(in.run)) == 0 {
+			_, _, _ = d.do("GET", "/v1/runs/"+in.run+"/events?wait_ms=100&after=900", "")
+		}
+		if status, _, body := d.do("POST", "/v1/runs/"+in.run+":cancel", ""); status != 200 {
+			t.Fatal(status, body)
+		}
+		<-node.cancelled // the node has no beats, at which an end would be noticed too
+		if !streams {
+			node.parts <- command.ChatPart{Last: true, Refusal: actor.Refuse(actor.Stopped, "cancelled")}
+		}
+		if text := <-done; !strings.Contains(text, `"code":"run_not_found"`) {
+			t.Errorf("streams %v: got %s", streams, text)
+		}
+	}
 }

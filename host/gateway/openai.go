@@ -85,8 +85,15 @@ func isForeignOpenAI(path []byte) bool {
 	}
 }
 
+// openAIPing is a comment that keeps a connection open. No empty line follows: the stock clients of the
+// OpenAI API take one for the end of an event, and fail to parse its empty data.
+const openAIPing = ": ping\n"
+
 // appendOpenAI appends the problem in the form of the OpenAI API.
 func (p *problem) appendOpenAI(b []byte) []byte {
+	if len(p.openAI) > 0 {
+		return append(b, p.openAI...)
+	}
 	kind := "invalid_request_error"
 	switch {
 	case p.Status == http.StatusUnauthorized:

@@ -30,6 +30,7 @@ type problem struct {
 	Run        string   `json:"run_id,omitzero"`
 	FirstSeq   uint64   `json:"first_seq,omitzero"` // first event that is left, for events_dropped
 	wrongKey   bool     // a presented key or run token is wrong
+	openAI     []byte   // body for clients of the OpenAI API, as a model sent it; empty: made of the fields
 }
 
 func newProblem(status int, code, title, detail string) *problem {

@@ -30,6 +30,7 @@ type ChatOutcome struct {
 	Detail     string // of the refusal, for the client: without the address of the model, and with its name in the configuration
 	Status     int    // of the last response of the model; 0 if there was none
 	Code       string // of the error in it; may be empty
+	Error      []byte // JSON object with the error as the model's server sent it, without its address; nil if there is none
 }
 
 // CheckModel returns a refusal if there is no model of a name.
@@ -80,6 +81,9 @@ func (o *Outbound) Chat(ctx context.Context, in ChatRequest, onPiece func(text s
 	}
 	if out.Refusal != nil {
 		out.Detail = m.detailForClient(out.Refusal.Detail)
+		if out.Refusal.Reason != actor.ModelAuth { // which is about the key of this server
+			out.Error = []byte(m.withoutAddress(string(outcome.Object)))
+		}
 	}
 	return out
 }
@@ -98,6 +102,11 @@ func (m *model) detailForClient(detail string) string {
 	if before, _, ok := strings.Cut(detail, invalidCertificate+":"); ok { // the rest may have internal names
 		detail = before + invalidCertificate
 	}
+	return m.withoutAddress(detail)
+}
+
+// withoutAddress removes the address of a model from a text for clients.
+func (m *model) withoutAddress(detail string) string {
 	if u, err := url.Parse(m.endpoint.URL); err == nil {
 		if host := u.Hostname(); strings.ContainsAny(host, ".:") || host == "localhost" { // another name may be a word of the text
 			detail = strings.ReplaceAll(strings.ReplaceAll(detail, u.Host, shownServer), host, shownServer)

@@ -49,6 +49,7 @@ type (
 		Detail     string         // of the refusal, for the client; empty: the same
 		Status     uint64         // of the last response of the model; 0 if there was none
 		Code       string         // of the error in it; may be empty
+		Error      []byte         // JSON object with the error as the model's server sent it; may be empty
 	}
 )
 
@@ -73,8 +74,9 @@ func (e *encoder) chatPart(p *ChatPart) {
 	e.String(p.Detail)
 	e.Uint(p.Status)
 	e.String(p.Code)
+	e.Bytes(p.Error)
 }
 
 func (d *decoder) chatPart() ChatPart {
-	return ChatPart{d.Bytes(bytesMax), d.Bool(), d.Bool(), d.Bytes(bytesMax), d.Refusal(), d.text(), d.Uint(), d.text()}
+	return ChatPart{d.Bytes(bytesMax), d.Bool(), d.Bool(), d.Bytes(bytesMax), d.Refusal(), d.text(), d.Uint(), d.text(), d.Bytes(bytesMax)}
 }

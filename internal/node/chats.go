@@ -117,7 +117,7 @@ func (c *chats) run(ctx context.Context, o *chat) {
 		case <-ctx.Done():
 		}
 	})
-	o.last = command.ChatPart{Bytes: outcome.Tail, Last: true, Streams: outcome.Streams, Refusal: outcome.Refusal, Detail: outcome.Detail, Status: uint64(outcome.Status), Code: outcome.Code}
+	o.last = command.ChatPart{Bytes: outcome.Tail, Last: true, Streams: outcome.Streams, Refusal: outcome.Refusal, Detail: outcome.Detail, Status: uint64(outcome.Status), Code: outcome.Code, Error: outcome.Error}
 	answer := actor.Answer{Refusal: outcome.Refusal}
 	if outcome.Refusal == nil {
 		o.last.Completion = outcome.Completion.Encode()
