@@ -55,6 +55,7 @@ type Metadata struct {
 	CacheStatus       string
 	Incomplete        []string       // names of what was not completed
 	RetryAfter        actor.Duration // of a refusal that asks for it
+	Field             string         // of a Violation
 	further           []member       // as the agent wrote them
 }
 
@@ -127,7 +128,7 @@ func (m *Metadata) encode() jsontext.Value {
 	all := []member{
 		{"processing_time_ms", number(m.Timed, m.Took)}, {"source_version", text(m.SourceVersion)},
 		{"capability_version", text(m.CapabilityVersion)}, {"cache_status", text(m.CacheStatus)},
-		{"retry_after_ms", number(m.RetryAfter > 0, m.RetryAfter)}, {"incomplete", nil},
+		{"retry_after_ms", number(m.RetryAfter > 0, m.RetryAfter)}, {"field", text(m.Field)}, {"incomplete", nil},
 	}
 	if len(m.Incomplete) > 0 {
 		all[len(all)-1].value = invariant.Must(json.Marshal(m.Incomplete))
@@ -162,7 +163,7 @@ func Refused(id string, r *actor.Refusal) Response {
 
 // Invalid returns the response to a request, or in place of a response, that breaks a rule.
 func Invalid(id string, v *Violation) Response {
-	return Response{ID: id, Status: Failed, ErrorCode: v.Code, ErrorMessage: v.Error()}
+	return Response{ID: id, Status: Failed, ErrorCode: v.Code, ErrorMessage: v.Error(), Metadata: Metadata{Field: v.Field}}
 }
 
 // lenient are the options for what agents write: doubled members, of which the last one counts,
@@ -376,7 +377,7 @@ func (r *Response) readMetadata(v jsontext.Value) {
 			if m.Timed = err == nil && ms >= 0 && ms <= float64(timeoutMax.Milliseconds()); m.Timed {
 				m.Took = actor.Duration(ms) * time.Millisecond
 			}
-		case f.name == "retry_after_ms": // the server says it, not an agent
+		case f.name == "retry_after_ms" || f.name == "field": // the server says them, not an agent
 		case f.name == "incomplete":
 			m.Incomplete = r.readTexts(f.name, f.value)
 		default:

@@ -35,18 +35,20 @@ type Violation struct {
 	Code  string // one of the error codes above
 	Field string // names of members joined by '/'; "" is the whole envelope
 	Rule  string // what is wanted, in words
+
+	alone bool // the rule is a whole sentence, which a schema gives
 }
 
-// Error returns the field and the rule.
+// Error returns the field and the rule, or the sentence that a schema gives for it.
 func (v *Violation) Error() string {
-	if v.Field == "" {
+	if v.Field == "" || v.alone {
 		return v.Rule
 	}
 	return v.Field + ": " + v.Rule
 }
 
 func violation(code, field, format string, args ...any) *Violation {
-	return &Violation{code, field, actor.FitText(fmt.Sprintf(format, args...), actor.TextBytesMax)}
+	return &Violation{Code: code, Field: field, Rule: actor.FitText(fmt.Sprintf(format, args...), actor.TextBytesMax)}
 }
 
 // codePattern is the form of a code of the contract, of a capability or an error.

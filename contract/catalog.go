@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package contract
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/nearest"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// Capability is what an agent can do for others.
+type Capability struct {
+	Code          string // such as DOC_GENERATE
+	Input, Output string // JSON Schemas of inputs_json and result_json; "": any object
+	Version       string
+	Timeout       actor.Duration // of a request that names none; 0: TimeoutDefault
+	Description   string         // for agents
+	UserText      string         // for users: what is done, and what it adds; no code of an agent or a capability
+	Example       jsontext.Value // of inputs_json; nil: none
+}
+
+// Declaration is what an agent declares of itself.
+type Declaration struct {
+	Agent        string // its ID
+	Code         string // its code, such as ANL; "": none
+	Capabilities []Capability
+}
+
+// Bounds of a catalog.
+const (
+	CapabilitiesMax     = 4096
+	descriptionBytesMax = 4 << 10
+	userTextBytesMax    = 256
+	versionBytesMax     = 64
+	namesShownMax       = 3 // of near names and owners in an error
+	candidatesMax       = 16
+)
+
+// anyObject is the schema of a capability that declares none.
+const anyObject = `{"type":"object"}`
+
+// Catalog holds the capabilities of all agents. It is read-only.
+type Catalog struct {
+	rows  []row      // in order of their codes
+	codes []codeName // in order of the codes of agents
+}
+
+// row is a capability with its owners.
+type row struct {
+	Capability
+	owners        []owner // in order of their IDs
+	input, output *tools.ObjectSchema
+	required      []string      // names of required inputs
+	sentences     []fieldResult // x-error-message of the input schema
+}
+
+// owner is an agent with the hash of its ID.
+type owner struct {
+	agent string
+	hash  uint64
+}
+
+type codeName struct{ code, agent string }
+
+// fieldResult is the sentence that a schema has for violations at a field.
+type fieldResult struct{ field, sentence string }
+
+// NewCatalog returns the catalog of what agents declare. Agents may own the same capability if they
+// declare it alike; a code belongs to one agent.
+func NewCatalog(all []Declaration) (*Catalog, error) {
+	c := &Catalog{}
+	for _, d := range all {
+		if err := actor.CheckName(d.Agent); err != nil {
+			return nil, fmt.Errorf("agent %w", err)
+		}
+		if d.Code != "" {
+			i, taken := slices.BinarySearchFunc(c.codes, d.Code, func(n codeName, code string) int { return strings.Compare(n.code, code) })
+			switch {
+			case !isAgentCode(d.Code):
+				return nil, fmt.Errorf("agent %s: code %.40q: want three capitals such as ANL", d.Agent, d.Code)
+			case taken:
+				return nil, fmt.Errorf("agent %s: code %s belongs to agent %s", d.Agent, d.Code, c.codes[i].agent)
+			}
+			c.codes = slices.Insert(c.codes, i, codeName{d.Code, d.Agent})
+		}
+		for i := range d.Capabilities {
+			if err := c.add(d.Agent, &d.Capabilities[i]); err != nil {
+				return nil, fmt.Errorf("agent %s: capability %.80s: %w", d.Agent, d.Capabilities[i].Code, err)
+			}
+		}
+	}
+	return c, nil
+}
+
+func isAgentCode(text string) bool {
+	return len(text) == 3 && strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+}
+
+func (c *Catalog) add(agent string, k *Capability) error {
+	i, known := slices.BinarySearchFunc(c.rows, k.Code, func(r row, code string) int { return strings.Compare(r.Code, code) })
+	if known {
+		r := &c.rows[i]
+		at, owns := slices.BinarySearchFunc(r.owners, agent, func(o owner, agent string) int { return strings.Compare(o.agent, agent) })
+		switch {
+		case owns:
+			return errors.New("is declared twice")
+		case !sameCapability(&r.Capability, k):
+			return fmt.Errorf("agent %s declares it otherwise; owners of one capability share its schemas, version and texts", r.owners[0].agent)
+		}
+		r.owners = slices.Insert(r.owners, at, newOwner(agent))
+		return nil
+	}
+	if len(c.rows) == CapabilitiesMax {
+		return fmt.Errorf("exceeds the maximum of %d capabilities", CapabilitiesMax)
+	}
+	r, err := newRow(k)
+	if err != nil {
+		return err
+	}
+	r.owners = []owner{newOwner(agent)}
+	c.rows = slices.Insert(c.rows, i, *r)
+	return nil
+}
+
+func newOwner(agent string) owner { return owner{agent, hashOf(agent)} }
+
+func hashOf(text string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(text))
+	return h.Sum64()
+}
+
+func sameCapability(a, b *Capability) bool {
+	return a.Input == b.Input && a.Output == b.Output && a.Version == b.Version && a.Timeout == b.Timeout && a.Description == b.Description && a.UserText == b.UserText
+}
+
+// newRow checks a capability and compiles its schemas.
+func newRow(k *Capability) (*row, error) {
+	switch {
+	case !isCode(k.Code):
+		return nil, errors.New("code: want capitals, digits and '_' such as DOC_GENERATE")
+	case k.Description == "" || len(k.Description) > descriptionBytesMax:
+		return nil, fmt.Errorf("description: want 1 to %d bytes", descriptionBytesMax)
+	case len(k.UserText) > userTextBytesMax || k.UserText != "" && !actor.IsLine(k.UserText):
+		return nil, fmt.Errorf("user_text: want a line of at most %d bytes", userTextBytesMax)
+	case len(k.Version) > versionBytesMax:
+		return nil, fmt.Errorf("version: want at most %d bytes", versionBytesMax)
+	case k.Timeout < 0 || k.Timeout > timeoutMax:
+		return nil, fmt.Errorf("timeout_ms: want 1 to %d, or 0 for %d", timeoutMax.Milliseconds(), TimeoutDefault.Milliseconds())
+	}
+	r := &row{Capability: *k}
+	var err error
+	if r.input, err = tools.NewObjectSchema(k.Code, cmp.Or(k.Input, anyObject)); err != nil {
+		return nil, fmt.Errorf("input schema: %w", err)
+	}
+	if r.output, err = tools.NewObjectSchema(k.Code, cmp.Or(k.Output, anyObject)); err != nil {
+		return nil, fmt.Errorf("output schema: %w", err)
+	}
+	if k.Input != "" {
+		r.required, r.sentences = readHints(jsontext.Value(k.Input))
+	}
+	if k.Example != nil {
+		if v := r.checkInputs(k.Example); v != nil {
+			return nil, fmt.Errorf("example: %w", v)
+		}
+	}
+	return r, nil
+}
+
+// readHints returns the required members of an object schema, and the sentences of its properties.
+func readHints(schema jsontext.Value) (required []string, sentences []fieldResult) {
+	type property struct {
+		Sentence   string         `json:"x-error-message"`
+		Required   []string       `json:"required"`
+		Properties jsontext.Value `json:"properties"`
+	}
+	var walk func(v jsontext.Value, path string) []string
+	walk = func(v jsontext.Value, path string) []string {
+		var p property
+		if json.Unmarshal(v, &p) != nil {
+			return nil
+		}
+		if p.Sentence != "" && path != "" {
+			sentences = append(sentences, fieldResult{path, actor.FitText(p.Sentence, userTextBytesMax)})
+		}
+		if len(p.Properties) > 0 {
+			members, _ := membersOf(p.Properties)
+			for _, m := range members {
+				walk(m.value, strings.TrimPrefix(path+"/"+m.name, "/"))
+			}
+		}
+		return p.Required
+	}
+	return walk(schema, ""), sentences
+}
+
+// Find returns a capability, or a refusal that names what is near.
+func (c *Catalog) Find(code string) (*Capability, *Violation) {
+	r, v := c.find(code)
+	if v != nil {
+		return nil, v
+	}
+	return &r.Capability, nil
+}
+
+func (c *Catalog) find(code string) (*row, *Violation) {
+	if i, ok := slices.BinarySearchFunc(c.rows, code, func(r row, code string) int { return strings.Compare(r.Code, code) }); ok {
+		return &c.rows[i], nil
+	}
+	names := make([]string, len(c.rows))
+	for i := range c.rows {
+		names[i] = c.rows[i].Code
+	}
+	var near []string
+	for len(near) < namesShownMax {
+		name := nearest.Of(code, names)
+		if name == "" {
+			break
+		}
+		near = append(near, name)
+		names = slices.DeleteFunc(names, func(other string) bool { return other == name })
+	}
+	if len(near) == 0 {
+		return nil, violation(InputInvalid, "capability_code", "%.80s is no registered capability", code)
+	}
+	return nil, violation(InputInvalid, "capability_code", "%.80s is no registered capability; did you mean %s?", code, strings.Join(near, " or "))
+}
+
+// CheckInputs returns the rule that the inputs of a request break, or nil. A schema may give its own
+// sentence for the violations at a property, in x-error-message.
+func (c *Catalog) CheckInputs(code string, inputs jsontext.Value) *Violation {
+	r, v := c.find(code)
+	if v != nil {
+		return v
+	}
+	return r.checkInputs(inputs)
+}
+
+func (r *row) checkInputs(inputs jsontext.Value) *Violation {
+	members, err := membersOf(inputs)
+	if err != nil {
+		return violation(InputInvalid, "inputs_json", "%v", err)
+	}
+	for _, name := range r.required {
+		if !slices.ContainsFunc(members, func(m member) bool { return m.name == name }) {
+			return violation(InputMissing, "inputs_json/"+name, "is missing")
+		}
+	}
+	refusal := r.input.Check(inputs)
+	if refusal == nil {
+		return nil
+	}
+	field := strings.TrimSuffix("inputs_json/"+refusal.Field, "/")
+	for _, s := range r.sentences {
+		if refusal.Field == s.field || strings.HasPrefix(refusal.Field, s.field+"/") {
+			return &Violation{Code: InputInvalid, Field: field, Rule: s.sentence, alone: true}
+		}
+	}
+	return &Violation{Code: InputInvalid, Field: field, Rule: problemOf(refusal, r.Code)}
+}
+
+// problemOf returns the problems of a refusal without the names that a Violation has.
+func problemOf(refusal *actor.Refusal, code string) string {
+	rule := strings.TrimPrefix(refusal.Detail, code+": ")
+	return strings.TrimPrefix(rule, refusal.Field+": ")
+}
+
+// CheckResult returns the rule that the result of a response breaks, or nil. Without a result there
+// is none to check.
+func (c *Catalog) CheckResult(code string, r *Response) *Violation {
+	k, v := c.find(code)
+	if v != nil || r.Result == nil {
+		return v
+	}
+	if refusal := k.output.Check(r.Result); refusal != nil {
+		return &Violation{Code: OutputViolation, Field: strings.TrimSuffix("result_json/"+refusal.Field, "/"), Rule: problemOf(refusal, k.Code)}
+	}
+	return nil
+}
+
+// Candidate is an owner of a capability when a request came.
+type Candidate struct {
+	Agent   string
+	Load    int            // requests that it has open
+	Refusal *actor.Refusal // why it gets none; nil: it may
+}
+
+// Choice is the decision about the owner of a request, for the record.
+type Choice struct {
+	Agent      string
+	Why        string      // "named", "only owner", "least loaded" or "tie"
+	Candidates []Candidate // the first candidatesMax by ID, of Owners
+	Owners     int
+}
+
+// State reports the load of an agent, and why it gets no request, or nil.
+type State func(agent string) (load int, refusal *actor.Refusal)
+
+// Route decides which agent gets a request. Target is the ID or code of an agent, or "": then the
+// healthy owner with the smallest load gets it. Of several with the same load the session
+// decides, so that it stays with one.
+func (c *Catalog) Route(target, code, session string, state State) (Choice, *Violation, *actor.Refusal) {
+	r, v := c.find(code)
+	if v != nil {
+		return Choice{}, v, nil
+	}
+	if target != "" {
+		agent := c.agentOf(target)
+		if _, owns := slices.BinarySearchFunc(r.owners, agent, func(o owner, agent string) int { return strings.Compare(o.agent, agent) }); !owns {
+			return Choice{}, violation(InputInvalid, "capability_code", "agent %.80s does not own %s; its owners are %s", target, code, r.ownerNames()), nil
+		}
+		load, refusal := state(agent)
+		return Choice{Agent: agent, Why: "named", Candidates: []Candidate{{agent, load, refusal}}, Owners: len(r.owners)}, nil, refusal
+	}
+	choice := Choice{Owners: len(r.owners), Candidates: make([]Candidate, 0, min(len(r.owners), candidatesMax))}
+	best, least, ties, weight := -1, 0, 0, uint64(0)
+	var soonest *actor.Refusal
+	salt := hashOf(session)
+	for i := range r.owners {
+		o := &r.owners[i]
+		load, refusal := state(o.agent)
+		if i < candidatesMax {
+			choice.Candidates = append(choice.Candidates, Candidate{o.agent, load, refusal})
+		}
+		switch w := mix(o.hash ^ salt); {
+		case refusal != nil:
+			if soonest == nil || refusal.RetryAfter < soonest.RetryAfter {
+				soonest = refusal
+			}
+		case best < 0 || load < least:
+			best, least, ties, weight = i, load, 1, w
+		case load == least:
+			if ties++; w > weight {
+				best, weight = i, w
+			}
+		}
+	}
+	if best < 0 {
+		refusal := actor.RefuseUnavailable(soonest.RetryAfter, "%s: none of its %d owners is available: %s", code, len(r.owners), soonest.Detail)
+		return choice, nil, refusal
+	}
+	choice.Agent = r.owners[best].agent
+	switch {
+	case len(r.owners) == 1:
+		choice.Why = "only owner"
+	case ties > 1:
+		choice.Why = "tie"
+	default:
+		choice.Why = "least loaded"
+	}
+	return choice, nil, nil
+}
+
+// agentOf returns the ID of the agent with a code, or the target itself.
+func (c *Catalog) agentOf(target string) string {
+	if i, ok := slices.BinarySearchFunc(c.codes, target, func(n codeName, code string) int { return strings.Compare(n.code, code) }); ok {
+		return c.codes[i].agent
+	}
+	return target
+}
+
+func (r *row) ownerNames() string {
+	names := make([]string, 0, namesShownMax+1)
+	for i := range r.owners[:min(len(r.owners), namesShownMax)] {
+		names = append(names, r.owners[i].agent)
+	}
+	if more := len(r.owners) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+// mix spreads the bits of a hash, so that each session orders the owners anew.
+func mix(h uint64) uint64 {
+	hi, lo := bits.Mul64(h^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93)
+	return hi ^ lo
+}
