@@ -205,13 +205,15 @@ func (e *Entry) message(to Callee) Message {
 	return Message{"assistant", middle(e.Text)}
 }
 
-// middle returns a text without its middle, if it is too long.
-func middle(text string) string {
+func middle(text string) string { return middleOf(text, messageBytesMax) }
+
+// middleOf returns a text without its middle, if it is longer than limit.
+func middleOf(text string, limit int) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= messageBytesMax {
+	if len(text) <= limit {
 		return text
 	}
-	head := actor.FitText(text, messageBytesMax/2)
-	tail := strings.ToValidUTF8(text[len(text)-messageBytesMax/2:], "")
+	head := actor.FitText(text, limit/2)
+	tail := strings.ToValidUTF8(text[len(text)-limit/2:], "")
 	return fmt.Sprintf("%s [%d bytes left out] %s", head, len(text)-len(head)-len(tail), tail)
 }
