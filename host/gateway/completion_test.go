@@ -308,6 +308,9 @@ func TestCompletionStream(t *testing.T) {
 		t.Fatal("the request was not cancelled")
 	}
 
+	// The reader of that request may still wait for a part.
+	node = &scriptedNode{d.server.node, make(chan command.ChatPart, 4), make(chan struct{}, 4)}
+	other = d.serve(New(node, d.server.log, d.server.config), func(l net.Listener) net.Listener { return l })
 	node.parts <- command.ChatPart{Last: true, Refusal: actor.Refuse(actor.ModelAuth, "wrong key"), Status: 401, Code: "invalid_api_key"}
 	if status, head, text := other.do("POST", completionsRoute, body); status != 502 || head.Get("X-Should-Retry") != "false" || !strings.Contains(text, `"code":"model_auth"`) {
 		t.Errorf("a rejected key: %d %v %s", status, head, text)
