@@ -33,7 +33,11 @@ func RunFilter(param func(name string) (text string, ok bool)) (f runs.Filter, r
 		case "session_id":
 			f.Session, err = text, actor.CheckName(text)
 		case "status":
-			f.Status, err = runs.ParseStatus(text)
+			if f.Status, err = runs.ParseStatus(text); text == "QUEUED" {
+				f.Status, f.Queued, err = runs.Running, true, nil
+			} else if err != nil {
+				err = fmt.Errorf("%w, or QUEUED", err)
+			}
 		case "since":
 			f.Since, err = parseTime(text)
 		case "until":
@@ -115,8 +119,8 @@ func (k CursorKey) ParsePageCursor(list, text string) (after string, r *actor.Re
 // parameter user that asks for it.
 const EveryUser = "*"
 
-// RunList is a list of the runs of a tenant, or of EveryUser: then those of one tenant follow
-// those of another, in the order of the tenants' names.
+// RunList is a list of the runs of a tenant, or of EveryUser: then newest first, or if there are very many
+// tenants, those of one behind those of another, in the order of the tenants' names.
 type RunList struct {
 	Tenant string
 	Filter runs.Filter
@@ -141,8 +145,10 @@ func ParseRunList(key CursorKey, tenant string, param func(name string) (text st
 		return l, r
 	}
 	if l.Tenant == EveryUser {
-		if l.From, after, _ = strings.Cut(after, "/"); after == "" {
-			return l, nil
+		if from, rest, ok := strings.Cut(after, "/"); ok {
+			if l.From, after = from, rest; after == "" {
+				return l, nil
+			}
 		}
 	}
 	var err error
@@ -155,9 +161,12 @@ func ParseRunList(key CursorKey, tenant string, param func(name string) (text st
 // name identifies the list, whatever its page. Its text is part of the hash in cursors, which clients
 // keep over upgrades: it has no names of fields.
 func (l *RunList) name() string {
-	f := &l.Filter
+	f, queued := &l.Filter, ""
+	if f.Queued {
+		queued = " queued"
+	}
 	return fmt.Sprintf("runs %q agent %q session %q status %s since %d until %d root %s parent %s system %t calls %t",
-		l.Tenant, f.Agent, f.Session, f.Status, f.Since, f.Until, f.Root, f.Parent, f.System, f.Calls)
+		l.Tenant, f.Agent, f.Session, f.Status, f.Since, f.Until, f.Root, f.Parent, f.System, f.Calls) + queued
 }
 
 // AppendJSON appends a page of the list. The list of EveryUser continues in the tenant from,

@@ -66,7 +66,11 @@ func TestPageCursorIsStable(t *testing.T) {
 	if want := `runs "alice" agent "a" session "s" status ` + f.Status.String() + ` since 1 until 2 root 00000000-0000-0000-0000-000000000000 parent 00000000-0000-0000-0000-000000000000 system true calls true`; list != want {
 		t.Errorf("got %s, want %s", list, want)
 	}
-	if v := reflect.TypeFor[runs.Filter](); v.NumField() != 9 {
+	f.Queued = true
+	if queued := (&RunList{Tenant: "alice", Filter: f}).name(); queued != list+" queued" {
+		t.Errorf("got %s", queued)
+	}
+	if v := reflect.TypeFor[runs.Filter](); v.NumField() != 10 {
 		t.Errorf("runs.Filter has %d fields: the name of a list must have each of them", v.NumField())
 	}
 }

@@ -11,6 +11,7 @@ type Filter struct {
 	Agent   string
 	Session string
 	Status  Status
+	Queued  bool         // only runs that have not begun
 	Since   actor.Time   // earliest creation of the run's ID, which has milliseconds
 	Until   actor.Time   // the creation is before this time
 	Root    actor.CallID // also selects the root itself
@@ -45,6 +46,7 @@ func (f *Filter) Selects(s *Summary) bool {
 	case f.Agent != "" && s.Actor.Agent != f.Agent,
 		f.Session != "" && s.Actor.Key != f.Session,
 		f.Status != 0 && s.Status != f.Status,
+		f.Queued && s.Started != 0,
 		!f.Root.IsZero() && s.Root != f.Root,
 		!f.Parent.IsZero() && s.Parent != f.Parent,
 		!f.Calls && s.Run != s.Root,

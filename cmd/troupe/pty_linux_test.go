@@ -111,7 +111,7 @@ func TestStatusIsColouredOnTerminal(t *testing.T) {
 	master := startOnTerminal(t, c)
 	defer master.Close()
 	screen, _ := io.ReadAll(master)
-	if err := c.Wait(); err != nil || !strings.Contains(string(screen), "  \x1b[32mDONE\x1b[0m\r\n") {
+	if err := c.Wait(); err != nil || !strings.Contains(string(screen), "  \x1b[32mDONE\x1b[0m: hi\r\n") {
 		t.Errorf("%v, screen %q", err, screen)
 	}
 }
@@ -126,7 +126,7 @@ func TestListsHaveTitlesOnTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	for title, args := range map[string][]string{
-		"RUN      CREATED  ACTOR  STATUS":            {"runs", "list", "--server", s.url},
+		"RUN CREATED AGE ACTOR TOKENS STATUS":        {"runs", "list", "--server", s.url},
 		"SESSION  LAST CHANGE  AGENTS  USAGE  TITLE": {"sessions", "list", "--server", s.url},
 		"KEY  SCOPES  CREATED  EXPIRY  USER  NAME":   {"keys", "list", "--data", dir},
 	} {

@@ -14,8 +14,10 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // RunsListCmd lists runs.
@@ -25,7 +27,7 @@ type RunsListCmd struct {
 	Cursor  string  `help:"Continue a list where another ended: printed as next."`
 	Agent   *string `help:"Only runs of this agent, also those that other runs called."`
 	Session *string `help:"Only runs of this session."`
-	Status  *string `help:"Only runs with this status, for example FAILED."`
+	Status  *string `help:"Only runs with this status, for example FAILED or QUEUED."`
 	Since   *string `help:"Only runs since then: a time such as 2027-01-31T12:00:00Z, or a duration before now such as 1h."`
 	Until   *string `help:"Only runs before then."`
 	Root    *string `help:"Only the runs of the tree with this root."`
@@ -75,7 +77,10 @@ func (c *RunsListCmd) Run(s streams) error {
 			body, err := json.Marshal(all)
 			return printJSONOrError(s.out, body, err)
 		}
-		if err := printRuns(s.out, all.Runs); err != nil {
+		if len(all.Runs) == 0 && all.Next == "" {
+			fmt.Fprintln(s.err, "no runs")
+		}
+		if err := printRuns(s.out, all.Runs, time.Now()); err != nil {
 			return err
 		}
 		if all.Next == "" {
@@ -114,10 +119,13 @@ func (c *RunsListCmd) read(from source, q url.Values) (runsList, error) {
 
 // printRuns prints one line for each run, with its user if they differ, on a terminal below the
 // names of the columns.
-func printRuns(out io.Writer, all []jsontext.Value) error {
+func printRuns(out io.Writer, all []jsontext.Value, now time.Time) error {
+	if len(all) == 0 {
+		return nil
+	}
 	var columns strings.Builder
 	w := tabwriter.NewWriter(&columns, 0, 0, 2, ' ', 0)
-	titles := isTerminal(out) && len(all) > 0
+	titles := isTerminal(out)
 	views, users := make([]runView, len(all)), map[string]bool{}
 	for i, raw := range all {
 		r := &views[i]
@@ -127,19 +135,25 @@ func printRuns(out io.Writer, all []jsontext.Value) error {
 		users[r.User] = true
 	}
 	if titles {
-		fmt.Fprint(w, "RUN\tCREATED\tACTOR\t")
+		fmt.Fprint(w, "RUN\tCREATED\tAGE\tACTOR\t")
 		if len(users) > 1 {
 			fmt.Fprint(w, "USER\t")
 		}
-		fmt.Fprintln(w)
+		fmt.Fprintln(w, "TOKENS\t")
 	}
 	for i := range views {
 		r := &views[i]
-		fmt.Fprintf(w, "%s\t%s\t%s\t", r.Run, r.Created, r.Actor)
-		if len(users) > 1 {
-			fmt.Fprintf(w, "%s\t", r.User)
+		fmt.Fprintf(w, "%s\t%s\t%s\t", r.Run, localTime(r.Created), since(now, r.Created))
+		if of := r.shownActor(len(users) > 1); len(users) > 1 {
+			fmt.Fprintf(w, "%s\t%s\t", of, r.User)
+		} else {
+			fmt.Fprintf(w, "%s\t", of)
 		}
-		fmt.Fprintln(w)
+		total := "-"
+		if r.Tree.Total > 0 {
+			total = strconv.Itoa(int(r.Tree.Total))
+		}
+		fmt.Fprintf(w, "%s\t\n", total)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -152,9 +166,39 @@ func printRuns(out io.Writer, all []jsontext.Value) error {
 	for i := range views {
 		fmt.Fprint(out, lines[i])
 		views[i].writeStatus(out)
+		if text := views[i].Text; text != "" {
+			fmt.Fprintf(out, ": %s", actor.FitText(oneLine(text), answerHeadMax))
+		}
 		fmt.Fprintln(out)
 	}
 	return nil
+}
+
+// shownActor returns the actor without its namespace if the user is shown beside it, and otherwise with the name
+// of the user instead of a namespace that is a hash of it.
+func (r *runView) shownActor(besideUser bool) string {
+	namespace, rest, ok := strings.Cut(r.Actor, "/")
+	switch {
+	case !ok || strings.Count(rest, "/") == 0: // the namespace of the caller
+		return r.Actor
+	case besideUser && r.User != "":
+		return rest
+	case strings.HasPrefix(namespace, "u-") && r.User != "":
+		return r.User + "/" + rest
+	}
+	return r.Actor
+}
+
+// answerHeadMax is the maximum size in bytes of the begin of an answer in a list.
+const answerHeadMax = 60
+
+// localTime returns a time of the server in the time zone of this computer, in seconds, and other texts unchanged.
+func localTime(at string) string {
+	t, err := runs.ParseTime(at)
+	if err != nil {
+		return at
+	}
+	return time.Unix(0, int64(t)).Local().Format("2006-01-02 15:04:05")
 }
 
 // runFlag is a flag that selects runs. An empty value is refused, since it would be that

@@ -9,8 +9,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // listPages runs a list and then each command line that it prints as next. It returns
@@ -80,18 +84,23 @@ func TestRunsListPages(t *testing.T) {
 	check("--data", dir)
 }
 
-// A list of runs of several users has a column for them.
+// A list has local times, ages, tokens and the begins of answers, each run on a line. That of several users has
+// their names instead of namespaces.
 func TestRunsListShowsUsersThatDiffer(t *testing.T) {
-	row := func(actor, user string) jsontext.Value {
-		return jsontext.Value(fmt.Sprintf(`{"run_id":"r","created_at":"now","actor":%q,"principal":%q,"status":"DONE"}`, actor, user))
+	now := time.Unix(1_800_000_000, 0)
+	at := func(ago time.Duration) string { return runs.FormatTime(actor.Time(now.Add(-ago).UnixNano())) }
+	local := func(ago time.Duration) string { return now.Add(-ago).Local().Format("2006-01-02 15:04:05") }
+	row := func(of, user string) jsontext.Value {
+		return jsontext.Value(fmt.Sprintf(`{"run_id":"r","created_at":%q,"actor":%q,"principal":%q,"status":"DONE","text":"one\\ntwo","tree_usage":{"total_tokens":12}}`, at(90*time.Second), of, user))
 	}
 	for want, rows := range map[string][]jsontext.Value{
-		"r  now  helper/s-1  DONE\n":            {row("helper/s-1", "alice@example.com")},
-		"r  now  a  PARKED: lost\\nbefore: 1\n": {jsontext.Value(`{"run_id":"r","created_at":"now","actor":"a","status":"PAUSED_WAITING_APPROVAL","agent_state":"Parked","error":{"message":"lost\nbefore: 1"}}`)},
-		"r  now  u-ff/helper/s-1  alice@example.com  DONE\nr  now  bob/helper/s-1   bob                DONE\n": {row("u-ff/helper/s-1", "alice@example.com"), row("bob/helper/s-1", "bob")},
+		"": {},
+		"r  " + local(90*time.Second) + "  1m30s  helper/s-1  12  DONE: one\\ntwo\n": {row("helper/s-1", "alice@example.com")},
+		"r  " + local(0) + "  0s  a  -  PARKED: lost\\nbefore: 1\n":                  {jsontext.Value(`{"run_id":"r","created_at":"` + at(0) + `","actor":"a","status":"PAUSED_WAITING_APPROVAL","agent_state":"Parked","error":{"message":"lost\nbefore: 1"}}`)},
+		"r  " + local(90*time.Second) + "  1m30s  helper/s-1  alice@example.com  12  DONE: one\\ntwo\nr  " + local(90*time.Second) + "  1m30s  helper/s-1  bob                12  DONE: one\\ntwo\n": {row("u-ff/helper/s-1", "alice@example.com"), row("bob/helper/s-1", "bob")},
 	} {
 		var out strings.Builder
-		if err := printRuns(&out, rows); err != nil || out.String() != want {
+		if err := printRuns(&out, rows, now); err != nil || out.String() != want {
 			t.Errorf("got %q, %v, want %q", out.String(), err, want)
 		}
 	}

@@ -37,6 +37,12 @@ func TestQueuedRunShowsItsPlace(t *testing.T) {
 		_, out, _ := runProgram(t, "runs", "show", ids[0], "--server", s.url)
 		return strings.Contains(out, "status   RUNNING\n")
 	})
+	if code, out, stderr := runProgram(t, "runs", "list", "--status", "queued", "--server", s.url); code != 0 || strings.Count(out, "\n") != 3 || strings.Count(out, "QUEUED") != 3 {
+		t.Errorf("runs list --status queued: exit code %d, %s%s", code, out, stderr)
+	}
+	if code, out, stderr := runProgram(t, "runs", "list", "--status", "FAILED", "--server", s.url); code != 0 || out != "" || stderr != "no runs\n" {
+		t.Errorf("an empty list: exit code %d, %s%s", code, out, stderr)
+	}
 	for i, want := range map[int]string{1: "QUEUED, place 3 in the mailbox", 2: "QUEUED, place 1 in the mailbox", 3: "QUEUED, place 2 in the mailbox"} {
 		if code, out, stderr := runProgram(t, "runs", "show", ids[i], "--server", s.url); code != 0 || !strings.Contains(out, "status   "+want+"\n") {
 			t.Errorf("run %d: exit code %d, %s%s", i, code, out, stderr)

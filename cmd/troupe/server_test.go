@@ -167,7 +167,7 @@ func TestCommandsAgainstServer(t *testing.T) {
 	check(0, "helper ", "", with("agents", "list")...)
 	check(0, `"agent_id": "coordinator"`, "", with("agents", "list", "--json")...)
 	check(3, "", "waits for the signal go", with("call", "coordinator", "xyzzy", "--session", "s-1")...)
-	run, _, _ := strings.Cut(check(0, "coordinator/s-1  PAUSED_WAITING_APPROVAL, waits for the signal go", "next: troupe runs list --limit 1 --cursor ", with("runs", "list", "--limit", "1")...), " ")
+	run, _, _ := strings.Cut(check(0, "  -  PAUSED_WAITING_APPROVAL, waits for the signal go", "next: troupe runs list --limit 1 --cursor ", with("runs", "list", "--limit", "1")...), " ")
 	check(1, "", "call_rejected: run "+run+" does not wait for \"stop\"", with("runs", "signal", run, "stop")...)
 	check(0, "", "has the signal go", with("runs", "signal", run, "go")...)
 	check(0, "└─ helper/s-1  DONE  depth 1  time left 30s", "", with("runs", "show", run, "--tree")...)

@@ -163,7 +163,7 @@ func TestModelAddressIsForTheOperator(t *testing.T) {
 	answers <- ask("big")
 	answers <- ask("lab")
 	for range 2 {
-		for _, want := range []string{`"model big answers 400: see http://its server/help"`, `"model lab cannot be reached: its server: its address is private, which is not allowed"`} {
+		for _, want := range []string{`{"error":{"message":"see http://its server/help"}}`, `"model lab cannot be reached: its server: its address is private, which is not allowed"`} {
 			if got := <-answers; !strings.Contains(got, want) || strings.Contains(got, "vendor-9") || strings.Contains(got, address) || strings.Contains(got, "10.1.2.3") {
 				t.Errorf("a client reads %s, want %s", got, want)
 			}

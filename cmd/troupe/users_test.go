@@ -44,7 +44,7 @@ func TestCommandsNameUsers(t *testing.T) {
 	check(0, []string{"has the signal go"}, "", with("runs", "signal", run[len(run)-36:], "go", "--user", "carol")...)
 
 	for _, user := range []string{mail, namespace} {
-		list, _ := check(0, []string{namespace + "/helper/s-1"}, "bob", with("runs", "list", "--user", user)...)
+		list, _ := check(0, []string{mail + "/helper/s-1"}, "bob", with("runs", "list", "--user", user)...)
 		run := strings.Fields(list)[0]
 		check(0, []string{"status   DONE", "user     " + mail}, "", with("runs", "show", run, "--user", user)...)
 		check(0, []string{"run_done"}, "", with("runs", "events", run[:36], "--user", user)...)
@@ -53,7 +53,7 @@ func TestCommandsNameUsers(t *testing.T) {
 	}
 	check(0, []string{"next: troupe runs list", "--user " + mail}, "", with("runs", "list", "--user", mail, "--limit", "1")...)
 	check(1, []string{"run_not_found", "--user bob"}, "", with("runs", "show", run, "--user", "bob")...)
-	check(0, []string{"  bob/helper/", namespace + "/helper/s-1", "carol/coordinator/s-9"}, "", with("runs", "list", "--user", ingress.EveryUser, "--key", operator)...)
+	check(0, []string{"  helper/s-1 ", "  bob  ", "  " + mail + "  ", "  coordinator/s-9 ", "  carol  "}, namespace, with("runs", "list", "--user", ingress.EveryUser, "--key", operator)...)
 	check(1, []string{"forbidden_scope", "operator"}, "", with("runs", "list", "--user", ingress.EveryUser, "--key", bob)...)
 	check(0, []string{"helper/"}, namespace, with("runs", "list", "--key", bob, "--user", "bob")...)
 	if out, _ := check(0, []string{""}, "helper", with("runs", "list")...); out != "" {
@@ -72,7 +72,7 @@ func TestCommandsNameUsers(t *testing.T) {
 	}
 
 	check(0, []string{"carol/coordinator/s-9"}, "bob/", "runs", "list", "--data", dir, "--user", "carol")
-	check(0, []string{"bob/helper/", "carol/coordinator/s-9"}, "", "runs", "list", "--data", dir, "--user", ingress.EveryUser)
+	check(0, []string{"  bob  ", "  coordinator/s-9 ", "  carol  "}, "", "runs", "list", "--data", dir, "--user", ingress.EveryUser)
 	check(0, []string{"status   DONE"}, "", "runs", "show", run, "--data", dir, "--user", "carol", "--tree")
 	check(0, []string{"signal_received"}, "", "runs", "events", run, "--data", dir, "--user", "carol")
 	check(1, []string{"not found", "--user bob"}, "", "runs", "show", run, "--data", dir, "--user", "bob")

@@ -564,11 +564,12 @@ func (e *encoder) filter(f *runs.Filter) {
 	e.CallID(f.Parent)
 	e.Bool(f.Calls)
 	e.Bool(f.System)
+	e.Bool(f.Queued)
 }
 
 func (d *decoder) filter() runs.Filter {
 	return runs.Filter{Agent: d.text(), Session: d.text(), Status: d.status(), Since: d.time(), Until: d.time(),
-		Root: d.CallID(), Parent: d.CallID(), Calls: d.Bool(), System: d.Bool()}
+		Root: d.CallID(), Parent: d.CallID(), Calls: d.Bool(), System: d.Bool(), Queued: d.Bool()}
 }
 
 func (e *encoder) summary(s *runs.Summary) {

@@ -62,11 +62,11 @@ type (
 		Before actor.CallID // zero: from the newest run
 		Limit  int
 	}
-	// EveryRunQuery is RunsQuery for the runs of all namespaces: those of one follow those
-	// of another, in the order of the namespaces' names. It needs ingress.ScopeOperator.
+	// EveryRunQuery is RunsQuery for the runs of all namespaces, newest first. If there are very many namespaces, those
+	// of one follow those of another, in the order of the namespaces' names. It needs ingress.ScopeOperator.
 	EveryRunQuery struct {
 		Filter runs.Filter
-		From   string       // namespace at which the page begins; "": the first one
+		From   string       // with very many namespaces: that at which the page begins; "": the first one
 		Before actor.CallID // zero: from the newest run of that namespace
 		Limit  int
 	}

@@ -88,16 +88,26 @@ func (v View) Runs(q command.RunsQuery) (command.Runs, error) {
 	return command.Runs{Page: page}, err
 }
 
-// namespacesPerPage is the maximum number of namespaces that one page of EveryRun reads.
-const namespacesPerPage = 64
+const (
+	// namespacesMerged is the maximum number of namespaces whose runs EveryRun merges by their age.
+	namespacesMerged = 256
+	// namespacesPerPage is the maximum number of namespaces that one page of EveryRun reads if
+	// there are more of them.
+	namespacesPerPage = 64
+)
 
-// EveryRun returns a page of the runs of all namespaces.
+// EveryRun returns a page of the runs of all namespaces, newest first. If there are more than
+// namespacesMerged, those of one namespace follow those of another.
 func (v View) EveryRun(q command.EveryRunQuery) (out command.EveryRun, err error) {
 	if err := checkLimit(q.Limit, command.RunsMax); err != nil {
 		return out, err
 	}
 	all, err := v.Log.Tenants()
 	if err != nil {
+		return out, err
+	}
+	if q.From == "" && len(all) <= namespacesMerged {
+		out.Page, err = v.newestRuns(all, q)
 		return out, err
 	}
 	at, found := slices.BinarySearch(all, q.From)
@@ -120,6 +130,30 @@ func (v View) EveryRun(q command.EveryRunQuery) (out command.EveryRun, err error
 			out.Page.Next, out.From = page.Page.Next, tenant
 			return out, nil
 		}
+	}
+	return out, nil
+}
+
+// newestRuns merges the runs of namespaces. What a namespace has behind the end of its page is unknown,
+// so the merged page ends there too.
+func (v View) newestRuns(namespaces []string, q command.EveryRunQuery) (out runs.Page, err error) {
+	for _, v.Tenant = range namespaces {
+		found, err := v.Runs(command.RunsQuery{Filter: q.Filter, Before: q.Before, Limit: q.Limit})
+		if err != nil {
+			return out, err
+		}
+		out.All = append(out.All, found.Page.All...)
+		if next := found.Page.Next; next.Compare(out.Next) > 0 {
+			out.Next = next
+		}
+	}
+	slices.SortFunc(out.All, func(a, b runs.Summary) int { return b.Run.Compare(a.Run) })
+	if !out.Next.IsZero() {
+		out.All = slices.DeleteFunc(out.All, func(s runs.Summary) bool { return s.Run.Compare(out.Next) < 0 })
+	}
+	if len(out.All) > q.Limit {
+		out.All = out.All[:q.Limit]
+		out.Next = out.All[q.Limit-1].Run
 	}
 	return out, nil
 }
