@@ -304,7 +304,7 @@ func sameValue(a, b jsontext.Value) bool {
 }
 
 // decimalNumber is a number: its sign, its digits without zeros at either end, and the exponent of the
-// last one. An exponent of more than ten characters is kept as text.
+// last one. An exponent beyond an int is kept as text.
 type decimalNumber struct {
 	negative bool
 	digits   string
@@ -319,7 +319,7 @@ func digitsOf(text string) decimalNumber {
 	mantissa, exponent, _ := strings.Cut(text, "e")
 	if exponent != "" {
 		var err error
-		if n.exponent, err = strconv.Atoi(exponent); err != nil || len(exponent) > 10 {
+		if n.exponent, err = strconv.Atoi(exponent); err != nil {
 			return decimalNumber{n.negative, mantissa, 0, exponent}
 		}
 	}

@@ -129,7 +129,7 @@ func (j *exchangeJudge) evidence(o *upstream.Outcome, aborted bool) dispatcher.E
 		return dispatcher.NoEvidence
 	case o.Refusal == nil:
 		return dispatcher.Succeeded
-	case aborted && j.now().Sub(j.contact) >= promisedSilenceIsBroken:
+	case aborted && j.now() >= j.deadline && j.now().Sub(j.contact) >= promisedSilenceIsBroken:
 		return dispatcher.Failed
 	case aborted:
 		return dispatcher.NoEvidence

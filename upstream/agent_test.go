@@ -259,3 +259,125 @@ func TestUnreachedAgentIsSparedForASecond(t *testing.T) {
 		t.Errorf("after the second: got %+v", pass)
 	}
 }
+
+// The head of a response shows that an agent can be reached, and closes a circuit that opened because it
+// could not. A circuit that failures opened waits for the whole answer.
+func TestProbeClosesCircuit(t *testing.T) {
+	at := func(s int) actor.Time { return actor.Time(time.Duration(1000+s) * time.Second) }
+	for name, c := range map[string]struct {
+		evidence    dispatcher.Evidence
+		calls       int
+		head, ended dispatcher.Circuit
+	}{
+		"unreachable": {dispatcher.Unreached, 3, dispatcher.Closed, dispatcher.Closed},
+		"failures":    {dispatcher.Failed, 10, dispatcher.HalfOpen, dispatcher.Closed},
+	} {
+		health := upstream.NewHealth(at(0), dispatcher.AgentBreaker())
+		for range c.calls {
+			health.Record(at(0), &upstream.Outcome{Evidence: c.evidence, Attempts: []upstream.Attempt{{At: at(0)}}}, false)
+		}
+		order, _ := upstream.Agent{URL: "http://a"}.Exchange(upstream.Invocation{Agent: "helper", Session: "s", Run: "run-1"}, true, at(100), upstream.AttemptLimits{})
+		begin := func(s int) (*upstream.Exchange, *upstream.InvocationPacer, []upstream.Op) {
+			x, pacer := upstream.NewExchange(order), &upstream.InvocationPacer{Pacer: upstream.NewBackoff(upstream.BackoffConfig{NoCircuit: true}), Gate: &health}
+			return x, pacer, x.Step(at(s), upstream.Begin{}, pacer, 0)
+		}
+		if _, _, ops := begin(4); ops[0].(upstream.Ended).Outcome.Refusal.RetryAfter != time.Second {
+			t.Errorf("%s: while the circuit is open: %s", name, formatOp(ops[0]))
+		}
+		x, pacer, ops := begin(5)
+		if _, sent := ops[0].(upstream.Send); !sent {
+			t.Fatalf("%s: the probe: %s", name, formatOp(ops[0]))
+		}
+		if _, _, ops := begin(5); ops[0].(upstream.Ended).Outcome.Refusal == nil {
+			t.Errorf("%s: beside the probe: %s", name, formatOp(ops[0]))
+		}
+		x.Step(at(6), upstream.Head{Attempt: 1, Status: 200, Headers: []upstream.Header{{Name: "content-type", Value: "text/event-stream"}}}, pacer, 0)
+		if got, _ := health.Circuit(at(6)); got != c.head {
+			t.Errorf("%s: after the head the circuit is %s", name, got)
+		}
+		ops = x.Step(at(7), upstream.Bytes{Attempt: 1, Bytes: []byte("event: done\ndata: {}\n\n")}, pacer, 0)
+		outcome := ops[len(ops)-1].(upstream.Ended).Outcome
+		pacer.End(at(7), &outcome)
+		if got, opened := health.Circuit(at(7)); got != c.ended || opened != 1 {
+			t.Errorf("%s: after the answer the circuit is %s and opened %d times", name, got, opened)
+		}
+	}
+}
+
+// An invocation waits for an agent that is unhealthy, but not for one whose circuit is open.
+func TestOpenCircuitIsNotWaitedFor(t *testing.T) {
+	at := actor.Time(1000 * time.Second)
+	health := upstream.NewHealth(at, dispatcher.AgentBreaker())
+	health.RecordPoll(at, 503)
+	if pass := health.Admit(at); pass.Refusal == nil || pass.Since == 0 {
+		t.Errorf("unhealthy: got %+v, want a wait", pass)
+	}
+	for range 10 {
+		health.Record(at, &upstream.Outcome{Evidence: dispatcher.Failed, Attempts: []upstream.Attempt{{Status: 500}}}, false)
+	}
+	if pass := health.Admit(at); pass.Refusal == nil || pass.Since != 0 || pass.Refusal.RetryAfter != 5*time.Second {
+		t.Errorf("open: got %+v, want no wait", pass)
+	}
+}
+
+// What the end of an invocation states about its agent; the guide has the table.
+func TestEvidenceOfInvocations(t *testing.T) {
+	const begun = actor.Time(1000 * time.Second)
+	stream := []upstream.Header{{Name: "content-type", Value: "text/event-stream"}}
+	status := func(s int) []upstream.Input {
+		return []upstream.Input{upstream.Head{Attempt: 1, Status: s}, upstream.End{Attempt: 1}}
+	}
+	answer := func(body string) []upstream.Input {
+		return []upstream.Input{upstream.Head{Attempt: 1, Status: 200, Headers: stream}, upstream.Bytes{Attempt: 1, Bytes: []byte(body)}}
+	}
+	for _, c := range []struct {
+		name   string
+		inputs []upstream.Input
+		after  actor.Duration // until the last input
+		want   dispatcher.Evidence
+	}{
+		{"answer", answer("event: done\ndata: {}\n\n"), 0, dispatcher.Succeeded},
+		{"error event", answer("event: error\ndata: {\"code\":\"agent_unavailable\"}\n\n"), 0, dispatcher.Reached},
+		{"malformed event", answer("event: delta\ndata: x\n\n"), 0, dispatcher.Failed},
+		{"400", status(400), 0, dispatcher.Reached},
+		{"401", status(401), 0, dispatcher.Reached},
+		{"404", status(404), 0, dispatcher.Failed},
+		{"409", status(409), 0, dispatcher.Reached},
+		{"429", status(429), 0, dispatcher.Reached},
+		{"500", status(500), 0, dispatcher.Failed},
+		{"501", status(501), 0, dispatcher.Failed},
+		{"502", status(502), 0, dispatcher.Failed},
+		{"503", status(503), 0, dispatcher.Reached},
+		{"529", status(529), 0, dispatcher.Reached},
+		{"302", status(302), 0, dispatcher.Reached},
+		{"no connection", []upstream.Input{upstream.Loss{Attempt: 1, Detail: "refused"}}, 0, dispatcher.Unreached},
+		{"forbidden address", []upstream.Input{upstream.Loss{Attempt: 1, Final: true, Detail: "not allowed"}}, 0, dispatcher.NoEvidence},
+		{"lost connection", []upstream.Input{upstream.Loss{Attempt: 1, Sent: true, Detail: "reset"}}, 0, dispatcher.Failed},
+		{"cancelled", []upstream.Input{upstream.Cancel{Reason: actor.Stopped}}, 9 * time.Second, dispatcher.NoEvidence},
+		{"cancelled after a silence", []upstream.Input{upstream.Cancel{Reason: actor.Stopped}}, 10 * time.Second, dispatcher.NoEvidence},
+		{"deadline", []upstream.Input{upstream.Tick{}}, 60 * time.Second, dispatcher.Failed},
+		{"soon deadline", []upstream.Input{upstream.Adjust{Deadline: begun.Add(9 * time.Second)}}, 9 * time.Second, dispatcher.NoEvidence},
+		{"deadline before it begins", nil, 0, dispatcher.NoEvidence},
+	} {
+		deadline := begun.Add(time.Minute)
+		if c.inputs == nil {
+			deadline = begun
+		}
+		order, _ := upstream.Agent{URL: "http://a"}.Exchange(upstream.Invocation{Agent: "helper", Session: "s", Run: "run-1"}, true, deadline,
+			upstream.AttemptLimits{Retry: upstream.RetryPolicy{Tries: 1}})
+		health := upstream.NewHealth(begun, dispatcher.AgentBreaker())
+		x, pacer := upstream.NewExchange(order), &upstream.InvocationPacer{Pacer: upstream.NewBackoff(upstream.BackoffConfig{NoCircuit: true}), Gate: &health}
+		ops := x.Step(begun, upstream.Begin{}, pacer, 0)
+		for i, in := range c.inputs {
+			now := begun
+			if i == len(c.inputs)-1 {
+				now = begun.Add(c.after)
+			}
+			ops = x.Step(now, in, pacer, 0)
+		}
+		ended, ok := ops[len(ops)-1].(upstream.Ended)
+		if !ok || ended.Outcome.Evidence != c.want {
+			t.Errorf("%s: got evidence %d in %s, want %d", c.name, ended.Outcome.Evidence, formatOp(ops[len(ops)-1]), c.want)
+		}
+	}
+}

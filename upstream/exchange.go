@@ -622,7 +622,10 @@ func (m exchangeStep) abort(refusal *actor.Refusal) {
 		m.recordAttempt(refusal)
 		report := Report{}
 		if m.now.Sub(m.lastContact) >= silenceIsFailure {
-			report.Failure, m.evidence = &Failure{Class: Broken, Refusal: refusal}, dispatcher.Failed
+			report.Failure = &Failure{Class: Broken, Refusal: refusal}
+			if refusal.Reason == actor.Deadline { // a caller that goes away blames nobody
+				m.evidence = dispatcher.Failed
+			}
 		}
 		m.report(report)
 	}

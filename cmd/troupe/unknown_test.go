@@ -3,23 +3,32 @@
 package main
 
 import (
+	"fmt"
 	"io"
-	"net"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 )
 
-// closedEndpoint returns the URL of an address that accepts no connection.
+// closedEndpoint returns the URL of an address that accepts no connection until the test ends: its
+// port is taken, and nothing listens.
 func closedEndpoint(t *testing.T) string {
 	t.Helper()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closed.Close()
-	return "http://" + closed.Addr().String()
+	syscall.CloseOnExec(socket)
+	t.Cleanup(func() { _ = syscall.Close(socket) })
+	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("http://127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
 }
 
 // An external agent that is dead when the server starts again is not shown as healthy
@@ -77,7 +86,7 @@ func TestCircuitOfUnreachableAgentIsShown(t *testing.T) {
 		if code, err := s.request("POST", "/v1/agents/ext/messages", `{"content":"hi"}`, "", &p); err != nil || code != 503 || p.Code != "agent_unavailable" {
 			t.Fatalf("%d %+v %v", code, p, err)
 		}
-		refused = strings.Contains(p.Detail, "circuit open after 3 consecutive failures")
+		refused = strings.Contains(p.Detail, "circuit open after ")
 	}
 	if got := circuit(); got != "open" && got != "half_open" {
 		t.Errorf("the circuit is %s after a call that it refused", got)
