@@ -289,6 +289,11 @@ func (c *Catalog) CheckResult(code string, r *Response) *Violation {
 	return nil
 }
 
+// TimeoutOf returns the timeout of a request for the capability.
+func (k *Capability) TimeoutOf(r *Request) actor.Duration {
+	return cmp.Or(r.Timeout, k.Timeout, TimeoutDefault)
+}
+
 // Candidate is an owner of a capability when a request came.
 type Candidate struct {
 	Agent   string

@@ -115,8 +115,16 @@ func TestUnknownCapabilityNamesNearOnes(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", code, v, want)
 		}
 	}
-	if k, v := c.Find("ANL_NPV"); v != nil || k.Code != "ANL_NPV" {
+	k, v := c.Find("ANL_NPV")
+	if v != nil || k.Code != "ANL_NPV" {
 		t.Error(k, v)
+	}
+	if got := k.TimeoutOf(&Request{}); got != TimeoutDefault {
+		t.Errorf("got the timeout %v", got)
+	}
+	slow := Capability{Timeout: time.Hour}
+	if got, given := slow.TimeoutOf(&Request{}), slow.TimeoutOf(&Request{Timeout: time.Second}); got != time.Hour || given != time.Second {
+		t.Errorf("got the timeouts %v and %v", got, given)
 	}
 }
 
