@@ -15,7 +15,8 @@ import (
 //  3. clamped times of a run
 //  4. the key of a run, and the approvals that it waits for
 //  5. the detail of a refused request to a model for its client
-const CodecVersion = 5
+//  6. lists of runs over all users, and the circuit breakers of external agents
+const CodecVersion = 6
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.
