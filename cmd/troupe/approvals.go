@@ -549,7 +549,7 @@ func (t *toolCallView) print(s streams, flags UserFlags) error {
 	text := cmp.Or(t.Tool, t.ID) + " " + t.State
 	switch {
 	case t.Error != nil:
-		text += ": " + oneLine(t.Error.Message)
+		text += ": " + oneLine(t.Error.text())
 	case len(t.Result) > 0:
 		text += ": " + cutLine(string(t.Result), callResultRunesMax)
 	}

@@ -79,11 +79,16 @@ type runError struct {
 	Message string `json:"message"`
 }
 
+// text returns the message without the name of errors of what cannot be reached, which reads as a bug of the server.
+func (e *runError) text() string {
+	return strings.TrimPrefix(e.Message, actor.Unavailable.Info().Error+": ")
+}
+
 // writeStatus writes the status of the run with its open waits and its error, on one line.
 func (r *runView) writeStatus(w io.Writer) {
 	r.writeState(w)
 	if r.Error != nil {
-		fmt.Fprintf(w, ": %s", oneLine(r.Error.Message))
+		fmt.Fprintf(w, ": %s", oneLine(r.Error.text()))
 	}
 }
 
@@ -110,7 +115,7 @@ func (r *runView) print(w io.Writer) {
 	fmt.Fprintf(w, "run      %s\nactor    %s\nstatus   ", r.Run, r.Actor)
 	r.writeState(w)
 	if r.Error != nil {
-		fmt.Fprintf(w, ": %s", r.Error.Message) // the reason of a parked run has several lines
+		fmt.Fprintf(w, ": %s", r.Error.text()) // the reason of a parked run has several lines
 	}
 	fmt.Fprintf(w, "\ncreated  %s\n", r.Created)
 	if r.Ended != "" {
@@ -191,7 +196,7 @@ func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix 
 			branch, indent = "└─ ", "   "
 		}
 		if c.Run == "" {
-			fmt.Fprintf(w, "%s%s%s  refused: %s\n", childPrefix, branch, c.Target, c.Error.Message)
+			fmt.Fprintf(w, "%s%s%s  refused: %s\n", childPrefix, branch, c.Target, c.Error.text())
 			continue
 		}
 		child, err := actor.ParseCallID(c.Run)

@@ -97,6 +97,9 @@ func (path configFile) resolve(ctx *kong.Context) error {
 	return nil
 }
 
+// configTables are the tables of a configuration file.
+var configTables = []string{"models", "limits", "auth", "approvals", "policy", "policy_default"}
+
 // unknown returns an error for each name that is none of the flags, by name in the file.
 func (c *configuration) unknown(path string, flags map[string]*kong.Flag) (all []error) {
 	known := maps.Clone(flags)
@@ -105,7 +108,12 @@ func (c *configuration) unknown(path string, flags map[string]*kong.Flag) (all [
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.flags)) {
 		if known[name] == nil {
-			all = append(all, fmt.Errorf("%s: %s is unknown; want one of %s, or the tables models, limits, auth, approvals, policy and policy_default", path, name, strings.Join(slices.Sorted(maps.Keys(known)), ", ")))
+			names := slices.Sorted(maps.Keys(known))
+			meant := nearest.Of(strings.ToLower(name), append(slices.Clone(names), configTables...))
+			if meant != "" {
+				meant = "; did you mean " + meant
+			}
+			all = append(all, fmt.Errorf("%s: %s is unknown%s; want one of %s, or the tables %s", path, name, meant, strings.Join(names, ", "), strings.Join(configTables, ", ")))
 		}
 	}
 	return all
@@ -179,7 +187,13 @@ func readConfig(path string) (configuration, error) {
 		case len(key) == 3 && key[0] == "models":
 			problems = append(problems, fmt.Errorf("%s: %s %s", path, key, unknownModelField(key[2])))
 		case len(key) > 1 || strings.EqualFold(key[0], "models") || strings.EqualFold(key[0], "limits"):
-			problems = append(problems, fmt.Errorf("%s: %s is unknown; want [models.NAME], [limits], [auth], [approvals], [[policy]] or [policy_default] as tables", path, key))
+			meant := nearest.Of(strings.ToLower(key[0]), configTables)
+			if meant != "" && meant != key[0] {
+				meant = "; did you mean [" + meant + "]"
+			} else {
+				meant = ""
+			}
+			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [approvals], [[policy]] or [policy_default] as tables", path, key, meant))
 		}
 	}
 	if err := checkModelDurations(path, meta); err != nil {

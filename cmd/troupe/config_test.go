@@ -59,9 +59,10 @@ func TestConfigPathFromEnvironment(t *testing.T) {
 
 func TestConfigErrors(t *testing.T) {
 	for _, c := range []struct{ file, want string }{
-		{"lisen = \"x\"", "lisen is unknown; want one of agents, allow, auth, backups, ballast_mib, cells"},
+		{"lisen = \"x\"", "lisen is unknown; did you mean listen; want one of agents, allow, auth, backups, ballast_mib, cells"},
 		{"config = \"x\"", "config is unknown"},
 		{"cells = \"many\"", "expected a valid 64 bit int"},
+		{"[approval]\nscope = \"operator\"", "did you mean [approvals]"},
 		{"[models.big]\nurl = \"http://127.0.0.1:1\"\nkeyenv = \"X\"", "models.big.keyenv is unknown; did you mean key_env; known fields: url, headers, header_env, key_env, model,"},
 		{"[models.big]\nurl = \"http://127.0.0.1:1\"\nkey = \"X\"", "models.big.key is unknown; did you mean key_env; known fields: url"},
 		{"[models.big]\nurl = 7", "models.big.url"},

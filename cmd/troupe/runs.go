@@ -240,7 +240,7 @@ func (c *RunsRetryCmd) parksAgain(s streams, id actor.CallID, status string) (st
 		case err != nil:
 			return "", err
 		case now.State == runs.AgentParked && now.Error != nil:
-			return "", fmt.Errorf("run %s is parked again: %s\nafter that is corrected, retry it once more, or cancel it:\n  %s", id, now.Error.Message, c.hint("runs cancel", []string{id.String()}))
+			return "", fmt.Errorf("run %s is parked again: %s\nafter that is corrected, retry it once more, or cancel it:\n  %s", id, now.Error.text(), c.hint("runs cancel", []string{id.String()}))
 		case now.Ended != "":
 			return now.Status, nil
 		}
@@ -376,6 +376,9 @@ func printEvent(w io.Writer, raw jsontext.Value, asJSON bool) error {
 	shown := strings.Replace(e.String(), runs.FormatTime(e.At), time.Unix(0, int64(e.At)).Local().Format("15:04:05.000"), 1)
 	if e.Until != 0 {
 		shown = strings.Replace(shown, runs.FormatTime(e.Until), time.Unix(0, int64(e.Until)).Local().Format("2006-01-02 15:04:05"), 1)
+	}
+	if r := e.Refusal; r != nil && r.Reason == actor.Unavailable {
+		shown = strings.Replace(shown, r.Error(), r.Detail, 1)
 	}
 	_, err = fmt.Fprintln(w, shown)
 	return err

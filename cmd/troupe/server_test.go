@@ -175,6 +175,7 @@ func TestCommandsAgainstServer(t *testing.T) {
 	fromServer := check(0, `"type":"wait_opened"`, "", with("runs", "events", run, "--json", "--after", "1")...)
 
 	check(1, "", "agent_not_found", with("call", "nobody", "hello")...)
+	check(1, "", "no agent is named helpr; did you mean helper (see: troupe agents list", with("call", "helpr", "hello")...)
 	check(1, `"code": "agent_not_found"`, "", with("call", "nobody", "hello", "--json")...)
 	check(1, "", "want a UUID", with("runs", "show", "7")...)
 	check(1, "", "it serves at "+s.url, "runs", "list", "--data", dir)

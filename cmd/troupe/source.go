@@ -25,6 +25,7 @@ import (
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/internal/nearest"
 	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/internal/service"
 )
@@ -157,6 +158,7 @@ func (a ServerFlags) url() string { return strings.TrimSuffix(cmp.Or(a.Server, d
 
 // client calls a server over HTTP.
 type client struct {
+	guessing    bool // a request for the names of agents, whose own errors suggest none
 	server, key string
 	http        *http.Client // nil: http.DefaultClient
 	trust       *tls.Config  // nil: the authorities of the system
@@ -355,6 +357,7 @@ type problem struct {
 	Code   string `json:"code"`
 	Run    string `json:"run_id"`
 	Retry  int64  `json:"retry_after"` // seconds; 0: the request need not be repeated
+	meant  string // name of the agent that the request probably means
 	body   []byte
 	flags  UserFlags
 }
@@ -375,6 +378,9 @@ func (p *problem) Error() string {
 	case p.Run != "":
 		return text + detail + " (see: " + p.flags.hint("runs show", []string{p.Run}) + ")"
 	case p.Code == "agent_not_found" && strings.Contains(p.Detail, "GET /v1/agents"):
+		if p.meant != "" {
+			detail += "; did you mean " + p.meant
+		}
 		return text + detail + " (see: " + p.flags.ServerFlags.hint("agents list", nil) + ")"
 	case p.status == http.StatusNotFound && strings.Contains(p.Detail, "GET /v1/tools"):
 		return text + detail + " (see: " + p.flags.ServerFlags.hint("tools list", nil) + ")"
@@ -394,7 +400,34 @@ func (c client) problem(status int, body []byte) error {
 	if json.Unmarshal(body, p) != nil || p.Code == "" {
 		return fmt.Errorf("%s answered %d: %.200s; is it a troupe server? Choose another with --server", c.server, status, body)
 	}
+	if _, name, ok := strings.Cut(p.Detail, "no agent is named "); ok && p.Code == "agent_not_found" && !c.guessing {
+		name, _, _ = strings.Cut(name, ";")
+		p.meant = c.nearestAgent(strings.TrimSpace(name))
+	}
 	return p
+}
+
+// nearestAgent returns the agent of the server whose name is nearest to a name, or "".
+func (c client) nearestAgent(name string) string {
+	var names []string
+	c.guessing = true
+	err := c.pages("/v1/agents", func(body []byte) (string, error) {
+		var page struct {
+			Agents []struct {
+				ID string `json:"agent_id"`
+			} `json:"agents"`
+			Next string `json:"next_cursor"`
+		}
+		err := json.Unmarshal(body, &page)
+		for _, a := range page.Agents {
+			names = append(names, a.ID)
+		}
+		return page.Next, err
+	})
+	if err != nil {
+		return "" // the error itself matters more
+	}
+	return nearest.Of(name, names)
 }
 
 // storeError adds the next step to the error of a data folder that cannot be used.

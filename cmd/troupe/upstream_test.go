@@ -402,8 +402,12 @@ func TestErrorOfProviderIsReported(t *testing.T) {
 				Run     string `json:"run"`
 				Code    string `json:"code"`
 				Detail  string `json:"detail"`
+				Took    *int64 `json:"ms"`
 			}
 			_ = json.Unmarshal([]byte(line), &l)
+			if l.Message == "ended" && l.Took == nil || strings.Contains(line, `:""`) {
+				t.Errorf("a run ended without its duration, or with an empty member: %s", line)
+			}
 			if l.Run == a.Run && l.Code == c.code && strings.Contains(l.Detail, words) {
 				ended, request = ended || l.Message == "ended", request || l.Message == "request"
 			}

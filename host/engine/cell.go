@@ -328,7 +328,7 @@ func (c *cell) step(in runtime.Input) {
 		c.tally.recordStepTime(c.engine.clock.now().Sub(now))
 	}
 	c.watchdog.end()
-	c.recordEvents(ready.Events)
+	c.recordEvents(ready.Events, ready.Entries)
 	size := c.core.Size()
 	c.tally.recordStep(size)
 	c.shrinkage.observe(size.Actors, c.engine.garbage)

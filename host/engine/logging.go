@@ -34,7 +34,7 @@ func (e *Engine) eventKinds() history.Set {
 
 // logEvent logs the events of runs that matter to an operator. It never logs
 // content, apart from the sentences of refusals.
-func (e *Engine) logEvent(ev *history.Event) {
+func (e *Engine) logEvent(ev *history.Event, entries []store.Entry) {
 	var message string
 	level := slog.LevelInfo
 	switch ev.Kind {
@@ -50,8 +50,25 @@ func (e *Engine) logEvent(ev *history.Event) {
 		return
 	}
 	if e.log.Enabled(e.ctx, level) {
-		e.log.LogAttrs(e.ctx, level, message, eventAttrs(ev)...)
+		all := eventAttrs(ev)
+		if ev.Kind == history.Reply {
+			all = append(all, slog.Int64("ms", max(ev.At.Sub(ev.Call.Time()), 0).Milliseconds()))
+			if tokens := tokensOf(entries, ev.Call); tokens > 0 {
+				all = append(all, slog.Int64("tokens", tokens))
+			}
+		}
+		e.log.LogAttrs(e.ctx, level, message, all...)
 	}
+}
+
+// tokensOf returns the tokens of a run that ends, with those of the runs below it.
+func tokensOf(entries []store.Entry, run actor.CallID) int64 {
+	for i := range entries {
+		if r, ok := entries[i].Record.(store.Ended); ok && r.Call == run {
+			return r.Reply.Tree.Total
+		}
+	}
+	return 0
 }
 
 const parkedMessage = "run parked: it waits for `troupe runs retry RUN`, or ends with `troupe runs cancel RUN`"
@@ -83,13 +100,19 @@ func eventAttrs(ev *history.Event) []slog.Attr {
 		all = append(all, slog.String("run", ev.Root.String()))
 	}
 	if ev.Kind == history.Admit {
-		all = append(all, slog.String("chain", actor.PathString(ev.Chain)), slog.Int("depth", len(ev.Chain)), slog.Int64("left_ms", ev.Left.Milliseconds()))
+		if len(ev.Chain) > 0 {
+			all = append(all, slog.String("chain", actor.PathString(ev.Chain)), slog.Int("depth", len(ev.Chain)))
+		}
+		all = append(all, slog.Int64("left_ms", ev.Left.Milliseconds()))
 	}
 	if ev.Status != 0 {
 		all = append(all, slog.String("status", ev.Status.String()))
 	}
 	if ev.Reason != 0 {
-		all = append(all, slog.String("code", ev.Reason.Info().Type), slog.String("reason", ev.Reason.String()), slog.String("detail", ev.Detail))
+		all = append(all, slog.String("code", ev.Reason.Info().Type), slog.String("reason", ev.Reason.String()))
+		if ev.Detail != "" {
+			all = append(all, slog.String("detail", ev.Detail))
+		}
 	}
 	if ev.Why != "" {
 		all = append(all, slog.String("why", ev.Why))

@@ -8,6 +8,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/store"
 )
 
 // perform appends the entries of a step and then performs its effects. Gated
@@ -114,10 +115,10 @@ func (c *cell) acknowledgeResult() {
 	c.stepping = nil
 }
 
-func (c *cell) recordEvents(events []history.Event) {
+func (c *cell) recordEvents(events []history.Event, entries []store.Entry) {
 	for i := range events {
 		c.tally.recordEvent(&events[i])
-		c.engine.logEvent(&events[i])
+		c.engine.logEvent(&events[i], entries)
 	}
 }
 
