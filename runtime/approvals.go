@@ -19,12 +19,35 @@ type Approval struct {
 	ID        runs.ToolCallID
 	Actor     actor.ID
 	Root      actor.CallID
+	Chain     []actor.ID // callers of the run
 	Tool      string
+	OnDevice  bool   // a device of the user performs the tool
 	Args      []byte // canonical JSON
 	Summary   string
+	Rule      string // of the policy
 	Principal string // that the run acts for
 	Created   actor.Time
 	Until     actor.Time
+}
+
+// approvalOf returns the approval for which an ask of the last step waits.
+func approvalOf(t *turn, i int) Approval {
+	a, call := &t.run.Last()[i], &t.run.Call
+	return Approval{ID: t.toolCallID(i), Actor: t.act.id, Root: call.Root, Chain: call.Chain, Tool: a.ShownName(), OnDevice: a.OnDevice, Args: inlineBytes(a.Out().Parts),
+		Summary: a.Await.Summary, Rule: a.Verdict.Rule, Principal: call.Principal, Created: a.Clock.Since, Until: a.Clock.Due()}
+}
+
+// PendingApproval returns the tool call of an actor with this ID if it waits for a decision.
+func PendingApproval(c *Cell, of actor.ID, id runs.ToolCallID) (Approval, bool) {
+	act := c.actors.find(of)
+	if act == nil {
+		return Approval{}, false
+	}
+	t := act.turn(id.Run)
+	if t == nil || id.Step != t.step() || int(id.Index) >= len(t.run.Last()) || !t.run.Last()[id.Index].Waits() {
+		return Approval{}, false
+	}
+	return approvalOf(t, int(id.Index)), true
 }
 
 // PendingApprovals returns the tool calls of a namespace, or with "" of all, that wait for a
@@ -37,8 +60,7 @@ func PendingApprovals(c *Cell, tenant string) (all []Approval, known bool) {
 		for _, t := range act.turns {
 			for i := range t.run.Last() {
 				if a := &t.run.Last()[i]; a.Waits() {
-					all = append(all, Approval{ID: t.toolCallID(i), Actor: act.id, Root: t.run.Call.Root, Tool: a.Out().Name, Args: inlineBytes(a.Out().Parts),
-						Summary: a.Await.Summary, Principal: t.run.Call.Principal, Created: a.Clock.Since, Until: a.Clock.Due()})
+					all = append(all, approvalOf(t, i))
 				}
 			}
 		}
@@ -74,7 +96,7 @@ func (s received) decide() *actor.Refusal {
 		}
 		c.answerResult(t, i, actor.Answer{Refusal: actor.Refuse(actor.ApprovalRejected, "%s", rejected)})
 	}
-	s.done(nil)
+	s.done(signals.Decided{At: c.now}.Parts())
 	return nil
 }
 

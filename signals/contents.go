@@ -3,6 +3,8 @@
 package signals
 
 import (
+	"strconv"
+
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
@@ -71,6 +73,9 @@ type (
 		Reason   string `json:"reason,omitzero"` // given by the person
 	}
 
+	// Decided is the content of the answer to Decide: when the call was decided.
+	Decided struct{ At actor.Time }
+
 	// GiveResult is the result of a client tool, from the device that performed it. The result is
 	// durable before the device learns that it was taken. The first one ends the call.
 	GiveResult struct {
@@ -105,6 +110,15 @@ func (a AddedTool) Parts() []actor.Part { return encode(a) }
 
 // Parts returns the answer to AddModel.
 func (a AddedModel) Parts() []actor.Part { return encode(a) }
+
+// Parts returns the answer to Decide. A text costs less than JSON.
+func (d Decided) Parts() []actor.Part { return actor.Text(strconv.FormatInt(int64(d.At), 10)) }
+
+// ReadDecided returns the answer to Decide. It reports false for any other content.
+func ReadDecided(parts []actor.Part) (Decided, bool) {
+	at, err := strconv.ParseInt(actor.TextOf(parts), 10, 64)
+	return Decided{actor.Time(at)}, err == nil
+}
 
 // ReadAddedTool returns the answer to AddTool. It reports false for any other content.
 func ReadAddedTool(parts []actor.Part) (a AddedTool, ok bool) { return a, decode(parts, &a) }

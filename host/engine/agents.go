@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -99,6 +100,17 @@ func (e *Engine) Approvals(ctx context.Context, tenant string) ([]runtime.Approv
 	return ofOpenRuns(ctx, e, func(c *runtime.Cell) ([]runtime.Approval, bool) { return runtime.PendingApprovals(c, tenant) })
 }
 
+// Approval returns the tool call of an actor with this ID if it waits for a decision. It does not
+// find one that the cell has not loaded yet.
+func (e *Engine) Approval(ctx context.Context, of actor.ID, id runs.ToolCallID) (*runtime.Approval, error) {
+	return onCell(ctx, e, e.cellOf(of), func(c *runtime.Cell) *runtime.Approval {
+		if a, found := runtime.PendingApproval(c, of, id); found {
+			return &a
+		}
+		return nil
+	})
+}
+
 // ofOpenRuns joins the results of a function for each cell. It fails if one is not known,
 // because the cell is still loading its open runs.
 func ofOpenRuns[T any](ctx context.Context, e *Engine, find func(*runtime.Cell) ([]T, bool)) (all []T, err error) {
@@ -107,24 +119,33 @@ func ofOpenRuns[T any](ctx context.Context, e *Engine, find func(*runtime.Cell) 
 		known bool
 	}
 	for _, c := range e.cells {
-		results := make(chan result, 1)
-		c.mailbox.postCompletion(completion{run: func() {
-			found, known := find(c.core)
-			results <- result{found, known}
-		}})
-		select {
-		case r := <-results:
-			if !r.known {
-				return nil, actor.RefuseUnavailable(time.Second, "a cell of this node is still loading its open runs")
-			}
-			all = append(all, r.found...)
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-e.done:
-			return nil, e.err
+		r, err := onCell(ctx, e, c, func(c *runtime.Cell) (r result) {
+			r.found, r.known = find(c)
+			return r
+		})
+		if err != nil {
+			return nil, err
 		}
+		if !r.known {
+			return nil, actor.RefuseUnavailable(time.Second, "a cell of this node is still loading its open runs")
+		}
+		all = append(all, r.found...)
 	}
 	return all, nil
+}
+
+// onCell returns the result of a function that is called between two steps of a cell.
+func onCell[T any](ctx context.Context, e *Engine, c *cell, call func(*runtime.Cell) T) (r T, err error) {
+	result := make(chan T, 1)
+	c.mailbox.postCompletion(completion{run: func() { result <- call(c.core) }})
+	select {
+	case r = <-result:
+		return r, nil
+	case <-ctx.Done():
+		return r, ctx.Err()
+	case <-e.done:
+		return r, e.err
+	}
 }
 
 // Agents returns the current agents.

@@ -5,6 +5,8 @@ package gateway
 import (
 	"cmp"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +14,8 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // approvalResponse is an approval, or a problem.
@@ -579,5 +583,39 @@ func TestApprovalsArePaged(t *testing.T) {
 		if status, _, body := d.do("GET", "/v1/approvals"+query, ""); status != 400 || !strings.Contains(body, `"field":"`+field+`"`) {
 			t.Errorf("%s: %d %s", query, status, body)
 		}
+	}
+}
+
+// A tool call that waits is read from its cell, without its events, and is the same as by its events.
+func TestWaitingToolCallIsThatOfItsEvents(t *testing.T) {
+	d, _ := startBuyer(t, Config{}, "")
+	id, err := runs.ParseApprovalID(d.buy().ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := localCaller
+	found, err := lookup(d.server, by, command.ToolCallQuery{ID: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := lookup(d.server, by, command.EventsQuery{Run: id.Run, Limit: command.EventsMax})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []runs.Event
+	for _, raw := range page.All {
+		e, err := runs.Decode(raw.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, e)
+	}
+	want, ok, err := runs.FoldToolCall(events, id)
+	if !ok || err != nil || !reflect.DeepEqual(found.Call, want) {
+		t.Errorf("got %+v with %+v\nwant %+v with %+v, %v", found.Call, found.Call.Approval, want, want.Approval, err)
+	}
+	record, err := runs.Fold(events)
+	if err != nil || found.Principal != record.User || !slices.Equal(found.Chain, record.Chain) || found.Owner.Actor != record.Actor {
+		t.Errorf("got %q %v %s, want %q %v %s", found.Principal, found.Chain, found.Owner.Actor, record.User, record.Chain, record.Actor)
 	}
 }

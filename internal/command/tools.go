@@ -66,9 +66,11 @@ type Tool struct {
 
 // ToolCall is the state of a tool call.
 type ToolCall struct {
-	Owner  Owner // of its run
-	Call   runs.ToolCall
-	Result []actor.Part // the whole result; nil if there is none
+	Owner     Owner      // of its run
+	Chain     []actor.ID // callers of its run
+	Principal string     // that its run acts for
+	Call      runs.ToolCall
+	Result    []actor.Part // the whole result; nil if there is none
 }
 
 // Approvals lists tool calls that wait for a person.
@@ -112,6 +114,8 @@ func (d *decoder) tool() Tool { return Tool{d.text(), d.Hash(), d.text(), d.Byte
 func (e *encoder) toolCall(t *ToolCall) {
 	c := &t.Call
 	e.owner(t.Owner)
+	e.IDs(t.Chain)
+	e.String(t.Principal)
 	e.toolCallID(c.ID)
 	e.String(c.Name)
 	e.Uint(uint64(c.Status))
@@ -140,7 +144,7 @@ func (e *encoder) toolCall(t *ToolCall) {
 }
 
 func (d *decoder) toolCall() ToolCall {
-	t := ToolCall{Owner: d.owner()}
+	t := ToolCall{Owner: d.owner(), Chain: d.IDs(), Principal: d.text()}
 	c := &t.Call
 	c.ID, c.Name = d.toolCallID(), d.text()
 	c.Status = runs.ToolStatus(d.UintMax(uint64(runs.ToolStatusTimeout), "status of a tool call"))

@@ -196,7 +196,7 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 	case command.ContextQuery:
 		return read(ctx, c, &in.By, func(v View) (command.Context, error) { return v.Context(q) })
 	case command.ToolCallQuery:
-		return read(ctx, c, &in.By, func(v View) (command.ToolCall, error) { return v.ToolCall(q.ID) })
+		return toolCommands{c}.call(ctx, &in.By, q.ID)
 	case command.ApprovalsQuery:
 		return toolCommands{c}.approvals(ctx, &in.By, q)
 	case command.DeviceCallsQuery:

@@ -13,6 +13,7 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -73,6 +74,36 @@ func (c toolCommands) list() (out command.Tools) {
 	return out
 }
 
+// call returns the state of a tool call. One that waits for a decision is known to its cell, so
+// deciding costs the same for a run of any length.
+func (c toolCommands) call(ctx context.Context, by *actor.Principal, id runs.ToolCallID) (command.Result, error) {
+	var owner command.Owner
+	found, err := read(ctx, c.Commands, by, func(v View) (_ command.Owner, err error) {
+		owner, err = v.Owner(id.Run)
+		return owner, err
+	})
+	if err != nil {
+		return found, err
+	}
+	a, err := c.engine.Approval(ctx, owner.Actor, id)
+	switch {
+	case err != nil:
+		return nil, errorOf(err)
+	case a == nil:
+		return read(ctx, c.Commands, by, func(v View) (command.ToolCall, error) { return v.ToolCall(id) })
+	}
+	return read(ctx, c.Commands, by, func(View) (command.ToolCall, error) { return waitingCall(owner, a), nil }) // once the request is durable
+}
+
+// waitingCall returns the state of a tool call that waits for a decision.
+func waitingCall(owner command.Owner, a *runtime.Approval) command.ToolCall {
+	return command.ToolCall{Owner: owner, Chain: a.Chain, Principal: a.Principal, Call: runs.ToolCall{
+		ID: a.ID, Name: a.Tool, OnDevice: a.OnDevice, Status: runs.ToolStatusWaitingApproval, Decision: runs.RequireApproval.String(), Rule: a.Rule,
+		Approval: &runs.Approval{Status: runs.ApprovalStatusPending, Summary: a.Summary, Created: a.Created, Until: a.Until},
+		Args:     string(a.Args), Created: a.Created,
+	}}
+}
+
 // ToolCall returns the state of a tool call by the events of its run.
 func (v View) ToolCall(id runs.ToolCallID) (out command.ToolCall, err error) {
 	notFound := actor.ToolCallNotFound(id.String())
@@ -91,6 +122,12 @@ func (v View) ToolCall(id runs.ToolCallID) (out command.ToolCall, err error) {
 			e, err := runs.Decode(raw.Body)
 			if err != nil {
 				return out, fmt.Errorf("run %s: event %d: %w", id.Run, raw.Seq, err)
+			}
+			switch e.Type {
+			case runs.UserInput:
+				out.Principal = e.Principal
+			case runs.RunStarted:
+				out.Principal, out.Chain = e.Principal, e.Chain
 			}
 			if e.Step == id.Step && e.Index == id.Index || e.Type.Ends() {
 				events = append(events, e)
