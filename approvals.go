@@ -7,13 +7,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/client"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -101,40 +101,23 @@ func (s *Server) Approval(ctx context.Context, id string, opts ...Option) (Appro
 	if err != nil {
 		return Approval{}, err
 	}
-	found, err := s.approval(ctx, o.principal(), id)
-	if err != nil {
-		return Approval{}, err
-	}
-	return s.describe(ctx, o.principal(), &found)
-}
-
-// approval returns the call of an approval.
-func (s *Server) approval(ctx context.Context, by actor.Principal, id string) (command.ToolCall, error) {
 	call, err := runs.ParseApprovalID(id)
 	if err != nil {
-		return command.ToolCall{}, invalid("approval_id", "%v", err)
+		return Approval{}, invalid("approval_id", "%v", err)
 	}
-	found, err := command.Find(ctx, s.node(), by, command.ToolCallQuery{ID: call})
-	var r *actor.Refusal
-	switch {
-	case errors.As(err, &r) && r.Reason == actor.NotFound, err == nil && found.Call.Approval == nil:
-		return found, Refuse(CodeApprovalNotFound, "no approval %.80s; Server.Approvals lists those that wait", id)
-	case err != nil:
-		return found, errorOf(err)
-	}
-	return found, nil
-}
-
-// describe returns an approval.
-func (s *Server) describe(ctx context.Context, by actor.Principal, found *command.ToolCall) (Approval, error) {
-	c, a := &found.Call, found.Call.Approval
-	run, err := command.Find(ctx, s.node(), by, command.RunQuery{Run: c.ID.Run})
+	found, err := s.client(o.principal()).Approval(ctx, call)
 	if err != nil {
 		return Approval{}, errorOf(err)
 	}
+	return describe(&found), nil
+}
+
+// describe returns an approval.
+func describe(found *command.ToolCall) Approval {
+	c, a := &found.Call, found.Call.Approval
 	return Approval{ID: c.ID.Approval(), Status: a.Status.String(), Tool: c.Name, Args: json.RawMessage(c.Args), Summary: a.Summary,
-		Agent: found.Owner.Actor.Agent, Session: found.Owner.Actor.Key, Run: c.ID.Run.String(), Root: found.Owner.Root.String(), User: run.Record.User,
-		Created: newTime(a.Created), Expires: newTime(a.Until), Decided: newTime(a.Decided), By: a.By, Reason: a.Reason}, nil
+		Agent: found.Owner.Actor.Agent, Session: found.Owner.Actor.Key, Run: c.ID.Run.String(), Root: found.Owner.Root.String(), User: found.Principal,
+		Created: newTime(a.Created), Expires: newTime(a.Until), Decided: newTime(a.Decided), By: a.By, Reason: a.Reason}
 }
 
 // Verdict is the decision of a person about a call of a tool.
@@ -157,48 +140,27 @@ func (s *Server) Decide(ctx context.Context, approval string, v Verdict, reason 
 	if err != nil {
 		return Approval{}, err
 	}
-	by := o.principal()
-	found, err := s.approval(ctx, by, approval)
+	call, err := runs.ParseApprovalID(approval)
 	if err != nil {
-		return Approval{}, err
+		return Approval{}, invalid("approval_id", "%v", err)
 	}
-	body, err := json.Marshal(map[string]string{"decision": string(v), "reason": reason})
-	if err != nil {
-		return Approval{}, invalid("reason", "%v", err)
+	if strings.ToValidUTF8(reason, "") != reason {
+		return Approval{}, invalid("reason", "want valid UTF-8")
 	}
-	call, refusal := ingress.DecideApproval(found.Call.ID, body)
+	decision, refusal := ingress.CheckDecision(string(v), reason)
 	if refusal != nil {
 		return Approval{}, newRefusal(refusal)
 	}
-	call.ID, call.To, call.Left, call.Principal = s.node().NewCallID(), found.Owner.Actor, signalTimeout, cmp.Or(o.by, by.User)
-	answer, err := s.node().Signal(ctx, command.Signal{By: by, Call: call})
+	decider := s.client(o.principal())
+	found, err := decider.Approval(ctx, call)
 	if err != nil {
 		return Approval{}, errorOf(err)
 	}
-	refusal = answer.Reply.Refusal
-	if refusal != nil && refusal.Reason != actor.ApprovalDecided && refusal.Reason != actor.NotFound { // NotFound: the run has ended
-		return Approval{}, s.stopped(newRefusal(refusal))
-	}
-	if found, err = s.approval(ctx, by, approval); err != nil {
+	err = s.failed(decider.Decide(ctx, &found, decision, &client.Request{User: o.by}))
+	if code := (*Refusal)(nil); err != nil && !(errors.As(err, &code) && code.Code == CodeApprovalDecided) {
 		return Approval{}, err
 	}
-	out, err := s.describe(ctx, by, &found)
-	if err == nil && refusal != nil {
-		err = decided(&out)
-	}
-	return out, err
-}
-
-// decided returns the refusal of a decision that came too late.
-func decided(a *Approval) error {
-	text := fmt.Sprintf("the approval is %s since %s", a.Status, a.Decided.UTC().Format(time.RFC3339))
-	if a.By != "" {
-		text += ", by " + a.By
-	}
-	if a.Reason != "" {
-		text += ": " + a.Reason
-	}
-	return Refuse(CodeApprovalDecided, "%s", text)
+	return describe(&found), err
 }
 
 // By names who decides about an approval: 1 to 256 bytes of printable UTF-8. The default is the User.

@@ -65,7 +65,7 @@ const (
 // packages is the import table: a package may import the packages of its row and
 // those of common. Layers 0 to 2 are pure.
 var packages = map[string]pkg{
-	".": {layer: 4, ours: []string{"actor", "agents", "dispatcher", "ingress", "runs", "signals", "host/disk", "host/gateway", "host/outbound", "internal/command", "internal/emitter", "internal/node", "internal/program", "internal/service", "tools"},
+	".": {layer: 4, ours: []string{"actor", "agents", "dispatcher", "ingress", "runs", "signals", "host/disk", "host/gateway", "host/outbound", "internal/client", "internal/command", "internal/emitter", "internal/node", "internal/program", "internal/service", "tools"},
 		theirs: []string{"github.com/valyala/fasthttp", "github.com/google/jsonschema-go"}},
 
 	"actor": {layer: 0},
@@ -93,7 +93,7 @@ var packages = map[string]pkg{
 	"host/devices":  {layer: 3, ours: host},
 	"host/mcp":      {layer: 3, ours: host, theirs: []string{mcpSDK}},
 	// The gateway reaches a node by commands only, so that it can run apart from it.
-	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "history", "ingress", "runs", "signals", "internal/command", "internal/shares"}, theirs: []string{
+	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "history", "ingress", "runs", "signals", "internal/client", "internal/command", "internal/shares"}, theirs: []string{
 		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",
 		"github.com/prometheus/client_golang", "github.com/prometheus/common"},
 		tests: slices.Concat(host, []string{"internal/node"})},
@@ -107,6 +107,7 @@ var packages = map[string]pkg{
 	"internal/invariant":   {layer: 0},
 	"internal/nearest":     {layer: 0},
 	"internal/failpoint":   {layer: 0},
+	"internal/client":      {layer: 3, ours: []string{"actor", "agents", "ingress", "runs", "signals", "internal/command"}},
 	"internal/command":     {layer: 3, ours: []string{"actor", "history", "runs"}}, // it knows neither the engine nor a store
 	"internal/emitter":     {layer: 3},
 	"internal/shares":      {layer: 3, ours: []string{"actor"}},

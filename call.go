@@ -12,6 +12,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/client"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/signals"
@@ -328,9 +329,6 @@ func contentOf(parts []actor.Part) string {
 	return strings.ToValidUTF8(b.String(), "\uFFFD")
 }
 
-// signalTimeout is the default of the option Timeout for signals.
-const signalTimeout = 30 * time.Second
-
 // Signal delivers a signal to a run that waits for it, and returns once it is persisted. The payload
 // has at most 1 MiB. Its options are User, IdempotencyKey and Timeout. A run that does not wait for the signal
 // refuses it with CodeRejected.
@@ -340,34 +338,22 @@ func (s *Server) Signal(ctx context.Context, run, name string, payload []byte, o
 		return err
 	}
 	by := o.principal()
-	owner, err := s.owner(ctx, by, run)
+	id, err := actor.ParseCallID(run)
 	switch {
 	case err != nil:
-		return err
+		return invalid("run_id", "%v", err)
 	case signals.CheckName(name) != nil:
 		return invalid("name", "signal %v", signals.CheckName(name))
 	}
-	call := actor.Call{ID: s.node().NewCallID(), Kind: actor.Signal, Parent: owner.Run, To: owner.Actor, Operation: name, Principal: by.User,
-		Left: max(o.timeout, 0), Idempotency: o.idempotency(by, "signal "+run, name+"\n"+string(payload))}
-	if call.Left == 0 {
-		call.Left = signalTimeout
-	}
+	var parts []actor.Part
 	if len(payload) > 0 {
-		call.Parts = []actor.Part{{Media: actor.MediaText, Bytes: slices.Clone(payload)}}
+		parts = []actor.Part{{Media: actor.MediaText, Bytes: slices.Clone(payload)}}
 		if !utf8.Valid(payload) {
-			call.Parts[0].Media = "application/octet-stream"
+			parts[0].Media = "application/octet-stream"
 		}
 	}
-	answer, err := s.node().Signal(ctx, command.Signal{By: by, Call: call})
-	switch refused := answer.Reply.Refusal; {
-	case err != nil:
-		return errorOf(err)
-	case refused != nil && refused.Reason == actor.NotFound: // the run has no open turn
-		return Refuse(CodeRejected, "run %s has ended or has not started, so it takes no signal", run)
-	case refused != nil:
-		return s.stopped(newRefusal(refused))
-	}
-	return nil
+	r := client.Request{Time: max(o.timeout, 0), Key: o.idempotency(by, "signal "+run, name+"\n"+string(payload))}
+	return s.failed(s.client(by).Signal(ctx, id, name, parts, &r))
 }
 
 // Retry replays a run that is parked, because its agent made other asks than before when it was
@@ -384,18 +370,8 @@ func (s *Server) Retry(ctx context.Context, run string, opts ...Option) error {
 	if err != nil {
 		return err
 	}
-	call := signals.New(owner.Actor, owner.Run, signals.Retry{})
-	call.ID, call.Left, call.Principal = s.node().NewCallID(), signalTimeout, by.User
-	answer, err := s.node().Signal(ctx, command.Signal{By: by, Call: call})
-	switch refused := answer.Reply.Refusal; {
-	case err != nil:
-		return errorOf(err)
-	case refused != nil && refused.Reason == actor.NotFound: // the run has no open turn
-		return Refuse(CodeRejected, "run %s has ended or has not started", run)
-	case refused != nil:
-		return s.stopped(newRefusal(refused))
-	}
-	return nil
+	_, err = s.client(by).Retry(ctx, owner, &client.Request{})
+	return s.failed(err)
 }
 
 // Cancel cancels a run and all calls below it, and waits for its end, which is a *Refusal with
@@ -412,7 +388,7 @@ func (s *Server) Cancel(ctx context.Context, run string, opts ...Option) error {
 		return err
 	}
 	_, err = s.follow(ctx, by, owner.Run, func() error {
-		return s.node().Cancel(ctx, command.Cancel{By: by, Run: owner.Run, Actor: owner.Actor})
+		return s.client(by).Cancel(ctx, owner)
 	}, func(*command.Run) error { return nil })
 	return err
 }

@@ -118,7 +118,11 @@ func errorOf(err error) error {
 	case errors.Is(err, command.ErrClosed):
 		return ErrClosed
 	case errors.As(err, &refused):
-		return newRefusal(refused)
+		r := newRefusal(refused)
+		if refused.IsNotFound(actor.WhatApproval) {
+			r.Detail += "; Server.Approvals lists those that wait"
+		}
+		return r
 	case errors.As(err, &dropped):
 		return Refuse(CodeEventsDropped, "%v", dropped)
 	}

@@ -19,10 +19,12 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/internal/client"
 	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/internal/service"
 )
@@ -306,6 +308,21 @@ func (s *Server) Close() error {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	return s.Shutdown(ended)
+}
+
+// client returns the client of the node for a principal. The program may do what it wants: it
+// authorizes the persons.
+func (s *Server) client(by actor.Principal) *client.Client {
+	return &client.Client{Node: s.node(), By: by, Share: actor.LocalUser}
+}
+
+// failed returns the error of an operation, or nil.
+func (s *Server) failed(err error) error {
+	err = errorOf(err)
+	if r, ok := err.(*Refusal); ok {
+		return s.stopped(r)
+	}
+	return err
 }
 
 // stopped returns the error of a refused call. A call that a stop has ended is ErrClosed too.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/client"
 	"github.com/troupe-run/troupe/internal/command"
-	"github.com/troupe-run/troupe/signals"
 )
 
 // PageMax is the maximum number of elements of a page.
@@ -232,17 +232,11 @@ func (s Sessions) Append(ctx context.Context, session, agent string, m Message) 
 	if _, err := s.server.find(ctx, s.by, agent); err != nil {
 		return "", err
 	}
-	call := actor.Call{ID: s.server.node().NewCallID(), Kind: actor.Signal, To: s.by.ID(agent, session), Operation: signals.OpAppend,
-		Left: signalTimeout, Principal: s.by.User, Parts: actor.Text(m.Text)}
-	call.SetRole(role)
-	answer, err := s.server.node().Signal(ctx, command.Signal{By: s.by, Call: call})
-	switch {
-	case err != nil:
-		return "", errorOf(err)
-	case answer.Reply.Refusal != nil:
-		return "", s.server.stopped(newRefusal(answer.Reply.Refusal))
+	added, err := s.server.client(s.by).Append(ctx, s.by.ID(agent, session), client.Message{Role: role, Text: m.Text}, &client.Request{})
+	if err != nil {
+		return "", s.server.failed(err)
 	}
-	return actor.MessageID{Call: answer.Reply.Run}.String(), nil
+	return added.String(), nil
 }
 
 // Delete deletes a session with its transcripts, states, runs and events. Once it returns nil, no

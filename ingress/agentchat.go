@@ -12,7 +12,6 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
-	"github.com/troupe-run/troupe/signals"
 )
 
 // The OpenAI API of agents: each agent is a model. Clients of that API hold the conversation and
@@ -121,14 +120,6 @@ func NewChatKey(owner actor.ID, messages []ChatText) ChatKey {
 // the text, which clients remove from answers.
 func (k ChatKey) With(m ChatText) ChatKey {
 	return sha256.Sum256(append(append(k[:], byte(m.Role)), strings.TrimSpace(m.Text)...))
-}
-
-// AppendUserMessage returns the signal that adds an earlier message to the transcript of an agent.
-func AppendUserMessage(to actor.ID, m ChatText) actor.Call {
-	call := actor.Call{To: to, Kind: actor.Signal, Operation: signals.OpAppend, Parts: actor.Text(m.Text)}
-	call.SetRole(m.Role)
-	call.SetSource(actor.FromUser)
-	return call
 }
 
 // ChatAnswer follows the events of a run and returns the text for its client. Text that was sent

@@ -155,19 +155,25 @@ func (m milliseconds) duration() (actor.Duration, *actor.Refusal) {
 	return actor.Duration(n) * time.Millisecond, nil
 }
 
-// Signal decodes a signal to a waiting run.
-func Signal(run actor.CallID, body []byte) (actor.Call, *actor.Refusal) {
+// RunSignal is a signal to a waiting run.
+type RunSignal struct {
+	Name    string
+	Payload []actor.Part
+}
+
+// DecodeSignal decodes a signal to a waiting run.
+func DecodeSignal(body []byte) (RunSignal, *actor.Refusal) {
 	var in struct {
 		Name    string         `json:"name"`
 		Payload jsontext.Value `json:"payload"`
 	}
 	if r := Decode(body, &in); r != nil {
-		return actor.Call{}, r
+		return RunSignal{}, r
 	}
 	if err := signals.CheckName(in.Name); err != nil {
-		return actor.Call{}, invalid("name", "%v", err)
+		return RunSignal{}, invalid("name", "%v", err)
 	}
-	return actor.Call{Kind: actor.Signal, Parent: run, Operation: in.Name, Parts: payloadParts(in.Payload)}, nil
+	return RunSignal{in.Name, payloadParts(in.Payload)}, nil
 }
 
 // payloadParts returns the payload of a signal: a string as text, any other value

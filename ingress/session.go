@@ -12,7 +12,6 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
-	"github.com/troupe-run/troupe/signals"
 )
 
 // Bounds of the description of a session.
@@ -107,9 +106,15 @@ func CheckSession(name string) (string, *actor.Refusal) {
 	return name, nil
 }
 
-// DecodeAppend decodes a message that is appended to the transcript of an agent in a
-// session. The returned call has no id, session or principal yet.
-func DecodeAppend(body []byte) (call actor.Call, r *actor.Refusal) {
+// AppendedMessage is a message that is added to the transcript of an agent in a session.
+type AppendedMessage struct {
+	Agent string // "": the only one of the session
+	Role  actor.Role
+	Text  string
+}
+
+// DecodeAppend decodes a message that is added to a transcript.
+func DecodeAppend(body []byte) (out AppendedMessage, r *actor.Refusal) {
 	var in struct {
 		Role    *string        `json:"role"`
 		Content jsontext.Value `json:"content"`
@@ -117,26 +122,25 @@ func DecodeAppend(body []byte) (call actor.Call, r *actor.Refusal) {
 		Alias   *string        `json:"agent" alias:"agent_id"`
 	}
 	if r := Decode(body, &in); r != nil {
-		return call, r
+		return out, r
 	}
 	if in.Role == nil {
-		return call, invalid("role", `is missing: want "user", "assistant", "system" or "tool"`)
+		return out, invalid("role", `is missing: want "user", "assistant", "system" or "tool"`)
 	}
 	role, err := actor.ParseRole(*in.Role)
 	if err != nil {
-		return call, invalid("role", `%.40q: want "user", "assistant", "system" or "tool"`, *in.Role)
+		return out, invalid("role", `%.40q: want "user", "assistant", "system" or "tool"`, *in.Role)
 	}
 	text, r := contentText("content", in.Content)
 	switch {
 	case r != nil:
-		return call, r
+		return out, r
 	case text == nil || *text == "":
-		return call, invalid("content", "is missing or empty: want the text of the message")
+		return out, invalid("content", "is missing or empty: want the text of the message")
 	}
-	call = actor.Call{Kind: actor.Signal, Operation: signals.OpAppend, Parts: actor.Text(*text)}
-	call.SetRole(role)
-	call.To.Agent, r = TranscriptAgent(in.Agent, in.Alias)
-	return call, r
+	out.Role, out.Text = role, string(*text)
+	out.Agent, r = TranscriptAgent(in.Agent, in.Alias)
+	return out, r
 }
 
 // TranscriptAgent returns the agent that a request about a transcript names in agent_id, or

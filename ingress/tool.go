@@ -27,15 +27,15 @@ const reasonBytesMax = 1 << 10
 
 // ToolInvocation is the request of an external agent to use a tool on behalf of its run.
 type ToolInvocation struct {
-	Call actor.Call // a signal to the run, without ID, principal and idempotency
-	Key  *string    // idempotency key in the body, or nil
+	Tool signals.AddTool
+	Key  *string // idempotency key in the body, or nil
 	Wait time.Duration
 }
 
-// InvokeTool decodes a request to use a tool. caller and run, the actor and the run that the
-// external agent works for, come from its token. timeout_ms limits how long the request
-// waits. The time of the call is that of the tool's definition.
-func InvokeTool(run actor.CallID, caller actor.ID, tool string, body []byte) (out ToolInvocation, r *actor.Refusal) {
+// InvokeTool decodes a request to use a tool. The run that the external agent works for comes from
+// its token. timeout_ms limits how long the request waits. The time of the call is that of the
+// tool's definition.
+func InvokeTool(run actor.CallID, tool string, body []byte) (out ToolInvocation, r *actor.Refusal) {
 	var in struct {
 		Run     *string        `json:"run_id"`
 		Args    jsontext.Value `json:"args"`
@@ -63,7 +63,7 @@ func InvokeTool(run actor.CallID, caller actor.ID, tool string, body []byte) (ou
 	} else if wait > 0 {
 		out.Wait = wait
 	}
-	out.Call = signals.New(caller, run, signals.AddTool{Tool: tool, Args: in.Args})
+	out.Tool = signals.AddTool{Tool: tool, Args: in.Args}
 	return out, nil
 }
 
@@ -82,29 +82,33 @@ func CheckToolName(tool string, body []byte) *actor.Refusal {
 	return nil
 }
 
-// DecideApproval decodes a decision of a person about a tool call. The returned call is a
-// signal to its run.
-func DecideApproval(id runs.ToolCallID, body []byte) (actor.Call, *actor.Refusal) {
+// DecodeDecision decodes a decision of a person about a tool call.
+func DecodeDecision(body []byte) (out signals.Decide, r *actor.Refusal) {
 	var in struct {
 		Decision *string `json:"decision"`
 		Reason   *string `json:"reason"`
 	}
 	if r := Decode(body, &in); r != nil {
-		return actor.Call{}, r
+		return out, r
 	}
-	content := signals.Decide{Approval: id.Approval()}
 	switch {
 	case in.Decision == nil:
-		return actor.Call{}, invalid("decision", "is missing: want approve or reject")
-	case *in.Decision != "approve" && *in.Decision != "reject":
-		return actor.Call{}, invalid("decision", "%.40q: want approve or reject", *in.Decision)
-	case in.Reason != nil && len(*in.Reason) > reasonBytesMax:
-		return actor.Call{}, invalid("reason", "%d bytes, at most %d allowed", len(*in.Reason), reasonBytesMax)
+		return out, invalid("decision", "is missing: want approve or reject")
 	case in.Reason != nil:
-		content.Reason = *in.Reason
+		out.Reason = *in.Reason
 	}
-	content.Approve = *in.Decision == "approve"
-	return signals.New(actor.ID{}, id.Run, content), nil
+	return CheckDecision(*in.Decision, out.Reason)
+}
+
+// CheckDecision returns a decision, approve or reject, with a reason that may be empty.
+func CheckDecision(decision, reason string) (out signals.Decide, r *actor.Refusal) {
+	switch {
+	case decision != "approve" && decision != "reject":
+		return out, invalid("decision", "%.40q: want approve or reject", decision)
+	case len(reason) > reasonBytesMax:
+		return out, invalid("reason", "%d bytes, at most %d allowed", len(reason), reasonBytesMax)
+	}
+	return signals.Decide{Approve: decision == "approve", Reason: reason}, nil
 }
 
 // Statuses of tool calls in the protocol with clients. The state of a call has more words.
@@ -144,39 +148,32 @@ func ToolResult(parts []actor.Part) jsontext.Value {
 	return invariant.Must(jsontext.AppendQuote(nil, strings.ToValidUTF8(e.Text, "\uFFFD")))
 }
 
-// GiveToolResult decodes the result of a client tool from a device of the user. The returned
-// call is a signal to the run.
-func GiveToolResult(id runs.ToolCallID, device string, body []byte) (actor.Call, *actor.Refusal) {
+// DecodeToolResult decodes the result of a client tool from a device of the user.
+func DecodeToolResult(body []byte) (out signals.GiveResult, r *actor.Refusal) {
 	var in struct {
 		OK     *bool          `json:"ok"`
 		Result jsontext.Value `json:"result"`
 		Error  jsontext.Value `json:"error"`
 	}
 	if r := Decode(body, &in); r != nil {
-		return actor.Call{}, r
+		return out, r
 	}
-	content := signals.GiveResult{ToolCall: id.String()}
 	switch {
 	case in.OK == nil:
-		return actor.Call{}, invalid("ok", `is missing: want {"ok": true, "result": …} or {"ok": false, "error": {"message": "…"}}`)
+		return out, invalid("ok", `is missing: want {"ok": true, "result": …} or {"ok": false, "error": {"message": "…"}}`)
 	case *in.OK && len(in.Error) > 0:
-		return actor.Call{}, invalid("error", "not allowed with ok: true")
+		return out, invalid("error", "not allowed with ok: true")
 	case !*in.OK && len(in.Result) > 0:
-		return actor.Call{}, invalid("result", "not allowed with ok: false")
+		return out, invalid("result", "not allowed with ok: false")
 	case *in.OK:
-		content.OK, content.Result = true, in.Result
+		out.OK, out.Result = true, in.Result
 		if len(in.Result) == 0 {
-			content.Result = jsontext.Value("null")
+			out.Result = jsontext.Value("null")
 		}
-	default:
-		var r *actor.Refusal
-		if content.Error, r = deviceError(in.Error); r != nil {
-			return actor.Call{}, r
-		}
+		return out, nil
 	}
-	call := signals.New(actor.ID{}, id.Run, content)
-	call.SetDevice(device)
-	return call, nil
+	out.Error, r = deviceError(in.Error)
+	return out, r
 }
 
 // deviceError returns the text of an error: a string, or an object with a message and

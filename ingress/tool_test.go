@@ -3,27 +3,27 @@
 package ingress
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
-	"github.com/troupe-run/troupe/signals"
 )
 
 func TestInvokeTool(t *testing.T) {
-	run, caller := actor.NewCallID(1, 2, 3), actor.NewID("outside", "s-1")
+	run := actor.NewCallID(1, 2, 3)
 	for body, want := range map[string]struct {
-		content, field string
-		wait           time.Duration
+		args, field string
+		wait        time.Duration
 	}{
-		`{}`:                                 {content: `{"args":{},"tool_name":"pay"}`, wait: ToolWaitDefault},
-		`{"args":null,"timeout_ms":null}`:    {content: `{"args":{},"tool_name":"pay"}`, wait: ToolWaitDefault},
-		`{"args":{"n":1},"timeout_ms":2000}`: {content: `{"args":{"n":1},"tool_name":"pay"}`, wait: 2 * time.Second},
-		`{"timeout_ms":0}`:                   {content: `{"args":{},"tool_name":"pay"}`},
-		`{"timeout_ms":300000,"run_id":""}`:  {content: `{"args":{},"tool_name":"pay"}`, wait: ToolWaitMax},
-		`{"run_id":"` + run.String() + `"}`:  {content: `{"args":{},"tool_name":"pay"}`, wait: ToolWaitDefault},
+		`{}`:                                 {args: `{}`, wait: ToolWaitDefault},
+		`{"args":null,"timeout_ms":null}`:    {args: `{}`, wait: ToolWaitDefault},
+		`{"args":{"n":1},"timeout_ms":2000}`: {args: `{"n":1}`, wait: 2 * time.Second},
+		`{"timeout_ms":0}`:                   {args: `{}`},
+		`{"timeout_ms":300000,"run_id":""}`:  {args: `{}`, wait: ToolWaitMax},
+		`{"run_id":"` + run.String() + `"}`:  {args: `{}`, wait: ToolWaitDefault},
 		`{"run_id":"x"}`:                     {field: "run_id"},
 		`{"timeout_ms":300001}`:              {field: "timeout_ms"},
 		`{"timeout_ms":"1"}`:                 {field: "timeout_ms"},
@@ -31,35 +31,34 @@ func TestInvokeTool(t *testing.T) {
 		`{"args":[]}`:                        {field: "args"},
 		`{"idempotency_key":1}`:              {field: "idempotency_key"},
 	} {
-		in, r := InvokeTool(run, caller, "pay", []byte(body))
+		in, r := InvokeTool(run, "pay", []byte(body))
 		if r != nil {
 			if r.Reason != actor.Invalid || r.Field != want.field {
 				t.Errorf("%s: got %v for field %q, want %q", body, r, r.Field, want.field)
 			}
 			continue
 		}
-		if c := in.Call; want.field != "" || in.Wait != want.wait || c.Kind != actor.Signal || c.Operation != signals.OpAddTool || c.Parent != run || c.To != caller || string(c.Parts[0].Bytes) != want.content {
-			t.Errorf("%s: got %+v with %s, want %+v", body, in, c.Parts[0].Bytes, want)
+		if want.field != "" || in.Wait != want.wait || in.Tool.Tool != "pay" || string(in.Tool.Args) != want.args {
+			t.Errorf("%s: got %+v, want %+v", body, in, want)
 		}
 	}
 }
 
-func TestDecideApproval(t *testing.T) {
-	id := runs.ToolCallID{Run: actor.NewCallID(1, 2, 3), Step: 2, Index: 1}
+func TestDecodeDecision(t *testing.T) {
 	for body, want := range map[string]string{
-		`{"decision":"approve"}`:              `{"approval_id":"` + id.Approval() + `","approve":true}`,
-		`{"decision":"reject","reason":"no"}`: `{"approval_id":"` + id.Approval() + `","approve":false,"reason":"no"}`,
+		`{"decision":"approve"}`:              "true ",
+		`{"decision":"reject","reason":"no"}`: "false no",
 		`{"decision":"Approve"}`:              "decision",
 		`{"decision":null}`:                   "decision",
 		`{"decision":"reject","reason":"` + strings.Repeat("x", 1025) + `"}`: "reason",
 		`{"decision":"reject","by":"alice"}`:                                 "by",
 	} {
-		call, r := DecideApproval(id, []byte(body))
+		d, r := DecodeDecision([]byte(body))
 		switch {
 		case r != nil && r.Field != want:
 			t.Errorf("%s: got %v, want field %s", body, r, want)
-		case r == nil && (call.Operation != signals.OpDecide || call.Parent != id.Run || string(call.Parts[0].Bytes) != want):
-			t.Errorf("%s: got %+v with %s, want %s", body, call, call.Parts[0].Bytes, want)
+		case r == nil && fmt.Sprint(d.Approve, " ", d.Reason) != want:
+			t.Errorf("%s: got %+v, want %s", body, d, want)
 		}
 	}
 }

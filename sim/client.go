@@ -462,14 +462,14 @@ func (w *Simulation) sendSignalText(to actor.ID, run actor.CallID, name, text st
 		payload = [...]any{nil, "", 7, false, map[string]any{"a": []any{1, "b"}}, []string{text}}[w.entropy.Int(6)]
 	}
 	body := invariant.Must(json.Marshal(map[string]any{"name": name, "payload": payload}))
-	call, refusal := ingress.Signal(run, body)
+	signal, refusal := ingress.DecodeSignal(body)
 	clear(body)
 	if refusal != nil {
 		w.fail(CodecRoundTrip, fmt.Sprintf("valid signal %s rejected: %v", name, refusal))
 		return
 	}
-	call.ID, call.Root, call.To, call.Lane, call.Left, call.Attempt = id, id, to, actor.Normal, 10*time.Second, 1
-	call.Principal, call.Origin = "person", actor.Human
+	call := actor.Call{ID: id, Root: id, Parent: run, To: to, Kind: actor.Signal, Operation: signal.Name, Parts: signal.Payload, Lane: actor.Normal, Left: 10 * time.Second,
+		Attempt: 1, Principal: "person", Origin: actor.Human}
 	w.log.note(w.now, "signal %s for run %s of %s", name, run.Short(), to)
 	n.cells[w.entropy.Int(len(n.cells))].enqueue(input{orderGroup: unordered, in: runtime.Deliver{Envelope: actor.Envelope{To: to, Body: actor.Request{Call: call}}}})
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
-	"github.com/troupe-run/troupe/signals"
 )
 
 // askTool is the client tool of a simulation.
@@ -60,18 +59,17 @@ func (d *devices) perform(h *gatedEffect, op runtime.Tool) {
 		if a.entropy.Int(6) == 5 {
 			body = `{"ok":false,"error":{"code":"denied","message":"no"}}`
 		}
-		a.after(after, func() { d.give(to, of, of.Index == id.Index, fmt.Sprintf("device-%d", i), body) })
+		a.after(after, func() { d.give(to, of, of.Index == id.Index, body) })
 	}
 }
 
 // give sends the result of a device. It names a call that does not exist, or, with the next step, one
 // that may.
-func (d *devices) give(to actor.ID, id runs.ToolCallID, exists bool, device, body string) {
+func (d *devices) give(to actor.ID, id runs.ToolCallID, exists bool, body string) {
 	a := d.a
-	signal, refusal := ingress.GiveToolResult(id, device, []byte(body))
+	result, refusal := ingress.DecodeToolResult([]byte(body))
 	invariant.Check(refusal == nil, "sim: result of a device: %v", refusal)
-	result, refusal := signals.Decode[signals.GiveResult](&signal)
-	invariant.Check(refusal == nil, "sim: result of a device: %v", refusal)
+	result.ToolCall = id.String()
 	call := a.signal(to, id.Run, result)
 	call.Principal, call.Origin = "device of "+namespaceMarker(to.Tenant), actor.Human
 	d.results[call.ID] = body

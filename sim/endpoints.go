@@ -60,7 +60,7 @@ var endpoints = [...]struct {
 	good    []string
 	rubbish []string
 }{
-	{"signal", func(text string) *actor.Refusal { _, r := ingress.Signal(actor.CallID{1}, []byte(text)); return r },
+	{"signal", func(text string) *actor.Refusal { _, r := ingress.DecodeSignal([]byte(text)); return r },
 		[]string{`{"name":"go"}`, `{"name":"go","payload":null}`, `{"name":"go","payload":{"a":[1,"b"]}}`, `{"name":"go","payload":"on"}`},
 		[]string{"", "[]", "{}", `{"name":""}`, `{"name":"a b"}`, `{"name":".."}`, `{"name":7}`, `{"name":"LONG"}`, `{"name":"go","payload":}`, `{"name":"go","to":"me"}`}},
 	{"invocation", func(text string) *actor.Refusal {

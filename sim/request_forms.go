@@ -182,13 +182,13 @@ var requestForms = append([]*jsonForm{
 		{name: "payload", good: []formValue{{`"on"`, "text/plain on"}, {`""`, "text/plain "}, {`{"a":[1,"b"]}`, `application/json {"a":[1,"b"]}`}, {"7", "application/json 7"}, {"false", "application/json false"},
 			{`"\u0061\n"`, "text/plain a\n"}, {strings.Repeat("[", 63) + strings.Repeat("]", 63), "application/json " + strings.Repeat("[", 63) + strings.Repeat("]", 63)}}},
 	}, read: func(body []byte) (formValues, *actor.Refusal) {
-		call, refusal := ingress.Signal(actor.CallID{1}, body)
+		signal, refusal := ingress.DecodeSignal(body)
 		if refusal != nil {
 			return nil, refusal
 		}
 		clear(body)
-		v := formValues{"name": call.Operation}
-		for _, p := range call.Parts {
+		v := formValues{"name": signal.Name}
+		for _, p := range signal.Payload {
 			v["payload"] += p.Media + " " + string(p.Bytes)
 		}
 		return v, nil

@@ -17,6 +17,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/client"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -213,18 +214,13 @@ func (c *agentChat) moveEarlier(ctx *fasthttp.RequestCtx, waiting context.Contex
 		}
 	}
 	for i, m := range c.earlier[max(len(c.earlier)-ingress.ChatEarlierMax, 0):] {
-		call := ingress.AppendUserMessage(c.call.To, m)
-		call.Principal, call.Trace, call.ID = c.call.Principal, c.call.Trace, c.server.node.NewCallID()
+		r := client.Request{Trace: c.call.Trace}
 		if c.keyed {
-			call.Idempotency = c.call.Idempotency
-			call.Idempotency.Route += " " + strconv.Itoa(i)
+			r.Key = c.call.Idempotency
+			r.Key.Route += " " + strconv.Itoa(i)
 		}
-		answer, err := c.server.node.Signal(waiting, command.Signal{By: c.by.Principal, Call: call})
-		switch r := answer.Reply.Refusal; {
-		case err != nil:
+		if _, err := clientOf(c.server, &c.by).Append(waiting, c.call.To, client.Message{Role: m.Role, Text: m.Text, FromUser: true}, &r); err != nil {
 			return c.server.errorProblem(ctx, err)
-		case r != nil:
-			return refusalProblem(r)
 		}
 	}
 	return nil

@@ -4,7 +4,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -15,8 +14,10 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/client"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // approvalRoutes are the routes about approvals: tool calls that wait, or waited, for a
@@ -153,28 +154,21 @@ func (s approvalRoutes) find(ctx *fasthttp.RequestCtx) (found command.ToolCall, 
 	if err != nil {
 		return found, approvalNotFound(text)
 	}
-	found, err = lookup(s.Server, callerOf(ctx), command.ToolCallQuery{ID: id})
-	r := (*actor.Refusal)(nil)
-	switch {
-	case errors.As(err, &r) && r.Reason == actor.NotFound, err == nil && found.Call.Approval == nil:
-		return found, approvalNotFound(text)
-	case err != nil:
+	by := callerOf(ctx)
+	reading := s.newTimeout(readTimeout)
+	defer reading.stop()
+	if found, err = clientOf(s.Server, &by).Approval(reading, id); err != nil {
 		return found, s.errorProblem(ctx, err)
 	}
 	return found, nil
 }
 
-// respond answers with an approval.
-func (s approvalRoutes) respond(ctx *fasthttp.RequestCtx, found *command.ToolCall) {
-	run, err := lookup(s.Server, callerOf(ctx), command.RunQuery{Run: found.Call.ID.Run})
-	if err != nil {
-		s.respondError(ctx, err)
-		return
-	}
+// respondApproval answers with an approval.
+func respondApproval(ctx *fasthttp.RequestCtx, found *command.ToolCall) {
 	c, a := &found.Call, found.Call.Approval
 	v := newApprovalView(c.ID, found.Owner.Actor)
 	v.Status, v.Tool, v.Args, v.Summary = a.Status.String(), c.Name, ingress.ToolValue(c.Args), a.Summary
-	v.Root, v.Principal = found.Owner.Root.String(), run.Record.User
+	v.Root, v.Principal = found.Owner.Root.String(), found.Principal
 	v.Created, v.Expires, v.Decided, v.By, v.Reason = runs.FormatTime(a.Created), runs.FormatTime(a.Until), formatOptional(a.Decided), a.By, a.Reason
 	respondJSON(ctx, http.StatusOK, v)
 }
@@ -186,122 +180,40 @@ func (s approvalRoutes) getApproval(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	s.respond(ctx, &found)
+	respondApproval(ctx, &found)
 }
 
 // decideApproval approves or rejects a tool call that waits. The first decision counts.
 func (s approvalRoutes) decideApproval(ctx *fasthttp.RequestCtx) {
-	var call actor.Call
-	p := s.checkDecider(ctx)
+	if ingress.RunNamed(ctx.PostBody()) != "" {
+		actsForRun().write(ctx)
+		return
+	}
+	by := callerOf(ctx)
+	decider := clientOf(s.Server, &by)
+	var p *problem
+	if err := decider.CheckDecider(s.config.ApprovalScope); err != nil {
+		p = s.errorProblem(ctx, err)
+	}
+	var found command.ToolCall
 	if p == nil {
-		var found command.ToolCall
-		if found, p = s.find(ctx); p == nil {
-			p = s.checkRegistrar(ctx, found.Call.ID.Run)
-		}
-		if p == nil {
-			call, p = decodeBody(ctx, func(b []byte) (actor.Call, *actor.Refusal) { return ingress.DecideApproval(found.Call.ID, b) })
-			call.To = found.Owner.Actor
-		}
+		found, p = s.find(ctx)
+	}
+	var decision signals.Decide
+	var r *client.Request
+	if p == nil {
+		decision, p = decodeBody(ctx, ingress.DecodeDecision)
 	}
 	if p == nil {
-		p = fillRequestContext(ctx, "POST /v1/approvals/{id}:decide "+pathParam(ctx, "id"), &call)
+		r, p = requestOf(ctx, "POST /v1/approvals/{id}:decide "+pathParam(ctx, "id"), headers(ctx, ingress.IdempotencyKey))
 	}
 	if p != nil {
 		p.write(ctx)
 		return
 	}
-	call.ID, call.Left = s.node.NewCallID(), signalTimeout
-	waitCtx := s.newClientContext(ctx, signalTimeout)
-	answer, err := s.node.Signal(waitCtx, command.Signal{By: callerOf(ctx).Principal, Call: call})
-	cause := waitCtx.cause()
-	waitCtx.stop()
-	if respondAborted(ctx, cause) {
-		return
+	if perform(s.Server, ctx, client.Timeout, func(ctx context.Context) error { return decider.Decide(ctx, &found, decision, r) }) {
+		respondApproval(ctx, &found)
 	}
-	if err != nil {
-		s.respondError(ctx, err)
-		return
-	}
-	r := answer.Reply.Refusal
-	if r != nil && r.Reason != actor.ApprovalDecided && r.Reason != actor.NotFound { // NotFound: the run has ended
-		refusalProblem(r).write(ctx)
-		return
-	}
-	found, p := s.find(ctx)
-	if r != nil && p == nil && !found.Call.Approval.Status.Ended() { // an earlier decision was not readable yet; that request has waited for it
-		found, p = s.find(ctx)
-	}
-	switch {
-	case p != nil:
-		p.write(ctx)
-	case r != nil && found.Call.Approval.Status.Ended():
-		decidedProblem(found.Call.Approval).write(ctx)
-	case r != nil:
-		refusalProblem(r).write(ctx)
-	default:
-		s.respond(ctx, &found)
-	}
-}
-
-// checkDecider checks that a person may decide about tool calls.
-func (s approvalRoutes) checkDecider(ctx *fasthttp.RequestCtx) *problem {
-	scope := s.config.ApprovalScope
-	switch {
-	case ingress.RunNamed(ctx.PostBody()) != "":
-		return actsForRun()
-	case scope != "" && !ingress.Allows(callerOf(ctx).Principal, scope):
-		return newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
-			fmt.Sprintf("on this server a decision about a tool call needs the scope %s; `troupe keys create --scope %[1]s --data DIR` makes a key that has it", scope))
-	}
-	return nil
-}
-
-// checkRegistrar checks that the caller registered neither the agent whose run made a tool call
-// nor an agent above it, which has chosen the call or its words: an external one may have the
-// caller's key. A deleted agent may have been the caller's. The principal of clients without a key
-// is not told apart from persons, and operators may decide about every call.
-func (s approvalRoutes) checkRegistrar(ctx *fasthttp.RequestCtx, run actor.CallID) *problem {
-	by := callerOf(ctx)
-	if by.shareKey() == actor.LocalUser || ingress.Allows(by.Principal, ingress.ScopeOperator) {
-		return nil
-	}
-	found, err := lookup(s.Server, by, command.RunQuery{Run: run})
-	if err != nil {
-		return s.errorProblem(ctx, err)
-	}
-	all, err := lookup(s.Server, by, command.AgentsQuery{})
-	if err != nil {
-		return s.errorProblem(ctx, err)
-	}
-	owners := make(map[string]string, len(all.All))
-	for i := range all.All {
-		owners[all.All[i].Name] = all.All[i].Owner
-	}
-	for _, id := range append(found.Record.Chain[:len(found.Record.Chain):len(found.Record.Chain)], found.Owner.Actor) {
-		switch owner, exists := owners[id.Agent]; {
-		case !exists:
-			return cannotApprove(fmt.Sprintf("the agent %.80s was deleted, so it is not known who registered it", id.Agent))
-		case owner != "" && (owner == by.User || owner == by.shareKey()):
-			return cannotApprove(fmt.Sprintf("%.80s registered the agent %.80s and cannot approve its calls, nor those of agents that it calls", owner, id.Agent))
-		}
-	}
-	return nil
-}
-
-func cannotApprove(why string) *problem {
-	return newProblem(http.StatusForbidden, "forbidden", "forbidden", fmt.Sprintf("%s: decide with the key of another principal, or with the scope %s", why, ingress.ScopeOperator))
-}
-
-// decidedProblem returns the problem of a decision that came too late.
-func decidedProblem(a *runs.Approval) *problem {
-	text := fmt.Sprintf("the approval is %s since %s", a.Status, runs.FormatTime(a.Decided))
-	if a.By != "" {
-		text += ", by " + a.By
-	}
-	if a.Reason != "" {
-		text += ": " + a.Reason
-	}
-	return refusalProblem(actor.Refuse(actor.ApprovalDecided, "%s", text))
 }
 
 // waitingApproval is the JSON form of an approval in the answer to a message.

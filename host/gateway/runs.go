@@ -12,8 +12,8 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/client"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -272,71 +272,37 @@ func (s *Server) streamEvents(ctx *fasthttp.RequestCtx, id actor.CallID) {
 	s.streamRun(ctx, id, tree, after, release)
 }
 
-// registryRunRefusal is the refusal to signal or cancel a run of the registry. An
-// interrupted change would be stored but not announced.
-func registryRunRefusal() *actor.Refusal {
-	return actor.Refuse(actor.Rejected, "runs of the registry can be neither signalled nor cancelled")
-}
-
 // signalRun delivers a signal to a waiting run.
 func (s *Server) signalRun(ctx *fasthttp.RequestCtx) {
 	id, p := pathRunID(ctx)
-	var call actor.Call
+	var signal ingress.RunSignal
+	var r *client.Request
 	if p == nil {
-		call, p = decodeBody(ctx, func(b []byte) (actor.Call, *actor.Refusal) { return ingress.Signal(id, b) })
+		signal, p = decodeBody(ctx, ingress.DecodeSignal)
 	}
 	if p == nil {
-		p = fillRequestContext(ctx, "POST /v1/runs/{id}:signal "+id.String(), &call)
+		r, p = requestOf(ctx, "POST /v1/runs/{id}:signal "+id.String(), headers(ctx, ingress.IdempotencyKey))
 	}
 	if p != nil {
 		p.write(ctx)
 		return
 	}
-	owner, err := s.runOwner(callerOf(ctx), id)
-	if err != nil {
-		s.respondError(ctx, err)
-		return
-	}
-	if owner.Actor == agents.RegistryID {
-		refusalProblem(registryRunRefusal()).write(ctx)
-		return
-	}
-	call.ID, call.To, call.Left = s.node.NewCallID(), owner.Actor, signalTimeout
-	waitCtx := s.newClientContext(ctx, signalTimeout)
-	answer, err := s.node.Signal(waitCtx, command.Signal{By: callerOf(ctx).Principal, Call: call})
+	by := callerOf(ctx)
+	waitCtx := s.newClientContext(ctx, client.Timeout)
+	err := clientOf(s, &by).Signal(waitCtx, id, signal.Name, signal.Payload, r)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {
 	case respondAborted(ctx, cause):
 	case err != nil:
-		s.respondError(ctx, err)
-	case answer.Reply.Refusal != nil:
-		p := refusalProblem(answer.Reply.Refusal)
-		if answer.Reply.Refusal.Reason == actor.NotFound { // the run has no open turn
-			p = s.endedProblem(ctx, id)
-		}
-		p.Run = id.String()
-		p.write(ctx)
+		s.errorProblem(ctx, err).ofRun(id).write(ctx)
 	default:
 		respondJSON(ctx, http.StatusOK, struct {
 			Run    string `json:"run_id"`
 			Name   string `json:"name"`
 			Status string `json:"status"`
-		}{id.String(), call.Operation, "received"})
+		}{id.String(), signal.Name, "received"})
 	}
-}
-
-// endedProblem returns the problem for a signal to a run that takes no more.
-func (s *Server) endedProblem(ctx *fasthttp.RequestCtx, id actor.CallID) *problem {
-	run, err := lookup(s, callerOf(ctx), command.RunQuery{Run: id})
-	if err != nil {
-		return s.errorProblem(ctx, err)
-	}
-	record := run.Current()
-	if record.Status.Ended() {
-		return refusalProblem(actor.Refuse(actor.Rejected, "run %s has ended with status %s, so it takes no signal; send a new message", id, record.Status))
-	}
-	return refusalProblem(actor.Refuse(actor.Rejected, "run %s has the status %s and waits for no signal; GET /v1/runs/%[1]s shows its waits", id, record.Status))
 }
 
 // runToChange returns the run in the path of a request without a body, and its owner. If the run is
@@ -350,16 +316,14 @@ func runToChange(s *Server, ctx *fasthttp.RequestCtx) (id actor.CallID, owner co
 		p.write(ctx)
 		return id, owner, false
 	}
-	owner, err := s.runOwner(callerOf(ctx), id)
-	switch {
-	case err != nil:
+	by := callerOf(ctx)
+	reading := s.newTimeout(readTimeout)
+	defer reading.stop()
+	owner, err := clientOf(s, &by).RunToChange(reading, id)
+	if err != nil {
 		s.respondError(ctx, err)
-	case owner.Actor == agents.RegistryID:
-		refusalProblem(registryRunRefusal()).write(ctx)
-	default:
-		return id, owner, true
 	}
-	return id, owner, false
+	return id, owner, err == nil
 }
 
 // cancelRun cancels a run and everything it waits for. It is idempotent: a run
@@ -381,7 +345,8 @@ func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 		run, err := lookup(s, callerOf(ctx), command.RunQuery{Run: id})
 		status := run.Record.Status
 		if err == nil && !status.Ended() && !requested {
-			err = s.node.Cancel(waitCtx, command.Cancel{By: callerOf(ctx).Principal, Run: id, Actor: owner.Actor})
+			by := callerOf(ctx)
+			err = clientOf(s, &by).Cancel(waitCtx, owner)
 			requested = true
 		}
 		if err != nil {

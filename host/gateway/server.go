@@ -23,6 +23,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/client"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/shares"
 )
@@ -318,11 +319,14 @@ func (s *Server) respondError(ctx *fasthttp.RequestCtx, err error) {
 func (s *Server) errorProblem(ctx *fasthttp.RequestCtx, err error) *problem {
 	var r *actor.Refusal
 	var dropped command.EventsDropped
+	var forbidden *client.Forbidden
 	switch {
 	case errors.As(err, &dropped):
 		return eventsDropped(dropped)
 	case errors.As(err, &r):
 		return refusalProblem(r)
+	case errors.As(err, &forbidden):
+		return forbiddenProblem(forbidden)
 	case errors.Is(err, context.DeadlineExceeded):
 		return refusalProblem(actor.Refuse(actor.Deadline, "the node did not answer in time"))
 	case errors.Is(err, command.ErrClosed):

@@ -15,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/client"
 	"github.com/troupe-run/troupe/internal/command"
 )
 
@@ -314,44 +315,36 @@ func sessionNotFound(name string) *problem { return refusalProblem(actor.Session
 // appendMessage adds a message to a transcript and starts no run.
 func (s sessionRoutes) appendMessage(ctx *fasthttp.RequestCtx) {
 	name, p := pathSession(ctx)
-	var call actor.Call
+	var message ingress.AppendedMessage
+	var agent command.Agent
+	var r *client.Request
 	if p == nil {
-		call, p = decodeBody(ctx, ingress.DecodeAppend)
+		message, p = decodeBody(ctx, ingress.DecodeAppend)
 	}
 	by := callerOf(ctx)
-	if p == nil && call.To.Agent == "" {
-		call.To.Agent, p = s.onlyAgent(ctx, by, name)
+	if p == nil && message.Agent == "" {
+		message.Agent, p = s.onlyAgent(ctx, by, name)
 	}
 	if p == nil {
-		var d command.Agent
-		d, p = s.findAgent(ctx, call.To.Agent)
-		call.To = by.ID(d.Name, name)
+		agent, p = s.findAgent(ctx, message.Agent)
 	}
 	if p == nil {
-		p = fillRequestContext(ctx, "POST /v1/sessions/{id}/messages", &call)
+		r, p = requestOf(ctx, "POST /v1/sessions/{id}/messages", headers(ctx, ingress.IdempotencyKey))
 	}
 	if p != nil {
 		p.write(ctx)
 		return
 	}
-	call.ID = s.node.NewCallID()
-	waitCtx := s.newClientContext(ctx, signalTimeout)
-	answer, err := s.node.Signal(waitCtx, command.Signal{By: by.Principal, Call: call})
-	cause := waitCtx.cause()
-	waitCtx.stop()
-	switch {
-	case respondAborted(ctx, cause):
-	case err != nil:
-		s.respondError(ctx, err)
-	case answer.Reply.Refusal != nil:
-		refusalProblem(answer.Reply.Refusal).write(ctx)
-	default:
-		id := actor.MessageID{Call: answer.Reply.Run}
+	var id actor.MessageID
+	if perform(s.Server, ctx, client.Timeout, func(ctx context.Context) (err error) {
+		id, err = clientOf(s.Server, &by).Append(ctx, by.ID(agent.Name, name), client.Message{Role: message.Role, Text: message.Text}, r)
+		return err
+	}) {
 		respondJSON(ctx, http.StatusCreated, struct {
 			Session string `json:"session_id"`
 			Agent   string `json:"agent_id"`
 			Message string `json:"message_id"`
-		}{name, call.To.Agent, id.String()})
+		}{name, agent.Name, id.String()})
 	}
 }
 

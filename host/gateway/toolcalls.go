@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/client"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/signals"
@@ -111,10 +113,8 @@ func toolCallNotFound(id string) *problem { return refusalProblem(actor.ToolCall
 // continues then.
 func (s toolCallRoutes) invokeTool(ctx *fasthttp.RequestCtx) {
 	from, tool := callerOf(ctx), pathParam(ctx, "id")
-	in, p := decodeBody(ctx, func(b []byte) (ingress.ToolInvocation, *actor.Refusal) {
-		return ingress.InvokeTool(from.Run, from.Actor, tool, b)
-	})
-	call, keys := in.Call, headers(ctx, ingress.IdempotencyKey)
+	in, p := decodeBody(ctx, func(b []byte) (ingress.ToolInvocation, *actor.Refusal) { return ingress.InvokeTool(from.Run, tool, b) })
+	keys := headers(ctx, ingress.IdempotencyKey)
 	switch {
 	case p != nil:
 	case in.Key != nil && len(keys) > 0 && keys[0] != *in.Key:
@@ -122,8 +122,9 @@ func (s toolCallRoutes) invokeTool(ctx *fasthttp.RequestCtx) {
 	case in.Key != nil:
 		keys = []string{*in.Key}
 	}
+	var r *client.Request
 	if p == nil {
-		p = fillKeyedContext(ctx, "POST /v1/tools/{id}:invoke "+tool, keys, &call)
+		r, p = requestOf(ctx, "POST /v1/tools/{id}:invoke "+tool, keys)
 	}
 	if p == nil {
 		p = s.checkRecorded(ctx, from)
@@ -132,17 +133,13 @@ func (s toolCallRoutes) invokeTool(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	call.ID, call.Left, call.Origin = s.node.NewCallID(), signalTimeout, actor.Agent
-	waitCtx := s.newClientContext(ctx, signalTimeout)
-	answer, err := s.node.Signal(waitCtx, command.Signal{By: from.Principal, Call: call})
-	cause := waitCtx.cause()
-	waitCtx.stop()
-	if respondAborted(ctx, cause) {
-		return
-	}
-	id, err := addedToolCall(answer, err)
-	if err != nil {
-		s.respondError(ctx, err)
+	r.Origin = actor.Agent
+	var id runs.ToolCallID
+	added := perform(s.Server, ctx, client.Timeout, func(ctx context.Context) (err error) {
+		id, err = clientOf(s.Server, &from).AddTool(ctx, from.Actor, from.Run, in.Tool, r)
+		return err
+	})
+	if !added {
 		return
 	}
 	found, answered := s.await(ctx, from, id, in.Wait, func(c *runs.ToolCall) bool { return c.Status.Ended() || c.Status == runs.ToolStatusWaitingApproval })
@@ -169,20 +166,6 @@ func (s toolCallRoutes) checkRecorded(ctx *fasthttp.RequestCtx, by caller) *prob
 		}
 	}
 	return nil
-}
-
-// addedToolCall returns the tool call that a signal has added to its run.
-func addedToolCall(answer command.Answer, err error) (runs.ToolCallID, error) {
-	out, ok := signals.ReadAddedTool(answer.Reply.Parts)
-	switch {
-	case err != nil:
-		return runs.ToolCallID{}, err
-	case answer.Reply.Refusal != nil:
-		return runs.ToolCallID{}, answer.Reply.Refusal
-	case !ok:
-		return runs.ToolCallID{}, errors.New("the answer names no tool call")
-	}
-	return runs.ParseToolCallID(out.ID)
 }
 
 // await returns the state of a tool call that satisfies done, or the state after the time.
@@ -295,50 +278,29 @@ func deviceNamed(h *fasthttp.RequestHeader) (device string, p *problem) {
 
 // giveResult takes the result of a client tool from the device that performs it.
 func (s toolCallRoutes) giveResult(ctx *fasthttp.RequestCtx) {
-	var call actor.Call
 	device, p := deviceNamed(&ctx.Request.Header)
+	var found command.ToolCall
+	var result signals.GiveResult
+	var r *client.Request
 	if p == nil {
-		var found command.ToolCall
-		if _, found, p = s.find(ctx); p == nil {
-			call, p = decodeBody(ctx, func(b []byte) (actor.Call, *actor.Refusal) { return ingress.GiveToolResult(found.Call.ID, device, b) })
-			call.To = found.Owner.Actor
-		}
+		_, found, p = s.find(ctx)
 	}
 	if p == nil {
-		p = fillRequestContext(ctx, "POST /v1/tool_calls/{id}:result "+pathParam(ctx, "id"), &call)
+		result, p = decodeBody(ctx, ingress.DecodeToolResult)
+	}
+	if p == nil {
+		r, p = requestOf(ctx, "POST /v1/tool_calls/{id}:result "+pathParam(ctx, "id"), headers(ctx, ingress.IdempotencyKey))
 	}
 	if p != nil {
 		p.write(ctx)
 		return
 	}
-	call.ID, call.Left = s.node.NewCallID(), signalTimeout
-	waitCtx := s.newClientContext(ctx, signalTimeout)
-	answer, err := s.node.Signal(waitCtx, command.Signal{By: callerOf(ctx).Principal, Call: call})
-	cause := waitCtx.cause()
-	waitCtx.stop()
-	switch r := answer.Reply.Refusal; {
-	case respondAborted(ctx, cause):
-	case err != nil:
-		s.respondError(ctx, err)
-	case r != nil && r.Reason == actor.NotFound: // the run has ended
-		takesNoResult(call.Parent).write(ctx)
-	case r != nil:
-		refusalProblem(r).write(ctx)
-	default:
-		_, found, p := s.find(ctx)
-		if p != nil {
-			p.write(ctx)
-			return
-		}
+	by := callerOf(ctx)
+	if perform(s.Server, ctx, client.Timeout, func(ctx context.Context) error {
+		return clientOf(s.Server, &by).GiveResult(ctx, &found, device, result, r)
+	}) {
 		respondJSON(ctx, http.StatusOK, newToolCallView(&found))
 	}
-}
-
-// takesNoResult returns the problem of a result for a call of a run that has ended.
-func takesNoResult(run actor.CallID) *problem {
-	r := actor.Refuse(actor.Rejected, "run %s has ended, and takes no result", run)
-	r.Field = "tool_call_id"
-	return refusalProblem(r)
 }
 
 // getToolCall answers with the state of a tool call.

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/client"
+)
+
+// clientOf returns the client of the node for which a request acts.
+func clientOf(s *Server, by *caller) *client.Client {
+	return &client.Client{Node: s.node, By: by.Principal, Share: by.shareKey()}
+}
+
+// requestOf returns what a request says besides its content. The route is part of its idempotency
+// key; a request may have its keys elsewhere than in the header.
+func requestOf(ctx *fasthttp.RequestCtx, route string, keys []string) (*client.Request, *problem) {
+	by := callerOf(ctx)
+	key, r := ingress.ParseIdempotency(by.User, route, keys, ctx.PostBody())
+	return &client.Request{Key: key, Trace: ingress.Trace(headers(ctx, "traceparent"), headers(ctx, "tracestate")), Invocation: by.invocation}, badRequest(r)
+}
+
+// perform performs an operation of a request while its client is there. It answers the request and
+// returns false if the operation fails, the client has gone or its key was revoked.
+func perform(s *Server, ctx *fasthttp.RequestCtx, timeout time.Duration, operation func(context.Context) error) bool {
+	waitCtx := s.newClientContext(ctx, timeout)
+	err := operation(waitCtx)
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	if respondAborted(ctx, cause) {
+		return false
+	}
+	if err != nil {
+		s.respondError(ctx, err)
+	}
+	return err == nil
+}
+
+// forbiddenProblem returns the problem of a request that its client may not make.
+func forbiddenProblem(f *client.Forbidden) *problem {
+	if f.Scope != "" {
+		return newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope", f.Detail)
+	}
+	return newProblem(http.StatusForbidden, "forbidden", "forbidden", f.Detail)
+}
+
+// ofRun returns the problem with the run that it is about.
+func (p *problem) ofRun(run actor.CallID) *problem {
+	p.Run = run.String()
+	return p
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
+)
+
+// Approval returns a tool call that waits, or waited, for a person.
+func (c *Client) Approval(ctx context.Context, id runs.ToolCallID) (command.ToolCall, error) {
+	found, err := find(ctx, c, command.ToolCallQuery{ID: id})
+	if isNotFound(err) || err == nil && found.Call.Approval == nil {
+		err = actor.ApprovalNotFound(id.Approval())
+	}
+	return found, err
+}
+
+// CheckDecider refuses a client that may decide about no tool call, because it lacks a scope that
+// the server wants for decisions. There is none if the scope is empty.
+func (c *Client) CheckDecider(scope ingress.Scope) error {
+	if scope == "" || ingress.Allows(c.By, scope) {
+		return nil
+	}
+	return &Forbidden{string(scope),
+		fmt.Sprintf("on this server a decision about a tool call needs the scope %s; `troupe keys create --scope %[1]s --data DIR` makes a key that has it", scope)}
+}
+
+// checkRegistrar refuses a client that registered the agent whose run made a tool call, or an agent
+// above it, which has chosen the call or its words: an external one may have the client's key. A
+// deleted agent may have been the client's. Clients without a key are not told apart from persons,
+// and operators may decide about every call.
+func (c *Client) checkRegistrar(ctx context.Context, found *command.ToolCall) error {
+	if c.Share == actor.LocalUser || ingress.Allows(c.By, ingress.ScopeOperator) {
+		return nil
+	}
+	all, err := find(ctx, c, command.AgentsQuery{})
+	if err != nil {
+		return err
+	}
+	owners := make(map[string]string, len(all.All))
+	for i := range all.All {
+		owners[all.All[i].Name] = all.All[i].Owner
+	}
+	for _, id := range append(found.Chain[:len(found.Chain):len(found.Chain)], found.Owner.Actor) {
+		switch owner, exists := owners[id.Agent]; {
+		case !exists:
+			return cannotApprove(fmt.Sprintf("the agent %.80s was deleted, so it is not known who registered it", id.Agent))
+		case owner != "" && (owner == c.By.User || owner == c.Share):
+			return cannotApprove(fmt.Sprintf("%.80s registered the agent %.80s and cannot approve its calls, nor those of agents that it calls", owner, id.Agent))
+		}
+	}
+	return nil
+}
+
+func cannotApprove(why string) error {
+	return &Forbidden{Detail: fmt.Sprintf("%s: decide with the key of another principal, or with the scope %s", why, ingress.ScopeOperator)}
+}
+
+// Decide decides about a tool call that was found, and sets its approval. The first decision counts:
+// the refusal of a later one, and of one after the expiry, is ApprovalDecided and says how the call
+// was decided.
+func (c *Client) Decide(ctx context.Context, found *command.ToolCall, d signals.Decide, r *Request) error {
+	if err := c.checkRegistrar(ctx, found); err != nil {
+		return err
+	}
+	d.Approval = found.Call.ID.Approval()
+	reply, err := c.signal(ctx, signals.New(found.Owner.Actor, found.Call.ID.Run, d), r)
+	refusal := (*actor.Refusal)(nil)
+	switch errors.As(err, &refusal); {
+	case err == nil:
+		decided, ok := signals.ReadDecided(reply.Parts)
+		if a := found.Call.Approval; ok && a.Status == runs.ApprovalStatusPending {
+			a.Status, a.By, a.Reason, a.Decided = runs.ApprovalStatusRejected, r.by(c), d.Reason, decided.At
+			if d.Approve {
+				a.Status = runs.ApprovalStatusApproved
+			}
+			return nil
+		}
+		*found, err = c.Approval(ctx, found.Call.ID)
+		return err
+	case refusal == nil || refusal.Reason != actor.ApprovalDecided && refusal.Reason != actor.NotFound: // NotFound: the run has ended
+		return err
+	}
+	for range 2 { // an earlier decision may not be readable yet; the request for the first waits for it
+		if *found, err = c.Approval(ctx, found.Call.ID); err != nil {
+			return err
+		}
+		if found.Call.Approval.Status.Ended() {
+			return decidedRefusal(found.Call.Approval)
+		}
+	}
+	return refusal
+}
+
+// decidedRefusal returns the refusal of a decision that came too late.
+func decidedRefusal(a *runs.Approval) *actor.Refusal {
+	text := fmt.Sprintf("the approval is %s since %s", a.Status, runs.FormatTime(a.Decided))
+	if a.By != "" {
+		text += ", by " + a.By
+	}
+	if a.Reason != "" {
+		text += ": " + a.Reason
+	}
+	return actor.Refuse(actor.ApprovalDecided, "%s", text)
+}

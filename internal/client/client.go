@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/command"
+)
+
+// Timeout is the time that a node has to answer a request that starts no run.
+const Timeout = 30 * time.Second
+
+// Client is a client of a node. It may do what its principal may do.
+type Client struct {
+	Node command.Node
+	By   actor.Principal
+	// Share is the principal under which the client takes shares: its user, or the one that named it.
+	Share string
+}
+
+// Request is what a request says besides its content. The zero value is that of a person who
+// repeats nothing.
+type Request struct {
+	Key        actor.Idempotency
+	Trace      string
+	User       string // who is recorded to have acted; the client's if empty
+	Origin     actor.Origin
+	Invocation uint32         // of the external agent that makes the request; 0 if unknown
+	Time       actor.Duration // that the operation has; Timeout if 0
+	Lane       actor.Lane
+}
+
+// by returns who is recorded to have acted.
+func (r *Request) by(c *Client) string { return cmp.Or(r.User, c.By.User) }
+
+// Forbidden is the error of a request that the client may not make.
+type Forbidden struct {
+	Scope  string // that it lacks; empty if no scope would do
+	Detail string
+}
+
+// Error implements error.
+func (f *Forbidden) Error() string { return f.Detail }
+
+// signal sends a signal, and returns the reply of its run. A refusal is an error.
+func (c *Client) signal(ctx context.Context, call actor.Call, r *Request) (actor.Reply, error) {
+	call.ID, call.Left = c.Node.NewCallID(), cmp.Or(r.Time, Timeout)
+	call.Principal, call.Trace, call.Idempotency = r.by(c), r.Trace, r.Key
+	call.Origin, call.Lane = cmp.Or(r.Origin, call.Origin), cmp.Or(r.Lane, call.Lane)
+	call.Extensions = call.Extensions.WithInvocation(r.Invocation)
+	answer, err := c.Node.Signal(ctx, command.Signal{By: c.By, Call: call})
+	if err == nil && answer.Reply.Refusal != nil {
+		err = answer.Reply.Refusal
+	}
+	return answer.Reply, err
+}
+
+// find looks up the result of a query.
+func find[R command.Result](ctx context.Context, c *Client, q command.QueryFor[R]) (R, error) {
+	return command.Find(ctx, c.Node, c.By, q)
+}
+
+// isNotFound reports whether an error is a refusal because something does not exist.
+func isNotFound(err error) bool {
+	var r *actor.Refusal
+	return errors.As(err, &r) && r.Reason == actor.NotFound
+}

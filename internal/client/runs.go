@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"errors"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
+)
+
+// RunToChange returns the owner of a run that the client may signal or cancel. Those of the registry
+// cannot be: an interrupted change would be stored but not announced.
+func (c *Client) RunToChange(ctx context.Context, run actor.CallID) (command.Owner, error) {
+	owner, err := find(ctx, c, command.OwnerQuery{Run: run})
+	if err == nil && owner.Actor == agents.RegistryID {
+		err = actor.Refuse(actor.Rejected, "runs of the registry can be neither signalled nor cancelled")
+	}
+	return owner, err
+}
+
+// Signal delivers a signal with a name to a run that waits for it.
+func (c *Client) Signal(ctx context.Context, run actor.CallID, name string, payload []actor.Part, r *Request) error {
+	owner, err := c.RunToChange(ctx, run)
+	if err != nil {
+		return err
+	}
+	_, err = c.signal(ctx, actor.Call{Kind: actor.Signal, To: owner.Actor, Parent: run, Operation: name, Parts: payload}, r)
+	if !isNotFound(err) {
+		return err
+	}
+	record, err := c.record(ctx, run) // the run has no open turn
+	switch {
+	case err != nil:
+		return err
+	case record.Status.Ended():
+		return actor.Refuse(actor.Rejected, "run %s has ended with status %s, so it takes no signal; send a new message", run, record.Status)
+	}
+	return actor.Refuse(actor.Rejected, "run %s has the status %s and waits for no signal", run, record.Status)
+}
+
+// Retry replays a parked run of an owner, and returns its record. A run that still diverges is
+// refused with the place.
+func (c *Client) Retry(ctx context.Context, owner command.Owner, r *Request) (record runs.Record, err error) {
+	_, refused := c.signal(ctx, signals.New(owner.Actor, owner.Run, signals.Retry{}), r)
+	if r := (*actor.Refusal)(nil); refused != nil && !errors.As(refused, &r) {
+		return record, refused
+	}
+	if record, err = c.record(ctx, owner.Run); err != nil {
+		return record, err
+	}
+	if isNotFound(refused) { // the run has no open turn
+		refused = actor.Refuse(actor.Rejected, "run %s has the status %s and cannot be parked", owner.Run, record.Status)
+	}
+	return record, refused
+}
+
+// Cancel requests the cancellation of a run and of everything it waits for. A run that has ended
+// keeps its outcome.
+func (c *Client) Cancel(ctx context.Context, owner command.Owner) error {
+	return c.Node.Cancel(ctx, command.Cancel{By: c.By, Run: owner.Run, Actor: owner.Actor})
+}
+
+// record returns the record of a run.
+func (c *Client) record(ctx context.Context, run actor.CallID) (runs.Record, error) {
+	found, err := find(ctx, c, command.RunQuery{Run: run})
+	return found.Current(), err
+}
