@@ -6,11 +6,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import ssl
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
+import certifi
 import httpcore
 import httpx
 import pytest
@@ -385,7 +388,7 @@ def test_wrong_addresses_are_reported_at_once() -> None:
 
 def test_wrong_registration_is_reported_at_once(troupe_server: TroupeServer) -> None:
     with pytest.raises(troupe.InvalidRequest) as e:
-        agent("two words")(lambda turn: "").start(troupe_server.url)
+        agent("helper", transcript="last:0")(lambda turn: "").start(troupe_server.url)
     assert e.value.code == "invalid_request"
 
 
@@ -477,3 +480,49 @@ def test_retry_of_a_run_that_is_not_parked(troupe_server: TroupeServer, ledger: 
         assert "CANCELLED" in str(ended.value)
     with pytest.raises(NotFound):
         client.runs.retry("0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55")
+
+
+def test_mistakes_are_refused_at_the_decoration() -> None:
+    for name in ("two words", "", "x" * 65, "..", "grüße"):
+        with pytest.raises(troupe.InvalidRequest, match="want 1 to 64 letters"):
+            Agent(lambda turn: "x", name or "<lambda>")
+    wrong: list[Any] = [lambda: "x", lambda one, two: "x"]
+    for function in wrong:
+        with pytest.raises(troupe.InvalidRequest, match="want a function with one parameter, the turn"):
+            agent("helper")(function)
+    assert agent("helper")(lambda turn, more=1: "x").agent_id == "helper"
+
+
+def test_authorities_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A server on this machine may have a certificate of a private authority too."""
+    pems = ["-----BEGIN" + pem for pem in Path(certifi.where()).read_text().split("-----BEGIN")[1:3]]
+    serials = set()
+    for name, pem in zip(("SSL_CERT_FILE", "TROUPE_CA"), pems):
+        (tmp_path / name).write_text(pem)
+        monkeypatch.setenv(name, str(tmp_path / name))
+        alone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        alone.load_verify_locations(cadata=pem)
+        serials |= {c["serialNumber"] for c in alone.get_ca_certs()}
+
+    def context_of(client: Any) -> ssl.SSLContext:
+        context = client._transport._pool._ssl_context
+        assert isinstance(context, ssl.SSLContext)
+        return context
+
+    async def trusted() -> list[ssl.SSLContext]:
+        async with AsyncClient("https://127.0.0.1:1") as client:
+            found = [context_of(client._http)]
+        helper = Agent(lambda turn: "x", "helper")
+        await helper.open("https://127.0.0.1:1")
+        assert helper._http and helper._blocking
+        found += [context_of(helper._http), context_of(helper._blocking)]
+        await helper.close()
+        return found
+
+    with troupe.Client("https://127.0.0.1:1") as client:
+        contexts = [context_of(client._http), *asyncio.run(trusted())]
+    for context in contexts:
+        assert {c["serialNumber"] for c in context.get_ca_certs()} == serials
+    monkeypatch.setenv("TROUPE_CA", str(tmp_path / "absent"))
+    with pytest.raises(troupe.TroupeError, match="TROUPE_CA"):
+        troupe.Client()

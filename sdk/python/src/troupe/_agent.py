@@ -10,6 +10,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -19,7 +20,7 @@ from typing import Any, Union, overload
 
 import httpx
 
-from ._client import default_headers, limits, server_url, trusts_environment
+from ._client import default_headers, limits, server_url, tls, trusts_environment
 from ._errors import InvalidRequest, Refusal, TroupeError, TurnCancelled, Unreachable
 from ._flow import Patience, backoff, drive_async, request
 
@@ -40,6 +41,23 @@ ORPHAN_SECONDS = 300.0  # time that a turn continues while its server is away
 KEPT_SECONDS = 300.0  # time that a finished answer can be sent again
 KEPT_MAX = 256
 KEPT_BYTES_MAX = 64 << 20
+
+
+def check_name(agent_id: str) -> None:
+    """Refuses a name that the server would refuse, where the agent is written."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", agent_id) or agent_id in (".", ".."):
+        raise InvalidRequest("invalid_request", f"agent name {agent_id!r}: want 1 to 64 letters, digits, '.', '_' and '-'")
+
+
+def check_takes_turn(function: Function) -> None:
+    """Refuses a function that cannot be called with a turn alone."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        name = getattr(function, "__name__", "the function")
+        raise InvalidRequest("invalid_request", f"agent {name}: want a function with one parameter, the turn, as in def {name}(turn)") from None
+    except ValueError:  # a function without a signature, such as of C
+        pass
 
 
 class Agent:
@@ -65,7 +83,9 @@ class Agent:
         key: str | None = None,
     ) -> None:
         self.function = function
-        self.agent_id = agent_id or getattr(function, "__name__", "agent")
+        self.agent_id: str = agent_id or str(getattr(function, "__name__", "agent"))
+        check_name(self.agent_id)
+        check_takes_turn(function)
         self.__doc__ = inspect.getdoc(function)
         self._concurrency = concurrency
         self._endpoint = endpoint or os.environ.get("TROUPE_ENDPOINT")
@@ -103,9 +123,9 @@ class Agent:
         url = server_url(server or self._server_url)
         headers = default_headers(None, None)
         key = key if key is not None else self._api_key
-        plain, trusts = {"accept-encoding": "identity"}, trusts_environment(url)
-        self._http = httpx.AsyncClient(base_url=url, headers=plain, limits=limits(), trust_env=trusts)
-        self._blocking = httpx.Client(base_url=url, headers=plain, limits=limits(), trust_env=trusts)
+        plain, trusts, context = {"accept-encoding": "identity"}, trusts_environment(url), tls()
+        self._http = httpx.AsyncClient(base_url=url, headers=plain, limits=limits(), verify=context, trust_env=trusts)
+        self._blocking = httpx.Client(base_url=url, headers=plain, limits=limits(), verify=context, trust_env=trusts)
         self.registered = asyncio.Event()
         endpoint = endpoint or self._endpoint
         if endpoint:

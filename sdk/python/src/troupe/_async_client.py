@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from ._client import default_headers, limits, server_url, trusts_environment
+from ._client import default_headers, limits, server_url, tls, trusts_environment
 from ._flow import Flow, Patience, drive_async
 from ._ops import Ops, new_key
 from ._stream import AsyncStream, Follower
@@ -29,7 +29,9 @@ class AsyncClient:
     def __init__(self, url: str | None = None, *, key: str | None = None, user: str | None = None, patience: float = 60.0) -> None:
         self.url = server_url(url)
         self._ops = Ops(Patience(outage=patience))
-        self._http = httpx.AsyncClient(base_url=self.url, headers=default_headers(key, user), limits=limits(), trust_env=trusts_environment(self.url))
+        self._http = httpx.AsyncClient(
+            base_url=self.url, headers=default_headers(key, user), limits=limits(), verify=tls(), trust_env=trusts_environment(self.url)
+        )
         self.agents = AsyncAgents(self)
         self.approvals = AsyncApprovals(self)
         self.contexts = AsyncContexts(self)

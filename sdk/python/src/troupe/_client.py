@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import builtins
 import os
+import ssl
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import httpx
 
+from ._errors import TroupeError
 from ._flow import Flow, Patience, drive
 from ._ops import Ops, new_key
 from ._stream import Follower, Stream
@@ -43,6 +45,17 @@ def trusts_environment(url: str) -> bool:
     return httpx.URL(url).host not in ("localhost", "127.0.0.1", "::1")
 
 
+def tls() -> ssl.SSLContext:
+    """Trusts the usual authorities, those of SSL_CERT_FILE and SSL_CERT_DIR, and that of TROUPE_CA, wherever the server is."""
+    context = httpx.create_ssl_context()
+    if authority := os.environ.get("TROUPE_CA"):
+        try:
+            context.load_verify_locations(cafile=authority)
+        except (OSError, ssl.SSLError) as error:
+            raise TroupeError("invalid_request", f"TROUPE_CA: cannot read certificates in {authority}: {error}") from error
+    return context
+
+
 def limits() -> httpx.Limits:
     return httpx.Limits(max_connections=None, max_keepalive_connections=16)
 
@@ -58,7 +71,7 @@ class Client:
     def __init__(self, url: str | None = None, *, key: str | None = None, user: str | None = None, patience: float = 60.0) -> None:
         self.url = server_url(url)
         self._ops = Ops(Patience(outage=patience))
-        self._headers, self._tls = default_headers(key, user), httpx.create_ssl_context()
+        self._headers, self._tls = default_headers(key, user), tls()
         self._http = self._connect()
         self.agents = Agents(self)
         self.approvals = Approvals(self)
