@@ -55,6 +55,7 @@ func TestKeylessClientsOfUsersAreNamed(t *testing.T) {
 	}{
 		{nil, nil, "", false},
 		{[]string{"--user", "alice"}, nil, "that send no key act as any user, alice too; troupe serve --keyless=off ends that", true},
+		{[]string{"--user", "bob"}, nil, "", true}, // the hint is given once
 		{nil, []string{"--keyless=off"}, "", false},
 	} {
 		code, out, stderr := runProgram(t, append([]string{"keys", "create", "--data", dir}, c.create...)...)
@@ -69,6 +70,21 @@ func TestKeylessClientsOfUsersAreNamed(t *testing.T) {
 		}
 		if err := os.Remove(s.log); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// A running server is asked whether the hint is true.
+func TestKeylessHintOfRunningServer(t *testing.T) {
+	for flag, want := range map[string]bool{"on": true, "off": false} {
+		dir := filepath.Join(t.TempDir(), "data")
+		startServer(t, dir, "--keyless="+flag)
+		if code, _, stderr := runProgram(t, "keys", "create", "--data", dir); code != 0 {
+			t.Fatal(stderr)
+		}
+		code, _, stderr := runProgram(t, "keys", "create", "--data", dir, "--user", "alice")
+		if code != 0 || strings.Contains(stderr, "that send no key act as any user") != want {
+			t.Errorf("--keyless=%s: exit code %d, %s", flag, code, stderr)
 		}
 	}
 }

@@ -98,6 +98,7 @@ func (c *KeysCreateCmd) Run(s streams) error {
 		expires = actor.Time(time.Now().Add(c.Expires).UnixNano())
 	}
 	return c.withKeys(func() (dataDirKeys, error) { return openKeys(c.Data, c.Node, true) }, func(k keyStore) error {
+		first := c.User != "" && hasNoUsers(k)
 		made, err := k.create(newKey{c.Name, c.User, c.ActAs, c.Scope, expires})
 		if err != nil {
 			return err
@@ -118,7 +119,7 @@ func (c *KeysCreateCmd) Run(s streams) error {
 		case c.User == "":
 			fmt.Fprintf(s.err, "without --user the key acts in the namespace %s and sees the runs and sessions of all such keys\n", actor.DefaultTenant)
 		}
-		if c.User != "" {
+		if first && c.admitsKeyless(k) {
 			fmt.Fprintf(s.err, "a server on loopback still lets clients on this machine that send no key act as any user, %s too; troupe serve --keyless=off ends that\n", c.User)
 		}
 		fmt.Fprintf(s.err, "key %s for %s%s; it is shown only once:\n", made.ID, strings.Join(made.Scopes, ", "), why)
@@ -126,6 +127,32 @@ func (c *KeysCreateCmd) Run(s streams) error {
 		return err
 	})
 }
+
+// hasNoUsers reports whether no key has a user.
+func hasNoUsers(k keyStore) bool {
+	all, err := k.list()
+	return err == nil && !slices.ContainsFunc(all, func(k key) bool { return k.User != "key:"+k.ID }) // that of a key without one
+}
+
+// admitsKeyless reports whether the server admits clients on this machine without a key. One that
+// is not running does by default.
+func (c *KeysCreateCmd) admitsKeyless(k keyStore) bool {
+	if _, running := k.(serverKeys); !running {
+		return true
+	}
+	to := c.client()
+	to.key = ""
+	if at, ok := service.URL(cmp.Or(c.Data, os.Getenv("TROUPE_DATA"), "data")); ok && (c.Data != "" || at == to.server) {
+		to.server = at
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), keylessProbe)
+	defer cancel()
+	_, _, err := to.do(ctx, http.MethodGet, "/v1/agents?limit=1", nil)
+	return err == nil
+}
+
+// keylessProbe is the maximum time to find out whether a server admits clients without a key.
+const keylessProbe = 2 * time.Second
 
 // KeysListCmd lists the API keys.
 type KeysListCmd struct {
