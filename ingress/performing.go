@@ -21,7 +21,7 @@ func (s *Socket) performNext() {
 		return
 	}
 	next := s.requests[0]
-	s.requests, s.waiting = s.requests[1:], s.waiting-len(next.Body)
+	s.requests, s.waiting = s.requests[1:], s.waiting-next.Bytes
 	s.performs = &performing{request: next}
 	if next.Type == SocketInvoke && (next.Session == "" || s.find(next.Session) == nil) {
 		if len(s.sessions) >= SocketSessionsMax {
@@ -45,7 +45,7 @@ func (s *Socket) HeldBytes() int {
 	if s.performs == nil {
 		return s.waiting
 	}
-	return s.waiting + len(s.performs.request.Body)
+	return s.waiting + s.performs.request.Bytes
 }
 
 func (s *Socket) performed(in *Performed) {

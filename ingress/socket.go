@@ -214,10 +214,10 @@ func (s *Socket) receive(body []byte) {
 	switch {
 	case r != nil:
 		s.fail(request, "invalid_request", r.Detail)
-	case len(s.requests) >= SocketRequestsMax, len(s.requests) > 0 && s.waiting+len(out.Body) > SocketWaitingBytesMax:
+	case len(s.requests) >= SocketRequestsMax, len(s.requests) > 0 && s.waiting+out.Bytes > SocketWaitingBytesMax:
 		s.fail(request, "agent_busy", "too many requests wait on this socket: send this one later")
 	default:
-		s.requests, s.waiting = append(s.requests, out), s.waiting+len(out.Body)
+		s.requests, s.waiting = append(s.requests, out), s.waiting+out.Bytes
 	}
 }
 

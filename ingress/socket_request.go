@@ -3,7 +3,6 @@
 package ingress
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/signals"
 )
 
 // Types of messages of a client.
@@ -44,16 +44,19 @@ type Resume struct {
 	End     bool   // behind all messages that exist
 }
 
-// SocketRequest is a message of a client that changes something. It is performed as a request
-// of the HTTP API, with its rules and errors.
+// SocketRequest is a message of a client that changes something. It has the rules and errors of
+// the HTTP API.
 type SocketRequest struct {
-	Type    string
-	ID      string // request_id; makes the request safe to repeat
-	Method  string
-	Path    string
-	Body    []byte
-	Session string       // of an agent_invoke; "": the server begins one
-	Run     actor.CallID // root run that the message names, or zero
+	Type     string
+	ID       string             // request_id; makes the request safe to repeat
+	Bytes    int                // of the message
+	Body     []byte             // body of the same request over HTTP, which a repeat must repeat; nil if none is needed
+	Agent    string             // of an agent_invoke
+	Session  string             // of an agent_invoke; "": the server begins one
+	Run      actor.CallID       // root run that the message names, or zero
+	Call     runs.ToolCallID    // of a decision or result
+	Decision signals.Decide     // of an approval_decision
+	Result   signals.GiveResult // of a tool_result
 }
 
 // Replay asks for the messages of a run or of a session again.
@@ -190,7 +193,7 @@ func DecodeSocketRequest(kind string, body []byte) (out SocketRequest, r *actor.
 	default:
 		return out, invalid("type", "%.40q is no request", kind)
 	}
-	out.Type, out.Method = kind, "POST"
+	out.Type, out.Bytes = kind, len(body)
 	return out, r
 }
 
@@ -234,7 +237,7 @@ func decodeInvoke(body []byte) (out SocketRequest, r *actor.Refusal) {
 			return out, r
 		}
 	}
-	out.Path = "/v1/agents/" + *in.Agent + "/messages"
+	out.Agent = *in.Agent
 	out.Body = invariant.Must(json.Marshal(struct {
 		Session string         `json:"session_id,omitzero"`
 		Message jsontext.Value `json:"message,omitzero"`
@@ -248,21 +251,22 @@ func decodeInvoke(body []byte) (out SocketRequest, r *actor.Refusal) {
 func decodeDecision(body []byte) (out SocketRequest, r *actor.Refusal) {
 	var in struct {
 		common
-		Approval string         `json:"approval_id"`
-		Decision jsontext.Value `json:"decision"`
-		Reason   jsontext.Value `json:"reason"`
+		Approval string `json:"approval_id"`
+		decisionBody
 	}
 	if r := Decode(body, &in); r != nil {
 		return out, r
 	}
-	if _, err := runs.ParseApprovalID(in.Approval); err != nil {
+	var err error
+	if out.Call, err = runs.ParseApprovalID(in.Approval); err != nil {
 		return out, invalid("approval_id", "%v", err)
 	}
-	out.Path = "/v1/approvals/" + in.Approval + ":decide"
-	out.Body = invariant.Must(json.Marshal(struct {
-		Decision jsontext.Value `json:"decision,omitzero"`
-		Reason   jsontext.Value `json:"reason,omitzero"`
-	}{in.Decision, in.Reason}))
+	if out.Decision, r = in.decision(); r != nil {
+		return out, r
+	}
+	if in.Request != nil {
+		out.Body = invariant.Must(json.Marshal(in.decisionBody))
+	}
 	r = out.with(&in.common)
 	return out, r
 }
@@ -278,30 +282,28 @@ func decodeCancel(body []byte) (out SocketRequest, r *actor.Refusal) {
 	if out.Run.IsZero() {
 		return out, invalid("run_id", "is missing")
 	}
-	out.Path = "/v1/runs/" + out.Run.String() + ":cancel"
 	return out, nil
 }
 
 func decodeToolResult(body []byte) (out SocketRequest, r *actor.Refusal) {
 	var in struct {
 		common
-		ToolCall string         `json:"tool_call_id"`
-		OK       jsontext.Value `json:"ok"`
-		Result   jsontext.Value `json:"result"`
-		Error    jsontext.Value `json:"error"`
+		ToolCall string `json:"tool_call_id"`
+		resultBody
 	}
 	if r := Decode(body, &in); r != nil {
 		return out, r
 	}
-	if _, err := runs.ParseToolCallID(in.ToolCall); err != nil {
+	var err error
+	if out.Call, err = runs.ParseToolCallID(in.ToolCall); err != nil {
 		return out, invalid("tool_call_id", "%v", err)
 	}
-	out.Path = "/v1/tool_calls/" + in.ToolCall + ":result"
-	out.Body = invariant.Must(json.Marshal(struct {
-		OK     jsontext.Value `json:"ok,omitzero"`
-		Result jsontext.Value `json:"result,omitzero"`
-		Error  jsontext.Value `json:"error,omitzero"`
-	}{in.OK, in.Result, in.Error}))
+	if out.Result, r = in.result(); r != nil {
+		return out, r
+	}
+	if in.Request != nil {
+		out.Body = invariant.Must(json.Marshal(in.resultBody))
+	}
 	r = out.with(&in.common)
 	return out, r
 }
@@ -334,6 +336,3 @@ func DecodeReplay(body []byte) (out Replay, r *actor.Refusal) {
 
 // ReplaySpeedMax is the maximum speed of a replay.
 const ReplaySpeedMax = 1000
-
-// String returns the request as its route.
-func (out *SocketRequest) String() string { return fmt.Sprintf("%s %s", out.Method, out.Path) }

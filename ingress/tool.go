@@ -82,22 +82,29 @@ func CheckToolName(tool string, body []byte) *actor.Refusal {
 	return nil
 }
 
+// decisionBody is the body of a decision.
+type decisionBody struct {
+	Decision *string `json:"decision,omitzero"`
+	Reason   *string `json:"reason,omitzero"`
+}
+
 // DecodeDecision decodes a decision of a person about a tool call.
 func DecodeDecision(body []byte) (out signals.Decide, r *actor.Refusal) {
-	var in struct {
-		Decision *string `json:"decision"`
-		Reason   *string `json:"reason"`
-	}
+	var in decisionBody
 	if r := Decode(body, &in); r != nil {
 		return out, r
 	}
+	return in.decision()
+}
+
+func (b *decisionBody) decision() (out signals.Decide, r *actor.Refusal) {
 	switch {
-	case in.Decision == nil:
+	case b.Decision == nil:
 		return out, invalid("decision", "is missing: want approve or reject")
-	case in.Reason != nil:
-		out.Reason = *in.Reason
+	case b.Reason == nil:
+		return CheckDecision(*b.Decision, "")
 	}
-	return CheckDecision(*in.Decision, out.Reason)
+	return CheckDecision(*b.Decision, *b.Reason)
 }
 
 // CheckDecision returns a decision, approve or reject, with a reason that may be empty.
@@ -148,31 +155,38 @@ func ToolResult(parts []actor.Part) jsontext.Value {
 	return invariant.Must(jsontext.AppendQuote(nil, strings.ToValidUTF8(e.Text, "\uFFFD")))
 }
 
+// resultBody is the body of the result of a client tool.
+type resultBody struct {
+	OK     *bool          `json:"ok,omitzero"`
+	Result jsontext.Value `json:"result,omitzero"`
+	Error  jsontext.Value `json:"error,omitzero"`
+}
+
 // DecodeToolResult decodes the result of a client tool from a device of the user.
 func DecodeToolResult(body []byte) (out signals.GiveResult, r *actor.Refusal) {
-	var in struct {
-		OK     *bool          `json:"ok"`
-		Result jsontext.Value `json:"result"`
-		Error  jsontext.Value `json:"error"`
-	}
+	var in resultBody
 	if r := Decode(body, &in); r != nil {
 		return out, r
 	}
+	return in.result()
+}
+
+func (b *resultBody) result() (out signals.GiveResult, r *actor.Refusal) {
 	switch {
-	case in.OK == nil:
+	case b.OK == nil:
 		return out, invalid("ok", `is missing: want {"ok": true, "result": …} or {"ok": false, "error": {"message": "…"}}`)
-	case *in.OK && len(in.Error) > 0:
+	case *b.OK && len(b.Error) > 0:
 		return out, invalid("error", "not allowed with ok: true")
-	case !*in.OK && len(in.Result) > 0:
+	case !*b.OK && len(b.Result) > 0:
 		return out, invalid("result", "not allowed with ok: false")
-	case *in.OK:
-		out.OK, out.Result = true, in.Result
-		if len(in.Result) == 0 {
+	case *b.OK:
+		out.OK, out.Result = true, b.Result
+		if len(b.Result) == 0 {
 			out.Result = jsontext.Value("null")
 		}
 		return out, nil
 	}
-	out.Error, r = deviceError(in.Error)
+	out.Error, r = deviceError(b.Error)
 	return out, r
 }
 

@@ -161,7 +161,7 @@ func (c *agentChat) parse(ctx *fasthttp.RequestCtx) (agent command.Agent, p *pro
 	if p = fillKeyedContext(ctx, "POST "+agentChatRoute, keys, &c.call); p != nil {
 		return agent, p
 	}
-	c.call.ID, c.call.Claimed = c.server.node.NewCallID(), claimedRun(ctx)
+	c.call.ID, c.call.Claimed = c.server.node.NewCallID(), claimedRun(&ctx.Request.Header)
 	switch {
 	case len(named) > 1:
 		return agent, invalid(http.StatusBadRequest, sessionHeader, "the header "+sessionHeader+" is a duplicate")

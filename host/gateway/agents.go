@@ -39,6 +39,11 @@ func (s *Server) findAgent(ctx *fasthttp.RequestCtx, name string) (command.Agent
 	if err != nil {
 		return command.Agent{}, s.errorProblem(ctx, err)
 	}
+	return agentNamed(s, all, name)
+}
+
+// agentNamed returns the agent of a list that a name means.
+func agentNamed(s *Server, all []command.Agent, name string) (command.Agent, *problem) {
 	for i := range all {
 		if all[i].Name == name && !all[i].System {
 			return all[i], nil

@@ -144,10 +144,14 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 		return nil, p
 	}
 	if !ingress.Allows(held.caller.Principal, scope) {
-		return nil, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
-			fmt.Sprintf("the API key %s lacks the scope %s; `troupe keys create --scope %[2]s --data DIR` makes one that has it", held.ID, scope))
+		return nil, lacksScope(held.ID, scope)
 	}
 	return &held.caller, nil
+}
+
+func lacksScope(key string, scope ingress.Scope) *problem {
+	return newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
+		fmt.Sprintf("the API key %s lacks the scope %s; `troupe keys create --scope %[2]s --data DIR` makes one that has it", key, scope))
 }
 
 // authorizeRun returns the external agent that works on the run of a token.

@@ -64,7 +64,7 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	call.SetDevice(device)
-	call.ID, call.Claimed = s.node.NewCallID(), claimedRun(ctx)
+	call.ID, call.Claimed = s.node.NewCallID(), claimedRun(&ctx.Request.Header)
 	if streams {
 		messageRoutes{s}.streamMessage(ctx, call)
 		return
@@ -96,9 +96,9 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 
 // claimedRun returns the run that a client without a run token names in x-run-id, or
 // zero. It is shown with the run of the message and has no other effect.
-func claimedRun(ctx *fasthttp.RequestCtx) actor.CallID {
+func claimedRun(head *fasthttp.RequestHeader) actor.CallID {
 	var id actor.CallID
-	if h := ctx.Request.Header.Peek("x-run-id"); len(h) > 0 {
+	if h := head.Peek(runHeader); len(h) > 0 {
 		id, _ = actor.ParseCallID(string(h)) // other systems have such headers too
 	}
 	return id
@@ -115,9 +115,14 @@ func (s *Server) resolveAgent(ctx *fasthttp.RequestCtx, call *actor.Call, stream
 	d, p := s.findAgent(ctx, call.To.Agent)
 	call.To.Agent = d.Name
 	if p == nil && streams && d.Durability == actor.Volatile {
-		p = invalid(http.StatusNotAcceptable, "accept", d.Name+" has durability none, so its runs have no events to stream: omit Accept: "+ingress.EventStream+" and Prefer: "+respondAsync)
+		p = noEvents(d.Name)
 	}
 	return d, p
+}
+
+// noEvents returns the problem of a stream of an agent that stores no events.
+func noEvents(agent string) *problem {
+	return invalid(http.StatusNotAcceptable, "accept", agent+" has durability none, so its runs have no events to stream: omit Accept: "+ingress.EventStream+" and Prefer: "+respondAsync)
 }
 
 // respondAnswer sends the outcome of a call.
@@ -200,7 +205,15 @@ type begunMessage struct {
 // begin sends a message and returns once the events of its run can be read. The caller MUST
 // release the result.
 func (s messageRoutes) begin(ctx *fasthttp.RequestCtx, call actor.Call) (b begunMessage) {
-	by := callerOf(ctx)
+	waitCtx := s.newClientContext(ctx, AnswerTimeout)
+	b = beginMessage(waitCtx, s.Server, callerOf(ctx), call)
+	b.cause = waitCtx.cause()
+	waitCtx.stop()
+	return b
+}
+
+// beginMessage is begin for a caller who waits until a context ends.
+func beginMessage(waiting context.Context, s *Server, by caller, call actor.Call) (b begunMessage) {
 	appended, unfollow, err := s.follow(by, call.ID)
 	if err != nil {
 		return begunMessage{err: err, release: func() {}}
@@ -217,7 +230,6 @@ func (s messageRoutes) begin(ctx *fasthttp.RequestCtx, call actor.Call) (b begun
 		a, err := s.node.Invoke(askCtx, command.Invoke{By: by.Principal, Call: call}, func(run actor.CallID) { joined <- run })
 		results <- outcome{a, err}
 	}()
-	waitCtx := s.newClientContext(ctx, AnswerTimeout)
 	b = begunMessage{run: call.ID, visible: true, release: cancelAsk}
 	select {
 	case <-appended:
@@ -227,13 +239,11 @@ func (s messageRoutes) begin(ctx *fasthttp.RequestCtx, call actor.Call) (b begun
 			b.answer, b.run = &o.answer, o.answer.Reply.Run
 			b.visible = s.isVisibleRun(by, b.run, o.answer)
 		}
-	case <-waitCtx.Done():
+	case <-waiting.Done():
 	case <-s.stopping:
 		b.err = command.ErrClosed
 	}
 	b.repeated = b.run != call.ID
-	b.cause = waitCtx.cause()
-	waitCtx.stop()
 	unfollow()
 	return b
 }

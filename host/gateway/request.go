@@ -58,8 +58,12 @@ func header(ctx *fasthttp.RequestCtx, name string) string {
 	return string(ctx.Request.Header.Peek(name))
 }
 
-func headers(ctx *fasthttp.RequestCtx, name string) (all []string) {
-	for _, h := range ctx.Request.Header.PeekAll(name) {
+func headers(ctx *fasthttp.RequestCtx, name string) []string {
+	return headersOf(&ctx.Request.Header, name)
+}
+
+func headersOf(head *fasthttp.RequestHeader, name string) (all []string) {
+	for _, h := range head.PeekAll(name) {
 		all = append(all, string(h))
 	}
 	return all

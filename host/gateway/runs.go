@@ -333,40 +333,42 @@ func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 	if !ok {
 		return
 	}
-	changed, stop, err := changesOf(s, callerOf(ctx), id)
-	if err != nil {
+	by := callerOf(ctx)
+	waitCtx := s.newClientContext(ctx, cancelTimeout)
+	status, err := cancelAndWait(waitCtx, s, &by, owner)
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	out := struct {
+		Run    string `json:"run_id"`
+		Status string `json:"status"`
+	}{id.String(), status.String()}
+	switch {
+	case respondAborted(ctx, cause):
+	case err != nil:
 		s.respondError(ctx, err)
-		return
+	case status.Ended():
+		respondJSON(ctx, http.StatusOK, out)
+	default:
+		respondJSON(ctx, http.StatusAccepted, out) // the run ends once its agent reacts
+	}
+}
+
+// cancelAndWait cancels a run, and returns its status once it has ended or ctx has.
+func cancelAndWait(ctx context.Context, s *Server, by *caller, owner command.Owner) (runs.Status, error) {
+	changed, stop, err := changesOf(s, *by, owner.Run)
+	if err != nil {
+		return 0, err
 	}
 	defer stop()
-	waitCtx := s.newClientContext(ctx, cancelTimeout)
-	defer waitCtx.stop()
 	for requested := false; ; {
-		run, err := lookup(s, callerOf(ctx), command.RunQuery{Run: id})
+		run, err := lookup(s, *by, command.RunQuery{Run: owner.Run})
 		status := run.Record.Status
 		if err == nil && !status.Ended() && !requested {
-			by := callerOf(ctx)
-			err = clientOf(s, &by).Cancel(waitCtx, owner)
+			err = clientOf(s, by).Cancel(ctx, owner)
 			requested = true
 		}
-		if err != nil {
-			s.respondError(ctx, err)
-			return
-		}
-		out := struct {
-			Run    string `json:"run_id"`
-			Status string `json:"status"`
-		}{id.String(), status.String()}
-		if status.Ended() {
-			respondJSON(ctx, http.StatusOK, out)
-			return
-		}
-		if !changed(waitCtx) {
-			if respondAborted(ctx, waitCtx.cause()) {
-				return
-			}
-			respondJSON(ctx, http.StatusAccepted, out) // the run ends once its agent reacts
-			return
+		if err != nil || status.Ended() || !changed(ctx) {
+			return status, err
 		}
 	}
 }

@@ -317,6 +317,11 @@ func (s *Server) respondError(ctx *fasthttp.RequestCtx, err error) {
 
 // errorProblem returns the problem for an error of the node.
 func (s *Server) errorProblem(ctx *fasthttp.RequestCtx, err error) *problem {
+	return problemOf(s, string(ctx.Path()), err)
+}
+
+// problemOf is errorProblem for what a client has requested, a path or a kind of message.
+func problemOf(s *Server, what string, err error) *problem {
 	var r *actor.Refusal
 	var dropped command.EventsDropped
 	var forbidden *client.Forbidden
@@ -332,7 +337,7 @@ func (s *Server) errorProblem(ctx *fasthttp.RequestCtx, err error) *problem {
 	case errors.Is(err, command.ErrClosed):
 		return refusalProblem(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is stopping"})
 	default:
-		s.log.Error("request failed", "path", string(ctx.Path()), "error", err.Error())
+		s.log.Error("request failed", "path", what, "error", err.Error())
 		return internalProblem()
 	}
 }

@@ -37,8 +37,9 @@ type socketDriver struct {
 	head    *fasthttp.RequestHeader // of the handshake
 	from    net.Conn                // for requests: has the rights of the connection
 	by      caller
-	checked time.Time // last look at the key of by
-	seat    *place    // of its address, then of by
+	shook   socketHead // what the head of the handshake says about requests
+	checked time.Time  // last look at the key of by
+	seat    *place     // of its address, then of by
 	share   *socketShare
 	held    int64 // bytes of the requests of socket, counted in share
 	reader  socketReader
@@ -398,7 +399,7 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 		device = fmt.Sprintf("socket-%x", rand.Uint64())
 	}
 	d.device = device
-	d.head.Set(deviceHeader, device)
+	d.shook = newSocketHead(d.server.config.Secret, d.head)
 	close(d.admitted)
 	if !ingress.Allows(d.by.Principal, ingress.ScopeCall) { // it cannot give results
 		return ingress.Admitted{User: d.by.User, Device: device, Cursors: sessionCursors(d.server, &d.by)}

@@ -3,17 +3,31 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"net/http"
-	"strings"
+	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
-	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/internal/client"
+	"github.com/troupe-run/troupe/internal/command"
 )
+
+// socketHead is what the head of a socket's handshake says about its later requests.
+type socketHead struct {
+	trace   string
+	claimed actor.CallID
+	agent   bool     // the client may be an agent: it decides about nothing and gives no results
+	own     *problem // this server has sent it: it begins no run
+}
+
+func newSocketHead(secret []byte, h *fasthttp.RequestHeader) socketHead {
+	return socketHead{trace: ingress.Trace(headersOf(h, "traceparent"), headersOf(h, "tracestate")), claimed: claimedRun(h),
+		agent: len(h.PeekAll(runHeader)) > 0 || len(h.PeekAll(egressHeader)) > 0, own: checkNotOwn(secret, h)}
+}
 
 // performRequest performs a request of the client.
 func (d *socketDriver) performRequest(r *ingress.SocketRequest) {
@@ -25,46 +39,24 @@ func (d *socketDriver) performRequest(r *ingress.SocketRequest) {
 	in = d.request(r)
 }
 
-// request performs a request of the client as one of the HTTP API.
-func (d *socketDriver) request(r *ingress.SocketRequest) ingress.Performed {
-	if p := d.checkRun(r); p != nil {
+// request performs a request of the client, with the rules of the HTTP API.
+func (d *socketDriver) request(r *ingress.SocketRequest) (in ingress.Performed) {
+	p := d.checkRequest(r)
+	if p == nil {
+		switch r.Type {
+		case ingress.SocketInvoke:
+			in, p = d.invoke(r)
+		case ingress.SocketDecision:
+			in, p = d.decide(r)
+		case ingress.SocketToolResult:
+			in, p = d.giveResult(r)
+		default:
+			in, p = d.cancelRun(r)
+		}
+	}
+	if p != nil {
 		return performedWith(p.Code, p.Detail, p.RetryAfter)
 	}
-	ctx := &fasthttp.RequestCtx{}
-	ctx.Init2(d.from, httpLog{d.server.log}, true)
-	d.head.CopyTo(&ctx.Request.Header)
-	h := &ctx.Request.Header
-	for _, name := range []string{"Upgrade", "Connection", "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions", fasthttp.HeaderAccept, ingress.IdempotencyKey} {
-		h.Del(name)
-	}
-	h.SetMethod(r.Method)
-	h.SetContentType("application/json")
-	ctx.Request.SetRequestURI(r.Path)
-	ctx.Request.SetBody(r.Body)
-	if r.ID != "" {
-		h.Set(ingress.IdempotencyKey, r.ID)
-	}
-	if r.Type == ingress.SocketInvoke {
-		h.Set(preferHeader, respondAsync)
-	}
-	d.server.handle(ctx)
-	var out struct {
-		Code       string `json:"code"`
-		Detail     string `json:"detail"`
-		RetryAfter int64  `json:"retry_after"`
-		Run        string `json:"run_id"`
-		Session    string `json:"session_id"`
-		Agent      string `json:"agent_id"`
-		Repeated   bool   `json:"repeated"`
-	}
-	if err := json.Unmarshal(ctx.Response.Body(), &out); err != nil && len(ctx.Response.Body()) > 0 {
-		d.server.log.Error("cannot decode an answer", "request", r.String(), "error", err.Error())
-	}
-	if ctx.Response.StatusCode() >= http.StatusBadRequest {
-		return performedWith(out.Code, out.Detail, out.RetryAfter)
-	}
-	in := ingress.Performed{Session: out.Session, Agent: out.Agent, Repeated: out.Repeated}
-	in.Run, _ = actor.ParseCallID(out.Run)
 	return in
 }
 
@@ -75,26 +67,134 @@ func performedWith(code, detail string, retryAfter int64) ingress.Performed {
 	return ingress.Performed{Code: code, Detail: detail, RetryAfter: retryAfter}
 }
 
-// checkRun checks that a decision or a result names the root run of its tool call, or the run
-// itself, if it names one.
-func (d *socketDriver) checkRun(r *ingress.SocketRequest) *problem {
-	id, err := runs.ToolCallID{}, error(nil)
+// checkRequest checks that the client may make a request now.
+func (d *socketDriver) checkRequest(r *ingress.SocketRequest) *problem {
+	decides := r.Type == ingress.SocketDecision || r.Type == ingress.SocketToolResult
 	switch {
-	case r.Run.IsZero():
-		return nil
-	case r.Type == ingress.SocketDecision:
-		id, err = runs.ParseApprovalID(strings.TrimSuffix(strings.TrimPrefix(r.Path, "/v1/approvals/"), ":decide"))
-	case r.Type == ingress.SocketToolResult:
-		id, err = runs.ParseToolCallID(strings.TrimSuffix(strings.TrimPrefix(r.Path, "/v1/tool_calls/"), ":result"))
-	default:
+	case d.by.Key != "" && !d.server.config.Keys.Valid(d.by.Key):
+		return invalidKey()
+	case !ingress.Allows(d.by.Principal, ingress.ScopeCall):
+		return lacksScope(d.by.Key, ingress.ScopeCall)
+	case decides && d.shook.agent:
+		return actsForRun()
+	case r.Type == ingress.SocketInvoke:
+		return d.shook.own
+	}
+	return nil
+}
+
+// timeout returns a context for a request, which ends with the socket.
+func (d *socketDriver) timeout(t time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(d.ctx, t)
+}
+
+// meta returns what a request says besides its content. The route is that of the same request over
+// HTTP, so that a client may repeat it there.
+func (d *socketDriver) meta(r *ingress.SocketRequest, route string) *client.Request {
+	out := &client.Request{Trace: d.shook.trace}
+	if r.ID != "" {
+		out.Key = actor.Idempotency{Principal: d.by.User, Route: route, Key: r.ID, Body: actor.HashOf(r.Body)}
+	}
+	return out
+}
+
+// decide decides about a tool call.
+func (d *socketDriver) decide(r *ingress.SocketRequest) (in ingress.Performed, p *problem) {
+	ctx, cancel := d.timeout(client.Timeout)
+	defer cancel()
+	decider := clientOf(d.server, &d.by)
+	err := decider.CheckDecider(d.server.config.ApprovalScope)
+	var found command.ToolCall
+	if err == nil {
+		found, err = decider.Approval(ctx, r.Call)
+	}
+	if err == nil {
+		if p := checkRoot(r, &found.Owner); p != nil {
+			return in, p
+		}
+		err = decider.Decide(ctx, &found, r.Decision, d.meta(r, "POST /v1/approvals/{id}:decide "+r.Call.Approval()))
+	}
+	if err != nil {
+		return in, problemOf(d.server, r.Type, err)
+	}
+	return ingress.Performed{Run: r.Call.Run, Session: found.Owner.Actor.Key, Agent: found.Owner.Actor.Agent}, nil
+}
+
+// giveResult takes the result of a client tool.
+func (d *socketDriver) giveResult(r *ingress.SocketRequest) (in ingress.Performed, p *problem) {
+	ctx, cancel := d.timeout(client.Timeout)
+	defer cancel()
+	_, found, err := findToolCall(d.server, d.by, r.Call)
+	if err == nil {
+		if p := checkRoot(r, &found.Owner); p != nil {
+			return in, p
+		}
+		err = clientOf(d.server, &d.by).GiveResult(ctx, &found, d.device, r.Result, d.meta(r, "POST /v1/tool_calls/{id}:result "+r.Call.String()))
+	}
+	if err != nil {
+		return in, problemOf(d.server, r.Type, err)
+	}
+	return ingress.Performed{Run: r.Call.Run}, nil
+}
+
+// checkRoot checks that a decision or a result names the root run of its tool call, or the run
+// itself, if it names one.
+func checkRoot(r *ingress.SocketRequest, owner *command.Owner) *problem {
+	if r.Run.IsZero() || r.Run == owner.Run || r.Run == owner.Root {
 		return nil
 	}
-	if err != nil || id.Run == r.Run {
-		return nil
+	return invalid(http.StatusBadRequest, "run_id", fmt.Sprintf("run_id: want %s, the run of the call, or no value", owner.Root))
+}
+
+// cancelRun cancels a run.
+func (d *socketDriver) cancelRun(r *ingress.SocketRequest) (in ingress.Performed, p *problem) {
+	ctx, cancel := d.timeout(cancelTimeout)
+	defer cancel()
+	owner, err := clientOf(d.server, &d.by).RunToChange(ctx, r.Run)
+	if err == nil {
+		_, err = cancelAndWait(ctx, d.server, &d.by, owner)
 	}
-	owner, err := d.server.runOwner(d.by, id.Run)
-	if err == nil && owner.Root != r.Run {
-		return invalid(http.StatusBadRequest, "run_id", fmt.Sprintf("run_id: want %s, the run of the call, or no value", owner.Root))
+	if err != nil {
+		return in, problemOf(d.server, r.Type, err)
 	}
-	return nil // the request itself refuses a run that does not exist
+	return ingress.Performed{Run: r.Run}, nil
+}
+
+// invoke sends a message to an agent, and returns once its run can be read.
+func (d *socketDriver) invoke(r *ingress.SocketRequest) (in ingress.Performed, p *problem) {
+	message, refusal := ingress.ClientMessage(d.by.Principal, r.Agent, r.Body)
+	if refusal != nil {
+		return in, badRequest(refusal)
+	}
+	all, err := lookup(d.server, d.by, command.AgentsQuery{})
+	if err != nil {
+		return in, problemOf(d.server, r.Type, err)
+	}
+	agent, p := agentNamed(d.server, all.All, r.Agent)
+	switch {
+	case p != nil:
+		return in, p
+	case agent.Durability == actor.Volatile:
+		return in, noEvents(agent.Name)
+	}
+	call, meta := message.Call, d.meta(r, "POST /v1/agents/{id}/messages")
+	call.To.Agent, call.Principal, call.Trace, call.Idempotency = agent.Name, d.by.User, meta.Trace, meta.Key
+	if !message.Named {
+		beginSession(d.server.node, &call, agent)
+	}
+	call.SetDevice(d.device)
+	call.ID, call.Claimed = d.server.node.NewCallID(), d.shook.claimed
+	ctx, cancel := d.timeout(AnswerTimeout)
+	defer cancel()
+	b := beginMessage(ctx, d.server, d.by, call)
+	defer b.release()
+	switch {
+	case ctx.Err() != nil:
+		return in, refusalProblem(noAnswerYet())
+	case b.err != nil:
+		return in, problemOf(d.server, r.Type, b.err)
+	case !b.visible && b.answer.Reply.Refusal != nil:
+		return in, refusalProblem(b.answer.Reply.Refusal)
+	}
+	return ingress.Performed{Run: b.run, Session: call.To.Key, Agent: call.To.Agent, Repeated: b.repeated}, nil
 }

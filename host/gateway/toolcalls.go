@@ -250,17 +250,25 @@ func (s toolCallRoutes) find(ctx *fasthttp.RequestCtx) (by caller, found command
 	if err != nil || !by.Run.IsZero() && by.Run != id.Run {
 		return by, found, toolCallNotFound(pathParam(ctx, "id"))
 	}
-	found, err = lookup(s.Server, by, command.ToolCallQuery{ID: id})
-	if r := (*actor.Refusal)(nil); errors.As(err, &r) && r.Reason == actor.NotFound && by.Run.IsZero() {
-		if agent, p := forwardedRuns(s).workingOn(&by, id.Run); p == nil {
-			by = *agent
-			found, err = lookup(s.Server, by, command.ToolCallQuery{ID: id})
-		}
-	}
+	by, found, err = findToolCall(s.Server, by, id)
 	if err != nil {
-		return by, found, s.toolCallProblem(ctx, id, err)
+		return by, found, s.errorProblem(ctx, err)
 	}
 	return by, found, nil
+}
+
+// findToolCall is find for a tool call and the caller that asks for it.
+func findToolCall(s *Server, by caller, id runs.ToolCallID) (caller, command.ToolCall, error) {
+	reading, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	found, err := clientOf(s, &by).ToolCall(reading, id)
+	if r := (*actor.Refusal)(nil); errors.As(err, &r) && r.Reason == actor.NotFound && by.Run.IsZero() {
+		if agent, p := (forwardedRuns{s}).workingOn(&by, id.Run); p == nil {
+			by = *agent
+			found, err = clientOf(s, &by).ToolCall(reading, id)
+		}
+	}
+	return by, found, err
 }
 
 // deviceHeader is the header with which a device of a user names itself: in a message, whose

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -589,23 +591,31 @@ func TestStreamOfDeletedSession(t *testing.T) {
 	}
 }
 
+// panickingNode panics while it lists the agents.
+type panickingNode struct {
+	command.Node
+	fails atomic.Bool
+}
+
+func (n *panickingNode) Lookup(ctx context.Context, in command.Lookup) (command.Result, error) {
+	if _, ok := in.Query.(command.AgentsQuery); ok && n.fails.Load() {
+		panic("secret of the node")
+	}
+	return n.Node.Lookup(ctx, in)
+}
+
 func TestPanicFailsRequestOfSocket(t *testing.T) {
 	d := startGateway(t, echoAgent("echo", actor.Journaled))
-	handle, fails := d.server.handle, atomic.Bool{}
-	fails.Store(true)
-	d.server.handle = func(ctx *fasthttp.RequestCtx) {
-		if fails.Load() && string(ctx.Path()) == "/v1/agents/echo/messages" {
-			panic("secret of the node")
-		}
-		handle(ctx)
-	}
+	node := &panickingNode{Node: d.server.node}
+	node.fails.Store(true)
+	d.server.node = node
 	c := d.channel(`{"type":"hello"}`, nil)
 	const invoke = `{"type":"agent_invoke","request_id":"r1","session_id":"s1","agent_id":"echo","message":{"role":"user","content":"hi"}}`
 	c.send(invoke)
 	if m := c.until("error", ""); m.Code != "internal" || strings.Contains(fmt.Sprint(m.Message), "secret") {
 		t.Errorf("%+v", m)
 	}
-	fails.Store(false)
+	node.fails.Store(false)
 	c.send(invoke)
 	c.until("state", "ACCEPTED")
 }
