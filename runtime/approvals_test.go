@@ -111,7 +111,10 @@ func TestApprovalAtDepth(t *testing.T) {
 	n.want(n.decide(a, true), "ApprovalDecided")
 	n.sendOutcome(n.external[0], actor.Answer{Parts: actor.Text("sent")})
 	n.advance(time.Second)
-	n.want(decision, "")
+	decided, ok := signals.ReadDecided(n.replies[decision].Parts)
+	if i := slices.IndexFunc(n.events[a.ID.Run], func(e runs.Event) bool { return e.Type == runs.ApprovalDecision && e.At == decided.At }); !ok || i < 0 {
+		t.Errorf("got %q, want the time of the decision", n.result(decision))
+	}
 	if state := n.runs[root]; state.Status != runs.Done || state.Text != "top(mid(sent))" {
 		t.Errorf("got %s %q", state.Status, state.Text)
 	}

@@ -227,7 +227,8 @@ func (r repeats) answer(i int, call *actor.Call) {
 	c, t := r.cell, r.turn
 	switch a := &t.run.Last()[i]; {
 	case !isCallback(a):
-		received{c, t, call, false}.done(signals.AddedTool{ID: t.toolCallID(i).String()}.Parts())
+		reply := succeeded(call, signals.AddedTool{ID: t.toolCallID(i).String()}.Parts())
+		c.recordOutcome(t.act, call, &reply, true)
 	case !a.Open():
 		reply := t.callbackReply(i, a.Answer)
 		reply.Call = call.ID

@@ -33,7 +33,8 @@ func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 		c.refuse(act, call, actor.RefuseNotFound(actor.WhatOpenRun, "%s has no open run %s", act.id, call.Parent))
 		return
 	}
-	if refusal := (received{c, t, call, durable}).apply(); refusal != nil {
+	own := *call // a command may keep its call; that of every other request stays on the stack
+	if refusal := (received{c, t, &own, durable}).apply(); refusal != nil {
 		c.refuse(act, call, refusal)
 	}
 }
@@ -88,11 +89,13 @@ func (s received) accept() { s.turn.taint = s.turn.taint || s.durable }
 
 // done records that the signal has succeeded, and answers it.
 func (s received) done(parts []actor.Part) {
-	s.cell.recordOutcome(s.turn.act, s.call, s.reply(parts), true)
+	reply := succeeded(s.call, parts)
+	s.cell.recordOutcome(s.turn.act, s.call, &reply, true)
 }
 
-func (s received) reply(parts []actor.Part) *actor.Reply {
-	return &actor.Reply{Call: s.call.ID, Run: s.call.Parent, Status: actor.Succeeded, Budget: s.call.Budget, Parts: parts}
+// succeeded returns the reply to a signal that has succeeded.
+func succeeded(call *actor.Call, parts []actor.Part) actor.Reply {
+	return actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget, Parts: parts}
 }
 
 // ask returns an ask of the last step by the ID in a content, and whether the run has it.
