@@ -63,7 +63,7 @@ var guards = []Guard{
 	{Mutant: "second-in-queue-does-not-probe", Spec: specs.NoWaitCycle},
 	{Mutant: "no-re-probe", Spec: specs.EveryWaitCycleBreaks},
 	{Mutant: "retry-after-a-token", Spec: specs.RetriedUnheard},
-	{Mutant: "unsafe-agent-tried-again", Spec: specs.EffectOncePerAttempt},
+	{Mutant: "unsafe-agent-tried-again", Spec: specs.RetriedUnheard},
 	{Mutant: "unsafe-effect-done-again", Spec: specs.EffectOncePerAttempt},
 	{Mutant: "attempt-not-announced", Spec: specs.AttemptAnnounced},
 	{Mutant: "retry-not-announced", Spec: specs.AttemptAnnounced},
