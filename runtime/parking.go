@@ -78,7 +78,7 @@ func (s received) retry() *actor.Refusal {
 		return actor.Refuse(actor.Rejected, "run %s stays parked: %s", run.Call.ID, detail)
 	}
 	s.accept()
-	t.repetition.accepted = strings.Contains(run.Parked, endedText)
+	t.repetition.accepted = strings.HasPrefix(run.Parked, startedText(t.act.id.Agent)+endedText)
 	p.recordParked(t.act, run, "")
 	s.done(nil)
 	for i := range run.Last() { // operations that a parked run does not repeat

@@ -3,7 +3,6 @@
 package runtime
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -282,7 +281,7 @@ func (r repeats) expire() {
 	call := &t.repetition.waiting[0].call
 	missing := &t.run.Last()[t.repetition.missingEffect(t.run.Last())]
 	before, now := requestTexts(shownRequestOf(missing), shownRequestIn(call))
-	detail := unmatchedText + fmt.Sprintf("agent %s was invoked again and makes another request than before, so neither is performed until a person decides", t.act.id.Agent) +
+	detail := startedText(t.act.id.Agent) + " was invoked again and makes another request than before, so neither is performed until a person decides" +
 		"\nbefore: " + before + "\nnow: " + now
 	c.park(t, detail)
 	for i := range t.run.Last() {

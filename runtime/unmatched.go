@@ -15,8 +15,12 @@ import (
 // Effects of a former invocation that the agent does not ask for again. A run that fails, or ends with an
 // answer, would deny them: the run is parked instead, and a person sees them.
 
-// endedText is in the reason of a run whose agent ended without its former requests. A retry accepts that.
-const endedText = "ended without"
+// endedText follows the name of the agent in the reason of a run whose agent ended without its former
+// requests. A retry accepts that. The rest of a reason quotes agents, so it decides about nothing.
+const endedText = " was invoked again and ended without the requests that it made before"
+
+// startedText returns how the reason of a run begins whose agent was invoked again.
+func startedText(agent string) string { return unmatchedText + "agent " + agent }
 
 // parksEnd parks the run of a repeated invocation that ends, or cannot be made, while an effect of the
 // former one is unmatched. It reports whether it did. An agent with retry = "safe" may end: it knows what it has done.
@@ -36,16 +40,16 @@ func (r repeats) parksEnd(i int, answer *actor.Answer) bool {
 		if t.repetition.accepted || isSafe(&asks[i]) {
 			return false
 		}
-		what = "was invoked again and " + endedText + " the requests that it made before. A retry invokes it once more, and accepts that"
+		what = endedText + ". A retry invokes it once more, and accepts that"
 		if refusal != nil {
 			what += "; it reported: " + actor.FitText(refusal.Detail, requestTextMax)
 		}
 	case refusal.Reason == actor.Stopped || refusal.Reason == actor.Unknown:
 		return false
 	default:
-		what = "cannot be invoked again: " + actor.FitText(refusal.Detail, requestTextMax)
+		what = " cannot be invoked again: " + actor.FitText(refusal.Detail, requestTextMax)
 	}
-	detail := unmatchedText + fmt.Sprintf("agent %s %s", t.act.id.Agent, what)
+	detail := startedText(t.act.id.Agent) + what
 	for _, a := range performed {
 		text, _ := requestTexts(shownRequestOf(a), shownRequest{})
 		if len(detail)+len(text) > actor.TextBytesMax-100 {

@@ -90,7 +90,7 @@ func TestUnmatchedEffectParksEnd(t *testing.T) {
 }
 
 // A retry invokes the agent again. It may be unreachable again; once it makes its request, the run ends. An agent that
-// ends without it after a retry is accepted: a person has seen what was performed.
+// ends without it after a retry is accepted: a person has seen what was performed. What a reason quotes accepts nothing.
 func TestRetryAfterUnmatchedEnd(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		n, run := repeatingNode(t)
@@ -103,7 +103,7 @@ func TestRetryAfterUnmatchedEnd(t *testing.T) {
 			n.external = nil
 			n.want(n.send("worker", "", func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, signals.OpRetry, run }), "")
 		}
-		unreachable := actor.Answer{Refusal: actor.RefuseUnavailable(time.Second, "cannot be reached")}
+		unreachable := actor.Answer{Refusal: actor.RefuseUnavailable(time.Second, "agent worker was invoked again and ended without the requests that it made before")}
 		n.sendOutcome(n.lastInvocation(), unreachable)
 		retry()
 		n.sendOutcome(n.lastInvocation(), unreachable)
