@@ -19,8 +19,8 @@ func clientOf(s *Server, by *caller) *client.Client {
 	return &client.Client{Node: s.node, By: by.Principal, Share: by.shareKey()}
 }
 
-// requestOf returns what a request says besides its content. The route is part of its idempotency
-// key; a request may have its keys elsewhere than in the header.
+// requestOf returns a request without its content. The route is part of its idempotency key, and keys
+// are the texts that a client has sent for it, in the header or elsewhere.
 func requestOf(ctx *fasthttp.RequestCtx, route string, keys []string) (*client.Request, *problem) {
 	by := callerOf(ctx)
 	key, r := ingress.ParseIdempotency(by.User, route, keys, ctx.PostBody())

@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/internal/command"
 )
 
-// socketHead is what the head of a socket's handshake says about its later requests.
+// socketHead has the properties of later requests that follow from the head of the handshake.
 type socketHead struct {
 	trace   string
 	claimed actor.CallID
@@ -88,8 +88,8 @@ func (d *socketDriver) timeout(t time.Duration) (context.Context, context.Cancel
 	return context.WithTimeout(d.ctx, t)
 }
 
-// meta returns what a request says besides its content. The route is that of the same request over
-// HTTP, so that a client may repeat it there.
+// meta returns a request without its content. The route is that of the same request over HTTP, so that
+// a client may repeat it there.
 func (d *socketDriver) meta(r *ingress.SocketRequest, route string) *client.Request {
 	out := &client.Request{Trace: d.shook.trace}
 	if r.ID != "" {

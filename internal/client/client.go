@@ -23,19 +23,18 @@ type Client struct {
 	Share string
 }
 
-// Request is what a request says besides its content. The zero value is that of a person who
-// repeats nothing.
+// Request is a request without its content: who makes it, and under which key. The zero value is a
+// request of the client itself that is not repeated.
 type Request struct {
 	Key        actor.Idempotency
 	Trace      string
-	User       string // who is recorded to have acted; the client's if empty
+	User       string // recorded as the one who acted; the client's if empty
 	Origin     actor.Origin
 	Invocation uint32         // of the external agent that makes the request; 0 if unknown
-	Time       actor.Duration // that the operation has; Timeout if 0
-	Lane       actor.Lane
+	Time       actor.Duration // limit of the operation; Timeout if 0
 }
 
-// by returns who is recorded to have acted.
+// by returns the user that is recorded as the one who acted.
 func (r *Request) by(c *Client) string { return cmp.Or(r.User, c.By.User) }
 
 // Forbidden is the error of a request that the client may not make.
@@ -51,7 +50,7 @@ func (f *Forbidden) Error() string { return f.Detail }
 func (c *Client) signal(ctx context.Context, call actor.Call, r *Request) (actor.Reply, error) {
 	call.ID, call.Left = c.Node.NewCallID(), cmp.Or(r.Time, Timeout)
 	call.Principal, call.Trace, call.Idempotency = r.by(c), r.Trace, r.Key
-	call.Origin, call.Lane = cmp.Or(r.Origin, call.Origin), cmp.Or(r.Lane, call.Lane)
+	call.Origin = r.Origin
 	call.Extensions = call.Extensions.WithInvocation(r.Invocation)
 	answer, err := c.Node.Signal(ctx, command.Signal{By: c.By, Call: call})
 	if err == nil && answer.Reply.Refusal != nil {
