@@ -80,7 +80,12 @@ func startServerAt(t *testing.T, dir, address string, args ...string) *server {
 		text, _ := os.ReadFile(log.Name())
 		t.Fatalf("%v\n%s", err, text)
 	}
-	s := &server{T: t, Process: p, log: log.Name(), url: p.Line,
+	return newServer(t, p, log.Name())
+}
+
+// newServer returns a server that has started. It is killed at the end of the test.
+func newServer(t *testing.T, p *servertest.Process, log string) *server {
+	s := &server{T: t, Process: p, log: log, url: p.Line,
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second}}
 	t.Cleanup(func() { s.stop(syscall.SIGKILL) })
 	return s

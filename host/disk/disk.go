@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -50,6 +51,12 @@ type Options struct {
 	// IndexEntries is the number of entries between flushes of the index. 0 means
 	// store.IndexEntries.
 	IndexEntries int
+	// OpenFiles is the number of tables that stay open. 0 means 1000.
+	OpenFiles int
+	// Descriptors is called when a file cannot be opened because the process has no free
+	// descriptor. It closes some that can be spared; the store then tries again, for about 10 s.
+	// It may be nil.
+	Descriptors func()
 	// Logger receives Pebble's errors; nil discards them.
 	Logger *slog.Logger
 	// Fatal receives the reason why the disk can no longer be written. It MUST
@@ -122,6 +129,9 @@ func (o Options) withDefaults(dir string) Options {
 	}
 	if o.fs == nil {
 		o.fs = realFS
+	}
+	if o.Descriptors != nil {
+		o.fs = descriptorFS{o.fs, o.Descriptors, time.Sleep}
 	}
 	if o.freeSpace == nil {
 		o.freeSpace = func(dir string) uint64 {
@@ -240,6 +250,7 @@ func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
 		ReadOnly:           d.options.ReadOnly,
 		ErrorIfNotExists:   mark.Batch > 0,
 		MemTableSize:       d.options.WriteBuffer,
+		MaxOpenFiles:       d.options.OpenFiles,
 		// Written data is rarely read again, because most reads are served from
 		// memory. Compacting later, in larger pieces, rewrites it less often.
 		L0CompactionThreshold: 8,

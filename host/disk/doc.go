@@ -25,6 +25,7 @@
 //
 // A write or sync that fails ends the process with a one-line message. Unsynced
 // entries were never acknowledged, and the next start finds all synced entries.
+// Without a free descriptor an open is repeated for about 10 s before it fails.
 //
 // Open refuses a store that is corrupt, truncated, of a newer format, of
 // another node or not a store at all. The error names the place. A refused

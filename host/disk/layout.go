@@ -100,7 +100,7 @@ func foreignContent(names []string) string {
 // checkTypes returns an error if one of the named files of the store is a link, or of
 // another type.
 func (d *Disk) checkTypes(names []string) error {
-	if _, ok := d.options.fs.(privateFS); !ok {
+	if _, ok := asPrivate(d.options.fs); !ok {
 		return nil // a file system in memory has no links
 	}
 	for _, name := range names {
@@ -135,7 +135,7 @@ func (d *Disk) acquireLock() (err error) {
 }
 
 func (d *Disk) lockToRead() (io.Closer, error) {
-	p, ok := d.options.fs.(privateFS)
+	p, ok := asPrivate(d.options.fs)
 	if !ok {
 		return nil, nil
 	}

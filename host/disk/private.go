@@ -129,7 +129,7 @@ func (p privateFS) Unwrap() vfs.FS { return p.FS }
 // everything in it, and warns if the directory itself was open to them. It
 // returns an error if the directory belongs to another user.
 func (d *Disk) narrow() error {
-	p, ok := d.options.fs.(privateFS)
+	p, ok := asPrivate(d.options.fs)
 	if !ok {
 		return nil
 	}

@@ -27,6 +27,7 @@ type limitedListener struct {
 	closeOnce              func() error
 	tls                    *decrypter // nil: without TLS
 	lingering, excess      lingerer
+	connections            *openConnections
 
 	mu            sync.Mutex
 	open          int
@@ -36,7 +37,7 @@ type limitedListener struct {
 }
 
 func (s *Server) limitConnections(l net.Listener) net.Listener {
-	b := &limitedListener{Listener: l, maxOpen: s.config.Connections, maxPerAddress: s.config.PerAddress, slack: s.config.deadlineSlack(), closeOnce: sync.OnceValue(l.Close), tls: s.tls, lingering: s.lingering, excess: s.excess, openByAddress: map[netip.Prefix]int{}}
+	b := &limitedListener{Listener: l, maxOpen: s.config.Connections, maxPerAddress: s.config.PerAddress, slack: s.config.deadlineSlack(), closeOnce: sync.OnceValue(l.Close), tls: s.tls, lingering: s.lingering, excess: s.excess, connections: s.connections, openByAddress: map[netip.Prefix]int{}}
 	if b.maxPerAddress == 0 && !s.onLoopback.Load() {
 		b.maxPerAddress = 256
 	}
@@ -46,6 +47,7 @@ func (s *Server) limitConnections(l net.Listener) net.Listener {
 // Accept implements net.Listener.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	for failures := 0; ; {
+		l.connections.awaitPause()
 		c, err := l.Listener.Accept()
 		if err != nil && isTemporary(err) { // open connections are still served, and free resources when they end
 			failures++
@@ -78,7 +80,9 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 			}
 			c, release = decrypted, func() {} // it is released when the client's connection is closed
 		}
-		return &connection{Conn: c, owner: l.owner, lingering: l.lingering, release: release, readDeadline: lazyDeadline{slack: l.slack}, writeDeadline: lazyDeadline{slack: l.slack}}, nil
+		accepted := &connection{Conn: c, owner: l.owner, lingering: l.lingering, readDeadline: lazyDeadline{slack: l.slack}, writeDeadline: lazyDeadline{slack: l.slack}}
+		accepted.release = l.connections.add(accepted, release)
+		return accepted, nil
 	}
 }
 
@@ -155,6 +159,7 @@ func (l *limitedListener) refuse(c net.Conn, p *problem) {
 type connection struct {
 	net.Conn
 	owner                       bool // the client is a process of the data folder's owner
+	idle                        idleness
 	release                     func()
 	onClose                     func()          // called by Close, if not nil
 	received                    func(int) error // called by Read with the length, if not nil
@@ -199,6 +204,9 @@ func (c *connection) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.idle.received()
+	}
 	if c.received != nil {
 		if refused := c.received(n); refused != nil {
 			return 0, refused

@@ -61,41 +61,42 @@ type External interface {
 
 // Server serves the HTTP API of a node.
 type Server struct {
-	node       command.Node
-	log        *slog.Logger
-	config     Config
-	onLoopback atomic.Bool   // the listener is bound to a loopback address
-	port       atomic.Uint32 // port of the listener
-	lastHost   atomic.Pointer[seenHost]
-	agentNames atomic.Pointer[agentNames]
-	owners     agentOwners
-	http       *fasthttp.Server // of Serve
-	ownerHTTP  *fasthttp.Server // of ServeOwner
-	table      routeTable
-	router     *router.Router          // of the table
-	handle     fasthttp.RequestHandler // of the router, before validation
-	streams    *limiter                // streams, sockets and requests that wait for events
-	strangers  *limiter                // sockets before their hello
-	scans      *limiter                // requests that read lists, trees of runs, sessions and their events
-	turns      turns                   // reads of those that have a place among streams
-	chats      chatMemory
-	wrongKeys  wrongKeys
-	lingering  lingerer   // served connections
-	excess     lingerer   // connections over a limit
-	tls        *decrypter // nil: connections are not encrypted
-	bodies     *bodies
-	metrics    *metrics
-	drainOnce  sync.Once
-	clock      func() time.Time
-	draining   chan struct{} // closed by Drain: long polls return
-	stopOnce   sync.Once
-	stopping   chan struct{} // closed by Shutdown: streams end
+	node        command.Node
+	log         *slog.Logger
+	config      Config
+	onLoopback  atomic.Bool   // the listener is bound to a loopback address
+	port        atomic.Uint32 // port of the listener
+	lastHost    atomic.Pointer[seenHost]
+	agentNames  atomic.Pointer[agentNames]
+	owners      agentOwners
+	http        *fasthttp.Server // of Serve
+	ownerHTTP   *fasthttp.Server // of ServeOwner
+	table       routeTable
+	router      *router.Router          // of the table
+	handle      fasthttp.RequestHandler // of the router, before validation
+	streams     *limiter                // streams, sockets and requests that wait for events
+	strangers   *limiter                // sockets before their hello
+	scans       *limiter                // requests that read lists, trees of runs, sessions and their events
+	turns       turns                   // reads of those that have a place among streams
+	chats       chatMemory
+	wrongKeys   wrongKeys
+	connections *openConnections
+	lingering   lingerer   // served connections
+	excess      lingerer   // connections over a limit
+	tls         *decrypter // nil: connections are not encrypted
+	bodies      *bodies
+	metrics     *metrics
+	drainOnce   sync.Once
+	clock       func() time.Time
+	draining    chan struct{} // closed by Drain: long polls return
+	stopOnce    sync.Once
+	stopping    chan struct{} // closed by Shutdown: streams end
 }
 
 // New returns a server for node.
 func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s := &Server{node: node, log: log, config: config.withDefaults(), clock: time.Now, draining: make(chan struct{}), stopping: make(chan struct{}),
-		lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies()}
+		connections: &openConnections{all: map[*connection]struct{}{}}, lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies()}
 	streams := int64(s.config.Streams)
 	s.streams = newLimiter(shares.Bounds{Max: streams, Each: max(1, streams/4), Reserved: streams / 8}, "event streams, sockets and requests that wait", "close some, or request JSON with Accept: application/json and without wait_ms")
 	s.strangers = newLimiter(shares.Bounds{Max: strangersMax, Each: strangersEach, Reserved: strangersReserved}, "sockets without a hello", "send it, or the key in the handshake")
@@ -120,6 +121,7 @@ func (s *Server) newHTTP(handler fasthttp.RequestHandler, owner bool) *fasthttp.
 		ReadTimeout:        s.config.HeadTimeout, // headerReceived sets the timeout of the body
 		WriteTimeout:       s.config.WriteTimeout,
 		IdleTimeout:        s.config.IdleTimeout,
+		ConnState:          s.connections.changed,
 		// No route takes a form. The form parser could end the body at another
 		// place than the length of the body does.
 		DisablePreParseMultipartForm: true,

@@ -135,7 +135,7 @@ func (l *ownerListener) Close() error {
 // ServeOwner serves connections of l until Shutdown. Its clients need no key and
 // have all scopes, so l MUST accept none but those of the owner.
 func (s *Server) ServeOwner(l net.Listener) error {
-	bounded := &limitedListener{Listener: l, maxOpen: ownerConnectionsMax, owner: true, slack: s.config.deadlineSlack(), lingering: s.lingering, excess: s.excess, closeOnce: sync.OnceValue(l.Close), openByAddress: map[netip.Prefix]int{}}
+	bounded := &limitedListener{Listener: l, maxOpen: ownerConnectionsMax, owner: true, slack: s.config.deadlineSlack(), lingering: s.lingering, excess: s.excess, connections: s.connections, closeOnce: sync.OnceValue(l.Close), openByAddress: map[netip.Prefix]int{}}
 	go func() {
 		<-s.stopping
 		_ = bounded.Close()

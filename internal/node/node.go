@@ -52,6 +52,9 @@ type Config struct {
 	Ballast uint64
 	// size of a write buffer in bytes; 0 means disk.WriteBuffer
 	WriteBuffer uint64
+	// tables of the store that stay open, and what frees descriptors when none is left; see disk.Options
+	OpenFiles   int
+	Descriptors func()
 	// maximum delay of a sync, beyond which new work is refused; 0 means 2 s
 	DiskLagMax time.Duration
 	// folder in which backups are made; created by the first one
@@ -97,7 +100,7 @@ type Node struct {
 func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	c.Limits = boundMemory(c.Limits, c.Cells, os.DirFS("/"))
 	n := &Node{dir: c.Data, backups: c.Backups}
-	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{FreeFloor: c.FreeFloor, Ballast: c.Ballast, WriteBuffer: c.WriteBuffer, Logger: log}); err != nil {
+	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{FreeFloor: c.FreeFloor, Ballast: c.Ballast, WriteBuffer: c.WriteBuffer, OpenFiles: c.OpenFiles, Descriptors: c.Descriptors, Logger: log}); err != nil {
 		return nil, err
 	}
 	n.log = disk.NewLog(n.disk)

@@ -29,6 +29,7 @@ func OpenIngress(ctx context.Context, a link.Address, c gateway.Config, log *slo
 		return nil, err
 	}
 	i.node.Gateway(&c)
+	findDescriptors(log).bound(&c)
 	i.Gateway = gateway.New(i.node, log, c)
 	return i, nil
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/troupe-run/troupe/host/disk"
@@ -48,13 +49,14 @@ func MCPFolder(data string) string { return filepath.Join(data, "mcp") }
 // Serve or ServeOwner.
 type Service struct {
 	*node.Node
-	Gateway *gateway.Server
-	Keys    *gateway.Keys // API keys of the node
-	links   *link.Orchestrator
-	link    *link.Server // nil: no ingress can connect
-	mcp     *mcp.Servers
-	log     *slog.Logger
-	scheme  string // of URLs of listeners
+	Gateway   *gateway.Server
+	accepting atomic.Pointer[gateway.Server] // Gateway, once the node is open
+	Keys      *gateway.Keys                  // API keys of the node
+	links     *link.Orchestrator
+	link      *link.Server // nil: no ingress can connect
+	mcp       *mcp.Servers
+	log       *slog.Logger
+	scheme    string // of URLs of listeners
 }
 
 // DefaultBackups returns the default folder for backups of a data folder.
@@ -72,6 +74,9 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	if s.mcp, err = openMCP(&c, log); err != nil {
 		return nil, err
 	}
+	available := findDescriptors(log)
+	available.bound(&c.Gateway)
+	c.Node.OpenFiles, c.Node.Descriptors = available.openFiles(), s.closeIdle
 	c.Node.Remote, c.Node.RemoteStats = s.mcp.Tools(), s.mcpStats
 	if s.Node, err = node.Open(c.Node, log); err != nil {
 		s.mcp.Close()
@@ -80,8 +85,20 @@ func Open(c Config, log *slog.Logger) (*Service, error) {
 	s.mcp.Start(s.SetRemote)
 	c.Gateway.Keys, c.Gateway.Secret, c.Gateway.External, c.Gateway.Backup = s.Keys, s.Secret(), s.External(), s.Backup
 	s.Gateway = gateway.New(s.Node, log, c.Gateway)
+	s.accepting.Store(s.Gateway)
 	s.links = &link.Orchestrator{Node: s.Node, Keys: keys, Secret: s.Secret(), ApprovalScope: c.Gateway.ApprovalScope, External: s.External(), Backup: s.Backup}
 	return s, nil
+}
+
+// closeIdle closes idle connections of clients, because the store needs their descriptors.
+func (s *Service) closeIdle() {
+	g := s.accepting.Load()
+	if g == nil {
+		return
+	}
+	if n := gateway.CloseIdle(g); n > 0 {
+		s.log.Warn("no descriptor is left for a file of the store: idle connections were closed", "connections", n)
+	}
 }
 
 // schemeOf returns the beginning of URLs of listeners.

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"fmt"
+	"log/slog"
+	"syscall"
+
+	"github.com/troupe-run/troupe/host/gateway"
+)
+
+// Bounds of descriptors.
+const (
+	// descriptorsMin is the number of descriptors below which a start warns.
+	descriptorsMin = 1024
+	// descriptorsKept is the number of descriptors that connections of clients leave to files, models,
+	// agents and tools. With fewer than twice as many, connections leave half.
+	descriptorsKept = 512
+	// openFilesMax is the maximum number of open tables of the store.
+	openFilesMax = 1000
+	// descriptorsEncrypted is the number of descriptors of a connection with TLS.
+	descriptorsEncrypted = 3
+)
+
+// descriptors divides the descriptors of the process.
+type descriptors struct{ all int }
+
+// findDescriptors returns those that the process may have. It warns of few.
+func findDescriptors(log *slog.Logger) descriptors {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		log.Warn("cannot read the limit of descriptors", "error", err.Error())
+		limit.Cur = descriptorsMin
+	}
+	d := descriptors{int(min(limit.Cur, 1<<30))}
+	if d.all < descriptorsMin {
+		log.Warn(fmt.Sprintf("the process may have %d descriptors only, %d of them for clients: raise the limit (ulimit -n, LimitNOFILE=) to %d or more", d.all, d.connections(1), descriptorsMin))
+	}
+	return d
+}
+
+// connections returns the maximum number of connections of clients, each with some descriptors.
+func (d descriptors) connections(each int) int {
+	return min(gateway.ConnectionsMax, max(1, (d.all-min(descriptorsKept, d.all/2))/each))
+}
+
+// openFiles returns the maximum number of open tables of the store: half of what connections leave.
+func (d descriptors) openFiles() int {
+	return max(1, min(openFilesMax, (d.all-d.connections(1))/2))
+}
+
+// bound bounds the connections of a gateway.
+func (d descriptors) bound(c *gateway.Config) {
+	each := 1
+	if c.Certificate != nil {
+		each = descriptorsEncrypted
+	}
+	if most := d.connections(each); c.Connections == 0 || c.Connections > most {
+		c.Connections = most
+	}
+}
