@@ -115,8 +115,10 @@ type times struct {
 	backoff    time.Duration // delay after the first failure
 	backoffMax time.Duration
 	relist     time.Duration // between two lists of a server over HTTP
+	announced  time.Duration // at least, between a list and one because the server announces a change
+	warned     time.Duration // at least, between two lines of the log about changed lists
 	watch      time.Duration // between two looks at the files of accepted lists
 }
 
 var defaultTimes = times{connect: 30 * time.Second, grace: 2 * time.Second, backoff: time.Second, backoffMax: time.Minute,
-	relist: time.Minute, watch: 2 * time.Second}
+	relist: time.Minute, announced: 5 * time.Second, warned: time.Minute, watch: 2 * time.Second}

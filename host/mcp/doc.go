@@ -26,7 +26,8 @@
 //  6. After Close no goroutine and no process remains.
 //
 // Bounds: ServersMax servers, ToolsMax tools of a server and AllToolsMax of all, messages of 8 MiB, 64 MiB of a longer line,
-// 1,000 lines of a process that are no messages, 100 lines of its standard error per minute.
+// 1,000 lines of a process that are no messages, 100 lines of its standard error per minute, 1,000 messages per second that
+// a server sends by itself. Of a server that announces changed lists one is read in 5 s, and one line is logged in a minute.
 //
 // It is a part of the server without a promise of compatibility: programs use package troupe.
 package mcp

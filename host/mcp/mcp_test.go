@@ -194,7 +194,7 @@ func command(behaviour string, args ...string) Config {
 func open(t *testing.T, dir string, servers map[string]Config) *testbed {
 	t.Helper()
 	b := &testbed{T: t, dir: dir, published: make(chan []string, 16), logged: make(chan struct{}, 1)}
-	quick := times{connect: 20 * time.Second, grace: 2 * time.Second, backoff: 20 * time.Millisecond, backoffMax: 40 * time.Millisecond, relist: time.Hour, watch: 10 * time.Millisecond}
+	quick := times{connect: 20 * time.Second, grace: 2 * time.Second, backoff: 20 * time.Millisecond, backoffMax: 40 * time.Millisecond, relist: time.Hour, announced: 10 * time.Millisecond, watch: 10 * time.Millisecond}
 	if slices.ContainsFunc(slices.Collect(func(yield func(Config) bool) {
 		for _, c := range servers {
 			if !yield(c) {

@@ -45,6 +45,7 @@ type process struct {
 	silent chan struct{} // closed once it has no further messages
 	quiet  chan struct{} // closed once its standard error is read
 	why    error         // io.EOF, or the mistake in its output; valid once silent is closed
+	flow   flow
 	work   sync.WaitGroup
 	ending sync.Once
 
@@ -219,6 +220,9 @@ func (p *process) pass(in *bufio.Reader, to io.Writer) error {
 		for _, m := range all {
 			if m.line == nil {
 				continue
+			}
+			if m.id == "" {
+				p.flow.wait(p.ended)
 			}
 			if _, err := to.Write(append(m.line, '\n')); err != nil {
 				return err

@@ -33,6 +33,7 @@ type server struct {
 	set    *Servers
 	log    *slog.Logger
 	slots  chan struct{} // one per call at once
+	doubt  chan struct{} // capacity 1: a call has failed, and the list shows whether the session can be used
 	listed chan struct{} // capacity 1: the server has announced a changed list
 	tried  chan struct{} // closed once it has an accepted list, or was tried once
 
@@ -47,9 +48,12 @@ type server struct {
 	served   bool     // a call in the last session was answered
 	stats    Stats
 
-	lists sync.Mutex  // held while a list is compared with accepted and offered
-	left  []string    // why entries of the last list are left out
-	seen  os.FileInfo // of the file with the accepted list, when it was read last
+	lists   sync.Mutex  // held while a list is compared with accepted and offered
+	left    []string    // why entries of the last logged list are left out
+	lefts   pace        // of lines about them
+	changes pace        // of lines about a changed list
+	read    pace        // of lists, of run
+	seen    os.FileInfo // of the file with the accepted list, when it was read last
 }
 
 // link is a session and what carries it.
@@ -114,7 +118,7 @@ func (l *link) giveUp(err error) {
 
 func newServer(s *Servers, name string, c Config, accepted *Listing) *server {
 	o := &server{name: name, config: c, set: s, log: s.log.With("mcp", name), slots: make(chan struct{}, c.atOnce()),
-		listed: make(chan struct{}, 1), tried: make(chan struct{}), changed: make(chan struct{}), accepted: accepted}
+		doubt: make(chan struct{}, 1), listed: make(chan struct{}, 1), tried: make(chan struct{}), changed: make(chan struct{}), accepted: accepted}
 	if accepted != nil {
 		close(o.tried)
 	}
@@ -200,6 +204,7 @@ func (s *server) serve(ctx context.Context) error {
 		defer ticker.Stop()
 		relist = ticker.C
 	}
+	listed, again := s.listed, (<-chan time.Time)(nil) // one of them is nil
 	for failed := 0; ; {
 		select {
 		case err := <-ended:
@@ -212,7 +217,17 @@ func (s *server) serve(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-relist:
-		case <-s.listed:
+		case <-s.doubt:
+		case <-again: // announcements since the last list have one list
+			listed, again = s.listed, nil
+			drain(listed)
+		case <-listed:
+			if left := s.read.left(s.set.options.times.announced); left > 0 {
+				timer := time.NewTimer(left)
+				defer timer.Stop()
+				listed, again = nil, timer.C
+				continue
+			}
 		}
 		listing, cancel := context.WithTimeout(ctx, s.set.options.times.connect)
 		err := s.relist(listing, l)
@@ -245,9 +260,18 @@ func isPassing(err error) bool {
 }
 
 // check reads the list of the server, which shows whether the session can be used.
-func (s *server) check() {
+func (s *server) check() { notify(s.doubt) }
+
+func notify(c chan struct{}) {
 	select {
-	case s.listed <- struct{}{}:
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func drain(c chan struct{}) {
+	select {
+	case <-c:
 	default:
 	}
 }
@@ -271,7 +295,7 @@ func (s *server) connect(ctx context.Context) (*link, error) {
 	client := sdk.NewClient(&sdk.Implementation{Name: "troupe", Version: "1"}, &sdk.ClientOptions{
 		Logger:                 slog.New(slog.DiscardHandler),
 		Capabilities:           &sdk.ClientCapabilities{}, // no sampling, elicitation or roots
-		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { s.check() },
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { notify(s.listed) },
 	})
 	if l.ClientSession, err = client.Connect(ctx, transport, nil); err == nil {
 		return l, nil
@@ -304,16 +328,18 @@ func (l *link) cause(err error) error {
 
 // relist reads the list of the server and compares it with the accepted one.
 func (s *server) relist(ctx context.Context, l *link) error {
+	s.read.last = time.Now()
 	listed, left, err := list(ctx, l.ClientSession)
 	if err != nil {
 		return err
 	}
 	s.lists.Lock()
 	defer s.lists.Unlock()
-	if len(left) > 0 && !slices.Equal(left, s.left) {
-		s.log.Warn("entries in the list of an MCP server are left out", "count", len(left), "reasons", left)
+	if !slices.Equal(left, s.left) && (len(left) == 0 || s.lefts.admit(s.set.options.times.warned)) {
+		if s.left = left; len(left) > 0 {
+			s.log.Warn("entries in the list of an MCP server are left out", "count", len(left), "reasons", left)
+		}
 	}
-	s.left = left
 	accepted, offered := s.acceptedAndOffered()
 	switch hash := listed.Hash(); {
 	case accepted == nil:
@@ -333,6 +359,9 @@ func (s *server) relist(ctx context.Context, l *link) error {
 			return fmt.Errorf("its list of tools cannot be stored: %w", err)
 		}
 		s.setLists(accepted, listed)
+		if !s.changes.admit(s.set.options.times.warned) {
+			break
+		}
 		changes := Diff(accepted, listed)
 		s.log.Warn("MCP server has changed its tools; the accepted ones remain in use until: troupe tools accept "+s.name, "changes", len(changes), "first", changes[0].Kind+" "+changes[0].Name(), "hash", hash.String())
 	}

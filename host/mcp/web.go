@@ -230,6 +230,7 @@ type events struct {
 	ctx    context.Context
 	sent   request
 	parser *upstream.Parser
+	flow   flow
 	rest   []byte
 	done   bool
 }
@@ -275,6 +276,9 @@ func (e *events) take(data []byte) {
 		e.fail(unreadable("answered with what is no JSON: %s", actor.FitText(string(data), quoteMax)))
 	}
 	for _, m := range all {
+		if m.id == "" {
+			e.flow.wait(e.ctx.Done())
+		}
 		if !e.done && m.line != nil {
 			e.rest = fmt.Appendf(e.rest, "data: %s\n\n", m.line)
 		}
@@ -296,6 +300,7 @@ type announcements struct {
 	cancel context.CancelFunc
 	body   io.ReadCloser
 	parser *upstream.Parser
+	flow   flow
 	rest   []byte
 }
 
@@ -324,6 +329,7 @@ func (a *announcements) Read(p []byte) (int, error) {
 			all, _ := receive([]byte(frame.Data), "", func(string) (request, bool) { return request{}, false })
 			for _, m := range all {
 				if m.line != nil {
+					a.flow.wait(a.r.Context().Done())
 					a.rest = fmt.Appendf(a.rest, "data: %s\n\n", m.line)
 				}
 			}
