@@ -54,11 +54,13 @@ func TestMarkdownOfThePage(t *testing.T) {
 		{"see https://a.example/b?c=d. (http://e.example)", "<p>see <a https://a.example/b?c=d>https://a.example/b?c=d</a>. (<a http://e.example>http://e.example</a>)</p>"},
 		{"<img src=x onerror=alert(1)>", "<p><img src=x onerror=alert(1)></p>"},
 		{"# A #\n#### B\n#c", "<h2>A</h2><h4>B</h4><p>#c</p>"},
-		{"```go\nx := `a`\n```\nafter", "<pre><code>x := `a`</code></pre><p>after</p>"},
-		{"~~~\na\n~~~~", "<pre><code>a</code></pre>"},
+		{"```go\nx := `a`\n```\nafter", "<div><div><span>go</span><button>Copy</button></div><pre><code>x := `a`</code></pre></div><p>after</p>"},
+		{"~~~\na\n~~~~", "<div><div><span></span><button>Copy</button></div><pre><code>a</code></pre></div>"},
 		{"a\n\n- - -\n***", "<p>a</p><hr></hr><hr></hr>"},
 		{"> a\n> b\nc", "<blockquote><p>a\nb</p></blockquote><p>c</p>"},
-		{"a | b\n--|:-:\n1 | **2**", "<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>1</td><td><strong>2</strong></td></tr></tbody></table>"},
+		{"a | b\n--|:-:\n1 | **2**", "<table><thead><tr><th>a</th><th align-center>b</th></tr></thead><tbody><tr><td>1</td><td align-center><strong>2</strong></td></tr></tbody></table>"},
+		{"|a|b|c|\n|:-|--:|:-:|\n|1|2|3|4|\n|5|", "<table><thead><tr><th>a</th><th align-right>b</th><th align-center>c</th></tr></thead>" +
+			"<tbody><tr><td>1</td><td align-right>2</td><td align-center>3</td><td>4</td></tr><tr><td>5</td></tr></tbody></table>"},
 		{"- a\n  more\n  - b\n2. c", "<ul><li>a\nmore<ul><li>b</li></ul></li><li>c</li></ul>"},
 		{"1) a", "<ol><li>a</li></ol>"},
 	}

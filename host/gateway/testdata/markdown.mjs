@@ -13,7 +13,9 @@ class Recorded {
   }
   setAttribute(key, value) {
     if (key === "href") this.href = value;
+    if (key === "class" && value.startsWith("align-")) this.href = value;
   }
+  addEventListener() {}
   set textContent(text) {
     this.children = [text];
   }

@@ -17,6 +17,34 @@ export function el(name, properties = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
+// copyButton returns a button that copies the text that a function returns.
+export function copyButton(text, label) {
+  const b = el("button", { class: "button quiet small", type: "button", text: "Copy", "aria-label": label, onclick: async () => {
+    b.textContent = (await copied(text())) ? "Copied" : "Cannot copy";
+    setTimeout(() => (b.textContent = "Copy"), 1500);
+  } });
+  return b;
+}
+
+// copied copies a text to the clipboard and reports whether it could. Pages have navigator.clipboard on https and
+// on loopback only.
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const focused = document.activeElement;
+    const field = el("textarea", { class: "visually-hidden", readonly: true });
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    const ok = document.execCommand("copy");
+    field.remove();
+    focused?.focus();
+    return ok;
+  }
+}
+
 // announce lets screen readers read a text.
 export function announce(text) {
   const live = byId("live");

@@ -2,7 +2,7 @@
 // Renders a subset of Markdown as elements. No text becomes HTML, and links lead to http and
 // https only, so the text of an agent can neither run scripts nor load anything.
 
-import { el } from "./dom.js";
+import { copyButton, el } from "./dom.js";
 
 // All code here takes time linear in the text, which an agent has chosen: no regular expression can match a
 // text in several ways.
@@ -148,6 +148,16 @@ const cells = (line) => {
 // isTableRule reports whether a line separates the head of a table from its rows.
 const isTableRule = (line) => line.includes("-") && cells(line).length > 1 && cells(line).every((c) => /^:?-+:?$/.test(c));
 
+// alignments returns the class of each column of a table, by the line below its head.
+const alignments = (rule) => cells(rule).map((c) => (c.endsWith(":") ? (c.startsWith(":") ? "align-center" : "align-right") : null));
+
+// codeBlock returns the lines of a code block below its language and a button that copies them.
+function codeBlock(language, lines) {
+  const text = lines.join("\n");
+  return el("div", { class: "code-block" }, el("div", { class: "code-head" }, el("span", { text: language }), copyButton(() => text, "Copy the code")),
+    el("pre", { tabindex: "0", "aria-label": language ? `Code, ${language}` : "Code" }, el("code", { text })));
+}
+
 // blocks returns the elements of a text.
 export function blocks(text) {
   const lines = text.split("\n");
@@ -164,7 +174,7 @@ export function blocks(text) {
       const code = [];
       for (i++; i < lines.length && !(lines[i].trim().startsWith(m[1]) && !lines[i].trim().slice(m[1].length).replaceAll(m[1][0], "").trim()); i++) code.push(lines[i]);
       i++;
-      out.push(el("pre", { tabindex: "0", "aria-label": m[2] ? `Code, ${m[2]}` : "Code" }, el("code", { text: code.join("\n") })));
+      out.push(codeBlock(m[2], code));
     } else if ((m = heading(line))) {
       out.push(el(`h${Math.min(m[1].length + 1, 4)}`, {}, ...inline(m[2])));
       i++;
@@ -176,9 +186,10 @@ export function blocks(text) {
       for (; i < lines.length && /^ {0,3}>/.test(lines[i]); i++) quoted.push(lines[i].replace(/^ {0,3}> ?/, ""));
       out.push(el("blockquote", {}, el("p", { class: "line" }, ...inline(quoted.join("\n")))));
     } else if (line.includes("|") && i + 1 < lines.length && isTableRule(lines[i + 1])) {
-      const head = el("tr", {}, ...cells(line).map((c) => el("th", { scope: "col" }, ...inline(c))));
+      const aligned = alignments(lines[i + 1]);
+      const head = el("tr", {}, ...cells(line).map((c, at) => el("th", { scope: "col", class: aligned[at] }, ...inline(c))));
       const rows = [];
-      for (i += 2; i < lines.length && lines[i].includes("|"); i++) rows.push(el("tr", {}, ...cells(lines[i]).map((c) => el("td", {}, ...inline(c)))));
+      for (i += 2; i < lines.length && lines[i].includes("|"); i++) rows.push(el("tr", {}, ...cells(lines[i]).map((c, at) => el("td", { class: aligned[at] }, ...inline(c)))));
       out.push(el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows)));
     } else if (item(line)) {
       const items = [];

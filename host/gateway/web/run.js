@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows a run: the message of the user, its activity, approvals, calls of client tools, and the answer.
 
-import { announce, el, json, visible } from "./dom.js";
+import { announce, copyButton, el, json, visible } from "./dom.js";
 import { Markdown } from "./markdown.js";
 import { request } from "./api.js";
 
@@ -86,7 +86,7 @@ export class RunView {
         break;
       case "done":
         this.end();
-        this.foot.append(el("span", { class: "muted small", text: m.usage?.tokens ? `${m.usage.tokens.toLocaleString()} tokens` : "" }), this.copyButton());
+        this.foot.append(el("span", { class: "muted small", text: m.usage?.tokens ? `${m.usage.tokens.toLocaleString()} tokens` : "" }), copyButton(() => this.text, "Copy the answer"));
         if (live) announce(`${this.agent} answered: ${this.text.slice(0, 500)}`);
         break;
       case "error":
@@ -337,15 +337,6 @@ export class RunView {
     for (const card of this.cards.values()) if (card.open) card.finish("Ended with the run", false);
     for (const row of this.calls.values()) if (row.dataset.state === "open") row.dataset.state = "ok";
     this.actions.grown();
-  }
-
-  copyButton() {
-    const b = el("button", { class: "button quiet small", type: "button", text: "Copy", onclick: async () => {
-      await navigator.clipboard?.writeText(this.text);
-      b.textContent = "Copied";
-      setTimeout(() => (b.textContent = "Copy"), 1500);
-    } });
-    return b;
   }
 
   // showCards completes the cards that wait, once all earlier messages of the session were read.
