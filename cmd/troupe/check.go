@@ -82,6 +82,17 @@ func (c *CheckCmd) Run(s streams) error {
 		}
 	}
 	files.CheckNames(native)
+	if config.Chat != nil {
+		names := slices.Clone(config.Chat.Agents)
+		if name := config.Chat.Default; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+		for _, name := range names {
+			if name != "" && !slices.Contains(native, name) && !slices.ContainsFunc(files.Agents, func(a service.AgentFile) bool { return a.Spec.Name == name }) {
+				files.Problems = append(files.Problems, service.FileProblem{File: c.Config, Warning: true, Text: fmt.Sprintf("chat: no file has an agent %s", name)})
+			}
+		}
+	}
 	for _, rule := range config.Policy.Narrowed() {
 		files.Problems = append(files.Problems, service.FileProblem{File: c.Config, Warning: true,
 			Text: fmt.Sprintf("policy: rule %d: allows calls of agents of the operator only, because any user may give an agent such a name; say owner = %q or owner = \"USER\"", rule, agents.Operator)})

@@ -17,6 +17,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/internal/nearest"
 	"github.com/troupe-run/troupe/internal/service"
@@ -48,6 +49,9 @@ const configBytesMax = 1 << 20
 //
 //	[approvals]
 //	scope = "operator"
+//
+//	[chat]
+//	agents = ["concierge"]
 type configFile string
 
 // configuration is the content of a configuration file.
@@ -58,6 +62,8 @@ type configuration struct {
 	Policy *tools.Policy // of declared tools
 
 	ApprovalScope string // of decisions about tool calls, in addition to call; may be empty
+
+	Chat *gateway.ChatPage // nil if there is no table
 }
 
 // BeforeResolve adds a resolver. The resolver reads from the file each flag that is
@@ -98,7 +104,10 @@ func (path configFile) resolve(ctx *kong.Context) error {
 }
 
 // configTables are the tables of a configuration file.
-var configTables = []string{"models", "limits", "auth", "approvals", "policy", "policy_default"}
+var configTables = []string{"models", "limits", "auth", "approvals", "chat", "policy", "policy_default"}
+
+// chatFields are the fields of the table chat.
+var chatFields = []string{"agents", "default", "title", "tokens"}
 
 // unknown returns an error for each name that is none of the flags, by name in the file.
 func (c *configuration) unknown(path string, flags map[string]*kong.Flag) (all []error) {
@@ -175,6 +184,7 @@ func readConfig(path string) (configuration, error) {
 		policyTables
 
 		Approvals map[string]string `toml:"approvals"`
+		Chat      *gateway.ChatPage `toml:"chat"`
 	}
 	meta, err := toml.Decode(string(text), &tables)
 	if err != nil {
@@ -186,6 +196,12 @@ func readConfig(path string) (configuration, error) {
 		case key[0] == "policy" || key[0] == "policy_default": // policyTables reads them
 		case len(key) == 3 && key[0] == "models":
 			problems = append(problems, fmt.Errorf("%s: %s %s", path, key, unknownModelField(key[2])))
+		case len(key) == 2 && key[0] == "chat":
+			meant := nearest.Of(strings.ToLower(key[1]), chatFields)
+			if meant != "" {
+				meant = "; did you mean " + meant
+			}
+			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; known fields: %s", path, key, meant, strings.Join(chatFields, ", ")))
 		case len(key) > 1 || strings.EqualFold(key[0], "models") || strings.EqualFold(key[0], "limits"):
 			meant := nearest.Of(strings.ToLower(key[0]), configTables)
 			if meant != "" && meant != key[0] {
@@ -193,7 +209,7 @@ func readConfig(path string) (configuration, error) {
 			} else {
 				meant = ""
 			}
-			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [approvals], [[policy]] or [policy_default] as tables", path, key, meant))
+			problems = append(problems, fmt.Errorf("%s: %s is unknown%s; want [models.NAME], [limits], [auth], [approvals], [chat], [[policy]] or [policy_default] as tables", path, key, meant))
 		}
 	}
 	if err := checkModelDurations(path, meta); err != nil {
@@ -212,6 +228,12 @@ func readConfig(path string) (configuration, error) {
 	delete(c.flags, "approvals")
 	if c.ApprovalScope, err = decisionScope(tables.Approvals); err != nil {
 		problems = append(problems, fmt.Errorf("%s: approvals: %w", path, err))
+	}
+	delete(c.flags, "chat")
+	if c.Chat = tables.Chat; c.Chat != nil {
+		if err := c.Chat.Check(); err != nil {
+			problems = append(problems, fmt.Errorf("%s: chat: %w", path, err))
+		}
 	}
 	c.Models = tables.Models
 	if err := setLimits(&c.Limits, tables.Limits); err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +125,29 @@ func TestConfigRefusesWrongTypes(t *testing.T) {
 	}
 	if c, err := parseServe(t, "grace = \"5s\"\nkeyless = \"off\"\n[models.big]\nurl = \"https://api.example.com/v1\"\nhead_timeout = \"5s\"\nretry_attempts = 3\n"); err != nil || c.Keyless != "off" {
 		t.Errorf("values of the right types: got %+v, %v", c, err)
+	}
+}
+
+func TestConfigChatPage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "troupe.toml")
+	if err := os.WriteFile(path, []byte("[chat]\nagents = [\"front\", \"back\"]\ndefault = \"back\"\ntitle = \"Front desk\"\ntokens = false\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := readConfig(path)
+	if err != nil || c.Chat == nil || !slices.Equal(c.Chat.Agents, []string{"front", "back"}) || c.Chat.Default != "back" || c.Chat.Title != "Front desk" || c.Chat.Tokens == nil || *c.Chat.Tokens {
+		t.Errorf("got %+v, %v", c.Chat, err)
+	}
+	for _, c := range []struct{ file, want string }{
+		{"[chat]\nagent = [\"a\"]", "chat.agent is unknown; did you mean agents; known fields: agents, default, title, tokens"},
+		{"[chat]\nagents = [\"a\"]\ndefault = \"b\"", "chat: default: b is none of agents"},
+		{"[chat]\nagents = [\"a b\"]", "chat: agents: "},
+		{"[chat]\ntitle = \"" + strings.Repeat("a", 61) + "\"", "chat: title: want at most 60 visible characters"},
+		{"[chat]\ntokens = \"no\"", "chat.tokens"},
+		{"[chats]\ntokens = false", "did you mean [chat]"},
+	} {
+		if _, err := parseServe(t, c.file); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: want %q, got %v", c.file, c.want, err)
+		}
 	}
 }
 

@@ -159,6 +159,10 @@ func openIngress(ctx context.Context, a link.Address, l net.Listener, config gat
 
 // runIngress serves clients with the orchestrator of another process until ctx ends.
 func (c *ServeCmd) runIngress(ctx context.Context, s streams, log *slog.Logger) (err error) {
+	config, err := readConfig(string(c.Config))
+	if err != nil {
+		return err
+	}
 	a, _, err := c.linkAddress()
 	if err != nil {
 		return err
@@ -167,7 +171,7 @@ func (c *ServeCmd) runIngress(ctx context.Context, s streams, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	n, err := openIngress(ctx, a, l, gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", Certificate: certificate}, log)
+	n, err := openIngress(ctx, a, l, gateway.Config{Hosts: c.Hosts, Origins: c.Origin, KeysRequired: c.Keyless == "off", Chat: config.Chat, Certificate: certificate}, log)
 	if err != nil {
 		_ = l.Close()
 		if ctx.Err() != nil { // stopped while it waited

@@ -184,7 +184,8 @@ func (s *Server) listAgents(ctx *fasthttp.RequestCtx) {
 	out := struct {
 		Agents []agentView `json:"agents"`
 		Next   string      `json:"next_cursor,omitzero"`
-	}{Agents: []agentView{}}
+		Chat   *ChatPage   `json:"chat,omitzero"`
+	}{Agents: []agentView{}, Chat: s.config.Chat}
 	all, err := s.agents(ctx)
 	if err != nil {
 		s.respondError(ctx, err)

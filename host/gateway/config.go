@@ -41,6 +41,9 @@ type Config struct {
 	// https://console.example
 	Origins []string
 
+	// settings of the chat page; nil: none
+	Chat *ChatPage
+
 	// certificate of the listeners of Serve; nil: they serve without TLS
 	Certificate *Certificate
 

@@ -6,12 +6,18 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"path"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
@@ -48,6 +54,49 @@ func newWebTable() map[string]webFile {
 		table[e.Name()] = webFile{content, webTypes[path.Ext(e.Name())], `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}
 	}
 	return table
+}
+
+// Bounds of the settings of the chat page.
+const (
+	chatAgentsMax = 100
+	chatTitleMax  = 60 // characters
+)
+
+// ChatPage has the settings of the chat page, the table [chat] of the configuration. They are no permissions: a
+// client calls any agent that its key permits.
+type ChatPage struct {
+	// agents that the page offers, in this order, at most 100; all if empty
+	Agents []string `toml:"agents" json:"agents,omitzero"`
+	// agent of a new conversation, until the person chooses another
+	Default string `toml:"default" json:"default,omitzero"`
+	// name of the page, at most 60 characters; Troupe if empty
+	Title string `toml:"title" json:"title,omitzero"`
+	// whether answers show their tokens; nil means true
+	Tokens *bool `toml:"tokens" json:"tokens,omitzero"`
+}
+
+// Check returns an error for the first setting that is none.
+func (p *ChatPage) Check() error {
+	if len(p.Agents) > chatAgentsMax {
+		return fmt.Errorf("agents: %d names, at most %d allowed", len(p.Agents), chatAgentsMax)
+	}
+	for _, name := range p.Agents {
+		if err := actor.CheckName(name); err != nil {
+			return fmt.Errorf("agents: %w", err)
+		}
+	}
+	if p.Default != "" {
+		if err := actor.CheckName(p.Default); err != nil {
+			return fmt.Errorf("default: %w", err)
+		}
+		if len(p.Agents) > 0 && !slices.Contains(p.Agents, p.Default) {
+			return fmt.Errorf("default: %s is none of agents", p.Default)
+		}
+	}
+	if utf8.RuneCountInString(p.Title) > chatTitleMax || strings.ContainsFunc(p.Title, func(c rune) bool { return unicode.IsControl(c) || actor.IsInvisible(c) }) {
+		return fmt.Errorf("title: want at most %d visible characters", chatTitleMax)
+	}
+	return nil
 }
 
 // chatPage answers with the chat page.

@@ -12,6 +12,22 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
+// The settings of the chat page are read with the agents, so only by clients that may read those.
+func TestChatSettingsAreListedWithTheAgents(t *testing.T) {
+	tokens := false
+	d := startGatewayWith(t, Config{Chat: &ChatPage{Agents: []string{"echo"}, Default: "echo", Title: "Front desk", Tokens: &tokens}}, echoAgent("echo", actor.Journaled))
+	if _, _, body := d.do("GET", "/v1/agents", ""); !strings.Contains(body, `"chat":{"agents":["echo"],"default":"echo","title":"Front desk","tokens":false}`) {
+		t.Error(body)
+	}
+	if _, _, body := d.do("GET", "/chat", ""); strings.Contains(body, "Front desk") || strings.Contains(body, "echo") {
+		t.Error("the page, which needs no key, has settings")
+	}
+	plain := startGateway(t, echoAgent("echo", actor.Journaled))
+	if _, _, body := plain.do("GET", "/v1/agents", ""); strings.Contains(body, "chat") {
+		t.Error(body)
+	}
+}
+
 // The chat page and its files load only one another, with a policy that forbids everything else. Browsers use
 // their copies while the files are unchanged.
 func TestChatPageLoadsItsOwnFilesOnly(t *testing.T) {
