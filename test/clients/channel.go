@@ -180,8 +180,8 @@ func nth(all []string, i int) string {
 	return "(none)"
 }
 
-// drive runs a client program, which requests by lines of its output: "restart" kills the server and starts it
-// again, "release" lets the agent finish, "cuts" asks for the number of cut connections. The lines that begin
+// drive runs a client program, which requests by lines of its output: "stop" kills the server, "start" starts it, "restart" does both,
+// "release" lets the agent finish, "cuts" asks for the number of cut connections. The lines that begin
 // with "m " are the messages that it received.
 func (t *channelTest) drive(program string, args ...string) (got []string, err error) {
 	ctx, cancel := context.WithCancel(t.ctx)
@@ -216,6 +216,10 @@ func (t *channelTest) drive(program string, args ...string) (got []string, err e
 		case "m":
 			got = append(got, rest)
 			continue
+		case "stop":
+			t.stop()
+		case "start":
+			err = t.start()
 		case "restart":
 			t.stop()
 			err = t.start()
@@ -269,8 +273,12 @@ func (t *channelTest) messages(session string) (all []string, err error) {
 // checkChat drives the chat page of a server that requires an API key.
 func (h *harness) checkChat(node, file, chromium string) error {
 	inner := *h
-	t := &channelTest{harness: &inner, dir: filepath.Join(h.dir, "channel-chat"), args: []string{"--keyless", "off", "--allow", "127.0.0.0/8", "--pace", "40ms"}}
+	t := &channelTest{harness: &inner, dir: filepath.Join(h.dir, "channel-chat"), args: []string{"--keyless", "off", "--allow", "127.0.0.0/8", "--pace", "40ms", "--config", filepath.Join(h.dir, "chat.toml")}}
 	defer t.stop()
+	config := "[chat]\nagents = [\"streamer\", \"concierge\", \"none\"]\ndefault = \"concierge\"\ntitle = \"Front desk\"\ntokens = false\n"
+	if err := os.WriteFile(filepath.Join(h.dir, "chat.toml"), []byte(config), 0o644); err != nil {
+		return err
+	}
 	if err := t.createKey(); err != nil {
 		return err
 	}
@@ -287,12 +295,12 @@ func (h *harness) checkChat(node, file, chromium string) error {
 	if _, err := t.drive(node, file, t.url, t.key, chromium, shots); err != nil {
 		return fmt.Errorf("the chat page: %w", err)
 	}
-	fmt.Printf("  %-22s key, answer, queue, approval, device tool, cancel, kill -9, 106 conversations, rename, delete, both themes, 390 px\n", "the chat page")
+	fmt.Printf("  %-22s key, answer, queue, approval, device tool, cancel, kill -9, unsent messages, failures, 106 conversations, rename, delete, both themes, 320 to 406 px\n", "the chat page")
 	return nil
 }
 
 // stream answers as an external agent: a number gives as many pieces, "hold" a piece and the rest after the next
-// release, and "endless" one piece and no end.
+// release, "endless" one piece and no end, "fail" an error, and "code" a block of code.
 func (h *harness) stream(w http.ResponseWriter, q *http.Request) {
 	var in struct {
 		Input struct {
@@ -308,6 +316,15 @@ func (h *harness) stream(w http.ResponseWriter, q *http.Request) {
 	delta := func(text string) {
 		fmt.Fprintf(w, "event: delta\ndata: {\"text\": %q}\n\n", text)
 		w.(http.Flusher).Flush()
+	}
+	switch in.Input.Content {
+	case "fail":
+		fmt.Fprint(w, "event: error\ndata: {\"code\": \"boom_7\", \"message\": \"socket hang up\"}\n\n")
+		return
+	case "code":
+		delta("```js\nlet a = 1;\n```\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n")
+		fmt.Fprint(w, "event: done\ndata: {}\n\n")
+		return
 	}
 	var count int
 	if _, err := fmt.Sscan(in.Input.Content, &count); err != nil {

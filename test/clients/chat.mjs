@@ -46,6 +46,10 @@ try {
   await page.press("#key", "Enter");
   await ready();
   await shot("welcome");
+  const offered = await page.locator("#agent option").evaluateAll((all) => all.map((o) => o.textContent));
+  want(`the agents of the configuration in its order, got ${offered}`, offered.join() === "streamer,concierge");
+  want("the default agent", (await page.locator("#agent option:checked").innerText()) === "concierge");
+  want("the title of the configuration", (await page.innerText("#brand")) === "Front desk" && (await page.title()).endsWith("Front desk"));
 
   await say("concierge", "say **bold** and `code`, [a link](https://example.com/) [no link](javascript:alert(1)) <img src=x onerror=alert(1)>");
   await idle();
@@ -102,11 +106,81 @@ try {
   await page.waitForSelector(".run .notice");
   await idle();
 
+  // The controls fit a narrow screen while a run is open.
+  await say("streamer", "endless");
+  await page.waitForSelector("#stop:not([hidden])");
+  for (const width of [320, 360, 390, 406]) {
+    await page.setViewportSize({ width, height: 700 });
+    const cut = await page.evaluate(() => {
+      const box = document.querySelector(".composer-box").getBoundingClientRect();
+      return ["agent", "stop", "send"].filter((id) => {
+        const r = document.getElementById(id).getBoundingClientRect();
+        return r.width < 44 || r.left < box.left || r.right > box.right;
+      });
+    });
+    want(`no control cut off at ${width} px, got ${cut}`, cut.length === 0);
+    if (width === 320) await shot("open-320");
+  }
+  await page.setViewportSize({ width: 1280, height: 860 });
+  await page.click("#stop");
+  await idle();
+
+  // A block of code is copied, also where the page has no navigator.clipboard. Columns are aligned.
+  await page.click("#new-chat");
+  await say("streamer", "code");
+  await idle();
+  await page.evaluate(() => Object.defineProperty(navigator, "clipboard", { value: undefined, configurable: true }));
+  await page.click(".code-block button");
+  await page.waitForFunction(() => document.querySelector(".code-block button").textContent === "Copied");
+  await page.focus("#composer");
+  await page.keyboard.press("Control+v");
+  want("the code copied", (await page.inputValue("#composer")) === "let a = 1;");
+  want("the column aligned", (await page.locator(".answer td").last().evaluate((e) => getComputedStyle(e).textAlign)) === "right");
+  want("no tokens", !(await page.locator(".tokens").first().isVisible()));
+
+  // A failure is a sentence; what the server says is behind a click. The message can be sent again.
+  await say("streamer", "fail");
+  await page.waitForSelector(".notice.failed");
+  await shot("failure");
+  const notice = page.locator(".notice.failed").first();
+  want(`a sentence, got ${await notice.innerText()}`, !/boom_7|hang up|_/.test(await notice.innerText()));
+  await notice.locator("summary").click();
+  want("the details", /hang up/.test(await notice.innerText()));
+  await notice.getByRole("button", { name: "Retry" }).click();
+  await page.waitForFunction(() => document.querySelectorAll(".notice.failed").length === 2 && !document.querySelector(".spinner"));
+  want("the message again", (await page.locator(".bubble").last().innerText()) === "fail");
+
+  // What is sent while the server is away is not lost, over a new document too, nor is what is only typed.
+  await ask("stop");
+  await page.waitForSelector('#status[data-state="waiting"]');
+  await say("concierge", "say sent later");
+  await page.waitForFunction(() => [...document.querySelectorAll(".phase")].at(-1)?.textContent === "Not sent yet");
+  await page.fill("#composer", "half a thought");
+  await shot("unsent");
+  const place = page.url();
+  await page.goto("about:blank");
+  await ask("start");
+  await page.goto(place);
+  await ready();
+  await page.waitForFunction(() => [...document.querySelectorAll(".answer")].at(-1)?.textContent.includes("sent later") && !document.querySelector(".spinner"));
+  want("the message once", (await page.locator(".bubble").allInnerTexts()).join() === "code,fail,fail,say sent later");
+  want("the draft", (await page.inputValue("#composer")) === "half a thought");
+  await page.click("#new-chat");
+  want("the draft in its conversation only", (await page.inputValue("#composer")) === "");
+  await page.reload(); // nothing is sent again
+  await ready();
+  await page.goBack();
+  await page.waitForFunction(() => document.querySelectorAll(".bubble").length === 4 && !document.querySelector(".spinner"));
+  want("the draft again", (await page.inputValue("#composer")) === "half a thought");
+  await page.fill("#composer", "");
+  await page.locator(".session").last().click();
+  await page.waitForFunction(() => document.querySelectorAll(".run").length === 8 && !document.querySelector(".spinner"));
+
   const shown = async () => JSON.stringify(await page.locator(".bubble, .answer, .run .notice, .card.approval").allInnerTexts());
   const before = await shown();
   await page.reload();
   await ready();
-  await page.waitForFunction((n) => document.querySelectorAll(".run").length === n && !document.querySelector(".spinner"), 7);
+  await page.waitForFunction((n) => document.querySelectorAll(".run").length === n && !document.querySelector(".spinner"), 8);
   const after = await shown();
   want(`the same conversation after a reload as before:\n${before}\ngot\n${after}`, after === before);
   await shot("light");
@@ -130,7 +204,7 @@ try {
   await page.selectOption("#agent", "concierge");
   await page.press("#composer", "Enter");
   await idle();
-  want("the answer in a second conversation", (await answers()).at(-1).includes("by keyboard") && (await page.locator(".session").count()) === 2);
+  want("the answer in a second conversation", (await answers()).at(-1).includes("by keyboard") && (await page.locator(".session").count()) === 3);
 
   // A link whose name cannot be decoded is none. (Another document, so that the page starts again.)
   await page.goto("about:blank");
@@ -170,9 +244,9 @@ try {
   await page.waitForSelector(`[data-session="${first}"][aria-current]`);
   await page.evaluate(() => (location.hash = "#many-050"));
   await page.waitForSelector('[data-session="many-050"][aria-current]');
-  want("one page of the list", (await page.locator(".session").count()) < 108);
+  want("one page of the list", (await page.locator(".session").count()) < 109);
   await page.click("#more");
-  await page.waitForFunction(() => document.querySelectorAll(".session").length === 108 && document.querySelector("#more").hidden);
+  await page.waitForFunction(() => document.querySelectorAll(".session").length === 109 && document.querySelector("#more").hidden);
 
   await page.click("#rename");
   await page.fill("#new-title", "Renamed here");

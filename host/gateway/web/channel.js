@@ -11,8 +11,8 @@ const delayMax = 10000;
 const followedMax = 60; // the server follows 64 on a connection
 
 // Channel emits the events "status" {state, wait, reason}, "message" (a message of the server),
-// "answer" {request, message}, "ready" {user_id, device_id}, and "unfollowed" (a session that made room for
-// another: following it again begins at its first message).
+// "answer" {request, message}, "requests" (those that are not answered changed), "ready" {user_id, device_id}, and
+// "unfollowed" (a session that made room for another: following it again begins at its first message).
 export class Channel extends EventTarget {
   constructor(device) {
     super();
@@ -20,6 +20,7 @@ export class Channel extends EventTarget {
     this.cursors = new Map(); // sessions that are followed, the last used one last, with the cursor behind what was emitted
     this.unfinished = new Map(); // messages of a session since its last cursor
     this.requests = new Map(); // by request_id, not answered
+    this.written = new Set(); // those that were written to a connection, so that the server may have them
     this.delay = delayMin;
     this.closed = false;
     this.state = "idle";
@@ -41,6 +42,7 @@ export class Channel extends EventTarget {
   connect(quiet = false) {
     clearTimeout(this.timer);
     this.closed = false;
+    this.quiet = quiet;
     this.detach();
     this.status("connecting", { quiet });
     const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/ws`, ["troupe.v1+json"]);
@@ -88,7 +90,14 @@ export class Channel extends EventTarget {
   }
 
   write(message) {
-    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
+    if (this.socket?.readyState !== WebSocket.OPEN) return;
+    this.socket.send(JSON.stringify(message));
+    if (this.requests.has(message.request_id)) this.written.add(message.request_id);
+  }
+
+  // away reports whether the server is not reached, other than for a moment that the person need not see.
+  get away() {
+    return this.state !== "ready" && !(this.state === "connecting" && this.quiet);
   }
 
   get full() {
@@ -117,16 +126,37 @@ export class Channel extends EventTarget {
   forget(session) {
     this.cursors.delete(session);
     this.unfinished.delete(session);
-    for (const [id, r] of this.requests) if (r.session_id === session) this.requests.delete(id);
+    this.drop((r) => r.session_id === session);
+  }
+
+  // drop drops the requests that a function selects.
+  drop(selects) {
+    for (const [id, r] of this.requests) {
+      if (!selects(r)) continue;
+      this.requests.delete(id);
+      this.written.delete(id);
+    }
+    this.emit("requests");
   }
 
   // send sends a request, now or once the connection is open, until it is answered.
   send(type, fields) {
     const request = { type, ts: Date.now(), request_id: randomName(), ...fields };
-    this.requests.set(request.request_id, request);
-    if (type === "agent_invoke" && request.session_id) this.follow(request.session_id);
+    this.add(request);
     if (this.state === "ready") this.write(request);
+    this.emit("requests");
     return request.request_id;
+  }
+
+  // restore adds a request of an earlier page of this tab, which may have been written.
+  restore(request, written) {
+    this.add(request);
+    if (written) this.written.add(request.request_id);
+  }
+
+  add(request) {
+    this.requests.set(request.request_id, request);
+    if (request.type === "agent_invoke" && request.session_id) this.follow(request.session_id);
   }
 
   receive(m) {
@@ -135,11 +165,12 @@ export class Channel extends EventTarget {
       this.status("ready");
       this.emit("ready", m.detail);
       for (const request of this.requests.values()) this.write(request);
+      this.emit("requests");
       return;
     }
     if (m.request_id && ((m.type === "state" && m.state === "ACCEPTED") || m.type === "error")) {
       const request = this.requests.get(m.request_id);
-      this.requests.delete(m.request_id);
+      this.drop((r) => r.request_id === m.request_id);
       if (request) this.emit("answer", { request, message: m });
       return;
     }

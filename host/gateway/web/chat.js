@@ -4,10 +4,12 @@
 import { apiKey, request, setApiKey } from "./api.js";
 import { Channel } from "./channel.js";
 import { ago, announce, byId, el } from "./dom.js";
+import { belongsTo, draft, forgetAll, keepDraft, keepUnsent, takeUnsent } from "./outbox.js";
 import { RunView } from "./run.js";
 import { useTheme } from "./theme.js";
 
 const runsShown = 200; // runs of a conversation that the page keeps
+const agentsMax = 1000; // agents that the page reads
 // newSession returns a name that begins with the time: lists are in the order of names.
 const newSession = () => {
   const time = Date.now().toString(16).padStart(12, "0");
@@ -24,6 +26,7 @@ function deviceName() {
 const channel = new Channel(deviceName());
 const conversations = new Map(); // by session
 let agents = [];
+let settings = {}; // the table [chat] of the configuration
 let current = null;
 
 class Conversation {
@@ -49,16 +52,41 @@ class Conversation {
   // showQueue marks the runs behind an open one of the same agent: an agent answers a conversation in order.
   showQueue() {
     const busy = new Set();
-    for (const r of [...this.runs.values(), ...this.pending.map((p) => p.view)]) {
-      r.setBehind(busy.has(r.agent));
-      if (r.open) busy.add(r.agent);
-    }
+    const show = (view, unsent) => {
+      view.setBehind(busy.has(view.agent), unsent);
+      if (view.open) busy.add(view.agent);
+    };
+    for (const r of this.runs.values()) show(r);
+    for (const p of this.pending) show(p.view, !channel.away ? "" : channel.written.has(p.request) ? "Not confirmed yet" : "Not sent yet");
+  }
+
+  // newView returns the view of a run, or with an empty ID of a message that the server has not accepted.
+  newView(id) {
+    return new RunView(id, this.id, { send: (type, fields) => channel.send(type, fields), change: () => changed(this), grown,
+      again: (agent, text) => this.send(agent, text), edit: (text) => write([byId("composer").value, text].filter(Boolean).join("\n\n")) });
+  }
+
+  // send sends a message to an agent.
+  send(agent, text) {
+    this.updated = Date.now();
+    this.addPending(channel.send("agent_invoke", { session_id: this.id, agent_id: agent, message: { role: "user", content: text } }), agent, text);
+    toEnd();
+    changed(this);
+  }
+
+  // addPending shows a message that the server has not accepted.
+  addPending(request, agent, text) {
+    const view = this.newView("");
+    view.setAgent(agent);
+    view.showMessage(text);
+    this.root.append(view.root);
+    this.pending.push({ view, text, request });
   }
 
   view(id) {
     let v = this.runs.get(id);
     if (!v) {
-      v = new RunView(id, this.id, { send: (type, fields) => channel.send(type, fields), change: () => changed(this), grown });
+      v = this.newView(id);
       this.add(v, id);
     }
     return v;
@@ -66,7 +94,7 @@ class Conversation {
 
   add(v, id) {
     this.runs.set(id, v);
-    this.root.append(v.root);
+    this.root.insertBefore(v.root, this.pending[0]?.view.root ?? null);
     while (this.runs.size > runsShown) {
       const [oldest, view] = this.runs.entries().next().value;
       if (view.open) break;
@@ -161,16 +189,18 @@ function showControls() {
   const empty = !current || (current.runs.size === 0 && current.pending.length === 0);
   byId("welcome").hidden = !empty || (current && !current.live);
   byId("title").textContent = current?.title || "New conversation";
-  document.title = `${current?.waits ? "● " : ""}${current?.title || "Chat"} · Troupe`;
+  document.title = `${current?.waits ? "● " : ""}${current?.title || "Chat"} · ${settings.title || "Troupe"}`;
   byId("rename").hidden = byId("delete").hidden = !current;
   byId("stop").hidden = !current?.openRuns.length;
-  byId("send").disabled = !byId("composer").value.trim() || !byId("agent").value;
+  byId("send").disabled = !byId("composer").value.trim() || !agents.length;
 }
 
 // openConversation shows a conversation, or with null the place for a new one. It adds an entry to the history of
 // the browser, or replaces the present one.
 function openConversation(id, replace = false) {
   current = id ? conversation(id) : null;
+  byId("composer").value = draft(id);
+  fit();
   showNotice("");
   byId("messages").replaceChildren(...(current ? [current.root] : []));
   if (current) {
@@ -193,20 +223,20 @@ const isGone = (code) => code === "session_deleted" || code === "session_not_fou
 
 // drop forgets a conversation. If it is shown, the page offers a new one, with the messages that were not sent.
 function drop(c, text) {
-  const unsent = c.pending.map((p) => p.text);
+  const unsent = [draft(null), ...c.pending.map((p) => p.text), draft(c.id)].filter(Boolean);
   channel.forget(c.id);
+  keepDraft(c.id, "");
+  keepDraft(null, unsent.join("\n\n"));
   conversations.delete(c.id);
   if (c !== current) {
+    if (!current) write(draft(null));
     changed(c);
     return;
   }
   openConversation(null, true);
   showNotice(text);
   announce(text);
-  const box = byId("composer");
-  box.value = [...unsent, box.value].filter(Boolean).join("\n\n");
-  fit();
-  box.focus();
+  byId("composer").focus();
 }
 
 function showNotice(text) {
@@ -305,7 +335,9 @@ timeline.addEventListener("scroll", () => {
   byId("to-end").hidden = following;
 }, { passive: true });
 byId("to-end").addEventListener("click", toEnd);
-new ResizeObserver(grown).observe(byId("messages"));
+const resizes = new ResizeObserver(grown); // of the window too: the keyboard of a phone takes half of it
+resizes.observe(byId("messages"));
+resizes.observe(timeline);
 
 // The connection
 
@@ -318,6 +350,18 @@ channel.addEventListener("status", ({ detail: s }) => {
   byId("status-text").textContent = texts[s.state];
   if (s.state === "refused") askForKey(s.reason);
 });
+
+channel.addEventListener("requests", () => keepUnsent(channel));
+channel.addEventListener("ready", ({ detail: { user_id: user } }) => {
+  if (belongsTo(user)) return;
+  channel.drop(() => true); // of another person
+  location.reload();
+});
+for (const event of ["status", "requests"]) {
+  channel.addEventListener(event, () => {
+    for (const c of conversations.values()) if (c.pending.length) c.showQueue();
+  });
+}
 
 channel.addEventListener("message", ({ detail: m }) => {
   if (!m.session_id) {
@@ -370,27 +414,37 @@ function sendMessage() {
   const box = byId("composer");
   const text = box.value.trim();
   const agent = byId("agent").value;
-  if (!text || !agent) return;
+  if (!text) return;
+  if (!agent) {
+    byId("agent").focus();
+    announce("Choose an agent");
+    return;
+  }
   localStorage.setItem("troupe.agent", agent);
   const fresh = !current;
   if (fresh) {
+    keepDraft(null, "");
     current = conversation(newSession());
     current.live = true;
     current.title = titleOf(text);
     openConversation(current.id);
   }
   const c = current;
-  const view = new RunView("", c.id, { send: (type, fields) => channel.send(type, fields), change: () => changed(c), grown });
-  view.setAgent(agent);
-  view.showMessage(text);
-  c.root.append(view.root);
-  c.updated = Date.now();
-  c.pending.push({ view, text, request: channel.send("agent_invoke", { session_id: c.id, agent_id: agent, message: { role: "user", content: text } }) });
+  write("");
+  c.send(agent, text);
   if (fresh) request("POST", "/v1/sessions", { session_id: c.id, title: c.title }).catch(() => {}); // the title is a courtesy
-  box.value = "";
+}
+
+// place is the session whose draft the composer shows; null for a new conversation.
+const place = () => (started ? current?.id : linked());
+
+// write replaces the draft of the open conversation.
+function write(text) {
+  const box = byId("composer");
+  box.value = text;
+  keepDraft(place(), text);
   fit();
-  toEnd();
-  changed(c);
+  box.focus();
 }
 
 function fit() {
@@ -400,7 +454,10 @@ function fit() {
   showControls();
 }
 
-byId("composer").addEventListener("input", fit);
+byId("composer").addEventListener("input", () => {
+  keepDraft(place(), byId("composer").value);
+  fit();
+});
 byId("composer").addEventListener("keydown", (e) => {
   if (e.key !== "Enter" || e.shiftKey || e.isComposing) return;
   e.preventDefault();
@@ -459,18 +516,34 @@ byId("key-form").addEventListener("submit", (e) => {
   }
   setApiKey(key);
   byId("key").value = "";
-  start();
+  if (started) location.reload(); // it may be another person's
+  else start();
 });
 byId("forget-key").addEventListener("click", () => {
   setApiKey("");
+  forgetAll();
   location.reload();
 });
 
 // The start
 
+// named returns the agent with an ID or, if there is none, with a name.
+const named = (all, name) => all.find((a) => a.agent_id === name) ?? all.find((a) => a.name === name);
+
+// preferred returns the agent of a new conversation: the one that the person chose last, that of the configuration, the
+// only one, or that of the latest conversation. Without any, the person chooses.
+function preferred() {
+  const latest = [...conversations.values()].sort((a, b) => b.updated - a.updated).map((c) => c.agents.at(-1));
+  const all = [localStorage.getItem("troupe.agent"), settings.default, agents.length === 1 ? agents[0].agent_id : null, ...latest];
+  return all.map((name) => named(agents, name)?.agent_id).find(Boolean) ?? "";
+}
+
 function showAgents() {
-  const chosen = localStorage.getItem("troupe.agent");
-  byId("agent").replaceChildren(...agents.map((a) => el("option", { value: a.agent_id, text: a.name || a.agent_id, selected: a.agent_id === chosen })));
+  byId("brand").textContent = settings.title || "Troupe";
+  document.body.classList.toggle("no-tokens", settings.tokens === false);
+  const chosen = preferred();
+  byId("agent").replaceChildren(...(chosen ? [] : [el("option", { value: "", text: "Choose an agent", selected: true, disabled: true, hidden: true })]),
+    ...agents.map((a) => el("option", { value: a.agent_id, text: a.name || a.agent_id, selected: a.agent_id === chosen })));
   byId("cards").replaceChildren(...agents.slice(0, 6).map((a) =>
     el("button", { class: "agent-card", type: "button", onclick: () => {
       byId("agent").value = a.agent_id;
@@ -542,10 +615,21 @@ function linked() {
   }
 }
 
+// listAgents reads the agents that the configuration names, in its order, or all of them.
+async function listAgents() {
+  const all = [];
+  for (let cursor = "", page; all.length < agentsMax; cursor = page.next_cursor) {
+    page = await request("GET", `/v1/agents?limit=200${cursor && `&cursor=${encodeURIComponent(cursor)}`}`);
+    all.push(...(page.agents ?? []));
+    settings = page.chat ?? {};
+    if (!page.next_cursor) break;
+  }
+  agents = settings.agents ? settings.agents.map((name) => named(all, name)).filter(Boolean) : all;
+}
+
 async function start() {
   try {
-    const [found] = await Promise.all([request("GET", "/v1/agents?limit=200"), listConversations("")]);
-    agents = found.agents ?? [];
+    await Promise.all([listAgents(), listConversations("")]);
   } catch (e) {
     if (e.status === 401 || e.status === 403) askForKey(e.message);
     else setTimeout(start, 2000);
@@ -554,6 +638,15 @@ async function start() {
   if (byId("key-dialog").open) byId("key-dialog").close();
   byId("forget-key").hidden = !apiKey();
   showAgents();
+  if (!started) {
+    for (const { request: r, written } of takeUnsent()) {
+      channel.restore(r, written);
+      const c = conversation(r.session_id);
+      c.title ||= titleOf(r.message.content);
+      c.addPending(r.request_id, r.agent_id, r.message.content);
+    }
+    keepUnsent(channel);
+  }
   openConversation(linked(), true);
   started = true;
   channel.connect();
@@ -566,5 +659,6 @@ setInterval(() => {
 }, 5000);
 useTheme(byId("theme"));
 showSidebar(false);
-showControls();
+byId("composer").value = draft(linked());
+fit();
 start();

@@ -2,6 +2,7 @@
 // Shows a run: the message of the user, its activity, approvals, calls of client tools, and the answer.
 
 import { announce, copyButton, el, json, visible } from "./dom.js";
+import { failure } from "./failures.js";
 import { Markdown } from "./markdown.js";
 import { request } from "./api.js";
 
@@ -25,7 +26,8 @@ function left(until) {
   return `expires in ${Math.round(seconds / 3600)} h`;
 }
 
-// RunView shows a run. actions has send(type, fields) and change(), called when what it waits for changes.
+// RunView shows a run. actions has send(type, fields) for requests, again(agent, text) and edit(text) for a message that
+// failed, change(), called when what it waits for changes, and grown(), called when it needs more room.
 export class RunView {
   constructor(id, session, actions) {
     Object.assign(this, { id, session, actions });
@@ -61,6 +63,7 @@ export class RunView {
   // showMessage shows the message of the user, also before the server has accepted it.
   showMessage(text, truncated) {
     this.user.hidden = false;
+    if (!truncated) this.message = text;
     this.user.replaceChildren(el("span", { class: "visually-hidden", text: "You: " }), el("div", { class: "bubble", text: truncated ? text + " …" : text }));
   }
 
@@ -86,7 +89,7 @@ export class RunView {
         break;
       case "done":
         this.end();
-        this.foot.append(el("span", { class: "muted small", text: m.usage?.tokens ? `${m.usage.tokens.toLocaleString()} tokens` : "" }), copyButton(() => this.text, "Copy the answer"));
+        this.foot.append(el("span", { class: "tokens muted small", text: m.usage?.tokens ? `${m.usage.tokens.toLocaleString()} tokens` : "" }), copyButton(() => this.text, "Copy the answer"));
         if (live) announce(`${this.agent} answered: ${this.text.slice(0, 500)}`);
         break;
       case "error":
@@ -96,9 +99,11 @@ export class RunView {
     this.actions.change();
   }
 
-  // setBehind shows whether the run waits for an earlier one of the same conversation and agent.
-  setBehind(behind) {
-    if (this.open && !this.begun) this.phaseText.textContent = behind ? "Waiting for the answer above" : "Working";
+  // setBehind shows what a run waits for whose turn has not begun: the connection, by a text, or an earlier run of the
+  // same conversation and agent.
+  setBehind(behind, unsent = "") {
+    this.root.dataset.unsent = unsent && "unsent";
+    if (this.open && !this.begun) this.phaseText.textContent = unsent || (behind ? "Waiting for the answer above" : "Working");
   }
 
   get text() {
@@ -318,12 +323,27 @@ export class RunView {
     return false;
   }
 
+  // fail shows why the run has no answer. What the server says about it is for who can mend it.
   fail(m, live) {
+    const took = this.calls.size + this.cards.size > 0;
     this.end();
-    const cancelled = m.code === "cancelled";
-    const detail = m.detail?.retry_after ? ` Try again in ${m.detail.retry_after} s.` : "";
-    this.body.append(el("div", { class: cancelled ? "notice" : "notice failed" }, el("strong", { text: `${cancelled ? "Stopped" : m.code.replaceAll("_", " ")}.` }), el("span", { text: ` ${this.own(m.message)}${detail}` })));
-    if (live) announce(`${cancelled ? "Stopped" : "Failed"}: ${m.message}`);
+    if (m.code === "cancelled") {
+      this.body.append(el("div", { class: "notice" }, el("strong", { text: "Stopped." }), el("span", { text: ` ${visible(this.own(m.message))}` })));
+      if (live) announce(`Stopped: ${m.message}`);
+      return;
+    }
+    const { text, again, edit } = failure(m.code);
+    const sentences = [text];
+    if (m.detail?.retry_after) sentences.push(`Try again in ${m.detail.retry_after} s.`);
+    if (took && m.code !== "outcome_unknown") sentences.push("Steps that it took before are not undone, and may be taken again.");
+    const button = (label, act) => el("button", { class: "button small", type: "button", text: label, onclick: (e) => {
+      e.currentTarget.remove();
+      act();
+    } });
+    this.body.append(el("div", { class: "notice failed", role: "group", "aria-label": "Failure" }, el("p", { text: sentences.join(" ") }),
+      this.message === undefined ? null : again ? button(took ? "Send again" : "Retry", () => this.actions.again(this.agent, this.message)) : edit ? button("Edit the message", () => this.actions.edit(this.message)) : null,
+      el("details", { class: "small" }, el("summary", { text: "Details" }), el("p", { text: visible(`${m.code}: ${m.message}`) }), this.id ? el("p", { text: `Run ${this.id}` }) : null)));
+    if (live) announce(sentences.join(" "));
   }
 
   // own returns a text with the name of the person at its beginning replaced.

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The chat page has a sentence for each reason of a failed run, without its code and without what the server says. A
+// failure that the same message may pass later has a button for that; one of the message has one to edit it.
+func TestFailuresOfThePageAreSentences(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
+	module, err := filepath.Abs(filepath.Join("web", "run.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "errors.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons, _, _ := strings.Cut(string(page), "## Meaning")
+	codes := []string{"a_new_code"}
+	for _, m := range regexp.MustCompile(`(?m)^\| .* \| ([a-z_]+) \| \d`).FindAllStringSubmatch(reasons, -1) {
+		if m[1] != "cancelled" && m[1] != "approval_decided" { // a run that was stopped did not fail; the other is the answer to a decision
+			codes = append(codes, m[1])
+		}
+	}
+	if len(codes) < 19 {
+		t.Fatalf("%d codes in errors.md: %q", len(codes), codes)
+	}
+	in, err := json.Marshal(codes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "failures.mjs"), "file://"+module)
+	command.Stdin = strings.NewReader(string(in))
+	out, err := command.Output()
+	if err != nil {
+		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
+	}
+	var texts []string
+	if err := json.Unmarshal(out, &texts); err != nil || len(texts) != len(codes) {
+		t.Fatalf("%v: %s", err, out)
+	}
+	buttons := map[string]string{"a_new_code": "Retry", "agent_unavailable": "Retry", "agent_busy": "Retry", "timeout": "Retry", "model_rejected": "Edit the message", "outcome_unknown": "Edit the message"}
+	for i, text := range texts {
+		sentence, button, _ := strings.Cut(text, "\n")
+		if !strings.HasSuffix(sentence, ".") || strings.Contains(text, "_") || strings.Contains(text, "server said") {
+			t.Errorf("%s: %q, want sentences without codes", codes[i], text)
+		}
+		if i > 0 && sentence == strings.Split(texts[0], "\n")[0] {
+			t.Errorf("%s has no sentence of its own", codes[i])
+		}
+		if want := buttons[codes[i]]; want != "" && strings.TrimSpace(button) != want {
+			t.Errorf("%s: %q, want the button %q", codes[i], text, want)
+		}
+	}
+}

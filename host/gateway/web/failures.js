@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What failed, in the words of the person who sent the message.
+
+// What the person can do about a failure: send the message again as it is, or change it.
+const again = "again";
+const edit = "edit";
+
+// failures has a sentence for each code of a run or a message, and what may help.
+const failures = {
+  agent_busy: ["The agent has too much to do just now.", again],
+  agent_not_found: ["This agent does not exist any more.", edit],
+  agent_unavailable: ["The agent cannot be reached just now.", again],
+  approval_rejected: ["A step was not approved.", edit],
+  budget_exceeded: ["The answer took more calls than one message may.", edit],
+  call_cycle: ["The agents asked one another in a circle.", edit],
+  call_depth: ["Too many agents asked one another.", edit],
+  call_rejected: ["The agent, or one of its tools, reported an error.", again],
+  call_wait_cycle: ["The agents waited for one another.", again],
+  client_offline: ["The device that should do a step is not connected.", again],
+  events_exceeded: ["The answer became too long.", edit],
+  forbidden: ["You may not do this.", ""],
+  forbidden_scope: ["Your key does not permit this.", ""],
+  forbidden_user: ["Your key does not permit this.", ""],
+  internal: ["The server made a mistake.", again],
+  invalid_request: ["The message cannot be sent like this.", edit],
+  model_auth: ["The server may not use the model of this agent. Its operator can mend that.", again],
+  model_not_found: ["The model of this agent does not exist. Its operator can mend that.", again],
+  model_rejected: ["The model refused the message.", edit],
+  outcome_unknown: ["It is not known whether a step was performed. Look before you send the message again.", edit],
+  policy_blocked: ["The rules of this server do not allow a step.", edit],
+  session_busy: ["An earlier message is not answered yet.", again],
+  timeout: ["The answer took too long.", again],
+  unauthorized: ["Your key is not valid.", ""],
+};
+
+// failure returns the sentence of a code and whether the same message may be sent again, or a changed one.
+export function failure(code) {
+  const [text, helps] = Object.hasOwn(failures, code) ? failures[code] : ["This did not work.", again];
+  return { text, again: helps === again, edit: helps === edit };
+}
