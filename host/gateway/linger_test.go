@@ -21,12 +21,42 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
+// unhurried accepts connections on which a lingering close never reaches its deadline,
+// however slow this machine is. The bound in bytes remains.
+type unhurried struct{ net.Listener }
+
+func (l unhurried) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &unhurriedConn{TCPConn: c.(*net.TCPConn)}, nil
+}
+
+type unhurriedConn struct {
+	*net.TCPConn
+	lingers atomic.Bool
+}
+
+func (c *unhurriedConn) CloseWrite() error {
+	c.lingers.Store(true)
+	return c.TCPConn.CloseWrite()
+}
+
+func (c *unhurriedConn) SetReadDeadline(at time.Time) error {
+	if c.lingers.Load() {
+		at = time.Time{}
+	}
+	return c.TCPConn.SetReadDeadline(at)
+}
+
 // A client that writes its whole request before it reads receives the answer to a
 // request that is refused early.
 func TestEarlyRefusalReachesWritingClient(t *testing.T) {
-	local := startBareGateway(t, Config{}, nil)
-	outside := startBareGateway(t, Config{Keys: newTestKeys(t)}, func(l net.Listener) net.Listener { return offLoopbackListener{l} })
-	busy := startBareGateway(t, Config{PerAddress: 1}, nil)
+	patient := func(l net.Listener) net.Listener { return unhurried{l} }
+	local := startBareGateway(t, Config{}, patient)
+	outside := startBareGateway(t, Config{Keys: newTestKeys(t)}, func(l net.Listener) net.Listener { return offLoopbackListener{unhurried{l}} })
+	busy := startBareGateway(t, Config{PerAddress: 1}, patient)
 	requireServed(t, busy.dial(t))
 	const messages, json = "POST /v1/agents/a/messages HTTP/1.1\r\nHost: localhost\r\n", "Content-Type: application/json\r\n"
 	sized := func(n int) string { return fmt.Sprintf("Content-Length: %d\r\n\r\n", n) }
@@ -84,7 +114,7 @@ func TestLingeringCloseIsBounded(t *testing.T) {
 		atLeast, lessBytes int
 	}{"in bytes": {false, 8 << 20, 48 << 20}, "in connections": {true, 0, 14 << 20}} {
 		t.Run(name, func(t *testing.T) {
-			b := startBareGateway(t, Config{}, nil)
+			b := startBareGateway(t, Config{}, func(l net.Listener) net.Listener { return unhurried{l} })
 			loopback := netip.MustParsePrefix("127.0.0.1/32")
 			for c.full && b.server.lingering.Take(loopback, 1, false) == actor.NoScope {
 			}
@@ -112,7 +142,7 @@ func TestLingeringCloseIsBounded(t *testing.T) {
 // Strangers that leave refused connections open take no place of a client with another
 // address: it receives its answer.
 func TestLingeringStrangersSpareOthers(t *testing.T) {
-	b := startBareGateway(t, Config{}, nil)
+	b := startBareGateway(t, Config{}, func(l net.Listener) net.Listener { return unhurried{l} })
 	for stranger := netip.MustParsePrefix("127.0.0.2/32"); b.server.lingering.Take(stranger, 1, false) == actor.NoScope; {
 	}
 	head := b.named(post + "Content-Length: 99999999\r\n\r\n")
