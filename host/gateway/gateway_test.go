@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,6 +25,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/upstream"
@@ -60,19 +62,28 @@ func startGatewayWith(t *testing.T, config Config, definitions ...actor.Definiti
 	return startGatewayOn(t, t.TempDir(), config, definitions...)
 }
 
-// startGatewayOn starts a gateway for the node of a data folder.
+// addedKeys are keys of a test, to which the registry adds its own whenever it announces a
+// change. Set again by the test, they would be missing in between.
+type addedKeys struct {
+	to    *Keys
+	added []ingress.Key
+}
+
+func (k addedKeys) Set(all []ingress.Key) { k.to.Set(slices.Concat(k.added, all)) }
+
+// startGatewayOn starts a gateway for the node of a data folder. Its keys are those of the
+// configuration and of the registry.
 func startGatewayOn(t *testing.T, dir string, config Config, definitions ...actor.Definition) *testGateway {
 	t.Helper()
 	if config.Keys == nil {
 		config.Keys = new(Keys)
 	}
-	keys, quietly := config.Keys.All(), slog.New(slog.DiscardHandler)
+	quietly := slog.New(slog.DiscardHandler)
 	n, err := node.Open(node.Config{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{Allow: upstream.AllowLoopback()},
-		Native: append(agents.Builtin(), definitions...), Keys: config.Keys, FreeFloor: 1, DiskLagMax: time.Hour}, quietly)
+		Native: append(agents.Builtin(), definitions...), Keys: addedKeys{config.Keys, config.Keys.All()}, FreeFloor: 1, DiskLagMax: time.Hour}, quietly)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.Keys.Set(keys) // the registry has none of these keys
 	config.External, config.Secret, config.Certificate = n.External(), n.Secret(), testCertificate
 	served, disconnect := command.Node(n), func() error { return nil }
 	if behindPipe {
