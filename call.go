@@ -200,14 +200,15 @@ func (s *Server) Call(ctx context.Context, agent, message string, opts ...Option
 	if err != nil {
 		return reply, err
 	}
-	answer, err := s.node().Invoke(ctx, m, func(run actor.CallID) { reply.Run = run.String() })
+	c := s.client(m.by)
+	answer, err := c.Send(ctx, m.call, func(run actor.CallID) { reply.Run = run.String() })
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return reply, continues(ctx, reply.Run)
 	case err != nil:
 		return reply, errorOf(err)
 	case answer.HeldUntil != 0:
-		return s.await(ctx, m.By, answer.Reply.Run)
+		return s.await(ctx, m.by, answer.Reply.Run)
 	}
 	reply.Run = answer.Reply.Run.String()
 	if answer.Reply.Refusal != nil {
@@ -222,8 +223,14 @@ func (s *Server) Call(ctx context.Context, agent, message string, opts ...Option
 	return reply, nil
 }
 
-// newMessage returns the command that sends a message, and the reply with its Session and Run.
-func (s *Server) newMessage(ctx context.Context, method, agent, message string, opts []Option) (m command.Invoke, reply Reply, err error) {
+// outgoing is a message and the principal that sends it.
+type outgoing struct {
+	by   actor.Principal
+	call actor.Call
+}
+
+// newMessage returns a message, and the reply with its Session and Run.
+func (s *Server) newMessage(ctx context.Context, method, agent, message string, opts []Option) (m outgoing, reply Reply, err error) {
 	o, err := collect(method, opts, optionSession, optionUser, optionIdempotencyKey, optionTimeout, optionIfBusy)
 	if err != nil {
 		return m, reply, err
@@ -236,12 +243,10 @@ func (s *Server) newMessage(ctx context.Context, method, agent, message string, 
 	if err != nil {
 		return m, reply, err
 	}
-	call := actor.Call{ID: s.node().NewCallID(), To: by.ID(agent, o.session), Left: o.timeout, Principal: by.User, Parts: actor.Text(message), Idempotency: o.idempotency(by, "call", message)}
+	call := actor.Call{To: by.ID(agent, o.session), Left: o.timeout, Principal: by.User, Parts: actor.Text(message), Idempotency: o.idempotency(by, "call", message)}
 	call.SetBusy(o.busy)
-	if o.session == "" && !known.OneSession {
-		call.To.Key = ingress.SessionOf(call.To, call.Idempotency, s.node().NewCallID())
-	}
-	return command.Invoke{By: by, Call: call}, Reply{Session: call.To.Key, Run: call.ID.String()}, nil
+	s.client(by).Address(&call, &known, o.session != "")
+	return outgoing{by, call}, Reply{Session: call.To.Key, Run: call.ID.String()}, nil
 }
 
 // Begin sends a message to an agent as Call does, and returns once it is persisted, without waiting for
@@ -253,47 +258,19 @@ func (s *Server) Begin(ctx context.Context, agent, message string, opts ...Optio
 	if err != nil {
 		return reply, err
 	}
-	updates, stop, err := s.node().Follow(ctx, command.Follow{By: m.By, Run: m.Call.ID})
-	if err != nil {
+	begun, err := s.client(m.by).Begin(ctx, m.call)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return reply, continues(ctx, reply.Run)
+	case err != nil:
 		return reply, errorOf(err)
 	}
-	defer stop()
-	type outcome struct {
-		answer command.Answer
-		err    error
+	begun.Release()
+	reply.Run = begun.Run.String()
+	if a := begun.Answer; a != nil && a.Reply.Refusal != nil && !a.Durable {
+		return reply, s.stopped(newRefusal(a.Reply.Refusal))
 	}
-	ended, joined := make(chan outcome, 1), make(chan actor.CallID, 1)
-	waiting, abandon := context.WithCancel(ctx)
-	defer abandon() // the run continues
-	go func() {
-		answer, err := s.node().Invoke(waiting, m, func(run actor.CallID) { joined <- run })
-		ended <- outcome{answer, err}
-	}()
-	for {
-		select {
-		case run := <-joined:
-			reply.Run = run.String()
-			return reply, nil
-		case _, ok := <-updates:
-			if !ok { // the outcome has the reason
-				updates = nil
-				continue
-			}
-			return reply, nil
-		case o := <-ended:
-			switch {
-			case o.err != nil && ctx.Err() != nil:
-				return reply, continues(ctx, reply.Run)
-			case o.err != nil:
-				return reply, errorOf(o.err)
-			}
-			reply.Run = o.answer.Reply.Run.String()
-			if o.answer.Reply.Refusal != nil && !o.answer.Durable {
-				return reply, s.stopped(newRefusal(o.answer.Reply.Refusal))
-			}
-			return reply, nil
-		}
-	}
+	return reply, nil
 }
 
 // idempotency returns the identity of a request with an idempotency key.
@@ -387,9 +364,7 @@ func (s *Server) Cancel(ctx context.Context, run string, opts ...Option) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.follow(ctx, by, owner.Run, func() error {
-		return s.client(by).Cancel(ctx, owner)
-	}, func(*command.Run) error { return nil })
+	_, err = s.awaitEnd(ctx, by, owner.Run, func() error { return s.client(by).Cancel(ctx, owner) }, nil)
 	return err
 }
 
@@ -420,7 +395,7 @@ func (s *Server) Await(ctx context.Context, run string, opts ...Option) (Reply, 
 
 func (s *Server) await(ctx context.Context, by actor.Principal, run actor.CallID) (Reply, error) {
 	reply := Reply{Run: run.String()}
-	found, err := s.follow(ctx, by, run, func() error { return nil }, func(found *command.Run) error {
+	found, err := s.awaitEnd(ctx, by, run, nil, func(found *command.Run) error {
 		reply.Session = found.Owner.Actor.Key
 		if found.Record.Status != runs.PausedWaitingApproval {
 			return nil
@@ -434,41 +409,13 @@ func (s *Server) await(ctx context.Context, by actor.Principal, run actor.CallID
 	return ended(reply, &found.Record)
 }
 
-// follow waits for the end of a run. It calls begin once it observes the run, and each for every
-// state that is not the end.
-func (s *Server) follow(ctx context.Context, by actor.Principal, run actor.CallID, begin func() error, each func(*command.Run) error) (found command.Run, err error) {
-	updates, stop, err := s.node().Follow(ctx, command.Follow{By: by, Run: run})
-	if err != nil {
-		return found, errorOf(err)
+// awaitEnd waits for the end of a run: see client.Client.AwaitEnd.
+func (s *Server) awaitEnd(ctx context.Context, by actor.Principal, run actor.CallID, begin func() error, each func(*command.Run) error) (command.Run, error) {
+	found, err := s.client(by).AwaitEnd(ctx, run, s.service.Done(), begin, each)
+	if err != nil && ctx.Err() != nil {
+		return found, continues(ctx, run.String())
 	}
-	defer stop()
-	if err := begin(); err != nil {
-		return found, errorOf(err)
-	}
-	for {
-		found, err = command.Find(ctx, s.node(), by, command.RunQuery{Run: run})
-		if err == nil && !found.Record.Status.Ended() {
-			err = each(&found)
-		}
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return found, continues(ctx, run.String())
-		case err != nil:
-			return found, errorOf(err)
-		case found.Record.Status.Ended():
-			return found, nil
-		}
-		select {
-		case _, ok := <-updates:
-			if !ok {
-				return found, ErrClosed
-			}
-		case <-s.service.Done():
-			return found, ErrClosed
-		case <-ctx.Done():
-			return found, continues(ctx, run.String())
-		}
-	}
+	return found, errorOf(err)
 }
 
 // ended completes the reply of a run that has ended.

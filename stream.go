@@ -3,14 +3,11 @@
 package troupe
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"iter"
-	"slices"
-	"strings"
-	"sync"
+
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -88,10 +85,7 @@ func (s *Server) Stream(ctx context.Context, run string, opts ...Option) iter.Se
 		if err == nil {
 			var owner command.Owner
 			if owner, err = s.owner(ctx, o.principal(), run); err == nil {
-				f := &follower{server: s, by: o.principal(), run: owner.Run, wake: make(chan struct{}, 1), closed: make(chan struct{}),
-					stream: ingress.NewStream(ingress.StreamConfig{Run: owner.Run, Tree: o.tree, After: o.after})}
-				defer f.stop()
-				err = f.deliver(ctx, yield)
+				err = s.stream(ctx, o.principal(), ingress.StreamConfig{Run: owner.Run, Tree: o.tree, TreeOption: "the option Tree", After: o.after, Unframed: true}, yield)
 			}
 		}
 		if err != nil {
@@ -100,172 +94,43 @@ func (s *Server) Stream(ctx context.Context, run string, opts ...Option) iter.Se
 	}
 }
 
-// follower is the driver of an ingress.Stream in this process.
-type follower struct {
-	server *Server
-	stream *ingress.Stream
-	by     actor.Principal
-	run    actor.CallID
-
-	read   *ingress.Read // outstanding
-	unread []byte        // bytes of the outstanding Write
-	end    *ingress.End
-	err    error // of a subscription
-
-	wake     chan struct{} // capacity 1: appended is not empty
-	closed   chan struct{}
-	mu       sync.Mutex
-	appended []actor.CallID // runs with new events
-	stops    []func()
-}
-
-func (f *follower) stop() {
-	close(f.closed)
-	for _, stop := range f.stops {
-		stop()
-	}
-}
-
-// step applies an input. The stream has no clock: a consumer may be slow, and nothing needs a ping.
-func (f *follower) step(in ingress.StreamInput) {
-	for _, out := range f.stream.Step(0, in) {
-		switch out := out.(type) {
-		case ingress.Watch:
-			f.watch(out.Run)
-		case ingress.Read:
-			f.read = &out
-		case ingress.Write:
-			f.unread = out.Bytes
-		case ingress.End:
-			f.end = &out
-		}
-	}
-}
-
-// watch subscribes to the new events of a run.
-func (f *follower) watch(run actor.CallID) {
-	updates, stop, err := f.server.node().Follow(context.Background(), command.Follow{By: f.by, Run: run})
-	if err != nil {
-		f.err = errorOf(err)
-		return
-	}
-	f.stops = append(f.stops, stop)
-	go func() {
-		for {
-			select {
-			case _, ok := <-updates:
-				if !ok { // the last read returns the reason
-					updates = nil
-				}
-				f.mu.Lock()
-				if !slices.Contains(f.appended, run) {
-					f.appended = append(f.appended, run)
-				}
-				f.mu.Unlock()
-				select {
-				case f.wake <- struct{}{}:
-				default:
-				}
-			case <-f.closed:
-				return
-			}
-		}
-	}()
-}
-
-// deliver yields the events. It returns nil at the end of the run, and after yield has returned false.
-func (f *follower) deliver(ctx context.Context, yield func(Event, error) bool) error {
-	for f.step(ingress.Opened{}); f.end == nil || len(f.unread) > 0; {
+// stream yields the events of a run. It returns nil at the end of the run, and after yield has returned
+// false. The stream has no clock: a consumer may be slow.
+func (s *Server) stream(ctx context.Context, by actor.Principal, config ingress.StreamConfig, yield func(Event, error) bool) error {
+	f := s.client(by).Stream(config, s.service.Done(), func() actor.Time { return 0 })
+	defer f.Close()
+	for err := f.Start(); ; err = f.Advance(ctx) {
 		switch {
-		case f.err != nil:
-			return f.err
 		case ctx.Err() != nil:
-			return continues(ctx, f.run.String())
-		case len(f.unread) > 0:
-			n := len(f.unread)
-			more, err := yieldFrames(f.unread, yield)
-			if err != nil || !more {
+			return continues(ctx, config.Run.String())
+		case err != nil:
+			return errorOf(err)
+		}
+		for f.Unwritten.Size() > 0 {
+			items, size := f.Unwritten.Items, f.Unwritten.Size()
+			if more, err := yieldItems(items, yield); err != nil || !more {
 				return err
 			}
-			f.unread = nil
-			f.step(ingress.Wrote{Bytes: n})
-		case f.read != nil:
-			if err := f.readEvents(ctx); err != nil {
-				return err
-			}
-		default:
-			if err := f.wait(ctx); err != nil {
-				return err
-			}
+			f.Unwritten = ingress.Write{}
+			f.Step(ingress.Wrote{Bytes: size})
 		}
-	}
-	if f.end.Reason == ingress.RunEnded {
-		return nil
-	}
-	if _, err := yieldFrames(f.end.Final, yield); err != nil {
-		return err
-	}
-	if f.end.Refusal != nil {
-		r := newRefusal(f.end.Refusal)
-		r.Detail = strings.NewReplacer("add ?tree=1", "add the option Tree", "without tree=1", "without the option Tree").Replace(r.Detail)
-		return r
-	}
-	return ErrClosed
-}
-
-func (f *follower) readEvents(ctx context.Context) error {
-	in := *f.read
-	f.read = nil
-	page, err := command.Find(ctx, f.server.node(), f.by, command.EventsQuery{Run: in.Run, After: in.After, Limit: in.Limit})
-	if err != nil {
-		return errorOf(err)
-	}
-	bodies := make([][]byte, len(page.All))
-	for i := range page.All {
-		bodies[i] = page.All[i].Body
-	}
-	f.step(ingress.Events{Bodies: bodies})
-	return nil
-}
-
-// wait waits for new events.
-func (f *follower) wait(ctx context.Context) error {
-	select {
-	case <-f.wake:
-		f.mu.Lock()
-		appended := f.appended
-		f.appended = nil
-		f.mu.Unlock()
-		for _, run := range appended {
-			f.step(ingress.Appended{Run: run})
-		}
-		return nil
-	case <-f.server.service.Done():
-		return ErrClosed
-	case <-ctx.Done():
-		return continues(ctx, f.run.String())
-	}
-}
-
-// yieldFrames yields the events in frames. It reports false once yield has.
-func yieldFrames(frames []byte, yield func(Event, error) bool) (more bool, err error) {
-	for frame := range bytes.SplitSeq(frames, []byte("\n\n")) {
-		var cursor, name, data string
-		for line := range strings.SplitSeq(string(frame), "\n") {
-			field, value, _ := strings.Cut(line, ": ")
-			switch field {
-			case "id":
-				cursor = value
-			case "event":
-				name = value
-			case "data":
-				data = value
-			}
-		}
-		if cursor == "" { // the delay of a reconnect, or the reason of the end
+		if f.End == nil {
 			continue
 		}
-		event, err := newEvent(cursor, name, data)
+		switch more, err := yieldItems(f.End.Items, yield); {
+		case err != nil || !more || f.End.Reason == ingress.RunEnded:
+			return err
+		case f.End.Refusal != nil:
+			return newRefusal(f.End.Refusal)
+		}
+		return ErrClosed
+	}
+}
+
+// yieldItems yields events. It reports false once yield has.
+func yieldItems(items []ingress.Item, yield func(Event, error) bool) (more bool, err error) {
+	for i := range items {
+		event, err := newEvent(&items[i])
 		if err != nil {
 			return false, err
 		}
@@ -276,8 +141,8 @@ func yieldFrames(frames []byte, yield func(Event, error) bool) (more bool, err e
 	return true, nil
 }
 
-// newEvent returns the event in a frame.
-func newEvent(cursor, name, data string) (Event, error) {
+// newEvent returns the event of an item.
+func newEvent(item *ingress.Item) (Event, error) {
 	var in struct {
 		Run     string          `json:"run_id"`
 		Seq     uint64          `json:"seq"`
@@ -287,15 +152,15 @@ func newEvent(cursor, name, data string) (Event, error) {
 	var text struct {
 		Text string `json:"text"`
 	}
-	if err := json.Unmarshal([]byte(data), &in); err != nil {
-		return Event{}, fmt.Errorf("event %s: %w", cursor, err)
+	if err := json.Unmarshal(item.Body, &in); err != nil {
+		return Event{}, fmt.Errorf("event %s: %w", item.Cursor, err)
 	}
 	if err := json.Unmarshal(in.Payload, &text); err != nil {
-		return Event{}, fmt.Errorf("event %s: %w", cursor, err)
+		return Event{}, fmt.Errorf("event %s: %w", item.Cursor, err)
 	}
 	at, err := runs.ParseTime(in.At)
 	if err != nil {
-		return Event{}, fmt.Errorf("event %s: %w", cursor, err)
+		return Event{}, fmt.Errorf("event %s: %w", item.Cursor, err)
 	}
-	return Event{Cursor: cursor, Run: in.Run, Seq: in.Seq, At: newTime(at), Type: name, Text: text.Text, Payload: in.Payload}, nil
+	return Event{Cursor: item.Cursor, Run: in.Run, Seq: in.Seq, At: newTime(at), Type: item.Type.String(), Text: text.Text, Payload: in.Payload}, nil
 }

@@ -4,6 +4,7 @@ package ingress
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
@@ -25,7 +26,7 @@ type branch struct {
 // up to the cursor, because those events name the runs below.
 func (s *Stream) restore() {
 	if !s.tree && len(s.cursor) > 1 {
-		s.fail(actor.Refuse(actor.Invalid, "cursor %s belongs to a tree of runs: add ?tree=1, or send the number of this run's last event", s.cursor))
+		s.fail(actor.Refuse(actor.Invalid, "cursor %s belongs to a tree of runs: add %s, or send the number of this run's last event", s.cursor, s.treeOption))
 		return
 	}
 	s.restoreNext()
@@ -93,7 +94,7 @@ func (s *Stream) start() {
 		return
 	}
 	s.started = true
-	s.pending = runs.AppendRetry(nil, s.retry)
+	s.write(func(b []byte) []byte { return runs.AppendRetry(b, s.retry) })
 	s.nextPing = s.now.Add(PingInterval)
 	for _, b := range slices.Backward(s.branches) {
 		if !b.ended {
@@ -114,7 +115,7 @@ func (s *Stream) enqueue(b *branch, e *runs.Event, body []byte) bool {
 	if s.ended {
 		return false
 	}
-	s.pending = runs.Frame{Name: e.Type.String(), ID: string(s.appendCursor(nil, s.branches[0])), Data: string(body)}.Append(s.pending)
+	s.writeEvent(e.Type, body)
 	if e.Type.Ends() {
 		b.ended = true
 		s.rootEnded = b == s.branches[0]
@@ -136,7 +137,7 @@ func (s *Stream) addChild(b *branch, e *runs.Event) *branch {
 		return nil
 	}
 	if len(s.branches) == TreeRunsMax {
-		s.fail(actor.Refuse(actor.Invalid, "run %s has more than %d runs below it: stream each of them separately, without tree=1", s.branches[0].run, TreeRunsMax-1))
+		s.fail(actor.Refuse(actor.Invalid, "run %s has more than %d runs below it: stream each of them separately, without %s", s.branches[0].run, TreeRunsMax-1, strings.TrimPrefix(s.treeOption, "?")))
 		return nil
 	}
 	child := &branch{run: e.Child}

@@ -83,16 +83,37 @@ type (
 		After uint64
 		Limit int
 	}
-	// Write sends bytes. The next Write follows once all of them are taken.
-	Write struct{ Bytes []byte }
+	// Write sends bytes, or items if the stream has no frames. The next Write follows once all of them
+	// are taken.
+	Write struct {
+		Bytes []byte
+		Items []Item
+	}
 	// End is the last output. Final is sent after the bytes that are still in
 	// flight, as far as the client takes it without delay.
 	End struct {
 		Reason  EndReason
 		Final   []byte
+		Items   []Item         // instead of Final if the stream has no frames
 		Refusal *actor.Refusal // sent instead of a stream if Reason is Refused
 	}
+	// Item is an event for a reader in the same process.
+	Item struct {
+		Cursor string // position behind the event
+		Type   runs.Type
+		Body   []byte
+	}
 )
+
+// Size returns the number that Wrote reports once the whole of w is taken.
+func (w *Write) Size() int { return len(w.Bytes) + sizeOf(w.Items) }
+
+func sizeOf(items []Item) (n int) {
+	for i := range items {
+		n += len(items[i].Body)
+	}
+	return n
+}
 
 func (Watch) streamOutput() {}
 func (Read) streamOutput()  {}
@@ -152,6 +173,8 @@ func (r EndReason) String() string {
 //     reason.
 type Stream struct {
 	tree         bool
+	treeOption   string
+	unframed     bool
 	cursor       Cursor // part of the client's cursor not yet assigned to a branch
 	retry        actor.Duration
 	writeTimeout actor.Duration
@@ -163,9 +186,10 @@ type Stream struct {
 	readLimit int       // limit of the outstanding Read
 
 	started       bool
-	pending       []byte // bytes of the next Write
-	inFlight      int    // bytes written and not yet taken
-	acked         int    // bytes taken since writeDeadline was last extended
+	pending       Write // the next one
+	queued        int   // its size
+	inFlight      int   // bytes written and not yet taken
+	acked         int   // bytes taken since writeDeadline was last extended
 	writeDeadline actor.Time
 	nextPing      actor.Time
 	rootEnded     bool // the end of the root run was enqueued
@@ -179,6 +203,8 @@ type Stream struct {
 type StreamConfig struct {
 	Run          actor.CallID
 	Tree         bool           // includes all runs below
+	TreeOption   string         // what the client adds for Tree; the default is that of HTTP
+	Unframed     bool           // the reader is in this process: it gets items, no pings and no reason of the end
 	After        Cursor         // position of the client; empty starts at the first event
 	Random       uint64         // spreads the reconnect delays of many clients
 	WriteTimeout actor.Duration // time for the client to take QueueBytesMax bytes, or all that is pending; 0 means the constant WriteTimeout
@@ -192,8 +218,11 @@ func NewStream(c StreamConfig) *Stream {
 	if c.WriteTimeout == 0 {
 		c.WriteTimeout = WriteTimeout
 	}
+	if c.TreeOption == "" {
+		c.TreeOption = "?tree=1"
+	}
 	root := &branch{run: c.Run}
-	return &Stream{tree: c.Tree, cursor: c.After, retry: RetryMean/2 + actor.Duration(c.Random%uint64(RetryMean)), writeTimeout: c.WriteTimeout,
+	return &Stream{tree: c.Tree, treeOption: c.TreeOption, unframed: c.Unframed, cursor: c.After, retry: RetryMean/2 + actor.Duration(c.Random%uint64(RetryMean)), writeTimeout: c.WriteTimeout,
 		branches: []*branch{root}, restoring: []*branch{root}}
 }
 
@@ -249,19 +278,19 @@ func (s *Stream) advance() {
 		s.end(End{Reason: TooSlow})
 		return
 	}
-	if s.inFlight == 0 && len(s.pending) == 0 {
+	if s.inFlight == 0 && s.queued == 0 {
 		if s.rootEnded {
 			s.end(End{Reason: RunEnded})
 			return
 		}
 		if s.now >= s.nextPing {
-			s.pending = runs.AppendComment(nil, "ping")
+			s.write(func(b []byte) []byte { return runs.AppendComment(b, "ping") })
 		}
 	}
-	if s.inFlight == 0 && len(s.pending) > 0 {
-		s.inFlight, s.acked, s.writeDeadline = len(s.pending), 0, s.now.Add(s.writeTimeout)
-		s.emit(Write{s.pending})
-		s.pending = nil
+	if s.inFlight == 0 && s.queued > 0 {
+		s.inFlight, s.acked, s.writeDeadline = s.queued, 0, s.now.Add(s.writeTimeout)
+		s.emit(s.pending)
+		s.pending, s.queued = Write{}, 0
 	}
 	s.readNext()
 }
@@ -284,7 +313,28 @@ func (s *Stream) readNext() {
 	s.emit(Read{s.reading.run, s.reading.lastSeq, s.readLimit})
 }
 
-func (s *Stream) full() bool { return s.inFlight+len(s.pending) >= QueueBytesMax }
+func (s *Stream) full() bool { return s.inFlight+s.queued >= QueueBytesMax }
+
+// write appends to the next Write what is no event. A reader in this process has no use for it.
+func (s *Stream) write(add func([]byte) []byte) {
+	if !s.unframed {
+		s.pending.Bytes = add(s.pending.Bytes)
+		s.queued = len(s.pending.Bytes)
+	}
+}
+
+// writeEvent appends an event to the next Write.
+func (s *Stream) writeEvent(of runs.Type, body []byte) {
+	cursor := string(s.appendCursor(nil, s.branches[0]))
+	if s.unframed {
+		s.pending.Items = append(s.pending.Items, Item{cursor, of, body})
+		s.queued += len(body)
+		return
+	}
+	s.write(func(b []byte) []byte {
+		return runs.Frame{Name: of.String(), ID: cursor, Data: string(body)}.Append(b)
+	})
+}
 
 // handleEvents processes the page that answers the outstanding Read.
 func (s *Stream) handleEvents(bodies [][]byte) {
@@ -371,16 +421,16 @@ func (s *Stream) end(e End) {
 	case e.Refusal != nil:
 		detail = e.Refusal.Detail
 	}
-	rest := s.pending
+	rest := s.queued
 	if e.Reason == Drained || e.Reason == Broken || e.Reason == Busy {
-		e.Final, rest = rest, nil
+		e.Final, e.Items, rest = s.pending.Bytes, s.pending.Items, 0
 	}
-	endSent := s.rootEnded && len(rest) == 0
-	if s.started && detail != "" && !endSent {
+	endSent := s.rootEnded && rest == 0
+	if s.started && detail != "" && !endSent && !s.unframed {
 		data := fmt.Appendf(nil, `{"reason":%q,"detail":`, e.Reason)
 		data, _ = jsontext.AppendQuote(data, detail) // a refusal's detail is valid UTF-8
 		e.Final = runs.Frame{Name: StreamClosed, Data: string(append(data, '}'))}.Append(e.Final)
 	}
-	s.pending, s.readQueue, s.restoring = nil, nil, nil
+	s.pending, s.queued, s.readQueue, s.restoring = Write{}, 0, nil, nil
 	s.emit(e)
 }

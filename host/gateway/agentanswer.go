@@ -5,6 +5,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"github.com/troupe-run/troupe/internal/client"
 	"strings"
 	"time"
 
@@ -37,27 +38,18 @@ type agentAnswer struct {
 }
 
 // wait reads the events of the run until its end.
-func (a *agentAnswer) wait(ctx context.Context, updates <-chan struct{}) error {
+func (a *agentAnswer) wait(ctx context.Context, watch *client.Watch) error {
 	for {
 		_, more, err := a.read()
-		away := (*command.AwayError)(nil)
-		switch {
-		case errors.As(err, &away):
-			received(ctx, away.Back)
-		case err != nil || a.end != nil:
+		switch away := watch.Away(err); {
+		case !away && (err != nil || a.end != nil):
 			return err
-		case !more:
-			select {
-			case _, open := <-updates:
-				if !open {
-					updates = nil
-				}
-			case <-a.server.draining:
-				return command.ErrClosed
-			case <-ctx.Done():
+		case away || !more:
+			if err := watch.Await(ctx); err != nil {
+				return err
 			}
 		}
-		if err := ctx.Err(); err != nil {
+		if err := watch.Check(ctx); err != nil {
 			return err
 		}
 	}
@@ -91,21 +83,16 @@ func (a *agentAnswer) read() (text string, more bool, err error) {
 }
 
 // stream sends the text as it is read.
-func (a *agentAnswer) stream(e eventStream, out []byte, updates <-chan struct{}) {
+func (a *agentAnswer) stream(e eventStream, out []byte, watch *client.Watch) {
 	gone, unwatch := watchPeer(e.conn)
 	defer unwatch()
-	check := time.NewTicker(keyCheckInterval)
-	defer check.Stop()
 	out = append(out, a.coding.part(a.head.Chunk(ingress.ChatChunk{Role: "assistant"}, a.withUsage))...)
-	var back <-chan struct{} // set while the node is away
 	unread := true
 	for pinged := time.Now(); ; {
 		if unread {
 			text, more, err := a.read()
-			away := (*command.AwayError)(nil)
 			switch unread = more; {
-			case errors.As(err, &away):
-				back = away.Back
+			case watch.Away(err):
 			case err != nil:
 				a.fail(e, out, a.problemOf(err))
 				return
@@ -133,25 +120,18 @@ func (a *agentAnswer) stream(e eventStream, out []byte, updates <-chan struct{})
 			}
 			out = nil
 		}
-		if unread {
-			continue
+		err := watch.Check(peerContext{gone})
+		if err == nil && !unread {
+			unread, err = watch.Wait(peerContext{gone}, time.Until(pinged.Add(agentChatPing)))
 		}
-		select {
-		case _, open := <-updates:
-			if unread = true; !open {
-				updates = nil // the node has stopped, which the read reports
-			}
-		case <-back:
-			back, unread = nil, true
-		case <-check.C:
-			if a.by.Key != "" && !a.server.config.Keys.Valid(a.by.Key) {
-				a.fail(e, nil, invalidKey())
-				return
-			}
-		case <-gone:
+		switch {
+		case errors.Is(err, context.Canceled):
 			return
-		case <-a.server.stopping:
-			a.fail(e, nil, a.problemOf(command.ErrClosed))
+		case errors.Is(err, client.ErrRevoked):
+			a.fail(e, nil, invalidKey())
+			return
+		case err != nil:
+			a.fail(e, nil, a.problemOf(err))
 			return
 		}
 	}

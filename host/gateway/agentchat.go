@@ -105,20 +105,18 @@ func (s agentModels) complete(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	ctx.Request.ResetBody() // it may be large, and the answer far away
-	routes := messageRoutes(s)
-	b := routes.begin(ctx, c.call)
-	if routes.respondUnbegun(ctx, c.call.To, &b) {
-		if b.answer != nil && b.answer.Reply.Refusal != nil {
+	b, refused := messageRoutes(s).begin(ctx, c.call)
+	if b == nil {
+		if refused {
 			c.forget()
 		}
 		release()
-		b.release()
 		return
 	}
 	c.earlier = nil
-	c.run, c.head = b.run, ingress.NewChatHead(b.run, time.Now().Unix(), c.model)
+	c.run, c.head = b.Run, ingress.NewChatHead(b.Run, time.Now().Unix(), c.model)
 	c.answer(ctx, func() {
-		b.release()
+		b.Release()
 		release()
 	})
 }
@@ -161,7 +159,8 @@ func (c *agentChat) parse(ctx *fasthttp.RequestCtx) (agent command.Agent, p *pro
 	if p = fillKeyedContext(ctx, "POST "+agentChatRoute, keys, &c.call); p != nil {
 		return agent, p
 	}
-	c.call.ID, c.call.Claimed = c.server.node.NewCallID(), claimedRun(&ctx.Request.Header)
+	c.call.Claimed = claimedRun(&ctx.Request.Header)
+	clientOf(c.server, &c.by).Address(&c.call, &agent, len(named) > 0)
 	switch {
 	case len(named) > 1:
 		return agent, invalid(http.StatusBadRequest, sessionHeader, "the header "+sessionHeader+" is a duplicate")
@@ -173,7 +172,6 @@ func (c *agentChat) parse(ctx *fasthttp.RequestCtx) (agent command.Agent, p *pro
 		c.call.To.Key = session // which holds the messages before this one
 		return agent, nil
 	}
-	beginSession(c.server.node, &c.call, agent)
 	if agent.OneSession || agent.Durability == actor.Volatile { // it has one conversation with all, or none
 		return agent, nil
 	}
@@ -255,7 +253,7 @@ func (c *agentChat) forget() {
 // askVolatile answers for an agent whose runs have no events: in one piece, also in a stream.
 func (c *agentChat) askVolatile(ctx *fasthttp.RequestCtx) {
 	waitCtx := c.server.newClientContext(ctx, AnswerTimeout)
-	answer, err := c.server.node.Invoke(waitCtx, command.Invoke{By: c.by.Principal, Call: c.call}, nil)
+	answer, err := clientOf(c.server, &c.by).Send(waitCtx, c.call, nil)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch r := answer.Reply.Refusal; {
@@ -283,14 +281,19 @@ func (c *agentChat) askVolatile(ctx *fasthttp.RequestCtx) {
 // answer waits for the end of the run, or streams the text until then. The function done ends the
 // wait; the run continues.
 func (c *agentChat) answer(ctx *fasthttp.RequestCtx, done func()) {
-	updates, unfollow, err := c.server.follow(c.by, c.run)
+	ends := c.server.draining
+	if c.streams {
+		ends = c.server.stopping
+	}
+	watch := clientOf(c.server, &c.by).Watch(ends)
+	err := watch.Follow(client.Subject{Run: c.run})
 	if err != nil {
 		done()
 		c.server.respondError(ctx, err)
 		return
 	}
 	end := sync.OnceFunc(func() {
-		unfollow()
+		watch.Close()
 		done()
 	})
 	if c.streams {
@@ -299,12 +302,12 @@ func (c *agentChat) answer(ctx *fasthttp.RequestCtx, done func()) {
 		if c.call.To.Key != actor.DefaultKey {
 			more += sessionHeader + ": " + c.call.To.Key + "\r\n"
 		}
-		openEventStream(c.server, ctx, more, end, func(e eventStream, head []byte) { c.stream(e, head, updates) })
+		openEventStream(c.server, ctx, more, end, func(e eventStream, head []byte) { c.stream(e, head, watch) })
 		return
 	}
 	defer end()
 	waitCtx := c.server.newClientContext(ctx, agentChatTimeout)
-	err = c.wait(waitCtx, updates)
+	err = c.wait(waitCtx, watch)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	ctx.Response.Header.Set(runHeader, c.run.String())

@@ -5,6 +5,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"github.com/troupe-run/troupe/internal/client"
 	"net/http"
 	"slices"
 	"strings"
@@ -359,16 +360,17 @@ func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
 		call, to, r = ingress.Invoke(from.Run, from.Actor, pathParam(ctx, "id"), b)
 		return call, r
 	})
+	var r *client.Request
 	if p == nil {
-		p = fillRequestContext(ctx, "POST /v1/agents/{id}:invoke "+pathParam(ctx, "id"), &call)
+		r, p = requestOf(ctx, "POST /v1/agents/{id}:invoke "+pathParam(ctx, "id"), headers(ctx, ingress.IdempotencyKey))
 	}
 	if p != nil {
 		p.write(ctx)
 		return
 	}
-	call.ID, call.Left, call.Origin = s.node.NewCallID(), invokeTimeout+time.Minute, actor.Agent // a call that is held outlasts both
+	r.Time, r.Origin = invokeTimeout+time.Minute, actor.Agent // a call that is held outlasts both
 	waitCtx := s.newClientContext(ctx, invokeTimeout)
-	answer, err := s.node.Signal(waitCtx, command.Signal{By: from.Principal, Call: call})
+	answer, err := clientOf(s, &from).Ask(waitCtx, call, r)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {

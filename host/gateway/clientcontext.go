@@ -170,11 +170,16 @@ func respondAborted(ctx *fasthttp.RequestCtx, cause error) bool {
 	case errors.Is(cause, errClientGone):
 		abandonRequest(ctx)
 	case errors.Is(cause, errKeyRevoked):
-		unauthorized("the API key was revoked or has expired while the answer was pending; the run continues").write(ctx)
+		keyRevoked().write(ctx)
 	default:
 		return false
 	}
 	return true
+}
+
+// keyRevoked is the problem of a request whose key was revoked while its answer was pending.
+func keyRevoked() *problem {
+	return unauthorized("the API key was revoked or has expired while the answer was pending; the run continues")
 }
 
 // abandonRequest closes the connection of a request whose client has

@@ -6,7 +6,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"github.com/troupe-run/troupe/internal/client"
+
 	"net/http"
 	"strings"
 	"sync"
@@ -18,7 +19,6 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/command"
 	"github.com/troupe-run/troupe/runs"
-	"github.com/troupe-run/troupe/signals"
 )
 
 const (
@@ -115,28 +115,23 @@ func (c *completion) begin(ctx *fasthttp.RequestCtx) *problem {
 	if c.by.Run.IsZero() {
 		return nil
 	}
-	answer, err := c.signal(c.request.Add())
-	switch r := answer.Reply.Refusal; {
-	case err != nil:
+	waiting, cancelAdd := context.WithTimeout(context.Background(), client.Timeout)
+	defer cancelAdd()
+	c.call, err = clientOf(c.server, &c.by).AddModel(waiting, &c.request)
+	if err != nil {
 		c.cancel()
 		return c.server.errorProblem(ctx, err)
-	case r != nil:
-		c.cancel()
-		return refusalProblem(r)
 	}
-	added, _ := signals.ReadAddedModel(answer.Reply.Parts)
-	c.call = added.ID
 	watching, cancel := context.WithCancel(context.Background())
 	c.runEnd, c.unwatch = watchRunEnd(watching, c.server, c.by, c.request.Run), cancel
 	return nil
 }
 
-// signal sends a signal to the run of the request.
-func (c *completion) signal(call actor.Call) (command.Answer, error) {
-	call.ID, call.Left, call.Principal = c.server.node.NewCallID(), signalTimeout, c.by.User
-	waiting, cancel := context.WithTimeout(context.Background(), signalTimeout)
+// record records an outcome in the run of the request.
+func (c *completion) record(completion []byte, refusal *actor.Refusal, id string) error {
+	waiting, cancel := context.WithTimeout(context.Background(), client.Timeout)
 	defer cancel()
-	return c.server.node.Signal(waiting, command.Signal{By: c.by.Principal, Call: call})
+	return clientOf(c.server, &c.by).EndModel(waiting, &c.request, id, completion, refusal)
 }
 
 // next returns the next part of the answer, empty after command.ChatBeat.
@@ -161,9 +156,10 @@ func (c *completion) end(last *command.ChatPart) {
 		c.unwatch()
 	}
 	if c.call != "" {
-		answer, err := c.signal(c.request.End(c.call, last.Completion, last.Refusal))
-		if r := answer.Reply.Refusal; err != nil || r != nil && r.Reason != actor.NotFound { // the run may have ended
-			c.server.log.Warn("cannot record the end of a model request", "run", c.request.Run.String(), "request", c.request.ID, "error", fmt.Sprint(err, r))
+		var r *actor.Refusal
+		err := c.record(last.Completion, last.Refusal, c.call)
+		if err != nil && (!errors.As(err, &r) || r.Reason != actor.NotFound) { // the run may have ended
+			c.server.log.Warn("cannot record the end of a model request", "run", c.request.Run.String(), "request", c.request.ID, "error", err.Error())
 		}
 		return
 	}
@@ -181,9 +177,9 @@ func (c *completion) runEnded() bool {
 		return false
 	}
 	c.probed = time.Now()
-	answer, err := c.signal(c.request.End("", nil, actor.Refuse(actor.Stopped, "probe")))
-	r := answer.Reply.Refusal
-	return err == nil && r.IsNotFound(actor.WhatOpenRun)
+	var r *actor.Refusal
+	err := c.record(nil, actor.Refuse(actor.Stopped, "probe"), "")
+	return errors.As(err, &r) && r.IsNotFound(actor.WhatOpenRun)
 }
 
 // interrupted cancels the request because its run has ended, or else because the server stops.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/troupe-run/troupe/internal/client"
 	"net/http"
 	"strings"
 	"sync"
@@ -55,16 +56,16 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	if !message.Named {
-		beginSession(s.node, &call, agent)
-	}
 	device, p := deviceNamed(&ctx.Request.Header)
 	if p != nil {
 		p.write(ctx)
 		return
 	}
+	by := callerOf(ctx)
+	c := clientOf(s, &by)
+	c.Address(&call, &agent, message.Named)
 	call.SetDevice(device)
-	call.ID, call.Claimed = s.node.NewCallID(), claimedRun(&ctx.Request.Header)
+	call.Claimed = claimedRun(&ctx.Request.Header)
 	if streams {
 		messageRoutes{s}.streamMessage(ctx, call)
 		return
@@ -74,13 +75,13 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	waitCtx := s.newClientContext(ctx, AnswerTimeout)
-	answer, err := s.node.Invoke(waitCtx, command.Invoke{By: callerOf(ctx).Principal, Call: call}, nil)
+	answer, err := c.Send(waitCtx, call, nil)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {
 	case respondAborted(ctx, cause):
 	case errors.Is(err, context.DeadlineExceeded):
-		if _, err := s.runOwner(callerOf(ctx), call.ID); err != nil {
+		if _, err := s.runOwner(by, call.ID); err != nil {
 			// The run does not exist: the message is a repeat of an open run, or
 			// it is still waiting for admission.
 			refusalProblem(noAnswerYet()).write(ctx)
@@ -191,61 +192,31 @@ func appendQuoted[T ~string | ~[]byte](b []byte, text T) []byte {
 // messageRoutes answers messages before their runs end.
 type messageRoutes struct{ *Server }
 
-// begunMessage is a message whose run can be read, or that has failed before.
-type begunMessage struct {
-	run      actor.CallID
-	repeated bool // the run is that of an earlier message with the same idempotency key
-	visible  bool // clients can read the run
-	answer   *command.Answer
-	err      error
-	cause    error  // the client has stopped waiting
-	release  func() // ends the wait for the answer; the run continues
-}
-
-// begin sends a message and returns once the events of its run can be read. The caller MUST
-// release the result.
-func (s messageRoutes) begin(ctx *fasthttp.RequestCtx, call actor.Call) (b begunMessage) {
+// begin sends a message and returns once the events of its run can be read. If the message has no
+// run that clients can read, it answers the request and returns nil. The caller MUST release the
+// result.
+func (s messageRoutes) begin(ctx *fasthttp.RequestCtx, call actor.Call) (b *client.Begun, refused bool) {
+	by := callerOf(ctx)
 	waitCtx := s.newClientContext(ctx, AnswerTimeout)
-	b = beginMessage(waitCtx, s.Server, callerOf(ctx), call)
-	b.cause = waitCtx.cause()
+	b, err := clientOf(s.Server, &by).Begin(waitCtx, call)
+	cause := waitCtx.cause()
 	waitCtx.stop()
-	return b
-}
-
-// beginMessage is begin for a caller who waits until a context ends.
-func beginMessage(waiting context.Context, s *Server, by caller, call actor.Call) (b begunMessage) {
-	appended, unfollow, err := s.follow(by, call.ID)
-	if err != nil {
-		return begunMessage{err: err, release: func() {}}
+	switch {
+	case respondAborted(ctx, cause):
+	case cause != nil:
+		refusalProblem(noAnswerYet()).write(ctx)
+	case err != nil:
+		s.respondError(ctx, err)
+	case !b.Visible:
+		s.respondAnswer(ctx, call.To, *b.Answer)
+		refused = b.Answer.Reply.Refusal != nil
+	default:
+		return b, false
 	}
-	type outcome struct {
-		answer command.Answer
-		err    error
+	if b != nil {
+		b.Release()
 	}
-	joined, results := make(chan actor.CallID, 1), make(chan outcome, 1)
-	// The call lasts only as long as the client listens. Otherwise a draining
-	// node would wait for a call that has no client.
-	askCtx, cancelAsk := context.WithCancel(context.Background())
-	go func() {
-		a, err := s.node.Invoke(askCtx, command.Invoke{By: by.Principal, Call: call}, func(run actor.CallID) { joined <- run })
-		results <- outcome{a, err}
-	}()
-	b = begunMessage{run: call.ID, visible: true, release: cancelAsk}
-	select {
-	case <-appended:
-	case b.run = <-joined:
-	case o := <-results:
-		if b.err = o.err; b.err == nil {
-			b.answer, b.run = &o.answer, o.answer.Reply.Run
-			b.visible = s.isVisibleRun(by, b.run, o.answer)
-		}
-	case <-waiting.Done():
-	case <-s.stopping:
-		b.err = command.ErrClosed
-	}
-	b.repeated = b.run != call.ID
-	unfollow()
-	return b
+	return nil, refused
 }
 
 // streamMessage sends a message and streams the events of its run. A repeated
@@ -265,33 +236,15 @@ func (s messageRoutes) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) 
 		p.write(ctx)
 		return
 	}
-	b := s.begin(ctx, call)
-	if s.respondUnbegun(ctx, call.To, &b) {
+	b, _ := s.begin(ctx, call)
+	if b == nil {
 		release()
-		b.release()
 		return
 	}
-	s.streamRun(ctx, b.run, false, after, func() {
-		b.release()
+	s.streamRun(ctx, b.Run, false, after, func() {
+		b.Release()
 		release()
 	})
-}
-
-// respondUnbegun answers a message that has no run which clients can read. It reports false
-// if there is one.
-func (s messageRoutes) respondUnbegun(ctx *fasthttp.RequestCtx, to actor.ID, b *begunMessage) bool {
-	switch {
-	case respondAborted(ctx, b.cause):
-	case b.cause != nil:
-		refusalProblem(noAnswerYet()).write(ctx)
-	case b.err != nil:
-		s.respondError(ctx, b.err)
-	case !b.visible:
-		s.respondAnswer(ctx, to, *b.answer)
-	default:
-		return false
-	}
-	return true
 }
 
 // Preferences of a request: RFC 7240.
@@ -318,11 +271,11 @@ func prefersAsync(h *fasthttp.RequestHeader) bool {
 // the run, which continues. A message that is refused before has the same answer as without
 // the preference.
 func (s messageRoutes) acceptMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
-	b := s.begin(ctx, call)
-	defer b.release()
-	if s.respondUnbegun(ctx, call.To, &b) {
+	b, _ := s.begin(ctx, call)
+	if b == nil {
 		return
 	}
+	defer b.Release()
 	out := struct {
 		Run      string `json:"run_id"`
 		Agent    string `json:"agent_id"`
@@ -330,10 +283,10 @@ func (s messageRoutes) acceptMessage(ctx *fasthttp.RequestCtx, call actor.Call) 
 		Status   string `json:"status"`
 		Path     string `json:"path"`
 		Repeated bool   `json:"repeated,omitzero"`
-	}{b.run.String(), call.To.Agent, call.To.Key, runs.Running.String(), "/v1/runs/" + b.run.String(), b.repeated}
-	if b.answer != nil {
+	}{b.Run.String(), call.To.Agent, call.To.Key, runs.Running.String(), "/v1/runs/" + b.Run.String(), b.Repeated}
+	if b.Answer != nil {
 		out.Status = runs.Done.String()
-		if b.answer.Reply.Refusal != nil {
+		if b.Answer.Reply.Refusal != nil {
 			out.Status = runs.Failed.String()
 		}
 	}

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"net"
 	"sync"
@@ -47,6 +48,28 @@ func watchPeer(c net.Conn) (gone <-chan struct{}, stop func()) {
 		_ = c.SetReadDeadline(time.Time{})
 	})
 }
+
+// peerContext is a context that ends when the peer of a connection has disconnected.
+type peerContext struct{ gone <-chan struct{} }
+
+// Done implements context.Context.
+func (p peerContext) Done() <-chan struct{} { return p.gone }
+
+// Err implements context.Context.
+func (p peerContext) Err() error {
+	select {
+	case <-p.gone:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// Deadline implements context.Context.
+func (peerContext) Deadline() (at time.Time, ok bool) { return at, false }
+
+// Value implements context.Context.
+func (peerContext) Value(any) any { return nil }
 
 func peerClosed(fd int) bool {
 	var one [1]byte

@@ -36,39 +36,6 @@ func (s *Server) runOwner(by caller, run actor.CallID) (command.Owner, error) {
 	return lookup(s, by, command.OwnerQuery{Run: run})
 }
 
-// follow subscribes to the new events of a run on behalf of a caller.
-func (s *Server) follow(by caller, run actor.CallID) (updates <-chan struct{}, stop func(), err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
-	defer cancel()
-	return s.node.Follow(ctx, command.Follow{By: by.Principal, Run: run})
-}
-
-// pollInterval is the time after which a run is read again that could not be followed.
-const pollInterval = 100 * time.Millisecond
-
-// changesOf returns a function that waits until a run may have changed, or reports false once its
-// context ends. A cancellation needs no subscription: while too many are open, the function waits
-// for pollInterval.
-func changesOf(s *Server, by caller, run actor.CallID) (changed func(context.Context) bool, stop func(), err error) {
-	var busy *actor.Refusal
-	updates, unfollow, err := s.follow(by, run)
-	if errors.As(err, &busy) && busy.Reason == actor.Busy {
-		ticker := time.NewTicker(pollInterval)
-		return func(ctx context.Context) bool { return received(ctx, ticker.C) }, ticker.Stop, nil
-	}
-	return func(ctx context.Context) bool { return received(ctx, updates) }, unfollow, err
-}
-
-// received reports whether a value was received before ctx ends.
-func received[T any](ctx context.Context, from <-chan T) bool {
-	select {
-	case <-from:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
 	id, p := pathRunID(ctx)
 	tree := false
@@ -208,12 +175,12 @@ func (s eventRoutes) awaitEvents(ctx *fasthttp.RequestCtx, query command.EventsQ
 		return
 	}
 	defer release()
-	appended, unfollow, err := s.follow(by, query.Run)
-	if err != nil {
+	watch := clientOf(s.Server, &by).Watch(s.draining)
+	defer watch.Close()
+	if err := watch.Follow(client.Subject{Run: query.Run}); err != nil {
 		s.respondError(ctx, err)
 		return
 	}
-	defer unfollow()
 	read := func() (command.Events, error) {
 		defer s.turns.take(&by)()
 		return lookup(s.Server, by, query)
@@ -226,14 +193,10 @@ func (s eventRoutes) awaitEvents(ctx *fasthttp.RequestCtx, query command.EventsQ
 			s.respondEvents(ctx, &page, err)
 			return
 		}
-		select {
-		case <-appended:
-		case <-waitCtx.Done():
+		if err := watch.Await(waitCtx); err != nil {
 			if respondAborted(ctx, waitCtx.cause()) {
 				return
 			}
-			last = true
-		case <-s.draining:
 			last = true
 		}
 	}
@@ -335,7 +298,7 @@ func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 	}
 	by := callerOf(ctx)
 	waitCtx := s.newClientContext(ctx, cancelTimeout)
-	status, err := cancelAndWait(waitCtx, s, &by, owner)
+	status, err := clientOf(s, &by).CancelAndWait(waitCtx, owner)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	out := struct {
@@ -350,25 +313,5 @@ func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 		respondJSON(ctx, http.StatusOK, out)
 	default:
 		respondJSON(ctx, http.StatusAccepted, out) // the run ends once its agent reacts
-	}
-}
-
-// cancelAndWait cancels a run, and returns its status once it has ended or ctx has.
-func cancelAndWait(ctx context.Context, s *Server, by *caller, owner command.Owner) (runs.Status, error) {
-	changed, stop, err := changesOf(s, *by, owner.Run)
-	if err != nil {
-		return 0, err
-	}
-	defer stop()
-	for requested := false; ; {
-		run, err := lookup(s, *by, command.RunQuery{Run: owner.Run})
-		status := run.Record.Status
-		if err == nil && !status.Ended() && !requested {
-			err = clientOf(s, by).Cancel(ctx, owner)
-			requested = true
-		}
-		if err != nil || status.Ended() || !changed(ctx) {
-			return status, err
-		}
 	}
 }

@@ -10,30 +10,27 @@ import (
 	"github.com/troupe-run/troupe/internal/command"
 )
 
-// runWatchInterval is the minimum time between two checks whether a run has ended.
+// runWatchInterval is the time before and between checks whether a run has ended. Most answers of
+// models that are fast need none.
 const runWatchInterval = 200 * time.Millisecond
 
 // watchRunEnd returns a channel that is closed when a run has ended, unless ctx ends before. A run that
-// cannot be followed now is not watched.
+// cannot be read is not watched.
 func watchRunEnd(ctx context.Context, s *Server, by caller, run actor.CallID) <-chan struct{} {
 	ended := make(chan struct{})
-	changed, stop, err := changesOf(s, by, run)
-	if err != nil {
-		return ended
+	pause := func(*command.Run) error {
+		select {
+		case <-time.After(runWatchInterval): // an answer of the agent has many events
+		case <-ctx.Done():
+		}
+		return ctx.Err()
 	}
 	go func() {
-		defer stop()
-		for changed(ctx) && ctx.Err() == nil {
-			found, err := lookup(s, by, command.RunQuery{Run: run})
-			if record := found.Current(); err == nil && record.Status.Ended() {
-				close(ended)
-				return
-			}
-			select {
-			case <-time.After(runWatchInterval):
-			case <-ctx.Done():
-				return
-			}
+		if pause(nil) != nil {
+			return
+		}
+		if _, err := clientOf(s, &by).AwaitEnd(ctx, run, s.stopping, nil, pause); err == nil {
+			close(ended)
 		}
 	}()
 	return ended

@@ -334,6 +334,8 @@ func problemOf(s *Server, what string, err error) *problem {
 		return refusalProblem(r)
 	case errors.As(err, &forbidden):
 		return forbiddenProblem(forbidden)
+	case errors.Is(err, client.ErrRevoked):
+		return keyRevoked()
 	case errors.Is(err, context.DeadlineExceeded):
 		return refusalProblem(actor.Refuse(actor.Deadline, "the node did not answer in time"))
 	case errors.Is(err, command.ErrClosed):

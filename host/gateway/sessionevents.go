@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/troupe-run/troupe/internal/client"
 	"net/http"
 	"sync"
 	"time"
@@ -25,9 +26,8 @@ type sessionFeed struct {
 	session string
 	cursors ingress.SessionCursors
 	after   runs.SessionCursor
-	news    <-chan struct{}
+	watch   *client.Watch
 	stop    func()
-	checked time.Time // last look at the key of by
 }
 
 // getSessionEvents answers with the events of a session that follow a cursor: as a stream, or
@@ -68,7 +68,7 @@ func (s sessionRoutes) getSessionEvents(ctx *fasthttp.RequestCtx) {
 		}
 	}
 	if p == nil && (streams || wait > 0) {
-		p = f.follow(ctx)
+		p = f.follow(ctx, streams)
 	}
 	switch {
 	case p != nil:
@@ -96,22 +96,24 @@ func deletedSession(err error) *actor.Refusal {
 }
 
 // follow takes a place among the streams and subscribes to the session, until stop.
-func (f *sessionFeed) follow(ctx *fasthttp.RequestCtx) *problem {
+func (f *sessionFeed) follow(ctx *fasthttp.RequestCtx, streams bool) *problem {
 	release, r := f.server.streams.acquire(&f.by)
 	if r != nil {
 		return refusalProblem(r)
 	}
-	waiting, cancel := context.WithTimeout(context.Background(), readTimeout)
-	defer cancel()
-	news, unfollow, err := f.server.node.Follow(waiting, command.Follow{By: f.by.Principal, Session: f.session})
-	if err != nil {
-		release()
-		return f.server.errorProblem(ctx, err)
+	ends := f.server.draining
+	if streams {
+		ends = f.server.stopping
 	}
-	f.news, f.stop = news, sync.OnceFunc(func() {
-		unfollow()
+	f.watch = clientOf(f.server, &f.by).Watch(ends)
+	f.stop = sync.OnceFunc(func() {
+		f.watch.Close()
 		release()
 	})
+	if err := f.watch.Follow(client.Subject{Session: f.session}); err != nil {
+		f.stop()
+		return f.server.errorProblem(ctx, err)
+	}
 	return nil
 }
 
@@ -181,14 +183,10 @@ func (f *sessionFeed) respond(ctx *fasthttp.RequestCtx, limit int, wait time.Dur
 			sessionRoutes{f.server}.respondPage(ctx, &page, p, err)
 			return
 		}
-		select {
-		case <-f.news:
-		case <-waitCtx.Done():
+		if err := f.watch.Await(waitCtx); err != nil {
 			if respondAborted(ctx, waitCtx.cause()) {
 				return
 			}
-			last = true
-		case <-f.server.draining:
 			last = true
 		}
 	}
@@ -246,23 +244,20 @@ func (f *sessionFeed) stream(ctx *fasthttp.RequestCtx) {
 func (f *sessionFeed) serve(e eventStream, out []byte, page *eventPage) {
 	gone, unwatch := watchPeer(e.conn)
 	defer unwatch()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
 	for {
 		if out = page.appendFrames(out); !e.write(out) {
 			return
 		}
 		out = nil
-		if !f.await(e, gone, timer, page.More) {
+		if !f.await(e, peerContext{gone}, page.More) {
 			return
 		}
 		next, p, err := f.readInTurn(sessionPageEvents)
-		away := (*command.AwayError)(nil)
 		switch {
 		case p != nil:
 			f.end(e, ingress.Broken, p.Detail)
 			return
-		case errors.As(err, &away): // news follows once the node is back
+		case f.watch.Away(err):
 			next = eventPage{}
 		case deletedSession(err) != nil:
 			f.end(e, ingress.SessionDeleted, deletedSession(err).Detail)
@@ -277,41 +272,26 @@ func (f *sessionFeed) serve(e eventStream, out []byte, page *eventPage) {
 
 // await blocks until there are new events, or with ready not at all. It reports false if the
 // stream has ended.
-func (f *sessionFeed) await(e eventStream, gone <-chan struct{}, timer *time.Timer, ready bool) bool {
+func (f *sessionFeed) await(e eventStream, peer peerContext, ready bool) bool {
 	for pinged := time.Now(); ; {
-		wait := time.Until(pinged.Add(ingress.PingInterval))
-		if f.by.Key != "" {
-			wait = min(wait, keyCheckInterval)
+		news, err := ready, f.watch.Check(peer)
+		if err == nil && !ready {
+			news, err = f.watch.Wait(peer, time.Until(pinged.Add(ingress.PingInterval)))
 		}
-		timer.Reset(max(wait, 0))
-		if f.by.Key != "" && time.Since(f.checked) >= keyCheckInterval {
-			if f.checked = time.Now(); !f.server.config.Keys.Valid(f.by.Key) {
-				f.end(e, ingress.NoAccess, "the key was revoked or has expired")
-				return false
-			}
-		}
-		select {
-		case <-gone:
+		switch {
+		case errors.Is(err, context.Canceled):
 			return false
-		case <-f.server.stopping:
+		case errors.Is(err, command.ErrClosed):
 			f.end(e, ingress.Drained, "this server is stopping; reconnect with the id of the last event read as Last-Event-ID")
 			return false
-		default:
-		}
-		if ready {
+		case err != nil:
+			f.end(e, ingress.NoAccess, err.Error())
+			return false
+		case news:
 			return true
 		}
-		select {
-		case <-f.news:
-			return true
-		case <-gone:
-		case <-f.server.stopping:
-		case <-timer.C:
-		}
-		if time.Since(pinged) >= ingress.PingInterval {
-			if pinged = time.Now(); !e.write(runs.AppendComment(nil, "ping")) {
-				return false
-			}
+		if pinged = time.Now(); !e.write(runs.AppendComment(nil, "ping")) {
+			return false
 		}
 	}
 }

@@ -5,7 +5,7 @@ package gateway
 import (
 	"context"
 	"errors"
-	"fmt"
+
 	"net/http"
 	"time"
 
@@ -32,14 +32,6 @@ const (
 	describeTimeout = 30 * time.Second
 	deleteTimeout   = time.Minute
 )
-
-// beginSession gives a message that names no session one of its own, unless its agent has
-// one session for all such messages.
-func beginSession(node command.Node, call *actor.Call, agent command.Agent) {
-	if !agent.OneSession {
-		call.To.Key = ingress.SessionOf(call.To, call.Idempotency, node.NewCallID())
-	}
-}
 
 // sessionRoutes are the routes about sessions and their transcripts.
 type sessionRoutes struct{ *Server }
@@ -159,11 +151,19 @@ func (s sessionRoutes) deleteSession(ctx *fasthttp.RequestCtx) {
 	}
 	waitCtx := s.newClientContext(ctx, deleteTimeout)
 	waitCtx.Done() // starts to watch the client
-	err := s.forgetSession(waitCtx, callerOf(ctx), name, cancel)
+	open := (*client.OpenRunError)(nil)
+	by := callerOf(ctx)
+	err := clientOf(s.Server, &by).ForgetSession(waitCtx, name, cancel)
 	cause := waitCtx.cause()
 	waitCtx.stop()
 	switch {
 	case respondAborted(ctx, cause):
+	case errors.As(err, &open):
+		r := actor.Refuse(actor.Rejected, "session %s has the open run %s: wait for its end, or delete with ?cancel=1 (troupe sessions delete --cancel)", name, open.Run)
+		r.Field = actor.BusyField
+		p := refusalProblem(r)
+		p.Field = "" // which names that of a message
+		p.write(ctx)
 	case err != nil && !errors.Is(err, context.Canceled):
 		p := s.errorProblem(ctx, err)
 		if p.Code == "session_busy" { // the refusal of a message names its field
@@ -174,63 +174,6 @@ func (s sessionRoutes) deleteSession(ctx *fasthttp.RequestCtx) {
 		s.respondError(ctx, err)
 	default:
 		ctx.SetStatusCode(http.StatusNoContent)
-	}
-}
-
-func (s sessionRoutes) forgetSession(ctx context.Context, by caller, name string, cancel bool) error {
-	for {
-		found, err := command.Find(ctx, s.node, by.Principal, command.SessionQuery{Session: name})
-		if err != nil {
-			return err
-		}
-		run, agent, open := openRun(&found)
-		switch {
-		case open && !cancel:
-			return &actor.Refusal{Reason: actor.Rejected, Field: actor.BusyField,
-				Detail: fmt.Sprintf("session %s has the open run %s: wait for its end, or delete with ?cancel=1 (troupe sessions delete --cancel)", name, run)}
-		case open:
-			if err := s.cancelAndWait(ctx, by, run, by.ID(agent, name)); err != nil {
-				return err
-			}
-			continue
-		}
-		err = s.node.Forget(ctx, command.Forget{By: by.Principal, Session: name})
-		var r *actor.Refusal
-		if cancel && errors.As(err, &r) && r.Reason == actor.Rejected && ctx.Err() == nil { // a run began in the meantime
-			continue
-		}
-		return err
-	}
-}
-
-// openRun returns an open run of a session.
-func openRun(s *command.Session) (run actor.CallID, agent string, ok bool) {
-	for i := range s.Agents {
-		if a := &s.Agents[i]; len(a.Open) > 0 {
-			return a.Open[0], a.Agent, true
-		}
-	}
-	return actor.CallID{}, "", false
-}
-
-// cancelAndWait cancels a run and waits for its end.
-func (s sessionRoutes) cancelAndWait(ctx context.Context, by caller, run actor.CallID, owner actor.ID) error {
-	changed, stop, err := changesOf(s.Server, by, run)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	if err := s.node.Cancel(ctx, command.Cancel{By: by.Principal, Run: run, Actor: owner}); err != nil {
-		return err
-	}
-	for {
-		found, err := command.Find(ctx, s.node, by.Principal, command.RunQuery{Run: run})
-		if err != nil || found.Record.Status.Ended() {
-			return err
-		}
-		if !changed(ctx) {
-			return ctx.Err()
-		}
 	}
 }
 

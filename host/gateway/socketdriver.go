@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/troupe-run/troupe/internal/client"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -56,10 +57,7 @@ type socketDriver struct {
 	postponed []ingress.SocketOutput // reads that wait for the node; at most two for each session
 	back      <-chan struct{}        // closed once the node is back; nil if nothing is postponed
 
-	mu    sync.Mutex
-	news  []string // sessions with new events
-	wake  chan struct{}
-	stops map[string]context.CancelFunc // of subscriptions, by session
+	watch *client.Watch // of sessions; nil before the hello
 
 	device   string
 	updates  <-chan struct{}   // the calls of the device have changed
@@ -71,8 +69,8 @@ type socketDriver struct {
 }
 
 func newSocketDriver(s *Server, head *fasthttp.RequestHeader, conn net.Conn) *socketDriver {
-	d := &socketDriver{server: s, socket: ingress.NewSocket(), head: head, started: s.clock(), inputs: make(chan ingress.SocketInput, 1), wake: make(chan struct{}, 1),
-		stops: map[string]context.CancelFunc{}, leave: func() {}, silent: make(chan struct{}), admitted: make(chan struct{})}
+	d := &socketDriver{server: s, socket: ingress.NewSocket(), head: head, started: s.clock(), inputs: make(chan ingress.SocketInput, 1),
+		leave: func() {}, silent: make(chan struct{}), admitted: make(chan struct{})}
 	d.from = detachedConn{conn}
 	d.share = &socketShare{bodies: s.bodies.Shares}
 	if own, ok := conn.(*connection); ok {
@@ -273,8 +271,7 @@ func (d *socketDriver) perform(out ingress.SocketOutput) {
 	case ingress.Attach:
 		d.read(out, func() ingress.SocketInput { return d.attach(out) })
 	case ingress.Detach:
-		d.stops[out.Session]()
-		delete(d.stops, out.Session)
+		d.watch.Unfollow(client.Subject{Session: out.Session})
 	case ingress.ReadSession:
 		d.read(out, func() ingress.SocketInput { return d.readSession(out) })
 	case ingress.ReadRun:
@@ -321,6 +318,10 @@ func (d *socketDriver) awaitInput(timer *time.Timer) {
 		wait = min(wait, keyCheckInterval)
 	}
 	timer.Reset(max(wait, 0))
+	var news <-chan struct{}
+	if d.watch != nil {
+		news = d.watch.Wake()
+	}
 	select {
 	case in := <-d.inputs:
 		d.step(in)
@@ -329,13 +330,9 @@ func (d *socketDriver) awaitInput(timer *time.Timer) {
 			d.updates = nil // the next read returns the reason
 		}
 		d.askTools()
-	case <-d.wake:
-		d.mu.Lock()
-		news := d.news
-		d.news = nil
-		d.mu.Unlock()
-		for _, session := range news {
-			d.step(ingress.SessionNews{Session: session})
+	case <-news:
+		for _, subject := range d.watch.News() {
+			d.step(ingress.SessionNews{Session: subject.Session})
 		}
 	case <-d.back:
 		d.resume()
@@ -400,6 +397,8 @@ func (d *socketDriver) admit(h *ingress.Hello) ingress.Admitted {
 	}
 	d.device = device
 	d.shook = newSocketHead(d.server.config.Secret, d.head)
+	d.watch = clientOf(d.server, &d.by).Watch(d.server.stopping)
+	context.AfterFunc(d.ctx, d.watch.Close)
 	close(d.admitted)
 	if !ingress.Allows(d.by.Principal, ingress.ScopeCall) { // it cannot give results
 		return ingress.Admitted{User: d.by.User, Device: device, Cursors: sessionCursors(d.server, &d.by)}
@@ -444,44 +443,17 @@ func (d *socketDriver) attach(out ingress.Attach) ingress.Attached {
 	in := ingress.Attached{Session: out.Session}
 	ctx, cancel := context.WithTimeout(d.ctx, readTimeout)
 	defer cancel()
-	news, stop, err := d.server.node.Follow(ctx, command.Follow{By: d.by.Principal, Session: out.Session})
+	session := client.Subject{Session: out.Session}
+	err := d.watch.Forward(session)
 	if err == nil && out.End {
 		var end command.SessionEnd
 		if end, err = command.Find(ctx, d.server.node, d.by.Principal, command.SessionEndQuery{Session: out.Session}); err != nil {
-			stop()
+			d.watch.Unfollow(session)
 		}
 		in.End = end.Cursor
 	}
-	if in.Refusal = d.refusalOf(err); in.Refusal == nil {
-		forwards, end := context.WithCancel(d.ctx)
-		d.stops[out.Session] = end
-		go d.forward(forwards, out.Session, news, stop)
-	}
+	in.Refusal = d.refusalOf(err)
 	return in
-}
-
-// forward passes on the news of a session until ctx ends.
-func (d *socketDriver) forward(ctx context.Context, session string, news <-chan struct{}, stop func()) {
-	defer stop()
-	for {
-		select {
-		case _, open := <-news:
-			if !open {
-				news = nil // the last read returns the reason
-			}
-			d.mu.Lock()
-			if !slices.Contains(d.news, session) {
-				d.news = append(d.news, session)
-			}
-			d.mu.Unlock()
-			select {
-			case d.wake <- struct{}{}:
-			default: // a wake-up is already pending
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // refusalOf returns the refusal for an error of the node.

@@ -152,7 +152,7 @@ func (d *socketDriver) cancelRun(r *ingress.SocketRequest) (in ingress.Performed
 	defer cancel()
 	owner, err := clientOf(d.server, &d.by).RunToChange(ctx, r.Run)
 	if err == nil {
-		_, err = cancelAndWait(ctx, d.server, &d.by, owner)
+		_, err = clientOf(d.server, &d.by).CancelAndWait(ctx, owner)
 	}
 	if err != nil {
 		return in, problemOf(d.server, r.Type, err)
@@ -179,22 +179,24 @@ func (d *socketDriver) invoke(r *ingress.SocketRequest) (in ingress.Performed, p
 	}
 	call, meta := message.Call, d.meta(r, "POST /v1/agents/{id}/messages")
 	call.To.Agent, call.Principal, call.Trace, call.Idempotency = agent.Name, d.by.User, meta.Trace, meta.Key
-	if !message.Named {
-		beginSession(d.server.node, &call, agent)
-	}
+	c := clientOf(d.server, &d.by)
+	c.Address(&call, &agent, message.Named)
 	call.SetDevice(d.device)
-	call.ID, call.Claimed = d.server.node.NewCallID(), d.shook.claimed
+	call.Claimed = d.shook.claimed
 	ctx, cancel := d.timeout(AnswerTimeout)
 	defer cancel()
-	b := beginMessage(ctx, d.server, d.by, call)
-	defer b.release()
+	b, err := c.Begin(ctx, call)
 	switch {
 	case ctx.Err() != nil:
-		return in, refusalProblem(noAnswerYet())
-	case b.err != nil:
-		return in, problemOf(d.server, r.Type, b.err)
-	case !b.visible && b.answer.Reply.Refusal != nil:
-		return in, refusalProblem(b.answer.Reply.Refusal)
+		p = refusalProblem(noAnswerYet())
+	case err != nil:
+		p = problemOf(d.server, r.Type, err)
+	case !b.Visible && b.Answer.Reply.Refusal != nil:
+		p = refusalProblem(b.Answer.Reply.Refusal)
 	}
-	return ingress.Performed{Run: b.run, Session: call.To.Key, Agent: call.To.Agent, Repeated: b.repeated}, nil
+	if b == nil {
+		return in, p
+	}
+	b.Release()
+	return ingress.Performed{Run: b.Run, Session: call.To.Key, Agent: call.To.Agent, Repeated: b.Repeated}, p
 }

@@ -171,21 +171,19 @@ func (s toolCallRoutes) checkRecorded(ctx *fasthttp.RequestCtx, by caller) *prob
 // await returns the state of a tool call that satisfies done, or the state after the time.
 // If it cannot be read or the client has gone, it answers the request.
 func (s toolCallRoutes) await(ctx *fasthttp.RequestCtx, by caller, id runs.ToolCallID, wait time.Duration, done func(*runs.ToolCall) bool) (found command.ToolCall, answered bool) {
-	var appended <-chan struct{}
-	var err error
+	watch := clientOf(s.Server, &by).Watch(s.draining)
+	defer watch.Close()
 	if wait > 0 {
-		var unfollow func()
-		if appended, unfollow, err = s.follow(by, id.Run); err != nil {
+		if err := watch.Follow(client.Subject{Run: id.Run}); err != nil {
 			s.respondError(ctx, err)
 			return found, true
 		}
-		defer unfollow()
 	}
 	waitCtx := s.newClientContext(ctx, wait)
 	defer waitCtx.stop()
 	after := uint64(0)
 	for last := wait == 0; ; {
-		found, err = lookup(s.Server, by, command.ToolCallQuery{ID: id})
+		found, err := lookup(s.Server, by, command.ToolCallQuery{ID: id})
 		if err != nil {
 			s.toolCallProblem(ctx, id, err).write(ctx)
 			return found, true
@@ -194,19 +192,14 @@ func (s toolCallRoutes) await(ctx *fasthttp.RequestCtx, by caller, id runs.ToolC
 			return found, false
 		}
 		for changed := false; !changed && !last; {
-			select {
-			case <-appended:
-				if changed, err = s.changed(by, id, &after); err != nil {
-					s.toolCallProblem(ctx, id, err).write(ctx)
-					return found, true
-				}
-			case <-waitCtx.Done():
+			if err := watch.Await(waitCtx); err != nil {
 				if respondAborted(ctx, waitCtx.cause()) {
 					return found, true
 				}
 				last = true
-			case <-s.draining:
-				last = true
+			} else if changed, err = s.changed(by, id, &after); err != nil {
+				s.toolCallProblem(ctx, id, err).write(ctx)
+				return found, true
 			}
 		}
 	}

@@ -21,7 +21,15 @@ type Client struct {
 	By   actor.Principal
 	// Share is the principal under which the client takes shares: its user, or the one that named it.
 	Share string
+	// Key is the ID of its API key, which Keys knows while it is valid. A client without a key has none.
+	Key  string
+	Keys Keys
+	// Stopping is closed when the face of the client stops, which ends every wait.
+	Stopping <-chan struct{}
 }
+
+// Keys are the API keys of a server.
+type Keys interface{ Valid(id string) bool }
 
 // Request is a request without its content: who makes it, and under which key. The zero value is a
 // request of the client itself that is not repeated.
@@ -46,13 +54,18 @@ type Forbidden struct {
 // Error implements error.
 func (f *Forbidden) Error() string { return f.Detail }
 
-// signal sends a signal, and returns the reply of its run. A refusal is an error.
-func (c *Client) signal(ctx context.Context, call actor.Call, r *Request) (actor.Reply, error) {
+// deliver sends a signal, and returns the answer of its run.
+func (c *Client) deliver(ctx context.Context, call actor.Call, r *Request) (command.Answer, error) {
 	call.ID, call.Left = c.Node.NewCallID(), cmp.Or(r.Time, Timeout)
 	call.Principal, call.Trace, call.Idempotency = r.by(c), r.Trace, r.Key
 	call.Origin = r.Origin
 	call.Extensions = call.Extensions.WithInvocation(r.Invocation)
-	answer, err := c.Node.Signal(ctx, command.Signal{By: c.By, Call: call})
+	return c.Node.Signal(ctx, command.Signal{By: c.By, Call: call})
+}
+
+// signal sends a signal, and returns the reply of its run. A refusal is an error.
+func (c *Client) signal(ctx context.Context, call actor.Call, r *Request) (actor.Reply, error) {
+	answer, err := c.deliver(ctx, call, r)
 	if err == nil && answer.Reply.Refusal != nil {
 		err = answer.Reply.Refusal
 	}

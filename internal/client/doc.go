@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package client performs the requests of clients about runs, tool calls, approvals and transcripts,
-// once for all faces. HTTP, the channel and the Go API decode a request, call a method of Client and
-// render its result. Messages that start a run are not here yet: each face sends them itself.
+// Package client performs the requests of clients about runs, messages, tool calls, approvals and
+// transcripts, once for all faces. HTTP, the channel and the Go API decode a request, call a method of
+// Client and render its result.
 //
 // A method returns once its effect is durable. Its error is a refusal of the protocol, a Forbidden,
 // or an error of the node (see command.Node). No method keeps its context.
 //
+// What a client waits for, it waits for with a Watch: new events, the return of a node that is away,
+// the loss of its key and the end of the server are one call of Wait.
+//
 // # Files
 //
 //	client.go     Client, Request and Forbidden
-//	approvals.go  approvals, and who may decide about them
+//	messages.go   messages that begin a run, and those that do not
+//	runs.go       signals to runs, retries of parked runs, cancellation, the end of a run
+//	sessions.go   deletion of sessions
 //	toolcalls.go  tool calls and their results
-//	runs.go       signals to runs, retries of parked runs, cancellation
-//	messages.go   messages that start no run
+//	approvals.go  approvals, and who may decide about them
+//	models.go     requests of external agents to models, as their runs record them
+//	watch.go      Watch
+//	stream.go     streams of events
 package client

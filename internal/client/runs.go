@@ -23,6 +23,12 @@ func (c *Client) RunToChange(ctx context.Context, run actor.CallID) (command.Own
 	return owner, err
 }
 
+// Ask lets the external agent that works on a run call another agent on behalf of the run, and waits
+// for the answer. The call has the chain, the depth and the time of the run.
+func (c *Client) Ask(ctx context.Context, call actor.Call, r *Request) (command.Answer, error) {
+	return c.deliver(ctx, call, r)
+}
+
 // Signal delivers a signal with a name to a run that waits for it.
 func (c *Client) Signal(ctx context.Context, run actor.CallID, name string, payload []actor.Part, r *Request) error {
 	owner, err := c.RunToChange(ctx, run)
@@ -63,6 +69,54 @@ func (c *Client) Retry(ctx context.Context, owner command.Owner, r *Request) (re
 // keeps its outcome.
 func (c *Client) Cancel(ctx context.Context, owner command.Owner) error {
 	return c.Node.Cancel(ctx, command.Cancel{By: c.By, Run: owner.Run, Actor: owner.Actor})
+}
+
+// AwaitEnd waits for the end of a run, and returns its state. It calls begin once it observes the run,
+// and each for every state that is not the end; an error of theirs ends the wait. A nil function is
+// not called. The error is that of Watch.Wait too, with the last state.
+func (c *Client) AwaitEnd(ctx context.Context, run actor.CallID, ends <-chan struct{}, begin func() error, each func(*command.Run) error) (found command.Run, err error) {
+	w := c.Watch(ends)
+	defer w.Close()
+	if err = w.FollowOrPoll(Subject{Run: run}); err == nil && begin != nil {
+		err = begin()
+	}
+	for err == nil {
+		var now command.Run
+		switch now, err = find(ctx, c, command.RunQuery{Run: run}); {
+		case w.Away(err):
+			err = nil
+		case err != nil:
+			return found, err
+		default:
+			if found = now; found.Record.Status.Ended() {
+				return found, nil
+			}
+			if each != nil {
+				err = each(&found)
+			}
+		}
+		if err == nil {
+			err = w.Await(ctx)
+		}
+	}
+	return found, err
+}
+
+// CancelAndWait requests the cancellation of a run, and returns its status once it has ended or ctx
+// has. A run that has ended is unchanged.
+func (c *Client) CancelAndWait(ctx context.Context, owner command.Owner) (runs.Status, error) {
+	requested := false
+	found, err := c.AwaitEnd(ctx, owner.Run, nil, nil, func(*command.Run) error {
+		if requested {
+			return nil
+		}
+		requested = true
+		return c.Cancel(ctx, owner)
+	})
+	if !found.Owner.Run.IsZero() && ctx.Err() != nil { // the run ends once its agent reacts
+		err = nil
+	}
+	return found.Current().Status, err
 }
 
 // record returns the record of a run.
