@@ -9,6 +9,7 @@ import "encoding/binary"
 const (
 	TagDevice uint64 = 1  // of a client's call: device that sent it
 	TagBusy   uint64 = 2  // of a client's call: see BusyPolicy
+	TagRounds uint64 = 3  // of a call: see Rounds
 	TagRole   uint64 = 4  // of a signal that appends a message: its Role
 	TagKey    uint64 = 6  // of a change of the registry: ID of the API key that made it
 	TagRights uint64 = 8  // of a change of the registry: its Rights
@@ -17,7 +18,52 @@ const (
 	TagInvocation uint64 = 12 // of a request of an external agent: its invocation, see WithInvocation
 
 	TagLeftOut uint64 = 14 // of the recorded reply of a run and of its message in the transcript: see LeftOut
+
+	TagProvenance uint64 = 16 // of the call and the message with the outcome of a detached call: see Provenance
 )
+
+// Provenance names the detached call whose outcome a message is. It is set by the cell of the
+// asker, so the content of a message cannot claim it.
+type Provenance struct {
+	Tool        string // that made the call
+	Correlation CallID // the call, which is also the run of the callee
+}
+
+// WithProvenance returns the extensions with a provenance.
+func (x Extensions) WithProvenance(p Provenance) Extensions {
+	return x.With(TagProvenance, append(p.Correlation[:], p.Tool...))
+}
+
+// Provenance returns the value of WithProvenance, or false if there is none.
+func (x Extensions) Provenance() (p Provenance, ok bool) {
+	if x == "" {
+		return p, false
+	}
+	value, ok := x.Get(TagProvenance)
+	if !ok || len(value) < len(p.Correlation) {
+		return p, false
+	}
+	n := copy(p.Correlation[:], value)
+	p.Tool = string(value[n:])
+	return p, true
+}
+
+// WithRounds returns the extensions with the number that Rounds returns.
+func (x Extensions) WithRounds(n int) Extensions {
+	return x.With(TagRounds, binary.AppendUvarint(nil, uint64(n)))
+}
+
+// Rounds returns the number of outcomes of detached calls that led to a call: the turn for an
+// outcome has one more than the turn that made the detached call, and the calls of a turn have
+// as many as it.
+func (x Extensions) Rounds() int {
+	if x == "" {
+		return 0
+	}
+	value, _ := x.Get(TagRounds)
+	n, _ := binary.Uvarint(value)
+	return int(min(n, 1<<16))
+}
 
 // WithInvocation returns the extensions with the number of the invocation of an external agent
 // in which it makes a request; 0 means unknown.

@@ -22,7 +22,9 @@ import (
 //  6. summaries of runs in entries
 //  7. extensions of calls, replies, holds and entries; reasons of holds; derived run events; Cut, Forgotten, Kept
 //  8. transcripts; extensions and times of journals; Appended
-const CodecVersion = 9
+//  9. decisions about tool calls; holds and times of runs
+//  10. detached calls
+const CodecVersion = 10
 
 // frameVersion is the first byte of batch records and anchors. It has never changed.
 const frameVersion = 1
@@ -56,6 +58,10 @@ const (
 	tagKept
 	tagAppended
 	tagResolved
+	tagDetached
+	tagSettled
+	tagNoticed
+	tagLate
 )
 
 // encoder extends actor.Encoder with the types of this package.
@@ -144,6 +150,7 @@ func (w *encoder) journal(j *Journal) {
 	}
 	w.items(j.ActorState)
 	w.transcript(&j.Transcript)
+	w.mail(&j.Mail)
 	w.Extensions(j.Extensions)
 	w.time(j.At)
 }
@@ -187,7 +194,7 @@ func DecodeJournal(b []byte) (Journal, error) {
 	j.Buried = decodeList(r, r.Count(itemsMax, "tombstones"), r.buried)
 	j.ActorState = r.items(itemsMax)
 	j.stateBytes = itemsSize(j.ActorState)
-	j.Transcript, j.Extensions, j.At = r.transcript(), r.Extensions(), r.time()
+	j.Transcript, j.Mail, j.Extensions, j.At = r.transcript(), r.mail(), r.Extensions(), r.time()
 	if err := r.End(); err != nil {
 		return Journal{}, fmt.Errorf("snapshot: %w", err)
 	}
@@ -278,6 +285,25 @@ func (w *encoder) record(record Record) {
 		w.Uint(tagAppended)
 		w.time(r.At)
 		w.ChatMessage(&r.Message)
+	case Detached:
+		w.Uint(tagDetached)
+		w.pending(&r.Pending)
+	case Settled:
+		w.Uint(tagSettled)
+		w.CallID(r.Call)
+		w.time(r.At)
+		w.CallID(r.Run)
+		w.Int(int64(r.Left))
+	case Noticed:
+		w.Uint(tagNoticed)
+		w.CallID(r.Call)
+		w.time(r.At)
+		w.Hold(r.For)
+	case Late:
+		w.Uint(tagLate)
+		w.CallID(r.Call)
+		w.time(r.At)
+		w.Uint(uint64(r.Status))
 	case Buried:
 		w.Uint(tagBuried)
 		w.buried(r)
@@ -335,6 +361,14 @@ func (r decoder) record() Record {
 		return e
 	case tagAppended:
 		return Appended{At: r.time(), Message: r.ChatMessage()}
+	case tagDetached:
+		return Detached{r.pending()}
+	case tagSettled:
+		return Settled{r.CallID(), r.time(), r.CallID(), actor.Duration(r.Int())}
+	case tagNoticed:
+		return Noticed{r.CallID(), r.time(), r.Hold()}
+	case tagLate:
+		return Late{r.CallID(), r.time(), actor.Status(r.UintMax(uint64(actor.Failed), "status"))}
 	case tagBuried:
 		return r.buried()
 	case tagSnapshot:

@@ -186,7 +186,14 @@ func drawJournal(t *rapid.T) Journal {
 	j.ActorState = drawItems(t)
 	j.stateBytes = itemsSize(j.ActorState)
 	j.Transcript, j.Extensions = drawTranscript(t), drawExtensions(t)
+	for range rapid.IntRange(0, 2).Draw(t, "detached") {
+		j.Mail.Rows = append(j.Mail.Rows, drawPending(t))
+	}
 	return j
+}
+
+func drawPending(t *rapid.T) Pending {
+	return Pending{Call: drawCall(t, drawID(t)), Tool: drawName(t), Skill: drawName(t), At: drawTime(t), Clock: drawClock(t), Reserve: 5, Waits: drawHold(t), Late: rapid.Bool().Draw(t, "late")}
 }
 
 func drawMessage(t *rapid.T, parts []actor.Part) actor.ChatMessage {
@@ -251,6 +258,14 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 		return Resolved{run, 3, 1, at, runs.ApprovalStatusApproved, 9, drawName(t)}
 	case tagAppended:
 		return Appended{at, drawMessage(t, drawParts(t))}
+	case tagDetached:
+		return Detached{drawPending(t)}
+	case tagSettled:
+		return Settled{run, at, drawRun(t), 7}
+	case tagNoticed:
+		return Noticed{run, at, drawHold(t)}
+	case tagLate:
+		return Late{run, at, actor.Partial}
 	default:
 		j := drawJournal(t)
 		return Snapshot{Journal: EncodeJournal(&j), Pages: rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), 1, 9), 1, 3).Draw(t, "pages")}
@@ -299,7 +314,7 @@ func drawShown(t *rapid.T) (s Shown) {
 func drawEntry(t *rapid.T) Entry {
 	id := drawID(t)
 	e := Entry{Actor: id, Shard: rapid.Uint16().Draw(t, "shard"), Epoch: actor.Epoch(rapid.Uint64().Draw(t, "epoch")),
-		N: rapid.Uint64Range(1, 1<<40).Draw(t, "n"), Record: drawRecordOf(t, id, rapid.IntRange(tagAccepted, tagAppended).Draw(t, "tag")), WasDue: drawTime(t), Due: drawTime(t), Extensions: drawExtensions(t)}
+		N: rapid.Uint64Range(1, 1<<40).Draw(t, "n"), Record: drawRecordOf(t, id, rapid.IntRange(tagAccepted, tagLate).Draw(t, "tag")), WasDue: drawTime(t), Due: drawTime(t), Extensions: drawExtensions(t)}
 	e.First = rapid.Bool().Draw(t, "first")
 	e.Shown = drawShown(t)
 	for i := range rapid.IntRange(0, 2).Draw(t, "events") {
@@ -348,7 +363,7 @@ func TestCodecCoversEveryField(t *testing.T) {
 		e, _ := DecodeEntry(EncodeEntry(drawEntry(t)))
 		j, _ := DecodeJournal(EncodeJournal(ptr(drawJournal(t))))
 		nonZero(reflect.ValueOf(e), seen)
-		for tag := tagAccepted; tag <= tagAppended; tag++ {
+		for tag := tagAccepted; tag <= tagLate; tag++ {
 			e := Entry{Actor: actor.NewID("a", ""), N: 1}
 			e.Record = drawRecordOf(t, e.Actor, tag)
 			e, _ = DecodeEntry(EncodeEntry(e))

@@ -21,6 +21,7 @@ type Journal struct {
 	Buried     []Buried          // tombstones of calls cancelled before arrival, oldest first
 	ActorState []actor.StateItem // actor state sorted by name, with the updates of ended runs
 	Transcript Transcript
+	Mail       Mail
 	Extensions actor.Extensions // fields of a later version
 	At         actor.Time       // time of the last record; 0 if there is none
 
@@ -141,7 +142,7 @@ func (j *Journal) HasFutureClock(now actor.Time) bool {
 			return true
 		}
 	}
-	return false
+	return j.Mail.hasFutureClock(now)
 }
 
 func (r *Run) rebase(now actor.Time) {
@@ -180,9 +181,9 @@ func (j *Journal) Run(id actor.CallID) *Run {
 	return nil
 }
 
-// Due returns the earliest deadline of the open runs, or 0 if there are none.
+// Due returns the earliest deadline of the open runs and detached calls, or 0 if there are none.
 func (j *Journal) Due() actor.Time {
-	var due actor.Time
+	due := j.Mail.Due()
 	for _, r := range j.Runs {
 		if d := r.Clock.Due(); due == 0 || d < due {
 			due = d
@@ -292,6 +293,7 @@ func (j *Journal) Apply(r Record) error {
 		for _, run := range j.Runs {
 			run.rebase(r.At)
 		}
+		j.Mail.rebase(r.At)
 	case Ended:
 		if run := j.Run(r.Call); run != nil {
 			j.updateState(run.StateUpdates)
@@ -305,6 +307,27 @@ func (j *Journal) Apply(r Record) error {
 		j.addOutcome(r)
 	case Appended:
 		j.Transcript.add(r.Message)
+	case Detached:
+		run := j.Run(r.Pending.Call.Parent)
+		if run == nil {
+			return fmt.Errorf("run %s is not open", r.Pending.Call.Parent)
+		}
+		if err := j.Mail.add(r.Pending); err != nil {
+			return err
+		}
+		run.Budget -= min(run.Budget, 1+r.Pending.Call.Budget+r.Pending.Reserve)
+	case Settled:
+		if err := j.Mail.settle(r); err != nil {
+			return err
+		}
+	case Noticed:
+		if err := j.Mail.wait(r); err != nil {
+			return err
+		}
+	case Late:
+		if err := j.Mail.end(r); err != nil {
+			return err
+		}
 	case Buried:
 		j.Buried = append(j.Buried, r)
 	default:

@@ -137,6 +137,31 @@ type Appended struct {
 	Message actor.ChatMessage // Message.Call is the call that appended it
 }
 
+// Detached adds a detached call of a run to the mail of its actor.
+type Detached struct{ Pending Pending }
+
+// Settled is the first outcome of a detached call. The same step accepts the run whose message it is.
+type Settled struct {
+	Call actor.CallID
+	At   actor.Time
+	Run  actor.CallID   // that has the message
+	Left actor.Duration // time for which a late answer is awaited; 0 if the callee has answered
+}
+
+// Noticed sets what the callee of a detached call waits for. It is no outcome.
+type Noticed struct {
+	Call actor.CallID
+	At   actor.Time
+	For  actor.Hold
+}
+
+// Late ends a detached call that has timed out, or whose session is deleted. Nothing is delivered.
+type Late struct {
+	Call   actor.CallID
+	At     actor.Time
+	Status actor.Status // of the late answer; 0 if there is none
+}
+
 // Snapshot is the fold of all earlier records of the actor. It has no entry number
 // of its own. It refers to the entries that hold outcomes, so these entries are kept.
 type Snapshot struct {
@@ -157,6 +182,9 @@ func SnapshotOf(j *Journal) Snapshot {
 	}
 	for i := range j.Transcript.Tail {
 		check(j.Transcript.Tail[i].Parts)
+	}
+	for i := range j.Mail.Rows {
+		check(j.Mail.Rows[i].Call.Parts)
 	}
 	return s
 }
@@ -200,6 +228,10 @@ func (r Rebased) at() actor.Time   { return r.At }
 func (r Ended) at() actor.Time     { return r.At }
 func (r Buried) at() actor.Time    { return r.At }
 func (r Appended) at() actor.Time  { return r.At }
+func (r Detached) at() actor.Time  { return r.Pending.At }
+func (r Settled) at() actor.Time   { return r.At }
+func (r Noticed) at() actor.Time   { return r.At }
+func (r Late) at() actor.Time      { return r.At }
 func (Snapshot) at() actor.Time    { return 0 }
 func (r Cut) at() actor.Time       { return r.At }
 func (r Forgotten) at() actor.Time { return r.At }

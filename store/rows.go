@@ -441,6 +441,8 @@ func visitParts(record Record, each func([]actor.Part)) {
 		each(r.Outcome.Reply.Parts)
 	case Appended:
 		each(r.Message.Parts)
+	case Detached:
+		each(r.Pending.Call.Parts)
 	}
 }
 
@@ -535,6 +537,9 @@ func mapParts(record Record, f func([]actor.Part) ([]actor.Part, error)) (Record
 	case Kept:
 		each(&r.Outcome.Reply.Parts)
 		record = r
+	case Detached:
+		each(&r.Pending.Call.Parts)
+		record = r
 	case Snapshot:
 		j, failed := DecodeJournal(r.Journal)
 		if failed != nil {
@@ -548,6 +553,9 @@ func mapParts(record Record, f func([]actor.Part) ([]actor.Part, error)) (Record
 		}
 		for i := range j.Transcript.Tail {
 			each(&j.Transcript.Tail[i].Parts)
+		}
+		for i := range j.Mail.Rows {
+			each(&j.Mail.Rows[i].Call.Parts)
 		}
 		record = Snapshot{Journal: EncodeJournal(&j), Pages: r.Pages}
 	}

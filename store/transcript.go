@@ -272,7 +272,7 @@ func (j *Journal) addRunMessages(run *Run, e *Ended) {
 	}
 	j.Transcript.Runs++
 	j.Transcript.Usage = j.Transcript.Usage.Add(run.Tree)
-	message := actor.ChatMessage{Call: run.Call.ID, Role: actor.RoleUser, Source: actor.FromUser, At: run.At, Parts: run.Call.Parts}
+	message := run.Message()
 	if e.Reply.Extensions.LeftOut() {
 		message.Extensions = message.Extensions.WithLeftOut()
 	}
@@ -280,6 +280,15 @@ func (j *Journal) addRunMessages(run *Run, e *Ended) {
 	if e.Reply.Refusal == nil {
 		j.Transcript.add(actor.ChatMessage{Call: run.Call.ID, Role: actor.RoleAssistant, Source: actor.FromAgent, At: e.At, Parts: e.Reply.Parts})
 	}
+}
+
+// Message returns the message of a run: that of a client, or the outcome of a detached call.
+func (r *Run) Message() actor.ChatMessage {
+	m := actor.ChatMessage{Call: r.Call.ID, Role: actor.RoleUser, Source: actor.FromUser, At: r.At, Parts: r.Call.Parts}
+	if p, ok := r.Call.Extensions.Provenance(); ok {
+		m.Source, m.Extensions = actor.FromDelivered, m.Extensions.WithProvenance(p)
+	}
+	return m
 }
 
 // LeavesOut reports whether the message of a run that ends with a refusal is left out of later

@@ -185,7 +185,7 @@ func (v View) Messages(q command.MessagesQuery) (command.Messages, error) {
 	out.Agent = id.Agent
 	for _, run := range j.Runs {
 		if store.IsMessage(&run.Call) {
-			out.Open = append(out.Open, actor.ChatMessage{Call: run.Call.ID, Role: actor.RoleUser, Source: actor.FromUser, At: run.At, Parts: run.Call.Parts})
+			out.Open = append(out.Open, run.Message())
 		}
 	}
 	out.Total = j.Transcript.Len()

@@ -102,7 +102,15 @@ func (x *trial) forget() {
 		return // the history continues in another session
 	}
 	x.room()
-	x.write([]store.Entry{store.ForgottenEntry(id.Tenant, id.Key, shard(id), 3, x.history.now)})
+	var last []store.Entry // its detached calls end in the same batch
+	for _, other := range ids {
+		if other.Tenant == id.Tenant && other.Key == id.Key {
+			for _, row := range x.history.journals[other].Mail.Rows {
+				last = append(last, x.history.entry(other, store.Late{Call: row.Call.ID, At: x.history.now}, actor.CallID{}))
+			}
+		}
+	}
+	x.write(append(last, store.ForgottenEntry(id.Tenant, id.Key, shard(id), 3, x.history.now)))
 	for i := range x.written {
 		if e := &x.written[i]; slices.Contains(ids, e.Actor) && e.Actor.Tenant == id.Tenant && e.Actor.Key == id.Key {
 			e.deleted = true

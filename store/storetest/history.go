@@ -25,6 +25,7 @@ const (
 	refuse                    // set the outcome of a call without a run
 	bury                      // set a tombstone
 	snapshot                  // evict some outcomes and write a snapshot
+	detach                    // make a detached call, or end one
 	chat                      // many messages: those of runs with their answers, or appended ones
 )
 
@@ -240,6 +241,13 @@ func (h *history) record(id actor.ID, j *store.Journal, op operation) (store.Rec
 		run = rapid.SampledFrom(j.Runs).Draw(h.t, "run")
 	}
 	switch {
+	case op == detach && len(j.Mail.Rows) > 0 && rapid.Bool().Draw(h.t, "ends"):
+		return h.settled(j), actor.CallID{}
+	case op == detach && run != nil:
+		c := actor.Call{ID: h.call(), Root: run.Call.Root, Parent: run.Call.ID, To: ids[0], Chain: run.Call.Path(), Operation: actor.HandleMessageFull, Kind: actor.Detached,
+			Lane: actor.Normal, Left: 30, Attempt: 1, Origin: actor.Agent, Parts: actor.Text(h.text())}
+		left := actor.Duration(rapid.IntRange(1, 20).Draw(h.t, "left"))
+		return store.Detached{Pending: store.Pending{Call: c, Tool: "agent_call", Skill: "look", At: h.now, Clock: actor.NewClock(h.now, left)}}, actor.CallID{}
 	case op == refuse:
 		return h.ended(h.call(), actor.Failed), actor.CallID{}
 	case op == bury:
@@ -254,6 +262,18 @@ func (h *history) record(id actor.ID, j *store.Journal, op operation) (store.Rec
 	default:
 		return store.Asking{Run: run.Call.ID, At: h.now, Asks: []store.Asked{{Ask: actor.Ask{Kind: actor.AskTool, Name: "look", Parts: actor.Text(h.text())}, Attempt: 1}}}, run.Call.ID
 	}
+}
+
+// settled returns a record about the first detached call of an actor.
+func (h *history) settled(j *store.Journal) store.Record {
+	row := &j.Mail.Rows[0]
+	switch {
+	case row.Late || rapid.Bool().Draw(h.t, "nothing delivered"):
+		return store.Late{Call: row.Call.ID, At: h.now, Status: actor.Succeeded}
+	case rapid.Bool().Draw(h.t, "waits"):
+		return store.Noticed{Call: row.Call.ID, At: h.now, For: actor.Hold{Reason: actor.HoldApproval, Subject: "a"}}
+	}
+	return store.Settled{Call: row.Call.ID, At: h.now, Run: h.call(), Left: actor.Duration(rapid.IntRange(0, 20).Draw(h.t, "left"))}
 }
 
 // accept returns the record of a call: of a client, or if possible of an earlier run.

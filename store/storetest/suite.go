@@ -41,13 +41,13 @@ var scenarios = []struct {
 	reopens    bool
 	forgets    bool // the log is cut, and sessions are deleted
 }{
-	{"entries", []operation{accept, ask, ask, end, refuse, bury}, false, false},
+	{"entries", []operation{accept, ask, ask, end, refuse, bury, detach}, false, false},
 	{"snapshots", []operation{accept, ask, end, snapshot}, false, false},
 	{"evicted outcomes", []operation{refuse, refuse, accept, end, snapshot}, false, false},
-	{"due moves", []operation{accept, end}, false, false},
+	{"due moves", []operation{accept, end, detach, detach}, false, false},
 	{"events and runs", []operation{accept, accept, ask, ask}, false, false},
-	{"reopened", []operation{accept, ask, end, refuse, bury, snapshot}, true, false},
-	{"cut", []operation{accept, ask, end, end, refuse, bury, snapshot}, false, true},
+	{"reopened", []operation{accept, ask, end, refuse, bury, snapshot, detach}, true, false},
+	{"cut", []operation{accept, ask, end, end, refuse, bury, snapshot, detach}, false, true},
 	{"cut and reopened", []operation{accept, ask, end, end, refuse}, true, true},
 	{"transcripts", []operation{accept, end, chat, chat, snapshot}, true, true},
 }
@@ -197,6 +197,8 @@ func overwrite(e *store.Entry) {
 		overwriteParts(r.Reply.Parts)
 	case store.Appended:
 		overwriteParts(r.Message.Parts)
+	case store.Detached:
+		overwriteParts(r.Pending.Call.Parts)
 	case store.Snapshot:
 		clear(r.Journal)
 		for _, b := range r.Pages {

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// PendingMax is the maximum number of detached calls of one actor that are pending.
+const PendingMax = 256
+
+// Mail are the detached calls of an actor. They belong to the actor and not to the turn that made
+// them, so they outlive the turn, and an end of the process. The zero Mail is empty.
+type Mail struct {
+	Rows []Pending // in the order in which the calls were made
+}
+
+// Pending is a detached call without an outcome, or one whose answer is late.
+//
+//	Detached ─▶ pending ─▶ Settled (answer, failure)
+//	                   └──▶ Settled (time-out) ─▶ late ─▶ Late
+//
+// An outcome ends the wait of the asker once: Settled and the acceptance of the run with the message
+// are in one step, and a second Settled is invalid. A call that has timed out stays until its
+// answer is there, so that what it performed is on record.
+type Pending struct {
+	Call    actor.Call  // as it is sent. Call.ID is the correlation, Call.Parent the asking run, Call.Left the time of the callee
+	Tool    string      // that made the call
+	Skill   string      // requested of the callee
+	At      actor.Time  // when it was made
+	Clock   actor.Clock // until the asker no longer waits, then until the row is dropped
+	Reserve uint32      // number of calls that the turn for the outcome may make
+	Waits   actor.Hold  // what the callee waits for; zero: nothing
+	Late    bool        // it has timed out
+}
+
+// Row returns the row of a detached call, or nil.
+func (m *Mail) Row(call actor.CallID) *Pending {
+	for i := range m.Rows {
+		if m.Rows[i].Call.ID == call {
+			return &m.Rows[i]
+		}
+	}
+	return nil
+}
+
+// Due returns the earliest deadline of the rows; 0 if there are none.
+func (m *Mail) Due() (due actor.Time) {
+	for i := range m.Rows {
+		if at := m.Rows[i].Clock.Due(); due == 0 || at < due {
+			due = at
+		}
+	}
+	return due
+}
+
+// add adds a row.
+func (m *Mail) add(p Pending) error {
+	if m.Row(p.Call.ID) != nil {
+		return fmt.Errorf("detached call %s made twice", p.Call.ID)
+	}
+	m.Rows = append(slices.Clip(m.Rows), p)
+	return nil
+}
+
+// settle ends the wait for a call. The row stays if the callee may still answer.
+func (m *Mail) settle(r Settled) error {
+	row := m.Row(r.Call)
+	if row == nil || row.Late {
+		return fmt.Errorf("detached call %s is not pending", r.Call)
+	}
+	if r.Left == 0 {
+		m.drop(r.Call)
+		return nil
+	}
+	row.Late, row.Clock, row.Waits = true, actor.NewClock(r.At, r.Left), actor.Hold{}
+	return nil
+}
+
+// wait sets what the callee of a pending call waits for.
+func (m *Mail) wait(r Noticed) error {
+	row := m.Row(r.Call)
+	if row == nil || row.Late {
+		return fmt.Errorf("detached call %s is not pending", r.Call)
+	}
+	row.Waits = r.For
+	return nil
+}
+
+// end drops a row without an outcome.
+func (m *Mail) end(r Late) error {
+	if m.Row(r.Call) == nil {
+		return fmt.Errorf("detached call %s has no row", r.Call)
+	}
+	m.drop(r.Call)
+	return nil
+}
+
+func (m *Mail) drop(call actor.CallID) {
+	m.Rows = slices.DeleteFunc(slices.Clone(m.Rows), func(p Pending) bool { return p.Call.ID == call })
+}
+
+// rebase moves clocks that started in the future to now.
+func (m *Mail) rebase(now actor.Time) {
+	for i := range m.Rows {
+		m.Rows[i].Clock.Rebase(now)
+	}
+}
+
+// hasFutureClock reports whether a clock starts after now.
+func (m *Mail) hasFutureClock(now actor.Time) bool {
+	return slices.ContainsFunc(m.Rows, func(p Pending) bool { return p.Clock.Since > now })
+}
+
+// memorySize returns the approximate memory in bytes.
+func (m *Mail) memorySize() (n int) {
+	for i := range m.Rows {
+		n += runOverhead + actor.SizeOf(m.Rows[i].Call.Parts)
+	}
+	return n
+}
+
+func (w *encoder) pending(p *Pending) {
+	w.Call(p.Call)
+	w.String(p.Tool)
+	w.String(p.Skill)
+	w.time(p.At)
+	w.clock(p.Clock)
+	w.Uint(uint64(p.Reserve))
+	w.Hold(p.Waits)
+	w.Bool(p.Late)
+}
+
+func (r decoder) pending() Pending {
+	return Pending{Call: r.Call(), Tool: r.String(actor.TextBytesMax), Skill: r.String(actor.TextBytesMax), At: r.time(), Clock: r.clock(),
+		Reserve: r.uint32("reserve"), Waits: r.Hold(), Late: r.Bool()}
+}
+
+func (w *encoder) mail(m *Mail) {
+	w.Uint(uint64(len(m.Rows)))
+	for i := range m.Rows {
+		w.pending(&m.Rows[i])
+	}
+}
+
+func (r decoder) mail() Mail {
+	return Mail{Rows: decodeList(r, r.Count(itemsMax, "detached calls"), r.pending)}
+}
