@@ -9,6 +9,7 @@
 //	Handoff             what a callee is told of the work so far
 //	UserText            agent and capability codes in texts for users
 //	Join                one answer from several, with their conflicts
+//	Invocation          a detached call for a skill, and the messages of its outcome
 //
 // Decoding differs by sender. A request is an input of the server: strict JSON, and every member is
 // known. A response was written by an agent, often by a model: what can be understood is

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package contract
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
+)
+
+// The messages of detached calls. The callee needs to know none of them but the first one: whatever
+// it answers becomes a SkillResponse.
+
+// ModeExecute is the mode of an invocation that names none.
+const ModeExecute = "execute"
+
+// Invocation asks an agent for a skill. Its correlation, return address and time are those of the
+// server, never those of an agent.
+type Invocation struct {
+	Skill       string
+	Mode        string
+	Input       jsontext.Value // an object
+	Correlation actor.CallID
+	ReturnTo    actor.ID // whose session gets the outcome
+	Timeout     actor.Duration
+}
+
+// Encode returns the message for the callee.
+func (v *Invocation) Encode() []byte {
+	return encodeMembers([]member{{"kind", quoted("skill_invocation")}, {"skill", quoted(v.Skill)}, {"mode", quoted(v.Mode)}, {"input", v.Input},
+		{"correlationId", quoted(v.Correlation.String())}, {"returnTo", quoted("agent:" + v.ReturnTo.Agent + ":" + v.ReturnTo.Key)},
+		{"timeout", jsontext.Value(strconv.FormatInt(v.Timeout.Milliseconds(), 10))}})
+}
+
+// Pending returns the immediate answer to the agent that makes a detached call. The run of the callee has
+// the ID of the call.
+func Pending(call actor.CallID) []byte {
+	return encodeMembers(append([]member{{"status", quoted("pending")}}, ids(call)...))
+}
+
+// SkillResponse is the outcome of a detached call whose callee has ended.
+type SkillResponse struct {
+	Output      jsontext.Value
+	Confidence  float64
+	Assumptions []string
+	Caveats     []string
+}
+
+// SkillOutputMax is the maximum size of the output in a SkillResponse in bytes. A longer one is replaced by
+// the beginning of its text.
+const SkillOutputMax = 128 << 10
+
+// skillTextsMax is the maximum number of assumptions, and of caveats.
+const skillTextsMax = 32
+
+// ReadSkill reads what a callee has answered: an object with the members of a SkillResponse, alone
+// or in a fenced block, any other object, or a text. The caller's own caveats follow those of the
+// answer.
+func ReadSkill(answer string, caveats ...string) SkillResponse {
+	r := SkillResponse{Confidence: TextConfidence, Assumptions: []string{}, Caveats: []string{}}
+	text := fenced(answer)
+	members, err := membersOf([]byte(text), lenient)
+	object := strictObject(jsontext.Value(text))
+	switch {
+	case err != nil || object == nil:
+		if strings.HasPrefix(text, "{") {
+			r.Confidence = BrokenConfidence
+		}
+		r.Output = quoted(answer)
+	case lastOf(members, "output") == nil:
+		r.Output = object
+	default:
+		r.Output = strictValue(lastOf(members, "output"))
+	}
+	if err == nil {
+		if number, ok := readNumber(lastOf(members, "confidence")); ok {
+			r.Confidence = number
+		}
+		r.Assumptions, r.Caveats = skillTexts(lastOf(members, "assumptions")), skillTexts(lastOf(members, "caveats"))
+	}
+	r.Caveats = append(r.Caveats, caveats...)
+	if n := len(r.Output); n > SkillOutputMax {
+		head := string(r.Output)
+		if t, ok := textOf(r.Output); ok {
+			head = t
+		}
+		head = actor.FitText(head, SkillOutputMax/2) // an escaped character has up to 6 bytes, and most have one
+		for len(quoted(head)) > SkillOutputMax {
+			head = actor.FitText(head, len(head)/2)
+		}
+		r.Output = quoted(head)
+		r.Caveats = append(r.Caveats, fmt.Sprintf("the output has %d bytes as JSON, and these are the first of them: the whole one is in the run of this taskId", n))
+	}
+	return r
+}
+
+// readNumber reads a confidence: a number from 0 to 1, or the name of a level.
+func readNumber(v jsontext.Value) (float64, bool) {
+	if text, ok := textOf(v); ok {
+		i := slices.Index(confidenceNames, strings.ToUpper(strings.TrimSpace(text)))
+		return Confidence(max(i, 0)).Number(), i > 0
+	}
+	number, err := strconv.ParseFloat(string(v), 64)
+	return number, err == nil && number >= 0 && number <= 1
+}
+
+// skillTexts reads a list of texts, or a text that is meant as one.
+func skillTexts(v jsontext.Value) []string {
+	var r Response
+	texts := r.readTexts("", v)
+	if len(texts) > skillTextsMax {
+		texts = texts[:skillTextsMax]
+	}
+	for i := range texts {
+		texts[i] = actor.FitText(texts[i], actor.TextBytesMax)
+	}
+	return append([]string{}, texts...)
+}
+
+// Encode returns the message for the asker.
+func (r *SkillResponse) Encode(call actor.CallID) []byte {
+	return encodeMembers(append(append([]member{{"kind", quoted("skill_response")}}, ids(call)...),
+		member{"status", quoted("completed")}, member{"output", r.Output}, member{"confidence", jsontext.Value(strconv.FormatFloat(r.Confidence, 'f', -1, 64))},
+		member{"assumptions", list(r.Assumptions)}, member{"caveats", list(r.Caveats)}))
+}
+
+// SkillError returns the message for the asker of a call that a refusal ended.
+func SkillError(call actor.CallID, r *actor.Refusal) []byte {
+	failure := encodeMembers([]member{{"code", quoted(r.Info().Type)}, {"message", quoted(r.Error())}})
+	return encodeMembers(append(append([]member{{"kind", quoted("skill_response")}}, ids(call)...), member{"status", quoted("error")}, member{"error", failure}))
+}
+
+// SkillTimeout returns the message for the asker of a call whose time has passed. A callee that waits for a
+// person says so by the ID of the approval.
+func SkillTimeout(call actor.CallID, after actor.Duration, waits actor.Hold) []byte {
+	all := append(append([]member{{"kind", quoted("skill_timeout")}}, ids(call)...), member{"status", quoted("timeout")},
+		member{"message", quoted(fmt.Sprintf("Agent call timed out after %dms", after.Milliseconds()))})
+	return encodeMembers(append(all, waiting(waits)...))
+}
+
+// waiting returns the member that says what a callee waits for, if it is the decision of a person.
+func waiting(h actor.Hold) []member {
+	if h.Reason != actor.HoldApproval {
+		return nil
+	}
+	return []member{{"waiting", encodeMembers([]member{{"approval", quoted(h.Subject)}})}}
+}
+
+func ids(call actor.CallID) []member {
+	return []member{{"correlationId", quoted(call.String())}, {"taskId", quoted(call.String())}}
+}
+
+func quoted(text string) jsontext.Value {
+	return invariant.Must(json.Marshal(strings.ToValidUTF8(text, "\uFFFD")))
+}
+
+func list(texts []string) jsontext.Value {
+	return invariant.Must(json.Marshal(texts, jsontext.AllowInvalidUTF8(true)))
+}
