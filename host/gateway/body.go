@@ -117,6 +117,11 @@ func (s bodyAdmission) admit(h *fasthttp.RequestHeader, n int, owner bool) bool 
 		return false
 	}
 	by, p := s.validateBeforeBody(h, owner)
+	if owner { // its client may present a key, as whose holder it acts then
+		s.admitted.put(h, nil)
+	} else {
+		s.admitted.put(h, by)
+	}
 	if p != nil || n <= bodyFree {
 		return p == nil
 	}

@@ -268,8 +268,10 @@ func (s *Server) protect(r route) fasthttp.RequestHandler {
 		var p *problem
 		if h := &ctx.Request.Header; !hasRunToken(h) && (r.scope == scopeRunToken || r.scope == scopeModels && len(h.PeekAll(runHeader)) > 0) {
 			c, p = forwardedRuns{s}.authorize(ctx)
-		} else {
+		} else if c = s.admitted.take(h); c == nil {
 			c, p = s.authorize(h, r.scope, ctx.Conn())
+		} else if c.Key != "" && !s.config.Keys.Valid(c.Key) { // revoked while the body arrived
+			p = invalidKey()
 		}
 		if p != nil {
 			s.throttle(ctx.Conn(), p).write(ctx)

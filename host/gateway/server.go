@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"net"
 	"net/http"
@@ -85,6 +86,7 @@ type Server struct {
 	excess      lingerer   // connections over a limit
 	tls         *decrypter // nil: connections are not encrypted
 	bodies      *bodies
+	admitted    admitted
 	metrics     *metrics
 	drainOnce   sync.Once
 	clock       func() time.Time
@@ -96,7 +98,7 @@ type Server struct {
 // New returns a server for node.
 func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s := &Server{node: node, log: log, config: config.withDefaults(), clock: time.Now, draining: make(chan struct{}), stopping: make(chan struct{}),
-		connections: &openConnections{all: map[*connection]struct{}{}}, lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies()}
+		connections: &openConnections{all: map[*connection]struct{}{}}, lingering: newLingerer(lingeringMax, lingeringEach), excess: newLingerer(lingeringExcessMax, lingeringExcessEach), bodies: newBodies(), admitted: admitted{seed: maphash.MakeSeed()}}
 	streams := int64(s.config.Streams)
 	s.streams = newLimiter(shares.Bounds{Max: streams, Each: max(1, streams/4), Reserved: streams / 8}, "event streams, sockets and requests that wait", "close some, or request JSON with Accept: application/json and without wait_ms")
 	s.strangers = newLimiter(shares.Bounds{Max: strangersMax, Each: strangersEach, Reserved: strangersReserved}, "sockets without a hello", "send it, or the key in the handshake")
