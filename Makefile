@@ -48,7 +48,7 @@ test: ## run all tests, print progress, and list the skipped ones; needs only Go
 # The command is tested as processes, whose packages are all here. SHORT=1 leaves out long tests too:
 # damaged stores, power failures and floods.
 RACE_ALONE = Sim|Recovery|Authorization|DiskConforms|Architecture|Rules|APIShows|ProgramsOfPages
-RACE_LONG = Migrate|PowerFailure|Corruption|Damaged|Examine|IndexFlush|TableIsWritten|StoredContent|Floods|ClientCannotFreeze|OpenReadsExpiry|Suite
+RACE_LONG = PowerFailure|Corruption|Damaged|Examine|IndexFlush|TableIsWritten|StoredContent|Floods|ClientCannotFreeze|OpenReadsExpiry|Suite
 RACED = . ./host/... ./internal/... ./simulate/... ./tools
 race: ## run the tests of packages that start goroutines under the race detector; needs a C compiler: ALL=1 (all tests) SHORT=1 RACED="PACKAGES"
 	@command -v "$$($(GO) env CC)" >/dev/null || { \

@@ -9,9 +9,8 @@ import (
 )
 
 // OriginKey returns the key of the mark at which the chain of a node begins. The key is
-// absent in a log that begins at its first batch. In a migrated log the mark is the end of
-// the log that was migrated, so the numbers of batches and of entries continue. After a
-// Cut it is the last batch that was cut.
+// absent in a log that begins at its first batch. After a Cut the mark is the last batch that
+// was cut, so the numbers of batches and of entries continue.
 func OriginKey(node actor.NodeID) []byte { return append([]byte("o/"), node...) }
 
 // OriginRow returns the row that records where the chain of a node begins.

@@ -367,7 +367,7 @@ func TestShownCommandsAreAccepted(t *testing.T) {
 		}
 		executeShown(t, c, words, server, filepath.Join(data+"-backups", "intact"))
 	}
-	for _, want := range []string{"call", "runs show", "runs signal", "agents", "keys create", "check", "serve", "completion", "backup", "restore", "migrate", "doctor"} {
+	for _, want := range []string{"call", "runs show", "runs signal", "agents", "keys create", "check", "serve", "completion", "backup", "restore", "doctor"} {
 		found := false
 		for line := range executed {
 			found = found || strings.HasPrefix(line, want)
@@ -432,8 +432,6 @@ func executeShown(t *testing.T, c shownCommand, words []string, s *server, intac
 		words[1] = intact
 	case "runs":
 		*value("--data") = intact
-	case "migrate":
-		words[1], words[2] = intact, filepath.Join(t.TempDir(), "new")
 	case "restore":
 		words[1], *value("--data") = intact, filepath.Join(t.TempDir(), "data")
 	case "backup":

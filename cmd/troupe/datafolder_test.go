@@ -55,7 +55,7 @@ func TestReadingCommandsChangeNothing(t *testing.T) {
 		for _, args := range [][]string{
 			{"doctor", folder}, {"doctor", folder, "--json"}, {"runs", "list", "--data", folder}, {"runs", "show", reply.Run, "--tree", "--data", folder},
 			{"runs", "events", reply.Run, "--data", folder}, {"keys", "list", "--data", folder}, {"backup", target("backup"), "--data", folder},
-			{"migrate", folder, target("migrated")}, {"restore", folder, "--data", target("restored")},
+			{"restore", folder, "--data", target("restored")},
 		} {
 			before := describeFolder(t, folder)
 			code, out, stderr := runProgram(t, args...)

@@ -52,7 +52,7 @@ func TestFolderWithoutStore(t *testing.T) {
 	}
 	for dir, found := range map[string]string{foreign: ", but a foreign Pebble or RocksDB store (MANIFEST-000001)", other: ", but other files (notes)", empty: ""} {
 		for _, args := range [][]string{{"doctor", dir}, {"runs", "list", "--data", dir}, {"keys", "list", "--data", dir}, {"keys", "revoke", "abc", "--data", dir},
-			{"backup", filepath.Join(t.TempDir(), "copy"), "--data", dir}, {"migrate", dir, filepath.Join(t.TempDir(), "new")}} {
+			{"backup", filepath.Join(t.TempDir(), "copy"), "--data", dir}} {
 			code, _, stderr := runProgram(t, args...)
 			if code != 1 || !strings.HasSuffix(stderr, " holds no store"+found+"; want the folder that `troupe serve --data` uses\n") {
 				t.Errorf("%s: exit code %d\n%s", args, code, stderr)
@@ -75,7 +75,7 @@ func TestFolderWithoutStore(t *testing.T) {
 func TestMistypedFolderIsNotCreated(t *testing.T) {
 	typo := filepath.Join(t.TempDir(), "typo")
 	for _, args := range [][]string{{"keys", "list", "--data", typo}, {"keys", "revoke", "abc", "--data", typo}, {"runs", "list", "--data", typo},
-		{"backup", filepath.Join(t.TempDir(), "copy"), "--data", typo}, {"doctor", typo}, {"migrate", typo, filepath.Join(t.TempDir(), "new")}} {
+		{"backup", filepath.Join(t.TempDir(), "copy"), "--data", typo}, {"doctor", typo}} {
 		code, _, stderr := runProgram(t, args...)
 		if code == 0 || !strings.Contains(stderr, typo) || !strings.Contains(stderr, "does not exist") && !strings.Contains(stderr, "no such file or directory") {
 			t.Errorf("%s: exit code %d\n%s", args, code, stderr)

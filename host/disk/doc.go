@@ -9,7 +9,6 @@
 //	DIR/LOCK     locked by the one process that may change the store, or by those that read it
 //	DIR/pebble/  the keys
 //	DIR/BALLAST  reserved space, released by Open if the disk is full
-//	DIR.new      store that Migrate has not completed
 //	DIR/kept/    original write-ahead log of a store that is being opened or failed to open
 //
 // The files have mode 0600 and the directories 0700, whatever the umask is. Open

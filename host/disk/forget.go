@@ -15,6 +15,9 @@ func (l *Log) commitWait(entries []store.Entry) {
 	<-durable
 }
 
+// retainedBytes is the size from which Cut commits the outcomes that it keeps, so that it holds few.
+const retainedBytes = 1 << 20
+
 // Cut deletes the log up to a batch while commits continue. Outcomes whose time in Until is
 // before now are not kept. A refusal is store.CannotCut. It returns once the cut is
 // durable.
@@ -30,7 +33,7 @@ func (l *Log) Cut(batch uint64, now actor.Time) error {
 	size := 0
 	err = l.disk.Retain(l.disk.node, c, func(e store.Entry) error {
 		entries = append(entries, e)
-		if size += e.Size(); size >= migrateBytes {
+		if size += e.Size(); size >= retainedBytes {
 			l.commitWait(entries)
 			entries, size = nil, 0
 		}

@@ -38,10 +38,6 @@ var readers = map[string]func(t *testing.T, dir string) error{
 		_, err := Restore(dir, filepath.Join(t.TempDir(), "restored"), Options{FreeFloor: 1}, nil)
 		return err
 	},
-	"Migrate": func(t *testing.T, dir string) error {
-		_, err := Migrate(dir, filepath.Join(t.TempDir(), "migrated"), Options{FreeFloor: 1}, nil)
-		return err
-	},
 }
 
 func ignoreAbsent(err error) error {

@@ -170,15 +170,6 @@ func (l *ledger) waitIdle(inst *instance) error {
 	}
 }
 
-// checkMigration migrates the store of the crashed server, and checks the new store
-// like the old one.
-func (l *ledger) checkMigration(dir, migrated string, external *externalAgents) error {
-	if _, err := disk.Migrate(dir, migrated, disk.Options{}, nil); err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
-	return l.checkStore(migrated, external)
-}
-
 // checkStore checks the store: its hash chain verifies from the start, every run
 // has ended, and every message became at most one run with the expected number of
 // nested calls.

@@ -212,9 +212,5 @@ func (c *harness) finalInstance(ctx context.Context, clients []*client) error {
 	if _, state := s.terminate(syscall.SIGTERM); !state.Success() {
 		return fmt.Errorf("after SIGTERM the server exited with %s: %s", state, tail(c.dir))
 	}
-	data, migrated := filepath.Join(c.dir, dataDir), filepath.Join(c.dir, "migrated")
-	if err := c.ledger.checkStore(data, c.external); err != nil {
-		return err
-	}
-	return c.ledger.checkMigration(data, migrated, c.external)
+	return c.ledger.checkStore(filepath.Join(c.dir, dataDir), c.external)
 }
