@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -28,23 +29,26 @@ const rulesBytesMax = 1 << 20
 
 // Load reads a project: the agents in dir/agents, and dir/sim.toml. Either may be
 // absent if the rest of the team is written in Go. If both are absent, dir itself is
-// a folder of agents.
+// a folder of agents. A tool of an MCP server that the folder declares is a stub, unless
+// the rules have another.
 func Load(dir string) (*Team, error) {
 	t := &Team{}
-	if err := t.readAgents(AgentsIn(dir)); err != nil {
+	servers, err := t.readAgents(AgentsIn(dir))
+	if err != nil {
 		return nil, err
 	}
 	path := filepath.Join(dir, RulesFile)
 	text, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return t, nil
 	case err != nil:
 		return nil, fmt.Errorf("simulate: %w", err)
+	default:
+		if err := t.Rules(string(text)); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
 	}
-	if err := t.Rules(string(text)); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
+	t.stubServers(servers)
 	return t, nil
 }
 
@@ -59,13 +63,14 @@ func AgentsIn(dir string) string {
 	return dir
 }
 
-func (t *Team) readAgents(dir string) error {
+// readAgents reads the agents of a folder and returns the names of its MCP servers.
+func (t *Team) readAgents(dir string) (servers []string, err error) {
 	if dir == "" {
-		return nil
+		return nil, nil
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("simulate: %w", err)
+		return nil, fmt.Errorf("simulate: %w", err)
 	}
 	for _, e := range entries {
 		if e.IsDir() || filepath.Ext(e.Name()) != ".toml" || strings.HasPrefix(e.Name(), ".") {
@@ -74,18 +79,40 @@ func (t *Team) readAgents(dir string) error {
 		path := filepath.Join(dir, e.Name())
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return fmt.Errorf("simulate: %w", err)
+			return nil, fmt.Errorf("simulate: %w", err)
 		}
 		if agents.IsToolTOML(string(text)) { // the rules replace its tool
 			continue
 		}
+		if agents.IsServerTOML(string(text)) {
+			var file struct {
+				MCP map[string]toml.Primitive `toml:"mcp"`
+			}
+			if _, err := toml.Decode(string(text), &file); err != nil {
+				return nil, fmt.Errorf("%s: %w", path, err)
+			}
+			servers = append(servers, slices.Sorted(maps.Keys(file.MCP))...)
+			continue
+		}
 		spec, err := agents.ReadTOML(string(text))
 		if err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		t.Specs = append(t.Specs, spec)
 	}
-	return nil
+	return servers, nil
+}
+
+// stubServers adds a stub for each tool of an MCP server that an agent names and the rules do not.
+func (t *Team) stubServers(servers []string) {
+	for _, spec := range t.Specs {
+		for _, name := range spec.Tools {
+			server, _, _ := strings.Cut(name, ".")
+			if slices.Contains(servers, server) && !slices.ContainsFunc(t.Tools, func(other Tool) bool { return other.Name == name }) {
+				t.Tools = append(t.Tools, Tool{Name: name, Description: "A tool of the MCP server " + server + "."})
+			}
+		}
+	}
 }
 
 // Rules parses the content of a sim.toml and adds it to the team.

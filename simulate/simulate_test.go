@@ -229,6 +229,34 @@ func (l *choiceList) Int(n int) int {
 	return i
 }
 
+// A tool of an MCP server that the folder declares is a stub without a rule. A rule replaces it.
+func TestToolsOfMCPServersAreStubs(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"agents/desk.toml":    "name = \"desk\"\ntools = [\"tracker.find\", \"tracker.add\", \"other.find\"]\n",
+		"agents/servers.toml": "[mcp.tracker]\ncommand = \"no-such-program\"\n",
+		"sim.toml":            "[[tool]]\nname = \"tracker.add\"\nsays = [\"added\"]\n",
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, "agents"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	team, err := Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, tool := range team.Tools {
+		got = append(got, fmt.Sprint(tool.Name, tool.Says))
+	}
+	if want := []string{"tracker.add[added]", "tracker.find[]"}; !slices.Equal(got, want) {
+		t.Errorf("stubs: %q, want %q", got, want)
+	}
+}
+
 func TestStubRules(t *testing.T) {
 	team := &Team{Specs: []agents.Spec{{ID: "a", Agents: []string{"b"}}, {ID: "b"}, {ID: "c"}}, Models: []Rule{
 		{Agent: "a", When: "red", Says: []string{"stop"}},

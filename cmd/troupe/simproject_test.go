@@ -38,6 +38,9 @@ func TestSimProject(t *testing.T) {
 			t.Errorf("%v: exit code %d: %s%s", args, code, out, stderr)
 		}
 	}
+	if code, out, stderr = sim("--project", filepath.Join("..", "..", "examples", "mcp"), "--seeds", "2", "--faults", "none"); code != 0 || stderr != "" {
+		t.Errorf("folder with an MCP server: exit code %d:\n%s%s", code, out, stderr)
+	}
 	missingTool := t.TempDir()
 	if err := os.WriteFile(filepath.Join(missingTool, "a.toml"), []byte("name = \"a\"\ntools = [\"oders\"]\n"), 0o644); err != nil {
 		t.Fatal(err)
