@@ -18,7 +18,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionFunctionToolParam
 
 import troupe
-from troupe import AsyncTurn, Client, Turn, agent
+from troupe import AsyncTurn, Client, TroupeError, Turn, agent
 from troupe._turn import Execution, Invocation
 from troupe.testing import Factory, TroupeServer
 
@@ -180,6 +180,35 @@ def test_unknown_model(troupe_server: TroupeServer) -> None:
         assert bad.value.param == "messages"
         with pytest.raises(openai.NotFoundError, match="POST /v1/chat/completions"):
             client.responses.create(model="scripted", input="hi")
+
+
+def test_unknown_model_in_a_turn(troupe_server: TroupeServer) -> None:
+    """The agent gets the code of the failure, and so does the run if the agent does not handle it."""
+    codes: list[Any] = []
+
+    @agent
+    def asker(turn: Turn) -> str:
+        with OpenAI(**turn.openai) as client:
+            for stream in (False, True):
+                try:
+                    client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "hi"}], stream=stream)
+                except openai.APIStatusError as e:
+                    codes.append(e.code)
+            if turn.message == "fail":
+                client.chat.completions.create(model="gpt-x", messages=[{"role": "user", "content": "hi"}])
+        try:
+            turn.call("thinker", "hi")
+        except TroupeError as e:
+            codes.append(e.code)
+        return "asked"
+
+    client = troupe_server.client
+    client.agents.create("thinker", model="gpt-x")
+    with asker.start(troupe_server.url):
+        assert client.call("asker", "x").text == "asked"
+        assert codes == ["model_not_found", "model_not_found", "model_not_found"]
+        with pytest.raises(TroupeError, match="reported model_not_found: .*gpt-x"):
+            client.call("asker", "fail")
 
 
 def test_ended_run(troupe_server: TroupeServer) -> None:

@@ -60,6 +60,12 @@ def check_takes_turn(function: Function) -> None:
         pass
 
 
+def model_code(e: BaseException) -> str:
+    """The code of a failed request to a model with the package openai, such as model_not_found, or ""."""
+    code = getattr(e, "code", None)
+    return code if isinstance(code, str) and type(e).__module__.partition(".")[0] == "openai" else ""
+
+
 class Agent:
     """An agent, which is an ASGI application with POST /invoke and GET /health.
 
@@ -376,7 +382,7 @@ class Agent:
             code, text = e.code, e.message
         else:
             log.error("run %s of %s failed", execution.invocation.run_id, self.agent_id, exc_info=e)
-            code, text = "agent_failed", f"{type(e).__name__}: {e}"
+            code, text = model_code(e) or "agent_failed", f"{type(e).__name__}: {e}"
         execution.emit("error", {"code": code, "message": text[:2000]})
 
     # Serving.
