@@ -178,7 +178,7 @@ recovery: #+ crash at every single operation of a recovery, and within the recov
 	$(if $(N),@$(GO) test ./host/disk -run '^TestEveryFailingOperation' -count=1 -timeout 2h -args -recovery-runs 1)
 
 load: build ## load-test a node, up to five times its peak: ARGS=
-	@bin/troupe load --plot docs --page docs/PERFORMANCE.md $(ARGS)
+	@bin/troupe load --page test/bench/testdata/load.md $(ARGS)
 
 corruption: build #+ corrupt a store in every way a disk does; every loss must be detected: ARGS=
 	@$(GO) run ./test/corruption -write docs/PERFORMANCE.md $(ARGS)
@@ -194,7 +194,7 @@ inert: ## remove the effect of each fault in turn; the simulator must no longer 
 
 # Ends within 10 minutes.
 growth: #+ measure how calls, restarts and memory scale, into docs/PERFORMANCE.md: ARGS=
-	@$(GO) run ./test/scaling $(or $(ARGS),-page docs/PERFORMANCE.md)
+	@$(GO) run ./test/bench -only growth $(or $(ARGS),-page docs/PERFORMANCE.md)
 
 # With ARGS the page is not written.
 bench: ## measure against bare channels, Pebble and HTTP, into docs/PERFORMANCE.md: PROFILE=1 ARGS=

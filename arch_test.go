@@ -50,8 +50,8 @@ var (
 	wired = slices.Concat(slices.DeleteFunc(slices.Clone(host), func(r string) bool { return r == "host/gateway" }), []string{"internal/command", "internal/shares"})
 	// Programs open nodes and send them commands.
 	nodes = []string{"internal/command", "internal/node"}
-	// writers are the packages for programs that write tables and plots into a page.
-	writers  = slices.Concat(every, nodes, []string{"internal/mdsection", "internal/svgplot"})
+	// writers are the packages for programs that write tables into a page.
+	writers  = slices.Concat(every, nodes, []string{"internal/mdsection"})
 	programs = slices.Concat(every, []string{"internal/servertest"})
 )
 
@@ -123,8 +123,6 @@ var packages = map[string]pkg{
 	"test/corruption":      {layer: 4, ours: slices.Concat(writers, []string{"internal/servertest"}), theirs: []string{pebble}},
 	"internal/mdsection":   {layer: 4},
 	"internal/servertest":  {layer: 4},
-	"internal/svgplot":     {layer: 4},
-	"test/scaling":         {layer: 4, ours: writers, theirs: []string{pebble}},
 	"test/bench":           {layer: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
 	"internal/load":        {layer: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
 	"test/internal/gotest": {layer: 4},

@@ -22,7 +22,6 @@ import (
 
 	"github.com/troupe-run/troupe/internal/load"
 	"github.com/troupe-run/troupe/internal/mdsection"
-	"github.com/troupe-run/troupe/internal/svgplot"
 )
 
 // LoadCmd runs a load test against a node.
@@ -39,7 +38,6 @@ type LoadCmd struct {
 	Timeout    time.Duration `help:"Maximum duration of each run; the node's default if absent."`
 	Tries      int           `default:"4" help:"Maximum attempts per call in an open loop, if the refusal has a retry delay (${default})."`
 	JSON       bool          `help:"Print JSON."`
-	Plot       string        `type:"path" placeholder:"DIR" help:"Folder for the plots load-throughput.svg and load-latency.svg."`
 	Page       string        `type:"existingfile" placeholder:"FILE" help:"Write the tables into this page, between the lines load:begin and load:end."`
 	Profile    string        `type:"path" placeholder:"FILE" help:"Write a CPU profile to this file, and a heap profile to FILE.heap."`
 }
@@ -73,8 +71,8 @@ func (c *LoadCmd) Validate() error {
 		return fmt.Errorf("--agent %s: the temporary node has %v", c.Agent, load.Workloads())
 	case c.URL != "" && c.Profile != "":
 		return errors.New("--profile cannot be used with --url: it would profile the load generator")
-	case single && (c.Plot != "" || c.Page != ""):
-		return errors.New("--plot and --page require the suite: leave out --callers and --rate")
+	case single && c.Page != "":
+		return errors.New("--page requires the suite: leave out --callers and --rate")
 	case c.For < 100*time.Millisecond || c.For > 24*time.Hour:
 		return errors.New("--for: want 100ms to 24h")
 	case c.Sessions < 1 || c.Sessions > load.SessionsMax:
@@ -192,12 +190,6 @@ func (c *LoadCmd) runSuite(ctx context.Context, s streams, places []load.Place) 
 	if finish(); err != nil {
 		return err
 	}
-	if c.Plot != "" {
-		throughput, latency := r.Plots()
-		if err := errors.Join(os.MkdirAll(c.Plot, 0o755), drawChart(c.Plot+"/load-throughput.svg", throughput), drawChart(c.Plot+"/load-latency.svg", latency)); err != nil {
-			return err
-		}
-	}
 	if c.Page != "" {
 		if err := mdsection.Replace(c.Page, "load", c.preface()+r.Markdown()); err != nil {
 			return err
@@ -224,19 +216,7 @@ those of completed calls, from the intended send time; in an open loop they incl
 Refusals are timed from the actual send time. Calls without a free caller within 100 ms were not sent.
 
 `)
-	if c.Plot != "" {
-		b.WriteString("![Throughput over offered load](load-throughput.svg) ![Latency over offered load](load-latency.svg)\n\n")
-	}
 	return b.String()
-}
-
-func drawChart(path string, chart svgplot.Chart) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	_, err = chart.WriteTo(f)
-	return errors.Join(err, f.Close())
 }
 
 // printLoadJSON prints a result as JSON. Durations are in nanoseconds.

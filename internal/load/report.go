@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-
-	"github.com/troupe-run/troupe/internal/svgplot"
 )
 
 // CountFloors returns the numbers of met and missed floors.
@@ -101,26 +99,6 @@ func (p *Part) rows() (all []*Result) {
 }
 
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
-
-// Plots returns charts of throughput and latency over the offered load, relative to
-// the peak.
-func (r *Report) Plots() (throughput, latency svgplot.Chart) {
-	throughput = svgplot.Chart{Title: "Throughput over offered load", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "completed, × peak", Max: 1.1}}
-	latency = svgplot.Chart{Title: "Latency over offered load", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "ms, from the intended send time", Log: true}}
-	for i := range r.Parts {
-		p := &r.Parts[i]
-		done, p50, p99 := svgplot.Series{Name: p.Name()}, svgplot.Series{Name: p.Name() + ": p50", Dashed: true}, svgplot.Series{Name: p.Name() + ": p99"}
-		for _, one := range append(p.Fractions[:len(p.Fractions):len(p.Fractions)], p.Saturated) {
-			x := one.Rate / p.Peak
-			done.Points = append(done.Points, svgplot.Point{X: x, Y: one.PerSecond / p.Peak})
-			p50.Points = append(p50.Points, svgplot.Point{X: x, Y: one.Latency.P50.Seconds() * 1000})
-			p99.Points = append(p99.Points, svgplot.Point{X: x, Y: one.Latency.P99.Seconds() * 1000})
-		}
-		throughput.Series = append(throughput.Series, done)
-		latency.Series = append(latency.Series, p99, p50)
-	}
-	return throughput, latency
-}
 
 // Print writes one result as a table.
 func (r *Result) Print(w io.Writer) error {

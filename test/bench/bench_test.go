@@ -66,8 +66,8 @@ func TestFlags(t *testing.T) {
 		{"-rounds 4", 2, "want 5 to 101"},
 		{"-sums", 2, "not defined"},
 		{"ask", 2, "want flags only"},
-		{"-page x.md -quick", 2, "the whole table"},
-		{"-page x.md -only ask", 2, "the whole table"},
+		{"-page x.md -quick", 2, "a whole table"},
+		{"-page x.md -only ask", 2, "a whole table"},
 		{"-page none.md", 2, "no such file"},
 		{"-page bench_test.go", 2, "want one section"},
 	} {

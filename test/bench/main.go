@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures Troupe against real counterparts in one process and prints a table of ratios and floors.
+// Command bench measures Troupe: against real counterparts in one process, as a table of ratios and floors,
+// and how costs grow with the number of actors, entries, open runs and callers.
 //
 // Each row has a counterpart: bare channels, a bare Pebble, a bare HTTP server, or
 // the tool without the agent. Both sides alternate for several rounds on the same
@@ -30,11 +31,13 @@ import (
 const (
 	roundsMin = 5
 	roundsMax = 101
-	// timeLimit is the maximum duration of all studies together.
+	// timeLimit is the maximum duration of all studies together, of those of growth too.
 	timeLimit = 10 * time.Minute
+	// growthName selects all studies of growth.
+	growthName = "growth"
 )
 
-// studies lists all studies in the order of the table.
+// studies lists all studies in the order of the table. Those of growth run only by name.
 var studies = []study{
 	{"ask", studyAsk},
 	{"chain", studyChain},
@@ -45,6 +48,17 @@ var studies = []study{
 	{"loop", studyLoop},
 	{"tool", studyTool},
 	{"sim", studySim},
+}
+
+// growthStudies lists the studies of growth. The first one measures the resident memory of the
+// process, which depends on earlier ones.
+var growthStudies = []study{
+	{"idle", growing((*bench).idle)},
+	{"entries", growing((*bench).entries)},
+	{"resident", growing((*bench).resident)},
+	{"callers", growing((*bench).callers)},
+	{"actors", growing((*bench).manyActors)},
+	{"conversation", growing((*bench).conversation)},
 }
 
 // study measures one or more rows.
@@ -67,6 +81,7 @@ Examples:
   go run ./test/bench -json                      print JSON
   go run ./test/bench -profile bin/profiles      also write CPU profiles
   go run ./test/bench -page docs/PERFORMANCE.md  also write the table into the page
+  go run ./test/bench -only growth               run the studies of growth
 `
 
 // run executes the command and returns its exit code: 0, 1 after a failed
@@ -76,12 +91,12 @@ func run(args []string, out, stderr io.Writer) int {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	asJSON := flags.Bool("json", false, "print JSON instead of a table")
-	only := flags.String("only", "", "run only these `studies`, separated by commas: "+strings.Join(studyNames(), ", "))
+	only := flags.String("only", "", "run only these `studies`, separated by commas: "+strings.Join(studyNames(studies), ", ")+"; or "+growthName+" for "+strings.Join(studyNames(growthStudies), ", "))
 	flags.StringVar(&b.profile, "profile", "", "write a CPU profile of each row to this `folder`, with its top 20 functions as text")
 	flags.IntVar(&b.rounds, "rounds", b.rounds, fmt.Sprintf("number of rounds, of which the median counts (%d to %d)", roundsMin, roundsMax))
 	flags.StringVar(&b.dir, "dir", "", "temporary `folder` on the disk to be measured (default: that of the system)")
 	flags.BoolVar(&b.quick, "quick", false, "run one short round each as a test, without a verdict on floors")
-	page := flags.String("page", "", "also write the table into the section bench of this `file`")
+	page := flags.String("page", "", "also write the table into its section of this `file`: bench, or growth with -only growth")
 	flags.Usage = func() {
 		fmt.Fprintln(stderr, "Usage: bench [flags]\n\nMeasures Troupe against real counterparts in one process and prints the ratios.\n\nFlags:")
 		flags.PrintDefaults()
@@ -100,15 +115,19 @@ func run(args []string, out, stderr io.Writer) int {
 		err = unknown
 	case b.rounds < roundsMin || b.rounds > roundsMax:
 		err = fmt.Errorf("-rounds %d: want %d to %d", b.rounds, roundsMin, roundsMax)
-	case *page != "" && (b.quick || *only != ""):
-		err = errors.New("-page requires the whole table: omit -quick and -only")
+	case *page != "" && (b.quick || *only != "" && *only != growthName):
+		err = errors.New("-page requires a whole table: omit -quick, and -only but for growth")
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "bench:", err)
 		return 2
 	}
 	if *page != "" {
-		if _, err := mdsection.Text(*page, pageSection); err != nil {
+		section := pageSection
+		if *only == growthName {
+			section = growthSection
+		}
+		if _, err := mdsection.Text(*page, section); err != nil {
 			fmt.Fprintln(stderr, "bench:", err)
 			return 2
 		}
@@ -123,34 +142,38 @@ func run(args []string, out, stderr io.Writer) int {
 	return 0
 }
 
-func studyNames() (all []string) {
-	for _, s := range studies {
+func studyNames(of []study) (all []string) {
+	for _, s := range of {
 		all = append(all, s.name)
 	}
 	return all
 }
 
 func selectStudies(only string) ([]study, error) {
-	if only == "" {
+	switch only {
+	case "":
 		return studies, nil
+	case growthName:
+		return growthStudies, nil
 	}
-	wanted := strings.Split(only, ",")
+	all, wanted := slices.Concat(studies, growthStudies), strings.Split(only, ",")
 	for _, name := range wanted {
-		if !slices.Contains(studyNames(), name) {
-			return nil, fmt.Errorf("-only %s: no such study; want some of %s", name, strings.Join(studyNames(), ", "))
+		if !slices.Contains(studyNames(all), name) {
+			return nil, fmt.Errorf("-only %s: no such study; want some of %s, or %s", name, strings.Join(studyNames(all), ", "), growthName)
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(studies), func(s study) bool { return !slices.Contains(wanted, s.name) }), nil
+	return slices.DeleteFunc(all, func(s study) bool { return !slices.Contains(wanted, s.name) }), nil
 }
 
 // runStudies measures the chosen studies and prints the result.
 func (b *bench) runStudies(out io.Writer, chosen []study, asJSON bool, page string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), timeLimit+growthLimit)
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	b.ctx = ctx
-	began, machine := time.Now(), thisMachine() // read before the studies, since the commit may change while they run
+	defer func() { os.RemoveAll(b.growth.dir) }() //nolint:errcheck // only this program uses the folder
+	began, machine := time.Now(), thisMachine()   // read before the studies, since the commit may change while they run
 	var rows []row
 	var failure error // rows measured before the failure are still printed
 	for i, s := range chosen {
@@ -164,7 +187,7 @@ func (b *bench) runStudies(out io.Writer, chosen []study, asJSON bool, page stri
 		}
 	}
 	b.clear()
-	r := result{Machine: machine, Rounds: b.rounds, Quick: b.quick, Took: time.Since(began).Seconds(), Rows: rows}
+	r := result{Machine: machine, Rounds: b.rounds, Quick: b.quick, Took: time.Since(began).Seconds(), Rows: rows, Growth: b.growth}
 	if page != "" && failure == nil {
 		if err := r.writePage(page); err != nil {
 			return err

@@ -29,7 +29,12 @@ type node struct {
 // openNode starts a node in a folder. The callback change may modify the
 // configuration.
 func openNode(dir string, change func(*engine.Config), definitions ...actor.Definition) (*node, error) {
-	d, err := disk.Open(dir, "n1", disk.Options{})
+	return openNodeWith(dir, disk.Options{}, change, definitions...)
+}
+
+// openNodeWith is openNode for a store with options.
+func openNodeWith(dir string, options disk.Options, change func(*engine.Config), definitions ...actor.Definition) (*node, error) {
+	d, err := disk.Open(dir, "n1", options)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ type result struct {
 	Quick   bool    `json:"quick"`
 	Took    float64 `json:"took_s"`
 	Rows    []row   `json:"rows"`
+	Growth  growth  `json:"growth,omitzero"`
 }
 
 // writeJSON writes the result as indented JSON.
@@ -36,6 +37,10 @@ func (r *result) writeJSON(out io.Writer) error {
 
 // writeText writes the result as an aligned table.
 func (r *result) writeText(out io.Writer) error {
+	if table := r.Growth.markdown(); len(r.Rows) == 0 && table != "" {
+		_, err := io.WriteString(out, table)
+		return err
+	}
 	lines := [][]string{tableHeader}
 	for i := range r.Rows {
 		lines = append(lines, r.Rows[i].cells(!r.Quick))
@@ -61,7 +66,7 @@ func (r *result) writeText(out io.Writer) error {
 			b.WriteString("    " + r.Rows[i-1].notes() + "\n")
 		}
 	}
-	b.WriteString(r.lastLine() + "\n")
+	b.WriteString(r.lastLine() + "\n" + r.Growth.markdown())
 	_, err := io.WriteString(out, b.String())
 	return err
 }
@@ -82,6 +87,10 @@ func (r *result) lastLine() string {
 			missed = append(missed, row.Name)
 		}
 	}
+	return countFloors(met, missed)
+}
+
+func countFloors(met int, missed []string) string {
 	text := fmt.Sprintf("floors: %d met, %d missed", met, len(missed))
 	if len(missed) > 0 {
 		text += ": " + strings.Join(missed, "; ")
@@ -89,11 +98,17 @@ func (r *result) lastLine() string {
 	return text
 }
 
-// pageSection is the name of the section that the page reserves for this table.
-const pageSection = "bench"
+// The names of the sections that a page reserves for the tables.
+const (
+	pageSection   = "bench"
+	growthSection = "growth"
+)
 
 // writePage writes the result into its section of a Markdown page.
 func (r *result) writePage(page string) error {
+	if len(r.Rows) == 0 {
+		return r.Growth.writePage(page, &r.Machine)
+	}
 	var b strings.Builder
 	m := &r.Machine
 	fmt.Fprintf(&b, "Written by `make bench` on %s at commit %s in %v. Each value is the median of %d rounds.\n\n",

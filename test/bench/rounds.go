@@ -28,6 +28,8 @@ type bench struct {
 	sideTime time.Duration // approximate duration of one side of a round
 	actors   int           // size of each population in the memory study
 	seeds    int           // seeds simulated in a round
+
+	growth growth
 }
 
 // useQuickSizes reduces rounds, durations and sizes to the minimum.
@@ -169,6 +171,12 @@ func runConcurrent(callers, n int, one func(caller, i int) error) (time.Duration
 		}
 	}
 	return took, nil
+}
+
+// eachOf performs n numbered operations with concurrent callers and returns the total time.
+func eachOf(callers, n int, one func(i int) error) (time.Duration, error) {
+	callers = min(callers, n)
+	return runConcurrent(callers, n, func(caller, i int) error { return one(callers*i + caller) })
 }
 
 // share returns the number of operations that one of the callers performs if all

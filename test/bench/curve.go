@@ -11,8 +11,8 @@ import (
 // powers of ten it lets a cost grow by four times more than n log n does.
 const slopeMax = 0.2
 
-// row is one cost at several sizes.
-type row struct {
+// curve is one cost at several sizes.
+type curve struct {
 	Name    string  `json:"name"`
 	Of      string  `json:"of"`   // the size that varies
 	Unit    string  `json:"unit"` // unit of the cost
@@ -30,18 +30,18 @@ type point struct {
 
 // fit fits a line through the logarithms of size and of total cost divided by n log
 // n.
-func (r *row) fit() {
+func (c *curve) fit() {
 	var x, y []float64
-	for _, p := range r.Points {
+	for _, p := range c.Points {
 		n, cost := float64(p.N), math.Max(p.Cost, 1e-9)
-		if r.Each {
+		if c.Each {
 			cost *= n
 		}
 		x = append(x, math.Log(n))
 		y = append(y, math.Log(cost/(n*math.Log(n+1))))
 	}
-	r.Slope = slope(x, y)
-	r.Met = len(x) > 1 && r.Slope <= slopeMax
+	c.Slope = slope(x, y)
+	c.Met = len(x) > 1 && c.Slope <= slopeMax
 }
 
 // slope returns the slope of the least-squares line.
@@ -57,15 +57,15 @@ func slope(x, y []float64) float64 {
 	return 0
 }
 
-func (r *row) verdict() string {
-	if r.Met {
+func (c *curve) verdict() string {
+	if c.Met {
 		return "n log n or better"
 	}
-	return fmt.Sprintf("worse than n log n (slope %.2f)", r.Slope)
+	return fmt.Sprintf("worse than n log n (slope %.2f)", c.Slope)
 }
 
-// floor is a bound on one figure. A figure that was not measured misses its floor.
-type floor struct {
+// limit is a bound on one figure. A figure that was not measured misses it.
+type limit struct {
 	Name  string  `json:"name"`
 	Found bool    `json:"found"`
 	Value float64 `json:"value"`
@@ -74,11 +74,11 @@ type floor struct {
 	Met   bool    `json:"met"`
 }
 
-func (f *floor) record(value float64) { f.Found, f.Value, f.Met = true, value, value <= f.Most }
+func (l *limit) record(value float64) { l.Found, l.Value, l.Met = true, value, value <= l.Most }
 
-func (f *floor) value() string {
-	if !f.Found {
+func (l *limit) value() string {
+	if !l.Found {
 		return "not measured for lack of time"
 	}
-	return fmt.Sprintf("%.0f %s", f.Value, f.Unit)
+	return fmt.Sprintf("%.0f %s", l.Value, l.Unit)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"time"
@@ -26,40 +25,38 @@ func actorID(agent string, n int) actor.ID {
 }
 
 // newNode starts a node on a new folder.
-func (m *measurement) newNode(what string) (*node, string, error) {
-	dir := m.newDir(what)
-	n, err := openNode(dir)
+func (b *bench) newNode(what string) (*growthNode, string, error) {
+	dir := b.newDir(what)
+	n, err := openGrowthNode(dir)
 	return n, dir, err
 }
 
-func (m *measurement) newDir(what string) string { return filepath.Join(m.dir, what) }
-
 // fill calls the function do with each number in the range [from, to). It returns
 // false as soon as the rest would take more than two thirds of the time left.
-func (m *measurement) fill(what string, from, to int, do func(i int) error) (enough bool, err error) {
+func (b *bench) fill(what string, from, to int, do func(i int) error) (enough bool, err error) {
 	const slice = 10_000
 	for at := from; at < to; at += slice {
-		m.progress("%s: %d of %d", what, at, to)
+		b.progress("%s: %d of %d", what, at, to)
 		began := time.Now()
-		if _, err := runConcurrent(fillCallers, min(slice, to-at), func(i int) error { return do(at + i) }); err != nil {
+		if _, err := eachOf(fillCallers, min(slice, to-at), func(i int) error { return do(at + i) }); err != nil {
 			return false, err
 		}
 		slices := time.Duration((to-at)/slice + 1)
-		if time.Since(began)*slices > time.Until(m.deadline)*2/3 {
+		if time.Since(began)*slices > time.Until(b.growth.deadline)*2/3 {
 			return false, nil
 		}
 	}
-	return true, m.ctx.Err()
+	return true, b.ctx.Err()
 }
 
 // callCost returns the time per call in µs: elapsed time divided by the number of
 // calls.
-func (m *measurement) callCost(callers, count int, one func(i int) error) (float64, error) {
+func (b *bench) callCost(callers, count int, one func(i int) error) (float64, error) {
 	var costs []float64
 	for range repetitions {
-		took, err := runConcurrent(callers, count, one)
+		took, err := eachOf(callers, count, one)
 		if err == nil {
-			err = m.ctx.Err()
+			err = b.ctx.Err()
 		}
 		if err != nil {
 			return 0, err
@@ -79,24 +76,24 @@ func heapGrowth(before float64) float64 { return max(0.1, heapMiB()-before) }
 func heapMiB() float64 {
 	runtime.GC()
 	runtime.GC() // collects objects whose finalizers ran
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return float64(m.HeapAlloc) / (1 << 20)
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return float64(stats.HeapAlloc) / (1 << 20)
 }
 
 // resident measures calls and memory against the number of volatile actors in
 // memory.
-func (m *measurement) resident() (err error) {
-	cost := m.row("a call, unjournaled", "actors in memory", "µs", true)
-	size := m.row("heap, unjournaled", "actors in memory", "MiB", false)
-	n, _, err := m.newNode("resident")
+func (b *bench) resident() (err error) {
+	cost := b.growth.curve("a call, unjournaled", "actors in memory", "µs", true)
+	size := b.growth.curve("heap, unjournaled", "actors in memory", "MiB", false)
+	n, _, err := b.newNode("resident")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	reached, before := 0, heapMiB()
-	for _, count := range m.sizes(1000, 1_000_000) {
-		enough, err := m.fill("actors in memory", reached, count, func(i int) error { return n.ask(m.ctx, actorID("volatile", i)) })
+	for _, count := range b.sizes(1000, 1_000_000) {
+		enough, err := b.fill("actors in memory", reached, count, func(i int) error { return n.hello(b.ctx, actorID("volatile", i)) })
 		if err != nil {
 			return err
 		}
@@ -106,7 +103,7 @@ func (m *measurement) resident() (err error) {
 		}
 		reached = count
 		size.add(count, heapGrowth(before))
-		c, err := m.callCost(measureCallers, m.iterations(20_000), func(int) error { return n.ask(m.ctx, actorID("volatile", rand.IntN(count))) })
+		c, err := b.callCost(measureCallers, b.iterations(20_000), func(int) error { return n.hello(b.ctx, actorID("volatile", rand.IntN(count))) })
 		if err != nil {
 			return err
 		}
@@ -116,17 +113,17 @@ func (m *measurement) resident() (err error) {
 }
 
 // callers measures calls against the number of concurrent callers.
-func (m *measurement) callers() (err error) {
-	rows := []*row{m.row("a call, durable", "callers", "µs", true), m.row("a call, unjournaled", "callers", "µs", true)}
-	n, _, err := m.newNode("callers")
+func (b *bench) callers() (err error) {
+	rows := []*curve{b.growth.curve("a call, durable", "callers", "µs", true), b.growth.curve("a call, unjournaled", "callers", "µs", true)}
+	n, _, err := b.newNode("callers")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	for count := 1; count <= 1024; count *= 4 {
 		for i, agent := range []string{"journaled", "volatile"} {
-			m.progress("%d callers of %s", count, agent)
-			c, err := m.callCost(count, m.iterations(200+100*count), func(int) error { return n.ask(m.ctx, actorID(agent, rand.IntN(1024))) })
+			b.progress("%d callers of %s", count, agent)
+			c, err := b.callCost(count, b.iterations(200+100*count), func(int) error { return n.hello(b.ctx, actorID(agent, rand.IntN(1024))) })
 			if err != nil {
 				return err
 			}
@@ -138,19 +135,19 @@ func (m *measurement) callers() (err error) {
 
 // actors measures calls, memory and a restart against the number of journaled
 // actors.
-func (m *measurement) actors() (err error) {
-	cost := m.row("a call, durable", "actors", "µs", true)
-	size := m.row("heap", "actors", "MiB", false)
-	start := m.row("a restart", "actors", "ms", false)
+func (b *bench) manyActors() (err error) {
+	cost := b.growth.curve("a call, durable", "actors", "µs", true)
+	size := b.growth.curve("heap", "actors", "MiB", false)
+	start := b.growth.curve("a restart", "actors", "ms", false)
 	before := heapMiB()
-	n, dir, err := m.newNode("actors")
+	n, dir, err := b.newNode("actors")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	reached := 0
-	for _, count := range m.sizes(1000, 100_000) {
-		enough, err := m.fill("actors", reached, count, func(i int) error { return n.ask(m.ctx, actorID("journaled", i)) })
+	for _, count := range b.sizes(1000, 100_000) {
+		enough, err := b.fill("actors", reached, count, func(i int) error { return n.hello(b.ctx, actorID("journaled", i)) })
 		if err != nil {
 			return err
 		}
@@ -160,19 +157,19 @@ func (m *measurement) actors() (err error) {
 		}
 		reached = count
 		size.add(count, heapGrowth(before))
-		c, err := m.callCost(measureCallers, m.iterations(5_000), func(int) error { return n.ask(m.ctx, actorID("journaled", rand.IntN(count))) })
+		c, err := b.callCost(measureCallers, b.iterations(5_000), func(int) error { return n.hello(b.ctx, actorID("journaled", rand.IntN(count))) })
 		if err != nil {
 			return err
 		}
 		cost.add(count, c)
-		took, err := m.restart(&n, dir)
+		took, err := b.restart(&n, dir)
 		if err != nil {
 			return err
 		}
 		start.add(count, took)
 		// All actors are recovered, so that the next size again measures actors in
 		// memory.
-		if _, err := m.fill("actors recovered", 0, count, func(i int) error { return n.ask(m.ctx, actorID("journaled", i)) }); err != nil {
+		if _, err := b.fill("actors recovered", 0, count, func(i int) error { return n.hello(b.ctx, actorID("journaled", i)) }); err != nil {
 			return err
 		}
 	}
@@ -181,17 +178,17 @@ func (m *measurement) actors() (err error) {
 
 // restart closes a node and starts the next one on its folder. It returns the time
 // in ms from opening the folder to the first answer of a new actor.
-func (m *measurement) restart(n **node, dir string) (float64, error) {
+func (b *bench) restart(n **growthNode, dir string) (float64, error) {
 	if err := (*n).close(); err != nil {
 		return 0, err
 	}
 	began := time.Now()
-	next, err := openNode(dir)
+	next, err := openGrowthNode(dir)
 	if err != nil {
 		return 0, err
 	}
 	*n = next
-	if err := next.ask(m.ctx, actor.NewID("journaled", fmt.Sprint("new-", rand.Uint64()))); err != nil {
+	if err := next.hello(b.ctx, actor.NewID("journaled", fmt.Sprint("new-", rand.Uint64()))); err != nil {
 		return 0, err
 	}
 	return float64(time.Since(began).Microseconds()) / 1000, nil

@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -44,21 +43,21 @@ type population struct {
 //
 // The memory of durable runs does not return to that before, because Pebble retains its
 // write buffers. It is shown for two sizes of them, the smaller first.
-func (m *measurement) idle() error {
+func (b *bench) idle() error {
 	began := time.Now()
-	defer func() { m.deadline = m.deadline.Add(time.Since(began)) }()
+	defer func() { b.growth.deadline = b.growth.deadline.Add(time.Since(began)) }()
 	scale := 1
-	if m.quick {
+	if b.quick {
 		scale = 100
 	}
-	stop := m.floor("a change of 1 of 1,024 agents, actors in memory", changeStopMax, "µs")
-	after := m.floor("memory after volatile sessions, of that before", idleMemoryMax, "%")
+	stop := b.growth.limit("a change of 1 of 1,024 agents, actors in memory", changeStopMax, "µs")
+	after := b.growth.limit("memory after volatile sessions, of that before", idleMemoryMax, "%")
 	volatile := population{agent: "volatile", calls: 500_000 / scale, sessions: 500_000 / scale, warmUp: 10 * idleWarmUp / scale, buffer: smallBuffer}
-	part, err := m.idleAfter(volatile, idleMemoryMax, func(n *node) error {
-		took, err := m.changeAgents(n)
+	part, err := b.idleAfter(volatile, idleMemoryMax, func(n *growthNode) error {
+		took, err := b.changeAgents(n)
 		if err == nil {
 			stop.record(float64(took[len(took)/2].Microseconds()))
-			m.note("%d changes of the agents took %v to %v, the median %v", len(took), took[0], took[len(took)-1], took[len(took)/2])
+			b.growth.note("%d changes of the agents took %v to %v, the median %v", len(took), took[0], took[len(took)-1], took[len(took)/2])
 		}
 		return err
 	})
@@ -68,7 +67,7 @@ func (m *measurement) idle() error {
 	after.record(part)
 	durable := population{agent: "journaled", calls: 10_000 / scale, sessions: 500 / scale, warmUp: idleWarmUp / scale}
 	for _, durable.buffer = range []uint64{smallBuffer, disk.WriteBuffer} {
-		if _, err := m.idleAfter(durable, 0, nil); err != nil {
+		if _, err := b.idleAfter(durable, 0, nil); err != nil {
 			return err
 		}
 	}
@@ -79,23 +78,23 @@ func (m *measurement) idle() error {
 // idle: two passivation times, or until the memory is at most the given percentage of
 // that before. It returns the percentage. The memory before is that after a warm-up,
 // with the garbage of a node under light load.
-func (m *measurement) idleAfter(p population, enough float64, during func(*node) error) (percent float64, err error) {
+func (b *bench) idleAfter(p population, enough float64, during func(*growthNode) error) (percent float64, err error) {
 	passivate := idlePassivate
-	if m.quick {
+	if b.quick {
 		passivate = time.Second
 	}
-	n, err := openNodeWith(m.newDir(fmt.Sprintf("idle-%s-%d", p.agent, p.buffer)), passivate, p.buffer)
+	n, err := openGrowthNodeWith(b.newDir(fmt.Sprintf("idle-%s-%d", p.agent, p.buffer)), passivate, p.buffer)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	ask := func(i int) error { return n.ask(m.ctx, actorID(p.agent, i)) }
-	if _, err := runConcurrent(fillCallers, p.warmUp, func(i int) error { return ask(i % idleWarmUp) }); err != nil {
+	ask := func(i int) error { return n.hello(b.ctx, actorID(p.agent, i)) }
+	if _, err := eachOf(fillCallers, p.warmUp, func(i int) error { return ask(i % idleWarmUp) }); err != nil {
 		return 0, err
 	}
 	before := residentMiB()
-	m.progress("%s: %d calls to %d sessions", p.agent, p.calls, p.sessions)
-	if _, err := runConcurrent(fillCallers, p.calls, func(i int) error { return ask(i % p.sessions) }); err != nil {
+	b.progress("%s: %d calls to %d sessions", p.agent, p.calls, p.sessions)
+	if _, err := eachOf(fillCallers, p.calls, func(i int) error { return ask(i % p.sessions) }); err != nil {
 		return 0, err
 	}
 	if during != nil {
@@ -106,22 +105,22 @@ func (m *measurement) idleAfter(p population, enough float64, during func(*node)
 	full, last := residentMiB(), time.Now()
 	now := full
 	for now > before*enough/100 && time.Since(last) < 2*passivate {
-		m.progress("%s: %.0f MiB %v after the last call", p.agent, now, time.Since(last).Round(time.Second))
+		b.progress("%s: %.0f MiB %v after the last call", p.agent, now, time.Since(last).Round(time.Second))
 		select {
 		case <-time.After(idlePoll):
-		case <-m.ctx.Done():
-			return 0, m.ctx.Err()
+		case <-b.ctx.Done():
+			return 0, b.ctx.Err()
 		}
 		now = residentMiB()
 	}
-	m.note("memory of %d calls to %d %s sessions, write buffers of %d MiB: %.0f MiB before, %.0f MiB after the calls, %.0f MiB %v later (passivation after %v)",
+	b.growth.note("memory of %d calls to %d %s sessions, write buffers of %d MiB: %.0f MiB before, %.0f MiB after the calls, %.0f MiB %v later (passivation after %v)",
 		p.calls, p.sessions, p.agent, p.buffer>>20, before, full, now, time.Since(last).Round(time.Second), passivate)
 	return 100 * now / before, nil
 }
 
 // changeAgents changes one agent of many several times and returns the sorted durations
 // of the changes. A change ends when every cell has applied it.
-func (m *measurement) changeAgents(n *node) (took []time.Duration, err error) {
+func (b *bench) changeAgents(n *growthNode) (took []time.Duration, err error) {
 	all := n.definitions()
 	for i := len(all); i < idleAgents; i++ {
 		all = append(all, agents.Define(fmt.Sprintf("other-%d", i), "1", "Is not called.", echoAgent{}))
@@ -132,19 +131,14 @@ func (m *measurement) changeAgents(n *node) (took []time.Duration, err error) {
 		former := *last
 		*last = agents.Define(last.Name, fmt.Sprint(i+2), last.Doc, echoAgent{})
 		began := time.Now()
-		if err := n.engine.Define(m.ctx, all, []actor.Definition{former}, nil); err != nil {
+		if err := n.Define(b.ctx, all, []actor.Definition{former}, nil); err != nil {
 			return nil, err
 		}
 		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
-	return took, m.ctx.Err()
+	return took, b.ctx.Err()
 }
 
 // residentMiB returns the resident set size of the process in MiB.
-func residentMiB() float64 {
-	var size, pages int
-	b, _ := os.ReadFile("/proc/self/statm")
-	fmt.Sscan(string(b), &size, &pages) //nolint:errcheck // on failure the result is 0, which is conspicuous
-	return float64(pages*os.Getpagesize()) / (1 << 20)
-}
+func residentMiB() float64 { return residentBytes() / (1 << 20) }

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
@@ -26,44 +25,44 @@ const messageBytes = 500
 
 // conversation measures the disk space of messages, of which every second is an answer: in
 // long conversations, and in runs that are no part of a conversation.
-func (m *measurement) conversation() error {
-	later := m.floor("disk space of messages 901 to 1,000 of a conversation, of that of messages 101 to 200", laterMessageMax, "%")
-	whole := m.floor("disk space of messages 101 to 1,000, of that of runs without a transcript", transcriptMax, "%")
-	with, err := m.conversationBytes(actor.HandleMessageFull)
+func (b *bench) conversation() error {
+	later := b.growth.limit("disk space of messages 901 to 1,000 of a conversation, of that of messages 101 to 200", laterMessageMax, "%")
+	whole := b.growth.limit("disk space of messages 101 to 1,000, of that of runs without a transcript", transcriptMax, "%")
+	with, err := b.conversationBytes(actor.HandleMessageFull)
 	if err != nil {
 		return err
 	}
-	without, err := m.conversationBytes("other")
+	without, err := b.conversationBytes("other")
 	if err != nil {
 		return err
 	}
 	later.record(100 * (with[3] - with[2]) / (with[1] - with[0]))
 	whole.record(100 * (with[3] - with[0]) / (without[3] - without[0]))
-	m.note("a message of %d bytes takes %.0f bytes on disk between message 101 and 200, %.0f between message 901 and 1,000, and %.0f without a transcript",
+	b.growth.note("a message of %d bytes takes %.0f bytes on disk between message 101 and 200, %.0f between message 901 and 1,000, and %.0f without a transcript",
 		messageBytes, (with[1]-with[0])/100, (with[3]-with[2])/100, (without[3]-without[0])/900)
 	return nil
 }
 
 // conversationBytes returns the disk space of a conversation after 100, 200, 900 and 1,000
 // messages: the mean of several conversations, in bytes. The messages are runs of an operation.
-func (m *measurement) conversationBytes(operation string) (sizes [4]float64, err error) {
+func (b *bench) conversationBytes(operation string) (sizes [4]float64, err error) {
 	sessions := 64
-	if m.quick {
+	if b.quick {
 		sessions = 8
 	}
-	dir := m.newDir("conversation-" + operation)
+	dir := b.newDir("conversation-" + operation)
 	done := 0
 	for i, messages := range []int{100, 200, 900, 1000} {
-		n, err := openNode(dir)
+		n, err := openGrowthNode(dir)
 		if err != nil {
 			return sizes, err
 		}
-		m.progress("%s: %d messages in %d sessions", operation, messages, sessions)
-		_, err = runConcurrent(sessions, sessions, func(i int) error {
+		b.progress("%s: %d messages in %d sessions", operation, messages, sessions)
+		_, err = eachOf(sessions, sessions, func(i int) error {
 			size := messageBytes/2 + messageBytes*i/(sessions-1) // differs, so that pages and snapshots do not follow the same messages in all conversations
 			for range (messages - done) / 2 {
-				call := actor.Call{ID: n.engine.NewCallID(), To: actorID("talker", i), Operation: operation, Parts: actor.Text(randomText(size))}
-				a, err := n.engine.Ask(m.ctx, call)
+				call := actor.Call{ID: n.NewCallID(), To: actorID("talker", i), Operation: operation, Parts: actor.Text(randomText(size))}
+				a, err := n.Ask(b.ctx, call)
 				if err == nil && a.Reply.Refusal != nil {
 					err = a.Reply.Refusal
 				}
@@ -77,7 +76,7 @@ func (m *measurement) conversationBytes(operation string) (sizes [4]float64, err
 			return sizes, err
 		}
 		done = messages
-		size, err := compactedBytes(m.ctx, dir)
+		size, err := compactedBytes(b.ctx, dir)
 		if err != nil {
 			return sizes, err
 		}
@@ -106,7 +105,7 @@ func randomText(size int) string {
 // compactedBytes returns the size of a store without replaced rows.
 func compactedBytes(ctx context.Context, dir string) (size int64, err error) {
 	dir = filepath.Join(dir, "pebble")
-	db, err := pebble.Open(dir, &pebble.Options{Logger: quietLogger{}})
+	db, err := pebble.Open(dir, &pebble.Options{Logger: silent{}})
 	if err != nil {
 		return 0, err
 	}
@@ -125,13 +124,4 @@ func compactedBytes(ctx context.Context, dir string) (size int64, err error) {
 		return err
 	})
 	return size, err
-}
-
-// quietLogger drops the messages of Pebble.
-type quietLogger struct{}
-
-func (quietLogger) Infof(string, ...any)  {}
-func (quietLogger) Errorf(string, ...any) {}
-func (quietLogger) Fatalf(format string, args ...any) {
-	panic(fmt.Sprintf(format, args...))
 }
