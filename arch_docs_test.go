@@ -232,13 +232,13 @@ func stagesEndInTime(c *checkout) (found []string) {
 	return found
 }
 
-// externalNamesAreFound reads the tables of docs/NAMES.md. Each name in backticks
+// externalNamesAreFound reads the tables of names in docs/NAMES.md. Each name in backticks
 // in the first column must occur in one of the paths of the second column. If that
 // column contains `later`, the name must occur in none of them.
 func externalNamesAreFound(c *checkout) (found []string) {
 	for i, line := range strings.Split(c.text("docs/NAMES.md"), "\n") {
 		cells := strings.Split(line, "|")
-		if !strings.HasPrefix(line, "|") || len(cells) < 4 {
+		if !strings.HasPrefix(line, "|") || len(cells) < 4 || requirementCell.MatchString(cells[1]) {
 			continue
 		}
 		later := strings.Contains(cells[2], "`later`")
@@ -266,11 +266,11 @@ func externalNamesAreFound(c *checkout) (found []string) {
 	return found
 }
 
-// compatNamesWhatStands reads the table of docs/compat.md. The tests of a row and
+// requirementsAreMet reads the table of requirements in docs/NAMES.md. The tests of a row and
 // its surfaces must exist: routes, flags, paths, Go names, and words of the code. A
 // row whose test is `planned` must not have all its surfaces.
-func compatNamesWhatStands(c *checkout) (found []string) {
-	const page = "docs/compat.md"
+func requirementsAreMet(c *checkout) (found []string) {
+	const page = "docs/NAMES.md"
 	tests, words := map[string]bool{}, map[string]bool{}
 	for _, f := range c.files {
 		if !strings.HasSuffix(f.path, "_test.go") && (f.ast != nil || path.Ext(f.path) == ".tla") {
@@ -327,7 +327,7 @@ func compatNamesWhatStands(c *checkout) (found []string) {
 
 var requirementCell = regexp.MustCompile(`^ [A-Z][0-9]+[a-z]? `)
 
-// hasSurface reports whether a surface of docs/compat.md exists. The paths of
+// hasSurface reports whether a surface in docs/NAMES.md exists. The paths of
 // routes and flags are read where the code declares them.
 func (c *checkout) hasSurface(name string, words map[string]bool) bool {
 	flag, isFlag := strings.CutPrefix(name, "--")

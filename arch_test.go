@@ -299,7 +299,7 @@ var rules = []rule{
 	{"tests that the Makefile runs by name exist", testsInMakefileExist},
 	{"the stages of CI end in time", stagesEndInTime},
 	{"external names are found where docs/NAMES.md says", externalNamesAreFound},
-	{"docs/compat.md names what exists", compatNamesWhatStands},
+	{"requirements in docs/NAMES.md are met", requirementsAreMet},
 	{"docs/errors.md matches the table of refusals", errorsPageMatchesRefusals},
 	{"docs/ARCHITECTURE.md names every package", architectureNamesEveryPackage},
 	{"the analyzer knows the pure packages", analyzerKnowsThePurePackages},
