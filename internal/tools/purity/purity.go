@@ -4,7 +4,7 @@
 //
 // Layers 0 to 2 MUST be pure: a cell stepped twice with the same inputs returns the
 // same results, or a seed could not replay a failure. The analyzer uses types, so it
-// detects cases that arch_test.go cannot: ranging over a map, a clock under another
+// detects cases that internal/arch cannot: ranging over a map, a clock under another
 // import name, a channel of a named type. Test files are exempt.
 package purity
 

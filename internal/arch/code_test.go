@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package troupe
+package arch
 
 // Rules about code: imports, purity, and the form of Go files.
 
@@ -18,7 +18,7 @@ import (
 func everyPackageHasARow(c *checkout) (found []string) {
 	for _, f := range c.goFiles() {
 		if f.row() == "" {
-			found = append(found, f.path+": the folder has no row in the table of packages; move the file, or add a row to arch_test.go")
+			found = append(found, f.path+": the folder has no row in the table of packages; move the file, or add a row to internal/arch/arch_test.go")
 		}
 	}
 	return found
@@ -62,14 +62,14 @@ func mayNotImport(f *file, p string) string {
 		if under(r.theirs) || under(pureModules) || f.isTest() && under(testModules) {
 			return ""
 		}
-		return "a new dependency needs a row in arch_test.go and an entry in docs/RATIONALE.md"
+		return "a new dependency needs a row in internal/arch/arch_test.go and an entry in docs/RATIONALE.md"
 	case !f.pure() || slices.Contains(pureStd, p) || slices.Contains(r.std, p):
 		return ""
 	default:
 		if why, ok := insteadOf[p]; ok {
 			return why
 		}
-		return "layers 0-2 are pure: if the package is a function of its arguments, add it to pureStd in arch_test.go; else return an Effect"
+		return "layers 0-2 are pure: if the package is a function of its arguments, add it to pureStd in internal/arch/arch_test.go; else return an Effect"
 	}
 }
 

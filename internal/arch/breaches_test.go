@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package troupe
+package arch
 
 import (
 	"fmt"
@@ -131,9 +131,9 @@ var breaches = []struct {
 	{"large types do not grow", tiny{"store/x.go": "package store\ntype x int\ntype y struct{ *x }\n" + methods("x", 40) + methods("y", 21)}, "store.x", "has 61 methods"},
 	{"large types do not grow", tiny{"store/x.go": "package store\ntype x[T any] int\ntype (\n\ty[T any] struct{ x[T] }\n\tz = y[int]\n)\n" + methods("x[T]", 40) + methods("y[T]", 11) + methods("z", 10)}, "store.x", "has 61 methods"},
 
-	{"machinery does not grow", tiny{"go.mod": "", "store/x.go": lines(98), "sim/x.go": lines(machineryPercentMax - 1)}, "arch_size_test.go", "the maximum is"},
-	{"machinery does not grow", tiny{"go.mod": "", "store/x.go": lines(98), "tla/X.cfg": strings.Repeat("\n", machineryPercentMax+1)}, "arch_size_test.go", "the maximum is"},
-	{"machinery does not grow", tiny{"go.mod": "", "store/x.go": lines(98), "sim/testdata/x.txt": "\n"}, "arch_size_test.go", "lower machineryPercentMax"},
+	{"machinery does not grow", tiny{"go.mod": "", "store/x.go": lines(98), "sim/x.go": lines(machineryPercentMax - 1)}, "internal/arch/size_test.go", "the maximum is"},
+	{"machinery does not grow", tiny{"go.mod": "", "store/x.go": lines(98), "tla/X.cfg": strings.Repeat("\n", machineryPercentMax+1)}, "internal/arch/size_test.go", "the maximum is"},
+	{"machinery does not grow", tiny{"go.mod": "", "store/x.go": lines(98), "sim/testdata/x.txt": "\n"}, "internal/arch/size_test.go", "lower machineryPercentMax"},
 
 	{"paths in docs exist", tiny{"docs/A.md": "see `sim/net.go`"}, "docs/A.md:1", "sim/net.go"},
 	{"paths in docs exist", tiny{"README.md": "\nsee `LICENSE.md`"}, "README.md:2", "LICENSE.md"},

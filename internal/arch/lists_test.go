@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package troupe
+package arch
 
 // Rules about lists: a list that a reader takes for the whole names all of it, and nothing else.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package troupe
+package arch
 
 // Rules about sizes. Each limit is the present value and only goes down, so that a
 // new feature arrives as a type of its own and checks grow no faster than the product.
@@ -29,7 +29,7 @@ var methodsMax = map[string]int{
 }
 
 // machinery are the folders with code and data that check the product. They are not part of it.
-var machinery = strings.Fields(`.ci internal/failpoint internal/load internal/mdsection internal/mutant internal/servertest
+var machinery = strings.Fields(`.ci internal/arch internal/failpoint internal/load internal/mdsection internal/mutant internal/servertest
 	internal/tools sim specs store/storetest test tla`)
 
 // machineryPercentMax is the maximum number of lines of machinery per 100 lines of the
@@ -79,9 +79,9 @@ func typesDoNotGrow(c *checkout) (found []string) {
 		case n > limit:
 			found = append(found, fmt.Sprintf("%s has %d methods, the maximum is %d; give the new code a type of its own", name, n, limit))
 		case n <= typeMethodsMax && limit > typeMethodsMax:
-			found = append(found, fmt.Sprintf("%s has %d methods; remove its row in arch_size_test.go", name, n))
+			found = append(found, fmt.Sprintf("%s has %d methods; remove its row in internal/arch/size_test.go", name, n))
 		case n < limit && limit > typeMethodsMax:
-			found = append(found, fmt.Sprintf("%s has %d methods; lower its %d in arch_size_test.go", name, n, limit))
+			found = append(found, fmt.Sprintf("%s has %d methods; lower its %d in internal/arch/size_test.go", name, n, limit))
 		}
 	}
 	slices.Sort(found)
@@ -121,7 +121,7 @@ func machineryDoesNotGrow(c *checkout) []string {
 	if !c.has("go.mod") || lines["product"] == 0 {
 		return nil // part of a checkout
 	}
-	const page = "arch_size_test.go"
+	const page = "internal/arch/size_test.go"
 	switch percent := 100 * lines["machinery"] / lines["product"]; {
 	case percent > machineryPercentMax:
 		return []string{fmt.Sprintf("%s: %d lines of machinery are %d %% of %d lines of product, the maximum is %d %%; delete checks that find nothing",
@@ -158,7 +158,7 @@ func purpose(p string) string {
 	switch ext := path.Ext(p); {
 	case slices.Contains([]string{".gz", ".svg", ".sum", ".mod"}, ext) || first == "docs" || first == "examples":
 		return ""
-	case slices.ContainsFunc(machinery, in) || strings.HasPrefix(p, "arch_") || p == "Makefile":
+	case slices.ContainsFunc(machinery, in) || p == "Makefile":
 		return "machinery"
 	case strings.HasSuffix(p, "_test.go") || strings.Contains(p, "testdata/"):
 		return "tests"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package troupe
+package arch
 
 // Rules about docs: every path, name and target they mention exists.
 
