@@ -22,9 +22,10 @@ const (
 	AskWait                      // signal by name, from a person or an event
 	AskModel                     // prompt to a model
 	AskInvoke                    // delivery of this turn's message to an external agent
+	AskDetach                    // detached call; it is answered at once, so no journal has it
 )
 
-var askNames = [...]string{AskCall: "call", AskTool: "tool", AskWork: "work", AskSleep: "sleep", AskWait: "wait", AskModel: "model", AskInvoke: "invoke"}
+var askNames = [...]string{AskCall: "call", AskTool: "tool", AskWork: "work", AskSleep: "sleep", AskWait: "wait", AskModel: "model", AskInvoke: "invoke", AskDetach: "detach"}
 
 // String returns the name of the kind.
 func (k AskKind) String() string { return nameOf(askNames[:], int(k)) }
@@ -213,7 +214,11 @@ type Definition struct {
 	// Capabilities are the abilities that the agent declares.
 	Capabilities []string
 	// Callees are the agents that it may call; nil: any.
-	Callees    []string
+	Callees []string
+	// Sends are the agents to which it may make detached calls; nil: any.
+	Sends []string
+	// Skills are what detached calls may ask of it; nil: anything.
+	Skills     []string
 	Kind       AgentKind
 	Spec       []byte // source spec as JSON; nil for a native agent
 	System     bool   // part of Troupe itself; neither clients nor agents may call it

@@ -44,6 +44,7 @@ var specFields = []field{
 	{"concurrency", KindExternal, integer(1, upstream.ConcurrencyMax, func(s *Spec, n int64) { s.Concurrency = int(n) })},
 	{"auth.env", KindExternal, text(actor.NameBytesMax, func(s *Spec) *string { return &s.Auth.Env }, checkAuthEnv)},
 
+	{"skills", "", list(SkillsMax, func(s *Spec) *[]string { return &s.Skills }, actor.CheckName)},
 	{"capabilities", "", list(CapabilitiesMax, func(s *Spec) *[]string { return &s.Capabilities }, actor.CheckName)},
 	{"durability", "", choice(func(s *Spec) *string { return &s.Durability }, "journaled", "none")},
 	{"turns", "", choice(func(s *Spec) *string { return &s.Turns }, "serial", "interleaved")},

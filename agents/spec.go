@@ -43,6 +43,7 @@ type Spec struct {
 	Auth        Auth   `json:"auth,omitzero"`
 
 	Capabilities []string `json:"capabilities,omitzero"`
+	Skills       []string `json:"skills,omitzero"` // what detached calls may ask of it; nil: anything
 	Durability   string   `json:"durability"`
 	Turns        string   `json:"turns"`
 	Recursion    string   `json:"recursion"`
@@ -125,6 +126,7 @@ const (
 	SpecToolsMax        = upstream.ToolsMax
 	SpecTargetsMax      = 256
 	CapabilitiesMax     = 64
+	SkillsMax           = 64
 	modelStepsMax       = StepsMax
 	timeoutMSMax        = 3_600_000
 	callTimeoutMSMax    = 300_000
@@ -208,6 +210,14 @@ func (s *Spec) MayCall(target string) bool {
 // canCall reports whether the agent can call any agent.
 func (s *Spec) canCall() bool {
 	return slices.Contains(s.Tools, tools.CallAgent) && (s.Agents == nil || len(s.Agents) > 0)
+}
+
+// sends returns the agents to which the agent may make detached calls; nil: any.
+func (s *Spec) sends() []string {
+	if !slices.Contains(s.Tools, tools.AgentCall) {
+		return []string{}
+	}
+	return s.Agents
 }
 
 // MissingTools returns the tools that the registry does not have. The agent runs

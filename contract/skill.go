@@ -145,6 +145,12 @@ func SkillTimeout(call actor.CallID, after actor.Duration, waits actor.Hold) []b
 	return encodeMembers(append(all, waiting(waits)...))
 }
 
+// SkillWaiting returns the message for the asker of a call whose callee waits for the decision of a person. It
+// is no outcome.
+func SkillWaiting(call actor.CallID, waits actor.Hold) []byte {
+	return encodeMembers(append(append([]member{{"kind", quoted("skill_waiting")}}, ids(call)...), append([]member{{"status", quoted("waiting")}}, waiting(waits)...)...))
+}
+
 // waiting returns the member that says what a callee waits for, if it is the decision of a person.
 func waiting(h actor.Hold) []member {
 	if h.Reason != actor.HoldApproval {

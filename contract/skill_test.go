@@ -34,6 +34,7 @@ func TestMessagesOfDetachedCalls(t *testing.T) {
 		{string(SkillError(skillCall, actor.AgentNotFound("x"))), `{"kind":"skill_response","correlationId":"` + id + `","taskId":"` + id + `","status":"error","error":{"code":"agent_not_found","message":` + string(quoted(actor.AgentNotFound("x").Error())) + `}}`},
 		{string(SkillTimeout(skillCall, 1_500_000_000, actor.Hold{})), `{"kind":"skill_timeout","correlationId":"` + id + `","taskId":"` + id + `","status":"timeout","message":"Agent call timed out after 1500ms"}`},
 		{string(SkillTimeout(skillCall, 1_000_000, actor.Hold{Reason: actor.HoldApproval, Subject: "a.1"})), `{"kind":"skill_timeout","correlationId":"` + id + `","taskId":"` + id + `","status":"timeout","message":"Agent call timed out after 1ms","waiting":{"approval":"a.1"}}`},
+		{string(SkillWaiting(skillCall, actor.Hold{Reason: actor.HoldApproval, Subject: "a.1"})), `{"kind":"skill_waiting","correlationId":"` + id + `","taskId":"` + id + `","status":"waiting","waiting":{"approval":"a.1"}}`},
 	} {
 		if c.got != c.want {
 			t.Errorf("got  %s\nwant %s", c.got, c.want)

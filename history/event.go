@@ -43,13 +43,17 @@ const (
 	Confirm                         // the second round confirms a wait
 	RefuseWaitCycle                 // the second round has returned: the newest call of Ring is refused
 	Reprobe                         // a call that still waits starts a new probe
+	Detach                          // a turn makes a detached call
+	Settle                          // the first outcome of a detached call is recorded with its message; What is answer, failure or timeout
+	Late                            // a detached call without a wait ends; What is answer, failure, expired or discarded
 )
 
 var kindNames = [...]string{Activate: "Activate", Deactivate: "Deactivate", Send: "Send", Deliver: "Deliver", Drop: "Drop",
 	Admit: "Admit", Refuse: "Refuse", Start: "Start", Ask: "Ask", Answer: "Answer", Reply: "Reply", Expire: "Expire",
 	Cancel: "Cancel", Hold: "Hold", Resume: "Resume", Crash: "Crash", Restart: "Restart", Claim: "Claim", Lose: "Lose",
 	Append: "Append", Sync: "Sync", Perform: "Perform",
-	Queue: "Queue", Probe: "Probe", ProbeHome: "ProbeHome", Confirm: "Confirm", RefuseWaitCycle: "RefuseWaitCycle", Reprobe: "Reprobe"}
+	Queue: "Queue", Probe: "Probe", ProbeHome: "ProbeHome", Confirm: "Confirm", RefuseWaitCycle: "RefuseWaitCycle", Reprobe: "Reprobe",
+	Detach: "Detach", Settle: "Settle", Late: "Late"}
 
 // Kinds returns all kinds in order.
 func Kinds() []Kind {
@@ -105,10 +109,10 @@ type Event struct {
 	// or restarts.
 	Call   actor.CallID
 	Parent actor.CallID // run that made Call; Ask, Answer: run of the turn
-	Root   actor.CallID
-	Peer   actor.ID // other actor: callee of an Ask, sender or addressee of a message
-	What   string   // kind of message (request, answered, cancel …), ask (call, tool, work, sleep, wait), effect (respond …) or held clock (run, ask, approval, parked)
-	Why    string   // Drop, Deactivate, Refuse: reason in one word; Ask: "approval" if it waits for a decision
+	Root   actor.CallID // Settle: the run that has the message
+	Peer   actor.ID     // other actor: callee of an Ask, sender or addressee of a message
+	What   string       // kind of message (request, answered, cancel …), ask (call, tool, work, sleep, wait), effect (respond …) or held clock (run, ask, approval, parked)
+	Why    string       // Drop, Deactivate, Refuse: reason in one word; Ask: "approval" if it waits for a decision
 	// Detail is the sentence of the refusal (Reply, Refuse), for logs. It is free text
 	// and no part of a history.
 	Detail string `history:"-"`

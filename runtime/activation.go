@@ -48,6 +48,8 @@ type activeState struct {
 	tainted    []actor.CallID // queued calls of a volatile actor that depend on log entries
 	subscribed []actor.CallID // runs of a volatile actor that have a subscriber
 	pageCache  pageCache
+	rows       map[actor.CallID]*rowState // of detached calls
+	overtaken  bool                       // a message of the mailbox has gone before that of an outcome; see mail.next
 
 	entryBytes    int        // bytes of entries since the last snapshot
 	snapshotBytes int        // size of the last snapshot in bytes
@@ -103,7 +105,7 @@ type joinedCall struct {
 
 // idle reports whether the actor has no open work.
 func (a *activation) idle() bool {
-	return a.loaded && len(a.outcomeWaiters) == 0 && len(a.journal.Runs) == 0
+	return a.loaded && len(a.outcomeWaiters) == 0 && len(a.journal.Runs) == 0 && len(a.journal.Mail.Rows) == 0
 }
 
 // journalLoaded reports whether the journal holds the actor's entries of the log.
@@ -196,7 +198,7 @@ func (c *Cell) activate(id actor.ID, journaled bool) *activation {
 // if the journal holds open runs or outcomes, whose duplicates the journal answers.
 func (c *Cell) becomeVolatile(act *activation) {
 	j := &act.journal
-	if len(j.Runs)+len(act.outcomeWaiters) > 0 || j.RetainsOutcomes(c.now) {
+	if len(j.Runs)+len(j.Mail.Rows)+len(act.outcomeWaiters) > 0 || j.RetainsOutcomes(c.now) {
 		return
 	}
 	c.emit(history.Event{Kind: history.Deactivate, Actor: act.id, Epoch: act.epoch, Why: "durability"})
@@ -296,11 +298,12 @@ func (c *Cell) loaded(in Loaded) {
 			if run.Holds > 0 {
 				act.mailbox.SuspendAging(max(run.Clock.Since, run.Clock.HeldUntil))
 			}
-		} else {
+		} else if !isDelivered(&run.Call) {
 			act.mailbox.Push(queued(run, c.now))
 		}
 	}
 	c.expireDue(act)
+	mail{c, act}.restore()
 	for _, run := range act.cloneRuns() {
 		if c.strikes[run.Call.ID] >= c.limits.StrikesMax {
 			c.stopRun(act, run, poisonRefusal(c.strikes[run.Call.ID]))
@@ -484,6 +487,8 @@ func entrySize(e *store.Entry) int {
 		n += actor.SizeOf(r.Reply.Parts)
 	case store.Appended:
 		n += actor.SizeOf(r.Message.Parts)
+	case store.Detached:
+		n += actor.SizeOf(r.Pending.Call.Parts) + 64*len(r.Pending.Call.Chain)
 	}
 	return n
 }

@@ -115,7 +115,7 @@ func (c rootAdmission) applyBusyPolicy(act *activation, call *actor.Call) (inter
 		return nil, nil
 	}
 	for _, run := range act.journal.Runs {
-		if !run.Call.IsRoot() {
+		if !run.Call.IsRoot() || isDelivered(&run.Call) && act.turn(run.Call.ID) == nil {
 			continue
 		}
 		if policy == actor.BusyReject {

@@ -53,6 +53,7 @@ func (s received) addAsk(ask *actor.Ask) (runs.ToolCallID, *actor.Refusal) {
 	toolCalls{c}.seal(t, &a, t.step(), i)
 	s.accept()
 	c.record(t.act, store.Added{Run: run.Call.ID, At: c.now, Ask: a}, store.Shown{Call: &run.Call, Step: t.step(), Index: uint16(i)})
+	mail{c, t.act}.send(t)
 	t.rawAsks = append(t.rawAsks, *ask)
 	t.sends = append(t.sends, sendState{attempt: 1, retryAt: actor.Forever, backoff: c.limits.ResendAfter})
 	c.emitAsk(t, i, t.act.pending())
@@ -68,9 +69,9 @@ func addedToolAsk(call *actor.Call) (actor.Ask, *actor.Refusal) {
 	return actor.Ask{Kind: actor.AskTool, Name: in.Tool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: in.Args}}}, nil
 }
 
-// checkDeclared returns a refusal unless an ask is for a declared tool.
+// checkDeclared returns a refusal unless an ask is for a declared tool, or a detached call.
 func (s received) checkDeclared(ask *actor.Ask) *actor.Refusal {
-	if tool, ok := s.cell.tools.Tool(ask.Name); ok && tool.Declared != nil {
+	if tool, ok := s.cell.tools.Tool(ask.Name); ok && (tool.Declared != nil || tool.Name == tools.AgentCall) {
 		return nil
 	}
 	return actor.ToolNotFound(ask.Name)

@@ -28,7 +28,8 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 			calls++
 		}
 	}
-	share, budget, pending := dispatcher.Share(run.Budget, calls), run.Budget, act.pending()
+	budget, pending := t.budget(), act.pending()
+	share := dispatcher.Share(budget, calls)
 	for i := range planned {
 		a := &planned[i]
 		toolCalls{c}.seal(t, a, step, i)
@@ -59,6 +60,7 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 		run.AddStep(c.now, planned)
 		c.journalChanged(act)
 	}
+	mail{c, act}.send(t)
 	t.rawAsks = asks
 	t.sends = t.sends[:0]
 	for range asks {
@@ -114,6 +116,9 @@ func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
 		ec := tools.NewContext(run.Call, left, dispatcher.Asks{})
 		ec.Agents, ec.Callees = c.callable, t.callees()
 		out, answer = c.tools.Plan(ec, *ask)
+	}
+	if answer == nil && out.Kind == actor.AskDetach {
+		answer = mail{c, t.act}.plan(t, &out)
 	}
 	if answer != nil || ask.Kind == actor.AskCall { // PlanCall has checked the call
 	} else if err := out.Check(c.limits.MessageBytesMax); err != nil {

@@ -55,6 +55,7 @@ func (c *Cell) resendCalls(to func(actor.ID) bool) {
 				}
 			}
 		}
+		mail{c, act}.resend(to)
 	}
 	c.resendClientCalls(to)
 }
@@ -72,7 +73,9 @@ func (c *Cell) resendToCell(node actor.NodeID, cell uint16) {
 func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 	t, i := act.findAsk(reply.Call)
 	if t == nil {
-		c.dropLateAnswer(act, reply)
+		if !(mail{c, act}).answered(reply) {
+			c.dropLateAnswer(act, reply)
+		}
 		return
 	}
 	if !t.run.Last()[i].Open() {
@@ -127,6 +130,9 @@ func (c *Cell) sendCancel(t *turn, i int, reason actor.Reason) {
 // the clock is resumed.
 func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallID, n uint64, until actor.Time, hold actor.Hold) {
 	t, i := act.findAsk(call)
+	if t == nil && (mail{c, act}).held(call, n, until, hold) {
+		return
+	}
 	if t == nil || !t.run.Last()[i].Open() {
 		c.drop(env, "late")
 		return
@@ -180,7 +186,7 @@ func (c *Cell) propagateHold(t *turn, holdsBefore uint64) {
 		c.send(actor.EffectID{}, 0, act.id, caller, t.durable(), t.durable(), m)
 		return
 	}
-	if until > c.now {
+	if until > c.now && !isDelivered(&run.Call) {
 		c.notifyHeld(t, until)
 	}
 }

@@ -70,6 +70,7 @@
 //	parking.go        runs that wait for an operator: the replay diverged, something is absent
 //	ask.go            asks of a turn and their answers
 //	calls.go          calls in flight: retries, cancels, paused clocks
+//	mail.go           detached calls, whose outcomes come back as messages
 //	local.go          calls between volatile actors of one cell
 //	client.go         clients that wait at this cell
 //	tool_calls.go     calls of declared tools: checks, policy, results

@@ -28,8 +28,9 @@ type Session struct{ Tenant, Name string }
 // closing is the session that a cell is about to delete; at most one at a time.
 type closing struct {
 	session Session
-	epoch   actor.Epoch // of the shard; 0 if no session is closed
-	due     []actor.ID  // actors with open work, to be loaded if the session is kept
+	epoch   actor.Epoch  // of the shard; 0 if no session is closed
+	due     []actor.ID   // actors with open work, to be loaded if the session is kept
+	pending []activation // actors that left memory with detached calls
 }
 
 // isClosed reports whether an actor belongs to the session that is about to be deleted.
@@ -62,15 +63,19 @@ func (c *Cell) forget(in Forget) {
 		case len(act.journal.Runs) > 0:
 			refuse(hasOpenRuns(act.id))
 			return
-		case !act.idle():
+		case !act.loaded || len(act.outcomeWaiters) > 0:
 			refuse(actor.RefuseUnavailable(c.limits.ResendAfter, "%s is being read", act.id))
 			return
 		}
 	}
+	next := closing{session: in.Session, epoch: c.owner(dispatcher.ShardOf(id)).Epoch}
 	for _, act := range members {
+		if len(act.journal.Mail.Rows) > 0 {
+			next.due, next.pending = append(next.due, act.id), append(next.pending, *act)
+		}
 		c.deactivate(act, "forgotten")
 	}
-	c.closing = closing{session: in.Session, epoch: c.owner(dispatcher.ShardOf(id)).Epoch}
+	c.closing = next
 	c.addEffect(Effect{Gated: true, Op: MayForget{in.Session, c.closing.epoch}})
 }
 
@@ -84,11 +89,14 @@ func (c *Cell) forgetChecked(in ForgetChecked) {
 	if c.closing.session != in.Session || c.closing.epoch != in.Epoch {
 		return // the shard moved
 	}
-	due := c.closing.due
+	due, pending := c.closing.due, c.closing.pending
 	c.closing = closing{}
 	if in.Refusal != nil {
 		c.recoverActors(due)
 	} else {
+		for i := range pending { // nothing of the session was written since
+			mail{c, &pending[i]}.discard()
+		}
 		e := c.forgottenEntry(in.Session, in.Epoch, c.now)
 		e.First = len(c.ready.Entries) == 0
 		c.ready.Entries = append(c.ready.Entries, e)

@@ -239,7 +239,7 @@ func (n *node) perform(c *Cell, e Effect) {
 		for id, saved := range n.log {
 			j, err := store.Fold(saved)
 			invariant.Check(err == nil, "fold: %v", err)
-			if len(j.Runs) > 0 && c.owner(dispatcher.ShardOf(id)).Cell == c.self.Cell {
+			if j.Due() != 0 && c.owner(dispatcher.ShardOf(id)).Cell == c.self.Cell {
 				due = append(due, id)
 			}
 		}

@@ -18,6 +18,9 @@ func (c *Cell) State() history.State {
 		for _, q := range act.mailbox.Calls() {
 			a.Queue = append(a.Queue, q.Call)
 		}
+		for _, run := range (mail{c, act}).queue() {
+			a.Queue = append(a.Queue, run.Call.ID)
+		}
 		slices.SortFunc(a.Queue, actor.CallID.Compare)
 		for _, t := range act.turns {
 			a.Turns = append(a.Turns, t.state())
@@ -63,7 +66,7 @@ func (c *Cell) Size() Size {
 
 // updateSize replaces the actor's share of the cell's size by its current size.
 func (c *Cell) updateSize(act *activation) {
-	now := Size{Queued: act.mailbox.Count(), ByLane: act.mailbox.CountByLane(), Outstanding: act.pending()}
+	now := Size{Queued: act.mailbox.Count() + len(mail{c, act}.queue()), ByLane: act.mailbox.CountByLane(), Outstanding: act.pending()}
 	if act.durable {
 		now.Remembered = c.evictOutcomes(act)
 	}

@@ -147,6 +147,7 @@ func (c *Cell) earliestDeadline(act *activation) actor.Time {
 			}
 		}
 	}
+	at = min(at, mail{c, act}.due())
 	if act.pageCache.retryAt != 0 {
 		at = min(at, act.pageCache.retryAt)
 	}
@@ -181,6 +182,7 @@ func (c *Cell) fireActorTimer(act *activation) {
 			}
 		}
 	}
+	mail{c, act}.retry()
 	c.reprobe(act)
 }
 
@@ -198,4 +200,5 @@ func (c *Cell) expireDue(act *activation) {
 			}
 		}
 	}
+	mail{c, act}.expire()
 }

@@ -26,6 +26,7 @@ type turn struct {
 	restored        bool                 // its run was accepted before the actor was loaded
 	taint           bool                 // depends on log entries of another actor
 	stateItems      []actor.StateItem    // written with the outcome
+	detached        []store.Pending      // detached calls that the next record of the run is followed by
 	shown           store.Shown          // start and refused asks that the next record of the run shows
 	unrecorded      int                  // number of their events
 	earlier         earlier
@@ -133,16 +134,16 @@ func (a *activation) failedTurn() (*turn, *actor.Refusal) {
 
 // beginTurn starts the turn of the next message in the mailbox.
 func (c *Cell) beginTurn(act *activation) bool {
-	q, ok := act.mailbox.Pop(c.now)
+	id, ok := mail{c, act}.next()
 	if !ok {
 		return false
 	}
 	if len(act.turns) == 0 { // the agent may have changed since the activation
 		act.serial = c.isSerial(act.id)
 	}
-	run := act.journal.Run(q.Call)
+	run := act.journal.Run(id)
 	t := c.newTurn()
-	*t = turn{act: act, run: run, def: c.definitions.of(run), restored: slices.Contains(act.former, run.Call.ID), taint: act.untaint(q.Call), sends: t.sends, askBuf: t.askBuf}
+	*t = turn{act: act, run: run, def: c.definitions.of(run), restored: slices.Contains(act.former, run.Call.ID), taint: act.untaint(id), sends: t.sends, askBuf: t.askBuf}
 	act.turns = append(act.turns, t)
 	c.active.add(t)
 	call := &run.Call
@@ -292,6 +293,9 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	call := &run.Call
 	out = out.Fit(c.limits.MessageBytesMax)
 	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget, Usage: run.Usage, Tree: run.Tree}
+	if act.durable && act.journal.HasHeirs(run) {
+		reply.Budget = 0
+	}
 	c.measureRun(act.id.Agent, run, &reply)
 	if c.emits(history.Reply) {
 		replied := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,

@@ -298,6 +298,7 @@ func (w *encoder) record(record Record) {
 		w.Uint(tagNoticed)
 		w.CallID(r.Call)
 		w.time(r.At)
+		w.Uint(r.N)
 		w.Hold(r.For)
 	case Late:
 		w.Uint(tagLate)
@@ -366,7 +367,7 @@ func (r decoder) record() Record {
 	case tagSettled:
 		return Settled{r.CallID(), r.time(), r.CallID(), actor.Duration(r.Int())}
 	case tagNoticed:
-		return Noticed{r.CallID(), r.time(), r.Hold()}
+		return Noticed{r.CallID(), r.time(), r.Uint(), r.Hold()}
 	case tagLate:
 		return Late{r.CallID(), r.time(), actor.Status(r.UintMax(uint64(actor.Failed), "status"))}
 	case tagBuried:

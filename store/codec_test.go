@@ -193,7 +193,7 @@ func drawJournal(t *rapid.T) Journal {
 }
 
 func drawPending(t *rapid.T) Pending {
-	return Pending{Call: drawCall(t, drawID(t)), Tool: drawName(t), Skill: drawName(t), At: drawTime(t), Clock: drawClock(t), Reserve: 5, Waits: drawHold(t), Late: rapid.Bool().Draw(t, "late")}
+	return Pending{Call: drawCall(t, drawID(t)), Tool: drawName(t), Skill: drawName(t), At: drawTime(t), Clock: drawClock(t), Reserve: 5, Waits: drawHold(t), Holds: 6, Late: rapid.Bool().Draw(t, "late")}
 }
 
 func drawMessage(t *rapid.T, parts []actor.Part) actor.ChatMessage {
@@ -263,7 +263,7 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 	case tagSettled:
 		return Settled{run, at, drawRun(t), 7}
 	case tagNoticed:
-		return Noticed{run, at, drawHold(t)}
+		return Noticed{run, at, 5, drawHold(t)}
 	case tagLate:
 		return Late{run, at, actor.Partial}
 	default:

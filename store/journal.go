@@ -301,6 +301,7 @@ func (j *Journal) Apply(r Record) error {
 		j.updateState(r.StateUpdates)
 		if run := j.Run(r.Call); run != nil {
 			j.addRunMessages(run, &r)
+			j.bequeath(run)
 		}
 		j.Runs = slices.DeleteFunc(j.Runs, func(run *Run) bool { return run.Call.ID == r.Call })
 		r.StateUpdates = nil
@@ -315,7 +316,7 @@ func (j *Journal) Apply(r Record) error {
 		if err := j.Mail.add(r.Pending); err != nil {
 			return err
 		}
-		run.Budget -= min(run.Budget, 1+r.Pending.Call.Budget+r.Pending.Reserve)
+		run.Budget -= min(run.Budget, 1+r.Pending.Call.Budget)
 	case Settled:
 		if err := j.Mail.settle(r); err != nil {
 			return err

@@ -32,8 +32,9 @@ type Pending struct {
 	Skill   string      // requested of the callee
 	At      actor.Time  // when it was made
 	Clock   actor.Clock // until the asker no longer waits, then until the row is dropped
-	Reserve uint32      // number of calls that the turn for the outcome may make
+	Reserve uint32      // number of calls that the turn for the outcome may make; those that the asking run has left at its end
 	Waits   actor.Hold  // what the callee waits for; zero: nothing
+	Holds   uint64      // highest N of a Noticed record
 	Late    bool        // it has timed out
 }
 
@@ -86,7 +87,7 @@ func (m *Mail) wait(r Noticed) error {
 	if row == nil || row.Late {
 		return fmt.Errorf("detached call %s is not pending", r.Call)
 	}
-	row.Waits = r.For
+	row.Waits, row.Holds = r.For, r.N
 	return nil
 }
 
@@ -101,6 +102,34 @@ func (m *Mail) end(r Late) error {
 
 func (m *Mail) drop(call actor.CallID) {
 	m.Rows = slices.DeleteFunc(slices.Clone(m.Rows), func(p Pending) bool { return p.Call.ID == call })
+}
+
+// heirs returns the budgets to which an ended run leaves the calls that it has not made: those of the turns for
+// the outcomes of its detached calls.
+func (j *Journal) heirs(run actor.CallID) (all []*uint32) {
+	for i := range j.Mail.Rows {
+		if p := &j.Mail.Rows[i]; p.Call.Parent == run && !p.Late {
+			all = append(all, &p.Reserve)
+		}
+	}
+	for _, r := range j.Runs {
+		if r.Call.Kind == actor.OneWay && r.Call.Parent == run && !r.Started() {
+			all = append(all, &r.Budget)
+		}
+	}
+	return all
+}
+
+// HasHeirs reports whether a run leaves its budget to the turns for the outcomes of its detached calls. It returns
+// none of it to its caller.
+func (j *Journal) HasHeirs(run *Run) bool { return len(j.heirs(run.Call.ID)) > 0 }
+
+// bequeath divides the budget of a run that ends.
+func (j *Journal) bequeath(run *Run) {
+	heirs := j.heirs(run.Call.ID)
+	for _, budget := range heirs {
+		*budget += run.Budget / uint32(len(heirs))
+	}
 }
 
 // rebase moves clocks that started in the future to now.
@@ -131,12 +160,13 @@ func (w *encoder) pending(p *Pending) {
 	w.clock(p.Clock)
 	w.Uint(uint64(p.Reserve))
 	w.Hold(p.Waits)
+	w.Uint(p.Holds)
 	w.Bool(p.Late)
 }
 
 func (r decoder) pending() Pending {
 	return Pending{Call: r.Call(), Tool: r.String(actor.TextBytesMax), Skill: r.String(actor.TextBytesMax), At: r.time(), Clock: r.clock(),
-		Reserve: r.uint32("reserve"), Waits: r.Hold(), Late: r.Bool()}
+		Reserve: r.uint32("reserve"), Waits: r.Hold(), Holds: r.Uint(), Late: r.Bool()}
 }
 
 func (w *encoder) mail(m *Mail) {

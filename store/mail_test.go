@@ -23,7 +23,7 @@ func TestMail(t *testing.T) {
 	detached := func(n uint64, at actor.Time, left actor.Duration) Detached {
 		c := actor.Call{ID: call(n), Root: run, Parent: run, To: actor.NewID("b", ""), Budget: 5, Chain: []actor.ID{actor.NewID("a", "")},
 			Operation: actor.HandleMessageFull, Kind: actor.Detached, Lane: actor.Normal, Origin: actor.Agent, Attempt: 1}
-		return Detached{Pending{Call: c, At: at, Clock: actor.NewClock(at, left), Reserve: 4}}
+		return Detached{Pending{Call: c, At: at, Clock: actor.NewClock(at, left)}}
 	}
 	answer := func(n uint64, at actor.Time) Settled { return Settled{Call: call(n), At: at, Run: call(n + 100)} }
 	timeout := func(n uint64, at actor.Time, left actor.Duration) Settled {
@@ -36,40 +36,40 @@ func TestMail(t *testing.T) {
 	}
 	for name, steps := range map[string][]mailStep{
 		"an answer ends the wait once": {begin,
-			{record: detached(1, 10, 50), rows: 1, due: 60, budget: 90},
-			{record: answer(1, 20), due: 1001, budget: 90},
-			{record: answer(1, 21), fails: true, due: 1001, budget: 90},
-			{record: timeout(1, 60, 9), fails: true, due: 1001, budget: 90},
-			{record: Late{Call: call(1), At: 70}, fails: true, due: 1001, budget: 90}},
+			{record: detached(1, 10, 50), rows: 1, due: 60, budget: 94},
+			{record: answer(1, 20), due: 1001, budget: 94},
+			{record: answer(1, 21), fails: true, due: 1001, budget: 94},
+			{record: timeout(1, 60, 9), fails: true, due: 1001, budget: 94},
+			{record: Late{Call: call(1), At: 70}, fails: true, due: 1001, budget: 94}},
 		"a time-out ends the wait, and the late answer the row": {begin,
-			{record: detached(1, 10, 50), rows: 1, due: 60, budget: 90},
-			{record: timeout(1, 60, 300), rows: 1, due: 360, budget: 90},
-			{record: answer(1, 70), fails: true, rows: 1, due: 360, budget: 90},
-			{record: timeout(1, 70, 300), fails: true, rows: 1, due: 360, budget: 90},
-			{record: Late{Call: call(1), At: 80, Status: actor.Succeeded}, due: 1001, budget: 90},
-			{record: answer(1, 90), fails: true, due: 1001, budget: 90}},
+			{record: detached(1, 10, 50), rows: 1, due: 60, budget: 94},
+			{record: timeout(1, 60, 300), rows: 1, due: 360, budget: 94},
+			{record: answer(1, 70), fails: true, rows: 1, due: 360, budget: 94},
+			{record: timeout(1, 70, 300), fails: true, rows: 1, due: 360, budget: 94},
+			{record: Late{Call: call(1), At: 80, Status: actor.Succeeded}, due: 1001, budget: 94},
+			{record: answer(1, 90), fails: true, due: 1001, budget: 94}},
 		"rows outlive the turn that made the calls": {begin,
-			{record: detached(1, 2, 50), rows: 1, due: 52, budget: 90},
-			{record: detached(2, 3, 40), rows: 2, due: 43, budget: 80},
+			{record: detached(1, 2, 50), rows: 1, due: 52, budget: 94},
+			{record: detached(2, 3, 40), rows: 2, due: 43, budget: 88},
 			end(2, 43),
 			{record: answer(2, 20), rows: 1, due: 52},
 			{record: detached(3, 21, 40), fails: true, rows: 1, due: 52}, // its run has ended
 			{record: answer(1, 30)}},
 		"a call is made once": {begin,
-			{record: detached(1, 2, 50), rows: 1, due: 52, budget: 90},
-			{record: detached(1, 3, 50), fails: true, rows: 1, due: 52, budget: 90}},
+			{record: detached(1, 2, 50), rows: 1, due: 52, budget: 94},
+			{record: detached(1, 3, 50), fails: true, rows: 1, due: 52, budget: 94}},
 		"a wait for a person is no outcome": {begin,
-			{record: detached(1, 2, 50), rows: 1, due: 52, budget: 90},
-			{record: Noticed{Call: call(1), At: 3, For: actor.Hold{Reason: actor.HoldApproval, Subject: "x"}}, rows: 1, due: 52, budget: 90},
-			{record: timeout(1, 52, 9), rows: 1, due: 61, budget: 90},
-			{record: Noticed{Call: call(1), At: 53}, fails: true, rows: 1, due: 61, budget: 90}},
+			{record: detached(1, 2, 50), rows: 1, due: 52, budget: 94},
+			{record: Noticed{Call: call(1), At: 3, For: actor.Hold{Reason: actor.HoldApproval, Subject: "x"}}, rows: 1, due: 52, budget: 94},
+			{record: timeout(1, 52, 9), rows: 1, due: 61, budget: 94},
+			{record: Noticed{Call: call(1), At: 53}, fails: true, rows: 1, due: 61, budget: 94}},
 		"the deletion of the session drops rows": {begin,
-			{record: detached(1, 2, 50), rows: 1, due: 52, budget: 90},
+			{record: detached(1, 2, 50), rows: 1, due: 52, budget: 94},
 			end(1, 52),
 			{record: Late{Call: call(1), At: 9}}},
 		"clocks of the future start now": {begin,
-			{record: detached(1, 500, 50), rows: 1, due: 550, budget: 90},
-			{record: Rebased{At: 100}, rows: 1, due: 150, budget: 90}},
+			{record: detached(1, 500, 50), rows: 1, due: 550, budget: 94},
+			{record: Rebased{At: 100}, rows: 1, due: 150, budget: 94}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var j Journal
@@ -93,6 +93,38 @@ func TestMail(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What a run has left of its budget is divided among the turns for the outcomes of its detached calls, those that
+// are pending and those that wait.
+func TestBudgetIsLeftToOutcomes(t *testing.T) {
+	id := func(n uint64) actor.CallID { return actor.NewCallID(1, 0, n) }
+	call := func(n, parent uint64, kind actor.Kind, budget uint32) actor.Call {
+		c := actor.Call{ID: id(n), To: actor.NewID("a", ""), Kind: kind, Left: 100, Budget: budget}
+		if parent > 0 {
+			c.Parent = id(parent)
+		}
+		return c
+	}
+	var j Journal
+	for _, r := range []Record{
+		Accepted{Call: call(1, 0, actor.Waiting, 20), At: 1}, Accepted{Call: call(9, 0, actor.Waiting, 50), At: 1},
+		Detached{Pending{Call: call(2, 1, actor.Detached, 1), At: 2}}, Detached{Pending{Call: call(3, 1, actor.Detached, 1), At: 2}}, Detached{Pending{Call: call(4, 9, actor.Detached, 1), At: 2}},
+		Settled{Call: id(2), At: 3, Run: id(22)}, Accepted{Call: call(22, 1, actor.OneWay, 1), At: 3},
+	} {
+		if err := j.Apply(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !j.HasHeirs(j.Run(id(1))) || j.HasHeirs(j.Run(id(22))) {
+		t.Error("the wrong run leaves its budget")
+	}
+	if err := j.Apply(Ended{Call: id(1), At: 4, Reply: actor.Reply{Call: id(1), Status: actor.Succeeded}}); err != nil {
+		t.Fatal(err)
+	}
+	if waits, pending, other := j.Run(id(22)).Budget, j.Mail.Row(id(3)).Reserve, j.Mail.Row(id(4)).Reserve; waits != 1+8 || pending != 8 || other != 0 {
+		t.Errorf("the turns have %d, %d and %d calls, want 9, 8 and 0", waits, pending, other)
 	}
 }
 

@@ -148,10 +148,12 @@ type Settled struct {
 	Left actor.Duration // time for which a late answer is awaited; 0 if the callee has answered
 }
 
-// Noticed sets what the callee of a detached call waits for. It is no outcome.
+// Noticed sets what the callee of a detached call waits for. It is no outcome. N orders these records
+// as in Held.
 type Noticed struct {
 	Call actor.CallID
 	At   actor.Time
+	N    uint64
 	For  actor.Hold
 }
 

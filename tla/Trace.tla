@@ -411,7 +411,7 @@ Counted == IF Action = "" THEN TRUE ELSE TLCSet(Register(Action), TLCGet(Registe
 CountsTold == PrintT(ToString(<<"taken", [a \in Range(Actions) |-> TLCGet(Register(a))]>>))
 
 \* Kinds without a counterpart in Calls.
-Passed == {"Claim", "Boot", "ask", "Lose", "Drop", "Queue", "Probe", "ProbeHome", "Confirm", "Reprobe", "Wait", "Decide", "result", "other"}
+Passed == {"Claim", "Boot", "ask", "Lose", "Drop", "Queue", "Probe", "ProbeHome", "Confirm", "Reprobe", "Detach", "Settle", "Late", "Wait", "Decide", "result", "other"}
 
 \* After these, the state of Calls is the same, and so are its properties.
 Silent == Passed \cup {"publish", "Append", "Deliver", "Expire", "AskRefused", "Ring"}

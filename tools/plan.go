@@ -63,7 +63,7 @@ func (r *Registry) planTool(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Res
 }
 
 // runContextHandler runs the ContextHandler of the tool. The result is a call, a
-// sleep or an immediate result. Any other kind of ask would be lost when the turn
+// detached call, a sleep or an immediate result. Any other kind of ask would be lost when the turn
 // is replayed, so it is refused. Panics are recovered, because the handler runs
 // within a cell and MUST NOT terminate it.
 func (t *Tool) runContextHandler(input []byte, ec ExecutionContext, timeout actor.Duration) (asked actor.Ask, result *Result) {
@@ -78,6 +78,8 @@ func (t *Tool) runContextHandler(input []byte, ec ExecutionContext, timeout acto
 		return asked, result
 	case asked.Kind == actor.AskCall:
 		asked, result = checkCall(asked, ec)
+	case asked.Kind == actor.AskDetach:
+		return checkDetached(asked, ec)
 	case asked.Kind != actor.AskSleep:
 		return refuse(actor.Refuse(actor.Unavailable, "%s: handler returned an ask of kind %s: want a call or a sleep", t.Name, asked.Kind))
 	}

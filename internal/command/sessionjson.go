@@ -81,12 +81,24 @@ type messageView struct {
 	Origin  string `json:"origin"`
 	Run     string `json:"run_id,omitzero"` // run that the message began or ended
 	At      string `json:"created_at"`
+
+	Provenance provenanceView `json:"provenance,omitzero"`
+}
+
+// provenanceView is the JSON form of an actor.Provenance.
+type provenanceView struct {
+	Kind        string `json:"kind"`
+	Tool        string `json:"sourceTool"`
+	Correlation string `json:"correlationId"`
 }
 
 func newMessageView(m *actor.ChatMessage) messageView {
 	v := messageView{ID: m.ID().String(), Role: m.Role.String(), Content: textOf(m.Parts), Origin: m.Source.String(), At: runs.FormatTime(m.At)}
 	if m.Source == actor.FromUser || m.Source == actor.FromAgent {
 		v.Run = m.Call.String()
+	}
+	if p, ok := m.Extensions.Provenance(); ok {
+		v.Provenance = provenanceView{"tool_response", p.Tool, p.Correlation.String()}
 	}
 	return v
 }

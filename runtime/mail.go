@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/contract"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/failpoint"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// Detached calls. A turn makes one with the tool agent_call, which is answered at once:
+//
+//	agent_call ─▶ Detached, request ─▶ reply or time-out ─▶ Settled + Accepted ─▶ a turn
+//
+// The row of the call belongs to the actor. It is resent until the callee answers, also after the turn has
+// ended. The outcome, the end of the row and the run that has the outcome as its message are in one step,
+// so no crash is between them. A reply that finds no open row delivers nothing.
+
+// Bounds of detached calls.
+const (
+	RoundsMax       = 8                // outcomes of detached calls that may follow from each other
+	SkillInputMax   = 256 << 10        // bytes of the input of a detached call
+	detachedShare   = 16               // a callee may make one of so many calls that its asker has left
+	detachedTimeout = 60 * time.Second // of a detached call without a timeout
+	lateGrace       = 30 * time.Second // time after that of the callee in which its answer may arrive
+)
+
+// mail makes and ends the detached calls of an actor.
+type mail struct {
+	cell *Cell
+	act  *activation
+}
+
+// rowState is the part of a row that the journal does not hold.
+type rowState struct {
+	attempt uint32
+	retryAt actor.Time
+	backoff actor.Duration
+}
+
+// plan returns the immediate answer to a detached call that a turn makes. The row is recorded by send, after
+// the ask.
+func (m mail) plan(t *turn, out *actor.Ask) *actor.Answer {
+	p, refusal := m.check(t, out)
+	if refusal != nil {
+		m.cell.addJitter(refusal)
+		return &actor.Answer{Refusal: refusal}
+	}
+	t.detached = append(t.detached, p)
+	answer := tools.JSON(contract.Pending(p.Call.ID))
+	if out.Timeout > m.cell.limits.AgentCallTimeoutMax {
+		answer.Warnings = []string{fmt.Sprintf("the timeout of %d ms is reduced to %d ms, the maximum", out.Timeout.Milliseconds(), p.Clock.Left.Milliseconds())}
+	}
+	return &answer
+}
+
+// check returns the row of a detached call, or the reason to refuse it.
+func (m mail) check(t *turn, out *actor.Ask) (store.Pending, *actor.Refusal) {
+	c, run := m.cell, t.run
+	var sends []string
+	if t.def != nil {
+		sends = t.def.Sends
+	}
+	target, refusal := c.callable.Resolve(out.Name, sends)
+	if refusal != nil {
+		return store.Pending{}, refusal
+	}
+	to, err := tools.Target(target, m.act.id)
+	input := out.Parts[0].Bytes
+	switch rounds, rows := run.Call.Extensions.Rounds(), len(m.act.journal.Mail.Rows)+len(t.detached); {
+	case err != nil:
+		refusal = actor.Refuse(actor.Invalid, "%s: agent: %v", tools.AgentCall, err)
+		refusal.Field = "agent"
+	case !m.act.durable:
+		refusal = actor.Refuse(actor.Rejected, "agent %s has durability none, so nothing would keep its pending calls: use %s", m.act.id.Agent, tools.CallAgent)
+	case sends != nil && !slices.Contains(sends, to.Agent):
+		refusal = actor.Refuse(actor.Rejected, "%s may not call %.80q: it may call %s", m.act.id.Agent, to.Agent, listed(sends, "nobody"))
+	case rounds >= RoundsMax:
+		refusal = actor.Refuse(actor.Rejected, "this turn follows from %d outcomes of detached calls, at most %d allowed: answer with what is there, or use %s", rounds, RoundsMax, tools.CallAgent)
+	case rows >= store.PendingMax:
+		refusal = actor.RefuseBusy(actor.ScopeCaller, c.limits.ResendAfter, "%s has %d detached calls pending, at most %d allowed: wait for their outcomes", m.act.id, rows, store.PendingMax)
+	case len(input) > SkillInputMax:
+		refusal = actor.Refuse(actor.Invalid, "%s: input: %d bytes exceed the maximum of %d", tools.AgentCall, len(input), SkillInputMax)
+		refusal.Field = "input"
+	}
+	if refusal != nil {
+		return store.Pending{}, refusal
+	}
+	def, budget := c.definitions.current(to.Agent), t.budget()
+	limits := c.limits
+	limits.AgentCallTimeoutDefault = min(detachedTimeout, limits.AgentCallTimeoutMax)
+	left, refusal := dispatcher.Route(limits, dispatcher.Caller{Self: m.act.id, Chain: run.Call.Chain, Left: limits.AgentCallTimeoutMax, Budget: budget}, to, def, out.Timeout)
+	if refusal != nil {
+		return store.Pending{}, refusal
+	}
+	if def.Skills != nil && !slices.Contains(def.Skills, out.Operation) {
+		refusal := actor.Refuse(actor.Invalid, "agent %s has no skill %.80q: it has %s", to.Agent, out.Operation, listed(def.Skills, "none"))
+		refusal.Field = "skill"
+		return store.Pending{}, refusal
+	}
+	call := run.Call
+	call.ID, call.Root, call.Parent, call.To, call.Operation, call.Chain = c.newCallID(), run.Call.Root, run.Call.ID, to, actor.HandleMessageFull, run.Call.Path()
+	call.Kind, call.Left, call.Attempt, call.Origin, call.Budget, call.Stamp = actor.Detached, limits.AgentCallTimeoutMax, 1, actor.Agent, (budget-1)/detachedShare, c.nextStamp(run)
+	call.Idempotency, call.Claimed, call.Via, call.Extensions = actor.Idempotency{}, actor.CallID{}, actor.Address{}, run.Call.Extensions.Inherited()
+	message := contract.Invocation{Skill: out.Operation, Mode: actor.TextOf(out.Parts[1:]), Input: input, Correlation: call.ID, ReturnTo: m.act.id, Timeout: left}
+	call.Parts = actor.Text(string(message.Encode()))
+	return store.Pending{Call: call, Tool: tools.AgentCall, Skill: out.Operation, At: c.now, Clock: actor.NewClock(c.now, left)}, nil
+}
+
+// listed returns the names as a list, or none in its place.
+func listed(names []string, none string) string {
+	if len(names) == 0 {
+		return none
+	}
+	return strings.Join(names, ", ")
+}
+
+// budget returns the number of calls that the turn may still make, besides the detached calls that it is
+// about to make.
+func (t *turn) budget() uint32 {
+	left := t.run.Budget
+	for i := range t.detached {
+		left -= min(left, 1+t.detached[i].Call.Budget)
+	}
+	return left
+}
+
+// send records the detached calls that a turn has planned, and sends them.
+func (m mail) send(t *turn) {
+	planned := t.detached
+	t.detached = nil
+	for i := range planned {
+		p := &planned[i]
+		m.cell.record(m.act, store.Detached{Pending: *p}, store.Shown{})
+		m.cell.emit(history.Event{Kind: history.Detach, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Root: p.Call.Root, Peer: p.Call.To, Left: p.Clock.Left})
+		m.request(p)
+	}
+}
+
+// request sends the next attempt of a call, and schedules the one after it. The callee answers a repeat
+// from the recorded outcome.
+func (m mail) request(p *store.Pending) {
+	c := m.cell
+	if m.act.rows == nil {
+		m.act.rows = map[actor.CallID]*rowState{}
+	}
+	s := m.act.rows[p.Call.ID]
+	if s == nil {
+		s = &rowState{backoff: c.limits.ResendAfter}
+		m.act.rows[p.Call.ID] = s
+	}
+	left := m.calleeLeft(p)
+	if left <= 0 {
+		s.retryAt = actor.Forever
+		return
+	}
+	s.attempt++
+	call := p.Call
+	call.Left, call.Attempt = left, s.attempt
+	call.Chain, call.Parts = slices.Clone(call.Chain), actor.CloneParts(call.Parts)
+	c.send(actor.EffectID{}, s.attempt, m.act.id, call.To, true, true, actor.Request{Call: call})
+	s.retryAt = c.now.Add(s.backoff)
+	s.backoff = min(2*s.backoff, resendBackoffMax)
+	if c.failpoints.On(failpoint.AskAgainNow) {
+		s.retryAt = c.now.Add(time.Millisecond)
+	}
+}
+
+// calleeLeft returns the time that the callee of a call still has.
+func (m mail) calleeLeft(p *store.Pending) actor.Duration {
+	return p.Call.Left - max(m.cell.now.Sub(p.At), 0)
+}
+
+// restore sends the calls of an actor that was loaded: their messages may be lost.
+func (m mail) restore() {
+	for i := range m.act.journal.Mail.Rows {
+		p := &m.act.journal.Mail.Rows[i]
+		if m.act.rows == nil {
+			m.act.rows = map[actor.CallID]*rowState{}
+		}
+		m.act.rows[p.Call.ID] = &rowState{attempt: 1, backoff: m.cell.limits.ResendAfter} // an earlier attempt may have arrived
+		m.request(p)
+	}
+}
+
+// resend sends the calls to the callees that the callback selects.
+func (m mail) resend(to func(actor.ID) bool) {
+	for i := range m.act.journal.Mail.Rows {
+		if p := &m.act.journal.Mail.Rows[i]; to(p.Call.To) {
+			m.request(p)
+			m.cell.markDirty(m.act)
+		}
+	}
+}
+
+// due returns the next time at which a row needs attention.
+func (m mail) due() actor.Time {
+	at := actor.Forever
+	for i := range m.act.journal.Mail.Rows {
+		p := &m.act.journal.Mail.Rows[i]
+		at = min(at, p.Clock.Due())
+		if s := m.act.rows[p.Call.ID]; s != nil {
+			at = min(at, s.retryAt)
+		}
+	}
+	return at
+}
+
+// expire ends the waits whose time has passed, and drops the rows whose callees have no time left.
+func (m mail) expire() {
+	for _, p := range m.act.journal.Mail.Rows { // records replace the list
+		switch {
+		case m.cell.now < p.Clock.Due():
+		case p.Late:
+			m.end(&p, 0, "expired")
+		default:
+			m.settle(&p, "timeout", contract.SkillTimeout(p.Call.ID, p.Clock.Left, p.Waits), max(m.calleeLeft(&p), 0)+lateGrace, 0)
+		}
+	}
+}
+
+// retry sends the calls again that are due.
+func (m mail) retry() {
+	for i := range m.act.journal.Mail.Rows {
+		p := &m.act.journal.Mail.Rows[i]
+		if s := m.act.rows[p.Call.ID]; s != nil && m.cell.now >= s.retryAt {
+			m.request(p)
+		}
+	}
+}
+
+// answered handles a reply, and reports whether the actor has a row of the call.
+func (m mail) answered(reply *actor.Reply) bool {
+	p := m.act.journal.Mail.Row(reply.Call)
+	if p == nil {
+		return false
+	}
+	if s := m.act.rows[reply.Call]; reply.Refusal != nil && s != nil && s.attempt > 1 {
+		// Another attempt may be in flight. A refused call MUST NOT run.
+		m.cell.send(actor.EffectID{}, s.attempt, m.act.id, p.Call.To, true, true, actor.Cancel{Call: reply.Call, Reason: actor.Stopped})
+	}
+	what := "answer"
+	if reply.Refusal != nil {
+		what = "failure"
+	}
+	row := *p
+	switch {
+	case row.Late:
+		m.end(&row, reply.Status, what)
+	case reply.Refusal != nil:
+		m.settle(&row, what, contract.SkillError(reply.Call, reply.Refusal), 0, 0)
+	default:
+		r := contract.ReadSkill(actor.TextOf(reply.Parts), reply.Warnings...)
+		m.settle(&row, what, r.Encode(reply.Call), 0, min(reply.Budget, row.Call.Budget))
+	}
+	return true
+}
+
+// settle records the first outcome of a call, with the run that has it as its message.
+func (m mail) settle(p *store.Pending, what string, message []byte, left actor.Duration, budget uint32) {
+	c := m.cell
+	run := c.newCallID()
+	c.record(m.act, store.Settled{Call: p.Call.ID, At: c.now, Run: run, Left: left}, store.Shown{})
+	c.emit(history.Event{Kind: history.Settle, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Root: run, Peer: p.Call.To, What: what})
+	if left == 0 {
+		delete(m.act.rows, p.Call.ID)
+	}
+	from := &p.Call
+	of := actor.Provenance{Tool: p.Tool, Correlation: from.ID}
+	call := actor.Call{ID: run, Root: run, Parent: from.Parent, To: m.act.id, Operation: actor.HandleMessageFull, Kind: actor.OneWay, Lane: from.Lane, Left: c.limits.RunTimeoutDefault, Attempt: 1,
+		Principal: from.Principal, Origin: actor.Agent, Project: from.Project, Budget: min(p.Reserve+budget, c.limits.CallsPerTreeMax), Workflow: from.Workflow, Trace: from.Trace,
+		Stamp: c.now, Via: c.self, Parts: actor.Text(string(message)), Extensions: from.Extensions.Inherited().WithRounds(from.Extensions.Rounds() + 1).WithProvenance(of)}
+	def := c.definitions.current(m.act.id.Agent)
+	if def == nil { // the agent was deleted: the message has no turn
+		c.record(m.act, store.Appended{At: c.now, Message: (&store.Run{Call: call, At: c.now}).Message()}, store.Shown{})
+		return
+	}
+	r := c.openRun(m.act, &call, def)
+	r.Seq = 1
+	c.emit(history.Event{Kind: history.Admit, Actor: m.act.id, Epoch: m.act.epoch, Call: run, Root: run, What: deliveredWhat, Left: call.Left, Attempt: 1,
+		Count: m.act.mailbox.Count(), Bytes: m.act.mailbox.Bytes(), Durable: true, Lane: call.Lane, Context: history.ContextDigest(&call)})
+	c.markDirty(m.act)
+}
+
+// deliveredWhat is the What of the Admit of a run for an outcome.
+const deliveredWhat = "delivered"
+
+// end drops a row without a message.
+func (m mail) end(p *store.Pending, status actor.Status, what string) {
+	c := m.cell
+	c.record(m.act, store.Late{Call: p.Call.ID, At: c.now, Status: status}, store.Shown{})
+	c.emit(history.Event{Kind: history.Late, Actor: m.act.id, Epoch: m.act.epoch, Call: p.Call.ID, Parent: p.Call.Parent, Peer: p.Call.To, What: what})
+	delete(m.act.rows, p.Call.ID)
+}
+
+// held records what the callee of a call waits for. It reports whether the actor has a row of the call. The wait
+// of the asker goes on. If the callee waits for the decision of a person, the conversation has a message that
+// says so, without a turn.
+func (m mail) held(call actor.CallID, n uint64, until actor.Time, hold actor.Hold) bool {
+	c, p := m.cell, m.act.journal.Mail.Row(call)
+	if p == nil {
+		return false
+	}
+	if p.Late || n <= p.Holds {
+		return true
+	}
+	if until <= c.now {
+		hold = actor.Hold{}
+	}
+	row := *p
+	c.record(m.act, store.Noticed{Call: call, At: c.now, N: n, For: hold}, store.Shown{})
+	if hold.Reason == actor.HoldApproval && hold.Subject != row.Waits.Subject {
+		of := actor.Provenance{Tool: row.Tool, Correlation: call}
+		c.record(m.act, store.Appended{At: c.now, Message: actor.ChatMessage{Call: c.newCallID(), Role: actor.RoleUser, Source: actor.FromDelivered, At: c.now,
+			Parts: actor.Text(string(contract.SkillWaiting(call, hold))), Extensions: actor.Extensions("").WithProvenance(of)}}, store.Shown{})
+	}
+	return true
+}
+
+// isDelivered reports whether a call has the outcome of a detached call as its message.
+func isDelivered(call *actor.Call) bool { return call.Kind == actor.OneWay && call.IsRoot() }
+
+// next returns the message of the actor's next turn. Messages of outcomes wait outside of the mailbox, which
+// is bounded, in the order of the outcomes. They alternate with the messages of the mailbox, so neither
+// wait for more than one turn of the others.
+func (m mail) next() (actor.CallID, bool) {
+	act := m.act
+	delivered := m.waiting()
+	if delivered != nil && (act.overtaken || act.mailbox.Count() == 0) {
+		act.overtaken = false
+		return delivered.Call.ID, true
+	}
+	q, ok := act.mailbox.Pop(m.cell.now)
+	if ok {
+		act.overtaken = delivered != nil
+	}
+	return q.Call, ok
+}
+
+// waiting returns the run for the first outcome that has no turn, or nil. The turns of outcomes are one after
+// the other, also those of interleaved actors.
+func (m mail) waiting() *store.Run {
+	all := m.queue()
+	if len(all) == 0 || slices.ContainsFunc(m.act.turns, func(t *turn) bool { return isDelivered(&t.run.Call) }) {
+		return nil
+	}
+	return all[0]
+}
+
+// queue returns the runs for outcomes that have no turn, in order.
+func (m mail) queue() (all []*store.Run) {
+	if !m.act.durable {
+		return nil
+	}
+	for _, run := range m.act.journal.Runs {
+		if isDelivered(&run.Call) && m.act.turn(run.Call.ID) == nil {
+			all = append(all, run)
+		}
+	}
+	return all
+}
+
+// discard drops the rows of an actor whose session is deleted: nothing is left that could have their outcomes.
+func (m mail) discard() {
+	for _, p := range m.act.journal.Mail.Rows {
+		m.end(&p, 0, "discarded")
+	}
+}
