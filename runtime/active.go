@@ -4,6 +4,8 @@ package runtime
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/store"
@@ -51,21 +53,42 @@ func (a activeTurns) count(agent string, now actor.Time, counts func(*turn) bool
 	return n
 }
 
+// waiting returns the number of tool calls of a tenant that wait for a person.
+func (a activeTurns) waiting(tenant string) (n int) {
+	for _, agent := range slices.Sorted(maps.Keys(a)) {
+		for _, t := range a[agent] {
+			if t.act.id.Tenant != tenant {
+				continue
+			}
+			for i := range t.run.Last() {
+				if t.run.Last()[i].Waits() {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
 // rootAdmission is the part of a cell that decides about messages to busy agents.
 type rootAdmission struct{ *Cell }
 
 // checkActive returns a refusal if the agent already runs as many turns as this cell may
-// run at once: its share of the limit of the node. An agent's own limit is for all its turns. The
-// default is for those of one principal, and all principals have a quarter more: otherwise the
-// messages of one could refuse those of all others. The turns of runs that the message interrupts do
-// not count.
+// run at once: its share of the limit of the node. An agent's own limit is for all its turns, of which
+// one principal has at most three quarters. The default is for those of one principal, and all
+// principals have a quarter more. Otherwise the messages of one could refuse those of all others. The
+// turns of runs that the message interrupts do not count.
 func (c rootAdmission) checkActive(act *activation, call *actor.Call, def *actor.Definition, interrupted []*store.Run) *actor.Refusal {
 	limit, divided := c.limits.MaxActivePerAgent, def.MaxActive == 0
 	if !divided {
 		limit = def.MaxActive
 	}
 	share := c.share(limit)
-	if def.System || len(c.active[def.Name]) < share {
+	each, all := share, share+share/4
+	if !divided {
+		each, all = max(1, share*3/4), share
+	}
+	if def.System || len(c.active[def.Name]) < each {
 		return nil
 	}
 	own := func(t *turn) bool { return t.act.id.Tenant == act.id.Tenant && t.run.Call.Principal == call.Principal }
@@ -78,12 +101,12 @@ func (c rootAdmission) checkActive(act *activation, call *actor.Call, def *actor
 			}
 		}
 	}
-	all := share
-	if divided {
-		all += share / 4
-	}
-	if divided && owned >= share && n < all {
-		return actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s already runs %d turns of this user, which is the share of one user in this cell: max_active_per_agent is %d", def.Name, owned, limit)
+	if owned >= each && n < all {
+		name := "max_active"
+		if divided {
+			name = "max_active_per_agent"
+		}
+		return actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s already runs %d turns of this user, which is the share of one user in this cell: %s is %d", def.Name, owned, name, limit)
 	}
 	if n >= all {
 		share := ""

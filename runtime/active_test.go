@@ -18,7 +18,7 @@ func maxActive(n int) func(*actor.Definition) {
 func ifBusy(p actor.BusyPolicy) func(*actor.Call) { return func(c *actor.Call) { c.SetBusy(p) } }
 
 // All sessions of an agent together have as many running turns as its max_active, or as the
-// limit of the node. A further message is refused and can be sent again.
+// limit of the node. A further message is refused and can be sent again. Two principals send in turn.
 func TestActiveTurnsAreBounded(t *testing.T) {
 	for name, c := range map[string]struct{ agent, limit, cells, want int }{
 		"of the agent": {4, 99, 1, 4}, "of the node": {0, 3, 1, 3}, "share of a cell": {4, 99, 2, 2}, "at least one per cell": {1, 99, 2, 1},
@@ -36,7 +36,7 @@ func TestActiveTurnsAreBounded(t *testing.T) {
 			}
 		}
 		for i := range c.want {
-			n.send("a/"+key(i), "x")
+			n.send("a/"+key(i), "x", func(c *actor.Call) { c.Principal = fmt.Sprint("user ", i%2) })
 		}
 		refused := n.send("a/"+key(c.want), "x")
 		n.want(refused, "Busy")
@@ -62,7 +62,7 @@ func TestActiveTurnsAreBounded(t *testing.T) {
 }
 
 // One principal has the default number of turns, and all principals a quarter more. The limit that an
-// agent sets is for all.
+// agent sets is for all, and one principal has three quarters of it.
 func TestActiveTurnsAreDivided(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(time.Minute)), agent("limited", sleeping(time.Minute), maxActive(12)))
 	n.limits.MaxActivePerAgent = 9
@@ -81,10 +81,18 @@ func TestActiveTurnsAreDivided(t *testing.T) {
 		n.want(n.send(fmt.Sprint("a/b", i), "x", of("bob")), "nothing")
 	}
 	n.want(n.send("a/b2", "x", of("bob")), "Busy")
-	for i := range 12 {
+	for i := range 9 {
 		n.want(n.send(fmt.Sprint("limited/m", i), "x", of("mallory")), "nothing")
 	}
-	n.want(n.send("limited/b", "x", of("bob")), "Busy")
+	refused = n.send("limited/m9", "x", of("mallory"))
+	n.want(refused, "Busy")
+	if r := n.replies[refused].Refusal; r.RetryAfter <= 0 || !strings.Contains(r.Detail, "9 turns of this user") || !strings.Contains(r.Detail, "max_active is 12") {
+		t.Errorf("got %v", r)
+	}
+	for i := range 3 {
+		n.want(n.send(fmt.Sprint("limited/b", i), "x", of("bob")), "nothing")
+	}
+	n.want(n.send("limited/b3", "x", of("bob")), "Busy")
 	n.advance(2 * time.Minute)
 	n.want(n.send("a/m9", "x", of("mallory")), "nothing")
 	n.advance(2 * time.Minute)

@@ -461,3 +461,33 @@ func TestApprovalBelowExternalAgent(t *testing.T) {
 		t.Errorf("got effects %+v after the first two", n.external[2:])
 	}
 }
+
+// A user has a bounded number of tool calls that wait for a person, over a restart too. A further one
+// gets a refusal that can be repeated, and other users are served.
+func TestApprovalsOfAUserAreBounded(t *testing.T) {
+	n := newNode(t, 1, agent("payer", using("payments.transfer", `{"amount":1}`)))
+	n.tools = declared(pay)
+	n.restart(1)
+	send := func(tenant string, i int) actor.CallID {
+		return n.send("payer/s", "go", func(c *actor.Call) {
+			c.To = actor.ID{Tenant: tenant, Agent: "payer", Key: fmt.Sprint("s", i)}
+		})
+	}
+	for i := range ApprovalsPerUserMax {
+		n.want(send("mallory", i), "nothing")
+	}
+	over := send("mallory", ApprovalsPerUserMax)
+	n.want(over, "Busy")
+	n.restart(1)
+	n.drain()
+	over = send("mallory", ApprovalsPerUserMax+1)
+	n.want(over, "Busy")
+	n.want(send("bob", 0), "nothing")
+	all, _ := PendingApprovals(n.cells[0], "")
+	if len(all) != ApprovalsPerUserMax+1 {
+		t.Errorf("%d approvals wait", len(all))
+	}
+	i := slices.IndexFunc(all, func(a Approval) bool { return a.Actor.Tenant == "mallory" })
+	n.decide(all[i], false)
+	n.want(send("mallory", ApprovalsPerUserMax+2), "nothing")
+}

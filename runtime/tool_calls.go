@@ -23,6 +23,13 @@ import (
 // calls are refused: a model that repeats itself makes no progress.
 const sameCallsMax = 3
 
+// ApprovalsPerUserMax is the number of tool calls of a user that may wait for a person in a cell.
+// Further ones are refused: they would take memory, and hide those of others in the list of an operator.
+const ApprovalsPerUserMax = 512
+
+// approvalsRetryAfter is the time after which a person may have decided about some of them.
+const approvalsRetryAfter = time.Minute
+
 // resultHeadMin is the size in bytes of the shortest head of a result.
 const resultHeadMin = 64
 
@@ -47,6 +54,8 @@ func (c toolCalls) plan(a *store.Asked, t *turn, out *actor.Ask) *actor.Refusal 
 	switch {
 	case verdict.Decision == runs.Block:
 		return actor.Refuse(actor.PolicyBlocked, "the policy blocks this call of %s (%s)", out.Name, verdict.Rule)
+	case verdict.Decision == runs.RequireApproval && c.active.waiting(t.act.id.Tenant) >= ApprovalsPerUserMax:
+		return actor.RefuseBusy(actor.ScopeCaller, approvalsRetryAfter, "%d tool calls of this user wait for a person, which is the limit: decide about some of them first", ApprovalsPerUserMax)
 	case verdict.Decision == runs.RequireApproval:
 		timeout := orDefault(actor.Duration(d.ApprovalTimeoutMS)*time.Millisecond, c.limits.ApprovalTimeout)
 		a.Await = &store.Await{Summary: d.Summary(input), Status: runs.ApprovalStatusPending}

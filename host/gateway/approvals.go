@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strconv"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/valyala/fasthttp"
@@ -108,7 +106,7 @@ func respondApprovals(ctx *fasthttp.RequestCtx, key ingress.CursorKey, list stri
 
 // approvalCursor returns the cursor that continues a list after an approval.
 func approvalCursor(key ingress.CursorKey, list string, at command.ApprovalPosition) string {
-	return key.PageCursor(list, strconv.FormatInt(int64(at.Created), 10)+" "+at.ID.Approval())
+	return key.PageCursor(list, fmt.Sprintf("%d %d %s", at.Turn, at.Created, at.ID.Approval()))
 }
 
 // parseApprovalCursor returns the place at which a list continues.
@@ -117,15 +115,14 @@ func parseApprovalCursor(key ingress.CursorKey, list, cursor string) (at command
 	if r != nil {
 		return at, badRequest(r)
 	}
-	created, id, _ := strings.Cut(after, " ")
-	n, err := strconv.ParseInt(created, 10, 64)
+	id := ""
+	_, err := fmt.Sscanf(after, "%d %d %s", &at.Turn, &at.Created, &id)
 	if err == nil {
 		at.ID, err = runs.ParseApprovalID(id)
 	}
 	if err != nil { // a client has computed it
 		return at, invalid(http.StatusBadRequest, "cursor", "cursor: "+err.Error())
 	}
-	at.Created = actor.Time(n)
 	return at, nil
 }
 

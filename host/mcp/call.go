@@ -13,6 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/internal/shares"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -34,12 +35,14 @@ func (s *server) call(ctx context.Context, tool string, repeatable bool, input [
 	if ctx.Err() != nil {
 		return tools.Refused(actor.RefuseUnavailable(0, "%s: its time was over before the request was sent", name))
 	}
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-ctx.Done():
-		return tools.Refused(actor.RefuseUnavailable(0, "%s: all %d calls that the MCP server may have at once were in use", name, cap(s.slots)))
+	user := ""
+	if call, ok := engine.ToolCallOf(ctx); ok {
+		user = call.Call.Principal
 	}
+	if s.places.Acquire(ctx, user, shares.PlacesOf(s.config.atOnce())) != nil {
+		return tools.Refused(actor.RefuseUnavailable(0, "%s: all %d calls that the MCP server may have at once were in use, or three quarters of them by this user", name, s.config.atOnce()))
+	}
+	defer s.places.Release(user)
 	attempts, sent, renewed := 0, 0, false
 	for {
 		attempts++

@@ -19,6 +19,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/shares"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -32,7 +33,7 @@ type server struct {
 	config Config
 	set    *Servers
 	log    *slog.Logger
-	slots  chan struct{} // one per call at once
+	places shares.Queue  // of calls at once
 	doubt  chan struct{} // capacity 1: a call has failed, and the list shows whether the session can be used
 	listed chan struct{} // capacity 1: the server has announced a changed list
 	tried  chan struct{} // closed once it has an accepted list, or was tried once
@@ -117,7 +118,7 @@ func (l *link) giveUp(err error) {
 }
 
 func newServer(s *Servers, name string, c Config, accepted *Listing) *server {
-	o := &server{name: name, config: c, set: s, log: s.log.With("mcp", name), slots: make(chan struct{}, c.atOnce()),
+	o := &server{name: name, config: c, set: s, log: s.log.With("mcp", name),
 		doubt: make(chan struct{}, 1), listed: make(chan struct{}, 1), tried: make(chan struct{}), changed: make(chan struct{}), accepted: accepted}
 	if accepted != nil {
 		close(o.tried)

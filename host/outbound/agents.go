@@ -77,10 +77,10 @@ func (s *agents) releaseBackoff(url string) {
 
 // invocation is an admitted invocation. It MUST be released.
 type invocation struct {
-	name, url string
-	backoff   *sharedBackoff
-	stats     *statCounter
-	queue     *agentQueue
+	name, user, url string
+	backoff         *sharedBackoff
+	stats           *statCounter
+	queue           *agentQueue
 }
 
 // healthGate is the health of an agent for one invocation. An invocation of an agent that is no
@@ -140,7 +140,7 @@ func (s *agents) acquire(ctx context.Context, user, name string, target upstream
 		s.queues[name] = q
 	}
 	q.refs++
-	i := &invocation{name, target.URL, s.retainBackoff(target.URL), stats, q}
+	i := &invocation{name, user, target.URL, s.retainBackoff(target.URL), stats, q}
 	s.mu.Unlock()
 	if err := q.Acquire(ctx, user, queueBounds(limit)); err != nil {
 		s.drop(i)
@@ -162,7 +162,7 @@ func (s *agents) drop(i *invocation) {
 
 func (s *agents) release(i *invocation) {
 	i.stats.release()
-	i.queue.Release()
+	i.queue.Release(i.user)
 	s.drop(i)
 }
 

@@ -194,7 +194,7 @@ func (o *Outbound) acquireModel(ctx context.Context, m *model, principal string,
 	m.stats.acquire(0, o.now())
 	return func() {
 		m.stats.release()
-		m.queue.Release()
+		m.queue.Release(principal)
 		o.release(principal)
 	}, nil
 }
@@ -319,7 +319,9 @@ const (
 
 // queueBounds returns the bounds of the queue of an upstream that has limit requests open.
 func queueBounds(limit int) shares.QueueBounds {
-	return shares.QueueBounds{Open: limit, Waiting: queueFactor * limit, Each: userQueueFactor * limit}
+	b := shares.PlacesOf(limit)
+	b.Waiting, b.Each = queueFactor*limit, userQueueFactor*limit
+	return b
 }
 
 // queueRefusal returns the refusal of a request that a model, agent or tool at its limit did

@@ -118,7 +118,7 @@ func (o *Outbound) Tool(ctx context.Context, id actor.EffectID, op runtime.Tool)
 	if cancel(); err != nil {
 		return refusedAnswer(queueRefusal("tool", d.Name, limit, err, t.stats.refuse(o.now())))
 	}
-	defer t.queue.Release()
+	defer t.queue.Release(call.Principal)
 	t.stats.acquire(0, o.now())
 	defer t.stats.release()
 	return o.runExchange(ctx, order, o.transport, backoff, &t.stats, nil, func(actor.Piece) {}).Answer()

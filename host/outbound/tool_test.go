@@ -377,13 +377,13 @@ func TestToolConcurrency(t *testing.T) {
 		<-release
 		open.Add(-1)
 	})
-	d := tools.Declared{Concurrency: 2}
+	d := tools.Declared{Concurrency: 3} // one user holds two
 	var calls sync.WaitGroup
 	for range 2 {
 		calls.Go(func() { f.perform(t, d, `{}`).check(t, "text/plain ", 0) })
 		<-arrived
 	}
-	for range 2 * userQueueFactor {
+	for range 3 * userQueueFactor {
 		calls.Go(func() { f.perform(t, d, `{}`).check(t, "text/plain ", 0) })
 	}
 	queued := func() int {
@@ -391,21 +391,21 @@ func TestToolConcurrency(t *testing.T) {
 		defer f.tools.mu.Unlock()
 		return f.tools.known["weather.get"].queue.Waiting()
 	}
-	for queued() < 2*userQueueFactor {
+	for queued() < 3*userQueueFactor {
 		goruntime.Gosched()
 	}
 	h := f.perform(t, d, `{}`)
-	h.check(t, "at its limit of concurrent requests (2), and 6 of this user wait", actor.Busy)
+	h.check(t, "at its limit of concurrent requests (3), and 9 of this user wait", actor.Busy)
 	if h.Refusal == nil || h.Refusal.RetryAfter <= 0 || h.Refusal.Scope != actor.ScopeCaller {
 		t.Errorf("got %+v", h.Refusal)
 	}
 	close(release)
 	calls.Wait()
-	if most.Load() != 2 || f.hits.Load() != 2+2*userQueueFactor {
+	if most.Load() != 2 || f.hits.Load() != 2+3*userQueueFactor {
 		t.Errorf("got %d requests at once, %d in total", most.Load(), f.hits.Load())
 	}
 	for _, s := range f.Stats() {
-		if s.Kind == "tool" && (s.Name != "weather.get" || s.Attempts != 2+2*userQueueFactor || s.Refused != 1 || s.Failures != 0 || s.InProgress != 0 || s.Took <= 0) {
+		if s.Kind == "tool" && (s.Name != "weather.get" || s.Attempts != 2+3*userQueueFactor || s.Refused != 1 || s.Failures != 0 || s.InProgress != 0 || s.Took <= 0) {
 			t.Errorf("got %+v", s)
 		}
 	}

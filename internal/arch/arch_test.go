@@ -84,7 +84,7 @@ var packages = map[string]pkg{
 	"host/disk":     {layer: 3, ours: host, theirs: []string{pebble}, tests: []string{"store/storetest"}},
 	"host/outbound": {layer: 3, ours: slices.Concat(host, []string{"internal/shares"})},
 	"host/devices":  {layer: 3, ours: host},
-	"host/mcp":      {layer: 3, ours: host, theirs: []string{mcpSDK}},
+	"host/mcp":      {layer: 3, ours: slices.Concat(host, []string{"internal/shares"}), theirs: []string{mcpSDK}},
 	// The gateway reaches a node by commands only, so that it can run apart from it.
 	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "history", "ingress", "runs", "signals", "internal/client", "internal/command", "internal/shares"}, theirs: []string{
 		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",

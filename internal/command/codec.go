@@ -190,6 +190,7 @@ func (e *encoder) query(q Query) {
 	case ApprovalsQuery:
 		e.Uint(tagApprovals)
 		e.CallID(q.Root)
+		e.Int(int64(q.After.Turn))
 		e.Int(int64(q.After.Created))
 		e.toolCallID(q.After.ID)
 		e.Int(int64(q.Limit))
@@ -269,7 +270,7 @@ func (d *decoder) query() Query {
 	case tagToolCall:
 		return ToolCallQuery{d.toolCallID()}
 	case tagApprovals:
-		return ApprovalsQuery{d.CallID(), ApprovalPosition{d.time(), d.toolCallID()}, int(d.Int()), d.Bool()}
+		return ApprovalsQuery{d.CallID(), ApprovalPosition{int(d.Int()), d.time(), d.toolCallID()}, int(d.Int()), d.Bool()}
 	case tagGateway:
 		return GatewayQuery{d.Uint()}
 	case tagExternal:

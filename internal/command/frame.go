@@ -16,7 +16,8 @@ import (
 //  4. the key of a run, and the approvals that it waits for
 //  5. the detail of a refused request to a model for its client
 //  6. lists of runs over all users, and the circuit breakers of external agents
-const CodecVersion = 6
+//  7. turns of namespaces in lists of approvals
+const CodecVersion = 7
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.

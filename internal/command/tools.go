@@ -18,7 +18,8 @@ type (
 	// ToolCallQuery asks for a tool call and its approval, if it needs one.
 	ToolCallQuery struct{ ID runs.ToolCallID }
 	// ApprovalsQuery asks for the tool calls of the principal's namespace that wait for a
-	// person, the oldest first. It is refused while the node is loading its open runs.
+	// person, the oldest first. Those of all namespaces are in turns of them: the oldest of each, then the
+	// second of each. It is refused while the node is loading its open runs.
 	ApprovalsQuery struct {
 		Root      actor.CallID // only those in the tree of this root run; zero for all
 		After     ApprovalPosition
@@ -29,17 +30,18 @@ type (
 
 // ApprovalPosition is the place of an approval in a list. The zero value is its start.
 type ApprovalPosition struct {
+	Turn    int // in a list of all namespaces: how many of its own precede it
 	Created actor.Time
 	ID      runs.ToolCallID
 }
 
 // Compare compares two positions.
 func (p ApprovalPosition) Compare(q ApprovalPosition) int {
-	return cmp.Or(cmp.Compare(p.Created, q.Created), p.ID.Run.Compare(q.ID.Run), cmp.Compare(p.ID.Step, q.ID.Step), cmp.Compare(p.ID.Index, q.ID.Index))
+	return cmp.Or(cmp.Compare(p.Turn, q.Turn), cmp.Compare(p.Created, q.Created), p.ID.Run.Compare(q.ID.Run), cmp.Compare(p.ID.Step, q.ID.Step), cmp.Compare(p.ID.Index, q.ID.Index))
 }
 
 // Position returns the place of an approval in a list.
-func (a *Approval) Position() ApprovalPosition { return ApprovalPosition{a.Created, a.ID} }
+func (a *Approval) Position() ApprovalPosition { return ApprovalPosition{a.Turn, a.Created, a.ID} }
 
 func (ToolsQuery) query()     {}
 func (ToolCallQuery) query()  {}
@@ -90,6 +92,7 @@ type Approval struct {
 	Principal string // that the run acts for
 	Created   actor.Time
 	Until     actor.Time // it expires then
+	Turn      int        // see ApprovalPosition
 }
 
 func (e *encoder) toolCallID(id runs.ToolCallID) {
@@ -170,8 +173,9 @@ func (e *encoder) approval(a *Approval) {
 	e.String(a.Principal)
 	e.Int(int64(a.Created))
 	e.Int(int64(a.Until))
+	e.Int(int64(a.Turn))
 }
 
 func (d *decoder) approval() Approval {
-	return Approval{d.toolCallID(), d.ID(), d.CallID(), d.text(), d.Bytes(bytesMax), d.text(), d.text(), d.time(), d.time()}
+	return Approval{d.toolCallID(), d.ID(), d.CallID(), d.text(), d.Bytes(bytesMax), d.text(), d.text(), d.time(), d.time(), int(d.Int())}
 }

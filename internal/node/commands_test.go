@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -228,6 +229,37 @@ func TestApprovalsBeyondOnePage(t *testing.T) {
 		if len(seen) != count || read != pages {
 			t.Errorf("limit %d: %d approvals in %d pages", limit, len(seen), read)
 		}
+	}
+}
+
+// In a list of all namespaces, one with many old approvals does not push those of others to later
+// pages, and each is listed once.
+func TestApprovalsOfAllNamespacesTakeTurns(t *testing.T) {
+	const count = 900
+	all := func() (all []command.Approval) {
+		for i := range count {
+			all = append(all, command.Approval{ID: runs.ToolCallID{Run: actor.CallID{1, byte(i), byte(i >> 8)}, Step: 1}, Actor: actor.ID{Tenant: "mallory"}, Created: actor.Time(1 + i)})
+		}
+		for i := range 3 {
+			for _, user := range []string{"bob", "carol"} {
+				all = append(all, command.Approval{ID: runs.ToolCallID{Run: actor.CallID{2, byte(i), user[0]}, Step: 1}, Actor: actor.ID{Tenant: user}, Created: actor.Time(count + 1 + i)})
+			}
+		}
+		return all
+	}
+	q, seen, users := command.ApprovalsQuery{Limit: 100, EveryUser: true}, map[runs.ToolCallID]bool{}, []string{}
+	for more := true; more; {
+		page := pageOf(all(), q)
+		for _, a := range page.All {
+			q.After, seen[a.ID], users = a.Position(), true, append(users, a.Actor.Tenant)
+		}
+		more = page.More
+	}
+	if want := []string{"mallory", "bob", "carol", "mallory", "bob", "carol", "mallory", "bob", "carol", "mallory"}; len(seen) != count+6 || !slices.Equal(users[:10], want) {
+		t.Errorf("%d approvals, of %q first", len(seen), users[:10])
+	}
+	if one := pageOf(all(), command.ApprovalsQuery{Limit: 3}); one.All[2].Created != 3 {
+		t.Errorf("a list of one namespace: %+v", one.All[2])
 	}
 }
 

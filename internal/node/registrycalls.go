@@ -90,7 +90,7 @@ func (r registryCalls) invoke(ctx context.Context, e *engine.Engine, by actor.Pr
 		defer cancel()
 		defer func() {
 			if !admin {
-				r.turns.Release()
+				r.turns.Release(key)
 			}
 			r.Give(key, 1)
 		}()

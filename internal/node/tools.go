@@ -47,8 +47,22 @@ func (c toolCommands) approvals(ctx context.Context, by *actor.Principal, q comm
 	return pageOf(out.All, q), nil
 }
 
+// takeTurns gives each approval its turn among those of its namespace, the oldest first. In a list of
+// all namespaces one that has many does not push those of others to later pages.
+func takeTurns(all []command.Approval) {
+	slices.SortFunc(all, func(a, b command.Approval) int { return a.Position().Compare(b.Position()) })
+	turns := map[string]int{}
+	for i := range all {
+		all[i].Turn = turns[all[i].Actor.Tenant]
+		turns[all[i].Actor.Tenant]++
+	}
+}
+
 // pageOf returns the approvals that a query asks for.
 func pageOf(all []command.Approval, q command.ApprovalsQuery) (out command.Approvals) {
+	if q.EveryUser {
+		takeTurns(all)
+	}
 	out.All = slices.DeleteFunc(all, func(a command.Approval) bool {
 		return !q.Root.IsZero() && a.Root != q.Root || a.Position().Compare(q.After) <= 0
 	})

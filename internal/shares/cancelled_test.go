@@ -23,7 +23,7 @@ func TestAdmittedAfterCancellationIsReleased(t *testing.T) {
 		synctest.Wait()
 		q.mu.Lock()
 		cancel() // wakes the waiter, which needs the lock
-		q.release()
+		q.release(q.keys["a"])
 		q.mu.Unlock()
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Fatal(err)

@@ -18,15 +18,19 @@ type queueOrder struct {
 	*testing.T
 	Queue
 	bounds   QueueBounds
-	admitted chan string
+	admitted chan admittedRequest
+	holders  []string // keys of the admitted requests, the oldest first
 }
 
+type admittedRequest struct{ key, name string }
+
 func newQueueOrder(t *testing.T, b QueueBounds) *queueOrder {
-	q := &queueOrder{T: t, bounds: b, admitted: make(chan string, b.Waiting)}
+	q := &queueOrder{T: t, bounds: b, admitted: make(chan admittedRequest, b.Waiting)}
 	for range b.Open {
 		if err := q.Acquire(t.Context(), "first", b); err != nil {
 			t.Fatal(err)
 		}
+		q.holders = append(q.holders, "first")
 	}
 	return q
 }
@@ -35,7 +39,7 @@ func newQueueOrder(t *testing.T, b QueueBounds) *queueOrder {
 func (q *queueOrder) wait(ctx context.Context, key, name string) {
 	go func() {
 		if q.Acquire(ctx, key, q.bounds) == nil {
-			q.admitted <- name
+			q.admitted <- admittedRequest{key, name}
 		}
 	}()
 	synctest.Wait()
@@ -57,8 +61,10 @@ func (q *queueOrder) wantOrder(names ...string) {
 	q.Helper()
 	var got []string
 	for range names {
-		q.Release()
-		got = append(got, <-q.admitted)
+		q.Release(q.holders[0])
+		q.holders = q.holders[1:]
+		next := <-q.admitted
+		got, q.holders = append(got, next.name), append(q.holders, next.key)
 	}
 	if !slices.Equal(got, names) {
 		q.Errorf("admitted %q, want %q", got, names)
@@ -68,8 +74,8 @@ func (q *queueOrder) wantOrder(names ...string) {
 // end releases all places.
 func (q *queueOrder) end() {
 	q.Helper()
-	for range q.bounds.Open {
-		q.Release()
+	for _, key := range q.holders {
+		q.Release(key)
 	}
 	if q.open != 0 || q.Waiting() != 0 || len(q.keys) != 0 || len(q.turns) != 0 {
 		q.Errorf("%d open, %d waiting, %d keys with %d turns", q.open, q.waiting, len(q.keys), len(q.turns))
@@ -79,7 +85,7 @@ func (q *queueOrder) end() {
 // Keys take turns, and the requests of one key keep their order.
 func TestKeysOfQueueTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueueOrder(t, QueueBounds{2, 8, 6})
+		q := newQueueOrder(t, QueueBounds{Open: 2, Waiting: 8, Each: 6})
 		leaving, leave := context.WithCancel(t.Context())
 		for _, name := range []string{"a1", "a2", "b1", "a3", "gone", "c1", "b2"} {
 			ctx := t.Context()
@@ -100,7 +106,7 @@ func TestKeysOfQueueTakeTurns(t *testing.T) {
 // A key with many waiting requests delays that of another by one request, and leaves it a place.
 func TestFloodOfQueueDelaysOthersByOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueueOrder(t, QueueBounds{20, 80, 60})
+		q := newQueueOrder(t, QueueBounds{Open: 20, Waiting: 80, Each: 60})
 		for i := range 60 {
 			q.wait(t.Context(), "mallory", "m"+strconv.Itoa(i))
 		}
@@ -123,7 +129,7 @@ func TestFloodOfQueueDelaysOthersByOneRequest(t *testing.T) {
 // All keys together cannot exceed the bound of the queue.
 func TestQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueueOrder(t, QueueBounds{1, 4, 3})
+		q := newQueueOrder(t, QueueBounds{Open: 1, Waiting: 4, Each: 3})
 		for _, key := range []string{"a", "b", "c", "d"} {
 			q.wait(t.Context(), key, key)
 		}
@@ -132,4 +138,44 @@ func TestQueueIsBounded(t *testing.T) {
 		q.wantOrder("a", "b", "c", "d")
 		q.end()
 	})
+}
+
+// One key holds at most its bound of the places. Another key gets one at once, also while requests of
+// the first wait, and a place of the first goes to its next request.
+func TestKeyHoldsAPartOfThePlaces(t *testing.T) {
+	for places, held := range map[int]int{1: 1, 2: 1, 3: 2, 4: 3, 8: 6, 64: 48} {
+		synctest.Test(t, func(t *testing.T) {
+			q := &queueOrder{T: t, bounds: PlacesOf(places), admitted: make(chan admittedRequest, 2*places)}
+			for i := range places {
+				q.wait(t.Context(), "mallory", "m"+strconv.Itoa(i))
+			}
+			if len(q.admitted) != held || q.Waiting() != places-held {
+				t.Fatalf("of %d places one key holds %d, want %d", places, len(q.admitted), held)
+			}
+			for range held {
+				q.holders = append(q.holders, (<-q.admitted).key)
+			}
+			for range places - held {
+				q.wait(t.Context(), "bob", "b")
+				q.holders = append(q.holders, (<-q.admitted).key)
+			}
+			if q.wait(t.Context(), "bob", "waits"); len(q.admitted) != 0 {
+				t.Errorf("%d places: one too many is admitted", places)
+			}
+			if places == 1 {
+				q.wantOrder("waits")
+			} else {
+				q.wantOrder("m" + strconv.Itoa(held)) // a place of mallory, whose turn precedes bob's
+				for len(q.holders) > 0 && q.Waiting() > 0 {
+					q.Release(q.holders[0])
+					q.holders = q.holders[1:]
+					synctest.Wait()
+					for len(q.admitted) > 0 {
+						q.holders = append(q.holders, (<-q.admitted).key)
+					}
+				}
+			}
+			q.end()
+		})
+	}
 }
