@@ -373,13 +373,6 @@ func printEvent(w io.Writer, raw jsontext.Value, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	shown := strings.Replace(e.String(), runs.FormatTime(e.At), time.Unix(0, int64(e.At)).Local().Format("15:04:05.000"), 1)
-	if e.Until != 0 {
-		shown = strings.Replace(shown, runs.FormatTime(e.Until), time.Unix(0, int64(e.Until)).Local().Format("2006-01-02 15:04:05"), 1)
-	}
-	if r := e.Refusal; r != nil && r.Reason == actor.Unavailable {
-		shown = strings.Replace(shown, r.Error(), r.Detail, 1)
-	}
-	_, err = fmt.Fprintln(w, shown)
+	_, err = fmt.Fprintln(w, eventLine(&e))
 	return err
 }

@@ -176,7 +176,7 @@ func TestCommandsAgainstServer(t *testing.T) {
 	check(1, "", "call_rejected: run "+run+" does not wait for \"stop\"", with("runs", "signal", run, "stop")...)
 	check(0, "", "has the signal go", with("runs", "signal", run, "go")...)
 	check(0, "└─ helper/s-1  DONE  depth 1  time left 30s", "", with("runs", "show", run, "--tree")...)
-	check(0, "run_done succeeded", "", with("runs", "events", run)...)
+	check(0, "run_done             succeeded", "", with("runs", "events", run)...)
 	fromServer := check(0, `"type":"wait_opened"`, "", with("runs", "events", run, "--json", "--after", "1")...)
 
 	check(1, "", "agent_not_found", with("call", "nobody", "hello")...)
