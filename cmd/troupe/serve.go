@@ -345,7 +345,10 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 		go func() { n.served <- n.Gateway.Serve(listener) }()
 	}
 	batches, entries := n.End()
-	log.Info("serving", "role", c.Role, "url", n.url, "orchestrator", linked, "data", c.Data, "batches", batches, "entries", entries, "start_ms", time.Since(start).Milliseconds())
+	if linked != "" {
+		log = log.With("orchestrator", linked)
+	}
+	log.Info("serving", "role", c.Role, "url", n.url, "data", c.Data, "batches", batches, "entries", entries, "start_ms", time.Since(start).Milliseconds())
 	return n, nil
 }
 

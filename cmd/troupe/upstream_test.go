@@ -398,11 +398,11 @@ func TestErrorOfProviderIsReported(t *testing.T) {
 		var ended, request bool
 		for line := range strings.Lines(string(log)) {
 			var l struct {
-				Message string `json:"msg"`
-				Run     string `json:"run"`
-				Code    string `json:"code"`
-				Detail  string `json:"detail"`
-				Took    *int64 `json:"ms"`
+				Message string   `json:"msg"`
+				Run     string   `json:"run"`
+				Code    string   `json:"code"`
+				Detail  string   `json:"detail"`
+				Took    *float64 `json:"ms"`
 			}
 			_ = json.Unmarshal([]byte(line), &l)
 			if l.Run != "" && (l.Message == "ended" && l.Took == nil || strings.Contains(line, `:""`)) {

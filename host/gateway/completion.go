@@ -167,6 +167,9 @@ func (c *completion) end(last *command.ChatPart) {
 	if last.Refusal != nil {
 		code, log = last.Refusal.Reason.Info().Type, log.With("detail", last.Refusal.Detail)
 	}
+	if last.Tokens > 0 {
+		log = log.With("tokens", last.Tokens)
+	}
 	log.Info("model request", "request", c.request.ID, "user", c.by.User, "model", c.request.Model, "code", code, "ms", time.Since(c.began).Milliseconds())
 }
 

@@ -207,7 +207,7 @@ func observed(s *Server, next fasthttp.RequestHandler) fasthttp.RequestHandler {
 				return
 			}
 			attrs := []slog.Attr{slog.String("method", string(ctx.Method())), slog.String("path", string(ctx.Path())),
-				slog.Int("status", status), slog.Int64("us", elapsed.Microseconds())}
+				slog.Int("status", status), slog.Float64("ms", float64(elapsed.Microseconds())/1000)}
 			if p, ok := ctx.UserValue(loggedProblem).(*problem); ok {
 				attrs = append(attrs, slog.String("code", p.Code), slog.String("detail", p.Detail))
 				if p.Run != "" {

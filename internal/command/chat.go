@@ -50,6 +50,7 @@ type (
 		Status     uint64         // of the last response of the model; 0 if there was none
 		Code       string         // of the error in it; may be empty
 		Error      []byte         // JSON object with the error as the model's server sent it; may be empty
+		Tokens     uint64         // of the whole request; 0 if unknown
 	}
 )
 
@@ -75,8 +76,9 @@ func (e *encoder) chatPart(p *ChatPart) {
 	e.Uint(p.Status)
 	e.String(p.Code)
 	e.Bytes(p.Error)
+	e.Uint(p.Tokens)
 }
 
 func (d *decoder) chatPart() ChatPart {
-	return ChatPart{d.Bytes(bytesMax), d.Bool(), d.Bool(), d.Bytes(bytesMax), d.Refusal(), d.text(), d.Uint(), d.text(), d.Bytes(bytesMax)}
+	return ChatPart{d.Bytes(bytesMax), d.Bool(), d.Bool(), d.Bytes(bytesMax), d.Refusal(), d.text(), d.Uint(), d.text(), d.Bytes(bytesMax), d.Uint()}
 }

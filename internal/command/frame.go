@@ -17,7 +17,8 @@ import (
 //  5. the detail of a refused request to a model for its client
 //  6. lists of runs over all users, and the circuit breakers of external agents
 //  7. turns of namespaces in lists of approvals
-const CodecVersion = 7
+//  8. the tokens of a request to a model
+const CodecVersion = 8
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.

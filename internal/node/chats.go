@@ -120,7 +120,7 @@ func (c *chats) run(ctx context.Context, o *chat) {
 	o.last = command.ChatPart{Bytes: outcome.Tail, Last: true, Streams: outcome.Streams, Refusal: outcome.Refusal, Detail: outcome.Detail, Status: uint64(outcome.Status), Code: outcome.Code, Error: outcome.Error}
 	answer := actor.Answer{Refusal: outcome.Refusal}
 	if outcome.Refusal == nil {
-		o.last.Completion = outcome.Completion.Encode()
+		o.last.Completion, o.last.Tokens = outcome.Completion.Encode(), uint64(outcome.Completion.Usage.Total)
 		answer.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: o.last.Completion}}
 	}
 	c.engine.RecordChat(o.model, o.agent, time.Since(began), answer)

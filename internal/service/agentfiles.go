@@ -384,7 +384,10 @@ func applied(log *slog.Logger, kind string, known, changed bool, warnings []stri
 	case err != nil:
 		return err
 	case changed:
-		log.Info(kind+" file applied", "warnings", warnings)
+		if len(warnings) > 0 {
+			log = log.With("warnings", warnings)
+		}
+		log.Info(kind + " file applied")
 	}
 	return nil
 }
