@@ -46,6 +46,8 @@ var specFields = []field{
 
 	{"skills", "", list(SkillsMax, func(s *Spec) *[]string { return &s.Skills }, actor.CheckName)},
 	{"capabilities", "", list(CapabilitiesMax, func(s *Spec) *[]string { return &s.Capabilities }, actor.CheckName)},
+	{"code", "", text(3, func(s *Spec) *string { return &s.Code }, nil)},
+	{providesField, "", provides},
 	{"durability", "", choice(func(s *Spec) *string { return &s.Durability }, "journaled", "none")},
 	{"turns", "", choice(func(s *Spec) *string { return &s.Turns }, "serial", "interleaved")},
 	{"recursion", "", choice(func(s *Spec) *string { return &s.Recursion }, "by_agent", "by_actor")},
@@ -198,6 +200,7 @@ func (s *Spec) missingFields() (problems Problems) {
 	if err := s.RetryPolicy().Check("retry_attempts", "retry_delay_ms", "retry_delay_max_ms", "retry_time_ms"); err != nil {
 		problems = append(problems, Problem{Field: "limits", Text: err.Error()})
 	}
+	problems = append(problems, s.checkDeclaration()...)
 	if s.Kind == KindExternal && s.Endpoint == "" {
 		problems = append(problems, Problem{Field: "endpoint", Text: `is missing; want the URL of the agent, like endpoint = "http://127.0.0.1:9001"`})
 	}
@@ -251,6 +254,8 @@ func describeValue(v any) string {
 		return "a list"
 	case unsupported:
 		return string(v)
+	case objects:
+		return "a list of tables"
 	default:
 		return "a table"
 	}

@@ -112,7 +112,7 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 	previous, exists := s.agent(spec.ID)
 	answer := putAnswer{true, spec.ID, spec.Name, spec.Kind, spec.Hash().String(), !exists, true}
 	item := actor.StateItem{Name: agentPrefix + spec.ID}
-	if refusal := s.checkDurability(spec); refusal != nil {
+	if refusal := cmp.Or(s.checkDurability(spec), s.conflict(&spec)); refusal != nil {
 		return change{}, refusal
 	}
 	if !exists {

@@ -384,3 +384,22 @@ func TestRecordsNameTheirMaker(t *testing.T) {
 		}
 	}
 }
+
+// Two agents may provide a capability if they declare it alike, and a code belongs to one agent.
+func TestProvidesConflict(t *testing.T) {
+	f := newRegistryFixture(t)
+	const npv = `"provides":[{"code":"ANL_NPV","description":"A value."}]`
+	f.mustApply(agents.OpPut, `{"name":"first","code":"ANL",`+npv+`}`)
+	f.mustApply(agents.OpPut, `{"name":"second",`+npv+`}`)
+	for body, want := range map[string]string{
+		`{"name":"third","code":"ANL"}`: "code ANL belongs to agent first",
+		`{"name":"third","provides":[{"code":"ANL_NPV","description":"Another value."}]}`:   "agent first declares it otherwise",
+		`{"name":"second","provides":[{"code":"ANL_NPV","description":"d","version":"2"}]}`: "agent first declares it otherwise",
+	} {
+		if r := f.apply(agents.OpPut, body).Refusal; r == nil || r.Reason != actor.Rejected || !strings.Contains(r.Detail, want) || r.Field != "provides" {
+			t.Errorf("%s: got %v, want %s", body, r, want)
+		}
+	}
+	f.mustApply(agents.OpDelete, `{"agent_id":"second"}`)
+	f.mustApply(agents.OpPut, `{"name":"first","provides":[{"code":"ANL_NPV","description":"Another value."}]}`)
+}

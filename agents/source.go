@@ -152,6 +152,9 @@ type emptyTable struct{}
 
 func newMember(lines []string, path, key string, value any, line int) member {
 	m := member{path: path, value: fieldValue(value), line: line, col: 1}
+	if tables, ok := value.([]map[string]any); ok && path == providesField {
+		m.value = newObjects(tables)
+	}
 	if line == 0 { // a table without a header line
 		m.line = 1 + max(0, slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, key) }))
 	}
@@ -253,9 +256,18 @@ func jsonMembers(prefix string, b []byte) ([]member, error) {
 			all = append(all, sub...)
 			continue
 		}
-		if raw.Kind() != 'n' { // null is equivalent to an absent member
-			all = append(all, member{path: path, value: jsonValue(raw)})
+		if raw.Kind() == 'n' { // null is equivalent to an absent member
+			continue
 		}
+		one := member{path: path, value: jsonValue(raw)}
+		if path == providesField && raw.Kind() == '[' {
+			var list objects
+			if err := json.Unmarshal(raw, &list); err != nil {
+				return nil, err
+			}
+			one.value = list
+		}
+		all = append(all, one)
 	}
 	if _, err := d.ReadToken(); err != nil {
 		return nil, err

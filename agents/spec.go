@@ -42,12 +42,17 @@ type Spec struct {
 	Concurrency int    `json:"concurrency,omitzero"`
 	Auth        Auth   `json:"auth,omitzero"`
 
-	Capabilities []string `json:"capabilities,omitzero"`
-	Skills       []string `json:"skills,omitzero"` // what detached calls may ask of it; nil: anything
-	Durability   string   `json:"durability"`
-	Turns        string   `json:"turns"`
-	Recursion    string   `json:"recursion"`
-	Priority     string   `json:"priority,omitzero"` // of clients' messages that name none; "" is normal
+	Capabilities []string `json:"capabilities,omitzero"` // tags
+	Skills       []string `json:"skills,omitzero"`       // what detached calls may ask of it; nil: anything
+
+	// What the agent does for others, under the contract between agents.
+	Code     string       `json:"code,omitzero"` // alias of the agent: three capitals such as ANL
+	Provides []Capability `json:"provides,omitzero"`
+
+	Durability string `json:"durability"`
+	Turns      string `json:"turns"`
+	Recursion  string `json:"recursion"`
+	Priority   string `json:"priority,omitzero"` // of clients' messages that name none; "" is normal
 	// Transcript is the part of the conversation that a turn is given: see
 	// actor.ParseTranscriptPolicy.
 	Transcript string `json:"transcript"`

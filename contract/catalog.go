@@ -321,7 +321,7 @@ func (c *Catalog) Route(target, code, session string, state State) (Choice, *Vio
 		return Choice{}, v, nil
 	}
 	if target != "" {
-		agent := c.agentOf(target)
+		agent := c.AgentOf(target)
 		if _, owns := slices.BinarySearchFunc(r.owners, agent, func(o owner, agent string) int { return strings.Compare(o.agent, agent) }); !owns {
 			return Choice{}, violation(InputInvalid, "capability_code", "agent %.80s does not own %s; its owners are %s", target, code, r.ownerNames()), nil
 		}
@@ -367,8 +367,26 @@ func (c *Catalog) Route(target, code, session string, state State) (Choice, *Vio
 	return choice, nil, nil
 }
 
-// agentOf returns the ID of the agent with a code, or the target itself.
-func (c *Catalog) agentOf(target string) string {
+// Listed is a capability with its owners.
+type Listed struct {
+	Capability
+	Owners []string // IDs of agents, in order
+}
+
+// All returns the capabilities in order of their codes.
+func (c *Catalog) All() []Listed {
+	all := make([]Listed, len(c.rows))
+	for i := range c.rows {
+		all[i].Capability = c.rows[i].Capability
+		for _, o := range c.rows[i].owners {
+			all[i].Owners = append(all[i].Owners, o.agent)
+		}
+	}
+	return all
+}
+
+// AgentOf returns the ID of the agent with a code, or the target itself.
+func (c *Catalog) AgentOf(target string) string {
 	if i, ok := slices.BinarySearchFunc(c.codes, target, func(n codeName, code string) int { return strings.Compare(n.code, code) }); ok {
 		return c.codes[i].agent
 	}

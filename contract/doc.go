@@ -16,7 +16,7 @@
 // understood, and Response.Notes says what was mended. Encoding is strict, numbers keep the
 // digits in which they were written. A broken rule is a Violation, which names the member.
 //
-// The layers above are to carry the envelopes: no route and no tool does so yet.
+// POST /v1/agents/{id}:invoke carries the envelopes. No route uses Handoff, UserText and Join yet.
 //
 // It is a part of the server without a promise of compatibility: programs use package troupe.
 package contract

@@ -3,6 +3,7 @@
 package contract
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -179,6 +180,18 @@ func DecodeRequest(b []byte) (Request, *Violation) {
 		}
 	}
 	return r, first
+}
+
+// IsRequest reports whether a JSON object is meant as the envelope of a request: it has a member that
+// no other request to an agent has.
+func IsRequest(b []byte) bool {
+	if !bytes.Contains(b, []byte(`_agent"`)) && !bytes.Contains(b, []byte(`"capability_code"`)) && !bytes.Contains(b, []byte(`"inputs_json"`)) {
+		return false
+	}
+	members, _ := membersOf(b)
+	return slices.ContainsFunc(members, func(m member) bool {
+		return m.name == "capability_code" || m.name == "inputs_json" || m.name == "source_agent" || m.name == "target_agent"
+	})
 }
 
 func unknownMember(name string) string {

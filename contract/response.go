@@ -151,6 +151,13 @@ func encodeMembers(all []member) jsontext.Value {
 	return append(b, '}')
 }
 
+// AnswerHint tells an agent that does not know the contract, such as a model, how to answer a request.
+func AnswerHint(k *Capability) string {
+	return `Answer with one JSON object and nothing else: {"status": "SUCCESS", "PARTIAL" or "ERROR", "result_json": an object, or null with ERROR, ` +
+		`"confidence_level": "HIGH", "MEDIUM", "LOW" or "SPECULATIVE", "warnings": [what is limited], "error_code": like DATA_MISSING_REQUIRED_INPUT, "error_message": a sentence}. ` +
+		`result_json has this JSON Schema: ` + cmp.Or(k.Output, anyObject)
+}
+
 // Refused returns the response to a request that a refusal ended.
 func Refused(id string, r *actor.Refusal) Response {
 	out := Response{ID: id, Status: Failed, ErrorCode: r.Reason.Info().Code, ErrorMessage: cmp.Or(r.Detail, r.Error())}

@@ -29,6 +29,8 @@ type CLI struct {
 
 	Sessions SessionsCmd `cmd:"" help:"List, show and delete conversations."`
 
+	Capabilities CapabilitiesCmd `cmd:"" help:"List what agents do for others, with their owners."`
+
 	Tools     ToolsCmd     `cmd:"" help:"List, show, check, call, add and delete declared tools."`
 	Approvals ApprovalsCmd `cmd:"" help:"List, show and decide about tool calls that wait for a person."`
 

@@ -354,6 +354,10 @@ func (s *Server) heartbeat(ctx *fasthttp.RequestCtx) {
 // The call inherits the run's chain, depth, time left and budget. The idempotency
 // key of a call is the same for both routes.
 func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
+	if isEnvelope(ctx) {
+		capabilityRoutes{s}.fulfil(ctx)
+		return
+	}
 	from := callerOf(ctx)
 	var to actor.ID
 	call, p := decodeBody(ctx, func(b []byte) (call actor.Call, r *actor.Refusal) {

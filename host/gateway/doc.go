@@ -15,6 +15,9 @@
 //	GET DELETE      /v1/agents/{id}
 //	POST            /v1/agents/{id}:heartbeat :invoke
 //	POST            /v1/agents/{id}/messages
+//	GET             /v1/capabilities
+//	GET             /v1/capabilities/{id}
+//	GET             /v1/schemas/{id}
 //	GET             /v1/runs
 //	GET             /v1/runs/{id}
 //	GET             /v1/runs/{id}/events

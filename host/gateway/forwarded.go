@@ -24,6 +24,9 @@ type forwardedRuns struct{ *Server }
 func (s forwardedRuns) authorize(ctx *fasthttp.RequestCtx) (*caller, *problem) {
 	h, conn := &ctx.Request.Header, ctx.Conn()
 	text, field, p := runNamed(ctx)
+	if text == "" && p == nil && isEnvelope(ctx) {
+		return s.Server.authorize(h, ingress.ScopeCall, conn)
+	}
 	if text == "" && p == nil {
 		return s.authorizeRun("")
 	}

@@ -62,6 +62,10 @@ func (s *Server) routes() []route {
 		{post, "/v1/agents/{id}:invoke", scopeRunToken, nil, s.invoke},
 		{post, "/v1/agents/{id}/messages", scopeCallOrRun, nil, s.postMessage},
 
+		{get, "/v1/capabilities", read, page, capabilityRoutes{s}.list},
+		{get, "/v1/capabilities/{id}", read, nil, capabilityRoutes{s}.get},
+		{get, "/v1/schemas/{id}", read, nil, capabilityRoutes{s}.schema},
+
 		{get, "/v1/runs", read, slices.Concat(page, user, ingress.RunParams), s.listRuns},
 		{get, "/v1/runs/{id}", read, []string{"tree", userParam}, s.getRun},
 		{get, "/v1/runs/{id}/events", read, []string{"after", "limit", "wait_ms", "tree", userParam}, eventRoutes{s}.getEvents},

@@ -87,12 +87,14 @@ type Server struct {
 	tls         *decrypter // nil: connections are not encrypted
 	bodies      *bodies
 	admitted    admitted
-	metrics     *metrics
-	drainOnce   sync.Once
-	clock       func() time.Time
-	draining    chan struct{} // closed by Drain: long polls return
-	stopOnce    sync.Once
-	stopping    chan struct{} // closed by Shutdown: streams end
+
+	capabilities client.Capabilities
+	metrics      *metrics
+	drainOnce    sync.Once
+	clock        func() time.Time
+	draining     chan struct{} // closed by Drain: long polls return
+	stopOnce     sync.Once
+	stopping     chan struct{} // closed by Shutdown: streams end
 }
 
 // New returns a server for node.
@@ -106,6 +108,14 @@ func New(node command.Node, log *slog.Logger, config Config) *Server {
 	s.tls = newDecrypter(s.config)
 	s.wrongKeys.now, s.wrongKeys.debts = time.Now, map[netip.Prefix]time.Time{}
 	s.metrics = newMetrics(s)
+	if external := s.config.External; external != nil {
+		s.capabilities.Unavailable = func(agent string) *actor.Refusal {
+			if external.Circuit(agent) != "open" {
+				return nil
+			}
+			return actor.RefuseUnavailable(time.Second, "agent %s does not answer: its circuit breaker is open", agent)
+		}
+	}
 	s.setRoutes(s.routes())
 	return s
 }

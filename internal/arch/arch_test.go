@@ -73,7 +73,7 @@ var packages = map[string]pkg{
 	"tools":      {layer: 1, ours: []string{"actor", "runs"}},
 
 	"runtime":      {layer: 2, ours: below2},
-	"agents":       {layer: 2, ours: []string{"actor", "tools", "runs", "upstream"}, std: []string{"iter"}},
+	"agents":       {layer: 2, ours: []string{"actor", "contract", "tools", "runs", "upstream"}, std: []string{"iter"}},
 	"ingress":      {layer: 2, ours: []string{"actor", "runs", "history", "signals"}},
 	"specs":        {layer: 2, ours: []string{"actor", "history", "runs", "specs/linear"}},
 	"specs/linear": {layer: 2, ours: []string{"actor", "history", "runs"}, theirs: []string{porcupine}},
@@ -86,7 +86,7 @@ var packages = map[string]pkg{
 	"host/devices":  {layer: 3, ours: host},
 	"host/mcp":      {layer: 3, ours: slices.Concat(host, []string{"internal/shares"}), theirs: []string{mcpSDK}},
 	// The gateway reaches a node by commands only, so that it can run apart from it.
-	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "history", "ingress", "runs", "signals", "internal/client", "internal/command", "internal/shares"}, theirs: []string{
+	"host/gateway": {layer: 3, ours: []string{"actor", "agents", "contract", "history", "ingress", "runs", "signals", "internal/client", "internal/command", "internal/shares"}, theirs: []string{
 		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",
 		"github.com/prometheus/client_golang", "github.com/prometheus/common"},
 		tests: slices.Concat(host, []string{"internal/node"})},
@@ -101,7 +101,7 @@ var packages = map[string]pkg{
 	"internal/invariant":   {layer: 0},
 	"internal/nearest":     {layer: 0},
 	"internal/failpoint":   {layer: 0},
-	"internal/client":      {layer: 3, ours: []string{"actor", "agents", "ingress", "runs", "signals", "internal/command"}},
+	"internal/client":      {layer: 3, ours: []string{"actor", "agents", "contract", "ingress", "runs", "signals", "internal/command"}},
 	"internal/command":     {layer: 3, ours: []string{"actor", "history", "runs"}}, // it knows neither the engine nor a store
 	"internal/emitter":     {layer: 3},
 	"internal/shares":      {layer: 3, ours: []string{"actor"}},

@@ -18,6 +18,7 @@
 //	sessions.go   deletion of sessions
 //	toolcalls.go  tool calls and their results
 //	approvals.go  approvals, and who may decide about them
+//	capabilities.go  requests of the contract between agents
 //	models.go     requests of external agents to models, as their runs record them
 //	watch.go      Watch
 //	stream.go     streams of events

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/contract"
+	"github.com/troupe-run/troupe/internal/nearest"
+)
+
+// ProvidesMax is the maximum number of capabilities of an agent.
+const ProvidesMax = 32
+
+const providesField = "provides"
+
+// Capability is what an agent does for others: see contract.Capability. The schemas and the example
+// are JSON objects.
+type Capability struct {
+	Code        string         `json:"code"`
+	Description string         `json:"description"`
+	Version     string         `json:"version,omitzero"`
+	TimeoutMS   int64          `json:"timeout_ms,omitzero"`
+	UserText    string         `json:"user_text,omitzero"`
+	Input       jsontext.Value `json:"input_schema,omitzero"`
+	Output      jsontext.Value `json:"output_schema,omitzero"`
+	Example     jsontext.Value `json:"example,omitzero"`
+}
+
+var capabilityFields = []string{"code", "description", "version", "timeout_ms", "user_text", "input_schema", "output_schema", "example"}
+
+// objects is the value of a list of tables in a source, each as a JSON object.
+type objects []jsontext.Value
+
+// newObjects returns a list of tables of a TOML file as JSON.
+func newObjects(tables []map[string]any) any {
+	out := make(objects, len(tables))
+	for i := range tables {
+		b, err := json.Marshal(tables[i], json.Deterministic(true))
+		if err != nil {
+			return unsupported("a list of tables that have no JSON form")
+		}
+		out[i] = b
+	}
+	return out
+}
+
+// provides sets the capabilities of a spec.
+func provides(s *Spec, v any) error {
+	tables, ok := v.(objects)
+	if list, isList := v.([]any); isList && len(list) == 0 { // an empty list in TOML
+		ok = true
+	}
+	if !ok {
+		return fmt.Errorf("want a list of tables with %s, got %s", strings.Join(capabilityFields, ", "), describeValue(v))
+	}
+	if len(tables) > ProvidesMax {
+		return fmt.Errorf("%d entries, at most %d allowed", len(tables), ProvidesMax)
+	}
+	for i, table := range tables {
+		one, err := readCapability(table)
+		if err != nil {
+			return fmt.Errorf("entry %d: %w", i+1, err)
+		}
+		s.Provides = append(s.Provides, one)
+	}
+	return nil
+}
+
+func readCapability(table jsontext.Value) (c Capability, err error) {
+	d := jsontext.NewDecoder(strings.NewReader(string(table)))
+	if d.PeekKind() != '{' {
+		return c, fmt.Errorf("want a table with %s", strings.Join(capabilityFields, ", "))
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return c, err
+	}
+	for d.PeekKind() == '"' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return c, err
+		}
+		field := name.String()
+		v, err := d.ReadValue()
+		if err != nil {
+			return c, err
+		}
+		if err := c.set(field, v); err != nil {
+			return c, fmt.Errorf("%.80s: %w", field, err)
+		}
+	}
+	return c, nil
+}
+
+// set sets a field from its JSON value; null is an absent value.
+func (c *Capability) set(field string, v jsontext.Value) (err error) {
+	text := func(to *string) error {
+		if json.Unmarshal(v, to) != nil {
+			return errors.New("want text")
+		}
+		return nil
+	}
+	if v.Kind() == 'n' && slices.Contains(capabilityFields, field) {
+		return nil
+	}
+	switch field {
+	case "code":
+		return text(&c.Code)
+	case "description":
+		return text(&c.Description)
+	case "version":
+		return text(&c.Version)
+	case "user_text":
+		return text(&c.UserText)
+	case "timeout_ms":
+		if json.Unmarshal(v, &c.TimeoutMS) != nil {
+			return errors.New("want a whole number of milliseconds")
+		}
+	case "input_schema":
+		c.Input, err = readObject(v)
+	case "output_schema":
+		c.Output, err = readObject(v)
+	case "example":
+		c.Example, err = readObject(v)
+	default:
+		if near := nearest.Of(field, capabilityFields); near != "" {
+			return fmt.Errorf("is unknown; did you mean %s?", near)
+		}
+		return errors.New("is unknown; known fields: " + strings.Join(capabilityFields, ", "))
+	}
+	return err
+}
+
+// readObject returns a JSON object that is written as such, as a table, or as a text that holds it.
+func readObject(v jsontext.Value) (jsontext.Value, error) {
+	if v.Kind() == '"' {
+		var text string
+		if err := json.Unmarshal(v, &text); err != nil {
+			return nil, err
+		}
+		v = jsontext.Value(strings.TrimSpace(text))
+	}
+	if len(v) == 0 || v.Kind() == 'n' {
+		return nil, nil
+	}
+	v = v.Clone()
+	if v.Kind() != '{' || v.Compact() != nil {
+		return nil, errors.New("want a JSON object, as a table or as text")
+	}
+	return v, nil
+}
+
+// Declaration returns what the agent declares for the catalog of capabilities.
+func (s *Spec) Declaration() contract.Declaration {
+	d := contract.Declaration{Agent: s.ID, Code: s.Code}
+	for i := range s.Provides {
+		c := &s.Provides[i]
+		d.Capabilities = append(d.Capabilities, contract.Capability{Code: c.Code, Description: c.Description, Version: c.Version, UserText: c.UserText,
+			Timeout: actor.Duration(c.TimeoutMS) * actor.Duration(time.Millisecond), Input: string(c.Input), Output: string(c.Output), Example: c.Example})
+	}
+	return d
+}
+
+// checkDeclaration returns the problem of what the spec declares for the catalog, if there is one.
+func (s *Spec) checkDeclaration() (problems Problems) {
+	if s.Code == "" && len(s.Provides) == 0 {
+		return nil
+	}
+	d := s.Declaration()
+	d.Agent = "a" // its own name is checked elsewhere
+	if _, err := contract.NewCatalog([]contract.Declaration{d}); err != nil {
+		text, field := strings.TrimPrefix(err.Error(), "agent a: "), providesField
+		if rest, isCode := strings.CutPrefix(text, "code "); isCode {
+			text, field = rest, "code"
+		}
+		problems = Problems{{Field: field, Text: text}}
+	}
+	return problems
+}
+
+// conflict returns a refusal if the spec declares a code or a capability of another agent otherwise
+// than that one.
+func (r registryState) conflict(s *Spec) *actor.Refusal {
+	if s.Code == "" && len(s.Provides) == 0 {
+		return nil
+	}
+	for _, item := range r.items {
+		id, isAgent := AgentOf(item)
+		if !isAgent || id == s.ID {
+			continue
+		}
+		var record agentRecord
+		if json.Unmarshal(item.Value, &record) != nil {
+			continue
+		}
+		other, err := ReadJSON(record.Spec)
+		if err != nil || other.Code == "" && len(other.Provides) == 0 {
+			continue
+		}
+		if _, err := contract.NewCatalog([]contract.Declaration{other.Declaration(), s.Declaration()}); err != nil {
+			refusal := actor.Refuse(actor.Rejected, "%s", strings.TrimPrefix(err.Error(), "agent "+s.ID+": "))
+			refusal.Field = providesField
+			return refusal
+		}
+	}
+	return nil
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// analyst is an external agent that provides capabilities, and answers with what is set.
+type analyst struct {
+	*testGateway
+	got     chan string // messages
+	answers chan string // texts of answers
+}
+
+const npvInputs = `"inputs_json":{"cash_flows":[-100000,25000,35000,45000,55000],"discount_rate":0.12,"periods":"annual"}`
+
+func startAnalyst(t *testing.T) *analyst {
+	a := &analyst{startGateway(t), make(chan string, 10), make(chan string, 10)}
+	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/invoke" {
+			return
+		}
+		var in struct {
+			Input struct {
+				Content string `json:"content"`
+			} `json:"input_message"`
+		}
+		_ = json.NewDecoder(r.Body).Decode(&in)
+		a.got <- in.Input.Content
+		w.Header().Set("Content-Type", "text/event-stream")
+		answer, _ := json.Marshal(map[string]string{"text": <-a.answers})
+		_, _ = fmt.Fprintf(w, "event: delta\ndata: %s\n\nevent: done\ndata: {}\n\n", answer)
+	}))
+	t.Cleanup(served.Close)
+	a.register("analyst", served.URL, `,"code":"ANL","provides":[{"code":"ANL_NPV","description":"Computes a net present value.","version":"1.0","timeout_ms":15000,
+		"input_schema":{"type":"object","required":["cash_flows","discount_rate"],"properties":{"discount_rate":{"type":"number"},
+			"cash_flows":{"type":"array","minItems":2,"x-error-message":"Cash flows array must contain at least two values (initial investment and one return period)"}}},
+		"output_schema":{"type":"object","required":["npv"],"properties":{"npv":{"type":"number"}}}}]`)
+	return a
+}
+
+func (a *analyst) register(name, url, more string) {
+	a.Helper()
+	if status, _, body := a.do("POST", "/v1/agents/register", fmt.Sprintf(`{"agent_id":%q,"endpoint":%q%s}`, name, url, more)); status != 201 {
+		a.Fatalf("%d %s", status, body)
+	}
+}
+
+// ask sends a request of the contract with status 200, and returns its response.
+func (a *analyst) ask(to, envelope string, headers ...string) (response map[string]any) {
+	a.Helper()
+	if status := a.doJSON(&response, "POST", "/v1/agents/"+to+":invoke", envelope, headers...); status != 200 {
+		a.Fatalf("%s: %d %v", envelope, status, response)
+	}
+	return response
+}
+
+func npvRequest(id string, more string) string {
+	return fmt.Sprintf(`{"source_agent":"CST","target_agent":"ANL","capability_code":"ANL_NPV","request_id":%q,"priority":"NORMAL","timeout_ms":15000,%s%s}`, id, npvInputs, more)
+}
+
+// The examples of the contract, as the agent and the caller see them.
+func TestCapabilityRequest(t *testing.T) {
+	a := startAnalyst(t)
+	const id = "sess-789-20250118-143022"
+	a.answers <- `{"request_id":"` + id + `","status":"SUCCESS","confidence_level":"HIGH","result_json":{"npv":24156.72,"currency":"USD","discount_rate":0.12,"periods":5},"metadata":{"processing_time_ms":245,"capability_version":"1.0"}}`
+	status, head, body := a.do("POST", "/v1/agents/ANL:invoke", npvRequest(id, `,"context":{"session_id":"sess-789","user_id":"user-456","engagement_type":"business_case"}`))
+	const want = `{"request_id":"` + id + `","status":"SUCCESS","confidence_level":"HIGH","result_json":{"npv":24156.72,"currency":"USD","discount_rate":0.12,"periods":5},"metadata":{"processing_time_ms":245,"capability_version":"1.0"}}`
+	if status != 200 || body != want {
+		t.Errorf("%d\n%s, want\n%s", status, body, want)
+	}
+	if head.Get(sessionHeader) != "sess-789" || head.Get(runHeader) == "" {
+		t.Errorf("%v", head)
+	}
+	var got map[string]any
+	if len(a.got) != 1 || json.Unmarshal([]byte(<-a.got), &got) != nil {
+		t.Fatal("the agent gets no request")
+	}
+	if got["source_agent"] != "CST" || got["capability_code"] != "ANL_NPV" || got["context"].(map[string]any)["engagement_type"] != "business_case" || len(got["inputs_json"].(map[string]any)["cash_flows"].([]any)) != 5 {
+		t.Errorf("the agent gets %v", got)
+	}
+	if status, _, run := a.do("GET", "/v1/runs/"+head.Get(runHeader), "", userHeader, "user-456"); status != 200 || !strings.Contains(run, "sess-789") {
+		t.Errorf("the run is not that of the user and session of the context: %d %s", status, run)
+	}
+
+	// The same request again has the same response, and no second run.
+	_, again, repeated := a.do("POST", "/v1/agents/ANL:invoke", npvRequest(id, ` ,"context":{"session_id":"sess-789","user_id":"user-456","engagement_type":"business_case"}`))
+	if repeated != want || again.Get(runHeader) != head.Get(runHeader) || len(a.got) != 0 {
+		t.Errorf("%s", repeated)
+	}
+}
+
+func TestCapabilityResponses(t *testing.T) {
+	a := startAnalyst(t)
+	for name, c := range map[string]struct{ answer, status, code, want string }{
+		"partial":        {`{"status":"PARTIAL","confidence_level":"MEDIUM","result_json":{"npv":1},"warnings":["Growth rate based on 2023 data"]}`, "PARTIAL", "", `"warnings":["Growth rate based on 2023 data"]`},
+		"error":          {`{"status":"ERROR","error_code":"DATA_MISSING_REQUIRED_INPUT","error_message":"The market is unknown.","result_json":null}`, "ERROR", "DATA_MISSING_REQUIRED_INPUT", `"result_json":null`},
+		"no envelope":    {`{"npv":2}`, "SUCCESS", "", `"confidence_level":"MEDIUM"`},
+		"in a block":     {"Here:\n```json\n{\"status\":\"SUCCESS\",\"confidence_level\":\"LOW\",\"result_json\":{\"npv\":3}}\n```", "SUCCESS", "", `"npv":3`},
+		"foreign id":     {`{"request_id":"other","status":"SUCCESS","confidence_level":"LOW","result_json":{"npv":3}}`, "ERROR", "OUTPUT_SCHEMA_VIOLATION", `"field":"request_id"`},
+		"against schema": {`{"status":"SUCCESS","confidence_level":"LOW","result_json":{"npv":"much"}}`, "ERROR", "OUTPUT_SCHEMA_VIOLATION", `"field":"result_json/npv"`},
+		"text":           {`I do not know.`, "ERROR", "OUTPUT_SCHEMA_VIOLATION", `npv`},
+		"no confidence":  {`{"status":"SUCCESS","result_json":{"npv":1}}`, "ERROR", "OUTPUT_SCHEMA_VIOLATION", `confidence_level`},
+	} {
+		a.answers <- c.answer
+		id := fmt.Sprintf("00000000-0000-4000-8000-%012d", len(c.answer))
+		_, _, body := a.do("POST", "/v1/agents/analyst:invoke", strings.Replace(npvRequest(id, ""), `"ANL"`, `"analyst"`, 1))
+		var response map[string]any
+		_ = json.Unmarshal([]byte(body), &response)
+		if response["status"] != c.status || response["error_code"] != nilIfEmpty(c.code) || response["request_id"] != id || !strings.Contains(body, c.want) {
+			t.Errorf("%s: got %s, want %s %s with %s", name, body, c.status, c.code, c.want)
+		}
+		select {
+		case <-a.got:
+		default:
+			t.Fatal("the request has not reached the agent")
+		}
+	}
+}
+
+func nilIfEmpty(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
+// A request that breaks a rule is refused in its response, and reaches no agent.
+func TestInvalidCapabilityRequests(t *testing.T) {
+	a := startAnalyst(t)
+	const id = "sess-789-20250118-143105"
+	valid := npvRequest(id, "")
+	for name, c := range map[string]struct{ envelope, code, field, want string }{
+		"inputs":             {strings.Replace(valid, `[-100000,25000,35000,45000,55000]`, `[-100000]`, 1), "INPUT_VALIDATION_FAILED", "inputs_json/cash_flows", "Cash flows array must contain at least two values (initial investment and one return period)"},
+		"missing input":      {strings.Replace(valid, `"discount_rate":0.12,`, ``, 1), "DATA_MISSING_REQUIRED_INPUT", "inputs_json/discount_rate", "is missing"},
+		"missing member":     {strings.Replace(valid, `"source_agent":"CST",`, ``, 1), "DATA_MISSING_REQUIRED_INPUT", "source_agent", "is missing"},
+		"unknown member":     {strings.Replace(valid, `"priority"`, `"prority"`, 1), "INPUT_VALIDATION_FAILED", "prority", "did you mean priority?"},
+		"unknown capability": {strings.Replace(valid, `"ANL_NPV"`, `"ANL_NPW"`, 1), "INPUT_VALIDATION_FAILED", "capability_code", "did you mean ANL_NPV?"},
+		"unknown source":     {strings.Replace(valid, `"CST"`, `"XYZ"`, 1), "INPUT_VALIDATION_FAILED", "source_agent", "no agent is named XYZ"},
+		"another target":     {strings.Replace(valid, `"target_agent":"ANL"`, `"target_agent":"DOC"`, 1), "INPUT_VALIDATION_FAILED", "target_agent", "want ANL"},
+		"priority":           {strings.Replace(valid, `NORMAL`, `URGENT`, 1), "INPUT_VALIDATION_FAILED", "priority", "HIGH, NORMAL or LOW"},
+		"session":            {npvRequest(id, `,"context":{"session_id":"a/b"}`), "INPUT_VALIDATION_FAILED", "context/session_id", "letters"},
+	} {
+		response := a.ask("ANL", c.envelope)
+		metadata, _ := response["metadata"].(map[string]any)
+		if response["status"] != "ERROR" || response["error_code"] != c.code || metadata["field"] != c.field || !strings.Contains(fmt.Sprint(response["error_message"]), c.want) || response["result_json"] != nil {
+			t.Errorf("%s: %v, want %s of %s with %s", name, response, c.code, c.field, c.want)
+		}
+	}
+	if status, _, body := a.do("POST", "/v1/agents/ANL:invoke", strings.Replace(valid, id, "7", 1)); status != 400 || !strings.Contains(body, `"field":"request_id"`) {
+		t.Errorf("a request without a readable request_id: %d %s", status, body)
+	}
+	if len(a.got) != 0 {
+		t.Error("an invalid request has reached the agent")
+	}
+}
+
+// The rights of a request are those of its key: see the requests of other routes.
+func TestCapabilityRequestRights(t *testing.T) {
+	a := startAnalyst(t)
+	const scopes = `"scopes":["call","read","agents"]`
+	olga, mallory, reader := a.newUser(`"user":"olga",`+scopes), a.newUser(`"user":"mallory",`+scopes), a.newUser(`"scopes":["read"]`)
+	if status, body := olga.do("POST", "/v1/agents/register", `{"agent_id":"costs","code":"CST","endpoint":"http://127.0.0.1:1"}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	a.answers <- `{"npv":1}`
+	if _, body := olga.do("POST", "/v1/agents/ANL:invoke", npvRequest("s-20250118-143022", "")); !strings.Contains(body, `"SUCCESS"`) {
+		t.Errorf("%s", body)
+	}
+	if _, body := mallory.do("POST", "/v1/agents/ANL:invoke", npvRequest("s-20250118-143022", "")); !strings.Contains(body, `"field":"source_agent"`) {
+		t.Errorf("another principal asks as the agent of olga: %s", body)
+	}
+	if status, body := mallory.do("POST", "/v1/agents/ANL:invoke", npvRequest("s-20250118-143022", `,"context":{"user_id":"olga"}`)); status != 403 {
+		t.Errorf("a request for another user: %d %s", status, body)
+	}
+	if status, body := reader.do("POST", "/v1/agents/ANL:invoke", npvRequest("s-20250118-143022", "")); status != 401 {
+		t.Errorf("a key without the scope call: %d %s", status, body)
+	}
+}
+
+// A capability may have several owners: one of those that can be reached gets the request.
+func TestCapabilityHasOwners(t *testing.T) {
+	a := startAnalyst(t)
+	for _, name := range []string{"writer-1", "writer-2"} {
+		if status, _, body := a.do("POST", "/v1/agents", fmt.Sprintf(`{"name":%q,"provides":[{"code":"DOC_GENERATE","description":"Writes a document."}]}`, name)); status != 201 {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	request := `{"source_agent":"ORC","target_agent":"DOC_GENERATE","capability_code":"DOC_GENERATE","request_id":"s-20250118-143022","inputs_json":{"title":"say x"}}`
+	if response := a.ask("DOC_GENERATE", request); response["status"] != "SUCCESS" {
+		t.Errorf("%v", response)
+	}
+	if response := a.ask("DOC_GENERATE", strings.Replace(request, `"target_agent":"DOC_GENERATE"`, `"target_agent":"writer-2"`, 1)); response["status"] != "SUCCESS" {
+		t.Errorf("%v", response)
+	}
+	response := a.ask("ANL", strings.Replace(request, `"target_agent":"DOC_GENERATE"`, `"target_agent":"ANL"`, 1))
+	if !strings.Contains(fmt.Sprint(response["error_message"]), "its owners are writer-1, writer-2") {
+		t.Errorf("%v", response)
+	}
+	_, _, list := a.do("GET", "/v1/capabilities", "")
+	if !strings.Contains(list, `"capability_code":"ANL_NPV","owner_agents":["analyst"],"description":"Computes a net present value.","version":"1.0","timeout_ms":15000`) ||
+		!strings.Contains(list, `"capability_code":"DOC_GENERATE","owner_agents":["writer-1","writer-2"],"description":"Writes a document.","timeout_ms":30000`) {
+		t.Errorf("%s", list)
+	}
+	if status, _, body := a.do("GET", "/v1/capabilities/DOC_GENERAT", ""); status != 404 || !strings.Contains(body, "did you mean DOC_GENERATE?") {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, head, body := a.do("GET", "/v1/schemas/request", ""); status != 200 || head.Get("Content-Type") != "application/schema+json" || !strings.Contains(body, "inputs_json") {
+		t.Errorf("%d %v %.100s", status, head, body)
+	}
+}
+
+// The request of an agent during its run is a call of that run: it has its chain, and its user.
+func TestCapabilityRequestOfRun(t *testing.T) {
+	a := startAnalyst(t)
+	token, ended := make(chan [2]string, 1), make(chan struct{})
+	served := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/invoke" {
+			token <- [2]string{r.Header.Get(RunToken), r.Header.Get(runHeader)}
+			<-ended
+		}
+	}))
+	t.Cleanup(served.Close)
+	defer close(ended)
+	a.register("costs", served.URL, `,"code":"CST"`)
+	a.openStream("POST", "/v1/agents/costs/messages", `{"content":"x","session_id":"s-7"}`, userHeader, "alice")
+	invoked := <-token
+	own, run := invoked[0], invoked[1]
+	a.answers <- `{"npv":1}`
+	if response := a.ask("ANL", npvRequest("s-20250118-143022", ""), RunToken, own); response["status"] != "SUCCESS" {
+		t.Errorf("%v", response)
+	}
+	if response := a.ask("ANL", strings.Replace(npvRequest("s-20250118-143023", ""), "CST", "ORC", 1), RunToken, own); response["status"] != "ERROR" || !strings.Contains(fmt.Sprint(response), "source_agent") {
+		t.Errorf("%v", response)
+	}
+	_, _, tree := a.do("GET", "/v1/runs/"+run+"?tree=1", "", userHeader, "alice")
+	if !strings.Contains(tree, `alice/analyst/s-7`) {
+		t.Errorf("the call is not one of the run: %s", tree)
+	}
+}
