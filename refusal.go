@@ -74,9 +74,9 @@ func (r *Refusal) Error() string {
 	return string(r.Code) + ": " + r.Detail
 }
 
-// Refuse returns a refusal for an agent to return, with a formatted sentence. The caller gets
-// the same code. One that only the server gives, such as CodeSessionBusy, and one that is not
-// among the constants become CodeRejected.
+// Refuse returns a refusal for an agent to return, with a formatted sentence. The caller gets the
+// same code. A code that only the server gives, such as CodeSessionBusy, and one that is not among
+// the constants become CodeRejected.
 func Refuse(code Code, format string, args ...any) *Refusal {
 	return &Refusal{Code: code, Detail: fmt.Sprintf(format, args...)}
 }

@@ -78,8 +78,8 @@ func (r *Refusal) IsNotFound(what What) bool {
 	return r != nil && r.Reason == NotFound && r.What == what
 }
 
-// WhatOf returns what a NotFound refusal is about that has only a field: one of an event, or of an
-// earlier version.
+// WhatOf returns what a NotFound refusal with a field is about. Refusals in events, and those of
+// earlier versions, have only the field.
 func WhatOf(field string) What {
 	if field == "session_deleted" { // of an earlier version
 		return WhatDeleted

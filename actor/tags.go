@@ -53,9 +53,9 @@ func (x Extensions) WithRounds(n int) Extensions {
 	return x.With(TagRounds, binary.AppendUvarint(nil, uint64(n)))
 }
 
-// Rounds returns the number of outcomes of detached calls that led to a call: the turn for an
-// outcome has one more than the turn that made the detached call, and the calls of a turn have
-// as many as it.
+// Rounds returns how many outcomes of detached calls, each the cause of the next call, led to a
+// call. A turn that an outcome begins counts one more than the turn that made the detached call.
+// The calls of a turn count as many as the turn.
 func (x Extensions) Rounds() int {
 	if x == "" {
 		return 0

@@ -141,8 +141,8 @@ func (p TranscriptPolicy) String() string {
 	return "last:" + strconv.Itoa(int(p))
 }
 
-// Window returns the range of the messages that a turn is given, of a transcript with n
-// messages: from the one numbered from, up to and without n.
+// Window returns the number of the first message that a turn is given, of a transcript with n
+// messages. The turn is given all from there on.
 func (p TranscriptPolicy) Window(n uint64) (from uint64) {
 	switch {
 	case p < 0 || uint64(p) >= n:

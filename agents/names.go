@@ -11,11 +11,11 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// checkNames rejects a new ID or name that a reader, or a client which addresses agents by their
-// names, could take for that of another agent: an agent of the program, or one in the registry.
-// Names are compared by actor.FoldName. Agents of one principal may have the same name, which then
-// addresses neither. The names of other principals do not restrict the operator. Agents keep IDs and
-// names of earlier versions.
+// checkNames rejects a new ID or name that looks like that of another agent, in the program or in
+// the registry, because readers and clients that address agents by name could confuse them. Names
+// are compared by actor.FoldName. Agents of one principal may have the same name, which then
+// addresses neither. The names of other principals do not restrict the operator. An agent that has
+// such a name already keeps it.
 func (s registryState) checkNames(spec, previous Spec, created bool) *actor.Refusal {
 	if created {
 		if r := s.checkFree(spec.ID, "agent_id", spec.ID); r != nil {

@@ -15,7 +15,8 @@ import (
 // is that of actor.SessionAgent with the session as key.
 const OpDescribe = "session.describe"
 
-// State items of an actor of actor.SessionAgent. One of actor.ContextAgent has the last one too.
+// State items of an actor of actor.SessionAgent. An actor of actor.ContextAgent has SessionCreated
+// only.
 const (
 	SessionTitle    = "title"
 	SessionMetadata = "metadata" // JSON object

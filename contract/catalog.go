@@ -312,9 +312,9 @@ type Choice struct {
 // State reports the load of an agent, and why it gets no request, or nil.
 type State func(agent string) (load int, refusal *actor.Refusal)
 
-// Route decides which agent gets a request. Target is the ID or code of an agent, or "": then the
-// healthy owner with the smallest load gets it. Of several with the same load the session
-// decides, so that it stays with one.
+// Route decides which agent gets a request. Target is the ID or code of an agent. If it is "", the
+// healthy owner with the smallest load gets the request. Among owners with the same load the
+// session decides, so that a session stays with one owner.
 func (c *Catalog) Route(target, code, session string, state State) (Choice, *Violation, *actor.Refusal) {
 	r, v := c.find(code)
 	if v != nil {

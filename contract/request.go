@@ -220,9 +220,9 @@ func (r *Request) Encode() []byte {
 	}{r.Source, r.Target, r.Capability, r.ID, priorities[max(r.Priority, actor.High)-actor.High], r.Timeout.Milliseconds(), r.Inputs, r.Context, r.Correlation}))
 }
 
-// Key returns the idempotency key of a request. A request_id has the grain of a second, so it alone
-// identifies nothing: a repeat, which gets the answer of the first, has the same source, ID
-// and content. The same ID with another content is a new request.
+// Key returns the idempotency key of a request. A request_id is exact to a second only, so it does
+// not identify a request by itself. A repeat has the same source, ID and content, and gets the
+// answer of the first one. The same ID with another content is a new request.
 func (r *Request) Key() string {
 	content := jsontext.Value(r.Encode())
 	err := content.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false))

@@ -86,7 +86,7 @@ type Breaker struct {
 	byRate     bool // the rate opened the circuit
 	calls      uint32
 	failed     uint32         // with byRate: failed calls of calls, when the circuit opened
-	openFor    actor.Duration // the last time for which the circuit opened; 0 since it was closed
+	openFor    actor.Duration // duration of the last opening; 0 while the circuit is closed
 	openUntil  actor.Time
 	opened     uint64 // openings of a closed circuit
 	probing    bool

@@ -232,8 +232,8 @@ type ChatChunk struct {
 	Finish string // of the last chunk
 }
 
-// Chunk returns the frame of a part of an answer. If the client wants the usage, each chunk has a
-// member for it, and that of UsageChunk alone is not null.
+// Chunk returns the frame of a part of an answer. If the client has asked for the usage, each chunk
+// has the member usage, which is null in all but UsageChunk.
 func (h ChatHead) Chunk(c ChatChunk, withUsage bool) []byte {
 	type delta struct {
 		Role    string `json:"role,omitzero"`

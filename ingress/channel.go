@@ -43,7 +43,7 @@ type ChannelMessage struct {
 	Expires  int64          `json:"expires_ts,omitzero"`
 
 	Code  string `json:"code,omitzero"`
-	Error string `json:"-"` // the member message of an error, which other types give another form
+	Error string `json:"-"` // written as the member message; it is an object in messages of other types
 
 	Usage  *ChannelUsage `json:"usage,omitzero"`
 	Replay bool          `json:"replay,omitzero"`
@@ -161,9 +161,9 @@ func NewChannel(session string, replay bool) *Channel {
 	return &Channel{session: session, replay: replay, runs: map[actor.CallID]*channelRun{}}
 }
 
-// Missing returns the events of a run that precede an event and that the channel has not read,
-// because they precede the cursor: those behind from, up to to. The caller passes them to
-// Restore first.
+// Missing returns the range of a run's earlier events that the channel has not read because they
+// precede the cursor: those behind from, up to to. The caller MUST pass them to Restore before the
+// event.
 func (c *Channel) Missing(e *runs.Event) (from, to uint64) {
 	if r := c.runs[e.Run]; r != nil {
 		return r.seq, e.Seq - 1

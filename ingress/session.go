@@ -20,12 +20,12 @@ const (
 	SessionMetadataBytesMax = 16 << 10
 )
 
-// SessionOf returns the session that a message begins which names none. Messages with
-// the same idempotency key to the same agent begin the same session, so that a repeat
-// reaches the actor that knows the first one. A message without key begins the drawn one.
+// SessionOf returns the session of a message that names none. Messages to the same agent with the
+// same idempotency key have the same session, so that a repeat reaches the actor that knows the
+// first one. A message without a key begins the session drawn.
 //
-// Lists of sessions are in the order of their names. The names of drawn sessions begin with
-// their time, and those of keys that are UUIDv7 with that of the key.
+// Lists of sessions are in the order of their names. The name of a drawn session begins with its
+// time. The name for a key that is a UUIDv7 begins with the time of the key.
 func SessionOf(to actor.ID, key actor.Idempotency, drawn actor.CallID) string {
 	if key.IsZero() {
 		return drawn.String()
@@ -94,8 +94,8 @@ func DecodeSession(body []byte) (out SessionRequest, r *actor.Refusal) {
 	return out, nil
 }
 
-// CheckSession checks the name of a session in a request. DefaultKey is not a session but
-// the actor of an agent that all messages without session share.
+// CheckSession checks the name of a session in a request. DefaultKey is no session: it is the key
+// of the actor that all messages without a session share.
 func CheckSession(name string) (string, *actor.Refusal) {
 	if err := actor.CheckName(name); err != nil {
 		return "", invalid("session_id", "%v", err)

@@ -10,8 +10,8 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// SessionCursors makes the cursors of the sessions of a tenant, which clients keep. A cursor is that of
-// its session only. Without a key the text is the position itself.
+// SessionCursors makes the cursors of the sessions of a tenant, which clients keep. A cursor is
+// valid for its session only. Without a key the text is the position itself.
 type SessionCursors struct {
 	Key    CursorKey
 	Tenant string
@@ -47,8 +47,8 @@ func (c SessionCursors) list(session string) string {
 	return fmt.Sprintf("events of the session %q %q", c.Tenant, session)
 }
 
-// CheckSessionCursor returns an error if a text has not the form of a cursor, of this version or of one
-// before cursors had a key.
+// CheckSessionCursor returns an error unless a text has the form of a cursor, of this version or of
+// earlier ones, whose cursors had no key.
 func CheckSessionCursor(text string) error {
 	position := text
 	if raw, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(text, "c")); err == nil && len(raw) > cursorSumBytes {

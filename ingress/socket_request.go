@@ -50,7 +50,7 @@ type SocketRequest struct {
 	Type     string
 	ID       string             // request_id; makes the request safe to repeat
 	Bytes    int                // of the message
-	Body     []byte             // body of the same request over HTTP, which a repeat must repeat; nil if none is needed
+	Body     []byte             // body of the same request over HTTP, which a repeat must have too; nil if none is needed
 	Agent    string             // of an agent_invoke
 	Session  string             // of an agent_invoke; "": the server begins one
 	Run      actor.CallID       // root run that the message names, or zero

@@ -118,7 +118,7 @@ func CheckDecision(decision, reason string) (out signals.Decide, r *actor.Refusa
 	return signals.Decide{Approve: decision == "approve", Reason: reason}, nil
 }
 
-// Statuses of tool calls in the protocol with clients. The state of a call has more words.
+// Statuses of tool calls in the protocol with clients. The states of a call distinguish more.
 const (
 	ToolSucceeded = "succeeded"
 	ToolPending   = "pending"

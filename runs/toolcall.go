@@ -91,8 +91,8 @@ func (c *ToolCall) decide(to ApprovalStatus, e *Event) error {
 	return nil
 }
 
-// apply adds a later event of the call. Only calls of declared tools have the events of the
-// policy and of the start, so the states between are entered without them.
+// apply adds a later event of the call. Calls of other tools than declared ones have no events of
+// the policy and of the start. They pass through the states between without them.
 func (c *ToolCall) apply(e *Event) error {
 	switch e.Type {
 	case PolicyDecision:

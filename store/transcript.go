@@ -217,9 +217,9 @@ func (t *Transcript) blobs() (all [][]byte) {
 // snapshot writes again. A long conversation takes several.
 const restoredBytesMax = 1 << 20
 
-// restore adds the content of the pages that the callback lost selects, to be written again.
-// Once there is more than restoredBytesMax of it, the callback write writes a snapshot. restore
-// reports whether there is content that write has not written.
+// restore loads the content of the pages that the callback lost selects, so that a snapshot writes
+// it again. Whenever more than restoredBytesMax is loaded, it calls write, which writes a snapshot.
+// It reports whether content is left that write has not written.
 func (t *Transcript) restore(lost func(*Page) (bool, error), blob func(actor.Hash) ([]byte, error), write func() error) (more bool, err error) {
 	size := 0
 	for i := range t.Pages {

@@ -13,7 +13,8 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// Operators of conditions. An operator MUST precede its own beginning.
+// Operators of conditions. An operator that begins with another one, as <= with <, MUST come before
+// it.
 var operators = []string{"==", "!=", "<=", ">=", "<", ">", "in", "matches"}
 
 // condition is a comparison of an argument of a call with a constant, such as
@@ -196,8 +197,8 @@ func sameScalar(a, b any) bool {
 	return false
 }
 
-// at returns the argument at a path. Input that is not valid has no arguments. Nor does it have
-// one whose object has another name that is alike: a service may read either.
+// at returns the argument at a path. Input that is not valid has no arguments. An argument counts
+// as absent if its object has another name that is alike, because a service may read either.
 func (a *arguments) at(path []string) (any, bool) {
 	if !a.decoded {
 		a.decoded = true

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// numberBytesMax is the length of a fraction that is compared digit by digit. It is that of a
-// condition, so that all constants are.
+// numberBytesMax is the maximum length of a fraction that is compared digit by digit. No condition
+// is longer, so all constants are compared in this way.
 const numberBytesMax = whenBytesMax
 
 // readNumber returns the value of a number in JSON: a float64 that has the digits as written, else a

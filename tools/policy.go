@@ -23,7 +23,7 @@ const (
 type Rule struct {
 	Tool     string // glob of the names of tools: '*' is any number of characters, '?' is one
 	Agent    string // glob of the IDs of agents; "" means all. See Owner
-	Owner    string // principal whose agents are meant; "": with Agent in a rule that allows, the operator, else every one
+	Owner    string // principal whose agents are meant; "" means the operator in a rule that allows calls of an Agent, and everyone in any other
 	When     string // a comparison of an argument; "" means every call
 	Decision string // name of a runs.Decision
 }

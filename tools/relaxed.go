@@ -8,8 +8,8 @@ import (
 )
 
 // relaxed removes from a schema the patterns that cannot be checked here, such as those with a
-// lookahead, and what would refuse valid input without them. It returns their places. The server of the
-// tool checks its input itself.
+// lookahead, and the keywords that would refuse valid input once these are gone. It returns their
+// places. The server of the tool checks its input itself.
 func relaxed(doc any) (unchecked []string) {
 	r := &relaxation{expressions: &patterns{known: map[string]*pattern{}}}
 	r.relax(doc, "")

@@ -13,9 +13,9 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// ChatReader reads the answer to a Chat while it is passed on. It changes nothing but the
-// usage that the client has not asked for, and leaves out comments: some clients take a comment and the
-// empty line behind it for an event without data.
+// ChatReader reads the answer to a Chat while it is passed on. It removes a usage that the client
+// has not asked for, and comments, because some clients take a comment and the empty line behind it
+// for an event without data.
 //
 //  1. The deltas of a streamed answer are its events up to the one with a finish reason.
 //     Tail is that event and those behind it, or an answer that is not streamed. So the

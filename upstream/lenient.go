@@ -38,7 +38,7 @@ func sniff(head *[]byte, b []byte) (body []byte, events, sniffed bool) {
 	return body, begin[0] != '{' && begin[0] != '[', true
 }
 
-// rank orders finish reasons by what they say of an answer that has several.
+// rank orders finish reasons. Of an answer that has several, the one with the highest rank counts.
 func rank(f Finish) int {
 	return slices.Index([]Finish{NoFinish, FinishAnother, FinishStop, FinishCalls, FinishLength, FinishFilter}, f)
 }
@@ -163,10 +163,11 @@ func surrogate(text string) rune {
 	return 0xD000 | rune(text[1]&0x3F)<<6 | rune(text[2]&0x3F)
 }
 
-// halfText holds the begin of a character that a piece of text ends with.
+// halfText holds the first bytes of a character at the end of a piece of text.
 type halfText string
 
-// join returns the valid text of the next piece, and keeps the begin of a character at its end.
+// join returns the valid text of the next piece, and keeps the first bytes of a character at its
+// end.
 func (h *halfText) join(piece string) string {
 	if piece == "" {
 		return ""

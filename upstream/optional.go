@@ -25,8 +25,8 @@ const (
 	optionExtraContent        = "extra_content"
 )
 
-// optionalMembers are the members that a request may lack, in the order in which a refusal that names
-// several is read.
+// optionalMembers are the members that a request may lack. A refusal that names several is about
+// the first of them in this order.
 var optionalMembers = []string{optionStreamOptions, optionStream, optionMaxTokens, optionMaxCompletionTokens, optionTemperature, optionSeed,
 	optionReasoningContent, optionReasoning, optionReasoningDetails, optionExtraContent}
 
@@ -97,9 +97,10 @@ func (w *wirePrompt) omit(names []string) {
 var unsupportedWords = []string{"unsupported", "not support", "unrecognized", "unrecognised", "not recognized", "unknown", "unexpected", "extra", "additional",
 	"not permitted", "not allowed", "not accepted", "not available", "forbidden", "deprecated", "invalid parameter", "invalid argument"}
 
-// refusesMember reports whether an error is about an optional member. The server chose the first two, so an error
-// that names them suffices. The others come from the author of an agent, or the model needs them: a refused
-// value of them stays an error.
+// refusesMember reports whether an error is about an optional member. This server chooses the first
+// two, so an error that names them suffices. The others are chosen by the author of an agent, or
+// needed by the model, so the error must call the member itself unsupported: a refused value stays
+// an error.
 func (e upstreamError) refusesMember(name string) bool {
 	if e.param != name && (slices.Contains(optionalMembers, e.param) || !containsWord(e.message, name)) {
 		return false

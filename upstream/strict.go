@@ -110,7 +110,8 @@ func appendStrictObject(out []byte, d *jsontext.Decoder) ([]byte, error) {
 	return append(out, '}'), err
 }
 
-// notNumbers are the spellings of numbers that JSON does not have. A spelling MUST precede its end.
+// notNumbers are the spellings of numbers that JSON does not have. A spelling that ends with
+// another one, as -Infinity with Infinity, MUST come before it.
 var notNumbers = []string{"-Infinity", "Infinity", "NaN"}
 
 // respell replaces notNumbers by null, and escapes control characters in texts.

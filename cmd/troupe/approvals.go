@@ -173,9 +173,9 @@ func (c client) approval(id string) (body []byte, a approvalView, err error) {
 // approvalArg is the ID of an approval, or a beginning of it.
 type approvalArg string
 
-// Bounds of the beginning of the ID of an approval, without the prefix ap_. Since IDs begin
-// with a time, a short beginning would also be that of an approval requested later. A
-// decision therefore needs the whole time.
+// Bounds of the beginning of the ID of an approval, without the prefix ap_. IDs begin with a time,
+// so a short beginning also matches approvals that are requested later. A decision therefore needs
+// the whole time.
 const (
 	showPrefixMin   = 4
 	decidePrefixMin = 13 // digits and hyphen of the time, to the millisecond
@@ -192,9 +192,9 @@ func (a approvalArg) Validate() error {
 	return nil
 }
 
-// find returns the ID of the approval, and a client for requests about it. A beginning of at least
-// shortest characters must be that of one pending approval only. Without --user an approval that
-// the user of the key does not have is looked up among those of all users, if the key may list them.
+// find returns the ID of the approval, and a client for requests about it. A beginning has at least
+// shortest characters and must match one pending approval. Without --user, find looks among the
+// approvals of the key's user, and then among those of all users if the key may list them.
 func (a approvalArg) find(flags UserFlags, shortest int) (string, client, error) {
 	c := flags.client()
 	text := strings.TrimPrefix(strings.ToLower(string(a)), "ap_")

@@ -43,8 +43,8 @@ const (
 	watchIntervalMax = 15 * time.Second
 )
 
-// Time from a question to the first answer that counts. An earlier one was typed for another
-// question: in advance, or for one that was withdrawn while a person was about to answer.
+// Time after a question during which answers are ignored: they were typed in advance, or for a
+// question that was withdrawn in the meantime.
 const (
 	answerDelay          = 300 * time.Millisecond
 	answerDelayWithdrawn = 3 * time.Second

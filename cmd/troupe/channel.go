@@ -32,7 +32,7 @@ const (
 	channelTimeout  = 10 * time.Second // for a connection, and for a message to be written
 	channelMessages = 64               // received and not yet handled
 
-	channelCloseWait = time.Second // for the server to close too, after which other devices get the calls of tools
+	channelCloseWait = time.Second // time for the server to close too; then other devices get the calls of tools
 )
 
 // channelMessage is a message of the server in the channel protocol (docs/channel.md).

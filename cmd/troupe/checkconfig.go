@@ -14,9 +14,9 @@ import (
 	"github.com/troupe-run/troupe/host/gateway"
 )
 
-// startProblems returns the command serve with a configuration and a folder of agents, and the
-// problems with which it does not start. It validates each value as the parser of serve does,
-// but stops at none of them. Like there, a variable of the environment precedes the file.
+// startProblems returns the command serve as a configuration and a folder of agents set it, and the
+// problems that prevent its start. It validates each value as serve does, and continues after an
+// invalid one. As in serve, a variable of the environment overrides the file.
 func startProblems(path, agents string, config *configuration) (*ServeCmd, []string) {
 	var cli CLI
 	var problems []string

@@ -12,9 +12,9 @@ import (
 // dumpable is PR_SET_DUMPABLE of prctl(2).
 const dumpable = 4
 
-// confine keeps what the server holds from other processes: those of its user cannot read its memory,
-// which has the keys of models, a crash writes no image of it, and the processes that it starts do not get
-// descriptors that it has inherited.
+// confine protects the secrets of the server. Other processes of its user cannot read its memory,
+// which has the keys of models. A crash writes no image of the memory. Processes that the server
+// starts do not get the descriptors that it has inherited.
 func confine() error {
 	if _, _, failed := syscall.RawSyscall(syscall.SYS_PRCTL, dumpable, 0, 0); failed != 0 {
 		return fmt.Errorf("keep the memory from other processes: %w", failed)

@@ -74,7 +74,7 @@ func (c *MCPCmd) Run(s streams) error {
 	checked := make(chan struct{})
 	go func() {
 		defer close(checked)
-		if err := b.refresh(ctx); err != nil && ctx.Err() == nil { // the first list has the same error, which not every application shows
+		if err := b.refresh(ctx); err != nil && ctx.Err() == nil { // printed too, because not every application shows the error of the first list
 			fmt.Fprintln(s.err, "troupe mcp:", err)
 		} else if missing := b.missing(); len(missing) > 0 {
 			fmt.Fprintf(s.err, "troupe mcp: the server has no agent %s now; see: %s\n", strings.Join(missing, ", "), c.hint("agents list", nil))
@@ -156,7 +156,7 @@ type mcpBridge struct {
 	server *mcp.Server
 
 	mu     sync.Mutex
-	agents map[string]string // description by the name of the tool, of those that are offered
+	agents map[string]string // descriptions of the offered tools, by name
 	absent []string          // of only
 }
 
@@ -234,9 +234,9 @@ func (b *mcpBridge) refresh(ctx context.Context) error {
 	return nil
 }
 
-// mcpToolName returns the name of the tool of an agent. Names of tools have fewer characters than
-// those of agents, so some end with a hash of the ID. So do IDs that look like such a name: no agent
-// can take the tool of another one.
+// mcpToolName returns the name of the tool of an agent. Names of tools allow fewer characters than
+// IDs, so the name for some IDs ends with a hash of the ID. An ID that looks like such a name gets
+// a hash too, so that no agent can take the tool of another one.
 func mcpToolName(agent string) string {
 	name := "ask_" + strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
@@ -358,8 +358,8 @@ type mcpRun struct {
 	} `json:"waiting_for"`
 }
 
-// follow waits until the run has ended, but at most for b.wait. Unless decided, it returns as soon
-// as the run waits for a person.
+// follow waits until the run has ended, but at most for b.wait. It returns earlier if the run waits
+// for a person, unless decided is set: then the decision may still be on its way.
 func (b *mcpBridge) follow(ctx context.Context, r *mcp.CallToolRequest, run actor.CallID, decided bool) (*mcp.CallToolResult, mcpAnswer, error) {
 	end := time.Now().Add(b.wait)
 	var after uint64

@@ -24,8 +24,8 @@ const (
 	skippedLogged = 5
 )
 
-// standardIO is the transport of a server whose client may close its output before it has read
-// all answers, as a pipe does. A line that is no message is skipped.
+// standardIO is a transport over standard streams. A client such as a pipe may close its output
+// before it has read all answers. A line that is no message is skipped.
 type standardIO struct {
 	in   io.Reader
 	out  io.Writer

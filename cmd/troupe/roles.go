@@ -69,10 +69,10 @@ func (c *ServeCmd) checkRole() error {
 	return nil
 }
 
-// allowsLoopback reports whether tools and models on loopback are allowed without --allow, if
-// clients on loopback need no key. Otherwise a proxy may bring strangers, whose keys would reach each
-// service of this machine. They are not allowed at an orchestrator, because an ingress may listen
-// anywhere.
+// allowsLoopback reports whether tools and models on loopback are allowed without --allow. They are
+// if clients on loopback need no key. If clients need keys, a proxy may forward strangers, whose
+// keys would reach each service of this machine. An orchestrator does not allow them, because its
+// ingress may listen anywhere.
 func allowsLoopback(role, listen string) bool {
 	return role == roleAll && gateway.CheckListenAddress(listen, 0) == nil
 }

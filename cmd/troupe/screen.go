@@ -56,7 +56,7 @@ type screen struct {
 	reading  bool   // the line is shown
 	drawn    []byte // not written yet
 	columns  int    // of the terminal
-	column   int    // behind the last line of output, which has no line feed yet; columns: it fills its row
+	column   int    // number of columns that the last line of output takes if it has no line feed yet
 	unread   []byte // keys that the terminal did not take yet
 	closed   bool
 }

@@ -2,11 +2,10 @@
 
 // Package devices passes the calls of client tools to the devices of users.
 //
-// A call goes to the device whose message began the run, if it is connected; otherwise to
-// the one of the user that connected last. A device that reconnects gets its open calls
-// again, also after a restart of the node, which asks for them again: it has ReconnectTime to
-// come back before its calls go to another one. Presence is in memory only: each connection
-// announces its device.
+// A call goes to the device whose message began the run, if it is connected; otherwise to the one
+// of the user that connected last. A device that reconnects gets its open calls again, also after a
+// restart of the node. It has ReconnectTime to do so before its calls go to another device.
+// Presence is in memory only: each connection announces its device.
 //
 // It is a part of the server without a promise of compatibility: programs use package troupe.
 package devices
@@ -169,9 +168,9 @@ func (d *Devices) Check(namespace, device string, id runs.ToolCallID) *actor.Ref
 	return nil
 }
 
-// Perform passes a call to a device and waits for ctx: the run ends the wait once it has the
-// result. If no device is connected, the first attempt is refused at once. A later one follows
-// a restart, after which devices need time to reconnect.
+// Perform passes a call to a device and waits until ctx ends, which happens once the run has the
+// result. If no device is connected, the first attempt is refused at once. A later attempt follows
+// a restart, after which devices need time to reconnect, so it waits.
 func (d *Devices) Perform(ctx context.Context, id actor.EffectID, attempt uint32, op runtime.Tool) actor.Answer {
 	of := &op.Context.Call
 	session, _ := of.To.Session()

@@ -18,7 +18,7 @@ const (
 	argsMax       = 128
 	envMax        = 64
 	textBytesMax  = 4 << 10 // length of a command and of an argument
-	nameBytesMax  = 24      // length of a server's name: models accept 64 characters for it and the tool
+	nameBytesMax  = 24      // maximum length of a server's name; models accept 64 characters for server and tool together
 	defaultAtOnce = 16
 )
 
@@ -115,7 +115,7 @@ type times struct {
 	backoff    time.Duration // delay after the first failure
 	backoffMax time.Duration
 	relist     time.Duration // between two lists of a server over HTTP
-	announced  time.Duration // at least, between a list and one because the server announces a change
+	announced  time.Duration // minimum time from a list to the next one that an announcement of the server causes
 	warned     time.Duration // at least, between two lines of the log about changed lists
 	watch      time.Duration // between two looks at the files of accepted lists
 }

@@ -14,8 +14,9 @@
 //     seen. A later list that differs is stored as the offered one, and is not used until
 //     Accept. The accepted tools remain, also while the server is down.
 //  2. A call that was sent has at most one effect, unless its tool may be repeated. If the server
-//     ends without an answer, or answers what cannot be read, a call is repeated once or refused as
-//     Unknown. One that the server refused because it does not know the session is sent once more.
+//     ends without an answer, or its answer cannot be read, a call is repeated once or refused as
+//     Unknown. A call that the server refused because it has forgotten the session is sent once
+//     more.
 //  3. A server that ends, hangs or prints no messages is closed and started again, after a
 //     back-off that doubles up to a minute. It delays no other server. An answer to one call ends no
 //     other call.
@@ -25,9 +26,10 @@
 //     no refusal.
 //  6. After Close no goroutine and no process remains.
 //
-// Bounds: ServersMax servers, ToolsMax tools of a server and AllToolsMax of all, messages of 8 MiB, 64 MiB of a longer line,
-// 1,000 lines of a process that are no messages, 100 lines of its standard error per minute, 1,000 messages per second that
-// a server sends by itself. Of a server that announces changed lists one is read in 5 s, and one line is logged in a minute.
+// Bounds: ServersMax servers, ToolsMax tools of a server and AllToolsMax of all, messages of 8 MiB,
+// 64 MiB of a longer line, 1,000 lines of a process that are no messages, 100 lines of its standard
+// error per minute, 1,000 messages per second that a server sends by itself. A server that keeps
+// announcing changed lists is listed once in 5 s and logged once in a minute.
 //
 // It is a part of the server without a promise of compatibility: programs use package troupe.
 package mcp

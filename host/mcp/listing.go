@@ -153,7 +153,7 @@ func readEntry(entry jsontext.Value) (t Tool, reason string) {
 	return Tool{Name: read.Name, Description: read.Description, InputSchema: read.InputSchema, ReadOnly: read.Annotations.ReadOnly, Idempotent: read.Annotations.Idempotent}, ""
 }
 
-// objectSchema returns the schema of a tool, which is that of an object also if it does not say so.
+// objectSchema returns the schema of a tool with the type object, which a server may leave out.
 func objectSchema(schema jsontext.Value) jsontext.Value {
 	var members map[string]jsontext.Value
 	if json.Unmarshal(schema, &members) != nil { // such as true

@@ -21,10 +21,10 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// The SDK ends a session because of one message that it cannot decode, and rounds numbers. So each
-// message is put in a form that it reads before it gets there: the answer to a call of a tool becomes
-// a result whose structured content is the text of an answer, and an entry of a list of tools has its
-// own text in its metadata.
+// The SDK ends a session at the first message that it cannot decode, and it rounds numbers. So each
+// message is rewritten before the SDK reads it: the answer to a call of a tool becomes a result
+// whose structured content is the original text, and an entry of a list of tools carries its
+// original text in its metadata.
 
 const methodCall = "tools/call"
 
@@ -278,7 +278,7 @@ func withEntries(result jsontext.Value) jsontext.Value {
 // endOfResponse matches the end of a response whose ID follows its result.
 var endOfResponse = regexp.MustCompile(`"id"\s*:\s*"?(\d+)"?\s*(,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$`)
 
-// idOfHead returns the ID in the begin of a response that is not JSON as a whole, or "".
+// idOfHead returns the ID at the beginning of a response that is not JSON as a whole, or "".
 func idOfHead(head []byte) string {
 	d := jsontext.NewDecoder(bytes.NewReader(head), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	if t, err := d.ReadToken(); err != nil || t.Kind() != '{' {

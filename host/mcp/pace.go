@@ -7,7 +7,8 @@ import "time"
 // pace spaces what a server causes by itself.
 type pace struct{ last time.Time }
 
-// left returns the time until the next occurrence, at most one in an interval.
+// left returns the time until the next occurrence is permitted, of which an interval has one at
+// most.
 func (p *pace) left(interval time.Duration) time.Duration {
 	if p.last.IsZero() {
 		return 0
@@ -24,8 +25,8 @@ func (p *pace) admit(interval time.Duration) bool {
 	return true
 }
 
-// unaskedMax is the number of messages per second that a server may send by itself. What it sends
-// beyond them is read later, so that the server waits, and its answers behind them too.
+// unaskedMax is the number of messages per second that a server may send by itself. Further ones
+// are read later, so the server has to wait, and so do its answers behind them.
 const unaskedMax = 1000
 
 // flow bounds the messages that a server sends by itself.

@@ -247,7 +247,7 @@ func (s *server) serve(ctx context.Context) error {
 	}
 }
 
-// relistsMax is the number of lists in a row that may fail for a reason that passes.
+// relistsMax is the number of consecutive lists that may fail for a passing reason.
 const relistsMax = 2
 
 // isPassing reports whether a server refused its list for a reason that says nothing about the session.
@@ -382,7 +382,7 @@ func (s *server) acceptedAndOffered() (accepted, offered *Listing) {
 }
 
 // readAccepted uses the accepted list in the file of the server. It reports whether that has
-// changed. The list may be an older one than the server offers now: then that one still waits.
+// changed. The server may offer a newer list by now, which still waits to be accepted.
 func (s *server) readAccepted() bool {
 	s.lists.Lock()
 	defer s.lists.Unlock()
@@ -427,9 +427,9 @@ func (s *server) setLink(l *link, err error, retryAt time.Time) {
 	s.changed = make(chan struct{})
 }
 
-// session waits for the session of the server. If the server has failed and is not being started,
-// it returns a refusal: at once, or if patient after the next attempt to start it. The caller MUST end
-// its call in the session.
+// session returns the session of the server, and waits for it while the server is being started. If
+// the server has failed, session returns a refusal: at once, or with patient after the next attempt
+// to start it. The caller MUST end its call in the session.
 func (s *server) session(ctx context.Context, patient bool) (*link, *actor.Refusal) {
 	var awaited time.Time // start of the attempt that is waited for
 	for {

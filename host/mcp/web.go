@@ -27,7 +27,7 @@ import (
 
 // web is the round tripper of one session with a server over HTTP. It adds the headers of the
 // configuration, bounds the responses, and gives each request an answer that the SDK reads, so that
-// a response ends no more than its own request.
+// a broken response ends only its own request.
 type web struct {
 	base      http.RoundTripper
 	headers   http.Header
@@ -166,7 +166,7 @@ func only(sent request) func(string) (request, bool) {
 	return func(id string) (request, bool) { return sent, id == sent.ID }
 }
 
-// kindOfBody returns the media type of a body, which its begin shows if the header does not.
+// kindOfBody returns the media type of a body: that of the header, or what the first bytes show.
 func kindOfBody(contentType string, body *bufio.Reader) string {
 	media, _, _ := strings.Cut(contentType, ";")
 	if media = strings.ToLower(strings.TrimSpace(media)); media == "application/json" || media == "text/event-stream" {

@@ -20,9 +20,9 @@ const (
 	resultCacheEntryBytes = 512
 )
 
-// resultCache keeps results of tools in memory, so that the same call of an agent for the same
-// user gets one again instead of a request. If they take too much memory, those are removed that
-// were not used for the longest time. The zero value is ready to use. It is safe for concurrent use.
+// resultCache keeps results of tools in memory, so that the same call of an agent for the same user
+// gets one again instead of a request. If they take too much memory, the least recently used are
+// removed. The zero value is ready to use. It is safe for concurrent use.
 type resultCache struct {
 	mu    sync.Mutex
 	by    map[resultKey]*list.Element

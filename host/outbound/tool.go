@@ -55,8 +55,7 @@ func (s *toolSet) retain(name, url string, config upstream.BackoffConfig) (*tool
 	return t, t.backoff
 }
 
-// evict makes room for a tool: it removes the one without open calls that was not used for
-// the longest time.
+// evict makes room for a tool: it removes the least recently used one without open calls.
 func (s *toolSet) evict() {
 	if len(s.known) < tools.ToolsMax {
 		return

@@ -29,8 +29,8 @@ type (
 	BackupQuery struct{ Name string }
 )
 
-// GatewayBeat is the maximum time to the answer of a GatewayQuery. After it the version is
-// still After, and the answer has no other field.
+// GatewayBeat is the maximum time to the answer of a GatewayQuery. If nothing changes until then,
+// the answer has the version After and no other field.
 const GatewayBeat = 5 * time.Second
 
 type (

@@ -46,7 +46,7 @@ func (SessionEndQuery) query()                   {}
 func (SessionEndQuery) returns(SessionEnd)       {}
 func (SessionEnd) result()                       {}
 
-// fit returns the page without the events that no frame can carry with the others.
+// fit returns the part of the page that one frame can carry.
 func (s SessionEvents) fit() SessionEvents {
 	size := 0
 	for i, e := range s.All {

@@ -16,9 +16,9 @@ const (
 	greetingsPerAddressMax = 8
 )
 
-// greetings are the connections without a greeting yet, the oldest first. Beyond a bound the
-// oldest is closed, so that silent peers keep no ingress out: its greeting takes milliseconds.
-// The zero greetings is empty.
+// greetings are the connections without a greeting yet, the oldest first. Beyond a bound the oldest
+// is closed. Silent peers therefore keep no ingress out, whose greeting takes milliseconds. The
+// zero greetings is empty.
 type greetings []pendingGreeting
 
 type pendingGreeting struct {

@@ -28,8 +28,8 @@ const (
 	warnInterval = time.Minute // between two warnings about them
 )
 
-// followRetry is the delay before a subscription is tried again that the orchestrator has
-// refused after a restart.
+// followRetry is the delay between two attempts to subscribe again, if the orchestrator refuses one
+// after its restart.
 const followRetry = time.Second
 
 // self is the principal of queries by the ingress itself.
@@ -124,8 +124,8 @@ func (n *Node) run(client *command.Client, version uint64) {
 	}
 }
 
-// reconnect connects and sets the keys, so that no connection is used with former ones. It
-// repeats the attempt until ctx ends; the first time also until a *RefusedError.
+// reconnect connects and sets the keys, so that no connection is used with former ones. It tries
+// until ctx ends. The first connection also ends with a *RefusedError.
 func (n *Node) reconnect(ctx context.Context, first bool) (*command.Client, command.Gateway, error) {
 	var warned time.Time
 	for delay := backoffMin; ; delay = min(2*delay, backoffMax) {
@@ -339,8 +339,8 @@ func (n *Node) follow(ctx context.Context, in command.Follow) (updates <-chan st
 	return updates, stop, n.failed(client, err)
 }
 
-// followAgain subscribes again, once that is possible. A refusal is repeated; each is an update
-// too, so that the subscriber misses no event. It returns nil when ctx has ended.
+// followAgain subscribes again, and tries until the orchestrator accepts. Each refusal counts as an
+// update, so that the subscriber misses no event. It returns nil when ctx has ended.
 func (n *Node) followAgain(ctx context.Context, in command.Follow, out chan struct{}) (updates <-chan struct{}, stop func()) {
 	for {
 		updates, stop, err := n.follow(ctx, in)

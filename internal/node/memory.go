@@ -16,8 +16,9 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 )
 
-// actorMemoryPart is the part of the memory that the content of actors may take. With the garbage of
-// a flood of changes, of which each is copied several times, that is about a quarter.
+// actorMemoryPart divides the memory: the content of actors may take one such part. During a flood
+// of changes, each of which is copied several times, content and garbage together take about a
+// quarter of the memory.
 const actorMemoryPart = 16
 
 // boundMemory lowers the bound of actors in memory to the share of one cell. Zero cells means one

@@ -16,12 +16,12 @@ import (
 
 // The shares of a node. A test compares docs/limits.md with them.
 var (
-	// RegistryShares are the commands under way that change agents, tools and keys. Their sum is
-	// less than the mailbox of the registry holds by default, so no client keeps an administrator
+	// RegistryShares bound the commands under way that change agents, tools and keys. All together are
+	// fewer than the mailbox of the registry holds by default, so no client keeps an administrator
 	// from revoking a key.
 	RegistryShares = shares.Bounds{Max: 96, Each: 32, Reserved: 32}
-	// RegistryTurns are those of them that the registry has at the same time. The others wait, and keys
-	// take turns. Administrators do not wait.
+	// RegistryTurns bound how many of them the registry has at the same time. The others wait, and
+	// keys take turns. Administrators do not wait.
 	RegistryTurns = shares.QueueBounds{Open: 2, Waiting: int(RegistryShares.Max), Each: int(RegistryShares.Each)}
 	// SubscriptionShares are the subscriptions to runs and sessions.
 	SubscriptionShares = shares.Bounds{Max: engine.WatchersMax, Each: engine.WatchersMax / 4, Reserved: engine.WatchersMax / 8}

@@ -197,7 +197,7 @@ func (r *retention) purge(ctx context.Context) {
 	}
 }
 
-// report logs an error. A refusal passes, so that it is worth no attention.
+// report logs an error. It does not log a refusal, whose reason passes by itself.
 func (r *retention) report(ctx context.Context, message string, err error, attrs ...any) {
 	level := slog.LevelError
 	if ctx.Err() != nil || errors.As(err, new(*actor.Refusal)) || errors.As(err, new(store.CannotCut)) || errors.As(err, new(store.Gone)) ||

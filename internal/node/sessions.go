@@ -39,7 +39,7 @@ func (v View) Sessions(q command.SessionsQuery) (command.Sessions, error) {
 }
 
 // Session returns a session, or a NotFound refusal. It was created with its first message,
-// description or context. Its name may be that of a client, so the time in it says nothing.
+// description or context. A client may have chosen its name, so a time in the name means nothing.
 func (v View) Session(name string) (command.Session, error) {
 	s := command.Session{Name: name}
 	ids, err := v.Log.SessionActors(v.Tenant, name)

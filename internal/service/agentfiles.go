@@ -248,8 +248,8 @@ func (f *AgentFiles) CheckModels(known []string) {
 	}
 }
 
-// CheckAddresses adds a warning for each tool, external agent and MCP server at an address that
-// check, which is that of a server's egress, refuses.
+// CheckAddresses adds a warning for each tool, external agent and MCP server whose address the
+// function check refuses, as the egress of a server does.
 func (f *AgentFiles) CheckAddresses(check func(url string) error) {
 	for _, t := range f.Tools {
 		if err := check(t.Declared.URL); err != nil {
@@ -352,9 +352,9 @@ type AgentStore interface {
 	Agent(id string) (agents.Spec, bool)
 }
 
-// Apply stores the tools and then the agents of the files on a node. Unchanged ones are
-// skipped. An agent or a tool whose file is gone stays. If the registry refuses to change a
-// stored one because it is busy, this keeps its definition.
+// Apply stores the tools and then the agents of the files on a node. Unchanged ones are skipped. An
+// agent or a tool whose file is gone stays. A stored agent or tool that the registry is too busy to
+// change keeps its definition.
 func (f *AgentFiles) Apply(n AgentStore, log *slog.Logger) error {
 	for _, file := range f.Tools {
 		name := file.Declared.Name

@@ -15,7 +15,7 @@ const (
 	// descriptorsMin is the number of descriptors below which a start warns.
 	descriptorsMin = 1024
 	// descriptorsKept is the number of descriptors that connections of clients leave to files, models,
-	// agents and tools. With fewer than twice as many, connections leave half.
+	// agents and tools. If the process has fewer than twice as many, connections leave half of them.
 	descriptorsKept = 512
 	// openFilesMax is the maximum number of open tables of the store.
 	openFilesMax = 1000
@@ -26,7 +26,8 @@ const (
 // descriptors divides the descriptors of the process.
 type descriptors struct{ all int }
 
-// findDescriptors returns those that the process may have. It warns of few.
+// findDescriptors returns the number of descriptors that the process may have, and warns if it is
+// small.
 func findDescriptors(log *slog.Logger) descriptors {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

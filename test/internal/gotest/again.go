@@ -23,7 +23,7 @@ type failures struct {
 	passed  int                 // number of tests
 	running map[string]bool     // tests and subtests that have not ended, by package and name
 	output  map[string][]string // of each test that has not ended, with that of its subtests
-	broken  string              // why no test may run again: something failed besides tests that ended
+	broken  string              // reason why no test is run again: a failure other than that of a test that ended
 }
 
 // failure is a failed test.
