@@ -132,6 +132,9 @@ func (r Reason) Info() ReasonInfo {
 	return reasons[r]
 }
 
+// StorageField is the field of a refusal of new work because the disk has little space left.
+const StorageField = "storage"
+
 // narrow lists the refusals whose field is narrower than their reason, with the names that replace
 // those of the reason.
 var narrow = [...]struct {
@@ -143,6 +146,7 @@ var narrow = [...]struct {
 	{Rejected, BusyField, "SessionBusy", "session_busy", 409},
 	{Rejected, "tool_call_id", "ToolCallEnded", "tool_call_ended", 409},
 	{Rejected, "version", "ContextVersion", "context_version", 409},
+	{Unavailable, StorageField, "StorageFull", "storage_full", 503},
 }
 
 // Info returns the names of the refusal on each external surface: those of its reason, or

@@ -23,8 +23,11 @@ import (
 
 // FreeFloor is the free space, in bytes, below which a store takes no new work.
 // Opening a store needs only a quarter of it, because opening removes the
-// leftovers of a crash.
+// leftovers of a crash, and so do deletions.
 const FreeFloor = 256 << 20
+
+// reservePart is the part of the floor that opens and deletions leave.
+const reservePart = 4
 
 // WriteBuffer is the default size of a write buffer in bytes.
 const WriteBuffer = 32 << 20
@@ -168,9 +171,9 @@ func (d *Disk) open() error {
 		return err
 	}
 	if !d.options.ReadOnly {
-		err := d.checkFree(d.options.FreeFloor / 4)
+		err := d.checkFree(d.options.FreeFloor / reservePart)
 		if err != nil && d.releaseBallast() {
-			err = d.checkFree(d.options.FreeFloor / 4)
+			err = d.checkFree(d.options.FreeFloor / reservePart)
 		}
 		if err != nil {
 			return err

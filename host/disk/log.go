@@ -170,6 +170,9 @@ func (l *Log) runCallbacks() {
 // complete.
 func (l *Log) Full() error { return l.disk.Full() }
 
+// Exhausted returns an error while even deletions must wait for free space.
+func (l *Log) Exhausted() error { return l.disk.checkFree(l.disk.options.FreeFloor / reservePart) }
+
 // Backlog returns the number of entries that wait to be written.
 func (l *Log) Backlog() int {
 	l.mu.Lock()

@@ -127,12 +127,15 @@ type purger struct{ *Disk }
 // eraser is the store.KV of a step of Erase.
 type eraser struct{ *Disk }
 
-// Apply implements store.KV.
+// Apply implements store.KV. It may use the reserve.
 func (e eraser) Apply(rows []store.Row) error {
 	if err := purger(e).owePurge(rows); err != nil {
 		return err
 	}
-	return e.Disk.Apply(rows)
+	if err := e.checkFree(e.options.FreeFloor / reservePart); err != nil {
+		return err
+	}
+	return e.keys.Apply(rows)
 }
 
 // owePurge records durably that rows are about to be deleted. d.writing is held until they

@@ -27,19 +27,40 @@ type admission struct {
 	lagMax     time.Duration
 	checkedAt  atomic.Int64
 	refusal    atomic.Pointer[actor.Refusal]
-	probeStart atomic.Int64 // start of the empty commit that measures the disk's delay; 0 means no such commit is pending
+	exhausted  atomic.Pointer[actor.Refusal] // of deletions
+	probeStart atomic.Int64                  // start of the empty commit that measures the disk's delay; 0 means no such commit is pending
 }
 
+// check returns the refusal of new work, or nil.
 func (a *admission) check(now actor.Time, log Log) *actor.Refusal {
-	if last := a.checkedAt.Load(); now-actor.Time(last) >= actor.Time(admissionInterval) && a.checkedAt.CompareAndSwap(last, int64(now)) {
-		a.refusal.Store(a.evaluate(now, log))
-	}
+	a.update(now, log)
 	return a.refusal.Load()
 }
 
+// checkDeletion returns the refusal of work that frees space, or nil.
+func (a *admission) checkDeletion(now actor.Time, log Log) *actor.Refusal {
+	a.update(now, log)
+	return a.exhausted.Load()
+}
+
+func (a *admission) update(now actor.Time, log Log) {
+	if last := a.checkedAt.Load(); now-actor.Time(last) >= actor.Time(admissionInterval) && a.checkedAt.CompareAndSwap(last, int64(now)) {
+		a.exhausted.Store(storageFull(log.Exhausted()))
+		a.refusal.Store(a.evaluate(now, log))
+	}
+}
+
+// storageFull returns the refusal because of an error of Full or Exhausted, nil for nil.
+func storageFull(err error) *actor.Refusal {
+	if err == nil {
+		return nil
+	}
+	return &actor.Refusal{Reason: actor.Unavailable, Field: actor.StorageField, RetryAfter: 10 * time.Second, Detail: err.Error()}
+}
+
 func (a *admission) evaluate(now actor.Time, log Log) *actor.Refusal {
-	if err := log.Full(); err != nil {
-		return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 10 * time.Second, Detail: err.Error()}
+	if full := storageFull(log.Full()); full != nil {
+		return full
 	}
 	lag := actor.Duration(0) // age of the oldest entry that waits, if it is known
 	if start := a.probeStart.Load(); start != 0 {

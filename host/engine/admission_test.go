@@ -20,6 +20,7 @@ type manualLog struct {
 
 func (p *manualLog) Commit(_ []store.Entry, after func()) { p.waiting = append(p.waiting, after) }
 func (p *manualLog) Full() error                          { return p.full }
+func (p *manualLog) Exhausted() error                     { return nil }
 func (p *manualLog) Backlog() int                         { return p.backlog }
 
 func (p *manualLog) sync() {

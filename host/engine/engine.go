@@ -45,6 +45,8 @@ type Log interface {
 	// Full returns an error while new work must wait for free space. Open work
 	// may complete.
 	Full() error
+	// Exhausted returns an error while even deletions must wait for free space.
+	Exhausted() error
 	// Backlog returns the number of entries that wait to be written.
 	Backlog() int
 }

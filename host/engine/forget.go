@@ -70,6 +70,9 @@ func (e *Engine) ForgetIf(ctx context.Context, tenant, session string, may func(
 	if e.config.Sessions == nil {
 		return actor.Refuse(actor.Rejected, "the log of this node cannot delete sessions")
 	}
+	if full := e.admission.checkDeletion(e.clock.now(), e.config.Log); full != nil {
+		return full
+	}
 	e.forgetting.mu.Lock()
 	defer e.forgetting.mu.Unlock()
 	w := &forgetWaiter{runtime.Session{Tenant: tenant, Name: session}, make(chan runtime.Forgot, 1), may}
@@ -87,7 +90,11 @@ func (e *Engine) ForgetIf(ctx context.Context, tenant, session string, may func(
 	case <-e.done:
 		return e.err
 	}
-	return e.config.Sessions.Erase()
+	err := e.config.Sessions.Erase()
+	if full := storageFull(e.config.Log.Exhausted()); err != nil && full != nil {
+		return full // what is left is erased with the next deletion
+	}
+	return err
 }
 
 // checkForget returns a function that checks in the store that a session can be deleted.

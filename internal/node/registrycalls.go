@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/shares"
@@ -94,7 +96,11 @@ func (r registryCalls) invoke(ctx context.Context, e *engine.Engine, by actor.Pr
 			}
 			r.Give(key, 1)
 		}()
-		a, err := e.Ask(waiting, call)
+		ask := e.Ask
+		if slices.Contains([]string{agents.OpDelete, agents.OpRevokeKey, agents.OpDeleteTool}, call.Operation) {
+			ask = e.AskDeletion
+		}
+		a, err := ask(waiting, call)
 		answered <- answer{a, err}
 	}()
 	select {

@@ -29,6 +29,7 @@ const failures = {
   outcome_unknown: ["It is not known whether a step was performed. Look before you send the message again.", edit],
   policy_blocked: ["The rules of this server do not allow a step.", edit],
   session_busy: ["An earlier message is not answered yet.", again],
+  storage_full: ["The server has no space left. Its operator can mend that.", again],
   timeout: ["The answer took too long.", again],
   unauthorized: ["Your key is not valid.", ""],
 };

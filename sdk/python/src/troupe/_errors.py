@@ -50,6 +50,7 @@ REMEDIES: dict[str, str] = {
     "session_busy": "Wait for the end of the run, or send if_busy='queue' or 'interrupt'.",
     "context_version": "Read the context, and repeat the change with its version.",
     "backup_exists": "Choose another name for the backup.",
+    "storage_full": "Delete sessions, or free space on the server's disk.",
     "disk_full": "Free space on the server's disk.",
     "forbidden_folder": "Start the server with another --backups.",
     "internal": "Read the log of the server, which has the details.",
