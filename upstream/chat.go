@@ -139,9 +139,9 @@ type member struct {
 }
 
 // read reads the members of an object.
-func (m *members) read(object []byte) error {
+func (m *members) read(object []byte, options ...jsontext.Options) error {
 	*m = members{}
-	d := jsontext.NewDecoder(bytes.NewReader(object))
+	d := jsontext.NewDecoder(bytes.NewReader(object), options...)
 	if token, err := d.ReadToken(); err != nil || token.Kind() != '{' {
 		return errors.Join(errors.New("want a JSON object"), err)
 	}

@@ -14,8 +14,11 @@ import (
 )
 
 // ChatReader reads the answer to a Chat while it is passed on. It removes a usage that the client
-// has not asked for, and comments, because some clients take a comment and the empty line behind it
-// for an event without data.
+// has not asked for, and what stock clients fail on:
+//
+//   - comments, also those that became data: some clients take a comment and the empty line behind it
+//     for an event without data;
+//   - what is no JSON behind the finish reason.
 //
 //  1. The deltas of a streamed answer are its events up to the one with a finish reason.
 //     Tail is that event and those behind it, or an answer that is not streamed. So the
@@ -26,6 +29,8 @@ type ChatReader struct {
 	name    string
 	secrets Secrets
 	added   bool    // the usage is not for the client
+	sniffed bool    // the body has begun
+	head    []byte  // white space before it
 	parser  *Parser // nil: the body is one JSON value
 	raw     []byte  // lines of the event that is being read
 	held    bool    // a CR was received last
@@ -41,11 +46,7 @@ type ChatReader struct {
 // restart begins the answer of the next attempt.
 func (r *ChatReader) restart(contentType string) (*ChatReader, *Failure) {
 	*r = ChatReader{name: r.name, secrets: r.secrets, added: r.added}
-	switch media := mediaType(contentType); media {
-	case "text/event-stream":
-		r.parser = NewParser(StreamLimits{})
-	case "application/json":
-	default:
+	if media := mediaType(contentType); !readableMedia(media) {
 		return nil, fail(Broken, actor.Unavailable, "%s answers with %q: want an event stream or JSON", r.name, r.secrets.quote(media, mediaBytesMax))
 	}
 	return r, nil
@@ -66,6 +67,18 @@ func (r *ChatReader) Tail() []byte {
 func (r *ChatReader) Decode(b []byte) (deltas []Delta, failure *Failure) {
 	if r.failure != nil || r.done {
 		return nil, r.failure
+	}
+	if !r.sniffed {
+		var events bool
+		if b, events, r.sniffed = sniff(&r.head, b); !r.sniffed {
+			if len(r.head) > BodyBytesMax {
+				r.fail(fail(Refused, actor.ModelRejected, "%s: response exceeds %d bytes", r.name, BodyBytesMax))
+			}
+			return nil, r.failure
+		}
+		if events {
+			r.parser = NewParser(StreamLimits{})
+		}
 	}
 	if r.parser == nil {
 		if len(r.body)+len(b) > BodyBytesMax {
@@ -189,7 +202,10 @@ type chatChunk struct {
 // read reads one event of a stream and returns it if it is passed on now. Raw are its lines, or nil
 // if it has to be written anew.
 func (r *ChatReader) read(e runs.Frame, raw []byte) string {
-	if strings.TrimSpace(e.Data) == "[DONE]" {
+	switch text := strings.TrimSpace(e.Data); {
+	case e.Name != "error" && (text == "" || text[0] == ':'): // a comment that became data on its way
+		return ""
+	case text == "[DONE]":
 		if r.finish == NoFinish {
 			r.fail(fail(Broken, actor.Unavailable, "%s: response ended without a finish reason", r.name))
 			return ""
@@ -231,7 +247,10 @@ func (r *ChatReader) read(e runs.Frame, raw []byte) string {
 // for nothing. It returns false after a failure.
 func (r *ChatReader) readChunk(data []byte) (pass []byte, ok bool) {
 	var c chatChunk
-	if err := unmarshal(data, &c, jsontext.AllowDuplicateNames(true)); err != nil {
+	if err := unmarshal(data, &c, lenient); err != nil {
+		if r.parser != nil && r.finish != NoFinish { // the answer is complete
+			return nil, true
+		}
 		r.fail(fail(Broken, actor.Unavailable, "%s: %s", r.name, r.secrets.quoteError(err)))
 		return nil, false
 	}
@@ -279,7 +298,7 @@ func (r *ChatReader) readBody() {
 func withoutMember(object []byte, name string) []byte {
 	var all members
 	at, ok := member{}, false
-	if all.read(object) == nil {
+	if all.read(object, lenient) == nil {
 		at, ok = all[name]
 	}
 	if !ok {
