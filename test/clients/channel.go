@@ -288,19 +288,24 @@ func (h *harness) checkChat(node, file, chromium string) error {
 	if err := t.declare(); err != nil {
 		return err
 	}
+	foreign, err := writeForeign(h.dir)
+	if err != nil {
+		return err
+	}
 	shots := filepath.Join(h.dir, "shots")
 	if h.shots != "" {
 		shots = h.shots
 	}
-	if _, err := t.drive(node, file, t.url, t.key, chromium, shots); err != nil {
+	if _, err := t.drive(node, file, t.url, t.key, chromium, shots, foreign); err != nil {
 		return fmt.Errorf("the chat page: %w", err)
 	}
-	fmt.Printf("  %-22s key, answer, queue, approval, device tool, cancel, kill -9, unsent messages, failures, 106 conversations, rename, delete, both themes, 320 to 406 px\n", "the chat page")
+	fmt.Printf("  %-22s key, answer, queue, approval, device tool, cancel, kill -9, unsent messages, failures, answers of foreign agents, 106 conversations, rename, delete, both themes, 320 to 406 px\n", "the chat page")
 	return nil
 }
 
 // stream answers as an external agent: a number gives as many pieces, "hold" a piece and the rest after the next
-// release, "endless" one piece and no end, "fail" an error, and "code" a block of code.
+// release, "endless" one piece and no end, "fail" an error, "code" a block of code, and
+// "foreign NAME" what others send.
 func (h *harness) stream(w http.ResponseWriter, q *http.Request) {
 	var in struct {
 		Input struct {
@@ -310,6 +315,19 @@ func (h *harness) stream(w http.ResponseWriter, q *http.Request) {
 	body, _ := io.ReadAll(io.LimitReader(q.Body, 4<<20))
 	if err := json.Unmarshal(body, &in); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if name, ok := strings.CutPrefix(in.Input.Content, "foreign "); ok {
+		f, err := readForeign(filepath.Join(foreignAgents, filepath.Base(name)+".txt"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		w.Header()["Content-Type"] = nil
+		if f.media != "" {
+			w.Header().Set("Content-Type", f.media)
+		}
+		_, _ = io.WriteString(w, f.body)
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drives the chat page in a browser: node chat.mjs URL KEY CHROMIUM FOLDER. The folder gets screenshots.
-import { mkdirSync } from "node:fs";
+// Drives the chat page in a browser: node chat.mjs URL KEY CHROMIUM FOLDER FOREIGN. The folder gets screenshots; FOREIGN
+// lists answers of agents that others send.
+import { mkdirSync, readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
 
-const [url, key, executablePath, shots] = process.argv.slice(2);
+const [url, key, executablePath, shots, foreign] = process.argv.slice(2);
 mkdirSync(shots, { recursive: true });
 const input = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const ask = async (word) => {
@@ -150,6 +151,20 @@ try {
   await page.waitForFunction(() => document.querySelectorAll(".notice.failed").length === 2 && !document.querySelector(".spinner"));
   want("the message again", (await page.locator(".bubble").last().innerText()) === "fail");
 
+  // The answers of agents that others send are the texts that they mean, or a failure.
+  await page.click("#new-chat");
+  for (const { name, text } of JSON.parse(readFileSync(foreign, "utf8"))) {
+    await say("streamer", `foreign ${name}`);
+    await page.waitForFunction((n) => [...document.querySelectorAll(".bubble")].at(-1)?.textContent === n && !document.querySelector(".spinner"), `foreign ${name}`);
+    await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
+    const run = page.locator(".run").last();
+    const answer = (await run.locator(".answer").allInnerTexts()).join("").trim();
+    const failed = await run.locator(".notice.failed").count();
+    want(`${name}: ${text ?? "a failure"}, got ${answer} and ${failed} failures`, text === null ? failed === 1 : failed === 0 && answer === text.trim());
+  }
+  await page.locator(".session", { hasText: "code" }).first().click();
+  await page.waitForFunction(() => document.querySelectorAll(".bubble").length === 3 && !document.querySelector(".spinner"));
+
   // What is sent while the server is away is not lost, over a new document too, nor is what is only typed.
   await ask("stop");
   await page.waitForSelector('#status[data-state="waiting"]');
@@ -204,7 +219,7 @@ try {
   await page.selectOption("#agent", "concierge");
   await page.press("#composer", "Enter");
   await idle();
-  want("the answer in a second conversation", (await answers()).at(-1).includes("by keyboard") && (await page.locator(".session").count()) === 3);
+  want("the answer in a second conversation", (await answers()).at(-1).includes("by keyboard") && (await page.locator(".session").count()) === 4);
 
   // A link whose name cannot be decoded is none. (Another document, so that the page starts again.)
   await page.goto("about:blank");
@@ -244,9 +259,9 @@ try {
   await page.waitForSelector(`[data-session="${first}"][aria-current]`);
   await page.evaluate(() => (location.hash = "#many-050"));
   await page.waitForSelector('[data-session="many-050"][aria-current]');
-  want("one page of the list", (await page.locator(".session").count()) < 109);
+  want("one page of the list", (await page.locator(".session").count()) < 110);
   await page.click("#more");
-  await page.waitForFunction(() => document.querySelectorAll(".session").length === 109 && document.querySelector("#more").hidden);
+  await page.waitForFunction(() => document.querySelectorAll(".session").length === 110 && document.querySelector("#more").hidden);
 
   await page.click("#rename");
   await page.fill("#new-title", "Renamed here");
