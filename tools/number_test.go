@@ -4,6 +4,8 @@ package tools_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -110,5 +112,48 @@ func TestLongResultIsCut(t *testing.T) {
 	got := r.Execute(t.Context(), "long", []byte(`{}`), fullContext())
 	if got.Refusal != nil || len(got.Warnings) != 1 || actor.CheckParts(got.Parts, tools.ResultBytesMax) != nil || !strings.HasPrefix(string(got.Parts[0].Bytes), `"ää`) {
 		t.Errorf("got %v, %q", got.Refusal, got.Warnings)
+	}
+}
+
+// The schemas that others declare are those of tools, with patterns that are left to the server, and numbers keep their
+// digits: 9007199254740993 is the maximum of one, and one more is refused.
+func TestForeignSchemasAreTools(t *testing.T) {
+	files, _ := filepath.Glob("../test/foreign/schemas/*.json")
+	if len(files) < 4 {
+		t.Fatalf("%d schemas", len(files))
+	}
+	inputs := map[string][2]string{ // one that the schema admits, and one that it does not
+		"email-lookahead": {`{"to":"anna@example.com"}`, `{}`},
+		"long-number":     {`{"id":9007199254740993}`, `{"id":9007199254740994}`},
+		"optional":        {`{"filter":null,"limit":5}`, `{"limit":"5x"}`},
+	}
+	for _, file := range files {
+		schema, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(filepath.Base(file), ".json")
+		tool, err := tools.OfServer(tools.Declared{Name: "a.b", InputSchema: schema}, func(_ context.Context, input []byte) tools.Result { return tools.Text(string(input)) })
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if unchecked := tool.Unchecked(); (len(unchecked) > 0) != (name == "email-lookahead") {
+			t.Errorf("%s: %v unchecked", name, unchecked)
+		}
+		r := tools.NewRegistry()
+		if err := r.Register(tool); err != nil {
+			t.Fatal(err)
+		}
+		good, bad := `{}`, `[]`
+		if in, ok := inputs[name]; ok {
+			good, bad = in[0], in[1]
+		}
+		if ask, refused := r.Plan(fullContext(), askTool("a.b", good)); refused != nil || string(ask.Parts[0].Bytes) != good {
+			t.Errorf("%s: %s becomes %v, %v", name, good, ask.Parts, refused)
+		}
+		if _, refused := r.Plan(fullContext(), askTool("a.b", bad)); refused == nil {
+			t.Errorf("%s: %s is admitted", name, bad)
+		}
 	}
 }
