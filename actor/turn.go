@@ -204,6 +204,14 @@ const (
 	ByActor                  // only the calling actors themselves
 )
 
+// Capability is what an agent does for others under the contract between agents.
+type Capability struct {
+	Code        string // such as DOC_GENERATE
+	Description string
+	Timeout     Duration // of a request that names none; 0: that of any call
+	Output      string   // JSON Schema of the result; "": any object
+}
+
 // Definition is an agent: the behavior and settings of its actors. Hash identifies
 // it. A run keeps the hash that it started with.
 type Definition struct {
@@ -213,10 +221,15 @@ type Definition struct {
 	Doc   string
 	// Capabilities are the abilities that the agent declares.
 	Capabilities []string
+	// Code is an alias of the agent in requests for capabilities, and Provides is what it does for others.
+	Code     string
+	Provides []Capability
 	// Callees are the agents that it may call; nil: any.
 	Callees []string
 	// Sends are the agents to which it may make detached calls; nil: any.
 	Sends []string
+	// Requests are the agents for whose capabilities it may ask; nil: any.
+	Requests []string
 	// Skills are what detached calls may ask of it; nil: anything.
 	Skills     []string
 	Kind       AgentKind

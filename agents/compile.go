@@ -25,7 +25,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 	if !bytes.Equal(spec.Encode(), encoded) {
 		return actor.Definition{}, fmt.Errorf("agent %s: incomplete spec; parse it with ReadTOML or ReadJSON", spec.ID)
 	}
-	def := actor.Definition{Name: spec.ID, Hash: spec.Hash(), Title: spec.Name, Doc: spec.Description, Capabilities: spec.Capabilities, Skills: spec.Skills, Spec: encoded}
+	def := actor.Definition{Name: spec.ID, Hash: spec.Hash(), Title: spec.Name, Doc: spec.Description, Capabilities: spec.Capabilities, Skills: spec.Skills, Code: spec.Code, Provides: spec.provided(), Spec: encoded}
 	if spec.Durability == "none" {
 		def.Durability = actor.Volatile
 	}
@@ -60,7 +60,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 		if def.Callees = spec.Agents; !spec.canCall() {
 			def.Callees = []string{}
 		}
-		def.Sends = spec.sends()
+		def.Sends, def.Requests = spec.sends(), spec.requests()
 		// Each completion may be followed by a step that runs its tool calls.
 		def.Behavior = pure{config, modelLoop{spec, toolSpecsOf(&spec, registry)}.next, 2 * spec.Limits.Steps}
 	}
@@ -77,7 +77,7 @@ func toolSpecsOf(spec *Spec, registry *tools.Registry) []upstream.ToolSpec {
 			continue
 		}
 		description := t.Description
-		if (name == tools.CallAgent || name == tools.AgentCall) && spec.Agents != nil {
+		if (name == tools.CallAgent || name == tools.AgentCall || name == tools.RequestCapability) && spec.Agents != nil {
 			description += " You may call: " + strings.Join(spec.Agents, ", ") + "."
 			if len(spec.Agents) == 0 {
 				continue

@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/contract"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -141,8 +142,9 @@ func (d *conversation) add(c upstream.Completion, uses []toolUse, step int) {
 		}
 		d.callIDs[call.ID] = true
 		message.Calls = append(message.Calls, call)
-		results = append(results, upstream.Message{Role: upstream.Tool, Text: resultText(a.answer), CallID: call.ID})
-		summary = append(summary, call.Name+": "+actor.FitText(resultText(a.answer), summaryBytesMax))
+		text := a.resultText()
+		results = append(results, upstream.Message{Role: upstream.Tool, Text: text, CallID: call.ID})
+		summary = append(summary, call.Name+": "+actor.FitText(text, summaryBytesMax))
 	}
 	d.messages = append(append(d.messages, message), results...)
 	d.latest = strings.Join(summary, "\n")
@@ -293,6 +295,27 @@ func firstRefusal(uses []toolUse) *actor.Refusal {
 		}
 	}
 	return nil
+}
+
+// resultText returns the answer in the form that the model receives: that of a request for a capability as
+// a response of the contract, whatever its owner has answered.
+func (a toolUse) resultText() string {
+	if a.call.Name != tools.RequestCapability || !a.pending {
+		return resultText(a.answer)
+	}
+	if r := a.answer.Refusal; r != nil {
+		refused := contract.Refused(a.call.ID, r)
+		return string(refused.Encode())
+	}
+	response, broken := contract.DecodeResponse(contentOf(a.answer.Parts), a.call.ID, contract.DefaultLevels())
+	if broken != nil && broken.Field == "request_id" { // the owner has repeated that of its envelope
+		response, broken = contract.DecodeResponse(contentOf(a.answer.Parts), "", contract.DefaultLevels())
+	}
+	if broken != nil {
+		response = contract.Invalid(a.call.ID, broken)
+	}
+	response.Warnings = append(response.Warnings, a.answer.Warnings...)
+	return string(response.Encode())
 }
 
 // resultText returns an answer in the form that the model receives. The form MUST NOT

@@ -350,13 +350,13 @@ func TestModelAskPartsAreTruncated(t *testing.T) {
 
 func TestCompileMapsSpecToDefinition(t *testing.T) {
 	for text, want := range map[string]actor.Definition{
-		`name = "a"`: {Kind: actor.Declared, Transcript: 100, Sends: []string{}},
-		"name = \"a\"\ndescription = \"x\"\ndurability = \"none\"\nturns = \"interleaved\"\nrecursion = \"by_actor\"": {Kind: actor.Declared, Doc: "x", Sends: []string{},
+		`name = "a"`: {Kind: actor.Declared, Requests: []string{}, Transcript: 100, Sends: []string{}},
+		"name = \"a\"\ndescription = \"x\"\ndurability = \"none\"\nturns = \"interleaved\"\nrecursion = \"by_actor\"": {Kind: actor.Declared, Requests: []string{}, Doc: "x", Sends: []string{},
 			Durability: actor.Volatile, Turns: actor.Interleaved, Recursion: actor.ByActor},
 		"name = \"a\"\nendpoint = \"http://127.0.0.1:9\"\nmax_active = 3\ndefault_session = \"main\"": {Kind: actor.External, Transcript: 50, MaxActive: 3, OneSession: true, Target: upstream.Target{URL: "http://127.0.0.1:9", Concurrency: 64}.Encode()},
-		"name = \"a\"\ntranscript = \"all\"":                          {Kind: actor.Declared, Transcript: actor.TranscriptAll, Sends: []string{}},
-		"name = \"a\"\ntools = [\"agent_call\"]\nskills = [\"look\"]": {Kind: actor.Declared, Transcript: 100, Callees: []string{}, Skills: []string{"look"}},
-		"name = \"a\"\ntools = [\"agent_call\"]\nagents = [\"b\"]":    {Kind: actor.Declared, Transcript: 100, Callees: []string{}, Sends: []string{"b"}},
+		"name = \"a\"\ntranscript = \"all\"":                          {Kind: actor.Declared, Requests: []string{}, Transcript: actor.TranscriptAll, Sends: []string{}},
+		"name = \"a\"\ntools = [\"agent_call\"]\nskills = [\"look\"]": {Kind: actor.Declared, Requests: []string{}, Transcript: 100, Callees: []string{}, Skills: []string{"look"}},
+		"name = \"a\"\ntools = [\"agent_call\"]\nagents = [\"b\"]":    {Kind: actor.Declared, Requests: []string{}, Transcript: 100, Callees: []string{}, Sends: []string{"b"}},
 	} {
 		spec, err := agents.ReadTOML(text)
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -164,9 +163,18 @@ func (s *Spec) Declaration() contract.Declaration {
 	for i := range s.Provides {
 		c := &s.Provides[i]
 		d.Capabilities = append(d.Capabilities, contract.Capability{Code: c.Code, Description: c.Description, Version: c.Version, UserText: c.UserText,
-			Timeout: actor.Duration(c.TimeoutMS) * actor.Duration(time.Millisecond), Input: string(c.Input), Output: string(c.Output), Example: c.Example})
+			Timeout: millis(c.TimeoutMS), Input: string(c.Input), Output: string(c.Output), Example: c.Example})
 	}
 	return d
+}
+
+// provided returns what the agent does for others, as its definition has it.
+func (s *Spec) provided() (all []actor.Capability) {
+	for i := range s.Provides {
+		c := &s.Provides[i]
+		all = append(all, actor.Capability{Code: c.Code, Description: c.Description, Timeout: millis(c.TimeoutMS), Output: string(c.Output)})
+	}
+	return all
 }
 
 // checkDeclaration returns the problem of what the spec declares for the catalog, if there is one.

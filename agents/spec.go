@@ -217,6 +217,14 @@ func (s *Spec) canCall() bool {
 	return slices.Contains(s.Tools, tools.CallAgent) && (s.Agents == nil || len(s.Agents) > 0)
 }
 
+// requests returns the agents whose capabilities the agent may ask for; nil: any.
+func (s *Spec) requests() []string {
+	if !slices.Contains(s.Tools, tools.RequestCapability) {
+		return []string{}
+	}
+	return s.Agents
+}
+
 // sends returns the agents to which the agent may make detached calls; nil: any.
 func (s *Spec) sends() []string {
 	if !slices.Contains(s.Tools, tools.AgentCall) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // Status is the outcome of a request.
@@ -153,9 +154,7 @@ func encodeMembers(all []member) jsontext.Value {
 
 // AnswerHint tells an agent that does not know the contract, such as a model, how to answer a request.
 func AnswerHint(k *Capability) string {
-	return `Answer with one JSON object and nothing else: {"status": "SUCCESS", "PARTIAL" or "ERROR", "result_json": an object, or null with ERROR, ` +
-		`"confidence_level": "HIGH", "MEDIUM", "LOW" or "SPECULATIVE", "warnings": [what is limited], "error_code": like DATA_MISSING_REQUIRED_INPUT, "error_message": a sentence}. ` +
-		`result_json has this JSON Schema: ` + cmp.Or(k.Output, anyObject)
+	return tools.AnswerHint(k.Output)
 }
 
 // Refused returns the response to a request that a refusal ended.

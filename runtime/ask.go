@@ -114,7 +114,7 @@ func (c *Cell) planAsk(a *store.Asked, t *turn, ask *actor.Ask, volatile bool) {
 		out, answer = c.planCall(t, *ask)
 	} else {
 		ec := tools.NewContext(run.Call, left, dispatcher.Asks{})
-		ec.Agents, ec.Callees = c.callable, t.callees()
+		ec.Agents, ec.Callees, ec.Requests = c.callable, t.callees(), t.requests()
 		out, answer = c.tools.Plan(ec, *ask)
 	}
 	if answer == nil && out.Kind == actor.AskDetach {

@@ -20,6 +20,14 @@ func (t *turn) callees() []string {
 	return t.def.Callees
 }
 
+// requests returns the agents for whose capabilities the turn may ask; nil: any.
+func (t *turn) requests() []string {
+	if t.def == nil {
+		return nil
+	}
+	return t.def.Requests
+}
+
 // planCall resolves the target of a call that a turn requests directly, and validates
 // the call.
 func (c *Cell) planCall(t *turn, ask actor.Ask) (actor.Ask, *tools.Result) {
@@ -33,16 +41,22 @@ func (c *Cell) planCall(t *turn, ask actor.Ask) (actor.Ask, *tools.Result) {
 
 // callTools returns the tools with which a declared agent calls others. Their
 // descriptions list the agents that it may call now.
-func (c *Cell) callTools(def *actor.Definition) []upstream.ToolSpec {
-	if def == nil || def.Kind != actor.Declared || def.Callees != nil && len(def.Callees) == 0 {
+func (c *Cell) callTools(def *actor.Definition) (specs []upstream.ToolSpec) {
+	if def == nil || def.Kind != actor.Declared {
 		return nil
+	}
+	if request, ok := c.tools.Tool(tools.RequestCapability); ok && (def.Requests == nil || len(def.Requests) > 0) {
+		specs = append(specs, upstream.ToolSpec{Name: request.Name, Description: c.callable.DescribeCapabilities(def.Name, def.Requests), Schema: request.Schema})
+	}
+	if def.Callees != nil && len(def.Callees) == 0 {
+		return specs
 	}
 	call, ok := c.tools.Tool(tools.CallAgent)
 	if !ok {
-		return nil
+		return specs
 	}
 	description, all := c.callable.Describe(def.Name, def.Callees)
-	specs := []upstream.ToolSpec{{Name: call.Name, Description: description, Schema: call.Schema}}
+	specs = append(specs, upstream.ToolSpec{Name: call.Name, Description: description, Schema: call.Schema})
 	if list, ok := c.tools.Tool(tools.ListAgents); ok && !all {
 		specs = append(specs, upstream.ToolSpec{Name: list.Name, Description: list.Description, Schema: list.Schema})
 	}

@@ -191,7 +191,7 @@ func (r repeats) take(call *actor.Call, ask *actor.Ask, durable bool) bool {
 func (r repeats) plan(ask *actor.Ask) *actor.Ask {
 	c, t := r.cell, r.turn
 	ec := tools.NewContext(t.run.Call, t.run.Clock.Remaining(c.now), dispatcher.Asks{})
-	ec.Agents, ec.Callees = c.callable, t.callees()
+	ec.Agents, ec.Callees, ec.Requests = c.callable, t.callees(), t.requests()
 	if out, refused := c.tools.Plan(ec, *ask); refused == nil {
 		return &out
 	}

@@ -106,11 +106,10 @@ func (a *Agents) named(name string, callees []string) []string {
 // clients of this machine without a key, and of the caller's own owner: the words of others about
 // their agents are not to reach its model.
 func (a *Agents) listFor(caller string, callees []string, after string, n int) (page []*actor.Definition, more bool) {
-	self := a.byID[caller]
 	for _, def := range a.sorted {
 		switch {
 		case def.Name <= after || def.Name == caller || callees != nil && !slices.Contains(callees, def.Name):
-		case callees == nil && !def.OfOperator() && def.Owner != actor.LocalUser && (self == nil || self.OfOperator() || self.Owner != def.Owner):
+		case !a.mayShow(caller, callees, def):
 		case len(page) == n:
 			return page, true
 		default:
@@ -118,6 +117,12 @@ func (a *Agents) listFor(caller string, callees []string, after string, n int) (
 		}
 	}
 	return page, false
+}
+
+// mayShow reports whether the words of an agent about itself may reach the model of a caller.
+func (a *Agents) mayShow(caller string, callees []string, def *actor.Definition) bool {
+	self := a.byID[caller]
+	return callees != nil || def.OfOperator() || def.Owner == actor.LocalUser || self != nil && !self.OfOperator() && self.Owner == def.Owner
 }
 
 // Describe returns the description of call_agent for a caller. It lists the agents

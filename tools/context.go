@@ -26,6 +26,7 @@ type ExecutionContext struct {
 	Dispatcher Dispatcher     // nil where no agent can be called
 	Agents     *Agents        // resolves names of agents; nil where only IDs are known
 	Callees    []string       // agents that the caller may call; nil: any
+	Requests   []string       // agents for whose capabilities it may ask; nil: any
 }
 
 // NewContext returns the context of a turn that answers call and has the given

@@ -72,10 +72,10 @@ type Registry struct {
 	policy *Policy
 }
 
-// NewRegistry returns a registry that contains call_agent, agent_call and list_agents.
+// NewRegistry returns a registry that contains the tools with which agents call each other.
 func NewRegistry() *Registry {
 	r := &Registry{}
-	for _, t := range []Tool{callAgent(), agentCall(), listAgents()} {
+	for _, t := range []Tool{callAgent(), agentCall(), listAgents(), requestCapability()} {
 		if err := r.RegisterBuiltin(t); err != nil {
 			panic(err)
 		}

@@ -40,7 +40,7 @@ func checkDeclaredName(name string) error {
 	case len(ModelName(name)) > spelledBytesMax:
 		return fmt.Errorf("%.80q: want at most %d characters, of which each '.' counts as two", name, spelledBytesMax)
 	}
-	for _, own := range [...]string{CallAgent, AgentCall, ListAgents} {
+	for _, own := range [...]string{CallAgent, AgentCall, ListAgents, RequestCapability} {
 		switch {
 		case name == own:
 			return fmt.Errorf("%s is a tool of this program; choose another name", name)

@@ -9,6 +9,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/troupe-run/troupe/contract"
 )
 
 // analyst is an external agent that provides capabilities, and answers with what is set.
@@ -242,5 +244,38 @@ func TestCapabilityRequestOfRun(t *testing.T) {
 	_, _, tree := a.do("GET", "/v1/runs/"+run+"?tree=1", "", userHeader, "alice")
 	if !strings.Contains(tree, `alice/analyst/s-7`) {
 		t.Errorf("the call is not one of the run: %s", tree)
+	}
+}
+
+// The model of a declared agent asks for a capability with a tool, and gets the response as its result.
+func TestCapabilityRequestOfModel(t *testing.T) {
+	a := startAnalyst(t)
+	if status, _, body := a.do("POST", "/v1/agents", `{"name":"planner","tools":["request_capability"]}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	use := func(arguments string) string {
+		a.Helper()
+		_, _, body := a.do("POST", "/v1/agents/planner/messages", fmt.Sprintf(`{"content":%q,"session_id":"s-7"}`, "use request_capability "+arguments))
+		return body
+	}
+	a.answers <- `{"npv":24156.72}`
+	if body := use(`{"capability_code":"ANL_NPV",` + npvInputs + `,"context":{"budget":"low","session_id":"forged"}}`); !strings.Contains(body, `\"status\":\"SUCCESS\"`) || !strings.Contains(body, "24156.72") {
+		t.Errorf("%s", body)
+	}
+	message := <-a.got
+	r, broken := contract.DecodeRequest([]byte(message))
+	if broken != nil || r.Source != "planner" || r.Target != "analyst" || r.Session != "s-7" || !strings.Contains(string(r.Context), `"budget":"low"`) {
+		t.Errorf("%v: the agent gets %s", broken, message)
+	}
+	for arguments, want := range map[string]string{
+		`{"capability_code":"ANL_NPW","inputs_json":{}}`:                        "did you mean ANL_NPV?",
+		`{"capability_code":"ANL_NPV","inputs_json":{},"target_agent":"other"}`: "its owners are analyst",
+	} {
+		if body := use(arguments); !strings.Contains(body, want) || !strings.Contains(body, `\"status\":\"ERROR\"`) {
+			t.Errorf("%s: %s, want %s", arguments, body, want)
+		}
+	}
+	if len(a.got) != 0 {
+		t.Error("a refused request has reached the agent")
 	}
 }

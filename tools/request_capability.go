@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tools
+
+import (
+	"cmp"
+	"encoding/hex"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/nearest"
+)
+
+// RequestCapability is the name of the tool with which agents ask for a capability, whoever owns it.
+const RequestCapability = "request_capability"
+
+const requestCapabilitySchema = `{
+  "$schema": "https://json-schema.org/draft/2020-12/schema",
+  "type": "object",
+  "properties": {
+    "capability_code": {
+      "type": "string",
+      "description": "The capability, such as DOC_GENERATE."
+    },
+    "inputs_json": {
+      "type": "object",
+      "description": "Its inputs."
+    },
+    "target_agent": {
+      "type": "string",
+      "description": "The agent_id or code of one of its owners; any of them if absent."
+    },
+    "priority": {
+      "enum": ["HIGH", "NORMAL", "LOW"],
+      "description": "NORMAL if absent."
+    },
+    "timeout_ms": {
+      "type": "integer",
+      "minimum": 1,
+      "description": "How long to wait for the response, in milliseconds; that of the capability if absent."
+    },
+    "context": {
+      "type": "object",
+      "description": "What the owner should know of the work so far: the words of the user, decisions, constraints, findings."
+    }
+  },
+  "required": ["capability_code", "inputs_json"],
+  "additionalProperties": false
+}`
+
+const requestCapabilityDescription = "Ask for a capability of another agent and wait for its response, a JSON object with status SUCCESS, PARTIAL, ERROR or TIMEOUT: read the status before the result. " +
+	"Use it when another agent owns what is needed, when its domain is another one, when it would do it better, or when data is missing here. Do yourself what is your own task, simple, or as good here. " +
+	"After TIMEOUT ask again with more time, go on with what is there, take another way, or tell the user."
+
+// AnswerHint tells an agent that does not know the contract, such as a model, how to answer a request
+// whose result has a schema.
+func AnswerHint(schema string) string {
+	return `Answer with one JSON object and nothing else: {"status": "SUCCESS", "PARTIAL" or "ERROR", "result_json": an object, or null with ERROR, ` +
+		`"confidence_level": "HIGH", "MEDIUM", "LOW" or "SPECULATIVE", "warnings": [what is limited], "error_code": like DATA_MISSING_REQUIRED_INPUT, "error_message": a sentence}. ` +
+		`result_json has this JSON Schema: ` + cmp.Or(schema, `{"type":"object"}`)
+}
+
+func requestCapability() Tool {
+	return Tool{
+		Name:        RequestCapability,
+		Description: requestCapabilityDescription,
+		Schema:      requestCapabilitySchema,
+		// As call_agent.
+		Idempotent:     true,
+		ContextHandler: planRequestCapability,
+	}
+}
+
+// planRequestCapability returns the call of an owner, whose message is the envelope of a request of the
+// contract. The recorded call names the owner, so a replay does not choose again.
+func planRequestCapability(input []byte, ec ExecutionContext) (actor.Ask, *Result) {
+	var in struct {
+		Code    string         `json:"capability_code"`
+		Inputs  jsontext.Value `json:"inputs_json"`
+		Target  string         `json:"target_agent"`
+		Lane    string         `json:"priority"`
+		Timeout float64        `json:"timeout_ms"`
+		Context jsontext.Value `json:"context"`
+	}
+	if err := json.Unmarshal(input, &in); err != nil {
+		return refuse(invalid(RequestCapability, "", "want an object")) // unreachable: the schema has accepted the input
+	}
+	if ec.Dispatcher == nil || ec.Agents == nil {
+		return refuse(actor.Refuse(actor.Unavailable, "%s: no agents are known in this context", RequestCapability))
+	}
+	owner, capability, refusal := ec.Agents.owner(in.Code, in.Target, &ec)
+	if refusal != nil {
+		return refuse(refusal)
+	}
+	if in.Context == nil {
+		in.Context = jsontext.Value("{}")
+	}
+	timeout := cmp.Or(millis(in.Timeout), capability.Timeout)
+	id := fnv.New128a()
+	_, _ = id.Write(append(ec.Call.ID[:], input...))
+	digest := hex.EncodeToString(id.Sum(nil))
+	envelope, err := json.Marshal(struct {
+		Source     string         `json:"source_agent"`
+		Target     string         `json:"target_agent"`
+		Capability string         `json:"capability_code"`
+		ID         string         `json:"request_id"`
+		Priority   string         `json:"priority"`
+		Timeout    int64          `json:"timeout_ms,omitzero"`
+		Inputs     jsontext.Value `json:"inputs_json"`
+		Context    jsontext.Value `json:"context,omitzero"`
+	}{ec.AgentID, owner.Name, in.Code, fmt.Sprintf("%s-%s-%s-%s-%s", digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:]),
+		cmp.Or(in.Lane, "NORMAL"), timeout.Milliseconds(), in.Inputs, withSession(in.Context, ec.Call.To.Key)})
+	if err != nil {
+		return refuse(invalid(RequestCapability, "inputs_json", "want JSON"))
+	}
+	message := string(envelope)
+	if owner.Kind == actor.Declared {
+		message += "\n\n" + AnswerHint(capability.Output)
+	}
+	return ec.Dispatcher.InvokeWithTimeout(owner.Name, actor.HandleMessageFull, actor.Text(message), timeout), nil
+}
+
+// withSession returns a context with the session of the caller, which no caller chooses.
+func withSession(context jsontext.Value, session string) jsontext.Value {
+	var members map[string]jsontext.Value
+	if json.Unmarshal(context, &members) != nil {
+		return nil
+	}
+	name, err := json.Marshal(session)
+	if err != nil {
+		return nil
+	}
+	members["session_id"] = name
+	out, err := json.Marshal(members, json.Deterministic(true))
+	if err != nil {
+		return nil
+	}
+	return out
+}
+
+// owner returns the agent that gets a request for a capability: the one that is named, or else one that
+// stays the same for a session.
+func (a *Agents) owner(code, target string, ec *ExecutionContext) (owner *actor.Definition, capability *actor.Capability, refusal *actor.Refusal) {
+	var known, names []string
+	var best uint64
+	for _, def := range a.sorted {
+		for i := range def.Provides {
+			known = append(known, def.Provides[i].Code)
+			switch {
+			case def.Provides[i].Code != code:
+				continue
+			case def.Name == ec.AgentID || ec.Requests != nil && !slices.Contains(ec.Requests, def.Name):
+				continue
+			}
+			names = append(names, def.Name)
+			if target != "" && target != def.Name && target != def.Code {
+				continue
+			}
+			h := fnv.New64a()
+			_, _ = h.Write([]byte(def.Name + "\n" + ec.Call.To.Key))
+			if weight := h.Sum64(); owner == nil || weight > best {
+				owner, capability, best = def, &def.Provides[i], weight
+			}
+		}
+	}
+	switch {
+	case owner != nil:
+		return owner, capability, nil
+	case len(names) > 0:
+		refusal = actor.Refuse(actor.Invalid, "agent %.80s does not own %s; its owners are %s", target, code, strings.Join(names[:min(len(names), candidatesMax)], ", "))
+		refusal.Field = "target_agent"
+		return nil, nil, refusal
+	}
+	text := fmt.Sprintf("%.80s is a capability of no agent that %s may call", code, ec.AgentID)
+	if near := nearest.Of(code, slices.Compact(slices.Sorted(slices.Values(known)))); near != "" && near != code {
+		text += "; did you mean " + near + "?"
+	}
+	refusal = actor.Refuse(actor.Invalid, "%s", text)
+	refusal.Field = "capability_code"
+	return nil, nil, refusal
+}
+
+// DescribeCapabilities returns the description of request_capability for a caller. It lists the
+// capabilities of the agents that the caller may call.
+func (a *Agents) DescribeCapabilities(caller string, callees []string) string {
+	var list strings.Builder
+	var listed []string
+	for _, def := range a.sorted {
+		if def.Name == caller || callees != nil && !slices.Contains(callees, def.Name) || !a.mayShow(caller, callees, def) {
+			continue
+		}
+		for i := range def.Provides {
+			c := &def.Provides[i]
+			if slices.Contains(listed, c.Code) {
+				continue
+			}
+			line := "\n- " + c.Code + ": " + actor.FitText(strings.Join(strings.Fields(c.Description), " "), summaryBytesMax)
+			if list.Len()+len(line) > listedBytesMax {
+				return requestCapabilityDescription + " Some of the capabilities:" + list.String()
+			}
+			listed = append(listed, c.Code)
+			list.WriteString(line)
+		}
+	}
+	if len(listed) == 0 {
+		return requestCapabilityDescription + " There is no capability to ask for now."
+	}
+	return requestCapabilityDescription + " The capabilities:" + list.String()
+}
