@@ -44,7 +44,8 @@ const (
 	CodeSessionBusy      Code = "session_busy"    // the session has an open run
 	CodeSessionDeleted   Code = "session_deleted" // its name cannot be used yet
 	CodeSessionNotFound  Code = "session_not_found"
-	CodeStorageFull      Code = "storage_full" // the disk has too little space for new work
+	CodeStorageFull      Code = "storage_full"  // the disk has too little space for new work
+	CodeStorageShare     Code = "storage_share" // it is scarce, and the user has most of it
 	CodeTimeout          Code = "timeout"
 	CodeToolNotFound     Code = "tool_not_found"
 	CodeUnavailable      Code = "agent_unavailable" // also an error or a panic of the agent

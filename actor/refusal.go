@@ -132,7 +132,8 @@ func (r Reason) Info() ReasonInfo {
 	return reasons[r]
 }
 
-// StorageField is the field of a refusal of new work because the disk has little space left.
+// StorageField is the field of a refusal of new work because the disk has little space left, or because
+// a user has most of it.
 const StorageField = "storage"
 
 // narrow lists the refusals whose field is narrower than their reason, with the names that replace
@@ -147,6 +148,7 @@ var narrow = [...]struct {
 	{Rejected, "tool_call_id", "ToolCallEnded", "tool_call_ended", 409},
 	{Rejected, "version", "ContextVersion", "context_version", 409},
 	{Unavailable, StorageField, "StorageFull", "storage_full", 503},
+	{Rejected, StorageField, "StorageShare", "storage_share", 507},
 }
 
 // Info returns the names of the refusal on each external surface: those of its reason, or

@@ -38,6 +38,8 @@ type Commands struct {
 	registry      registryCalls
 	subscriptions *shares.Shares[string]
 
+	storage *storageShares // nil: users have no shares of the disk
+
 	store  sync.RWMutex // held for reading while the store is read
 	closed bool         // the store must not be read
 }
@@ -75,6 +77,11 @@ func (c *Commands) Invoke(ctx context.Context, in command.Invoke, joined func(ru
 	if in.Call.To == agents.RegistryID {
 		a, err := c.registry.invoke(ctx, c.engine, in.By, in.Call)
 		return command.Answer(a), errorOf(err)
+	}
+	if c.storage != nil {
+		if r := c.storage.admit(in.Call.To.Tenant, actor.SizeOf(in.Call.Parts)); r != nil {
+			return refused(in.Call.ID, r), nil
+		}
 	}
 	a, err := c.engine.AskStream(ctx, in.Call, joined)
 	return command.Answer(a), errorOf(err)

@@ -155,6 +155,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.Commands = NewCommands(e)
 	n.Commands.tools, n.Commands.devices, n.Commands.remote = n.catalog.listedTools, present, c.RemoteStats
 	n.Commands.circuits = n.outbound.Circuits
+	n.Commands.storage = newStorageShares(n.disk, log)
 	n.Commands.chats = newChats(n.outbound, e, c.Limits.ModelTimeoutDefault)
 	n.catalog.attach(e, n.outbound, n.trace)
 	n.retained = &retention{engine: e, disk: n.disk, log: n.log, keep: c.Keep, logger: log}
@@ -226,6 +227,7 @@ func (n *Node) Close(ctx context.Context) error {
 		err := n.engine.Close(ctx)
 		n.outbound.Close()
 		n.Commands.close()
+		n.storage.close()
 		n.closeErr = errors.Join(err, n.log.Close(), n.disk.Close(), n.trace.Close())
 	})
 	return n.closeErr

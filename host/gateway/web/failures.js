@@ -30,6 +30,7 @@ const failures = {
   policy_blocked: ["The rules of this server do not allow a step.", edit],
   session_busy: ["An earlier message is not answered yet.", again],
   storage_full: ["The server has no space left. Its operator can mend that.", again],
+  storage_share: ["You have used up your space. Delete conversations.", again],
   timeout: ["The answer took too long.", again],
   unauthorized: ["Your key is not valid.", ""],
 };

@@ -51,6 +51,7 @@ REMEDIES: dict[str, str] = {
     "context_version": "Read the context, and repeat the change with its version.",
     "backup_exists": "Choose another name for the backup.",
     "storage_full": "Delete sessions, or free space on the server's disk.",
+    "storage_share": "Delete sessions of this user.",
     "disk_full": "Free space on the server's disk.",
     "forbidden_folder": "Start the server with another --backups.",
     "internal": "Read the log of the server, which has the details.",

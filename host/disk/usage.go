@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/troupe-run/troupe/store"
+)
+
+// usageSamples is the number of batches of the log from which the shares of tenants are estimated.
+const usageSamples = 256
+
+// Usage is an estimate of the space that a store takes. What was written in the last seconds is not in
+// it.
+type Usage struct {
+	Free   uint64            // bytes that new work may still take
+	Stored uint64            // bytes of all tenants
+	Of     map[string]uint64 // of each tenant
+}
+
+// ReadUsage estimates the space of the tenants of a store. It reads some batches of the log.
+func ReadUsage(d *Disk) (Usage, error) {
+	u := Usage{Of: map[string]uint64{}}
+	if free := d.options.freeSpace(d.dir); free > d.options.FreeFloor {
+		u.Free = free - d.options.FreeFloor
+	}
+	tenants, err := d.Tenants()
+	if err != nil {
+		return u, err
+	}
+	for _, tenant := range tenants {
+		n, err := d.db.EstimateDiskUsage(store.TenantRange(tenant))
+		if err != nil {
+			return u, err
+		}
+		u.Of[tenant] = n
+	}
+	sample, err := d.SampleLog(d.node, usageSamples)
+	if err != nil {
+		return u, err
+	}
+	log, err := d.db.EstimateDiskUsage(store.LogRange(d.node))
+	if err != nil {
+		return u, err
+	}
+	sum := uint64(0)
+	for _, tenant := range slices.Sorted(maps.Keys(sample)) {
+		sum += sample[tenant]
+	}
+	for tenant, n := range sample {
+		u.Of[tenant] += uint64(float64(log) * float64(n) / float64(max(sum, 1)))
+	}
+	for _, n := range u.Of {
+		u.Stored += n
+	}
+	return u, nil
+}

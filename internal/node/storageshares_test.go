@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/internal/command"
+)
+
+const gib = 1 << 30
+
+// While space is scarce, the user who has more than half of it starts no new work, and others do. What
+// is written between two estimates counts.
+func TestUserWithMostOfTheDiskIsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		usage   disk.Usage
+		mallory bool // is refused
+	}{
+		"empty store":     {disk.Usage{Free: 1 << 20, Of: map[string]uint64{}}, false},
+		"enough space":    {disk.Usage{Free: 2 * gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 9 * gib, "bob": gib}}, false},
+		"scarce space":    {disk.Usage{Free: gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 9 * gib, "bob": gib}}, true},
+		"less than half":  {disk.Usage{Free: gib, Stored: 10 * gib, Of: map[string]uint64{"mallory": 4 * gib, "bob": gib}}, false},
+		"large disk":      {disk.Usage{Free: 5 * gib, Stored: 1000 * gib, Of: map[string]uint64{"mallory": 900 * gib}}, false},
+		"full large disk": {disk.Usage{Free: 3 * gib, Stored: 1000 * gib, Of: map[string]uint64{"mallory": 900 * gib}}, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStorageShares(nil, slog.New(slog.DiscardHandler))
+			usage := c.usage
+			s.read = func() (disk.Usage, error) { return usage, nil }
+			if r := s.admit("mallory", 1); r != nil {
+				t.Errorf("%s: refused before the first estimate: %v", name, r)
+			}
+			synctest.Wait()
+			r := s.admit("mallory", 1)
+			if (r != nil) != c.mallory || r != nil && (r.Info().Type != "storage_share" || r.HTTP() != 507 || !strings.Contains(r.Detail, "delete sessions")) {
+				t.Errorf("%s: %+v", name, r)
+			}
+			if r := s.admit("bob", 1<<20); r != nil {
+				t.Errorf("%s: bob is refused: %v", name, r)
+			}
+			usage = disk.Usage{Free: 100 * gib, Stored: gib, Of: map[string]uint64{"mallory": gib}} // mallory has deleted sessions
+			<-time.After(usageEvery)
+			_ = s.admit("bob", 1)
+			synctest.Wait()
+			if r := s.admit("mallory", 1); r != nil {
+				t.Errorf("%s: after the deletion: %v", name, r)
+			}
+			usage, s.read = disk.Usage{}, func() (disk.Usage, error) { return disk.Usage{}, errors.New("test error") }
+			accepted := 0
+			for ; accepted < 1<<20 && s.admit("mallory", 1<<20) == nil; accepted++ {
+			}
+			if accepted < 10<<10 || accepted > 60<<10 { // of 100 GiB, two bytes for each
+				t.Errorf("%s: %d MiB are accepted between two estimates", name, accepted)
+			}
+			s.close()
+		})
+	}
+}
+
+// Messages of clients are subject to the shares, and deletions are not.
+func TestMessagesTakeShareOfTheDisk(t *testing.T) {
+	n := openTestNode(t)
+	n.storage.usage, n.storage.readAt = disk.Usage{Free: 1, Stored: gib, Of: map[string]uint64{actor.DefaultTenant: gib}}, time.Now().Add(time.Hour)
+	invoke := func(call actor.Call) *actor.Refusal {
+		t.Helper()
+		call.ID = n.NewCallID()
+		a, err := n.Invoke(t.Context(), command.Invoke{By: testBy, Call: call}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Reply.Refusal
+	}
+	if r := invoke(actor.Call{To: actor.NewID("helper", "s-1"), Parts: actor.Text("x")}); r == nil || r.Info().Type != "storage_share" {
+		t.Errorf("a message: %v", r)
+	}
+	if r := invoke(actor.Call{To: agents.RegistryID, Operation: agents.OpDelete, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"a"}`)}}}); r != nil && r.Reason != actor.NotFound && r.Reason != actor.Rejected {
+		t.Errorf("a deletion: %v", r)
+	}
+}

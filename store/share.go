@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// TenantRange returns the range of the keys with the rows of a tenant.
+func TenantRange(tenant string) (from, to []byte) {
+	from = append(append([]byte("t/"), tenant...), '/')
+	return from, prefixEnd(from)
+}
+
+// LogRange returns the range of the keys of a node's log.
+func LogRange(node actor.NodeID) (from, to []byte) {
+	from = logKey(node)
+	return from, prefixEnd(from)
+}
+
+// SampleLog returns the bytes that tenants have in some batches of a node's log, which are spread
+// evenly. The log itself has no sums, because a cut and a deletion would have to know
+// those of each tenant.
+func (r Rows) SampleLog(node actor.NodeID, samples int) (of map[string]uint64, err error) {
+	origin, err := Origin(r.KV, node)
+	last := uint64(0)
+	if err == nil {
+		last, err = r.lastBatch(node)
+	}
+	if err != nil {
+		return nil, err
+	}
+	of = map[string]uint64{}
+	count := last - min(last, origin.Batch)
+	parts := min(uint64(samples), count)
+	for i := range parts {
+		var failure error
+		err := scanLog(r.KV, node, origin.Batch+1+i*count/parts, func(b *storedBatch) bool {
+			if failure = b.addTo(of); failure != nil {
+				failure = fmt.Errorf("key %s: %w", partKey(node, b.no, 0), failure)
+			}
+			return false
+		})
+		if err = cmp.Or(failure, err); err != nil {
+			return nil, err
+		}
+	}
+	return of, nil
+}
+
+// errFirst ends the decoding of a group after its first entry.
+var errFirst = errors.New("first entry")
+
+// addTo adds the sizes of the groups of a batch to the sums of their tenants. All entries of a group
+// are of one actor.
+func (b *storedBatch) addTo(of map[string]uint64) error {
+	for _, group := range b.groups {
+		content, err := openGroup(group)
+		if errors.As(err, new(Gone)) {
+			continue
+		}
+		if err == nil {
+			err = unpackEntries(content, noBlob, func(e Entry) error {
+				of[e.Actor.Tenant] += uint64(len(group))
+				return errFirst
+			})
+		}
+		if err != nil && !errors.Is(err, errFirst) {
+			return err
+		}
+	}
+	return nil
+}
