@@ -261,6 +261,9 @@ func (r *ChatReader) readChunk(data []byte) (pass []byte, ok bool) {
 		r.fail(f)
 		return nil, false
 	}
+	if masked := r.secrets.long().redact(string(data)); masked != string(data) && jsontext.Value(masked).IsValid() { // a secret can be a number
+		data = []byte(masked)
+	}
 	if r.model == "" {
 		r.model = actor.FitText(c.Model, NameBytesMax)
 	}

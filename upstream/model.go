@@ -54,6 +54,7 @@ type ModelDecoder struct {
 	text      strings.Builder
 	jsonBytes int // upper bound of the size of text in JSON
 	half      halfText
+	mask      masker
 	reasoning reasoning
 	calls     Assembler
 	finish    Finish
@@ -67,7 +68,7 @@ type ModelDecoder struct {
 // NewModelDecoder returns a decoder for the response to p with the given content
 // type.
 func NewModelDecoder(name string, p *Prompt, secrets Secrets, contentType string) (*ModelDecoder, *Failure) {
-	d := &ModelDecoder{name: name, secrets: secrets, tools: p.Tools, wireNames: p.wireNames()}
+	d := &ModelDecoder{name: name, secrets: secrets, mask: masker{secrets: secrets.long()}, tools: p.Tools, wireNames: p.wireNames()}
 	if media := mediaType(contentType); !readableMedia(media) {
 		return nil, fail(Broken, actor.Unavailable, "%s answers with %q: want an event stream or JSON", name, secrets.quote(media, mediaBytesMax))
 	}
@@ -270,7 +271,7 @@ func (d *ModelDecoder) decodeChunk(b []byte) string {
 		return ""
 	}
 	if d.model == "" {
-		d.model = actor.FitText(w.Model, NameBytesMax)
+		d.model = d.mask.secrets.quote(w.Model, NameBytesMax)
 	}
 	if usage, ok := readUsage(w.Usage); ok {
 		d.usage = usage
@@ -301,7 +302,7 @@ func (d *ModelDecoder) decodeChunk(b []byte) string {
 // addContent appends the content of one choice and returns its text. A refusal by
 // the model counts as its answer.
 func (d *ModelDecoder) addContent(content wireContent) string {
-	text := d.half.join(string(content.Content) + content.Refusal)
+	text := d.mask.add(d.half.join(string(content.Content) + content.Refusal))
 	if err := d.reasoning.add(content.wireReasoning); err != nil {
 		return d.failMalformed("%v", err)
 	}
@@ -340,12 +341,13 @@ func (d *ModelDecoder) finishAnswer() string {
 		return d.failMalformed("%v", err)
 	}
 	for i, c := range calls {
+		calls[i].Name, calls[i].Arguments = d.mask.secrets.redact(c.Name), d.mask.secrets.redact(c.Arguments)
 		if j := slices.Index(d.wireNames, c.Name); j >= 0 {
 			calls[i].Name = d.tools[j].Name
 		}
 	}
 	d.toolCalls, d.done = calls, true
-	rest := d.half.rest()
+	rest := d.mask.add(d.half.rest()) + d.mask.rest()
 	d.text.WriteString(rest)
 	return rest
 }

@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -457,5 +458,27 @@ func (m Model) post(body []byte) (Request, *actor.Refusal) {
 	if m.Key != "" {
 		headers = append(headers, Header{Name: "authorization", Value: "Bearer " + m.Key.Reveal(), Secret: true})
 	}
-	return post(m.URL, "/chat/completions", body, append(headers, m.Headers...))
+	r, refusal := post(m.URL, "/chat/completions", body, append(headers, m.Headers...))
+	r.hidden = querySecrets(m.URL)
+	return r, refusal
+}
+
+// querySecrets returns the values in the query of a model's URL that are long enough for a key.
+func querySecrets(text string) (all Secrets) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil
+	}
+	query := u.Query()
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		for _, value := range query[name] {
+			if escaped := url.QueryEscape(value); len(value) >= maskedBytesMin && escaped != value {
+				all = append(all, escaped)
+			}
+			if len(value) >= maskedBytesMin {
+				all = append(all, value)
+			}
+		}
+	}
+	return all
 }

@@ -52,10 +52,13 @@ type Request struct {
 	URL     string
 	Headers []Header
 	Body    []byte
+	hidden  Secrets // further ones than those of the headers
 }
 
-// String returns the request on one line, without headers and body.
-func (r Request) String() string { return fmt.Sprintf("%s %s, %d bytes", r.Method, r.URL, len(r.Body)) }
+// String returns the request on one line, without headers, secrets and body.
+func (r Request) String() string {
+	return fmt.Sprintf("%s %s, %d bytes", r.Method, r.hidden.redact(r.URL), len(r.Body))
+}
 
 // secrets returns the secrets of the request, to be removed from texts of the
 // upstream.
@@ -66,7 +69,7 @@ func (r Request) secrets() Secrets {
 			all = append(all, h.Value, strings.TrimPrefix(h.Value, "Bearer "))
 		}
 	}
-	return all
+	return append(all, r.hidden...)
 }
 
 // EgressHeader marks each request that a server sends to a model, an agent or a tool. A

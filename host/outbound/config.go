@@ -197,8 +197,8 @@ func (m *Model) validate() error {
 	}
 	path, query, _ := strings.Cut(m.URL, "?")
 	if base, ok := strings.CutSuffix(strings.TrimRight(path, "/"), completionsPath); ok {
-		if query != "" {
-			base += "?" + query
+		if query != "" { // which may have a key
+			base += ", with the same query"
 		}
 		return fmt.Errorf("url: ends in %s, which the server adds; want %.200s", completionsPath, base)
 	}
@@ -236,6 +236,17 @@ var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 func isEnvName(name string) bool {
 	return name == "" || envName.MatchString(name) && len(name) <= upstream.NameBytesMax
 }
+
+// isLikeKey reports whether the name of a variable may be a key that was written in its place: it is
+// long, and has lower-case letters, digits and upper-case letters or no underscore.
+func isLikeKey(name string) bool {
+	has := func(chars string) bool { return strings.ContainsAny(name, chars) }
+	const lower, digits = "abcdefghijklmnopqrstuvwxyz", "0123456789"
+	return len(name) >= keyBytesMin && has(lower) && has(digits) && (has(strings.ToUpper(lower)) || !has("_"))
+}
+
+// keyBytesMin is the length from which a text may be a key.
+const keyBytesMin = 16
 
 func (m *Model) validateHeaders() error {
 	if n := len(m.Headers) + len(m.HeaderEnv); n > upstream.HeadersMax {
@@ -322,6 +333,9 @@ func (c *Config) secret(env string) (upstream.Secret, error) {
 	}
 	value, _ := c.Env(env)
 	if value = strings.TrimSpace(value); value == "" {
+		if isLikeKey(env) {
+			return "", fmt.Errorf("want the name of an environment variable that is set, not the key")
+		}
 		return "", fmt.Errorf("the environment variable %s is not set: set it and restart", env)
 	}
 	return upstream.Secret(value), nil

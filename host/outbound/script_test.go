@@ -82,7 +82,7 @@ func TestConfigValidation(t *testing.T) {
 		{model(Model{URL: "http://h", KeyEnv: "sk-123 456"}), "models.m.key_env: want the name"},
 		{model(Model{URL: "http://h", KeyEnv: "sk-123456"}), "models.m.key_env: want the name"},
 		{model(Model{URL: "http://h/v1/chat/completions"}), "models.m.url: ends in /chat/completions, which the server adds; want http://h/v1"},
-		{model(Model{URL: "http://h/x/chat/completions/?api-version=1"}), "models.m.url: ends in /chat/completions, which the server adds; want http://h/x?api-version=1"},
+		{model(Model{URL: "http://h/x/chat/completions/?api-version=1"}), "models.m.url: ends in /chat/completions, which the server adds; want http://h/x, with the same query"},
 		{model(Model{URL: "http://h", KeyEnv: "NONE"}), "models.m.key_env: the environment variable NONE is not set"},
 		{model(Model{URL: "http://h", Model: strings.Repeat("m", 257)}), "models.m.model: got 257 bytes"},
 		{model(Model{URL: "http://h", MaxTokensName: "tokens"}), "models.m.max_tokens_name"},

@@ -143,3 +143,15 @@ func TestHeadOfResultHasNoPartOfSecret(t *testing.T) {
 		t.Errorf("%d bytes, end %q", len(text), text[max(len(text)-40, 0):])
 	}
 }
+
+// A key in the place of the name of its variable is in no error.
+func TestErrorsDoNotQuoteAKeyInPlaceOfItsName(t *testing.T) {
+	for name, quoted := range map[string]bool{"EXAMPLE_API_KEY": true, "my_example_key_1": true, "sk_live_4eC39HqLyjWDarjtT1zdp7dc": false, "AbCdEf0123456789": false, "0123456789abcdef0123": false, "x9f8e7d6c5b4a39281": false} {
+		c := Config{Models: map[string]Model{"m": {URL: "http://models.example/v1", KeyEnv: name}}, Env: func(string) (string, bool) { return "", false }}
+		_, err := New(c)
+		all := fmt.Sprint(err, c.Validate(), c.MissingSecrets())
+		if err == nil || strings.Contains(all, name) != quoted {
+			t.Errorf("%s: %s", name, all)
+		}
+	}
+}

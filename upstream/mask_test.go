@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+const maskedKey = "sk-Masked0123456789abcdef"
+
+// answerOf returns the deltas and the completion that a decoder makes of a stream.
+func maskedAnswer(t *testing.T, key string, body []byte) (deltas string, c Completion) {
+	t.Helper()
+	m := Model{URL: "http://models.example/v1", Key: Secret(key)}
+	request, refusal := m.post([]byte("{}"))
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	d, failure := NewModelDecoder("model m", &Prompt{}, request.secrets(), "text/event-stream")
+	if failure != nil {
+		t.Fatal(failure)
+	}
+	take := func(all []Delta, failure *Failure) {
+		t.Helper()
+		if failure != nil {
+			t.Fatal(failure.Refusal)
+		}
+		for _, delta := range all {
+			deltas += delta.Text
+		}
+	}
+	take(d.Decode(body))
+	if !d.Done() {
+		take(d.End())
+	}
+	return deltas, d.Completion()
+}
+
+// A model that repeats its key shows it in no text and no tool call, however the answer is cut into
+// pieces and whatever the case of the letters is.
+func TestKeyOfModelIsMaskedInAnswers(t *testing.T) {
+	for name, key := range map[string]string{"same": maskedKey, "upper": strings.ToUpper(maskedKey)} {
+		for _, text := range []string{"the key is " + key + ", is it?", key, key + key, "sk-" + key, "Bearer " + key, "ends with a begin: " + key[:20]} {
+			for cut := 1; cut <= 30; cut++ {
+				for _, before := range []string{"", "x", "sk-Mask"} {
+					c := Completion{Model: "m", Text: before + text, Finish: FinishStop, Calls: []ToolCall{{ID: "1", Name: "t", Arguments: fmt.Sprintf(`{"a":%q}`, key)}}}
+					want := strings.ReplaceAll(c.Text, key, "***")
+					deltas, got := maskedAnswer(t, maskedKey, AppendStream(nil, c, cut))
+					if deltas != want || got.Text != want || len(got.Calls) != 1 || got.Calls[0].Arguments != `{"a":"***"}` {
+						t.Fatalf("%s, pieces of %d: %q, %q, %+v; want %q", name, cut, deltas, got.Text, got.Calls, want)
+					}
+				}
+			}
+		}
+	}
+	if deltas, _ := maskedAnswer(t, "none", AppendStream(nil, Completion{Text: "there are none", Finish: FinishStop}, 3)); deltas != "there are none" {
+		t.Errorf("a short key: %q", deltas)
+	}
+	deltas, _ := maskedAnswer(t, maskedKey, []byte(`{"choices":[{"index":0,"message":{"content":"`+maskedKey+`"},"finish_reason":"stop"}]}`))
+	if deltas != "***" {
+		t.Errorf("one JSON value: %q", deltas)
+	}
+}
+
+// The same holds for requests that are passed on, and for a key in the URL of a model.
+func TestKeyOfModelIsMaskedInChats(t *testing.T) {
+	inURL := "http://models.example/v1?api-version=1&key=" + maskedKey + "+b"
+	for name, m := range map[string]Model{"header": {URL: "http://models.example/v1", Key: maskedKey}, "query": {URL: inURL}} {
+		request, refusal := m.post([]byte("{}"))
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		secret := maskedKey
+		if name == "query" {
+			secret += "+b"
+			if strings.Contains(request.String(), maskedKey) {
+				t.Errorf("the request shows %s", request)
+			}
+			if got := request.secrets().quote("cannot dial "+inURL, 500); strings.Contains(got, maskedKey) {
+				t.Errorf("an error shows %s", got)
+			}
+			secret = maskedKey + " b" // as it is decoded
+		}
+		r := &ChatReader{name: "model m", secrets: request.secrets()}
+		if _, failure := r.restart("text/event-stream"); failure != nil {
+			t.Fatal(failure.Refusal)
+		}
+		shown := ""
+		all, failure := r.Decode([]byte("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"it is " + secret + "\"}}]}\n\ndata: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"))
+		if failure != nil {
+			t.Fatal(failure.Refusal)
+		}
+		for _, d := range all {
+			shown += d.Text
+		}
+		if !strings.Contains(shown, "it is ***") || strings.Contains(shown+string(r.Tail()), maskedKey) || r.Completion().Finish != FinishStop {
+			t.Errorf("%s: %s%s", name, shown, r.Tail())
+		}
+	}
+}
