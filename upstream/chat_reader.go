@@ -14,18 +14,15 @@ import (
 )
 
 // ChatReader reads the answer to a Chat while it is passed on. It removes a usage that the client
-// has not asked for, and what stock clients fail on:
+// has not asked for, and what stock clients fail on: comments, also those that became data, because
+// some clients take a comment and the empty line behind it for an event without data; and what is no
+// JSON behind the finish reason.
 //
-//   - comments, also those that became data: some clients take a comment and the empty line behind it
-//     for an event without data;
-//
-//   - what is no JSON behind the finish reason.
-//
-//     1. The deltas of a streamed answer are its events up to the one with a finish reason.
+//  1. The deltas of a streamed answer are its events up to the one with a finish reason.
 //     Tail is that event and those behind it, or an answer that is not streamed. So the
 //     outcome can be recorded before the client can act on it.
-//     2. Completion has no text and no tool calls.
-//     3. After a failure Tail is empty.
+//  2. Completion has no text and no tool calls.
+//  3. After a failure Tail is empty.
 type ChatReader struct {
 	name    string
 	secrets Secrets
