@@ -37,6 +37,26 @@ func (s forwardedRuns) authorize(ctx *fasthttp.RequestCtx) (*caller, *problem) {
 	if p != nil {
 		return nil, p
 	}
+	return agentOf(s, h, by, text, field)
+}
+
+// authorizeSession returns the external agent that works on the run in x-run-id, for a request about the session of
+// that run, if the request has the credentials of the principal that registered this agent and the scope of the route.
+func authorizeSession(s *Server, ctx *fasthttp.RequestCtx, scope ingress.Scope) (*caller, *problem) {
+	h := &ctx.Request.Header
+	by, p := s.authorize(h, scope, ctx.Conn())
+	if p != nil {
+		return nil, p
+	}
+	named := h.PeekAll(runHeader)
+	if len(named) > 1 {
+		return nil, invalid(fasthttp.StatusBadRequest, runHeader, "the header "+runHeader+" is a duplicate")
+	}
+	return agentOf(forwardedRuns{s}, h, by, string(named[0]), runHeader)
+}
+
+// agentOf returns the external agent that works on the run that a header or field names.
+func agentOf(s forwardedRuns, h *fasthttp.RequestHeader, by *caller, text, field string) (*caller, *problem) {
 	run, err := actor.ParseCallID(text)
 	if err != nil {
 		return nil, invalid(fasthttp.StatusBadRequest, field, field+": "+err.Error())

@@ -134,6 +134,11 @@ func (r *route) calls() bool {
 	return r.scope == scopeRunToken || r.path == messagesRoute || r.path == "/v1/chat/completions"
 }
 
+// isOfSession reports whether a request for a run reads the messages of its session, or reads or writes its contexts.
+func (r *route) isOfSession() bool {
+	return (r.scope == scopeReadOrRun || r.scope == scopeCallOrRun) && (r.path == "/v1/sessions/{id}/messages" || strings.HasPrefix(r.path, "/v1/context"))
+}
+
 // verb splits the verb from the path; it is empty if there is none.
 func (r *route) verb() (path, verb string) {
 	path, verb, _ = strings.Cut(r.path, ":")
@@ -272,6 +277,8 @@ func (s *Server) protect(r route) fasthttp.RequestHandler {
 		var p *problem
 		if h := &ctx.Request.Header; !hasRunToken(h) && (r.scope == scopeRunToken || r.scope == scopeModels && len(h.PeekAll(runHeader)) > 0) {
 			c, p = forwardedRuns{s}.authorize(ctx)
+		} else if !hasRunToken(h) && r.isOfSession() && len(h.PeekAll(runHeader)) > 0 {
+			c, p = authorizeSession(s, ctx, r.scope)
 		} else if c = s.admitted.take(h); c == nil {
 			c, p = s.authorize(h, r.scope, ctx.Conn())
 		} else if c.Key != "" && !s.config.Keys.Valid(c.Key) { // revoked while the body arrived
