@@ -36,8 +36,15 @@ func startAnalyst(t *testing.T) *analyst {
 		_ = json.NewDecoder(r.Body).Decode(&in)
 		a.got <- in.Input.Content
 		w.Header().Set("Content-Type", "text/event-stream")
-		answer, _ := json.Marshal(map[string]string{"text": <-a.answers})
-		_, _ = fmt.Fprintf(w, "event: delta\ndata: %s\n\nevent: done\ndata: {}\n\n", answer)
+		text, hangs := strings.CutSuffix(<-a.answers, "…")
+		answer, _ := json.Marshal(map[string]string{"text": text})
+		_, _ = fmt.Fprintf(w, "event: delta\ndata: %s\n\n", answer)
+		if hangs {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+			return
+		}
+		_, _ = fmt.Fprint(w, "event: done\ndata: {}\n\n")
 	}))
 	t.Cleanup(served.Close)
 	a.register("analyst", served.URL, `,"code":"ANL","provides":[{"code":"ANL_NPV","description":"Computes a net present value.","version":"1.0","timeout_ms":15000,
@@ -277,5 +284,24 @@ func TestCapabilityRequestOfModel(t *testing.T) {
 	}
 	if len(a.got) != 0 {
 		t.Error("a refused request has reached the agent")
+	}
+}
+
+// A response after the time of a request has what the agent had produced, if it is a result of the
+// capability. So has the 504 of a message.
+func TestTimeoutHasPartialAnswer(t *testing.T) {
+	a := startAnalyst(t)
+	request := strings.Replace(npvRequest("s-20250118-143022", ""), "15000", "300", 1)
+	a.answers <- `{"status":"PARTIAL","confidence_level":"LOW","result_json":{"npv":7},"warnings":[]}…`
+	if response := a.ask("ANL", request); response["status"] != "TIMEOUT" || fmt.Sprint(response["result_json"]) != "map[npv:7]" || response["error_code"] != "EXECUTION_TIMEOUT" {
+		t.Errorf("%v", response)
+	}
+	a.answers <- `The value is …`
+	if response := a.ask("ANL", strings.Replace(request, "143022", "143023", 1)); response["status"] != "TIMEOUT" || response["result_json"] != nil || !strings.Contains(fmt.Sprint(response["warnings"]), "cut after 13 bytes") {
+		t.Errorf("%v", response)
+	}
+	a.answers <- `The value is …`
+	if status, _, body := a.do("POST", "/v1/agents/analyst/messages", `{"content":"x","timeout_ms":300}`); status != 504 || !strings.Contains(body, `"partial":{"text":"The value is "}`) {
+		t.Errorf("%d %s", status, body)
 	}
 }

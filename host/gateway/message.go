@@ -90,6 +90,8 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 		s.respondAccepted(ctx, call.ID)
 	case err != nil:
 		s.respondError(ctx, err)
+	case answer.Reply.Refusal != nil && answer.Reply.Refusal.Reason == actor.Deadline:
+		respondTimeout(s, ctx, call.ID, answer.Reply.Refusal)
 	default:
 		s.respondAnswer(ctx, call.To, answer)
 	}
@@ -141,6 +143,20 @@ func (s *Server) respondAnswer(ctx *fasthttp.RequestCtx, to actor.ID, answer com
 	default:
 		respondReply(ctx, to, &answer.Reply)
 	}
+}
+
+// respondTimeout answers that the time of a message has passed, with what its run had produced.
+func respondTimeout(s *Server, ctx *fasthttp.RequestCtx, run actor.CallID, r *actor.Refusal) {
+	by, p := callerOf(ctx), refusalProblem(r)
+	reading := s.newTimeout(readTimeout)
+	defer reading.stop()
+	if _, err := s.runOwner(by, run); err == nil { // otherwise it repeats another message, or was not accepted
+		p.Run = run.String()
+		if part, err := clientOf(s, &by).Partial(reading, run); err == nil && !part.IsZero() {
+			p.Partial = &part
+		}
+	}
+	p.write(ctx)
 }
 
 // isVisibleRun reports whether the answer belongs to a run that clients can

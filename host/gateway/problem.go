@@ -9,28 +9,33 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/client"
 	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // problem is an error response according to RFC 9457.
 type problem struct {
-	Type       string   `json:"type"`
-	Title      string   `json:"title"`
-	Status     int      `json:"status"`
-	Detail     string   `json:"detail"`
-	Code       string   `json:"code"`
-	Field      string   `json:"field,omitzero"`
-	Scope      string   `json:"scope,omitzero"` // owner of the exceeded limit, for agent_busy
-	Chain      []string `json:"chain,omitempty"`
-	RetryAfter int64    `json:"retry_after,omitzero"` // seconds
-	Run        string   `json:"run_id,omitzero"`
-	FirstSeq   uint64   `json:"first_seq,omitzero"` // first event that is left, for events_dropped
-	wrongKey   bool     // a presented key or run token is wrong
-	openAI     []byte   // body for clients of the OpenAI API, as a model sent it; empty: made of the fields
+	Type       string          `json:"type"`
+	Title      string          `json:"title"`
+	Status     int             `json:"status"`
+	Detail     string          `json:"detail"`
+	Code       string          `json:"code"`
+	Field      string          `json:"field,omitzero"`
+	Scope      string          `json:"scope,omitzero"` // owner of the exceeded limit, for agent_busy
+	Chain      []string        `json:"chain,omitempty"`
+	RetryAfter int64           `json:"retry_after,omitzero"` // seconds
+	Run        string          `json:"run_id,omitzero"`
+	FirstSeq   uint64          `json:"first_seq,omitzero"` // first event that is left, for events_dropped
+	Partial    *client.Partial `json:"partial,omitzero"`   // what the run had produced, for timeout
+	wrongKey   bool            // a presented key or run token is wrong
+	openAI     []byte          // body for clients of the OpenAI API, as a model sent it; empty: made of the fields
 }
 
 func newProblem(status int, code, title, detail string) *problem {
@@ -131,6 +136,9 @@ func (p *problem) append(b []byte) []byte {
 	}
 	if p.FirstSeq != 0 {
 		b = strconv.AppendUint(append(b, `,"first_seq":`...), p.FirstSeq, 10)
+	}
+	if p.Partial != nil {
+		b = append(append(b, `,"partial":`...), invariant.Must(json.Marshal(p.Partial, jsontext.AllowInvalidUTF8(true)))...)
 	}
 	return append(b, '}')
 }

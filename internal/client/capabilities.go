@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/contract"
@@ -175,7 +177,14 @@ func (c *Client) fulfil(ctx context.Context, k *Capabilities, all []command.Agen
 	case err != nil:
 		return out, err
 	case answer.Reply.Refusal != nil:
-		return out, answer.Reply.Refusal
+		out.Response = contract.Refused(in.ID, answer.Reply.Refusal)
+		if out.Response.Status == contract.TimedOut && in.Run.IsZero() {
+			c.addPartial(ctx, &out, catalog, in.Capability)
+		}
+		if answer.Reply.Refusal.Reason == actor.Busy {
+			return out, answer.Reply.Refusal
+		}
+		return out, nil
 	case answer.HeldUntil != 0:
 		out.Response = contract.Response{ID: in.ID, Status: contract.TimedOut, Warnings: []string{fmt.Sprintf("run %s waits for a person to decide: the same request gets its response later", out.Run)}}
 		return out, nil
@@ -196,6 +205,29 @@ func (c *Client) fulfil(ctx context.Context, k *Capabilities, all []command.Agen
 	}
 	out.Response.Warnings = append(out.Response.Warnings, answer.Reply.Warnings...)
 	return out, nil
+}
+
+// addPartial adds to the response of a run whose time ran out what it had produced. Text that is no result of
+// the capability is in its events only.
+func (c *Client) addPartial(ctx context.Context, out *Fulfilled, catalog *contract.Catalog, code string) {
+	p, err := c.Partial(ctx, out.Run)
+	if err != nil || p.IsZero() {
+		return
+	}
+	r := &out.Response
+	for _, agent := range p.Incomplete {
+		r.Warnings = append(r.Warnings, "the part of "+agent+" was not completed")
+	}
+	r.Metadata.Incomplete = p.Incomplete
+	if p.Text == "" {
+		return
+	}
+	part, broken := contract.DecodeResponse(p.Text, r.ID, contract.DefaultLevels())
+	if jsontext.Value(p.Text).IsValid() && broken == nil && catalog.CheckResult(code, &part) == nil {
+		r.Result, r.Confidence = part.Result, part.Confidence
+		return
+	}
+	r.Warnings = append(r.Warnings, fmt.Sprintf("the answer was cut after %d bytes", len(p.Text)))
 }
 
 // addressee returns the target of a request, or "" if any owner of the capability may get it.

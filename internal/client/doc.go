@@ -15,6 +15,7 @@
 //	client.go     Client, Request and Forbidden
 //	messages.go   messages that begin a run, and those that do not
 //	runs.go       signals to runs, retries of parked runs, cancellation, the end of a run
+//	partial.go    what a run had produced when its time ran out
 //	sessions.go   deletion of sessions
 //	toolcalls.go  tool calls and their results
 //	approvals.go  approvals, and who may decide about them
