@@ -261,3 +261,44 @@ func (s *server) definition(agent string) string {
 	}
 	return a.Definition
 }
+
+// A file whose read would wait, such as a named pipe in the place of the configuration, keeps the server
+// neither from applying others nor from stopping.
+func TestWatchDoesNotWaitForAFile(t *testing.T) {
+	agents := writeFiles(t, ">> a.toml\nname = \"a\"\nprompt = \"first\"")
+	dir := t.TempDir()
+	config := filepath.Join(dir, "troupe.toml")
+	if err := os.WriteFile(config, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, filepath.Join(dir, "data"), "--agents", agents, "--config", config, "--watch", "--log-level", "info")
+	logged := func(want string) {
+		t.Helper()
+		waitUntil(t, "log line "+want, func() bool {
+			b, err := os.ReadFile(s.log)
+			return err == nil && strings.Contains(string(b), want)
+		})
+	}
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(pipe, config); err != nil {
+		t.Fatal(err)
+	}
+	logged("configuration cannot be read")
+	if err := os.Symlink(config, filepath.Join(agents, "b.toml")); err != nil {
+		t.Fatal(err)
+	}
+	logged("b.toml: open ")
+	if err := os.Remove(filepath.Join(agents, "b.toml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(agents, "a.toml"), []byte("name = \"a\"\nprompt = \"second\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	logged("agent a: prompt changed")
+	if code := s.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}

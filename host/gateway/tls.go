@@ -29,6 +29,7 @@ type Certificate struct {
 	current *tls.Certificate
 	files   [2]fileVersion // of current, or of the last files that could not be read
 	checked time.Time      // last look at the files
+	broken  string         // error of that look, which was logged
 }
 
 // fileVersion identifies the content of a file.
@@ -68,6 +69,9 @@ func (c *Certificate) versions() (all [2]fileVersion, err error) {
 		if info, err = os.Stat(path); err != nil {
 			return all, err
 		}
+		if c.current != nil && !info.Mode().IsRegular() { // a read might wait, and all handshakes with it
+			return all, fmt.Errorf("%s is no regular file", path)
+		}
 		all[i] = fileVersion{info.ModTime(), info.Size()}
 	}
 	return all, nil
@@ -84,7 +88,11 @@ func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			if err == nil {
 				err = c.load()
 			}
-			if err != nil {
+			if err != nil && err.Error() == c.broken {
+				return c.current, nil
+			}
+			if c.broken = ""; err != nil {
+				c.broken = err.Error()
 				c.log.Warn("the changed certificate cannot be used; the former one still is", "cert", c.certFile, "key", c.keyFile, "error", err.Error())
 			} else {
 				c.log.Info("the certificate was read again", "cert", c.certFile)

@@ -3,6 +3,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,10 +129,7 @@ func ReadToolFiles(paths []string) *AgentFiles {
 
 // readText returns the text of a file, or false if it cannot be read.
 func (f *AgentFiles) readText(path string) (string, bool) {
-	text, err := []byte(nil), disk.CheckRegular(path)
-	if err == nil {
-		text, err = ReadFile(path, agents.SourceBytesMax)
-	}
+	text, err := readRegular(path, agents.SourceBytesMax)
 	if err != nil {
 		f.Problems = append(f.Problems, FileProblem{File: path, Text: err.Error()})
 	}
@@ -330,12 +328,33 @@ func (f *AgentFiles) warn(file, field, format string, args ...any) {
 	f.Problems = append(f.Problems, FileProblem{File: file, Field: field, Text: fmt.Sprintf(format, args...), Warning: true})
 }
 
-// ReadFile reads a file of at most limit bytes. A larger file is an error.
+// ReadFile reads a file of at most limit bytes. A larger file is an error. It waits for the other end
+// of a named pipe.
 func ReadFile(path string, limit int) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
+	return readOpen(file, limit)
+}
+
+// readRegular is ReadFile for a regular file or a link to one. It waits for no other process.
+func readRegular(path string, limit int) ([]byte, error) {
+	if err := disk.CheckRegular(path); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() { // it was replaced
+		return nil, errors.Join(cmp.Or(err, fmt.Errorf("%s is no regular file", path)), file.Close())
+	}
+	return readOpen(file, limit)
+}
+
+// readOpen reads a file and closes it.
+func readOpen(file *os.File, limit int) ([]byte, error) {
 	defer file.Close()
 	b, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
 	if err == nil && len(b) > limit {

@@ -53,9 +53,12 @@ type Watch struct {
 	problems []FileProblem // of the newest reading, if it had errors
 	broken   string        // error of the newest reading of the folder
 
+	read func(dir string) (*AgentFiles, error) // ReadAgentFiles
+
 	config               string // path of the configuration of the server; "": none is watched
 	check                string // command that checks it
 	configUsed, configIs string // its text at the start, and that of the newest reading
+	configBroken         string // error of the newest reading
 }
 
 // NewWatch watches a folder whose files were applied to a node. The caller MUST call Run. The
@@ -65,7 +68,7 @@ func NewWatch(dir, data string, applied *AgentFiles, store AgentStore, log *slog
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w; serve without --watch", dir, err)
 	}
-	w := &Watch{dir: filepath.Clean(dir), data: data, store: store, log: log, watcher: watcher, agents: map[string]actor.Hash{}, tools: map[string]actor.Hash{}, servers: applied.MCP(), warned: map[FileProblem]bool{}}
+	w := &Watch{dir: filepath.Clean(dir), data: data, store: store, log: log, watcher: watcher, read: ReadAgentFiles, agents: map[string]actor.Hash{}, tools: map[string]actor.Hash{}, servers: applied.MCP(), warned: map[FileProblem]bool{}}
 	for _, a := range applied.Agents {
 		if now, ok := store.Agent(a.Spec.ID); ok && now.Hash() == a.Spec.Hash() { // the registry may have been busy
 			w.agents[a.Spec.ID] = now.Hash()
@@ -93,20 +96,25 @@ const configBytesMax = 1 << 20
 // log suggests the command check. The caller MUST call AddConfig before Run.
 func (w *Watch) AddConfig(path, check string) {
 	w.config, w.check = filepath.Clean(path), check
-	w.configUsed = w.readConfig()
+	w.configUsed, _ = w.readConfig()
 	w.configIs = w.configUsed
 	if err := w.watcher.Add(filepath.Dir(w.config)); err != nil {
 		w.log.Warn("the configuration is not watched", "file", w.config, "error", err.Error())
 	}
 }
 
-// readConfig returns the text of the configuration; "" if it cannot be read.
-func (w *Watch) readConfig() string {
-	text, err := ReadFile(w.config, configBytesMax)
+// readConfig returns the text of the configuration, or false if it cannot be read.
+func (w *Watch) readConfig() (string, bool) {
+	text, err := readRegular(w.config, configBytesMax)
 	if err != nil {
-		return ""
+		if w.configBroken != err.Error() {
+			w.configBroken = err.Error()
+			w.log.Warn("configuration cannot be read", "file", w.config, "error", w.configBroken)
+		}
+		return "", false
 	}
-	return string(text)
+	w.configBroken = ""
+	return string(text), true
 }
 
 // reportConfig reports a change of the configuration.
@@ -114,8 +122,8 @@ func (w *Watch) reportConfig() {
 	if w.config == "" {
 		return
 	}
-	text := w.readConfig()
-	if text == w.configIs {
+	text, ok := w.readConfig()
+	if !ok || text == w.configIs {
 		return
 	}
 	w.configIs = text
@@ -237,9 +245,38 @@ func settle(ctx context.Context, changed <-chan struct{}, quiet, limit time.Dura
 	}
 }
 
+// readWarnAfter is the time after which a reading that does not end is logged.
+const readWarnAfter = 10 * time.Second
+
+// readFiles reads the folder, unless ctx ends first. A file of a network may not answer for long.
+func (w *Watch) readFiles(ctx context.Context) (files *AgentFiles, err error) {
+	done := make(chan struct{})
+	var read *AgentFiles
+	var readErr error
+	go func() {
+		defer close(done)
+		read, readErr = w.read(w.dir)
+	}()
+	slow := time.NewTimer(readWarnAfter)
+	defer slow.Stop()
+	for {
+		select {
+		case <-done:
+			return read, readErr
+		case <-slow.C:
+			w.log.Warn("agent files: a read takes long; no change applies until it ends", "folder", w.dir)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
 // reload reads the files and applies those whose definition differs from the applied one.
 func (w *Watch) reload(ctx context.Context) {
-	files, err := ReadAgentFiles(w.dir)
+	files, err := w.readFiles(ctx)
+	if ctx.Err() != nil {
+		return
+	}
 	if err != nil {
 		if w.broken != err.Error() {
 			w.broken = err.Error()

@@ -3,7 +3,11 @@
 package service
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,4 +70,40 @@ func TestChangedFields(t *testing.T) {
 			t.Errorf("%s to %s: got %q, want %q", c.before, c.after, got, c.want)
 		}
 	}
+}
+
+// A read that does not end is logged, and keeps Run from no end.
+func TestWatchEndsDuringARead(t *testing.T) {
+	dir := t.TempDir()
+	log := new(bytes.Buffer)
+	w, err := NewWatch(dir, "", &AgentFiles{}, nil, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reading, release := make(chan struct{}), make(chan struct{})
+	w.read = func(string) (*AgentFiles, error) {
+		close(reading)
+		<-release
+		return &AgentFiles{}, nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.Run(ctx)
+	}()
+	<-reading
+	cancel()
+	<-ended
+	close(release)
+
+	synctest.Test(t, func(t *testing.T) {
+		w := &Watch{log: slog.New(slog.NewTextHandler(log, nil)), read: func(string) (*AgentFiles, error) {
+			<-time.After(2 * readWarnAfter)
+			return nil, errors.New("test error")
+		}}
+		if _, err := w.readFiles(t.Context()); err == nil || strings.Count(log.String(), "a read takes long") != 1 {
+			t.Errorf("%v, log %s", err, log)
+		}
+	})
 }
