@@ -97,6 +97,7 @@ var packages = map[string]pkg{
 	"examples":   {layer: 4, ours: []string{"."}, theirs: []string{mcpSDK}},
 
 	"store/storetest":      {layer: 3, ours: []string{"actor", "runs", "store"}, theirs: []string{"pgregory.net/rapid"}},
+	"internal/apitest":     {layer: 4, tests: []string{"."}},
 	"internal/arch":        {layer: 4},
 	"internal/invariant":   {layer: 0},
 	"internal/nearest":     {layer: 0},

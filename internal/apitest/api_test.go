@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package troupe_test
+package apitest
 
 import (
 	"bytes"
