@@ -143,6 +143,10 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 		}
 	}
 	n.outbound.SetAgents(n.catalog.externalAgents()) // before a run can call them
+	var clock *retentionClock
+	if c.Keep > 0 { // before the start makes records
+		clock = newRetentionClock(n.disk, c.Data, actor.Time(time.Now().UnixNano()), log)
+	}
 	present := devices.New(func() actor.Time { return actor.Time(time.Now().UnixNano()) })
 	e, err := engine.Start(engine.Config{
 		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Sessions: n.log, Agents: definitions, Former: former,
@@ -159,6 +163,7 @@ func Open(c Config, log *slog.Logger) (_ *Node, err error) {
 	n.Commands.chats = newChats(n.outbound, e, c.Limits.ModelTimeoutDefault)
 	n.catalog.attach(e, n.outbound, n.trace)
 	n.retained = &retention{engine: e, disk: n.disk, log: n.log, keep: c.Keep, logger: log}
+	n.retained.clock = clock
 	n.retained.start()
 	return n, nil
 }

@@ -37,6 +37,7 @@ type retention struct {
 	disk   *disk.Disk
 	log    *disk.Log
 	keep   time.Duration // 0: only what clients delete
+	clock  *retentionClock
 	logger *slog.Logger
 
 	deleted chan struct{} // a client has deleted a session
@@ -71,7 +72,7 @@ func (r *retention) run(ctx context.Context) {
 	defer close(r.done)
 	var pass <-chan time.Time
 	if r.keep > 0 {
-		r.Retain(ctx, r.engine.Now())
+		r.pass(ctx, r.engine.Now())
 		ticker := time.NewTicker(max(min(passEveryMax, r.keep/24), passEveryMin))
 		defer ticker.Stop()
 		pass = ticker.C
@@ -87,7 +88,7 @@ func (r *retention) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-pass:
-			r.Retain(ctx, r.engine.Now())
+			r.pass(ctx, r.engine.Now())
 		case <-r.deleted:
 			if !waiting {
 				waiting = true
@@ -101,6 +102,13 @@ func (r *retention) run(ctx context.Context) {
 				purge.Reset(time.Until(next))
 			}
 		}
+	}
+}
+
+// pass is Retain, unless the clock is not trusted.
+func (r *retention) pass(ctx context.Context, now actor.Time) {
+	if r.clock.trusts(now, r.logger) {
+		r.Retain(ctx, now)
 	}
 }
 

@@ -28,6 +28,11 @@ type retainedNode struct {
 
 func openRetained(t *testing.T, data string, keep time.Duration) *retainedNode {
 	t.Helper()
+	return openRetainedLogging(t, data, keep, slog.New(slog.DiscardHandler))
+}
+
+func openRetainedLogging(t *testing.T, data string, keep time.Duration, log *slog.Logger) *retainedNode {
+	t.Helper()
 	agent := agents.Define("agent", "1", "test agent", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
 		if turn.Message() == "wait" {
 			_, err := turn.Wait("go", time.Hour)
@@ -36,7 +41,7 @@ func openRetained(t *testing.T, data string, keep time.Duration) *retainedNode {
 		return "x", nil
 	})))
 	agent.Transcript = actor.TranscriptAll
-	n, err := Open(Config{Data: data, Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), Native: []actor.Definition{agent}, FreeFloor: 1, Keep: keep}, slog.New(slog.DiscardHandler))
+	n, err := Open(Config{Data: data, Name: "n1", Cells: 1, Limits: dispatcher.DefaultLimits(), Native: []actor.Definition{agent}, FreeFloor: 1, Keep: keep}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
