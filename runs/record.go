@@ -308,6 +308,11 @@ func (r *Record) AppendJSON(b []byte) []byte {
 	if r.Actor != (actor.ID{}) {
 		o.actor(r.Actor)
 		o.text("session_id", r.Actor.Key)
+		root := r.Actor
+		if len(r.Chain) > 0 {
+			root = r.Chain[0]
+		}
+		o.text("root_agent_id", root.Agent)
 	}
 	if r.User != "" {
 		o.text("principal", r.User)

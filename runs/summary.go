@@ -98,6 +98,9 @@ func (s *Summary) AppendJSON(b []byte) []byte {
 	}
 	o.actor(s.Actor)
 	o.text("session_id", s.Actor.Key)
+	if s.Depth == 0 {
+		o.text("root_agent_id", s.Actor.Agent)
+	}
 	if s.User != "" {
 		o.text("principal", s.User)
 	}

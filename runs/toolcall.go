@@ -133,10 +133,13 @@ func (c *ToolCall) dispatch(e *Event) error {
 	}
 	c.Attempt = max(c.Attempt, e.Attempt)
 	c.Dispatched = e.At
-	if err := c.enter(ToolStatusDispatched); err != nil || !c.OnDevice {
+	if err := c.enter(ToolStatusDispatched); err != nil {
 		return err
 	}
-	return c.enter(ToolStatusWaitingClient)
+	if c.OnDevice {
+		return c.enter(ToolStatusWaitingClient)
+	}
+	return c.enter(ToolStatusRunning)
 }
 
 func (c *ToolCall) end(e *Event) error {
@@ -151,16 +154,9 @@ func (c *ToolCall) end(e *Event) error {
 	case e.Refusal != nil:
 		to = ToolStatusFailed
 	}
-	if to != ToolStatusFailed || c.Status == ToolStatusDispatched {
-		if c.Status == ToolStatusCreated { // a tool of this program that answered at once
-			for _, s := range [...]ToolStatus{ToolStatusPolicyChecked, ToolStatusDispatched} {
-				if err := c.enter(s); err != nil {
-					return err
-				}
-			}
-		}
-		if c.Status == ToolStatusDispatched {
-			if err := c.enter(ToolStatusRunning); err != nil {
+	if to != ToolStatusFailed && c.Status == ToolStatusCreated { // a tool of this program that answered at once
+		for _, s := range [...]ToolStatus{ToolStatusPolicyChecked, ToolStatusDispatched, ToolStatusRunning} {
+			if err := c.enter(s); err != nil {
 				return err
 			}
 		}
@@ -171,7 +167,7 @@ func (c *ToolCall) end(e *Event) error {
 // endWithRun ends an open call because its run has ended: its approval expires.
 func (c *ToolCall) endWithRun(e *Event) {
 	why := "the run has ended"
-	if c.Status == ToolStatusDispatched || c.Status == ToolStatusWaitingClient {
+	if c.Status == ToolStatusRunning || c.Status == ToolStatusWaitingClient {
 		why += ", and the call may have been performed"
 	}
 	c.Status, c.Ended, c.Refusal = ToolStatusFailed, e.At, actor.Refuse(actor.Stopped, "%s", why)

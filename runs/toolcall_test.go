@@ -48,7 +48,7 @@ func TestFoldToolCall(t *testing.T) {
 		{approvalRun(ApprovalDecision), 3, ToolStatusCreated, 0, PausedWaitingTool},
 		{approvalRun(ApprovalDecision), 4, ToolStatusPolicyChecked, 0, PausedWaitingTool},
 		{approvalRun(ApprovalDecision), 5, ToolStatusWaitingApproval, ApprovalStatusPending, PausedWaitingApproval},
-		{approvalRun(ApprovalDecision), 8, ToolStatusDispatched, ApprovalStatusApproved, PausedWaitingTool},
+		{approvalRun(ApprovalDecision), 8, ToolStatusRunning, ApprovalStatusApproved, PausedWaitingTool},
 		{approvalRun(ApprovalDecision), 9, ToolStatusSucceeded, ApprovalStatusApproved, Running},
 		{approvalRun(ApprovalExpired), 8, ToolStatusTimeout, ApprovalStatusExpired, Running},
 	} {

@@ -176,6 +176,9 @@ func checkShownSummary(s *runs.Summary) error {
 	want := shown{"run_id": s.Run.String(), "root_run_id": s.Root.String(), "call_depth": s.Depth, "created_at": shownTime(s.Created)}
 	want.addID("parent_run_id", s.Parent)
 	want.addActor(s.Actor)
+	if s.Depth == 0 {
+		want["root_agent_id"] = s.Actor.Agent
+	}
 	want.add("principal", s.User)
 	want.addStatus(s.Status, s.Refusal, s.Priority, s.Started)
 	want.add("workflow_id", s.Workflow)
@@ -202,6 +205,7 @@ func checkShownRecord(r *runs.Record) error {
 	want.addID("root_run_id", r.Root)
 	want.addID("parent_run_id", r.Parent)
 	want.addActor(r.Actor)
+	want.add("root_agent_id", append(slices.Clone(r.Chain), r.Actor)[0].Agent)
 	want.add("principal", r.User)
 	want.add("key_id", r.Key)
 	want.addStatus(r.Status, r.Refusal, r.Priority, r.Started)

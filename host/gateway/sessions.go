@@ -51,6 +51,7 @@ func (s sessionRoutes) listSessions(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	by := callerOf(ctx)
+	user := userShown(ctx, &by)
 	s.scan(ctx, func(reading context.Context) func() {
 		found, err := command.Find(reading, s.node, by.Principal, q)
 		if err != nil {
@@ -61,7 +62,7 @@ func (s sessionRoutes) listSessions(ctx *fasthttp.RequestCtx) {
 			Next     string           `json:"next_cursor,omitzero"`
 		}{Sessions: []jsontext.Value{}}
 		for i := range found.All {
-			out.Sessions = append(out.Sessions, found.All[i].AppendJSON(nil))
+			out.Sessions = append(out.Sessions, found.All[i].AppendJSON(nil, user))
 		}
 		if found.Next != "" {
 			out.Next = ingress.CursorKey(s.config.Secret).PageCursor(list, found.Next)
@@ -78,12 +79,13 @@ func (s sessionRoutes) getSession(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	by := callerOf(ctx)
+	user := userShown(ctx, &by)
 	s.scan(ctx, func(reading context.Context) func() {
 		found, err := command.Find(reading, s.node, by.Principal, command.SessionQuery{Session: name})
 		if err != nil {
 			return func() { s.respondError(ctx, err) }
 		}
-		return func() { respond(ctx, http.StatusOK, found.AppendJSON(nil)) }
+		return func() { respond(ctx, http.StatusOK, found.AppendJSON(nil, user)) }
 	})
 }
 
@@ -131,7 +133,7 @@ func (s sessionRoutes) createSession(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	ctx.Response.Header.Set(fasthttp.HeaderLocation, "/v1/sessions/"+call.To.Key)
-	respond(ctx, http.StatusCreated, found.AppendJSON(nil))
+	respond(ctx, http.StatusCreated, found.AppendJSON(nil, by.User))
 }
 
 // deleteSession deletes a session with its transcripts, runs and events. A session with

@@ -80,6 +80,14 @@ func (c *caller) named(ctx *fasthttp.RequestCtx, path string) (_ *caller, p *pro
 // request is about. The request keeps its own user.
 const userParam = "user"
 
+// userShown returns the user whose namespace a request is about.
+func userShown(ctx *fasthttp.RequestCtx, by *caller) string {
+	if user := string(ctx.QueryArgs().Peek(userParam)); user != "" {
+		return user
+	}
+	return by.User
+}
+
 // in returns the caller in the namespace of another user. The lists of runs and of approvals
 // may be those of ingress.EveryUser.
 func (c *caller) in(user string, lists bool) (*caller, *problem) {

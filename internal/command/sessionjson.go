@@ -13,9 +13,11 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// AppendJSON appends the body of GET /v1/sessions/{id}.
-func (s *Session) AppendJSON(b []byte) []byte {
-	return append(b, invariant.Must(json.Marshal(newSessionView(s), json.Deterministic(true)))...)
+// AppendJSON appends the body of GET /v1/sessions/{id}, of a session of a user.
+func (s *Session) AppendJSON(b []byte, user string) []byte {
+	v := newSessionView(s)
+	v.User = user
+	return append(b, invariant.Must(json.Marshal(v, json.Deterministic(true)))...)
 }
 
 // AppendJSON appends the body of GET /v1/sessions/{id}/messages.
@@ -26,6 +28,7 @@ func (m *Messages) AppendJSON(b []byte) []byte {
 // sessionView is the JSON form of a session.
 type sessionView struct {
 	Session  string             `json:"session_id"`
+	User     string             `json:"user_id,omitzero"`
 	Title    string             `json:"title,omitzero"`
 	Metadata jsontext.Value     `json:"metadata,omitzero"`
 	Created  string             `json:"created_at,omitzero"`
