@@ -27,6 +27,7 @@ type CLI struct {
 	Check  CheckCmd  `cmd:"" help:"Check agent files for errors."`
 	Runs   RunsCmd   `cmd:"" help:"List, show, signal and cancel runs."`
 
+	Tasks    TasksCmd    `cmd:"" help:"List and show detached calls between agents."`
 	Sessions SessionsCmd `cmd:"" help:"List, show and delete conversations."`
 
 	Capabilities CapabilitiesCmd `cmd:"" help:"List what agents do for others, with their owners."`

@@ -100,6 +100,12 @@ func (e *Engine) Approvals(ctx context.Context, tenant string) ([]runtime.Approv
 	return ofOpenRuns(ctx, e, func(c *runtime.Cell) ([]runtime.Approval, bool) { return runtime.PendingApprovals(c, tenant) })
 }
 
+// PendingCalls returns the detached calls that actors of a namespace have made in a session, or with "" in
+// any. It fails while a cell is still loading its open runs.
+func (e *Engine) PendingCalls(ctx context.Context, tenant, session string) ([]runtime.PendingCall, error) {
+	return ofOpenRuns(ctx, e, func(c *runtime.Cell) ([]runtime.PendingCall, bool) { return runtime.PendingCalls(c, tenant, session) })
+}
+
 // Approval returns the tool call of an actor with this ID if it waits for a decision. It does not
 // find one that the cell has not loaded yet.
 func (e *Engine) Approval(ctx context.Context, of actor.ID, id runs.ToolCallID) (*runtime.Approval, error) {

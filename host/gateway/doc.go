@@ -25,6 +25,9 @@
 //	GET POST        /v1/sessions
 //	GET DELETE      /v1/sessions/{id}
 //	GET             /v1/sessions/{id}/events
+//	GET             /v1/sessions/{id}/state
+//	GET             /v1/tasks
+//	GET             /v1/tasks/{id}
 //	GET POST        /v1/sessions/{id}/messages
 //	POST            /v1/context
 //	GET PUT DELETE  /v1/context/{id}

@@ -78,6 +78,9 @@ func (s *Server) routes() []route {
 		{get, "/v1/sessions/{id}", read, user, sessionRoutes{s}.getSession},
 		{del, "/v1/sessions/{id}", call, []string{"cancel"}, sessionRoutes{s}.deleteSession},
 		{get, "/v1/sessions/{id}/events", read, []string{"after", "limit", "wait_ms", userParam}, sessionRoutes{s}.getSessionEvents},
+		{get, "/v1/sessions/{id}/state", read, user, taskRoutes{s}.getState},
+		{get, "/v1/tasks", read, user, taskRoutes{s}.list},
+		{get, "/v1/tasks/{id}", read, user, taskRoutes{s}.get},
 		{get, "/v1/sessions/{id}/messages", scopeReadOrRun, []string{"limit", "before", "agent", "agent_id", userParam}, sessionRoutes{s}.getMessages},
 		{post, "/v1/sessions/{id}/messages", operator, user, sessionRoutes{s}.appendMessage},
 

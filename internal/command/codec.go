@@ -109,6 +109,7 @@ const (
 	tagModels
 	tagChat
 	tagChatPart
+	tagTasks
 )
 
 func (e *encoder) query(q Query) {
@@ -182,6 +183,9 @@ func (e *encoder) query(q Query) {
 	case DeviceCallsQuery:
 		e.Uint(tagDeviceCalls)
 		e.String(q.Device)
+	case TasksQuery:
+		e.Uint(tagTasks)
+		e.String(q.Session)
 	case ToolsQuery:
 		e.Uint(tagTools)
 	case ToolCallQuery:
@@ -265,6 +269,8 @@ func (d *decoder) query() Query {
 		return SessionEndQuery{d.text()}
 	case tagDeviceCalls:
 		return DeviceCallsQuery{d.text()}
+	case tagTasks:
+		return TasksQuery{d.text()}
 	case tagTools:
 		return ToolsQuery{}
 	case tagToolCall:
@@ -360,6 +366,10 @@ func (e *encoder) result(r Result) {
 	case DeviceCalls:
 		e.Uint(tagDeviceCalls)
 		list(e, r.All, e.deviceCall)
+	case Tasks:
+		e.Uint(tagTasks)
+		list(e, r.All, e.task)
+		e.Bool(r.More)
 	case Tools:
 		e.Uint(tagTools)
 		list(e, r.All, e.tool)
@@ -433,6 +443,8 @@ func (d *decoder) result() Result {
 		return SessionEnd{d.cursor(), d.Bool()}
 	case tagDeviceCalls:
 		return DeviceCalls{listOf(d, d.deviceCall)}
+	case tagTasks:
+		return Tasks{listOf(d, d.task), d.Bool()}
 	case tagTools:
 		return Tools{listOf(d, d.tool)}
 	case tagToolCall:

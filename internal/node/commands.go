@@ -206,6 +206,8 @@ func (c *Commands) Lookup(ctx context.Context, in command.Lookup) (command.Resul
 		return toolCommands{c}.call(ctx, &in.By, q.ID)
 	case command.ApprovalsQuery:
 		return toolCommands{c}.approvals(ctx, &in.By, q)
+	case command.TasksQuery:
+		return c.tasks(ctx, &in.By, q)
 	case command.DeviceCallsQuery:
 		return c.deviceCalls(in.By.Tenant, q), nil
 	case command.ToolsQuery:

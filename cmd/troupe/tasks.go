@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// TasksCmd groups the commands that show detached calls.
+type TasksCmd struct {
+	List TasksListCmd `cmd:"" help:"List the detached calls that are pending, and those whose answers are late."`
+	Show TasksShowCmd `cmd:"" help:"Show a detached call and its response."`
+}
+
+// TasksListCmd lists detached calls.
+type TasksListCmd struct {
+	UserFlags
+	JSON bool `help:"Print the JSON response of the server."`
+}
+
+// Help returns the text shown below the flags.
+func (TasksListCmd) Help() string {
+	return `A detached call is one that an agent has made with agent_call: it goes on, and the outcome comes back by itself.
+To cancel one, cancel the run of its agent, which has the same ID.
+
+Examples:
+  troupe tasks list
+  troupe tasks show 01a2...
+  troupe runs cancel 01a2...`
+}
+
+// Run executes the command.
+func (c *TasksListCmd) Run(s streams) error {
+	body, err := c.client().get("/v1/tasks")
+	if err != nil || c.JSON {
+		return printJSONOrError(s.out, body, err)
+	}
+	var out struct {
+		All []struct {
+			Task    string `json:"taskId"`
+			Asker   string `json:"asker"`
+			Agent   string `json:"agent"`
+			Skill   string `json:"skill"`
+			Session string `json:"session_id"`
+			Start   int64  `json:"startTime"`
+			Timeout int64  `json:"timeout"`
+			Status  string `json:"status"`
+			Waits   struct {
+				For string `json:"for"`
+				ID  string `json:"id"`
+			} `json:"waiting"`
+		} `json:"tasks"`
+		More bool `json:"more"`
+	}
+	if err := json.Unmarshal(body, &out); err != nil {
+		return err
+	}
+	if len(out.All) == 0 {
+		_, err := fmt.Fprintln(s.out, "no detached call is pending")
+		return err
+	}
+	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "TASK\tSTATUS\tFROM\tAGENT\tSKILL\tSESSION\tSINCE\tTIMEOUT")
+	for _, t := range out.All {
+		status := t.Status
+		if t.Waits.For != "" {
+			status += " for " + t.Waits.For + " " + t.Waits.ID
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Task, status, t.Asker, t.Agent, cmp.Or(t.Skill, "-"), t.Session,
+			time.UnixMilli(t.Start).Format(time.DateTime), time.Duration(t.Timeout)*time.Millisecond)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if out.More {
+		_, err = fmt.Fprintln(s.out, "there are more")
+	}
+	return err
+}
+
+// TasksShowCmd shows a detached call.
+type TasksShowCmd struct {
+	UserFlags
+	ID string `arg:"" help:"ID of the task."`
+}
+
+// Run executes the command.
+func (c *TasksShowCmd) Run(s streams) error {
+	if _, err := actor.ParseCallID(c.ID); err != nil {
+		return fmt.Errorf("%.80q is no ID of a task: `troupe tasks list` shows those that are pending", c.ID)
+	}
+	body, err := c.client().get("/v1/tasks/" + c.ID)
+	return printJSONOrError(s.out, body, err)
+}

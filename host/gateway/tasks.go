@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/contract"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// taskRoutes are the routes about detached calls.
+type taskRoutes struct{ server *Server }
+
+// taskView is the JSON form of a detached call that is pending, or whose answer is late.
+type taskView struct {
+	Agent   string `json:"agent"`
+	Skill   string `json:"skill"`
+	Task    string `json:"taskId"`
+	Asker   string `json:"asker"`
+	Session string `json:"session_id"`
+	Start   int64  `json:"startTime"` // in ms since 1970
+	Timeout int64  `json:"timeout"`   // in ms
+	Status  string `json:"status"`    // pending, waiting for a person, or late
+	Waits   *struct {
+		For string `json:"for"`
+		ID  string `json:"id,omitzero"`
+	} `json:"waiting,omitzero"`
+}
+
+func newTaskView(t *command.Task) taskView {
+	v := taskView{Agent: t.Callee.Agent, Skill: t.Skill, Task: t.Call.String(), Asker: t.Asker.Agent, Session: t.Asker.Key,
+		Start: int64(t.At) / int64(time.Millisecond), Timeout: t.Left.Milliseconds(), Status: "pending"}
+	switch {
+	case t.Late:
+		v.Status = "late"
+	case t.Waits != "":
+		v.Status = "waiting"
+		v.Waits = &struct {
+			For string `json:"for"`
+			ID  string `json:"id,omitzero"`
+		}{t.Waits, t.Until}
+	}
+	return v
+}
+
+// getState answers with the state that the agents of a session share.
+func (s taskRoutes) getState(ctx *fasthttp.RequestCtx) {
+	name, r := ingress.CheckSession(pathParam(ctx, "id"))
+	if r != nil {
+		badRequest(r).write(ctx)
+		return
+	}
+	by := callerOf(ctx)
+	end, err := lookup(s.server, by, command.SessionEndQuery{Session: name})
+	if deletedSession(err) != nil || err == nil && !end.Exists {
+		sessionNotFound(name).write(ctx)
+		return
+	}
+	var found command.Tasks
+	if err == nil {
+		found, err = lookup(s.server, by, command.TasksQuery{Session: name})
+	}
+	if err != nil {
+		s.server.respondError(ctx, err)
+		return
+	}
+	out := struct {
+		Session string              `json:"session_id"`
+		Pending map[string]taskView `json:"pendingRequests"`
+		More    bool                `json:"more,omitzero"`
+	}{name, map[string]taskView{}, found.More}
+	for i := range found.All {
+		out.Pending[found.All[i].Call.String()] = newTaskView(&found.All[i])
+	}
+	respondJSON(ctx, http.StatusOK, out)
+}
+
+// list answers with the detached calls of the caller, the oldest first.
+func (s taskRoutes) list(ctx *fasthttp.RequestCtx) {
+	found, err := lookup(s.server, callerOf(ctx), command.TasksQuery{})
+	if err != nil {
+		s.server.respondError(ctx, err)
+		return
+	}
+	out := struct {
+		All  []taskView `json:"tasks"`
+		More bool       `json:"more,omitzero"`
+	}{All: []taskView{}, More: found.More}
+	for i := range found.All {
+		out.All = append(out.All, newTaskView(&found.All[i]))
+	}
+	respondJSON(ctx, http.StatusOK, out)
+}
+
+// get answers with a task: the run of a callee. Its response can be read as long as the session exists,
+// also one that came too late for the asker.
+func (s taskRoutes) get(ctx *fasthttp.RequestCtx) {
+	id, p := pathRunID(ctx)
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	found, err := lookup(s.server, callerOf(ctx), command.RunQuery{Run: id})
+	if err != nil {
+		s.server.respondError(ctx, err)
+		return
+	}
+	record := found.Current()
+	out := struct {
+		Task     string         `json:"taskId"`
+		Agent    string         `json:"agent"`
+		Session  string         `json:"session_id"`
+		Status   string         `json:"status"`
+		Start    string         `json:"started_at,omitzero"`
+		Response jsontext.Value `json:"response,omitzero"`
+	}{Task: id.String(), Agent: found.Owner.Actor.Agent, Session: found.Owner.Actor.Key, Status: "pending", Start: formatOptional(record.Started)}
+	switch {
+	case !record.Status.Ended():
+		if record.Status == runs.PausedWaitingApproval {
+			out.Status = "waiting"
+		}
+	case record.Refusal != nil:
+		out.Status, out.Response = "error", contract.SkillError(id, record.Refusal)
+	default:
+		response := contract.ReadSkill(record.Text, record.Warnings...)
+		out.Status, out.Response = "completed", response.Encode(id)
+	}
+	respondJSON(ctx, http.StatusOK, out)
+}

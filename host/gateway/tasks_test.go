@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// A detached call is shown while it is pending, and its response afterwards, to its user.
+func TestDetachedCallIsShown(t *testing.T) {
+	a := startAnalyst(t)
+	if status, _, body := a.do("POST", "/v1/agents", `{"name":"asker","tools":["agent_call"]}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	const ask = `use agent_call {"agent":"analyst","skill":"look","input":{"at":"prices"},"timeout":60000}`
+	status, _, body := a.do("POST", "/v1/agents/asker/messages", fmt.Sprintf(`{"content":%q,"session_id":"s-7"}`, ask), userHeader, "alice")
+	if status != 200 || !strings.Contains(body, `\"status\":\"pending\"`) {
+		t.Fatalf("%d %s", status, body)
+	}
+	message := <-a.got
+	var sent struct {
+		Correlation string `json:"correlationId"`
+	}
+	if err := json.Unmarshal([]byte(message), &sent); err != nil || sent.Correlation == "" {
+		t.Fatalf("%v: the agent gets %s", err, message)
+	}
+
+	path, user := "/v1/tasks/"+sent.Correlation, []string{userHeader, "alice"}
+	pending := fmt.Sprintf(`"agent":"analyst","skill":"look","taskId":%q,"asker":"asker","session_id":"s-7","startTime":`, sent.Correlation)
+	for from, want := range map[string]string{
+		"/v1/sessions/s-7/state": fmt.Sprintf(`"pendingRequests":{%q:{%s`, sent.Correlation, pending),
+		"/v1/tasks":              `{"tasks":[{` + pending,
+		path:                     `"status":"pending"`,
+	} {
+		if status, _, body := a.do("GET", from, "", user...); status != 200 || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %s, want %s", from, status, body, want)
+		}
+	}
+	for _, from := range []string{path, "/v1/sessions/s-7/state"} { // of another user
+		if status, _, body := a.do("GET", from, "", userHeader, "bob"); status != 404 {
+			t.Errorf("%s: %d %s, want 404", from, status, body)
+		}
+	}
+	if _, _, body := a.do("GET", "/v1/tasks", "", userHeader, "bob"); body != `{"tasks":[]}` {
+		t.Errorf("%s", body)
+	}
+
+	news := a.openStream("GET", "/v1/sessions/s-7/events", "", user...)
+	a.answers <- `{"output":{"price":7},"confidence":0.9}`
+	for delivered := ""; !strings.Contains(delivered, "skill_response"); { // the turn for the outcome
+		delivered = news.readUntil("user_input").Data
+		news.frames = nil
+	}
+	if status, _, body := a.do("GET", path, "", user...); status != 200 || !strings.Contains(body, `"status":"completed"`) || !strings.Contains(body, `"output":{"price":7}`) {
+		t.Errorf("%d %s", status, body)
+	}
+	if _, _, body := a.do("GET", "/v1/sessions/s-7/state", "", user...); !strings.Contains(body, `"pendingRequests":{}`) {
+		t.Errorf("%s", body)
+	}
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import "github.com/troupe-run/troupe/actor"
+
+// TasksMax is the maximum number of detached calls of a list.
+const TasksMax = 1000
+
+type (
+	// TasksQuery asks for the detached calls of the agents of a session, or with "" of all sessions of the
+	// principal's namespace, that are pending, or whose answers are late. It is refused while the node is
+	// loading its open runs.
+	TasksQuery struct{ Session string }
+	// Tasks lists them in the order in which they were made.
+	Tasks struct {
+		All  []Task
+		More bool // there are others
+	}
+	// Task is a detached call.
+	Task struct {
+		Call   actor.CallID // the correlation, and the run of the callee
+		Asker  actor.ID
+		Callee actor.ID
+		Skill  string
+		At     actor.Time     // when it was made
+		Left   actor.Duration // for which the asker waits, from then on
+		Late   bool           // the asker no longer waits
+		Waits  string         // what the callee waits for, such as approval; "": nothing
+		Until  string         // ID of the approval, or name of the signal, for which it waits
+	}
+)
+
+func (TasksQuery) query()        {}
+func (TasksQuery) returns(Tasks) {}
+func (Tasks) result()            {}
+
+func (e *encoder) task(t *Task) {
+	e.CallID(t.Call)
+	e.ID(t.Asker)
+	e.ID(t.Callee)
+	e.String(t.Skill)
+	e.Int(int64(t.At))
+	e.Int(int64(t.Left))
+	e.Bool(t.Late)
+	e.String(t.Waits)
+	e.String(t.Until)
+}
+
+func (d *decoder) task() Task {
+	return Task{d.CallID(), d.ID(), d.ID(), d.text(), d.time(), actor.Duration(d.Int()), d.Bool(), d.text(), d.text()}
+}
