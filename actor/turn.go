@@ -231,17 +231,19 @@ type Definition struct {
 	// Requests are the agents for whose capabilities it may ask; nil: any.
 	Requests []string
 	// Skills are what detached calls may ask of it; nil: anything.
-	Skills     []string
-	Kind       AgentKind
-	Spec       []byte // source spec as JSON; nil for a native agent
-	System     bool   // part of Troupe itself; neither clients nor agents may call it
-	Owner      string // principal that registered the agent; empty for a native agent
-	Durability Durability
-	Turns      Turns
-	Recursion  Recursion
-	Lane       Lane // lane of clients' calls that name none; 0 means Normal
-	Transcript TranscriptPolicy
-	MaxActive  int // running turns on a node; 0 means the limit of the node
+	Skills []string
+	Kind   AgentKind
+	Spec   []byte // source spec as JSON; nil for a native agent
+	System bool   // part of Troupe itself; neither clients nor agents may call it
+	Owner  string // principal that registered the agent; empty for a native agent
+	// FormerOwners are the principals that had registered an agent of this name before, the last ones.
+	FormerOwners []string
+	Durability   Durability
+	Turns        Turns
+	Recursion    Recursion
+	Lane         Lane // lane of clients' calls that name none; 0 means Normal
+	Transcript   TranscriptPolicy
+	MaxActive    int // running turns on a node; 0 means the limit of the node
 	// OneSession means that the messages of clients that name no session share the actor
 	// under DefaultKey. Otherwise each begins a session.
 	OneSession bool

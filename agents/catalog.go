@@ -32,7 +32,11 @@ type agentRecord struct {
 	At         string         `json:"at"`
 	AcceptedBy string         `json:"accepted_by,omitzero"`        // user of the last request for this definition; unknown in older records
 	Key        string         `json:"accepted_by_key_id,omitzero"` // ID of its API key
+	Former     []string       `json:"former_owners,omitempty"`     // at most formerOwnersMax, the last ones
 }
+
+// formerOwnersMax is the number of former owners that a record names.
+const formerOwnersMax = 16
 
 // formerRecord is the registry's record of a replaced or deleted definition.
 type formerRecord struct {
@@ -95,9 +99,10 @@ type CatalogReader struct {
 }
 
 type compiledAgent struct {
-	spec  Spec
-	owner string
-	def   actor.Definition
+	spec   Spec
+	owner  string
+	former []string // owners
+	def    actor.Definition
 }
 
 // NewCatalogReader returns a reader that compiles agents with the tools and the policy of
@@ -189,7 +194,7 @@ func (r *CatalogReader) readTools(items []actor.StateItem, d *Catalog) error {
 func (r *CatalogReader) compile(item actor.StateItem) (a compiledAgent, err error) {
 	switch {
 	case strings.HasPrefix(item.Name, agentPrefix):
-		a.spec, a.owner, err = decodeAgentRecord(item.Value)
+		a.spec, a.owner, a.former, err = decodeAgentRecord(item.Value)
 	case strings.HasPrefix(item.Name, formerPrefix):
 		var f formerRecord
 		if err = json.Unmarshal(item.Value, &f, json.RejectUnknownMembers(true)); err == nil {
@@ -205,15 +210,15 @@ func (r *CatalogReader) compile(item actor.StateItem) (a compiledAgent, err erro
 	if err != nil {
 		return compiledAgent{}, fmt.Errorf("registry item %.80q: %w", item.Name, err)
 	}
-	a.def.Owner = a.owner
+	a.def.Owner, a.def.FormerOwners = a.owner, a.former
 	return a, nil
 }
 
-func decodeAgentRecord(value []byte) (Spec, string, error) {
+func decodeAgentRecord(value []byte) (spec Spec, owner string, former []string, err error) {
 	var k agentRecord
 	if err := json.Unmarshal(value, &k, json.RejectUnknownMembers(true)); err != nil {
-		return Spec{}, "", err
+		return Spec{}, "", nil, err
 	}
-	spec, err := ReadJSON(k.Spec)
-	return spec, k.Owner, err
+	spec, err = ReadJSON(k.Spec)
+	return spec, k.Owner, k.Former, err
 }

@@ -339,17 +339,51 @@ func (s registryState) agent(id string) (Spec, bool) {
 	if value == nil {
 		return Spec{}, false
 	}
-	spec, _, err := decodeAgentRecord(value)
+	spec, _, _, err := decodeAgentRecord(value)
 	return spec, err == nil
 }
 
 func (s registryState) owner(id string) string {
-	_, owner, _ := decodeAgentRecord(s.value(agentPrefix + id))
+	_, owner, _, _ := decodeAgentRecord(s.value(agentPrefix + id))
 	return owner
 }
 
 func (s registryState) encodeAgent(spec Spec) []byte {
-	return invariant.Must(json.Marshal(agentRecord{spec.Encode(), s.self(), runs.FormatTime(s.now), s.by.User, s.by.Key}))
+	return invariant.Must(json.Marshal(agentRecord{spec.Encode(), s.self(), runs.FormatTime(s.now), s.by.User, s.by.Key, s.formerOwners(spec.ID)}))
+}
+
+// formerOwners returns the principals that have registered an agent of this ID before, without that of
+// the operation, the last ones: calls of the runs that they have begun may still wait for a person.
+func (s registryState) formerOwners(id string) []string {
+	var all []string
+	add := func(owner string) {
+		if owner != "" && owner != s.self() && !slices.Contains(all, owner) {
+			all = append(all, owner)
+		}
+	}
+	type retiredOwner struct {
+		owner string
+		at    actor.Time
+	}
+	var retired []retiredOwner
+	for _, item := range s.items {
+		if strings.HasPrefix(item.Name, formerPrefix+id+"/") {
+			owner, at := ownerOf(item.Value)
+			retired = append(retired, retiredOwner{owner, at})
+		}
+	}
+	slices.SortStableFunc(retired, func(a, b retiredOwner) int { return cmp.Compare(a.at, b.at) })
+	var record agentRecord
+	if value := s.value(agentPrefix + id); value != nil && json.Unmarshal(value, &record) == nil {
+		for _, owner := range record.Former {
+			add(owner)
+		}
+	}
+	for _, r := range retired {
+		add(r.owner)
+	}
+	add(record.Owner)
+	return all[max(0, len(all)-formerOwnersMax):]
 }
 
 func (s registryState) count(prefix string) int {

@@ -45,16 +45,19 @@ func (c *Client) checkRegistrar(ctx context.Context, found *command.ToolCall) er
 	if err != nil {
 		return err
 	}
-	owners := make(map[string]string, len(all.All))
+	agents := make(map[string]*command.Agent, len(all.All))
 	for i := range all.All {
-		owners[all.All[i].Name] = all.All[i].Owner
+		agents[all.All[i].Name] = &all.All[i]
 	}
 	for _, id := range append(found.Chain[:len(found.Chain):len(found.Chain)], found.Owner.Actor) {
-		switch owner, exists := owners[id.Agent]; {
-		case !exists:
+		a, exists := agents[id.Agent]
+		if !exists {
 			return cannotApprove(fmt.Sprintf("the agent %.80s was deleted, so it is not known who registered it", id.Agent))
-		case owner != "" && (owner == c.By.User || owner == c.Share):
-			return cannotApprove(fmt.Sprintf("%.80s registered the agent %.80s and cannot approve its calls, nor those of agents that it calls", owner, id.Agent))
+		}
+		for _, owner := range append([]string{a.Owner}, a.Former...) { // the call may be of a definition before the present one
+			if owner != "" && (owner == c.By.User || owner == c.Share) {
+				return cannotApprove(fmt.Sprintf("%.80s registered the agent %.80s and cannot approve its calls, nor those of agents that it calls", owner, id.Agent))
+			}
 		}
 	}
 	return nil

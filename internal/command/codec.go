@@ -487,11 +487,12 @@ func (e *encoder) agent(a *Agent) {
 	e.Uint(uint64(a.Durability))
 	e.Bool(a.OneSession)
 	e.String(a.Owner)
+	list(e, a.Former, func(owner *string) { e.String(*owner) })
 }
 
 func (d *decoder) agent() Agent {
 	return Agent{Name: d.text(), Hash: d.Hash(), Doc: d.text(), Kind: actor.AgentKind(d.UintMax(uint64(actor.External), "kind of agent")),
-		Spec: d.Bytes(bytesMax), System: d.Bool(), Durability: actor.Durability(d.UintMax(uint64(actor.Volatile), "durability")), OneSession: d.Bool(), Owner: d.text()}
+		Spec: d.Bytes(bytesMax), System: d.Bool(), Durability: actor.Durability(d.UintMax(uint64(actor.Volatile), "durability")), OneSession: d.Bool(), Owner: d.text(), Former: listOf(d, d.text)}
 }
 
 func (e *encoder) owner(o Owner) {

@@ -284,7 +284,7 @@ func TestOtherVersionIsRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	b[0] = CodecVersion + 1
-	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 9, this program reads version 8") {
+	if _, err := DecodeFrame(b); err == nil || !strings.Contains(err.Error(), "written in version 10, this program reads version 9") {
 		t.Error(err)
 	}
 }

@@ -18,7 +18,8 @@ import (
 //  6. lists of runs over all users, and the circuit breakers of external agents
 //  7. turns of namespaces in lists of approvals
 //  8. the tokens of a request to a model
-const CodecVersion = 8
+//  9. former owners of agents
+const CodecVersion = 9
 
 // FrameBytesMax is the maximum size of an encoded frame in bytes. It exceeds the
 // size of the largest event.

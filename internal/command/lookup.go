@@ -141,8 +141,9 @@ type Agent struct {
 	Spec       []byte // source spec as JSON; nil for a native agent
 	System     bool   // part of Troupe itself; clients must not call it
 	Durability actor.Durability
-	OneSession bool   // see actor.Definition
-	Owner      string // likewise
+	OneSession bool     // see actor.Definition
+	Owner      string   // likewise
+	Former     []string // FormerOwners
 }
 
 // Owner is the actor that accepted a run, and the root of the run's tree.
