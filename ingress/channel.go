@@ -83,6 +83,7 @@ const (
 	StateCallingAgent    = "CALLING_AGENT"
 	StateCallingTool     = "CALLING_TOOL"
 	StateRetrying        = "RETRYING"
+	StateParked          = "PARKED"   // the run waits until a person retries or cancels it
 	StateReady           = "READY"    // of the connection: the hello was accepted
 	StateLive            = "LIVE"     // of a session: all earlier messages were sent
 	StateAccepted        = "ACCEPTED" // of a request: it was performed
@@ -141,6 +142,7 @@ type channelRun struct {
 	usage   runs.Usage
 	pending []pendingApproval // in the tree
 	waiting bool              // for a signal
+	parked  bool              // until a person retries it
 	device  []ChannelMessage  // in a replay: requests to devices; live, the devices are asked
 }
 
@@ -266,7 +268,7 @@ func (r *channelRun) resumed(d *detail) []ChannelMessage {
 
 func (r *channelRun) status() runs.Status {
 	switch {
-	case len(r.pending) > 0:
+	case len(r.pending) > 0 || r.parked:
 		return runs.PausedWaitingApproval
 	case r.waiting:
 		return runs.PausedWaitingTool
@@ -354,7 +356,16 @@ func (r *channelRun) mapOwn(e *runs.Event) []ChannelMessage {
 			m[0].Detail = agentDetail(e.Text)
 		}
 		return m
+	case runs.RunPaused:
+		if e.Refusal != nil {
+			r.parked = true
+			return r.state(StateParked, &detail{Code: codeOf(e.Refusal), Text: e.Refusal.Detail})
+		}
 	case runs.RunResumed:
+		if e.Child.IsZero() && r.parked {
+			r.parked = false
+			return r.resumed(nil)
+		}
 		if !e.Child.IsZero() && len(r.pending) > 0 { // its approvals were decided
 			d := &detail{Child: e.Child.String()}
 			r.pending = slices.DeleteFunc(r.pending, func(p pendingApproval) bool {

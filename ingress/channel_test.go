@@ -3,7 +3,10 @@
 package ingress
 
 import (
+	"slices"
 	"testing"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
@@ -42,6 +45,25 @@ func TestChannelSeparatesRemarksFromAnswer(t *testing.T) {
 		if deltas != c.deltas || done.Type != ChannelDone || done.Text != c.text {
 			t.Errorf("%s: deltas %q, %s with %q", c.name, deltas, done.Type, done.Text)
 		}
+	}
+}
+
+// A run that is parked says so, with its reason, and not that it waits for an approval. It goes on when it is retried.
+func TestChannelShowsParkedRuns(t *testing.T) {
+	channel, run := NewChannel("s1", false), testRun(1)
+	reason := &actor.Refusal{Reason: actor.Unknown, Detail: "agent payer makes another request than before"}
+	var got []string
+	for i, e := range []runs.Event{{Type: runs.UserInput, Actor: actor.NewID("buyer", "s1")}, {Type: runs.RunPaused, Name: "parked", Refusal: reason}, {Type: runs.RunResumed, Name: "parked"},
+		{Type: runs.RunPaused, Name: "held", Child: testRun(2), Until: 7}} {
+		e.Run, e.Seq = run, uint64(i+1)
+		for _, m := range channel.Map(&e, "") {
+			d, _ := json.Marshal(m.Detail)
+			got = append(got, m.Type+" "+m.State+" "+m.RunState+" "+string(d))
+		}
+	}
+	want := []string{"run_started   null", `state PARKED PAUSED_WAITING_APPROVAL {"code":"outcome_unknown","text":"agent payer makes another request than before"}`, "state RUNNING RUNNING null"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

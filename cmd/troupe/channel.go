@@ -87,6 +87,7 @@ type stateDetail struct {
 	Code     string `json:"code"`
 	Name     string `json:"name"`
 	Void     int    `json:"void_deltas"`
+	Text     string `json:"text"`
 }
 
 // stateDetail returns the detail of a state message.
@@ -113,6 +114,8 @@ func (d *stateDetail) text() string {
 			text += ": " + oneLine(d.Reason)
 		}
 		return text
+	case d.state == ingress.StateParked:
+		return "the run is parked until it is retried or cancelled: " + oneLine(d.Text)
 	case d.ended() && d.Code != "":
 		return d.Tool + ": " + d.Code
 	case d.ended():

@@ -12,6 +12,27 @@ import (
 	"testing"
 )
 
+// A run that is parked says so on the chat page, until it goes on.
+func TestParkedRunOnThePage(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs Node.js")
+	}
+	module, err := filepath.Abs(filepath.Join("web", "run.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command(node, "--experimental-default-type=module", filepath.Join("testdata", "approval.mjs"), "file://"+module)
+	command.Stdin = strings.NewReader(`[{"type":"state","state":"PARKED","detail":{"code":"outcome_unknown","text":"before: pay 7"}}]`)
+	out, err := command.Output()
+	if err != nil {
+		t.Fatal(err, string(err.(*exec.ExitError).Stderr))
+	}
+	if shown := string(out); !strings.Contains(shown, "does not go on by itself") || !strings.Contains(shown, "outcome_unknown: before: pay 7") {
+		t.Errorf("the page shows %s", shown)
+	}
+}
+
 // The chat page has a sentence for each reason of a failed run, without its code and without what the server says. A
 // failure that the same message may pass later has a button for that; one of the message has one to edit it.
 func TestFailuresOfThePageAreSentences(t *testing.T) {

@@ -13,6 +13,7 @@ const stateTexts = {
   CALLING_AGENT: "Asking another agent",
   CALLING_TOOL: "Using a tool",
   RETRYING: "Trying again",
+  PARKED: "Interrupted, until the operator continues it",
 };
 
 const argsShown = 2048; // characters of arguments that an approval shows at once
@@ -147,10 +148,14 @@ export class RunView {
 
   state(m) {
     const d = m.detail ?? {};
+    this.parked?.remove();
     this.phaseText.textContent = stateTexts[m.state] ?? (typeof d.text === "string" ? d.text : m.state);
     switch (m.state) {
       case "RETRYING":
         this.discard(d.void_deltas ?? 0);
+        break;
+      case "PARKED":
+        this.showParked(d);
         break;
       case "CALLING_AGENT":
         this.activity(d.child_run_id, "agent", d.agent_id);
@@ -180,6 +185,16 @@ export class RunView {
       el("span", { class: "activity-name", text: name ?? "" }), el("span", { class: "activity-status", text: kind === "agent" ? "asked" : "running" }));
     this.calls.set(id, row);
     this.body.append(row);
+  }
+
+  // showParked shows why the run waits for its operator, until another state.
+  showParked(d) {
+    this.closeSegment();
+    const notice = el("div", { class: "notice" }, el("p", { text: "This does not go on by itself yet. The operator continues it once its cause is mended; you can stop it." }),
+      el("details", { class: "small" }, el("summary", { text: "Details" }), el("pre", { class: "args", tabindex: "0", text: visible(`${d.code}: ${d.text}`) }), el("p", { text: `Run ${this.id}` })));
+    this.parked = notice;
+    this.body.append(notice);
+    announce("The run is interrupted, until its operator continues it");
   }
 
   // card adds a card that asks the person, who sees each character of what an agent has chosen.
@@ -353,6 +368,7 @@ export class RunView {
 
   end() {
     this.open = false;
+    this.parked?.remove();
     this.phase.remove();
     for (const card of this.cards.values()) if (card.open) card.finish("Ended with the run", false);
     for (const row of this.calls.values()) if (row.dataset.state === "open") row.dataset.state = "ok";
