@@ -61,7 +61,7 @@ sim: build ## simulate seeds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=1 (percent run
 
 # The seed of the simulations is the day, so that each night runs others.
 NIGHTLY = "sim LONG=1 TWICE=1 BUDGET=35m SEED=$$(date -u +%Y%m%d)" "sim RUNS=500 STORE=pebble" "sim RUNS=500 ENGINE=proto" "mutants SHRINK=1" inert \
-          machines "fuzz FUZZTIME=60s" corruption "crash N=200" "race ALL=1" "recovery N=5" sim-cover tla trace
+          machines "fuzz FUZZTIME=60s" corruption "crash N=200" "race ALL=1" "recovery N=5" sim-cover tla "tla-big ARGS=-run=Calls_onefault" trace
 nightly: #+ run the long form of each check, each for at most an hour, and list those that failed
 	@failed=; for lane in $(NIGHTLY); do \
 	  echo "== make $$lane"; timeout --foreground 1h $(MAKE) $$lane || failed="$$failed; make $$lane"; \

@@ -65,7 +65,8 @@ Used        == {c \in Ids : call[c].st # "free"}
 Fresh(c)    == call[c].st = "free" /\ \A d \in Ids : d < c => call[d].st # "free"
 Pending(c)  == call[c].st = "wait"
 Caller(c)   == IF call[c].par = 0 THEN Client ELSE call[call[c].par].to
-Kids(p)     == {c \in Ids : p # 0 /\ call[c].par = p /\ Pending(c)}         \* calls that turn p waits for
+KidsIn(cs, p) == {c \in Ids : p # 0 /\ cs[c].par = p /\ cs[c].st = "wait"}
+Kids(p)     == KidsIn(call, p)                                              \* calls that turn p waits for
 Asked(a)    == {c \in Ids : Pending(c) /\ Caller(c) = a}                    \* calls that actor a waits for
 Queue(a)    == {c \in Ids : srv[c].st = "queued" /\ call[c].to = a}
 Holds(c)    == srv[c].st = "run" \/ (srv[c].st = "await" /\ (Turns = "serial" \/ Bug = "keepturn"))
@@ -74,8 +75,9 @@ Open(c)     == srv[c].st \in {"queued", "run", "await", "ready"}
 
 \* Still(c) is the remaining time for which the clock of turn c is stopped because the turn, or a turn
 \* below it, waits for a person (h). u is the remaining time that its caller was last told.
-Rests(c) == {srv[c].h} \cup {call[k].h : k \in Kids(c)}
-Still(c) == CHOOSE t \in Rests(c) : \A u \in Rests(c) : t >= u
+StillIn(cs, ss, c) == LET rests == {ss[c].h} \cup {cs[k].h : k \in KidsIn(cs, c)}
+                      IN CHOOSE t \in rests : \A u \in rests : t >= u
+Still(c) == StillIn(call, srv, c)
 
 \* A message: kind, call, number, time. Requests carry the time left, Held and Resumed their number.
 Msg(k, c, n, t) == [k |-> k, c |-> c, n |-> n, t |-> t]
@@ -315,18 +317,18 @@ Hold(c)   == (Still(c) > srv[c].u \/ Bug = "samehold") /\ Tell(c, Still(c))
 Resume(c) == Still(c) = 0 /\ srv[c].u > 0 /\ Tell(c, 0)
 
 \* --------------------------------------------------------------- environment
-\* `ran` is the time that ExpireOnlyWhenDue checks. It counts except while the caller knows the latest
-\* Held of its callee and the callee is in fact held.
-Truly(c) == call[c].n = srv[c].n /\ srv[c].u > 0 /\ Still(c) > 0
+\* `ran` is the time that ExpireOnlyWhenDue checks. It counts except while this record of the caller, in
+\* memory or on disk, knows the latest Held of its callee and the callee is in fact held.
+Truly(r, c) == r.n = srv[c].n /\ srv[c].u > 0 /\ Still(c) > 0
 CallTick(r, c) ==
   IF r.st # "wait" THEN r
   ELSE [r EXCEPT !.h    = IF Bug = "forever" THEN @ ELSE Dec(@),
                  !.left = IF r.h > 0 /\ Bug # "deaf" THEN @ ELSE Dec(@),
-                 !.ran  = IF Truly(c) THEN @ ELSE Min(@ + 1, r.all)]
-SrvTick(r, c) ==
+                 !.ran  = IF Truly(r, c) THEN @ ELSE Min(@ + 1, r.all)]
+SrvTick(r, still) ==
   IF r.st \in {"none", "done"} THEN r
-  ELSE [r EXCEPT !.h = Dec(@), !.u = Dec(@), !.left = IF Still(c) > 0 /\ Bug # "deafturn" THEN @ ELSE Dec(@)]
-Clocks(cs, ss) == <<[c \in Ids |-> CallTick(cs[c], c)], [c \in Ids |-> SrvTick(ss[c], c)]>>
+  ELSE [r EXCEPT !.h = Dec(@), !.u = Dec(@), !.left = IF still > 0 /\ Bug # "deafturn" THEN @ ELSE Dec(@)]
+Clocks(cs, ss) == <<[c \in Ids |-> CallTick(cs[c], c)], [c \in Ids |-> SrvTick(ss[c], StillIn(cs, ss, c))]>>
 
 Tick ==
   LET now == Clocks(call, srv) then == Clocks(disk.call, disk.srv)
@@ -390,6 +392,9 @@ Spec == Init /\ [][Next]_vars
 Matters(m) == IF m.k \in {"req", "cancel"} THEN srv[m.c].st # "done" ELSE Pending(m.c)
 Sight == <<[c \in Ids |-> [call[c] EXCEPT !.out = ""]], [c \in Ids |-> [srv[c] EXCEPT !.res = ""]],
            {m \in net : Matters(m)}, flt>>
+
+\* A constraint for models of every kind of fault: one of them happens.
+OneFault == flt.giveup + flt.hold + flt.dup + flt.drop + flt.crash <= 1
 
 \* Only timers and restarts are fair. Messages may never arrive.
 Timers   == WF_vars(Tick) /\ (\A c \in Ids : WF_vars(Expire(c)) /\ WF_vars(Abort(c)))

@@ -9,13 +9,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 )
 
-// parallelRuns is the maximum number of models checked at the same time, each by one thread.
-const parallelRuns = 2
+// threads is the number of threads that check models: as many models at the same time, each by one
+// thread, or one big model by all of them.
+const threads = 2
 
 // runTimeout is the maximum time for one model. A model that needs longer belongs in bigDir.
 const runTimeout = 15 * time.Minute
@@ -65,16 +67,19 @@ func (r Result) Mismatch() string {
 	return ""
 }
 
-// RunAll checks the configs, two at a time, and returns the results in the given order. It calls
+// RunAll checks the configs, big ones one after the other and others two at a time, and returns the results in the given order. It calls
 // the callback done after each completed run, one call at a time. When ctx ends, RunAll returns
 // the error; the callback has then been called only for completed runs.
 func (t TLC) RunAll(ctx context.Context, configs []Config, done func(Result)) ([]Result, error) {
 	var (
 		results = make([]Result, len(configs))
-		slots   = make(chan struct{}, parallelRuns)
+		slots   = make(chan struct{}, threads)
 		doneMu  sync.Mutex
 		wg      sync.WaitGroup
 	)
+	if t.Big {
+		slots = make(chan struct{}, 1)
+	}
 	for i, c := range configs {
 		slots <- struct{}{}
 		if ctx.Err() != nil {
@@ -124,17 +129,18 @@ func (t TLC) output(ctx context.Context, c Config) (text []byte, used time.Durat
 	if err := os.CopyFS(scratch, os.DirFS(t.Dir)); err != nil {
 		return nil, 0, err
 	}
-	config, limit := c.Name+".cfg", runTimeout
+	// The optimizing compiler costs a short run more than it saves.
+	config, limit, workers, options := c.Name+".cfg", runTimeout, 1, []string{"-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}
 	if t.Big {
-		limit = bigRunTimeout
+		limit, workers, options = bigRunTimeout, threads, []string{"-Xmx3g", "-XX:+UseParallelGC"}
 	}
 	if err := os.WriteFile(filepath.Join(scratch, config), []byte(strings.Join(c.Lines, "\n")+"\n"), 0o644); err != nil {
 		return nil, 0, err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not finished after %v", limit))
 	defer cancel()
-	cmd := exec.CommandContext(limited, t.Java, "-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir="+scratch, "-cp", t.Jar, "tlc2.TLC",
-		"-workers", "1", "-config", config, c.Module)
+	cmd := exec.CommandContext(limited, t.Java, append(options, "-Djava.io.tmpdir="+scratch, "-cp", t.Jar, "tlc2.TLC",
+		"-workers", strconv.Itoa(workers), "-config", config, c.Module)...)
 	cmd.Dir = scratch
 	text, err = cmd.CombinedOutput()
 	if cmd.ProcessState != nil {

@@ -19,7 +19,7 @@ const (
 	row   = "%-44s %-34s %9s %6s %6s %6s  %s"
 	intro = `# What TLC finds
 
-Written by "make tla", with TLC %s, one thread to a model, two models at a time on two
+Written by "make tla", with TLC %s, %s on two
 cores that may have had other work too. States and depth of a config that holds are of the whole search; of
 the others, up to where TLC stopped, with the number of states on the way to what it found.
 
@@ -105,7 +105,11 @@ func WriteTable(path string, all []Config, results []Result, large bool) error {
 		found[rowKey(r.Config)] = figuresOf(r)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, intro, results[0].Report.Version)
+	how := "one thread to a model, two models at a time"
+	if large {
+		how = "two threads to a model, one model at a time"
+	}
+	fmt.Fprintf(&b, intro, results[0].Report.Version, how)
 	for _, c := range all {
 		f, ok := found[rowKey(c)]
 		switch {

@@ -286,7 +286,7 @@ func (t traceCheck) check(ctx context.Context, label string, all []batch, judge 
 		takenBy = make([]map[string]int, len(all))
 		found   = make([][]verdict, len(all))
 		errs    = make([]error, len(all))
-		slots   = make(chan struct{}, parallelRuns)
+		slots   = make(chan struct{}, threads)
 		running sync.WaitGroup
 	)
 	for i, b := range all {
