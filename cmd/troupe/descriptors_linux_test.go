@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -42,12 +43,14 @@ func TestStrangersDoNotUseUpDescriptors(t *testing.T) {
 		}
 	}
 	send(0) // keeps its connection
-	for range 400 {
+	for i := range 400 {
 		c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 		if err != nil {
 			break // the backlog of the listener is full
 		}
 		defer c.Close()
+		head := [...]string{"", "G", "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"}[i%3] // silent, slow, or idle after a request
+		_, _ = io.WriteString(c, head)
 	}
 	for i := range 60 {
 		send(1 + i)

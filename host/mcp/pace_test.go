@@ -21,10 +21,12 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// restless is a server in memory, whose list differs at each request and lacks an entry that is no tool.
+// restless is a server in memory, whose list differs at each request and has an entry that is no tool.
 type restless struct {
 	lists    atomic.Int64
 	announce *io.PipeReader
+	same     bool   // its list never differs
+	listed   func() // called with each list; may be nil
 }
 
 func (r *restless) RoundTrip(q *http.Request) (*http.Response, error) {
@@ -52,6 +54,12 @@ func (r *restless) RoundTrip(q *http.Request) (*http.Response, error) {
 		result = fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"restless","version":"1"}}`, in.Params.Version)
 	case "tools/list":
 		n := r.lists.Add(1)
+		if r.listed != nil {
+			r.listed()
+		}
+		if r.same {
+			n = 1
+		}
 		result = fmt.Sprintf(`{"tools":[{"name":"t","description":"version %d","inputSchema":{"type":"object"}},%d]}`, n, n) + strings.Repeat(" ", int(n%3))
 	default:
 		return answer(http.StatusAccepted, "", http.NoBody), nil
@@ -60,11 +68,43 @@ func (r *restless) RoundTrip(q *http.Request) (*http.Response, error) {
 }
 
 // A server that announces changed lists without end is listed once in 5 s, with the last
-// announcement, and causes one line of the log in a minute.
+// announcement, and causes one line of the log in a minute. One whose list is the same causes none.
 func TestStormOfChangedLists(t *testing.T) {
+	for name, same := range map[string]bool{"changed": false, "the same": true} {
+		t.Run(name, func(t *testing.T) { stormOfLists(t, same) })
+	}
+}
+
+// A server that announces a change whenever it is listed is listed once in 5 s, and not for ever faster.
+func TestListThatAnnouncesAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read, announce := io.Pipe()
-		web, log := &restless{announce: read}, new(bytes.Buffer)
+		web := &restless{announce: read, listed: func() {
+			go func() {
+				_, _ = io.WriteString(announce, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n")
+			}()
+		}}
+		times := defaultTimes
+		times.relist = 24 * time.Hour
+		s, err := Open(Options{Servers: map[string]Config{"s": {URL: "http://restless.example"}}, Dir: t.TempDir(), Transport: web, times: times})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start(func(context.Context, []tools.Tool) error { return nil })
+		<-time.After(time.Minute + time.Second)
+		if n := web.lists.Load(); n < 11 || n > 14 {
+			t.Errorf("%d lists in a minute", n)
+		}
+		s.Close()
+		_ = read.Close()
+		synctest.Wait()
+	})
+}
+
+func stormOfLists(t *testing.T, same bool) {
+	synctest.Test(t, func(t *testing.T) {
+		read, announce := io.Pipe()
+		web, log := &restless{announce: read, same: same}, new(bytes.Buffer)
 		times := defaultTimes
 		times.relist = 24 * time.Hour
 		s, err := Open(Options{Servers: map[string]Config{"s": {URL: "http://restless.example"}}, Dir: t.TempDir(), Transport: web,
@@ -97,7 +137,7 @@ func TestStormOfChangedLists(t *testing.T) {
 		if lines := strings.Count(log.String(), "\n"); lines > 2*minutes+10 {
 			t.Errorf("%d lines in the log in %d minutes:\n%s", lines, minutes, log)
 		}
-		if n := strings.Count(log.String(), "has changed its tools"); n > minutes+1 || n < minutes-1 {
+		if n := strings.Count(log.String(), "has changed its tools"); same && n > 0 || !same && (n > minutes+1 || n < minutes-1) {
 			t.Errorf("%d lines about changed tools in %d minutes", n, minutes)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -55,6 +56,11 @@ func TestDeletionsUseTheReserve(t *testing.T) {
 			t.Fatal(what, r)
 		}
 	}
+	second := message
+	second.To = actor.NewID("helper", "s-2")
+	if r := invoke(n, admin, second); r != nil {
+		t.Fatal(r)
+	}
 	if err := n.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +76,13 @@ func TestDeletionsUseTheReserve(t *testing.T) {
 	}
 	if err := n.Forget(t.Context(), command.Forget{By: testBy, Session: "s-1"}); err != nil {
 		t.Errorf("a session cannot be deleted: %v", err)
+	}
+	n.Retain(t.Context(), n.engine.Now().Add(time.Hour)) // as --keep deletes
+	if _, err := command.Find(t.Context(), n, testBy, command.SessionQuery{Session: "s-2"}); err == nil {
+		t.Error("a session is not deleted by age")
+	}
+	if err := n.Purge(t.Context()); err != nil {
+		t.Errorf("deleted content is left: %v", err)
 	}
 	_, err := n.Lookup(t.Context(), command.Lookup{By: testBy, Query: command.SessionQuery{Session: "s-1"}})
 	var r *actor.Refusal
