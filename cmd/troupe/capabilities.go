@@ -79,6 +79,11 @@ type CapabilitiesShowCmd struct {
 	Code string `arg:"" help:"Code of the capability, such as DOC_GENERATE."`
 }
 
+// Help returns the text shown below the flags.
+func (CapabilitiesShowCmd) Help() string {
+	return "Examples:\n  troupe capabilities show DOC_GENERATE"
+}
+
 // Run executes the command.
 func (c *CapabilitiesShowCmd) Run(s streams) error {
 	if strings.Trim(c.Code, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {

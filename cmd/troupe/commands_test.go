@@ -307,6 +307,7 @@ func TestShownCommandsAreAccepted(t *testing.T) {
 	data := filepath.Join(dir, "data")
 	team := startServer(t, data, "--agents", "../../examples/team")
 	team.putAgent(`{"name":"scout"}`)
+	team.putAgent(`{"name":"documenter","provides":[{"code":"DOC_GENERATE","description":"Writes a document."}]}`)
 	for _, name := range []string{"planner", "cashier", "concierge", "secretary", "graph", "treasurer", "writer"} {
 		team.putAgent(`{"name":"` + name + `"}`)
 	}

@@ -32,8 +32,7 @@ To cancel one, cancel the run of its agent, which has the same ID.
 
 Examples:
   troupe tasks list
-  troupe tasks show 01a2...
-  troupe runs cancel 01a2...`
+  troupe tasks list --json`
 }
 
 // Run executes the command.
@@ -89,6 +88,11 @@ func (c *TasksListCmd) Run(s streams) error {
 type TasksShowCmd struct {
 	UserFlags
 	ID string `arg:"" help:"ID of the task."`
+}
+
+// Help returns the text shown below the flags.
+func (TasksShowCmd) Help() string {
+	return "Examples:\n  troupe tasks show 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
 }
 
 // Run executes the command.

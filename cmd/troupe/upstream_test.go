@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/go-json-experiment/json"
@@ -169,6 +170,7 @@ func TestModelAddressIsForTheOperator(t *testing.T) {
 			}
 		}
 	}
+	s.stop(syscall.SIGTERM) // the log is complete then
 	log, _ := os.ReadFile(s.log)
 	for _, want := range []string{"model vendor-9 answers 400: see http://" + address, "troupe serve --allow 10.1.2.3"} {
 		if !strings.Contains(string(log), want) {
