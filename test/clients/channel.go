@@ -129,6 +129,7 @@ func (t *channelTest) declare() error {
 		{"/v1/tools", map[string]any{"tool_name": "user.pay", "kind": "client_tool", "policy": "require_approval"}},
 		{"/v1/agents", map[string]any{"name": "concierge", "tools": []string{"user.ask", "user.pay"}}},
 		{"/v1/agents/register", map[string]any{"agent_id": "streamer", "endpoint": "http://" + t.agent.Addr + "/streamer", "retry": "safe"}},
+		{"/v1/agents/register", map[string]any{"agent_id": "foreign", "endpoint": "http://" + t.agent.Addr + "/streamer", "limits": map[string]any{"retry_attempts": 1}}},
 	} {
 		if err := t.post(one.path, one.body); err != nil {
 			return err
@@ -275,7 +276,7 @@ func (h *harness) checkChat(node, file, chromium string) error {
 	inner := *h
 	t := &channelTest{harness: &inner, dir: filepath.Join(h.dir, "channel-chat"), args: []string{"--keyless", "off", "--allow", "127.0.0.0/8", "--pace", "40ms", "--config", filepath.Join(h.dir, "chat.toml")}}
 	defer t.stop()
-	config := "[chat]\nagents = [\"streamer\", \"concierge\", \"none\"]\ndefault = \"concierge\"\ntitle = \"Front desk\"\ntokens = false\n"
+	config := "[chat]\nagents = [\"streamer\", \"concierge\", \"none\", \"foreign\"]\ndefault = \"concierge\"\ntitle = \"Front desk\"\ntokens = false\n"
 	if err := os.WriteFile(filepath.Join(h.dir, "chat.toml"), []byte(config), 0o644); err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ try {
   await ready();
   await shot("welcome");
   const offered = await page.locator("#agent option").evaluateAll((all) => all.map((o) => o.textContent));
-  want(`the agents of the configuration in its order, got ${offered}`, offered.join() === "streamer,concierge");
+  want(`the agents of the configuration in its order, got ${offered}`, offered.join() === "streamer,concierge,foreign");
   want("the default agent", (await page.locator("#agent option:checked").innerText()) === "concierge");
   want("the title of the configuration", (await page.innerText("#brand")) === "Front desk" && (await page.title()).endsWith("Front desk"));
 
@@ -154,7 +154,7 @@ try {
   // The answers of agents that others send are the texts that they mean, or a failure.
   await page.click("#new-chat");
   for (const { name, text } of JSON.parse(readFileSync(foreign, "utf8"))) {
-    await say("streamer", `foreign ${name}`);
+    await say("foreign", `foreign ${name}`);
     await page.waitForFunction((n) => [...document.querySelectorAll(".bubble")].at(-1)?.textContent === n && !document.querySelector(".spinner"), `foreign ${name}`);
     await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
     const run = page.locator(".run").last();

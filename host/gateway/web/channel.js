@@ -8,6 +8,8 @@ const randomName = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), 
 
 const delayMin = 500;
 const delayMax = 10000;
+// The server answers a request within 30 s. A connection without an answer for longer is lost, though no end of it arrived.
+const answerMax = 35000;
 const followedMax = 60; // the server follows 64 on a connection
 
 // Channel emits the events "status" {state, wait, reason}, "message" (a message of the server),
@@ -25,6 +27,7 @@ export class Channel extends EventTarget {
     this.closed = false;
     this.state = "idle";
     addEventListener("online", () => this.retryNow());
+    addEventListener("offline", () => this.giveUp("this device is offline"));
     document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.retryNow());
   }
 
@@ -92,7 +95,23 @@ export class Channel extends EventTarget {
   write(message) {
     if (this.socket?.readyState !== WebSocket.OPEN) return;
     this.socket.send(JSON.stringify(message));
-    if (this.requests.has(message.request_id)) this.written.add(message.request_id);
+    if (!this.requests.has(message.request_id)) return;
+    this.written.add(message.request_id);
+    this.awaitAnswer(this.socket, message.request_id);
+  }
+
+  // awaitAnswer gives a connection up that does not answer a request.
+  awaitAnswer(socket, id) {
+    setTimeout(() => {
+      if (this.socket === socket && this.requests.has(id)) this.giveUp("the server does not answer");
+    }, answerMax);
+  }
+
+  // giveUp replaces a connection whose end may never arrive.
+  giveUp(reason) {
+    if (!this.socket) return;
+    this.detach();
+    this.lost({ code: 1006, reason });
   }
 
   // away reports whether the server is not reached, other than for a moment that the person need not see.
