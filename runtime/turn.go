@@ -363,7 +363,7 @@ func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Rep
 		return
 	}
 	ended := store.Ended{Call: call.ID, At: c.now, Reply: *reply, Until: until, Idempotency: call.Idempotency}
-	if !isSignal && run.LeavesOut(reply.Refusal) {
+	if !isSignal && act.durable && run.LeavesOut(reply.Refusal) { // a volatile actor has no conversation
 		ended.Reply.Extensions = ended.Reply.Extensions.WithLeftOut()
 	}
 	if t := act.turn(call.ID); t != nil && reply.Refusal == nil {
