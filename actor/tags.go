@@ -2,7 +2,10 @@
 
 package actor
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"strings"
+)
 
 // The tags of Extensions. A number MUST NOT be reused. Child calls inherit the fields with
 // an odd tag.
@@ -31,7 +34,7 @@ type Provenance struct {
 
 // WithProvenance returns the extensions with a provenance.
 func (x Extensions) WithProvenance(p Provenance) Extensions {
-	return x.With(TagProvenance, append(p.Correlation[:], p.Tool...))
+	return x.With(TagProvenance, []byte(p.Correlation.String()+" "+p.Tool))
 }
 
 // Provenance returns the value of WithProvenance, or false if there is none.
@@ -40,12 +43,12 @@ func (x Extensions) Provenance() (p Provenance, ok bool) {
 		return p, false
 	}
 	value, ok := x.Get(TagProvenance)
-	if !ok || len(value) < len(p.Correlation) {
+	if !ok {
 		return p, false
 	}
-	n := copy(p.Correlation[:], value)
-	p.Tool = string(value[n:])
-	return p, true
+	id, tool, _ := strings.Cut(string(value), " ")
+	call, err := ParseCallID(id)
+	return Provenance{Tool: tool, Correlation: call}, err == nil
 }
 
 // WithRounds returns the extensions with the number that Rounds returns.

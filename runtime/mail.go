@@ -286,13 +286,10 @@ func (m mail) settle(p *store.Pending, what string, message []byte, left actor.D
 	}
 	r := c.openRun(m.act, &call, def)
 	r.Seq = 1
-	c.emit(history.Event{Kind: history.Admit, Actor: m.act.id, Epoch: m.act.epoch, Call: run, Root: run, What: deliveredWhat, Left: call.Left, Attempt: 1,
+	c.emit(history.Event{Kind: history.Admit, Actor: m.act.id, Epoch: m.act.epoch, Call: run, Parent: call.Parent, Root: run, What: history.Delivered, Left: call.Left, Attempt: 1,
 		Count: m.act.mailbox.Count(), Bytes: m.act.mailbox.Bytes(), Durable: true, Lane: call.Lane, Context: history.ContextDigest(&call)})
 	c.markDirty(m.act)
 }
-
-// deliveredWhat is the What of the Admit of a run for an outcome.
-const deliveredWhat = "delivered"
 
 // end drops a row without a message.
 func (m mail) end(p *store.Pending, status actor.Status, what string) {

@@ -24,6 +24,9 @@ func (n *node) checkSize(c *Cell) {
 		for _, q := range act.mailbox.Calls() {
 			want.ByLane[q.Lane-1]++
 		}
+		for _, run := range (mail{c, act}).queue() {
+			want.ByLane[run.Call.Lane-1]++
+		}
 		if act.durable {
 			want.Remembered += act.journal.OutcomeBytes()
 		}

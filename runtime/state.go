@@ -51,7 +51,7 @@ func (t *turn) state() history.Turn {
 // visiting every actor.
 type Size struct {
 	Actors      int            // in memory or being loaded
-	Queued      int            // calls waiting in mailboxes
+	Queued      int            // calls waiting in mailboxes, and outcomes of detached calls that wait for their turn
 	ByLane      [actor.Low]int // the same by lane, from High to Low
 	Outstanding int            // unanswered calls made by actors of the cell
 	Remembered  int            // bytes of outcomes held by journaled actors
@@ -66,7 +66,11 @@ func (c *Cell) Size() Size {
 
 // updateSize replaces the actor's share of the cell's size by its current size.
 func (c *Cell) updateSize(act *activation) {
-	now := Size{Queued: act.mailbox.Count() + len(mail{c, act}.queue()), ByLane: act.mailbox.CountByLane(), Outstanding: act.pending()}
+	now := Size{Queued: act.mailbox.Count(), ByLane: act.mailbox.CountByLane(), Outstanding: act.pending()}
+	for _, run := range (mail{c, act}).queue() {
+		now.Queued++
+		now.ByLane[run.Call.Lane-1]++
+	}
 	if act.durable {
 		now.Remembered = c.evictOutcomes(act)
 	}

@@ -366,6 +366,14 @@ func recordName(r store.Record) string {
 		return "Ended"
 	case store.Appended:
 		return "Appended"
+	case store.Detached:
+		return "Detached"
+	case store.Settled:
+		return "Settled"
+	case store.Noticed:
+		return "Noticed"
+	case store.Late:
+		return "Late"
 	case store.Buried:
 		return "Buried"
 	case store.Snapshot:

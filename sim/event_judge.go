@@ -28,10 +28,11 @@ type eventJudge struct {
 	reloaded map[actor.ID]bool              // actors that were activated before: a crash may have lost events of their runs
 	silent   map[cellRun]bool               // admitted runs of volatile actors without a subscriber: they publish nothing
 	history  historyJudge
+	absent   map[actor.CallID]bool // runs whose turns have begun without a step, because their agent is absent
 }
 
 func newEventJudge(w *Simulation) *eventJudge {
-	return &eventJudge{w, map[actor.CallID][]*shownEvent{}, map[actor.CallID]history.Event{}, map[actor.CallID]*actor.Call{}, map[actor.ID]bool{}, map[cellRun]bool{}, newHistoryJudge()}
+	return &eventJudge{w, map[actor.CallID][]*shownEvent{}, map[actor.CallID]history.Event{}, map[actor.CallID]*actor.Call{}, map[actor.ID]bool{}, map[cellRun]bool{}, newHistoryJudge(), map[actor.CallID]bool{}}
 }
 
 // cellRun is a run in one incarnation of a cell.
@@ -348,7 +349,10 @@ func (s *judgedStep) explain(e *history.Event) {
 		case "approval":
 			s.explainDecision(e)
 		case history.Parked:
-			if e.Why == history.Queued { // shown as queued
+			if e.Why == history.Queued {
+				if e.Kind == history.Resume && s.absent[e.Call] {
+					s.take(e.Call, runs.RunStarted, anywhere)
+				}
 				break
 			}
 			t := runs.RunPaused

@@ -88,6 +88,9 @@ func (d generator) instruction(levels int, self string) instruction {
 	if w.approvals.on && w.entropy.Int(6) == 5 {
 		return w.approvals.instruction()
 	}
+	if w.detached.on && levels > 0 && w.entropy.Int(5) == 4 {
+		return d.detachedCall(levels, self)
+	}
 	if levels > 0 && w.entropy.Int(10) >= 4 {
 		return d.call(levels, self)
 	}

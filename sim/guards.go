@@ -147,6 +147,11 @@ var guards = []Guard{
 	{Mutant: "result-of-another-call-taken", Spec: DeviceOnce},
 	{Mutant: "model-request-ends-twice", Spec: CellNeverPanics},
 	{Mutant: "outcome-of-model-request-lost", Spec: ModelRequestEndsOnce},
+	{Mutant: "settled-row-kept", Spec: specs.OneOutcomePerCorrelation},
+	{Mutant: "outcome-of-another-call", Spec: specs.OneOutcomePerCorrelation},
+	{Mutant: "last-outcome-first", Spec: specs.DeliveredInOrder},
+	{Mutant: "pending-not-rearmed", Spec: specs.EveryPendingEnds},
+	{Mutant: "detached-call-expires-early", Spec: specs.ExpireOnlyWhenDue},
 }
 
 // Guards returns all guards.

@@ -79,6 +79,13 @@ func (s *judgedStep) checkHistory() {
 				s.history.calls[e.Call] = madeCall{caller: e.Actor, callee: e.Peer, parent: e.Parent, root: e.Root}
 			}
 			s.present(e, "call and callee, if it is one", (e.What == "call") == !e.Call.IsZero() && (e.What == "call") == (e.Peer != (actor.ID{})))
+		case history.Detach:
+			s.history.calls[e.Call] = madeCall{caller: e.Actor, callee: e.Peer, parent: e.Parent, root: e.Root}
+			s.present(e, "call, callee and time left", !e.Call.IsZero() && e.Peer != (actor.ID{}) && e.Left > 0)
+		case history.Settle:
+			s.present(e, "call, run and outcome", !e.Call.IsZero() && !e.Root.IsZero() && e.What != "")
+		case history.Late:
+			s.present(e, "call and outcome", !e.Call.IsZero() && e.What != "")
 		case history.Refuse:
 			s.checkRefuse(e)
 		case history.Send:

@@ -46,6 +46,7 @@ type Plan struct {
 	Index            store.IndexConfig
 	Entries          bool // the store holds entries, not rows
 	Retention        bool // the log is cut and sessions are deleted; the run has one node
+	Detached         bool // scripts make detached calls
 	Approvals        bool // agents use declared tools, and people decide about their calls
 	OnDemand         bool // runs of volatile actors publish events only for a subscriber
 	Schedule         Schedule
@@ -113,6 +114,7 @@ const (
 	planNamespaces
 	planApprovals
 	planBreaker
+	planDetached
 )
 
 // drawPlan draws the plan of a seed. The options Faultless, Odds and Registry replace values that
@@ -205,6 +207,8 @@ func drawPlan(c Entropy, o Options) Plan {
 	p.Namespaces = 2 + c.Int(2)
 	c.SetStream(planApprovals)
 	p.Approvals = c.Int(3) == 2 && !o.Plain && o.Team == nil
+	c.SetStream(planDetached)
+	p.Detached = c.Int(4) == 3 && !o.Plain && o.Team == nil
 	c.SetStream(planLength)
 	if o.Plain {
 		p.makePlain(c)
@@ -336,7 +340,7 @@ func (p *Plan) String() string {
 	if p.Entries {
 		form = "entries"
 	}
-	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v, approvals %v\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand, p.Approvals)
+	fmt.Fprintf(&b, "\nstore of %s, retention %v, failpoints %v, registry operations every %v, quotas %+v, changes of durability %v, events on demand %v, approvals %v, detached calls %v\n", form, p.Retention, p.Failpoints, p.RegistryInterval, p.Quotas, p.DurabilityChanges, p.OnDemand, p.Approvals, p.Detached)
 	return b.String()
 }
 

@@ -21,6 +21,9 @@ func (s *judgedStep) explainAdmit(e *history.Event) {
 	same(s, u, "number", u.Seq, 1)
 	same(s, u, "actor", u.Payload.Actor, e.Actor.String())
 	same(s, u, "priority", u.Payload.Priority, lanePriority(e.Lane))
+	if e.What == history.Delivered {
+		s.explainDelivered(e, u)
+	}
 	if call := s.requests[e.Call]; call != nil {
 		s.sameText(u, call.Parts)
 		same(s, u, "principal", u.Payload.Principal, call.Principal)
@@ -37,10 +40,17 @@ func (s *judgedStep) explainAdmit(e *history.Event) {
 }
 
 func (s *judgedStep) explainStart(e *history.Event) {
+	if !slices.ContainsFunc(s.ready.Events, func(o history.Event) bool {
+		return o.Parent == e.Call && (o.Kind == history.Ask || o.Kind == history.Refuse) || o.Call == e.Call && o.Kind == history.Reply
+	}) { // its agent is absent: the turn makes no step, and the run is shown as queued
+		s.absent[e.Call] = true
+		return
+	}
+	delete(s.absent, e.Call)
 	r := s.want(e, e.Call, runs.RunStarted, anywhere)
 	p := &r.Payload
 	same(s, r, "actor", p.Actor, e.Actor.String())
-	same(s, r, "kind", p.Kind, "waiting")
+	same(s, r, "kind", p.Kind, s.w.detached.kind(e.Call).String())
 	same(s, r, "root", p.Root, e.Root.String())
 	same(s, r, "time left", p.Left, e.Left.Milliseconds())
 	a, ok := s.admitted[e.Call]
@@ -73,6 +83,10 @@ func (s *judgedStep) explainReply(e *history.Event) {
 		t = runs.RunCancelled
 	case e.Status == actor.Failed:
 		t = runs.RunFailed
+	}
+	if s.absent[e.Call] {
+		delete(s.absent, e.Call)
+		s.take(e.Call, runs.RunStarted, anywhere)
 	}
 	d := s.want(e, e.Call, t, anywhere)
 	if t != runs.RunDone {

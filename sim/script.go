@@ -13,6 +13,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // A script is the behavior of a simulated agent for one message, and the text of the
@@ -23,6 +24,7 @@ import (
 //	script       step ; step ; …
 //	step         instruction, or: all instruction | instruction | …    asked in one action
 //	instruction  call agent[/key][@ms] {script}
+//	             send agent[/key][@ms] {script}    detached call, see sim/detached.go
 //	             sleep ms, work name ms, once name ms (not idempotent), tool name
 //	             use name n                    declared tool, see sim/approvals.go
 //	             wait ms                       for the signal go
@@ -39,7 +41,7 @@ type instruction struct {
 	verb   string
 	name   string
 	ms     int
-	script string // script for the callee; verb call only
+	script string // script for the callee; verbs call and send only
 }
 
 func (s script) String() string {
@@ -63,12 +65,12 @@ func (s script) String() string {
 
 func (o instruction) String() string {
 	switch o.verb {
-	case "call":
+	case "call", "send":
 		within := ""
 		if o.ms > 0 {
 			within = "@" + strconv.Itoa(o.ms)
 		}
-		return "call " + o.name + within + " {" + o.script + "}"
+		return o.verb + " " + o.name + within + " {" + o.script + "}"
 	case "sleep", "wait", "big", "bad", "odd", "end":
 		return o.verb + " " + strconv.Itoa(o.ms)
 	case "work", "once", "use":
@@ -127,7 +129,7 @@ func parseInstruction(text string) (o instruction, err error) {
 	var rest string
 	o.verb, rest, _ = strings.Cut(text, " ")
 	switch o.verb {
-	case "call":
+	case "call", "send":
 		var to string
 		to, rest, _ = strings.Cut(rest, " ")
 		name, ms, timed := strings.Cut(to, "@")
@@ -162,7 +164,7 @@ type scriptAgent struct{}
 
 // Begin implements actor.Behavior.
 func (scriptAgent) Begin(b actor.Begin) actor.Turn {
-	s, err := parseScript(actor.TextOf(b.Call.Parts))
+	s, err := parseScript(scriptOf(actor.TextOf(b.Call.Parts)))
 	return &scriptTurn{agent: b.Call.To.Agent, script: s, err: err}
 }
 
@@ -244,7 +246,7 @@ func (p *scriptTurn) response() string {
 // decodes the state before each step, as when another process continues the turn.
 func pureScriptAgent(_ agents.Config, state agents.State) (agents.Action, error) {
 	state = invariant.Must(agents.DecodeState(state.Encode()))
-	s, err := parseScript(state.Message())
+	s, err := parseScript(scriptOf(state.Message()))
 	p := scriptTurn{agent: state.Request.Call.To.Agent, script: s, err: err}
 	for _, answers := range state.Answers {
 		for _, a := range answers {
@@ -265,7 +267,7 @@ func pureScriptAgent(_ agents.Config, state agents.State) (agents.Action, error)
 
 // blockingScriptAgent is the script agent in the blocking style.
 func blockingScriptAgent(t *agents.Turn) (string, error) {
-	s, err := parseScript(t.Message())
+	s, err := parseScript(scriptOf(t.Message()))
 	if err != nil {
 		return "", actor.Refuse(actor.Invalid, "%v", err)
 	}
@@ -318,6 +320,8 @@ func (o instruction) perform(t *agents.Turn) (err error) {
 	switch o.verb {
 	case "call":
 		_, err = t.Call(o.name, o.script, agents.Within(d), agents.Operation(actor.HandleMessageFull))
+	case "send":
+		_, err = t.Tool(tools.AgentCall, o.agentCallInput())
 	case "sleep":
 		err = t.Sleep(d)
 	case "wait":
@@ -353,6 +357,8 @@ func (o instruction) ask() actor.Ask {
 	switch o.verb {
 	case "call":
 		return actor.Ask{Kind: actor.AskCall, Name: o.name, Parts: actor.Text(o.script), Timeout: d}
+	case "send":
+		return o.detachedAsk()
 	case "sleep":
 		return actor.Ask{Kind: actor.AskSleep, Timeout: d}
 	case "wait":

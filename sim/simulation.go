@@ -124,6 +124,7 @@ type Simulation struct {
 	transcripts      transcriptJudge
 	active           activeJudge
 	approvals        *approvals
+	detached         detachedCalls
 	retention        *retention // nil: the log is not cut, and no session is deleted
 	eventJudge       *eventJudge
 	durabilityJudge  *durabilityJudge
@@ -171,6 +172,7 @@ func New(o Options) *Simulation {
 		storms: map[actor.CallID]*storm{}}
 	w.eventJudge, w.durabilityJudge, w.loadJudge = newEventJudge(w), newDurabilityJudge(w), newLoadJudge(w)
 	w.approvals = newApprovals(w)
+	w.detached = detachedCalls{calls: map[actor.CallID]bool{}, runs: map[actor.CallID]bool{}}
 	w.transcripts, w.active = newTranscriptJudge(w), activeJudge{w, map[actor.Address]map[actor.CallID]actor.ID{}}
 	for f, dose := range o.Doses {
 		w.doses[f] = dose
@@ -209,6 +211,7 @@ func New(o Options) *Simulation {
 		w.plan = drawPlan(w.entropy, o)
 		w.limits = w.configureLimits()
 	}
+	w.detached.on = w.plan.Detached
 	w.openStore(o.Backends.Store)
 	w.startRetention()
 	w.sockets.w = w
@@ -444,6 +447,7 @@ func (w *Simulation) observe(events ...history.Event) {
 		}
 		w.countLoadEffect(e)
 		w.checkAsk(e)
+		w.detached.event(e)
 		w.moveBetweenLaps(e)
 		if w.rule != nil {
 			if spec := w.rule(w.now.Sub(Origin), e); spec != "" {

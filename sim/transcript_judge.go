@@ -159,9 +159,9 @@ func (j *transcriptJudge) commit(b *store.Batch) {
 	}
 }
 
-// isMessage reports whether a call is a message of a client to an agent.
+// isMessage reports whether a call is a message of a client to an agent, or the outcome of a detached call.
 func isMessage(call *actor.Call) bool {
-	return len(call.Chain) == 0 && call.Kind == actor.Waiting && call.To.Agent != "troupe" && call.Operation == actor.HandleMessageFull
+	return len(call.Chain) == 0 && (call.Kind == actor.Waiting || call.Kind == actor.OneWay) && call.To.Agent != "troupe" && call.Operation == actor.HandleMessageFull
 }
 
 func (j *transcriptJudge) run(id actor.ID, call actor.CallID) (*judgedTranscript, *heardRun) {
@@ -177,7 +177,7 @@ func (j *transcriptJudge) accept(id actor.ID, r store.Accepted) {
 	t := j.of(id)
 	if policy := r.Call.Busy(); policy != actor.BusyQueue {
 		for _, run := range slices.SortedFunc(maps.Keys(t.runs), actor.CallID.Compare) {
-			if !t.runs[run].ended {
+			if o := t.runs[run]; !o.ended && (o.begun || o.accepted.Call.Kind != actor.OneWay) { // an outcome that waits is not interrupted
 				j.fail("message %s to %s with if_busy %s is accepted while run %s is open", r.Call.ID, id, policy, run)
 			}
 		}
@@ -200,6 +200,13 @@ func (t *judgedTranscript) end(run *heardRun, e *store.Ended) {
 	t.ended++
 	t.usage = t.usage.Add(e.Reply.Tree)
 	m := actor.ChatMessage{Call: call.ID, Role: actor.RoleUser, Source: actor.FromUser, At: run.accepted.At, Parts: call.Parts}
+	if call.Kind == actor.OneWay {
+		of, ok := call.Extensions.Provenance()
+		if !ok {
+			of.Tool = "unknown"
+		}
+		m.Source, m.Extensions = actor.FromDelivered, m.Extensions.WithProvenance(of)
+	}
 	if r := e.Reply.Refusal; r != nil && r.Field == "content" && e.Reply.Extensions.LeftOut() { // the prompt was too long
 		m.Extensions = m.Extensions.WithLeftOut()
 	}
@@ -215,7 +222,9 @@ func (j *transcriptJudge) append(id actor.ID, r *store.Appended) {
 		j.fail("message %s is appended to the transcript of %s twice", r.Message.Call, id)
 	}
 	m := r.Message
-	m.Source, m.At = actor.FromOperator, r.At
+	if m.At = r.At; m.Source != actor.FromDelivered {
+		m.Source = actor.FromOperator
+	}
 	t.messages = append(t.messages, m)
 	j.w.Stats.Points[MessageAppended]++
 }

@@ -57,7 +57,7 @@ func (j *activeJudge) step(c *cell, events []history.Event) {
 	for i := range events {
 		switch e := &events[i]; e.Kind {
 		case history.Admit:
-			if e.Count == 1 && !ended[e.Actor] {
+			if e.Count == 1 && !ended[e.Actor] && e.What != history.Delivered { // an outcome is never refused
 				running[e.Call] = j.count(turns, e.Actor.Agent)
 			}
 		case history.Start:

@@ -73,17 +73,23 @@ func (c *Checker) admit(e *history.Event) {
 		}
 	}
 	c.checkChain(e.Call, e.Chain, a.id)
-	c.checkMailboxAge(e, a)
+	if e.What != history.Delivered { // an outcome is never refused, and waits outside of the mailbox
+		c.checkMailboxAge(e, a)
+	}
 	if a.turns() > 0 && !c.limits.Agents[a.id.Agent].Interleaved {
 		c.Premises.TurnExclusive++
 	}
 	r := &run{id: e.Call, actor: a, volatile: a.volatile, activation: a.activations, chain: slices.Clone(e.Chain), lane: e.Lane, context: e.Context, left: e.Left, clock: startStopwatch(a.cell.node, e.At), bytes: max(0, e.Bytes-a.queuedBytes)}
+	r.delivered = e.What == history.Delivered
 	r.tainted = a.volatile && c.deliveredDurable("request", e.Call)
 	r.readmitted = c.lostRuns[e.Call] != nil
 	r.confirmed = c.formerConfirmed[e.Call]
 	delete(c.formerConfirmed, e.Call)
 	r.admittedSeq, r.admittedAt = c.seq, c.globalNow()
 	c.runs[r.id] = r
+	if r.delivered {
+		c.detached.admitted(r)
+	}
 	a.add(r)
 	c.recordChange(change{kind: runAdmitted, run: r})
 	if a.queued == c.limits.MaxPendingPerActor {
@@ -143,11 +149,14 @@ func (c *Checker) start(e *history.Event) {
 		return
 	}
 	c.requireEntries(a, 0)
-	c.checkQueueOrder(a, r)
+	if r.outcomeOf != nil {
+		c.detached.started(r)
+	} else {
+		c.checkQueueOrder(a, r)
+	}
 	r.started = true
 	r.startedSeq, r.startedAt = c.seq, c.globalNow()
-	a.queued--
-	a.queuedBytes -= r.bytes
+	a.dequeue(r)
 	c.recordChange(change{kind: turnStarted, run: r})
 	c.checkMailbox(e, a)
 }
@@ -260,7 +269,7 @@ func (c *Checker) refuse(e *history.Event) {
 		if e.Reason == actor.Budget {
 			c.Premises.TreeBudgetKept++
 		}
-		if e.Reason == actor.Busy && e.Scope == actor.ScopeCaller && a.pending < c.limits.AgentConcurrentCallsMax {
+		if e.What == "call" && e.Reason == actor.Busy && e.Scope == actor.ScopeCaller && a.pending < c.limits.AgentConcurrentCallsMax {
 			c.fail(OutstandingBounded, "%s is refused a call as one too many, with %d of %d outstanding", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
 		}
 	}
@@ -468,6 +477,7 @@ func (c *Checker) checkTurnOutlivesCalls(r *run) {
 // deliver handles a message received by a cell. A step receives at most one.
 func (c *Checker) deliver(e *history.Event) {
 	c.delivered, c.pendingHold = e, nil
+	c.detached.delivered(e)
 	if a := c.actors[e.Actor]; a != nil && e.What == "request" {
 		if overtook, cancelled := c.cancelledAt(a, e.Call); cancelled && overtook {
 			c.Premises.CancelledNeverStarts++
@@ -506,6 +516,7 @@ func (c *Checker) send(e *history.Event) {
 			c.fail(NoWorkPastDeadline, "%s sends call %s with no time left", e.Actor, e.Call)
 		}
 		if k == nil {
+			c.detached.sent(e)
 			return
 		}
 		k.lastSent, k.sentUngated = c.observation, k.parent.ungated()

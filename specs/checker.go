@@ -93,6 +93,7 @@ type Checker struct {
 	lostRuns        map[actor.CallID]*run          // runs lost by volatile actors; their effects may continue
 	formerConfirmed map[actor.CallID][]actor.Epoch // confirmed, of runs that a crash undid
 	revoked         map[int]bool                   // clients whose key is revoked
+	detached        detachedCalls
 
 	seq          uint64        // number of events
 	brokenCycles []brokenCycle // most recent broken cycles, oldest first
@@ -118,7 +119,7 @@ type askPosition struct {
 
 // New returns a checker for an empty history.
 func New(l Limits) *Checker {
-	return &Checker{limits: l,
+	c := &Checker{limits: l,
 		actors:          map[actor.ID]*actorState{},
 		runs:            map[actor.CallID]*run{},
 		asks:            map[actor.CallID]*ask{},
@@ -131,6 +132,8 @@ func New(l Limits) *Checker {
 		cancelled:       map[actor.CallID]*cancellation{},
 		revoked:         map[int]bool{},
 	}
+	c.detached = detachedCalls{c, map[actor.CallID]*detachedCall{}, map[actor.CallID]*detachedCall{}}
+	return c
 }
 
 // Observe checks the events of one step of a cell or of the environment. It returns the first
@@ -201,6 +204,8 @@ func (c *Checker) observe(e *history.Event) {
 		c.confirm(e)
 	case history.RefuseWaitCycle:
 		c.refuseWaitCycle(e)
+	case history.Detach, history.Settle, history.Late:
+		c.detached.observe(e)
 	case history.Claim:
 		c.claim(e)
 	case history.Lose:
@@ -404,6 +409,7 @@ func (c *Checker) checkResent(a *actorState) {
 	if c.unownedShards > 0 || c.ownedSince != 0 && c.now < c.ownedSince.Add(c.limits.Settle) || !a.active {
 		return
 	}
+	c.detached.resent(a)
 	for _, r := range a.openRuns {
 		if r.started {
 			c.Premises.TurnComesBack++

@@ -93,6 +93,7 @@ func (c *Checker) End() *Violation {
 			}
 		}
 	}
+	c.detached.end()
 	return c.violation
 }
 

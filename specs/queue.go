@@ -18,7 +18,7 @@ const overtakenMax = 8
 func (c *Checker) checkQueueOrder(a *actorState, r *run) {
 	var heads [actor.Low + 1]*run // oldest other call of each lane
 	for _, o := range a.openRuns {
-		if o == r || o.started {
+		if o == r || o.started || o.delivered {
 			continue
 		}
 		if head := heads[o.lane]; head == nil || o.admittedSeq < head.admittedSeq {
@@ -51,7 +51,7 @@ func (c *Checker) mailboxTooOld(a *actorState, now actor.Time) (age actor.Durati
 		return 0, false
 	}
 	for _, r := range a.openRuns {
-		if r.started {
+		if r.started || r.delivered {
 			continue
 		}
 		waited := now.Sub(max(r.clock.began, a.agingFrom))

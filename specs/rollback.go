@@ -21,6 +21,9 @@ type change struct {
 	wait     *wait
 	clock    stopwatch // value before the change
 	lastHold uint64    // value before the change
+
+	detached    *detachedCall
+	wasDetached detachedCall // value before the change
 }
 
 const (
@@ -34,6 +37,8 @@ const (
 	callCancelled
 	waitOpened
 	waitClosed
+	detachedMade
+	detachedChanged
 )
 
 func (c *Checker) recordChange(ch change) {
@@ -55,10 +60,13 @@ func (c *Checker) undo(ch *change) {
 		}
 	case turnStarted:
 		r.started, r.startedSeq = false, 0
-		a.queued++
-		a.queuedBytes += r.bytes
+		a.enqueue(r)
 	case callCancelled:
 		delete(c.cancelled, r.id)
+	case detachedMade:
+		delete(c.detached.calls, ch.detached.id)
+	case detachedChanged:
+		*ch.detached = ch.wasDetached
 	case waitOpened:
 		ch.wait.open = false
 	case waitClosed:
@@ -89,17 +97,34 @@ func (c *Checker) undo(ch *change) {
 func (a *actorState) add(r *run) {
 	a.openRuns = append(a.openRuns, r)
 	if !r.started {
-		a.queued++
-		a.queuedBytes += r.bytes
+		a.enqueue(r)
 	}
+}
+
+// enqueue counts a run that waits for its turn: in the mailbox, or outside of it if its message is an outcome.
+func (a *actorState) enqueue(r *run) {
+	if r.delivered {
+		a.outcomes++
+		return
+	}
+	a.queued++
+	a.queuedBytes += r.bytes
+}
+
+func (a *actorState) dequeue(r *run) {
+	if r.delivered {
+		a.outcomes--
+		return
+	}
+	a.queued--
+	a.queuedBytes -= r.bytes
 }
 
 func (a *actorState) remove(r *run) {
 	if i := slices.Index(a.openRuns, r); i >= 0 {
 		a.openRuns = slices.Delete(a.openRuns, i, i+1)
 		if !r.started {
-			a.queued--
-			a.queuedBytes -= r.bytes
+			a.dequeue(r)
 		}
 	}
 }
@@ -171,6 +196,9 @@ func (c *Checker) recordMove(a *actorState) {
 			k.clock.mixed = true
 		}
 	}
+	for _, k := range c.detached.of(a) {
+		k.clock.mixed = true
+	}
 }
 
 // dropVolatile discards the state that a volatile actor had in memory.
@@ -191,7 +219,7 @@ func (c *Checker) dropVolatile(a *actorState) {
 		}
 	}
 	clear(a.openRuns)
-	a.openRuns, a.queued, a.queuedBytes, a.pending = a.openRuns[:0], 0, 0, 0
+	a.openRuns, a.queued, a.outcomes, a.queuedBytes, a.pending = a.openRuns[:0], 0, 0, 0, 0
 }
 
 // expiry is a record to be discarded at a given time.

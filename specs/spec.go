@@ -59,6 +59,11 @@ const (
 	KeyBindsBody         = "KeyBindsBody"
 	WaitHoldsClock       = "WaitHoldsClock"
 
+	// Those of Replies.
+	OneOutcomePerCorrelation = "OneOutcomePerCorrelation"
+	DeliveredInOrder         = "DeliveredInOrder"
+	EveryPendingEnds         = "EveryPendingEnds"
+
 	// Those of Work.
 	OnlySucceededAdvances = "OnlySucceededAdvances"
 	ApprovalOnce          = "ApprovalOnce"
@@ -105,6 +110,9 @@ var all = []Spec{
 	{MailboxAgeBounded, "A mailbox whose oldest message has waited for too long admits no call."},
 	{KeyBindsBody, "A request that repeats an idempotency key with another body is refused; with the same body it is not."},
 	{WaitHoldsClock, "The clock of a run is held while its turn waits for a person, and not afterwards."},
+	{OneOutcomePerCorrelation, "A detached call has one outcome, the first of answer, failure and time-out, and one message in the transcript."},
+	{DeliveredInOrder, "The messages of outcomes have their turns in the order of the outcomes, one after the other."},
+	{EveryPendingEnds, "Every detached call comes back, and is resent until it does, unless its session is deleted."},
 	{OnlySucceededAdvances, "A run continues with a result only if the tool call succeeded."},
 	{ApprovalOnce, "A decision on an approval is final and in time, and permits one tool call with the arguments that were shown."},
 }

@@ -273,6 +273,9 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 	detected[ClampReported] = true                                       // in TestUnreportedClampIsDetected
 	detected[KeyBindsBody] = true                                        // checked by package sim, which knows the bodies
 	detected[OnlySucceededAdvances], detected[ApprovalOnce] = true, true // in TestWorkDetectsModelDefects
+	for _, spec := range []string{OneOutcomePerCorrelation, DeliveredInOrder, EveryPendingEnds} {
+		detected[spec] = true // in TestDetachedCallsAreJudged
+	}
 	for _, s := range linear.Specs() {
 		detected[s[0]] = true // in specs/linear
 	}

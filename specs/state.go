@@ -20,13 +20,14 @@ type actorState struct {
 	activatedAt     actor.Time    // time of the last activation, on the clock of its node
 	activatedGlobal actor.Time    // time of the last activation in simulation time
 	openRuns        []*run        // admitted and not completed
-	queued          int           // number of openRuns that wait for their turn
+	queued          int           // number of openRuns that wait for their turn in the mailbox
+	outcomes        int           // number of openRuns that wait outside of it: their messages are outcomes of detached calls
 	queuedBytes     int           // total size of the queued runs in bytes
 	agingFrom       actor.Time    // end of the last hold of a turn; the age of queued messages counts from then
 	pending         int           // number of open calls made by the started runs
 }
 
-func (a *actorState) turns() int { return len(a.openRuns) - a.queued }
+func (a *actorState) turns() int { return len(a.openRuns) - a.queued - a.outcomes }
 
 // run is a call admitted by its callee.
 type run struct {
@@ -55,6 +56,8 @@ type run struct {
 	waits      []*wait
 	confirmed  []actor.Epoch // epochs under which a probe confirmed that it waits
 	victim     bool          // refused to break a wait cycle
+	delivered  bool          // its message is the outcome of a detached call
+	outcomeOf  *detachedCall // that call
 	readmitted bool          // the volatile actor had admitted it before and lost it; effects of that run may continue
 	// Sequence numbers of the events that admitted, started and completed the run; 0 if not yet.
 	admittedSeq, startedSeq, endedSeq uint64

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// In one of four simulations, scripts also make detached calls: "send agent[/key][@ms] {script}". The callee executes
+// the script. The outcome comes back as a message; its turn executes a short script that follows from
+// the outcome, and may make the call again: agents that answer each other for ever are bounded by the rounds.
+
+// detachedCalls knows the detached calls of a simulation by their events.
+type detachedCalls struct {
+	on    bool
+	calls map[actor.CallID]bool
+	runs  map[actor.CallID]bool // that have outcomes as their messages
+}
+
+// event records an event.
+func (d *detachedCalls) event(e *history.Event) {
+	switch {
+	case e.Kind == history.Detach:
+		d.calls[e.Call] = true
+	case e.Kind == history.Settle:
+		d.runs[e.Root] = true
+	}
+}
+
+// kind returns the kind of the call of a run.
+func (d *detachedCalls) kind(run actor.CallID) actor.Kind {
+	switch {
+	case d.calls[run]:
+		return actor.Detached
+	case d.runs[run]:
+		return actor.OneWay
+	}
+	return actor.Waiting
+}
+
+// detachedCall draws a detached call of an agent that runs scripts.
+func (d generator) detachedCall(levels int, self string) instruction {
+	w := d.w
+	o := d.call(levels, self)
+	agent, key, other := strings.Cut(o.name, "/")
+	if w.agentKind(agent) != actor.Native || w.plan.agent(agent) == nil {
+		agent = agentNames[w.entropy.Int(2)]
+		o.script = d.script(levels-1, agent).String()
+		o.script = namespaces{w}.mark(d.actor(agent, actor.DefaultKey), o.script)
+	}
+	if o.name = agent; other {
+		o.name += "/" + key
+	}
+	o.verb = "send"
+	switch w.entropy.Int(4) {
+	case 2:
+		o.ms = 1 + w.entropy.Int(2000) // the answer may be late
+	case 3:
+		o.script += "; say " + sendAgain
+	}
+	return o
+}
+
+// sendAgain in an answer has the asker make a detached call again, with the same word in its answer.
+const sendAgain = "encore"
+
+// agent returns the definition of an agent, or nil.
+func (p *Plan) agent(name string) *actor.Definition {
+	for i := range p.Agents {
+		if p.Agents[i].Name == name {
+			return &p.Agents[i]
+		}
+	}
+	return nil
+}
+
+// agentCallInput returns the input of agent_call for the instruction.
+func (o instruction) agentCallInput() []byte {
+	in := map[string]any{"agent": o.name, "skill": "run", "input": map[string]string{"script": o.script}}
+	if o.ms > 0 {
+		in["timeout"] = o.ms
+	}
+	return invariant.Must(json.Marshal(in))
+}
+
+// detachedAsk returns the ask of the instruction.
+func (o instruction) detachedAsk() actor.Ask {
+	return actor.Ask{Kind: actor.AskTool, Name: tools.AgentCall, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.agentCallInput()}}}
+}
+
+// scriptOf returns the script of a message. That of a detached call is in its input.
+func scriptOf(message string) string {
+	var in struct {
+		Kind  string `json:"kind"`
+		Input struct {
+			Script string `json:"script"`
+		} `json:"input"`
+	}
+	switch {
+	case !strings.HasPrefix(message, `{"kind":"skill_`):
+		return message
+	case json.Unmarshal([]byte(message), &in) != nil:
+		return "fail"
+	case in.Kind == "skill_invocation":
+		return in.Input.Script
+	case strings.Contains(message, sendAgain):
+		return "send bo {say " + sendAgain + "}; say heard"
+	}
+	return "sleep 20; say heard"
+}
+
+// explainDelivered checks the first event of a run whose message is an outcome.
+func (s *judgedStep) explainDelivered(e *history.Event, u *shownEvent) {
+	same(s, u, "origin", u.Payload.Origin, actor.Agent.String())
+	if !strings.HasPrefix(u.Payload.Text, `{"kind":"skill_`) || runs.TextBytesMax < len(u.Payload.Text) {
+		s.fail("shows the outcome in run %s as %.80q", e.Call, u.Payload.Text)
+	}
+}
